@@ -1,0 +1,133 @@
+// THE list of operations that a forward pass and the sampler are made of. Each has a scalar
+// reference (kernels/reference) and vectorised bodies (kernels/cpu: AVX-512, AVX2, portable), reached
+// through one table, Ops, chosen at run time. Pure functions on memory of one device: no allocation,
+// no lock, no clock.
+//
+// Threading: an op is called by the engine thread; it divides its work over `ThreadPool` itself.
+// Threads divide rows, heads, splits and outputs, never a summation chain, so that no bit depends on
+// the number of threads.
+//
+// Invariants (asserted by tests/kernels; the order of every fp32 operation is written in README.md)
+//  1. Batch invariance: the bits of an output row depend on that row's inputs and the weights only,
+//     not on the other rows, the chunking of the prompt, the block ids or the thread count.
+//  2. AVX2 and AVX-512 bodies and the fma reference give the same bits. The portable body replaces
+//     each fma by multiply-then-add; it agrees within the bound in README.md.
+//  3. Outputs are fully overwritten; inputs and outputs do not alias unless said.
+//
+// Shapes are in brackets, slowest first. All fp32 row-major unless said. K is a multiple of 32
+// for quantised weights.
+#ifndef BATON_KERNELS_OPS_H_
+#define BATON_KERNELS_OPS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "kernels/packed_matrix.h"
+#include "kvcache/kv_view.h"
+#include "src/base/status.h"
+#include "src/device/thread_pool.h"
+
+namespace baton {
+
+enum class Isa : uint8_t { kAuto = 0, kPortable = 1, kAvx2 = 2, kAvx512 = 3 };
+
+// Activations of a quantised matmul ("a16"): 32-element blocks of int16 with one fp32 scale,
+//   scale = absmax / 32767, q = round-to-nearest-even(x / scale), sum = scale * (sum of q)
+// so that every product with an integer weight and the sum over a block are exact in int32.
+struct A16View {
+  int16_t* q;     // [rows, k]
+  float* scale;   // [rows, k / 32]
+  float* sum;     // [rows, k / 32]
+  uint32_t k;
+};
+
+// What a matmul does with its result.
+enum class Epilogue : uint8_t {
+  kStore = 0,  // out[m, n] = y[m, n]
+  kAdd = 1,    // out[m, n] = out[m, n] + y[m, n]  (the residual stream; `out` is in and out)
+};
+
+struct MatMulArgs {
+  const PackedMatrix* weights;  // [n, k], any WeightType
+  A16View a16;                  // read when weights->uses_a16()
+  const float* x;               // [m, k], read when !weights->uses_a16() (float weight types)
+  uint32_t m;
+  float* out;          // [m, out_stride]; columns [0, n)
+  uint32_t out_stride;  // elements
+  Epilogue epilogue;
+};
+
+// One contiguous run of query rows of one sequence.
+struct AttentionSpan {
+  KvBlockList kv;       // blocks that hold positions [0, first_pos + num_rows)
+  uint32_t first_row;   // row of q / out in the batch
+  uint32_t num_rows;    // >= 1; row r has position first_pos + r
+  uint32_t first_pos;
+};
+
+struct RopeAppendArgs {
+  KvView kv;
+  uint32_t layer;
+  std::span<const AttentionSpan> spans;
+  float* q;              // [rows, qkv_stride], num_heads * head_dim used; rotated in place
+  const float* k;        // [rows, qkv_stride], num_kv_heads * head_dim used
+  const float* v;        // [rows, qkv_stride]
+  uint32_t qkv_stride;
+  uint32_t num_heads;
+  const float* cos_sin;  // [max_position, head_dim / 2, 2], built once in double
+  bool interleaved;      // true: pairs (2i, 2i+1); false (NEOX): pairs (i, i + head_dim/2)
+};
+
+struct AttentionArgs {
+  KvView kv;
+  uint32_t layer;
+  std::span<const AttentionSpan> spans;
+  const float* q;  // [rows, q_stride]
+  uint32_t q_stride;
+  uint32_t num_heads;
+  float scale;      // of q * k, applied to q once
+  uint32_t window;  // 0 = full causal; else row p sees keys [max(0, p - window + 1), p]
+  float* out;       // [rows, num_heads * head_dim]
+  std::span<std::byte> scratch;  // Ops::attention_scratch_bytes(...)
+};
+
+// The operations of one ISA; a process-wide constant table.
+struct Ops {
+  Isa isa;
+  std::string_view name;  // "avx2"
+  // Identifies the order and rounding of every operation; part of numerics_id.
+  std::string_view arithmetic;  // "a16.fma.1"
+
+  // out[r, :] = row ids[r] of the [vocab, k] matrix, dequantised. 0 <= ids[r] < n.
+  void (*embed)(ThreadPool&, const PackedMatrix&, std::span<const int32_t> ids, float* out);
+  // out[r, i] = x[r, i] / sqrt(mean(x^2) + eps) * weight[i]; out may be x.
+  void (*rms_norm)(ThreadPool&, const float* x, const float* weight, uint32_t rows, uint32_t k,
+                   float eps, float* out);
+  void (*quantize_a16)(ThreadPool&, const float* x, uint32_t rows, A16View out);
+  void (*matmul)(ThreadPool&, const MatMulArgs&);
+  // out[r, i] = silu(gate_up[r, i]) * gate_up[r, k + i]; gate_up is [rows, 2k].
+  void (*silu_mul)(ThreadPool&, const float* gate_up, uint32_t rows, uint32_t k, float* out);
+  // x[r, i] += bias[i].
+  void (*add_bias)(ThreadPool&, float* x, const float* bias, uint32_t rows, uint32_t k);
+  // Rotates q in place and stores rotated k and v, rounded to the KV dtype, into the blocks. When
+  // a span's last row leaves a block part-full, the unused token slots of that block and layer
+  // are zero (so that an earlier owner's KV never crosses a hand-off).
+  void (*rope_append)(ThreadPool&, const RopeAppendArgs&);
+  void (*attention)(ThreadPool&, const AttentionArgs&);
+  size_t (*attention_scratch_bytes)(uint32_t num_threads, uint32_t max_rows, uint32_t num_heads,
+                                    uint32_t head_dim, uint32_t max_context);
+};
+
+// The table for `isa`; kAuto picks the best that this processor has. FailedPrecondition naming the
+// missing processor feature when a forced ISA cannot run here.
+absl::StatusOr<const Ops*> OpsFor(Isa isa);
+// The scalar reference (fma form); slow; the oracle of tests.
+const Ops& ReferenceOps();
+
+absl::StatusOr<Isa> ParseIsa(std::string_view text);  // auto|avx512|avx2|portable
+
+}  // namespace baton
+
+#endif  // BATON_KERNELS_OPS_H_

@@ -1,0 +1,77 @@
+// KvLayout: the exact bytes of one KV block. Pure data; any thread.
+//
+// A block holds `block_size` tokens of K and V for all layers as [layer][K|V][kv_head][piece]; it is
+// one contiguous region (one transfer unit), and a (block, layer) slice is contiguous (the unit of
+// sealing and checksumming). A piece holds one head of K or V in the order named by `encoding`.
+//
+// Invariants
+//  1. Two workers may exchange blocks if and only if their layouts are equal (LayoutId equal).
+//  2. Every slice starts at a multiple of 64 bytes from the block start, every block at a multiple
+//     of kKvBlockAlignment from the arena start.
+#ifndef BATON_KVCACHE_KV_LAYOUT_H_
+#define BATON_KVCACHE_KV_LAYOUT_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "src/base/status.h"
+
+namespace baton {
+
+// Element type of stored K and V.
+enum class KvDtype : uint8_t { kUnspecified = 0, kBf16 = 1, kF32 = 2 };
+
+// Order of elements inside a piece. Part of the layout's identity, so that a peer with another
+// SIMD order is refused and never misread.
+enum class KvEncoding : uint8_t {
+  kUnspecified = 0,
+  // K and V as [token][dim].
+  kPlain = 1,
+  // K as [dim/2][token][2] and V as [token/2][dim][2]: a 32-bit lane holds two bf16 values that one
+  // shift and one mask turn into fp32, and the 16 tokens of a block are the SIMD lanes of a score.
+  kPaired = 2,
+};
+
+inline constexpr size_t kKvBlockAlignment = 4096;
+
+// Describes one block; see the file comment for the order of the bytes.
+struct KvLayout {
+  KvDtype dtype = KvDtype::kBf16;
+  KvEncoding encoding = KvEncoding::kPaired;
+  uint32_t num_layers = 0;
+  uint32_t num_kv_heads = 0;
+  uint32_t head_dim = 0;    // elements; even
+  uint32_t block_size = 16;  // tokens; even
+  uint32_t window_tokens = 0;  // sliding window of the windowed layers, 0 = none
+
+  size_t ElementBytes() const { return dtype == KvDtype::kF32 ? 4 : 2; }
+  size_t PieceBytes() const { return size_t{block_size} * head_dim * ElementBytes(); }
+  // Bytes of one (block, layer) slice: K of all heads, then V of all heads.
+  size_t SliceBytes() const { return 2 * size_t{num_kv_heads} * PieceBytes(); }
+  // Bytes of one block that carry KV (num_layers slices).
+  size_t BlockBytes() const { return size_t{num_layers} * SliceBytes(); }
+  // Distance between blocks in an arena: BlockBytes rounded up to kKvBlockAlignment.
+  size_t BlockStride() const {
+    return (BlockBytes() + kKvBlockAlignment - 1) / kKvBlockAlignment * kKvBlockAlignment;
+  }
+  size_t BytesPerToken() const { return BlockBytes() / block_size; }
+  uint32_t BlocksFor(uint32_t num_tokens) const {
+    return (num_tokens + block_size - 1) / block_size;
+  }
+
+  // InvalidArgument naming the field and its range when a size is zero, odd, or overflows.
+  absl::Status Validate() const;
+  // XXH3-64 of the canonical text form; equal ids <=> equal layouts.
+  uint64_t LayoutId() const;
+  // "bf16 paired layers=30 kv_heads=3 head_dim=64 block=16 window=0".
+  std::string ToString() const;
+  // Names the first differing field and both values, for pairing errors; "" when equal.
+  static std::string Difference(const KvLayout& a, const KvLayout& b);
+
+  friend bool operator==(const KvLayout&, const KvLayout&) = default;
+};
+
+}  // namespace baton
+
+#endif  // BATON_KVCACHE_KV_LAYOUT_H_

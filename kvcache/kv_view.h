@@ -1,0 +1,35 @@
+// KvView: what a kernel may know about KV: where the blocks of each sequence lie. It owns nothing
+// and knows no block's state. Plain data, built by the engine for one step; read by any thread of
+// that step's fork-join region.
+#ifndef BATON_KVCACHE_KV_VIEW_H_
+#define BATON_KVCACHE_KV_VIEW_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "kvcache/kv_layout.h"
+
+namespace baton {
+
+// The arena as kernels see it; block b starts at base + b * layout.BlockStride().
+struct KvView {
+  std::byte* base = nullptr;
+  const KvLayout* layout = nullptr;
+  uint32_t num_blocks = 0;
+
+  // First byte of the K (which = 0) or V (which = 1) piece of one head in one block.
+  std::byte* Piece(uint32_t block, uint32_t layer, uint32_t which, uint32_t kv_head) const {
+    return base + size_t{block} * layout->BlockStride() + size_t{layer} * layout->SliceBytes() +
+           (size_t{which} * layout->num_kv_heads + kv_head) * layout->PieceBytes();
+  }
+};
+
+// Block list of one sequence in token order: token t lives in blocks[t / block_size].
+struct KvBlockList {
+  std::span<const uint32_t> blocks;
+};
+
+}  // namespace baton
+
+#endif  // BATON_KVCACHE_KV_VIEW_H_
