@@ -1,0 +1,135 @@
+# baton_library, baton_test and baton_executable: one call per component, so that every target gets
+# the same warnings, include root and arithmetic flags.
+include_guard(GLOBAL)
+
+# Flags of our own code. -ffp-contract=off: gcc fuses a*b+c by default, which changes bits between
+# bodies that must agree.
+add_library(baton_flags INTERFACE)
+target_compile_features(baton_flags INTERFACE cxx_std_20)
+target_compile_options(baton_flags INTERFACE
+  -Wall -Wextra -Werror -Wno-missing-field-initializers -ffp-contract=off -fno-math-errno)
+target_include_directories(baton_flags INTERFACE "${PROJECT_SOURCE_DIR}")
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  # gcc 12 reports these in correct optimised code (inlined std::string, std::optional); clang-tidy
+  # covers the real cases.
+  target_compile_options(baton_flags INTERFACE -Wno-maybe-uninitialized -Wno-restrict
+    -Wno-stringop-overflow -Wno-array-bounds)
+endif()
+if(BATON_DCHECKS)
+  target_compile_definitions(baton_flags INTERFACE BATON_DCHECKS=1)
+endif()
+
+# Gives each SIMD source the instruction set its name ends with: x_avx2.cc, x_avx512.cc. Everything
+# else is built for the baseline, so that the binary starts on any x86-64.
+function(baton_set_isa_flags)
+  foreach(source IN LISTS ARGN)
+    if(source MATCHES "_avx2\\.cc$")
+      set_source_files_properties("${source}" PROPERTIES COMPILE_OPTIONS
+        "-mavx2;-mfma;-mf16c;-mbmi;-mbmi2")
+    elseif(source MATCHES "_avx512\\.cc$")
+      set_source_files_properties("${source}" PROPERTIES COMPILE_OPTIONS
+        "-mavx512f;-mavx512bw;-mavx512vl;-mavx512dq;-mavx512vnni;-mfma;-mf16c;-mbmi;-mbmi2")
+    endif()
+  endforeach()
+endfunction()
+
+# baton_library(NAME baton_x DEPS ... [SOURCES ...] [EXCLUDE subfolder ...])
+# A static library of all *.cc below the folder (main.cc and the EXCLUDEd subfolders left out). A
+# folder that has no source yet is an INTERFACE library, so that others can already depend on it.
+function(baton_library)
+  cmake_parse_arguments(ARG "" "NAME" "DEPS;SOURCES;EXCLUDE" ${ARGN})
+  if(NOT ARG_SOURCES)
+    file(GLOB_RECURSE ARG_SOURCES CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/*.cc")
+    list(FILTER ARG_SOURCES EXCLUDE REGEX "/main\\.cc$")
+    foreach(folder IN LISTS ARG_EXCLUDE)
+      list(FILTER ARG_SOURCES EXCLUDE REGEX "^${CMAKE_CURRENT_SOURCE_DIR}/${folder}/")
+    endforeach()
+  endif()
+  if(ARG_SOURCES)
+    add_library(${ARG_NAME} STATIC ${ARG_SOURCES})
+    target_link_libraries(${ARG_NAME} PRIVATE baton_flags PUBLIC ${ARG_DEPS})
+    baton_set_isa_flags(${ARG_SOURCES})
+  else()
+    add_library(${ARG_NAME} INTERFACE)
+    target_link_libraries(${ARG_NAME} INTERFACE ${ARG_DEPS})
+  endif()
+endfunction()
+
+# baton_executable(NAME x SOURCES ... DEPS ...)
+function(baton_executable)
+  cmake_parse_arguments(ARG "" "NAME" "SOURCES;DEPS" ${ARGN})
+  add_executable(${ARG_NAME} ${ARG_SOURCES})
+  target_link_libraries(${ARG_NAME} PRIVATE baton_flags ${ARG_DEPS})
+endfunction()
+
+# baton_test(NAME x_test SOURCES ... DEPS ... [LABELS ...] [TIMEOUT seconds] [ENV A=b ...] [ARGS ...])
+# One GoogleTest binary = one ctest entry. Tests run with the repository root as the working folder.
+function(baton_test)
+  cmake_parse_arguments(ARG "" "NAME;TIMEOUT" "SOURCES;DEPS;LABELS;ENV;ARGS" ${ARGN})
+  if(NOT BUILD_TESTING)
+    return()
+  endif()
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 300)
+  endif()
+  baton_executable(NAME ${ARG_NAME} SOURCES ${ARG_SOURCES}
+    DEPS ${ARG_DEPS} GTest::gmock GTest::gtest_main)
+  baton_add_test(NAME ${ARG_NAME} TIMEOUT ${ARG_TIMEOUT} LABELS ${ARG_LABELS} ENV ${ARG_ENV}
+    COMMAND ${ARG_NAME} ${ARG_ARGS})
+endfunction()
+
+# baton_add_test(NAME x COMMAND ... [TIMEOUT seconds] [LABELS ...] [ENV ...]): any command as a ctest
+# entry with the sanitizer options of this build.
+function(baton_add_test)
+  cmake_parse_arguments(ARG "" "NAME;TIMEOUT" "COMMAND;LABELS;ENV" ${ARGN})
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 300)
+  endif()
+  add_test(NAME ${ARG_NAME} COMMAND ${ARG_COMMAND} WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
+  # detect_container_overflow=0: gRPC and Protobuf are not instrumented, and a container that both
+  # sides resize would be reported although it is sound.
+  set(environment
+    "ASAN_OPTIONS=detect_container_overflow=0:strict_string_checks=1:detect_stack_use_after_return=1"
+    "UBSAN_OPTIONS=print_stacktrace=1"
+    "TSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/scripts/cmake/tsan_suppressions.txt:second_deadlock_stack=1"
+    "BATON_SOURCE_DIR=${PROJECT_SOURCE_DIR}"
+    "BATON_BUILD_DIR=${PROJECT_BINARY_DIR}")
+  set_tests_properties(${ARG_NAME} PROPERTIES TIMEOUT ${ARG_TIMEOUT}
+    ENVIRONMENT "${environment};${ARG_ENV}")
+  if(ARG_LABELS)
+    set_tests_properties(${ARG_NAME} PROPERTIES LABELS "${ARG_LABELS}")
+  endif()
+endfunction()
+
+# baton_proto_library(NAME x ROOT folder PROTOS a.proto ...): C++ messages and gRPC stubs in the build
+# tree; included as "baton/v1/inference.pb.h". Generated code is exempt from our warnings.
+function(baton_proto_library)
+  cmake_parse_arguments(ARG "" "NAME;ROOT" "PROTOS;DEPS" ${ARGN})
+  set(gen "${PROJECT_BINARY_DIR}/gen")
+  file(MAKE_DIRECTORY "${gen}")
+  set(sources)
+  foreach(proto IN LISTS ARG_PROTOS)
+    file(RELATIVE_PATH relative "${ARG_ROOT}" "${proto}")
+    string(REGEX REPLACE "\\.proto$" "" stem "${relative}")
+    set(outputs "${gen}/${stem}.pb.cc" "${gen}/${stem}.pb.h"
+      "${gen}/${stem}.grpc.pb.cc" "${gen}/${stem}.grpc.pb.h")
+    add_custom_command(
+      OUTPUT ${outputs}
+      COMMAND "${BATON_PROTOC}" "-I${ARG_ROOT}" "--cpp_out=${gen}" "--grpc_out=${gen}"
+        "--plugin=protoc-gen-grpc=${BATON_GRPC_CPP_PLUGIN}" "${proto}"
+      DEPENDS ${ARG_PROTOS}
+      COMMENT "Generating C++ from ${relative}"
+      VERBATIM)
+    list(APPEND sources ${outputs})
+  endforeach()
+  if(sources)
+    add_library(${ARG_NAME} STATIC ${sources})
+    target_compile_features(${ARG_NAME} PUBLIC cxx_std_20)
+    target_compile_options(${ARG_NAME} PRIVATE -w)
+    target_include_directories(${ARG_NAME} SYSTEM PUBLIC "${gen}")
+    target_link_libraries(${ARG_NAME} PUBLIC ${ARG_DEPS})
+  else()
+    add_library(${ARG_NAME} INTERFACE)
+    target_link_libraries(${ARG_NAME} INTERFACE ${ARG_DEPS})
+  endif()
+endfunction()

@@ -1,0 +1,143 @@
+// BoundedQueue<T>: the inbox between threads that post and the one thread that owns the state.
+//
+// Invariants
+//  1. Any thread may push; one thread pops (several may, but order is then per pop).
+//  2. Never holds more than `capacity` items: a push into a full queue fails and leaves the item
+//     with the caller. Memory is reserved at construction; a push allocates nothing.
+//  3. After Close no push succeeds; what was pushed before can still be popped.
+//  4. The mutex is held for moving items, never while calling out.
+#ifndef BATON_BASE_BOUNDED_QUEUE_H_
+#define BATON_BASE_BOUNDED_QUEUE_H_
+
+#include <chrono>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "src/base/check.h"
+
+namespace baton {
+
+// A first-in first-out queue with a fixed capacity; see the file comment.
+template <typename T>
+class BoundedQueue {
+ public:
+  // capacity >= 1 items.
+  explicit BoundedQueue(size_t capacity) : slots_(capacity) {
+    BATON_CHECK(capacity > 0, "a queue needs room for one item");
+  }
+  BoundedQueue(const BoundedQueue&) = delete;
+  BoundedQueue& operator=(const BoundedQueue&) = delete;
+
+  // Moves from `item` only on success; false = full or closed.
+  bool TryPush(T&& item) {
+    {
+      std::lock_guard lock(mutex_);
+      if (closed_ || size_ == slots_.size()) return false;
+      slots_[(head_ + size_) % slots_.size()].emplace(std::move(item));
+      ++size_;
+      if (size_ > high_water_) high_water_ = size_;
+    }
+    not_empty_.notify_one();
+    return true;
+  }
+  bool TryPush(const T& item) {
+    T copy = item;
+    return TryPush(std::move(copy));
+  }
+
+  // The oldest item, or nothing when there is none now.
+  std::optional<T> TryPop() {
+    std::lock_guard lock(mutex_);
+    return TakeLocked();
+  }
+
+  // The oldest item; waits until `deadline_us` (SystemClock().NowUs()). Nothing = timed out, or
+  // closed and empty (then at once).
+  std::optional<T> Pop(int64_t deadline_us) {
+    std::unique_lock lock(mutex_);
+    WaitLocked(lock, deadline_us);
+    return TakeLocked();
+  }
+
+  // Appends everything queued to `out` and returns how many; never waits. Allocates only if `out`
+  // must grow.
+  size_t PopAll(std::vector<T>* out) {
+    std::lock_guard lock(mutex_);
+    return TakeAllLocked(out);
+  }
+
+  // As PopAll, after waiting until `deadline_us` for a first item or Close.
+  size_t PopAll(std::vector<T>* out, int64_t deadline_us) {
+    std::unique_lock lock(mutex_);
+    WaitLocked(lock, deadline_us);
+    return TakeAllLocked(out);
+  }
+
+  // Refuses pushes from now on and wakes every waiter; idempotent.
+  void Close() {
+    {
+      std::lock_guard lock(mutex_);
+      closed_ = true;
+    }
+    not_empty_.notify_all();
+  }
+
+  bool closed() const {
+    std::lock_guard lock(mutex_);
+    return closed_;
+  }
+  size_t size() const {
+    std::lock_guard lock(mutex_);
+    return size_;
+  }
+  size_t capacity() const { return slots_.size(); }
+  // The largest size ever reached: how close the limit came.
+  size_t high_water() const {
+    std::lock_guard lock(mutex_);
+    return high_water_;
+  }
+
+ private:
+  void WaitLocked(std::unique_lock<std::mutex>& lock, int64_t deadline_us) {
+    // steady_clock is CLOCK_MONOTONIC, the clock of SystemClock().NowUs().
+    const std::chrono::steady_clock::time_point deadline{std::chrono::microseconds(deadline_us)};
+    not_empty_.wait_until(lock, deadline, [this] { return size_ > 0 || closed_; });
+  }
+
+  std::optional<T> TakeLocked() {
+    if (size_ == 0) return std::nullopt;
+    std::optional<T> item(std::move(slots_[head_]));
+    slots_[head_].reset();
+    head_ = (head_ + 1) % slots_.size();
+    --size_;
+    return item;
+  }
+
+  size_t TakeAllLocked(std::vector<T>* out) {
+    const size_t count = size_;
+    while (size_ > 0) {
+      out->push_back(*std::move(slots_[head_]));
+      slots_[head_].reset();
+      head_ = (head_ + 1) % slots_.size();
+      --size_;
+    }
+    return count;
+  }
+
+  mutable std::mutex mutex_;  // guards everything below
+  std::condition_variable not_empty_;
+  std::vector<std::optional<T>> slots_;  // ring; its size is constant
+  size_t head_ = 0;
+  size_t size_ = 0;
+  size_t high_water_ = 0;
+  bool closed_ = false;
+};
+
+}  // namespace baton
+
+#endif  // BATON_BASE_BOUNDED_QUEUE_H_

@@ -1,0 +1,111 @@
+#include "src/base/log.h"
+
+#include <atomic>
+#include <cstring>
+#include <memory>
+#include <mutex>
+
+#include "spdlog/sinks/basic_file_sink.h"
+#include "spdlog/sinks/stdout_sinks.h"
+#include "spdlog/spdlog.h"
+
+#include "src/base/nearest_name.h"
+
+namespace baton {
+namespace {
+
+constexpr std::string_view kLevelNames[] = {"debug", "info", "warn", "error", "off"};
+
+std::atomic<LogLevel> g_level{LogLevel::kInfo};
+
+// The process's logger; replaced by InitLog. Never destroyed: threads may log during exit.
+struct LogTarget {
+  std::mutex mutex;  // guards logger
+  std::shared_ptr<spdlog::logger> logger;
+};
+
+std::shared_ptr<spdlog::logger> MakeLogger(const std::string& role, spdlog::sink_ptr sink) {
+  auto logger = std::make_shared<spdlog::logger>(role, std::move(sink));
+  logger->set_pattern("%Y-%m-%dT%H:%M:%S.%e %L %n %t %s:%#: %v");
+  logger->set_level(spdlog::level::trace);
+  logger->flush_on(spdlog::level::info);
+  return logger;
+}
+
+LogTarget& Target() {
+  static LogTarget* const target = [] {
+    auto* fresh = new LogTarget;
+    fresh->logger = MakeLogger("baton", std::make_shared<spdlog::sinks::stderr_sink_mt>());
+    return fresh;
+  }();
+  return *target;
+}
+
+std::shared_ptr<spdlog::logger> CurrentLogger() {
+  LogTarget& target = Target();
+  std::lock_guard lock(target.mutex);
+  return target.logger;
+}
+
+spdlog::level::level_enum ToSpdlog(LogLevel level) {
+  switch (level) {
+    case LogLevel::kDebug:
+      return spdlog::level::debug;
+    case LogLevel::kInfo:
+      return spdlog::level::info;
+    case LogLevel::kWarn:
+      return spdlog::level::warn;
+    case LogLevel::kError:
+      return spdlog::level::err;
+    case LogLevel::kOff:
+      break;
+  }
+  return spdlog::level::off;
+}
+
+}  // namespace
+
+StatusOr<LogLevel> ParseLogLevel(std::string_view text) {
+  for (size_t i = 0; i < std::size(kLevelNames); ++i) {
+    if (kLevelNames[i] == text) return static_cast<LogLevel>(i);
+  }
+  const std::string nearest = NearestName(text, kLevelNames);
+  return InvalidArgument("log level '{}' is not one of debug, info, warn, error, off{}", text,
+                         nearest.empty() ? "" : fmt::format("; did you mean '{}'?", nearest));
+}
+
+Status InitLog(const LogConfig& config) {
+  spdlog::sink_ptr sink;
+  try {
+    if (config.file.empty()) {
+      sink = std::make_shared<spdlog::sinks::stderr_sink_mt>();
+    } else {
+      sink = std::make_shared<spdlog::sinks::basic_file_sink_mt>(config.file);
+    }
+  } catch (const spdlog::spdlog_ex& error) {
+    return FailedPrecondition("cannot open the log file {}: {}", config.file, error.what());
+  }
+  auto logger = MakeLogger(config.role, std::move(sink));
+  LogTarget& target = Target();
+  {
+    std::lock_guard lock(target.mutex);
+    target.logger = std::move(logger);
+  }
+  g_level.store(config.level, std::memory_order_relaxed);
+  return OkStatus();
+}
+
+void FlushLog() { CurrentLogger()->flush(); }
+
+namespace internal {
+
+bool LogEnabled(LogLevel level) { return level >= g_level.load(std::memory_order_relaxed); }
+
+void WriteLog(LogLevel level, const char* file, int line, std::string_view message) {
+  const char* name = std::strrchr(file, '/');
+  CurrentLogger()->log(spdlog::source_loc{name == nullptr ? file : name + 1, line, ""},
+                       ToSpdlog(level), spdlog::string_view_t(message.data(), message.size()));
+}
+
+}  // namespace internal
+}  // namespace baton
