@@ -1,0 +1,27 @@
+// Device kinds: what a worker computes on, chosen at run time by `--device`. Pure data; any thread.
+#ifndef BATON_SRC_DEVICE_DEVICE_H_
+#define BATON_SRC_DEVICE_DEVICE_H_
+
+#include <cstdint>
+#include <string_view>
+
+#include "src/base/status.h"
+
+namespace baton {
+
+// Where kernels run. kSimt runs CUDA sources on the processor, for tests.
+enum class DeviceKind : uint8_t { kUnspecified = 0, kCpu = 1, kCuda = 2, kSimt = 3 };
+
+// "cpu", "cuda", "simt".
+std::string_view DeviceKindName(DeviceKind kind);
+
+// auto|cpu|cuda|simt to a kind this binary can run; auto takes the best. InvalidArgument for another
+// word; FailedPrecondition, saying why, for a kind that is not in this build.
+absl::StatusOr<DeviceKind> ParseDeviceKind(std::string_view text);
+
+// Processors that this process may run on (its affinity mask), at least 1.
+uint32_t NumUsableCpus();
+
+}  // namespace baton
+
+#endif  // BATON_SRC_DEVICE_DEVICE_H_

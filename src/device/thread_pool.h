@@ -1,0 +1,141 @@
+// ThreadPool: the fork-join workers of one device's kernels.
+//
+// A pool of num_threads() threads is the calling thread plus num_threads() - 1 workers named
+// "kernel-1", "kernel-2", ... The caller always works too, so a pool of one thread costs nothing and
+// starts nothing.
+//
+// Invariants
+//  1. One thread at a time calls Run (the owner: an engine thread); Run is not called from a task.
+//  2. When Run returns every task has run exactly once and its writes are visible to the caller.
+//  3. Tasks are claimed in ascending order by whoever is free. Which thread runs a task is not
+//     fixed, so a result must never depend on the thread index; the index only selects scratch.
+//  4. The caller waits only for tasks that a worker has claimed: a worker that the operating system
+//     has not scheduled delays nobody.
+//  5. An idle worker spins at most kSpinUs, then sleeps on a futex. Run allocates nothing and takes
+//     no lock; its only system call is the wake-up of sleeping workers.
+#ifndef BATON_SRC_DEVICE_THREAD_POOL_H_
+#define BATON_SRC_DEVICE_THREAD_POOL_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <type_traits>
+#include <vector>
+
+#include "src/base/thread.h"
+#include "src/device/aligned_buffer.h"
+
+namespace baton {
+
+// Half-open range [begin, end).
+struct TaskRange {
+  uint32_t begin;
+  uint32_t end;
+  uint32_t size() const { return end - begin; }
+};
+
+// Part `part` of [0, total) cut into `num_parts` contiguous parts whose sizes differ by at most one.
+constexpr TaskRange PartOf(uint32_t total, uint32_t num_parts, uint32_t part) {
+  return {static_cast<uint32_t>(uint64_t{total} * part / num_parts),
+          static_cast<uint32_t>(uint64_t{total} * (part + 1) / num_parts)};
+}
+
+// Fork-join workers; see the file comment.
+class ThreadPool {
+ public:
+  static constexpr uint32_t kMaxThreads = 256;
+  static constexpr uint32_t kMaxTasks = (1u << 20) - 1;
+  // Long enough to bridge the gap between two operations of a decode step (< 10 us), short enough
+  // that more processes than cores do not collapse.
+  static constexpr int64_t kSpinUs = 20;
+  // Working memory of one thread: holds the largest tile that any kernel unpacks.
+  static constexpr size_t kScratchBytes = size_t{256} * 1024;
+
+  // What a pool is made of.
+  struct Options {
+    uint32_t num_threads = 1;  // 1..kMaxThreads, the caller included
+    // Processor of worker i (thread i + 1); empty or short = not pinned. The caller pins itself.
+    std::vector<int> worker_cpus = {};
+  };
+
+  explicit ThreadPool(uint32_t num_threads) : ThreadPool(Options{.num_threads = num_threads}) {}
+  explicit ThreadPool(const Options& options);
+  ~ThreadPool();
+  ThreadPool(const ThreadPool&) = delete;
+  ThreadPool& operator=(const ThreadPool&) = delete;
+
+  uint32_t num_threads() const { return num_threads_; }
+
+  // Calls task(task_idx, thread_idx) for task_idx in [0, num_tasks), num_tasks <= kMaxTasks;
+  // thread_idx < num_threads(). Tasks do not throw.
+  template <typename Task>
+  void Run(uint32_t num_tasks, Task&& task) {
+    if (num_threads_ == 1 || num_tasks <= 1) {
+      for (uint32_t i = 0; i < num_tasks; ++i) task(i, uint32_t{0});
+      return;
+    }
+    using Body = std::remove_reference_t<Task>;
+    RunShared(
+        num_tasks,
+        [](void* body, uint32_t task_idx, uint32_t thread_idx) {
+          (*static_cast<Body*>(body))(task_idx, thread_idx);
+        },
+        const_cast<void*>(static_cast<const void*>(&task)));
+  }
+
+  // Cuts [0, total) into at most `max_parts` contiguous ranges of at least `min_size` elements and
+  // calls body(TaskRange, thread_idx) for each. Work of less than 2 * min_size stays on the caller.
+  template <typename Body>
+  void RunRanges(uint32_t total, uint32_t min_size, uint32_t max_parts, Body&& body) {
+    if (total == 0) return;
+    uint32_t parts = min_size > 1 ? total / min_size : total;
+    if (parts > max_parts) parts = max_parts;
+    if (parts < 1 || num_threads_ == 1) parts = 1;
+    Run(parts, [&](uint32_t part, uint32_t thread_idx) {
+      body(PartOf(total, parts, part), thread_idx);
+    });
+  }
+
+  // Working memory of one thread [kScratchBytes], 64-byte aligned, contents undefined. A task may
+  // use the scratch of its own thread_idx only; outside Run the caller may use any.
+  std::span<std::byte> scratch(uint32_t thread_idx) {
+    return {scratch_.data() + size_t{thread_idx} * kScratchBytes, kScratchBytes};
+  }
+
+ private:
+  using TaskFunction = void (*)(void* body, uint32_t task_idx, uint32_t thread_idx);
+
+  void RunShared(uint32_t num_tasks, TaskFunction function, void* body);
+  void WorkerLoop(uint32_t thread_idx);
+  // Claims and runs tasks until none is left.
+  void Work(uint32_t thread_idx);
+  void WaitForNews(uint32_t seen_epoch);
+  void WaitForDone(uint32_t num_tasks);
+
+  // Constant after construction.
+  const uint32_t num_threads_;
+  AlignedBuffer scratch_;
+
+  // Written by the owner before it publishes a ticket, read by whoever claimed one.
+  TaskFunction function_ = nullptr;
+  void* body_ = nullptr;
+
+  // Job number, number of tasks and next task in one word (see thread_pool.cc), so that a claim that
+  // succeeds is a claim on the live job.
+  alignas(64) std::atomic<uint64_t> ticket_{0};
+  // Tasks of the live job that have finished; the owner may sleep on it.
+  alignas(64) std::atomic<uint32_t> num_done_{0};
+  std::atomic<uint32_t> owner_sleeps_{0};
+  // Raised by every job and at the end; workers sleep on it.
+  alignas(64) std::atomic<uint32_t> epoch_{0};
+  std::atomic<uint32_t> num_sleeping_{0};
+  std::atomic<bool> stop_{false};
+
+  std::vector<Thread> workers_;
+};
+
+}  // namespace baton
+
+#endif  // BATON_SRC_DEVICE_THREAD_POOL_H_

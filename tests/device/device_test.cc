@@ -1,0 +1,24 @@
+#include "src/device/device.h"
+
+#include "gtest/gtest.h"
+
+namespace baton {
+namespace {
+
+TEST(DeviceKind, ParsesItsOwnNameAndAuto) {
+  EXPECT_EQ(ParseDeviceKind("cpu").value(), DeviceKind::kCpu);
+  EXPECT_EQ(ParseDeviceKind("auto").value(), DeviceKind::kCpu);
+  EXPECT_EQ(DeviceKindName(DeviceKind::kCpu), "cpu");
+}
+
+TEST(DeviceKind, SaysWhyAKindIsRefused) {
+  EXPECT_EQ(ParseDeviceKind("cuda").status().code(), StatusCode::kFailedPrecondition);
+  const Status unknown = ParseDeviceKind("gpu").status();
+  EXPECT_EQ(unknown.code(), StatusCode::kInvalidArgument);
+  EXPECT_NE(unknown.message().find("\"gpu\""), absl::string_view::npos) << unknown;
+}
+
+TEST(Device, AtLeastOneCpuIsUsable) { EXPECT_GE(NumUsableCpus(), 1u); }
+
+}  // namespace
+}  // namespace baton
