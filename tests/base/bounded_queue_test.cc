@@ -1,0 +1,116 @@
+#include "src/base/bounded_queue.h"
+
+#include <deque>
+#include <memory>
+#include <random>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+#include "src/base/clock.h"
+#include "src/base/thread.h"
+
+namespace baton {
+namespace {
+
+TEST(BoundedQueueTest, FullQueueLeavesTheItemWithTheCaller) {
+  BoundedQueue<std::unique_ptr<int>> queue(1);
+  EXPECT_TRUE(queue.TryPush(std::make_unique<int>(1)));
+  auto second = std::make_unique<int>(2);
+  EXPECT_FALSE(queue.TryPush(std::move(second)));
+  ASSERT_NE(second, nullptr);
+  EXPECT_EQ(*second, 2);
+  EXPECT_EQ(**queue.TryPop(), 1);
+  EXPECT_EQ(queue.TryPop(), std::nullopt);
+}
+
+TEST(BoundedQueueTest, BehavesAsADequeUnderRandomOperations) {
+  std::mt19937 random(11);
+  BoundedQueue<int> queue(7);
+  std::deque<int> model;
+  size_t high_water = 0;
+  for (int i = 0; i < 20'000; ++i) {
+    switch (random() % 5) {
+      case 0:
+      case 1:
+      case 2: {
+        const bool fits = model.size() < 7;
+        ASSERT_EQ(queue.TryPush(i), fits);
+        if (fits) model.push_back(i);
+        break;
+      }
+      case 3: {
+        const std::optional<int> got = queue.TryPop();
+        ASSERT_EQ(got.has_value(), !model.empty());
+        if (got.has_value()) {
+          ASSERT_EQ(*got, model.front());
+          model.pop_front();
+        }
+        break;
+      }
+      default: {
+        std::vector<int> all;
+        ASSERT_EQ(queue.PopAll(&all), model.size());
+        ASSERT_EQ(all, std::vector<int>(model.begin(), model.end()));
+        model.clear();
+      }
+    }
+    high_water = std::max(high_water, model.size());
+    ASSERT_EQ(queue.size(), model.size());
+    ASSERT_EQ(queue.high_water(), high_water);
+  }
+  EXPECT_EQ(high_water, 7u);
+}
+
+TEST(BoundedQueueTest, PopWaitsForItsDeadline) {
+  BoundedQueue<int> queue(4);
+  const int64_t start = SystemClock().NowUs();
+  EXPECT_EQ(queue.Pop(start + 20'000), std::nullopt);
+  EXPECT_GE(SystemClock().NowUs(), start + 20'000);
+}
+
+TEST(BoundedQueueTest, CloseRefusesPushesDrainsAndWakes) {
+  BoundedQueue<int> queue(4);
+  ASSERT_TRUE(queue.TryPush(1));
+  std::vector<int> seen;
+  Thread consumer("test-consumer", [&] {
+    const int64_t far = SystemClock().NowUs() + 60'000'000;
+    while (const std::optional<int> item = queue.Pop(far)) seen.push_back(*item);
+  });
+  queue.Close();
+  EXPECT_FALSE(queue.TryPush(2));
+  consumer.Join();  // returns long before the deadline, or the test times out
+  EXPECT_EQ(seen, std::vector<int>{1});
+}
+
+TEST(BoundedQueueTest, ManyProducersLoseAndRepeatNothing) {
+  constexpr int kProducers = 4;
+  constexpr int kPerProducer = 5'000;
+  BoundedQueue<int> queue(64);
+  std::vector<Thread> producers;
+  for (int p = 0; p < kProducers; ++p) {
+    producers.emplace_back("test-producer", [&queue, p] {
+      for (int i = 0; i < kPerProducer;) {
+        if (queue.TryPush(p * kPerProducer + i)) ++i;
+      }
+    });
+  }
+  std::vector<int> next(kProducers, 0);
+  std::vector<int> batch;
+  int total = 0;
+  while (total < kProducers * kPerProducer) {
+    batch.clear();
+    queue.PopAll(&batch, SystemClock().NowUs() + 10'000'000);
+    ASSERT_FALSE(batch.empty());
+    for (const int item : batch) {
+      const size_t p = static_cast<size_t>(item) / kPerProducer;
+      ASSERT_EQ(item % kPerProducer, next[p]++) << "producer " << p << " out of order";
+    }
+    total += static_cast<int>(batch.size());
+  }
+  EXPECT_EQ(queue.size(), 0u);
+  EXPECT_LE(queue.high_water(), 64u);
+}
+
+}  // namespace
+}  // namespace baton

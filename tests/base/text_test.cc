@@ -1,0 +1,132 @@
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+#include "src/base/hex.h"
+#include "src/base/log.h"
+#include "src/base/nearest_name.h"
+#include "src/base/size_text.h"
+
+namespace baton {
+namespace {
+
+using ::testing::HasSubstr;
+
+// A size as text and the bytes it means.
+struct SizeCase {
+  std::string_view text;
+  uint64_t bytes;
+};
+
+TEST(SizeTextTest, ReadsWhatPeopleWrite) {
+  constexpr uint64_t kGiB = 1ull << 30;
+  for (const SizeCase& c :
+       {SizeCase{"0", 0}, SizeCase{"4096", 4096}, SizeCase{"4096B", 4096},
+        SizeCase{"512M", kGiB / 2}, SizeCase{"512m", kGiB / 2}, SizeCase{"2GiB", 2 * kGiB},
+        SizeCase{"2gb", 2 * kGiB}, SizeCase{"1.5GiB", kGiB + kGiB / 2}, SizeCase{"64 KiB", 65536},
+        SizeCase{"1T", 1024 * kGiB}, SizeCase{".5K", 512},
+        SizeCase{"9223372036854775808", 1ull << 63}}) {
+    const StatusOr<uint64_t> bytes = ParseSize(c.text);
+    ASSERT_TRUE(bytes.ok()) << c.text << ": " << bytes.status();
+    EXPECT_EQ(*bytes, c.bytes) << c.text;
+  }
+}
+
+TEST(SizeTextTest, RefusesTheRestAndNamesIt) {
+  for (const std::string_view text :
+       {"", "GiB", "-1", "+1", "1.2.3", "1XB", "1 G B", "1GiBs", "0x10", "1e9", "inf", "nan",
+        "9223372036854775809", "99999999T", "."}) {
+    const StatusOr<uint64_t> bytes = ParseSize(text);
+    ASSERT_FALSE(bytes.ok()) << text << " read as " << *bytes;
+    EXPECT_EQ(bytes.status().code(), StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(bytes.status().message()), HasSubstr(std::string(text)));
+  }
+}
+
+TEST(SizeTextTest, WritesShortNumbers) {
+  EXPECT_EQ(FormatSize(0), "0 B");
+  EXPECT_EQ(FormatSize(1023), "1023 B");
+  EXPECT_EQ(FormatSize(1024), "1 KiB");
+  EXPECT_EQ(FormatSize(1536), "1.5 KiB");
+  EXPECT_EQ(FormatSize((1ull << 20) - 1), "1 MiB");
+  EXPECT_EQ(FormatSize(11'796'480), "11.2 MiB");
+  EXPECT_EQ(FormatSize(2ull << 30), "2 GiB");
+  EXPECT_EQ(FormatSize(~0ull), "16777216 TiB");
+}
+
+TEST(NearestNameTest, DistanceCountsEditsAndSwaps) {
+  EXPECT_EQ(EditDistance("", "abc"), 3u);
+  EXPECT_EQ(EditDistance("abc", "abc"), 0u);
+  EXPECT_EQ(EditDistance("kitten", "sitting"), 3u);
+  EXPECT_EQ(EditDistance("decode", "deocde"), 1u);
+}
+
+TEST(NearestNameTest, SuggestsOnlyWhatIsNear) {
+  const std::vector<std::string> flags = {"--kv-memory", "--kv-dtype", "--threads", "--listen"};
+  EXPECT_EQ(NearestName("--kv-memroy", flags), "--kv-memory");
+  EXPECT_EQ(NearestName("--thread", flags), "--threads");
+  EXPECT_EQ(NearestName("--colour", flags), "");
+  EXPECT_EQ(NearestName("", flags), "");
+  EXPECT_EQ(NearestName(std::string(100'000, 'x'), flags), "");
+}
+
+TEST(HexTest, RoundTripsEveryByte) {
+  std::string bytes;
+  for (int i = 0; i < 256; ++i) bytes.push_back(static_cast<char>(i));
+  const std::string text = HexFromBytes(bytes);
+  ASSERT_EQ(text.size(), 512u);
+  EXPECT_EQ(text.substr(0, 8), "00010203");
+  EXPECT_EQ(text.substr(508), "feff");
+  const auto back = BytesFromHex(text);
+  ASSERT_TRUE(back.has_value());
+  EXPECT_EQ(std::string(back->begin(), back->end()), bytes);
+  EXPECT_EQ(BytesFromHex("0"), std::nullopt);
+  EXPECT_EQ(BytesFromHex("0g"), std::nullopt);
+}
+
+TEST(HexTest, U64) {
+  EXPECT_EQ(HexFromU64(0x9f2c), "0000000000009f2c");
+  EXPECT_EQ(U64FromHex("9f2C"), 0x9f2cu);
+  EXPECT_EQ(U64FromHex("ffffffffffffffff"), ~0ull);
+  EXPECT_EQ(U64FromHex(""), std::nullopt);
+  EXPECT_EQ(U64FromHex("1ffffffffffffffff"), std::nullopt);
+  EXPECT_EQ(U64FromHex("-1"), std::nullopt);
+}
+
+TEST(LogTest, LevelNamesAndNearest) {
+  EXPECT_EQ(ParseLogLevel("warn").value(), LogLevel::kWarn);
+  EXPECT_THAT(std::string(ParseLogLevel("inof").status().message()),
+              HasSubstr("did you mean 'info'?"));
+}
+
+TEST(LogTest, WritesEnabledLevelsToTheFile) {
+  const std::string path = ::testing::TempDir() + "/baton_log_test.log";
+  (void)std::remove(path.c_str());
+  ASSERT_TRUE(InitLog({"decode-0", LogLevel::kWarn, path}).ok());
+  BATON_LOG_INFO("hidden {}", 1);
+  BATON_LOG_WARN("braces {{}} stay {}", "{}");
+  FlushLog();
+  ASSERT_TRUE(InitLog({"test", LogLevel::kInfo, ""}).ok());
+  std::FILE* file = std::fopen(path.c_str(), "r");
+  ASSERT_NE(file, nullptr);
+  char buffer[4096] = {};
+  const size_t size = std::fread(buffer, 1, sizeof(buffer) - 1, file);
+  std::fclose(file);
+  const std::string text(buffer, size);
+  EXPECT_THAT(text, HasSubstr("decode-0"));
+  EXPECT_THAT(text, HasSubstr("text_test.cc"));
+  EXPECT_THAT(text, HasSubstr("braces {} stay {}"));
+  EXPECT_THAT(text, Not(HasSubstr("hidden")));
+}
+
+TEST(LogTest, UnwritableFileIsAnAnswer) {
+  const Status status = InitLog({"x", LogLevel::kInfo, "/proc/no/such/folder/log"});
+  EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("/proc/no/such/folder/log"));
+}
+
+}  // namespace
+}  // namespace baton
