@@ -1,0 +1,70 @@
+// Plain data of one HTTP/1.1 exchange. Values; any thread.
+#ifndef BATON_HTTP_HTTP_MESSAGE_H_
+#define BATON_HTTP_HTTP_MESSAGE_H_
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace baton {
+
+// Header fields in order of arrival; names compare without regard to case.
+class HttpHeaders {
+ public:
+  using Field = std::pair<std::string, std::string>;
+
+  HttpHeaders() = default;
+  HttpHeaders(std::initializer_list<Field> fields) : fields_(fields) {}
+
+  // Appends a field; an existing one of the same name stays.
+  void Add(std::string_view name, std::string_view value);
+  // Replaces all fields of this name by one.
+  void Set(std::string_view name, std::string_view value);
+  // The first value of this name, or nothing.
+  std::optional<std::string_view> Find(std::string_view name) const;
+  // How often this name occurs.
+  size_t Count(std::string_view name) const;
+  const std::vector<Field>& fields() const { return fields_; }
+
+ private:
+  std::vector<Field> fields_;
+};
+
+// A complete request that passed the server's checks: sizes are within the limits, framing is
+// unambiguous, exactly one valid Host when the version asks for it.
+struct HttpRequest {
+  std::string method;  // as sent: "GET"
+  std::string target;  // as sent: "/v1/models?x=1"
+  std::string path;    // target up to '?', without scheme and host; not percent-decoded
+  std::string query;   // after '?', without it; not percent-decoded
+  HttpHeaders headers;
+  std::string body;          // decoded from chunks when it was chunked
+  std::string peer_address;  // "192.0.2.1:4711"
+};
+
+// A whole answer; Content-Length, Date and Connection are the server's to add.
+struct HttpResponse {
+  int status = 200;
+  HttpHeaders headers;
+  std::string body;
+};
+
+// Makes the body of an error that the server or a router answers itself (bad framing, limits, 404,
+// 405): called with the status and one English sentence without user text. Any thread.
+using HttpErrorFormatter = std::function<HttpResponse(int status, std::string_view message)>;
+
+// `{status} {reason}\n` as text/plain; the formatter when none is given.
+HttpResponse PlainTextError(int status, std::string_view message);
+
+// The reason phrase of a status code, e.g. "Not Found"; "Unknown" when there is none.
+std::string_view HttpReason(int status);
+
+// True when both are equal without regard to ASCII case.
+bool EqualsIgnoreCase(std::string_view a, std::string_view b);
+
+}  // namespace baton
+
+#endif  // BATON_HTTP_HTTP_MESSAGE_H_

@@ -1,0 +1,65 @@
+// HttpResponder: the right to answer one request, now or later, from any thread.
+//
+// Invariants
+//  1. One answer: either Respond, or StartStream + Write* + (Finish | Abort). Calls that come too
+//  late
+//     (second answer, after the client has gone) do nothing and say so by returning false.
+//  2. Dropping the last reference unanswered answers 500; dropping it in mid-stream aborts. A
+//  client
+//     is never left waiting for a responder that nobody holds.
+//  3. No call blocks or waits for the network. What is written is buffered up to the server's
+//     `max_buffered_bytes`; a Write beyond it aborts the connection.
+//  4. Callbacks run on one of the server's threads, with no lock held, and must not block.
+#ifndef BATON_HTTP_HTTP_RESPONDER_H_
+#define BATON_HTTP_HTTP_RESPONDER_H_
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/functional/any_invocable.h"
+
+#include "src/http/http_message.h"
+
+namespace baton {
+
+// The answering side of one exchange; see the file comment. An interface, so that handlers can be
+// tested without sockets.
+class HttpResponder {
+ public:
+  virtual ~HttpResponder() = default;
+
+  // Sends a whole answer. False: already answered, or the client has gone.
+  virtual bool Respond(HttpResponse response) = 0;
+
+  // Sends the header of a chunked answer (HTTP/1.0 clients get the bare bytes and a close).
+  virtual bool StartStream(int status, HttpHeaders headers) = 0;
+  // Queues one chunk; empty chunks are ignored. False: not streaming, the client has gone, or the
+  // buffer limit was hit (the connection is then aborted). Stop producing after false.
+  virtual bool Write(std::string_view chunk) = 0;
+  // Ends the stream cleanly once everything queued is sent.
+  virtual bool Finish() = 0;
+  // Closes the connection without the final chunk, so that the client sees a truncated answer.
+  virtual void Abort() = 0;
+
+  // Bytes queued and not yet taken by the kernel. Pause producing above 256 KiB.
+  virtual size_t buffered_bytes() const = 0;
+  // Calls `callback` once, as soon as at most `limit_bytes` are buffered (perhaps at once) or the
+  // client is gone. Replaces an earlier one that has not fired.
+  virtual void NotifyBelow(size_t limit_bytes, absl::AnyInvocable<void()> callback) = 0;
+
+  // Calls `callback` once if the client goes away (close, reset, stall beyond the limit, server
+  // stop) before the answer is complete, also while nothing is being written; at once if it has
+  // gone already. Never called after a complete answer. Replaces an earlier callback.
+  virtual void OnClosed(absl::AnyInvocable<void()> callback) = 0;
+};
+
+// Takes a request over; runs on a server thread and must not block (hand long work on). Copyable;
+// called from several threads at once.
+using HttpHandler =
+    std::function<void(HttpRequest request, std::shared_ptr<HttpResponder> responder)>;
+
+}  // namespace baton
+
+#endif  // BATON_HTTP_HTTP_RESPONDER_H_

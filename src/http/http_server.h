@@ -1,0 +1,81 @@
+// HttpServer: a small HTTP/1.1 server on its own threads, shared by the public API and the admin
+// port. It accepts only what has one meaning: obsolete folding, missing or repeated Host, repeated
+// or malformed Content-Length, Content-Length together with Transfer-Encoding, any transfer coding
+// but `chunked`, bare line feeds and control characters are refused and the connection closed
+// (RFC 9112).
+//
+// Invariants
+//  1. Every buffer, count and wait has a limit in HttpServerOptions; reaching one is an HTTP error
+//  or
+//     a close, never growth.
+//  2. Requests of one connection are handled one after the other, in order, however they were
+//     pipelined.
+//  3. The handler runs on the server's threads; responders may be used from any thread and may
+//     outlive the server (they then do nothing).
+//
+// Threads: num_threads threads named `thread_name`, each with its own event loop; a connection
+// stays on one of them. Public calls: any thread, but Stop and the destructor not from a server
+// thread.
+#ifndef BATON_HTTP_HTTP_SERVER_H_
+#define BATON_HTTP_HTTP_SERVER_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "src/base/status.h"
+#include "src/http/http_message.h"
+#include "src/http/http_responder.h"
+
+namespace baton {
+
+// Where to listen and the limits; constant after Start.
+struct HttpServerOptions {
+  std::string host = "127.0.0.1";  // an address or a name; "::" and "0.0.0.0" = all
+  uint16_t port = 0;               // 0 = any free port
+  int num_threads = 1;
+  std::string thread_name = "http";  // listed in src/README.md
+
+  size_t max_connections = 1024;                // one more gets 503 and a close
+  size_t max_header_bytes = 16 * 1024;          // request line and fields; above: 431
+  size_t max_header_fields = 100;               // above: 431
+  size_t max_body_bytes = 8 * 1024 * 1024;      // above: 413
+  size_t max_buffered_bytes = 4 * 1024 * 1024;  // unsent answer bytes of one connection
+  int64_t header_timeout_ms = 10'000;       // first byte of a request to the end of its header: 408
+  int64_t body_timeout_ms = 60'000;         // end of header to end of body: 408
+  int64_t idle_timeout_ms = 60'000;         // between requests: closed silently
+  int64_t write_stall_timeout_ms = 30'000;  // no byte taken by the client: closed
+
+  HttpErrorFormatter error_formatter;  // PlainTextError when empty
+};
+
+// A running server; see the file comment.
+class HttpServer {
+ public:
+  // Binds, listens and starts the threads. Fails with a message that names the address when it
+  // cannot be resolved or is in use (FailedPrecondition).
+  static StatusOr<std::unique_ptr<HttpServer>> Start(HttpServerOptions options,
+                                                     HttpHandler handler);
+  // Stops.
+  virtual ~HttpServer() = default;
+
+  // The bound port (the chosen one when 0 was asked for) and "host:port" of it.
+  virtual uint16_t port() const = 0;
+  virtual std::string address() const = 0;
+
+  // Drain: closes the listening socket and idle connections, and lets every answer from now on
+  // carry `Connection: close`. Running answers go on. Idempotent.
+  virtual void BeginDrain() = 0;
+  // Open connections; 0 after a drain means that every answer has been delivered.
+  virtual size_t num_connections() const = 0;
+  // Requests that have been handed to the handler and are not answered completely.
+  virtual size_t num_active_requests() const = 0;
+
+  // Closes everything (OnClosed fires for unanswered requests) and joins the threads. Idempotent.
+  virtual void Stop() = 0;
+};
+
+}  // namespace baton
+
+#endif  // BATON_HTTP_HTTP_SERVER_H_
