@@ -34,8 +34,9 @@ namespace baton {
 enum class Isa : uint8_t { kAuto = 0, kPortable = 1, kAvx2 = 2, kAvx512 = 3 };
 
 // Activations of a quantised matmul ("a16"): 32-element blocks of int16 with one fp32 scale,
-//   scale = absmax / 32767, q = round-to-nearest-even(x / scale), sum = scale * (sum of q)
-// so that every product with an integer weight and the sum over a block are exact in int32.
+//   scale = absmax / 32767, q = round-to-nearest-even(x * (32767 / absmax)), sum = scale * (sum of q)
+// so that every product with an integer weight and the sum over a block are exact in int32. A block
+// whose absmax is below 2^-100 becomes zeros; one that holds an infinity or a NaN gets scale NaN.
 struct A16View {
   int16_t* q;     // [rows, k]
   float* scale;   // [rows, k / 32]
@@ -90,7 +91,7 @@ struct AttentionArgs {
   float scale;      // of q * k, applied to q once
   uint32_t window;  // 0 = full causal; else row p sees keys [max(0, p - window + 1), p]
   float* out;       // [rows, num_heads * head_dim]
-  std::span<std::byte> scratch;  // Ops::attention_scratch_bytes(...)
+  std::span<std::byte> scratch;  // Ops::attention_scratch_bytes(...); 64-byte aligned
 };
 
 // The operations of one ISA; a process-wide constant table.
@@ -116,8 +117,9 @@ struct Ops {
   // are zero (so that an earlier owner's KV never crosses a hand-off).
   void (*rope_append)(ThreadPool&, const RopeAppendArgs&);
   void (*attention)(ThreadPool&, const AttentionArgs&);
-  size_t (*attention_scratch_bytes)(uint32_t num_threads, uint32_t max_rows, uint32_t num_heads,
-                                    uint32_t head_dim, uint32_t max_context);
+  // Bytes of AttentionArgs::scratch (64-byte aligned) that suffice for any batch and context.
+  size_t (*attention_scratch_bytes)(uint32_t num_threads, uint32_t num_heads,
+                                    uint32_t num_kv_heads, uint32_t head_dim);
 };
 
 // The table for `isa`; kAuto picks the best that this processor has. FailedPrecondition naming the

@@ -1,0 +1,91 @@
+// PackedMatrix: a weight matrix [n, k] in the one order that both prefill and decode kernels read, and
+// in its smallest form (nibbles stay nibbles). Built once at load; immutable and readable by any
+// thread afterwards; owns its memory.
+//
+// Rows (outputs) are interleaved 16 wide, so that the lanes of a vector are outputs and no kernel adds
+// across lanes. A panel is 16 rows (the last one filled up with zero rows); panels follow each other:
+//   float types:  [k][16] elements
+//   quantised:    [k / 32] blocks of
+//                   scale [16] f16, min [16] f16 (only with has_min), then digits
+//     nibbles:    [4][16][4] bytes; chunk c, row r holds k = 8c .. 8c+7 of the block:
+//                   low nibbles of bytes 0, 2 = k 0, 1;  high nibbles of bytes 0, 2 = k 2, 3;
+//                   low nibbles of bytes 1, 3 = k 4, 5;  high nibbles of bytes 1, 3 = k 6, 7
+//     bytes:      [8][16][4] bytes; chunk c, row r holds k = 4c .. 4c+3: bytes 0, 2, 1, 3 = k 0, 1, 2, 3
+// so that one mask (and at most one shift) turns 32 bits of a row into a pair of int16 with
+// consecutive k, which is what vpmaddwd and vpdpwssd multiply.
+//
+// Rows of one matrix share one type: tensors of different types that one would like to fuse (for
+// example Q|K|V with a wider V) stay separate matrices.
+#ifndef BATON_KERNELS_PACKED_MATRIX_H_
+#define BATON_KERNELS_PACKED_MATRIX_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "kernels/weight_type.h"
+#include "src/base/status.h"
+#include "src/device/aligned_buffer.h"
+#include "src/device/thread_pool.h"
+
+namespace baton {
+
+inline constexpr uint32_t kPanelRows = 16;
+
+// Rows of one tensor as they lie in a model file.
+struct RawRows {
+  WeightType type;
+  std::span<const std::byte> bytes;  // [n, RawRowBytes(type, k)]
+  uint32_t n;
+};
+
+// A packed weight matrix; see the file comment.
+class PackedMatrix {
+ public:
+  PackedMatrix() = default;
+
+  // Packs raw rows [n, k]. The raw bytes are not needed afterwards. InvalidArgument with the values
+  // when a size is zero, does not match, or k is no multiple of 32 for a quantised type;
+  // ResourceExhausted when memory is short. Costs one read of the raw bytes, divided over `pool`.
+  static absl::StatusOr<PackedMatrix> Pack(WeightType type, std::span<const std::byte> raw,
+                                           uint32_t n, uint32_t k, ThreadPool& pool);
+  // As Pack, for several tensors joined by rows (Q|K|V, gate|up), in the order given. All of one
+  // type, else InvalidArgument naming both.
+  static absl::StatusOr<PackedMatrix> PackRows(std::span<const RawRows> parts, uint32_t k,
+                                               ThreadPool& pool);
+
+  uint32_t n() const { return n_; }
+  uint32_t k() const { return k_; }
+  WeightType type() const { return type_; }
+  const WeightTraits& traits() const { return TraitsOf(type_); }
+  // True when matmul reads MatMulArgs::a16, false when it reads MatMulArgs::x.
+  bool uses_a16() const { return uses_a16_; }
+  // Bytes that a pass over the matrix reads, padding rows included.
+  size_t bytes() const { return buffer_.size(); }
+
+  uint32_t num_panels() const { return (n_ + kPanelRows - 1) / kPanelRows; }
+  size_t panel_bytes() const { return panel_bytes_; }
+  const std::byte* panel(uint32_t panel_idx) const {
+    return buffer_.data() + panel_idx * panel_bytes_;
+  }
+  // Bytes of one block of a panel of a quantised matrix.
+  size_t block_bytes() const { return block_bytes_; }
+
+  // One block of one row taken out of the packed form (quantised types). Slow; for references.
+  WeightBlock Block(uint32_t row, uint32_t block_idx) const;
+  // Bits of one element (float types): fp32, half or bf16 bits. Slow; for references.
+  uint32_t ElementBits(uint32_t row, uint32_t k_idx) const;
+
+ private:
+  uint32_t n_ = 0;
+  uint32_t k_ = 0;
+  WeightType type_ = WeightType::kF32;
+  bool uses_a16_ = false;
+  size_t panel_bytes_ = 0;
+  size_t block_bytes_ = 0;
+  AlignedBuffer buffer_;
+};
+
+}  // namespace baton
+
+#endif  // BATON_KERNELS_PACKED_MATRIX_H_
