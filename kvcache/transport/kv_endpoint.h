@@ -1,0 +1,98 @@
+// KvEndpoint: the KvTransport between processes. One per worker, one thread ("kv-transport") that
+// serves all connections with epoll. A connection is either
+//   shm: an abstract unix socket; the dialler's sealed arena is passed over it and mapped
+//   read-only,
+//        slice frames name blocks in it, and the receiver copies and checks them in one pass; or
+//   tcp: slice frames carry the bytes, read by the kernel straight into the destination block.
+// Who prefills dials; who decodes listens. One connection serves each pair.
+//
+// Invariants (beside KvTransport's)
+//  1. Nothing that a peer sends, or fails to send, stops the process, blocks the thread, or makes
+//  it
+//     allocate more than kMaxControlBytes for that peer.
+//  2. A peer that does not read holds back only its own queue; each connection gets a bounded share
+//     of every turn of the loop.
+//  3. A frame is taken only after both sides proved that they know the same cluster secret.
+//
+// Owner: the worker; the arena and the sink outlive it.
+#ifndef BATON_KVCACHE_TRANSPORT_KV_ENDPOINT_H_
+#define BATON_KVCACHE_TRANSPORT_KV_ENDPOINT_H_
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kvcache/kv_arena.h"
+#include "kvcache/transport/kv_transport.h"
+#include "src/base/clock.h"
+
+namespace baton {
+
+// Identity of this boot and network namespace: equal host ids can reach each other's abstract unix
+// sockets and may share memory. "" when /proc cannot be read (then shm is not tried).
+std::string HostId();
+
+// Times of a connection's life, microseconds; the defaults suit one LAN.
+struct KvEndpointTimers {
+  int64_t connect_us = 1'000'000;
+  int64_t hello_us = 1'000'000;         // from connected to Welcome
+  int64_t frame_gap_us = 2'000'000;     // inside one frame, without a byte
+  int64_t write_stall_us = 10'000'000;  // queued and no byte taken: one KV lease
+  int64_t control_ttl_us = 2'000'000;   // a control message waiting for its peer
+  int64_t backoff_min_us = 50'000;      // first wait before dialling again; doubles
+  int64_t backoff_max_us = 2'000'000;
+};
+
+// Limits of queues and tables. With the defaults a full endpoint holds about 40 MiB.
+struct KvEndpointLimits {
+  uint32_t max_connections = 256;                          // ready or being introduced
+  uint32_t max_queued_slices = 1u << 17;                   // per peer; 48 bytes each
+  uint32_t max_queued_controls = 1024;                     // per peer
+  uint64_t max_queued_control_bytes = uint64_t{16} << 20;  // per peer
+  uint32_t max_parked_peers = 64;  // peers not connected that control messages wait for
+  uint32_t max_open_transfers = 4096;
+};
+
+// How an endpoint is set up.
+struct KvEndpointOptions {
+  std::string worker_id;
+  Incarnation incarnation;
+  std::string cluster_secret;  // "" pairs only with ""
+  std::string numerics_id;
+  bool allow_inexact = false;  // pair with other numerics when the peer allows it too
+  // kShm or kTcp: only that one is listened on and dialled; kAuto: both.
+  TransportKind kind = TransportKind::kAuto;
+  // "host:port" (port 0 = any) that accepts peers; "" = this endpoint only dials.
+  std::string listen;
+  KvEndpointTimers timers;
+  KvEndpointLimits limits;
+  const Clock* clock = &SystemClock();
+};
+
+// The interface of transports between processes; see the file comment.
+class KvEndpoint : public KvTransport {
+ public:
+  // Binds the listeners (so that addresses can be advertised); Start begins to serve them.
+  // InvalidArgument for a bad option; Unavailable naming the address when it is in use. `arena`
+  // outlives the endpoint.
+  static StatusOr<std::unique_ptr<KvEndpoint>> Create(const KvEndpointOptions& options,
+                                                      const KvArena* arena);
+
+  // "host:port" as bound, "" = none.
+  virtual std::string tcp_address() const = 0;
+  // Abstract socket name without the leading NUL, "" = none.
+  virtual std::string unix_name() const = 0;
+
+  // The complete set of peers to dial; replaces the former one. New ones are dialled at once and
+  // again (with back-off) whenever the connection is lost; connections to those that left are
+  // closed. A worker id with a new incarnation is a new peer. A host name is looked up here, so the
+  // call may block for the resolver: not from the engine thread. Returns the first address that
+  // could not be resolved; the other peers are dialled all the same.
+  virtual Status SetPeers(std::span<const PeerAddress> peers) = 0;
+};
+
+}  // namespace baton
+
+#endif  // BATON_KVCACHE_TRANSPORT_KV_ENDPOINT_H_
