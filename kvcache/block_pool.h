@@ -1,0 +1,154 @@
+// BlockPool: who owns each block of one arena, and how many hold it. Owned by the engine thread;
+// pure (no clock, lock or device). Memory is taken at construction; no call allocates after it.
+//
+// A block has one phase (set by its owner along a checked table) and two counts: request references
+// (sequences and reservations) and transfer references (a transport may touch its bytes). Its
+// label, the one that is counted and shown, follows from both:
+//
+//   both counts 0               -> free
+//   only transfer references    -> draining     (released, but bytes may still move)
+//   otherwise                   -> the phase    (computing, bound, exported, reserved, receiving)
+//
+// so the label with the stronger claim always wins (handoff precedence: quarantined > draining >
+// receiving > reserved > exported > bound > computing > cached > free, the order of BlockState).
+//
+// Invariants
+//  1. Conservation: the labels sum to the number of blocks; checked at every change.
+//  2. A block is allocated only when both counts are 0; its generation rises at that moment and is
+//     never 0 afterwards. A handle of an older generation is refused by every call.
+//  3. Allocate gives all blocks asked for or none.
+//  4. A block becomes free in the call that drops its last reference, and only there.
+#ifndef BATON_KVCACHE_BLOCK_POOL_H_
+#define BATON_KVCACHE_BLOCK_POOL_H_
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "src/base/ids.h"
+#include "src/base/status.h"
+
+namespace baton {
+
+// A block as of one allocation; stale once the block is allocated again.
+struct BlockHandle {
+  BlockIndex index;
+  uint32_t generation = 0;  // 0 = no block
+
+  friend constexpr auto operator<=>(const BlockHandle&, const BlockHandle&) = default;
+};
+
+// Labels of a block, weakest claim first; names are those of the metric baton_kv_blocks{state}.
+enum class BlockState : uint8_t {
+  kFree = 0,         // held by nobody
+  kCached = 1,       // held by the prefix cache alone
+  kComputing = 2,    // allocated to a prompt that is being computed, sealed layers included
+  kBound = 3,        // owned by sequences that decode
+  kExported = 4,     // granted to a decode worker, leased
+  kReserved = 5,     // reserved for a hand-off whose grant is out
+  kReceiving = 6,    // being filled, or filled and verified but not bound
+  kDraining = 7,     // released, while a transport may still touch it
+  kQuarantined = 8,  // kept out of use until a writer is proven gone
+};
+inline constexpr size_t kNumBlockStates = 9;
+
+// "free", "cached", ... as in interface and metrics.
+std::string_view BlockStateName(BlockState state);
+// True when a block that is in use may go from phase `from` to phase `to` by SetState.
+bool IsAllowedTransition(BlockState from, BlockState to);
+
+// How many blocks carry each label.
+struct BlockCounts {
+  std::array<uint32_t, kNumBlockStates> by_state = {};
+  uint32_t total = 0;
+
+  uint32_t of(BlockState state) const { return by_state[static_cast<size_t>(state)]; }
+  friend bool operator==(const BlockCounts&, const BlockCounts&) = default;
+};
+
+// One row of /debug/blocks.
+struct BlockInfo {
+  BlockHandle handle;
+  BlockState state = BlockState::kFree;
+  uint32_t request_refs = 0;
+  uint32_t transfer_refs = 0;
+  RequestUid owner;  // of the last allocation
+};
+
+// The ledger of one arena's blocks; see the file comment. A call with a stale or foreign handle is
+// a broken invariant of the caller and stops the process with both generations printed.
+class BlockPool {
+ public:
+  // 1 <= num_blocks <= 2^31. All blocks are free.
+  explicit BlockPool(uint32_t num_blocks);
+  BlockPool(const BlockPool&) = delete;
+  BlockPool& operator=(const BlockPool&) = delete;
+
+  // Appends `num_blocks` handles to `out`, each with one request reference, in `phase`
+  // (kComputing, kReserved or kBound). False, and nothing changed, when fewer are free.
+  // O(num_blocks). Freed blocks are reused last-in first-out, so that few pages are warm.
+  bool Allocate(uint32_t num_blocks, BlockState phase, const RequestUid& owner,
+                std::vector<BlockHandle>* out);
+
+  // One more holder of a kind.
+  void AddRequestRef(BlockHandle handle);
+  void AddTransferRef(BlockHandle handle);
+  // One holder less; the block may become draining or free (then the handle is stale from the next
+  // allocation on).
+  void DropRequestRef(BlockHandle handle);
+  void DropTransferRef(BlockHandle handle);
+
+  // Changes the phase along IsAllowedTransition; the same phase again is allowed.
+  void SetState(BlockHandle handle, BlockState to);
+  // Takes a draining block out of use although its transfer references may drop to 0, and back.
+  void Quarantine(BlockHandle handle);
+  void EndQuarantine(BlockHandle handle);
+
+  // True when the handle's generation is the block's and the block is in use. The only call that
+  // takes handles from a peer: any index is allowed.
+  bool IsCurrent(BlockHandle handle) const;
+  // The label of a block.
+  BlockState StateOf(BlockHandle handle) const;
+  BlockInfo Info(BlockIndex index) const;
+
+  uint32_t num_blocks() const { return static_cast<uint32_t>(blocks_.size()); }
+  uint32_t num_free() const { return counts_.of(BlockState::kFree); }
+  const BlockCounts& Counts() const { return counts_; }
+
+  // Calls visit(const BlockInfo&) for every block in index order. O(num_blocks).
+  template <typename Visitor>
+  void ForEachBlock(Visitor&& visit) const {
+    for (uint32_t i = 0; i < num_blocks(); ++i) visit(Info(BlockIndex(i)));
+  }
+
+  // Recounts everything from the blocks themselves (labels, free list, references); the first
+  // difference as Internal. O(num_blocks); for tests and debug builds.
+  Status Audit() const;
+
+ private:
+  // One block's entry in the ledger.
+  struct Block {
+    uint32_t generation = 0;
+    uint32_t request_refs = 0;
+    uint32_t transfer_refs = 0;
+    BlockState phase = BlockState::kFree;
+    RequestUid owner;
+  };
+
+  static BlockState Label(const Block& block);
+  Block& Use(BlockHandle handle);
+  const Block& Use(BlockHandle handle) const;
+  // Moves one block between the counters after a change and frees it when nobody holds it.
+  void Settle(BlockHandle handle, BlockState before);
+  void CheckConservation() const;
+
+  std::vector<Block> blocks_;
+  std::vector<uint32_t> free_;  // stack of free indices; capacity = num_blocks
+  BlockCounts counts_;
+};
+
+}  // namespace baton
+
+#endif  // BATON_KVCACHE_BLOCK_POOL_H_

@@ -1,0 +1,83 @@
+// BlockTable: the append-only list of blocks that hold one sequence's KV, in token order: token t
+// lives in block t / block_size. Owned by the engine thread with its sequence.
+//
+// Invariants
+//  1. The table owns exactly one request reference of each block in it.
+//  2. Blocks are only appended, until Release or Take empties the table.
+//  3. indices()[i] is the arena index of handles()[i] at all times (kernels read the former).
+//  4. No allocation after Reserve while the table stays within what was reserved.
+#ifndef BATON_KVCACHE_BLOCK_TABLE_H_
+#define BATON_KVCACHE_BLOCK_TABLE_H_
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "kvcache/block_pool.h"
+
+namespace baton {
+
+// The engine copies the KV of the first `num_tokens` tokens of block `from` into `to` (whole-block
+// copy is fine) before the next step runs.
+struct BlockCopy {
+  uint32_t from = 0;
+  uint32_t to = 0;
+  uint32_t num_tokens = 0;
+
+  friend bool operator==(const BlockCopy&, const BlockCopy&) = default;
+};
+
+// See the file comment.
+class BlockTable {
+ public:
+  BlockTable() = default;
+  // Movable only: a copy would own references that nobody counted.
+  BlockTable(BlockTable&& other) noexcept;
+  BlockTable& operator=(BlockTable&& other) noexcept;
+  BlockTable(const BlockTable&) = delete;
+  BlockTable& operator=(const BlockTable&) = delete;
+  // A table is empty when it dies (Release it first).
+  ~BlockTable();
+
+  // Room for this many blocks in all.
+  void Reserve(uint32_t num_blocks);
+
+  // Takes over one request reference that the caller holds.
+  void Append(BlockHandle handle);
+  // Allocates and appends; false, and nothing changed, when the pool has fewer free.
+  bool Grow(BlockPool* pool, uint32_t num_blocks, BlockState phase, const RequestUid& owner);
+  // Appends blocks [0, num_blocks) of `parent` with one more request reference each.
+  void ShareFrom(const BlockTable& parent, uint32_t num_blocks, BlockPool* pool);
+
+  // SetState(phase) on every block.
+  void SetState(BlockPool* pool, BlockState phase) const;
+  // Drops the table's references and empties it.
+  void Release(BlockPool* pool);
+  // Moves the references to the caller and empties the table.
+  std::vector<BlockHandle> Take();
+
+  uint32_t size() const { return static_cast<uint32_t>(handles_.size()); }
+  bool empty() const { return handles_.empty(); }
+  std::span<const BlockHandle> handles() const { return handles_; }
+  // As KvBlockList wants them.
+  std::span<const uint32_t> indices() const { return indices_; }
+
+ private:
+  std::vector<BlockHandle> handles_;
+  std::vector<uint32_t> indices_;
+};
+
+// Divides one computed prompt among n choices. `prompt_blocks` are the handles of the prompt's KV
+// (BlocksFor(num_tokens)) and `spare` at least `tables.size()` further ones; one request reference
+// of each is taken over. Choice 0 takes the prompt's own blocks; the others share the full ones and
+// get a spare for the part-full one (appended to `copies`). When the prompt fills its last block
+// exactly, each choice gets a spare to grow into. Unused spares are released. Every block is bound
+// afterwards. `tables` are empty before.
+void DivideAmongChoices(std::span<const BlockHandle> prompt_blocks,
+                        std::span<const BlockHandle> spare, uint32_t last_block_tokens,
+                        std::span<BlockTable*> tables, BlockPool* pool,
+                        std::vector<BlockCopy>* copies);
+
+}  // namespace baton
+
+#endif  // BATON_KVCACHE_BLOCK_TABLE_H_

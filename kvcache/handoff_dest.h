@@ -1,0 +1,152 @@
+// HandoffDest: D's side of one hand-off, from the reserved blocks to the sequences that own them.
+// Pure and copyable: time is an argument, effects are actions. Engine thread.
+//
+// States (handoff specification, "D's destination blocks"):
+//   reserved   blocks are reserved, the receive is open, the grant is on its way
+//   receiving  slices arrive
+//   verified   every slice arrived with its checksum and P's chain equals ours; the receive closes
+//   bound      the sequences own the blocks; stays one lease to answer repeated messages
+//   draining   given up; the transport may still write the blocks
+//   released   nothing is held; the object may be erased
+// The table in handoff_dest.cc (printed by DestTableText) is the whole behaviour; an event that it
+// does not list in a state changes nothing.
+//
+// Invariants
+//  1. BindBlocks only after all slices, a matching Seal, and the transport's ReceiveClosed: one
+//     writer per block, and no token is sampled from an unverified slice.
+//  2. Exactly one of BindBlocks and ReleaseBlocks happens, once; FailRequest at most once, never
+//     after BindBlocks.
+//  3. UnpinBlocks exactly once, after the transport confirmed ReceiveClosed.
+//  4. Every state has a deadline: lease (reserved, receiving, bound) or the transport's bounded
+//     answer (verified, draining).
+#ifndef BATON_KVCACHE_HANDOFF_DEST_H_
+#define BATON_KVCACHE_HANDOFF_DEST_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kvcache/handoff_action.h"
+#include "kvcache/handoff_messages.h"
+
+namespace baton {
+
+enum class DestState : uint8_t {
+  kReserved = 0,
+  kReceiving = 1,
+  kVerified = 2,
+  kBound = 3,
+  kDraining = 4,
+  kReleased = 5,
+};
+inline constexpr size_t kNumDestStates = 6;
+std::string_view DestStateName(DestState state);
+
+// What D knows of the hand-off when it has reserved the blocks.
+struct DestSpec {
+  TransferKey key;  // with the transfer id drawn for it
+  Incarnation decode_incarnation;
+  std::vector<uint32_t> generations;  // of the data blocks, in ordinal order; >= 1
+  uint64_t layout_id = 0;
+  uint64_t slice_bytes = 0;
+  uint32_t num_layers = 0;
+  uint32_t num_tokens = 0;  // prompt (and replayed output)
+  uint32_t num_choices = 1;
+  uint32_t vocab_size = 0;
+  uint32_t next_output_index = 1;  // output index that D must sample first
+  std::vector<ChainLink> chain;    // our own, of the same tokens
+  HandoffTimers timers;
+
+  friend bool operator==(const DestSpec&, const DestSpec&) = default;
+};
+
+// See the file comment.
+class HandoffDest {
+ public:
+  // State reserved; nothing happens before OnStart.
+  HandoffDest(DestSpec spec, int64_t now_us);
+
+  // Opens the receive and sends the grant.
+  void OnStart(int64_t now_us, HandoffActions* actions);
+  void OnSeal(const Seal& seal, int64_t now_us, HandoffActions* actions);
+  void OnRenew(const Renew& renew, int64_t now_us, HandoffActions* actions);
+  void OnRevoke(const Revoke& revoke, int64_t now_us, HandoffActions* actions);
+  // Dispatches a message by its kind; those that only P receives are counted and ignored.
+  void OnMessage(const HandoffMessage& message, int64_t now_us, HandoffActions* actions);
+  // The transport verified `num_slices` slices so far; `complete` = all of them.
+  void OnReceiveProgress(uint32_t num_slices, bool complete, int64_t now_us,
+                         HandoffActions* actions);
+  // A slice arrived damaged, stale, or is known to be missing.
+  void OnBadSlice(SliceId slice, std::string_view reason, int64_t now_us, HandoffActions* actions);
+  // The transport touches the blocks no more.
+  void OnReceiveClosed(int64_t now_us, HandoffActions* actions);
+  // The router cancelled the request, or the engine gave it up: the caller reports why.
+  void OnCancel(std::string_view reason, int64_t now_us, HandoffActions* actions);
+  void OnPeerDown(std::string_view reason, int64_t now_us, HandoffActions* actions);
+  // Call at NextDeadlineUs() or more often.
+  void OnTick(int64_t now_us, HandoffActions* actions);
+
+  DestState state() const { return state_; }
+  HandoffOutcome outcome() const { return outcome_; }
+  bool finished() const { return state_ == DestState::kReleased; }
+  const DestSpec& spec() const { return spec_; }
+  const TransferKey& key() const { return spec_.key; }
+  uint32_t num_blocks() const { return static_cast<uint32_t>(spec_.generations.size()); }
+  uint64_t expected_bytes() const;
+  // P's seal, once it arrived and was accepted.
+  const std::optional<Seal>& seal() const { return seal_; }
+  // When the first and the last slice arrived; 0 = not yet.
+  int64_t first_slice_us() const { return first_slice_us_; }
+  int64_t last_slice_us() const { return last_slice_us_; }
+  int64_t NextDeadlineUs() const;
+  uint32_t num_stale() const { return num_stale_; }
+
+  friend bool operator==(const HandoffDest&, const HandoffDest&) = default;
+  template <typename H>
+  friend H AbslHashValue(H state, const HandoffDest& d) {
+    return H::combine(std::move(state), d.state_, d.outcome_, d.num_slices_, d.complete_,
+                      d.seal_.has_value(), d.bad_, d.num_full_nacks_, d.lease_until_us_,
+                      d.regrant_at_us_, d.gap_at_us_);
+  }
+
+ private:
+  enum class Event : uint8_t;
+  enum class Op : uint8_t;
+  friend std::string DestTableText();
+
+  void Dispatch(Event event, int64_t now_us, HandoffActions* actions);
+  void Perform(Op op, int64_t now_us, HandoffActions* actions);
+  void End(HandoffOutcome outcome, Status status);
+  void HeardFromPeer(int64_t now_us);
+  bool Matches(const TransferKey& key);
+  // OK, or what in the seal contradicts the request; sets the outcome to be used.
+  Status CheckSeal(const Seal& seal, HandoffOutcome* outcome) const;
+  Grant MakeGrant() const;
+
+  DestSpec spec_;
+  DestState state_ = DestState::kReserved;
+  HandoffOutcome outcome_ = HandoffOutcome::kNone;
+  std::string reason_;
+  StatusCode code_ = StatusCode::kOk;
+  std::optional<Seal> seal_;
+  uint32_t num_slices_ = 0;
+  bool complete_ = false;
+  std::vector<uint8_t> bad_;  // [num_blocks][num_layers] Nacks sent, empty before the first
+  uint32_t num_full_nacks_ = 0;
+  std::vector<SliceId> nack_;  // what the Nack being sent names
+  uint32_t num_stale_ = 0;
+  int64_t first_slice_us_ = 0;
+  int64_t last_slice_us_ = 0;
+  int64_t lease_until_us_ = 0;
+  int64_t regrant_at_us_ = INT64_MAX;
+  int64_t gap_at_us_ = INT64_MAX;
+};
+
+// The transition table as text: one line "state | event | next | operations", as in README.md.
+std::string DestTableText();
+
+}  // namespace baton
+
+#endif  // BATON_KVCACHE_HANDOFF_DEST_H_

@@ -1,0 +1,129 @@
+// The messages of one hand-off as plain structs; proto/baton/v1/handoff.proto is their wire form
+// and the worker's codec converts. Any order and any duplicate is legal; a receiver trusts no
+// field.
+#ifndef BATON_KVCACHE_HANDOFF_MESSAGES_H_
+#define BATON_KVCACHE_HANDOFF_MESSAGES_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "kvcache/hash_chain.h"
+#include "src/base/ids.h"
+
+namespace baton {
+
+// Which placement of which request a message speaks of.
+struct TransferKey {
+  RequestUid uid;
+  uint32_t attempt = 0;  // >= 1
+  TransferId transfer;   // made by D; 0 = no grant seen yet
+
+  friend bool operator==(const TransferKey&, const TransferKey&) = default;
+};
+
+// A rectangle of (block, layer) slices: ordinals [first_ordinal, +num_ordinals) of the prompt's
+// blocks times layers [first_layer, +num_layers).
+struct SliceRange {
+  uint32_t first_ordinal = 0;
+  uint32_t num_ordinals = 0;
+  uint32_t first_layer = 0;
+  uint32_t num_layers = 0;
+
+  friend bool operator==(const SliceRange&, const SliceRange&) = default;
+};
+
+// One (block, layer) slice.
+struct SliceId {
+  uint32_t ordinal = 0;
+  uint32_t layer = 0;
+
+  friend bool operator==(const SliceId&, const SliceId&) = default;
+};
+
+// D -> P: the right to fill D's reserved blocks. Sent again to renew P's lease.
+struct Grant {
+  TransferKey key;
+  Incarnation decode_incarnation;
+  std::vector<uint32_t> generations;  // of each reserved data block, in ordinal order
+  uint64_t layout_id = 0;
+  uint64_t expected_bytes = 0;  // blocks x layers x slice bytes
+  uint32_t ttl_ms = 0;          // P counts from receipt and stops a margin early
+
+  friend bool operator==(const Grant&, const Grant&) = default;
+};
+
+// A likely token and its natural log probability.
+struct TokenLogprob {
+  TokenId token = 0;
+  float logprob = 0;
+
+  friend bool operator==(const TokenLogprob&, const TokenLogprob&) = default;
+};
+
+// The first token of one choice, sampled by P.
+struct FirstToken {
+  uint32_t choice = 0;
+  TokenId token = 0;
+  std::optional<float> logprob;
+  std::vector<TokenLogprob> top_logprobs;
+
+  friend bool operator==(const FirstToken&, const FirstToken&) = default;
+};
+
+// P -> D: every slice is sealed and sent; what D needs to continue.
+struct Seal {
+  TransferKey key;
+  std::vector<FirstToken> first_tokens;  // one per choice, ascending
+  uint32_t next_output_index = 0;        // output index that D samples next
+  std::vector<ChainLink> chain;          // one per block, the part-full one included
+  uint32_t num_slices = 0;
+  uint32_t num_tokens = 0;  // prompt tokens whose KV the slices hold
+
+  friend bool operator==(const Seal&, const Seal&) = default;
+};
+
+// D -> P: verified at the destination; P releases its blocks.
+struct Applied {
+  TransferKey key;
+
+  friend bool operator==(const Applied&, const Applied&) = default;
+};
+
+// D -> P: these slices were missing or bad; none named = every slice.
+struct Nack {
+  TransferKey key;
+  std::vector<SliceId> slices;
+
+  friend bool operator==(const Nack&, const Nack&) = default;
+};
+
+// Either way: the transfer is over without success; the receiver frees and does not answer.
+struct Revoke {
+  TransferKey key;
+  std::string reason;
+  bool from_decode = false;
+
+  friend bool operator==(const Revoke&, const Revoke&) = default;
+};
+
+// P -> D: the prompt is queued, being computed, or sent and waiting for Applied: P is alive, so D's
+// lease on P starts over.
+struct Renew {
+  TransferKey key;
+
+  friend bool operator==(const Renew&, const Renew&) = default;
+};
+
+using HandoffMessage = std::variant<Grant, Seal, Applied, Nack, Revoke, Renew>;
+
+// The key of any message.
+inline const TransferKey& KeyOf(const HandoffMessage& message) {
+  return std::visit([](const auto& m) -> const TransferKey& { return m.key; }, message);
+}
+
+}  // namespace baton
+
+#endif  // BATON_KVCACHE_HANDOFF_MESSAGES_H_

@@ -1,0 +1,48 @@
+// BatchPlan: what one step computes, as plain data. The engine lowers it to a ModelBatch, runs it,
+// and reports what came out with Scheduler::Finish. Valid until the next Plan. Engine thread.
+#ifndef BATON_SCHEDULER_BATCH_PLAN_H_
+#define BATON_SCHEDULER_BATCH_PLAN_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "scheduler/sequence.h"
+#include "scheduler/step_cost.h"
+#include "src/base/ids.h"
+
+namespace baton {
+
+// Tokens [first_pos, first_pos + num_tokens) of one sequence; their blocks are in its table.
+struct BatchItem {
+  SequenceId id;
+  const Sequence* sequence = nullptr;  // lives until Finish
+  uint32_t first_pos = 0;
+  uint32_t num_tokens = 0;
+  bool is_decode = false;     // one token of a running sequence
+  bool wants_logits = false;  // the last of its tokens is followed by a sampled one
+  bool ends_prompt = false;   // the sequence becomes PromptDone (Finish ignores its sampled token)
+};
+
+// One step; see the file comment. Decode items come first.
+struct BatchPlan {
+  std::vector<BatchItem> items;
+  std::vector<SequenceId> started;    // their first chunk is in this plan (not after a preemption)
+  std::vector<SequenceId> preempted;  // lost their blocks; they will be computed again
+  StepShape shape;                    // what the step costs is measured against
+  int64_t predicted_us = 0;
+
+  bool empty() const { return items.empty(); }
+  uint32_t num_decode_items() const { return shape.decode_rows; }
+  uint32_t num_tokens() const { return shape.decode_rows + shape.prefill_tokens; }
+};
+
+// What the step did with one item, parallel to BatchPlan::items. Read only for items that want
+// logits and do not end a prompt.
+struct ItemResult {
+  TokenId token = 0;      // sampled
+  bool finished = false;  // by SequenceLimits::After: the sequence is removed
+};
+
+}  // namespace baton
+
+#endif  // BATON_SCHEDULER_BATCH_PLAN_H_

@@ -1,0 +1,122 @@
+// Route policy: which prefill worker P and which decode worker D serve a request, from a snapshot
+// of their loads. Pure: the tie-break is a random number given by the caller. Any thread.
+//
+// D is chosen among ready workers by free KV after this request, then by running sequences; P among
+// ready workers that are compatible with D and connected to it, by backlog. The prompt is computed
+// by D itself when it is short, or when no P can serve it; the answer says why.
+#ifndef BATON_SCHEDULER_ROUTE_POLICY_H_
+#define BATON_SCHEDULER_ROUTE_POLICY_H_
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace baton {
+
+// What decides whether two workers may exchange KV; ids are compared, never interpreted.
+struct WorkerFingerprint {
+  uint32_t wire_min = 1;
+  uint32_t wire_max = 1;
+  uint64_t layout_id = 0;
+  uint64_t weights_id = 0;  // a hash of the text id
+  uint64_t tokenizer_id = 0;
+  uint64_t numerics_id = 0;  // a hash of the text id
+  bool allow_inexact = false;
+
+  friend bool operator==(const WorkerFingerprint&, const WorkerFingerprint&) = default;
+};
+
+// Whether, and how, a pair may work together.
+enum class Pairing : uint8_t {
+  kExact = 0,        // same bits as one process
+  kInexact = 1,      // other numerics; both sides allow it
+  kOtherWire = 2,    // no common version of the wire
+  kOtherLayout = 3,  // blocks have other bytes
+  kOtherWeights = 4,
+  kOtherTokenizer = 5,
+  kOtherNumerics = 6,  // and at least one side insists on exact answers
+};
+Pairing PairingOf(const WorkerFingerprint& prefill, const WorkerFingerprint& decode);
+inline bool IsPaired(Pairing pairing) {
+  return pairing == Pairing::kExact || pairing == Pairing::kInexact;
+}
+// "layout_id", ...: the first field that keeps a pair apart, "" when it is paired.
+std::string_view PairingFieldName(Pairing pairing);
+
+// One prefill worker as last reported.
+struct PrefillLoad {
+  bool ready = false;  // connected and not draining
+  WorkerFingerprint fingerprint;
+  double backlog_s = 0;  // predicted time to compute what it has accepted
+  uint32_t num_waiting = 0;
+  uint32_t num_free_blocks = 0;  // free and cached
+  uint32_t num_blocks = 0;
+  uint32_t block_size = 16;
+};
+
+// One decode worker as last reported.
+struct DecodeLoad {
+  bool ready = false;
+  WorkerFingerprint fingerprint;
+  double backlog_s = 0;  // prompts that it computes itself
+  uint32_t num_running = 0;
+  uint32_t num_waiting = 0;
+  uint32_t num_free_blocks = 0;
+  uint32_t num_blocks = 0;
+  uint32_t block_size = 16;
+};
+
+// A data connection that is up; pairs without one are not used.
+struct LinkUp {
+  uint32_t prefill_idx = 0;
+  uint32_t decode_idx = 0;
+};
+
+// The snapshot.
+struct ClusterLoad {
+  std::span<const PrefillLoad> prefill;
+  std::span<const DecodeLoad> decode;
+  std::span<const LinkUp> links;
+};
+
+// The request to place, and the rules.
+struct RouteQuery {
+  uint32_t num_tokens = 1;  // prompt and replayed output
+  uint32_t num_choices = 1;
+  uint32_t max_total_tokens = 1;  // of one choice, prompt included
+  uint32_t local_max_tokens = 0;  // prompts up to this length are computed by D
+  bool disaggregate = true;       // false = aggregated mode
+  uint64_t random = 0;            // tie-break
+};
+
+// Why this route.
+enum class RouteReason : uint8_t {
+  kPair = 0,                  // disagg: the best pair
+  kAggregatedMode = 1,        // local: asked for
+  kShortPrompt = 2,           // local: not worth a hand-off
+  kNoPrefillWorker = 3,       // local: none is ready
+  kNoCompatiblePair = 4,      // local: fingerprints differ
+  kNoLink = 5,                // local: compatible, but no data connection is up
+  kPromptExceedsPrefill = 6,  // local: no P has that many blocks
+  kNoDecodeWorker = 7,        // none: retry later
+  kExceedsEveryPool = 8,      // none: no decode worker is large enough, do not retry
+};
+std::string_view RouteReasonName(RouteReason reason);
+
+// The answer.
+struct Route {
+  enum class Path : uint8_t { kNone = 0, kLocal = 1, kDisagg = 2 };
+  Path path = Path::kNone;
+  RouteReason reason = RouteReason::kNoDecodeWorker;
+  uint32_t prefill_idx = 0;  // with kDisagg
+  uint32_t decode_idx = 0;   // with kDisagg and kLocal
+  bool exact = true;         // false: an inexact pair
+};
+
+// O(prefill x decode + links); allocates nothing.
+Route PickRoute(const ClusterLoad& load, const RouteQuery& query);
+
+}  // namespace baton
+
+#endif  // BATON_SCHEDULER_ROUTE_POLICY_H_

@@ -1,0 +1,170 @@
+// Scheduler: decides what each step of one worker computes. Pure (time is an argument); engine
+// thread. The same code serves the prefill, decode and aggregated roles.
+//
+// A step is Plan -> the engine runs it -> Finish. Decode rows come first, one for each running
+// sequence; then chunks of prompts as far as the token budget and the step's target time allow.
+// Prompts are ordered by work left plus arrival (README.md: "Order of prompts"), so a short prompt
+// overtakes a long one and no prompt waits for ever. Blocks for a whole prompt are taken when its
+// first chunk is planned, all or none; a decode row gets a block when its next token needs one, and
+// when there is none the youngest sequence loses its blocks and is computed again later, its output
+// replayed.
+//
+// Invariants
+//  1. Every sequence that AddWaiting or AddBound accepted leaves by a finished ItemResult, Fork,
+//     or Remove; a sequence that could never fit is refused by AddWaiting.
+//  2. A plan has at most max_running decode rows and max_batch_tokens tokens; every running one
+//     is in it.
+//  3. A sequence's table holds blocks for every token of its item before the plan is returned.
+//  4. The oldest sequence that decodes is never preempted for a younger one.
+//  5. Between Plan and Finish nothing is added or removed.
+//  6. No allocation in Plan and Finish once the queues have reached their size.
+#ifndef BATON_SCHEDULER_SCHEDULER_H_
+#define BATON_SCHEDULER_SCHEDULER_H_
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+
+#include "kvcache/block_pool.h"
+#include "kvcache/block_table.h"
+#include "scheduler/batch_plan.h"
+#include "scheduler/sequence.h"
+#include "scheduler/step_cost.h"
+#include "src/base/status.h"
+
+namespace baton {
+
+// What a worker does with a prompt that is computed.
+enum class SchedulerRole : uint8_t {
+  kPrefill = 0,     // it waits as PromptDone for the hand-off to release it
+  kDecode = 1,      // decodes; computes short or preempted prompts itself
+  kAggregated = 2,  // computes and decodes every prompt (same rules as kDecode)
+};
+
+// Limits and targets; constant after construction.
+struct SchedulerConfig {
+  SchedulerRole role = SchedulerRole::kAggregated;
+  uint32_t block_size = 16;
+  uint32_t max_batch_tokens = 1024;  // tokens of one step
+  uint32_t max_chunk = 512;          // tokens of one prompt in one step
+  uint32_t max_running = 256;        // decode rows
+  uint32_t max_prefilling = 16;      // prompts that hold blocks and are not done
+  uint32_t max_waiting = 1024;       // sequences without blocks
+  // A step is planned to take no longer, so that a reservation is answered within 500 ms.
+  int64_t target_step_us = 100'000;
+  // As long as something decodes: bounds the inter-token latency that prompts cause.
+  int64_t target_mixed_step_us = 25'000;
+  // A waiting prompt gains on newer ones as if it were this much shorter a second.
+  uint32_t aging_tokens_per_s = 500;
+};
+
+// Numbers for load reports and metrics.
+struct SchedulerLoad {
+  uint32_t num_waiting = 0;      // without blocks
+  uint32_t num_prefilling = 0;   // prompts being computed
+  uint32_t num_prompt_done = 0;  // computed, waiting for their hand-off
+  uint32_t num_running = 0;      // ready or decoding
+  uint64_t backlog_tokens = 0;   // tokens accepted and not computed
+  int64_t backlog_us = 0;        // predicted time to compute them
+  uint64_t num_preemptions = 0;  // since the start
+};
+
+// See the file comment.
+class Scheduler {
+ public:
+  // `pool` outlives the scheduler. Other users of the pool (reservations) are welcome.
+  Scheduler(const SchedulerConfig& config, BlockPool* pool);
+  // Releases all blocks.
+  ~Scheduler();
+  Scheduler(const Scheduler&) = delete;
+  Scheduler& operator=(const Scheduler&) = delete;
+
+  // Queues a prompt (and replayed output) to be computed here. OutOfRange: it could never fit in
+  // this pool or context (do not retry); ResourceExhausted: the queue is full (retry later).
+  Status AddWaiting(SequenceSpec spec, int64_t now_us);
+
+  // Blocks that a hand-off of this prompt reserves: those of its tokens and one a choice.
+  uint32_t BlocksToReserve(uint32_t num_tokens, uint32_t num_choices) const;
+  // OK when a reservation may be made now: it could finish (else OutOfRange), the blocks are free,
+  // and no preempted or growing sequence needs them (else ResourceExhausted).
+  Status CanReserve(const SequenceSpec& spec) const;
+  // Starts the choices of a prompt that was computed elsewhere. `spec.tokens` are the tokens whose
+  // KV lies in `blocks` (the first BlocksFor of them; the rest are spare, BlocksToReserve in all);
+  // one request reference of each is taken over. Appends the block copies that the engine must make
+  // before the next step. Never fails: the room was reserved.
+  void AddBound(const SequenceSpec& spec, std::span<const BlockHandle> blocks,
+                std::span<const ChoiceStart> starts, std::vector<BlockCopy>* copies,
+                int64_t now_us);
+  // The same for a PromptDone sequence of this scheduler (n > 1); `id` is gone afterwards.
+  void Fork(SequenceId id, std::span<const ChoiceStart> starts, std::vector<BlockCopy>* copies);
+
+  // Drops a sequence and its request references; false when it is not here. Not during a step.
+  bool Remove(SequenceId id);
+  // Nothing when it is not here. Valid until the sequence leaves.
+  const Sequence* Find(SequenceId id) const;
+
+  // Decides the next step. O(running + prompts considered).
+  const BatchPlan& Plan(int64_t now_us);
+  // Takes the results of the step, parallel to the plan's items. `elapsed_us` = measured time of
+  // the step, 0 = do not learn from it. Finished sequences are gone afterwards.
+  void Finish(std::span<const ItemResult> results, int64_t elapsed_us, int64_t now_us);
+
+  // True when Plan would find something to compute or could by time alone.
+  bool HasWork() const;
+  SchedulerLoad Load() const;
+  const StepCost& cost() const { return cost_; }
+  const SchedulerConfig& config() const { return config_; }
+  // Calls visit(const Sequence&) for every sequence, in no order.
+  template <typename Visitor>
+  void ForEachSequence(Visitor&& visit) const {
+    for (const auto& [id, sequence] : sequences_) visit(*sequence);
+  }
+  // Checks the invariants that can be checked between steps. O(sequences); tests and debug builds.
+  Status Audit() const;
+
+ private:
+  using List = std::vector<Sequence*>;
+
+  uint32_t BlocksFor(uint32_t num_tokens) const {
+    return (num_tokens + config_.block_size - 1) / config_.block_size;
+  }
+  Status CanEverFit(const SequenceSpec& spec, bool decodes_here) const;
+  Sequence* Insert(SequenceSpec spec, int64_t now_us);
+  void Erase(Sequence* sequence);
+  void StartChoices(const SequenceSpec& spec, std::span<const BlockHandle> blocks,
+                    std::span<const ChoiceStart> starts, std::vector<BlockCopy>* copies,
+                    int64_t arrival_us);
+  void Enqueue(Sequence* sequence);
+  void PromoteReady();
+  void PlanDecode();
+  bool EnsureBlock(Sequence* sequence);
+  Sequence* YoungestHolder() const;
+  void Preempt(Sequence* sequence);
+  void PlanPrefill();
+  bool Admit(Sequence* sequence);
+  uint32_t ChunkFor(const Sequence& sequence) const;
+  void AddChunk(Sequence* sequence, uint32_t num_tokens);
+  void FinishItem(const BatchItem& item, const ItemResult& result);
+  uint32_t GrowthReserve() const;
+
+  const SchedulerConfig config_;
+  BlockPool* const pool_;
+  absl::flat_hash_map<SequenceId, std::unique_ptr<Sequence>> sequences_;
+  List waiting_;     // preempted by age first, then by priority
+  List prefilling_;  // by priority
+  List decoding_;    // ready and running, by age
+  uint32_t num_prompt_done_ = 0;
+  uint32_t num_running_ = 0;
+  uint64_t backlog_tokens_ = 0;
+  uint64_t num_preemptions_ = 0;
+  bool in_step_ = false;
+  BatchPlan plan_;
+  StepCost cost_;
+};
+
+}  // namespace baton
+
+#endif  // BATON_SCHEDULER_SCHEDULER_H_

@@ -1,0 +1,86 @@
+// Sequence: one choice of one request inside one worker: its tokens, how many of them have their KV
+// computed, and its blocks. Plain data, owned by the Scheduler; the engine reads it. Engine thread.
+#ifndef BATON_SCHEDULER_SEQUENCE_H_
+#define BATON_SCHEDULER_SEQUENCE_H_
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "kvcache/block_table.h"
+#include "src/base/ids.h"
+
+namespace baton {
+
+// Where a sequence stands.
+enum class SequenceState : uint8_t {
+  kWaiting = 0,     // holds no block: new, or preempted
+  kPrefilling = 1,  // holds the blocks of all its tokens; chunks of them are being computed
+  kPromptDone = 2,  // the prompt is computed; it leaves by hand-off (prefill role) or Fork (n > 1)
+  kReady = 3,       // could decode, but max_running others do
+  kRunning = 4,     // decodes one token every step
+};
+std::string_view SequenceStateName(SequenceState state);
+
+// Why a choice ended at a worker.
+enum class FinishReason : uint8_t {
+  kNone = 0,    // goes on
+  kStop = 1,    // end-of-generation or stop token
+  kLength = 2,  // max_tokens, or the context is full
+};
+
+// How long a choice may become.
+struct SequenceLimits {
+  uint32_t max_tokens = 1;   // output tokens, >= 1
+  uint32_t max_context = 1;  // prompt and output tokens together
+
+  // Whether a choice with this many prompt and output tokens ends after its last token.
+  // `is_stop` = that token is an end-of-generation or stop token that counts.
+  FinishReason After(uint32_t num_prompt_tokens, uint32_t num_output_tokens, bool is_stop) const;
+  // Tokens of prompt and output at most.
+  uint32_t MaxTotalTokens(uint32_t num_prompt_tokens) const;
+};
+
+// What a request asks of a scheduler.
+struct SequenceSpec {
+  SequenceId id;  // unique in the worker's life, ascending
+  RequestUid uid;
+  uint32_t attempt = 1;
+  uint32_t choice = 0;             // of the sequence; 0 while n choices share one prompt
+  uint32_t num_choices = 1;        // that start when the prompt is done
+  std::vector<TokenId> tokens;     // prompt, then replayed output; not empty
+  uint32_t num_prompt_tokens = 0;  // how many of them are the prompt, >= 1
+  SequenceLimits limits;
+};
+
+// See the file comment. Fields are changed by the Scheduler alone.
+struct Sequence {
+  SequenceSpec spec;  // spec.tokens grows with the output
+  SequenceState state = SequenceState::kWaiting;
+  uint32_t num_computed = 0;  // tokens whose KV is in the blocks
+  BlockTable table;
+  bool preempted = false;  // lost its blocks once and is computed again
+  uint32_t num_preemptions = 0;
+  int64_t arrival_us = 0;   // kept over preemptions
+  int64_t priority_us = 0;  // smaller runs first; see Scheduler
+  bool planned = false;     // is an item of the current plan
+
+  SequenceId id() const { return spec.id; }
+  uint32_t num_tokens() const { return static_cast<uint32_t>(spec.tokens.size()); }
+  uint32_t num_output_tokens() const { return num_tokens() - spec.num_prompt_tokens; }
+  uint32_t num_remaining() const { return num_tokens() - num_computed; }
+  // The last position whose KV can ever be computed, plus one: the last token is never fed back.
+  uint32_t MaxKvTokens() const { return spec.limits.MaxTotalTokens(spec.num_prompt_tokens) - 1; }
+};
+
+// How one choice of a divided prompt starts.
+struct ChoiceStart {
+  SequenceId id;  // of the new sequence
+  uint32_t choice = 0;
+  TokenId first_token = 0;
+  bool finished = false;  // the first token ended it: nothing is started
+};
+
+}  // namespace baton
+
+#endif  // BATON_SCHEDULER_SEQUENCE_H_

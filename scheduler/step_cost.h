@@ -1,0 +1,66 @@
+// StepCost: a running estimate of how long a step takes, learnt from measured steps. Pure; engine
+// thread.
+//
+//   us = fixed + per_prefill_token * prefill_tokens + per_decode_row * decode_rows
+//        + per_key * attention_keys
+//
+// Each measurement corrects the four weights by a normalised least-mean-squares step in scaled
+// units (Haykin, Adaptive Filter Theory, ch. 6), so one outlier moves the estimate by a bounded
+// share and weights never become negative.
+#ifndef BATON_SCHEDULER_STEP_COST_H_
+#define BATON_SCHEDULER_STEP_COST_H_
+
+#include <array>
+#include <cstdint>
+
+namespace baton {
+
+// The quantities that a step's time depends on.
+struct StepShape {
+  uint32_t prefill_tokens = 0;
+  uint32_t decode_rows = 0;
+  uint64_t attention_keys = 0;  // keys read, summed over all rows of the step
+
+  // Adds a chunk [first_pos, first_pos + num_tokens) or, for one token, a decode row.
+  void AddPrefill(uint32_t first_pos, uint32_t num_tokens);
+  void AddDecode(uint32_t position);
+  friend bool operator==(const StepShape&, const StepShape&) = default;
+};
+
+// See the file comment.
+class StepCost {
+ public:
+  // Before the first measurement: 1 ms a prefill token, 5 ms a decode row: slow enough that the
+  // first chunks are small on any machine; ten steps of measurements replace it.
+  StepCost();
+
+  // The step of this shape took `elapsed_us` (<= 0 is ignored).
+  void Measure(const StepShape& shape, int64_t elapsed_us);
+  int64_t PredictUs(const StepShape& shape) const;
+  // The largest number of tokens in [0, limit] of a chunk at `first_pos` with which `shape` is
+  // predicted to stay within `target_us`.
+  uint32_t MaxChunk(const StepShape& shape, uint32_t first_pos, uint32_t limit,
+                    int64_t target_us) const;
+
+  // Microseconds to compute tokens [first_pos, first_pos + num_tokens) in steps of `chunk`.
+  int64_t PrefillUs(uint32_t first_pos, uint32_t num_tokens, uint32_t chunk) const;
+  uint64_t num_measurements() const { return num_measurements_; }
+  // Average of the last decode-only steps; 0 = none yet.
+  int64_t decode_step_us() const { return decode_step_us_; }
+  // Tokens a second over the last steps that were mostly prefill; 0 = none yet.
+  double prefill_tokens_per_s() const { return prefill_tokens_per_s_; }
+
+ private:
+  static constexpr size_t kNumFeatures = 4;
+  using Features = std::array<double, kNumFeatures>;
+  static Features FeaturesOf(const StepShape& shape);
+
+  Features weights_us_;  // per scaled feature
+  uint64_t num_measurements_ = 0;
+  int64_t decode_step_us_ = 0;
+  double prefill_tokens_per_s_ = 0;
+};
+
+}  // namespace baton
+
+#endif  // BATON_SCHEDULER_STEP_COST_H_
