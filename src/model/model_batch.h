@@ -1,0 +1,35 @@
+// ModelBatch: what one forward pass computes, as plain arrays; and LayerHook, by which the engine
+// sees each layer's KV as soon as it is stored. The model knows neither the scheduler nor who owns a
+// block. Engine thread.
+#ifndef BATON_MODEL_MODEL_BATCH_H_
+#define BATON_MODEL_MODEL_BATCH_H_
+
+#include <cstdint>
+#include <span>
+
+#include "kernels/ops.h"
+#include "src/base/ids.h"
+
+namespace baton {
+
+// The rows of one step. The arrays belong to the caller and live until Forward returns.
+struct ModelBatch {
+  std::span<const TokenId> token_ids;       // [rows], each in [0, vocab_size)
+  std::span<const AttentionSpan> spans;     // cover [0, rows) in ascending order without gaps
+  std::span<const uint32_t> logit_rows;     // ascending rows whose logits are wanted; may be empty
+
+  uint32_t num_rows() const { return static_cast<uint32_t>(token_ids.size()); }
+};
+
+// Called by Forward on its own thread, between two layers.
+class LayerHook {
+ public:
+  virtual ~LayerHook() = default;
+  // K and V of all rows of the batch are stored in their blocks for layers [0, layer]; Forward will
+  // not write them again. Must not block.
+  virtual void OnLayerStored(uint32_t layer) = 0;
+};
+
+}  // namespace baton
+
+#endif  // BATON_MODEL_MODEL_BATCH_H_
