@@ -67,12 +67,13 @@ class BlockTable {
   std::vector<uint32_t> indices_;
 };
 
-// Divides one computed prompt among n choices. `prompt_blocks` are the handles of the prompt's KV
-// (BlocksFor(num_tokens)) and `spare` at least `tables.size()` further ones; one request reference
-// of each is taken over. Choice 0 takes the prompt's own blocks; the others share the full ones and
-// get a spare for the part-full one (appended to `copies`). When the prompt fills its last block
-// exactly, each choice gets a spare to grow into. Unused spares are released. Every block is bound
-// afterwards. `tables` are empty before.
+// Divides one computed prompt among the choices that go on. `prompt_blocks` are the handles of the
+// prompt's KV (BlocksFor(num_tokens)) and `spare` at least `tables.size()` further ones; one request
+// reference of each is taken over. The first table takes the prompt's own blocks; the others share
+// the full ones and get a spare for the part-full one (appended to `copies`). When the prompt fills
+// its last block exactly (`last_block_tokens` 0), each gets a spare to grow into. Unused spares are
+// released. Every block is bound afterwards. `tables` are empty before; none at all releases
+// everything.
 void DivideAmongChoices(std::span<const BlockHandle> prompt_blocks,
                         std::span<const BlockHandle> spare, uint32_t last_block_tokens,
                         std::span<BlockTable*> tables, BlockPool* pool,

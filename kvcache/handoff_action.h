@@ -40,6 +40,16 @@ enum class HandoffOutcome : uint8_t {
 };
 std::string_view HandoffOutcomeName(HandoffOutcome outcome);
 
+// How a hand-off ended and what its request is told.
+struct HandoffEnding {
+  HandoffOutcome outcome = HandoffOutcome::kNone;
+  StatusCode code = StatusCode::kOk;
+  std::string reason;
+
+  Status status() const { return Status(code, reason); }
+  friend bool operator==(const HandoffEnding&, const HandoffEnding&) = default;
+};
+
 // The kinds of action; fields of HandoffAction used by each are in brackets.
 enum class HandoffActionKind : uint8_t {
   kSendMessage = 0,       // [message] to the peer on the data connection

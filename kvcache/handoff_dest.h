@@ -26,6 +26,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "kvcache/handoff_action.h"
@@ -66,7 +67,7 @@ struct DestSpec {
 class HandoffDest {
  public:
   // State reserved; nothing happens before OnStart.
-  HandoffDest(DestSpec spec, int64_t now_us);
+  explicit HandoffDest(DestSpec spec);
 
   // Opens the receive and sends the grant.
   void OnStart(int64_t now_us, HandoffActions* actions);
@@ -89,7 +90,7 @@ class HandoffDest {
   void OnTick(int64_t now_us, HandoffActions* actions);
 
   DestState state() const { return state_; }
-  HandoffOutcome outcome() const { return outcome_; }
+  HandoffOutcome outcome() const { return ending_.outcome; }
   bool finished() const { return state_ == DestState::kReleased; }
   const DestSpec& spec() const { return spec_; }
   const TransferKey& key() const { return spec_.key; }
@@ -106,42 +107,46 @@ class HandoffDest {
   friend bool operator==(const HandoffDest&, const HandoffDest&) = default;
   template <typename H>
   friend H AbslHashValue(H state, const HandoffDest& d) {
-    return H::combine(std::move(state), d.state_, d.outcome_, d.num_slices_, d.complete_,
-                      d.seal_.has_value(), d.bad_, d.num_full_nacks_, d.lease_until_us_,
+    return H::combine(std::move(state), d.state_, d.ending_.outcome, d.num_slices_, d.complete_,
+                      d.opened_, d.seal_.has_value(), d.bad_, d.num_full_nacks_, d.lease_until_us_,
                       d.regrant_at_us_, d.gap_at_us_);
   }
 
  private:
   enum class Event : uint8_t;
   enum class Op : uint8_t;
+  struct Table;
   friend std::string DestTableText();
 
+  // Looks the event up in the table, takes the transition and does its operations.
   void Dispatch(Event event, int64_t now_us, HandoffActions* actions);
   void Perform(Op op, int64_t now_us, HandoffActions* actions);
-  void End(HandoffOutcome outcome, Status status);
   void HeardFromPeer(int64_t now_us);
+  // True before the fate of the transfer is decided.
+  bool IsOpen() const { return state_ == DestState::kReserved || state_ == DestState::kReceiving; }
   bool Matches(const TransferKey& key);
-  // OK, or what in the seal contradicts the request; sets the outcome to be used.
-  Status CheckSeal(const Seal& seal, HandoffOutcome* outcome) const;
+  // How this seal would end the hand-off; outcome none = it is right.
+  HandoffEnding JudgeSeal(const Seal& seal) const;
   Grant MakeGrant() const;
 
   DestSpec spec_;
   DestState state_ = DestState::kReserved;
-  HandoffOutcome outcome_ = HandoffOutcome::kNone;
-  std::string reason_;
-  StatusCode code_ = StatusCode::kOk;
+  HandoffEnding ending_;
   std::optional<Seal> seal_;
-  uint32_t num_slices_ = 0;
+  bool opened_ = false;  // the transport knows the transfer; its blocks carry references
   bool complete_ = false;
+  uint32_t num_slices_ = 0;
   std::vector<uint8_t> bad_;  // [num_blocks][num_layers] Nacks sent, empty before the first
   uint32_t num_full_nacks_ = 0;
-  std::vector<SliceId> nack_;  // what the Nack being sent names
   uint32_t num_stale_ = 0;
   int64_t first_slice_us_ = 0;
   int64_t last_slice_us_ = 0;
-  int64_t lease_until_us_ = 0;
+  int64_t lease_until_us_ = INT64_MAX;
   int64_t regrant_at_us_ = INT64_MAX;
   int64_t gap_at_us_ = INT64_MAX;
+  // Of the event being handled; empty between events.
+  HandoffEnding candidate_;    // how it would end the hand-off
+  std::vector<SliceId> nack_;  // what the Nack to be sent names
 };
 
 // The transition table as text: one line "state | event | next | operations", as in README.md.

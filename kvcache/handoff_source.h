@@ -25,6 +25,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "kvcache/handoff_action.h"
@@ -60,7 +61,8 @@ struct SourceSpec {
 // See the file comment.
 class HandoffSource {
  public:
-  HandoffSource(const SourceSpec& spec, int64_t now_us);
+  // State computing; nothing is sent before D's grant.
+  explicit HandoffSource(const SourceSpec& spec);
 
   // D's grant, first or again. A grant of another attempt or incarnation is void and counted.
   void OnGrant(const Grant& grant, int64_t now_us, HandoffActions* actions);
@@ -85,7 +87,7 @@ class HandoffSource {
   void OnTick(int64_t now_us, HandoffActions* actions);
 
   SourceState state() const { return state_; }
-  HandoffOutcome outcome() const { return outcome_; }
+  HandoffOutcome outcome() const { return ending_.outcome; }
   bool finished() const { return state_ == SourceState::kFree; }
   bool granted() const { return grant_.has_value(); }
   const SourceSpec& spec() const { return spec_; }
@@ -102,14 +104,15 @@ class HandoffSource {
   friend bool operator==(const HandoffSource&, const HandoffSource&) = default;
   template <typename H>
   friend H AbslHashValue(H state, const HandoffSource& s) {
-    return H::combine(std::move(state), s.state_, s.outcome_, s.sealed_, s.exported_, s.nacks_,
-                      s.grant_.has_value(), s.seal_.has_value(), s.num_pinned_, s.lease_until_us_,
-                      s.renew_at_us_);
+    return H::combine(std::move(state), s.state_, s.ending_.outcome, s.sealed_, s.exported_,
+                      s.nacks_, s.num_full_nacks_, s.grant_.has_value(), s.seal_.has_value(),
+                      s.num_pinned_, s.lease_until_us_, s.renew_at_us_);
   }
 
  private:
   enum class Event : uint8_t;
   enum class Op : uint8_t;
+  struct Table;
   friend std::string SourceTableText();
 
   // Looks the event up in the table, takes the transition and does its operations.
@@ -117,31 +120,37 @@ class HandoffSource {
   void Perform(Op op, int64_t now_us, HandoffActions* actions);
   void ExportSealed(HandoffActions* actions);
   void Resend(HandoffActions* actions);
-  void End(HandoffOutcome outcome, Status status);
-  bool Matches(const TransferKey& key);
+  template <typename Wanted>
+  void ExportWhere(Wanted wanted, HandoffActions* actions);
+  void ExportRange(const SliceRange& slices, HandoffActions* actions);
+  void HeardFromPeer(int64_t now_us);
   // True when the grant's numbers are those of this request.
   bool GrantFits(const Grant& grant);
-  // Counts a Nack against the limit; false when a slice has used it up.
+  // Notes what a Nack asks for; false when a slice has used up its limit.
   bool CountNack(const Nack& nack);
+  bool Matches(const TransferKey& key);
   size_t SliceIdx(uint32_t ordinal, uint32_t layer) const;
 
   SourceSpec spec_;
   SourceState state_ = SourceState::kComputing;
-  HandoffOutcome outcome_ = HandoffOutcome::kNone;
-  std::string reason_;  // why it ended, for Revoke and FailRequest
-  StatusCode code_ = StatusCode::kOk;
+  HandoffEnding ending_;
   std::optional<Grant> grant_;
   std::optional<Seal> seal_;
   std::vector<bool> sealed_;    // [num_blocks][num_layers]
   std::vector<bool> exported_;  // [num_blocks][num_layers], sent at least once
   std::vector<uint8_t> nacks_;  // [num_blocks][num_layers], empty before the first
-  uint32_t num_full_nacks_ = 0;
-  std::vector<SliceId> resend_;  // what the Nack being handled asks for
   uint32_t num_sealed_ = 0;
+  uint32_t num_exported_ = 0;
   uint32_t num_pinned_ = 0;
+  uint32_t num_full_nacks_ = 0;
   uint32_t num_stale_ = 0;
   int64_t lease_until_us_ = INT64_MAX;
   int64_t renew_at_us_ = INT64_MAX;
+  // Of the event being handled; empty between events.
+  HandoffEnding candidate_;  // how it would end the hand-off
+  SliceRange fresh_;         // what it sealed
+  std::vector<SliceId> resend_;
+  bool resend_all_ = false;
 };
 
 // The transition table as text: one line "state | event | next | operations", as in README.md.

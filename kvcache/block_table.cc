@@ -1,0 +1,103 @@
+#include "kvcache/block_table.h"
+
+#include <utility>
+
+#include "src/base/check.h"
+
+namespace baton {
+
+BlockTable::BlockTable(BlockTable&& other) noexcept
+    : handles_(std::move(other.handles_)), indices_(std::move(other.indices_)) {
+  other.handles_.clear();
+  other.indices_.clear();
+}
+
+BlockTable& BlockTable::operator=(BlockTable&& other) noexcept {
+  BATON_CHECK(empty(), "a table of {} blocks would be lost", size());
+  handles_ = std::exchange(other.handles_, {});
+  indices_ = std::exchange(other.indices_, {});
+  return *this;
+}
+
+BlockTable::~BlockTable() { BATON_CHECK(empty(), "a table of {} blocks was dropped", size()); }
+
+void BlockTable::Reserve(uint32_t num_blocks) {
+  handles_.reserve(num_blocks);
+  indices_.reserve(num_blocks);
+}
+
+void BlockTable::Append(BlockHandle handle) {
+  handles_.push_back(handle);
+  indices_.push_back(handle.index.value());
+}
+
+bool BlockTable::Grow(BlockPool* pool, uint32_t num_blocks, BlockState phase,
+                      const RequestUid& owner) {
+  const size_t before = handles_.size();
+  if (!pool->Allocate(num_blocks, phase, owner, &handles_)) return false;
+  for (size_t i = before; i < handles_.size(); ++i) indices_.push_back(handles_[i].index.value());
+  return true;
+}
+
+void BlockTable::ShareFrom(const BlockTable& parent, uint32_t num_blocks, BlockPool* pool) {
+  BATON_CHECK(num_blocks <= parent.size(), "{} blocks of a table of {}", num_blocks, parent.size());
+  for (uint32_t i = 0; i < num_blocks; ++i) {
+    pool->AddRequestRef(parent.handles_[i]);
+    Append(parent.handles_[i]);
+  }
+}
+
+void BlockTable::SetState(BlockPool* pool, BlockState phase) const {
+  for (const BlockHandle& handle : handles_) pool->SetState(handle, phase);
+}
+
+void BlockTable::Release(BlockPool* pool) {
+  // Last block first: the stack of free blocks then hands the first one out next.
+  for (size_t i = handles_.size(); i-- > 0;) pool->DropRequestRef(handles_[i]);
+  handles_.clear();
+  indices_.clear();
+}
+
+std::vector<BlockHandle> BlockTable::Take() {
+  indices_.clear();
+  return std::exchange(handles_, {});
+}
+
+void DivideAmongChoices(std::span<const BlockHandle> prompt_blocks,
+                        std::span<const BlockHandle> spare, uint32_t last_block_tokens,
+                        std::span<BlockTable*> tables, BlockPool* pool,
+                        std::vector<BlockCopy>* copies) {
+  BATON_CHECK(!prompt_blocks.empty(), "a prompt without blocks for {} choices", tables.size());
+  BATON_CHECK(spare.size() >= tables.size(), "{} spare blocks for {} choices", spare.size(),
+              tables.size());
+  for (const BlockHandle& handle : prompt_blocks) pool->SetState(handle, BlockState::kBound);
+  for (const BlockHandle& handle : spare) pool->SetState(handle, BlockState::kBound);
+
+  //   prompt blocks:  [ full ... full | part ]        last_block_tokens > 0
+  //   choice 0:         own ...  own    own
+  //   choice i:         shared         spare (copy of part)
+  //
+  //   prompt blocks:  [ full ... full ]               last_block_tokens == 0
+  //   choice i:         shared         spare (empty, for the next token)
+  if (tables.empty()) {  // every choice ended with its first token
+    for (const BlockHandle& handle : prompt_blocks) pool->DropRequestRef(handle);
+    for (const BlockHandle& handle : spare) pool->DropRequestRef(handle);
+    return;
+  }
+  const uint32_t num_full =
+      static_cast<uint32_t>(prompt_blocks.size()) - (last_block_tokens > 0 ? 1 : 0);
+  size_t next_spare = 0;
+  for (const BlockHandle& handle : prompt_blocks) tables[0]->Append(handle);
+  if (last_block_tokens == 0) tables[0]->Append(spare[next_spare++]);
+  for (size_t i = 1; i < tables.size(); ++i) {
+    tables[i]->ShareFrom(*tables[0], num_full, pool);
+    const BlockHandle own = spare[next_spare++];
+    tables[i]->Append(own);
+    if (last_block_tokens > 0) {
+      copies->push_back({prompt_blocks.back().index.value(), own.index.value(), last_block_tokens});
+    }
+  }
+  for (; next_spare < spare.size(); ++next_spare) pool->DropRequestRef(spare[next_spare]);
+}
+
+}  // namespace baton

@@ -1,0 +1,91 @@
+// The form of the two hand-off tables: rows "in these states, this event leads there and does
+// that". Private to kvcache/handoff_*.cc.
+#ifndef BATON_KVCACHE_HANDOFF_TABLE_H_
+#define BATON_KVCACHE_HANDOFF_TABLE_H_
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace baton::handoff_internal {
+
+inline constexpr size_t kMaxOps = 5;
+
+// A set of states, bit by enumerator.
+template <typename State, typename... Rest>
+constexpr uint32_t In(State first, Rest... rest) {
+  return ((1u << static_cast<uint32_t>(first)) | ... | (1u << static_cast<uint32_t>(rest)));
+}
+
+// One line of a table.
+template <typename State, typename Event, typename Op>
+struct Row {
+  uint32_t in = 0;  // set of states
+  Event on{};
+  bool moves = false;  // false: the state stays
+  State next{};
+  std::array<Op, kMaxOps> ops{};  // in order; unused ones are Op::kNone
+};
+
+template <typename State, typename Event, typename Op, typename... Ops>
+constexpr Row<State, Event, Op> MakeRow(uint32_t in, Event on, bool moves, State next, Ops... ops) {
+  static_assert(sizeof...(Ops) <= kMaxOps);
+  return {in, on, moves, next, {ops...}};
+}
+
+// The row for an event in a state, nullptr when it changes nothing.
+template <typename RowType, typename State, typename Event>
+constexpr const RowType* FindRow(std::span<const RowType> rows, State state, Event event) {
+  for (const RowType& row : rows) {
+    if (row.on == event && (row.in >> static_cast<uint32_t>(state) & 1) != 0) return &row;
+  }
+  return nullptr;
+}
+
+// True when no (state, event) has two rows.
+template <typename RowType>
+constexpr bool IsUnambiguous(std::span<const RowType> rows) {
+  for (size_t a = 0; a < rows.size(); ++a) {
+    for (size_t b = a + 1; b < rows.size(); ++b) {
+      if (rows[a].on == rows[b].on && (rows[a].in & rows[b].in) != 0) return false;
+    }
+  }
+  return true;
+}
+
+// Names for printing a table.
+struct TableNames {
+  std::span<const std::string_view> states;
+  std::span<const std::string_view> events;
+  std::span<const std::string_view> ops;
+};
+
+// "| state | event | next | operations |" lines in Markdown.
+template <typename RowType>
+std::string TableText(std::span<const RowType> rows, const TableNames& names) {
+  const auto join = [](std::string* text, std::string_view word) {
+    if (!text->empty()) text->append(", ");
+    text->append(word);
+  };
+  std::string text = "| in state | event | next state | operations |\n|---|---|---|---|\n";
+  for (const RowType& row : rows) {
+    std::string states;
+    for (size_t i = 0; i < names.states.size(); ++i) {
+      if ((row.in >> i & 1) != 0) join(&states, names.states[i]);
+    }
+    std::string ops;
+    for (const auto op : row.ops) {
+      if (static_cast<size_t>(op) != 0) join(&ops, names.ops[static_cast<size_t>(op)]);
+    }
+    text += "| " + states + " | " + std::string(names.events[static_cast<size_t>(row.on)]) + " | ";
+    text += row.moves ? names.states[static_cast<size_t>(row.next)] : std::string_view("(same)");
+    text += " | " + (ops.empty() ? "-" : ops) + " |\n";
+  }
+  return text;
+}
+
+}  // namespace baton::handoff_internal
+
+#endif  // BATON_KVCACHE_HANDOFF_TABLE_H_

@@ -1,0 +1,102 @@
+#include "kvcache/kv_layout.h"
+
+#include <string_view>
+
+#include "fmt/format.h"
+
+#include "src/base/checked_math.h"
+#include "src/base/status.h"
+#include "src/base/xxh3.h"
+
+namespace baton {
+namespace {
+
+// Larger than any published model; together they keep every product below 2^63.
+constexpr uint32_t kMaxLayers = 4096;
+constexpr uint32_t kMaxKvHeads = 4096;
+constexpr uint32_t kMaxHeadDim = 8192;
+constexpr uint32_t kMaxBlockSize = 4096;
+// 1 TiB: no arena holds such a block, so a larger product is a damaged file.
+constexpr uint64_t kMaxBlockBytes = uint64_t{1} << 40;
+
+std::string_view DtypeName(KvDtype dtype) {
+  switch (dtype) {
+    case KvDtype::kUnspecified:
+      return "unspecified";
+    case KvDtype::kBf16:
+      return "bf16";
+    case KvDtype::kF32:
+      return "f32";
+  }
+  return "unknown";
+}
+
+std::string_view EncodingName(KvEncoding encoding) {
+  switch (encoding) {
+    case KvEncoding::kUnspecified:
+      return "unspecified";
+    case KvEncoding::kPlain:
+      return "plain";
+    case KvEncoding::kPaired:
+      return "paired";
+  }
+  return "unknown";
+}
+
+Status CheckRange(std::string_view name, uint32_t value, uint32_t max, bool even) {
+  if (value == 0 || value > max) {
+    return InvalidArgument("KV layout: {} {} is outside [1, {}]", name, value, max);
+  }
+  if (even && value % 2 != 0) return InvalidArgument("KV layout: {} {} is odd", name, value);
+  return OkStatus();
+}
+
+}  // namespace
+
+absl::Status KvLayout::Validate() const {
+  if (dtype != KvDtype::kBf16 && dtype != KvDtype::kF32) {
+    return InvalidArgument("KV layout: dtype {} is not bf16 (1) or f32 (2)", int(dtype));
+  }
+  if (encoding != KvEncoding::kPlain && encoding != KvEncoding::kPaired) {
+    return InvalidArgument("KV layout: encoding {} is not plain (1) or paired (2)", int(encoding));
+  }
+  BATON_RETURN_IF_ERROR(CheckRange("num_layers", num_layers, kMaxLayers, false));
+  BATON_RETURN_IF_ERROR(CheckRange("num_kv_heads", num_kv_heads, kMaxKvHeads, false));
+  BATON_RETURN_IF_ERROR(CheckRange("head_dim", head_dim, kMaxHeadDim, true));
+  BATON_RETURN_IF_ERROR(CheckRange("block_size", block_size, kMaxBlockSize, true));
+  if (SliceBytes() % 64 != 0) {
+    return InvalidArgument(
+        "KV layout: a slice of {} bytes ({} heads x {} dims x {} tokens) is no multiple of 64",
+        SliceBytes(), num_kv_heads, head_dim, block_size);
+  }
+  const std::optional<uint64_t> block_bytes = CheckedMul(SliceBytes(), num_layers);
+  if (!block_bytes || *block_bytes > kMaxBlockBytes) {
+    return InvalidArgument("KV layout: a block of {} layers x {} bytes exceeds {} bytes",
+                           num_layers, SliceBytes(), kMaxBlockBytes);
+  }
+  return OkStatus();
+}
+
+uint64_t KvLayout::LayoutId() const { return Xxh3Hash64(ToString()); }
+
+std::string KvLayout::ToString() const {
+  return fmt::format("{} {} layers={} kv_heads={} head_dim={} block={} window={}", DtypeName(dtype),
+                     EncodingName(encoding), num_layers, num_kv_heads, head_dim, block_size,
+                     window_tokens);
+}
+
+std::string KvLayout::Difference(const KvLayout& a, const KvLayout& b) {
+  const auto field = [](std::string_view name, auto x, auto y) {
+    return x == y ? std::string() : fmt::format("{} {} against {}", name, x, y);
+  };
+  std::string text = field("dtype", DtypeName(a.dtype), DtypeName(b.dtype));
+  if (text.empty()) text = field("encoding", EncodingName(a.encoding), EncodingName(b.encoding));
+  if (text.empty()) text = field("num_layers", a.num_layers, b.num_layers);
+  if (text.empty()) text = field("num_kv_heads", a.num_kv_heads, b.num_kv_heads);
+  if (text.empty()) text = field("head_dim", a.head_dim, b.head_dim);
+  if (text.empty()) text = field("block_size", a.block_size, b.block_size);
+  if (text.empty()) text = field("window_tokens", a.window_tokens, b.window_tokens);
+  return text;
+}
+
+}  // namespace baton
