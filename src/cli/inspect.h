@@ -1,0 +1,17 @@
+// `baton inspect FILE`: describes a model file.
+#ifndef BATON_CLI_INSPECT_H_
+#define BATON_CLI_INSPECT_H_
+
+#include <ostream>
+#include <string>
+
+namespace baton {
+
+// Prints the description of the model file at `path` to `out` and returns 0. For any file that
+// `serve` would refuse returns 1 after exactly one line on `err` with the reason (and, when the
+// file could at least be read, its description on `out`).
+int RunInspect(const std::string& path, std::ostream& out, std::ostream& err);
+
+}  // namespace baton
+
+#endif  // BATON_CLI_INSPECT_H_

@@ -1,0 +1,123 @@
+// GgufFile: the directory of a GGUF v2 or v3 model file (metadata and tensor table) over a
+// read-only memory map. Constant after opening; any thread may read it. Format: ggml's
+// docs/gguf.md.
+//
+// The file is untrusted input. Invariants of an opened file
+//  1. Every name, key, value and tensor lies inside the file; all of them are views into the map
+//     and valid while the GgufFile lives.
+//  2. Keys are unique, tensor names are unique; tensor data follows the header without gap or
+//     overlap, each padded to general.alignment.
+//  3. The directory needs less memory than twice the file plus 1 MiB (the entries of kMaxGgufKeys),
+//     and parsing reads at most kMaxGgufHeaderBytes, whatever the counts in the file say.
+// A refused file gives one Status that carries a GgufErrorCode (gguf_error.h); nothing else
+// happens.
+//
+// Limit: a file that another process shortens while it is mapped raises SIGBUS at the next read,
+// as for every mapped file. Replace model files by rename.
+#ifndef BATON_MODEL_GGUF_H_
+#define BATON_MODEL_GGUF_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "src/base/status.h"
+#include "src/model/gguf_error.h"
+#include "src/model/gguf_types.h"
+#include "src/model/gguf_value.h"
+
+namespace baton {
+
+// Real files hold 20 to 60 keys; an entry takes 52 bytes of memory, so all take less than 1 MiB.
+inline constexpr uint64_t kMaxGgufKeys = 8192;
+// The largest published models have some thousands.
+inline constexpr uint64_t kMaxGgufTensors = 65536;
+// The largest vocabularies (262144 tokens with merges) take 10 MB; walking 64 MiB of strings takes
+// 0.25 s on a busy core when every page of a sparse file must first be made.
+inline constexpr uint64_t kMaxGgufHeaderBytes = uint64_t{64} << 20;
+inline constexpr uint64_t kMaxGgufStringBytes = uint64_t{1} << 30;
+inline constexpr uint64_t kMaxGgufArrayCount = uint64_t{1} << 30;
+inline constexpr uint64_t kMaxGgufKeyBytes = 65535;
+inline constexpr uint64_t kMaxGgufTensorNameBytes = 63;
+inline constexpr uint32_t kMaxGgufDims = 4;
+
+// One row of the tensor table.
+struct GgufTensor {
+  std::string_view name;
+  const GgufTensorType* type = nullptr;
+  uint32_t num_dims = 0;
+  // dims[0] is the contiguous row length; unused dimensions are 1.
+  std::array<uint64_t, kMaxGgufDims> dims = {1, 1, 1, 1};
+  std::span<const std::byte> data;
+
+  uint64_t num_elements() const { return dims[0] * dims[1] * dims[2] * dims[3]; }
+  std::string DimsText() const;  // "[576, 49152]"
+};
+
+// One metadata entry.
+struct GgufEntry {
+  std::string_view key;
+  GgufValue value;
+};
+
+// The opened file; see the file comment.
+class GgufFile {
+ public:
+  // Maps `path` read-only. Costs a walk over the header, no read of tensor data.
+  static absl::StatusOr<std::unique_ptr<GgufFile>> Open(const std::string& path);
+  // Parses `bytes`, which must outlive the result; 8-byte aligned.
+  static absl::StatusOr<std::unique_ptr<GgufFile>> FromBytes(std::span<const std::byte> bytes);
+
+  ~GgufFile();
+  GgufFile(const GgufFile&) = delete;
+  GgufFile& operator=(const GgufFile&) = delete;
+
+  uint32_t version() const { return version_; }
+  uint32_t alignment() const { return alignment_; }
+  uint64_t file_bytes() const { return bytes_.size(); }
+  const std::vector<GgufEntry>& entries() const { return entries_; }   // in file order
+  const std::vector<GgufTensor>& tensors() const { return tensors_; }  // in file order
+
+  const GgufTensor* FindTensor(std::string_view name) const;  // nullptr when absent
+  const GgufValue* FindValue(std::string_view key) const;     // nullptr when absent
+
+  // Typed access: kMissingKey when absent (the ...Or forms give `fallback` then), kWrongKeyType
+  // when the value is of another kind. Integers of any width are taken when not negative.
+  absl::StatusOr<uint64_t> Uint(std::string_view key) const;
+  absl::StatusOr<uint64_t> UintOr(std::string_view key, uint64_t fallback) const;
+  absl::StatusOr<double> Double(std::string_view key) const;
+  absl::StatusOr<double> DoubleOr(std::string_view key, double fallback) const;
+  absl::StatusOr<bool> BoolOr(std::string_view key, bool fallback) const;
+  absl::StatusOr<std::string_view> String(std::string_view key) const;
+  absl::StatusOr<std::string_view> StringOr(std::string_view key, std::string_view fallback) const;
+
+ private:
+  friend class GgufParser;
+  // A mapping of the whole file; empty for FromBytes.
+  struct Mapping {
+    void* address = nullptr;
+    size_t size = 0;
+  };
+
+  GgufFile() = default;
+
+  Mapping mapping_;
+  std::span<const std::byte> bytes_;
+  uint32_t version_ = 0;
+  uint32_t alignment_ = 32;
+  std::vector<GgufEntry> entries_;
+  std::vector<GgufTensor> tensors_;
+  // Indices of entries_ and tensors_ in ascending order of name: 4 bytes a name, where a hash table
+  // would take 50 and break invariant 3.
+  std::vector<uint32_t> entry_order_;
+  std::vector<uint32_t> tensor_order_;
+};
+
+}  // namespace baton
+
+#endif  // BATON_MODEL_GGUF_H_

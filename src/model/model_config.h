@@ -1,0 +1,71 @@
+// ModelConfig: the shape and the constants of a model, read from GGUF metadata and checked against
+// the limits below and against the tensors of the file. Plain data; any thread.
+//
+// Invariants of a config that ReadModelConfig returned
+//  1. Every size is within its limit, none is 0, num_heads is a multiple of num_kv_heads: no
+//     division by zero and no product beyond 64 bits follows from it.
+//  2. The file holds each tensor that the architecture needs, in the right shape and a supported
+//     type, and no tensor or key that would change the result and that we do not compute.
+#ifndef BATON_MODEL_MODEL_CONFIG_H_
+#define BATON_MODEL_MODEL_CONFIG_H_
+
+#include <cstdint>
+#include <string>
+
+#include "kvcache/kv_view.h"
+#include "src/base/status.h"
+#include "src/model/gguf.h"
+
+namespace baton {
+
+// Limits of a config; several times what published llama models have (405B: 126 layers, hidden
+// 16384, ffn 53248, 128 heads).
+inline constexpr uint32_t kMaxLayers = 1024;
+inline constexpr uint32_t kMaxHiddenSize = 1u << 17;
+inline constexpr uint32_t kMaxFfnSize = 1u << 19;
+inline constexpr uint32_t kMaxHeads = 1024;
+inline constexpr uint32_t kMinHeadDim = 8;
+inline constexpr uint32_t kMaxHeadDim = 512;
+inline constexpr uint32_t kMaxVocabSize = 1u << 20;
+inline constexpr uint32_t kMaxContextTokens = 1u << 20;
+
+// What a forward pass needs to know besides the weights.
+struct ModelConfig {
+  std::string architecture;  // "llama"
+  std::string name;          // general.name, may be empty; display only
+  uint32_t num_layers = 0;
+  uint32_t hidden_size = 0;
+  uint32_t ffn_size = 0;
+  uint32_t num_heads = 0;
+  uint32_t num_kv_heads = 0;
+  uint32_t head_dim = 0;
+  uint32_t vocab_size = 0;      // rows of token_embd = number of tokens in the tokenizer
+  uint32_t context_length = 0;  // tokens the model was trained for, at most kMaxContextTokens
+  float rms_epsilon = 0;
+  double rope_base = 0;
+  uint32_t rope_dims = 0;         // leading elements of a head that rotate; even
+  bool rope_interleaved = true;   // llama in GGUF: pairs (2i, 2i + 1)
+  bool has_rope_factors = false;  // rope_freqs.weight
+  bool tied_output = false;       // no output.weight: logits use token_embd
+
+  uint32_t q_size() const { return num_heads * head_dim; }
+  uint32_t kv_size() const { return num_kv_heads * head_dim; }
+  uint32_t qkv_size() const { return q_size() + 2 * kv_size(); }
+};
+
+// Reads and checks the config. NotFound for a missing key or tensor, Unimplemented (naming it) for
+// an architecture, rope scaling, tensor or type that is not supported, InvalidArgument for a value
+// outside its range, a shape that disagrees with the config, or a vocab_size unequal to the number
+// of tokens. Costs no tensor read.
+absl::StatusOr<ModelConfig> ReadModelConfig(const GgufFile& file);
+
+// The blocks of this model's KV cache; `block_size` tokens each.
+KvLayout KvLayoutOf(const ModelConfig& config, KvDtype dtype, uint32_t block_size);
+
+// "architecture=llama layers=30 hidden=576 ...": every field that changes results, floats in hex.
+// Part of weights_id.
+std::string CanonicalText(const ModelConfig& config);
+
+}  // namespace baton
+
+#endif  // BATON_MODEL_MODEL_CONFIG_H_

@@ -1,0 +1,132 @@
+#include "src/model/model_report.h"
+
+#include <algorithm>
+#include <map>
+#include <vector>
+
+#include "src/base/size_text.h"
+#include "src/model/tokenizer_metadata.h"
+
+namespace baton {
+namespace {
+
+// Tensors of one type, summed up.
+struct TypeTotal {
+  const GgufTensorType* type = nullptr;
+  uint64_t num_tensors = 0;
+  uint64_t num_bytes = 0;
+};
+
+std::vector<TypeTotal> TotalsByType(const GgufFile& file) {
+  std::map<uint32_t, TypeTotal> totals;
+  for (const GgufTensor& tensor : file.tensors()) {
+    TypeTotal& total = totals[tensor.type->id];
+    total.type = tensor.type;
+    total.num_tensors += 1;
+    total.num_bytes += tensor.data.size();
+  }
+  std::vector<TypeTotal> out;
+  for (const auto& [id, total] : totals) out.push_back(total);
+  std::sort(out.begin(), out.end(),
+            [](const TypeTotal& a, const TypeTotal& b) { return a.num_bytes > b.num_bytes; });
+  return out;
+}
+
+std::string ScalarText(const GgufValue& value) {
+  if (value.AsUint().has_value()) return fmt::format("{}", *value.AsUint());
+  if (value.AsBool().has_value()) return *value.AsBool() ? "true" : "false";
+  if (value.AsDouble().has_value()) {
+    return value.type() == GgufValueType::kFloat32
+               ? fmt::format("{}", static_cast<float>(*value.AsDouble()))
+               : fmt::format("{}", *value.AsDouble());
+  }
+  if (value.AsString().has_value()) return QuotedForMessage(*value.AsString());
+  return "negative";  // only negative integers are left
+}
+
+std::string ArrayText(const GgufValue& value) {
+  constexpr uint64_t kShown = 4;
+  std::vector<std::string> elements;
+  GgufStringCursor strings(value);
+  for (uint64_t i = 0; i < std::min(kShown, value.count()); ++i) {
+    if (value.element_type() == GgufValueType::kString) {
+      elements.push_back(QuotedForMessage(strings.Next().value_or("")));
+    } else {
+      elements.push_back(ScalarText(value.At(i).value_or(GgufValue())));
+    }
+  }
+  return fmt::format("{} of {}: [{}{}]", GgufValueTypeName(value.element_type()), value.count(),
+                     fmt::join(elements, ", "), value.count() > kShown ? ", ..." : "");
+}
+
+std::string ConfigText(const ModelConfig& config) {
+  const KvLayout bf16 = KvLayoutOf(config, KvDtype::kBf16, 16);
+  const KvLayout f32 = KvLayoutOf(config, KvDtype::kF32, 16);
+  std::string out;
+  out += fmt::format("name          {}\n", QuotedForMessage(config.name));
+  out +=
+      fmt::format("architecture  {}: {} layers, hidden {}, ffn {}, {} heads of {}, {} kv heads\n",
+                  config.architecture, config.num_layers, config.hidden_size, config.ffn_size,
+                  config.num_heads, config.head_dim, config.num_kv_heads);
+  out += fmt::format("rope          base {}, {} of {} elements, {}{}\n", config.rope_base,
+                     config.rope_dims, config.head_dim,
+                     config.rope_interleaved ? "interleaved" : "halves",
+                     config.has_rope_factors ? ", frequency factors" : "");
+  out += fmt::format("context       {} tokens\n", config.context_length);
+  out += fmt::format("vocabulary    {} tokens, {} output\n", config.vocab_size,
+                     config.tied_output ? "tied" : "own");
+  out += fmt::format("KV cache      {} bytes a token (bf16), {} (f32); {} for the whole context\n",
+                     bf16.BytesPerToken(), f32.BytesPerToken(),
+                     FormatSize(uint64_t{bf16.BytesPerToken()} * config.context_length));
+  return out;
+}
+
+std::string TensorsText(const GgufFile& file) {
+  uint64_t total_bytes = 0;
+  for (const GgufTensor& tensor : file.tensors()) total_bytes += tensor.data.size();
+  std::string out =
+      fmt::format("tensors       {} in {}\n", file.tensors().size(), FormatSize(total_bytes));
+  for (const TypeTotal& total : TotalsByType(file)) {
+    const bool supported = total.type->support == GgufTypeSupport::kSupported;
+    out += fmt::format("  {:<10}  {:>5}  {:>10}  {} bytes{}\n", total.type->name, total.num_tensors,
+                       FormatSize(total.num_bytes), total.num_bytes,
+                       supported ? "" : "  NOT SUPPORTED: no kernel for this type");
+  }
+  return out;
+}
+
+std::string MetadataText(const GgufFile& file) {
+  std::string out = fmt::format("metadata      {} keys\n", file.entries().size());
+  for (const GgufEntry& entry : file.entries()) {
+    const std::string key = QuotedForMessage(entry.key);
+    const GgufValue& value = entry.value;
+    out += fmt::format("  {} {}\n", key.substr(1, key.size() - 2),
+                       value.is_array() ? ArrayText(value)
+                                        : fmt::format("{} {}", GgufValueTypeName(value.type()),
+                                                      ScalarText(value)));
+  }
+  return out;
+}
+
+}  // namespace
+
+absl::Status CheckServable(const GgufFile& file) {
+  BATON_RETURN_IF_ERROR(ReadModelConfig(file).status());
+  return ReadTokenizerMetadata(file).status();
+}
+
+std::string DescribeModelFile(const GgufFile& file) {
+  std::string out =
+      fmt::format("file          GGUF v{}, {} ({} bytes), alignment {}\n", file.version(),
+                  FormatSize(file.file_bytes()), file.file_bytes(), file.alignment());
+  const absl::StatusOr<ModelConfig> config = ReadModelConfig(file);
+  if (config.ok()) out += ConfigText(*config);
+  out += TensorsText(file);
+  const absl::Status servable = CheckServable(file);
+  const std::string reason(servable.message());
+  out += fmt::format("unsupported   {}\n", servable.ok() ? "nothing" : reason);
+  out += MetadataText(file);
+  return out;
+}
+
+}  // namespace baton

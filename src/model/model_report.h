@@ -1,0 +1,22 @@
+// A model file described for people: what `baton inspect` prints. Pure; any thread.
+#ifndef BATON_MODEL_MODEL_REPORT_H_
+#define BATON_MODEL_MODEL_REPORT_H_
+
+#include <string>
+
+#include "src/base/status.h"
+#include "src/model/gguf.h"
+#include "src/model/model_config.h"
+
+namespace baton {
+
+// OK when this build can serve the file: its config, tensors and tokenizer keys are all supported.
+absl::Status CheckServable(const GgufFile& file);
+
+// Shape, KV bytes a token, tensors by type with counts and bytes, metadata, and what is unsupported
+// and why. Several lines; untrusted strings are escaped and cut.
+std::string DescribeModelFile(const GgufFile& file);
+
+}  // namespace baton
+
+#endif  // BATON_MODEL_MODEL_REPORT_H_

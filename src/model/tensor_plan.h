@@ -1,0 +1,48 @@
+// TensorPlan: which tensors of a file become which weights of the model. Views into the GgufFile.
+// Private to src/model. Any thread.
+#ifndef BATON_MODEL_TENSOR_PLAN_H_
+#define BATON_MODEL_TENSOR_PLAN_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "kernels/weight_type.h"
+#include "src/base/status.h"
+#include "src/model/gguf.h"
+#include "src/model/model_config.h"
+
+namespace baton {
+
+// The tensors of one transformer layer. Matrices are [n, k] with k contiguous (GGUF dims {k, n}).
+struct LayerTensors {
+  const GgufTensor* attn_norm = nullptr;    // [hidden] F32
+  const GgufTensor* q = nullptr;            // [q_size, hidden]
+  const GgufTensor* k = nullptr;            // [kv_size, hidden]
+  const GgufTensor* v = nullptr;            // [kv_size, hidden]
+  const GgufTensor* attn_output = nullptr;  // [hidden, q_size]
+  const GgufTensor* ffn_norm = nullptr;     // [hidden] F32
+  const GgufTensor* gate = nullptr;         // [ffn, hidden]
+  const GgufTensor* up = nullptr;           // [ffn, hidden]
+  const GgufTensor* down = nullptr;         // [hidden, ffn]
+};
+
+// All tensors of the model.
+struct TensorPlan {
+  const GgufTensor* token_embd = nullptr;    // [vocab, hidden]
+  const GgufTensor* output_norm = nullptr;   // [hidden] F32
+  const GgufTensor* output = nullptr;        // [vocab, hidden]; token_embd when tied
+  const GgufTensor* rope_factors = nullptr;  // [rope_dims / 2] F32, null when absent
+  std::vector<LayerTensors> layers;
+};
+
+// Finds every tensor by name and checks type and shape. Fails as ReadModelConfig does; a tensor of
+// the file that the plan does not use is an error too, since ignoring a bias would change the
+// result.
+absl::StatusOr<TensorPlan> PlanTensors(const GgufFile& file, const ModelConfig& config);
+
+// The kernels' name of a supported tensor type.
+WeightType WeightTypeOf(const GgufTensor& tensor);
+
+}  // namespace baton
+
+#endif  // BATON_MODEL_TENSOR_PLAN_H_

@@ -1,0 +1,63 @@
+// TokenizerMetadata: the tokenizer.ggml.* keys of a GGUF file as plain data, for whoever builds the
+// tokenizer (src/text must not know model files). All views point into the GgufFile and are valid
+// while it lives. Any thread.
+#ifndef BATON_MODEL_TOKENIZER_METADATA_H_
+#define BATON_MODEL_TOKENIZER_METADATA_H_
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "src/base/status.h"
+#include "src/model/gguf.h"
+
+namespace baton {
+
+// Values of tokenizer.ggml.token_type.
+enum class GgufTokenType : int32_t {
+  kUndefined = 0,
+  kNormal = 1,
+  kUnknown = 2,
+  kControl = 3,
+  kUserDefined = 4,
+  kUnused = 5,
+  kByte = 6,
+};
+
+// A chat template stored under a name (tokenizer.chat_template.NAME).
+struct NamedTemplate {
+  std::string_view name;
+  std::string_view text;
+};
+
+// The tokenizer of a model file; see the file comment.
+struct TokenizerMetadata {
+  std::string_view model;                  // "gpt2", "llama"
+  std::string_view pre;                    // pre-tokenizer; "default" when absent
+  std::vector<std::string_view> tokens;    // [vocab]; index = token id
+  std::vector<float> scores;               // [vocab] or empty
+  std::vector<GgufTokenType> token_types;  // [vocab]; all kNormal when absent
+  std::vector<std::string_view> merges;    // "left right", best first; may be empty
+  // Ids are below the number of tokens.
+  std::optional<uint32_t> bos_id;
+  std::optional<uint32_t> eos_id;
+  std::optional<uint32_t> eot_id;
+  std::optional<uint32_t> eom_id;
+  std::optional<uint32_t> unknown_id;
+  std::optional<uint32_t> padding_id;
+  std::optional<bool> add_bos;
+  std::optional<bool> add_eos;
+  std::optional<bool> add_space_prefix;
+  std::optional<bool> remove_extra_whitespaces;
+  std::string_view chat_template;  // empty when absent
+  std::vector<NamedTemplate> named_templates;
+};
+
+// NotFound for a missing model or token list; InvalidArgument for an array of another length or
+// type than the tokens need, a token type outside 0..6, an id beyond the vocabulary, a NaN score.
+absl::StatusOr<TokenizerMetadata> ReadTokenizerMetadata(const GgufFile& file);
+
+}  // namespace baton
+
+#endif  // BATON_MODEL_TOKENIZER_METADATA_H_

@@ -1,0 +1,182 @@
+// ModelConfig from GGUF metadata: what is accepted, what is refused and with which words.
+#include "src/model/model_config.h"
+
+#include <functional>
+#include <sstream>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+#include "src/model/model_report.h"
+#include "src/model/tokenizer_metadata.h"
+#include "tests/model/gguf_builder.h"
+#include "tests/model/test_model.h"
+
+namespace baton {
+namespace {
+
+using ::testing::HasSubstr;
+
+absl::Status Servable(const GgufBuilder& builder) {
+  const std::vector<std::byte> bytes = builder.Build();
+  const auto file = GgufFile::FromBytes(bytes);
+  return file.ok() ? CheckServable(**file) : file.status();
+}
+
+TEST(ModelConfigTest, ReadsTheDemoModel) {
+  const auto file = GgufFile::Open(DemoModelPath());
+  ASSERT_TRUE(file.ok()) << file.status();
+  const auto config = ReadModelConfig(**file);
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->num_layers, 30u);
+  EXPECT_EQ(config->hidden_size, 576u);
+  EXPECT_EQ(config->ffn_size, 1536u);
+  EXPECT_EQ(config->num_heads, 9u);
+  EXPECT_EQ(config->num_kv_heads, 3u);
+  EXPECT_EQ(config->head_dim, 64u);
+  EXPECT_EQ(config->vocab_size, 49152u);
+  EXPECT_EQ(config->context_length, 8192u);
+  EXPECT_EQ(config->rope_base, 100000.0);
+  EXPECT_TRUE(config->rope_interleaved);
+  EXPECT_TRUE(config->tied_output);
+  EXPECT_EQ(KvLayoutOf(*config, KvDtype::kBf16, 16).BytesPerToken(), 23040u);
+  const auto tokenizer = ReadTokenizerMetadata(**file);
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+  EXPECT_EQ(tokenizer->model, "gpt2");
+  EXPECT_EQ(tokenizer->pre, "smollm");
+  EXPECT_EQ(tokenizer->tokens.size(), 49152u);
+  EXPECT_EQ(tokenizer->merges.size(), 48900u);
+  EXPECT_EQ(tokenizer->eos_id, 2u);
+  EXPECT_EQ(tokenizer->tokens[2], "<|im_end|>");
+  EXPECT_EQ(tokenizer->token_types[2], GgufTokenType::kControl);
+  EXPECT_THAT(std::string(tokenizer->chat_template), HasSubstr("<|im_start|>"));
+}
+
+TEST(ModelConfigTest, TakesOptionalKeysAndTensors) {
+  EXPECT_TRUE(Servable(TinyLlama()).ok()) << Servable(TinyLlama());
+  GgufBuilder builder = TinyLlama();
+  builder.AddU32("llama.attention.key_length", 16)
+      .AddU32("llama.attention.value_length", 16)
+      .AddU32("llama.rope.dimension_count", 8)
+      .AddU32("llama.vocab_size", 8)
+      .AddString("llama.rope.scaling.type", "none")
+      .AddF32Tensor("rope_freqs.weight", {4})
+      .AddF32Tensor("output.weight", {32, 8});
+  const std::vector<std::byte> bytes = builder.Build();
+  const auto file = GgufFile::FromBytes(bytes);
+  ASSERT_TRUE(file.ok()) << file.status();
+  const auto config = ReadModelConfig(**file);
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->rope_dims, 8u);
+  EXPECT_TRUE(config->has_rope_factors);
+  EXPECT_FALSE(config->tied_output);
+}
+
+// One way not to be supported, and words that the message must have.
+struct Refusal {
+  const char* words;
+  absl::StatusCode code;
+  std::function<void(GgufBuilder&)> change;
+};
+
+TEST(ModelConfigTest, RefusesByName) {
+  constexpr auto kUnimplemented = absl::StatusCode::kUnimplemented;
+  constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
+  const std::vector<Refusal> cases = {
+      {"yarn", kUnimplemented,
+       [](GgufBuilder& b) { b.AddString("llama.rope.scaling.type", "yarn"); }},
+      {"linear", kUnimplemented,
+       [](GgufBuilder& b) {
+         b.AddString("llama.rope.scaling.type", "linear").AddF32("llama.rope.scaling.factor", 4);
+       }},
+      {"llama.expert_count", kUnimplemented,
+       [](GgufBuilder& b) { b.AddU32("llama.expert_count", 8); }},
+      {"sliding_window", kUnimplemented,
+       [](GgufBuilder& b) { b.AddU32("llama.attention.sliding_window", 512); }},
+      {"adapter", kUnimplemented, [](GgufBuilder& b) { b.AddString("general.type", "adapter"); }},
+      {"quantization_version", kUnimplemented,
+       [](GgufBuilder& b) { b.AddU32("general.quantization_version", 1); }},
+      {"blk.0.attn_q.bias", kUnimplemented,
+       [](GgufBuilder& b) { b.AddF32Tensor("blk.0.attn_q.bias", {32}); }},
+      {"blk.1.attn_q.weight", kUnimplemented,
+       [](GgufBuilder& b) {
+         b.AddF32Tensor("blk.1.attn_q.weight", {32, 32});
+       }},
+      {"llama.vocab_size", kInvalid, [](GgufBuilder& b) { b.AddU32("llama.vocab_size", 9); }},
+      {"key_length", kInvalid, [](GgufBuilder& b) { b.AddU32("llama.attention.key_length", 0); }},
+      {"key_length", kInvalid,
+       [](GgufBuilder& b) { b.AddU32("llama.attention.key_length", 1u << 31); }},
+      {"value_length", kUnimplemented,
+       [](GgufBuilder& b) { b.AddU32("llama.attention.value_length", 24); }},
+      {"dimension_count", kInvalid,
+       [](GgufBuilder& b) { b.AddU32("llama.rope.dimension_count", 17); }},
+      {"must be even", kInvalid, [](GgufBuilder& b) { b.AddU32("llama.rope.dimension_count", 7); }},
+      {"freq_base", kInvalid, [](GgufBuilder& b) { b.AddF32("llama.rope.freq_base", -1.0f); }},
+      {"freq_base", kInvalid,
+       [](GgufBuilder& b) { b.AddF32("llama.rope.freq_base", std::nanf("")); }},
+      {"eos_token_id", kInvalid,
+       [](GgufBuilder& b) { b.AddU32("tokenizer.ggml.eos_token_id", 8); }},
+      {"token_type", kInvalid,
+       [](GgufBuilder& b) {
+         b.AddRaw("tokenizer.ggml.token_type", 9,
+                  ByteWriter().Put<uint32_t>(5).Put<uint64_t>(1).Put<int32_t>(1));
+       }},
+      {"rope_freqs", kInvalid, [](GgufBuilder& b) { b.AddF32Tensor("rope_freqs.weight", {9}); }},
+      {"Q6_K", kUnimplemented,
+       [](GgufBuilder& b) {
+         b.AddTensor("output.weight", {256, 1}, 14, 210);
+       }},
+  };
+  for (const Refusal& refusal : cases) {
+    GgufBuilder builder = TinyLlama();
+    refusal.change(builder);
+    const absl::Status status = Servable(builder);
+    EXPECT_EQ(status.code(), refusal.code) << refusal.words << ": " << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(refusal.words));
+  }
+}
+
+TEST(ModelConfigTest, RefusesImpossibleShapes) {
+  const std::vector<std::pair<const char*, TinyLlamaOptions>> cases = {
+      {"head_count", {.heads = 0}},
+      {"head_count_kv", {.kv_heads = 0}},
+      {"head_count_kv", {.kv_heads = 3}},
+      {"divisor", {.heads = 3, .kv_heads = 2, .hidden = 48}},
+      {"embedding_length", {.hidden = 0}},
+      {"block_count", {.layers = 0}},
+      {"feed_forward_length", {.ffn = 0}},
+      {"number of tokens", {.num_tokens = 0}},
+      {"\"mamba\"", {.architecture = "mamba"}},
+      {"llama.block_count", {.left_out_key = "llama.block_count"}},
+      {"llama.context_length", {.left_out_key = "llama.context_length"}},
+      {"rms_epsilon", {.left_out_key = "llama.attention.layer_norm_rms_epsilon"}},
+      {"tokenizer.ggml.tokens", {.left_out_key = "tokenizer.ggml.tokens"}},
+      {"blk.0.ffn_up.weight", {.left_out_tensor = "blk.0.ffn_up.weight"}},
+      {"token_embd.weight", {.left_out_tensor = "token_embd.weight"}},
+      {"blk.0.attn_k.weight", {.odd_tensor = "blk.0.attn_k.weight"}},
+      {"token_embd.weight", {.odd_tensor = "token_embd.weight"}},
+      {"output_norm.weight", {.odd_tensor = "output_norm.weight"}},
+  };
+  for (const auto& [words, options] : cases) {
+    // A builder cannot hold a tensor with a dimension of 0; the keys are what is tested there.
+    const absl::Status status = Servable(TinyLlama(options));
+    EXPECT_FALSE(status.ok()) << words;
+    if (GgufErrorOf(status) == GgufErrorCode::kBadDims) continue;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(words));
+  }
+}
+
+TEST(ModelConfigTest, ReportSaysWhatIsUnsupported) {
+  GgufBuilder builder = TinyLlama();
+  builder.AddTensor("output.weight", {256, 1}, 14, 210);
+  const std::vector<std::byte> bytes = builder.Build();
+  const auto file = GgufFile::FromBytes(bytes);
+  ASSERT_TRUE(file.ok()) << file.status();
+  const std::string text = DescribeModelFile(**file);
+  EXPECT_THAT(text, HasSubstr("Q6_K"));
+  EXPECT_THAT(text, HasSubstr("NOT SUPPORTED"));
+  EXPECT_THAT(text, HasSubstr("unsupported   tensor \"output.weight\" has type Q6_K"));
+}
+
+}  // namespace
+}  // namespace baton
