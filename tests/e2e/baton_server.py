@@ -1,0 +1,182 @@
+"""Starts the real binary and talks to it; shared by the end-to-end tests.
+
+Environment: BATON_BIN (default build/baton), BATON_TEST_MODEL (default: the catalogue model).
+"""
+import concurrent.futures
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import grpc
+
+ROOT = Path(__file__).resolve().parents[2]
+BIN = os.environ.get("BATON_BIN", str(ROOT / "build" / "baton"))
+MODEL = os.environ.get("BATON_E2E_MODEL", "smollm2:135m")
+START_LIMIT_S = float(os.environ.get("BATON_E2E_START_LIMIT_S", "60"))
+
+
+def generated_stubs():
+    """Compiles proto/baton/v1 with grpcio-tools, as a user of the protos would; returns the modules."""
+    from grpc_tools import protoc
+
+    out = Path(tempfile.gettempdir()) / f"baton_stubs_{os.getpid()}"
+    if not out.exists():
+        out.mkdir()
+        args = ["protoc", f"-I{ROOT / 'proto'}", f"--python_out={out}", f"--grpc_python_out={out}",
+                "baton/v1/inference.proto"]
+        assert protoc.main(args) == 0
+    if str(out) not in sys.path:
+        sys.path.insert(0, str(out))
+    from baton.v1 import inference_pb2, inference_pb2_grpc
+
+    return inference_pb2, inference_pb2_grpc
+
+
+def wait_until(condition, limit_s, what):
+    """Polls until condition() is true; its last value is returned."""
+    deadline = time.monotonic() + limit_s
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {limit_s} s: {what}; last value {value!r}")
+        time.sleep(0.02)
+
+
+def http_json(url, body=None, timeout=120, headers=None):
+    """(status, headers, parsed body) of a GET, or of a POST when there is a body."""
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(url, data=data, headers={"Content-Type": "application/json",
+                                                              **(headers or {})})
+    try:
+        with urllib.request.urlopen(request, timeout=timeout) as response:
+            return response.status, response.headers, json.loads(response.read() or b"null")
+    except urllib.error.HTTPError as error:
+        text = error.read()
+        return error.code, error.headers, json.loads(text) if text else None
+
+
+class Server:
+    """One `baton serve` with free ports."""
+
+    def __init__(self, *args, model=MODEL, env=None):
+        self.dir = tempfile.mkdtemp(prefix="baton_e2e_")
+        self.log = open(os.path.join(self.dir, "serve.out"), "wb")
+        self.args = [BIN, "serve", model, "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--admin",
+                     "127.0.0.1:0", "--run-dir", self.dir, *args]
+        self.process = subprocess.Popen(self.args, stdout=self.log, stderr=subprocess.STDOUT,
+                                        env={**os.environ, **(env or {})})
+        try:
+            wait_until(self._ready, START_LIMIT_S, "serve is ready")
+        except AssertionError:
+            self.process.kill()
+            raise AssertionError(self.output())
+        self.router = next(p for p in self.topology() if p["role"] == "router")
+        self.http = "http://" + self.router["http"]
+        self.grpc = self.router["grpc"]
+        self.channel = grpc.insecure_channel(self.grpc)
+
+    def _ready(self):
+        if self.process.poll() is not None:
+            raise AssertionError(f"serve ended with {self.process.returncode}: {self.output()}")
+        return b"is ready" in open(os.path.join(self.dir, "serve.out"), "rb").read()
+
+    def output(self):
+        texts = [open(p, errors="replace").read()[-3000:] for p in sorted(Path(self.dir).glob("*.log"))]
+        return open(os.path.join(self.dir, "serve.out"), errors="replace").read() + "\n".join(texts)
+
+    def topology(self):
+        with open(os.path.join(self.dir, "topology.json")) as file:
+            return json.load(file)["processes"]
+
+    def workers(self):
+        return [p for p in self.topology() if p["role"] != "router"]
+
+    def get(self, path):
+        return http_json(self.http + path)
+
+    def post(self, path, body, **kwargs):
+        return http_json(self.http + path, body, **kwargs)
+
+    def blocks(self, worker):
+        """{state: blocks} of one worker, from its metrics."""
+        text = urllib.request.urlopen(f"http://{worker['admin']}/metrics", timeout=10).read().decode()
+        rows = re.findall(r'^baton_kv_blocks\{([^}]*)\} (\S+)$', text, re.M)
+        return {re.search(r'state="(\w+)"', labels).group(1): float(value) for labels, value in rows}
+
+    def ledger_is_clean(self):
+        for worker in self.workers():
+            counts = self.blocks(worker)
+            if sum(v for k, v in counts.items() if k not in ("free", "cached")) != 0:
+                return False
+            if sum(counts.values()) == 0:
+                return False
+        return True
+
+    def stop(self, how=signal.SIGINT, limit_s=30):
+        if self.process.poll() is None:
+            self.process.send_signal(how)
+        code = self.process.wait(limit_s)
+        self.log.close()
+        return code
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc):
+        self.channel.close()
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGINT)
+            try:
+                self.process.wait(20)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+
+
+class Answer:
+    """Everything that must be equal between two runs of one request, and where it was computed."""
+
+    def __init__(self, chunks):
+        self.tokens, self.logprobs, self.texts, self.finish = {}, {}, {}, {}
+        self.timings = None
+        self.usage = None
+        for chunk in chunks:
+            choice = chunk.choices[0]
+            rows = self.tokens.setdefault(choice.index, [])
+            assert chunk.token_index == len(rows), "indices arrive once and in order"
+            rows.append(chunk.token_id)
+            self.logprobs.setdefault(choice.index, []).extend(
+                (p, tuple((t.token, t.logprob) for t in tops.entries))
+                for p, tops in zip(choice.logprobs.token_logprobs, choice.logprobs.top_logprobs))
+            self.texts[choice.index] = self.texts.get(choice.index, "") + choice.text
+            if choice.finish_reason:
+                self.finish[choice.index] = choice.finish_reason
+            if chunk.HasField("timings"):
+                self.timings, self.usage = chunk.timings, chunk.usage
+        assert self.timings is not None, "the last chunk carries timings"
+
+    def bits(self):
+        return (self.tokens, self.logprobs, self.texts, self.finish)
+
+
+def complete(server, timeout=300, **fields):
+    """Streams one completion over gRPC."""
+    pb2, pb2_grpc = generated_stubs()
+    stub = pb2_grpc.CompletionServiceStub(server.channel)
+    return Answer(stub.StreamComplete(pb2.CompletionRequest(**fields), timeout=timeout))
+
+
+def in_parallel(calls, width):
+    """Results of the calls in order, at most `width` at a time."""
+    with concurrent.futures.ThreadPoolExecutor(width) as pool:
+        return [future.result() for future in [pool.submit(call) for call in calls]]

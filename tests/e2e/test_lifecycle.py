@@ -1,0 +1,179 @@
+"""Processes, faults, drains and bad starts, seen from outside."""
+import json
+import os
+import signal
+import socket
+import subprocess
+import urllib.request
+
+import pytest
+
+from baton_server import BIN, MODEL, Server, complete, http_json, in_parallel, wait_until
+
+
+def baton(*args, timeout=60):
+    return subprocess.run([BIN, *args], capture_output=True, text=True, timeout=timeout)
+
+
+def open_stream(server, max_tokens):
+    """A raw streaming request whose first bytes have arrived."""
+    host, port = server.router["http"].split(":")
+    connection = socket.create_connection((host, int(port)))
+    body = json.dumps({"prompt": "Count: 1, 2, 3,", "max_tokens": max_tokens, "stream": True,
+                       "ignore_eos": True}).encode()
+    connection.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+                       b"Content-Length: %d\r\n\r\n" % len(body) + body)
+    while b"data:" not in connection.recv(4096):
+        pass
+    return connection
+
+
+def test_topology_lists_three_live_processes(server):
+    rows = server.topology()
+    assert sorted(r["role"] for r in rows) == ["decode", "prefill", "router"]
+    for row in rows:
+        os.kill(row["pid"], 0)
+    assert len({r["pid"] for r in rows}) == 3
+    _, _, public = server.get("/v1/topology")
+    assert {p["worker_id"] for p in public["processes"]} == {r["worker_id"] for r in rows}
+    for process in public["processes"]:
+        if process["role"] != "router":
+            assert process["ready"] is True
+            assert process["kv_blocks"]["free"] > 0
+
+
+def test_a_client_killed_mid_stream_leaves_no_block(server):
+    connection = open_stream(server, 4000)
+    assert not server.ledger_is_clean()
+    connection.close()
+    wait_until(server.ledger_is_clean, 3, "blocks are free after the client left")
+
+
+def test_admin_ports(server):
+    for row in server.topology():
+        for path, wanted in [("/livez", 200), ("/readyz", 200), ("/startupz", 200), ("/nothing", 404)]:
+            try:
+                status = urllib.request.urlopen(f"http://{row['admin']}{path}", timeout=5).status
+            except urllib.error.HTTPError as error:
+                status = error.code
+            assert status == wanted, (row["role"], path)
+        text = urllib.request.urlopen(f"http://{row['admin']}/metrics", timeout=5).read().decode()
+        assert "baton_" in text
+
+
+def test_lost_workers_end_requests_and_come_back():
+    with Server() as server:
+        first = {p["worker_id"]: p for p in server.topology()}
+        for role in ("decode", "prefill"):
+            stream = open_stream(server, 4000)
+            victim = next(p for p in server.topology() if p["role"] == role)
+            os.kill(victim["pid"], signal.SIGKILL)
+            stream.settimeout(20)
+            data = b""
+            if role == "decode":
+                while piece := stream.recv(65536):
+                    data += piece
+                assert b"[DONE]" not in data, "a truncated answer never looks whole"
+                assert b"error" in data
+            stream.close()
+            wait_until(lambda: any(p["role"] == role and p["pid"] != victim["pid"]
+                                   for p in server.topology()), 20, f"{role} is back")
+            wait_until(lambda: http_json(server.http + "/health")[0] == 200, 20, "healthy again")
+
+            def disaggregated():
+                status, _, answer = server.post("/v1/completions", {"prompt": "Hi", "max_tokens": 3})
+                return status == 200 and answer["timings"]["path"] == "disagg"
+
+            wait_until(disaggregated, 20, "disaggregated again")
+            now = {p["worker_id"]: p for p in server.topology()}
+            assert now[victim["worker_id"]]["incarnation"] != first[victim["worker_id"]]["incarnation"]
+        wait_until(server.ledger_is_clean, 15, "no block is held after the faults")
+        assert server.stop() == 0
+
+
+def test_sigterm_drains(server):
+    with Server() as other:
+        stream = open_stream(other, 60)
+        other.process.send_signal(signal.SIGTERM)
+        wait_until(lambda: http_json(other.http + "/health")[0] == 503, 3, "readiness is false at once")
+        stream.settimeout(30)
+        data = b""
+        while b"[DONE]" not in data:
+            piece = stream.recv(65536)
+            assert piece, "the running stream was cut"
+            data += piece
+        assert other.process.wait(30) == 0
+        for row in other.topology() if os.path.exists(other.dir + "/topology.json") else []:
+            with pytest.raises(ProcessLookupError):
+                os.kill(row["pid"], 0)
+
+
+@pytest.mark.parametrize("prefill,decode", [("0", "1"), ("2", "2")])
+def test_other_pool_sizes(prefill, decode):
+    with Server("--prefill", prefill, "--decode", decode) as server:
+        answers = in_parallel([lambda i=i: complete(server, prompt=f"Number {i} is", max_tokens=6, temperature=0)
+                               for i in range(8)], 8)
+        wanted = {"local"} if prefill == "0" else {"disagg"}
+        assert {a.timings.path for a in answers} == wanted
+        if prefill == "2":
+            assert len({a.timings.decode_worker for a in answers}) == 2
+        wait_until(server.ledger_is_clean, 5, "clean")
+
+
+def test_bad_usage_names_the_nearest():
+    for args, text, code in [(["serve", "m", "--kv-memroy", "1G"], "--kv-memory", 2),
+                             (["sevre"], "serve", 2),
+                             (["serve", "smollm2:135n"], "smollm2:135m", 1),
+                             (["serve", "m", "--isa", "avx3"], "avx2", 2),
+                             (["serve", "m", "--threads", "-1"], "[0, 1024]", 2)]:
+        result = baton(*args)
+        assert result.returncode == code, result
+        assert text in result.stderr
+        assert len(result.stderr.strip().splitlines()) == 1
+
+
+def test_bad_config_file(tmp_path):
+    path = tmp_path / "serve.yaml"
+    path.write_text("thraeds: 2\n")
+    result = baton("serve", MODEL, "--config", str(path))
+    assert result.returncode == 2 and "threads" in result.stderr and "thraeds" in result.stderr
+
+
+def test_bad_models(tmp_path):
+    whole = os.path.expanduser(os.environ.get("BATON_HOME", "~/.cache/baton"))
+    source = os.path.join(whole, "models", "SmolLM2-135M-Instruct.Q4_1.gguf")
+    cut = tmp_path / "cut.gguf"
+    with open(source, "rb") as file:
+        cut.write_bytes(file.read(5_000_000))
+    junk = tmp_path / "junk.gguf"
+    junk.write_bytes(b"not a model at all" * 100)
+    for path in (cut, junk, tmp_path / "missing.gguf"):
+        result = baton("serve", str(path), "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--admin",
+                       "127.0.0.1:0")
+        assert result.returncode == 1
+        assert len(result.stderr.strip().splitlines()) == 1, result.stderr
+        inspected = baton("inspect", str(path))
+        assert inspected.returncode == 1 and len(inspected.stderr.strip().splitlines()) == 1
+    assert baton("inspect", source).returncode == 0
+
+
+def test_port_in_use(server):
+    result = baton("serve", MODEL, "--http", server.router["http"], "--grpc", "127.0.0.1:0", "--admin",
+                   "127.0.0.1:0")
+    assert result.returncode == 1
+    assert server.router["http"] in result.stderr
+
+
+def test_kv_memory_too_small():
+    result = baton("serve", MODEL, "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--admin",
+                   "127.0.0.1:0", "--kv-memory", "10MiB")
+    assert result.returncode == 1
+    assert "--kv-memory" in result.stderr or "--max-context" in result.stderr
+
+
+def test_quick_answer_in_one_command():
+    result = baton("run", MODEL, "--prompt", "Why is the sky blue?", "--max-tokens", "40", timeout=120)
+    assert result.returncode == 0, result.stderr
+    lines = result.stdout.strip().splitlines()
+    assert "light" in result.stdout.lower()
+    assert "path=disagg" in lines[-1]
