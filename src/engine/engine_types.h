@@ -1,0 +1,132 @@
+// What goes into an engine and what comes out of it, as plain data. Knows neither grpc nor proto:
+// src/worker converts. Pure values; any thread.
+#ifndef BATON_ENGINE_ENGINE_TYPES_H_
+#define BATON_ENGINE_ENGINE_TYPES_H_
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kvcache/handoff_messages.h"
+#include "kvcache/transport/transport_types.h"
+#include "scheduler/sequence.h"
+#include "src/base/ids.h"
+#include "src/base/status.h"
+#include "src/model/sampling_params.h"
+
+namespace baton {
+
+// One stream of one router; its end cancels all its requests.
+using SessionId = StrongInt<struct SessionIdTag, uint64_t>;
+
+// A placement of a request; (uid, attempt) fences older placements.
+struct RequestKey {
+  RequestUid uid;
+  uint32_t attempt = 0;  // >= 1
+
+  friend auto operator<=>(const RequestKey&, const RequestKey&) = default;
+  template <typename H>
+  friend H AbslHashValue(H state, const RequestKey& key) {
+    return H::combine(std::move(state), key.uid, key.attempt);
+  }
+};
+
+// What a worker does for a request.
+enum class RequestKind : uint8_t {
+  kLocal = 0,   // computes the prompt and decodes
+  kSource = 1,  // computes the prompt and hands it to a decode worker
+  kDest = 2,    // receives the prompt's KV and decodes
+};
+
+// Limits of one request; the engine refuses what lies outside.
+inline constexpr uint32_t kMaxChoices = 128;
+inline constexpr uint32_t kMaxStopTokens = 64;
+inline constexpr uint32_t kMaxTopLogprobs = 20;
+inline constexpr int64_t kMaxDeadlineUs = int64_t{24} * 3600 * 1'000'000;
+
+// Everything an engine needs to know of a request.
+struct RequestSpec {
+  RequestKey key;
+  SessionId session;
+  RequestKind kind = RequestKind::kLocal;
+  Incarnation peer;                // the other worker of the hand-off; 0 when kLocal
+  std::vector<TokenId> tokens;     // prompt, then replayed output (only with one choice)
+  uint32_t num_prompt_tokens = 0;  // how many of them are the prompt, >= 1
+  uint32_t num_choices = 1;        // 1..kMaxChoices
+  uint32_t max_tokens = 1;         // output tokens a choice, replayed ones included
+  SamplingParams sampling;
+  bool ignore_eos = false;         // end-of-generation tokens do not stop
+  std::vector<TokenId> stop_tokens;  // at most kMaxStopTokens
+  int64_t deadline_us = 0;         // from acceptance, (0, kMaxDeadlineUs]
+  std::string tenant;              // salts the hash chain
+};
+
+// One sampled token of one choice.
+struct TokenEvent {
+  SessionId session;
+  RequestKey key;
+  uint32_t choice = 0;
+  uint32_t index = 0;  // output index, from 0
+  TokenId token = 0;
+  FinishReason finish = FinishReason::kNone;  // set on the choice's last token
+  bool has_logprob = false;
+  float logprob = 0;
+  std::span<const TokenLogprob> top_logprobs;  // valid during the listener's call only
+};
+
+// Where a request stands at this worker. A request goes through some of these in this order and ends
+// with exactly one terminal state.
+enum class RequestState : uint8_t {
+  kAccepted = 0,         // never reported
+  kReserved = 1,         // D: blocks are reserved
+  kPrefillStarted = 2,   // the first chunk is planned
+  kPrefillDone = 3,      // token 0 is sampled
+  kGranted = 4,          // P: D's grant has arrived
+  kVerified = 5,         // D: all KV arrived and is verified
+  kDecodeStarted = 6,    // the first decode step starts
+  kFirstStepDone = 7,    // the first decode step ended
+  kHandedOff = 8,        // terminal, P: D applied the transfer
+  kFinished = 9,         // terminal: all choices are finished
+  kRejected = 10,        // terminal: refused before any work
+  kFailed = 11,          // terminal
+  kCancelled = 12,       // terminal: by the router, or its session's end
+};
+inline constexpr bool IsTerminal(RequestState state) { return state >= RequestState::kHandedOff; }
+std::string_view RequestStateName(RequestState state);
+
+// A change of state of one request.
+struct RequestStatus {
+  SessionId session;
+  RequestKey key;
+  RequestState state = RequestState::kAccepted;
+  Status status;                  // why, for rejected and failed
+  uint64_t kv_bytes = 0;          // with verified: bytes that crossed
+  TransportKind transport = TransportKind::kAuto;  // with verified
+  int64_t transfer_us = 0;        // with verified: from the first slice to the last
+  uint32_t retry_after_ms = 0;    // with rejected for load
+};
+
+// Receives what an engine produces. Called on the engine thread, which waits: an implementation
+// copies and returns. Token events of a step come before the states that they cause.
+class EngineListener {
+ public:
+  virtual ~EngineListener() = default;
+  // The tokens of one step, of all sessions.
+  virtual void OnStepEvents(std::span<const TokenEvent> events) = 0;
+  virtual void OnRequestStatus(const RequestStatus& status) = 0;
+};
+
+// Turns hand-off messages into bytes and back, so that the engine needs no wire format. Any thread.
+class HandoffWire {
+ public:
+  virtual ~HandoffWire() = default;
+  virtual std::string Encode(const HandoffMessage& message) const = 0;
+  // InvalidArgument naming the field for anything outside the contract; peers are not trusted.
+  virtual StatusOr<HandoffMessage> Decode(std::string_view bytes) const = 0;
+};
+
+}  // namespace baton
+
+#endif  // BATON_ENGINE_ENGINE_TYPES_H_

@@ -1,0 +1,54 @@
+#include "src/engine/transport_sink.h"
+
+#include <memory>
+#include <utility>
+
+#include "src/base/log.h"
+
+namespace baton {
+
+void EngineTransportSink::OnPeerUp(const PeerUp& peer) {
+  inbox_->Post(PeerConnected{peer.peer, peer.kind});
+}
+
+void EngineTransportSink::OnPeerDown(Incarnation peer, const Status& status) {
+  inbox_->Post(PeerLost{peer, std::string(status.message())});
+}
+
+void EngineTransportSink::OnControl(Incarnation peer, std::string bytes) {
+  auto message = wire_->Decode(bytes);
+  if (!message.ok()) {
+    num_malformed_.fetch_add(1, std::memory_order_relaxed);
+    BATON_LOG_WARN("control message of {} bytes from peer {:016x} is malformed: {}", bytes.size(),
+                   peer.value(), message.status().message());
+    return;
+  }
+  // A full inbox drops the message: hand-offs survive any loss by their leases.
+  inbox_->TryPost(PeerMessage{peer, std::make_unique<HandoffMessage>(*std::move(message))});
+}
+
+void EngineTransportSink::OnReceiveProgress(TransferId transfer, uint32_t slices_done,
+                                            bool complete) {
+  const ReceiveProgress progress{transfer, slices_done, complete};
+  // Only the completion must arrive; it comes once a transfer.
+  if (complete) {
+    inbox_->Post(progress);
+  } else {
+    inbox_->TryPost(progress);
+  }
+}
+
+void EngineTransportSink::OnBadSlice(const BadSlice& slice) {
+  // One that is lost here is found again as a gap.
+  inbox_->TryPost(SliceRefused{slice});
+}
+
+void EngineTransportSink::OnReceiveClosed(TransferId transfer) {
+  inbox_->Post(ReceiveClosed{transfer});
+}
+
+void EngineTransportSink::OnSendClosed(Incarnation peer, TransferId transfer) {
+  inbox_->Post(SendClosed{peer, transfer});
+}
+
+}  // namespace baton

@@ -1,0 +1,41 @@
+// EngineTransportSink: carries the transport's events to an engine's inbox. Called on the transport
+// thread; decodes control messages there, so that the engine thread need not.
+#ifndef BATON_ENGINE_TRANSPORT_SINK_H_
+#define BATON_ENGINE_TRANSPORT_SINK_H_
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+
+#include "kvcache/transport/kv_transport.h"
+#include "src/engine/engine_inbox.h"
+#include "src/engine/engine_types.h"
+
+namespace baton {
+
+// See the file comment.
+class EngineTransportSink : public KvTransportSink {
+ public:
+  // Both outlive the transport.
+  EngineTransportSink(EngineInbox* inbox, const HandoffWire* wire) : inbox_(inbox), wire_(wire) {}
+
+  void OnPeerUp(const PeerUp& peer) override;
+  void OnPeerDown(Incarnation peer, const Status& status) override;
+  void OnControl(Incarnation peer, std::string bytes) override;
+  void OnReceiveProgress(TransferId transfer, uint32_t slices_done, bool complete) override;
+  void OnBadSlice(const BadSlice& slice) override;
+  void OnReceiveClosed(TransferId transfer) override;
+  void OnSendClosed(Incarnation peer, TransferId transfer) override;
+
+  // Control messages that could not be decoded.
+  uint64_t num_malformed() const { return num_malformed_.load(std::memory_order_relaxed); }
+
+ private:
+  EngineInbox* const inbox_;
+  const HandoffWire* const wire_;
+  std::atomic<uint64_t> num_malformed_{0};
+};
+
+}  // namespace baton
+
+#endif  // BATON_ENGINE_TRANSPORT_SINK_H_
