@@ -1,6 +1,6 @@
 // ModelBatch: what one forward pass computes, as plain arrays; and LayerHook, by which the engine
-// sees each layer's KV as soon as it is stored. The model knows neither the scheduler nor who owns a
-// block. Engine thread.
+// sees each layer's KV as soon as it is stored. The model knows neither the scheduler nor who owns
+// a block. Engine thread.
 #ifndef BATON_MODEL_MODEL_BATCH_H_
 #define BATON_MODEL_MODEL_BATCH_H_
 
@@ -14,9 +14,9 @@ namespace baton {
 
 // The rows of one step. The arrays belong to the caller and live until Forward returns.
 struct ModelBatch {
-  std::span<const TokenId> token_ids;       // [rows], each in [0, vocab_size)
-  std::span<const AttentionSpan> spans;     // cover [0, rows) in ascending order without gaps
-  std::span<const uint32_t> logit_rows;     // ascending rows whose logits are wanted; may be empty
+  std::span<const TokenId> token_ids;    // [rows], each in [0, vocab_size)
+  std::span<const AttentionSpan> spans;  // cover [0, rows) in ascending order without gaps
+  std::span<const uint32_t> logit_rows;  // ascending rows whose logits are wanted; may be empty
 
   uint32_t num_rows() const { return static_cast<uint32_t>(token_ids.size()); }
 };

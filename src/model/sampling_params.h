@@ -1,5 +1,4 @@
-// SamplingParams: how one token is chosen from a row of logits. Plain data; any thread. The meaning
-// of each field is that of the public API after validation (proto/baton/v1/worker.proto).
+// SamplingParams: how the tokens of one choice are chosen, as plain data. Any thread.
 #ifndef BATON_MODEL_SAMPLING_PARAMS_H_
 #define BATON_MODEL_SAMPLING_PARAMS_H_
 
@@ -7,32 +6,46 @@
 #include <vector>
 
 #include "src/base/ids.h"
+#include "src/base/status.h"
 
 namespace baton {
+
+inline constexpr uint32_t kMaxTopLogprobs = 20;
+inline constexpr uint32_t kMaxLogitBiases = 1024;
+inline constexpr float kMaxLogitBias = 100.0f;
+// Below this a temperature means greedy (as in vLLM): the division would only lose precision.
+inline constexpr float kMinTemperature = 1e-5f;
 
 // Added to the logit of one token.
 struct LogitBias {
   TokenId token = 0;
-  float bias = 0;  // [-100, 100]
-
-  friend bool operator==(const LogitBias&, const LogitBias&) = default;
+  float bias = 0;  // [-kMaxLogitBias, kMaxLogitBias]
 };
 
-// See the file comment. The default is greedy with everything else off.
+// The meaning of each field is that of the OpenAI API, with vLLM's extensions; the order in which
+// they act is written in sampler.h.
 struct SamplingParams {
-  float temperature = 0;         // [0, 2]; 0 = greedy
-  float top_p = 1;               // (0, 1]; 1 = off
-  uint32_t top_k = 0;            // 0 = off
-  float min_p = 0;               // [0, 1]; 0 = off
-  float repetition_penalty = 1;  // > 0; 1 = off; prompt and output tokens
-  float presence_penalty = 0;    // [-2, 2]; output tokens
-  float frequency_penalty = 0;   // [-2, 2]; output tokens, times their count
-  uint64_t seed = 0;             // key of the counter-based generator
-  std::vector<LogitBias> logit_bias;
-  bool logprobs = false;         // report the natural log probability of the token
-  uint32_t top_logprobs = 0;     // and of so many most likely ones, [0, 20]
-  uint32_t min_tokens = 0;       // stop tokens cannot be chosen at an output index below
+  float temperature = 1.0f;           // [0, 100]; 0 = greedy
+  uint32_t top_k = 0;                 // candidates kept; 0 = off
+  float top_p = 1.0f;                 // [0, 1]; 1 = off
+  float min_p = 0.0f;                 // [0, 1]; 0 = off
+  float repetition_penalty = 1.0f;    // (0, 100]; 1 = off; prompt and output tokens
+  float presence_penalty = 0.0f;      // [-2, 2]; output tokens
+  float frequency_penalty = 0.0f;     // [-2, 2]; output tokens, times their count
+  uint64_t seed = 0;                  // key of the random function
+  uint32_t min_tokens = 0;            // no end of generation before this many output tokens
+  bool logprobs = false;              // log-probability of the chosen token
+  uint32_t top_logprobs = 0;          // and of this many best tokens; <= kMaxTopLogprobs
+  std::vector<LogitBias> logit_bias;  // <= kMaxLogitBiases, a token at most once
+
+  bool greedy() const { return temperature < kMinTemperature; }
+  bool has_penalties() const {
+    return repetition_penalty != 1.0f || presence_penalty != 0.0f || frequency_penalty != 0.0f;
+  }
 };
+
+// InvalidArgument naming the field, its value and its range.
+absl::Status ValidateSamplingParams(const SamplingParams& params, uint32_t vocab_size);
 
 }  // namespace baton
 

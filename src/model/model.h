@@ -1,0 +1,117 @@
+// Model: the weights of one model and its forward pass. Knows rows, blocks and logits; not
+// sequences, and not who owns a block.
+//
+// Threading: Load anywhere; afterwards the const accessors from any thread, Forward from one thread
+// at a time (the engine thread), which is also the only one that may use the ThreadPool meanwhile.
+//
+// Invariants
+//  1. All memory is taken by Load; Forward allocates nothing and takes no lock.
+//  2. The bits of a row's logits and of its K and V depend on the weights, numerics_id() and the
+//  tokens of
+//     its sequence up to it only: not on the other rows, the chunking, the block ids, the number
+//     of threads, or whether logits of other rows are wanted.
+//  3. Forward writes only the KV slots of its rows, and zeros into the unused token slots of a
+//  block that
+//     they leave part-full.
+#ifndef BATON_MODEL_MODEL_H_
+#define BATON_MODEL_MODEL_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kernels/ops.h"
+#include "kvcache/kv_view.h"
+#include "src/base/status.h"
+#include "src/device/aligned_buffer.h"
+#include "src/device/thread_pool.h"
+#include "src/model/gguf.h"
+#include "src/model/model_batch.h"
+#include "src/model/model_config.h"
+
+namespace baton {
+
+// What a model is loaded for; decides its working memory.
+struct ModelOptions {
+  ThreadPool* pool = nullptr;  // not owned; outlives the model
+  Isa isa = Isa::kAuto;
+  KvDtype kv_dtype = KvDtype::kBf16;
+  uint32_t block_size = 16;   // tokens of a KV block
+  uint32_t max_rows = 1024;   // rows of one Forward
+  uint32_t max_context = 0;   // positions of one sequence; 0 = the model's context length
+  uint64_t tokenizer_id = 0;  // part of numerics_id
+};
+
+struct LayerWeights;   // model_weights.h
+struct ModelWeights;   // model_weights.h
+class ModelWorkspace;  // model_workspace.h
+
+// Weights plus forward pass; see the file comment.
+class Model {
+ public:
+  // Checks, packs and hashes the tensors of `file`, which is not needed afterwards. Errors as
+  // ReadModelConfig; InvalidArgument for options out of range; FailedPrecondition when `isa` cannot
+  // run here; ResourceExhausted when memory is short. Costs one read of the file.
+  static absl::StatusOr<std::unique_ptr<Model>> Load(const GgufFile& file,
+                                                     const ModelOptions& options);
+  ~Model();
+  Model(const Model&) = delete;
+  Model& operator=(const Model&) = delete;
+
+  // Computes the rows of `batch`: stores their K and V in `kv`, and writes the logits of the wanted
+  // rows to `logits` [logit_rows, vocab_size] in their order. `hook` may be null. InvalidArgument
+  // with the values, before anything is written, when a size, token, position or block lies outside
+  // what the model was loaded for.
+  absl::Status Forward(const ModelBatch& batch, const KvView& kv, LayerHook* hook,
+                       std::span<float> logits);
+
+  const ModelConfig& config() const { return config_; }
+  const KvLayout& layout() const { return layout_; }  // of every KvView given to Forward
+  uint32_t max_rows() const { return max_rows_; }
+  uint32_t max_context() const { return max_context_; }
+  const Ops& ops() const { return *ops_; }
+
+  // Hash of the config and of every tensor's bytes, 32 hex digits. Equal ids = equal weights.
+  const std::string& weights_id() const { return weights_id_; }
+  // Hash of everything that decides bits, 32 hex digits: two models of equal numerics_id give equal
+  // bits.
+  const std::string& numerics_id() const { return numerics_id_; }
+  // The parts of numerics_id in words: "weights=... tokenizer=... arithmetic=... kv=...".
+  const std::string& numerics_text() const { return numerics_text_; }
+
+  size_t weight_bytes() const;         // packed, all tensors
+  size_t workspace_bytes() const;      // activations and tables
+  size_t bytes_read_per_step() const;  // weights that one Forward with logits streams from memory
+
+ private:
+  Model();
+
+  absl::Status CheckBatch(const ModelBatch& batch, const KvView& kv, std::span<float> logits) const;
+  void RunLayers(const ModelBatch& batch, const KvView& kv, LayerHook* hook);
+  void StoreKv(uint32_t layer, const ModelBatch& batch, const KvView& kv);
+  void AttendAndFeedForward(uint32_t layer, std::span<const AttentionSpan> spans, uint32_t rows,
+                            const KvView& kv);
+  // Moves the wanted rows of the residual stream and of q to the front.
+  std::span<const AttentionSpan> KeepLogitRows(const ModelBatch& batch);
+
+  // Constant after Load.
+  ModelConfig config_;
+  KvLayout layout_;
+  const Ops* ops_ = nullptr;
+  ThreadPool* pool_ = nullptr;
+  uint32_t max_rows_ = 0;
+  uint32_t max_context_ = 0;
+  std::string weights_id_;
+  std::string numerics_id_;
+  std::string numerics_text_;
+  std::unique_ptr<ModelWeights> weights_;
+  // Owned by the thread that calls Forward.
+  std::unique_ptr<ModelWorkspace> workspace_;
+};
+
+}  // namespace baton
+
+#endif  // BATON_MODEL_MODEL_H_

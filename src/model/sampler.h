@@ -1,0 +1,109 @@
+// Sampler: one row of logits and the history of a choice -> the next token. A pure function: given
+// equal logits, params, history and output index it gives equal bits on every machine, so that a
+// choice can be continued anywhere (run(0..n) == run(0..i) + resume(i..n) for every cut i).
+//
+// The order of operations (each is off by default):
+//   1. repetition penalty r on tokens of prompt and output: l > 0 ? l / r : l * r   (CTRL, 2019)
+//   2. frequency penalty: l -= frequency * count; presence penalty: l -= presence if count > 0,
+//   where
+//      count is the number of times the token was output
+//   3. logit_bias: l += bias
+//   4. min_tokens: end-of-generation and stop tokens get -infinity while index < min_tokens
+//   -- temperature 0: the token of the largest l, ties by lowest id. Else:
+//   5. temperature: l = l / T
+//   6. top_k: the k largest l
+//   7. top_p: the shortest prefix, by descending probability, whose sum reaches top_p times the sum
+//   of all
+//      that top_k left; at least one
+//   8. min_p: of those, the ones whose probability is >= min_p times the largest
+//   9. the token of the largest l + Gumbel(u), ties by lowest id.
+//      Gumbel(u) = -log(-log(1 - u)), u = (w + 0.5) * 2^-32, w the first word of Philox4x32-10 with
+//      key = seed and counter = (output index, choice, token id, 0)
+// Steps 6 and 7 sort by descending l, then ascending id. A NaN logit counts as -infinity.
+//
+// Log-probabilities are those of the model: log-softmax of the logits before step 1 (vLLM's
+// default, logprobs_mode=raw_logprobs).
+//
+// No libm (kernels/math.h), no contraction. No allocation after construction.
+#ifndef BATON_MODEL_SAMPLER_H_
+#define BATON_MODEL_SAMPLER_H_
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "src/base/ids.h"
+#include "src/base/status.h"
+#include "src/model/sampler_state.h"
+#include "src/model/sampling_params.h"
+
+namespace baton {
+
+// A token and the natural logarithm of its probability.
+struct TokenLogprob {
+  TokenId token = 0;
+  float logprob = 0;
+  friend bool operator==(const TokenLogprob&, const TokenLogprob&) = default;
+};
+
+// What Sample is asked.
+struct SampleQuery {
+  const SamplingParams* params = nullptr;
+  const SamplerState* state =
+      nullptr;          // history of the choice; its num_output() is the output index
+  uint32_t choice = 0;  // 0..n-1
+  std::span<const TokenId> stop_tokens;  // masked like end-of-generation tokens by min_tokens
+  std::span<const float> logits;         // [vocab_size]
+};
+
+// What Sample answers. Self-contained, so that the tokens of a whole step can be kept side by side.
+struct SampledToken {
+  TokenId token = 0;
+  bool has_logprob = false;
+  float logprob = 0;
+  uint32_t num_top = 0;  // entries of `top` that are set; best first, ties by lowest id
+  std::array<TokenLogprob, kMaxTopLogprobs> top;
+
+  std::span<const TokenLogprob> top_logprobs() const { return {top.data(), num_top}; }
+};
+
+// Holds the working memory and the end-of-generation tokens; one thread at a time.
+class Sampler {
+ public:
+  // `eog_tokens`: the model's end-of-generation ids.
+  Sampler(uint32_t vocab_size, std::span<const TokenId> eog_tokens);
+
+  // Fills `out`. DataLoss, and `out` unspecified, when no token is left to choose (all logits
+  // are NaN or -infinity): the request must fail, not answer nonsense. Costs one pass over the
+  // logits when greedy without logprobs, some passes otherwise.
+  absl::Status Sample(const SampleQuery& query, SampledToken& out);
+
+  uint32_t vocab_size() const { return vocab_size_; }
+
+ private:
+  // One token that may still be chosen; l is the logit after the steps so far.
+  struct Candidate {
+    float l;
+    TokenId token;
+  };
+
+  std::span<const float> AdjustLogits(const SampleQuery& query);
+  void MaskEndOfGeneration(const SampleQuery& query);
+  TokenId PickRandom(const SampleQuery& query, std::span<const float> logits, float largest);
+  void KeepTopK(std::span<const float> logits, uint32_t top_k);
+  void KeepTopP(std::span<const float> logits, float largest, float top_p);
+  void KeepMinP(float largest, float min_p);
+  void FillLogprobs(const SampleQuery& query, SampledToken& out);
+
+  // Constant after construction.
+  uint32_t vocab_size_;
+  std::vector<TokenId> eog_tokens_;
+  // Working memory.
+  std::vector<float> adjusted_;        // [vocab_size]
+  std::vector<Candidate> candidates_;  // capacity vocab_size
+};
+
+}  // namespace baton
+
+#endif  // BATON_MODEL_SAMPLER_H_
