@@ -112,6 +112,7 @@ struct Route {
   uint32_t prefill_idx = 0;  // with kDisagg
   uint32_t decode_idx = 0;   // with kDisagg and kLocal
   bool exact = true;         // false: an inexact pair
+  bool has_room = true;      // false: the blocks were not free in the snapshot, D may refuse
 };
 
 // O(prefill x decode + links); allocates nothing.

@@ -112,7 +112,8 @@ class Scheduler {
   // the step, 0 = do not learn from it. Finished sequences are gone afterwards.
   void Finish(std::span<const ItemResult> results, int64_t elapsed_us, int64_t now_us);
 
-  // True when Plan would find something to compute or could by time alone.
+  // True while some sequence waits, prefills or decodes. If Plan is empty all the same, every one
+  // of them waits for blocks that others hold (hand-offs, reservations): wait for an event.
   bool HasWork() const;
   SchedulerLoad Load() const;
   const StepCost& cost() const { return cost_; }
@@ -131,35 +132,50 @@ class Scheduler {
   uint32_t BlocksFor(uint32_t num_tokens) const {
     return (num_tokens + config_.block_size - 1) / config_.block_size;
   }
-  Status CanEverFit(const SequenceSpec& spec, bool decodes_here) const;
-  Sequence* Insert(SequenceSpec spec, int64_t now_us);
+  // True when the sequence leaves at prompt end instead of decoding in place.
+  bool LeavesAtPromptEnd(const Sequence& sequence) const {
+    return config_.role == SchedulerRole::kPrefill || sequence.spec.num_choices > 1;
+  }
+  // Blocks that a prompt takes when its first chunk is planned.
+  uint32_t BlocksToAdmit(const SequenceSpec& spec) const;
+  Status CheckFits(const SequenceSpec& spec) const;
+  // Blocks kept back from new prompts and reservations, for sequences that decode.
+  uint32_t GrowthReserve() const;
+
+  Sequence* Insert(SequenceSpec spec, int64_t arrival_us);
+  // Takes a sequence out of its list and the counters; its blocks stay.
+  void Unlist(Sequence* sequence);
   void Erase(Sequence* sequence);
+  void Enqueue(Sequence* sequence);
+  void StartDecoding(Sequence* sequence);
   void StartChoices(const SequenceSpec& spec, std::span<const BlockHandle> blocks,
                     std::span<const ChoiceStart> starts, std::vector<BlockCopy>* copies,
                     int64_t arrival_us);
-  void Enqueue(Sequence* sequence);
-  void PromoteReady();
+
   void PlanDecode();
+  // Gives the sequence the block that its next token needs; false when it lost its own instead.
   bool EnsureBlock(Sequence* sequence);
   Sequence* YoungestHolder() const;
   void Preempt(Sequence* sequence);
   void PlanPrefill();
+  // The next prompt to work on: admits a waiting one when it comes first and fits.
+  Sequence* NextPrompt(size_t* next_prefilling);
   bool Admit(Sequence* sequence);
+  // Tokens of the prompt that still fit in this step, 0 = none.
   uint32_t ChunkFor(const Sequence& sequence) const;
   void AddChunk(Sequence* sequence, uint32_t num_tokens);
   void FinishItem(const BatchItem& item, const ItemResult& result);
-  uint32_t GrowthReserve() const;
 
   const SchedulerConfig config_;
   BlockPool* const pool_;
   absl::flat_hash_map<SequenceId, std::unique_ptr<Sequence>> sequences_;
-  List waiting_;     // preempted by age first, then by priority
+  List waiting_;     // preempted ones by age, then the others by priority
   List prefilling_;  // by priority
-  List decoding_;    // ready and running, by age
+  List decoding_;    // ready and running, by age: the first max_running run
   uint32_t num_prompt_done_ = 0;
-  uint32_t num_running_ = 0;
-  uint64_t backlog_tokens_ = 0;
+  uint64_t backlog_tokens_ = 0;  // of waiting_ and prefilling_
   uint64_t num_preemptions_ = 0;
+  bool blocked_ = false;  // the first waiting prompt found no blocks in the last plan
   bool in_step_ = false;
   BatchPlan plan_;
   StepCost cost_;

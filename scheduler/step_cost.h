@@ -11,6 +11,7 @@
 #define BATON_SCHEDULER_STEP_COST_H_
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 
 namespace baton {
@@ -42,8 +43,6 @@ class StepCost {
   uint32_t MaxChunk(const StepShape& shape, uint32_t first_pos, uint32_t limit,
                     int64_t target_us) const;
 
-  // Microseconds to compute tokens [first_pos, first_pos + num_tokens) in steps of `chunk`.
-  int64_t PrefillUs(uint32_t first_pos, uint32_t num_tokens, uint32_t chunk) const;
   uint64_t num_measurements() const { return num_measurements_; }
   // Average of the last decode-only steps; 0 = none yet.
   int64_t decode_step_us() const { return decode_step_us_; }

@@ -1,0 +1,482 @@
+#include "scheduler/scheduler.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "src/base/check.h"
+
+namespace baton {
+namespace {
+
+bool IsOlder(const Sequence* a, const Sequence* b) {
+  return std::pair(a->arrival_us, a->id()) < std::pair(b->arrival_us, b->id());
+}
+
+// Preempted ones first, by age: they have waited before. Then by priority.
+bool WaitsBefore(const Sequence* a, const Sequence* b) {
+  if (a->preempted != b->preempted) return a->preempted;
+  if (a->preempted) return IsOlder(a, b);
+  return std::pair(a->priority_us, a->id()) < std::pair(b->priority_us, b->id());
+}
+
+bool ComesFirst(const Sequence* a, const Sequence* b) {
+  return std::pair(a->priority_us, a->id()) < std::pair(b->priority_us, b->id());
+}
+
+void EraseFrom(std::vector<Sequence*>* list, Sequence* sequence) {
+  const auto found = std::find(list->begin(), list->end(), sequence);
+  BATON_CHECK(found != list->end(), "sequence {} is not in its list", sequence->id());
+  list->erase(found);
+}
+
+// When a prompt with this many tokens left would be due, had it to be served at the aging rate.
+int64_t PriorityUs(const Sequence& sequence, uint32_t aging_tokens_per_s) {
+  return sequence.arrival_us +
+         int64_t{sequence.num_remaining()} * 1'000'000 / int64_t{aging_tokens_per_s};
+}
+
+}  // namespace
+
+Scheduler::Scheduler(const SchedulerConfig& config, BlockPool* pool)
+    : config_(config), pool_(pool) {
+  BATON_CHECK(config.block_size >= 1 && config.max_running >= 1 && config.max_prefilling >= 1 &&
+                  config.max_waiting >= 1 && config.max_chunk >= 1 &&
+                  config.aging_tokens_per_s >= 1,
+              "a limit of the scheduler is 0");
+  // Decode rows never crowd the smallest chunk out of a step.
+  BATON_CHECK(config.max_batch_tokens >= config.max_running + config.block_size,
+              "{} tokens a step for {} rows and a chunk of {}", config.max_batch_tokens,
+              config.max_running, config.block_size);
+  plan_.items.reserve(config.max_running + config.max_prefilling);
+  plan_.started.reserve(config.max_prefilling);
+  plan_.preempted.reserve(config.max_running + config.max_prefilling);
+  waiting_.reserve(config.max_waiting + config.max_running);
+  prefilling_.reserve(config.max_prefilling);
+  decoding_.reserve(config.max_running);
+}
+
+Scheduler::~Scheduler() {
+  for (auto& [id, sequence] : sequences_) sequence->table.Release(pool_);
+}
+
+// ---- Sequences come and go.
+
+uint32_t Scheduler::BlocksToReserve(uint32_t num_tokens, uint32_t num_choices) const {
+  return BlocksFor(num_tokens) + num_choices;
+}
+
+uint32_t Scheduler::BlocksToAdmit(const SequenceSpec& spec) const {
+  const uint32_t num_tokens = static_cast<uint32_t>(spec.tokens.size());
+  // Choices are divided at prompt end and must not fail then; a single one grows block by block.
+  const bool divides = config_.role != SchedulerRole::kPrefill && spec.num_choices > 1;
+  return divides ? BlocksToReserve(num_tokens, spec.num_choices) : BlocksFor(num_tokens);
+}
+
+Status Scheduler::CheckFits(const SequenceSpec& spec) const {
+  const uint64_t num_tokens = spec.tokens.size();
+  if (num_tokens == 0 || spec.num_prompt_tokens == 0 || spec.num_prompt_tokens > num_tokens) {
+    return InvalidArgument("{} prompt tokens of {} tokens", spec.num_prompt_tokens, num_tokens);
+  }
+  const uint32_t max_total = spec.limits.MaxTotalTokens(spec.num_prompt_tokens);
+  if (num_tokens >= max_total) {
+    return OutOfRange("{} tokens leave no room to generate: the sequence may have {} (context {})",
+                      num_tokens, max_total, spec.limits.max_context);
+  }
+  uint32_t need = BlocksToAdmit(spec);
+  if (config_.role != SchedulerRole::kPrefill) {
+    need = std::max(need, BlocksFor(max_total - 1));
+    need = std::max(need, BlocksToReserve(static_cast<uint32_t>(num_tokens), spec.num_choices));
+  }
+  if (need > pool_->num_blocks()) {
+    return OutOfRange("the sequence may need {} KV blocks of {} tokens, the pool has {}", need,
+                      config_.block_size, pool_->num_blocks());
+  }
+  return OkStatus();
+}
+
+Status Scheduler::AddWaiting(SequenceSpec spec, int64_t now_us) {
+  BATON_CHECK(!in_step_, "sequence {} is added during a step", spec.id);
+  BATON_RETURN_IF_ERROR(CheckFits(spec));
+  if (waiting_.size() >= config_.max_waiting) {
+    return ResourceExhausted("{} sequences wait already, the limit is {}", waiting_.size(),
+                             config_.max_waiting);
+  }
+  Enqueue(Insert(std::move(spec), now_us));
+  return OkStatus();
+}
+
+uint32_t Scheduler::GrowthReserve() const {
+  // With 16 tokens a block one sequence in 16 grows in a step: a quarter covers four steps.
+  return (static_cast<uint32_t>(decoding_.size()) + 3) / 4;
+}
+
+Status Scheduler::CanReserve(const SequenceSpec& spec) const {
+  BATON_RETURN_IF_ERROR(CheckFits(spec));
+  const uint32_t need =
+      BlocksToReserve(static_cast<uint32_t>(spec.tokens.size()), spec.num_choices);
+  const bool owed = !waiting_.empty() && (blocked_ || waiting_.front()->preempted);
+  if (owed) {
+    return ResourceExhausted("sequence {} waits for KV blocks", waiting_.front()->id());
+  }
+  if (pool_->num_free() < need + GrowthReserve()) {
+    return ResourceExhausted("the request needs {} KV blocks, {} are free, {} are kept to decode",
+                             need, pool_->num_free(), GrowthReserve());
+  }
+  return OkStatus();
+}
+
+void Scheduler::AddBound(const SequenceSpec& spec, std::span<const BlockHandle> blocks,
+                         std::span<const ChoiceStart> starts, std::vector<BlockCopy>* copies,
+                         int64_t now_us) {
+  BATON_CHECK(!in_step_, "sequence {} is bound during a step", spec.id);
+  StartChoices(spec, blocks, starts, copies, now_us);
+}
+
+void Scheduler::Fork(SequenceId id, std::span<const ChoiceStart> starts,
+                     std::vector<BlockCopy>* copies) {
+  BATON_CHECK(!in_step_, "sequence {} is divided during a step", id);
+  const auto found = sequences_.find(id);
+  BATON_CHECK(found != sequences_.end() && found->second->state == SequenceState::kPromptDone,
+              "sequence {} is not at its prompt's end", id);
+  Sequence* parent = found->second.get();
+  const std::vector<BlockHandle> blocks = parent->table.Take();
+  const SequenceSpec spec = std::move(parent->spec);
+  const int64_t arrival_us = parent->arrival_us;
+  --num_prompt_done_;
+  sequences_.erase(found);
+  StartChoices(spec, blocks, starts, copies, arrival_us);
+}
+
+void Scheduler::StartChoices(const SequenceSpec& spec, std::span<const BlockHandle> blocks,
+                             std::span<const ChoiceStart> starts, std::vector<BlockCopy>* copies,
+                             int64_t arrival_us) {
+  const uint32_t num_tokens = static_cast<uint32_t>(spec.tokens.size());
+  const uint32_t num_data = BlocksFor(num_tokens);
+  BATON_CHECK(blocks.size() >= num_data, "{} blocks for {} tokens", blocks.size(), num_tokens);
+  std::vector<Sequence*> started;
+  std::vector<BlockTable*> tables;
+  for (const ChoiceStart& start : starts) {
+    if (start.finished) continue;
+    SequenceSpec own = spec;
+    own.id = start.id;
+    own.choice = start.choice;
+    own.num_choices = 1;
+    started.push_back(Insert(std::move(own), arrival_us));
+    tables.push_back(&started.back()->table);
+    started.back()->spec.tokens.push_back(start.first_token);
+    started.back()->num_computed = num_tokens;
+  }
+  DivideAmongChoices(blocks.first(num_data), blocks.subspan(num_data),
+                     num_tokens % config_.block_size, tables, pool_, copies);
+  for (Sequence* sequence : started) StartDecoding(sequence);
+}
+
+Sequence* Scheduler::Insert(SequenceSpec spec, int64_t arrival_us) {
+  auto sequence = std::make_unique<Sequence>();
+  sequence->spec = std::move(spec);
+  sequence->arrival_us = arrival_us;
+  // The token after the last computed one is held too, so one more than the limit of KV.
+  const uint32_t max_total = sequence->spec.limits.MaxTotalTokens(sequence->spec.num_prompt_tokens);
+  sequence->spec.tokens.reserve(max_total + 1);
+  sequence->table.Reserve(BlocksFor(max_total) + sequence->spec.num_choices);
+  Sequence* raw = sequence.get();
+  const bool inserted = sequences_.emplace(raw->id(), std::move(sequence)).second;
+  BATON_CHECK(inserted, "sequence {} exists already", raw->id());
+  return raw;
+}
+
+void Scheduler::Enqueue(Sequence* sequence) {
+  sequence->state = SequenceState::kWaiting;
+  sequence->priority_us = PriorityUs(*sequence, config_.aging_tokens_per_s);
+  backlog_tokens_ += sequence->num_remaining();
+  waiting_.insert(std::upper_bound(waiting_.begin(), waiting_.end(), sequence, WaitsBefore),
+                  sequence);
+}
+
+void Scheduler::StartDecoding(Sequence* sequence) {
+  const SequenceLimits& limits = sequence->spec.limits;
+  BATON_CHECK(limits.After(sequence->spec.num_prompt_tokens, sequence->num_output_tokens(),
+                           /*is_stop=*/false) == FinishReason::kNone,
+              "sequence {} with {} + {} tokens is at its end", sequence->id(),
+              sequence->spec.num_prompt_tokens, sequence->num_output_tokens());
+  sequence->table.SetState(pool_, BlockState::kBound);
+  sequence->state = SequenceState::kReady;
+  decoding_.insert(std::upper_bound(decoding_.begin(), decoding_.end(), sequence, IsOlder),
+                   sequence);
+}
+
+void Scheduler::Unlist(Sequence* sequence) {
+  switch (sequence->state) {
+    case SequenceState::kWaiting:
+      backlog_tokens_ -= sequence->num_remaining();
+      return EraseFrom(&waiting_, sequence);
+    case SequenceState::kPrefilling:
+      backlog_tokens_ -= sequence->num_remaining();
+      return EraseFrom(&prefilling_, sequence);
+    case SequenceState::kPromptDone:
+      --num_prompt_done_;
+      return;
+    case SequenceState::kReady:
+    case SequenceState::kRunning:
+      return EraseFrom(&decoding_, sequence);
+  }
+}
+
+void Scheduler::Erase(Sequence* sequence) {
+  Unlist(sequence);
+  sequence->table.Release(pool_);
+  sequences_.erase(sequence->id());
+}
+
+bool Scheduler::Remove(SequenceId id) {
+  BATON_CHECK(!in_step_, "sequence {} is removed during a step", id);
+  const auto found = sequences_.find(id);
+  if (found == sequences_.end()) return false;
+  Erase(found->second.get());
+  return true;
+}
+
+const Sequence* Scheduler::Find(SequenceId id) const {
+  const auto found = sequences_.find(id);
+  return found == sequences_.end() ? nullptr : found->second.get();
+}
+
+// ---- A step.
+
+const BatchPlan& Scheduler::Plan(int64_t now_us) {
+  (void)now_us;  // priorities are fixed times: nothing is reordered by waiting
+  BATON_CHECK(!in_step_, "a step is planned before the last one is finished");
+  plan_.items.clear();
+  plan_.started.clear();
+  plan_.preempted.clear();
+  plan_.shape = {};
+  PlanDecode();
+  PlanPrefill();
+  plan_.predicted_us = cost_.PredictUs(plan_.shape);
+  in_step_ = !plan_.items.empty();
+  return plan_;
+}
+
+void Scheduler::PlanDecode() {
+  // Oldest first, and the youngest loses its blocks: what is planned already is never a victim.
+  size_t i = 0;
+  while (i < decoding_.size()) {
+    Sequence* sequence = decoding_[i];
+    if (i >= config_.max_running) {
+      sequence->state = SequenceState::kReady;
+      ++i;
+      continue;
+    }
+    if (!EnsureBlock(sequence)) continue;  // it left the list
+    sequence->state = SequenceState::kRunning;
+    sequence->planned = true;
+    plan_.shape.AddDecode(sequence->num_computed);
+    plan_.items.push_back({.id = sequence->id(),
+                           .sequence = sequence,
+                           .first_pos = sequence->num_computed,
+                           .num_tokens = 1,
+                           .is_decode = true,
+                           .wants_logits = true});
+    ++i;
+  }
+}
+
+bool Scheduler::EnsureBlock(Sequence* sequence) {
+  if (sequence->table.size() >= BlocksFor(sequence->num_computed + 1)) return true;
+  while (!sequence->table.Grow(pool_, 1, BlockState::kBound, sequence->spec.uid)) {
+    Sequence* victim = YoungestHolder();
+    Preempt(victim);
+    if (victim == sequence) return false;
+  }
+  return true;
+}
+
+Sequence* Scheduler::YoungestHolder() const {
+  Sequence* youngest = decoding_.empty() ? nullptr : decoding_.back();
+  for (Sequence* sequence : prefilling_) {
+    if (youngest == nullptr || IsOlder(youngest, sequence)) youngest = sequence;
+  }
+  BATON_CHECK(youngest != nullptr, "no sequence holds a block");
+  return youngest;
+}
+
+void Scheduler::Preempt(Sequence* sequence) {
+  BATON_CHECK(!sequence->planned, "sequence {} is in the plan already", sequence->id());
+  Unlist(sequence);
+  sequence->table.Release(pool_);
+  sequence->num_computed = 0;
+  sequence->preempted = true;
+  ++sequence->num_preemptions;
+  ++num_preemptions_;
+  plan_.preempted.push_back(sequence->id());
+  Enqueue(sequence);
+}
+
+void Scheduler::PlanPrefill() {
+  for (Sequence* sequence : prefilling_) {
+    sequence->priority_us = PriorityUs(*sequence, config_.aging_tokens_per_s);
+  }
+  std::sort(prefilling_.begin(), prefilling_.end(), ComesFirst);
+  blocked_ = false;
+  size_t next_prefilling = 0;
+  while (plan_.items.size() < config_.max_running + config_.max_prefilling) {
+    Sequence* sequence = NextPrompt(&next_prefilling);
+    if (sequence == nullptr) return;
+    const uint32_t num_tokens = ChunkFor(*sequence);
+    if (num_tokens == 0) return;
+    AddChunk(sequence, num_tokens);
+  }
+}
+
+Sequence* Scheduler::NextPrompt(size_t* next_prefilling) {
+  Sequence* running =
+      *next_prefilling < prefilling_.size() ? prefilling_[*next_prefilling] : nullptr;
+  Sequence* waiting = waiting_.empty() ? nullptr : waiting_.front();
+  const bool waiting_first = waiting != nullptr && (running == nullptr || waiting->preempted ||
+                                                    ComesFirst(waiting, running));
+  if (waiting_first && !blocked_ && prefilling_.size() < config_.max_prefilling &&
+      ChunkFor(*waiting) > 0) {
+    if (Admit(waiting)) {
+      // In front of those that come later, so that the order of prefilling_ is that of this step.
+      prefilling_.insert(prefilling_.begin() + static_cast<std::ptrdiff_t>(*next_prefilling),
+                         waiting);
+      ++*next_prefilling;
+      return waiting;
+    }
+    blocked_ = true;
+  }
+  if (running != nullptr) ++*next_prefilling;
+  return running;
+}
+
+bool Scheduler::Admit(Sequence* sequence) {
+  const uint32_t need = BlocksToAdmit(sequence->spec);
+  if (pool_->num_free() < need + GrowthReserve()) return false;
+  const bool grown = sequence->table.Grow(pool_, need, BlockState::kComputing, sequence->spec.uid);
+  BATON_CHECK(grown, "{} blocks are free, {} are not to be had", pool_->num_free(), need);
+  waiting_.erase(waiting_.begin());
+  sequence->state = SequenceState::kPrefilling;
+  if (sequence->num_preemptions == 0) plan_.started.push_back(sequence->id());
+  return true;
+}
+
+uint32_t Scheduler::ChunkFor(const Sequence& sequence) const {
+  const bool mixed = plan_.shape.decode_rows > 0;
+  const int64_t target_us = mixed ? config_.target_mixed_step_us : config_.target_step_us;
+  const uint32_t room = config_.max_batch_tokens - plan_.num_tokens();
+  const uint32_t limit = std::min({sequence.num_remaining(), config_.max_chunk, room});
+  if (limit == 0) return 0;
+  const uint32_t fit = cost_.MaxChunk(plan_.shape, sequence.num_computed, limit, target_us);
+  if (fit == sequence.num_remaining()) return fit;
+  // Chunks end at block boundaries, so that each one fills its blocks and they can be sealed.
+  const uint32_t aligned = fit / config_.block_size * config_.block_size;
+  if (aligned > 0) return aligned;
+  // One block of one prompt is computed in every step, however much decodes.
+  return plan_.shape.prefill_tokens == 0 ? std::min(limit, config_.block_size) : 0;
+}
+
+void Scheduler::AddChunk(Sequence* sequence, uint32_t num_tokens) {
+  const bool is_last = num_tokens == sequence->num_remaining();
+  sequence->planned = true;
+  plan_.shape.AddPrefill(sequence->num_computed, num_tokens);
+  plan_.items.push_back({.id = sequence->id(),
+                         .sequence = sequence,
+                         .first_pos = sequence->num_computed,
+                         .num_tokens = num_tokens,
+                         .wants_logits = is_last,
+                         .ends_prompt = is_last && LeavesAtPromptEnd(*sequence)});
+}
+
+void Scheduler::Finish(std::span<const ItemResult> results, int64_t elapsed_us, int64_t now_us) {
+  (void)now_us;
+  BATON_CHECK(results.size() == plan_.items.size(), "{} results for {} items", results.size(),
+              plan_.items.size());
+  in_step_ = false;
+  cost_.Measure(plan_.shape, elapsed_us);
+  for (size_t i = 0; i < results.size(); ++i) FinishItem(plan_.items[i], results[i]);
+  plan_.items.clear();  // the sequences they point to may be gone
+}
+
+void Scheduler::FinishItem(const BatchItem& item, const ItemResult& result) {
+  const auto found = sequences_.find(item.id);
+  BATON_CHECK(found != sequences_.end(), "sequence {} left during its step", item.id);
+  Sequence* sequence = found->second.get();
+  sequence->planned = false;
+  sequence->num_computed += item.num_tokens;
+  if (!item.is_decode) backlog_tokens_ -= item.num_tokens;
+  if (item.ends_prompt) {
+    EraseFrom(&prefilling_, sequence);
+    sequence->state = SequenceState::kPromptDone;
+    ++num_prompt_done_;
+    return;
+  }
+  if (!item.wants_logits) return;
+  if (result.finished) return Erase(sequence);
+  sequence->spec.tokens.push_back(result.token);
+  if (!item.is_decode) {
+    EraseFrom(&prefilling_, sequence);
+    return StartDecoding(sequence);
+  }
+  BATON_CHECK(sequence->num_tokens() < sequence->MaxKvTokens() + 1,
+              "sequence {} has {} tokens of at most {} and goes on", sequence->id(),
+              sequence->num_tokens(), sequence->MaxKvTokens() + 1);
+}
+
+// ---- Reports.
+
+bool Scheduler::HasWork() const {
+  return !waiting_.empty() || !prefilling_.empty() || !decoding_.empty();
+}
+
+SchedulerLoad Scheduler::Load() const {
+  SchedulerLoad load;
+  load.num_waiting = static_cast<uint32_t>(waiting_.size());
+  load.num_prefilling = static_cast<uint32_t>(prefilling_.size());
+  load.num_prompt_done = num_prompt_done_;
+  load.num_running = static_cast<uint32_t>(decoding_.size());
+  load.backlog_tokens = backlog_tokens_;
+  load.num_preemptions = num_preemptions_;
+  double us_per_token = 0;
+  if (cost_.prefill_tokens_per_s() > 0) {
+    us_per_token = 1e6 / cost_.prefill_tokens_per_s();
+  } else {
+    StepShape chunk;
+    chunk.AddPrefill(0, config_.max_chunk);
+    us_per_token = static_cast<double>(cost_.PredictUs(chunk)) / config_.max_chunk;
+  }
+  load.backlog_us = static_cast<int64_t>(static_cast<double>(backlog_tokens_) * us_per_token);
+  return load;
+}
+
+Status Scheduler::Audit() const {
+  uint64_t backlog = 0;
+  size_t listed = num_prompt_done_;
+  for (const auto& [id, sequence] : sequences_) {
+    const bool holds = sequence->state != SequenceState::kWaiting;
+    if (holds == sequence->table.empty()) {
+      return Internal("sequence {} is {} and holds {} blocks", id,
+                      SequenceStateName(sequence->state), sequence->table.size());
+    }
+    if (sequence->table.size() * uint64_t{config_.block_size} < sequence->num_computed) {
+      return Internal("sequence {} computed {} tokens into {} blocks", id, sequence->num_computed,
+                      sequence->table.size());
+    }
+    const bool in_backlog =
+        sequence->state == SequenceState::kWaiting || sequence->state == SequenceState::kPrefilling;
+    if (in_backlog) backlog += sequence->num_remaining();
+  }
+  listed += waiting_.size() + prefilling_.size() + decoding_.size();
+  if (listed != sequences_.size()) {
+    return Internal("{} sequences are listed, {} exist", listed, sequences_.size());
+  }
+  if (backlog != backlog_tokens_) {
+    return Internal("{} tokens are to be computed, the counter says {}", backlog, backlog_tokens_);
+  }
+  if (!std::is_sorted(decoding_.begin(), decoding_.end(), IsOlder) ||
+      !std::is_sorted(waiting_.begin(), waiting_.end(), WaitsBefore)) {
+    return Internal("a list of sequences is out of order");
+  }
+  return OkStatus();
+}
+
+}  // namespace baton

@@ -1,0 +1,91 @@
+#include "scheduler/step_cost.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace baton {
+namespace {
+
+// Units in which a feature is about 1 in a usual step, so that one learning rate fits all.
+constexpr double kTokensUnit = 128;
+constexpr double kRowsUnit = 8;
+constexpr double kKeysUnit = 65'536;
+// Half of each step's error is corrected: ten steps leave 0.1 % of a wrong start, one step that was
+// held up by the system is forgotten in as many.
+constexpr double kLearningRate = 0.5;
+// Weight of the newest value in the two averages.
+constexpr double kAverageShare = 0.2;
+
+}  // namespace
+
+void StepShape::AddPrefill(uint32_t first_pos, uint32_t num_tokens) {
+  prefill_tokens += num_tokens;
+  // Row i of the chunk reads first_pos + i + 1 keys.
+  attention_keys += uint64_t{num_tokens} * first_pos + uint64_t{num_tokens} * (num_tokens + 1) / 2;
+}
+
+void StepShape::AddDecode(uint32_t position) {
+  ++decode_rows;
+  attention_keys += uint64_t{position} + 1;
+}
+
+StepCost::StepCost() : weights_us_{0, 1'000 * kTokensUnit, 5'000 * kRowsUnit, 0} {}
+
+StepCost::Features StepCost::FeaturesOf(const StepShape& shape) {
+  // A small constant term: the fixed cost is learnt last, when the others explain the rest.
+  return {0.25, shape.prefill_tokens / kTokensUnit, shape.decode_rows / kRowsUnit,
+          static_cast<double>(shape.attention_keys) / kKeysUnit};
+}
+
+int64_t StepCost::PredictUs(const StepShape& shape) const {
+  const Features x = FeaturesOf(shape);
+  double us = 0;
+  for (size_t i = 0; i < kNumFeatures; ++i) us += weights_us_[i] * x[i];
+  return std::llround(us);
+}
+
+void StepCost::Measure(const StepShape& shape, int64_t elapsed_us) {
+  if (elapsed_us <= 0 || (shape.prefill_tokens == 0 && shape.decode_rows == 0)) return;
+  const Features x = FeaturesOf(shape);
+  double norm = 0;
+  double predicted = 0;
+  for (size_t i = 0; i < kNumFeatures; ++i) {
+    norm += x[i] * x[i];
+    predicted += weights_us_[i] * x[i];
+  }
+  const double step = kLearningRate * (static_cast<double>(elapsed_us) - predicted) / norm;
+  for (size_t i = 0; i < kNumFeatures; ++i) {
+    weights_us_[i] = std::max(0.0, weights_us_[i] + step * x[i]);
+  }
+  ++num_measurements_;
+
+  const auto average = [](double old, double now) {
+    return old == 0 ? now : old + kAverageShare * (now - old);
+  };
+  const double elapsed = static_cast<double>(elapsed_us);
+  if (shape.prefill_tokens == 0) {
+    decode_step_us_ = std::llround(average(static_cast<double>(decode_step_us_), elapsed));
+  } else if (shape.prefill_tokens >= 4 * shape.decode_rows) {
+    prefill_tokens_per_s_ = average(prefill_tokens_per_s_, shape.prefill_tokens * 1e6 / elapsed);
+  }
+}
+
+uint32_t StepCost::MaxChunk(const StepShape& shape, uint32_t first_pos, uint32_t limit,
+                            int64_t target_us) const {
+  const auto fits = [&](uint32_t num_tokens) {
+    StepShape with = shape;
+    with.AddPrefill(first_pos, num_tokens);
+    return PredictUs(with) <= target_us;
+  };
+  if (fits(limit)) return limit;
+  // The cost rises with the length, because no weight is negative: [low fits, high does not).
+  uint32_t low = 0;
+  uint32_t high = limit;
+  while (high - low > 1) {
+    const uint32_t middle = low + (high - low) / 2;
+    (fits(middle) ? low : high) = middle;
+  }
+  return low;
+}
+
+}  // namespace baton
