@@ -1,0 +1,153 @@
+#include "src/http/header_check.h"
+
+#include <algorithm>
+#include <charconv>
+
+namespace baton {
+namespace {
+
+constexpr HttpRefusal kBareLineBreak = {400, "the header has a bare CR or LF"};
+constexpr HttpRefusal kControlCharacter = {400, "the header has a control character"};
+constexpr HttpRefusal kFolded = {400, "obsolete line folding is not accepted"};
+constexpr HttpRefusal kHeaderTooLarge = {431, "the request header is too large"};
+
+HeaderScan Refuse(HttpRefusal refusal) {
+  HeaderScan scan;
+  scan.state = HeaderScan::State::kRefused;
+  scan.refusal = refusal;
+  return scan;
+}
+
+std::string_view Trim(std::string_view text) {
+  while (!text.empty() && (text.front() == ' ' || text.front() == '\t')) text.remove_prefix(1);
+  while (!text.empty() && (text.back() == ' ' || text.back() == '\t')) text.remove_suffix(1);
+  return text;
+}
+
+// Host is `uri-host [":" port]`: letters, digits and the few marks of names and IP literals.
+bool ValidHost(std::string_view host) {
+  constexpr std::string_view kMarks = "-._~%!$&'()*+,;=:[]";
+  return std::all_of(host.begin(), host.end(), [&](char c) {
+    const bool alphanumeric =
+        (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+    return alphanumeric || kMarks.find(c) != std::string_view::npos;
+  });
+}
+
+// True if `token` is an element of the comma-separated field `name`.
+bool ListsToken(const HttpHeaders& headers, std::string_view name, std::string_view token) {
+  for (const auto& [field, value] : headers.fields()) {
+    if (!EqualsIgnoreCase(field, name)) continue;
+    for (std::string_view rest = value; !rest.empty();) {
+      const size_t comma = std::min(rest.find(','), rest.size());
+      if (EqualsIgnoreCase(Trim(rest.substr(0, comma)), token)) return true;
+      rest.remove_prefix(std::min(comma + 1, rest.size()));
+    }
+  }
+  return false;
+}
+
+std::optional<HttpRefusal> CheckHost(const HttpHeaders& headers, int minor_version) {
+  const size_t count = headers.Count("Host");
+  if (count == 0 && minor_version >= 1) return HttpRefusal{400, "the Host field is missing"};
+  if (count > 1) return HttpRefusal{400, "the Host field is repeated"};
+  if (count == 1 && !ValidHost(*headers.Find("Host"))) {
+    return HttpRefusal{400, "the Host field is not a host"};
+  }
+  return std::nullopt;
+}
+
+std::optional<HttpRefusal> CheckLength(const HttpHeaders& headers, int minor_version,
+                                       RequestFraming* out) {
+  const size_t num_lengths = headers.Count("Content-Length");
+  const size_t num_codings = headers.Count("Transfer-Encoding");
+  if (num_lengths > 0 && num_codings > 0) {
+    return HttpRefusal{400, "Content-Length and Transfer-Encoding exclude each other"};
+  }
+  if (num_lengths > 1) return HttpRefusal{400, "the Content-Length field is repeated"};
+  if (num_lengths == 1) {
+    const std::string_view text = *headers.Find("Content-Length");
+    const char* end = text.data() + text.size();
+    const auto [next, error] = std::from_chars(text.data(), end, out->content_length);
+    if (text.empty() || error != std::errc() || next != end) {
+      return HttpRefusal{400, "Content-Length is not a number of bytes"};
+    }
+  }
+  if (num_codings == 0) return std::nullopt;
+  if (minor_version == 0) return HttpRefusal{400, "HTTP/1.0 has no Transfer-Encoding"};
+  if (num_codings > 1 || !EqualsIgnoreCase(*headers.Find("Transfer-Encoding"), "chunked")) {
+    return HttpRefusal{501, "the only accepted Transfer-Encoding is chunked"};
+  }
+  out->chunked = true;
+  return std::nullopt;
+}
+
+}  // namespace
+
+HeaderScan ScanHeader(std::string_view data, size_t max_bytes, size_t* scanned) {
+  // Empty lines before a request line are skipped (RFC 9112 section 2.2); they count as header.
+  size_t i = *scanned;
+  for (; i < data.size() && i < max_bytes; ++i) {
+    const char c = data[i];
+    const char before = i > 0 ? data[i - 1] : '\n';
+    if ((c == '\n') != (before == '\r')) return Refuse(kBareLineBreak);
+    if (c == '\n') {
+      // "X CR LF CR LF" ends the header; CR LF before the request line is preceded by a line break
+      // or by nothing.
+      const bool empty_line = i >= 4 && data[i - 2] == '\n' && data[i - 4] != '\n';
+      if (empty_line) {
+        HeaderScan scan;
+        scan.state = HeaderScan::State::kComplete;
+        scan.header_bytes = i + 1;
+        return scan;
+      }
+      continue;
+    }
+    if ((c == ' ' || c == '\t') && before == '\n') return Refuse(kFolded);
+    const bool control = (static_cast<unsigned char>(c) < 0x20 && c != '\r' && c != '\t');
+    if (control || c == 0x7f) return Refuse(kControlCharacter);
+  }
+  *scanned = i;
+  if (i >= max_bytes) return Refuse(kHeaderTooLarge);
+  return {};
+}
+
+std::optional<HttpRefusal> CheckFraming(const HttpHeaders& headers, int minor_version,
+                                        RequestFraming* out) {
+  *out = RequestFraming{};
+  if (const auto refusal = CheckHost(headers, minor_version)) return refusal;
+  if (const auto refusal = CheckLength(headers, minor_version, out)) return refusal;
+  if (const auto expect = headers.Find("Expect")) {
+    if (headers.Count("Expect") > 1 || !EqualsIgnoreCase(*expect, "100-continue")) {
+      return HttpRefusal{417, "the only accepted Expect is 100-continue"};
+    }
+    out->expects_continue = minor_version >= 1;
+  }
+  const bool close = ListsToken(headers, "Connection", "close");
+  const bool keep = ListsToken(headers, "Connection", "keep-alive");
+  out->keep_alive = !close && (minor_version >= 1 || keep);
+  return std::nullopt;
+}
+
+bool SplitTarget(std::string_view target, std::string* path, std::string* query) {
+  constexpr std::string_view kScheme = "http://";
+  if (target.size() > kScheme.size() &&
+      EqualsIgnoreCase(target.substr(0, kScheme.size()), kScheme)) {
+    target.remove_prefix(kScheme.size());
+    const size_t slash = target.find_first_of("/?");
+    if (slash == 0) return false;
+    target = slash == std::string_view::npos ? "/" : target.substr(slash);
+    if (target.front() == '?') {
+      *path = "/";
+      *query = target.substr(1);
+      return true;
+    }
+  }
+  if (target != "*" && !target.starts_with('/')) return false;
+  const size_t question = target.find('?');
+  *path = target.substr(0, question);
+  *query = question == std::string_view::npos ? "" : target.substr(question + 1);
+  return true;
+}
+
+}  // namespace baton

@@ -1,0 +1,54 @@
+// The checks that make a request's framing unambiguous before Beast parses it (RFC 9112). Pure
+// functions; any thread. Internal to src/http.
+#ifndef BATON_HTTP_HEADER_CHECK_H_
+#define BATON_HTTP_HEADER_CHECK_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "src/http/http_message.h"
+
+namespace baton {
+
+// Why a request is refused: the status to answer with and one sentence without the client's text.
+struct HttpRefusal {
+  int status = 400;
+  std::string_view message;  // static
+};
+
+// Where the header of a message ends in the bytes received so far.
+struct HeaderScan {
+  enum class State : uint8_t { kNeedMore, kComplete, kRefused };
+  State state = State::kNeedMore;
+  size_t header_bytes = 0;  // with the empty line; kComplete only
+  HttpRefusal refusal;      // kRefused only
+};
+
+// Looks for the end of the header in `data`, resuming at `*scanned` (0 at first), which is advanced
+// so that a header arriving byte by byte costs linear time. Refuses a bare CR or LF, a control
+// character, and folding as soon as they are seen; 431 when no end comes within `max_bytes`.
+HeaderScan ScanHeader(std::string_view data, size_t max_bytes, size_t* scanned);
+
+// How the body of a request is delimited, and what the connection does afterwards.
+struct RequestFraming {
+  bool chunked = false;
+  uint64_t content_length = 0;
+  bool keep_alive = true;
+  bool expects_continue = false;
+};
+
+// Checks the fields of a parsed header that decide its meaning: exactly one Host, Content-Length,
+// Transfer-Encoding, Expect, Connection. `minor_version` is 0 or 1 of HTTP/1.x.
+std::optional<HttpRefusal> CheckFraming(const HttpHeaders& headers, int minor_version,
+                                        RequestFraming* out);
+
+// Splits a request target into path and query: origin form ("/a?b"), absolute form
+// ("http://host/a?b") and "*". False when it is none of these.
+bool SplitTarget(std::string_view target, std::string* path, std::string* query);
+
+}  // namespace baton
+
+#endif  // BATON_HTTP_HEADER_CHECK_H_

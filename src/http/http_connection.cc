@@ -1,0 +1,368 @@
+#include "src/http/http_connection.h"
+
+#include <algorithm>
+#include <chrono>
+#include <exception>
+#include <span>
+#include <utility>
+
+#include "fmt/format.h"
+#include <boost/asio/buffer.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/beast/http/error.hpp>
+
+#include "src/base/log.h"
+
+namespace baton {
+namespace {
+
+namespace asio = boost::asio;
+namespace http = boost::beast::http;
+
+// Bytes of later requests kept while one is handled; then reading pauses.
+constexpr size_t kMaxPipelinedBytes = 64 * 1024;
+// How long a closing connection is drained, so that the client can read its last answer: closing
+// with unread input makes the kernel send a reset that may overtake the answer.
+constexpr int64_t kLingerMs = 2'000;
+
+std::string AddressOf(const asio::ip::tcp::socket& socket) {
+  boost::system::error_code error;
+  const auto endpoint = socket.remote_endpoint(error);
+  if (error) return "unknown";
+  const std::string host = endpoint.address().to_string();
+  return endpoint.address().is_v6() ? fmt::format("[{}]:{}", host, endpoint.port())
+                                    : fmt::format("{}:{}", host, endpoint.port());
+}
+
+HttpRefusal RefusalOf(const boost::system::error_code& error) {
+  if (error == http::error::header_limit) return {431, "the request header is too large"};
+  if (error == http::error::body_limit) return {413, "the request body is too large"};
+  if (error == http::error::bad_version) return {505, "only HTTP/1.0 and HTTP/1.1 are spoken"};
+  if (error == http::error::bad_transfer_encoding) {
+    return {400, "the Transfer-Encoding field is malformed"};
+  }
+  if (error == http::error::bad_content_length) {
+    return {400, "Content-Length is not a number of bytes"};
+  }
+  if (error == http::error::bad_chunk || error == http::error::bad_chunk_extension) {
+    return {400, "the chunked body is malformed"};
+  }
+  return {400, "the request is not valid HTTP/1.1"};
+}
+
+}  // namespace
+
+HttpConnection::HttpConnection(asio::ip::tcp::socket socket, HttpServerShared* shared,
+                               std::function<void(HttpConnection*)> on_closed)
+    : socket_(std::move(socket)),
+      read_timer_(socket_.get_executor()),
+      write_timer_(socket_.get_executor()),
+      shared_(shared),
+      on_closed_(std::move(on_closed)),
+      peer_address_(AddressOf(socket_)) {
+  ErrorCode ignored;
+  socket_.set_option(asio::ip::tcp::no_delay(true), ignored);
+}
+
+void HttpConnection::Start() { BeginRequest(); }
+
+void HttpConnection::StartRefused() { Refuse({503, "too many open connections; try again later"}); }
+
+void HttpConnection::CloseIfIdle() {
+  if (state_ == State::kHeader && buffer_.empty()) Close();
+}
+
+void HttpConnection::BeginRequest() {
+  state_ = State::kHeader;
+  scanned_ = 0;
+  request_ = HttpRequest{};
+  ArmReadTimer(buffer_.empty() ? shared_->options.idle_timeout_ms
+                               : shared_->options.header_timeout_ms);
+  ContinueHeader();
+}
+
+void HttpConnection::ContinueHeader() {
+  const HeaderScan scan = ScanHeader(buffer_, shared_->options.max_header_bytes, &scanned_);
+  switch (scan.state) {
+    case HeaderScan::State::kNeedMore:
+      Read();
+      break;
+    case HeaderScan::State::kRefused:
+      Refuse(scan.refusal);
+      break;
+    case HeaderScan::State::kComplete:
+      ParseHeader(scan.header_bytes);
+      break;
+  }
+}
+
+void HttpConnection::ParseHeader(size_t header_bytes) {
+  const HttpServerOptions& options = shared_->options;
+  parser_.emplace();
+  parser_->header_limit(static_cast<uint32_t>(options.max_header_bytes + 1));
+  parser_->body_limit(options.max_body_bytes);
+  parser_->eager(false);
+  ErrorCode error;
+  const size_t start = buffer_.find_first_not_of("\r\n");  // past empty lines before the request
+  parser_->put(asio::buffer(buffer_.data() + start, header_bytes - start), error);
+  buffer_.erase(0, header_bytes);
+  if (error && error != http::error::need_more) return Refuse(RefusalOf(error));
+  if (!parser_->is_header_done()) return Refuse({400, "the request is not valid HTTP/1.1"});
+
+  const auto& message = parser_->get();
+  for (const auto& field : message) request_.headers.Add(field.name_string(), field.value());
+  request_.method = std::string(message.method_string());
+  request_.target = std::string(message.target());
+  request_.peer_address = peer_address_;
+  const int minor_version = static_cast<int>(message.version()) - 10;
+  if (request_.headers.fields().size() > options.max_header_fields) {
+    return Refuse({431, "the request has too many header fields"});
+  }
+  if (const auto refusal = CheckFraming(request_.headers, minor_version, &framing_)) {
+    return Refuse(*refusal);
+  }
+  if (framing_.content_length > options.max_body_bytes) {
+    return Refuse({413, "the request body is too large"});
+  }
+  if (!SplitTarget(request_.target, &request_.path, &request_.query)) {
+    return Refuse({400, "the request target is neither a path nor an http:// address"});
+  }
+  traits_ = ExchangeTraits{.head = request_.method == "HEAD",
+                           .http_1_0 = minor_version == 0,
+                           .keep_alive = framing_.keep_alive,
+                           .max_buffered_bytes = options.max_buffered_bytes,
+                           .draining = [shared = shared_] { return shared->draining.load(); }};
+  BeginBody();
+}
+
+void HttpConnection::BeginBody() {
+  if (parser_->is_done() || (!framing_.chunked && framing_.content_length == 0)) return Dispatch();
+  state_ = State::kBody;
+  parser_->eager(true);
+  ArmReadTimer(shared_->options.body_timeout_ms);
+  if (framing_.expects_continue && buffer_.empty()) {
+    // 25 bytes into an empty send buffer; a client whose window is closed here gets no reminder,
+    // and sends its body anyway after its own time-out.
+    constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
+    ErrorCode error;
+    socket_.non_blocking(true, error);
+    socket_.write_some(asio::buffer(kContinue), error);
+  }
+  ContinueBody();
+}
+
+void HttpConnection::ContinueBody() {
+  size_t done = 0;
+  ErrorCode error;
+  while (done < buffer_.size() && !parser_->is_done()) {
+    const size_t used =
+        parser_->put(asio::buffer(buffer_.data() + done, buffer_.size() - done), error);
+    done += used;
+    if (error == http::error::need_more) break;
+    if (error) return Refuse(RefusalOf(error));
+  }
+  buffer_.erase(0, done);
+  if (parser_->is_done()) return Dispatch();
+  // What the parser leaves is one incomplete chunk header or trailer.
+  if (buffer_.size() > shared_->options.max_header_bytes) {
+    return Refuse({400, "the chunked body is malformed"});
+  }
+  Read();
+}
+
+void HttpConnection::Dispatch() {
+  request_.body = std::move(parser_->get().body());
+  parser_.reset();
+  exchange_ = MakeExchange(traits_);
+  state_ = State::kHandling;
+  counts_as_active_ = true;
+  shared_->num_active_requests.fetch_add(1);
+  ArmReadTimer(0);
+  Read();
+  auto responder = MakeResponder(exchange_, shared_->options.error_formatter);
+  try {
+    shared_->handler(std::move(request_), std::move(responder));
+  } catch (const std::exception& error) {
+    // The dropped responder has answered 500; a request must not end the process.
+    BATON_LOG_ERROR("HTTP handler threw: {}", error.what());
+  }
+}
+
+void HttpConnection::Refuse(HttpRefusal refusal) {
+  traits_ = ExchangeTraits{.head = request_.method == "HEAD",
+                           .http_1_0 = false,
+                           .keep_alive = false,
+                           .max_buffered_bytes = shared_->options.max_buffered_bytes,
+                           .draining = [] { return true; }};
+  exchange_ = MakeExchange(traits_);
+  state_ = State::kHandling;
+  ArmReadTimer(0);
+  HttpResponse response = shared_->options.error_formatter(refusal.status, refusal.message);
+  if (refusal.status == 503) response.headers.Set("Retry-After", "1");
+  exchange_->Respond(std::move(response));
+}
+
+void HttpConnection::Read() {
+  const bool paused = state_ == State::kHandling && buffer_.size() >= kMaxPipelinedBytes;
+  if (reading_ || paused || peer_closed_ || state_ == State::kClosed) return;
+  reading_ = true;
+  socket_.async_read_some(asio::buffer(incoming_),
+                          [self = shared_from_this()](const ErrorCode& error, size_t size) {
+                            self->OnRead(error, size);
+                          });
+}
+
+void HttpConnection::OnRead(const ErrorCode& error, size_t size) {
+  reading_ = false;
+  if (state_ == State::kClosed) return;
+  if (error) return OnPeerClosed(error);
+  const bool first_bytes = state_ == State::kHeader && buffer_.empty();
+  if (state_ != State::kLinger) buffer_.append(incoming_.data(), size);
+  switch (state_) {
+    case State::kHeader:
+      if (first_bytes) ArmReadTimer(shared_->options.header_timeout_ms);
+      ContinueHeader();
+      break;
+    case State::kBody:
+      ContinueBody();
+      break;
+    case State::kHandling:
+    case State::kLinger:
+      Read();
+      break;
+    case State::kClosed:
+      break;
+  }
+}
+
+void HttpConnection::OnPeerClosed(const ErrorCode& error) {
+  peer_closed_ = true;
+  // After an orderly end of its input a client may still be reading; after a reset nobody is.
+  if (state_ != State::kHandling || error != asio::error::eof) return Close();
+  exchange_->PeerClosed();
+}
+
+std::shared_ptr<HttpExchange> HttpConnection::MakeExchange(ExchangeTraits traits) {
+  std::weak_ptr<HttpConnection> weak = weak_from_this();
+  auto executor = socket_.get_executor();
+  return std::make_shared<HttpExchange>(std::move(traits), [weak, executor] {
+    asio::post(executor, [weak] {
+      if (const auto self = weak.lock()) self->Flush();
+    });
+  });
+}
+
+void HttpConnection::Flush() {
+  if (writing_ || exchange_ == nullptr || state_ == State::kClosed) return;
+  HttpExchange::Output output = exchange_->Take();
+  if (output.abort) return Close();
+  output_complete_ = output.complete;
+  output_close_ = output.close;
+  output_ = std::move(output.pieces);
+  output_begin_ = 0;
+  output_offset_ = 0;
+  if (!output_.empty()) {
+    writing_ = true;
+    WriteSome();
+  } else if (output_complete_) {
+    EndExchange(output_close_);
+  }
+}
+
+void HttpConnection::WriteSome() {
+  const size_t count = std::min(write_buffers_.size(), output_.size() - output_begin_);
+  for (size_t i = 0; i < count; ++i) {
+    const std::string& piece = output_[output_begin_ + i];
+    const size_t skip = i == 0 ? output_offset_ : 0;
+    write_buffers_[i] = asio::buffer(piece.data() + skip, piece.size() - skip);
+  }
+  write_timer_.expires_after(std::chrono::milliseconds(shared_->options.write_stall_timeout_ms));
+  write_timer_.async_wait([weak = weak_from_this()](const ErrorCode& error) {
+    const auto self = weak.lock();
+    if (error || self == nullptr) return;
+    // A timer that fired just before it was moved is stale.
+    if (self->writing_ && self->write_timer_.expiry() <= std::chrono::steady_clock::now()) {
+      self->Close();
+    }
+  });
+  socket_.async_write_some(std::span<const asio::const_buffer>(write_buffers_.data(), count),
+                           [self = shared_from_this()](const ErrorCode& error, size_t size) {
+                             self->OnWritten(error, size);
+                           });
+}
+
+void HttpConnection::OnWritten(const ErrorCode& error, size_t size) {
+  if (state_ == State::kClosed) return;
+  if (error) return Close();
+  const std::shared_ptr<HttpExchange> exchange = exchange_;
+  for (size_t left = size; left > 0;) {
+    const size_t step = std::min(left, output_[output_begin_].size() - output_offset_);
+    left -= step;
+    output_offset_ += step;
+    if (output_offset_ == output_[output_begin_].size()) {
+      ++output_begin_;
+      output_offset_ = 0;
+    }
+  }
+  exchange->Sent(size);
+  if (state_ == State::kClosed) return;
+  if (output_begin_ < output_.size()) return WriteSome();
+  writing_ = false;
+  write_timer_.cancel();
+  if (output_complete_) return EndExchange(output_close_);
+  Flush();
+}
+
+void HttpConnection::EndExchange(bool close) {
+  exchange_.reset();
+  output_.clear();
+  if (counts_as_active_) shared_->num_active_requests.fetch_sub(1);
+  counts_as_active_ = false;
+  if (peer_closed_) return Close();
+  if (close) return Linger();
+  BeginRequest();
+}
+
+void HttpConnection::Linger() {
+  state_ = State::kLinger;
+  buffer_.clear();
+  ErrorCode ignored;
+  socket_.shutdown(asio::ip::tcp::socket::shutdown_send, ignored);
+  ArmReadTimer(kLingerMs);
+  Read();
+}
+
+void HttpConnection::ArmReadTimer(int64_t timeout_ms) {
+  const uint64_t serial = ++read_timer_serial_;
+  if (timeout_ms <= 0) {
+    read_timer_.cancel();
+    return;
+  }
+  read_timer_.expires_after(std::chrono::milliseconds(timeout_ms));
+  read_timer_.async_wait([weak = weak_from_this(), serial](const ErrorCode& error) {
+    const auto self = weak.lock();
+    if (!error && self != nullptr && serial == self->read_timer_serial_) self->OnReadTimeout();
+  });
+}
+
+void HttpConnection::OnReadTimeout() {
+  const bool in_request = state_ == State::kBody || (state_ == State::kHeader && !buffer_.empty());
+  if (in_request) return Refuse({408, "the request did not arrive in time"});
+  Close();
+}
+
+void HttpConnection::Close() {
+  if (state_ == State::kClosed) return;
+  state_ = State::kClosed;
+  const auto self = shared_from_this();  // on_closed_ drops the owner's reference
+  ErrorCode ignored;
+  socket_.close(ignored);
+  read_timer_.cancel();
+  write_timer_.cancel();
+  if (counts_as_active_) shared_->num_active_requests.fetch_sub(1);
+  counts_as_active_ = false;
+  if (const auto exchange = std::exchange(exchange_, nullptr)) exchange->Close();
+  on_closed_(this);
+}
+
+}  // namespace baton

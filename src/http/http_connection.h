@@ -1,0 +1,122 @@
+// HttpConnection: one accepted socket, from its first byte to its close. Everything here runs on
+// the thread of its event loop.
+//
+//   kHeader --complete--> kBody --complete--> kHandling --answered--> kHeader ...
+//      |  refusal             |                    |  Connection: close
+//      +----------------------+--> kHandling       +--> kLinger --> kClosed
+//
+// While a request is handled the socket is still read, so that a client's departure is seen at
+// once; early bytes of the next request wait in `buffer_` up to a limit, beyond which reading
+// pauses.
+//
+// Internal to src/http.
+#ifndef BATON_HTTP_HTTP_CONNECTION_H_
+#define BATON_HTTP_HTTP_CONNECTION_H_
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <boost/asio/buffer.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/beast/http/parser.hpp>
+#include <boost/beast/http/string_body.hpp>
+
+#include "src/http/header_check.h"
+#include "src/http/http_exchange.h"
+#include "src/http/http_server.h"
+
+namespace baton {
+
+// What all connections of a server share; outlives them.
+struct HttpServerShared {
+  HttpServerOptions options;  // constant
+  HttpHandler handler;        // constant
+  std::atomic<bool> draining{false};
+  std::atomic<size_t> num_connections{0};
+  std::atomic<size_t> num_active_requests{0};
+};
+
+// See the file comment.
+class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
+ public:
+  // `on_closed` is called once, on the connection's thread, as the last thing.
+  HttpConnection(boost::asio::ip::tcp::socket socket, HttpServerShared* shared,
+                 std::function<void(HttpConnection*)> on_closed);
+
+  // Begins reading requests.
+  void Start();
+  // Answers 503 without reading anything: the connection is one too many.
+  void StartRefused();
+  // Closes it if no request has begun.
+  void CloseIfIdle();
+  // Closes it now.
+  void Close();
+
+ private:
+  enum class State : uint8_t { kHeader, kBody, kHandling, kLinger, kClosed };
+  using ErrorCode = boost::system::error_code;
+  using Parser = boost::beast::http::request_parser<boost::beast::http::string_body>;
+
+  // Reading.
+  void BeginRequest();
+  void ContinueHeader();
+  void ParseHeader(size_t header_bytes);
+  void BeginBody();
+  void ContinueBody();
+  void Dispatch();
+  void Refuse(HttpRefusal refusal);
+  void Read();
+  void OnRead(const ErrorCode& error, size_t size);
+  void OnPeerClosed(const ErrorCode& error);
+
+  // Writing.
+  std::shared_ptr<HttpExchange> MakeExchange(ExchangeTraits traits);
+  void Flush();
+  void WriteSome();
+  void OnWritten(const ErrorCode& error, size_t size);
+  void EndExchange(bool close);
+  void Linger();
+
+  void ArmReadTimer(int64_t timeout_ms);
+  void OnReadTimeout();
+
+  boost::asio::ip::tcp::socket socket_;
+  boost::asio::steady_timer read_timer_;
+  boost::asio::steady_timer write_timer_;
+  HttpServerShared* const shared_;
+  std::function<void(HttpConnection*)> on_closed_;
+  std::string peer_address_;
+
+  State state_ = State::kHeader;
+  bool reading_ = false;      // a read is outstanding
+  bool peer_closed_ = false;  // no more bytes will come
+  bool counts_as_active_ = false;
+  uint64_t read_timer_serial_ = 0;  // a timeout with an older serial is stale
+  std::array<char, 16 * 1024> incoming_;
+  std::string buffer_;  // received, not yet parsed
+  size_t scanned_ = 0;  // of buffer_, by ScanHeader
+  std::optional<Parser> parser_;
+  HttpRequest request_;
+  RequestFraming framing_;
+  ExchangeTraits traits_;
+
+  std::shared_ptr<HttpExchange> exchange_;  // of the request being handled
+  bool writing_ = false;
+  bool output_complete_ = false;
+  bool output_close_ = false;
+  std::vector<std::string> output_;  // pieces being sent; the first `output_begin_` are done
+  size_t output_begin_ = 0;
+  size_t output_offset_ = 0;  // bytes sent of the first unfinished piece
+  // The gathering write in progress refers to this array.
+  std::array<boost::asio::const_buffer, 16> write_buffers_;
+};
+
+}  // namespace baton
+
+#endif  // BATON_HTTP_HTTP_CONNECTION_H_

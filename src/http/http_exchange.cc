@@ -1,0 +1,281 @@
+#include "src/http/http_exchange.h"
+
+#include <time.h>
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "fmt/format.h"
+
+#include "src/base/clock.h"
+
+namespace baton {
+namespace {
+
+// Fields that only the server may set: they describe the framing.
+bool IsFramingField(std::string_view name) {
+  return EqualsIgnoreCase(name, "Content-Length") || EqualsIgnoreCase(name, "Transfer-Encoding") ||
+         EqualsIgnoreCase(name, "Connection") || EqualsIgnoreCase(name, "Date");
+}
+
+// A field value may echo the client's text: a line break in it would start a new field.
+std::string WithoutControls(std::string_view text) {
+  std::string clean(text);
+  std::replace_if(
+      clean.begin(), clean.end(),
+      [](char c) { return (static_cast<unsigned char>(c) < 0x20 && c != '\t') || c == 0x7f; }, ' ');
+  return clean;
+}
+
+bool HasNoBody(int status) { return status == 204 || status == 304; }
+
+}  // namespace
+
+std::string HttpDate(int64_t unix_seconds) {
+  constexpr const char* kDays[] = {"Sun", "Mon", "Tue", "Wed", "Thu", "Fri", "Sat"};
+  constexpr const char* kMonths[] = {"Jan", "Feb", "Mar", "Apr", "May", "Jun",
+                                     "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"};
+  const time_t seconds = unix_seconds;
+  tm utc{};
+  gmtime_r(&seconds, &utc);
+  return fmt::format("{}, {:02} {} {} {:02}:{:02}:{:02} GMT", kDays[utc.tm_wday], utc.tm_mday,
+                     kMonths[utc.tm_mon], utc.tm_year + 1900, utc.tm_hour, utc.tm_min, utc.tm_sec);
+}
+
+HttpExchange::HttpExchange(ExchangeTraits traits, std::function<void()> wake)
+    : traits_(std::move(traits)), wake_(std::move(wake)) {}
+
+std::string HttpExchange::HeadLocked(int status, const HttpHeaders& headers,
+                                     std::string_view framing) {
+  if (!traits_.keep_alive || traits_.draining()) close_ = true;
+  std::string head;
+  fmt::format_to(std::back_inserter(head), "HTTP/1.1 {} {}\r\nDate: {}\r\n", status,
+                 HttpReason(status), HttpDate(SystemClock().WallUnixMs() / 1000));
+  for (const auto& [name, value] : headers.fields()) {
+    if (IsFramingField(name)) continue;
+    fmt::format_to(std::back_inserter(head), "{}: {}\r\n", WithoutControls(name),
+                   WithoutControls(value));
+  }
+  head += framing;
+  if (close_) {
+    head += "Connection: close\r\n";
+  } else if (traits_.http_1_0) {
+    head += "Connection: keep-alive\r\n";
+  }
+  head += "\r\n";
+  return head;
+}
+
+void HttpExchange::AppendLocked(std::string piece) {
+  buffered_bytes_ += piece.size();
+  pieces_.push_back(std::move(piece));
+}
+
+void HttpExchange::WakeLocked() {
+  if (wake_pending_) return;
+  wake_pending_ = true;
+  wake_();
+}
+
+bool HttpExchange::Respond(HttpResponse response) {
+  // Callbacks are destroyed after the lock is released: one may own the last responder, whose
+  // destructor takes the lock.
+  absl::AnyInvocable<void()> unused;
+  std::lock_guard lock(mutex_);
+  if (state_ != State::kUnanswered) return false;
+  const bool no_body = HasNoBody(response.status);
+  const std::string framing =
+      no_body ? "" : fmt::format("Content-Length: {}\r\n", response.body.size());
+  AppendLocked(HeadLocked(response.status, response.headers, framing));
+  if (!no_body && !traits_.head && !response.body.empty()) AppendLocked(std::move(response.body));
+  state_ = State::kAnswered;
+  unused = std::exchange(on_closed_, nullptr);
+  WakeLocked();
+  return true;
+}
+
+bool HttpExchange::StartStream(int status, HttpHeaders headers) {
+  std::lock_guard lock(mutex_);
+  if (state_ != State::kUnanswered || peer_closed_) return false;
+  std::string_view framing = "Transfer-Encoding: chunked\r\n";
+  if (traits_.http_1_0) {
+    framing = "";
+    close_ = true;  // the end of the body is the end of the connection
+  }
+  AppendLocked(HeadLocked(status, headers, framing));
+  state_ = State::kStreaming;
+  WakeLocked();
+  return true;
+}
+
+bool HttpExchange::Write(std::string_view chunk) {
+  std::lock_guard lock(mutex_);
+  if (state_ != State::kStreaming || peer_closed_ || abort_) return false;
+  if (chunk.empty() || traits_.head) return true;
+  if (buffered_bytes_ + chunk.size() > traits_.max_buffered_bytes) {
+    abort_ = true;
+    WakeLocked();
+    return false;
+  }
+  AppendLocked(traits_.http_1_0 ? std::string(chunk)
+                                : fmt::format("{:x}\r\n{}\r\n", chunk.size(), chunk));
+  WakeLocked();
+  return true;
+}
+
+bool HttpExchange::Finish() {
+  absl::AnyInvocable<void()> unused;
+  std::lock_guard lock(mutex_);
+  if (state_ != State::kStreaming || abort_) return false;
+  if (!traits_.http_1_0 && !traits_.head) AppendLocked("0\r\n\r\n");
+  state_ = State::kAnswered;
+  unused = std::exchange(on_closed_, nullptr);
+  WakeLocked();
+  return true;
+}
+
+void HttpExchange::Abort() {
+  absl::AnyInvocable<void()> unused;
+  std::lock_guard lock(mutex_);
+  if (state_ == State::kAnswered || state_ == State::kClosed) return;
+  unused = std::exchange(on_closed_, nullptr);
+  abort_ = true;
+  WakeLocked();
+}
+
+size_t HttpExchange::buffered_bytes() const {
+  std::lock_guard lock(mutex_);
+  return buffered_bytes_;
+}
+
+void HttpExchange::NotifyBelow(size_t limit_bytes, absl::AnyInvocable<void()> callback) {
+  {
+    std::lock_guard lock(mutex_);
+    const bool waits = state_ != State::kClosed && !peer_closed_ && buffered_bytes_ > limit_bytes;
+    if (waits) {
+      notify_below_ = limit_bytes;
+      std::swap(on_below_, callback);  // the replaced one is destroyed after the lock
+      return;
+    }
+  }
+  callback();
+}
+
+void HttpExchange::OnClosed(absl::AnyInvocable<void()> callback) {
+  {
+    std::lock_guard lock(mutex_);
+    if (state_ == State::kAnswered) return;
+    if (state_ != State::kClosed && !peer_closed_) {
+      std::swap(on_closed_, callback);
+      return;
+    }
+  }
+  callback();
+}
+
+void HttpExchange::Abandon(const std::function<HttpResponse()>& error) {
+  bool unanswered = false;
+  {
+    std::lock_guard lock(mutex_);
+    unanswered = state_ == State::kUnanswered;
+  }
+  if (unanswered) {
+    Respond(error());
+  } else {
+    Abort();
+  }
+}
+
+HttpExchange::Output HttpExchange::Take() {
+  std::lock_guard lock(mutex_);
+  wake_pending_ = false;
+  Output output;
+  output.pieces = std::exchange(pieces_, {});
+  output.complete = state_ == State::kAnswered;
+  output.abort = abort_;
+  output.close = close_;
+  return output;
+}
+
+void HttpExchange::Sent(size_t size) {
+  absl::AnyInvocable<void()> below;
+  {
+    std::lock_guard lock(mutex_);
+    buffered_bytes_ -= std::min(size, buffered_bytes_);
+    if (on_below_ && buffered_bytes_ <= notify_below_) below = std::exchange(on_below_, nullptr);
+  }
+  if (below) below();
+}
+
+void HttpExchange::Close() {
+  absl::AnyInvocable<void()> closed;
+  absl::AnyInvocable<void()> below;
+  {
+    std::lock_guard lock(mutex_);
+    state_ = State::kClosed;
+    pieces_.clear();
+    buffered_bytes_ = 0;
+    closed = std::exchange(on_closed_, nullptr);
+    below = std::exchange(on_below_, nullptr);
+  }
+  if (closed) closed();
+  if (below) below();
+}
+
+void HttpExchange::PeerClosed() {
+  absl::AnyInvocable<void()> closed;
+  absl::AnyInvocable<void()> below;
+  {
+    std::lock_guard lock(mutex_);
+    peer_closed_ = true;
+    if (state_ == State::kStreaming) {
+      abort_ = true;
+      WakeLocked();
+    }
+    closed = std::exchange(on_closed_, nullptr);
+    below = std::exchange(on_below_, nullptr);
+  }
+  if (closed) closed();
+  if (below) below();
+}
+
+namespace {
+
+// See MakeResponder.
+class ExchangeResponder final : public HttpResponder {
+ public:
+  ExchangeResponder(std::shared_ptr<HttpExchange> exchange, HttpErrorFormatter error_formatter)
+      : exchange_(std::move(exchange)), error_formatter_(std::move(error_formatter)) {}
+  ~ExchangeResponder() override {
+    exchange_->Abandon([this] { return error_formatter_(500, "the request was dropped"); });
+  }
+
+  bool Respond(HttpResponse response) override { return exchange_->Respond(std::move(response)); }
+  bool StartStream(int status, HttpHeaders headers) override {
+    return exchange_->StartStream(status, std::move(headers));
+  }
+  bool Write(std::string_view chunk) override { return exchange_->Write(chunk); }
+  bool Finish() override { return exchange_->Finish(); }
+  void Abort() override { exchange_->Abort(); }
+  size_t buffered_bytes() const override { return exchange_->buffered_bytes(); }
+  void NotifyBelow(size_t limit_bytes, absl::AnyInvocable<void()> callback) override {
+    exchange_->NotifyBelow(limit_bytes, std::move(callback));
+  }
+  void OnClosed(absl::AnyInvocable<void()> callback) override {
+    exchange_->OnClosed(std::move(callback));
+  }
+
+ private:
+  const std::shared_ptr<HttpExchange> exchange_;
+  const HttpErrorFormatter error_formatter_;
+};
+
+}  // namespace
+
+std::shared_ptr<HttpResponder> MakeResponder(std::shared_ptr<HttpExchange> exchange,
+                                             HttpErrorFormatter error_formatter) {
+  return std::make_shared<ExchangeResponder>(std::move(exchange), std::move(error_formatter));
+}
+
+}  // namespace baton

@@ -1,0 +1,103 @@
+// HttpExchange: one request's answer on its way from any thread to the connection's thread.
+//
+// Invariants
+//  1. State only moves forward: kUnanswered -> kStreaming -> kAnswered, and to kClosed from each.
+//  2. `wake` is called under the mutex and never after kClosed, so that it may refer to the
+//     connection's event loop, which outlives every exchange that is not closed.
+//  3. buffered_bytes = bytes appended and not yet reported by Sent.
+//
+// Internal to src/http.
+#ifndef BATON_HTTP_HTTP_EXCHANGE_H_
+#define BATON_HTTP_HTTP_EXCHANGE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/functional/any_invocable.h"
+
+#include "src/http/http_message.h"
+#include "src/http/http_responder.h"
+
+namespace baton {
+
+// What the answer's form depends on; fixed when the request is complete.
+struct ExchangeTraits {
+  bool head = false;       // no body on the wire
+  bool http_1_0 = false;   // no chunks on the wire
+  bool keep_alive = true;  // what the client asked for
+  size_t max_buffered_bytes = 0;
+  std::function<bool()> draining;  // true: this answer says `Connection: close`
+};
+
+// See the file comment. The first group is for responders (any thread), the second for the
+// connection (its thread).
+class HttpExchange {
+ public:
+  HttpExchange(ExchangeTraits traits, std::function<void()> wake);
+
+  bool Respond(HttpResponse response);
+  bool StartStream(int status, HttpHeaders headers);
+  bool Write(std::string_view chunk);
+  bool Finish();
+  void Abort();
+  size_t buffered_bytes() const;
+  void NotifyBelow(size_t limit_bytes, absl::AnyInvocable<void()> callback);
+  void OnClosed(absl::AnyInvocable<void()> callback);
+  // The last responder is gone: `error` answers an unanswered request, a stream is aborted.
+  void Abandon(const std::function<HttpResponse()>& error);
+
+  // What the connection has to send next.
+  struct Output {
+    std::vector<std::string> pieces;
+    bool complete = false;  // nothing follows these pieces
+    bool abort = false;     // close without sending
+    bool close = false;     // close once complete
+  };
+  Output Take();
+  // `size` bytes were taken by the kernel.
+  void Sent(size_t size);
+  // The client is gone or the connection is given up: fires the callbacks unless complete.
+  void Close();
+  // The client will send nothing more; the stream, if any, has lost its reader. As Close, but a
+  // whole answer is still delivered.
+  void PeerClosed();
+
+ private:
+  enum class State : uint8_t { kUnanswered, kStreaming, kAnswered, kClosed };
+
+  std::string HeadLocked(int status, const HttpHeaders& headers, std::string_view framing);
+  void AppendLocked(std::string piece);
+  void WakeLocked();
+
+  const ExchangeTraits traits_;
+  const std::function<void()> wake_;
+
+  mutable std::mutex mutex_;  // guards everything below; held for moving strings only
+  State state_ = State::kUnanswered;
+  bool peer_closed_ = false;
+  bool abort_ = false;
+  bool close_ = false;
+  bool wake_pending_ = false;
+  size_t buffered_bytes_ = 0;
+  size_t notify_below_ = 0;
+  std::vector<std::string> pieces_;
+  absl::AnyInvocable<void()> on_closed_;
+  absl::AnyInvocable<void()> on_below_;
+};
+
+// The responder handed to a handler: forwards to its exchange, abandons it when dropped.
+std::shared_ptr<HttpResponder> MakeResponder(std::shared_ptr<HttpExchange> exchange,
+                                             HttpErrorFormatter error_formatter);
+
+// "Sun, 06 Nov 1994 08:49:37 GMT" (RFC 9110 section 5.6.7).
+std::string HttpDate(int64_t unix_seconds);
+
+}  // namespace baton
+
+#endif  // BATON_HTTP_HTTP_EXCHANGE_H_

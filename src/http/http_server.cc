@@ -1,0 +1,214 @@
+#include "src/http/http_server.h"
+
+#include <algorithm>
+#include <chrono>
+#include <future>
+#include <mutex>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "fmt/format.h"
+#include <boost/asio/executor_work_guard.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
+
+#include "src/base/check.h"
+#include "src/base/log.h"
+#include "src/base/thread.h"
+#include "src/http/http_connection.h"
+
+namespace baton {
+namespace {
+
+namespace asio = boost::asio;
+using asio::ip::tcp;
+using ErrorCode = boost::system::error_code;
+
+// Connections above max_connections that may wait for their 503 at the same time; more are closed
+// unanswered.
+constexpr size_t kMaxRefusing = 64;
+// Pause after accept failed for want of descriptors or memory.
+constexpr std::chrono::milliseconds kAcceptPause(100);
+
+// One event loop with its thread and its connections. `connections` is touched on its thread only.
+struct EventLoop {
+  asio::io_context io{1};
+  asio::executor_work_guard<asio::io_context::executor_type> work{io.get_executor()};
+  std::unordered_map<HttpConnection*, std::shared_ptr<HttpConnection>> connections;
+  Thread thread;
+};
+
+StatusOr<tcp::endpoint> Resolve(const std::string& host, uint16_t port) {
+  asio::io_context io;
+  tcp::resolver resolver(io);
+  ErrorCode error;
+  const auto results = resolver.resolve(host, std::to_string(port), tcp::resolver::passive, error);
+  if (error || results.empty()) {
+    return InvalidArgument("cannot resolve the address '{}': {}", host, error.message());
+  }
+  return results.begin()->endpoint();
+}
+
+// The server behind the interface; see http_server.h.
+class BeastServer final : public HttpServer {
+ public:
+  BeastServer(HttpServerOptions options, HttpHandler handler) {
+    shared_.options = std::move(options);
+    shared_.handler = std::move(handler);
+    if (!shared_.options.error_formatter) shared_.options.error_formatter = PlainTextError;
+    const int num_threads = std::max(1, shared_.options.num_threads);
+    for (int i = 0; i < num_threads; ++i) loops_.push_back(std::make_unique<EventLoop>());
+    acceptor_.emplace(loops_[0]->io);
+    accept_timer_.emplace(loops_[0]->io);
+  }
+  ~BeastServer() override { Stop(); }
+
+  Status Listen();
+
+  uint16_t port() const override { return port_; }
+  std::string address() const override {
+    const std::string& host = shared_.options.host;
+    const bool bare_v6 = host.find(':') != std::string::npos;
+    return bare_v6 ? fmt::format("[{}]:{}", host, port_) : fmt::format("{}:{}", host, port_);
+  }
+  void BeginDrain() override;
+  size_t num_connections() const override { return shared_.num_connections.load(); }
+  size_t num_active_requests() const override { return shared_.num_active_requests.load(); }
+  void Stop() override;
+
+ private:
+  void Accept();
+  void OnAccepted(const ErrorCode& error, tcp::socket socket, EventLoop* loop);
+  void Adopt(tcp::socket socket, EventLoop* loop, bool refuse);
+
+  HttpServerShared shared_;
+  std::vector<std::unique_ptr<EventLoop>> loops_;  // constant after construction
+  uint16_t port_ = 0;                              // constant after Listen
+  // Used on the first loop's thread only.
+  std::optional<tcp::acceptor> acceptor_;
+  std::optional<asio::steady_timer> accept_timer_;
+  size_t next_loop_ = 0;
+  std::once_flag stopped_;
+};
+
+Status BeastServer::Listen() {
+  BATON_ASSIGN_OR_RETURN(const tcp::endpoint endpoint,
+                         Resolve(shared_.options.host, shared_.options.port));
+  const std::string wanted = fmt::format("{}:{}", shared_.options.host, shared_.options.port);
+  ErrorCode error;
+  acceptor_->open(endpoint.protocol(), error);
+  // A restarted server takes its port over from connections in TIME_WAIT.
+  if (!error) acceptor_->set_option(tcp::acceptor::reuse_address(true), error);
+  if (!error) acceptor_->bind(endpoint, error);
+  if (!error) acceptor_->listen(asio::socket_base::max_listen_connections, error);
+  if (error == asio::error::address_in_use) {
+    return FailedPrecondition("the address {} is in use by another process; choose another port",
+                              wanted);
+  }
+  if (error) return FailedPrecondition("cannot listen on {}: {}", wanted, error.message());
+  port_ = acceptor_->local_endpoint(error).port();
+  Accept();
+  for (const auto& loop : loops_) {
+    loop->thread = Thread(shared_.options.thread_name, [io = &loop->io] { io->run(); });
+  }
+  return OkStatus();
+}
+
+void BeastServer::Accept() {
+  EventLoop* loop = loops_[next_loop_++ % loops_.size()].get();
+  acceptor_->async_accept(loop->io, [this, loop](const ErrorCode& error, tcp::socket socket) {
+    OnAccepted(error, std::move(socket), loop);
+  });
+}
+
+void BeastServer::OnAccepted(const ErrorCode& error, tcp::socket socket, EventLoop* loop) {
+  if (!acceptor_->is_open()) return;
+  if (error) {
+    BATON_LOG_WARN("cannot accept a connection on {}: {}", address(), error.message());
+    accept_timer_->expires_after(kAcceptPause);
+    accept_timer_->async_wait([this](const ErrorCode& cancelled) {
+      if (!cancelled && acceptor_->is_open()) Accept();
+    });
+    return;
+  }
+  const size_t open = shared_.num_connections.fetch_add(1);
+  const size_t limit = shared_.options.max_connections;
+  if (open >= limit + kMaxRefusing) {
+    shared_.num_connections.fetch_sub(1);
+    socket.close();
+  } else {
+    Adopt(std::move(socket), loop, open >= limit);
+  }
+  Accept();
+}
+
+void BeastServer::Adopt(tcp::socket socket, EventLoop* loop, bool refuse) {
+  asio::post(loop->io, [this, loop, refuse, socket = std::move(socket)]() mutable {
+    const auto forget = [this, loop](HttpConnection* closed) {
+      loop->connections.erase(closed);
+      shared_.num_connections.fetch_sub(1);
+    };
+    auto connection = std::make_shared<HttpConnection>(std::move(socket), &shared_, forget);
+    loop->connections.emplace(connection.get(), connection);
+    if (refuse) {
+      connection->StartRefused();
+    } else {
+      connection->Start();
+    }
+  });
+}
+
+void BeastServer::BeginDrain() {
+  shared_.draining.store(true);
+  asio::post(loops_[0]->io, [this] {
+    ErrorCode ignored;
+    acceptor_->close(ignored);
+    accept_timer_->cancel();
+    // Posted from here, so that a connection accepted just before is on its loop already.
+    for (const auto& loop : loops_) {
+      asio::post(loop->io, [loop = loop.get()] {
+        const auto connections = loop->connections;  // closing edits the map
+        for (const auto& [key, connection] : connections) connection->CloseIfIdle();
+      });
+    }
+  });
+}
+
+void BeastServer::Stop() {
+  std::call_once(stopped_, [this] {
+    shared_.draining.store(true);
+    if (!loops_[0]->thread.joinable()) return;  // Listen failed
+    std::promise<void> closed;
+    asio::post(loops_[0]->io, [&] {
+      ErrorCode ignored;
+      acceptor_->close(ignored);
+      accept_timer_->cancel();
+      closed.set_value();
+    });
+    closed.get_future().wait();
+    for (const auto& loop : loops_) {
+      asio::post(loop->io, [loop = loop.get()] {
+        const auto connections = loop->connections;
+        for (const auto& [key, connection] : connections) connection->Close();
+        loop->work.reset();
+      });
+    }
+    for (const auto& loop : loops_) loop->thread.Join();
+    BATON_CHECK(shared_.num_connections.load() == 0, "{} connections outlive the server on {}",
+                shared_.num_connections.load(), address());
+  });
+}
+
+}  // namespace
+
+StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(HttpServerOptions options,
+                                                        HttpHandler handler) {
+  auto server = std::make_unique<BeastServer>(std::move(options), std::move(handler));
+  BATON_RETURN_IF_ERROR(server->Listen());
+  return StatusOr<std::unique_ptr<HttpServer>>(std::move(server));
+}
+
+}  // namespace baton

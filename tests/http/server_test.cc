@@ -1,0 +1,286 @@
+#include <algorithm>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "fmt/format.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+#include "src/base/thread.h"
+#include "src/http/http_server.h"
+#include "tests/http/raw_client.h"
+#include "tests/http/test_server.h"
+
+namespace baton {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
+
+std::string Post(std::string_view path, std::string_view body, std::string_view fields = "") {
+  return fmt::format("POST {} HTTP/1.1\r\nHost: a\r\n{}Content-Length: {}\r\n\r\n{}", path, fields,
+                     body.size(), body);
+}
+
+TEST(HttpServerTest, AnswersAndKeepsTheConnection) {
+  const auto server = StartTestServer(EchoHandler);
+  RawClient client(server->port());
+  for (int i = 0; i < 3; ++i) {
+    client.Send(Post("/echo?q", fmt::format("body {}", i)));
+    const std::string response = client.ReceiveResponse();
+    EXPECT_THAT(response, StartsWith("HTTP/1.1 200 OK\r\n"));
+    EXPECT_THAT(response, HasSubstr("\r\nDate: "));
+    EXPECT_THAT(response, Not(HasSubstr("Connection:")));
+    EXPECT_THAT(response, EndsWith(fmt::format("\r\n\r\nPOST /echo body {}", i)));
+  }
+  EXPECT_EQ(server->num_connections(), 1u);
+}
+
+TEST(HttpServerTest, PipelinedRequestsAreAnsweredInOrder) {
+  // Answers from another thread, the first request last, to tempt the server out of order.
+  std::mutex mutex;
+  std::vector<std::pair<std::string, std::shared_ptr<HttpResponder>>> waiting;
+  const auto server =
+      StartTestServer([&](HttpRequest request, std::shared_ptr<HttpResponder> responder) {
+        std::lock_guard lock(mutex);
+        waiting.emplace_back(request.path + request.body, std::move(responder));
+      });
+  RawClient client(server->port());
+  std::string all;
+  for (int i = 0; i < 5; ++i) all += Post(fmt::format("/{}", i), std::string(i, 'x'));
+  client.Send(all);
+  for (int i = 0; i < 5; ++i) {
+    ASSERT_TRUE(Eventually([&] {
+      std::lock_guard lock(mutex);
+      return !waiting.empty();
+    }));
+    std::lock_guard lock(mutex);
+    ASSERT_EQ(waiting.size(), 1u) << "the next request must wait for this answer";
+    ASSERT_EQ(waiting[0].first, fmt::format("/{}", i) + std::string(i, 'x'));
+    waiting[0].second->Respond({200, {}, waiting[0].first});
+    waiting.clear();
+  }
+  for (int i = 0; i < 5; ++i) {
+    EXPECT_THAT(client.ReceiveResponse(), EndsWith(fmt::format("/{}", i) + std::string(i, 'x')));
+  }
+}
+
+TEST(HttpServerTest, RequestsArriveByteByByte) {
+  const auto server = StartTestServer(EchoHandler);
+  RawClient client(server->port());
+  const std::string request =
+      "POST /a HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+      "3\r\nabc\r\n2;ext=1\r\nde\r\n0\r\nTrailer: x\r\n\r\n";
+  for (const char c : request) ASSERT_TRUE(client.Send(std::string_view(&c, 1)));
+  EXPECT_THAT(client.ReceiveResponse(), EndsWith("POST /a abcde"));
+  client.Send(request);
+  EXPECT_THAT(client.ReceiveResponse(), EndsWith("POST /a abcde"));
+}
+
+TEST(HttpServerTest, HeadHasLengthButNoBody) {
+  const auto server = StartTestServer(EchoHandler);
+  RawClient client(server->port());
+  client.Send("HEAD /x HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+  const std::string response = client.ReceiveAll();
+  EXPECT_THAT(response, AllOf(HasSubstr("Content-Length: 8\r\n"), EndsWith("\r\n\r\n")));
+}
+
+TEST(HttpServerTest, Http10ClosesUnlessAsked) {
+  const auto server = StartTestServer(EchoHandler);
+  RawClient closing(server->port());
+  closing.Send("GET /x HTTP/1.0\r\n\r\n");
+  EXPECT_THAT(closing.ReceiveAll(), AllOf(HasSubstr("Connection: close"), EndsWith("GET /x ")));
+  RawClient keeping(server->port());
+  for (int i = 0; i < 2; ++i) {
+    keeping.Send("GET /x HTTP/1.0\r\nConnection: keep-alive\r\n\r\n");
+    EXPECT_THAT(keeping.ReceiveResponse(), HasSubstr("Connection: keep-alive"));
+  }
+}
+
+TEST(HttpServerTest, ContinueIsSentOnlyForABodyThatFits) {
+  HttpServerOptions options;
+  options.max_body_bytes = 100;
+  const auto server = StartTestServer(EchoHandler, options);
+  RawClient client(server->port());
+  client.Send("POST /x HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 3\r\n\r\n");
+  EXPECT_EQ(client.ReceiveUntil("\r\n\r\n"), "HTTP/1.1 100 Continue\r\n\r\n");
+  client.Send("abc");
+  EXPECT_THAT(client.ReceiveResponse(), EndsWith("POST /x abc"));
+  client.Send("POST /x HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 101\r\n\r\n");
+  EXPECT_THAT(client.ReceiveAll(), StartsWith("HTTP/1.1 413 "));
+}
+
+TEST(HttpServerTest, HalfClosedClientStillGetsItsAnswer) {
+  const auto server = StartTestServer(EchoHandler);
+  RawClient client(server->port());
+  client.Send("GET /x HTTP/1.1\r\nHost: a\r\n\r\n");
+  client.CloseSending();
+  EXPECT_THAT(client.ReceiveAll(), EndsWith("GET /x "));
+}
+
+TEST(HttpServerTest, DroppedResponderAnswers500) {
+  const auto server = StartTestServer([](HttpRequest, std::shared_ptr<HttpResponder>) {});
+  RawClient client(server->port());
+  client.Send("GET /x HTTP/1.1\r\nHost: a\r\n\r\n");
+  EXPECT_THAT(client.ReceiveResponse(), StartsWith("HTTP/1.1 500 "));
+  client.Send("GET /x HTTP/1.1\r\nHost: a\r\n\r\n");
+  EXPECT_THAT(client.ReceiveResponse(), StartsWith("HTTP/1.1 500 "));
+}
+
+TEST(HttpServerTest, ThrowingHandlerAnswers500) {
+  const auto server = StartTestServer([](HttpRequest request, std::shared_ptr<HttpResponder>) {
+    throw std::runtime_error("no " + request.path);
+  });
+  RawClient client(server->port());
+  client.Send("GET /x HTTP/1.1\r\nHost: a\r\n\r\n");
+  EXPECT_THAT(client.ReceiveResponse(), StartsWith("HTTP/1.1 500 "));
+}
+
+TEST(HttpServerTest, SecondAnswerIsRefused) {
+  std::atomic<int> accepted{0};
+  const auto server = StartTestServer([&](HttpRequest, std::shared_ptr<HttpResponder> responder) {
+    accepted += responder->Respond({200, {}, "first"}) ? 1 : 0;
+    accepted += responder->Respond({200, {}, "second"}) ? 1 : 0;
+    accepted += responder->StartStream(200, {}) ? 1 : 0;
+    accepted += responder->Write("x") ? 1 : 0;
+    accepted += responder->Finish() ? 1 : 0;
+    responder->Abort();
+  });
+  RawClient client(server->port());
+  client.Send("GET /x HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+  EXPECT_THAT(client.ReceiveAll(), EndsWith("\r\n\r\nfirst"));
+  EXPECT_EQ(accepted.load(), 1);
+}
+
+TEST(HttpServerTest, HeaderValuesCannotStartNewFields) {
+  const auto server = StartTestServer([](HttpRequest, std::shared_ptr<HttpResponder> responder) {
+    responder->Respond({200, {{"X-Id", "a\r\nSet-Cookie: b"}, {"Content-Length", "9"}}, "ok"});
+  });
+  RawClient client(server->port());
+  client.Send("GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+  const std::string response = client.ReceiveAll();
+  EXPECT_THAT(response, HasSubstr("X-Id: a  Set-Cookie: b\r\n"));
+  EXPECT_THAT(response, AllOf(HasSubstr("Content-Length: 2\r\n"), Not(HasSubstr("Length: 9"))));
+}
+
+TEST(HttpServerTest, OneConnectionTooManyGets503) {
+  HttpServerOptions options;
+  options.max_connections = 2;
+  const auto server = StartTestServer(EchoHandler, options);
+  RawClient first(server->port());
+  RawClient second(server->port());
+  ASSERT_TRUE(Eventually([&] { return server->num_connections() == 2; }));
+  RawClient third(server->port());
+  EXPECT_THAT(third.ReceiveAll(), AllOf(StartsWith("HTTP/1.1 503 "), HasSubstr("Retry-After: ")));
+  first.Close();
+  third.Close();
+  ASSERT_TRUE(Eventually([&] { return server->num_connections() == 1; }));
+  RawClient fourth(server->port());
+  fourth.Send("GET /x HTTP/1.1\r\nHost: a\r\n\r\n");
+  EXPECT_THAT(fourth.ReceiveResponse(), StartsWith("HTTP/1.1 200 "));
+}
+
+TEST(HttpServerTest, TimeoutsCloseOrAnswer408) {
+  HttpServerOptions options;
+  options.idle_timeout_ms = 50;
+  options.header_timeout_ms = 50;
+  options.body_timeout_ms = 50;
+  const auto server = StartTestServer(EchoHandler, options);
+  RawClient idle(server->port());
+  EXPECT_EQ(idle.ReceiveAll(), "");
+  RawClient slow_header(server->port());
+  slow_header.Send("GET / HT");
+  EXPECT_THAT(slow_header.ReceiveAll(), StartsWith("HTTP/1.1 408 "));
+  RawClient slow_body(server->port());
+  slow_body.Send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nab");
+  EXPECT_THAT(slow_body.ReceiveAll(), StartsWith("HTTP/1.1 408 "));
+}
+
+TEST(HttpServerTest, DrainFinishesRunningRequestsAndClosesTheRest) {
+  std::mutex mutex;
+  std::shared_ptr<HttpResponder> held;
+  const auto server = StartTestServer([&](HttpRequest, std::shared_ptr<HttpResponder> responder) {
+    std::lock_guard lock(mutex);
+    held = std::move(responder);
+  });
+  RawClient running(server->port());
+  RawClient idle(server->port());
+  running.Send("GET /x HTTP/1.1\r\nHost: a\r\n\r\n");
+  ASSERT_TRUE(Eventually(
+      [&] { return server->num_active_requests() == 1 && server->num_connections() == 2; }));
+  server->BeginDrain();
+  server->BeginDrain();
+  EXPECT_TRUE(idle.ServerClosed());
+  EXPECT_TRUE(Eventually([&] { return !RawClient(server->port()).connected(); }));
+  {
+    std::lock_guard lock(mutex);
+    EXPECT_TRUE(held->Respond({200, {}, "late"}));
+  }
+  EXPECT_THAT(running.ReceiveAll(), AllOf(HasSubstr("Connection: close"), EndsWith("late")));
+  running.Close();
+  EXPECT_TRUE(Eventually([&] { return server->num_connections() == 0; }));
+  EXPECT_EQ(server->num_active_requests(), 0u);
+}
+
+TEST(HttpServerTest, PortInUseIsAnAnswerThatNamesIt) {
+  const auto server = StartTestServer(EchoHandler);
+  HttpServerOptions options;
+  options.port = server->port();
+  const auto second = HttpServer::Start(options, EchoHandler);
+  EXPECT_EQ(second.status().code(), StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(second.status().message()),
+              HasSubstr(fmt::format("127.0.0.1:{}", server->port())));
+  options.host = "no such host";
+  EXPECT_EQ(HttpServer::Start(options, EchoHandler).status().code(), StatusCode::kInvalidArgument);
+}
+
+TEST(HttpServerTest, ResponderMayOutliveTheServer) {
+  std::mutex mutex;
+  std::shared_ptr<HttpResponder> held;
+  std::atomic<int> closed{0};
+  auto server = StartTestServer([&](HttpRequest, std::shared_ptr<HttpResponder> responder) {
+    responder->OnClosed([&] { ++closed; });
+    std::lock_guard lock(mutex);
+    held = std::move(responder);
+  });
+  RawClient client(server->port());
+  client.Send("GET /x HTTP/1.1\r\nHost: a\r\n\r\n");
+  ASSERT_TRUE(Eventually([&] {
+    std::lock_guard lock(mutex);
+    return held != nullptr;
+  }));
+  server.reset();
+  EXPECT_EQ(closed.load(), 1);
+  EXPECT_FALSE(held->Respond({200, {}, "late"}));
+  EXPECT_FALSE(held->StartStream(200, {}));
+  held->OnClosed([&] { ++closed; });
+  EXPECT_EQ(closed.load(), 2) << "a late registration hears of it at once";
+  held.reset();
+}
+
+TEST(HttpServerTest, ManyClientsAtOnce) {
+  const auto server = StartTestServer(EchoHandler);
+  std::atomic<int> good{0};
+  std::vector<Thread> clients;
+  for (int t = 0; t < 8; ++t) {
+    clients.emplace_back("test-client", [&, t] {
+      RawClient client(server->port());
+      for (int i = 0; i < 50; ++i) {
+        const std::string body = fmt::format("{}-{}", t, i);
+        client.Send(Post("/p", body));
+        if (client.ReceiveResponse().ends_with("POST /p " + body)) ++good;
+      }
+    });
+  }
+  clients.clear();
+  EXPECT_EQ(good.load(), 400);
+  EXPECT_TRUE(Eventually([&] { return server->num_connections() == 0; }));
+}
+
+}  // namespace
+}  // namespace baton

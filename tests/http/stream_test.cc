@@ -1,0 +1,228 @@
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+#include "src/base/thread.h"
+#include "tests/http/raw_client.h"
+#include "tests/http/test_server.h"
+
+namespace baton {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr std::string_view kGet = "GET /s HTTP/1.1\r\nHost: a\r\n\r\n";
+
+// A server that keeps the responder of the latest request for the test to drive.
+class StreamTest : public ::testing::Test {
+ protected:
+  void Start(HttpServerOptions options = {}) {
+    server_ = StartTestServer(
+        [this](HttpRequest, std::shared_ptr<HttpResponder> responder) {
+          responder->OnClosed([this] { ++closed_; });
+          std::lock_guard lock(mutex_);
+          responder_ = std::move(responder);
+        },
+        std::move(options));
+  }
+
+  std::shared_ptr<HttpResponder> TakeResponder() {
+    std::shared_ptr<HttpResponder> taken;
+    EXPECT_TRUE(Eventually([&] {
+      std::lock_guard lock(mutex_);
+      taken = std::move(responder_);
+      return taken != nullptr;
+    }));
+    return taken;
+  }
+
+  std::mutex mutex_;
+  std::shared_ptr<HttpResponder> responder_;  // guarded by mutex_
+  std::atomic<int> closed_{0};
+  std::unique_ptr<HttpServer> server_;
+};
+
+TEST_F(StreamTest, ChunksArriveOneByOneAndTheConnectionGoesOn) {
+  Start();
+  RawClient client(server_->port());
+  for (int round = 0; round < 2; ++round) {
+    client.Send(kGet);
+    const auto responder = TakeResponder();
+    ASSERT_TRUE(responder->StartStream(200, {{"Content-Type", "text/event-stream"}}));
+    EXPECT_THAT(client.ReceiveUntil("\r\n\r\n"), HasSubstr("Transfer-Encoding: chunked\r\n"));
+    EXPECT_TRUE(responder->Write("data: 1\n\n"));
+    EXPECT_EQ(client.ReceiveUntil("\n\n\r\n"), "9\r\ndata: 1\n\n\r\n");
+    EXPECT_TRUE(responder->Write(""));
+    EXPECT_TRUE(responder->Write(std::string(20, 'x')));
+    EXPECT_EQ(client.ReceiveUntil("x\r\n"), "14\r\n" + std::string(20, 'x') + "\r\n");
+    EXPECT_TRUE(responder->Finish());
+    EXPECT_FALSE(responder->Write("late"));
+    EXPECT_EQ(client.ReceiveUntil("0\r\n\r\n"), "0\r\n\r\n");
+  }
+  EXPECT_EQ(closed_.load(), 0);
+}
+
+TEST_F(StreamTest, Http10GetsBareBytesAndAClose) {
+  Start();
+  RawClient client(server_->port());
+  client.Send("GET /s HTTP/1.0\r\nConnection: keep-alive\r\n\r\n");
+  const auto responder = TakeResponder();
+  responder->StartStream(200, {});
+  responder->Write("a");
+  responder->Write("b");
+  responder->Finish();
+  EXPECT_THAT(client.ReceiveAll(), AllOf(EndsWith("\r\n\r\nab"), HasSubstr("Connection: close"),
+                                         Not(HasSubstr("chunk"))));
+}
+
+TEST_F(StreamTest, AbortClosesWithoutTheFinalChunk) {
+  Start();
+  RawClient client(server_->port());
+  client.Send(kGet);
+  const auto responder = TakeResponder();
+  responder->StartStream(200, {});
+  responder->Write("part");
+  client.ReceiveUntil("part\r\n");
+  responder->Abort();
+  EXPECT_EQ(client.ReceiveAll(), "");
+  EXPECT_FALSE(responder->Write("more"));
+  EXPECT_FALSE(responder->Finish());
+}
+
+TEST_F(StreamTest, DroppedStreamIsAborted) {
+  Start();
+  RawClient client(server_->port());
+  client.Send(kGet);
+  auto responder = TakeResponder();
+  responder->StartStream(200, {});
+  responder->Write("part");
+  client.ReceiveUntil("part\r\n");
+  responder.reset();
+  EXPECT_THAT(client.ReceiveAll(), Not(HasSubstr("0\r\n\r\n")));
+}
+
+TEST_F(StreamTest, DepartureIsSeenAtOnceWhileNothingIsWritten) {
+  for (const bool reset : {false, true}) {
+    Start();
+    closed_ = 0;
+    RawClient client(server_->port());
+    client.Send(kGet);
+    const auto responder = TakeResponder();
+    if (reset) {
+      client.Reset();
+    } else {
+      client.Close();
+    }
+    EXPECT_TRUE(Eventually([&] { return closed_.load() == 1; }));
+    EXPECT_FALSE(responder->StartStream(200, {}));
+    EXPECT_FALSE(responder->Write("x"));
+  }
+}
+
+TEST_F(StreamTest, DepartureInMidStreamIsSeenAtOnce) {
+  Start();
+  RawClient client(server_->port());
+  client.Send(kGet);
+  const auto responder = TakeResponder();
+  responder->StartStream(200, {});
+  client.ReceiveUntil("\r\n\r\n");
+  client.Close();
+  EXPECT_TRUE(Eventually([&] { return closed_.load() == 1; }));
+  EXPECT_FALSE(responder->Write("x"));
+  EXPECT_TRUE(Eventually([&] { return server_->num_connections() == 0; }));
+  EXPECT_EQ(closed_.load(), 1);
+}
+
+TEST_F(StreamTest, SlowReaderPausesTheProducerAndLosesNothing) {
+  Start();
+  RawClient client(server_->port());
+  client.Send(kGet);
+  const auto responder = TakeResponder();
+  responder->StartStream(200, {});
+  const std::string chunk(60'000, 'y');
+  size_t written = 0;
+  // 40 MiB: more than the socket buffers hold, so that the producer has to pause.
+  size_t pauses = 0;
+  Thread producer("test-producer", [&] {
+    while (written < 40u << 20) {
+      if (responder->buffered_bytes() > 256 * 1024) {
+        ++pauses;
+        std::atomic<bool> below{false};
+        responder->NotifyBelow(64 * 1024, [&] { below = true; });
+        if (!Eventually([&] { return below.load(); })) return;
+      }
+      if (!responder->Write(chunk)) return;
+      written += chunk.size();
+    }
+    responder->Finish();
+  });
+  client.ReceiveUntil("\r\n\r\n");
+  const std::string body = client.ReceiveUntil("\r\n0\r\n\r\n");
+  producer.Join();
+  EXPECT_GT(pauses, 0u);
+  EXPECT_EQ(static_cast<size_t>(std::count(body.begin(), body.end(), 'y')), written);
+  EXPECT_THAT(body.substr(body.size() - 10), EndsWith("\r\n0\r\n\r\n"));
+}
+
+TEST_F(StreamTest, WriteBeyondTheLimitAborts) {
+  HttpServerOptions options;
+  options.max_buffered_bytes = 1 << 20;
+  Start(options);
+  RawClient client(server_->port());
+  client.Send(kGet);
+  const auto responder = TakeResponder();
+  responder->StartStream(200, {});
+  const std::string chunk(1 << 18, 'z');
+  size_t accepted = 0;
+  while (accepted < (1u << 30) && responder->Write(chunk)) accepted += chunk.size();
+  EXPECT_LT(accepted, 1u << 30) << "the limit never showed";
+  EXPECT_TRUE(Eventually([&] { return closed_.load() == 1; }));
+  EXPECT_THAT(client.ReceiveAll(), Not(HasSubstr("\r\n0\r\n\r\n")));
+}
+
+TEST_F(StreamTest, StalledReaderIsClosed) {
+  HttpServerOptions options;
+  options.write_stall_timeout_ms = 100;
+  options.max_buffered_bytes = 64 << 20;
+  Start(options);
+  RawClient client(server_->port());
+  client.Send(kGet);
+  const auto responder = TakeResponder();
+  responder->StartStream(200, {});
+  ASSERT_TRUE(responder->Write(std::string(32 << 20, 'z')));
+  EXPECT_TRUE(Eventually([&] { return closed_.load() == 1; }));
+  EXPECT_FALSE(responder->Write("x"));
+  EXPECT_EQ(responder->buffered_bytes(), 0u);
+}
+
+TEST_F(StreamTest, HeadOfAStreamSendsNoBody) {
+  Start();
+  RawClient client(server_->port());
+  client.Send("HEAD /s HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+  const auto responder = TakeResponder();
+  EXPECT_TRUE(responder->StartStream(200, {}));
+  EXPECT_TRUE(responder->Write("body"));
+  EXPECT_TRUE(responder->Finish());
+  EXPECT_THAT(client.ReceiveAll(), AllOf(EndsWith("\r\n\r\n"), Not(HasSubstr("body"))));
+}
+
+TEST_F(StreamTest, CallbackThatOwnsTheResponderDoesNotDeadlock) {
+  Start();
+  RawClient client(server_->port());
+  client.Send(kGet);
+  auto responder = TakeResponder();
+  HttpResponder* raw = responder.get();
+  raw->OnClosed([owned = std::move(responder)] {});
+  EXPECT_TRUE(raw->Respond({200, {}, "ok"}));  // destroys the callback, and with it the responder
+  EXPECT_THAT(client.ReceiveResponse(), EndsWith("ok"));
+}
+
+}  // namespace
+}  // namespace baton
