@@ -112,6 +112,15 @@ HeaderScan ScanHeader(std::string_view data, size_t max_bytes, size_t* scanned) 
   return {};
 }
 
+bool NamesHttpVersion(std::string_view header) {
+  const std::string_view line = header.substr(0, header.find("\r\n"));
+  if (std::count(line.begin(), line.end(), ' ') != 2) return false;
+  const std::string_view version = line.substr(line.rfind(' ') + 1);
+  const auto digit = [](char c) { return c >= '0' && c <= '9'; };
+  return version.size() == 8 && version.starts_with("HTTP/") && digit(version[5]) &&
+         version[6] == '.' && digit(version[7]);
+}
+
 std::optional<HttpRefusal> CheckFraming(const HttpHeaders& headers, int minor_version,
                                         RequestFraming* out) {
   *out = RequestFraming{};

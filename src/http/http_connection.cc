@@ -104,8 +104,12 @@ void HttpConnection::ParseHeader(size_t header_bytes) {
   parser_->eager(false);
   ErrorCode error;
   const size_t start = buffer_.find_first_not_of("\r\n");  // past empty lines before the request
-  parser_->put(asio::buffer(buffer_.data() + start, header_bytes - start), error);
+  const std::string header = buffer_.substr(start, header_bytes - start);
   buffer_.erase(0, header_bytes);
+  parser_->put(asio::buffer(header), error);
+  if (error == http::error::bad_version && !NamesHttpVersion(header)) {
+    return Refuse({400, "the request line is malformed"});
+  }
   if (error && error != http::error::need_more) return Refuse(RefusalOf(error));
   if (!parser_->is_header_done()) return Refuse({400, "the request is not valid HTTP/1.1"});
 
@@ -253,7 +257,10 @@ std::shared_ptr<HttpExchange> HttpConnection::MakeExchange(ExchangeTraits traits
 }
 
 void HttpConnection::Flush() {
-  if (writing_ || exchange_ == nullptr || state_ == State::kClosed) return;
+  if (exchange_ == nullptr || state_ == State::kClosed) return;
+  // Before looking at `writing_`: the write in progress may never end.
+  if (exchange_->OnWake()) return Close();
+  if (writing_) return;
   HttpExchange::Output output = exchange_->Take();
   if (output.abort) return Close();
   output_complete_ = output.complete;

@@ -187,9 +187,14 @@ void HttpExchange::Abandon(const std::function<HttpResponse()>& error) {
   }
 }
 
-HttpExchange::Output HttpExchange::Take() {
+bool HttpExchange::OnWake() {
   std::lock_guard lock(mutex_);
   wake_pending_ = false;
+  return abort_;
+}
+
+HttpExchange::Output HttpExchange::Take() {
+  std::lock_guard lock(mutex_);
   Output output;
   output.pieces = std::exchange(pieces_, {});
   output.complete = state_ == State::kAnswered;

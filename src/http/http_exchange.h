@@ -60,6 +60,8 @@ class HttpExchange {
     bool close = false;     // close once complete
   };
   Output Take();
+  // The connection has been woken: true if it must close at once, whatever is still being sent.
+  bool OnWake();
   // `size` bytes were taken by the kernel.
   void Sent(size_t size);
   // The client is gone or the connection is given up: fires the callbacks unless complete.

@@ -7,10 +7,12 @@
 #include <poll.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "src/base/check.h"
 #include "src/base/clock.h"
@@ -54,9 +56,12 @@ class RawClient {
 
   // Everything received up to and with `end`; less when the server closed or ten seconds passed.
   std::string ReceiveUntil(std::string_view end) {
-    while (received_.find(end) == std::string::npos && ReceiveSome()) {
+    size_t found = received_.find(end);
+    while (found == std::string::npos) {
+      const size_t from = received_.size() - std::min(received_.size(), end.size());
+      if (!ReceiveSome()) break;
+      found = received_.find(end, from);
     }
-    const size_t found = received_.find(end);
     const size_t size = found == std::string::npos ? received_.size() : found + end.size();
     std::string result = received_.substr(0, size);
     received_.erase(0, size);

@@ -187,6 +187,20 @@ TEST_F(StreamTest, WriteBeyondTheLimitAborts) {
   EXPECT_THAT(client.ReceiveAll(), Not(HasSubstr("\r\n0\r\n\r\n")));
 }
 
+TEST_F(StreamTest, AbortDoesNotWaitForAStalledReader) {
+  HttpServerOptions options;
+  options.max_buffered_bytes = 64 << 20;
+  Start(options);
+  RawClient client(server_->port());
+  client.Send(kGet);
+  const auto responder = TakeResponder();
+  responder->StartStream(200, {});
+  ASSERT_TRUE(responder->Write(std::string(32 << 20, 'z')));
+  ASSERT_TRUE(Eventually([&] { return responder->buffered_bytes() < 32u << 20; }));
+  responder->Abort();
+  EXPECT_TRUE(Eventually([&] { return server_->num_connections() == 0; }));
+}
+
 TEST_F(StreamTest, StalledReaderIsClosed) {
   HttpServerOptions options;
   options.write_stall_timeout_ms = 100;
