@@ -1,0 +1,37 @@
+#!/usr/bin/env bash
+# Builds Baton. Usage: scripts/build.sh [dev|release|asan|tsan] [ninja target ...]
+# The default preset is release; its binary is then linked as build/baton.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+preset="${1:-release}"
+shift || true
+case "$preset" in
+  dev | release | asan | tsan) ;;
+  *)
+    echo "build.sh: unknown preset '$preset'; choose dev, release, asan or tsan" >&2
+    exit 2
+    ;;
+esac
+for tool in cmake ninja g++ protoc; do
+  if ! command -v "$tool" >/dev/null; then
+    echo "build.sh: $tool is missing; run scripts/deps.sh" >&2
+    exit 1
+  fi
+done
+
+jobs="${BATON_JOBS:-$(nproc)}"
+echo "== configure ($preset)"
+log="build/configure-$preset.log"
+mkdir -p build
+if ! cmake --preset "$preset" >"$log" 2>&1; then
+  tail -n 30 "$log" >&2
+  echo "build.sh: configuring failed; a missing library is installed by scripts/deps.sh" >&2
+  exit 1
+fi
+echo "== build ($preset, $jobs jobs)"
+cmake --build --preset "$preset" -j "$jobs" ${@:+--target "$@"}
+if [[ "$preset" == release && -x build/release/baton ]]; then
+  ln -sfn release/baton build/baton
+  echo "built build/baton"
+fi

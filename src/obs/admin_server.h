@@ -1,0 +1,55 @@
+// AdminServer: the port of each process for probes, metrics and a look inside. No authentication:
+// bind it to an address that only operators reach.
+//
+// GET /livez /readyz /startupz /metrics /debug/requests /debug/blocks; anything else is 404,
+// another method 405. Providers are called on the server's thread, concurrently with everything
+// else, and must answer without waiting for a step.
+#ifndef BATON_OBS_ADMIN_SERVER_H_
+#define BATON_OBS_ADMIN_SERVER_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "src/base/status.h"
+#include "src/http/http_router.h"
+#include "src/http/http_server.h"
+#include "src/obs/metrics.h"
+
+namespace baton {
+
+// What the port shows. An empty probe is OK; an empty debug provider shows [].
+struct AdminProviders {
+  std::function<Status()> live;     // the loops make progress
+  std::function<Status()> ready;    // a request would be served now
+  std::function<Status()> started;  // start-up is complete
+  std::function<std::string()>
+      requests_json;                         // array of {request_uid, choice, attempt, state, ...}
+  std::function<std::string()> blocks_json;  // array of {index, generation, state, ...}
+};
+
+// A running admin port; stops when destroyed. The registry must outlive it.
+class AdminServer {
+ public:
+  // Port 0 = any free one.
+  static StatusOr<std::unique_ptr<AdminServer>> Start(std::string host, uint16_t port,
+                                                      const MetricsRegistry* registry,
+                                                      AdminProviders providers);
+
+  uint16_t port() const { return server_->port(); }
+  std::string address() const { return server_->address(); }
+  void Stop() { server_->Stop(); }
+
+ private:
+  AdminServer(const MetricsRegistry* registry, AdminProviders providers);
+
+  const MetricsRegistry* const registry_;
+  const AdminProviders providers_;
+  HttpRouter router_;                   // before server_: the server uses it until it stops
+  std::unique_ptr<HttpServer> server_;  // constant after Start
+};
+
+}  // namespace baton
+
+#endif  // BATON_OBS_ADMIN_SERVER_H_

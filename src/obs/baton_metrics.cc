@@ -1,0 +1,139 @@
+#include "src/obs/baton_metrics.h"
+
+#include <algorithm>
+#include <string>
+
+namespace baton {
+namespace {
+
+// vLLM's bucket lists (vllm/v1/metrics/loggers.py), so that dashboards and recording rules written
+// for it fit.
+constexpr double kFirstTokenBounds[] = {0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1,
+                                        0.25,  0.5,   0.75, 1,    2.5,  5,    7.5,  10,
+                                        20,    40,    80,   160,  640,  2560};
+constexpr double kInterTokenBounds[] = {0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5,
+                                        0.75, 1,     2.5,  5,     7.5, 10,   20,  40,  80};
+constexpr double kEndToEndBounds[] = {0.3, 0.5, 0.8, 1,  1.5, 2,   2.5, 5,   10,   15,  20,
+                                      30,  40,  50,  60, 120, 240, 480, 960, 1920, 7680};
+// Stages and transfers begin far below a millisecond: 100 us doubling and halving decades to 40 s.
+constexpr double kStageBounds[] = {0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05,
+                                   0.1,    0.25,    0.5,    1,     2.5,    5,     10,   20,    40};
+
+constexpr double kSecondsPerUs = 1e-6;
+
+}  // namespace
+
+void BatonMetrics::CountRequest(int http_status) const {
+  const auto known = std::find(kRequestCodes.begin(), kRequestCodes.end(), http_status);
+  const auto code = known != kRequestCodes.end()
+                        ? known
+                        : std::find(kRequestCodes.begin(), kRequestCodes.end(), 500);
+  requests_total[static_cast<size_t>(code - kRequestCodes.begin())]->Add();
+}
+
+void BatonMetrics::ObserveLifetime(const RequestLifetime& lifetime) const {
+  e2e_request_latency_seconds->Observe(static_cast<double>(lifetime.EndToEndUs()) * kSecondsPerUs);
+  if (const auto first_us = lifetime.TimeToFirstTokenUs()) {
+    time_to_first_token_seconds->Observe(static_cast<double>(*first_us) * kSecondsPerUs);
+  }
+  const auto stages_us = lifetime.StagesUs();
+  for (size_t i = 0; i < kNumRequestStages; ++i) {
+    stage_seconds[i]->Observe(static_cast<double>(stages_us[i]) * kSecondsPerUs);
+  }
+}
+
+namespace {
+
+void RegisterRequestMetrics(MetricsRegistry* registry, BatonMetrics* metrics) {
+  for (size_t i = 0; i < kRequestCodes.size(); ++i) {
+    metrics->requests_total[i] = registry->AddCounter(
+        {"baton_requests_total", "Finished requests by HTTP status, of both APIs."},
+        {{"code", std::to_string(kRequestCodes[i])}});
+  }
+  metrics->requests_running =
+      registry->AddGauge({"baton_requests_running", "Requests being computed or streamed."});
+  metrics->requests_waiting = registry->AddGauge(
+      {"baton_requests_waiting", "Requests admitted to a queue and not started."});
+  metrics->prompt_tokens_total =
+      registry->AddCounter({"baton_prompt_tokens_total", "Prompt tokens of finished requests."});
+  metrics->generation_tokens_total =
+      registry->AddCounter({"baton_generation_tokens_total", "Tokens generated."});
+  metrics->time_to_first_token_seconds = registry->AddHistogram(
+      {"baton_time_to_first_token_seconds", "Request accepted to first token written."},
+      kFirstTokenBounds);
+  metrics->inter_token_latency_seconds = registry->AddHistogram(
+      {"baton_inter_token_latency_seconds", "Gaps between consecutive tokens of a stream."},
+      kInterTokenBounds);
+  metrics->e2e_request_latency_seconds = registry->AddHistogram(
+      {"baton_e2e_request_latency_seconds", "Request accepted to last token."}, kEndToEndBounds);
+  for (size_t i = 0; i < kNumRequestStages; ++i) {
+    metrics->stage_seconds[i] = registry->AddHistogram(
+        {"baton_stage_seconds", "Consecutive stages of a request; they sum to end-to-end."},
+        kStageBounds, {{"stage", std::string(StageName(static_cast<RequestStage>(i)))}});
+  }
+}
+
+void RegisterKvMetrics(MetricsRegistry* registry, BatonMetrics* metrics) {
+  for (size_t i = 0; i < kKvBlockStates.size(); ++i) {
+    metrics->kv_blocks[i] = registry->AddGauge(
+        {"baton_kv_blocks", "KV blocks by state; the states sum to the size of the pool."},
+        {{"state", std::string(kKvBlockStates[i])}});
+  }
+  for (size_t i = 0; i < kTransportNames.size(); ++i) {
+    const MetricLabels labels = {{"transport", std::string(kTransportNames[i])}};
+    metrics->kv_transfer_bytes_total[i] = registry->AddCounter(
+        {"baton_kv_transfer_bytes_total", "KV bytes received and verified by a decode worker."},
+        labels);
+    metrics->kv_transfer_seconds[i] = registry->AddHistogram(
+        {"baton_kv_transfer_seconds", "First to last byte of one hand-off."}, kStageBounds, labels);
+  }
+  metrics->kv_checksum_fail_total = registry->AddCounter(
+      {"baton_kv_checksum_fail_total", "KV slices whose checksum did not match."});
+  metrics->kv_chain_mismatch_total = registry->AddCounter(
+      {"baton_kv_chain_mismatch_total", "Hand-offs or tokens that belong to another request."});
+  metrics->exposed_transfer_ratio = registry->AddGauge(
+      {"baton_exposed_transfer_ratio", "Share of the transfer time that a request waited for."});
+}
+
+void RegisterWorkerMetrics(MetricsRegistry* registry, BatonMetrics* metrics) {
+  metrics->prefix_cache_queries_total = registry->AddCounter(
+      {"baton_prefix_cache_queries_total", "Prompt tokens looked up in the prefix cache."});
+  metrics->prefix_cache_hits_total = registry->AddCounter(
+      {"baton_prefix_cache_hits_total", "Prompt tokens found in the prefix cache."});
+  metrics->preemptions_total = registry->AddCounter(
+      {"baton_preemptions_total", "Sequences whose blocks were taken for an older one."});
+  metrics->prefill_backlog_seconds = registry->AddGauge(
+      {"baton_prefill_backlog_seconds", "Predicted time to prefill what waits."});
+  metrics->decode_kv_pressure =
+      registry->AddGauge({"baton_decode_kv_pressure", "Share of the KV blocks in use."});
+  metrics->mbu_ratio = registry->AddGauge(
+      {"baton_mbu_ratio", "Memory bandwidth used by steps, of the measured maximum."});
+  metrics->mfu_ratio =
+      registry->AddGauge({"baton_mfu_ratio", "Arithmetic used by steps, of the measured maximum."});
+}
+
+void RegisterRecoveryMetrics(MetricsRegistry* registry, BatonMetrics* metrics) {
+  for (size_t r = 0; r < kResumeReasonNames.size(); ++r) {
+    for (size_t s = 0; s < kResumeSourceNames.size(); ++s) {
+      metrics->resumes_total[r][s] =
+          registry->AddCounter({"baton_resumes_total", "Requests placed again while running."},
+                               {{"reason", std::string(kResumeReasonNames[r])},
+                                {"source", std::string(kResumeSourceNames[s])}});
+    }
+  }
+  metrics->stale_events_total = registry->AddCounter(
+      {"baton_stale_events_total", "Messages of an older attempt or incarnation, dropped."});
+}
+
+}  // namespace
+
+BatonMetrics RegisterBatonMetrics(MetricsRegistry* registry) {
+  BatonMetrics metrics{};
+  RegisterRequestMetrics(registry, &metrics);
+  RegisterKvMetrics(registry, &metrics);
+  RegisterWorkerMetrics(registry, &metrics);
+  RegisterRecoveryMetrics(registry, &metrics);
+  return metrics;
+}
+
+}  // namespace baton

@@ -1,0 +1,78 @@
+// The metrics of a Baton process by name (the outside contract) as typed handles. Every process
+// registers all of them, so that a scrape finds each name with 0 from the start; who counts what is
+// said beside each field. Times in seconds, sizes in bytes.
+#ifndef BATON_OBS_BATON_METRICS_H_
+#define BATON_OBS_BATON_METRICS_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+#include "src/obs/metrics.h"
+#include "src/obs/request_lifetime.h"
+
+namespace baton {
+
+// The labels of baton_kv_blocks{state}, lowest precedence last (invariant I1 of the hand-off).
+inline constexpr std::array<std::string_view, 9> kKvBlockStates = {
+    "free",     "cached",    "computing", "bound",      "exported",
+    "reserved", "receiving", "draining",  "quarantined"};
+
+// The labels of baton_kv_transfer_*{transport}.
+inline constexpr std::array<std::string_view, 3> kTransportNames = {"local", "shm", "tcp"};
+
+// HTTP statuses that requests_total tells apart (gRPC answers are counted by the equal status);
+// any other is counted as 500.
+inline constexpr std::array<int, 13> kRequestCodes = {200, 400, 401, 404, 405, 408, 413,
+                                                      429, 431, 499, 500, 503, 504};
+
+// Why a running request had to be placed again, and where its KV came from.
+enum class ResumeReason : uint8_t { kPrefillLost = 0, kDecodeLost, kTransfer, kTimeout, kMoved };
+enum class ResumeSource : uint8_t { kRetarget = 0, kPrefix, kRecompute };
+inline constexpr std::array<std::string_view, 5> kResumeReasonNames = {
+    "prefill_lost", "decode_lost", "transfer", "timeout", "moved"};
+inline constexpr std::array<std::string_view, 3> kResumeSourceNames = {"retarget", "prefix",
+                                                                       "recompute"};
+
+// The handles; all set by RegisterBatonMetrics. R = counted by the router, W = by workers, D = by
+// the decode side of a hand-off only.
+struct BatonMetrics {
+  std::array<Counter*, kRequestCodes.size()> requests_total;             // R; use CountRequest
+  Gauge* requests_running;                                               // R, W
+  Gauge* requests_waiting;                                               // R, W
+  Counter* prompt_tokens_total;                                          // R: of finished requests
+  Counter* generation_tokens_total;                                      // R
+  Histogram* time_to_first_token_seconds;                                // R
+  Histogram* inter_token_latency_seconds;                                // R
+  Histogram* e2e_request_latency_seconds;                                // R
+  std::array<Histogram*, kNumRequestStages> stage_seconds;               // R; use ObserveLifetime
+  std::array<Gauge*, kKvBlockStates.size()> kv_blocks;                   // W: sum = the pool's size
+  std::array<Counter*, kTransportNames.size()> kv_transfer_bytes_total;  // D
+  std::array<Histogram*, kTransportNames.size()> kv_transfer_seconds;    // D
+  Counter* kv_checksum_fail_total;                                       // D
+  Counter* kv_chain_mismatch_total;                                      // R, D
+  Counter* prefix_cache_queries_total;                                   // W, in tokens
+  Counter* prefix_cache_hits_total;                                      // W, in tokens
+  Counter* preemptions_total;                                            // W
+  std::array<std::array<Counter*, kResumeSourceNames.size()>, kResumeReasonNames.size()>
+      resumes_total;               // R: [reason][source]
+  Gauge* exposed_transfer_ratio;   // D: exposed / total transfer time of the last hand-offs, 0..1
+  Gauge* prefill_backlog_seconds;  // W: predicted time to prefill what waits
+  Gauge* decode_kv_pressure;       // W: blocks in use / total, 0..1
+  Gauge* mbu_ratio;                // W: bytes a step had to read / time / measured bandwidth
+  Gauge* mfu_ratio;                // W: likewise for arithmetic
+  Counter* stale_events_total;     // R: messages of an older attempt or incarnation, dropped
+
+  // Counts one finished request by its HTTP status.
+  void CountRequest(int http_status) const;
+  // Observes end-to-end time, time to first token and all stages of a finished request.
+  void ObserveLifetime(const RequestLifetime& lifetime) const;
+};
+
+// Registers every metric in `registry`, which must outlive the handles; once per registry.
+BatonMetrics RegisterBatonMetrics(MetricsRegistry* registry);
+
+}  // namespace baton
+
+#endif  // BATON_OBS_BATON_METRICS_H_

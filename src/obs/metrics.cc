@@ -1,0 +1,185 @@
+#include "src/obs/metrics.h"
+
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+
+#include "fmt/format.h"
+
+#include "src/base/check.h"
+
+namespace baton {
+namespace {
+
+// Name, labels with their braces (or nothing) and value of one line.
+struct Sample {
+  std::string_view name;
+  std::string_view suffix;
+  std::string_view labels;
+};
+
+// In a label value \, " and line breaks are escaped; in HELP only \ and line breaks.
+std::string Escaped(std::string_view text, bool quotes) {
+  std::string out;
+  for (const char c : text) {
+    if (c == '\\') {
+      out += "\\\\";
+    } else if (c == '\n') {
+      out += "\\n";
+    } else if (c == '"' && quotes) {
+      out += "\\\"";
+    } else {
+      out.push_back(c);
+    }
+  }
+  return out;
+}
+
+std::string NumberText(double value) {
+  if (std::isnan(value)) return "NaN";
+  if (std::isinf(value)) return value > 0 ? "+Inf" : "-Inf";
+  return fmt::format("{}", value);  // the shortest text that reads back as the same number
+}
+
+void AppendSample(const Sample& sample, std::string_view value, std::string* out) {
+  const std::string_view open = sample.labels.empty() ? "" : "{";
+  const std::string_view close = sample.labels.empty() ? "" : "}";
+  fmt::format_to(std::back_inserter(*out), "{}{}{}{}{} {}\n", sample.name, sample.suffix, open,
+                 sample.labels, close, value);
+}
+
+void AppendHistogram(std::string_view name, std::string_view labels, const Histogram& histogram,
+                     std::string* out) {
+  const Histogram::Snapshot snapshot = histogram.Read();
+  const std::span<const double> bounds = histogram.bounds();
+  const std::string_view comma = labels.empty() ? "" : ",";
+  for (size_t i = 0; i <= bounds.size(); ++i) {
+    const std::string bound = i < bounds.size() ? NumberText(bounds[i]) : "+Inf";
+    AppendSample({name, "_bucket", fmt::format("{}{}le=\"{}\"", labels, comma, bound)},
+                 fmt::format("{}", snapshot.cumulative[i]), out);
+  }
+  AppendSample({name, "_sum", labels}, NumberText(snapshot.sum), out);
+  AppendSample({name, "_count", labels}, fmt::format("{}", snapshot.cumulative.back()), out);
+}
+
+}  // namespace
+
+Histogram::Histogram(std::span<const double> bounds)
+    : bounds_(bounds.begin(), bounds.end()),
+      counts_(std::make_unique<std::atomic<uint64_t>[]>(bounds.size() + 1)) {
+  const bool ascending = std::adjacent_find(bounds_.begin(), bounds_.end(),
+                                            std::greater_equal<double>()) == bounds_.end();
+  BATON_CHECK(ascending, "histogram bounds do not ascend");
+}
+
+void Histogram::Observe(double value) {
+  if (std::isnan(value)) return;
+  const auto bucket = std::lower_bound(bounds_.begin(), bounds_.end(), value);  // value <= bound
+  counts_[static_cast<size_t>(bucket - bounds_.begin())].fetch_add(1, std::memory_order_relaxed);
+  sum_.fetch_add(value, std::memory_order_relaxed);
+}
+
+Histogram::Snapshot Histogram::Read() const {
+  Snapshot snapshot;
+  uint64_t total = 0;
+  for (size_t i = 0; i <= bounds_.size(); ++i) {
+    total += counts_[i].load(std::memory_order_relaxed);
+    snapshot.cumulative.push_back(total);
+  }
+  snapshot.sum = sum_.load(std::memory_order_relaxed);
+  return snapshot;
+}
+
+MetricsRegistry::Series* MetricsRegistry::AddSeriesLocked(const MetricFamily& family, Type type,
+                                                          MetricLabels labels) {
+  auto [entry, added] = families_.try_emplace(std::string(family.name));
+  Family& known = entry->second;
+  if (added) {
+    known.help = std::string(family.help);
+    known.type = type;
+  }
+  BATON_CHECK(known.type == type, "metric {} is registered as two types", family.name);
+  BATON_CHECK(known.series.size() < kMaxSeriesPerFamily, "metric {} has more than {} series",
+              family.name, kMaxSeriesPerFamily);
+  for (const Series& series : known.series) {
+    BATON_CHECK(series.labels != labels, "metric {} has one series twice", family.name);
+  }
+  known.series.push_back(Series{.labels = std::move(labels)});
+  return &known.series.back();
+}
+
+Counter* MetricsRegistry::AddCounter(const MetricFamily& family, MetricLabels labels) {
+  std::lock_guard lock(mutex_);
+  Series* series = AddSeriesLocked(family, Type::kCounter, std::move(labels));
+  return series->counter = &counters_.emplace_back();
+}
+
+Gauge* MetricsRegistry::AddGauge(const MetricFamily& family, MetricLabels labels) {
+  std::lock_guard lock(mutex_);
+  Series* series = AddSeriesLocked(family, Type::kGauge, std::move(labels));
+  return series->gauge = &gauges_.emplace_back();
+}
+
+Histogram* MetricsRegistry::AddHistogram(const MetricFamily& family, std::span<const double> bounds,
+                                         MetricLabels labels) {
+  std::lock_guard lock(mutex_);
+  Series* series = AddSeriesLocked(family, Type::kHistogram, std::move(labels));
+  return series->histogram = &histograms_.emplace_back(bounds);
+}
+
+void MetricsRegistry::SetConstantLabel(std::string_view name, std::string_view value) {
+  std::lock_guard lock(mutex_);
+  for (auto& [known, current] : constant_labels_) {
+    if (known == name) {
+      current = std::string(value);
+      return;
+    }
+  }
+  constant_labels_.emplace_back(std::string(name), std::string(value));
+}
+
+void MetricsRegistry::AddRefresh(std::function<void()> refresh) {
+  std::lock_guard lock(mutex_);
+  refreshes_.push_back(std::move(refresh));
+}
+
+std::string MetricsRegistry::LabelTextLocked(const MetricLabels& labels) const {
+  std::string text;
+  for (const MetricLabels* group : {&constant_labels_, &labels}) {
+    for (const auto& [name, value] : *group) {
+      if (!text.empty()) text += ',';
+      text += fmt::format("{}=\"{}\"", name, Escaped(value, true));
+    }
+  }
+  return text;
+}
+
+std::string MetricsRegistry::Expose() const {
+  std::vector<std::function<void()>> refreshes;
+  {
+    std::lock_guard lock(mutex_);
+    refreshes = refreshes_;
+  }
+  for (const auto& refresh : refreshes) refresh();
+
+  constexpr std::string_view kTypeNames[] = {"counter", "gauge", "histogram"};
+  std::lock_guard lock(mutex_);
+  std::string out;
+  for (const auto& [name, family] : families_) {
+    out += fmt::format("# HELP {} {}\n# TYPE {} {}\n", name, Escaped(family.help, false), name,
+                       kTypeNames[static_cast<size_t>(family.type)]);
+    for (const Series& series : family.series) {
+      const std::string labels = LabelTextLocked(series.labels);
+      if (series.counter != nullptr) {
+        AppendSample({name, "", labels}, fmt::format("{}", series.counter->value()), &out);
+      } else if (series.gauge != nullptr) {
+        AppendSample({name, "", labels}, NumberText(series.gauge->value()), &out);
+      } else {
+        AppendHistogram(name, labels, *series.histogram, &out);
+      }
+    }
+  }
+  return out;
+}
+
+}  // namespace baton

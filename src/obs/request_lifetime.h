@@ -1,0 +1,82 @@
+// RequestLifetime: when things happened to one request, seen from its router, and the stages that
+// follow from it. A value; one thread at a time. Times are microseconds of one Clock.
+//
+// Invariants
+//  1. Each stage runs from the end of the one before to its own end; a stage whose end has already
+//     passed, or is not known, is 0. No stage is negative.
+//  2. The stages sum to EndToEndUs, whatever was marked and in whatever order.
+#ifndef BATON_OBS_REQUEST_LIFETIME_H_
+#define BATON_OBS_REQUEST_LIFETIME_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+namespace baton {
+
+// What is timed. The order is that of the critical path of a disaggregated request.
+enum class RequestEvent : uint8_t {
+  kAccepted = 0,      // the request was read completely
+  kAdmitted,          // a place in the running set was given
+  kPrefillStarted,    // P began to compute
+  kFirstToken,        // token 0 reached the router
+  kGranted,           // the grant reached P
+  kVerified,          // D verified the KV
+  kFirstStepStarted,  // D began its first step
+  kFirstStepEnded,    // token 1 exists
+  kLastToken,         // the last token reached the router
+  kNumEvents,
+};
+
+// Consecutive intervals of the critical path; the names of baton_stage_seconds{stage}.
+enum class RequestStage : uint8_t {
+  kAdmit = 0,     // accepted -> admitted
+  kQueuePrefill,  // -> P starts
+  kPrefill,       // -> token 0
+  kKvWait,        // -> the grant at P
+  kKvTransfer,    // -> VERIFIED; the exposed part only
+  kQueueDecode,   // -> the first step's start
+  kFirstStep,     // -> its end
+  kDecode,        // -> the last token
+  kNumStages,
+};
+
+inline constexpr size_t kNumRequestEvents = static_cast<size_t>(RequestEvent::kNumEvents);
+inline constexpr size_t kNumRequestStages = static_cast<size_t>(RequestStage::kNumStages);
+static_assert(kNumRequestStages + 1 == kNumRequestEvents,
+              "a stage ends at each event but the first");
+
+// "admit", "queue_prefill", ...
+std::string_view StageName(RequestStage stage);
+
+// See the file comment.
+class RequestLifetime {
+ public:
+  // The request was accepted at `accepted_us`.
+  explicit RequestLifetime(int64_t accepted_us);
+
+  // Sets the time of `event`. The first mark counts: a retried placement does not move it back;
+  // only kLastToken moves with each token.
+  void Mark(RequestEvent event, int64_t now_us);
+  std::optional<int64_t> TimeOf(RequestEvent event) const;
+
+  // Microseconds of each stage, [kNumRequestStages], so far: up to the latest mark.
+  std::array<int64_t, kNumRequestStages> StagesUs() const;
+  int64_t StageUs(RequestStage stage) const { return StagesUs()[static_cast<size_t>(stage)]; }
+
+  // Accepted to the last token; without tokens, to the latest mark.
+  int64_t EndToEndUs() const;
+  // Accepted to token 0, if it came.
+  std::optional<int64_t> TimeToFirstTokenUs() const;
+
+ private:
+  int64_t EndUs() const;
+
+  std::array<int64_t, kNumRequestEvents> times_us_;  // kUnmarked when it has not happened
+};
+
+}  // namespace baton
+
+#endif  // BATON_OBS_REQUEST_LIFETIME_H_
