@@ -1,0 +1,103 @@
+#!/usr/bin/env bash
+# Installs what building and testing Baton needs on Debian 12 or Ubuntu, and says what it installs.
+# Idempotent: a second run finds everything and installs nothing.
+#   scripts/deps.sh            packages to build and run
+#   scripts/deps.sh --tests    also what the tests use (formatter, promtool, Python clients)
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+with_tests=0
+case "${1:-}" in
+  "") ;;
+  --tests) with_tests=1 ;;
+  *)
+    echo "deps.sh: unknown argument '$1'; the only one is --tests" >&2
+    exit 2
+    ;;
+esac
+
+if ! command -v apt-get >/dev/null; then
+  echo "deps.sh: no apt-get here; install the packages named in this file by hand" >&2
+  exit 1
+fi
+as_root=()
+if [[ "$(id -u)" -ne 0 ]]; then
+  command -v sudo >/dev/null || { echo "deps.sh: run as root, or install sudo" >&2; exit 1; }
+  as_root=(sudo)
+fi
+
+build_packages=(
+  g++ cmake ninja-build ccache mold git ca-certificates pkg-config python3 python3-pip python3-venv unzip
+  libgrpc++-dev protobuf-compiler-grpc protobuf-compiler libprotobuf-dev libabsl-dev libc-ares-dev
+  libre2-dev zlib1g-dev libssl-dev libspdlog-dev libfmt-dev libxxhash-dev libyaml-cpp-dev libnuma-dev
+  liburing-dev nlohmann-json3-dev libcli11-dev libboost1.81-dev libgtest-dev libgmock-dev
+  libbenchmark-dev)
+test_packages=(clang-format-14 prometheus iproute2)
+
+installed() { [[ "$(dpkg-query -W -f '${Status}' "$1" 2>/dev/null)" == "install ok installed" ]]; }
+
+wanted=("${build_packages[@]}")
+[[ $with_tests -eq 1 ]] && wanted+=("${test_packages[@]}")
+missing=()
+for package in "${wanted[@]}"; do
+  installed "$package" || missing+=("$package")
+done
+
+# Rust: the toolchain on PATH if it is new enough for the tokenizer library, else Debian's newest.
+min_cargo_minor=80
+cargo_minor() { "$1" --version 2>/dev/null | sed -n 's/^cargo 1\.\([0-9]*\).*/\1/p'; }
+if [[ "$(cargo_minor cargo || true)" -lt $min_cargo_minor ]] 2>/dev/null || ! command -v cargo >/dev/null; then
+  installed cargo-web || missing+=(cargo-web)
+  installed rustc-web || missing+=(rustc-web)
+fi
+
+if [[ ${#missing[@]} -eq 0 ]]; then
+  echo "deps.sh: all packages are installed"
+else
+  for package in "${missing[@]}"; do
+    if [[ "$package" == libboost1.81-dev ]] && installed libboost1.74-dev; then
+      echo "deps.sh: libboost1.81-dev replaces libboost1.74-dev (its Asio does not compile as C++20)"
+    fi
+  done
+  echo "deps.sh: installing ${missing[*]}"
+  export DEBIAN_FRONTEND=noninteractive
+  log="$(mktemp)"
+  trap 'rm -f "$log"' EXIT
+  # The test tools come with a service we do not want started: policy-rc.d refuses starts while we
+  # install, and an administrator's own policy stays as it is.
+  policy=/usr/sbin/policy-rc.d
+  made_policy=0
+  if [[ $with_tests -eq 1 && ! -e $policy ]]; then
+    printf '#!/bin/sh\nexit 101\n' | "${as_root[@]}" tee "$policy" >/dev/null
+    "${as_root[@]}" chmod +x "$policy"
+    made_policy=1
+  fi
+  status=0
+  { "${as_root[@]}" apt-get update && "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
+    apt-get install -y --no-install-recommends "${missing[@]}"; } >"$log" 2>&1 || status=$?
+  [[ $made_policy -eq 1 ]] && "${as_root[@]}" rm -f "$policy"
+  if [[ $status -ne 0 ]]; then
+    tail -n 20 "$log" >&2
+    echo "deps.sh: apt-get could not install: ${missing[*]}" >&2
+    exit 1
+  fi
+fi
+
+# The Python clients of the end-to-end tests, in an environment of the project's own.
+if [[ $with_tests -eq 1 && -f tests/e2e/requirements.txt ]]; then
+  venv=build/venv
+  stamp="$venv/installed.txt"
+  mapfile -t requirement_files < <(ls tests/*/requirements.txt)
+  if ! cat "${requirement_files[@]}" | cmp -s - "$stamp"; then
+    echo "deps.sh: installing Python packages into $venv (${requirement_files[*]})"
+    mkdir -p build
+    [[ -x $venv/bin/python ]] || python3 -m venv "$venv"
+    arguments=()
+    for file in "${requirement_files[@]}"; do arguments+=(-r "$file"); done
+    if ! "$venv/bin/python" -m pip install --quiet --disable-pip-version-check "${arguments[@]}"; then
+      echo "deps.sh: pip could not install ${requirement_files[*]}; see above" >&2
+      exit 1
+    fi
+    cat "${requirement_files[@]}" >"$stamp"
+  fi
+fi

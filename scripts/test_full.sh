@@ -1,0 +1,47 @@
+#!/usr/bin/env bash
+# The long forms: everything of test.sh, then the suite under AddressSanitizer +
+# UndefinedBehaviorSanitizer, our own threads under ThreadSanitizer, and clang-tidy.
+#   scripts/test_full.sh [release|asan|tsan|tidy ...]     only these tiers
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+tiers=("$@")
+[[ ${#tiers[@]} -gt 0 ]] || tiers=(release asan tsan tidy)
+jobs="${BATON_TEST_JOBS:-$(nproc)}"
+report=()
+
+run_tier() {
+  case "$1" in
+    release) scripts/test.sh ;;
+    # Sanitizers slow the code five to fifteen times: limits on time are raised, not removed.
+    asan) scripts/build.sh asan && BATON_E2E_START_LIMIT_S=300 BATON_TEST_LONG=1 \
+      ctest --preset asan -j "$jobs" --timeout 3600 -LE no_sanitizer ;;
+    tsan) scripts/build.sh tsan && BATON_TEST_LONG=1 \
+      ctest --preset tsan -j "$jobs" --timeout 3600 -L tsan ;;
+    tidy) run_clang_tidy ;;
+    *)
+      echo "test_full.sh: unknown tier '$1'; choose release, asan, tsan or tidy" >&2
+      exit 2
+      ;;
+  esac
+}
+
+run_clang_tidy() {
+  local tool
+  tool="$(command -v clang-tidy-14 || command -v clang-tidy || true)"
+  [[ -n "$tool" ]] || { echo "test_full.sh: clang-tidy is missing (apt-get install clang-tidy-14)" >&2; return 1; }
+  scripts/build.sh dev
+  # The sources of ours that the dev build compiles; generated code is not ours.
+  git ls-files 'src/*.cc' 'kernels/*.cc' 'kvcache/*.cc' 'scheduler/*.cc' |
+    xargs -P "$jobs" -n 4 "$tool" -p build/dev --quiet
+}
+
+for tier in "${tiers[@]}"; do
+  echo "==== $tier"
+  begin=$SECONDS
+  if (run_tier "$tier"); then verdict=passed; else verdict=FAILED; fi
+  report+=("$(printf '%-8s %-7s %4d s' "$tier" "$verdict" $((SECONDS - begin)))")
+done
+echo "==== summary"
+printf '%s\n' "${report[@]}"
+[[ "${report[*]}" != *FAILED* ]]

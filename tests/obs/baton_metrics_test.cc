@@ -1,0 +1,118 @@
+#include "src/obs/baton_metrics.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+
+#include "fmt/format.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace baton {
+namespace {
+
+using ::testing::HasSubstr;
+
+class BatonMetricsTest : public ::testing::Test {
+ protected:
+  BatonMetricsTest() {
+    registry_.SetConstantLabel("role", "router");
+    registry_.SetConstantLabel("worker", "router-0");
+    registry_.SetConstantLabel("model", "smollm2:135m");
+    metrics_ = RegisterBatonMetrics(&registry_);
+  }
+
+  // Value of the series with exactly these labels after the constant ones.
+  std::string ValueOf(std::string_view name, std::string_view labels = "") {
+    const std::string text = registry_.Expose();
+    const std::string series =
+        fmt::format("\n{}{{role=\"router\",worker=\"router-0\",model=\"smollm2:135m\"{}{}}} ", name,
+                    labels.empty() ? "" : ",", labels);
+    const size_t at = text.find(series);
+    if (at == std::string::npos) return "missing";
+    return text.substr(at + series.size(), text.find('\n', at + 1) - at - series.size());
+  }
+
+  MetricsRegistry registry_;
+  BatonMetrics metrics_;
+};
+
+// The outside contract, written out once more: a renamed metric must fail here.
+TEST_F(BatonMetricsTest, EveryNameOfTheContractStartsAtZero) {
+  for (const std::string_view name :
+       {"baton_requests_running", "baton_requests_waiting", "baton_prompt_tokens_total",
+        "baton_generation_tokens_total", "baton_time_to_first_token_seconds_count",
+        "baton_inter_token_latency_seconds_count", "baton_e2e_request_latency_seconds_sum",
+        "baton_kv_checksum_fail_total", "baton_kv_chain_mismatch_total",
+        "baton_prefix_cache_queries_total", "baton_prefix_cache_hits_total",
+        "baton_preemptions_total", "baton_exposed_transfer_ratio", "baton_prefill_backlog_seconds",
+        "baton_decode_kv_pressure", "baton_mbu_ratio", "baton_mfu_ratio",
+        "baton_stale_events_total"}) {
+    EXPECT_EQ(ValueOf(name), "0") << name;
+  }
+  for (const int code : {200, 400, 401, 404, 408, 413, 429, 431, 499, 500, 503, 504}) {
+    EXPECT_EQ(ValueOf("baton_requests_total", fmt::format("code=\"{}\"", code)), "0") << code;
+  }
+  for (const std::string_view stage : {"admit", "queue_prefill", "prefill", "kv_wait",
+                                       "kv_transfer", "queue_decode", "first_step", "decode"}) {
+    EXPECT_EQ(ValueOf("baton_stage_seconds_count", fmt::format("stage=\"{}\"", stage)), "0");
+  }
+  for (const std::string_view state : {"free", "cached", "computing", "bound", "exported",
+                                       "reserved", "receiving", "draining", "quarantined"}) {
+    EXPECT_EQ(ValueOf("baton_kv_blocks", fmt::format("state=\"{}\"", state)), "0") << state;
+  }
+  for (const std::string_view transport : {"local", "shm", "tcp"}) {
+    const std::string label = fmt::format("transport=\"{}\"", transport);
+    EXPECT_EQ(ValueOf("baton_kv_transfer_bytes_total", label), "0");
+    EXPECT_EQ(ValueOf("baton_kv_transfer_seconds_count", label), "0");
+  }
+  EXPECT_EQ(ValueOf("baton_resumes_total", "reason=\"decode_lost\",source=\"retarget\""), "0");
+}
+
+TEST_F(BatonMetricsTest, RequestsAreCountedByStatus) {
+  metrics_.CountRequest(200);
+  metrics_.CountRequest(429);
+  metrics_.CountRequest(429);
+  metrics_.CountRequest(777);
+  EXPECT_EQ(ValueOf("baton_requests_total", "code=\"200\""), "1");
+  EXPECT_EQ(ValueOf("baton_requests_total", "code=\"429\""), "2");
+  EXPECT_EQ(ValueOf("baton_requests_total", "code=\"500\""), "1");
+}
+
+TEST_F(BatonMetricsTest, LifetimeFillsStagesThatSumToEndToEnd) {
+  RequestLifetime lifetime(0);
+  lifetime.Mark(RequestEvent::kAdmitted, 250'000);
+  lifetime.Mark(RequestEvent::kPrefillStarted, 500'000);
+  lifetime.Mark(RequestEvent::kFirstToken, 1'000'000);
+  lifetime.Mark(RequestEvent::kLastToken, 3'000'000);
+  metrics_.ObserveLifetime(lifetime);
+  EXPECT_EQ(ValueOf("baton_e2e_request_latency_seconds_sum"), "3");
+  EXPECT_EQ(ValueOf("baton_time_to_first_token_seconds_sum"), "1");
+  EXPECT_EQ(ValueOf("baton_stage_seconds_sum", "stage=\"admit\""), "0.25");
+  EXPECT_EQ(ValueOf("baton_stage_seconds_sum", "stage=\"prefill\""), "0.5");
+  EXPECT_EQ(ValueOf("baton_stage_seconds_sum", "stage=\"decode\""), "2");
+  EXPECT_EQ(ValueOf("baton_stage_seconds_count", "stage=\"kv_wait\""), "1");
+}
+
+TEST_F(BatonMetricsTest, BucketsAreThoseOfVllm) {
+  const std::string text = registry_.Expose();
+  EXPECT_THAT(text, HasSubstr("le=\"2560\""));
+  EXPECT_THAT(text, HasSubstr("le=\"7680\""));
+  EXPECT_EQ(metrics_.time_to_first_token_seconds->bounds().size(), 22u);
+  EXPECT_EQ(metrics_.inter_token_latency_seconds->bounds().size(), 19u);
+  EXPECT_EQ(metrics_.e2e_request_latency_seconds->bounds().size(), 21u);
+}
+
+TEST_F(BatonMetricsTest, PromtoolFindsNothingToSay) {
+  ASSERT_EQ(std::system("command -v promtool >/dev/null"), 0)
+      << "promtool is missing: scripts/deps.sh --tests installs it";
+  metrics_.time_to_first_token_seconds->Observe(0.3);
+  std::FILE* pipe = popen("promtool check metrics", "w");
+  ASSERT_NE(pipe, nullptr);
+  const std::string text = registry_.Expose();
+  ASSERT_EQ(std::fwrite(text.data(), 1, text.size(), pipe), text.size());
+  EXPECT_EQ(pclose(pipe), 0);
+}
+
+}  // namespace
+}  // namespace baton

@@ -1,0 +1,107 @@
+#include "src/obs/request_lifetime.h"
+
+#include <cstdint>
+#include <cstdlib>
+#include <numeric>
+#include <random>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+#include "src/base/random.h"
+#include "src/obs/heartbeat.h"
+
+namespace baton {
+namespace {
+
+using ::testing::ElementsAre;
+
+int64_t Sum(const RequestLifetime& lifetime) {
+  const auto stages = lifetime.StagesUs();
+  return std::accumulate(stages.begin(), stages.end(), int64_t{0});
+}
+
+TEST(RequestLifetimeTest, StagesOfADisaggregatedRequest) {
+  RequestLifetime lifetime(1000);
+  lifetime.Mark(RequestEvent::kAdmitted, 1010);
+  lifetime.Mark(RequestEvent::kPrefillStarted, 1030);
+  lifetime.Mark(RequestEvent::kGranted, 1060);  // while P computes: nobody waits for it
+  lifetime.Mark(RequestEvent::kFirstToken, 1100);
+  lifetime.Mark(RequestEvent::kVerified, 1105);
+  lifetime.Mark(RequestEvent::kFirstStepStarted, 1108);
+  lifetime.Mark(RequestEvent::kFirstStepEnded, 1115);
+  lifetime.Mark(RequestEvent::kLastToken, 1100);
+  lifetime.Mark(RequestEvent::kLastToken, 1500);
+  EXPECT_THAT(lifetime.StagesUs(), ElementsAre(10, 20, 70, 0, 5, 3, 7, 385));
+  EXPECT_EQ(lifetime.EndToEndUs(), 500);
+  EXPECT_EQ(lifetime.TimeToFirstTokenUs(), 100);
+}
+
+TEST(RequestLifetimeTest, LocalRequestHasNoTransfer) {
+  RequestLifetime lifetime(0);
+  lifetime.Mark(RequestEvent::kAdmitted, 1);
+  lifetime.Mark(RequestEvent::kPrefillStarted, 2);
+  lifetime.Mark(RequestEvent::kFirstToken, 10);
+  lifetime.Mark(RequestEvent::kFirstStepEnded, 12);
+  lifetime.Mark(RequestEvent::kLastToken, 20);
+  EXPECT_THAT(lifetime.StagesUs(), ElementsAre(1, 1, 8, 0, 0, 0, 2, 8));
+}
+
+TEST(RequestLifetimeTest, OneTokenAnswerEndsBeforeItsTransfer) {
+  RequestLifetime lifetime(0);
+  lifetime.Mark(RequestEvent::kAdmitted, 1);
+  lifetime.Mark(RequestEvent::kPrefillStarted, 2);
+  lifetime.Mark(RequestEvent::kFirstToken, 10);
+  lifetime.Mark(RequestEvent::kLastToken, 10);
+  lifetime.Mark(RequestEvent::kVerified, 30);
+  EXPECT_THAT(lifetime.StagesUs(), ElementsAre(1, 1, 8, 0, 0, 0, 0, 0));
+  EXPECT_EQ(lifetime.EndToEndUs(), 10);
+}
+
+TEST(RequestLifetimeTest, FailedRequestEndsAtItsLatestMark) {
+  RequestLifetime lifetime(100);
+  EXPECT_EQ(lifetime.EndToEndUs(), 0);
+  EXPECT_EQ(lifetime.TimeToFirstTokenUs(), std::nullopt);
+  lifetime.Mark(RequestEvent::kAdmitted, 150);
+  EXPECT_EQ(lifetime.EndToEndUs(), 50);
+  EXPECT_EQ(Sum(lifetime), 50);
+}
+
+TEST(RequestLifetimeTest, TheFirstMarkCountsExceptForTokens) {
+  RequestLifetime lifetime(0);
+  lifetime.Mark(RequestEvent::kPrefillStarted, 5);
+  lifetime.Mark(RequestEvent::kPrefillStarted, 50);
+  EXPECT_EQ(lifetime.TimeOf(RequestEvent::kPrefillStarted), 5);
+  EXPECT_EQ(lifetime.TimeOf(RequestEvent::kGranted), std::nullopt);
+}
+
+TEST(RequestLifetimeTest, StagesSumToEndToEndWhateverIsMarked) {
+  const char* given = std::getenv("BATON_TEST_SEED");
+  const uint64_t seed = given != nullptr ? std::strtoull(given, nullptr, 10) : RandomU64();
+  std::mt19937_64 random(seed);
+  for (int round = 0; round < 5000; ++round) {
+    RequestLifetime lifetime(static_cast<int64_t>(random() % 100));
+    const size_t num_marks = random() % 12;
+    for (size_t i = 0; i < num_marks; ++i) {
+      const auto event = static_cast<RequestEvent>(1 + random() % (kNumRequestEvents - 1));
+      lifetime.Mark(event, static_cast<int64_t>(random() % 200));
+      ASSERT_EQ(Sum(lifetime), lifetime.EndToEndUs()) << "BATON_TEST_SEED=" << seed;
+      for (const int64_t stage_us : lifetime.StagesUs()) {
+        ASSERT_GE(stage_us, 0) << "BATON_TEST_SEED=" << seed;
+      }
+    }
+  }
+}
+
+TEST(HeartbeatTest, StaleLoopIsUnavailable) {
+  Heartbeat heartbeat(1'000'000);
+  EXPECT_TRUE(heartbeat.Check(3'000'000, 2'000'000).ok());
+  const Status stale = heartbeat.Check(3'000'001, 2'000'000);
+  EXPECT_EQ(stale.code(), StatusCode::kUnavailable);
+  EXPECT_EQ(stale.message(), "the loop has not turned for 2000 ms, more than 2000 ms");
+  heartbeat.Beat(3'000'000);
+  EXPECT_TRUE(heartbeat.Check(3'000'001, 2'000'000).ok());
+}
+
+}  // namespace
+}  // namespace baton
