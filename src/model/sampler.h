@@ -93,6 +93,9 @@ class Sampler {
   TokenId PickRandom(const SampleQuery& query, std::span<const float> logits, float largest);
   void KeepTopK(std::span<const float> logits, uint32_t top_k);
   void KeepTopP(std::span<const float> logits, float largest, float top_p);
+  // A distance from the largest logit within which all tokens together weigh at least `needed`; so
+  // the prefix that top_p keeps can be found without sorting the whole vocabulary.
+  float DepthHolding(std::span<const float> logits, float largest, double needed);
   void KeepMinP(float largest, float min_p);
   void FillLogprobs(const SampleQuery& query, SampledToken& out);
 
@@ -101,6 +104,7 @@ class Sampler {
   std::vector<TokenId> eog_tokens_;
   // Working memory.
   std::vector<float> adjusted_;        // [vocab_size]
+  std::vector<float> weights_;         // [vocab_size]
   std::vector<Candidate> candidates_;  // capacity vocab_size
 };
 

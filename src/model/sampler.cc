@@ -1,0 +1,194 @@
+#include "src/model/sampler.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/math.h"
+#include "src/base/check.h"
+#include "src/model/sampler_loops.h"
+
+namespace baton {
+namespace {
+
+// What a token with a logit of -infinity is said to have; JSON has no infinity (vLLM uses the
+// same).
+constexpr float kLowestLogprob = -9999.0f;
+
+// Descending logit, then ascending id.
+template <typename Entry>
+bool Before(const Entry& a, const Entry& b) {
+  return a.l > b.l || (a.l == b.l && a.token < b.token);
+}
+
+bool IsFinite(float value) { return value > kMinusInfinity && value < -kMinusInfinity; }
+
+}  // namespace
+
+Sampler::Sampler(uint32_t vocab_size, std::span<const TokenId> eog_tokens)
+    : vocab_size_(vocab_size),
+      eog_tokens_(eog_tokens.begin(), eog_tokens.end()),
+      adjusted_(vocab_size),
+      weights_(vocab_size) {
+  candidates_.reserve(vocab_size);
+}
+
+absl::Status Sampler::Sample(const SampleQuery& query, SampledToken& out) {
+  BATON_CHECK(query.logits.size() == vocab_size_, "{} logits for a vocabulary of {}",
+              query.logits.size(), vocab_size_);
+  const SamplerLoops& loops = BestSamplerLoops();
+  std::span<const float> logits = AdjustLogits(query);
+  float largest = loops.largest(logits);
+  if (!IsFinite(largest)) {
+    return DataLoss("no token can be chosen: the largest logit at output index {} is {}",
+                    query.state->num_output(), largest);
+  }
+  if (query.params->greedy()) {
+    out.token = static_cast<TokenId>(loops.first_equal(logits, largest));
+  } else {
+    loops.divide(logits, query.params->temperature, adjusted_.data());
+    largest = loops.largest(adjusted_);
+    out.token = PickRandom(query, adjusted_, largest);
+  }
+  out.has_logprob = query.params->logprobs;
+  out.logprob = 0;
+  out.num_top = 0;
+  if (query.params->logprobs) FillLogprobs(query, out);
+  return OkStatus();
+}
+
+std::span<const float> Sampler::AdjustLogits(const SampleQuery& query) {
+  const SamplingParams& params = *query.params;
+  const SamplerState& state = *query.state;
+  const bool masks = state.num_output() < params.min_tokens;
+  if (state.seen().empty() && params.logit_bias.empty() && !masks) return query.logits;
+  std::copy(query.logits.begin(), query.logits.end(), adjusted_.begin());
+  for (const SamplerState::Seen& seen : state.seen()) {
+    float& l = adjusted_[static_cast<size_t>(seen.token)];
+    l = l > 0 ? l / params.repetition_penalty : l * params.repetition_penalty;
+    l = l - params.frequency_penalty * static_cast<float>(seen.num_output);
+    l = l - (seen.num_output > 0 ? params.presence_penalty : 0.0f);
+  }
+  for (const LogitBias& entry : params.logit_bias) {
+    adjusted_[static_cast<size_t>(entry.token)] += entry.bias;
+  }
+  if (masks) MaskEndOfGeneration(query);
+  return adjusted_;
+}
+
+void Sampler::MaskEndOfGeneration(const SampleQuery& query) {
+  for (TokenId token : eog_tokens_) adjusted_[static_cast<size_t>(token)] = kMinusInfinity;
+  for (TokenId token : query.stop_tokens) adjusted_[static_cast<size_t>(token)] = kMinusInfinity;
+}
+
+TokenId Sampler::PickRandom(const SampleQuery& query, std::span<const float> logits,
+                            float largest) {
+  const SamplingParams& params = *query.params;
+  const GumbelKey key = {PhiloxKeyFromSeed(params.seed), query.state->num_output(), query.choice};
+  candidates_.clear();
+  const bool top_k = params.top_k > 0 && params.top_k < vocab_size_;
+  const bool top_p = params.top_p < 1.0f;
+  const bool min_p = params.min_p > 0.0f;
+  if (!top_k && !top_p && !min_p) return BestSamplerLoops().best_gumbel(logits, key);
+  if (top_k) KeepTopK(logits, params.top_k);
+  if (top_p) KeepTopP(logits, largest, params.top_p);
+  if (!top_k && !top_p) {
+    // min_p alone: only what it may keep, with a margin for the rounding of Log.
+    const float lowest = largest + Log(params.min_p) - 0.01f;
+    for (size_t i = 0; i < logits.size(); ++i) {
+      if (logits[i] >= lowest) candidates_.push_back({logits[i], static_cast<TokenId>(i)});
+    }
+  }
+  if (min_p) KeepMinP(largest, params.min_p);
+  Candidate best = {kMinusInfinity, -1};
+  for (const Candidate& candidate : candidates_) {
+    const Candidate scored = {candidate.l + GumbelAt(key, candidate.token), candidate.token};
+    if (best.token < 0 || Before(scored, best)) best = scored;
+  }
+  return best.token;
+}
+
+void Sampler::KeepTopK(std::span<const float> logits, uint32_t top_k) {
+  // A heap whose front is the worst of the k best so far; most logits fail the first comparison.
+  for (size_t i = 0; i < logits.size(); ++i) {
+    const Candidate candidate = {logits[i], static_cast<TokenId>(i)};
+    if (!(candidate.l > kMinusInfinity)) continue;  // -infinity or NaN
+    if (candidates_.size() < top_k) {
+      candidates_.push_back(candidate);
+      std::push_heap(candidates_.begin(), candidates_.end(), Before<Candidate>);
+    } else if (candidate.l > candidates_.front().l) {
+      std::pop_heap(candidates_.begin(), candidates_.end(), Before<Candidate>);
+      candidates_.back() = candidate;
+      std::push_heap(candidates_.begin(), candidates_.end(), Before<Candidate>);
+    }
+  }
+  std::sort_heap(candidates_.begin(), candidates_.end(), Before<Candidate>);
+}
+
+void Sampler::KeepTopP(std::span<const float> logits, float largest, float top_p) {
+  const auto keep_prefix = [&](double needed) {
+    double sum = 0.0;
+    for (size_t i = 0; i < candidates_.size(); ++i) {
+      sum += double{Exp(candidates_[i].l - largest)};
+      if (sum < needed) continue;
+      candidates_.resize(i + 1);
+      return true;
+    }
+    return false;
+  };
+  if (!candidates_.empty()) {  // sorted by KeepTopK
+    double sum = 0.0;
+    for (const Candidate& candidate : candidates_) sum += double{Exp(candidate.l - largest)};
+    keep_prefix(sum * double{top_p});
+    return;
+  }
+  const double needed = BestSamplerLoops().sum_exp(logits, largest) * double{top_p};
+  const float lowest = largest - DepthHolding(logits, largest, needed);
+  for (size_t i = 0; i < logits.size(); ++i) {
+    if (logits[i] >= lowest) candidates_.push_back({logits[i], static_cast<TokenId>(i)});
+  }
+  std::sort(candidates_.begin(), candidates_.end(), Before<Candidate>);
+  keep_prefix(needed);
+}
+
+float Sampler::DepthHolding(std::span<const float> logits, float largest, double needed) {
+  // A histogram of probability over the distance from the largest logit. Sums of another order than
+  // the sorted one differ by rounding, hence the margin.
+  constexpr float kBinsPerNat = 4.0f;
+  constexpr size_t kNumBins = 420;  // Exp(-104) = 0: nothing deeper has any weight
+  std::array<double, kNumBins> bins = {};
+  BestSamplerLoops().weights(logits, largest, weights_.data());
+  for (size_t i = 0; i < logits.size(); ++i) {
+    if (weights_[i] == 0.0f) continue;
+    bins[static_cast<size_t>((largest - logits[i]) * kBinsPerNat)] += double{weights_[i]};
+  }
+  double sum = 0.0;
+  for (size_t bin = 0; bin < kNumBins; ++bin) {
+    sum += bins[bin];
+    if (sum >= needed * (1.0 + 1e-6)) return static_cast<float>(bin + 1) / kBinsPerNat + 0.01f;
+  }
+  return 200.0f;
+}
+
+void Sampler::KeepMinP(float largest, float min_p) {
+  std::erase_if(candidates_,
+                [&](const Candidate& candidate) { return Exp(candidate.l - largest) < min_p; });
+}
+
+void Sampler::FillLogprobs(const SampleQuery& query, SampledToken& out) {
+  const std::span<const float> logits = query.logits;
+  const SamplerLoops& loops = BestSamplerLoops();
+  const float largest = loops.largest(logits);
+  const float log_sum = Log(static_cast<float>(loops.sum_exp(logits, largest)));
+  const auto logprob_of = [&](float l) {
+    const float logprob = (l - largest) - log_sum;
+    return logprob > kLowestLogprob ? logprob : kLowestLogprob;  // also for NaN
+  };
+  out.logprob = logprob_of(logits[static_cast<size_t>(out.token)]);
+  candidates_.clear();
+  if (query.params->top_logprobs > 0) KeepTopK(logits, query.params->top_logprobs);
+  for (const Candidate& candidate : candidates_) {
+    out.top[out.num_top++] = {candidate.token, logprob_of(candidate.l)};
+  }
+}
+
+}  // namespace baton

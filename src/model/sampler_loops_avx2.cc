@@ -1,0 +1,14 @@
+// SamplerLoops compiled with AVX2. Inline functions of the headers may be emitted here with AVX2
+// code, so nothing but the table leaves this file.
+#include "src/model/sampler_loops.h"
+
+namespace baton {
+namespace sampler_avx2 {
+#include "src/model/sampler_loops_body.h"
+}  // namespace sampler_avx2
+
+const SamplerLoops* Avx2SamplerLoops() {
+  return __builtin_cpu_supports("avx2") != 0 ? &sampler_avx2::kLoops : nullptr;
+}
+
+}  // namespace baton
