@@ -1,0 +1,51 @@
+// Seeds of property tests: a few fixed ones, and a fresh one that is printed, so that every run
+// looks somewhere new and a failure can be replayed with BATON_TEST_SEED=<number>.
+#ifndef BATON_TESTS_TEST_SEED_H_
+#define BATON_TESTS_TEST_SEED_H_
+
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <random>
+#include <vector>
+
+namespace baton {
+
+// Seeds to run a property with: 1..num_fixed and a random one, or BATON_TEST_SEED alone.
+inline std::vector<uint64_t> TestSeeds(uint64_t num_fixed) {
+  if (const char* text = std::getenv("BATON_TEST_SEED")) return {std::strtoull(text, nullptr, 0)};
+  std::vector<uint64_t> seeds;
+  for (uint64_t i = 1; i <= num_fixed; ++i) seeds.push_back(i);
+  std::random_device device;
+  seeds.push_back(uint64_t{device()} << 32 | device());
+  std::printf("seeds 1..%llu and BATON_TEST_SEED=%llu\n",
+              static_cast<unsigned long long>(num_fixed),
+              static_cast<unsigned long long>(seeds.back()));
+  return seeds;
+}
+
+// A small generator with the draws that tests need; the same on every platform.
+class TestRandom {
+ public:
+  explicit TestRandom(uint64_t seed) : state_(seed) {}
+
+  // SplitMix64.
+  uint64_t Next() {
+    uint64_t z = (state_ += 0x9e3779b97f4a7c15ull);
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
+    return z ^ (z >> 31);
+  }
+  // Uniform in [0, end); end >= 1.
+  uint32_t Below(uint32_t end) { return static_cast<uint32_t>(Next() % end); }
+  // Uniform in [first, last].
+  uint32_t Between(uint32_t first, uint32_t last) { return first + Below(last - first + 1); }
+  bool OneIn(uint32_t n) { return Below(n) == 0; }
+
+ private:
+  uint64_t state_;
+};
+
+}  // namespace baton
+
+#endif  // BATON_TESTS_TEST_SEED_H_
