@@ -12,6 +12,7 @@
 
 #include "kvcache/hash_chain.h"
 #include "src/base/ids.h"
+#include "src/base/token_logprob.h"
 
 namespace baton {
 
@@ -53,14 +54,6 @@ struct Grant {
   uint32_t ttl_ms = 0;          // P counts from receipt and stops a margin early
 
   friend bool operator==(const Grant&, const Grant&) = default;
-};
-
-// A likely token and its natural log probability.
-struct TokenLogprob {
-  TokenId token = 0;
-  float logprob = 0;
-
-  friend bool operator==(const TokenLogprob&, const TokenLogprob&) = default;
 };
 
 // The first token of one choice, sampled by P.

@@ -23,25 +23,25 @@ inline constexpr size_t kNumHandoffOutcomes = static_cast<size_t>(HandoffOutcome
 struct EngineSnapshot {
   BlockCounts blocks;
   SchedulerLoad scheduler;
-  uint32_t num_requests = 0;         // live: accepted and not ended
-  uint32_t num_open_transfers = 0;   // hand-offs that hold blocks
-  uint32_t num_sessions = 0;         // with live requests
+  uint32_t num_requests = 0;        // live: accepted and not ended
+  uint32_t num_open_transfers = 0;  // hand-offs that hold blocks
+  uint32_t num_sessions = 0;        // with live requests
   bool draining = false;
-  int64_t decode_step_us = 0;        // average of a decode-only step, 0 = none yet
-  float prefill_tokens_per_s = 0;    // 0 = none yet
-  int64_t updated_us = 0;            // when the loop last turned
+  int64_t decode_step_us = 0;      // average of a decode-only step, 0 = none yet
+  float prefill_tokens_per_s = 0;  // 0 = none yet
+  int64_t updated_us = 0;          // when the loop last turned
 
   uint64_t num_steps = 0;
-  uint64_t prompt_tokens = 0;        // accepted
-  uint64_t computed_tokens = 0;      // prompt and replayed tokens computed here
-  uint64_t generated_tokens = 0;     // sampled here
-  uint64_t stale_events = 0;         // void messages of peers and routers
-  uint64_t bad_slices = 0;           // refused: checksum or generation
+  uint64_t prompt_tokens = 0;     // accepted
+  uint64_t computed_tokens = 0;   // prompt and replayed tokens computed here
+  uint64_t generated_tokens = 0;  // sampled here
+  uint64_t stale_events = 0;      // void messages of peers and routers
+  uint64_t bad_slices = 0;        // refused: checksum or generation
   uint64_t chain_mismatches = 0;
-  uint64_t kv_bytes_received = 0;    // of transfers that were bound
-  uint64_t kv_bytes_sent = 0;        // of slices offered
-  uint64_t exported_in_step = 0;     // slices offered while their step was still computing
-  uint64_t exported_total = 0;       // slices offered
+  uint64_t kv_bytes_received = 0;  // of transfers that were bound
+  uint64_t kv_bytes_sent = 0;      // of slices offered
+  uint64_t exported_in_step = 0;   // slices offered while their step was still computing
+  uint64_t exported_total = 0;     // slices offered
   std::array<uint64_t, kNumRequestStates> states{};      // reached by requests
   std::array<uint64_t, kNumHandoffOutcomes> outcomes{};  // of hand-offs
 
@@ -63,8 +63,9 @@ class SnapshotCell {
     std::memcpy(words.data(), &value, sizeof(T));
     const uint64_t version = version_.load(std::memory_order_relaxed);
     version_.store(version + 1, std::memory_order_relaxed);
-    std::atomic_thread_fence(std::memory_order_release);
-    for (size_t i = 0; i < kNumWords; ++i) words_[i].store(words[i], std::memory_order_relaxed);
+    // Release stores instead of a fence, which ThreadSanitizer does not model: a reader that sees
+    // one of these words also sees the odd version.
+    for (size_t i = 0; i < kNumWords; ++i) words_[i].store(words[i], std::memory_order_release);
     version_.store(version + 2, std::memory_order_release);
   }
 
@@ -74,7 +75,6 @@ class SnapshotCell {
     while (true) {
       const uint64_t before = version_.load(std::memory_order_acquire);
       for (size_t i = 0; i < kNumWords; ++i) {
-        // Acquire instead of a fence, which ThreadSanitizer does not model.
         words[i] = words_[i].load(std::memory_order_acquire);
       }
       if (before % 2 == 0 && version_.load(std::memory_order_relaxed) == before) break;

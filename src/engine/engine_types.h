@@ -43,7 +43,6 @@ enum class RequestKind : uint8_t {
 // Limits of one request; the engine refuses what lies outside.
 inline constexpr uint32_t kMaxChoices = 128;
 inline constexpr uint32_t kMaxStopTokens = 64;
-inline constexpr uint32_t kMaxTopLogprobs = 20;
 inline constexpr int64_t kMaxDeadlineUs = int64_t{24} * 3600 * 1'000'000;
 
 // Everything an engine needs to know of a request.
@@ -57,10 +56,10 @@ struct RequestSpec {
   uint32_t num_choices = 1;        // 1..kMaxChoices
   uint32_t max_tokens = 1;         // output tokens a choice, replayed ones included
   SamplingParams sampling;
-  bool ignore_eos = false;         // end-of-generation tokens do not stop
+  bool ignore_eos = false;           // end-of-generation tokens do not stop
   std::vector<TokenId> stop_tokens;  // at most kMaxStopTokens
-  int64_t deadline_us = 0;         // from acceptance, (0, kMaxDeadlineUs]
-  std::string tenant;              // salts the hash chain
+  int64_t deadline_us = 0;           // from acceptance, (0, kMaxDeadlineUs]
+  std::string tenant;                // salts the hash chain
 };
 
 // One sampled token of one choice.
@@ -76,22 +75,22 @@ struct TokenEvent {
   std::span<const TokenLogprob> top_logprobs;  // valid during the listener's call only
 };
 
-// Where a request stands at this worker. A request goes through some of these in this order and ends
-// with exactly one terminal state.
+// Where a request stands at this worker. A request goes through some of these in this order and
+// ends with exactly one terminal state.
 enum class RequestState : uint8_t {
-  kAccepted = 0,         // never reported
-  kReserved = 1,         // D: blocks are reserved
-  kPrefillStarted = 2,   // the first chunk is planned
-  kPrefillDone = 3,      // token 0 is sampled
-  kGranted = 4,          // P: D's grant has arrived
-  kVerified = 5,         // D: all KV arrived and is verified
-  kDecodeStarted = 6,    // the first decode step starts
-  kFirstStepDone = 7,    // the first decode step ended
-  kHandedOff = 8,        // terminal, P: D applied the transfer
-  kFinished = 9,         // terminal: all choices are finished
-  kRejected = 10,        // terminal: refused before any work
-  kFailed = 11,          // terminal
-  kCancelled = 12,       // terminal: by the router, or its session's end
+  kAccepted = 0,        // never reported
+  kReserved = 1,        // D: blocks are reserved
+  kPrefillStarted = 2,  // the first chunk is planned
+  kPrefillDone = 3,     // token 0 is sampled
+  kGranted = 4,         // P: D's grant has arrived
+  kVerified = 5,        // D: all KV arrived and is verified
+  kDecodeStarted = 6,   // the first decode step starts
+  kFirstStepDone = 7,   // the first decode step ended
+  kHandedOff = 8,       // terminal, P: D applied the transfer
+  kFinished = 9,        // terminal: all choices are finished
+  kRejected = 10,       // terminal: refused before any work
+  kFailed = 11,         // terminal
+  kCancelled = 12,      // terminal: by the router, or its session's end
 };
 inline constexpr bool IsTerminal(RequestState state) { return state >= RequestState::kHandedOff; }
 std::string_view RequestStateName(RequestState state);
@@ -101,11 +100,11 @@ struct RequestStatus {
   SessionId session;
   RequestKey key;
   RequestState state = RequestState::kAccepted;
-  Status status;                  // why, for rejected and failed
-  uint64_t kv_bytes = 0;          // with verified: bytes that crossed
+  Status status;                                   // why, for rejected and failed
+  uint64_t kv_bytes = 0;                           // with verified: bytes that crossed
   TransportKind transport = TransportKind::kAuto;  // with verified
-  int64_t transfer_us = 0;        // with verified: from the first slice to the last
-  uint32_t retry_after_ms = 0;    // with rejected for load
+  int64_t transfer_us = 0;      // with verified: from the first slice to the last
+  uint32_t retry_after_ms = 0;  // with rejected for load
 };
 
 // Receives what an engine produces. Called on the engine thread, which waits: an implementation

@@ -7,6 +7,7 @@
 #include <span>
 
 #include "kvcache/kv_view.h"
+#include "src/base/status.h"
 #include "src/model/model_batch.h"
 
 namespace baton {
@@ -18,14 +19,15 @@ class ForwardModel {
 
   // Constant.
   virtual uint32_t vocab_size() const = 0;
-  // Rows and logit rows of one batch at most.
-  virtual uint32_t max_batch_rows() const = 0;
-  virtual uint32_t max_logit_rows() const = 0;
+  // Rows of one batch, and tokens of one sequence, at most.
+  virtual uint32_t max_rows() const = 0;
+  virtual uint32_t max_context() const = 0;
 
-  // Computes the batch: KV goes to the blocks of its spans, `hook` (may be null) hears of each layer,
-  // and `logits` [logit_rows, vocab_size] is overwritten. Allocates nothing.
-  virtual void Forward(const ModelBatch& batch, const KvView& kv, LayerHook* hook,
-                       std::span<float> logits) = 0;
+  // Computes the batch: KV goes to the blocks of its spans, `hook` (may be null) hears of each
+  // layer, and `logits` [logit_rows, vocab_size] is overwritten. Allocates nothing.
+  // InvalidArgument, with nothing written, for a batch outside the limits.
+  virtual Status Forward(const ModelBatch& batch, const KvView& kv, LayerHook* hook,
+                         std::span<float> logits) = 0;
 
   // Bytes of weights that a step of one row reads, and operations (multiplications and additions)
   // that one row costs without attention; 0 = unknown. For the utilisation metrics.

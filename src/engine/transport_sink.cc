@@ -20,7 +20,7 @@ void EngineTransportSink::OnControl(Incarnation peer, std::string bytes) {
   if (!message.ok()) {
     num_malformed_.fetch_add(1, std::memory_order_relaxed);
     BATON_LOG_WARN("control message of {} bytes from peer {:016x} is malformed: {}", bytes.size(),
-                   peer.value(), message.status().message());
+                   peer.value(), message.status().ToString());
     return;
   }
   // A full inbox drops the message: hand-offs survive any loss by their leases.

@@ -35,17 +35,11 @@
 
 #include "src/base/ids.h"
 #include "src/base/status.h"
+#include "src/base/token_logprob.h"
 #include "src/model/sampler_state.h"
 #include "src/model/sampling_params.h"
 
 namespace baton {
-
-// A token and the natural logarithm of its probability.
-struct TokenLogprob {
-  TokenId token = 0;
-  float logprob = 0;
-  friend bool operator==(const TokenLogprob&, const TokenLogprob&) = default;
-};
 
 // What Sample is asked.
 struct SampleQuery {
