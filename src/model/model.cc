@@ -1,0 +1,253 @@
+#include "src/model/model.h"
+
+#include <cmath>
+#include <cstring>
+#include <utility>
+
+#include "src/base/check.h"
+#include "src/model/model_weights.h"
+#include "src/model/model_workspace.h"
+
+namespace baton {
+namespace {
+
+// Rows of the input of one group of matmuls.
+struct GroupInput {
+  const float* x;  // [rows, k]
+  uint32_t rows;
+  uint32_t k;
+};
+
+// Where its output goes.
+struct GroupOutput {
+  float* out;  // [rows, stride]
+  uint32_t stride;
+  Epilogue epilogue;
+};
+
+// The three things that every operation needs.
+struct Runner {
+  const Ops& ops;
+  ThreadPool& pool;
+  ModelWorkspace& workspace;
+
+  // out = group * x, the parts of the group side by side. One quantisation serves all parts.
+  void MatMul(const MatrixGroup& group, const GroupInput& input, const GroupOutput& output) const {
+    const A16View a16 = workspace.A16(input.k);
+    if (group.uses_a16) ops.quantize_a16(pool, input.x, input.rows, a16);
+    float* out = output.out;
+    for (const PackedMatrix& part : group.parts) {
+      MatMulOne(part, a16, input, {out, output.stride, output.epilogue});
+      out += part.n();
+    }
+  }
+
+  void MatMulOne(const PackedMatrix& weights, const A16View& a16, const GroupInput& input,
+                 const GroupOutput& output) const {
+    MatMulArgs args;
+    args.weights = &weights;
+    args.a16 = a16;
+    args.x = input.x;
+    args.m = input.rows;
+    args.out = output.out;
+    args.out_stride = output.stride;
+    args.epilogue = output.epilogue;
+    ops.matmul(pool, args);
+  }
+};
+
+// Checks the spans one after the other; knows where the next must begin.
+struct SpanChecker {
+  const KvView& kv;
+  uint32_t max_context;
+  uint32_t num_rows;
+  uint32_t next_row = 0;
+
+  absl::Status Check(size_t idx, const AttentionSpan& span) {
+    if (span.first_row != next_row || span.num_rows == 0 || span.num_rows > num_rows - next_row) {
+      return InvalidArgument("span {} covers rows [{}, {} + {}), expected to begin at {} of {}",
+                             idx, span.first_row, span.first_row, span.num_rows, next_row,
+                             num_rows);
+    }
+    next_row += span.num_rows;
+    if (span.first_pos >= max_context || span.num_rows > max_context - span.first_pos) {
+      return InvalidArgument("span {} has positions [{}, {} + {}), the context has {}", idx,
+                             span.first_pos, span.first_pos, span.num_rows, max_context);
+    }
+    const uint32_t need = kv.layout->BlocksFor(span.first_pos + span.num_rows);
+    if (span.kv.blocks.size() < need) {
+      return InvalidArgument("span {} has {} blocks, {} positions need {}", idx,
+                             span.kv.blocks.size(), span.first_pos + span.num_rows, need);
+    }
+    for (uint32_t block : span.kv.blocks.first(need)) {
+      if (block >= kv.num_blocks) {
+        return InvalidArgument("span {} names block {}, the arena has {}", idx, block,
+                               kv.num_blocks);
+      }
+    }
+    return OkStatus();
+  }
+};
+
+}  // namespace
+
+Model::Model() = default;
+Model::~Model() = default;
+
+size_t Model::weight_bytes() const { return weights_->bytes(); }
+size_t Model::workspace_bytes() const { return workspace_->bytes(); }
+
+size_t Model::bytes_read_per_step() const {
+  // Of the embedding only the rows of the batch are read, unless it is the output too.
+  return weights_->bytes() - (config_.tied_output ? 0 : weights_->token_embd.bytes());
+}
+
+absl::Status Model::CheckBatch(const ModelBatch& batch, const KvView& kv,
+                               std::span<float> logits) const {
+  const uint32_t rows = batch.num_rows();
+  if (batch.token_ids.empty() || batch.token_ids.size() > max_rows_) {
+    return InvalidArgument("a batch of {} rows is outside [1, {}]", batch.token_ids.size(),
+                           max_rows_);
+  }
+  if (kv.layout == nullptr || !(*kv.layout == layout_)) {
+    return InvalidArgument("the KV view has another layout than the model");
+  }
+  for (TokenId token : batch.token_ids) {
+    if (token < 0 || static_cast<uint32_t>(token) >= config_.vocab_size) {
+      return InvalidArgument("token {} is outside [0, {})", token, config_.vocab_size);
+    }
+  }
+  SpanChecker checker{kv, max_context_, rows};
+  for (size_t i = 0; i < batch.spans.size(); ++i) {
+    BATON_RETURN_IF_ERROR(checker.Check(i, batch.spans[i]));
+  }
+  if (checker.next_row != rows) {
+    return InvalidArgument("the spans cover {} of {} rows", checker.next_row, rows);
+  }
+  for (size_t i = 0; i < batch.logit_rows.size(); ++i) {
+    const uint32_t row = batch.logit_rows[i];
+    if (row >= rows || (i > 0 && row <= batch.logit_rows[i - 1])) {
+      return InvalidArgument("logit row {} (of {} rows) is out of range or order", row, rows);
+    }
+  }
+  if (logits.size() != batch.logit_rows.size() * config_.vocab_size) {
+    return InvalidArgument("room for {} logits, {} rows of {} are wanted", logits.size(),
+                           batch.logit_rows.size(), config_.vocab_size);
+  }
+  return OkStatus();
+}
+
+absl::Status Model::Forward(const ModelBatch& batch, const KvView& kv, LayerHook* hook,
+                            std::span<float> logits) {
+  BATON_RETURN_IF_ERROR(CheckBatch(batch, kv, logits));
+  RunLayers(batch, kv, hook);
+  const uint32_t rows = static_cast<uint32_t>(batch.logit_rows.size());
+  if (rows == 0) return OkStatus();
+  ModelWorkspace& ws = *workspace_;
+  const Runner run{*ops_, *pool_, ws};
+  const uint32_t hidden = config_.hidden_size;
+  ops_->rms_norm(*pool_, ws.x, weights_->output_norm.data(), rows, hidden, config_.rms_epsilon,
+                 ws.normed);
+  const GroupInput input{ws.normed, rows, hidden};
+  const GroupOutput output{logits.data(), config_.vocab_size, Epilogue::kStore};
+  if (!config_.tied_output) {
+    run.MatMul(weights_->output, input, output);
+    return OkStatus();
+  }
+  const A16View a16 = ws.A16(hidden);
+  if (weights_->token_embd.uses_a16()) ops_->quantize_a16(*pool_, ws.normed, rows, a16);
+  run.MatMulOne(weights_->token_embd, a16, input, output);
+  return OkStatus();
+}
+
+void Model::RunLayers(const ModelBatch& batch, const KvView& kv, LayerHook* hook) {
+  ops_->embed(*pool_, weights_->token_embd, batch.token_ids, workspace_->x);
+  const uint32_t last = config_.num_layers - 1;
+  for (uint32_t layer = 0; layer <= last; ++layer) {
+    StoreKv(layer, batch, kv);
+    if (hook != nullptr) hook->OnLayerStored(layer);
+    if (layer < last) AttendAndFeedForward(layer, batch.spans, batch.num_rows(), kv);
+  }
+  // After the last layer only the rows whose logits are wanted matter. No row reads another row's
+  // residual, so leaving rows out changes no bit of the others.
+  if (batch.logit_rows.empty()) return;
+  const std::span<const AttentionSpan> spans = KeepLogitRows(batch);
+  AttendAndFeedForward(last, spans, static_cast<uint32_t>(batch.logit_rows.size()), kv);
+}
+
+void Model::StoreKv(uint32_t layer, const ModelBatch& batch, const KvView& kv) {
+  ModelWorkspace& ws = *workspace_;
+  const LayerWeights& weights = weights_->layers[layer];
+  const Runner run{*ops_, *pool_, ws};
+  const uint32_t rows = batch.num_rows();
+  const uint32_t hidden = config_.hidden_size;
+  ops_->rms_norm(*pool_, ws.x, weights.attn_norm.data(), rows, hidden, config_.rms_epsilon,
+                 ws.normed);
+  run.MatMul(weights.qkv, {ws.normed, rows, hidden},
+             {ws.qkv, config_.qkv_size(), Epilogue::kStore});
+  RopeAppendArgs args;
+  args.kv = kv;
+  args.layer = layer;
+  args.spans = batch.spans;
+  args.q = ws.qkv;
+  args.k = ws.qkv + config_.q_size();
+  args.v = ws.qkv + config_.q_size() + config_.kv_size();
+  args.qkv_stride = config_.qkv_size();
+  args.num_heads = config_.num_heads;
+  args.cos_sin = ws.cos_sin;
+  args.interleaved = config_.rope_interleaved;
+  ops_->rope_append(*pool_, args);
+}
+
+void Model::AttendAndFeedForward(uint32_t layer, std::span<const AttentionSpan> spans,
+                                 uint32_t rows, const KvView& kv) {
+  ModelWorkspace& ws = *workspace_;
+  const LayerWeights& weights = weights_->layers[layer];
+  const Runner run{*ops_, *pool_, ws};
+  const uint32_t hidden = config_.hidden_size;
+  AttentionArgs args;
+  args.kv = kv;
+  args.layer = layer;
+  args.spans = spans;
+  args.q = ws.qkv;
+  args.q_stride = config_.qkv_size();
+  args.num_heads = config_.num_heads;
+  args.scale = static_cast<float>(1.0 / std::sqrt(double{static_cast<double>(config_.head_dim)}));
+  args.window = 0;
+  args.out = ws.attended;
+  args.scratch = ws.attention_scratch;
+  ops_->attention(*pool_, args);
+  run.MatMul(weights.attn_output, {ws.attended, rows, config_.q_size()},
+             {ws.x, hidden, Epilogue::kAdd});
+  ops_->rms_norm(*pool_, ws.x, weights.ffn_norm.data(), rows, hidden, config_.rms_epsilon,
+                 ws.normed);
+  run.MatMul(weights.gate_up, {ws.normed, rows, hidden},
+             {ws.gate_up, 2 * config_.ffn_size, Epilogue::kStore});
+  ops_->silu_mul(*pool_, ws.gate_up, rows, config_.ffn_size, ws.gated);
+  run.MatMul(weights.down, {ws.gated, rows, config_.ffn_size}, {ws.x, hidden, Epilogue::kAdd});
+}
+
+std::span<const AttentionSpan> Model::KeepLogitRows(const ModelBatch& batch) {
+  if (batch.logit_rows.size() == batch.num_rows()) return batch.spans;
+  ModelWorkspace& ws = *workspace_;
+  ws.kept_spans.clear();
+  const size_t hidden = config_.hidden_size;
+  const size_t stride = config_.qkv_size();
+  size_t span_idx = 0;
+  for (uint32_t i = 0; i < batch.logit_rows.size(); ++i) {
+    const uint32_t row = batch.logit_rows[i];  // >= i: rows move forward only
+    std::memmove(ws.x + i * hidden, ws.x + row * hidden, hidden * sizeof(float));
+    std::memmove(ws.qkv + i * stride, ws.qkv + row * stride, config_.q_size() * sizeof(float));
+    while (row >= batch.spans[span_idx].first_row + batch.spans[span_idx].num_rows) ++span_idx;
+    const AttentionSpan& span = batch.spans[span_idx];
+    const bool continues = i > 0 && row == batch.logit_rows[i - 1] + 1 && row > span.first_row;
+    if (continues) {
+      ++ws.kept_spans.back().num_rows;
+    } else {
+      ws.kept_spans.push_back({span.kv, i, 1, span.first_pos + (row - span.first_row)});
+    }
+  }
+  return ws.kept_spans;
+}
+
+}  // namespace baton

@@ -1,0 +1,86 @@
+// Model::Load: from a checked file to a model that can run.
+#include <algorithm>
+#include <utility>
+
+#include "src/base/check.h"
+#include "src/base/hex.h"
+#include "src/base/xxh3.h"
+#include "src/model/model.h"
+#include "src/model/model_weights.h"
+#include "src/model/model_workspace.h"
+#include "src/model/tensor_plan.h"
+
+namespace baton {
+namespace {
+
+// A step of more rows would break the target of 100 ms a step by far, on any device.
+constexpr uint32_t kMaxRows = 1u << 16;
+constexpr uint32_t kMaxBlockSize = 256;
+
+absl::StatusOr<uint32_t> ContextFor(const ModelConfig& config, const ModelOptions& options) {
+  if (options.max_context == 0) return config.context_length;
+  if (options.max_context > config.context_length) {
+    return InvalidArgument("max-context {} is beyond the model's context of {} tokens",
+                           options.max_context, config.context_length);
+  }
+  return options.max_context;
+}
+
+absl::Status CheckOptions(const ModelOptions& options) {
+  if (options.max_rows < 1 || options.max_rows > kMaxRows) {
+    return InvalidArgument("max_rows {} is outside [1, {}]", options.max_rows, kMaxRows);
+  }
+  if (options.kv_dtype != KvDtype::kBf16 && options.kv_dtype != KvDtype::kF32) {
+    return InvalidArgument("KV dtype {} is not supported (bf16 and f32 are)",
+                           static_cast<int>(options.kv_dtype));
+  }
+  if (options.block_size < 2 || options.block_size > kMaxBlockSize || options.block_size % 2 != 0) {
+    return InvalidArgument("block size {} is not an even number in [2, {}]", options.block_size,
+                           kMaxBlockSize);
+  }
+  return OkStatus();
+}
+
+std::string NumericsText(const ModelConfig& config, const ModelOptions& options,
+                         std::string_view weights_id, std::string_view arithmetic) {
+  return fmt::format("weights={} tokenizer={} arithmetic={} rope={} kv={} deterministic=1",
+                     weights_id, HexFromU64(options.tokenizer_id), arithmetic,
+                     config.rope_interleaved ? "interleaved" : "halves",
+                     options.kv_dtype == KvDtype::kF32 ? "f32" : "bf16");
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Model>> Model::Load(const GgufFile& file,
+                                                   const ModelOptions& options) {
+  BATON_CHECK(options.pool != nullptr, "a model needs a thread pool");
+  BATON_RETURN_IF_ERROR(CheckOptions(options));
+  std::unique_ptr<Model> model(new Model());
+  BATON_ASSIGN_OR_RETURN(model->config_, ReadModelConfig(file));
+  const ModelConfig& config = model->config_;
+  BATON_ASSIGN_OR_RETURN(model->ops_, OpsFor(options.isa));
+  BATON_ASSIGN_OR_RETURN(model->max_context_, ContextFor(config, options));
+  model->pool_ = options.pool;
+  model->max_rows_ = options.max_rows;
+  model->layout_ = KvLayoutOf(config, options.kv_dtype, options.block_size);
+
+  BATON_ASSIGN_OR_RETURN(const TensorPlan plan, PlanTensors(file, config));
+  BATON_ASSIGN_OR_RETURN(ModelWeights weights, LoadWeights(plan, *options.pool));
+  model->weights_ = std::make_unique<ModelWeights>(std::move(weights));
+  WorkspaceSize size;
+  size.max_rows = options.max_rows;
+  size.max_context = model->max_context_;
+  size.attention_scratch_bytes = model->ops_->attention_scratch_bytes(
+      options.pool->num_threads(), config.num_heads, config.num_kv_heads, config.head_dim);
+  BATON_ASSIGN_OR_RETURN(model->workspace_,
+                         ModelWorkspace::Create(config, size, model->weights_->rope_factors));
+
+  model->weights_id_ = HashWeights(file, config);
+  model->numerics_text_ =
+      NumericsText(config, options, model->weights_id_, model->ops_->arithmetic);
+  const Hash128 digest = Xxh3Hash128(model->numerics_text_);
+  model->numerics_id_ = HexFromU64(digest.hi) + HexFromU64(digest.lo);
+  return model;
+}
+
+}  // namespace baton

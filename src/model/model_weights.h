@@ -1,0 +1,64 @@
+// ModelWeights: the packed weights of a model. Built by LoadWeights, constant afterwards; any
+// thread. Private to src/model.
+#ifndef BATON_MODEL_MODEL_WEIGHTS_H_
+#define BATON_MODEL_MODEL_WEIGHTS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kernels/packed_matrix.h"
+#include "src/base/status.h"
+#include "src/device/thread_pool.h"
+#include "src/model/gguf.h"
+#include "src/model/model_config.h"
+#include "src/model/tensor_plan.h"
+
+namespace baton {
+
+// Matrices that read the same input, side by side in one output: Q|K|V or gate|up. Neighbours of
+// equal type are joined into one packed matrix.
+struct MatrixGroup {
+  std::vector<PackedMatrix> parts;  // in output order
+  uint32_t n = 0;                   // columns of the output, all parts
+  bool uses_a16 = false;            // at least one part reads quantised activations
+
+  size_t bytes() const;
+};
+
+// The weights of one transformer layer.
+struct LayerWeights {
+  std::vector<float> attn_norm;  // [hidden]
+  MatrixGroup qkv;               // [qkv_size, hidden]
+  MatrixGroup attn_output;       // [hidden, q_size]
+  std::vector<float> ffn_norm;   // [hidden]
+  MatrixGroup gate_up;           // [2 * ffn, hidden]
+  MatrixGroup down;              // [hidden, ffn]
+
+  size_t bytes() const;
+};
+
+// All weights; see the file comment.
+struct ModelWeights {
+  PackedMatrix token_embd;          // [vocab, hidden]
+  MatrixGroup output;               // [vocab, hidden]; empty when tied
+  std::vector<float> output_norm;   // [hidden]
+  std::vector<float> rope_factors;  // [rope_dims / 2] or empty
+  std::vector<LayerWeights> layers;
+
+  size_t bytes() const;  // packed, everything
+};
+
+// Packs the tensors of `plan` one after the other, so that memory peaks at the packed weights plus
+// the pages of the file. ResourceExhausted when memory is short.
+absl::StatusOr<ModelWeights> LoadWeights(const TensorPlan& plan, ThreadPool& pool);
+
+// Hash of the canonical config and of name, type, shape and bytes of every tensor, by ascending
+// name; 32 hex digits.
+std::string HashWeights(const GgufFile& file, const ModelConfig& config);
+
+}  // namespace baton
+
+#endif  // BATON_MODEL_MODEL_WEIGHTS_H_

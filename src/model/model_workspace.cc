@@ -1,0 +1,88 @@
+#include "src/model/model_workspace.h"
+
+#include <algorithm>
+
+#include "kernels/rope_table.h"
+#include "kernels/weight_type.h"
+
+namespace baton {
+namespace {
+
+// Hands out pieces of one buffer. First pass with no buffer: only counts.
+class Carver {
+ public:
+  explicit Carver(std::byte* base) : base_(base) {}
+
+  template <typename T>
+  T* Take(size_t count) {
+    std::byte* piece = base_ == nullptr ? nullptr : base_ + used_;
+    constexpr size_t kAlign = AlignedBuffer::kAlignment;
+    used_ += (count * sizeof(T) + kAlign - 1) / kAlign * kAlign;
+    return reinterpret_cast<T*>(piece);
+  }
+  size_t used() const { return used_; }
+
+ private:
+  std::byte* base_;
+  size_t used_ = 0;
+};
+
+// Rows of rotations for the first rope_dims elements of a head; the rest does not rotate (cos 1,
+// sin 0).
+absl::Status FillRope(const ModelConfig& config, uint32_t max_context,
+                      std::span<const float> factors, float* cos_sin) {
+  const size_t half = config.head_dim / 2;
+  const size_t rotating = config.rope_dims / 2;
+  RopeTableParams params;
+  params.max_position = max_context;
+  params.head_dim = config.rope_dims;
+  params.base = config.rope_base;
+  params.freq_factors = factors;
+  if (rotating == half) {
+    return BuildRopeTable(params, {cos_sin, size_t{max_context} * half * 2});
+  }
+  std::vector<float> table(size_t{max_context} * rotating * 2);
+  BATON_RETURN_IF_ERROR(BuildRopeTable(params, table));
+  for (size_t position = 0; position < max_context; ++position) {
+    float* row = cos_sin + position * half * 2;
+    std::copy_n(table.data() + position * rotating * 2, rotating * 2, row);
+    for (size_t i = rotating; i < half; ++i) {
+      row[2 * i] = 1.0f;
+      row[2 * i + 1] = 0.0f;
+    }
+  }
+  return OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<ModelWorkspace>> ModelWorkspace::Create(
+    const ModelConfig& config, const WorkspaceSize& size, std::span<const float> rope_factors) {
+  std::unique_ptr<ModelWorkspace> out(new ModelWorkspace());
+  const size_t rows = size.max_rows;
+  const size_t widest = std::max({config.hidden_size, config.q_size(), config.ffn_size});
+  const size_t blocks = (widest + kQuantBlock - 1) / kQuantBlock;
+  const auto carve = [&](std::byte* base) {
+    Carver carver(base);
+    out->x = carver.Take<float>(rows * config.hidden_size);
+    out->normed = carver.Take<float>(rows * config.hidden_size);
+    out->qkv = carver.Take<float>(rows * config.qkv_size());
+    out->attended = carver.Take<float>(rows * config.q_size());
+    out->gate_up = carver.Take<float>(rows * config.ffn_size * 2);
+    out->gated = carver.Take<float>(rows * config.ffn_size);
+    out->a16_q_ = carver.Take<int16_t>(rows * widest);
+    out->a16_scale_ = carver.Take<float>(rows * blocks);
+    out->a16_sum_ = carver.Take<float>(rows * blocks);
+    out->cos_sin = carver.Take<float>(size_t{size.max_context} * config.head_dim);
+    out->attention_scratch = {carver.Take<std::byte>(size.attention_scratch_bytes),
+                              size.attention_scratch_bytes};
+    return carver.used();
+  };
+  BATON_ASSIGN_OR_RETURN(out->buffer_, AlignedBuffer::Allocate(carve(nullptr)));
+  carve(out->buffer_.data());
+  out->kept_spans.reserve(rows);
+  BATON_RETURN_IF_ERROR(FillRope(config, size.max_context, rope_factors, out->cos_sin));
+  return out;
+}
+
+}  // namespace baton

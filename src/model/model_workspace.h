@@ -1,0 +1,59 @@
+// ModelWorkspace: every buffer that a forward pass writes besides KV and logits, taken once at
+// load. Owned by the thread that calls Forward. Private to src/model.
+#ifndef BATON_MODEL_MODEL_WORKSPACE_H_
+#define BATON_MODEL_MODEL_WORKSPACE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "kernels/ops.h"
+#include "src/base/status.h"
+#include "src/device/aligned_buffer.h"
+#include "src/model/model_config.h"
+
+namespace baton {
+
+// What sizes a workspace.
+struct WorkspaceSize {
+  uint32_t max_rows = 0;
+  uint32_t max_context = 0;
+  size_t attention_scratch_bytes = 0;
+};
+
+// The buffers; all 64-byte aligned, row-major.
+class ModelWorkspace {
+ public:
+  // ResourceExhausted with the size when memory is short; InvalidArgument when the rope constants
+  // of the file are out of range. `rope_factors` [rope_dims / 2] or empty.
+  static absl::StatusOr<std::unique_ptr<ModelWorkspace>> Create(
+      const ModelConfig& config, const WorkspaceSize& size, std::span<const float> rope_factors);
+
+  float* x = nullptr;         // [max_rows, hidden]: the residual stream
+  float* normed = nullptr;    // [max_rows, hidden]
+  float* qkv = nullptr;       // [max_rows, qkv_size]
+  float* attended = nullptr;  // [max_rows, q_size]
+  float* gate_up = nullptr;   // [max_rows, 2 * ffn]
+  float* gated = nullptr;     // [max_rows, ffn]
+  float* cos_sin = nullptr;   // [max_context, head_dim / 2, 2]
+  std::span<std::byte> attention_scratch;
+  std::vector<AttentionSpan> kept_spans;  // capacity max_rows
+
+  // The quantised activations for a matmul of width `k`: one buffer, reused by every matmul.
+  A16View A16(uint32_t k) { return {a16_q_, a16_scale_, a16_sum_, k}; }
+  size_t bytes() const { return buffer_.size(); }
+
+ private:
+  ModelWorkspace() = default;
+
+  AlignedBuffer buffer_;
+  int16_t* a16_q_ = nullptr;    // [max_rows, widest input]
+  float* a16_scale_ = nullptr;  // [max_rows, widest input / 32]
+  float* a16_sum_ = nullptr;
+};
+
+}  // namespace baton
+
+#endif  // BATON_MODEL_MODEL_WORKSPACE_H_
