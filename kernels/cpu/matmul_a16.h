@@ -1,0 +1,183 @@
+// Matmul of quantised weights with a16 activations: the driver that every instruction set shares. The
+// integer cores are in core_a16.h. Included by one translation unit per instruction set.
+//
+// Work split: outputs are cut into panels of 16; a task owns some panels (and, for many rows, a block
+// of rows). Up to kStreamRows rows a panel is read straight from the packed form, once: bytes moved =
+// weights.bytes(), and memory should bind. More rows: a stretch of a panel is unpacked to int16 pairs
+// in L1 and multiplied with tiles of kTileRows rows; 2 m n k operations, and the rate of
+// vpmaddwd/vpdpwssd should bind (README.md has the fractions reached).
+//
+// The arithmetic of one output, in every path:
+//   for each 32-block, ascending:  idot = sum w_i a_i   (int32, exact, any order)
+//     acc = fma(d_w * d_a, float(idot), acc);  with has_min then acc = fma(m_w, asum, acc)
+#ifndef BATON_KERNELS_CPU_MATMUL_A16_H_
+#define BATON_KERNELS_CPU_MATMUL_A16_H_
+
+#include <algorithm>
+
+#include "kernels/cpu/core_a16.h"
+#include "kernels/ops.h"
+
+namespace baton::BATON_ISA {
+
+// Blocks unpacked at a time: 24 KiB of int16, which leaves room for the activations in a 32 KiB L1.
+inline constexpr uint32_t kChunkBlocks = 24;
+// Rows of a task: their accumulators (16 fp32 each) stay in L1/L2.
+inline constexpr uint32_t kTaskRows = 192;
+
+// Per-thread working memory of the unpacking path.
+struct alignas(64) A16Scratch {
+  int16_t digits[kChunkBlocks][kQuantBlock / 2][kPanelRows][2];
+  float scale[kChunkBlocks][kPanelRows];
+  float min[kChunkBlocks][kPanelRows];
+  float acc[kTaskRows][kPanelRows];
+};
+static_assert(sizeof(A16Scratch) <= ThreadPool::kScratchBytes);
+
+BATON_INLINE A16Rows RowsAt(const A16View& a, uint32_t row, uint32_t block) {
+  const size_t blocks = a.k / kQuantBlock;
+  const size_t first = row * blocks + block;
+  return {a.q + first * kQuantBlock, a.scale + first, a.sum + first, a.k, blocks};
+}
+
+// How a matmul of many rows is cut: row_parts x panel_parts tasks, about eight a thread.
+struct MatMulTasks {
+  uint32_t row_parts;
+  uint32_t panel_parts;
+};
+
+inline MatMulTasks TasksOf(const ThreadPool& pool, const MatMulArgs& args) {
+  const uint32_t row_parts = (args.m + kTaskRows - 1) / kTaskRows;
+  if (pool.num_threads() == 1) return {row_parts, 1};
+  const uint32_t wanted = (8 * pool.num_threads() + row_parts - 1) / row_parts;
+  return {row_parts, std::clamp<uint32_t>(wanted, 1, args.weights->num_panels())};
+}
+
+// Writes (or adds) 16 outputs of one row; the last panel may have fewer columns.
+BATON_INLINE void StoreOutputs(const MatMulArgs& args, uint32_t row, uint32_t panel, F32x16 y) {
+  const uint32_t n = args.weights->n();
+  const uint32_t first = panel * kPanelRows;
+  float* out = args.out + size_t{row} * args.out_stride + first;
+  const bool add = args.epilogue == Epilogue::kAdd;
+  if (first + kPanelRows <= n) {
+    Store(out, add ? Add(Load(out), y) : y);
+  } else {
+    StoreN(out, add ? Add(LoadN(out, n - first), y) : y, n - first);
+  }
+}
+
+// Few rows: kRows x 16 outputs straight from the packed panel.
+template <PackedDigits kDigits, bool kHasMin, int kRows>
+inline void StreamPanels(const MatMulArgs& args, TaskRange panels, uint32_t row) {
+  const PackedMatrix& w = *args.weights;
+  const A16Rows rows = RowsAt(args.a16, row, 0);
+  for (uint32_t p = panels.begin; p < panels.end; ++p) {
+    F32x16 acc[kRows];
+    StreamPanel<kDigits, kHasMin, kRows>(w.panel(p), w.k() / kQuantBlock, rows, acc);
+    for (int r = 0; r < kRows; ++r) {
+      StoreOutputs(args, row + static_cast<uint32_t>(r), p, acc[r]);
+    }
+  }
+}
+
+template <PackedDigits kDigits, bool kHasMin>
+inline void StreamTask(const MatMulArgs& args, TaskRange panels) {
+  static_assert(kStreamRows == 3);
+  switch (args.m) {
+    case 1:
+      return StreamPanels<kDigits, kHasMin, 1>(args, panels, 0);
+    case 2:
+      return StreamPanels<kDigits, kHasMin, 2>(args, panels, 0);
+    default:
+      return StreamPanels<kDigits, kHasMin, 3>(args, panels, 0);
+  }
+}
+
+// All rows of a task against the unpacked stretch, in tiles of kTileRows and one smaller tile.
+template <bool kHasMin, int kRows>
+BATON_INLINE void TileRest(const A16Scratch& s, uint32_t num_blocks, const A16Rows& rows,
+                           uint32_t num_rows, float* acc) {
+  if constexpr (kRows > 0) {
+    if (num_rows == kRows) {
+      Tile<kHasMin, kRows>(s.digits[0][0][0], s.scale[0], s.min[0], num_blocks, rows, acc);
+    } else {
+      TileRest<kHasMin, kRows - 1>(s, num_blocks, rows, num_rows, acc);
+    }
+  }
+}
+
+template <PackedDigits kDigits, bool kHasMin>
+inline void UnpackStretch(const PackedMatrix& w, uint32_t panel, TaskRange blocks, A16Scratch* s) {
+  constexpr size_t kHeader = kPanelRows * 2 * (kHasMin ? 2 : 1);
+  for (uint32_t b = blocks.begin; b < blocks.end; ++b) {
+    const std::byte* block = w.panel(panel) + b * w.block_bytes();
+    const uint32_t i = b - blocks.begin;
+    Store(s->scale[i], LoadHalf(block));
+    if constexpr (kHasMin) Store(s->min[i], LoadHalf(block + kPanelRows * 2));
+    UnpackDigits<kDigits>(block + kHeader, s->digits[i][0][0]);
+  }
+}
+
+template <PackedDigits kDigits, bool kHasMin>
+inline void TileTask(const MatMulArgs& args, TaskRange task_rows, TaskRange panels, A16Scratch* s) {
+  const PackedMatrix& w = *args.weights;
+  const uint32_t num_blocks = w.k() / kQuantBlock;
+  const uint32_t num_chunks = (num_blocks + kChunkBlocks - 1) / kChunkBlocks;
+  for (uint32_t p = panels.begin; p < panels.end; ++p) {
+    for (uint32_t r = 0; r < task_rows.size(); ++r) Store(s->acc[r], Zero());
+    for (uint32_t chunk = 0; chunk < num_chunks; ++chunk) {
+      const TaskRange blocks = PartOf(num_blocks, num_chunks, chunk);
+      UnpackStretch<kDigits, kHasMin>(w, p, blocks, s);
+      uint32_t r = 0;
+      for (; r + kTileRows <= task_rows.size(); r += kTileRows) {
+        Tile<kHasMin, kTileRows>(s->digits[0][0][0], s->scale[0], s->min[0], blocks.size(),
+                                 RowsAt(args.a16, task_rows.begin + r, blocks.begin), s->acc[r]);
+      }
+      TileRest<kHasMin, kTileRows - 1>(*s, blocks.size(),
+                                       RowsAt(args.a16, task_rows.begin + r, blocks.begin),
+                                       task_rows.size() - r, s->acc[r]);
+    }
+    for (uint32_t r = 0; r < task_rows.size(); ++r) {
+      StoreOutputs(args, task_rows.begin + r, p, Load(s->acc[r]));
+    }
+  }
+}
+
+template <PackedDigits kDigits, bool kHasMin>
+inline void MatMulDigits(ThreadPool& pool, const MatMulArgs& args) {
+  const PackedMatrix& w = *args.weights;
+  // A task of less than 32 KiB of weights (about 2 us) is not worth a claim.
+  const uint32_t min_panels =
+      std::max<uint32_t>(1, static_cast<uint32_t>(32768 / w.panel_bytes()));
+  if (args.m <= kStreamRows) {
+    pool.RunRanges(w.num_panels(), min_panels, 8 * pool.num_threads(),
+                   [&](TaskRange panels, uint32_t) { StreamTask<kDigits, kHasMin>(args, panels); });
+    return;
+  }
+  const MatMulTasks tasks = TasksOf(pool, args);
+  pool.Run(tasks.row_parts * tasks.panel_parts, [&](uint32_t task, uint32_t thread) {
+    auto* scratch = reinterpret_cast<A16Scratch*>(pool.scratch(thread).data());
+    TileTask<kDigits, kHasMin>(
+        args, PartOf(args.m, tasks.row_parts, task / tasks.panel_parts),
+        PartOf(w.num_panels(), tasks.panel_parts, task % tasks.panel_parts), scratch);
+  });
+}
+
+inline void MatMulA16(ThreadPool& pool, const MatMulArgs& args) {
+  const WeightTraits& traits = args.weights->traits();
+  switch (traits.digits) {
+    case PackedDigits::kNibbles:
+      if (traits.has_min) return MatMulDigits<PackedDigits::kNibbles, true>(pool, args);
+      return MatMulDigits<PackedDigits::kNibbles, false>(pool, args);
+    case PackedDigits::kNibblesOff8:
+      return MatMulDigits<PackedDigits::kNibblesOff8, false>(pool, args);
+    case PackedDigits::kBytes:
+      return MatMulDigits<PackedDigits::kBytes, false>(pool, args);
+    case PackedDigits::kNone:
+      return;
+  }
+}
+
+}  // namespace baton::BATON_ISA
+
+#endif  // BATON_KERNELS_CPU_MATMUL_A16_H_

@@ -1,0 +1,39 @@
+// The table of operations of one instruction set, and all bodies it is made of. Included by one
+// translation unit per instruction set after its simd_*.h header.
+#ifndef BATON_KERNELS_CPU_OP_TABLE_H_
+#define BATON_KERNELS_CPU_OP_TABLE_H_
+
+#include "kernels/cpu/tables.h"
+#include "kernels/embed.h"
+#include "kernels/ops.h"
+// The bodies use the vector and each other, in this order.
+#include "kernels/cpu/simd_math.h"
+#include "kernels/cpu/row_ops.h"
+#include "kernels/cpu/core_a16.h"
+#include "kernels/cpu/matmul_a16.h"
+#include "kernels/cpu/matmul_float.h"
+#include "kernels/cpu/rope_append.h"
+#include "kernels/cpu/attention.h"
+
+namespace baton::BATON_ISA {
+
+constexpr Ops MakeOps(Isa isa, std::string_view name) {
+  return {
+      .isa = isa,
+      .name = name,
+      .arithmetic = kFusedMulAdd ? "a16.fma.1" : "a16.muladd.1",
+      .embed = EmbedRows,
+      .rms_norm = RmsNorm,
+      .quantize_a16 = QuantizeA16,
+      .matmul = MatMul,
+      .silu_mul = SiluMul,
+      .add_bias = AddBias,
+      .rope_append = RopeAppend,
+      .attention = Attention,
+      .attention_scratch_bytes = AttentionScratchBytes,
+  };
+}
+
+}  // namespace baton::BATON_ISA
+
+#endif  // BATON_KERNELS_CPU_OP_TABLE_H_

@@ -1,0 +1,14 @@
+// The operations compiled for AVX2, FMA and F16C.
+#define BATON_ISA avx2
+#include "kernels/cpu/simd_avx2.h"
+// After the vector.
+#include "kernels/cpu/op_table.h"
+
+namespace baton {
+
+const Ops& Avx2Ops() {
+  static constexpr Ops kOps = avx2::MakeOps(Isa::kAvx2, "avx2");
+  return kOps;
+}
+
+}  // namespace baton

@@ -1,0 +1,14 @@
+// The operations compiled for AVX-512 (F, BW, DQ, VL, VNNI).
+#define BATON_ISA avx512
+#include "kernels/cpu/simd_avx512.h"
+// After the vector.
+#include "kernels/cpu/op_table.h"
+
+namespace baton {
+
+const Ops& Avx512Ops() {
+  static constexpr Ops kOps = avx512::MakeOps(Isa::kAvx512, "avx512");
+  return kOps;
+}
+
+}  // namespace baton

@@ -1,0 +1,114 @@
+// Rotary embedding and the append of K and V to the blocks. Included by one translation unit per
+// instruction set. Bound by memory: each row of q, k, v is read once and written once.
+//
+// A pair (x0, x1) with (cos, sin) becomes fma(x0, cos, -(x1 * sin)), fma(x1, cos, x0 * sin).
+#ifndef BATON_KERNELS_CPU_ROPE_APPEND_H_
+#define BATON_KERNELS_CPU_ROPE_APPEND_H_
+
+#include "kernels/embed.h"
+#include "kernels/kv_piece.h"
+#include "kernels/ops.h"
+
+namespace baton::BATON_ISA {
+
+inline constexpr uint32_t kMaxHeadDim = 256;
+
+// Pairs (2i, 2i + 1); in and out may be equal.
+BATON_INLINE void RotateInterleaved(const float* in, const float* cos_sin, uint32_t dim, float* out) {
+  for (uint32_t i = 0; i < dim; i += 16) {
+    const uint32_t n = dim - i < 16 ? dim - i : 16;
+    const F32x16 x = LoadN(in + i, n);
+    const F32x16 cs = LoadN(cos_sin + i, n);
+    StoreN(out + i, FmaSubAdd(x, DupEven(cs), Mul(SwapPairs(x), DupOdd(cs))), n);
+  }
+}
+
+// Pairs (i, i + dim / 2); in and out may be equal.
+BATON_INLINE void RotateHalves(const float* in, const float* cos_sin, uint32_t dim, float* out) {
+  const uint32_t half = dim / 2;
+  for (uint32_t i = 0; i < half; ++i) {
+    const float x0 = in[i];
+    const float x1 = in[i + half];
+    const float cos = cos_sin[2 * i];
+    const float sin = cos_sin[2 * i + 1];
+    out[i] = FmaScalar(x0, cos, -(x1 * sin));
+    out[i + half] = FmaScalar(x1, cos, x0 * sin);
+  }
+}
+
+BATON_INLINE void Rotate(const RopeAppendArgs& args, const float* in, const float* cos_sin,
+                         float* out) {
+  const uint32_t dim = args.kv.layout->head_dim;
+  if (args.interleaved) {
+    RotateInterleaved(in, cos_sin, dim, out);
+  } else {
+    RotateHalves(in, cos_sin, dim, out);
+  }
+}
+
+// Stores rotated K and V of one head and token in the default layout, bf16 paired.
+BATON_INLINE void StorePairedBf16(const KvLayout& layout, uint32_t token, const float* k,
+                                  const float* v, std::byte* k_piece, std::byte* v_piece) {
+  auto* k_out = reinterpret_cast<uint16_t*>(k_piece) + size_t{token} * 2;
+  auto* v_out = reinterpret_cast<uint16_t*>(v_piece) + size_t{token / 2} * layout.head_dim * 2 +
+                token % 2;
+  const size_t k_step = size_t{layout.block_size} * 2;
+  for (uint32_t d = 0; d < layout.head_dim; d += 2) {
+    k_out[0] = Bf16FromFloat(k[d]);
+    k_out[1] = Bf16FromFloat(k[d + 1]);
+    k_out += k_step;
+  }
+  for (uint32_t d = 0; d < layout.head_dim; ++d) v_out[2 * d] = Bf16FromFloat(v[d]);
+}
+
+BATON_INLINE void StoreGeneric(const KvLayout& layout, uint32_t token, const float* k, const float* v,
+                               std::byte* k_piece, std::byte* v_piece) {
+  for (uint32_t d = 0; d < layout.head_dim; ++d) {
+    StoreKv(layout.dtype, k_piece, KIndex(layout, token, d), k[d]);
+    StoreKv(layout.dtype, v_piece, VIndex(layout, token, d), v[d]);
+  }
+}
+
+inline void RopeAppendRow(const RopeAppendArgs& args, const AttentionSpan& span, uint32_t r) {
+  const KvLayout& layout = *args.kv.layout;
+  const uint32_t dim = layout.head_dim;
+  const uint32_t position = span.first_pos + r;
+  const size_t row = size_t{span.first_row} + r;
+  const float* cos_sin = args.cos_sin + size_t{position} * dim;
+  float* q = args.q + row * args.qkv_stride;
+  for (uint32_t head = 0; head < args.num_heads; ++head) {
+    Rotate(args, q + head * dim, cos_sin, q + head * dim);
+  }
+  const uint32_t block = span.kv.blocks[position / layout.block_size];
+  const uint32_t token = position % layout.block_size;
+  const bool fast = layout.dtype == KvDtype::kBf16 && layout.encoding == KvEncoding::kPaired;
+  for (uint32_t head = 0; head < layout.num_kv_heads; ++head) {
+    alignas(64) float rotated[kMaxHeadDim];
+    Rotate(args, args.k + row * args.qkv_stride + head * dim, cos_sin, rotated);
+    const float* v = args.v + row * args.qkv_stride + head * dim;
+    std::byte* k_piece = args.kv.Piece(block, args.layer, 0, head);
+    std::byte* v_piece = args.kv.Piece(block, args.layer, 1, head);
+    if (fast) {
+      StorePairedBf16(layout, token, rotated, v, k_piece, v_piece);
+    } else {
+      StoreGeneric(layout, token, rotated, v, k_piece, v_piece);
+    }
+  }
+}
+
+inline void RopeAppend(ThreadPool& pool, const RopeAppendArgs& args) {
+  const uint32_t dim = args.kv.layout->head_dim;
+  const uint32_t row_elements = (args.num_heads + 2 * args.kv.layout->num_kv_heads) * dim;
+  const uint32_t min_rows = 1 + 8192 / (row_elements > 0 ? row_elements : 1);
+  for (const AttentionSpan& span : args.spans) {
+    // Spans of a decode batch have one row: they stay on the caller.
+    pool.RunRanges(span.num_rows, min_rows, 4 * pool.num_threads(), [&](TaskRange range, uint32_t) {
+      for (uint32_t r = range.begin; r < range.end; ++r) RopeAppendRow(args, span, r);
+    });
+    ZeroUnusedSlots(args, span);
+  }
+}
+
+}  // namespace baton::BATON_ISA
+
+#endif  // BATON_KERNELS_CPU_ROPE_APPEND_H_

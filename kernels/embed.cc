@@ -1,0 +1,69 @@
+#include "kernels/embed.h"
+
+#include <bit>
+
+#include "kernels/kv_piece.h"
+#include "kernels/math.h"
+
+namespace baton {
+namespace {
+
+void EmbedRow(const PackedMatrix& matrix, uint32_t row, float* out) {
+  if (matrix.traits().quantized()) {
+    for (uint32_t b = 0; b < matrix.k() / kQuantBlock; ++b) {
+      const WeightBlock block = matrix.Block(row, b);
+      const float scale = FloatFromHalf(block.scale);
+      const float min = FloatFromHalf(block.min);
+      for (uint32_t i = 0; i < kQuantBlock; ++i) {
+        out[b * kQuantBlock + i] = scale * static_cast<float>(block.q[i]) + min;
+      }
+    }
+    return;
+  }
+  for (uint32_t i = 0; i < matrix.k(); ++i) {
+    const uint32_t bits = matrix.ElementBits(row, i);
+    switch (matrix.type()) {
+      case WeightType::kF16:
+        out[i] = FloatFromHalf(static_cast<uint16_t>(bits));
+        break;
+      case WeightType::kBf16:
+        out[i] = FloatFromBf16(static_cast<uint16_t>(bits));
+        break;
+      default:
+        out[i] = std::bit_cast<float>(bits);
+        break;
+    }
+  }
+}
+
+}  // namespace
+
+void EmbedRows(ThreadPool& pool, const PackedMatrix& matrix, std::span<const int32_t> ids,
+               float* out) {
+  pool.RunRanges(static_cast<uint32_t>(ids.size()), 8, 4 * pool.num_threads(),
+                 [&](TaskRange range, uint32_t) {
+                   for (uint32_t r = range.begin; r < range.end; ++r) {
+                     EmbedRow(matrix, static_cast<uint32_t>(ids[r]), out + size_t{r} * matrix.k());
+                   }
+                 });
+}
+
+void ZeroUnusedSlots(const RopeAppendArgs& args, const AttentionSpan& span) {
+  const KvLayout& layout = *args.kv.layout;
+  const uint32_t end = span.first_pos + span.num_rows;
+  const uint32_t used = end % layout.block_size;
+  if (used == 0 || used > span.num_rows) return;
+  const uint32_t block = span.kv.blocks[end / layout.block_size];
+  for (uint32_t head = 0; head < layout.num_kv_heads; ++head) {
+    std::byte* k_piece = args.kv.Piece(block, args.layer, 0, head);
+    std::byte* v_piece = args.kv.Piece(block, args.layer, 1, head);
+    for (uint32_t token = used; token < layout.block_size; ++token) {
+      for (uint32_t dim = 0; dim < layout.head_dim; ++dim) {
+        StoreKv(layout.dtype, k_piece, KIndex(layout, token, dim), 0.0f);
+        StoreKv(layout.dtype, v_piece, VIndex(layout, token, dim), 0.0f);
+      }
+    }
+  }
+}
+
+}  // namespace baton

@@ -1,0 +1,22 @@
+// What the reference operations share: the fixed summation tree, the kernels' exp in scalar form, and
+// attention (its own file). std::fma and std::sqrt are correctly rounded by definition, so the C
+// library cannot change a bit here.
+#ifndef BATON_KERNELS_REFERENCE_REFERENCE_MATH_H_
+#define BATON_KERNELS_REFERENCE_REFERENCE_MATH_H_
+
+#include "kernels/ops.h"
+
+namespace baton {
+
+// Sum of 16 lanes by the fixed tree: i + 8, then + 4, then + 2, then + 1.
+float ReferenceSumTree(const float (&lanes)[16]);
+
+// The exp of kernels/cpu/simd_math.h.
+float ReferenceExp(float x);
+
+// Ops::attention.
+void ReferenceAttention(ThreadPool& pool, const AttentionArgs& args);
+
+}  // namespace baton
+
+#endif  // BATON_KERNELS_REFERENCE_REFERENCE_MATH_H_

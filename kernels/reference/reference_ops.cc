@@ -1,0 +1,183 @@
+// The scalar reference (fma form): the plainest code that follows README.md's numbered order of
+// operations, on one thread. The oracle of tests; slow.
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <vector>
+
+#include "kernels/embed.h"
+#include "kernels/kv_piece.h"
+#include "kernels/math.h"
+#include "kernels/ops.h"
+#include "kernels/reference/reference_math.h"
+
+namespace baton {
+namespace {
+
+void RmsNorm(ThreadPool&, const float* x, const float* weight, uint32_t rows, uint32_t k, float eps,
+             float* out) {
+  for (uint32_t r = 0; r < rows; ++r, x += k, out += k) {
+    float lanes[16] = {};
+    for (uint32_t i = 0; i < k; ++i) lanes[i % 16] = std::fma(x[i], x[i], lanes[i % 16]);
+    const float mean = ReferenceSumTree(lanes) / static_cast<float>(k);
+    const float scale = 1.0f / std::sqrt(mean + eps);
+    for (uint32_t i = 0; i < k; ++i) out[i] = (x[i] * scale) * weight[i];
+  }
+}
+
+void QuantizeBlock(const float* x, int16_t* q, float* scale, float* sum) {
+  float absmax = 0.0f;
+  bool finite = true;
+  for (uint32_t i = 0; i < kQuantBlock; ++i) {
+    finite = finite && std::isfinite(x[i]);
+    absmax = std::fabs(x[i]) > absmax ? std::fabs(x[i]) : absmax;
+  }
+  if (!finite || absmax < 0x1p-100f) {
+    *scale = *sum = finite ? 0.0f : std::numeric_limits<float>::quiet_NaN();
+    std::memset(q, 0, kQuantBlock * sizeof(*q));
+    return;
+  }
+  const float inverse = 32767.0f / absmax;
+  int32_t total = 0;
+  for (uint32_t i = 0; i < kQuantBlock; ++i) {
+    q[i] = static_cast<int16_t>(std::nearbyint(x[i] * inverse));
+    total += q[i];
+  }
+  *scale = absmax / 32767.0f;
+  *sum = *scale * static_cast<float>(total);
+}
+
+void QuantizeA16(ThreadPool&, const float* x, uint32_t rows, A16View out) {
+  const size_t blocks = size_t{rows} * (out.k / kQuantBlock);
+  for (size_t b = 0; b < blocks; ++b) {
+    QuantizeBlock(x + b * kQuantBlock, out.q + b * kQuantBlock, out.scale + b, out.sum + b);
+  }
+}
+
+float DotA16(const MatMulArgs& args, uint32_t row, uint32_t n) {
+  const PackedMatrix& w = *args.weights;
+  const uint32_t blocks = w.k() / kQuantBlock;
+  float acc = 0.0f;
+  for (uint32_t b = 0; b < blocks; ++b) {
+    const WeightBlock block = w.Block(n, b);
+    const size_t a = size_t{row} * blocks + b;
+    int32_t dot = 0;
+    for (uint32_t i = 0; i < kQuantBlock; ++i) {
+      dot += int32_t{block.q[i]} * args.a16.q[a * kQuantBlock + i];
+    }
+    acc = std::fma(FloatFromHalf(block.scale) * args.a16.scale[a], static_cast<float>(dot), acc);
+    if (w.traits().has_min) acc = std::fma(FloatFromHalf(block.min), args.a16.sum[a], acc);
+  }
+  return acc;
+}
+
+float FloatWeight(const PackedMatrix& w, uint32_t n, uint32_t k) {
+  const uint32_t bits = w.ElementBits(n, k);
+  if (w.type() == WeightType::kF16) return FloatFromHalf(static_cast<uint16_t>(bits));
+  if (w.type() == WeightType::kBf16) return FloatFromBf16(static_cast<uint16_t>(bits));
+  return std::bit_cast<float>(bits);
+}
+
+float DotFloat(const MatMulArgs& args, uint32_t row, uint32_t n) {
+  const uint32_t k = args.weights->k();
+  float acc = 0.0f;
+  for (uint32_t i = 0; i < k; ++i) {
+    acc = std::fma(args.x[size_t{row} * k + i], FloatWeight(*args.weights, n, i), acc);
+  }
+  return acc;
+}
+
+void MatMul(ThreadPool&, const MatMulArgs& args) {
+  for (uint32_t row = 0; row < args.m; ++row) {
+    for (uint32_t n = 0; n < args.weights->n(); ++n) {
+      const float y = args.weights->uses_a16() ? DotA16(args, row, n) : DotFloat(args, row, n);
+      float* out = args.out + size_t{row} * args.out_stride + n;
+      *out = args.epilogue == Epilogue::kAdd ? *out + y : y;
+    }
+  }
+}
+
+void SiluMul(ThreadPool&, const float* gate_up, uint32_t rows, uint32_t k, float* out) {
+  for (uint32_t r = 0; r < rows; ++r) {
+    for (uint32_t i = 0; i < k; ++i) {
+      const float gate = gate_up[size_t{r} * 2 * k + i];
+      const float up = gate_up[size_t{r} * 2 * k + k + i];
+      out[size_t{r} * k + i] = gate / (1.0f + ReferenceExp(-gate)) * up;
+    }
+  }
+}
+
+void AddBias(ThreadPool&, float* x, const float* bias, uint32_t rows, uint32_t k) {
+  for (size_t i = 0; i < size_t{rows} * k; ++i) x[i] += bias[i % k];
+}
+
+void Rotate(const float* in, const float* cos_sin, uint32_t dim, bool interleaved, float* out) {
+  std::vector<float> result(dim);
+  for (uint32_t i = 0; i < dim / 2; ++i) {
+    const uint32_t first = interleaved ? 2 * i : i;
+    const uint32_t second = interleaved ? 2 * i + 1 : i + dim / 2;
+    const float cos = cos_sin[2 * i];
+    const float sin = cos_sin[2 * i + 1];
+    result[first] = std::fma(in[first], cos, -(in[second] * sin));
+    result[second] = std::fma(in[second], cos, in[first] * sin);
+  }
+  std::memcpy(out, result.data(), dim * sizeof(float));
+}
+
+void AppendHead(const RopeAppendArgs& args, const AttentionSpan& span, uint32_t r, uint32_t head) {
+  const KvLayout& layout = *args.kv.layout;
+  const uint32_t position = span.first_pos + r;
+  const size_t column = (size_t{span.first_row} + r) * args.qkv_stride + size_t{head} * layout.head_dim;
+  std::vector<float> rotated(layout.head_dim);
+  Rotate(args.k + column, args.cos_sin + size_t{position} * layout.head_dim, layout.head_dim,
+         args.interleaved, rotated.data());
+  const uint32_t block = span.kv.blocks[position / layout.block_size];
+  const uint32_t token = position % layout.block_size;
+  for (uint32_t d = 0; d < layout.head_dim; ++d) {
+    StoreKv(layout.dtype, args.kv.Piece(block, args.layer, 0, head), KIndex(layout, token, d),
+            rotated[d]);
+    StoreKv(layout.dtype, args.kv.Piece(block, args.layer, 1, head), VIndex(layout, token, d),
+            args.v[column + d]);
+  }
+}
+
+void RopeAppend(ThreadPool&, const RopeAppendArgs& args) {
+  const KvLayout& layout = *args.kv.layout;
+  for (const AttentionSpan& span : args.spans) {
+    for (uint32_t r = 0; r < span.num_rows; ++r) {
+      float* q = args.q + (size_t{span.first_row} + r) * args.qkv_stride;
+      const float* cos_sin = args.cos_sin + (size_t{span.first_pos} + r) * layout.head_dim;
+      for (uint32_t head = 0; head < args.num_heads; ++head) {
+        float* q_head = q + size_t{head} * layout.head_dim;
+        Rotate(q_head, cos_sin, layout.head_dim, args.interleaved, q_head);
+      }
+      for (uint32_t head = 0; head < layout.num_kv_heads; ++head) AppendHead(args, span, r, head);
+    }
+    ZeroUnusedSlots(args, span);
+  }
+}
+
+size_t AttentionScratchBytes(uint32_t, uint32_t, uint32_t, uint32_t) { return 0; }
+
+}  // namespace
+
+const Ops& ReferenceOps() {
+  static constexpr Ops kOps = {
+      .isa = Isa::kAuto,
+      .name = "reference",
+      .arithmetic = "a16.fma.1",
+      .embed = EmbedRows,
+      .rms_norm = RmsNorm,
+      .quantize_a16 = QuantizeA16,
+      .matmul = MatMul,
+      .silu_mul = SiluMul,
+      .add_bias = AddBias,
+      .rope_append = RopeAppend,
+      .attention = ReferenceAttention,
+      .attention_scratch_bytes = AttentionScratchBytes,
+  };
+  return kOps;
+}
+
+}  // namespace baton

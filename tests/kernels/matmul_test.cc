@@ -1,0 +1,237 @@
+#include <cmath>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "tests/kernels/kernel_fixtures.h"
+
+namespace baton {
+namespace {
+
+constexpr double kUnit = 0x1p-24;  // half an ulp of fp32, relative
+
+// A weight matrix, activations and what they were made of.
+struct Case {
+  Case(WeightType type, uint32_t n, uint32_t k, uint32_t m, uint64_t salt = 1)
+      : type(type), n(n), k(k), m(m), pool(1), random(salt), x(random.Activations(size_t{m} * k)),
+        raw(RandomRaw(&random, type, n, k)),
+        weights(PackedMatrix::Pack(type, raw, n, k, pool).value()),
+        a16(m, weights.uses_a16() ? k : 0) {
+    if (weights.uses_a16()) ReferenceOps().quantize_a16(pool, x.data(), m, a16.view());
+  }
+
+  MatMulArgs Args(float* out, uint32_t out_stride) {
+    return {.weights = &weights, .a16 = a16.view(), .x = x.data(), .m = m, .out = out,
+            .out_stride = out_stride, .epilogue = Epilogue::kStore};
+  }
+  // The rows [first, first + count) only.
+  MatMulArgs Rows(uint32_t first, uint32_t count, float* out) {
+    MatMulArgs args = Args(out, n);
+    const size_t block = size_t{first} * (k / 32);
+    args.m = count;
+    args.x = x.data() + size_t{first} * k;
+    if (weights.uses_a16()) {
+      args.a16 = {a16.q.data() + size_t{first} * k, a16.scale.data() + block, a16.sum.data() + block, k};
+    }
+    return args;
+  }
+  std::vector<float> Run(const Ops& ops, ThreadPool& threads) {
+    std::vector<float> out(size_t{m} * n, kPoison);
+    ops.matmul(threads, Args(out.data(), n));
+    return out;
+  }
+  std::vector<float> Reference() { return Run(ReferenceOps(), pool); }
+
+  WeightType type;
+  uint32_t n, k, m;
+  ThreadPool pool;
+  Random random;
+  std::vector<float> x;
+  std::vector<std::byte> raw;
+  PackedMatrix weights;
+  A16Buffer a16;
+};
+
+struct Shape {
+  uint32_t n, k, m;
+};
+
+// Ugly ones: fewer columns than a panel, a column more than panels, primes, stretches of k that do not
+// divide, and rows around every tile size.
+constexpr Shape kShapes[] = {
+    {1, 32, 1},   {15, 32, 2},   {16, 64, 3},  {17, 96, 4},   {31, 576, 5},  {48, 1536, 6},
+    {33, 160, 7}, {16, 1568, 8}, {37, 64, 11}, {16, 32, 12},  {19, 288, 13}, {64, 32, 97},
+    {5, 800, 23}, {32, 64, 192}, {17, 64, 193}, {16, 96, 400},
+};
+
+class MatMulTest : public ::testing::TestWithParam<Body> {
+ protected:
+  const Ops& ops() const { return *GetParam().ops; }
+};
+
+TEST_P(MatMulTest, AgreesWithTheReferenceBitForBitOrWithinItsBound) {
+  for (int type = 0; type < kNumWeightTypes; ++type) {
+    for (const Shape& shape : kShapes) {
+      Case c(static_cast<WeightType>(type), shape.n, shape.k, shape.m);
+      ThreadPool pool(2);
+      const std::vector<float> expected = c.Reference();
+      const std::vector<float> actual = c.Run(ops(), pool);
+      SCOPED_TRACE(std::string(c.weights.traits().name) + " n " + std::to_string(c.n) + " k " +
+                   std::to_string(c.k) + " m " + std::to_string(c.m));
+      if (GetParam().fused) {
+        EXPECT_EQ(CountDifferent(actual, expected), 0u);
+        continue;
+      }
+      // Two orders of rounding of the same products differ by at most 2 u sum |terms| per step.
+      for (size_t i = 0; i < actual.size(); ++i) {
+        double terms = 0;
+        for (uint32_t j = 0; j < c.k; ++j) {
+          terms += std::fabs(RawElement(c.type, c.raw, c.k, i % c.n, j) * c.x[i / c.n * c.k + j]);
+        }
+        const double steps = c.weights.uses_a16() ? 3.0 * c.k / 32 + 2 : c.k;
+        // Q4_1's scale and min parts may each be larger than their sum.
+        const double bound = 8 * steps * 2 * kUnit * (terms + 1e-30);
+        ASSERT_LE(std::fabs(double{actual[i]} - expected[i]), bound) << i;
+      }
+    }
+  }
+}
+
+// Error against exact arithmetic on the original activations, by the bound of README.md.
+TEST_P(MatMulTest, IsWithinTheStatedBoundOfExactArithmetic) {
+  for (int type = 0; type < kNumWeightTypes; ++type) {
+    Case c(static_cast<WeightType>(type), 33, 576, 5, 77);
+    ThreadPool pool(1);
+    const std::vector<float> actual = c.Run(ops(), pool);
+    double worst = 0;
+    for (uint32_t row = 0; row < c.m; ++row) {
+      for (uint32_t n = 0; n < c.n; ++n) {
+        double exact = 0;
+        double rounding = 0;
+        double quantisation = 0;
+        for (uint32_t b = 0; b < c.k; b += 32) {
+          double absmax = 0;
+          for (uint32_t i = b; i < b + 32; ++i) {
+            absmax = std::fmax(absmax, std::fabs(c.x[size_t{row} * c.k + i]));
+          }
+          for (uint32_t i = b; i < b + 32; ++i) {
+            const double w = RawElement(c.type, c.raw, c.k, n, i);
+            exact += w * c.x[size_t{row} * c.k + i];
+            rounding += 16 * std::fabs(w) * absmax;
+            if (c.weights.uses_a16()) quantisation += std::fabs(w) * absmax / 65534 * 1.001;
+          }
+        }
+        const double steps = c.weights.uses_a16() ? 3.0 * c.k / 32 + 2 : c.k;
+        const double error = std::fabs(actual[size_t{row} * c.n + n] - exact);
+        ASSERT_LE(error, quantisation + steps * kUnit * rounding);
+        worst = std::fmax(worst, error / (quantisation + steps * kUnit * rounding));
+      }
+    }
+    EXPECT_GT(worst, 1e-5) << "a bound that is never approached tests nothing";
+  }
+}
+
+TEST_P(MatMulTest, ARowsBitsDoNotDependOnTheOtherRows) {
+  for (int type = 0; type < kNumWeightTypes; ++type) {
+    Case c(static_cast<WeightType>(type), 35, 320, 29, 5);
+    ThreadPool pool(1);
+    const std::vector<float> whole = c.Run(ops(), pool);
+    for (uint32_t chunk = 1; chunk <= c.m; ++chunk) {
+      std::vector<float> cut(whole.size(), kPoison);
+      for (uint32_t first = 0; first < c.m; first += chunk) {
+        ops().matmul(pool, c.Rows(first, std::min(chunk, c.m - first),
+                                  cut.data() + size_t{first} * c.n));
+      }
+      ASSERT_EQ(CountDifferent(cut, whole), 0u) << "chunks of " << chunk;
+    }
+  }
+}
+
+TEST_P(MatMulTest, TheThreadCountChangesNoBit) {
+  for (int type = 0; type < kNumWeightTypes; ++type) {
+    for (uint32_t m : {1u, 3u, 250u}) {
+      Case c(static_cast<WeightType>(type), 131, 96, m, 6);
+      ThreadPool one(1);
+      const std::vector<float> expected = c.Run(ops(), one);
+      for (uint32_t threads : {2u, 3u, 5u}) {
+        ThreadPool pool(threads);
+        ASSERT_EQ(CountDifferent(c.Run(ops(), pool), expected), 0u) << threads << " threads";
+      }
+    }
+  }
+}
+
+TEST_P(MatMulTest, AddsToTheOutputWhenAskedAndLeavesOtherColumnsAlone) {
+  for (int type = 0; type < kNumWeightTypes; ++type) {
+    for (uint32_t m : {1u, 2u, 9u}) {
+      Case c(static_cast<WeightType>(type), 21, 64, m, 7);
+      ThreadPool pool(2);
+      const std::vector<float> y = c.Run(ops(), pool);
+      const uint32_t stride = c.n + 5;
+      const std::vector<float> before = c.random.Activations(size_t{m} * stride);
+      std::vector<float> stored = before;
+      std::vector<float> added = before;
+      MatMulArgs args = c.Args(stored.data(), stride);
+      ops().matmul(pool, args);
+      args.out = added.data();
+      args.epilogue = Epilogue::kAdd;
+      ops().matmul(pool, args);
+      for (size_t i = 0; i < before.size(); ++i) {
+        const uint32_t column = i % stride;
+        const float expected = column < c.n ? y[i / stride * c.n + column] : before[i];
+        ASSERT_EQ(stored[i], expected) << i;
+        ASSERT_EQ(added[i], column < c.n ? before[i] + expected : before[i]) << i;
+      }
+    }
+  }
+}
+
+TEST_P(MatMulTest, ZeroRowsWriteNothing) {
+  Case c(WeightType::kQ4_1, 16, 32, 1);
+  float out = kPoison;
+  MatMulArgs args = c.Args(&out, 16);
+  args.m = 0;
+  ops().matmul(c.pool, args);
+  EXPECT_EQ(out, kPoison);
+}
+
+TEST_P(MatMulTest, ExtremeDigitsStayExact) {
+  // All activations at +-32767 and all digits at their largest magnitude: the largest possible sums.
+  for (WeightType type : {WeightType::kQ4_0, WeightType::kQ4_1, WeightType::kQ8_0}) {
+    for (int digit : {0x00, 0xFF, 0x80, 0x7F}) {
+      Case c(type, 16, 64, 7, 8);
+      for (std::byte& b : c.raw) b = static_cast<std::byte>(digit);
+      const uint16_t half_one = 0x3C00;
+      for (size_t at = 0; at < c.raw.size(); at += TraitsOf(type).block_bytes) {
+        std::memcpy(c.raw.data() + at, &half_one, 2);
+        if (TraitsOf(type).has_min) std::memcpy(c.raw.data() + at + 2, &half_one, 2);
+      }
+      c.weights = PackedMatrix::Pack(type, c.raw, c.n, c.k, c.pool).value();
+      for (size_t i = 0; i < c.x.size(); ++i) c.x[i] = i / c.k % 2 == 0 ? 32767.0f : -32767.0f;
+      ReferenceOps().quantize_a16(c.pool, c.x.data(), c.m, c.a16.view());
+      for (const float y : c.Run(ops(), c.pool)) {
+        double exact = 0;
+        for (uint32_t i = 0; i < c.k; ++i) exact += RawElement(type, c.raw, c.k, 0, i) * 32767.0;
+        ASSERT_NEAR(std::fabs(y), std::fabs(exact), std::fabs(exact) * 4 * kUnit + 1e-3);
+      }
+    }
+  }
+}
+
+TEST_P(MatMulTest, ANanInOneRowStaysInThatRow) {
+  for (int type = 0; type < kNumWeightTypes; ++type) {
+    for (uint32_t m : {2u, 9u}) {
+      Case c(static_cast<WeightType>(type), 16, 64, m, 9);
+      c.x[5] = NAN;
+      if (c.weights.uses_a16()) ops().quantize_a16(c.pool, c.x.data(), m, c.a16.view());
+      const std::vector<float> out = c.Run(ops(), c.pool);
+      for (size_t i = 0; i < out.size(); ++i) EXPECT_EQ(std::isnan(out[i]), i < c.n) << i;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Bodies, MatMulTest, ::testing::ValuesIn(Bodies()), BodyName);
+
+}  // namespace
+}  // namespace baton
