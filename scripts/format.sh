@@ -4,10 +4,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 tool="$(command -v clang-format-14 || true)"
-if [[ -z "$tool" ]]; then
-  echo "format.sh: clang-format-14 is missing; run scripts/deps.sh --tests" >&2
-  exit 1
-fi
+[[ -n "$tool" ]] || { echo "format.sh: clang-format-14 is missing; run scripts/deps.sh --tests" >&2; exit 1; }
 case "${1:-}" in
   "") mode=(-i) ;;
   --check) mode=(--dry-run -Werror) ;;

@@ -1,0 +1,125 @@
+// ModelFixture: a loaded model with its own thread pool and KV arena, driven one span at a time.
+// One thread. KV blocks of sequence s are handed out in a scattered order, so that no test depends
+// on neighbouring ids.
+#ifndef BATON_TESTS_MODEL_MODEL_FIXTURE_H_
+#define BATON_TESTS_MODEL_MODEL_FIXTURE_H_
+
+#include <cstring>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "src/device/aligned_buffer.h"
+#include "src/model/model.h"
+
+namespace baton {
+
+// What a fixture is made for.
+struct FixtureOptions {
+  std::string path;
+  Isa isa = Isa::kAuto;
+  uint32_t num_threads = 1;
+  KvDtype kv_dtype = KvDtype::kBf16;
+  uint32_t block_size = 16;
+  uint32_t max_rows = 512;
+  uint32_t max_context = 512;
+  uint32_t num_blocks = 160;
+};
+
+// Tokens of one sequence to compute in a step.
+struct Chunk {
+  uint32_t sequence = 0;
+  uint32_t first_pos = 0;
+  std::span<const TokenId> tokens;
+};
+
+// See the file comment.
+class ModelFixture {
+ public:
+  explicit ModelFixture(const FixtureOptions& options) : pool_(options.num_threads) {
+    auto file = GgufFile::Open(options.path);
+    if (!file.ok()) {
+      status_ = file.status();
+      return;
+    }
+    ModelOptions model_options;
+    model_options.pool = &pool_;
+    model_options.isa = options.isa;
+    model_options.kv_dtype = options.kv_dtype;
+    model_options.block_size = options.block_size;
+    model_options.max_rows = options.max_rows;
+    model_options.max_context = options.max_context;
+    auto model = Model::Load(**file, model_options);
+    status_ = model.status();
+    if (!model.ok()) return;
+    model_ = *std::move(model);
+    view_.layout = &model_->layout();
+    view_.num_blocks = options.num_blocks;
+    arena_ = AlignedBuffer::AllocateOrDie(view_.layout->BlockStride() * options.num_blocks);
+    view_.base = arena_.data();
+    // Stale bytes of earlier owners must not matter.
+    std::memset(arena_.data(), 0x5C, arena_.size());
+  }
+
+  const absl::Status& status() const { return status_; }
+  Model& model() { return *model_; }
+  const KvView& view() const { return view_; }
+  size_t vocab() const { return model_->config().vocab_size; }
+
+  // The blocks of a sequence, grown to hold `num_tokens`.
+  std::span<const uint32_t> Blocks(uint32_t sequence, uint32_t num_tokens) {
+    if (tables_.size() <= sequence) tables_.resize(sequence + 1);
+    std::vector<uint32_t>& table = tables_[sequence];
+    while (table.size() < view_.layout->BlocksFor(num_tokens)) {
+      // 37 is prime to every num_blocks used: all blocks in a scattered order.
+      table.push_back(next_block_++ * 37 % view_.num_blocks);
+    }
+    return table;
+  }
+
+  // Runs the chunks as one batch; logits of the last token of each (or of every token).
+  absl::StatusOr<std::vector<float>> Run(const std::vector<Chunk>& chunks, bool all_rows = false,
+                                         LayerHook* hook = nullptr) {
+    std::vector<TokenId> tokens;
+    std::vector<AttentionSpan> spans;
+    std::vector<uint32_t> logit_rows;
+    for (const Chunk& chunk : chunks) {
+      const uint32_t size = static_cast<uint32_t>(chunk.tokens.size());
+      const uint32_t first = static_cast<uint32_t>(tokens.size());
+      Blocks(chunk.sequence, chunk.first_pos + size);
+      tokens.insert(tokens.end(), chunk.tokens.begin(), chunk.tokens.end());
+      spans.push_back({{}, first, size, chunk.first_pos});
+      for (uint32_t i = all_rows ? 0 : size - 1; i < size; ++i) logit_rows.push_back(first + i);
+    }
+    for (size_t i = 0; i < chunks.size(); ++i) spans[i].kv.blocks = tables_[chunks[i].sequence];
+    std::vector<float> logits(logit_rows.size() * vocab());
+    const ModelBatch batch{tokens, spans, logit_rows};
+    const absl::Status status = model_->Forward(batch, view_, hook, logits);
+    if (!status.ok()) return status;
+    return logits;
+  }
+
+  // Every KV byte of the blocks that hold `num_tokens` tokens of a sequence, in token order.
+  std::vector<std::byte> KvBytes(uint32_t sequence, uint32_t num_tokens) {
+    std::vector<std::byte> out;
+    for (uint32_t block : Blocks(sequence, num_tokens).first(view_.layout->BlocksFor(num_tokens))) {
+      const std::byte* begin = view_.base + size_t{block} * view_.layout->BlockStride();
+      out.insert(out.end(), begin, begin + view_.layout->BlockBytes());
+    }
+    return out;
+  }
+
+ private:
+  ThreadPool pool_;
+  absl::Status status_;
+  std::unique_ptr<Model> model_;
+  AlignedBuffer arena_;
+  KvView view_;
+  std::vector<std::vector<uint32_t>> tables_;
+  uint32_t next_block_ = 0;
+};
+
+}  // namespace baton
+
+#endif  // BATON_TESTS_MODEL_MODEL_FIXTURE_H_

@@ -1,0 +1,355 @@
+// The forward pass: the bits of a row depend on its sequence alone, and nothing else happens.
+#include "src/model/model.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <random>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+#include "tests/model/gguf_builder.h"
+#include "tests/model/memory_meter.h"
+#include "tests/model/model_fixture.h"
+#include "tests/model/test_model.h"
+
+namespace baton {
+namespace {
+
+using ::testing::HasSubstr;
+
+uint64_t TestSeed() {
+  uint64_t seed = std::random_device{}();
+  if (const char* text = std::getenv("BATON_TEST_SEED"); text != nullptr) seed = std::stoull(text);
+  std::printf("BATON_TEST_SEED=%llu\n", static_cast<unsigned long long>(seed));
+  return seed;
+}
+
+std::vector<TokenId> RandomTokens(std::mt19937_64& random, size_t count, size_t vocab) {
+  std::vector<TokenId> out(count);
+  for (TokenId& token : out) token = static_cast<TokenId>(random() % vocab);
+  return out;
+}
+
+// Bit equality, NaN included.
+bool SameBits(std::span<const float> a, std::span<const float> b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size_bytes()) == 0;
+}
+
+TokenId Argmax(std::span<const float> logits) {
+  return static_cast<TokenId>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+}
+
+// Computes tokens [begin, end) of a sequence in chunks of random size; the logits of the last
+// token.
+std::vector<float> RunInChunks(ModelFixture& fixture, uint32_t sequence,
+                               std::span<const TokenId> tokens, std::mt19937_64& random) {
+  std::vector<float> logits;
+  for (size_t begin = 0; begin < tokens.size();) {
+    const size_t size = std::min<size_t>(1 + random() % 97, tokens.size() - begin);
+    auto result =
+        fixture.Run({{sequence, static_cast<uint32_t>(begin), tokens.subspan(begin, size)}});
+    EXPECT_TRUE(result.ok()) << result.status();
+    logits = *std::move(result);
+    begin += size;
+  }
+  return logits;
+}
+
+// Every weight type, the joined and the mixed matrices, and both KV dtypes.
+struct BitsCase {
+  const char* model;  // "" = the demo model
+  Isa isa;
+  uint32_t num_threads;
+  KvDtype kv_dtype;
+  size_t prompt_tokens;
+  size_t decode_tokens;
+};
+
+std::string CaseName(const ::testing::TestParamInfo<BitsCase>& info) {
+  const char* isas[] = {"auto", "portable", "avx2", "avx512"};
+  return fmt::format("{}_{}_{}threads_{}", info.param.model[0] == 0 ? "demo" : info.param.model,
+                     isas[static_cast<int>(info.param.isa)], info.param.num_threads,
+                     info.param.kv_dtype == KvDtype::kF32 ? "f32" : "bf16");
+}
+
+class ModelBitsTest : public ::testing::TestWithParam<BitsCase> {
+ protected:
+  static FixtureOptions Options(uint32_t num_threads) {
+    const BitsCase& test = GetParam();
+    FixtureOptions options;
+    options.path =
+        test.model[0] == 0 ? DemoModelPath() : GoldenPath(std::string(test.model) + ".gguf");
+    options.isa = test.isa;
+    options.num_threads = num_threads;
+    options.kv_dtype = test.kv_dtype;
+    options.num_blocks = 181;  // prime
+    return options;
+  }
+  // False, after saying so, when this processor cannot run the ISA of the case.
+  static bool CanRun() {
+    const auto ops = OpsFor(GetParam().isa);
+    if (ops.ok()) return true;
+    // Not a pass in silence: the refusal itself must name the missing feature.
+    EXPECT_EQ(ops.status().code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_THAT(std::string(ops.status().message()), HasSubstr("avx"));
+    std::printf("not run here: %s\n", std::string(ops.status().message()).c_str());
+    return false;
+  }
+};
+
+TEST_P(ModelBitsTest, DecodedThenPrefilledFromScratchGivesTheSameKvAndLogits) {
+  if (!CanRun()) return;
+  ModelFixture fixture(Options(GetParam().num_threads));
+  ASSERT_TRUE(fixture.status().ok()) << fixture.status();
+  std::mt19937_64 random(TestSeed());
+  std::vector<TokenId> tokens = RandomTokens(random, GetParam().prompt_tokens, fixture.vocab());
+  std::vector<float> logits = RunInChunks(fixture, 0, tokens, random);
+  for (size_t i = 0; i < GetParam().decode_tokens; ++i) {
+    tokens.push_back(Argmax(logits));
+    const uint32_t last = static_cast<uint32_t>(tokens.size() - 1);
+    auto step = fixture.Run({{0, last, std::span(tokens).subspan(last)}});
+    ASSERT_TRUE(step.ok()) << step.status();
+    logits = *std::move(step);
+  }
+  const uint32_t size = static_cast<uint32_t>(tokens.size());
+  const std::vector<std::byte> kv = fixture.KvBytes(0, size);
+  for (uint32_t again = 1; again <= 2; ++again) {
+    ASSERT_TRUE(SameBits(RunInChunks(fixture, again, tokens, random), logits));
+    ASSERT_EQ(fixture.KvBytes(again, size), kv);
+  }
+  // With another number of threads too.
+  ModelFixture other(Options(3 - GetParam().num_threads));
+  ASSERT_TRUE(other.status().ok()) << other.status();
+  ASSERT_TRUE(SameBits(RunInChunks(other, 0, tokens, random), logits));
+  ASSERT_EQ(other.KvBytes(0, size), kv);
+}
+
+TEST_P(ModelBitsTest, ABatchOfSequencesEqualsEachAlone) {
+  if (!CanRun()) return;
+  ModelFixture fixture(Options(GetParam().num_threads));
+  ASSERT_TRUE(fixture.status().ok()) << fixture.status();
+  std::mt19937_64 random(TestSeed());
+  constexpr uint32_t kNumSequences = 4;
+  std::vector<std::vector<TokenId>> prompts;
+  std::vector<std::vector<float>> alone;
+  for (uint32_t s = 0; s < kNumSequences; ++s) {
+    prompts.push_back(RandomTokens(random, 1 + random() % 70, fixture.vocab()));
+    auto logits = fixture.Run({{s, 0, prompts[s]}}, true);
+    ASSERT_TRUE(logits.ok()) << logits.status();
+    alone.push_back(*std::move(logits));
+  }
+  // Again in one fresh batch; sequence 0 as a decode step after its prefix.
+  const uint32_t prefix = static_cast<uint32_t>(prompts[0].size() - 1);
+  if (prefix > 0) {
+    ASSERT_TRUE(fixture.Run({{kNumSequences, 0, std::span(prompts[0]).first(prefix)}}).ok());
+  }
+  std::vector<Chunk> chunks = {{kNumSequences, prefix, std::span(prompts[0]).subspan(prefix)}};
+  for (uint32_t s = 1; s < kNumSequences; ++s) chunks.push_back({kNumSequences + s, 0, prompts[s]});
+  for (const bool all_rows : {false, true}) {
+    const auto logits = fixture.Run(chunks, all_rows);
+    ASSERT_TRUE(logits.ok()) << logits.status();
+    size_t at = 0;
+    for (uint32_t s = 0; s < kNumSequences; ++s) {
+      const size_t count = (all_rows ? chunks[s].tokens.size() : 1) * fixture.vocab();
+      ASSERT_TRUE(SameBits(std::span(*logits).subspan(at, count), std::span(alone[s]).last(count)))
+          << "sequence " << s << " all_rows " << all_rows;
+      at += count;
+    }
+  }
+  for (uint32_t s = 0; s < kNumSequences; ++s) {
+    const uint32_t size = static_cast<uint32_t>(prompts[s].size());
+    ASSERT_EQ(fixture.KvBytes(kNumSequences + s, size), fixture.KvBytes(s, size));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Tiny, ModelBitsTest,
+    ::testing::Values(BitsCase{"tiny_f32", Isa::kAuto, 1, KvDtype::kBf16, 280, 30},
+                      BitsCase{"tiny_f16", Isa::kAuto, 2, KvDtype::kF32, 130, 20},
+                      BitsCase{"tiny_bf16", Isa::kAuto, 2, KvDtype::kBf16, 130, 20},
+                      BitsCase{"tiny_q4_0", Isa::kAuto, 2, KvDtype::kBf16, 280, 30},
+                      BitsCase{"tiny_q4_1", Isa::kAuto, 1, KvDtype::kBf16, 130, 20},
+                      BitsCase{"tiny_q8_0", Isa::kAuto, 2, KvDtype::kF32, 130, 20},
+                      BitsCase{"tiny_mixed_rope", Isa::kAuto, 2, KvDtype::kBf16, 280, 30},
+                      BitsCase{"tiny_mixed_rope", Isa::kPortable, 2, KvDtype::kBf16, 130, 20},
+                      BitsCase{"tiny_mixed_rope", Isa::kAvx2, 2, KvDtype::kBf16, 130, 20},
+                      BitsCase{"tiny_mixed_rope", Isa::kAvx512, 2, KvDtype::kBf16, 130, 20}),
+    CaseName);
+INSTANTIATE_TEST_SUITE_P(Demo, ModelBitsTest,
+                         ::testing::Values(BitsCase{"", Isa::kAuto, 2, KvDtype::kBf16, 61, 12},
+                                           BitsCase{"", Isa::kPortable, 1, KvDtype::kBf16, 17, 3}),
+                         CaseName);
+
+// Records which layers were announced, and whether their KV was complete then.
+class RecordingHook : public LayerHook {
+ public:
+  RecordingHook(ModelFixture& fixture, uint32_t num_tokens)
+      : fixture_(fixture), num_tokens_(num_tokens) {}
+  void OnLayerStored(uint32_t layer) override {
+    layers.push_back(layer);
+    kv.push_back(fixture_.KvBytes(0, num_tokens_));
+  }
+  std::vector<uint32_t> layers;
+  std::vector<std::vector<std::byte>> kv;
+
+ private:
+  ModelFixture& fixture_;
+  uint32_t num_tokens_;
+};
+
+TEST(ModelTest, HookSeesEachLayerCompleteAndUnusedSlotsZero) {
+  ModelFixture fixture({.path = GoldenPath("tiny_q8_0.gguf")});
+  ASSERT_TRUE(fixture.status().ok()) << fixture.status();
+  std::mt19937_64 random(3);
+  const std::vector<TokenId> tokens = RandomTokens(random, 21, fixture.vocab());
+  RecordingHook hook(fixture, 21);
+  ASSERT_TRUE(fixture.Run({{0, 0, tokens}}, false, &hook).ok());
+  EXPECT_THAT(hook.layers, ::testing::ElementsAre(0u, 1u));
+  const std::vector<std::byte> final_kv = fixture.KvBytes(0, 21);
+  const KvLayout& layout = fixture.model().layout();
+  for (uint32_t layer = 0; layer < 2; ++layer) {
+    for (size_t block = 0; block < 2; ++block) {
+      const size_t at = block * layout.BlockBytes() + layer * layout.SliceBytes();
+      const auto slice = [&](const std::vector<std::byte>& kv) {
+        return std::vector<std::byte>(kv.begin() + at, kv.begin() + at + layout.SliceBytes());
+      };
+      // What was there when the layer was announced is what is there at the end.
+      EXPECT_EQ(slice(hook.kv[layer]), slice(final_kv));
+    }
+  }
+  // 21 tokens: the second block holds 5; its other 11 slots are zero in every layer, K and V.
+  const size_t second = layout.BlockBytes();
+  const size_t num_zero = std::count(final_kv.begin() + second, final_kv.end(), std::byte{0});
+  EXPECT_GE(num_zero, layout.BlockBytes() * 11 / 16);
+  EXPECT_LT(num_zero, layout.BlockBytes() * 12 / 16);
+}
+
+TEST(ModelTest, ForwardWritesOnlyItsBlocksAndAllocatesNothing) {
+  ModelFixture fixture({.path = GoldenPath("tiny_mixed_rope.gguf"), .num_threads = 2});
+  ASSERT_TRUE(fixture.status().ok()) << fixture.status();
+  const std::vector<TokenId> tokens = {1, 2, 3, 4, 5};
+  const std::vector<uint32_t> blocks = {7};
+  const std::vector<AttentionSpan> spans = {{{blocks}, 0, 5, 0}};
+  const std::vector<uint32_t> logit_rows = {1, 2, 4};
+  std::vector<float> logits(3 * fixture.vocab());
+  const KvView& view = fixture.view();
+  const size_t stride = view.layout->BlockStride();
+  const std::vector<std::byte> before(view.base, view.base + stride * view.num_blocks);
+  const MemoryMeter meter;
+  ASSERT_TRUE(fixture.model().Forward({tokens, spans, logit_rows}, view, nullptr, logits).ok());
+  EXPECT_EQ(meter.NumAllocations(), 0u);
+  const std::byte* now = view.base;
+  EXPECT_EQ(std::memcmp(before.data(), now, 7 * stride), 0);
+  EXPECT_EQ(
+      std::memcmp(before.data() + 8 * stride, now + 8 * stride, (view.num_blocks - 8) * stride), 0);
+}
+
+TEST(ModelTest, RefusesABatchThatDoesNotFitBeforeTouchingKv) {
+  ModelFixture fixture(
+      {.path = GoldenPath("tiny_q4_0.gguf"), .max_rows = 8, .max_context = 64, .num_blocks = 4});
+  ASSERT_TRUE(fixture.status().ok()) << fixture.status();
+  const KvView& view = fixture.view();
+  const std::vector<std::byte> before(view.base, view.base + view.layout->BlockStride() * 4);
+  struct Bad {
+    const char* words;
+    std::vector<TokenId> tokens;
+    AttentionSpan span;
+    std::vector<uint32_t> logit_rows;
+  };
+  const std::vector<uint32_t> blocks = {0, 1};
+  const std::vector<uint32_t> wild = {0, 4};
+  const std::vector<Bad> cases = {
+      {"0 rows", {}, {{blocks}, 0, 1, 0}, {}},
+      {"9 rows", std::vector<TokenId>(9), {{blocks}, 0, 9, 0}, {}},
+      {"token -1", {-1}, {{blocks}, 0, 1, 0}, {}},
+      {"token 263", {263}, {{blocks}, 0, 1, 0}, {}},
+      {"positions", {1, 2}, {{blocks}, 0, 2, 63}, {}},
+      {"positions", {1}, {{blocks}, 0, 1, UINT32_MAX}, {}},
+      {"2 blocks", {1}, {{blocks}, 0, 1, 32}, {}},
+      {"block 4", {1}, {{wild}, 0, 1, 16}, {}},
+      {"cover 1 of 2", {1, 2}, {{blocks}, 0, 1, 0}, {}},
+      {"expected to begin", {1, 2}, {{blocks}, 1, 1, 0}, {}},
+      {"logit row 2", {1, 2}, {{blocks}, 0, 2, 0}, {2}},
+      {"logit row 0", {1, 2}, {{blocks}, 0, 2, 0}, {1, 0}},
+  };
+  for (const Bad& bad : cases) {
+    std::vector<float> logits(bad.logit_rows.size() * fixture.vocab());
+    const absl::Status status = fixture.model().Forward(
+        {bad.tokens, {&bad.span, 1}, bad.logit_rows}, view, nullptr, logits);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << bad.words;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(bad.words));
+  }
+  EXPECT_EQ(std::memcmp(before.data(), view.base, before.size()), 0);
+}
+
+TEST(ModelTest, IdsTellWeightsAndNumericsApart) {
+  ThreadPool pool(1);
+  const auto load = [&](const std::string& name, KvDtype dtype, uint64_t tokenizer) {
+    const auto file = GgufFile::Open(GoldenPath(name));
+    EXPECT_TRUE(file.ok()) << file.status();
+    auto model = Model::Load(
+        **file, {.pool = &pool, .kv_dtype = dtype, .max_rows = 8, .tokenizer_id = tokenizer});
+    EXPECT_TRUE(model.ok()) << model.status();
+    return *std::move(model);
+  };
+  const auto a = load("tiny_q4_0.gguf", KvDtype::kBf16, 1);
+  const auto same = load("tiny_q4_0.gguf", KvDtype::kBf16, 1);
+  EXPECT_EQ(a->weights_id(), same->weights_id());
+  EXPECT_EQ(a->numerics_id(), same->numerics_id());
+  EXPECT_EQ(a->weights_id().size(), 32u);
+  EXPECT_NE(a->weights_id(), load("tiny_q4_1.gguf", KvDtype::kBf16, 1)->weights_id());
+  EXPECT_NE(a->numerics_id(), load("tiny_q4_0.gguf", KvDtype::kF32, 1)->numerics_id());
+  EXPECT_NE(a->numerics_id(), load("tiny_q4_0.gguf", KvDtype::kBf16, 2)->numerics_id());
+}
+
+TEST(ModelTest, LoadRefusesWhatItCannotRun) {
+  ThreadPool pool(1);
+  const auto file = GgufFile::Open(GoldenPath("tiny_q4_0.gguf"));
+  ASSERT_TRUE(file.ok()) << file.status();
+  const std::vector<std::pair<const char*, ModelOptions>> cases = {
+      {"max_rows 0", {.pool = &pool, .max_rows = 0}},
+      {"max-context 513", {.pool = &pool, .max_rows = 8, .max_context = 513}},
+      {"block size 15", {.pool = &pool, .block_size = 15}},
+      {"KV dtype", {.pool = &pool, .kv_dtype = KvDtype::kUnspecified}},
+  };
+  for (const auto& [words, options] : cases) {
+    const auto model = Model::Load(**file, options);
+    EXPECT_EQ(model.status().code(), absl::StatusCode::kInvalidArgument) << words;
+    EXPECT_THAT(std::string(model.status().message()), HasSubstr(words));
+  }
+}
+
+TEST(ModelTest, HostileConfigsEndInAnErrorOrALoadedModel) {
+  // Random edits of a whole file that still parses: loading and one step must not crash.
+  std::mt19937_64 random(TestSeed());
+  ThreadPool pool(1);
+  const GgufBuilder builder = TinyLlama();
+  const std::vector<std::byte> original = builder.Build();
+  int num_loaded = 0;
+  for (int i = 0; i < 2000; ++i) {
+    std::vector<std::byte> bytes = original;
+    bytes[random() % builder.HeaderBytes()] ^= static_cast<std::byte>(1u << (random() % 8));
+    for (size_t at = builder.HeaderBytes() + 32; at < bytes.size(); ++at) {
+      bytes[at] = static_cast<std::byte>(random());  // NaN and infinite weights among them
+    }
+    const auto file = GgufFile::FromBytes(bytes);
+    if (!file.ok()) continue;
+    auto model = Model::Load(**file, {.pool = &pool, .max_rows = 4});
+    if (!model.ok()) continue;
+    ++num_loaded;
+    AlignedBuffer arena = AlignedBuffer::AllocateOrDie((*model)->layout().BlockStride());
+    const KvView view{arena.data(), &(*model)->layout(), 1};
+    const std::vector<TokenId> tokens = {0, 1};
+    const std::vector<uint32_t> blocks = {0};
+    const std::vector<AttentionSpan> spans = {{{blocks}, 0, 2, 0}};
+    const std::vector<uint32_t> rows = {1};
+    std::vector<float> logits((*model)->config().vocab_size);
+    EXPECT_TRUE((*model)->Forward({tokens, spans, rows}, view, nullptr, logits).ok());
+  }
+  EXPECT_GT(num_loaded, 20);
+}
+
+}  // namespace
+}  // namespace baton
