@@ -27,10 +27,11 @@ if [[ "$(id -u)" -ne 0 ]]; then
 fi
 
 build_packages=(
-  g++ cmake ninja-build ccache mold git ca-certificates pkg-config python3 python3-pip python3-venv unzip
-  libgrpc++-dev protobuf-compiler-grpc protobuf-compiler libprotobuf-dev libabsl-dev libc-ares-dev
-  libre2-dev zlib1g-dev libssl-dev libspdlog-dev libfmt-dev libxxhash-dev libyaml-cpp-dev libnuma-dev
-  liburing-dev nlohmann-json3-dev libcli11-dev libboost1.81-dev libgtest-dev libgmock-dev
+  g++ cmake ninja-build ccache mold git ca-certificates pkg-config
+  python3 python3-pip python3-venv unzip
+  libgrpc++-dev protobuf-compiler-grpc protobuf-compiler libprotobuf-dev libabsl-dev
+  libc-ares-dev libre2-dev zlib1g-dev libssl-dev libspdlog-dev libfmt-dev libxxhash-dev
+  libyaml-cpp-dev libnuma-dev liburing-dev nlohmann-json3-dev libcli11-dev libboost1.81-dev libgtest-dev libgmock-dev
   libbenchmark-dev)
 test_packages=(clang-format-14 prometheus iproute2)
 
@@ -45,8 +46,8 @@ done
 
 # Rust: the toolchain on PATH if it is new enough for the tokenizer library, else Debian's newest.
 min_cargo_minor=80
-cargo_minor() { "$1" --version 2>/dev/null | sed -n 's/^cargo 1\.\([0-9]*\).*/\1/p'; }
-if [[ "$(cargo_minor cargo || true)" -lt $min_cargo_minor ]] 2>/dev/null || ! command -v cargo >/dev/null; then
+cargo_minor="$(cargo --version 2>/dev/null | sed -n 's/^cargo 1\.\([0-9]*\).*/\1/p' || true)"
+if [[ "${cargo_minor:-0}" -lt $min_cargo_minor ]]; then
   installed cargo-web || missing+=(cargo-web)
   installed rustc-web || missing+=(rustc-web)
 fi
@@ -56,7 +57,7 @@ if [[ ${#missing[@]} -eq 0 ]]; then
 else
   for package in "${missing[@]}"; do
     if [[ "$package" == libboost1.81-dev ]] && installed libboost1.74-dev; then
-      echo "deps.sh: libboost1.81-dev replaces libboost1.74-dev (its Asio does not compile as C++20)"
+      echo "deps.sh: libboost1.81-dev replaces libboost1.74-dev (its Asio fails as C++20)"
     fi
   done
   echo "deps.sh: installing ${missing[*]}"
@@ -92,9 +93,9 @@ if [[ $with_tests -eq 1 && -f tests/e2e/requirements.txt ]]; then
     echo "deps.sh: installing Python packages into $venv (${requirement_files[*]})"
     mkdir -p build
     [[ -x $venv/bin/python ]] || python3 -m venv "$venv"
-    arguments=()
+    arguments=(--quiet --disable-pip-version-check)
     for file in "${requirement_files[@]}"; do arguments+=(-r "$file"); done
-    if ! "$venv/bin/python" -m pip install --quiet --disable-pip-version-check "${arguments[@]}"; then
+    if ! "$venv/bin/python" -m pip install "${arguments[@]}"; then
       echo "deps.sh: pip could not install ${requirement_files[*]}; see above" >&2
       exit 1
     fi

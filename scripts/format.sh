@@ -4,7 +4,10 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 tool="$(command -v clang-format-14 || true)"
-[[ -n "$tool" ]] || { echo "format.sh: clang-format-14 is missing; run scripts/deps.sh --tests" >&2; exit 1; }
+if [[ -z "$tool" ]]; then
+  echo "format.sh: clang-format-14 is missing; run scripts/deps.sh --tests" >&2
+  exit 1
+fi
 case "${1:-}" in
   "") mode=(-i) ;;
   --check) mode=(--dry-run -Werror) ;;

@@ -10,7 +10,13 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 model=smollm2:135m
 step=start
-trap 'code=$?; if [ $code -ne 0 ] && [ $code -ne 130 ]; then echo "quickstart: failed at step \"$step\" (exit $code); the lines above say why" >&2; fi' EXIT
+say_what_failed() {
+  local code=$?
+  if [ $code -ne 0 ] && [ $code -ne 130 ]; then
+    echo "quickstart: failed at step \"$step\" (exit $code); the lines above say why" >&2
+  fi
+}
+trap say_what_failed EXIT
 
 usage() { sed -n '2,8p' "${BASH_SOURCE[0]}" | sed 's/^# \{0,1\}//'; }
 

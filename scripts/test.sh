@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs what is missing, builds, and runs every test that needs no GPU; closes with ctest's summary.
-# Idempotent. Usage: scripts/test.sh [ctest arguments, e.g. -R tidy]
+# Installs what is missing, builds, and runs every test that needs no GPU; closes with ctest's
+# summary. Idempotent. Usage: scripts/test.sh [ctest arguments, e.g. -R tidy]
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -8,7 +8,9 @@ step=start
 started=$SECONDS
 fail() {
   local code=$?
-  echo "test.sh: failed at step \"$step\" after $(((SECONDS - started) / 60)) min (exit $code); the lines above say why" >&2
+  local minutes=$(((SECONDS - started) / 60))
+  echo "test.sh: failed at step \"$step\" after $minutes min (exit $code);" \
+    "the lines above say why" >&2
 }
 trap 'fail' ERR
 

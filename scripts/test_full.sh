@@ -29,7 +29,10 @@ run_tier() {
 run_clang_tidy() {
   local tool
   tool="$(command -v clang-tidy-14 || command -v clang-tidy || true)"
-  [[ -n "$tool" ]] || { echo "test_full.sh: clang-tidy is missing (apt-get install clang-tidy-14)" >&2; return 1; }
+  if [[ -z "$tool" ]]; then
+    echo "test_full.sh: clang-tidy is missing (apt-get install clang-tidy-14)" >&2
+    return 1
+  fi
   scripts/build.sh dev
   # The sources of ours that the dev build compiles; generated code is not ours.
   git ls-files 'src/*.cc' 'kernels/*.cc' 'kvcache/*.cc' 'scheduler/*.cc' |

@@ -62,7 +62,8 @@ function(baton_executable)
   target_link_libraries(${ARG_NAME} PRIVATE baton_flags ${ARG_DEPS})
 endfunction()
 
-# baton_test(NAME x_test SOURCES ... DEPS ... [LABELS ...] [TIMEOUT seconds] [ENV A=b ...] [ARGS ...])
+# baton_test(NAME x_test SOURCES ... DEPS ...
+#            [LABELS ...] [TIMEOUT seconds] [ENV A=b ...] [ARGS ...])
 # One GoogleTest binary = one ctest entry. Tests run with the repository root as the working folder.
 function(baton_test)
   cmake_parse_arguments(ARG "" "NAME;TIMEOUT" "SOURCES;DEPS;LABELS;ENV;ARGS" ${ARGN})
@@ -78,8 +79,8 @@ function(baton_test)
     COMMAND ${ARG_NAME} ${ARG_ARGS})
 endfunction()
 
-# baton_add_test(NAME x COMMAND ... [TIMEOUT seconds] [LABELS ...] [ENV ...]): any command as a ctest
-# entry with the sanitizer options of this build.
+# baton_add_test(NAME x COMMAND ... [TIMEOUT seconds] [LABELS ...] [ENV ...]): any command as a
+# ctest entry with the sanitizer options of this build.
 function(baton_add_test)
   cmake_parse_arguments(ARG "" "NAME;TIMEOUT" "COMMAND;LABELS;ENV" ${ARGN})
   if(NOT ARG_TIMEOUT)
@@ -88,10 +89,12 @@ function(baton_add_test)
   add_test(NAME ${ARG_NAME} COMMAND ${ARG_COMMAND} WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
   # detect_container_overflow=0: gRPC and Protobuf are not instrumented, and a container that both
   # sides resize would be reported although it is sound.
+  set(asan "detect_container_overflow=0:strict_string_checks=1:detect_stack_use_after_return=1")
+  set(tsan "suppressions=${PROJECT_SOURCE_DIR}/scripts/cmake/tsan_suppressions.txt")
   set(environment
-    "ASAN_OPTIONS=detect_container_overflow=0:strict_string_checks=1:detect_stack_use_after_return=1"
+    "ASAN_OPTIONS=${asan}"
     "UBSAN_OPTIONS=print_stacktrace=1"
-    "TSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/scripts/cmake/tsan_suppressions.txt:second_deadlock_stack=1"
+    "TSAN_OPTIONS=${tsan}:second_deadlock_stack=1"
     "BATON_SOURCE_DIR=${PROJECT_SOURCE_DIR}"
     "BATON_BUILD_DIR=${PROJECT_BINARY_DIR}")
   set_tests_properties(${ARG_NAME} PROPERTIES TIMEOUT ${ARG_TIMEOUT}
@@ -101,8 +104,8 @@ function(baton_add_test)
   endif()
 endfunction()
 
-# baton_proto_library(NAME x ROOT folder PROTOS a.proto ...): C++ messages and gRPC stubs in the build
-# tree; included as "baton/v1/inference.pb.h". Generated code is exempt from our warnings.
+# baton_proto_library(NAME x ROOT folder PROTOS a.proto ...): C++ messages and gRPC stubs in the
+# build tree; included as "baton/v1/inference.pb.h". Generated code is exempt from our warnings.
 function(baton_proto_library)
   cmake_parse_arguments(ARG "" "NAME;ROOT" "PROTOS;DEPS" ${ARGN})
   set(gen "${PROJECT_BINARY_DIR}/gen")

@@ -18,12 +18,12 @@ namespace baton {
 struct RequestRow {
   RequestKey key;
   RequestKind kind = RequestKind::kLocal;
-  std::string state;         // of the request, or "transfer <state>" of what remains of it
+  std::string state;  // of the request, or "transfer <state>" of what remains of it
   int64_t age_us = 0;
   uint32_t num_prompt_tokens = 0;
   uint32_t num_output_tokens = 0;  // over all choices
   uint32_t num_choices = 0;
-  Incarnation peer;          // 0 when local
+  Incarnation peer;  // 0 when local
 };
 
 // A question and its answer. The asker waits, the engine thread fills it in between two steps.

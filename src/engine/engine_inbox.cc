@@ -17,6 +17,7 @@ bool EngineInbox::TryPost(EngineEvent event) {
     }
     events_.push_back(std::move(event));
     num_waiting_.store(events_.size(), std::memory_order_release);
+    num_posted_.fetch_add(1, std::memory_order_release);
   }
   not_empty_.notify_one();
   return true;
@@ -28,6 +29,7 @@ void EngineInbox::Post(EngineEvent event) {
     if (closed_) return;
     events_.push_back(std::move(event));
     num_waiting_.store(events_.size(), std::memory_order_release);
+    num_posted_.fetch_add(1, std::memory_order_release);
   }
   not_empty_.notify_one();
 }

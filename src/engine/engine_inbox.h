@@ -47,6 +47,8 @@ class EngineInbox {
   // Refuses everything from now on and wakes the engine.
   void Close();
   bool closed() const;
+  // Events ever taken in.
+  uint64_t num_posted() const { return num_posted_.load(std::memory_order_acquire); }
   uint64_t num_refused() const { return num_refused_.load(std::memory_order_relaxed); }
 
  private:
@@ -54,6 +56,7 @@ class EngineInbox {
 
   const size_t capacity_;
   std::atomic<size_t> num_waiting_{0};
+  std::atomic<uint64_t> num_posted_{0};
   std::atomic<uint64_t> num_refused_{0};
 
   mutable std::mutex mutex_;  // guards what follows

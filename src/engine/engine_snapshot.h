@@ -31,6 +31,7 @@ struct EngineSnapshot {
   float prefill_tokens_per_s = 0;  // 0 = none yet
   int64_t updated_us = 0;          // when the loop last turned
 
+  uint64_t num_events = 0;  // handled
   uint64_t num_steps = 0;
   uint64_t prompt_tokens = 0;     // accepted
   uint64_t computed_tokens = 0;   // prompt and replayed tokens computed here

@@ -30,30 +30,21 @@ TEST(BoundedQueueTest, BehavesAsADequeUnderRandomOperations) {
   std::deque<int> model;
   size_t high_water = 0;
   for (int i = 0; i < 20'000; ++i) {
-    switch (random() % 5) {
-      case 0:
-      case 1:
-      case 2: {
-        const bool fits = model.size() < 7;
-        ASSERT_EQ(queue.TryPush(i), fits);
-        if (fits) model.push_back(i);
-        break;
-      }
-      case 3: {
-        const std::optional<int> got = queue.TryPop();
-        ASSERT_EQ(got.has_value(), !model.empty());
-        if (got.has_value()) {
-          ASSERT_EQ(*got, model.front());
-          model.pop_front();
-        }
-        break;
-      }
-      default: {
-        std::vector<int> all;
-        ASSERT_EQ(queue.PopAll(&all), model.size());
-        ASSERT_EQ(all, std::vector<int>(model.begin(), model.end()));
-        model.clear();
-      }
+    const uint32_t choice = random() % 5;
+    if (choice < 3) {
+      const bool fits = model.size() < 7;
+      ASSERT_EQ(queue.TryPush(i), fits);
+      if (fits) model.push_back(i);
+    } else if (choice == 3) {
+      const std::optional<int> expected =
+          model.empty() ? std::nullopt : std::optional<int>(model.front());
+      ASSERT_EQ(queue.TryPop(), expected);
+      if (!model.empty()) model.pop_front();
+    } else {
+      std::vector<int> all;
+      ASSERT_EQ(queue.PopAll(&all), model.size());
+      ASSERT_EQ(all, std::vector<int>(model.begin(), model.end()));
+      model.clear();
     }
     high_water = std::max(high_water, model.size());
     ASSERT_EQ(queue.size(), model.size());

@@ -1,0 +1,119 @@
+// DestTransferSet: D's side of all hand-offs of one engine. Each is a HandoffDest (which decides)
+// with the reserved blocks that its actions need (which this class carries out). Engine thread.
+//
+//   blocks  [0, num_data)  filled by the transport, transfer references until it confirmed its
+//   close
+//           [num_data, n)  spare, for the choices to grow into
+//   The set holds one request reference of each until they are bound (then the scheduler's) or
+//   released.
+//
+// A transfer stays a lease after it is bound, to answer repeated messages; it then holds nothing.
+#ifndef BATON_ENGINE_DEST_TRANSFERS_H_
+#define BATON_ENGINE_DEST_TRANSFERS_H_
+
+#include <cstdint>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+
+#include "kvcache/handoff.h"
+#include "src/engine/engine_event.h"
+#include "src/engine/engine_options.h"
+#include "src/engine/engine_types.h"
+#include "src/engine/transfer_parts.h"
+
+namespace baton {
+
+// One hand-off at D.
+struct DestTransfer {
+  explicit DestTransfer(DestSpec spec) : machine(std::move(spec)) {}
+
+  RequestKey key;
+  HandoffDest machine;
+  Incarnation peer;
+  std::vector<BlockHandle> blocks;  // data, then spare; empty once nothing is held
+  bool holds_requests = true;       // one request reference of each block
+  bool is_bound = false;            // holds nothing, answers repeated messages
+  bool is_pinned = false;           // one transfer reference of each data block
+};
+
+// Counters over all hand-offs since the start.
+struct DestStats {
+  uint64_t bytes_bound = 0;
+  uint64_t chain_mismatches = 0;
+  uint64_t bad_slices = 0;
+  uint64_t stale_messages = 0;
+};
+
+// What a hand-off needs beside the request.
+struct DestStart {
+  std::vector<BlockHandle> blocks;  // reserved; one request reference of each is taken over
+  uint32_t num_data = 0;            // blocks that hold the prompt
+  std::vector<ChainLink> chain;     // our own, of the prompt
+};
+
+// See the file comment.
+class DestTransferSet {
+ public:
+  // `max_bound` transfers are kept after binding, the oldest given up first.
+  DestTransferSet(const TransferParts& parts, const EngineConfig& config, uint32_t vocab_size,
+                  TransferOwner* owner);
+
+  // Opens the receive and sends the grant.
+  void Start(const RequestSpec& spec, DestStart start, int64_t now_us);
+
+  // A message of P: of a known hand-off, or answered with a Revoke.
+  void OnMessage(Incarnation peer, const HandoffMessage& message, int64_t now_us);
+  void OnReceiveProgress(const ReceiveProgress& progress, int64_t now_us);
+  void OnBadSlice(const BadSlice& slice, int64_t now_us);
+  void OnReceiveClosed(TransferId transfer, int64_t now_us);
+  void OnPeerDown(Incarnation peer, std::string_view reason, int64_t now_us);
+  // The request ended here for another reason: everything is let go, the owner is not told.
+  void Cancel(const RequestKey& key, std::string_view reason, int64_t now_us);
+  void Tick(int64_t now_us);
+  // When Tick may have something to do; never too late.
+  int64_t NextDeadlineUs() const { return next_deadline_us_; }
+
+  // Hand-offs that hold blocks.
+  uint32_t num_open() const { return static_cast<uint32_t>(transfers_.size()) - num_bound_; }
+  const DestStats& stats() const { return stats_; }
+  template <typename Visitor>
+  void ForEach(Visitor&& visit) const {
+    for (const auto& [id, transfer] : transfers_) visit(*transfer);
+  }
+
+ private:
+  DestTransfer* Find(TransferId transfer);
+  DestTransfer* Find(const TransferKey& key);
+  // Carries out `actions_` and tells the owner of a new state.
+  void Perform(DestTransfer* transfer, DestState before, int64_t now_us);
+  void PerformOne(DestTransfer* transfer, HandoffAction action, int64_t now_us);
+  void OpenReceive(DestTransfer* transfer, int64_t now_us);
+  void Unpin(DestTransfer* transfer);
+  void Release(DestTransfer* transfer);
+  void Send(Incarnation peer, const HandoffMessage& message);
+  void EraseFinished();
+  TransferId OldestBound() const;
+
+  const TransferParts parts_;
+  const HandoffTimers timers_;
+  const Incarnation incarnation_;
+  const uint32_t vocab_size_;
+  const uint32_t layers_per_group_;
+  const uint32_t max_bound_;
+  TransferOwner* const owner_;
+  absl::flat_hash_map<TransferId, std::unique_ptr<DestTransfer>> transfers_;
+  absl::flat_hash_map<RequestKey, TransferId> by_request_;
+  uint64_t next_transfer_ = 1;
+  uint32_t num_bound_ = 0;
+  bool any_finished_ = false;
+  int64_t next_deadline_us_ = INT64_MAX;  // no machine has an earlier one
+  HandoffActions actions_;                // of the event being handled
+  DestStats stats_;
+};
+
+}  // namespace baton
+
+#endif  // BATON_ENGINE_DEST_TRANSFERS_H_

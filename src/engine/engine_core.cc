@@ -1,0 +1,211 @@
+// The loop: events, timers, turns.
+#include "src/engine/engine_core.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "src/base/check.h"
+#include "src/base/log.h"
+
+namespace baton {
+namespace {
+
+SchedulerConfig WithBlockSize(SchedulerConfig config, uint32_t block_size) {
+  config.block_size = block_size;
+  return config;
+}
+
+TransferParts MakeTransferParts(const EngineParts& parts, BlockPool* pool, Scheduler* scheduler) {
+  return {.pool = pool,
+          .scheduler = scheduler,
+          .arena = parts.arena,
+          .transport = parts.transport,
+          .wire = parts.wire};
+}
+
+// Items of one plan at most: a decode row for each running sequence and a chunk of each prompt.
+uint32_t MaxItems(const SchedulerConfig& config) {
+  return config.max_running + config.max_prefilling;
+}
+
+}  // namespace
+
+Status EngineCore::CheckConfig(const EngineConfig& config, const EngineParts& parts) {
+  if (parts.model == nullptr || parts.arena == nullptr || parts.listener == nullptr) {
+    return InvalidArgument("an engine needs a model, an arena and a listener");
+  }
+  if ((parts.transport == nullptr) != (parts.wire == nullptr)) {
+    return InvalidArgument("a transport and a wire format go together");
+  }
+  if (config.max_context < 2 || config.max_context > parts.model->max_context()) {
+    return InvalidArgument("max_context {} is outside [2, {}]", config.max_context,
+                           parts.model->max_context());
+  }
+  if (config.scheduler.max_batch_tokens > parts.model->max_rows()) {
+    return InvalidArgument("max_batch_tokens {} is above the model's rows, {}",
+                           config.scheduler.max_batch_tokens, parts.model->max_rows());
+  }
+  const uint32_t block_size = parts.arena->layout().block_size;
+  if (config.scheduler.max_batch_tokens < config.scheduler.max_running + block_size) {
+    return InvalidArgument("max_batch_tokens {} is below max_running {} and a block of {}",
+                           config.scheduler.max_batch_tokens, config.scheduler.max_running,
+                           block_size);
+  }
+  if (config.layers_per_group == 0 || config.max_requests == 0 || config.inbox_capacity == 0) {
+    return InvalidArgument("layers_per_group {}, max_requests {}, inbox_capacity {}: none may be 0",
+                           config.layers_per_group, config.max_requests, config.inbox_capacity);
+  }
+  return OkStatus();
+}
+
+EngineCore::EngineCore(const EngineConfig& config, const EngineParts& parts, EngineInbox* inbox)
+    : config_(config),
+      parts_(parts),
+      inbox_(inbox),
+      kv_view_{.base = parts.arena->base(),
+               .layout = &parts.arena->layout(),
+               .num_blocks = parts.arena->num_blocks()},
+      pool_(parts.arena->num_blocks()),
+      scheduler_(WithBlockSize(config.scheduler, parts.arena->layout().block_size), &pool_),
+      sampler_(parts.model->vocab_size(), config.eog_tokens),
+      sources_(MakeTransferParts(parts, &pool_, &scheduler_), config.handoff, this),
+      dests_(MakeTransferParts(parts, &pool_, &scheduler_), config, parts.model->vocab_size(),
+             this),
+      outbox_(parts.listener),
+      batch_(config.scheduler.max_batch_tokens, MaxItems(config.scheduler),
+             parts.model->vocab_size()) {
+  const uint32_t max_items = MaxItems(config.scheduler);
+  outbox_.Reserve(max_items + kMaxChoices);
+  pending_.reserve(config.inbox_capacity);
+  uses_.reserve(max_items);
+  seals_.reserve(max_items);
+  results_.reserve(max_items);
+  first_steps_.reserve(max_items);
+  done_prompts_.reserve(max_items);
+  finished_.reserve(max_items);
+  failed_.reserve(max_items);
+  starts_.reserve(kMaxChoices);
+  copies_.reserve(kMaxChoices);
+  first_tokens_.reserve(kMaxChoices);
+  now_us_ = parts_.clock->NowUs();
+  Publish();
+}
+
+EngineCore::~EngineCore() = default;
+
+bool EngineCore::Turn() {
+  now_us_ = parts_.clock->NowUs();
+  inbox_->Take(&pending_);
+  // Handling an event may not add to the vector: only Take does.
+  for (EngineEvent& event : pending_) Handle(std::move(event));
+  numbers_.num_events += pending_.size();
+  pending_.clear();
+  num_scanned_ = 0;
+  Tick();
+  outbox_.Flush();
+  const bool ran = RunStep();
+  outbox_.Flush();
+  Publish();
+  return ran || !pending_.empty() || inbox_->HasEvents();
+}
+
+void EngineCore::Wait() { inbox_->WaitAndTake(NextDueUs(), &pending_); }
+
+int64_t EngineCore::NextDueUs() const {
+  int64_t due_us = std::min(
+      {now_us_ + config_.idle_wake_us, sources_.NextDeadlineUs(), dests_.NextDeadlineUs()});
+  requests_.ForEach([&](const LiveRequest& r) { due_us = std::min(due_us, r.deadline_us); });
+  for (const auto& [id, session] : sessions_) due_us = std::min(due_us, session.lease_until_us);
+  return due_us;
+}
+
+// ---- Events.
+
+void EngineCore::Handle(EngineEvent event) {
+  if (auto* start = std::get_if<StartRequest>(&event)) {
+    StartRequestNow(std::move(start->spec));
+  } else if (auto* cancel = std::get_if<CancelRequest>(&event)) {
+    LiveRequest* const request = requests_.Find(cancel->key.uid);
+    if (request == nullptr || request->spec.key.attempt > cancel->key.attempt) return;
+    Abandon(request, RequestState::kCancelled, Cancelled("cancelled by the router"));
+  } else if (auto* close = std::get_if<CloseSession>(&event)) {
+    CancelSession(close->session, "the router's session ended");
+  } else if (auto* renew = std::get_if<RenewSession>(&event)) {
+    const auto session = sessions_.find(renew->session);
+    if (session != sessions_.end()) session->second.lease_until_us = now_us_ + renew->lease_us;
+  } else if (auto* message = std::get_if<PeerMessage>(&event)) {
+    HandlePeerMessage(*message);
+  } else if (auto* up = std::get_if<PeerConnected>(&event)) {
+    peers_[up->peer] = up->kind;
+  } else if (auto* lost = std::get_if<PeerLost>(&event)) {
+    peers_.erase(lost->peer);
+    sources_.OnPeerDown(lost->peer, lost->reason, now_us_);
+    dests_.OnPeerDown(lost->peer, lost->reason, now_us_);
+  } else if (auto* progress = std::get_if<ReceiveProgress>(&event)) {
+    dests_.OnReceiveProgress(*progress, now_us_);
+  } else if (auto* refused = std::get_if<SliceRefused>(&event)) {
+    dests_.OnBadSlice(refused->slice, now_us_);
+  } else if (auto* received = std::get_if<ReceiveClosed>(&event)) {
+    dests_.OnReceiveClosed(received->transfer, now_us_);
+  } else if (auto* sent = std::get_if<SendClosed>(&event)) {
+    sources_.OnSendClosed(sent->peer, sent->transfer, now_us_);
+  } else if (std::holds_alternative<BeginDrain>(event)) {
+    draining_ = true;
+  } else if (auto* fail = std::get_if<FailAll>(&event)) {
+    std::vector<LiveRequest*> all;
+    requests_.ForEach([&](LiveRequest& request) { all.push_back(&request); });
+    for (LiveRequest* request : all) Abandon(request, RequestState::kFailed, fail->status);
+  } else if (auto* debug = std::get_if<DebugRequest>(&event)) {
+    AnswerDebug(debug->query.get());
+  }
+}
+
+void EngineCore::HandlePeerMessage(const PeerMessage& message) {
+  if (message.message == nullptr || parts_.transport == nullptr) return;
+  // What only P receives goes to the sources, what only D receives to the destinations; a Revoke
+  // says who sent it.
+  const HandoffMessage& m = *message.message;
+  const auto* revoke = std::get_if<Revoke>(&m);
+  const bool to_source = std::holds_alternative<Grant>(m) || std::holds_alternative<Applied>(m) ||
+                         std::holds_alternative<Nack>(m) ||
+                         (revoke != nullptr && revoke->from_decode);
+  if (to_source) {
+    sources_.OnMessage(message.peer, m, now_us_);
+  } else {
+    dests_.OnMessage(message.peer, m, now_us_);
+  }
+}
+
+// ---- Timers.
+
+void EngineCore::Tick() {
+  sources_.Tick(now_us_);
+  dests_.Tick(now_us_);
+  ExpireRequests();
+}
+
+void EngineCore::ExpireRequests() {
+  // Seldom true, so the lists are made only then.
+  bool any = false;
+  requests_.ForEach([&](const LiveRequest& r) { any = any || r.deadline_us <= now_us_; });
+  for (const auto& [id, session] : sessions_) any = any || session.lease_until_us <= now_us_;
+  if (!any) return;
+  std::vector<LiveRequest*> late;
+  requests_.ForEach([&](LiveRequest& request) {
+    if (request.deadline_us <= now_us_) late.push_back(&request);
+  });
+  for (LiveRequest* request : late) {
+    Abandon(request, RequestState::kFailed,
+            DeadlineExceeded("the request's deadline of {} ms passed",
+                             request->spec.deadline_us / 1000));
+  }
+  std::vector<SessionId> silent;
+  for (const auto& [id, session] : sessions_) {
+    if (session.lease_until_us <= now_us_) silent.push_back(id);
+  }
+  for (const SessionId id : silent) {
+    CancelSession(id, "the router's lease on the request ended");
+  }
+}
+
+}  // namespace baton

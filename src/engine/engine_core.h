@@ -1,0 +1,172 @@
+// EngineCore: the body of an engine's loop, without the thread, so that tests can turn it by hand
+// under their own clock. Everything in it is owned by the thread that calls Turn.
+//
+// One turn: take the inbox -> handle the events -> tick leases and deadlines -> plan a step, run
+// it, report its tokens -> publish the snapshot. A step is bounded by the scheduler's target time,
+// so that every event is handled within about 100 ms.
+//
+// On the path of a step there is no lock, no allocation in steady state and no formatting; the
+// inbox is read once a layer group, for grants.
+#ifndef BATON_ENGINE_ENGINE_CORE_H_
+#define BATON_ENGINE_ENGINE_CORE_H_
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+
+#include "kvcache/block_pool.h"
+#include "scheduler/scheduler.h"
+#include "src/engine/dest_transfers.h"
+#include "src/engine/engine_debug.h"
+#include "src/engine/engine_event.h"
+#include "src/engine/engine_inbox.h"
+#include "src/engine/engine_options.h"
+#include "src/engine/engine_snapshot.h"
+#include "src/engine/live_request.h"
+#include "src/engine/outbox.h"
+#include "src/engine/source_transfers.h"
+#include "src/engine/step_batch.h"
+#include "src/model/sampler.h"
+
+namespace baton {
+
+// See the file comment.
+class EngineCore : private TransferOwner, private LayerHook {
+ public:
+  // InvalidArgument naming the number that is outside its range.
+  static Status CheckConfig(const EngineConfig& config, const EngineParts& parts);
+  // The config was checked; `inbox` outlives the core.
+  EngineCore(const EngineConfig& config, const EngineParts& parts, EngineInbox* inbox);
+  ~EngineCore() override;
+
+  // One turn. True when there is more to compute at once.
+  bool Turn();
+  // Waits for events until something is due; they are handled by the next Turn.
+  void Wait();
+  // When the next turn is due at the latest, on the engine's clock.
+  int64_t NextDueUs() const;
+
+  // Any thread.
+  EngineSnapshot Snapshot() const { return snapshot_.Read(); }
+
+  // For tests; the turning thread.
+  const BlockPool& pool() const { return pool_; }
+  const Scheduler& scheduler() const { return scheduler_; }
+
+ private:
+  // What is known of a router's stream.
+  struct Session {
+    int64_t lease_until_us = 0;
+  };
+  // A prompt that this step completed, and the plan item that did.
+  struct DonePrompt {
+    LiveRequest* request = nullptr;
+    size_t item = 0;
+  };
+  // A source block range that this step fills for good.
+  struct StepSeal {
+    SourceTransfer* transfer = nullptr;
+    uint32_t first_ordinal = 0;
+    uint32_t num_ordinals = 0;
+  };
+
+  // engine_core.cc: the loop.
+  void Handle(EngineEvent event);
+  void HandlePeerMessage(const PeerMessage& message);
+  void Tick();
+  void ExpireRequests();
+
+  // engine_requests.cc: how requests start and end.
+  void StartRequestNow(std::unique_ptr<RequestSpec> spec);
+  Status CheckSpec(const RequestSpec& spec) const;
+  Status Admit(LiveRequest* request);
+  // Reserves the blocks, in `dest_start_`.
+  Status AdmitDest(LiveRequest* request);
+  SequenceSpec MakeSequenceSpec(const LiveRequest& request, SequenceId id) const;
+  void Reject(const RequestSpec& spec, const Status& status);
+  // Lets go of everything that the request holds, then ends it.
+  void Abandon(LiveRequest* request, RequestState state, const Status& status);
+  // The request is over; it holds nothing outside the scheduler.
+  void End(LiveRequest* request, RequestState state, const Status& status);
+  void CancelSession(SessionId session, std::string_view why);
+  void SetState(LiveRequest* request, RequestState state);
+  void OnSourceGranted(const RequestKey& key) override;
+  void OnSourceDone(const RequestKey& key) override;
+  void OnDestVerified(const RequestKey& key, const TransferResult& result) override;
+  void OnDestBound(const RequestKey& key, const Seal& seal,
+                   std::span<const BlockHandle> blocks) override;
+  void OnTransferFailed(const RequestKey& key, HandoffOutcome outcome,
+                        const Status& status) override;
+  LiveRequest* FindLive(const RequestKey& key) const;
+
+  // engine_step.cc: one step.
+  bool RunStep();
+  void LowerPlan(const BatchPlan& plan);
+  void NotePlanned(const BatchPlan& plan);
+  void NoteSeals(const BatchItem& item, const SequenceUse& use);
+  void OnLayerStored(uint32_t layer) override;
+  void TakeGrants();
+  void SampleAll(const BatchPlan& plan);
+  // Samples into `sampled_`; false, and the request is noted as failed, when nothing can be chosen.
+  bool Sample(LiveRequest* request, const Choice& choice, std::span<const float> logits);
+  // The prompt's sequence goes on as the only choice.
+  void BecomeChoice(LiveRequest* request, Choice* choice);
+  // Appends a choice's next token, decides whether it was its last, and reports it.
+  void TakeToken(LiveRequest* request, Choice* choice, const SampledToken& sampled);
+  void FinishPrompt(const DonePrompt& done);
+  void SealPrompt(LiveRequest* request);
+  // Takes `first_tokens_` and lists in `starts_` how the choices go on.
+  void StartChoices(LiveRequest* request);
+  void CopyBlocks();
+
+  // engine_report.cc: numbers for others.
+  void Publish();
+  void AnswerDebug(DebugQuery* query) const;
+  void MeasureStep(const BatchPlan& plan, int64_t elapsed_us);
+
+  const EngineConfig config_;
+  const EngineParts parts_;
+  EngineInbox* const inbox_;
+  const KvView kv_view_;
+  BlockPool pool_;
+  Scheduler scheduler_;
+  Sampler sampler_;
+  SourceTransferSet sources_;
+  DestTransferSet dests_;
+  RequestTable requests_;
+  absl::flat_hash_map<SessionId, Session> sessions_;  // of live requests
+  absl::flat_hash_map<Incarnation, TransportKind> peers_;
+  Outbox outbox_;
+  StepBatch batch_;
+  bool draining_ = false;
+  uint64_t last_sequence_id_ = 0;
+  int64_t now_us_ = 0;    // of this turn
+  DestStart dest_start_;  // of the request being admitted
+
+  // Of the step being run.
+  std::vector<EngineEvent> pending_;  // taken, not handled
+  size_t num_scanned_ = 0;            // of `pending_`, for grants
+  std::vector<SequenceUse> uses_;     // parallel to the plan's items
+  std::vector<StepSeal> seals_;
+  std::vector<ItemResult> results_;
+  std::vector<LiveRequest*> first_steps_;  // their first decode step is this one
+  std::vector<DonePrompt> done_prompts_;
+  std::vector<LiveRequest*> finished_;  // all their choices are
+  std::vector<LiveRequest*> failed_;    // no token could be sampled
+  std::vector<ChoiceStart> starts_;
+  std::vector<BlockCopy> copies_;
+  std::vector<SampledToken> first_tokens_;  // of the prompt being finished, by choice
+  SampledToken sampled_;
+
+  EngineSnapshot numbers_;  // counters, and what Publish fills in
+  SnapshotCell<EngineSnapshot> snapshot_;
+};
+
+}  // namespace baton
+
+#endif  // BATON_ENGINE_ENGINE_CORE_H_

@@ -1,0 +1,283 @@
+// How requests start and end.
+#include <algorithm>
+#include <utility>
+
+#include "src/base/check.h"
+#include "src/base/log.h"
+#include "src/engine/engine_core.h"
+
+namespace baton {
+namespace {
+
+// After this a refused request may find room.
+constexpr uint32_t kRetryAfterMs = 200;
+
+bool IsForLoad(const Status& status) {
+  return absl::IsResourceExhausted(status) || absl::IsUnavailable(status);
+}
+
+}  // namespace
+
+LiveRequest* EngineCore::FindLive(const RequestKey& key) const {
+  LiveRequest* const request = requests_.Find(key.uid);
+  return request != nullptr && request->spec.key == key ? request : nullptr;
+}
+
+// ---- Starts.
+
+void EngineCore::StartRequestNow(std::unique_ptr<RequestSpec> spec) {
+  if (LiveRequest* const old = requests_.Find(spec->key.uid)) {
+    if (old->spec.key.attempt == spec->key.attempt) {
+      ++numbers_.stale_events;  // a repetition; the first one is being served
+      return;
+    }
+    if (old->spec.key.attempt > spec->key.attempt) {
+      ++numbers_.stale_events;
+      return Reject(
+          *spec, Aborted("attempt {} is older than {}", spec->key.attempt, old->spec.key.attempt));
+    }
+    Abandon(old, RequestState::kCancelled,
+            Cancelled("attempt {} took its place", spec->key.attempt));
+  }
+  if (const Status status = CheckSpec(*spec); !status.ok()) return Reject(*spec, status);
+  // Memory for penalties is taken for as many tokens as can ever be output.
+  spec->max_tokens = std::min(spec->max_tokens, config_.max_context - spec->num_prompt_tokens);
+  const auto num_tokens = static_cast<uint64_t>(spec->tokens.size());
+  auto owned = std::make_unique<LiveRequest>(std::move(*spec), now_us_);
+  owned->limits = {.max_tokens = owned->spec.max_tokens, .max_context = config_.max_context};
+  if (const Status status = Admit(owned.get()); !status.ok()) return Reject(owned->spec, status);
+
+  LiveRequest* const request = requests_.Add(std::move(owned));
+  const SessionId session = request->spec.session;
+  sessions_.try_emplace(session, Session{now_us_ + config_.request_lease_us});
+  numbers_.prompt_tokens += num_tokens;
+  ++numbers_.states[static_cast<size_t>(RequestState::kAccepted)];
+  if (request->prompt_sequence != SequenceId()) {
+    requests_.AddSequence(request->prompt_sequence, {request, 0, /*is_prompt=*/true});
+  }
+  if (request->spec.kind == RequestKind::kSource) {
+    request->source = sources_.Start(request->spec, request->prompt_sequence, now_us_);
+  } else if (request->spec.kind == RequestKind::kDest) {
+    SetState(request, RequestState::kReserved);
+    // Last: when the receive cannot be opened the request ends here.
+    dests_.Start(request->spec, std::move(dest_start_), now_us_);
+  }
+}
+
+Status EngineCore::CheckSpec(const RequestSpec& spec) const {
+  const size_t num_tokens = spec.tokens.size();
+  if (spec.key.attempt == 0) return InvalidArgument("attempt 0: placements count from 1");
+  if (num_tokens == 0 || num_tokens >= config_.max_context) {
+    return InvalidArgument("{} tokens are outside [1, {}]", num_tokens, config_.max_context - 1);
+  }
+  if (spec.num_prompt_tokens == 0 || spec.num_prompt_tokens > num_tokens) {
+    return InvalidArgument("num_prompt_tokens {} is outside [1, {}]", spec.num_prompt_tokens,
+                           num_tokens);
+  }
+  if (spec.num_choices == 0 || spec.num_choices > kMaxChoices) {
+    return InvalidArgument("n {} is outside [1, {}]", spec.num_choices, kMaxChoices);
+  }
+  const size_t num_replayed = num_tokens - spec.num_prompt_tokens;
+  if (num_replayed > 0 && spec.num_choices > 1) {
+    return InvalidArgument("{} replayed tokens with n {}: they belong to one choice", num_replayed,
+                           spec.num_choices);
+  }
+  if (spec.max_tokens <= num_replayed) {
+    return InvalidArgument("max_tokens {} leaves nothing after {} replayed tokens", spec.max_tokens,
+                           num_replayed);
+  }
+  const uint32_t vocab_size = parts_.model->vocab_size();
+  for (const std::span<const TokenId> list :
+       {std::span<const TokenId>(spec.tokens), std::span<const TokenId>(spec.stop_tokens)}) {
+    for (const TokenId token : list) {
+      if (token < 0 || static_cast<uint32_t>(token) >= vocab_size) {
+        return InvalidArgument("token {} is outside [0, {})", token, vocab_size);
+      }
+    }
+  }
+  if (spec.stop_tokens.size() > kMaxStopTokens) {
+    return InvalidArgument("{} stop tokens are more than {}", spec.stop_tokens.size(),
+                           kMaxStopTokens);
+  }
+  if (spec.deadline_us <= 0 || spec.deadline_us > kMaxDeadlineUs) {
+    return InvalidArgument("a deadline of {} us is outside (0, {}]", spec.deadline_us,
+                           kMaxDeadlineUs);
+  }
+  return ValidateSamplingParams(spec.sampling, vocab_size);
+}
+
+SequenceSpec EngineCore::MakeSequenceSpec(const LiveRequest& request, SequenceId id) const {
+  return {.id = id,
+          .uid = request.spec.key.uid,
+          .attempt = request.spec.key.attempt,
+          .choice = 0,
+          .num_choices = request.spec.num_choices,
+          .tokens = request.spec.tokens,
+          .num_prompt_tokens = request.spec.num_prompt_tokens,
+          .limits = request.limits};
+}
+
+Status EngineCore::Admit(LiveRequest* request) {
+  const RequestSpec& spec = request->spec;
+  if (draining_) return Unavailable("this worker is draining");
+  if (requests_.size() >= config_.max_requests) {
+    return ResourceExhausted("{} requests are live, the limit is {}", requests_.size(),
+                             config_.max_requests);
+  }
+  const bool prefills = config_.scheduler.role == SchedulerRole::kPrefill;
+  if (prefills != (spec.kind == RequestKind::kSource)) {
+    return FailedPrecondition("a {} worker does not take this kind of request",
+                              prefills ? "prefill" : "decode");
+  }
+  if (spec.kind != RequestKind::kLocal) {
+    if (parts_.transport == nullptr) return FailedPrecondition("this worker has no KV transport");
+    if (sources_.num_open() + dests_.num_open() >= config_.max_transfers) {
+      return ResourceExhausted("{} hand-offs are open, the limit is {}",
+                               sources_.num_open() + dests_.num_open(), config_.max_transfers);
+    }
+  }
+  if (spec.kind == RequestKind::kDest) return AdmitDest(request);
+  const SequenceId id(++last_sequence_id_);
+  BATON_RETURN_IF_ERROR(scheduler_.AddWaiting(MakeSequenceSpec(*request, id), now_us_));
+  request->prompt_sequence = id;
+  return OkStatus();
+}
+
+Status EngineCore::AdmitDest(LiveRequest* request) {
+  const RequestSpec& spec = request->spec;
+  BATON_RETURN_IF_ERROR(scheduler_.CanReserve(MakeSequenceSpec(*request, SequenceId())));
+  const auto num_tokens = static_cast<uint32_t>(spec.tokens.size());
+  DestStart start;
+  start.num_data = kv_view_.layout->BlocksFor(num_tokens);
+  const uint32_t num_blocks = scheduler_.BlocksToReserve(num_tokens, spec.num_choices);
+  if (!pool_.Allocate(num_blocks, BlockState::kReserved, spec.key.uid, &start.blocks)) {
+    return ResourceExhausted("the request needs {} KV blocks, {} are free", num_blocks,
+                             pool_.num_free());
+  }
+  start.chain = ChainLinks(DeriveChainKey(config_.cluster_secret, spec.tenant),
+                           kv_view_.layout->block_size, spec.tokens);
+  dest_start_ = std::move(start);
+  return OkStatus();
+}
+
+void EngineCore::Reject(const RequestSpec& spec, const Status& status) {
+  ++numbers_.states[static_cast<size_t>(RequestState::kRejected)];
+  outbox_.Add({.session = spec.session,
+               .key = spec.key,
+               .state = RequestState::kRejected,
+               .status = status,
+               .retry_after_ms = IsForLoad(status) ? kRetryAfterMs : 0});
+}
+
+// ---- Ends.
+
+void EngineCore::SetState(LiveRequest* request, RequestState state) {
+  request->state = state;
+  ++numbers_.states[static_cast<size_t>(state)];
+  outbox_.Add({.session = request->spec.session, .key = request->spec.key, .state = state});
+}
+
+void EngineCore::Abandon(LiveRequest* request, RequestState state, const Status& status) {
+  const RequestKey key = request->spec.key;
+  const std::string reason = status.ToString();
+  if (request->spec.kind == RequestKind::kSource) sources_.Cancel(key, reason, now_us_);
+  if (request->spec.kind == RequestKind::kDest) dests_.Cancel(key, reason, now_us_);
+  End(request, state, status);
+}
+
+void EngineCore::End(LiveRequest* request, RequestState state, const Status& status) {
+  // A source's prompt is removed when the hand-off lets go of its blocks.
+  if (request->spec.kind == RequestKind::kLocal && request->prompt_sequence != SequenceId()) {
+    scheduler_.Remove(request->prompt_sequence);
+  }
+  for (const Choice& choice : request->choices) {
+    if (choice.sequence != SequenceId()) scheduler_.Remove(choice.sequence);
+  }
+  ++numbers_.states[static_cast<size_t>(state)];
+  outbox_.Add({.session = request->spec.session,
+               .key = request->spec.key,
+               .state = state,
+               .status = status});
+  requests_.Erase(request);
+}
+
+void EngineCore::CancelSession(SessionId session, std::string_view why) {
+  std::vector<LiveRequest*> mine;
+  requests_.ForEach([&](LiveRequest& request) {
+    if (request.spec.session == session) mine.push_back(&request);
+  });
+  for (LiveRequest* request : mine)
+    Abandon(request, RequestState::kCancelled, Cancelled("{}", why));
+  sessions_.erase(session);
+}
+
+// ---- What the hand-offs tell.
+
+void EngineCore::OnSourceGranted(const RequestKey& key) {
+  LiveRequest* const request = FindLive(key);
+  if (request == nullptr) return;
+  const RequestState reached = request->state;
+  SetState(request, RequestState::kGranted);
+  request->state = reached;  // the prompt's progress, which a grant does not change
+}
+
+void EngineCore::OnSourceDone(const RequestKey& key) {
+  ++numbers_.outcomes[static_cast<size_t>(HandoffOutcome::kApplied)];
+  if (LiveRequest* const request = FindLive(key)) {
+    request->source = nullptr;
+    End(request, RequestState::kHandedOff, OkStatus());
+  }
+}
+
+void EngineCore::OnTransferFailed(const RequestKey& key, HandoffOutcome outcome,
+                                  const Status& status) {
+  ++numbers_.outcomes[static_cast<size_t>(outcome)];
+  BATON_LOG_WARN("request {} attempt {}: hand-off {}: {}", key.uid, key.attempt,
+                 HandoffOutcomeName(outcome), status.ToString());
+  if (LiveRequest* const request = FindLive(key)) {
+    request->source = nullptr;
+    End(request, RequestState::kFailed, status);
+  }
+}
+
+void EngineCore::OnDestVerified(const RequestKey& key, const TransferResult& result) {
+  ++numbers_.outcomes[static_cast<size_t>(HandoffOutcome::kApplied)];
+  numbers_.kv_bytes_received += result.kv_bytes;
+  LiveRequest* const request = FindLive(key);
+  if (request == nullptr) return;
+  request->state = RequestState::kVerified;
+  ++numbers_.states[static_cast<size_t>(RequestState::kVerified)];
+  const auto peer = peers_.find(request->spec.peer);
+  outbox_.Add({.session = request->spec.session,
+               .key = key,
+               .state = RequestState::kVerified,
+               .kv_bytes = result.kv_bytes,
+               .transport = peer == peers_.end() ? TransportKind::kAuto : peer->second,
+               .transfer_us = result.transfer_us});
+}
+
+void EngineCore::OnDestBound(const RequestKey& key, const Seal& seal,
+                             std::span<const BlockHandle> blocks) {
+  LiveRequest* const request = FindLive(key);
+  if (request == nullptr) {
+    // Cancelled in the same turn; nobody runs it.
+    for (const BlockHandle block : blocks) pool_.DropRequestRef(block);
+    return;
+  }
+  first_tokens_.clear();
+  for (const FirstToken& first : seal.first_tokens) {
+    SampledToken& sampled = first_tokens_.emplace_back();
+    sampled.token = first.token;
+    sampled.has_logprob = first.logprob.has_value();
+    sampled.logprob = first.logprob.value_or(0);
+    sampled.num_top =
+        static_cast<uint32_t>(std::min<size_t>(first.top_logprobs.size(), kMaxTopLogprobs));
+    std::copy_n(first.top_logprobs.begin(), sampled.num_top, sampled.top.begin());
+  }
+  StartChoices(request);
+  scheduler_.AddBound(MakeSequenceSpec(*request, SequenceId()), blocks, starts_, &copies_, now_us_);
+  CopyBlocks();
+  if (request->num_open_choices == 0) End(request, RequestState::kFinished, OkStatus());
+}
+
+}  // namespace baton

@@ -1,0 +1,252 @@
+// One step: plan, lower, forward, sample, finish.
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "src/base/check.h"
+#include "src/base/log.h"
+#include "src/engine/engine_core.h"
+
+namespace baton {
+
+bool EngineCore::RunStep() {
+  if (!scheduler_.HasWork()) return false;
+  const BatchPlan& plan = scheduler_.Plan(now_us_);
+  if (plan.empty()) return false;
+  LowerPlan(plan);
+  NotePlanned(plan);
+  outbox_.Flush();
+
+  const int64_t start_us = parts_.clock->NowUs();
+  sources_.BeginStep();
+  const Status status = parts_.model->Forward(batch_.batch(), kv_view_,
+                                              seals_.empty() ? nullptr : this, batch_.logits());
+  BATON_CHECK(status.ok(), "the model refused a batch of ours: {}", status.ToString());
+  SampleAll(plan);
+  now_us_ = parts_.clock->NowUs();
+  const int64_t elapsed_us = now_us_ - start_us;
+  MeasureStep(plan, elapsed_us);
+  scheduler_.Finish(results_, elapsed_us, now_us_);
+  for (LiveRequest* request : first_steps_) SetState(request, RequestState::kFirstStepDone);
+  for (const DonePrompt& done : done_prompts_) FinishPrompt(done);
+  // From here on requests end, and pointers to them become void.
+  for (LiveRequest* request : finished_) End(request, RequestState::kFinished, OkStatus());
+  for (LiveRequest* request : failed_) {
+    Abandon(request, RequestState::kFailed, DataLoss("the model's logits hold no number"));
+  }
+  sources_.FinishStep(now_us_);
+  return true;
+}
+
+// ---- Before the forward pass.
+
+void EngineCore::LowerPlan(const BatchPlan& plan) {
+  batch_.Lower(plan);
+  uses_.clear();
+  seals_.clear();
+  results_.clear();
+  first_steps_.clear();
+  done_prompts_.clear();
+  finished_.clear();
+  failed_.clear();
+  for (const BatchItem& item : plan.items) {
+    const SequenceUse* const use = requests_.FindSequence(item.id);
+    BATON_CHECK(use != nullptr, "sequence {} is planned and works for nobody", item.id);
+    uses_.push_back(*use);
+    if (use->is_prompt && use->request->source != nullptr) NoteSeals(item, *use);
+  }
+}
+
+void EngineCore::NotePlanned(const BatchPlan& plan) {
+  for (size_t i = 0; i < plan.items.size(); ++i) {
+    LiveRequest* const request = uses_[i].request;
+    const BatchItem& item = plan.items[i];
+    if (item.is_decode && request->state < RequestState::kDecodeStarted) {
+      SetState(request, RequestState::kDecodeStarted);
+      first_steps_.push_back(request);
+    } else if (uses_[i].is_prompt && request->state < RequestState::kPrefillStarted) {
+      SetState(request, RequestState::kPrefillStarted);
+    }
+  }
+}
+
+void EngineCore::NoteSeals(const BatchItem& item, const SequenceUse& use) {
+  const uint32_t block_size = kv_view_.layout->block_size;
+  SourceTransfer* const transfer = use.request->source;
+  if (transfer->blocks.empty()) sources_.SetBlocks(transfer, item.sequence->table.handles());
+  // Blocks that were full before this chunk are sealed already; a part-full last one is sealed at
+  // the prompt's end only.
+  const uint32_t end_pos = item.first_pos + item.num_tokens;
+  const uint32_t first = item.first_pos / block_size;
+  const uint32_t end =
+      item.ends_prompt ? kv_view_.layout->BlocksFor(end_pos) : end_pos / block_size;
+  seals_.push_back({transfer, first, end - first});
+}
+
+// ---- Between two layers.
+
+void EngineCore::OnLayerStored(uint32_t layer) {
+  for (const StepSeal& seal : seals_) {
+    sources_.HashLayer(seal.transfer, seal.first_ordinal, seal.num_ordinals, layer);
+  }
+  const uint32_t num_layers = kv_view_.layout->num_layers;
+  const uint32_t group = config_.layers_per_group;
+  const bool is_last = layer + 1 == num_layers;
+  if ((layer + 1) % group != 0 && !is_last) return;
+  const uint32_t first_layer = layer / group * group;
+  const int64_t now_us = parts_.clock->NowUs();
+  for (const StepSeal& seal : seals_) {
+    sources_.SealLayers(seal.transfer,
+                        {.first_ordinal = seal.first_ordinal,
+                         .num_ordinals = seal.num_ordinals,
+                         .first_layer = first_layer,
+                         .num_layers = layer + 1 - first_layer},
+                        now_us);
+  }
+  TakeGrants();
+}
+
+void EngineCore::TakeGrants() {
+  if (!inbox_->HasEvents()) return;
+  inbox_->Take(&pending_);
+  for (; num_scanned_ < pending_.size(); ++num_scanned_) {
+    auto* const message = std::get_if<PeerMessage>(&pending_[num_scanned_]);
+    if (message == nullptr || message->message == nullptr) continue;
+    const auto* const grant = std::get_if<Grant>(message->message.get());
+    if (grant == nullptr) continue;
+    sources_.OnGrantInStep(message->peer, *grant, parts_.clock->NowUs());
+    message->message.reset();
+  }
+}
+
+// ---- After the forward pass.
+
+void EngineCore::SampleAll(const BatchPlan& plan) {
+  for (size_t i = 0; i < plan.items.size(); ++i) {
+    const BatchItem& item = plan.items[i];
+    ItemResult& result = results_.emplace_back();
+    if (!item.wants_logits) continue;
+    LiveRequest* const request = uses_[i].request;
+    if (item.ends_prompt) {
+      done_prompts_.push_back({request, i});  // sampled once the sequence is at its prompt's end
+      continue;
+    }
+    Choice* const choice = &request->choices[uses_[i].choice];
+    if (uses_[i].is_prompt) BecomeChoice(request, choice);
+    if (!Sample(request, *choice, batch_.LogitsOf(i))) {
+      result.finished = true;  // the sequence leaves now, the request fails after the step
+      continue;
+    }
+    TakeToken(request, choice, sampled_);
+    ++numbers_.generated_tokens;
+    result.token = sampled_.token;
+    result.finished = choice->finished;
+    if (request->num_open_choices == 0) finished_.push_back(request);
+  }
+}
+
+bool EngineCore::Sample(LiveRequest* request, const Choice& choice, std::span<const float> logits) {
+  const Status status = sampler_.Sample({.params = &request->spec.sampling,
+                                         .state = &choice.sampler,
+                                         .choice = choice.index,
+                                         .stop_tokens = request->spec.stop_tokens,
+                                         .logits = logits},
+                                        sampled_);
+  if (status.ok()) return true;
+  if (std::find(failed_.begin(), failed_.end(), request) == failed_.end()) {
+    failed_.push_back(request);
+  }
+  return false;
+}
+
+void EngineCore::BecomeChoice(LiveRequest* request, Choice* choice) {
+  choice->sequence = std::exchange(request->prompt_sequence, SequenceId());
+  requests_.AddSequence(choice->sequence, {request, choice->index, /*is_prompt=*/false});
+  SetState(request, RequestState::kPrefillDone);
+}
+
+void EngineCore::TakeToken(LiveRequest* request, Choice* choice, const SampledToken& sampled) {
+  choice->sampler.Append(sampled.token);
+  const FinishReason finish = request->After(*choice, sampled.token, config_.eog_tokens);
+  if (finish != FinishReason::kNone) {
+    choice->finished = true;
+    --request->num_open_choices;
+    if (choice->sequence != SequenceId()) {
+      requests_.EraseSequence(std::exchange(choice->sequence, SequenceId()));
+    }
+  }
+  outbox_.Add({.session = request->spec.session,
+               .key = request->spec.key,
+               .choice = choice->index,
+               .index = choice->sampler.num_output() - 1,
+               .token = sampled.token,
+               .finish = finish,
+               .has_logprob = sampled.has_logprob,
+               .logprob = sampled.logprob},
+              sampled.top_logprobs());
+}
+
+// ---- The end of a prompt that is not decoded by its own sequence.
+
+void EngineCore::FinishPrompt(const DonePrompt& done) {
+  LiveRequest* const request = done.request;
+  first_tokens_.clear();
+  for (const Choice& choice : request->choices) {
+    if (!Sample(request, choice, batch_.LogitsOf(done.item))) return;
+    first_tokens_.push_back(sampled_);
+    ++numbers_.generated_tokens;
+  }
+  SetState(request, RequestState::kPrefillDone);
+  if (request->source != nullptr) return SealPrompt(request);
+  const SequenceId prompt = std::exchange(request->prompt_sequence, SequenceId());
+  requests_.EraseSequence(prompt);
+  StartChoices(request);
+  scheduler_.Fork(prompt, starts_, &copies_);
+  CopyBlocks();
+  if (request->num_open_choices == 0) finished_.push_back(request);
+}
+
+void EngineCore::SealPrompt(LiveRequest* request) {
+  Seal seal;
+  for (Choice& choice : request->choices) {
+    const SampledToken& sampled = first_tokens_[choice.index];
+    FirstToken& first = seal.first_tokens.emplace_back();
+    first.choice = choice.index;
+    first.token = sampled.token;
+    if (sampled.has_logprob) first.logprob = sampled.logprob;
+    first.top_logprobs.assign(sampled.top.begin(), sampled.top.begin() + sampled.num_top);
+    TakeToken(request, &choice, sampled);
+  }
+  seal.next_output_index = request->num_replayed() + 1;
+  seal.num_tokens = static_cast<uint32_t>(request->spec.tokens.size());
+  seal.chain = ChainLinks(DeriveChainKey(config_.cluster_secret, request->spec.tenant),
+                          kv_view_.layout->block_size, request->spec.tokens);
+  sources_.FinishPrompt(request->source, std::move(seal), now_us_);
+}
+
+void EngineCore::StartChoices(LiveRequest* request) {
+  starts_.clear();
+  for (Choice& choice : request->choices) {
+    const SampledToken& sampled = first_tokens_[choice.index];
+    TakeToken(request, &choice, sampled);
+    const SequenceId id(++last_sequence_id_);
+    starts_.push_back({.id = id,
+                       .choice = choice.index,
+                       .first_token = sampled.token,
+                       .finished = choice.finished});
+    if (choice.finished) continue;
+    choice.sequence = id;
+    requests_.AddSequence(id, {request, choice.index, /*is_prompt=*/false});
+  }
+}
+
+void EngineCore::CopyBlocks() {
+  const size_t stride = kv_view_.layout->BlockStride();
+  for (const BlockCopy& copy : copies_) {
+    std::memcpy(kv_view_.base + copy.to * stride, kv_view_.base + copy.from * stride,
+                kv_view_.layout->BlockBytes());
+  }
+  copies_.clear();
+}
+
+}  // namespace baton

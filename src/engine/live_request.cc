@@ -1,0 +1,70 @@
+#include "src/engine/live_request.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "src/base/check.h"
+
+namespace baton {
+
+std::string_view RequestStateName(RequestState state) {
+  static constexpr std::string_view kNames[] = {
+      "accepted", "reserved",       "prefill started", "prefill done", "granted",
+      "verified", "decode started", "first step done", "handed off",   "finished",
+      "rejected", "failed",         "cancelled"};
+  return kNames[static_cast<size_t>(state)];
+}
+
+Choice::Choice(const RequestSpec& spec, uint32_t choice_idx)
+    : index(choice_idx),
+      sampler(spec.sampling, std::span<const TokenId>(spec.tokens).first(spec.num_prompt_tokens),
+              spec.max_tokens) {
+  for (size_t i = spec.num_prompt_tokens; i < spec.tokens.size(); ++i) {
+    sampler.Append(spec.tokens[i]);
+  }
+}
+
+LiveRequest::LiveRequest(RequestSpec request_spec, int64_t now_us)
+    : spec(std::move(request_spec)),
+      accepted_us(now_us),
+      deadline_us(now_us + spec.deadline_us),
+      num_open_choices(spec.num_choices) {
+  choices.reserve(spec.num_choices);
+  for (uint32_t i = 0; i < spec.num_choices; ++i) choices.emplace_back(spec, i);
+}
+
+FinishReason LiveRequest::After(const Choice& choice, TokenId token,
+                                std::span<const TokenId> eog) const {
+  const auto holds = [token](std::span<const TokenId> tokens) {
+    return std::find(tokens.begin(), tokens.end(), token) != tokens.end();
+  };
+  const bool is_stop = (!spec.ignore_eos && holds(eog)) || holds(spec.stop_tokens);
+  return limits.After(spec.num_prompt_tokens, choice.sampler.num_output(), is_stop);
+}
+
+LiveRequest* RequestTable::Add(std::unique_ptr<LiveRequest> request) {
+  LiveRequest* const raw = request.get();
+  const bool is_new = requests_.emplace(raw->spec.key.uid, std::move(request)).second;
+  BATON_CHECK(is_new, "request {} is live already", raw->spec.key.uid);
+  return raw;
+}
+
+void RequestTable::Erase(LiveRequest* request) {
+  if (request->prompt_sequence != SequenceId()) EraseSequence(request->prompt_sequence);
+  for (const Choice& choice : request->choices) {
+    if (choice.sequence != SequenceId()) EraseSequence(choice.sequence);
+  }
+  requests_.erase(request->spec.key.uid);
+}
+
+LiveRequest* RequestTable::Find(const RequestUid& uid) const {
+  const auto it = requests_.find(uid);
+  return it == requests_.end() ? nullptr : it->second.get();
+}
+
+const SequenceUse* RequestTable::FindSequence(SequenceId id) const {
+  const auto it = sequences_.find(id);
+  return it == sequences_.end() ? nullptr : &it->second;
+}
+
+}  // namespace baton

@@ -1,0 +1,58 @@
+// Outbox: what a turn of the loop produced for the listener, kept until the turn's end, so that all
+// tokens of a step leave as one batch and before the states that they cause. Engine thread.
+#ifndef BATON_ENGINE_OUTBOX_H_
+#define BATON_ENGINE_OUTBOX_H_
+
+#include <cstddef>
+#include <vector>
+
+#include "src/engine/engine_types.h"
+#include "src/model/sampler.h"
+
+namespace baton {
+
+// See the file comment.
+class Outbox {
+ public:
+  explicit Outbox(EngineListener* listener) : listener_(listener) {}
+
+  // Room for this many tokens, so that a step does not allocate.
+  void Reserve(size_t num_tokens) {
+    events_.reserve(num_tokens);
+    top_ends_.reserve(num_tokens);
+  }
+  void Add(TokenEvent event, std::span<const TokenLogprob> top) {
+    events_.push_back(event);
+    top_.insert(top_.end(), top.begin(), top.end());
+    top_ends_.push_back(top_.size());
+  }
+  void Add(RequestStatus status) { statuses_.push_back(std::move(status)); }
+
+  // Tokens first, then states in the order in which they were reached.
+  void Flush() {
+    if (!events_.empty()) {
+      size_t begin = 0;
+      for (size_t i = 0; i < events_.size(); ++i) {
+        events_[i].top_logprobs = std::span(top_).subspan(begin, top_ends_[i] - begin);
+        begin = top_ends_[i];
+      }
+      listener_->OnStepEvents(events_);
+      events_.clear();
+      top_.clear();
+      top_ends_.clear();
+    }
+    for (const RequestStatus& status : statuses_) listener_->OnRequestStatus(status);
+    statuses_.clear();
+  }
+
+ private:
+  EngineListener* const listener_;
+  std::vector<TokenEvent> events_;
+  std::vector<TokenLogprob> top_;
+  std::vector<size_t> top_ends_;  // where each event's entries of top_ end
+  std::vector<RequestStatus> statuses_;
+};
+
+}  // namespace baton
+
+#endif  // BATON_ENGINE_OUTBOX_H_

@@ -1,0 +1,363 @@
+#include "src/engine/source_transfers.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "kvcache/transport/slice_copy.h"
+#include "src/base/check.h"
+#include "src/base/log.h"
+
+namespace baton {
+namespace {
+
+// Slices of one SendSlices call at most: well below the transport's queue, so that a long prompt is
+// never too large to be taken.
+constexpr uint32_t kMaxSlicesPerOffer = 4096;
+// How soon slices that found the transport's queue full are offered again.
+constexpr int64_t kOfferAgainUs = 1000;
+
+SourceSpec MakeSpec(const RequestSpec& spec, const KvLayout& layout, const HandoffTimers& timers) {
+  return {.uid = spec.key.uid,
+          .attempt = spec.key.attempt,
+          .decode_incarnation = spec.peer,
+          .layout_id = layout.LayoutId(),
+          .slice_bytes = layout.SliceBytes(),
+          .num_blocks = layout.BlocksFor(static_cast<uint32_t>(spec.tokens.size())),
+          .num_layers = layout.num_layers,
+          .timers = timers};
+}
+
+// Frees nothing and ends nothing, so it may happen while a step reads the blocks.
+bool MayHappenInStep(HandoffActionKind kind) {
+  return kind == HandoffActionKind::kSendMessage || kind == HandoffActionKind::kPinBlocks ||
+         kind == HandoffActionKind::kExportSlices;
+}
+
+}  // namespace
+
+SourceTransferSet::SourceTransferSet(const TransferParts& parts, const HandoffTimers& timers,
+                                     TransferOwner* owner)
+    : parts_(parts), timers_(timers), owner_(owner) {
+  refs_.reserve(kMaxSlicesPerOffer);
+}
+
+SourceTransfer* SourceTransferSet::Find(const RequestKey& key) {
+  const auto it = transfers_.find(key);
+  return it == transfers_.end() ? nullptr : it->second.get();
+}
+
+SourceTransfer* SourceTransferSet::Start(const RequestSpec& spec, SequenceId sequence,
+                                         int64_t now_us) {
+  const KvLayout& layout = parts_.arena->layout();
+  auto transfer = std::make_unique<SourceTransfer>(MakeSpec(spec, layout, timers_));
+  SourceTransfer* const raw = transfer.get();
+  raw->key = spec.key;
+  raw->peer = spec.peer;
+  raw->sequence = sequence;
+  const SourceSpec& source = raw->machine.spec();
+  raw->blocks.reserve(source.num_blocks);
+  raw->checksums.resize(size_t{source.num_blocks} * source.num_layers);
+  const bool is_new = transfers_.emplace(spec.key, std::move(transfer)).second;
+  BATON_CHECK(is_new, "request {} attempt {} is handed off twice", spec.key.uid, spec.key.attempt);
+  if (auto grant = park_.Take(spec.key.uid, spec.key.attempt)) {
+    const auto sender = std::find_if(park_senders_.begin(), park_senders_.end(),
+                                     [&](const Sender& parked) { return parked.key == spec.key; });
+    const bool from_peer = sender != park_senders_.end() && sender->peer == spec.peer;
+    if (sender != park_senders_.end()) park_senders_.erase(sender);
+    actions_.clear();
+    if (from_peer) raw->machine.OnGrant(*grant, now_us, &actions_);
+    // The owner learns of it at the next tick: it has not entered the request yet.
+    raw->deferred = std::move(actions_);
+    actions_.clear();
+    next_deadline_us_ = now_us;
+    NoteDeadline(*raw);
+  }
+  return raw;
+}
+
+// ---- In a step.
+
+void SourceTransferSet::SetBlocks(SourceTransfer* transfer, std::span<const BlockHandle> blocks) {
+  const uint32_t num_blocks = transfer->machine.spec().num_blocks;
+  BATON_CHECK(blocks.size() >= num_blocks, "{} blocks for a prompt of {}", blocks.size(),
+              num_blocks);
+  transfer->blocks.assign(blocks.begin(), blocks.begin() + num_blocks);
+}
+
+void SourceTransferSet::HashLayer(SourceTransfer* transfer, uint32_t first_ordinal,
+                                  uint32_t num_ordinals, uint32_t layer) {
+  const uint32_t num_layers = transfer->machine.spec().num_layers;
+  const size_t slice_bytes = parts_.arena->layout().SliceBytes();
+  for (uint32_t o = first_ordinal; o < first_ordinal + num_ordinals; ++o) {
+    transfer->checksums[size_t{o} * num_layers + layer] =
+        SliceChecksum(parts_.arena->Slice(transfer->blocks[o].index, layer), slice_bytes);
+  }
+}
+
+void SourceTransferSet::SealLayers(SourceTransfer* transfer, const SliceRange& slices,
+                                   int64_t now_us) {
+  if (slices.num_ordinals == 0) return;
+  actions_.clear();
+  transfer->machine.OnLayersSealed(slices, now_us, &actions_);
+  Perform(transfer, now_us);
+}
+
+void SourceTransferSet::OnGrantInStep(Incarnation peer, const Grant& grant, int64_t now_us) {
+  SourceTransfer* const transfer = Find({grant.key.uid, grant.key.attempt});
+  if (transfer == nullptr || transfer->peer != peer) return OnMessage(peer, grant, now_us);
+  actions_.clear();
+  transfer->machine.OnGrant(grant, now_us, &actions_);
+  Perform(transfer, now_us);
+}
+
+void SourceTransferSet::FinishStep(int64_t now_us) {
+  in_step_ = false;
+  for (auto& [key, transfer] : transfers_) {
+    ReportGrant(transfer.get());
+    if (transfer->deferred.empty()) continue;
+    actions_ = std::move(transfer->deferred);
+    transfer->deferred.clear();
+    Perform(transfer.get(), now_us);
+  }
+  EraseFinished();
+}
+
+// ---- Between steps.
+
+void SourceTransferSet::FinishPrompt(SourceTransfer* transfer, Seal seal, int64_t now_us) {
+  actions_.clear();
+  transfer->machine.OnPromptDone(std::move(seal), now_us, &actions_);
+  Perform(transfer, now_us);
+}
+
+void SourceTransferSet::OnMessage(Incarnation peer, const HandoffMessage& message, int64_t now_us) {
+  const TransferKey& key = KeyOf(message);
+  SourceTransfer* const transfer = Find({key.uid, key.attempt});
+  if (transfer == nullptr) {
+    if (const auto* grant = std::get_if<Grant>(&message)) return ParkGrant(peer, *grant, now_us);
+    if (!std::holds_alternative<Revoke>(message)) {
+      return Send(peer, RevokeUnknown(key, /*from_decode=*/false));
+    }
+    if (!park_.Drop(key.uid, key.attempt)) ++stats_.stale_messages;
+    return;
+  }
+  if (transfer->peer != peer) {
+    ++stats_.stale_messages;
+    return;
+  }
+  actions_.clear();
+  transfer->machine.OnMessage(message, now_us, &actions_);
+  Perform(transfer, now_us);
+  EraseFinished();
+}
+
+void SourceTransferSet::ParkGrant(Incarnation peer, const Grant& grant, int64_t now_us) {
+  const RequestKey key{grant.key.uid, grant.key.attempt};
+  if (!park_.Park(grant, now_us)) return Send(peer, RevokeUnknown(grant.key, false));
+  std::erase_if(park_senders_, [&](const Sender& parked) { return parked.key == key; });
+  park_senders_.push_back({key, peer});
+}
+
+void SourceTransferSet::OnPeerDown(Incarnation peer, std::string_view reason, int64_t now_us) {
+  for (auto& [key, transfer] : transfers_) {
+    if (transfer->peer != peer) continue;
+    actions_.clear();
+    transfer->machine.OnPeerDown(reason, now_us, &actions_);
+    Perform(transfer.get(), now_us);
+  }
+  EraseFinished();
+}
+
+void SourceTransferSet::OnSendClosed(Incarnation peer, TransferId id, int64_t now_us) {
+  for (auto& [key, transfer] : transfers_) {
+    if (transfer->peer != peer || transfer->machine.key().transfer != id) continue;
+    actions_.clear();
+    transfer->machine.OnSendClosed(now_us, &actions_);
+    Perform(transfer.get(), now_us);
+  }
+  EraseFinished();
+}
+
+void SourceTransferSet::Cancel(const RequestKey& key, std::string_view reason, int64_t now_us) {
+  SourceTransfer* const transfer = Find(key);
+  if (transfer == nullptr) return;
+  actions_.clear();
+  transfer->machine.OnCancel(reason, now_us, &actions_);
+  Perform(transfer, now_us);
+  EraseFinished();
+}
+
+void SourceTransferSet::Tick(int64_t now_us) {
+  if (now_us < NextDeadlineUs()) return;
+  FinishStep(now_us);  // what Start left for later
+  last_tick_us_ = now_us;
+  next_deadline_us_ = INT64_MAX;
+  for (auto& [key, transfer] : transfers_) {
+    OfferAgain(transfer.get(), now_us);
+    actions_.clear();
+    if (now_us >= transfer->machine.NextDeadlineUs()) transfer->machine.OnTick(now_us, &actions_);
+    Perform(transfer.get(), now_us);
+  }
+  EraseFinished();
+  ExpireParked(now_us);
+}
+
+void SourceTransferSet::OfferAgain(SourceTransfer* transfer, int64_t now_us) {
+  if (transfer->unsent.empty()) return;
+  const std::vector<SliceRange> again = std::exchange(transfer->unsent, {});
+  actions_.clear();
+  for (const SliceRange& slices : again) Offer(transfer, slices, now_us);
+  Perform(transfer, now_us);
+}
+
+void SourceTransferSet::ExpireParked(int64_t now_us) {
+  expired_.clear();
+  park_.Expire(now_us, &expired_);
+  for (const Grant& grant : expired_) {
+    const RequestKey key{grant.key.uid, grant.key.attempt};
+    const auto sender = std::find_if(park_senders_.begin(), park_senders_.end(),
+                                     [&](const Sender& parked) { return parked.key == key; });
+    if (sender == park_senders_.end()) continue;
+    Send(sender->peer, RevokeUnknown(grant.key, /*from_decode=*/false));
+    park_senders_.erase(sender);
+  }
+}
+
+void SourceTransferSet::NoteDeadline(const SourceTransfer& transfer) {
+  any_finished_ = any_finished_ || transfer.machine.finished();
+  next_deadline_us_ = std::min(next_deadline_us_, transfer.machine.NextDeadlineUs());
+  if (!transfer.unsent.empty()) {
+    next_deadline_us_ = std::min(next_deadline_us_, last_tick_us_ + kOfferAgainUs);
+  }
+}
+
+// ---- Actions.
+
+void SourceTransferSet::Perform(SourceTransfer* transfer, int64_t now_us) {
+  // An action may append more; the vector is read by index.
+  for (size_t i = 0; i < actions_.size(); ++i) {
+    HandoffAction action = std::move(actions_[i]);
+    if (in_step_ && (!transfer->deferred.empty() || !MayHappenInStep(action.kind))) {
+      transfer->deferred.push_back(std::move(action));
+      continue;
+    }
+    PerformOne(transfer, std::move(action), now_us);
+  }
+  actions_.clear();
+  if (!in_step_) ReportGrant(transfer);
+  NoteDeadline(*transfer);
+}
+
+void SourceTransferSet::PerformOne(SourceTransfer* transfer, HandoffAction action, int64_t now_us) {
+  switch (action.kind) {
+    case HandoffActionKind::kSendMessage:
+      return Send(transfer->peer, action.message);
+    case HandoffActionKind::kPinBlocks:
+      for (uint32_t i = 0; i < action.slices.num_ordinals; ++i) {
+        const BlockHandle block = transfer->blocks[action.slices.first_ordinal + i];
+        parts_.pool->AddTransferRef(block);
+        parts_.pool->SetState(block, BlockState::kExported);
+      }
+      return;
+    case HandoffActionKind::kExportSlices:
+      return Offer(transfer, action.slices, now_us);
+    case HandoffActionKind::kCloseSend:
+      transfer->unsent.clear();
+      return parts_.transport->CloseSend(transfer->peer, transfer->machine.key().transfer);
+    case HandoffActionKind::kUnpinBlocks:
+      for (uint32_t i = 0; i < action.slices.num_ordinals; ++i) {
+        parts_.pool->DropTransferRef(transfer->blocks[action.slices.first_ordinal + i]);
+      }
+      return;
+    case HandoffActionKind::kReleaseBlocks:
+      if (std::exchange(transfer->holds_sequence, false)) {
+        parts_.scheduler->Remove(transfer->sequence);
+      }
+      return;
+    case HandoffActionKind::kCompleteRequest:
+      return owner_->OnSourceDone(transfer->key);
+    case HandoffActionKind::kFailRequest:
+      return owner_->OnTransferFailed(transfer->key, action.outcome, action.status);
+    case HandoffActionKind::kOpenReceive:
+    case HandoffActionKind::kLabelReceiving:
+    case HandoffActionKind::kCloseReceive:
+    case HandoffActionKind::kBindBlocks:
+      BATON_CHECK(false, "a source asked for action {}", static_cast<int>(action.kind));
+  }
+}
+
+void SourceTransferSet::Offer(SourceTransfer* transfer, const SliceRange& slices, int64_t now_us) {
+  const uint32_t step = std::max(1u, kMaxSlicesPerOffer / slices.num_layers);
+  for (uint32_t done = 0; done < slices.num_ordinals; done += step) {
+    SliceRange part = slices;
+    part.first_ordinal += done;
+    part.num_ordinals = std::min(step, slices.num_ordinals - done);
+    // Once one had to wait the others queue behind it.
+    if (!transfer->unsent.empty() || !OfferSome(transfer, part, now_us)) {
+      transfer->unsent.push_back(part);
+    }
+  }
+}
+
+bool SourceTransferSet::OfferSome(SourceTransfer* transfer, SliceRange slices, int64_t now_us) {
+  const TransferKey key = transfer->machine.key();
+  const std::vector<uint32_t>& generations = transfer->machine.generations();
+  const uint32_t num_layers = transfer->machine.spec().num_layers;
+  refs_.clear();
+  for (uint32_t o = slices.first_ordinal; o < slices.first_ordinal + slices.num_ordinals; ++o) {
+    for (uint32_t l = slices.first_layer; l < slices.first_layer + slices.num_layers; ++l) {
+      refs_.push_back({.transfer = key.transfer,
+                       .attempt = key.attempt,
+                       .ordinal = o,
+                       .layer = l,
+                       .generation = generations[o],
+                       .source = transfer->blocks[o].index,
+                       .checksum = transfer->checksums[size_t{o} * num_layers + l]});
+    }
+  }
+  const Status status = parts_.transport->SendSlices(transfer->peer, refs_);
+  if (status.ok()) {
+    stats_.slices_offered += refs_.size();
+    stats_.bytes_offered += refs_.size() * parts_.arena->layout().SliceBytes();
+    if (in_step_) stats_.slices_offered_in_step += refs_.size();
+    return true;
+  }
+  if (absl::IsResourceExhausted(status)) return false;
+  // Cannot be posted: said to the router at once, and to D if it can be reached.
+  HandoffActions ended;
+  transfer->machine.OnPeerDown(status.ToString(), now_us, &ended);
+  for (HandoffAction& action : ended) actions_.push_back(std::move(action));
+  return true;
+}
+
+void SourceTransferSet::Send(Incarnation peer, const HandoffMessage& message) {
+  const Status status = parts_.transport->SendControl(peer, parts_.wire->Encode(message));
+  if (!status.ok()) {
+    BATON_LOG_WARN("hand-off message to {:016x} is lost: {}", peer.value(), status.ToString());
+  }
+}
+
+void SourceTransferSet::ReportGrant(SourceTransfer* transfer) {
+  if (transfer->granted_reported || !transfer->machine.granted()) return;
+  const SourceState state = transfer->machine.state();
+  if (state != SourceState::kExporting && state != SourceState::kExported) return;
+  transfer->granted_reported = true;
+  owner_->OnSourceGranted(transfer->key);
+}
+
+void SourceTransferSet::EraseFinished() {
+  if (!any_finished_) return;
+  any_finished_ = false;
+  absl::erase_if(transfers_, [this](const auto& entry) {
+    const SourceTransfer& transfer = *entry.second;
+    if (!transfer.machine.finished()) return false;
+    if (!transfer.deferred.empty()) {
+      any_finished_ = true;
+      return false;
+    }
+    stats_.stale_messages += transfer.machine.num_stale();
+    return true;
+  });
+}
+
+}  // namespace baton

@@ -1,0 +1,138 @@
+// SourceTransferSet: P's side of all hand-offs of one engine. Each is a HandoffSource (which
+// decides) with the blocks and checksums that its actions need (which this class carries out).
+// Engine thread.
+//
+// A transfer outlives its request while the transport may still read its blocks.
+//
+//   computing --- sequence owns the blocks ---> PromptDone --- until ReleaseBlocks ---> removed
+//   [0, num_pinned)  also carry a transfer reference, until the transport confirmed its close
+//
+// Invariants
+//  1. Between BeginStep and FinishStep only messages are sent, blocks pinned and slices
+//     offered; everything that frees waits for FinishStep.
+//  2. A slice is offered with the checksum taken when it was sealed.
+#ifndef BATON_ENGINE_SOURCE_TRANSFERS_H_
+#define BATON_ENGINE_SOURCE_TRANSFERS_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+
+#include "kvcache/handoff.h"
+#include "src/engine/engine_types.h"
+#include "src/engine/transfer_parts.h"
+
+namespace baton {
+
+// One hand-off at P.
+struct SourceTransfer {
+  explicit SourceTransfer(const SourceSpec& spec) : machine(spec) {}
+
+  RequestKey key;
+  HandoffSource machine;
+  Incarnation peer;
+  SequenceId sequence;  // of the prompt; owns the blocks until ReleaseBlocks
+  bool holds_sequence = true;
+  bool granted_reported = false;
+  std::vector<BlockHandle> blocks;  // by ordinal; filled when the first chunk is planned
+  std::vector<uint64_t> checksums;  // [num_blocks][num_layers], valid where sealed
+  std::vector<SliceRange> unsent;   // the transport's queue was full: offered again later
+  HandoffActions deferred;          // came up in a step, done after it
+};
+
+// Counters over all hand-offs since the start.
+struct SourceStats {
+  uint64_t bytes_offered = 0;
+  uint64_t slices_offered = 0;
+  uint64_t slices_offered_in_step = 0;
+  uint64_t stale_messages = 0;
+};
+
+// See the file comment.
+class SourceTransferSet {
+ public:
+  SourceTransferSet(const TransferParts& parts, const HandoffTimers& timers, TransferOwner* owner);
+
+  // Begins a hand-off of the prompt that `sequence` computes; a parked grant is taken. Never null.
+  SourceTransfer* Start(const RequestSpec& spec, SequenceId sequence, int64_t now_us);
+
+  // From here to FinishStep a step reads and writes the blocks.
+  void BeginStep() { in_step_ = true; }
+  // The prompt's blocks are known from the plan of its first chunk.
+  void SetBlocks(SourceTransfer* transfer, std::span<const BlockHandle> blocks);
+  // Hashes one layer of blocks [first_ordinal, +num_ordinals), which are stored for good.
+  void HashLayer(SourceTransfer* transfer, uint32_t first_ordinal, uint32_t num_ordinals,
+                 uint32_t layer);
+  // Those slices (all hashed) may cross now.
+  void SealLayers(SourceTransfer* transfer, const SliceRange& slices, int64_t now_us);
+  // A grant that arrived while layers are computed.
+  void OnGrantInStep(Incarnation peer, const Grant& grant, int64_t now_us);
+  // After the step: does what had to wait.
+  void FinishStep(int64_t now_us);
+
+  // Between steps.
+  void FinishPrompt(SourceTransfer* transfer, Seal seal, int64_t now_us);
+  // A message of D: of a known hand-off, a grant to park, or answered with a Revoke.
+  void OnMessage(Incarnation peer, const HandoffMessage& message, int64_t now_us);
+  void OnPeerDown(Incarnation peer, std::string_view reason, int64_t now_us);
+  void OnSendClosed(Incarnation peer, TransferId transfer, int64_t now_us);
+  // The request ended here for another reason: everything is let go, the owner is not told.
+  void Cancel(const RequestKey& key, std::string_view reason, int64_t now_us);
+  // Leases, renewals, parked grants, and offers that found the queue full.
+  void Tick(int64_t now_us);
+  // When Tick may have something to do; never too late.
+  int64_t NextDeadlineUs() const { return std::min(next_deadline_us_, park_.NextDeadlineUs()); }
+
+  // Hand-offs that hold blocks or wait for the transport.
+  uint32_t num_open() const { return static_cast<uint32_t>(transfers_.size()); }
+  const SourceStats& stats() const { return stats_; }
+  template <typename Visitor>
+  void ForEach(Visitor&& visit) const {
+    for (const auto& [key, transfer] : transfers_) visit(*transfer);
+  }
+
+ private:
+  // A grant that is parked, and who sent it.
+  struct Sender {
+    RequestKey key;
+    Incarnation peer;
+  };
+
+  SourceTransfer* Find(const RequestKey& key);
+  // Carries out `actions_`; in a step only what may happen in one, the rest is deferred.
+  void Perform(SourceTransfer* transfer, int64_t now_us);
+  void PerformOne(SourceTransfer* transfer, HandoffAction action, int64_t now_us);
+  void Offer(SourceTransfer* transfer, const SliceRange& slices, int64_t now_us);
+  // Offers a range; false when the transport has no room for all of it (the rest is in `unsent`).
+  bool OfferSome(SourceTransfer* transfer, SliceRange slices, int64_t now_us);
+  void Send(Incarnation peer, const HandoffMessage& message);
+  void ReportGrant(SourceTransfer* transfer);
+  void ParkGrant(Incarnation peer, const Grant& grant, int64_t now_us);
+  void OfferAgain(SourceTransfer* transfer, int64_t now_us);
+  void ExpireParked(int64_t now_us);
+  void NoteDeadline(const SourceTransfer& transfer);
+  void EraseFinished();
+
+  const TransferParts parts_;
+  const HandoffTimers timers_;
+  TransferOwner* const owner_;
+  absl::flat_hash_map<RequestKey, std::unique_ptr<SourceTransfer>> transfers_;
+  GrantPark park_;
+  std::vector<Sender> park_senders_;
+  HandoffActions actions_;  // of the event being handled
+  std::vector<SliceRef> refs_;
+  std::vector<Grant> expired_;
+  bool in_step_ = false;
+  bool any_finished_ = false;
+  int64_t last_tick_us_ = 0;
+  int64_t next_deadline_us_ = INT64_MAX;  // no machine has an earlier one
+  SourceStats stats_;
+};
+
+}  // namespace baton
+
+#endif  // BATON_ENGINE_SOURCE_TRANSFERS_H_

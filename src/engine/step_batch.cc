@@ -1,0 +1,47 @@
+#include "src/engine/step_batch.h"
+
+#include "src/base/check.h"
+
+namespace baton {
+
+StepBatch::StepBatch(uint32_t max_tokens, uint32_t max_items, uint32_t vocab_size)
+    : vocab_size_(vocab_size),
+      logits_(AlignedBuffer::AllocateOrDie(size_t{max_items} * vocab_size * sizeof(float))) {
+  tokens_.reserve(max_tokens);
+  spans_.reserve(max_items);
+  logit_rows_.reserve(max_items);
+  logit_index_.reserve(max_items);
+}
+
+void StepBatch::Lower(const BatchPlan& plan) {
+  tokens_.clear();
+  spans_.clear();
+  logit_rows_.clear();
+  logit_index_.clear();
+  for (const BatchItem& item : plan.items) {
+    const auto first_row = static_cast<uint32_t>(tokens_.size());
+    const std::span<const TokenId> tokens =
+        std::span(item.sequence->spec.tokens).subspan(item.first_pos, item.num_tokens);
+    tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
+    spans_.push_back({.kv = {item.sequence->table.indices()},
+                      .first_row = first_row,
+                      .num_rows = item.num_tokens,
+                      .first_pos = item.first_pos});
+    logit_index_.push_back(static_cast<uint32_t>(logit_rows_.size()));
+    if (item.wants_logits) logit_rows_.push_back(first_row + item.num_tokens - 1);
+  }
+}
+
+std::span<float> StepBatch::logits() {
+  const size_t size = logit_rows_.size() * vocab_size_;
+  BATON_CHECK(size * sizeof(float) <= logits_.size(), "{} rows of logits in {} bytes",
+              logit_rows_.size(), logits_.size());
+  return {reinterpret_cast<float*>(logits_.data()), size};
+}
+
+std::span<const float> StepBatch::LogitsOf(size_t item) const {
+  const auto* data = reinterpret_cast<const float*>(logits_.data());
+  return {data + size_t{logit_index_[item]} * vocab_size_, vocab_size_};
+}
+
+}  // namespace baton

@@ -1,0 +1,53 @@
+// What both sides' sets of hand-offs are joined with, and what they tell the engine. Engine thread.
+#ifndef BATON_ENGINE_TRANSFER_PARTS_H_
+#define BATON_ENGINE_TRANSFER_PARTS_H_
+
+#include <cstdint>
+#include <span>
+
+#include "kvcache/block_pool.h"
+#include "kvcache/handoff.h"
+#include "kvcache/kv_arena.h"
+#include "kvcache/transport/kv_transport.h"
+#include "scheduler/scheduler.h"
+#include "src/engine/engine_types.h"
+
+namespace baton {
+
+// Parts of the engine that a hand-off acts upon; all outlive it.
+struct TransferParts {
+  BlockPool* pool = nullptr;
+  Scheduler* scheduler = nullptr;
+  const KvArena* arena = nullptr;
+  KvTransport* transport = nullptr;
+  const HandoffWire* wire = nullptr;
+};
+
+// How a verified transfer went.
+struct TransferResult {
+  uint64_t kv_bytes = 0;
+  int64_t transfer_us = 0;  // from the first slice's arrival to the last's
+};
+
+// Hears how the hand-offs of live requests go. Called between two steps.
+class TransferOwner {
+ public:
+  virtual ~TransferOwner() = default;
+  // P: D's grant arrived.
+  virtual void OnSourceGranted(const RequestKey& key) = 0;
+  // P: D has applied the transfer; nothing is held for the request any more.
+  virtual void OnSourceDone(const RequestKey& key) = 0;
+  // D: everything arrived and matches.
+  virtual void OnDestVerified(const RequestKey& key, const TransferResult& result) = 0;
+  // D: takes over one request reference of each block; the first ones hold the prompt's KV, the
+  // rest are spare.
+  virtual void OnDestBound(const RequestKey& key, const Seal& seal,
+                           std::span<const BlockHandle> blocks) = 0;
+  // Either: ended without success; nothing is held for the request any more.
+  virtual void OnTransferFailed(const RequestKey& key, HandoffOutcome outcome,
+                                const Status& status) = 0;
+};
+
+}  // namespace baton
+
+#endif  // BATON_ENGINE_TRANSFER_PARTS_H_

@@ -1,0 +1,34 @@
+// A conversation to token ids, so that special tokens come from the template only. Any thread.
+#ifndef BATON_TEXT_CHAT_ENCODER_H_
+#define BATON_TEXT_CHAT_ENCODER_H_
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "src/base/ids.h"
+#include "src/base/status.h"
+#include "src/text/chat_template.h"
+#include "src/text/tokenizer.h"
+
+namespace baton {
+
+// What the model is given for a conversation.
+struct ChatPrompt {
+  std::vector<TokenId> tokens;
+  std::string text;  // the rendered prompt, for people; without a bos that the template left out
+};
+
+// Renders `messages` and encodes the result. Control tokens spelled in a message stay ordinary
+// text: before rendering they are broken with a guard character (a Unicode noncharacter that occurs
+// nowhere else in the request), the rendered text is cut at the control tokens that are left, and
+// each part is encoded whole after the guard is taken out again. bos is put in front if the model
+// asks for it and the template did not. Errors of ChatTemplate::Render and Tokenizer::Encode;
+// InvalidArgument when the messages use up all 32 guard characters.
+StatusOr<ChatPrompt> EncodeChat(const Tokenizer& tokenizer, const ChatTemplate& chat_template,
+                                std::span<const ChatMessage> messages,
+                                const RenderOptions& options = {});
+
+}  // namespace baton
+
+#endif  // BATON_TEXT_CHAT_ENCODER_H_

@@ -1,0 +1,38 @@
+// Token ids to text, one at a time. One thread at a time; the state is a pure function of the
+// tokens pushed.
+#ifndef BATON_TEXT_DETOKENIZER_H_
+#define BATON_TEXT_DETOKENIZER_H_
+
+#include <string>
+
+#include "src/base/ids.h"
+#include "src/text/tokenizer.h"
+#include "src/text/utf8.h"
+
+namespace baton {
+
+// The text of one stream of tokens.
+// 1. Everything returned, joined, equals Tokenizer::Decode of all tokens pushed.
+// 2. Each return is valid UTF-8: never a part of a character. At most 3 bytes are held back.
+// 3. Push costs the token's bytes; nothing is decoded twice.
+class Detokenizer {
+ public:
+  // `tokenizer` outlives this. skip_special leaves control and unknown tokens out.
+  Detokenizer(const Tokenizer* tokenizer, bool skip_special)
+      : tokenizer_(tokenizer), skip_special_(skip_special) {}
+
+  // The text that `id` completes, often empty. An id outside the vocabulary gives none: check it
+  // with Tokenizer::IsValid where it comes in.
+  std::string Push(TokenId id);
+  // What is held back, as U+FFFD, when no token follows; starts over.
+  std::string Flush();
+
+ private:
+  const Tokenizer* tokenizer_;
+  bool skip_special_;
+  Utf8Stream stream_;
+};
+
+}  // namespace baton
+
+#endif  // BATON_TEXT_DETOKENIZER_H_

@@ -1,0 +1,305 @@
+//! Runs untrusted work (a chat template) on a thread of its own with bounds that hold whatever the
+//! work does.
+//!
+//! A template can double a string forty times in a few instructions, so counting instructions
+//! bounds neither memory nor time, and a failed allocation would abort the process. Here the
+//! allocator counts what the working thread holds. Past the bound the thread is parked inside the
+//! allocator for ever (an allocator must not unwind) and its caller gets an error; past the
+//! deadline the caller leaves and the thread ends by itself when its fuel is used up. Threads so
+//! left behind are counted and limited.
+//!
+//! The stack is large because values nest as deeply as the fuel allows and are dropped, printed and
+//! compared recursively; only the part that is used takes memory.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, Thread};
+use std::time::{Duration, Instant};
+
+use crate::{abi, panic_text, Code, Failure};
+
+/// A template's values nest at most MAX_FUEL / 9 = 222,000 deep (a level costs at least nine
+/// instructions) and the deepest walk over them (drop, print, compare, tojson) takes under 420
+/// bytes of stack a level (400,000 levels fit 160 MiB, not 96): 90 MiB, so this is near three times
+/// the need.
+pub const STACK_BYTES: usize = 256 << 20;
+/// Renderings left behind in this process before new ones are refused.
+pub const MAX_STRAYS: u32 = 8;
+
+static STRAYS: AtomicU32 = AtomicU32::new(0);
+
+const RUNNING: u32 = 0;
+const DONE: u32 = 1;
+const OUT_OF_MEMORY: u32 = 2;
+const ABANDONED: u32 = 3;
+
+/// What a piece of work may spend.
+#[derive(Clone, Copy, Debug)]
+pub struct Bounds {
+    pub memory_bytes: u64,
+    pub timeout: Duration,
+}
+
+/// What the working thread, its allocator and the waiting thread share.
+struct Session {
+    state: AtomicU32,
+    waiter: Thread,
+}
+
+thread_local! {
+    /// Set while this thread is working under a bound; null everywhere else.
+    static SESSION: Cell<*const Session> = const { Cell::new(std::ptr::null()) };
+    /// Bytes this thread may still take.
+    static REMAINING: Cell<i64> = const { Cell::new(0) };
+}
+
+/// The system allocator plus the count of the threads that are under a bound.
+pub struct CountingAllocator;
+
+#[inline]
+fn charge(bytes: i64) {
+    let session = SESSION.get();
+    if session.is_null() {
+        return;
+    }
+    let remaining = REMAINING.get().saturating_sub(bytes);
+    REMAINING.set(remaining);
+    if remaining < 0 && bytes > 0 {
+        // SAFETY: the session outlives the work: `run` keeps it alive on this thread's stack and
+        // resets SESSION before that ends.
+        park_for_ever(unsafe { &*session });
+    }
+}
+
+#[cold]
+fn park_for_ever(session: &Session) -> ! {
+    let waits = session
+        .state
+        .compare_exchange(RUNNING, OUT_OF_MEMORY, Ordering::AcqRel, Ordering::Acquire)
+        .is_ok();
+    if waits {
+        session.waiter.unpark();
+    }
+    loop {
+        thread::sleep(Duration::from_secs(1 << 30));
+    }
+}
+
+// SAFETY: every call is the system allocator's; `charge` neither allocates nor unwinds.
+unsafe impl GlobalAlloc for CountingAllocator {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        charge(layout.size() as i64);
+        System.alloc(layout)
+    }
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        charge(layout.size() as i64);
+        System.alloc_zeroed(layout)
+    }
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        charge(-(layout.size() as i64));
+        System.dealloc(pointer, layout)
+    }
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
+        charge(new_size as i64 - layout.size() as i64);
+        System.realloc(pointer, layout, new_size)
+    }
+}
+
+/// The result of `work`, or Code::Limit when it went past a bound, or Code::Internal when it
+/// panicked.
+pub fn run<T: Send + 'static>(
+    bounds: &Bounds,
+    work: impl FnOnce() -> Result<T, Failure> + Send + 'static,
+) -> Result<T, Failure> {
+    let strays = STRAYS.load(Ordering::Acquire);
+    if strays >= MAX_STRAYS {
+        return Err(Failure::limit(format!(
+            "{strays} earlier renderings overran their time or memory and still hold their threads"
+        )));
+    }
+    let session = Arc::new(Session { state: AtomicU32::new(RUNNING), waiter: thread::current() });
+    let result = Arc::new(Mutex::new(None));
+    let deadline = Instant::now() + bounds.timeout;
+    let handle = thread::Builder::new()
+        .name("baton-template".to_string())
+        .stack_size(STACK_BYTES)
+        .spawn({
+            let (session, result) = (Arc::clone(&session), Arc::clone(&result));
+            let memory_bytes = i64::try_from(bounds.memory_bytes).unwrap_or(i64::MAX);
+            move || work_under(&session, memory_bytes, &result, work)
+        })
+        .map_err(|e| Failure::limit(format!("cannot start a thread for the template: {e}")))?;
+
+    match wait(&session, deadline) {
+        DONE => {
+            // Joining tells race detectors too that the thread's writes are over.
+            let _ = handle.join();
+            let mut slot = result.lock().unwrap_or_else(PoisonError::into_inner);
+            slot.take().unwrap_or_else(|| {
+                Err(Failure::new(Code::Internal, "the rendering thread left no result"))
+            })
+        }
+        OUT_OF_MEMORY => {
+            STRAYS.fetch_add(1, Ordering::AcqRel);
+            let limit = bounds.memory_bytes;
+            Err(Failure::limit(format!("held more than the allowed {limit} bytes of memory")))
+        }
+        _ => Err(Failure::limit(format!(
+            "took longer than the allowed {} ms",
+            bounds.timeout.as_millis()
+        ))),
+    }
+}
+
+/// What the working thread stores for its caller.
+type Slot<T> = Mutex<Option<Result<T, Failure>>>;
+
+fn work_under<T>(
+    session: &Arc<Session>,
+    memory_bytes: i64,
+    slot: &Slot<T>,
+    work: impl FnOnce() -> Result<T, Failure>,
+) {
+    abi::hush_panics_here();
+    REMAINING.set(memory_bytes);
+    SESSION.set(Arc::as_ptr(session));
+    let caught = catch_unwind(AssertUnwindSafe(work));
+    SESSION.set(std::ptr::null());
+    let outcome = caught
+        .unwrap_or_else(|payload| Err(Failure::new(Code::Internal, panic_text(payload.as_ref()))));
+    *slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(outcome);
+    match session.state.compare_exchange(RUNNING, DONE, Ordering::AcqRel, Ordering::Acquire) {
+        Ok(_) => session.waiter.unpark(),
+        // The caller left: this thread is the stray that it counted.
+        Err(_) => {
+            STRAYS.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+}
+
+/// The state the work ended in; ABANDONED when the deadline came first.
+fn wait(session: &Session, deadline: Instant) -> u32 {
+    loop {
+        let state = session.state.load(Ordering::Acquire);
+        if state != RUNNING {
+            return state;
+        }
+        let now = Instant::now();
+        if now < deadline {
+            thread::park_timeout(deadline - now);
+            continue;
+        }
+        // Counted before the thread can see that it was left, so the count never goes below 0.
+        STRAYS.fetch_add(1, Ordering::AcqRel);
+        match session.state.compare_exchange(
+            RUNNING,
+            ABANDONED,
+            Ordering::AcqRel,
+            Ordering::Acquire,
+        ) {
+            Ok(_) => return ABANDONED,
+            Err(state) => {
+                STRAYS.fetch_sub(1, Ordering::AcqRel);
+                return state;
+            }
+        }
+    }
+}
+
+/// Serialises the tests that count or leave strays.
+#[cfg(test)]
+pub fn stray_test_lock() -> std::sync::MutexGuard<'static, ()> {
+    static LOCK: Mutex<()> = Mutex::new(());
+    LOCK.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Forgets strays that a test left parked on purpose.
+#[cfg(test)]
+pub fn reset_strays_for_test() {
+    STRAYS.store(0, Ordering::Release);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bounds(memory_bytes: u64, timeout_ms: u64) -> Bounds {
+        Bounds { memory_bytes, timeout: Duration::from_millis(timeout_ms) }
+    }
+
+    #[test]
+    fn a_result_comes_back() {
+        let _lock = stray_test_lock();
+        let sum = run(&bounds(1 << 20, 10_000), || Ok((1..=10).sum::<i32>())).unwrap();
+        assert_eq!(sum, 55);
+    }
+
+    #[test]
+    fn a_panic_comes_back_as_a_failure() {
+        let _lock = stray_test_lock();
+        let failure =
+            run(&bounds(1 << 20, 10_000), || -> Result<(), Failure> { panic!("broke {}", 7) })
+                .unwrap_err();
+        assert_eq!(failure.code, Code::Internal);
+        assert!(failure.message.contains("broke 7"), "{}", failure.message);
+    }
+
+    #[test]
+    fn freed_memory_does_not_count() {
+        let _lock = stray_test_lock();
+        run(&bounds(1 << 20, 10_000), || {
+            for _ in 0..100 {
+                std::hint::black_box(vec![1u8; 512 << 10]);
+            }
+            Ok(())
+        })
+        .unwrap();
+    }
+
+    #[test]
+    fn too_much_memory_is_a_limit_and_the_process_lives() {
+        let _lock = stray_test_lock();
+        let start = Instant::now();
+        let failure = run(&bounds(8 << 20, 60_000), || {
+            let mut text = "x".to_string();
+            for _ in 0..60 {
+                text = text.repeat(2);
+            }
+            Ok(text)
+        })
+        .unwrap_err();
+        assert_eq!(failure.code, Code::Limit);
+        assert!(failure.message.contains("8388608"), "{}", failure.message);
+        assert!(start.elapsed() < Duration::from_secs(20), "must not wait for the deadline");
+        reset_strays_for_test();
+    }
+
+    #[test]
+    fn strays_are_limited_and_come_back() {
+        let _lock = stray_test_lock();
+        reset_strays_for_test();
+        let stop = Arc::new(AtomicU32::new(0));
+        for _ in 0..MAX_STRAYS {
+            let stop = Arc::clone(&stop);
+            let failure = run(&bounds(1 << 20, 1), move || {
+                while stop.load(Ordering::Acquire) == 0 {
+                    thread::sleep(Duration::from_millis(1));
+                }
+                Ok(())
+            })
+            .unwrap_err();
+            assert!(failure.message.contains("1 ms"), "{}", failure.message);
+        }
+        let refused = run(&bounds(1 << 20, 10_000), || Ok(())).unwrap_err();
+        assert_eq!(refused.code, Code::Limit);
+        assert!(refused.message.contains("8 earlier"), "{}", refused.message);
+        stop.store(1, Ordering::Release);
+        while STRAYS.load(Ordering::Acquire) != 0 {
+            thread::sleep(Duration::from_millis(1));
+        }
+        run(&bounds(1 << 20, 10_000), || Ok(())).unwrap();
+    }
+}

@@ -1,0 +1,91 @@
+#include "src/text/pre_tokenizer.h"
+
+#include <array>
+#include <string>
+#include <vector>
+
+#include "src/base/log.h"
+#include "src/base/nearest_name.h"
+
+namespace baton {
+namespace {
+
+// The patterns are those of the models' own tokenizer.json files.
+constexpr std::string_view kGpt2 =
+    R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
+
+constexpr std::string_view kSingleDigit = R"(\p{N})";
+
+constexpr std::string_view kLlama3 =
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|)"
+    R"( ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+
+constexpr std::string_view kQwen2 =
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}|)"
+    R"( ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+
+// kQwen2 with combining marks counted as letters.
+constexpr std::string_view kQwen35 =
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}|)"
+    R"( ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+
+// Words are cut where upper case follows lower case.
+constexpr std::string_view kTekken =
+    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|)"
+    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|)"
+    R"(\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+
+constexpr std::array kGpt2Rule = {kGpt2};
+constexpr std::array kDigitsThenGpt2Rule = {kSingleDigit, kGpt2};
+constexpr std::array kLlama3Rule = {kLlama3};
+constexpr std::array kQwen2Rule = {kQwen2};
+constexpr std::array kQwen35Rule = {kQwen35};
+constexpr std::array kTekkenRule = {kTekken};
+
+// A value of tokenizer.ggml.pre and what it means.
+struct NamedRule {
+  std::string_view name;
+  PreTokenizer rule;
+};
+
+constexpr PreTokenizer kGpt2Splits = {kGpt2Rule};
+constexpr PreTokenizer kDigitSplits = {kDigitsThenGpt2Rule};
+constexpr PreTokenizer kLlama3Splits = {kLlama3Rule, /*ignore_merges=*/true,
+                                        /*default_add_bos=*/true};
+constexpr PreTokenizer kQwen2Splits = {kQwen2Rule};
+constexpr PreTokenizer kQwen35Splits = {kQwen35Rule};
+constexpr PreTokenizer kTekkenSplits = {kTekkenRule, /*ignore_merges=*/true,
+                                        /*default_add_bos=*/true};
+
+constexpr NamedRule kRules[] = {
+    {"gpt-2", kGpt2Splits},       {"phi-2", kGpt2Splits},       {"mpt", kGpt2Splits},
+    {"olmo", kGpt2Splits},        {"jais", kGpt2Splits},        {"smollm", kDigitSplits},
+    {"starcoder", kDigitSplits},  {"refact", kDigitSplits},     {"command-r", kDigitSplits},
+    {"codeshell", kDigitSplits},  {"exaone", kDigitSplits},     {"minerva-7b", kDigitSplits},
+    {"llama-bpe", kLlama3Splits}, {"llama3", kLlama3Splits},    {"llama-v3", kLlama3Splits},
+    {"falcon3", kLlama3Splits},   {"falcon-h1", kLlama3Splits}, {"lfm2", kLlama3Splits},
+    {"pixtral", kLlama3Splits},   {"qwen2", kQwen2Splits},      {"stablelm2", kQwen2Splits},
+    {"hunyuan", kQwen2Splits},    {"megrez", kQwen2Splits},     {"deepseek-r1-qwen", kQwen2Splits},
+    {"qwen35", kQwen35Splits},    {"tekken", kTekkenSplits},
+};
+
+}  // namespace
+
+StatusOr<PreTokenizer> FindPreTokenizer(std::string_view name) {
+  if (name.empty() || name == "default") {
+    BATON_LOG_WARN(
+        "the model file names no pre-tokenizer (tokenizer.ggml.pre): the gpt-2 split rule is used, "
+        "which may not be the one it was trained with");
+    return kGpt2Splits;
+  }
+  std::vector<std::string_view> names;
+  for (const NamedRule& named : kRules) {
+    if (named.name == name) return named.rule;
+    names.push_back(named.name);
+  }
+  const std::string nearest = NearestName(name, names);
+  return Unimplemented("pre-tokenizer \"{}\" (tokenizer.ggml.pre) is not supported{}", name,
+                       nearest.empty() ? "" : "; the nearest supported one is \"" + nearest + "\"");
+}
+
+}  // namespace baton

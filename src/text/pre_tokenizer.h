@@ -1,0 +1,27 @@
+// The split rules of byte-level BPE models, by the name in tokenizer.ggml.pre. Pure; any thread.
+#ifndef BATON_TEXT_PRE_TOKENIZER_H_
+#define BATON_TEXT_PRE_TOKENIZER_H_
+
+#include <span>
+#include <string_view>
+
+#include "src/base/status.h"
+
+namespace baton {
+
+// How a text is cut into pieces before merging, and what else the name implies.
+struct PreTokenizer {
+  // Oniguruma patterns; each cuts the pieces of the former. Matches and what lies between them are
+  // pieces.
+  std::span<const std::string_view> patterns;
+  bool ignore_merges = false;    // a piece that is a token as a whole is taken as it is
+  bool default_add_bos = false;  // when tokenizer.ggml.add_bos_token is absent
+};
+
+// The rule called `name`. An empty name or "default" is the gpt-2 rule (logged as a warning: such a
+// file does not say how it was trained). Unimplemented, naming the nearest known rule, otherwise.
+StatusOr<PreTokenizer> FindPreTokenizer(std::string_view name);
+
+}  // namespace baton
+
+#endif  // BATON_TEXT_PRE_TOKENIZER_H_

@@ -1,0 +1,45 @@
+// From the model reader's view of a tokenizer to a TokenizerSpec. A template over the view's type,
+// because this folder knows no model files and src/model does not know this folder; its callers
+// know both. Any thread.
+#ifndef BATON_TEXT_SPEC_FROM_METADATA_H_
+#define BATON_TEXT_SPEC_FROM_METADATA_H_
+
+#include <cstdint>
+#include <string>
+
+#include "src/text/tokenizer_spec.h"
+
+namespace baton {
+
+// A copy of what `metadata` (src/model's TokenizerMetadata) points to.
+template <class Metadata>
+TokenizerSpec TokenizerSpecFrom(const Metadata& metadata) {
+  TokenizerSpec spec;
+  spec.model = std::string(metadata.model);
+  spec.pre = std::string(metadata.pre);
+  spec.tokens.assign(metadata.tokens.begin(), metadata.tokens.end());
+  spec.scores = metadata.scores;
+  spec.token_types.reserve(metadata.token_types.size());
+  for (const auto type : metadata.token_types) {
+    spec.token_types.push_back(static_cast<int32_t>(type));
+  }
+  spec.merges.assign(metadata.merges.begin(), metadata.merges.end());
+  spec.bos_id = metadata.bos_id;
+  spec.eos_id = metadata.eos_id;
+  spec.eot_id = metadata.eot_id;
+  spec.eom_id = metadata.eom_id;
+  spec.unk_id = metadata.unknown_id;
+  spec.pad_id = metadata.padding_id;
+  spec.add_bos = metadata.add_bos;
+  spec.add_eos = metadata.add_eos;
+  spec.add_space_prefix = metadata.add_space_prefix;
+  spec.chat_template = std::string(metadata.chat_template);
+  for (const auto& named : metadata.named_templates) {
+    spec.named_templates.push_back({std::string(named.name), std::string(named.text)});
+  }
+  return spec;
+}
+
+}  // namespace baton
+
+#endif  // BATON_TEXT_SPEC_FROM_METADATA_H_

@@ -1,0 +1,87 @@
+// The tokens that are found as whole strings before a text is split: user-defined ones in any text,
+// control and unknown ones only where specials are on. Immutable after construction; any thread.
+#ifndef BATON_TEXT_SPECIAL_TOKENS_H_
+#define BATON_TEXT_SPECIAL_TOKENS_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/container/inlined_vector.h"
+
+#include "src/base/ids.h"
+
+namespace baton {
+
+// Which tokens are looked for.
+enum class SpecialScope : uint8_t {
+  kUserDefined,  // user text: type 4 only
+  kAll,          // template text: control and unknown tokens too
+};
+
+// A special token found in a text, at bytes [begin, end).
+struct SpecialMatch {
+  size_t begin = 0;
+  size_t end = 0;
+  TokenId id = 0;
+};
+
+// A trie of the special tokens' texts.
+class SpecialTokens {
+ public:
+  // Adds a token before any lookup. `text` is not empty; `user_defined` = found in any text.
+  void Add(std::string_view text, TokenId id, bool user_defined);
+  // To be called once, after the last Add.
+  void Seal();
+
+  // The first match at or after `from`; of several that begin there, the longest.
+  std::optional<SpecialMatch> FindNext(std::string_view text, size_t from,
+                                       SpecialScope scope) const;
+
+  // `text` with `guard` put in wherever a control or unknown token could otherwise appear: inside
+  // each occurrence, at the end when `text` ends with the beginning of one, at the start when
+  // `text` is an inner or final part of one. So however a template joins the result with other
+  // text, FindNextGuarded finds no such token that holds a character of it (as long as the template
+  // keeps the characters). A token of a single character cannot be broken; two guards mark it.
+  std::string BreakLookAlikes(std::string_view text, std::string_view guard) const;
+
+  // As FindNext with kAll, in a text made of template text and the results of BreakLookAlikes with
+  // the same guard.
+  std::optional<SpecialMatch> FindNextGuarded(std::string_view text, size_t from,
+                                              std::string_view guard) const;
+
+  // True when `guard` occurs in no token's text.
+  bool IsFreeOf(std::string_view guard) const;
+
+ private:
+  // One prefix of some token.
+  struct Node {
+    absl::InlinedVector<std::pair<uint8_t, uint32_t>, 2> next;  // (byte, node)
+    std::optional<TokenId> id;                                  // a token ends here
+    bool user_defined = false;
+    bool leads_to_control = false;  // a control or unknown token goes on from here
+  };
+
+  // The node after `byte`, or 0 (the root is nobody's child).
+  uint32_t Step(uint32_t node, uint8_t byte) const;
+  // Length of the longest token that begins at `text`, with its id; length 0 when there is none.
+  std::pair<size_t, TokenId> LongestAt(std::string_view text, SpecialScope scope) const;
+  // True when a control token begins at `text`, or would if more text followed.
+  bool ControlBeginsAt(std::string_view text) const;
+  // True when `text` could complete a control token that began before it.
+  bool CanCompleteControl(std::string_view text) const;
+
+  std::vector<Node> nodes_{Node{}};
+  std::array<bool, 256> starts_any_{};      // [byte]: some token begins with it
+  std::vector<std::string> control_tails_;  // sorted: control texts without their first bytes
+  std::vector<std::string> texts_;
+  size_t max_control_size_ = 0;
+};
+
+}  // namespace baton
+
+#endif  // BATON_TEXT_SPECIAL_TOKENS_H_

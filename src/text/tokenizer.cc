@@ -1,0 +1,242 @@
+#include "src/text/tokenizer.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+
+#include "src/base/log.h"
+#include "src/text/bpe_encoder.h"
+#include "src/text/byte_letters.h"
+#include "src/text/pre_tokenizer.h"
+#include "src/text/utf8.h"
+
+namespace baton {
+namespace {
+
+// The longest in use has 256 bytes; a file's are limited so that an error message can quote one.
+constexpr size_t kMaxTokenBytes = 4096;
+
+// Control tokens that end a turn or a text whatever the file's eos_token_id says (the list that
+// llama.cpp's llama-vocab.cpp keeps).
+constexpr std::array<std::string_view, 18> kEogTexts = {
+    "<|eot_id|>",    "<|im_end|>",      "<|end|>",         "<|return|>",
+    "<|call|>",      "<|flush|>",       "<|calls|>",       "<end_of_turn>",
+    "<|endoftext|>", "<|eom_id|>",      "<EOT>",           "_<EOT>",
+    "[EOT]",         "[EOS]",           "<|end_of_text|>", "<end_of_utterance>",
+    "<turn|>",       "<|tool_response>"};
+
+bool IsEogText(std::string_view text) {
+  return std::find(kEogTexts.begin(), kEogTexts.end(), text) != kEogTexts.end();
+}
+
+bool IsSpecialType(TokenType type) {
+  return type == TokenType::kControl || type == TokenType::kUnknown;
+}
+
+Status CheckCounts(const TokenizerSpec& spec) {
+  const size_t num_tokens = spec.tokens.size();
+  if (num_tokens == 0 || num_tokens > kMaxVocabSize) {
+    return InvalidArgument("tokenizer.ggml.tokens has {} entries, outside [1, {}]", num_tokens,
+                           kMaxVocabSize);
+  }
+  if (!spec.token_types.empty() && spec.token_types.size() != num_tokens) {
+    return InvalidArgument("tokenizer.ggml.token_type has {} entries for {} tokens",
+                           spec.token_types.size(), num_tokens);
+  }
+  if (!spec.scores.empty() && spec.scores.size() != num_tokens) {
+    return InvalidArgument("tokenizer.ggml.scores has {} entries for {} tokens", spec.scores.size(),
+                           num_tokens);
+  }
+  if (spec.merges.size() > kMaxMerges) {
+    return InvalidArgument("tokenizer.ggml.merges has {} entries, more than {}", spec.merges.size(),
+                           kMaxMerges);
+  }
+  return OkStatus();
+}
+
+Status CheckTokens(const TokenizerSpec& spec) {
+  absl::flat_hash_map<std::string_view, size_t> first;
+  first.reserve(spec.tokens.size());
+  for (size_t id = 0; id < spec.tokens.size(); ++id) {
+    const std::string& token = spec.tokens[id];
+    if (token.size() > kMaxTokenBytes) {
+      return InvalidArgument("tokenizer.ggml.tokens[{}] has {} bytes, more than {}", id,
+                             token.size(), kMaxTokenBytes);
+    }
+    if (ValidUtf8Prefix(token) != token.size()) {
+      return InvalidArgument("tokenizer.ggml.tokens[{}] is not UTF-8", id);
+    }
+    // Converters leave some unused entries empty.
+    if (token.empty()) continue;
+    const auto [entry, inserted] = first.emplace(token, id);
+    if (!inserted) {
+      return InvalidArgument("tokenizer.ggml.tokens[{}] and [{}] are both \"{}\"", entry->second,
+                             id, token);
+    }
+  }
+  return OkStatus();
+}
+
+// The type of each token. A user-defined token whose text ends a turn is a control token: some
+// converters mark it wrongly, and users could then end the model's turn.
+StatusOr<std::vector<TokenType>> ReadTypes(const TokenizerSpec& spec) {
+  std::vector<TokenType> types(spec.tokens.size(), TokenType::kNormal);
+  for (size_t id = 0; id < spec.token_types.size(); ++id) {
+    const int32_t type = spec.token_types[id];
+    if (type < 0 || type > static_cast<int32_t>(TokenType::kByte)) {
+      return InvalidArgument("tokenizer.ggml.token_type[{}] is {}, outside [0, 6]", id, type);
+    }
+    // 0 is "undefined": nothing is known against it.
+    if (type != 0) types[id] = static_cast<TokenType>(type);
+    if (types[id] == TokenType::kUserDefined && IsEogText(spec.tokens[id])) {
+      BATON_LOG_WARN("token {} \"{}\" is marked user-defined; it is taken as a control token", id,
+                     spec.tokens[id]);
+      types[id] = TokenType::kControl;
+    }
+    if (spec.tokens[id].empty()) types[id] = TokenType::kUnused;
+  }
+  return types;
+}
+
+StatusOr<std::optional<TokenId>> CheckedId(const std::optional<uint32_t>& id, const char* key,
+                                           size_t vocab_size) {
+  if (!id) return std::optional<TokenId>();
+  if (*id >= vocab_size) {
+    return InvalidArgument("tokenizer.ggml.{} is {}, but there are {} tokens", key, *id,
+                           vocab_size);
+  }
+  return std::optional<TokenId>(static_cast<TokenId>(*id));
+}
+
+}  // namespace
+
+StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Create(const TokenizerSpec& spec) {
+  if (spec.model != "gpt2") {
+    return Unimplemented(
+        "tokenizer.ggml.model \"{}\" is not supported; this build has \"gpt2\" (byte-level BPE)",
+        spec.model);
+  }
+  BATON_ASSIGN_OR_RETURN(const PreTokenizer pre_tokenizer, FindPreTokenizer(spec.pre));
+  BATON_RETURN_IF_ERROR(CheckCounts(spec));
+  BATON_RETURN_IF_ERROR(CheckTokens(spec));
+  BATON_ASSIGN_OR_RETURN(const std::vector<TokenType> types, ReadTypes(spec));
+  auto tokenizer = std::unique_ptr<Tokenizer>(new Tokenizer);
+  BATON_RETURN_IF_ERROR(tokenizer->SetVocabulary(spec, types));
+  BATON_RETURN_IF_ERROR(tokenizer->SetSpecialIds(spec, types, pre_tokenizer.default_add_bos));
+  BATON_ASSIGN_OR_RETURN(tokenizer->encoder_, CreateBpeEncoder(spec, types, pre_tokenizer));
+  tokenizer->tokenizer_id_ = TokenizerSpecId(spec);
+  return tokenizer;
+}
+
+Status Tokenizer::SetVocabulary(const TokenizerSpec& spec, std::span<const TokenType> types) {
+  flags_.resize(spec.tokens.size());
+  ends_.reserve(spec.tokens.size());
+  for (size_t id = 0; id < spec.tokens.size(); ++id) {
+    const std::string& token = spec.tokens[id];
+    flags_[id].special = IsSpecialType(types[id]);
+    const bool is_literal = flags_[id].special || types[id] == TokenType::kUserDefined;
+    if (is_literal && !token.empty()) {
+      special_tokens_.Add(token, static_cast<TokenId>(id), types[id] == TokenType::kUserDefined);
+    }
+    // A token with a character outside the alphabet stands for itself.
+    std::optional<std::string> bytes;
+    if (!is_literal) bytes = BytesOfLetters(token);
+    AppendToken(bytes ? *bytes : token);
+  }
+  special_tokens_.Seal();
+  return OkStatus();
+}
+
+void Tokenizer::AppendToken(std::string_view bytes) {
+  bytes_.append(bytes);
+  ends_.push_back(static_cast<uint32_t>(bytes_.size()));
+}
+
+Status Tokenizer::SetSpecialIds(const TokenizerSpec& spec, std::span<const TokenType> types,
+                                bool default_add_bos) {
+  const size_t size = vocab_size();
+  BATON_ASSIGN_OR_RETURN(bos_id_, CheckedId(spec.bos_id, "bos_token_id", size));
+  BATON_ASSIGN_OR_RETURN(eos_id_, CheckedId(spec.eos_id, "eos_token_id", size));
+  BATON_ASSIGN_OR_RETURN(pad_id_, CheckedId(spec.pad_id, "padding_token_id", size));
+  BATON_ASSIGN_OR_RETURN(const auto eot, CheckedId(spec.eot_id, "eot_token_id", size));
+  BATON_ASSIGN_OR_RETURN(const auto eom, CheckedId(spec.eom_id, "eom_token_id", size));
+  BATON_RETURN_IF_ERROR(CheckedId(spec.unk_id, "unknown_token_id", size).status());
+  add_bos_ = spec.add_bos.value_or(default_add_bos && bos_id_.has_value());
+  add_eos_ = spec.add_eos.value_or(false);
+  if (add_bos_ && !bos_id_) {
+    return InvalidArgument("tokenizer.ggml.add_bos_token is set, but there is no bos_token_id");
+  }
+  if (add_eos_ && !eos_id_) {
+    return InvalidArgument("tokenizer.ggml.add_eos_token is set, but there is no eos_token_id");
+  }
+
+  bool has_return = false;
+  bool has_call = false;
+  for (size_t id = 0; id < size; ++id) {
+    if (types[id] != TokenType::kControl) continue;
+    flags_[id].eog = IsEogText(spec.tokens[id]);
+    has_return |= spec.tokens[id] == "<|return|>";
+    has_call |= spec.tokens[id] == "<|call|>";
+  }
+  // In the harmony format <|end|> ends one message of several in a turn.
+  for (size_t id = 0; has_return && has_call && id < size; ++id) {
+    if (spec.tokens[id] == "<|end|>") flags_[id].eog = false;
+  }
+  for (const std::optional<TokenId>& id : {eos_id_, eot, eom}) {
+    if (id) flags_[*id].eog = true;
+  }
+  for (size_t id = 0; id < size; ++id) {
+    if (flags_[id].eog) eog_ids_.push_back(static_cast<TokenId>(id));
+  }
+  return OkStatus();
+}
+
+StatusOr<std::vector<TokenId>> Tokenizer::Encode(std::string_view text,
+                                                 const EncodeOptions& options) const {
+  if (text.size() > kMaxEncodeBytes) {
+    return InvalidArgument("the text has {} bytes, more than {}", text.size(), kMaxEncodeBytes);
+  }
+  if (const size_t valid = ValidUtf8Prefix(text); valid != text.size()) {
+    return InvalidArgument("the text is not UTF-8 at byte {}", valid);
+  }
+  const SpecialScope scope =
+      options.parse_special ? SpecialScope::kAll : SpecialScope::kUserDefined;
+  std::vector<TokenId> ids;
+  if (options.add_special && add_bos_) ids.push_back(*bos_id_);
+  size_t done = 0;
+  while (done < text.size()) {
+    const std::optional<SpecialMatch> match = special_tokens_.FindNext(text, done, scope);
+    const size_t piece_end = match ? match->begin : text.size();
+    if (piece_end > done) {
+      BATON_RETURN_IF_ERROR(encoder_->Encode(text.substr(done, piece_end - done), &ids));
+    }
+    if (match) ids.push_back(match->id);
+    done = match ? match->end : text.size();
+  }
+  if (options.add_special && add_eos_) ids.push_back(*eos_id_);
+  return ids;
+}
+
+std::string_view Tokenizer::TokenBytes(TokenId id) const {
+  if (!IsValid(id)) return {};
+  const size_t begin = id == 0 ? 0 : ends_[id - 1];
+  return std::string_view(bytes_).substr(begin, ends_[id] - begin);
+}
+
+StatusOr<std::string> Tokenizer::Decode(std::span<const TokenId> tokens, bool skip_special) const {
+  std::string text;
+  Utf8Stream stream;
+  for (const TokenId id : tokens) {
+    if (!IsValid(id)) {
+      return InvalidArgument("token {} is outside the vocabulary of {}", id, vocab_size());
+    }
+    if (skip_special && IsSpecial(id)) continue;
+    stream.Push(TokenBytes(id), &text);
+  }
+  stream.Finish(&text);
+  return text;
+}
+
+}  // namespace baton

@@ -1,0 +1,110 @@
+// Text to token ids and back, as the model was trained. Immutable after Create: every const call
+// may run on several threads at once.
+//
+// 1. User text never yields control or unknown tokens: they are not in the vocabulary that text is
+//    merged in. Only parse_special, add_special and templates (chat_encoder.h) give them.
+// 2. User-defined tokens are cut out of any text; at one place the longest wins, and the first
+// place
+//    wins over later ones.
+// 3. Bytes without a token (SmolLM2 lacks eight control characters' and planes' bytes) yield
+// nothing,
+//    as in the models' own tokenizers. Otherwise Decode(Encode(text)) == text.
+#ifndef BATON_TEXT_TOKENIZER_H_
+#define BATON_TEXT_TOKENIZER_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "src/base/ids.h"
+#include "src/base/status.h"
+#include "src/text/piece_encoder.h"
+#include "src/text/special_tokens.h"
+#include "src/text/tokenizer_spec.h"
+
+namespace baton {
+
+// A longer text is refused: far above any context, far below what the split rules' engine could not
+// finish (it gives up after 10 million backtracking steps in one piece).
+inline constexpr size_t kMaxEncodeBytes = size_t{4} << 20;
+
+// What a text may turn into.
+struct EncodeOptions {
+  bool add_special = false;    // bos before and eos after, as the model file asks
+  bool parse_special = false;  // control tokens spelled in the text become those tokens
+};
+
+// The vocabulary of one model.
+class Tokenizer {
+ public:
+  // Checks the whole spec and builds from it (0.1 s per 50,000 merges). InvalidArgument for a spec
+  // that contradicts itself, Unimplemented for a kind of tokenizer that is not built in; the
+  // message names the metadata key and the value.
+  static StatusOr<std::unique_ptr<Tokenizer>> Create(const TokenizerSpec& spec);
+
+  // InvalidArgument for text that is not UTF-8 or above kMaxEncodeBytes.
+  StatusOr<std::vector<TokenId>> Encode(std::string_view text,
+                                        const EncodeOptions& options = {}) const;
+
+  // The text of `tokens`: their bytes joined, broken UTF-8 as U+FFFD. skip_special leaves control
+  // and unknown tokens out. InvalidArgument names the first id outside the vocabulary.
+  StatusOr<std::string> Decode(std::span<const TokenId> tokens, bool skip_special) const;
+
+  // The bytes that a token stands for, not necessarily whole characters; control tokens give their
+  // name. Empty for ids outside the vocabulary. Valid as long as the tokenizer.
+  std::string_view TokenBytes(TokenId id) const;
+
+  bool IsValid(TokenId id) const { return id >= 0 && static_cast<size_t>(id) < flags_.size(); }
+  // Control or unknown; false for ids outside the vocabulary.
+  bool IsSpecial(TokenId id) const { return IsValid(id) && flags_[id].special; }
+  // Ends a generation; false for ids outside the vocabulary.
+  bool IsEog(TokenId id) const { return IsValid(id) && flags_[id].eog; }
+  // All tokens that end a generation, ascending.
+  std::span<const TokenId> eog_ids() const { return eog_ids_; }
+
+  size_t vocab_size() const { return flags_.size(); }
+  // TokenizerSpecId of the spec it was built from.
+  uint64_t tokenizer_id() const { return tokenizer_id_; }
+  std::optional<TokenId> bos_id() const { return bos_id_; }
+  std::optional<TokenId> eos_id() const { return eos_id_; }
+  std::optional<TokenId> pad_id() const { return pad_id_; }
+  // Whether texts with specials begin with bos / end with eos.
+  bool add_bos() const { return add_bos_; }
+  bool add_eos() const { return add_eos_; }
+  const SpecialTokens& special_tokens() const { return special_tokens_; }
+
+ private:
+  // What Encode, Decode and the samplers ask about one token.
+  struct Flags {
+    bool special = false;
+    bool eog = false;
+  };
+
+  Tokenizer() = default;
+  Status SetVocabulary(const TokenizerSpec& spec, std::span<const TokenType> types);
+  Status SetSpecialIds(const TokenizerSpec& spec, std::span<const TokenType> types,
+                       bool default_add_bos);
+  void AppendToken(std::string_view bytes);
+
+  std::string bytes_;           // all tokens' bytes, joined
+  std::vector<uint32_t> ends_;  // [vocab_size] end of each in bytes_
+  std::vector<Flags> flags_;    // [vocab_size]
+  std::vector<TokenId> eog_ids_;
+  std::optional<TokenId> bos_id_;
+  std::optional<TokenId> eos_id_;
+  std::optional<TokenId> pad_id_;
+  bool add_bos_ = false;
+  bool add_eos_ = false;
+  uint64_t tokenizer_id_ = 0;
+  SpecialTokens special_tokens_;
+  std::unique_ptr<PieceEncoder> encoder_;
+};
+
+}  // namespace baton
+
+#endif  // BATON_TEXT_TOKENIZER_H_

@@ -1,0 +1,257 @@
+#include "src/text/tokenizer_spec.h"
+
+#include <cstring>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+
+#include "src/base/xxh3.h"
+
+// The serialised form: "BTOK", a version byte, then the fields in the order of Fields() below.
+// Integers are LEB128, strings a length and bytes, optionals a presence byte. Token types are runs
+// of (value, count). A merge is (left id + 1, right id + 1), 5 bytes where the text has 8; one
+// whose parts are not tokens is a 0 and the text.
+
+namespace baton {
+namespace {
+
+constexpr std::string_view kMagic = "BTOK";
+constexpr uint8_t kVersion = 1;
+
+using TokenIndex = absl::flat_hash_map<std::string_view, uint32_t>;
+
+TokenIndex IndexTokens(const std::vector<std::string>& tokens) {
+  TokenIndex index;
+  index.reserve(tokens.size());
+  for (size_t i = 0; i < tokens.size(); ++i) index.emplace(tokens[i], static_cast<uint32_t>(i));
+  return index;
+}
+
+// Appends the fields of a spec to a string.
+class SpecWriter {
+ public:
+  void Varint(uint64_t value) {
+    for (; value >= 0x80; value >>= 7) out_.push_back(static_cast<char>(value | 0x80));
+    out_.push_back(static_cast<char>(value));
+  }
+
+  void Text(std::string_view text) {
+    Varint(text.size());
+    out_.append(text);
+  }
+
+  void Bytes(const void* data, size_t size) { out_.append(static_cast<const char*>(data), size); }
+
+  void Optional(const std::optional<uint32_t>& value) {
+    Varint(value ? 1 : 0);
+    if (value) Varint(*value);
+  }
+
+  void Optional(const std::optional<bool>& value) { Varint(value ? (*value ? 2 : 1) : 0); }
+
+  void Types(const std::vector<int32_t>& types) {
+    Varint(types.size());
+    for (size_t i = 0; i < types.size();) {
+      size_t end = i + 1;
+      while (end < types.size() && types[end] == types[i]) ++end;
+      Varint(static_cast<uint32_t>(types[i]));
+      Varint(end - i);
+      i = end;
+    }
+  }
+
+  void Merge(std::string_view merge, const TokenIndex& index) {
+    const size_t space = merge.find(' ', 1);
+    if (space != std::string_view::npos) {
+      const auto left = index.find(merge.substr(0, space));
+      const auto right = index.find(merge.substr(space + 1));
+      if (left != index.end() && right != index.end()) {
+        Varint(uint64_t{left->second} + 1);
+        Varint(uint64_t{right->second} + 1);
+        return;
+      }
+    }
+    Varint(0);
+    Text(merge);
+  }
+
+  std::string Take() { return std::move(out_); }
+
+ private:
+  std::string out_;
+};
+
+// Reads fields from untrusted bytes. The first failure sticks; later reads then return empty values
+// and take no memory.
+class SpecReader {
+ public:
+  explicit SpecReader(std::string_view bytes) : bytes_(bytes) {}
+
+  uint64_t Varint() {
+    uint64_t value = 0;
+    for (int shift = 0; shift < 64; shift += 7) {
+      if (pos_ >= bytes_.size()) return Fail("ends early");
+      const uint8_t byte = static_cast<uint8_t>(bytes_[pos_++]);
+      if (shift == 63 && byte > 1) return Fail("has a number above 64 bits");
+      value |= uint64_t{byte & 0x7fu} << shift;
+      if (byte < 0x80) return value;
+    }
+    return Fail("has a number above 64 bits");
+  }
+
+  uint64_t VarintUpTo(uint64_t limit, const char* what) {
+    const uint64_t value = Varint();
+    if (value > limit) return Fail(what);
+    return value;
+  }
+
+  std::string_view Bytes(uint64_t size) {
+    if (size > bytes_.size() - pos_) {
+      Fail("ends early");
+      return {};
+    }
+    const std::string_view view = bytes_.substr(pos_, size);
+    pos_ += size;
+    return view;
+  }
+
+  std::string Text() { return Counted(Bytes(Varint())); }
+
+  std::optional<uint32_t> OptionalId() {
+    if (VarintUpTo(1, "has a bad presence byte") == 0) return std::nullopt;
+    return static_cast<uint32_t>(VarintUpTo(UINT32_MAX, "has an id above 32 bits"));
+  }
+
+  std::optional<bool> OptionalBool() {
+    const uint64_t value = VarintUpTo(2, "has a bad flag");
+    if (value == 0) return std::nullopt;
+    return value == 2;
+  }
+
+  std::vector<int32_t> Types() {
+    const uint64_t count = VarintUpTo(kMaxVocabSize, "has too many token types");
+    std::vector<int32_t> types;
+    while (ok() && types.size() < count) {
+      const uint64_t type = VarintUpTo(UINT32_MAX, "has a token type above 32 bits");
+      const uint64_t run = VarintUpTo(count - types.size(), "has a run of types that is too long");
+      if (run == 0) Fail("has an empty run of types");
+      types.insert(types.end(), run, static_cast<int32_t>(static_cast<uint32_t>(type)));
+    }
+    return types;
+  }
+
+  std::string Merge(const std::vector<std::string>& tokens) {
+    const uint64_t left = VarintUpTo(tokens.size(), "has a merge of an unknown token");
+    if (left == 0) return Text();
+    const uint64_t right = VarintUpTo(tokens.size(), "has a merge of an unknown token");
+    if (right == 0) Fail("has a merge of an unknown token");
+    if (!ok()) return {};
+    const std::string& a = tokens[left - 1];
+    const std::string& b = tokens[right - 1];
+    if (!Take(a.size() + 1 + b.size())) return {};
+    return a + ' ' + b;
+  }
+
+  // A copy of `text`, counted against kMaxSpecTextBytes.
+  std::string Counted(std::string_view text) {
+    if (!Take(text.size())) return {};
+    return std::string(text);
+  }
+
+  uint64_t Fail(const char* why) {
+    if (status_.ok()) status_ = InvalidArgument("tokenizer spec {} at byte {}", why, pos_);
+    pos_ = bytes_.size();
+    return 0;
+  }
+
+  bool ok() const { return status_.ok(); }
+  const Status& status() const { return status_; }
+  size_t remaining() const { return bytes_.size() - pos_; }
+
+ private:
+  bool Take(size_t size) {
+    if (size > text_budget_) Fail("has more text than allowed");
+    if (!ok()) return false;
+    text_budget_ -= size;
+    return true;
+  }
+
+  std::string_view bytes_;
+  size_t pos_ = 0;
+  size_t text_budget_ = kMaxSpecTextBytes;
+  Status status_;
+};
+
+void ReadVocabulary(SpecReader& in, TokenizerSpec& spec) {
+  const uint64_t num_tokens = in.VarintUpTo(kMaxVocabSize, "has too many tokens");
+  for (uint64_t i = 0; in.ok() && i < num_tokens; ++i) spec.tokens.push_back(in.Text());
+  const uint64_t num_scores = in.VarintUpTo(kMaxVocabSize, "has too many scores");
+  const std::string_view scores = in.Bytes(num_scores * sizeof(float));
+  if (in.ok() && num_scores > 0) {
+    spec.scores.resize(num_scores);
+    std::memcpy(spec.scores.data(), scores.data(), scores.size());
+  }
+  spec.token_types = in.Types();
+  const uint64_t num_merges = in.VarintUpTo(kMaxMerges, "has too many merges");
+  for (uint64_t i = 0; in.ok() && i < num_merges; ++i) spec.merges.push_back(in.Merge(spec.tokens));
+}
+
+}  // namespace
+
+std::string TokenizerSpec::Serialize() const {
+  SpecWriter out;
+  out.Bytes(kMagic.data(), kMagic.size());
+  out.Varint(kVersion);
+  out.Text(model);
+  out.Text(pre);
+  out.Varint(tokens.size());
+  for (const std::string& token : tokens) out.Text(token);
+  out.Varint(scores.size());
+  out.Bytes(scores.data(), scores.size() * sizeof(float));
+  out.Types(token_types);
+  out.Varint(merges.size());
+  const TokenIndex index = IndexTokens(tokens);
+  for (const std::string& merge : merges) out.Merge(merge, index);
+  for (const auto* id : {&bos_id, &eos_id, &eot_id, &eom_id, &unk_id, &pad_id}) out.Optional(*id);
+  for (const auto* flag : {&add_bos, &add_eos, &add_space_prefix}) out.Optional(*flag);
+  out.Text(chat_template);
+  out.Varint(named_templates.size());
+  for (const NamedChatTemplate& named : named_templates) {
+    out.Text(named.name);
+    out.Text(named.source);
+  }
+  return out.Take();
+}
+
+StatusOr<TokenizerSpec> TokenizerSpec::Parse(std::string_view bytes) {
+  SpecReader in(bytes);
+  if (in.Bytes(kMagic.size()) != kMagic) in.Fail("does not start with BTOK");
+  const uint64_t version = in.Varint();
+  if (in.ok() && version != kVersion) {
+    return InvalidArgument("tokenizer spec has version {}, this build reads {}", version, kVersion);
+  }
+  TokenizerSpec spec;
+  spec.model = in.Text();
+  spec.pre = in.Text();
+  ReadVocabulary(in, spec);
+  for (auto* id :
+       {&spec.bos_id, &spec.eos_id, &spec.eot_id, &spec.eom_id, &spec.unk_id, &spec.pad_id}) {
+    *id = in.OptionalId();
+  }
+  for (auto* flag : {&spec.add_bos, &spec.add_eos, &spec.add_space_prefix}) {
+    *flag = in.OptionalBool();
+  }
+  spec.chat_template = in.Text();
+  const uint64_t num_named = in.VarintUpTo(1024, "has too many named templates");
+  for (uint64_t i = 0; in.ok() && i < num_named; ++i) {
+    std::string name = in.Text();
+    spec.named_templates.push_back({std::move(name), in.Text()});
+  }
+  if (in.ok() && in.remaining() > 0) in.Fail("goes on after its end");
+  if (!in.ok()) return in.status();
+  return spec;
+}
+
+uint64_t TokenizerSpecId(const TokenizerSpec& spec) { return Xxh3Hash64(spec.Serialize()); }
+
+}  // namespace baton

@@ -1,0 +1,78 @@
+// What a tokenizer is made of, as a model file's metadata tells it. Plain data: the model reader
+// fills it, workers send it to the router as bytes, Tokenizer::Create checks it and builds from it.
+// Any thread.
+#ifndef BATON_TEXT_TOKENIZER_SPEC_H_
+#define BATON_TEXT_TOKENIZER_SPEC_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "src/base/status.h"
+
+namespace baton {
+
+// Kinds of vocabulary entries, with the numbers of tokenizer.ggml.token_type.
+enum class TokenType : int32_t {
+  kNormal = 1,
+  kUnknown = 2,      // stands for what cannot be encoded
+  kControl = 3,      // from templates only, never from user text
+  kUserDefined = 4,  // cut out of any text before it is split
+  kUnused = 5,
+  kByte = 6,
+};
+
+// A chat template under a name of its own, e.g. "tool_use".
+struct NamedChatTemplate {
+  std::string name;
+  std::string source;
+  friend bool operator==(const NamedChatTemplate&, const NamedChatTemplate&) = default;
+};
+
+// The tokenizer.* metadata of one model, unchecked. Absent optional keys are nullopt or empty.
+struct TokenizerSpec {
+  std::string model;                 // tokenizer.ggml.model: "gpt2" (byte-level BPE), "llama" ...
+  std::string pre;                   // tokenizer.ggml.pre: names the split rule
+  std::vector<std::string> tokens;   // [vocab_size], id = position; UTF-8
+  std::vector<float> scores;         // [vocab_size] or empty
+  std::vector<int32_t> token_types;  // [vocab_size] or empty = all normal; values of TokenType
+  std::vector<std::string> merges;   // "left right", rank = position
+  std::optional<uint32_t> bos_id;    // begin of text
+  std::optional<uint32_t> eos_id;    // end of text
+  std::optional<uint32_t> eot_id;    // end of turn
+  std::optional<uint32_t> eom_id;    // end of message
+  std::optional<uint32_t> unk_id;    // unknown
+  std::optional<uint32_t> pad_id;    // padding
+  std::optional<bool> add_bos;       // put bos before a text encoded with specials
+  std::optional<bool> add_eos;       // put eos after it
+  std::optional<bool> add_space_prefix;
+  std::string chat_template;  // tokenizer.chat_template, Jinja; empty = none
+  std::vector<NamedChatTemplate> named_templates;
+
+  // A compact, versioned form (SmolLM2: 0.6 MiB): the same spec gives the same bytes everywhere.
+  std::string Serialize() const;
+
+  // Inverse of Serialize for bytes from a peer: Parse(Serialize()) equals the spec, also when the
+  // spec itself is not usable. InvalidArgument, naming the byte position, for anything else and for
+  // specs above the limits below; never holds more than kMaxSpecTextBytes of text.
+  static StatusOr<TokenizerSpec> Parse(std::string_view bytes);
+
+  friend bool operator==(const TokenizerSpec&, const TokenizerSpec&) = default;
+};
+
+// Four times the largest vocabularies in use (262,144 entries; 280,147 merges).
+inline constexpr size_t kMaxVocabSize = size_t{1} << 20;
+inline constexpr size_t kMaxMerges = size_t{1} << 21;
+// All strings of a spec together; the largest in use have about 8 MiB.
+inline constexpr size_t kMaxSpecTextBytes = size_t{64} << 20;
+
+// XXH3-64 of Serialize(): equal for equal specs, whatever the process or machine. Part of
+// numerics_id, so it covers the templates too.
+uint64_t TokenizerSpecId(const TokenizerSpec& spec);
+
+}  // namespace baton
+
+#endif  // BATON_TEXT_TOKENIZER_SPEC_H_

@@ -1,0 +1,42 @@
+// UTF-8 in pieces: validation, and the lossy decoding that an incremental detokenizer needs. Pure
+// except where a class says so; any thread.
+#ifndef BATON_TEXT_UTF8_H_
+#define BATON_TEXT_UTF8_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace baton {
+
+// Length of the longest prefix of `text` that is whole valid UTF-8 (RFC 3629: no surrogates, no
+// overlong forms); text.size() when all of it is.
+size_t ValidUtf8Prefix(std::string_view text);
+
+// Decodes bytes that arrive in pieces of any size. One thread at a time.
+// 1. What Push and Finish return, joined, is valid UTF-8 and does not depend on the pieces.
+// 2. Each maximal part of a broken sequence becomes one U+FFFD (Unicode 15, section 3.9, table 3-8;
+//    what Python's and Rust's lossy decoders do).
+// 3. At most 3 bytes are held back; cost is linear in the bytes pushed.
+class Utf8Stream {
+ public:
+  // Appends to `out` every character that `bytes` completes.
+  void Push(std::string_view bytes, std::string* out);
+  // Appends U+FFFD if a sequence was left unfinished, and starts over.
+  void Finish(std::string* out);
+
+ private:
+  void PushByte(uint8_t byte, std::string* out);
+  void Start(uint8_t byte, std::string* out);
+
+  uint8_t held_[4] = {};
+  uint8_t num_held_ = 0;
+  uint8_t num_missing_ = 0;  // continuation bytes still to come
+  uint8_t next_min_ = 0x80;  // range of the next one: the second byte's is narrower
+  uint8_t next_max_ = 0xbf;
+};
+
+}  // namespace baton
+
+#endif  // BATON_TEXT_UTF8_H_

@@ -1,0 +1,84 @@
+// Compares the emulation of AVX-512 that the kernel tests run on with SIMDe's, an independent one, for
+// every intrinsic that SIMDe has and whose result the bodies depend on.
+#define BATON_AVX512_EMULATION_NAMES_ONLY
+#include "tests/kernels/avx512_emulation.h"
+// After the emulation, whose names it must not see.
+#include "simde/x86/avx512.h"
+
+#include <random>
+
+#include "gtest/gtest.h"
+
+namespace baton {
+namespace {
+
+using emulation::F512;
+using emulation::I512;
+
+simde__m512i ToSimde(I512 a) { return simde_mm512_loadu_si512(&a); }
+simde__m512 ToSimde(F512 a) { return simde_mm512_loadu_ps(&a); }
+I512 FromSimde(simde__m512i a) {
+  I512 out;
+  simde_mm512_storeu_si512(&out, a);
+  return out;
+}
+F512 FromSimde(simde__m512 a) {
+  F512 out;
+  simde_mm512_storeu_ps(&out, a);
+  return out;
+}
+template <typename Register>
+bool Same(Register a, Register b) {
+  return std::memcmp(&a, &b, sizeof(a)) == 0;
+}
+
+class EmulationTest : public ::testing::Test {
+ protected:
+  I512 RandomInts() {
+    return emulation::EachInt([&](int) { return static_cast<int32_t>(engine_()); });
+  }
+  F512 RandomFloats() {
+    return emulation::EachFloat(
+        [&](int) { return static_cast<float>(static_cast<int32_t>(engine_())) * 0x1p-24f; });
+  }
+  std::mt19937 engine_{42};
+};
+
+TEST_F(EmulationTest, IntegersEqualSimde) {
+  for (int round = 0; round < 1000; ++round) {
+    const I512 a = RandomInts();
+    const I512 b = RandomInts();
+    const I512 c = RandomInts();
+    EXPECT_TRUE(Same(emulation::dpwssd_epi32(a, b, c),
+                     FromSimde(simde_mm512_dpwssd_epi32(ToSimde(a), ToSimde(b), ToSimde(c)))));
+    EXPECT_TRUE(Same(emulation::add_epi32(a, b),
+                     FromSimde(simde_mm512_add_epi32(ToSimde(a), ToSimde(b)))));
+    EXPECT_TRUE(Same(emulation::max_epi32(a, b),
+                     FromSimde(simde_mm512_max_epi32(ToSimde(a), ToSimde(b)))));
+    EXPECT_TRUE(Same(emulation::sub_epi16(a, b),
+                     FromSimde(simde_mm512_sub_epi16(ToSimde(a), ToSimde(b)))));
+    EXPECT_TRUE(Same(emulation::srli_epi16(a, 4), FromSimde(simde_mm512_srli_epi16(ToSimde(a), 4))));
+    EXPECT_TRUE(Same(emulation::srai_epi16(a, 8), FromSimde(simde_mm512_srai_epi16(ToSimde(a), 8))));
+    EXPECT_TRUE(Same(emulation::slli_epi16(a, 8), FromSimde(simde_mm512_slli_epi16(ToSimde(a), 8))));
+    EXPECT_TRUE(Same(emulation::slli_epi32(a, 16),
+                     FromSimde(simde_mm512_slli_epi32(ToSimde(a), 16))));
+  }
+}
+
+TEST_F(EmulationTest, FloatsEqualSimde) {
+  for (int round = 0; round < 1000; ++round) {
+    const F512 a = RandomFloats();
+    const F512 b = RandomFloats();
+    const auto mask = static_cast<uint16_t>(RandomInts().v[0]);
+    EXPECT_TRUE(Same(emulation::max_ps(a, b), FromSimde(simde_mm512_max_ps(ToSimde(a), ToSimde(b)))));
+    EXPECT_TRUE(Same(emulation::min_ps(a, b), FromSimde(simde_mm512_min_ps(ToSimde(a), ToSimde(b)))));
+    EXPECT_TRUE(Same(emulation::div_ps(a, b), FromSimde(simde_mm512_div_ps(ToSimde(a), ToSimde(b)))));
+    EXPECT_TRUE(Same(emulation::mask_mov_ps(a, mask, b),
+                     FromSimde(simde_mm512_mask_mov_ps(ToSimde(a), mask, ToSimde(b)))));
+    EXPECT_EQ(emulation::cmp_ps_mask(a, b, _CMP_LT_OQ),
+              simde_mm512_cmp_ps_mask(ToSimde(a), ToSimde(b), SIMDE_CMP_LT_OQ));
+  }
+}
+
+}  // namespace
+}  // namespace baton

@@ -1,0 +1,139 @@
+#include "src/text/tokenizer_spec.h"
+
+#include <chrono>
+#include <string>
+#include <string_view>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+#include "tests/text/test_spec.h"
+
+namespace baton {
+namespace {
+
+using ::testing::HasSubstr;
+
+TokenizerSpec FullSpec() {
+  TokenizerSpec spec = ByteSpec();
+  spec.scores.assign(spec.tokens.size(), -1.5f);
+  spec.scores[3] = 1e30f;
+  spec.token_types[7] = 3;
+  spec.token_types[8] = -77;
+  // Unusable merges survive too: what is wrong with a spec is Create's to say.
+  spec.merges = {"a b", "zz zz", "nospace", "", " ", "a b", "a  b"};
+  spec.bos_id = 1;
+  spec.eos_id = 0xffffffff;
+  spec.eot_id = 3;
+  spec.unk_id = 0;
+  spec.add_bos = true;
+  spec.add_space_prefix = false;
+  spec.chat_template = "{{ messages }}";
+  spec.named_templates = {{"tool_use", "x"}, {"", ""}};
+  return spec;
+}
+
+TEST(TokenizerSpecTest, ParseGivesBackWhatWasSerialized) {
+  for (const TokenizerSpec& spec : {TokenizerSpec(), ByteSpec(), FullSpec(), DemoSpec()}) {
+    const std::string bytes = spec.Serialize();
+    const auto parsed = TokenizerSpec::Parse(bytes);
+    ASSERT_TRUE(parsed.ok()) << parsed.status();
+    EXPECT_EQ(*parsed, spec);
+    EXPECT_EQ(parsed->Serialize(), bytes);
+  }
+}
+
+TEST(TokenizerSpecTest, DemoModelIsSmallOnTheWire) {
+  const size_t size = DemoSpec().Serialize().size();
+  EXPECT_LT(size, size_t{1} << 20);
+  EXPECT_GT(size, size_t{300} << 10);
+}
+
+TEST(TokenizerSpecTest, IdIsStableAndSeesEveryField) {
+  // Pinned: the id is compared between builds of different machines.
+  EXPECT_EQ(TokenizerSpecId(FullSpec()), TokenizerSpecId(FullSpec()));
+  const uint64_t base = TokenizerSpecId(ByteSpec());
+  std::vector<TokenizerSpec> changed(8, ByteSpec());
+  changed[0].tokens[5] += "x";
+  changed[1].merges.clear();
+  changed[2].token_types[0] = 3;
+  changed[3].pre = "qwen2";
+  changed[4].add_bos = false;
+  changed[5].eos_id = 0;
+  changed[6].chat_template = "x";
+  changed[7].scores.assign(changed[7].tokens.size(), 0.0f);
+  for (size_t i = 0; i < changed.size(); ++i) {
+    EXPECT_NE(TokenizerSpecId(changed[i]), base) << "change " << i;
+  }
+}
+
+TEST(TokenizerSpecTest, EveryTruncationIsRefused) {
+  const std::string bytes = FullSpec().Serialize();
+  for (size_t size = 0; size < bytes.size(); ++size) {
+    const auto parsed = TokenizerSpec::Parse(std::string_view(bytes).substr(0, size));
+    ASSERT_FALSE(parsed.ok()) << size;
+    EXPECT_EQ(parsed.status().code(), StatusCode::kInvalidArgument);
+  }
+  EXPECT_THAT(std::string(TokenizerSpec::Parse(bytes + "x").status().message()),
+              HasSubstr("goes on after its end"));
+}
+
+TEST(TokenizerSpecTest, OtherVersionsAreNamed) {
+  std::string bytes = ByteSpec().Serialize();
+  bytes[4] = 9;
+  EXPECT_THAT(std::string(TokenizerSpec::Parse(bytes).status().message()), HasSubstr("version 9"));
+}
+
+// What parses after random damage must serialise back to what it is, and nothing may crash.
+TEST(TokenizerSpecTest, DamagedBytesAreRefusedOrMeanWhatTheySay) {
+  TestRandom random(TestSeed());
+  const std::string bytes = FullSpec().Serialize();
+  size_t num_refused = 0;
+  for (int round = 0; round < 20000; ++round) {
+    std::string damaged = bytes;
+    for (size_t n = 1 + random.Below(4); n > 0; --n) {
+      damaged[random.Below(damaged.size())] = static_cast<char>(random.Below(256));
+    }
+    const auto parsed = TokenizerSpec::Parse(damaged);
+    if (!parsed.ok()) {
+      ++num_refused;
+      continue;
+    }
+    const std::string again = parsed->Serialize();
+    EXPECT_EQ(TokenizerSpec::Parse(again)->Serialize(), again);
+  }
+  EXPECT_GT(num_refused, 1000u);
+}
+
+// A few bytes must not ask for much memory: counts, runs and merges of long tokens are bounded.
+TEST(TokenizerSpecTest, AmplificationIsRefusedQuickly) {
+  const auto varint = [](uint64_t value) {
+    std::string out;
+    for (; value >= 0x80; value >>= 7) out.push_back(static_cast<char>(value | 0x80));
+    out.push_back(static_cast<char>(value));
+    return out;
+  };
+  const std::string head = std::string("BTOK\x01") + '\0' + '\0';
+  std::string long_merges = head + varint(1) + varint(1 << 20) + std::string(1 << 20, 'a') +
+                            varint(0) + varint(0) + varint(1 << 20);
+  for (int i = 0; i < (1 << 20); ++i) long_merges += "\x01\x01";
+  const std::string cases[] = {
+      head + varint(UINT64_MAX),
+      head + varint(kMaxVocabSize),
+      head + varint(0) + varint(kMaxVocabSize),
+      head + varint(0) + varint(0) + varint(kMaxVocabSize) + varint(1) + varint(UINT64_MAX),
+      head + varint(1) + varint(UINT64_MAX),
+      head + std::string(20, '\xff'),
+      long_merges,
+  };
+  for (const std::string& bytes : cases) {
+    const auto start = std::chrono::steady_clock::now();
+    EXPECT_FALSE(TokenizerSpec::Parse(bytes).ok());
+    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(5));
+  }
+  EXPECT_THAT(std::string(TokenizerSpec::Parse(long_merges).status().message()),
+              HasSubstr("more text than allowed"));
+}
+
+}  // namespace
+}  // namespace baton

@@ -1,0 +1,360 @@
+#include "src/text/tokenizer.h"
+
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+#include "src/text/pre_tokenizer.h"
+#include "src/text/utf8.h"
+#include "tests/text/test_spec.h"
+
+namespace baton {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+std::unique_ptr<Tokenizer> Make(const TokenizerSpec& spec) {
+  auto tokenizer = Tokenizer::Create(spec);
+  if (!tokenizer.ok()) {
+    ADD_FAILURE() << tokenizer.status();
+    std::abort();
+  }
+  return *std::move(tokenizer);
+}
+
+TEST(TokenizerTest, DemoModelIsWhatItsFileSays) {
+  const Tokenizer& tokenizer = DemoTokenizer();
+  EXPECT_EQ(tokenizer.vocab_size(), 49152u);
+  EXPECT_EQ(tokenizer.bos_id(), 1);
+  EXPECT_EQ(tokenizer.eos_id(), 2);
+  EXPECT_EQ(tokenizer.pad_id(), 2);
+  EXPECT_FALSE(tokenizer.add_bos());
+  EXPECT_THAT(std::vector<TokenId>(tokenizer.eog_ids().begin(), tokenizer.eog_ids().end()),
+              ElementsAre(0, 2));
+  EXPECT_TRUE(tokenizer.IsSpecial(1));
+  EXPECT_FALSE(tokenizer.IsEog(1));
+  EXPECT_FALSE(tokenizer.IsSpecial(17));
+  EXPECT_EQ(tokenizer.TokenBytes(2), "<|im_end|>");
+  EXPECT_EQ(tokenizer.tokenizer_id(), TokenizerSpecId(DemoSpec()));
+}
+
+TEST(TokenizerTest, IdsOutsideTheVocabularyAreHarmless) {
+  const Tokenizer& tokenizer = DemoTokenizer();
+  for (const TokenId id : {-1, 49152, INT32_MAX, INT32_MIN}) {
+    EXPECT_FALSE(tokenizer.IsValid(id));
+    EXPECT_FALSE(tokenizer.IsSpecial(id));
+    EXPECT_FALSE(tokenizer.IsEog(id));
+    EXPECT_EQ(tokenizer.TokenBytes(id), "");
+    const std::vector<TokenId> ids = {5, id};
+    EXPECT_THAT(std::string(tokenizer.Decode(ids, false).status().message()),
+                HasSubstr(std::to_string(id)));
+  }
+}
+
+TEST(TokenizerTest, EveryTokenIsDecodedAsItsLettersSay) {
+  const Tokenizer& tokenizer = DemoTokenizer();
+  for (TokenId id = 0; id < 49152; ++id) {
+    const std::string& text = DemoSpec().tokens[id];
+    std::string letters;
+    for (const char c : tokenizer.TokenBytes(id)) letters += ByteLetter(static_cast<uint8_t>(c));
+    EXPECT_EQ(tokenizer.IsSpecial(id) ? std::string(tokenizer.TokenBytes(id)) : letters, text);
+  }
+}
+
+TEST(TokenizerTest, UserTextNeverGivesControlTokens) {
+  TestRandom random(TestSeed());
+  std::vector<std::string> parts = {" ", "a", "\n", "<", "|", ">", "<|", "|>", "im_end", "é"};
+  for (TokenId id = 0; id < 17; ++id) parts.push_back(DemoSpec().tokens[id]);
+  for (int round = 0; round < 3000; ++round) {
+    const std::string text = random.Join(parts, 12);
+    const std::vector<TokenId> ids = DemoTokenizer().Encode(text).value();
+    for (const TokenId id : ids) EXPECT_FALSE(DemoTokenizer().IsSpecial(id)) << text;
+    EXPECT_EQ(DemoTokenizer().Decode(ids, false).value(), text);
+    EXPECT_EQ(DemoTokenizer().Decode(ids, true).value(), text);
+  }
+}
+
+TEST(TokenizerTest, ControlTokensAreOutOfReachOfMergesToo) {
+  TokenizerSpec spec = ByteSpec();
+  const TokenId control = AddToken(spec, "xy", TokenType::kControl);
+  const TokenId after = AddToken(spec, "xyz", TokenType::kNormal);
+  const TokenId unknown = AddToken(spec, "uv", TokenType::kUnknown);
+  spec.merges.insert(spec.merges.end(), {"x y", "xy z", "u v"});
+  for (const char* pre : {"gpt-2", "llama-bpe"}) {
+    spec.pre = pre;
+    const auto tokenizer = Make(spec);
+    EXPECT_THAT(tokenizer->Encode("xy").value(), ElementsAre('x', 'y'));
+    EXPECT_THAT(tokenizer->Encode("uv").value(), ElementsAre('u', 'v'));
+    EXPECT_THAT(tokenizer->Encode("xy", {.parse_special = true}).value(), ElementsAre(control));
+    EXPECT_THAT(tokenizer->Encode("uv", {.parse_special = true}).value(), ElementsAre(unknown));
+    // As a piece of its own it is a token under ignore_merges; by merging it cannot be reached.
+    if (spec.pre == "gpt-2") {
+      EXPECT_THAT(tokenizer->Encode("xyz").value(), ElementsAre('x', 'y', 'z'));
+    } else {
+      EXPECT_THAT(tokenizer->Encode("xyz").value(), ElementsAre(after));
+    }
+  }
+}
+
+TEST(TokenizerTest, UserDefinedTokensComeOutOfAllTextLongestFirst) {
+  TokenizerSpec spec = ByteSpec();
+  const TokenId think = AddToken(spec, "<think>", TokenType::kUserDefined);
+  const TokenId two = AddToken(spec, "\n\n", TokenType::kUserDefined);
+  const TokenId four = AddToken(spec, "\n\n\n\n", TokenType::kUserDefined);
+  const auto tokenizer = Make(spec);
+  EXPECT_THAT(tokenizer->Encode("a<think>ab").value(), ElementsAre('a', think, 256));
+  EXPECT_THAT(tokenizer->Encode("\n\n\n\n\n\n\n").value(), ElementsAre(four, two, '\n'));
+  EXPECT_EQ(tokenizer->TokenBytes(two), "\n\n");
+  EXPECT_FALSE(tokenizer->IsSpecial(think));
+  EXPECT_EQ(tokenizer->Decode(tokenizer->Encode("<think>\n\n").value(), true).value(),
+            "<think>\n\n");
+}
+
+TEST(TokenizerTest, BosAndEosAreAddedWhereAsked) {
+  TokenizerSpec spec = ByteSpec();
+  spec.bos_id = AddToken(spec, "<s>", TokenType::kControl);
+  spec.eos_id = AddToken(spec, "</s>", TokenType::kControl);
+  const TokenId bos = *spec.bos_id, eos = *spec.eos_id;
+  EXPECT_THAT(Make(spec)->Encode("a", {.add_special = true}).value(), ElementsAre('a'));
+  spec.add_bos = spec.add_eos = true;
+  const auto both = Make(spec);
+  EXPECT_THAT(both->Encode("a", {.add_special = true}).value(), ElementsAre(bos, 'a', eos));
+  EXPECT_THAT(both->Encode("", {.add_special = true}).value(), ElementsAre(bos, eos));
+  EXPECT_THAT(both->Encode("a").value(), ElementsAre('a'));
+  EXPECT_EQ(both->Decode(std::vector<TokenId>{bos, 'a', eos}, true).value(), "a");
+  // The llama-bpe rule's own default, and the file's word against it.
+  spec.pre = "llama-bpe";
+  spec.add_bos = spec.add_eos = std::nullopt;
+  EXPECT_THAT(Make(spec)->Encode("a", {.add_special = true}).value(), ElementsAre(bos, 'a'));
+  spec.add_bos = false;
+  EXPECT_THAT(Make(spec)->Encode("a", {.add_special = true}).value(), ElementsAre('a'));
+}
+
+TEST(TokenizerTest, EndOfGenerationIsWhatEndsATurn) {
+  TokenizerSpec spec = ByteSpec();
+  const TokenId eos = AddToken(spec, "<eos>", TokenType::kControl);
+  const TokenId eot = AddToken(spec, "<t>", TokenType::kControl);
+  const TokenId eom = AddToken(spec, "<m>", TokenType::kControl);
+  const TokenId known = AddToken(spec, "<|eot_id|>", TokenType::kControl);
+  const TokenId mistyped = AddToken(spec, "<|im_end|>", TokenType::kUserDefined);
+  AddToken(spec, "<end_of_turn>", TokenType::kNormal);
+  AddToken(spec, "<other>", TokenType::kControl);
+  spec.eos_id = eos;
+  spec.eot_id = eot;
+  spec.eom_id = eom;
+  const auto tokenizer = Make(spec);
+  EXPECT_THAT(std::vector<TokenId>(tokenizer->eog_ids().begin(), tokenizer->eog_ids().end()),
+              ElementsAre(eos, eot, eom, known, mistyped));
+  EXPECT_TRUE(tokenizer->IsSpecial(mistyped));
+  EXPECT_NE(tokenizer->Encode("<|im_end|>").value(), std::vector<TokenId>{mistyped});
+}
+
+TEST(TokenizerTest, HarmonyEndIsNotTheEnd) {
+  TokenizerSpec spec = ByteSpec();
+  const TokenId end = AddToken(spec, "<|end|>", TokenType::kControl);
+  EXPECT_TRUE(Make(spec)->IsEog(end));
+  const TokenId ret = AddToken(spec, "<|return|>", TokenType::kControl);
+  const TokenId call = AddToken(spec, "<|call|>", TokenType::kControl);
+  const auto tokenizer = Make(spec);
+  EXPECT_FALSE(tokenizer->IsEog(end));
+  EXPECT_TRUE(tokenizer->IsEog(ret));
+  EXPECT_TRUE(tokenizer->IsEog(call));
+}
+
+TEST(TokenizerTest, BadTextIsRefusedWithItsPlace) {
+  const auto invalid = DemoTokenizer().Encode("abc\xff");
+  EXPECT_EQ(invalid.status().code(), StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(invalid.status().message()), HasSubstr("byte 3"));
+  const auto surrogate = DemoTokenizer().Encode("\xED\xA0\x80");
+  EXPECT_EQ(surrogate.status().code(), StatusCode::kInvalidArgument);
+  const auto huge = DemoTokenizer().Encode(std::string(kMaxEncodeBytes + 1, 'a'));
+  EXPECT_THAT(std::string(huge.status().message()), HasSubstr("4194304"));
+}
+
+// The worst runs for the split rules' backtracking engine, at the largest size that is let through.
+TEST(TokenizerTest, TheLargestTextsAreEncoded) {
+  for (const char* pre : {"gpt-2", "smollm", "llama-bpe", "qwen35", "tekken"}) {
+    TokenizerSpec spec = ByteSpec();
+    spec.pre = pre;
+    const auto tokenizer = Make(spec);
+    for (const std::string unit : {" ", "Z"}) {
+      std::string text;
+      while (text.size() + 1 < kMaxEncodeBytes) text += unit;
+      text += "x";
+      const auto ids = tokenizer->Encode(text);
+      ASSERT_TRUE(ids.ok()) << pre << " " << testing::PrintToString(unit) << ids.status();
+      EXPECT_EQ(ids->size(), text.size());
+    }
+  }
+}
+
+TEST(TokenizerTest, ThreadsShareOneTokenizer) {
+  const Tokenizer& tokenizer = DemoTokenizer();
+  const std::string text = "The quick brown fox, 12 naïve 日本語 <|im_end|> tokens.";
+  const std::vector<TokenId> expected = tokenizer.Encode(text).value();
+  std::vector<int> num_wrong(4, 0);
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&, t] {
+      for (int i = 0; i < 300; ++i) {
+        const std::string suffix = " word" + std::to_string(t * 1000 + i);
+        const auto ids = tokenizer.Encode(text + suffix);
+        const bool same = ids.ok() && ids->size() > expected.size() &&
+                          std::equal(expected.begin(), expected.end(), ids->begin());
+        num_wrong[t] += same ? 0 : 1;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_THAT(num_wrong, ElementsAre(0, 0, 0, 0));
+}
+
+// Encoding is a function of the text: any text of the vocabulary's letters comes back.
+TEST(TokenizerTest, RandomTextComesBack) {
+  TestRandom random(TestSeed());
+  TokenizerSpec spec = DemoSpec();
+  const std::vector<std::string> parts = {"the", " model", "é",      "中文", "😀",
+                                          "\n",  "\t",     "  ",     "12",   "'s",
+                                          "!",   "\u0301", "\u200d", "ـ",    "가"};
+  for (const char* pre : {"smollm", "gpt-2", "llama-bpe", "qwen2", "qwen35", "tekken"}) {
+    spec.pre = pre;
+    const auto tokenizer = Make(spec);
+    for (int round = 0; round < 300; ++round) {
+      const std::string text = random.Join(parts, 30);
+      const auto ids = tokenizer->Encode(text);
+      ASSERT_TRUE(ids.ok());
+      EXPECT_EQ(tokenizer->Decode(*ids, false).value(), text) << pre;
+    }
+  }
+}
+
+// What is wrong with a spec and what its error must name.
+struct BadSpec {
+  const char* name;
+  std::function<void(TokenizerSpec&)> damage;
+  StatusCode code;
+  const char* message;
+};
+
+TEST(TokenizerTest, BadSpecsGiveOneClearError) {
+  const StatusCode kInvalid = StatusCode::kInvalidArgument;
+  const StatusCode kMissing = StatusCode::kUnimplemented;
+  const BadSpec cases[] = {
+      {"spm", [](auto& s) { s.model = "llama"; }, kMissing, "\"llama\""},
+      {"bert", [](auto& s) { s.model = "bert"; }, kMissing, "\"bert\""},
+      {"no model", [](auto& s) { s.model = ""; }, kMissing, "tokenizer.ggml.model \"\""},
+      {"pre", [](auto& s) { s.pre = "qwen-2"; }, kMissing, "nearest supported one is \"qwen2\""},
+      {"far pre", [](auto& s) { s.pre = "bloom"; }, kMissing, "\"bloom\""},
+      {"no tokens", [](auto& s) { s.tokens.clear(); }, kInvalid, "0 entries"},
+      {"types", [](auto& s) { s.token_types.pop_back(); }, kInvalid, "256 entries for 257 tokens"},
+      {"scores", [](auto& s) { s.scores = {1.0f}; }, kInvalid, "1 entries for 257 tokens"},
+      {"type", [](auto& s) { s.token_types[9] = 7; }, kInvalid, "token_type[9] is 7"},
+      {"type -1", [](auto& s) { s.token_types[9] = -1; }, kInvalid, "token_type[9] is -1"},
+      {"duplicate", [](auto& s) { s.tokens[256] = "a"; }, kInvalid, "[97] and [256]"},
+      {"utf-8", [](auto& s) { s.tokens[256] = "\xff"; }, kInvalid, "tokens[256] is not UTF-8"},
+      {"long", [](auto& s) { s.tokens[256].assign(5000, 'x'); }, kInvalid, "5000 bytes"},
+      {"merge",
+       [](auto& s) {
+         s.merges = {"a b", "ab"};
+       },
+       kInvalid, "merges[1] is \"ab\""},
+      {"merge ''", [](auto& s) { s.merges = {""}; }, kInvalid, "merges[0]"},
+      {"merge end", [](auto& s) { s.merges = {"a "}; }, kInvalid, "merges[0]"},
+      {"merge left", [](auto& s) { s.merges = {"qq b"}; }, kInvalid, "\"qq\" is not a token"},
+      {"merge right", [](auto& s) { s.merges = {"a qq"}; }, kInvalid, "\"qq\" is not a token"},
+      {"merge result", [](auto& s) { s.merges = {"b a"}; }, kInvalid, "\"ba\" is not a token"},
+      {"bos", [](auto& s) { s.bos_id = 257; }, kInvalid, "bos_token_id is 257"},
+      {"eos", [](auto& s) { s.eos_id = 0xffffffff; }, kInvalid, "eos_token_id is 4294967295"},
+      {"eot", [](auto& s) { s.eot_id = 999; }, kInvalid, "eot_token_id is 999"},
+      {"eom", [](auto& s) { s.eom_id = 999; }, kInvalid, "eom_token_id is 999"},
+      {"unk", [](auto& s) { s.unk_id = 999; }, kInvalid, "unknown_token_id is 999"},
+      {"pad", [](auto& s) { s.pad_id = 999; }, kInvalid, "padding_token_id is 999"},
+      {"add bos", [](auto& s) { s.add_bos = true; }, kInvalid, "no bos_token_id"},
+      {"add eos", [](auto& s) { s.add_eos = true; }, kInvalid, "no eos_token_id"},
+  };
+  for (const BadSpec& bad : cases) {
+    TokenizerSpec spec = ByteSpec();
+    ASSERT_TRUE(Tokenizer::Create(spec).ok());
+    bad.damage(spec);
+    const auto tokenizer = Tokenizer::Create(spec);
+    ASSERT_FALSE(tokenizer.ok()) << bad.name;
+    EXPECT_EQ(tokenizer.status().code(), bad.code) << bad.name;
+    EXPECT_THAT(std::string(tokenizer.status().message()), HasSubstr(bad.message)) << bad.name;
+  }
+}
+
+TEST(TokenizerTest, OddButUsableSpecsAreTaken) {
+  TokenizerSpec spec = ByteSpec();
+  spec.merges.push_back("a b");            // twice: the first place counts
+  AddToken(spec, "", TokenType::kUnused);  // padding of the vocabulary
+  AddToken(spec, "", TokenType::kControl);
+  AddToken(spec, "日本", TokenType::kNormal);  // not in the alphabet: stands for itself
+  const auto tokenizer = Make(spec);
+  EXPECT_THAT(tokenizer->Encode("ab").value(), ElementsAre(256));
+  EXPECT_EQ(tokenizer->TokenBytes(259), "日本");
+  EXPECT_EQ(tokenizer->TokenBytes(258), "");
+  for (const char* pre : {"", "default"}) {
+    spec.pre = pre;
+    EXPECT_THAT(Make(spec)->Encode("ab 12").value(), ElementsAre(256, ' ', '1', '2'));
+  }
+  spec.token_types.clear();
+  EXPECT_TRUE(Tokenizer::Create(spec).ok()) << "types are optional";
+}
+
+TEST(TokenizerTest, RandomSpecsNeverCrash) {
+  TestRandom random(TestSeed());
+  const std::vector<std::string> parts = {"a", "b", "ab", " ", "Ġ", "é", "<", ">", "\n", ""};
+  size_t num_built = 0;
+  for (int round = 0; round < 1500; ++round) {
+    TokenizerSpec spec;
+    spec.model = "gpt2";
+    spec.pre = "qwen2";
+    const size_t num_tokens = 1 + random.Below(12);
+    for (size_t i = 0; i < num_tokens; ++i) {
+      spec.tokens.push_back(random.Join(parts, 3));
+      spec.token_types.push_back(static_cast<int32_t>(random.Below(7)));
+    }
+    for (size_t i = random.Below(3); i > 0; --i) {
+      spec.merges.push_back(spec.tokens[random.Below(num_tokens)] + " " +
+                            spec.tokens[random.Below(num_tokens)]);
+    }
+    if (random.Below(3) == 0) spec.bos_id = static_cast<uint32_t>(random.Below(14));
+    const auto tokenizer = Tokenizer::Create(spec);
+    if (!tokenizer.ok()) continue;
+    ++num_built;
+    const auto ids = (*tokenizer)->Encode("ab <é>\n ab", {.parse_special = random.Below(2) == 0});
+    ASSERT_TRUE(ids.ok()) << ids.status();
+    for (const TokenId id : *ids) EXPECT_TRUE((*tokenizer)->IsValid(id));
+  }
+  EXPECT_GT(num_built, 100u);
+}
+
+TEST(PreTokenizerTest, AllNamesOfATableRowShareTheRule) {
+  const std::vector<std::vector<std::string>> rows = {
+      {"gpt-2", "phi-2", "mpt", "olmo", "jais"},
+      {"smollm", "starcoder", "refact", "command-r", "codeshell", "exaone"},
+      {"llama-bpe", "llama3", "llama-v3", "falcon3", "lfm2", "pixtral"},
+      {"qwen2", "stablelm2", "hunyuan"},
+      {"qwen35"},
+      {"tekken"}};
+  for (const auto& row : rows) {
+    const auto first = FindPreTokenizer(row[0]);
+    ASSERT_TRUE(first.ok());
+    for (const std::string& name : row) {
+      const auto rule = FindPreTokenizer(name);
+      ASSERT_TRUE(rule.ok()) << name;
+      EXPECT_EQ(rule->patterns.data(), first->patterns.data()) << name;
+    }
+    EXPECT_EQ(first->ignore_merges, row[0] == "llama-bpe" || row[0] == "tekken") << row[0];
+  }
+  EXPECT_THAT(std::string(FindPreTokenizer("gemma4").status().message()), HasSubstr("gemma4"));
+}
+
+}  // namespace
+}  // namespace baton

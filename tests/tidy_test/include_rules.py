@@ -1,0 +1,151 @@
+"""Include direction: the dependency table of the architecture as a check."""
+
+import re
+
+from tree import Finding, is_test
+
+INCLUDE = re.compile(r'^\s*#\s*include\s+([<"])([^>"]+)[>"]')
+
+# Component -> components it may include directly. Rows are transitive.
+TABLE = {
+    "src/base": [],
+    "src/http": ["src/base"],
+    "src/device": ["src/base"],
+    "kernels": ["src/base", "src/device"],
+    "kvcache": ["src/base"],
+    "kvcache/transport": ["src/base", "src/device", "kvcache"],
+    "scheduler": ["src/base", "kvcache"],
+    "src/model": ["src/base", "src/device", "kernels"],
+    "src/text": ["src/base"],
+    "src/obs": ["src/base", "src/http"],
+    "src/engine": [
+        "src/base",
+        "src/device",
+        "kernels",
+        "kvcache",
+        "kvcache/transport",
+        "scheduler",
+        "src/model",
+        "src/text",
+        "src/obs",
+    ],
+    "src/worker": [
+        "src/engine",
+        "src/model",
+        "src/text",
+        "kvcache",
+        "kvcache/transport",
+        "scheduler",
+        "src/obs",
+        "proto",
+    ],
+    "src/router": ["scheduler", "kvcache", "src/text", "src/obs", "proto"],
+    "src/api": ["src/router", "src/http", "src/text", "src/obs", "proto"],
+    "src/cli": ["src/worker", "src/api", "src/router", "src/engine", "proto"],
+    "proto": [],
+}
+# Single headers that a component may include beyond its row.
+EXTRA_HEADERS = {
+    "kernels": {"kvcache/kv_view.h", "kvcache/kv_layout.h"},
+    "src/model": {"kvcache/kv_view.h", "kvcache/kv_layout.h"},
+}
+# Sources of a component that may include another component, by the start of their path.
+EXTRA_SOURCES = {"kvcache/kv_arena": ["src/device"]}
+# Headers of a component that are not part of its pure face, and who may not see them.
+IMPURE = {"kvcache/kv_arena.h": ["scheduler", "src/router", "src/api"]}
+
+GRPC_PEOPLE = {"src/worker", "src/router", "src/api", "src/cli", "proto"}
+# Component -> headers that would make it impure.
+FORBIDDEN_HEADERS = {
+    "kvcache": r"thread|mutex|shared_mutex|condition_variable|future|chrono|random|pthread\.h"
+    r"|time\.h|ctime"
+    r"|src/base/(thread|clock|random|bounded_queue|log)\.h",
+    "scheduler": r"thread|mutex|shared_mutex|condition_variable|future|atomic|chrono|random"
+    r"|pthread\.h|time\.h|ctime|src/base/(thread|clock|random|bounded_queue|log)\.h",
+}
+CUDA_HEADERS = re.compile(r"^(cuda|cublas|nccl|nv|cub/|cute/|thrust/|cooperative_groups)")
+CUDA_PEOPLE = (
+    "src/device/cuda/",
+    "kernels/cuda/",
+    "kvcache/transport/nccl",
+    "kvcache/transport/cuda_ipc",
+    "src/device/simt/",
+    "kernels/simt/",
+)
+
+
+def component_of(path):
+    """The longest row of the table that holds this path, or None (tests, benchmarks)."""
+    if path.startswith("baton/v1/"):
+        return "proto"
+    rows = [row for row in TABLE if path.startswith(row + "/")]
+    return max(rows, key=len) if rows else None
+
+
+def closure(row):
+    """All components a row may include."""
+    seen, queue = {row}, [row]
+    while queue:
+        for below in TABLE[queue.pop()]:
+            if below not in seen:
+                seen.add(below)
+                queue.append(below)
+    return seen
+
+
+def allowed(path, row, included):
+    target = component_of(included)
+    if target is None or target in closure(row):
+        return row not in IMPURE.get(included, [])
+    if included in EXTRA_HEADERS.get(row, set()):
+        return True
+    return any(path.startswith(start) and target in rows for start, rows in EXTRA_SOURCES.items())
+
+
+def _check_line(path, row, number, included):
+    if not allowed(path, row, included):
+        yield Finding("include", path, included, number, f"{row} must not include {included}")
+    grpc = re.match(r"^(grpc|grpc\+\+|grpcpp|google/protobuf|baton/v1)/", included)
+    if grpc and row not in GRPC_PEOPLE:
+        yield Finding("include", path, included, number, f"{row} must not know gRPC or Protobuf")
+    if row in FORBIDDEN_HEADERS and re.fullmatch(FORBIDDEN_HEADERS[row], included):
+        yield Finding(
+            "include",
+            path,
+            included,
+            number,
+            f"{row} is pure: no {included} (time, threads and randomness are arguments)",
+        )
+    if CUDA_HEADERS.match(included) and not path.startswith(CUDA_PEOPLE):
+        yield Finding("include", path, included, number, "CUDA headers stay in the CUDA folders")
+    if included.startswith("spdlog/") and row != "src/base":
+        yield Finding("include", path, included, number, "log through src/base/log.h")
+
+
+def check_includes(tree):
+    known = set(tree.paths)
+    for path in tree.cpp():
+        row = component_of(path)
+        for number, line in enumerate(tree.lines(path), 1):
+            match = INCLUDE.match(line)
+            if not match:
+                continue
+            included = match.group(2)
+            ours = included.startswith(
+                ("src/", "kernels/", "kvcache/", "scheduler/", "tests/", "benchmarks/")
+            )
+            if match.group(1) == '"' and "/" not in included:
+                yield Finding("include", path, included, number, "include from the repository root")
+            elif ours and included not in known:
+                yield Finding("include", path, included, number, f"no such file: {included}")
+            elif not is_test(path) and included.startswith("tests/"):
+                yield Finding("include", path, included, number, "product code includes a test")
+            if row is not None:
+                yield from _check_line(path, row, number, included)
+
+
+def check_guards(tree):
+    for path in tree.select({".h"}):
+        match = re.search(r"^#ifndef (\w+)\n#define (\w+)\n", tree.text(path), re.M)
+        if not match or match.group(1) != match.group(2) or not match.group(1).startswith("BATON_"):
+            yield Finding("guard", path, "", 1, "the header has no include guard BATON_..._H_")

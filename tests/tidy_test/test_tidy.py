@@ -1,0 +1,278 @@
+"""Each rule must find a planted violation and accept the clean twin beside it."""
+
+import tempfile
+import unittest
+from pathlib import Path
+
+import cpp_scan
+import include_rules
+import size_rules
+import text_rules
+import tidy
+from tree import Tree
+
+GUARD = "#ifndef BATON_X_H_\n#define BATON_X_H_\n{}\n#endif  // BATON_X_H_\n"
+THREADS = "# src\n\n## Threads\n\n| name | process |\n|---|---|\n| `engine` | decode |\n"
+
+
+def findings(rule, files):
+    """What `rule` finds in a tree of {path: text}."""
+    with tempfile.TemporaryDirectory() as folder:
+        for path, text in files.items():
+            target = Path(folder) / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_text(text)
+        return list(rule(Tree(folder)))
+
+
+def names(rule, files):
+    return [finding.name for finding in findings(rule, files)]
+
+
+class IncludeTest(unittest.TestCase):
+    def include(self, path, included, system=False):
+        text = f"#include <{included}>\n" if system else f'#include "{included}"\n'
+        files = {path: text, "scheduler/README.md": "x"}
+        if "/" in included and not system:
+            files[included] = ""
+        return names(include_rules.check_includes, files)
+
+    def test_direction(self):
+        for path, included in (
+            ("src/base/a.h", "src/http/b.h"),
+            ("kernels/a.cc", "scheduler/b.h"),
+            ("kernels/a.cc", "kvcache/block_pool.h"),
+            ("kvcache/a.cc", "src/device/b.h"),
+            ("kvcache/a.cc", "kvcache/transport/b.h"),
+            ("scheduler/a.cc", "kvcache/kv_arena.h"),
+            ("src/router/a.cc", "src/worker/b.h"),
+            ("src/router/a.cc", "src/device/b.h"),
+            ("src/text/a.cc", "src/model/b.h"),
+            ("src/engine/a.cc", "baton/v1/worker.pb.h"),
+        ):
+            self.assertEqual(self.include(path, included)[:1], [included], path)
+        for path, included in (
+            ("src/http/a.h", "src/base/b.h"),
+            ("kernels/a.cc", "kvcache/kv_view.h"),
+            ("kvcache/kv_arena.cc", "src/device/b.h"),
+            ("src/worker/a.cc", "kernels/ops.h"),
+            ("src/cli/a.cc", "src/router/b.h"),
+            ("tests/kvcache/a.cc", "kvcache/transport/b.h"),
+            ("src/router/a.cc", "baton/v1/worker.pb.h"),
+        ):
+            self.assertEqual(self.include(path, included), [], path)
+
+    def test_purity(self):
+        for path, included in (
+            ("scheduler/a.cc", "mutex"),
+            ("scheduler/a.h", "chrono"),
+            ("kvcache/a.cc", "thread"),
+            ("src/engine/a.cc", "grpcpp/grpcpp.h"),
+            ("src/base/b.cc", "cuda_runtime.h"),
+            ("src/http/a.cc", "spdlog/spdlog.h"),
+        ):
+            self.assertEqual(self.include(path, included, system=True), [included], path)
+        self.assertEqual(self.include("scheduler/a.cc", "src/base/clock.h"), ["src/base/clock.h"])
+        self.assertEqual(self.include("kvcache/transport/a.cc", "thread", system=True), [])
+        self.assertEqual(self.include("src/worker/a.cc", "grpcpp/grpcpp.h", system=True), [])
+
+    def test_from_the_root_and_existing(self):
+        self.assertEqual(self.include("src/base/a.cc", "b.h"), ["b.h"])
+        missing = {"src/base/a.cc": '#include "src/base/gone.h"\n'}
+        self.assertEqual(names(include_rules.check_includes, missing), ["src/base/gone.h"])
+        product = {"src/base/a.cc": '#include "tests/b.h"\n', "tests/b.h": ""}
+        self.assertEqual(names(include_rules.check_includes, product), ["tests/b.h"])
+
+    def test_guard(self):
+        self.assertEqual(
+            len(findings(include_rules.check_guards, {"src/a.h": "#pragma once\n"})), 1
+        )
+        self.assertEqual(findings(include_rules.check_guards, {"src/a.h": GUARD.format("")}), [])
+
+
+class ScanTest(unittest.TestCase):
+    def only(self, text):
+        found = cpp_scan.Scan(text).functions
+        self.assertEqual(len(found), 1, found)
+        return found[0]
+
+    def test_lines_and_names(self):
+        function = self.only("namespace a {\nint Foo::Bar(int x)\n    const {\n  return x;\n}\n}\n")
+        self.assertEqual((function.name, function.first_line, function.last_line), ("Bar", 2, 5))
+
+    def test_constructor_initialisers_are_not_bodies(self):
+        text = "Foo::Foo(int a) : a_{a}, b_(std::max(a, 1)), c_{1, 2} {\n  if (a) { b_ = 2; }\n}\n"
+        function = self.only(text)
+        self.assertEqual(
+            (function.name, function.num_parameters, function.max_nesting), ("Foo", 1, 1)
+        )
+
+    def test_parameters(self):
+        for text, count in (
+            ("void F();", 0),
+            ("void F(void) {}", 0),
+            ("void F(int a, int b) {}", 2),
+            ("void F(std::map<int, int> a, std::function<void(int, int)> b);", 2),
+            ("template <class A, class B> A F(A a, B b, int c = G(1, 2)) {}", 3),
+            ("bool operator()(int a, int b) const { return a < b; }", 2),
+            ('TEST(A, B) { F("a,b", {1, 2, 3}); }', 2),
+        ):
+            self.assertEqual(self.only(text).num_parameters, count, text)
+
+    def test_nesting(self):
+        deep = "if (a) { for (;;) { while (b) { switch (c) { case 1: d(); } } } }"
+        self.assertEqual(self.only("void F() { " + deep + " }").max_nesting, 4)
+        chain = "if (a) { x(); } else if (b) { y(); } else { z(); }"
+        self.assertEqual(self.only("void F() { " + chain + " }").max_nesting, 1)
+        values = "Foo x{1, {2, 3}}; auto y = Bar{.a = {1}}; return {1, 2};"
+        self.assertEqual(self.only("Foo F() { " + values + " }").max_nesting, 0)
+        lambda_body = "if (a) { Run([&](int i) mutable { if (i) { b(); } }); }"
+        self.assertEqual(self.only("void F() { " + lambda_body + " }").max_nesting, 1)
+
+    def test_types_and_literals(self):
+        text = (
+            '// A.\nclass A { struct B { int c; }; };\nenum class E : int { kX };\n'
+            'struct alignas(64) D { int e; };\nstruct Fwd;\nauto s = "class X {";\n'
+            'const char* r = R"(struct Y { )";\nchar q = \'{\';\nint sep = 1\'000;\n'
+        )
+        self.assertEqual({t.name for t in cpp_scan.Scan(text).types}, {"A", "B", "E", "D"})
+
+
+class SizeTest(unittest.TestCase):
+    def test_files(self):
+        self.assertEqual(len(findings(size_rules.check_file_sizes, {"src/a.h": "\n" * 251})), 1)
+        self.assertEqual(findings(size_rules.check_file_sizes, {"src/a.h": "\n" * 250}), [])
+        self.assertEqual(findings(size_rules.check_file_sizes, {"kernels/ops.h": "\n" * 500}), [])
+        self.assertEqual(len(findings(size_rules.check_file_sizes, {"tests/a.cc": "\n" * 801})), 1)
+
+    def test_columns(self):
+        self.assertEqual(len(findings(size_rules.check_columns, {"src/a.cc": "x" * 101})), 1)
+        self.assertEqual(findings(size_rules.check_columns, {"src/a.cc": "é" * 100}), [])
+
+    def test_functions(self):
+        long = "void F() {\n" + "  x();\n" * 69 + "}\n"
+        self.assertEqual(
+            [f.rule for f in findings(size_rules.check_functions, {"src/a.cc": long})],
+            ["function_size"],
+        )
+        self.assertEqual(findings(size_rules.check_functions, {"kernels/a.cc": long}), [])
+        shorter = "void F() {\n" + "  x();\n" * 68 + "}\n"
+        self.assertEqual(findings(size_rules.check_functions, {"src/a.cc": shorter}), [])
+        six = "void F(int a, int b, int c, int d, int e, int f);\n"
+        self.assertEqual(
+            [f.rule for f in findings(size_rules.check_functions, {"src/a.cc": six})],
+            ["parameters"],
+        )
+        deep = "void F() { if (a) { if (b) { if (c) { if (d) { x(); } } } } }\n"
+        self.assertEqual(
+            [f.rule for f in findings(size_rules.check_functions, {"src/a.cc": deep})], ["nesting"]
+        )
+        self.assertEqual(findings(size_rules.check_functions, {"kernels/a.cc": deep}), [])
+
+    def test_type_sentences(self):
+        self.assertEqual(
+            names(size_rules.check_documented_types, {"src/a.cc": "\nclass A { };\n"}), ["A"]
+        )
+        good = "// Does it.\ntemplate <class T>\nclass A { };\n"
+        self.assertEqual(findings(size_rules.check_documented_types, {"src/a.cc": good}), [])
+
+    def test_share_of_tests(self):
+        files = {"src/a.cc": "x\n" * 71, "tests/a.cc": "x\n" * 29}
+        self.assertEqual(len(findings(size_rules.check_test_share, files)), 1)
+        files["tests/a.cc"] += "x\n" * 2
+        self.assertEqual(findings(size_rules.check_test_share, files), [])
+
+
+class TextTest(unittest.TestCase):
+    def test_names(self):
+        for name in ("BlockManager", "StringUtil", "RequestContext", "SocketHelper"):
+            self.assertEqual(
+                names(text_rules.check_names, {"src/a.cc": f"class {name} {{}};"}), [name]
+            )
+        self.assertEqual(names(text_rules.check_names, {"src/a.cc": "grpc::ServerContext c;"}), [])
+        self.assertEqual(len(findings(text_rules.check_names, {"src/http_util.h": ""})), 1)
+
+    def test_threads(self):
+        def threads(text, path="src/a.cc"):
+            return names(text_rules.check_threads, {"src/README.md": THREADS, path: text})
+
+        self.assertEqual(threads('Thread t("engine", [] {});'), [])
+        self.assertEqual(
+            threads('thread_ = Thread("engine", [] {}); Thread x("rogue", f);'), ["rogue"]
+        )
+        self.assertEqual(
+            threads('std::vector<Thread> v; v.emplace_back("pool", f); Thread("engine");'), ["pool"]
+        )
+        self.assertEqual(threads('Thread("engine"); std::thread t(f);'), ["std::thread"])
+        self.assertEqual(
+            threads('Thread("engine"); int n = std::thread::hardware_concurrency();'), []
+        )
+        self.assertEqual(threads('// Thread("engine") is no start'), ["engine"])
+        self.assertEqual(threads('Thread("test-x", f);', "tests/a.cc"), ["engine"])
+
+    def test_text(self):
+        hosts = ["pypi" + ".org", "static.crates" + ".io"]
+        bad = [
+            "see " + "/ho" + "me/me/x",
+            "/wo" + "rk/y",
+            "https://" + hosts[0] + "/x",
+            hosts[1],
+            "fixes " + "#12",
+            "iss" + "ue 7",
+            "GH" + "-5",
+        ]
+        for line in bad:
+            self.assertEqual(len(findings(text_rules.check_text, {"a.md": line})), 1, line)
+        for line in (
+            "color: #123;",
+            "https://huggingface.co/x",
+            "build/home/x",
+            "&#39;",
+            "$HOME/work/x",
+            "an issue with 3 parts",
+            "## 5 things",
+            "%s:%#: %v",
+            "${X}/root/y",
+        ):
+            self.assertEqual(findings(text_rules.check_text, {"a.md": line}), [], line)
+
+    def test_libm(self):
+        for text in ("y = std::exp(x);", "y = expf(x);", "y = sinf(x);"):
+            self.assertEqual(len(findings(text_rules.check_libm, {"kernels/a.cc": text})), 1, text)
+        self.assertEqual(
+            findings(text_rules.check_libm, {"kernels/a.cc": "// std::exp(x)\nMyExp(x);"}), []
+        )
+        self.assertEqual(findings(text_rules.check_libm, {"src/model/rope.cc": "std::sin(x);"}), [])
+        self.assertEqual(
+            len(findings(text_rules.check_libm, {"src/model/sampler.cc": "std::log(x);"})), 1
+        )
+
+    def test_readmes(self):
+        self.assertEqual(len(findings(text_rules.check_readmes, {"scheduler/a.h": ""})), 1)
+        both = {"scheduler/a.h": "", "scheduler/README.md": ""}
+        self.assertEqual(findings(text_rules.check_readmes, both), [])
+
+
+class AllowListTest(unittest.TestCase):
+    def run_on(self, files, allow_text):
+        with tempfile.TemporaryDirectory() as folder:
+            for path, text in files.items():
+                (Path(folder) / path).parent.mkdir(parents=True, exist_ok=True)
+                (Path(folder) / path).write_text(text)
+            return [f.key for f in tidy.run(folder, allow_text)[1]]
+
+    def test_an_exception_needs_a_reason_and_a_use(self):
+        files = {"tests/a_test.cc": "x" * 101 + "\n", "src/README.md": "# src\n"}
+        self.assertEqual(self.run_on(files, ""), ["columns tests/a_test.cc"])
+        self.assertEqual(
+            self.run_on(files, "columns tests/a_test.cc -- a table of long rows\n"), []
+        )
+        self.assertIn(
+            "allow_list tests/tidy_test/allow_list.txt:columns tests/b.cc",
+            self.run_on(files, "columns tests/b.cc -- a reason of words\n"),
+        )
+        self.assertEqual(len(self.run_on(files, "columns tests/a_test.cc -- no\n")), 1)
+
+
+if __name__ == "__main__":
+    unittest.main()

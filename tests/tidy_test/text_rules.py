@@ -1,0 +1,184 @@
+"""Names, threads and text that must not appear."""
+
+import re
+from pathlib import Path
+
+from cpp_scan import Scan, blank_comments_and_strings
+from include_rules import TABLE
+from tree import Finding, is_test
+
+FORBIDDEN_NAME = re.compile(r"(?:Manager|Helper|Helpers|Util|Utils|Utility|Context)$")
+FORBIDDEN_FILE = re.compile(r"(?:^|_)(?:manager|helper|helpers|util|utils|utility|context)$")
+TEXT_SUFFIXES = {
+    ".cc",
+    ".h",
+    ".cu",
+    ".cuh",
+    ".py",
+    ".rs",
+    ".sh",
+    ".cmake",
+    ".md",
+    ".proto",
+    ".yaml",
+    ".yml",
+    ".json",
+    ".toml",
+    ".txt",
+    ".html",
+    ".js",
+}
+# Written so that this file does not contain what it looks for.
+LOCAL_PATH = re.compile(r"(?<![\w./$}])/(?:work|home|root|Users|tmp/dl)/[\w.]")
+REGISTRY_HOST = re.compile(
+    "|".join(
+        h.replace(".", r"\.")
+        for h in (
+            "pypi" + ".org",
+            "files.python" + "hosted.org",
+            "registry.npm" + "js.org",
+            "static.crates" + ".io",
+            "index.crates" + ".io",
+            "proxy.golang" + ".org",
+            "deb.debian" + ".org",
+            "jfrog" + ".io",
+            "artifact" + "ory",
+        )
+    )
+)
+ISSUE_NUMBER = re.compile(
+    r"(?i)\bissues?[ /]#?\d+\b|(?<![\w&#'\"=(:])#\d{1,5}\b(?!;)" r"|\bGH-\d+\b"
+)
+THREAD_NAME = re.compile(
+    r'\bThread\s*(?:\w+\s*)?[({]\s*"([^"]+)"|\bmake_unique<Thread>\(\s*"([^"]+)"'
+    r'|\bthread_name\s*=\s*"([^"]+)"'
+)
+THREAD_IN_VECTOR = re.compile(r'\bemplace_back\(\s*"([^"]+)"')
+RAW_THREAD = re.compile(r"\bstd::(?:thread|jthread|async)\b|\bpthread_create\b")
+LIBM = re.compile(
+    r"\bstd::(?:exp2?|expm1|log2?|log10|log1p|pow|sin|cos|tan|tanh|erf)\b"
+    r"|(?<![\w:.>])(?:expf?|exp2f?|logf?|log2f?|powf?|sinf?|cosf?|tanhf?)\s*\("
+)
+
+
+def check_names(tree):
+    for path in tree.cpp():
+        if FORBIDDEN_FILE.search(Path(path).stem):
+            yield Finding("name", path, "", 1, f"the file name says nothing: {Path(path).name}")
+        for found in Scan(tree.text(path)).types:
+            if FORBIDDEN_NAME.search(found.name):
+                yield Finding(
+                    "name",
+                    path,
+                    found.name,
+                    found.line,
+                    f"{found.name}: no Manager, Helper, Util, Context; name what it does",
+                )
+
+
+def thread_table(text):
+    """Thread names of the table in src/README.md."""
+    section = text.split("## Threads", 1)[-1].split("\n## ", 1)[0]
+    return re.findall(r"^\|\s*`([^`]+)`", section, re.M)
+
+
+def _code_only(text):
+    """Comments blanked, literals kept: thread names are literals."""
+    return re.sub(r"^\s*//.*$|\s//.*$", "", text, flags=re.M)
+
+
+def check_threads(tree):
+    if "src/README.md" not in tree.paths:
+        yield Finding(
+            "thread", "src/README.md", "", 0, "src/README.md with the thread table is missing"
+        )
+        return
+    table = thread_table(tree.text("src/README.md"))
+    used = set()
+    for path in tree.cpp():
+        if is_test(path) or path.startswith("benchmarks/"):
+            continue
+        text = _code_only(tree.text(path))
+        patterns = [THREAD_NAME] + ([THREAD_IN_VECTOR] if "vector<Thread>" in text else [])
+        for pattern in patterns:
+            for match in pattern.finditer(text):
+                name = next(group for group in match.groups() if group)
+                used.add(name)
+                line = text[: match.start()].count("\n") + 1
+                if name not in table:
+                    yield Finding(
+                        "thread",
+                        path,
+                        name,
+                        line,
+                        f'thread "{name}" is not in the table of src/README.md',
+                    )
+        if not path.startswith("src/base/thread."):
+            for match in RAW_THREAD.finditer(blank_comments_and_strings(tree.text(path))):
+                if text[match.end() : match.end() + 2] == "::":
+                    continue  # std::thread::hardware_concurrency and the like start nothing
+                line = text[: match.start()].count("\n") + 1
+                yield Finding(
+                    "thread",
+                    path,
+                    match.group(0),
+                    line,
+                    f"{match.group(0)}: threads are started as baton::Thread",
+                )
+    for name in table:
+        if name not in used:
+            yield Finding(
+                "thread",
+                "src/README.md",
+                name,
+                0,
+                f'the table lists thread "{name}", which no source starts',
+            )
+
+
+def check_text(tree):
+    rules = (
+        ("local_path", LOCAL_PATH, "a path of somebody's machine"),
+        ("registry", REGISTRY_HOST, "the host of a package registry"),
+        ("issue_number", ISSUE_NUMBER, "an issue number: say why instead"),
+    )
+    for path in tree.paths:
+        suffix = Path(path).suffix
+        if suffix not in TEXT_SUFFIXES or Path(path).name in ("Cargo.lock", "package-lock.json"):
+            continue
+        for number, line in enumerate(tree.lines(path), 1):
+            for rule, pattern, message in rules:
+                match = pattern.search(line)
+                if match:
+                    yield Finding(
+                        rule, path, match.group(0), number, f"{message}: {match.group(0)}"
+                    )
+
+
+def check_libm(tree):
+    """Kernels and the sampler use our own polynomials: glibc's exp differs with and without FMA."""
+    for path in tree.cpp():
+        in_sampler = path.startswith("src/model/") and "sampler" in Path(path).name
+        if not (path.startswith("kernels/") or in_sampler):
+            continue
+        text = blank_comments_and_strings(tree.text(path))
+        for match in LIBM.finditer(text):
+            line = text[: match.start()].count("\n") + 1
+            yield Finding(
+                "libm",
+                path,
+                match.group(0).strip("( "),
+                line,
+                f"{match.group(0).strip('( ')}: no libm in kernels or sampler",
+            )
+
+
+def check_readmes(tree):
+    for row in TABLE:
+        has_code = any(
+            p.startswith(row + "/") and p.endswith((".h", ".cc", ".proto")) for p in tree.paths
+        )
+        if has_code and f"{row}/README.md" not in tree.paths:
+            yield Finding(
+                "readme", row, "", 0, f"{row}/README.md, the folder's design page, is missing"
+            )
