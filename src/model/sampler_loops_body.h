@@ -1,9 +1,11 @@
 // The body of SamplerLoops, written so that a compiler vectorises it. Included once by each
 // sampler_loops_*.cc, inside a namespace of its own so that the copies stay apart.
-// No include guard: it has no meaning of its own.
 //
 // flatten: everything is inlined, so that no function compiled for AVX2 is left for the linker to
 // share with code that runs on machines without it.
+#ifndef BATON_MODEL_SAMPLER_LOOPS_BODY_H_
+#define BATON_MODEL_SAMPLER_LOOPS_BODY_H_
+
 #define BATON_FLATTEN __attribute__((flatten))
 
 inline constexpr size_t kLanes = 16;
@@ -106,3 +108,5 @@ static constexpr SamplerLoops kLoops = {&Largest, &FirstEqual, &Divide,
                                         &SumExp,  &Weights,    &BestGumbel};
 
 #undef BATON_FLATTEN
+
+#endif  // BATON_MODEL_SAMPLER_LOOPS_BODY_H_

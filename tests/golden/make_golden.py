@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Reference logits that our own code had no part in.
 
-Reads a GGUF file with the PyPI package `gguf`, dequantises it, and computes the llama forward pass in
-float64 with numpy. Writes, per row, the argmax, the margin to the second, the largest logit, the norm
-and the logits of a few fixed ids (README.md has the format).
+Reads a GGUF file with the PyPI package `gguf`, dequantises it, and computes the llama forward pass
+in float64 with numpy. Writes, per row, the argmax, the margin to the second, the largest logit, the
+norm and the logits of a few fixed ids (README.md has the format).
 
   pip install gguf numpy tokenizers
   make_golden.py tiny          writes tiny_*.gguf and tiny_*.golden into this folder
@@ -73,7 +73,7 @@ def attention(q, k, v):
 
 
 def hidden_states(weights, sequences):
-    """Final normed hidden states of every sequence, layer by layer so that one layer is in memory."""
+    """Final normed hidden states of every sequence, layer by layer to hold one layer in memory."""
     heads = weights.field("llama.attention.head_count")
     kv_heads = weights.field("llama.attention.head_count_kv", heads)
     hidden = weights.field("llama.embedding_length")
@@ -139,9 +139,11 @@ def write_golden(path, weights, prompts, rows_of, text_tokens, num_ids):
             nll -= np.sum(l[np.arange(len(t)), t] - np.log(np.exp(l).sum(axis=-1)))
         nll /= len(targets)
         print(f"{path.name}: perplexity {np.exp(nll):.6f} over {len(targets)} tokens")
-    out += struct.pack("<Id", len(text_tokens), nll) + np.array(text_tokens, dtype=np.int32).tobytes()
+    out += struct.pack("<Id", len(text_tokens), nll)
+    out += np.array(text_tokens, dtype=np.int32).tobytes()
     path.write_bytes(out)
-    print(f"{path.name}: {len(out)} bytes, {len(margins)} rows, median margin {np.median(margins):.3f}")
+    print(f"{path.name}: {len(out)} bytes, {len(margins)} rows, "
+          f"median margin {np.median(margins):.3f}")
 
 
 def byte_tokens():
@@ -184,9 +186,9 @@ def write_tiny(path, shape, type_of, rope_factors=False, untied=False):
     writer.add_eos_token_id(2)
     writer.add_add_bos_token(False)
     writer.add_chat_template(
-        "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + "
-        "'<|im_end|>' + '\n'}}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}"
-        "{% endif %}")
+        "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + "
+        "message['content'] + '<|im_end|>' + '\n'}}{% endfor %}{% if add_generation_prompt %}"
+        "{{ '<|im_start|>assistant\n' }}{% endif %}")
 
     def matrix(name, n, k, scale):
         data = (rng.standard_normal((n, k)) * scale / np.sqrt(k)).astype(np.float32)
@@ -267,11 +269,13 @@ def demo(model):
         encode("The capital of France is"),
         chat("Why is the sky blue?"),
         chat("Write a haiku about the sea."),
-        encode("def fibonacci(n):\n    if n < 2:\n        return n\n    return fibonacci(n - 1) + fibonacci("),
+        encode("def fibonacci(n):\n    if n < 2:\n        return n\n"
+               "    return fibonacci(n - 1) + fibonacci("),
         encode("1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13,"),
-        encode("Once upon a time, in a small village at the edge of a dark forest, there lived a young "
-               "girl named Clara. Every morning she would walk to the old well to fetch water, and every "
-               "morning the same black bird would sit on its stone rim and watch her."),
+        encode("Once upon a time, in a small village at the edge of a dark forest, there lived a "
+               "young girl named Clara. Every morning she would walk to the old well to fetch "
+               "water, and every morning the same black bird would sit on its stone rim and watch "
+               "her."),
     ]
     text = encode((HERE / "perplexity.txt").read_text())
     write_golden(HERE / "smollm2.golden", weights, prompts, lambda i, n: list(range(n)), text, 48)

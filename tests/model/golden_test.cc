@@ -89,9 +89,9 @@ void ExpectGolden(const GoldenCase& test) {
 
 // All bounds are about twice the worst error found, in units of a row's root mean square logit.
 //   fp32 KV, float weights: 4.6e-6 (rounding of 2^-24 through two layers);
-//   fp32 KV, quantised weights: 7.7e-4 tiny, 1.0e-3 demo (activations of 16 bits with a scale for each 32);
-//   bf16 KV: 5.0e-2 tiny, 3.4e-2 demo (K and V round to 2^-9; random weights amplify it more). Perplexity
-//   is the measure that shows no harm: +0.04 % on the demo model.
+//   fp32 KV, quantised weights: 7.7e-4 tiny, 1.0e-3 demo (16-bit activations, a scale for each 32);
+//   bf16 KV: 5.0e-2 tiny, 3.4e-2 demo (K and V round to 2^-9; random weights amplify it more).
+//   Perplexity is the measure that shows no harm: +0.04 % on the demo model.
 constexpr double kTinyBf16Bound = 1e-1;
 
 // One weight type and its bound with KV in fp32.
