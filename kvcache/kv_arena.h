@@ -41,16 +41,12 @@ struct KvArenaOptions {
   std::function<bool(uint64_t done_bytes, uint64_t total_bytes)> progress;
 };
 
-// Bytes this process can still allocate: the smaller of MemAvailable and what the memory limits of
-// its control groups (v2 and v1) leave. Reads /proc and /sys.
-StatusOr<uint64_t> AvailableMemoryBytes();
-
 // This worker's own blocks; see the file comment.
 class KvArena {
  public:
   // Makes and populates an arena of `num_blocks` >= 1 blocks. InvalidArgument for a bad layout or
-  // size; ResourceExhausted naming needed and available bytes before anything is allocated when
-  // memory is short. On failure nothing stays allocated.
+  // size; ResourceExhausted naming needed and available bytes (kvcache/available_memory.h) before
+  // anything is allocated when memory is short. On failure nothing stays allocated.
   static StatusOr<std::unique_ptr<KvArena>> Create(const KvLayout& layout, uint32_t num_blocks,
                                                    const KvArenaOptions& options = {});
   ~KvArena();

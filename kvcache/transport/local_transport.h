@@ -16,6 +16,8 @@
 
 namespace baton {
 
+class LocalCore;
+
 // Joins the local transports of a process. Outlives them; any thread.
 class LocalHub {
  public:
@@ -35,9 +37,7 @@ class LocalHub {
   bool Pump();
 
  private:
-  class Core;
-  class Port;
-  std::shared_ptr<Core> core_;
+  const std::shared_ptr<LocalCore> core_;
 };
 
 }  // namespace baton

@@ -126,12 +126,14 @@ struct PeerUp {
   bool dialled = false;  // this side connected
 };
 
-// One live connection, for metrics and topology.
+// One connection, or a peer that is dialled and not connected; for metrics and topology.
 struct LinkInfo {
   Incarnation peer;
   std::string worker_id;
-  TransportKind kind = TransportKind::kAuto;
+  TransportKind kind = TransportKind::kAuto;  // kAuto while not connected
   bool dialled = false;
+  bool up = false;
+  std::string last_failure;     // why the last attempt or connection ended; "" = it did not
   uint64_t bytes_sent = 0;      // payload offered: inline bytes, or bytes named by reference
   uint64_t bytes_received = 0;  // payload verified into own blocks
 };

@@ -1,0 +1,172 @@
+#include "kvcache/kv_arena.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <limits>
+#include <utility>
+
+#include "kvcache/available_memory.h"
+#include "src/base/checked_math.h"
+#include "src/base/size_text.h"
+
+#ifndef MFD_NOEXEC_SEAL
+#define MFD_NOEXEC_SEAL 0x0008U  // Linux 6.3
+#endif
+
+namespace baton {
+namespace {
+
+constexpr uint64_t kPopulateStepBytes = uint64_t{64} << 20;
+constexpr size_t kPageBytes = 4096;
+constexpr int kRequiredSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL;
+
+std::string ErrnoText() { return strerrordesc_np(errno); }
+
+// An anonymous file that never needs to be executable; kernels before 6.3 do not know that flag.
+int CreateMemoryFile() {
+  const unsigned flags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
+  const int fd = memfd_create("baton-kv-arena", flags | MFD_NOEXEC_SEAL);
+  if (fd >= 0 || errno != EINVAL) return fd;
+  return memfd_create("baton-kv-arena", flags);
+}
+
+// Gives every page of the range memory, or fails without a signal where the kernel can (5.14).
+Status PopulateRange(std::byte* begin, size_t size_bytes) {
+  if (madvise(begin, size_bytes, MADV_POPULATE_WRITE) == 0) return OkStatus();
+  if (errno != EINVAL) {
+    return ResourceExhausted("the KV arena could not get {} of memory: {}", FormatSize(size_bytes),
+                             ErrnoText());
+  }
+  for (size_t offset = 0; offset < size_bytes; offset += kPageBytes) {
+    *reinterpret_cast<volatile std::byte*>(begin + offset) = std::byte{0};
+  }
+  return OkStatus();
+}
+
+Status CheckPeerFile(int fd, uint64_t size_bytes) {
+  const int seals = fcntl(fd, F_GET_SEALS);
+  if (seals < 0) return FailedPrecondition("the peer's arena is no memory file: {}", ErrnoText());
+  // WRITE is the stronger form of FUTURE_WRITE.
+  const int effective = (seals & F_SEAL_WRITE) != 0 ? seals | F_SEAL_FUTURE_WRITE : seals;
+  if ((effective & kRequiredSeals) != kRequiredSeals) {
+    return FailedPrecondition("the peer's arena has seals {:#x}, needs {:#x}", seals,
+                              kRequiredSeals);
+  }
+  struct stat info;
+  if (fstat(fd, &info) != 0) return FailedPrecondition("the peer's arena: {}", ErrnoText());
+  if (static_cast<uint64_t>(info.st_size) != size_bytes) {
+    return FailedPrecondition("the peer's arena has {} bytes, needs {}", info.st_size, size_bytes);
+  }
+  // A hole would be filled at our cost when we read it. The seals forbid making one later.
+  const uint64_t allocated = static_cast<uint64_t>(info.st_blocks) * 512;
+  if (allocated < size_bytes) {
+    return FailedPrecondition("the peer's arena has only {} of its {} bytes populated", allocated,
+                              size_bytes);
+  }
+  return OkStatus();
+}
+
+}  // namespace
+
+StatusOr<std::unique_ptr<KvArena>> KvArena::Create(const KvLayout& layout, uint32_t num_blocks,
+                                                   const KvArenaOptions& options) {
+  BATON_RETURN_IF_ERROR(layout.Validate());
+  if (num_blocks == 0) return InvalidArgument("a KV arena needs at least one block");
+  const auto need = CheckedMul(num_blocks, layout.BlockStride());
+  if (!need.has_value() || *need > uint64_t{std::numeric_limits<int64_t>::max()}) {
+    return InvalidArgument("{} blocks of {} bytes are too many", num_blocks, layout.BlockStride());
+  }
+  BATON_ASSIGN_OR_RETURN(const uint64_t available, AvailableMemoryBytes());
+  if (available < options.reserve_bytes || available - options.reserve_bytes < *need) {
+    return ResourceExhausted(
+        "the KV arena needs {} bytes ({}) and {} bytes must stay free, but only {} bytes ({}) are "
+        "available; lower --kv-memory or --max-context",
+        *need, FormatSize(*need), options.reserve_bytes, available, FormatSize(available));
+  }
+  std::unique_ptr<KvArena> arena(new KvArena(layout, num_blocks));
+  BATON_RETURN_IF_ERROR(arena->Map());
+  BATON_RETURN_IF_ERROR(arena->Populate(options));
+  BATON_RETURN_IF_ERROR(arena->Seal());
+  return arena;
+}
+
+KvArena::~KvArena() {
+  if (base_ != nullptr) munmap(base_, size_bytes());
+}
+
+Status KvArena::Map() {
+  fd_.reset(CreateMemoryFile());
+  if (!fd_.valid()) return Unavailable("memfd_create failed: {}", ErrnoText());
+  if (ftruncate(fd_.get(), static_cast<off_t>(size_bytes())) != 0) {
+    return ResourceExhausted("a memory file of {} bytes: {}", size_bytes(), ErrnoText());
+  }
+  void* const base = mmap(nullptr, size_bytes(), PROT_READ | PROT_WRITE, MAP_SHARED, fd_.get(), 0);
+  if (base == MAP_FAILED) {
+    return ResourceExhausted("mapping {} bytes: {}", size_bytes(), ErrnoText());
+  }
+  base_ = static_cast<std::byte*>(base);
+  // Hints: huge pages where shmem_enabled allows them; no KV in core dumps.
+  (void)madvise(base_, size_bytes(), MADV_HUGEPAGE);
+  (void)madvise(base_, size_bytes(), MADV_DONTDUMP);
+  return OkStatus();
+}
+
+Status KvArena::Populate(const KvArenaOptions& options) {
+  for (uint64_t done = 0; done < size_bytes();) {
+    const uint64_t step = std::min(kPopulateStepBytes, size_bytes() - done);
+    BATON_RETURN_IF_ERROR(PopulateRange(base_ + done, step));
+    done += step;
+    if (options.progress && !options.progress(done, size_bytes())) {
+      return Cancelled("populating the KV arena was stopped at {} of {} bytes", done, size_bytes());
+    }
+  }
+  return OkStatus();
+}
+
+Status KvArena::Seal() {
+  if (fcntl(fd_.get(), F_ADD_SEALS, kRequiredSeals) != 0) {
+    return Unavailable("sealing the KV arena needs Linux 5.1: {}", ErrnoText());
+  }
+  return OkStatus();
+}
+
+StatusOr<std::unique_ptr<PeerArena>> PeerArena::Map(UniqueFd fd, const KvLayout& layout,
+                                                    uint32_t num_blocks) {
+  const auto size_bytes = CheckedMul(num_blocks, layout.BlockStride());
+  if (!size_bytes.has_value() || *size_bytes == 0) {
+    return FailedPrecondition("the peer's arena claims {} blocks", num_blocks);
+  }
+  BATON_RETURN_IF_ERROR(CheckPeerFile(fd.get(), *size_bytes));
+  void* const base = mmap(nullptr, *size_bytes, PROT_READ, MAP_SHARED, fd.get(), 0);
+  if (base == MAP_FAILED) {
+    return FailedPrecondition("mapping {} bytes of the peer's arena: {}", *size_bytes, ErrnoText());
+  }
+  (void)madvise(base, *size_bytes, MADV_HUGEPAGE);
+  (void)madvise(base, *size_bytes, MADV_DONTDUMP);
+  std::unique_ptr<PeerArena> arena(new PeerArena(layout, num_blocks));
+  arena->base_ = static_cast<const std::byte*>(base);
+  return arena;
+}
+
+PeerArena::~PeerArena() {
+  if (base_ == nullptr) return;
+  munmap(const_cast<std::byte*>(base_), uint64_t{num_blocks_} * layout_.BlockStride());
+}
+
+bool PeerArena::Warm(uint64_t max_bytes) {
+  const uint64_t total = uint64_t{num_blocks_} * layout_.BlockStride();
+  const uint64_t step = std::min(
+      std::max<uint64_t>(max_bytes / kPageBytes * kPageBytes, kPageBytes), total - warm_bytes_);
+  if (step == 0) return false;
+  const int result = madvise(const_cast<std::byte*>(base_) + warm_bytes_, step, MADV_POPULATE_READ);
+  // Old kernels do not know the advice; the copies then take the faults themselves.
+  warm_bytes_ = result == 0 ? warm_bytes_ + step : total;
+  return warm_bytes_ < total;
+}
+
+}  // namespace baton

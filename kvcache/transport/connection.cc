@@ -1,0 +1,427 @@
+#include "kvcache/transport/connection.h"
+
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <utility>
+
+#include "kvcache/transport/slice_copy.h"
+#include "kvcache/transport/socket_io.h"
+#include "src/base/check.h"
+#include "src/base/xxh3.h"
+
+namespace baton {
+namespace {
+
+// Payload bytes that one connection may move before the others get their turn: 4 MiB are 0.3 ms of
+// copying at 15 GB/s.
+constexpr int64_t kTurnBytes = int64_t{4} << 20;
+// Counted for each frame beside its payload, so that frames which move nothing end a turn too.
+constexpr int64_t kFrameTurnBytes = 512;
+constexpr size_t kMaxParts = 256;
+// Page-table entries for 4 MiB take 0.1 ms.
+constexpr uint64_t kWarmStepBytes = uint64_t{4} << 20;
+
+HandshakeOptions MakeHandshakeOptions(const ConnectionServices& services,
+                                      const ConnectionStart& start) {
+  const KvEndpointOptions& options = *services.options;
+  HandshakeOptions result;
+  result.cluster_secret = options.cluster_secret;
+  result.self.incarnation = options.incarnation;
+  result.self.expected = start.expected;
+  result.self.layout_id = services.arena->layout().LayoutId();
+  result.self.numerics_id = Xxh3Hash64(options.numerics_id);
+  result.self.epoch = start.id;
+  const bool passes_arena = start.dialled && start.kind == TransportKind::kShm;
+  result.self.num_blocks = passes_arena ? services.arena->num_blocks() : 0;
+  result.self.allow_inexact = options.allow_inexact;
+  result.self.worker_id = options.worker_id;
+  return result;
+}
+
+// What the peer's word for its closing means here: refusals keep their name, the rest is "it left".
+CloseReason ToldReason(uint32_t told) {
+  switch (static_cast<CloseReason>(told < kNumCloseReasons ? told : 0)) {
+    case CloseReason::kWireVersion:
+    case CloseReason::kWrongSecret:
+    case CloseReason::kLayout:
+    case CloseReason::kNumerics:
+    case CloseReason::kWrongPeer:
+    case CloseReason::kArena:
+    case CloseReason::kCredentials:
+    case CloseReason::kTooMany:
+      return static_cast<CloseReason>(told);
+    default:
+      return CloseReason::kPeerClosed;
+  }
+}
+
+}  // namespace
+
+Connection::Connection(const ConnectionServices& services, ConnectionStart start, int64_t now_us)
+    : services_(services),
+      id_(start.id),
+      kind_(start.kind),
+      dialled_(start.dialled),
+      expected_(start.expected),
+      state_(start.dialled ? State::kConnecting : State::kIntroducing),
+      handshake_(MakeHandshakeOptions(services, start), start.dialled),
+      reader_(start.kind == TransportKind::kShm),
+      queue_(services.arena, services.zeroes),
+      link_(std::make_shared<LinkCounters>()),
+      begun_us_(now_us),
+      last_read_us_(now_us),
+      last_write_us_(now_us) {
+  fd_ = std::move(start.fd);
+}
+
+Connection::~Connection() = default;
+
+uint32_t Connection::interest() const {
+  if (state_ == State::kConnecting) return EPOLLOUT;
+  return EPOLLIN | (write_blocked_ ? uint32_t{EPOLLOUT} : 0);
+}
+
+bool Connection::has_work() const {
+  if (state_ != State::kReady)
+    return state_ == State::kIntroducing && !queue_.empty() && !write_blocked_;
+  return unread_frames_ || !arena_is_warm_ || (!queue_.empty() && !write_blocked_);
+}
+
+void Connection::OnEvents(uint32_t events, int64_t now_us) {
+  if (state_ == State::kConnecting) {
+    OnConnected(now_us);
+  } else if ((events & (EPOLLIN | EPOLLHUP | EPOLLERR | EPOLLRDHUP)) != 0 && !closed()) {
+    ReadFrames(now_us);
+  }
+  if ((events & EPOLLOUT) != 0) write_blocked_ = false;
+  if (!closed()) Flush(now_us);
+}
+
+void Connection::Work(int64_t now_us) {
+  if (unread_frames_) ReadFrames(now_us);
+  if (closed() || state_ == State::kConnecting) return;
+  Flush(now_us);
+  if (ready() && !arena_is_warm_) arena_is_warm_ = !peer_arena_->Warm(kWarmStepBytes);
+}
+
+void Connection::OnConnected(int64_t now_us) {
+  const int error = ConnectError(fd_.get());
+  if (error != 0) {
+    EndWith(CloseReason::kUnreachable, Unavailable("connect: {}", strerrordesc_np(error)));
+    return;
+  }
+  if (kind_ == TransportKind::kShm) {
+    const StatusOr<uint32_t> user = PeerUserId(fd_.get());
+    if (!user.ok() || *user != geteuid()) {
+      EndWith(CloseReason::kCredentials, PermissionDenied("the listener runs as another user"));
+      return;
+    }
+    pass_arena_ = true;
+  }
+  state_ = State::kIntroducing;
+  begun_us_ = last_read_us_ = last_write_us_ = now_us;
+  Handshake::Reply hello = handshake_.Start();
+  queue_.PushFrame({.kind = hello.kind}, hello.payload);
+}
+
+void Connection::ReadFrames(int64_t now_us) {
+  int64_t turn_bytes = kTurnBytes;
+  HandleFrames(&turn_bytes, now_us);
+  while (!closed() && turn_bytes > 0) {
+    iovec parts[2];
+    const int num_parts = reader_.Prepare(parts);
+    UniqueFd* const passed = state_ == State::kIntroducing ? &passed_fd_ : nullptr;
+    const IoOutcome outcome =
+        ReceiveParts(fd_.get(), {parts, static_cast<size_t>(num_parts)}, passed);
+    if (outcome.result == IoResult::kWouldBlock) return;
+    if (outcome.result == IoResult::kEndOfFile) {
+      EndWith(CloseReason::kPeerClosed, Unavailable("the peer closed the connection"));
+      return;
+    }
+    if (outcome.result == IoResult::kError) {
+      EndWith(CloseReason::kPeerClosed, Unavailable("receive: {}", strerrordesc_np(outcome.error)));
+      return;
+    }
+    last_read_us_ = now_us;
+    turn_bytes -= static_cast<int64_t>(outcome.bytes);
+    reader_.Commit(outcome.bytes);
+    HandleFrames(&turn_bytes, now_us);
+  }
+}
+
+void Connection::HandleFrames(int64_t* turn_bytes, int64_t now_us) {
+  unread_frames_ = false;
+  while (!closed()) {
+    if (*turn_bytes <= 0) {
+      // Whole frames may wait in the buffer, or the end of a payload that nobody will wake us for.
+      unread_frames_ = true;
+      return;
+    }
+    switch (reader_.Next()) {
+      case FrameReader::Event::kNeedBytes:
+        return;
+      case FrameReader::Event::kBad:
+        Close(CloseReason::kProtocol, reader_.error());
+        return;
+      case FrameReader::Event::kHeader:
+        *turn_bytes -= kFrameTurnBytes;
+        if (reader_.header().kind == FrameKind::kSliceReference) {
+          *turn_bytes -= static_cast<int64_t>(services_.arena->layout().SliceBytes());
+        }
+        OnHeader(now_us);
+        break;
+      case FrameReader::Event::kPayload:
+        OnPayload(now_us);
+        break;
+    }
+  }
+}
+
+void Connection::OnHeader(int64_t now_us) {
+  const FrameHeader& header = reader_.header();
+  const bool is_slice =
+      header.kind == FrameKind::kSliceInline || header.kind == FrameKind::kSliceReference;
+  const bool is_common = header.kind == FrameKind::kClose;
+  const bool fits_state = is_common || ready() == (is_slice || header.kind == FrameKind::kControl);
+  if (!fits_state) {
+    Close(CloseReason::kProtocol,
+          DataLoss("frame kind {} out of turn", static_cast<int>(header.kind)));
+    return;
+  }
+  if (header.kind == FrameKind::kSliceReference) {
+    OnSliceReference(header, now_us);
+  } else if (header.kind == FrameKind::kSliceInline) {
+    OnInlineSlice(header);
+  } else if (header.payload_bytes > 0) {
+    reader_.ReadIntoBuffer();
+  } else {
+    OnWholeFrame(header, {});
+  }
+}
+
+void Connection::OnInlineSlice(const FrameHeader& header) {
+  if (header.payload_bytes == 0) {
+    Close(CloseReason::kProtocol, DataLoss("an inline slice without bytes"));
+    return;
+  }
+  place_ = services_.receives->Admit(peer(), epoch(), header);
+  if (place_ == nullptr) {
+    reader_.Discard();
+  } else {
+    reader_.ReadInto(place_);
+  }
+}
+
+void Connection::OnSliceReference(const FrameHeader& header, int64_t now_us) {
+  if (peer_arena_ == nullptr) {
+    Close(CloseReason::kProtocol, DataLoss("a slice by reference, but no arena was passed"));
+    return;
+  }
+  if (header.source.value() >= peer_arena_->num_blocks()) {
+    services_.counters->AddBadSlice(BadSliceReason::kOutOfRange);
+    return;
+  }
+  std::byte* const dest = services_.receives->Admit(peer(), epoch(), header);
+  if (dest == nullptr) return;
+  const size_t slice_bytes = services_.arena->layout().SliceBytes();
+  const std::byte* const source = peer_arena_->Slice(header.source, header.layer);
+  const uint64_t checksum = CopyAndChecksum(dest, source, slice_bytes);
+  if (services_.receives->Finish(header, checksum, now_us)) link_->bytes_received.Add(slice_bytes);
+}
+
+void Connection::OnPayload(int64_t now_us) {
+  const FrameHeader header = reader_.header();
+  if (header.kind != FrameKind::kSliceInline) {
+    OnWholeFrame(header, reader_.payload());
+    return;
+  }
+  if (place_ == nullptr) return;
+  // The bytes came through the cache a moment ago.
+  const uint64_t checksum = SliceChecksum(place_, header.payload_bytes);
+  place_ = nullptr;
+  if (services_.receives->Finish(header, checksum, now_us)) {
+    link_->bytes_received.Add(header.payload_bytes);
+  }
+}
+
+void Connection::OnWholeFrame(const FrameHeader& header, std::span<const std::byte> payload) {
+  const uint64_t checksum = payload.empty() ? 0 : Xxh3Hash64(payload.data(), payload.size());
+  if (checksum != header.checksum) {
+    Close(CloseReason::kControlCorrupt,
+          DataLoss("the checksum of a frame of kind {} and {} bytes is wrong",
+                   static_cast<int>(header.kind), payload.size()));
+  } else if (header.kind == FrameKind::kClose) {
+    OnCloseFrame(payload);
+  } else if (!ready()) {
+    OnIntroductionFrame(header, payload);
+  } else if (header.epoch != epoch()) {
+    Close(CloseReason::kProtocol,
+          DataLoss("a control frame of epoch {:x} in {:x}", header.epoch, epoch()));
+  } else {
+    services_.counters->controls_received.Add();
+    services_.owner->OnControl(
+        this, std::string(reinterpret_cast<const char*>(payload.data()), payload.size()));
+  }
+}
+
+void Connection::OnCloseFrame(std::span<const std::byte> payload) {
+  if (payload.size() != kCloseBytes) {
+    EndWith(CloseReason::kProtocol, DataLoss("Close of {} bytes", payload.size()));
+    return;
+  }
+  uint32_t told = 0;
+  for (size_t i = 0; i < kCloseBytes; ++i) told |= std::to_integer<uint32_t>(payload[i]) << (8 * i);
+  const std::string_view name = CloseReasonName(static_cast<CloseReason>(std::min(told, 255u)));
+  EndWith(ToldReason(told), Unavailable("the peer hung up: {}", name));
+}
+
+void Connection::OnIntroductionFrame(const FrameHeader& header,
+                                     std::span<const std::byte> payload) {
+  const Status status = handshake_.OnFrame(header.kind, payload);
+  if (!status.ok()) {
+    Close(handshake_.reason(), status);
+    return;
+  }
+  if (handshake_.has_reply()) {
+    const Handshake::Reply reply = handshake_.TakeReply();
+    queue_.PushFrame({.kind = reply.kind, .epoch = epoch()}, reply.payload);
+  }
+  if (handshake_.ready()) BecomeReady();
+}
+
+Status Connection::MapPeerArena() {
+  if (!passed_fd_.valid()) return FailedPrecondition("the dialler passed no arena");
+  BATON_ASSIGN_OR_RETURN(peer_arena_,
+                         PeerArena::Map(std::move(passed_fd_), services_.arena->layout(),
+                                        handshake_.peer().num_blocks));
+  arena_is_warm_ = false;
+  return OkStatus();
+}
+
+void Connection::BecomeReady() {
+  if (!dialled_) {
+    const Status mapped = kind_ == TransportKind::kShm ? MapPeerArena() : OkStatus();
+    if (!mapped.ok()) {
+      Close(CloseReason::kArena, mapped);
+      return;
+    }
+    queue_.PushFrame({.kind = FrameKind::kWelcome, .epoch = epoch()}, {});
+  }
+  passed_fd_.reset();
+  state_ = State::kReady;
+  was_ready_ = true;
+  queue_.SetUp(dialled_ && kind_ == TransportKind::kShm, epoch());
+  services_.owner->OnReady(this);
+}
+
+void Connection::QueueControl(std::string bytes) {
+  BATON_CHECK(ready(), "a control message for connection {}, which is not ready", id_);
+  queue_.PushControl(std::move(bytes));
+}
+
+void Connection::QueueSlices(std::span<const SliceRef> slices) {
+  BATON_CHECK(ready(), "slices for connection {}, which is not ready", id_);
+  queue_.PushSlices(slices);
+}
+
+void Connection::DropSend(TransferId transfer) { Release(queue_.DropTransfer(transfer)); }
+
+void Connection::AbandonReceive(TransferId transfer) {
+  if (place_ == nullptr || reader_.header().transfer != transfer) return;
+  place_ = nullptr;
+  reader_.Discard();
+}
+
+void Connection::Flush(int64_t now_us) {
+  int64_t turn_bytes = kTurnBytes;
+  std::array<iovec, kMaxParts> parts;
+  while (!write_blocked_ && turn_bytes > 0) {
+    const size_t num_parts = queue_.Gather(parts, static_cast<size_t>(turn_bytes));
+    if (num_parts == 0) return;
+    const int pass_fd = pass_arena_ ? services_.arena->fd() : -1;
+    const IoOutcome outcome = SendParts(fd_.get(), {parts.data(), num_parts}, pass_fd);
+    if (outcome.result == IoResult::kWouldBlock) {
+      // The stall is counted from here: before, nothing may have been waiting.
+      last_write_us_ = now_us;
+      write_blocked_ = true;
+      return;
+    }
+    if (outcome.result == IoResult::kError) {
+      EndWith(CloseReason::kPeerClosed, Unavailable("send: {}", strerrordesc_np(outcome.error)));
+      return;
+    }
+    pass_arena_ = false;
+    turn_bytes -= static_cast<int64_t>(outcome.bytes);
+    const SendQueue::Progress progress = queue_.Commit(outcome.bytes);
+    services_.counters->slices_sent.Add(progress.slices);
+    services_.counters->controls_sent.Add(progress.controls);
+    link_->bytes_sent.Add(progress.slices * services_.arena->layout().SliceBytes());
+    Release(progress);
+  }
+}
+
+void Connection::Release(const SendQueue::Progress& progress) {
+  services_.inbox->ReleaseSlices(peer(), progress.slices);
+  services_.inbox->ReleaseControls(peer(), progress.controls, progress.control_bytes);
+}
+
+int64_t Connection::NextDeadlineUs() const {
+  const KvEndpointTimers& timers = services_.options->timers;
+  if (state_ == State::kConnecting) return begun_us_ + timers.connect_us;
+  if (state_ == State::kIntroducing) return begun_us_ + timers.hello_us;
+  if (state_ == State::kClosed) return 0;
+  int64_t deadline_us = 0;
+  if (reader_.inside_frame() && !unread_frames_) deadline_us = last_read_us_ + timers.frame_gap_us;
+  if (!queue_.empty() && write_blocked_) {
+    const int64_t stall_us = last_write_us_ + timers.write_stall_us;
+    deadline_us = deadline_us == 0 ? stall_us : std::min(deadline_us, stall_us);
+  }
+  return deadline_us;
+}
+
+void Connection::CheckDeadlines(int64_t now_us) {
+  const int64_t deadline_us = NextDeadlineUs();
+  if (deadline_us == 0 || now_us < deadline_us) return;
+  if (state_ == State::kConnecting) {
+    EndWith(CloseReason::kUnreachable, DeadlineExceeded("no answer to connect"));
+  } else if (state_ == State::kIntroducing) {
+    Close(CloseReason::kHelloTimeout, DeadlineExceeded("no introduction in time"));
+  } else if (reader_.inside_frame() &&
+             deadline_us == last_read_us_ + services_.options->timers.frame_gap_us) {
+    Close(CloseReason::kFrameGap, DeadlineExceeded("a frame was begun and not finished"));
+  } else {
+    EndWith(CloseReason::kWriteStall, DeadlineExceeded("the peer does not read"));
+  }
+}
+
+void Connection::Close(CloseReason reason, Status status) {
+  const bool can_tell = !closed() && state_ != State::kConnecting && queue_.empty();
+  if (can_tell) {
+    std::array<std::byte, kCloseBytes> payload{};
+    payload[0] = static_cast<std::byte>(reason);
+    queue_.PushFrame({.kind = FrameKind::kClose, .epoch = epoch()}, payload);
+    std::array<iovec, 4> parts;
+    const size_t num_parts = queue_.Gather(parts, 2 * kFrameHeaderBytes);
+    // One try: a socket that takes 68 bytes only later belongs to a peer that learns it from the
+    // end of the stream.
+    const IoOutcome outcome = SendParts(fd_.get(), {parts.data(), num_parts});
+    if (outcome.result == IoResult::kDone) (void)queue_.Commit(outcome.bytes);
+  }
+  EndWith(reason, std::move(status));
+}
+
+void Connection::EndWith(CloseReason reason, Status status) {
+  if (closed()) return;
+  if (was_ready_) Release(queue_.Remaining());
+  state_ = State::kClosed;
+  place_ = nullptr;
+  close_reason_ = reason;
+  close_status_ = std::move(status);
+  services_.counters->AddClose(reason);
+}
+
+}  // namespace baton

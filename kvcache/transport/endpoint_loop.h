@@ -1,0 +1,120 @@
+// EndpointLoop: the body of a KvEndpoint: all connections, the peers to dial, the messages that
+// wait for a peer, and the loop that serves them. Made by one thread, then run by the transport's
+// thread; only the functions under "any thread" may be called beside it.
+#ifndef BATON_KVCACHE_TRANSPORT_ENDPOINT_LOOP_H_
+#define BATON_KVCACHE_TRANSPORT_ENDPOINT_LOOP_H_
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+
+#include "kvcache/transport/connection.h"
+#include "kvcache/transport/kv_endpoint.h"
+#include "kvcache/transport/peer_set.h"
+#include "kvcache/transport/receive_table.h"
+#include "kvcache/transport/transport_counters.h"
+#include "kvcache/transport/transport_inbox.h"
+#include "src/base/unique_fd.h"
+
+namespace baton {
+
+// The sockets of a KvEndpoint, made before its loop; either listener may be absent.
+struct EndpointSockets {
+  UniqueFd wake;  // eventfd
+  UniqueFd epoll;
+  UniqueFd tcp_listener;
+  UniqueFd unix_listener;
+};
+
+// See the file comment.
+class EndpointLoop final : public ConnectionOwner {
+ public:
+  EndpointLoop(const KvEndpointOptions& options, const KvArena* arena, EndpointSockets sockets);
+  ~EndpointLoop() override;
+
+  // Serves until RequestStop. The transport's thread; `sink` outlives it.
+  void Run(KvTransportSink* sink);
+
+  // Any thread.
+  void RequestStop();
+  void SetPeers(std::vector<ResolvedPeer> peers);
+  TransportInbox* inbox() { return &inbox_; }
+  TransportStats Stats() const { return counters_.Snapshot(); }
+  std::vector<LinkInfo> Links() const { return links_.Read(); }
+
+  // ConnectionOwner, on the transport's thread.
+  void OnReady(Connection* connection) override;
+  void OnControl(Connection* connection, std::string bytes) override;
+
+ private:
+  // A connection and what epoll knows of it.
+  struct Slot {
+    std::unique_ptr<Connection> connection;
+    uint32_t interest = 0;
+    bool ended = false;  // its end was reported
+  };
+  // A control message that waits for its peer.
+  struct ParkedControl {
+    std::string bytes;
+    int64_t deadline_us = 0;
+  };
+  void Wake();
+  bool AddToEpoll(int fd, uint32_t events, uint64_t id);
+  void Turn();
+  int WaitMs() const;
+  void HandleEvent(uint64_t id, uint32_t events);
+  void AcceptAll(int listener, TransportKind kind);
+  void PauseAccepting();
+  void ResumeAccepting();
+  void AddConnection(ConnectionStart start);
+  void TakeNewPeers();
+  void DialDuePeers();
+  void ExecuteCommands();
+  void Execute(TransportCommand* command);
+  void SendOrParkControl(Incarnation peer, std::string bytes);
+  void DropExpiredControls();
+  void ServeConnections();
+  void ReapConnections();
+  void EndConnection(Slot* slot);
+  void LogEnd(const Connection& connection);
+  void PublishLinks();
+  Connection* FindReady(Incarnation peer);
+
+  const KvEndpointOptions options_;
+  const KvArena* const arena_;
+  const EndpointSockets sockets_;
+  const std::vector<std::byte> zeroes_;
+  TransportCounters counters_;
+  TransportInbox inbox_;
+  LinkBoard links_;
+  std::atomic<bool> stop_{false};
+
+  // The transport's thread.
+  ReceiveTable receives_;
+  PeerSet peers_;
+  ConnectionServices services_;
+  KvTransportSink* sink_ = nullptr;
+  TransportBatch batch_;
+  absl::flat_hash_map<uint64_t, Slot> connections_;  // by id
+  absl::flat_hash_map<Incarnation, Connection*> ready_;
+  absl::flat_hash_map<Incarnation, std::deque<ParkedControl>> parked_;
+  uint64_t next_id_;
+  int64_t now_us_ = 0;
+  int64_t progress_due_us_ = 0;
+  int64_t accept_again_us_ = 0;  // 0 = accepting
+  int64_t refusal_logged_us_ = 0;
+
+  std::mutex mutex_;  // guards new_peers_
+  std::optional<std::vector<ResolvedPeer>> new_peers_;
+};
+
+}  // namespace baton
+
+#endif  // BATON_KVCACHE_TRANSPORT_ENDPOINT_LOOP_H_

@@ -1,0 +1,160 @@
+#include "kvcache/transport/kv_endpoint.h"
+
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <fstream>
+#include <utility>
+
+#include "kvcache/transport/endpoint_loop.h"
+#include "kvcache/transport/send_queue.h"
+#include "kvcache/transport/socket_io.h"
+#include "src/base/check.h"
+#include "src/base/thread.h"
+
+namespace baton {
+namespace {
+
+bool IsWorkerId(std::string_view id) {
+  const auto is_allowed = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' ||
+           c == '_' || c == '.';
+  };
+  return !id.empty() && id.size() <= kMaxWorkerIdBytes &&
+         std::all_of(id.begin(), id.end(), is_allowed);
+}
+
+Status ValidateOptions(const KvEndpointOptions& options) {
+  if (!IsWorkerId(options.worker_id)) {
+    return InvalidArgument("worker id \"{}\" is not 1..{} of [A-Za-z0-9._-]", options.worker_id,
+                           kMaxWorkerIdBytes);
+  }
+  if (options.incarnation.value() == 0) return InvalidArgument("incarnation 0");
+  if (options.kind == TransportKind::kLocal) {
+    return InvalidArgument("an endpoint speaks auto, shm or tcp, not local");
+  }
+  return OkStatus();
+}
+
+// The implementation: sockets, one thread, and the calls that post to it.
+class KvEndpointImpl final : public KvEndpoint {
+ public:
+  KvEndpointImpl(const KvEndpointOptions& options, const KvArena* arena, EndpointSockets sockets,
+                 std::string unix_name)
+      : arena_(arena),
+        tcp_address_(sockets.tcp_listener.valid() ? BoundTcpAddress(sockets.tcp_listener.get())
+                                                  : ""),
+        unix_name_(std::move(unix_name)),
+        loop_(options, arena, std::move(sockets)) {}
+
+  ~KvEndpointImpl() override { Stop(); }
+
+  Status Start(KvTransportSink* sink) override {
+    if (thread_.joinable()) return FailedPrecondition("the transport is started already");
+    thread_ = Thread("kv-transport", [this, sink] { loop_.Run(sink); });
+    return OkStatus();
+  }
+
+  void Stop() override {
+    loop_.RequestStop();
+    thread_.Join();
+  }
+
+  Status SendControl(Incarnation peer, std::string bytes) override {
+    return loop_.inbox()->PostControl(peer, std::move(bytes));
+  }
+
+  Status SendSlices(Incarnation peer, std::span<const SliceRef> slices) override {
+    BATON_RETURN_IF_ERROR(ValidateSlices(slices, *arena_));
+    return loop_.inbox()->PostSlices(peer, slices);
+  }
+
+  void CloseSend(Incarnation peer, TransferId transfer) override {
+    loop_.inbox()->PostCloseSend(peer, transfer);
+  }
+
+  Status OpenReceive(ReceiveSpec spec) override {
+    BATON_RETURN_IF_ERROR(ReceiveTable::Validate(spec, *arena_));
+    return loop_.inbox()->PostOpenReceive(std::move(spec));
+  }
+
+  void CloseReceive(TransferId transfer) override { loop_.inbox()->PostCloseReceive(transfer); }
+
+  TransportStats Stats() const override { return loop_.Stats(); }
+  std::vector<LinkInfo> Links() const override { return loop_.Links(); }
+  std::string tcp_address() const override { return tcp_address_; }
+  std::string unix_name() const override { return unix_name_; }
+
+  Status SetPeers(std::span<const PeerAddress> peers) override {
+    std::vector<ResolvedPeer> resolved;
+    Status first_failure;
+    for (const PeerAddress& peer : peers) {
+      ResolvedPeer& entry = resolved.emplace_back();
+      entry.address = peer;
+      const auto note_failure = [&](const Status& status) {
+        entry.failure = std::string(status.message());
+        first_failure.Update(WithPrefix(status, peer.worker_id));
+      };
+      if (!peer.tcp.empty()) {
+        const StatusOr<SocketAddress> address = ResolveTcp(peer.tcp);
+        if (address.ok()) entry.tcp = *address;
+        if (!address.ok()) note_failure(address.status());
+      }
+      if (!peer.unix_name.empty()) {
+        const StatusOr<SocketAddress> address = UnixAddress(peer.unix_name);
+        if (address.ok()) entry.unix_socket = *address;
+        if (!address.ok()) note_failure(address.status());
+      }
+    }
+    loop_.SetPeers(std::move(resolved));
+    return first_failure;
+  }
+
+ private:
+  const KvArena* const arena_;
+  const std::string tcp_address_;
+  const std::string unix_name_;
+  EndpointLoop loop_;
+  Thread thread_;  // last: it runs in loop_
+};
+
+}  // namespace
+
+std::string HostId() {
+  std::ifstream file("/proc/sys/kernel/random/boot_id");
+  std::string boot;
+  std::getline(file, boot);
+  std::array<char, 64> space{};
+  // "net:[4026531833]": abstract unix sockets live in a network namespace.
+  const ssize_t size = readlink("/proc/self/ns/net", space.data(), space.size());
+  if (boot.empty() || size <= 0) return "";
+  return fmt::format("{}/{}", boot, std::string_view(space.data(), static_cast<size_t>(size)));
+}
+
+StatusOr<std::unique_ptr<KvEndpoint>> KvEndpoint::Create(const KvEndpointOptions& options,
+                                                         const KvArena* arena) {
+  BATON_RETURN_IF_ERROR(ValidateOptions(options));
+  EndpointSockets sockets;
+  sockets.wake.reset(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
+  sockets.epoll.reset(epoll_create1(EPOLL_CLOEXEC));
+  if (!sockets.wake.valid() || !sockets.epoll.valid()) {
+    return ResourceExhausted("eventfd and epoll: errno {}", errno);
+  }
+  std::string unix_name;
+  if (!options.listen.empty() && options.kind != TransportKind::kShm) {
+    BATON_ASSIGN_OR_RETURN(const SocketAddress address, ResolveTcp(options.listen));
+    BATON_ASSIGN_OR_RETURN(sockets.tcp_listener, ListenOn(address, options.listen));
+  }
+  if (!options.listen.empty() && options.kind != TransportKind::kTcp) {
+    unix_name = fmt::format("baton-kv-{:016x}", options.incarnation.value());
+    BATON_ASSIGN_OR_RETURN(const SocketAddress address, UnixAddress(unix_name));
+    BATON_ASSIGN_OR_RETURN(sockets.unix_listener, ListenOn(address, "@" + unix_name));
+  }
+  return std::make_unique<KvEndpointImpl>(options, arena, std::move(sockets), std::move(unix_name));
+}
+
+}  // namespace baton

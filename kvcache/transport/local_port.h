@@ -1,0 +1,153 @@
+// LocalPort and LocalCore: the inside of LocalTransport. A port is one worker's transport; the core
+// is the turn that serves all ports of a hub. Internal to kvcache/transport.
+//
+// The core's serve mutex is held for a turn, and for a port's coming and going; it guards all that
+// the ports list as "served". Callers of a port only touch its inbox.
+#ifndef BATON_KVCACHE_TRANSPORT_LOCAL_PORT_H_
+#define BATON_KVCACHE_TRANSPORT_LOCAL_PORT_H_
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+
+#include "kvcache/kv_arena.h"
+#include "kvcache/transport/kv_transport.h"
+#include "kvcache/transport/receive_table.h"
+#include "kvcache/transport/transport_counters.h"
+#include "kvcache/transport/transport_inbox.h"
+#include "src/base/clock.h"
+#include "src/base/thread.h"
+
+namespace baton {
+
+class LocalPort;
+
+// Serves the ports of one hub; shared by the hub and its ports.
+class LocalCore {
+ public:
+  LocalCore(bool own_thread, const Clock* clock);
+  void StopThread();
+
+  // Connects `port` with every port that has joined; Leave ends that.
+  void Join(LocalPort* port, KvTransportSink* sink);
+  void Leave(LocalPort* port);
+
+  // What a turn found.
+  struct Turn {
+    bool did_work = false;
+    int64_t due_us = 0;  // when time alone makes work, 0 = never
+  };
+  Turn Serve();
+  void Wake();
+  int64_t NowUs() const { return clock_->NowUs(); }
+
+ private:
+  void Loop();
+  // Waits for work or for `due_us`; false when the thread has to stop.
+  bool WaitForWork(int64_t due_us);
+
+  const Clock* const clock_;
+  std::mutex serve_mutex_;
+  std::vector<LocalPort*> ports_;  // guarded by serve_mutex_, as is next_epoch_
+  uint64_t next_epoch_ = 1;
+
+  std::mutex wake_mutex_;  // guards work_ and stop_
+  std::condition_variable wake_;
+  bool work_ = false;
+  bool stop_ = false;
+  Thread thread_;
+};
+
+// One worker's transport; see the file comment.
+class LocalPort final : public KvTransport {
+ public:
+  LocalPort(std::shared_ptr<LocalCore> core, std::string worker_id, Incarnation incarnation,
+            const KvArena* arena);
+  ~LocalPort() override;
+
+  Status Start(KvTransportSink* sink) override;
+  void Stop() override;
+  Status SendControl(Incarnation peer, std::string bytes) override;
+  Status SendSlices(Incarnation peer, std::span<const SliceRef> slices) override;
+  void CloseSend(Incarnation peer, TransferId transfer) override;
+  Status OpenReceive(ReceiveSpec spec) override;
+  void CloseReceive(TransferId transfer) override;
+  TransportStats Stats() const override { return counters_.Snapshot(); }
+  std::vector<LinkInfo> Links() const override { return board_.Read(); }
+
+  // The rest is served.
+  void Join(KvTransportSink* sink);
+  void Leave();
+  void Connect(LocalPort* other, uint64_t epoch);
+  void Disconnect(LocalPort* other);
+  void DeliverLinkEvents();
+  bool ExecuteCommands();
+  // Moves a bounded number of slices; false when none waited.
+  bool MoveSlices(int64_t now_us);
+  // Reports progress and drops what waited too long; returns when it is due again, 0 = never.
+  int64_t ServeTimers(int64_t now_us);
+
+  Incarnation incarnation() const { return incarnation_; }
+  const std::string& worker_id() const { return worker_id_; }
+  const KvLayout& layout() const { return arena_->layout(); }
+
+ private:
+  // The other end of a connection.
+  struct Link {
+    LocalPort* port = nullptr;
+    uint64_t epoch = 0;
+    std::shared_ptr<LinkCounters> counters;
+  };
+  // A connection that came or went, to be told to the sink.
+  struct LinkEvent {
+    PeerUp peer;
+    bool up = false;
+  };
+  // A slice on its way.
+  struct Outgoing {
+    Incarnation peer;
+    uint64_t epoch = 0;
+    SliceRef slice;
+  };
+  // A control message that waits for its peer.
+  struct Parked {
+    Incarnation peer;
+    std::string bytes;
+    int64_t deadline_us = 0;
+  };
+
+  void Execute(TransportCommand* command);
+  void SendOrPark(Incarnation peer, std::string bytes);
+  void DropOutgoing(Incarnation peer, TransferId transfer, bool all_transfers);
+  // Takes one slice from `sender`, copying it out of its arena.
+  void TakeSlice(const LocalPort& sender, const Outgoing& outgoing, int64_t now_us);
+  Link* FindLink(Incarnation peer);
+  void PublishLinks();
+
+  const std::shared_ptr<LocalCore> core_;
+  const std::string worker_id_;
+  const Incarnation incarnation_;
+  const KvArena* const arena_;
+  TransportCounters counters_;
+  LinkBoard board_;
+  TransportInbox inbox_;
+
+  // Served.
+  KvTransportSink* sink_ = nullptr;
+  ReceiveTable receives_;
+  TransportBatch batch_;
+  absl::flat_hash_map<Incarnation, Link> links_;
+  std::vector<LinkEvent> link_events_;
+  std::deque<Outgoing> outgoing_;
+  std::deque<Parked> parked_;
+};
+
+}  // namespace baton
+
+#endif  // BATON_KVCACHE_TRANSPORT_LOCAL_PORT_H_

@@ -1,0 +1,212 @@
+#include "kvcache/transport/socket_io.h"
+
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/un.h>
+
+#include <cerrno>
+#include <cstddef>
+#include <cstring>
+#include <memory>
+
+namespace baton {
+namespace {
+
+// Socket buffers: 4 MiB is net.core.{r,w}mem_max of common kernels and holds more than 1 ms at 2
+// GB/s, the longest the other side's thread is busy elsewhere.
+constexpr int kSocketBufferBytes = 4 << 20;
+// A host that vanished without a reset is found by these: 2 s idle, then 3 probes a second apart.
+constexpr int kKeepIdleS = 2;
+constexpr int kKeepIntervalS = 1;
+constexpr int kKeepProbes = 3;
+constexpr int kBacklog = 128;
+
+std::string ErrorText(int error) {
+  const char* const text = strerrordesc_np(error);
+  return text != nullptr ? text : "unknown error";
+}
+
+void SetOption(int fd, int level, int option, int value) {
+  // All of them are tuning: a kernel that refuses one still carries the bytes.
+  (void)setsockopt(fd, level, option, &value, sizeof(value));
+}
+
+// Host and port of "host:port" or "[v6]:port".
+struct HostPort {
+  std::string host;
+  std::string port;
+};
+
+StatusOr<HostPort> SplitHostPort(std::string_view address) {
+  const size_t colon = address.rfind(':');
+  if (colon == std::string_view::npos || colon == 0 || colon + 1 == address.size()) {
+    return InvalidArgument("address \"{}\" is not host:port", address);
+  }
+  std::string_view host = address.substr(0, colon);
+  if (host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
+  const std::string_view port = address.substr(colon + 1);
+  if (port.size() > 5 || port.find_first_not_of("0123456789") != std::string_view::npos ||
+      std::stoul(std::string(port)) > 65535) {
+    return InvalidArgument("port \"{}\" of address \"{}\" is not in [0, 65535]", port, address);
+  }
+  return HostPort{std::string(host), std::string(port)};
+}
+
+}  // namespace
+
+StatusOr<SocketAddress> ResolveTcp(std::string_view address) {
+  BATON_ASSIGN_OR_RETURN(const HostPort parts, SplitHostPort(address));
+  addrinfo hints{};
+  hints.ai_family = AF_UNSPEC;
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_NUMERICSERV;
+  addrinfo* found = nullptr;
+  const int error = getaddrinfo(parts.host.c_str(), parts.port.c_str(), &hints, &found);
+  if (error != 0) return Unavailable("address \"{}\": {}", address, gai_strerror(error));
+  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owner(found, &freeaddrinfo);
+  SocketAddress result;
+  std::memcpy(&result.storage, found->ai_addr, found->ai_addrlen);
+  result.size_bytes = found->ai_addrlen;
+  return result;
+}
+
+StatusOr<SocketAddress> UnixAddress(std::string_view name) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  // The first byte stays NUL: abstract names have no file and vanish with their process.
+  if (name.empty() || name.size() > sizeof(address.sun_path) - 1) {
+    return InvalidArgument("unix socket name of {} bytes is outside [1, {}]", name.size(),
+                           sizeof(address.sun_path) - 1);
+  }
+  std::memcpy(address.sun_path + 1, name.data(), name.size());
+  SocketAddress result;
+  result.size_bytes = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+  std::memcpy(&result.storage, &address, result.size_bytes);
+  return result;
+}
+
+std::string BoundTcpAddress(int fd) {
+  SocketAddress address;
+  address.size_bytes = sizeof(address.storage);
+  if (getsockname(fd, reinterpret_cast<sockaddr*>(&address.storage), &address.size_bytes) != 0) {
+    return "";
+  }
+  char host[NI_MAXHOST];
+  char port[NI_MAXSERV];
+  const int error =
+      getnameinfo(reinterpret_cast<const sockaddr*>(&address.storage), address.size_bytes, host,
+                  sizeof(host), port, sizeof(port), NI_NUMERICHOST | NI_NUMERICSERV);
+  if (error != 0) return "";
+  const bool is_v6 = address.storage.ss_family == AF_INET6;
+  return is_v6 ? fmt::format("[{}]:{}", host, port) : fmt::format("{}:{}", host, port);
+}
+
+StatusOr<UniqueFd> ListenOn(const SocketAddress& address, std::string_view text) {
+  UniqueFd fd(socket(address.storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!fd.valid()) return Unavailable("socket for {}: {}", text, ErrorText(errno));
+  if (address.storage.ss_family != AF_UNIX) SetOption(fd.get(), SOL_SOCKET, SO_REUSEADDR, 1);
+  const auto* const raw = reinterpret_cast<const sockaddr*>(&address.storage);
+  if (bind(fd.get(), raw, address.size_bytes) != 0 || listen(fd.get(), kBacklog) != 0) {
+    return Unavailable("cannot listen on {}: {}", text, ErrorText(errno));
+  }
+  return fd;
+}
+
+StatusOr<UniqueFd> StartConnect(const SocketAddress& address) {
+  const bool is_tcp = address.storage.ss_family != AF_UNIX;
+  UniqueFd fd(socket(address.storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!fd.valid()) return Unavailable("socket: {}", ErrorText(errno));
+  // Before connecting: the receive buffer decides the window that TCP announces.
+  TuneDataSocket(fd.get(), is_tcp);
+  const auto* const raw = reinterpret_cast<const sockaddr*>(&address.storage);
+  // A unix socket with a full backlog says EAGAIN and never becomes writable: that is a failure.
+  if (connect(fd.get(), raw, address.size_bytes) != 0 && errno != EINPROGRESS) {
+    return Unavailable("connect: {}", ErrorText(errno));
+  }
+  return fd;
+}
+
+int ConnectError(int fd) {
+  int error = 0;
+  socklen_t size = sizeof(error);
+  if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size) != 0) return errno;
+  return error;
+}
+
+void TuneDataSocket(int fd, bool is_tcp) {
+  SetOption(fd, SOL_SOCKET, SO_SNDBUF, kSocketBufferBytes);
+  SetOption(fd, SOL_SOCKET, SO_RCVBUF, kSocketBufferBytes);
+  if (!is_tcp) return;
+  SetOption(fd, IPPROTO_TCP, TCP_NODELAY, 1);
+  SetOption(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
+  SetOption(fd, IPPROTO_TCP, TCP_KEEPIDLE, kKeepIdleS);
+  SetOption(fd, IPPROTO_TCP, TCP_KEEPINTVL, kKeepIntervalS);
+  SetOption(fd, IPPROTO_TCP, TCP_KEEPCNT, kKeepProbes);
+}
+
+StatusOr<uint32_t> PeerUserId(int fd) {
+  ucred credentials{};
+  socklen_t size = sizeof(credentials);
+  if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &credentials, &size) != 0) {
+    return PermissionDenied("SO_PEERCRED: {}", ErrorText(errno));
+  }
+  return credentials.uid;
+}
+
+IoOutcome SendParts(int fd, std::span<const iovec> parts, int pass_fd) {
+  msghdr message{};
+  message.msg_iov = const_cast<iovec*>(parts.data());
+  message.msg_iovlen = parts.size();
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  if (pass_fd >= 0) {
+    message.msg_control = control;
+    message.msg_controllen = sizeof(control);
+    cmsghdr* const header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(sizeof(int));
+    std::memcpy(CMSG_DATA(header), &pass_fd, sizeof(int));
+  }
+  while (true) {
+    const ssize_t sent = sendmsg(fd, &message, MSG_NOSIGNAL);
+    if (sent >= 0) return {IoResult::kDone, static_cast<size_t>(sent), 0};
+    if (errno == EINTR) continue;
+    if (errno == EAGAIN || errno == EWOULDBLOCK) return {IoResult::kWouldBlock, 0, 0};
+    return {IoResult::kError, 0, errno};
+  }
+}
+
+IoOutcome ReceiveParts(int fd, std::span<iovec> parts, UniqueFd* passed) {
+  msghdr message{};
+  message.msg_iov = parts.data();
+  message.msg_iovlen = parts.size();
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  if (passed != nullptr) {
+    message.msg_control = control;
+    // CMSG_SPACE is padded, which would let a second descriptor in.
+    message.msg_controllen = CMSG_LEN(sizeof(int));
+  }
+  ssize_t received = 0;
+  do {
+    received = recvmsg(fd, &message, MSG_CMSG_CLOEXEC);
+  } while (received < 0 && errno == EINTR);
+  if (received < 0) {
+    const bool is_later = errno == EAGAIN || errno == EWOULDBLOCK;
+    return is_later ? IoOutcome{IoResult::kWouldBlock, 0, 0}
+                    : IoOutcome{IoResult::kError, 0, errno};
+  }
+  if (passed != nullptr) {
+    for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr;
+         header = CMSG_NXTHDR(&message, header)) {
+      if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;
+      int descriptor = -1;
+      std::memcpy(&descriptor, CMSG_DATA(header), sizeof(int));
+      passed->reset(descriptor);
+    }
+  }
+  if (received == 0) return {IoResult::kEndOfFile, 0, 0};
+  return {IoResult::kDone, static_cast<size_t>(received), 0};
+}
+
+}  // namespace baton

@@ -1,0 +1,64 @@
+// The system calls of the transport's sockets, with errors as values. All sockets are non-blocking
+// and close-on-exec. Any thread; nothing here blocks but ResolveTcp.
+#ifndef BATON_KVCACHE_TRANSPORT_SOCKET_IO_H_
+#define BATON_KVCACHE_TRANSPORT_SOCKET_IO_H_
+
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "src/base/status.h"
+#include "src/base/unique_fd.h"
+
+namespace baton {
+
+// A socket address of either family.
+struct SocketAddress {
+  sockaddr_storage storage{};
+  socklen_t size_bytes = 0;
+};
+
+// "host:port" or "[v6]:port"; a name is looked up, which may block. InvalidArgument for a bad form,
+// Unavailable when the name is not known.
+StatusOr<SocketAddress> ResolveTcp(std::string_view address);
+// An abstract unix address; InvalidArgument unless 1..107 bytes.
+StatusOr<SocketAddress> UnixAddress(std::string_view name);
+// "host:port" of what `fd` is bound to; "" when it is not.
+std::string BoundTcpAddress(int fd);
+
+// A listening socket. Unavailable naming `text` when the address is taken or not ours.
+StatusOr<UniqueFd> ListenOn(const SocketAddress& address, std::string_view text);
+// Begins to connect; the socket becomes writable when that is decided (see ConnectError).
+StatusOr<UniqueFd> StartConnect(const SocketAddress& address);
+// 0 = connected; otherwise the errno of the attempt.
+int ConnectError(int fd);
+// Sets what a data connection needs: no delay, big buffers, keep-alive.
+void TuneDataSocket(int fd, bool is_tcp);
+// Effective user of the process at the other end of a unix socket; nothing known =
+// PermissionDenied.
+StatusOr<uint32_t> PeerUserId(int fd);
+
+// How a transfer of bytes ended.
+enum class IoResult : uint8_t { kDone, kWouldBlock, kEndOfFile, kError };
+
+// A system call's outcome: the bytes moved (kDone), or the errno (kError).
+struct IoOutcome {
+  IoResult result = IoResult::kDone;
+  size_t bytes = 0;
+  int error = 0;
+};
+
+// Writes as much as goes. With `pass_fd` >= 0 the descriptor travels beside the first byte.
+IoOutcome SendParts(int fd, std::span<const iovec> parts, int pass_fd = -1);
+// Reads what is there. A descriptor that comes beside it is stored in `passed` when that is given,
+// and otherwise closed by the kernel; at most one is taken.
+IoOutcome ReceiveParts(int fd, std::span<iovec> parts, UniqueFd* passed = nullptr);
+
+}  // namespace baton
+
+#endif  // BATON_KVCACHE_TRANSPORT_SOCKET_IO_H_

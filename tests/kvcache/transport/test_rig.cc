@@ -1,0 +1,268 @@
+#include "tests/kvcache/transport/test_rig.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <iostream>
+#include <random>
+#include <thread>
+
+#include "gtest/gtest.h"
+
+#include "kvcache/transport/slice_copy.h"
+#include "src/base/check.h"
+#include "src/base/random.h"
+
+namespace baton::test {
+namespace {
+
+// Far beyond what any condition needs on a loaded machine under a sanitizer.
+constexpr std::chrono::seconds kPatience(20);
+
+}  // namespace
+
+KvLayout SmallLayout() {
+  KvLayout layout;
+  layout.num_layers = 3;
+  layout.num_kv_heads = 2;
+  layout.head_dim = 32;
+  layout.block_size = 16;
+  return layout;
+}
+
+KvLayout ModelLayout() {
+  KvLayout layout;
+  layout.num_layers = 30;
+  layout.num_kv_heads = 3;
+  layout.head_dim = 64;
+  layout.block_size = 16;
+  return layout;
+}
+
+std::unique_ptr<KvArena> MakeArena(const KvLayout& layout, uint32_t num_blocks) {
+  StatusOr<std::unique_ptr<KvArena>> arena = KvArena::Create(layout, num_blocks);
+  BATON_CHECK(arena.ok(), "{}", arena.status().ToString());
+  return *std::move(arena);
+}
+
+void FillSlice(const KvArena& arena, BlockIndex block, uint32_t layer, uint64_t seed) {
+  std::mt19937_64 random(seed ^ (uint64_t{block.value()} << 32) ^ layer);
+  std::byte* const slice = arena.Slice(block, layer);
+  for (size_t i = 0; i < arena.layout().SliceBytes(); i += sizeof(uint64_t)) {
+    const uint64_t word = random();
+    std::memcpy(slice + i, &word, sizeof(word));
+  }
+}
+
+bool SameSlice(const KvArena& a, BlockIndex block_a, const KvArena& b, BlockIndex block_b,
+               uint32_t layer) {
+  return std::memcmp(a.Slice(block_a, layer), b.Slice(block_b, layer), a.layout().SliceBytes()) ==
+         0;
+}
+
+bool BlockIs(const KvArena& arena, BlockIndex block, std::byte value) {
+  const std::byte* const begin = arena.Block(block);
+  return std::all_of(begin, begin + arena.layout().BlockStride(),
+                     [value](std::byte byte) { return byte == value; });
+}
+
+void SetBlock(const KvArena& arena, BlockIndex block, std::byte value) {
+  std::memset(arena.Block(block), std::to_integer<int>(value), arena.layout().BlockStride());
+}
+
+void RecordingSink::Record(const std::function<void(Recorded*)>& change) {
+  {
+    std::lock_guard lock(mutex_);
+    change(&recorded_);
+  }
+  changed_.notify_all();
+}
+
+void RecordingSink::OnPeerUp(const PeerUp& peer) {
+  Record([&](Recorded* r) { r->ups.push_back(peer); });
+}
+void RecordingSink::OnPeerDown(Incarnation peer, const Status& status) {
+  Record([&](Recorded* r) { r->downs.emplace_back(peer, status.ToString()); });
+}
+void RecordingSink::OnControl(Incarnation peer, std::string bytes) {
+  Record([&](Recorded* r) { r->controls.emplace_back(peer, std::move(bytes)); });
+}
+void RecordingSink::OnReceiveProgress(TransferId transfer, uint32_t slices_done, bool complete) {
+  Record([&](Recorded* r) {
+    if (r->receives_closed.count(transfer.value()) > 0) ++r->events_after_close;
+    uint32_t& done = r->slices_done[transfer.value()];
+    EXPECT_GT(slices_done, done) << "progress went back";
+    done = slices_done;
+    ++r->num_progress[transfer.value()];
+    if (complete) {
+      EXPECT_TRUE(r->complete.insert(transfer.value()).second) << "complete twice";
+    }
+  });
+}
+void RecordingSink::OnBadSlice(const BadSlice& slice) {
+  Record([&](Recorded* r) {
+    if (r->receives_closed.count(slice.transfer.value()) > 0) ++r->events_after_close;
+    r->bad_slices.push_back(slice);
+  });
+}
+void RecordingSink::OnReceiveClosed(TransferId transfer) {
+  Record([&](Recorded* r) { r->receives_closed.insert(transfer.value()); });
+}
+void RecordingSink::OnSendClosed(Incarnation peer, TransferId transfer) {
+  Record([&](Recorded* r) { r->sends_closed.emplace(peer.value(), transfer.value()); });
+}
+
+bool RecordingSink::WaitFor(const std::function<bool(const Recorded&)>& condition) {
+  std::unique_lock lock(mutex_);
+  return changed_.wait_for(lock, kPatience, [&] { return condition(recorded_); });
+}
+
+Recorded RecordingSink::Snapshot() {
+  std::lock_guard lock(mutex_);
+  return recorded_;
+}
+
+bool Eventually(const std::function<bool()>& condition) {
+  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() > deadline) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return true;
+}
+
+KvEndpointTimers QuickTimers() {
+  KvEndpointTimers timers;
+  // Generous where nothing should expire: the machine may be busy.
+  timers.connect_us = 20'000'000;
+  timers.hello_us = 20'000'000;
+  timers.frame_gap_us = 20'000'000;
+  timers.write_stall_us = 60'000'000;
+  timers.control_ttl_us = 60'000'000;
+  timers.backoff_min_us = 2'000;
+  timers.backoff_max_us = 50'000;
+  return timers;
+}
+
+Rig::Rig(TransportKind kind, const KvLayout& layout, uint32_t num_blocks)
+    : kind_(kind), layout_(layout), num_blocks_(num_blocks), next_incarnation_(RandomU64() | 1) {
+  if (kind == TransportKind::kLocal) hub_ = std::make_unique<LocalHub>(true);
+}
+
+Worker Rig::Make(const std::string& worker_id, Incarnation incarnation, bool listens) {
+  Worker worker;
+  worker.incarnation = incarnation.value() != 0 ? incarnation : Incarnation(next_incarnation_++);
+  names_[worker.incarnation.value()] = worker_id;
+  worker.arena = MakeArena(layout_, num_blocks_);
+  if (kind_ == TransportKind::kLocal) {
+    worker.transport = hub_->Attach(worker_id, worker.incarnation, worker.arena.get());
+  } else {
+    KvEndpointOptions options;
+    options.worker_id = worker_id;
+    options.incarnation = worker.incarnation;
+    options.cluster_secret = "a secret";
+    options.numerics_id = "numerics";
+    options.kind = kind_;
+    if (listens) options.listen = "127.0.0.1:0";
+    options.timers = QuickTimers();
+    if (tweak) tweak(&options);
+    auto endpoint = KvEndpoint::Create(options, worker.arena.get());
+    BATON_CHECK(endpoint.ok(), "{}", endpoint.status().ToString());
+    worker.endpoint = endpoint->get();
+    worker.transport = *std::move(endpoint);
+  }
+  const Status started = worker.transport->Start(worker.sink.get());
+  BATON_CHECK(started.ok(), "{}", started.ToString());
+  return worker;
+}
+
+Worker Rig::MakeDecode(const std::string& worker_id, Incarnation incarnation) {
+  return Make(worker_id, incarnation, true);
+}
+
+Worker Rig::MakePrefill(const std::string& worker_id, const std::vector<const Worker*>& decodes) {
+  Worker worker = Make(worker_id, Incarnation(0), false);
+  SetDecodes(&worker, decodes);
+  return worker;
+}
+
+void Rig::SetDecodes(Worker* prefill, const std::vector<const Worker*>& decodes) {
+  if (prefill->endpoint == nullptr) return;
+  std::vector<PeerAddress> peers;
+  for (const Worker* const decode : decodes) {
+    PeerAddress& peer = peers.emplace_back();
+    peer.worker_id = names_[decode->incarnation.value()];
+    peer.incarnation = decode->incarnation;
+    peer.host_id = HostId();
+    peer.tcp = decode->endpoint->tcp_address();
+    peer.unix_name = decode->endpoint->unix_name();
+  }
+  const Status status = prefill->endpoint->SetPeers(peers);
+  BATON_CHECK(status.ok(), "{}", status.ToString());
+}
+
+Transfer MakeTransfer(uint64_t id, uint32_t count, uint32_t first_source, uint32_t first_dest) {
+  Transfer transfer;
+  transfer.id = TransferId(id);
+  for (uint32_t i = 0; i < count; ++i) {
+    transfer.source.push_back(BlockIndex(first_source + i));
+    transfer.dest.push_back({BlockIndex(first_dest + i), 7 + i});
+  }
+  return transfer;
+}
+
+ReceiveSpec SpecFor(const Transfer& transfer, Incarnation peer) {
+  ReceiveSpec spec;
+  spec.transfer = transfer.id;
+  spec.attempt = transfer.attempt;
+  spec.peer = peer;
+  spec.blocks = transfer.dest;
+  spec.layers_per_group = 1;
+  return spec;
+}
+
+std::vector<SliceRef> SlicesOf(const Transfer& transfer, const KvArena& source) {
+  std::vector<SliceRef> slices;
+  for (uint32_t layer = 0; layer < source.layout().num_layers; ++layer) {
+    for (uint32_t ordinal = 0; ordinal < transfer.num_blocks(); ++ordinal) {
+      SliceRef& slice = slices.emplace_back();
+      slice.transfer = transfer.id;
+      slice.attempt = transfer.attempt;
+      slice.ordinal = ordinal;
+      slice.layer = layer;
+      slice.generation = transfer.dest[ordinal].generation;
+      slice.source = transfer.source[ordinal];
+      slice.checksum =
+          SliceChecksum(source.Slice(slice.source, layer), source.layout().SliceBytes());
+    }
+  }
+  return slices;
+}
+
+void FillSource(const Transfer& transfer, const KvArena& source, uint64_t seed) {
+  for (const BlockIndex block : transfer.source) {
+    for (uint32_t layer = 0; layer < source.layout().num_layers; ++layer) {
+      FillSlice(source, block, layer, seed);
+    }
+  }
+}
+
+bool Arrived(const Transfer& transfer, const KvArena& source, const KvArena& dest) {
+  for (uint32_t ordinal = 0; ordinal < transfer.num_blocks(); ++ordinal) {
+    for (uint32_t layer = 0; layer < source.layout().num_layers; ++layer) {
+      const bool same =
+          SameSlice(source, transfer.source[ordinal], dest, transfer.dest[ordinal].index, layer);
+      if (!same) return false;
+    }
+  }
+  return true;
+}
+
+uint64_t TestSeed() {
+  const char* const given = std::getenv("BATON_TEST_SEED");
+  const uint64_t seed = given != nullptr ? std::strtoull(given, nullptr, 10) : RandomU64() >> 1;
+  std::cout << "BATON_TEST_SEED=" << seed << std::endl;
+  return seed;
+}
+
+}  // namespace baton::test

@@ -1,0 +1,163 @@
+// What the transport tests share: a sink that records and can be waited for, and a pair of workers
+// joined by any of the transports.
+#ifndef BATON_TESTS_KVCACHE_TRANSPORT_TEST_RIG_H_
+#define BATON_TESTS_KVCACHE_TRANSPORT_TEST_RIG_H_
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kvcache/kv_arena.h"
+#include "kvcache/transport/kv_endpoint.h"
+#include "kvcache/transport/kv_transport.h"
+#include "kvcache/transport/local_transport.h"
+
+namespace baton::test {
+
+// Small blocks: 3 layers of 4 KiB, so that thousands of slices are quick.
+KvLayout SmallLayout();
+// SmolLM2-135M's: 30 layers of 12 KiB.
+KvLayout ModelLayout();
+
+// An arena that never fails for want of memory in a test.
+std::unique_ptr<KvArena> MakeArena(const KvLayout& layout, uint32_t num_blocks);
+// Bytes of (block, layer) drawn from `seed`.
+void FillSlice(const KvArena& arena, BlockIndex block, uint32_t layer, uint64_t seed);
+bool SameSlice(const KvArena& a, BlockIndex block_a, const KvArena& b, BlockIndex block_b,
+               uint32_t layer);
+// True when every byte of the block has this value.
+bool BlockIs(const KvArena& arena, BlockIndex block, std::byte value);
+void SetBlock(const KvArena& arena, BlockIndex block, std::byte value);
+
+// Everything that a transport told, under one lock.
+struct Recorded {
+  std::vector<PeerUp> ups;
+  std::vector<std::pair<Incarnation, std::string>> downs;
+  std::vector<std::pair<Incarnation, std::string>> controls;
+  std::map<uint64_t, uint32_t> slices_done;  // by transfer
+  std::set<uint64_t> complete;
+  std::map<uint64_t, uint32_t> num_progress;
+  std::vector<BadSlice> bad_slices;
+  std::multiset<uint64_t> receives_closed;
+  std::multiset<std::pair<uint64_t, uint64_t>> sends_closed;  // peer, transfer
+  uint32_t events_after_close = 0;  // of a transfer whose close was confirmed
+};
+
+// Records; any thread may wait for a condition on what was recorded.
+class RecordingSink : public KvTransportSink {
+ public:
+  void OnPeerUp(const PeerUp& peer) override;
+  void OnPeerDown(Incarnation peer, const Status& status) override;
+  void OnControl(Incarnation peer, std::string bytes) override;
+  void OnReceiveProgress(TransferId transfer, uint32_t slices_done, bool complete) override;
+  void OnBadSlice(const BadSlice& slice) override;
+  void OnReceiveClosed(TransferId transfer) override;
+  void OnSendClosed(Incarnation peer, TransferId transfer) override;
+
+  // False when the condition did not come to hold within a generous limit (a failed test, not a
+  // timing).
+  bool WaitFor(const std::function<bool(const Recorded&)>& condition);
+  Recorded Snapshot();
+
+  bool WaitUp(size_t count) {
+    return WaitFor([count](const Recorded& r) { return r.ups.size() >= count; });
+  }
+  bool WaitDown(size_t count) {
+    return WaitFor([count](const Recorded& r) { return r.downs.size() >= count; });
+  }
+  bool WaitComplete(TransferId transfer) {
+    return WaitFor(
+        [transfer](const Recorded& r) { return r.complete.count(transfer.value()) > 0; });
+  }
+  bool WaitReceiveClosed(TransferId transfer) {
+    return WaitFor(
+        [transfer](const Recorded& r) { return r.receives_closed.count(transfer.value()) > 0; });
+  }
+  bool WaitControls(size_t count) {
+    return WaitFor([count](const Recorded& r) { return r.controls.size() >= count; });
+  }
+
+ private:
+  void Record(const std::function<void(Recorded*)>& change);
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  Recorded recorded_;  // guarded by mutex_
+};
+
+// Waits until `condition` holds, asking every millisecond; for counters that nobody signals.
+bool Eventually(const std::function<bool()>& condition);
+
+// One worker: arena, sink and transport.
+struct Worker {
+  Incarnation incarnation;
+  std::unique_ptr<KvArena> arena;
+  std::unique_ptr<RecordingSink> sink = std::make_unique<RecordingSink>();
+  std::unique_ptr<KvTransport> transport;
+  KvEndpoint* endpoint = nullptr;  // null for local
+};
+
+// Timers that make tests quick where time has to pass.
+KvEndpointTimers QuickTimers();
+
+// Workers of one kind of transport that can reach each other.
+class Rig {
+ public:
+  explicit Rig(TransportKind kind, const KvLayout& layout = SmallLayout(),
+               uint32_t num_blocks = 64);
+
+  // A started worker that accepts connections, or one that dials the given ones.
+  Worker MakeDecode(const std::string& worker_id, Incarnation incarnation = Incarnation(0));
+  Worker MakePrefill(const std::string& worker_id, const std::vector<const Worker*>& decodes);
+  // Lets `prefill` dial exactly these.
+  void SetDecodes(Worker* prefill, const std::vector<const Worker*>& decodes);
+
+  TransportKind kind() const { return kind_; }
+  const KvLayout& layout() const { return layout_; }
+  // Changes the options of the workers made from now on.
+  std::function<void(KvEndpointOptions*)> tweak;
+
+ private:
+  Worker Make(const std::string& worker_id, Incarnation incarnation, bool listens);
+
+  const TransportKind kind_;
+  const KvLayout layout_;
+  const uint32_t num_blocks_;
+  std::unique_ptr<LocalHub> hub_;  // kLocal only
+  uint64_t next_incarnation_;
+  std::map<uint64_t, std::string> names_;
+};
+
+// One transfer from P's blocks to D's: ordinal i goes from source[i] to dest[i].
+struct Transfer {
+  TransferId id;
+  uint32_t attempt = 1;
+  std::vector<BlockIndex> source;
+  std::vector<ReceiveBlock> dest;
+
+  uint32_t num_blocks() const { return static_cast<uint32_t>(source.size()); }
+};
+
+// Blocks [first_source, +count) to blocks [first_dest, +count) with generations 7, 8, ...
+Transfer MakeTransfer(uint64_t id, uint32_t count, uint32_t first_source, uint32_t first_dest);
+ReceiveSpec SpecFor(const Transfer& transfer, Incarnation peer);
+// References to every slice, layer by layer, checksums of P's present bytes.
+std::vector<SliceRef> SlicesOf(const Transfer& transfer, const KvArena& source);
+void FillSource(const Transfer& transfer, const KvArena& source, uint64_t seed);
+bool Arrived(const Transfer& transfer, const KvArena& source, const KvArena& dest);
+
+// A seed from BATON_TEST_SEED, else from the clock; printed.
+uint64_t TestSeed();
+
+}  // namespace baton::test
+
+#endif  // BATON_TESTS_KVCACHE_TRANSPORT_TEST_RIG_H_
