@@ -76,12 +76,12 @@ struct HandoffSource::Table {
       Stay(kGranted, E::kNack, O::kResend),
       Stay(kGranted, E::kRenewDue, O::kSendRenew),
       Stay(kOver, E::kGrantLate, O::kSendRevoke),
-      // Ends without a grant: D holds nothing that it knows of from us.
+      // Ends without a grant: a Revoke then names no transfer, only the placement.
       Go(kNoGrant, E::kGrantUnfit, S::kFree, O::kSendRevoke, O::kRelease, O::kFail),
       Go(kNoGrant, E::kRevoke, S::kFree, O::kRelease, O::kFail),
-      Go(kNoGrant, E::kCancel, S::kFree, O::kRelease),
+      Go(kNoGrant, E::kCancel, S::kFree, O::kSendRevoke, O::kRelease),
       Go(kNoGrant, E::kPeerDown, S::kFree, O::kRelease, O::kFail),
-      Go(In(S::kSealed), E::kExpired, S::kFree, O::kRelease, O::kFail),
+      Go(In(S::kSealed), E::kExpired, S::kFree, O::kSendRevoke, O::kRelease, O::kFail),
       // Ends with a grant: the transport may read the blocks until it confirms.
       Go(kGranted, E::kRevoke, S::kDraining, O::kCloseSend, O::kRelease, O::kFail),
       Go(kGranted, E::kPeerDown, S::kDraining, O::kCloseSend, O::kRelease, O::kFail),

@@ -239,7 +239,9 @@ TEST_F(SourceTest, WithoutAGrantAFinishedPromptIsGivenUpAfterALease) {
   TickAt(kNow + 9'999'999);
   EXPECT_EQ(source_.state(), SourceState::kSealed);
   TickAt(kNow + 10'000'000);
-  EXPECT_THAT(Kinds(actions_), ElementsAre(Kind::kReleaseBlocks, Kind::kFailRequest));
+  EXPECT_THAT(Kinds(actions_),
+              ElementsAre(Kind::kSendMessage, Kind::kReleaseBlocks, Kind::kFailRequest));
+  EXPECT_EQ(std::get<Revoke>(actions_[0].message).key.transfer, TransferId());
   EXPECT_TRUE(source_.finished());
 }
 
@@ -323,12 +325,13 @@ TEST_F(SourceTest, RevokeCountsFromItsAttemptOnAndOnlyFromD) {
 
 TEST_F(SourceTest, CancelInEveryStateReleasesOnce) {
   CancelNow();
-  EXPECT_THAT(Kinds(actions_), ElementsAre(Kind::kReleaseBlocks)) << "before any block was sealed";
+  EXPECT_THAT(Kinds(actions_), ElementsAre(Kind::kSendMessage, Kind::kReleaseBlocks))
+      << "before any block was sealed";
   EXPECT_TRUE(CancelNow().empty()) << "twice";
   source_ = HandoffSource(Spec());
   SealAll();
   Done();
-  EXPECT_THAT(Kinds(CancelNow()), ElementsAre(Kind::kReleaseBlocks));
+  EXPECT_THAT(Kinds(CancelNow()), ElementsAre(Kind::kSendMessage, Kind::kReleaseBlocks));
   source_ = HandoffSource(Spec());
   ExportEverything();
   EXPECT_THAT(Kinds(CancelNow()),

@@ -1,0 +1,182 @@
+#include "scheduler/route_policy.h"
+
+#include <array>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+namespace baton {
+namespace {
+
+// A cluster with all links up, to be changed by each test.
+struct Cluster {
+  std::vector<PrefillLoad> prefill;
+  std::vector<DecodeLoad> decode;
+  std::vector<LinkUp> links;
+
+  Cluster(uint32_t num_prefill, uint32_t num_decode) {
+    for (uint32_t i = 0; i < num_prefill; ++i) {
+      prefill.push_back({.ready = true, .num_free_blocks = 100, .num_blocks = 100});
+    }
+    for (uint32_t i = 0; i < num_decode; ++i) {
+      decode.push_back({.ready = true, .num_free_blocks = 100, .num_blocks = 100});
+    }
+    for (uint32_t p = 0; p < num_prefill; ++p) {
+      for (uint32_t d = 0; d < num_decode; ++d) links.push_back({p, d});
+    }
+  }
+  Route Pick(const RouteQuery& query) const { return PickRoute({prefill, decode, links}, query); }
+};
+
+RouteQuery Query(uint64_t random = 1) {
+  return {.num_tokens = 160, .max_total_tokens = 320, .local_max_tokens = 32, .random = random};
+}
+
+void ExpectRoute(const Route& route, Route::Path path, RouteReason reason) {
+  EXPECT_EQ(route.path, path) << RouteReasonName(route.reason);
+  EXPECT_EQ(route.reason, reason) << RouteReasonName(route.reason);
+}
+
+TEST(RoutePolicyTest, PicksTheLessLoadedPair) {
+  Cluster cluster(2, 2);
+  cluster.prefill[0].backlog_s = 2;
+  cluster.decode[1].num_free_blocks = 20;
+  const Route route = cluster.Pick(Query());
+  ExpectRoute(route, Route::Path::kDisagg, RouteReason::kPair);
+  EXPECT_EQ(route.prefill_idx, 1u);
+  EXPECT_EQ(route.decode_idx, 0u);
+  EXPECT_TRUE(route.exact);
+  EXPECT_TRUE(route.has_room);
+}
+
+TEST(RoutePolicyTest, EqualWorkersAreSpreadByTheRandomNumberAlone) {
+  const Cluster cluster(3, 3);
+  std::array<uint32_t, 3> prefill{};
+  std::array<uint32_t, 3> decode{};
+  for (uint64_t random = 0; random < 3'000; ++random) {
+    const Route route = cluster.Pick(Query(random));
+    const Route again = cluster.Pick(Query(random));
+    ASSERT_EQ(route.prefill_idx, again.prefill_idx);
+    ASSERT_EQ(route.decode_idx, again.decode_idx);
+    ++prefill[route.prefill_idx];
+    ++decode[route.decode_idx];
+  }
+  for (uint32_t i = 0; i < 3; ++i) {
+    EXPECT_NEAR(prefill[i], 1'000, 150);
+    EXPECT_NEAR(decode[i], 1'000, 150);
+  }
+}
+
+TEST(RoutePolicyTest, ShortPromptsAndAggregatedModeStayAtD) {
+  const Cluster cluster(1, 1);
+  RouteQuery query = Query();
+  query.num_tokens = 32;
+  ExpectRoute(cluster.Pick(query), Route::Path::kLocal, RouteReason::kShortPrompt);
+  query.num_tokens = 33;
+  ExpectRoute(cluster.Pick(query), Route::Path::kDisagg, RouteReason::kPair);
+  query.disaggregate = false;
+  ExpectRoute(cluster.Pick(query), Route::Path::kLocal, RouteReason::kAggregatedMode);
+}
+
+TEST(RoutePolicyTest, SaysWhyNoPrefillWorkerServes) {
+  Cluster cluster(2, 1);
+  cluster.prefill[0].ready = cluster.prefill[1].ready = false;
+  ExpectRoute(cluster.Pick(Query()), Route::Path::kLocal, RouteReason::kNoPrefillWorker);
+  cluster.prefill[0].ready = true;
+  cluster.prefill[0].fingerprint.weights_id = 3;
+  ExpectRoute(cluster.Pick(Query()), Route::Path::kLocal, RouteReason::kNoCompatiblePair);
+  cluster.prefill[1].ready = true;
+  cluster.links.clear();
+  ExpectRoute(cluster.Pick(Query()), Route::Path::kLocal, RouteReason::kNoLink);
+  cluster.links.push_back({1, 0});
+  cluster.prefill[1].num_blocks = 9;
+  ExpectRoute(cluster.Pick(Query()), Route::Path::kLocal, RouteReason::kPromptExceedsPrefill);
+  cluster.prefill[1].num_blocks = 10;
+  ExpectRoute(cluster.Pick(Query()), Route::Path::kDisagg, RouteReason::kPair);
+}
+
+TEST(RoutePolicyTest, SaysWhyNoDecodeWorkerServes) {
+  Cluster cluster(1, 2);
+  cluster.decode[0].ready = cluster.decode[1].ready = false;
+  ExpectRoute(cluster.Pick(Query()), Route::Path::kNone, RouteReason::kNoDecodeWorker);
+  cluster.decode[0].ready = true;
+  cluster.decode[0].num_blocks = 19;  // 319 tokens of KV need 20
+  ExpectRoute(cluster.Pick(Query()), Route::Path::kNone, RouteReason::kNoDecodeWorker);
+  cluster.decode[1].num_blocks = 19;
+  ExpectRoute(cluster.Pick(Query()), Route::Path::kNone, RouteReason::kExceedsEveryPool);
+  cluster.decode[0].num_blocks = 20;
+  ExpectRoute(cluster.Pick(Query()), Route::Path::kDisagg, RouteReason::kPair);
+  ExpectRoute(Cluster(1, 0).Pick(Query()), Route::Path::kNone, RouteReason::kNoDecodeWorker);
+}
+
+TEST(RoutePolicyTest, ADWithAPartnerComesBeforeAnEmptyDWithout) {
+  Cluster cluster(1, 2);
+  cluster.links = {{0, 1}};
+  cluster.decode[1].num_free_blocks = 30;
+  const Route route = cluster.Pick(Query());
+  ExpectRoute(route, Route::Path::kDisagg, RouteReason::kPair);
+  EXPECT_EQ(route.decode_idx, 1u);
+}
+
+TEST(RoutePolicyTest, AFullDComesLastAndIsMarked) {
+  Cluster cluster(1, 2);
+  cluster.decode[0].num_free_blocks = 10;  // 10 for the prompt and one a choice are needed
+  cluster.decode[1].num_free_blocks = 11;
+  cluster.decode[1].num_running = 50;
+  Route route = cluster.Pick(Query());
+  EXPECT_EQ(route.decode_idx, 1u);
+  EXPECT_TRUE(route.has_room);
+  cluster.decode[1].num_free_blocks = 0;
+  route = cluster.Pick(Query());
+  ExpectRoute(route, Route::Path::kDisagg, RouteReason::kPair);
+  EXPECT_FALSE(route.has_room);
+}
+
+TEST(RoutePolicyTest, AnExactPartnerComesBeforeAnIdleInexactOne) {
+  Cluster cluster(2, 1);
+  cluster.prefill[0].fingerprint.numerics_id = 7;
+  cluster.prefill[0].fingerprint.allow_inexact = true;
+  cluster.decode[0].fingerprint.allow_inexact = true;
+  cluster.prefill[1].backlog_s = 5;
+  Route route = cluster.Pick(Query());
+  EXPECT_EQ(route.prefill_idx, 1u);
+  EXPECT_TRUE(route.exact);
+  cluster.prefill[1].ready = false;
+  route = cluster.Pick(Query());
+  EXPECT_EQ(route.prefill_idx, 0u);
+  EXPECT_FALSE(route.exact);
+  cluster.decode[0].fingerprint.allow_inexact = false;
+  ExpectRoute(cluster.Pick(Query()), Route::Path::kLocal, RouteReason::kNoCompatiblePair);
+}
+
+TEST(RoutePolicyTest, PairingComparesEachFieldAndNamesIt) {
+  const WorkerFingerprint same;
+  EXPECT_EQ(PairingOf(same, same), Pairing::kExact);
+  struct Case {
+    WorkerFingerprint other;
+    Pairing pairing;
+    const char* field;
+  };
+  const Case cases[] = {
+      {{.wire_min = 2, .wire_max = 3}, Pairing::kOtherWire, "wire_version"},
+      {{.layout_id = 1}, Pairing::kOtherLayout, "layout_id"},
+      {{.weights_id = 1}, Pairing::kOtherWeights, "weights_id"},
+      {{.tokenizer_id = 1}, Pairing::kOtherTokenizer, "tokenizer_id"},
+      {{.numerics_id = 1}, Pairing::kOtherNumerics, "numerics_id"},
+      {{.numerics_id = 1, .allow_inexact = true}, Pairing::kOtherNumerics, "numerics_id"},
+  };
+  for (const Case& c : cases) {
+    EXPECT_EQ(PairingOf(same, c.other), c.pairing) << c.field;
+    EXPECT_EQ(PairingOf(c.other, same), c.pairing) << c.field;
+    EXPECT_EQ(PairingFieldName(c.pairing), c.field);
+    EXPECT_FALSE(IsPaired(c.pairing));
+  }
+  EXPECT_EQ(PairingOf({.allow_inexact = true}, {.numerics_id = 1, .allow_inexact = true}),
+            Pairing::kInexact);
+  EXPECT_EQ(PairingOf({.wire_min = 1, .wire_max = 2}, {.wire_min = 2, .wire_max = 3}),
+            Pairing::kExact)
+      << "N and N-1 speak";
+}
+
+}  // namespace
+}  // namespace baton

@@ -1,0 +1,389 @@
+#include "scheduler/scheduler.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <numeric>
+#include <vector>
+
+#include "tests/scheduler/toy_worker.h"
+
+namespace baton {
+namespace {
+
+SchedulerConfig Config(SchedulerRole role = SchedulerRole::kAggregated) {
+  SchedulerConfig config;
+  config.role = role;
+  config.block_size = 4;
+  config.max_batch_tokens = 64;
+  config.max_chunk = 32;
+  config.max_running = 8;
+  config.max_prefilling = 4;
+  config.max_waiting = 16;
+  return config;
+}
+
+std::vector<TokenId> Prompt(uint32_t count, TokenId first = 1) {
+  std::vector<TokenId> tokens(count);
+  std::iota(tokens.begin(), tokens.end(), first);
+  return tokens;
+}
+
+SequenceLimits Limits(uint32_t max_tokens, uint32_t max_context = 1'000) {
+  return {max_tokens, max_context};
+}
+
+// A prompt that is answered up to its limits, so that lengths are exact.
+std::vector<TokenId> Chatty(uint32_t prompt_tokens) {
+  std::vector<TokenId> prompt = Prompt(prompt_tokens);
+  prompt[0] = kToyChatty;
+  return prompt;
+}
+
+// The items of a plan as "sequence:first_pos+num_tokens".
+std::vector<std::string> Items(const BatchPlan& plan) {
+  std::vector<std::string> items;
+  for (const BatchItem& item : plan.items) {
+    items.push_back(fmt::format("{}:{}+{}", item.id, item.first_pos, item.num_tokens));
+  }
+  return items;
+}
+
+void ExpectOutputs(ToyWorker& worker, uint64_t uid, const std::vector<TokenId>& prompt,
+                   const SequenceLimits& limits, uint32_t num_choices = 1) {
+  for (uint32_t choice = 0; choice < num_choices; ++choice) {
+    EXPECT_EQ((worker.outputs[{uid, choice}]), ToyOutput(prompt, choice, limits))
+        << "uid " << uid << " choice " << choice;
+    EXPECT_TRUE((worker.finished[{uid, choice}]));
+  }
+}
+
+void RunToEnd(ToyWorker& worker, int max_steps = 10'000) {
+  while (worker.scheduler().HasWork()) {
+    ASSERT_GT(max_steps--, 0) << "no end";
+    worker.Step();
+  }
+}
+
+TEST(SchedulerTest, APromptIsChunkedAtBlockBoundariesThenDecodes) {
+  ToyWorker worker(Config(), 64);
+  worker.cost = [](const StepShape&) { return 10; };
+  const auto prompt = Chatty(70);
+  ASSERT_TRUE(worker.scheduler().AddWaiting(worker.Spec(1, prompt, Limits(3)), 0).ok());
+  for (int i = 0; i < 20; ++i) {  // a fast machine, soon known as such
+    StepShape shape;
+    shape.AddPrefill(0, 32);
+    const_cast<StepCost&>(worker.scheduler().cost()).Measure(shape, 10);
+  }
+  BatchPlan plan = worker.Step();
+  EXPECT_THAT(Items(plan), testing::ElementsAre("1:0+32"));
+  EXPECT_THAT(plan.started, testing::ElementsAre(SequenceId(1)));
+  EXPECT_FALSE(plan.items[0].wants_logits);
+  plan = worker.Step();
+  EXPECT_THAT(Items(plan), testing::ElementsAre("1:32+32"));
+  EXPECT_TRUE(plan.started.empty());
+  plan = worker.Step();
+  EXPECT_THAT(Items(plan), testing::ElementsAre("1:64+6"));
+  EXPECT_TRUE(plan.items[0].wants_logits);
+  EXPECT_FALSE(plan.items[0].ends_prompt);
+  EXPECT_THAT(Items(worker.Step()), testing::ElementsAre("1:70+1"));
+  EXPECT_THAT(Items(worker.Step()), testing::ElementsAre("1:71+1"));
+  EXPECT_FALSE(worker.scheduler().HasWork());
+  ExpectOutputs(worker, 1, prompt, Limits(3));
+  EXPECT_EQ(worker.pool().num_free(), 64u);
+}
+
+TEST(SchedulerTest, StepsStayNearTheirTargetOnceTheMachineIsKnown) {
+  SchedulerConfig config = Config();
+  config.max_batch_tokens = 1'024;
+  config.max_chunk = 512;
+  config.target_step_us = 20'000;
+  config.target_mixed_step_us = 5'000;
+  ToyWorker worker(config, 4'000);
+  const auto chatty = Chatty(8);
+  const auto prompt = Chatty(2'000);
+  ASSERT_TRUE(worker.scheduler().AddWaiting(worker.Spec(1, prompt, Limits(1, 4'000)), 0).ok());
+  std::vector<int64_t> alone;
+  while (worker.scheduler().HasWork()) alone.push_back(worker.cost(worker.Step().shape));
+  EXPECT_LE(*std::max_element(alone.begin() + 3, alone.end()), 24'000);
+  EXPECT_GE(*std::max_element(alone.begin() + 3, alone.end()), 12'000) << "and use it";
+
+  ASSERT_TRUE(worker.scheduler().AddWaiting(worker.Spec(2, chatty, Limits(900)), 0).ok());
+  for (int i = 0; i < 60; ++i) worker.Step();
+  ASSERT_TRUE(worker.scheduler().AddWaiting(worker.Spec(3, prompt, Limits(1, 4'000)), 0).ok());
+  int64_t slowest = 0;
+  uint32_t steps = 0;
+  while (!worker.finished[{3, 0}]) {
+    const BatchPlan plan = worker.Step();
+    EXPECT_EQ(plan.num_decode_items(), 1u) << "decode never pauses for a prompt";
+    slowest = std::max(slowest, worker.cost(plan.shape));
+    ++steps;
+  }
+  EXPECT_LE(slowest, 6'500);
+  EXPECT_LE(steps, 100u) << "the prompt takes its share of every step";
+}
+
+TEST(SchedulerTest, OneBlockOfAPromptIsComputedHoweverSlowTheStep) {
+  ToyWorker worker(Config(), 64);
+  worker.cost = [](const StepShape&) { return 1'000'000; };
+  const auto prompt = Chatty(20);
+  for (uint64_t uid = 1; uid <= 2; ++uid) {
+    ASSERT_TRUE(worker.scheduler().AddWaiting(worker.Spec(uid, Chatty(4), Limits(50)), 0).ok());
+  }
+  for (int i = 0; i < 10; ++i) worker.Step();
+  ASSERT_TRUE(worker.scheduler().AddWaiting(worker.Spec(3, prompt, Limits(1)), 0).ok());
+  for (uint32_t i = 0; i < 5; ++i) {
+    const BatchPlan plan = worker.Step();
+    EXPECT_EQ(plan.num_decode_items(), 2u);
+    EXPECT_EQ(plan.shape.prefill_tokens, 4u);
+  }
+  ExpectOutputs(worker, 3, prompt, Limits(1));
+}
+
+TEST(SchedulerTest, AShortPromptOvertakesALongOneWhichStillEnds) {
+  ToyWorker worker(Config(), 1'000);
+  const auto long_prompt = Chatty(2'000);
+  ASSERT_TRUE(worker.scheduler().AddWaiting(worker.Spec(1, long_prompt, Limits(1, 4'000)), 0).ok());
+  for (int i = 0; i < 3; ++i) worker.Step();
+  const auto short_prompt = Chatty(6);
+  ASSERT_TRUE(
+      worker.scheduler().AddWaiting(worker.Spec(2, short_prompt, Limits(1)), worker.now_us()).ok());
+  const BatchPlan plan = worker.Step();
+  ASSERT_GE(plan.items.size(), 1u);
+  EXPECT_EQ(plan.items[0].id, SequenceId(2));
+  EXPECT_TRUE((worker.finished[{2, 0}]));
+  RunToEnd(worker);
+  EXPECT_TRUE((worker.finished[{1, 0}]));
+}
+
+TEST(SchedulerTest, ALongPromptIsNotStarvedByAStreamOfShortOnes) {
+  SchedulerConfig config = Config();
+  config.aging_tokens_per_s = 500;
+  ToyWorker worker(config, 1'000);
+  worker.cost = [](const StepShape& shape) { return 1'000 * int64_t{shape.prefill_tokens}; };
+  config.target_step_us = 16'000;
+  const auto long_prompt = Chatty(2'000);
+  const int64_t start_us = worker.now_us();
+  ASSERT_TRUE(
+      worker.scheduler().AddWaiting(worker.Spec(1, long_prompt, Limits(1, 4'000)), start_us).ok());
+  // Short prompts arrive faster than the machine (1000 tokens a second) computes.
+  uint64_t uid = 100;
+  while (!worker.finished[{1, 0}]) {
+    const auto prompt = Chatty(30);
+    (void)worker.scheduler().AddWaiting(worker.Spec(++uid, prompt, Limits(1)), worker.now_us());
+    worker.Step();
+    ASSERT_LT(worker.now_us() - start_us, 20'000'000) << "2000 tokens at an aging of 500 a second";
+  }
+  EXPECT_GT(worker.now_us() - start_us, 2'500'000) << "it did yield to short ones";
+}
+
+TEST(SchedulerTest, TheYoungestLosesItsBlocksAndIsReplayed) {
+  ToyWorker worker(Config(), 12);
+  const SequenceLimits limits = Limits(30);
+  std::vector<std::vector<TokenId>> prompts;
+  for (uint64_t uid = 1; uid <= 3; ++uid) {
+    prompts.push_back(Chatty(9 + static_cast<uint32_t>(uid)));
+    ASSERT_TRUE(worker.scheduler()
+                    .AddWaiting(worker.Spec(uid, prompts.back(), limits), worker.now_us())
+                    .ok());
+    worker.AdvanceUs(1);
+  }
+  std::vector<SequenceId> preempted;
+  while (worker.scheduler().HasWork()) {
+    const BatchPlan plan = worker.Step();
+    preempted.insert(preempted.end(), plan.preempted.begin(), plan.preempted.end());
+  }
+  ASSERT_FALSE(preempted.empty());
+  EXPECT_EQ(preempted[0], SequenceId(3));
+  EXPECT_THAT(preempted, testing::Not(testing::Contains(SequenceId(1)))) << "the oldest goes on";
+  EXPECT_EQ(worker.scheduler().Load().num_preemptions, preempted.size());
+  for (uint64_t uid = 1; uid <= 3; ++uid) ExpectOutputs(worker, uid, prompts[uid - 1], limits);
+}
+
+TEST(SchedulerTest, AllBlocksHeldByWaitingChoicesIsNoDeadlock) {
+  // Two bound sequences may run, two more hold blocks and wait; growth must take from those.
+  SchedulerConfig config = Config(SchedulerRole::kDecode);
+  config.max_running = 2;
+  ToyWorker worker(config, 12);
+  const SequenceLimits limits = Limits(12);
+  std::vector<std::vector<TokenId>> prompts;
+  for (uint64_t uid = 1; uid <= 4; ++uid) {
+    prompts.push_back(Chatty(8));
+    SequenceSpec spec = worker.Spec(uid, prompts.back(), limits);
+    std::vector<BlockHandle> blocks;
+    ASSERT_TRUE(worker.pool().Allocate(3, BlockState::kReserved, spec.uid, &blocks));
+    worker.Bind(spec, blocks);
+    worker.AdvanceUs(1);
+  }
+  ASSERT_EQ(worker.pool().num_free(), 0u);
+  RunToEnd(worker);
+  EXPECT_GT(worker.scheduler().Load().num_preemptions, 0u);
+  for (uint64_t uid = 1; uid <= 4; ++uid) ExpectOutputs(worker, uid, prompts[uid - 1], limits);
+}
+
+TEST(SchedulerTest, WhatCanNeverFitIsRefusedForGood) {
+  ToyWorker worker(Config(), 8);  // 32 tokens
+  uint64_t uid = 0;
+  auto code = [&](uint32_t prompt, uint32_t max_tokens, uint32_t context, uint32_t n) {
+    return worker.scheduler()
+        .AddWaiting(worker.Spec(++uid, Prompt(prompt), Limits(max_tokens, context), n), 0)
+        .code();
+  };
+  EXPECT_EQ(code(33, 1, 100, 1), StatusCode::kOutOfRange);
+  EXPECT_EQ(code(20, 14, 100, 1), StatusCode::kOutOfRange) << "its 33rd token needs KV";
+  EXPECT_EQ(code(20, 5, 20, 1), StatusCode::kOutOfRange) << "the context is full";
+  EXPECT_EQ(code(25, 1, 100, 2), StatusCode::kOutOfRange) << "7 blocks and one a choice";
+  EXPECT_EQ(code(0, 1, 100, 1), StatusCode::kInvalidArgument);
+  EXPECT_EQ(code(20, 13, 100, 1), StatusCode::kOk);
+  EXPECT_EQ(code(20, 100, 33, 1), StatusCode::kOk) << "the context is the limit";
+  EXPECT_EQ(code(24, 1, 100, 2), StatusCode::kOk);
+  const Status status = worker.scheduler().AddWaiting(worker.Spec(99, Prompt(40), Limits(1)), 0);
+  EXPECT_THAT(std::string(status.message()), testing::HasSubstr("the pool has 8"));
+  RunToEnd(worker);
+}
+
+TEST(SchedulerTest, TheQueueIsBounded) {
+  ToyWorker worker(Config(), 8);
+  for (uint32_t i = 0; i < 16; ++i) {
+    ASSERT_TRUE(worker.scheduler().AddWaiting(worker.Spec(i, Prompt(4), Limits(1)), 0).ok());
+  }
+  EXPECT_EQ(worker.scheduler().AddWaiting(worker.Spec(99, Prompt(4), Limits(1)), 0).code(),
+            StatusCode::kResourceExhausted);
+  EXPECT_EQ(worker.scheduler().Load().num_waiting, 16u);
+  EXPECT_EQ(worker.scheduler().Load().backlog_tokens, 64u);
+  EXPECT_GT(worker.scheduler().Load().backlog_us, 0);
+  RunToEnd(worker);
+  EXPECT_EQ(worker.scheduler().Load().backlog_tokens, 0u);
+}
+
+// One token, stop at once, full context, lengths around block boundaries, one and many choices.
+class CornerTest : public testing::TestWithParam<std::tuple<uint32_t, uint32_t, uint32_t>> {};
+
+TEST_P(CornerTest, LocalAndBoundSequencesSayTheSame) {
+  const auto [prompt_tokens, max_tokens, n] = GetParam();
+  for (const uint32_t context : {prompt_tokens + 1, prompt_tokens + 2, 1'000u}) {
+    const SequenceLimits limits = Limits(max_tokens, context);
+    const auto prompt = Prompt(prompt_tokens, static_cast<TokenId>(max_tokens));
+    ToyWorker local(Config(), 100);
+    ASSERT_TRUE(local.scheduler().AddWaiting(local.Spec(1, prompt, limits, n), 0).ok());
+    RunToEnd(local);
+    ExpectOutputs(local, 1, prompt, limits, n);
+    EXPECT_EQ(local.pool().num_free(), 100u);
+
+    ToyWorker bound(Config(SchedulerRole::kDecode), 100);
+    const SequenceSpec spec = bound.Spec(1, prompt, limits, n);
+    ASSERT_TRUE(bound.scheduler().CanReserve(spec).ok());
+    std::vector<BlockHandle> blocks;
+    ASSERT_TRUE(bound.pool().Allocate(bound.scheduler().BlocksToReserve(prompt_tokens, n),
+                                      BlockState::kReserved, spec.uid, &blocks));
+    for (uint32_t i = 0; i < (prompt_tokens + 3) / 4; ++i) {
+      bound.pool().SetState(blocks[i], BlockState::kReceiving);
+    }
+    bound.Bind(spec, blocks);
+    RunToEnd(bound);
+    ExpectOutputs(bound, 1, prompt, limits, n);
+    EXPECT_EQ(bound.pool().num_free(), 100u);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Lengths, CornerTest,
+                         testing::Combine(testing::Values(1, 3, 4, 5, 7, 8, 9, 31, 32, 33, 65),
+                                          testing::Values(1, 2, 9), testing::Values(1, 2, 5)));
+
+TEST(SchedulerTest, APrefillWorkerKeepsADonePromptUntilItIsRemoved) {
+  ToyWorker worker(Config(SchedulerRole::kPrefill), 10);
+  // Longer than decode could ever hold here: P needs the prompt's blocks only.
+  ASSERT_TRUE(worker.scheduler().AddWaiting(worker.Spec(1, Prompt(40), Limits(500), 3), 0).ok());
+  while (worker.done.empty()) worker.Step();
+  EXPECT_THAT(worker.done, testing::ElementsAre(SequenceId(1)));
+  const Sequence* sequence = worker.scheduler().Find(SequenceId(1));
+  ASSERT_NE(sequence, nullptr);
+  EXPECT_EQ(sequence->state, SequenceState::kPromptDone);
+  EXPECT_EQ(sequence->num_computed, 40u);
+  EXPECT_EQ(sequence->table.size(), 10u);
+  EXPECT_EQ(worker.scheduler().Load().num_prompt_done, 1u);
+  EXPECT_FALSE(worker.scheduler().HasWork());
+
+  ASSERT_TRUE(worker.scheduler().AddWaiting(worker.Spec(2, Prompt(5), Limits(5)), 0).ok());
+  EXPECT_TRUE(worker.Step().empty()) << "all blocks are exported: it waits";
+  EXPECT_TRUE(worker.scheduler().Remove(SequenceId(1)));
+  EXPECT_FALSE(worker.scheduler().Remove(SequenceId(1)));
+  EXPECT_FALSE(worker.Step().empty());
+  EXPECT_THAT(worker.done, testing::ElementsAre(SequenceId(2)));
+}
+
+TEST(SchedulerTest, ReservationsYieldToSequencesThatAreOwedBlocks) {
+  ToyWorker worker(Config(SchedulerRole::kDecode), 10);
+  const auto spec = [&] { return worker.Spec(50, Prompt(8), Limits(4)); };
+  EXPECT_TRUE(worker.scheduler().CanReserve(spec()).ok());
+  std::vector<BlockHandle> held;
+  ASSERT_TRUE(worker.pool().Allocate(7, BlockState::kReserved, {}, &held));
+  EXPECT_TRUE(worker.scheduler().CanReserve(spec()).ok()) << "3 are free, 2 + 1 are needed";
+  ASSERT_TRUE(worker.scheduler().AddWaiting(worker.Spec(1, Prompt(16), Limits(2)), 0).ok());
+  EXPECT_TRUE(worker.Step().empty());
+  EXPECT_EQ(worker.scheduler().CanReserve(spec()).code(), StatusCode::kResourceExhausted)
+      << "a prompt waits for blocks";
+  EXPECT_EQ(worker.scheduler().CanReserve(worker.Spec(51, Prompt(41), Limits(2))).code(),
+            StatusCode::kOutOfRange);
+  for (const BlockHandle& handle : held) worker.pool().DropRequestRef(handle);
+  RunToEnd(worker);
+}
+
+TEST(SchedulerTest, RemoveInEveryStateReturnsTheBlocks) {
+  for (int steps = 0; steps < 12; ++steps) {
+    ToyWorker worker(Config(), 40);
+    const auto prompt = Chatty(40);
+    ASSERT_TRUE(worker.scheduler().AddWaiting(worker.Spec(1, prompt, Limits(20)), 0).ok());
+    for (int i = 0; i < steps; ++i) worker.Step();
+    EXPECT_TRUE(worker.scheduler().Remove(SequenceId(1)));
+    EXPECT_EQ(worker.scheduler().Find(SequenceId(1)), nullptr);
+    EXPECT_EQ(worker.pool().num_free(), 40u) << "after " << steps << " steps";
+    EXPECT_FALSE(worker.scheduler().HasWork());
+    EXPECT_TRUE(worker.scheduler().Audit().ok());
+  }
+}
+
+TEST(SchedulerTest, ReplayedOutputCountsAsOutput) {
+  ToyWorker worker(Config(), 40);
+  const auto prompt = Chatty(10);
+  const auto output = ToyOutput(prompt, 0, Limits(6));
+  SequenceSpec spec = worker.Spec(1, prompt, Limits(6));
+  spec.tokens.insert(spec.tokens.end(), output.begin(), output.begin() + 4);
+  worker.outputs[{1, 0}].assign(output.begin(), output.begin() + 4);
+  ASSERT_TRUE(worker.scheduler().AddWaiting(std::move(spec), 0).ok());
+  RunToEnd(worker);
+  ExpectOutputs(worker, 1, prompt, Limits(6));
+}
+
+TEST(SequenceLimitsTest, StopBeatsLengthAndTheContextCounts) {
+  const SequenceLimits limits = Limits(3, 10);
+  EXPECT_EQ(limits.After(4, 1, false), FinishReason::kNone);
+  EXPECT_EQ(limits.After(4, 1, true), FinishReason::kStop);
+  EXPECT_EQ(limits.After(4, 3, false), FinishReason::kLength);
+  EXPECT_EQ(limits.After(4, 3, true), FinishReason::kStop);
+  EXPECT_EQ(limits.After(8, 1, false), FinishReason::kNone);
+  EXPECT_EQ(limits.After(8, 2, false), FinishReason::kLength);
+  EXPECT_EQ(Limits(0xffffffff, 100).MaxTotalTokens(50), 100u) << "no overflow";
+}
+
+using SchedulerDeathTest = testing::Test;
+
+TEST(SchedulerDeathTest, MisuseStopsTheProcess) {
+  BlockPool pool(40);
+  Scheduler scheduler(Config(), &pool);
+  SequenceSpec spec;
+  spec.id = SequenceId(1);
+  spec.tokens = Prompt(5);
+  spec.num_prompt_tokens = 5;
+  spec.limits = Limits(5);
+  ASSERT_TRUE(scheduler.AddWaiting(spec, 0).ok());
+  EXPECT_DEATH((void)scheduler.AddWaiting(spec, 0), "sequence 1 exists already");
+  ASSERT_FALSE(scheduler.Plan(0).empty());
+  EXPECT_DEATH(scheduler.Remove(SequenceId(1)), "during a step");
+  EXPECT_DEATH(scheduler.Plan(0), "before the last one is finished");
+  EXPECT_DEATH(scheduler.Finish({}, 0, 0), "0 results for 1 items");
+}
+
+}  // namespace
+}  // namespace baton

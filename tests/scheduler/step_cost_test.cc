@@ -1,0 +1,120 @@
+#include "scheduler/step_cost.h"
+
+#include <cmath>
+
+#include "gtest/gtest.h"
+
+#include "tests/test_seed.h"
+
+namespace baton {
+namespace {
+
+// A machine with known costs.
+int64_t TrueUs(const StepShape& shape) {
+  return 300 + 700 * int64_t{shape.prefill_tokens} + 2'500 * int64_t{shape.decode_rows} +
+         static_cast<int64_t>(shape.attention_keys) / 4;
+}
+
+StepShape Prefill(uint32_t first_pos, uint32_t num_tokens) {
+  StepShape shape;
+  shape.AddPrefill(first_pos, num_tokens);
+  return shape;
+}
+
+StepShape RandomShape(TestRandom* random) {
+  StepShape shape;
+  if (random->OneIn(2)) shape.AddPrefill(random->Below(2'000), random->Between(1, 256));
+  const uint32_t rows = random->Below(9) + (shape.prefill_tokens == 0 ? 1 : 0);
+  for (uint32_t i = 0; i < rows; ++i) shape.AddDecode(random->Below(2'000));
+  return shape;
+}
+
+TEST(StepShapeTest, CountsTheKeysThatEachRowReads) {
+  StepShape shape;
+  shape.AddPrefill(10, 3);  // rows read 11, 12 and 13 keys
+  EXPECT_EQ(shape.prefill_tokens, 3u);
+  EXPECT_EQ(shape.attention_keys, 36u);
+  shape.AddDecode(20);
+  EXPECT_EQ(shape.decode_rows, 1u);
+  EXPECT_EQ(shape.attention_keys, 57u);
+}
+
+TEST(StepCostTest, LearnsAnyMachineWithinAFewHundredMixedSteps) {
+  for (const uint64_t seed : TestSeeds(3)) {
+    SCOPED_TRACE(testing::Message() << "BATON_TEST_SEED=" << seed);
+    TestRandom random(seed);
+    StepCost cost;
+    for (int i = 0; i < 600; ++i) {
+      const StepShape shape = RandomShape(&random);
+      const double noise = 0.95 + 0.1 * random.Below(1'000) / 1'000;
+      cost.Measure(shape, std::llround(static_cast<double>(TrueUs(shape)) * noise));
+    }
+    double worst = 0;
+    double sum = 0;
+    for (int i = 0; i < 200; ++i) {
+      const StepShape shape = RandomShape(&random);
+      const double error = std::abs(static_cast<double>(cost.PredictUs(shape) - TrueUs(shape))) /
+                           static_cast<double>(TrueUs(shape));
+      worst = std::max(worst, error);
+      sum += error;
+    }
+    EXPECT_LT(sum / 200, 0.10);
+    EXPECT_LT(worst, 0.60);
+  }
+}
+
+TEST(StepCostTest, FollowsAMachineThatDecodesOnly) {
+  StepCost cost;
+  StepShape shape;
+  for (int i = 0; i < 4; ++i) shape.AddDecode(100);
+  for (int i = 0; i < 10; ++i) cost.Measure(shape, 8'000);
+  EXPECT_NEAR(static_cast<double>(cost.PredictUs(shape)), 8'000, 80);
+  EXPECT_EQ(cost.decode_step_us(), 8'000);
+  EXPECT_EQ(cost.prefill_tokens_per_s(), 0);
+  cost.Measure(Prefill(0, 100), 50'000);
+  EXPECT_NEAR(cost.prefill_tokens_per_s(), 2'000, 1);
+  EXPECT_EQ(cost.num_measurements(), 11u);
+}
+
+TEST(StepCostTest, ImpossibleMeasurementsAreIgnored) {
+  StepCost cost;
+  const StepShape shape = Prefill(0, 64);
+  const int64_t before = cost.PredictUs(shape);
+  cost.Measure(shape, 0);
+  cost.Measure(shape, -5);
+  cost.Measure(StepShape{}, 100);
+  EXPECT_EQ(cost.PredictUs(shape), before);
+  EXPECT_EQ(cost.num_measurements(), 0u);
+  for (int i = 0; i < 50; ++i) cost.Measure(shape, 1);
+  EXPECT_GE(cost.PredictUs(shape), 0) << "no weight becomes negative";
+}
+
+TEST(StepCostTest, MaxChunkIsTheLargestThatKeepsTheTarget) {
+  TestRandom random(5);
+  StepCost cost;
+  for (int i = 0; i < 300; ++i) {
+    const StepShape shape = RandomShape(&random);
+    cost.Measure(shape, TrueUs(shape));
+  }
+  for (int i = 0; i < 200; ++i) {
+    const StepShape base = RandomShape(&random);
+    const uint32_t first_pos = random.Below(3'000);
+    const uint32_t limit = random.Below(600);
+    const int64_t target_us = random.Between(0, 300'000);
+    const uint32_t chunk = cost.MaxChunk(base, first_pos, limit, target_us);
+    ASSERT_LE(chunk, limit);
+    StepShape with = base;
+    with.AddPrefill(first_pos, chunk);
+    if (chunk > 0) {
+      EXPECT_LE(cost.PredictUs(with), target_us);
+    }
+    StepShape more = base;
+    more.AddPrefill(first_pos, chunk + 1);
+    if (chunk < limit) {
+      EXPECT_GT(cost.PredictUs(more), target_us);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace baton

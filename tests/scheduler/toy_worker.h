@@ -1,0 +1,226 @@
+// ToyWorker: a Scheduler with a model that needs no arithmetic. "KV" of a token is the token
+// itself, written into the slot that the block table names; the next token is a hash of everything
+// read back through the table. A block that is shared, copied, freed or reused wrongly changes the
+// text.
+#ifndef BATON_TESTS_SCHEDULER_TOY_WORKER_H_
+#define BATON_TESTS_SCHEDULER_TOY_WORKER_H_
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+#include "scheduler/scheduler.h"
+#include "src/base/xxh3.h"
+
+namespace baton {
+
+inline constexpr TokenId kToyStop = 0;
+// A prompt that begins with this token is never answered by the stop token.
+inline constexpr TokenId kToyChatty = 1'000;
+
+// What the toy model says after these tokens; 1 in 24 is the stop token. Choices differ by a salt.
+inline TokenId ToyNext(const std::vector<TokenId>& tokens, uint32_t choice) {
+  const uint64_t hash = Xxh3Hash64(tokens.data(), tokens.size() * sizeof(TokenId), choice);
+  if (tokens.front() == kToyChatty) return static_cast<TokenId>(1 + hash % 23);
+  return static_cast<TokenId>(hash % 24);
+}
+
+// The whole output of one choice, computed without any scheduler.
+inline std::vector<TokenId> ToyOutput(std::vector<TokenId> tokens, uint32_t choice,
+                                      const SequenceLimits& limits) {
+  const auto num_prompt = static_cast<uint32_t>(tokens.size());
+  std::vector<TokenId> output;
+  FinishReason reason = FinishReason::kNone;
+  while (reason == FinishReason::kNone) {
+    output.push_back(ToyNext(tokens, choice));
+    tokens.push_back(output.back());
+    reason =
+        limits.After(num_prompt, static_cast<uint32_t>(output.size()), output.back() == kToyStop);
+  }
+  return output;
+}
+
+// See the file comment.
+class ToyWorker {
+ public:
+  ToyWorker(const SchedulerConfig& config, uint32_t num_blocks)
+      : pool_(num_blocks), scheduler_(config, &pool_), kv_(num_blocks * config.block_size, -1) {}
+
+  BlockPool& pool() { return pool_; }
+  Scheduler& scheduler() { return scheduler_; }
+  // Output so far by (uid.lo, choice); `finished` holds those that ended by themselves.
+  std::map<std::pair<uint64_t, uint32_t>, std::vector<TokenId>> outputs;
+  std::map<std::pair<uint64_t, uint32_t>, bool> finished;
+  // Prompts that ended in the last step and leave by hand-off.
+  std::vector<SequenceId> done;
+  SequenceId NextId() { return SequenceId(++last_id_); }
+
+  // Microseconds that a step of this shape takes.
+  std::function<int64_t(const StepShape&)> cost = [](const StepShape& shape) {
+    return 200 + 100 * int64_t{shape.prefill_tokens} + 500 * int64_t{shape.decode_rows};
+  };
+
+  SequenceSpec Spec(uint64_t uid, std::vector<TokenId> prompt, SequenceLimits limits,
+                    uint32_t num_choices = 1) {
+    SequenceSpec spec;
+    spec.id = NextId();
+    spec.uid = {0, uid};
+    spec.num_choices = num_choices;
+    spec.num_prompt_tokens = static_cast<uint32_t>(prompt.size());
+    spec.tokens = std::move(prompt);
+    spec.limits = limits;
+    return spec;
+  }
+
+  // Plans and runs one step; the plan is copied for the test to look at.
+  BatchPlan Step() {
+    done.clear();
+    BatchPlan plan = scheduler_.Plan(now_us_);
+    CheckPlan(plan);
+    std::vector<ItemResult> results;
+    std::vector<std::pair<SequenceSpec, uint32_t>> divided;
+    for (const BatchItem& item : plan.items) results.push_back(Compute(item));
+    const int64_t elapsed_us = cost(plan.shape);
+    now_us_ += plan.empty() ? 1'000 : elapsed_us;
+    scheduler_.Finish(results, elapsed_us, now_us_);
+    for (const BatchItem& item : plan.items) {
+      if (!item.ends_prompt) continue;
+      if (scheduler_.config().role == SchedulerRole::kPrefill) {
+        done.push_back(item.id);
+      } else {
+        Divide(item.id);
+      }
+    }
+    EXPECT_TRUE(scheduler_.Audit().ok()) << scheduler_.Audit();
+    EXPECT_TRUE(pool_.Audit().ok()) << pool_.Audit();
+    return plan;
+  }
+
+  // Starts the choices of a prompt whose KV came from elsewhere into `blocks`.
+  void Bind(const SequenceSpec& spec, const std::vector<BlockHandle>& blocks) {
+    const uint32_t block_size = scheduler_.config().block_size;
+    for (uint32_t i = 0; i < spec.tokens.size(); ++i) {
+      kv_[blocks[i / block_size].index.value() * block_size + i % block_size] = spec.tokens[i];
+    }
+    std::vector<BlockCopy> copies;
+    scheduler_.AddBound(spec, blocks, FirstTokens(spec), &copies, now_us_);
+    Copy(copies);
+  }
+
+  int64_t now_us() const { return now_us_; }
+  void AdvanceUs(int64_t us) { now_us_ += us; }
+
+ private:
+  void CheckPlan(const BatchPlan& plan) {
+    const SchedulerConfig& config = scheduler_.config();
+    EXPECT_LE(plan.num_tokens(), config.max_batch_tokens);
+    EXPECT_LE(plan.num_decode_items(), config.max_running);
+    StepShape shape;
+    uint32_t running = 0;
+    for (size_t i = 0; i < plan.items.size(); ++i) {
+      const BatchItem& item = plan.items[i];
+      if (item.is_decode) {
+        EXPECT_EQ(item.num_tokens, 1u);
+        EXPECT_EQ(i, shape.decode_rows) << "decode rows come first";
+        shape.AddDecode(item.first_pos);
+        ++running;
+      } else {
+        EXPECT_GE(item.num_tokens, 1u);
+        EXPECT_LE(item.num_tokens, config.max_chunk);
+        EXPECT_EQ(item.first_pos % config.block_size, 0u) << "chunks end at block boundaries";
+        shape.AddPrefill(item.first_pos, item.num_tokens);
+      }
+      EXPECT_EQ(item.first_pos, item.sequence->num_computed);
+      const bool ends = item.first_pos + item.num_tokens == item.sequence->num_tokens();
+      EXPECT_EQ(item.wants_logits, ends);
+    }
+    EXPECT_EQ(plan.shape, shape);
+    scheduler_.ForEachSequence([&](const Sequence& sequence) {
+      if (sequence.state == SequenceState::kRunning) --running;
+    });
+    EXPECT_EQ(running, 0u) << "every running sequence decodes in every step";
+    for (const SequenceId id : plan.preempted) {
+      const Sequence* victim = scheduler_.Find(id);
+      for (const BatchItem& item : plan.items) {
+        if (!item.is_decode) continue;
+        EXPECT_LT(std::pair(item.sequence->arrival_us, item.id), std::pair(victim->arrival_us, id))
+            << "an older sequence lost its blocks to a younger one";
+      }
+    }
+  }
+
+  ItemResult Compute(const BatchItem& item) {
+    const Sequence& sequence = *item.sequence;
+    const uint32_t block_size = scheduler_.config().block_size;
+    const uint32_t end = item.first_pos + item.num_tokens;
+    std::vector<TokenId> read;
+    for (uint32_t pos = 0; pos < end; ++pos) {
+      if (pos / block_size >= sequence.table.size()) {
+        ADD_FAILURE() << "no block for position " << pos;
+        return {};
+      }
+      TokenId& slot =
+          kv_[sequence.table.indices()[pos / block_size] * block_size + pos % block_size];
+      if (pos >= item.first_pos) slot = sequence.spec.tokens[pos];
+      read.push_back(slot);
+    }
+    EXPECT_EQ(read, std::vector<TokenId>(sequence.spec.tokens.begin(),
+                                         sequence.spec.tokens.begin() + end))
+        << "the KV of sequence " << item.id.value() << " was overwritten";
+    if (!item.wants_logits || item.ends_prompt) return {};
+    const TokenId token = ToyNext(read, sequence.spec.choice);
+    return {token, Emit(sequence.spec, sequence.spec.choice, sequence.num_output_tokens(), token)};
+  }
+
+  // Records one output token; true when it ends the choice.
+  bool Emit(const SequenceSpec& spec, uint32_t choice, uint32_t index, TokenId token) {
+    const std::pair key(spec.uid.lo, choice);
+    EXPECT_EQ(outputs[key].size(), index) << "an output index is lost or repeated";
+    outputs[key].push_back(token);
+    const bool ends = spec.limits.After(spec.num_prompt_tokens, index + 1, token == kToyStop) !=
+                      FinishReason::kNone;
+    if (ends) finished[key] = true;
+    return ends;
+  }
+
+  std::vector<ChoiceStart> FirstTokens(const SequenceSpec& spec) {
+    std::vector<ChoiceStart> starts;
+    for (uint32_t choice = 0; choice < spec.num_choices; ++choice) {
+      const TokenId token = ToyNext(spec.tokens, choice);
+      const bool ends = Emit(spec, choice, 0, token);
+      starts.push_back({NextId(), choice, token, ends});
+    }
+    return starts;
+  }
+
+  void Divide(SequenceId id) {
+    const std::vector<ChoiceStart> starts = FirstTokens(scheduler_.Find(id)->spec);
+    std::vector<BlockCopy> copies;
+    scheduler_.Fork(id, starts, &copies);
+    Copy(copies);
+  }
+
+  void Copy(const std::vector<BlockCopy>& copies) {
+    const uint32_t block_size = scheduler_.config().block_size;
+    for (const BlockCopy& copy : copies) {
+      for (uint32_t i = 0; i < copy.num_tokens; ++i) {
+        kv_[copy.to * block_size + i] = kv_[copy.from * block_size + i];
+      }
+    }
+  }
+
+  BlockPool pool_;
+  Scheduler scheduler_;
+  std::vector<TokenId> kv_;  // [block][token]
+  int64_t now_us_ = 1'000'000;
+  uint64_t last_id_ = 0;
+};
+
+}  // namespace baton
+
+#endif  // BATON_TESTS_SCHEDULER_TOY_WORKER_H_
