@@ -37,9 +37,9 @@ bool IsSpecialType(TokenType type) {
 
 Status CheckCounts(const TokenizerSpec& spec) {
   const size_t num_tokens = spec.tokens.size();
-  if (num_tokens == 0 || num_tokens > kMaxVocabSize) {
+  if (num_tokens == 0 || num_tokens > kMaxSpecTokens) {
     return InvalidArgument("tokenizer.ggml.tokens has {} entries, outside [1, {}]", num_tokens,
-                           kMaxVocabSize);
+                           kMaxSpecTokens);
   }
   if (!spec.token_types.empty() && spec.token_types.size() != num_tokens) {
     return InvalidArgument("tokenizer.ggml.token_type has {} entries for {} tokens",

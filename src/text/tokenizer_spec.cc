@@ -129,7 +129,7 @@ class SpecReader {
   }
 
   std::vector<int32_t> Types() {
-    const uint64_t count = VarintUpTo(kMaxVocabSize, "has too many token types");
+    const uint64_t count = VarintUpTo(kMaxSpecTokens, "has too many token types");
     std::vector<int32_t> types;
     while (ok() && types.size() < count) {
       const uint64_t type = VarintUpTo(UINT32_MAX, "has a token type above 32 bits");
@@ -183,9 +183,9 @@ class SpecReader {
 };
 
 void ReadVocabulary(SpecReader& in, TokenizerSpec& spec) {
-  const uint64_t num_tokens = in.VarintUpTo(kMaxVocabSize, "has too many tokens");
+  const uint64_t num_tokens = in.VarintUpTo(kMaxSpecTokens, "has too many tokens");
   for (uint64_t i = 0; in.ok() && i < num_tokens; ++i) spec.tokens.push_back(in.Text());
-  const uint64_t num_scores = in.VarintUpTo(kMaxVocabSize, "has too many scores");
+  const uint64_t num_scores = in.VarintUpTo(kMaxSpecTokens, "has too many scores");
   const std::string_view scores = in.Bytes(num_scores * sizeof(float));
   if (in.ok() && num_scores > 0) {
     spec.scores.resize(num_scores);

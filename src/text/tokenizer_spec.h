@@ -64,7 +64,7 @@ struct TokenizerSpec {
 };
 
 // Four times the largest vocabularies in use (262,144 entries; 280,147 merges).
-inline constexpr size_t kMaxVocabSize = size_t{1} << 20;
+inline constexpr size_t kMaxSpecTokens = size_t{1} << 20;
 inline constexpr size_t kMaxMerges = size_t{1} << 21;
 // All strings of a spec together; the largest in use have about 8 MiB.
 inline constexpr size_t kMaxSpecTextBytes = size_t{64} << 20;

@@ -119,9 +119,9 @@ TEST(TokenizerSpecTest, AmplificationIsRefusedQuickly) {
   for (int i = 0; i < (1 << 20); ++i) long_merges += "\x01\x01";
   const std::string cases[] = {
       head + varint(UINT64_MAX),
-      head + varint(kMaxVocabSize),
-      head + varint(0) + varint(kMaxVocabSize),
-      head + varint(0) + varint(0) + varint(kMaxVocabSize) + varint(1) + varint(UINT64_MAX),
+      head + varint(kMaxSpecTokens),
+      head + varint(0) + varint(kMaxSpecTokens),
+      head + varint(0) + varint(0) + varint(kMaxSpecTokens) + varint(1) + varint(UINT64_MAX),
       head + varint(1) + varint(UINT64_MAX),
       head + std::string(20, '\xff'),
       long_merges,

@@ -1,0 +1,22 @@
+// The wire form of hand-off messages: kvcache's plain structs to and from handoff.proto. Pure; any
+// thread. Peers are not trusted: Decode checks every size and every field's presence.
+#ifndef BATON_WORKER_HANDOFF_CODEC_H_
+#define BATON_WORKER_HANDOFF_CODEC_H_
+
+#include <string>
+#include <string_view>
+
+#include "src/engine/engine_types.h"
+
+namespace baton {
+
+// The HandoffWire that workers use between them.
+class ProtoHandoffWire : public HandoffWire {
+ public:
+  std::string Encode(const HandoffMessage& message) const override;
+  StatusOr<HandoffMessage> Decode(std::string_view bytes) const override;
+};
+
+}  // namespace baton
+
+#endif  // BATON_WORKER_HANDOFF_CODEC_H_

@@ -1,0 +1,272 @@
+#include "src/worker/registration.h"
+
+#include <algorithm>
+#include <chrono>
+#include <deque>
+#include <optional>
+#include <utility>
+
+#include "grpcpp/create_channel.h"
+#include "grpcpp/security/credentials.h"
+#include "src/base/clock.h"
+#include "src/base/log.h"
+
+namespace baton {
+namespace {
+
+constexpr int64_t kDefaultHeartbeatMs = 250;
+constexpr int64_t kFirstBackoffUs = 100'000;
+constexpr int64_t kMaxBackoffUs = 2'000'000;
+// A refusal names a fault of the set-up; it may be mended by restarting others, so we ask again, slowly.
+constexpr int64_t kRefusedBackoffUs = 5'000'000;
+// Reports that wait behind a write; more means that the router does not read.
+constexpr size_t kMaxQueuedReports = 8;
+constexpr int kMaxMessageBytes = 32 * 1024 * 1024;
+
+}  // namespace
+
+// One life of the lease stream to one router. Kept alive by gRPC until OnDone.
+class RouterStream : public grpc::ClientBidiReactor<v1::WorkerReport, v1::RouterDirective> {
+ public:
+  explicit RouterStream(Registration* owner) : owner_(owner) {}
+
+  void Begin(v1::RouterRegistry::Stub* stub, const v1::WorkerHello& hello,
+             std::shared_ptr<RouterStream> self) {
+    self_ = std::move(self);
+    stub->async()->Register(&context_, this);
+    v1::WorkerReport report;
+    *report.mutable_hello() = hello;
+    Send(std::move(report));
+    StartRead(&incoming_);
+    StartCall();
+  }
+
+  void Send(v1::WorkerReport report) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (closed_) return;
+    if (outbox_.size() >= kMaxQueuedReports) {
+      context_.TryCancel();
+      return;
+    }
+    outbox_.push_back(std::move(report));
+    if (!writing_) WriteNext();
+  }
+
+  // Ends the stream; it is done soon after.
+  void Cancel() {
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      owner_ = nullptr;
+    }
+    context_.TryCancel();
+  }
+
+  // What arrived since the last call.
+  struct News {
+    bool closed = false;
+    std::optional<v1::RegisterAck> ack;
+    std::optional<v1::PeerList> peers;
+    std::optional<v1::DrainCommand> drain;
+  };
+  News Take() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    News news = std::move(news_);
+    news_ = News{};
+    news_.closed = news.closed;
+    return news;
+  }
+  bool accepted() const {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return accepted_ && !closed_;
+  }
+
+  void OnReadDone(bool ok) override {
+    if (!ok) {
+      MarkClosed();
+      context_.TryCancel();
+      return;
+    }
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      if (incoming_.has_ack()) {
+        news_.ack = incoming_.ack();
+        accepted_ = incoming_.ack().refusal().empty();
+      }
+      if (incoming_.has_peers()) news_.peers = incoming_.peers();
+      if (incoming_.has_drain()) news_.drain = incoming_.drain();
+      if (owner_ != nullptr) owner_->Wake();
+    }
+    StartRead(&incoming_);
+  }
+
+  void OnWriteDone(bool ok) override {
+    std::lock_guard<std::mutex> lock(mutex_);
+    writing_ = false;
+    if (ok && !outbox_.empty() && !closed_) WriteNext();
+  }
+
+  void OnDone(const grpc::Status& /*status*/) override {
+    MarkClosed();
+    const std::shared_ptr<RouterStream> last = std::move(self_);
+  }
+
+ private:
+  void WriteNext() {  // mutex_ is held
+    outgoing_ = std::move(outbox_.front());
+    outbox_.pop_front();
+    writing_ = true;
+    StartWrite(&outgoing_);
+  }
+
+  void MarkClosed() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    closed_ = true;
+    news_.closed = true;
+    if (owner_ != nullptr) owner_->Wake();
+  }
+
+  grpc::ClientContext context_;
+  std::shared_ptr<RouterStream> self_;
+  v1::RouterDirective incoming_;
+
+  mutable std::mutex mutex_;  // guards what follows; taken before Registration's
+  Registration* owner_;
+  std::deque<v1::WorkerReport> outbox_;
+  v1::WorkerReport outgoing_;
+  bool writing_ = false;
+  bool closed_ = false;
+  bool accepted_ = false;
+  News news_;
+};
+
+Registration::Registration(RegistrationConfig config) : config_(std::move(config)) {
+  grpc::ChannelArguments arguments;
+  arguments.SetMaxReceiveMessageSize(kMaxMessageBytes);
+  arguments.SetMaxSendMessageSize(kMaxMessageBytes);
+  // The back-off is ours: gRPC's own would hide a router that has come back for up to two minutes.
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 50);
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 50);
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
+  for (const std::string& address : config_.routers) {
+    Router router;
+    router.address = address;
+    router.channel =
+        grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+    router.stub = v1::RouterRegistry::NewStub(router.channel);
+    routers_.push_back(std::move(router));
+  }
+  thread_ = Thread("register", [this] { Loop(); });
+}
+
+Registration::~Registration() {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    stop_ = true;
+  }
+  wake_.notify_one();
+  thread_.Join();
+  for (Router& router : routers_) {
+    if (router.stream) router.stream->Cancel();
+  }
+}
+
+void Registration::Wake() {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    woken_ = true;
+  }
+  wake_.notify_one();
+}
+
+void Registration::ReportNow() { Wake(); }
+
+bool Registration::registered() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return registered_;
+}
+
+std::string Registration::refusal() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return refusal_;
+}
+
+void Registration::Loop() {
+  for (;;) {
+    Tick(SystemClock().NowUs());
+    std::unique_lock<std::mutex> lock(mutex_);
+    wake_.wait_for(lock, std::chrono::milliseconds(kDefaultHeartbeatMs),
+                   [this] { return stop_ || woken_; });
+    if (stop_) return;
+    woken_ = false;
+  }
+}
+
+void Registration::Tick(int64_t now_us) {
+  v1::WorkerLoad load = config_.load();
+  load.set_sequence_number(++sequence_number_);
+  bool registered = false;
+  for (Router& router : routers_) {
+    TickRouter(router, load, now_us);
+    registered |= router.stream && router.stream->accepted();
+  }
+  if (std::exchange(peers_changed_, false)) ApplyPeers();
+  std::lock_guard<std::mutex> lock(mutex_);
+  registered_ = registered;
+}
+
+void Registration::TickRouter(Router& router, const v1::WorkerLoad& load, int64_t now_us) {
+  if (!router.stream) {
+    if (now_us < router.retry_us) return;
+    router.stream = std::make_shared<RouterStream>(this);
+    router.stream->Begin(router.stub.get(), config_.hello, router.stream);
+  }
+  const RouterStream::News news = router.stream->Take();
+  bool refused = false;
+  if (news.ack) {
+    refused = !news.ack->refusal().empty();
+    router.was_up |= !refused;
+    router.backoff_us = 0;
+    if (refused) {
+      BATON_LOG_ERROR("router {} refuses this worker: {}", router.address, news.ack->refusal());
+    } else {
+      BATON_LOG_INFO("registered with router {}", router.address);
+    }
+    std::lock_guard<std::mutex> lock(mutex_);
+    refusal_ = news.ack->refusal();
+  }
+  if (news.peers) {
+    router.peers.assign(news.peers->peers().begin(), news.peers->peers().end());
+    peers_changed_ = true;
+  }
+  if (news.drain) config_.on_drain(news.drain->timeout_ms());
+  if (!news.closed && !refused) {
+    v1::WorkerReport report;
+    *report.mutable_load() = load;
+    router.stream->Send(std::move(report));
+    return;
+  }
+  if (std::exchange(router.was_up, false)) {
+    BATON_LOG_WARN("lost router {}; trying again", router.address);
+  }
+  router.stream->Cancel();
+  router.stream.reset();
+  // The peers stay until the router comes back or names others: running hand-offs do not need it.
+  router.backoff_us = refused ? kRefusedBackoffUs
+                              : std::clamp(router.backoff_us * 2, kFirstBackoffUs, kMaxBackoffUs);
+  router.retry_us = now_us + router.backoff_us;
+}
+
+void Registration::ApplyPeers() {
+  std::vector<v1::Peer> all;
+  for (const Router& router : routers_) {
+    for (const v1::Peer& peer : router.peers) {
+      const bool known = std::any_of(all.begin(), all.end(), [&peer](const v1::Peer& other) {
+        return other.worker().incarnation() == peer.worker().incarnation();
+      });
+      if (!known) all.push_back(peer);
+    }
+  }
+  config_.on_peers(all);
+}
+
+}  // namespace baton

@@ -1,0 +1,185 @@
+#include "src/worker/request_codec.h"
+
+#include <algorithm>
+
+#include "src/worker/session_service.h"
+
+namespace baton {
+namespace {
+
+Status SamplingFromProto(const v1::SamplingParams& m, const SessionLimits& limits,
+                         RequestSpec* out) {
+  SamplingParams& p = out->sampling;
+  p.temperature = m.temperature();
+  p.top_k = m.top_k();
+  p.top_p = m.top_p();
+  p.min_p = m.min_p();
+  p.repetition_penalty = m.repetition_penalty();
+  p.presence_penalty = m.presence_penalty();
+  p.frequency_penalty = m.frequency_penalty();
+  p.seed = m.seed();
+  p.min_tokens = m.min_tokens();
+  p.logprobs = m.logprobs();
+  p.top_logprobs = m.top_logprobs();
+  if (m.logit_bias_size() > static_cast<int>(kMaxLogitBiases)) {
+    return InvalidArgument("sampling.logit_bias has {} entries, at most {}", m.logit_bias_size(),
+                           kMaxLogitBiases);
+  }
+  for (const auto& [token, bias] : m.logit_bias()) {
+    if (token >= limits.vocab_size) {
+      return InvalidArgument("sampling.logit_bias: token {} is outside [0, {})", token,
+                             limits.vocab_size);
+    }
+    p.logit_bias.push_back({.token = static_cast<TokenId>(token), .bias = bias});
+  }
+  // A map has no order; the sampler's bits must not depend on a hash seed.
+  std::sort(p.logit_bias.begin(), p.logit_bias.end(),
+            [](const LogitBias& a, const LogitBias& b) { return a.token < b.token; });
+  if (m.stop_token_ids_size() > static_cast<int>(kMaxStopTokens)) {
+    return InvalidArgument("sampling.stop_token_ids has {} entries, at most {}",
+                           m.stop_token_ids_size(), kMaxStopTokens);
+  }
+  for (const uint32_t token : m.stop_token_ids()) {
+    if (token >= limits.vocab_size) continue;  // can never be sampled
+    out->stop_tokens.push_back(static_cast<TokenId>(token));
+  }
+  out->max_tokens = m.max_tokens();
+  out->ignore_eos = m.ignore_eos();
+  return ValidateSamplingParams(p, limits.vocab_size);
+}
+
+Status SpecFromProto(const v1::RequestSpec& m, const SessionLimits& limits, RequestSpec* out) {
+  out->key.uid = RequestUid{.hi = m.uid().hi(), .lo = m.uid().lo()};
+  out->key.attempt = m.attempt();
+  if (out->key.uid == RequestUid{}) return InvalidArgument("uid is zero");
+  if (m.attempt() == 0) return InvalidArgument("attempt is 0, must be >= 1");
+  if (m.tokens_size() < 1 || static_cast<uint32_t>(m.tokens_size()) > limits.max_context) {
+    return InvalidArgument("{} tokens, allowed are [1, {}]", m.tokens_size(), limits.max_context);
+  }
+  out->tokens.reserve(m.tokens_size());
+  for (const uint32_t token : m.tokens()) {
+    if (token >= limits.vocab_size) {
+      return InvalidArgument("token {} is outside [0, {})", token, limits.vocab_size);
+    }
+    out->tokens.push_back(static_cast<TokenId>(token));
+  }
+  // 0 = a router that sends no replayed output.
+  out->num_prompt_tokens = m.num_prompt_tokens() == 0 ? static_cast<uint32_t>(m.tokens_size())
+                                                      : m.num_prompt_tokens();
+  out->num_choices = m.n();
+  out->deadline_us = int64_t{m.deadline_ms()} * 1000;
+  out->tenant = m.tenant();
+  return SamplingFromProto(m.sampling(), limits, out);
+}
+
+v1::RequestState ToProto(RequestState state) {
+  switch (state) {
+    case RequestState::kAccepted:
+      break;
+    case RequestState::kReserved:
+      return v1::REQUEST_STATE_RESERVED;
+    case RequestState::kPrefillStarted:
+      return v1::REQUEST_STATE_PREFILL_STARTED;
+    case RequestState::kPrefillDone:
+      return v1::REQUEST_STATE_PREFILL_DONE;
+    case RequestState::kGranted:
+      return v1::REQUEST_STATE_GRANTED;
+    case RequestState::kVerified:
+      return v1::REQUEST_STATE_VERIFIED;
+    case RequestState::kDecodeStarted:
+      return v1::REQUEST_STATE_DECODE_STARTED;
+    case RequestState::kFirstStepDone:
+      return v1::REQUEST_STATE_FIRST_STEP_DONE;
+    case RequestState::kHandedOff:
+      return v1::REQUEST_STATE_HANDED_OFF;
+    case RequestState::kFinished:
+      return v1::REQUEST_STATE_FINISHED;
+    case RequestState::kRejected:
+      return v1::REQUEST_STATE_REJECTED;
+    case RequestState::kFailed:
+      return v1::REQUEST_STATE_FAILED;
+    case RequestState::kCancelled:
+      return v1::REQUEST_STATE_CANCELLED;
+  }
+  return v1::REQUEST_STATE_UNSPECIFIED;
+}
+
+v1::TransportKind ToProto(TransportKind kind) {
+  switch (kind) {
+    case TransportKind::kAuto:
+      break;
+    case TransportKind::kLocal:
+      return v1::TRANSPORT_KIND_LOCAL;
+    case TransportKind::kShm:
+      return v1::TRANSPORT_KIND_SHM;
+    case TransportKind::kTcp:
+      return v1::TRANSPORT_KIND_TCP;
+  }
+  return v1::TRANSPORT_KIND_UNSPECIFIED;
+}
+
+void SetUid(const RequestUid& uid, v1::RequestUid* out) {
+  out->set_hi(uid.hi);
+  out->set_lo(uid.lo);
+}
+
+}  // namespace
+
+Status RequestSpecFromProto(const v1::RouterMessage& message, const SessionLimits& limits,
+                            RequestSpec* out) {
+  if (message.has_start_prefill()) {
+    const v1::StartPrefill& start = message.start_prefill();
+    out->kind = RequestKind::kSource;
+    out->peer = Incarnation(start.decode().incarnation());
+    BATON_RETURN_IF_ERROR(SpecFromProto(start.spec(), limits, out));
+    if (!limits.prefill) return FailedPrecondition("StartPrefill came to a decode worker");
+    if (out->peer.value() == 0) return InvalidArgument("start_prefill.decode has no incarnation");
+    return OkStatus();
+  }
+  const v1::StartDecode& start = message.start_decode();
+  out->kind = start.local() ? RequestKind::kLocal : RequestKind::kDest;
+  out->peer = start.local() ? Incarnation() : Incarnation(start.prefill().incarnation());
+  BATON_RETURN_IF_ERROR(SpecFromProto(start.spec(), limits, out));
+  if (limits.prefill) return FailedPrecondition("StartDecode came to a prefill worker");
+  if (!start.local() && out->peer.value() == 0) {
+    return InvalidArgument("start_decode.prefill has no incarnation");
+  }
+  return OkStatus();
+}
+
+RequestKey RequestKeyFromProto(const v1::CancelRequest& cancel) {
+  return RequestKey{.uid = RequestUid{.hi = cancel.uid().hi(), .lo = cancel.uid().lo()},
+                    .attempt = cancel.attempt()};
+}
+
+void ToProto(const TokenEvent& event, v1::TokenEvent* out) {
+  SetUid(event.key.uid, out->mutable_uid());
+  out->set_attempt(event.key.attempt);
+  out->set_choice(event.choice);
+  out->set_index(event.index);
+  out->set_token(static_cast<uint32_t>(event.token));
+  if (event.has_logprob) {
+    out->set_logprob(event.logprob);
+    for (const TokenLogprob& top : event.top_logprobs) {
+      v1::WorkerTokenLogprob* entry = out->add_top_logprobs();
+      entry->set_token(static_cast<uint32_t>(top.token));
+      entry->set_logprob(top.logprob);
+    }
+  }
+  if (event.finish == FinishReason::kStop) out->set_finish(v1::WORKER_FINISH_STOP);
+  if (event.finish == FinishReason::kLength) out->set_finish(v1::WORKER_FINISH_LENGTH);
+}
+
+void ToProto(const RequestStatus& status, v1::RequestStatus* out) {
+  SetUid(status.key.uid, out->mutable_uid());
+  out->set_attempt(status.key.attempt);
+  out->set_state(ToProto(status.state));
+  out->set_code(static_cast<uint32_t>(status.status.code()));
+  out->set_message(std::string(status.status.message()));
+  out->set_kv_bytes(status.kv_bytes);
+  out->set_transport(ToProto(status.transport));
+  out->set_transfer_seconds(static_cast<float>(static_cast<double>(status.transfer_us) * 1e-6));
+  out->set_retry_after_ms(status.retry_after_ms);
+}
+
+}  // namespace baton

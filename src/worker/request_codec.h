@@ -1,0 +1,25 @@
+// Requests, tokens and states between worker.proto and the engine's plain types. Pure; any thread. The
+// router is trusted to be ours but not to be right: every number is checked.
+#ifndef BATON_WORKER_REQUEST_CODEC_H_
+#define BATON_WORKER_REQUEST_CODEC_H_
+
+#include "baton/v1/worker.pb.h"
+#include "src/engine/engine_types.h"
+
+namespace baton {
+
+struct SessionLimits;
+
+// Fills `out` from a StartPrefill or StartDecode. out->key is set as far as the message has it, also on
+// failure, so that the refusal can name the request. InvalidArgument names the field and its range;
+// FailedPrecondition when the message is for the other role.
+Status RequestSpecFromProto(const v1::RouterMessage& message, const SessionLimits& limits,
+                            RequestSpec* out);
+RequestKey RequestKeyFromProto(const v1::CancelRequest& cancel);
+
+void ToProto(const TokenEvent& event, v1::TokenEvent* out);
+void ToProto(const RequestStatus& status, v1::RequestStatus* out);
+
+}  // namespace baton
+
+#endif  // BATON_WORKER_REQUEST_CODEC_H_

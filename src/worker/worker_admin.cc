@@ -1,0 +1,151 @@
+#include "src/worker/worker_admin.h"
+
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "nlohmann/json.hpp"
+#include "src/base/clock.h"
+#include "src/base/hex.h"
+
+namespace baton {
+namespace {
+
+// A prefill step is planned to 100 ms; a loop that has not turned for this long hangs.
+constexpr int64_t kLiveLimitUs = 10'000'000;
+
+// The engine's block states in the order of kKvBlockStates.
+constexpr std::array<BlockState, kKvBlockStates.size()> kStates = {
+    BlockState::kFree,     BlockState::kCached,    BlockState::kComputing,
+    BlockState::kBound,    BlockState::kExported,  BlockState::kReserved,
+    BlockState::kReceiving, BlockState::kDraining, BlockState::kQuarantined};
+
+// Index into kTransportNames.
+size_t TransportIndex(TransportKind kind) {
+  if (kind == TransportKind::kShm) return 1;
+  if (kind == TransportKind::kTcp) return 2;
+  return 0;
+}
+
+}  // namespace
+
+StatusOr<HostPort> ParseHostPort(const std::string& flag, const std::string& text) {
+  const size_t colon = text.rfind(':');
+  uint32_t port = 0;
+  if (colon == std::string::npos || colon == 0 ||
+      !absl::SimpleAtoi(text.substr(colon + 1), &port) || port > 65535) {
+    return InvalidArgument("{} '{}' is not HOST:PORT with a port in [0, 65535]", flag, text);
+  }
+  std::string host = text.substr(0, colon);
+  if (host.starts_with("[") && host.ends_with("]")) host = host.substr(1, host.size() - 2);
+  return HostPort{.host = std::move(host), .port = static_cast<uint16_t>(port)};
+}
+
+WorkerAdmin::WorkerAdmin(WorkerAdminConfig config)
+    : config_(std::move(config)), metrics_(RegisterBatonMetrics(&registry_)) {
+  registry_.SetConstantLabel("role", config_.role);
+  registry_.SetConstantLabel("worker", config_.worker_id);
+  registry_.SetConstantLabel("model", config_.model);
+  registry_.AddRefresh([this] { Refresh(); });
+}
+
+WorkerAdmin::~WorkerAdmin() {
+  if (server_) server_->Stop();
+}
+
+StatusOr<std::unique_ptr<WorkerAdmin>> WorkerAdmin::Start(WorkerAdminConfig config) {
+  BATON_ASSIGN_OR_RETURN(HostPort address, ParseHostPort("--admin", config.address));
+  std::unique_ptr<WorkerAdmin> admin(new WorkerAdmin(std::move(config)));
+  WorkerAdmin* const self = admin.get();
+  AdminProviders providers;
+  providers.live = [self] { return self->Live(); };
+  providers.ready = [self] {
+    return self->config_.ready() ? OkStatus()
+                                 : Unavailable("not registered with a router, or draining");
+  };
+  providers.started = [] { return OkStatus(); };
+  providers.requests_json = [self] { return self->RequestsJson(); };
+  providers.blocks_json = [self] { return self->BlocksJson(); };
+  BATON_ASSIGN_OR_RETURN(admin->server_,
+                         AdminServer::Start(std::move(address.host), address.port,
+                                            &self->registry_, std::move(providers)));
+  return admin;
+}
+
+void WorkerAdmin::OnVerified(const RequestStatus& status) {
+  const size_t index = TransportIndex(status.transport);
+  metrics_.kv_transfer_bytes_total[index]->Add(status.kv_bytes);
+  metrics_.kv_transfer_seconds[index]->Observe(static_cast<double>(status.transfer_us) * 1e-6);
+}
+
+void WorkerAdmin::Refresh() {
+  const EngineSnapshot now = config_.engine->Snapshot();
+  const TransportStats transport = config_.transport->Stats();
+  const uint64_t bad_checksums =
+      transport.bad_slices[static_cast<size_t>(BadSliceReason::kBadChecksum)];
+  std::lock_guard<std::mutex> lock(refresh_mutex_);
+  metrics_.requests_running->Set(now.scheduler.num_running);
+  metrics_.requests_waiting->Set(now.scheduler.num_waiting + now.scheduler.num_prefilling);
+  for (size_t i = 0; i < kStates.size(); ++i) {
+    metrics_.kv_blocks[i]->Set(now.blocks.of(kStates[i]));
+  }
+  metrics_.preemptions_total->Add(now.scheduler.num_preemptions - last_.scheduler.num_preemptions);
+  metrics_.kv_chain_mismatch_total->Add(now.chain_mismatches - last_.chain_mismatches);
+  metrics_.kv_checksum_fail_total->Add(bad_checksums - last_bad_checksums_);
+  metrics_.stale_events_total->Add(now.stale_events - last_.stale_events);
+  metrics_.prefill_backlog_seconds->Set(static_cast<double>(now.scheduler.backlog_us) * 1e-6);
+  const uint32_t free = now.blocks.of(BlockState::kFree) + now.blocks.of(BlockState::kCached);
+  if (now.blocks.total > 0) {
+    metrics_.decode_kv_pressure->Set(1.0 - static_cast<double>(free) / now.blocks.total);
+  }
+  if (config_.read_bytes_per_s > 0) {
+    metrics_.mbu_ratio->Set(now.decode_bytes_per_s / config_.read_bytes_per_s);
+  }
+  // Slices that left while their step still computed are hidden behind it.
+  if (now.exported_total > 0) {
+    metrics_.exposed_transfer_ratio->Set(
+        1.0 - static_cast<double>(now.exported_in_step) / static_cast<double>(now.exported_total));
+  }
+  last_ = now;
+  last_bad_checksums_ = bad_checksums;
+}
+
+Status WorkerAdmin::Live() const {
+  const int64_t age_us = SystemClock().NowUs() - config_.engine->Snapshot().updated_us;
+  if (age_us <= kLiveLimitUs) return OkStatus();
+  return Unavailable("the engine loop has not turned for {} ms", age_us / 1000);
+}
+
+std::string WorkerAdmin::RequestsJson() {
+  nlohmann::json rows = nlohmann::json::array();
+  const StatusOr<std::vector<RequestRow>> requests = config_.engine->DebugRequests();
+  if (!requests.ok()) return rows.dump();
+  for (const RequestRow& row : *requests) {
+    rows.push_back({{"request_uid", row.key.uid.ToHex()},
+                    {"choice", 0},
+                    {"num_choices", row.num_choices},
+                    {"attempt", row.key.attempt},
+                    {"state", row.state},
+                    {"age_ms", row.age_us / 1000},
+                    {"worker", config_.worker_id},
+                    {"prompt_tokens", row.num_prompt_tokens},
+                    {"output_tokens", row.num_output_tokens},
+                    {"peer", row.peer.value() == 0 ? "" : HexFromU64(row.peer.value())}});
+  }
+  return rows.dump();
+}
+
+std::string WorkerAdmin::BlocksJson() {
+  nlohmann::json rows = nlohmann::json::array();
+  const StatusOr<std::vector<BlockInfo>> blocks = config_.engine->DebugBlocks();
+  if (!blocks.ok()) return rows.dump();
+  for (const BlockInfo& block : *blocks) {
+    rows.push_back({{"index", block.handle.index.value()},
+                    {"generation", block.handle.generation},
+                    {"state", BlockStateName(block.state)},
+                    {"request_uid", block.owner.ToHex()},
+                    {"refs", block.request_refs + block.transfer_refs}});
+  }
+  return rows.dump();
+}
+
+}  // namespace baton

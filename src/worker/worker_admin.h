@@ -1,0 +1,67 @@
+// WorkerAdmin: a worker's admin port and its metrics, which are read from the engine's snapshots when
+// they are scraped; only hand-offs are counted as they happen.
+#ifndef BATON_WORKER_WORKER_ADMIN_H_
+#define BATON_WORKER_WORKER_ADMIN_H_
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "kvcache/transport/kv_transport.h"
+#include "src/base/status.h"
+#include "src/engine/engine.h"
+#include "src/obs/admin_server.h"
+#include "src/obs/baton_metrics.h"
+
+namespace baton {
+
+// What the port shows; everything outlives it.
+struct WorkerAdminConfig {
+  std::string address;  // "host:port"
+  std::string role;
+  std::string worker_id;
+  std::string model;
+  Engine* engine = nullptr;
+  KvTransport* transport = nullptr;
+  std::function<bool()> ready;
+  double read_bytes_per_s = 0;  // measured memory bandwidth, 0 = unknown
+};
+
+// See the file comment. Stops when destroyed.
+class WorkerAdmin {
+ public:
+  // Unavailable naming the address when it is in use.
+  static StatusOr<std::unique_ptr<WorkerAdmin>> Start(WorkerAdminConfig config);
+  ~WorkerAdmin();
+
+  std::string address() const { return server_->address(); }
+  // Counts a hand-off that was verified. Engine thread.
+  void OnVerified(const RequestStatus& status);
+
+ private:
+  explicit WorkerAdmin(WorkerAdminConfig config);
+  void Refresh();
+  Status Live() const;
+  std::string RequestsJson();
+  std::string BlocksJson();
+
+  const WorkerAdminConfig config_;
+  MetricsRegistry registry_;
+  BatonMetrics metrics_;
+  std::mutex refresh_mutex_;  // guards last_
+  EngineSnapshot last_;       // counted so far
+  uint64_t last_bad_checksums_ = 0;
+  std::unique_ptr<AdminServer> server_;
+};
+
+// Splits "host:port"; InvalidArgument naming the flag and text.
+struct HostPort {
+  std::string host;
+  uint16_t port = 0;
+};
+StatusOr<HostPort> ParseHostPort(const std::string& flag, const std::string& text);
+
+}  // namespace baton
+
+#endif  // BATON_WORKER_WORKER_ADMIN_H_

@@ -1,0 +1,45 @@
+// How a worker process is set up: the flags of `baton prefill` and `baton decode` as values.
+#ifndef BATON_WORKER_WORKER_CONFIG_H_
+#define BATON_WORKER_WORKER_CONFIG_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "kernels/ops.h"
+#include "kvcache/kv_layout.h"
+#include "kvcache/transport/transport_types.h"
+
+namespace baton {
+
+// What a worker does.
+enum class WorkerRole : uint8_t { kPrefill = 0, kDecode = 1 };
+inline const char* WorkerRoleName(WorkerRole role) {
+  return role == WorkerRole::kPrefill ? "prefill" : "decode";
+}
+
+// See the file comment. Addresses are "host:port"; port 0 = any free one.
+struct WorkerConfig {
+  WorkerRole role = WorkerRole::kDecode;
+  std::string worker_id;             // 1..64 of [a-z0-9-]
+  std::vector<std::string> routers;  // at least one
+  std::string listen = "127.0.0.1:0";
+  std::string kv_listen;   // "" = the host of `listen` and any port
+  std::string advertise;   // host or host:port that others use; "" = the host of `listen`
+  std::string admin = "127.0.0.1:0";
+  std::string model_path;  // of a .gguf file
+  std::string model_id;    // public name
+  std::string cluster_secret;
+  uint32_t num_threads = 1;
+  uint64_t kv_memory_bytes = 0;  // 0 = the larger of 1 GiB and one full sequence plus a block
+  uint32_t max_context = 0;      // 0 = the model's
+  KvDtype kv_dtype = KvDtype::kBf16;
+  Isa isa = Isa::kAuto;
+  TransportKind transport = TransportKind::kAuto;
+  int64_t drain_timeout_ms = 60'000;
+  bool allow_inexact = false;
+};
+
+}  // namespace baton
+
+#endif  // BATON_WORKER_WORKER_CONFIG_H_

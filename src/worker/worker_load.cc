@@ -1,0 +1,51 @@
+#include "src/worker/worker_load.h"
+
+#include <algorithm>
+
+namespace baton {
+
+void FillLoad(const EngineSnapshot& snapshot, const std::vector<LinkInfo>& links,
+              v1::WorkerLoad* out) {
+  const SchedulerLoad& scheduler = snapshot.scheduler;
+  out->set_running(scheduler.num_running);
+  out->set_waiting(scheduler.num_waiting + scheduler.num_prefilling);
+  out->set_backlog_tokens(scheduler.backlog_tokens);
+  out->set_prefill_tokens_per_s(snapshot.prefill_tokens_per_s);
+  out->set_step_us(static_cast<uint32_t>(std::clamp<int64_t>(snapshot.decode_step_us, 0, UINT32_MAX)));
+  v1::BlockCounts* blocks = out->mutable_blocks();
+  blocks->set_total(snapshot.blocks.total);
+  blocks->set_free(snapshot.blocks.of(BlockState::kFree));
+  blocks->set_cached(snapshot.blocks.of(BlockState::kCached));
+  blocks->set_computing(snapshot.blocks.of(BlockState::kComputing));
+  blocks->set_bound(snapshot.blocks.of(BlockState::kBound));
+  blocks->set_exported(snapshot.blocks.of(BlockState::kExported));
+  blocks->set_reserved(snapshot.blocks.of(BlockState::kReserved));
+  blocks->set_receiving(snapshot.blocks.of(BlockState::kReceiving));
+  blocks->set_draining(snapshot.blocks.of(BlockState::kDraining));
+  blocks->set_quarantined(snapshot.blocks.of(BlockState::kQuarantined));
+  for (const LinkInfo& link : links) {
+    if (!link.dialled) continue;
+    v1::LinkLoad* row = out->add_links();
+    row->set_to(link.worker_id);
+    row->set_transport(link.kind == TransportKind::kShm   ? v1::TRANSPORT_KIND_SHM
+                       : link.kind == TransportKind::kTcp ? v1::TRANSPORT_KIND_TCP
+                                                          : v1::TRANSPORT_KIND_UNSPECIFIED);
+    row->set_up(link.up);
+  }
+}
+
+std::vector<PeerAddress> PeerAddresses(const std::vector<v1::Peer>& peers) {
+  std::vector<PeerAddress> addresses;
+  for (const v1::Peer& peer : peers) {
+    const std::string& id = peer.worker().worker_id();
+    if (id.empty() || id.size() > kMaxWorkerIdBytes || peer.worker().incarnation() == 0) continue;
+    addresses.push_back({.worker_id = id,
+                         .incarnation = Incarnation(peer.worker().incarnation()),
+                         .host_id = peer.host_id(),
+                         .tcp = peer.kv_address(),
+                         .unix_name = peer.kv_unix()});
+  }
+  return addresses;
+}
+
+}  // namespace baton

@@ -1,0 +1,23 @@
+// A worker's numbers and peers between the engine's and transport's types and worker.proto.
+#ifndef BATON_WORKER_WORKER_LOAD_H_
+#define BATON_WORKER_WORKER_LOAD_H_
+
+#include <span>
+#include <vector>
+
+#include "baton/v1/worker.pb.h"
+#include "kvcache/transport/transport_types.h"
+#include "src/engine/engine_snapshot.h"
+
+namespace baton {
+
+// Everything of a report but ready, draining and sequence_number.
+void FillLoad(const EngineSnapshot& snapshot, const std::vector<LinkInfo>& links,
+              v1::WorkerLoad* out);
+
+// Where the peers of a router's list are reached; entries without a name or incarnation are left out.
+std::vector<PeerAddress> PeerAddresses(const std::vector<v1::Peer>& peers);
+
+}  // namespace baton
+
+#endif  // BATON_WORKER_WORKER_LOAD_H_

@@ -1,0 +1,352 @@
+#include "src/worker/worker_process.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "grpcpp/server_builder.h"
+#include "kvcache/kv_arena.h"
+#include "kvcache/transport/kv_endpoint.h"
+#include "src/base/clock.h"
+#include "src/base/hex.h"
+#include "src/base/log.h"
+#include "src/base/random.h"
+#include "src/base/size_text.h"
+#include "src/text/tokenizer.h"
+#include "src/worker/handoff_codec.h"
+#include "src/worker/model_forward.h"
+#include "src/worker/model_text.h"
+#include "src/worker/registration.h"
+#include "src/worker/session_service.h"
+#include "src/worker/worker_admin.h"
+#include "src/worker/worker_load.h"
+
+namespace baton {
+namespace {
+
+constexpr uint64_t kDefaultKvBytes = uint64_t{1} << 30;
+constexpr uint32_t kBlockSize = 16;
+constexpr uint32_t kMaxBatchTokens = 1024;
+constexpr int kMaxMessageBytes = 32 * 1024 * 1024;
+// Two heartbeats: after them no router places a request here any more.
+constexpr int64_t kAnnounceMs = 500;
+constexpr int64_t kDrainPollMs = 5;
+
+std::string HostOf(const std::string& address) { return address.substr(0, address.rfind(':')); }
+std::string PortOf(const std::string& address) { return address.substr(address.rfind(':') + 1); }
+
+// "host:port" for others: `advertise` may be a host or host:port.
+std::string Advertised(const std::string& advertise, const std::string& bound) {
+  if (advertise.empty()) return bound;
+  const bool has_port = advertise.find(':') != std::string::npos && !advertise.ends_with(']');
+  return has_port ? advertise : advertise + ":" + PortOf(bound);
+}
+
+// The same host with the port of another listener.
+std::string AdvertisedHost(const std::string& advertise, const std::string& bound) {
+  if (advertise.empty()) return bound;
+  const bool has_port = advertise.find(':') != std::string::npos && !advertise.ends_with(']');
+  return (has_port ? HostOf(advertise) : advertise) + ":" + PortOf(bound);
+}
+
+// Blocks that --kv-memory holds; ResourceExhausted when one full sequence does not fit.
+StatusOr<uint32_t> NumBlocks(const WorkerConfig& config, const KvLayout& layout,
+                             uint32_t max_context) {
+  const uint64_t needed_blocks = uint64_t{layout.BlocksFor(max_context)} + 1;
+  const uint64_t needed_bytes = needed_blocks * layout.BlockStride();
+  const uint64_t bytes = config.kv_memory_bytes > 0 ? config.kv_memory_bytes
+                                                    : std::max(kDefaultKvBytes, needed_bytes);
+  const uint64_t blocks = bytes / layout.BlockStride();
+  if (blocks < needed_blocks) {
+    const uint64_t fits = blocks > 1 ? (blocks - 1) * layout.block_size : 0;
+    return ResourceExhausted(
+        "--kv-memory {} bytes is too small: one sequence of --max-context {} tokens needs {} bytes; "
+        "give --kv-memory {} or --max-context {}",
+        bytes, max_context, needed_bytes, needed_bytes, fits);
+  }
+  return static_cast<uint32_t>(std::min<uint64_t>(blocks, uint64_t{1} << 31));
+}
+
+Status CheckWorkerId(const std::string& id) {
+  const bool valid = !id.empty() && id.size() <= kMaxWorkerIdBytes &&
+                     std::all_of(id.begin(), id.end(), [](char c) {
+                       return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-';
+                     });
+  if (!valid) return InvalidArgument("--worker-id '{}' is not 1 to 64 of [a-z0-9-]", id);
+  return OkStatus();
+}
+
+}  // namespace
+
+// In the order of construction; destroyed in reverse.
+struct WorkerProcess::Parts {
+  WorkerConfig config;
+  Incarnation incarnation = RandomIncarnation();
+  std::string incarnation_text;
+  std::string tokenizer_bytes;
+  uint64_t tokenizer_id = 0;
+  std::vector<TokenId> eog_tokens;
+  int64_t loaded_unix_s = 0;
+
+  std::unique_ptr<ThreadPool> pool;
+  std::unique_ptr<Model> model;
+  std::unique_ptr<ModelForward> forward;
+  std::unique_ptr<KvArena> arena;
+  std::unique_ptr<KvEndpoint> endpoint;
+  ProtoHandoffWire wire;
+  std::unique_ptr<SessionService> sessions;
+  std::unique_ptr<Engine> engine;
+  std::unique_ptr<grpc::Server> server;
+  std::string grpc_address;
+  std::string kv_address;
+  std::string admin_address;
+  std::unique_ptr<Registration> registration;
+  std::unique_ptr<WorkerAdmin> admin;
+
+  std::atomic<bool> draining{false};
+  std::atomic<bool> drain_asked{false};
+  std::atomic<bool> stopped{false};
+
+  Status LoadModel();
+  Status MakeEngine();
+  Status StartServer();
+  void Register();
+  Status StartAdmin();
+  bool Ready() const;
+  v1::WorkerHello Hello() const;
+  v1::WorkerLoad Load();
+};
+
+Status WorkerProcess::Parts::LoadModel() {
+  BATON_ASSIGN_OR_RETURN(const std::unique_ptr<GgufFile> file, GgufFile::Open(config.model_path));
+  BATON_ASSIGN_OR_RETURN(const TokenizerSpec spec, TokenizerSpecOf(*file));
+  BATON_ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer, Tokenizer::Create(spec));
+  eog_tokens.assign(tokenizer->eog_ids().begin(), tokenizer->eog_ids().end());
+  tokenizer_id = tokenizer->tokenizer_id();
+  tokenizer_bytes = spec.Serialize();
+  pool = std::make_unique<ThreadPool>(ThreadPool::Options{.num_threads = config.num_threads});
+  BATON_ASSIGN_OR_RETURN(model, Model::Load(*file, {.pool = pool.get(),
+                                                    .isa = config.isa,
+                                                    .kv_dtype = config.kv_dtype,
+                                                    .block_size = kBlockSize,
+                                                    .max_rows = kMaxBatchTokens,
+                                                    .max_context = config.max_context,
+                                                    .tokenizer_id = tokenizer_id}));
+  forward = std::make_unique<ModelForward>(model.get());
+  loaded_unix_s = SystemClock().WallUnixMs() / 1000;
+  return OkStatus();
+}
+
+Status WorkerProcess::Parts::MakeEngine() {
+  const KvLayout& layout = model->layout();
+  BATON_ASSIGN_OR_RETURN(const uint32_t num_blocks,
+                         NumBlocks(config, layout, model->max_context()));
+  BATON_ASSIGN_OR_RETURN(arena, KvArena::Create(layout, num_blocks));
+  KvEndpointOptions options;
+  options.worker_id = config.worker_id;
+  options.incarnation = incarnation;
+  options.cluster_secret = config.cluster_secret;
+  options.numerics_id = model->numerics_id();
+  options.allow_inexact = config.allow_inexact;
+  options.kind = config.transport;
+  options.listen = config.kv_listen.empty() ? HostOf(config.listen) + ":0" : config.kv_listen;
+  BATON_ASSIGN_OR_RETURN(endpoint, KvEndpoint::Create(options, arena.get()));
+  kv_address = AdvertisedHost(config.advertise, endpoint->tcp_address());
+
+  const bool prefill = config.role == WorkerRole::kPrefill;
+  sessions = std::make_unique<SessionService>(SessionLimits{.incarnation = incarnation,
+                                                            .prefill = prefill,
+                                                            .vocab_size = model->config().vocab_size,
+                                                            .max_context = model->max_context()});
+  EngineConfig engine_config;
+  engine_config.scheduler.role = prefill ? SchedulerRole::kPrefill : SchedulerRole::kDecode;
+  engine_config.scheduler.max_batch_tokens = kMaxBatchTokens;
+  engine_config.max_context = model->max_context();
+  engine_config.incarnation = incarnation;
+  engine_config.cluster_secret = config.cluster_secret;
+  engine_config.eog_tokens = eog_tokens;
+  BATON_ASSIGN_OR_RETURN(engine, Engine::Create(engine_config, {.model = forward.get(),
+                                                                .arena = arena.get(),
+                                                                .transport = endpoint.get(),
+                                                                .wire = &wire,
+                                                                .listener = sessions.get()}));
+  sessions->set_engine(engine.get());
+  sessions->set_observer([this](const RequestStatus& status) {
+    if (status.state == RequestState::kVerified) admin->OnVerified(status);
+  });
+  return OkStatus();
+}
+
+Status WorkerProcess::Parts::StartServer() {
+  int port = 0;
+  grpc::ServerBuilder builder;
+  builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
+  // Another process on the same port would silently share our connections.
+  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  builder.AddListeningPort(config.listen, grpc::InsecureServerCredentials(), &port);
+  builder.RegisterService(sessions.get());
+  server = builder.BuildAndStart();
+  if (!server || port == 0) {
+    return Unavailable("--listen {}: cannot bind; is the port in use?", config.listen);
+  }
+  grpc_address = Advertised(config.advertise, fmt::format("{}:{}", HostOf(config.listen), port));
+  return OkStatus();
+}
+
+v1::WorkerHello WorkerProcess::Parts::Hello() const {
+  v1::WorkerHello hello;
+  hello.mutable_worker()->set_worker_id(config.worker_id);
+  hello.mutable_worker()->set_incarnation(incarnation.value());
+  hello.set_role(config.role == WorkerRole::kPrefill ? v1::WORKER_ROLE_PREFILL
+                                                     : v1::WORKER_ROLE_DECODE);
+  v1::Fingerprint* fingerprint = hello.mutable_fingerprint();
+  fingerprint->set_wire_min(kWireVersion);
+  fingerprint->set_wire_max(kWireVersion);
+  fingerprint->set_layout_id(model->layout().LayoutId());
+  fingerprint->set_weights_id(model->weights_id());
+  fingerprint->set_tokenizer_id(tokenizer_id);
+  fingerprint->set_numerics_id(model->numerics_id());
+  fingerprint->set_layout_text(model->layout().ToString());
+  fingerprint->set_numerics_text(model->numerics_text());
+  hello.set_grpc_address(grpc_address);
+  hello.set_admin_address(admin_address);
+  hello.set_kv_address(kv_address);
+  hello.set_kv_unix(endpoint->unix_name());
+  hello.set_host_id(HostId());
+  hello.set_pid(static_cast<uint32_t>(::getpid()));
+  hello.set_model(config.model_id);
+  hello.set_max_context(model->max_context());
+  hello.set_block_size(model->layout().block_size);
+  hello.set_kv_bytes_per_token(model->layout().BytesPerToken());
+  hello.set_num_blocks(arena->num_blocks());
+  hello.set_max_running(SchedulerConfig().max_running);
+  hello.set_tokenizer(tokenizer_bytes);
+  if (config.transport != TransportKind::kTcp) hello.add_transports(v1::TRANSPORT_KIND_SHM);
+  if (config.transport != TransportKind::kShm) hello.add_transports(v1::TRANSPORT_KIND_TCP);
+  hello.set_allow_inexact(config.allow_inexact);
+  hello.set_vocab_size(model->config().vocab_size);
+  hello.set_loaded_unix_s(static_cast<uint64_t>(loaded_unix_s));
+  return hello;
+}
+
+v1::WorkerLoad WorkerProcess::Parts::Load() {
+  v1::WorkerLoad load;
+  FillLoad(engine->Snapshot(), endpoint->Links(), &load);
+  load.set_draining(draining.load());
+  load.set_ready(!draining.load());
+  return load;
+}
+
+void WorkerProcess::Parts::Register() {
+  RegistrationConfig registration_config;
+  registration_config.routers = config.routers;
+  registration_config.hello = Hello();
+  registration_config.load = [this] { return Load(); };
+  registration_config.on_peers = [this](const std::vector<v1::Peer>& peers) {
+    // Decode workers only listen.
+    if (config.role != WorkerRole::kPrefill) return;
+    const Status status = endpoint->SetPeers(PeerAddresses(peers));
+    if (!status.ok()) BATON_LOG_WARN("{}", std::string(status.message()));
+  };
+  registration_config.on_drain = [this](int64_t) { drain_asked.store(true); };
+  registration = std::make_unique<Registration>(std::move(registration_config));
+}
+
+// A request would be served now: registered, and the engine's loop turns.
+bool WorkerProcess::Parts::Ready() const {
+  return !draining.load() && registration && registration->registered();
+}
+
+Status WorkerProcess::Parts::StartAdmin() {
+  WorkerAdminConfig admin_config;
+  admin_config.address = config.admin;
+  admin_config.role = WorkerRoleName(config.role);
+  admin_config.worker_id = config.worker_id;
+  admin_config.model = config.model_id;
+  admin_config.engine = engine.get();
+  admin_config.transport = endpoint.get();
+  admin_config.ready = [this] { return Ready(); };
+  BATON_ASSIGN_OR_RETURN(admin, WorkerAdmin::Start(std::move(admin_config)));
+  admin_address = AdvertisedHost(config.advertise, admin->address());
+  return OkStatus();
+}
+
+WorkerProcess::WorkerProcess(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
+
+WorkerProcess::~WorkerProcess() { Stop(); }
+
+StatusOr<std::unique_ptr<WorkerProcess>> WorkerProcess::Start(WorkerConfig config) {
+  BATON_RETURN_IF_ERROR(CheckWorkerId(config.worker_id));
+  if (config.routers.empty()) return InvalidArgument("--router is missing");
+  auto parts = std::make_unique<Parts>();
+  parts->config = std::move(config);
+  parts->incarnation_text = HexFromU64(parts->incarnation.value());
+  std::unique_ptr<WorkerProcess> worker(new WorkerProcess(std::move(parts)));
+  Parts& p = *worker->parts_;
+  BATON_RETURN_IF_ERROR(p.LoadModel());
+  BATON_RETURN_IF_ERROR(p.MakeEngine());
+  BATON_RETURN_IF_ERROR(p.StartAdmin());  // before the engine, which counts hand-offs in it
+  BATON_RETURN_IF_ERROR(p.engine->Start());
+  BATON_RETURN_IF_ERROR(p.StartServer());
+  p.Register();
+  BATON_LOG_INFO("{} serves {} at {}: {} threads, {} ISA, {} blocks of {} tokens ({}), weights {}",
+                 p.config.worker_id, p.config.model_id, p.grpc_address, p.config.num_threads,
+                 std::string(p.model->ops().name), p.arena->num_blocks(),
+                 p.model->layout().block_size, FormatSize(p.arena->size_bytes()),
+                 FormatSize(p.model->weight_bytes()));
+  if (p.config.cluster_secret.empty()) {
+    BATON_LOG_WARN("no --cluster-secret-file: any process that reaches the KV port may connect");
+  }
+  return worker;
+}
+
+const std::string& WorkerProcess::grpc_address() const { return parts_->grpc_address; }
+const std::string& WorkerProcess::kv_address() const { return parts_->kv_address; }
+const std::string& WorkerProcess::admin_address() const { return parts_->admin_address; }
+const std::string& WorkerProcess::incarnation() const { return parts_->incarnation_text; }
+bool WorkerProcess::drain_asked() const { return parts_->drain_asked.load(); }
+
+Status WorkerProcess::Drain(const std::atomic<bool>* stop_now) {
+  Parts& p = *parts_;
+  p.draining.store(true);
+  p.registration->ReportNow();
+  const int64_t start_us = SystemClock().NowUs();
+  const int64_t announced_us = start_us + kAnnounceMs * 1000;
+  const int64_t deadline_us = announced_us + p.config.drain_timeout_ms * 1000;
+  bool refusing = false;
+  while (!stop_now->load() && SystemClock().NowUs() < deadline_us) {
+    if (SystemClock().NowUs() >= announced_us && !std::exchange(refusing, true)) {
+      p.engine->BeginDrain();
+    }
+    if (refusing && p.engine->IsIdle()) break;
+    std::this_thread::sleep_for(std::chrono::milliseconds(kDrainPollMs));
+  }
+  p.engine->BeginDrain();
+  if (!p.engine->IsIdle()) {
+    p.engine->FailAll(Unavailable("the worker stops"));
+    const int64_t grace_us = SystemClock().NowUs() + 1'000'000;
+    while (!p.engine->IsIdle() && SystemClock().NowUs() < grace_us) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(kDrainPollMs));
+    }
+  }
+  const bool clean = p.engine->IsIdle();
+  Stop();
+  if (!clean) return Internal("blocks or requests were left when the worker stopped");
+  return OkStatus();
+}
+
+void WorkerProcess::Stop() {
+  Parts& p = *parts_;
+  if (p.stopped.exchange(true)) return;
+  p.registration.reset();
+  if (p.sessions) p.sessions->CloseAll();
+  if (p.server) p.server->Shutdown(std::chrono::system_clock::now() + std::chrono::seconds(1));
+  if (p.engine) p.engine->Stop();
+  p.admin.reset();
+}
+
+}  // namespace baton

@@ -1,0 +1,51 @@
+// WorkerProcess: everything a prefill or decode worker is made of, joined and running: model, arena,
+// engine, KV endpoint, gRPC service, registration, admin port.
+//
+// Start and Stop: the main thread. The accessors: any thread.
+#ifndef BATON_WORKER_WORKER_PROCESS_H_
+#define BATON_WORKER_WORKER_PROCESS_H_
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "src/base/status.h"
+#include "src/worker/worker_config.h"
+
+namespace baton {
+
+// See the file comment.
+class WorkerProcess {
+ public:
+  // Loads the model and starts serving; registration goes on in the background. Any failure is one
+  // sentence with the values and the flag that mends it, and leaves nothing running.
+  static StatusOr<std::unique_ptr<WorkerProcess>> Start(WorkerConfig config);
+  ~WorkerProcess();
+  WorkerProcess(const WorkerProcess&) = delete;
+  WorkerProcess& operator=(const WorkerProcess&) = delete;
+
+  // As bound and advertised, "host:port".
+  const std::string& grpc_address() const;
+  const std::string& kv_address() const;
+  const std::string& admin_address() const;
+  // 16 hexadecimal digits.
+  const std::string& incarnation() const;
+
+  // A router asked this worker to leave.
+  bool drain_asked() const;
+  // Tells the routers, refuses new requests, and waits until the running ones have ended, at most the
+  // drain timeout or until `*stop_now` is true; what is left then fails. OK = the ledger was empty.
+  Status Drain(const std::atomic<bool>* stop_now);
+  // Ends everything at once. Idempotent.
+  void Stop();
+
+ private:
+  struct Parts;
+  explicit WorkerProcess(std::unique_ptr<Parts> parts);
+  std::unique_ptr<Parts> parts_;
+};
+
+}  // namespace baton
+
+#endif  // BATON_WORKER_WORKER_PROCESS_H_
