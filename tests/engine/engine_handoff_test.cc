@@ -1,0 +1,358 @@
+// A prefill and a decode engine joined by the local transport, turned by hand: the hand-off gives
+// the same tokens as no hand-off, and every way to end it leaves both pools free.
+#include <functional>
+
+#include "gtest/gtest.h"
+
+#include "tests/engine/hand_rig.h"
+
+namespace baton {
+namespace {
+
+constexpr HandWorkerOptions kPrefill{.role = SchedulerRole::kPrefill};
+constexpr HandWorkerOptions kDecode{.role = SchedulerRole::kDecode};
+
+// A pair of workers.
+struct Pair {
+  explicit Pair(HandWorkerOptions p_options = kPrefill, HandWorkerOptions d_options = kDecode)
+      : p(rig.Add(p_options)), d(rig.Add(d_options)) {}
+
+  void Start(const RequestSpec& spec) {
+    d->Start(ForPeer(spec, RequestKind::kDest, *p));
+    p->Start(ForPeer(spec, RequestKind::kSource, *d));
+  }
+  void ExpectFree() {
+    EXPECT_TRUE(p->AllFree()) << "prefill";
+    EXPECT_TRUE(d->AllFree()) << "decode";
+    EXPECT_EQ(p->core().Snapshot().num_open_transfers, 0u);
+    EXPECT_EQ(d->core().Snapshot().num_open_transfers, 0u);
+    EXPECT_EQ(p->core().Snapshot().num_requests, 0u);
+    EXPECT_EQ(d->core().Snapshot().num_requests, 0u);
+  }
+  // Both answered, equally, and rightly.
+  void ExpectAnswered(const RequestSpec& spec) {
+    const Record source = p->recorder().Of(spec.key);
+    const Record dest = d->recorder().Of(spec.key);
+    EXPECT_EQ(source.last(), RequestState::kHandedOff) << source.status;
+    EXPECT_EQ(dest.last(), RequestState::kFinished) << dest.status;
+    EXPECT_EQ(source.num_terminal, 1u);
+    EXPECT_EQ(dest.num_terminal, 1u);
+    for (uint32_t c = 0; c < spec.num_choices; ++c) {
+      EXPECT_EQ(IdsOf(dest, c), ExpectedTokens(spec, c)) << spec.tokens.size() << " tokens";
+      ASSERT_EQ(source.Tokens(c).size(), 1u) << "P samples token 0 only";
+      EXPECT_EQ(source.Tokens(c)[0], dest.Tokens(c)[0]) << "both copies are the same";
+    }
+    EXPECT_EQ(dest.num_duplicates, 0u);
+    EXPECT_EQ(dest.transport, TransportKind::kLocal);
+    EXPECT_EQ(dest.kv_bytes, ToyLayout().BlocksFor(static_cast<uint32_t>(spec.tokens.size())) *
+                                 ToyLayout().BlockBytes());
+  }
+
+  HandRig rig;
+  HandWorker* p;
+  HandWorker* d;
+};
+
+TEST(EngineHandoffTest, EveryPromptLengthGivesTheTokensOfNoHandoff) {
+  Pair pair;
+  std::vector<RequestSpec> specs;
+  uint64_t bytes = 0;
+  for (const uint32_t length : {1u, 2u, 3u, 4u, 5u, 7u, 8u, 9u, 31u, 32u, 33u, 64u, 65u, 150u}) {
+    specs.push_back(ToyRequest(specs.size() + 1, length, 10));
+    bytes += ToyLayout().BlocksFor(length) * ToyLayout().BlockBytes();
+    pair.Start(specs.back());
+  }
+  ASSERT_TRUE(pair.rig.RunUntilQuiet());
+  for (const RequestSpec& spec : specs) pair.ExpectAnswered(spec);
+  pair.ExpectFree();
+  EXPECT_EQ(pair.d->core().Snapshot().kv_bytes_received, bytes);
+  EXPECT_EQ(pair.p->core().Snapshot().kv_bytes_sent, bytes) << "each slice crossed once";
+  EXPECT_EQ(pair.d->core().Snapshot().computed_tokens, 0u) << "D computed no prompt";
+}
+
+TEST(EngineHandoffTest, StatesComeInOrderOnBothSides) {
+  Pair pair;
+  const RequestSpec spec = ToyRequest(1, 20, 5);
+  pair.Start(spec);
+  ASSERT_TRUE(pair.rig.RunUntilQuiet());
+  EXPECT_EQ(
+      pair.d->recorder().Of(spec.key).states,
+      (std::vector{RequestState::kReserved, RequestState::kVerified, RequestState::kDecodeStarted,
+                   RequestState::kFirstStepDone, RequestState::kFinished}));
+  const Record source = pair.p->recorder().Of(spec.key);
+  for (const RequestState state : {RequestState::kPrefillStarted, RequestState::kGranted,
+                                   RequestState::kPrefillDone, RequestState::kHandedOff}) {
+    EXPECT_TRUE(source.Reached(state)) << RequestStateName(state);
+  }
+}
+
+TEST(EngineHandoffTest, ChoicesMoveTogetherAndAreSeeded) {
+  Pair pair;
+  std::vector<RequestSpec> specs;
+  for (const uint32_t length : {1u, 4u, 6u, 8u, 33u}) {
+    RequestSpec spec = ToyRequest(length, length, 9);
+    spec.num_choices = 3;
+    spec.sampling.temperature = 1.2f;
+    spec.sampling.seed = length;
+    spec.sampling.repetition_penalty = 1.3f;
+    spec.sampling.top_logprobs = 2;
+    specs.push_back(spec);
+    pair.Start(spec);
+  }
+  ASSERT_TRUE(pair.rig.RunUntilQuiet());
+  for (const RequestSpec& spec : specs) pair.ExpectAnswered(spec);
+  pair.ExpectFree();
+}
+
+TEST(EngineHandoffTest, SlicesCrossWhileLaterLayersAreComputed) {
+  Pair pair;
+  const RequestSpec spec = ToyRequest(1, 100, 3);
+  pair.d->Start(ForPeer(spec, RequestKind::kDest, *pair.p));
+  pair.rig.Round();
+  pair.rig.Round();  // the grant waits at P
+  pair.p->Start(ForPeer(spec, RequestKind::kSource, *pair.d));
+  ASSERT_TRUE(pair.rig.RunUntilQuiet());
+  pair.ExpectAnswered(spec);
+  const EngineSnapshot snapshot = pair.p->core().Snapshot();
+  EXPECT_EQ(snapshot.exported_in_step, snapshot.exported_total)
+      << "granted before it was computed, every slice left inside a step";
+  pair.ExpectFree();
+}
+
+TEST(EngineHandoffTest, AChoiceThatEndsAtItsFirstTokenIsNotDecoded) {
+  for (const bool by_limit : {true, false}) {
+    for (const uint32_t n : {1u, 2u}) {
+      Pair pair;
+      RequestSpec spec = ToyRequest(3, 10, by_limit ? 1 : 12);
+      spec.num_choices = n;
+      if (!by_limit) spec.stop_tokens = {ExpectedTokens(spec, 0)[0]};
+      pair.Start(spec);
+      ASSERT_TRUE(pair.rig.RunUntilQuiet());
+      pair.ExpectAnswered(spec);
+      EXPECT_EQ(pair.d->recorder().Of(spec.key).Tokens(0).back().finish,
+                by_limit ? FinishReason::kLength : FinishReason::kStop);
+      EXPECT_EQ(pair.d->model().num_steps(), 0u) << "D decoded nothing";
+      pair.ExpectFree();
+    }
+  }
+}
+
+TEST(EngineHandoffTest, OneChoiceMayEndAtItsFirstTokenWhileAnotherGoesOn) {
+  Pair pair;
+  RequestSpec spec = ToyRequest(3, 10, 8);
+  spec.num_choices = 2;
+  spec.sampling.temperature = 1.5f;
+  spec.sampling.seed = 4;
+  const TokenId first = ExpectedTokens(spec, 0)[0];
+  ASSERT_NE(first, ExpectedTokens(spec, 1)[0]);
+  spec.stop_tokens = {first};
+  pair.Start(spec);
+  ASSERT_TRUE(pair.rig.RunUntilQuiet());
+  pair.ExpectAnswered(spec);
+  EXPECT_EQ(pair.d->recorder().Of(spec.key).Tokens(0).size(), 1u);
+  EXPECT_GT(pair.d->recorder().Of(spec.key).Tokens(1).size(), 1u);
+  pair.ExpectFree();
+}
+
+TEST(EngineHandoffTest, ADecodeWorkerWithoutRoomRejectsAtOnce) {
+  Pair pair(kPrefill, {.role = SchedulerRole::kDecode, .num_blocks = 20});
+  const RequestSpec large = ToyRequest(1, 60, 4);
+  const RequestSpec second = ToyRequest(2, 60, 4);
+  pair.d->Start(ForPeer(large, RequestKind::kDest, *pair.p));
+  pair.d->Start(ForPeer(second, RequestKind::kDest, *pair.p));
+  pair.rig.Round();
+  EXPECT_TRUE(pair.d->recorder().Of(large.key).Reached(RequestState::kReserved));
+  const Record record = pair.d->recorder().Of(second.key);
+  EXPECT_EQ(record.last(), RequestState::kRejected);
+  EXPECT_TRUE(absl::IsResourceExhausted(record.status)) << record.status;
+  EXPECT_GT(record.retry_after_ms, 0u);
+}
+
+// What may cut a hand-off short; run after `rounds` rounds.
+struct Cut {
+  const char* name;
+  std::function<void(Pair*, const RequestSpec&)> act;
+};
+
+TEST(EngineHandoffTest, EveryEndAtEveryStageFreesBothPools) {
+  const Cut cuts[] = {
+      {"cancel at both",
+       [](Pair* pair, const RequestSpec& s) {
+         pair->p->Cancel(s.key);
+         pair->d->Cancel(s.key);
+       }},
+      {"cancel twice",
+       [](Pair* pair, const RequestSpec& s) {
+         for (int i = 0; i < 2; ++i) pair->p->Cancel(s.key);
+         for (int i = 0; i < 2; ++i) pair->d->Cancel(s.key);
+       }},
+      {"cancel at P", [](Pair* pair, const RequestSpec& s) { pair->p->Cancel(s.key); }},
+      {"cancel at D", [](Pair* pair, const RequestSpec& s) { pair->d->Cancel(s.key); }},
+      {"router gone",
+       [](Pair* pair, const RequestSpec& s) {
+         pair->p->Post(CloseSession{s.session});
+         pair->d->Post(CloseSession{s.session});
+       }},
+      {"P cut off", [](Pair* pair, const RequestSpec&) { pair->p->Disconnect(); }},
+      {"D cut off", [](Pair* pair, const RequestSpec&) { pair->d->Disconnect(); }},
+      {"all failed",
+       [](Pair* pair, const RequestSpec&) {
+         pair->p->Post(FailAll{Unavailable("the drain's time is over")});
+         pair->d->Post(FailAll{Unavailable("the drain's time is over")});
+       }},
+  };
+  for (const Cut& cut : cuts) {
+    for (uint32_t rounds = 0; rounds < 16; ++rounds) {
+      SCOPED_TRACE(std::string(cut.name) + " after " + std::to_string(rounds));
+      Pair pair({.role = SchedulerRole::kPrefill, .max_chunk = 8});
+      RequestSpec spec = ToyRequest(1, 30, 6);
+      spec.num_choices = 1 + rounds % 2;
+      pair.Start(spec);
+      for (uint32_t i = 0; i < rounds; ++i) pair.rig.Round();
+      cut.act(&pair, spec);
+      ASSERT_TRUE(pair.rig.RunUntilQuiet());
+      // What hears nothing any more ends by its lease, of 10 s and a margin.
+      pair.rig.RunFor(23'000);
+      ASSERT_TRUE(pair.rig.RunUntilQuiet());
+      // A process that was cut off takes its pool with it; who remains must be free.
+      if (std::string(cut.name) != "P cut off") {
+        EXPECT_TRUE(pair.d->AllFree() || std::string(cut.name) == "D cut off");
+      }
+      const Record source = pair.p->recorder().Of(spec.key);
+      const Record dest = pair.d->recorder().Of(spec.key);
+      EXPECT_EQ(source.num_terminal, 1u);
+      EXPECT_EQ(dest.num_terminal, 1u);
+      if (dest.last() == RequestState::kFinished) {
+        for (uint32_t c = 0; c < spec.num_choices; ++c) {
+          EXPECT_EQ(IdsOf(dest, c), ExpectedTokens(spec, c));
+        }
+      }
+      const std::string name = cut.name;
+      if (name != "P cut off" && name != "D cut off") pair.ExpectFree();
+    }
+  }
+}
+
+TEST(EngineHandoffTest, DamagedLostAndRepeatedSlicesAreRepaired) {
+  for (uint64_t seed = 1; seed <= 8; ++seed) {
+    SCOPED_TRACE(seed);
+    HandWorkerOptions p = kPrefill;
+    p.faults = {.drop_slice = 0.02, .duplicate_slice = 0.1, .corrupt_slice = 0.1};
+    p.fault_seed = seed;
+    Pair pair(p);
+    std::vector<RequestSpec> specs;
+    for (uint32_t i = 0; i < 6; ++i) {
+      specs.push_back(ToyRequest(i + 1, 3 + 11 * i, 6));
+      pair.Start(specs.back());
+    }
+    ASSERT_TRUE(pair.rig.RunUntilQuiet());
+    pair.rig.RunFor(15'000);
+    ASSERT_TRUE(pair.rig.RunUntilQuiet());
+    for (const RequestSpec& spec : specs) pair.ExpectAnswered(spec);
+    EXPECT_GT(pair.p->transport().Counts().corrupted, 0u);
+    EXPECT_GT(pair.d->core().Snapshot().bad_slices, 0u);
+    pair.ExpectFree();
+  }
+}
+
+TEST(EngineHandoffTest, SlicesThatStayDamagedEndTheRequestAndFreeBothPools) {
+  HandWorkerOptions p = kPrefill;
+  p.faults = {.corrupt_slice = 1.0};
+  Pair pair(p);
+  const RequestSpec spec = ToyRequest(1, 10, 6);
+  pair.Start(spec);
+  ASSERT_TRUE(pair.rig.RunUntilQuiet());
+  pair.rig.RunFor(25'000);
+  EXPECT_EQ(pair.d->recorder().Of(spec.key).last(), RequestState::kFailed);
+  EXPECT_TRUE(absl::IsDataLoss(pair.d->recorder().Of(spec.key).status));
+  EXPECT_EQ(pair.p->recorder().Of(spec.key).last(), RequestState::kFailed);
+  EXPECT_TRUE(pair.d->recorder().Of(spec.key).Tokens(0).empty()) << "no token of bad KV";
+  pair.ExpectFree();
+}
+
+TEST(EngineHandoffTest, SilenceEndsBothSidesByTheLease) {
+  HandWorkerOptions d = kDecode;
+  d.faults = {.drop_control = 1.0};  // P never hears of the grant
+  Pair pair(kPrefill, d);
+  const RequestSpec spec = ToyRequest(1, 30, 6);
+  pair.Start(spec);
+  ASSERT_TRUE(pair.rig.RunUntilQuiet());
+  EXPECT_FALSE(pair.d->recorder().Of(spec.key).ended());
+  pair.rig.RunFor(23'000);
+  EXPECT_EQ(pair.p->recorder().Of(spec.key).last(), RequestState::kFailed);
+  EXPECT_TRUE(absl::IsDeadlineExceeded(pair.p->recorder().Of(spec.key).status));
+  EXPECT_EQ(pair.d->recorder().Of(spec.key).last(), RequestState::kFailed);
+  pair.ExpectFree();
+}
+
+TEST(EngineHandoffTest, AnotherTenantsPromptIsFoundByTheChain) {
+  Pair pair;
+  RequestSpec spec = ToyRequest(1, 30, 6);
+  RequestSpec other = spec;
+  other.tokens[7] ^= 1;
+  pair.d->Start(ForPeer(spec, RequestKind::kDest, *pair.p));
+  pair.p->Start(ForPeer(other, RequestKind::kSource, *pair.d));
+  ASSERT_TRUE(pair.rig.RunUntilQuiet());
+  EXPECT_EQ(pair.d->recorder().Of(spec.key).last(), RequestState::kFailed);
+  EXPECT_EQ(pair.d->core().Snapshot().chain_mismatches, 1u);
+  EXPECT_TRUE(pair.d->recorder().Of(spec.key).Tokens(0).empty());
+  pair.ExpectFree();
+}
+
+TEST(EngineHandoffTest, TwoHundredRequestsThroughTinyPoolsUnderFaults) {
+  const uint64_t seed =
+      ::testing::UnitTest::GetInstance()->random_seed() != 0
+          ? static_cast<uint64_t>(::testing::UnitTest::GetInstance()->random_seed())
+          : 20260;
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  std::mt19937_64 random(seed);
+  HandWorkerOptions p{.role = SchedulerRole::kPrefill, .num_blocks = 48, .max_chunk = 16};
+  p.faults = {.duplicate_slice = 0.05, .corrupt_slice = 0.03, .duplicate_control = 0.1};
+  p.fault_seed = seed;
+  HandWorkerOptions d{.role = SchedulerRole::kDecode, .num_blocks = 40};
+  d.faults = {.duplicate_control = 0.1};
+  Pair pair(p, d);
+  uint32_t num_finished = 0;
+  uint32_t num_started = 0;
+  std::vector<RequestSpec> live;
+  while (num_started < 200 || !live.empty()) {
+    if (num_started < 200 && random() % 2 == 0) {
+      RequestSpec spec = ToyRequest(++num_started, 1 + random() % 40, 1 + random() % 16);
+      spec.num_choices = random() % 5 == 0 ? 2 : 1;
+      spec.sampling.temperature = random() % 2 == 0 ? 0.0f : 1.0f;
+      spec.sampling.seed = random();
+      if (random() % 4 == 0) {
+        pair.d->Start(spec);  // local
+      } else {
+        pair.Start(spec);
+      }
+      live.push_back(spec);
+    }
+    if (!live.empty() && random() % 12 == 0) {
+      const RequestSpec& victim = live[random() % live.size()];
+      pair.p->Cancel(victim.key);
+      pair.d->Cancel(victim.key);
+    }
+    pair.rig.Round();
+    std::erase_if(live, [&](const RequestSpec& spec) {
+      const Record dest = pair.d->recorder().Of(spec.key);
+      if (!dest.ended()) return false;
+      // D refused or failed: what a router does is to cancel P.
+      if (dest.last() != RequestState::kFinished) pair.p->Cancel(spec.key);
+      if (dest.last() == RequestState::kFinished) {
+        ++num_finished;
+        for (uint32_t c = 0; c < spec.num_choices; ++c) {
+          EXPECT_EQ(IdsOf(dest, c), ExpectedTokens(spec, c));
+        }
+      }
+      return true;
+    });
+  }
+  ASSERT_TRUE(pair.rig.RunUntilQuiet());
+  pair.rig.RunFor(23'000);
+  pair.ExpectFree();
+  EXPECT_GT(num_finished, 60u);
+}
+
+}  // namespace
+}  // namespace baton

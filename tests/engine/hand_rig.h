@@ -1,0 +1,208 @@
+// A rig of engines that are turned by hand under a fake clock, joined by the local transport: every
+// run with the same seed is the same.
+#ifndef BATON_TESTS_ENGINE_HAND_RIG_H_
+#define BATON_TESTS_ENGINE_HAND_RIG_H_
+
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+#include "kvcache/kv_arena.h"
+#include "kvcache/transport/fault_transport.h"
+#include "kvcache/transport/local_transport.h"
+#include "src/engine/engine_core.h"
+#include "src/engine/transport_sink.h"
+#include "tests/engine/recorder.h"
+#include "tests/engine/toy_model.h"
+
+namespace baton {
+
+// How one worker of the rig is made.
+struct HandWorkerOptions {
+  SchedulerRole role = SchedulerRole::kAggregated;
+  uint32_t num_blocks = 256;
+  FaultRatios faults;
+  uint64_t fault_seed = 1;
+  uint32_t max_running = 16;
+  uint32_t max_chunk = 32;
+};
+
+// One engine without a thread.
+class HandWorker {
+ public:
+  HandWorker(const HandWorkerOptions& options, LocalHub* hub, TableWire* wire, FakeClock* clock,
+             uint64_t incarnation)
+      : incarnation_(incarnation), inbox_(4096), sink_(&inbox_, wire) {
+    arena_ = *KvArena::Create(ToyLayout(), options.num_blocks);
+    inner_ = hub->Attach("worker-" + std::to_string(incarnation), incarnation_, arena_.get());
+    faulty_ = FaultTransport::Create(inner_.get(), options.faults, options.fault_seed);
+    EngineConfig config;
+    config.scheduler.role = options.role;
+    config.scheduler.max_batch_tokens = 128;
+    config.scheduler.max_chunk = options.max_chunk;
+    config.scheduler.max_running = options.max_running;
+    config.max_context = 200;
+    config.incarnation = incarnation_;
+    config.cluster_secret = "secret";
+    config.eog_tokens = {0};
+    config.layers_per_group = 2;
+    const EngineParts parts{.model = &model_,
+                            .arena = arena_.get(),
+                            .transport = faulty_.get(),
+                            .wire = wire,
+                            .listener = &recorder_,
+                            .clock = clock};
+    EXPECT_TRUE(EngineCore::CheckConfig(config, parts).ok());
+    core_ = std::make_unique<EngineCore>(config, parts, &inbox_);
+    EXPECT_TRUE(faulty_->Start(&sink_).ok());
+  }
+  ~HandWorker() { faulty_->Stop(); }
+
+  void Start(RequestSpec spec) {
+    EXPECT_TRUE(inbox_.TryPost(StartRequest{std::make_unique<RequestSpec>(std::move(spec))}));
+  }
+  void Cancel(const RequestKey& key) { inbox_.Post(CancelRequest{key}); }
+  void Post(EngineEvent event) { inbox_.Post(std::move(event)); }
+  bool Turn() {
+    const bool more = core_->Turn();
+    EXPECT_TRUE(core_->pool().Audit().ok()) << core_->pool().Audit();
+    EXPECT_TRUE(core_->scheduler().Audit().ok()) << core_->scheduler().Audit();
+    return more;
+  }
+  // Cuts the worker off from its peers, as when its process dies.
+  void Disconnect() { faulty_->Stop(); }
+
+  EngineCore& core() { return *core_; }
+  Recorder& recorder() { return recorder_; }
+  FaultTransport& transport() { return *faulty_; }
+  ToyModel& model() { return model_; }
+  Incarnation incarnation() const { return incarnation_; }
+  bool HasEvents() const { return inbox_.HasEvents(); }
+  bool AllFree() const { return core_->pool().num_free() == core_->pool().num_blocks(); }
+
+ private:
+  const Incarnation incarnation_;
+  ToyModel model_;
+  Recorder recorder_;
+  std::unique_ptr<KvArena> arena_;
+  std::unique_ptr<KvTransport> inner_;
+  std::unique_ptr<FaultTransport> faulty_;
+  EngineInbox inbox_;
+  EngineTransportSink sink_;
+  std::unique_ptr<EngineCore> core_;
+};
+
+// A hub, a clock and its workers.
+class HandRig {
+ public:
+  HandRig() : hub_(/*own_thread=*/false, &clock_) {}
+
+  HandWorker* Add(const HandWorkerOptions& options) {
+    workers_.push_back(
+        std::make_unique<HandWorker>(options, &hub_, &wire_, &clock_, 1000 + workers_.size()));
+    while (hub_.Pump()) {
+    }
+    return workers_.back().get();
+  }
+
+  // One turn of everything; true when something happened.
+  bool Round() {
+    bool busy = hub_.Pump();
+    for (auto& worker : workers_) {
+      busy = worker->HasEvents() || busy;
+      busy = worker->Turn() || busy;
+    }
+    clock_.AdvanceMs(1);
+    return busy;
+  }
+  // Until nothing happens for some rounds; false when it does not end.
+  bool RunUntilQuiet(uint32_t max_rounds = 20'000) {
+    uint32_t num_quiet = 0;
+    for (uint32_t i = 0; i < max_rounds && num_quiet < 4; ++i)
+      num_quiet = Round() ? 0 : num_quiet + 1;
+    return num_quiet >= 4;
+  }
+  // As many turns as needed for `ms` milliseconds in steps of 50 ms.
+  void RunFor(int64_t ms) {
+    for (int64_t done = 0; done < ms; done += 50) {
+      clock_.AdvanceMs(49);
+      Round();
+    }
+  }
+  FakeClock& clock() { return clock_; }
+
+ private:
+  FakeClock clock_;
+  TableWire wire_;
+  LocalHub hub_;
+  std::vector<std::unique_ptr<HandWorker>> workers_;
+};
+
+// A request with a random prompt. Deterministic in `number`.
+inline RequestSpec ToyRequest(uint64_t number, uint32_t num_tokens, uint32_t max_tokens) {
+  std::mt19937_64 random(number * 7919 + num_tokens);
+  RequestSpec spec;
+  spec.key = {{number, ToyMix(number + 77)}, 1};
+  spec.session = SessionId(1);
+  for (uint32_t i = 0; i < num_tokens; ++i) {
+    spec.tokens.push_back(static_cast<TokenId>(1 + random() % (kToyVocab - 1)));
+  }
+  spec.num_prompt_tokens = num_tokens;
+  spec.max_tokens = max_tokens;
+  spec.sampling.temperature = 0;
+  spec.sampling.logprobs = true;
+  spec.ignore_eos = true;
+  spec.deadline_us = 600'000'000;
+  return spec;
+}
+
+// The same request for P or for D.
+inline RequestSpec ForPeer(RequestSpec spec, RequestKind kind, const HandWorker& peer) {
+  spec.kind = kind;
+  spec.peer = peer.incarnation();
+  return spec;
+}
+
+// What the request must answer, by a model that needs no KV.
+inline std::vector<TokenId> ExpectedTokens(const RequestSpec& spec, uint32_t choice) {
+  Sampler sampler(kToyVocab, std::vector<TokenId>{0});
+  SamplerState state(spec.sampling,
+                     std::span<const TokenId>(spec.tokens).first(spec.num_prompt_tokens),
+                     spec.max_tokens);
+  std::vector<TokenId> prefix = spec.tokens;
+  for (size_t i = spec.num_prompt_tokens; i < prefix.size(); ++i) state.Append(prefix[i]);
+  std::vector<TokenId> tokens;
+  while (state.num_output() < spec.max_tokens) {
+    const std::vector<float> logits = ToyModel::LogitsAfter(prefix);
+    SampledToken sampled;
+    EXPECT_TRUE(sampler
+                    .Sample({.params = &spec.sampling,
+                             .state = &state,
+                             .choice = choice,
+                             .stop_tokens = spec.stop_tokens,
+                             .logits = logits},
+                            sampled)
+                    .ok());
+    state.Append(sampled.token);
+    prefix.push_back(sampled.token);
+    tokens.push_back(sampled.token);
+    const bool eos = sampled.token == 0 && !spec.ignore_eos;
+    const bool stop = std::find(spec.stop_tokens.begin(), spec.stop_tokens.end(), sampled.token) !=
+                      spec.stop_tokens.end();
+    if (eos || stop) break;
+  }
+  return tokens;
+}
+
+inline std::vector<TokenId> IdsOf(const Record& record, uint32_t choice) {
+  std::vector<TokenId> ids;
+  for (const SeenToken& token : record.Tokens(choice)) ids.push_back(token.token);
+  return ids;
+}
+
+}  // namespace baton
+
+#endif  // BATON_TESTS_ENGINE_HAND_RIG_H_

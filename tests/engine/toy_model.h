@@ -1,0 +1,133 @@
+// ToyModel: a model whose next token is a function of every KV byte of its prefix. It writes a hash
+// of (token, position, layer) to each KV slot and reads all slots back for the logits: a wrong,
+// torn, stale or missing block gives other tokens.
+#ifndef BATON_TESTS_ENGINE_TOY_MODEL_H_
+#define BATON_TESTS_ENGINE_TOY_MODEL_H_
+
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <vector>
+
+#include "kvcache/kv_layout.h"
+#include "src/engine/forward_model.h"
+
+namespace baton {
+
+inline constexpr uint32_t kToyVocab = 64;
+inline constexpr uint32_t kToyBlock = 4;
+inline constexpr uint32_t kToyLayers = 6;
+
+inline KvLayout ToyLayout() {
+  return {.dtype = KvDtype::kF32,
+          .encoding = KvEncoding::kPlain,
+          .num_layers = kToyLayers,
+          .num_kv_heads = 1,
+          .head_dim = 4,
+          .block_size = kToyBlock};
+}
+
+// SplitMix64's finaliser (Steele et al., OOPSLA 2014).
+inline uint64_t ToyMix(uint64_t x) {
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
+  return x ^ (x >> 31);
+}
+
+// See the file comment.
+class ToyModel : public ForwardModel {
+ public:
+  uint32_t vocab_size() const override { return kToyVocab; }
+  uint32_t max_rows() const override { return 256; }
+  uint32_t max_context() const override { return 256; }
+
+  Status Forward(const ModelBatch& batch, const KvView& kv, LayerHook* hook,
+                 std::span<float> logits) override {
+    ++num_steps_;
+    for (uint32_t layer = 0; layer < kToyLayers; ++layer) {
+      for (const AttentionSpan& span : batch.spans) Store(batch, span, kv, layer);
+      if (hook != nullptr) hook->OnLayerStored(layer);
+    }
+    size_t next = 0;
+    for (const uint32_t row : batch.logit_rows) {
+      const uint64_t hash = ReadPrefix(SpanOf(batch, row), row, kv);
+      FillLogits(hash, logits.subspan(next, kToyVocab));
+      next += kToyVocab;
+    }
+    return OkStatus();
+  }
+
+  // The logits after a prefix, without any KV.
+  static std::vector<float> LogitsAfter(std::span<const TokenId> prefix) {
+    uint64_t hash = 1;
+    for (uint32_t p = 0; p < prefix.size(); ++p) {
+      for (uint32_t layer = 0; layer < kToyLayers; ++layer) {
+        for (uint32_t which = 0; which < 2; ++which) {
+          for (const uint64_t word : Slot(prefix[p], p, layer, which)) hash = ToyMix(hash ^ word);
+        }
+      }
+    }
+    std::vector<float> logits(kToyVocab);
+    FillLogits(hash, logits);
+    return logits;
+  }
+
+  uint64_t num_steps() const { return num_steps_; }
+
+ private:
+  using SlotBytes = std::array<uint64_t, 2>;
+
+  static SlotBytes Slot(TokenId token, uint32_t position, uint32_t layer, uint32_t which) {
+    const uint64_t name = (static_cast<uint64_t>(token) << 40) ^ (uint64_t{position} << 12) ^
+                          (uint64_t{layer} << 4) ^ which;
+    return {ToyMix(name + 1), ToyMix(name + (uint64_t{1} << 63))};
+  }
+  static std::byte* SlotAt(const AttentionSpan& span, const KvView& kv, uint32_t position,
+                           uint32_t layer, uint32_t which) {
+    const uint32_t block = span.kv.blocks[position / kToyBlock];
+    return kv.Piece(block, layer, which, 0) + (position % kToyBlock) * sizeof(SlotBytes);
+  }
+  static void Store(const ModelBatch& batch, const AttentionSpan& span, const KvView& kv,
+                    uint32_t layer) {
+    const uint32_t end = span.first_pos + span.num_rows;
+    for (uint32_t which = 0; which < 2; ++which) {
+      for (uint32_t p = span.first_pos; p < end; ++p) {
+        const TokenId token = batch.token_ids[span.first_row + p - span.first_pos];
+        const SlotBytes slot = Slot(token, p, layer, which);
+        std::memcpy(SlotAt(span, kv, p, layer, which), slot.data(), sizeof(slot));
+      }
+      for (uint32_t p = end; p % kToyBlock != 0; ++p) {
+        std::memset(SlotAt(span, kv, p, layer, which), 0, sizeof(SlotBytes));
+      }
+    }
+  }
+  static const AttentionSpan& SpanOf(const ModelBatch& batch, uint32_t row) {
+    size_t i = 0;
+    while (batch.spans[i].first_row + batch.spans[i].num_rows <= row) ++i;
+    return batch.spans[i];
+  }
+  static uint64_t ReadPrefix(const AttentionSpan& span, uint32_t row, const KvView& kv) {
+    uint64_t hash = 1;
+    for (uint32_t p = 0; p <= span.first_pos + row - span.first_row; ++p) {
+      for (uint32_t layer = 0; layer < kToyLayers; ++layer) {
+        for (uint32_t which = 0; which < 2; ++which) {
+          SlotBytes slot;
+          std::memcpy(slot.data(), SlotAt(span, kv, p, layer, which), sizeof(slot));
+          for (const uint64_t word : slot) hash = ToyMix(hash ^ word);
+        }
+      }
+    }
+    return hash;
+  }
+  static void FillLogits(uint64_t hash, std::span<float> logits) {
+    for (uint32_t v = 0; v < kToyVocab; ++v) {
+      logits[v] = static_cast<float>(ToyMix(hash + v) >> 44) * (8.0f / 1048576.0f);
+    }
+  }
+
+  uint64_t num_steps_ = 0;
+};
+
+}  // namespace baton
+
+#endif  // BATON_TESTS_ENGINE_TOY_MODEL_H_
