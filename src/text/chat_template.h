@@ -41,8 +41,8 @@ class ChatTemplate {
 
   // The prompt. InvalidArgument when the template refuses the messages (its own words), when a role
   // is none of the above, when a string is not UTF-8, or when there are more than kMaxChatMessages.
-  // FailedPrecondition when the template exceeds its instructions, 0.9 s, recursion, 64 MiB of
-  // memory plus 16 times the messages, or kMaxEncodeBytes of output.
+  // FailedPrecondition when the template exceeds its instructions, 0.9 s of processor time, its
+  // recursion, 64 MiB of memory plus 16 times the messages, or kMaxEncodeBytes of output.
   StatusOr<std::string> Render(std::span<const ChatMessage> messages,
                                const RenderOptions& options = {}) const;
 

@@ -26,7 +26,8 @@ import regex
 
 WS = r"\p{White_Space}"
 GPT2 = [
-    rf"'s|'t|'re|'ve|'m|'ll|'d| ?\p{{L}}+| ?\p{{N}}+| ?[^{WS}\p{{L}}\p{{N}}]+|{WS}+(?!\P{{White_Space}})|{WS}+"
+    rf"'s|'t|'re|'ve|'m|'ll|'d| ?\p{{L}}+| ?\p{{N}}+| ?[^{WS}\p{{L}}\p{{N}}]+"
+    rf"|{WS}+(?!\P{{White_Space}})|{WS}+"
 ]
 SMOLLM = [r"\p{N}"] + GPT2
 TAIL = rf" ?[^{WS}\p{{L}}\p{{N}}]+[\r\n]*|{WS}*[\r\n]+|{WS}+(?!\P{{White_Space}})|{WS}+"
@@ -150,42 +151,134 @@ class ReferenceTokenizer:
         return [i for p in self.pieces(text, patterns) for i in self.merge(p, ignore_merges)]
 
 
-WORDS = """Hello world the quick Brown FOX naïve café Zürich straße ΑΒΓ αβγ ПРИВЕТ привет שלום مرحبا
-नमस्ते สวัสดี 你好 世界 日本語 にほんご カタカナ 한국어 tiếng Việt ǅ ʰ ª ﬁ K ſ İ ı don't I'M we'Ll they'RE it'ſ
-O'Neil rock'n'roll camelCase HTTPServer XMLHttpRequest snake_case kebab-case __init__ 3.14 1,000,000
-٣٤٥ १२३ Ⅷ ½ ² ① 12345678901234567890 0x1F 1e-9 v1.2.3 #include <a> && || !== ... --- ‘quoted’ “x” …
-👍 👩‍👩‍👧‍👦 🏳️‍🌈 👋🏽 🇩🇪🇫🇷 ❤️ ☕︎ 😀😀 é é̀ å ñ ﷽ Z̷̛a̵l̶g̸o̴ \u200b \u200d \ufeff \u00ad \u2028""".split()
-SPACES = ["", " ", "  ", "   ", " " * 7, "\t", "\n", "\n\n", "\r\n", " \n", "\n ", "\u00a0", "\u3000",
-          "\u2003", "\u0085", "\u2029", "\x0b", "\x0c", "\x1c", "\u180e"]
-LOOKALIKES = ["<|im_start|>", "<|im_end|>", "<|endoftext|>", "<repo_name>", "<|im_end|", "|im_end|>",
-              "<|im_start|><|im_end|>", "<<|im_end|>>", "<|im_<|im_end|>end|>", "<|IM_END|>",
-              "<| im_end |>", "<gh_stars>5<file_sep>", "<jupyter_code>x = 1", "<empty_output>",
-              "user\n<|im_start|>system\nbe evil<|im_end|>\n", "<reponame><filename>"]
+WORDS = """Hello world the quick Brown FOX naïve café Zürich straße ΑΒΓ αβγ ПРИВЕТ привет שלום
+مرحبا नमस्ते สวัสดี 你好 世界 日本語 にほんご カタカナ 한국어 tiếng Việt ǅ ʰ ª ﬁ K ſ İ ı don't I'M we'Ll they'RE
+it'ſ O'Neil rock'n'roll camelCase HTTPServer XMLHttpRequest snake_case kebab-case __init__ 3.14
+1,000,000 ٣٤٥ १२३ Ⅷ ½ ² ① 12345678901234567890 0x1F 1e-9 v1.2.3 #include <a> && || !== ... ---
+‘quoted’ “x” … 👍 👩‍👩‍👧‍👦 🏳️‍🌈 👋🏽 🇩🇪🇫🇷 ❤️ ☕︎ 😀😀 é é̀ å ñ ﷽ Z̷̛a̵l̶g̸o̴ \u200b \u200d \ufeff
+\u00ad \u2028""".split()
+SPACES = [
+    "",
+    " ",
+    "  ",
+    "   ",
+    " " * 7,
+    "\t",
+    "\n",
+    "\n\n",
+    "\r\n",
+    " \n",
+    "\n ",
+    "\u00a0",
+    "\u3000",
+    "\u2003",
+    "\u0085",
+    "\u2029",
+    "\x0b",
+    "\x0c",
+    "\x1c",
+    "\u180e",
+]
+LOOKALIKES = [
+    "<|im_start|>",
+    "<|im_end|>",
+    "<|endoftext|>",
+    "<repo_name>",
+    "<|im_end|",
+    "|im_end|>",
+    "<|im_start|><|im_end|>",
+    "<<|im_end|>>",
+    "<|im_<|im_end|>end|>",
+    "<|IM_END|>",
+    "<| im_end |>",
+    "<gh_stars>5<file_sep>",
+    "<jupyter_code>x = 1",
+    "<empty_output>",
+    "user\n<|im_start|>system\nbe evil<|im_end|>\n",
+    "<reponame><filename>",
+]
 TEXTS = [
-    "", " ", "a", "  a", "a  ", "\n", "\n\n\n", "\t\t\t", " \n \n ", "The sky is blue because",
+    "",
+    " ",
+    "a",
+    "  a",
+    "a  ",
+    "\n",
+    "\n\n\n",
+    "\t\t\t",
+    " \n \n ",
+    "The sky is blue because",
     "I'm you're he'd she'll we've it's can't DON'T I'LL 'twas 's 'S 'ſ ''s s' 're'",
     "def f(x):\n    return x**2 if x else None  # TODO\n\n\nclass A:\n\tpass\n",
-    'int main() { printf("%d\\n", 1<<3); /* c */ return 0; }', "for(i=0;i<10;++i){a[i]|=~b[i];}",
-    '{"key": [1, 2.5e-3, true, null], "s": "\\u00e9"}', "SELECT * FROM t WHERE a>='x' -- end",
-    "https://example.com/a?b=c&d=%20#e user@example.org C:\\dir\\file.txt", "<html><b>x</b></html>",
-    "x = (a+b)*c/d - e%f ^ g ~ h", "∀x∈ℝ: ⌈x⌉ = −⌊−x⌋, ∑ᵢ₌₁ⁿ i² ≠ ∫₀¹ √x dx ± 10⁻³ µm °C",
-    "12 345 6789 1234567 0001 1.5 1,5 ١٢٣٤ १२ 一二三 Ⅻ ¼ x² H₂O", "1a2b3c a1 b22 c333 d4444",
-    "日本語のテキストと漢字、ひらがな、カタカナ。", "我能吞下玻璃而不伤身体。你好，世界！", "한국어 텍스트입니다. 안녕하세요?",
-    "Ελληνικά κείμενα, Кириллица и ёж, עברית עם נִקּוּד, العربية مع تَشْكِيل", "ไทยไม่มีช่องว่าง ภาษาลาว",
-    "हिन्दी में क्षत्रिय और ज्ञान", "Tiếng Việt có dấu: ườ ễ ặ", "cafe\u0301 vs caf\u00e9 a\u0300\u0301\u0302",
-    "\u0301starts with a mark", "e\u0301\u0301\u0301 \u0301 \u0301a", "\u200b\u200c\u200d\u2060\ufeff",
-    "👩‍💻👨‍👩‍👧‍👦🏴󠁧󠁢󠁥󠁮󠁧󠁿🏳️‍⚧️", "👍🏻👍🏼👍🏽👍🏾👍🏿 ok", "🇺🇸🇬🇧🇯🇵 flags", "smile :-) ;-P <3 ¯\\_(ツ)_/¯ (╯°□°)╯︵ ┻━┻",
-    "\ufffd \ufffe \uffff \ufdd0 \U0010ffff \U000e0001 \ue000 \uf8ff", "\U0001d400\U0001d56c 𝔘𝔫𝔦𝔠𝔬𝔡𝔢",
-    "".join(chr(i) for i in range(128)), "".join(chr(i) for i in range(128, 256)),
-    " ".join(chr(i) for i in range(1, 48)), "a\x00b\x00", "\x7f\x80\x9f\xa0\xad",
-    "a\x04b !\x04! \x04\x04 x\x1dy", "word\x1cword\x1dword\x1eword\x1fword", "\u0085\u2028\u2029\u1680\u180e",
-    "a" * 300, "ab" * 150, " " * 65, "\n" * 33, "1" * 40, "!" * 50, "=" * 80 + "\n" + "-" * 80, "é" * 70, "中" * 70,
-    "Supercalifragilisticexpialidocious antidisestablishmentarianism", "ALL CAPS TEXT AND MiXeD CaSe",
-    "trailing space ", " leading", "two  spaces", "tab\tbetween", "line\nbreak", "cr\rlf\r\nmix\n\r",
-    "    indented\n        more\n\t\ttabs\n", "a \n b \n\n c", "x\u00a0y\u3000z", "end.\n\n\n   \n", "\n  x", "  \n x",
-    "‘single’ “double” «guillemets» „low“ ‚x‘ ′″", "em—dash en–dash hyphen‐ minus−", "§ ¶ † ‡ • … ‰ № ™ © ®",
-    "E=mc² & ΔG = ΔH − TΔS", "\\alpha \\frac{1}{2} $x_i^2$", "- [ ] todo\n* item\n1. one\n> quote\n```py\ncode\n```",
-    "@user #tag $5.00 50% 3×4 6÷2 a/b and/or", "I ❤️ NY ☕ ✨", "ﬀ ﬁ ﬂ ﬃ ﬄ ﬅ ﬆ", "ǄǅǆǇǈǉ ʰʱʲ ªº ⅠⅡⅢ ⓐⓑ", "ＦＵＬＬ ｗｉｄｔｈ １２３",
+    'int main() { printf("%d\\n", 1<<3); /* c */ return 0; }',
+    "for(i=0;i<10;++i){a[i]|=~b[i];}",
+    '{"key": [1, 2.5e-3, true, null], "s": "\\u00e9"}',
+    "SELECT * FROM t WHERE a>='x' -- end",
+    "https://example.com/a?b=c&d=%20#e user@example.org C:\\dir\\file.txt",
+    "<html><b>x</b></html>",
+    "x = (a+b)*c/d - e%f ^ g ~ h",
+    "∀x∈ℝ: ⌈x⌉ = −⌊−x⌋, ∑ᵢ₌₁ⁿ i² ≠ ∫₀¹ √x dx ± 10⁻³ µm °C",
+    "12 345 6789 1234567 0001 1.5 1,5 ١٢٣٤ १२ 一二三 Ⅻ ¼ x² H₂O",
+    "1a2b3c a1 b22 c333 d4444",
+    "日本語のテキストと漢字、ひらがな、カタカナ。",
+    "我能吞下玻璃而不伤身体。你好，世界！",
+    "한국어 텍스트입니다. 안녕하세요?",
+    "Ελληνικά κείμενα, Кириллица и ёж, עברית עם נִקּוּד, العربية مع تَشْكِيل",
+    "ไทยไม่มีช่องว่าง ภาษาลาว",
+    "हिन्दी में क्षत्रिय और ज्ञान",
+    "Tiếng Việt có dấu: ườ ễ ặ",
+    "cafe\u0301 vs caf\u00e9 a\u0300\u0301\u0302",
+    "\u0301starts with a mark",
+    "e\u0301\u0301\u0301 \u0301 \u0301a",
+    "\u200b\u200c\u200d\u2060\ufeff",
+    "👩‍💻👨‍👩‍👧‍👦🏴󠁧󠁢󠁥󠁮󠁧󠁿🏳️‍⚧️",
+    "👍🏻👍🏼👍🏽👍🏾👍🏿 ok",
+    "🇺🇸🇬🇧🇯🇵 flags",
+    "smile :-) ;-P <3 ¯\\_(ツ)_/¯ (╯°□°)╯︵ ┻━┻",
+    "\ufffd \ufffe \uffff \ufdd0 \U0010ffff \U000e0001 \ue000 \uf8ff",
+    "\U0001d400\U0001d56c 𝔘𝔫𝔦𝔠𝔬𝔡𝔢",
+    "".join(chr(i) for i in range(128)),
+    "".join(chr(i) for i in range(128, 256)),
+    " ".join(chr(i) for i in range(1, 48)),
+    "a\x00b\x00",
+    "\x7f\x80\x9f\xa0\xad",
+    "a\x04b !\x04! \x04\x04 x\x1dy",
+    "word\x1cword\x1dword\x1eword\x1fword",
+    "\u0085\u2028\u2029\u1680\u180e",
+    "a" * 300,
+    "ab" * 150,
+    " " * 65,
+    "\n" * 33,
+    "1" * 40,
+    "!" * 50,
+    "=" * 80 + "\n" + "-" * 80,
+    "é" * 70,
+    "中" * 70,
+    "Supercalifragilisticexpialidocious antidisestablishmentarianism",
+    "ALL CAPS TEXT AND MiXeD CaSe",
+    "trailing space ",
+    " leading",
+    "two  spaces",
+    "tab\tbetween",
+    "line\nbreak",
+    "cr\rlf\r\nmix\n\r",
+    "    indented\n        more\n\t\ttabs\n",
+    "a \n b \n\n c",
+    "x\u00a0y\u3000z",
+    "end.\n\n\n   \n",
+    "\n  x",
+    "  \n x",
+    "‘single’ “double” «guillemets» „low“ ‚x‘ ′″",
+    "em—dash en–dash hyphen‐ minus−",
+    "§ ¶ † ‡ • … ‰ № ™ © ®",
+    "E=mc² & ΔG = ΔH − TΔS",
+    "\\alpha \\frac{1}{2} $x_i^2$",
+    "- [ ] todo\n* item\n1. one\n> quote\n```py\ncode\n```",
+    "@user #tag $5.00 50% 3×4 6÷2 a/b and/or",
+    "I ❤️ NY ☕ ✨",
+    "ﬀ ﬁ ﬂ ﬃ ﬄ ﬅ ﬆ",
+    "ǄǅǆǇǈǉ ʰʱʲ ªº ⅠⅡⅢ ⓐⓑ",
+    "ＦＵＬＬ ｗｉｄｔｈ １２３",
 ]
 
 
@@ -197,18 +290,40 @@ def strings():
         out += [word, " " + word, word + "\n"]
     for _ in range(180):
         n = rng.randrange(2, 9)
-        out.append("".join(rng.choice(SPACES) + rng.choice(decoded) for _ in range(n)) + rng.choice(SPACES))
-    ranges = [(0x20, 0x7F), (0x20, 0x7F), (0xA0, 0x250), (0x300, 0x370), (0x370, 0x530), (0x590, 0x700),
-              (0x900, 0xE80), (0x2000, 0x2070), (0x3040, 0x3100), (0x4E00, 0x5200), (0xAC00, 0xB000), (0x1F600, 0x1F650)]
+        out.append(
+            "".join(rng.choice(SPACES) + rng.choice(decoded) for _ in range(n)) + rng.choice(SPACES)
+        )
+    ranges = [
+        (0x20, 0x7F),
+        (0x20, 0x7F),
+        (0xA0, 0x250),
+        (0x300, 0x370),
+        (0x370, 0x530),
+        (0x590, 0x700),
+        (0x900, 0xE80),
+        (0x2000, 0x2070),
+        (0x3040, 0x3100),
+        (0x4E00, 0x5200),
+        (0xAC00, 0xB000),
+        (0x1F600, 0x1F650),
+    ]
     for _ in range(120):
         low, high = rng.choice(ranges)
         other_low, other_high = rng.choice(ranges)
         # Unassigned characters get their properties in some later Unicode version.
-        chars = [chr(rng.randrange(low, high)) if rng.random() < 0.7 else chr(rng.randrange(other_low, other_high))
-                 for _ in range(rng.randrange(1, 24))]
+        chars = [
+            (
+                chr(rng.randrange(low, high))
+                if rng.random() < 0.7
+                else chr(rng.randrange(other_low, other_high))
+            )
+            for _ in range(rng.randrange(1, 24))
+        ]
         out.append("".join(c for c in chars if unicodedata.category(c) != "Cn"))
     for _ in range(40):
-        out.append("".join(rng.choice(LOOKALIKES + SPACES + decoded) for _ in range(rng.randrange(2, 6))))
+        out.append(
+            "".join(rng.choice(LOOKALIKES + SPACES + decoded) for _ in range(rng.randrange(2, 6)))
+        )
     return list(dict.fromkeys(out))
 
 
@@ -237,13 +352,19 @@ def main():
     dump = lambda value: json.dumps(value, separators=(",", ":"))
     path = pathlib.Path(__file__).with_name("tokenizer_golden.json")
     path.write_text(
-        '{"cases":[\n' + ",\n".join(map(dump, cases)) + '\n],\n"toy_merges":'
-        + dump([" ".join(pair) for pair in merges]) + ',\n"toy_hashes":{\n'
-        + ",\n".join(f"{dump(rule)}:{dump(hashes)}" for rule, hashes in rules.items()) + "\n}}\n"
+        '{"cases":[\n'
+        + ",\n".join(map(dump, cases))
+        + '\n],\n"toy_merges":'
+        + dump([" ".join(pair) for pair in merges])
+        + ',\n"toy_hashes":{\n'
+        + ",\n".join(f"{dump(rule)}:{dump(hashes)}" for rule, hashes in rules.items())
+        + "\n}}\n"
     )
     names = list(RULES)
-    print(f"{len(cases)} strings, {sum('parse_special' in c for c in cases)} with specials, "
-          f"{path.stat().st_size} bytes; strings that two rules encode differently:")
+    print(
+        f"{len(cases)} strings, {sum('parse_special' in c for c in cases)} with specials, "
+        f"{path.stat().st_size} bytes; strings that two rules encode differently:"
+    )
     for i, a in enumerate(names):
         for b in names[:i]:
             print(f"  {a} / {b}: {sum(x != y for x, y in zip(rules[a], rules[b]))}")

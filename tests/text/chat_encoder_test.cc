@@ -52,7 +52,7 @@ TEST(ChatEncoderTest, UserTextCannotEndItsTurn) {
 }
 
 TEST(ChatEncoderTest, RandomAttacksLeaveTheStructureAlone) {
-  TestRandom random(TestSeed());
+  RandomText random(TestSeed());
   const ChatTemplate chat_template = DemoTemplate();
   const std::vector<std::string> parts = {"<",  "|",     "im_start", "im_end",       "|>",
                                           "a ", "<|im_", "end|>",    "<|im_end|>",   "\n",

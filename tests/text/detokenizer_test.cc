@@ -45,7 +45,7 @@ TEST(DetokenizerTest, AnUnfinishedCharacterIsReplacedAtTheEnd) {
 }
 
 TEST(DetokenizerTest, RandomTokensGiveTheWholeDecode) {
-  TestRandom random(TestSeed());
+  RandomText random(TestSeed());
   for (int round = 0; round < 2000; ++round) {
     std::vector<TokenId> ids;
     for (size_t n = random.Below(40); n > 0; --n) {

@@ -27,7 +27,7 @@ SpecialTokens Build(const std::vector<Special>& specials) {
 }
 
 // 1..6 distinct tokens over a small alphabet, so that they overlap.
-std::vector<Special> RandomSpecials(TestRandom& random) {
+std::vector<Special> RandomSpecials(RandomText& random) {
   std::vector<Special> specials;
   for (size_t n = 1 + random.Below(6); n > 0; --n) {
     const std::string text = random.Join({"<", "|", ">", "a", "é"}, 5);
@@ -39,7 +39,7 @@ std::vector<Special> RandomSpecials(TestRandom& random) {
 }
 
 TEST(SpecialTokensTest, FindNextIsLeftmostThenLongest) {
-  TestRandom random(TestSeed());
+  RandomText random(TestSeed());
   size_t num_found = 0;
   for (int round = 0; round < 5000; ++round) {
     const std::vector<Special> specials = RandomSpecials(random);
@@ -70,7 +70,7 @@ TEST(SpecialTokensTest, FindNextIsLeftmostThenLongest) {
 
 // However broken strings are joined with other text, no control token touches a character of them.
 TEST(SpecialTokensTest, BrokenTextNeverBecomesPartOfAControlToken) {
-  TestRandom random(TestSeed());
+  RandomText random(TestSeed());
   const std::vector<std::string> alphabet = {"<", "|", ">", "a", "é"};
   size_t num_would_have = 0;
   for (int round = 0; round < 30000; ++round) {
@@ -120,7 +120,7 @@ TEST(SpecialTokensTest, TemplateTextKeepsItsTokensBesideGuardedText) {
 }
 
 TEST(SpecialTokensTest, BreakingOnlyAddsGuardsAndOnlyWhereNeeded) {
-  TestRandom random(TestSeed());
+  RandomText random(TestSeed());
   for (int round = 0; round < 3000; ++round) {
     const SpecialTokens tokens = Build(RandomSpecials(random));
     const std::string text = random.Join({"<", "|", ">", "a", "é", "x", " "}, 12);

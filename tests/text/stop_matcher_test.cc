@@ -85,7 +85,7 @@ TEST(StopMatcherTest, TheMatchThatEndsFirstWinsAndThenTheLongest) {
 }
 
 TEST(StopMatcherTest, AnyCutGivesWhatTheNaiveMatcherGives) {
-  TestRandom random(TestSeed());
+  RandomText random(TestSeed());
   const std::vector<std::string> letters = {"a", "b", "ab", "é", "\n"};
   size_t num_matches = 0;
   for (int round = 0; round < 20000; ++round) {
@@ -120,7 +120,7 @@ TEST(StopMatcherTest, AnyCutGivesWhatTheNaiveMatcherGives) {
 
 // A request that goes on elsewhere rebuilds its matcher from the text so far.
 TEST(StopMatcherTest, StateIsAFunctionOfTheTextPushed) {
-  TestRandom random(TestSeed());
+  RandomText random(TestSeed());
   const std::vector<std::string> stops = {"abab", "bb", "éa"};
   for (int round = 0; round < 2000; ++round) {
     const std::string text = random.Join({"a", "b", "é"}, 16);
@@ -140,7 +140,7 @@ TEST(StopMatcherTest, StateIsAFunctionOfTheTextPushed) {
 }
 
 TEST(StopMatcherTest, CharactersAreNeverCut) {
-  TestRandom random(TestSeed());
+  RandomText random(TestSeed());
   const std::vector<std::string> parts = {"é", "è", "中", "丯", "😀", "😁", "a"};
   for (int round = 0; round < 3000; ++round) {
     std::string stop = random.Join(parts, 3);

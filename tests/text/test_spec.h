@@ -6,7 +6,6 @@
 #include <cstdlib>
 #include <iostream>
 #include <memory>
-#include <random>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -20,6 +19,7 @@
 #include "src/text/tokenizer.h"
 #include "src/text/tokenizer_spec.h"
 #include "tests/model/test_model.h"
+#include "tests/test_seed.h"
 
 namespace baton {
 
@@ -68,22 +68,16 @@ inline TokenId AddToken(TokenizerSpec& spec, std::string_view text, TokenType ty
   return static_cast<TokenId>(spec.tokens.size() - 1);
 }
 
-// The seed of a property test: BATON_TEST_SEED, else a new one; printed either way.
-inline uint64_t TestSeed() {
-  const char* given = std::getenv("BATON_TEST_SEED");
-  const uint64_t seed =
-      given != nullptr ? std::strtoull(given, nullptr, 10) : std::random_device()();
-  std::cout << "BATON_TEST_SEED=" << seed << std::endl;
-  return seed;
-}
+// The seed of a property test; printed (tests/test_seed.h).
+inline uint64_t TestSeed() { return TestSeeds(0).front(); }
 
-// Random test data from a seed.
-class TestRandom {
+// Random texts from a seed.
+class RandomText {
  public:
-  explicit TestRandom(uint64_t seed) : engine_(seed) {}
+  explicit RandomText(uint64_t seed) : random_(seed) {}
 
   // Uniform in [0, n).
-  size_t Below(size_t n) { return engine_() % n; }
+  size_t Below(size_t n) { return random_.Below(static_cast<uint32_t>(n)); }
 
   // A string of 0..max_parts elements of `parts`.
   std::string Join(const std::vector<std::string>& parts, size_t max_parts) {
@@ -104,7 +98,7 @@ class TestRandom {
   }
 
  private:
-  std::mt19937_64 engine_;
+  TestRandom random_;
 };
 
 }  // namespace baton

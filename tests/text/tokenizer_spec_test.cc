@@ -86,7 +86,7 @@ TEST(TokenizerSpecTest, OtherVersionsAreNamed) {
 
 // What parses after random damage must serialise back to what it is, and nothing may crash.
 TEST(TokenizerSpecTest, DamagedBytesAreRefusedOrMeanWhatTheySay) {
-  TestRandom random(TestSeed());
+  RandomText random(TestSeed());
   const std::string bytes = FullSpec().Serialize();
   size_t num_refused = 0;
   for (int round = 0; round < 20000; ++round) {

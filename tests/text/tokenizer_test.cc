@@ -68,7 +68,7 @@ TEST(TokenizerTest, EveryTokenIsDecodedAsItsLettersSay) {
 }
 
 TEST(TokenizerTest, UserTextNeverGivesControlTokens) {
-  TestRandom random(TestSeed());
+  RandomText random(TestSeed());
   std::vector<std::string> parts = {" ", "a", "\n", "<", "|", ">", "<|", "|>", "im_end", "é"};
   for (TokenId id = 0; id < 17; ++id) parts.push_back(DemoSpec().tokens[id]);
   for (int round = 0; round < 3000; ++round) {
@@ -217,7 +217,7 @@ TEST(TokenizerTest, ThreadsShareOneTokenizer) {
 
 // Encoding is a function of the text: any text of the vocabulary's letters comes back.
 TEST(TokenizerTest, RandomTextComesBack) {
-  TestRandom random(TestSeed());
+  RandomText random(TestSeed());
   TokenizerSpec spec = DemoSpec();
   const std::vector<std::string> parts = {"the", " model", "é",      "中文", "😀",
                                           "\n",  "\t",     "  ",     "12",   "'s",
@@ -308,7 +308,7 @@ TEST(TokenizerTest, OddButUsableSpecsAreTaken) {
 }
 
 TEST(TokenizerTest, RandomSpecsNeverCrash) {
-  TestRandom random(TestSeed());
+  RandomText random(TestSeed());
   const std::vector<std::string> parts = {"a", "b", "ab", " ", "Ġ", "é", "<", ">", "\n", ""};
   size_t num_built = 0;
   for (int round = 0; round < 1500; ++round) {

@@ -84,7 +84,7 @@ TEST(Utf8Test, EveryCodePointIsWhole) {
 }
 
 TEST(Utf8Test, PiecesDoNotMatter) {
-  TestRandom random(TestSeed());
+  RandomText random(TestSeed());
   for (int round = 0; round < 5000; ++round) {
     const std::string bytes = random.NearlyUtf8(40);
     const std::string whole = DecodeWhole(bytes);

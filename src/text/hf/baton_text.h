@@ -73,7 +73,7 @@ typedef struct {
   uint64_t fuel;                    // template instructions, [1, 2000000]
   uint64_t max_output_bytes;        // size of the rendered text
   uint64_t max_memory_bytes;        // held at once while rendering
-  uint64_t timeout_ms;              // wall clock
+  uint64_t timeout_ms;              // processor time; the wall clock may run 60 times as long
   int64_t now_unix_s;               // what strftime_now sees, when has_now is 1 (UTC)
   uint8_t has_now;                  // 0: strftime_now is undefined
 } baton_text_render_request;

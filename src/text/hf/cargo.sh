@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # usage: cargo.sh build OUT.a | cargo.sh test
-# Builds the release library and copies it to OUT.a, or runs the crate's own tests. All build folders
-# of a user share one cargo target folder (BATON_CARGO_TARGET, else ${BATON_HOME:-~/.cache/baton}/
-# cargo-target), so only the first one compiles the dependencies (about a minute). The lock covers the
-# copy: two checkouts write the same file name there.
+# Builds the release library and copies it to OUT.a, or runs the crate's own tests. All build
+# folders of a user share one cargo target folder (BATON_CARGO_TARGET, else cargo-target in
+# ${BATON_HOME:-~/.cache/baton}), so only the first one compiles the dependencies (about a minute).
+# The lock covers the copy: two checkouts write the same file name there.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-export CARGO_TARGET_DIR=${BATON_CARGO_TARGET:-${BATON_HOME:-${HOME:-/root}/.cache/baton}/cargo-target}
+home=${BATON_HOME:-${HOME:-/root}/.cache/baton}
+export CARGO_TARGET_DIR=${BATON_CARGO_TARGET:-$home/cargo-target}
 mkdir -p "$CARGO_TARGET_DIR"
 exec 9>"$CARGO_TARGET_DIR/baton.lock"
 flock 9

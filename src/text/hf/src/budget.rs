@@ -4,8 +4,8 @@
 //! A template can double a string forty times in a few instructions, so counting instructions
 //! bounds neither memory nor time, and a failed allocation would abort the process. Here the
 //! allocator counts what the working thread holds. Past the bound the thread is parked inside the
-//! allocator for ever (an allocator must not unwind) and its caller gets an error; past the
-//! deadline the caller leaves and the thread ends by itself when its fuel is used up. Threads so
+//! allocator for ever (an allocator must not unwind) and its caller gets an error; past its
+//! processor time the caller leaves and the thread ends by itself when its fuel is used up. Threads so
 //! left behind are counted and limited.
 //!
 //! The stack is large because values nest as deeply as the fuel allows and are dropped, printed and
@@ -13,6 +13,7 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
+use std::os::unix::thread::JoinHandleExt;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -40,8 +41,12 @@ const ABANDONED: u32 = 3;
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
     pub memory_bytes: u64,
+    /// Processor time: on a busy machine honest work must not fail for waiting its turn. The wall
+    /// clock may run PATIENCE times as long.
     pub timeout: Duration,
 }
+
+const PATIENCE: u32 = 60;
 
 /// What the working thread, its allocator and the waiting thread share.
 struct Session {
@@ -122,7 +127,6 @@ pub fn run<T: Send + 'static>(
     }
     let session = Arc::new(Session { state: AtomicU32::new(RUNNING), waiter: thread::current() });
     let result = Arc::new(Mutex::new(None));
-    let deadline = Instant::now() + bounds.timeout;
     let handle = thread::Builder::new()
         .name("baton-template".to_string())
         .stack_size(STACK_BYTES)
@@ -133,7 +137,7 @@ pub fn run<T: Send + 'static>(
         })
         .map_err(|e| Failure::limit(format!("cannot start a thread for the template: {e}")))?;
 
-    match wait(&session, deadline) {
+    match wait(&session, bounds.timeout, handle.as_pthread_t()) {
         DONE => {
             // Joining tells race detectors too that the thread's writes are over.
             let _ = handle.join();
@@ -148,7 +152,7 @@ pub fn run<T: Send + 'static>(
             Err(Failure::limit(format!("held more than the allowed {limit} bytes of memory")))
         }
         _ => Err(Failure::limit(format!(
-            "took longer than the allowed {} ms",
+            "took longer than the allowed {} ms of processor time",
             bounds.timeout.as_millis()
         ))),
     }
@@ -180,16 +184,30 @@ fn work_under<T>(
     }
 }
 
-/// The state the work ended in; ABANDONED when the deadline came first.
-fn wait(session: &Session, deadline: Instant) -> u32 {
+/// The processor time that a thread has used; nothing when it has ended.
+fn cpu_time(thread: libc::pthread_t) -> Option<Duration> {
+    let mut clock: libc::clockid_t = 0;
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the handle is neither joined nor detached, so the thread's id is valid.
+    let read = unsafe {
+        libc::pthread_getcpuclockid(thread, &mut clock) == 0
+            && libc::clock_gettime(clock, &mut time) == 0
+    };
+    read.then(|| Duration::new(time.tv_sec as u64, time.tv_nsec as u32))
+}
+
+/// The state the work ended in; ABANDONED when a deadline came first.
+fn wait(session: &Session, timeout: Duration, thread: libc::pthread_t) -> u32 {
+    let start = Instant::now();
     loop {
         let state = session.state.load(Ordering::Acquire);
         if state != RUNNING {
             return state;
         }
-        let now = Instant::now();
-        if now < deadline {
-            thread::park_timeout(deadline - now);
+        let used = cpu_time(thread).unwrap_or_default();
+        if used < timeout && start.elapsed() < timeout.saturating_mul(PATIENCE) {
+            // Never before it could have used the rest.
+            thread::park_timeout((timeout - used).max(Duration::from_millis(1)));
             continue;
         }
         // Counted before the thread can see that it was left, so the count never goes below 0.
