@@ -278,7 +278,12 @@ TEST(EngineHandoffTest, SilenceEndsBothSidesByTheLease) {
   pair.Start(spec);
   ASSERT_TRUE(pair.rig.RunUntilQuiet());
   EXPECT_FALSE(pair.d->recorder().Of(spec.key).ended());
-  pair.rig.RunFor(23'000);
+  for (int second = 0; second < 23; ++second) {
+    for (HandWorker* worker : {pair.p, pair.d}) {
+      worker->Post(RenewSession{spec.session, 10'000'000});  // the router is well
+    }
+    pair.rig.RunFor(1'000);
+  }
   EXPECT_EQ(pair.p->recorder().Of(spec.key).last(), RequestState::kFailed);
   EXPECT_TRUE(absl::IsDeadlineExceeded(pair.p->recorder().Of(spec.key).status));
   EXPECT_EQ(pair.d->recorder().Of(spec.key).last(), RequestState::kFailed);

@@ -1,0 +1,186 @@
+// The real model: a prompt computed by one engine and decoded by another gives the bits (token ids
+// and log-probabilities) of one engine doing both, over every transport, while others run.
+#include <random>
+
+#include "gtest/gtest.h"
+
+#include "tests/engine/live_rig.h"
+
+namespace baton {
+namespace {
+
+constexpr uint32_t kBlock = 16;
+
+// Opens the demo model or skips the test.
+#define BATON_OPEN_DEMO_OR_SKIP(file)                                                    \
+  const std::string path = DemoModelPath();                                              \
+  if (path.empty()) GTEST_SKIP() << "the demo model is absent: baton pull smollm2:135m"; \
+  auto opened = GgufFile::Open(path);                                                    \
+  ASSERT_TRUE(opened.ok()) << opened.status();                                           \
+  const GgufFile& file = **opened
+
+RequestSpec MakeRequest(uint64_t number, uint32_t num_tokens, uint32_t max_tokens) {
+  std::mt19937_64 random(number);
+  RequestSpec spec;
+  spec.key = {{number, 42}, 1};
+  spec.session = SessionId(1);
+  for (uint32_t i = 0; i < num_tokens; ++i) {
+    spec.tokens.push_back(static_cast<TokenId>(100 + random() % 40000));
+  }
+  spec.num_prompt_tokens = num_tokens;
+  spec.max_tokens = max_tokens;
+  spec.sampling.temperature = number % 3 == 0 ? 0.9f : 0.0f;
+  spec.sampling.seed = number * 31;
+  spec.sampling.logprobs = true;
+  spec.sampling.top_logprobs = 2;
+  if (number % 3 == 1) spec.sampling.repetition_penalty = 1.1f;
+  spec.num_choices = number % 4 == 0 ? 2 : 1;
+  spec.ignore_eos = true;
+  spec.deadline_us = 300'000'000;
+  return spec;
+}
+
+std::vector<RequestSpec> Requests(std::span<const uint32_t> lengths, uint32_t max_tokens) {
+  std::vector<RequestSpec> specs;
+  for (const uint32_t length : lengths) {
+    specs.push_back(MakeRequest(specs.size() + 1, length, max_tokens));
+  }
+  return specs;
+}
+
+// Runs all at once through one engine.
+std::vector<Record> RunAggregated(LiveWorker* worker, const std::vector<RequestSpec>& specs) {
+  for (const RequestSpec& spec : specs) EXPECT_TRUE(worker->engine().TryStart(spec).ok());
+  std::vector<Record> records;
+  for (const RequestSpec& spec : specs) {
+    EXPECT_TRUE(worker->recorder().WaitEnded(spec.key));
+    records.push_back(worker->recorder().Of(spec.key));
+    EXPECT_EQ(records.back().last(), RequestState::kFinished) << records.back().status;
+  }
+  EXPECT_TRUE(worker->WaitIdle());
+  return records;
+}
+
+void ExpectSameBits(const Record& a, const Record& b, const RequestSpec& spec) {
+  for (uint32_t c = 0; c < spec.num_choices; ++c) {
+    EXPECT_EQ(a.Tokens(c), b.Tokens(c)) << spec.tokens.size() << " tokens, choice " << c;
+    EXPECT_EQ(a.Tokens(c).size(), spec.max_tokens);
+  }
+}
+
+TEST(EngineExactTest, TheDemoModelAnswersAChat) {
+  BATON_OPEN_DEMO_OR_SKIP(file);
+  LocalHub hub(true);
+  TableWire wire;
+  LiveWorker worker(file, {}, &hub, &wire);
+  // "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n" in the
+  // tokens of SmolLM2.
+  RequestSpec spec;
+  spec.key = {{1, 2}, 1};
+  spec.session = SessionId(1);
+  spec.tokens = {1, 4093, 198, 1780, 314, 260, 3575, 282, 4649, 47, 2, 198, 1, 520, 9531, 198};
+  spec.num_prompt_tokens = static_cast<uint32_t>(spec.tokens.size());
+  spec.max_tokens = 16;
+  spec.sampling.temperature = 0;
+  spec.deadline_us = 60'000'000;
+  ASSERT_TRUE(worker.engine().TryStart(spec).ok());
+  ASSERT_TRUE(worker.recorder().WaitEnded(spec.key));
+  const Record record = worker.recorder().Of(spec.key);
+  EXPECT_EQ(record.last(), RequestState::kFinished) << record.status;
+  EXPECT_EQ(record.Tokens(0).back().finish, FinishReason::kStop) << "it ends its turn";
+  std::vector<TokenId> ids;
+  for (const SeenToken& token : record.Tokens(0)) ids.push_back(token.token);
+  // "The capital of France is Paris." and the end of the turn.
+  EXPECT_EQ(ids, (std::vector<TokenId>{504, 3575, 282, 4649, 314, 7042, 30, 2}));
+  EXPECT_TRUE(worker.WaitIdle());
+}
+
+// A transport by which the pair is joined.
+class EngineExactTransportTest : public ::testing::TestWithParam<TransportKind> {};
+
+TEST_P(EngineExactTransportTest, DisaggregatedEqualsAggregatedBitForBit) {
+  BATON_OPEN_DEMO_OR_SKIP(file);
+  const TransportKind kind = GetParam();
+  const std::vector<uint32_t> lengths = {1,  2,   kBlock - 1, kBlock, kBlock + 1, 2 * kBlock,
+                                         47, 100, 255,        256,    257,        300};
+  const std::vector<RequestSpec> specs = Requests(lengths, 8);
+  LocalHub hub(true);
+  TableWire wire;
+  std::vector<Record> alone;
+  {
+    LiveWorker worker(file, {}, &hub, &wire);
+    alone = RunAggregated(&worker, specs);
+  }
+  LiveWorker p(file, {.role = SchedulerRole::kPrefill, .kind = kind, .incarnation = 11}, &hub,
+               &wire);
+  LiveWorker d(file, {.role = SchedulerRole::kDecode, .kind = kind, .incarnation = 12}, &hub,
+               &wire);
+  p.Connect(d);
+  uint64_t bytes = 0;
+  for (const RequestSpec& spec : specs) {
+    bytes += d.model().layout().BlocksFor(spec.num_prompt_tokens) * d.model().layout().BlockBytes();
+    RequestSpec dest = spec;
+    dest.kind = RequestKind::kDest;
+    dest.peer = p.incarnation();
+    RequestSpec source = spec;
+    source.kind = RequestKind::kSource;
+    source.peer = d.incarnation();
+    ASSERT_TRUE(d.engine().TryStart(dest).ok());
+    ASSERT_TRUE(p.engine().TryStart(source).ok());
+  }
+  for (size_t i = 0; i < specs.size(); ++i) {
+    ASSERT_TRUE(d.recorder().WaitEnded(specs[i].key));
+    const Record record = d.recorder().Of(specs[i].key);
+    ASSERT_EQ(record.last(), RequestState::kFinished) << record.status;
+    EXPECT_EQ(record.transport, kind);
+    ExpectSameBits(record, alone[i], specs[i]);
+    ASSERT_TRUE(p.recorder().WaitEnded(specs[i].key));
+    EXPECT_EQ(p.recorder().Of(specs[i].key).last(), RequestState::kHandedOff);
+  }
+  EXPECT_TRUE(p.WaitIdle());
+  EXPECT_TRUE(d.WaitIdle());
+  EXPECT_EQ(d.engine().Snapshot().kv_bytes_received, bytes);
+  EXPECT_EQ(d.engine().Snapshot().computed_tokens, 0u) << "D computed no prompt";
+}
+
+INSTANTIATE_TEST_SUITE_P(Transports, EngineExactTransportTest,
+                         ::testing::Values(TransportKind::kLocal, TransportKind::kShm,
+                                           TransportKind::kTcp),
+                         [](const auto& info) {
+                           return std::string(TransportKindName(info.param));
+                         });
+
+TEST(EngineExactTest, TheNumberOfThreadsChangesNoBit) {
+  BATON_OPEN_DEMO_OR_SKIP(file);
+  const std::vector<uint32_t> lengths = {5, 33, 130};
+  const std::vector<RequestSpec> specs = Requests(lengths, 6);
+  LocalHub hub(true);
+  TableWire wire;
+  LiveWorker one(file, {.num_threads = 1, .incarnation = 1}, &hub, &wire);
+  LiveWorker two(file, {.num_threads = 2, .incarnation = 2}, &hub, &wire);
+  const std::vector<Record> a = RunAggregated(&one, specs);
+  const std::vector<Record> b = RunAggregated(&two, specs);
+  for (size_t i = 0; i < specs.size(); ++i) ExpectSameBits(a[i], b[i], specs[i]);
+}
+
+TEST(EngineExactTest, ADecodedTokenGivesTheSameBitsWhenItIsPrefilled) {
+  BATON_OPEN_DEMO_OR_SKIP(file);
+  LocalHub hub(true);
+  TableWire wire;
+  LiveWorker worker(file, {}, &hub, &wire);
+  RequestSpec whole = MakeRequest(6, 40, 14);
+  const Record record = RunAggregated(&worker, {whole})[0];
+  const std::vector<SeenToken> tokens = record.Tokens(0);
+  ASSERT_EQ(tokens.size(), 14u);
+  for (const uint32_t cut : {1u, 7u, 8u, 13u}) {
+    RequestSpec rest = whole;
+    rest.key.uid.hi = 100 + cut;
+    for (uint32_t i = 0; i < cut; ++i) rest.tokens.push_back(tokens[i].token);
+    const Record resumed = RunAggregated(&worker, {rest})[0];
+    const std::vector<SeenToken> expected(tokens.begin() + cut, tokens.end());
+    EXPECT_EQ(resumed.Tokens(0), expected) << "cut at " << cut;
+  }
+}
+
+}  // namespace
+}  // namespace baton

@@ -1,0 +1,136 @@
+// A rig of engines with threads and the real model, joined by any transport in one process.
+#ifndef BATON_TESTS_ENGINE_LIVE_RIG_H_
+#define BATON_TESTS_ENGINE_LIVE_RIG_H_
+
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+#include "kvcache/transport/kv_endpoint.h"
+#include "kvcache/transport/local_transport.h"
+#include "src/engine/engine.h"
+#include "src/engine/model_runner.h"
+#include "src/model/model.h"
+#include "tests/engine/recorder.h"
+
+namespace baton {
+
+// The demo model's file: $BATON_DEMO_MODEL, else the model folder of this user; "" when absent.
+inline std::string DemoModelPath() {
+  if (const char* path = std::getenv("BATON_DEMO_MODEL")) return path;
+  const char* home = std::getenv("BATON_HOME");
+  const char* user = std::getenv("HOME");
+  std::string folder = home != nullptr ? std::string(home)
+                                       : std::string(user != nullptr ? user : "") + "/.cache/baton";
+  folder += "/models/SmolLM2-135M-Instruct.Q4_1.gguf";
+  return access(folder.c_str(), R_OK) == 0 ? folder : "";
+}
+
+// How a live worker is made.
+struct LiveOptions {
+  SchedulerRole role = SchedulerRole::kAggregated;
+  uint32_t num_threads = 1;
+  uint32_t num_blocks = 512;
+  Isa isa = Isa::kAuto;
+  TransportKind kind = TransportKind::kAuto;  // kLocal: by the hub; kAuto: none
+  uint64_t incarnation = 1;
+};
+
+// One engine with its thread and model.
+class LiveWorker {
+ public:
+  LiveWorker(const GgufFile& file, const LiveOptions& options, LocalHub* hub, TableWire* wire)
+      : options_(options), pool_(options.num_threads) {
+    model_ = *Model::Load(
+        file, {.pool = &pool_, .isa = options.isa, .max_rows = 512, .max_context = 2048});
+    runner_ = std::make_unique<ModelRunner>(model_.get());
+    arena_ = *KvArena::Create(model_->layout(), options.num_blocks);
+    if (options.kind == TransportKind::kLocal) {
+      transport_ = hub->Attach(name(), incarnation(), arena_.get());
+    } else if (options.kind != TransportKind::kAuto) {
+      KvEndpointOptions endpoint;
+      endpoint.worker_id = name();
+      endpoint.incarnation = incarnation();
+      endpoint.numerics_id = model_->numerics_id();
+      endpoint.kind = options.kind;
+      if (options.role == SchedulerRole::kDecode) endpoint.listen = "127.0.0.1:0";
+      auto made = KvEndpoint::Create(endpoint, arena_.get());
+      EXPECT_TRUE(made.ok()) << made.status();
+      endpoint_ = made->get();
+      transport_ = *std::move(made);
+    }
+    EngineConfig config;
+    config.scheduler.role = options.role;
+    config.scheduler.max_batch_tokens = 512;
+    config.scheduler.max_chunk = 256;
+    config.scheduler.max_running = 64;
+    config.max_context = 2048;
+    config.incarnation = incarnation();
+    config.request_lease_us = 600'000'000;
+    config.eog_tokens = {2};
+    auto engine = Engine::Create(config, {.model = runner_.get(),
+                                          .arena = arena_.get(),
+                                          .transport = transport_.get(),
+                                          .wire = transport_ ? wire : nullptr,
+                                          .listener = &recorder_});
+    EXPECT_TRUE(engine.ok()) << engine.status();
+    engine_ = *std::move(engine);
+    EXPECT_TRUE(engine_->Start().ok());
+  }
+  ~LiveWorker() { engine_->Stop(); }
+
+  // Dials a decode worker and waits until the pair is up.
+  void Connect(const LiveWorker& peer) {
+    if (endpoint_ != nullptr) {
+      const PeerAddress address{.worker_id = peer.name(),
+                                .incarnation = peer.incarnation(),
+                                .host_id = HostId(),
+                                .tcp = peer.endpoint_->tcp_address(),
+                                .unix_name = peer.endpoint_->unix_name()};
+      ASSERT_TRUE(endpoint_->SetPeers(std::vector{address}).ok());
+    }
+    for (int i = 0; i < 3000 && transport_->Links().empty(); ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    ASSERT_FALSE(transport_->Links().empty());
+  }
+  // False when the ledger is not clean within 20 s.
+  bool WaitIdle() {
+    for (int i = 0; i < 2000; ++i) {
+      const EngineSnapshot snapshot = engine_->Snapshot();
+      if (engine_->IsIdle() && snapshot.blocks.of(BlockState::kFree) == snapshot.blocks.total) {
+        return true;
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    return false;
+  }
+
+  std::string name() const { return "worker-" + std::to_string(options_.incarnation); }
+  Incarnation incarnation() const { return Incarnation(options_.incarnation); }
+  Engine& engine() { return *engine_; }
+  Recorder& recorder() { return recorder_; }
+  const Model& model() const { return *model_; }
+
+ private:
+  const LiveOptions options_;
+  ThreadPool pool_;
+  std::unique_ptr<Model> model_;
+  std::unique_ptr<ModelRunner> runner_;
+  std::unique_ptr<KvArena> arena_;
+  std::unique_ptr<KvTransport> transport_;
+  KvEndpoint* endpoint_ = nullptr;  // transport_, when it is one
+  Recorder recorder_;
+  std::unique_ptr<Engine> engine_;
+};
+
+}  // namespace baton
+
+#endif  // BATON_TESTS_ENGINE_LIVE_RIG_H_
