@@ -145,7 +145,7 @@ absl::Status ReadVocab(const GgufFile& file, ModelConfig& config) {
     return InvalidArgument("key \"{}\" is no array of strings", kTokens);
   }
   BATON_ASSIGN_OR_RETURN(config.vocab_size,
-                         Ranged("number of tokens", tokens->count(), {1, kMaxVocabSize}));
+                         Ranged("number of tokens", tokens->count(), {1, kMaxModelVocab}));
   BATON_ASSIGN_OR_RETURN(const uint64_t stated, file.UintOr("llama.vocab_size", config.vocab_size));
   if (stated != config.vocab_size) {
     return InvalidArgument("key \"llama.vocab_size\" is {}, the tokenizer has {} tokens", stated,

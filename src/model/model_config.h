@@ -26,7 +26,7 @@ inline constexpr uint32_t kMaxFfnSize = 1u << 19;
 inline constexpr uint32_t kMaxHeads = 1024;
 inline constexpr uint32_t kMinHeadDim = 8;
 inline constexpr uint32_t kMaxHeadDim = 512;
-inline constexpr uint32_t kMaxVocabSize = 1u << 20;
+inline constexpr uint32_t kMaxModelVocab = 1u << 20;  // tokens, and merges of their tokenizer
 inline constexpr uint32_t kMaxContextTokens = 1u << 20;
 
 // What a forward pass needs to know besides the weights.

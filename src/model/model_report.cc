@@ -115,16 +115,15 @@ absl::Status CheckServable(const GgufFile& file) {
   return ReadTokenizerMetadata(file).status();
 }
 
-std::string DescribeModelFile(const GgufFile& file) {
+std::string DescribeModelFile(const GgufFile& file, const absl::Status& servable) {
   std::string out =
       fmt::format("file          GGUF v{}, {} ({} bytes), alignment {}\n", file.version(),
                   FormatSize(file.file_bytes()), file.file_bytes(), file.alignment());
   const absl::StatusOr<ModelConfig> config = ReadModelConfig(file);
   if (config.ok()) out += ConfigText(*config);
   out += TensorsText(file);
-  const absl::Status servable = CheckServable(file);
-  const std::string reason(servable.message());
-  out += fmt::format("unsupported   {}\n", servable.ok() ? "nothing" : reason);
+  const std::string reason = servable.ok() ? "nothing" : std::string(servable.message());
+  out += fmt::format("unsupported   {}\n", reason);
   out += MetadataText(file);
   return out;
 }

@@ -14,8 +14,8 @@ namespace baton {
 absl::Status CheckServable(const GgufFile& file);
 
 // Shape, KV bytes a token, tensors by type with counts and bytes, metadata, and what is unsupported
-// and why. Several lines; untrusted strings are escaped and cut.
-std::string DescribeModelFile(const GgufFile& file);
+// and why (`servable`: what all checks said). Several lines; untrusted strings are escaped and cut.
+std::string DescribeModelFile(const GgufFile& file, const absl::Status& servable);
 
 }  // namespace baton
 

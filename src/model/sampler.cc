@@ -76,8 +76,14 @@ std::span<const float> Sampler::AdjustLogits(const SampleQuery& query) {
 }
 
 void Sampler::MaskEndOfGeneration(const SampleQuery& query) {
-  for (TokenId token : eog_tokens_) adjusted_[static_cast<size_t>(token)] = kMinusInfinity;
-  for (TokenId token : query.stop_tokens) adjusted_[static_cast<size_t>(token)] = kMinusInfinity;
+  const auto mask = [&](std::span<const TokenId> tokens) {
+    for (TokenId token : tokens) {
+      const size_t id = static_cast<uint32_t>(token);
+      if (id < adjusted_.size()) adjusted_[id] = kMinusInfinity;
+    }
+  };
+  mask(eog_tokens_);
+  mask(query.stop_tokens);
 }
 
 TokenId Sampler::PickRandom(const SampleQuery& query, std::span<const float> logits,

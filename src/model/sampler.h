@@ -47,8 +47,9 @@ struct SampleQuery {
   const SamplerState* state =
       nullptr;          // history of the choice; its num_output() is the output index
   uint32_t choice = 0;  // 0..n-1
-  std::span<const TokenId> stop_tokens;  // masked like end-of-generation tokens by min_tokens
-  std::span<const float> logits;         // [vocab_size]
+  // Masked like end-of-generation tokens by min_tokens; ids outside the vocabulary mask nothing.
+  std::span<const TokenId> stop_tokens;
+  std::span<const float> logits;  // [vocab_size]
 };
 
 // What Sample answers. Self-contained, so that the tokens of a whole step can be kept side by side.

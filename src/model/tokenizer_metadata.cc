@@ -17,6 +17,10 @@ absl::StatusOr<std::vector<std::string_view>> Strings(std::string_view key,
   if (!value.is_array() || value.element_type() != GgufValueType::kString) {
     return InvalidArgument("key \"{}\" is no array of strings", key);
   }
+  if (value.count() > kMaxModelVocab) {
+    return InvalidArgument("key \"{}\" has {} elements, at most {} are supported", key,
+                           value.count(), kMaxModelVocab);
+  }
   std::vector<std::string_view> out;
   out.reserve(value.count());  // at least 8 bytes of file each
   GgufStringCursor cursor(value);
@@ -137,10 +141,6 @@ absl::StatusOr<TokenizerMetadata> ReadTokenizerMetadata(const GgufFile& file) {
   BATON_ASSIGN_OR_RETURN(out.pre, file.StringOr("tokenizer.ggml.pre", "default"));
   const GgufValue* tokens = file.FindValue(kTokens);
   if (tokens == nullptr) return NotFound("key \"{}\" is missing", kTokens);
-  if (tokens->count() > kMaxVocabSize) {
-    return InvalidArgument("key \"{}\" has {} elements, at most {} are supported", kTokens,
-                           tokens->count(), kMaxVocabSize);
-  }
   BATON_ASSIGN_OR_RETURN(out.tokens, Strings(kTokens, *tokens));
   if (const GgufValue* merges = file.FindValue(kMerges); merges != nullptr) {
     BATON_ASSIGN_OR_RETURN(out.merges, Strings(kMerges, *merges));

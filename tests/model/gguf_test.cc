@@ -277,7 +277,7 @@ TEST(GgufTest, NoMutationCrashesOrTakesMemory) {
     }
     ++num_accepted;
     const MemoryMeter meter;
-    const std::string text = DescribeModelFile(**file);
+    const std::string text = DescribeModelFile(**file, CheckServable(**file));
     ASSERT_FALSE(text.empty());
     ASSERT_LE(meter.PeakBytes(), 2 * bytes.size() + (1 << 16)) << "mutation " << i;
   }
@@ -321,11 +321,11 @@ TEST(GgufTest, HostileSizesStayCheap) {
   tokens.AddStrings("tokenizer.ggml.tokens", std::vector<std::string>(3'000'000));
   ExpectCheap(tokens.Build(), "three million empty tokens");
 
-  options.num_tokens = kMaxVocabSize;
+  options.num_tokens = kMaxModelVocab;
   options.hidden = 8;
   options.heads = 1;
   GgufBuilder vocab = TinyLlama(options);
-  vocab.AddStrings("tokenizer.ggml.tokens", std::vector<std::string>(kMaxVocabSize));
+  vocab.AddStrings("tokenizer.ggml.tokens", std::vector<std::string>(kMaxModelVocab));
   ExpectCheap(vocab.Build(), "the largest vocabulary, all empty");
 }
 

@@ -172,7 +172,7 @@ TEST(ModelConfigTest, ReportSaysWhatIsUnsupported) {
   const std::vector<std::byte> bytes = builder.Build();
   const auto file = GgufFile::FromBytes(bytes);
   ASSERT_TRUE(file.ok()) << file.status();
-  const std::string text = DescribeModelFile(**file);
+  const std::string text = DescribeModelFile(**file, CheckServable(**file));
   EXPECT_THAT(text, HasSubstr("Q6_K"));
   EXPECT_THAT(text, HasSubstr("NOT SUPPORTED"));
   EXPECT_THAT(text, HasSubstr("unsupported   tensor \"output.weight\" has type Q6_K"));

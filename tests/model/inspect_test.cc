@@ -1,0 +1,87 @@
+// `baton inspect`: exit code, and exactly one line on stderr for any file that serve would refuse.
+#include "src/cli/inspect.h"
+
+#include <algorithm>
+#include <fstream>
+#include <sstream>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+#include "tests/model/gguf_builder.h"
+#include "tests/model/test_model.h"
+
+namespace baton {
+namespace {
+
+using ::testing::HasSubstr;
+
+// What one run printed and returned.
+struct InspectRun {
+  int code;
+  std::string out;
+  std::string err;
+};
+
+InspectRun Inspect(const std::string& path) {
+  std::ostringstream out;
+  std::ostringstream err;
+  const int code = RunInspect(path, out, err);
+  return {code, out.str(), err.str()};
+}
+
+InspectRun InspectBytes(const std::vector<std::byte>& bytes) {
+  const std::string path = ::testing::TempDir() + "baton_inspect_test.gguf";
+  std::ofstream(path, std::ios::binary)
+      .write(reinterpret_cast<const char*>(bytes.data()),
+             static_cast<std::streamsize>(bytes.size()));
+  return Inspect(path);
+}
+
+void ExpectRefused(const InspectRun& run, const std::string& words) {
+  EXPECT_EQ(run.code, 1);
+  EXPECT_EQ(std::count(run.err.begin(), run.err.end(), '\n'), 1) << run.err;
+  EXPECT_THAT(run.err, HasSubstr(words));
+}
+
+TEST(InspectTest, DescribesTheDemoModel) {
+  const InspectRun run = Inspect(DemoModelPath());
+  EXPECT_EQ(run.code, 0) << run.err;
+  EXPECT_EQ(run.err, "");
+  for (const char* words :
+       {"llama: 30 layers, hidden 576", "23040 bytes a token (bf16)", "Q4_1", "210", "Q8_0", "F32",
+        "unsupported   nothing", "general.quantization_version u32 2", "tokenizer.ggml.pre"}) {
+    EXPECT_THAT(run.out, HasSubstr(words));
+  }
+}
+
+TEST(InspectTest, AcceptsEveryTinyModel) {
+  for (const char* name : {"f32", "f16", "bf16", "q4_0", "q4_1", "q8_0", "mixed_rope"}) {
+    const InspectRun run = Inspect(GoldenPath(std::string("tiny_") + name + ".gguf"));
+    EXPECT_EQ(run.code, 0) << name << ": " << run.err;
+  }
+}
+
+TEST(InspectTest, RefusesWithOneLine) {
+  ExpectRefused(Inspect("/nonexistent\nfile.gguf"), "cannot open");
+  ExpectRefused(Inspect("/tmp"), "not a regular file");
+  ExpectRefused(InspectBytes({}), "empty");
+  ExpectRefused(InspectBytes(std::vector<std::byte>(1000, std::byte{'x'})), "magic");
+  ExpectRefused(InspectBytes(TinyLlama({.architecture = "ma\nmba"}).Build()), "architecture");
+  GgufBuilder k_quant = TinyLlama();
+  k_quant.AddTensor("output.weight", {256, 1}, 14, 210);
+  const InspectRun run = InspectBytes(k_quant.Build());
+  ExpectRefused(run, "Q6_K");
+  EXPECT_THAT(run.out, HasSubstr("NOT SUPPORTED"));
+  // The model is fine; its tokenizer is not: byte-level BPE whose merges name no token.
+  GgufBuilder merges = TinyLlama();
+  merges.AddStrings("tokenizer.ggml.merges", {"no such"});
+  ExpectRefused(InspectBytes(merges.Build()), "merge");
+  GgufBuilder bytes = TinyLlama();
+  std::vector<std::byte> cut = bytes.Build();
+  cut.resize(cut.size() / 2);
+  ExpectRefused(InspectBytes(cut), "the file has");
+}
+
+}  // namespace
+}  // namespace baton
