@@ -1,0 +1,190 @@
+// The sealed arena, the view of a peer's arena, and how much memory there is.
+#include "kvcache/kv_arena.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+#include "kvcache/available_memory.h"
+
+namespace baton {
+namespace {
+
+using testing::HasSubstr;
+
+KvLayout Layout() {
+  KvLayout layout;
+  layout.num_layers = 3;
+  layout.num_kv_heads = 2;
+  layout.head_dim = 32;
+  layout.block_size = 16;
+  return layout;
+}
+
+std::unique_ptr<KvArena> MakeArena(uint32_t num_blocks) {
+  auto arena = KvArena::Create(Layout(), num_blocks);
+  EXPECT_TRUE(arena.ok()) << arena.status();
+  return *std::move(arena);
+}
+
+UniqueFd Duplicate(int fd) { return UniqueFd(fcntl(fd, F_DUPFD_CLOEXEC, 0)); }
+
+TEST(KvArenaTest, BlocksLieAtTheirStrideAndAreZero) {
+  const auto arena = MakeArena(5);
+  EXPECT_EQ(arena->size_bytes(), 5 * Layout().BlockStride());
+  EXPECT_EQ(arena->Block(BlockIndex(2)) - arena->base(), 2 * Layout().BlockStride());
+  EXPECT_EQ(arena->Slice(BlockIndex(2), 1) - arena->Block(BlockIndex(2)),
+            static_cast<ptrdiff_t>(Layout().SliceBytes()));
+  for (uint64_t i = 0; i < arena->size_bytes(); ++i) ASSERT_EQ(arena->base()[i], std::byte{0});
+}
+
+TEST(KvArenaTest, EveryPageExistsAfterCreate) {
+  const auto arena = MakeArena(64);
+  struct stat info;
+  ASSERT_EQ(fstat(arena->fd(), &info), 0);
+  EXPECT_EQ(static_cast<uint64_t>(info.st_size), arena->size_bytes());
+  EXPECT_GE(static_cast<uint64_t>(info.st_blocks) * 512, arena->size_bytes());
+}
+
+TEST(KvArenaTest, NobodyElseCanWriteShrinkOrGrow) {
+  const auto arena = MakeArena(4);
+  const int fd = arena->fd();
+  const size_t size = arena->size_bytes();
+  EXPECT_EQ(mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0), MAP_FAILED);
+  EXPECT_NE(ftruncate(fd, 4096), 0);
+  EXPECT_NE(ftruncate(fd, static_cast<off_t>(size) * 2), 0);
+  EXPECT_LT(write(fd, "x", 1), 0);
+  EXPECT_NE(fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, 4096), 0);
+  EXPECT_NE(fcntl(fd, F_ADD_SEALS, F_SEAL_WRITE), 0);
+  // The owner still can write, and a peer sees it.
+  auto peer = PeerArena::Map(Duplicate(fd), Layout(), 4);
+  ASSERT_TRUE(peer.ok()) << peer.status();
+  std::memset(arena->Slice(BlockIndex(3), 2), 0x77, Layout().SliceBytes());
+  EXPECT_EQ((*peer)->Slice(BlockIndex(3), 2)[100], std::byte{0x77});
+  while ((*peer)->Warm(8192)) {
+  }
+  EXPECT_EQ((*peer)->Slice(BlockIndex(3), 2)[101], std::byte{0x77});
+}
+
+TEST(KvArenaTest, RefusesWhatMemoryCannotHoldAndSaysBoth) {
+  // A pebibyte, far more than any test machine has.
+  const auto num_blocks = static_cast<uint32_t>((uint64_t{1} << 50) / (uint64_t{1} << 30));
+  KvLayout huge = Layout();
+  huge.num_layers = 1024;
+  huge.num_kv_heads = 128;
+  huge.head_dim = 128;
+  ASSERT_GE(huge.BlockStride(), uint64_t{1} << 29);
+  const auto arena = KvArena::Create(huge, num_blocks);
+  ASSERT_EQ(arena.status().code(), StatusCode::kResourceExhausted) << arena.status();
+  const std::string need = std::to_string(num_blocks * uint64_t{huge.BlockStride()});
+  EXPECT_THAT(std::string(arena.status().message()), HasSubstr(need));
+  EXPECT_THAT(std::string(arena.status().message()), HasSubstr("available"));
+  EXPECT_EQ(KvArena::Create(Layout(), 0).status().code(), StatusCode::kInvalidArgument);
+  KvLayout bad = Layout();
+  bad.num_layers = 0;
+  EXPECT_EQ(KvArena::Create(bad, 4).status().code(), StatusCode::kInvalidArgument);
+  KvArenaOptions options;
+  options.reserve_bytes = uint64_t{1} << 50;
+  EXPECT_EQ(KvArena::Create(Layout(), 4, options).status().code(), StatusCode::kResourceExhausted);
+}
+
+TEST(KvArenaTest, PopulatingCanBeStopped) {
+  KvArenaOptions options;
+  uint64_t seen = 0;
+  options.progress = [&](uint64_t done, uint64_t) { return (seen = done) == 0; };
+  EXPECT_EQ(KvArena::Create(Layout(), 8, options).status().code(), StatusCode::kCancelled);
+  EXPECT_EQ(seen, 8 * Layout().BlockStride());
+}
+
+TEST(PeerArenaTest, RefusesEveryFileThatCouldHarmTheReader) {
+  const size_t size = 4 * Layout().BlockStride();
+  constexpr int kAll = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL;
+  const auto make = [&](size_t bytes, bool populate, int seals) {
+    UniqueFd fd(memfd_create("peer", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+    EXPECT_EQ(ftruncate(fd.get(), static_cast<off_t>(bytes)), 0);
+    if (populate) {
+      EXPECT_EQ(fallocate(fd.get(), 0, 0, static_cast<off_t>(bytes)), 0);
+    }
+    EXPECT_EQ(fcntl(fd.get(), F_ADD_SEALS, seals), 0);
+    return fd;
+  };
+  const auto reason = [&](UniqueFd fd) {
+    const auto mapped = PeerArena::Map(std::move(fd), Layout(), 4);
+    EXPECT_TRUE(mapped.ok() || mapped.status().code() == StatusCode::kFailedPrecondition);
+    return mapped.ok() ? "" : std::string(mapped.status().message());
+  };
+  EXPECT_EQ(reason(make(size, true, kAll)), "");
+  EXPECT_THAT(reason(make(size, true, kAll & ~F_SEAL_SHRINK)), HasSubstr("seals"));
+  EXPECT_THAT(reason(make(size, true, kAll & ~F_SEAL_GROW)), HasSubstr("seals"));
+  EXPECT_THAT(reason(make(size, true, kAll & ~F_SEAL_FUTURE_WRITE)), HasSubstr("seals"));
+  EXPECT_THAT(reason(make(size - 4096, true, kAll)), HasSubstr("bytes"));
+  EXPECT_THAT(reason(make(size + 4096, true, kAll)), HasSubstr("bytes"));
+  EXPECT_THAT(reason(make(size, false, kAll)), HasSubstr("populated"));
+  int ends[2];
+  ASSERT_EQ(pipe(ends), 0);
+  UniqueFd other(ends[1]);
+  EXPECT_THAT(reason(UniqueFd(ends[0])), HasSubstr("memory file"));
+  EXPECT_THAT(reason(UniqueFd()), HasSubstr("memory file"));
+  EXPECT_FALSE(PeerArena::Map(make(size, true, kAll), Layout(), 0).ok());
+  EXPECT_FALSE(PeerArena::Map(make(size, true, kAll), Layout(), 0xffffffff).ok());
+}
+
+// A file system root with only what the reader of memory limits looks at.
+class FakeRoot {
+ public:
+  FakeRoot() {
+    std::string name = testing::TempDir() + "baton-root-XXXXXX";
+    path_ = mkdtemp(name.data());
+    Write("/proc/meminfo", "MemTotal: 64000 kB\nMemAvailable:    4096 kB\n");
+  }
+  ~FakeRoot() { std::filesystem::remove_all(path_); }
+  void Write(const std::string& path, const std::string& text) {
+    const std::filesystem::path full = path_ + path;
+    std::filesystem::create_directories(full.parent_path());
+    std::ofstream(full) << text;
+  }
+  uint64_t Available() const { return AvailableMemoryBytes(path_).value_or(0); }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+TEST(AvailableMemoryTest, IsTheTightestOfHostAndControlGroups) {
+  FakeRoot root;
+  EXPECT_EQ(root.Available(), 4096u * 1024);
+  root.Write("/proc/self/cgroup", "0::/pod/worker\n");
+  EXPECT_EQ(root.Available(), 4096u * 1024);
+  root.Write("/sys/fs/cgroup/pod/worker/memory.max", "max\n");
+  root.Write("/sys/fs/cgroup/pod/worker/memory.current", "100\n");
+  EXPECT_EQ(root.Available(), 4096u * 1024);
+  root.Write("/sys/fs/cgroup/pod/memory.max", "1000000\n");
+  root.Write("/sys/fs/cgroup/pod/memory.current", "600000\n");
+  EXPECT_EQ(root.Available(), 400000u);
+  root.Write("/sys/fs/cgroup/pod/memory.stat", "anon 1\ninactive_file 100000\nactive_file 1000\n");
+  EXPECT_EQ(root.Available(), 501000u);
+  root.Write("/sys/fs/cgroup/pod/memory.current", "2000000\n");
+  EXPECT_EQ(root.Available(), 0u);
+}
+
+TEST(AvailableMemoryTest, KnowsVersionOneAndSaysWhenNothingCanBeRead) {
+  FakeRoot root;
+  root.Write("/proc/self/cgroup", "7:cpu,cpuacct:/x\n5:memory:/docker/abc\n0::/\n");
+  root.Write("/sys/fs/cgroup/memory/memory.limit_in_bytes", "3000000\n");
+  root.Write("/sys/fs/cgroup/memory/memory.usage_in_bytes", "1000000\n");
+  EXPECT_EQ(root.Available(), 2000000u);
+  std::filesystem::remove_all(root.path() + "/proc");
+  EXPECT_EQ(AvailableMemoryBytes(root.path()).status().code(), StatusCode::kUnavailable);
+}
+
+}  // namespace
+}  // namespace baton

@@ -1,0 +1,512 @@
+// KvEndpoint against peers that fail, lie, stall or attack. What every transport promises is in
+// conformance_test.cc.
+#include <chrono>
+#include <random>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+#include "kvcache/transport/fault_transport.h"
+#include "kvcache/transport/slice_copy.h"
+#include "tests/kvcache/transport/raw_peer.h"
+#include "tests/kvcache/transport/test_rig.h"
+
+namespace baton::test {
+namespace {
+
+using testing::HasSubstr;
+
+uint64_t Closes(const Worker& worker, CloseReason reason) {
+  return worker.transport->Stats().closes[static_cast<size_t>(reason)];
+}
+uint64_t Refused(const Worker& worker, BadSliceReason reason) {
+  return worker.transport->Stats().bad_slices[static_cast<size_t>(reason)];
+}
+bool WaitClose(const Worker& worker, CloseReason reason, uint64_t count = 1) {
+  return Eventually([&] { return Closes(worker, reason) >= count; });
+}
+
+std::vector<std::byte> SliceBytes(const Worker& worker, BlockIndex block, uint32_t layer) {
+  const std::byte* const data = worker.arena->Slice(block, layer);
+  return {data, data + worker.arena->layout().SliceBytes()};
+}
+
+// Sends a whole transfer from `p` to `d` and checks it.
+void ExpectTransferWorks(Worker* p, Worker* d, uint64_t id) {
+  const Transfer transfer = MakeTransfer(id, 4, 0, 20);
+  FillSource(transfer, *p->arena, id);
+  ASSERT_TRUE(d->transport->OpenReceive(SpecFor(transfer, p->incarnation)).ok());
+  const size_t controls = p->sink->Snapshot().controls.size();
+  ASSERT_TRUE(d->transport->SendControl(p->incarnation, "grant").ok());
+  ASSERT_TRUE(p->sink->WaitControls(controls + 1));
+  ASSERT_TRUE(p->transport->SendSlices(d->incarnation, SlicesOf(transfer, *p->arena)).ok());
+  ASSERT_TRUE(d->sink->WaitComplete(transfer.id));
+  EXPECT_TRUE(Arrived(transfer, *p->arena, *d->arena));
+  d->transport->CloseReceive(transfer.id);
+  ASSERT_TRUE(d->sink->WaitReceiveClosed(transfer.id));
+}
+
+TEST(EndpointTest, HostileBytesCostOnlyTheirOwnConnection) {
+  std::mt19937_64 random(TestSeed());
+  Rig rig(TransportKind::kTcp);
+  Worker d = rig.MakeDecode("decode-0");
+  Worker p = rig.MakePrefill("prefill-0", {&d});
+  ASSERT_TRUE(p.sink->WaitUp(1));
+  const Transfer transfer = MakeTransfer(1, 8, 0, 8);
+  for (uint32_t i = 0; i < 60; ++i) {
+    RawPeer raw(d);
+    const Incarnation self(0x5000 + i);
+    if (i % 3 != 0) {
+      ASSERT_TRUE(raw.Introduce("evil-" + std::to_string(i), self));
+    }
+    std::vector<std::byte> bytes;
+    for (int frame = 0; frame < 20; ++frame) {
+      const SliceRef slice = SlicesOf(transfer, *p.arena)[random() % 24];
+      const uint32_t size = random() % 2 == 0 ? 0 : SmallLayout().SliceBytes();
+      const size_t at = bytes.size();
+      bytes.resize(at + kFrameHeaderBytes + size);
+      EncodeFrameHeader(SliceFrameHeader(slice, raw.epoch(), size),
+                        std::span(bytes).subspan(at).first<kFrameHeaderBytes>());
+    }
+    const uint64_t num_damages = 1 + random() % 20;
+    for (uint64_t k = 0; k < num_damages; ++k) {
+      bytes[random() % bytes.size()] = static_cast<std::byte>(random());
+    }
+    if (i % 5 == 0) {
+      for (std::byte& byte : bytes) byte = static_cast<std::byte>(random());
+    }
+    raw.Send(bytes);
+    raw.HalfClose();
+    EXPECT_TRUE(raw.WaitEnd()) << "round " << i;
+  }
+  EXPECT_GE(Closes(d, CloseReason::kProtocol), 20u);
+  EXPECT_TRUE(p.sink->Snapshot().downs.empty());
+  ExpectTransferWorks(&p, &d, 1000);
+}
+
+TEST(EndpointTest, RawFramesAreJudgedAndTheStreamGoesOn) {
+  Rig rig(TransportKind::kTcp);
+  Worker d = rig.MakeDecode("decode-0");
+  auto source = MakeArena(SmallLayout(), 8);
+  Worker helper;  // only its arena is used
+  helper.arena = std::move(source);
+  const Incarnation self(77);
+  RawPeer raw(d);
+  ASSERT_TRUE(raw.Introduce("raw", self));
+  const Transfer transfer = MakeTransfer(1, 2, 0, 2);
+  FillSource(transfer, *helper.arena, 1);
+  ASSERT_TRUE(d.transport->OpenReceive(SpecFor(transfer, self)).ok());
+  ASSERT_TRUE(d.transport->SendControl(self, "sync").ok());
+  std::vector<std::byte> control;
+  ASSERT_TRUE(raw.Receive(&control).has_value());
+
+  const SliceRef slice = SlicesOf(transfer, *helper.arena)[0];
+  const std::vector<std::byte> good = SliceBytes(helper, slice.source, slice.layer);
+  FrameHeader header = SliceFrameHeader(slice, raw.epoch(), 1);
+  // Too short, and of another epoch: read to the end and dropped.
+  raw.SendFrame(header, std::vector<std::byte>(good.begin(), good.end() - 64));
+  header.epoch = raw.epoch() + 1;
+  raw.SendFrame(header, good);
+  header.epoch = raw.epoch();
+  // The right header, a damaged byte.
+  std::vector<std::byte> damaged = good;
+  damaged[777] ^= std::byte{1};
+  raw.SendFrame(header, damaged);
+  raw.SendFrame(header, good);
+  raw.SendFrame(header, good);
+  raw.SendFrame({.kind = FrameKind::kControl, .epoch = raw.epoch()}, {std::byte{'x'}});
+  ASSERT_TRUE(d.sink->WaitControls(1));
+  EXPECT_EQ(Refused(d, BadSliceReason::kOutOfRange), 1u);
+  EXPECT_EQ(Refused(d, BadSliceReason::kWrongEpoch), 1u);
+  EXPECT_EQ(Refused(d, BadSliceReason::kBadChecksum), 1u);
+  EXPECT_EQ(Refused(d, BadSliceReason::kDuplicate), 1u);
+  EXPECT_EQ(d.transport->Stats().slices_received, 1u);
+  EXPECT_TRUE(SameSlice(*helper.arena, slice.source, *d.arena, transfer.dest[0].index, 0));
+  // A reference where no arena was passed ends the connection.
+  raw.SendFrame(SliceFrameHeader(slice, raw.epoch(), 0));
+  EXPECT_TRUE(raw.WaitEnd());
+  EXPECT_TRUE(d.sink->WaitDown(1));
+  EXPECT_EQ(Closes(d, CloseReason::kProtocol), 1u);
+}
+
+TEST(EndpointTest, ATransferStaysWithItsFirstConnection) {
+  Rig rig(TransportKind::kTcp);
+  Worker d = rig.MakeDecode("decode-0");
+  const Incarnation self(77);
+  const Transfer transfer = MakeTransfer(1, 1, 0, 2);
+  auto first = std::make_unique<RawPeer>(d);
+  ASSERT_TRUE(first->Introduce("raw", self));
+  ASSERT_TRUE(d.sink->WaitUp(1));
+  ASSERT_TRUE(d.transport->OpenReceive(SpecFor(transfer, self)).ok());
+  RawPeer second(d);
+  ASSERT_TRUE(second.Introduce("raw", self));
+  ASSERT_TRUE(d.sink->WaitUp(2));
+  EXPECT_EQ(d.sink->Snapshot().downs.size(), 1u);  // the newer connection replaced the first
+  EXPECT_TRUE(first->WaitEnd());
+  EXPECT_EQ(first->told(), CloseReason::kReplaced);
+  second.SendFrame(SliceFrameHeader(SlicesOf(transfer, *d.arena)[0], second.epoch(), 1),
+                   std::vector<std::byte>(SmallLayout().SliceBytes()));
+  EXPECT_TRUE(Eventually([&] { return Refused(d, BadSliceReason::kWrongEpoch) == 1; }));
+}
+
+TEST(EndpointTest, ADamagedControlMessageEndsTheConnection) {
+  Rig rig(TransportKind::kTcp);
+  Worker d = rig.MakeDecode("decode-0");
+  RawPeer raw(d);
+  ASSERT_TRUE(raw.Introduce("raw", Incarnation(77)));
+  FrameHeader header{.kind = FrameKind::kControl, .epoch = raw.epoch()};
+  header.checksum = 1;
+  raw.SendFrame(header, {std::byte{'x'}});
+  EXPECT_TRUE(raw.WaitEnd());
+  EXPECT_EQ(raw.told(), CloseReason::kControlCorrupt);
+  EXPECT_TRUE(d.sink->WaitDown(1));
+  EXPECT_TRUE(d.sink->Snapshot().controls.empty());
+}
+
+TEST(EndpointTest, AnotherSecretIsRefusedOnBothSides) {
+  for (const TransportKind kind : {TransportKind::kTcp, TransportKind::kShm}) {
+    Rig rig(kind);
+    Worker d = rig.MakeDecode("decode-0");
+    for (const char* const secret : {"another secret", ""}) {
+      rig.tweak = [&](KvEndpointOptions* options) { options->cluster_secret = secret; };
+      Worker p = rig.MakePrefill("prefill-0", {&d});
+      EXPECT_TRUE(WaitClose(p, CloseReason::kWrongSecret));
+      EXPECT_TRUE(WaitClose(d, CloseReason::kWrongSecret));
+      EXPECT_TRUE(Eventually([&] {
+        const std::vector<LinkInfo> links = p.transport->Links();
+        return links.size() == 1 && !links[0].up &&
+               links[0].last_failure.find("secret") != std::string::npos;
+      }));
+      EXPECT_TRUE(p.sink->Snapshot().ups.empty());
+    }
+    EXPECT_TRUE(d.sink->Snapshot().ups.empty());
+  }
+}
+
+TEST(EndpointTest, AnotherLayoutIsRefused) {
+  Rig rig(TransportKind::kTcp);
+  Worker d = rig.MakeDecode("decode-0");
+  KvLayout other = SmallLayout();
+  other.num_layers = 4;
+  Rig other_rig(TransportKind::kTcp, other);
+  Worker p = other_rig.MakePrefill("prefill-0", {&d});
+  EXPECT_TRUE(WaitClose(d, CloseReason::kLayout));
+  EXPECT_TRUE(WaitClose(p, CloseReason::kLayout));
+}
+
+TEST(EndpointTest, ARestartedPeerIsAnotherPeer) {
+  Rig rig(TransportKind::kTcp);
+  auto d = std::make_unique<Worker>(rig.MakeDecode("decode-0"));
+  const std::string address = d->endpoint->tcp_address();
+  Worker p = rig.MakePrefill("prefill-0", {d.get()});
+  ASSERT_TRUE(p.sink->WaitUp(1));
+  d->transport->Stop();
+  d.reset();
+  ASSERT_TRUE(p.sink->WaitDown(1));
+  // The same port, another life: not whom P wants.
+  rig.tweak = [&](KvEndpointOptions* options) { options->listen = address; };
+  Worker reborn = rig.MakeDecode("decode-0");
+  EXPECT_TRUE(WaitClose(p, CloseReason::kWrongPeer));
+  EXPECT_EQ(p.sink->Snapshot().ups.size(), 1u);
+  rig.SetDecodes(&p, {&reborn});
+  ASSERT_TRUE(p.sink->WaitUp(2));
+  EXPECT_EQ(p.sink->Snapshot().ups[1].peer, reborn.incarnation);
+  ExpectTransferWorks(&p, &reborn, 5);
+  // A list without it hangs up.
+  rig.SetDecodes(&p, {});
+  EXPECT_TRUE(p.sink->WaitDown(2));
+  EXPECT_TRUE(reborn.sink->WaitDown(1));
+  EXPECT_GE(Closes(p, CloseReason::kRemoved), 1u);
+}
+
+TEST(EndpointTest, ANewIncarnationReplacesTheOldConnection) {
+  Rig rig(TransportKind::kTcp);
+  Worker d = rig.MakeDecode("decode-0");
+  RawPeer old_life(d);
+  ASSERT_TRUE(old_life.Introduce("prefill-0", Incarnation(1)));
+  RawPeer new_life(d);
+  ASSERT_TRUE(new_life.Introduce("prefill-0", Incarnation(2)));
+  ASSERT_TRUE(d.sink->WaitUp(2));
+  const Recorded recorded = d.sink->Snapshot();
+  ASSERT_EQ(recorded.downs.size(), 1u);
+  EXPECT_EQ(recorded.downs[0].first, Incarnation(1));
+  EXPECT_TRUE(old_life.WaitEnd());
+}
+
+TEST(EndpointTest, AnEndOfFileIsReportedWithin50Ms) {
+  Rig rig(TransportKind::kTcp);
+  Worker d = rig.MakeDecode("decode-0");
+  double best_ms = 1e9;
+  for (size_t i = 0; i < 8; ++i) {
+    RawPeer raw(d);
+    ASSERT_TRUE(raw.Introduce("raw-" + std::to_string(i), Incarnation(100 + i)));
+    ASSERT_TRUE(d.sink->WaitUp(i + 1));
+    const auto start = std::chrono::steady_clock::now();
+    // Half closed is closed: nobody who wants an answer stops talking.
+    if (i % 2 == 0) raw.HalfClose();
+    if (i % 2 == 1) raw.Hangup();
+    ASSERT_TRUE(d.sink->WaitDown(i + 1));
+    const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - start;
+    best_ms = std::min(best_ms, took.count());
+  }
+  // The best of eight: other programs share the machine.
+  EXPECT_LT(best_ms, 50.0);
+}
+
+TEST(EndpointTest, SilentStrangersAndHalfFramesAreHungUpOn) {
+  Rig rig(TransportKind::kTcp);
+  rig.tweak = [](KvEndpointOptions* options) {
+    options->timers.hello_us = 300'000;
+    options->timers.frame_gap_us = 300'000;
+  };
+  Worker d = rig.MakeDecode("decode-0");
+  RawPeer silent(d);
+  EXPECT_TRUE(silent.WaitEnd());
+  EXPECT_TRUE(WaitClose(d, CloseReason::kHelloTimeout));
+  RawPeer half(d);
+  ASSERT_TRUE(half.Introduce("half", Incarnation(5)));
+  half.Send(std::vector<std::byte>{std::byte{'B'}, std::byte{'T'}, std::byte{'K'}});
+  EXPECT_TRUE(half.WaitEnd());
+  EXPECT_TRUE(WaitClose(d, CloseReason::kFrameGap));
+  // Half a slice: the block goes back without a trace in the counts.
+  const Incarnation self(6);
+  RawPeer slow(d);
+  ASSERT_TRUE(slow.Introduce("slow", self));
+  const Transfer transfer = MakeTransfer(1, 1, 0, 2);
+  ASSERT_TRUE(d.transport->OpenReceive(SpecFor(transfer, self)).ok());
+  std::vector<std::byte> frame(kFrameHeaderBytes + 100);
+  EncodeFrameHeader(
+      SliceFrameHeader(SlicesOf(transfer, *d.arena)[0], slow.epoch(), SmallLayout().SliceBytes()),
+      std::span(frame).first<kFrameHeaderBytes>());
+  slow.Send(frame);
+  EXPECT_TRUE(slow.WaitEnd());
+  EXPECT_TRUE(WaitClose(d, CloseReason::kFrameGap, 2));
+  d.transport->CloseReceive(transfer.id);
+  EXPECT_TRUE(d.sink->WaitReceiveClosed(transfer.id));
+  EXPECT_EQ(d.transport->Stats().slices_received, 0u);
+}
+
+TEST(EndpointTest, APeerThatDoesNotReadStallsNobodyElse) {
+  Rig rig(TransportKind::kTcp);
+  rig.tweak = [](KvEndpointOptions* options) { options->timers.write_stall_us = 1'000'000; };
+  Worker d = rig.MakeDecode("decode-0");
+  Worker p = rig.MakePrefill("prefill-0", {&d});
+  ASSERT_TRUE(p.sink->WaitUp(1));
+  RawPeer deaf(d);
+  const Incarnation self(99);
+  ASSERT_TRUE(deaf.Introduce("deaf", self));
+  ASSERT_TRUE(d.sink->WaitUp(2));
+  // More than its socket takes, until the limit of its queue says no.
+  const std::string message(size_t{1} << 20, 'x');
+  Status status;
+  for (int i = 0; i < 200 && status.ok(); ++i) status = d.transport->SendControl(self, message);
+  EXPECT_EQ(status.code(), StatusCode::kResourceExhausted);
+  ExpectTransferWorks(&p, &d, 1);
+  EXPECT_TRUE(WaitClose(d, CloseReason::kWriteStall));
+  EXPECT_TRUE(d.sink->WaitDown(1));
+  EXPECT_EQ(d.sink->Snapshot().downs[0].first, self);
+  ExpectTransferWorks(&p, &d, 2);
+}
+
+TEST(EndpointTest, QueuesHaveLimits) {
+  Rig rig(TransportKind::kTcp);
+  rig.tweak = [](KvEndpointOptions* options) {
+    options->limits.max_queued_slices = 10;
+    options->limits.max_parked_peers = 2;
+    options->limits.max_open_transfers = 3;
+    options->limits.max_connections = 4;
+    options->timers.control_ttl_us = 1'000;
+  };
+  Worker d = rig.MakeDecode("decode-0");
+  RawPeer raw(d);
+  ASSERT_TRUE(raw.Introduce("raw", Incarnation(5)));
+  ASSERT_TRUE(d.sink->WaitUp(1));
+  const std::vector<SliceRef> slices(11);
+  EXPECT_EQ(d.transport->SendSlices(Incarnation(5), slices).code(), StatusCode::kResourceExhausted);
+  // Messages for absent peers expire and make room again.
+  EXPECT_TRUE(d.transport->SendControl(Incarnation(6), "a").ok());
+  EXPECT_TRUE(Eventually([&] { return d.transport->Stats().controls_expired == 1; }));
+  EXPECT_TRUE(d.transport->SendControl(Incarnation(7), "a").ok());
+  EXPECT_TRUE(Eventually([&] { return d.transport->Stats().controls_expired == 2; }));
+  for (uint64_t id = 1; id <= 3; ++id) {
+    EXPECT_TRUE(d.transport->OpenReceive(SpecFor(MakeTransfer(id, 1, 0, 0), Incarnation(5))).ok());
+  }
+  const ReceiveSpec fourth = SpecFor(MakeTransfer(4, 1, 0, 0), Incarnation(5));
+  EXPECT_EQ(d.transport->OpenReceive(fourth).code(), StatusCode::kResourceExhausted);
+  d.transport->CloseReceive(TransferId(2));
+  ASSERT_TRUE(d.sink->WaitReceiveClosed(TransferId(2)));
+  EXPECT_TRUE(Eventually([&] { return d.transport->OpenReceive(fourth).ok(); }));
+  std::vector<std::unique_ptr<RawPeer>> crowd;
+  for (int i = 0; i < 6; ++i) crowd.push_back(std::make_unique<RawPeer>(d));
+  EXPECT_TRUE(WaitClose(d, CloseReason::kTooMany, 3));
+}
+
+TEST(EndpointTest, AutoPrefersSharedMemoryAndFallsBack) {
+  Rig rig(TransportKind::kAuto);
+  Worker d = rig.MakeDecode("decode-0");
+  Worker p = rig.MakePrefill("prefill-0", {&d});
+  ASSERT_TRUE(p.sink->WaitUp(1));
+  EXPECT_EQ(p.sink->Snapshot().ups[0].kind, TransportKind::kShm);
+  ExpectTransferWorks(&p, &d, 1);
+
+  Worker far = rig.MakePrefill("prefill-1", {});
+  PeerAddress peer{"decode-0", d.incarnation, "another host", d.endpoint->tcp_address(),
+                   d.endpoint->unix_name()};
+  ASSERT_TRUE(far.endpoint->SetPeers({&peer, 1}).ok());
+  ASSERT_TRUE(far.sink->WaitUp(1));
+  EXPECT_EQ(far.sink->Snapshot().ups[0].kind, TransportKind::kTcp);
+  ExpectTransferWorks(&far, &d, 2);
+
+  Worker unlucky = rig.MakePrefill("prefill-2", {});
+  peer.host_id = HostId();
+  peer.unix_name = "baton-nobody-listens-here";
+  ASSERT_TRUE(unlucky.endpoint->SetPeers({&peer, 1}).ok());
+  ASSERT_TRUE(unlucky.sink->WaitUp(1));
+  EXPECT_EQ(unlucky.sink->Snapshot().ups[0].kind, TransportKind::kTcp);
+  EXPECT_GE(Closes(unlucky, CloseReason::kUnreachable), 1u);
+}
+
+TEST(EndpointTest, APairWithNothingInCommonSaysSo) {
+  Rig tcp_rig(TransportKind::kTcp);
+  Worker d = tcp_rig.MakeDecode("decode-0");
+  Rig shm_rig(TransportKind::kShm);
+  Worker p = shm_rig.MakePrefill("prefill-0", {&d});
+  EXPECT_TRUE(Eventually([&] {
+    const std::vector<LinkInfo> links = p.transport->Links();
+    return links.size() == 1 &&
+           links[0].last_failure.find("no transport in common") != std::string::npos;
+  }));
+}
+
+TEST(EndpointTest, AnArenaThatIsNotSealedIsRefused) {
+  Rig rig(TransportKind::kShm);
+  Worker d = rig.MakeDecode("decode-0");
+  auto arena = MakeArena(SmallLayout(), 4);
+  RawPeer without(d, true);
+  EXPECT_FALSE(without.Introduce("a", Incarnation(1)));
+  EXPECT_EQ(without.told(), CloseReason::kArena);
+  RawPeer wrong_size(d, true);
+  EXPECT_FALSE(wrong_size.Introduce("b", Incarnation(2), arena->fd(), 5));
+  RawPeer no_memory_file(d, true);
+  EXPECT_FALSE(no_memory_file.Introduce("c", Incarnation(3), 0, 4));
+  EXPECT_EQ(Closes(d, CloseReason::kArena), 3u);
+  RawPeer right(d, true);
+  EXPECT_TRUE(right.Introduce("d", Incarnation(4), arena->fd(), 4));
+  ASSERT_TRUE(d.sink->WaitUp(1));
+  // A source block beyond the arena is refused, its neighbours are taken.
+  const Transfer transfer = MakeTransfer(1, 1, 3, 2);
+  ASSERT_TRUE(d.transport->OpenReceive(SpecFor(transfer, Incarnation(4))).ok());
+  ASSERT_TRUE(d.transport->SendControl(Incarnation(4), "sync").ok());
+  std::vector<std::byte> control;
+  ASSERT_TRUE(right.Receive(&control).has_value());
+  for (SliceRef slice : SlicesOf(transfer, *arena)) {
+    right.SendFrame(SliceFrameHeader(slice, right.epoch(), 0));
+    slice.source = BlockIndex(4);
+    right.SendFrame(SliceFrameHeader(slice, right.epoch(), 0));
+  }
+  ASSERT_TRUE(d.sink->WaitComplete(transfer.id));
+  EXPECT_TRUE(Arrived(transfer, *arena, *d.arena));
+  EXPECT_TRUE(Eventually([&] { return Refused(d, BadSliceReason::kOutOfRange) == 3; }));
+}
+
+TEST(EndpointTest, BadOptionsAndBusyPortsAreAnswered) {
+  const auto arena = MakeArena(SmallLayout(), 1);
+  KvEndpointOptions options;
+  options.worker_id = "w";
+  options.incarnation = Incarnation(1);
+  options.listen = "127.0.0.1:0";
+  const auto first = KvEndpoint::Create(options, arena.get());
+  ASSERT_TRUE(first.ok());
+  options.incarnation = Incarnation(2);
+  options.listen = (*first)->tcp_address();
+  const auto busy = KvEndpoint::Create(options, arena.get());
+  EXPECT_EQ(busy.status().code(), StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(busy.status().message()), HasSubstr(options.listen));
+  for (const char* const address : {"nonsense", ":1", "127.0.0.1:", "127.0.0.1:65536", "a:b"}) {
+    options.listen = address;
+    EXPECT_EQ(KvEndpoint::Create(options, arena.get()).status().code(),
+              StatusCode::kInvalidArgument)
+        << address;
+  }
+  options.listen = "";
+  options.worker_id = "no spaces";
+  EXPECT_EQ(KvEndpoint::Create(options, arena.get()).status().code(), StatusCode::kInvalidArgument);
+}
+
+TEST(FaultTransportTest, EveryTransferIsRepairedByResending) {
+  Rig rig(TransportKind::kTcp);
+  Worker d = rig.MakeDecode("decode-0");
+  Worker p = rig.MakePrefill("prefill-0", {&d});
+  ASSERT_TRUE(p.sink->WaitUp(1));
+  const FaultRatios ratios{
+      .drop_slice = 0.1, .duplicate_slice = 0.1, .corrupt_slice = 0.1, .delay_slice = 0.1};
+  const auto faulty = FaultTransport::Create(p.transport.get(), ratios, TestSeed());
+  const Transfer transfer = MakeTransfer(1, 32, 0, 32);
+  FillSource(transfer, *p.arena, 1);
+  ASSERT_TRUE(d.transport->OpenReceive(SpecFor(transfer, p.incarnation)).ok());
+  ASSERT_TRUE(d.transport->SendControl(p.incarnation, "grant").ok());
+  ASSERT_TRUE(p.sink->WaitControls(1));
+  // Whoever resends everything until it is complete gets there: 96 slices, each lost 2 in 10.
+  ASSERT_TRUE(Eventually([&] {
+    EXPECT_TRUE(faulty->SendSlices(d.incarnation, SlicesOf(transfer, *p.arena)).ok());
+    faulty->Release();
+    return d.sink->Snapshot().complete.count(1) > 0;
+  }));
+  EXPECT_TRUE(Arrived(transfer, *p.arena, *d.arena));
+  const FaultCounts counts = faulty->Counts();
+  EXPECT_GT(counts.dropped, 0u);
+  EXPECT_GT(counts.duplicated, 0u);
+  EXPECT_GT(counts.corrupted, 0u);
+  EXPECT_GT(counts.delayed, 0u);
+}
+
+TEST(FaultTransportTest, EqualSeedsGiveEqualFaults) {
+  LocalHub hub(false);
+  const auto arena = MakeArena(SmallLayout(), 4);
+  FaultCounts counts[2];
+  for (FaultCounts& count : counts) {
+    const auto inner = hub.Attach("w", Incarnation(1), arena.get());
+    const auto faulty = FaultTransport::Create(inner.get(), {.drop_slice = 0.5}, 42);
+    std::vector<SliceRef> slices(1000);
+    // No peer is there: the faults are dealt before that is found out.
+    EXPECT_FALSE(faulty->SendSlices(Incarnation(2), slices).ok());
+    count = faulty->Counts();
+  }
+  EXPECT_EQ(counts[0].dropped, counts[1].dropped);
+  EXPECT_NEAR(static_cast<double>(counts[0].dropped), 500, 100);
+}
+
+TEST(LocalTransportTest, APumpedHubWorksOnTheCallersThreadAndClock) {
+  FakeClock clock;
+  LocalHub hub(false, &clock);
+  const auto p_arena = MakeArena(SmallLayout(), 4);
+  const auto d_arena = MakeArena(SmallLayout(), 4);
+  RecordingSink p_sink;
+  RecordingSink d_sink;
+  const auto p = hub.Attach("p", Incarnation(1), p_arena.get());
+  const auto d = hub.Attach("d", Incarnation(2), d_arena.get());
+  ASSERT_TRUE(p->Start(&p_sink).ok());
+  ASSERT_TRUE(d->Start(&d_sink).ok());
+  EXPECT_TRUE(d_sink.Snapshot().ups.empty());
+  ASSERT_TRUE(d->SendControl(Incarnation(9), "to nobody").ok());
+  while (hub.Pump()) {
+  }
+  EXPECT_EQ(d_sink.Snapshot().ups.size(), 1u);
+  const Transfer transfer = MakeTransfer(1, 4, 0, 0);
+  FillSource(transfer, *p_arena, 1);
+  ASSERT_TRUE(d->OpenReceive(SpecFor(transfer, Incarnation(1))).ok());
+  while (hub.Pump()) {
+  }
+  ASSERT_TRUE(p->SendSlices(Incarnation(2), SlicesOf(transfer, *p_arena)).ok());
+  while (hub.Pump()) {
+  }
+  EXPECT_EQ(d_sink.Snapshot().complete.count(1), 1u);
+  EXPECT_TRUE(Arrived(transfer, *p_arena, *d_arena));
+  EXPECT_EQ(d->Stats().controls_expired, 0u);
+  clock.AdvanceMs(2001);
+  hub.Pump();
+  EXPECT_EQ(d->Stats().controls_expired, 1u);
+}
+
+}  // namespace
+}  // namespace baton::test

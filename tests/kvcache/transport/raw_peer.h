@@ -1,0 +1,54 @@
+// A peer made by hand: a blocking socket that can introduce itself properly and then say anything.
+#ifndef BATON_TESTS_KVCACHE_TRANSPORT_RAW_PEER_H_
+#define BATON_TESTS_KVCACHE_TRANSPORT_RAW_PEER_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kvcache/transport/frame.h"
+#include "src/base/unique_fd.h"
+#include "tests/kvcache/transport/test_rig.h"
+
+namespace baton::test {
+
+// See the file comment.
+class RawPeer {
+ public:
+  // Connects to the tcp listener of `acceptor`, or to its unix socket.
+  RawPeer(const Worker& acceptor, bool over_unix = false);
+
+  // Introduces itself with the rig's secret and layout; `pass_fd` travels with the hello. False
+  // when the acceptor refused (see told()).
+  bool Introduce(const std::string& worker_id, Incarnation self, int pass_fd = -1,
+                 uint32_t num_blocks = 0);
+
+  void Send(std::span<const std::byte> bytes);
+  void SendFrame(FrameHeader header, const std::vector<std::byte>& payload = {});
+  // The next frame's header and payload; nothing at the end of the stream.
+  std::optional<FrameHeader> Receive(std::vector<std::byte>* payload);
+  // Reads to the end of the stream; false when it does not come.
+  bool WaitEnd();
+  void HalfClose();
+  void Hangup() { fd_.reset(); }
+
+  uint64_t epoch() const { return epoch_; }
+  // The reason in the acceptor's Close, if it sent one.
+  std::optional<CloseReason> told() const { return told_; }
+
+ private:
+  bool ReceiveAll(std::byte* out, size_t size);
+
+  const Incarnation acceptor_;
+  const KvLayout layout_;
+  UniqueFd fd_;
+  uint64_t epoch_ = 0;
+  std::optional<CloseReason> told_;
+};
+
+}  // namespace baton::test
+
+#endif  // BATON_TESTS_KVCACHE_TRANSPORT_RAW_PEER_H_
