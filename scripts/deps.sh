@@ -31,7 +31,8 @@ build_packages=(
   python3 python3-pip python3-venv unzip
   libgrpc++-dev protobuf-compiler-grpc protobuf-compiler libprotobuf-dev libabsl-dev
   libc-ares-dev libre2-dev zlib1g-dev libssl-dev libspdlog-dev libfmt-dev libxxhash-dev
-  libyaml-cpp-dev libnuma-dev liburing-dev nlohmann-json3-dev libcli11-dev libboost1.81-dev libgtest-dev libgmock-dev
+  libyaml-cpp-dev libnuma-dev liburing-dev nlohmann-json3-dev libcli11-dev libboost1.81-dev
+  libgtest-dev libgmock-dev
   libbenchmark-dev)
 test_packages=(clang-format-14 prometheus iproute2)
 
@@ -45,7 +46,7 @@ for package in "${wanted[@]}"; do
 done
 
 # Rust: the toolchain on PATH if it is new enough for the tokenizer library, else Debian's newest.
-min_cargo_minor=80
+min_cargo_minor=85
 cargo_minor="$(cargo --version 2>/dev/null | sed -n 's/^cargo 1\.\([0-9]*\).*/\1/p' || true)"
 if [[ "${cargo_minor:-0}" -lt $min_cargo_minor ]]; then
   installed cargo-web || missing+=(cargo-web)

@@ -1,6 +1,6 @@
 # Third-party libraries as targets. gRPC, Protobuf and abseil are linked statically through targets
-# of our own: the packaged CMake targets are the shared libraries, and mixing both kinds in one process
-# gives two copies of every registry.
+# of our own: the packaged CMake targets are the shared libraries, and mixing both kinds in one
+# process gives two copies of every registry.
 include_guard(GLOBAL)
 
 find_package(Threads REQUIRED)

@@ -87,6 +87,7 @@ class IncludeTest(unittest.TestCase):
         self.assertEqual(
             len(findings(include_rules.check_guards, {"src/a.h": "#pragma once\n"})), 1
         )
+        self.assertEqual(findings(include_rules.check_guards, {"src/a_body.h": "int x;\n"}), [])
         self.assertEqual(findings(include_rules.check_guards, {"src/a.h": GUARD.format("")}), [])
 
 

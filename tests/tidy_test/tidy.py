@@ -1,7 +1,7 @@
 """Checks the tree against the rules of the README files. Usage: tidy.py [ROOT]; exit 1 on findings.
 
-An exception is one line in allow_list.txt: `rule path[:name] -- reason`. A line that excuses nothing
-is an error too, so that the list only shrinks.
+An exception is one line in allow_list.txt: `rule path[:name] -- reason`. A line that excuses
+nothing is an error too, so that the list only shrinks.
 """
 
 import sys
