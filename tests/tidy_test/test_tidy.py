@@ -204,6 +204,10 @@ class TextTest(unittest.TestCase):
         self.assertEqual(
             threads('std::vector<Thread> v; v.emplace_back("pool", f); Thread("engine");'), ["pool"]
         )
+        self.assertEqual(
+            threads('Thread("engine"); vector<Thread> v; v.emplace_back(fmt::format("k-{}", 1));'),
+            ["k-N"],
+        )
         self.assertEqual(threads('Thread("engine"); std::thread t(f);'), ["std::thread"])
         self.assertEqual(
             threads('Thread("engine"); int n = std::thread::hardware_concurrency();'), []

@@ -49,11 +49,16 @@ REGISTRY_HOST = re.compile(
 ISSUE_NUMBER = re.compile(
     r"(?i)\bissues?[ /]#?\d+\b|(?<![\w&#'\"=(:])#\d{1,5}\b(?!;)" r"|\bGH-\d+\b"
 )
+# A name may be formatted; the table then writes N for each "{}".
+NAME = r'(?:fmt::format\(\s*)?"([^"]+)"'
 THREAD_NAME = re.compile(
-    r'\bThread\s*(?:\w+\s*)?[({]\s*"([^"]+)"|\bmake_unique<Thread>\(\s*"([^"]+)"'
-    r'|\bthread_name\s*=\s*"([^"]+)"'
+    r"\bThread\s*(?:\w+\s*)?[({]\s*"
+    + NAME
+    + r"|\bmake_unique<Thread>\(\s*"
+    + NAME
+    + r'|\bthread_name\s*=\s*"([^"]+)"'
 )
-THREAD_IN_VECTOR = re.compile(r'\bemplace_back\(\s*"([^"]+)"')
+THREAD_IN_VECTOR = re.compile(r"\bemplace_back\(\s*" + NAME)
 RAW_THREAD = re.compile(r"\bstd::(?:thread|jthread|async)\b|\bpthread_create\b")
 LIBM = re.compile(
     r"\bstd::(?:exp2?|expm1|log2?|log10|log1p|pow|sin|cos|tan|tanh|erf)\b"
@@ -99,10 +104,12 @@ def check_threads(tree):
         if is_test(path) or path.startswith("benchmarks/"):
             continue
         text = _code_only(tree.text(path))
-        patterns = [THREAD_NAME] + ([THREAD_IN_VECTOR] if "vector<Thread>" in text else [])
+        header = str(Path(path).with_suffix(".h"))
+        declared = text + (tree.text(header) if header in tree.paths else "")
+        patterns = [THREAD_NAME] + ([THREAD_IN_VECTOR] if "vector<Thread>" in declared else [])
         for pattern in patterns:
             for match in pattern.finditer(text):
-                name = next(group for group in match.groups() if group)
+                name = next(group for group in match.groups() if group).replace("{}", "N")
                 used.add(name)
                 line = text[: match.start()].count("\n") + 1
                 if name not in table:
