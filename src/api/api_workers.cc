@@ -1,0 +1,36 @@
+#include "src/api/api_workers.h"
+
+#include <optional>
+#include <utility>
+
+#include "src/base/clock.h"
+
+namespace baton {
+namespace {
+
+// How long an idle thread sleeps before it looks again whether the queue was closed.
+constexpr int64_t kIdleWaitUs = 60'000'000;
+
+}  // namespace
+
+ApiWorkers::ApiWorkers(int num_threads) {
+  for (int i = 0; i < num_threads; ++i) threads_.push_back(Thread("api-work", [this] { Loop(); }));
+}
+
+void ApiWorkers::Stop() {
+  jobs_.Close();
+  for (Thread& thread : threads_) thread.Join();
+}
+
+void ApiWorkers::Loop() {
+  while (true) {
+    std::optional<Job> job = jobs_.Pop(SystemClock().NowUs() + kIdleWaitUs);
+    if (job.has_value()) {
+      (*job)();
+    } else if (jobs_.closed()) {
+      return;
+    }
+  }
+}
+
+}  // namespace baton

@@ -1,0 +1,258 @@
+#include "src/api/build_request.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "fmt/format.h"
+
+#include "src/api/schema.h"
+#include "src/base/hex.h"
+#include "src/base/random.h"
+#include "src/text/chat_encoder.h"
+
+namespace baton {
+namespace {
+
+// OpenAI's defaults.
+constexpr int64_t kDefaultCompletionTokens = 16;
+constexpr int64_t kDefaultTimeoutMs = 600'000;
+
+bool Fail(RequestError* error, ErrorCode code, std::string_view param, std::string_view expected) {
+  *error = FieldError(code, param, expected);
+  return false;
+}
+
+// The rules that join two fields.
+bool CheckCombinations(const ApiParams& params, Endpoint endpoint, RequestError* error) {
+  const bool is_chat = endpoint == Endpoint::kChat;
+  const int64_t n = params.n.value_or(1);
+  const int64_t best_of = params.best_of.value_or(n);
+  const bool stream = params.stream.value_or(false);
+  if (is_chat && params.messages.empty()) {
+    return Fail(error, ErrorCode::kMissingField, "messages", kExpectedMessages);
+  }
+  if (!is_chat && params.prompt.has_value() == params.has_prompt_token_ids) {
+    const bool both = params.has_prompt_token_ids;
+    return Fail(error, both ? ErrorCode::kConflict : ErrorCode::kMissingField, "prompt",
+                both ? "only one of prompt and prompt_token_ids may be given" : kExpectedPrompt);
+  }
+  if (params.top_logprobs.has_value() && *params.top_logprobs > 0 &&
+      !params.logprobs.value_or(false)) {
+    return Fail(error, ErrorCode::kConflict, "top_logprobs", "it needs logprobs to be true");
+  }
+  if (best_of < n) return Fail(error, ErrorCode::kConflict, "best_of", "it must be at least n");
+  if (best_of > n && stream) {
+    return Fail(error, ErrorCode::kConflict, "best_of", "a stream needs it to equal n");
+  }
+  if (params.echo.value_or(false) && params.logprobs_count.has_value()) {
+    return Fail(error, ErrorCode::kConflict, "echo",
+                "log-probabilities of the prompt are not served, so echo excludes logprobs");
+  }
+  if (params.has_stream_options && !stream) {
+    return Fail(error, ErrorCode::kConflict, "stream_options", "it needs stream to be true");
+  }
+  return true;
+}
+
+bool CheckTokenIds(const ModelInfo& model, const std::vector<int64_t>& ids, std::string_view field,
+                   RequestError* error) {
+  for (const int64_t id : ids) {
+    if (id >= 0 && id < model.vocab_size) continue;
+    return Fail(error, ErrorCode::kInvalidValue, field,
+                fmt::format("token ids from 0 to {}", model.vocab_size - 1));
+  }
+  return true;
+}
+
+// The prompt's tokens, and its text where the answer repeats it.
+bool EncodePrompt(const ApiParams& params, const ModelInfo& model, BuiltRequest* built,
+                  RequestError* error) {
+  std::vector<TokenId>* tokens = &built->request.prompt;
+  AnswerPlan& plan = built->plan;
+  if (plan.endpoint == Endpoint::kChat) {
+    return RenderMessages(model, params.messages, tokens, nullptr, error);
+  }
+  if (params.prompt.has_value()) {
+    if (plan.echo) plan.echo_text = *params.prompt;
+    return TokenizeText(model, *params.prompt, {.add_special = true}, tokens, error);
+  }
+  if (!CheckTokenIds(model, params.prompt_token_ids, "prompt", error)) return false;
+  tokens->assign(params.prompt_token_ids.begin(), params.prompt_token_ids.end());
+  return !plan.echo ||
+         DetokenizeIds(model, params.prompt_token_ids, "prompt", &plan.echo_text, error);
+}
+
+// Sets max_tokens and min_tokens from what the context leaves.
+bool SetLengths(const ApiParams& params, const ModelInfo& model, BuiltRequest* built,
+                RequestError* error) {
+  const bool is_chat = built->plan.endpoint == Endpoint::kChat;
+  const std::string_view field = is_chat ? "messages" : "prompt";
+  const size_t num_prompt_tokens = built->request.prompt.size();
+  if (num_prompt_tokens == 0) {
+    return Fail(error, ErrorCode::kInvalidValue, field, "at least one token long");
+  }
+  if (num_prompt_tokens >= model.max_context) {
+    *error = ContextLengthError(field, static_cast<uint32_t>(num_prompt_tokens), model.max_context);
+    return false;
+  }
+  const int64_t room = static_cast<int64_t>(model.max_context - num_prompt_tokens);
+  const std::optional<int64_t> asked =
+      params.max_completion_tokens.has_value() ? params.max_completion_tokens : params.max_tokens;
+  const int64_t wanted = asked.value_or(is_chat ? room : kDefaultCompletionTokens);
+  const int64_t min_tokens = params.min_tokens.value_or(0);
+  if (min_tokens > wanted) {
+    return Fail(error, ErrorCode::kConflict, "min_tokens",
+                fmt::format("it must be at most the {} tokens of max_tokens", wanted));
+  }
+  SamplingSettings& sampling = built->request.sampling;
+  sampling.max_tokens = static_cast<uint32_t>(std::min(wanted, room));
+  sampling.min_tokens = static_cast<uint32_t>(std::min(min_tokens, room));
+  return true;
+}
+
+bool SetSampling(const ApiParams& params, const ModelInfo& model, BuiltRequest* built,
+                 RequestError* error) {
+  SamplingSettings& sampling = built->request.sampling;
+  sampling.temperature = static_cast<float>(params.temperature.value_or(1.0));
+  sampling.top_p = static_cast<float>(params.top_p.value_or(1.0));
+  sampling.top_k = static_cast<uint32_t>(std::max<int64_t>(params.top_k.value_or(0), 0));
+  sampling.min_p = static_cast<float>(params.min_p.value_or(0.0));
+  sampling.repetition_penalty = static_cast<float>(params.repetition_penalty.value_or(1.0));
+  sampling.presence_penalty = static_cast<float>(params.presence_penalty.value_or(0.0));
+  sampling.frequency_penalty = static_cast<float>(params.frequency_penalty.value_or(0.0));
+  sampling.seed = params.seed.has_value() ? static_cast<uint64_t>(*params.seed) : RandomU64();
+  sampling.ignore_eos = params.ignore_eos.value_or(false);
+  if (!CheckTokenIds(model, params.stop_token_ids, "stop_token_ids", error)) return false;
+  sampling.stop_token_ids.assign(params.stop_token_ids.begin(), params.stop_token_ids.end());
+  std::vector<int64_t> biased;
+  for (const auto& [token, bias] : params.logit_bias) {
+    biased.push_back(token);
+    sampling.logit_bias.emplace_back(static_cast<TokenId>(token), static_cast<float>(bias));
+  }
+  if (!CheckTokenIds(model, biased, "logit_bias", error)) return false;
+
+  AnswerPlan& plan = built->plan;
+  const bool is_chat = plan.endpoint == Endpoint::kChat;
+  plan.logprobs = is_chat ? params.logprobs.value_or(false) : params.logprobs_count.has_value();
+  plan.top_logprobs = static_cast<uint32_t>(is_chat ? params.top_logprobs.value_or(0)
+                                                    : params.logprobs_count.value_or(0));
+  const int64_t n = params.n.value_or(1);
+  const int64_t best_of = params.best_of.value_or(n);
+  plan.num_choices = static_cast<uint32_t>(n);
+  built->request.num_choices = static_cast<uint32_t>(best_of);
+  // Ranking choices needs their log-probabilities, asked for or not.
+  sampling.logprobs = plan.logprobs || best_of > n;
+  sampling.top_logprobs = plan.top_logprobs;
+  return true;
+}
+
+bool SetStops(const ApiParams& params, GenerateRequest* request, RequestError* error) {
+  if (params.stop.empty()) return true;
+  StatusOr<StopMatcher> matcher = StopMatcher::Create(params.stop);
+  if (!matcher.ok()) {
+    return Fail(error, ErrorCode::kInvalidValue, "stop",
+                ExpectedOf(*FindParam(Endpoint::kChat, "stop")));
+  }
+  request->stop = *std::move(matcher);
+  return true;
+}
+
+void SetNames(const ApiParams& params, const Arrival& arrival, BuiltRequest* built) {
+  const bool is_chat = built->plan.endpoint == Endpoint::kChat;
+  const std::string name = RandomRequestUid().ToHex();
+  AnswerPlan& plan = built->plan;
+  plan.id = fmt::format("{}-{}", is_chat ? "chatcmpl" : "cmpl", name);
+  plan.request_id = IsUsableRequestId(params.request_id)    ? params.request_id
+                    : IsUsableRequestId(arrival.request_id) ? arrival.request_id
+                                                            : name;
+  plan.created_unix_s = arrival.wall_unix_ms / 1000;
+  plan.received_us = arrival.now_us;
+  plan.received_unix_us = arrival.wall_unix_ms * 1000;
+  plan.stream = params.stream.value_or(false);
+  plan.include_usage = params.include_usage.value_or(false);
+  plan.echo = params.echo.value_or(false);
+
+  GenerateRequest& request = built->request;
+  request.request_id = plan.request_id;
+  request.received_us = arrival.now_us;
+  request.timeout_us = params.timeout_ms.value_or(kDefaultTimeoutMs) * 1000;
+  if (arrival.timeout_us > 0) request.timeout_us = std::min(request.timeout_us, arrival.timeout_us);
+}
+
+}  // namespace
+
+std::shared_ptr<const ModelInfo> ResolveModel(const Submitter& submitter, std::string_view id,
+                                              RequestError* error) {
+  if (auto model = submitter.FindModel(id)) return model;
+  *error = RequestError{};
+  const size_t num_models = submitter.Models().size();
+  if (num_models == 0) {
+    error->code = ErrorCode::kNoWorkers;
+    error->retry_after_s = 1;
+  } else if (id.empty() || id == "default") {
+    *error = FieldError(ErrorCode::kMissingField, "model", "one of those that /v1/models lists");
+  } else {
+    *error = FieldError(ErrorCode::kModelNotFound, "model", "");
+  }
+  return nullptr;
+}
+
+bool BuildRequest(const ApiParams& params, const Arrival& arrival, const Submitter& submitter,
+                  BuiltRequest* built, RequestError* error) {
+  built->plan.endpoint = arrival.endpoint;
+  SetNames(params, arrival, built);
+  if (!CheckCombinations(params, arrival.endpoint, error)) return false;
+  std::shared_ptr<const ModelInfo> model = ResolveModel(submitter, params.model, error);
+  if (model == nullptr) return false;
+  built->plan.model = model;
+  built->request.model = model;
+  return SetSampling(params, *model, built, error) && SetStops(params, &built->request, error) &&
+         EncodePrompt(params, *model, built, error) && SetLengths(params, *model, built, error);
+}
+
+bool IsUsableRequestId(std::string_view id) {
+  return !id.empty() && id.size() <= 128 &&
+         std::all_of(id.begin(), id.end(), [](char c) { return c > 0x20 && c < 0x7f; });
+}
+
+bool TokenizeText(const ModelInfo& model, std::string_view text, const EncodeOptions& options,
+                  std::vector<TokenId>* tokens, RequestError* error) {
+  StatusOr<std::vector<TokenId>> encoded = model.tokenizer->Encode(text, options);
+  if (!encoded.ok()) {
+    return Fail(error, ErrorCode::kInvalidValue, "content",
+                fmt::format("UTF-8 text of at most {} bytes", kMaxEncodeBytes));
+  }
+  *tokens = *std::move(encoded);
+  return true;
+}
+
+bool DetokenizeIds(const ModelInfo& model, const std::vector<int64_t>& ids, std::string_view field,
+                   std::string* text, RequestError* error) {
+  if (!CheckTokenIds(model, ids, field, error)) return false;
+  const std::vector<TokenId> tokens(ids.begin(), ids.end());
+  StatusOr<std::string> decoded = model.tokenizer->Decode(tokens, /*skip_special=*/false);
+  if (!decoded.ok()) {
+    return Fail(error, ErrorCode::kInvalidValue, field, "token ids of the model");
+  }
+  *text = *std::move(decoded);
+  return true;
+}
+
+bool RenderMessages(const ModelInfo& model, const std::vector<ChatMessage>& messages,
+                    std::vector<TokenId>* tokens, std::string* text, RequestError* error) {
+  if (model.chat_template == nullptr) {
+    return Fail(error, ErrorCode::kUnsupported, "messages",
+                "used with a model that has a chat template");
+  }
+  StatusOr<ChatPrompt> prompt = EncodeChat(*model.tokenizer, *model.chat_template, messages);
+  if (!prompt.ok()) {
+    return Fail(error, ErrorCode::kInvalidValue, "messages",
+                "a conversation that the model's chat template accepts, in UTF-8 and of at most 4 "
+                "MiB");
+  }
+  if (tokens != nullptr) *tokens = std::move(prompt->tokens);
+  if (text != nullptr) *text = std::move(prompt->text);
+  return true;
+}
+
+}  // namespace baton

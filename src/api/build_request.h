@@ -1,0 +1,75 @@
+// From parameters to a request: combines what the client gave with defaults and the model, renders
+// the template and tokenises. Costs up to tens of milliseconds for long texts, so it runs on the
+// API's own threads (api_workers.h). Pure but for the random seed; any thread.
+#ifndef BATON_API_BUILD_REQUEST_H_
+#define BATON_API_BUILD_REQUEST_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "src/api/params.h"
+#include "src/router/generate_request.h"
+#include "src/router/request_error.h"
+#include "src/router/submit.h"
+#include "src/text/tokenizer.h"
+
+namespace baton {
+
+// How an answer is written: what the router does not need to know.
+struct AnswerPlan {
+  Endpoint endpoint = Endpoint::kChat;
+  std::string id;  // "chatcmpl-..." or "cmpl-..."
+  std::string request_id;
+  std::shared_ptr<const ModelInfo> model;
+  int64_t created_unix_s = 0;
+  int64_t received_us = 0;       // steady clock
+  int64_t received_unix_us = 0;  // wall clock at the same moment
+  bool stream = false;
+  bool include_usage = false;
+  bool logprobs = false;
+  uint32_t top_logprobs = 0;
+  uint32_t num_choices = 1;  // returned; best_of computes more
+  bool echo = false;
+  std::string echo_text;  // the prompt, with `echo`
+};
+
+// A request ready for Submit.
+struct BuiltRequest {
+  GenerateRequest request;
+  AnswerPlan plan;
+};
+
+// Where, when and under which name a request arrived.
+struct Arrival {
+  Endpoint endpoint = Endpoint::kChat;
+  int64_t now_us = 0;  // steady clock
+  int64_t wall_unix_ms = 0;
+  std::string request_id;  // "" = none was given
+  int64_t timeout_us = 0;  // the transport's own deadline, 0 = none
+};
+
+// The model of that name; null: `error` is 404, or 503 while no worker is there at all.
+std::shared_ptr<const ModelInfo> ResolveModel(const Submitter& submitter, std::string_view id,
+                                              RequestError* error);
+
+// False: `error` names the field.
+bool BuildRequest(const ApiParams& params, const Arrival& arrival, const Submitter& submitter,
+                  BuiltRequest* built, RequestError* error);
+
+// True for names that may stand in a header and a log line: 1 to 128 printable ASCII characters.
+bool IsUsableRequestId(std::string_view id);
+
+// The parts that the text endpoints use alone. Each returns false with `error` set.
+bool TokenizeText(const ModelInfo& model, std::string_view text, const EncodeOptions& options,
+                  std::vector<TokenId>* tokens, RequestError* error);
+bool DetokenizeIds(const ModelInfo& model, const std::vector<int64_t>& ids, std::string_view field,
+                   std::string* text, RequestError* error);
+bool RenderMessages(const ModelInfo& model, const std::vector<ChatMessage>& messages,
+                    std::vector<TokenId>* tokens, std::string* text, RequestError* error);
+
+}  // namespace baton
+
+#endif  // BATON_API_BUILD_REQUEST_H_

@@ -1,0 +1,124 @@
+#include "src/api/chat_page.h"
+
+namespace baton {
+
+const std::string_view kChatPage = R"html(<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>Baton</title>
+<style>
+  :root { color-scheme: light dark; }
+  body { font: 16px/1.5 system-ui, sans-serif; max-width: 46rem; margin: 0 auto; padding: 1rem;
+         display: flex; flex-direction: column; height: 100vh; box-sizing: border-box; }
+  #log { flex: 1; overflow-y: auto; }
+  .turn { white-space: pre-wrap; margin: .5rem 0; padding: .5rem .75rem; border-radius: .5rem; }
+  .user { background: #8883; }
+  .error { color: #c33; }
+  .stats { color: #888; font-size: .8rem; }
+  form { display: flex; gap: .5rem; padding-top: .5rem; }
+  textarea { flex: 1; font: inherit; resize: vertical; }
+  button { font: inherit; }
+</style>
+</head>
+<body>
+<div id="log" role="log" aria-live="polite"></div>
+<form id="form">
+  <textarea id="input" rows="2" placeholder="Message" aria-label="Message" autofocus></textarea>
+  <button id="send">Send</button>
+</form>
+<script>
+"use strict";
+const log = document.getElementById("log");
+const input = document.getElementById("input");
+const button = document.getElementById("send");
+const messages = [];
+let running = null;
+
+function add(kind, text) {
+  const element = document.createElement("div");
+  element.className = "turn " + kind;
+  element.textContent = text;
+  log.append(element);
+  log.scrollTop = log.scrollHeight;
+  return element;
+}
+
+function stats(t, tokens, first, total) {
+  const rate = total > first ? (1000 * (tokens - 1) / (total - first)).toFixed(1) : "-";
+  const head = `${tokens} tokens, first after ${first.toFixed(0)} ms, ${rate} tokens/s, `;
+  return head + `path ${t.path}, ${t.prefill_worker} to ${t.decode_worker}, ` +
+         `${t.kv_bytes} KV bytes over ${t.transport}`;
+}
+
+// Calls onEvent with each `data:` payload of a server-sent event stream.
+async function readEvents(response, onEvent) {
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  for (;;) {
+    const { value, done } = await reader.read();
+    if (done) return;
+    const events = (rest + value).split("\n\n");
+    rest = events.pop();
+    for (const event of events) if (event.startsWith("data: ")) onEvent(event.slice(6));
+  }
+}
+
+async function ask(text) {
+  messages.push({ role: "user", content: text });
+  add("user", text);
+  const answer = add("assistant", "");
+  const start = performance.now();
+  let first = 0, tokens = 0, timings = null, failure = null;
+  running = new AbortController();
+  button.textContent = "Stop";
+  try {
+    const response = await fetch("/v1/chat/completions", {
+      method: "POST", headers: { "Content-Type": "application/json" }, signal: running.signal,
+      body: JSON.stringify({ messages, stream: true }) });
+    if (!response.ok) throw new Error((await response.json()).error.message);
+    await readEvents(response, (data) => {
+      if (data === "[DONE]") return;
+      const chunk = JSON.parse(data);
+      if (chunk.error) { failure = chunk.error.message; return; }
+      const content = chunk.choices[0]?.delta?.content;
+      if (content !== undefined && !chunk.choices[0].delta.role) {
+        if (tokens++ === 0) first = performance.now() - start;
+        answer.textContent += content;
+        log.scrollTop = log.scrollHeight;
+      }
+      if (chunk.timings) timings = chunk.timings;
+    });
+    if (failure) throw new Error(failure);
+    if (timings) add("stats", stats(timings, tokens, first, performance.now() - start));
+  } catch (error) {
+    add(error.name === "AbortError" ? "stats" : "error",
+        error.name === "AbortError" ? "stopped" : error.message);
+  } finally {
+    messages.push({ role: "assistant", content: answer.textContent });
+    running = null;
+    button.textContent = "Send";
+  }
+}
+
+document.getElementById("form").addEventListener("submit", (event) => {
+  event.preventDefault();
+  if (running) { running.abort(); return; }
+  const text = input.value.trim();
+  if (!text) return;
+  input.value = "";
+  ask(text);
+});
+input.addEventListener("keydown", (event) => {
+  if (event.key === "Enter" && !event.shiftKey) {
+    event.preventDefault();
+    document.getElementById("form").requestSubmit();
+  }
+});
+</script>
+</body>
+</html>
+)html";
+
+}  // namespace baton

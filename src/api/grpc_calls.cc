@@ -1,0 +1,73 @@
+#include "src/api/grpc_calls.h"
+
+#include <chrono>
+
+#include "google/protobuf/message.h"
+
+#include "src/base/clock.h"
+
+namespace baton {
+namespace {
+
+// The JSON API's limit (http_server.h, max_body_bytes).
+constexpr size_t kMaxMessageBytes = 8 << 20;
+
+}  // namespace
+
+grpc::Status StatusOf(const RequestError& error, grpc::CallbackServerContext* context) {
+  context->AddTrailingMetadata("baton-error-code", std::string(ErrorNameOf(error.code)));
+  if (!error.param.empty()) context->AddTrailingMetadata("baton-error-param", error.param);
+  if (error.retry_after_s > 0) {
+    context->AddTrailingMetadata("retry-after", std::to_string(error.retry_after_s));
+  }
+  return {static_cast<grpc::StatusCode>(GrpcCodeOf(error.code)), error.Message()};
+}
+
+Arrival ArrivalOf(const grpc::CallbackServerContext& context, Endpoint endpoint) {
+  Arrival arrival;
+  arrival.endpoint = endpoint;
+  arrival.now_us = SystemClock().NowUs();
+  arrival.wall_unix_ms = SystemClock().WallUnixMs();
+  const auto& metadata = context.client_metadata();
+  const auto it = metadata.find("x-request-id");
+  if (it != metadata.end()) arrival.request_id.assign(it->second.data(), it->second.size());
+  using Microseconds = std::chrono::microseconds;
+  const auto deadline = context.deadline();
+  if (deadline != std::chrono::system_clock::time_point::max()) {
+    const auto left = deadline - std::chrono::system_clock::now();
+    // A call whose deadline has passed still needs a positive one, to end by it.
+    arrival.timeout_us =
+        std::max<int64_t>(1, std::chrono::duration_cast<Microseconds>(left).count());
+  }
+  return arrival;
+}
+
+bool BuildFromMessage(const google::protobuf::Message& message, const Arrival& arrival,
+                      const Submitter& submitter, BuiltRequest* built, RequestError* error) {
+  if (message.ByteSizeLong() > kMaxMessageBytes) {
+    *error = RequestError{ErrorCode::kBodyTooLarge};
+    return false;
+  }
+  ApiParams params;
+  return ReadProtoParams(message, arrival.endpoint, &params, error) &&
+         BuildRequest(params, arrival, submitter, built, error);
+}
+
+void CallCancellation::OnCancel(Submitter* submitter) {
+  std::unique_lock lock(mutex_);
+  cancelled_ = true;
+  if (!uid_.has_value()) return;
+  const RequestUid uid = *uid_;
+  lock.unlock();
+  submitter->Cancel(uid);
+}
+
+void CallCancellation::OnSubmitted(Submitter* submitter, RequestUid uid) {
+  std::unique_lock lock(mutex_);
+  uid_ = uid;
+  const bool cancelled = cancelled_;
+  lock.unlock();
+  if (cancelled) submitter->Cancel(uid);
+}
+
+}  // namespace baton

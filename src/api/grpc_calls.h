@@ -1,0 +1,233 @@
+// gRPC calls that generate: one reactor per call, which is also the sink of its request.
+//
+// Threads: gRPC's threads start, cancel and acknowledge writes; the API's workers build the
+// request; the router's thread delivers tokens. One mutex per call guards what they share.
+//
+// Life: a call holds itself until gRPC is done with it. It is finished exactly once, by the sink's
+// OnFinished or OnFailed (or by a refusal before Submit); a client that goes away cancels the
+// request, and the router then ends it through OnFailed.
+#ifndef BATON_API_GRPC_CALLS_H_
+#define BATON_API_GRPC_CALLS_H_
+
+#include <atomic>
+#include <cstddef>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "grpcpp/grpcpp.h"
+
+#include "src/api/answer_collector.h"
+#include "src/api/api_workers.h"
+#include "src/api/build_request.h"
+#include "src/api/openai_proto.h"
+#include "src/api/read_proto.h"
+#include "src/router/submit.h"
+
+namespace baton {
+
+// What every call uses; outlives all calls.
+struct GrpcApiParts {
+  Submitter* submitter = nullptr;
+  ApiWorkers* workers = nullptr;
+};
+
+// The status of an error; details go into the trailing metadata baton-error-code, baton-error-param
+// and retry-after.
+grpc::Status StatusOf(const RequestError& error, grpc::CallbackServerContext* context);
+// Where and when the call arrived, its name and its own deadline.
+Arrival ArrivalOf(const grpc::CallbackServerContext& context, Endpoint endpoint);
+// Builds the request of a message; false: `error`. Refuses messages above the JSON API's limit.
+bool BuildFromMessage(const google::protobuf::Message& message, const Arrival& arrival,
+                      const Submitter& submitter, BuiltRequest* built, RequestError* error);
+
+// The part of a call that cancels: the client may go away before, while or after the request is
+// submitted.
+class CallCancellation {
+ public:
+  // The client has gone.
+  void OnCancel(Submitter* submitter);
+  // The request was submitted under this name.
+  void OnSubmitted(Submitter* submitter, RequestUid uid);
+
+ private:
+  std::mutex mutex_;  // guards what follows
+  bool cancelled_ = false;
+  std::optional<RequestUid> uid_;
+};
+
+// One unary call: collects the tokens and answers once.
+template <typename Request, typename Response>
+class UnaryCall final : public grpc::ServerUnaryReactor, public ResponseSink {
+ public:
+  // Starts the call and returns its reactor, which owns itself.
+  static grpc::ServerUnaryReactor* Start(const GrpcApiParts& parts, Endpoint endpoint,
+                                         grpc::CallbackServerContext* context,
+                                         const Request* request, Response* response) {
+    auto call = std::shared_ptr<UnaryCall>(new UnaryCall(parts, context, response));
+    call->self_ = call;
+    const Arrival arrival = ArrivalOf(*context, endpoint);
+    const bool posted =
+        parts.workers->TryPost([call, request, arrival] { call->Run(*request, arrival); });
+    if (!posted) call->Refuse(RequestError{ErrorCode::kQueueFull});
+    return call.get();
+  }
+
+  void OnCancel() override { cancellation_.OnCancel(parts_.submitter); }
+  void OnDone() override { self_.reset(); }  // may destroy this
+
+  void OnToken(const TokenOutput& token) override { answer_->Add(token); }
+  void OnFinished(const GenerateResult& result) override {
+    FillResponse(plan_, *answer_, result, response_);
+    Finish(grpc::Status::OK);
+  }
+  void OnFailed(const RequestError& error) override { Finish(StatusOf(error, context_)); }
+  size_t buffered_bytes() const override { return 0; }
+
+ private:
+  UnaryCall(const GrpcApiParts& parts, grpc::CallbackServerContext* context, Response* response)
+      : parts_(parts), context_(context), response_(response) {}
+
+  void Run(const Request& request, const Arrival& arrival) {
+    BuiltRequest built;
+    RequestError error;
+    if (!BuildFromMessage(request, arrival, *parts_.submitter, &built, &error)) {
+      return Refuse(error);
+    }
+    plan_ = std::move(built.plan);
+    context_->AddInitialMetadata("x-request-id", plan_.request_id);
+    answer_.emplace(built.request.num_choices, plan_.logprobs, plan_.echo_text);
+    auto self = self_;
+    const RequestUid uid = parts_.submitter->Submit(std::move(built.request), self);
+    cancellation_.OnSubmitted(parts_.submitter, uid);
+  }
+
+  void Refuse(const RequestError& error) {
+    parts_.submitter->CountRefusal(error.code);
+    Finish(StatusOf(error, context_));
+  }
+
+  const GrpcApiParts parts_;
+  grpc::CallbackServerContext* const context_;
+  Response* const response_;
+  std::shared_ptr<UnaryCall> self_;  // from Start to OnDone
+  AnswerPlan plan_;
+  std::optional<AnswerCollector> answer_;
+  CallCancellation cancellation_;
+};
+
+// One streaming call: one chunk per token; the last one waits for usage and timings.
+template <typename Request, typename Chunk>
+class StreamCall final : public grpc::ServerWriteReactor<Chunk>, public ResponseSink {
+ public:
+  static grpc::ServerWriteReactor<Chunk>* Start(const GrpcApiParts& parts, Endpoint endpoint,
+                                                grpc::CallbackServerContext* context,
+                                                const Request* request) {
+    auto call = std::shared_ptr<StreamCall>(new StreamCall(parts, context));
+    call->self_ = call;
+    const Arrival arrival = ArrivalOf(*context, endpoint);
+    const bool posted =
+        parts.workers->TryPost([call, request, arrival] { call->Run(*request, arrival); });
+    if (!posted) call->Refuse(RequestError{ErrorCode::kQueueFull});
+    return call.get();
+  }
+
+  void OnCancel() override { cancellation_.OnCancel(parts_.submitter); }
+  void OnDone() override { self_.reset(); }  // may destroy this
+
+  void OnWriteDone(bool /*ok*/) override {
+    std::lock_guard lock(mutex_);
+    buffered_bytes_ -= queue_.front().ByteSizeLong();
+    queue_.pop_front();
+    ContinueLocked();
+  }
+
+  void OnToken(const TokenOutput& token) override {
+    Chunk chunk;
+    const bool is_first = token.index == 0;
+    FillChunk(plan_, token, num_code_points_[token.choice], is_first, &chunk);
+    num_code_points_[token.choice] += CountCodePoints(token.text);
+    if (token.is_last) {
+      last_chunk_ = std::move(chunk);
+    } else {
+      Push(std::move(chunk));
+    }
+  }
+  void OnFinished(const GenerateResult& result) override {
+    FillUsage(result, last_chunk_.mutable_usage());
+    FillTimings(result.timings, last_chunk_.mutable_timings());
+    Push(std::move(last_chunk_));
+    FinishWhenWritten(grpc::Status::OK);
+  }
+  void OnFailed(const RequestError& error) override {
+    FinishWhenWritten(StatusOf(error, context_));
+  }
+  size_t buffered_bytes() const override { return buffered_bytes_.load(std::memory_order_relaxed); }
+
+ private:
+  StreamCall(const GrpcApiParts& parts, grpc::CallbackServerContext* context)
+      : parts_(parts), context_(context) {}
+
+  void Run(const Request& request, const Arrival& arrival) {
+    BuiltRequest built;
+    RequestError error;
+    if (!BuildFromMessage(request, arrival, *parts_.submitter, &built, &error)) {
+      return Refuse(error);
+    }
+    plan_ = std::move(built.plan);
+    context_->AddInitialMetadata("x-request-id", plan_.request_id);
+    num_code_points_.assign(built.request.num_choices, CountCodePoints(plan_.echo_text));
+    auto self = self_;
+    const RequestUid uid = parts_.submitter->Submit(std::move(built.request), self);
+    cancellation_.OnSubmitted(parts_.submitter, uid);
+  }
+
+  void Refuse(const RequestError& error) {
+    parts_.submitter->CountRefusal(error.code);
+    FinishWhenWritten(StatusOf(error, context_));
+  }
+
+  void Push(Chunk chunk) {
+    std::lock_guard lock(mutex_);
+    buffered_bytes_ += chunk.ByteSizeLong();
+    queue_.push_back(std::move(chunk));
+    if (queue_.size() == 1) this->StartWrite(&queue_.front());
+  }
+
+  void FinishWhenWritten(grpc::Status status) {
+    std::lock_guard lock(mutex_);
+    final_status_ = std::move(status);
+    if (queue_.empty()) ContinueLocked();
+  }
+
+  void ContinueLocked() {
+    if (!queue_.empty()) {
+      this->StartWrite(&queue_.front());
+    } else if (final_status_.has_value()) {
+      this->Finish(*final_status_);
+    }
+  }
+
+  const GrpcApiParts parts_;
+  grpc::CallbackServerContext* const context_;
+  std::shared_ptr<StreamCall> self_;  // from Start to OnDone
+  AnswerPlan plan_;
+  CallCancellation cancellation_;
+
+  // The router's thread.
+  std::vector<uint32_t> num_code_points_;  // by choice: of its text so far
+  Chunk last_chunk_;
+
+  std::atomic<size_t> buffered_bytes_{0};
+  std::mutex mutex_;         // guards what follows
+  std::deque<Chunk> queue_;  // the front one is being written
+  std::optional<grpc::Status> final_status_;
+};
+
+}  // namespace baton
+
+#endif  // BATON_API_GRPC_CALLS_H_

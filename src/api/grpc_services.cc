@@ -1,0 +1,136 @@
+#include "src/api/grpc_services.h"
+
+#include <utility>
+
+#include "grpcpp/grpcpp.h"
+
+#include "baton/v1/inference.grpc.pb.h"
+#include "src/api/grpc_calls.h"
+
+namespace baton {
+namespace {
+
+class ChatServiceImpl final : public v1::ChatService::CallbackService {
+ public:
+  explicit ChatServiceImpl(const GrpcApiParts& parts) : parts_(parts) {}
+
+  grpc::ServerUnaryReactor* ChatCompletion(grpc::CallbackServerContext* context,
+                                           const v1::ChatCompletionRequest* request,
+                                           v1::ChatCompletionResponse* response) override {
+    using Call = UnaryCall<v1::ChatCompletionRequest, v1::ChatCompletionResponse>;
+    return Call::Start(parts_, Endpoint::kChat, context, request, response);
+  }
+  grpc::ServerWriteReactor<v1::ChatCompletionChunk>* StreamChatCompletion(
+      grpc::CallbackServerContext* context, const v1::ChatCompletionRequest* request) override {
+    using Call = StreamCall<v1::ChatCompletionRequest, v1::ChatCompletionChunk>;
+    return Call::Start(parts_, Endpoint::kChat, context, request);
+  }
+
+ private:
+  const GrpcApiParts parts_;
+};
+
+class CompletionServiceImpl final : public v1::CompletionService::CallbackService {
+ public:
+  explicit CompletionServiceImpl(const GrpcApiParts& parts) : parts_(parts) {}
+
+  grpc::ServerUnaryReactor* Complete(grpc::CallbackServerContext* context,
+                                     const v1::CompletionRequest* request,
+                                     v1::CompletionResponse* response) override {
+    using Call = UnaryCall<v1::CompletionRequest, v1::CompletionResponse>;
+    return Call::Start(parts_, Endpoint::kCompletion, context, request, response);
+  }
+  grpc::ServerWriteReactor<v1::CompletionChunk>* StreamComplete(
+      grpc::CallbackServerContext* context, const v1::CompletionRequest* request) override {
+    using Call = StreamCall<v1::CompletionRequest, v1::CompletionChunk>;
+    return Call::Start(parts_, Endpoint::kCompletion, context, request);
+  }
+
+ private:
+  const GrpcApiParts parts_;
+};
+
+// Text functions: they need the model, not the router.
+class ModelServiceImpl final : public v1::ModelService::CallbackService {
+ public:
+  explicit ModelServiceImpl(const GrpcApiParts& parts) : parts_(parts) {}
+
+  grpc::ServerUnaryReactor* ListModels(grpc::CallbackServerContext* context,
+                                       const v1::ListModelsRequest* /*request*/,
+                                       v1::ListModelsResponse* response) override {
+    FillModels(parts_.submitter->Models(), response);
+    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+    reactor->Finish(grpc::Status::OK);
+    return reactor;
+  }
+  grpc::ServerUnaryReactor* Tokenize(grpc::CallbackServerContext* context,
+                                     const v1::TokenizeRequest* request,
+                                     v1::TokenizeResponse* response) override {
+    return Run(context, request->model(),
+               [request, response](const ModelInfo& model, RequestError* error) {
+                 std::vector<TokenId> tokens;
+                 const EncodeOptions options{.add_special = request->add_special(),
+                                             .parse_special = request->parse_special()};
+                 if (!TokenizeText(model, request->content(), options, &tokens, error)) {
+                   return false;
+                 }
+                 response->mutable_tokens()->Add(tokens.begin(), tokens.end());
+                 return true;
+               });
+  }
+  grpc::ServerUnaryReactor* Detokenize(grpc::CallbackServerContext* context,
+                                       const v1::DetokenizeRequest* request,
+                                       v1::DetokenizeResponse* response) override {
+    return Run(context, request->model(),
+               [request, response](const ModelInfo& model, RequestError* error) {
+                 const std::vector<int64_t> ids(request->tokens().begin(), request->tokens().end());
+                 return DetokenizeIds(model, ids, "tokens", response->mutable_content(), error);
+               });
+  }
+  grpc::ServerUnaryReactor* ApplyTemplate(grpc::CallbackServerContext* context,
+                                          const v1::ApplyTemplateRequest* request,
+                                          v1::ApplyTemplateResponse* response) override {
+    return Run(context, request->model(),
+               [request, response](const ModelInfo& model, RequestError* error) {
+                 ApiParams params;
+                 return ReadProtoMessages(*request, &params, error) &&
+                        RenderMessages(model, params.messages, nullptr, response->mutable_prompt(),
+                                       error);
+               });
+  }
+
+ private:
+  // Runs `function` on the API's workers with the model of that name. Request and response live
+  // until the reactor has finished.
+  template <typename Function>
+  grpc::ServerUnaryReactor* Run(grpc::CallbackServerContext* context, const std::string& model_id,
+                                Function function) {
+    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+    const bool posted = parts_.workers->TryPost([this, context, reactor, model_id, function] {
+      RequestError error;
+      const auto model = ResolveModel(*parts_.submitter, model_id, &error);
+      const bool ok = model != nullptr && function(*model, &error);
+      if (ok) return reactor->Finish(grpc::Status::OK);
+      parts_.submitter->CountRefusal(error.code);
+      reactor->Finish(StatusOf(error, context));
+    });
+    if (!posted) reactor->Finish(StatusOf(RequestError{ErrorCode::kQueueFull}, context));
+    return reactor;
+  }
+
+  const GrpcApiParts parts_;
+};
+
+}  // namespace
+
+std::vector<std::unique_ptr<grpc::Service>> MakeApiServices(Submitter* submitter,
+                                                            ApiWorkers* workers) {
+  const GrpcApiParts parts{submitter, workers};
+  std::vector<std::unique_ptr<grpc::Service>> services;
+  services.push_back(std::make_unique<ChatServiceImpl>(parts));
+  services.push_back(std::make_unique<CompletionServiceImpl>(parts));
+  services.push_back(std::make_unique<ModelServiceImpl>(parts));
+  return services;
+}
+
+}  // namespace baton

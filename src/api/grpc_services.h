@@ -1,0 +1,23 @@
+// The public gRPC services: ChatService, CompletionService, ModelService (inference.proto).
+#ifndef BATON_API_GRPC_SERVICES_H_
+#define BATON_API_GRPC_SERVICES_H_
+
+#include <memory>
+#include <vector>
+
+#include "src/api/api_workers.h"
+#include "src/router/submit.h"
+
+namespace grpc {
+class Service;
+}  // namespace grpc
+
+namespace baton {
+
+// Service objects for a server's builder; they must outlive the server, and the arguments them.
+std::vector<std::unique_ptr<grpc::Service>> MakeApiServices(Submitter* submitter,
+                                                            ApiWorkers* workers);
+
+}  // namespace baton
+
+#endif  // BATON_API_GRPC_SERVICES_H_

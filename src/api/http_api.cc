@@ -1,0 +1,332 @@
+#include "src/api/http_api.h"
+
+#include <array>
+#include <string>
+#include <utility>
+
+#include "src/api/chat_page.h"
+#include "src/api/http_sinks.h"
+#include "src/api/json_writer.h"
+#include "src/api/openai_json.h"
+#include "src/api/read_json.h"
+#include "src/api/schema.h"
+#include "src/base/random.h"
+
+namespace baton {
+namespace {
+
+constexpr std::string_view kJsonType = "application/json";
+constexpr std::string_view kModelPrefix = "/v1/models/";
+constexpr std::array<std::string_view, 4> kGetPaths = {"/health", "/v1/models", "/v1/topology",
+                                                       "/ui"};
+
+// True for application/json and its +json relatives, whatever parameters follow, and when the
+// client did not say.
+bool IsJsonType(const HttpHeaders& headers) {
+  const auto type = headers.Find("Content-Type");
+  if (!type.has_value()) return true;
+  std::string_view media = type->substr(0, type->find(';'));
+  while (!media.empty() && (media.back() == ' ' || media.back() == '\t')) media.remove_suffix(1);
+  if (EqualsIgnoreCase(media, kJsonType)) return true;
+  constexpr std::string_view kSuffix = "+json";
+  return media.size() > kSuffix.size() &&
+         EqualsIgnoreCase(media.substr(media.size() - kSuffix.size()), kSuffix);
+}
+
+// A flag of a text endpoint, false when absent; false as result: it has another type.
+bool ReadFlag(const JsonValue& body, std::string_view name, bool* flag, RequestError* error) {
+  const JsonValue* value = body.Find(name);
+  if (value == nullptr || value->is_null()) return true;
+  if (value->AsBool() == nullptr) {
+    *error = FieldError(ErrorCode::kInvalidType, name, "true or false");
+    return false;
+  }
+  *flag = *value->AsBool();
+  return true;
+}
+
+// Percent-decodes one path segment; a broken escape stays as it is, and so matches no model.
+std::string DecodeSegment(std::string_view segment) {
+  const auto digit = [](char c) {
+    if (c >= '0' && c <= '9') return c - '0';
+    if (c >= 'a' && c <= 'f') return c - 'a' + 10;
+    if (c >= 'A' && c <= 'F') return c - 'A' + 10;
+    return -1;
+  };
+  std::string decoded;
+  for (size_t i = 0; i < segment.size(); ++i) {
+    const bool escape = segment[i] == '%' && i + 2 < segment.size() && digit(segment[i + 1]) >= 0 &&
+                        digit(segment[i + 2]) >= 0;
+    if (escape) {
+      decoded.push_back(static_cast<char>(digit(segment[i + 1]) * 16 + digit(segment[i + 2])));
+      i += 2;
+    } else {
+      decoded.push_back(segment[i]);
+    }
+  }
+  return decoded;
+}
+
+}  // namespace
+
+HttpApi::HttpApi(Submitter* submitter, ApiWorkers* workers,
+                 std::function<void(Topology*)> complete_topology)
+    : submitter_(submitter), workers_(workers), complete_topology_(std::move(complete_topology)) {}
+
+HttpHandler HttpApi::AsHandler() {
+  return [this](HttpRequest request, std::shared_ptr<HttpResponder> responder) {
+    Handle(std::move(request), std::move(responder));
+  };
+}
+
+HttpResponse HttpApi::ServerError(int status, std::string_view /*message*/) {
+  RequestError error;
+  switch (status) {
+    case 404:
+      error.code = ErrorCode::kPathNotFound;
+      break;
+    case 405:
+      error.code = ErrorCode::kMethodNotAllowed;
+      break;
+    case 408:
+      error.code = ErrorCode::kRequestTimeout;
+      break;
+    case 413:
+      error.code = ErrorCode::kBodyTooLarge;
+      break;
+    case 431:
+      error.code = ErrorCode::kHeaderTooLarge;
+      break;
+    case 500:
+      error.code = ErrorCode::kInternal;
+      break;
+    case 503:
+      error.code = ErrorCode::kTooManyConnections;
+      break;
+    default:
+      error.code = ErrorCode::kMalformedRequest;
+      break;
+  }
+  HttpResponse response = ErrorResponse(error, HttpHeaders{});
+  response.status = status;
+  return response;
+}
+
+bool HttpApi::IsGetPath(std::string_view path) {
+  for (const std::string_view known : kGetPaths) {
+    if (path == known) return true;
+  }
+  return path.size() > kModelPrefix.size() && path.substr(0, kModelPrefix.size()) == kModelPrefix;
+}
+
+HttpApi::PostHandler HttpApi::FindPostHandler(std::string_view path) {
+  if (path == "/v1/chat/completions") return &HttpApi::PostChat;
+  if (path == "/v1/completions") return &HttpApi::PostCompletion;
+  if (path == "/tokenize") return &HttpApi::PostTokenize;
+  if (path == "/detokenize") return &HttpApi::PostDetokenize;
+  if (path == "/apply-template") return &HttpApi::PostApplyTemplate;
+  return nullptr;
+}
+
+void HttpApi::Handle(HttpRequest request, std::shared_ptr<HttpResponder> responder) {
+  Exchange exchange{std::move(request), std::move(responder), {}};
+  exchange.arrival.now_us = clock_.NowUs();
+  exchange.arrival.wall_unix_ms = clock_.WallUnixMs();
+  const std::string_view given = exchange.request.headers.Find("X-Request-Id").value_or("");
+  exchange.arrival.request_id =
+      IsUsableRequestId(given) ? std::string(given) : RandomRequestUid().ToHex();
+
+  const std::string& path = exchange.request.path;
+  const std::string& method = exchange.request.method;
+  const PostHandler post = FindPostHandler(path);
+  const bool is_get = method == "GET" || method == "HEAD";
+  if (post != nullptr && method == "POST") return HandlePost(std::move(exchange), post);
+  if (IsGetPath(path) && is_get) return HandleGet(exchange);
+  const bool is_known = post != nullptr || IsGetPath(path);
+  RequestError error;
+  error.code = is_known ? ErrorCode::kMethodNotAllowed : ErrorCode::kPathNotFound;
+  HttpResponse response = ErrorResponse(error, AnswerHeaders(exchange.arrival.request_id, {}));
+  if (is_known) response.headers.Set("Allow", post != nullptr ? "POST" : "GET, HEAD");
+  exchange.responder->Respond(std::move(response));
+}
+
+void HttpApi::Send(Exchange& exchange, std::string body, std::string_view content_type) {
+  HttpResponse response;
+  response.headers = AnswerHeaders(exchange.arrival.request_id, {});
+  response.headers.Set("Content-Type", content_type);
+  response.body = std::move(body);
+  exchange.responder->Respond(std::move(response));
+}
+
+void HttpApi::Refuse(Exchange& exchange, const RequestError& error) {
+  submitter_->CountRefusal(error.code);
+  exchange.responder->Respond(ErrorResponse(error, AnswerHeaders(exchange.arrival.request_id, {})));
+}
+
+void HttpApi::HandleGet(Exchange& exchange) {
+  const std::string_view path = exchange.request.path;
+  if (path == "/health") return GetHealth(exchange);
+  if (path == "/v1/topology") return GetTopology(exchange);
+  if (path == "/v1/models") return Send(exchange, ModelsJson(submitter_->Models()), kJsonType);
+  if (path == "/ui") {
+    return Send(exchange, std::string(kChatPage), "text/html; charset=utf-8");
+  }
+  GetModel(exchange, path.substr(kModelPrefix.size()));
+}
+
+void HttpApi::GetHealth(Exchange& exchange) {
+  if (submitter_->ready()) return Send(exchange, "{\"status\":\"ok\"}", kJsonType);
+  RequestError error;
+  error.code = ErrorCode::kNoWorkers;
+  error.retry_after_s = 1;
+  // A probe is no request: it is not counted.
+  exchange.responder->Respond(ErrorResponse(error, AnswerHeaders(exchange.arrival.request_id, {})));
+}
+
+void HttpApi::GetModel(Exchange& exchange, std::string_view id) {
+  const std::string name = DecodeSegment(id);
+  RequestError error;
+  if (const auto model = ResolveModel(*submitter_, name, &error)) {
+    return Send(exchange, ModelJson(*model), kJsonType);
+  }
+  // Looking up what is not there is 404, also while nothing is.
+  Refuse(exchange, FieldError(ErrorCode::kModelNotFound, "model", ""));
+}
+
+void HttpApi::GetTopology(Exchange& exchange) {
+  submitter_->GetTopology([this, exchange](const Topology& topology) mutable {
+    Topology complete = topology;
+    complete_topology_(&complete);
+    Send(exchange, TopologyJson(complete), kJsonType);
+  });
+}
+
+void HttpApi::HandlePost(Exchange exchange, PostHandler handler) {
+  if (!IsJsonType(exchange.request.headers)) {
+    return Refuse(exchange, RequestError{ErrorCode::kUnsupportedMediaType});
+  }
+  auto shared = std::make_shared<Exchange>(std::move(exchange));
+  const bool posted = workers_->TryPost([this, shared, handler] {
+    JsonValue body;
+    RequestError error;
+    if (!ParseJson(shared->request.body, &body, &error)) return Refuse(*shared, error);
+    if (body.AsObject() == nullptr) return Refuse(*shared, RequestError{ErrorCode::kInvalidJson});
+    (this->*handler)(*shared, body);
+  });
+  if (posted) return;
+  RequestError error{ErrorCode::kQueueFull};
+  error.retry_after_s = 1;
+  Refuse(*shared, error);
+}
+
+void HttpApi::PostChat(Exchange& exchange, const JsonValue& body) {
+  Generate(exchange, body, Endpoint::kChat);
+}
+
+void HttpApi::PostCompletion(Exchange& exchange, const JsonValue& body) {
+  Generate(exchange, body, Endpoint::kCompletion);
+}
+
+void HttpApi::Generate(Exchange& exchange, const JsonValue& body, Endpoint endpoint) {
+  ApiParams params;
+  std::vector<std::string> ignored;
+  RequestError error;
+  BuiltRequest built;
+  exchange.arrival.endpoint = endpoint;
+  if (!ReadJsonParams(body, endpoint, &params, &ignored, &error) ||
+      !BuildRequest(params, exchange.arrival, *submitter_, &built, &error)) {
+    return Refuse(exchange, error);
+  }
+  HttpHeaders headers = AnswerHeaders(built.plan.request_id, ignored);
+  std::shared_ptr<ResponseSink> sink;
+  if (built.plan.stream) {
+    sink = std::make_shared<HttpStreamSink>(std::move(built.plan), std::move(headers),
+                                            exchange.responder);
+  } else {
+    sink = std::make_shared<HttpWholeSink>(std::move(built.plan), built.request.num_choices,
+                                           std::move(headers), exchange.responder);
+  }
+  const RequestUid uid = submitter_->Submit(std::move(built.request), std::move(sink));
+  exchange.responder->OnClosed([submitter = submitter_, uid] { submitter->Cancel(uid); });
+}
+
+std::shared_ptr<const ModelInfo> HttpApi::ModelOf(Exchange& exchange, const JsonValue& body) {
+  std::string_view id;
+  RequestError error;
+  const JsonValue* value = body.Find("model");
+  const bool is_given = value != nullptr && !value->is_null();
+  if (is_given && value->AsString() == nullptr) {
+    Refuse(exchange, FieldError(ErrorCode::kInvalidType, "model",
+                                ExpectedOf(*FindParam(Endpoint::kChat, "model"))));
+    return nullptr;
+  }
+  if (is_given) id = *value->AsString();
+  auto model = ResolveModel(*submitter_, id, &error);
+  if (model == nullptr) Refuse(exchange, error);
+  return model;
+}
+
+void HttpApi::PostTokenize(Exchange& exchange, const JsonValue& body) {
+  const auto model = ModelOf(exchange, body);
+  if (model == nullptr) return;
+  const JsonValue* content = body.Find("content");
+  if (content == nullptr || content->AsString() == nullptr) {
+    const bool missing = content == nullptr || content->is_null();
+    return Refuse(exchange, FieldError(missing ? ErrorCode::kMissingField : ErrorCode::kInvalidType,
+                                       "content", "a string"));
+  }
+  EncodeOptions options;
+  std::vector<TokenId> tokens;
+  RequestError error;
+  if (!ReadFlag(body, "add_special", &options.add_special, &error) ||
+      !ReadFlag(body, "parse_special", &options.parse_special, &error) ||
+      !TokenizeText(*model, *content->AsString(), options, &tokens, &error)) {
+    return Refuse(exchange, error);
+  }
+  JsonWriter json;
+  json.BeginObject().Key("tokens").BeginArray();
+  for (const TokenId token : tokens) json.Int(token);
+  json.EndArray().EndObject();
+  Send(exchange, json.Take(), kJsonType);
+}
+
+void HttpApi::PostDetokenize(Exchange& exchange, const JsonValue& body) {
+  const auto model = ModelOf(exchange, body);
+  if (model == nullptr) return;
+  const JsonValue* tokens = body.Find("tokens");
+  if (tokens == nullptr || tokens->is_null()) {
+    return Refuse(exchange,
+                  FieldError(ErrorCode::kMissingField, "tokens", "an array of token ids"));
+  }
+  std::vector<int64_t> ids;
+  std::string text;
+  RequestError error;
+  if (!ReadJsonTokens(*tokens, "tokens", &ids, &error) ||
+      !DetokenizeIds(*model, ids, "tokens", &text, &error)) {
+    return Refuse(exchange, error);
+  }
+  JsonWriter json;
+  json.BeginObject().Key("content").String(text).EndObject();
+  Send(exchange, json.Take(), kJsonType);
+}
+
+void HttpApi::PostApplyTemplate(Exchange& exchange, const JsonValue& body) {
+  const auto model = ModelOf(exchange, body);
+  if (model == nullptr) return;
+  const JsonValue* messages = body.Find("messages");
+  if (messages == nullptr || messages->is_null()) {
+    return Refuse(exchange, FieldError(ErrorCode::kMissingField, "messages", kExpectedMessages));
+  }
+  ApiParams params;
+  std::string text;
+  RequestError error;
+  if (!ReadJsonMessages(*messages, &params, &error) ||
+      !RenderMessages(*model, params.messages, nullptr, &text, &error)) {
+    return Refuse(exchange, error);
+  }
+  JsonWriter json;
+  json.BeginObject().Key("prompt").String(text).EndObject();
+  Send(exchange, json.Take(), kJsonType);
+}
+
+}  // namespace baton

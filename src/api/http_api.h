@@ -1,0 +1,72 @@
+// HttpApi: the public HTTP endpoints (OpenAI's, llama-server's text endpoints, health, topology and
+// a chat page). Handle is a HttpServer's handler: it runs on the server's threads and hands parsing
+// and tokenising to the API's own.
+#ifndef BATON_API_HTTP_API_H_
+#define BATON_API_HTTP_API_H_
+
+#include <functional>
+#include <memory>
+#include <string_view>
+
+#include "src/api/api_workers.h"
+#include "src/api/build_request.h"
+#include "src/api/json_value.h"
+#include "src/base/clock.h"
+#include "src/http/http_responder.h"
+#include "src/router/submit.h"
+#include "src/router/topology.h"
+
+namespace baton {
+
+// See the file comment.
+class HttpApi {
+ public:
+  // Everything outlives this and every server that uses it. `complete_topology` adds what the
+  // router's core does not know: the row of the router itself.
+  HttpApi(Submitter* submitter, ApiWorkers* workers,
+          std::function<void(Topology*)> complete_topology);
+
+  void Handle(HttpRequest request, std::shared_ptr<HttpResponder> responder);
+  HttpHandler AsHandler();
+  // The bodies of errors that the server answers itself.
+  static HttpResponse ServerError(int status, std::string_view message);
+
+ private:
+  // What a handler needs of one exchange.
+  struct Exchange {
+    HttpRequest request;
+    std::shared_ptr<HttpResponder> responder;
+    Arrival arrival;
+  };
+  using PostHandler = void (HttpApi::*)(Exchange& exchange, const JsonValue& body);
+
+  void HandleGet(Exchange& exchange);
+  void HandlePost(Exchange exchange, PostHandler handler);
+  static PostHandler FindPostHandler(std::string_view path);
+  static bool IsGetPath(std::string_view path);
+
+  void PostChat(Exchange& exchange, const JsonValue& body);
+  void PostCompletion(Exchange& exchange, const JsonValue& body);
+  void PostTokenize(Exchange& exchange, const JsonValue& body);
+  void PostDetokenize(Exchange& exchange, const JsonValue& body);
+  void PostApplyTemplate(Exchange& exchange, const JsonValue& body);
+  void Generate(Exchange& exchange, const JsonValue& body, Endpoint endpoint);
+  // The model that `body` names; null: the error is sent.
+  std::shared_ptr<const ModelInfo> ModelOf(Exchange& exchange, const JsonValue& body);
+
+  void GetHealth(Exchange& exchange);
+  void GetModel(Exchange& exchange, std::string_view id);
+  void GetTopology(Exchange& exchange);
+
+  void Refuse(Exchange& exchange, const RequestError& error);
+  static void Send(Exchange& exchange, std::string body, std::string_view content_type);
+
+  Submitter* const submitter_;
+  ApiWorkers* const workers_;
+  const std::function<void(Topology*)> complete_topology_;
+  const Clock& clock_ = SystemClock();
+};
+
+}  // namespace baton
+
+#endif  // BATON_API_HTTP_API_H_

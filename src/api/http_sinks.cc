@@ -1,0 +1,109 @@
+#include "src/api/http_sinks.h"
+
+#include <string_view>
+#include <utility>
+
+#include "src/api/openai_json.h"
+
+namespace baton {
+namespace {
+
+constexpr std::string_view kJsonType = "application/json";
+
+void AppendEvent(std::string_view json, std::string* out) {
+  out->append("data: ").append(json).append("\n\n");
+}
+
+}  // namespace
+
+HttpHeaders AnswerHeaders(const std::string& request_id, const std::vector<std::string>& ignored) {
+  HttpHeaders headers;
+  headers.Set("X-Request-Id", request_id);
+  std::string names;
+  for (const std::string& name : ignored) names += (names.empty() ? "" : ", ") + name;
+  if (!names.empty()) headers.Set("X-Baton-Ignored-Fields", names);
+  return headers;
+}
+
+HttpResponse ErrorResponse(const RequestError& error, HttpHeaders headers) {
+  HttpResponse response;
+  response.status = HttpStatusOf(error.code);
+  response.headers = std::move(headers);
+  response.headers.Set("Content-Type", kJsonType);
+  if (error.retry_after_s > 0) {
+    response.headers.Set("Retry-After", std::to_string(error.retry_after_s));
+  }
+  response.body = ErrorJson(error);
+  return response;
+}
+
+void HttpWholeSink::OnFinished(const GenerateResult& result) {
+  HttpResponse response;
+  response.headers = std::move(headers_);
+  response.headers.Set("Content-Type", kJsonType);
+  response.body = AnswerJson(plan_, answer_, result);
+  responder_->Respond(std::move(response));
+}
+
+void HttpWholeSink::OnFailed(const RequestError& error) {
+  responder_->Respond(ErrorResponse(error, std::move(headers_)));
+}
+
+HttpStreamSink::HttpStreamSink(AnswerPlan plan, HttpHeaders headers,
+                               std::shared_ptr<HttpResponder> responder)
+    : HttpSink(std::move(plan), std::move(headers), std::move(responder)),
+      opened_(plan_.num_choices, false),
+      num_code_points_(plan_.num_choices, CountCodePoints(plan_.echo_text)) {}
+
+void HttpStreamSink::OnToken(const TokenOutput& token) {
+  if (!started_) {
+    started_ = true;
+    headers_.Set("Content-Type", "text/event-stream");
+    headers_.Set("Cache-Control", "no-cache");
+    responder_->StartStream(200, std::move(headers_));
+  }
+  std::string events;
+  if (!opened_[token.choice]) {
+    opened_[token.choice] = true;
+    const bool opens = plan_.endpoint == Endpoint::kChat || plan_.echo;
+    if (opens) AppendEvent(OpeningChunk(plan_, token.choice), &events);
+  }
+  AppendEvent(TokenChunk(plan_, token, num_code_points_[token.choice]), &events);
+  num_code_points_[token.choice] += CountCodePoints(token.text);
+  if (token.finish != FinishReason::kNone) {
+    if (token.is_last) {
+      last_finish_ = LastFinish{token.choice, token.finish};
+    } else {
+      AppendEvent(FinishChunk(plan_, token.choice, token.finish, nullptr), &events);
+    }
+  }
+  responder_->Write(events);
+}
+
+void HttpStreamSink::OnFinished(const GenerateResult& result) {
+  std::string events;
+  if (last_finish_.has_value()) {
+    AppendEvent(FinishChunk(plan_, last_finish_->choice, last_finish_->finish,
+                            plan_.include_usage ? nullptr : &result),
+                &events);
+  }
+  if (plan_.include_usage) AppendEvent(UsageChunk(plan_, result), &events);
+  AppendEvent("[DONE]", &events);
+  responder_->Write(events);
+  responder_->Finish();
+}
+
+void HttpStreamSink::OnFailed(const RequestError& error) {
+  if (!started_) {
+    responder_->Respond(ErrorResponse(error, std::move(headers_)));
+    return;
+  }
+  // The status is out; the event says what happened, and the missing [DONE] that the answer is not
+  // whole.
+  std::string events;
+  AppendEvent(ErrorJson(error), &events);
+  responder_->Write(events);
+  responder_->Finish();
+}
+
+}  // namespace baton

@@ -1,0 +1,78 @@
+// Answers over HTTP: one JSON object, or server-sent events. Called on the router's thread.
+#ifndef BATON_API_HTTP_SINKS_H_
+#define BATON_API_HTTP_SINKS_H_
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "src/api/answer_collector.h"
+#include "src/api/build_request.h"
+#include "src/http/http_responder.h"
+#include "src/router/submit.h"
+
+namespace baton {
+
+// The headers of an answer, by which a client finds its request again.
+HttpHeaders AnswerHeaders(const std::string& request_id, const std::vector<std::string>& ignored);
+// An error as a whole answer, with Retry-After where the error has one.
+HttpResponse ErrorResponse(const RequestError& error, HttpHeaders headers);
+
+// A sink that answers through one responder.
+class HttpSink : public ResponseSink {
+ public:
+  HttpSink(AnswerPlan plan, HttpHeaders headers, std::shared_ptr<HttpResponder> responder)
+      : plan_(std::move(plan)), headers_(std::move(headers)), responder_(std::move(responder)) {}
+
+  size_t buffered_bytes() const override { return responder_->buffered_bytes(); }
+
+ protected:
+  const AnswerPlan plan_;
+  HttpHeaders headers_;
+  const std::shared_ptr<HttpResponder> responder_;
+};
+
+// Collects the tokens and answers once.
+class HttpWholeSink final : public HttpSink {
+ public:
+  // `num_choices`: computed ones, at least plan.num_choices.
+  HttpWholeSink(AnswerPlan plan, uint32_t num_choices, HttpHeaders headers,
+                std::shared_ptr<HttpResponder> responder)
+      : HttpSink(std::move(plan), std::move(headers), std::move(responder)),
+        answer_(num_choices, plan_.logprobs, plan_.echo_text) {}
+
+  void OnToken(const TokenOutput& token) override { answer_.Add(token); }
+  void OnFinished(const GenerateResult& result) override;
+  void OnFailed(const RequestError& error) override;
+
+ private:
+  AnswerCollector answer_;
+};
+
+// Server-sent events: `data: <json>` and an empty line each, closed by `data: [DONE]`. The header
+// goes out with the first token, so that everything before it can still be a proper status.
+class HttpStreamSink final : public HttpSink {
+ public:
+  HttpStreamSink(AnswerPlan plan, HttpHeaders headers, std::shared_ptr<HttpResponder> responder);
+
+  void OnToken(const TokenOutput& token) override;
+  void OnFinished(const GenerateResult& result) override;
+  void OnFailed(const RequestError& error) override;
+
+ private:
+  // The choice whose finish chunk waits for the timings.
+  struct LastFinish {
+    uint32_t choice = 0;
+    FinishReason finish = FinishReason::kNone;
+  };
+
+  std::vector<bool> opened_;               // by choice: its first chunk is out
+  std::vector<uint32_t> num_code_points_;  // by choice: of its text so far
+  std::optional<LastFinish> last_finish_;
+  bool started_ = false;
+};
+
+}  // namespace baton
+
+#endif  // BATON_API_HTTP_SINKS_H_

@@ -1,0 +1,159 @@
+#include "src/api/json_value.h"
+
+#include <cmath>
+#include <memory>
+#include <optional>
+
+#include "nlohmann/json.hpp"
+
+#include "src/text/utf8.h"
+
+namespace baton {
+namespace {
+
+// Builds a JsonValue from the parser's events and stops at the first thing that is refused.
+class Builder final : public nlohmann::json_sax<nlohmann::json> {
+ public:
+  explicit Builder(JsonValue* root) : root_(root) {}
+
+  std::optional<ErrorCode> refusal() const { return refusal_; }
+
+  bool null() override { return Add(JsonValue()); }
+  bool boolean(bool value) override { return Add(JsonValue(value)); }
+  bool number_integer(number_integer_t value) override { return Add(JsonValue(int64_t{value})); }
+  bool number_unsigned(number_unsigned_t value) override {
+    // Only numbers above 2^63 - 1 come here with another meaning; they are no valid integer of
+    // ours.
+    if (value > static_cast<uint64_t>(INT64_MAX)) {
+      return Add(JsonValue(static_cast<double>(value)));
+    }
+    return Add(JsonValue(static_cast<int64_t>(value)));
+  }
+  bool number_float(number_float_t value, const string_t& /*text*/) override {
+    if (!std::isfinite(value)) return Refuse(ErrorCode::kInvalidJson);
+    return Add(JsonValue(double{value}));
+  }
+  bool string(string_t& value) override { return Add(JsonValue(std::move(value))); }
+  bool binary(binary_t& /*value*/) override { return Refuse(ErrorCode::kInvalidJson); }
+
+  bool start_object(size_t /*size*/) override { return Open(JsonValue(JsonValue::Object())); }
+  bool key(string_t& name) override {
+    JsonValue::Object& object = *open_.back()->AsObject();
+    // Quadratic in the members of one object, so their number is bounded.
+    if (object.size() >= kMaxMembers) return Refuse(ErrorCode::kTooDeep);
+    for (const JsonValue::Member& member : object) {
+      if (member.first == name) return Refuse(ErrorCode::kDuplicateKey);
+    }
+    object.emplace_back(std::move(name), JsonValue());
+    return true;
+  }
+  bool end_object() override { return Close(); }
+  bool start_array(size_t /*size*/) override { return Open(JsonValue(JsonValue::Array())); }
+  bool end_array() override { return Close(); }
+
+  bool parse_error(size_t /*position*/, const std::string& /*token*/,
+                   const nlohmann::detail::exception& /*error*/) override {
+    return Refuse(ErrorCode::kInvalidJson);
+  }
+
+ private:
+  // logit_bias has at most 1024 entries; nothing else comes near.
+  static constexpr size_t kMaxMembers = 4096;
+
+  bool Refuse(ErrorCode code) {
+    if (!refusal_) refusal_ = code;
+    return false;
+  }
+
+  // Puts a value where the text has it and returns its place; null = too many values.
+  JsonValue* Place(JsonValue value) {
+    if (++num_values_ > kMaxJsonValues) return nullptr;
+    if (open_.empty()) {
+      *root_ = std::move(value);
+      return root_;
+    }
+    if (JsonValue::Array* array = open_.back()->AsArray()) {
+      array->push_back(std::move(value));
+      return &array->back();
+    }
+    JsonValue& slot = open_.back()->AsObject()->back().second;
+    slot = std::move(value);
+    return &slot;
+  }
+
+  bool Add(JsonValue value) {
+    return Place(std::move(value)) != nullptr || Refuse(ErrorCode::kTooDeep);
+  }
+
+  // The place stays valid while it is open: its parent gets no other member before it closes.
+  bool Open(JsonValue value) {
+    if (open_.size() >= kMaxJsonDepth) return Refuse(ErrorCode::kTooDeep);
+    JsonValue* place = Place(std::move(value));
+    if (place == nullptr) return Refuse(ErrorCode::kTooDeep);
+    open_.push_back(place);
+    return true;
+  }
+
+  bool Close() {
+    open_.pop_back();
+    return true;
+  }
+
+  JsonValue* const root_;
+  std::vector<JsonValue*> open_;  // containers around the current position, outermost first
+  size_t num_values_ = 0;
+  std::optional<ErrorCode> refusal_;
+};
+
+}  // namespace
+
+bool JsonValue::GetNumber(double* out) const {
+  if (const int64_t* integer = std::get_if<int64_t>(&data_)) {
+    *out = static_cast<double>(*integer);
+    return true;
+  }
+  if (const double* number = std::get_if<double>(&data_)) {
+    *out = *number;
+    return true;
+  }
+  return false;
+}
+
+bool JsonValue::GetInteger(int64_t* out) const {
+  if (const int64_t* integer = std::get_if<int64_t>(&data_)) {
+    *out = *integer;
+    return true;
+  }
+  const double* number = std::get_if<double>(&data_);
+  // Above 2^53 a double does not say which integer was meant.
+  constexpr double kExact = 9007199254740992.0;
+  if (number == nullptr || std::fabs(*number) > kExact || std::floor(*number) != *number) {
+    return false;
+  }
+  *out = static_cast<int64_t>(*number);
+  return true;
+}
+
+const JsonValue* JsonValue::Find(std::string_view name) const {
+  const Object* object = AsObject();
+  if (object == nullptr) return nullptr;
+  for (const Member& member : *object) {
+    if (member.first == name) return &member.second;
+  }
+  return nullptr;
+}
+
+bool ParseJson(std::string_view text, JsonValue* out, RequestError* error) {
+  *error = RequestError{};
+  // The parser would call it a syntax error; the client deserves to hear which of the two it was.
+  if (ValidUtf8Prefix(text) != text.size()) {
+    error->code = ErrorCode::kInvalidUtf8;
+    return false;
+  }
+  Builder builder(out);
+  if (nlohmann::json::sax_parse(text.begin(), text.end(), &builder)) return true;
+  error->code = builder.refusal().value_or(ErrorCode::kInvalidJson);
+  return false;
+}
+
+}  // namespace baton

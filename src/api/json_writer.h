@@ -1,0 +1,52 @@
+// JsonWriter: builds JSON text front to back, commas and escapes included. One thread.
+//
+//   JsonWriter json;
+//   json.BeginObject().Key("id").String(id).Key("n").Int(3).EndObject();
+//   json.text();  // {"id":"...","n":3}
+#ifndef BATON_API_JSON_WRITER_H_
+#define BATON_API_JSON_WRITER_H_
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace baton {
+
+// Appends values to one text; the caller keeps Begin and End in pairs and gives a Key before each
+// value of an object.
+class JsonWriter {
+ public:
+  JsonWriter& BeginObject() { return Open('{'); }
+  JsonWriter& EndObject() { return Close('}'); }
+  JsonWriter& BeginArray() { return Open('['); }
+  JsonWriter& EndArray() { return Close(']'); }
+  JsonWriter& Key(std::string_view name);
+
+  // `value` is valid UTF-8; a byte that is not becomes U+FFFD, so that the text stays JSON.
+  JsonWriter& String(std::string_view value);
+  JsonWriter& Int(int64_t value);
+  JsonWriter& Uint(uint64_t value);
+  // The shortest decimal that reads back as the same float or double; null when not finite.
+  JsonWriter& Float(float value);
+  JsonWriter& Double(double value);
+  // At most three digits after the point: for milliseconds.
+  JsonWriter& Milli(double value);
+  JsonWriter& Bool(bool value);
+  JsonWriter& Null();
+
+  const std::string& text() const { return text_; }
+  std::string Take() { return std::move(text_); }
+
+ private:
+  void Comma();
+  JsonWriter& Open(char bracket);
+  JsonWriter& Close(char bracket);
+  JsonWriter& Raw(std::string_view value);
+
+  std::string text_;
+  bool needs_comma_ = false;
+};
+
+}  // namespace baton
+
+#endif  // BATON_API_JSON_WRITER_H_

@@ -1,0 +1,322 @@
+#include "src/api/openai_json.h"
+
+#include <algorithm>
+
+#include "src/api/json_writer.h"
+#include "src/text/tokenizer.h"
+
+namespace baton {
+namespace {
+
+bool IsChat(const AnswerPlan& plan) { return plan.endpoint == Endpoint::kChat; }
+
+void WriteHead(const AnswerPlan& plan, std::string_view object, JsonWriter* json) {
+  json->Key("id").String(plan.id);
+  json->Key("object").String(object);
+  json->Key("created").Int(plan.created_unix_s);
+  json->Key("model").String(plan.model->id);
+}
+
+void WriteChunkHead(const AnswerPlan& plan, JsonWriter* json) {
+  WriteHead(plan, IsChat(plan) ? "chat.completion.chunk" : "text_completion", json);
+}
+
+void WriteUsage(const GenerateResult& result, JsonWriter* json) {
+  json->Key("usage").BeginObject();
+  json->Key("prompt_tokens").Uint(result.num_prompt_tokens);
+  json->Key("completion_tokens").Uint(result.num_completion_tokens);
+  json->Key("total_tokens").Uint(uint64_t{result.num_prompt_tokens} + result.num_completion_tokens);
+  json->EndObject();
+}
+
+void WriteTimings(const RequestTimings& timings, JsonWriter* json) {
+  json->Key("timings").BeginObject();
+  json->Key("path").String(timings.disaggregated ? "disagg" : "local");
+  json->Key("prefill_worker").String(timings.prefill_worker);
+  json->Key("decode_worker").String(timings.decode_worker);
+  json->Key("transport").String(timings.transport);
+  json->Key("kv_bytes").Uint(timings.kv_bytes);
+  json->Key("queue_ms").Milli(timings.queue_ms);
+  json->Key("prefill_ms").Milli(timings.prefill_ms);
+  json->Key("kv_wait_ms").Milli(timings.kv_wait_ms);
+  json->Key("first_step_ms").Milli(timings.first_step_ms);
+  json->Key("decode_ms").Milli(timings.decode_ms);
+  json->Key("cached_tokens").Uint(timings.cached_tokens);
+  json->Key("resumes").Uint(timings.resumes);
+  json->Key("exact").Bool(timings.exact);
+  json->EndObject();
+}
+
+// "token", "logprob", "bytes": the fields that a token and its alternatives share.
+void WriteTokenFields(const Tokenizer& tokenizer, TokenId token, float logprob, JsonWriter* json) {
+  const std::string_view bytes = tokenizer.TokenBytes(token);
+  json->Key("token").String(bytes);
+  json->Key("logprob").Float(logprob);
+  json->Key("bytes").BeginArray();
+  for (const char c : bytes) json->Uint(static_cast<unsigned char>(c));
+  json->EndArray();
+}
+
+void WriteChatToken(const AnswerPlan& plan, TokenId token, float logprob,
+                    const std::vector<TokenLogprob>& top, JsonWriter* json) {
+  const Tokenizer& tokenizer = *plan.model->tokenizer;
+  json->BeginObject();
+  WriteTokenFields(tokenizer, token, logprob, json);
+  json->Key("top_logprobs").BeginArray();
+  for (const TokenLogprob& entry : top) {
+    json->BeginObject();
+    WriteTokenFields(tokenizer, entry.token, entry.logprob, json);
+    json->EndObject();
+  }
+  json->EndArray().EndObject();
+}
+
+// OpenAI's four parallel lists. Two alternatives with one text are one key; the better one stays.
+void WriteCompletionLogprobs(const AnswerPlan& plan, const std::vector<CollectedToken>& tokens,
+                             JsonWriter* json) {
+  const Tokenizer& tokenizer = *plan.model->tokenizer;
+  json->BeginObject();
+  json->Key("tokens").BeginArray();
+  for (const CollectedToken& token : tokens) json->String(tokenizer.TokenBytes(token.token));
+  json->EndArray().Key("token_logprobs").BeginArray();
+  for (const CollectedToken& token : tokens) json->Float(token.logprob);
+  json->EndArray().Key("top_logprobs").BeginArray();
+  for (const CollectedToken& token : tokens) {
+    json->BeginObject();
+    std::vector<std::string_view> seen;
+    for (const TokenLogprob& entry : token.top_logprobs) {
+      const std::string_view text = tokenizer.TokenBytes(entry.token);
+      if (std::find(seen.begin(), seen.end(), text) != seen.end()) continue;
+      seen.push_back(text);
+      json->Key(text).Float(entry.logprob);
+    }
+    json->EndObject();
+  }
+  json->EndArray().Key("text_offset").BeginArray();
+  for (const CollectedToken& token : tokens) json->Uint(token.text_offset);
+  json->EndArray().EndObject();
+}
+
+void WriteLogprobs(const AnswerPlan& plan, const std::vector<CollectedToken>& tokens,
+                   JsonWriter* json) {
+  json->Key("logprobs");
+  if (!plan.logprobs) {
+    json->Null();
+  } else if (!IsChat(plan)) {
+    WriteCompletionLogprobs(plan, tokens, json);
+  } else {
+    json->BeginObject().Key("content").BeginArray();
+    for (const CollectedToken& token : tokens) {
+      WriteChatToken(plan, token.token, token.logprob, token.top_logprobs, json);
+    }
+    json->EndArray().EndObject();
+  }
+}
+
+void WriteChoice(const AnswerPlan& plan, uint32_t idx, const CollectedChoice& choice,
+                 JsonWriter* json) {
+  json->BeginObject().Key("index").Uint(idx);
+  if (IsChat(plan)) {
+    json->Key("message").BeginObject();
+    json->Key("role").String("assistant").Key("content").String(choice.text);
+    json->EndObject();
+  } else {
+    json->Key("text").String(choice.text);
+  }
+  WriteLogprobs(plan, choice.tokens, json);
+  json->Key("finish_reason").String(FinishName(choice.finish)).EndObject();
+}
+
+// Closes a chunk: "usage":null where a usage chunk is still to come.
+std::string EndChunk(const AnswerPlan& plan, JsonWriter* json) {
+  json->EndArray();
+  if (plan.include_usage) json->Key("usage").Null();
+  json->EndObject();
+  return json->Take();
+}
+
+void WriteModel(const ModelInfo& model, JsonWriter* json) {
+  json->BeginObject();
+  json->Key("id").String(model.id);
+  json->Key("object").String("model");
+  json->Key("created").Int(model.created_unix_s);
+  json->Key("owned_by").String("baton");
+  json->Key("max_context").Uint(model.max_context);
+  json->Key("vocab_size").Uint(model.vocab_size);
+  json->EndObject();
+}
+
+void WriteProcess(const ProcessView& process, JsonWriter* json) {
+  json->BeginObject();
+  json->Key("role").String(process.role);
+  json->Key("worker_id").String(process.worker_id);
+  json->Key("incarnation").String(process.incarnation);
+  json->Key("pid").Uint(process.pid);
+  json->Key("grpc").String(process.grpc);
+  if (!process.http.empty()) json->Key("http").String(process.http);
+  json->Key("admin").String(process.admin);
+  json->Key("kv").String(process.kv);
+  json->Key("ready").Bool(process.ready);
+  if (process.role == "router") {
+    json->EndObject();
+    return;
+  }
+  json->Key("kv_blocks").BeginObject();
+  for (const auto& [state, count] : process.kv_blocks) json->Key(state).Uint(count);
+  json->EndObject();
+  json->Key("running").Uint(process.running);
+  json->Key("waiting").Uint(process.waiting);
+  json->Key("links").BeginArray();
+  for (const LinkView& link : process.links) {
+    json->BeginObject().Key("to").String(link.to);
+    json->Key("transport").String(LinkKindName(link.kind));
+    json->Key("bytes_per_s").Uint(link.bytes_per_s).Key("up").Bool(link.up).EndObject();
+  }
+  json->EndArray().EndObject();
+}
+
+}  // namespace
+
+std::string ErrorJson(const RequestError& error) {
+  JsonWriter json;
+  json.BeginObject().Key("error").BeginObject();
+  json.Key("message").String(error.Message());
+  json.Key("type").String(ErrorTypeOf(error.code));
+  json.Key("param");
+  if (error.param.empty()) {
+    json.Null();
+  } else {
+    json.String(error.param);
+  }
+  json.Key("code").String(ErrorNameOf(error.code));
+  if (error.code == ErrorCode::kContextLengthExceeded) {
+    json.Key("n_prompt_tokens").Uint(error.num_prompt_tokens).Key("n_ctx").Uint(error.max_context);
+  }
+  json.EndObject().EndObject();
+  return json.Take();
+}
+
+std::string AnswerJson(const AnswerPlan& plan, const AnswerCollector& answer,
+                       const GenerateResult& result) {
+  JsonWriter json;
+  json.BeginObject();
+  WriteHead(plan, IsChat(plan) ? "chat.completion" : "text_completion", &json);
+  json.Key("choices").BeginArray();
+  uint32_t idx = 0;
+  for (const uint32_t choice : answer.Best(plan.num_choices)) {
+    WriteChoice(plan, idx++, answer.choice(choice), &json);
+  }
+  json.EndArray();
+  WriteUsage(result, &json);
+  WriteTimings(result.timings, &json);
+  json.EndObject();
+  return json.Take();
+}
+
+std::string OpeningChunk(const AnswerPlan& plan, uint32_t choice) {
+  JsonWriter json;
+  json.BeginObject();
+  WriteChunkHead(plan, &json);
+  json.Key("choices").BeginArray().BeginObject().Key("index").Uint(choice);
+  if (IsChat(plan)) {
+    json.Key("delta").BeginObject();
+    json.Key("role").String("assistant").Key("content").String("").EndObject();
+  } else {
+    json.Key("text").String(plan.echo_text);
+  }
+  json.Key("logprobs").Null().Key("finish_reason").Null().EndObject();
+  return EndChunk(plan, &json);
+}
+
+std::string TokenChunk(const AnswerPlan& plan, const TokenOutput& token, uint32_t text_offset) {
+  JsonWriter json;
+  json.BeginObject();
+  WriteChunkHead(plan, &json);
+  json.Key("choices").BeginArray().BeginObject().Key("index").Uint(token.choice);
+  if (IsChat(plan)) {
+    json.Key("delta").BeginObject().Key("content").String(token.text).EndObject();
+  } else {
+    json.Key("text").String(token.text);
+  }
+  std::vector<CollectedToken> tokens;
+  if (plan.logprobs && token.has_logprob) {
+    tokens.push_back({token.token, token.logprob, *token.top_logprobs, text_offset});
+  }
+  WriteLogprobs(plan, tokens, &json);
+  json.Key("finish_reason").Null().EndObject();
+  return EndChunk(plan, &json);
+}
+
+std::string FinishChunk(const AnswerPlan& plan, uint32_t choice, FinishReason finish,
+                        const GenerateResult* result) {
+  JsonWriter json;
+  json.BeginObject();
+  WriteChunkHead(plan, &json);
+  json.Key("choices").BeginArray().BeginObject().Key("index").Uint(choice);
+  if (IsChat(plan)) {
+    json.Key("delta").BeginObject().EndObject();
+  } else {
+    json.Key("text").String("");
+  }
+  json.Key("logprobs").Null().Key("finish_reason").String(FinishName(finish)).EndObject();
+  if (result == nullptr) return EndChunk(plan, &json);
+  json.EndArray();
+  WriteTimings(result->timings, &json);
+  json.EndObject();
+  return json.Take();
+}
+
+std::string UsageChunk(const AnswerPlan& plan, const GenerateResult& result) {
+  JsonWriter json;
+  json.BeginObject();
+  WriteChunkHead(plan, &json);
+  json.Key("choices").BeginArray().EndArray();
+  WriteUsage(result, &json);
+  WriteTimings(result.timings, &json);
+  json.EndObject();
+  return json.Take();
+}
+
+std::string ModelsJson(const std::vector<std::shared_ptr<const ModelInfo>>& models) {
+  JsonWriter json;
+  json.BeginObject().Key("object").String("list").Key("data").BeginArray();
+  for (const auto& model : models) WriteModel(*model, &json);
+  json.EndArray().EndObject();
+  return json.Take();
+}
+
+std::string ModelJson(const ModelInfo& model) {
+  JsonWriter json;
+  WriteModel(model, &json);
+  return json.Take();
+}
+
+std::string TopologyJson(const Topology& topology) {
+  JsonWriter json;
+  json.BeginObject().Key("model").String(topology.model).Key("processes").BeginArray();
+  for (const ProcessView& process : topology.processes) WriteProcess(process, &json);
+  json.EndArray().EndObject();
+  return json.Take();
+}
+
+std::string RequestsJson(const std::vector<RequestView>& requests) {
+  JsonWriter json;
+  json.BeginArray();
+  for (const RequestView& request : requests) {
+    json.BeginObject();
+    json.Key("request_uid").String(request.uid.ToHex());
+    json.Key("request_id").String(request.request_id);
+    json.Key("choice").Uint(request.choice);
+    json.Key("attempt").Uint(request.attempt);
+    json.Key("state").String(request.state);
+    json.Key("age_ms").Int(request.age_ms);
+    json.Key("worker").String(request.decode_worker);
+    json.Key("prefill_worker").String(request.prefill_worker);
+    json.Key("num_tokens").Uint(request.num_tokens);
+    json.EndObject();
+  }
+  json.EndArray();
+  return json.Take();
+}
+
+}  // namespace baton

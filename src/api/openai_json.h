@@ -1,0 +1,45 @@
+// The JSON of OpenAI's API: answers, stream chunks, errors. Pure; any thread.
+#ifndef BATON_API_OPENAI_JSON_H_
+#define BATON_API_OPENAI_JSON_H_
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "src/api/answer_collector.h"
+#include "src/api/build_request.h"
+#include "src/router/request_error.h"
+#include "src/router/submit.h"
+#include "src/router/topology.h"
+
+namespace baton {
+
+// {"error":{"message","type","param","code"}} and, for a prompt that is too long, n_prompt_tokens
+// and n_ctx.
+std::string ErrorJson(const RequestError& error);
+
+// The whole answer.
+std::string AnswerJson(const AnswerPlan& plan, const AnswerCollector& answer,
+                       const GenerateResult& result);
+
+// Chunks of a stream, each a JSON object without SSE framing.
+// The choice's first: delta {"role":"assistant","content":""}, or for completions the echoed
+// prompt.
+std::string OpeningChunk(const AnswerPlan& plan, uint32_t choice);
+// One token. `text_offset`: code points of the choice before it.
+std::string TokenChunk(const AnswerPlan& plan, const TokenOutput& token, uint32_t text_offset);
+// The choice's last: delta {} and finish_reason. `result`: set on the stream's last such chunk when
+// no usage chunk follows.
+std::string FinishChunk(const AnswerPlan& plan, uint32_t choice, FinishReason finish,
+                        const GenerateResult* result);
+// choices [] with usage and timings.
+std::string UsageChunk(const AnswerPlan& plan, const GenerateResult& result);
+
+std::string ModelsJson(const std::vector<std::shared_ptr<const ModelInfo>>& models);
+std::string ModelJson(const ModelInfo& model);
+std::string TopologyJson(const Topology& topology);
+std::string RequestsJson(const std::vector<RequestView>& requests);
+
+}  // namespace baton
+
+#endif  // BATON_API_OPENAI_JSON_H_

@@ -1,0 +1,183 @@
+#include "src/api/openai_proto.h"
+
+#include <string>
+#include <string_view>
+
+#include "src/base/clock.h"
+#include "src/text/tokenizer.h"
+#include "src/text/utf8.h"
+
+namespace baton {
+namespace {
+
+// A proto string must be UTF-8, and a token may end in half a character.
+std::string Printable(std::string_view bytes) {
+  std::string text;
+  Utf8Stream stream;
+  stream.Push(bytes, &text);
+  stream.Finish(&text);
+  return text;
+}
+
+template <typename Message>
+void FillHead(const AnswerPlan& plan, std::string_view object, Message* out) {
+  out->set_id(plan.id);
+  out->set_object(std::string(object));
+  out->set_created(plan.created_unix_s);
+  out->set_model(plan.model->id);
+  out->set_request_id(plan.request_id);
+}
+
+// "token", "logprob" and "bytes" of TokenLogprob and TopLogprob.
+template <typename Message>
+void FillToken(const AnswerPlan& plan, TokenId token, float logprob, Message* out) {
+  const std::string_view bytes = plan.model->tokenizer->TokenBytes(token);
+  out->set_token(Printable(bytes));
+  out->set_logprob(logprob);
+  out->set_bytes(bytes.data(), bytes.size());
+}
+
+void AddChatToken(const AnswerPlan& plan, TokenId token, float logprob,
+                  const std::vector<TokenLogprob>& top, v1::ChatLogprobs* out) {
+  v1::TokenLogprob* entry = out->add_content();
+  FillToken(plan, token, logprob, entry);
+  for (const TokenLogprob& other : top) {
+    FillToken(plan, other.token, other.logprob, entry->add_top_logprobs());
+  }
+}
+
+void AddCompletionToken(const AnswerPlan& plan, const CollectedToken& token,
+                        v1::CompletionLogprobs* out) {
+  out->add_tokens(Printable(plan.model->tokenizer->TokenBytes(token.token)));
+  out->add_token_logprobs(token.logprob);
+  out->add_text_offset(token.text_offset);
+  v1::TopLogprobs* top = out->add_top_logprobs();
+  for (const TokenLogprob& other : token.top_logprobs) {
+    FillToken(plan, other.token, other.logprob, top->add_entries());
+  }
+}
+
+// The fields that both kinds of chunk have beside their choice.
+template <typename Chunk>
+void FillChunkFields(const AnswerPlan& plan, const TokenOutput& token, Chunk* out) {
+  out->set_token_index(token.index);
+  out->set_token_id(static_cast<uint32_t>(token.token));
+  const auto unix_us = [&plan](int64_t steady_us) {
+    return static_cast<uint64_t>(plan.received_unix_us + (steady_us - plan.received_us));
+  };
+  v1::ServerTimes* times = out->mutable_server_times();
+  times->set_received_unix_us(unix_us(plan.received_us));
+  times->set_token_unix_us(unix_us(token.arrived_us));
+  times->set_sent_unix_us(unix_us(SystemClock().NowUs()));
+}
+
+template <typename Response>
+void FillEnd(const GenerateResult& result, Response* out) {
+  FillUsage(result, out->mutable_usage());
+  FillTimings(result.timings, out->mutable_timings());
+}
+
+}  // namespace
+
+void FillResponse(const AnswerPlan& plan, const AnswerCollector& answer,
+                  const GenerateResult& result, v1::ChatCompletionResponse* out) {
+  FillHead(plan, "chat.completion", out);
+  for (const uint32_t idx : answer.Best(plan.num_choices)) {
+    const CollectedChoice& choice = answer.choice(idx);
+    v1::ChatChoice* filled = out->add_choices();
+    filled->set_index(static_cast<uint32_t>(out->choices_size() - 1));
+    filled->mutable_message()->set_role("assistant");
+    filled->mutable_message()->set_content(choice.text);
+    filled->set_finish_reason(std::string(FinishName(choice.finish)));
+    if (!plan.logprobs) continue;
+    for (const CollectedToken& token : choice.tokens) {
+      AddChatToken(plan, token.token, token.logprob, token.top_logprobs,
+                   filled->mutable_logprobs());
+    }
+  }
+  FillEnd(result, out);
+}
+
+void FillResponse(const AnswerPlan& plan, const AnswerCollector& answer,
+                  const GenerateResult& result, v1::CompletionResponse* out) {
+  FillHead(plan, "text_completion", out);
+  for (const uint32_t idx : answer.Best(plan.num_choices)) {
+    const CollectedChoice& choice = answer.choice(idx);
+    v1::CompletionChoice* filled = out->add_choices();
+    filled->set_index(static_cast<uint32_t>(out->choices_size() - 1));
+    filled->set_text(choice.text);
+    filled->set_finish_reason(std::string(FinishName(choice.finish)));
+    if (!plan.logprobs) continue;
+    for (const CollectedToken& token : choice.tokens) {
+      AddCompletionToken(plan, token, filled->mutable_logprobs());
+    }
+  }
+  FillEnd(result, out);
+}
+
+void FillChunk(const AnswerPlan& plan, const TokenOutput& token, uint32_t /*text_offset*/,
+               bool is_first, v1::ChatCompletionChunk* out) {
+  FillHead(plan, "chat.completion.chunk", out);
+  v1::ChatChunkChoice* choice = out->add_choices();
+  choice->set_index(token.choice);
+  if (is_first) choice->mutable_delta()->set_role("assistant");
+  choice->mutable_delta()->set_content(std::string(token.text));
+  choice->set_finish_reason(std::string(FinishName(token.finish)));
+  if (plan.logprobs && token.has_logprob) {
+    AddChatToken(plan, token.token, token.logprob, *token.top_logprobs, choice->mutable_logprobs());
+  }
+  FillChunkFields(plan, token, out);
+}
+
+void FillChunk(const AnswerPlan& plan, const TokenOutput& token, uint32_t text_offset,
+               bool is_first, v1::CompletionChunk* out) {
+  FillHead(plan, "text_completion", out);
+  v1::CompletionChoice* choice = out->add_choices();
+  choice->set_index(token.choice);
+  if (is_first) choice->set_text(plan.echo_text);
+  choice->mutable_text()->append(token.text);
+  choice->set_finish_reason(std::string(FinishName(token.finish)));
+  if (plan.logprobs && token.has_logprob) {
+    AddCompletionToken(plan, {token.token, token.logprob, *token.top_logprobs, text_offset},
+                       choice->mutable_logprobs());
+  }
+  FillChunkFields(plan, token, out);
+}
+
+void FillUsage(const GenerateResult& result, v1::Usage* out) {
+  out->set_prompt_tokens(result.num_prompt_tokens);
+  out->set_completion_tokens(result.num_completion_tokens);
+  out->set_total_tokens(result.num_prompt_tokens + result.num_completion_tokens);
+}
+
+void FillTimings(const RequestTimings& timings, v1::Timings* out) {
+  out->set_path(timings.disaggregated ? "disagg" : "local");
+  out->set_prefill_worker(timings.prefill_worker);
+  out->set_decode_worker(timings.decode_worker);
+  out->set_transport(timings.transport);
+  out->set_kv_bytes(timings.kv_bytes);
+  out->set_queue_ms(timings.queue_ms);
+  out->set_prefill_ms(timings.prefill_ms);
+  out->set_kv_wait_ms(timings.kv_wait_ms);
+  out->set_first_step_ms(timings.first_step_ms);
+  out->set_decode_ms(timings.decode_ms);
+  out->set_cached_tokens(timings.cached_tokens);
+  out->set_resumes(timings.resumes);
+  out->set_exact(timings.exact);
+}
+
+void FillModels(const std::vector<std::shared_ptr<const ModelInfo>>& models,
+                v1::ListModelsResponse* out) {
+  out->set_object("list");
+  for (const auto& info : models) {
+    v1::Model* model = out->add_data();
+    model->set_id(info->id);
+    model->set_object("model");
+    model->set_created(info->created_unix_s);
+    model->set_owned_by("baton");
+    model->set_max_context(info->max_context);
+    model->set_vocab_size(info->vocab_size);
+  }
+}
+
+}  // namespace baton

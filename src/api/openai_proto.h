@@ -1,0 +1,40 @@
+// The messages of inference.proto from what the router produces; the gRPC twin of openai_json.h.
+// Pure; any thread.
+#ifndef BATON_API_OPENAI_PROTO_H_
+#define BATON_API_OPENAI_PROTO_H_
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "baton/v1/inference.pb.h"
+#include "src/api/answer_collector.h"
+#include "src/api/build_request.h"
+#include "src/router/submit.h"
+
+namespace baton {
+
+// Chat and completions have messages of their own with the same parts; these overloads are what
+// differs.
+void FillResponse(const AnswerPlan& plan, const AnswerCollector& answer,
+                  const GenerateResult& result, v1::ChatCompletionResponse* out);
+void FillResponse(const AnswerPlan& plan, const AnswerCollector& answer,
+                  const GenerateResult& result, v1::CompletionResponse* out);
+
+// One token's chunk. `text_offset`: code points of the choice before it. `is_first`: the choice's
+// first chunk, which carries the role, or the echoed prompt.
+void FillChunk(const AnswerPlan& plan, const TokenOutput& token, uint32_t text_offset,
+               bool is_first, v1::ChatCompletionChunk* out);
+void FillChunk(const AnswerPlan& plan, const TokenOutput& token, uint32_t text_offset,
+               bool is_first, v1::CompletionChunk* out);
+
+// The parts of a stream's last chunk.
+void FillUsage(const GenerateResult& result, v1::Usage* out);
+void FillTimings(const RequestTimings& timings, v1::Timings* out);
+
+void FillModels(const std::vector<std::shared_ptr<const ModelInfo>>& models,
+                v1::ListModelsResponse* out);
+
+}  // namespace baton
+
+#endif  // BATON_API_OPENAI_PROTO_H_

@@ -1,0 +1,58 @@
+// ApiParams: a request's parameters as the client gave them, in range but not yet combined: absent
+// ones stay absent. Plain values; any thread.
+#ifndef BATON_API_PARAMS_H_
+#define BATON_API_PARAMS_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "src/text/chat_template.h"
+
+namespace baton {
+
+// Which endpoint a request came to; the values form masks in the schema table.
+enum class Endpoint : unsigned { kChat = 1, kCompletion = 2 };
+
+// What the schema table fills; see the file comment.
+struct ApiParams {
+  std::string model;
+  std::vector<ChatMessage> messages;      // chat
+  std::optional<std::string> prompt;      // completions: text
+  std::vector<int64_t> prompt_token_ids;  // completions: ids
+  bool has_prompt_token_ids = false;
+
+  std::optional<int64_t> max_tokens;
+  std::optional<int64_t> max_completion_tokens;
+  std::optional<double> temperature;
+  std::optional<double> top_p;
+  std::optional<int64_t> top_k;
+  std::optional<double> min_p;
+  std::optional<int64_t> seed;
+  std::optional<int64_t> n;
+  std::optional<int64_t> best_of;
+  std::optional<bool> echo;
+  std::vector<std::string> stop;
+  std::vector<int64_t> stop_token_ids;
+  std::optional<double> presence_penalty;
+  std::optional<double> frequency_penalty;
+  std::optional<double> repetition_penalty;
+  std::vector<std::pair<int64_t, double>> logit_bias;
+  std::optional<bool> logprobs;           // chat
+  std::optional<int64_t> logprobs_count;  // completions: the field `logprobs`
+  std::optional<int64_t> top_logprobs;
+  std::optional<bool> stream;
+  std::optional<bool> include_usage;  // of stream_options
+  bool has_stream_options = false;
+  std::string user;
+  std::optional<bool> ignore_eos;
+  std::optional<int64_t> min_tokens;
+  std::optional<int64_t> timeout_ms;
+  std::string request_id;
+};
+
+}  // namespace baton
+
+#endif  // BATON_API_PARAMS_H_

@@ -1,0 +1,261 @@
+#include "src/api/read_json.h"
+
+#include <algorithm>
+#include <charconv>
+#include <string_view>
+#include <utility>
+
+#include "fmt/format.h"
+
+#include "src/api/schema.h"
+
+namespace baton {
+namespace {
+
+constexpr size_t kMaxIgnoredNames = 16;
+constexpr size_t kMaxIgnoredBytes = 64;
+
+bool WrongType(std::string_view field, std::string_view expected, RequestError* error) {
+  *error = FieldError(ErrorCode::kInvalidType, field, expected);
+  return false;
+}
+
+// Reads one value into the place that a row names.
+class RowReader {
+ public:
+  RowReader(const ParamRow& row, const JsonValue& value, ApiParams* params, RequestError* error)
+      : row_(row), value_(value), params_(params), error_(error) {}
+
+  bool Read() { return std::visit(*this, row_.target); }
+
+  bool operator()(std::optional<int64_t> ApiParams::* /*target*/) const {
+    int64_t number = 0;
+    if (value_.GetInteger(&number)) return StoreInteger(row_, number, params_, error_);
+    // 1e300 has the right type; it is only too large.
+    double real = 0;
+    const bool is_huge = value_.GetNumber(&real) && std::abs(real) > 9e15;
+    if (!is_huge) return Wrong();
+    *error_ = FieldError(ErrorCode::kInvalidValue, row_.name, ExpectedOf(row_));
+    return false;
+  }
+  bool operator()(std::optional<double> ApiParams::* /*target*/) const {
+    double number = 0;
+    return value_.GetNumber(&number) ? StoreNumber(row_, number, params_, error_) : Wrong();
+  }
+  bool operator()(std::optional<bool> ApiParams::* /*target*/) const {
+    const bool* flag = value_.AsBool();
+    return flag != nullptr ? StoreBool(row_, *flag, params_, error_) : Wrong();
+  }
+  bool operator()(std::string ApiParams::* /*target*/) const {
+    const std::string* text = value_.AsString();
+    return text != nullptr ? StoreString(row_, *text, params_, error_) : Wrong();
+  }
+  bool operator()(std::vector<std::string> ApiParams::* /*target*/) const {
+    if (const std::string* text = value_.AsString()) {
+      return StoreStrings(row_, {*text}, params_, error_);
+    }
+    const JsonValue::Array* array = value_.AsArray();
+    if (array == nullptr) return Wrong();
+    std::vector<std::string> texts;
+    for (const JsonValue& item : *array) {
+      const std::string* text = item.AsString();
+      if (text == nullptr) return Wrong();
+      texts.push_back(*text);
+    }
+    return StoreStrings(row_, std::move(texts), params_, error_);
+  }
+  bool operator()(std::vector<int64_t> ApiParams::* /*target*/) const {
+    std::vector<int64_t> numbers;
+    if (!ReadJsonTokens(value_, row_.name, &numbers, error_)) return Wrong();
+    return StoreIntegers(row_, std::move(numbers), params_, error_);
+  }
+  bool operator()(LogitBias ApiParams::* /*target*/) const {
+    const JsonValue::Object* object = value_.AsObject();
+    if (object == nullptr) return Wrong();
+    LogitBias bias;
+    for (const auto& [key, item] : *object) {
+      int64_t token = 0;
+      double number = 0;
+      const auto parsed = std::from_chars(key.data(), key.data() + key.size(), token);
+      const bool is_id = parsed.ec == std::errc() && parsed.ptr == key.data() + key.size();
+      if (!is_id || !item.GetNumber(&number)) return Wrong();
+      bias.emplace_back(token, number);
+    }
+    return StoreBias(row_, std::move(bias), params_, error_);
+  }
+  bool operator()(SpecialParam special) const {
+    switch (special) {
+      case SpecialParam::kMessages:
+        return ReadJsonMessages(value_, params_, error_);
+      case SpecialParam::kPrompt:
+        return ReadPrompt();
+      case SpecialParam::kPromptTokenIds:
+        return ReadPromptTokens(value_);
+      case SpecialParam::kStreamOptions:
+        return ReadStreamOptions();
+      case SpecialParam::kResponseFormat:
+        return ReadResponseFormat();
+      case SpecialParam::kTools:
+        return ReadTools();
+      case SpecialParam::kToolChoice:
+        return ReadToolChoice();
+    }
+    return false;
+  }
+
+ private:
+  bool Wrong() const { return WrongType(row_.name, ExpectedOf(row_), error_); }
+
+  bool ReadPrompt() const {
+    if (const std::string* text = value_.AsString()) {
+      params_->prompt = *text;
+      return true;
+    }
+    const JsonValue::Array* array = value_.AsArray();
+    // One text in an array is OpenAI's batch of one; larger batches are not served.
+    if (array != nullptr && array->size() == 1 && array->front().AsString() != nullptr) {
+      params_->prompt = *array->front().AsString();
+      return true;
+    }
+    return ReadPromptTokens(value_);
+  }
+  bool ReadPromptTokens(const JsonValue& value) const {
+    std::vector<int64_t> tokens;
+    if (!ReadJsonTokens(value, row_.name, &tokens, error_)) return Wrong();
+    return StorePromptTokens(row_.name, std::move(tokens), params_, error_);
+  }
+  bool ReadStreamOptions() const {
+    if (value_.AsObject() == nullptr) return Wrong();
+    params_->has_stream_options = true;
+    const JsonValue* usage = value_.Find("include_usage");
+    if (usage == nullptr || usage->is_null()) return true;
+    if (usage->AsBool() == nullptr) {
+      return WrongType("stream_options.include_usage", "true or false", error_);
+    }
+    params_->include_usage = *usage->AsBool();
+    return true;
+  }
+  bool ReadResponseFormat() const {
+    const JsonValue* type = value_.Find("type");
+    if (type == nullptr || type->AsString() == nullptr) return Wrong();
+    return CheckResponseFormat(*type->AsString(), error_);
+  }
+  bool ReadTools() const {
+    const JsonValue::Array* array = value_.AsArray();
+    if (array == nullptr) return Wrong();
+    if (array->empty()) return true;
+    *error_ = ToolsError();
+    return false;
+  }
+  bool ReadToolChoice() const {
+    const std::string* choice = value_.AsString();
+    // The object form names a function, which needs tools.
+    return CheckToolChoice(choice != nullptr ? *choice : "", error_);
+  }
+
+  const ParamRow& row_;
+  const JsonValue& value_;
+  ApiParams* const params_;
+  RequestError* const error_;
+};
+
+// A string, or an array of text parts, joined.
+bool ReadContent(const JsonValue* value, const std::string& field, std::string* content,
+                 RequestError* error) {
+  if (value == nullptr || value->is_null()) return true;  // an assistant turn may have none
+  if (const std::string* text = value->AsString()) {
+    *content = *text;
+    return true;
+  }
+  const JsonValue::Array* parts = value->AsArray();
+  if (parts == nullptr) return WrongType(field, kExpectedContent, error);
+  for (const JsonValue& part : *parts) {
+    const JsonValue* type = part.Find("type");
+    const JsonValue* text = part.Find("text");
+    const bool is_text = type != nullptr && type->AsString() != nullptr &&
+                         *type->AsString() == "text" && text != nullptr &&
+                         text->AsString() != nullptr;
+    if (!is_text) return WrongType(field, kExpectedContent, error);
+    content->append(*text->AsString());
+  }
+  return true;
+}
+
+bool ReadTurn(const JsonValue& value, size_t idx, ChatMessage* turn, RequestError* error) {
+  const std::string at = fmt::format("messages[{}]", idx);
+  if (value.AsObject() == nullptr) return WrongType(at, "an object with role and content", error);
+  const JsonValue* role = value.Find("role");
+  if (role == nullptr || role->AsString() == nullptr) {
+    return WrongType(at + ".role", kExpectedRole, error);
+  }
+  turn->role = *role->AsString();
+  const JsonValue* content = value.Find("content");
+  if ((content == nullptr || content->is_null()) && turn->role != "assistant") {
+    return WrongType(at + ".content", kExpectedContent, error);
+  }
+  if (!ReadContent(content, at + ".content", &turn->content, error)) return false;
+  const JsonValue* calls = value.Find("tool_calls");
+  if (calls != nullptr && !calls->is_null() &&
+      (calls->AsArray() == nullptr || !calls->AsArray()->empty())) {
+    *error = FieldError(ErrorCode::kUnsupported, at + ".tool_calls", "an empty array or absent");
+    return false;
+  }
+  return true;
+}
+
+std::string HeaderSafe(std::string_view name) {
+  std::string safe(name.substr(0, kMaxIgnoredBytes));
+  for (char& c : safe) {
+    const bool keep = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+                      c == '_' || c == '-' || c == '.';
+    if (!keep) c = '?';
+  }
+  return safe;
+}
+
+}  // namespace
+
+bool ReadJsonParams(const JsonValue& root, Endpoint endpoint, ApiParams* params,
+                    std::vector<std::string>* ignored, RequestError* error) {
+  const JsonValue::Object* object = root.AsObject();
+  if (object == nullptr) {
+    *error = RequestError{ErrorCode::kInvalidJson};
+    return false;
+  }
+  for (const ParamRow& row : ParamTable()) {
+    if (!row.AppliesTo(endpoint)) continue;
+    const JsonValue* value = root.Find(row.name);
+    if (value == nullptr || value->is_null()) continue;
+    if (!RowReader(row, *value, params, error).Read()) return false;
+  }
+  for (const auto& [name, value] : *object) {
+    if (FindParam(endpoint, name) != nullptr || ignored->size() >= kMaxIgnoredNames) continue;
+    ignored->push_back(HeaderSafe(name));
+  }
+  return true;
+}
+
+bool ReadJsonMessages(const JsonValue& value, ApiParams* params, RequestError* error) {
+  const JsonValue::Array* array = value.AsArray();
+  if (array == nullptr) return WrongType("messages", kExpectedMessages, error);
+  std::vector<ChatMessage> turns(std::min(array->size(), kApiMaxMessages + 1));
+  for (size_t i = 0; i < turns.size(); ++i) {
+    if (!ReadTurn((*array)[i], i, &turns[i], error)) return false;
+  }
+  return StoreMessages(std::move(turns), params, error);
+}
+
+bool ReadJsonTokens(const JsonValue& value, std::string_view field, std::vector<int64_t>* tokens,
+                    RequestError* error) {
+  const JsonValue::Array* array = value.AsArray();
+  if (array == nullptr) return WrongType(field, "an array of token ids", error);
+  tokens->reserve(array->size());
+  for (const JsonValue& item : *array) {
+    int64_t token = 0;
+    if (!item.GetInteger(&token)) return WrongType(field, "an array of token ids", error);
+    tokens->push_back(token);
+  }
+  return true;
+}
+
+}  // namespace baton

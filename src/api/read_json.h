@@ -1,0 +1,29 @@
+// Reads a JSON body into ApiParams by the schema table. Pure; any thread.
+#ifndef BATON_API_READ_JSON_H_
+#define BATON_API_READ_JSON_H_
+
+#include <string>
+#include <vector>
+
+#include "src/api/json_value.h"
+#include "src/api/params.h"
+#include "src/router/request_error.h"
+
+namespace baton {
+
+// Fields of `root` that the table does not have for `endpoint` are named in `ignored` (only
+// characters [A-Za-z0-9_.-], at most 64 each and 16 names, so that they can stand in a header). A
+// null means absent. False: `error` names the field and what it must be.
+bool ReadJsonParams(const JsonValue& root, Endpoint endpoint, ApiParams* params,
+                    std::vector<std::string>* ignored, RequestError* error);
+
+// The value of `messages` alone, for /apply-template.
+bool ReadJsonMessages(const JsonValue& value, ApiParams* params, RequestError* error);
+
+// An array of token ids under the name `field`.
+bool ReadJsonTokens(const JsonValue& value, std::string_view field, std::vector<int64_t>* tokens,
+                    RequestError* error);
+
+}  // namespace baton
+
+#endif  // BATON_API_READ_JSON_H_

@@ -1,0 +1,163 @@
+#include "src/api/read_proto.h"
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "google/protobuf/descriptor.h"
+#include "google/protobuf/message.h"
+
+#include "src/api/schema.h"
+
+namespace baton {
+namespace {
+
+using google::protobuf::FieldDescriptor;
+using google::protobuf::Message;
+using google::protobuf::Reflection;
+
+int64_t IntegerOf(const Message& message, const FieldDescriptor* field) {
+  const Reflection* reflection = message.GetReflection();
+  return field->cpp_type() == FieldDescriptor::CPPTYPE_INT64
+             ? reflection->GetInt64(message, field)
+             : int64_t{reflection->GetInt32(message, field)};
+}
+
+std::string StringOf(const Message& message, const char* name) {
+  const FieldDescriptor* field = message.GetDescriptor()->FindFieldByName(name);
+  return message.GetReflection()->GetString(message, field);
+}
+
+std::vector<int64_t> IntegersOf(const Message& message, const FieldDescriptor* field) {
+  const Reflection* reflection = message.GetReflection();
+  std::vector<int64_t> values;
+  for (int i = 0; i < reflection->FieldSize(message, field); ++i) {
+    values.push_back(reflection->GetRepeatedInt32(message, field, i));
+  }
+  return values;
+}
+
+// Reads the field of one row. A field without presence counts as absent while it has its zero
+// value: the empty string and the empty list mean "not given" in JSON too.
+class FieldReader {
+ public:
+  FieldReader(const ParamRow& row, const Message& message, const FieldDescriptor* field,
+              ApiParams* params, RequestError* error)
+      : row_(row), message_(message), field_(field), params_(params), error_(error) {}
+
+  bool Read() { return std::visit(*this, row_.target); }
+
+  bool operator()(std::optional<int64_t> ApiParams::* /*target*/) const {
+    if (!reflection().HasField(message_, field_)) return true;
+    return StoreInteger(row_, IntegerOf(message_, field_), params_, error_);
+  }
+  bool operator()(std::optional<double> ApiParams::* /*target*/) const {
+    if (!reflection().HasField(message_, field_)) return true;
+    return StoreNumber(row_, double{reflection().GetFloat(message_, field_)}, params_, error_);
+  }
+  bool operator()(std::optional<bool> ApiParams::* /*target*/) const {
+    if (!reflection().HasField(message_, field_)) return true;
+    return StoreBool(row_, reflection().GetBool(message_, field_), params_, error_);
+  }
+  bool operator()(std::string ApiParams::* /*target*/) const {
+    return StoreString(row_, reflection().GetString(message_, field_), params_, error_);
+  }
+  bool operator()(std::vector<std::string> ApiParams::* /*target*/) const {
+    std::vector<std::string> texts;
+    for (int i = 0; i < reflection().FieldSize(message_, field_); ++i) {
+      texts.push_back(reflection().GetRepeatedString(message_, field_, i));
+    }
+    return StoreStrings(row_, std::move(texts), params_, error_);
+  }
+  bool operator()(std::vector<int64_t> ApiParams::* /*target*/) const {
+    return StoreIntegers(row_, IntegersOf(message_, field_), params_, error_);
+  }
+  bool operator()(LogitBias ApiParams::* /*target*/) const {
+    LogitBias bias;
+    // A map is a repeated field of entries with `key` and `value`.
+    for (int i = 0; i < reflection().FieldSize(message_, field_); ++i) {
+      const Message& entry = reflection().GetRepeatedMessage(message_, field_, i);
+      const auto* type = entry.GetDescriptor();
+      bias.emplace_back(IntegerOf(entry, type->map_key()),
+                        entry.GetReflection()->GetFloat(entry, type->map_value()));
+    }
+    return StoreBias(row_, std::move(bias), params_, error_);
+  }
+  bool operator()(SpecialParam special) const {
+    switch (special) {
+      case SpecialParam::kMessages:
+        // Whether they may be absent is decided where the request is built.
+        return reflection().FieldSize(message_, field_) == 0 ||
+               ReadProtoMessages(message_, params_, error_);
+      case SpecialParam::kPrompt:
+        return ReadPrompt();
+      case SpecialParam::kPromptTokenIds:
+        return ReadPromptTokens();
+      case SpecialParam::kStreamOptions:
+        return true;  // JSON only
+      case SpecialParam::kResponseFormat:
+        return ReadResponseFormat();
+      case SpecialParam::kTools:
+        if (reflection().FieldSize(message_, field_) == 0) return true;
+        *error_ = ToolsError();
+        return false;
+      case SpecialParam::kToolChoice: {
+        const std::string choice = reflection().GetString(message_, field_);
+        return choice.empty() || CheckToolChoice(choice, error_);
+      }
+    }
+    return false;
+  }
+
+ private:
+  const Reflection& reflection() const { return *message_.GetReflection(); }
+
+  bool ReadPrompt() const {
+    std::string text = reflection().GetString(message_, field_);
+    if (!text.empty()) params_->prompt = std::move(text);
+    return true;
+  }
+  bool ReadPromptTokens() const {
+    std::vector<int64_t> tokens = IntegersOf(message_, field_);
+    return tokens.empty() || StorePromptTokens(row_.name, std::move(tokens), params_, error_);
+  }
+  bool ReadResponseFormat() const {
+    if (!reflection().HasField(message_, field_)) return true;
+    const Message& format = reflection().GetMessage(message_, field_);
+    const std::string type = StringOf(format, "type");
+    return type.empty() || CheckResponseFormat(type, error_);
+  }
+
+  const ParamRow& row_;
+  const Message& message_;
+  const FieldDescriptor* const field_;
+  ApiParams* const params_;
+  RequestError* const error_;
+};
+
+}  // namespace
+
+bool ReadProtoParams(const Message& message, Endpoint endpoint, ApiParams* params,
+                     RequestError* error) {
+  for (const ParamRow& row : ParamTable()) {
+    if (!row.AppliesTo(endpoint)) continue;
+    const FieldDescriptor* field = message.GetDescriptor()->FindFieldByName(std::string(row.name));
+    // `stream` and `stream_options` are said by the choice of method.
+    if (field == nullptr) continue;
+    if (!FieldReader(row, message, field, params, error).Read()) return false;
+  }
+  return true;
+}
+
+bool ReadProtoMessages(const Message& message, ApiParams* params, RequestError* error) {
+  const FieldDescriptor* field = message.GetDescriptor()->FindFieldByName("messages");
+  const Reflection* reflection = message.GetReflection();
+  std::vector<ChatMessage> turns;
+  for (int i = 0; i < reflection->FieldSize(message, field); ++i) {
+    const Message& turn = reflection->GetRepeatedMessage(message, field, i);
+    turns.push_back({StringOf(turn, "role"), StringOf(turn, "content")});
+  }
+  return StoreMessages(std::move(turns), params, error);
+}
+
+}  // namespace baton

@@ -1,0 +1,292 @@
+#include "src/api/router_process.h"
+
+#include <unistd.h>
+
+#include <charconv>
+#include <chrono>
+#include <future>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "grpcpp/ext/proto_server_reflection_plugin.h"
+#include "grpcpp/grpcpp.h"
+#include "grpcpp/health_check_service_interface.h"
+
+#include "src/api/api_workers.h"
+#include "src/api/grpc_services.h"
+#include "src/api/http_api.h"
+#include "src/api/openai_json.h"
+#include "src/base/hex.h"
+#include "src/base/log.h"
+#include "src/base/random.h"
+#include "src/http/http_server.h"
+#include "src/obs/admin_server.h"
+#include "src/router/grpc_registry_service.h"
+#include "src/router/grpc_worker_session.h"
+#include "src/router/router.h"
+
+namespace baton {
+namespace {
+
+// A worker's hello carries its tokenizer, up to 16 MiB.
+constexpr int kMaxGrpcMessageBytes = 32 << 20;
+constexpr int kNumHttpThreads = 2;
+constexpr int kNumApiThreads = 2;
+constexpr int64_t kDrainPollUs = 50'000;
+// What gRPC may take to end calls that were already told to end.
+constexpr int64_t kLastCallsUs = 2'000'000;
+// A loop that has not turned for so long does not make progress.
+constexpr int64_t kLiveLimitUs = 5'000'000;
+constexpr auto kAdminWait = std::chrono::milliseconds(500);
+
+// An address split at its last colon.
+struct ListenAddress {
+  std::string host;
+  uint16_t port = 0;
+};
+
+StatusOr<ListenAddress> ParseListenAddress(std::string_view flag, const std::string& text) {
+  const size_t colon = text.rfind(':');
+  ListenAddress address;
+  if (colon != std::string::npos && colon > 0) {
+    address.host = text.substr(0, colon);
+    const char* begin = text.data() + colon + 1;
+    const char* end = text.data() + text.size();
+    const auto parsed = std::from_chars(begin, end, address.port);
+    if (begin != end && parsed.ec == std::errc() && parsed.ptr == end) {
+      const bool bracketed =
+          address.host.size() > 2 && address.host.front() == '[' && address.host.back() == ']';
+      if (bracketed) address.host = address.host.substr(1, address.host.size() - 2);
+      return address;
+    }
+  }
+  return InvalidArgument("{} is '{}', but must be HOST:PORT with a port from 0 to 65535", flag,
+                         text);
+}
+
+std::chrono::system_clock::time_point SystemTimeIn(int64_t us) {
+  return std::chrono::system_clock::now() + std::chrono::microseconds(us);
+}
+
+class RouterProcessImpl final : public RouterProcess {
+ public:
+  explicit RouterProcessImpl(const RouterConfig& config)
+      : config_(config),
+        incarnation_(RandomIncarnation()),
+        inbox_(std::make_shared<RouterInbox>()),
+        connector_(inbox_, incarnation_),
+        registry_service_(inbox_, incarnation_) {
+    metrics_.SetConstantLabel("role", "router");
+    metrics_.SetConstantLabel("worker", "router-0");
+    metrics_.SetConstantLabel("model", "");
+  }
+  ~RouterProcessImpl() override { Stop(); }
+
+  Status Start();
+
+  std::string grpc_address() const override { return grpc_address_; }
+  std::string http_address() const override { return http_->address(); }
+  std::string admin_address() const override { return admin_->address(); }
+  std::string incarnation() const override { return HexFromU64(incarnation_.value()); }
+  bool ready() const override { return router_->ready(); }
+  void Drain(const std::function<bool()>& keep_waiting) override;
+  void Stop() override;
+
+ private:
+  Status StartGrpc();
+  Status StartHttp();
+  Status StartAdmin();
+  void SetHealth(bool ready);
+  void AddRouterRow(Topology* topology) const;
+  std::string RequestsForAdmin();
+  // Polls until `done` or `until_us`; false: `keep_waiting` ended it.
+  static bool WaitFor(const std::function<bool()>& done, int64_t until_us,
+                      const std::function<bool()>& keep_waiting);
+
+  const RouterConfig config_;
+  const Incarnation incarnation_;
+  const std::shared_ptr<RouterInbox> inbox_;
+  MetricsRegistry metrics_;
+  GrpcWorkerConnector connector_;
+  GrpcRegistryService registry_service_;
+
+  // In the order in which they start; each uses the ones before it.
+  std::unique_ptr<Router> router_;
+  std::unique_ptr<ApiWorkers> workers_;
+  std::unique_ptr<HttpApi> http_api_;
+  std::vector<std::unique_ptr<grpc::Service>> services_;
+  std::unique_ptr<grpc::Server> grpc_;
+  std::unique_ptr<HttpServer> http_;
+  std::unique_ptr<AdminServer> admin_;
+  Thread grpc_shutdown_;
+  std::string grpc_address_;
+  bool stopped_ = false;
+};
+
+Status RouterProcessImpl::Start() {
+  router_ = std::make_unique<Router>(config_.core, inbox_, &connector_, &metrics_);
+  workers_ = std::make_unique<ApiWorkers>(kNumApiThreads);
+  http_api_ = std::make_unique<HttpApi>(router_.get(), workers_.get(),
+                                        [this](Topology* topology) { AddRouterRow(topology); });
+  BATON_RETURN_IF_ERROR(StartGrpc());
+  BATON_RETURN_IF_ERROR(StartHttp());
+  BATON_RETURN_IF_ERROR(StartAdmin());
+  // Last: from here on the router's thread may touch the server.
+  router_->SetReadyListener([this](bool ready) { SetHealth(ready); });
+  return OkStatus();
+}
+
+Status RouterProcessImpl::StartGrpc() {
+  BATON_ASSIGN_OR_RETURN(const ListenAddress address,
+                         ParseListenAddress("--grpc", config_.grpc_address));
+  services_ = MakeApiServices(router_.get(), workers_.get());
+  grpc::EnableDefaultHealthCheckService(true);
+  grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+  grpc::ServerBuilder builder;
+  int port = 0;
+  builder.AddListeningPort(config_.grpc_address, grpc::InsecureServerCredentials(), &port);
+  // Without this a second router on the same port would silently share its connections.
+  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  builder.SetMaxReceiveMessageSize(kMaxGrpcMessageBytes);
+  for (const auto& service : services_) builder.RegisterService(service.get());
+  builder.RegisterService(&registry_service_);
+  grpc_ = builder.BuildAndStart();
+  if (grpc_ == nullptr || port == 0) {
+    return FailedPrecondition("--grpc {}: the address cannot be bound (is the port in use?)",
+                              config_.grpc_address);
+  }
+  grpc_address_ =
+      config_.grpc_address.substr(0, config_.grpc_address.rfind(':')) + ":" + std::to_string(port);
+  SetHealth(false);
+  return OkStatus();
+}
+
+Status RouterProcessImpl::StartHttp() {
+  BATON_ASSIGN_OR_RETURN(const ListenAddress address,
+                         ParseListenAddress("--http", config_.http_address));
+  HttpServerOptions options;
+  options.host = address.host;
+  options.port = address.port;
+  options.num_threads = kNumHttpThreads;
+  options.thread_name = "http";
+  options.error_formatter = &HttpApi::ServerError;
+  StatusOr<std::unique_ptr<HttpServer>> server = HttpServer::Start(options, http_api_->AsHandler());
+  if (!server.ok()) return WithPrefix(server.status(), "--http");
+  http_ = *std::move(server);
+  return OkStatus();
+}
+
+Status RouterProcessImpl::StartAdmin() {
+  BATON_ASSIGN_OR_RETURN(const ListenAddress address,
+                         ParseListenAddress("--admin", config_.admin_address));
+  AdminProviders providers;
+  providers.live = [this] {
+    const int64_t age_us = SystemClock().NowUs() - router_->last_turn_us();
+    if (age_us <= kLiveLimitUs) return OkStatus();
+    return Unavailable("the router's loop has not turned for {} ms", age_us / 1000);
+  };
+  providers.ready = [this] {
+    return router_->ready() ? OkStatus() : Unavailable("no worker could take a request");
+  };
+  providers.requests_json = [this] { return RequestsForAdmin(); };
+  StatusOr<std::unique_ptr<AdminServer>> server =
+      AdminServer::Start(address.host, address.port, &metrics_, std::move(providers));
+  if (!server.ok()) return WithPrefix(server.status(), "--admin");
+  admin_ = *std::move(server);
+  return OkStatus();
+}
+
+void RouterProcessImpl::SetHealth(bool ready) {
+  grpc::HealthCheckServiceInterface* health = grpc_->GetHealthCheckService();
+  if (health == nullptr) return;
+  health->SetServingStatus(ready);
+  for (const char* service : {"baton.v1.ChatService", "baton.v1.CompletionService"}) {
+    health->SetServingStatus(service, ready);
+  }
+}
+
+void RouterProcessImpl::AddRouterRow(Topology* topology) const {
+  ProcessView row;
+  row.role = "router";
+  row.worker_id = "router-0";
+  row.incarnation = incarnation();
+  row.pid = static_cast<uint32_t>(getpid());
+  row.grpc = grpc_address();
+  row.http = http_address();
+  row.admin = admin_address();
+  row.ready = ready();
+  topology->processes.insert(topology->processes.begin(), std::move(row));
+}
+
+// The admin server's thread waits for the router's, which answers within a turn of its loop.
+std::string RouterProcessImpl::RequestsForAdmin() {
+  auto answer = std::make_shared<std::promise<std::string>>();
+  std::future<std::string> future = answer->get_future();
+  router_->GetRequests([answer](const std::vector<RequestView>& requests) {
+    answer->set_value(RequestsJson(requests));
+  });
+  if (future.wait_for(kAdminWait) == std::future_status::ready) return future.get();
+  return "[]";
+}
+
+bool RouterProcessImpl::WaitFor(const std::function<bool()>& done, int64_t until_us,
+                                const std::function<bool()>& keep_waiting) {
+  while (!done() && SystemClock().NowUs() < until_us) {
+    if (!keep_waiting()) return false;
+    std::this_thread::sleep_for(std::chrono::microseconds(kDrainPollUs));
+  }
+  return true;
+}
+
+void RouterProcessImpl::Drain(const std::function<bool()>& keep_waiting) {
+  const int64_t start_us = SystemClock().NowUs();
+  const int64_t end_us = start_us + config_.drain_timeout_us;
+  BATON_LOG_INFO("draining: {} requests run", router_->num_live());
+  router_->SetNotReady();
+  const int64_t grace_end_us = std::min(end_us, start_us + config_.drain_grace_us);
+  if (!WaitFor([] { return false; }, grace_end_us, keep_waiting)) return;
+  http_->BeginDrain();
+  // Sends GOAWAY at once and then waits for the calls, so it gets a thread of its own.
+  const auto grpc_deadline =
+      SystemTimeIn(std::max<int64_t>(0, end_us - SystemClock().NowUs()) + kLastCallsUs);
+  grpc_shutdown_ =
+      Thread("grpc-shutdown", [this, grpc_deadline] { grpc_->Shutdown(grpc_deadline); });
+  router_->RefuseNewRequests();
+  const auto idle = [this] {
+    return router_->num_live() == 0 && http_->num_active_requests() == 0;
+  };
+  WaitFor(idle, end_us, keep_waiting);
+}
+
+void RouterProcessImpl::Stop() {
+  if (stopped_) return;
+  stopped_ = true;
+  if (router_ != nullptr) router_->SetReadyListener(nullptr);
+  // First what takes requests in, then what works on them: a request that is in the middle still
+  // gets its end through the router.
+  if (workers_ != nullptr) workers_->Stop();
+  if (router_ != nullptr) {
+    // Ends every request and every lease, so that gRPC's calls can finish.
+    router_->Stop();
+  }
+  if (grpc_ != nullptr) {
+    grpc_->Shutdown(SystemTimeIn(kLastCallsUs));
+    grpc_shutdown_.Join();
+    grpc_->Wait();
+  }
+  if (http_ != nullptr) http_->Stop();
+  if (admin_ != nullptr) admin_->Stop();
+}
+
+}  // namespace
+
+StatusOr<std::unique_ptr<RouterProcess>> RouterProcess::Start(const RouterConfig& config) {
+  auto process = std::make_unique<RouterProcessImpl>(config);
+  BATON_RETURN_IF_ERROR(process->Start());
+  BATON_LOG_INFO("the router serves HTTP on {}, gRPC on {}, admin on {}", process->http_address(),
+                 process->grpc_address(), process->admin_address());
+  return std::unique_ptr<RouterProcess>(std::move(process));
+}
+
+}  // namespace baton

@@ -1,0 +1,55 @@
+// RouterProcess: everything `baton router` runs, joined: the router, both public APIs, the workers'
+// registry and the admin port. Start, Drain and Stop are called by one thread (main).
+#ifndef BATON_API_ROUTER_PROCESS_H_
+#define BATON_API_ROUTER_PROCESS_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "src/base/status.h"
+#include "src/router/router_core.h"
+
+namespace baton {
+
+// Where to listen and how to route; addresses are host:port, port 0 = any free one.
+struct RouterConfig {
+  std::string grpc_address = "127.0.0.1:7070";
+  std::string http_address = "127.0.0.1:8080";
+  std::string admin_address = "127.0.0.1:9090";
+  RouterCoreConfig core;
+  // After the first SIGTERM new connections are still accepted for this long, until load balancers
+  // have seen that readiness is gone.
+  int64_t drain_grace_us = 5'000'000;
+  int64_t drain_timeout_us = 60'000'000;
+};
+
+// A running router; see the file comment.
+class RouterProcess {
+ public:
+  // FailedPrecondition naming the address when one cannot be bound; nothing runs then.
+  static StatusOr<std::unique_ptr<RouterProcess>> Start(const RouterConfig& config);
+  // Stops.
+  virtual ~RouterProcess() = default;
+
+  // As bound: host:port.
+  virtual std::string grpc_address() const = 0;
+  virtual std::string http_address() const = 0;
+  virtual std::string admin_address() const = 0;
+  // This life of the router, 16 hexadecimal digits.
+  virtual std::string incarnation() const = 0;
+
+  virtual bool ready() const = 0;
+
+  // Leaves gracefully: not ready at once; after the grace no new connections and requests; returns
+  // when the running answers have ended or the timeout has ended them. `keep_waiting` is asked
+  // every 50 ms; false (a second signal) cuts the rest short. Stop follows.
+  virtual void Drain(const std::function<bool()>& keep_waiting) = 0;
+  // Ends everything; requests that still run fail with `draining`. Idempotent.
+  virtual void Stop() = 0;
+};
+
+}  // namespace baton
+
+#endif  // BATON_API_ROUTER_PROCESS_H_

@@ -1,0 +1,257 @@
+#include "src/api/schema.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "fmt/format.h"
+
+namespace baton {
+namespace {
+
+constexpr unsigned kChat = static_cast<unsigned>(Endpoint::kChat);
+constexpr unsigned kCompletion = static_cast<unsigned>(Endpoint::kCompletion);
+constexpr unsigned kBoth = kChat | kCompletion;
+
+constexpr double kMaxInt32 = 2147483647.0;
+constexpr double kMaxInt64 = 9223372036854775807.0;
+
+// The table. A default is applied where the request is built (build_request.cc); here only what a
+// client may send.
+constexpr ParamRow kTable[] = {
+    {"model", kBoth, &ApiParams::model, 0, 256},
+    {"messages", kChat, SpecialParam::kMessages},
+    {"prompt", kCompletion, SpecialParam::kPrompt},
+    {"prompt_token_ids", kCompletion, SpecialParam::kPromptTokenIds},
+    {"max_tokens", kBoth, &ApiParams::max_tokens, 1, kMaxInt32},
+    {"max_completion_tokens", kChat, &ApiParams::max_completion_tokens, 1, kMaxInt32},
+    {"temperature", kBoth, &ApiParams::temperature, 0, 2},
+    {"top_p", kBoth, &ApiParams::top_p, 0, 1},
+    {"top_k", kBoth, &ApiParams::top_k, -1, kMaxInt32},
+    {"min_p", kBoth, &ApiParams::min_p, 0, 1},
+    {"seed", kBoth, &ApiParams::seed, -kMaxInt64, kMaxInt64},
+    {"n", kBoth, &ApiParams::n, 1, static_cast<double>(kApiMaxChoices)},
+    {"best_of", kCompletion, &ApiParams::best_of, 1, static_cast<double>(kApiMaxChoices)},
+    {"echo", kCompletion, &ApiParams::echo},
+    {"stop", kBoth, &ApiParams::stop, 1, kApiMaxStopBytes, false, kApiMaxStopTexts},
+    {"stop_token_ids", kBoth, &ApiParams::stop_token_ids, 0, kMaxInt32, false, kApiMaxStopTokens},
+    {"presence_penalty", kBoth, &ApiParams::presence_penalty, -2, 2},
+    {"frequency_penalty", kBoth, &ApiParams::frequency_penalty, -2, 2},
+    {"repetition_penalty", kBoth, &ApiParams::repetition_penalty, 0, 10, true},
+    {"logit_bias", kBoth, &ApiParams::logit_bias, -100, 100, false, kApiMaxLogitBias},
+    {"logprobs", kChat, &ApiParams::logprobs},
+    {"logprobs", kCompletion, &ApiParams::logprobs_count, 0,
+     static_cast<double>(kApiMaxTopLogprobs)},
+    {"top_logprobs", kChat, &ApiParams::top_logprobs, 0, static_cast<double>(kApiMaxTopLogprobs)},
+    {"stream", kBoth, &ApiParams::stream},
+    {"stream_options", kBoth, SpecialParam::kStreamOptions},
+    {"response_format", kChat, SpecialParam::kResponseFormat},
+    {"tools", kChat, SpecialParam::kTools},
+    {"tool_choice", kChat, SpecialParam::kToolChoice},
+    {"user", kBoth, &ApiParams::user, 0, 256},
+    {"ignore_eos", kBoth, &ApiParams::ignore_eos},
+    {"min_tokens", kBoth, &ApiParams::min_tokens, 0, kMaxInt32},
+    {"timeout_ms", kBoth, &ApiParams::timeout_ms, 1, 86'400'000},
+    {"request_id", kBoth, &ApiParams::request_id, 0, 128},
+};
+
+std::string NumberText(double value) {
+  return value == std::floor(value) ? fmt::format("{:.0f}", value) : fmt::format("{}", value);
+}
+
+bool InRange(const ParamRow& row, double value) {
+  const bool above = row.min_exclusive ? value > row.min : value >= row.min;
+  return above && value <= row.max;  // false for NaN
+}
+
+bool OutOfRange(const ParamRow& row, RequestError* error) {
+  *error = FieldError(ErrorCode::kInvalidValue, row.name, ExpectedOf(row));
+  return false;
+}
+
+std::string RangeText(const ParamRow& row) {
+  if (row.min_exclusive) {
+    return fmt::format("above {} and at most {}", NumberText(row.min), NumberText(row.max));
+  }
+  return fmt::format("from {} to {}", NumberText(row.min), NumberText(row.max));
+}
+
+// What each kind of target expects.
+struct ExpectedVisitor {
+  const ParamRow& row;
+
+  std::string operator()(std::optional<int64_t> ApiParams::* /*target*/) const {
+    if (row.max == kMaxInt64) return "an integer of 64 bits";
+    return "an integer " + RangeText(row);
+  }
+  std::string operator()(std::optional<double> ApiParams::* /*target*/) const {
+    return "a number " + RangeText(row);
+  }
+  std::string operator()(std::optional<bool> ApiParams::* /*target*/) const {
+    return "true or false";
+  }
+  std::string operator()(std::string ApiParams::* /*target*/) const {
+    return fmt::format("a string of at most {} printable bytes", NumberText(row.max));
+  }
+  std::string operator()(std::vector<std::string> ApiParams::* /*target*/) const {
+    return fmt::format("a string or an array of at most {} strings of {} to {} bytes",
+                       row.max_items, NumberText(row.min), NumberText(row.max));
+  }
+  std::string operator()(std::vector<int64_t> ApiParams::* /*target*/) const {
+    return fmt::format("an array of at most {} token ids", row.max_items);
+  }
+  std::string operator()(LogitBias ApiParams::* /*target*/) const {
+    return fmt::format("an object of at most {} token ids with numbers {}", row.max_items,
+                       RangeText(row));
+  }
+  std::string operator()(SpecialParam special) const {
+    switch (special) {
+      case SpecialParam::kMessages:
+        return std::string(kExpectedMessages);
+      case SpecialParam::kPrompt:
+        return std::string(kExpectedPrompt);
+      case SpecialParam::kPromptTokenIds:
+        return "an array of token ids";
+      case SpecialParam::kStreamOptions:
+        return "an object with include_usage true or false";
+      case SpecialParam::kResponseFormat:
+        return "{\"type\":\"text\"} or absent";
+      case SpecialParam::kTools:
+        return "an empty array or absent";
+      case SpecialParam::kToolChoice:
+        return "\"none\" or absent";
+    }
+    return {};
+  }
+};
+
+bool IsPrintable(std::string_view text) {
+  return std::all_of(text.begin(), text.end(),
+                     [](char c) { return static_cast<unsigned char>(c) >= 0x20 && c != 0x7f; });
+}
+
+}  // namespace
+
+std::span<const ParamRow> ParamTable() { return kTable; }
+
+const ParamRow* FindParam(Endpoint endpoint, std::string_view name) {
+  for (const ParamRow& row : kTable) {
+    if (row.name == name && row.AppliesTo(endpoint)) return &row;
+  }
+  return nullptr;
+}
+
+std::string ExpectedOf(const ParamRow& row) { return std::visit(ExpectedVisitor{row}, row.target); }
+
+bool StoreInteger(const ParamRow& row, int64_t value, ApiParams* params, RequestError* error) {
+  if (!InRange(row, static_cast<double>(value))) return OutOfRange(row, error);
+  params->*std::get<std::optional<int64_t> ApiParams::*>(row.target) = value;
+  return true;
+}
+
+bool StoreNumber(const ParamRow& row, double value, ApiParams* params, RequestError* error) {
+  if (!InRange(row, value)) return OutOfRange(row, error);
+  params->*std::get<std::optional<double> ApiParams::*>(row.target) = value;
+  return true;
+}
+
+bool StoreBool(const ParamRow& row, bool value, ApiParams* params, RequestError* /*error*/) {
+  params->*std::get<std::optional<bool> ApiParams::*>(row.target) = value;
+  return true;
+}
+
+bool StoreString(const ParamRow& row, std::string value, ApiParams* params, RequestError* error) {
+  if (!InRange(row, static_cast<double>(value.size())) || !IsPrintable(value)) {
+    return OutOfRange(row, error);
+  }
+  params->*std::get<std::string ApiParams::*>(row.target) = std::move(value);
+  return true;
+}
+
+bool StoreStrings(const ParamRow& row, std::vector<std::string> values, ApiParams* params,
+                  RequestError* error) {
+  if (values.size() > row.max_items) return OutOfRange(row, error);
+  for (const std::string& value : values) {
+    if (!InRange(row, static_cast<double>(value.size()))) return OutOfRange(row, error);
+  }
+  params->*std::get<std::vector<std::string> ApiParams::*>(row.target) = std::move(values);
+  return true;
+}
+
+bool StoreIntegers(const ParamRow& row, std::vector<int64_t> values, ApiParams* params,
+                   RequestError* error) {
+  if (values.size() > row.max_items) return OutOfRange(row, error);
+  for (const int64_t value : values) {
+    if (!InRange(row, static_cast<double>(value))) return OutOfRange(row, error);
+  }
+  params->*std::get<std::vector<int64_t> ApiParams::*>(row.target) = std::move(values);
+  return true;
+}
+
+bool StoreBias(const ParamRow& row, LogitBias values, ApiParams* params, RequestError* error) {
+  if (values.size() > row.max_items) return OutOfRange(row, error);
+  std::sort(values.begin(), values.end());
+  for (size_t i = 0; i < values.size(); ++i) {
+    // "1" and "01" are two keys and one token.
+    const bool twice = i > 0 && values[i].first == values[i - 1].first;
+    const bool is_token = values[i].first >= 0 && values[i].first <= INT32_MAX;
+    if (twice || !is_token || !InRange(row, values[i].second)) return OutOfRange(row, error);
+  }
+  params->*std::get<LogitBias ApiParams::*>(row.target) = std::move(values);
+  return true;
+}
+
+bool StoreMessages(std::vector<ChatMessage> messages, ApiParams* params, RequestError* error) {
+  if (messages.empty() || messages.size() > kApiMaxMessages) {
+    *error = FieldError(ErrorCode::kInvalidValue, "messages", kExpectedMessages);
+    return false;
+  }
+  for (size_t i = 0; i < messages.size(); ++i) {
+    std::string& role = messages[i].role;
+    // OpenAI's newer name for the same place in the conversation.
+    if (role == "developer") role = "system";
+    if (role == "system" || role == "user" || role == "assistant" || role == "tool") continue;
+    *error =
+        FieldError(ErrorCode::kInvalidValue, fmt::format("messages[{}].role", i), kExpectedRole);
+    return false;
+  }
+  params->messages = std::move(messages);
+  return true;
+}
+
+bool StorePromptTokens(std::string_view name, std::vector<int64_t> tokens, ApiParams* params,
+                       RequestError* error) {
+  for (const int64_t token : tokens) {
+    if (token >= 0 && token <= INT32_MAX) continue;
+    *error = FieldError(ErrorCode::kInvalidValue, name, "an array of token ids");
+    return false;
+  }
+  if (tokens.size() > kApiMaxPromptTokens) {
+    *error = FieldError(ErrorCode::kInvalidValue, name, "at most 1048576 token ids");
+    return false;
+  }
+  params->prompt_token_ids = std::move(tokens);
+  params->has_prompt_token_ids = true;
+  return true;
+}
+
+bool CheckResponseFormat(std::string_view type, RequestError* error) {
+  if (type == "text") return true;
+  *error = FieldError(ErrorCode::kUnsupported, "response_format",
+                      ExpectedOf(*FindParam(Endpoint::kChat, "response_format")));
+  return false;
+}
+
+bool CheckToolChoice(std::string_view choice, RequestError* error) {
+  if (choice == "none") return true;
+  *error = FieldError(ErrorCode::kUnsupported, "tool_choice",
+                      ExpectedOf(*FindParam(Endpoint::kChat, "tool_choice")));
+  return false;
+}
+
+RequestError ToolsError() {
+  return FieldError(ErrorCode::kUnsupported, "tools",
+                    ExpectedOf(*FindParam(Endpoint::kChat, "tools")));
+}
+
+}  // namespace baton

@@ -1,0 +1,106 @@
+// The schema table: every parameter of a generation request once, with its type, range and place.
+// Both readers (read_json.h, read_proto.h) work from it alone, so a value means the same and fails
+// with the same sentence over both APIs. Pure; any thread.
+#ifndef BATON_API_SCHEMA_H_
+#define BATON_API_SCHEMA_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "src/api/params.h"
+#include "src/router/request_error.h"
+
+namespace baton {
+
+inline constexpr size_t kApiMaxMessages = 4096;
+inline constexpr size_t kApiMaxStopTexts = 16;
+inline constexpr size_t kApiMaxStopBytes = 512;
+inline constexpr size_t kApiMaxStopTokens = 64;
+inline constexpr size_t kApiMaxLogitBias = 1024;
+inline constexpr size_t kApiMaxPromptTokens = size_t{1} << 20;
+inline constexpr int64_t kApiMaxChoices = 128;
+inline constexpr int64_t kApiMaxTopLogprobs = 20;
+
+// Parameters whose shape no member pointer describes; each has its own reader.
+enum class SpecialParam : uint8_t {
+  kMessages,
+  kPrompt,  // a text, or token ids in JSON
+  kPromptTokenIds,
+  kStreamOptions,   // JSON only
+  kResponseFormat,  // only {type: "text"}
+  kTools,           // only empty
+  kToolChoice,      // only "none"
+};
+
+using LogitBias = std::vector<std::pair<int64_t, double>>;
+
+// Where a value goes, and thereby its type.
+using ParamTarget =
+    std::variant<std::optional<int64_t> ApiParams::*, std::optional<double> ApiParams::*,
+                 std::optional<bool> ApiParams::*, std::string ApiParams::*,
+                 std::vector<std::string> ApiParams::*, std::vector<int64_t> ApiParams::*,
+                 LogitBias ApiParams::*, SpecialParam>;
+
+// One line of the table.
+struct ParamRow {
+  std::string_view name;
+  unsigned endpoints;  // mask of Endpoint
+  ParamTarget target;
+  // Range: of the value (numbers), of each entry (ids, biases), of the bytes (strings).
+  double min = 0;
+  double max = 0;
+  bool min_exclusive = false;
+  size_t max_items = 0;  // lists and maps
+
+  bool AppliesTo(Endpoint endpoint) const {
+    return (endpoints & static_cast<unsigned>(endpoint)) != 0;
+  }
+};
+
+// All parameters, in the order in which they are checked.
+std::span<const ParamRow> ParamTable();
+// The row of that name for that endpoint; null = unknown there.
+const ParamRow* FindParam(Endpoint endpoint, std::string_view name);
+
+// What the value must be, for error messages: "an integer from 1 to 128".
+std::string ExpectedOf(const ParamRow& row);
+
+// Stores a value of the right type; false: out of range, `error` says so.
+bool StoreInteger(const ParamRow& row, int64_t value, ApiParams* params, RequestError* error);
+bool StoreNumber(const ParamRow& row, double value, ApiParams* params, RequestError* error);
+bool StoreBool(const ParamRow& row, bool value, ApiParams* params, RequestError* error);
+bool StoreString(const ParamRow& row, std::string value, ApiParams* params, RequestError* error);
+bool StoreStrings(const ParamRow& row, std::vector<std::string> values, ApiParams* params,
+                  RequestError* error);
+bool StoreIntegers(const ParamRow& row, std::vector<int64_t> values, ApiParams* params,
+                   RequestError* error);
+bool StoreBias(const ParamRow& row, LogitBias values, ApiParams* params, RequestError* error);
+// Special ones.
+bool StoreMessages(std::vector<ChatMessage> messages, ApiParams* params, RequestError* error);
+bool StorePromptTokens(std::string_view name, std::vector<int64_t> tokens, ApiParams* params,
+                       RequestError* error);
+// `type` of response_format.
+bool CheckResponseFormat(std::string_view type, RequestError* error);
+bool CheckToolChoice(std::string_view choice, RequestError* error);
+RequestError ToolsError();
+
+// What an array of messages must be, for error messages.
+inline constexpr std::string_view kExpectedMessages =
+    "an array of 1 to 4096 objects with role and content";
+inline constexpr std::string_view kExpectedContent =
+    "a string or an array of parts {\"type\":\"text\",\"text\":string}";
+inline constexpr std::string_view kExpectedRole =
+    "one of \"system\", \"developer\", \"user\", \"assistant\", \"tool\"";
+inline constexpr std::string_view kExpectedPrompt = "a string or an array of token ids";
+
+}  // namespace baton
+
+#endif  // BATON_API_SCHEMA_H_

@@ -1,0 +1,52 @@
+// GenerateRequest: a client's request after validation, the one form in which both APIs hand it to
+// the router. Plain values; any thread.
+#ifndef BATON_ROUTER_GENERATE_REQUEST_H_
+#define BATON_ROUTER_GENERATE_REQUEST_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "src/base/ids.h"
+#include "src/text/stop_matcher.h"
+
+namespace baton {
+
+struct ModelInfo;
+
+// How each token is chosen; ranges are those of SamplingParams in common.proto.
+struct SamplingSettings {
+  float temperature = 1.0f;
+  float top_p = 1.0f;
+  uint32_t top_k = 0;  // 0 = off
+  float min_p = 0.0f;
+  float repetition_penalty = 1.0f;
+  float presence_penalty = 0.0f;
+  float frequency_penalty = 0.0f;
+  uint64_t seed = 0;  // drawn before Submit when the client gave none
+  std::vector<std::pair<TokenId, float>> logit_bias;  // each token once, at most 1024
+  bool logprobs = false;
+  uint32_t top_logprobs = 0;  // 0..20
+  uint32_t max_tokens = 1;    // per choice, >= 1; prompt + max_tokens <= max_context
+  uint32_t min_tokens = 0;
+  bool ignore_eos = false;
+  std::vector<TokenId> stop_token_ids;  // at most 64
+};
+
+// One validated request; see the file comment.
+struct GenerateRequest {
+  std::string request_id;  // the client's name for it, or one made for it; logs and headers only
+  std::shared_ptr<const ModelInfo> model;
+  std::vector<TokenId> prompt;  // 1..max_context - 1
+  SamplingSettings sampling;
+  uint32_t num_choices = 1;          // 1..128
+  StopMatcher stop;                  // the stop strings, nothing pushed yet
+  int64_t received_us = 0;           // steady clock, when the first byte of the request was handled
+  int64_t timeout_us = 600'000'000;  // from received_us
+};
+
+}  // namespace baton
+
+#endif  // BATON_ROUTER_GENERATE_REQUEST_H_

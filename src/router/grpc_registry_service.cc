@@ -1,0 +1,201 @@
+#include "src/router/grpc_registry_service.h"
+
+#include <deque>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "grpcpp/grpcpp.h"
+
+#include "src/base/log.h"
+#include "src/router/router_core.h"
+#include "src/router/worker_codec.h"
+#include "src/router/worker_link.h"
+
+namespace baton {
+namespace {
+
+// Directives that wait for the network; a worker that takes none for so long is cut off.
+constexpr size_t kMaxQueuedDirectives = 64;
+
+ModelClaim ClaimOf(const v1::WorkerHello& hello) {
+  ModelClaim claim;
+  claim.id = hello.model();
+  claim.loaded_unix_s = static_cast<int64_t>(hello.loaded_unix_s());
+  claim.max_context = hello.max_context();
+  claim.vocab_size = hello.vocab_size();
+  claim.tokenizer_id = hello.fingerprint().tokenizer_id();
+  claim.tokenizer = hello.tokenizer();
+  return claim;
+}
+
+// One worker's lease stream. Lives until gRPC has finished with it.
+class LeaseReactor final : public grpc::ServerBidiReactor<v1::WorkerReport, v1::RouterDirective>,
+                           public std::enable_shared_from_this<LeaseReactor> {
+ public:
+  LeaseReactor(std::shared_ptr<RouterInbox> inbox, std::shared_ptr<ModelCatalog> catalog,
+               LeaseId lease, Incarnation router_incarnation)
+      : inbox_(std::move(inbox)),
+        catalog_(std::move(catalog)),
+        lease_(lease),
+        router_incarnation_(router_incarnation) {}
+
+  void Start() {
+    self_ = shared_from_this();
+    StartRead(&incoming_);
+  }
+
+  Incarnation router_incarnation() const { return router_incarnation_; }
+
+  void Send(v1::RouterDirective directive) {
+    std::lock_guard lock(mutex_);
+    if (finished_) return;
+    if (outgoing_.size() >= kMaxQueuedDirectives) {
+      return FinishLocked({grpc::StatusCode::RESOURCE_EXHAUSTED, "the worker does not read"});
+    }
+    outgoing_.push_back(std::move(directive));
+    if (outgoing_.size() == 1) StartWrite(&outgoing_.front());
+  }
+
+  // Ends the stream once everything queued is written.
+  void FinishWhenWritten(grpc::Status status) {
+    std::lock_guard lock(mutex_);
+    if (finished_ || finish_when_written_) return;  // the first reason stands
+    if (outgoing_.empty()) return FinishLocked(std::move(status));
+    finish_with_ = std::move(status);
+    finish_when_written_ = true;
+  }
+
+  void OnReadDone(bool ok) override {
+    if (!ok) return FinishWhenWritten(grpc::Status::OK);
+    const Status handled = Handle();
+    if (!handled.ok()) {
+      const std::string reason(handled.message());
+      BATON_LOG_ERROR("a worker's registration is refused: {}", reason);
+      v1::RouterDirective directive;
+      FillAck(&directive, reason);
+      Send(std::move(directive));
+      return FinishWhenWritten({grpc::StatusCode::INVALID_ARGUMENT, reason});
+    }
+    std::lock_guard lock(mutex_);
+    if (!finished_) StartRead(&incoming_);
+  }
+
+  void OnWriteDone(bool ok) override {
+    std::lock_guard lock(mutex_);
+    outgoing_.pop_front();
+    if (finished_) return;
+    if (!ok) return FinishLocked({grpc::StatusCode::UNAVAILABLE, "the worker is gone"});
+    if (!outgoing_.empty()) return StartWrite(&outgoing_.front());
+    if (finish_when_written_) FinishLocked(finish_with_);
+  }
+
+  void OnCancel() override { FinishWhenWritten(grpc::Status::CANCELLED); }
+
+  void OnDone() override {
+    inbox_->Post(
+        [lease = lease_](RouterCore& core, int64_t /*now_us*/) { core.OnLeaseClosed(lease); });
+    self_.reset();  // may destroy this
+  }
+
+  void FillAck(v1::RouterDirective* directive, std::string_view refusal) const {
+    v1::RegisterAck* ack = directive->mutable_ack();
+    ack->set_router_incarnation(router_incarnation_.value());
+    ack->set_heartbeat_ms(kHeartbeatMs);
+    ack->set_refusal(std::string(refusal));
+  }
+
+ private:
+  Status Handle();
+  Status HandleHello();
+
+  void FinishLocked(grpc::Status status) {
+    finished_ = true;
+    Finish(std::move(status));
+  }
+
+  const std::shared_ptr<RouterInbox> inbox_;
+  const std::shared_ptr<ModelCatalog> catalog_;
+  const LeaseId lease_;
+  const Incarnation router_incarnation_;
+  std::shared_ptr<LeaseReactor> self_;  // from Start to OnDone
+  v1::WorkerReport incoming_;           // owned by the read under way
+  bool said_hello_ = false;             // only touched between two reads
+
+  std::mutex mutex_;                          // guards what follows
+  std::deque<v1::RouterDirective> outgoing_;  // the front one is being written
+  bool finish_when_written_ = false;
+  grpc::Status finish_with_;
+  bool finished_ = false;
+};
+
+// The core's handle of a lease stream.
+class GrpcLeaseStream final : public LeaseStream {
+ public:
+  explicit GrpcLeaseStream(std::shared_ptr<LeaseReactor> reactor) : reactor_(std::move(reactor)) {}
+  ~GrpcLeaseStream() override { reactor_->FinishWhenWritten(grpc::Status::OK); }
+
+  void Accept(uint32_t /*heartbeat_ms*/) override {
+    v1::RouterDirective directive;
+    reactor_->FillAck(&directive, "");
+    reactor_->Send(std::move(directive));
+  }
+  void Refuse(std::string_view reason) override {
+    v1::RouterDirective directive;
+    reactor_->FillAck(&directive, reason);
+    reactor_->Send(std::move(directive));
+    reactor_->FinishWhenWritten({grpc::StatusCode::FAILED_PRECONDITION, std::string(reason)});
+  }
+  void SendPeers(const std::vector<const WorkerDescription*>& peers) override {
+    v1::RouterDirective directive;
+    EncodePeers(peers, directive.mutable_peers());
+    reactor_->Send(std::move(directive));
+  }
+
+ private:
+  const std::shared_ptr<LeaseReactor> reactor_;
+};
+
+Status LeaseReactor::Handle() {
+  switch (incoming_.kind_case()) {
+    case v1::WorkerReport::kHello:
+      if (said_hello_) return InvalidArgument("a second hello on one lease stream");
+      said_hello_ = true;
+      return HandleHello();
+    case v1::WorkerReport::kLoad:
+      if (!said_hello_) return InvalidArgument("a load report before the hello");
+      inbox_->Post([lease = lease_, load = DecodeLoad(incoming_.load())](RouterCore& core,
+                                                                         int64_t now_us) mutable {
+        core.OnWorkerLoad(lease, std::move(load), now_us);
+      });
+      return OkStatus();
+    case v1::WorkerReport::KIND_NOT_SET:
+      return OkStatus();  // a kind that a newer worker knows
+  }
+  return OkStatus();
+}
+
+Status LeaseReactor::HandleHello() {
+  BATON_ASSIGN_OR_RETURN(WorkerDescription worker, DecodeHello(incoming_.hello()));
+  BATON_ASSIGN_OR_RETURN(worker.model, catalog_->Resolve(ClaimOf(incoming_.hello())));
+  incoming_.Clear();  // the tokenizer's megabytes
+  auto stream = std::make_unique<GrpcLeaseStream>(shared_from_this());
+  inbox_->Post([lease = lease_, worker = std::move(worker), stream = std::move(stream)](
+                   RouterCore& core, int64_t now_us) mutable {
+    core.OnWorkerHello(lease, std::move(worker), std::move(stream), now_us);
+  });
+  return OkStatus();
+}
+
+}  // namespace
+
+grpc::ServerBidiReactor<v1::WorkerReport, v1::RouterDirective>* GrpcRegistryService::Register(
+    grpc::CallbackServerContext* /*context*/) {
+  const LeaseId lease(next_lease_.fetch_add(1, std::memory_order_relaxed));
+  auto reactor = std::make_shared<LeaseReactor>(inbox_, catalog_, lease, router_incarnation_);
+  reactor->Start();
+  return reactor.get();
+}
+
+}  // namespace baton

@@ -1,0 +1,35 @@
+// RouterRegistry over gRPC: the lease streams of workers (worker.proto). gRPC's threads decode what
+// arrives and post it into the inbox; the router's thread answers through LeaseStream.
+#ifndef BATON_ROUTER_GRPC_REGISTRY_SERVICE_H_
+#define BATON_ROUTER_GRPC_REGISTRY_SERVICE_H_
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+
+#include "baton/v1/worker.grpc.pb.h"
+#include "src/base/ids.h"
+#include "src/router/model_catalog.h"
+#include "src/router/router_inbox.h"
+
+namespace baton {
+
+// The service object that the router's gRPC server is built with.
+class GrpcRegistryService final : public v1::RouterRegistry::CallbackService {
+ public:
+  GrpcRegistryService(std::shared_ptr<RouterInbox> inbox, Incarnation router_incarnation)
+      : inbox_(std::move(inbox)), router_incarnation_(router_incarnation) {}
+
+  grpc::ServerBidiReactor<v1::WorkerReport, v1::RouterDirective>* Register(
+      grpc::CallbackServerContext* context) override;
+
+ private:
+  const std::shared_ptr<RouterInbox> inbox_;
+  const Incarnation router_incarnation_;
+  const std::shared_ptr<ModelCatalog> catalog_ = std::make_shared<ModelCatalog>();
+  std::atomic<uint64_t> next_lease_{1};
+};
+
+}  // namespace baton
+
+#endif  // BATON_ROUTER_GRPC_REGISTRY_SERVICE_H_

@@ -1,0 +1,200 @@
+#include "src/router/grpc_worker_session.h"
+
+#include <deque>
+#include <mutex>
+#include <string>
+#include <utility>
+
+#include "grpcpp/grpcpp.h"
+
+#include "baton/v1/worker.grpc.pb.h"
+#include "src/router/router_core.h"
+#include "src/router/worker_codec.h"
+
+namespace baton {
+namespace {
+
+// Messages of one session that wait for the router's thread.
+constexpr int kMaxUnhandled = 16;
+// Orders that wait for the network; a worker that takes none for so long is lost.
+constexpr size_t kMaxQueuedOrders = 4096;
+// A prompt of 2^20 tokens is 5 MiB; step events are far smaller.
+constexpr int kMaxMessageBytes = 32 << 20;
+// connect 1 s (handoff.md): without an answer to the hello by then the session is given up.
+constexpr int kMinReconnectBackoffMs = 100;
+constexpr int kMaxReconnectBackoffMs = 1000;
+
+std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address) {
+  grpc::ChannelArguments arguments;
+  arguments.SetMaxReceiveMessageSize(kMaxMessageBytes);
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, kMinReconnectBackoffMs);
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, kMinReconnectBackoffMs);
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, kMaxReconnectBackoffMs);
+  // Workers are reached directly, whatever proxy the environment names.
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+}
+
+// One stream. Lives until gRPC has finished with it, which may be after its session is destroyed.
+class SessionStream final : public grpc::ClientBidiReactor<v1::RouterMessage, v1::WorkerMessage>,
+                            public std::enable_shared_from_this<SessionStream> {
+ public:
+  SessionStream(std::shared_ptr<RouterInbox> inbox, SessionRef ref, const std::string& address)
+      : inbox_(std::move(inbox)),
+        ref_(ref),
+        stub_(v1::WorkerService::NewStub(MakeChannel(address))) {}
+
+  void Start(const v1::RouterMessage& hello) {
+    self_ = shared_from_this();
+    stub_->async()->Session(&context_, this);
+    AddHold();  // until Close: writes come from outside of gRPC's callbacks
+    StartRead(&incoming_);
+    outgoing_.push_back(hello);
+    StartWrite(&outgoing_.front());
+    StartCall();
+  }
+
+  void Send(v1::RouterMessage message) {
+    std::lock_guard lock(mutex_);
+    if (closed_) return;
+    if (outgoing_.size() >= kMaxQueuedOrders) return CloseLocked();
+    outgoing_.push_back(std::move(message));
+    if (outgoing_.size() == 1) StartWrite(&outgoing_.front());
+  }
+
+  void Close() {
+    std::lock_guard lock(mutex_);
+    CloseLocked();
+  }
+
+  // The router's thread has handled a message.
+  void OnHandled() {
+    std::lock_guard lock(mutex_);
+    if (--num_unhandled_ >= kMaxUnhandled || !read_paused_ || closed_) return;
+    read_paused_ = false;
+    StartRead(&incoming_);
+  }
+
+  void OnWriteDone(bool ok) override {
+    std::lock_guard lock(mutex_);
+    outgoing_.pop_front();
+    if (!ok) return CloseLocked();
+    if (!closed_ && !outgoing_.empty()) StartWrite(&outgoing_.front());
+  }
+
+  void OnReadDone(bool ok) override {
+    if (!ok) return Close();
+    RouterTask task = MakeTask();
+    std::lock_guard lock(mutex_);
+    if (closed_) return;
+    ++num_unhandled_;
+    inbox_->Post(std::move(task));
+    if (num_unhandled_ >= kMaxUnhandled) {
+      read_paused_ = true;
+    } else {
+      StartRead(&incoming_);
+    }
+  }
+
+  void OnDone(const grpc::Status& status) override {
+    const std::string reason = status.ok() ? "the worker closed it" : status.error_message();
+    inbox_->Post([ref = ref_, reason](RouterCore& core, int64_t now_us) {
+      core.OnSessionDown(ref, reason, now_us);
+    });
+    self_.reset();  // may destroy this
+  }
+
+ private:
+  void CloseLocked() {
+    if (closed_) return;
+    closed_ = true;
+    context_.TryCancel();
+    RemoveHold();
+  }
+
+  // The message just read, as what the router's thread will do with it.
+  RouterTask MakeTask() {
+    auto self = shared_from_this();
+    switch (incoming_.kind_case()) {
+      case v1::WorkerMessage::kHello:
+        return [self](RouterCore& core, int64_t now_us) {
+          core.OnSessionUp(self->ref_, now_us);
+          self->OnHandled();
+        };
+      case v1::WorkerMessage::kStep:
+        return [self, tokens = DecodeStep(incoming_.step())](RouterCore& core,
+                                                             int64_t now_us) mutable {
+          core.OnSessionTokens(self->ref_, std::move(tokens), now_us);
+          self->OnHandled();
+        };
+      case v1::WorkerMessage::kStatus:
+        return [self, status = DecodeStatus(incoming_.status())](RouterCore& core, int64_t now_us) {
+          core.OnSessionStatus(self->ref_, status, now_us);
+          self->OnHandled();
+        };
+      case v1::WorkerMessage::KIND_NOT_SET:
+        break;
+    }
+    return [self](RouterCore& /*core*/, int64_t /*now_us*/) { self->OnHandled(); };
+  }
+
+  const std::shared_ptr<RouterInbox> inbox_;
+  const SessionRef ref_;
+  const std::unique_ptr<v1::WorkerService::Stub> stub_;
+  grpc::ClientContext context_;
+  std::shared_ptr<SessionStream> self_;  // from Start to OnDone
+  v1::WorkerMessage incoming_;           // owned by the read under way
+
+  std::mutex mutex_;                        // guards what follows
+  std::deque<v1::RouterMessage> outgoing_;  // the front one is being written
+  int num_unhandled_ = 0;
+  bool read_paused_ = false;
+  bool closed_ = false;
+};
+
+// The core's handle of a stream.
+class GrpcWorkerSession final : public WorkerSession {
+ public:
+  explicit GrpcWorkerSession(std::shared_ptr<SessionStream> stream) : stream_(std::move(stream)) {}
+  ~GrpcWorkerSession() override { stream_->Close(); }
+
+  void StartPrefill(const PlacementSpec& spec, const WorkerName& decode) override {
+    v1::RouterMessage message;
+    EncodeStartPrefill(spec, decode, &message);
+    stream_->Send(std::move(message));
+  }
+  void StartDecode(const PlacementSpec& spec, const WorkerName* prefill) override {
+    v1::RouterMessage message;
+    EncodeStartDecode(spec, prefill, &message);
+    stream_->Send(std::move(message));
+  }
+  void Cancel(RequestUid uid, uint32_t attempt) override {
+    v1::RouterMessage message;
+    EncodeCancel(uid, attempt, &message);
+    stream_->Send(std::move(message));
+  }
+  void Renew(uint32_t lease_ms) override {
+    v1::RouterMessage message;
+    message.mutable_renew()->set_lease_ms(lease_ms);
+    stream_->Send(std::move(message));
+  }
+
+ private:
+  const std::shared_ptr<SessionStream> stream_;
+};
+
+}  // namespace
+
+std::unique_ptr<WorkerSession> GrpcWorkerConnector::Connect(SessionRef session,
+                                                            const WorkerDescription& worker) {
+  v1::RouterMessage message;
+  v1::SessionHello* hello = message.mutable_hello();
+  hello->set_router_incarnation(router_incarnation_.value());
+  hello->set_worker_incarnation(worker.name.incarnation.value());
+  hello->set_wire_version(std::min(kWireMax, worker.fingerprint.wire_max));
+  auto stream = std::make_shared<SessionStream>(inbox_, session, worker.grpc_address);
+  stream->Start(message);
+  return std::make_unique<GrpcWorkerSession>(std::move(stream));
+}
+
+}  // namespace baton

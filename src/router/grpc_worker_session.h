@@ -1,0 +1,35 @@
+// The router's sessions with workers over gRPC: one bidirectional stream per worker carries all its
+// requests (worker.proto, WorkerService.Session).
+//
+// Threads: GrpcWorkerConnector and the sessions it makes are called by the router's thread; gRPC's
+// threads post what arrives into the inbox. At most kMaxUnhandled messages of one session wait
+// there: then the stream is not read until the router has caught up, and gRPC's flow control slows
+// the worker.
+#ifndef BATON_ROUTER_GRPC_WORKER_SESSION_H_
+#define BATON_ROUTER_GRPC_WORKER_SESSION_H_
+
+#include <memory>
+
+#include "src/base/ids.h"
+#include "src/router/router_inbox.h"
+#include "src/router/worker_link.h"
+
+namespace baton {
+
+// Opens sessions over insecure channels; events go to `inbox`.
+class GrpcWorkerConnector final : public WorkerConnector {
+ public:
+  GrpcWorkerConnector(std::shared_ptr<RouterInbox> inbox, Incarnation router_incarnation)
+      : inbox_(std::move(inbox)), router_incarnation_(router_incarnation) {}
+
+  std::unique_ptr<WorkerSession> Connect(SessionRef session,
+                                         const WorkerDescription& worker) override;
+
+ private:
+  const std::shared_ptr<RouterInbox> inbox_;
+  const Incarnation router_incarnation_;
+};
+
+}  // namespace baton
+
+#endif  // BATON_ROUTER_GRPC_WORKER_SESSION_H_

@@ -1,0 +1,143 @@
+#include "src/router/request_error.h"
+
+#include "fmt/format.h"
+
+namespace baton {
+namespace {
+
+// google.rpc.Code numbers; written out so that this file needs no gRPC header.
+constexpr int kGrpcCancelled = 1;
+constexpr int kGrpcInvalidArgument = 3;
+constexpr int kGrpcDeadlineExceeded = 4;
+constexpr int kGrpcNotFound = 5;
+constexpr int kGrpcResourceExhausted = 8;
+constexpr int kGrpcUnimplemented = 12;
+constexpr int kGrpcInternal = 13;
+constexpr int kGrpcUnavailable = 14;
+
+constexpr std::string_view kInvalidRequest = "invalid_request_error";
+constexpr std::string_view kRateLimit = "rate_limit_error";
+constexpr std::string_view kServerError = "server_error";
+constexpr std::string_view kUnavailableError = "service_unavailable_error";
+constexpr std::string_view kTimeoutError = "timeout_error";
+
+// One line of the closed list. In `sentence`, {0} is the field and {1} what it must be.
+struct ErrorRow {
+  ErrorCode code;
+  int http_status;
+  int grpc_code;
+  std::string_view type;
+  std::string_view name;
+  std::string_view sentence;
+};
+
+constexpr ErrorRow kRows[] = {
+    {ErrorCode::kMalformedRequest, 400, kGrpcInvalidArgument, kInvalidRequest, "malformed_request",
+     "The HTTP request is malformed."},
+    {ErrorCode::kInvalidJson, 400, kGrpcInvalidArgument, kInvalidRequest, "invalid_json",
+     "The body is not a JSON object."},
+    {ErrorCode::kInvalidUtf8, 400, kGrpcInvalidArgument, kInvalidRequest, "invalid_utf8",
+     "The request holds text that is not valid UTF-8."},
+    {ErrorCode::kDuplicateKey, 400, kGrpcInvalidArgument, kInvalidRequest, "duplicate_key",
+     "The body has an object with the same key twice."},
+    {ErrorCode::kTooDeep, 400, kGrpcInvalidArgument, kInvalidRequest, "too_deep",
+     "The body is nested deeper than 32 levels or has more than 1048576 values."},
+    {ErrorCode::kMissingField, 400, kGrpcInvalidArgument, kInvalidRequest,
+     "missing_required_parameter", "'{0}' is required: {1}."},
+    {ErrorCode::kInvalidType, 400, kGrpcInvalidArgument, kInvalidRequest, "invalid_type",
+     "'{0}' has the wrong type: it must be {1}."},
+    {ErrorCode::kInvalidValue, 400, kGrpcInvalidArgument, kInvalidRequest, "invalid_value",
+     "'{0}' is out of range: it must be {1}."},
+    {ErrorCode::kConflict, 400, kGrpcInvalidArgument, kInvalidRequest, "invalid_combination",
+     "'{0}' does not fit the other fields: {1}."},
+    {ErrorCode::kUnsupported, 400, kGrpcInvalidArgument, kInvalidRequest, "unsupported_parameter",
+     "'{0}' is not supported by this server: it must be {1}."},
+    {ErrorCode::kContextLengthExceeded, 400, kGrpcInvalidArgument, kInvalidRequest,
+     "context_length_exceeded", ""},
+    {ErrorCode::kModelNotFound, 404, kGrpcNotFound, kInvalidRequest, "model_not_found",
+     "'{0}' names no model that is served here; GET /v1/models lists them."},
+    {ErrorCode::kPathNotFound, 404, kGrpcUnimplemented, kInvalidRequest, "not_found",
+     "There is nothing at this path."},
+    {ErrorCode::kMethodNotAllowed, 405, kGrpcUnimplemented, kInvalidRequest, "method_not_allowed",
+     "This path does not answer this method."},
+    {ErrorCode::kRequestTimeout, 408, kGrpcDeadlineExceeded, kTimeoutError, "request_timeout",
+     "The request did not arrive in time."},
+    {ErrorCode::kBodyTooLarge, 413, kGrpcInvalidArgument, kInvalidRequest, "body_too_large",
+     "The request is larger than 8 MiB."},
+    {ErrorCode::kUnsupportedMediaType, 415, kGrpcInvalidArgument, kInvalidRequest,
+     "unsupported_media_type", "The content type must be application/json."},
+    {ErrorCode::kQueueFull, 429, kGrpcResourceExhausted, kRateLimit, "queue_full",
+     "Too many requests are waiting; try again later."},
+    {ErrorCode::kQueueTimeout, 429, kGrpcResourceExhausted, kRateLimit, "queue_timeout",
+     "No worker had room in time; try again later."},
+    {ErrorCode::kHeaderTooLarge, 431, kGrpcInvalidArgument, kInvalidRequest, "header_too_large",
+     "The header is larger than the server accepts."},
+    {ErrorCode::kCancelled, 499, kGrpcCancelled, kInvalidRequest, "cancelled",
+     "The request was cancelled by the client."},
+    {ErrorCode::kSlowClient, 408, kGrpcResourceExhausted, kTimeoutError, "slow_client",
+     "The client did not read the answer for too long."},
+    {ErrorCode::kInternal, 500, kGrpcInternal, kServerError, "internal_error",
+     "The server failed; the log has the request id."},
+    {ErrorCode::kWorkerFailed, 500, kGrpcInternal, kServerError, "worker_failed",
+     "A worker failed while it computed the answer."},
+    {ErrorCode::kChainMismatch, 500, kGrpcInternal, kServerError, "chain_mismatch",
+     "Two workers disagreed about the answer, so it was withheld."},
+    {ErrorCode::kTooManyConnections, 503, kGrpcUnavailable, kUnavailableError,
+     "too_many_connections", "Too many connections are open; try again later."},
+    {ErrorCode::kNoWorkers, 503, kGrpcUnavailable, kUnavailableError, "no_workers",
+     "No worker is ready; try again later."},
+    {ErrorCode::kWorkerLost, 503, kGrpcUnavailable, kUnavailableError, "worker_lost",
+     "A worker was lost while it computed the answer; try again."},
+    {ErrorCode::kDraining, 503, kGrpcUnavailable, kUnavailableError, "draining",
+     "The server is shutting down; try another one."},
+    {ErrorCode::kDeadlineExceeded, 504, kGrpcDeadlineExceeded, kTimeoutError, "deadline_exceeded",
+     "The request's deadline has passed."},
+};
+static_assert(std::size(kRows) == kNumErrorCodes);
+
+constexpr bool RowsAreInOrder() {
+  for (int i = 0; i < kNumErrorCodes; ++i) {
+    if (static_cast<int>(kRows[i].code) != i) return false;
+  }
+  return true;
+}
+static_assert(RowsAreInOrder(), "kRows is indexed by ErrorCode");
+
+const ErrorRow& RowOf(ErrorCode code) { return kRows[static_cast<int>(code)]; }
+
+}  // namespace
+
+std::string RequestError::Message() const {
+  if (code == ErrorCode::kContextLengthExceeded) {
+    return fmt::format(
+        "'{}' has {} tokens, but prompt and answer together fit {} tokens: the prompt must be at "
+        "most {} tokens.",
+        param, num_prompt_tokens, max_context, max_context > 0 ? max_context - 1 : 0);
+  }
+  return fmt::format(fmt::runtime(RowOf(code).sentence), param, expected);
+}
+
+int HttpStatusOf(ErrorCode code) { return RowOf(code).http_status; }
+int GrpcCodeOf(ErrorCode code) { return RowOf(code).grpc_code; }
+std::string_view ErrorTypeOf(ErrorCode code) { return RowOf(code).type; }
+std::string_view ErrorNameOf(ErrorCode code) { return RowOf(code).name; }
+
+RequestError FieldError(ErrorCode code, std::string_view param, std::string_view expected) {
+  RequestError error;
+  error.code = code;
+  error.param = param;
+  error.expected = expected;
+  return error;
+}
+
+RequestError ContextLengthError(std::string_view param, uint32_t num_prompt_tokens,
+                                uint32_t max_context) {
+  RequestError error;
+  error.code = ErrorCode::kContextLengthExceeded;
+  error.param = param;
+  error.num_prompt_tokens = num_prompt_tokens;
+  error.max_context = max_context;
+  return error;
+}
+
+}  // namespace baton

@@ -1,0 +1,81 @@
+// RequestError: the closed list of ways in which a request can end badly, with the words, the HTTP
+// status and the gRPC code of each. Pure values; any thread.
+//
+// Invariants
+//  1. A message is made of fixed sentences, a field's name and range from the schema table, and
+//     numbers: never of text that a client, a worker or a file sent.
+//  2. Every code has one HTTP status, and both APIs and `baton_requests_total{code}` use that one.
+#ifndef BATON_ROUTER_REQUEST_ERROR_H_
+#define BATON_ROUTER_REQUEST_ERROR_H_
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace baton {
+
+// Why a request failed; request_error.cc has the table of statuses and sentences.
+enum class ErrorCode : uint8_t {
+  kMalformedRequest,
+  kInvalidJson,
+  kInvalidUtf8,
+  kDuplicateKey,
+  kTooDeep,
+  kMissingField,
+  kInvalidType,
+  kInvalidValue,
+  kConflict,
+  kUnsupported,
+  kContextLengthExceeded,
+  kModelNotFound,
+  kPathNotFound,
+  kMethodNotAllowed,
+  kRequestTimeout,
+  kBodyTooLarge,
+  kUnsupportedMediaType,
+  kQueueFull,
+  kQueueTimeout,
+  kHeaderTooLarge,
+  kCancelled,
+  kSlowClient,
+  kInternal,
+  kWorkerFailed,
+  kChainMismatch,
+  kTooManyConnections,
+  kNoWorkers,
+  kWorkerLost,
+  kDraining,
+  kDeadlineExceeded,
+};
+inline constexpr int kNumErrorCodes = static_cast<int>(ErrorCode::kDeadlineExceeded) + 1;
+
+// One bad end of one request.
+struct RequestError {
+  ErrorCode code = ErrorCode::kInternal;
+  std::string param;               // the field at fault, "" = none
+  std::string expected;            // what it must be, from the schema table: "a number from 0 to 2"
+  uint32_t num_prompt_tokens = 0;  // with kContextLengthExceeded
+  uint32_t max_context = 0;        // with kContextLengthExceeded, tokens
+  uint32_t retry_after_s = 0;      // 0 = the client gets no hint
+
+  // The sentence for the client.
+  std::string Message() const;
+};
+
+// The HTTP status; 499 for a client that has gone.
+int HttpStatusOf(ErrorCode code);
+// The number of the google.rpc.Code.
+int GrpcCodeOf(ErrorCode code);
+// OpenAI's `type`: "invalid_request_error", "server_error" ...
+std::string_view ErrorTypeOf(ErrorCode code);
+// OpenAI's `code`: "context_length_exceeded", "queue_full" ...
+std::string_view ErrorNameOf(ErrorCode code);
+
+// Makers for the cases with a field.
+RequestError FieldError(ErrorCode code, std::string_view param, std::string_view expected);
+RequestError ContextLengthError(std::string_view param, uint32_t num_prompt_tokens,
+                                uint32_t max_context);
+
+}  // namespace baton
+
+#endif  // BATON_ROUTER_REQUEST_ERROR_H_

@@ -1,0 +1,139 @@
+#include "src/router/router.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "src/base/random.h"
+
+namespace baton {
+
+Router::Router(const RouterCoreConfig& config, std::shared_ptr<RouterInbox> inbox,
+               WorkerConnector* connector, MetricsRegistry* registry)
+    : inbox_(std::move(inbox)),
+      registry_(registry),
+      metrics_(RegisterBatonMetrics(registry)),
+      core_(config, connector, &metrics_) {
+  last_turn_us_.store(clock_.NowUs(), std::memory_order_release);
+  thread_ = Thread("router", [this] { Loop(); });
+}
+
+Router::~Router() { Stop(); }
+
+void Router::Stop() {
+  inbox_->Close();
+  thread_.Join();
+  // The thread is gone: nobody else touches the core now. Sinks that still wait get their end.
+  core_.Shutdown();
+  num_live_.store(0, std::memory_order_release);
+}
+
+RequestUid Router::Submit(GenerateRequest request, std::shared_ptr<ResponseSink> sink) {
+  const RequestUid uid = RandomRequestUid();
+  // The sink is kept here too: a refused task takes its copy with it.
+  RouterTask task = [uid, request = std::move(request), sink](RouterCore& core,
+                                                              int64_t now_us) mutable {
+    core.Submit(uid, std::move(request), std::move(sink), now_us);
+  };
+  if (inbox_->TryPostRequest(std::move(task))) return uid;
+  RequestError error;
+  error.code = inbox_->closed() ? ErrorCode::kDraining : ErrorCode::kQueueFull;
+  error.retry_after_s = 1;
+  CountRefusal(error.code);
+  sink->OnFailed(error);
+  return uid;
+}
+
+void Router::Cancel(RequestUid uid) {
+  inbox_->Post([uid](RouterCore& core, int64_t /*now_us*/) { core.Cancel(uid); });
+}
+
+void Router::CountRefusal(ErrorCode code) { metrics_.CountRequest(HttpStatusOf(code)); }
+
+std::shared_ptr<const ModelInfo> Router::FindModel(std::string_view id) const {
+  std::lock_guard lock(models_mutex_);
+  if (id.empty() || id == "default") {
+    return models_.size() == 1 ? models_.front() : nullptr;
+  }
+  for (const auto& model : models_) {
+    if (model->id == id) return model;
+  }
+  return nullptr;
+}
+
+std::vector<std::shared_ptr<const ModelInfo>> Router::Models() const {
+  std::lock_guard lock(models_mutex_);
+  return models_;
+}
+
+void Router::GetTopology(absl::AnyInvocable<void(const Topology&)> done) {
+  inbox_->Post([done = std::move(done)](RouterCore& core, int64_t now_us) mutable {
+    done(core.TopologyView(now_us));
+  });
+}
+
+void Router::GetRequests(absl::AnyInvocable<void(const std::vector<RequestView>&)> done) {
+  inbox_->Post([done = std::move(done)](RouterCore& core, int64_t now_us) mutable {
+    done(core.RequestViews(now_us));
+  });
+}
+
+void Router::SetNotReady() {
+  never_ready_.store(true, std::memory_order_release);
+  SetReady(false);
+}
+
+void Router::RefuseNewRequests() {
+  inbox_->Post([](RouterCore& core, int64_t /*now_us*/) { core.RefuseNewRequests(); });
+}
+
+void Router::FailAll(ErrorCode code) {
+  inbox_->Post([code](RouterCore& core, int64_t /*now_us*/) { core.FailAll(code); });
+}
+
+void Router::Loop() {
+  std::vector<RouterTask> tasks;
+  int64_t next_tick_us = clock_.NowUs();
+  while (!inbox_->closed()) {
+    inbox_->Take(next_tick_us, &tasks);
+    const int64_t now_us = clock_.NowUs();
+    for (RouterTask& task : tasks) task(core_, now_us);
+    const bool ticks = now_us >= next_tick_us;
+    if (ticks) core_.Tick(now_us);
+    last_turn_us_.store(now_us, std::memory_order_release);
+    num_live_.store(core_.num_live(), std::memory_order_release);
+    const bool models_changed = core_.TakeModelsChanged();
+    if (models_changed) PublishModels();
+    if (models_changed || ticks) PublishReadiness(now_us);
+    // A request that has just come shortens the interval of an idle loop.
+    const int64_t interval_us = core_.TickIntervalUs();
+    const int64_t latest_us = now_us + interval_us;
+    next_tick_us = ticks ? latest_us : std::min(next_tick_us, latest_us);
+  }
+}
+
+void Router::PublishModels() {
+  auto models = core_.Models();
+  std::string names;
+  for (const auto& model : models) names += (names.empty() ? "" : ",") + model->id;
+  registry_->SetConstantLabel("model", names);
+  std::lock_guard lock(models_mutex_);
+  models_ = std::move(models);
+}
+
+void Router::PublishReadiness(int64_t now_us) { SetReady(core_.Ready(now_us)); }
+
+void Router::SetReady(bool ready) {
+  std::lock_guard lock(listener_mutex_);
+  ready = ready && !never_ready_.load(std::memory_order_acquire);
+  if (ready_.exchange(ready, std::memory_order_acq_rel) != ready && ready_listener_) {
+    ready_listener_(ready);
+  }
+}
+
+void Router::SetReadyListener(std::function<void(bool)> listener) {
+  std::lock_guard lock(listener_mutex_);
+  ready_listener_ = std::move(listener);
+  if (ready_listener_) ready_listener_(ready());
+}
+
+}  // namespace baton

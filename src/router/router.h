@@ -1,0 +1,90 @@
+// Router: RouterCore on its one thread ("router"), and the Submitter that the APIs use.
+//
+// Any thread may call the Submitter's functions; none waits for the router's thread. Sinks are
+// called on that thread.
+#ifndef BATON_ROUTER_ROUTER_H_
+#define BATON_ROUTER_ROUTER_H_
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "src/base/clock.h"
+#include "src/base/thread.h"
+#include "src/router/router_core.h"
+#include "src/router/router_inbox.h"
+#include "src/router/submit.h"
+#include "src/router/worker_link.h"
+
+namespace baton {
+
+// See the file comment.
+class Router final : public Submitter {
+ public:
+  // Everything outlives the router; `inbox` is the one that `connector` posts to. `registry` gets
+  // the served models as its label `model`.
+  Router(const RouterCoreConfig& config, std::shared_ptr<RouterInbox> inbox,
+         WorkerConnector* connector, MetricsRegistry* registry);
+  // Stops.
+  ~Router() override;
+
+  // Submitter.
+  RequestUid Submit(GenerateRequest request, std::shared_ptr<ResponseSink> sink) override;
+  void Cancel(RequestUid uid) override;
+  void CountRefusal(ErrorCode code) override;
+  std::shared_ptr<const ModelInfo> FindModel(std::string_view id) const override;
+  std::vector<std::shared_ptr<const ModelInfo>> Models() const override;
+  bool ready() const override { return ready_.load(std::memory_order_acquire); }
+  void GetTopology(absl::AnyInvocable<void(const Topology&)> done) override;
+  void GetRequests(absl::AnyInvocable<void(const std::vector<RequestView>&)> done) override;
+
+  // Calls `listener` on the router's thread whenever ready() changes, and once now; null ends that.
+  // Returns when no call of an earlier listener runs any more. Not from the listener.
+  void SetReadyListener(std::function<void(bool)> listener);
+
+  // Steps of a shutdown. Not ready: only ready() changes. Refuse: new requests end in kDraining.
+  void SetNotReady();
+  void RefuseNewRequests();
+  // Ends every request with `code`.
+  void FailAll(ErrorCode code);
+  // Requests that had not ended at the loop's last turn.
+  size_t num_live() const { return num_live_.load(std::memory_order_acquire); }
+  // Steady-clock time of the loop's last turn: a loop that lives turns at least once a second.
+  int64_t last_turn_us() const { return last_turn_us_.load(std::memory_order_acquire); }
+  // Ends every request with kDraining and joins the thread. Idempotent.
+  void Stop();
+
+ private:
+  void Loop();
+  void PublishModels();
+  void PublishReadiness(int64_t now_us);
+  void SetReady(bool ready);
+
+  const std::shared_ptr<RouterInbox> inbox_;
+  MetricsRegistry* const registry_;
+  const BatonMetrics metrics_;
+  const Clock& clock_ = SystemClock();
+
+  std::atomic<bool> ready_{false};
+  std::atomic<bool> never_ready_{false};
+  std::atomic<size_t> num_live_{0};
+  std::atomic<int64_t> last_turn_us_{0};
+
+  std::mutex
+      listener_mutex_;  // guards ready_listener_; held while calling it, for SetReadyListener
+  std::function<void(bool)> ready_listener_;
+
+  mutable std::mutex models_mutex_;  // guards models_
+  std::vector<std::shared_ptr<const ModelInfo>> models_;
+
+  RouterCore core_;  // owned by the thread once it runs
+  Thread thread_;
+};
+
+}  // namespace baton
+
+#endif  // BATON_ROUTER_ROUTER_H_

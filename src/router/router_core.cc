@@ -1,0 +1,308 @@
+#include "src/router/router_core.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "fmt/format.h"
+
+#include "src/base/log.h"
+
+namespace baton {
+namespace {
+
+// While requests live, timers are checked this often; otherwise only heartbeats matter, and without
+// workers nothing does.
+constexpr int64_t kBusyTickUs = 20'000;
+constexpr int64_t kIdleTickUs = 100'000;
+constexpr int64_t kAloneTickUs = 1'000'000;
+
+// Retry-After of refusals, seconds.
+constexpr uint32_t kRetryAfterS = 1;
+
+}  // namespace
+
+std::string_view RouterStateName(RouterState state) {
+  constexpr std::array<std::string_view, 6> kNames = {"QUEUED",     "PLACING",      "RESERVED",
+                                                      "PREFILLING", "TRANSFERRING", "DECODING"};
+  return kNames[static_cast<size_t>(state)];
+}
+
+RouterRequest::RouterRequest(RequestUid uid_in, GenerateRequest spec_in,
+                             std::shared_ptr<ResponseSink> sink_in)
+    : uid(uid_in),
+      spec(std::move(spec_in)),
+      sink(std::move(sink_in)),
+      merge(spec.num_choices, spec.sampling.max_tokens),
+      finished(spec.num_choices, FinishReason::kNone),
+      last_token_us(spec.num_choices, 0),
+      lifetime(spec.received_us) {
+  texts.reserve(spec.num_choices);
+  for (uint32_t i = 0; i < spec.num_choices; ++i) {
+    texts.emplace_back(*spec.model->tokenizer, spec.stop);
+  }
+}
+
+RouterCore::RouterCore(const RouterCoreConfig& config, WorkerConnector* connector,
+                       const BatonMetrics* metrics)
+    : config_(config), connector_(connector), metrics_(metrics) {}
+
+RouterCore::~RouterCore() { Shutdown(); }
+
+void RouterCore::Submit(RequestUid uid, GenerateRequest request, std::shared_ptr<ResponseSink> sink,
+                        int64_t now_us) {
+  now_us_ = std::max(now_us_, now_us);
+  auto owned = std::make_unique<RouterRequest>(uid, std::move(request), std::move(sink));
+  RouterRequest& record = *owned;
+  record.queued_us = now_us;
+  if (!requests_.emplace(uid, std::move(owned)).second) {
+    // 128 random bits do not meet twice; a caller that reuses a uid must not end the first request.
+    record.sink->OnFailed(RequestError{ErrorCode::kInternal});
+    return;
+  }
+  ++num_queued_;
+  ReportTableSize();
+  if (refusing_) return EndBad(record, ErrorCode::kDraining);
+  if (!registry_.Serves(record.spec.model->id)) return EndBad(record, ErrorCode::kNoWorkers);
+  if (num_queued_ > config_.max_queued || requests_.size() > config_.max_live) {
+    return EndBad(record, ErrorCode::kQueueFull);
+  }
+  queue_.push_back(uid);
+  queue_changed_ = true;
+  PlaceQueued(now_us);
+}
+
+void RouterCore::Cancel(RequestUid uid) {
+  if (RouterRequest* request = FindRequest(uid)) EndBad(*request, ErrorCode::kCancelled);
+}
+
+RouterRequest* RouterCore::FindRequest(RequestUid uid) {
+  const auto it = requests_.find(uid);
+  return it == requests_.end() ? nullptr : it->second.get();
+}
+
+void RouterCore::EndGood(RouterRequest& request) {
+  GenerateResult result;
+  result.num_prompt_tokens = static_cast<uint32_t>(request.spec.prompt.size());
+  result.num_completion_tokens = request.num_delivered;
+  result.timings = TimingsOf(request);
+  request.sink->OnFinished(result);
+  metrics_->CountRequest(200);
+  metrics_->prompt_tokens_total->Add(result.num_prompt_tokens);
+  metrics_->ObserveLifetime(request.lifetime);
+  Forget(request);
+}
+
+void RouterCore::EndBad(RouterRequest& request, ErrorCode code) {
+  RequestError error;
+  error.code = code;
+  const int status = HttpStatusOf(code);
+  if (status == 429 || status == 503) error.retry_after_s = kRetryAfterS;
+  EndBad(request, error);
+}
+
+void RouterCore::EndBad(RouterRequest& request, const RequestError& error) {
+  BATON_LOG_INFO("request {} ({}) attempt {} ends in {} with {} tokens delivered: {}", request.uid,
+                 request.spec.request_id, request.attempt, RouterStateName(request.state),
+                 request.num_delivered, ErrorNameOf(error.code));
+  request.sink->OnFailed(error);
+  metrics_->CountRequest(HttpStatusOf(error.code));
+  Forget(request);
+}
+
+void RouterCore::Forget(RouterRequest& request) {
+  if (!request.IsPlaced()) --num_queued_;
+  ReleaseHalf(request, request.prefill, !StopsByItself(request, request.prefill));
+  ReleaseHalf(request, request.decode, !StopsByItself(request, request.decode));
+  requests_.erase(request.uid);  // `request` is gone
+  queue_changed_ = true;
+  ReportTableSize();
+}
+
+// A worker that has seen the request's natural end stops without being told; a Cancel would only
+// race with its own last message.
+bool RouterCore::StopsByItself(const RouterRequest& request, const PlacementHalf& half) const {
+  const bool is_prefill = &half == &request.prefill;
+  if (is_prefill && request.verified) return true;
+  const bool kv_is_there = request.verified || request.is_local;
+  return kv_is_there && request.num_finished == request.spec.num_choices &&
+         request.merge.ended_by_workers();
+}
+
+void RouterCore::ReleaseHalf(RouterRequest& request, PlacementHalf& half, bool cancel) {
+  if (half.lease.value() == 0) return;
+  if (RegisteredWorker* worker = registry_.Find(half.lease)) {
+    worker->placed.num_blocks -= half.cost.num_blocks;
+    worker->placed.num_tokens -= half.cost.num_tokens;
+    worker->placed.num_sequences -= half.cost.num_sequences;
+    --worker->num_requests;
+    if (cancel && half.live && worker->session_up) {
+      worker->session->Cancel(request.uid, request.attempt);
+    }
+  }
+  half = PlacementHalf{};
+}
+
+// The prompt is computed: it is no backlog of that worker any more.
+void RouterCore::ReleaseBacklog(PlacementHalf& half) {
+  if (RegisteredWorker* worker = registry_.Find(half.lease)) {
+    worker->placed.num_tokens -= half.cost.num_tokens;
+    half.cost.num_tokens = 0;
+  }
+}
+
+RequestTimings RouterCore::TimingsOf(const RouterRequest& request) const {
+  const auto stage_ms = [&](RequestStage stage) {
+    return static_cast<double>(request.lifetime.StageUs(stage)) / 1000.0;
+  };
+  RequestTimings timings;
+  timings.disaggregated = !request.is_local;
+  timings.decode_worker = request.decode_worker_id;
+  timings.prefill_worker = request.is_local ? request.decode_worker_id : request.prefill_worker_id;
+  timings.transport = LinkKindName(request.transport);
+  timings.kv_bytes = request.kv_bytes;
+  timings.queue_ms = stage_ms(RequestStage::kAdmit) + stage_ms(RequestStage::kQueuePrefill);
+  timings.prefill_ms = stage_ms(RequestStage::kPrefill);
+  timings.kv_wait_ms = stage_ms(RequestStage::kKvWait) + stage_ms(RequestStage::kKvTransfer) +
+                       stage_ms(RequestStage::kQueueDecode);
+  timings.first_step_ms = stage_ms(RequestStage::kFirstStep);
+  timings.decode_ms = stage_ms(RequestStage::kDecode);
+  timings.exact = request.exact;
+  return timings;
+}
+
+void RouterCore::ReportTableSize() {
+  metrics_->requests_running->Set(static_cast<double>(requests_.size() - num_queued_));
+  metrics_->requests_waiting->Set(static_cast<double>(num_queued_));
+}
+
+void RouterCore::FailAll(ErrorCode code) {
+  while (!requests_.empty()) EndBad(*requests_.begin()->second, code);
+}
+
+void RouterCore::Shutdown() {
+  FailAll(ErrorCode::kDraining);
+  registry_.workers().clear();
+}
+
+void RouterCore::Tick(int64_t now_us) {
+  now_us_ = std::max(now_us_, now_us);
+  CheckWorkers(now_us);
+  std::vector<RequestUid> uids;
+  uids.reserve(requests_.size());
+  for (const auto& [uid, request] : requests_) uids.push_back(uid);
+  for (const RequestUid& uid : uids) {
+    if (RouterRequest* request = FindRequest(uid)) CheckTimers(*request, now_us);
+  }
+  // Time alone can make a placement possible (a wait for a pair ends), so the queue is tried
+  // always.
+  queue_changed_ = queue_changed_ || num_queued_ > 0;
+  PlaceQueued(now_us);
+}
+
+void RouterCore::CheckTimers(RouterRequest& request, int64_t now_us) {
+  if (now_us >= request.DeadlineUs()) return EndBad(request, ErrorCode::kDeadlineExceeded);
+  if (!request.IsPlaced()) {
+    if (now_us - request.queued_us >= config_.queue_wait_us) {
+      const bool served = registry_.Serves(request.spec.model->id);
+      EndBad(request, served ? ErrorCode::kQueueTimeout : ErrorCode::kNoWorkers);
+    }
+    return;
+  }
+  if (!request.accepted && now_us - request.placed_us >= config_.reserve_timeout_us) {
+    BATON_LOG_WARN("request {}: {} did not answer a reservation within {} ms", request.uid,
+                   request.decode_worker_id, config_.reserve_timeout_us / 1000);
+    return EndBad(request, ErrorCode::kWorkerLost);
+  }
+  if (IsStalled(request, now_us)) return EndBad(request, ErrorCode::kWorkerLost);
+  if (request.paused && ResumeOrCancelPaused(request, now_us)) OnDelivery(request);
+}
+
+// True when the worker whose turn it is shows no sign of life but its heartbeats.
+bool RouterCore::IsStalled(const RouterRequest& request, int64_t now_us) const {
+  if (request.merge.complete()) return false;
+  const bool decode_turn = request.is_local || request.verified;
+  // Between token 0 and the verified KV both workers may rest: the transfer has its own deadlines.
+  if (!decode_turn && request.lifetime.TimeOf(RequestEvent::kFirstToken)) return false;
+  const RegisteredWorker* worker =
+      registry_.Find(decode_turn ? request.decode.lease : request.prefill.lease);
+  if (worker == nullptr) return false;
+  const int64_t moved_us = std::max(worker->progress_us, request.moved_us);
+  if (now_us - moved_us < config_.worker_stall_us) return false;
+  BATON_LOG_ERROR("request {}: {} made no progress for {} ms", request.uid,
+                  worker->description.name.worker_id, (now_us - moved_us) / 1000);
+  return true;
+}
+
+int64_t RouterCore::TickIntervalUs() const {
+  if (!requests_.empty()) return kBusyTickUs;
+  return registry_.workers().empty() ? kAloneTickUs : kIdleTickUs;
+}
+
+bool RouterCore::TakeModelsChanged() { return std::exchange(models_changed_, false); }
+
+bool RouterCore::Ready(int64_t now_us) const {
+  if (refusing_) return false;
+  for (const auto& model : registry_.Models()) {
+    const RouteTable table = registry_.TableFor(model->id, 1, now_us);
+    RouteQuery query;
+    query.disaggregate = config_.mode != ServeMode::kAggregated;
+    const Route route = PickRoute(table.Load(), query);
+    if (route.path == Route::Path::kDisagg) return true;
+    if (route.path == Route::Path::kLocal && !ShouldWaitForPair(route.reason, *model, now_us)) {
+      return true;
+    }
+  }
+  return false;
+}
+
+Topology RouterCore::TopologyView(int64_t now_us) const {
+  Topology topology;
+  for (const auto& model : registry_.Models()) {
+    if (!topology.model.empty()) topology.model += ',';
+    topology.model += model->id;
+  }
+  for (const auto& [lease, worker] : registry_.workers()) {
+    const WorkerDescription& description = worker.description;
+    ProcessView view;
+    view.role = PoolRoleName(description.role);
+    view.worker_id = description.name.worker_id;
+    view.incarnation = fmt::format("{:016x}", description.name.incarnation.value());
+    view.model = description.model->id;
+    view.pid = description.pid;
+    view.grpc = description.grpc_address;
+    view.admin = description.admin_address;
+    view.kv = description.kv_address;
+    view.ready = worker.Usable(now_us);
+    for (size_t i = 0; i < kBlockStateNames.size(); ++i) {
+      view.kv_blocks.emplace_back(kBlockStateNames[i], worker.load.blocks[i]);
+    }
+    view.running = worker.load.running;
+    view.waiting = worker.load.waiting;
+    view.links = worker.load.links;
+    topology.processes.push_back(std::move(view));
+  }
+  return topology;
+}
+
+std::vector<RequestView> RouterCore::RequestViews(int64_t now_us) const {
+  std::vector<RequestView> views;
+  for (const auto& [uid, request] : requests_) {
+    for (uint32_t choice = 0; choice < request->spec.num_choices; ++choice) {
+      RequestView view;
+      view.uid = uid;
+      view.request_id = request->spec.request_id;
+      view.choice = choice;
+      view.attempt = request->attempt;
+      view.state = RouterStateName(request->state);
+      view.age_ms = (now_us - request->spec.received_us) / 1000;
+      view.prefill_worker = request->prefill_worker_id;
+      view.decode_worker = request->decode_worker_id;
+      view.num_tokens = static_cast<uint32_t>(request->merge.tokens(choice).size());
+      views.push_back(std::move(view));
+    }
+  }
+  return views;
+}
+
+}  // namespace baton

@@ -1,0 +1,186 @@
+// RouterCore: the router's decisions. One thread calls it; time is an argument; workers, clients
+// and metrics are interfaces. So the whole router runs in tests and simulations without threads,
+// sockets or gRPC.
+//
+//   Submit -> QUEUED -> PLACING -> RESERVED / PREFILLING / TRANSFERRING -> DECODING -> end
+//               ^---------- refused for load before any token was shown --'
+//
+// Invariants
+//  1. Each submitted request's sink gets exactly one OnFinished or OnFailed.
+//  2. A request that ends for any reason is cancelled at each worker that may still hold something
+//     of it, in the same call.
+//  3. Nothing of an older attempt reaches a sink; such events are counted.
+//  4. No token reaches a sink before the decode worker has reserved blocks, so a refusal can always
+//     be answered by another placement or by a proper status.
+//  5. The queue holds at most max_queued requests, the table max_live, one request at most
+//     kMaxPendingTokens undelivered tokens.
+//  6. No request outlives its deadline by more than one tick.
+#ifndef BATON_ROUTER_ROUTER_CORE_H_
+#define BATON_ROUTER_ROUTER_CORE_H_
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "src/obs/baton_metrics.h"
+#include "src/router/router_request.h"
+#include "src/router/submit.h"
+#include "src/router/topology.h"
+#include "src/router/worker_link.h"
+#include "src/router/worker_registry.h"
+
+namespace baton {
+
+// Which path prompts take.
+enum class ServeMode : uint8_t {
+  kDisagg,      // always a pair, when there is one
+  kAggregated,  // always the decode worker alone
+  kAdaptive,    // a pair for prompts longer than local_max_tokens
+};
+
+inline constexpr size_t kPauseBytes = 256 * 1024;    // buffered for a client: stop delivering
+inline constexpr size_t kResumeBytes = 64 * 1024;    // and go on below this
+inline constexpr size_t kMaxPendingTokens = 65'536;  // undelivered tokens of one request
+inline constexpr uint32_t kRequestLeaseMs = 10'000;
+inline constexpr int64_t kRenewEveryUs = 2'500'000;  // four times within a lease
+
+// Limits and policy; constant.
+struct RouterCoreConfig {
+  ServeMode mode = ServeMode::kDisagg;
+  uint32_t local_max_tokens = 0;  // prompts up to this length take the local path (kAdaptive)
+  size_t max_queued = 1024;
+  size_t max_live = 8192;
+  int64_t queue_wait_us = 10'000'000;
+  // A decode worker answers a reservation within one step (<= 100 ms); 2 s allow for a loaded host.
+  int64_t reserve_timeout_us = 2'000'000;
+  // No sign of progress of a worker that holds requests, heartbeats going on: its engine hangs.
+  int64_t worker_stall_us = 10'000'000;
+  int64_t slow_client_us = 30'000'000;
+  // After the first decode worker, how long to wait for a first prefill worker; and after a worker
+  // joined, how long to wait for its data connection, before prompts take the local path.
+  int64_t first_prefill_wait_us = 5'000'000;
+  int64_t link_wait_us = 3'000'000;
+};
+
+// The request table and its life cycle; see the file comment.
+class RouterCore {
+ public:
+  // Both outlive the core.
+  RouterCore(const RouterCoreConfig& config, WorkerConnector* connector,
+             const BatonMetrics* metrics);
+  ~RouterCore();
+
+  // Clients.
+  void Submit(RequestUid uid, GenerateRequest request, std::shared_ptr<ResponseSink> sink,
+              int64_t now_us);
+  void Cancel(RequestUid uid);
+
+  // Leases of workers.
+  void OnWorkerHello(LeaseId lease, WorkerDescription worker, std::unique_ptr<LeaseStream> stream,
+                     int64_t now_us);
+  void OnWorkerLoad(LeaseId lease, WorkerLoadReport load, int64_t now_us);
+  void OnLeaseClosed(LeaseId lease);
+
+  // Sessions with workers; events of a former session are ignored.
+  void OnSessionUp(SessionRef session, int64_t now_us);
+  void OnSessionDown(SessionRef session, std::string_view reason, int64_t now_us);
+  void OnSessionTokens(SessionRef session, std::vector<WorkerToken> tokens, int64_t now_us);
+  void OnSessionStatus(SessionRef session, const WorkerRequestStatus& status, int64_t now_us);
+
+  // Timers: deadlines, leases, slow clients, the queue. Call at least every TickIntervalUs().
+  void Tick(int64_t now_us);
+  int64_t TickIntervalUs() const;
+
+  // From now on Submit fails with kDraining; what runs goes on.
+  void RefuseNewRequests() { refusing_ = true; }
+  // Ends every request with `code`.
+  void FailAll(ErrorCode code);
+  // Ends every request with kDraining, and every session and lease.
+  void Shutdown();
+
+  // A request would be served now.
+  bool Ready(int64_t now_us) const;
+  size_t num_live() const { return requests_.size(); }
+  std::vector<std::shared_ptr<const ModelInfo>> Models() const { return registry_.Models(); }
+  // True once after each change of Models().
+  bool TakeModelsChanged();
+  // The workers' rows; the router's own is added by its process.
+  Topology TopologyView(int64_t now_us) const;
+  std::vector<RequestView> RequestViews(int64_t now_us) const;
+  const WorkerRegistry& registry() const { return registry_; }
+
+ private:
+  // What came of trying to place a request.
+  enum class Placing : uint8_t { kPlaced, kWait, kEnded };
+
+  // router_core.cc: life and end of requests.
+  void EndGood(RouterRequest& request);
+  void EndBad(RouterRequest& request, const RequestError& error);
+  void EndBad(RouterRequest& request, ErrorCode code);
+  void Forget(RouterRequest& request);
+  void ReleaseHalf(RouterRequest& request, PlacementHalf& half, bool cancel);
+  void ReleaseBacklog(PlacementHalf& half);
+  bool StopsByItself(const RouterRequest& request, const PlacementHalf& half) const;
+  RequestTimings TimingsOf(const RouterRequest& request) const;
+  RouterRequest* FindRequest(RequestUid uid);
+  void CheckTimers(RouterRequest& request, int64_t now_us);
+  bool IsStalled(const RouterRequest& request, int64_t now_us) const;
+  void ReportTableSize();
+
+  // router_core_placement.cc: the queue.
+  void PlaceQueued(int64_t now_us);
+  Placing TryPlace(RouterRequest& request, int64_t now_us);
+  bool ShouldWaitForPair(RouteReason reason, const ModelInfo& model, int64_t now_us) const;
+  bool HasRoom(const RouterRequest& request, const RegisteredWorker& worker) const;
+  void Start(RouterRequest& request, RegisteredWorker* prefill, RegisteredWorker& decode,
+             int64_t now_us);
+  void StartPair(RouterRequest& request, const PlacementSpec& spec, RegisteredWorker& prefill,
+                 RegisteredWorker& decode);
+  void Requeue(RouterRequest& request, int64_t not_before_us);
+  RequestError TooLargeError(const RouterRequest& request) const;
+
+  // router_core_workers.cc: leases and sessions.
+  void DropWorker(LeaseId lease, std::string_view reason);
+  void OpenSession(RegisteredWorker& worker);
+  RegisteredWorker* FindSession(SessionRef session);
+  void FailRequestsOn(LeaseId lease);
+  void MembersChanged();
+  void CheckWorkers(int64_t now_us);
+
+  // router_core_stream.cc: what workers say of requests.
+  void OnToken(LeaseId lease, WorkerToken token, int64_t now_us);
+  void OnHalfEnded(RouterRequest& request, PlacementHalf& half, const WorkerRequestStatus& status);
+  void OnRejected(RouterRequest& request, PlacementHalf& half, const WorkerRequestStatus& status,
+                  int64_t now_us);
+  void OnMark(RouterRequest& request, bool is_prefill, const WorkerRequestStatus& status,
+              int64_t now_us);
+  void OnDelivery(RouterRequest& request);
+  bool DeliverNext(RouterRequest& request, uint32_t choice);
+  bool PauseIfSlow(RouterRequest& request);
+  bool ResumeOrCancelPaused(RouterRequest& request, int64_t now_us);
+
+  const RouterCoreConfig config_;
+  WorkerConnector* const connector_;
+  const BatonMetrics* const metrics_;
+
+  WorkerRegistry registry_;
+  std::unordered_map<RequestUid, std::unique_ptr<RouterRequest>> requests_;
+  std::deque<RequestUid> queue_;  // arrival order; may name requests that have ended
+  size_t num_queued_ = 0;         // of requests_
+  bool queue_changed_ = false;    // PlaceQueued has something to try
+  bool refusing_ = false;
+  bool models_changed_ = false;
+  bool seen_prefill_ = false;     // a prefill worker has registered in this life
+  int64_t first_decode_us_ = -1;  // when the first decode worker registered, -1 = none yet
+  int64_t renewed_us_ = 0;
+  int64_t now_us_ = 0;  // the latest time told
+};
+
+}  // namespace baton
+
+#endif  // BATON_ROUTER_ROUTER_CORE_H_

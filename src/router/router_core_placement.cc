@@ -1,0 +1,194 @@
+// The queue: which request is placed next, where, and how it gets back when it was refused.
+#include <algorithm>
+#include <utility>
+
+#include "src/base/log.h"
+#include "src/base/random.h"
+#include "src/router/router_core.h"
+
+namespace baton {
+namespace {
+
+// Prompts in flight at one prefill worker: enough to keep it busy between two messages; the rest
+// waits here, where it can still go to another worker, and holds no decode blocks.
+constexpr uint32_t kMaxPrefillsInFlight = 64;
+
+uint32_t NumTokens(const RouterRequest& request) {
+  return static_cast<uint32_t>(request.spec.prompt.size());
+}
+
+// Blocks that a decode worker reserves: the prompt's, and one to grow into for each choice.
+uint32_t DecodeBlocks(const RouterRequest& request, const RegisteredWorker& worker) {
+  return worker.BlocksFor(NumTokens(request)) + request.spec.num_choices;
+}
+
+void AddCost(RegisteredWorker& worker, PlacementHalf& half, const PlacementCost& cost) {
+  half.lease = worker.lease;
+  half.cost = cost;
+  half.live = true;
+  worker.placed.num_blocks += cost.num_blocks;
+  worker.placed.num_tokens += cost.num_tokens;
+  worker.placed.num_sequences += cost.num_sequences;
+  ++worker.num_requests;
+}
+
+}  // namespace
+
+// First come, first served within a model: a request that finds no room keeps later ones of its
+// model behind it, so that a large one is not starved by small ones.
+void RouterCore::PlaceQueued(int64_t now_us) {
+  if (!queue_changed_) return;
+  queue_changed_ = false;
+  std::vector<std::string_view> blocked_models;
+  std::deque<RequestUid> waiting;
+  while (!queue_.empty()) {
+    const RequestUid uid = queue_.front();
+    queue_.pop_front();
+    RouterRequest* request = FindRequest(uid);
+    if (request == nullptr || request->IsPlaced()) continue;
+    const std::string_view model = request->spec.model->id;
+    const bool blocked =
+        std::find(blocked_models.begin(), blocked_models.end(), model) != blocked_models.end();
+    if (!blocked && now_us >= request->not_before_us) {
+      if (TryPlace(*request, now_us) != Placing::kWait) continue;
+    }
+    if (!blocked) blocked_models.push_back(model);
+    waiting.push_back(uid);
+  }
+  queue_ = std::move(waiting);
+}
+
+RouterCore::Placing RouterCore::TryPlace(RouterRequest& request, int64_t now_us) {
+  const uint32_t num_tokens = NumTokens(request);
+  const uint32_t max_total = num_tokens + request.spec.sampling.max_tokens;
+  const RouteTable table = registry_.TableFor(request.spec.model->id, num_tokens + 1, now_us);
+  RouteQuery query;
+  query.num_tokens = num_tokens;
+  query.num_choices = request.spec.num_choices;
+  query.max_total_tokens = max_total;
+  query.disaggregate = config_.mode != ServeMode::kAggregated;
+  if (config_.mode == ServeMode::kAdaptive) query.local_max_tokens = config_.local_max_tokens;
+  query.random = request.uid.lo;
+  const Route route = PickRoute(table.Load(), query);
+  if (route.path == Route::Path::kNone) {
+    if (route.reason != RouteReason::kExceedsEveryPool) return Placing::kWait;
+    EndBad(request, TooLargeError(request));
+    return Placing::kEnded;
+  }
+  if (route.path == Route::Path::kLocal &&
+      ShouldWaitForPair(route.reason, *request.spec.model, now_us)) {
+    return Placing::kWait;
+  }
+  RegisteredWorker& decode = *registry_.Find(table.decode_leases[route.decode_idx]);
+  RegisteredWorker* prefill = nullptr;
+  if (route.path == Route::Path::kDisagg) {
+    prefill = registry_.Find(table.prefill_leases[route.prefill_idx]);
+    if (!HasRoom(request, *prefill)) return Placing::kWait;
+  }
+  if (!HasRoom(request, decode)) return Placing::kWait;
+  request.exact = route.exact;
+  Start(request, prefill, decode, now_us);
+  return Placing::kPlaced;
+}
+
+bool RouterCore::ShouldWaitForPair(RouteReason reason, const ModelInfo& model,
+                                   int64_t now_us) const {
+  if (reason == RouteReason::kNoPrefillWorker) {
+    return !seen_prefill_ && now_us - first_decode_us_ < config_.first_prefill_wait_us;
+  }
+  if (reason != RouteReason::kNoLink) return false;
+  for (const auto& [lease, worker] : registry_.workers()) {
+    if (worker.description.model->id != model.id) continue;
+    if (now_us - worker.registered_us < config_.link_wait_us) return true;
+  }
+  return false;
+}
+
+bool RouterCore::HasRoom(const RouterRequest& request, const RegisteredWorker& worker) const {
+  if (worker.IsPrefill()) {
+    return worker.num_requests < kMaxPrefillsInFlight &&
+           worker.NumFreeBlocks() >= worker.BlocksFor(NumTokens(request));
+  }
+  // A request with more choices than the worker runs at once must still get in when it is alone.
+  const uint32_t sequences = worker.placed.num_sequences + request.spec.num_choices;
+  const uint32_t limit = std::max(worker.description.max_running, request.spec.num_choices);
+  return sequences <= limit && worker.NumFreeBlocks() >= DecodeBlocks(request, worker);
+}
+
+void RouterCore::Start(RouterRequest& request, RegisteredWorker* prefill, RegisteredWorker& decode,
+                       int64_t now_us) {
+  --num_queued_;
+  request.state = RouterState::kPlacing;
+  ++request.attempt;
+  request.placed_us = now_us;
+  request.moved_us = now_us;
+  request.is_local = prefill == nullptr;
+  // Alone, a worker only accepts or refuses; there is no reservation to wait for.
+  request.accepted = request.is_local;
+  request.verified = false;
+  request.decode_worker_id = decode.description.name.worker_id;
+  request.prefill_worker_id.clear();
+  request.lifetime.Mark(RequestEvent::kAdmitted, now_us);
+  if (request.attempt > 1) {
+    request.merge = TokenMerge(request.spec.num_choices, request.spec.sampling.max_tokens);
+  }
+
+  PlacementSpec spec;
+  spec.uid = request.uid;
+  spec.attempt = request.attempt;
+  spec.num_choices = request.spec.num_choices;
+  spec.deadline_ms = static_cast<uint32_t>((request.DeadlineUs() - now_us) / 1000);
+  spec.prompt = &request.spec.prompt;
+  spec.sampling = &request.spec.sampling;
+
+  PlacementCost decode_cost;
+  decode_cost.num_blocks = DecodeBlocks(request, decode);
+  decode_cost.num_sequences = request.spec.num_choices;
+  if (request.is_local) decode_cost.num_tokens = NumTokens(request);
+  AddCost(decode, request.decode, decode_cost);
+  if (request.is_local) {
+    request.transport = LinkKind::kLocal;
+    decode.session->StartDecode(spec, nullptr);
+  } else {
+    StartPair(request, spec, *prefill, decode);
+  }
+  ReportTableSize();
+}
+
+// Both workers start at once: the decode worker reserves while the prompt is computed.
+void RouterCore::StartPair(RouterRequest& request, const PlacementSpec& spec,
+                           RegisteredWorker& prefill, RegisteredWorker& decode) {
+  const WorkerName& decode_name = decode.description.name;
+  request.prefill_worker_id = prefill.description.name.worker_id;
+  for (const LinkView& link : prefill.load.links) {
+    if (link.to == decode_name.worker_id) request.transport = link.kind;
+  }
+  AddCost(prefill, request.prefill, {prefill.BlocksFor(NumTokens(request)), NumTokens(request), 1});
+  decode.session->StartDecode(spec, &prefill.description.name);
+  prefill.session->StartPrefill(spec, decode_name);
+}
+
+void RouterCore::Requeue(RouterRequest& request, int64_t not_before_us) {
+  ReleaseHalf(request, request.prefill, true);
+  ReleaseHalf(request, request.decode, true);
+  request.state = RouterState::kQueued;
+  request.not_before_us = not_before_us;
+  ++num_queued_;
+  queue_.push_front(request.uid);  // it came before everything that still waits
+  queue_changed_ = true;
+  ReportTableSize();
+}
+
+RequestError RouterCore::TooLargeError(const RouterRequest& request) const {
+  uint32_t max_tokens = 0;
+  for (const auto& [lease, worker] : registry_.workers()) {
+    if (worker.IsPrefill() || worker.description.model->id != request.spec.model->id) continue;
+    const uint32_t blocks = worker.description.num_blocks;
+    const uint32_t spare = std::min(blocks, request.spec.num_choices);
+    max_tokens = std::max(max_tokens, (blocks - spare) * worker.description.block_size);
+  }
+  return ContextLengthError("prompt", NumTokens(request),
+                            std::min(max_tokens, request.spec.model->max_context));
+}
+
+}  // namespace baton

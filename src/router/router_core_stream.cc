@@ -1,0 +1,253 @@
+// What workers say of requests: tokens on their way to the client, and changes of state.
+#include <algorithm>
+#include <utility>
+
+#include "src/base/log.h"
+#include "src/router/router_core.h"
+
+namespace baton {
+namespace {
+
+// Wait after the k-th refusal of a request for load, unless the worker names a longer one: 20 ms is
+// about a decode step, and 500 ms still gives 20 tries within the queue wait.
+constexpr int64_t kFirstBackoffUs = 20'000;
+constexpr int64_t kMaxBackoffUs = 500'000;
+
+int64_t BackoffUs(uint32_t num_refusals, uint32_t retry_after_ms) {
+  const int64_t doubled = kFirstBackoffUs << std::min<uint32_t>(num_refusals, 10);
+  return std::max(std::min(doubled, kMaxBackoffUs), int64_t{retry_after_ms} * 1000);
+}
+
+bool IsRefusalForLoad(StatusCode code) {
+  return code == StatusCode::kResourceExhausted || code == StatusCode::kUnavailable ||
+         code == StatusCode::kAborted;
+}
+
+ErrorCode ErrorCodeOf(const WorkerRequestStatus& status) {
+  if (status.state == WorkerRequestState::kCancelled) return ErrorCode::kWorkerLost;
+  if (status.code == StatusCode::kDeadlineExceeded) return ErrorCode::kDeadlineExceeded;
+  if (status.code == StatusCode::kUnavailable) return ErrorCode::kWorkerLost;
+  return ErrorCode::kWorkerFailed;
+}
+
+void Raise(RouterRequest& request, RouterState state) {
+  request.state = std::max(request.state, state);
+}
+
+}  // namespace
+
+void RouterCore::OnSessionTokens(SessionRef session, std::vector<WorkerToken> tokens,
+                                 int64_t now_us) {
+  now_us_ = std::max(now_us_, now_us);
+  RegisteredWorker* worker = FindSession(session);
+  if (worker == nullptr) return;
+  worker->progress_us = now_us;
+  for (WorkerToken& token : tokens) OnToken(session.lease, std::move(token), now_us);
+}
+
+void RouterCore::OnToken(LeaseId lease, WorkerToken token, int64_t now_us) {
+  RouterRequest* request = FindRequest(token.uid);
+  if (request == nullptr) return;  // it has ended; the worker has not heard of it yet
+  const bool is_decode = request->decode.Is(lease);
+  if (token.attempt != request->attempt || !(is_decode || request->prefill.Is(lease))) {
+    metrics_->stale_events_total->Add();
+    return;
+  }
+  if (is_decode) {
+    request->accepted = true;
+    Raise(*request, RouterState::kDecoding);
+  }
+  const uint32_t vocab_size = request->spec.model->vocab_size;
+  if (token.token < 0 || static_cast<uint32_t>(token.token) >= vocab_size) {
+    BATON_LOG_ERROR("request {}: token {} is outside the vocabulary of {}", request->uid,
+                    token.token, vocab_size);
+    return EndBad(*request, ErrorCode::kWorkerFailed);
+  }
+  if (token.index == 0) request->lifetime.Mark(RequestEvent::kFirstToken, now_us);
+  request->moved_us = now_us;
+  switch (request->merge.Add(std::move(token), now_us)) {
+    case TokenMerge::Outcome::kAhead:
+    case TokenMerge::Outcome::kDuplicate:
+      return;
+    case TokenMerge::Outcome::kMismatch:
+      BATON_LOG_ERROR("request {}: two workers sent unequal tokens", request->uid);
+      metrics_->kv_chain_mismatch_total->Add();
+      return EndBad(*request, ErrorCode::kChainMismatch);
+    case TokenMerge::Outcome::kOverflow:
+    case TokenMerge::Outcome::kInvalid:
+      BATON_LOG_ERROR("request {}: a worker sent a token outside the request", request->uid);
+      return EndBad(*request, ErrorCode::kWorkerFailed);
+    case TokenMerge::Outcome::kReady:
+      break;
+  }
+  if (request->merge.num_pending() > kMaxPendingTokens) {
+    return EndBad(*request, ErrorCode::kSlowClient);
+  }
+  OnDelivery(*request);
+}
+
+// Gives the client what is in order. May end the request.
+void RouterCore::OnDelivery(RouterRequest& request) {
+  if (!request.accepted || request.paused) return;
+  for (uint32_t choice = 0; choice < request.spec.num_choices; ++choice) {
+    while (DeliverNext(request, choice)) {
+    }
+  }
+  if (request.num_finished == request.spec.num_choices) EndGood(request);
+}
+
+bool RouterCore::DeliverNext(RouterRequest& request, uint32_t choice) {
+  if (PauseIfSlow(request)) return false;
+  TokenMerge::Entry entry;
+  if (!request.merge.TakeNext(choice, &entry)) return false;
+  const WorkerToken& token = entry.token;
+  ChoiceText& text = request.texts[choice];
+
+  TokenOutput output;
+  output.choice = choice;
+  output.index = token.index;
+  output.token = token.token;
+  // A token that ends the choice is not part of its text.
+  output.text = text.Push(token.token, token.finish == FinishReason::kStop,
+                          token.finish != FinishReason::kNone);
+  output.finish = text.stopped() ? FinishReason::kStop : token.finish;
+  output.has_logprob = token.has_logprob;
+  output.logprob = token.logprob;
+  output.top_logprobs = &token.top_logprobs;
+  output.arrived_us = entry.arrived_us;
+  if (output.finish != FinishReason::kNone) {
+    request.finished[choice] = output.finish;
+    ++request.num_finished;
+    output.is_last = request.num_finished == request.spec.num_choices;
+    request.merge.CloseChoice(choice);
+  }
+
+  int64_t& last_us = request.last_token_us[choice];
+  if (last_us != 0) {
+    const int64_t gap_us = entry.arrived_us - last_us;
+    metrics_->inter_token_latency_seconds->Observe(static_cast<double>(gap_us) * 1e-6);
+  }
+  metrics_->generation_tokens_total->Add();
+  last_us = entry.arrived_us;
+  request.lifetime.Mark(RequestEvent::kLastToken, entry.arrived_us);
+  ++request.num_delivered;
+  request.sink->OnToken(output);
+  return true;
+}
+
+bool RouterCore::PauseIfSlow(RouterRequest& request) {
+  const size_t bytes = request.sink->buffered_bytes();
+  if (bytes <= kPauseBytes) return false;
+  request.paused = true;
+  request.paused_bytes = bytes;
+  request.paused_progress_us = now_us_;
+  return true;
+}
+
+// True when the client has caught up. May end the request, and then returns false.
+bool RouterCore::ResumeOrCancelPaused(RouterRequest& request, int64_t now_us) {
+  const size_t bytes = request.sink->buffered_bytes();
+  if (bytes <= kResumeBytes) {
+    request.paused = false;
+    return true;
+  }
+  if (bytes < request.paused_bytes) {
+    request.paused_bytes = bytes;
+    request.paused_progress_us = now_us;
+  } else if (now_us - request.paused_progress_us >= config_.slow_client_us) {
+    EndBad(request, ErrorCode::kSlowClient);
+  }
+  return false;
+}
+
+void RouterCore::OnSessionStatus(SessionRef session, const WorkerRequestStatus& status,
+                                 int64_t now_us) {
+  now_us_ = std::max(now_us_, now_us);
+  RegisteredWorker* worker = FindSession(session);
+  if (worker == nullptr) return;
+  worker->progress_us = now_us;
+  RouterRequest* request = FindRequest(status.uid);
+  if (request == nullptr) return;
+  const bool is_prefill = request->prefill.Is(session.lease);
+  const bool is_current =
+      status.attempt == request->attempt && (is_prefill || request->decode.Is(session.lease));
+  if (!is_current) {
+    // The answer to our own Cancel is expected; anything else is a late event.
+    if (status.state != WorkerRequestState::kCancelled) metrics_->stale_events_total->Add();
+    return;
+  }
+  request->moved_us = now_us;
+  if (!IsTerminal(status.state)) {
+    OnMark(*request, is_prefill, status, now_us);
+  } else if (status.state == WorkerRequestState::kRejected) {
+    OnRejected(*request, is_prefill ? request->prefill : request->decode, status, now_us);
+  } else {
+    OnHalfEnded(*request, is_prefill ? request->prefill : request->decode, status);
+  }
+  PlaceQueued(now_us);
+}
+
+void RouterCore::OnMark(RouterRequest& request, bool is_prefill, const WorkerRequestStatus& status,
+                        int64_t now_us) {
+  if (!is_prefill) request.accepted = true;
+  switch (status.state) {
+    case WorkerRequestState::kReserved:
+      Raise(request, RouterState::kReserved);
+      break;
+    case WorkerRequestState::kPrefillStarted:
+      request.lifetime.Mark(RequestEvent::kPrefillStarted, now_us);
+      Raise(request, RouterState::kPrefilling);
+      break;
+    case WorkerRequestState::kPrefillDone:
+      ReleaseBacklog(is_prefill ? request.prefill : request.decode);
+      break;
+    case WorkerRequestState::kGranted:
+      request.lifetime.Mark(RequestEvent::kGranted, now_us);
+      Raise(request, RouterState::kTransferring);
+      break;
+    case WorkerRequestState::kVerified:
+      request.lifetime.Mark(RequestEvent::kVerified, now_us);
+      request.verified = true;
+      request.kv_bytes = status.kv_bytes;
+      if (status.transport != LinkKind::kUnspecified) request.transport = status.transport;
+      break;
+    case WorkerRequestState::kDecodeStarted:
+      request.lifetime.Mark(RequestEvent::kFirstStepStarted, now_us);
+      Raise(request, RouterState::kDecoding);
+      break;
+    case WorkerRequestState::kFirstStepDone:
+      request.lifetime.Mark(RequestEvent::kFirstStepEnded, now_us);
+      break;
+    default:
+      break;
+  }
+  OnDelivery(request);
+}
+
+void RouterCore::OnHalfEnded(RouterRequest& request, PlacementHalf& half,
+                             const WorkerRequestStatus& status) {
+  half.live = false;
+  const bool is_prefill = &half == &request.prefill;
+  const bool is_needed = is_prefill ? !request.verified : !request.merge.complete();
+  const bool is_good = status.state == WorkerRequestState::kHandedOff ||
+                       (status.state == WorkerRequestState::kFinished && !is_needed);
+  if (is_good || !is_needed) return ReleaseHalf(request, half, false);
+  BATON_LOG_WARN("request {} attempt {} failed at {}: {}", request.uid, request.attempt,
+                 is_prefill ? request.prefill_worker_id : request.decode_worker_id, status.message);
+  EndBad(request, ErrorCodeOf(status));
+}
+
+void RouterCore::OnRejected(RouterRequest& request, PlacementHalf& half,
+                            const WorkerRequestStatus& status, int64_t now_us) {
+  half.live = false;
+  BATON_LOG_INFO("request {} attempt {} was refused by a worker: {}", request.uid, request.attempt,
+                 status.message);
+  if (IsRefusalForLoad(status.code) && request.num_delivered == 0) {
+    return Requeue(request, now_us + BackoffUs(request.num_refusals++, status.retry_after_ms));
+  }
+  const bool too_large = status.code == StatusCode::kOutOfRange;
+  if (too_large) return EndBad(request, TooLargeError(request));
+  EndBad(request, ErrorCode::kWorkerFailed);
+}
+
+}  // namespace baton

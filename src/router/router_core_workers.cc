@@ -1,0 +1,139 @@
+// Leases and sessions: who is alive, and what happens to requests when a worker is not.
+#include <algorithm>
+#include <utility>
+
+#include "src/base/log.h"
+#include "src/router/router_core.h"
+
+namespace baton {
+namespace {
+
+// A worker that refuses sessions while its lease lives is tried again this often.
+constexpr int64_t kReconnectUs = 250'000;
+
+}  // namespace
+
+void RouterCore::OnWorkerHello(LeaseId lease, WorkerDescription worker,
+                               std::unique_ptr<LeaseStream> stream, int64_t now_us) {
+  now_us_ = std::max(now_us_, now_us);
+  const std::string refusal = registry_.RefusalFor(worker);
+  if (!refusal.empty()) {
+    BATON_LOG_ERROR("worker {} is refused: {}", worker.name.worker_id, refusal);
+    stream->Refuse(refusal);
+    return;
+  }
+  if (const RegisteredWorker* former = registry_.FindByWorkerId(worker.name.worker_id)) {
+    DropWorker(former->lease, "its next life has registered");
+  }
+  BATON_LOG_INFO("{} worker {} joins with model {}, {} blocks, pid {}", PoolRoleName(worker.role),
+                 worker.name.worker_id, worker.model->id, worker.num_blocks, worker.pid);
+  RegisteredWorker& added = registry_.Add(lease, std::move(worker), std::move(stream), now_us);
+  if (added.IsPrefill()) seen_prefill_ = true;
+  if (!added.IsPrefill() && first_decode_us_ < 0) first_decode_us_ = now_us;
+  added.stream->Accept(kHeartbeatMs);
+  OpenSession(added);
+  MembersChanged();
+}
+
+void RouterCore::OnWorkerLoad(LeaseId lease, WorkerLoadReport load, int64_t now_us) {
+  now_us_ = std::max(now_us_, now_us);
+  RegisteredWorker* worker = registry_.Find(lease);
+  if (worker == nullptr) return;
+  const uint32_t free_before = worker->NumFreeBlocks();
+  const bool usable_before = worker->Usable(now_us);
+  const size_t links_before = worker->load.links.size();
+  registry_.OnLoad(*worker, std::move(load), now_us);
+  const bool better = worker->NumFreeBlocks() > free_before ||
+                      worker->Usable(now_us) != usable_before ||
+                      worker->load.links.size() != links_before;
+  if (better) queue_changed_ = true;
+  PlaceQueued(now_us);
+}
+
+void RouterCore::OnLeaseClosed(LeaseId lease) { DropWorker(lease, "its registration ended"); }
+
+void RouterCore::OpenSession(RegisteredWorker& worker) {
+  ++worker.session_epoch;
+  worker.session_up = false;
+  worker.reconnect_us = 0;
+  worker.session =
+      connector_->Connect(SessionRef{worker.lease, worker.session_epoch}, worker.description);
+}
+
+RegisteredWorker* RouterCore::FindSession(SessionRef session) {
+  RegisteredWorker* worker = registry_.Find(session.lease);
+  return worker != nullptr && worker->session_epoch == session.epoch ? worker : nullptr;
+}
+
+void RouterCore::OnSessionUp(SessionRef session, int64_t now_us) {
+  now_us_ = std::max(now_us_, now_us);
+  RegisteredWorker* worker = FindSession(session);
+  if (worker == nullptr) return;
+  worker->session_up = true;
+  worker->progress_us = now_us;
+  worker->session->Renew(kRequestLeaseMs);
+  queue_changed_ = true;
+  PlaceQueued(now_us);
+}
+
+void RouterCore::OnSessionDown(SessionRef session, std::string_view reason, int64_t now_us) {
+  now_us_ = std::max(now_us_, now_us);
+  RegisteredWorker* worker = FindSession(session);
+  if (worker == nullptr || worker->session == nullptr) return;
+  BATON_LOG_WARN("the session with worker {} ended: {}", worker->description.name.worker_id,
+                 reason);
+  worker->session_up = false;
+  worker->session.reset();
+  worker->reconnect_us = now_us + kReconnectUs;
+  FailRequestsOn(session.lease);
+}
+
+void RouterCore::DropWorker(LeaseId lease, std::string_view reason) {
+  RegisteredWorker* worker = registry_.Find(lease);
+  if (worker == nullptr) return;
+  BATON_LOG_WARN("worker {} is gone: {}", worker->description.name.worker_id, reason);
+  worker->session_up = false;
+  FailRequestsOn(lease);
+  registry_.Remove(lease);
+  MembersChanged();
+}
+
+void RouterCore::FailRequestsOn(LeaseId lease) {
+  std::vector<RequestUid> hit;
+  for (const auto& [uid, request] : requests_) {
+    // A decode worker is needed until its last token is here, a prefill worker until the KV is at
+    // the decode worker.
+    const bool needs_decode = request->decode.Is(lease) && !request->merge.complete();
+    const bool needs_prefill = request->prefill.Is(lease) && !request->verified;
+    if (needs_decode || needs_prefill) {
+      hit.push_back(uid);
+    } else if (request->decode.Is(lease)) {
+      ReleaseHalf(*request, request->decode, false);
+    } else if (request->prefill.Is(lease)) {
+      ReleaseHalf(*request, request->prefill, false);
+    }
+  }
+  for (const RequestUid& uid : hit) {
+    if (RouterRequest* request = FindRequest(uid)) EndBad(*request, ErrorCode::kWorkerLost);
+  }
+}
+
+void RouterCore::MembersChanged() {
+  models_changed_ = true;
+  queue_changed_ = true;
+  registry_.SendPeerLists();
+}
+
+void RouterCore::CheckWorkers(int64_t now_us) {
+  for (const LeaseId lease : registry_.Dead(now_us)) DropWorker(lease, "no heartbeat for 2 s");
+  const bool renew = now_us - renewed_us_ >= kRenewEveryUs;
+  if (renew) renewed_us_ = now_us;
+  for (auto& [lease, worker] : registry_.workers()) {
+    if (worker.session == nullptr && now_us >= worker.reconnect_us) OpenSession(worker);
+    if (renew && worker.session_up && worker.num_requests > 0) {
+      worker.session->Renew(kRequestLeaseMs);
+    }
+  }
+}
+
+}  // namespace baton

@@ -1,0 +1,55 @@
+// RouterInbox: the one way into the router's thread. Shared by everything that posts, so that a
+// gRPC stream that outlives the router posts into a closed inbox instead of into freed memory.
+//
+// Invariants
+//  1. Any thread posts; the router's thread takes everything at once, in order.
+//  2. New requests are refused once kMaxWaitingRequests of them wait. All other messages are
+//  bounded
+//     by their senders: a stream has at most a few messages under way, a request one cancellation.
+//  3. After Close every post is dropped and the poster is told.
+#ifndef BATON_ROUTER_ROUTER_INBOX_H_
+#define BATON_ROUTER_ROUTER_INBOX_H_
+
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <vector>
+
+#include "absl/functional/any_invocable.h"
+
+namespace baton {
+
+class RouterCore;
+
+// A message to the router's thread: runs there with the time of its arrival.
+using RouterTask = absl::AnyInvocable<void(RouterCore& core, int64_t now_us)>;
+
+// See the file comment.
+class RouterInbox {
+ public:
+  static constexpr size_t kMaxWaitingRequests = 4096;
+
+  // False: closed.
+  bool Post(RouterTask task);
+  // False: too many requests wait, or closed.
+  bool TryPostRequest(RouterTask task);
+
+  // Moves everything posted into `out` (emptied first); waits until `deadline_us` of the system
+  // clock for a first message or Close. The router's thread only.
+  void Take(int64_t deadline_us, std::vector<RouterTask>* out);
+
+  void Close();
+  bool closed() const;
+
+ private:
+  mutable std::mutex mutex_;  // guards what follows
+  std::condition_variable not_empty_;
+  std::vector<RouterTask> tasks_;
+  size_t num_requests_ = 0;
+  bool closed_ = false;
+};
+
+}  // namespace baton
+
+#endif  // BATON_ROUTER_ROUTER_INBOX_H_

@@ -1,0 +1,90 @@
+// RouterRequest: everything the router knows of one live request. Owned by RouterCore.
+#ifndef BATON_ROUTER_ROUTER_REQUEST_H_
+#define BATON_ROUTER_ROUTER_REQUEST_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "src/obs/request_lifetime.h"
+#include "src/router/choice_text.h"
+#include "src/router/generate_request.h"
+#include "src/router/submit.h"
+#include "src/router/token_merge.h"
+#include "src/router/worker_registry.h"
+
+namespace baton {
+
+// handoff.md's router states. From kPlacing on states may overlap; the record keeps the furthest.
+enum class RouterState : uint8_t {
+  kQueued,
+  kPlacing,
+  kReserved,
+  kPrefilling,
+  kTransferring,
+  kDecoding,
+};
+std::string_view RouterStateName(RouterState state);
+
+// The part of a placement that runs at one worker.
+struct PlacementHalf {
+  LeaseId lease;       // 0 = this half does not exist
+  PlacementCost cost;  // what it counts in the registry
+  bool live = false;   // started and not known to have ended
+
+  bool Is(LeaseId other) const { return lease == other && lease.value() != 0; }
+};
+
+// One request; see the file comment.
+struct RouterRequest {
+  RouterRequest(RequestUid uid_in, GenerateRequest spec_in, std::shared_ptr<ResponseSink> sink_in);
+
+  const RequestUid uid;
+  GenerateRequest spec;
+  std::shared_ptr<ResponseSink> sink;
+
+  RouterState state = RouterState::kQueued;
+  uint32_t attempt = 0;
+  int64_t queued_us = 0;      // when it first entered the queue
+  int64_t not_before_us = 0;  // no placement earlier (a worker asked to wait)
+
+  // The current placement.
+  PlacementHalf prefill;
+  PlacementHalf decode;
+  bool is_local = false;  // the decode worker computes the prompt itself
+  bool exact = true;
+  std::string prefill_worker_id;  // "" when local
+  std::string decode_worker_id;
+  // The decode worker has reserved blocks: from now on tokens go to the client. Before, a refusal
+  // can still be answered by another placement, because nothing has been seen.
+  bool accepted = false;
+  bool verified = false;  // all KV is at the decode worker: the prefill worker is not needed
+  uint64_t kv_bytes = 0;
+  LinkKind transport = LinkKind::kLocal;
+  int64_t placed_us = 0;
+  int64_t moved_us = 0;       // last event of this placement
+  uint32_t num_refusals = 0;  // by workers, for load
+
+  // The answer.
+  TokenMerge merge;
+  std::vector<ChoiceText> texts;       // by choice
+  std::vector<FinishReason> finished;  // by choice, what the client was told
+  std::vector<int64_t> last_token_us;  // by choice, 0 = none yet
+  uint32_t num_finished = 0;
+  uint32_t num_delivered = 0;  // tokens given to the sink
+  RequestLifetime lifetime;
+
+  // A client that does not read: nothing is delivered while paused.
+  bool paused = false;
+  size_t paused_bytes = 0;  // buffered when progress was last seen
+  int64_t paused_progress_us = 0;
+
+  int64_t DeadlineUs() const { return spec.received_us + spec.timeout_us; }
+  bool IsPlaced() const { return state != RouterState::kQueued; }
+};
+
+}  // namespace baton
+
+#endif  // BATON_ROUTER_ROUTER_REQUEST_H_

@@ -1,0 +1,121 @@
+// The interface between the public APIs and the router: submit a request, receive its tokens, look
+// up models. src/api knows the router only through this header and the values it includes.
+//
+// Threads: Submitter's functions may be called from any thread and never block. ResponseSink's
+// functions are called by the router's thread (or by Submit itself when it refuses at once), one at
+// a time, and must not block.
+#ifndef BATON_ROUTER_SUBMIT_H_
+#define BATON_ROUTER_SUBMIT_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/functional/any_invocable.h"
+
+#include "scheduler/sequence.h"
+#include "src/base/ids.h"
+#include "src/base/token_logprob.h"
+#include "src/router/generate_request.h"
+#include "src/router/request_error.h"
+#include "src/router/topology.h"
+
+namespace baton {
+
+class ChatTemplate;
+class Tokenizer;
+
+// A served model, learned from its workers; constant once published.
+struct ModelInfo {
+  std::string id;
+  int64_t created_unix_s = 0;  // when its first worker had loaded it
+  uint32_t max_context = 0;    // tokens, prompt and answer together; the largest of its workers
+  uint32_t vocab_size = 0;
+  std::shared_ptr<const Tokenizer> tokenizer;
+  std::shared_ptr<const ChatTemplate> chat_template;  // null: the model file has none
+};
+
+// One token of one choice on its way to the client. Views are valid during the call.
+struct TokenOutput {
+  uint32_t choice = 0;
+  uint32_t index = 0;  // output index within the choice, from 0 without gaps
+  TokenId token = 0;
+  // Text that this token released: whole code points; "" while text is held back.
+  std::string_view text;
+  bool has_logprob = false;
+  float logprob = 0.0f;
+  const std::vector<TokenLogprob>* top_logprobs = nullptr;  // never null with has_logprob
+  FinishReason finish = FinishReason::kNone;                // set on the choice's last token
+  bool is_last = false;    // the request's last token; OnFinished follows at once
+  int64_t arrived_us = 0;  // steady clock, when the router took it from the worker
+};
+
+// Where the time of a request went and who did the work (the `timings` object of the APIs).
+struct RequestTimings {
+  bool disaggregated = false;
+  std::string prefill_worker;
+  std::string decode_worker;
+  std::string transport;  // "shm", "tcp", "local"
+  uint64_t kv_bytes = 0;
+  double queue_ms = 0;
+  double prefill_ms = 0;
+  double kv_wait_ms = 0;
+  double first_step_ms = 0;
+  double decode_ms = 0;
+  uint32_t cached_tokens = 0;
+  uint32_t resumes = 0;
+  bool exact = true;
+};
+
+// The good end of a request.
+struct GenerateResult {
+  uint32_t num_prompt_tokens = 0;
+  uint32_t num_completion_tokens = 0;  // of all choices, end-of-generation tokens included
+  RequestTimings timings;
+};
+
+// Receives one request's answer. Exactly one of OnFinished and OnFailed ends it, after which no
+// call follows. Owned by the router until then; the other end may share it.
+class ResponseSink {
+ public:
+  virtual ~ResponseSink() = default;
+  // Tokens of one choice come in index order; choices interleave.
+  virtual void OnToken(const TokenOutput& token) = 0;
+  virtual void OnFinished(const GenerateResult& result) = 0;
+  virtual void OnFailed(const RequestError& error) = 0;
+  // Bytes accepted and not yet taken by the client; the router pauses above 256 KiB. Any thread.
+  virtual size_t buffered_bytes() const = 0;
+};
+
+// Accepts requests; implemented by Router and by fakes in tests.
+class Submitter {
+ public:
+  virtual ~Submitter() = default;
+
+  // Takes the request over. Every outcome, a refusal too, arrives at `sink`. The result names the
+  // request for Cancel.
+  virtual RequestUid Submit(GenerateRequest request, std::shared_ptr<ResponseSink> sink) = 0;
+  // The client has gone: both workers are told within one step. Unknown or finished: no effect.
+  // The sink gets OnFailed(kCancelled).
+  virtual void Cancel(RequestUid uid) = 0;
+
+  // Counts a request that an API refused before Submit.
+  virtual void CountRefusal(ErrorCode code) = 0;
+
+  // The model of that id; "" and "default" name the only one. Null = there is none.
+  virtual std::shared_ptr<const ModelInfo> FindModel(std::string_view id) const = 0;
+  // Ascending by id.
+  virtual std::vector<std::shared_ptr<const ModelInfo>> Models() const = 0;
+  // True when a request would be served now.
+  virtual bool ready() const = 0;
+  // Calls `done` on the router's thread with the present state.
+  virtual void GetTopology(absl::AnyInvocable<void(const Topology&)> done) = 0;
+  virtual void GetRequests(absl::AnyInvocable<void(const std::vector<RequestView>&)> done) = 0;
+};
+
+}  // namespace baton
+
+#endif  // BATON_ROUTER_SUBMIT_H_

@@ -1,0 +1,71 @@
+// Snapshots of the router's state for /v1/topology and /debug/requests. Plain values; any thread.
+#ifndef BATON_ROUTER_TOPOLOGY_H_
+#define BATON_ROUTER_TOPOLOGY_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "src/base/ids.h"
+
+namespace baton {
+
+// How KV crosses between two workers; the numbers are TransportKind's in common.proto.
+enum class LinkKind : uint8_t { kUnspecified = 0, kLocal = 1, kShm = 2, kTcp = 3 };
+inline std::string_view LinkKindName(LinkKind kind) {
+  constexpr std::array<std::string_view, 4> kNames = {"", "local", "shm", "tcp"};
+  return kNames[static_cast<size_t>(kind)];
+}
+
+// A data connection between two workers.
+struct LinkView {
+  std::string to;  // worker id of the decode worker
+  LinkKind kind = LinkKind::kUnspecified;
+  uint64_t bytes_per_s = 0;
+  bool up = false;
+};
+
+// One process: the router or a registered worker.
+struct ProcessView {
+  std::string role;  // "router", "prefill", "decode"
+  std::string worker_id;
+  std::string incarnation;  // 16 hexadecimal digits
+  std::string model;        // "" for the router
+  uint32_t pid = 0;
+  std::string grpc;
+  std::string http;  // the router only
+  std::string admin;
+  std::string kv;  // "" for the router
+  bool ready = false;
+  std::vector<std::pair<std::string, uint32_t>> kv_blocks;  // state name, blocks; workers only
+  uint32_t running = 0;
+  uint32_t waiting = 0;
+  std::vector<LinkView> links;  // prefill workers only
+};
+
+// Everything the router knows of; the router's own row is first.
+struct Topology {
+  std::string model;  // the served model ids, joined by ','
+  std::vector<ProcessView> processes;
+};
+
+// One live choice of one request.
+struct RequestView {
+  RequestUid uid;
+  std::string request_id;
+  uint32_t choice = 0;
+  uint32_t attempt = 0;
+  std::string state;  // handoff.md's router state, upper case
+  int64_t age_ms = 0;
+  std::string prefill_worker;  // "" = none
+  std::string decode_worker;   // "" = not placed
+  uint32_t num_tokens = 0;     // delivered to the client
+};
+
+}  // namespace baton
+
+#endif  // BATON_ROUTER_TOPOLOGY_H_

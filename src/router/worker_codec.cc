@@ -1,0 +1,276 @@
+#include "src/router/worker_codec.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+
+#include "src/base/xxh3.h"
+
+namespace baton {
+namespace {
+
+constexpr size_t kMaxWorkerIdBytes = 64;
+constexpr size_t kMaxAddressBytes = 256;
+constexpr size_t kMaxModelIdBytes = 256;
+constexpr size_t kMaxLinks = 1024;
+
+bool IsWorkerId(std::string_view id) {
+  if (id.empty() || id.size() > kMaxWorkerIdBytes) return false;
+  return std::all_of(id.begin(), id.end(), [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-';
+  });
+}
+
+bool IsModelId(std::string_view id) {
+  if (id.empty() || id.size() > kMaxModelIdBytes || id == "default") return false;
+  return std::all_of(id.begin(), id.end(), [](char c) {
+    return static_cast<unsigned char>(c) > 0x20 && c != 0x7f && c != '/';
+  });
+}
+
+// The route policy compares numbers; equal texts give equal numbers.
+uint64_t IdOfText(const std::string& text) { return Xxh3Hash64(text); }
+
+LinkKind DecodeKind(v1::TransportKind kind) {
+  const int number = static_cast<int>(kind);
+  return number >= 1 && number <= 3 ? static_cast<LinkKind>(number) : LinkKind::kUnspecified;
+}
+
+RequestUid DecodeUid(const v1::RequestUid& uid) { return {uid.hi(), uid.lo()}; }
+
+void EncodeUid(RequestUid uid, v1::RequestUid* out) {
+  out->set_hi(uid.hi);
+  out->set_lo(uid.lo);
+}
+
+void EncodeName(const WorkerName& name, v1::WorkerRef* out) {
+  out->set_worker_id(name.worker_id);
+  out->set_incarnation(name.incarnation.value());
+}
+
+void EncodeSampling(const SamplingSettings& sampling, v1::SamplingParams* out) {
+  out->set_temperature(sampling.temperature);
+  out->set_top_p(sampling.top_p);
+  out->set_top_k(sampling.top_k);
+  out->set_min_p(sampling.min_p);
+  out->set_repetition_penalty(sampling.repetition_penalty);
+  out->set_presence_penalty(sampling.presence_penalty);
+  out->set_frequency_penalty(sampling.frequency_penalty);
+  out->set_seed(sampling.seed);
+  for (const auto& [token, bias] : sampling.logit_bias) {
+    (*out->mutable_logit_bias())[static_cast<uint32_t>(token)] = bias;
+  }
+  out->set_logprobs(sampling.logprobs);
+  out->set_top_logprobs(sampling.top_logprobs);
+  out->set_max_tokens(sampling.max_tokens);
+  out->set_min_tokens(sampling.min_tokens);
+  out->set_ignore_eos(sampling.ignore_eos);
+  for (const TokenId token : sampling.stop_token_ids) {
+    out->add_stop_token_ids(static_cast<uint32_t>(token));
+  }
+}
+
+void EncodeSpec(const PlacementSpec& spec, v1::RequestSpec* out) {
+  EncodeUid(spec.uid, out->mutable_uid());
+  out->set_attempt(spec.attempt);
+  out->mutable_tokens()->Add(spec.prompt->begin(), spec.prompt->end());
+  out->set_num_prompt_tokens(static_cast<uint32_t>(spec.prompt->size()));
+  EncodeSampling(*spec.sampling, out->mutable_sampling());
+  out->set_n(spec.num_choices);
+  out->set_deadline_ms(spec.deadline_ms);
+  out->set_tenant("default");
+}
+
+Status CheckHelloNames(const v1::WorkerHello& hello) {
+  if (!IsWorkerId(hello.worker().worker_id())) {
+    return InvalidArgument("worker_id must be 1 to 64 of [a-z0-9-], it has {} bytes",
+                           hello.worker().worker_id().size());
+  }
+  if (hello.worker().incarnation() == 0) return InvalidArgument("incarnation is 0");
+  if (!IsModelId(hello.model())) {
+    return InvalidArgument("model must be 1 to 256 printable bytes without '/'");
+  }
+  if (hello.role() != v1::WORKER_ROLE_PREFILL && hello.role() != v1::WORKER_ROLE_DECODE) {
+    return InvalidArgument("role {} is unknown", static_cast<int>(hello.role()));
+  }
+  for (const std::string* address :
+       {&hello.grpc_address(), &hello.admin_address(), &hello.kv_address(), &hello.kv_unix()}) {
+    if (address->size() > kMaxAddressBytes) {
+      return InvalidArgument("an address has {} bytes, more than {}", address->size(),
+                             kMaxAddressBytes);
+    }
+  }
+  if (hello.grpc_address().empty()) return InvalidArgument("grpc_address is empty");
+  return OkStatus();
+}
+
+Status CheckHelloNumbers(const v1::WorkerHello& hello) {
+  const auto check = [](std::string_view field, uint64_t value, uint64_t max) {
+    if (value >= 1 && value <= max) return OkStatus();
+    return InvalidArgument("{} is {}, outside 1..{}", field, value, max);
+  };
+  BATON_RETURN_IF_ERROR(check("max_context", hello.max_context(), 1u << 30));
+  BATON_RETURN_IF_ERROR(check("block_size", hello.block_size(), 1u << 16));
+  BATON_RETURN_IF_ERROR(check("num_blocks", hello.num_blocks(), 1u << 31));
+  BATON_RETURN_IF_ERROR(check("max_running", hello.max_running(), 1u << 20));
+  BATON_RETURN_IF_ERROR(check("vocab_size", hello.vocab_size(), 1u << 30));
+  const v1::Fingerprint& fingerprint = hello.fingerprint();
+  BATON_RETURN_IF_ERROR(check("wire_min", fingerprint.wire_min(), fingerprint.wire_max()));
+  if (fingerprint.wire_min() > kWireMax || fingerprint.wire_max() < kWireMin) {
+    return InvalidArgument("wire versions {}..{} have none in common with the router's {}..{}",
+                           fingerprint.wire_min(), fingerprint.wire_max(), kWireMin, kWireMax);
+  }
+  return OkStatus();
+}
+
+FinishReason DecodeFinish(v1::WorkerFinish finish) {
+  if (finish == v1::WORKER_FINISH_STOP) return FinishReason::kStop;
+  if (finish == v1::WORKER_FINISH_LENGTH) return FinishReason::kLength;
+  return FinishReason::kNone;
+}
+
+}  // namespace
+
+StatusOr<WorkerDescription> DecodeHello(const v1::WorkerHello& hello) {
+  BATON_RETURN_IF_ERROR(CheckHelloNames(hello));
+  BATON_RETURN_IF_ERROR(CheckHelloNumbers(hello));
+  const v1::Fingerprint& fingerprint = hello.fingerprint();
+  WorkerDescription worker;
+  worker.name = {hello.worker().worker_id(), Incarnation(hello.worker().incarnation())};
+  worker.role = hello.role() == v1::WORKER_ROLE_PREFILL ? PoolRole::kPrefill : PoolRole::kDecode;
+  worker.fingerprint.wire_min = fingerprint.wire_min();
+  worker.fingerprint.wire_max = fingerprint.wire_max();
+  worker.fingerprint.layout_id = fingerprint.layout_id();
+  worker.fingerprint.weights_id = IdOfText(fingerprint.weights_id());
+  worker.fingerprint.tokenizer_id = fingerprint.tokenizer_id();
+  worker.fingerprint.numerics_id = IdOfText(fingerprint.numerics_id());
+  worker.fingerprint.allow_inexact = hello.allow_inexact();
+  worker.weights_text = fingerprint.weights_id();
+  worker.layout_text = fingerprint.layout_text();
+  worker.numerics_id_text = fingerprint.numerics_id();
+  worker.numerics_text = fingerprint.numerics_text();
+  worker.grpc_address = hello.grpc_address();
+  worker.admin_address = hello.admin_address();
+  worker.kv_address = hello.kv_address();
+  worker.kv_unix = hello.kv_unix();
+  worker.host_id = hello.host_id();
+  worker.pid = hello.pid();
+  worker.max_context = hello.max_context();
+  worker.block_size = hello.block_size();
+  worker.kv_bytes_per_token = hello.kv_bytes_per_token();
+  worker.num_blocks = hello.num_blocks();
+  worker.max_running = hello.max_running();
+  for (const int kind : hello.transports()) {
+    const LinkKind decoded = DecodeKind(static_cast<v1::TransportKind>(kind));
+    if (decoded != LinkKind::kUnspecified) worker.transports.push_back(decoded);
+  }
+  return worker;
+}
+
+WorkerLoadReport DecodeLoad(const v1::WorkerLoad& load) {
+  WorkerLoadReport report;
+  report.ready = load.ready();
+  report.draining = load.draining();
+  report.running = load.running();
+  report.waiting = load.waiting();
+  report.backlog_tokens = load.backlog_tokens();
+  const v1::BlockCounts& blocks = load.blocks();
+  report.num_blocks = blocks.total();
+  report.blocks = {blocks.free(),      blocks.cached(),   blocks.computing(),
+                   blocks.bound(),     blocks.exported(), blocks.reserved(),
+                   blocks.receiving(), blocks.draining(), blocks.quarantined()};
+  const bool is_speed = std::isfinite(load.prefill_tokens_per_s());
+  report.prefill_tokens_per_s = is_speed ? std::max(0.0f, load.prefill_tokens_per_s()) : 0.0f;
+  report.step_us = load.step_us();
+  for (const v1::LinkLoad& link : load.links()) {
+    if (report.links.size() >= kMaxLinks) break;
+    report.links.push_back(
+        {link.to(), DecodeKind(link.transport()), link.bytes_per_s(), link.up()});
+  }
+  report.sequence_number = load.sequence_number();
+  return report;
+}
+
+std::vector<WorkerToken> DecodeStep(const v1::StepEvents& step) {
+  std::vector<WorkerToken> tokens;
+  tokens.reserve(static_cast<size_t>(step.events_size()));
+  for (const v1::TokenEvent& event : step.events()) {
+    WorkerToken& token = tokens.emplace_back();
+    token.uid = DecodeUid(event.uid());
+    token.attempt = event.attempt();
+    token.choice = event.choice();
+    token.index = event.index();
+    // A number beyond int32 becomes negative, which the core refuses like any id outside the
+    // vocabulary.
+    token.token = static_cast<TokenId>(event.token());
+    token.has_logprob = event.has_logprob();
+    token.logprob = event.logprob();
+    for (const v1::WorkerTokenLogprob& top : event.top_logprobs()) {
+      token.top_logprobs.push_back({static_cast<TokenId>(top.token()), top.logprob()});
+    }
+    token.finish = DecodeFinish(event.finish());
+  }
+  return tokens;
+}
+
+WorkerRequestStatus DecodeStatus(const v1::RequestStatus& status) {
+  WorkerRequestStatus decoded;
+  decoded.uid = DecodeUid(status.uid());
+  decoded.attempt = status.attempt();
+  const int state = static_cast<int>(status.state());
+  const bool is_known = state >= 1 && state <= static_cast<int>(WorkerRequestState::kCancelled);
+  if (is_known) decoded.state = static_cast<WorkerRequestState>(state);
+  decoded.code =
+      status.code() <= 16 ? static_cast<StatusCode>(status.code()) : StatusCode::kUnknown;
+  decoded.message = status.message();
+  decoded.kv_bytes = status.kv_bytes();
+  decoded.transport = DecodeKind(status.transport());
+  decoded.transfer_seconds = status.transfer_seconds();
+  decoded.retry_after_ms = std::min<uint32_t>(status.retry_after_ms(), 60'000);
+  return decoded;
+}
+
+void EncodeStartPrefill(const PlacementSpec& spec, const WorkerName& decode,
+                        v1::RouterMessage* out) {
+  v1::StartPrefill* start = out->mutable_start_prefill();
+  EncodeSpec(spec, start->mutable_spec());
+  EncodeName(decode, start->mutable_decode());
+}
+
+void EncodeStartDecode(const PlacementSpec& spec, const WorkerName* prefill,
+                       v1::RouterMessage* out) {
+  v1::StartDecode* start = out->mutable_start_decode();
+  EncodeSpec(spec, start->mutable_spec());
+  if (prefill != nullptr) EncodeName(*prefill, start->mutable_prefill());
+  start->set_local(prefill == nullptr);
+}
+
+void EncodeCancel(RequestUid uid, uint32_t attempt, v1::RouterMessage* out) {
+  EncodeUid(uid, out->mutable_cancel()->mutable_uid());
+  out->mutable_cancel()->set_attempt(attempt);
+}
+
+void EncodePeers(const std::vector<const WorkerDescription*>& peers, v1::PeerList* out) {
+  for (const WorkerDescription* worker : peers) {
+    v1::Peer* peer = out->add_peers();
+    EncodeName(worker->name, peer->mutable_worker());
+    peer->set_kv_address(worker->kv_address);
+    peer->set_kv_unix(worker->kv_unix);
+    peer->set_host_id(worker->host_id);
+    v1::Fingerprint* fingerprint = peer->mutable_fingerprint();
+    fingerprint->set_wire_min(worker->fingerprint.wire_min);
+    fingerprint->set_wire_max(worker->fingerprint.wire_max);
+    fingerprint->set_layout_id(worker->fingerprint.layout_id);
+    fingerprint->set_weights_id(worker->weights_text);
+    fingerprint->set_tokenizer_id(worker->fingerprint.tokenizer_id);
+    fingerprint->set_numerics_id(worker->numerics_id_text);
+    fingerprint->set_layout_text(worker->layout_text);
+    fingerprint->set_numerics_text(worker->numerics_text);
+    for (const LinkKind kind : worker->transports) {
+      peer->add_transports(static_cast<v1::TransportKind>(kind));
+    }
+    peer->set_allow_inexact(worker->fingerprint.allow_inexact);
+  }
+}
+
+}  // namespace baton

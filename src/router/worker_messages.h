@@ -1,0 +1,149 @@
+// What router and workers say to each other, as plain values: worker.proto without protobuf, so
+// that everything behind the wire can be tested and simulated without gRPC. Any thread.
+#ifndef BATON_ROUTER_WORKER_MESSAGES_H_
+#define BATON_ROUTER_WORKER_MESSAGES_H_
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "scheduler/route_policy.h"
+#include "src/base/ids.h"
+#include "src/router/generate_request.h"
+#include "src/router/submit.h"
+
+namespace baton {
+
+// What a worker does.
+enum class PoolRole : uint8_t { kPrefill, kDecode };
+inline std::string_view PoolRoleName(PoolRole role) {
+  return role == PoolRole::kPrefill ? "prefill" : "decode";
+}
+
+// One registration of one worker, from hello to end of stream; made by the router, never reused.
+using LeaseId = StrongInt<struct LeaseIdTag, uint64_t>;
+
+// One session of one registration; a lost session is opened again under the next epoch.
+struct SessionRef {
+  LeaseId lease;
+  uint32_t epoch = 0;
+
+  friend bool operator==(const SessionRef&, const SessionRef&) = default;
+};
+
+// One life of one worker process.
+struct WorkerName {
+  std::string worker_id;
+  Incarnation incarnation;
+
+  friend bool operator==(const WorkerName&, const WorkerName&) = default;
+};
+
+// A worker's hello. Checked by the codec: names, ranges and sizes are valid.
+struct WorkerDescription {
+  WorkerName name;
+  PoolRole role = PoolRole::kDecode;
+  WorkerFingerprint fingerprint;  // hashes of the texts below
+  std::string weights_text;       // weights_id as sent
+  std::string layout_text;        // readable layout, for refusals
+  std::string numerics_id_text;   // numerics_id as sent
+  std::string numerics_text;      // its readable parts
+  std::string grpc_address;
+  std::string admin_address;
+  std::string kv_address;
+  std::string kv_unix;
+  std::string host_id;
+  uint32_t pid = 0;
+  uint32_t max_context = 0;
+  uint32_t block_size = 16;
+  uint64_t kv_bytes_per_token = 0;
+  uint32_t num_blocks = 0;
+  uint32_t max_running = 0;
+  std::vector<LinkKind> transports;
+  // The model it serves; the tokenizer was parsed from the hello, or is the one of an earlier
+  // worker with the same tokenizer_id.
+  std::shared_ptr<const ModelInfo> model;
+};
+
+// Block states in the order of BlockCounts.
+inline constexpr std::array<std::string_view, 9> kBlockStateNames = {
+    "free",     "cached",    "computing", "bound",      "exported",
+    "reserved", "receiving", "draining",  "quarantined"};
+
+// A worker's heartbeat.
+struct WorkerLoadReport {
+  bool ready = false;
+  bool draining = false;
+  uint32_t running = 0;
+  uint32_t waiting = 0;
+  uint64_t backlog_tokens = 0;
+  uint32_t num_blocks = 0;
+  std::array<uint32_t, 9> blocks = {};  // by kBlockStateNames
+  float prefill_tokens_per_s = 0;
+  uint32_t step_us = 0;
+  std::vector<LinkView> links;
+  uint64_t sequence_number = 0;
+};
+
+// A request as both workers get it.
+struct PlacementSpec {
+  RequestUid uid;
+  uint32_t attempt = 1;
+  uint32_t num_choices = 1;
+  uint32_t deadline_ms = 0;                      // left
+  const std::vector<TokenId>* prompt = nullptr;  // owned by the request; valid during the call
+  const SamplingSettings* sampling = nullptr;    // likewise
+};
+
+// A token from a worker.
+struct WorkerToken {
+  RequestUid uid;
+  uint32_t attempt = 0;
+  uint32_t choice = 0;
+  uint32_t index = 0;
+  TokenId token = 0;
+  bool has_logprob = false;
+  float logprob = 0.0f;
+  std::vector<TokenLogprob> top_logprobs;
+  FinishReason finish = FinishReason::kNone;
+};
+
+// RequestState of worker.proto; the numbers are its numbers.
+enum class WorkerRequestState : uint8_t {
+  kUnspecified = 0,
+  kPrefillStarted = 1,
+  kPrefillDone = 2,
+  kGranted = 3,
+  kHandedOff = 4,
+  kReserved = 5,
+  kVerified = 6,
+  kDecodeStarted = 7,
+  kFirstStepDone = 8,
+  kFinished = 9,
+  kRejected = 10,
+  kFailed = 11,
+  kCancelled = 12,
+};
+inline bool IsTerminal(WorkerRequestState state) {
+  return state == WorkerRequestState::kHandedOff || state >= WorkerRequestState::kFinished;
+}
+
+// A change of state of one request at one worker.
+struct WorkerRequestStatus {
+  RequestUid uid;
+  uint32_t attempt = 0;
+  WorkerRequestState state = WorkerRequestState::kUnspecified;
+  StatusCode code = StatusCode::kOk;  // with kRejected and kFailed
+  std::string message;                // for the log only
+  uint64_t kv_bytes = 0;              // with kVerified
+  LinkKind transport = LinkKind::kUnspecified;
+  float transfer_seconds = 0;
+  uint32_t retry_after_ms = 0;  // with kRejected for load
+};
+
+}  // namespace baton
+
+#endif  // BATON_ROUTER_WORKER_MESSAGES_H_

@@ -1,0 +1,225 @@
+#include "src/router/worker_registry.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "fmt/format.h"
+
+namespace baton {
+namespace {
+
+// Speed assumed for a worker that has not measured its own yet, prompt tokens a second: only the
+// order between workers matters, and 500 is what one laptop core does with a small model.
+constexpr double kAssumedTokensPerSecond = 500.0;
+
+// Indices into kBlockStateNames.
+constexpr size_t kFreeIdx = 0;
+constexpr size_t kCachedIdx = 1;
+
+uint32_t ReportedFree(const RegisteredWorker& worker) {
+  if (worker.load.num_blocks == 0) return worker.description.num_blocks;  // no report yet
+  return worker.load.blocks[kFreeIdx] + worker.load.blocks[kCachedIdx];
+}
+
+double BacklogSeconds(const RegisteredWorker& worker) {
+  const uint64_t tokens = std::max(worker.load.backlog_tokens, worker.placed.num_tokens);
+  const double speed = worker.load.prefill_tokens_per_s > 0 ? worker.load.prefill_tokens_per_s
+                                                            : kAssumedTokensPerSecond;
+  return static_cast<double>(tokens) / speed;
+}
+
+// The load row of either role.
+template <typename Row>
+Row CommonRow(const RegisteredWorker& worker, int64_t now_us) {
+  Row row;
+  row.ready = worker.Usable(now_us);
+  row.fingerprint = worker.description.fingerprint;
+  row.backlog_s = BacklogSeconds(worker);
+  row.num_waiting = worker.load.waiting;
+  row.num_free_blocks = worker.NumFreeBlocks();
+  row.num_blocks = worker.description.num_blocks;
+  row.block_size = worker.description.block_size;
+  return row;
+}
+
+// "weights_id: worker decode-1 has A, worker prefill-0 has B" for the first field that differs.
+std::string DifferenceBetween(const WorkerDescription& joining, const WorkerDescription& present) {
+  const WorkerFingerprint& a = joining.fingerprint;
+  const WorkerFingerprint& b = present.fingerprint;
+  const auto differs = [&](std::string_view field, std::string_view x, std::string_view y) {
+    return fmt::format("{} differs: {} has {}, {} has {}", field, joining.name.worker_id, x,
+                       present.name.worker_id, y);
+  };
+  if (std::max(a.wire_min, b.wire_min) > std::min(a.wire_max, b.wire_max)) {
+    return differs("wire version", fmt::format("{}..{}", a.wire_min, a.wire_max),
+                   fmt::format("{}..{}", b.wire_min, b.wire_max));
+  }
+  if (a.layout_id != b.layout_id) {
+    return differs("layout_id", joining.layout_text, present.layout_text);
+  }
+  if (a.weights_id != b.weights_id) {
+    return differs("weights_id", joining.weights_text, present.weights_text);
+  }
+  if (a.tokenizer_id != b.tokenizer_id) {
+    return differs("tokenizer_id", fmt::format("{:016x}", a.tokenizer_id),
+                   fmt::format("{:016x}", b.tokenizer_id));
+  }
+  return {};
+}
+
+}  // namespace
+
+uint32_t RegisteredWorker::NumFreeBlocks() const {
+  const uint32_t total = description.num_blocks;
+  const uint32_t own_free = placed.num_blocks < total ? total - placed.num_blocks : 0;
+  return std::min(ReportedFree(*this), own_free);
+}
+
+bool RegisteredWorker::Usable(int64_t now_us) const {
+  return session_up && load.ready && !load.draining && now_us - heard_us < kSuspectUs;
+}
+
+std::string WorkerRegistry::RefusalFor(const WorkerDescription& worker) const {
+  const bool is_known = std::any_of(workers_.begin(), workers_.end(), [&](const auto& entry) {
+    return entry.second.description.name.worker_id == worker.name.worker_id;
+  });
+  if (!is_known && workers_.size() >= kMaxWorkers) {
+    return fmt::format("the router already has {} workers, its limit", kMaxWorkers);
+  }
+  for (const auto& [lease, present] : workers_) {
+    // An older life of the same worker is about to be dropped and binds nobody.
+    if (present.description.name.worker_id == worker.name.worker_id) continue;
+    if (present.description.model->id != worker.model->id) continue;
+    std::string difference = DifferenceBetween(worker, present.description);
+    if (!difference.empty()) return difference;
+  }
+  return {};
+}
+
+RegisteredWorker& WorkerRegistry::Add(LeaseId lease, WorkerDescription description,
+                                      std::unique_ptr<LeaseStream> stream, int64_t now_us) {
+  RegisteredWorker& worker = workers_[lease];
+  worker.lease = lease;
+  worker.description = std::move(description);
+  worker.stream = std::move(stream);
+  worker.registered_us = now_us;
+  worker.heard_us = now_us;
+  worker.progress_us = now_us;
+  return worker;
+}
+
+bool WorkerRegistry::Remove(LeaseId lease) { return workers_.erase(lease) > 0; }
+
+RegisteredWorker* WorkerRegistry::Find(LeaseId lease) {
+  const auto it = workers_.find(lease);
+  return it == workers_.end() ? nullptr : &it->second;
+}
+
+const RegisteredWorker* WorkerRegistry::Find(LeaseId lease) const {
+  const auto it = workers_.find(lease);
+  return it == workers_.end() ? nullptr : &it->second;
+}
+
+RegisteredWorker* WorkerRegistry::FindByWorkerId(std::string_view worker_id) {
+  for (auto& [lease, worker] : workers_) {
+    if (worker.description.name.worker_id == worker_id) return &worker;
+  }
+  return nullptr;
+}
+
+void WorkerRegistry::OnLoad(RegisteredWorker& worker, WorkerLoadReport load, int64_t now_us) {
+  worker.heard_us = now_us;
+  const bool moved = load.backlog_tokens != worker.load.backlog_tokens ||
+                     load.running != worker.load.running || load.waiting != worker.load.waiting ||
+                     load.blocks != worker.load.blocks;
+  if (moved) worker.progress_us = now_us;
+  worker.load = std::move(load);
+}
+
+bool WorkerRegistry::Serves(std::string_view model_id) const {
+  return std::any_of(workers_.begin(), workers_.end(), [&](const auto& entry) {
+    const WorkerDescription& description = entry.second.description;
+    return description.role == PoolRole::kDecode && description.model->id == model_id;
+  });
+}
+
+std::vector<LeaseId> WorkerRegistry::Dead(int64_t now_us) const {
+  std::vector<LeaseId> dead;
+  for (const auto& [lease, worker] : workers_) {
+    if (now_us - worker.heard_us >= kDeadUs) dead.push_back(lease);
+  }
+  return dead;
+}
+
+RouteTable WorkerRegistry::TableFor(std::string_view model_id, uint32_t min_context,
+                                    int64_t now_us) const {
+  RouteTable table;
+  std::map<std::string_view, uint32_t> decode_rows;
+  for (const auto& [lease, worker] : workers_) {
+    const WorkerDescription& description = worker.description;
+    if (worker.IsPrefill() || description.model->id != model_id) continue;
+    if (description.max_context < min_context) continue;
+    DecodeLoad row = CommonRow<DecodeLoad>(worker, now_us);
+    row.num_running = std::max(worker.load.running, worker.placed.num_sequences);
+    decode_rows[description.name.worker_id] = static_cast<uint32_t>(table.decode.size());
+    table.decode.push_back(row);
+    table.decode_leases.push_back(lease);
+  }
+  for (const auto& [lease, worker] : workers_) {
+    const WorkerDescription& description = worker.description;
+    if (!worker.IsPrefill() || description.model->id != model_id) continue;
+    if (description.max_context < min_context) continue;
+    const uint32_t prefill_idx = static_cast<uint32_t>(table.prefill.size());
+    table.prefill.push_back(CommonRow<PrefillLoad>(worker, now_us));
+    table.prefill_leases.push_back(lease);
+    for (const LinkView& link : worker.load.links) {
+      const auto it = decode_rows.find(link.to);
+      if (!link.up || it == decode_rows.end()) continue;
+      // A link is named by worker id only: a report older than the registration speaks of the
+      // worker's former life.
+      const RegisteredWorker* decode = Find(table.decode_leases[it->second]);
+      if (worker.heard_us >= decode->registered_us)
+        table.links.push_back({prefill_idx, it->second});
+    }
+  }
+  return table;
+}
+
+void WorkerRegistry::SendPeerLists() {
+  for (auto& [lease, worker] : workers_) {
+    if (!worker.IsPrefill()) continue;
+    std::vector<const WorkerDescription*> peers;
+    for (const auto& [other_lease, other] : workers_) {
+      if (other.IsPrefill() || other.description.model->id != worker.description.model->id) {
+        continue;
+      }
+      if (!IsPaired(PairingOf(worker.description.fingerprint, other.description.fingerprint))) {
+        continue;
+      }
+      peers.push_back(&other.description);
+    }
+    worker.stream->SendPeers(peers);
+  }
+}
+
+std::vector<std::shared_ptr<const ModelInfo>> WorkerRegistry::Models() const {
+  std::map<std::string, ModelInfo> models;
+  for (const auto& [lease, worker] : workers_) {
+    const ModelInfo& info = *worker.description.model;
+    const uint32_t max_context = worker.IsPrefill() ? 0 : worker.description.max_context;
+    const auto [it, inserted] = models.try_emplace(info.id, info);
+    ModelInfo& model = it->second;
+    model.max_context = inserted ? max_context : std::max(model.max_context, max_context);
+    model.created_unix_s = std::min(model.created_unix_s, info.created_unix_s);
+  }
+  std::vector<std::shared_ptr<const ModelInfo>> result;
+  for (auto& [id, model] : models) {
+    // Without a decode worker nothing can be generated, so the model is not served.
+    if (model.max_context == 0) continue;
+    result.push_back(std::make_shared<const ModelInfo>(std::move(model)));
+  }
+  return result;
+}
+
+}  // namespace baton

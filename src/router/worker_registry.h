@@ -1,0 +1,122 @@
+// WorkerRegistry: the workers that hold a lease, their loads, and the models they serve. Owned by
+// the router's thread; time is an argument.
+//
+// Invariants
+//  1. At most one registration per worker_id is alive: a newer one voids the older.
+//  2. All workers of one model have equal weights, layout, tokenizer and a common wire version; a
+//     worker that differs is refused with the name of the field. Numerics may differ: such workers
+//     are only paired when both allow it (scheduler/route_policy.h).
+//  3. A worker is alive until its stream ends or it was silent for kDeadUs; after kSuspectUs of
+//     silence it gets no new request.
+//  4. What the router itself placed counts at once: a pool is taken to be as full as the larger of
+//     the worker's report and the router's own sum says.
+#ifndef BATON_ROUTER_WORKER_REGISTRY_H_
+#define BATON_ROUTER_WORKER_REGISTRY_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "scheduler/route_policy.h"
+#include "src/base/status.h"
+#include "src/router/worker_link.h"
+#include "src/router/worker_messages.h"
+
+namespace baton {
+
+inline constexpr uint32_t kHeartbeatMs = 250;
+inline constexpr int64_t kSuspectUs = 1'000'000;
+inline constexpr int64_t kDeadUs = 2'000'000;
+inline constexpr size_t kMaxWorkers = 1024;
+
+// What one placed request takes at one worker.
+struct PlacementCost {
+  uint32_t num_blocks = 0;
+  uint64_t num_tokens = 0;  // prompt tokens to compute there
+  uint32_t num_sequences = 0;
+};
+
+// One live registration.
+struct RegisteredWorker {
+  LeaseId lease;
+  WorkerDescription description;
+  std::unique_ptr<LeaseStream> stream;
+  std::unique_ptr<WorkerSession> session;  // null while there is none
+  uint32_t session_epoch = 0;              // of `session`, or of the last one
+  bool session_up = false;
+  int64_t reconnect_us = 0;  // when a lost session is opened again
+  WorkerLoadReport load;
+  int64_t registered_us = 0;
+  int64_t heard_us = 0;     // last message on the lease stream
+  int64_t progress_us = 0;  // last sign that its engine moved
+  PlacementCost placed;     // live requests of this router
+  uint32_t num_requests = 0;
+
+  bool IsPrefill() const { return description.role == PoolRole::kPrefill; }
+  uint32_t BlocksFor(uint64_t num_tokens) const {
+    return static_cast<uint32_t>((num_tokens + description.block_size - 1) /
+                                 description.block_size);
+  }
+  // Blocks that a new request may count on.
+  uint32_t NumFreeBlocks() const;
+  // Would get a request at `now_us`.
+  bool Usable(int64_t now_us) const;
+};
+
+// A snapshot for PickRoute; the leases name the rows.
+struct RouteTable {
+  std::vector<PrefillLoad> prefill;
+  std::vector<DecodeLoad> decode;
+  std::vector<LinkUp> links;
+  std::vector<LeaseId> prefill_leases;
+  std::vector<LeaseId> decode_leases;
+
+  ClusterLoad Load() const { return {prefill, decode, links}; }
+};
+
+// The table of workers; see the file comment.
+class WorkerRegistry {
+ public:
+  // Why `worker` cannot join, naming the differing field; "" = it can.
+  std::string RefusalFor(const WorkerDescription& worker) const;
+  // Adds a worker that RefusalFor accepts and returns it. `lease` is new.
+  RegisteredWorker& Add(LeaseId lease, WorkerDescription description,
+                        std::unique_ptr<LeaseStream> stream, int64_t now_us);
+  // Drops the worker with its stream and session; false = unknown.
+  bool Remove(LeaseId lease);
+
+  // Null = not alive.
+  RegisteredWorker* Find(LeaseId lease);
+  const RegisteredWorker* Find(LeaseId lease) const;
+  // The live registration under this worker id; null = none.
+  RegisteredWorker* FindByWorkerId(std::string_view worker_id);
+
+  // Takes a heartbeat in.
+  void OnLoad(RegisteredWorker& worker, WorkerLoadReport load, int64_t now_us);
+  // True while a decode worker of that model is alive.
+  bool Serves(std::string_view model_id) const;
+  // Leases silent for kDeadUs.
+  std::vector<LeaseId> Dead(int64_t now_us) const;
+
+  // Rows for the workers of `model_id` whose context fits `min_context` tokens.
+  RouteTable TableFor(std::string_view model_id, uint32_t min_context, int64_t now_us) const;
+  // Sends every prefill worker the decode workers it may be paired with.
+  void SendPeerLists();
+
+  // One ModelInfo per model id, ascending: max_context is the largest of its decode workers,
+  // created the earliest of its workers.
+  std::vector<std::shared_ptr<const ModelInfo>> Models() const;
+
+  const std::map<LeaseId, RegisteredWorker>& workers() const { return workers_; }
+  std::map<LeaseId, RegisteredWorker>& workers() { return workers_; }
+
+ private:
+  std::map<LeaseId, RegisteredWorker> workers_;
+};
+
+}  // namespace baton
+
+#endif  // BATON_ROUTER_WORKER_REGISTRY_H_

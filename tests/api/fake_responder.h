@@ -1,0 +1,97 @@
+// An HttpResponder that keeps the answer for the test.
+#ifndef BATON_TESTS_API_FAKE_RESPONDER_H_
+#define BATON_TESTS_API_FAKE_RESPONDER_H_
+
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "src/http/http_responder.h"
+
+namespace baton {
+
+class FakeResponder final : public HttpResponder {
+ public:
+  bool Respond(HttpResponse response) override {
+    std::lock_guard lock(mutex_);
+    if (done_ || streaming_) return false;
+    status = response.status;
+    headers = std::move(response.headers);
+    body = std::move(response.body);
+    done_ = true;
+    changed_.notify_all();
+    return true;
+  }
+  bool StartStream(int code, HttpHeaders fields) override {
+    std::lock_guard lock(mutex_);
+    if (done_ || streaming_) return false;
+    streaming_ = true;
+    status = code;
+    headers = std::move(fields);
+    return true;
+  }
+  bool Write(std::string_view chunk) override {
+    std::lock_guard lock(mutex_);
+    body.append(chunk);
+    return true;
+  }
+  bool Finish() override {
+    std::lock_guard lock(mutex_);
+    done_ = true;
+    changed_.notify_all();
+    return true;
+  }
+  void Abort() override { Finish(); }
+  size_t buffered_bytes() const override { return buffered; }
+  void NotifyBelow(size_t /*limit*/, absl::AnyInvocable<void()> /*callback*/) override {}
+  void OnClosed(absl::AnyInvocable<void()> callback) override {
+    std::unique_lock lock(mutex_);
+    on_closed_ = std::move(callback);
+    const bool gone = gone_;
+    lock.unlock();
+    changed_.notify_all();
+    if (gone) on_closed_();
+  }
+
+  // The client goes away.
+  void Close() {
+    std::unique_lock lock(mutex_);
+    gone_ = true;
+    if (on_closed_ == nullptr || done_) return;
+    lock.unlock();
+    on_closed_();
+  }
+  // Waits for the whole answer.
+  bool Wait() {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_for(lock, std::chrono::seconds(20), [this] { return done_; });
+  }
+  bool WaitOnClosedSet() {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_for(lock, std::chrono::seconds(20),
+                             [this] { return on_closed_ != nullptr; });
+  }
+  std::string Header(std::string_view name) const {
+    return std::string(headers.Find(name).value_or(""));
+  }
+
+  int status = 0;
+  HttpHeaders headers;
+  std::string body;
+  size_t buffered = 0;
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  absl::AnyInvocable<void()> on_closed_;
+  bool streaming_ = false;
+  bool done_ = false;
+  bool gone_ = false;
+};
+
+}  // namespace baton
+
+#endif  // BATON_TESTS_API_FAKE_RESPONDER_H_

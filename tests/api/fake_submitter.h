@@ -1,0 +1,144 @@
+// A Submitter whose router is the test: it keeps what was submitted and plays tokens into the
+// sinks.
+#ifndef BATON_TESTS_API_FAKE_SUBMITTER_H_
+#define BATON_TESTS_API_FAKE_SUBMITTER_H_
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "src/router/submit.h"
+#include "tests/router/test_model.h"
+
+namespace baton {
+
+class FakeSubmitter final : public Submitter {
+ public:
+  // One submitted request.
+  struct Submitted {
+    RequestUid uid;
+    GenerateRequest request;
+    std::shared_ptr<ResponseSink> sink;
+  };
+
+  FakeSubmitter() { models = {TestModel()}; }
+
+  RequestUid Submit(GenerateRequest request, std::shared_ptr<ResponseSink> sink) override {
+    RequestUid uid;
+    {
+      std::lock_guard lock(mutex_);
+      uid = {7, ++last_uid_};
+      submitted_.push_back({uid, request, sink});
+    }
+    changed_.notify_all();
+    // The answer comes on another thread in life; here the test may give it on this one.
+    if (answer) answer(request, *sink);
+    return uid;
+  }
+  void Cancel(RequestUid uid) override {
+    {
+      std::lock_guard lock(mutex_);
+      cancelled_.push_back(uid);
+    }
+    changed_.notify_all();
+  }
+  void CountRefusal(ErrorCode code) override {
+    std::lock_guard lock(mutex_);
+    refused_.push_back(code);
+  }
+  std::shared_ptr<const ModelInfo> FindModel(std::string_view id) const override {
+    if (id.empty() || id == "default") return models.size() == 1 ? models[0] : nullptr;
+    for (const auto& model : models) {
+      if (model->id == id) return model;
+    }
+    return nullptr;
+  }
+  std::vector<std::shared_ptr<const ModelInfo>> Models() const override { return models; }
+  bool ready() const override { return is_ready; }
+  void GetTopology(absl::AnyInvocable<void(const Topology&)> done) override { done(topology); }
+  void GetRequests(absl::AnyInvocable<void(const std::vector<RequestView>&)> done) override {
+    done({});
+  }
+
+  // Waits for the n-th submission (from 0).
+  Submitted WaitSubmitted(size_t idx = 0) {
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, std::chrono::seconds(20), [&] { return submitted_.size() > idx; });
+    return submitted_.at(idx);
+  }
+  bool WaitCancelled(RequestUid uid) {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_for(lock, std::chrono::seconds(20), [&] {
+      return std::find(cancelled_.begin(), cancelled_.end(), uid) != cancelled_.end();
+    });
+  }
+  size_t num_submitted() {
+    std::lock_guard lock(mutex_);
+    return submitted_.size();
+  }
+  std::vector<ErrorCode> refused() {
+    std::lock_guard lock(mutex_);
+    return refused_;
+  }
+
+  std::vector<std::shared_ptr<const ModelInfo>> models;
+  Topology topology;
+  bool is_ready = true;
+  std::function<void(const GenerateRequest&, ResponseSink&)> answer;
+
+ private:
+  std::mutex mutex_;  // guards what follows
+  std::condition_variable changed_;
+  std::vector<Submitted> submitted_;
+  std::vector<RequestUid> cancelled_;
+  std::vector<ErrorCode> refused_;
+  uint64_t last_uid_ = 0;
+};
+
+// Plays `text` byte by byte as one choice, and the end when `ends`.
+inline void PlayText(ResponseSink& sink, std::string_view text, uint32_t choice = 0,
+                     FinishReason finish = FinishReason::kStop, bool is_last = true) {
+  static const std::vector<TokenLogprob> kTop = {{'a', -0.25f}, {'b', -1.5f}};
+  for (size_t i = 0; i < text.size(); ++i) {
+    const bool end = i + 1 == text.size();
+    TokenOutput token;
+    token.choice = choice;
+    token.index = static_cast<uint32_t>(i);
+    token.token = static_cast<unsigned char>(text[i]);
+    token.text = text.substr(i, 1);
+    token.has_logprob = true;
+    token.logprob = -0.25f;
+    token.top_logprobs = &kTop;
+    token.finish = end ? finish : FinishReason::kNone;
+    token.is_last = end && is_last;
+    sink.OnToken(token);
+  }
+}
+
+inline GenerateResult TestResult(uint32_t num_prompt_tokens, uint32_t num_completion_tokens) {
+  GenerateResult result;
+  result.num_prompt_tokens = num_prompt_tokens;
+  result.num_completion_tokens = num_completion_tokens;
+  result.timings.disaggregated = true;
+  result.timings.prefill_worker = "prefill-0";
+  result.timings.decode_worker = "decode-0";
+  result.timings.transport = "shm";
+  result.timings.kv_bytes = 11796480;
+  result.timings.queue_ms = 0.4;
+  result.timings.prefill_ms = 61.2;
+  result.timings.kv_wait_ms = 0.9;
+  result.timings.first_step_ms = 6.1;
+  result.timings.decode_ms = 412.0;
+  return result;
+}
+
+}  // namespace baton
+
+#endif  // BATON_TESTS_API_FAKE_SUBMITTER_H_

@@ -1,0 +1,520 @@
+// The HTTP endpoints: exact bodies, streams and errors.
+#include "src/api/http_api.h"
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+#include "src/api/json_value.h"
+#include "tests/api/fake_responder.h"
+#include "tests/api/fake_submitter.h"
+
+namespace baton {
+namespace {
+
+constexpr const char* kChatPath = "/v1/chat/completions";
+constexpr const char* kCompletionPath = "/v1/completions";
+
+class HttpApiTest : public testing::Test {
+ protected:
+  HttpApiTest()
+      : api_(&submitter_, &workers_, [](Topology* topology) {
+          ProcessView row;
+          row.role = "router";
+          row.worker_id = "router-0";
+          row.http = "127.0.0.1:8080";
+          topology->processes.insert(topology->processes.begin(), row);
+        }) {}
+
+  std::shared_ptr<FakeResponder> Send(const std::string& method, const std::string& path,
+                                      const std::string& body = "", HttpHeaders headers = {}) {
+    HttpRequest request;
+    request.method = method;
+    request.target = path;
+    request.path = path;
+    request.headers = std::move(headers);
+    request.body = body;
+    auto responder = std::make_shared<FakeResponder>();
+    api_.Handle(std::move(request), responder);
+    return responder;
+  }
+  std::shared_ptr<FakeResponder> Post(const std::string& path, const std::string& body) {
+    auto responder = Send("POST", path, body, {{"Content-Type", "application/json"}});
+    EXPECT_TRUE(responder->Wait());
+    return responder;
+  }
+  // Answers every request with `text` in one choice.
+  void AnswerWith(const std::string& text, FinishReason finish = FinishReason::kStop) {
+    submitter_.answer = [text, finish](const GenerateRequest& request, ResponseSink& sink) {
+      for (uint32_t choice = 0; choice < request.num_choices; ++choice) {
+        PlayText(sink, text, choice, finish, choice + 1 == request.num_choices);
+      }
+      sink.OnFinished(TestResult(static_cast<uint32_t>(request.prompt.size()),
+                                 static_cast<uint32_t>(text.size()) * request.num_choices));
+    };
+  }
+
+  // The value at a path of member names and array positions.
+  static const JsonValue* At(const JsonValue& root, const std::vector<std::string>& path) {
+    const JsonValue* value = &root;
+    for (const std::string& step : path) {
+      if (value == nullptr) return nullptr;
+      if (const JsonValue::Array* array = value->AsArray()) {
+        const size_t idx = std::stoul(step);
+        value = idx < array->size() ? &(*array)[idx] : nullptr;
+      } else {
+        value = value->Find(step);
+      }
+    }
+    return value;
+  }
+  static std::string Text(const FakeResponder& responder, const std::vector<std::string>& path) {
+    JsonValue root;
+    RequestError error;
+    EXPECT_TRUE(ParseJson(responder.body, &root, &error)) << responder.body;
+    const JsonValue* value = At(root, path);
+    if (value == nullptr) return "<absent>";
+    if (value->AsString() != nullptr) return *value->AsString();
+    int64_t integer = 0;
+    if (value->GetInteger(&integer)) return std::to_string(integer);
+    return value->is_null() ? "null" : "<other>";
+  }
+  // The JSON of each event of a stream; checks the framing.
+  static std::vector<std::string> Events(const std::string& body) {
+    std::vector<std::string> events;
+    size_t at = 0;
+    while (at < body.size()) {
+      EXPECT_EQ(body.substr(at, 6), "data: ");
+      const size_t end = body.find("\n\n", at);
+      EXPECT_NE(end, std::string::npos);
+      if (end == std::string::npos) break;
+      events.push_back(body.substr(at + 6, end - at - 6));
+      at = end + 2;
+    }
+    return events;
+  }
+
+  FakeSubmitter submitter_;
+  ApiWorkers workers_{2};
+  HttpApi api_;
+};
+
+const std::string kHello = R"({"messages":[{"role":"user","content":"hello"}])";
+
+TEST_F(HttpApiTest, WholeChatAnswer) {
+  AnswerWith("Hi");
+  const auto responder = Post(kChatPath, kHello + "}");
+  EXPECT_EQ(responder->status, 200);
+  EXPECT_EQ(responder->Header("Content-Type"), "application/json");
+  EXPECT_EQ(Text(*responder, {"object"}), "chat.completion");
+  EXPECT_EQ(Text(*responder, {"id"}).substr(0, 9), "chatcmpl-");
+  EXPECT_EQ(Text(*responder, {"model"}), "toy");
+  EXPECT_EQ(Text(*responder, {"choices", "0", "message", "role"}), "assistant");
+  EXPECT_EQ(Text(*responder, {"choices", "0", "message", "content"}), "Hi");
+  EXPECT_EQ(Text(*responder, {"choices", "0", "finish_reason"}), "stop");
+  EXPECT_EQ(Text(*responder, {"choices", "0", "logprobs"}), "null");
+  // "<user>" and "<assistant>" are one token each, "u:" and "hello" one a byte.
+  EXPECT_EQ(Text(*responder, {"usage", "prompt_tokens"}), "9");
+  EXPECT_EQ(Text(*responder, {"usage", "completion_tokens"}), "2");
+  EXPECT_EQ(Text(*responder, {"usage", "total_tokens"}), "11");
+  const size_t timings = responder->body.find("\"timings\":");
+  ASSERT_NE(timings, std::string::npos);
+  EXPECT_EQ(responder->body.substr(timings),
+            R"("timings":{"path":"disagg","prefill_worker":"prefill-0","decode_worker":"decode-0",)"
+            R"("transport":"shm","kv_bytes":11796480,"queue_ms":0.4,"prefill_ms":61.2,)"
+            R"("kv_wait_ms":0.9,"first_step_ms":6.1,"decode_ms":412,"cached_tokens":0,)"
+            R"("resumes":0,"exact":true}})");
+  const auto submitted = submitter_.WaitSubmitted();
+  EXPECT_EQ(submitted.request.sampling.temperature, 1.0f) << "the API's default";
+  EXPECT_EQ(submitted.request.sampling.max_tokens, kTestContext - 9);
+}
+
+TEST_F(HttpApiTest, StreamBytesAreExact) {
+  AnswerWith("Hi", FinishReason::kLength);
+  const auto responder = Post(kChatPath, kHello + R"(,"stream":true})");
+  EXPECT_EQ(responder->status, 200);
+  EXPECT_EQ(responder->Header("Content-Type"), "text/event-stream");
+  const auto events = Events(responder->body);
+  ASSERT_EQ(events.size(), 5u) << responder->body;
+  const std::string head = events[0].substr(0, events[0].find("\"choices\""));
+  EXPECT_EQ(head.find(R"({"id":"chatcmpl-)"), 0u);
+  EXPECT_NE(head.find(R"("object":"chat.completion.chunk","created":)"), std::string::npos);
+  EXPECT_NE(head.find(R"("model":"toy",)"), std::string::npos);
+  const std::vector<std::string> choices = {
+      R"("choices":[{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,)"
+      R"("finish_reason":null}]})",
+      R"("choices":[{"index":0,"delta":{"content":"H"},"logprobs":null,"finish_reason":null}]})",
+      R"("choices":[{"index":0,"delta":{"content":"i"},"logprobs":null,"finish_reason":null}]})",
+  };
+  for (size_t i = 0; i < choices.size(); ++i) EXPECT_EQ(events[i], head + choices[i]);
+  EXPECT_EQ(events[3].find(head + R"("choices":[{"index":0,"delta":{},"logprobs":null,)"
+                                  R"("finish_reason":"length"}],"timings":{"path":"disagg")"),
+            0u)
+      << events[3];
+  EXPECT_EQ(events[4], "[DONE]");
+}
+
+TEST_F(HttpApiTest, StreamWithUsageEndsInAUsageChunk) {
+  AnswerWith("Hi");
+  const auto responder =
+      Post(kChatPath, kHello + R"(,"stream":true,"stream_options":{"include_usage":true}})");
+  const auto events = Events(responder->body);
+  ASSERT_EQ(events.size(), 6u);
+  for (int i = 0; i < 4; ++i) {
+    EXPECT_NE(events[i].find(R"(}],"usage":null})"), std::string::npos) << events[i];
+  }
+  EXPECT_EQ(events[3].find("timings"), std::string::npos);
+  EXPECT_NE(events[4].find(R"("choices":[],"usage":{"prompt_tokens":9,"completion_tokens":2,)"
+                           R"("total_tokens":11},"timings":{)"),
+            std::string::npos)
+      << events[4];
+  EXPECT_EQ(events[5], "[DONE]");
+}
+
+TEST_F(HttpApiTest, StreamOfTwoChoicesOpensAndClosesEach) {
+  AnswerWith("ab");
+  const auto responder = Post(kChatPath, kHello + R"(,"stream":true,"n":2})");
+  const auto events = Events(responder->body);
+  ASSERT_EQ(events.size(), 9u);
+  int roles = 0;
+  int finishes = 0;
+  for (const std::string& event : events) {
+    roles += event.find("\"role\":\"assistant\"") != std::string::npos;
+    finishes += event.find("\"finish_reason\":\"stop\"") != std::string::npos;
+  }
+  EXPECT_EQ(roles, 2);
+  EXPECT_EQ(finishes, 2);
+  EXPECT_EQ(events[3].find("timings"), std::string::npos) << "only the stream's last chunk";
+  EXPECT_NE(events[7].find("timings"), std::string::npos);
+}
+
+TEST_F(HttpApiTest, FailureBeforeTheFirstByteIsAStatus) {
+  for (const char* stream : {"false", "true"}) {
+    submitter_.answer = [](const GenerateRequest&, ResponseSink& sink) {
+      RequestError error{ErrorCode::kQueueTimeout};
+      error.retry_after_s = 1;
+      sink.OnFailed(error);
+    };
+    const auto responder = Post(kChatPath, kHello + R"(,"stream":)" + stream + "}");
+    EXPECT_EQ(responder->status, 429);
+    EXPECT_EQ(responder->Header("Retry-After"), "1");
+    EXPECT_EQ(responder->Header("Content-Type"), "application/json");
+    EXPECT_EQ(responder->body,
+              R"({"error":{"message":"No worker had room in time; try again later.",)"
+              R"("type":"rate_limit_error","param":null,"code":"queue_timeout"}})");
+  }
+}
+
+TEST_F(HttpApiTest, FailureInMidStreamIsAnEventWithoutDone) {
+  submitter_.answer = [](const GenerateRequest&, ResponseSink& sink) {
+    PlayText(sink, "Hi", 0, FinishReason::kNone, false);
+    sink.OnFailed(RequestError{ErrorCode::kWorkerLost});
+  };
+  const auto responder = Post(kChatPath, kHello + R"(,"stream":true})");
+  EXPECT_EQ(responder->status, 200);
+  const auto events = Events(responder->body);
+  ASSERT_EQ(events.size(), 4u);
+  EXPECT_EQ(events[3].find(R"({"error":{"message":")"), 0u);
+  EXPECT_EQ(responder->body.find("[DONE]"), std::string::npos);
+  EXPECT_EQ(responder->body.find("\"finish_reason\":\"stop\""), std::string::npos);
+}
+
+TEST_F(HttpApiTest, ChatLogprobs) {
+  AnswerWith("a");
+  const auto responder = Post(kChatPath, kHello + R"(,"logprobs":true,"top_logprobs":2})");
+  const size_t at = responder->body.find("\"logprobs\":");
+  ASSERT_NE(at, std::string::npos);
+  EXPECT_EQ(responder->body.substr(at, responder->body.find(",\"finish_reason\"") - at),
+            R"("logprobs":{"content":[{"token":"a","logprob":-0.25,"bytes":[97],"top_logprobs":[)"
+            R"({"token":"a","logprob":-0.25,"bytes":[97]},)"
+            R"({"token":"b","logprob":-1.5,"bytes":[98]}]}]})");
+  const auto request = submitter_.WaitSubmitted().request;
+  EXPECT_TRUE(request.sampling.logprobs);
+  EXPECT_EQ(request.sampling.top_logprobs, 2u);
+}
+
+TEST_F(HttpApiTest, CompletionLogprobsEchoAndIds) {
+  AnswerWith("ab");
+  auto responder = Post(kCompletionPath, R"({"prompt":"x\u00e9","logprobs":2})");
+  EXPECT_EQ(responder->status, 200);
+  EXPECT_NE(responder->body.find(
+                R"("logprobs":{"tokens":["a","b"],"token_logprobs":[-0.25,-0.25],"top_logprobs":[)"
+                R"({"a":-0.25,"b":-1.5},{"a":-0.25,"b":-1.5}],"text_offset":[0,1]})"),
+            std::string::npos)
+      << responder->body;
+  EXPECT_EQ(submitter_.WaitSubmitted(0).request.prompt, BytesOf("x\xc3\xa9"));
+  EXPECT_EQ(submitter_.WaitSubmitted(0).request.sampling.max_tokens, 16u) << "OpenAI's default";
+
+  responder = Post(kCompletionPath, R"({"prompt":"x\u00e9","echo":true})");
+  EXPECT_EQ(Text(*responder, {"choices", "0", "text"}),
+            "x\xc3\xa9"
+            "ab");
+  EXPECT_EQ(Text(*responder, {"object"}), "text_completion");
+  EXPECT_EQ(Text(*responder, {"id"}).substr(0, 5), "cmpl-");
+
+  responder = Post(kCompletionPath, R"({"prompt":[104,105],"echo":true,"stream":true})");
+  EXPECT_EQ(submitter_.WaitSubmitted(2).request.prompt, BytesOf("hi"));
+  const auto events = Events(responder->body);
+  ASSERT_EQ(events.size(), 5u);
+  EXPECT_NE(events[0].find(R"("choices":[{"index":0,"text":"hi")"), std::string::npos);
+  EXPECT_NE(events[1].find(R"("text":"a")"), std::string::npos);
+  EXPECT_NE(events[3].find(R"("text":"","logprobs":null,"finish_reason":"stop")"),
+            std::string::npos);
+}
+
+TEST_F(HttpApiTest, BestOfReturnsTheLikeliest) {
+  submitter_.answer = [](const GenerateRequest& request, ResponseSink& sink) {
+    ASSERT_EQ(request.num_choices, 3u);
+    ASSERT_TRUE(request.sampling.logprobs) << "needed for the ranking";
+    for (uint32_t choice = 0; choice < 3; ++choice) {
+      TokenOutput token;
+      const std::vector<TokenLogprob> none;
+      const std::string text(1, static_cast<char>('a' + choice));
+      token.choice = choice;
+      token.text = text;
+      token.has_logprob = true;
+      token.logprob = choice == 1 ? -0.1f : -2.0f;
+      token.top_logprobs = &none;
+      token.finish = FinishReason::kLength;
+      token.is_last = choice == 2;
+      sink.OnToken(token);
+    }
+    sink.OnFinished(TestResult(1, 3));
+  };
+  const auto responder = Post(kCompletionPath, R"({"prompt":"x","best_of":3})");
+  EXPECT_EQ(Text(*responder, {"choices", "0", "text"}), "b");
+  EXPECT_EQ(Text(*responder, {"choices", "0", "index"}), "0");
+  EXPECT_EQ(Text(*responder, {"choices", "1"}), "<absent>");
+  EXPECT_EQ(Text(*responder, {"choices", "0", "logprobs"}), "null") << "not asked for";
+  EXPECT_EQ(Text(*responder, {"usage", "completion_tokens"}), "3");
+}
+
+TEST_F(HttpApiTest, ErrorsOfTheRequest) {
+  struct Case {
+    const char* path;
+    std::string body;
+    int status;
+    std::string param;
+    std::string code;
+  };
+  const Case cases[] = {
+      {kChatPath, "{}", 400, "messages", "missing_required_parameter"},
+      {kChatPath, "[]", 400, "null", "invalid_json"},
+      {kChatPath, "nope", 400, "null", "invalid_json"},
+      {kChatPath, "", 400, "null", "invalid_json"},
+      {kChatPath, "{\"a\":\"\xff\"}", 400, "null", "invalid_utf8"},
+      {kChatPath, R"({"model":1,"model":2})", 400, "null", "duplicate_key"},
+      {kChatPath, kHello + R"(,"model":"other"})", 404, "model", "model_not_found"},
+      {kChatPath, kHello + R"(,"temperature":-1})", 400, "temperature", "invalid_value"},
+      {kChatPath, kHello + R"(,"temperature":"hot"})", 400, "temperature", "invalid_type"},
+      {kChatPath, kHello + R"(,"top_logprobs":3})", 400, "top_logprobs", "invalid_combination"},
+      {kChatPath, kHello + R"(,"stream_options":{}})", 400, "stream_options",
+       "invalid_combination"},
+      {kChatPath, kHello + R"(,"max_tokens":5,"min_tokens":6})", 400, "min_tokens",
+       "invalid_combination"},
+      {kChatPath, kHello + R"(,"tools":[{}]})", 400, "tools", "unsupported_parameter"},
+      {kChatPath, kHello + R"(,"tool_choice":"auto"})", 400, "tool_choice",
+       "unsupported_parameter"},
+      {kChatPath, kHello + R"(,"response_format":{"type":"json_object"}})", 400, "response_format",
+       "unsupported_parameter"},
+      {kChatPath, kHello + R"(,"logit_bias":{"259":1}})", 400, "logit_bias", "invalid_value"},
+      {kChatPath, kHello + R"(,"stop_token_ids":[259]})", 400, "stop_token_ids", "invalid_value"},
+      {kChatPath, R"({"messages":[{"role":"tool","content":"x"}]})", 400, "messages",
+       "invalid_value"},
+      {kChatPath, R"({"messages":[{"role":"user","content":")" + std::string(600, 'x') + "\"}]}",
+       400, "messages", "context_length_exceeded"},
+      {kCompletionPath, "{}", 400, "prompt", "missing_required_parameter"},
+      {kCompletionPath, R"({"prompt":""})", 400, "prompt", "invalid_value"},
+      {kCompletionPath, R"({"prompt":[]})", 400, "prompt", "invalid_value"},
+      {kCompletionPath, R"({"prompt":[259]})", 400, "prompt", "invalid_value"},
+      {kCompletionPath, R"({"prompt":"x","prompt_token_ids":[1]})", 400, "prompt",
+       "invalid_combination"},
+      {kCompletionPath, R"({"prompt":"x","n":3,"best_of":2})", 400, "best_of",
+       "invalid_combination"},
+      {kCompletionPath, R"({"prompt":"x","best_of":2,"stream":true})", 400, "best_of",
+       "invalid_combination"},
+      {kCompletionPath, R"({"prompt":"x","echo":true,"logprobs":1})", 400, "echo",
+       "invalid_combination"},
+      {"/tokenize", "{}", 400, "content", "missing_required_parameter"},
+      {"/tokenize", R"({"content":5})", 400, "content", "invalid_type"},
+      {"/tokenize", R"({"content":"x","add_special":1})", 400, "add_special", "invalid_type"},
+      {"/tokenize", R"({"content":"x","model":"other"})", 404, "model", "model_not_found"},
+      {"/detokenize", "{}", 400, "tokens", "missing_required_parameter"},
+      {"/detokenize", R"({"tokens":[259]})", 400, "tokens", "invalid_value"},
+      {"/detokenize", R"({"tokens":["a"]})", 400, "tokens", "invalid_type"},
+      {"/apply-template", "{}", 400, "messages", "missing_required_parameter"},
+      {"/apply-template", R"({"messages":[]})", 400, "messages", "invalid_value"},
+  };
+  for (const Case& c : cases) {
+    const auto responder = Post(c.path, c.body);
+    EXPECT_EQ(responder->status, c.status) << c.path << " " << c.body << " " << responder->body;
+    EXPECT_EQ(Text(*responder, {"error", "param"}), c.param) << responder->body;
+    EXPECT_EQ(Text(*responder, {"error", "code"}), c.code) << responder->body;
+    EXPECT_EQ(Text(*responder, {"error", "type"}), "invalid_request_error");
+    EXPECT_NE(responder->Header("X-Request-Id"), "");
+  }
+  EXPECT_EQ(submitter_.num_submitted(), 0u);
+  EXPECT_EQ(submitter_.refused().size(), std::size(cases)) << "each is counted once";
+}
+
+TEST_F(HttpApiTest, ContextLengthErrorHasTheNumbers) {
+  const auto responder =
+      Post(kCompletionPath, R"({"prompt":")" + std::string(kTestContext, 'x') + "\"}");
+  EXPECT_EQ(responder->status, 400);
+  EXPECT_EQ(Text(*responder, {"error", "n_prompt_tokens"}), std::to_string(kTestContext));
+  EXPECT_EQ(Text(*responder, {"error", "n_ctx"}), std::to_string(kTestContext));
+  EXPECT_EQ(Text(*responder, {"error", "message"}),
+            "'prompt' has 512 tokens, but prompt and answer together fit 512 tokens: the prompt "
+            "must be at most 511 tokens.");
+  AnswerWith("x");
+  const auto fits =
+      Post(kCompletionPath, R"({"prompt":")" + std::string(kTestContext - 1, 'x') + "\"}");
+  EXPECT_EQ(fits->status, 200);
+  EXPECT_EQ(submitter_.WaitSubmitted().request.sampling.max_tokens, 1u)
+      << "max_tokens is cut to what the context leaves";
+}
+
+TEST_F(HttpApiTest, RequestIdIsHonouredAndEchoed) {
+  AnswerWith("x");
+  auto responder = Send("POST", kChatPath, kHello + "}",
+                        {{"Content-Type", "application/json"}, {"X-Request-Id", "my-id-1"}});
+  ASSERT_TRUE(responder->Wait());
+  EXPECT_EQ(responder->Header("X-Request-Id"), "my-id-1");
+  EXPECT_EQ(submitter_.WaitSubmitted().request.request_id, "my-id-1");
+  responder = Send("POST", kChatPath, "{}",
+                   {{"Content-Type", "application/json"}, {"X-Request-Id", "bad id\x01"}});
+  ASSERT_TRUE(responder->Wait());
+  EXPECT_EQ(responder->Header("X-Request-Id").size(), 32u) << "replaced by one of our own";
+}
+
+TEST_F(HttpApiTest, IgnoredFieldsAreNamedInAHeader) {
+  AnswerWith("x");
+  const auto responder = Post(kChatPath, kHello + R"(,"store":true,"metadata":{}})");
+  EXPECT_EQ(responder->status, 200);
+  EXPECT_EQ(responder->Header("X-Baton-Ignored-Fields"), "store, metadata");
+}
+
+TEST_F(HttpApiTest, ContentTypeIsChecked) {
+  AnswerWith("x");
+  const std::string body = kHello + "}";
+  for (const char* type : {"application/json", "application/json; charset=utf-8",
+                           "Application/JSON", "application/vnd.api+json"}) {
+    const auto responder = Send("POST", kChatPath, body, {{"Content-Type", type}});
+    ASSERT_TRUE(responder->Wait());
+    EXPECT_EQ(responder->status, 200) << type;
+  }
+  for (const char* type : {"text/plain", "application/x-www-form-urlencoded", "json",
+                           "multipart/form-data; boundary=x"}) {
+    const auto responder = Send("POST", kChatPath, body, {{"Content-Type", type}});
+    ASSERT_TRUE(responder->Wait());
+    EXPECT_EQ(responder->status, 415) << type;
+    EXPECT_EQ(Text(*responder, {"error", "code"}), "unsupported_media_type");
+  }
+}
+
+TEST_F(HttpApiTest, PathsAndMethods) {
+  for (const char* path : {"/", "/metrics", "/debug/requests", "/debug/blocks", "/v1/model",
+                           "/v1/chat", "/v1/models/", "/livez"}) {
+    const auto responder = Send("GET", path);
+    ASSERT_TRUE(responder->Wait()) << path;
+    EXPECT_EQ(responder->status, 404) << path;
+    EXPECT_EQ(Text(*responder, {"error", "code"}), "not_found");
+  }
+  const auto get = Send("GET", kChatPath);
+  EXPECT_EQ(get->status, 405);
+  EXPECT_EQ(get->Header("Allow"), "POST");
+  const auto post = Send("POST", "/v1/models", "{}");
+  EXPECT_EQ(post->status, 405);
+  EXPECT_EQ(post->Header("Allow"), "GET, HEAD");
+}
+
+TEST_F(HttpApiTest, ModelsAndHealth) {
+  auto responder = Send("GET", "/v1/models");
+  EXPECT_EQ(responder->body,
+            R"({"object":"list","data":[{"id":"toy","object":"model","created":1700000000,)"
+            R"("owned_by":"baton","max_context":512,"vocab_size":259}]})");
+  EXPECT_EQ(Send("GET", "/v1/models/toy")->status, 200);
+  EXPECT_EQ(Send("GET", "/v1/models/t%6Fy")->status, 200);
+  EXPECT_EQ(Send("GET", "/v1/models/none")->status, 404);
+  EXPECT_EQ(Send("GET", "/health")->body, R"({"status":"ok"})");
+  EXPECT_EQ(Send("HEAD", "/health")->status, 200);
+  submitter_.is_ready = false;
+  responder = Send("GET", "/health");
+  EXPECT_EQ(responder->status, 503);
+  EXPECT_EQ(responder->Header("Retry-After"), "1");
+  submitter_.models.clear();
+  const auto chat = Post(kChatPath, kHello + "}");
+  EXPECT_EQ(chat->status, 503) << "loading: not the client's mistake";
+  EXPECT_EQ(Send("GET", "/v1/models/toy")->status, 404);
+}
+
+TEST_F(HttpApiTest, TextEndpoints) {
+  auto responder = Post("/tokenize", R"({"content":"hi<eos>"})");
+  EXPECT_EQ(responder->body, R"({"tokens":[104,105,60,101,111,115,62]})")
+      << "the name of a special token in a text stays text";
+  responder = Post("/tokenize", R"({"content":"hi<eos>","parse_special":true})");
+  EXPECT_EQ(responder->body, R"({"tokens":[104,105,256]})");
+  responder = Post("/detokenize", R"({"tokens":[104,105,195]})");
+  EXPECT_EQ(responder->body, "{\"content\":\"hi\xef\xbf\xbd\"}");
+  responder = Post("/apply-template", R"({"messages":[{"role":"user","content":"<eos>"}]})");
+  EXPECT_EQ(responder->body, R"({"prompt":"<user>u:<eos><assistant>"})");
+}
+
+TEST_F(HttpApiTest, TopologyHasTheRouterFirst) {
+  ProcessView worker;
+  worker.role = "prefill";
+  worker.worker_id = "prefill-0";
+  worker.ready = true;
+  worker.kv_blocks = {{"free", 3}, {"cached", 0}};
+  worker.links = {{"decode-0", LinkKind::kShm, 5, true}};
+  submitter_.topology.model = "toy";
+  submitter_.topology.processes = {worker};
+  const auto responder = Send("GET", "/v1/topology");
+  EXPECT_EQ(responder->status, 200);
+  EXPECT_EQ(Text(*responder, {"model"}), "toy");
+  EXPECT_EQ(Text(*responder, {"processes", "0", "worker_id"}), "router-0");
+  EXPECT_EQ(Text(*responder, {"processes", "0", "http"}), "127.0.0.1:8080");
+  EXPECT_EQ(Text(*responder, {"processes", "1", "kv_blocks", "free"}), "3");
+  EXPECT_EQ(Text(*responder, {"processes", "1", "links", "0", "transport"}), "shm");
+}
+
+TEST_F(HttpApiTest, DisconnectCancels) {
+  auto responder = Send("POST", kChatPath, kHello + R"(,"stream":true})",
+                        {{"Content-Type", "application/json"}});
+  const auto submitted = submitter_.WaitSubmitted();
+  ASSERT_TRUE(responder->WaitOnClosedSet());
+  responder->Close();
+  EXPECT_TRUE(submitter_.WaitCancelled(submitted.uid));
+  // A client that left before its request was read is cancelled as soon as it is submitted.
+  HttpRequest request;
+  request.method = "POST";
+  request.path = kChatPath;
+  request.body = kHello + "}";
+  auto gone = std::make_shared<FakeResponder>();
+  gone->Close();
+  api_.Handle(std::move(request), gone);
+  EXPECT_TRUE(submitter_.WaitCancelled(submitter_.WaitSubmitted(1).uid));
+}
+
+TEST_F(HttpApiTest, ChatPageIsServed) {
+  const auto responder = Send("GET", "/ui");
+  EXPECT_EQ(responder->status, 200);
+  EXPECT_EQ(responder->Header("Content-Type"), "text/html; charset=utf-8");
+  EXPECT_NE(responder->body.find("/v1/chat/completions"), std::string::npos);
+  EXPECT_EQ(responder->body.find("http://"), std::string::npos) << "nothing from elsewhere";
+  EXPECT_EQ(responder->body.find("https://"), std::string::npos);
+}
+
+TEST_F(HttpApiTest, ServerErrorsSpeakTheSameLanguage) {
+  for (const int status : {400, 404, 405, 408, 413, 431, 500, 501, 503}) {
+    const HttpResponse response = HttpApi::ServerError(status, "ignored");
+    EXPECT_EQ(response.status, status);
+    EXPECT_EQ(response.body.find("{\"error\":{\"message\":\""), 0u);
+    EXPECT_EQ(response.body.find("ignored"), std::string::npos);
+  }
+}
+
+}  // namespace
+}  // namespace baton

@@ -1,0 +1,152 @@
+// Hostile JSON is refused with the right reason; good JSON is read exactly.
+#include "src/api/json_value.h"
+
+#include <string>
+
+#include "gtest/gtest.h"
+
+#include "src/api/json_writer.h"
+
+namespace baton {
+namespace {
+
+TEST(JsonValueTest, ReadsEveryKindOfValue) {
+  JsonValue root;
+  RequestError error;
+  ASSERT_TRUE(ParseJson(
+      R"({"s":"a\u00e9\n","i":-5,"d":0.25,"t":true,"f":false,"z":null,"a":[1,[2]],"o":{"k":1}})",
+      &root, &error));
+  EXPECT_EQ(*root.Find("s")->AsString(), "a\xc3\xa9\n");
+  int64_t integer = 0;
+  EXPECT_TRUE(root.Find("i")->GetInteger(&integer));
+  EXPECT_EQ(integer, -5);
+  double number = 0;
+  EXPECT_TRUE(root.Find("d")->GetNumber(&number));
+  EXPECT_EQ(number, 0.25);
+  EXPECT_FALSE(root.Find("d")->GetInteger(&integer));
+  EXPECT_TRUE(*root.Find("t")->AsBool());
+  EXPECT_FALSE(*root.Find("f")->AsBool());
+  EXPECT_TRUE(root.Find("z")->is_null());
+  EXPECT_EQ(root.Find("a")->AsArray()->size(), 2u);
+  EXPECT_EQ(root.Find("a")->AsArray()->at(1).AsArray()->size(), 1u);
+  EXPECT_NE(root.Find("o")->Find("k"), nullptr);
+  EXPECT_EQ(root.Find("missing"), nullptr);
+}
+
+TEST(JsonValueTest, IntegersAreExactOrNotIntegers) {
+  struct Case {
+    const char* text;
+    bool is_integer;
+    int64_t value;
+  };
+  const Case cases[] = {
+      {"9223372036854775807", true, INT64_MAX},
+      {"-9223372036854775808", true, INT64_MIN},
+      {"9223372036854775808", false, 0},
+      {"18446744073709551615", false, 0},
+      {"99999999999999999999999", false, 0},
+      {"5.0", true, 5},
+      {"5.5", false, 0},
+      {"1e3", true, 1000},
+      {"1e300", false, 0},
+      {"-0", true, 0},
+  };
+  for (const Case& c : cases) {
+    JsonValue value;
+    RequestError error;
+    ASSERT_TRUE(ParseJson(c.text, &value, &error)) << c.text;
+    int64_t integer = 0;
+    EXPECT_EQ(value.GetInteger(&integer), c.is_integer) << c.text;
+    if (c.is_integer) {
+      EXPECT_EQ(integer, c.value) << c.text;
+    }
+  }
+}
+
+TEST(JsonValueTest, RefusesWhatIsNotJson) {
+  for (const char* text : {"",          " ",
+                           "{",         "[1,",
+                           "{\"a\":}",  "{\"a\" 1}",
+                           "{a:1}",     "{'a':1}",
+                           "[1,]",      "{\"a\":1,}",
+                           "NaN",       "[NaN]",
+                           "Infinity",  "-Infinity",
+                           "[1]x",      "{} {}",
+                           "01",        "+1",
+                           "1.",        ".5",
+                           "0x10",      "\"\\x\"",
+                           "\"\\u12\"", "\"\\ud800\"",
+                           "\"\x01\"",  "\"unterminated",
+                           "nul",       "truefalse",
+                           "// c\n1",   "/* c */ 1",
+                           "1e400",     "-1e400"}) {
+    JsonValue value;
+    RequestError error;
+    EXPECT_FALSE(ParseJson(text, &value, &error)) << text;
+    EXPECT_EQ(error.code, ErrorCode::kInvalidJson) << text;
+  }
+}
+
+TEST(JsonValueTest, RefusesBrokenUtf8ByName) {
+  for (const char* text : {"\"\xff\"", "\"\xc3\"", "\"\xed\xa0\x80\"", "\"\xc0\xaf\"",
+                           "{\"\xf4\x90\x80\x80\":1}", "\x80"}) {
+    JsonValue value;
+    RequestError error;
+    EXPECT_FALSE(ParseJson(text, &value, &error));
+    EXPECT_EQ(error.code, ErrorCode::kInvalidUtf8);
+  }
+}
+
+TEST(JsonValueTest, RefusesDuplicateKeysAtAnyDepth) {
+  for (const char* text :
+       {R"({"a":1,"a":2})", R"({"x":{"a":1,"b":2,"a":3}})", R"([{"a":1,"\u0061":2}])"}) {
+    JsonValue value;
+    RequestError error;
+    EXPECT_FALSE(ParseJson(text, &value, &error)) << text;
+    EXPECT_EQ(error.code, ErrorCode::kDuplicateKey) << text;
+  }
+}
+
+TEST(JsonValueTest, DepthAndSizeAreBounded) {
+  JsonValue value;
+  RequestError error;
+  const auto nested = [](size_t depth) {
+    return std::string(depth, '[') + std::string(depth, ']');
+  };
+  EXPECT_TRUE(ParseJson(nested(kMaxJsonDepth), &value, &error));
+  EXPECT_FALSE(ParseJson(nested(kMaxJsonDepth + 1), &value, &error));
+  EXPECT_EQ(error.code, ErrorCode::kTooDeep);
+  EXPECT_FALSE(ParseJson(std::string(4'000'000, '['), &value, &error));
+  EXPECT_EQ(error.code, ErrorCode::kTooDeep);
+  std::string deep_objects;
+  for (int i = 0; i < 100'000; ++i) deep_objects += "{\"a\":";
+  EXPECT_FALSE(ParseJson(deep_objects, &value, &error));
+  EXPECT_EQ(error.code, ErrorCode::kTooDeep);
+  std::string many = "[0";
+  for (size_t i = 0; i < kMaxJsonValues; ++i) many += ",0";
+  EXPECT_FALSE(ParseJson(many + "]", &value, &error));
+  EXPECT_EQ(error.code, ErrorCode::kTooDeep);
+}
+
+TEST(JsonWriterTest, WritesWhatReadsBack) {
+  JsonWriter json;
+  json.BeginObject().Key("a").BeginArray().Int(-1).Uint(UINT64_MAX).Bool(true).Null().EndArray();
+  json.Key("s").String("\"\\\n\t\x01\x7f\xc3\xa9").Key("f").Float(0.1f).Key("d").Double(1e-7);
+  json.Key("nan").Double(0.0 / 0.0).Key("ms").Milli(61.23456).Key("zero").Milli(0).EndObject();
+  EXPECT_EQ(
+      json.text(),
+      "{\"a\":[-1,18446744073709551615,true,null],\"s\":\"\\\"\\\\\\n\\t\\u0001\\u007f\xc3\xa9"
+      "\",\"f\":0.1,\"d\":1e-07,\"nan\":null,\"ms\":61.235,\"zero\":0}");
+  JsonValue value;
+  RequestError error;
+  EXPECT_TRUE(ParseJson(json.text(), &value, &error));
+}
+
+TEST(JsonWriterTest, BrokenBytesStayJson) {
+  JsonWriter json;
+  json.String("a\xff\xc3z\xed\xa0\x80");
+  EXPECT_EQ(json.text(), "\"a\xef\xbf\xbd\xef\xbf\xbdz\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\"");
+}
+
+}  // namespace
+}  // namespace baton

@@ -1,0 +1,452 @@
+// The whole router process over real sockets, between toy workers and real clients.
+#include "src/api/router_process.h"
+
+#include <chrono>
+#include <memory>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "grpcpp/grpcpp.h"
+#include "gtest/gtest.h"
+
+#include "baton/v1/inference.grpc.pb.h"
+#include "tests/api/toy_worker.h"
+#include "tests/http/raw_client.h"
+
+namespace baton {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+RouterConfig TestConfig() {
+  RouterConfig config;
+  config.grpc_address = "127.0.0.1:0";
+  config.http_address = "127.0.0.1:0";
+  config.admin_address = "127.0.0.1:0";
+  config.drain_grace_us = 100'000;
+  config.drain_timeout_us = 5'000'000;
+  return config;
+}
+
+uint16_t PortOf(const std::string& address) {
+  return static_cast<uint16_t>(std::stoi(address.substr(address.rfind(':') + 1)));
+}
+
+class RouterProcessTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    auto process = RouterProcess::Start(TestConfig());
+    ASSERT_TRUE(process.ok()) << process.status();
+    process_ = *std::move(process);
+    channel_ = grpc::CreateChannel(process_->grpc_address(), grpc::InsecureChannelCredentials());
+    chat_ = v1::ChatService::NewStub(channel_);
+    completion_ = v1::CompletionService::NewStub(channel_);
+    models_ = v1::ModelService::NewStub(channel_);
+  }
+
+  void JoinPair() {
+    decode_ = std::make_unique<ToyWorker>("decode-0", v1::WORKER_ROLE_DECODE);
+    prefill_ = std::make_unique<ToyWorker>("prefill-0", v1::WORKER_ROLE_PREFILL);
+    decode_->Register(process_->grpc_address());
+    prefill_->Register(process_->grpc_address(), "decode-0");
+    ASSERT_TRUE(WaitReady(true));
+  }
+
+  bool WaitReady(bool ready) {
+    for (int i = 0; i < 400; ++i) {
+      if (process_->ready() == ready) return true;
+      std::this_thread::sleep_for(milliseconds(25));
+    }
+    return false;
+  }
+
+  static v1::ChatCompletionRequest Chat(int max_tokens) {
+    v1::ChatCompletionRequest request;
+    v1::ChatMessage* message = request.add_messages();
+    message->set_role("user");
+    message->set_content("hi");
+    request.set_max_completion_tokens(max_tokens);
+    return request;
+  }
+  // All chunks of a stream; `status` gets its end.
+  std::vector<v1::ChatCompletionChunk> Stream(const v1::ChatCompletionRequest& request,
+                                              grpc::Status* status) {
+    grpc::ClientContext context;
+    auto reader = chat_->StreamChatCompletion(&context, request);
+    std::vector<v1::ChatCompletionChunk> chunks;
+    v1::ChatCompletionChunk chunk;
+    while (reader->Read(&chunk)) chunks.push_back(chunk);
+    *status = reader->Finish();
+    return chunks;
+  }
+  std::string HttpGet(const std::string& address, const std::string& path) {
+    RawClient client(PortOf(address));
+    client.Send("GET " + path + " HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+    return client.ReceiveAll();
+  }
+  std::string HttpPost(const std::string& path, const std::string& body) {
+    RawClient client(PortOf(process_->http_address()));
+    client.Send("POST " + path + " HTTP/1.1\r\nHost: x\r\nConnection: close\r\n" +
+                "Content-Type: application/json\r\nContent-Length: " + std::to_string(body.size()) +
+                "\r\n\r\n" + body);
+    return client.ReceiveAll();
+  }
+
+  std::unique_ptr<RouterProcess> process_;
+  std::shared_ptr<grpc::Channel> channel_;
+  std::unique_ptr<v1::ChatService::Stub> chat_;
+  std::unique_ptr<v1::CompletionService::Stub> completion_;
+  std::unique_ptr<v1::ModelService::Stub> models_;
+  std::unique_ptr<ToyWorker> decode_;
+  std::unique_ptr<ToyWorker> prefill_;
+};
+
+TEST_F(RouterProcessTest, UnaryChat) {
+  JoinPair();
+  grpc::ClientContext context;
+  context.AddMetadata("x-request-id", "my-request");
+  v1::ChatCompletionResponse response;
+  const grpc::Status status = chat_->ChatCompletion(&context, Chat(5), &response);
+  ASSERT_TRUE(status.ok()) << status.error_message();
+  EXPECT_EQ(response.object(), "chat.completion");
+  EXPECT_EQ(response.model(), "toy");
+  EXPECT_EQ(response.request_id(), "my-request");
+  ASSERT_EQ(response.choices_size(), 1);
+  EXPECT_EQ(response.choices(0).message().content(), "abcde");
+  EXPECT_EQ(response.choices(0).message().role(), "assistant");
+  EXPECT_EQ(response.choices(0).finish_reason(), "length");
+  EXPECT_EQ(response.usage().prompt_tokens(), 6u);
+  EXPECT_EQ(response.usage().completion_tokens(), 5u);
+  EXPECT_EQ(response.usage().total_tokens(), 11u);
+  EXPECT_EQ(response.timings().path(), "disagg");
+  EXPECT_EQ(response.timings().prefill_worker(), "prefill-0");
+  EXPECT_EQ(response.timings().kv_bytes(), 1000u);
+  EXPECT_EQ(response.timings().transport(), "shm");
+  EXPECT_TRUE(response.timings().exact());
+}
+
+TEST_F(RouterProcessTest, StreamHasOneChunkPerToken) {
+  JoinPair();
+  v1::ChatCompletionRequest request = Chat(30);
+  request.add_stop("cdX");  // holds text back, never matches
+  request.set_logprobs(true);
+  request.set_top_logprobs(2);
+  grpc::Status status;
+  const auto chunks = Stream(request, &status);
+  ASSERT_TRUE(status.ok()) << status.error_message();
+  ASSERT_EQ(chunks.size(), 30u);
+  std::string text;
+  for (uint32_t i = 0; i < chunks.size(); ++i) {
+    const v1::ChatCompletionChunk& chunk = chunks[i];
+    EXPECT_EQ(chunk.token_index(), i);
+    EXPECT_EQ(chunk.token_id(), 'a' + i % 26);
+    EXPECT_EQ(chunk.id(), chunks[0].id());
+    ASSERT_EQ(chunk.choices_size(), 1);
+    EXPECT_EQ(chunk.choices(0).delta().role(), i == 0 ? "assistant" : "");
+    EXPECT_EQ(chunk.choices(0).logprobs().content_size(), 1);
+    EXPECT_EQ(chunk.choices(0).logprobs().content(0).top_logprobs_size(), 2);
+    EXPECT_EQ(chunk.choices(0).finish_reason(), i == 29 ? "length" : "");
+    EXPECT_EQ(chunk.has_usage(), i == 29);
+    EXPECT_EQ(chunk.has_timings(), i == 29);
+    EXPECT_GE(chunk.server_times().token_unix_us(), chunk.server_times().received_unix_us());
+    EXPECT_GE(chunk.server_times().sent_unix_us(), chunk.server_times().token_unix_us());
+    text += chunk.choices(0).delta().content();
+  }
+  EXPECT_EQ(chunks[2].choices(0).delta().content(), "") << "\"c\" could begin the stop text";
+  EXPECT_EQ(text, "abcdefghijklmnopqrstuvwxyzabcd");
+  EXPECT_EQ(chunks.back().usage().completion_tokens(), 30u);
+}
+
+TEST_F(RouterProcessTest, CompletionsTakeTextOrIds) {
+  JoinPair();
+  v1::CompletionRequest request;
+  request.set_prompt("hi");
+  request.set_max_tokens(3);
+  request.set_echo(true);
+  request.set_n(2);
+  grpc::ClientContext context;
+  v1::CompletionResponse response;
+  ASSERT_TRUE(completion_->Complete(&context, request, &response).ok());
+  ASSERT_EQ(response.choices_size(), 2);
+  EXPECT_EQ(response.choices(1).index(), 1u);
+  EXPECT_EQ(response.choices(1).text(), "hiabc");
+  EXPECT_EQ(response.usage().completion_tokens(), 6u);
+
+  v1::CompletionRequest by_ids;
+  by_ids.add_prompt_token_ids('x');
+  by_ids.set_max_tokens(2);
+  grpc::ClientContext stream_context;
+  auto reader = completion_->StreamComplete(&stream_context, by_ids);
+  std::string text;
+  v1::CompletionChunk chunk;
+  while (reader->Read(&chunk)) text += chunk.choices(0).text();
+  EXPECT_TRUE(reader->Finish().ok());
+  EXPECT_EQ(text, "ab");
+  EXPECT_EQ(chunk.usage().prompt_tokens(), 1u);
+}
+
+TEST_F(RouterProcessTest, ModelService) {
+  JoinPair();
+  {
+    grpc::ClientContext context;
+    v1::ListModelsResponse response;
+    ASSERT_TRUE(models_->ListModels(&context, {}, &response).ok());
+    ASSERT_EQ(response.data_size(), 1);
+    EXPECT_EQ(response.data(0).id(), "toy");
+  }
+  {
+    grpc::ClientContext context;
+    v1::TokenizeRequest request;
+    request.set_content("a<eos>");
+    request.set_parse_special(true);
+    v1::TokenizeResponse response;
+    ASSERT_TRUE(models_->Tokenize(&context, request, &response).ok());
+    ASSERT_EQ(response.tokens_size(), 2);
+    EXPECT_EQ(response.tokens(1), static_cast<uint32_t>(kTestEos));
+  }
+  {
+    grpc::ClientContext context;
+    v1::DetokenizeRequest request;
+    request.add_tokens('o');
+    request.add_tokens('k');
+    v1::DetokenizeResponse response;
+    ASSERT_TRUE(models_->Detokenize(&context, request, &response).ok());
+    EXPECT_EQ(response.content(), "ok");
+  }
+  {
+    grpc::ClientContext context;
+    v1::ApplyTemplateRequest request;
+    request.add_messages()->set_role("user");
+    v1::ApplyTemplateResponse response;
+    ASSERT_TRUE(models_->ApplyTemplate(&context, request, &response).ok());
+    EXPECT_EQ(response.prompt(), "<user>u:<assistant>");
+  }
+  {
+    grpc::ClientContext context;
+    v1::TokenizeRequest request;
+    request.set_model("other");
+    v1::TokenizeResponse response;
+    EXPECT_EQ(models_->Tokenize(&context, request, &response).error_code(),
+              grpc::StatusCode::NOT_FOUND);
+  }
+}
+
+TEST_F(RouterProcessTest, ErrorsHaveTheRightStatus) {
+  grpc::Status status;
+  Stream(Chat(3), &status);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE) << "no workers yet";
+  JoinPair();
+  struct Case {
+    void (*set)(v1::ChatCompletionRequest*);
+    grpc::StatusCode code;
+    const char* word;
+  };
+  const Case cases[] = {
+      {[](v1::ChatCompletionRequest* r) { r->set_temperature(3); },
+       grpc::StatusCode::INVALID_ARGUMENT, "temperature"},
+      {[](v1::ChatCompletionRequest* r) { r->set_n(0); }, grpc::StatusCode::INVALID_ARGUMENT,
+       "'n'"},
+      {[](v1::ChatCompletionRequest* r) { r->clear_messages(); },
+       grpc::StatusCode::INVALID_ARGUMENT, "messages"},
+      {[](v1::ChatCompletionRequest* r) { r->set_model("other"); }, grpc::StatusCode::NOT_FOUND,
+       "model"},
+      {[](v1::ChatCompletionRequest* r) {
+         r->mutable_messages(0)->set_content(std::string(1000, 'x'));
+       },
+       grpc::StatusCode::INVALID_ARGUMENT, "512"},
+  };
+  for (const Case& c : cases) {
+    v1::ChatCompletionRequest request = Chat(3);
+    c.set(&request);
+    grpc::ClientContext context;
+    v1::ChatCompletionResponse response;
+    status = chat_->ChatCompletion(&context, request, &response);
+    EXPECT_EQ(status.error_code(), c.code) << status.error_message();
+    EXPECT_NE(status.error_message().find(c.word), std::string::npos) << status.error_message();
+    EXPECT_EQ(context.GetServerTrailingMetadata().count("baton-error-code"), 1u);
+    Stream(request, &status);
+    EXPECT_EQ(status.error_code(), c.code);
+  }
+}
+
+TEST_F(RouterProcessTest, WorkerFaultsEndTheCall) {
+  JoinPair();
+  grpc::Status status;
+  decode_->mood = ToyWorker::Mood::kFailAfterTwo;
+  const auto chunks = Stream(Chat(9), &status);
+  EXPECT_EQ(chunks.size(), 2u);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE);
+  for (const auto& chunk : chunks) EXPECT_EQ(chunk.choices(0).finish_reason(), "");
+  decode_->mood = ToyWorker::Mood::kReject;
+  Stream(Chat(9), &status);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::INTERNAL);
+  decode_->mood = ToyWorker::Mood::kEndless;
+  std::thread killer([this] {
+    std::this_thread::sleep_for(milliseconds(200));
+    decode_->Stop();
+  });
+  const auto rest = Stream(Chat(9), &status);
+  killer.join();
+  EXPECT_EQ(rest.size(), 2u);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_TRUE(WaitReady(false));
+}
+
+TEST_F(RouterProcessTest, CancellationReachesBothWorkers) {
+  JoinPair();
+  decode_->mood = ToyWorker::Mood::kSilent;
+  prefill_->mood = ToyWorker::Mood::kSilent;
+  {
+    grpc::ClientContext context;
+    auto reader = chat_->StreamChatCompletion(&context, Chat(9));
+    std::this_thread::sleep_for(milliseconds(200));
+    context.TryCancel();
+    EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::CANCELLED);
+  }
+  EXPECT_TRUE(decode_->WaitCancels(1));
+  EXPECT_TRUE(prefill_->WaitCancels(1));
+  {
+    // An HTTP client that closes its connection.
+    RawClient client(PortOf(process_->http_address()));
+    const std::string body = R"({"messages":[{"role":"user","content":"x"}],"stream":true})";
+    client.Send("POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: " +
+                std::to_string(body.size()) + "\r\n\r\n" + body);
+    std::this_thread::sleep_for(milliseconds(200));
+    client.Close();
+  }
+  EXPECT_TRUE(decode_->WaitCancels(2));
+  EXPECT_TRUE(prefill_->WaitCancels(2));
+}
+
+TEST_F(RouterProcessTest, DeadlinesOfBothKinds) {
+  JoinPair();
+  decode_->mood = ToyWorker::Mood::kSilent;
+  prefill_->mood = ToyWorker::Mood::kSilent;
+  {
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + milliseconds(300));
+    v1::ChatCompletionResponse response;
+    EXPECT_EQ(chat_->ChatCompletion(&context, Chat(9), &response).error_code(),
+              grpc::StatusCode::DEADLINE_EXCEEDED);
+  }
+  EXPECT_TRUE(decode_->WaitCancels(1));
+  {
+    v1::ChatCompletionRequest request = Chat(9);
+    request.set_timeout_ms(200);
+    grpc::Status status;
+    Stream(request, &status);
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+  }
+  const std::string answer = HttpPost("/v1/completions", R"({"prompt":"x","timeout_ms":100})");
+  EXPECT_EQ(answer.find("HTTP/1.1 504"), 0u) << answer;
+}
+
+TEST_F(RouterProcessTest, HttpStreamOverASocket) {
+  JoinPair();
+  const std::string answer =
+      HttpPost("/v1/chat/completions",
+               R"({"messages":[{"role":"user","content":"x"}],"stream":true,"max_tokens":3})");
+  EXPECT_EQ(answer.find("HTTP/1.1 200"), 0u);
+  EXPECT_NE(answer.find("text/event-stream"), std::string::npos);
+  EXPECT_NE(answer.find("data: [DONE]\n\n"), std::string::npos);
+  EXPECT_EQ(HttpGet(process_->http_address(), "/metrics").find("HTTP/1.1 404"), 0u);
+  EXPECT_EQ(HttpGet(process_->http_address(), "/health").find("HTTP/1.1 200"), 0u);
+}
+
+TEST_F(RouterProcessTest, AdminPortShowsTheRouter) {
+  EXPECT_EQ(HttpGet(process_->admin_address(), "/livez").find("HTTP/1.1 200"), 0u);
+  EXPECT_EQ(HttpGet(process_->admin_address(), "/readyz").find("HTTP/1.1 503"), 0u);
+  JoinPair();
+  EXPECT_EQ(HttpGet(process_->admin_address(), "/readyz").find("HTTP/1.1 200"), 0u);
+  grpc::Status status;
+  Stream(Chat(4), &status);
+  v1::ChatCompletionRequest bad = Chat(4);
+  bad.set_n(1000);
+  Stream(bad, &status);
+  const std::string metrics = HttpGet(process_->admin_address(), "/metrics");
+  const auto has_value = [&metrics](const std::string& name, const std::string& part,
+                                    const std::string& value) {
+    size_t at = 0;
+    while ((at = metrics.find("\n" + name, at)) != std::string::npos) {
+      const std::string line = metrics.substr(at + 1, metrics.find('\n', at + 1) - at - 1);
+      if (line.find(part) != std::string::npos) {
+        return line.substr(line.rfind(' ') + 1) == value;
+      }
+      ++at;
+    }
+    return false;
+  };
+  EXPECT_TRUE(has_value("baton_requests_total", "code=\"200\"", "1")) << metrics;
+  EXPECT_TRUE(has_value("baton_requests_total", "code=\"400\"", "1"));
+  EXPECT_TRUE(has_value("baton_generation_tokens_total", "role=\"router\"", "4"));
+  EXPECT_TRUE(has_value("baton_requests_total", "model=\"toy\"", "1"));
+  decode_->mood = ToyWorker::Mood::kSilent;
+  prefill_->mood = ToyWorker::Mood::kSilent;
+  grpc::ClientContext context;
+  auto reader = chat_->StreamChatCompletion(&context, Chat(4));
+  std::string requests;
+  for (int i = 0; i < 100 && requests.find("RESERVED") == std::string::npos; ++i) {
+    requests = HttpGet(process_->admin_address(), "/debug/requests");
+    std::this_thread::sleep_for(milliseconds(20));
+  }
+  EXPECT_NE(requests.find("\"state\":\"RESERVED\""), std::string::npos) << requests;
+  EXPECT_NE(requests.find("\"worker\":\"decode-0\""), std::string::npos);
+  context.TryCancel();
+}
+
+TEST_F(RouterProcessTest, WorkerOfOtherWeightsIsToldWhy) {
+  JoinPair();
+  ToyWorker other("decode-9", v1::WORKER_ROLE_DECODE);
+  other.weights = "weights-b";
+  other.Register(process_->grpc_address());
+  EXPECT_NE(other.refusal.find("weights_id"), std::string::npos) << other.refusal;
+  EXPECT_NE(other.refusal.find("weights-b"), std::string::npos) << other.refusal;
+}
+
+TEST_F(RouterProcessTest, PortInUseIsNamed) {
+  for (const char* flag : {"--grpc", "--http", "--admin"}) {
+    RouterConfig config = TestConfig();
+    if (flag == std::string("--grpc")) config.grpc_address = process_->grpc_address();
+    if (flag == std::string("--http")) config.http_address = process_->http_address();
+    if (flag == std::string("--admin")) config.admin_address = process_->admin_address();
+    const auto second = RouterProcess::Start(config);
+    ASSERT_FALSE(second.ok()) << flag;
+    EXPECT_NE(second.status().message().find(flag), std::string::npos) << second.status();
+  }
+  for (const char* address : {"", "nonsense", "127.0.0.1:", "127.0.0.1:99999", ":80x"}) {
+    RouterConfig config = TestConfig();
+    config.grpc_address = address;
+    EXPECT_FALSE(RouterProcess::Start(config).ok()) << address;
+  }
+}
+
+TEST_F(RouterProcessTest, DrainLetsRunningAnswersEnd) {
+  JoinPair();
+  decode_->mood = ToyWorker::Mood::kSilent;
+  prefill_->mood = ToyWorker::Mood::kSilent;
+  grpc::Status status;
+  std::thread client([&] { Stream(Chat(9), &status); });
+  std::this_thread::sleep_for(milliseconds(200));
+  const auto start = std::chrono::steady_clock::now();
+  // The second signal comes after a second.
+  process_->Drain([&] { return std::chrono::steady_clock::now() - start < seconds(1); });
+  EXPECT_FALSE(process_->ready());
+  EXPECT_GE(std::chrono::steady_clock::now() - start, milliseconds(900)) << "a request still runs";
+  process_->Stop();
+  client.join();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE);
+}
+
+TEST_F(RouterProcessTest, IdleDrainIsQuick) {
+  JoinPair();
+  const auto start = std::chrono::steady_clock::now();
+  process_->Drain([] { return true; });
+  process_->Stop();
+  EXPECT_LT(std::chrono::steady_clock::now() - start, seconds(4));
+}
+
+}  // namespace
+}  // namespace baton

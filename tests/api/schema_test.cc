@@ -1,0 +1,382 @@
+// The schema table: every parameter with good and bad values, over JSON and over protobuf.
+#include "src/api/schema.h"
+
+#include <cmath>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "fmt/format.h"
+#include "google/protobuf/descriptor.h"
+#include "gtest/gtest.h"
+
+#include "baton/v1/inference.pb.h"
+#include "src/api/json_value.h"
+#include "src/api/read_json.h"
+#include "src/api/read_proto.h"
+
+namespace baton {
+namespace {
+
+// What a reader said of one request.
+struct Verdict {
+  bool ok = false;
+  ErrorCode code = ErrorCode::kInternal;
+  std::string param;
+  std::string message;
+};
+
+Verdict ReadJson(Endpoint endpoint, const std::string& fields, ApiParams* params,
+                 std::vector<std::string>* ignored = nullptr) {
+  JsonValue root;
+  RequestError error;
+  std::vector<std::string> names;
+  Verdict verdict;
+  verdict.ok = ParseJson("{" + fields + "}", &root, &error) &&
+               ReadJsonParams(root, endpoint, params, &names, &error);
+  if (ignored != nullptr) *ignored = names;
+  if (!verdict.ok) {
+    verdict.code = error.code;
+    verdict.param = error.param;
+    verdict.message = error.Message();
+  }
+  return verdict;
+}
+
+Verdict ReadJson(Endpoint endpoint, const std::string& fields) {
+  ApiParams params;
+  return ReadJson(endpoint, fields, &params);
+}
+
+Verdict ReadProto(const google::protobuf::Message& message, Endpoint endpoint, ApiParams* params) {
+  RequestError error;
+  Verdict verdict;
+  verdict.ok = ReadProtoParams(message, endpoint, params, &error);
+  if (!verdict.ok) {
+    verdict.code = error.code;
+    verdict.param = error.param;
+    verdict.message = error.Message();
+  }
+  return verdict;
+}
+
+std::vector<Endpoint> EndpointsOf(const ParamRow& row) {
+  std::vector<Endpoint> endpoints;
+  if (row.AppliesTo(Endpoint::kChat)) endpoints.push_back(Endpoint::kChat);
+  if (row.AppliesTo(Endpoint::kCompletion)) endpoints.push_back(Endpoint::kCompletion);
+  return endpoints;
+}
+
+std::string Quoted(std::string_view name) { return "\"" + std::string(name) + "\":"; }
+
+// Values in range, one per row name.
+const std::map<std::string, std::vector<std::string>>& GoodValues() {
+  static const std::map<std::string, std::vector<std::string>> values = {
+      {"model", {"\"default\"", "\"\"", "\"smollm2:135m\""}},
+      {"messages",
+       {R"([{"role":"user","content":"hi"}])",
+        R"([{"role":"system","content":""},{"role":"developer","content":"x"},)"
+        R"({"role":"assistant","content":null},{"role":"tool","content":"r"}])",
+        R"([{"role":"user","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]}])"}},
+      {"prompt", {"\"text\"", "[1,2,3]", "[\"one text\"]"}},
+      {"prompt_token_ids", {"[1,2,3]", "[]"}},
+      {"max_tokens", {"1", "16", "2147483647", "3.0"}},
+      {"max_completion_tokens", {"1", "4096"}},
+      {"temperature", {"0", "0.7", "2", "2.0"}},
+      {"top_p", {"0", "0.9", "1"}},
+      {"top_k", {"-1", "0", "40", "1000000"}},
+      {"min_p", {"0", "0.05", "1"}},
+      {"seed", {"0", "-1", "42", "9223372036854775807", "-9223372036854775807"}},
+      {"n", {"1", "128"}},
+      {"best_of", {"1", "128"}},
+      {"echo", {"true", "false"}},
+      {"stop", {"\"x\"", "[]", "[\"a\",\"b\"]", "\"" + std::string(512, 'x') + "\""}},
+      {"stop_token_ids", {"[]", "[0,1,2]"}},
+      {"presence_penalty", {"-2", "0", "2"}},
+      {"frequency_penalty", {"-2", "0.5", "2"}},
+      {"repetition_penalty", {"0.01", "1", "1.1", "10"}},
+      {"logit_bias", {"{}", R"({"1":-100,"2":100,"3":0.5})"}},
+      {"logprobs", {}},
+      {"top_logprobs", {"0", "20"}},
+      {"stream", {"true", "false"}},
+      {"stream_options", {"{}", R"({"include_usage":true})", R"({"include_usage":null})"}},
+      {"response_format", {R"({"type":"text"})"}},
+      {"tools", {"[]"}},
+      {"tool_choice", {"\"none\""}},
+      {"user", {"\"\"", "\"u-1\"", "\"\xc3\xa9\""}},
+      {"ignore_eos", {"true", "false"}},
+      {"min_tokens", {"0", "5"}},
+      {"timeout_ms", {"1", "86400000"}},
+      {"request_id", {"\"\"", "\"abc\""}},
+  };
+  return values;
+}
+
+// Values that no parameter of that type accepts, beyond the generic ones below.
+const std::map<std::string, std::vector<std::string>>& BadValues() {
+  static const std::map<std::string, std::vector<std::string>> values = {
+      {"model", {"\"a\\nb\"", "\"" + std::string(257, 'm') + "\""}},
+      {"messages",
+       {"[]", "[1]", "[{}]", R"([{"role":"user"}])", R"([{"role":"king","content":"x"}])",
+        R"([{"role":"user","content":5}])", R"([{"role":5,"content":"x"}])",
+        R"([{"role":"user","content":null}])", R"([{"role":"user","content":[{"type":"text"}]}])",
+        R"([{"role":"user","content":[{"type":"image_url","image_url":{"url":"x"}}]}])",
+        R"([{"role":"assistant","content":null,"tool_calls":[{}]}])"}},
+      {"prompt", {"[1.5]", "[-1]", "[\"a\",\"b\"]", "[[1]]", "[2147483648]", "[true]"}},
+      {"prompt_token_ids", {"[1.5]", "[-1]", "[\"a\"]", "\"text\""}},
+      {"stop",
+       {"\"\"", "[\"\"]", "[1]", "\"" + std::string(513, 'x') + "\"",
+        R"(["1","2","3","4","5","6","7","8","9","10","11","12","13","14","15","16","17"])"}},
+      {"stop_token_ids", {"[-1]", "[1.5]", "[\"1\"]", "[2147483648]"}},
+      {"logit_bias",
+       {R"({"a":1})", R"({"1":101})", R"({"1":"x"})", R"({"-1":1})", R"({"1":1,"01":2})",
+        R"({"1.0":1})", R"({"":1})", R"({"99999999999999999999":1})"}},
+      {"stream_options", {R"({"include_usage":1})"}},
+      {"response_format",
+       {R"({"type":"json_object"})", R"({"type":"json_schema","json_schema":{}})", "{}",
+        R"({"type":5})"}},
+      {"tools", {R"([{"type":"function"}])"}},
+      {"tool_choice", {"\"auto\"", "\"required\"", R"({"type":"function"})"}},
+      {"user", {"\"" + std::string(257, 'u') + "\"", "\"a\\u0000b\""}},
+      {"request_id", {"\"" + std::string(129, 'r') + "\"", "\"a\\nb\""}},
+  };
+  return values;
+}
+
+// Generic bad values by target type.
+struct WrongValues {
+  std::vector<std::string> operator()(std::optional<int64_t> ApiParams::*) const {
+    return {"\"5\"", "true", "1.5", "[]", "{}", "1e300", "-1e300"};
+  }
+  std::vector<std::string> operator()(std::optional<double> ApiParams::*) const {
+    return {"\"1\"", "true", "[]", "{}", "1e300", "-1e300"};
+  }
+  std::vector<std::string> operator()(std::optional<bool> ApiParams::*) const {
+    return {"\"true\"", "1", "0", "[]", "{}"};
+  }
+  std::vector<std::string> operator()(std::string ApiParams::*) const {
+    return {"5", "true", "[]", "{}"};
+  }
+  std::vector<std::string> operator()(std::vector<std::string> ApiParams::*) const {
+    return {"5", "true", "{}", "[[]]"};
+  }
+  std::vector<std::string> operator()(std::vector<int64_t> ApiParams::*) const {
+    return {"5", "true", "\"1\"", "{}"};
+  }
+  std::vector<std::string> operator()(LogitBias ApiParams::*) const {
+    return {"5", "true", "\"1\"", "[]"};
+  }
+  std::vector<std::string> operator()(SpecialParam) const { return {"5", "true"}; }
+};
+
+TEST(SchemaTest, EveryRowHasGoodValuesAndAcceptsThem) {
+  for (const ParamRow& row : ParamTable()) {
+    const auto it = GoodValues().find(std::string(row.name));
+    ASSERT_NE(it, GoodValues().end()) << row.name << " needs good values in this test";
+    for (const Endpoint endpoint : EndpointsOf(row)) {
+      for (const std::string& value : it->second) {
+        const Verdict verdict = ReadJson(endpoint, Quoted(row.name) + value);
+        EXPECT_TRUE(verdict.ok) << row.name << " = " << value << ": " << verdict.message;
+      }
+      EXPECT_TRUE(ReadJson(endpoint, Quoted(row.name) + "null").ok) << row.name << " = null";
+    }
+  }
+}
+
+TEST(SchemaTest, EveryRowRefusesBadValuesByItsName) {
+  for (const ParamRow& row : ParamTable()) {
+    std::vector<std::string> bad = std::visit(WrongValues{}, row.target);
+    const auto it = BadValues().find(std::string(row.name));
+    if (it != BadValues().end()) bad.insert(bad.end(), it->second.begin(), it->second.end());
+    for (const Endpoint endpoint : EndpointsOf(row)) {
+      for (const std::string& value : bad) {
+        const Verdict verdict = ReadJson(endpoint, Quoted(row.name) + value);
+        ASSERT_FALSE(verdict.ok) << row.name << " = " << value;
+        EXPECT_EQ(HttpStatusOf(verdict.code), 400) << row.name << " = " << value;
+        EXPECT_EQ(verdict.param.rfind(row.name, 0), 0u) << verdict.param << " for " << value;
+        EXPECT_NE(verdict.message.find(verdict.param), std::string::npos) << verdict.message;
+      }
+    }
+  }
+}
+
+TEST(SchemaTest, RangesAreExact) {
+  for (const ParamRow& row : ParamTable()) {
+    const bool is_integer = std::holds_alternative<std::optional<int64_t> ApiParams::*>(row.target);
+    const bool is_number = std::holds_alternative<std::optional<double> ApiParams::*>(row.target);
+    if ((!is_integer && !is_number) || row.name == "seed") continue;
+    const double step = is_integer ? 1.0 : 1e-6;
+    const auto read = [&](double value) {
+      return ReadJson(EndpointsOf(row)[0], Quoted(row.name) + fmt::format("{}", value));
+    };
+    EXPECT_TRUE(read(row.max).ok) << row.name;
+    EXPECT_EQ(read(row.min).ok, !row.min_exclusive) << row.name;
+    for (const double outside : {row.min - step, row.max + step}) {
+      const Verdict verdict = read(outside);
+      ASSERT_FALSE(verdict.ok) << row.name << " = " << outside;
+      EXPECT_EQ(verdict.code, ErrorCode::kInvalidValue);
+      EXPECT_EQ(verdict.param, row.name);
+      EXPECT_NE(verdict.message.find(ExpectedOf(row)), std::string::npos) << verdict.message;
+    }
+  }
+}
+
+TEST(SchemaTest, MessagesNameFieldAndRange) {
+  EXPECT_EQ(ReadJson(Endpoint::kChat, R"("temperature":3)").message,
+            "'temperature' is out of range: it must be a number from 0 to 2.");
+  EXPECT_EQ(ReadJson(Endpoint::kChat, R"("n":"x")").message,
+            "'n' has the wrong type: it must be an integer from 1 to 128.");
+  EXPECT_EQ(ReadJson(Endpoint::kChat, R"("repetition_penalty":0)").message,
+            "'repetition_penalty' is out of range: it must be a number above 0 and at most 10.");
+  EXPECT_EQ(ReadJson(Endpoint::kChat, R"("response_format":{"type":"json_object"})").message,
+            "'response_format' is not supported by this server: it must be {\"type\":\"text\"} or "
+            "absent.");
+}
+
+TEST(SchemaTest, UnknownFieldsAreNamedSafely) {
+  ApiParams params;
+  std::vector<std::string> ignored;
+  EXPECT_TRUE(ReadJson(Endpoint::kChat, R"("store":true,"x\r\ny":1,"best_of":2,"temperature":1)",
+                       &params, &ignored)
+                  .ok);
+  EXPECT_EQ(ignored, (std::vector<std::string>{"store", "x??y", "best_of"}));
+  std::string many;
+  for (int i = 0; i < 100; ++i) many += (i ? ",\"f" : "\"f") + std::to_string(i) + "\":1";
+  EXPECT_TRUE(ReadJson(Endpoint::kChat, many, &params, &ignored).ok);
+  EXPECT_EQ(ignored.size(), 16u);
+}
+
+TEST(SchemaTest, ContentPartsAreJoined) {
+  ApiParams params;
+  ASSERT_TRUE(
+      ReadJson(Endpoint::kChat, Quoted("messages") + GoodValues().at("messages")[2], &params).ok);
+  ASSERT_EQ(params.messages.size(), 1u);
+  EXPECT_EQ(params.messages[0].content, "ab");
+}
+
+// Names of the table that only one of the two APIs has, and why.
+const std::set<std::string> kJsonOnly = {"stream", "stream_options"};  // the method says it
+
+TEST(SchemaTest, TableAndProtoHaveTheSameFields) {
+  const v1::ChatCompletionRequest chat;
+  const v1::CompletionRequest completion;
+  for (const auto& [endpoint, descriptor] :
+       {std::pair{Endpoint::kChat, chat.GetDescriptor()},
+        std::pair{Endpoint::kCompletion, completion.GetDescriptor()}}) {
+    for (int i = 0; i < descriptor->field_count(); ++i) {
+      EXPECT_NE(FindParam(endpoint, descriptor->field(i)->name()), nullptr)
+          << descriptor->field(i)->full_name() << " is in no row";
+    }
+    for (const ParamRow& row : ParamTable()) {
+      if (!row.AppliesTo(endpoint) || kJsonOnly.count(std::string(row.name)) > 0) continue;
+      EXPECT_NE(descriptor->FindFieldByName(std::string(row.name)), nullptr)
+          << row.name << " is missing in " << descriptor->full_name();
+    }
+  }
+}
+
+// The same numbers out of range fail over protobuf with the same words.
+TEST(SchemaTest, ProtoAndJsonAgreeOnEveryNumber) {
+  for (const ParamRow& row : ParamTable()) {
+    const bool is_integer = std::holds_alternative<std::optional<int64_t> ApiParams::*>(row.target);
+    const bool is_number = std::holds_alternative<std::optional<double> ApiParams::*>(row.target);
+    if ((!is_integer && !is_number) || row.name == "seed") continue;
+    for (const Endpoint endpoint : EndpointsOf(row)) {
+      v1::ChatCompletionRequest chat;
+      v1::CompletionRequest completion;
+      google::protobuf::Message* message = &chat;
+      if (endpoint == Endpoint::kCompletion) message = &completion;
+      const auto* field = message->GetDescriptor()->FindFieldByName(std::string(row.name));
+      ASSERT_NE(field, nullptr);
+      for (const double value : {row.min, row.max, row.min - 1, row.max + 1}) {
+        if (is_integer && (value > 2147483647.0 || value < -2147483648.0)) continue;
+        if (is_integer) {
+          message->GetReflection()->SetInt32(message, field, static_cast<int32_t>(value));
+        } else {
+          message->GetReflection()->SetFloat(message, field, static_cast<float>(value));
+        }
+        ApiParams params;
+        const Verdict proto = ReadProto(*message, endpoint, &params);
+        const Verdict json = ReadJson(endpoint, Quoted(row.name) + fmt::format("{}", value));
+        EXPECT_EQ(proto.ok, json.ok) << row.name << " = " << value;
+        EXPECT_EQ(proto.message, json.message) << row.name << " = " << value;
+      }
+      if (!is_number) continue;
+      message->GetReflection()->SetFloat(message, field, std::nanf(""));
+      ApiParams params;
+      const Verdict nan = ReadProto(*message, endpoint, &params);
+      EXPECT_FALSE(nan.ok) << row.name << " = NaN";
+      EXPECT_EQ(nan.param, row.name);
+    }
+  }
+}
+
+TEST(SchemaTest, ProtoListsAndSpecialsAreChecked) {
+  struct Case {
+    const char* param;
+    void (*set)(v1::ChatCompletionRequest*);
+  };
+  const Case cases[] = {
+      {"stop", [](v1::ChatCompletionRequest* r) { r->add_stop(""); }},
+      {"stop",
+       [](v1::ChatCompletionRequest* r) {
+         for (int i = 0; i < 17; ++i) r->add_stop("x");
+       }},
+      {"stop_token_ids", [](v1::ChatCompletionRequest* r) { r->add_stop_token_ids(-1); }},
+      {"logit_bias", [](v1::ChatCompletionRequest* r) { (*r->mutable_logit_bias())[1] = 101; }},
+      {"logit_bias", [](v1::ChatCompletionRequest* r) { (*r->mutable_logit_bias())[-1] = 1; }},
+      {"messages[0].role", [](v1::ChatCompletionRequest* r) { r->add_messages()->set_role("x"); }},
+      {"tools", [](v1::ChatCompletionRequest* r) { r->add_tools(); }},
+      {"tool_choice", [](v1::ChatCompletionRequest* r) { r->set_tool_choice("auto"); }},
+      {"response_format",
+       [](v1::ChatCompletionRequest* r) { r->mutable_response_format()->set_type("json_object"); }},
+      {"user", [](v1::ChatCompletionRequest* r) { r->set_user(std::string(300, 'u')); }},
+      {"model", [](v1::ChatCompletionRequest* r) { r->set_model("a\nb"); }},
+  };
+  for (const Case& c : cases) {
+    v1::ChatCompletionRequest request;
+    c.set(&request);
+    ApiParams params;
+    const Verdict verdict = ReadProto(request, Endpoint::kChat, &params);
+    EXPECT_FALSE(verdict.ok) << c.param;
+    EXPECT_EQ(verdict.param, c.param);
+    EXPECT_EQ(GrpcCodeOf(verdict.code), 3) << "INVALID_ARGUMENT";
+  }
+}
+
+TEST(SchemaTest, ProtoFillsTheSameParams) {
+  v1::ChatCompletionRequest request;
+  auto* message = request.add_messages();
+  message->set_role("developer");
+  message->set_content("hi");
+  request.set_temperature(0);
+  request.set_seed(-7);
+  request.set_max_completion_tokens(5);
+  request.add_stop("x");
+  request.set_logprobs(true);
+  (*request.mutable_logit_bias())[3] = -1.5f;
+  ApiParams from_proto;
+  ASSERT_TRUE(ReadProto(request, Endpoint::kChat, &from_proto).ok);
+  ApiParams from_json;
+  ASSERT_TRUE(ReadJson(Endpoint::kChat,
+                       R"("messages":[{"role":"developer","content":"hi"}],"temperature":0,)"
+                       R"("seed":-7,"max_completion_tokens":5,"stop":"x","logprobs":true,)"
+                       R"("logit_bias":{"3":-1.5})",
+                       &from_json)
+                  .ok);
+  for (const ApiParams* params : {&from_proto, &from_json}) {
+    ASSERT_EQ(params->messages.size(), 1u);
+    EXPECT_EQ(params->messages[0].role, "system");
+    EXPECT_EQ(params->temperature, 0.0) << "an explicit 0 is not a default";
+    EXPECT_EQ(params->seed, -7);
+    EXPECT_EQ(params->max_completion_tokens, 5);
+    EXPECT_EQ(params->stop, std::vector<std::string>{"x"});
+    EXPECT_EQ(params->logprobs, true);
+    EXPECT_EQ(params->logit_bias, (LogitBias{{3, -1.5}}));
+    EXPECT_FALSE(params->top_p.has_value());
+  }
+}
+
+}  // namespace
+}  // namespace baton

@@ -1,0 +1,242 @@
+// A worker over real gRPC that computes nothing: token i of every choice is the letter 'a' + i
+// % 26. It registers with a router, answers sessions, and can be told to misbehave.
+#ifndef BATON_TESTS_API_TOY_WORKER_H_
+#define BATON_TESTS_API_TOY_WORKER_H_
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "grpcpp/grpcpp.h"
+
+#include "baton/v1/worker.grpc.pb.h"
+#include "tests/router/test_model.h"
+
+namespace baton {
+
+// See the file comment.
+class ToyWorker final : public v1::WorkerService::Service {
+ public:
+  // What it does with a request.
+  enum class Mood { kServe, kSilent, kReject, kFailAfterTwo, kEndless };
+
+  ToyWorker(std::string id, v1::WorkerRole role) : id_(std::move(id)), role_(role) {
+    grpc::ServerBuilder builder;
+    int port = 0;
+    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
+    builder.SetMaxReceiveMessageSize(32 << 20);
+    builder.RegisterService(this);
+    server_ = builder.BuildAndStart();
+    address_ = "127.0.0.1:" + std::to_string(port);
+  }
+  ~ToyWorker() override { Stop(); }
+
+  // Registers and sends heartbeats until Stop. `link_to`: the decode worker that a prefill worker
+  // is connected to.
+  void Register(const std::string& router, const std::string& link_to = "") {
+    link_to_ = link_to;
+    auto channel = grpc::CreateChannel(router, grpc::InsecureChannelCredentials());
+    stub_ = v1::RouterRegistry::NewStub(channel);
+    lease_ = stub_->Register(&lease_context_);
+    v1::WorkerReport hello;
+    FillHello(hello.mutable_hello());
+    lease_->Write(hello);
+    v1::RouterDirective ack;
+    if (lease_->Read(&ack)) refusal = ack.ack().refusal();
+    if (!refusal.empty()) return;
+    reader_ = std::thread([this] {
+      v1::RouterDirective directive;
+      while (lease_->Read(&directive)) {
+        if (directive.has_peers()) num_peer_lists.fetch_add(1);
+      }
+    });
+    beat_ = std::thread([this] { Beat(); });
+  }
+
+  // As a process that dies: no goodbye.
+  void Stop() {
+    if (stopped_.exchange(true)) return;
+    lease_context_.TryCancel();
+    if (beat_.joinable()) beat_.join();
+    if (reader_.joinable()) reader_.join();
+    server_->Shutdown(std::chrono::system_clock::now());
+  }
+
+  grpc::Status Session(
+      grpc::ServerContext* context,
+      grpc::ServerReaderWriter<v1::WorkerMessage, v1::RouterMessage>* stream) override {
+    v1::RouterMessage order;
+    while (stream->Read(&order)) {
+      if (order.has_hello()) {
+        v1::WorkerMessage hello;
+        *hello.mutable_hello() = order.hello();
+        stream->Write(hello);
+      } else if (order.has_cancel()) {
+        std::lock_guard lock(mutex_);
+        ++num_cancels_;
+        changed_.notify_all();
+      } else if (order.has_start_decode()) {
+        Decode(order.start_decode(), stream);
+      } else if (order.has_start_prefill()) {
+        Prefill(order.start_prefill(), stream);
+      }
+    }
+    (void)context;
+    return grpc::Status::OK;
+  }
+
+  bool WaitCancels(int count) {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_for(lock, std::chrono::seconds(20), [&] { return num_cancels_ >= count; });
+  }
+
+  std::atomic<Mood> mood{Mood::kServe};
+  std::string weights = "weights-a";
+  std::string refusal;
+  std::atomic<int> num_peer_lists{0};
+
+ private:
+  using Stream = grpc::ServerReaderWriter<v1::WorkerMessage, v1::RouterMessage>;
+
+  void FillHello(v1::WorkerHello* hello) const {
+    const TokenizerSpec spec = TestSpec();
+    hello->mutable_worker()->set_worker_id(id_);
+    hello->mutable_worker()->set_incarnation(77);
+    hello->set_role(role_);
+    v1::Fingerprint* fingerprint = hello->mutable_fingerprint();
+    fingerprint->set_wire_min(1);
+    fingerprint->set_wire_max(1);
+    fingerprint->set_layout_id(5);
+    fingerprint->set_weights_id(weights);
+    fingerprint->set_tokenizer_id(TokenizerSpecId(spec));
+    fingerprint->set_numerics_id("numerics");
+    hello->set_grpc_address(address_);
+    hello->set_admin_address("127.0.0.1:1");
+    hello->set_kv_address("127.0.0.1:2");
+    hello->set_pid(4711);
+    hello->set_model("toy");
+    hello->set_max_context(kTestContext);
+    hello->set_block_size(16);
+    hello->set_kv_bytes_per_token(100);
+    hello->set_num_blocks(256);
+    hello->set_max_running(32);
+    hello->set_tokenizer(spec.Serialize());
+    hello->add_transports(v1::TRANSPORT_KIND_SHM);
+    hello->set_vocab_size(kTestVocab);
+    hello->set_loaded_unix_s(1'700'000'000);
+  }
+
+  void Beat() {
+    uint64_t number = 0;
+    while (!stopped_) {
+      v1::WorkerReport report;
+      v1::WorkerLoad* load = report.mutable_load();
+      load->set_ready(true);
+      load->mutable_blocks()->set_total(256);
+      load->mutable_blocks()->set_free(256);
+      load->set_sequence_number(++number);
+      if (!link_to_.empty()) {
+        v1::LinkLoad* link = load->add_links();
+        link->set_to(link_to_);
+        link->set_transport(v1::TRANSPORT_KIND_SHM);
+        link->set_up(true);
+      }
+      if (!lease_->Write(report)) return;
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    }
+  }
+
+  static void WriteState(const v1::RequestSpec& spec, v1::RequestState state, Stream* stream) {
+    v1::WorkerMessage message;
+    v1::RequestStatus* status = message.mutable_status();
+    *status->mutable_uid() = spec.uid();
+    status->set_attempt(spec.attempt());
+    status->set_state(state);
+    if (state == v1::REQUEST_STATE_REJECTED) status->set_code(3);
+    if (state == v1::REQUEST_STATE_FAILED) status->set_code(14);
+    if (state == v1::REQUEST_STATE_VERIFIED) {
+      status->set_kv_bytes(1000);
+      status->set_transport(v1::TRANSPORT_KIND_SHM);
+    }
+    stream->Write(message);
+  }
+
+  // One step: token `index` of every choice.
+  static void WriteStep(const v1::RequestSpec& spec, uint32_t index, Stream* stream) {
+    v1::WorkerMessage message;
+    for (uint32_t choice = 0; choice < spec.n(); ++choice) {
+      v1::TokenEvent* event = message.mutable_step()->add_events();
+      *event->mutable_uid() = spec.uid();
+      event->set_attempt(spec.attempt());
+      event->set_choice(choice);
+      event->set_index(index);
+      event->set_token('a' + index % 26);
+      if (spec.sampling().logprobs()) {
+        event->set_logprob(-0.5f);
+        for (uint32_t i = 0; i < spec.sampling().top_logprobs(); ++i) {
+          event->add_top_logprobs()->set_token('a' + i);
+        }
+      }
+      if (index + 1 == spec.sampling().max_tokens()) event->set_finish(v1::WORKER_FINISH_LENGTH);
+    }
+    stream->Write(message);
+  }
+
+  void Decode(const v1::StartDecode& order, Stream* stream) {
+    const v1::RequestSpec& spec = order.spec();
+    if (mood == Mood::kSilent) {
+      WriteState(spec, v1::REQUEST_STATE_RESERVED, stream);
+      return;
+    }
+    if (mood == Mood::kReject) return WriteState(spec, v1::REQUEST_STATE_REJECTED, stream);
+    WriteState(spec, v1::REQUEST_STATE_RESERVED, stream);
+    if (!order.local()) WriteState(spec, v1::REQUEST_STATE_VERIFIED, stream);
+    WriteState(spec, v1::REQUEST_STATE_DECODE_STARTED, stream);
+    const uint32_t last = spec.sampling().max_tokens();
+    const uint32_t count = mood == Mood::kServe ? last : std::min(last, 2u);
+    for (uint32_t i = 0; i < count; ++i) {
+      WriteStep(spec, i, stream);
+      if (i == 1) WriteState(spec, v1::REQUEST_STATE_FIRST_STEP_DONE, stream);
+    }
+    if (mood == Mood::kFailAfterTwo) return WriteState(spec, v1::REQUEST_STATE_FAILED, stream);
+    if (mood == Mood::kServe) WriteState(spec, v1::REQUEST_STATE_FINISHED, stream);
+  }
+
+  void Prefill(const v1::StartPrefill& order, Stream* stream) {
+    if (mood == Mood::kSilent) return;
+    WriteState(order.spec(), v1::REQUEST_STATE_PREFILL_STARTED, stream);
+    WriteStep(order.spec(), 0, stream);
+    WriteState(order.spec(), v1::REQUEST_STATE_PREFILL_DONE, stream);
+    WriteState(order.spec(), v1::REQUEST_STATE_GRANTED, stream);
+    WriteState(order.spec(), v1::REQUEST_STATE_HANDED_OFF, stream);
+  }
+
+  const std::string id_;
+  const v1::WorkerRole role_;
+  std::string address_;
+  std::string link_to_;
+  std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<v1::RouterRegistry::Stub> stub_;
+  grpc::ClientContext lease_context_;
+  std::unique_ptr<grpc::ClientReaderWriter<v1::WorkerReport, v1::RouterDirective>> lease_;
+  std::thread reader_;
+  std::thread beat_;
+  std::atomic<bool> stopped_{false};
+
+  std::mutex mutex_;  // guards what follows
+  std::condition_variable changed_;
+  int num_cancels_ = 0;
+};
+
+}  // namespace baton
+
+#endif  // BATON_TESTS_API_TOY_WORKER_H_

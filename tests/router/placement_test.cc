@@ -1,0 +1,311 @@
+// Who gets a request, who joins the cluster, and who waits.
+#include <string>
+
+#include "gtest/gtest.h"
+
+#include "tests/router/fake_cluster.h"
+
+namespace baton {
+namespace {
+
+constexpr int64_t kSecond = 1'000'000;
+
+TEST(PlacementTest, NoWorkersIsAProperRefusal) {
+  FakeCluster cluster;
+  cluster.Submit(cluster.Request("p"));
+  ASSERT_TRUE(cluster.sink->error.has_value());
+  EXPECT_EQ(cluster.sink->error->code, ErrorCode::kNoWorkers);
+  EXPECT_GT(cluster.sink->error->retry_after_s, 0u);
+  EXPECT_FALSE(cluster.core.Ready(cluster.now_us));
+}
+
+TEST(PlacementTest, PrefillWorkersAloneServeNothing) {
+  FakeCluster cluster;
+  cluster.Join(FakeCluster::Describe("prefill-0", PoolRole::kPrefill));
+  EXPECT_TRUE(cluster.core.Models().empty());
+  EXPECT_FALSE(cluster.core.Ready(cluster.now_us));
+}
+
+TEST(PlacementTest, ReadinessWaitsForAFirstPairButNotForEver) {
+  FakeCluster cluster;
+  cluster.Join(FakeCluster::Describe("decode-0", PoolRole::kDecode));
+  EXPECT_FALSE(cluster.core.Ready(cluster.now_us)) << "the prefill worker is still loading";
+  const RequestUid uid = cluster.Submit(cluster.Request("p"));
+  EXPECT_TRUE(cluster.Log("decode-0").Of(Order::Kind::kDecode).empty());
+  cluster.Advance(6 * kSecond, {"decode-0"});
+  EXPECT_TRUE(cluster.core.Ready(cluster.now_us)) << "without any: the decode worker alone";
+  const auto orders = cluster.Log("decode-0").Of(Order::Kind::kDecode);
+  ASSERT_EQ(orders.size(), 1u);
+  EXPECT_EQ(orders[0].peer, "");
+  EXPECT_EQ(orders[0].uid, uid);
+}
+
+TEST(PlacementTest, APairWaitsForItsDataConnection) {
+  FakeCluster cluster;
+  cluster.Join(FakeCluster::Describe("decode-0", PoolRole::kDecode));
+  cluster.Join(FakeCluster::Describe("prefill-0", PoolRole::kPrefill));
+  EXPECT_EQ(cluster.Log("prefill-0").peers, std::vector<std::string>{"decode-0"});
+  EXPECT_FALSE(cluster.core.Ready(cluster.now_us));
+  cluster.Submit(cluster.Request("p"));
+  EXPECT_TRUE(cluster.Log("decode-0").Of(Order::Kind::kDecode).empty());
+  cluster.Report("prefill-0", {"decode-0"});
+  EXPECT_TRUE(cluster.core.Ready(cluster.now_us));
+  EXPECT_EQ(cluster.Log("prefill-0").Of(Order::Kind::kPrefill).size(), 1u);
+}
+
+TEST(PlacementTest, WithoutPrefillWorkersThePromptGoesLocal) {
+  FakeCluster cluster;
+  cluster.JoinPair();
+  cluster.core.OnLeaseClosed(cluster.leases["prefill-0"]);
+  EXPECT_TRUE(cluster.core.Ready(cluster.now_us)) << "a lost prefill worker costs speed only";
+  cluster.Submit(cluster.Request("p"));
+  const auto orders = cluster.Log("decode-0").Of(Order::Kind::kDecode);
+  ASSERT_EQ(orders.size(), 1u);
+  EXPECT_EQ(orders[0].peer, "");
+}
+
+TEST(PlacementTest, LinkOfAFormerLifeDoesNotCount) {
+  FakeCluster cluster;
+  cluster.JoinPair();
+  cluster.now_us += 100'000;
+  cluster.Join(FakeCluster::Describe("decode-0", PoolRole::kDecode));
+  cluster.Submit(cluster.Request("p"));
+  EXPECT_TRUE(cluster.Log("prefill-0").Of(Order::Kind::kPrefill).empty())
+      << "the link that was reported led to the worker's former life";
+  cluster.Report("prefill-0", {"decode-0"});
+  EXPECT_EQ(cluster.Log("prefill-0").Of(Order::Kind::kPrefill).size(), 1u);
+}
+
+TEST(PlacementTest, OtherWeightsLayoutOrTokenizerAreRefusedByName) {
+  struct Case {
+    const char* field;
+    void (*change)(WorkerDescription*);
+  };
+  const Case cases[] = {
+      {"layout_id", [](WorkerDescription* w) { w->fingerprint.layout_id = 9; }},
+      {"weights_id", [](WorkerDescription* w) { w->fingerprint.weights_id = 9; }},
+      {"tokenizer_id", [](WorkerDescription* w) { w->fingerprint.tokenizer_id = 9; }},
+      {"wire version",
+       [](WorkerDescription* w) { w->fingerprint.wire_min = w->fingerprint.wire_max = 2; }},
+  };
+  for (const Case& c : cases) {
+    FakeCluster cluster;
+    cluster.Join(FakeCluster::Describe("decode-0", PoolRole::kDecode));
+    WorkerDescription other = FakeCluster::Describe("prefill-0", PoolRole::kPrefill);
+    c.change(&other);
+    cluster.Join(other, /*ready=*/false);
+    EXPECT_FALSE(cluster.Log("prefill-0").accepted);
+    EXPECT_NE(cluster.Log("prefill-0").refusal.find(c.field), std::string::npos)
+        << cluster.Log("prefill-0").refusal;
+    EXPECT_NE(cluster.Log("prefill-0").refusal.find("decode-0"), std::string::npos);
+    EXPECT_EQ(cluster.core.registry().workers().size(), 1u);
+  }
+}
+
+TEST(PlacementTest, RefusedWeightsMayComeOnceTheOthersAreGone) {
+  FakeCluster cluster;
+  cluster.Join(FakeCluster::Describe("decode-0", PoolRole::kDecode));
+  WorkerDescription next = FakeCluster::Describe("decode-0", PoolRole::kDecode);
+  next.fingerprint.weights_id = 9;
+  cluster.Join(next);
+  EXPECT_TRUE(cluster.Log("decode-0").accepted) << "its own former life binds nobody";
+  EXPECT_EQ(cluster.core.registry().workers().size(), 1u);
+}
+
+TEST(PlacementTest, OtherNumericsServeButDoNotPair) {
+  FakeCluster cluster;
+  cluster.Join(FakeCluster::Describe("decode-0", PoolRole::kDecode));
+  WorkerDescription other = FakeCluster::Describe("prefill-0", PoolRole::kPrefill);
+  other.fingerprint.numerics_id = 9;
+  cluster.Join(other);
+  EXPECT_TRUE(cluster.Log("prefill-0").accepted);
+  EXPECT_TRUE(cluster.Log("prefill-0").peers.empty());
+  cluster.Submit(cluster.Request("p"));
+  const auto orders = cluster.Log("decode-0").Of(Order::Kind::kDecode);
+  ASSERT_EQ(orders.size(), 1u);
+  EXPECT_EQ(orders[0].peer, "");
+}
+
+TEST(PlacementTest, InexactPairsSaySo) {
+  FakeCluster cluster;
+  WorkerDescription decode = FakeCluster::Describe("decode-0", PoolRole::kDecode);
+  decode.fingerprint.allow_inexact = true;
+  WorkerDescription prefill = FakeCluster::Describe("prefill-0", PoolRole::kPrefill);
+  prefill.fingerprint.allow_inexact = true;
+  prefill.fingerprint.numerics_id = 9;
+  cluster.Join(decode);
+  cluster.Join(prefill);
+  cluster.Report("prefill-0", {"decode-0"});
+  const RequestUid uid = cluster.Submit(cluster.Request("p"));
+  cluster.Text("decode-0", uid, 0, "x", FinishReason::kLength);
+  ASSERT_TRUE(cluster.sink->result.has_value());
+  EXPECT_TRUE(cluster.sink->result->timings.disaggregated);
+  EXPECT_FALSE(cluster.sink->result->timings.exact);
+}
+
+TEST(PlacementTest, NextLifeOfAWorkerVoidsTheFormer) {
+  FakeCluster cluster;
+  cluster.JoinPair();
+  const RequestUid uid = cluster.Submit(cluster.Request("p"));
+  const SessionRef old = cluster.Session("decode-0");
+  cluster.Join(FakeCluster::Describe("decode-0", PoolRole::kDecode));
+  ASSERT_TRUE(cluster.sink->error.has_value());
+  EXPECT_EQ(cluster.sink->error->code, ErrorCode::kWorkerLost);
+  cluster.core.OnSessionTokens(old, {FakeCluster::Token(uid, 0, 'x')}, cluster.now_us);
+  EXPECT_TRUE(cluster.sink->tokens.empty());
+  EXPECT_EQ(cluster.core.registry().workers().size(), 2u);
+}
+
+TEST(PlacementTest, DrainingWorkerGetsNothingNew) {
+  FakeCluster cluster;
+  cluster.JoinPair();
+  cluster.Join(FakeCluster::Describe("decode-1", PoolRole::kDecode));
+  cluster.Report("prefill-0", {"decode-0", "decode-1"});
+  WorkerLoadReport load;
+  load.ready = true;
+  load.draining = true;
+  load.num_blocks = 64;
+  load.blocks[0] = 64;
+  cluster.core.OnWorkerLoad(cluster.leases["decode-0"], load, cluster.now_us);
+  for (int i = 0; i < 4; ++i) cluster.Submit(cluster.Request("p"));
+  EXPECT_TRUE(cluster.Log("decode-0").Of(Order::Kind::kDecode).empty());
+  EXPECT_EQ(cluster.Log("decode-1").Of(Order::Kind::kDecode).size(), 4u);
+}
+
+TEST(PlacementTest, LoadIsSpreadBeforeWorkersReport) {
+  FakeCluster cluster;
+  cluster.JoinPair();
+  cluster.Join(FakeCluster::Describe("decode-1", PoolRole::kDecode));
+  cluster.Join(FakeCluster::Describe("prefill-1", PoolRole::kPrefill));
+  cluster.Report("prefill-0", {"decode-0", "decode-1"});
+  cluster.Report("prefill-1", {"decode-0", "decode-1"});
+  for (int i = 0; i < 8; ++i) cluster.Submit(cluster.Request(std::string(100, 'p')));
+  for (const char* id : {"prefill-0", "prefill-1"}) {
+    EXPECT_EQ(cluster.Log(id).Of(Order::Kind::kPrefill).size(), 4u) << id;
+  }
+  for (const char* id : {"decode-0", "decode-1"}) {
+    EXPECT_EQ(cluster.Log(id).Of(Order::Kind::kDecode).size(), 4u) << id;
+  }
+}
+
+TEST(PlacementTest, FullPoolKeepsRequestsInOrder) {
+  FakeCluster cluster;
+  cluster.JoinPair();
+  // 64 blocks of 16 tokens; 320 tokens take 20 + 1.
+  std::vector<RequestUid> uids;
+  for (int i = 0; i < 5; ++i)
+    uids.push_back(cluster.Submit(cluster.Request(std::string(320, 'p'))));
+  EXPECT_EQ(cluster.Log("decode-0").Of(Order::Kind::kDecode).size(), 3u);
+  EXPECT_EQ(cluster.metrics.requests_waiting->value(), 2.0);
+  // A small request could fit, but would starve the large ones.
+  cluster.Submit(cluster.Request("small"));
+  EXPECT_EQ(cluster.Log("decode-0").Of(Order::Kind::kDecode).size(), 3u);
+  cluster.Text("decode-0", uids[1], 0, "x", FinishReason::kLength);
+  cluster.core.Tick(cluster.now_us += 20'000);
+  auto orders = cluster.Log("decode-0").Of(Order::Kind::kDecode);
+  ASSERT_EQ(orders.size(), 4u);
+  EXPECT_EQ(orders[3].uid, uids[3]);
+}
+
+TEST(PlacementTest, WorkersOwnReportLimitsToo) {
+  FakeCluster cluster;
+  cluster.JoinPair();
+  cluster.Report("decode-0", {}, 3);  // another router filled it
+  cluster.Submit(cluster.Request(std::string(100, 'p')));
+  EXPECT_TRUE(cluster.Log("decode-0").Of(Order::Kind::kDecode).empty());
+  cluster.Report("decode-0", {}, 20);
+  EXPECT_EQ(cluster.Log("decode-0").Of(Order::Kind::kDecode).size(), 1u);
+}
+
+TEST(PlacementTest, QueueWaitAndLengthAreBounded) {
+  RouterCoreConfig config;
+  config.max_queued = 3;
+  FakeCluster cluster(config);
+  cluster.JoinPair();
+  cluster.Report("decode-0", {}, 0);
+  for (int i = 0; i < 3; ++i) cluster.Submit(cluster.Request("p"));
+  const auto waiting = cluster.sink;
+  cluster.Submit(cluster.Request("p"));
+  ASSERT_TRUE(cluster.sink->error.has_value());
+  EXPECT_EQ(cluster.sink->error->code, ErrorCode::kQueueFull);
+  for (int i = 0; i < 105; ++i) {
+    cluster.now_us += 100'000;
+    cluster.Report("decode-0", {}, 0);
+    cluster.Report("prefill-0", {"decode-0"});
+    cluster.core.Tick(cluster.now_us);
+  }
+  ASSERT_TRUE(waiting->error.has_value());
+  EXPECT_EQ(waiting->error->code, ErrorCode::kQueueTimeout);
+  EXPECT_EQ(cluster.core.num_live(), 0u);
+}
+
+TEST(PlacementTest, LosingTheLastWorkerEndsTheWaitIn503) {
+  FakeCluster cluster;
+  cluster.JoinPair();
+  cluster.Report("decode-0", {}, 0);
+  cluster.Submit(cluster.Request("p"));
+  cluster.core.OnLeaseClosed(cluster.leases["decode-0"]);
+  cluster.Advance(11 * kSecond, {"prefill-0"});
+  ASSERT_TRUE(cluster.sink->error.has_value());
+  EXPECT_EQ(cluster.sink->error->code, ErrorCode::kNoWorkers);
+}
+
+TEST(PlacementTest, RequestLargerThanEveryPoolIsRefusedForGood) {
+  FakeCluster cluster;
+  WorkerDescription small = FakeCluster::Describe("decode-0", PoolRole::kDecode);
+  small.num_blocks = 4;
+  cluster.Join(small);
+  cluster.Join(FakeCluster::Describe("prefill-0", PoolRole::kPrefill));
+  cluster.Report("prefill-0", {"decode-0"});
+  cluster.Submit(cluster.Request(std::string(100, 'p')));
+  ASSERT_TRUE(cluster.sink->error.has_value());
+  EXPECT_EQ(cluster.sink->error->code, ErrorCode::kContextLengthExceeded);
+  EXPECT_EQ(cluster.sink->error->num_prompt_tokens, 100u);
+  EXPECT_LE(cluster.sink->error->max_context, 64u);
+}
+
+TEST(PlacementTest, MoreChoicesThanTheWorkerRunsAtOnceStillGetIn) {
+  FakeCluster cluster;
+  cluster.JoinPair();
+  GenerateRequest request = cluster.Request("p");
+  request.num_choices = 20;  // max_running is 8
+  cluster.Submit(std::move(request));
+  EXPECT_EQ(cluster.Log("decode-0").Of(Order::Kind::kDecode).size(), 1u);
+  cluster.Submit(cluster.Request("p"));
+  EXPECT_EQ(cluster.Log("decode-0").Of(Order::Kind::kDecode).size(), 1u) << "but alone";
+}
+
+TEST(PlacementTest, ModelsAreThoseOfLiveDecodeWorkers) {
+  FakeCluster cluster;
+  cluster.JoinPair();
+  EXPECT_TRUE(cluster.core.TakeModelsChanged());
+  ASSERT_EQ(cluster.core.Models().size(), 1u);
+  EXPECT_EQ(cluster.core.Models()[0]->id, "toy");
+  EXPECT_EQ(cluster.core.Models()[0]->max_context, kTestContext);
+  cluster.core.OnLeaseClosed(cluster.leases["decode-0"]);
+  EXPECT_TRUE(cluster.core.Models().empty());
+}
+
+TEST(PlacementTest, TopologyAndRequestsShowWhatIs) {
+  FakeCluster cluster;
+  cluster.JoinPair();
+  cluster.Report("decode-0", {}, 60);
+  const RequestUid uid = cluster.Submit(cluster.Request("p"));
+  const Topology topology = cluster.core.TopologyView(cluster.now_us);
+  ASSERT_EQ(topology.processes.size(), 2u);
+  EXPECT_EQ(topology.model, "toy");
+  EXPECT_EQ(topology.processes[0].worker_id, "decode-0");
+  EXPECT_TRUE(topology.processes[0].ready);
+  EXPECT_EQ(topology.processes[0].kv_blocks[0], (std::pair<std::string, uint32_t>("free", 60)));
+  ASSERT_EQ(topology.processes[1].links.size(), 1u);
+  EXPECT_EQ(topology.processes[1].links[0].to, "decode-0");
+  const auto views = cluster.core.RequestViews(cluster.now_us + 5'000);
+  ASSERT_EQ(views.size(), 1u);
+  EXPECT_EQ(views[0].uid, uid);
+  EXPECT_EQ(views[0].state, "PLACING");
+  EXPECT_EQ(views[0].age_ms, 5);
+  EXPECT_EQ(views[0].decode_worker, "decode-0");
+}
+
+}  // namespace
+}  // namespace baton

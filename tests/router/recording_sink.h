@@ -1,0 +1,67 @@
+// A client for tests of the router: it keeps what it is given and insists on one end.
+#ifndef BATON_TESTS_ROUTER_RECORDING_SINK_H_
+#define BATON_TESTS_ROUTER_RECORDING_SINK_H_
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+#include "src/router/submit.h"
+
+namespace baton {
+
+// What a client saw.
+class RecordingSink final : public ResponseSink {
+ public:
+  struct Seen {
+    uint32_t choice;
+    uint32_t index;
+    TokenId token;
+    std::string text;
+    FinishReason finish;
+    bool is_last;
+    std::optional<float> logprob;
+  };
+  void OnToken(const TokenOutput& token) override {
+    EXPECT_FALSE(ended()) << "a token after the end";
+    tokens.push_back({token.choice, token.index, token.token, std::string(token.text), token.finish,
+                      token.is_last,
+                      token.has_logprob ? std::optional<float>(token.logprob) : std::nullopt});
+  }
+  void OnFinished(const GenerateResult& value) override {
+    EXPECT_FALSE(ended()) << "two ends";
+    result = value;
+  }
+  void OnFailed(const RequestError& value) override {
+    EXPECT_FALSE(ended()) << "two ends";
+    error = value;
+  }
+  size_t buffered_bytes() const override { return buffered; }
+
+  bool ended() const { return result.has_value() || error.has_value(); }
+  std::string Text(uint32_t choice = 0) const {
+    std::string text;
+    for (const Seen& seen : tokens) {
+      if (seen.choice == choice) text += seen.text;
+    }
+    return text;
+  }
+  FinishReason Finish(uint32_t choice = 0) const {
+    FinishReason finish = FinishReason::kNone;
+    for (const Seen& seen : tokens) {
+      if (seen.choice == choice && seen.finish != FinishReason::kNone) finish = seen.finish;
+    }
+    return finish;
+  }
+
+  std::vector<Seen> tokens;
+  std::optional<GenerateResult> result;
+  std::optional<RequestError> error;
+  size_t buffered = 0;
+};
+
+}  // namespace baton
+
+#endif  // BATON_TESTS_ROUTER_RECORDING_SINK_H_

@@ -1,0 +1,404 @@
+// Whatever goes wrong, in whatever state: one proper end for the client, both workers told, nothing
+// left behind.
+#include <string>
+
+#include "gtest/gtest.h"
+
+#include "tests/router/fake_cluster.h"
+#include "tests/router/request_phase.h"
+
+namespace baton {
+namespace {
+
+constexpr int64_t kSecond = 1'000'000;
+
+// The router keeps nothing of the request and has told every worker that may.
+void ExpectClean(FakeCluster& cluster, Phase phase) {
+  EXPECT_EQ(cluster.core.num_live(), 0u);
+  for (const char* id : {"prefill-0", "decode-0"}) {
+    const RegisteredWorker* worker = cluster.core.registry().Find(cluster.leases[id]);
+    if (worker == nullptr) continue;
+    EXPECT_EQ(worker->placed.num_blocks, 0u) << id;
+    EXPECT_EQ(worker->placed.num_tokens, 0u) << id;
+    EXPECT_EQ(worker->placed.num_sequences, 0u) << id;
+    EXPECT_EQ(worker->num_requests, 0u) << id;
+  }
+  EXPECT_EQ(cluster.metrics.requests_running->value(), 0.0) << PhaseName(phase);
+  EXPECT_EQ(cluster.metrics.requests_waiting->value(), 0.0) << PhaseName(phase);
+}
+
+TEST(RequestFaultTest, AbortInEachState) {
+  for (const Phase phase : kAllPhases) {
+    SCOPED_TRACE(PhaseName(phase));
+    FakeCluster cluster;
+    cluster.JoinPair();
+    const RequestUid uid = PlayTo(cluster, phase);
+    cluster.core.Cancel(uid);
+    ASSERT_TRUE(cluster.sink->error.has_value());
+    EXPECT_EQ(cluster.sink->error->code, ErrorCode::kCancelled);
+    const bool placed = phase >= Phase::kPlaced;
+    // Once the KV has crossed, the prefill worker holds nothing of the request.
+    const bool prefill_holds = placed && phase < Phase::kVerified;
+    EXPECT_EQ(cluster.Log("decode-0").Of(Order::Kind::kCancel).size(), placed ? 1u : 0u);
+    EXPECT_EQ(cluster.Log("prefill-0").Of(Order::Kind::kCancel).size(), prefill_holds ? 1u : 0u);
+    ExpectClean(cluster, phase);
+    // Twice, and after the end: no effect.
+    cluster.core.Cancel(uid);
+    cluster.State("decode-0", uid, WorkerRequestState::kCancelled);
+    cluster.Text("decode-0", uid, 3, "late");
+    EXPECT_EQ(cluster.Log("decode-0").Of(Order::Kind::kCancel).size(), placed ? 1u : 0u);
+    EXPECT_EQ(cluster.metrics.stale_events_total->value(), 0u);
+  }
+}
+
+TEST(RequestFaultTest, AbortAfterTheGoodEndDoesNothing) {
+  FakeCluster cluster;
+  cluster.JoinPair();
+  const RequestUid uid = PlayTo(cluster, Phase::kDecoding);
+  cluster.Text("decode-0", uid, 3, "d", FinishReason::kStop);
+  ASSERT_TRUE(cluster.sink->result.has_value());
+  cluster.core.Cancel(uid);
+  EXPECT_FALSE(cluster.sink->error.has_value());
+}
+
+TEST(RequestFaultTest, DecodeWorkerDiesInEachState) {
+  for (const Phase phase : kAllPhases) {
+    if (phase == Phase::kQueued) continue;
+    SCOPED_TRACE(PhaseName(phase));
+    FakeCluster cluster;
+    cluster.JoinPair();
+    PlayTo(cluster, phase);
+    cluster.core.OnLeaseClosed(cluster.leases["decode-0"]);
+    ASSERT_TRUE(cluster.sink->error.has_value());
+    EXPECT_EQ(cluster.sink->error->code, ErrorCode::kWorkerLost);
+    EXPECT_EQ(HttpStatusOf(cluster.sink->error->code), 503);
+    EXPECT_GT(cluster.sink->error->retry_after_s, 0u);
+    const bool prefill_holds = phase < Phase::kVerified;
+    EXPECT_EQ(cluster.Log("prefill-0").Of(Order::Kind::kCancel).size(), prefill_holds ? 1u : 0u);
+    EXPECT_TRUE(cluster.Log("decode-0").lease_closed);
+    EXPECT_EQ(cluster.Log("decode-0").num_sessions_closed, 1);
+    ExpectClean(cluster, phase);
+  }
+}
+
+TEST(RequestFaultTest, PrefillWorkerDiesInEachState) {
+  for (const Phase phase : kAllPhases) {
+    if (phase == Phase::kQueued) continue;
+    SCOPED_TRACE(PhaseName(phase));
+    FakeCluster cluster;
+    cluster.JoinPair();
+    const RequestUid uid = PlayTo(cluster, phase);
+    cluster.core.OnLeaseClosed(cluster.leases["prefill-0"]);
+    if (phase < Phase::kVerified) {
+      ASSERT_TRUE(cluster.sink->error.has_value());
+      EXPECT_EQ(cluster.sink->error->code, ErrorCode::kWorkerLost);
+      EXPECT_EQ(cluster.Log("decode-0").Of(Order::Kind::kCancel).size(), 1u);
+    } else {
+      // The decode worker has verified everything: no fault.
+      const bool decoding = phase == Phase::kDecoding;
+      cluster.Text("decode-0", uid, decoding ? 3 : 0, decoding ? "d" : "abcd",
+                   FinishReason::kLength);
+      ASSERT_TRUE(cluster.sink->result.has_value());
+      EXPECT_EQ(cluster.sink->Text(), "abcd");
+      EXPECT_EQ(cluster.sink->result->timings.prefill_worker, "prefill-0");
+    }
+    ExpectClean(cluster, phase);
+  }
+}
+
+TEST(RequestFaultTest, SessionLossIsALostWorkerAndTheSessionComesBack) {
+  FakeCluster cluster;
+  cluster.JoinPair();
+  PlayTo(cluster, Phase::kDecoding);
+  const SessionRef old = cluster.Session("decode-0");
+  cluster.core.OnSessionDown(old, "reset", cluster.now_us);
+  ASSERT_TRUE(cluster.sink->error.has_value());
+  EXPECT_EQ(cluster.sink->error->code, ErrorCode::kWorkerLost);
+  cluster.Advance(300'000, {"decode-0", "prefill-0"});
+  EXPECT_EQ(cluster.Log("decode-0").num_sessions_opened, 2);
+  // What the old session still says is void.
+  cluster.core.OnSessionUp(old, cluster.now_us);
+  EXPECT_FALSE(cluster.core.Ready(cluster.now_us));
+  cluster.core.OnSessionUp(cluster.Session("decode-0"), cluster.now_us);
+  EXPECT_TRUE(cluster.core.Ready(cluster.now_us));
+}
+
+TEST(RequestFaultTest, SilentWorkerIsDeadAfterTwoSeconds) {
+  FakeCluster cluster;
+  cluster.JoinPair();
+  PlayTo(cluster, Phase::kDecoding);
+  cluster.Advance(1'900'000, {"prefill-0"});
+  EXPECT_FALSE(cluster.sink->ended());
+  cluster.Advance(200'000, {"prefill-0"});
+  ASSERT_TRUE(cluster.sink->error.has_value());
+  EXPECT_EQ(cluster.sink->error->code, ErrorCode::kWorkerLost);
+}
+
+TEST(RequestFaultTest, SuspectWorkerGetsNoNewRequest) {
+  FakeCluster cluster;
+  cluster.JoinPair();
+  cluster.Advance(1'200'000, {"prefill-0"});
+  cluster.Submit(cluster.Request("p"));
+  EXPECT_TRUE(cluster.Log("decode-0").Of(Order::Kind::kDecode).empty());
+  cluster.Report("decode-0");
+  EXPECT_EQ(cluster.Log("decode-0").Of(Order::Kind::kDecode).size(), 1u);
+}
+
+TEST(RequestFaultTest, RefusalForLoadIsRetriedUntilTheQueueWaitEnds) {
+  FakeCluster cluster;
+  cluster.JoinPair();
+  const RequestUid uid = PlayTo(cluster, Phase::kPrefilling);
+  cluster.Text("prefill-0", uid, 0, "a");
+  EXPECT_EQ(cluster.sink->tokens.size(), 1u);
+  // That one had been accepted; the next is refused while its prompt is being computed.
+  const RequestUid second = cluster.Submit(cluster.Request("second"));
+  cluster.Text("prefill-0", second, 0, "a");
+  cluster.State("decode-0", second, WorkerRequestState::kRejected, StatusCode::kResourceExhausted);
+  EXPECT_FALSE(cluster.sink->ended());
+  EXPECT_EQ(cluster.Log("prefill-0").Of(Order::Kind::kCancel).size(), 1u);
+  EXPECT_EQ(cluster.Log("decode-0").Of(Order::Kind::kDecode).size(), 2u) << "not at once";
+  cluster.Advance(200'000, {"decode-0", "prefill-0"});
+  auto orders = cluster.Log("decode-0").Of(Order::Kind::kDecode);
+  ASSERT_EQ(orders.size(), 3u);
+  EXPECT_EQ(orders[2].uid, second);
+  EXPECT_EQ(orders[2].attempt, 2u);
+  // Late news of the first placement is void.
+  cluster.Text("prefill-0", second, 0, "z");
+  EXPECT_EQ(cluster.metrics.stale_events_total->value(), 1u);
+  cluster.State("decode-0", second, WorkerRequestState::kReserved, StatusCode::kOk, 2);
+  cluster.Tokens("prefill-0", {FakeCluster::OfAttempt(
+                                  2, FakeCluster::Token(second, 0, 'b', FinishReason::kLength))});
+  ASSERT_TRUE(cluster.sink->result.has_value());
+  EXPECT_EQ(cluster.sink->Text(), "b");
+}
+
+TEST(RequestFaultTest, RefusalsWithoutEndBecome429AndAreFew) {
+  FakeCluster cluster;
+  cluster.JoinPair();
+  const RequestUid uid = cluster.Submit(cluster.Request("p"));
+  size_t refused = 0;
+  while (!cluster.sink->ended() && cluster.now_us < 20 * kSecond) {
+    const auto orders = cluster.Log("decode-0").Of(Order::Kind::kDecode);
+    if (orders.size() > refused) {
+      refused = orders.size();
+      cluster.State("decode-0", uid, WorkerRequestState::kRejected, StatusCode::kResourceExhausted,
+                    orders.back().attempt);
+    }
+    cluster.Advance(100'000, {"decode-0", "prefill-0"});
+  }
+  ASSERT_TRUE(cluster.sink->error.has_value());
+  EXPECT_EQ(cluster.sink->error->code, ErrorCode::kQueueTimeout);
+  EXPECT_EQ(HttpStatusOf(cluster.sink->error->code), 429);
+  EXPECT_GT(cluster.sink->error->retry_after_s, 0u);
+  EXPECT_GE(refused, 5u);
+  EXPECT_LE(refused, 40u) << "refusals back off";
+  EXPECT_NEAR(static_cast<double>(cluster.now_us), 11.0 * kSecond, 0.2 * kSecond);
+}
+
+TEST(RequestFaultTest, PermanentRefusalIsNeverRetried) {
+  for (const StatusCode code : {StatusCode::kInvalidArgument, StatusCode::kFailedPrecondition,
+                                StatusCode::kInternal, StatusCode::kOutOfRange}) {
+    FakeCluster cluster;
+    cluster.JoinPair();
+    const RequestUid uid = PlayTo(cluster, Phase::kPlaced);
+    cluster.State("decode-0", uid, WorkerRequestState::kRejected, code);
+    ASSERT_TRUE(cluster.sink->error.has_value());
+    const ErrorCode expected = code == StatusCode::kOutOfRange ? ErrorCode::kContextLengthExceeded
+                                                               : ErrorCode::kWorkerFailed;
+    EXPECT_EQ(cluster.sink->error->code, expected);
+    cluster.Advance(kSecond, {"decode-0", "prefill-0"});
+    EXPECT_EQ(cluster.Log("decode-0").Of(Order::Kind::kDecode).size(), 1u);
+    ExpectClean(cluster, Phase::kPlaced);
+  }
+}
+
+TEST(RequestFaultTest, FailureAtAWorkerEndsTheRequest) {
+  for (const Phase phase : kAllPhases) {
+    if (phase == Phase::kQueued) continue;
+    SCOPED_TRACE(PhaseName(phase));
+    FakeCluster cluster;
+    cluster.JoinPair();
+    const RequestUid uid = PlayTo(cluster, phase);
+    cluster.State("decode-0", uid, WorkerRequestState::kFailed, StatusCode::kDataLoss);
+    ASSERT_TRUE(cluster.sink->error.has_value());
+    EXPECT_EQ(cluster.sink->error->code, ErrorCode::kWorkerFailed);
+    EXPECT_TRUE(cluster.Log("decode-0").Of(Order::Kind::kCancel).empty())
+        << "the worker has ended it itself";
+    EXPECT_EQ(cluster.Log("prefill-0").Of(Order::Kind::kCancel).size(),
+              phase < Phase::kVerified ? 1u : 0u);
+    ExpectClean(cluster, phase);
+  }
+}
+
+TEST(RequestFaultTest, WorkerThatEndsWithAGapIsAFault) {
+  FakeCluster cluster;
+  cluster.JoinPair();
+  const RequestUid uid = PlayTo(cluster, Phase::kDecoding);
+  cluster.State("decode-0", uid, WorkerRequestState::kFinished);
+  ASSERT_TRUE(cluster.sink->error.has_value());
+  EXPECT_EQ(cluster.sink->error->code, ErrorCode::kWorkerFailed)
+      << "an answer that looks whole and is not";
+}
+
+TEST(RequestFaultTest, DeadlineInEachState) {
+  for (const Phase phase : kAllPhases) {
+    SCOPED_TRACE(PhaseName(phase));
+    RouterCoreConfig config;
+    config.queue_wait_us = 1000 * kSecond;
+    config.reserve_timeout_us = 1000 * kSecond;
+    config.worker_stall_us = 1000 * kSecond;
+    FakeCluster cluster(config);
+    cluster.JoinPair();
+    PlayTo(cluster, phase);
+    const int64_t deadline_us = cluster.now_us + 600 * kSecond;
+    const std::optional<uint32_t> free =
+        phase == Phase::kQueued ? std::optional<uint32_t>(0) : std::nullopt;
+    while (cluster.now_us < deadline_us) {
+      ASSERT_FALSE(cluster.sink->ended()) << "after " << cluster.now_us << " us";
+      cluster.now_us = std::min(deadline_us, cluster.now_us + 900'000);
+      cluster.Report("decode-0", {}, free);
+      cluster.Report("prefill-0", {"decode-0"});
+      cluster.core.Tick(cluster.now_us);
+    }
+    ASSERT_TRUE(cluster.sink->error.has_value());
+    EXPECT_EQ(cluster.sink->error->code, ErrorCode::kDeadlineExceeded);
+    EXPECT_EQ(HttpStatusOf(cluster.sink->error->code), 504);
+    ExpectClean(cluster, phase);
+  }
+}
+
+TEST(RequestFaultTest, SilentReservationIsGivenUp) {
+  FakeCluster cluster;
+  cluster.JoinPair();
+  PlayTo(cluster, Phase::kPlaced);
+  cluster.Advance(1'900'000, {"decode-0", "prefill-0"});
+  EXPECT_FALSE(cluster.sink->ended());
+  cluster.Advance(200'000, {"decode-0", "prefill-0"});
+  ASSERT_TRUE(cluster.sink->error.has_value());
+  EXPECT_EQ(cluster.sink->error->code, ErrorCode::kWorkerLost);
+  EXPECT_EQ(cluster.Log("decode-0").Of(Order::Kind::kCancel).size(), 1u);
+  EXPECT_EQ(cluster.Log("prefill-0").Of(Order::Kind::kCancel).size(), 1u);
+}
+
+TEST(RequestFaultTest, EngineThatHangsBehindHeartbeatsIsFound) {
+  FakeCluster cluster;
+  cluster.JoinPair();
+  PlayTo(cluster, Phase::kDecoding);
+  cluster.Advance(9 * kSecond, {"decode-0", "prefill-0"});
+  EXPECT_FALSE(cluster.sink->ended());
+  cluster.Advance(2 * kSecond, {"decode-0", "prefill-0"});
+  ASSERT_TRUE(cluster.sink->error.has_value());
+  EXPECT_EQ(cluster.sink->error->code, ErrorCode::kWorkerLost);
+}
+
+TEST(RequestFaultTest, LongPromptIsNoHang) {
+  FakeCluster cluster;
+  cluster.JoinPair();
+  PlayTo(cluster, Phase::kPrefilling);
+  for (uint32_t free = 60; free > 30; --free) {
+    cluster.now_us += kSecond;
+    cluster.Report("decode-0");
+    cluster.Report("prefill-0", {"decode-0"}, free);  // its pool moves, so its engine does
+    cluster.core.Tick(cluster.now_us);
+  }
+  EXPECT_FALSE(cluster.sink->ended());
+}
+
+TEST(RequestFaultTest, LeasesAreRenewedWhileRequestsLive) {
+  FakeCluster cluster;
+  cluster.JoinPair();
+  const RequestUid uid = PlayTo(cluster, Phase::kVerified);
+  const size_t before = cluster.Log("decode-0").Of(Order::Kind::kRenew).size();
+  for (int i = 0; i < 40; ++i) {
+    cluster.Text("decode-0", uid, i == 0 ? 0 : 1, i == 0 ? "a" : "b");
+    cluster.Advance(200'000, {"decode-0", "prefill-0"});
+  }
+  EXPECT_GE(cluster.Log("decode-0").Of(Order::Kind::kRenew).size(), before + 3);
+}
+
+TEST(RequestFaultTest, SlowClientPausesItselfOnly) {
+  FakeCluster cluster;
+  cluster.JoinPair();
+  const RequestUid slow = PlayTo(cluster, Phase::kDecoding, 400);
+  const auto slow_sink = cluster.sink;
+  slow_sink->buffered = kPauseBytes + 1;
+  cluster.Text("decode-0", slow, 3, "defg");
+  EXPECT_EQ(slow_sink->Text(), "abc") << "paused";
+  const RequestUid other = cluster.Submit(cluster.Request("q"));
+  cluster.Text("decode-0", other, 0, "xyz", FinishReason::kLength);
+  EXPECT_TRUE(cluster.sink->result.has_value()) << "others go on";
+  // It reads a little every 20 s: progress, so it stays.
+  for (int i = 0; i < 5; ++i) {
+    slow_sink->buffered -= 10'000;
+    cluster.Text("decode-0", slow, 7 + i, "h");
+    cluster.Advance(8 * kSecond, {"decode-0", "prefill-0"});
+    ASSERT_FALSE(slow_sink->ended());
+  }
+  slow_sink->buffered = 0;
+  cluster.Advance(100'000, {"decode-0", "prefill-0"});
+  EXPECT_EQ(slow_sink->Text(), "abcdefghhhhh") << "nothing was lost";
+}
+
+TEST(RequestFaultTest, ClientThatReadsNothingIsCancelledAfter30Seconds) {
+  RouterCoreConfig config;
+  config.worker_stall_us = 1000 * kSecond;
+  FakeCluster cluster(config);
+  cluster.JoinPair();
+  const RequestUid uid = PlayTo(cluster, Phase::kDecoding);
+  cluster.sink->buffered = kPauseBytes + 1;
+  cluster.Text("decode-0", uid, 3, "d");
+  cluster.Advance(29 * kSecond, {"decode-0", "prefill-0"});
+  EXPECT_FALSE(cluster.sink->ended());
+  cluster.Advance(2 * kSecond, {"decode-0", "prefill-0"});
+  ASSERT_TRUE(cluster.sink->error.has_value());
+  EXPECT_EQ(cluster.sink->error->code, ErrorCode::kSlowClient);
+  EXPECT_EQ(cluster.Log("decode-0").Of(Order::Kind::kCancel).size(), 1u);
+}
+
+TEST(RequestFaultTest, SlowClientSurvivesTheDeathOfItsFinishedWorker) {
+  FakeCluster cluster;
+  cluster.JoinPair();
+  const RequestUid uid = PlayTo(cluster, Phase::kDecoding);
+  cluster.sink->buffered = kPauseBytes + 1;
+  cluster.Text("decode-0", uid, 3, "de", FinishReason::kLength);
+  EXPECT_FALSE(cluster.sink->ended());
+  cluster.core.OnLeaseClosed(cluster.leases["decode-0"]);
+  EXPECT_FALSE(cluster.sink->ended()) << "every token is here already";
+  cluster.sink->buffered = 0;
+  cluster.core.Tick(cluster.now_us += 20'000);
+  ASSERT_TRUE(cluster.sink->result.has_value());
+  EXPECT_EQ(cluster.sink->Text(), "abcde");
+  EXPECT_EQ(cluster.sink->result->timings.decode_worker, "decode-0");
+}
+
+TEST(RequestFaultTest, ShutdownEndsEverything) {
+  for (const Phase phase : kAllPhases) {
+    SCOPED_TRACE(PhaseName(phase));
+    FakeCluster cluster;
+    cluster.JoinPair();
+    PlayTo(cluster, phase);
+    cluster.core.Shutdown();
+    ASSERT_TRUE(cluster.sink->error.has_value());
+    EXPECT_EQ(cluster.sink->error->code, ErrorCode::kDraining);
+    EXPECT_TRUE(cluster.Log("decode-0").lease_closed);
+    EXPECT_EQ(cluster.Log("decode-0").num_sessions_closed, 1);
+    EXPECT_EQ(cluster.core.num_live(), 0u);
+  }
+}
+
+TEST(RequestFaultTest, DrainingRefusesNewAndFinishesOld) {
+  FakeCluster cluster;
+  cluster.JoinPair();
+  const RequestUid uid = PlayTo(cluster, Phase::kDecoding);
+  const auto running = cluster.sink;
+  cluster.core.RefuseNewRequests();
+  EXPECT_FALSE(cluster.core.Ready(cluster.now_us));
+  cluster.Submit(cluster.Request("late"));
+  ASSERT_TRUE(cluster.sink->error.has_value());
+  EXPECT_EQ(cluster.sink->error->code, ErrorCode::kDraining);
+  cluster.Text("decode-0", uid, 3, "d", FinishReason::kLength);
+  EXPECT_TRUE(running->result.has_value());
+}
+
+}  // namespace
+}  // namespace baton

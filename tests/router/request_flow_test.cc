@@ -1,0 +1,338 @@
+// The good ways through RouterCore: tokens of two workers become one answer.
+#include <string>
+
+#include "gtest/gtest.h"
+
+#include "tests/router/fake_cluster.h"
+#include "tests/router/request_phase.h"
+
+namespace baton {
+namespace {
+
+TEST(RequestFlowTest, BothWorkersStartAtOnceAndKnowEachOther) {
+  FakeCluster cluster;
+  cluster.JoinPair();
+  GenerateRequest request = cluster.Request("hello", 7);
+  request.sampling.seed = 42;
+  request.num_choices = 3;
+  const RequestUid uid = cluster.Submit(std::move(request));
+  const auto decode = cluster.Log("decode-0").Of(Order::Kind::kDecode);
+  const auto prefill = cluster.Log("prefill-0").Of(Order::Kind::kPrefill);
+  ASSERT_EQ(decode.size(), 1u);
+  ASSERT_EQ(prefill.size(), 1u);
+  for (const Order& order : {decode[0], prefill[0]}) {
+    EXPECT_EQ(order.uid, uid);
+    EXPECT_EQ(order.attempt, 1u);
+    EXPECT_EQ(order.prompt, BytesOf("hello"));
+    EXPECT_EQ(order.sampling.seed, 42u);
+    EXPECT_EQ(order.sampling.max_tokens, 7u);
+    EXPECT_EQ(order.num_choices, 3u);
+    EXPECT_EQ(order.deadline_ms, 600'000u);
+  }
+  EXPECT_EQ(decode[0].peer, "prefill-0");
+  EXPECT_EQ(prefill[0].peer, "decode-0");
+}
+
+TEST(RequestFlowTest, TwoStreamsBecomeOne) {
+  FakeCluster cluster;
+  cluster.JoinPair();
+  const RequestUid uid = PlayTo(cluster, Phase::kDecoding);
+  EXPECT_EQ(cluster.sink->Text(), "abc");
+  cluster.Text("decode-0", uid, 3, "d", FinishReason::kLength);
+  EXPECT_EQ(cluster.sink->Text(), "abcd");
+  ASSERT_TRUE(cluster.sink->result.has_value());
+  EXPECT_EQ(cluster.sink->result->num_prompt_tokens, 6u);
+  EXPECT_EQ(cluster.sink->result->num_completion_tokens, 4u);
+  EXPECT_EQ(cluster.sink->Finish(), FinishReason::kLength);
+  const RequestTimings& timings = cluster.sink->result->timings;
+  EXPECT_TRUE(timings.disaggregated);
+  EXPECT_EQ(timings.prefill_worker, "prefill-0");
+  EXPECT_EQ(timings.decode_worker, "decode-0");
+  EXPECT_EQ(timings.transport, "shm");
+  EXPECT_EQ(timings.kv_bytes, 4096u);
+  EXPECT_TRUE(timings.exact);
+  for (uint32_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(cluster.sink->tokens[i].index, i);
+    EXPECT_EQ(cluster.sink->tokens[i].is_last, i == 3);
+  }
+  EXPECT_EQ(cluster.core.num_live(), 0u);
+  EXPECT_TRUE(cluster.Log("decode-0").Of(Order::Kind::kCancel).empty())
+      << "a worker that saw the end needs no cancellation";
+  EXPECT_TRUE(cluster.Log("prefill-0").Of(Order::Kind::kCancel).empty());
+  EXPECT_EQ(cluster.PlacedBlocks("decode-0"), 0u);
+  EXPECT_EQ(cluster.PlacedBlocks("prefill-0"), 0u);
+}
+
+TEST(RequestFlowTest, TokenZeroWaitsForTheReservation) {
+  FakeCluster cluster;
+  cluster.JoinPair();
+  const RequestUid uid = PlayTo(cluster, Phase::kPlaced);
+  cluster.Text("prefill-0", uid, 0, "a");
+  EXPECT_TRUE(cluster.sink->tokens.empty()) << "a refusal must still be able to become a status";
+  cluster.State("decode-0", uid, WorkerRequestState::kReserved);
+  EXPECT_EQ(cluster.sink->Text(), "a");
+}
+
+TEST(RequestFlowTest, FirstTokenIsEndOfGeneration) {
+  FakeCluster cluster;
+  cluster.JoinPair();
+  const RequestUid uid = PlayTo(cluster, Phase::kPrefilling);
+  cluster.Tokens("prefill-0", {FakeCluster::Token(uid, 0, kTestEos, FinishReason::kStop)});
+  ASSERT_TRUE(cluster.sink->result.has_value());
+  EXPECT_EQ(cluster.sink->Text(), "");
+  EXPECT_EQ(cluster.sink->Finish(), FinishReason::kStop);
+  EXPECT_EQ(cluster.sink->result->num_completion_tokens, 1u);
+  // The transfer is still under way: both are told, so that its blocks are freed at once.
+  EXPECT_EQ(cluster.Log("decode-0").Of(Order::Kind::kCancel).size(), 1u);
+  EXPECT_EQ(cluster.Log("prefill-0").Of(Order::Kind::kCancel).size(), 1u);
+}
+
+TEST(RequestFlowTest, MaxTokensOne) {
+  FakeCluster cluster;
+  cluster.JoinPair();
+  const RequestUid uid = PlayTo(cluster, Phase::kPrefilling, 1);
+  cluster.Text("prefill-0", uid, 0, "x", FinishReason::kLength);
+  ASSERT_TRUE(cluster.sink->result.has_value());
+  EXPECT_EQ(cluster.sink->Text(), "x");
+  EXPECT_EQ(cluster.sink->Finish(), FinishReason::kLength);
+  // The decode worker's copy of the token comes too late and changes nothing.
+  cluster.Text("decode-0", uid, 0, "x", FinishReason::kLength);
+  cluster.State("decode-0", uid, WorkerRequestState::kFinished);
+  EXPECT_EQ(cluster.sink->tokens.size(), 1u);
+}
+
+TEST(RequestFlowTest, StopTextAcrossTheHandOff) {
+  FakeCluster cluster;
+  cluster.JoinPair();
+  GenerateRequest request = cluster.Request("p");
+  request.stop = StopMatcher::Create({"ab"}).value();
+  const RequestUid uid = cluster.Submit(std::move(request));
+  cluster.State("decode-0", uid, WorkerRequestState::kReserved);
+  cluster.Text("prefill-0", uid, 0, "a");
+  ASSERT_EQ(cluster.sink->tokens.size(), 1u) << "one call per token, also while text is held";
+  EXPECT_EQ(cluster.sink->Text(), "");
+  cluster.State("decode-0", uid, WorkerRequestState::kVerified);
+  cluster.Text("decode-0", uid, 0, "ab");
+  ASSERT_TRUE(cluster.sink->result.has_value());
+  EXPECT_EQ(cluster.sink->Text(), "");
+  EXPECT_EQ(cluster.sink->Finish(), FinishReason::kStop);
+  EXPECT_EQ(cluster.sink->result->num_completion_tokens, 2u);
+  EXPECT_EQ(cluster.Log("decode-0").Of(Order::Kind::kCancel).size(), 1u)
+      << "the worker does not know stop texts, so it must be told";
+}
+
+TEST(RequestFlowTest, HeldTextIsReleasedWhenItIsNoStop) {
+  FakeCluster cluster;
+  cluster.JoinPair();
+  GenerateRequest request = cluster.Request("p");
+  request.stop = StopMatcher::Create({"abc"}).value();
+  const RequestUid uid = cluster.Submit(std::move(request));
+  cluster.Text("decode-0", uid, 0, "xabd");
+  EXPECT_EQ(cluster.sink->Text(), "xabd");
+  EXPECT_EQ(cluster.sink->tokens[1].text, "");
+  EXPECT_EQ(cluster.sink->tokens[3].text, "abd");
+  cluster.Text("decode-0", uid, 4, "ab", FinishReason::kLength);
+  EXPECT_EQ(cluster.sink->Text(), "xabdab") << "the last token releases what is held";
+  EXPECT_EQ(cluster.sink->Finish(), FinishReason::kLength);
+}
+
+TEST(RequestFlowTest, NeverHalfACharacter) {
+  FakeCluster cluster;
+  cluster.JoinPair();
+  const RequestUid uid = cluster.Submit(cluster.Request("p"));
+  cluster.Text("decode-0", uid, 0, "\xf0\x9f\x98\x80");
+  ASSERT_EQ(cluster.sink->tokens.size(), 4u);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(cluster.sink->tokens[i].text, "");
+  EXPECT_EQ(cluster.sink->tokens[3].text, "\xf0\x9f\x98\x80");
+  cluster.Text("decode-0", uid, 4, "\xe4\xb8", FinishReason::kLength);
+  EXPECT_EQ(cluster.sink->Text(), "\xf0\x9f\x98\x80\xef\xbf\xbd");
+}
+
+TEST(RequestFlowTest, StopTokenHasNoText) {
+  FakeCluster cluster;
+  cluster.JoinPair();
+  const RequestUid uid = cluster.Submit(cluster.Request("p"));
+  cluster.Text("decode-0", uid, 0, "ok.", FinishReason::kStop);
+  EXPECT_EQ(cluster.sink->Text(), "ok") << "'.' was a stop token of the request";
+  EXPECT_EQ(cluster.sink->result->num_completion_tokens, 3u);
+}
+
+TEST(RequestFlowTest, TwoCompletionsInAnyOrder) {
+  for (const bool prefill_first : {true, false}) {
+    FakeCluster cluster;
+    cluster.JoinPair();
+    const RequestUid uid = PlayTo(cluster, Phase::kVerified);
+    if (prefill_first) cluster.State("prefill-0", uid, WorkerRequestState::kHandedOff);
+    cluster.Text("decode-0", uid, 0, "ab");
+    cluster.Text("decode-0", uid, 2, "c", FinishReason::kStop);
+    cluster.State("decode-0", uid, WorkerRequestState::kFinished);
+    if (!prefill_first) cluster.State("prefill-0", uid, WorkerRequestState::kHandedOff);
+    EXPECT_TRUE(cluster.sink->result.has_value());
+    EXPECT_EQ(cluster.PlacedBlocks("prefill-0"), 0u);
+    EXPECT_EQ(cluster.metrics.stale_events_total->value(), 0u);
+  }
+}
+
+TEST(RequestFlowTest, DecodeStreamAloneIsEnough) {
+  FakeCluster cluster;
+  cluster.JoinPair();
+  const RequestUid uid = PlayTo(cluster, Phase::kReserved);
+  // The prefill worker's message is late; the decode worker knows token 0 from the seal.
+  cluster.State("decode-0", uid, WorkerRequestState::kVerified);
+  cluster.Text("decode-0", uid, 0, "ab");
+  cluster.Text("prefill-0", uid, 0, "a");
+  EXPECT_EQ(cluster.sink->Text(), "ab");
+}
+
+TEST(RequestFlowTest, ChoicesAreIndependent) {
+  FakeCluster cluster;
+  cluster.JoinPair();
+  GenerateRequest request = cluster.Request("p");
+  request.num_choices = 2;
+  request.stop = StopMatcher::Create({"!"}).value();
+  const RequestUid uid = cluster.Submit(std::move(request));
+  const auto token = [&](uint32_t choice, uint32_t index, char c,
+                         FinishReason finish = FinishReason::kNone) {
+    return FakeCluster::Token(uid, index, c, finish, choice);
+  };
+  cluster.Tokens("decode-0", {token(0, 0, 'a'), token(1, 0, 'A')});
+  cluster.Tokens("decode-0", {token(0, 1, '!'), token(1, 1, 'B')});
+  EXPECT_FALSE(cluster.sink->ended());
+  EXPECT_EQ(cluster.sink->Finish(0), FinishReason::kStop);
+  cluster.Tokens("decode-0", {token(0, 2, 'x'), token(1, 2, 'C', FinishReason::kLength)});
+  ASSERT_TRUE(cluster.sink->result.has_value());
+  EXPECT_EQ(cluster.sink->Text(0), "a");
+  EXPECT_EQ(cluster.sink->Text(1), "ABC");
+  EXPECT_EQ(cluster.sink->result->num_completion_tokens, 5u);
+  EXPECT_TRUE(cluster.sink->tokens.back().is_last);
+}
+
+TEST(RequestFlowTest, LogprobsReachTheClient) {
+  FakeCluster cluster;
+  cluster.JoinPair();
+  const RequestUid uid = cluster.Submit(cluster.Request("p"));
+  WorkerToken token = FakeCluster::Token(uid, 0, 'a', FinishReason::kLength);
+  token.has_logprob = true;
+  token.logprob = -0.5f;
+  cluster.Tokens("decode-0", {token});
+  ASSERT_EQ(cluster.sink->tokens.size(), 1u);
+  EXPECT_EQ(cluster.sink->tokens[0].logprob, -0.5f);
+}
+
+TEST(RequestFlowTest, UnequalTokensEndTheRequestAndAreCounted) {
+  FakeCluster cluster;
+  cluster.JoinPair();
+  const RequestUid uid = PlayTo(cluster, Phase::kVerified);
+  cluster.Text("decode-0", uid, 0, "b");
+  ASSERT_TRUE(cluster.sink->error.has_value());
+  EXPECT_EQ(cluster.sink->error->code, ErrorCode::kChainMismatch);
+  EXPECT_EQ(cluster.metrics.kv_chain_mismatch_total->value(), 1u);
+  EXPECT_EQ(cluster.Log("decode-0").Of(Order::Kind::kCancel).size(), 1u);
+  EXPECT_EQ(cluster.PlacedBlocks("decode-0"), 0u);
+}
+
+TEST(RequestFlowTest, EventsOfOtherPlacementsAreDroppedAndCounted) {
+  FakeCluster cluster;
+  cluster.JoinPair();
+  cluster.Join(FakeCluster::Describe("decode-1", PoolRole::kDecode));
+  const RequestUid uid = PlayTo(cluster, Phase::kPlaced);
+  const bool on_zero = !cluster.Log("decode-0").Of(Order::Kind::kDecode).empty();
+  const std::string other = on_zero ? "decode-1" : "decode-0";
+  const std::string own = on_zero ? "decode-0" : "decode-1";
+  cluster.Tokens(own, {FakeCluster::OfAttempt(7, FakeCluster::Token(uid, 0, 'x'))});
+  cluster.Tokens(other, {FakeCluster::Token(uid, 0, 'x')});
+  cluster.State(other, uid, WorkerRequestState::kFinished);
+  EXPECT_TRUE(cluster.sink->tokens.empty());
+  EXPECT_FALSE(cluster.sink->ended());
+  EXPECT_EQ(cluster.metrics.stale_events_total->value(), 3u);
+}
+
+TEST(RequestFlowTest, TokensOutsideTheRequestEndIt) {
+  const auto make = [](uint32_t choice, uint32_t index, TokenId token) {
+    return FakeCluster::Token({1, 1}, index, token, FinishReason::kNone, choice);
+  };
+  for (const WorkerToken& bad : {make(1, 0, 'a'), make(0, 16, 'a'),
+                                 make(0, 0, static_cast<TokenId>(kTestVocab)), make(0, 0, -1)}) {
+    FakeCluster cluster;
+    cluster.JoinPair();
+    cluster.Submit(cluster.Request("p", 16));
+    cluster.Tokens("decode-0", {bad});
+    ASSERT_TRUE(cluster.sink->error.has_value());
+    EXPECT_EQ(cluster.sink->error->code, ErrorCode::kWorkerFailed);
+  }
+}
+
+TEST(RequestFlowTest, AggregatedModeUsesTheDecodeWorkerAlone) {
+  RouterCoreConfig config;
+  config.mode = ServeMode::kAggregated;
+  FakeCluster cluster(config);
+  cluster.JoinPair();
+  const RequestUid uid = cluster.Submit(cluster.Request("p"));
+  const auto orders = cluster.Log("decode-0").Of(Order::Kind::kDecode);
+  ASSERT_EQ(orders.size(), 1u);
+  EXPECT_EQ(orders[0].peer, "");
+  EXPECT_TRUE(cluster.Log("prefill-0").Of(Order::Kind::kPrefill).empty());
+  cluster.Text("decode-0", uid, 0, "ab", FinishReason::kLength);
+  ASSERT_TRUE(cluster.sink->result.has_value());
+  const RequestTimings& timings = cluster.sink->result->timings;
+  EXPECT_FALSE(timings.disaggregated);
+  EXPECT_EQ(timings.prefill_worker, "decode-0");
+  EXPECT_EQ(timings.transport, "local");
+  EXPECT_EQ(timings.kv_bytes, 0u);
+  EXPECT_TRUE(cluster.Log("decode-0").Of(Order::Kind::kCancel).empty());
+}
+
+TEST(RequestFlowTest, AdaptiveModeKeepsShortPromptsLocal) {
+  RouterCoreConfig config;
+  config.mode = ServeMode::kAdaptive;
+  config.local_max_tokens = 4;
+  FakeCluster cluster(config);
+  cluster.JoinPair();
+  cluster.Submit(cluster.Request("1234"));
+  cluster.Submit(cluster.Request("12345"));
+  const auto orders = cluster.Log("decode-0").Of(Order::Kind::kDecode);
+  ASSERT_EQ(orders.size(), 2u);
+  EXPECT_EQ(orders[0].peer, "");
+  EXPECT_EQ(orders[1].peer, "prefill-0");
+}
+
+TEST(RequestFlowTest, StagesSumToTheWholeTime) {
+  FakeCluster cluster;
+  cluster.JoinPair();
+  GenerateRequest request = cluster.Request("prompt");
+  cluster.now_us += 1'000;
+  const RequestUid uid = cluster.Submit(std::move(request));
+  const auto step = [&](int64_t us) { cluster.now_us += us; };
+  step(2'000);
+  cluster.State("decode-0", uid, WorkerRequestState::kReserved);
+  cluster.State("prefill-0", uid, WorkerRequestState::kPrefillStarted);
+  step(4'000);
+  cluster.State("prefill-0", uid, WorkerRequestState::kGranted);
+  step(8'000);
+  cluster.Text("prefill-0", uid, 0, "a");
+  step(16'000);
+  cluster.State("decode-0", uid, WorkerRequestState::kVerified);
+  step(32'000);
+  cluster.State("decode-0", uid, WorkerRequestState::kDecodeStarted);
+  step(64'000);
+  cluster.Text("decode-0", uid, 1, "b");
+  cluster.State("decode-0", uid, WorkerRequestState::kFirstStepDone);
+  step(128'000);
+  cluster.Text("decode-0", uid, 2, "c", FinishReason::kLength);
+  ASSERT_TRUE(cluster.sink->result.has_value());
+  const RequestTimings& timings = cluster.sink->result->timings;
+  EXPECT_DOUBLE_EQ(timings.queue_ms, 3.0);
+  EXPECT_DOUBLE_EQ(timings.prefill_ms, 12.0);
+  EXPECT_DOUBLE_EQ(timings.kv_wait_ms, 48.0);
+  EXPECT_DOUBLE_EQ(timings.first_step_ms, 64.0);
+  EXPECT_DOUBLE_EQ(timings.decode_ms, 128.0);
+  const auto first = cluster.metrics.time_to_first_token_seconds->Read();
+  EXPECT_EQ(first.cumulative.back(), 1u);
+  EXPECT_DOUBLE_EQ(first.sum, 0.015);
+  EXPECT_EQ(cluster.metrics.inter_token_latency_seconds->Read().cumulative.back(), 2u);
+  EXPECT_EQ(cluster.metrics.generation_tokens_total->value(), 3u);
+  EXPECT_EQ(cluster.metrics.prompt_tokens_total->value(), 6u);
+}
+
+}  // namespace
+}  // namespace baton
