@@ -1,0 +1,214 @@
+// `baton run` (a private server and a chat with it) and `baton chat` (a chat with a running server).
+#include <poll.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <iostream>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
+#include "src/base/clock.h"
+#include "src/cli/chat_session.h"
+#include "src/cli/child_process.h"
+#include "src/cli/commands.h"
+#include "src/cli/flags.h"
+#include "src/cli/model_store.h"
+#include "src/cli/worker_flags.h"
+
+namespace baton {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int64_t kServeStartLimitMs = 600'000;
+constexpr int64_t kServeStopLimitMs = 10'000;
+
+// Flags of both commands.
+struct ChatFlags {
+  std::string prompt;
+  std::string system;
+  std::string temperature = "0";
+  int64_t max_tokens = 0;
+  int64_t seed = -1;
+};
+
+void DeclareChat(FlagSet& flags, ChatFlags& f) {
+  flags.Add("--prompt", f.prompt, "answer this once and exit; without it, read questions");
+  flags.Add("--system", f.system, "system message");
+  flags.Add("--temperature", f.temperature, "0 = always the likeliest token; at most 2");
+  flags.Add("--max-tokens", f.max_tokens, {0, 1 << 24}, "longest answer; 0 = up to the context");
+  flags.Add("--seed", f.seed, {-1, INT64_MAX}, "random seed; -1 = drawn");
+}
+
+StatusOr<ChatOptions> BuildOptions(const ChatFlags& f, const std::string& url) {
+  ChatOptions options;
+  BATON_ASSIGN_OR_RETURN(options.url, ParseHttpUrl(url));
+  options.system = f.system;
+  options.max_tokens = f.max_tokens;
+  options.seed = f.seed;
+  if (!absl::SimpleAtod(f.temperature, &options.temperature) || !(options.temperature >= 0) ||
+      options.temperature > 2) {
+    return InvalidArgument("--temperature '{}' is not a number in [0, 2]", f.temperature);
+  }
+  return options;
+}
+
+// Prints the answer as it comes, then one dim line about it.
+Status AskAndPrint(ChatSession& session, const std::string& question) {
+  const StatusOr<AnswerStats> stats = session.Ask(question, [](std::string_view text) {
+    std::fwrite(text.data(), 1, text.size(), stdout);
+    std::fflush(stdout);
+  });
+  std::fputc('\n', stdout);
+  if (!stats.ok()) return stats.status();
+  const bool terminal = ::isatty(STDOUT_FILENO) != 0;
+  fmt::print("{}{}{}\n", terminal ? "\x1b[2m" : "", DescribeAnswer(*stats),
+             terminal ? "\x1b[0m" : "");
+  std::fflush(stdout);
+  return OkStatus();
+}
+
+int Converse(std::string_view command, const ChatFlags& f, const ChatOptions& options) {
+  ChatSession session(options);
+  if (!f.prompt.empty()) {
+    const Status status = AskAndPrint(session, f.prompt);
+    return status.ok() ? kExitOk : Fail(command, status);
+  }
+  const bool terminal = ::isatty(STDIN_FILENO) != 0;
+  if (terminal) fmt::print("Ask something. /clear forgets the conversation, /exit ends it.\n");
+  bool failed = false;
+  std::string line;
+  for (;;) {
+    if (terminal) {
+      fmt::print("> ");
+      std::fflush(stdout);
+    }
+    if (!std::getline(std::cin, line)) break;
+    const absl::string_view trimmed = absl::StripAsciiWhitespace(line);
+    const std::string question(trimmed.data(), trimmed.size());
+    if (question.empty()) continue;
+    if (question == "/exit" || question == "/quit") break;
+    if (question == "/clear") {
+      session.Clear();
+      continue;
+    }
+    const Status status = AskAndPrint(session, question);
+    failed = !status.ok();
+    if (failed) Fail(command, status);
+  }
+  return failed ? kExitFailure : kExitOk;
+}
+
+// A `serve` process that lives as long as this object.
+class PrivateServer {
+ public:
+  explicit PrivateServer(std::string folder) : folder_(std::move(folder)) {
+    fs::create_directories(folder_);
+  }
+  ~PrivateServer() {
+    Stop();
+    std::error_code ignored;
+    if (clean_) fs::remove_all(folder_, ignored);
+  }
+
+  // The server's HTTP address.
+  StatusOr<std::string> Start(std::vector<std::string> args) {
+    args.push_back("--run-dir=" + folder_);
+    ChildSpec spec{.role = "serve", .worker_id = "serve", .args = std::move(args), .log_file = folder_ + "/serve.log"};
+    BATON_ASSIGN_OR_RETURN(ChildProcess process, ChildProcess::Start(spec));
+    process_.emplace(std::move(process));
+    const int64_t deadline_us = SystemClock().NowUs() + kServeStartLimitMs * 1000;
+    while (SystemClock().NowUs() < deadline_us) {
+      pollfd fd{.fd = process_->report_fd(), .events = POLLIN, .revents = 0};
+      (void)::poll(&fd, 1, 1000);
+      StatusOr<std::optional<ChildReport>> report = process_->ReadReport();
+      if (!report.ok()) {
+        const std::string line = LastLogLine(spec.log_file);
+        return Unavailable("{}", line.empty() ? "the private server did not start" : line);
+      }
+      if (*report) return (*report)->at("http");
+    }
+    return DeadlineExceeded("the private server is not ready after {} s", kServeStartLimitMs / 1000);
+  }
+
+  void MarkClean() { clean_ = true; }
+
+ private:
+  void Stop() {
+    if (!process_) return;
+    process_->Signal(SIGINT);
+    const int64_t deadline_us = SystemClock().NowUs() + kServeStopLimitMs * 1000;
+    int status = 0;
+    while (::waitpid(process_->pid(), &status, WNOHANG) == 0) {
+      if (SystemClock().NowUs() > deadline_us) process_->Signal(SIGKILL);
+      (void)::poll(nullptr, 0, 5);
+    }
+  }
+
+  std::string folder_;
+  std::optional<ChildProcess> process_;
+  bool clean_ = false;
+};
+
+// Flags of `run` that the private server gets.
+struct RunFlags {
+  std::string model = "smollm2:135m";
+  std::string mode = "disagg";
+  int64_t threads = 0;
+  WorkerTuning tuning;
+};
+
+}  // namespace
+
+int RunChat(const std::vector<std::string>& args) {
+  FlagSet flags("chat", "Chats with a running server.");
+  std::string url = "http://127.0.0.1:8080";
+  ChatFlags f;
+  flags.Add("--url", url, "address of the server's HTTP API");
+  DeclareChat(flags, f);
+  if (std::optional<int> code = flags.Parse(args)) return *code;
+  const StatusOr<ChatOptions> options = BuildOptions(f, url);
+  if (!options.ok()) return Fail("chat", options.status(), kExitUsage);
+  return Converse("chat", f, *options);
+}
+
+int RunRun(const std::vector<std::string>& args) {
+  FlagSet flags("run", "Starts a private server on free ports and chats with it.");
+  RunFlags run;
+  ChatFlags f;
+  flags.Add("MODEL", run.model, "a .gguf file or a catalogue name");
+  flags.AddChoice("--mode", run.mode, {"disagg", "aggregated", "adaptive"},
+                  "who computes prompts");
+  flags.Add("--threads", run.threads, {0, 1024}, "compute threads; 0 = one per processor");
+  DeclareChat(flags, f);
+  DeclareTuning(flags, run.tuning);
+  if (std::optional<int> code = flags.Parse(args)) return *code;
+  StatusOr<ChatOptions> options = BuildOptions(f, "http://127.0.0.1:1");
+  if (!options.ok()) return Fail("run", options.status(), kExitUsage);
+  if (const Status status = CheckTuning(run.tuning); !status.ok()) {
+    return Fail("run", status, kExitUsage);
+  }
+  const StatusOr<ModelFile> model = ResolveOrPullModel(run.model);
+  if (!model.ok()) return Fail("run", model.status());
+
+  PrivateServer server(fmt::format("{}/run/{}", fs::path(ModelsFolder()).parent_path().string(),
+                                   ::getpid()));
+  std::vector<std::string> serve_args = {run.model,
+                                         "--http=127.0.0.1:0",
+                                         "--grpc=127.0.0.1:0",
+                                         "--admin=127.0.0.1:0",
+                                         "--mode=" + run.mode,
+                                         fmt::format("--threads={}", run.threads)};
+  AppendTuning(run.tuning, serve_args);
+  const StatusOr<std::string> address = server.Start(std::move(serve_args));
+  if (!address.ok()) return Fail("run", address.status());
+  options->url = *ParseHttpUrl("http://" + *address);
+  const int code = Converse("run", f, *options);
+  if (code == kExitOk) server.MarkClean();
+  return code;
+}
+
+}  // namespace baton

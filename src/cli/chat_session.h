@@ -1,0 +1,76 @@
+// A conversation with a server over its OpenAI-compatible HTTP API, as the terminal client holds it.
+#ifndef BATON_CLI_CHAT_SESSION_H_
+#define BATON_CLI_CHAT_SESSION_H_
+
+#include <functional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "src/base/status.h"
+#include "src/cli/http_client.h"
+
+namespace baton {
+
+// How answers are asked for.
+struct ChatOptions {
+  HttpUrl url;               // of the server; the path is ignored
+  std::string system;        // "" = the template's own
+  double temperature = 0.0;
+  int64_t max_tokens = 0;    // 0 = up to the context
+  int64_t seed = -1;         // -1 = drawn by the server
+};
+
+// The server's account of one answer (the `timings` and `usage` of its last chunk).
+struct AnswerStats {
+  int64_t prompt_tokens = 0;
+  int64_t completion_tokens = 0;
+  std::string finish_reason;
+  std::string path;
+  std::string prefill_worker;
+  std::string decode_worker;
+  std::string transport;
+  int64_t kv_bytes = 0;
+  double queue_ms = 0;
+  double prefill_ms = 0;
+  double kv_wait_ms = 0;
+  double first_step_ms = 0;
+  double decode_ms = 0;
+  double ttft_ms = 0;  // measured here: question sent to first text
+};
+
+// "42 tokens | TTFT 83.1 ms (queue 0.4, prefill 81.2) | KV wait 0.9 ms, 737280 bytes over shm | ...".
+std::string DescribeAnswer(const AnswerStats& stats);
+
+// Takes the bytes of an event stream in any split and gives the payload of each `data:` event.
+class EventStreamParser {
+ public:
+  // Calls on_data for every complete event in order.
+  void Push(std::string_view bytes, const std::function<void(std::string_view)>& on_data);
+
+ private:
+  std::string buffer_;
+};
+
+// Keeps the messages; an answer that fails leaves them as before the question. One thread.
+class ChatSession {
+ public:
+  explicit ChatSession(ChatOptions options) : options_(std::move(options)) {}
+
+  // Asks, calling on_text with each piece of the answer. Fails with the server's message; DataLoss when
+  // the stream ended without its end mark.
+  StatusOr<AnswerStats> Ask(const std::string& question,
+                            const std::function<void(std::string_view)>& on_text);
+  void Clear() { messages_.clear(); }
+
+ private:
+  std::string RequestBody(const std::string& question) const;
+
+  ChatOptions options_;
+  std::vector<std::pair<std::string, std::string>> messages_;  // role, content
+};
+
+}  // namespace baton
+
+#endif  // BATON_CLI_CHAT_SESSION_H_

@@ -1,0 +1,137 @@
+#include "src/cli/child_process.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+
+#include "absl/strings/numbers.h"
+#include "nlohmann/json.hpp"
+
+namespace baton {
+namespace {
+
+constexpr size_t kMaxReportBytes = 16 * 1024;
+
+// This process's environment with the child's own report pipe (ours stays ours).
+std::vector<std::string> ChildEnvironment(int report_fd) {
+  const std::string prefix = std::string(kReportFdVariable) + "=";
+  std::vector<std::string> variables;
+  for (char** variable = environ; *variable != nullptr; ++variable) {
+    if (!std::string_view(*variable).starts_with(prefix)) variables.emplace_back(*variable);
+  }
+  variables.push_back(prefix + std::to_string(report_fd));
+  return variables;
+}
+
+// Arguments of execve, made before the fork.
+struct ExecArgs {
+  char* const* argv;
+  char* const* envp;
+};
+
+// In the child, between fork and exec: only async-signal-safe calls.
+[[noreturn]] void ExecChild(ExecArgs args, int log_fd, int report_fd, pid_t parent) {
+  ::setpgid(0, 0);
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (::getppid() != parent) ::_exit(1);  // the parent died before the line above
+  sigset_t none;
+  sigemptyset(&none);
+  ::sigprocmask(SIG_SETMASK, &none, nullptr);
+  const int null_fd = ::open("/dev/null", O_RDONLY);
+  ::dup2(null_fd, STDIN_FILENO);
+  ::dup2(log_fd, STDOUT_FILENO);
+  ::dup2(log_fd, STDERR_FILENO);
+  ::fcntl(report_fd, F_SETFD, 0);
+  ::execve("/proc/self/exe", args.argv, args.envp);
+  ::_exit(127);
+}
+
+}  // namespace
+
+void SendReportToParent(const ChildReport& report) {
+  const char* text = std::getenv(kReportFdVariable);
+  int fd = -1;
+  if (text == nullptr || !absl::SimpleAtoi(text, &fd)) return;
+  nlohmann::json object(report);
+  const std::string line = object.dump() + "\n";
+  size_t sent = 0;
+  while (sent < line.size()) {
+    const ssize_t n = ::write(fd, line.data() + sent, line.size() - sent);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) break;
+    sent += static_cast<size_t>(n);
+  }
+}
+
+StatusOr<ChildProcess> ChildProcess::Start(const ChildSpec& spec) {
+  UniqueFd log(::open(spec.log_file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
+  if (!log) return Unavailable("cannot write {}: {}", spec.log_file, std::strerror(errno));
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) return Unavailable("pipe: {}", std::strerror(errno));
+  UniqueFd reader(ends[0]);
+  UniqueFd writer(ends[1]);
+  ::fcntl(reader.get(), F_SETFL, O_NONBLOCK);
+
+  std::vector<std::string> args = {"baton", spec.role};
+  args.insert(args.end(), spec.args.begin(), spec.args.end());
+  std::vector<char*> argv;
+  for (std::string& arg : args) argv.push_back(arg.data());
+  argv.push_back(nullptr);
+  std::vector<std::string> variables = ChildEnvironment(writer.get());
+  std::vector<char*> envp;
+  for (std::string& variable : variables) envp.push_back(variable.data());
+  envp.push_back(nullptr);
+  const pid_t parent = ::getpid();
+  const pid_t pid = ::fork();
+  if (pid == 0) {
+    ExecChild({.argv = argv.data(), .envp = envp.data()}, log.get(), writer.get(), parent);
+  }
+  if (pid < 0) return Unavailable("fork: {}", std::strerror(errno));
+  return ChildProcess(pid, std::move(reader));
+}
+
+StatusOr<std::optional<ChildReport>> ChildProcess::ReadReport() {
+  char piece[4096];
+  for (;;) {
+    const ssize_t n = ::read(report_.get(), piece, sizeof(piece));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) break;  // EAGAIN: nothing more now
+    if (n == 0) {
+      report_.reset();
+      return DataLoss("the process closed its report pipe");
+    }
+    buffer_.append(piece, static_cast<size_t>(n));
+    if (buffer_.size() > kMaxReportBytes) return DataLoss("report of {} bytes", buffer_.size());
+  }
+  const size_t end = buffer_.find('\n');
+  if (end == std::string::npos) return std::optional<ChildReport>();
+  const nlohmann::json object =
+      nlohmann::json::parse(buffer_.substr(0, end), nullptr, /*allow_exceptions=*/false);
+  buffer_.erase(0, end + 1);
+  if (!object.is_object()) return DataLoss("the report is no JSON object");
+  ChildReport report;
+  for (const auto& [key, value] : object.items()) {
+    if (value.is_string()) report[key] = value.get<std::string>();
+  }
+  return std::optional<ChildReport>(std::move(report));
+}
+
+void ChildProcess::Signal(int number) const { ::kill(pid_, number); }
+
+std::string LastLogLine(const std::string& path) {
+  std::ifstream file(path);
+  std::string line;
+  std::string last;
+  while (std::getline(file, line)) {
+    if (!line.empty()) last = line;
+  }
+  return last;
+}
+
+}  // namespace baton

@@ -1,0 +1,63 @@
+// One process of `serve`: how it is started, what it reports about itself, how it ends.
+#ifndef BATON_CLI_CHILD_PROCESS_H_
+#define BATON_CLI_CHILD_PROCESS_H_
+
+#include <sys/types.h>
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "src/base/status.h"
+#include "src/base/unique_fd.h"
+
+namespace baton {
+
+// Name of the variable that holds the number of the pipe on which a child reports: one JSON object a
+// line, {"role","worker_id","incarnation","pid","grpc","http","admin","kv"} with string values (pid
+// too).
+inline constexpr char kReportFdVariable[] = "BATON_REPORT_FD";
+
+// What a child said about itself.
+using ChildReport = std::map<std::string, std::string>;
+
+// Writes a report to the parent when this process has one; otherwise does nothing.
+void SendReportToParent(const ChildReport& report);
+
+// What to start. The executable is always this one.
+struct ChildSpec {
+  std::string role;       // subcommand
+  std::string worker_id;  // "prefill-0"
+  std::vector<std::string> args;  // after the subcommand
+  std::string log_file;   // stdout and stderr are appended here
+};
+
+// A running child. Its own process group (a terminal's Ctrl-C reaches only the parent, which decides);
+// it is killed when the parent dies. One thread.
+class ChildProcess {
+ public:
+  // Unavailable when the log file or the fork fails.
+  static StatusOr<ChildProcess> Start(const ChildSpec& spec);
+
+  pid_t pid() const { return pid_; }
+  // Readable when a report (or end of file) can be read.
+  int report_fd() const { return report_.get(); }
+  // Reads what has arrived; a report once its line is complete. DataLoss when the pipe ended.
+  StatusOr<std::optional<ChildReport>> ReadReport();
+  void Signal(int number) const;
+
+ private:
+  ChildProcess(pid_t pid, UniqueFd report) : pid_(pid), report_(std::move(report)) {}
+
+  pid_t pid_;
+  UniqueFd report_;
+  std::string buffer_;
+};
+
+// The last line of a log that says something, or "": shown when a child died at its start.
+std::string LastLogLine(const std::string& path);
+
+}  // namespace baton
+
+#endif  // BATON_CLI_CHILD_PROCESS_H_

@@ -1,0 +1,34 @@
+// The subcommands of `baton`. Each takes the arguments after its name and returns the exit code.
+#ifndef BATON_CLI_COMMANDS_H_
+#define BATON_CLI_COMMANDS_H_
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace baton {
+
+// A row of the command table.
+struct Command {
+  std::string_view name;
+  std::string_view about;  // one line for `baton --help`
+  int (*run)(const std::vector<std::string>& args);
+};
+
+// Every subcommand that works, in the order of --help.
+std::span<const Command> Commands();
+
+int RunServe(const std::vector<std::string>& args);    // serve.cc
+int RunRun(const std::vector<std::string>& args);      // chat_command.cc
+int RunChat(const std::vector<std::string>& args);     // chat_command.cc
+int RunRouter(const std::vector<std::string>& args);   // router_command.cc
+int RunPrefill(const std::vector<std::string>& args);  // roles.cc
+int RunDecode(const std::vector<std::string>& args);   // roles.cc
+int RunPull(const std::vector<std::string>& args);     // file_commands.cc
+int RunInspectCommand(const std::vector<std::string>& args);  // file_commands.cc
+int RunVersion(const std::vector<std::string>& args);  // file_commands.cc
+
+}  // namespace baton
+
+#endif  // BATON_CLI_COMMANDS_H_

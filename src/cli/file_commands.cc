@@ -1,0 +1,61 @@
+// Subcommands about files: pull, inspect, version; and the table of all subcommands.
+#include <cstdio>
+#include <iostream>
+
+#include "src/cli/commands.h"
+#include "src/cli/flags.h"
+#include "src/cli/inspect.h"
+#include "src/cli/model_store.h"
+#include "src/cli/version.h"
+
+namespace baton {
+namespace {
+
+constexpr Command kCommands[] = {
+    {"serve", "start a router and its workers on this host", &RunServe},
+    {"run", "start a private server and chat with it", &RunRun},
+    {"chat", "chat with a running server", &RunChat},
+    {"router", "the process that clients talk to", &RunRouter},
+    {"prefill", "a worker that computes prompts", &RunPrefill},
+    {"decode", "a worker that generates tokens", &RunDecode},
+    {"pull", "fetch a model file", &RunPull},
+    {"inspect", "describe a model file", &RunInspectCommand},
+    {"version", "print the version", &RunVersion},
+};
+
+}  // namespace
+
+std::span<const Command> Commands() { return kCommands; }
+
+int RunPull(const std::vector<std::string>& args) {
+  FlagSet flags("pull", "Fetches a model into ${BATON_HOME:-~/.cache/baton}/models.");
+  std::string model;
+  flags.Add("MODEL", model, "smollm2:135m or hf:ORG/REPO/FILE.gguf (HF_ENDPOINT, HF_TOKEN)");
+  if (std::optional<int> code = flags.Parse(args)) return *code;
+  if (model.empty()) {
+    return Fail("pull", InvalidArgument("MODEL is missing, for example smollm2:135m"), kExitUsage);
+  }
+  const StatusOr<ModelFile> file = PullModel(model);
+  if (!file.ok()) return Fail("pull", file.status());
+  fmt::print("{}\n", file->path);
+  return kExitOk;
+}
+
+int RunInspectCommand(const std::vector<std::string>& args) {
+  FlagSet flags("inspect", "Describes a model file: metadata, tensors, bytes, what is unsupported.");
+  std::string model;
+  flags.Add("MODEL", model, "a .gguf file or a catalogue name");
+  if (std::optional<int> code = flags.Parse(args)) return *code;
+  const StatusOr<ModelFile> file = ResolveModel(model);
+  if (!file.ok()) return Fail("inspect", file.status(), model.empty() ? kExitUsage : kExitFailure);
+  return RunInspect(file->path, std::cout, std::cerr);
+}
+
+int RunVersion(const std::vector<std::string>& args) {
+  FlagSet flags("version", "Prints the version.");
+  if (std::optional<int> code = flags.Parse(args)) return *code;
+  fmt::print("baton {}\n", kVersion);
+  return kExitOk;
+}
+
+}  // namespace baton

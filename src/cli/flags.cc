@@ -1,0 +1,164 @@
+#include "src/cli/flags.h"
+
+#include <cstdio>
+#include <utility>
+
+#include "CLI/CLI.hpp"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
+#include "src/base/nearest_name.h"
+#include "yaml-cpp/yaml.h"
+
+namespace baton {
+namespace {
+
+constexpr std::string_view kConfigFlag = "--config";
+
+// The value of --config in args, or "".
+std::string ConfigFileOf(const std::vector<std::string>& args) {
+  for (size_t i = 0; i < args.size(); ++i) {
+    if (args[i] == kConfigFlag && i + 1 < args.size()) return args[i + 1];
+    if (args[i].starts_with("--config=")) return args[i].substr(kConfigFlag.size() + 1);
+  }
+  return "";
+}
+
+std::string Suggestion(std::string_view name, const std::vector<std::string>& known) {
+  const std::string nearest = NearestName(name, std::span<const std::string>(known));
+  return nearest.empty() ? "" : fmt::format("; did you mean {}?", nearest);
+}
+
+}  // namespace
+
+FlagSet::FlagSet(std::string_view name, std::string_view about)
+    : name_(name), app_(std::make_unique<CLI::App>(std::string(about), "baton " + name_)) {
+  app_->allow_extras(true);
+  app_->add_option("--config", config_file_, "YAML file with the same keys as these flags");
+}
+
+FlagSet::~FlagSet() = default;
+
+void FlagSet::Add(const std::string& flag, std::string& value, const std::string& help) {
+  app_->add_option(flag, value, help)
+      ->capture_default_str()
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+}
+
+void FlagSet::Add(const std::string& flag, std::vector<std::string>& values,
+                  const std::string& help) {
+  app_->add_option(flag, values, help)->delimiter(',');
+}
+
+void FlagSet::Add(const std::string& flag, int64_t& value, Range range, const std::string& help) {
+  app_->add_option(flag, value, help)
+      ->capture_default_str()
+      ->check([range](const std::string& text) -> std::string {
+        int64_t number = 0;
+        if (CLI::detail::lexical_cast(text, number) && number >= range.low &&
+            number <= range.high) {
+          return "";
+        }
+        return fmt::format("'{}' is not a whole number in [{}, {}]", text, range.low, range.high);
+      })
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+}
+
+void FlagSet::Add(const std::string& flag, bool& value, const std::string& help) {
+  app_->add_flag(flag, value, help);
+}
+
+void FlagSet::AddChoice(const std::string& flag, std::string& value,
+                        std::vector<std::string> choices, const std::string& help) {
+  const std::string list = absl::StrJoin(choices, "|");
+  app_->add_option(flag, value, fmt::format("{} ({})", help, list))
+      ->capture_default_str()
+      ->check([choices = std::move(choices), list](const std::string& text) -> std::string {
+        for (const std::string& choice : choices) {
+          if (choice == text) return "";
+        }
+        return fmt::format("'{}' is not one of {}{}", text, list, Suggestion(text, choices));
+      })
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+}
+
+std::vector<std::string> FlagSet::FlagNames() const {
+  std::vector<std::string> names;
+  for (const CLI::Option* option : app_->get_options()) {
+    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+  }
+  return names;
+}
+
+Status FlagSet::CheckExtras(const std::vector<std::string>& extras) const {
+  if (extras.empty()) return OkStatus();
+  const std::string name = extras[0].substr(0, extras[0].find('='));
+  if (name.starts_with("-") && name.size() > 1) {
+    return InvalidArgument("unknown flag {}{}", name, Suggestion(name, FlagNames()));
+  }
+  return InvalidArgument("unexpected argument '{}'", extras[0]);
+}
+
+// The file's keys as arguments in front of the command line's own, which therefore win.
+StatusOr<std::vector<std::string>> FlagSet::WithConfigFile(
+    const std::vector<std::string>& args) const {
+  const std::string path = ConfigFileOf(args);
+  if (path.empty()) return args;
+  std::vector<std::string> merged;
+  try {
+    const YAML::Node root = YAML::LoadFile(path);
+    if (root.IsNull()) return args;
+    if (!root.IsMap()) return InvalidArgument("{}: the file must be a map of flags", path);
+    const std::vector<std::string> known = FlagNames();
+    for (const auto& entry : root) {
+      const std::string key = entry.first.as<std::string>();
+      const std::string flag = "--" + absl::StrReplaceAll(key, {{"_", "-"}});
+      const CLI::Option* option = app_->get_option_no_throw(flag);
+      if (option == nullptr || flag == kConfigFlag || flag == "--help") {
+        return InvalidArgument("{}: unknown key '{}'{}", path, key, Suggestion(flag, known));
+      }
+      if (entry.second.IsMap()) return InvalidArgument("{}: key '{}' is a map", path, key);
+      const bool is_switch = option->get_expected_min() == 0;
+      if (is_switch) {
+        if (entry.second.as<bool>()) merged.push_back(flag);
+      } else if (entry.second.IsSequence()) {
+        for (const auto& item : entry.second) merged.push_back(flag + "=" + item.as<std::string>());
+      } else {
+        merged.push_back(flag + "=" + entry.second.as<std::string>());
+      }
+    }
+  } catch (const YAML::Exception& error) {
+    return InvalidArgument("{}: {}", path, error.what());
+  }
+  merged.insert(merged.end(), args.begin(), args.end());
+  return merged;
+}
+
+std::optional<int> FlagSet::Parse(const std::vector<std::string>& args) {
+  StatusOr<std::vector<std::string>> merged = WithConfigFile(args);
+  if (!merged.ok()) return Fail(name_, merged.status(), kExitUsage);
+  try {
+    std::vector<std::string> reversed(merged->rbegin(), merged->rend());  // CLI11's order
+    app_->parse(reversed);
+  } catch (const CLI::CallForHelp&) {
+    std::fputs(app_->help().c_str(), stdout);
+    return kExitOk;
+  } catch (const CLI::ParseError& error) {
+    return Fail(name_, InvalidArgument("{}", error.what()), kExitUsage);
+  }
+  const Status extras = CheckExtras(app_->remaining());
+  if (!extras.ok()) return Fail(name_, extras, kExitUsage);
+  return std::nullopt;
+}
+
+bool FlagSet::Given(const std::string& flag) const {
+  const CLI::Option* option = app_->get_option_no_throw(flag);
+  return option != nullptr && option->count() > 0;
+}
+
+int Fail(std::string_view name, const Status& status, int code) {
+  fmt::print(stderr, "baton {}: {}\n", name,
+             std::string_view(status.message().data(), status.message().size()));
+  return code;
+}
+
+}  // namespace baton

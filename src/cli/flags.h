@@ -1,0 +1,69 @@
+// Flags of one subcommand: CLI11 underneath, with --config FILE (YAML, the same keys as the flags), an
+// unknown flag or key answered with the nearest name, and exit code 2 for every usage error.
+#ifndef BATON_CLI_FLAGS_H_
+#define BATON_CLI_FLAGS_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "src/base/status.h"
+
+namespace CLI {
+class App;
+}
+
+namespace baton {
+
+inline constexpr int kExitOk = 0;
+inline constexpr int kExitFailure = 1;
+inline constexpr int kExitUsage = 2;
+
+// One subcommand's flags. Declare them, then Parse once; the bound variables hold defaults until then.
+// A flag on the command line wins over the same key of the file.
+class FlagSet {
+ public:
+  // `name` e.g. "serve"; `about` one sentence for --help.
+  FlagSet(std::string_view name, std::string_view about);
+  ~FlagSet();
+
+  // `flag` with dashes ("--kv-memory"), or a bare name for a positional argument ("MODEL").
+  void Add(const std::string& flag, std::string& value, const std::string& help);
+  void Add(const std::string& flag, std::vector<std::string>& values, const std::string& help);
+  // A number within [low, high]; anything else is a usage error that names the range.
+  struct Range {
+    int64_t low;
+    int64_t high;
+  };
+  void Add(const std::string& flag, int64_t& value, Range range, const std::string& help);
+  // A switch: present = true.
+  void Add(const std::string& flag, bool& value, const std::string& help);
+  // One of `choices`.
+  void AddChoice(const std::string& flag, std::string& value, std::vector<std::string> choices,
+                 const std::string& help);
+
+  // Parses argv after the subcommand's name. Returns nothing when the command should run; otherwise the
+  // exit code, after --help went to stdout or one error line to stderr.
+  std::optional<int> Parse(const std::vector<std::string>& args);
+  // True when the flag came from the command line or the file.
+  bool Given(const std::string& flag) const;
+
+ private:
+  StatusOr<std::vector<std::string>> WithConfigFile(const std::vector<std::string>& args) const;
+  Status CheckExtras(const std::vector<std::string>& extras) const;
+  std::vector<std::string> FlagNames() const;
+
+  std::string name_;
+  std::unique_ptr<CLI::App> app_;
+  std::string config_file_;
+};
+
+// Prints "baton NAME: message" to stderr and returns `code`.
+int Fail(std::string_view name, const Status& status, int code = kExitFailure);
+
+}  // namespace baton
+
+#endif  // BATON_CLI_FLAGS_H_

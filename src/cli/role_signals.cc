@@ -1,0 +1,56 @@
+#include "src/cli/role_signals.h"
+
+#include <poll.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <cstdint>
+
+namespace baton {
+
+RoleSignals::RoleSignals() {
+  sigset_t mask;
+  sigemptyset(&mask);
+  sigaddset(&mask, SIGTERM);
+  sigaddset(&mask, SIGINT);
+  ::sigprocmask(SIG_BLOCK, &mask, nullptr);
+  ::signal(SIGPIPE, SIG_IGN);  // a peer that has gone is an error of a write, not of the process
+  signals_.reset(::signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK));
+  quit_.reset(::eventfd(0, EFD_CLOEXEC));
+  arrived_.reset(::eventfd(0, EFD_CLOEXEC));
+  thread_ = Thread("signals", [this] { Loop(); });
+}
+
+RoleSignals::~RoleSignals() {
+  const uint64_t one = 1;
+  (void)!::write(quit_.get(), &one, sizeof(one));
+  thread_.Join();
+}
+
+void RoleSignals::Loop() {
+  for (;;) {
+    pollfd fds[] = {{.fd = signals_.get(), .events = POLLIN, .revents = 0},
+                    {.fd = quit_.get(), .events = POLLIN, .revents = 0}};
+    (void)::poll(fds, 2, -1);
+    if (fds[1].revents != 0) return;
+    signalfd_siginfo info;
+    while (::read(signals_.get(), &info, sizeof(info)) == sizeof(info)) {
+      const int count = num_signals_.fetch_add(1) + 1;
+      if (info.ssi_signo == SIGINT || count > 1) stop_now_.store(true);
+      const uint64_t one = 1;
+      (void)!::write(arrived_.get(), &one, sizeof(one));
+    }
+  }
+}
+
+void RoleSignals::Wait(const std::function<bool()>& also) {
+  constexpr int kAskMs = 100;
+  while (num_signals_.load() == 0 && !also()) {
+    pollfd fd{.fd = arrived_.get(), .events = POLLIN, .revents = 0};
+    (void)::poll(&fd, 1, kAskMs);
+  }
+}
+
+}  // namespace baton

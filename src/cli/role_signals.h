@@ -1,0 +1,40 @@
+// How a role's process learns that it should end: SIGTERM drains, SIGINT or a second SIGTERM ends now.
+#ifndef BATON_CLI_ROLE_SIGNALS_H_
+#define BATON_CLI_ROLE_SIGNALS_H_
+
+#include <atomic>
+#include <functional>
+
+#include "src/base/thread.h"
+#include "src/base/unique_fd.h"
+
+namespace baton {
+
+// Made by the main thread before any other thread starts, so that all of them block these signals; one
+// thread ("signals") takes them.
+class RoleSignals {
+ public:
+  RoleSignals();
+  ~RoleSignals();
+  RoleSignals(const RoleSignals&) = delete;
+  RoleSignals& operator=(const RoleSignals&) = delete;
+
+  // Returns when a signal came or `also` is true (asked every 100 ms).
+  void Wait(const std::function<bool()>& also);
+  // True once the process should not wait for running requests any more.
+  const std::atomic<bool>* stop_now() const { return &stop_now_; }
+
+ private:
+  void Loop();
+
+  UniqueFd signals_;
+  UniqueFd quit_;     // eventfd: ends the thread
+  UniqueFd arrived_;  // eventfd: readable once a signal came
+  std::atomic<int> num_signals_{0};
+  std::atomic<bool> stop_now_{false};
+  Thread thread_;
+};
+
+}  // namespace baton
+
+#endif  // BATON_CLI_ROLE_SIGNALS_H_

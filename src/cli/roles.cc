@@ -1,0 +1,135 @@
+// `baton router`, `baton prefill` and `baton decode`: one process of a deployment each.
+#include <poll.h>
+#include <signal.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdio>
+#include <fstream>
+#include <sstream>
+#include <thread>
+
+#include "src/base/log.h"
+#include "src/base/size_text.h"
+#include "src/cli/child_process.h"
+#include "src/cli/commands.h"
+#include "src/cli/flags.h"
+#include "src/cli/model_store.h"
+#include "src/cli/role_signals.h"
+#include "src/cli/worker_flags.h"
+#include "src/worker/worker_process.h"
+
+namespace baton {
+namespace {
+
+// Flags of prefill and decode.
+struct WorkerFlags {
+  std::vector<std::string> routers;
+  std::string listen = "127.0.0.1:0";
+  std::string kv_listen;
+  std::string advertise;
+  std::string admin = "127.0.0.1:0";
+  std::string model;
+  std::string worker_id;
+  int64_t threads = 0;
+  WorkerTuning tuning;
+};
+
+void Declare(FlagSet& flags, WorkerFlags& f) {
+  flags.Add("--router", f.routers, "gRPC address of a router; several with commas");
+  flags.Add("--listen", f.listen, "gRPC address of this worker");
+  flags.Add("--kv-listen", f.kv_listen,
+            "address for KV data; default: the host of --listen and a free port");
+  flags.Add("--advertise", f.advertise,
+            "HOST or HOST:PORT by which others reach this worker; default: the host of --listen");
+  flags.Add("--admin", f.admin, "address for health and metrics");
+  flags.Add("--model", f.model, "a .gguf file or a catalogue name");
+  flags.Add("--worker-id", f.worker_id, "stable name, 1 to 64 of [a-z0-9-]");
+  flags.Add("--threads", f.threads, {0, 1024}, "compute threads; 0 = one per processor");
+  DeclareTuning(flags, f.tuning);
+}
+
+StatusOr<std::string> ReadSecret(const std::string& path) {
+  if (path.empty()) return std::string();
+  std::ifstream file(path, std::ios::binary);
+  std::stringstream bytes;
+  bytes << file.rdbuf();
+  if (!file || bytes.str().empty()) {
+    return NotFound("--cluster-secret-file {} cannot be read or is empty", path);
+  }
+  return bytes.str();
+}
+
+StatusOr<WorkerConfig> BuildConfig(const WorkerFlags& f, WorkerRole role) {
+  WorkerConfig config;
+  BATON_RETURN_IF_ERROR(CheckTuning(f.tuning));
+  if (f.routers.empty()) return InvalidArgument("--router is missing");
+  BATON_ASSIGN_OR_RETURN(const ModelFile model, ResolveModel(f.model));
+  BATON_ASSIGN_OR_RETURN(config.cluster_secret, ReadSecret(f.tuning.secret_file));
+  BATON_ASSIGN_OR_RETURN(config.isa, ParseIsa(f.tuning.isa));
+  BATON_ASSIGN_OR_RETURN(config.transport, ParseTransportKind(f.tuning.transport));
+  if (!f.tuning.kv_memory.empty()) {
+    BATON_ASSIGN_OR_RETURN(config.kv_memory_bytes, ParseSize(f.tuning.kv_memory));
+  }
+  config.role = role;
+  config.worker_id = f.worker_id.empty() ? fmt::format("{}-0", WorkerRoleName(role)) : f.worker_id;
+  config.routers = f.routers;
+  config.listen = f.listen;
+  config.kv_listen = f.kv_listen;
+  config.advertise = f.advertise;
+  config.admin = f.admin;
+  config.model_path = model.path;
+  config.model_id = model.id;
+  config.num_threads = static_cast<uint32_t>(
+      f.threads > 0 ? f.threads : std::max<int64_t>(1, std::thread::hardware_concurrency()));
+  config.max_context = static_cast<uint32_t>(f.tuning.max_context);
+  config.kv_dtype = f.tuning.kv_dtype == "f32" ? KvDtype::kF32 : KvDtype::kBf16;
+  config.drain_timeout_ms = f.tuning.drain_timeout_s * 1000;
+  config.allow_inexact = f.tuning.allow_inexact;
+  return config;
+}
+
+int RunWorker(WorkerRole role, const std::vector<std::string>& args) {
+  const std::string name = WorkerRoleName(role);
+  FlagSet flags(name, role == WorkerRole::kPrefill ? "A worker that computes prompts."
+                                                   : "A worker that generates tokens.");
+  WorkerFlags f;
+  Declare(flags, f);
+  if (std::optional<int> code = flags.Parse(args)) return *code;
+  StatusOr<WorkerConfig> config = BuildConfig(f, role);
+  if (!config.ok()) return Fail(name, config.status());
+  const StatusOr<LogLevel> level = ParseLogLevel(f.tuning.log_level);
+  if (!level.ok()) return Fail(name, level.status(), kExitUsage);
+  if (const Status s = InitLog({.role = config->worker_id, .level = *level, .file = ""}); !s.ok()) {
+    return Fail(name, s);
+  }
+  RoleSignals signals;
+  const std::string worker_id = config->worker_id;
+  StatusOr<std::unique_ptr<WorkerProcess>> worker = WorkerProcess::Start(*std::move(config));
+  if (!worker.ok()) return Fail(name, worker.status());
+  SendReportToParent({{"role", name},
+                      {"worker_id", worker_id},
+                      {"incarnation", (*worker)->incarnation()},
+                      {"pid", std::to_string(::getpid())},
+                      {"grpc", (*worker)->grpc_address()},
+                      {"admin", (*worker)->admin_address()},
+                      {"kv", (*worker)->kv_address()}});
+  signals.Wait([&worker] { return (*worker)->drain_asked(); });
+  const Status drained = (*worker)->Drain(signals.stop_now());
+  FlushLog();
+  return drained.ok() ? kExitOk : Fail(name, drained);
+}
+
+}  // namespace
+
+int RunPrefill(const std::vector<std::string>& args) {
+  return RunWorker(WorkerRole::kPrefill, args);
+}
+
+int RunDecode(const std::vector<std::string>& args) {
+  return RunWorker(WorkerRole::kDecode, args);
+}
+
+}  // namespace baton

@@ -1,0 +1,74 @@
+// `baton router`: the process that clients talk to.
+#include <unistd.h>
+
+#include "src/api/router_process.h"
+#include "src/base/log.h"
+#include "src/cli/child_process.h"
+#include "src/cli/commands.h"
+#include "src/cli/flags.h"
+#include "src/cli/role_signals.h"
+
+namespace baton {
+namespace {
+
+// Flags of router.
+struct RouterFlags {
+  RouterConfig config;
+  std::string mode = "disagg";
+  int64_t local_prefill_tokens = 64;
+  int64_t drain_timeout_s = 60;
+  std::string log_level = "info";
+};
+
+void Declare(FlagSet& flags, RouterFlags& f) {
+  flags.Add("--grpc", f.config.grpc_address, "address of the gRPC API and of worker registration");
+  flags.Add("--http", f.config.http_address, "address of the OpenAI-compatible API");
+  flags.Add("--admin", f.config.admin_address, "address for health and metrics");
+  flags.AddChoice("--mode", f.mode, {"disagg", "aggregated", "adaptive"},
+                  "who computes prompts: prefill workers, decode workers, or by length");
+  flags.Add("--local-prefill-tokens", f.local_prefill_tokens, {0, 1 << 20},
+            "adaptive: prompts of at most this many tokens are computed by the decode worker");
+  flags.Add("--drain-timeout", f.drain_timeout_s, {0, 86400},
+            "seconds that running streams get after SIGTERM");
+  flags.AddChoice("--log-level", f.log_level, {"debug", "info", "warn", "error"}, "what is logged");
+}
+
+ServeMode ModeOf(const std::string& text) {
+  if (text == "aggregated") return ServeMode::kAggregated;
+  return text == "adaptive" ? ServeMode::kAdaptive : ServeMode::kDisagg;
+}
+
+}  // namespace
+
+int RunRouter(const std::vector<std::string>& args) {
+  FlagSet flags("router", "The process that clients talk to; learns its models from its workers.");
+  RouterFlags f;
+  Declare(flags, f);
+  if (std::optional<int> code = flags.Parse(args)) return *code;
+  const StatusOr<LogLevel> level = ParseLogLevel(f.log_level);
+  if (!level.ok()) return Fail("router", level.status(), kExitUsage);
+  if (const Status s = InitLog({.role = "router-0", .level = *level, .file = ""}); !s.ok()) {
+    return Fail("router", s);
+  }
+  f.config.core.mode = ModeOf(f.mode);
+  f.config.core.local_max_tokens = static_cast<uint32_t>(f.local_prefill_tokens);
+  f.config.drain_timeout_us = f.drain_timeout_s * 1'000'000;
+  RoleSignals signals;
+  StatusOr<std::unique_ptr<RouterProcess>> router = RouterProcess::Start(f.config);
+  if (!router.ok()) return Fail("router", router.status());
+  SendReportToParent({{"role", "router"},
+                      {"worker_id", "router-0"},
+                      {"incarnation", (*router)->incarnation()},
+                      {"pid", std::to_string(::getpid())},
+                      {"grpc", (*router)->grpc_address()},
+                      {"http", (*router)->http_address()},
+                      {"admin", (*router)->admin_address()},
+                      {"kv", ""}});
+  signals.Wait([] { return false; });
+  (*router)->Drain([&signals] { return !signals.stop_now()->load(); });
+  (*router)->Stop();
+  FlushLog();
+  return kExitOk;
+}
+
+}  // namespace baton

@@ -1,0 +1,213 @@
+// `baton serve`: one router and its workers as processes of this host.
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include "src/base/hex.h"
+#include "src/base/random.h"
+#include "src/cli/commands.h"
+#include "src/cli/flags.h"
+#include "src/cli/model_store.h"
+#include "src/cli/supervisor.h"
+#include "src/cli/worker_flags.h"
+
+namespace baton {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int64_t kMaxWorkers = 64;
+
+// Flags of serve.
+struct ServeFlags {
+  std::string model;
+  int64_t num_prefill = 1;
+  int64_t num_decode = 1;
+  std::string mode = "disagg";
+  std::string http = "127.0.0.1:8080";
+  std::string grpc = "127.0.0.1:7070";
+  std::string admin = "127.0.0.1:9090";
+  int64_t threads = 0;
+  std::string run_dir;
+  int64_t local_prefill_tokens = 64;
+  bool colocate = false;
+  WorkerTuning tuning;
+};
+
+void Declare(FlagSet& flags, ServeFlags& f) {
+  flags.Add("MODEL", f.model, "a .gguf file or a catalogue name (smollm2:135m)");
+  flags.Add("--prefill", f.num_prefill, {0, kMaxWorkers}, "prefill workers");
+  flags.Add("--decode", f.num_decode, {1, kMaxWorkers}, "decode workers");
+  flags.AddChoice("--mode", f.mode, {"disagg", "aggregated", "adaptive"},
+                  "who computes prompts: prefill workers, decode workers, or by length");
+  flags.Add("--http", f.http, "address of the OpenAI-compatible API");
+  flags.Add("--grpc", f.grpc, "address of the gRPC API");
+  flags.Add("--admin", f.admin, "address of the router's health and metrics");
+  flags.Add("--threads", f.threads, {0, 1024},
+            "compute threads of all workers together; 0 = one per processor");
+  flags.Add("--run-dir", f.run_dir, "folder for logs and topology.json");
+  flags.Add("--local-prefill-tokens", f.local_prefill_tokens, {0, 1 << 20},
+            "adaptive: prompts of at most this many tokens are computed by the decode worker");
+  flags.Add("--colocate", f.colocate, "both roles on one GPU (needs CUDA)");
+  DeclareTuning(flags, f.tuning);
+}
+
+Status CheckSupported(const ServeFlags& f) {
+  if (f.colocate) {
+    return Unimplemented("--colocate needs a CUDA build, which is not available yet");
+  }
+  return CheckTuning(f.tuning);
+}
+
+// A run folder of our own when none was given; removed at the end.
+class RunFolder {
+ public:
+  explicit RunFolder(const std::string& wanted) : path_(wanted), own_(wanted.empty()) {}
+  ~RunFolder() {
+    std::error_code ignored;
+    if (own_ && !path_.empty()) fs::remove_all(path_, ignored);
+  }
+
+  Status Create() {
+    if (own_) path_ = fmt::format("{}/run/{}", fs::path(ModelsFolder()).parent_path().string(),
+                                  ::getpid());
+    std::error_code error;
+    fs::create_directories(path_, error);
+    if (error) return Unavailable("cannot create --run-dir {}: {}", path_, error.message());
+    path_ = fs::absolute(path_).string();
+    return OkStatus();
+  }
+
+  // Keeps the logs because something went wrong.
+  void Keep() { own_ = false; }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+  bool own_;
+};
+
+// 32 random bytes that only this user can read; workers of this server prove they know them.
+StatusOr<std::string> WriteSecret(const std::string& run_dir) {
+  const std::string path = run_dir + "/cluster-secret";
+  const mode_t old_mask = ::umask(0077);
+  std::ofstream file(path, std::ios::trunc);
+  ::umask(old_mask);
+  for (int i = 0; i < 4; ++i) file << HexFromU64(RandomU64());
+  file.close();
+  if (!file) return Unavailable("cannot write {}", path);
+  return path;
+}
+
+// Compute threads of each worker: decode is bound by memory, so one thread in three goes there and the
+// rest to prefill; every worker has at least one.
+struct ThreadShare {
+  int64_t prefill = 1;
+  int64_t decode = 1;
+};
+
+ThreadShare ShareThreads(const ServeFlags& f) {
+  const int64_t total = f.threads > 0
+                            ? f.threads
+                            : std::max<int64_t>(1, std::thread::hardware_concurrency());
+  ThreadShare share;
+  if (f.num_prefill == 0) {
+    share.decode = std::max<int64_t>(1, total / f.num_decode);
+    return share;
+  }
+  const int64_t decode_total = std::max<int64_t>(f.num_decode, total / 3);
+  share.decode = std::max<int64_t>(1, decode_total / f.num_decode);
+  share.prefill = std::max<int64_t>(1, (total - decode_total) / f.num_prefill);
+  return share;
+}
+
+ChildSpec WorkerSpec(const ServeFlags& f, const ChildSpec& base, const ChildReport& router,
+                     int64_t threads) {
+  ChildSpec spec = base;
+  spec.args = {"--router=" + router.at("grpc"), "--worker-id=" + base.worker_id,
+               "--model=" + f.model,            "--listen=127.0.0.1:0",
+               "--kv-listen=127.0.0.1:0",       "--admin=127.0.0.1:0",
+               fmt::format("--threads={}", threads)};
+  AppendTuning(f.tuning, spec.args);
+  return spec;
+}
+
+SupervisorConfig BuildConfig(const ServeFlags& f, const ModelFile& model, const RunFolder& folder) {
+  SupervisorConfig config;
+  config.run_dir = folder.path();
+  config.model_id = model.id;
+  config.drain_timeout_s = f.tuning.drain_timeout_s;
+  const std::string dir = folder.path();
+  config.router = {.role = "router", .worker_id = "router-0", .args = {}, .log_file = dir + "/router-0.log"};
+  config.router.args = {"--grpc=" + f.grpc, "--http=" + f.http, "--admin=" + f.admin,
+                        "--mode=" + f.mode,
+                        fmt::format("--local-prefill-tokens={}", f.local_prefill_tokens),
+                        fmt::format("--drain-timeout={}", f.tuning.drain_timeout_s)};
+  config.workers = [f, dir](const ChildReport& router) {
+    const ThreadShare share = ShareThreads(f);
+    std::vector<ChildSpec> specs;
+    for (const char* role : {"prefill", "decode"}) {
+      const bool prefill = std::string_view(role) == "prefill";
+      for (int64_t i = 0; i < (prefill ? f.num_prefill : f.num_decode); ++i) {
+        const std::string id = fmt::format("{}-{}", role, i);
+        const ChildSpec base = {.role = role, .worker_id = id, .args = {}, .log_file = fmt::format("{}/{}.log", dir, id)};
+        specs.push_back(WorkerSpec(f, base, router, prefill ? share.prefill : share.decode));
+      }
+    }
+    return specs;
+  };
+  config.on_ready = [model](const ChildReport& router, const std::vector<ChildReport>& workers) {
+    for (const ChildReport& worker : workers) {
+      fmt::print("{:<10} pid {}\n", worker.at("worker_id"), worker.at("pid"));
+    }
+    fmt::print("{} is ready: http://{}/v1  grpc {}  admin http://{}\n", model.id, router.at("http"),
+               router.at("grpc"), router.at("admin"));
+    std::fflush(stdout);
+    SendReportToParent({{"http", router.at("http")}, {"grpc", router.at("grpc")}});
+  };
+  return config;
+}
+
+}  // namespace
+
+int RunServe(const std::vector<std::string>& args) {
+  FlagSet flags("serve", "Starts a router, prefill workers and decode workers on this host.");
+  ServeFlags f;
+  Declare(flags, f);
+  if (std::optional<int> code = flags.Parse(args)) return *code;
+  if (f.model.empty()) {
+    return Fail("serve", InvalidArgument("MODEL is missing: a .gguf file or smollm2:135m"),
+                kExitUsage);
+  }
+  if (const Status status = CheckSupported(f); !status.ok()) {
+    return Fail("serve", status, kExitUsage);
+  }
+  if (f.mode == "aggregated") f.num_prefill = 0;
+  const StatusOr<ModelFile> model = ResolveOrPullModel(f.model);
+  if (!model.ok()) return Fail("serve", model.status());
+  RunFolder folder(f.run_dir);
+  if (const Status status = folder.Create(); !status.ok()) return Fail("serve", status);
+  if (f.tuning.secret_file.empty()) {
+    const StatusOr<std::string> secret = WriteSecret(folder.path());
+    if (!secret.ok()) return Fail("serve", secret.status());
+    f.tuning.secret_file = *secret;
+  }
+  if (f.mode == "disagg" && f.num_prefill == 0) {
+    fmt::print(stderr, "--prefill 0: decode workers compute the prompts (path=local)\n");
+  }
+  Supervisor supervisor(BuildConfig(f, *model, folder));
+  const Status status = supervisor.Run();
+  if (!status.ok()) {
+    folder.Keep();
+    return Fail("serve", status);
+  }
+  return kExitOk;
+}
+
+}  // namespace baton

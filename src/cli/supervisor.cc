@@ -1,0 +1,287 @@
+#include "src/cli/supervisor.h"
+
+#include <poll.h>
+#include <signal.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <fstream>
+
+#include "nlohmann/json.hpp"
+#include "src/base/clock.h"
+#include "src/cli/http_client.h"
+
+namespace baton {
+namespace {
+
+constexpr int64_t kFirstBackoffUs = 200'000;
+constexpr int64_t kMaxBackoffUs = 5'000'000;
+constexpr int64_t kQuickDeathUs = 10'000'000;
+constexpr int kMaxQuickDeaths = 5;
+// Loading is bounded by reading the file once; ten minutes covers a 100 GB file on a slow disk.
+constexpr int64_t kReadyTimeoutUs = 600'000'000;
+constexpr int64_t kReadyPollMs = 20;
+constexpr int64_t kIdlePollMs = 1000;
+constexpr int64_t kKillAfterUs = 5'000'000;
+// A draining process accepts connections for 5 s before it counts its drain timeout.
+constexpr int64_t kPropagationUs = 5'000'000;
+
+std::string DescribeEnd(int wait_status) {
+  if (WIFSIGNALED(wait_status)) return fmt::format("signal {}", WTERMSIG(wait_status));
+  return fmt::format("exit code {}", WEXITSTATUS(wait_status));
+}
+
+}  // namespace
+
+Status Supervisor::Run() {
+  sigset_t mask;
+  sigemptyset(&mask);
+  for (int number : {SIGTERM, SIGINT, SIGHUP, SIGCHLD}) sigaddset(&mask, number);
+  ::sigprocmask(SIG_BLOCK, &mask, nullptr);
+  signals_.reset(::signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK));
+  if (!signals_) return Unavailable("signalfd failed with errno {}", errno);
+
+  Status status = StartRouter();
+  if (status.ok() && num_stop_signals_ == 0) status = StartWorkers();
+  if (status.ok() && num_stop_signals_ == 0) status = WaitUntilReady();
+  while (status.ok() && num_stop_signals_ == 0) {
+    status = Poll(kIdlePollMs);
+  }
+  if (!status.ok()) fast_ = true;
+  const Status drained = Drain();
+  return status.ok() ? drained : status;
+}
+
+Status Supervisor::StartSlot(Slot& slot) {
+  BATON_ASSIGN_OR_RETURN(ChildProcess process, ChildProcess::Start(slot.spec));
+  slot.process.emplace(std::move(process));
+  slot.report.reset();
+  slot.started_us = SystemClock().NowUs();
+  slot.restart_us = 0;
+  return OkStatus();
+}
+
+Status Supervisor::StartRouter() {
+  slots_.push_back(Slot{.spec = config_.router});
+  BATON_RETURN_IF_ERROR(StartSlot(slots_[0]));
+  while (!slots_[0].report && num_stop_signals_ == 0) {
+    BATON_RETURN_IF_ERROR(Poll(kReadyPollMs));
+  }
+  return OkStatus();
+}
+
+Status Supervisor::StartWorkers() {
+  // The router's ports are kept over its restarts, so that workers and clients find it again.
+  const ChildReport& router = *slots_[0].report;
+  for (const char* flag : {"grpc", "http", "admin"}) {
+    const auto address = router.find(flag);
+    if (address == router.end()) return Internal("the router did not report its {} address", flag);
+    slots_[0].spec.args.push_back(fmt::format("--{}={}", flag, address->second));
+  }
+  for (ChildSpec& spec : config_.workers(router)) {
+    slots_.push_back(Slot{.spec = std::move(spec)});
+    BATON_RETURN_IF_ERROR(StartSlot(slots_.back()));
+  }
+  return OkStatus();
+}
+
+bool Supervisor::ready_to_serve() const {
+  for (const Slot& slot : slots_) {
+    if (!slot.report) return false;
+  }
+  HttpClientRequest request;
+  StatusOr<HttpUrl> url = ParseHttpUrl("http://" + slots_[0].report->at("admin") + "/readyz");
+  if (!url.ok()) return false;
+  request.url = *url;
+  request.idle_timeout_ms = 1000;
+  const StatusOr<HttpClientResponse> response = HttpCall(request);
+  return response.ok() && response->status == 200;
+}
+
+Status Supervisor::WaitUntilReady() {
+  const int64_t deadline_us = SystemClock().NowUs() + kReadyTimeoutUs;
+  while (num_stop_signals_ == 0 && !ready_to_serve()) {
+    if (SystemClock().NowUs() > deadline_us) {
+      return DeadlineExceeded("not ready after {} s; see the logs in {}", kReadyTimeoutUs / 1000000,
+                              config_.run_dir);
+    }
+    BATON_RETURN_IF_ERROR(Poll(kReadyPollMs));
+  }
+  ready_ = true;
+  if (num_stop_signals_ > 0) return OkStatus();
+  std::vector<ChildReport> workers;
+  for (size_t i = 1; i < slots_.size(); ++i) workers.push_back(*slots_[i].report);
+  config_.on_ready(*slots_[0].report, workers);
+  return OkStatus();
+}
+
+Status Supervisor::Poll(int64_t timeout_ms) {
+  const int64_t now_us = SystemClock().NowUs();
+  std::vector<pollfd> fds = {{.fd = signals_.get(), .events = POLLIN, .revents = 0}};
+  for (const Slot& slot : slots_) {
+    if (slot.process && slot.process->report_fd() >= 0 && !slot.report) {
+      fds.push_back({.fd = slot.process->report_fd(), .events = POLLIN, .revents = 0});
+    }
+    if (slot.restart_us != 0) {
+      timeout_ms = std::min(timeout_ms, std::max<int64_t>(0, (slot.restart_us - now_us) / 1000 + 1));
+    }
+  }
+  (void)::poll(fds.data(), fds.size(), static_cast<int>(timeout_ms));
+  signalfd_siginfo info;
+  while (::read(signals_.get(), &info, sizeof(info)) == sizeof(info)) {
+    if (info.ssi_signo != SIGCHLD) OnSignal(static_cast<int>(info.ssi_signo));
+  }
+  ReadReports();
+  BATON_RETURN_IF_ERROR(ReapChildren());
+  if (!draining_) RestartDue(SystemClock().NowUs());
+  return OkStatus();
+}
+
+void Supervisor::OnSignal(int number) {
+  ++num_stop_signals_;
+  if (number == SIGINT || num_stop_signals_ > 1) fast_ = true;
+}
+
+void Supervisor::ReadReports() {
+  for (Slot& slot : slots_) {
+    if (!slot.process || slot.report || slot.process->report_fd() < 0) continue;
+    StatusOr<std::optional<ChildReport>> report = slot.process->ReadReport();
+    if (!report.ok() || !*report) continue;
+    slot.report = std::move(**report);
+    (*slot.report)["role"] = slot.spec.role;
+    (*slot.report)["worker_id"] = slot.spec.worker_id;
+    WriteTopology();
+  }
+}
+
+Status Supervisor::ReapChildren() {
+  int wait_status = 0;
+  pid_t pid = 0;
+  Status first = OkStatus();
+  while ((pid = ::waitpid(-1, &wait_status, WNOHANG)) > 0) {
+    for (Slot& slot : slots_) {
+      if (!slot.process || slot.process->pid() != pid) continue;
+      const Status status = OnDeath(slot, wait_status);
+      if (first.ok()) first = status;
+    }
+  }
+  return first;
+}
+
+Status Supervisor::OnDeath(Slot& slot, int wait_status) {
+  const int64_t now_us = SystemClock().NowUs();
+  slot.process.reset();
+  slot.report.reset();
+  WriteTopology();
+  if (draining_) {
+    child_failed_ |= !WIFEXITED(wait_status) || WEXITSTATUS(wait_status) != 0;
+    return OkStatus();
+  }
+  const std::string end = DescribeEnd(wait_status);
+  if (!ready_) {
+    const std::string line = LastLogLine(slot.spec.log_file);
+    return Unavailable("{} did not start: {}", slot.spec.worker_id, line.empty() ? end : line);
+  }
+  const bool quick = now_us - slot.started_us < kQuickDeathUs;
+  slot.num_quick_deaths = quick ? slot.num_quick_deaths + 1 : 1;
+  if (slot.num_quick_deaths >= kMaxQuickDeaths) {
+    slot.given_up = true;
+    fmt::print(stderr, "{} ended with {}: given up after {} deaths in a row; see {}\n",
+               slot.spec.worker_id, end, slot.num_quick_deaths, slot.spec.log_file);
+    const bool any_worker_left = std::any_of(slots_.begin() + 1, slots_.end(),
+                                             [](const Slot& s) { return !s.given_up; });
+    if (slot.spec.role == "router" || !any_worker_left) {
+      return Unavailable("{} keeps dying; see {}", slot.spec.worker_id, slot.spec.log_file);
+    }
+    return OkStatus();
+  }
+  slot.backoff_us =
+      quick ? std::clamp(slot.backoff_us * 2, kFirstBackoffUs, kMaxBackoffUs) : kFirstBackoffUs;
+  slot.restart_us = now_us + slot.backoff_us;
+  fmt::print(stderr, "{} ended with {}; starting it again in {} ms\n", slot.spec.worker_id, end,
+             slot.backoff_us / 1000);
+  return OkStatus();
+}
+
+void Supervisor::RestartDue(int64_t now_us) {
+  for (Slot& slot : slots_) {
+    if (slot.restart_us == 0 || slot.restart_us > now_us) continue;
+    const Status status = StartSlot(slot);
+    if (status.ok()) continue;
+    slot.restart_us = now_us + kMaxBackoffUs;
+    fmt::print(stderr, "{}: {}\n", slot.spec.worker_id, std::string(status.message()));
+  }
+}
+
+bool Supervisor::AnyAlive(bool routers) const {
+  return std::any_of(slots_.begin(), slots_.end(), [routers](const Slot& slot) {
+    return slot.process && (slot.spec.role == "router") == routers;
+  });
+}
+
+void Supervisor::SignalAll(bool routers, int number) {
+  for (const Slot& slot : slots_) {
+    if (slot.process && (slot.spec.role == "router") == routers) slot.process->Signal(number);
+  }
+}
+
+// The router first: it lets running streams end while the workers still serve it.
+Status Supervisor::Drain() {
+  draining_ = true;
+  const int64_t deadline_us =
+      SystemClock().NowUs() + kPropagationUs + config_.drain_timeout_s * 1'000'000 + kKillAfterUs;
+  BATON_RETURN_IF_ERROR(DrainSlots(/*routers=*/true, deadline_us));
+  BATON_RETURN_IF_ERROR(DrainSlots(/*routers=*/false, deadline_us));
+  if (child_failed_) return Unavailable("a process did not end cleanly; see {}", config_.run_dir);
+  return OkStatus();
+}
+
+Status Supervisor::DrainSlots(bool routers, int64_t deadline_us) {
+  // SIGINT asks a child to end at once; SIGTERM to drain first.
+  bool sent_fast = fast_;
+  SignalAll(routers, fast_ ? SIGINT : SIGTERM);
+  if (fast_) deadline_us = std::min(deadline_us, SystemClock().NowUs() + kKillAfterUs);
+  while (AnyAlive(routers)) {
+    BATON_RETURN_IF_ERROR(Poll(kReadyPollMs));
+    if (fast_ && !sent_fast) {
+      sent_fast = true;
+      SignalAll(routers, SIGINT);
+      deadline_us = SystemClock().NowUs() + kKillAfterUs;
+    }
+    if (SystemClock().NowUs() > deadline_us) SignalAll(routers, SIGKILL);
+  }
+  return OkStatus();
+}
+
+void Supervisor::WriteTopology() const {
+  nlohmann::ordered_json root;
+  root["model"] = config_.model_id;
+  root["processes"] = nlohmann::ordered_json::array();
+  for (const Slot& slot : slots_) {
+    if (!slot.process || !slot.report) continue;
+    nlohmann::ordered_json row;
+    const auto text = [&](const char* key) {
+      const auto found = slot.report->find(key);
+      return found == slot.report->end() ? std::string() : found->second;
+    };
+    row["role"] = slot.spec.role;
+    row["worker_id"] = slot.spec.worker_id;
+    row["incarnation"] = text("incarnation");
+    row["pid"] = slot.process->pid();
+    row["grpc"] = text("grpc");
+    if (slot.spec.role == "router") row["http"] = text("http");
+    row["admin"] = text("admin");
+    row["kv"] = text("kv");
+    root["processes"].push_back(std::move(row));
+  }
+  const std::string path = config_.run_dir + "/topology.json";
+  const std::string next = path + ".next";
+  std::ofstream(next) << root.dump(1) << "\n";
+  (void)std::rename(next.c_str(), path.c_str());
+}
+
+}  // namespace baton

@@ -1,0 +1,88 @@
+// The parent of `serve`: starts a router and its workers as processes, restarts the dead, keeps
+// topology.json true, and drains all of them on a signal. One thread: the process's main thread.
+//
+// Invariants
+//  1. A child that dies is started again after a back-off of 0.2 s, doubled to at most 5 s; after 5
+//     deaths in a row, each within 10 s of its start, it is given up and that is said.
+//  2. topology.json lists exactly the children that are alive and have reported.
+//  3. Run returns only when no child is left.
+#ifndef BATON_CLI_SUPERVISOR_H_
+#define BATON_CLI_SUPERVISOR_H_
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "src/base/status.h"
+#include "src/base/unique_fd.h"
+#include "src/cli/child_process.h"
+
+namespace baton {
+
+// What the parent needs to know.
+struct SupervisorConfig {
+  std::string run_dir;      // must exist
+  std::string model_id;     // for topology.json
+  int64_t drain_timeout_s = 60;
+  // Given the router's report, the workers to start.
+  std::function<std::vector<ChildSpec>(const ChildReport& router)> workers;
+  ChildSpec router;
+  // Called once, when the router says that it would serve a request.
+  std::function<void(const ChildReport& router, const std::vector<ChildReport>& workers)> on_ready;
+};
+
+// See the file comment.
+class Supervisor {
+ public:
+  explicit Supervisor(SupervisorConfig config) : config_(std::move(config)) {}
+
+  // Runs until a signal or until nothing is left to run. OK = drained after a signal with every child
+  // exiting 0; otherwise the reason in one sentence.
+  Status Run();
+
+ private:
+  // A place in the pool and the process that fills it, if any.
+  struct Slot {
+    ChildSpec spec;
+    std::optional<ChildProcess> process;
+    std::optional<ChildReport> report;
+    int64_t started_us = 0;
+    int64_t restart_us = 0;  // when to start it again; 0 = not waiting
+    int64_t backoff_us = 0;
+    int num_quick_deaths = 0;
+    bool given_up = false;
+  };
+
+  Status StartSlot(Slot& slot);
+  Status StartRouter();
+  Status StartWorkers();
+  Status WaitUntilReady();
+  // One wait of at most `timeout_ms` for signals, reports and deaths.
+  Status Poll(int64_t timeout_ms);
+  Status ReapChildren();
+  Status OnDeath(Slot& slot, int wait_status);
+  void ReadReports();
+  void RestartDue(int64_t now_us);
+  void OnSignal(int number);
+  void SignalAll(bool routers, int number);
+  Status Drain();
+  Status DrainSlots(bool routers, int64_t deadline_us);
+  void WriteTopology() const;
+  bool AnyAlive(bool routers) const;
+  bool ready_to_serve() const;
+
+  SupervisorConfig config_;
+  std::vector<Slot> slots_;  // [0] is the router
+  UniqueFd signals_;
+  int num_stop_signals_ = 0;
+  bool fast_ = false;   // stop without waiting for running requests
+  bool ready_ = false;
+  bool draining_ = false;
+  bool child_failed_ = false;
+};
+
+}  // namespace baton
+
+#endif  // BATON_CLI_SUPERVISOR_H_

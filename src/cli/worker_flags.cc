@@ -1,0 +1,64 @@
+#include "src/cli/worker_flags.h"
+
+#include "src/base/size_text.h"
+
+namespace baton {
+
+void DeclareTuning(FlagSet& flags, WorkerTuning& tuning) {
+  flags.AddChoice("--device", tuning.device, {"auto", "cpu", "cuda", "simt"}, "where to compute");
+  flags.AddChoice("--isa", tuning.isa, {"auto", "avx512", "avx2", "portable"},
+                  "instruction set of the CPU backend");
+  flags.AddChoice("--transport", tuning.transport, {"auto", "shm", "tcp", "cuda_ipc", "nccl"},
+                  "how KV blocks cross; auto = the fastest that both ends support");
+  flags.AddChoice("--kv-dtype", tuning.kv_dtype, {"bf16", "f32", "q8"}, "type of stored K and V");
+  flags.Add("--kv-memory", tuning.kv_memory,
+            "bytes of the KV pool, e.g. 2GiB; default: the larger of 1GiB and one full sequence");
+  flags.Add("--max-context", tuning.max_context, {0, 1 << 24},
+            "longest sequence in tokens; 0 = the model's");
+  flags.Add("--drain-timeout", tuning.drain_timeout_s, {0, 86400},
+            "seconds that running streams get after SIGTERM");
+  flags.Add("--cluster-secret-file", tuning.secret_file,
+            "file whose bytes all workers of this cluster share");
+  flags.Add("--deterministic", tuning.deterministic,
+            "equal bits whatever the batch; the CPU backend always has them");
+  flags.Add("--allow-inexact", tuning.allow_inexact,
+            "pair with workers of other numerics; every answer then says exact=false");
+  flags.AddChoice("--log-level", tuning.log_level, {"debug", "info", "warn", "error"},
+                  "what is logged");
+}
+
+Status CheckTuning(const WorkerTuning& tuning) {
+  if (tuning.device == "cuda" || tuning.device == "simt") {
+    return Unimplemented("--device {} is not in this build; use auto or cpu", tuning.device);
+  }
+  if (tuning.transport == "cuda_ipc" || tuning.transport == "nccl") {
+    return Unimplemented("--transport {} needs a CUDA build; use auto, shm or tcp",
+                         tuning.transport);
+  }
+  if (tuning.kv_dtype == "q8") {
+    return Unimplemented("--kv-dtype q8 is not built yet; use bf16 or f32");
+  }
+  if (!tuning.kv_memory.empty()) {
+    const StatusOr<uint64_t> bytes = ParseSize(tuning.kv_memory);
+    if (!bytes.ok()) return WithPrefix(bytes.status(), "--kv-memory");
+  }
+  return OkStatus();
+}
+
+void AppendTuning(const WorkerTuning& tuning, std::vector<std::string>& args) {
+  args.push_back("--device=" + tuning.device);
+  args.push_back("--isa=" + tuning.isa);
+  args.push_back("--transport=" + tuning.transport);
+  args.push_back("--kv-dtype=" + tuning.kv_dtype);
+  if (!tuning.kv_memory.empty()) args.push_back("--kv-memory=" + tuning.kv_memory);
+  args.push_back(fmt::format("--max-context={}", tuning.max_context));
+  args.push_back(fmt::format("--drain-timeout={}", tuning.drain_timeout_s));
+  if (!tuning.secret_file.empty()) {
+    args.push_back("--cluster-secret-file=" + tuning.secret_file);
+  }
+  if (tuning.deterministic) args.push_back("--deterministic");
+  if (tuning.allow_inexact) args.push_back("--allow-inexact");
+  args.push_back("--log-level=" + tuning.log_level);
+}
+
+}  // namespace baton

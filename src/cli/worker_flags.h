@@ -1,0 +1,40 @@
+// Flags that `serve`, `prefill` and `decode` share: serve passes them on to its workers unchanged.
+#ifndef BATON_CLI_WORKER_FLAGS_H_
+#define BATON_CLI_WORKER_FLAGS_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "src/base/status.h"
+#include "src/cli/flags.h"
+
+namespace baton {
+
+// How a worker uses its device; texts as typed.
+struct WorkerTuning {
+  std::string device = "auto";
+  std::string isa = "auto";
+  std::string transport = "auto";
+  std::string kv_dtype = "bf16";
+  std::string kv_memory;       // "" = the larger of 1 GiB and one full sequence
+  int64_t max_context = 0;     // 0 = the model's
+  int64_t drain_timeout_s = 60;
+  std::string secret_file;     // "" = empty secret
+  bool deterministic = false;  // the CPU backend always is
+  bool allow_inexact = false;
+  std::string log_level = "info";
+};
+
+void DeclareTuning(FlagSet& flags, WorkerTuning& tuning);
+
+// Unimplemented for what this build does not have (CUDA, nccl, q8), InvalidArgument for a size that is
+// none.
+Status CheckTuning(const WorkerTuning& tuning);
+
+// The flags that give another process the same tuning.
+void AppendTuning(const WorkerTuning& tuning, std::vector<std::string>& args);
+
+}  // namespace baton
+
+#endif  // BATON_CLI_WORKER_FLAGS_H_

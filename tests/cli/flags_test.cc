@@ -1,0 +1,115 @@
+#include "src/cli/flags.h"
+
+#include <cstdio>
+#include <fstream>
+
+#include "gtest/gtest.h"
+
+namespace baton {
+namespace {
+
+// The flags that the cases below use.
+struct Bound {
+  FlagSet flags{"serve", "Test."};
+  std::string model;
+  std::string memory = "1GiB";
+  std::string isa = "auto";
+  int64_t threads = 0;
+  bool deterministic = false;
+
+  Bound() {
+    flags.Add("MODEL", model, "model");
+    flags.Add("--kv-memory", memory, "memory");
+    flags.AddChoice("--isa", isa, {"auto", "avx2"}, "isa");
+    flags.Add("--threads", threads, {0, 64}, "threads");
+    flags.Add("--deterministic", deterministic, "switch");
+  }
+};
+
+// Exit code and what went to stderr.
+struct Outcome {
+  std::optional<int> code;
+  std::string error;
+};
+
+Outcome Parse(Bound& bound, const std::vector<std::string>& args) {
+  testing::internal::CaptureStderr();
+  Outcome outcome;
+  outcome.code = bound.flags.Parse(args);
+  outcome.error = testing::internal::GetCapturedStderr();
+  return outcome;
+}
+
+std::string WriteFile(const std::string& text) {
+  const std::string path = testing::TempDir() + "/flags_test.yaml";
+  std::ofstream(path) << text;
+  return path;
+}
+
+TEST(FlagSetTest, BindsValuesInBothForms) {
+  Bound b;
+  EXPECT_FALSE(Parse(b, {"m.gguf", "--kv-memory", "2GiB", "--threads=4", "--deterministic"}).code);
+  EXPECT_EQ(b.model, "m.gguf");
+  EXPECT_EQ(b.memory, "2GiB");
+  EXPECT_EQ(b.threads, 4);
+  EXPECT_TRUE(b.deterministic);
+  EXPECT_TRUE(b.flags.Given("--threads"));
+  EXPECT_FALSE(b.flags.Given("--isa"));
+}
+
+TEST(FlagSetTest, UsageErrorsNameTheNearestOrTheRange) {
+  const struct {
+    std::vector<std::string> args;
+    std::string expected;
+  } cases[] = {
+      {{"--kv-memroy=1"}, "did you mean --kv-memory?"},
+      {{"--thread", "2"}, "did you mean --threads?"},
+      {{"m", "extra"}, "unexpected argument 'extra'"},
+      {{"--threads", "65"}, "[0, 64]"},
+      {{"--threads", "two"}, "[0, 64]"},
+      {{"--isa", "avx3"}, "did you mean avx2?"},
+  };
+  for (const auto& c : cases) {
+    Bound b;
+    const Outcome outcome = Parse(b, c.args);
+    EXPECT_EQ(outcome.code, kExitUsage) << c.args[0];
+    EXPECT_NE(outcome.error.find(c.expected), std::string::npos) << outcome.error;
+    EXPECT_EQ(outcome.error.find("baton serve: "), 0u);
+  }
+}
+
+TEST(FlagSetTest, ConfigFileHoldsTheSameKeysAndTheCommandLineWins) {
+  const std::string path =
+      WriteFile("kv-memory: 3GiB\nthreads: 8\ndeterministic: true\nisa: avx2\n");
+  Bound b;
+  EXPECT_FALSE(Parse(b, {"m", "--config", path, "--threads", "2"}).code);
+  EXPECT_EQ(b.memory, "3GiB");
+  EXPECT_EQ(b.threads, 2);
+  EXPECT_EQ(b.isa, "avx2");
+  EXPECT_TRUE(b.deterministic);
+}
+
+TEST(FlagSetTest, BadConfigFilesAreUsageErrors) {
+  const struct {
+    std::string text;
+    std::string expected;
+  } cases[] = {
+      {"kv-memroy: 3GiB\n", "did you mean --kv-memory?"},
+      {"- a\n- b\n", "must be a map"},
+      {"threads: 99\n", "[0, 64]"},
+      {"isa: {a: 1}\n", "is a map"},
+      {"threads: [", "flags_test.yaml"},
+      {"deterministic: perhaps\n", "flags_test.yaml"},
+  };
+  for (const auto& c : cases) {
+    Bound b;
+    const Outcome outcome = Parse(b, {"m", "--config=" + WriteFile(c.text)});
+    EXPECT_EQ(outcome.code, kExitUsage) << c.text;
+    EXPECT_NE(outcome.error.find(c.expected), std::string::npos) << outcome.error;
+  }
+  Bound b;
+  EXPECT_EQ(Parse(b, {"m", "--config", "/nowhere.yaml"}).code, kExitUsage);
+}
+
+}  // namespace
+}  // namespace baton

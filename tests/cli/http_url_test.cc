@@ -1,0 +1,40 @@
+#include "gtest/gtest.h"
+
+#include "src/cli/http_client.h"
+
+namespace baton {
+namespace {
+
+TEST(HttpUrlTest, Parses) {
+  const struct {
+    std::string text;
+    bool tls;
+    std::string host;
+    std::string port;
+    std::string target;
+  } cases[] = {
+      {"http://a", false, "a", "80", "/"},
+      {"https://a.b/c?d=e", true, "a.b", "443", "/c?d=e"},
+      {"http://127.0.0.1:8080/", false, "127.0.0.1", "8080", "/"},
+      {"http://[::1]:90/x", false, "::1", "90", "/x"},
+      {"http://[::1]/x", false, "::1", "80", "/x"},
+  };
+  for (const auto& c : cases) {
+    const StatusOr<HttpUrl> url = ParseHttpUrl(c.text);
+    ASSERT_TRUE(url.ok()) << c.text << ": " << url.status();
+    EXPECT_EQ(url->tls, c.tls);
+    EXPECT_EQ(url->host, c.host);
+    EXPECT_EQ(url->port, c.port);
+    EXPECT_EQ(url->target, c.target);
+  }
+}
+
+TEST(HttpUrlTest, RefusesWhatIsNoUrl) {
+  for (const char* text : {"", "a", "ftp://a", "http://", "http://:80", "http://a:0", "http://a:65536",
+                           "http://a:b", "//a"}) {
+    EXPECT_FALSE(ParseHttpUrl(text).ok()) << text;
+  }
+}
+
+}  // namespace
+}  // namespace baton
