@@ -3,6 +3,7 @@
 Environment: BATON_BIN (default build/baton), BATON_TEST_MODEL (default: the catalogue model).
 """
 import concurrent.futures
+import functools
 import json
 import os
 import re
@@ -10,6 +11,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -20,23 +22,27 @@ import grpc
 ROOT = Path(__file__).resolve().parents[2]
 BIN = os.environ.get("BATON_BIN", str(ROOT / "build" / "baton"))
 MODEL = os.environ.get("BATON_E2E_MODEL", "smollm2:135m")
+_STUBS_LOCK = threading.Lock()
 START_LIMIT_S = float(os.environ.get("BATON_E2E_START_LIMIT_S", "60"))
+
+
+@functools.cache
+def _stub_folder():
+    from grpc_tools import protoc
+
+    out = tempfile.mkdtemp(prefix="baton_stubs_")
+    args = ["protoc", f"-I{ROOT / 'proto'}", f"--python_out={out}", f"--grpc_python_out={out}",
+            "baton/v1/inference.proto"]
+    assert protoc.main(args) == 0
+    sys.path.insert(0, out)
+    return out
 
 
 def generated_stubs():
     """Compiles proto/baton/v1 with grpcio-tools, as a user of the protos would; returns the modules."""
-    from grpc_tools import protoc
-
-    out = Path(tempfile.gettempdir()) / f"baton_stubs_{os.getpid()}"
-    if not out.exists():
-        out.mkdir()
-        args = ["protoc", f"-I{ROOT / 'proto'}", f"--python_out={out}", f"--grpc_python_out={out}",
-                "baton/v1/inference.proto"]
-        assert protoc.main(args) == 0
-    if str(out) not in sys.path:
-        sys.path.insert(0, str(out))
-    from baton.v1 import inference_pb2, inference_pb2_grpc
-
+    with _STUBS_LOCK:
+        _stub_folder()
+        from baton.v1 import inference_pb2, inference_pb2_grpc
     return inference_pb2, inference_pb2_grpc
 
 

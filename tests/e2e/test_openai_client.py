@@ -110,7 +110,7 @@ def test_completions_with_text_and_ids(server, client):
 
 
 @pytest.mark.parametrize("field,value", [
-    ("temperature", 3), ("temperature", "hot"), ("top_p", 0), ("top_p", 1.5), ("n", 0), ("n", 129),
+    ("temperature", 3), ("temperature", "hot"), ("top_p", -0.1), ("top_p", 1.5), ("n", 0), ("n", 129),
     ("max_tokens", 0), ("max_tokens", -1), ("min_p", 2), ("presence_penalty", 3),
     ("frequency_penalty", -3), ("top_logprobs", 21), ("stop", 5), ("logit_bias", {"x": 1}),
     ("response_format", {"type": "json_object"}), ("tools", [{"type": "function", "function": {"name": "f"}}]),
