@@ -108,9 +108,15 @@ def test_sigterm_drains(server):
                 os.kill(row["pid"], 0)
 
 
+def all_links_up(server, wanted):
+    processes = server.get("/v1/topology")[2]["processes"]
+    return sum(link["up"] for p in processes for link in p.get("links", [])) == wanted or wanted == 0
+
+
 @pytest.mark.parametrize("prefill,decode", [("0", "1"), ("2", "2")])
 def test_other_pool_sizes(prefill, decode):
     with Server("--prefill", prefill, "--decode", decode) as server:
+        wait_until(lambda: all_links_up(server, int(prefill) * int(decode)), 10, "every pair is linked")
         answers = in_parallel([lambda i=i: complete(server, prompt=f"Number {i} is", max_tokens=6, temperature=0)
                                for i in range(8)], 8)
         wanted = {"local"} if prefill == "0" else {"disagg"}
