@@ -59,11 +59,17 @@ Status CheckCounts(const TokenizerSpec& spec) {
 Status CheckTokens(const TokenizerSpec& spec) {
   absl::flat_hash_map<std::string_view, size_t> first;
   first.reserve(spec.tokens.size());
+  size_t num_bytes = 0;
   for (size_t id = 0; id < spec.tokens.size(); ++id) {
     const std::string& token = spec.tokens[id];
     if (token.size() > kMaxTokenBytes) {
       return InvalidArgument("tokenizer.ggml.tokens[{}] has {} bytes, more than {}", id,
                              token.size(), kMaxTokenBytes);
+    }
+    // Positions in the joined text have 32 bits.
+    num_bytes += token.size();
+    if (num_bytes > kMaxSpecTextBytes) {
+      return InvalidArgument("tokenizer.ggml.tokens has more than {} bytes", kMaxSpecTextBytes);
     }
     if (ValidUtf8Prefix(token) != token.size()) {
       return InvalidArgument("tokenizer.ggml.tokens[{}] is not UTF-8", id);

