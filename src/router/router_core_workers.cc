@@ -41,11 +41,11 @@ void RouterCore::OnWorkerLoad(LeaseId lease, WorkerLoadReport load, int64_t now_
   if (worker == nullptr) return;
   const uint32_t free_before = worker->NumFreeBlocks();
   const bool usable_before = worker->Usable(now_us);
-  const size_t links_before = worker->load.links.size();
+  const std::vector<LinkView> links_before = worker->load.links;
   registry_.OnLoad(*worker, std::move(load), now_us);
   const bool better = worker->NumFreeBlocks() > free_before ||
                       worker->Usable(now_us) != usable_before ||
-                      worker->load.links.size() != links_before;
+                      worker->load.links != links_before;
   if (better) queue_changed_ = true;
   PlaceQueued(now_us);
 }

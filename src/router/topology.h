@@ -23,10 +23,12 @@ inline std::string_view LinkKindName(LinkKind kind) {
 
 // A data connection between two workers.
 struct LinkView {
-  std::string to;  // worker id of the decode worker
+  std::string to;              // worker id of the decode worker
+  Incarnation to_incarnation;  // the life of it that the connection leads to
   LinkKind kind = LinkKind::kUnspecified;
   uint64_t bytes_per_s = 0;
   bool up = false;
+  bool operator==(const LinkView&) const = default;
 };
 
 // One process: the router or a registered worker.

@@ -184,8 +184,8 @@ WorkerLoadReport DecodeLoad(const v1::WorkerLoad& load) {
   report.step_us = load.step_us();
   for (const v1::LinkLoad& link : load.links()) {
     if (report.links.size() >= kMaxLinks) break;
-    report.links.push_back(
-        {link.to(), DecodeKind(link.transport()), link.bytes_per_s(), link.up()});
+    report.links.push_back({link.to(), Incarnation(link.to_incarnation()),
+                            DecodeKind(link.transport()), link.bytes_per_s(), link.up()});
   }
   report.sequence_number = load.sequence_number();
   return report;

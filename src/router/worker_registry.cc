@@ -43,7 +43,12 @@ Row CommonRow(const RegisteredWorker& worker, int64_t now_us) {
   return row;
 }
 
-// "weights_id: worker decode-1 has A, worker prefill-0 has B" for the first field that differs.
+// "00000000000000a1 (bf16 block=16)": descriptions can be equal where ids are not.
+std::string Named(uint64_t id, std::string_view text) {
+  return text.empty() ? fmt::format("{:016x}", id) : fmt::format("{:016x} ({})", id, text);
+}
+
+// "weights_id differs: decode-1 has A, prefill-0 has B" for the first field that differs.
 std::string DifferenceBetween(const WorkerDescription& joining, const WorkerDescription& present) {
   const WorkerFingerprint& a = joining.fingerprint;
   const WorkerFingerprint& b = present.fingerprint;
@@ -56,14 +61,14 @@ std::string DifferenceBetween(const WorkerDescription& joining, const WorkerDesc
                    fmt::format("{}..{}", b.wire_min, b.wire_max));
   }
   if (a.layout_id != b.layout_id) {
-    return differs("layout_id", joining.layout_text, present.layout_text);
+    return differs("layout_id", Named(a.layout_id, joining.layout_text),
+                   Named(b.layout_id, present.layout_text));
   }
   if (a.weights_id != b.weights_id) {
     return differs("weights_id", joining.weights_text, present.weights_text);
   }
   if (a.tokenizer_id != b.tokenizer_id) {
-    return differs("tokenizer_id", fmt::format("{:016x}", a.tokenizer_id),
-                   fmt::format("{:016x}", b.tokenizer_id));
+    return differs("tokenizer_id", Named(a.tokenizer_id, ""), Named(b.tokenizer_id, ""));
   }
   return {};
 }
@@ -176,11 +181,11 @@ RouteTable WorkerRegistry::TableFor(std::string_view model_id, uint32_t min_cont
     for (const LinkView& link : worker.load.links) {
       const auto it = decode_rows.find(link.to);
       if (!link.up || it == decode_rows.end()) continue;
-      // A link is named by worker id only: a report older than the registration speaks of the
-      // worker's former life.
+      // A connection to a former life may be reported for a while after the next has registered.
       const RegisteredWorker* decode = Find(table.decode_leases[it->second]);
-      if (worker.heard_us >= decode->registered_us)
+      if (link.to_incarnation == decode->description.name.incarnation) {
         table.links.push_back({prefill_idx, it->second});
+      }
     }
   }
   return table;

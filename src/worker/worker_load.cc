@@ -27,6 +27,7 @@ void FillLoad(const EngineSnapshot& snapshot, const std::vector<LinkInfo>& links
     if (!link.dialled) continue;
     v1::LinkLoad* row = out->add_links();
     row->set_to(link.worker_id);
+    row->set_to_incarnation(link.peer.value());
     row->set_transport(link.kind == TransportKind::kShm   ? v1::TRANSPORT_KIND_SHM
                        : link.kind == TransportKind::kTcp ? v1::TRANSPORT_KIND_TCP
                                                           : v1::TRANSPORT_KIND_UNSPECIFIED);

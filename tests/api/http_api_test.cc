@@ -468,7 +468,7 @@ TEST_F(HttpApiTest, TopologyHasTheRouterFirst) {
   worker.worker_id = "prefill-0";
   worker.ready = true;
   worker.kv_blocks = {{"free", 3}, {"cached", 0}};
-  worker.links = {{"decode-0", LinkKind::kShm, 5, true}};
+  worker.links = {{"decode-0", Incarnation(7), LinkKind::kShm, 5, true}};
   submitter_.topology.model = "toy";
   submitter_.topology.processes = {worker};
   const auto responder = Send("GET", "/v1/topology");

@@ -147,6 +147,7 @@ class ToyWorker final : public v1::WorkerService::Service {
       if (!link_to_.empty()) {
         v1::LinkLoad* link = load->add_links();
         link->set_to(link_to_);
+        link->set_to_incarnation(77);
         link->set_transport(v1::TRANSPORT_KIND_SHM);
         link->set_up(true);
       }

@@ -48,6 +48,7 @@ class FakeCluster {
   LeaseId Join(WorkerDescription worker, bool ready = true) {
     const LeaseId lease(next_lease++);
     const std::string id = worker.name.worker_id;
+    lives[id] = worker.name.incarnation;
     const uint32_t num_blocks = worker.num_blocks;
     connector.logs[id] = std::make_shared<WorkerLog>();
     leases[id] = lease;
@@ -65,7 +66,8 @@ class FakeCluster {
     Report("prefill-0", {"decode-0"});
   }
 
-  // A heartbeat; `links` are the decode workers that it is connected to.
+  // A heartbeat; `links` are the decode workers that it is connected to, in their last life that
+  // has joined.
   void Report(const std::string& id, const std::vector<std::string>& links = {},
               std::optional<uint32_t> free_blocks = std::nullopt) {
     WorkerLoadReport load;
@@ -73,7 +75,9 @@ class FakeCluster {
     load.num_blocks = blocks[id];
     load.blocks[0] = free_blocks.value_or(blocks[id]);
     load.blocks[3] = blocks[id] - load.blocks[0];
-    for (const std::string& to : links) load.links.push_back({to, LinkKind::kShm, 0, true});
+    for (const std::string& to : links) {
+      load.links.push_back({to, lives[to], LinkKind::kShm, 0, true});
+    }
     last_links[id] = links;
     core.OnWorkerLoad(leases[id], load, now_us);
   }
@@ -161,6 +165,7 @@ class FakeCluster {
   BatonMetrics metrics;
   FakeConnector connector;
   std::map<std::string, LeaseId> leases;
+  std::map<std::string, Incarnation> lives;
   std::map<std::string, uint32_t> blocks;
   std::map<std::string, std::vector<std::string>> last_links;
   std::shared_ptr<RecordingSink> sink;  // of the last Submit

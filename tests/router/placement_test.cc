@@ -67,11 +67,18 @@ TEST(PlacementTest, WithoutPrefillWorkersThePromptGoesLocal) {
 TEST(PlacementTest, LinkOfAFormerLifeDoesNotCount) {
   FakeCluster cluster;
   cluster.JoinPair();
+  const Incarnation former = cluster.lives["decode-0"];
   cluster.now_us += 100'000;
   cluster.Join(FakeCluster::Describe("decode-0", PoolRole::kDecode));
+  const Incarnation next = cluster.lives["decode-0"];
   cluster.Submit(cluster.Request("p"));
   EXPECT_TRUE(cluster.Log("prefill-0").Of(Order::Kind::kPrefill).empty())
       << "the link that was reported led to the worker's former life";
+  // The prefill worker has not noticed yet, or its report was under way.
+  cluster.lives["decode-0"] = former;
+  cluster.Report("prefill-0", {"decode-0"});
+  EXPECT_TRUE(cluster.Log("prefill-0").Of(Order::Kind::kPrefill).empty());
+  cluster.lives["decode-0"] = next;
   cluster.Report("prefill-0", {"decode-0"});
   EXPECT_EQ(cluster.Log("prefill-0").Of(Order::Kind::kPrefill).size(), 1u);
 }
@@ -100,6 +107,17 @@ TEST(PlacementTest, OtherWeightsLayoutOrTokenizerAreRefusedByName) {
     EXPECT_NE(cluster.Log("prefill-0").refusal.find("decode-0"), std::string::npos);
     EXPECT_EQ(cluster.core.registry().workers().size(), 1u);
   }
+}
+
+TEST(PlacementTest, RefusalTellsLayoutsOfEqualDescriptionApart) {
+  FakeCluster cluster;
+  cluster.Join(FakeCluster::Describe("decode-0", PoolRole::kDecode));
+  WorkerDescription other = FakeCluster::Describe("prefill-0", PoolRole::kPrefill);
+  other.fingerprint.layout_id = 0xa9;
+  cluster.Join(other, /*ready=*/false);
+  EXPECT_EQ(cluster.Log("prefill-0").refusal,
+            "layout_id differs: prefill-0 has 00000000000000a9 (bf16 block=16), "
+            "decode-0 has 0000000000000001 (bf16 block=16)");
 }
 
 TEST(PlacementTest, RefusedWeightsMayComeOnceTheOthersAreGone) {
