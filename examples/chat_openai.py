@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """Streams one answer with the official OpenAI client (pip install openai)."""
+
 import sys
 
 import openai

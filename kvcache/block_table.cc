@@ -63,39 +63,36 @@ std::vector<BlockHandle> BlockTable::Take() {
   return std::exchange(handles_, {});
 }
 
-void DivideAmongChoices(std::span<const BlockHandle> prompt_blocks,
-                        std::span<const BlockHandle> spare, uint32_t last_block_tokens,
-                        std::span<BlockTable*> tables, BlockPool* pool,
-                        std::vector<BlockCopy>* copies) {
-  BATON_CHECK(!prompt_blocks.empty(), "a prompt without blocks for {} choices", tables.size());
+void DivideAmongChoices(const PromptBlocks& prompt, std::span<BlockTable* const> tables,
+                        BlockPool* pool, std::vector<BlockCopy>* copies) {
+  const auto [data, spare, last_block_tokens] = prompt;
+  BATON_CHECK(!data.empty(), "a prompt without blocks for {} choices", tables.size());
   BATON_CHECK(spare.size() >= tables.size(), "{} spare blocks for {} choices", spare.size(),
               tables.size());
-  for (const BlockHandle& handle : prompt_blocks) pool->SetState(handle, BlockState::kBound);
+  for (const BlockHandle& handle : data) pool->SetState(handle, BlockState::kBound);
   for (const BlockHandle& handle : spare) pool->SetState(handle, BlockState::kBound);
-
-  //   prompt blocks:  [ full ... full | part ]        last_block_tokens > 0
-  //   choice 0:         own ...  own    own
-  //   choice i:         shared         spare (copy of part)
-  //
-  //   prompt blocks:  [ full ... full ]               last_block_tokens == 0
-  //   choice i:         shared         spare (empty, for the next token)
   if (tables.empty()) {  // every choice ended with its first token
-    for (const BlockHandle& handle : prompt_blocks) pool->DropRequestRef(handle);
+    for (const BlockHandle& handle : data) pool->DropRequestRef(handle);
     for (const BlockHandle& handle : spare) pool->DropRequestRef(handle);
     return;
   }
-  const uint32_t num_full =
-      static_cast<uint32_t>(prompt_blocks.size()) - (last_block_tokens > 0 ? 1 : 0);
+
+  //   data:      [ full ... full | part ]        last_block_tokens > 0
+  //   choice 0:    own ...  own    own
+  //   choice i:        shared     spare (copy of part)
+  //
+  //   data:      [ full ... full ]               last_block_tokens == 0
+  //   choice i:       shared       spare (empty, for the next token)
+  const uint32_t num_full = static_cast<uint32_t>(data.size()) - (last_block_tokens > 0 ? 1 : 0);
   size_t next_spare = 0;
-  for (const BlockHandle& handle : prompt_blocks) tables[0]->Append(handle);
+  for (const BlockHandle& handle : data) tables[0]->Append(handle);
   if (last_block_tokens == 0) tables[0]->Append(spare[next_spare++]);
-  for (size_t i = 1; i < tables.size(); ++i) {
-    tables[i]->ShareFrom(*tables[0], num_full, pool);
+  for (BlockTable* table : tables.subspan(1)) {
+    table->ShareFrom(*tables[0], num_full, pool);
     const BlockHandle own = spare[next_spare++];
-    tables[i]->Append(own);
-    if (last_block_tokens > 0) {
-      copies->push_back({prompt_blocks.back().index.value(), own.index.value(), last_block_tokens});
-    }
+    table->Append(own);
+    if (last_block_tokens == 0) continue;
+    copies->push_back({data.back().index.value(), own.index.value(), last_block_tokens});
   }
   for (; next_spare < spare.size(); ++next_spare) pool->DropRequestRef(spare[next_spare]);
 }

@@ -67,17 +67,20 @@ class BlockTable {
   std::vector<uint32_t> indices_;
 };
 
-// Divides one computed prompt among the choices that go on. `prompt_blocks` are the handles of the
-// prompt's KV (BlocksFor(num_tokens)) and `spare` at least `tables.size()` further ones; one request
-// reference of each is taken over. The first table takes the prompt's own blocks; the others share
-// the full ones and get a spare for the part-full one (appended to `copies`). When the prompt fills
-// its last block exactly (`last_block_tokens` 0), each gets a spare to grow into. Unused spares are
-// released. Every block is bound afterwards. `tables` are empty before; none at all releases
-// everything.
-void DivideAmongChoices(std::span<const BlockHandle> prompt_blocks,
-                        std::span<const BlockHandle> spare, uint32_t last_block_tokens,
-                        std::span<BlockTable*> tables, BlockPool* pool,
-                        std::vector<BlockCopy>* copies);
+// The blocks of a computed prompt, one request reference of each held by whoever fills this in.
+struct PromptBlocks {
+  std::span<const BlockHandle> data;   // of the prompt's KV
+  std::span<const BlockHandle> spare;  // at least one for each choice that goes on
+  uint32_t last_block_tokens = 0;      // in the last data block; 0 = it is full
+};
+
+// Divides one computed prompt among the choices that go on; takes over all references. The first
+// table takes the data blocks; the others share the full ones and get a spare for the part-full one
+// (appended to `copies`). When the last block is full, each gets a spare to grow into. Unused
+// spares are released. Every block is bound afterwards. `tables` are empty before; none at all
+// releases everything.
+void DivideAmongChoices(const PromptBlocks& prompt, std::span<BlockTable* const> tables,
+                        BlockPool* pool, std::vector<BlockCopy>* copies);
 
 }  // namespace baton
 

@@ -1,7 +1,7 @@
 // KvLayout: the exact bytes of one KV block. Pure data; any thread.
 //
-// A block holds `block_size` tokens of K and V for all layers as [layer][K|V][kv_head][piece]; it is
-// one contiguous region (one transfer unit), and a (block, layer) slice is contiguous (the unit of
+// A block holds `block_size` tokens of K and V for all layers as [layer][K|V][kv_head][piece]: one
+// contiguous region (one transfer unit), and a (block, layer) slice is contiguous (the unit of
 // sealing and checksumming). A piece holds one head of K or V in the order named by `encoding`.
 //
 // Invariants
@@ -41,8 +41,8 @@ struct KvLayout {
   KvEncoding encoding = KvEncoding::kPaired;
   uint32_t num_layers = 0;
   uint32_t num_kv_heads = 0;
-  uint32_t head_dim = 0;    // elements; even
-  uint32_t block_size = 16;  // tokens; even
+  uint32_t head_dim = 0;       // elements; even
+  uint32_t block_size = 16;    // tokens; even
   uint32_t window_tokens = 0;  // sliding window of the windowed layers, 0 = none
 
   size_t ElementBytes() const { return dtype == KvDtype::kF32 ? 4 : 2; }

@@ -166,8 +166,9 @@ void Scheduler::StartChoices(const SequenceSpec& spec, std::span<const BlockHand
     started.back()->spec.tokens.push_back(start.first_token);
     started.back()->num_computed = num_tokens;
   }
-  DivideAmongChoices(blocks.first(num_data), blocks.subspan(num_data),
-                     num_tokens % config_.block_size, tables, pool_, copies);
+  const PromptBlocks prompt{blocks.first(num_data), blocks.subspan(num_data),
+                            num_tokens % config_.block_size};
+  DivideAmongChoices(prompt, tables, pool_, copies);
   for (Sequence* sequence : started) StartDecoding(sequence);
 }
 

@@ -9,9 +9,10 @@ prompts count from the intended send time.
 
   benchmarks/compare/burst_itl.py --model FILE --llama-server PATH [--rounds 2] [--out FILE.json]
 
-Uses the standard library only. The client's own lag (a timer due every millisecond, how late it woke)
-is measured and printed beside the result.
+Uses the standard library only. The client's own lag (a timer due every millisecond, how late it
+woke) is measured and printed beside the result.
 """
+
 import argparse
 import http.client
 import json
@@ -32,8 +33,10 @@ NUM_STREAMS = 4
 NUM_LONG = 3
 LONG_GAP_S = 0.6
 LONG_TOKENS = 2000
-WORDS = ("river stone winter engine paper garden music window letter silver morning forest bridge market "
-         "ocean candle mirror desert thunder harbor").split()
+WORDS = (
+    "river stone winter engine paper garden music window letter silver morning forest bridge "
+    "market ocean candle mirror desert thunder harbor"
+).split()
 
 
 def free_port():
@@ -45,12 +48,40 @@ def free_port():
 def commands(args, port):
     """{name: argv} of the servers under test."""
     threads = str(args.threads)
-    rows = {"baton": [args.baton, "serve", args.model, "--http", f"127.0.0.1:{port}", "--grpc", "127.0.0.1:0",
-                      "--admin", "127.0.0.1:0", "--threads", threads]}
+    rows = {
+        "baton": [
+            args.baton,
+            "serve",
+            args.model,
+            "--http",
+            f"127.0.0.1:{port}",
+            "--grpc",
+            "127.0.0.1:0",
+            "--admin",
+            "127.0.0.1:0",
+            "--threads",
+            threads,
+        ]
+    }
     if args.llama_server:
-        base = [args.llama_server, "-m", args.model, "--host", "127.0.0.1", "--port", str(port), "-t", threads,
-                "-np", str(NUM_STREAMS + NUM_LONG), "-c", str(4096 * (NUM_STREAMS + NUM_LONG)), "-fa", "on",
-                "--no-webui"]
+        base = [
+            args.llama_server,
+            "-m",
+            args.model,
+            "--host",
+            "127.0.0.1",
+            "--port",
+            str(port),
+            "-t",
+            threads,
+            "-np",
+            str(NUM_STREAMS + NUM_LONG),
+            "-c",
+            str(4096 * (NUM_STREAMS + NUM_LONG)),
+            "-fa",
+            "on",
+            "--no-webui",
+        ]
         rows["llama-server"] = base
         rows["llama-server -b 256"] = base + ["-b", "256", "-ub", "256"]
         rows["llama-server -b 64"] = base + ["-b", "64", "-ub", "64"]
@@ -62,16 +93,29 @@ class Stream(threading.Thread):
 
     def __init__(self, port, prompt, max_tokens, intended_s):
         super().__init__(daemon=True)
-        self.port, self.prompt, self.max_tokens, self.intended_s = port, prompt, max_tokens, intended_s
+        self.port, self.prompt, self.max_tokens, self.intended_s = (
+            port,
+            prompt,
+            max_tokens,
+            intended_s,
+        )
         self.token_s = []
         self.error = None
 
     def run(self):
         try:
             connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=300)
-            body = {"prompt": self.prompt, "max_tokens": self.max_tokens, "stream": True, "temperature": 0,
-                    "ignore_eos": True, "cache_prompt": False}
-            connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
+            body = {
+                "prompt": self.prompt,
+                "max_tokens": self.max_tokens,
+                "stream": True,
+                "temperature": 0,
+                "ignore_eos": True,
+                "cache_prompt": False,
+            }
+            connection.request(
+                "POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"}
+            )
             response = connection.getresponse()
             if response.status != 200:
                 raise RuntimeError(f"status {response.status}: {response.read()[:200]}")
@@ -108,7 +152,10 @@ def text_of(rng, words):
 def measure(port, seed):
     rng = random.Random(seed)
     lag = LagProbe()
-    streams = [Stream(port, f"Story {i}: " + text_of(rng, 30), 1500, time.monotonic()) for i in range(NUM_STREAMS)]
+    streams = [
+        Stream(port, f"Story {i}: " + text_of(rng, 30), 1500, time.monotonic())
+        for i in range(NUM_STREAMS)
+    ]
     for stream in streams:
         stream.start()
     deadline = time.monotonic() + 60
@@ -134,10 +181,13 @@ def measure(port, seed):
         gaps += [b - a for a, b in zip(times, times[1:]) if b >= begin and a <= end]
         if times and times[-1] < end and len(times) < 1500:
             gaps.append(end - times[-1])  # silent to the end of the window
-    return {"itl_ms": [g * 1e3 for g in gaps], "window_s": end - begin,
-            "long_ttft_ms": [(s.token_s[0] - s.intended_s) * 1e3 for s in longs if s.token_s],
-            "errors": [s.error for s in streams + longs if s.error],
-            "client_lag_p99_ms": quantile(lag.late_s, 0.99) * 1e3}
+    return {
+        "itl_ms": [g * 1e3 for g in gaps],
+        "window_s": end - begin,
+        "long_ttft_ms": [(s.token_s[0] - s.intended_s) * 1e3 for s in longs if s.token_s],
+        "errors": [s.error for s in streams + longs if s.error],
+        "client_lag_p99_ms": quantile(lag.late_s, 0.99) * 1e3,
+    }
 
 
 def run_server(name, argv, port, seed):
@@ -147,7 +197,10 @@ def run_server(name, argv, port, seed):
             deadline = time.monotonic() + 60
             while True:
                 try:
-                    if urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=1).status == 200:
+                    if (
+                        urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=1).status
+                        == 200
+                    ):
                         break
                 except OSError:
                     pass
@@ -165,7 +218,9 @@ def run_server(name, argv, port, seed):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--model", required=True)
     parser.add_argument("--baton", default=str(ROOT / "build" / "baton"))
     parser.add_argument("--llama-server")
@@ -181,19 +236,37 @@ def main():
     for k, name in enumerate(order):
         port = free_port()
         runs[name].append(run_server(name, commands(args, port)[name], port, seed=k // len(names)))
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout.strip()
-    result = {"benchmark": "burst_itl", "commit": commit, "cpu": cpu_name(), "cores": os.cpu_count(),
-              "system": platform.platform(), "threads": args.threads,
-              "workload": {"streams": NUM_STREAMS, "long_prompts": NUM_LONG, "words": LONG_TOKENS, "gap_s": LONG_GAP_S},
-              "runs": runs}
-    print(f"{'server':24} {'itl p50':>8} {'itl p99':>8} {'itl max':>8} {'long TTFT p50':>14} {'lag p99':>8}  (ms)")
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True
+    ).stdout.strip()
+    result = {
+        "benchmark": "burst_itl",
+        "commit": commit,
+        "cpu": cpu_name(),
+        "cores": os.cpu_count(),
+        "system": platform.platform(),
+        "threads": args.threads,
+        "workload": {
+            "streams": NUM_STREAMS,
+            "long_prompts": NUM_LONG,
+            "words": LONG_TOKENS,
+            "gap_s": LONG_GAP_S,
+        },
+        "runs": runs,
+    }
+    print(
+        f"{'server':24} {'itl p50':>8} {'itl p99':>8} {'itl max':>8} {'long TTFT p50':>14} "
+        f"{'lag p99':>8}  (ms)"
+    )
     for name in names:
         gaps = [g for run in runs[name] for g in run["itl_ms"]]
         ttft = [t for run in runs[name] for t in run["long_ttft_ms"]]
         lag = max(run["client_lag_p99_ms"] for run in runs[name])
         errors = sum(len(run["errors"]) for run in runs[name])
-        print(f"{name:24} {quantile(gaps, .5):8.1f} {quantile(gaps, .99):8.1f} {max(gaps):8.1f} "
-              f"{quantile(ttft, .5):14.1f} {lag:8.2f}  n={len(gaps)} errors={errors}")
+        print(
+            f"{name:24} {quantile(gaps, .5):8.1f} {quantile(gaps, .99):8.1f} {max(gaps):8.1f} "
+            f"{quantile(ttft, .5):14.1f} {lag:8.2f}  n={len(gaps)} errors={errors}"
+        )
     if args.out:
         Path(args.out).write_text(json.dumps(result, indent=1) + "\n")
 

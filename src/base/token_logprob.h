@@ -1,4 +1,5 @@
-// TokenLogprob: a token and how likely it was, as it is sampled, handed off and reported. Pure value.
+// TokenLogprob: a token and how likely it was, as it is sampled, handed off and reported. Pure
+// value.
 #ifndef BATON_BASE_TOKEN_LOGPROB_H_
 #define BATON_BASE_TOKEN_LOGPROB_H_
 

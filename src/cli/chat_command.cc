@@ -1,4 +1,5 @@
-// `baton run` (a private server and a chat with it) and `baton chat` (a chat with a running server).
+// `baton run` (a private server and a chat with it) and `baton chat` (a chat with a running
+// server).
 #include <poll.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -10,6 +11,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
+
 #include "src/base/clock.h"
 #include "src/cli/chat_session.h"
 #include "src/cli/child_process.h"
@@ -117,7 +119,10 @@ class PrivateServer {
   // The server's HTTP address.
   StatusOr<std::string> Start(std::vector<std::string> args) {
     args.push_back("--run-dir=" + folder_);
-    ChildSpec spec{.role = "serve", .worker_id = "serve", .args = std::move(args), .log_file = folder_ + "/serve.log"};
+    ChildSpec spec{.role = "serve",
+                   .worker_id = "serve",
+                   .args = std::move(args),
+                   .log_file = folder_ + "/serve.log"};
     BATON_ASSIGN_OR_RETURN(ChildProcess process, ChildProcess::Start(spec));
     process_.emplace(std::move(process));
     const int64_t deadline_us = SystemClock().NowUs() + kServeStartLimitMs * 1000;
@@ -131,7 +136,8 @@ class PrivateServer {
       }
       if (*report) return (*report)->at("http");
     }
-    return DeadlineExceeded("the private server is not ready after {} s", kServeStartLimitMs / 1000);
+    return DeadlineExceeded("the private server is not ready after {} s",
+                            kServeStartLimitMs / 1000);
   }
 
   void MarkClean() { clean_ = true; }
@@ -180,8 +186,7 @@ int RunRun(const std::vector<std::string>& args) {
   RunFlags run;
   ChatFlags f;
   flags.Add("MODEL", run.model, "a .gguf file or a catalogue name");
-  flags.AddChoice("--mode", run.mode, {"disagg", "aggregated", "adaptive"},
-                  "who computes prompts");
+  flags.AddChoice("--mode", run.mode, {"disagg", "aggregated", "adaptive"}, "who computes prompts");
   flags.Add("--threads", run.threads, {0, 1024}, "compute threads; 0 = one per processor");
   DeclareChat(flags, f);
   DeclareTuning(flags, run.tuning);
@@ -194,8 +199,8 @@ int RunRun(const std::vector<std::string>& args) {
   const StatusOr<ModelFile> model = ResolveOrPullModel(run.model);
   if (!model.ok()) return Fail("run", model.status());
 
-  PrivateServer server(fmt::format("{}/run/{}", fs::path(ModelsFolder()).parent_path().string(),
-                                   ::getpid()));
+  PrivateServer server(
+      fmt::format("{}/run/{}", fs::path(ModelsFolder()).parent_path().string(), ::getpid()));
   std::vector<std::string> serve_args = {run.model,
                                          "--http=127.0.0.1:0",
                                          "--grpc=127.0.0.1:0",

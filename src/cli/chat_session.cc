@@ -1,6 +1,7 @@
 #include "src/cli/chat_session.h"
 
 #include "nlohmann/json.hpp"
+
 #include "src/base/clock.h"
 
 namespace baton {
@@ -105,7 +106,8 @@ std::string DescribeAnswer(const AnswerStats& s) {
                                   ? s.decode_worker
                                   : fmt::format("{} -> {}", s.prefill_worker, s.decode_worker);
   return fmt::format(
-      "{} tokens ({}) | TTFT {:.1f} ms (queue {:.1f}, prefill {:.1f}) | KV wait {:.1f} ms, first step "
+      "{} tokens ({}) | TTFT {:.1f} ms (queue {:.1f}, prefill {:.1f}) | KV wait {:.1f} ms, first "
+      "step "
       "{:.1f} ms | {:.1f} tok/s | path={} {} | KV {} bytes over {}",
       s.completion_tokens, s.finish_reason, s.ttft_ms, s.queue_ms, s.prefill_ms, s.kv_wait_ms,
       s.first_step_ms, rate, s.path, workers, s.kv_bytes, s.transport);
@@ -154,7 +156,8 @@ StatusOr<AnswerStats> ChatSession::Ask(const std::string& question,
   request.url.target = "/v1/chat/completions";
   request.headers = {{"Content-Type", "application/json"}, {"Accept", "text/event-stream"}};
   request.body = RequestBody(question);
-  // A long prompt ahead in the queue may keep the stream silent; the server's own deadline is 600 s.
+  // A long prompt ahead in the queue may keep the stream silent; the server's own deadline is 600
+  // s.
   request.idle_timeout_ms = 610'000;
 
   AnswerReader reader(SystemClock().NowUs(), on_text);

@@ -1,4 +1,5 @@
-// A conversation with a server over its OpenAI-compatible HTTP API, as the terminal client holds it.
+// A conversation with a server over its OpenAI-compatible HTTP API, as the terminal client holds
+// it.
 #ifndef BATON_CLI_CHAT_SESSION_H_
 #define BATON_CLI_CHAT_SESSION_H_
 
@@ -15,11 +16,11 @@ namespace baton {
 
 // How answers are asked for.
 struct ChatOptions {
-  HttpUrl url;               // of the server; the path is ignored
-  std::string system;        // "" = the template's own
+  HttpUrl url;         // of the server; the path is ignored
+  std::string system;  // "" = the template's own
   double temperature = 0.0;
-  int64_t max_tokens = 0;    // 0 = up to the context
-  int64_t seed = -1;         // -1 = drawn by the server
+  int64_t max_tokens = 0;  // 0 = up to the context
+  int64_t seed = -1;       // -1 = drawn by the server
 };
 
 // The server's account of one answer (the `timings` and `usage` of its last chunk).
@@ -40,7 +41,8 @@ struct AnswerStats {
   double ttft_ms = 0;  // measured here: question sent to first text
 };
 
-// "42 tokens | TTFT 83.1 ms (queue 0.4, prefill 81.2) | KV wait 0.9 ms, 737280 bytes over shm | ...".
+// "42 tokens | TTFT 83.1 ms (queue 0.4, prefill 81.2) | KV wait 0.9 ms, 737280 bytes over shm |
+// ...".
 std::string DescribeAnswer(const AnswerStats& stats);
 
 // Takes the bytes of an event stream in any split and gives the payload of each `data:` event.
@@ -58,8 +60,8 @@ class ChatSession {
  public:
   explicit ChatSession(ChatOptions options) : options_(std::move(options)) {}
 
-  // Asks, calling on_text with each piece of the answer. Fails with the server's message; DataLoss when
-  // the stream ended without its end mark.
+  // Asks, calling on_text with each piece of the answer. Fails with the server's message; DataLoss
+  // when the stream ended without its end mark.
   StatusOr<AnswerStats> Ask(const std::string& question,
                             const std::function<void(std::string_view)>& on_text);
   void Clear() { messages_.clear(); }

@@ -14,9 +14,9 @@
 
 namespace baton {
 
-// Name of the variable that holds the number of the pipe on which a child reports: one JSON object a
-// line, {"role","worker_id","incarnation","pid","grpc","http","admin","kv"} with string values (pid
-// too).
+// Name of the variable that holds the number of the pipe on which a child reports: one JSON object
+// a line, {"role","worker_id","incarnation","pid","grpc","http","admin","kv"} with string values
+// (pid too).
 inline constexpr char kReportFdVariable[] = "BATON_REPORT_FD";
 
 // What a child said about itself.
@@ -27,14 +27,14 @@ void SendReportToParent(const ChildReport& report);
 
 // What to start. The executable is always this one.
 struct ChildSpec {
-  std::string role;       // subcommand
-  std::string worker_id;  // "prefill-0"
+  std::string role;               // subcommand
+  std::string worker_id;          // "prefill-0"
   std::vector<std::string> args;  // after the subcommand
-  std::string log_file;   // stdout and stderr are appended here
+  std::string log_file;           // stdout and stderr are appended here
 };
 
-// A running child. Its own process group (a terminal's Ctrl-C reaches only the parent, which decides);
-// it is killed when the parent dies. One thread.
+// A running child. Its own process group (a terminal's Ctrl-C reaches only the parent, which
+// decides); it is killed when the parent dies. One thread.
 class ChildProcess {
  public:
   // Unavailable when the log file or the fork fails.

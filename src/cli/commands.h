@@ -19,15 +19,16 @@ struct Command {
 // Every subcommand that works, in the order of --help.
 std::span<const Command> Commands();
 
-int RunServe(const std::vector<std::string>& args);    // serve.cc
-int RunRun(const std::vector<std::string>& args);      // chat_command.cc
-int RunChat(const std::vector<std::string>& args);     // chat_command.cc
-int RunRouter(const std::vector<std::string>& args);   // router_command.cc
-int RunPrefill(const std::vector<std::string>& args);  // roles.cc
-int RunDecode(const std::vector<std::string>& args);   // roles.cc
-int RunPull(const std::vector<std::string>& args);     // file_commands.cc
+int RunServe(const std::vector<std::string>& args);           // serve.cc
+int RunRun(const std::vector<std::string>& args);             // chat_command.cc
+int RunChat(const std::vector<std::string>& args);            // chat_command.cc
+int RunRouter(const std::vector<std::string>& args);          // router_command.cc
+int RunPrefill(const std::vector<std::string>& args);         // roles.cc
+int RunDecode(const std::vector<std::string>& args);          // roles.cc
+int RunPull(const std::vector<std::string>& args);            // file_commands.cc
+int RunBench(const std::vector<std::string>& args);           // bench_command.cc
 int RunInspectCommand(const std::vector<std::string>& args);  // file_commands.cc
-int RunVersion(const std::vector<std::string>& args);  // file_commands.cc
+int RunVersion(const std::vector<std::string>& args);         // file_commands.cc
 
 }  // namespace baton
 

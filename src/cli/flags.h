@@ -1,5 +1,5 @@
-// Flags of one subcommand: CLI11 underneath, with --config FILE (YAML, the same keys as the flags), an
-// unknown flag or key answered with the nearest name, and exit code 2 for every usage error.
+// Flags of one subcommand: CLI11 underneath, with --config FILE (YAML, the same keys as the flags),
+// an unknown flag or key answered with the nearest name, and exit code 2 for every usage error.
 #ifndef BATON_CLI_FLAGS_H_
 #define BATON_CLI_FLAGS_H_
 
@@ -22,8 +22,8 @@ inline constexpr int kExitOk = 0;
 inline constexpr int kExitFailure = 1;
 inline constexpr int kExitUsage = 2;
 
-// One subcommand's flags. Declare them, then Parse once; the bound variables hold defaults until then.
-// A flag on the command line wins over the same key of the file.
+// One subcommand's flags. Declare them, then Parse once; the bound variables hold defaults until
+// then. A flag on the command line wins over the same key of the file.
 class FlagSet {
  public:
   // `name` e.g. "serve"; `about` one sentence for --help.
@@ -45,8 +45,8 @@ class FlagSet {
   void AddChoice(const std::string& flag, std::string& value, std::vector<std::string> choices,
                  const std::string& help);
 
-  // Parses argv after the subcommand's name. Returns nothing when the command should run; otherwise the
-  // exit code, after --help went to stdout or one error line to stderr.
+  // Parses argv after the subcommand's name. Returns nothing when the command should run; otherwise
+  // the exit code, after --help went to stdout or one error line to stderr.
   std::optional<int> Parse(const std::vector<std::string>& args);
   // True when the flag came from the command line or the file.
   bool Given(const std::string& flag) const;

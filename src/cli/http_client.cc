@@ -30,7 +30,8 @@ constexpr size_t kMaxKeptBodyBytes = 64 * 1024 * 1024;
 // One connection of either kind; every operation runs the io_context until it ends or time is out.
 class Connection {
  public:
-  explicit Connection(const HttpUrl& url) : url_(url), tls_context_(asio::ssl::context::tls_client) {}
+  explicit Connection(const HttpUrl& url)
+      : url_(url), tls_context_(asio::ssl::context::tls_client) {}
 
   Status Open(int64_t timeout_ms);
 
@@ -116,9 +117,8 @@ Status Connection::Handshake(int64_t timeout_ms) {
   tls_ = std::make_unique<asio::ssl::stream<asio::ip::tcp::socket&>>(socket_, tls_context_);
   SSL_set_tlsext_host_name(tls_->native_handle(), url_.host.c_str());
   tls_->set_verify_callback(asio::ssl::host_name_verification(url_.host));
-  const ErrorCode error = Wait(timeout_ms, [&](auto done) {
-    tls_->async_handshake(asio::ssl::stream_base::client, done);
-  });
+  const ErrorCode error = Wait(
+      timeout_ms, [&](auto done) { tls_->async_handshake(asio::ssl::stream_base::client, done); });
   if (error) {
     return Unavailable("TLS with {}:{} failed: {}", url_.host, url_.port, error.message());
   }
@@ -241,8 +241,8 @@ StatusOr<HttpUrl> ParseHttpUrl(std::string_view text) {
   url.target = slash == std::string_view::npos ? "/" : std::string(text.substr(slash));
   url.port = url.tls ? "443" : "80";
   const size_t colon = authority.rfind(':');
-  const bool has_port = colon != std::string_view::npos && authority.find(']', colon) ==
-                                                               std::string_view::npos;
+  const bool has_port =
+      colon != std::string_view::npos && authority.find(']', colon) == std::string_view::npos;
   if (has_port) {
     url.port = std::string(authority.substr(colon + 1));
     authority = authority.substr(0, colon);

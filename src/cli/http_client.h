@@ -1,5 +1,5 @@
-// A small blocking HTTP/1.1 client for the command line: the chat client talks to a router with it and
-// `pull` downloads with it. One thread at a time per call; nothing is kept between calls.
+// A small blocking HTTP/1.1 client for the command line: the chat client talks to a router with it
+// and `pull` downloads with it. One thread at a time per call; nothing is kept between calls.
 #ifndef BATON_CLI_HTTP_CLIENT_H_
 #define BATON_CLI_HTTP_CLIENT_H_
 

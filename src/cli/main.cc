@@ -38,8 +38,8 @@ int main(int argc, char** argv) {
     names.push_back(command.name);
   }
   const std::string nearest = baton::NearestName(name, std::span<const std::string_view>(names));
-  fmt::print(stderr, "baton: unknown subcommand '{}'{}\n", name,
-             nearest.empty() ? "; `baton --help` lists them"
-                             : fmt::format("; did you mean {}?", nearest));
+  fmt::print(
+      stderr, "baton: unknown subcommand '{}'{}\n", name,
+      nearest.empty() ? "; `baton --help` lists them" : fmt::format("; did you mean {}?", nearest));
   return baton::kExitUsage;
 }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_split.h"
+
 #include "src/base/nearest_name.h"
 #include "src/cli/download.h"
 #include "src/cli/sha256.h"
@@ -98,9 +99,10 @@ StatusOr<ModelFile> ResolveModel(std::string_view model) {
   std::error_code error;
   const fs::path path{std::string(model)};
   if (fs::is_directory(path, error)) {
-    return Unimplemented("'{}' is a folder: Hugging Face folders are not supported yet, give a "
-                         ".gguf file",
-                         model);
+    return Unimplemented(
+        "'{}' is a folder: Hugging Face folders are not supported yet, give a "
+        ".gguf file",
+        model);
   }
   if (!fs::exists(path, error)) return UnknownModel(model);
   return ModelFile{.path = path.string(), .id = path.stem().string()};

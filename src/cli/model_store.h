@@ -20,9 +20,9 @@ struct CatalogueEntry {
   std::string_view name;     // "smollm2:135m"
   std::string_view package;  // Python package whose wheel holds the file
   std::string_view version;
-  std::string_view member;   // path inside the wheel
-  std::string_view file;     // name in the models folder
-  std::string_view sha256;   // of the file, lower-case hexadecimal
+  std::string_view member;  // path inside the wheel
+  std::string_view file;    // name in the models folder
+  std::string_view sha256;  // of the file, lower-case hexadecimal
   uint64_t bytes;
   std::string_view licence;
 };
@@ -33,14 +33,14 @@ const CatalogueEntry* FindCatalogueEntry(std::string_view name);
 // ${BATON_HOME:-~/.cache/baton}/models.
 std::string ModelsFolder();
 
-// What a MODEL argument means: a .gguf file, or a catalogue name whose file is in the models folder.
-// NotFound names the fix (`baton pull NAME`) or the nearest name; Unimplemented for a Hugging Face
-// folder.
+// What a MODEL argument means: a .gguf file, or a catalogue name whose file is in the models
+// folder. NotFound names the fix (`baton pull NAME`) or the nearest name; Unimplemented for a
+// Hugging Face folder.
 StatusOr<ModelFile> ResolveModel(std::string_view model);
 
-// Fetches a catalogue name or "hf:ORG/REPO/FILE" into the models folder, checks its sha256, and returns
-// it; a file that is already there and right is kept. A partial hf download is resumed. Progress goes
-// to stderr.
+// Fetches a catalogue name or "hf:ORG/REPO/FILE" into the models folder, checks its sha256, and
+// returns it; a file that is already there and right is kept. A partial hf download is resumed.
+// Progress goes to stderr.
 StatusOr<ModelFile> PullModel(std::string_view name);
 
 // ResolveModel, and PullModel when it is a catalogue name that is not there yet.

@@ -1,4 +1,5 @@
-// How a role's process learns that it should end: SIGTERM drains, SIGINT or a second SIGTERM ends now.
+// How a role's process learns that it should end: SIGTERM drains, SIGINT or a second SIGTERM ends
+// now.
 #ifndef BATON_CLI_ROLE_SIGNALS_H_
 #define BATON_CLI_ROLE_SIGNALS_H_
 
@@ -10,8 +11,8 @@
 
 namespace baton {
 
-// Made by the main thread before any other thread starts, so that all of them block these signals; one
-// thread ("signals") takes them.
+// Made by the main thread before any other thread starts, so that all of them block these signals;
+// one thread ("signals") takes them.
 class RoleSignals {
  public:
   RoleSignals();

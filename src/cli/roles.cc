@@ -9,7 +9,6 @@
 #include <cstdio>
 #include <fstream>
 #include <sstream>
-#include <thread>
 
 #include "src/base/log.h"
 #include "src/base/size_text.h"
@@ -19,6 +18,7 @@
 #include "src/cli/model_store.h"
 #include "src/cli/role_signals.h"
 #include "src/cli/worker_flags.h"
+#include "src/device/device.h"
 #include "src/worker/worker_process.h"
 
 namespace baton {
@@ -82,8 +82,7 @@ StatusOr<WorkerConfig> BuildConfig(const WorkerFlags& f, WorkerRole role) {
   config.admin = f.admin;
   config.model_path = model.path;
   config.model_id = model.id;
-  config.num_threads = static_cast<uint32_t>(
-      f.threads > 0 ? f.threads : std::max<int64_t>(1, std::thread::hardware_concurrency()));
+  config.num_threads = f.threads > 0 ? static_cast<uint32_t>(f.threads) : NumUsableCpus();
   config.max_context = static_cast<uint32_t>(f.tuning.max_context);
   config.kv_dtype = f.tuning.kv_dtype == "f32" ? KvDtype::kF32 : KvDtype::kBf16;
   config.drain_timeout_ms = f.tuning.drain_timeout_s * 1000;
@@ -128,8 +127,6 @@ int RunPrefill(const std::vector<std::string>& args) {
   return RunWorker(WorkerRole::kPrefill, args);
 }
 
-int RunDecode(const std::vector<std::string>& args) {
-  return RunWorker(WorkerRole::kDecode, args);
-}
+int RunDecode(const std::vector<std::string>& args) { return RunWorker(WorkerRole::kDecode, args); }
 
 }  // namespace baton

@@ -7,7 +7,6 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <thread>
 
 #include "src/base/hex.h"
 #include "src/base/random.h"
@@ -16,6 +15,7 @@
 #include "src/cli/model_store.h"
 #include "src/cli/supervisor.h"
 #include "src/cli/worker_flags.h"
+#include "src/device/device.h"
 
 namespace baton {
 namespace {
@@ -75,8 +75,8 @@ class RunFolder {
   }
 
   Status Create() {
-    if (own_) path_ = fmt::format("{}/run/{}", fs::path(ModelsFolder()).parent_path().string(),
-                                  ::getpid());
+    if (own_)
+      path_ = fmt::format("{}/run/{}", fs::path(ModelsFolder()).parent_path().string(), ::getpid());
     std::error_code error;
     fs::create_directories(path_, error);
     if (error) return Unavailable("cannot create --run-dir {}: {}", path_, error.message());
@@ -105,17 +105,15 @@ StatusOr<std::string> WriteSecret(const std::string& run_dir) {
   return path;
 }
 
-// Compute threads of each worker: decode is bound by memory, so one thread in three goes there and the
-// rest to prefill; every worker has at least one.
+// Compute threads of each worker: decode is bound by memory, so one thread in three goes there and
+// the rest to prefill; every worker has at least one.
 struct ThreadShare {
   int64_t prefill = 1;
   int64_t decode = 1;
 };
 
 ThreadShare ShareThreads(const ServeFlags& f) {
-  const int64_t total = f.threads > 0
-                            ? f.threads
-                            : std::max<int64_t>(1, std::thread::hardware_concurrency());
+  const int64_t total = f.threads > 0 ? f.threads : int64_t{NumUsableCpus()};
   ThreadShare share;
   if (f.num_prefill == 0) {
     share.decode = std::max<int64_t>(1, total / f.num_decode);
@@ -130,9 +128,12 @@ ThreadShare ShareThreads(const ServeFlags& f) {
 ChildSpec WorkerSpec(const ServeFlags& f, const ChildSpec& base, const ChildReport& router,
                      int64_t threads) {
   ChildSpec spec = base;
-  spec.args = {"--router=" + router.at("grpc"), "--worker-id=" + base.worker_id,
-               "--model=" + f.model,            "--listen=127.0.0.1:0",
-               "--kv-listen=127.0.0.1:0",       "--admin=127.0.0.1:0",
+  spec.args = {"--router=" + router.at("grpc"),
+               "--worker-id=" + base.worker_id,
+               "--model=" + f.model,
+               "--listen=127.0.0.1:0",
+               "--kv-listen=127.0.0.1:0",
+               "--admin=127.0.0.1:0",
                fmt::format("--threads={}", threads)};
   AppendTuning(f.tuning, spec.args);
   return spec;
@@ -144,8 +145,11 @@ SupervisorConfig BuildConfig(const ServeFlags& f, const ModelFile& model, const 
   config.model_id = model.id;
   config.drain_timeout_s = f.tuning.drain_timeout_s;
   const std::string dir = folder.path();
-  config.router = {.role = "router", .worker_id = "router-0", .args = {}, .log_file = dir + "/router-0.log"};
-  config.router.args = {"--grpc=" + f.grpc, "--http=" + f.http, "--admin=" + f.admin,
+  config.router = {
+      .role = "router", .worker_id = "router-0", .args = {}, .log_file = dir + "/router-0.log"};
+  config.router.args = {"--grpc=" + f.grpc,
+                        "--http=" + f.http,
+                        "--admin=" + f.admin,
                         "--mode=" + f.mode,
                         fmt::format("--local-prefill-tokens={}", f.local_prefill_tokens),
                         fmt::format("--drain-timeout={}", f.tuning.drain_timeout_s)};
@@ -156,7 +160,10 @@ SupervisorConfig BuildConfig(const ServeFlags& f, const ModelFile& model, const 
       const bool prefill = std::string_view(role) == "prefill";
       for (int64_t i = 0; i < (prefill ? f.num_prefill : f.num_decode); ++i) {
         const std::string id = fmt::format("{}-{}", role, i);
-        const ChildSpec base = {.role = role, .worker_id = id, .args = {}, .log_file = fmt::format("{}/{}.log", dir, id)};
+        const ChildSpec base = {.role = role,
+                                .worker_id = id,
+                                .args = {},
+                                .log_file = fmt::format("{}/{}.log", dir, id)};
         specs.push_back(WorkerSpec(f, base, router, prefill ? share.prefill : share.decode));
       }
     }

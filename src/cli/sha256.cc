@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "openssl/evp.h"
+
 #include "src/base/hex.h"
 
 namespace baton {

@@ -12,6 +12,7 @@
 #include <fstream>
 
 #include "nlohmann/json.hpp"
+
 #include "src/base/clock.h"
 #include "src/cli/http_client.h"
 
@@ -127,7 +128,8 @@ Status Supervisor::Poll(int64_t timeout_ms) {
       fds.push_back({.fd = slot.process->report_fd(), .events = POLLIN, .revents = 0});
     }
     if (slot.restart_us != 0) {
-      timeout_ms = std::min(timeout_ms, std::max<int64_t>(0, (slot.restart_us - now_us) / 1000 + 1));
+      timeout_ms =
+          std::min(timeout_ms, std::max<int64_t>(0, (slot.restart_us - now_us) / 1000 + 1));
     }
   }
   (void)::poll(fds.data(), fds.size(), static_cast<int>(timeout_ms));
@@ -192,8 +194,8 @@ Status Supervisor::OnDeath(Slot& slot, int wait_status) {
     slot.given_up = true;
     fmt::print(stderr, "{} ended with {}: given up after {} deaths in a row; see {}\n",
                slot.spec.worker_id, end, slot.num_quick_deaths, slot.spec.log_file);
-    const bool any_worker_left = std::any_of(slots_.begin() + 1, slots_.end(),
-                                             [](const Slot& s) { return !s.given_up; });
+    const bool any_worker_left =
+        std::any_of(slots_.begin() + 1, slots_.end(), [](const Slot& s) { return !s.given_up; });
     if (slot.spec.role == "router" || !any_worker_left) {
       return Unavailable("{} keeps dying; see {}", slot.spec.worker_id, slot.spec.log_file);
     }

@@ -23,8 +23,8 @@ namespace baton {
 
 // What the parent needs to know.
 struct SupervisorConfig {
-  std::string run_dir;      // must exist
-  std::string model_id;     // for topology.json
+  std::string run_dir;   // must exist
+  std::string model_id;  // for topology.json
   int64_t drain_timeout_s = 60;
   // Given the router's report, the workers to start.
   std::function<std::vector<ChildSpec>(const ChildReport& router)> workers;
@@ -38,8 +38,8 @@ class Supervisor {
  public:
   explicit Supervisor(SupervisorConfig config) : config_(std::move(config)) {}
 
-  // Runs until a signal or until nothing is left to run. OK = drained after a signal with every child
-  // exiting 0; otherwise the reason in one sentence.
+  // Runs until a signal or until nothing is left to run. OK = drained after a signal with every
+  // child exiting 0; otherwise the reason in one sentence.
   Status Run();
 
  private:
@@ -77,7 +77,7 @@ class Supervisor {
   std::vector<Slot> slots_;  // [0] is the router
   UniqueFd signals_;
   int num_stop_signals_ = 0;
-  bool fast_ = false;   // stop without waiting for running requests
+  bool fast_ = false;  // stop without waiting for running requests
   bool ready_ = false;
   bool draining_ = false;
   bool child_failed_ = false;

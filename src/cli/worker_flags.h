@@ -17,8 +17,8 @@ struct WorkerTuning {
   std::string isa = "auto";
   std::string transport = "auto";
   std::string kv_dtype = "bf16";
-  std::string kv_memory;       // "" = the larger of 1 GiB and one full sequence
-  int64_t max_context = 0;     // 0 = the model's
+  std::string kv_memory;    // "" = the larger of 1 GiB and one full sequence
+  int64_t max_context = 0;  // 0 = the model's
   int64_t drain_timeout_s = 60;
   std::string secret_file;     // "" = empty secret
   bool deterministic = false;  // the CPU backend always is
@@ -28,8 +28,8 @@ struct WorkerTuning {
 
 void DeclareTuning(FlagSet& flags, WorkerTuning& tuning);
 
-// Unimplemented for what this build does not have (CUDA, nccl, q8), InvalidArgument for a size that is
-// none.
+// Unimplemented for what this build does not have (CUDA, nccl, q8), InvalidArgument for a size that
+// is none.
 Status CheckTuning(const WorkerTuning& tuning);
 
 // The flags that give another process the same tuning.

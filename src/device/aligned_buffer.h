@@ -1,8 +1,8 @@
 // AlignedBuffer: one owned, zeroed, 64-byte aligned region of host memory for weights and working
 // memory. Allocation from any thread; the bytes belong to whoever the owner says.
 //
-// Invariant: data() is aligned to kAlignment, and to 2 MiB from kHugePageBytes on, where the kernel is
-// asked for huge pages (read bandwidth +13 % measured on weights).
+// Invariant: data() is aligned to kAlignment, and to 2 MiB from kHugePageBytes on, where the kernel
+// is asked for huge pages (read bandwidth +13 % measured on weights).
 #ifndef BATON_SRC_DEVICE_ALIGNED_BUFFER_H_
 #define BATON_SRC_DEVICE_ALIGNED_BUFFER_H_
 

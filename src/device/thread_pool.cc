@@ -9,6 +9,7 @@
 #include <string>
 
 #include "fmt/format.h"
+
 #include "src/base/check.h"
 #include "src/base/clock.h"
 
@@ -75,7 +76,8 @@ ThreadPool::ThreadPool(const Options& options)
   for (uint32_t i = 1; i < num_threads_; ++i) {
     std::optional<int> cpu;
     if (i - 1 < options.worker_cpus.size()) cpu = options.worker_cpus[i - 1];
-    workers_.emplace_back(fmt::format("kernel-{}", i), [this, i] { WorkerLoop(i); }, cpu);
+    workers_.emplace_back(
+        fmt::format("kernel-{}", i), [this, i] { WorkerLoop(i); }, cpu);
   }
 }
 

@@ -1,8 +1,8 @@
 // ThreadPool: the fork-join workers of one device's kernels.
 //
 // A pool of num_threads() threads is the calling thread plus num_threads() - 1 workers named
-// "kernel-1", "kernel-2", ... The caller always works too, so a pool of one thread costs nothing and
-// starts nothing.
+// "kernel-1", "kernel-2", ... The caller always works too, so a pool of one thread costs nothing
+// and starts nothing.
 //
 // Invariants
 //  1. One thread at a time calls Run (the owner: an engine thread); Run is not called from a task.
@@ -36,7 +36,8 @@ struct TaskRange {
   uint32_t size() const { return end - begin; }
 };
 
-// Part `part` of [0, total) cut into `num_parts` contiguous parts whose sizes differ by at most one.
+// Part `part` of [0, total) cut into `num_parts` contiguous parts whose sizes differ by at most
+// one.
 constexpr TaskRange PartOf(uint32_t total, uint32_t num_parts, uint32_t part) {
   return {static_cast<uint32_t>(uint64_t{total} * part / num_parts),
           static_cast<uint32_t>(uint64_t{total} * (part + 1) / num_parts)};
@@ -93,9 +94,8 @@ class ThreadPool {
     uint32_t parts = min_size > 1 ? total / min_size : total;
     if (parts > max_parts) parts = max_parts;
     if (parts < 1 || num_threads_ == 1) parts = 1;
-    Run(parts, [&](uint32_t part, uint32_t thread_idx) {
-      body(PartOf(total, parts, part), thread_idx);
-    });
+    Run(parts,
+        [&](uint32_t part, uint32_t thread_idx) { body(PartOf(total, parts, part), thread_idx); });
   }
 
   // Working memory of one thread [kScratchBytes], 64-byte aligned, contents undefined. A task may
@@ -122,8 +122,8 @@ class ThreadPool {
   TaskFunction function_ = nullptr;
   void* body_ = nullptr;
 
-  // Job number, number of tasks and next task in one word (see thread_pool.cc), so that a claim that
-  // succeeds is a claim on the live job.
+  // Job number, number of tasks and next task in one word (see thread_pool.cc), so that a claim
+  // that succeeds is a claim on the live job.
   alignas(64) std::atomic<uint64_t> ticket_{0};
   // Tasks of the live job that have finished; the owner may sleep on it.
   alignas(64) std::atomic<uint32_t> num_done_{0};

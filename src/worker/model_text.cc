@@ -27,7 +27,8 @@ StatusOr<TokenizerSpec> TokenizerSpecOf(const GgufFile& file) {
   spec.add_space_prefix = metadata.add_space_prefix;
   spec.chat_template = metadata.chat_template;
   for (const NamedTemplate& named : metadata.named_templates) {
-    spec.named_templates.push_back({.name = std::string(named.name), .source = std::string(named.text)});
+    spec.named_templates.push_back(
+        {.name = std::string(named.name), .source = std::string(named.text)});
   }
   return spec;
 }

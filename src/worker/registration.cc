@@ -8,6 +8,7 @@
 
 #include "grpcpp/create_channel.h"
 #include "grpcpp/security/credentials.h"
+
 #include "src/base/clock.h"
 #include "src/base/log.h"
 
@@ -17,7 +18,8 @@ namespace {
 constexpr int64_t kDefaultHeartbeatMs = 250;
 constexpr int64_t kFirstBackoffUs = 100'000;
 constexpr int64_t kMaxBackoffUs = 2'000'000;
-// A refusal names a fault of the set-up; it may be mended by restarting others, so we ask again, slowly.
+// A refusal names a fault of the set-up; it may be mended by restarting others, so we ask again,
+// slowly.
 constexpr int64_t kRefusedBackoffUs = 5'000'000;
 // Reports that wait behind a write; more means that the router does not read.
 constexpr size_t kMaxQueuedReports = 8;

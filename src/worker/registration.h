@@ -1,8 +1,8 @@
-// Registration: keeps this worker registered with its routers: one lease stream each, a heartbeat, and
-// reconnection with back-off; and takes the routers' lists of peers.
+// Registration: keeps this worker registered with its routers: one lease stream each, a heartbeat,
+// and reconnection with back-off; and takes the routers' lists of peers.
 //
-// Threads: one thread ("register") builds heartbeats, reconnects and applies peer lists (which may wait
-// for a name look-up); gRPC's threads only store what arrived and wake it.
+// Threads: one thread ("register") builds heartbeats, reconnects and applies peer lists (which may
+// wait for a name look-up); gRPC's threads only store what arrived and wake it.
 //
 // Invariants
 //  1. Every stream begins with the same hello; the first report follows at once.
@@ -54,7 +54,8 @@ class Registration {
 
  private:
   friend class RouterStream;
-  // One router and what we know of it; the registration thread alone, but for what RouterStream holds.
+  // One router and what we know of it; the registration thread alone, but for what RouterStream
+  // holds.
   struct Router {
     std::string address;
     std::shared_ptr<grpc::Channel> channel;

@@ -64,8 +64,8 @@ Status SpecFromProto(const v1::RequestSpec& m, const SessionLimits& limits, Requ
     out->tokens.push_back(static_cast<TokenId>(token));
   }
   // 0 = a router that sends no replayed output.
-  out->num_prompt_tokens = m.num_prompt_tokens() == 0 ? static_cast<uint32_t>(m.tokens_size())
-                                                      : m.num_prompt_tokens();
+  out->num_prompt_tokens =
+      m.num_prompt_tokens() == 0 ? static_cast<uint32_t>(m.tokens_size()) : m.num_prompt_tokens();
   out->num_choices = m.n();
   out->deadline_us = int64_t{m.deadline_ms()} * 1000;
   out->tenant = m.tenant();

@@ -1,5 +1,5 @@
-// Requests, tokens and states between worker.proto and the engine's plain types. Pure; any thread. The
-// router is trusted to be ours but not to be right: every number is checked.
+// Requests, tokens and states between worker.proto and the engine's plain types. Pure; any thread.
+// The router is trusted to be ours but not to be right: every number is checked.
 #ifndef BATON_WORKER_REQUEST_CODEC_H_
 #define BATON_WORKER_REQUEST_CODEC_H_
 
@@ -10,9 +10,9 @@ namespace baton {
 
 struct SessionLimits;
 
-// Fills `out` from a StartPrefill or StartDecode. out->key is set as far as the message has it, also on
-// failure, so that the refusal can name the request. InvalidArgument names the field and its range;
-// FailedPrecondition when the message is for the other role.
+// Fills `out` from a StartPrefill or StartDecode. out->key is set as far as the message has it,
+// also on failure, so that the refusal can name the request. InvalidArgument names the field and
+// its range; FailedPrecondition when the message is for the other role.
 Status RequestSpecFromProto(const v1::RouterMessage& message, const SessionLimits& limits,
                             RequestSpec* out);
 RequestKey RequestKeyFromProto(const v1::CancelRequest& cancel);

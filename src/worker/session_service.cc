@@ -111,8 +111,7 @@ class SessionReactor : public grpc::ServerBidiReactor<v1::RouterMessage, v1::Wor
     if (greeted_) return FailedPrecondition("a second hello");
     if (Incarnation(hello.worker_incarnation()) != service_->limits_.incarnation) {
       return FailedPrecondition("the session is for incarnation {:016x}, this one is {:016x}",
-                                hello.worker_incarnation(),
-                                service_->limits_.incarnation.value());
+                                hello.worker_incarnation(), service_->limits_.incarnation.value());
     }
     if (hello.wire_version() != kWireVersion) {
       return FailedPrecondition("wire version {} is not spoken here, only {}", hello.wire_version(),
@@ -192,7 +191,7 @@ class SessionReactor : public grpc::ServerBidiReactor<v1::RouterMessage, v1::Wor
   v1::RouterMessage incoming_;  // reading thread
   bool greeted_ = false;        // reading thread
 
-  std::mutex mutex_;  // guards what follows
+  std::mutex mutex_;                       // guards what follows
   std::vector<v1::WorkerMessage> outbox_;  // [next_, size) waits
   size_t next_ = 0;
   v1::WorkerMessage pending_;   // the step message that is being filled

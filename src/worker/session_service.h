@@ -1,14 +1,15 @@
-// WorkerService: one bidirectional stream per router carries all its requests. Converts protos to the
-// engine's plain types at the edge and sends each engine step's tokens as one message.
+// WorkerService: one bidirectional stream per router carries all its requests. Converts protos to
+// the engine's plain types at the edge and sends each engine step's tokens as one message.
 //
-// Threads: gRPC's own threads read; OnStepEvents and OnRequestStatus come on the engine thread, which
-// starts the write itself: building and handing over a step of 16 tokens costs some 20 us against a
-// step of milliseconds, and a hand-over to another thread would cost a wake-up instead.
+// Threads: gRPC's own threads read; OnStepEvents and OnRequestStatus come on the engine thread,
+// which starts the write itself: building and handing over a step of 16 tokens costs some 20 us
+// against a step of milliseconds, and a hand-over to another thread would cost a wake-up instead.
 //
 // Invariants
 //  1. A session's first message is a hello for this incarnation; anything else ends it.
 //  2. The end of a stream, however it comes, closes the session in the engine exactly once.
-//  3. At most kMaxQueuedEvents tokens wait for a router that does not read; then its session is ended.
+//  3. At most kMaxQueuedEvents tokens wait for a router that does not read; then its session is
+//  ended.
 #ifndef BATON_WORKER_SESSION_SERVICE_H_
 #define BATON_WORKER_SESSION_SERVICE_H_
 
@@ -20,6 +21,7 @@
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
+
 #include "baton/v1/worker.grpc.pb.h"
 #include "src/engine/engine.h"
 #include "src/engine/engine_types.h"

@@ -4,6 +4,7 @@
 
 #include "absl/strings/numbers.h"
 #include "nlohmann/json.hpp"
+
 #include "src/base/clock.h"
 #include "src/base/hex.h"
 
@@ -15,8 +16,8 @@ constexpr int64_t kLiveLimitUs = 10'000'000;
 
 // The engine's block states in the order of kKvBlockStates.
 constexpr std::array<BlockState, kKvBlockStates.size()> kStates = {
-    BlockState::kFree,     BlockState::kCached,    BlockState::kComputing,
-    BlockState::kBound,    BlockState::kExported,  BlockState::kReserved,
+    BlockState::kFree,      BlockState::kCached,   BlockState::kComputing,
+    BlockState::kBound,     BlockState::kExported, BlockState::kReserved,
     BlockState::kReceiving, BlockState::kDraining, BlockState::kQuarantined};
 
 // Index into kTransportNames.
@@ -66,8 +67,8 @@ StatusOr<std::unique_ptr<WorkerAdmin>> WorkerAdmin::Start(WorkerAdminConfig conf
   providers.requests_json = [self] { return self->RequestsJson(); };
   providers.blocks_json = [self] { return self->BlocksJson(); };
   BATON_ASSIGN_OR_RETURN(admin->server_,
-                         AdminServer::Start(std::move(address.host), address.port,
-                                            &self->registry_, std::move(providers)));
+                         AdminServer::Start(std::move(address.host), address.port, &self->registry_,
+                                            std::move(providers)));
   return admin;
 }
 
@@ -102,8 +103,8 @@ void WorkerAdmin::Refresh() {
   }
   // Slices that left while their step still computed are hidden behind it.
   if (now.exported_total > 0) {
-    metrics_.exposed_transfer_ratio->Set(
-        1.0 - static_cast<double>(now.exported_in_step) / static_cast<double>(now.exported_total));
+    metrics_.exposed_transfer_ratio->Set(1.0 - static_cast<double>(now.exported_in_step) /
+                                                   static_cast<double>(now.exported_total));
   }
   last_ = now;
   last_bad_checksums_ = bad_checksums;

@@ -1,5 +1,5 @@
-// WorkerAdmin: a worker's admin port and its metrics, which are read from the engine's snapshots when
-// they are scraped; only hand-offs are counted as they happen.
+// WorkerAdmin: a worker's admin port and its metrics, which are read from the engine's snapshots
+// when they are scraped; only hand-offs are counted as they happen.
 #ifndef BATON_WORKER_WORKER_ADMIN_H_
 #define BATON_WORKER_WORKER_ADMIN_H_
 

@@ -24,8 +24,8 @@ struct WorkerConfig {
   std::string worker_id;             // 1..64 of [a-z0-9-]
   std::vector<std::string> routers;  // at least one
   std::string listen = "127.0.0.1:0";
-  std::string kv_listen;   // "" = the host of `listen` and any port
-  std::string advertise;   // host or host:port that others use; "" = the host of `listen`
+  std::string kv_listen;  // "" = the host of `listen` and any port
+  std::string advertise;  // host or host:port that others use; "" = the host of `listen`
   std::string admin = "127.0.0.1:0";
   std::string model_path;  // of a .gguf file
   std::string model_id;    // public name

@@ -11,7 +11,8 @@ void FillLoad(const EngineSnapshot& snapshot, const std::vector<LinkInfo>& links
   out->set_waiting(scheduler.num_waiting + scheduler.num_prefilling);
   out->set_backlog_tokens(scheduler.backlog_tokens);
   out->set_prefill_tokens_per_s(snapshot.prefill_tokens_per_s);
-  out->set_step_us(static_cast<uint32_t>(std::clamp<int64_t>(snapshot.decode_step_us, 0, UINT32_MAX)));
+  out->set_step_us(
+      static_cast<uint32_t>(std::clamp<int64_t>(snapshot.decode_step_us, 0, UINT32_MAX)));
   v1::BlockCounts* blocks = out->mutable_blocks();
   blocks->set_total(snapshot.blocks.total);
   blocks->set_free(snapshot.blocks.of(BlockState::kFree));

@@ -15,7 +15,8 @@ namespace baton {
 void FillLoad(const EngineSnapshot& snapshot, const std::vector<LinkInfo>& links,
               v1::WorkerLoad* out);
 
-// Where the peers of a router's list are reached; entries without a name or incarnation are left out.
+// Where the peers of a router's list are reached; entries without a name or incarnation are left
+// out.
 std::vector<PeerAddress> PeerAddresses(const std::vector<v1::Peer>& peers);
 
 }  // namespace baton

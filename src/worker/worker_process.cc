@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "grpcpp/server_builder.h"
+
 #include "kvcache/kv_arena.h"
 #include "kvcache/transport/kv_endpoint.h"
 #include "src/base/clock.h"
@@ -58,13 +59,14 @@ StatusOr<uint32_t> NumBlocks(const WorkerConfig& config, const KvLayout& layout,
                              uint32_t max_context) {
   const uint64_t needed_blocks = uint64_t{layout.BlocksFor(max_context)} + 1;
   const uint64_t needed_bytes = needed_blocks * layout.BlockStride();
-  const uint64_t bytes = config.kv_memory_bytes > 0 ? config.kv_memory_bytes
-                                                    : std::max(kDefaultKvBytes, needed_bytes);
+  const uint64_t bytes =
+      config.kv_memory_bytes > 0 ? config.kv_memory_bytes : std::max(kDefaultKvBytes, needed_bytes);
   const uint64_t blocks = bytes / layout.BlockStride();
   if (blocks < needed_blocks) {
     const uint64_t fits = blocks > 1 ? (blocks - 1) * layout.block_size : 0;
     return ResourceExhausted(
-        "--kv-memory {} bytes is too small: one sequence of --max-context {} tokens needs {} bytes; "
+        "--kv-memory {} bytes is too small: one sequence of --max-context {} tokens needs {} "
+        "bytes; "
         "give --kv-memory {} or --max-context {}",
         bytes, max_context, needed_bytes, needed_bytes, fits);
   }
@@ -158,10 +160,11 @@ Status WorkerProcess::Parts::MakeEngine() {
   kv_address = AdvertisedHost(config.advertise, endpoint->tcp_address());
 
   const bool prefill = config.role == WorkerRole::kPrefill;
-  sessions = std::make_unique<SessionService>(SessionLimits{.incarnation = incarnation,
-                                                            .prefill = prefill,
-                                                            .vocab_size = model->config().vocab_size,
-                                                            .max_context = model->max_context()});
+  sessions =
+      std::make_unique<SessionService>(SessionLimits{.incarnation = incarnation,
+                                                     .prefill = prefill,
+                                                     .vocab_size = model->config().vocab_size,
+                                                     .max_context = model->max_context()});
   EngineConfig engine_config;
   engine_config.scheduler.role = prefill ? SchedulerRole::kPrefill : SchedulerRole::kDecode;
   engine_config.scheduler.max_batch_tokens = kMaxBatchTokens;

@@ -1,5 +1,5 @@
-// WorkerProcess: everything a prefill or decode worker is made of, joined and running: model, arena,
-// engine, KV endpoint, gRPC service, registration, admin port.
+// WorkerProcess: everything a prefill or decode worker is made of, joined and running: model,
+// arena, engine, KV endpoint, gRPC service, registration, admin port.
 //
 // Start and Stop: the main thread. The accessors: any thread.
 #ifndef BATON_WORKER_WORKER_PROCESS_H_
@@ -34,8 +34,9 @@ class WorkerProcess {
 
   // A router asked this worker to leave.
   bool drain_asked() const;
-  // Tells the routers, refuses new requests, and waits until the running ones have ended, at most the
-  // drain timeout or until `*stop_now` is true; what is left then fails. OK = the ledger was empty.
+  // Tells the routers, refuses new requests, and waits until the running ones have ended, at most
+  // the drain timeout or until `*stop_now` is true; what is left then fails. OK = the ledger was
+  // empty.
   Status Drain(const std::atomic<bool>* stop_now);
   // Ends everything at once. Idempotent.
   void Stop();

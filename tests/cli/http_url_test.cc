@@ -30,8 +30,8 @@ TEST(HttpUrlTest, Parses) {
 }
 
 TEST(HttpUrlTest, RefusesWhatIsNoUrl) {
-  for (const char* text : {"", "a", "ftp://a", "http://", "http://:80", "http://a:0", "http://a:65536",
-                           "http://a:b", "//a"}) {
+  for (const char* text : {"", "a", "ftp://a", "http://", "http://:80", "http://a:0",
+                           "http://a:65536", "http://a:b", "//a"}) {
     EXPECT_FALSE(ParseHttpUrl(text).ok()) << text;
   }
 }

@@ -2,6 +2,7 @@
 
 Environment: BATON_BIN (default build/baton), BATON_TEST_MODEL (default: the catalogue model).
 """
+
 import concurrent.futures
 import functools
 import json
@@ -31,15 +32,20 @@ def _stub_folder():
     from grpc_tools import protoc
 
     out = tempfile.mkdtemp(prefix="baton_stubs_")
-    args = ["protoc", f"-I{ROOT / 'proto'}", f"--python_out={out}", f"--grpc_python_out={out}",
-            "baton/v1/inference.proto"]
+    args = [
+        "protoc",
+        f"-I{ROOT / 'proto'}",
+        f"--python_out={out}",
+        f"--grpc_python_out={out}",
+        "baton/v1/inference.proto",
+    ]
     assert protoc.main(args) == 0
     sys.path.insert(0, out)
     return out
 
 
 def generated_stubs():
-    """Compiles proto/baton/v1 with grpcio-tools, as a user of the protos would; returns the modules."""
+    """Compiles proto/baton/v1 with grpcio-tools, as a user of the protos would."""
     with _STUBS_LOCK:
         _stub_folder()
         from baton.v1 import inference_pb2, inference_pb2_grpc
@@ -61,8 +67,9 @@ def wait_until(condition, limit_s, what):
 def http_json(url, body=None, timeout=120, headers=None):
     """(status, headers, parsed body) of a GET, or of a POST when there is a body."""
     data = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(url, data=data, headers={"Content-Type": "application/json",
-                                                              **(headers or {})})
+    request = urllib.request.Request(
+        url, data=data, headers={"Content-Type": "application/json", **(headers or {})}
+    )
     try:
         with urllib.request.urlopen(request, timeout=timeout) as response:
             return response.status, response.headers, json.loads(response.read() or b"null")
@@ -77,10 +84,23 @@ class Server:
     def __init__(self, *args, model=MODEL, env=None):
         self.dir = tempfile.mkdtemp(prefix="baton_e2e_")
         self.log = open(os.path.join(self.dir, "serve.out"), "wb")
-        self.args = [BIN, "serve", model, "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--admin",
-                     "127.0.0.1:0", "--run-dir", self.dir, *args]
-        self.process = subprocess.Popen(self.args, stdout=self.log, stderr=subprocess.STDOUT,
-                                        env={**os.environ, **(env or {})})
+        self.args = [
+            BIN,
+            "serve",
+            model,
+            "--http",
+            "127.0.0.1:0",
+            "--grpc",
+            "127.0.0.1:0",
+            "--admin",
+            "127.0.0.1:0",
+            "--run-dir",
+            self.dir,
+            *args,
+        ]
+        self.process = subprocess.Popen(
+            self.args, stdout=self.log, stderr=subprocess.STDOUT, env={**os.environ, **(env or {})}
+        )
         try:
             wait_until(self._ready, START_LIMIT_S, "serve is ready")
         except AssertionError:
@@ -97,7 +117,9 @@ class Server:
         return b"is ready" in open(os.path.join(self.dir, "serve.out"), "rb").read()
 
     def output(self):
-        texts = [open(p, errors="replace").read()[-3000:] for p in sorted(Path(self.dir).glob("*.log"))]
+        texts = [
+            open(p, errors="replace").read()[-3000:] for p in sorted(Path(self.dir).glob("*.log"))
+        ]
         return open(os.path.join(self.dir, "serve.out"), errors="replace").read() + "\n".join(texts)
 
     def topology(self):
@@ -115,9 +137,13 @@ class Server:
 
     def blocks(self, worker):
         """{state: blocks} of one worker, from its metrics."""
-        text = urllib.request.urlopen(f"http://{worker['admin']}/metrics", timeout=10).read().decode()
-        rows = re.findall(r'^baton_kv_blocks\{([^}]*)\} (\S+)$', text, re.M)
-        return {re.search(r'state="(\w+)"', labels).group(1): float(value) for labels, value in rows}
+        text = (
+            urllib.request.urlopen(f"http://{worker['admin']}/metrics", timeout=10).read().decode()
+        )
+        rows = re.findall(r"^baton_kv_blocks\{([^}]*)\} (\S+)$", text, re.M)
+        return {
+            re.search(r'state="(\w+)"', labels).group(1): float(value) for labels, value in rows
+        }
 
     def ledger_is_clean(self):
         for worker in self.workers():
@@ -163,7 +189,8 @@ class Answer:
             rows.append(chunk.token_id)
             self.logprobs.setdefault(choice.index, []).extend(
                 (p, tuple((t.token, t.logprob) for t in tops.entries))
-                for p, tops in zip(choice.logprobs.token_logprobs, choice.logprobs.top_logprobs))
+                for p, tops in zip(choice.logprobs.token_logprobs, choice.logprobs.top_logprobs)
+            )
             self.texts[choice.index] = self.texts.get(choice.index, "") + choice.text
             if choice.finish_reason:
                 self.finish[choice.index] = choice.finish_reason

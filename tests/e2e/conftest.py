@@ -1,4 +1,5 @@
 """One disaggregated server over the automatic transport for the tests that only read from it."""
+
 import pytest
 
 from baton_server import Server

@@ -2,6 +2,7 @@
 
 Every comparison also asserts that what it means to compare happened: path, bytes moved, processes.
 """
+
 import os
 import random
 import threading
@@ -17,8 +18,21 @@ KV_BYTES_PER_TOKEN = 30 * 2 * 3 * 64 * 2  # layers, K and V, KV heads, head size
 
 
 def lengths(rng):
-    corners = [1, 2, BLOCK - 1, BLOCK, BLOCK + 1, 5 * BLOCK - 1, 5 * BLOCK, 5 * BLOCK + 1, 255, 256, 257,
-               513, 1500]
+    corners = [
+        1,
+        2,
+        BLOCK - 1,
+        BLOCK,
+        BLOCK + 1,
+        5 * BLOCK - 1,
+        5 * BLOCK,
+        5 * BLOCK + 1,
+        255,
+        256,
+        257,
+        513,
+        1500,
+    ]
     more = [int(2 ** rng.uniform(0, 10.5)) for _ in range(max(0, NUM_PROMPTS - len(corners)))]
     return (corners + more)[:NUM_PROMPTS]
 
@@ -28,8 +42,12 @@ def requests():
     print(f"seed {SEED}")
     rows = []
     for i, length in enumerate(lengths(rng)):
-        fields = dict(prompt_token_ids=[rng.randrange(17, 49000) for _ in range(length)], max_tokens=12,
-                      ignore_eos=True, logprobs=3)
+        fields = dict(
+            prompt_token_ids=[rng.randrange(17, 49000) for _ in range(length)],
+            max_tokens=12,
+            ignore_eos=True,
+            logprobs=3,
+        )
         if i % 3 == 0:
             fields.update(temperature=0)
         else:
@@ -52,8 +70,15 @@ class Noise:
             rng = random.Random(k)
             while not self.stop.is_set():
                 try:
-                    complete(server, prompt_token_ids=[rng.randrange(17, 49000) for _ in range(rng.randrange(1, 200))],
-                             max_tokens=16, ignore_eos=True, temperature=1.0)
+                    complete(
+                        server,
+                        prompt_token_ids=[
+                            rng.randrange(17, 49000) for _ in range(rng.randrange(1, 200))
+                        ],
+                        max_tokens=16,
+                        ignore_eos=True,
+                        temperature=1.0,
+                    )
                     self.done += 1
                 except Exception as error:  # noqa: BLE001 - reported below
                     self.errors.append(error)
@@ -120,7 +145,9 @@ def test_each_isa_is_exact_with_itself(isa):
     flags = open("/proc/cpuinfo").read()
     needs = {"portable": [], "avx2": ["avx2", "fma"], "avx512": ["avx512f", "avx512_vnni"]}[isa]
     if not all(f" {flag} " in flags for flag in needs):
-        pytest.skip(f"this processor has no {' '.join(needs)}; its bodies are run emulated in tests/kernels")
+        pytest.skip(
+            f"this processor has no {' '.join(needs)}; its bodies are run emulated in tests/kernels"
+        )
     picked = [f for f in requests() if len(f["prompt_token_ids"]) <= 300][:8]
     with Server("--mode", "aggregated", "--isa", isa) as server:
         expected = [complete(server, **f).bits() for f in picked]
@@ -132,8 +159,18 @@ def test_each_isa_is_exact_with_itself(isa):
 
 def test_sixteen_streams_each_equal_to_itself_alone(server):
     rng = random.Random(SEED + 1)
-    rows = [dict(prompt=f"Story number {i} about {rng.choice(['rain', 'iron', 'bees', 'tea'])}:",
-                 max_tokens=24, temperature=0.8, seed=i, ignore_eos=True) for i in range(16)]
+    rows = [
+        dict(
+            prompt=f"Story number {i} about {rng.choice(['rain', 'iron', 'bees', 'tea'])}:",
+            max_tokens=24,
+            temperature=0.8,
+            seed=i,
+            ignore_eos=True,
+        )
+        for i in range(16)
+    ]
     alone = [complete(server, **row).bits() for row in rows]
-    together = [a.bits() for a in in_parallel([lambda r=r: complete(server, **r) for r in rows], 16)]
+    together = [
+        a.bits() for a in in_parallel([lambda r=r: complete(server, **r) for r in rows], 16)
+    ]
     assert together == alone

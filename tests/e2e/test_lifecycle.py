@@ -1,4 +1,5 @@
 """Processes, faults, drains and bad starts, seen from outside."""
+
 import json
 import os
 import signal
@@ -19,10 +20,13 @@ def open_stream(server, max_tokens):
     """A raw streaming request whose first bytes have arrived."""
     host, port = server.router["http"].split(":")
     connection = socket.create_connection((host, int(port)))
-    body = json.dumps({"prompt": "Count: 1, 2, 3,", "max_tokens": max_tokens, "stream": True,
-                       "ignore_eos": True}).encode()
-    connection.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
-                       b"Content-Length: %d\r\n\r\n" % len(body) + body)
+    body = json.dumps(
+        {"prompt": "Count: 1, 2, 3,", "max_tokens": max_tokens, "stream": True, "ignore_eos": True}
+    ).encode()
+    connection.sendall(
+        b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        b"Content-Length: %d\r\n\r\n" % len(body) + body
+    )
     while b"data:" not in connection.recv(4096):
         pass
     return connection
@@ -51,7 +55,12 @@ def test_a_client_killed_mid_stream_leaves_no_block(server):
 
 def test_admin_ports(server):
     for row in server.topology():
-        for path, wanted in [("/livez", 200), ("/readyz", 200), ("/startupz", 200), ("/nothing", 404)]:
+        for path, wanted in [
+            ("/livez", 200),
+            ("/readyz", 200),
+            ("/startupz", 200),
+            ("/nothing", 404),
+        ]:
             try:
                 status = urllib.request.urlopen(f"http://{row['admin']}{path}", timeout=5).status
             except urllib.error.HTTPError as error:
@@ -76,17 +85,26 @@ def test_lost_workers_end_requests_and_come_back():
                 assert b"[DONE]" not in data, "a truncated answer never looks whole"
                 assert b"error" in data
             stream.close()
-            wait_until(lambda: any(p["role"] == role and p["pid"] != victim["pid"]
-                                   for p in server.topology()), 20, f"{role} is back")
+            wait_until(
+                lambda: any(
+                    p["role"] == role and p["pid"] != victim["pid"] for p in server.topology()
+                ),
+                20,
+                f"{role} is back",
+            )
             wait_until(lambda: http_json(server.http + "/health")[0] == 200, 20, "healthy again")
 
             def disaggregated():
-                status, _, answer = server.post("/v1/completions", {"prompt": "Hi", "max_tokens": 3})
+                status, _, answer = server.post(
+                    "/v1/completions", {"prompt": "Hi", "max_tokens": 3}
+                )
                 return status == 200 and answer["timings"]["path"] == "disagg"
 
             wait_until(disaggregated, 20, "disaggregated again")
             now = {p["worker_id"]: p for p in server.topology()}
-            assert now[victim["worker_id"]]["incarnation"] != first[victim["worker_id"]]["incarnation"]
+            assert (
+                now[victim["worker_id"]]["incarnation"] != first[victim["worker_id"]]["incarnation"]
+            )
         wait_until(server.ledger_is_clean, 15, "no block is held after the faults")
         assert server.stop() == 0
 
@@ -95,7 +113,9 @@ def test_sigterm_drains(server):
     with Server() as other:
         stream = open_stream(other, 60)
         other.process.send_signal(signal.SIGTERM)
-        wait_until(lambda: http_json(other.http + "/health")[0] == 503, 3, "readiness is false at once")
+        wait_until(
+            lambda: http_json(other.http + "/health")[0] == 503, 3, "readiness is false at once"
+        )
         stream.settimeout(30)
         data = b""
         while b"[DONE]" not in data:
@@ -110,15 +130,24 @@ def test_sigterm_drains(server):
 
 def all_links_up(server, wanted):
     processes = server.get("/v1/topology")[2]["processes"]
-    return sum(link["up"] for p in processes for link in p.get("links", [])) == wanted or wanted == 0
+    return (
+        sum(link["up"] for p in processes for link in p.get("links", [])) == wanted or wanted == 0
+    )
 
 
 @pytest.mark.parametrize("prefill,decode", [("0", "1"), ("2", "2")])
 def test_other_pool_sizes(prefill, decode):
     with Server("--prefill", prefill, "--decode", decode) as server:
-        wait_until(lambda: all_links_up(server, int(prefill) * int(decode)), 10, "every pair is linked")
-        answers = in_parallel([lambda i=i: complete(server, prompt=f"Number {i} is", max_tokens=6, temperature=0)
-                               for i in range(8)], 8)
+        wait_until(
+            lambda: all_links_up(server, int(prefill) * int(decode)), 10, "every pair is linked"
+        )
+        answers = in_parallel(
+            [
+                lambda i=i: complete(server, prompt=f"Number {i} is", max_tokens=6, temperature=0)
+                for i in range(8)
+            ],
+            8,
+        )
         wanted = {"local"} if prefill == "0" else {"disagg"}
         assert {a.timings.path for a in answers} == wanted
         if prefill == "2":
@@ -127,11 +156,13 @@ def test_other_pool_sizes(prefill, decode):
 
 
 def test_bad_usage_names_the_nearest():
-    for args, text, code in [(["serve", "m", "--kv-memroy", "1G"], "--kv-memory", 2),
-                             (["sevre"], "serve", 2),
-                             (["serve", "smollm2:135n"], "smollm2:135m", 1),
-                             (["serve", "m", "--isa", "avx3"], "avx2", 2),
-                             (["serve", "m", "--threads", "-1"], "[0, 1024]", 2)]:
+    for args, text, code in [
+        (["serve", "m", "--kv-memroy", "1G"], "--kv-memory", 2),
+        (["sevre"], "serve", 2),
+        (["serve", "smollm2:135n"], "smollm2:135m", 1),
+        (["serve", "m", "--isa", "avx3"], "avx2", 2),
+        (["serve", "m", "--threads", "-1"], "[0, 1024]", 2),
+    ]:
         result = baton(*args)
         assert result.returncode == code, result
         assert text in result.stderr
@@ -154,8 +185,16 @@ def test_bad_models(tmp_path):
     junk = tmp_path / "junk.gguf"
     junk.write_bytes(b"not a model at all" * 100)
     for path in (cut, junk, tmp_path / "missing.gguf"):
-        result = baton("serve", str(path), "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--admin",
-                       "127.0.0.1:0")
+        result = baton(
+            "serve",
+            str(path),
+            "--http",
+            "127.0.0.1:0",
+            "--grpc",
+            "127.0.0.1:0",
+            "--admin",
+            "127.0.0.1:0",
+        )
         assert result.returncode == 1
         assert len(result.stderr.strip().splitlines()) == 1, result.stderr
         inspected = baton("inspect", str(path))
@@ -164,21 +203,41 @@ def test_bad_models(tmp_path):
 
 
 def test_port_in_use(server):
-    result = baton("serve", MODEL, "--http", server.router["http"], "--grpc", "127.0.0.1:0", "--admin",
-                   "127.0.0.1:0")
+    result = baton(
+        "serve",
+        MODEL,
+        "--http",
+        server.router["http"],
+        "--grpc",
+        "127.0.0.1:0",
+        "--admin",
+        "127.0.0.1:0",
+    )
     assert result.returncode == 1
     assert server.router["http"] in result.stderr
 
 
 def test_kv_memory_too_small():
-    result = baton("serve", MODEL, "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--admin",
-                   "127.0.0.1:0", "--kv-memory", "10MiB")
+    result = baton(
+        "serve",
+        MODEL,
+        "--http",
+        "127.0.0.1:0",
+        "--grpc",
+        "127.0.0.1:0",
+        "--admin",
+        "127.0.0.1:0",
+        "--kv-memory",
+        "10MiB",
+    )
     assert result.returncode == 1
     assert "--kv-memory" in result.stderr or "--max-context" in result.stderr
 
 
 def test_quick_answer_in_one_command():
-    result = baton("run", MODEL, "--prompt", "Why is the sky blue?", "--max-tokens", "40", timeout=120)
+    result = baton(
+        "run", MODEL, "--prompt", "Why is the sky blue?", "--max-tokens", "40", timeout=120
+    )
     assert result.returncode == 0, result.stderr
     lines = result.stdout.strip().splitlines()
     assert "light" in result.stdout.lower()

@@ -1,4 +1,5 @@
 """The official OpenAI client works unchanged, and what it reads is exact."""
+
 import json
 import urllib.request
 
@@ -22,11 +23,17 @@ def prompt_token_count(server, messages):
 
 
 def test_whole_answer_equals_the_streamed_one_and_usage_is_exact(server, client):
-    whole = client.chat.completions.create(model="smollm2:135m", messages=QUESTION, temperature=0,
-                                           max_completion_tokens=48)
-    stream = client.chat.completions.create(model="smollm2:135m", messages=QUESTION, temperature=0,
-                                            max_completion_tokens=48, stream=True,
-                                            stream_options={"include_usage": True})
+    whole = client.chat.completions.create(
+        model="smollm2:135m", messages=QUESTION, temperature=0, max_completion_tokens=48
+    )
+    stream = client.chat.completions.create(
+        model="smollm2:135m",
+        messages=QUESTION,
+        temperature=0,
+        max_completion_tokens=48,
+        stream=True,
+        stream_options={"include_usage": True},
+    )
     chunks = list(stream)
     text = "".join(c.choices[0].delta.content or "" for c in chunks if c.choices)
     assert text == whole.choices[0].message.content
@@ -53,10 +60,18 @@ def test_the_answer_says_that_it_was_disaggregated(server, client):
 
 
 def test_raw_stream_bytes(server):
-    body = {"messages": QUESTION, "max_tokens": 5, "temperature": 0, "stream": True,
-            "stream_options": {"include_usage": True}}
-    request = urllib.request.Request(server.http + "/v1/chat/completions", json.dumps(body).encode(),
-                                     {"Content-Type": "application/json"})
+    body = {
+        "messages": QUESTION,
+        "max_tokens": 5,
+        "temperature": 0,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    request = urllib.request.Request(
+        server.http + "/v1/chat/completions",
+        json.dumps(body).encode(),
+        {"Content-Type": "application/json"},
+    )
     with urllib.request.urlopen(request) as response:
         assert response.headers["Content-Type"].startswith("text/event-stream")
         raw = response.read().decode()
@@ -75,8 +90,9 @@ def test_raw_stream_bytes(server):
 
 def test_choices_logprobs_stop_and_seed(client):
     def ask(**extra):
-        return client.chat.completions.create(model="default", messages=QUESTION, max_tokens=24,
-                                              temperature=0.9, seed=7, **extra)
+        return client.chat.completions.create(
+            model="default", messages=QUESTION, max_tokens=24, temperature=0.9, seed=7, **extra
+        )
 
     two = ask(n=2, logprobs=True, top_logprobs=3)
     assert [c.index for c in two.choices] == [0, 1]
@@ -88,34 +104,56 @@ def test_choices_logprobs_stop_and_seed(client):
         for token in choice.logprobs.content:
             assert token.logprob <= 0 and len(token.top_logprobs) == 3
     assert ask(n=2).choices[1].message.content == two.choices[1].message.content
-    stopped = client.chat.completions.create(model="default", messages=QUESTION, max_tokens=64,
-                                             temperature=0, stop=["blue"])
+    stopped = client.chat.completions.create(
+        model="default", messages=QUESTION, max_tokens=64, temperature=0, stop=["blue"]
+    )
     assert "blue" not in stopped.choices[0].message.content
     assert stopped.choices[0].finish_reason == "stop"
 
 
 def test_completions_with_text_and_ids(server, client):
-    text = client.completions.create(model="default", prompt="The capital of France is", max_tokens=8,
-                                     temperature=0)
+    text = client.completions.create(
+        model="default", prompt="The capital of France is", max_tokens=8, temperature=0
+    )
     _, _, ids = server.post("/tokenize", {"content": "The capital of France is"})
-    again = client.completions.create(model="default", prompt=ids["tokens"], max_tokens=8,
-                                      temperature=0)
+    again = client.completions.create(
+        model="default", prompt=ids["tokens"], max_tokens=8, temperature=0
+    )
     assert "Paris" in text.choices[0].text
     assert again.choices[0].text == text.choices[0].text
-    echoed = client.completions.create(model="default", prompt="The capital of France is", echo=True,
-                                       max_tokens=8, temperature=0)
+    echoed = client.completions.create(
+        model="default", prompt="The capital of France is", echo=True, max_tokens=8, temperature=0
+    )
     assert echoed.choices[0].text == "The capital of France is" + text.choices[0].text
     _, _, back = server.post("/detokenize", {"tokens": ids["tokens"]})
     assert back["content"] == "The capital of France is"
 
 
-@pytest.mark.parametrize("field,value", [
-    ("temperature", 3), ("temperature", "hot"), ("top_p", -0.1), ("top_p", 1.5), ("n", 0), ("n", 129),
-    ("max_tokens", 0), ("max_tokens", -1), ("min_p", 2), ("presence_penalty", 3),
-    ("frequency_penalty", -3), ("top_logprobs", 21), ("stop", 5), ("logit_bias", {"x": 1}),
-    ("response_format", {"type": "json_object"}), ("tools", [{"type": "function", "function": {"name": "f"}}]),
-    ("messages", []), ("messages", "hi"), ("seed", 1.5), ("stream", "yes"),
-])
+@pytest.mark.parametrize(
+    "field,value",
+    [
+        ("temperature", 3),
+        ("temperature", "hot"),
+        ("top_p", -0.1),
+        ("top_p", 1.5),
+        ("n", 0),
+        ("n", 129),
+        ("max_tokens", 0),
+        ("max_tokens", -1),
+        ("min_p", 2),
+        ("presence_penalty", 3),
+        ("frequency_penalty", -3),
+        ("top_logprobs", 21),
+        ("stop", 5),
+        ("logit_bias", {"x": 1}),
+        ("response_format", {"type": "json_object"}),
+        ("tools", [{"type": "function", "function": {"name": "f"}}]),
+        ("messages", []),
+        ("messages", "hi"),
+        ("seed", 1.5),
+        ("stream", "yes"),
+    ],
+)
 def test_bad_parameters_are_named(server, field, value):
     body = {"messages": QUESTION, "max_tokens": 4, "logprobs": True, field: value}
     status, _, answer = server.post("/v1/chat/completions", body)
@@ -134,9 +172,11 @@ def test_other_errors(server):
     for path in ("/metrics", "/debug/requests", "/debug/blocks", "/nothing"):
         assert server.get(path)[0] == 404
     assert http_json(server.http + "/v1/models")[2]["data"][0]["id"] == "smollm2:135m"
-    status, headers, _ = server.post("/v1/chat/completions",
-                                     {"messages": QUESTION, "max_tokens": 2},
-                                     headers={"X-Request-Id": "mine-17"})
+    status, headers, _ = server.post(
+        "/v1/chat/completions",
+        {"messages": QUESTION, "max_tokens": 2},
+        headers={"X-Request-Id": "mine-17"},
+    )
     assert status == 200 and headers["X-Request-Id"] == "mine-17"
 
 

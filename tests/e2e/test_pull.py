@@ -1,4 +1,5 @@
 """`baton pull hf:...` against a hub on loopback: redirect, resume, checksum, refusals."""
+
 import hashlib
 import http.server
 import os
@@ -48,7 +49,7 @@ class Hub(http.server.BaseHTTPRequestHandler):
         if body:
             piece = CONTENT[begin:]
             if Hub.cut_after is not None:
-                piece = piece[:Hub.cut_after]
+                piece = piece[: Hub.cut_after]
             self.wfile.write(piece)
             if Hub.cut_after is not None:
                 self.wfile.flush()
@@ -63,10 +64,16 @@ def hub(tmp_path):
     Hub.cut_after, Hub.ranges, Hub.sha256 = None, [], hashlib.sha256(CONTENT).hexdigest()
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hub)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    env = {**os.environ, "HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}", "BATON_HOME": str(tmp_path)}
+    env = {
+        **os.environ,
+        "HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}",
+        "BATON_HOME": str(tmp_path),
+    }
 
     def pull(name="hf:org/repo/sub/m.gguf"):
-        return subprocess.run([BIN, "pull", name], env=env, capture_output=True, text=True, timeout=60)
+        return subprocess.run(
+            [BIN, "pull", name], env=env, capture_output=True, text=True, timeout=60
+        )
 
     yield pull, tmp_path / "models"
     server.shutdown()
@@ -103,9 +110,13 @@ def test_a_wrong_checksum_is_refused(hub):
 
 def test_refusals(hub):
     pull, _ = hub
-    for name, text in [("hf:org/repo/missing.gguf", "does not exist"), ("hf:org/repo", "hf:ORG/REPO/FILE"),
-                       ("hf:org/../m.gguf", "hf:ORG/REPO/FILE"), ("hf:org/repo/m.bin", ".gguf"),
-                       ("smolm2:135m", "smollm2:135m")]:
+    for name, text in [
+        ("hf:org/repo/missing.gguf", "does not exist"),
+        ("hf:org/repo", "hf:ORG/REPO/FILE"),
+        ("hf:org/../m.gguf", "hf:ORG/REPO/FILE"),
+        ("hf:org/repo/m.bin", ".gguf"),
+        ("smolm2:135m", "smollm2:135m"),
+    ]:
         result = pull(name)
         assert result.returncode == 1, name
         assert text in result.stderr

@@ -168,67 +168,72 @@ TEST(EngineHandoffTest, ADecodeWorkerWithoutRoomRejectsAtOnce) {
   EXPECT_GT(record.retry_after_ms, 0u);
 }
 
-// What may cut a hand-off short; run after `rounds` rounds.
+// What may cut a hand-off short.
 struct Cut {
   const char* name;
   std::function<void(Pair*, const RequestSpec&)> act;
+  // A worker that is cut off takes its pool with it; the pool of who remains must be free.
+  bool p_remains = true;
+  bool d_remains = true;
 };
 
+const Cut kCuts[] = {
+    {"cancel at both",
+     [](Pair* pair, const RequestSpec& s) {
+       pair->p->Cancel(s.key);
+       pair->d->Cancel(s.key);
+     }},
+    {"cancel twice",
+     [](Pair* pair, const RequestSpec& s) {
+       for (int i = 0; i < 2; ++i) pair->p->Cancel(s.key);
+       for (int i = 0; i < 2; ++i) pair->d->Cancel(s.key);
+     }},
+    {"cancel at P", [](Pair* pair, const RequestSpec& s) { pair->p->Cancel(s.key); }},
+    {"cancel at D", [](Pair* pair, const RequestSpec& s) { pair->d->Cancel(s.key); }},
+    {"router gone",
+     [](Pair* pair, const RequestSpec& s) {
+       pair->p->Post(CloseSession{s.session});
+       pair->d->Post(CloseSession{s.session});
+     }},
+    {"P cut off", [](Pair* pair, const RequestSpec&) { pair->p->Disconnect(); }, false, true},
+    {"D cut off", [](Pair* pair, const RequestSpec&) { pair->d->Disconnect(); }, true, false},
+    {"all failed",
+     [](Pair* pair, const RequestSpec&) {
+       pair->p->Post(FailAll{Unavailable("the drain's time is over")});
+       pair->d->Post(FailAll{Unavailable("the drain's time is over")});
+     }},
+};
+
+// Cuts one hand-off after `rounds` rounds and lets every lease run out.
+void RunCut(const Cut& cut, uint32_t rounds) {
+  Pair pair({.role = SchedulerRole::kPrefill, .max_chunk = 8});
+  RequestSpec spec = ToyRequest(1, 30, 6);
+  spec.num_choices = 1 + rounds % 2;
+  pair.Start(spec);
+  for (uint32_t i = 0; i < rounds; ++i) pair.rig.Round();
+  cut.act(&pair, spec);
+  ASSERT_TRUE(pair.rig.RunUntilQuiet());
+  pair.rig.RunFor(23'000);
+  ASSERT_TRUE(pair.rig.RunUntilQuiet());
+  EXPECT_TRUE(pair.p->AllFree() || !cut.p_remains);
+  EXPECT_TRUE(pair.d->AllFree() || !cut.d_remains);
+  const Record dest = pair.d->recorder().Of(spec.key);
+  EXPECT_EQ(pair.p->recorder().Of(spec.key).num_terminal, 1u);
+  EXPECT_EQ(dest.num_terminal, 1u);
+  for (uint32_t c = 0; c < spec.num_choices; ++c) {
+    // What was answered is right, also when it was cut short.
+    const std::vector<TokenId> ids = IdsOf(dest, c);
+    std::vector<TokenId> expected = ExpectedTokens(spec, c);
+    if (dest.last() != RequestState::kFinished) expected.resize(ids.size());
+    EXPECT_EQ(ids, expected);
+  }
+}
+
 TEST(EngineHandoffTest, EveryEndAtEveryStageFreesBothPools) {
-  const Cut cuts[] = {
-      {"cancel at both",
-       [](Pair* pair, const RequestSpec& s) {
-         pair->p->Cancel(s.key);
-         pair->d->Cancel(s.key);
-       }},
-      {"cancel twice",
-       [](Pair* pair, const RequestSpec& s) {
-         for (int i = 0; i < 2; ++i) pair->p->Cancel(s.key);
-         for (int i = 0; i < 2; ++i) pair->d->Cancel(s.key);
-       }},
-      {"cancel at P", [](Pair* pair, const RequestSpec& s) { pair->p->Cancel(s.key); }},
-      {"cancel at D", [](Pair* pair, const RequestSpec& s) { pair->d->Cancel(s.key); }},
-      {"router gone",
-       [](Pair* pair, const RequestSpec& s) {
-         pair->p->Post(CloseSession{s.session});
-         pair->d->Post(CloseSession{s.session});
-       }},
-      {"P cut off", [](Pair* pair, const RequestSpec&) { pair->p->Disconnect(); }},
-      {"D cut off", [](Pair* pair, const RequestSpec&) { pair->d->Disconnect(); }},
-      {"all failed",
-       [](Pair* pair, const RequestSpec&) {
-         pair->p->Post(FailAll{Unavailable("the drain's time is over")});
-         pair->d->Post(FailAll{Unavailable("the drain's time is over")});
-       }},
-  };
-  for (const Cut& cut : cuts) {
+  for (const Cut& cut : kCuts) {
     for (uint32_t rounds = 0; rounds < 16; ++rounds) {
       SCOPED_TRACE(std::string(cut.name) + " after " + std::to_string(rounds));
-      Pair pair({.role = SchedulerRole::kPrefill, .max_chunk = 8});
-      RequestSpec spec = ToyRequest(1, 30, 6);
-      spec.num_choices = 1 + rounds % 2;
-      pair.Start(spec);
-      for (uint32_t i = 0; i < rounds; ++i) pair.rig.Round();
-      cut.act(&pair, spec);
-      ASSERT_TRUE(pair.rig.RunUntilQuiet());
-      // What hears nothing any more ends by its lease, of 10 s and a margin.
-      pair.rig.RunFor(23'000);
-      ASSERT_TRUE(pair.rig.RunUntilQuiet());
-      // A process that was cut off takes its pool with it; who remains must be free.
-      if (std::string(cut.name) != "P cut off") {
-        EXPECT_TRUE(pair.d->AllFree() || std::string(cut.name) == "D cut off");
-      }
-      const Record source = pair.p->recorder().Of(spec.key);
-      const Record dest = pair.d->recorder().Of(spec.key);
-      EXPECT_EQ(source.num_terminal, 1u);
-      EXPECT_EQ(dest.num_terminal, 1u);
-      if (dest.last() == RequestState::kFinished) {
-        for (uint32_t c = 0; c < spec.num_choices; ++c) {
-          EXPECT_EQ(IdsOf(dest, c), ExpectedTokens(spec, c));
-        }
-      }
-      const std::string name = cut.name;
-      if (name != "P cut off" && name != "D cut off") pair.ExpectFree();
+      RunCut(cut, rounds);
     }
   }
 }
@@ -342,14 +347,12 @@ TEST(EngineHandoffTest, TwoHundredRequestsThroughTinyPoolsUnderFaults) {
     std::erase_if(live, [&](const RequestSpec& spec) {
       const Record dest = pair.d->recorder().Of(spec.key);
       if (!dest.ended()) return false;
-      // D refused or failed: what a router does is to cancel P.
-      if (dest.last() != RequestState::kFinished) pair.p->Cancel(spec.key);
-      if (dest.last() == RequestState::kFinished) {
-        ++num_finished;
-        for (uint32_t c = 0; c < spec.num_choices; ++c) {
-          EXPECT_EQ(IdsOf(dest, c), ExpectedTokens(spec, c));
-        }
+      const bool finished = dest.last() == RequestState::kFinished;
+      if (!finished) pair.p->Cancel(spec.key);  // as a router does
+      for (uint32_t c = 0; finished && c < spec.num_choices; ++c) {
+        EXPECT_EQ(IdsOf(dest, c), ExpectedTokens(spec, c));
       }
+      num_finished += finished ? 1 : 0;
       return true;
     });
   }

@@ -65,7 +65,7 @@ TEST_P(DivideTest, EachChoiceOwnsWhatItWritesAndNothingLeaks) {
   for (BlockTable& table : tables) pointers.push_back(&table);
   std::vector<BlockCopy> copies;
   const uint32_t last = num_tokens % kBlockSize;
-  DivideAmongChoices(std::span(blocks).first(num_data), std::span(blocks).subspan(num_data), last,
+  DivideAmongChoices({std::span(blocks).first(num_data), std::span(blocks).subspan(num_data), last},
                      pointers, &pool, &copies);
 
   ASSERT_TRUE(pool.Audit().ok()) << pool.Audit();
@@ -101,7 +101,7 @@ TEST(DivideTest, NoChoiceLeftReleasesEverything) {
   std::vector<BlockHandle> blocks;
   ASSERT_TRUE(pool.Allocate(3, BlockState::kReserved, kUid, &blocks));
   std::vector<BlockCopy> copies;
-  DivideAmongChoices(std::span(blocks).first(2), std::span(blocks).subspan(2), 1, {}, &pool,
+  DivideAmongChoices({std::span(blocks).first(2), std::span(blocks).subspan(2), 1}, {}, &pool,
                      &copies);
   EXPECT_EQ(pool.num_free(), 3u);
   EXPECT_TRUE(copies.empty());

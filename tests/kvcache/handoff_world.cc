@@ -119,62 +119,67 @@ void HandoffWorld::Steps(std::vector<WorldStep>* steps) const {
 
 void HandoffWorld::Do(const WorldStep& step) {
   using Kind = WorldStep::Kind;
-  if (step.kind >= Kind::kDropToSource && step.kind <= Kind::kCutConnection) {
-    --faults_left_;
-    ++num_faults_;
-  }
-  HandoffActions actions;
   switch (step.kind) {
     case Kind::kStartSource:
       started_ = true;
-      if (parked_) source_.OnGrant(*parked_, now_us_, &actions);
+      AtSource([&](auto* out) {
+        if (parked_) source_.OnGrant(*parked_, now_us_, out);
+      });
       parked_.reset();
-      ApplySource(actions);
       break;
     case Kind::kSealNext: {
       const uint32_t slice = num_sealed_++;  // block by block, layer by layer
-      source_.OnLayersSealed({slice / shape_.num_layers, 1, slice % shape_.num_layers, 1}, now_us_,
-                             &actions);
-      ApplySource(actions);
+      const SliceRange range{slice / shape_.num_layers, 1, slice % shape_.num_layers, 1};
+      AtSource([&](auto* out) { source_.OnLayersSealed(range, now_us_, out); });
       break;
     }
     case Kind::kPromptDone:
       prompt_done_ = true;
-      source_.OnPromptDone(MakeSeal(), now_us_, &actions);
-      ApplySource(actions);
+      AtSource([&](auto* out) { source_.OnPromptDone(MakeSeal(), now_us_, out); });
       break;
-    case Kind::kToSource: {
-      const HandoffMessage message = TakeAt(&to_source_, step.idx);
-      if (started_) {
-        source_.OnMessage(message, now_us_, &actions);
-        ApplySource(actions);
-      } else if (const auto* grant = std::get_if<Grant>(&message)) {
-        parked_ = *grant;
-      } else {
-        parked_.reset();  // a Revoke of what was parked
-      }
+    case Kind::kToSource:
+      DeliverToSource(TakeAt(&to_source_, step.idx));
+      break;
+    case Kind::kToDest: {
+      const HandoffMessage message = TakeAt(&to_dest_, step.idx);
+      AtDest([&](auto* out) { dest_.OnMessage(message, now_us_, out); });
       break;
     }
-    case Kind::kToDest:
-      dest_.OnMessage(TakeAt(&to_dest_, step.idx), now_us_, &actions);
-      ApplyDest(actions);
-      break;
     case Kind::kSlice:
       Deliver(TakeAt(&in_flight_, step.idx), /*damaged=*/false);
       break;
-    case Kind::kDamageSlice:
-      Deliver(TakeAt(&in_flight_, step.idx), /*damaged=*/true);
-      break;
     case Kind::kSendClosed:
       source_closing_ = false;
-      source_.OnSendClosed(now_us_, &actions);
-      ApplySource(actions);
+      AtSource([&](auto* out) { source_.OnSendClosed(now_us_, out); });
       break;
     case Kind::kReceiveClosed:
       dest_closing_ = false;
-      dest_.OnReceiveClosed(now_us_, &actions);
-      ApplyDest(actions);
+      AtDest([&](auto* out) { dest_.OnReceiveClosed(now_us_, out); });
       break;
+    case Kind::kDownAtSource:
+      source_down_pending_ = false;
+      if (started_) AtSource([&](auto* out) { source_.OnPeerDown("reset", now_us_, out); });
+      parked_.reset();
+      break;
+    case Kind::kDownAtDest:
+      dest_down_pending_ = false;
+      AtDest([&](auto* out) { dest_.OnPeerDown("reset", now_us_, out); });
+      break;
+    case Kind::kTick:
+      if (ticks_left_ > 0) --ticks_left_;
+      Tick();
+      break;
+    default:
+      --faults_left_;
+      ++num_faults_;
+      DoFault(step);
+  }
+  Check();
+}
+
+void HandoffWorld::DoFault(const WorldStep& step) {
+  using Kind = WorldStep::Kind;
+  switch (step.kind) {
     case Kind::kDropToSource:
       TakeAt(&to_source_, step.idx);
       break;
@@ -190,15 +195,16 @@ void HandoffWorld::Do(const WorldStep& step) {
     case Kind::kDropSlice:
       TakeAt(&in_flight_, step.idx);
       break;
+    case Kind::kDamageSlice:
+      Deliver(TakeAt(&in_flight_, step.idx), /*damaged=*/true);
+      break;
     case Kind::kCancelSource:
       ++source_ends_;
-      source_.OnCancel("the client left", now_us_, &actions);
-      ApplySource(actions);
+      AtSource([&](auto* out) { source_.OnCancel("the client left", now_us_, out); });
       break;
     case Kind::kCancelDest:
       dest_cancelled_ = true;
-      dest_.OnCancel("the client left", now_us_, &actions);
-      ApplyDest(actions);
+      AtDest([&](auto* out) { dest_.OnCancel("the client left", now_us_, out); });
       break;
     case Kind::kCutConnection:
       connected_ = false;
@@ -207,23 +213,33 @@ void HandoffWorld::Do(const WorldStep& step) {
       in_flight_.clear();
       source_down_pending_ = dest_down_pending_ = true;
       break;
-    case Kind::kDownAtSource:
-      source_down_pending_ = false;
-      if (started_) source_.OnPeerDown("reset", now_us_, &actions);
-      parked_.reset();
-      ApplySource(actions);
-      break;
-    case Kind::kDownAtDest:
-      dest_down_pending_ = false;
-      dest_.OnPeerDown("reset", now_us_, &actions);
-      ApplyDest(actions);
-      break;
-    case Kind::kTick:
-      if (ticks_left_ > 0) --ticks_left_;
-      Tick();
-      break;
+    default:
+      Expect(false, "a step that is no fault");
   }
-  Check();
+}
+
+template <typename Event>
+void HandoffWorld::AtSource(Event&& event) {
+  HandoffActions actions;
+  event(&actions);
+  ApplySource(actions);
+}
+
+template <typename Event>
+void HandoffWorld::AtDest(Event&& event) {
+  HandoffActions actions;
+  event(&actions);
+  ApplyDest(actions);
+}
+
+void HandoffWorld::DeliverToSource(const HandoffMessage& message) {
+  if (started_) {
+    AtSource([&](auto* out) { source_.OnMessage(message, now_us_, out); });
+  } else if (const auto* grant = std::get_if<Grant>(&message)) {
+    parked_ = *grant;
+  } else {
+    parked_.reset();  // a Revoke of what was parked
+  }
 }
 
 void HandoffWorld::Tick() {
@@ -231,12 +247,8 @@ void HandoffWorld::Tick() {
   const int64_t next = std::min(source_at, dest_.NextDeadlineUs());
   if (next == INT64_MAX) return;
   now_us_ = std::max(now_us_, next);
-  HandoffActions actions;
-  if (started_) source_.OnTick(now_us_, &actions);
-  ApplySource(actions);
-  actions.clear();
-  dest_.OnTick(now_us_, &actions);
-  ApplyDest(actions);
+  if (started_) AtSource([&](auto* out) { source_.OnTick(now_us_, out); });
+  AtDest([&](auto* out) { dest_.OnTick(now_us_, out); });
 }
 
 void HandoffWorld::Deliver(SliceId slice, bool damaged) {
@@ -245,15 +257,13 @@ void HandoffWorld::Deliver(SliceId slice, bool damaged) {
   if (received_[idx]) return;
   // Pulled late: P's block may belong to somebody else by now, and the checksum says so.
   const bool readable = source_holds_ || pinned_ > slice.ordinal;
-  HandoffActions actions;
   if (damaged || !readable) {
-    dest_.OnBadSlice(slice, "checksum", now_us_, &actions);
-  } else {
-    received_[idx] = true;
-    const auto count = static_cast<uint32_t>(std::count(received_.begin(), received_.end(), true));
-    dest_.OnReceiveProgress(count, count == num_slices(), now_us_, &actions);
+    AtDest([&](auto* out) { dest_.OnBadSlice(slice, "checksum", now_us_, out); });
+    return;
   }
-  ApplyDest(actions);
+  received_[idx] = true;
+  const auto count = static_cast<uint32_t>(std::count(received_.begin(), received_.end(), true));
+  AtDest([&](auto* out) { dest_.OnReceiveProgress(count, count == num_slices(), now_us_, out); });
 }
 
 void HandoffWorld::ApplySource(const HandoffActions& actions) {
@@ -271,12 +281,7 @@ void HandoffWorld::ApplySource(const HandoffActions& actions) {
         Expect(source_.granted(), "exports without a grant");
         Expect(source_holds_ && s.first_ordinal + s.num_ordinals <= pinned_,
                "exports blocks that are not pinned");
-        for (uint32_t o = s.first_ordinal; o < s.first_ordinal + s.num_ordinals; ++o) {
-          for (uint32_t l = s.first_layer; l < s.first_layer + s.num_layers; ++l) {
-            Expect(o * shape_.num_layers + l < num_sealed_, "exports an unsealed slice");
-            if (connected_) InsertSorted(&in_flight_, SliceId{o, l});
-          }
-        }
+        Export(s);
         break;
       case HandoffActionKind::kCloseSend:
         Expect(pinned_ > 0, "closes what it never opened");
@@ -302,6 +307,16 @@ void HandoffWorld::ApplySource(const HandoffActions& actions) {
       default:
         Expect(false, "an action of D at P");
     }
+  }
+}
+
+void HandoffWorld::Export(const SliceRange& slices) {
+  for (uint32_t i = 0; i < slices.num_ordinals * slices.num_layers; ++i) {
+    const SliceId slice{slices.first_ordinal + i / slices.num_layers,
+                        slices.first_layer + i % slices.num_layers};
+    Expect(slice.ordinal * shape_.num_layers + slice.layer < num_sealed_,
+           "exports an unsealed slice");
+    if (connected_) InsertSorted(&in_flight_, slice);
   }
 }
 

@@ -86,8 +86,16 @@ class HandoffWorld {
   }
 
  private:
+  void DoFault(const WorldStep& step);
+  // Runs one event of a machine and does its actions.
+  template <typename Event>
+  void AtSource(Event&& event);
+  template <typename Event>
+  void AtDest(Event&& event);
   void ApplySource(const HandoffActions& actions);
   void ApplyDest(const HandoffActions& actions);
+  void Export(const SliceRange& slices);
+  void DeliverToSource(const HandoffMessage& message);
   void Deliver(SliceId slice, bool damaged);
   void Tick();
   void Check();

@@ -1,0 +1,118 @@
+// `baton bench model MODEL`: tokens a second of the forward pass, in the cases of llama-bench.
+#include <algorithm>
+#include <charconv>
+#include <cstdio>
+#include <fstream>
+
+#include "src/cli/commands.h"
+#include "src/cli/flags.h"
+#include "src/cli/model_store.h"
+#include "src/device/device.h"
+#include "src/engine/model_bench.h"
+
+namespace baton {
+namespace {
+
+// What was typed.
+struct BenchFlags {
+  std::string what;
+  std::string model;
+  std::string isa = "auto";
+  std::string json;
+  std::string cases;
+  int64_t threads = 0;
+  int64_t repetitions = 5;
+  int64_t chunk = 512;
+};
+
+void Declare(FlagSet& flags, BenchFlags& f) {
+  flags.Add("WHAT", f.what, "model: the forward pass of one process, without a server");
+  flags.Add("MODEL", f.model, "a .gguf file or a catalogue name");
+  flags.Add("--threads", f.threads, {0, 1024}, "compute threads; 0 = all processors");
+  flags.AddChoice("--isa", f.isa, {"auto", "avx512", "avx2", "portable"},
+                  "instruction set of the CPU backend");
+  flags.Add("--repetitions", f.repetitions, {1, 1000}, "timed runs of each case");
+  flags.Add("--chunk", f.chunk, {1, 8192}, "prompt tokens of one forward pass");
+  flags.Add("--cases", f.cases,
+            "e.g. pp512,tg64,tg64@2000; default pp128,pp512,pp2000,tg64,tg64@2000");
+  flags.Add("--json", f.json, "also write the samples to this file");
+}
+
+std::optional<uint32_t> ParseCount(std::string_view text) {
+  uint32_t count = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), count);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return count;
+}
+
+// "pp512", "tg64", "tg64@2000".
+StatusOr<ModelBenchCase> ParseCase(std::string_view text) {
+  ModelBenchCase result;
+  std::string_view head = text;
+  std::optional<uint32_t> depth = 0;
+  if (const size_t at = text.find('@'); at != std::string_view::npos) {
+    head = text.substr(0, at);
+    depth = ParseCount(text.substr(at + 1));
+  }
+  const std::optional<uint32_t> count = ParseCount(head.substr(std::min<size_t>(2, head.size())));
+  const bool prompt = head.substr(0, 2) == "pp";
+  if (!count || *count == 0 || !depth || (!prompt && head.substr(0, 2) != "tg")) {
+    return InvalidArgument("--cases: '{}' is none of ppN, tgN, ppN@DEPTH, tgN@DEPTH", text);
+  }
+  (prompt ? result.num_prompt : result.num_generate) = *count;
+  result.depth = *depth;
+  return result;
+}
+
+StatusOr<std::vector<ModelBenchCase>> ParseCases(std::string_view text) {
+  if (text.empty()) return DefaultModelBenchCases();
+  std::vector<ModelBenchCase> cases;
+  while (true) {
+    const size_t comma = text.find(',');
+    BATON_ASSIGN_OR_RETURN(const ModelBenchCase one, ParseCase(text.substr(0, comma)));
+    cases.push_back(one);
+    if (comma == std::string_view::npos) return cases;
+    text.remove_prefix(comma + 1);
+  }
+}
+
+Status BenchModel(const BenchFlags& f) {
+  ModelBenchOptions options;
+  BATON_ASSIGN_OR_RETURN(options.cases, ParseCases(f.cases));
+  BATON_ASSIGN_OR_RETURN(const ModelFile model, ResolveModel(f.model));
+  BATON_ASSIGN_OR_RETURN(options.isa, ParseIsa(f.isa));
+  options.model_path = model.path;
+  options.num_threads = f.threads > 0 ? static_cast<uint32_t>(f.threads) : NumUsableCpus();
+  options.repetitions = static_cast<uint32_t>(f.repetitions);
+  options.max_rows = static_cast<uint32_t>(f.chunk);
+  BATON_ASSIGN_OR_RETURN(
+      const ModelBenchReport report, RunModelBench(options, [](const ModelBenchRow& row) {
+        fmt::print(stderr, "{}: {:.1f} tokens/s\n", row.bench_case.Name(), row.median());
+      }));
+  fmt::print("{}", report.ToTable());
+  if (f.json.empty()) return OkStatus();
+  std::ofstream file(f.json, std::ios::trunc);
+  file << report.ToJson() << '\n';
+  file.close();
+  if (!file) return Unavailable("--json {} cannot be written", f.json);
+  return OkStatus();
+}
+
+}  // namespace
+
+int RunBench(const std::vector<std::string>& args) {
+  FlagSet flags("bench", "Measures the forward pass on this machine.");
+  BenchFlags f;
+  Declare(flags, f);
+  if (std::optional<int> code = flags.Parse(args)) return *code;
+  if (f.what != "model") {
+    return Fail("bench", InvalidArgument("WHAT is '{}'; the only one is model", f.what),
+                kExitUsage);
+  }
+  if (const Status s = BenchModel(f); !s.ok()) {
+    return Fail("bench", s, absl::IsInvalidArgument(s) ? kExitUsage : kExitFailure);
+  }
+  return kExitOk;
+}
+
+}  // namespace baton

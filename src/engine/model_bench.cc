@@ -1,0 +1,199 @@
+#include "src/engine/model_bench.h"
+
+#include <algorithm>
+#include <fstream>
+#include <memory>
+#include <utility>
+
+#include "fmt/format.h"
+
+#include "kvcache/kv_arena.h"
+#include "src/base/clock.h"
+#include "src/model/model.h"
+
+namespace baton {
+namespace {
+
+std::string ProcessorName() {
+  std::ifstream file("/proc/cpuinfo");
+  std::string line;
+  while (std::getline(file, line)) {
+    if (line.rfind("model name", 0) == 0) return line.substr(line.find(':') + 2);
+  }
+  return "unknown";
+}
+
+std::string JsonString(std::string_view text) {
+  std::string out = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') out += '\\';
+    if (static_cast<unsigned char>(c) >= 0x20) out += c;
+  }
+  return out + "\"";
+}
+
+// One sequence in an arena of its own.
+class BenchSequence {
+ public:
+  BenchSequence(Model* model, KvArena* arena, uint32_t max_rows)
+      : model_(model), arena_(arena), max_rows_(max_rows) {
+    for (uint32_t i = 0; i < arena->num_blocks(); ++i) blocks_.push_back(i);
+    logits_.resize(model->config().vocab_size);
+    tokens_.resize(max_rows);
+  }
+
+  // Computes `num_tokens` at positions [first_pos, +num_tokens) in passes of at most `rows`; logits
+  // of the last row of each pass if `every_pass`, else of the last pass.
+  Status Compute(uint32_t first_pos, uint32_t num_tokens, uint32_t rows, bool every_pass) {
+    const uint32_t end = first_pos + num_tokens;
+    for (uint32_t pos = first_pos; pos < end; pos += rows) {
+      const uint32_t count = std::min(rows, end - pos);
+      // Any tokens will do: the work does not depend on them.
+      for (uint32_t i = 0; i < count; ++i) {
+        tokens_[i] =
+            static_cast<TokenId>((uint64_t{pos + i} * 7919 + 13) % model_->config().vocab_size);
+      }
+      const AttentionSpan span{
+          .kv = {blocks_}, .first_row = 0, .num_rows = count, .first_pos = pos};
+      const uint32_t last_row = count - 1;
+      ModelBatch batch{.token_ids = std::span(tokens_).first(count),
+                       .spans = std::span(&span, 1),
+                       .logit_rows = {}};
+      if (every_pass || pos + count == end) batch.logit_rows = std::span(&last_row, 1);
+      const KvView view{
+          .base = arena_->base(), .layout = &arena_->layout(), .num_blocks = arena_->num_blocks()};
+      BATON_RETURN_IF_ERROR(
+          model_->Forward(batch, view, nullptr,
+                          std::span(logits_).first(batch.logit_rows.size() * logits_.size())));
+    }
+    return OkStatus();
+  }
+
+  uint32_t max_rows() const { return max_rows_; }
+
+ private:
+  Model* const model_;
+  KvArena* const arena_;
+  const uint32_t max_rows_;
+  std::vector<uint32_t> blocks_;
+  std::vector<TokenId> tokens_;
+  std::vector<float> logits_;
+};
+
+StatusOr<double> TimeOnce(const ModelBenchCase& c, BenchSequence* sequence) {
+  const int64_t start_us = SystemClock().NowUs();
+  if (c.num_prompt > 0) {
+    BATON_RETURN_IF_ERROR(sequence->Compute(c.depth, c.num_prompt, sequence->max_rows(), false));
+  } else {
+    BATON_RETURN_IF_ERROR(sequence->Compute(c.depth, c.num_generate, 1, true));
+  }
+  const int64_t elapsed_us = std::max<int64_t>(1, SystemClock().NowUs() - start_us);
+  return (c.num_prompt + c.num_generate) * 1e6 / static_cast<double>(elapsed_us);
+}
+
+StatusOr<ModelBenchRow> RunCase(const ModelBenchCase& c, uint32_t repetitions,
+                                BenchSequence* sequence) {
+  if (c.depth > 0) {
+    BATON_RETURN_IF_ERROR(sequence->Compute(0, c.depth, sequence->max_rows(), false));
+  }
+  BATON_RETURN_IF_ERROR(TimeOnce(c, sequence).status());  // warms caches and pages
+  ModelBenchRow row{.bench_case = c, .tokens_per_s = {}};
+  for (uint32_t i = 0; i < repetitions; ++i) {
+    BATON_ASSIGN_OR_RETURN(const double tokens_per_s, TimeOnce(c, sequence));
+    row.tokens_per_s.push_back(tokens_per_s);
+  }
+  return row;
+}
+
+}  // namespace
+
+std::string ModelBenchCase::Name() const {
+  const std::string name =
+      num_prompt > 0 ? fmt::format("pp{}", num_prompt) : fmt::format("tg{}", num_generate);
+  return depth > 0 ? fmt::format("{}@{}", name, depth) : name;
+}
+
+std::vector<ModelBenchCase> DefaultModelBenchCases() {
+  return {{.num_prompt = 128},
+          {.num_prompt = 512},
+          {.num_prompt = 2000},
+          {.num_generate = 64},
+          {.num_generate = 64, .depth = 2000}};
+}
+
+double ModelBenchRow::median() const {
+  std::vector<double> sorted = tokens_per_s;
+  std::sort(sorted.begin(), sorted.end());
+  const size_t half = sorted.size() / 2;
+  return sorted.size() % 2 == 1 ? sorted[half] : (sorted[half - 1] + sorted[half]) / 2;
+}
+
+std::string ModelBenchReport::ToTable() const {
+  std::string text = fmt::format("{}, {} weights of {} MB, {} threads, {}, {}\n\n", model_path,
+                                 model_name, weight_bytes / 1'000'000, num_threads, isa, processor);
+  text += "| case | tokens/s (median) | smallest | largest |\n|---|---:|---:|---:|\n";
+  for (const ModelBenchRow& row : rows) {
+    const auto [low, high] = std::minmax_element(row.tokens_per_s.begin(), row.tokens_per_s.end());
+    text += fmt::format("| {} | {:.1f} | {:.1f} | {:.1f} |\n", row.bench_case.Name(), row.median(),
+                        *low, *high);
+  }
+  return text;
+}
+
+std::string ModelBenchReport::ToJson() const {
+  std::string text = fmt::format(
+      "{{\"model\":{},\"name\":{},\"isa\":{},\"processor\":{},\"threads\":{},\"weight_bytes\":{},"
+      "\"results\":[",
+      JsonString(model_path), JsonString(model_name), JsonString(isa), JsonString(processor),
+      num_threads, weight_bytes);
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const ModelBenchRow& row = rows[i];
+    text += fmt::format("{}{{\"case\":\"{}\",\"median\":{:.3f},\"tokens_per_s\":[",
+                        i > 0 ? "," : "", row.bench_case.Name(), row.median());
+    for (size_t j = 0; j < row.tokens_per_s.size(); ++j) {
+      text += fmt::format("{}{:.3f}", j > 0 ? "," : "", row.tokens_per_s[j]);
+    }
+    text += "]}";
+  }
+  return text + "]}";
+}
+
+StatusOr<ModelBenchReport> RunModelBench(
+    const ModelBenchOptions& options, const std::function<void(const ModelBenchRow&)>& progress) {
+  if (options.repetitions == 0 || options.max_rows == 0) {
+    return InvalidArgument("repetitions {} and max_rows {} are at least 1", options.repetitions,
+                           options.max_rows);
+  }
+  BATON_ASSIGN_OR_RETURN(const std::unique_ptr<GgufFile> file, GgufFile::Open(options.model_path));
+  ThreadPool pool(options.num_threads);
+  BATON_ASSIGN_OR_RETURN(
+      const std::unique_ptr<Model> model,
+      Model::Load(*file, {.pool = &pool, .isa = options.isa, .max_rows = options.max_rows}));
+  uint32_t max_tokens = 1;
+  for (const ModelBenchCase& c : options.cases) {
+    const uint64_t tokens = uint64_t{c.depth} + c.num_prompt + c.num_generate;
+    if (tokens == c.depth || tokens > model->max_context()) {
+      return InvalidArgument("case {} computes up to token {}, outside [1, {}]", c.Name(), tokens,
+                             model->max_context());
+    }
+    max_tokens = std::max(max_tokens, static_cast<uint32_t>(tokens));
+  }
+  BATON_ASSIGN_OR_RETURN(const std::unique_ptr<KvArena> arena,
+                         KvArena::Create(model->layout(), model->layout().BlocksFor(max_tokens)));
+  BenchSequence sequence(model.get(), arena.get(), options.max_rows);
+  ModelBenchReport report{.model_path = options.model_path,
+                          .model_name = model->config().name,
+                          .isa = std::string(model->ops().name),
+                          .processor = ProcessorName(),
+                          .num_threads = options.num_threads,
+                          .weight_bytes = model->weight_bytes(),
+                          .rows = {}};
+  for (const ModelBenchCase& c : options.cases) {
+    BATON_ASSIGN_OR_RETURN(ModelBenchRow row, RunCase(c, options.repetitions, &sequence));
+    if (progress) progress(row);
+    report.rows.push_back(std::move(row));
+  }
+  return report;
+}
+
+}  // namespace baton

@@ -1,0 +1,71 @@
+// `baton bench model`: tokens a second of the forward pass alone, in the cases of llama-bench, so
+// that the two can be set beside each other: ppN = a prompt of N tokens (the last one's logits),
+// tgN at depth D = N tokens one by one, with logits, after a prompt of D. One thread calls.
+#ifndef BATON_ENGINE_MODEL_BENCH_H_
+#define BATON_ENGINE_MODEL_BENCH_H_
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "kernels/ops.h"
+#include "src/base/status.h"
+
+namespace baton {
+
+// One measured case.
+struct ModelBenchCase {
+  uint32_t num_prompt = 0;    // tokens computed as a prompt, or
+  uint32_t num_generate = 0;  // tokens computed one by one
+  uint32_t depth = 0;         // tokens already in the KV cache, not timed
+
+  // "pp512", "tg64", "tg64@2000".
+  std::string Name() const;
+};
+
+// The cases of the README's table.
+std::vector<ModelBenchCase> DefaultModelBenchCases();
+
+// What to measure.
+struct ModelBenchOptions {
+  std::string model_path;
+  uint32_t num_threads = 1;
+  Isa isa = Isa::kAuto;
+  uint32_t max_rows = 512;   // of one forward pass, as llama-bench's -ub
+  uint32_t repetitions = 5;  // timed ones, after one that is not; >= 1
+  std::vector<ModelBenchCase> cases = DefaultModelBenchCases();
+};
+
+// Result of one case.
+struct ModelBenchRow {
+  ModelBenchCase bench_case;
+  std::vector<double> tokens_per_s;  // one for each repetition, in order
+
+  double median() const;
+};
+
+// All results and what they were measured on.
+struct ModelBenchReport {
+  std::string model_path;
+  std::string model_name;
+  std::string isa;
+  std::string processor;
+  uint32_t num_threads = 0;
+  uint64_t weight_bytes = 0;
+  std::vector<ModelBenchRow> rows;
+
+  // A markdown table: case, median, smallest and largest tokens a second.
+  std::string ToTable() const;
+  // One JSON object with the raw samples.
+  std::string ToJson() const;
+};
+
+// Loads the model and runs the cases. `progress` (may be empty) gets each row as it is done. Errors
+// of loading as Model::Load; InvalidArgument for a case that the model's context does not hold.
+StatusOr<ModelBenchReport> RunModelBench(const ModelBenchOptions& options,
+                                         const std::function<void(const ModelBenchRow&)>& progress);
+
+}  // namespace baton
+
+#endif  // BATON_ENGINE_MODEL_BENCH_H_

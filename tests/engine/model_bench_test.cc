@@ -1,0 +1,52 @@
+// The bench's report and limits; the numbers themselves are measured in benchmarks/.
+#include "src/engine/model_bench.h"
+
+#include "gtest/gtest.h"
+
+#include "tests/engine/live_rig.h"
+
+namespace baton {
+namespace {
+
+TEST(ModelBenchTest, CasesAreNamedAsInLlamaBench) {
+  std::vector<std::string> names;
+  for (const ModelBenchCase& c : DefaultModelBenchCases()) names.push_back(c.Name());
+  EXPECT_EQ(names, (std::vector<std::string>{"pp128", "pp512", "pp2000", "tg64", "tg64@2000"}));
+}
+
+TEST(ModelBenchTest, TheMedianOfAnEvenCountIsTheMiddle) {
+  const ModelBenchRow row{.bench_case = {}, .tokens_per_s = {4, 1, 3, 2}};
+  EXPECT_EQ(row.median(), 2.5);
+}
+
+TEST(ModelBenchTest, AMissingFileAndACaseBeyondTheContextAreErrors) {
+  EXPECT_FALSE(RunModelBench({.model_path = "/nowhere.gguf"}, {}).ok());
+  const std::string path = DemoModelPath();
+  if (path.empty()) GTEST_SKIP() << "the demo model is absent: baton pull smollm2:135m";
+  const auto report = RunModelBench({.model_path = path, .cases = {{.num_prompt = 9000}}}, {});
+  EXPECT_TRUE(absl::IsInvalidArgument(report.status())) << report.status();
+}
+
+TEST(ModelBenchTest, EachCaseGivesOneRowWithItsSamples) {
+  const std::string path = DemoModelPath();
+  if (path.empty()) GTEST_SKIP() << "the demo model is absent: baton pull smollm2:135m";
+  uint32_t num_rows = 0;
+  const auto report =
+      RunModelBench({.model_path = path,
+                     .max_rows = 16,
+                     .repetitions = 2,
+                     .cases = {{.num_prompt = 20}, {.num_generate = 3, .depth = 20}}},
+                    [&](const ModelBenchRow&) { ++num_rows; });
+  ASSERT_TRUE(report.ok()) << report.status();
+  EXPECT_EQ(num_rows, 2u);
+  ASSERT_EQ(report->rows.size(), 2u);
+  for (const ModelBenchRow& row : report->rows) {
+    ASSERT_EQ(row.tokens_per_s.size(), 2u);
+    EXPECT_GT(row.median(), 0);
+  }
+  EXPECT_NE(report->ToTable().find("| tg3@20 |"), std::string::npos);
+  EXPECT_NE(report->ToJson().find("\"case\":\"pp20\""), std::string::npos);
+}
+
+}  // namespace
+}  // namespace baton
