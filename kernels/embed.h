@@ -1,5 +1,5 @@
-// Embedding lookup and the zeroing of unused token slots, shared by all instruction sets: neither has
-// an operation whose rounding could differ. Reached through Ops.
+// Embedding lookup and the zeroing of unused token slots, shared by all instruction sets: neither
+// has an operation whose rounding could differ. Reached through Ops.
 #ifndef BATON_KERNELS_EMBED_H_
 #define BATON_KERNELS_EMBED_H_
 
@@ -9,11 +9,12 @@ namespace baton {
 
 // Ops::embed. A quantised element is scale * q + min: the product of a half and an 8-bit integer is
 // exact in fp32, so there is one rounding, with or without fma.
-void EmbedRows(ThreadPool& pool, const PackedMatrix& matrix, std::span<const int32_t> ids, float* out);
+void EmbedRows(ThreadPool& pool, const PackedMatrix& matrix, std::span<const int32_t> ids,
+               float* out);
 
 // When span's last row leaves its block part-full and the block was begun by this span, zeroes the
-// unused token slots of that block and layer, for all heads. Slots of a block that was begun earlier
-// were zeroed then.
+// unused token slots of that block and layer, for all heads. Slots of a block that was begun
+// earlier were zeroed then.
 void ZeroUnusedSlots(const RopeAppendArgs& args, const AttentionSpan& span);
 
 }  // namespace baton

@@ -82,8 +82,8 @@ constexpr float Exp(float x) {
 }
 
 // Natural logarithm: -infinity for +-0, NaN below 0, infinity for infinity. log(1) is exactly 0.
-//   x = 2^n m with m in [sqrt(1/2), sqrt(2)); log m = t - t^2/2 + t^3 Q(t), t = m - 1, Q of degree 8
-//   (Cephes, logf).
+//   x = 2^n m with m in [sqrt(1/2), sqrt(2)); log m = t - t^2/2 + t^3 Q(t), t = m - 1, Q of degree
+//   8 (Cephes, logf).
 constexpr float Log(float x) {
   const bool subnormal = x < 1.17549435e-38f;
   const float scaled = subnormal ? x * 8388608.0f : x;  // 2^23

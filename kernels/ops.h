@@ -1,11 +1,11 @@
 // THE list of operations that a forward pass and the sampler are made of. Each has a scalar
-// reference (kernels/reference) and vectorised bodies (kernels/cpu: AVX-512, AVX2, portable), reached
-// through one table, Ops, chosen at run time. Pure functions on memory of one device: no allocation,
-// no lock, no clock.
+// reference (kernels/reference) and vectorised bodies (kernels/cpu: AVX-512, AVX2, portable),
+// reached through one table, Ops, chosen at run time. Pure functions on memory of one device: no
+// allocation, no lock, no clock.
 //
 // Threading: an op is called by the engine thread; it divides its work over `ThreadPool` itself.
-// Threads divide rows, heads, splits and outputs, never a summation chain, so that no bit depends on
-// the number of threads.
+// Threads divide rows, heads, splits and outputs, never a summation chain, so that no bit depends
+// on the number of threads.
 //
 // Invariants (asserted by tests/kernels; the order of every fp32 operation is written in README.md)
 //  1. Batch invariance: the bits of an output row depend on that row's inputs and the weights only,
@@ -34,14 +34,25 @@ namespace baton {
 enum class Isa : uint8_t { kAuto = 0, kPortable = 1, kAvx2 = 2, kAvx512 = 3 };
 
 // Activations of a quantised matmul ("a16"): 32-element blocks of int16 with one fp32 scale,
-//   scale = absmax / 32767, q = round-to-nearest-even(x * (32767 / absmax)), sum = scale * (sum of q)
+//   scale = absmax / 32767, q = round-to-nearest-even(x * (32767 / absmax)), sum = scale * (sum of
+//   q)
 // so that every product with an integer weight and the sum over a block are exact in int32. A block
 // whose absmax is below 2^-100 becomes zeros; one that holds an infinity or a NaN gets scale NaN.
 struct A16View {
-  int16_t* q;     // [rows, k]
-  float* scale;   // [rows, k / 32]
-  float* sum;     // [rows, k / 32]
+  int16_t* q;    // [rows, k]
+  float* scale;  // [rows, k / 32]
+  float* sum;    // [rows, k / 32]
   uint32_t k;
+};
+
+// out[r, i] = x[r, i] / sqrt(mean(x[r, :]^2) + eps) * weight[i]; out may be x.
+struct RmsNormArgs {
+  const float* x;       // [rows, k]
+  const float* weight;  // [k]
+  uint32_t rows;
+  uint32_t k;
+  float eps;
+  float* out;  // [rows, k]
 };
 
 // What a matmul does with its result.
@@ -55,16 +66,16 @@ struct MatMulArgs {
   A16View a16;                  // read when weights->uses_a16()
   const float* x;               // [m, k], read when !weights->uses_a16() (float weight types)
   uint32_t m;
-  float* out;          // [m, out_stride]; columns [0, n)
+  float* out;           // [m, out_stride]; columns [0, n)
   uint32_t out_stride;  // elements
   Epilogue epilogue;
 };
 
 // One contiguous run of query rows of one sequence.
 struct AttentionSpan {
-  KvBlockList kv;       // blocks that hold positions [0, first_pos + num_rows)
-  uint32_t first_row;   // row of q / out in the batch
-  uint32_t num_rows;    // >= 1; row r has position first_pos + r
+  KvBlockList kv;      // blocks that hold positions [0, first_pos + num_rows)
+  uint32_t first_row;  // row of q / out in the batch
+  uint32_t num_rows;   // >= 1; row r has position first_pos + r
   uint32_t first_pos;
 };
 
@@ -72,9 +83,9 @@ struct RopeAppendArgs {
   KvView kv;
   uint32_t layer;
   std::span<const AttentionSpan> spans;
-  float* q;              // [rows, qkv_stride], num_heads * head_dim used; rotated in place
-  const float* k;        // [rows, qkv_stride], num_kv_heads * head_dim used
-  const float* v;        // [rows, qkv_stride]
+  float* q;        // [rows, qkv_stride], num_heads * head_dim used; rotated in place
+  const float* k;  // [rows, qkv_stride], num_kv_heads * head_dim used
+  const float* v;  // [rows, qkv_stride]
   uint32_t qkv_stride;
   uint32_t num_heads;
   const float* cos_sin;  // [max_position, head_dim / 2, 2], built once in double
@@ -103,9 +114,7 @@ struct Ops {
 
   // out[r, :] = row ids[r] of the [vocab, k] matrix, dequantised. 0 <= ids[r] < n.
   void (*embed)(ThreadPool&, const PackedMatrix&, std::span<const int32_t> ids, float* out);
-  // out[r, i] = x[r, i] / sqrt(mean(x^2) + eps) * weight[i]; out may be x.
-  void (*rms_norm)(ThreadPool&, const float* x, const float* weight, uint32_t rows, uint32_t k,
-                   float eps, float* out);
+  void (*rms_norm)(ThreadPool&, const RmsNormArgs&);
   void (*quantize_a16)(ThreadPool&, const float* x, uint32_t rows, A16View out);
   void (*matmul)(ThreadPool&, const MatMulArgs&);
   // out[r, i] = silu(gate_up[r, i]) * gate_up[r, k + i]; gate_up is [rows, 2k].
@@ -118,8 +127,8 @@ struct Ops {
   void (*rope_append)(ThreadPool&, const RopeAppendArgs&);
   void (*attention)(ThreadPool&, const AttentionArgs&);
   // Bytes of AttentionArgs::scratch (64-byte aligned) that suffice for any batch and context.
-  size_t (*attention_scratch_bytes)(uint32_t num_threads, uint32_t num_heads,
-                                    uint32_t num_kv_heads, uint32_t head_dim);
+  size_t (*attention_scratch_bytes)(uint32_t num_threads, uint32_t num_heads, uint32_t num_kv_heads,
+                                    uint32_t head_dim);
 };
 
 // The table for `isa`; kAuto picks the best that this processor has. FailedPrecondition naming the

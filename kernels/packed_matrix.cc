@@ -19,7 +19,8 @@ size_t HeaderBytes(const WeightTraits& traits) {
   return kPanelRows * sizeof(uint16_t) * (traits.has_min ? 2 : 1);
 }
 
-// Where element k (0..31) of row r lies in the digits of a block: byte offset, and shift of a nibble.
+// Where element k (0..31) of row r lies in the digits of a block: byte offset, and shift of a
+// nibble.
 struct DigitPlace {
   uint32_t byte;
   uint32_t shift;
@@ -118,8 +119,8 @@ absl::Status CheckParts(std::span<const RawRows> parts, uint32_t k) {
     }
     const auto need = CheckedMul(part.n, RawRowBytes(part.type, k));
     if (part.n == 0 || !need.has_value() || part.bytes.size() != *need) {
-      return InvalidArgument("{} rows of {} {} elements in {} bytes, need {}", part.n, k, traits.name,
-                             part.bytes.size(), need.value_or(UINT64_MAX));
+      return InvalidArgument("{} rows of {} {} elements in {} bytes, need {}", part.n, k,
+                             traits.name, part.bytes.size(), need.value_or(UINT64_MAX));
     }
     total += part.n;
   }
@@ -190,10 +191,10 @@ WeightBlock PackedMatrix::Block(uint32_t row, uint32_t block_idx) const {
 uint32_t PackedMatrix::ElementBits(uint32_t row, uint32_t k_idx) const {
   const uint32_t element_bytes = traits().block_bytes;
   uint32_t bits = 0;  // little endian
-  std::memcpy(&bits,
-              panel(row / kPanelRows) +
-                  (size_t{k_idx} * kPanelRows + row % kPanelRows) * element_bytes,
-              element_bytes);
+  std::memcpy(
+      &bits,
+      panel(row / kPanelRows) + (size_t{k_idx} * kPanelRows + row % kPanelRows) * element_bytes,
+      element_bytes);
   return bits;
 }
 

@@ -1,16 +1,18 @@
-// PackedMatrix: a weight matrix [n, k] in the one order that both prefill and decode kernels read, and
-// in its smallest form (nibbles stay nibbles). Built once at load; immutable and readable by any
-// thread afterwards; owns its memory.
+// PackedMatrix: a weight matrix [n, k] in the one order that both prefill and decode kernels read,
+// and in its smallest form (nibbles stay nibbles). Built once at load; immutable and readable by
+// any thread afterwards; owns its memory.
 //
-// Rows (outputs) are interleaved 16 wide, so that the lanes of a vector are outputs and no kernel adds
-// across lanes. A panel is 16 rows (the last one filled up with zero rows); panels follow each other:
+// Rows (outputs) are interleaved 16 wide, so that the lanes of a vector are outputs and no kernel
+// adds across lanes. A panel is 16 rows (the last one filled up with zero rows); panels follow each
+// other:
 //   float types:  [k][16] elements
 //   quantised:    [k / 32] blocks of
 //                   scale [16] f16, min [16] f16 (only with has_min), then digits
 //     nibbles:    [4][16][4] bytes; chunk c, row r holds k = 8c .. 8c+7 of the block:
 //                   low nibbles of bytes 0, 2 = k 0, 1;  high nibbles of bytes 0, 2 = k 2, 3;
 //                   low nibbles of bytes 1, 3 = k 4, 5;  high nibbles of bytes 1, 3 = k 6, 7
-//     bytes:      [8][16][4] bytes; chunk c, row r holds k = 4c .. 4c+3: bytes 0, 2, 1, 3 = k 0, 1, 2, 3
+//     bytes:      [8][16][4] bytes; chunk c, row r holds k = 4c .. 4c+3: bytes 0, 2, 1, 3 = k 0, 1,
+//     2, 3
 // so that one mask (and at most one shift) turns 32 bits of a row into a pair of int16 with
 // consecutive k, which is what vpmaddwd and vpdpwssd multiply.
 //

@@ -26,7 +26,8 @@ constexpr double kMaxBase = 1e30;
 
 // Natural logarithm of x > 0, normal: x = 2^n m, log m = 2 atanh((m - 1) / (m + 1)).
 double LogDouble(double x) {
-  const uint64_t offset = std::bit_cast<uint64_t>(x) - std::bit_cast<uint64_t>(0x1.6a09e667f3bcdp-1);
+  const uint64_t offset =
+      std::bit_cast<uint64_t>(x) - std::bit_cast<uint64_t>(0x1.6a09e667f3bcdp-1);
   const double n = static_cast<double>(static_cast<int64_t>(offset) >> 52);
   const double m = std::bit_cast<double>((offset & 0x000FFFFFFFFFFFFFu) +
                                          std::bit_cast<uint64_t>(0x1.6a09e667f3bcdp-1));
@@ -86,7 +87,8 @@ double Power(double base, double exponent) { return ExpDouble(exponent * LogDoub
 absl::Status BuildRopeTable(const RopeTableParams& params, std::span<float> cos_sin) {
   const uint32_t half = params.head_dim / 2;
   BATON_CHECK(cos_sin.size() == size_t{params.max_position} * half * 2,
-              "cos_sin has {} elements, need {} x {} x 2", cos_sin.size(), params.max_position, half);
+              "cos_sin has {} elements, need {} x {} x 2", cos_sin.size(), params.max_position,
+              half);
   if (!params.freq_factors.empty() && params.freq_factors.size() != half) {
     return InvalidArgument("{} rope frequency factors, need head_dim / 2 = {}",
                            params.freq_factors.size(), half);
@@ -98,9 +100,10 @@ absl::Status BuildRopeTable(const RopeTableParams& params, std::span<float> cos_
     const double factor = params.freq_factors.empty() ? 1.0 : double{params.freq_factors[i]};
     const double frequency = Power(params.base, -2.0 * i / params.head_dim) / factor;
     if (!(frequency > 0.0 && frequency * params.max_position <= kMaxAngle)) {
-      return InvalidArgument("rope frequency {} of dimension pair {} (factor {}) times {} positions "
-                             "is outside (0, {}]",
-                             frequency, i, factor, params.max_position, kMaxAngle);
+      return InvalidArgument(
+          "rope frequency {} of dimension pair {} (factor {}) times {} positions "
+          "is outside (0, {}]",
+          frequency, i, factor, params.max_position, kMaxAngle);
     }
     for (uint32_t position = 0; position < params.max_position; ++position) {
       const SinCosResult value = SinCos(position * frequency);

@@ -1,5 +1,6 @@
-// The cosines and sines of rotary position embedding (Su et al., "RoFormer", 2021), computed in double
-// by our own sin, cos, exp and log: the same bits whatever the C library. Called once at load.
+// The cosines and sines of rotary position embedding (Su et al., "RoFormer", 2021), computed in
+// double by our own sin, cos, exp and log: the same bits whatever the C library. Called once at
+// load.
 #ifndef BATON_KERNELS_ROPE_TABLE_H_
 #define BATON_KERNELS_ROPE_TABLE_H_
 
@@ -21,8 +22,9 @@ struct RopeTableParams {
 
 // Fills cos_sin [max_position, head_dim / 2, 2] with (cos, sin) of
 //   position * base^(-2i / head_dim) / freq_factors[i],
-// each within 1 ulp of fp32. The parameters may come from a file: InvalidArgument when base or a factor
-// is not a positive number, or an angle leaves the range of SinCos; cos_sin is then unspecified.
+// each within 1 ulp of fp32. The parameters may come from a file: InvalidArgument when base or a
+// factor is not a positive number, or an angle leaves the range of SinCos; cos_sin is then
+// unspecified.
 absl::Status BuildRopeTable(const RopeTableParams& params, std::span<float> cos_sin);
 
 // sin and cos of x, |x| <= 2^20 * pi / 2; absolute error < 1e-15.

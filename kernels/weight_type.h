@@ -1,9 +1,9 @@
-// Weight types: the element formats of a matrix in a model file, as kernels see them. Pure data; any
-// thread.
+// Weight types: the element formats of a matrix in a model file, as kernels see them. Pure data;
+// any thread.
 //
 // A quantised type is a format whose element is scale * q (+ min) with a small integer q, one scale
-// (and min) per 32 elements of a row. A new one plugs in by a row in the table of weight_type.cc: its
-// raw block and the function that takes it apart; packing and all kernels work from that.
+// (and min) per 32 elements of a row. A new one plugs in by a row in the table of weight_type.cc:
+// its raw block and the function that takes it apart; packing and all kernels work from that.
 #ifndef BATON_KERNELS_WEIGHT_TYPE_H_
 #define BATON_KERNELS_WEIGHT_TYPE_H_
 
@@ -28,10 +28,10 @@ struct WeightBlock {
 
 // How the integers of a quantised type are stored after packing.
 enum class PackedDigits : uint8_t {
-  kNone,        // float type
-  kNibbles,     // 0..15
+  kNone,         // float type
+  kNibbles,      // 0..15
   kNibblesOff8,  // -8..7, stored as q + 8
-  kBytes,       // -128..127
+  kBytes,        // -128..127
 };
 
 // What a weight type is; one row of a constant table.

@@ -1,13 +1,15 @@
 // The inner loops of attention: scores and weighted values of one 64-key tile. Included by one
-// translation unit per instruction set. Each output is one fma chain: a score over ascending dims, a
-// value sum over ascending keys; lanes are keys (scores) or dims (values), so width changes no bit.
+// translation unit per instruction set. Each output is one fma chain: a score over ascending dims,
+// a value sum over ascending keys; lanes are keys (scores) or dims (values), so width changes no
+// bit.
 //
-// In the default layout (bf16, paired, 16-token blocks) K and V are read straight from the blocks: 64
-// bytes hold 16 keys (or dims) times a pair of consecutive dims (or keys). kRows query rows share each
-// load. Other layouts are converted to an fp32 tile first.
+// In the default layout (bf16, paired, 16-token blocks) K and V are read straight from the blocks:
+// 64 bytes hold 16 keys (or dims) times a pair of consecutive dims (or keys). kRows query rows
+// share each load. Other layouts are converted to an fp32 tile first.
 #ifndef BATON_KERNELS_CPU_ATTENTION_TILE_H_
 #define BATON_KERNELS_CPU_ATTENTION_TILE_H_
 
+#include "kernels/cpu/simd_math.h"
 #include "kernels/kv_piece.h"
 #include "kernels/ops.h"
 
@@ -19,7 +21,7 @@ inline constexpr uint32_t kTileGroups = kTileKeys / kGroupKeys;
 
 // Where the keys and values of one tile lie.
 struct TileSource {
-  bool paired;  // true: bf16 pairs in the blocks; false: fp32 tiles below
+  bool paired;                      // true: bf16 pairs in the blocks; false: fp32 tiles below
   const std::byte* k[kTileGroups];  // pairs of dims 0, 1 of each 16-key group
   const std::byte* v[kTileGroups];  // pair of keys 0, 1, dim 0 of each 16-key group
   size_t k_step;                    // bytes from one pair of dims to the next
@@ -107,14 +109,21 @@ BATON_INLINE void ValuePairs(F32x16 (&acc)[kRows][kColumns], const float (*e)[kT
   }
 }
 
-// acc rows [kRows] (stride acc_stride floats), dims [16 column, 16 (column + kColumns)), keys of the
-// tile in `keys`.
+// Rows of weighted sums and the weights that they take the values of a tile with.
+struct ValueRows {
+  const float (*e)[kTileKeys];  // weights of row r: e[r]
+  float* sums;                  // row r at sums + r * stride: [padded dim]
+  size_t stride;                // floats
+};
+
+// Adds the tile's keys `keys` to dims [16 column, 16 (column + kColumns)) of kRows rows.
 template <int kRows, int kColumns>
-inline void Values(const TileSource& tile, uint32_t column, const float (*e)[kTileKeys],
-                   TaskRange keys, float* acc, size_t acc_stride) {
+inline void Values(const TileSource& tile, uint32_t column, TaskRange keys, const ValueRows& rows) {
+  const float(*e)[kTileKeys] = rows.e;
+  float* const acc = rows.sums + column * 16;
   F32x16 sums[kRows][kColumns];
   for (int r = 0; r < kRows; ++r) {
-    for (int c = 0; c < kColumns; ++c) sums[r][c] = Load(acc + r * acc_stride + (column + c) * 16);
+    for (int c = 0; c < kColumns; ++c) sums[r][c] = Load(acc + r * rows.stride + c * 16);
   }
   if (tile.paired) {
     for (uint32_t g = keys.begin / kGroupKeys; g * kGroupKeys < keys.end; ++g) {
@@ -133,7 +142,7 @@ inline void Values(const TileSource& tile, uint32_t column, const float (*e)[kTi
     }
   }
   for (int r = 0; r < kRows; ++r) {
-    for (int c = 0; c < kColumns; ++c) Store(acc + r * acc_stride + (column + c) * 16, sums[r][c]);
+    for (int c = 0; c < kColumns; ++c) Store(acc + r * rows.stride + c * 16, sums[r][c]);
   }
 }
 
@@ -149,29 +158,36 @@ inline void ScoreGroups(const TileSource& tile, TaskRange groups, const float* q
 }
 
 template <int kRows>
-inline void ValueColumns(const TileSource& tile, const float (*e)[kTileKeys], TaskRange keys, float* acc,
-                         size_t acc_stride) {
+inline void ValueColumns(const TileSource& tile, TaskRange keys, const ValueRows& rows) {
   constexpr uint32_t kColumns = kRows == 1 ? 4 : kRows == 2 ? 2 : 1;
   const uint32_t columns = tile.padded_dim / 16;
   uint32_t c = 0;
   for (; c + kColumns <= columns; c += kColumns) {
-    Values<kRows, kColumns>(tile, c, e, keys, acc, acc_stride);
+    Values<kRows, kColumns>(tile, c, keys, rows);
   }
-  for (; c < columns; ++c) Values<kRows, 1>(tile, c, e, keys, acc, acc_stride);
+  for (; c < columns; ++c) Values<kRows, 1>(tile, c, keys, rows);
 }
 
-// Converts keys [0, num_keys) of a tile to fp32; the rest is zero. For layouts without a direct path.
-inline void ConvertTile(const KvView& kv, uint32_t layer, const AttentionSpan& span, uint32_t kv_head,
-                        TaskRange keys, float* k_tile, float* v_tile) {
-  const KvLayout& layout = *kv.layout;
+// The keys of one KV head that a tile is made of.
+struct TileKeys {
+  const KvView& kv;
+  uint32_t layer;
+  const AttentionSpan& span;
+  uint32_t kv_head;
+  TaskRange keys;  // absolute
+};
+
+// Converts keys to fp32; the rest of the tile is zero. For layouts without a direct path.
+inline void ConvertTile(const TileKeys& from, float* k_tile, float* v_tile) {
+  const KvLayout& layout = *from.kv.layout;
   const uint32_t padded_dim = (layout.head_dim + 15) / 16 * 16;
   for (uint32_t i = 0; i < layout.head_dim * kTileKeys; ++i) k_tile[i] = 0.0f;
   for (uint32_t i = 0; i < padded_dim * kTileKeys; ++i) v_tile[i] = 0.0f;
-  for (uint32_t key = keys.begin; key < keys.end; ++key) {
-    const uint32_t block = span.kv.blocks[key / layout.block_size];
+  for (uint32_t key = from.keys.begin; key < from.keys.end; ++key) {
+    const uint32_t block = from.span.kv.blocks[key / layout.block_size];
     const uint32_t token = key % layout.block_size;
-    const std::byte* k_piece = kv.Piece(block, layer, 0, kv_head);
-    const std::byte* v_piece = kv.Piece(block, layer, 1, kv_head);
+    const std::byte* k_piece = from.kv.Piece(block, from.layer, 0, from.kv_head);
+    const std::byte* v_piece = from.kv.Piece(block, from.layer, 1, from.kv_head);
     const uint32_t j = key % kTileKeys;
     for (uint32_t d = 0; d < layout.head_dim; ++d) {
       k_tile[d * kTileKeys + j] = LoadKv(layout.dtype, k_piece, KIndex(layout, token, d));

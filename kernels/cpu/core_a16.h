@@ -1,7 +1,8 @@
-// Cores of the quantised matmul, shared by every instruction set: int16 pairs of consecutive k (lanes =
-// outputs) times a broadcast pair of activations, summed in int32. Sums over a block are exact:
-// 32 * 128 * 32767 < 2^31. Included after one of the simd_*.h headers, which give kTileRows (the tile
-// fills the registers: on AVX2 6 rows x 2 registers of sums + 2 of weights + 1 broadcast + 1 product).
+// Cores of the quantised matmul, shared by every instruction set: int16 pairs of consecutive k
+// (lanes = outputs) times a broadcast pair of activations, summed in int32. Sums over a block are
+// exact: 32 * 128 * 32767 < 2^31. Included after one of the simd_*.h headers, which give kTileRows
+// (the tile fills the registers: on AVX2 6 rows x 2 registers of sums + 2 of weights + 1 broadcast
+// + 1 product).
 #ifndef BATON_KERNELS_CPU_CORE_A16_H_
 #define BATON_KERNELS_CPU_CORE_A16_H_
 
@@ -9,8 +10,8 @@
 
 namespace baton::BATON_ISA {
 
-// Up to this many rows a panel is read straight from its packed form; above, unpacking it once costs
-// less than taking its nibbles apart for each row again.
+// Up to this many rows a panel is read straight from its packed form; above, unpacking it once
+// costs less than taking its nibbles apart for each row again.
 inline constexpr uint32_t kStreamRows = 3;
 
 // The rows and blocks of activations that one call of a core works on.
@@ -56,32 +57,44 @@ BATON_INLINE void UnpackDigits(const std::byte* digits, int16_t* out) {
   }
 }
 
-// acc [kRows][16] += digits [num_blocks][16 pairs][16][2] times kRows rows.
+// dot [kRows][16] = one block: w [16 pairs][16][2] times kRows rows of 32 that are `stride`
+// elements apart.
+template <int kRows>
+BATON_INLINE void DotBlock(const int16_t* w, const int16_t* rows, size_t stride,
+                           I32x16 (&dot)[kRows]) {
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; ++r) dot[r] = SetI(0);
+#pragma GCC unroll 2
+  for (int i = 0; i < 16; ++i) {
+    const I32x16 pair = LoadInts(w + i * 2 * kPanelRows);
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r) MulAddBroadcast(&dot[r], pair, rows + r * stride + 2 * i);
+  }
+}
+
+// Unpacked blocks of one panel.
+struct PanelStretch {
+  const int16_t* digits;  // [num_blocks][16 pairs][16 outputs][2]
+  const float* scale;     // [num_blocks][16]
+  const float* min;       // likewise; read only when the type has one
+  uint32_t num_blocks;
+};
+
+// acc [kRows][16] += the stretch times kRows rows.
 template <bool kHasMin, int kRows>
-inline void Tile(const int16_t* digits, const float* scale, const float* min, uint32_t num_blocks,
-                 const A16Rows& rows, float* acc) {
-  for (uint32_t b = 0; b < num_blocks; ++b) {
-    const int16_t* w = digits + b * (kQuantBlock * kPanelRows);
+inline void Tile(const PanelStretch& panel, const A16Rows& rows, float* acc) {
+  for (uint32_t b = 0; b < panel.num_blocks; ++b) {
+    const int16_t* w = panel.digits + b * (kQuantBlock * kPanelRows);
     const int16_t* a = rows.q + b * kQuantBlock;
     I32x16 dot[kRows];
-    const I32x16 first = LoadInts(w);
-#pragma GCC unroll 8
-    for (int r = 0; r < kRows; ++r) dot[r] = MulAddPairs(SetI(0), first, BroadcastPair(a + r * rows.q_stride));
-#pragma GCC unroll 1
-    for (int i = 1; i < 16; ++i) {
-      const I32x16 pair = LoadInts(w + i * 2 * kPanelRows);
-#pragma GCC unroll 8
-      for (int r = 0; r < kRows; ++r) {
-        dot[r] = MulAddPairs(dot[r], pair, BroadcastPair(a + r * rows.q_stride + 2 * i));
-      }
-    }
-    const F32x16 d = Load(scale + b * kPanelRows);
-#pragma GCC unroll 8
+    DotBlock(w, a, rows.q_stride, dot);
+    const F32x16 d = Load(panel.scale + b * kPanelRows);
+#pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r) {
       const F32x16 s = Mul(d, Set1(rows.scale[r * rows.scale_stride + b]));
       F32x16 sum = Fma(s, ToFloat(dot[r]), Load(acc + r * kPanelRows));
       if constexpr (kHasMin) {
-        sum = Fma(Load(min + b * kPanelRows), Set1(rows.sum[r * rows.scale_stride + b]), sum);
+        sum = Fma(Load(panel.min + b * kPanelRows), Set1(rows.sum[r * rows.scale_stride + b]), sum);
       }
       Store(acc + r * kPanelRows, sum);
     }

@@ -46,8 +46,8 @@ const Ops& Avx512Ops() { return PortableOps(); }
 absl::StatusOr<const Ops*> Checked(std::string_view isa, std::string_view missing,
                                    const Ops& (*ops)()) {
   if (missing.empty()) return &ops();
-  return FailedPrecondition("--isa {} needs the processor feature \"{}\", which this machine lacks", isa,
-                            missing);
+  return FailedPrecondition("--isa {} needs the processor feature \"{}\", which this machine lacks",
+                            isa, missing);
 }
 
 }  // namespace

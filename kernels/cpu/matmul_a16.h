@@ -1,11 +1,11 @@
-// Matmul of quantised weights with a16 activations: the driver that every instruction set shares. The
-// integer cores are in core_a16.h. Included by one translation unit per instruction set.
+// Matmul of quantised weights with a16 activations: the driver that every instruction set shares.
+// The integer cores are in core_a16.h. Included by one translation unit per instruction set.
 //
-// Work split: outputs are cut into panels of 16; a task owns some panels (and, for many rows, a block
-// of rows). Up to kStreamRows rows a panel is read straight from the packed form, once: bytes moved =
-// weights.bytes(), and memory should bind. More rows: a stretch of a panel is unpacked to int16 pairs
-// in L1 and multiplied with tiles of kTileRows rows; 2 m n k operations, and the rate of
-// vpmaddwd/vpdpwssd should bind (README.md has the fractions reached).
+// Work split: outputs are cut into panels of 16; a task owns some panels (and, for many rows, a
+// block of rows). Up to kStreamRows rows a panel is read straight from the packed form, once: bytes
+// moved = weights.bytes(), and memory should bind. More rows: a stretch of a panel is unpacked to
+// int16 pairs in L1 and multiplied with tiles of kTileRows rows; 2 m n k operations, and the rate
+// of vpmaddwd/vpdpwssd should bind (README.md has the fractions reached).
 //
 // The arithmetic of one output, in every path:
 //   for each 32-block, ascending:  idot = sum w_i a_i   (int32, exact, any order)
@@ -95,13 +95,13 @@ inline void StreamTask(const MatMulArgs& args, TaskRange panels) {
 
 // All rows of a task against the unpacked stretch, in tiles of kTileRows and one smaller tile.
 template <bool kHasMin, int kRows>
-BATON_INLINE void TileRest(const A16Scratch& s, uint32_t num_blocks, const A16Rows& rows,
-                           uint32_t num_rows, float* acc) {
+BATON_INLINE void TileRest(const PanelStretch& panel, const A16Rows& rows, uint32_t num_rows,
+                           float* acc) {
   if constexpr (kRows > 0) {
     if (num_rows == kRows) {
-      Tile<kHasMin, kRows>(s.digits[0][0][0], s.scale[0], s.min[0], num_blocks, rows, acc);
+      Tile<kHasMin, kRows>(panel, rows, acc);
     } else {
-      TileRest<kHasMin, kRows - 1>(s, num_blocks, rows, num_rows, acc);
+      TileRest<kHasMin, kRows - 1>(panel, rows, num_rows, acc);
     }
   }
 }
@@ -128,13 +128,13 @@ inline void TileTask(const MatMulArgs& args, TaskRange task_rows, TaskRange pane
     for (uint32_t chunk = 0; chunk < num_chunks; ++chunk) {
       const TaskRange blocks = PartOf(num_blocks, num_chunks, chunk);
       UnpackStretch<kDigits, kHasMin>(w, p, blocks, s);
+      const PanelStretch stretch = {s->digits[0][0][0], s->scale[0], s->min[0], blocks.size()};
       uint32_t r = 0;
       for (; r + kTileRows <= task_rows.size(); r += kTileRows) {
-        Tile<kHasMin, kTileRows>(s->digits[0][0][0], s->scale[0], s->min[0], blocks.size(),
-                                 RowsAt(args.a16, task_rows.begin + r, blocks.begin), s->acc[r]);
+        Tile<kHasMin, kTileRows>(stretch, RowsAt(args.a16, task_rows.begin + r, blocks.begin),
+                                 s->acc[r]);
       }
-      TileRest<kHasMin, kTileRows - 1>(*s, blocks.size(),
-                                       RowsAt(args.a16, task_rows.begin + r, blocks.begin),
+      TileRest<kHasMin, kTileRows - 1>(stretch, RowsAt(args.a16, task_rows.begin + r, blocks.begin),
                                        task_rows.size() - r, s->acc[r]);
     }
     for (uint32_t r = 0; r < task_rows.size(); ++r) {
@@ -147,8 +147,7 @@ template <PackedDigits kDigits, bool kHasMin>
 inline void MatMulDigits(ThreadPool& pool, const MatMulArgs& args) {
   const PackedMatrix& w = *args.weights;
   // A task of less than 32 KiB of weights (about 2 us) is not worth a claim.
-  const uint32_t min_panels =
-      std::max<uint32_t>(1, static_cast<uint32_t>(32768 / w.panel_bytes()));
+  const uint32_t min_panels = std::max<uint32_t>(1, static_cast<uint32_t>(32768 / w.panel_bytes()));
   if (args.m <= kStreamRows) {
     pool.RunRanges(w.num_panels(), min_panels, 8 * pool.num_threads(),
                    [&](TaskRange panels, uint32_t) { StreamTask<kDigits, kHasMin>(args, panels); });
@@ -157,9 +156,9 @@ inline void MatMulDigits(ThreadPool& pool, const MatMulArgs& args) {
   const MatMulTasks tasks = TasksOf(pool, args);
   pool.Run(tasks.row_parts * tasks.panel_parts, [&](uint32_t task, uint32_t thread) {
     auto* scratch = reinterpret_cast<A16Scratch*>(pool.scratch(thread).data());
-    TileTask<kDigits, kHasMin>(
-        args, PartOf(args.m, tasks.row_parts, task / tasks.panel_parts),
-        PartOf(w.num_panels(), tasks.panel_parts, task % tasks.panel_parts), scratch);
+    TileTask<kDigits, kHasMin>(args, PartOf(args.m, tasks.row_parts, task / tasks.panel_parts),
+                               PartOf(w.num_panels(), tasks.panel_parts, task % tasks.panel_parts),
+                               scratch);
   });
 }
 

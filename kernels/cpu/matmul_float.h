@@ -1,9 +1,10 @@
-// Matmul of float weights (F32, F16, BF16) with fp32 activations. Included by one translation unit per
-// instruction set.
+// Matmul of float weights (F32, F16, BF16) with fp32 activations. Included by one translation unit
+// per instruction set.
 //
-// One output is one fp32 fma chain over ascending k; lanes are outputs, so the width of a vector changes
-// no bit. The chain's latency (4 cycles) is hidden by kRows rows times kPanels panels in flight. Many
-// rows: a stretch of a panel is converted to fp32 in L1 once and shared by all rows of the task.
+// One output is one fp32 fma chain over ascending k; lanes are outputs, so the width of a vector
+// changes no bit. The chain's latency (4 cycles) is hidden by kRows rows times kPanels panels in
+// flight. Many rows: a stretch of a panel is converted to fp32 in L1 once and shared by all rows of
+// the task.
 #ifndef BATON_KERNELS_CPU_MATMUL_FLOAT_H_
 #define BATON_KERNELS_CPU_MATMUL_FLOAT_H_
 
@@ -33,11 +34,18 @@ BATON_INLINE F32x16 LoadWeights(const std::byte* p) {
 template <WeightType kType>
 inline constexpr size_t kRowBytes16 = (kType == WeightType::kF32 ? 4 : 2) * kPanelRows;
 
-// acc [kRows][kPanels] += rows x [kRows][x_stride] times `k` rows of 16 weights of each panel.
+// A stretch of k of some rows of activations.
+struct FloatActivations {
+  const float* x;  // row r at x + r * stride
+  size_t stride;   // elements
+  uint32_t k;
+};
+
+// acc [kRows][kPanels] += kRows rows of x times `k` rows of 16 weights of each panel.
 template <WeightType kType, int kRows, int kPanels>
-BATON_INLINE void FloatTile(const std::byte* w, size_t panel_bytes, const float* x, size_t x_stride,
-                            uint32_t k, F32x16 (&acc)[kRows][kPanels]) {
-  for (uint32_t i = 0; i < k; ++i) {
+BATON_INLINE void FloatTile(const std::byte* w, size_t panel_bytes, const FloatActivations& x,
+                            F32x16 (&acc)[kRows][kPanels]) {
+  for (uint32_t i = 0; i < x.k; ++i) {
     F32x16 weights[kPanels];
 #pragma GCC unroll 8
     for (int p = 0; p < kPanels; ++p) {
@@ -45,7 +53,7 @@ BATON_INLINE void FloatTile(const std::byte* w, size_t panel_bytes, const float*
     }
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r) {
-      const F32x16 value = Set1(x[r * x_stride + i]);
+      const F32x16 value = Set1(x.x[r * x.stride + i]);
 #pragma GCC unroll 8
       for (int p = 0; p < kPanels; ++p) acc[r][p] = Fma(value, weights[p], acc[r][p]);
     }
@@ -64,7 +72,7 @@ inline void FloatStream(const MatMulArgs& args, TaskRange panels) {
     // Past the last panel the first is computed again instead, and not stored.
     const bool whole = p + kPanels <= panels.end;
     const size_t step = whole ? w.panel_bytes() : 0;
-    FloatTile<kType, kRows, kPanels>(w.panel(p), step, args.x, w.k(), w.k(), acc);
+    FloatTile<kType, kRows, kPanels>(w.panel(p), step, {args.x, w.k(), w.k()}, acc);
     for (uint32_t r = 0; r < kRows; ++r) {
       for (uint32_t i = 0; i < (whole ? kPanels : 1); ++i) StoreOutputs(args, r, p + i, acc[r][i]);
     }
@@ -73,23 +81,22 @@ inline void FloatStream(const MatMulArgs& args, TaskRange panels) {
 }
 
 template <int kRows>
-BATON_INLINE void FloatRows(const FloatScratch& s, const float* x, size_t x_stride, uint32_t k,
+BATON_INLINE void FloatRows(const FloatScratch& s, const FloatActivations& x,
                             float (*acc)[kPanelRows]) {
   F32x16 sums[kRows][1];
   for (int r = 0; r < kRows; ++r) sums[r][0] = Load(acc[r]);
-  FloatTile<WeightType::kF32, kRows, 1>(reinterpret_cast<const std::byte*>(s.weights), 0, x, x_stride,
-                                        k, sums);
+  FloatTile<WeightType::kF32, kRows, 1>(reinterpret_cast<const std::byte*>(s.weights), 0, x, sums);
   for (int r = 0; r < kRows; ++r) Store(acc[r], sums[r][0]);
 }
 
 template <int kRows>
-BATON_INLINE void FloatRest(const FloatScratch& s, const float* x, size_t x_stride, uint32_t k,
-                            uint32_t num_rows, float (*acc)[kPanelRows]) {
+BATON_INLINE void FloatRest(const FloatScratch& s, const FloatActivations& x, uint32_t num_rows,
+                            float (*acc)[kPanelRows]) {
   if constexpr (kRows > 0) {
     if (num_rows == kRows) {
-      FloatRows<kRows>(s, x, x_stride, k, acc);
+      FloatRows<kRows>(s, x, acc);
     } else {
-      FloatRest<kRows - 1>(s, x, x_stride, k, num_rows, acc);
+      FloatRest<kRows - 1>(s, x, num_rows, acc);
     }
   }
 }
@@ -110,9 +117,9 @@ inline void FloatTask(const MatMulArgs& args, TaskRange task_rows, TaskRange pan
       const float* x = args.x + task_rows.begin * stride + k0;
       uint32_t r = 0;
       for (; r + kTileRows <= task_rows.size(); r += kTileRows) {
-        FloatRows<kTileRows>(*s, x + r * stride, stride, k, s->acc + r);
+        FloatRows<kTileRows>(*s, {x + r * stride, stride, k}, s->acc + r);
       }
-      FloatRest<kTileRows - 1>(*s, x + r * stride, stride, k, task_rows.size() - r, s->acc + r);
+      FloatRest<kTileRows - 1>(*s, {x + r * stride, stride, k}, task_rows.size() - r, s->acc + r);
     }
     for (uint32_t r = 0; r < task_rows.size(); ++r) {
       StoreOutputs(args, task_rows.begin + r, p, Load(s->acc[r]));

@@ -3,17 +3,13 @@
 #ifndef BATON_KERNELS_CPU_OP_TABLE_H_
 #define BATON_KERNELS_CPU_OP_TABLE_H_
 
+#include "kernels/cpu/attention.h"
+#include "kernels/cpu/matmul_float.h"
+#include "kernels/cpu/rope_append.h"
+#include "kernels/cpu/row_ops.h"
 #include "kernels/cpu/tables.h"
 #include "kernels/embed.h"
 #include "kernels/ops.h"
-// The bodies use the vector and each other, in this order.
-#include "kernels/cpu/simd_math.h"
-#include "kernels/cpu/row_ops.h"
-#include "kernels/cpu/core_a16.h"
-#include "kernels/cpu/matmul_a16.h"
-#include "kernels/cpu/matmul_float.h"
-#include "kernels/cpu/rope_append.h"
-#include "kernels/cpu/attention.h"
 
 namespace baton::BATON_ISA {
 

@@ -2,6 +2,8 @@
 #define BATON_ISA avx2
 #include "kernels/cpu/simd_avx2.h"
 // After the vector.
+#include "kernels/cpu/tile_avx2.h"
+// After both.
 #include "kernels/cpu/op_table.h"
 
 namespace baton {

@@ -14,7 +14,8 @@ namespace baton::BATON_ISA {
 inline constexpr uint32_t kMaxHeadDim = 256;
 
 // Pairs (2i, 2i + 1); in and out may be equal.
-BATON_INLINE void RotateInterleaved(const float* in, const float* cos_sin, uint32_t dim, float* out) {
+BATON_INLINE void RotateInterleaved(const float* in, const float* cos_sin, uint32_t dim,
+                                    float* out) {
   for (uint32_t i = 0; i < dim; i += 16) {
     const uint32_t n = dim - i < 16 ? dim - i : 16;
     const F32x16 x = LoadN(in + i, n);
@@ -46,12 +47,20 @@ BATON_INLINE void Rotate(const RopeAppendArgs& args, const float* in, const floa
   }
 }
 
-// Stores rotated K and V of one head and token in the default layout, bf16 paired.
-BATON_INLINE void StorePairedBf16(const KvLayout& layout, uint32_t token, const float* k,
-                                  const float* v, std::byte* k_piece, std::byte* v_piece) {
-  auto* k_out = reinterpret_cast<uint16_t*>(k_piece) + size_t{token} * 2;
-  auto* v_out = reinterpret_cast<uint16_t*>(v_piece) + size_t{token / 2} * layout.head_dim * 2 +
-                token % 2;
+// Where K and V of one token and head go.
+struct KvSlot {
+  const KvLayout& layout;
+  uint32_t token;  // of the block
+  std::byte* k_piece;
+  std::byte* v_piece;
+};
+
+// Stores rotated K and V in the default layout, bf16 paired.
+BATON_INLINE void StorePairedBf16(const KvSlot& slot, const float* k, const float* v) {
+  const KvLayout& layout = slot.layout;
+  auto* k_out = reinterpret_cast<uint16_t*>(slot.k_piece) + size_t{slot.token} * 2;
+  auto* v_out = reinterpret_cast<uint16_t*>(slot.v_piece) +
+                size_t{slot.token / 2} * layout.head_dim * 2 + slot.token % 2;
   const size_t k_step = size_t{layout.block_size} * 2;
   for (uint32_t d = 0; d < layout.head_dim; d += 2) {
     k_out[0] = Bf16FromFloat(k[d]);
@@ -61,11 +70,11 @@ BATON_INLINE void StorePairedBf16(const KvLayout& layout, uint32_t token, const 
   for (uint32_t d = 0; d < layout.head_dim; ++d) v_out[2 * d] = Bf16FromFloat(v[d]);
 }
 
-BATON_INLINE void StoreGeneric(const KvLayout& layout, uint32_t token, const float* k, const float* v,
-                               std::byte* k_piece, std::byte* v_piece) {
+BATON_INLINE void StoreGeneric(const KvSlot& slot, const float* k, const float* v) {
+  const KvLayout& layout = slot.layout;
   for (uint32_t d = 0; d < layout.head_dim; ++d) {
-    StoreKv(layout.dtype, k_piece, KIndex(layout, token, d), k[d]);
-    StoreKv(layout.dtype, v_piece, VIndex(layout, token, d), v[d]);
+    StoreKv(layout.dtype, slot.k_piece, KIndex(layout, slot.token, d), k[d]);
+    StoreKv(layout.dtype, slot.v_piece, VIndex(layout, slot.token, d), v[d]);
   }
 }
 
@@ -86,12 +95,12 @@ inline void RopeAppendRow(const RopeAppendArgs& args, const AttentionSpan& span,
     alignas(64) float rotated[kMaxHeadDim];
     Rotate(args, args.k + row * args.qkv_stride + head * dim, cos_sin, rotated);
     const float* v = args.v + row * args.qkv_stride + head * dim;
-    std::byte* k_piece = args.kv.Piece(block, args.layer, 0, head);
-    std::byte* v_piece = args.kv.Piece(block, args.layer, 1, head);
+    const KvSlot slot = {layout, token, args.kv.Piece(block, args.layer, 0, head),
+                         args.kv.Piece(block, args.layer, 1, head)};
     if (fast) {
-      StorePairedBf16(layout, token, rotated, v, k_piece, v_piece);
+      StorePairedBf16(slot, rotated, v);
     } else {
-      StoreGeneric(layout, token, rotated, v, k_piece, v_piece);
+      StoreGeneric(slot, rotated, v);
     }
   }
 }

@@ -1,13 +1,14 @@
-// Row operations of kernels/cpu on the 16-lane vector: norm, quantisation, activation, bias. Included
-// by one translation unit per instruction set. All are bound by memory: each element is read once or
-// twice from L1/L2 and written once; fewer than kRowGrain elements stay on the calling thread, since
-// waking a worker costs about as much as 16 Ki elements.
+// Row operations of kernels/cpu on the 16-lane vector: norm, quantisation, activation, bias.
+// Included by one translation unit per instruction set. All are bound by memory: each element is
+// read once or twice from L1/L2 and written once; fewer than kRowGrain elements stay on the calling
+// thread, since waking a worker costs about as much as 16 Ki elements.
 #ifndef BATON_KERNELS_CPU_ROW_OPS_H_
 #define BATON_KERNELS_CPU_ROW_OPS_H_
 
 #include <bit>
 #include <limits>
 
+#include "kernels/cpu/simd_math.h"
 #include "kernels/ops.h"
 
 namespace baton::BATON_ISA {
@@ -23,8 +24,12 @@ BATON_INLINE void ForRows(ThreadPool& pool, uint32_t rows, uint32_t k, Body&& bo
   });
 }
 
-BATON_INLINE void RmsNormRow(const float* x, const float* weight, uint32_t k, float eps, float* out) {
+BATON_INLINE void RmsNormRow(const RmsNormArgs& args, uint32_t row) {
+  const uint32_t k = args.k;
   const uint32_t whole = k & ~15u;
+  const float* x = args.x + size_t{row} * k;
+  const float* weight = args.weight;
+  float* out = args.out + size_t{row} * k;
   F32x16 squares = Zero();
   for (uint32_t i = 0; i < whole; i += 16) {
     const F32x16 v = Load(x + i);
@@ -35,7 +40,7 @@ BATON_INLINE void RmsNormRow(const float* x, const float* weight, uint32_t k, fl
     squares = Fma(v, v, squares);
   }
   const float mean = SumTree(squares) / static_cast<float>(k);
-  const F32x16 scale = Set1(1.0f / __builtin_sqrtf(mean + eps));
+  const F32x16 scale = Set1(1.0f / __builtin_sqrtf(mean + args.eps));
   for (uint32_t i = 0; i < whole; i += 16) {
     Store(out + i, Mul(Mul(Load(x + i), scale), Load(weight + i)));
   }
@@ -45,25 +50,22 @@ BATON_INLINE void RmsNormRow(const float* x, const float* weight, uint32_t k, fl
   }
 }
 
-inline void RmsNorm(ThreadPool& pool, const float* x, const float* weight, uint32_t rows, uint32_t k,
-                    float eps, float* out) {
-  ForRows(pool, rows, k, [&](uint32_t row) {
-    RmsNormRow(x + size_t{row} * k, weight, k, eps, out + size_t{row} * k);
-  });
+inline void RmsNorm(ThreadPool& pool, const RmsNormArgs& args) {
+  ForRows(pool, args.rows, args.k, [&](uint32_t row) { RmsNormRow(args, row); });
 }
 
 // One block of 32: see A16View. Magnitudes are compared as bits, so that NaN is the largest.
 BATON_INLINE void QuantizeBlock(const float* x, int16_t* q, float* scale, float* sum) {
   constexpr int32_t kInfinityBits = 0x7F800000;
-  constexpr int32_t kSmallestBits = (127 - 100) << 23;  // 2^-100: its reciprocal times 32767 is finite
+  constexpr int32_t kSmallestBits = (127 - 100)
+                                    << 23;  // 2^-100: its reciprocal times 32767 is finite
   const F32x16 low = Load(x);
   const F32x16 high = Load(x + 16);
   const I32x16 magnitude = SetI(0x7FFFFFFF);
   const int32_t max_bits =
       MaxAllI(MaxI(AndI(BitsOf(low), magnitude), AndI(BitsOf(high), magnitude)));
   if (max_bits >= kInfinityBits || max_bits < kSmallestBits) [[unlikely]] {
-    const float mark =
-        max_bits >= kInfinityBits ? std::numeric_limits<float>::quiet_NaN() : 0.0f;
+    const float mark = max_bits >= kInfinityBits ? std::numeric_limits<float>::quiet_NaN() : 0.0f;
     *scale = mark;
     *sum = mark;
     StoreI16(q, SetI(0));

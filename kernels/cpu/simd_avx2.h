@@ -1,6 +1,7 @@
 // The 16-lane vector of kernels/cpu in AVX2 + FMA + F16C: two 256-bit halves. Included once by a
 // translation unit that is compiled for AVX2 and defines BATON_ISA; the operations are listed in
-// README.md ("The 16-lane vector"). Everything is inlined, so nothing compiled for AVX2 leaves the unit.
+// README.md ("The 16-lane vector"). Everything is inlined, so nothing compiled for AVX2 leaves the
+// unit.
 #ifndef BATON_KERNELS_CPU_SIMD_AVX2_H_
 #define BATON_KERNELS_CPU_SIMD_AVX2_H_
 
@@ -113,9 +114,7 @@ BATON_INLINE F32x16 ToFloat(I32x16 v) {
   return {_mm256_cvtepi32_ps(v.lo), _mm256_cvtepi32_ps(v.hi)};
 }
 // Round to nearest even; |v| < 2^22.
-BATON_INLINE I32x16 ToInt(F32x16 v) {
-  return {_mm256_cvtps_epi32(v.lo), _mm256_cvtps_epi32(v.hi)};
-}
+BATON_INLINE I32x16 ToInt(F32x16 v) { return {_mm256_cvtps_epi32(v.lo), _mm256_cvtps_epi32(v.hi)}; }
 
 // The fixed tree: lanes i + 8, then + 4, then + 2, then + 1.
 BATON_INLINE float SumTree(F32x16 v) {
@@ -206,6 +205,10 @@ BATON_INLINE PairInAllLanes BroadcastPair(const int16_t* pair) {
 BATON_INLINE I32x16 MulAddPairs(I32x16 acc, I32x16 w, PairInAllLanes a) {
   return {_mm256_add_epi32(acc.lo, _mm256_madd_epi16(w.lo, a)),
           _mm256_add_epi32(acc.hi, _mm256_madd_epi16(w.hi, a))};
+}
+// As MulAddPairs with a pair from memory.
+BATON_INLINE void MulAddBroadcast(I32x16* acc, I32x16 w, const int16_t* pair) {
+  *acc = MulAddPairs(*acc, w, BroadcastPair(pair));
 }
 // Operations on 32 lanes of 16 bits.
 template <int kBits>

@@ -1,7 +1,7 @@
-// The 16-lane vector of kernels/cpu in AVX-512 (F, BW, DQ, VL, VNNI): one 512-bit register. Included
-// once by a translation unit that is compiled for AVX-512 and defines BATON_ISA. For tests on machines
-// without AVX-512, BATON_AVX512_EMULATION names a header that emulates the intrinsics. The operations
-// are listed in README.md ("The 16-lane vector").
+// The 16-lane vector of kernels/cpu in AVX-512 (F, BW, DQ, VL, VNNI): one 512-bit register.
+// Included once by a translation unit that is compiled for AVX-512 and defines BATON_ISA. For tests
+// on machines without AVX-512, BATON_AVX512_EMULATION names a header that emulates the intrinsics.
+// The operations are listed in README.md ("The 16-lane vector").
 #ifndef BATON_KERNELS_CPU_SIMD_AVX512_H_
 #define BATON_KERNELS_CPU_SIMD_AVX512_H_
 
@@ -57,9 +57,7 @@ BATON_INLINE F32x16 Add(F32x16 a, F32x16 b) { return {_mm512_add_ps(a.v, b.v)}; 
 BATON_INLINE F32x16 Sub(F32x16 a, F32x16 b) { return {_mm512_sub_ps(a.v, b.v)}; }
 BATON_INLINE F32x16 Mul(F32x16 a, F32x16 b) { return {_mm512_mul_ps(a.v, b.v)}; }
 BATON_INLINE F32x16 Div(F32x16 a, F32x16 b) { return {_mm512_div_ps(a.v, b.v)}; }
-BATON_INLINE F32x16 Fma(F32x16 a, F32x16 b, F32x16 c) {
-  return {_mm512_fmadd_ps(a.v, b.v, c.v)};
-}
+BATON_INLINE F32x16 Fma(F32x16 a, F32x16 b, F32x16 c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
 // a > b ? a : b, so b when either is NaN; Min likewise.
 BATON_INLINE F32x16 Max(F32x16 a, F32x16 b) { return {_mm512_max_ps(a.v, b.v)}; }
 BATON_INLINE F32x16 Min(F32x16 a, F32x16 b) { return {_mm512_min_ps(a.v, b.v)}; }
@@ -171,6 +169,10 @@ BATON_INLINE PairInAllLanes BroadcastPair(const int16_t* pair) {
 // acc + w[0] a[0] + w[1] a[1] in each lane, int32.
 BATON_INLINE I32x16 MulAddPairs(I32x16 acc, I32x16 w, PairInAllLanes a) {
   return {_mm512_dpwssd_epi32(acc.v, w.v, a)};
+}
+// As MulAddPairs with a pair from memory.
+BATON_INLINE void MulAddBroadcast(I32x16* acc, I32x16 w, const int16_t* pair) {
+  *acc = MulAddPairs(*acc, w, BroadcastPair(pair));
 }
 // Operations on 32 lanes of 16 bits.
 template <int kBits>

@@ -1,7 +1,7 @@
 // The 16-lane vector of kernels/cpu in plain C++: four 4-lane vectors of the compiler's vector
 // extension (one SSE or NEON register each, scalar code elsewhere). Included once by a translation
-// unit that defines BATON_ISA; the operations are listed in README.md ("The 16-lane vector"). Where the
-// target has no fma instruction, Fma multiplies, then adds.
+// unit that defines BATON_ISA; the operations are listed in README.md ("The 16-lane vector"). Where
+// the target has no fma instruction, Fma multiplies, then adds.
 #ifndef BATON_KERNELS_CPU_SIMD_PORTABLE_H_
 #define BATON_KERNELS_CPU_SIMD_PORTABLE_H_
 
@@ -70,8 +70,8 @@ BATON_INLINE void StoreN(float* p, F32x16 v, uint32_t n) {
 }
 
 // One operator over the four parts.
-#define BATON_LANEWISE(type, expression) \
-  type out;                              \
+#define BATON_LANEWISE(type, expression)               \
+  type out;                                            \
   for (int i = 0; i < 4; ++i) out.v[i] = (expression); \
   return out
 
@@ -215,57 +215,6 @@ BATON_INLINE F32x16 FmaSubAdd(F32x16 a, F32x16 b, F32x16 c) {
 inline constexpr uint32_t kAttentionRows = 2;
 // Rows of a matmul tile, see core_a16.h: 2 rows x 4 registers of sums on a machine with 16.
 inline constexpr uint32_t kTileRows = 2;
-
-using I16x8 = int16_t __attribute__((vector_size(16)));
-using U16x8 = uint16_t __attribute__((vector_size(16)));
-
-// 64 bytes as they are.
-BATON_INLINE I32x16 LoadInts(const void* p) { return LoadPairs(p); }
-BATON_INLINE void StoreInts(void* p, I32x16 v) { std::memcpy(p, &v, sizeof(v)); }
-// Two int16 in every lane.
-using PairInAllLanes = I32x4;
-BATON_INLINE PairInAllLanes BroadcastPair(const int16_t* pair) {
-  int32_t bits;
-  std::memcpy(&bits, pair, sizeof(bits));
-  return I32x4{bits, bits, bits, bits};
-}
-// acc + w[0] a[0] + w[1] a[1] in each lane, int32.
-BATON_INLINE I32x16 MulAddPairs(I32x16 acc, I32x16 w, PairInAllLanes a) {
-  I32x16 out;
-  for (int i = 0; i < 4; ++i) {
-#if defined(__SSE2__)
-    // Part of every x86-64; the compiler does not find it from the expression below.
-    const auto products = __builtin_ia32_pmaddwd128(std::bit_cast<I16x8>(w.v[i]), std::bit_cast<I16x8>(a));
-    out.v[i] = acc.v[i] + std::bit_cast<I32x4>(products);
-#else
-    // Low and high int16 of each lane, sign extended.
-    out.v[i] = acc.v[i] + ((w.v[i] << 16) >> 16) * ((a << 16) >> 16) + (w.v[i] >> 16) * (a >> 16);
-#endif
-  }
-  return out;
-}
-// Operations on 32 lanes of 16 bits.
-template <int kBits>
-BATON_INLINE I32x16 ShiftRight16(I32x16 v) {
-  for (I32x4& part : v.v) part = std::bit_cast<I32x4>(std::bit_cast<U16x8>(part) >> kBits);
-  return v;
-}
-template <int kBits>
-BATON_INLINE I32x16 ShiftRightSigned16(I32x16 v) {
-  for (I32x4& part : v.v) part = std::bit_cast<I32x4>(std::bit_cast<I16x8>(part) >> kBits);
-  return v;
-}
-template <int kBits>
-BATON_INLINE I32x16 ShiftLeft16(I32x16 v) {
-  for (I32x4& part : v.v) part = std::bit_cast<I32x4>(std::bit_cast<U16x8>(part) << kBits);
-  return v;
-}
-BATON_INLINE I32x16 Sub16(I32x16 a, I32x16 b) {
-  for (int i = 0; i < 4; ++i) {
-    a.v[i] = std::bit_cast<I32x4>(std::bit_cast<U16x8>(a.v[i]) - std::bit_cast<U16x8>(b.v[i]));
-  }
-  return a;
-}
 
 }  // namespace baton::BATON_ISA
 

@@ -1,5 +1,5 @@
-// The tables that OpsFor chooses from. Calling an operation of a table whose instructions this processor
-// lacks ends the process, so only OpsFor and tests take them.
+// The tables that OpsFor chooses from. Calling an operation of a table whose instructions this
+// processor lacks ends the process, so only OpsFor and tests take them.
 #ifndef BATON_KERNELS_CPU_TABLES_H_
 #define BATON_KERNELS_CPU_TABLES_H_
 

@@ -40,7 +40,8 @@ struct Query {
 
 float Score(const Query& query, uint32_t key) {
   float score = 0.0f;
-  for (uint32_t d = 0; d < query.q.size(); ++d) score = std::fma(query.q[d], query.Key(key, d), score);
+  for (uint32_t d = 0; d < query.q.size(); ++d)
+    score = std::fma(query.q[d], query.Key(key, d), score);
   return score;
 }
 

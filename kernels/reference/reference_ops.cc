@@ -15,14 +15,16 @@
 namespace baton {
 namespace {
 
-void RmsNorm(ThreadPool&, const float* x, const float* weight, uint32_t rows, uint32_t k, float eps,
-             float* out) {
-  for (uint32_t r = 0; r < rows; ++r, x += k, out += k) {
+void RmsNorm(ThreadPool&, const RmsNormArgs& args) {
+  const uint32_t k = args.k;
+  for (uint32_t r = 0; r < args.rows; ++r) {
+    const float* x = args.x + size_t{r} * k;
+    float* out = args.out + size_t{r} * k;
     float lanes[16] = {};
     for (uint32_t i = 0; i < k; ++i) lanes[i % 16] = std::fma(x[i], x[i], lanes[i % 16]);
     const float mean = ReferenceSumTree(lanes) / static_cast<float>(k);
-    const float scale = 1.0f / std::sqrt(mean + eps);
-    for (uint32_t i = 0; i < k; ++i) out[i] = (x[i] * scale) * weight[i];
+    const float scale = 1.0f / std::sqrt(mean + args.eps);
+    for (uint32_t i = 0; i < k; ++i) out[i] = (x[i] * scale) * args.weight[i];
   }
 }
 
@@ -128,7 +130,8 @@ void Rotate(const float* in, const float* cos_sin, uint32_t dim, bool interleave
 void AppendHead(const RopeAppendArgs& args, const AttentionSpan& span, uint32_t r, uint32_t head) {
   const KvLayout& layout = *args.kv.layout;
   const uint32_t position = span.first_pos + r;
-  const size_t column = (size_t{span.first_row} + r) * args.qkv_stride + size_t{head} * layout.head_dim;
+  const size_t column =
+      (size_t{span.first_row} + r) * args.qkv_stride + size_t{head} * layout.head_dim;
   std::vector<float> rotated(layout.head_dim);
   Rotate(args.k + column, args.cos_sin + size_t{position} * layout.head_dim, layout.head_dim,
          args.interleaved, rotated.data());

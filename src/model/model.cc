@@ -146,8 +146,8 @@ absl::Status Model::Forward(const ModelBatch& batch, const KvView& kv, LayerHook
   ModelWorkspace& ws = *workspace_;
   const Runner run{*ops_, *pool_, ws};
   const uint32_t hidden = config_.hidden_size;
-  ops_->rms_norm(*pool_, ws.x, weights_->output_norm.data(), rows, hidden, config_.rms_epsilon,
-                 ws.normed);
+  ops_->rms_norm(
+      *pool_, {ws.x, weights_->output_norm.data(), rows, hidden, config_.rms_epsilon, ws.normed});
   const GroupInput input{ws.normed, rows, hidden};
   const GroupOutput output{logits.data(), config_.vocab_size, Epilogue::kStore};
   if (!config_.tied_output) {
@@ -181,8 +181,8 @@ void Model::StoreKv(uint32_t layer, const ModelBatch& batch, const KvView& kv) {
   const Runner run{*ops_, *pool_, ws};
   const uint32_t rows = batch.num_rows();
   const uint32_t hidden = config_.hidden_size;
-  ops_->rms_norm(*pool_, ws.x, weights.attn_norm.data(), rows, hidden, config_.rms_epsilon,
-                 ws.normed);
+  ops_->rms_norm(*pool_,
+                 {ws.x, weights.attn_norm.data(), rows, hidden, config_.rms_epsilon, ws.normed});
   run.MatMul(weights.qkv, {ws.normed, rows, hidden},
              {ws.qkv, config_.qkv_size(), Epilogue::kStore});
   RopeAppendArgs args;
@@ -219,8 +219,8 @@ void Model::AttendAndFeedForward(uint32_t layer, std::span<const AttentionSpan> 
   ops_->attention(*pool_, args);
   run.MatMul(weights.attn_output, {ws.attended, rows, config_.q_size()},
              {ws.x, hidden, Epilogue::kAdd});
-  ops_->rms_norm(*pool_, ws.x, weights.ffn_norm.data(), rows, hidden, config_.rms_epsilon,
-                 ws.normed);
+  ops_->rms_norm(*pool_,
+                 {ws.x, weights.ffn_norm.data(), rows, hidden, config_.rms_epsilon, ws.normed});
   run.MatMul(weights.gate_up, {ws.normed, rows, hidden},
              {ws.gate_up, 2 * config_.ffn_size, Epilogue::kStore});
   ops_->silu_mul(*pool_, ws.gate_up, rows, config_.ffn_size, ws.gated);

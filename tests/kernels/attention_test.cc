@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+
 #include "kernels/kv_piece.h"
 #include "src/device/aligned_buffer.h"
 #include "tests/kernels/kernel_fixtures.h"
@@ -67,8 +68,8 @@ class Sequence {
   uint32_t out_row() const { return dims.num_heads * dims.head_dim; }
   KvView view() { return {arena.data(), &layout, static_cast<uint32_t>(blocks.size() + 9)}; }
 
-  // Attention of the rows of `chunks` (lengths that sum to length), chunk by chunk from the last to the
-  // first, on `pool`.
+  // Attention of the rows of `chunks` (lengths that sum to length), chunk by chunk from the last to
+  // the first, on `pool`.
   std::vector<float> Run(const Ops& ops, ThreadPool& pool, const std::vector<uint32_t>& chunks) {
     std::vector<float> out(size_t{length} * out_row(), kPoison);
     uint32_t end = length;
@@ -89,9 +90,16 @@ class Sequence {
                                                             dims.num_kv_heads, dims.head_dim))
             .value();
     std::fill_n(reinterpret_cast<uint8_t*>(scratch.data()), scratch.size(), 0xFF);
-    ops.attention(pool, {.kv = view(), .layer = 1, .spans = spans, .q = rows, .q_stride = q_stride(),
-                         .num_heads = dims.num_heads, .scale = 0.125f, .window = dims.window,
-                         .out = out, .scratch = {scratch.data(), scratch.size()}});
+    ops.attention(pool, {.kv = view(),
+                         .layer = 1,
+                         .spans = spans,
+                         .q = rows,
+                         .q_stride = q_stride(),
+                         .num_heads = dims.num_heads,
+                         .scale = 0.125f,
+                         .window = dims.window,
+                         .out = out,
+                         .scratch = {scratch.data(), scratch.size()}});
   }
 
   double K(uint32_t t, uint32_t h, uint32_t d) { return Get(0, t, h, d); }
@@ -128,37 +136,46 @@ std::vector<uint32_t> Chunks(uint32_t length, uint32_t chunk) {
   return out;
 }
 
-// |actual - exact| per element against double arithmetic on the same stored K and V, relative to the
-// largest |v| that the row sees.
+// Attention of one row and head in double, on the K and V as stored.
+struct ExactRow {
+  std::vector<double> out;        // [head_dim]
+  std::vector<double> largest_v;  // the largest |v| that the row sees, by dim
+};
+
+ExactRow Exact(Sequence& s, uint32_t t, uint32_t head) {
+  const uint32_t dim = s.dims.head_dim;
+  const uint32_t kv_head = head / (s.dims.num_heads / s.dims.num_kv_heads);
+  const uint32_t first = s.dims.window != 0 && t >= s.dims.window ? t - s.dims.window + 1 : 0;
+  const float* q = s.q.data() + size_t{t} * s.q_stride() + head * dim;
+  std::vector<double> weights(t + 1 - first);
+  for (uint32_t i = 0; i < weights.size(); ++i) {
+    for (uint32_t d = 0; d < dim; ++d) weights[i] += q[d] * 0.125 * s.K(first + i, kv_head, d);
+  }
+  const double max = *std::max_element(weights.begin(), weights.end());
+  double denominator = 0;
+  for (double& weight : weights) denominator += weight = std::exp(weight - max);
+  ExactRow exact = {std::vector<double>(dim), std::vector<double>(dim)};
+  for (uint32_t i = 0; i < weights.size(); ++i) {
+    for (uint32_t d = 0; d < dim; ++d) {
+      const double v = s.V(first + i, kv_head, d);
+      exact.out[d] += weights[i] / denominator * v;
+      exact.largest_v[d] = std::fmax(exact.largest_v[d], std::fabs(v));
+    }
+  }
+  return exact;
+}
+
+// |actual - exact| per element relative to the largest |v| that the row sees.
 double WorstRelativeError(Sequence& s, std::span<const float> actual) {
   double worst = 0;
-  const uint32_t group = s.dims.num_heads / s.dims.num_kv_heads;
-  for (uint32_t t = 0; t < s.length; ++t) {
-    for (uint32_t head = 0; head < s.dims.num_heads; ++head) {
-      const uint32_t first = s.dims.window != 0 && t >= s.dims.window ? t - s.dims.window + 1 : 0;
-      std::vector<double> scores;
-      for (uint32_t key = first; key <= t; ++key) {
-        double score = 0;
-        for (uint32_t d = 0; d < s.dims.head_dim; ++d) {
-          score += s.q[size_t{t} * s.q_stride() + head * s.dims.head_dim + d] * 0.125 *
-                   s.K(key, head / group, d);
-        }
-        scores.push_back(score);
-      }
-      const double max = *std::max_element(scores.begin(), scores.end());
-      double denominator = 0;
-      for (double& score : scores) denominator += score = std::exp(score - max);
-      for (uint32_t d = 0; d < s.dims.head_dim; ++d) {
-        double exact = 0;
-        double largest = 0;
-        for (uint32_t key = first; key <= t; ++key) {
-          exact += scores[key - first] / denominator * s.V(key, head / group, d);
-          largest = std::fmax(largest, std::fabs(s.V(key, head / group, d)));
-        }
-        const float y = actual[size_t{t} * s.out_row() + head * s.dims.head_dim + d];
-        const double error = std::fabs(y - exact) / largest;
-        if (!(error <= worst)) worst = error;  // also when error is NaN
-      }
+  for (uint32_t i = 0; i < s.length * s.dims.num_heads; ++i) {
+    const uint32_t t = i / s.dims.num_heads;
+    const uint32_t head = i % s.dims.num_heads;
+    const ExactRow exact = Exact(s, t, head);
+    const float* y = actual.data() + size_t{t} * s.out_row() + head * s.dims.head_dim;
+    for (uint32_t d = 0; d < s.dims.head_dim; ++d) {
+      const double error = std::fabs(y[d] - exact.out[d]) / exact.largest_v[d];
+      if (!(error <= worst)) worst = error;  // also when error is NaN
     }
   }
   return worst;
@@ -276,15 +293,18 @@ TEST_P(AttentionTest, ABatchOfSpansGivesEachRowItsOwnBits) {
     Sequence s({}, 333, 15);
     const std::vector<float> expected = s.Run(ops(), one_, {333});
     // Decode rows, a chunk in the middle and a first chunk, in one call, in mixed order of rows.
-    const AttentionSpan spans[] = {{{s.blocks}, 3, 1, 332}, {{s.blocks}, 4, 40, 100},
-                                   {{s.blocks}, 0, 3, 0},   {{s.blocks}, 44, 1, 17}};
+    const AttentionSpan spans[] = {{{s.blocks}, 3, 1, 332},
+                                   {{s.blocks}, 4, 40, 100},
+                                   {{s.blocks}, 0, 3, 0},
+                                   {{s.blocks}, 44, 1, 17}};
     std::vector<float> rows(size_t{45} * s.q_stride());
     std::vector<float> wanted(size_t{45} * s.out_row());
     for (const AttentionSpan& span : spans) {
       std::copy_n(s.q.begin() + size_t{span.first_pos} * s.q_stride(), span.num_rows * s.q_stride(),
                   rows.begin() + size_t{span.first_row} * s.q_stride());
       std::copy_n(expected.begin() + size_t{span.first_pos} * s.out_row(),
-                  span.num_rows * s.out_row(), wanted.begin() + size_t{span.first_row} * s.out_row());
+                  span.num_rows * s.out_row(),
+                  wanted.begin() + size_t{span.first_row} * s.out_row());
     }
     std::vector<float> out(wanted.size(), kPoison);
     s.RunSpans(ops(), pool, spans, rows.data(), out.data());
@@ -301,8 +321,8 @@ TEST_P(AttentionTest, HugeLogitsAndEqualKeysGiveFiniteRows) {
 TEST_P(AttentionTest, ANanKeyReachesExactlyTheRowsThatSeeIt) {
   Sequence s({.window = 50}, 140, 17);
   const uint32_t bad = 70;
-  StoreKv(s.layout.dtype, s.view().Piece(s.blocks[bad / 16], 1, 0, 0), KIndex(s.layout, bad % 16, 3),
-          NAN);
+  StoreKv(s.layout.dtype, s.view().Piece(s.blocks[bad / 16], 1, 0, 0),
+          KIndex(s.layout, bad % 16, 3), NAN);
   const std::vector<float> out = s.Run(ops(), one_, {140});
   for (uint32_t t = 0; t < 140; ++t) {
     const bool sees = t >= bad && t < bad + 50;

@@ -1,8 +1,7 @@
-// AVX-512 intrinsics on a machine without AVX-512: each one lane by lane, by its definition in the Intel
-// intrinsics guide. Only those that kernels/cpu/simd_avx512.h uses, with only the controls it uses.
-// avx512_emulation_test.cc compares them with SIMDe's. For tests; included through
-// BATON_AVX512_EMULATION. (The bodies are not built on SIMDe itself: gcc 12 takes over five minutes, or
-// stops with an internal error.)
+// AVX-512 intrinsics on a machine without AVX-512: each one lane by lane, by its definition in the
+// Intel intrinsics guide. Only those that kernels/cpu/simd_avx512.h uses, with only the controls it
+// uses. avx512_emulation_test.cc compares them with SIMDe's. For tests. (The bodies are not built
+// on SIMDe itself: gcc 12 takes over five minutes, or stops with an internal error.)
 #ifndef BATON_TESTS_KERNELS_AVX512_EMULATION_H_
 #define BATON_TESTS_KERNELS_AVX512_EMULATION_H_
 
@@ -46,9 +45,15 @@ inline I512 Each16(I512 a, const Function& function) {
   return a;
 }
 
-inline F512 setzero_ps() { return EachFloat([](int) { return 0.0f; }); }
-inline F512 set1_ps(float x) { return EachFloat([&](int) { return x; }); }
-inline I512 set1_epi32(int32_t x) { return EachInt([&](int) { return x; }); }
+inline F512 setzero_ps() {
+  return EachFloat([](int) { return 0.0f; });
+}
+inline F512 set1_ps(float x) {
+  return EachFloat([&](int) { return x; });
+}
+inline I512 set1_epi32(int32_t x) {
+  return EachInt([&](int) { return x; });
+}
 inline F512 loadu_ps(const void* p) {
   F512 out;
   std::memcpy(&out, p, sizeof(out));
@@ -125,7 +130,8 @@ inline I512 max_epi32(I512 a, I512 b) {
   return EachInt([&](int i) { return a.v[i] > b.v[i] ? a.v[i] : b.v[i]; });
 }
 inline I512 slli_epi32(I512 a, unsigned bits) {
-  return EachInt([&](int i) { return static_cast<int32_t>(static_cast<uint32_t>(a.v[i]) << bits); });
+  return EachInt(
+      [&](int i) { return static_cast<int32_t>(static_cast<uint32_t>(a.v[i]) << bits); });
 }
 inline I512 dpwssd_epi32(I512 acc, I512 a, I512 b) {
   return EachInt([&](int i) {
@@ -196,56 +202,5 @@ inline __m256i castsi512_si256(I512 a) { return extracti64x4_epi64(a, 0); }
 inline I512 castsi256_si512(__m256i a) { return inserti64x4(set1_epi32(-1), a, 0); }
 
 }  // namespace baton::emulation
-
-#if !defined(BATON_AVX512_EMULATION_NAMES_ONLY)
-// Calls instead of forced inlining: compiles in half the time.
-#define BATON_INLINE inline
-
-#define __m512 ::baton::emulation::F512
-#define __m512i ::baton::emulation::I512
-#define __mmask16 ::baton::emulation::Mask16
-#define _mm512_add_epi32 ::baton::emulation::add_epi32
-#define _mm512_add_ps ::baton::emulation::add_ps
-#define _mm512_and_si512 ::baton::emulation::and_si512
-#define _mm512_castps512_ps256 ::baton::emulation::castps512_ps256
-#define _mm512_castps_si512 ::baton::emulation::castps_si512
-#define _mm512_castsi256_si512 ::baton::emulation::castsi256_si512
-#define _mm512_castsi512_ps ::baton::emulation::castsi512_ps
-#define _mm512_castsi512_si256 ::baton::emulation::castsi512_si256
-#define _mm512_cmp_ps_mask ::baton::emulation::cmp_ps_mask
-#define _mm512_cvtepi32_ps ::baton::emulation::cvtepi32_ps
-#define _mm512_cvtepu16_epi32 ::baton::emulation::cvtepu16_epi32
-#define _mm512_cvtps_epi32 ::baton::emulation::cvtps_epi32
-#define _mm512_cvtsepi32_epi16 ::baton::emulation::cvtsepi32_epi16
-#define _mm512_div_ps ::baton::emulation::div_ps
-#define _mm512_dpwssd_epi32 ::baton::emulation::dpwssd_epi32
-#define _mm512_extracti64x4_epi64 ::baton::emulation::extracti64x4_epi64
-#define _mm512_fmadd_ps ::baton::emulation::fmadd_ps
-#define _mm512_fmaddsub_ps ::baton::emulation::fmaddsub_ps
-#define _mm512_inserti64x4 ::baton::emulation::inserti64x4
-#define _mm512_loadu_ps ::baton::emulation::loadu_ps
-#define _mm512_loadu_si512 ::baton::emulation::loadu_si512
-#define _mm512_mask_mov_ps ::baton::emulation::mask_mov_ps
-#define _mm512_mask_storeu_ps ::baton::emulation::mask_storeu_ps
-#define _mm512_maskz_loadu_ps ::baton::emulation::maskz_loadu_ps
-#define _mm512_max_epi32 ::baton::emulation::max_epi32
-#define _mm512_max_ps ::baton::emulation::max_ps
-#define _mm512_min_ps ::baton::emulation::min_ps
-#define _mm512_movehdup_ps ::baton::emulation::movehdup_ps
-#define _mm512_moveldup_ps ::baton::emulation::moveldup_ps
-#define _mm512_mul_ps ::baton::emulation::mul_ps
-#define _mm512_permute_ps ::baton::emulation::permute_ps
-#define _mm512_set1_epi32 ::baton::emulation::set1_epi32
-#define _mm512_set1_ps ::baton::emulation::set1_ps
-#define _mm512_setzero_ps ::baton::emulation::setzero_ps
-#define _mm512_slli_epi16 ::baton::emulation::slli_epi16
-#define _mm512_slli_epi32 ::baton::emulation::slli_epi32
-#define _mm512_srai_epi16 ::baton::emulation::srai_epi16
-#define _mm512_srli_epi16 ::baton::emulation::srli_epi16
-#define _mm512_storeu_ps ::baton::emulation::storeu_ps
-#define _mm512_storeu_si512 ::baton::emulation::storeu_si512
-#define _mm512_sub_epi16 ::baton::emulation::sub_epi16
-#define _mm512_sub_ps ::baton::emulation::sub_ps
-#endif
 
 #endif  // BATON_TESTS_KERNELS_AVX512_EMULATION_H_

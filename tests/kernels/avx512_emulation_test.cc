@@ -1,13 +1,11 @@
-// Compares the emulation of AVX-512 that the kernel tests run on with SIMDe's, an independent one, for
-// every intrinsic that SIMDe has and whose result the bodies depend on.
-#define BATON_AVX512_EMULATION_NAMES_ONLY
+// Compares the emulation of AVX-512 that the kernel tests run on with SIMDe's, an independent one,
+// for every intrinsic that SIMDe has and whose result the bodies depend on.
 #include "tests/kernels/avx512_emulation.h"
 // After the emulation, whose names it must not see.
-#include "simde/x86/avx512.h"
-
 #include <random>
 
 #include "gtest/gtest.h"
+#include "simde/x86/avx512.h"
 
 namespace baton {
 namespace {
@@ -51,17 +49,20 @@ TEST_F(EmulationTest, IntegersEqualSimde) {
     const I512 c = RandomInts();
     EXPECT_TRUE(Same(emulation::dpwssd_epi32(a, b, c),
                      FromSimde(simde_mm512_dpwssd_epi32(ToSimde(a), ToSimde(b), ToSimde(c)))));
-    EXPECT_TRUE(Same(emulation::add_epi32(a, b),
-                     FromSimde(simde_mm512_add_epi32(ToSimde(a), ToSimde(b)))));
-    EXPECT_TRUE(Same(emulation::max_epi32(a, b),
-                     FromSimde(simde_mm512_max_epi32(ToSimde(a), ToSimde(b)))));
-    EXPECT_TRUE(Same(emulation::sub_epi16(a, b),
-                     FromSimde(simde_mm512_sub_epi16(ToSimde(a), ToSimde(b)))));
-    EXPECT_TRUE(Same(emulation::srli_epi16(a, 4), FromSimde(simde_mm512_srli_epi16(ToSimde(a), 4))));
-    EXPECT_TRUE(Same(emulation::srai_epi16(a, 8), FromSimde(simde_mm512_srai_epi16(ToSimde(a), 8))));
-    EXPECT_TRUE(Same(emulation::slli_epi16(a, 8), FromSimde(simde_mm512_slli_epi16(ToSimde(a), 8))));
-    EXPECT_TRUE(Same(emulation::slli_epi32(a, 16),
-                     FromSimde(simde_mm512_slli_epi32(ToSimde(a), 16))));
+    EXPECT_TRUE(
+        Same(emulation::add_epi32(a, b), FromSimde(simde_mm512_add_epi32(ToSimde(a), ToSimde(b)))));
+    EXPECT_TRUE(
+        Same(emulation::max_epi32(a, b), FromSimde(simde_mm512_max_epi32(ToSimde(a), ToSimde(b)))));
+    EXPECT_TRUE(
+        Same(emulation::sub_epi16(a, b), FromSimde(simde_mm512_sub_epi16(ToSimde(a), ToSimde(b)))));
+    EXPECT_TRUE(
+        Same(emulation::srli_epi16(a, 4), FromSimde(simde_mm512_srli_epi16(ToSimde(a), 4))));
+    EXPECT_TRUE(
+        Same(emulation::srai_epi16(a, 8), FromSimde(simde_mm512_srai_epi16(ToSimde(a), 8))));
+    EXPECT_TRUE(
+        Same(emulation::slli_epi16(a, 8), FromSimde(simde_mm512_slli_epi16(ToSimde(a), 8))));
+    EXPECT_TRUE(
+        Same(emulation::slli_epi32(a, 16), FromSimde(simde_mm512_slli_epi32(ToSimde(a), 16))));
   }
 }
 
@@ -70,9 +71,12 @@ TEST_F(EmulationTest, FloatsEqualSimde) {
     const F512 a = RandomFloats();
     const F512 b = RandomFloats();
     const auto mask = static_cast<uint16_t>(RandomInts().v[0]);
-    EXPECT_TRUE(Same(emulation::max_ps(a, b), FromSimde(simde_mm512_max_ps(ToSimde(a), ToSimde(b)))));
-    EXPECT_TRUE(Same(emulation::min_ps(a, b), FromSimde(simde_mm512_min_ps(ToSimde(a), ToSimde(b)))));
-    EXPECT_TRUE(Same(emulation::div_ps(a, b), FromSimde(simde_mm512_div_ps(ToSimde(a), ToSimde(b)))));
+    EXPECT_TRUE(
+        Same(emulation::max_ps(a, b), FromSimde(simde_mm512_max_ps(ToSimde(a), ToSimde(b)))));
+    EXPECT_TRUE(
+        Same(emulation::min_ps(a, b), FromSimde(simde_mm512_min_ps(ToSimde(a), ToSimde(b)))));
+    EXPECT_TRUE(
+        Same(emulation::div_ps(a, b), FromSimde(simde_mm512_div_ps(ToSimde(a), ToSimde(b)))));
     EXPECT_TRUE(Same(emulation::mask_mov_ps(a, mask, b),
                      FromSimde(simde_mm512_mask_mov_ps(ToSimde(a), mask, ToSimde(b)))));
     EXPECT_EQ(emulation::cmp_ps_mask(a, b, _CMP_LT_OQ),

@@ -1,6 +1,7 @@
 #include <string>
 
 #include "gtest/gtest.h"
+
 #include "kernels/ops.h"
 #include "tests/kernels/kernel_fixtures.h"
 

@@ -1,6 +1,6 @@
 // The AVX-512 bodies, from their exact source, through an emulation that needs only AVX2.
 #define BATON_ISA avx512_emulated
-#define BATON_AVX512_EMULATION "tests/kernels/avx512_emulation.h"
+#define BATON_AVX512_EMULATION "tests/kernels/avx512_emulation_names.h"
 #include "kernels/cpu/simd_avx512.h"
 // After the vector.
 #include "kernels/cpu/op_table.h"

@@ -94,8 +94,8 @@ double HalfValue(const std::byte* p) {
   std::memcpy(&bits, p, 2);
   const int exponent = bits >> 10 & 31;
   const int fraction = bits & 1023;
-  const double magnitude = exponent == 0 ? std::ldexp(fraction, -24)
-                                         : std::ldexp(1024 + fraction, exponent - 25);
+  const double magnitude =
+      exponent == 0 ? std::ldexp(fraction, -24) : std::ldexp(1024 + fraction, exponent - 25);
   return (bits & 0x8000) != 0 ? -magnitude : magnitude;
 }
 

@@ -1,5 +1,5 @@
-// What the kernel tests share: the list of bodies under test, seeded data, bit comparison, and the raw
-// blocks of weight types.
+// What the kernel tests share: the list of bodies under test, seeded data, bit comparison, and the
+// raw blocks of weight types.
 #ifndef BATON_TESTS_KERNELS_KERNEL_FIXTURES_H_
 #define BATON_TESTS_KERNELS_KERNEL_FIXTURES_H_
 
@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+
 #include "kernels/ops.h"
 
 namespace baton {
@@ -34,7 +35,8 @@ class Random {
  public:
   explicit Random(uint64_t salt) : engine_(TestSeed() * 0x9E3779B97F4A7C15u + salt) {}
   uint32_t Below(uint32_t bound) { return static_cast<uint32_t>(engine_() % bound); }
-  // Roughly normal, standard deviation `scale`, with 1 % outliers of 30 times that, as activations have.
+  // Roughly normal, standard deviation `scale`, with 1 % outliers of 30 times that, as activations
+  // have.
   float Activation(float scale = 1.0f);
   std::vector<float> Activations(size_t count, float scale = 1.0f);
   std::vector<std::byte> Bytes(size_t count);
@@ -43,11 +45,13 @@ class Random {
   std::mt19937_64 engine_;
 };
 
-// Random raw rows [n, k] of a weight type with scales of about 0.01, as a model file would hold them.
+// Random raw rows [n, k] of a weight type with scales of about 0.01, as a model file would hold
+// them.
 std::vector<std::byte> RandomRaw(Random* random, WeightType type, uint32_t n, uint32_t k);
 
 // Element (row, i) of raw rows by the format's definition, in double.
-double RawElement(WeightType type, std::span<const std::byte> raw, uint32_t k, uint32_t row, uint32_t i);
+double RawElement(WeightType type, std::span<const std::byte> raw, uint32_t k, uint32_t row,
+                  uint32_t i);
 
 // 0 when a and b hold the same bits and no NaN; else the number of elements that differ or are NaN.
 size_t CountDifferent(std::span<const float> a, std::span<const float> b);

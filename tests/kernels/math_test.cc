@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "gtest/gtest.h"
+
 #include "kernels/reference/reference_math.h"
 
 namespace baton {

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+
 #include "kernels/math.h"
 #include "tests/kernels/kernel_fixtures.h"
 
@@ -27,8 +28,8 @@ TEST(PackedMatrix, GivesBackEveryElementOfEveryType) {
           double actual = 0;
           if (matrix.uses_a16()) {
             const WeightBlock block = matrix.Block(row, j / 32);
-            actual = double{FloatFromHalf(block.scale)} * block.q[j % 32] +
-                     FloatFromHalf(block.min);
+            actual =
+                double{FloatFromHalf(block.scale)} * block.q[j % 32] + FloatFromHalf(block.min);
           } else {
             std::vector<float> out(k);
             const int32_t id = static_cast<int32_t>(row);

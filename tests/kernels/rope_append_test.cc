@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+
 #include "kernels/kv_piece.h"
 #include "kernels/rope_table.h"
 #include "src/device/aligned_buffer.h"
@@ -18,8 +19,11 @@ constexpr uint32_t kNumBlocks = 80;
 // An arena, rows of q|k|v and a table, for one layout.
 struct Case {
   Case(KvLayout l, uint32_t num_heads, uint32_t rows, bool interleaved)
-      : layout(l), num_heads(num_heads), interleaved(interleaved),
-        stride((num_heads + 2 * layout.num_kv_heads) * layout.head_dim + 3), random(layout.head_dim),
+      : layout(l),
+        num_heads(num_heads),
+        interleaved(interleaved),
+        stride((num_heads + 2 * layout.num_kv_heads) * layout.head_dim + 3),
+        random(layout.head_dim),
         qkv(random.Activations(size_t{rows} * stride)),
         table(size_t{kMaxPosition} * layout.head_dim) {
     layout.num_layers = 3;
@@ -27,13 +31,15 @@ struct Case {
     for (uint32_t i = 0; i < kNumBlocks; ++i) blocks.push_back((i * 31 + 5) % kNumBlocks);
   }
 
-  // Runs rope_append of the spans on a fresh arena (all bytes 0xA5) and returns the arena and q|k|v.
+  // Runs rope_append of the spans on a fresh arena (all bytes 0xA5) and returns the arena and
+  // q|k|v.
   struct Result {
     std::vector<std::byte> arena;
     std::vector<float> qkv;
   };
   Result Run(const Ops& ops, ThreadPool& pool, const std::vector<AttentionSpan>& spans) {
-    Result result = {std::vector<std::byte>(layout.BlockStride() * kNumBlocks, std::byte{0xA5}), qkv};
+    Result result = {std::vector<std::byte>(layout.BlockStride() * kNumBlocks, std::byte{0xA5}),
+                     qkv};
     Append(ops, pool, spans, &result);
     return result;
   }
@@ -41,10 +47,15 @@ struct Case {
               Result* result) {
     const KvView view = {result->arena.data(), &layout, kNumBlocks};
     float* rows = result->qkv.data();
-    ops.rope_append(pool, {.kv = view, .layer = 1, .spans = spans, .q = rows,
+    ops.rope_append(pool, {.kv = view,
+                           .layer = 1,
+                           .spans = spans,
+                           .q = rows,
                            .k = rows + num_heads * layout.head_dim,
                            .v = rows + (num_heads + layout.num_kv_heads) * layout.head_dim,
-                           .qkv_stride = stride, .num_heads = num_heads, .cos_sin = table.data(),
+                           .qkv_stride = stride,
+                           .num_heads = num_heads,
+                           .cos_sin = table.data(),
                            .interleaved = interleaved});
   }
   AttentionSpan Span(uint32_t first_row, uint32_t num_rows, uint32_t first_pos) {
@@ -137,7 +148,8 @@ TEST_P(RopeAppendTest, RotatesByTheDefinitionAndStoresRoundedKeysAndValues) {
             ASSERT_NEAR(stored, y[which], bound + 0x1p-8 * std::fabs(y[which]));
             const std::byte* v = view.Piece(c.blocks[position / 16], 1, 1, head - 2);
             const float value = LoadKv(c.layout.dtype, v, VIndex(c.layout, position % 16, d));
-            const float raw = c.qkv[size_t{r} * c.stride + (head + c.layout.num_kv_heads) * dim + d];
+            const float raw =
+                c.qkv[size_t{r} * c.stride + (head + c.layout.num_kv_heads) * dim + d];
             ASSERT_EQ(value, FloatFromBf16(Bf16FromFloat(raw)));
           }
         }

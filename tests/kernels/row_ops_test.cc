@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+
 #include "tests/kernels/kernel_fixtures.h"
 
 namespace baton {
@@ -30,7 +31,8 @@ void ExpectAgree(const Body& body, std::span<const float> actual, std::span<cons
   ASSERT_EQ(actual.size(), expected.size());
   for (size_t i = 0; i < actual.size(); ++i) {
     ASSERT_LE(std::fabs(double{actual[i]} - expected[i]),
-              tolerance * (std::fabs(expected[i]) + floor)) << i;
+              tolerance * (std::fabs(expected[i]) + floor))
+        << i;
   }
 }
 
@@ -42,18 +44,19 @@ TEST_P(RowOpsTest, RmsNorm) {
       const auto weight = random.Activations(k);
       std::vector<float> expected(x.size());
       std::vector<float> actual(x.size() + 1, kPoison);
-      ReferenceOps().rms_norm(one_, x.data(), weight.data(), rows, k, 1e-5f, expected.data());
-      ops().rms_norm(three_, x.data(), weight.data(), rows, k, 1e-5f, actual.data());
+      ReferenceOps().rms_norm(one_, {x.data(), weight.data(), rows, k, 1e-5f, expected.data()});
+      ops().rms_norm(three_, {x.data(), weight.data(), rows, k, 1e-5f, actual.data()});
       ASSERT_EQ(actual.back(), kPoison);
       ExpectAgree(GetParam(), std::span(actual).first(x.size()), expected, (k / 16 + 8) * kUnit);
       std::vector<float> in_place = x;
-      ops().rms_norm(one_, in_place.data(), weight.data(), rows, k, 1e-5f, in_place.data());
+      ops().rms_norm(one_, {in_place.data(), weight.data(), rows, k, 1e-5f, in_place.data()});
       EXPECT_EQ(CountDifferent(in_place, std::span(actual).first(x.size())), 0u);
       for (size_t i = 0; i < x.size(); ++i) {
         double squares = 0;
         for (uint32_t j = 0; j < k; ++j) squares += double{x[i / k * k + j]} * x[i / k * k + j];
         const double exact = x[i] / std::sqrt(squares / k + 1e-5) * weight[i % k];
-        ASSERT_LE(std::fabs(actual[i] - exact), (k / 16 / 2.0 + 8) * kUnit * std::fabs(exact) + 1e-37);
+        ASSERT_LE(std::fabs(actual[i] - exact),
+                  (k / 16 / 2.0 + 8) * kUnit * std::fabs(exact) + 1e-37);
       }
     }
   }
@@ -125,7 +128,8 @@ TEST_P(RowOpsTest, SiluMul) {
         const double up = x[i / k * 2 * k + k + i % k];
         const double exact = gate / (1 + std::exp(-gate)) * up;
         // Below -87 the divisor stops growing; what is left is smaller than 1e-35 |up|.
-        ASSERT_LE(std::fabs(actual[i] - exact), 10 * kUnit * std::fabs(exact) + 1e-35 * std::fabs(up));
+        ASSERT_LE(std::fabs(actual[i] - exact),
+                  10 * kUnit * std::fabs(exact) + 1e-35 * std::fabs(up));
       }
     }
   }
@@ -168,7 +172,8 @@ TEST_P(RowOpsTest, EmbedIsTheDequantisedRow) {
     const uint32_t n = 37;
     const uint32_t k = 96;
     const auto raw = RandomRaw(&random, static_cast<WeightType>(type), n, k);
-    const auto matrix = PackedMatrix::Pack(static_cast<WeightType>(type), raw, n, k, three_).value();
+    const auto matrix =
+        PackedMatrix::Pack(static_cast<WeightType>(type), raw, n, k, three_).value();
     std::vector<int32_t> ids = {0, 36, 15, 16, 15, 1};
     for (uint32_t i = 0; i < 40; ++i) ids.push_back(static_cast<int32_t>(random.Below(n)));
     std::vector<float> out(ids.size() * k, kPoison);

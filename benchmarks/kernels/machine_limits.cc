@@ -1,0 +1,90 @@
+#include "benchmarks/kernels/machine_limits.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+
+#include "src/base/clock.h"
+#include "src/device/aligned_buffer.h"
+
+namespace baton {
+namespace {
+
+// Read in pieces, each timed on its own: 16 MiB take about a millisecond, and the next visit to a
+// piece finds it evicted by the others.
+constexpr size_t kReadBytes = size_t{256} * 1024 * 1024;
+constexpr size_t kPieceBytes = size_t{16} * 1024 * 1024;
+constexpr int kRepeats = 64;
+
+// The best of many short runs, in units of work per second: interference only ever slows a run
+// down.
+template <typename Body>
+double BestRate(double work, const Body& body) {
+  double best = 0;
+  for (int i = 0; i < kRepeats; ++i) {
+    const int64_t start_us = SystemClock().NowUs();
+    body(i);
+    const int64_t us = std::max<int64_t>(1, SystemClock().NowUs() - start_us);
+    best = std::max(best, work / (static_cast<double>(us) * 1e-6));
+  }
+  return best;
+}
+
+double ReadRate(ThreadPool& pool) {
+  AlignedBuffer buffer = AlignedBuffer::AllocateOrDie(kReadBytes);
+  std::memset(buffer.data(), 1, kReadBytes);
+  std::atomic<uint64_t> sink{0};
+  constexpr uint32_t kTasks = 64;
+  return BestRate(kPieceBytes, [&](int repeat) {
+    const std::byte* piece = buffer.data() + repeat * kPieceBytes % kReadBytes;
+    pool.Run(kTasks, [&](uint32_t task, uint32_t) {
+      const auto* p = reinterpret_cast<const uint64_t*>(piece + kPieceBytes / kTasks * task);
+      uint64_t sums[8] = {};
+      for (size_t i = 0; i < kPieceBytes / kTasks / 8; i += 8) {
+        for (int j = 0; j < 8; ++j) sums[j] += p[i + j];
+      }
+      for (const uint64_t sum : sums) sink += sum;
+    });
+  });
+}
+
+double PeakRate(ThreadPool& pool, const PeakLoop& loop) {
+  constexpr uint64_t kRounds = 100'000;
+  std::atomic<int> sink{0};
+  const uint32_t threads = pool.num_threads();
+  return BestRate(loop.ops_per_round * kRounds * threads, [&](int) {
+    pool.Run(threads, [&](uint32_t, uint32_t) { sink += static_cast<int>(loop.run(kRounds)); });
+  });
+}
+
+// Without a loop of its own instruction set: plain C++ on 4-lane vectors.
+float PlainFp32(uint64_t rounds) {
+  using F32x4 = float __attribute__((vector_size(16)));
+  F32x4 sums[8] = {};
+  const F32x4 factor = {1.5f, 0.5f, 0.25f, 2.0f};
+  for (uint64_t i = 0; i < rounds; ++i) {
+    for (F32x4& sum : sums) sum = sum * factor + factor;
+  }
+  float total = 0;
+  for (const F32x4& sum : sums) total += sum[0];
+  return total > 0 ? 1.0f : 0.0f;
+}
+
+}  // namespace
+
+MachineLimits MeasureLimits(ThreadPool& pool, Isa isa) {
+  PeakLoop fp32 = {8 * 4 * 2, PlainFp32};
+  PeakLoop int16 = fp32;
+#if defined(__x86_64__)
+  if (isa == Isa::kAvx2) {
+    fp32 = Avx2Fp32Loop();
+    int16 = Avx2Int16Loop();
+  } else if (isa == Isa::kAvx512) {
+    fp32 = Avx512Fp32Loop();
+    int16 = Avx512Int16Loop();
+  }
+#endif
+  return {ReadRate(pool) * 1e-9, PeakRate(pool, fp32) * 1e-9, PeakRate(pool, int16) * 1e-9};
+}
+
+}  // namespace baton

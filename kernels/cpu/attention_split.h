@@ -1,0 +1,163 @@
+// One split of 256 keys for the rows of one item: rules (2) and (3) of README.md ("Attention").
+// Included by one translation unit per instruction set.
+#ifndef BATON_KERNELS_CPU_ATTENTION_SPLIT_H_
+#define BATON_KERNELS_CPU_ATTENTION_SPLIT_H_
+
+#include "kernels/cpu/attention_state.h"
+
+namespace baton::BATON_ISA {
+
+// Points at keys [begin, begin + 64) of the item, of which `num_keys` exist.
+inline TileSource SourceOf(const ItemRun& run, uint32_t begin, uint32_t num_keys) {
+  const KvView& kv = run.args.kv;
+  const KvLayout& layout = *kv.layout;
+  TileSource tile = {};
+  tile.dim = run.shape.dim;
+  tile.padded_dim = run.shape.padded_dim;
+  tile.paired = layout.dtype == KvDtype::kBf16 && layout.encoding == KvEncoding::kPaired &&
+                layout.block_size % kGroupKeys == 0 && tile.dim == tile.padded_dim;
+  if (!tile.paired) {
+    const TaskRange keys = {begin, begin + num_keys};
+    ConvertTile({kv, run.args.layer, *run.item.span, run.item.kv_head, keys}, run.area.k_tile,
+                run.area.v_tile);
+    tile.k_tile = run.area.k_tile;
+    tile.v_tile = run.area.v_tile;
+    return tile;
+  }
+  tile.k_step = size_t{layout.block_size} * 4;
+  tile.v_step = size_t{layout.head_dim} * 4;
+  for (uint32_t g = 0; g * kGroupKeys < num_keys; ++g) {
+    const uint32_t key = begin + g * kGroupKeys;
+    const uint32_t block = run.item.span->kv.blocks[key / layout.block_size];
+    const uint32_t token = key % layout.block_size;
+    tile.k[g] = kv.Piece(block, run.args.layer, 0, run.item.kv_head) + size_t{token} * 4;
+    tile.v[g] = kv.Piece(block, run.args.layer, 1, run.item.kv_head) + token / 2 * tile.v_step;
+  }
+  return tile;
+}
+
+// Rule (3) for one row and tile: the maximum, the weights e (in place of the scores) and the lanes.
+inline void SoftmaxRow(const AttentionShape& shape, QueryState state, TaskRange keys,
+                       float* scores) {
+  const F32x16 minus_infinity = Set1(-std::numeric_limits<float>::infinity());
+  const uint32_t first = keys.begin / kGroupKeys;
+  const uint32_t end = (keys.end + kGroupKeys - 1) / kGroupKeys;
+  F32x16 best = minus_infinity;
+  for (uint32_t g = first; g < end; ++g) {
+    const int32_t base = static_cast<int32_t>(g * kGroupKeys);
+    const F32x16 s = KeepLanes(Load(scores + base), static_cast<int32_t>(keys.begin) - base,
+                               static_cast<int32_t>(keys.end) - base, minus_infinity);
+    Store(scores + base, s);
+    best = Max(best, s);
+  }
+  const float old_max = *state.max;
+  const float tile_max = MaxAll(best);
+  const float new_max = tile_max > old_max ? tile_max : old_max;
+  if (new_max > old_max) {
+    const F32x16 factor = Exp(Set1(old_max - new_max));
+    for (uint32_t i = 0; i < shape.padded_dim + 16; i += 16) {
+      Store(state.sums + i, Mul(Load(state.sums + i), factor));
+    }
+    *state.max = new_max;
+  }
+  const F32x16 max = Set1(new_max);
+  F32x16 lanes = Load(state.lanes);
+  for (uint32_t g = first; g < end; ++g) {
+    const F32x16 e = Exp(Sub(Load(scores + g * kGroupKeys), max));
+    Store(scores + g * kGroupKeys, e);
+    lanes = Add(lanes, e);
+  }
+  Store(state.lanes, lanes);
+}
+
+// Values of kRows rows whose visible keys may differ: what all see together, the rest row by row,
+// so that every row's chain ascends and no masked value is multiplied.
+template <int kRows>
+inline void ValuesOfRows(const ItemRun& run, const TileSource& tile, const TaskRange* keys,
+                         float* sums) {
+  const size_t stride = run.shape.state_stride;
+  const float(*e)[kTileKeys] = run.area.scores;
+  TaskRange common = keys[0];
+  for (int r = 1; r < kRows; ++r) {
+    if (keys[r].begin > common.begin) common.begin = keys[r].begin;
+    if (keys[r].end < common.end) common.end = keys[r].end;
+  }
+  const bool shared = kRows > 1 && common.begin < common.end;
+  for (int r = 0; r < kRows; ++r) {
+    const uint32_t end = shared ? common.begin : keys[r].end;
+    if (keys[r].begin < end) {
+      ValueColumns<1>(tile, {keys[r].begin, end}, {e + r, sums + r * stride, stride});
+    }
+  }
+  if (!shared) return;
+  ValueColumns<kRows>(tile, common, {e, sums, stride});
+  for (int r = 0; r < kRows; ++r) {
+    if (common.end < keys[r].end) {
+      ValueColumns<1>(tile, {common.end, keys[r].end}, {e + r, sums + r * stride, stride});
+    }
+  }
+}
+
+// One tile for queries [query, query + kRows) of the item.
+template <int kRows>
+inline void TileRows(const ItemRun& run, const TileSource& tile, uint32_t tile_begin,
+                     uint32_t query) {
+  TaskRange keys[kRows];
+  uint32_t first = kTileKeys;
+  uint32_t last = 0;
+  for (int r = 0; r < kRows; ++r) {
+    keys[r] = VisibleKeys(run.Position(query + static_cast<uint32_t>(r)), run.args.window,
+                          tile_begin, kTileKeys);
+    if (keys[r].size() == 0) continue;
+    if (keys[r].begin < first) first = keys[r].begin;
+    if (keys[r].end > last) last = keys[r].end;
+  }
+  if (first >= last) return;
+  const float* q = run.area.q + size_t{query} * run.shape.padded_dim;
+  ScoreGroups<kRows>(tile, {first / kGroupKeys, (last + kGroupKeys - 1) / kGroupKeys}, q,
+                     run.area.scores);
+  for (int r = 0; r < kRows; ++r) {
+    if (keys[r].size() == 0) continue;
+    SoftmaxRow(run.shape, StateAt(run.shape, run.area.current, query + static_cast<uint32_t>(r)),
+               keys[r], run.area.scores[r]);
+  }
+  ValuesOfRows<kRows>(run, tile, keys, run.area.current + query * run.shape.state_stride);
+}
+
+template <int kRows>
+inline void TileRowsRest(const ItemRun& run, const TileSource& tile, uint32_t tile_begin,
+                         uint32_t query, uint32_t num_rows) {
+  if constexpr (kRows > 0) {
+    if (num_rows == kRows) {
+      TileRows<kRows>(run, tile, tile_begin, query);
+    } else {
+      TileRowsRest<kRows - 1>(run, tile, tile_begin, query, num_rows);
+    }
+  }
+}
+
+// One split of an item into area.current.
+inline void RunSplit(const ItemRun& run, uint32_t split) {
+  const uint32_t num_queries = run.item.num_rows * run.shape.group;
+  for (uint32_t i = 0; i < num_queries; ++i) {
+    ResetState(run.shape, StateAt(run.shape, run.area.current, i));
+  }
+  const uint32_t last = run.Position(num_queries - 1);
+  const TaskRange seen = VisibleKeys(run.Position(0), run.args.window, 0, UINT32_MAX);
+  for (uint32_t t = 0; t < kSplitKeys / kTileKeys; ++t) {
+    const uint32_t begin = split * kSplitKeys + t * kTileKeys;
+    if (begin > last) break;
+    if (begin + kTileKeys <= seen.begin) continue;
+    const uint32_t exist = last + 1 - begin;
+    const TileSource tile = SourceOf(run, begin, exist < kTileKeys ? exist : kTileKeys);
+    uint32_t query = 0;
+    for (; query + kAttentionRows <= num_queries; query += kAttentionRows) {
+      TileRows<kAttentionRows>(run, tile, begin, query);
+    }
+    TileRowsRest<kAttentionRows - 1>(run, tile, begin, query, num_queries - query);
+  }
+}
+
+}  // namespace baton::BATON_ISA
+
+#endif  // BATON_KERNELS_CPU_ATTENTION_SPLIT_H_

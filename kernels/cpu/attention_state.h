@@ -1,0 +1,116 @@
+// What the functions of attention share: sizes, working memory, the running state of a query row
+// and the keys that a row sees. Included by one translation unit per instruction set.
+#ifndef BATON_KERNELS_CPU_ATTENTION_STATE_H_
+#define BATON_KERNELS_CPU_ATTENTION_STATE_H_
+
+#include <limits>
+
+#include "kernels/cpu/attention_tile.h"
+
+namespace baton::BATON_ISA {
+
+inline constexpr uint32_t kSplitKeys = 256;
+static_assert(kSplitKeys % kTileKeys == 0);
+// Query rows times heads of one item: K and V tiles (16 KiB at dim 64) are shared by this many.
+inline constexpr uint32_t kItemQueries = 64;
+// Items below which a step is cut into splits, per thread.
+inline constexpr uint32_t kMinItemsPerThread = 4;
+// Partial results held at a time, per thread, in (item, split) pairs.
+inline constexpr uint32_t kPartialsPerThread = 64;
+
+// Consecutive rows of one span and one KV head.
+struct AttentionItem {
+  const AttentionSpan* span;
+  uint32_t first;     // row of the span
+  uint32_t num_rows;  // >= 1
+  uint32_t kv_head;
+};
+
+// Sizes that the whole call shares.
+struct AttentionShape {
+  uint32_t dim;
+  uint32_t padded_dim;
+  uint32_t group;        // query heads per KV head
+  uint32_t max_queries;  // of one item
+  size_t state_stride;   // floats of one state: sums [padded_dim], lanes [16], max, 15 unused
+  size_t thread_floats;  // working memory of one thread
+};
+
+inline AttentionShape ShapeOf(uint32_t num_heads, uint32_t num_kv_heads, uint32_t head_dim) {
+  AttentionShape shape;
+  shape.dim = head_dim;
+  shape.padded_dim = (head_dim + 15) / 16 * 16;
+  shape.group = num_heads / num_kv_heads;
+  shape.max_queries = shape.group > kItemQueries ? shape.group : kItemQueries;
+  shape.state_stride = shape.padded_dim + 32;
+  shape.thread_floats = size_t{shape.max_queries} * (shape.padded_dim + 2 * shape.state_stride) +
+                        size_t{kAttentionRows} * kTileKeys +
+                        2 * size_t{kTileKeys} * shape.padded_dim;
+  return shape;
+}
+
+// The running result of one query row: sums, lanes of the denominator, and the maximum.
+struct QueryState {
+  float* sums;   // [padded_dim]
+  float* lanes;  // [16]
+  float* max;
+};
+
+BATON_INLINE QueryState StateAt(const AttentionShape& shape, float* states, size_t index) {
+  float* sums = states + index * shape.state_stride;
+  return {sums, sums + shape.padded_dim, sums + shape.padded_dim + 16};
+}
+
+BATON_INLINE void ResetState(const AttentionShape& shape, QueryState state) {
+  for (uint32_t i = 0; i < shape.padded_dim + 16; i += 16) Store(state.sums + i, Zero());
+  *state.max = -std::numeric_limits<float>::infinity();
+}
+
+// Working memory of one thread.
+struct ThreadArea {
+  float* q;                    // [queries][padded_dim], scaled
+  float* current;              // states of the current split
+  float* total;                // states of the splits so far
+  float (*scores)[kTileKeys];  // [kAttentionRows]
+  float* k_tile;
+  float* v_tile;
+};
+
+inline ThreadArea AreaOf(const AttentionShape& shape, std::span<std::byte> scratch,
+                         uint32_t thread) {
+  float* base = reinterpret_cast<float*>(scratch.data()) + thread * shape.thread_floats;
+  ThreadArea area;
+  area.q = base;
+  area.current = area.q + size_t{shape.max_queries} * shape.padded_dim;
+  area.total = area.current + shape.max_queries * shape.state_stride;
+  area.scores =
+      reinterpret_cast<float(*)[kTileKeys]>(area.total + shape.max_queries * shape.state_stride);
+  area.k_tile = area.scores[kAttentionRows];
+  area.v_tile = area.k_tile + size_t{kTileKeys} * shape.padded_dim;
+  return area;
+}
+
+// The keys that a row at `position` sees, cut to [begin, begin + size), relative to begin.
+BATON_INLINE TaskRange VisibleKeys(uint32_t position, uint32_t window, uint32_t begin,
+                                   uint32_t size) {
+  const uint32_t first = window != 0 && position >= window ? position - window + 1 : 0;
+  const uint32_t low = first > begin ? first - begin : 0;
+  const uint32_t high = position + 1 > begin ? position + 1 - begin : 0;
+  const uint32_t end = high < size ? high : size;
+  return {low < end ? low : end, end};
+}
+
+// What an item's inner functions share.
+struct ItemRun {
+  const AttentionArgs& args;
+  const AttentionShape& shape;
+  const AttentionItem& item;
+  const ThreadArea& area;
+  uint32_t Position(uint32_t query) const {
+    return item.span->first_pos + item.first + query / shape.group;
+  }
+};
+
+}  // namespace baton::BATON_ISA
+
+#endif  // BATON_KERNELS_CPU_ATTENTION_STATE_H_
