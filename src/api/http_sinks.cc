@@ -103,7 +103,7 @@ void HttpStreamSink::OnFailed(const RequestError& error) {
   std::string events;
   AppendEvent(ErrorJson(error), &events);
   responder_->Write(events);
-  responder_->Finish();
+  responder_->FinishAndClose();
 }
 
 }  // namespace baton

@@ -124,10 +124,11 @@ bool HttpExchange::Write(std::string_view chunk) {
   return true;
 }
 
-bool HttpExchange::Finish() {
+bool HttpExchange::Finish(bool close) {
   absl::AnyInvocable<void()> unused;
   std::lock_guard lock(mutex_);
   if (state_ != State::kStreaming || abort_) return false;
+  if (close) close_ = true;
   if (!traits_.http_1_0 && !traits_.head) AppendLocked("0\r\n\r\n");
   state_ = State::kAnswered;
   unused = std::exchange(on_closed_, nullptr);
@@ -261,7 +262,8 @@ class ExchangeResponder final : public HttpResponder {
     return exchange_->StartStream(status, std::move(headers));
   }
   bool Write(std::string_view chunk) override { return exchange_->Write(chunk); }
-  bool Finish() override { return exchange_->Finish(); }
+  bool Finish() override { return exchange_->Finish(false); }
+  bool FinishAndClose() override { return exchange_->Finish(true); }
   void Abort() override { exchange_->Abort(); }
   size_t buffered_bytes() const override { return exchange_->buffered_bytes(); }
   void NotifyBelow(size_t limit_bytes, absl::AnyInvocable<void()> callback) override {

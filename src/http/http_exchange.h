@@ -44,7 +44,7 @@ class HttpExchange {
   bool Respond(HttpResponse response);
   bool StartStream(int status, HttpHeaders headers);
   bool Write(std::string_view chunk);
-  bool Finish();
+  bool Finish(bool close);
   void Abort();
   size_t buffered_bytes() const;
   void NotifyBelow(size_t limit_bytes, absl::AnyInvocable<void()> callback);

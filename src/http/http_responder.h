@@ -1,12 +1,11 @@
 // HttpResponder: the right to answer one request, now or later, from any thread.
 //
 // Invariants
-//  1. One answer: either Respond, or StartStream + Write* + (Finish | Abort). Calls that come too
-//  late
-//     (second answer, after the client has gone) do nothing and say so by returning false.
+//  1. One answer: either Respond, or StartStream + Write* + (Finish | FinishAndClose | Abort).
+//     Calls that come too late (second answer, after the client has gone) do nothing and say so by
+//     returning false.
 //  2. Dropping the last reference unanswered answers 500; dropping it in mid-stream aborts. A
-//  client
-//     is never left waiting for a responder that nobody holds.
+//     client is never left waiting for a responder that nobody holds.
 //  3. No call blocks or waits for the network. What is written is buffered up to the server's
 //     `max_buffered_bytes`; a Write beyond it aborts the connection.
 //  4. Callbacks run on one of the server's threads, with no lock held, and must not block.
@@ -40,6 +39,9 @@ class HttpResponder {
   virtual bool Write(std::string_view chunk) = 0;
   // Ends the stream cleanly once everything queued is sent.
   virtual bool Finish() = 0;
+  // As Finish, and the connection is closed behind the final chunk: for an answer that is not
+  // whole. The header, which could have said `Connection: close`, is long gone.
+  virtual bool FinishAndClose() = 0;
   // Closes the connection without the final chunk, so that the client sees a truncated answer.
   virtual void Abort() = 0;
 

@@ -44,6 +44,10 @@ class FakeResponder final : public HttpResponder {
     changed_.notify_all();
     return true;
   }
+  bool FinishAndClose() override {
+    closes = true;
+    return Finish();
+  }
   void Abort() override { Finish(); }
   size_t buffered_bytes() const override { return buffered; }
   void NotifyBelow(size_t /*limit*/, absl::AnyInvocable<void()> /*callback*/) override {}
@@ -82,6 +86,7 @@ class FakeResponder final : public HttpResponder {
   HttpHeaders headers;
   std::string body;
   size_t buffered = 0;
+  bool closes = false;  // the connection ends with the answer
 
  private:
   std::mutex mutex_;

@@ -219,6 +219,13 @@ TEST_F(HttpApiTest, FailureInMidStreamIsAnEventWithoutDone) {
   EXPECT_EQ(events[3].find(R"({"error":{"message":")"), 0u);
   EXPECT_EQ(responder->body.find("[DONE]"), std::string::npos);
   EXPECT_EQ(responder->body.find("\"finish_reason\":\"stop\""), std::string::npos);
+  EXPECT_TRUE(responder->closes);
+  submitter_.answer = [](const GenerateRequest&, ResponseSink& sink) {
+    sink.OnFailed(RequestError{ErrorCode::kWorkerLost});
+  };
+  const auto whole = Post(kChatPath, kHello + R"(,"stream":true})");
+  EXPECT_EQ(whole->status, 503);
+  EXPECT_FALSE(whole->closes) << "an error with a status of its own needs no close";
 }
 
 TEST_F(HttpApiTest, ChatLogprobs) {

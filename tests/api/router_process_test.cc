@@ -356,6 +356,27 @@ TEST_F(RouterProcessTest, HttpStreamOverASocket) {
   EXPECT_EQ(HttpGet(process_->http_address(), "/health").find("HTTP/1.1 200"), 0u);
 }
 
+TEST_F(RouterProcessTest, ErrorInMidStreamClosesTheConnection) {
+  JoinPair();
+  decode_->mood = ToyWorker::Mood::kFailAfterTwo;
+  const std::string body =
+      R"({"messages":[{"role":"user","content":"x"}],"stream":true,"max_tokens":9})";
+  RawClient client(PortOf(process_->http_address()));
+  client.Send("POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: " +
+              std::to_string(body.size()) + "\r\n\r\n" + body);
+  const std::string answer = client.ReceiveAll();
+  EXPECT_TRUE(client.ServerClosed());
+  EXPECT_EQ(answer.find("HTTP/1.1 200"), 0u);
+  EXPECT_NE(answer.find("\r\n\r\n"), std::string::npos);
+  const size_t event = answer.find("data: {\"error\":{\"message\":");
+  ASSERT_NE(event, std::string::npos) << answer;
+  EXPECT_EQ(answer.find("data: ", event + 1), std::string::npos) << "nothing follows the error";
+  EXPECT_EQ(answer.find("[DONE]"), std::string::npos);
+  EXPECT_EQ(answer.find("\"finish_reason\":\"stop\""), std::string::npos);
+  const std::string end = "\r\n0\r\n\r\n";
+  EXPECT_EQ(answer.rfind(end), answer.size() - end.size()) << "the client sees the body's end";
+}
+
 TEST_F(RouterProcessTest, AdminPortShowsTheRouter) {
   EXPECT_EQ(HttpGet(process_->admin_address(), "/livez").find("HTTP/1.1 200"), 0u);
   EXPECT_EQ(HttpGet(process_->admin_address(), "/readyz").find("HTTP/1.1 503"), 0u);

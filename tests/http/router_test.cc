@@ -19,6 +19,7 @@ class RecordingResponder final : public HttpResponder {
   bool StartStream(int, HttpHeaders) override { return false; }
   bool Write(std::string_view) override { return false; }
   bool Finish() override { return false; }
+  bool FinishAndClose() override { return false; }
   void Abort() override {}
   size_t buffered_bytes() const override { return 0; }
   void NotifyBelow(size_t, absl::AnyInvocable<void()> callback) override { callback(); }

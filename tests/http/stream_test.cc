@@ -82,6 +82,25 @@ TEST_F(StreamTest, Http10GetsBareBytesAndAClose) {
                                          Not(HasSubstr("chunk"))));
 }
 
+TEST_F(StreamTest, FinishAndCloseSendsEverythingAndThenCloses) {
+  Start();
+  RawClient client(server_->port());
+  client.Send(kGet);
+  const auto responder = TakeResponder();
+  responder->StartStream(200, {});
+  EXPECT_THAT(client.ReceiveUntil("\r\n\r\n"), Not(HasSubstr("Connection: close")));
+  const std::string large(200'000, 'e');  // more than one write of the kernel
+  EXPECT_TRUE(responder->Write(large));
+  EXPECT_TRUE(responder->FinishAndClose());
+  EXPECT_FALSE(responder->Write("late"));
+  client.Send(kGet);  // what comes behind is not answered
+  EXPECT_EQ(client.ReceiveAll(), "30d40\r\n" + large + "\r\n0\r\n\r\n");
+  EXPECT_TRUE(client.ServerClosed());
+  // The server's side is free although the client has not closed its own.
+  EXPECT_TRUE(Eventually([&] { return server_->num_connections() == 0; }));
+  EXPECT_EQ(closed_.load(), 0) << "the answer was complete";
+}
+
 TEST_F(StreamTest, AbortClosesWithoutTheFinalChunk) {
   Start();
   RawClient client(server_->port());
