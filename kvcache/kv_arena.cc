@@ -21,8 +21,8 @@
 namespace baton {
 namespace {
 
-constexpr uint64_t kPopulateStepBytes = uint64_t{64} << 20;
-constexpr size_t kPageBytes = 4096;
+constexpr uint64_t kAllocateStepBytes = uint64_t{64} << 20;
+constexpr uint64_t kMaxReadBytes = uint64_t{128} << 20;
 constexpr int kRequiredSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL;
 
 std::string ErrnoText() { return strerrordesc_np(errno); }
@@ -35,17 +35,15 @@ int CreateMemoryFile() {
   return memfd_create("baton-kv-arena", flags);
 }
 
-// Gives every page of the range memory, or fails without a signal where the kernel can (5.14).
-Status PopulateRange(std::byte* begin, size_t size_bytes) {
-  if (madvise(begin, size_bytes, MADV_POPULATE_WRITE) == 0) return OkStatus();
-  if (errno != EINVAL) {
-    return ResourceExhausted("the KV arena could not get {} of memory: {}", FormatSize(size_bytes),
-                             ErrnoText());
-  }
-  for (size_t offset = 0; offset < size_bytes; offset += kPageBytes) {
-    *reinterpret_cast<volatile std::byte*>(begin + offset) = std::byte{0};
-  }
-  return OkStatus();
+// Gives every page of the range memory, or fails without a signal.
+Status AllocateRange(int fd, uint64_t offset, uint64_t size_bytes) {
+  int result;
+  do {
+    result = fallocate(fd, 0, static_cast<off_t>(offset), static_cast<off_t>(size_bytes));
+  } while (result != 0 && errno == EINTR);
+  if (result == 0) return OkStatus();
+  return ResourceExhausted("the KV arena could not get {} of memory: {}", FormatSize(size_bytes),
+                           ErrnoText());
 }
 
 Status CheckPeerFile(int fd, uint64_t size_bytes) {
@@ -65,7 +63,7 @@ Status CheckPeerFile(int fd, uint64_t size_bytes) {
   // A hole would be filled at our cost when we read it. The seals forbid making one later.
   const uint64_t allocated = static_cast<uint64_t>(info.st_blocks) * 512;
   if (allocated < size_bytes) {
-    return FailedPrecondition("the peer's arena has only {} of its {} bytes populated", allocated,
+    return FailedPrecondition("the peer's arena has only {} of its {} bytes allocated", allocated,
                               size_bytes);
   }
   return OkStatus();
@@ -90,7 +88,7 @@ StatusOr<std::unique_ptr<KvArena>> KvArena::Create(const KvLayout& layout, uint3
   }
   std::unique_ptr<KvArena> arena(new KvArena(layout, num_blocks));
   BATON_RETURN_IF_ERROR(arena->Map());
-  BATON_RETURN_IF_ERROR(arena->Populate(options));
+  BATON_RETURN_IF_ERROR(arena->Allocate(options));
   BATON_RETURN_IF_ERROR(arena->Seal());
   return arena;
 }
@@ -116,13 +114,13 @@ Status KvArena::Map() {
   return OkStatus();
 }
 
-Status KvArena::Populate(const KvArenaOptions& options) {
+Status KvArena::Allocate(const KvArenaOptions& options) {
   for (uint64_t done = 0; done < size_bytes();) {
-    const uint64_t step = std::min(kPopulateStepBytes, size_bytes() - done);
-    BATON_RETURN_IF_ERROR(PopulateRange(base_ + done, step));
+    const uint64_t step = std::min(kAllocateStepBytes, size_bytes() - done);
+    BATON_RETURN_IF_ERROR(AllocateRange(fd_.get(), done, step));
     done += step;
     if (options.progress && !options.progress(done, size_bytes())) {
-      return Cancelled("populating the KV arena was stopped at {} of {} bytes", done, size_bytes());
+      return Cancelled("allocating the KV arena was stopped at {} of {} bytes", done, size_bytes());
     }
   }
   return OkStatus();
@@ -158,15 +156,16 @@ PeerArena::~PeerArena() {
   munmap(const_cast<std::byte*>(base_), uint64_t{num_blocks_} * layout_.BlockStride());
 }
 
-bool PeerArena::Warm(uint64_t max_bytes) {
-  const uint64_t total = uint64_t{num_blocks_} * layout_.BlockStride();
-  const uint64_t step = std::min(
-      std::max<uint64_t>(max_bytes / kPageBytes * kPageBytes, kPageBytes), total - warm_bytes_);
-  if (step == 0) return false;
-  const int result = madvise(const_cast<std::byte*>(base_) + warm_bytes_, step, MADV_POPULATE_READ);
-  // Old kernels do not know the advice; the copies then take the faults themselves.
-  warm_bytes_ = result == 0 ? warm_bytes_ + step : total;
-  return warm_bytes_ < total;
+void PeerArena::NoteRead(BlockIndex block) {
+  if (read_[block.value()]) return;
+  if (read_bytes_ >= kMaxReadBytes) {
+    (void)madvise(const_cast<std::byte*>(base_), uint64_t{num_blocks_} * layout_.BlockStride(),
+                  MADV_DONTNEED);
+    read_.assign(num_blocks_, false);
+    read_bytes_ = 0;
+  }
+  read_[block.value()] = true;
+  read_bytes_ += layout_.BlockStride();
 }
 
 }  // namespace baton

@@ -6,8 +6,9 @@
 // GROW and SEAL are set right after it is made, so the descriptor can be given away.
 //
 // Invariants
-//  1. Every page is populated before Create returns; memory use does not grow afterwards and no
-//     access can fail for want of memory.
+//  1. Every page has its memory before Create returns: memory use does not grow afterwards and no
+//     access can fail for want of memory. The page table is filled by the first access to each page
+//     (about 0.3 us), which is not worth a third of a second a GiB at every start.
 //  2. The descriptor's seals and size never change. A PeerArena maps only a file with these seals
 //     and size whose pages all exist, so no act of the peer can make a read here fail (no SIGBUS)
 //     or cost memory.
@@ -23,6 +24,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <vector>
 
 #include "kvcache/kv_layout.h"
 #include "src/base/ids.h"
@@ -33,18 +35,17 @@ namespace baton {
 
 // How an arena is made.
 struct KvArenaOptions {
-  // Bytes that must stay available to the rest of the process and host after the arena is
-  // populated.
+  // Bytes that must stay available to the rest of the process and host beside the arena.
   uint64_t reserve_bytes = uint64_t{256} << 20;
-  // Told every 64 MiB while pages are populated (about 0.3 s a GiB); false stops and Create returns
-  // Cancelled. Empty = never stop.
+  // Told every 64 MiB while pages get their memory (about 0.3 s a GiB); false stops and Create
+  // returns Cancelled. Empty = never stop.
   std::function<bool(uint64_t done_bytes, uint64_t total_bytes)> progress;
 };
 
 // This worker's own blocks; see the file comment.
 class KvArena {
  public:
-  // Makes and populates an arena of `num_blocks` >= 1 blocks. InvalidArgument for a bad layout or
+  // Makes an arena of `num_blocks` >= 1 blocks. InvalidArgument for a bad layout or
   // size; ResourceExhausted naming needed and available bytes (kvcache/available_memory.h) before
   // anything is allocated when memory is short. On failure nothing stays allocated.
   static StatusOr<std::unique_ptr<KvArena>> Create(const KvLayout& layout, uint32_t num_blocks,
@@ -71,7 +72,7 @@ class KvArena {
  private:
   KvArena(const KvLayout& layout, uint32_t num_blocks) : layout_(layout), num_blocks_(num_blocks) {}
   Status Map();
-  Status Populate(const KvArenaOptions& options);
+  Status Allocate(const KvArenaOptions& options);
   Status Seal();
 
   const KvLayout layout_;
@@ -97,18 +98,20 @@ class PeerArena {
     return base_ + size_t{block.value()} * layout_.BlockStride() +
            size_t{layer} * layout_.SliceBytes();
   }
-  // Enters up to `max_bytes` more of the mapping into the page table, so that later copies take no
-  // page faults; true while some are left. Never fails: it is only a matter of speed.
-  bool Warm(uint64_t max_bytes);
+  // Told by the one thread that copies from here. Pages that were read count as this process's
+  // memory too: when 128 MiB of different blocks were read the mapping is emptied. A peer reuses
+  // its last freed blocks first, so the page faults of a first read are rare.
+  void NoteRead(BlockIndex block);
 
  private:
   PeerArena(const KvLayout& layout, uint32_t num_blocks)
-      : layout_(layout), num_blocks_(num_blocks) {}
+      : layout_(layout), num_blocks_(num_blocks), read_(num_blocks) {}
 
   const KvLayout layout_;
   const uint32_t num_blocks_;
   const std::byte* base_ = nullptr;
-  uint64_t warm_bytes_ = 0;
+  std::vector<bool> read_;   // [num_blocks] since the mapping was last emptied
+  uint64_t read_bytes_ = 0;  // of these blocks
 };
 
 }  // namespace baton

@@ -23,7 +23,6 @@ constexpr int64_t kTurnBytes = int64_t{4} << 20;
 constexpr int64_t kFrameTurnBytes = 512;
 constexpr size_t kMaxParts = 256;
 // Page-table entries for 4 MiB take 0.1 ms.
-constexpr uint64_t kWarmStepBytes = uint64_t{4} << 20;
 
 HandshakeOptions MakeHandshakeOptions(const ConnectionServices& services,
                                       const ConnectionStart& start) {
@@ -88,7 +87,7 @@ uint32_t Connection::interest() const {
 bool Connection::has_work() const {
   if (state_ != State::kReady)
     return state_ == State::kIntroducing && !queue_.empty() && !write_blocked_;
-  return unread_frames_ || !arena_is_warm_ || (!queue_.empty() && !write_blocked_);
+  return unread_frames_ || (!queue_.empty() && !write_blocked_);
 }
 
 void Connection::OnEvents(uint32_t events, int64_t now_us) {
@@ -105,7 +104,6 @@ void Connection::Work(int64_t now_us) {
   if (unread_frames_) ReadFrames(now_us);
   if (closed() || state_ == State::kConnecting) return;
   Flush(now_us);
-  if (ready() && !arena_is_warm_) arena_is_warm_ = !peer_arena_->Warm(kWarmStepBytes);
 }
 
 void Connection::OnConnected(int64_t now_us) {
@@ -230,6 +228,7 @@ void Connection::OnSliceReference(const FrameHeader& header, int64_t now_us) {
   const size_t slice_bytes = services_.arena->layout().SliceBytes();
   const std::byte* const source = peer_arena_->Slice(header.source, header.layer);
   const uint64_t checksum = CopyAndChecksum(dest, source, slice_bytes);
+  peer_arena_->NoteRead(header.source);
   if (services_.receives->Finish(header, checksum, now_us)) link_->bytes_received.Add(slice_bytes);
 }
 
@@ -298,7 +297,6 @@ Status Connection::MapPeerArena() {
   BATON_ASSIGN_OR_RETURN(peer_arena_,
                          PeerArena::Map(std::move(passed_fd_), services_.arena->layout(),
                                         handshake_.peer().num_blocks));
-  arena_is_warm_ = false;
   return OkStatus();
 }
 

@@ -155,7 +155,6 @@ class Connection {
   bool pass_arena_ = false;     // the next byte sent carries the arena's descriptor
   UniqueFd passed_fd_;          // the dialler's arena, until it is mapped
   std::unique_ptr<PeerArena> peer_arena_;
-  bool arena_is_warm_ = true;
 
   int64_t begun_us_;       // of the present state
   int64_t last_read_us_;   // bytes came

@@ -31,7 +31,7 @@ class AlignedBuffer {
   ~AlignedBuffer();
 
   // `size` zeroed bytes (0 gives an empty buffer). ResourceExhausted with the size when the system
-  // refuses. Pages are taken from the system when first written.
+  // refuses. From kHugePageBytes on, pages are taken from the system when first written.
   static absl::StatusOr<AlignedBuffer> Allocate(size_t size);
   // As Allocate; stops the process when the system refuses. For small fixed sizes at start.
   static AlignedBuffer AllocateOrDie(size_t size);

@@ -1,5 +1,6 @@
 #include "src/worker/worker_process.h"
 
+#include <malloc.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -296,6 +297,8 @@ StatusOr<std::unique_ptr<WorkerProcess>> WorkerProcess::Start(WorkerConfig confi
   BATON_RETURN_IF_ERROR(p.engine->Start());
   BATON_RETURN_IF_ERROR(p.StartServer());
   p.Register();
+  // Parsing the model file and its tokenizer leaves tens of MB of free memory in the heap.
+  (void)::malloc_trim(0);
   BATON_LOG_INFO("{} serves {} at {}: {} threads, {} ISA, {} blocks of {} tokens ({}), weights {}",
                  p.config.worker_id, p.config.model_id, p.grpc_address, p.config.num_threads,
                  std::string(p.model->ops().name), p.arena->num_blocks(),

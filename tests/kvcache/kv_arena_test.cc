@@ -6,10 +6,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -70,9 +72,46 @@ TEST(KvArenaTest, NobodyElseCanWriteShrinkOrGrow) {
   ASSERT_TRUE(peer.ok()) << peer.status();
   std::memset(arena->Slice(BlockIndex(3), 2), 0x77, Layout().SliceBytes());
   EXPECT_EQ((*peer)->Slice(BlockIndex(3), 2)[100], std::byte{0x77});
-  while ((*peer)->Warm(8192)) {
-  }
   EXPECT_EQ((*peer)->Slice(BlockIndex(3), 2)[101], std::byte{0x77});
+}
+
+// Bytes of a range that are in this process's page table.
+uint64_t MappedBytes(const std::byte* begin, uint64_t size_bytes) {
+  constexpr uint64_t kPageBytes = 4096;
+  const UniqueFd pagemap(open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC));
+  std::vector<uint64_t> entries(size_bytes / kPageBytes);
+  const auto first = reinterpret_cast<uintptr_t>(begin) / kPageBytes;
+  const ssize_t got = pread(pagemap.get(), entries.data(), entries.size() * sizeof(entries[0]),
+                            static_cast<off_t>(first * sizeof(entries[0])));
+  EXPECT_EQ(got, static_cast<ssize_t>(entries.size() * sizeof(entries[0])));
+  return kPageBytes * static_cast<uint64_t>(std::count_if(entries.begin(), entries.end(),
+                                                          [](uint64_t e) { return e >> 63 != 0; }));
+}
+
+TEST(KvArenaTest, AReaderOfEveryBlockOfAPeerCarriesOnlyPartOfIt) {
+  KvLayout layout = Layout();
+  layout.num_layers = 32;
+  layout.num_kv_heads = 8;
+  layout.head_dim = 128;
+  const auto num_blocks = static_cast<uint32_t>((uint64_t{192} << 20) / layout.BlockStride());
+  const auto arena = KvArena::Create(layout, num_blocks);
+  ASSERT_TRUE(arena.ok()) << arena.status();
+  auto peer = PeerArena::Map(Duplicate((*arena)->fd()), layout, num_blocks);
+  ASSERT_TRUE(peer.ok()) << peer.status();
+  const std::byte* const begin = (*peer)->Slice(BlockIndex(0), 0);
+  volatile std::byte sink{};
+  uint64_t most = 0;
+  for (uint32_t block = 0; block < num_blocks; ++block) {
+    (*peer)->NoteRead(BlockIndex(block));
+    for (uint32_t layer = 0; layer < layout.num_layers; ++layer) {
+      const std::byte* const slice = (*peer)->Slice(BlockIndex(block), layer);
+      for (uint64_t i = 0; i < layout.SliceBytes(); i += 4096) sink = slice[i];
+    }
+    if (block % 8 == 7) most = std::max(most, MappedBytes(begin, (*arena)->size_bytes()));
+  }
+  static_cast<void>(sink);
+  EXPECT_GT(most, uint64_t{64} << 20);
+  EXPECT_LE(most, uint64_t{129} << 20);
 }
 
 TEST(KvArenaTest, RefusesWhatMemoryCannotHoldAndSaysBoth) {
@@ -128,7 +167,7 @@ TEST(PeerArenaTest, RefusesEveryFileThatCouldHarmTheReader) {
   EXPECT_THAT(reason(make(size, true, kAll & ~F_SEAL_FUTURE_WRITE)), HasSubstr("seals"));
   EXPECT_THAT(reason(make(size - 4096, true, kAll)), HasSubstr("bytes"));
   EXPECT_THAT(reason(make(size + 4096, true, kAll)), HasSubstr("bytes"));
-  EXPECT_THAT(reason(make(size, false, kAll)), HasSubstr("populated"));
+  EXPECT_THAT(reason(make(size, false, kAll)), HasSubstr("allocated"));
   int ends[2];
   ASSERT_EQ(pipe(ends), 0);
   UniqueFd other(ends[1]);
