@@ -164,8 +164,9 @@ void RouterCore::StartPair(RouterRequest& request, const PlacementSpec& spec,
     if (link.to == decode_name.worker_id) request.transport = link.kind;
   }
   AddCost(prefill, request.prefill, {prefill.BlocksFor(NumTokens(request)), NumTokens(request), 1});
-  decode.session->StartDecode(spec, &prefill.description.name);
+  // The prompt first: its computation is what the client waits for.
   prefill.session->StartPrefill(spec, decode_name);
+  decode.session->StartDecode(spec, &prefill.description.name);
 }
 
 void RouterCore::Requeue(RouterRequest& request, int64_t not_before_us) {
