@@ -2,10 +2,10 @@
 // The integer cores are in core_a16.h. Included by one translation unit per instruction set.
 //
 // Work split: outputs are cut into panels of 16; a task owns some panels (and, for many rows, a
-// block of rows). Up to kStreamRows rows a panel is read straight from the packed form, once: bytes
-// moved = weights.bytes(), and memory should bind. More rows: a stretch of a panel is unpacked to
-// int16 pairs in L1 and multiplied with tiles of kTileRows rows; 2 m n k operations, and the rate
-// of vpmaddwd/vpdpwssd should bind (README.md has the fractions reached).
+// block of rows). Up to kMaxStreamRows rows a panel is read straight from the packed form, once:
+// bytes moved = weights.bytes(), and memory should bind. More rows: a stretch of a panel is
+// unpacked to int16 pairs in L1 and multiplied with tiles of kTileRows rows; 2 m n k operations,
+// and the rate of vpmaddwd/vpdpwssd should bind (README.md has the fractions reached).
 //
 // The arithmetic of one output, in every path:
 //   for each 32-block, ascending:  idot = sum w_i a_i   (int32, exact, any order)
@@ -68,28 +68,28 @@ BATON_INLINE void StoreOutputs(const MatMulArgs& args, uint32_t row, uint32_t pa
 
 // Few rows: kRows x 16 outputs straight from the packed panel.
 template <PackedDigits kDigits, bool kHasMin, int kRows>
-inline void StreamPanels(const MatMulArgs& args, TaskRange panels, uint32_t row) {
+inline void StreamRows(const MatMulArgs& args, uint32_t panel, uint32_t row) {
   const PackedMatrix& w = *args.weights;
-  const A16Rows rows = RowsAt(args.a16, row, 0);
-  for (uint32_t p = panels.begin; p < panels.end; ++p) {
-    F32x16 acc[kRows];
-    StreamPanel<kDigits, kHasMin, kRows>(w.panel(p), w.k() / kQuantBlock, rows, acc);
-    for (int r = 0; r < kRows; ++r) {
-      StoreOutputs(args, row + static_cast<uint32_t>(r), p, acc[r]);
-    }
+  F32x16 acc[kRows];
+  StreamPanel<kDigits, kHasMin, kRows>(w.panel(panel), w.k() / kQuantBlock,
+                                       RowsAt(args.a16, row, 0), acc);
+  for (int r = 0; r < kRows; ++r) {
+    StoreOutputs(args, row + static_cast<uint32_t>(r), panel, acc[r]);
   }
 }
 
+// The first group of rows reads a panel from memory, the others from L1.
 template <PackedDigits kDigits, bool kHasMin>
 inline void StreamTask(const MatMulArgs& args, TaskRange panels) {
   static_assert(kStreamRows == 3);
-  switch (args.m) {
-    case 1:
-      return StreamPanels<kDigits, kHasMin, 1>(args, panels, 0);
-    case 2:
-      return StreamPanels<kDigits, kHasMin, 2>(args, panels, 0);
-    default:
-      return StreamPanels<kDigits, kHasMin, 3>(args, panels, 0);
+  for (uint32_t p = panels.begin; p < panels.end; ++p) {
+    uint32_t row = 0;
+    for (; row + 3 <= args.m; row += 3) StreamRows<kDigits, kHasMin, 3>(args, p, row);
+    if (args.m - row == 2) {
+      StreamRows<kDigits, kHasMin, 2>(args, p, row);
+    } else if (args.m - row == 1) {
+      StreamRows<kDigits, kHasMin, 1>(args, p, row);
+    }
   }
 }
 
@@ -148,7 +148,7 @@ inline void MatMulDigits(ThreadPool& pool, const MatMulArgs& args) {
   const PackedMatrix& w = *args.weights;
   // A task of less than 32 KiB of weights (about 2 us) is not worth a claim.
   const uint32_t min_panels = std::max<uint32_t>(1, static_cast<uint32_t>(32768 / w.panel_bytes()));
-  if (args.m <= kStreamRows) {
+  if (args.m <= kMaxStreamRows) {
     pool.RunRanges(w.num_panels(), min_panels, 8 * pool.num_threads(),
                    [&](TaskRange panels, uint32_t) { StreamTask<kDigits, kHasMin>(args, panels); });
     return;

@@ -174,6 +174,8 @@ BATON_INLINE I32x16 MulAddPairs(I32x16 acc, I32x16 w, PairInAllLanes a) {
 BATON_INLINE void MulAddBroadcast(I32x16* acc, I32x16 w, const int16_t* pair) {
   *acc = MulAddPairs(*acc, w, BroadcastPair(pair));
 }
+// See simd_avx2.h; vpdpwssd is a chain already.
+BATON_INLINE void KeepOrder(I32x16*) {}
 // Operations on 32 lanes of 16 bits.
 template <int kBits>
 BATON_INLINE I32x16 ShiftRight16(I32x16 v) {
