@@ -3,8 +3,8 @@
 
   benchmarks/compare/model_bench.py --model FILE --llama-bench PATH [--rounds 5] [--out JSON]
 
-Same file, same number of threads, one repetition of one case at a time in the order A B B A ...; each
-is a process of its own and does its own warm-up. Printed and stored: every sample, medians, and the
+Same file, same number of threads, one repetition of one case at a time in the order A B B A ...;
+each is a process of its own and does its own warm-up. Printed and stored: every sample, medians, and the
 ratio of each round's pair with its smallest and largest value.
 Uses the standard library only.
 """
