@@ -2,10 +2,7 @@
 #ifndef BATON_TESTS_ENGINE_LIVE_RIG_H_
 #define BATON_TESTS_ENGINE_LIVE_RIG_H_
 
-#include <unistd.h>
-
 #include <chrono>
-#include <cstdlib>
 #include <memory>
 #include <string>
 #include <thread>
@@ -19,19 +16,9 @@
 #include "src/engine/model_runner.h"
 #include "src/model/model.h"
 #include "tests/engine/recorder.h"
+#include "tests/model/test_model.h"
 
 namespace baton {
-
-// The demo model's file: $BATON_DEMO_MODEL, else the model folder of this user; "" when absent.
-inline std::string DemoModelPath() {
-  if (const char* path = std::getenv("BATON_DEMO_MODEL")) return path;
-  const char* home = std::getenv("BATON_HOME");
-  const char* user = std::getenv("HOME");
-  std::string folder = home != nullptr ? std::string(home)
-                                       : std::string(user != nullptr ? user : "") + "/.cache/baton";
-  folder += "/models/SmolLM2-135M-Instruct.Q4_1.gguf";
-  return access(folder.c_str(), R_OK) == 0 ? folder : "";
-}
 
 // How a live worker is made.
 struct LiveOptions {

@@ -1,0 +1,101 @@
+#!/usr/bin/env python3
+"""Writes the tables of README.md from the JSON files of benchmarks/results.
+
+  scripts/readme_tables.py            rewrites README.md
+  scripts/readme_tables.py --check    exit 1 when README.md is not what the files say
+
+A table stands between <!-- table NAME --> and <!-- end -->; NAME is a file of benchmarks/results.
+"""
+
+import json
+import re
+import statistics
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
+
+
+def quantile(values, q):
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(q * len(ordered)))]
+
+
+def where(result):
+    return (
+        f"{result['cpu']}, {result['cores']} cores, {result['threads']} threads,"
+        f" commit {result['commit']}."
+    )
+
+
+def model_bench(result):
+    lines = [
+        "| forward pass, tokens/s | Baton | llama.cpp | ratio | spread |",
+        "|---|---:|---:|---:|---|",
+    ]
+    for row in result["rows"]:
+        lines.append(
+            f"| {row['case']} | {row['baton']:.0f} | {row['llama.cpp']:.0f} | {row['ratio']:.2f} |"
+            f" {row['ratio_low']:.2f} to {row['ratio_high']:.2f} |"
+        )
+    return lines + ["", f"{result['model']}; " + where(result)]
+
+
+def burst_itl(result):
+    lines = [
+        "| server | ITL p50 | ITL p99 | ITL max | TTFT of the long prompts (p50) |",
+        "|---|---:|---:|---:|---:|",
+    ]
+    for name, runs in result["runs"].items():
+        gaps = [g for run in runs for g in run["itl_ms"]]
+        ttft = [t for run in runs for t in run["long_ttft_ms"]]
+        lines.append(
+            f"| {name} | {quantile(gaps, 0.5):.1f} ms | {quantile(gaps, 0.99):.1f} ms |"
+            f" {max(gaps):.0f} ms | {statistics.median(ttft):.0f} ms |"
+        )
+    return lines + ["", where(result)]
+
+
+def serving(result):
+    s = result["summary"]
+    rows = [
+        ("start of `serve` to the first token", f"{s['start_to_first_token_ms']:.0f} ms"),
+        (
+            "second token after a 512-token prompt, later than aggregated by",
+            f"{s['second_token_delay_steps']:.2f} decode steps of {s['decode_step_ms']:.1f} ms",
+        ),
+        ("TTFT less the prefill worker's own time, p50", f"{s['router_ttft_p50_ms']:.2f} ms"),
+        ("processor time of the busiest idle process", f"{s['idle_percent_max']:.1f} %"),
+        ("PSS of a decode worker over weights and KV pool", f"{s['decode_pss_over_mib']:.0f} MiB"),
+    ]
+    lines = ["| what | measured |", "|---|---:|"]
+    lines += [f"| {name} | {value} |" for name, value in rows]
+    return lines + ["", where(result)]
+
+
+TABLES = {"model_bench": model_bench, "burst_itl": burst_itl, "serving": serving}
+
+
+def render(match):
+    name = match.group(1)
+    result = json.loads((RESULTS / f"{name}.json").read_text())
+    table = "\n".join(TABLES[result["benchmark"]](result))
+    return f"<!-- table {name} -->\n{table}\n<!-- end -->"
+
+
+def main():
+    readme = ROOT / "README.md"
+    text = readme.read_text()
+    wanted = re.sub(r"<!-- table (\S+) -->.*?<!-- end -->", render, text, flags=re.S)
+    if sys.argv[1:] == ["--check"]:
+        if wanted != text:
+            raise SystemExit("README.md differs from benchmarks/results: scripts/readme_tables.py")
+    elif sys.argv[1:]:
+        raise SystemExit(__doc__)
+    else:
+        readme.write_text(wanted)
+
+
+if __name__ == "__main__":
+    main()
