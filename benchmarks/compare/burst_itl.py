@@ -17,11 +17,10 @@ import argparse
 import http.client
 import json
 import os
-import platform
 import random
 import signal
-import socket
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -29,6 +28,9 @@ import urllib.request
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "benchmarks"))
+from machine import free_port, quantile, record  # noqa: E402
+
 NUM_STREAMS = 4
 NUM_LONG = 3
 LONG_GAP_S = 0.6
@@ -37,12 +39,6 @@ WORDS = (
     "river stone winter engine paper garden music window letter silver morning forest bridge "
     "market ocean candle mirror desert thunder harbor"
 ).split()
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
 
 
 def commands(args, port):
@@ -140,11 +136,6 @@ class LagProbe(threading.Thread):
             self.late_s.append(time.monotonic() - due)
 
 
-def quantile(values, q):
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(q * len(ordered)))] if ordered else float("nan")
-
-
 def text_of(rng, words):
     return " ".join(rng.choice(WORDS) for _ in range(words))
 
@@ -236,16 +227,8 @@ def main():
     for k, name in enumerate(order):
         port = free_port()
         runs[name].append(run_server(name, commands(args, port)[name], port, seed=k // len(names)))
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True
-    ).stdout.strip()
     result = {
-        "benchmark": "burst_itl",
-        "commit": commit,
-        "cpu": cpu_name(),
-        "cores": os.cpu_count(),
-        "system": platform.platform(),
-        "threads": args.threads,
+        **record("burst_itl", args.threads),
         "workload": {
             "streams": NUM_STREAMS,
             "long_prompts": NUM_LONG,
@@ -269,13 +252,6 @@ def main():
         )
     if args.out:
         Path(args.out).write_text(json.dumps(result, indent=1) + "\n")
-
-
-def cpu_name():
-    for line in open("/proc/cpuinfo"):
-        if line.startswith("model name"):
-            return line.split(":", 1)[1].strip()
-    return platform.processor()
 
 
 if __name__ == "__main__":

@@ -4,21 +4,23 @@
   benchmarks/compare/model_bench.py --model FILE --llama-bench PATH [--rounds 5] [--out JSON]
 
 Same file, same number of threads, one repetition of one case at a time in the order A B B A ...;
-each is a process of its own and does its own warm-up. Printed and stored: every sample, medians, and the
-ratio of each round's pair with its smallest and largest value.
-Uses the standard library only.
+each is a process of its own and does its own warm-up. Printed and stored: every sample, medians, and
+the ratio of each round's pair with its smallest and largest value. Uses the standard library only.
 """
 
 import argparse
 import json
 import os
-import platform
 import statistics
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "benchmarks"))
+from machine import record  # noqa: E402
+
 # name, prompt tokens, generated tokens, depth
 CASES = (
     ("pp128", 128, 0, 0),
@@ -45,13 +47,6 @@ def run_llama(args, case):
     return json.loads(done.stdout)[0]["avg_ts"]
 
 
-def cpu_name():
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.split(":", 1)[1].strip()
-    return platform.processor()
-
-
 def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -69,9 +64,6 @@ def main():
         for case in CASES:
             for name in list(servers) if k % 2 == 0 else list(servers)[::-1]:
                 samples[case[0]][name].append(servers[name](args, case))
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True
-    ).stdout.strip()
     rows = []
     print(f"{'case':12} {'baton':>8} {'llama.cpp':>10} {'ratio':>6} {'low':>6} {'high':>6}")
     for name, by_server in samples.items():
@@ -93,12 +85,7 @@ def main():
             f"{r['ratio_low']:6.2f} {r['ratio_high']:6.2f}"
         )
     result = {
-        "benchmark": "model_bench",
-        "commit": commit,
-        "cpu": cpu_name(),
-        "cores": os.cpu_count(),
-        "threads": args.threads,
-        "system": platform.platform(),
+        **record("model_bench", args.threads),
         "model": Path(args.model).name,
         "rows": rows,
     }

@@ -18,28 +18,24 @@ import contextlib
 import http.client
 import json
 import os
-import platform
 import random
 import re
 import signal
-import socket
 import statistics
 import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "benchmarks"))
+from machine import free_port, record  # noqa: E402
+
 WORDS = "river stone winter engine paper garden music window letter silver morning forest".split()
 PROMPT_TOKENS = 512
 IDLE_S = 10
 MIB = 1 << 20
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
 
 
 class Server:
@@ -207,13 +203,6 @@ def fill_pool(server):
         thread.join()
 
 
-def cpu_name():
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.split(":", 1)[1].strip()
-    return platform.processor()
-
-
 def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -224,16 +213,8 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--out")
     args = parser.parse_args()
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True
-    ).stdout.strip()
     result = {
-        "benchmark": "serving",
-        "commit": commit,
-        "cpu": cpu_name(),
-        "cores": os.cpu_count(),
-        "threads": args.threads,
-        "system": platform.platform(),
+        **record("serving", args.threads),
     }
     result["start_ms"] = measure_start(args)
     result["second"] = measure_second(args)

@@ -18,10 +18,11 @@
 #include "src/base/log.h"
 #include "src/base/random.h"
 #include "src/base/size_text.h"
+#include "src/engine/model_runner.h"
+#include "src/model/tokenizer_metadata.h"
+#include "src/text/spec_from_metadata.h"
 #include "src/text/tokenizer.h"
 #include "src/worker/handoff_codec.h"
-#include "src/worker/model_forward.h"
-#include "src/worker/model_text.h"
 #include "src/worker/registration.h"
 #include "src/worker/session_service.h"
 #include "src/worker/worker_admin.h"
@@ -97,7 +98,7 @@ struct WorkerProcess::Parts {
 
   std::unique_ptr<ThreadPool> pool;
   std::unique_ptr<Model> model;
-  std::unique_ptr<ModelForward> forward;
+  std::unique_ptr<ModelRunner> forward;
   std::unique_ptr<KvArena> arena;
   std::unique_ptr<KvEndpoint> endpoint;
   ProtoHandoffWire wire;
@@ -126,7 +127,8 @@ struct WorkerProcess::Parts {
 
 Status WorkerProcess::Parts::LoadModel() {
   BATON_ASSIGN_OR_RETURN(const std::unique_ptr<GgufFile> file, GgufFile::Open(config.model_path));
-  BATON_ASSIGN_OR_RETURN(const TokenizerSpec spec, TokenizerSpecOf(*file));
+  BATON_ASSIGN_OR_RETURN(const TokenizerMetadata metadata, ReadTokenizerMetadata(*file));
+  const TokenizerSpec spec = TokenizerSpecFrom(metadata);
   BATON_ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer, Tokenizer::Create(spec));
   eog_tokens.assign(tokenizer->eog_ids().begin(), tokenizer->eog_ids().end());
   tokenizer_id = tokenizer->tokenizer_id();
@@ -139,7 +141,7 @@ Status WorkerProcess::Parts::LoadModel() {
                                                     .max_rows = kMaxBatchTokens,
                                                     .max_context = config.max_context,
                                                     .tokenizer_id = tokenizer_id}));
-  forward = std::make_unique<ModelForward>(model.get());
+  forward = std::make_unique<ModelRunner>(model.get());
   loaded_unix_s = SystemClock().WallUnixMs() / 1000;
   return OkStatus();
 }

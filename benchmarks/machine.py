@@ -1,0 +1,43 @@
+"""What every result file says about where it was measured, and words the scripts share."""
+
+import os
+import platform
+import socket
+import subprocess
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def cpu_name():
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.split(":", 1)[1].strip()
+    return platform.processor()
+
+
+def record(benchmark, threads):
+    """The head of a result: name, commit (with "+" for an edited tree), machine, threads."""
+    git = ["git", "-C", str(ROOT)]
+    commit = subprocess.run(git + ["rev-parse", "--short", "HEAD"], capture_output=True, text=True)
+    dirty = subprocess.run(git + ["diff", "--quiet", "HEAD", "--", "src", "kernels", "kvcache"])
+    return {
+        "benchmark": benchmark,
+        "commit": commit.stdout.strip() + ("+" if dirty.returncode == 1 else ""),
+        "cpu": cpu_name(),
+        "cores": os.cpu_count(),
+        "threads": threads,
+        "system": platform.platform(),
+    }
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def quantile(values, q):
+    """The smallest value that at least a share q of all do not exceed; NaN of nothing."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(q * len(ordered)))] if ordered else float("nan")
