@@ -115,9 +115,10 @@ int RunWorker(WorkerRole role, const std::vector<std::string>& args) {
                       {"grpc", (*worker)->grpc_address()},
                       {"admin", (*worker)->admin_address()},
                       {"kv", (*worker)->kv_address()}});
-  signals.Wait([&worker] { return (*worker)->drain_asked(); });
+  signals.Wait([&worker] { return (*worker)->drain_asked() || !(*worker)->failure().ok(); });
   const Status drained = (*worker)->Drain(signals.stop_now());
   FlushLog();
+  if (const Status failure = (*worker)->failure(); !failure.ok()) return Fail(name, failure);
   return drained.ok() ? kExitOk : Fail(name, drained);
 }
 

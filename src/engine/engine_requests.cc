@@ -49,7 +49,10 @@ void EngineCore::StartRequestNow(std::unique_ptr<RequestSpec> spec) {
 
   LiveRequest* const request = requests_.Add(std::move(owned));
   const SessionId session = request->spec.session;
-  sessions_.try_emplace(session, Session{now_us_ + config_.request_lease_us});
+  // A request is a word from the router: nobody renews while nothing runs, and the rest of an old
+  // lease may be short.
+  Session& lease = sessions_.try_emplace(session, Session{}).first->second;
+  lease.lease_until_us = std::max(lease.lease_until_us, now_us_ + config_.request_lease_us);
   numbers_.prompt_tokens += num_tokens;
   ++numbers_.states[static_cast<size_t>(RequestState::kAccepted)];
   if (request->prompt_sequence != SequenceId()) {

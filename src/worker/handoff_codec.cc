@@ -4,14 +4,13 @@
 
 #include "baton/v1/handoff.pb.h"
 #include "kvcache/transport/transport_types.h"
+#include "src/worker/wire_text.h"
 
 namespace baton {
 namespace {
 
 // Slices that one Nack may name; a longer list is cut by asking for all.
 constexpr int kMaxNackSlices = 4096;
-// A reason is for logs and error messages.
-constexpr size_t kMaxReasonBytes = 1024;
 
 void ToProto(const TransferKey& key, v1::TransferKey* out) {
   out->mutable_uid()->set_hi(key.uid.hi);
@@ -67,7 +66,7 @@ void ToProto(const Nack& nack, v1::HandoffMessage* out) {
 void ToProto(const Revoke& revoke, v1::HandoffMessage* out) {
   v1::Revoke* m = out->mutable_revoke();
   ToProto(revoke.key, m->mutable_key());
-  m->set_reason(revoke.reason.substr(0, kMaxReasonBytes));
+  m->set_reason(WireText(revoke.reason));
   m->set_from_decode(revoke.from_decode);
 }
 
@@ -160,7 +159,7 @@ StatusOr<HandoffMessage> FromProto(const v1::Nack& m) {
 StatusOr<HandoffMessage> FromProto(const v1::Revoke& m) {
   Revoke revoke;
   BATON_ASSIGN_OR_RETURN(revoke.key, FromProto(m.key()));
-  revoke.reason = m.reason().substr(0, kMaxReasonBytes);
+  revoke.reason = m.reason().substr(0, kMaxWireTextBytes);
   revoke.from_decode = m.from_decode();
   return HandoffMessage(std::move(revoke));
 }

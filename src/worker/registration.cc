@@ -15,12 +15,12 @@
 namespace baton {
 namespace {
 
-constexpr int64_t kDefaultHeartbeatMs = 250;
+constexpr uint32_t kDefaultHeartbeatMs = 250;
+// What a router may ask for; it takes a silence of 2 s for death.
+constexpr uint32_t kMinHeartbeatMs = 20;
+constexpr uint32_t kMaxHeartbeatMs = 1'000;
 constexpr int64_t kFirstBackoffUs = 100'000;
 constexpr int64_t kMaxBackoffUs = 2'000'000;
-// A refusal names a fault of the set-up; it may be mended by restarting others, so we ask again,
-// slowly.
-constexpr int64_t kRefusedBackoffUs = 5'000'000;
 // Reports that wait behind a write; more means that the router does not read.
 constexpr size_t kMaxQueuedReports = 8;
 constexpr int kMaxMessageBytes = 32 * 1024 * 1024;
@@ -157,6 +157,7 @@ Registration::Registration(RegistrationConfig config) : config_(std::move(config
     router.stub = v1::RouterRegistry::NewStub(router.channel);
     routers_.push_back(std::move(router));
   }
+  state_ = Unavailable("no router was asked yet");
   thread_ = Thread("register", [this] { Loop(); });
 }
 
@@ -182,38 +183,80 @@ void Registration::Wake() {
 
 void Registration::ReportNow() { Wake(); }
 
-bool Registration::registered() const {
+Status Registration::state() const {
   std::lock_guard<std::mutex> lock(mutex_);
-  return registered_;
-}
-
-std::string Registration::refusal() const {
-  std::lock_guard<std::mutex> lock(mutex_);
-  return refusal_;
+  return state_;
 }
 
 void Registration::Loop() {
   for (;;) {
     Tick(SystemClock().NowUs());
     std::unique_lock<std::mutex> lock(mutex_);
-    wake_.wait_for(lock, std::chrono::milliseconds(kDefaultHeartbeatMs),
+    wake_.wait_for(lock, std::chrono::milliseconds(HeartbeatMs()),
                    [this] { return stop_ || woken_; });
     if (stop_) return;
     woken_ = false;
   }
 }
 
+int64_t Registration::HeartbeatMs() const {
+  uint32_t shortest = kDefaultHeartbeatMs;
+  for (const Router& router : routers_) {
+    if (router.heartbeat_ms == 0) continue;
+    shortest = std::min(shortest, router.heartbeat_ms);
+  }
+  return std::clamp(shortest, kMinHeartbeatMs, kMaxHeartbeatMs);
+}
+
 void Registration::Tick(int64_t now_us) {
   v1::WorkerLoad load = config_.load();
   load.set_sequence_number(++sequence_number_);
-  bool registered = false;
+  bool accepted = false;
+  std::string why;
   for (Router& router : routers_) {
     TickRouter(router, load, now_us);
-    registered |= router.stream && router.stream->accepted();
+    const Status state = StateOf(router);
+    accepted |= state.ok();
+    if (!state.ok()) why += (why.empty() ? "" : "; ") + std::string(state.message());
   }
   if (std::exchange(peers_changed_, false)) ApplyPeers();
-  std::lock_guard<std::mutex> lock(mutex_);
-  registered_ = registered;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    state_ = accepted ? OkStatus() : Unavailable("{}", why);
+  }
+  GiveUpIfRefused(now_us);
+}
+
+Status Registration::StateOf(const Router& router) const {
+  if (router.stream && router.stream->accepted()) return OkStatus();
+  if (router.refusal.empty()) return Unavailable("router {} does not answer", router.address);
+  return FailedPrecondition("router {} refuses this worker: {}", router.address, router.refusal);
+}
+
+void Registration::GiveUpIfRefused(int64_t now_us) {
+  if (gave_up_ || routers_.empty()) return;
+  for (const Router& router : routers_) {
+    if (router.refusal.empty()) return;
+    if (now_us - router.refused_since_us < config_.refused_give_up_us) return;
+  }
+  gave_up_ = true;
+  if (config_.on_refused) config_.on_refused(StateOf(routers_.front()));
+}
+
+void Registration::TakeAck(Router& router, const v1::RegisterAck& ack, int64_t now_us) {
+  if (!ack.refusal().empty()) {
+    if (router.refusal.empty()) router.refused_since_us = now_us;
+    if (router.refusal != ack.refusal()) {
+      BATON_LOG_ERROR("router {} refuses this worker: {}", router.address, ack.refusal());
+    }
+    router.refusal = ack.refusal();
+    return;
+  }
+  BATON_LOG_INFO("registered with router {}", router.address);
+  router.refusal.clear();
+  router.heartbeat_ms = ack.heartbeat_ms();
+  router.was_up = true;
+  router.backoff_us = 0;
 }
 
 void Registration::TickRouter(Router& router, const v1::WorkerLoad& load, int64_t now_us) {
@@ -223,38 +266,30 @@ void Registration::TickRouter(Router& router, const v1::WorkerLoad& load, int64_
     router.stream->Begin(router.stub.get(), config_.hello, router.stream);
   }
   const RouterStream::News news = router.stream->Take();
-  bool refused = false;
-  if (news.ack) {
-    refused = !news.ack->refusal().empty();
-    router.was_up |= !refused;
-    router.backoff_us = 0;
-    if (refused) {
-      BATON_LOG_ERROR("router {} refuses this worker: {}", router.address, news.ack->refusal());
-    } else {
-      BATON_LOG_INFO("registered with router {}", router.address);
-    }
-    std::lock_guard<std::mutex> lock(mutex_);
-    refusal_ = news.ack->refusal();
-  }
+  if (news.ack) TakeAck(router, *news.ack, now_us);
   if (news.peers) {
     router.peers.assign(news.peers->peers().begin(), news.peers->peers().end());
     peers_changed_ = true;
   }
   if (news.drain) config_.on_drain(news.drain->timeout_ms());
-  if (!news.closed && !refused) {
-    v1::WorkerReport report;
-    *report.mutable_load() = load;
-    router.stream->Send(std::move(report));
-    return;
-  }
+  const bool refused = news.ack && !news.ack->refusal().empty();
+  if (!refused && news.closed) router.refusal.clear();  // no answer is not a refusal
+  if (refused || news.closed) return Retry(router, now_us);
+  v1::WorkerReport report;
+  *report.mutable_load() = load;
+  router.stream->Send(std::move(report));
+}
+
+void Registration::Retry(Router& router, int64_t now_us) {
   if (std::exchange(router.was_up, false)) {
     BATON_LOG_WARN("lost router {}; trying again", router.address);
   }
   router.stream->Cancel();
   router.stream.reset();
   // The peers stay until the router comes back or names others: running hand-offs do not need it.
-  router.backoff_us = refused ? kRefusedBackoffUs
-                              : std::clamp(router.backoff_us * 2, kFirstBackoffUs, kMaxBackoffUs);
+  router.backoff_us = router.refusal.empty()
+                          ? std::clamp(router.backoff_us * 2, kFirstBackoffUs, kMaxBackoffUs)
+                          : config_.refused_retry_us;
   router.retry_us = now_us + router.backoff_us;
 }
 

@@ -8,6 +8,8 @@
 //  1. Every stream begins with the same hello; the first report follows at once.
 //  2. A lost or silent router changes nothing for the others.
 //  3. The peers given to `on_peers` are the union of what the connected routers named.
+//  4. A refused worker asks again; once every router has refused it for refused_give_up_us without
+//     a break, `on_refused` is called, once.
 #ifndef BATON_WORKER_REGISTRATION_H_
 #define BATON_WORKER_REGISTRATION_H_
 
@@ -34,6 +36,10 @@ struct RegistrationConfig {
   std::function<v1::WorkerLoad()> load;
   std::function<void(const std::vector<v1::Peer>&)> on_peers;
   std::function<void(int64_t timeout_ms)> on_drain;
+  std::function<void(const Status& why)> on_refused;  // FailedPrecondition with the router's words
+  // A refusal names a fault of the set-up that a restart of others may mend.
+  int64_t refused_retry_us = 2'000'000;
+  int64_t refused_give_up_us = 15'000'000;
 };
 
 // See the file comment.
@@ -47,10 +53,9 @@ class Registration {
 
   // Sends a report now instead of at the next heartbeat.
   void ReportNow();
-  // Accepted by at least one router at this moment. Any thread.
-  bool registered() const;
-  // The last refusal, "" = none. Any thread.
-  std::string refusal() const;
+  // Ok while at least one router has accepted this worker; otherwise Unavailable with what each
+  // router said, or that it does not answer. Any thread.
+  Status state() const;
 
  private:
   friend class RouterStream;
@@ -64,12 +69,20 @@ class Registration {
     int64_t retry_us = 0;
     int64_t backoff_us = 0;
     bool was_up = false;
+    std::string refusal;           // its last answer; "" = it accepted or did not answer
+    int64_t refused_since_us = 0;  // first of the refusals without a break
+    uint32_t heartbeat_ms = 0;     // what it asked for
     std::vector<v1::Peer> peers;
   };
 
   void Loop();
   void Tick(int64_t now_us);
   void TickRouter(Router& router, const v1::WorkerLoad& load, int64_t now_us);
+  void TakeAck(Router& router, const v1::RegisterAck& ack, int64_t now_us);
+  void Retry(Router& router, int64_t now_us);
+  Status StateOf(const Router& router) const;
+  void GiveUpIfRefused(int64_t now_us);
+  int64_t HeartbeatMs() const;
   void ApplyPeers();
   void Wake();
 
@@ -77,13 +90,13 @@ class Registration {
   std::vector<Router> routers_;
   uint64_t sequence_number_ = 0;
   bool peers_changed_ = false;
+  bool gave_up_ = false;
 
   mutable std::mutex mutex_;  // guards what follows
   std::condition_variable wake_;
   bool woken_ = false;
   bool stop_ = false;
-  bool registered_ = false;
-  std::string refusal_;
+  Status state_;
   Thread thread_;
 };
 

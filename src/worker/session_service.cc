@@ -1,5 +1,6 @@
 #include "src/worker/session_service.h"
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -12,7 +13,8 @@ namespace baton {
 class SessionReactor : public grpc::ServerBidiReactor<v1::RouterMessage, v1::WorkerMessage>,
                        public std::enable_shared_from_this<SessionReactor> {
  public:
-  SessionReactor(SessionService* service, SessionId id) : service_(service), id_(id) {}
+  SessionReactor(SessionService* service, SessionId id, grpc::CallbackServerContext* call)
+      : service_(service), id_(id), call_(call) {}
 
   // Starts reading; `self` keeps the reactor alive until gRPC is done with it.
   void Begin(std::shared_ptr<SessionReactor> self) {
@@ -25,9 +27,8 @@ class SessionReactor : public grpc::ServerBidiReactor<v1::RouterMessage, v1::Wor
     std::lock_guard<std::mutex> lock(mutex_);
     if (ended_) return;
     ToProto(event, pending_.mutable_step()->add_events());
-    if (pending_.step().events_size() > static_cast<int>(kMaxQueuedEvents)) {
-      End(grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, "the router does not read"));
-    }
+    ++num_queued_;
+    if (num_queued_ > service_->limits_.max_queued_events) CutOff();
   }
 
   // Writes what waits, unless a write is under way. Engine thread.
@@ -143,18 +144,28 @@ class SessionReactor : public grpc::ServerBidiReactor<v1::RouterMessage, v1::Wor
     return OkStatus();
   }
 
-  // The three below: mutex_ is held.
+  // What follows: mutex_ is held.
   void Queue(v1::WorkerMessage message) {
     if (pending_.has_step()) {
       outbox_.push_back(std::move(pending_));
       pending_.Clear();
     }
     outbox_.push_back(std::move(message));
-    if (outbox_.size() > kMaxQueuedEvents) {
-      End(grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, "the router does not read"));
-      return;
-    }
+    ++num_queued_;
+    if (num_queued_ > service_->limits_.max_queued_events) return CutOff();
     MaybeWrite();
+  }
+
+  // The write under way waits for a reader, so that an orderly end would wait with it.
+  void CutOff() {
+    BATON_LOG_ERROR("session {}: {} events wait for a router that does not read; it is cut off",
+                    id_, num_queued_);
+    End(grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, "the router does not read"));
+    outbox_.clear();
+    pending_.Clear();
+    next_ = num_queued_ = 0;
+    service_->engine_->CloseSession(id_);
+    call_->TryCancel();
   }
 
   void MaybeWrite() {
@@ -167,6 +178,7 @@ class SessionReactor : public grpc::ServerBidiReactor<v1::RouterMessage, v1::Wor
       pending_.Clear();
     }
     outgoing_ = std::move(outbox_[next_++]);
+    num_queued_ -= std::max<size_t>(1, static_cast<size_t>(outgoing_.step().events_size()));
     writing_ = true;
     StartWrite(&outgoing_);
   }
@@ -187,6 +199,7 @@ class SessionReactor : public grpc::ServerBidiReactor<v1::RouterMessage, v1::Wor
 
   SessionService* const service_;
   const SessionId id_;
+  grpc::CallbackServerContext* const call_;  // lives until OnDone
   std::shared_ptr<SessionReactor> self_;
   v1::RouterMessage incoming_;  // reading thread
   bool greeted_ = false;        // reading thread
@@ -194,6 +207,7 @@ class SessionReactor : public grpc::ServerBidiReactor<v1::RouterMessage, v1::Wor
   std::mutex mutex_;                       // guards what follows
   std::vector<v1::WorkerMessage> outbox_;  // [next_, size) waits
   size_t next_ = 0;
+  size_t num_queued_ = 0;       // tokens and other messages that wait, outgoing_ not counted
   v1::WorkerMessage pending_;   // the step message that is being filled
   v1::WorkerMessage outgoing_;  // being written
   bool writing_ = false;
@@ -203,12 +217,12 @@ class SessionReactor : public grpc::ServerBidiReactor<v1::RouterMessage, v1::Wor
 };
 
 grpc::ServerBidiReactor<v1::RouterMessage, v1::WorkerMessage>* SessionService::Session(
-    grpc::CallbackServerContext* /*context*/) {
+    grpc::CallbackServerContext* context) {
   std::shared_ptr<SessionReactor> reactor;
   {
     std::lock_guard<std::mutex> lock(mutex_);
     const SessionId id(next_session_++);
-    reactor = std::make_shared<SessionReactor>(this, id);
+    reactor = std::make_shared<SessionReactor>(this, id, context);
     sessions_[id] = reactor;
   }
   SessionReactor* const raw = reactor.get();

@@ -8,8 +8,8 @@
 // Invariants
 //  1. A session's first message is a hello for this incarnation; anything else ends it.
 //  2. The end of a stream, however it comes, closes the session in the engine exactly once.
-//  3. At most kMaxQueuedEvents tokens wait for a router that does not read; then its session is
-//  ended.
+//  3. At most max_queued_events tokens and states wait for a router that does not read; then its
+//     session is cut off and closed in the engine.
 #ifndef BATON_WORKER_SESSION_SERVICE_H_
 #define BATON_WORKER_SESSION_SERVICE_H_
 
@@ -30,16 +30,17 @@ namespace baton {
 
 class SessionReactor;
 
+inline constexpr uint32_t kWireVersion = 1;
+inline constexpr size_t kMaxQueuedEvents = 65536;
+
 // What incoming requests are checked against; constant.
 struct SessionLimits {
   Incarnation incarnation;
   bool prefill = false;  // role: only StartPrefill or only StartDecode is taken
   uint32_t vocab_size = 0;
   uint32_t max_context = 0;
+  size_t max_queued_events = kMaxQueuedEvents;  // to one router
 };
-
-inline constexpr uint32_t kWireVersion = 1;
-inline constexpr size_t kMaxQueuedEvents = 65536;
 
 // See the file comment. The engine must be set before the server starts and outlive it.
 class SessionService : public v1::WorkerService::CallbackService, public EngineListener {

@@ -59,10 +59,7 @@ StatusOr<std::unique_ptr<WorkerAdmin>> WorkerAdmin::Start(WorkerAdminConfig conf
   WorkerAdmin* const self = admin.get();
   AdminProviders providers;
   providers.live = [self] { return self->Live(); };
-  providers.ready = [self] {
-    return self->config_.ready() ? OkStatus()
-                                 : Unavailable("not registered with a router, or draining");
-  };
+  providers.ready = [self] { return self->config_.ready(); };
   providers.started = [] { return OkStatus(); };
   providers.requests_json = [self] { return self->RequestsJson(); };
   providers.blocks_json = [self] { return self->BlocksJson(); };

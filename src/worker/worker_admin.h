@@ -24,7 +24,7 @@ struct WorkerAdminConfig {
   std::string model;
   Engine* engine = nullptr;
   KvTransport* transport = nullptr;
-  std::function<bool()> ready;
+  std::function<Status()> ready;
   double read_bytes_per_s = 0;  // measured memory bandwidth, 0 = unknown
 };
 

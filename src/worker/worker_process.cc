@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <mutex>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -23,6 +24,7 @@
 #include "src/text/spec_from_metadata.h"
 #include "src/text/tokenizer.h"
 #include "src/worker/handoff_codec.h"
+#include "src/worker/pool_size.h"
 #include "src/worker/registration.h"
 #include "src/worker/session_service.h"
 #include "src/worker/worker_admin.h"
@@ -31,7 +33,6 @@
 namespace baton {
 namespace {
 
-constexpr uint64_t kDefaultKvBytes = uint64_t{1} << 30;
 constexpr uint32_t kBlockSize = 16;
 constexpr uint32_t kMaxBatchTokens = 1024;
 constexpr int kMaxMessageBytes = 32 * 1024 * 1024;
@@ -54,25 +55,6 @@ std::string AdvertisedHost(const std::string& advertise, const std::string& boun
   if (advertise.empty()) return bound;
   const bool has_port = advertise.find(':') != std::string::npos && !advertise.ends_with(']');
   return (has_port ? HostOf(advertise) : advertise) + ":" + PortOf(bound);
-}
-
-// Blocks that --kv-memory holds; ResourceExhausted when one full sequence does not fit.
-StatusOr<uint32_t> NumBlocks(const WorkerConfig& config, const KvLayout& layout,
-                             uint32_t max_context) {
-  const uint64_t needed_blocks = uint64_t{layout.BlocksFor(max_context)} + 1;
-  const uint64_t needed_bytes = needed_blocks * layout.BlockStride();
-  const uint64_t bytes =
-      config.kv_memory_bytes > 0 ? config.kv_memory_bytes : std::max(kDefaultKvBytes, needed_bytes);
-  const uint64_t blocks = bytes / layout.BlockStride();
-  if (blocks < needed_blocks) {
-    const uint64_t fits = blocks > 1 ? (blocks - 1) * layout.block_size : 0;
-    return ResourceExhausted(
-        "--kv-memory {} bytes is too small: one sequence of --max-context {} tokens needs {} "
-        "bytes; "
-        "give --kv-memory {} or --max-context {}",
-        bytes, max_context, needed_bytes, needed_bytes, fits);
-  }
-  return static_cast<uint32_t>(std::min<uint64_t>(blocks, uint64_t{1} << 31));
 }
 
 Status CheckWorkerId(const std::string& id) {
@@ -108,7 +90,9 @@ struct WorkerProcess::Parts {
   std::string grpc_address;
   std::string kv_address;
   std::string admin_address;
+  std::mutex registration_mutex;  // guards the pointer and `failure`; the admin port asks both
   std::unique_ptr<Registration> registration;
+  Status failure;
   std::unique_ptr<WorkerAdmin> admin;
 
   std::atomic<bool> draining{false};
@@ -120,13 +104,15 @@ struct WorkerProcess::Parts {
   Status StartServer();
   void Register();
   Status StartAdmin();
-  bool Ready() const;
+  Status Ready();
   v1::WorkerHello Hello() const;
   v1::WorkerLoad Load();
 };
 
 Status WorkerProcess::Parts::LoadModel() {
-  BATON_ASSIGN_OR_RETURN(const std::unique_ptr<GgufFile> file, GgufFile::Open(config.model_path));
+  StatusOr<std::unique_ptr<GgufFile>> opened = GgufFile::Open(config.model_path);
+  if (!opened.ok()) return WithPrefix(opened.status(), "--model " + config.model_path);
+  const std::unique_ptr<GgufFile> file = *std::move(opened);
   BATON_ASSIGN_OR_RETURN(const TokenizerMetadata metadata, ReadTokenizerMetadata(*file));
   const TokenizerSpec spec = TokenizerSpecFrom(metadata);
   BATON_ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer, Tokenizer::Create(spec));
@@ -149,7 +135,7 @@ Status WorkerProcess::Parts::LoadModel() {
 Status WorkerProcess::Parts::MakeEngine() {
   const KvLayout& layout = model->layout();
   BATON_ASSIGN_OR_RETURN(const uint32_t num_blocks,
-                         NumBlocks(config, layout, model->max_context()));
+                         NumPoolBlocks(config.kv_memory_bytes, layout, model->max_context()));
   BATON_ASSIGN_OR_RETURN(arena, KvArena::Create(layout, num_blocks));
   KvEndpointOptions options;
   options.worker_id = config.worker_id;
@@ -259,12 +245,20 @@ void WorkerProcess::Parts::Register() {
     if (!status.ok()) BATON_LOG_WARN("{}", std::string(status.message()));
   };
   registration_config.on_drain = [this](int64_t) { drain_asked.store(true); };
-  registration = std::make_unique<Registration>(std::move(registration_config));
+  registration_config.on_refused = [this](const Status& why) {
+    std::lock_guard<std::mutex> lock(registration_mutex);
+    failure = why;
+  };
+  auto made = std::make_unique<Registration>(std::move(registration_config));
+  std::lock_guard<std::mutex> lock(registration_mutex);
+  registration = std::move(made);
 }
 
-// A request would be served now: registered, and the engine's loop turns.
-bool WorkerProcess::Parts::Ready() const {
-  return !draining.load() && registration && registration->registered();
+// A request would be served now.
+Status WorkerProcess::Parts::Ready() {
+  if (draining.load()) return Unavailable("draining");
+  std::lock_guard<std::mutex> lock(registration_mutex);
+  return registration ? registration->state() : Unavailable("not registered yet");
 }
 
 Status WorkerProcess::Parts::StartAdmin() {
@@ -317,6 +311,10 @@ const std::string& WorkerProcess::kv_address() const { return parts_->kv_address
 const std::string& WorkerProcess::admin_address() const { return parts_->admin_address; }
 const std::string& WorkerProcess::incarnation() const { return parts_->incarnation_text; }
 bool WorkerProcess::drain_asked() const { return parts_->drain_asked.load(); }
+Status WorkerProcess::failure() const {
+  std::lock_guard<std::mutex> lock(parts_->registration_mutex);
+  return parts_->failure;
+}
 
 Status WorkerProcess::Drain(const std::atomic<bool>* stop_now) {
   Parts& p = *parts_;
@@ -350,7 +348,12 @@ Status WorkerProcess::Drain(const std::atomic<bool>* stop_now) {
 void WorkerProcess::Stop() {
   Parts& p = *parts_;
   if (p.stopped.exchange(true)) return;
-  p.registration.reset();
+  std::unique_ptr<Registration> leaving;
+  {
+    std::lock_guard<std::mutex> lock(p.registration_mutex);
+    leaving = std::move(p.registration);
+  }
+  leaving.reset();
   if (p.sessions) p.sessions->CloseAll();
   if (p.server) p.server->Shutdown(std::chrono::system_clock::now() + std::chrono::seconds(1));
   if (p.engine) p.engine->Stop();

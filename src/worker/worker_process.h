@@ -34,6 +34,9 @@ class WorkerProcess {
 
   // A router asked this worker to leave.
   bool drain_asked() const;
+  // Why this worker can never serve: every router has refused it (registration.h), with the field
+  // that differs; Ok while there is hope.
+  Status failure() const;
   // Tells the routers, refuses new requests, and waits until the running ones have ended, at most
   // the drain timeout or until `*stop_now` is true; what is left then fails. OK = the ledger was
   // empty.

@@ -1,0 +1,31 @@
+#include "src/worker/pool_size.h"
+
+#include <algorithm>
+#include <string>
+
+namespace baton {
+namespace {
+
+// Block indices are 31 bits in the pool's tables.
+constexpr uint64_t kMaxPoolBlocks = uint64_t{1} << 31;
+
+}  // namespace
+
+StatusOr<uint32_t> NumPoolBlocks(uint64_t kv_memory_bytes, const KvLayout& layout,
+                                 uint32_t max_context) {
+  const uint64_t needed_blocks = uint64_t{layout.BlocksFor(max_context)} + 1;
+  const uint64_t needed_bytes = needed_blocks * layout.BlockStride();
+  const uint64_t bytes =
+      kv_memory_bytes > 0 ? kv_memory_bytes : std::max(kDefaultKvBytes, needed_bytes);
+  const uint64_t blocks = bytes / layout.BlockStride();
+  if (blocks >= needed_blocks) return static_cast<uint32_t>(std::min(blocks, kMaxPoolBlocks));
+  // A context of 0 means the model's own, so it is no advice.
+  const uint64_t fits = blocks > 1 ? (blocks - 1) * layout.block_size : 0;
+  const std::string or_shorter = fits > 0 ? fmt::format(" or --max-context {}", fits) : "";
+  return ResourceExhausted(
+      "--kv-memory is too small: one sequence of --max-context {} tokens and a block need {} "
+      "bytes, given are {}; give --kv-memory {}{}",
+      max_context, needed_bytes, bytes, needed_bytes, or_shorter);
+}
+
+}  // namespace baton

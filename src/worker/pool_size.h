@@ -1,0 +1,23 @@
+// How many KV blocks a worker's pool gets. Pure; any thread.
+#ifndef BATON_WORKER_POOL_SIZE_H_
+#define BATON_WORKER_POOL_SIZE_H_
+
+#include <cstdint>
+
+#include "kvcache/kv_layout.h"
+#include "src/base/status.h"
+
+namespace baton {
+
+// --kv-memory when the flag is absent, unless one full sequence needs more.
+inline constexpr uint64_t kDefaultKvBytes = uint64_t{1} << 30;
+
+// Blocks that `kv_memory_bytes` hold; 0 bytes = the larger of kDefaultKvBytes and one sequence of
+// `max_context` tokens plus a block. ResourceExhausted when that much does not fit: the message has
+// the bytes needed and given, and the values of the two flags that would do.
+StatusOr<uint32_t> NumPoolBlocks(uint64_t kv_memory_bytes, const KvLayout& layout,
+                                 uint32_t max_context);
+
+}  // namespace baton
+
+#endif  // BATON_WORKER_POOL_SIZE_H_

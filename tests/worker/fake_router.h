@@ -1,0 +1,132 @@
+// A router's registry over real gRPC that does what a test tells it: takes hellos and reports,
+// accepts or refuses, sends directives, hangs up, dies and comes back on the same port. Any thread.
+#ifndef BATON_TESTS_WORKER_FAKE_ROUTER_H_
+#define BATON_TESTS_WORKER_FAKE_ROUTER_H_
+
+#include <chrono>
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "grpcpp/grpcpp.h"
+
+#include "baton/v1/worker.grpc.pb.h"
+#include "src/base/clock.h"
+
+namespace baton {
+
+// See the file comment.
+class FakeRouter final : public v1::RouterRegistry::Service {
+ public:
+  using Stream = grpc::ServerReaderWriter<v1::RouterDirective, v1::WorkerReport>;
+
+  FakeRouter() { StartServer(0); }
+  ~FakeRouter() override { Die(); }
+
+  std::string address() const { return "127.0.0.1:" + std::to_string(port_); }
+
+  // What the next hellos are answered; "" accepts.
+  void Refuse(std::string why) {
+    std::lock_guard lock(mutex_);
+    refusal_ = std::move(why);
+  }
+  // True: a stream is ended right behind its answer.
+  void HangUp(bool after_answer) {
+    std::lock_guard lock(mutex_);
+    hang_up_ = after_answer;
+  }
+  // False: hellos are not answered at all, and the stream ends.
+  void Answer(bool answer) {
+    std::lock_guard lock(mutex_);
+    answer_ = answer;
+  }
+  void SetHeartbeat(uint32_t ms) {
+    std::lock_guard lock(mutex_);
+    heartbeat_ms_ = ms;
+  }
+  // To every stream that lives.
+  void Send(const v1::RouterDirective& directive) {
+    std::lock_guard lock(mutex_);
+    for (Stream* stream : streams_) stream->Write(directive);
+  }
+
+  // The process is gone; its port is free.
+  void Die() {
+    if (server_) server_->Shutdown(std::chrono::system_clock::now());
+    server_.reset();
+  }
+  void ComeBack() { StartServer(port_); }
+
+  bool Wait(const std::function<bool(const FakeRouter&)>& condition) {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_for(lock, std::chrono::seconds(20), [&] { return condition(*this); });
+  }
+  size_t num_hellos() {
+    std::lock_guard lock(mutex_);
+    return hello_us.size();
+  }
+
+  grpc::Status Register(grpc::ServerContext* /*context*/, Stream* stream) override {
+    v1::WorkerReport report;
+    while (stream->Read(&report)) {
+      std::unique_lock lock(mutex_);
+      if (!report.has_hello()) {
+        loads.push_back(report.load());
+        load_us.push_back(SystemClock().NowUs());
+        changed_.notify_all();
+        continue;
+      }
+      last_hello = report.hello();
+      hello_us.push_back(SystemClock().NowUs());
+      changed_.notify_all();
+      if (!answer_) break;
+      v1::RouterDirective ack;
+      ack.mutable_ack()->set_heartbeat_ms(heartbeat_ms_);
+      ack.mutable_ack()->set_refusal(refusal_);
+      stream->Write(ack);
+      if (hang_up_ || !refusal_.empty()) break;
+      streams_.push_back(stream);
+    }
+    std::lock_guard lock(mutex_);
+    std::erase(streams_, stream);
+    changed_.notify_all();
+    return grpc::Status::OK;
+  }
+
+  // Guarded by the mutex: read them inside Wait, or when no worker is connected.
+  v1::WorkerHello last_hello;
+  std::vector<int64_t> hello_us;
+  std::vector<v1::WorkerLoad> loads;
+  std::vector<int64_t> load_us;
+  size_t num_streams() const { return streams_.size(); }
+
+ private:
+  void StartServer(int port) {
+    grpc::ServerBuilder builder;
+    int bound = 0;
+    builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+    builder.AddListeningPort("127.0.0.1:" + std::to_string(port), grpc::InsecureServerCredentials(),
+                             &bound);
+    builder.RegisterService(this);
+    server_ = builder.BuildAndStart();
+    port_ = bound;
+  }
+
+  int port_ = 0;
+  std::unique_ptr<grpc::Server> server_;
+  std::mutex mutex_;  // guards what follows and the public members
+  std::condition_variable changed_;
+  std::vector<Stream*> streams_;
+  std::string refusal_;
+  bool hang_up_ = false;
+  bool answer_ = true;
+  uint32_t heartbeat_ms_ = 250;
+};
+
+}  // namespace baton
+
+#endif  // BATON_TESTS_WORKER_FAKE_ROUTER_H_

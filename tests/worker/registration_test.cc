@@ -1,0 +1,255 @@
+// A worker's lease with its routers, over real gRPC.
+#include "src/worker/registration.h"
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+#include "tests/worker/fake_router.h"
+
+namespace baton {
+namespace {
+
+class RegistrationTest : public testing::Test {
+ protected:
+  RegistrationConfig Config(std::vector<std::string> routers) {
+    RegistrationConfig config;
+    config.routers = std::move(routers);
+    config.hello.mutable_worker()->set_worker_id("decode-0");
+    config.hello.mutable_worker()->set_incarnation(77);
+    config.load = [this] {
+      v1::WorkerLoad load;
+      load.set_running(running_.load());
+      return load;
+    };
+    config.on_peers = [this](const std::vector<v1::Peer>& peers) {
+      std::lock_guard lock(mutex_);
+      peer_ids_.clear();
+      for (const v1::Peer& peer : peers) peer_ids_.push_back(peer.worker().worker_id());
+    };
+    config.on_drain = [this](int64_t timeout_ms) { drain_ms_ = timeout_ms; };
+    config.on_refused = [this](const Status& why) {
+      std::lock_guard lock(mutex_);
+      ++num_given_up_;
+      given_up_ = why;
+    };
+    return config;
+  }
+  void Start(RegistrationConfig config) {
+    registration_ = std::make_unique<Registration>(std::move(config));
+  }
+  static bool Eventually(const std::function<bool()>& condition) {
+    const int64_t deadline_us = SystemClock().NowUs() + 20'000'000;
+    while (!condition()) {
+      if (SystemClock().NowUs() > deadline_us) return false;
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    }
+    return true;
+  }
+  bool Registered() { return registration_->state().ok(); }
+  std::vector<std::string> PeerIds() {
+    std::lock_guard lock(mutex_);
+    return peer_ids_;
+  }
+  int num_given_up() {
+    std::lock_guard lock(mutex_);
+    return num_given_up_;
+  }
+  static v1::RouterDirective Peers(const std::vector<std::string>& ids) {
+    v1::RouterDirective directive;
+    directive.mutable_peers();
+    for (const std::string& id : ids) {
+      v1::Peer* peer = directive.mutable_peers()->add_peers();
+      peer->mutable_worker()->set_worker_id(id);
+      peer->mutable_worker()->set_incarnation(std::hash<std::string>()(id));
+    }
+    return directive;
+  }
+
+  FakeRouter router_;
+  std::atomic<uint32_t> running_{0};
+  std::atomic<int64_t> drain_ms_{0};
+  std::mutex mutex_;  // guards what follows
+  std::vector<std::string> peer_ids_;
+  int num_given_up_ = 0;
+  Status given_up_;
+  std::unique_ptr<Registration> registration_;  // last: its thread calls the above
+};
+
+TEST_F(RegistrationTest, HelloComesFirstAndReportsFollowInOrder) {
+  running_ = 3;
+  Start(Config({router_.address()}));
+  ASSERT_TRUE(router_.Wait([](const FakeRouter& r) { return r.loads.size() >= 4; }));
+  ASSERT_TRUE(Eventually([&] { return Registered(); }));
+  registration_.reset();
+  router_.Die();
+  EXPECT_EQ(router_.last_hello.worker().worker_id(), "decode-0");
+  EXPECT_EQ(router_.last_hello.worker().incarnation(), 77u);
+  ASSERT_EQ(router_.hello_us.size(), 1u);
+  EXPECT_GE(router_.load_us[0], router_.hello_us[0]);
+  EXPECT_EQ(router_.loads[0].running(), 3u);
+  for (size_t i = 1; i < router_.loads.size(); ++i) {
+    EXPECT_GT(router_.loads[i].sequence_number(), router_.loads[i - 1].sequence_number());
+  }
+}
+
+TEST_F(RegistrationTest, HeartbeatIsTheRoutersChoice) {
+  router_.SetHeartbeat(20);
+  Start(Config({router_.address()}));
+  ASSERT_TRUE(router_.Wait([](const FakeRouter& r) { return r.loads.size() >= 60; }));
+  registration_.reset();
+  router_.Die();
+  // 59 intervals of 20 ms; at the default of 250 ms they would take 15 s.
+  EXPECT_LT(router_.load_us[59] - router_.load_us[0], 10'000'000);
+}
+
+TEST_F(RegistrationTest, ReportNowDoesNotWaitForTheHeartbeat) {
+  router_.SetHeartbeat(1000);
+  Start(Config({router_.address()}));
+  ASSERT_TRUE(router_.Wait([](const FakeRouter& r) { return r.num_streams() == 1; }));
+  running_ = 9;
+  const int64_t asked_us = SystemClock().NowUs();
+  registration_->ReportNow();
+  ASSERT_TRUE(router_.Wait(
+      [](const FakeRouter& r) { return !r.loads.empty() && r.loads.back().running() == 9; }));
+  EXPECT_LT(SystemClock().NowUs() - asked_us, 900'000);
+}
+
+TEST_F(RegistrationTest, LostLeaseIsTakenAgainFromTheSameLife) {
+  Start(Config({router_.address()}));
+  ASSERT_TRUE(Eventually([&] { return Registered(); }));
+  router_.Die();
+  ASSERT_TRUE(Eventually([&] { return !Registered(); }));
+  const Status state = registration_->state();
+  EXPECT_EQ(state.code(), StatusCode::kUnavailable);
+  EXPECT_NE(state.ToString().find(router_.address()), std::string::npos) << state;
+  EXPECT_NE(state.ToString().find("does not answer"), std::string::npos) << state;
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  router_.ComeBack();
+  const int64_t back_us = SystemClock().NowUs();
+  ASSERT_TRUE(Eventually([&] { return Registered(); }));
+  // The back-off ends at 2 s, gRPC's own at 1 s.
+  EXPECT_LT(SystemClock().NowUs() - back_us, 6'000'000);
+  ASSERT_TRUE(router_.Wait([](const FakeRouter& r) { return r.hello_us.size() == 2; }));
+  ASSERT_TRUE(router_.Wait([](const FakeRouter& r) {
+    return r.last_hello.worker().incarnation() == 77;
+  })) << "the same incarnation: nothing that runs is void";
+  EXPECT_EQ(num_given_up(), 0);
+}
+
+TEST_F(RegistrationTest, RouterThatEndsEveryStreamIsAskedWithGrowingPauses) {
+  router_.Answer(false);
+  Start(Config({router_.address()}));
+  ASSERT_TRUE(router_.Wait([](const FakeRouter& r) { return r.hello_us.size() >= 5; }));
+  registration_.reset();
+  router_.Die();
+  // Pauses of at least 100, 200, 400, 800 ms; a busy machine only lengthens them.
+  int64_t least_us = 100'000;
+  for (size_t i = 1; i < 5; ++i, least_us *= 2) {
+    EXPECT_GE(router_.hello_us[i] - router_.hello_us[i - 1], least_us) << "before try " << i;
+  }
+}
+
+TEST_F(RegistrationTest, RefusalIsNamedAskedAgainAndFinallyFinal) {
+  const std::string why = "layout_id differs: decode-0 has a (x), prefill-0 has b (x)";
+  router_.Refuse(why);
+  RegistrationConfig config = Config({router_.address()});
+  config.refused_retry_us = 50'000;
+  config.refused_give_up_us = 1'000'000;
+  const int64_t start_us = SystemClock().NowUs();
+  Start(std::move(config));
+  ASSERT_TRUE(Eventually([&] {
+    return registration_->state().ToString().find(why) != std::string::npos;
+  })) << registration_->state();
+  EXPECT_NE(registration_->state().ToString().find(router_.address()), std::string::npos);
+  ASSERT_TRUE(Eventually([&] { return num_given_up() > 0; }));
+  EXPECT_GE(SystemClock().NowUs() - start_us, 1'000'000);
+  EXPECT_GE(router_.num_hellos(), 3u) << "it asked again before it gave up";
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  EXPECT_EQ(num_given_up(), 1);
+  EXPECT_EQ(given_up_.code(), StatusCode::kFailedPrecondition);
+  EXPECT_NE(given_up_.ToString().find(why), std::string::npos) << given_up_;
+}
+
+TEST_F(RegistrationTest, RefusedWorkerJoinsOnceTheOthersAreGone) {
+  router_.Refuse("weights_id differs");
+  RegistrationConfig config = Config({router_.address()});
+  config.refused_retry_us = 50'000;
+  config.refused_give_up_us = 60'000'000;
+  Start(std::move(config));
+  ASSERT_TRUE(router_.Wait([](const FakeRouter& r) { return r.hello_us.size() >= 2; }));
+  EXPECT_FALSE(Registered());
+  router_.Refuse("");
+  ASSERT_TRUE(Eventually([&] { return Registered(); }));
+  EXPECT_EQ(num_given_up(), 0);
+}
+
+TEST_F(RegistrationTest, OneRouterThatAcceptsIsEnough) {
+  FakeRouter refusing;
+  refusing.Refuse("wire version differs");
+  RegistrationConfig config = Config({refusing.address(), router_.address()});
+  config.refused_retry_us = 20'000;
+  config.refused_give_up_us = 100'000;
+  Start(std::move(config));
+  ASSERT_TRUE(Eventually([&] { return Registered() && refusing.num_hellos() >= 20; }));
+  EXPECT_EQ(num_given_up(), 0);
+  // A router that does not answer may accept later, so that is no ground to give up either.
+  router_.Die();
+  const size_t before = refusing.num_hellos();
+  ASSERT_TRUE(Eventually([&] { return !Registered() && refusing.num_hellos() >= before + 20; }));
+  EXPECT_EQ(num_given_up(), 0);
+  const std::string state = registration_->state().ToString();
+  EXPECT_NE(state.find("wire version differs"), std::string::npos) << state;
+  EXPECT_NE(state.find("does not answer"), std::string::npos) << state;
+}
+
+TEST_F(RegistrationTest, PeersAreTheUnionOfWhatTheRoutersName) {
+  FakeRouter other;
+  Start(Config({router_.address(), other.address()}));
+  ASSERT_TRUE(router_.Wait([](const FakeRouter& r) { return r.num_streams() == 1; }));
+  ASSERT_TRUE(other.Wait([](const FakeRouter& r) { return r.num_streams() == 1; }));
+  router_.Send(Peers({"decode-1", "decode-2"}));
+  other.Send(Peers({"decode-2", "decode-3"}));
+  const std::vector<std::string> all = {"decode-1", "decode-2", "decode-3"};
+  EXPECT_TRUE(Eventually([&] { return PeerIds() == all; }));
+  router_.Send(Peers({}));
+  const std::vector<std::string> rest = {"decode-2", "decode-3"};
+  EXPECT_TRUE(Eventually([&] { return PeerIds() == rest; }));
+  other.Die();
+  ASSERT_TRUE(other.Wait([](const FakeRouter& r) { return r.num_streams() == 0; }));
+  std::this_thread::sleep_for(std::chrono::milliseconds(400));
+  EXPECT_EQ(PeerIds(), rest) << "running hand-offs do not need the router that named the peer";
+}
+
+TEST_F(RegistrationTest, DrainDirectiveArrives) {
+  Start(Config({router_.address()}));
+  ASSERT_TRUE(router_.Wait([](const FakeRouter& r) { return r.num_streams() == 1; }));
+  v1::RouterDirective directive;
+  directive.mutable_drain()->set_timeout_ms(1234);
+  router_.Send(directive);
+  EXPECT_TRUE(Eventually([&] { return drain_ms_ == 1234; }));
+}
+
+TEST_F(RegistrationTest, LeavingEndsTheStreams) {
+  Start(Config({router_.address()}));
+  ASSERT_TRUE(router_.Wait([](const FakeRouter& r) { return r.num_streams() == 1; }));
+  registration_.reset();
+  EXPECT_TRUE(router_.Wait([](const FakeRouter& r) { return r.num_streams() == 0; }));
+}
+
+TEST_F(RegistrationTest, NobodyListeningIsNoReasonToHang) {
+  router_.Die();
+  Start(Config({router_.address()}));
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  EXPECT_FALSE(Registered());
+  const int64_t start_us = SystemClock().NowUs();
+  registration_.reset();
+  EXPECT_LT(SystemClock().NowUs() - start_us, 5'000'000);
+}
+
+}  // namespace
+}  // namespace baton

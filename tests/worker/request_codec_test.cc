@@ -1,0 +1,255 @@
+// Orders of a router become requests of the engine, or a refusal that names the field.
+#include "src/worker/request_codec.h"
+
+#include <cmath>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+#include "src/worker/session_service.h"
+#include "tests/test_seed.h"
+
+namespace baton {
+namespace {
+
+constexpr uint32_t kVocab = 100;
+constexpr uint32_t kContext = 32;
+
+SessionLimits Limits(bool prefill) {
+  return {.incarnation = Incarnation(7),
+          .prefill = prefill,
+          .vocab_size = kVocab,
+          .max_context = kContext};
+}
+
+void FillSpec(v1::RequestSpec* spec) {
+  spec->mutable_uid()->set_hi(3);
+  spec->mutable_uid()->set_lo(4);
+  spec->set_attempt(2);
+  for (uint32_t i = 0; i < 5; ++i) spec->add_tokens(10 + i);
+  spec->set_num_prompt_tokens(4);
+  spec->set_n(1);
+  spec->set_deadline_ms(2500);
+  spec->set_tenant("default");
+  v1::SamplingParams* sampling = spec->mutable_sampling();
+  sampling->set_temperature(0.5f);
+  sampling->set_top_k(7);
+  sampling->set_top_p(0.25f);
+  sampling->set_min_p(0.125f);
+  sampling->set_repetition_penalty(1.5f);
+  sampling->set_presence_penalty(-0.5f);
+  sampling->set_frequency_penalty(0.75f);
+  sampling->set_seed(99);
+  sampling->set_max_tokens(20);
+  sampling->set_min_tokens(3);
+  sampling->set_logprobs(true);
+  sampling->set_top_logprobs(4);
+  sampling->set_ignore_eos(true);
+  sampling->add_stop_token_ids(42);
+  (*sampling->mutable_logit_bias())[9] = 1.5f;
+  (*sampling->mutable_logit_bias())[3] = -2.0f;
+}
+
+v1::RouterMessage Prefill() {
+  v1::RouterMessage message;
+  FillSpec(message.mutable_start_prefill()->mutable_spec());
+  message.mutable_start_prefill()->mutable_decode()->set_incarnation(11);
+  return message;
+}
+v1::RouterMessage Decode(bool local) {
+  v1::RouterMessage message;
+  FillSpec(message.mutable_start_decode()->mutable_spec());
+  message.mutable_start_decode()->set_local(local);
+  if (!local) message.mutable_start_decode()->mutable_prefill()->set_incarnation(12);
+  return message;
+}
+
+TEST(RequestCodecTest, EveryFieldArrives) {
+  RequestSpec spec;
+  ASSERT_TRUE(RequestSpecFromProto(Prefill(), Limits(true), &spec).ok());
+  EXPECT_EQ(spec.key, (RequestKey{{3, 4}, 2}));
+  EXPECT_EQ(spec.kind, RequestKind::kSource);
+  EXPECT_EQ(spec.peer, Incarnation(11));
+  EXPECT_EQ(spec.tokens, (std::vector<TokenId>{10, 11, 12, 13, 14}));
+  EXPECT_EQ(spec.num_prompt_tokens, 4u);
+  EXPECT_EQ(spec.num_choices, 1u);
+  EXPECT_EQ(spec.max_tokens, 20u);
+  EXPECT_EQ(spec.deadline_us, 2'500'000);
+  EXPECT_EQ(spec.tenant, "default");
+  EXPECT_TRUE(spec.ignore_eos);
+  EXPECT_EQ(spec.stop_tokens, std::vector<TokenId>{42});
+  const SamplingParams& p = spec.sampling;
+  EXPECT_EQ(p.temperature, 0.5f);
+  EXPECT_EQ(p.top_k, 7u);
+  EXPECT_EQ(p.top_p, 0.25f);
+  EXPECT_EQ(p.min_p, 0.125f);
+  EXPECT_EQ(p.repetition_penalty, 1.5f);
+  EXPECT_EQ(p.presence_penalty, -0.5f);
+  EXPECT_EQ(p.frequency_penalty, 0.75f);
+  EXPECT_EQ(p.seed, 99u);
+  EXPECT_EQ(p.min_tokens, 3u);
+  EXPECT_TRUE(p.logprobs);
+  EXPECT_EQ(p.top_logprobs, 4u);
+  ASSERT_EQ(p.logit_bias.size(), 2u);
+  EXPECT_EQ(p.logit_bias[0].token, 3) << "in ascending order, whatever a map's order is";
+  EXPECT_EQ(p.logit_bias[1].bias, 1.5f);
+}
+
+TEST(RequestCodecTest, KindAndPeerFollowTheOrder) {
+  RequestSpec dest;
+  ASSERT_TRUE(RequestSpecFromProto(Decode(false), Limits(false), &dest).ok());
+  EXPECT_EQ(dest.kind, RequestKind::kDest);
+  EXPECT_EQ(dest.peer, Incarnation(12));
+  RequestSpec local;
+  ASSERT_TRUE(RequestSpecFromProto(Decode(true), Limits(false), &local).ok());
+  EXPECT_EQ(local.kind, RequestKind::kLocal);
+  EXPECT_EQ(local.peer, Incarnation());
+  v1::RouterMessage no_replay = Decode(true);
+  no_replay.mutable_start_decode()->mutable_spec()->clear_num_prompt_tokens();
+  RequestSpec whole;
+  ASSERT_TRUE(RequestSpecFromProto(no_replay, Limits(false), &whole).ok());
+  EXPECT_EQ(whole.num_prompt_tokens, 5u);
+}
+
+TEST(RequestCodecTest, OrdersForTheOtherRoleAreRefused) {
+  RequestSpec spec;
+  EXPECT_EQ(RequestSpecFromProto(Prefill(), Limits(false), &spec).code(),
+            StatusCode::kFailedPrecondition);
+  EXPECT_EQ(spec.key, (RequestKey{{3, 4}, 2})) << "the refusal can name the request";
+  RequestSpec other;
+  EXPECT_EQ(RequestSpecFromProto(Decode(true), Limits(true), &other).code(),
+            StatusCode::kFailedPrecondition);
+  EXPECT_EQ(other.key, (RequestKey{{3, 4}, 2}));
+}
+
+// A change that makes an order wrong, and the word that its refusal must have.
+struct BadOrder {
+  const char* word;
+  void (*change)(v1::RequestSpec* spec);
+};
+
+TEST(RequestCodecTest, WrongFieldsAreNamed) {
+  const BadOrder cases[] = {
+      {"uid", [](v1::RequestSpec* s) { s->clear_uid(); }},
+      {"attempt", [](v1::RequestSpec* s) { s->set_attempt(0); }},
+      {"tokens", [](v1::RequestSpec* s) { s->clear_tokens(); }},
+      {"tokens", [](v1::RequestSpec* s) { s->mutable_tokens()->Resize(kContext + 1, 1); }},
+      {"token 100", [](v1::RequestSpec* s) { s->set_tokens(2, kVocab); }},
+      {"token 4294967295", [](v1::RequestSpec* s) { s->set_tokens(2, UINT32_MAX); }},
+      {"temperature", [](v1::RequestSpec* s) { s->mutable_sampling()->set_temperature(-1); }},
+      {"temperature", [](v1::RequestSpec* s) { s->mutable_sampling()->set_temperature(NAN); }},
+      {"top_p", [](v1::RequestSpec* s) { s->mutable_sampling()->set_top_p(1.5f); }},
+      {"min_p", [](v1::RequestSpec* s) { s->mutable_sampling()->set_min_p(-0.5f); }},
+      {"repetition_penalty",
+       [](v1::RequestSpec* s) { s->mutable_sampling()->set_repetition_penalty(0); }},
+      {"top_logprobs", [](v1::RequestSpec* s) { s->mutable_sampling()->set_top_logprobs(99); }},
+      {"logit_bias",
+       [](v1::RequestSpec* s) { (*s->mutable_sampling()->mutable_logit_bias())[kVocab] = 1; }},
+      {"logit_bias",
+       [](v1::RequestSpec* s) {
+         for (uint32_t i = 0; i <= kMaxLogitBiases; ++i) {
+           (*s->mutable_sampling()->mutable_logit_bias())[i] = 1;
+         }
+       }},
+      {"stop_token_ids",
+       [](v1::RequestSpec* s) {
+         s->mutable_sampling()->mutable_stop_token_ids()->Resize(kMaxStopTokens + 1, 1);
+       }},
+  };
+  for (const BadOrder& c : cases) {
+    v1::RouterMessage message = Decode(true);
+    c.change(message.mutable_start_decode()->mutable_spec());
+    RequestSpec spec;
+    const Status status = RequestSpecFromProto(message, Limits(false), &spec);
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << c.word;
+    EXPECT_NE(status.ToString().find(c.word), std::string::npos) << status << " without " << c.word;
+  }
+  v1::RouterMessage alone = Decode(false);
+  alone.mutable_start_decode()->clear_prefill();
+  RequestSpec spec;
+  EXPECT_EQ(RequestSpecFromProto(alone, Limits(false), &spec).code(), StatusCode::kInvalidArgument);
+  v1::RouterMessage nowhere = Prefill();
+  nowhere.mutable_start_prefill()->clear_decode();
+  EXPECT_EQ(RequestSpecFromProto(nowhere, Limits(true), &spec).code(),
+            StatusCode::kInvalidArgument);
+}
+
+// Whatever bytes parse as an order: refused, or every number is in the range that the engine's
+// tables are made for.
+TEST(RequestCodecTest, HostileOrdersNeverLeaveTheRanges) {
+  uint32_t num_taken = 0;
+  for (const uint64_t seed : TestSeeds(20)) {
+    TestRandom random(seed);
+    for (int i = 0; i < 500; ++i) {
+      std::string bytes = Decode(random.OneIn(2)).SerializeAsString();
+      for (uint32_t hit = random.Between(1, 3); hit > 0; --hit) {
+        bytes[random.Below(static_cast<uint32_t>(bytes.size()))] = static_cast<char>(random.Next());
+      }
+      v1::RouterMessage message;
+      if (!message.ParseFromString(bytes) || !message.has_start_decode()) continue;
+      RequestSpec spec;
+      if (!RequestSpecFromProto(message, Limits(false), &spec).ok()) continue;
+      ++num_taken;
+      ASSERT_LE(spec.tokens.size(), kContext) << "seed " << seed;
+      for (const TokenId token : spec.tokens) ASSERT_LT(static_cast<uint32_t>(token), kVocab);
+      for (const TokenId token : spec.stop_tokens) ASSERT_LT(static_cast<uint32_t>(token), kVocab);
+      for (const LogitBias& b : spec.sampling.logit_bias) {
+        ASSERT_LT(static_cast<uint32_t>(b.token), kVocab);
+      }
+      ASSERT_GE(spec.key.attempt, 1u);
+    }
+  }
+  EXPECT_GT(num_taken, 500u);
+}
+
+TEST(RequestCodecTest, EventsAndStatesGoOutWhole) {
+  const std::vector<TokenLogprob> top = {{5, -0.25f}, {6, -1.5f}};
+  TokenEvent event{
+      .session = SessionId(1), .key = {{3, 4}, 2}, .choice = 1, .index = 8, .token = 5};
+  event.has_logprob = true;
+  event.logprob = -0.25f;
+  event.top_logprobs = top;
+  event.finish = FinishReason::kLength;
+  v1::TokenEvent wire_event;
+  ToProto(event, &wire_event);
+  EXPECT_EQ(wire_event.uid().hi(), 3u);
+  EXPECT_EQ(wire_event.uid().lo(), 4u);
+  EXPECT_EQ(wire_event.attempt(), 2u);
+  EXPECT_EQ(wire_event.choice(), 1u);
+  EXPECT_EQ(wire_event.index(), 8u);
+  EXPECT_EQ(wire_event.token(), 5u);
+  EXPECT_EQ(wire_event.logprob(), -0.25f);
+  ASSERT_EQ(wire_event.top_logprobs_size(), 2);
+  EXPECT_EQ(wire_event.top_logprobs(1).token(), 6u);
+  EXPECT_EQ(wire_event.top_logprobs(1).logprob(), -1.5f);
+  EXPECT_EQ(wire_event.finish(), v1::WORKER_FINISH_LENGTH);
+
+  RequestStatus status{.key = {{3, 4}, 2}, .state = RequestState::kFailed};
+  status.status = Unavailable("peer \xff is gone");
+  status.kv_bytes = 77;
+  status.transport = TransportKind::kTcp;
+  status.transfer_us = 2'000'000;
+  v1::RequestStatus wire_status;
+  ToProto(status, &wire_status);
+  EXPECT_EQ(wire_status.state(), v1::REQUEST_STATE_FAILED);
+  EXPECT_EQ(wire_status.code(), 14u);
+  EXPECT_EQ(wire_status.message(), "peer ? is gone") << "anything else could not be parsed";
+  EXPECT_EQ(wire_status.kv_bytes(), 77u);
+  EXPECT_EQ(wire_status.transport(), v1::TRANSPORT_KIND_TCP);
+  EXPECT_EQ(wire_status.transfer_seconds(), 2.0f);
+}
+
+TEST(RequestCodecTest, EveryStateHasItsOwnNumber) {
+  std::set<int> numbers;
+  for (size_t i = 1; i <= static_cast<size_t>(RequestState::kCancelled); ++i) {
+    v1::RequestStatus out;
+    ToProto(RequestStatus{.key = {{1, 1}, 1}, .state = static_cast<RequestState>(i)}, &out);
+    EXPECT_NE(out.state(), v1::REQUEST_STATE_UNSPECIFIED) << i;
+    EXPECT_TRUE(numbers.insert(out.state()).second) << i;
+  }
+}
+
+}  // namespace
+}  // namespace baton

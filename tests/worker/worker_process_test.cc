@@ -1,0 +1,159 @@
+// A whole worker process around the demo model: how it starts, why it does not, and how it leaves.
+#include "src/worker/worker_process.h"
+
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+#include "tests/http/raw_client.h"
+#include "tests/model/test_model.h"
+#include "tests/worker/fake_router.h"
+
+namespace baton {
+namespace {
+
+class WorkerProcessTest : public testing::Test {
+ protected:
+  WorkerConfig Config() {
+    WorkerConfig config;
+    config.role = WorkerRole::kDecode;
+    config.worker_id = "decode-0";
+    config.routers = {router_.address()};
+    config.model_path = DemoModelPath();
+    config.model_id = "smollm2:135m";
+    config.max_context = 256;
+    config.kv_memory_bytes = 64 << 20;
+    config.cluster_secret = "secret";
+    return config;
+  }
+  static Status StartError(WorkerConfig config) {
+    return WorkerProcess::Start(std::move(config)).status();
+  }
+  static std::string Get(const std::string& address, const std::string& path) {
+    RawClient client(static_cast<uint16_t>(std::stoi(address.substr(address.rfind(':') + 1))));
+    client.Send("GET " + path + " HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+    return client.ReceiveAll();
+  }
+  static bool Eventually(const std::function<bool()>& condition) {
+    for (int i = 0; i < 4000; ++i) {
+      if (condition()) return true;
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    return false;
+  }
+
+  FakeRouter router_;
+};
+
+TEST_F(WorkerProcessTest, HelloSaysWhatItIsAndReadinessFollowsTheRouter) {
+  auto worker = WorkerProcess::Start(Config());
+  ASSERT_TRUE(worker.ok()) << worker.status();
+  const std::string admin = (*worker)->admin_address();
+  ASSERT_TRUE(Eventually([&] { return Get(admin, "/readyz").starts_with("HTTP/1.1 200"); }));
+  router_.Wait([](const FakeRouter& r) { return r.hello_us.size() == 1; });
+  const v1::WorkerHello hello = router_.last_hello;
+  EXPECT_EQ(hello.worker().worker_id(), "decode-0");
+  EXPECT_EQ(hello.role(), v1::WORKER_ROLE_DECODE);
+  EXPECT_EQ(hello.grpc_address(), (*worker)->grpc_address());
+  EXPECT_EQ(hello.admin_address(), admin);
+  EXPECT_EQ(hello.kv_address(), (*worker)->kv_address());
+  EXPECT_EQ(hello.model(), "smollm2:135m");
+  EXPECT_EQ(hello.max_context(), 256u);
+  EXPECT_EQ(hello.block_size(), 16u);
+  EXPECT_EQ(hello.kv_bytes_per_token(), 23'040u);  // 30 layers x 2 x 3 heads x 64 x bf16
+  EXPECT_EQ(hello.num_blocks(), (64u << 20) / (16 * 23'040));
+  EXPECT_EQ(hello.pid(), static_cast<uint32_t>(::getpid()));
+  EXPECT_NE(hello.fingerprint().layout_text().find("layers=30"), std::string::npos);
+  EXPECT_NE(hello.fingerprint().weights_id(), "");
+  router_.Die();
+  ASSERT_TRUE(Eventually([&] { return Get(admin, "/readyz").starts_with("HTTP/1.1 503"); }));
+  EXPECT_NE(Get(admin, "/readyz").find("does not answer"), std::string::npos);
+  EXPECT_TRUE(Get(admin, "/livez").starts_with("HTTP/1.1 200")) << "it lives all the same";
+  EXPECT_TRUE((*worker)->failure().ok());
+}
+
+TEST_F(WorkerProcessTest, IdleDrainIsCleanAndQuick) {
+  auto worker = WorkerProcess::Start(Config());
+  ASSERT_TRUE(worker.ok()) << worker.status();
+  const std::string admin = (*worker)->admin_address();
+  ASSERT_TRUE(Eventually([&] { return Get(admin, "/readyz").starts_with("HTTP/1.1 200"); }));
+  const std::atomic<bool> stop_now{false};
+  const int64_t start_us = SystemClock().NowUs();
+  EXPECT_TRUE((*worker)->Drain(&stop_now).ok());
+  EXPECT_LT(SystemClock().NowUs() - start_us, 5'000'000) << "the timeout is 60 s";
+  EXPECT_TRUE(router_.Wait([](const FakeRouter& r) { return r.num_streams() == 0; }));
+  ASSERT_FALSE(router_.loads.empty());
+  EXPECT_TRUE(router_.loads.back().draining()) << "the router was told before the end";
+}
+
+TEST_F(WorkerProcessTest, RefusalIsShownByTheAdminPort) {
+  router_.Refuse("layout_id differs: decode-0 has a, prefill-0 has b");
+  auto worker = WorkerProcess::Start(Config());
+  ASSERT_TRUE(worker.ok()) << worker.status();
+  const std::string admin = (*worker)->admin_address();
+  EXPECT_TRUE(Eventually([&] {
+    return Get(admin, "/readyz").find("layout_id differs") != std::string::npos;
+  })) << Get(admin, "/readyz");
+  EXPECT_TRUE((*worker)->failure().ok()) << "not given up yet";
+}
+
+// A wrong flag, and the words that the one line must have.
+struct BadFlag {
+  const char* name;
+  void (*change)(WorkerConfig* config);
+  std::vector<std::string> words;
+};
+
+TEST_F(WorkerProcessTest, WrongFlagsAreNamedWithTheirValues) {
+  const BadFlag cases[] = {
+      {"id", [](WorkerConfig* c) { c->worker_id = "Decode 0"; }, {"--worker-id", "Decode 0"}},
+      {"no id", [](WorkerConfig* c) { c->worker_id.clear(); }, {"--worker-id"}},
+      {"no router", [](WorkerConfig* c) { c->routers.clear(); }, {"--router"}},
+      {"model", [](WorkerConfig* c) { c->model_path = "/nowhere.gguf"; }, {"/nowhere.gguf"}},
+      {"memory",
+       [](WorkerConfig* c) { c->kv_memory_bytes = 1 << 20; },
+       {"--kv-memory 6266880", "given are 1048576", "--max-context 16"}},
+      {"admin", [](WorkerConfig* c) { c->admin = "127.0.0.1"; }, {"--admin", "'127.0.0.1'"}},
+      {"admin port", [](WorkerConfig* c) { c->admin = "127.0.0.1:70000"; }, {"--admin", "70000"}},
+  };
+  for (const BadFlag& c : cases) {
+    WorkerConfig config = Config();
+    c.change(&config);
+    const Status status = StartError(std::move(config));
+    ASSERT_FALSE(status.ok()) << c.name;
+    for (const std::string& word : c.words) {
+      EXPECT_NE(status.ToString().find(word), std::string::npos) << status << " lacks " << word;
+    }
+    EXPECT_EQ(status.ToString().find('\n'), std::string::npos) << "one line: " << status;
+  }
+  EXPECT_EQ(router_.num_hellos(), 0u) << "none of them got as far as a router";
+}
+
+TEST_F(WorkerProcessTest, PortsInUseAreNamed) {
+  WorkerConfig config = Config();
+  config.listen = router_.address();
+  Status status = StartError(config);
+  ASSERT_FALSE(status.ok());
+  EXPECT_NE(status.ToString().find("--listen " + router_.address()), std::string::npos) << status;
+  config = Config();
+  config.admin = router_.address();
+  status = StartError(config);
+  ASSERT_FALSE(status.ok());
+  EXPECT_NE(status.ToString().find(router_.address()), std::string::npos) << status;
+  config = Config();
+  config.kv_listen = router_.address();
+  status = StartError(config);
+  ASSERT_FALSE(status.ok());
+  EXPECT_NE(status.ToString().find(router_.address()), std::string::npos) << status;
+}
+
+}  // namespace
+}  // namespace baton
