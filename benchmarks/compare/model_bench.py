@@ -4,7 +4,7 @@
   benchmarks/compare/model_bench.py --model FILE --llama-bench PATH [--rounds 5] [--out JSON]
 
 Same file, same number of threads, one repetition of one case at a time in the order A B B A ...;
-each is a process of its own and does its own warm-up. Printed and stored: every sample, medians, and
+each is a process of its own and does its own warm-up. Printed and stored: every sample, medians,
 the ratio of each round's pair with its smallest and largest value. Uses the standard library only.
 """
 
