@@ -44,8 +44,7 @@ void RouterCore::OnWorkerLoad(LeaseId lease, WorkerLoadReport load, int64_t now_
   const std::vector<LinkView> links_before = worker->load.links;
   registry_.OnLoad(*worker, std::move(load), now_us);
   const bool better = worker->NumFreeBlocks() > free_before ||
-                      worker->Usable(now_us) != usable_before ||
-                      worker->load.links != links_before;
+                      worker->Usable(now_us) != usable_before || worker->load.links != links_before;
   if (better) queue_changed_ = true;
   PlaceQueued(now_us);
 }
