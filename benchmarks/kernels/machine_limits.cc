@@ -14,6 +14,7 @@ namespace {
 // piece finds it evicted by the others.
 constexpr size_t kReadBytes = size_t{256} * 1024 * 1024;
 constexpr size_t kPieceBytes = size_t{16} * 1024 * 1024;
+constexpr size_t kCachedBytes = size_t{4} * 1024 * 1024;
 constexpr int kRepeats = 64;
 
 // The best of many short runs, in units of work per second: interference only ever slows a run
@@ -30,18 +31,25 @@ double BestRate(double work, const Body& body) {
   return best;
 }
 
-double ReadRate(ThreadPool& pool) {
-  AlignedBuffer buffer = AlignedBuffer::AllocateOrDie(kReadBytes);
-  std::memset(buffer.data(), 1, kReadBytes);
+// Sums pieces of `piece_bytes` of the buffer in turn, in four streams with a prefetch: one stream
+// that the hardware alone prefetches reads 15 GB/s on a Zen 3 core that can read 28.
+double ReadRate(ThreadPool& pool, size_t piece_bytes, size_t buffer_bytes) {
+  AlignedBuffer buffer = AlignedBuffer::AllocateOrDie(buffer_bytes);
+  std::memset(buffer.data(), 1, buffer_bytes);
   std::atomic<uint64_t> sink{0};
   constexpr uint32_t kTasks = 64;
-  return BestRate(kPieceBytes, [&](int repeat) {
-    const std::byte* piece = buffer.data() + repeat * kPieceBytes % kReadBytes;
+  constexpr size_t kAhead = 2560;
+  return BestRate(static_cast<double>(piece_bytes), [&](int repeat) {
+    const std::byte* piece = buffer.data() + repeat * piece_bytes % buffer_bytes;
     pool.Run(kTasks, [&](uint32_t task, uint32_t) {
-      const auto* p = reinterpret_cast<const uint64_t*>(piece + kPieceBytes / kTasks * task);
+      constexpr uint32_t kStreams = 4;
+      const size_t words = piece_bytes / kTasks / 8 / kStreams;
+      const auto* p = reinterpret_cast<const uint64_t*>(piece + piece_bytes / kTasks * task);
       uint64_t sums[8] = {};
-      for (size_t i = 0; i < kPieceBytes / kTasks / 8; i += 8) {
-        for (int j = 0; j < 8; ++j) sums[j] += p[i + j];
+      for (size_t i = 0; i < words * kStreams; i += 8) {
+        const uint64_t* line = p + i / 8 % kStreams * words + i / 8 / kStreams * 8;
+        __builtin_prefetch(line + kAhead / 8);
+        for (int word = 0; word < 8; ++word) sums[word] += line[word];
       }
       for (const uint64_t sum : sums) sink += sum;
     });
@@ -84,7 +92,9 @@ MachineLimits MeasureLimits(ThreadPool& pool, Isa isa) {
     int16 = Avx512Int16Loop();
   }
 #endif
-  return {ReadRate(pool) * 1e-9, PeakRate(pool, fp32) * 1e-9, PeakRate(pool, int16) * 1e-9};
+  return {ReadRate(pool, kPieceBytes, kReadBytes) * 1e-9,
+          ReadRate(pool, kCachedBytes, kCachedBytes) * 1e-9, PeakRate(pool, fp32) * 1e-9,
+          PeakRate(pool, int16) * 1e-9};
 }
 
 }  // namespace baton

@@ -11,7 +11,8 @@ namespace baton {
 
 // Rates of `num_threads` threads together.
 struct MachineLimits {
-  double read_gb_per_s;     // reading a buffer far larger than the caches
+  double read_gb_per_s;     // reading a buffer far larger than the caches, prefetched ahead
+  double cache_gb_per_s;    // reading 4 MiB that were just read
   double fp32_gflop_per_s;  // independent fma on registers, 2 operations each
   double int16_gop_per_s;   // vpmaddwd + vpaddd (or vpdpwssd) on registers, 2 operations a product
 };
