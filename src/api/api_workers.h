@@ -10,6 +10,7 @@
 
 #include "src/base/bounded_queue.h"
 #include "src/base/thread.h"
+#include "src/router/request_error.h"
 
 namespace baton {
 
@@ -37,6 +38,13 @@ class ApiWorkers {
   BoundedQueue<Job> jobs_{kMaxJobs};
   std::vector<Thread> threads_;
 };
+
+// What a client is told when TryPost has failed.
+inline RequestError ApiQueueFull() {
+  RequestError error{ErrorCode::kQueueFull};
+  error.retry_after_s = 1;
+  return error;
+}
 
 }  // namespace baton
 

@@ -73,7 +73,7 @@ class UnaryCall final : public grpc::ServerUnaryReactor, public ResponseSink {
     const Arrival arrival = ArrivalOf(*context, endpoint);
     const bool posted =
         parts.workers->TryPost([call, request, arrival] { call->Run(*request, arrival); });
-    if (!posted) call->Refuse(RequestError{ErrorCode::kQueueFull});
+    if (!posted) call->Refuse(ApiQueueFull());
     return call.get();
   }
 
@@ -132,7 +132,7 @@ class StreamCall final : public grpc::ServerWriteReactor<Chunk>, public Response
     const Arrival arrival = ArrivalOf(*context, endpoint);
     const bool posted =
         parts.workers->TryPost([call, request, arrival] { call->Run(*request, arrival); });
-    if (!posted) call->Refuse(RequestError{ErrorCode::kQueueFull});
+    if (!posted) call->Refuse(ApiQueueFull());
     return call.get();
   }
 

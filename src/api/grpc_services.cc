@@ -114,7 +114,10 @@ class ModelServiceImpl final : public v1::ModelService::CallbackService {
       parts_.submitter->CountRefusal(error.code);
       reactor->Finish(StatusOf(error, context));
     });
-    if (!posted) reactor->Finish(StatusOf(RequestError{ErrorCode::kQueueFull}, context));
+    if (!posted) {
+      parts_.submitter->CountRefusal(ErrorCode::kQueueFull);
+      reactor->Finish(StatusOf(ApiQueueFull(), context));
+    }
     return reactor;
   }
 

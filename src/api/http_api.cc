@@ -79,7 +79,17 @@ HttpHandler HttpApi::AsHandler() {
   };
 }
 
-HttpResponse HttpApi::ServerError(int status, std::string_view /*message*/) {
+HttpErrorFormatter HttpApi::AsErrorFormatter() {
+  return [submitter = submitter_](int status, std::string_view /*message*/) {
+    const RequestError error = ServerError(status);
+    submitter->CountRefusal(error.code);
+    HttpResponse response = ErrorResponse(error, HttpHeaders{});
+    response.status = status;
+    return response;
+  };
+}
+
+RequestError HttpApi::ServerError(int status) {
   RequestError error;
   switch (status) {
     case 404:
@@ -107,9 +117,7 @@ HttpResponse HttpApi::ServerError(int status, std::string_view /*message*/) {
       error.code = ErrorCode::kMalformedRequest;
       break;
   }
-  HttpResponse response = ErrorResponse(error, HttpHeaders{});
-  response.status = status;
-  return response;
+  return error;
 }
 
 bool HttpApi::IsGetPath(std::string_view path) {
@@ -145,6 +153,7 @@ void HttpApi::Handle(HttpRequest request, std::shared_ptr<HttpResponder> respond
   const bool is_known = post != nullptr || IsGetPath(path);
   RequestError error;
   error.code = is_known ? ErrorCode::kMethodNotAllowed : ErrorCode::kPathNotFound;
+  submitter_->CountRefusal(error.code);
   HttpResponse response = ErrorResponse(error, AnswerHeaders(exchange.arrival.request_id, {}));
   if (is_known) response.headers.Set("Allow", post != nullptr ? "POST" : "GET, HEAD");
   exchange.responder->Respond(std::move(response));
@@ -214,9 +223,7 @@ void HttpApi::HandlePost(Exchange exchange, PostHandler handler) {
     (this->*handler)(*shared, body);
   });
   if (posted) return;
-  RequestError error{ErrorCode::kQueueFull};
-  error.retry_after_s = 1;
-  Refuse(*shared, error);
+  Refuse(*shared, ApiQueueFull());
 }
 
 void HttpApi::PostChat(Exchange& exchange, const JsonValue& body) {

@@ -28,10 +28,11 @@ class HttpApi {
 
   void Handle(HttpRequest request, std::shared_ptr<HttpResponder> responder);
   HttpHandler AsHandler();
-  // The bodies of errors that the server answers itself.
-  static HttpResponse ServerError(int status, std::string_view message);
+  // The bodies of errors that the server answers itself; counts them.
+  HttpErrorFormatter AsErrorFormatter();
 
  private:
+  static RequestError ServerError(int status);
   // What a handler needs of one exchange.
   struct Exchange {
     HttpRequest request;

@@ -71,7 +71,8 @@ void WriteChatToken(const AnswerPlan& plan, TokenId token, float logprob,
   json->EndArray().EndObject();
 }
 
-// OpenAI's four parallel lists. Two alternatives with one text are one key; the better one stays.
+// OpenAI's four parallel lists. The sampled token is always among its alternatives, so there may be
+// one more than asked for. Two with one text are one key; the better one stays.
 void WriteCompletionLogprobs(const AnswerPlan& plan, const std::vector<CollectedToken>& tokens,
                              JsonWriter* json) {
   const Tokenizer& tokenizer = *plan.model->tokenizer;
@@ -89,6 +90,10 @@ void WriteCompletionLogprobs(const AnswerPlan& plan, const std::vector<Collected
       if (std::find(seen.begin(), seen.end(), text) != seen.end()) continue;
       seen.push_back(text);
       json->Key(text).Float(entry.logprob);
+    }
+    const std::string_view sampled = tokenizer.TokenBytes(token.token);
+    if (std::find(seen.begin(), seen.end(), sampled) == seen.end()) {
+      json->Key(sampled).Float(token.logprob);
     }
     json->EndObject();
   }

@@ -52,9 +52,12 @@ void AddCompletionToken(const AnswerPlan& plan, const CollectedToken& token,
   out->add_token_logprobs(token.logprob);
   out->add_text_offset(token.text_offset);
   v1::TopLogprobs* top = out->add_top_logprobs();
+  bool has_sampled = false;
   for (const TokenLogprob& other : token.top_logprobs) {
     FillToken(plan, other.token, other.logprob, top->add_entries());
+    has_sampled |= other.token == token.token;
   }
+  if (!has_sampled) FillToken(plan, token.token, token.logprob, top->add_entries());
 }
 
 // The fields that both kinds of chunk have beside their choice.

@@ -112,10 +112,14 @@ class RowReader {
       return true;
     }
     const JsonValue::Array* array = value_.AsArray();
-    // One text in an array is OpenAI's batch of one; larger batches are not served.
-    if (array != nullptr && array->size() == 1 && array->front().AsString() != nullptr) {
-      params_->prompt = *array->front().AsString();
-      return true;
+    // One prompt in an array is OpenAI's batch of one; larger batches are not served.
+    if (array != nullptr && array->size() == 1) {
+      const JsonValue& only = array->front();
+      if (const std::string* text = only.AsString()) {
+        params_->prompt = *text;
+        return true;
+      }
+      if (only.AsArray() != nullptr) return ReadPromptTokens(only);
     }
     return ReadPromptTokens(value_);
   }

@@ -170,7 +170,7 @@ Status RouterProcessImpl::StartHttp() {
   options.port = address.port;
   options.num_threads = kNumHttpThreads;
   options.thread_name = "http";
-  options.error_formatter = &HttpApi::ServerError;
+  options.error_formatter = http_api_->AsErrorFormatter();
   StatusOr<std::unique_ptr<HttpServer>> server = HttpServer::Start(options, http_api_->AsHandler());
   if (!server.ok()) return WithPrefix(server.status(), "--http");
   http_ = *std::move(server);

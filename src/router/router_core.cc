@@ -280,6 +280,11 @@ Topology RouterCore::TopologyView(int64_t now_us) const {
     view.running = worker.load.running;
     view.waiting = worker.load.waiting;
     view.links = worker.load.links;
+    for (LinkView& link : view.links) {
+      const auto speed = worker.link_bytes_per_s.find(link.to);
+      if (speed == worker.link_bytes_per_s.end()) continue;
+      link.bytes_per_s = static_cast<uint64_t>(speed->second);
+    }
     topology.processes.push_back(std::move(view));
   }
   return topology;

@@ -46,6 +46,10 @@ void RouterCore::PlaceQueued(int64_t now_us) {
     queue_.pop_front();
     RouterRequest* request = FindRequest(uid);
     if (request == nullptr || request->IsPlaced()) continue;
+    if (now_us >= request->DeadlineUs()) {
+      EndBad(*request, ErrorCode::kDeadlineExceeded);
+      continue;
+    }
     const std::string_view model = request->spec.model->id;
     const bool blocked =
         std::find(blocked_models.begin(), blocked_models.end(), model) != blocked_models.end();
@@ -137,7 +141,8 @@ void RouterCore::Start(RouterRequest& request, RegisteredWorker* prefill, Regist
   spec.uid = request.uid;
   spec.attempt = request.attempt;
   spec.num_choices = request.spec.num_choices;
-  spec.deadline_ms = static_cast<uint32_t>((request.DeadlineUs() - now_us) / 1000);
+  // Rounded up: workers refuse a deadline of 0, and the router's own timer is exact.
+  spec.deadline_ms = static_cast<uint32_t>((request.DeadlineUs() - now_us + 999) / 1000);
   spec.prompt = &request.spec.prompt;
   spec.sampling = &request.spec.sampling;
 

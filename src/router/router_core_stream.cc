@@ -210,6 +210,9 @@ void RouterCore::OnMark(RouterRequest& request, bool is_prefill, const WorkerReq
       request.verified = true;
       request.kv_bytes = status.kv_bytes;
       if (status.transport != LinkKind::kUnspecified) request.transport = status.transport;
+      if (RegisteredWorker* prefill = registry_.Find(request.prefill.lease)) {
+        prefill->AddTransfer(request.decode_worker_id, status.kv_bytes, status.transfer_seconds);
+      }
       break;
     case WorkerRequestState::kDecodeStarted:
       request.lifetime.Mark(RequestEvent::kFirstStepStarted, now_us);
@@ -247,7 +250,8 @@ void RouterCore::OnRejected(RouterRequest& request, PlacementHalf& half,
   }
   const bool too_large = status.code == StatusCode::kOutOfRange;
   if (too_large) return EndBad(request, TooLargeError(request));
-  EndBad(request, ErrorCode::kWorkerFailed);
+  const bool too_late = status.code == StatusCode::kDeadlineExceeded;
+  EndBad(request, too_late ? ErrorCode::kDeadlineExceeded : ErrorCode::kWorkerFailed);
 }
 
 }  // namespace baton

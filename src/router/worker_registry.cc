@@ -13,6 +13,9 @@ namespace {
 // order between workers matters, and 500 is what one laptop core does with a small model.
 constexpr double kAssumedTokensPerSecond = 500.0;
 
+// Share of the newest hand-off in a link's average: about the last ten count.
+constexpr double kLinkSpeedShare = 0.1;
+
 // Indices into kBlockStateNames.
 constexpr size_t kFreeIdx = 0;
 constexpr size_t kCachedIdx = 1;
@@ -79,6 +82,14 @@ uint32_t RegisteredWorker::NumFreeBlocks() const {
   const uint32_t total = description.num_blocks;
   const uint32_t own_free = placed.num_blocks < total ? total - placed.num_blocks : 0;
   return std::min(ReportedFree(*this), own_free);
+}
+
+void RegisteredWorker::AddTransfer(std::string_view decode_worker, uint64_t num_bytes,
+                                   double seconds) {
+  if (num_bytes == 0 || !(seconds > 0)) return;
+  const double speed = static_cast<double>(num_bytes) / seconds;
+  const auto [it, is_first] = link_bytes_per_s.try_emplace(std::string(decode_worker), speed);
+  if (!is_first) it->second += (speed - it->second) * kLinkSpeedShare;
 }
 
 bool RegisteredWorker::Usable(int64_t now_us) const {

@@ -14,6 +14,7 @@
 #define BATON_ROUTER_WORKER_REGISTRY_H_
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -53,6 +54,8 @@ struct RegisteredWorker {
   int64_t heard_us = 0;     // last message on the lease stream
   int64_t progress_us = 0;  // last sign that its engine moved
   PlacementCost placed;     // live requests of this router
+  // A prefill worker's: average over its recent hand-offs to a decode worker, by that one's id.
+  std::map<std::string, double, std::less<>> link_bytes_per_s;
   uint32_t num_requests = 0;
 
   bool IsPrefill() const { return description.role == PoolRole::kPrefill; }
@@ -62,6 +65,8 @@ struct RegisteredWorker {
   }
   // Blocks that a new request may count on.
   uint32_t NumFreeBlocks() const;
+  // Takes a hand-off to `decode_worker` into the average of its link.
+  void AddTransfer(std::string_view decode_worker, uint64_t num_bytes, double seconds);
   // Would get a request at `now_us`.
   bool Usable(int64_t now_us) const;
 };

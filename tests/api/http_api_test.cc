@@ -271,6 +271,33 @@ TEST_F(HttpApiTest, CompletionLogprobsEchoAndIds) {
             std::string::npos);
 }
 
+// OpenAI's legacy rule: up to one alternative more than asked for.
+TEST_F(HttpApiTest, SampledTokenIsAmongTheAlternativesOfACompletion) {
+  AnswerWith("c");  // the alternatives are 'a' and 'b'
+  for (const bool stream : {false, true}) {
+    const auto responder =
+        Post(kCompletionPath, std::string(R"({"prompt":"x","logprobs":2,"stream":)") +
+                                  (stream ? "true}" : "false}"));
+    EXPECT_NE(responder->body.find(R"("top_logprobs":[{"a":-0.25,"b":-1.5,"c":-0.25}])"),
+              std::string::npos)
+        << responder->body;
+  }
+}
+
+TEST_F(HttpApiTest, BatchOfOnePromptIsThatPrompt) {
+  AnswerWith("a");
+  EXPECT_EQ(Post(kCompletionPath, R"({"prompt":["hi"]})")->status, 200);
+  EXPECT_EQ(Post(kCompletionPath, R"({"prompt":[[104,105]]})")->status, 200);
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(submitter_.WaitSubmitted(i).request.prompt, BytesOf("hi"));
+  }
+  for (const char* prompt : {R"(["a","b"])", "[[1],[2]]", "[[1,[2]]]", "[[\"a\"]]", "[{}]"}) {
+    const auto responder = Post(kCompletionPath, std::string(R"({"prompt":)") + prompt + "}");
+    EXPECT_EQ(responder->status, 400) << prompt;
+    EXPECT_EQ(Text(*responder, {"error", "param"}), "prompt") << prompt;
+  }
+}
+
 TEST_F(HttpApiTest, BestOfReturnsTheLikeliest) {
   submitter_.answer = [](const GenerateRequest& request, ResponseSink& sink) {
     ASSERT_EQ(request.num_choices, 3u);
@@ -435,6 +462,8 @@ TEST_F(HttpApiTest, PathsAndMethods) {
   const auto post = Send("POST", "/v1/models", "{}");
   EXPECT_EQ(post->status, 405);
   EXPECT_EQ(post->Header("Allow"), "GET, HEAD");
+  EXPECT_EQ(submitter_.refused().size(), 10u);
+  EXPECT_EQ(submitter_.refused().back(), ErrorCode::kMethodNotAllowed);
 }
 
 TEST_F(HttpApiTest, ModelsAndHealth) {
@@ -516,11 +545,12 @@ TEST_F(HttpApiTest, ChatPageIsServed) {
 
 TEST_F(HttpApiTest, ServerErrorsSpeakTheSameLanguage) {
   for (const int status : {400, 404, 405, 408, 413, 431, 500, 501, 503}) {
-    const HttpResponse response = HttpApi::ServerError(status, "ignored");
+    const HttpResponse response = api_.AsErrorFormatter()(status, "ignored");
     EXPECT_EQ(response.status, status);
     EXPECT_EQ(response.body.find("{\"error\":{\"message\":\""), 0u);
     EXPECT_EQ(response.body.find("ignored"), std::string::npos);
   }
+  EXPECT_EQ(submitter_.refused().size(), 9u) << "baton_requests_total counts them too";
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <thread>
 #include <vector>
 
+#include "grpcpp/generic/generic_stub.h"
 #include "grpcpp/grpcpp.h"
 #include "gtest/gtest.h"
 
@@ -342,6 +343,109 @@ TEST_F(RouterProcessTest, DeadlinesOfBothKinds) {
   }
   const std::string answer = HttpPost("/v1/completions", R"({"prompt":"x","timeout_ms":100})");
   EXPECT_EQ(answer.find("HTTP/1.1 504"), 0u) << answer;
+}
+
+// The bytes that a unary or one-message call of a service without generated code answers.
+std::string RawCall(const std::shared_ptr<grpc::Channel>& channel, const std::string& method,
+                    const std::string& request, grpc::Status* status) {
+  grpc::GenericStub stub(channel);
+  grpc::ClientContext context;
+  grpc::CompletionQueue queue;
+  auto call = stub.PrepareCall(&context, method, &queue);
+  const auto next = [&queue] {
+    void* tag = nullptr;
+    bool ok = false;
+    return queue.Next(&tag, &ok) && ok;
+  };
+  call->StartCall(nullptr);
+  next();
+  const grpc::Slice slice(request);
+  call->WriteLast(grpc::ByteBuffer(&slice, 1), {}, nullptr);
+  next();
+  grpc::ByteBuffer answer;
+  call->Read(&answer, nullptr);
+  std::string bytes;
+  if (next()) {
+    std::vector<grpc::Slice> parts;
+    answer.Dump(&parts);
+    for (const grpc::Slice& part : parts) bytes.append(part.begin(), part.end());
+  }
+  call->Finish(status, nullptr);
+  next();
+  return bytes;
+}
+
+// grpc.health.v1: request {1: service}, answer {1: 1 = SERVING, 2 = NOT_SERVING}.
+TEST_F(RouterProcessTest, HealthServiceFollowsReadiness) {
+  const std::string method = "/grpc.health.v1.Health/Check";
+  const std::string chat = std::string("\x0a\x14") + "baton.v1.ChatService";
+  grpc::Status status;
+  for (const std::string& request : {std::string(), chat}) {
+    EXPECT_EQ(RawCall(channel_, method, request, &status), "\x08\x02");
+    EXPECT_TRUE(status.ok()) << status.error_message();
+  }
+  JoinPair();
+  const auto serving = [&](const std::string& request) {
+    for (int i = 0; i < 400; ++i) {
+      if (RawCall(channel_, method, request, &status) == "\x08\x01") return true;
+      std::this_thread::sleep_for(milliseconds(25));
+    }
+    return false;
+  };
+  EXPECT_TRUE(serving(""));
+  EXPECT_TRUE(serving(chat));
+  RawCall(channel_, method, "\x0a\x04nope", &status);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::NOT_FOUND);
+}
+
+// grpc.reflection.v1alpha: request {7: "*"} lists the services by name.
+TEST_F(RouterProcessTest, ReflectionListsTheServices) {
+  grpc::Status status;
+  const std::string answer =
+      RawCall(channel_, "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
+              "\x3a\x01*", &status);
+  EXPECT_TRUE(status.ok()) << status.error_message();
+  for (const char* service : {"baton.v1.ChatService", "baton.v1.CompletionService",
+                              "baton.v1.ModelService", "grpc.health.v1.Health"}) {
+    EXPECT_NE(answer.find(service), std::string::npos) << service;
+  }
+}
+
+// Metadata of answers: the request's name, and what an error is about.
+TEST_F(RouterProcessTest, MetadataCarriesRequestIdAndErrorDetails) {
+  JoinPair();
+  {
+    grpc::ClientContext context;
+    context.AddMetadata("x-request-id", "my-id");
+    v1::ChatCompletionResponse response;
+    EXPECT_TRUE(chat_->ChatCompletion(&context, Chat(2), &response).ok());
+    const auto& initial = context.GetServerInitialMetadata();
+    ASSERT_EQ(initial.count("x-request-id"), 1u);
+    EXPECT_EQ(initial.find("x-request-id")->second, "my-id");
+    EXPECT_EQ(response.request_id(), "my-id");
+  }
+  v1::ChatCompletionRequest request = Chat(2);
+  request.set_temperature(5);
+  grpc::ClientContext context;
+  v1::ChatCompletionResponse response;
+  EXPECT_EQ(chat_->ChatCompletion(&context, request, &response).error_code(),
+            grpc::StatusCode::INVALID_ARGUMENT);
+  const auto& trailing = context.GetServerTrailingMetadata();
+  ASSERT_EQ(trailing.count("baton-error-code"), 1u);
+  EXPECT_EQ(trailing.find("baton-error-code")->second, "invalid_value");
+  ASSERT_EQ(trailing.count("baton-error-param"), 1u);
+  EXPECT_EQ(trailing.find("baton-error-param")->second, "temperature");
+}
+
+TEST_F(RouterProcessTest, RefusalsOfTheServerItselfAreCounted) {
+  HttpGet(process_->http_address(), "/v1/chat/completions");
+  RawClient broken(PortOf(process_->http_address()));
+  broken.Send("POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999\r\n\r\n");
+  EXPECT_EQ(broken.ReceiveAll().find("HTTP/1.1 413"), 0u);
+  const std::string metrics = HttpGet(process_->admin_address(), "/metrics");
+  for (const char* code : {"code=\"405\"} 1\n", "code=\"413\"} 1\n"}) {
+    EXPECT_NE(metrics.find(code), std::string::npos) << code;
+  }
 }
 
 TEST_F(RouterProcessTest, HttpStreamOverASocket) {

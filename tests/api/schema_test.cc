@@ -123,7 +123,7 @@ const std::map<std::string, std::vector<std::string>>& BadValues() {
         R"([{"role":"user","content":null}])", R"([{"role":"user","content":[{"type":"text"}]}])",
         R"([{"role":"user","content":[{"type":"image_url","image_url":{"url":"x"}}]}])",
         R"([{"role":"assistant","content":null,"tool_calls":[{}]}])"}},
-      {"prompt", {"[1.5]", "[-1]", "[\"a\",\"b\"]", "[[1]]", "[2147483648]", "[true]"}},
+      {"prompt", {"[1.5]", "[-1]", "[\"a\",\"b\"]", "[[1],[2]]", "[2147483648]", "[true]"}},
       {"prompt_token_ids", {"[1.5]", "[-1]", "[\"a\"]", "\"text\""}},
       {"stop",
        {"\"\"", "[\"\"]", "[1]", "\"" + std::string(513, 'x') + "\"",

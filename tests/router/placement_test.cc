@@ -1,4 +1,5 @@
 // Who gets a request, who joins the cluster, and who waits.
+#include <cmath>
 #include <string>
 
 #include "gtest/gtest.h"
@@ -323,6 +324,34 @@ TEST(PlacementTest, TopologyAndRequestsShowWhatIs) {
   EXPECT_EQ(views[0].state, "PLACING");
   EXPECT_EQ(views[0].age_ms, 5);
   EXPECT_EQ(views[0].decode_worker, "decode-0");
+}
+
+TEST(PlacementTest, TopologyShowsHowFastALinkIs) {
+  FakeCluster cluster;
+  cluster.JoinPair();
+  const auto speed = [&] {
+    return cluster.core.TopologyView(cluster.now_us).processes[1].links[0].bytes_per_s;
+  };
+  EXPECT_EQ(speed(), 0u) << "nothing has crossed";
+  const auto cross = [&](float seconds) {
+    const RequestUid uid = cluster.Submit(cluster.Request("p"));
+    WorkerRequestStatus status;
+    status.uid = uid;
+    status.attempt = 1;
+    status.state = WorkerRequestState::kVerified;
+    status.kv_bytes = 4'000'000;
+    status.transport = LinkKind::kShm;
+    status.transfer_seconds = seconds;
+    cluster.core.OnSessionStatus(cluster.Session("decode-0"), status, cluster.now_us);
+    cluster.core.Cancel(uid);
+  };
+  cross(0.001f);
+  EXPECT_NEAR(static_cast<double>(speed()), 4e9, 1e3);
+  cross(0.002f);
+  EXPECT_NEAR(static_cast<double>(speed()), 3.8e9, 1e3) << "a tenth of the newest";
+  cross(0.0f);
+  cross(std::nanf(""));
+  EXPECT_NEAR(static_cast<double>(speed()), 3.8e9, 1e3);
 }
 
 }  // namespace

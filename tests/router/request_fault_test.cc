@@ -400,5 +400,43 @@ TEST(RequestFaultTest, DrainingRefusesNewAndFinishesOld) {
   EXPECT_TRUE(running->result.has_value());
 }
 
+// A deadline that ends while a worker has the request is the client's, not the worker's fault.
+TEST(RequestFaultTest, WorkerThatFindsTheDeadlinePassedIsNotAtFault) {
+  for (const WorkerRequestState state :
+       {WorkerRequestState::kRejected, WorkerRequestState::kFailed}) {
+    FakeCluster cluster;
+    cluster.JoinPair();
+    const RequestUid uid = cluster.Submit(cluster.Request("p"));
+    cluster.State("decode-0", uid, state, StatusCode::kDeadlineExceeded);
+    ASSERT_TRUE(cluster.sink->error.has_value());
+    EXPECT_EQ(cluster.sink->error->code, ErrorCode::kDeadlineExceeded);
+  }
+}
+
+TEST(RequestFaultTest, ShortestDeadlineIsStillAnOrderThatAWorkerTakes) {
+  FakeCluster cluster;
+  cluster.JoinPair();
+  GenerateRequest request = cluster.Request("p");
+  request.timeout_us = 1'000;
+  cluster.now_us += 300;  // tokenising took its time
+  cluster.Submit(std::move(request));
+  const auto orders = cluster.Log("decode-0").Of(Order::Kind::kDecode);
+  ASSERT_EQ(orders.size(), 1u);
+  EXPECT_EQ(orders[0].deadline_ms, 1u);
+}
+
+TEST(RequestFaultTest, RequestThatCameTooLateIsNotPlaced) {
+  FakeCluster cluster;
+  cluster.JoinPair();
+  GenerateRequest request = cluster.Request("p");
+  request.timeout_us = 1'000;
+  cluster.now_us += 1'000;
+  cluster.Submit(std::move(request));
+  EXPECT_TRUE(cluster.Log("decode-0").Of(Order::Kind::kDecode).empty());
+  ASSERT_TRUE(cluster.sink->error.has_value());
+  EXPECT_EQ(cluster.sink->error->code, ErrorCode::kDeadlineExceeded);
+  EXPECT_EQ(cluster.core.num_live(), 0u);
+}
+
 }  // namespace
 }  // namespace baton
