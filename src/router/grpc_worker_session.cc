@@ -98,10 +98,11 @@ class SessionStream final : public grpc::ClientBidiReactor<v1::RouterMessage, v1
 
   void OnDone(const grpc::Status& status) override {
     const std::string reason = status.ok() ? "the worker closed it" : status.error_message();
-    inbox_->Post([ref = ref_, reason](RouterCore& core, int64_t now_us) {
-      core.OnSessionDown(ref, reason, now_us);
+    // The task takes this along: its channel must not be destroyed on a thread of gRPC, which would
+    // then wait for itself.
+    inbox_->Post([self = std::move(self_), reason](RouterCore& core, int64_t now_us) {
+      core.OnSessionDown(self->ref_, reason, now_us);
     });
-    self_.reset();  // may destroy this
   }
 
  private:

@@ -27,14 +27,13 @@ constexpr int kMaxMessageBytes = 32 * 1024 * 1024;
 
 }  // namespace
 
-// One life of the lease stream to one router. Kept alive by gRPC until OnDone.
+// One life of the lease stream to one router. Owned by the Registration until done(): the channel
+// must not be destroyed on a thread of gRPC, which would then wait for itself.
 class RouterStream : public grpc::ClientBidiReactor<v1::WorkerReport, v1::RouterDirective> {
  public:
   explicit RouterStream(Registration* owner) : owner_(owner) {}
 
-  void Begin(v1::RouterRegistry::Stub* stub, const v1::WorkerHello& hello,
-             std::shared_ptr<RouterStream> self) {
-    self_ = std::move(self);
+  void Begin(v1::RouterRegistry::Stub* stub, const v1::WorkerHello& hello) {
     stub->async()->Register(&context_, this);
     v1::WorkerReport report;
     *report.mutable_hello() = hello;
@@ -52,6 +51,16 @@ class RouterStream : public grpc::ClientBidiReactor<v1::WorkerReport, v1::Router
     }
     outbox_.push_back(std::move(report));
     if (!writing_) WriteNext();
+  }
+
+  // gRPC has finished with the stream.
+  bool done() const {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return done_;
+  }
+  void WaitDone() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    done_change_.wait(lock, [this] { return done_; });
   }
 
   // Ends the stream; it is done soon after.
@@ -109,7 +118,9 @@ class RouterStream : public grpc::ClientBidiReactor<v1::WorkerReport, v1::Router
 
   void OnDone(const grpc::Status& /*status*/) override {
     MarkClosed();
-    const std::shared_ptr<RouterStream> last = std::move(self_);
+    std::lock_guard<std::mutex> lock(mutex_);
+    done_ = true;
+    done_change_.notify_all();  // under the lock: the owner may destroy this right after
   }
 
  private:
@@ -128,7 +139,6 @@ class RouterStream : public grpc::ClientBidiReactor<v1::WorkerReport, v1::Router
   }
 
   grpc::ClientContext context_;
-  std::shared_ptr<RouterStream> self_;
   v1::RouterDirective incoming_;
 
   mutable std::mutex mutex_;  // guards what follows; taken before Registration's
@@ -138,6 +148,8 @@ class RouterStream : public grpc::ClientBidiReactor<v1::WorkerReport, v1::Router
   bool writing_ = false;
   bool closed_ = false;
   bool accepted_ = false;
+  bool done_ = false;
+  std::condition_variable done_change_;
   News news_;
 };
 
@@ -168,9 +180,14 @@ Registration::~Registration() {
   }
   wake_.notify_one();
   thread_.Join();
-  for (Router& router : routers_) {
-    if (router.stream) router.stream->Cancel();
-  }
+  for (Router& router : routers_) Close(router);
+  for (const std::unique_ptr<RouterStream>& stream : closing_) stream->WaitDone();
+}
+
+void Registration::Close(Router& router) {
+  if (!router.stream) return;
+  router.stream->Cancel();
+  closing_.push_back(std::move(router.stream));
 }
 
 void Registration::Wake() {
@@ -220,6 +237,7 @@ void Registration::Tick(int64_t now_us) {
     if (!state.ok()) why += (why.empty() ? "" : "; ") + std::string(state.message());
   }
   if (std::exchange(peers_changed_, false)) ApplyPeers();
+  std::erase_if(closing_, [](const auto& stream) { return stream->done(); });
   {
     std::lock_guard<std::mutex> lock(mutex_);
     state_ = accepted ? OkStatus() : Unavailable("{}", why);
@@ -262,8 +280,8 @@ void Registration::TakeAck(Router& router, const v1::RegisterAck& ack, int64_t n
 void Registration::TickRouter(Router& router, const v1::WorkerLoad& load, int64_t now_us) {
   if (!router.stream) {
     if (now_us < router.retry_us) return;
-    router.stream = std::make_shared<RouterStream>(this);
-    router.stream->Begin(router.stub.get(), config_.hello, router.stream);
+    router.stream = std::make_unique<RouterStream>(this);
+    router.stream->Begin(router.stub.get(), config_.hello);
   }
   const RouterStream::News news = router.stream->Take();
   if (news.ack) TakeAck(router, *news.ack, now_us);
@@ -284,8 +302,7 @@ void Registration::Retry(Router& router, int64_t now_us) {
   if (std::exchange(router.was_up, false)) {
     BATON_LOG_WARN("lost router {}; trying again", router.address);
   }
-  router.stream->Cancel();
-  router.stream.reset();
+  Close(router);
   // The peers stay until the router comes back or names others: running hand-offs do not need it.
   router.backoff_us = router.refusal.empty()
                           ? std::clamp(router.backoff_us * 2, kFirstBackoffUs, kMaxBackoffUs)

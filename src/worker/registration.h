@@ -65,7 +65,7 @@ class Registration {
     std::string address;
     std::shared_ptr<grpc::Channel> channel;
     std::unique_ptr<v1::RouterRegistry::Stub> stub;
-    std::shared_ptr<RouterStream> stream;
+    std::unique_ptr<RouterStream> stream;
     int64_t retry_us = 0;
     int64_t backoff_us = 0;
     bool was_up = false;
@@ -80,6 +80,7 @@ class Registration {
   void TickRouter(Router& router, const v1::WorkerLoad& load, int64_t now_us);
   void TakeAck(Router& router, const v1::RegisterAck& ack, int64_t now_us);
   void Retry(Router& router, int64_t now_us);
+  void Close(Router& router);
   Status StateOf(const Router& router) const;
   void GiveUpIfRefused(int64_t now_us);
   int64_t HeartbeatMs() const;
@@ -88,6 +89,7 @@ class Registration {
 
   RegistrationConfig config_;
   std::vector<Router> routers_;
+  std::vector<std::unique_ptr<RouterStream>> closing_;  // cancelled, gRPC still holds them
   uint64_t sequence_number_ = 0;
   bool peers_changed_ = false;
   bool gave_up_ = false;
