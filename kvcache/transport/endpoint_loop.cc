@@ -122,8 +122,11 @@ void EndpointLoop::Turn() {
 }
 
 int EndpointLoop::WaitMs() const {
-  int64_t deadline_us = EarlierDeadline(progress_due_us_, peers_.NextDueUs());
-  deadline_us = EarlierDeadline(deadline_us, accept_again_us_);
+  int64_t deadline_us = EarlierDeadline(progress_due_us_, accept_again_us_);
+  // While the table is full a due dial waits for a connection to end.
+  if (connections_.size() < options_.limits.max_connections) {
+    deadline_us = EarlierDeadline(deadline_us, peers_.NextDueUs());
+  }
   for (const auto& [id, slot] : connections_) {
     if (slot.connection->has_work()) return 0;
     deadline_us = EarlierDeadline(deadline_us, slot.connection->NextDeadlineUs());
@@ -319,8 +322,12 @@ void EndpointLoop::OnReady(Connection* connection) {
     Connection& other = *slot.connection;
     const bool is_same =
         other.peer() == peer || other.peer_worker_id() == connection->peer_worker_id();
-    if (&other == connection || !other.ready() || !is_same) continue;
-    other.Close(CloseReason::kReplaced, Unavailable("replaced by a newer connection"));
+    // One that was lost in this turn is over before its successor begins.
+    const bool is_lost = other.closed() && other.was_ready() && !slot.ended;
+    if (&other == connection || !is_same || (!other.ready() && !is_lost)) continue;
+    if (!is_lost) {
+      other.Close(CloseReason::kReplaced, Unavailable("replaced by a newer connection"));
+    }
     EndConnection(&slot);
   }
   ready_[peer] = connection;

@@ -140,6 +140,10 @@ Status EngineCore::Admit(LiveRequest* request) {
     }
   }
   if (spec.kind == RequestKind::kDest) return AdmitDest(request);
+  // The same attempt once more, while a cancelled one still waits for the transport.
+  if (spec.kind == RequestKind::kSource && sources_.Holds(spec.key)) {
+    return Aborted("attempt {} was given before and its hand-off is not over", spec.key.attempt);
+  }
   const SequenceId id(++last_sequence_id_);
   BATON_RETURN_IF_ERROR(scheduler_.AddWaiting(MakeSequenceSpec(*request, id), now_us_));
   request->prompt_sequence = id;

@@ -87,6 +87,8 @@ class SourceTransferSet {
   // When Tick may have something to do; never too late.
   int64_t NextDeadlineUs() const { return std::min(next_deadline_us_, park_.NextDeadlineUs()); }
 
+  // A hand-off of this attempt holds blocks or waits for the transport; its request may be over.
+  bool Holds(const RequestKey& key) const { return transfers_.find(key) != transfers_.end(); }
   // Hand-offs that hold blocks or wait for the transport.
   uint32_t num_open() const { return static_cast<uint32_t>(transfers_.size()); }
   const SourceStats& stats() const { return stats_; }

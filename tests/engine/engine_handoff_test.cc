@@ -238,6 +238,23 @@ TEST(EngineHandoffTest, EveryEndAtEveryStageFreesBothPools) {
   }
 }
 
+TEST(EngineHandoffTest, TheSameAttemptAgainBehindItsCancelEndsInAStateOfItsOwn) {
+  for (uint32_t rounds = 0; rounds < 16; ++rounds) {
+    SCOPED_TRACE(rounds);
+    Pair pair({.role = SchedulerRole::kPrefill, .max_chunk = 8});
+    const RequestSpec spec = ToyRequest(1, 30, 6);
+    pair.Start(spec);
+    for (uint32_t i = 0; i < rounds; ++i) pair.rig.Round();
+    pair.p->Cancel(spec.key);
+    pair.p->Start(ForPeer(spec, RequestKind::kSource, *pair.d));
+    pair.rig.RunFor(23'000);
+    ASSERT_TRUE(pair.rig.RunUntilQuiet());
+    EXPECT_GE(pair.p->recorder().Of(spec.key).num_terminal, 1u);
+    EXPECT_TRUE(pair.p->AllFree());
+    EXPECT_TRUE(pair.d->AllFree());
+  }
+}
+
 TEST(EngineHandoffTest, DamagedLostAndRepeatedSlicesAreRepaired) {
   for (uint64_t seed = 1; seed <= 8; ++seed) {
     SCOPED_TRACE(seed);
