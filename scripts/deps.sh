@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Installs what building and testing Baton needs on Debian 12 or Ubuntu, and says what it installs.
+# Installs what building and testing Baton needs on Debian 12 (the one it is tested on;
+# others may lack libboost1.81-dev, cargo-web or rustc-web), and says what it installs.
 # Idempotent: a second run finds everything and installs nothing.
 #   scripts/deps.sh            packages to build and run
 #   scripts/deps.sh --tests    also what the tests use (formatter, promtool, Python clients)
@@ -64,25 +65,34 @@ else
   echo "deps.sh: installing ${missing[*]}"
   export DEBIAN_FRONTEND=noninteractive
   log="$(mktemp)"
-  trap 'rm -f "$log"' EXIT
-  # The test tools come with a service we do not want started: policy-rc.d refuses starts while we
-  # install, and an administrator's own policy stays as it is.
+  # Also after Ctrl-C during apt: the policy must not outlive this script.
   policy=/usr/sbin/policy-rc.d
   made_policy=0
+  clean_up() {
+    rm -f "$log"
+    if [[ $made_policy -eq 1 ]]; then "${as_root[@]}" rm -f "$policy"; fi
+    made_policy=0
+  }
+  trap clean_up EXIT
+  trap 'exit 130' INT
+  trap 'exit 143' TERM
+  trap 'exit 129' HUP
+  # The test tools come with a service we do not want started: policy-rc.d refuses starts while we
+  # install, and an administrator's own policy stays as it is.
   if [[ $with_tests -eq 1 && ! -e $policy ]]; then
+    made_policy=1
     printf '#!/bin/sh\nexit 101\n' | "${as_root[@]}" tee "$policy" >/dev/null
     "${as_root[@]}" chmod +x "$policy"
-    made_policy=1
   fi
   status=0
   { "${as_root[@]}" apt-get update && "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
     apt-get install -y --no-install-recommends "${missing[@]}"; } >"$log" 2>&1 || status=$?
-  [[ $made_policy -eq 1 ]] && "${as_root[@]}" rm -f "$policy"
   if [[ $status -ne 0 ]]; then
     tail -n 20 "$log" >&2
     echo "deps.sh: apt-get could not install: ${missing[*]}" >&2
     exit 1
   fi
+  clean_up
 fi
 
 # The Python clients of the end-to-end tests, in an environment of the project's own.

@@ -34,7 +34,8 @@ run_clang_tidy() {
     echo "test_full.sh: clang-tidy is missing (apt-get install clang-tidy-14)" >&2
     return 1
   fi
-  scripts/build.sh dev
+  # Called from an `if`, where bash ignores -e: without the return a stale build would be judged.
+  scripts/build.sh dev || return 1
   # The sources of ours that the dev build compiles; generated code is not ours.
   git ls-files 'src/*.cc' 'kernels/*.cc' 'kvcache/*.cc' 'scheduler/*.cc' |
     xargs -P "$jobs" -n 4 "$tool" -p build/dev --quiet

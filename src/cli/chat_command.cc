@@ -2,17 +2,23 @@
 // server).
 #include <poll.h>
 #include <signal.h>
+#include <sys/eventfd.h>
+#include <sys/signalfd.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdio>
 #include <filesystem>
 #include <iostream>
+#include <mutex>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 
 #include "src/base/clock.h"
+#include "src/base/thread.h"
+#include "src/base/unique_fd.h"
 #include "src/cli/chat_session.h"
 #include "src/cli/child_process.h"
 #include "src/cli/commands.h"
@@ -104,34 +110,34 @@ int Converse(std::string_view command, const ChatFlags& f, const ChatOptions& op
   return failed ? kExitFailure : kExitOk;
 }
 
-// A `serve` process that lives as long as this object.
+// A `serve` process that lives as long as this object. Start and MarkClean are the main thread's;
+// Stop may come from any.
 class PrivateServer {
  public:
-  explicit PrivateServer(std::string folder) : folder_(std::move(folder)) {
-    fs::create_directories(folder_);
-  }
-  ~PrivateServer() {
-    Stop();
+  explicit PrivateServer(std::string folder) : folder_(std::move(folder)) {}
+  ~PrivateServer() { Stop(); }
+
+  // Ends the process and waits for it; its folder goes with it when nothing failed. A second call
+  // does nothing.
+  void Stop() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (stopped_) return;
+    stopped_ = true;
+    EndProcess();
     std::error_code ignored;
     if (clean_) fs::remove_all(folder_, ignored);
   }
 
   // The server's HTTP address.
   StatusOr<std::string> Start(std::vector<std::string> args) {
-    args.push_back("--run-dir=" + folder_);
-    ChildSpec spec{.role = "serve",
-                   .worker_id = "serve",
-                   .args = std::move(args),
-                   .log_file = folder_ + "/serve.log"};
-    BATON_ASSIGN_OR_RETURN(ChildProcess process, ChildProcess::Start(spec));
-    process_.emplace(std::move(process));
+    BATON_RETURN_IF_ERROR(StartProcess(std::move(args)));
     const int64_t deadline_us = SystemClock().NowUs() + kServeStartLimitMs * 1000;
     while (SystemClock().NowUs() < deadline_us) {
       pollfd fd{.fd = process_->report_fd(), .events = POLLIN, .revents = 0};
       (void)::poll(&fd, 1, 1000);
       StatusOr<std::optional<ChildReport>> report = process_->ReadReport();
       if (!report.ok()) {
-        const std::string line = LastLogLine(spec.log_file);
+        const std::string line = process_->LastLogLine();
         return Unavailable("{}", line.empty() ? "the private server did not start" : line);
       }
       if (*report) return (*report)->at("http");
@@ -140,10 +146,27 @@ class PrivateServer {
                             kServeStartLimitMs / 1000);
   }
 
+  // Nothing failed, so nobody will ask for the logs.
   void MarkClean() { clean_ = true; }
 
  private:
-  void Stop() {
+  Status StartProcess(std::vector<std::string> args) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (stopped_) return Cancelled("interrupted");
+    std::error_code error;
+    fs::create_directories(folder_, error);
+    if (error) return Unavailable("cannot create {}: {}", folder_, error.message());
+    args.push_back("--run-dir=" + folder_);
+    const ChildSpec spec{.role = "serve",
+                         .worker_id = "serve",
+                         .args = std::move(args),
+                         .log_file = folder_ + "/serve.log"};
+    BATON_ASSIGN_OR_RETURN(ChildProcess process, ChildProcess::Start(spec));
+    process_.emplace(std::move(process));
+    return OkStatus();
+  }
+
+  void EndProcess() {
     if (!process_) return;
     process_->Signal(SIGINT);
     const int64_t deadline_us = SystemClock().NowUs() + kServeStopLimitMs * 1000;
@@ -154,9 +177,53 @@ class PrivateServer {
     }
   }
 
-  std::string folder_;
+  const std::string folder_;
+  std::mutex mutex_;  // of stopped_ and of the making and ending of process_
+  bool stopped_ = false;
   std::optional<ChildProcess> process_;
-  bool clean_ = false;
+  std::atomic<bool> clean_ = false;
+};
+
+// Ctrl-C, SIGTERM or SIGHUP during `run`: ends the private server, takes its folder away and ends
+// this process, whatever the main thread waits for (a line of the terminal, an answer). Made before
+// the server starts.
+class InterruptWatch {
+ public:
+  explicit InterruptWatch(PrivateServer& server) : server_(server) {
+    sigset_t mask;
+    sigemptyset(&mask);
+    for (int number : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&mask, number);
+    ::sigprocmask(SIG_BLOCK, &mask, nullptr);
+    signals_.reset(::signalfd(-1, &mask, SFD_CLOEXEC));
+    quit_.reset(::eventfd(0, EFD_CLOEXEC));
+    thread_ = Thread("signals", [this] { Loop(); });
+  }
+  ~InterruptWatch() {
+    const uint64_t one = 1;
+    (void)!::write(quit_.get(), &one, sizeof(one));
+    thread_.Join();
+  }
+  InterruptWatch(const InterruptWatch&) = delete;
+  InterruptWatch& operator=(const InterruptWatch&) = delete;
+
+ private:
+  void Loop() {
+    pollfd fds[] = {{.fd = signals_.get(), .events = POLLIN, .revents = 0},
+                    {.fd = quit_.get(), .events = POLLIN, .revents = 0}};
+    while (::poll(fds, 2, -1) < 0) {
+    }
+    signalfd_siginfo info;
+    if (fds[0].revents == 0 || ::read(signals_.get(), &info, sizeof(info)) != sizeof(info)) return;
+    server_.MarkClean();
+    server_.Stop();
+    // Not exit: the main thread still uses what its handlers would take down.
+    ::_exit(128 + static_cast<int>(info.ssi_signo));
+  }
+
+  PrivateServer& server_;
+  UniqueFd signals_;
+  UniqueFd quit_;  // eventfd: ends the thread
+  Thread thread_;
 };
 
 // Flags of `run` that the private server gets.
@@ -201,6 +268,7 @@ int RunRun(const std::vector<std::string>& args) {
 
   PrivateServer server(
       fmt::format("{}/run/{}", fs::path(ModelsFolder()).parent_path().string(), ::getpid()));
+  const InterruptWatch watch(server);
   std::vector<std::string> serve_args = {run.model,
                                          "--http=127.0.0.1:0",
                                          "--grpc=127.0.0.1:0",

@@ -9,6 +9,39 @@ namespace {
 
 using nlohmann::json;
 
+// An answer that is no event stream is kept this far, for its error message.
+constexpr size_t kMaxErrorBytes = 64 * 1024;
+
+// The member of that name, or null when `object` is no object or has none. Any server may be at the
+// other end: nothing about the types of its answer is taken for granted.
+const json& Member(const json& object, const char* name) {
+  static const json kNone;
+  if (!object.is_object()) return kNone;
+  const auto found = object.find(name);
+  return found == object.end() ? kNone : *found;
+}
+
+std::string TextOf(const json& object, const char* name) {
+  const json& value = Member(object, name);
+  return value.is_string() ? value.get<std::string>() : "";
+}
+
+int64_t CountOf(const json& object, const char* name) {
+  const json& value = Member(object, name);
+  return value.is_number_integer() ? value.get<int64_t>() : 0;
+}
+
+double MsOf(const json& object, const char* name) {
+  const json& value = Member(object, name);
+  return value.is_number() ? value.get<double>() : 0.0;
+}
+
+// {"error": {"message": "..."}} as OpenAI has it, or {"error": "..."} as others do; "" = neither.
+std::string ErrorText(const json& answer) {
+  const json& error = Member(answer, "error");
+  return error.is_string() ? error.get<std::string>() : TextOf(error, "message");
+}
+
 // Collects one streamed answer.
 class AnswerReader {
  public:
@@ -25,8 +58,9 @@ class AnswerReader {
       error_ = DataLoss("the server sent an event that is no JSON object");
       return;
     }
-    if (event.contains("error")) {
-      error_ = Unavailable("{}", event["error"].value("message", "the server failed"));
+    if (!Member(event, "error").is_null()) {
+      const std::string text = ErrorText(event);
+      error_ = Unavailable("{}", text.empty() ? "the server failed" : text);
       return;
     }
     TakeChoices(event);
@@ -43,41 +77,42 @@ class AnswerReader {
 
  private:
   void TakeChoices(const json& event) {
-    if (!event.contains("choices") || !event["choices"].is_array()) return;
-    for (const json& choice : event["choices"]) {
-      const json delta = choice.value("delta", json::object());
-      if (delta.contains("content") && delta["content"].is_string()) {
-        const std::string piece = delta["content"].get<std::string>();
-        if (piece.empty()) continue;
-        if (text_.empty()) {
-          stats_.ttft_ms = static_cast<double>(SystemClock().NowUs() - sent_us_) / 1000.0;
-        }
-        text_ += piece;
-        on_text_(piece);
-      }
-      if (choice.contains("finish_reason") && choice["finish_reason"].is_string()) {
-        stats_.finish_reason = choice["finish_reason"].get<std::string>();
-      }
+    const json& choices = Member(event, "choices");
+    if (!choices.is_array()) return;
+    for (const json& choice : choices) {
+      TakeText(TextOf(Member(choice, "delta"), "content"));
+      const std::string reason = TextOf(choice, "finish_reason");
+      if (!reason.empty()) stats_.finish_reason = reason;
     }
   }
 
-  void TakeStats(const json& event) {
-    if (event.contains("usage") && event["usage"].is_object()) {
-      stats_.prompt_tokens = event["usage"].value("prompt_tokens", int64_t{0});
-      stats_.completion_tokens = event["usage"].value("completion_tokens", int64_t{0});
+  void TakeText(const std::string& piece) {
+    if (piece.empty()) return;
+    if (text_.empty()) {
+      stats_.ttft_ms = static_cast<double>(SystemClock().NowUs() - sent_us_) / 1000.0;
     }
-    if (!event.contains("timings") || !event["timings"].is_object()) return;
-    const json& timings = event["timings"];
-    stats_.path = timings.value("path", "");
-    stats_.prefill_worker = timings.value("prefill_worker", "");
-    stats_.decode_worker = timings.value("decode_worker", "");
-    stats_.transport = timings.value("transport", "");
-    stats_.kv_bytes = timings.value("kv_bytes", int64_t{0});
-    stats_.queue_ms = timings.value("queue_ms", 0.0);
-    stats_.prefill_ms = timings.value("prefill_ms", 0.0);
-    stats_.kv_wait_ms = timings.value("kv_wait_ms", 0.0);
-    stats_.first_step_ms = timings.value("first_step_ms", 0.0);
-    stats_.decode_ms = timings.value("decode_ms", 0.0);
+    text_ += piece;
+    on_text_(piece);
+  }
+
+  void TakeStats(const json& event) {
+    const json& usage = Member(event, "usage");
+    if (usage.is_object()) {
+      stats_.prompt_tokens = CountOf(usage, "prompt_tokens");
+      stats_.completion_tokens = CountOf(usage, "completion_tokens");
+    }
+    const json& timings = Member(event, "timings");
+    if (!timings.is_object()) return;
+    stats_.path = TextOf(timings, "path");
+    stats_.prefill_worker = TextOf(timings, "prefill_worker");
+    stats_.decode_worker = TextOf(timings, "decode_worker");
+    stats_.transport = TextOf(timings, "transport");
+    stats_.kv_bytes = CountOf(timings, "kv_bytes");
+    stats_.queue_ms = MsOf(timings, "queue_ms");
+    stats_.prefill_ms = MsOf(timings, "prefill_ms");
+    stats_.kv_wait_ms = MsOf(timings, "kv_wait_ms");
+    stats_.first_step_ms = MsOf(timings, "first_step_ms");
+    stats_.decode_ms = MsOf(timings, "decode_ms");
   }
 
   int64_t sent_us_;
@@ -89,12 +124,9 @@ class AnswerReader {
 };
 
 Status ServerError(const HttpClientResponse& response, const std::string& body) {
-  const json parsed = json::parse(body, nullptr, /*allow_exceptions=*/false);
-  std::string message = body;
-  if (parsed.is_object() && parsed.contains("error") && parsed["error"].is_object()) {
-    message = parsed["error"].value("message", body);
-  }
-  return Unavailable("the server answered {}: {}", response.status, message);
+  const std::string message = ErrorText(json::parse(body, nullptr, /*allow_exceptions=*/false));
+  return Unavailable("the server answered {}: {}", response.status,
+                     message.empty() ? body : message);
 }
 
 }  // namespace
@@ -113,8 +145,8 @@ std::string DescribeAnswer(const AnswerStats& s) {
       s.first_step_ms, rate, s.path, workers, s.kv_bytes, s.transport);
 }
 
-void EventStreamParser::Push(std::string_view bytes,
-                             const std::function<void(std::string_view)>& on_data) {
+Status EventStreamParser::Push(std::string_view bytes,
+                               const std::function<void(std::string_view)>& on_data) {
   buffer_.append(bytes);
   size_t begin = 0;
   size_t end = 0;
@@ -128,6 +160,8 @@ void EventStreamParser::Push(std::string_view bytes,
     on_data(line);
   }
   buffer_.erase(0, begin);
+  if (buffer_.size() <= kMaxLineBytes) return OkStatus();
+  return ResourceExhausted("the server sent an event of more than {} bytes", kMaxLineBytes);
 }
 
 std::string ChatSession::RequestBody(const std::string& question) const {
@@ -164,6 +198,7 @@ StatusOr<AnswerStats> ChatSession::Ask(const std::string& question,
   EventStreamParser events;
   int status = 0;
   std::string error_body;
+  Status parsed = OkStatus();
   const StatusOr<HttpClientResponse> response = HttpCall(
       request,
       [&status](const HttpClientResponse& header) {
@@ -172,12 +207,13 @@ StatusOr<AnswerStats> ChatSession::Ask(const std::string& question,
       },
       [&](std::string_view chunk) {
         if (status != 200) {
-          error_body.append(chunk);
+          error_body.append(chunk.substr(0, kMaxErrorBytes - error_body.size()));
         } else {
-          events.Push(chunk, [&reader](std::string_view data) { reader.OnData(data); });
+          parsed = events.Push(chunk, [&reader](std::string_view data) { reader.OnData(data); });
         }
-        return true;
+        return parsed.ok();
       });
+  if (!parsed.ok()) return parsed;
   if (!response.ok()) return response.status();
   if (response->status != 200) return ServerError(*response, error_body);
   BATON_ASSIGN_OR_RETURN(AnswerStats stats, reader.Finish());

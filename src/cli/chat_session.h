@@ -46,10 +46,14 @@ struct AnswerStats {
 std::string DescribeAnswer(const AnswerStats& stats);
 
 // Takes the bytes of an event stream in any split and gives the payload of each `data:` event.
+// Keeps at most one line, of at most kMaxLineBytes.
 class EventStreamParser {
  public:
-  // Calls on_data for every complete event in order.
-  void Push(std::string_view bytes, const std::function<void(std::string_view)>& on_data);
+  static constexpr size_t kMaxLineBytes = 4 * 1024 * 1024;
+
+  // Calls on_data for every complete event in order. ResourceExhausted when a line is too long;
+  // the stream is then of no more use.
+  Status Push(std::string_view bytes, const std::function<void(std::string_view)>& on_data);
 
  private:
   std::string buffer_;

@@ -5,6 +5,7 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
@@ -72,6 +73,7 @@ void SendReportToParent(const ChildReport& report) {
 StatusOr<ChildProcess> ChildProcess::Start(const ChildSpec& spec) {
   UniqueFd log(::open(spec.log_file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
   if (!log) return Unavailable("cannot write {}: {}", spec.log_file, std::strerror(errno));
+  const off_t log_begin = std::max<off_t>(0, ::lseek(log.get(), 0, SEEK_END));
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) return Unavailable("pipe: {}", std::strerror(errno));
   UniqueFd reader(ends[0]);
@@ -93,7 +95,10 @@ StatusOr<ChildProcess> ChildProcess::Start(const ChildSpec& spec) {
     ExecChild({.argv = argv.data(), .envp = envp.data()}, log.get(), writer.get(), parent);
   }
   if (pid < 0) return Unavailable("fork: {}", std::strerror(errno));
-  return ChildProcess(pid, std::move(reader));
+  ChildProcess process(pid, std::move(reader));
+  process.log_file_ = spec.log_file;
+  process.log_begin_ = log_begin;
+  return process;
 }
 
 StatusOr<std::optional<ChildReport>> ChildProcess::ReadReport() {
@@ -124,8 +129,11 @@ StatusOr<std::optional<ChildReport>> ChildProcess::ReadReport() {
 
 void ChildProcess::Signal(int number) const { ::kill(pid_, number); }
 
-std::string LastLogLine(const std::string& path) {
+std::string ChildProcess::LastLogLine() const { return baton::LastLogLine(log_file_, log_begin_); }
+
+std::string LastLogLine(const std::string& path, off_t begin) {
   std::ifstream file(path);
+  file.seekg(begin);
   std::string line;
   std::string last;
   while (std::getline(file, line)) {

@@ -46,17 +46,21 @@ class ChildProcess {
   // Reads what has arrived; a report once its line is complete. DataLoss when the pipe ended.
   StatusOr<std::optional<ChildReport>> ReadReport();
   void Signal(int number) const;
+  // The last line with text that this process logged, or "": shown when it died at its start.
+  std::string LastLogLine() const;
 
  private:
   ChildProcess(pid_t pid, UniqueFd report) : pid_(pid), report_(std::move(report)) {}
 
   pid_t pid_;
+  std::string log_file_;
+  off_t log_begin_ = 0;  // what stands before it is of an earlier process
   UniqueFd report_;
   std::string buffer_;
 };
 
-// The last line of a log that says something, or "": shown when a child died at its start.
-std::string LastLogLine(const std::string& path);
+// The last line with text of a file at or after the byte `begin`, or "".
+std::string LastLogLine(const std::string& path, off_t begin);
 
 }  // namespace baton
 

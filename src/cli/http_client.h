@@ -53,7 +53,8 @@ using HttpChunkCallback = std::function<bool(std::string_view)>;
 // Sends the request and reads the whole answer. Any HTTP status is OK here; Unavailable = could not
 // connect (the message has host, port and reason), DeadlineExceeded = silence for the idle timeout,
 // DataLoss = the connection closed before the end of the body. Redirects (301, 302, 303, 307, 308)
-// are followed for GET; credentials are not carried to another host.
+// are followed for GET, at most max_redirects of them; any other is an answer; credentials are not
+// carried to another host.
 StatusOr<HttpClientResponse> HttpCall(const HttpClientRequest& request,
                                       const HttpHeaderCallback& on_header = nullptr,
                                       const HttpChunkCallback& on_chunk = nullptr);

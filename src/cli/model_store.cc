@@ -5,6 +5,7 @@
 #include <span>
 #include <vector>
 
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 
 #include "src/base/nearest_name.h"
@@ -31,10 +32,19 @@ std::string CataloguePath(const CatalogueEntry& entry) {
   return ModelsFolder() + "/" + std::string(entry.file);
 }
 
+// Unavailable when it cannot be told, for example in a folder of another user.
+StatusOr<bool> FileExists(const fs::path& path) {
+  std::error_code error;
+  const bool there = fs::exists(path, error);
+  if (error) return Unavailable("cannot look for {}: {}", path.string(), error.message());
+  return there;
+}
+
 StatusOr<ModelFile> PullCatalogueEntry(const CatalogueEntry& entry) {
   const std::string path = CataloguePath(entry);
   ModelFile model{.path = path, .id = std::string(entry.name)};
-  if (fs::exists(path)) {
+  BATON_ASSIGN_OR_RETURN(const bool there, FileExists(path));
+  if (there) {
     BATON_ASSIGN_OR_RETURN(std::string digest, FileSha256(path));
     if (digest == entry.sha256) return model;
     fmt::print(stderr, "{} has sha256 {}, expected {}: fetching it again\n", path, digest,
@@ -56,7 +66,10 @@ StatusOr<ModelFile> PullHubFile(std::string_view name) {
   if (!file.ends_with(".gguf")) {
     return Unimplemented("'{}': only .gguf files can be pulled from a hub", name);
   }
-  const std::string path = ModelsFolder() + "/" + file;
+  // The repository and the folders inside it are part of the path: many repositories have a file of
+  // the same name.
+  const std::string path = fmt::format("{}/{}--{}/{}", ModelsFolder(), parts[0], parts[1],
+                                       absl::StrJoin(parts.begin() + 2, parts.end(), "/"));
   BATON_RETURN_IF_ERROR(DownloadHubFile(parts, path));
   return ModelFile{.path = path, .id = fs::path(path).stem().string()};
 }
@@ -90,7 +103,8 @@ StatusOr<ModelFile> ResolveModel(std::string_view model) {
   if (model.empty()) return InvalidArgument("MODEL is missing: a .gguf file or smollm2:135m");
   if (const CatalogueEntry* entry = FindCatalogueEntry(model)) {
     const std::string path = CataloguePath(*entry);
-    if (!fs::exists(path)) {
+    BATON_ASSIGN_OR_RETURN(const bool there, FileExists(path));
+    if (!there) {
       return NotFound("{} is not in {}; fetch it with: baton pull {}", model, ModelsFolder(),
                       model);
     }
@@ -104,7 +118,8 @@ StatusOr<ModelFile> ResolveModel(std::string_view model) {
         ".gguf file",
         model);
   }
-  if (!fs::exists(path, error)) return UnknownModel(model);
+  BATON_ASSIGN_OR_RETURN(const bool there, FileExists(path));
+  if (!there) return UnknownModel(model);
   return ModelFile{.path = path.string(), .id = path.stem().string()};
 }
 

@@ -38,9 +38,9 @@ std::string ModelsFolder();
 // Hugging Face folder.
 StatusOr<ModelFile> ResolveModel(std::string_view model);
 
-// Fetches a catalogue name or "hf:ORG/REPO/FILE" into the models folder, checks its sha256, and
-// returns it; a file that is already there and right is kept. A partial hf download is resumed.
-// Progress goes to stderr.
+// Fetches a catalogue name into the models folder, or "hf:ORG/REPO/FILE" into its ORG--REPO, checks
+// its sha256, and returns it; a file that is already there and right is kept. A partial hf download
+// is resumed. Progress goes to stderr.
 StatusOr<ModelFile> PullModel(std::string_view name);
 
 // ResolveModel, and PullModel when it is a catalogue name that is not there yet.

@@ -62,10 +62,20 @@ StatusOr<std::string> ReadSecret(const std::string& path) {
   return bytes.str();
 }
 
+// What is wrong with the command line itself, whatever files and machines there are.
+Status CheckFlags(const WorkerFlags& f) {
+  BATON_RETURN_IF_ERROR(CheckTuning(f.tuning));
+  if (f.routers.empty()) {
+    return InvalidArgument("--router is missing: the gRPC address of a router");
+  }
+  if (f.model.empty()) {
+    return InvalidArgument("--model is missing: a .gguf file or smollm2:135m");
+  }
+  return OkStatus();
+}
+
 StatusOr<WorkerConfig> BuildConfig(const WorkerFlags& f, WorkerRole role) {
   WorkerConfig config;
-  BATON_RETURN_IF_ERROR(CheckTuning(f.tuning));
-  if (f.routers.empty()) return InvalidArgument("--router is missing");
   BATON_ASSIGN_OR_RETURN(const ModelFile model, ResolveModel(f.model));
   BATON_ASSIGN_OR_RETURN(config.cluster_secret, ReadSecret(f.tuning.secret_file));
   BATON_ASSIGN_OR_RETURN(config.isa, ParseIsa(f.tuning.isa));
@@ -97,6 +107,7 @@ int RunWorker(WorkerRole role, const std::vector<std::string>& args) {
   WorkerFlags f;
   Declare(flags, f);
   if (std::optional<int> code = flags.Parse(args)) return *code;
+  if (const Status s = CheckFlags(f); !s.ok()) return Fail(name, s, kExitUsage);
   StatusOr<WorkerConfig> config = BuildConfig(f, role);
   if (!config.ok()) return Fail(name, config.status());
   const StatusOr<LogLevel> level = ParseLogLevel(f.tuning.log_level);

@@ -1,18 +1,17 @@
 // `baton serve`: one router and its workers as processes of this host.
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 
 #include "src/base/hex.h"
 #include "src/base/random.h"
 #include "src/cli/commands.h"
 #include "src/cli/flags.h"
 #include "src/cli/model_store.h"
+#include "src/cli/replace_file.h"
 #include "src/cli/supervisor.h"
 #include "src/cli/worker_flags.h"
 #include "src/device/device.h"
@@ -65,6 +64,16 @@ Status CheckSupported(const ServeFlags& f) {
   return CheckTuning(f.tuning);
 }
 
+// In aggregated mode no worker computes prompts only; a pool that was asked for must not vanish.
+Status CheckPools(const FlagSet& flags, const ServeFlags& f) {
+  if (f.mode != "aggregated" || !flags.Given("--prefill") || f.num_prefill == 0) return OkStatus();
+  return InvalidArgument(
+      "--mode aggregated has no prefill workers, but --prefill is {}; leave --prefill out or "
+      "choose "
+      "--mode disagg",
+      f.num_prefill);
+}
+
 // A run folder of our own when none was given; removed at the end.
 class RunFolder {
  public:
@@ -80,7 +89,8 @@ class RunFolder {
     std::error_code error;
     fs::create_directories(path_, error);
     if (error) return Unavailable("cannot create --run-dir {}: {}", path_, error.message());
-    path_ = fs::absolute(path_).string();
+    path_ = fs::absolute(path_, error).string();
+    if (error) return Unavailable("--run-dir {}: {}", path_, error.message());
     return OkStatus();
   }
 
@@ -96,12 +106,9 @@ class RunFolder {
 // 32 random bytes that only this user can read; workers of this server prove they know them.
 StatusOr<std::string> WriteSecret(const std::string& run_dir) {
   const std::string path = run_dir + "/cluster-secret";
-  const mode_t old_mask = ::umask(0077);
-  std::ofstream file(path, std::ios::trunc);
-  ::umask(old_mask);
-  for (int i = 0; i < 4; ++i) file << HexFromU64(RandomU64());
-  file.close();
-  if (!file) return Unavailable("cannot write {}", path);
+  std::string secret;
+  for (int i = 0; i < 4; ++i) secret += HexFromU64(RandomU64());
+  BATON_RETURN_IF_ERROR(ReplaceFile(path, secret, 0600));
   return path;
 }
 
@@ -193,6 +200,9 @@ int RunServe(const std::vector<std::string>& args) {
                 kExitUsage);
   }
   if (const Status status = CheckSupported(f); !status.ok()) {
+    return Fail("serve", status, kExitUsage);
+  }
+  if (const Status status = CheckPools(flags, f); !status.ok()) {
     return Fail("serve", status, kExitUsage);
   }
   if (f.mode == "aggregated") f.num_prefill = 0;

@@ -9,12 +9,12 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
-#include <fstream>
 
 #include "nlohmann/json.hpp"
 
 #include "src/base/clock.h"
 #include "src/cli/http_client.h"
+#include "src/cli/replace_file.h"
 
 namespace baton {
 namespace {
@@ -139,6 +139,7 @@ Status Supervisor::Poll(int64_t timeout_ms) {
   }
   ReadReports();
   BATON_RETURN_IF_ERROR(ReapChildren());
+  if (topology_is_old_) WriteTopology();
   if (!draining_) RestartDue(SystemClock().NowUs());
   return OkStatus();
 }
@@ -176,6 +177,7 @@ Status Supervisor::ReapChildren() {
 
 Status Supervisor::OnDeath(Slot& slot, int wait_status) {
   const int64_t now_us = SystemClock().NowUs();
+  const std::string line = slot.process->LastLogLine();
   slot.process.reset();
   slot.report.reset();
   WriteTopology();
@@ -185,7 +187,6 @@ Status Supervisor::OnDeath(Slot& slot, int wait_status) {
   }
   const std::string end = DescribeEnd(wait_status);
   if (!ready_) {
-    const std::string line = LastLogLine(slot.spec.log_file);
     return Unavailable("{} did not start: {}", slot.spec.worker_id, line.empty() ? end : line);
   }
   const bool quick = now_us - slot.started_us < kQuickDeathUs;
@@ -259,7 +260,7 @@ Status Supervisor::DrainSlots(bool routers, int64_t deadline_us) {
   return OkStatus();
 }
 
-void Supervisor::WriteTopology() const {
+void Supervisor::WriteTopology() {
   nlohmann::ordered_json root;
   root["model"] = config_.model_id;
   root["processes"] = nlohmann::ordered_json::array();
@@ -281,9 +282,12 @@ void Supervisor::WriteTopology() const {
     root["processes"].push_back(std::move(row));
   }
   const std::string path = config_.run_dir + "/topology.json";
-  const std::string next = path + ".next";
-  std::ofstream(next) << root.dump(1) << "\n";
-  (void)std::rename(next.c_str(), path.c_str());
+  const Status status = ReplaceFile(path, root.dump(1) + "\n", 0644);
+  if (!status.ok() && !topology_is_old_) {
+    fmt::print(stderr, "{}; it is out of date until it can be written\n",
+               std::string(status.message()));
+  }
+  topology_is_old_ = !status.ok();
 }
 
 }  // namespace baton

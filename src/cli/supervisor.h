@@ -4,7 +4,8 @@
 // Invariants
 //  1. A child that dies is started again after a back-off of 0.2 s, doubled to at most 5 s; after 5
 //     deaths in a row, each within 10 s of its start, it is given up and that is said.
-//  2. topology.json lists exactly the children that are alive and have reported.
+//  2. topology.json lists exactly the children that are alive and have reported; while it cannot be
+//     written (disk full) the last whole one stays, that is said, and it is tried again.
 //  3. Run returns only when no child is left.
 #ifndef BATON_CLI_SUPERVISOR_H_
 #define BATON_CLI_SUPERVISOR_H_
@@ -69,7 +70,7 @@ class Supervisor {
   void SignalAll(bool routers, int number);
   Status Drain();
   Status DrainSlots(bool routers, int64_t deadline_us);
-  void WriteTopology() const;
+  void WriteTopology();
   bool AnyAlive(bool routers) const;
   bool ready_to_serve() const;
 
@@ -81,6 +82,7 @@ class Supervisor {
   bool ready_ = false;
   bool draining_ = false;
   bool child_failed_ = false;
+  bool topology_is_old_ = false;  // the last write failed; every Poll tries again
 };
 
 }  // namespace baton

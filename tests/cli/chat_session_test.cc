@@ -1,11 +1,124 @@
 #include "src/cli/chat_session.h"
 
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
 #include <random>
+#include <thread>
 
 #include "gtest/gtest.h"
 
+#include "src/base/unique_fd.h"
+
 namespace baton {
 namespace {
+
+// A server on loopback that gives one fixed answer to one request and closes.
+class OneAnswer {
+ public:
+  explicit OneAnswer(std::string answer) : answer_(std::move(answer)) {
+    listener_.reset(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    sockaddr_in address = {};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof(address);
+    auto* raw = reinterpret_cast<sockaddr*>(&address);
+    EXPECT_EQ(::bind(listener_.get(), raw, size), 0);
+    EXPECT_EQ(::listen(listener_.get(), 1), 0);
+    EXPECT_EQ(::getsockname(listener_.get(), raw, &size), 0);
+    port_ = ntohs(address.sin_port);
+    thread_ = std::thread([this] { Serve(); });
+  }
+  ~OneAnswer() { thread_.join(); }
+
+  ChatOptions Options() const {
+    ChatOptions options;
+    options.url = *ParseHttpUrl("http://127.0.0.1:" + std::to_string(port_));
+    return options;
+  }
+
+ private:
+  void Serve() {
+    const UniqueFd connection(::accept(listener_.get(), nullptr, nullptr));
+    // The whole request is read first: closing with bytes unread would reset the connection.
+    std::string request;
+    char piece[4096];
+    while (request.find("\"stream_options\"") == std::string::npos) {
+      const ssize_t n = ::recv(connection.get(), piece, sizeof(piece), 0);
+      if (n <= 0) return;
+      request.append(piece, static_cast<size_t>(n));
+    }
+    std::string_view rest = answer_;
+    while (!rest.empty()) {
+      const ssize_t n = ::send(connection.get(), rest.data(), rest.size(), MSG_NOSIGNAL);
+      if (n <= 0) return;
+      rest.remove_prefix(static_cast<size_t>(n));
+    }
+  }
+
+  const std::string answer_;
+  UniqueFd listener_;
+  uint16_t port_ = 0;
+  std::thread thread_;
+};
+
+StatusOr<AnswerStats> AskServerThatSays(const std::string& status, const std::string& body,
+                                        std::string* text = nullptr) {
+  const OneAnswer server("HTTP/1.1 " + status + "\r\nConnection: close\r\n\r\n" + body);
+  ChatSession session(server.Options());
+  return session.Ask("hi", [text](std::string_view piece) {
+    if (text != nullptr) text->append(piece);
+  });
+}
+
+TEST(ChatSessionTest, ErrorsOfOtherServersAreShownWhateverTheirShape) {
+  const struct {
+    std::string status;
+    std::string body;
+    std::string expected;
+  } cases[] = {
+      {"200 OK", "data: {\"error\":\"out of luck\"}\n\n", "out of luck"},
+      {"200 OK", "data: {\"error\":{\"message\":\"out of luck\"}}\n\n", "out of luck"},
+      {"200 OK", "data: {\"error\":{\"message\":null}}\n\n", "the server failed"},
+      {"200 OK", "data: {\"error\":[1]}\n\n", "the server failed"},
+      {"200 OK", "data: [1]\n\n", "no JSON object"},
+      {"500 No", "{\"error\":\"out of luck\"}", "500: out of luck"},
+      {"500 No", "{\"error\":{\"message\":7}}", "500: {"},
+      {"500 No", "out of luck", "500: out of luck"},
+  };
+  for (const auto& c : cases) {
+    const StatusOr<AnswerStats> stats = AskServerThatSays(c.status, c.body);
+    ASSERT_FALSE(stats.ok()) << c.body;
+    EXPECT_NE(stats.status().message().find(c.expected), absl::string_view::npos)
+        << stats.status() << " for " << c.body;
+  }
+}
+
+TEST(ChatSessionTest, MembersOfOtherTypesCountAsMissing) {
+  std::string text;
+  const StatusOr<AnswerStats> stats = AskServerThatSays(
+      "200 OK",
+      "data: {\"choices\":[7,null,{\"delta\":null},{\"delta\":\"x\"},"
+      "{\"delta\":{\"content\":\"hello\"},\"finish_reason\":3}],\"error\":null}\n\n"
+      "data: {\"choices\":{},\"usage\":{\"prompt_tokens\":null,\"completion_tokens\":\"4\"},"
+      "\"timings\":{\"path\":null,\"kv_bytes\":null,\"queue_ms\":\"1\",\"decode_ms\":2}}\n\n"
+      "data: [DONE]\n\n",
+      &text);
+  ASSERT_TRUE(stats.ok()) << stats.status();
+  EXPECT_EQ(text, "hello");
+  EXPECT_EQ(stats->finish_reason, "");
+  EXPECT_EQ(stats->completion_tokens, 0);
+  EXPECT_EQ(stats->kv_bytes, 0);
+  EXPECT_EQ(stats->decode_ms, 2.0);
+}
+
+TEST(ChatSessionTest, AnEventWithoutEndIsRefused) {
+  const StatusOr<AnswerStats> stats = AskServerThatSays(
+      "200 OK", "data: " + std::string(EventStreamParser::kMaxLineBytes + (1 << 20), 'x'));
+  EXPECT_TRUE(absl::IsResourceExhausted(stats.status())) << stats.status();
+}
 
 TEST(EventStreamParserTest, AnySplitGivesTheSameEvents) {
   const std::string stream =
@@ -20,8 +133,10 @@ TEST(EventStreamParserTest, AnySplitGivesTheSameEvents) {
     size_t begin = 0;
     while (begin < stream.size()) {
       const size_t size = std::min<size_t>(1 + random() % 9, stream.size() - begin);
-      parser.Push(std::string_view(stream).substr(begin, size),
-                  [&events](std::string_view data) { events.emplace_back(data); });
+      ASSERT_TRUE(parser
+                      .Push(std::string_view(stream).substr(begin, size),
+                            [&events](std::string_view data) { events.emplace_back(data); })
+                      .ok());
       begin += size;
     }
     ASSERT_EQ(events, expected);

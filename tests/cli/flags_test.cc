@@ -89,6 +89,25 @@ TEST(FlagSetTest, ConfigFileHoldsTheSameKeysAndTheCommandLineWins) {
   EXPECT_TRUE(b.deterministic);
 }
 
+TEST(FlagSetTest, AListOnTheCommandLineReplacesTheFilesList) {
+  const std::string path = WriteFile("router: [a:1, b:2]\n");
+  for (const std::vector<std::string>& args : std::vector<std::vector<std::string>>{
+           {"--router=c:3"}, {"--router", "c:3"}, {"--router=c:3", "--router=d:4"}, {}}) {
+    FlagSet flags("decode", "Test.");
+    std::vector<std::string> routers;
+    flags.Add("--router", routers, "routers");
+    std::vector<std::string> all = args;
+    all.push_back("--config=" + path);
+    ASSERT_FALSE(flags.Parse(all));
+    const std::vector<std::string> expected =
+        args.empty()
+            ? std::vector<std::string>{"a:1", "b:2"}
+            : (args.size() == 2 && args[0] != "--router" ? std::vector<std::string>{"c:3", "d:4"}
+                                                         : std::vector<std::string>{"c:3"});
+    EXPECT_EQ(routers, expected);
+  }
+}
+
 TEST(FlagSetTest, BadConfigFilesAreUsageErrors) {
   const struct {
     std::string text;

@@ -1,13 +1,15 @@
 """Starts the real binary and talks to it; shared by the end-to-end tests.
 
-Environment: BATON_BIN (default build/baton), BATON_TEST_MODEL (default: the catalogue model).
+Environment: BATON_BIN (default build/baton), BATON_E2E_MODEL (default: the catalogue model).
 """
 
+import atexit
 import concurrent.futures
 import functools
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -32,6 +34,7 @@ def _stub_folder():
     from grpc_tools import protoc
 
     out = tempfile.mkdtemp(prefix="baton_stubs_")
+    atexit.register(shutil.rmtree, out, ignore_errors=True)
     args = [
         "protoc",
         f"-I{ROOT / 'proto'}",
@@ -173,6 +176,9 @@ class Server:
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait()
+        self.log.close()
+        if exc[0] is None:  # after a failure the logs are what one needs
+            shutil.rmtree(self.dir, ignore_errors=True)
 
 
 class Answer:

@@ -74,16 +74,24 @@ def test_lost_workers_end_requests_and_come_back():
     with Server() as server:
         first = {p["worker_id"]: p for p in server.topology()}
         for role in ("decode", "prefill"):
-            stream = open_stream(server, 4000)
-            victim = next(p for p in server.topology() if p["role"] == role)
-            os.kill(victim["pid"], signal.SIGKILL)
+            stream = open_stream(server, 4000 if role == "decode" else 200)
             stream.settimeout(20)
             data = b""
+            while data.count(b"data:") < 8:  # so the hand-off is over
+                data += stream.recv(4096)
+            victim = next(p for p in server.topology() if p["role"] == role)
+            os.kill(victim["pid"], signal.SIGKILL)
             if role == "decode":
                 while piece := stream.recv(65536):
                     data += piece
                 assert b"[DONE]" not in data, "a truncated answer never looks whole"
                 assert b"error" in data
+            else:  # the decode worker has every byte it needs
+                while b"[DONE]" not in data and (piece := stream.recv(65536)):
+                    data += piece
+                assert b"[DONE]" in data and b'"error"' not in data, data[-500:]
+                assert b'"finish_reason":"length"' in data
+                assert data.count(b'"text":') >= 150, "tokens went on after the loss"
             stream.close()
             wait_until(
                 lambda: any(
@@ -232,6 +240,39 @@ def test_kv_memory_too_small():
     )
     assert result.returncode == 1
     assert "--kv-memory" in result.stderr or "--max-context" in result.stderr
+
+
+def source_model():
+    home = os.path.expanduser(os.environ.get("BATON_HOME", "~/.cache/baton"))
+    return os.path.join(home, "models", "SmolLM2-135M-Instruct.Q4_1.gguf")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_leaves_nothing(tmp_path, number):
+    process = subprocess.Popen(
+        [BIN, "run", source_model()],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "BATON_HOME": str(tmp_path)},
+    )
+    folder = tmp_path / "run" / str(process.pid)
+
+    def processes():
+        try:
+            return json.loads((folder / "topology.json").read_text())["processes"]
+        except FileNotFoundError:
+            return []
+
+    wait_until(lambda: len(processes()) == 3, 60, "the private server runs")
+    children = [p["pid"] for p in processes()]
+    process.send_signal(number)
+    assert process.wait(20) == 128 + number
+    assert list((tmp_path / "run").iterdir()) == []
+    for pid in children:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+    process.communicate()
 
 
 def test_quick_answer_in_one_command():

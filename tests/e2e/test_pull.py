@@ -4,6 +4,8 @@ import hashlib
 import http.server
 import os
 import re
+import resource
+import signal
 import subprocess
 import threading
 
@@ -20,8 +22,14 @@ class Hub(http.server.BaseHTTPRequestHandler):
     cut_after = None
     sha256 = hashlib.sha256(CONTENT).hexdigest()
     ranges = []
+    head_status = None  # answered to HEAD instead
+    shift = 0  # bytes by which a resumed answer is off
+    no_length = False
 
     def do_HEAD(self):
+        if Hub.head_status:
+            self.send_error(Hub.head_status)
+            return
         self.answer(body=False)
 
     def do_GET(self):
@@ -31,7 +39,7 @@ class Hub(http.server.BaseHTTPRequestHandler):
         if "missing" in self.path:
             self.send_error(404)
             return
-        if self.path.startswith("/org/repo/resolve/main/"):
+        if re.match("/org/(repo|other)/resolve/main/", self.path):
             self.send_response(302)
             self.send_header("Location", "/blob")
             self.send_header("X-Linked-Etag", f'"{Hub.sha256}"')
@@ -43,8 +51,18 @@ class Hub(http.server.BaseHTTPRequestHandler):
         if wanted:
             begin = int(wanted.group(1))
             Hub.ranges.append(begin)
+        if begin >= len(CONTENT):
+            self.send_response(416)
+            self.send_header("Content-Range", f"bytes */{len(CONTENT)}")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return
+        begin -= Hub.shift if wanted else 0
         self.send_response(206 if wanted else 200)
-        self.send_header("Content-Length", str(len(CONTENT) - begin))
+        if wanted:
+            self.send_header("Content-Range", f"bytes {begin}-{len(CONTENT) - 1}/{len(CONTENT)}")
+        if not Hub.no_length:
+            self.send_header("Content-Length", str(len(CONTENT) - begin))
         self.end_headers()
         if body:
             piece = CONTENT[begin:]
@@ -62,6 +80,7 @@ class Hub(http.server.BaseHTTPRequestHandler):
 @pytest.fixture
 def hub(tmp_path):
     Hub.cut_after, Hub.ranges, Hub.sha256 = None, [], hashlib.sha256(CONTENT).hexdigest()
+    Hub.head_status, Hub.shift, Hub.no_length = None, 0, False
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hub)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     env = {
@@ -70,12 +89,12 @@ def hub(tmp_path):
         "BATON_HOME": str(tmp_path),
     }
 
-    def pull(name="hf:org/repo/sub/m.gguf"):
+    def pull(name="hf:org/repo/sub/m.gguf", **options):
         return subprocess.run(
-            [BIN, "pull", name], env=env, capture_output=True, text=True, timeout=60
+            [BIN, "pull", name], env=env, capture_output=True, text=True, timeout=60, **options
         )
 
-    yield pull, tmp_path / "models"
+    yield pull, tmp_path / "models" / "org--repo" / "sub"
     server.shutdown()
 
 
@@ -98,6 +117,79 @@ def test_a_broken_download_is_resumed_where_it_broke(hub):
     assert pull().returncode == 0
     assert Hub.ranges == [have]
     assert (models / "m.gguf").read_bytes() == CONTENT
+
+
+def test_a_resumed_answer_without_length_is_whole(hub):
+    pull, models = hub
+    models.mkdir(parents=True)
+    (models / "m.gguf.part").write_bytes(CONTENT[:-5])
+    Hub.no_length = True
+    result = pull()
+    assert result.returncode == 0, result.stderr
+    assert (models / "m.gguf").read_bytes() == CONTENT
+
+
+def test_a_part_that_is_whole_is_taken(hub):
+    pull, models = hub
+    models.mkdir(parents=True)
+    (models / "m.gguf.part").write_bytes(CONTENT)
+    assert pull().returncode == 0
+    assert Hub.ranges == [len(CONTENT)]
+    assert (models / "m.gguf").read_bytes() == CONTENT
+
+
+def test_a_part_longer_than_the_file_is_dropped(hub):
+    pull, models = hub
+    Hub.sha256 = "no hash"
+    models.mkdir(parents=True)
+    (models / "m.gguf.part").write_bytes(CONTENT + b"more")
+    result = pull()
+    assert result.returncode == 1 and str(len(CONTENT)) in result.stderr
+    assert list(models.iterdir()) == []
+    assert pull().returncode == 0
+    assert (models / "m.gguf").read_bytes() == CONTENT
+
+
+def test_an_answer_of_other_bytes_is_refused(hub):
+    pull, models = hub
+    Hub.sha256 = "no hash"
+    models.mkdir(parents=True)
+    (models / "m.gguf.part").write_bytes(CONTENT[:1000])
+    Hub.shift = 10
+    result = pull()
+    assert result.returncode == 1 and "bytes 990-" in result.stderr
+    assert (models / "m.gguf.part").read_bytes() == CONTENT[:1000]
+
+
+@pytest.mark.parametrize("status", [429, 500, 503])
+def test_without_an_answer_about_the_hash_nothing_is_fetched(hub, status):
+    pull, models = hub
+    Hub.head_status = status
+    result = pull()
+    assert result.returncode == 1 and str(status) in result.stderr
+    assert not (models / "m.gguf").exists()
+
+
+def test_two_repositories_with_one_file_name(hub):
+    pull, models = hub
+    paths = [pull(f"hf:org/{repo}/m.gguf").stdout.strip() for repo in ("repo", "other")]
+    folder = models.parent.parent
+    assert paths == [str(folder / "org--repo/m.gguf"), str(folder / "org--other/m.gguf")]
+
+
+def test_a_full_disk_is_named(hub):
+    pull, models = hub
+
+    def small_files():
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # the write fails instead, as on a full disk
+        resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))
+
+    result = pull(preexec_fn=small_files, restore_signals=False)
+    assert result.returncode == 1
+    assert "File too large" in result.stderr and "m.gguf.part" in result.stderr
+    assert (models / "m.gguf.part").stat().st_size == 300_000
+    assert pull().returncode == 0
+    assert Hub.ranges == [300_000]
 
 
 def test_a_wrong_checksum_is_refused(hub):

@@ -1,0 +1,40 @@
+#include "src/cli/replace_file.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+
+#include "src/base/unique_fd.h"
+
+namespace baton {
+namespace {
+
+// 0, or the errno of the first failure.
+int WriteAll(const std::string& path, std::string_view text, mode_t mode) {
+  UniqueFd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode));
+  if (!file) return errno;
+  while (!text.empty()) {
+    const ssize_t written = ::write(file.get(), text.data(), text.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) return errno;
+    text.remove_prefix(static_cast<size_t>(written));
+  }
+  return 0;
+}
+
+}  // namespace
+
+Status ReplaceFile(const std::string& path, std::string_view text, mode_t mode) {
+  const std::string next = path + ".next";
+  (void)::unlink(next.c_str());  // what an earlier run left
+  int error = WriteAll(next, text, mode);
+  if (error == 0 && std::rename(next.c_str(), path.c_str()) != 0) error = errno;
+  if (error == 0) return OkStatus();
+  (void)::unlink(next.c_str());
+  return Unavailable("cannot write {}: {}", path, std::strerror(error));
+}
+
+}  // namespace baton

@@ -1,0 +1,22 @@
+// Writes small files of a run folder so that a reader never sees half of one.
+#ifndef BATON_CLI_REPLACE_FILE_H_
+#define BATON_CLI_REPLACE_FILE_H_
+
+#include <sys/types.h>
+
+#include <string>
+#include <string_view>
+
+#include "src/base/status.h"
+
+namespace baton {
+
+// Makes `path` a new file that holds exactly `text` and has `mode` (less the umask). The text is
+// written beside it first and then renamed, so that on any failure (Unavailable with the reason)
+// `path` is what it was; a link or the mode of an older file of that name is never followed or
+// kept. One writer of a path at a time.
+Status ReplaceFile(const std::string& path, std::string_view text, mode_t mode);
+
+}  // namespace baton
+
+#endif  // BATON_CLI_REPLACE_FILE_H_

@@ -1,0 +1,99 @@
+#include "src/cli/replace_file.h"
+
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "gtest/gtest.h"
+
+#include "src/cli/child_process.h"
+
+namespace baton {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string Contents(const std::string& path) {
+  std::stringstream text;
+  text << std::ifstream(path).rdbuf();
+  return text.str();
+}
+
+// A folder for one test, gone with it.
+class ReplaceFileTest : public testing::Test {
+ protected:
+  ReplaceFileTest() {
+    std::string folder = testing::TempDir() + "/replace_file_XXXXXX";
+    folder_ = ::mkdtemp(folder.data());
+    path_ = folder_ + "/file";
+  }
+  ~ReplaceFileTest() override { fs::remove_all(folder_); }
+
+  size_t NumFiles() const {
+    return static_cast<size_t>(
+        std::distance(fs::directory_iterator(folder_), fs::directory_iterator()));
+  }
+
+  std::string folder_;
+  std::string path_;
+};
+
+TEST_F(ReplaceFileTest, TheModeOfAnOlderFileIsNotKept) {
+  std::ofstream(path_) << "an older and longer text";
+  ASSERT_EQ(::chmod(path_.c_str(), 0644), 0);
+  ASSERT_TRUE(ReplaceFile(path_, "secret", 0600).ok());
+  EXPECT_EQ(Contents(path_), "secret");
+  struct stat status;
+  ASSERT_EQ(::lstat(path_.c_str(), &status), 0);
+  EXPECT_EQ(status.st_mode & 0777, 0600u);
+}
+
+TEST_F(ReplaceFileTest, LinksAreNotFollowed) {
+  const std::string victim = folder_ + "/victim";
+  std::ofstream(victim) << "theirs";
+  fs::create_symlink(victim, path_);
+  fs::create_symlink(victim, path_ + ".next");
+  ASSERT_TRUE(ReplaceFile(path_, "ours", 0600).ok());
+  EXPECT_EQ(Contents(victim), "theirs");
+  EXPECT_FALSE(fs::is_symlink(path_));
+  EXPECT_EQ(Contents(path_), "ours");
+}
+
+TEST_F(ReplaceFileTest, WhatCannotBeWrittenWholeLeavesTheOldFile) {
+  ASSERT_TRUE(ReplaceFile(path_, "old", 0644).ok());
+  rlimit before;
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
+  const rlimit small = {.rlim_cur = 100, .rlim_max = before.rlim_max};
+  ::signal(SIGXFSZ, SIG_IGN);  // the write then fails with EFBIG, as with ENOSPC on a full disk
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &small), 0);
+  const Status status = ReplaceFile(path_, std::string(1000, 'x'), 0644);
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
+  ASSERT_FALSE(status.ok());
+  EXPECT_NE(status.message().find("File too large"), absl::string_view::npos) << status;
+  EXPECT_NE(status.message().find(path_), absl::string_view::npos) << status;
+  EXPECT_EQ(Contents(path_), "old");
+  EXPECT_EQ(NumFiles(), 1u);
+}
+
+TEST_F(ReplaceFileTest, AFolderThatIsGoneIsNamed) {
+  const Status status = ReplaceFile(folder_ + "/gone/file", "x", 0644);
+  EXPECT_NE(status.message().find("/gone/file"), absl::string_view::npos) << status;
+}
+
+TEST_F(ReplaceFileTest, TheLastLogLineIsOfThisRun) {
+  const std::string earlier = "error of an earlier run\n";
+  std::ofstream(path_) << earlier;
+  const auto begin = static_cast<off_t>(earlier.size());
+  EXPECT_EQ(LastLogLine(path_, 0), "error of an earlier run");
+  EXPECT_EQ(LastLogLine(path_, begin), "");
+  std::ofstream(path_, std::ios::app) << "error of this run\n\n";
+  EXPECT_EQ(LastLogLine(path_, begin), "error of this run");
+}
+
+}  // namespace
+}  // namespace baton
