@@ -23,11 +23,11 @@ bool Fail(RequestError* error, ErrorCode code, std::string_view param, std::stri
 }
 
 // The rules that join two fields.
-bool CheckCombinations(const ApiParams& params, Endpoint endpoint, RequestError* error) {
-  const bool is_chat = endpoint == Endpoint::kChat;
+bool CheckCombinations(const ApiParams& params, const Arrival& arrival, RequestError* error) {
+  const bool is_chat = arrival.endpoint == Endpoint::kChat;
   const int64_t n = params.n.value_or(1);
   const int64_t best_of = params.best_of.value_or(n);
-  const bool stream = params.stream.value_or(false);
+  const bool stream = arrival.stream || params.stream.value_or(false);
   if (is_chat && params.messages.empty()) {
     return Fail(error, ErrorCode::kMissingField, "messages", kExpectedMessages);
   }
@@ -74,7 +74,7 @@ bool EncodePrompt(const ApiParams& params, const ModelInfo& model, BuiltRequest*
   }
   if (params.prompt.has_value()) {
     if (plan.echo) plan.echo_text = *params.prompt;
-    return TokenizeText(model, *params.prompt, {.add_special = true}, tokens, error);
+    return TokenizeText(model, {"prompt", *params.prompt}, {.add_special = true}, tokens, error);
   }
   if (!CheckTokenIds(model, params.prompt_token_ids, "prompt", error)) return false;
   tokens->assign(params.prompt_token_ids.begin(), params.prompt_token_ids.end());
@@ -168,7 +168,7 @@ void SetNames(const ApiParams& params, const Arrival& arrival, BuiltRequest* bui
   plan.created_unix_s = arrival.wall_unix_ms / 1000;
   plan.received_us = arrival.now_us;
   plan.received_unix_us = arrival.wall_unix_ms * 1000;
-  plan.stream = params.stream.value_or(false);
+  plan.stream = arrival.stream || params.stream.value_or(false);
   plan.include_usage = params.include_usage.value_or(false);
   plan.echo = params.echo.value_or(false);
 
@@ -201,7 +201,7 @@ bool BuildRequest(const ApiParams& params, const Arrival& arrival, const Submitt
                   BuiltRequest* built, RequestError* error) {
   built->plan.endpoint = arrival.endpoint;
   SetNames(params, arrival, built);
-  if (!CheckCombinations(params, arrival.endpoint, error)) return false;
+  if (!CheckCombinations(params, arrival, error)) return false;
   std::shared_ptr<const ModelInfo> model = ResolveModel(submitter, params.model, error);
   if (model == nullptr) return false;
   built->plan.model = model;
@@ -215,11 +215,11 @@ bool IsUsableRequestId(std::string_view id) {
          std::all_of(id.begin(), id.end(), [](char c) { return c > 0x20 && c < 0x7f; });
 }
 
-bool TokenizeText(const ModelInfo& model, std::string_view text, const EncodeOptions& options,
+bool TokenizeText(const ModelInfo& model, const TextField& field, const EncodeOptions& options,
                   std::vector<TokenId>* tokens, RequestError* error) {
-  StatusOr<std::vector<TokenId>> encoded = model.tokenizer->Encode(text, options);
+  StatusOr<std::vector<TokenId>> encoded = model.tokenizer->Encode(field.text, options);
   if (!encoded.ok()) {
-    return Fail(error, ErrorCode::kInvalidValue, "content",
+    return Fail(error, ErrorCode::kInvalidValue, field.name,
                 fmt::format("UTF-8 text of at most {} bytes", kMaxEncodeBytes));
   }
   *tokens = *std::move(encoded);

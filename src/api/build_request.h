@@ -49,6 +49,7 @@ struct Arrival {
   int64_t wall_unix_ms = 0;
   std::string request_id;  // "" = none was given
   int64_t timeout_us = 0;  // the transport's own deadline, 0 = none
+  bool stream = false;     // the call streams whatever its parameters say (gRPC)
 };
 
 // The model of that name; null: `error` is 404, or 503 while no worker is there at all.
@@ -62,8 +63,14 @@ bool BuildRequest(const ApiParams& params, const Arrival& arrival, const Submitt
 // True for names that may stand in a header and a log line: 1 to 128 printable ASCII characters.
 bool IsUsableRequestId(std::string_view id);
 
+// A text and the name of the field that it came in.
+struct TextField {
+  std::string_view name;
+  std::string_view text;
+};
+
 // The parts that the text endpoints use alone. Each returns false with `error` set.
-bool TokenizeText(const ModelInfo& model, std::string_view text, const EncodeOptions& options,
+bool TokenizeText(const ModelInfo& model, const TextField& field, const EncodeOptions& options,
                   std::vector<TokenId>* tokens, RequestError* error);
 bool DetokenizeIds(const ModelInfo& model, const std::vector<int64_t>& ids, std::string_view field,
                    std::string* text, RequestError* error);

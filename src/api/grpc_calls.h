@@ -129,7 +129,8 @@ class StreamCall final : public grpc::ServerWriteReactor<Chunk>, public Response
                                                 const Request* request) {
     auto call = std::shared_ptr<StreamCall>(new StreamCall(parts, context));
     call->self_ = call;
-    const Arrival arrival = ArrivalOf(*context, endpoint);
+    Arrival arrival = ArrivalOf(*context, endpoint);
+    arrival.stream = true;
     const bool posted =
         parts.workers->TryPost([call, request, arrival] { call->Run(*request, arrival); });
     if (!posted) call->Refuse(ApiQueueFull());
@@ -139,10 +140,11 @@ class StreamCall final : public grpc::ServerWriteReactor<Chunk>, public Response
   void OnCancel() override { cancellation_.OnCancel(parts_.submitter); }
   void OnDone() override { self_.reset(); }  // may destroy this
 
-  void OnWriteDone(bool /*ok*/) override {
+  void OnWriteDone(bool ok) override {
     std::lock_guard lock(mutex_);
     buffered_bytes_ -= queue_.front().ByteSizeLong();
     queue_.pop_front();
+    if (!ok) DropQueueLocked();  // the stream is broken: no later write would succeed
     ContinueLocked();
   }
 
@@ -165,6 +167,7 @@ class StreamCall final : public grpc::ServerWriteReactor<Chunk>, public Response
   }
   void OnFailed(const RequestError& error) override {
     FinishWhenWritten(StatusOf(error, context_));
+    if (error.code == ErrorCode::kSlowClient) CutOff();
   }
   size_t buffered_bytes() const override { return buffered_bytes_.load(std::memory_order_relaxed); }
 
@@ -202,6 +205,18 @@ class StreamCall final : public grpc::ServerWriteReactor<Chunk>, public Response
     std::lock_guard lock(mutex_);
     final_status_ = std::move(status);
     if (queue_.empty()) ContinueLocked();
+  }
+
+  // The write under way waits for a client that does not read, and the status would wait behind
+  // it. The client then sees CANCELLED.
+  void CutOff() {
+    std::lock_guard lock(mutex_);  // keeps the context: the call cannot be finished meanwhile
+    if (!queue_.empty()) context_->TryCancel();
+  }
+
+  void DropQueueLocked() {
+    queue_.clear();
+    buffered_bytes_ = 0;
   }
 
   void ContinueLocked() {

@@ -66,17 +66,18 @@ class ModelServiceImpl final : public v1::ModelService::CallbackService {
   grpc::ServerUnaryReactor* Tokenize(grpc::CallbackServerContext* context,
                                      const v1::TokenizeRequest* request,
                                      v1::TokenizeResponse* response) override {
-    return Run(context, request->model(),
-               [request, response](const ModelInfo& model, RequestError* error) {
-                 std::vector<TokenId> tokens;
-                 const EncodeOptions options{.add_special = request->add_special(),
-                                             .parse_special = request->parse_special()};
-                 if (!TokenizeText(model, request->content(), options, &tokens, error)) {
-                   return false;
-                 }
-                 response->mutable_tokens()->Add(tokens.begin(), tokens.end());
-                 return true;
-               });
+    return Run(
+        context, request->model(),
+        [request, response](const ModelInfo& model, RequestError* error) {
+          std::vector<TokenId> tokens;
+          const EncodeOptions options{.add_special = request->add_special(),
+                                      .parse_special = request->parse_special()};
+          if (!TokenizeText(model, {"content", request->content()}, options, &tokens, error)) {
+            return false;
+          }
+          response->mutable_tokens()->Add(tokens.begin(), tokens.end());
+          return true;
+        });
   }
   grpc::ServerUnaryReactor* Detokenize(grpc::CallbackServerContext* context,
                                        const v1::DetokenizeRequest* request,

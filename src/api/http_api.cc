@@ -287,7 +287,7 @@ void HttpApi::PostTokenize(Exchange& exchange, const JsonValue& body) {
   RequestError error;
   if (!ReadFlag(body, "add_special", &options.add_special, &error) ||
       !ReadFlag(body, "parse_special", &options.parse_special, &error) ||
-      !TokenizeText(*model, *content->AsString(), options, &tokens, &error)) {
+      !TokenizeText(*model, {"content", *content->AsString()}, options, &tokens, &error)) {
     return Refuse(exchange, error);
   }
   JsonWriter json;

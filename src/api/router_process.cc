@@ -18,6 +18,7 @@
 #include "src/api/http_api.h"
 #include "src/api/openai_json.h"
 #include "src/base/hex.h"
+#include "src/base/keepalive.h"
 #include "src/base/log.h"
 #include "src/base/random.h"
 #include "src/http/http_server.h"
@@ -148,6 +149,8 @@ Status RouterProcessImpl::StartGrpc() {
   builder.AddListeningPort(config_.grpc_address, grpc::InsecureServerCredentials(), &port);
   // Without this a second router on the same port would silently share its connections.
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
+                             kMinPingIntervalMs);
   builder.SetMaxReceiveMessageSize(kMaxGrpcMessageBytes);
   for (const auto& service : services_) builder.RegisterService(service.get());
   builder.RegisterService(&registry_service_);

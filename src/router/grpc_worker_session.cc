@@ -1,17 +1,62 @@
 #include "src/router/grpc_worker_session.h"
 
+#include <condition_variable>
 #include <deque>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "grpcpp/grpcpp.h"
 
 #include "baton/v1/worker.grpc.pb.h"
+#include "src/base/keepalive.h"
 #include "src/router/router_core.h"
 #include "src/router/worker_codec.h"
 
 namespace baton {
+
+// The streams of one connector: counts those that gRPC still uses and holds those that it is done
+// with until a thread that is not gRPC's lets them go. Any thread.
+class SessionStreams {
+ public:
+  void OnStarted() {
+    std::lock_guard lock(mutex_);
+    ++num_running_;
+  }
+  // gRPC is done with `stream`; the caller keeps no reference to it.
+  void Hold(std::shared_ptr<void> stream) {
+    std::lock_guard lock(mutex_);
+    done_.push_back(std::move(stream));
+  }
+  // After Hold, with everything told.
+  void OnEnded() {
+    std::lock_guard lock(mutex_);
+    if (--num_running_ == 0) all_ended_.notify_all();
+  }
+  // Not on a thread of gRPC.
+  void LetGo() {
+    std::vector<std::shared_ptr<void>> done;
+    std::lock_guard lock(mutex_);
+    done.swap(done_);
+  }
+  // The same, once all have ended.
+  void WaitAndLetGo() {
+    std::vector<std::shared_ptr<void>> done;
+    std::unique_lock lock(mutex_);
+    all_ended_.wait(lock, [this] { return num_running_ == 0; });
+    done.swap(done_);
+    lock.unlock();
+  }
+
+ private:
+  std::mutex mutex_;  // guards what follows
+  std::condition_variable all_ended_;
+  size_t num_running_ = 0;
+  std::vector<std::shared_ptr<void>> done_;
+};
+
 namespace {
 
 // Messages of one session that wait for the router's thread.
@@ -30,6 +75,9 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address) {
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, kMinReconnectBackoffMs);
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, kMinReconnectBackoffMs);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, kMaxReconnectBackoffMs);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveTimeMs);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMs);
+  arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);  // as many as it takes
   // Workers are reached directly, whatever proxy the environment names.
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
@@ -39,13 +87,16 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address) {
 class SessionStream final : public grpc::ClientBidiReactor<v1::RouterMessage, v1::WorkerMessage>,
                             public std::enable_shared_from_this<SessionStream> {
  public:
-  SessionStream(std::shared_ptr<RouterInbox> inbox, SessionRef ref, const std::string& address)
+  SessionStream(std::shared_ptr<RouterInbox> inbox, std::shared_ptr<SessionStreams> streams,
+                SessionRef ref, const std::string& address)
       : inbox_(std::move(inbox)),
+        streams_(std::move(streams)),
         ref_(ref),
         stub_(v1::WorkerService::NewStub(MakeChannel(address))) {}
 
   void Start(const v1::RouterMessage& hello) {
     self_ = shared_from_this();
+    streams_->OnStarted();
     stub_->async()->Session(&context_, this);
     AddHold();  // until Close: writes come from outside of gRPC's callbacks
     StartRead(&incoming_);
@@ -98,11 +149,17 @@ class SessionStream final : public grpc::ClientBidiReactor<v1::RouterMessage, v1
 
   void OnDone(const grpc::Status& status) override {
     const std::string reason = status.ok() ? "the worker closed it" : status.error_message();
-    // The task takes this along: its channel must not be destroyed on a thread of gRPC, which would
-    // then wait for itself.
-    inbox_->Post([self = std::move(self_), reason](RouterCore& core, int64_t now_us) {
-      core.OnSessionDown(self->ref_, reason, now_us);
+    // Copies: this may be destroyed as soon as `streams` holds it.
+    std::shared_ptr<RouterInbox> inbox = inbox_;
+    const std::shared_ptr<SessionStreams> streams = streams_;
+    const SessionRef ref = ref_;
+    streams->Hold(std::move(self_));
+    inbox->Post([streams, ref, reason](RouterCore& core, int64_t now_us) {
+      core.OnSessionDown(ref, reason, now_us);
+      streams->LetGo();
     });
+    inbox.reset();
+    streams->OnEnded();
   }
 
  private:
@@ -140,6 +197,7 @@ class SessionStream final : public grpc::ClientBidiReactor<v1::RouterMessage, v1
   }
 
   const std::shared_ptr<RouterInbox> inbox_;
+  const std::shared_ptr<SessionStreams> streams_;
   const SessionRef ref_;
   const std::unique_ptr<v1::WorkerService::Stub> stub_;
   grpc::ClientContext context_;
@@ -186,6 +244,14 @@ class GrpcWorkerSession final : public WorkerSession {
 
 }  // namespace
 
+GrpcWorkerConnector::GrpcWorkerConnector(std::shared_ptr<RouterInbox> inbox,
+                                         Incarnation router_incarnation)
+    : inbox_(std::move(inbox)),
+      router_incarnation_(router_incarnation),
+      streams_(std::make_shared<SessionStreams>()) {}
+
+GrpcWorkerConnector::~GrpcWorkerConnector() { streams_->WaitAndLetGo(); }
+
 std::unique_ptr<WorkerSession> GrpcWorkerConnector::Connect(SessionRef session,
                                                             const WorkerDescription& worker) {
   v1::RouterMessage message;
@@ -193,7 +259,7 @@ std::unique_ptr<WorkerSession> GrpcWorkerConnector::Connect(SessionRef session,
   hello->set_router_incarnation(router_incarnation_.value());
   hello->set_worker_incarnation(worker.name.incarnation.value());
   hello->set_wire_version(std::min(kWireMax, worker.fingerprint.wire_max));
-  auto stream = std::make_shared<SessionStream>(inbox_, session, worker.grpc_address);
+  auto stream = std::make_shared<SessionStream>(inbox_, streams_, session, worker.grpc_address);
   stream->Start(message);
   return std::make_unique<GrpcWorkerSession>(std::move(stream));
 }

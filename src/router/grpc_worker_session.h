@@ -5,6 +5,10 @@
 // threads post what arrives into the inbox. At most kMaxUnhandled messages of one session wait
 // there: then the stream is not read until the router has caught up, and gRPC's flow control slows
 // the worker.
+//
+// Ownership: the connector holds each stream from its start until gRPC is done with it and the
+// router's thread, or the connector's destructor, lets it go. A stream owns its channel, and a
+// channel must not be destroyed on a thread of gRPC, which would then wait for itself.
 #ifndef BATON_ROUTER_GRPC_WORKER_SESSION_H_
 #define BATON_ROUTER_GRPC_WORKER_SESSION_H_
 
@@ -16,11 +20,14 @@
 
 namespace baton {
 
-// Opens sessions over insecure channels; events go to `inbox`.
+class SessionStreams;
+
+// Opens sessions over insecure channels; events go to `inbox`. Outlives its sessions.
 class GrpcWorkerConnector final : public WorkerConnector {
  public:
-  GrpcWorkerConnector(std::shared_ptr<RouterInbox> inbox, Incarnation router_incarnation)
-      : inbox_(std::move(inbox)), router_incarnation_(router_incarnation) {}
+  GrpcWorkerConnector(std::shared_ptr<RouterInbox> inbox, Incarnation router_incarnation);
+  // Waits until gRPC is done with every stream; the sessions, being gone, have ended them.
+  ~GrpcWorkerConnector() override;
 
   std::unique_ptr<WorkerSession> Connect(SessionRef session,
                                          const WorkerDescription& worker) override;
@@ -28,6 +35,7 @@ class GrpcWorkerConnector final : public WorkerConnector {
  private:
   const std::shared_ptr<RouterInbox> inbox_;
   const Incarnation router_incarnation_;
+  const std::shared_ptr<SessionStreams> streams_;
 };
 
 }  // namespace baton

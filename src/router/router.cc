@@ -22,7 +22,12 @@ Router::~Router() { Stop(); }
 void Router::Stop() {
   inbox_->Close();
   thread_.Join();
-  // The thread is gone: nobody else touches the core now. Sinks that still wait get their end.
+  // The thread is gone: nobody else touches the core now. What was posted after its last turn was
+  // accepted too; then sinks that still wait get their end.
+  core_.RefuseNewRequests();
+  std::vector<RouterTask> tasks;
+  inbox_->Take(clock_.NowUs(), &tasks);
+  for (RouterTask& task : tasks) task(core_, clock_.NowUs());
   core_.Shutdown();
   num_live_.store(0, std::memory_order_release);
 }

@@ -10,6 +10,7 @@
 #include "grpcpp/security/credentials.h"
 
 #include "src/base/clock.h"
+#include "src/base/keepalive.h"
 #include "src/base/log.h"
 
 namespace baton {
@@ -161,6 +162,9 @@ Registration::Registration(RegistrationConfig config) : config_(std::move(config
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 50);
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 50);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveTimeMs);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMs);
+  arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);  // as many as it takes
   for (const std::string& address : config_.routers) {
     Router router;
     router.address = address;

@@ -16,6 +16,7 @@
 #include "kvcache/transport/kv_endpoint.h"
 #include "src/base/clock.h"
 #include "src/base/hex.h"
+#include "src/base/keepalive.h"
 #include "src/base/log.h"
 #include "src/base/random.h"
 #include "src/base/size_text.h"
@@ -179,6 +180,8 @@ Status WorkerProcess::Parts::StartServer() {
   builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
   // Another process on the same port would silently share our connections.
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
+                             kMinPingIntervalMs);
   builder.AddListeningPort(config.listen, grpc::InsecureServerCredentials(), &port);
   builder.RegisterService(sessions.get());
   server = builder.BuildAndStart();

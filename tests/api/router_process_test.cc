@@ -38,8 +38,10 @@ uint16_t PortOf(const std::string& address) {
 
 class RouterProcessTest : public testing::Test {
  protected:
-  void SetUp() override {
-    auto process = RouterProcess::Start(TestConfig());
+  void SetUp() override { StartProcess(TestConfig()); }
+
+  void StartProcess(const RouterConfig& config) {
+    auto process = RouterProcess::Start(config);
     ASSERT_TRUE(process.ok()) << process.status();
     process_ = *std::move(process);
     channel_ = grpc::CreateChannel(process_->grpc_address(), grpc::InsecureChannelCredentials());
@@ -189,6 +191,59 @@ TEST_F(RouterProcessTest, CompletionsTakeTextOrIds) {
   EXPECT_EQ(chunk.usage().prompt_tokens(), 1u);
 }
 
+// A call that streams cannot rank its choices, whichever API it came by.
+TEST_F(RouterProcessTest, StreamRefusesBestOf) {
+  JoinPair();
+  v1::CompletionRequest request;
+  request.set_prompt("x");
+  request.set_max_tokens(2);
+  request.set_best_of(3);
+  {
+    grpc::ClientContext context;
+    auto reader = completion_->StreamComplete(&context, request);
+    v1::CompletionChunk chunk;
+    EXPECT_FALSE(reader->Read(&chunk));
+    const grpc::Status status = reader->Finish();
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+    const auto& trailing = context.GetServerTrailingMetadata();
+    ASSERT_EQ(trailing.count("baton-error-param"), 1u) << status.error_message();
+    EXPECT_EQ(trailing.find("baton-error-param")->second, "best_of");
+  }
+  grpc::ClientContext context;
+  v1::CompletionResponse response;
+  EXPECT_TRUE(completion_->Complete(&context, request, &response).ok());
+  EXPECT_EQ(response.choices_size(), 1);
+}
+
+// What the stream of a client that does not read holds is given back without waiting for it.
+TEST_F(RouterProcessTest, GrpcClientThatDoesNotReadIsCutOff) {
+  process_->Stop();
+  RouterConfig config = TestConfig();
+  config.core.slow_client_us = 300'000;
+  StartProcess(config);
+  JoinPair();
+  constexpr int kTokens = 400;
+  constexpr int kChoices = 8;
+  v1::ChatCompletionRequest request = Chat(kTokens);
+  request.set_n(kChoices);
+  request.set_logprobs(true);
+  request.set_top_logprobs(20);
+  grpc::ClientContext context;
+  auto reader = chat_->StreamChatCompletion(&context, request);
+  bool ended = false;
+  for (int i = 0; i < 400 && !ended; ++i) {
+    std::this_thread::sleep_for(milliseconds(25));
+    ended = HttpGet(process_->admin_address(), "/metrics").find("code=\"408\"} 1\n") !=
+            std::string::npos;
+  }
+  ASSERT_TRUE(ended) << "the router gives the request up";
+  v1::ChatCompletionChunk chunk;
+  int num_chunks = 0;
+  while (reader->Read(&chunk)) ++num_chunks;
+  EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::CANCELLED);
+  EXPECT_LT(num_chunks, kTokens * kChoices);
+}
+
 TEST_F(RouterProcessTest, ModelService) {
   JoinPair();
   {
@@ -285,12 +340,17 @@ TEST_F(RouterProcessTest, WorkerFaultsEndTheCall) {
   Stream(Chat(9), &status);
   EXPECT_EQ(status.error_code(), grpc::StatusCode::INTERNAL);
   decode_->mood = ToyWorker::Mood::kEndless;
-  std::thread killer([this] {
-    std::this_thread::sleep_for(milliseconds(200));
-    decode_->Stop();
-  });
-  const auto rest = Stream(Chat(9), &status);
-  killer.join();
+  std::vector<v1::ChatCompletionChunk> rest;
+  {
+    grpc::ClientContext context;
+    auto reader = chat_->StreamChatCompletion(&context, Chat(9));
+    v1::ChatCompletionChunk chunk;
+    while (reader->Read(&chunk)) {
+      rest.push_back(chunk);
+      if (rest.size() == 2) decode_->Stop();  // it would not have sent more
+    }
+    status = reader->Finish();
+  }
   EXPECT_EQ(rest.size(), 2u);
   EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE);
   EXPECT_TRUE(WaitReady(false));
@@ -303,7 +363,7 @@ TEST_F(RouterProcessTest, CancellationReachesBothWorkers) {
   {
     grpc::ClientContext context;
     auto reader = chat_->StreamChatCompletion(&context, Chat(9));
-    std::this_thread::sleep_for(milliseconds(200));
+    ASSERT_TRUE(decode_->WaitStarts(1) && prefill_->WaitStarts(1));
     context.TryCancel();
     EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::CANCELLED);
   }
@@ -315,7 +375,7 @@ TEST_F(RouterProcessTest, CancellationReachesBothWorkers) {
     const std::string body = R"({"messages":[{"role":"user","content":"x"}],"stream":true})";
     client.Send("POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: " +
                 std::to_string(body.size()) + "\r\n\r\n" + body);
-    std::this_thread::sleep_for(milliseconds(200));
+    ASSERT_TRUE(decode_->WaitStarts(2) && prefill_->WaitStarts(2));
     client.Close();
   }
   EXPECT_TRUE(decode_->WaitCancels(2));
@@ -554,7 +614,7 @@ TEST_F(RouterProcessTest, DrainLetsRunningAnswersEnd) {
   prefill_->mood = ToyWorker::Mood::kSilent;
   grpc::Status status;
   std::thread client([&] { Stream(Chat(9), &status); });
-  std::this_thread::sleep_for(milliseconds(200));
+  ASSERT_TRUE(decode_->WaitStarts(1));
   const auto start = std::chrono::steady_clock::now();
   // The second signal comes after a second.
   process_->Drain([&] { return std::chrono::steady_clock::now() - start < seconds(1); });

@@ -19,7 +19,8 @@
 #include "grpcpp/grpcpp.h"
 
 #include "baton/v1/worker.grpc.pb.h"
-#include "tests/router/test_model.h"
+#include "src/base/keepalive.h"
+#include "tests/api/toy_hello.h"
 
 namespace baton {
 
@@ -32,6 +33,8 @@ class ToyWorker final : public v1::WorkerService::Service {
   ToyWorker(std::string id, v1::WorkerRole role) : id_(std::move(id)), role_(role) {
     grpc::ServerBuilder builder;
     int port = 0;
+    builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
+                               kMinPingIntervalMs);
     builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
     builder.SetMaxReceiveMessageSize(32 << 20);
     builder.RegisterService(this);
@@ -48,7 +51,7 @@ class ToyWorker final : public v1::WorkerService::Service {
     stub_ = v1::RouterRegistry::NewStub(channel);
     lease_ = stub_->Register(&lease_context_);
     v1::WorkerReport hello;
-    FillHello(hello.mutable_hello());
+    FillToyHello({id_, role_, address_, weights}, hello.mutable_hello());
     lease_->Write(hello);
     v1::RouterDirective ack;
     if (lease_->Read(&ack)) refusal = ack.ack().refusal();
@@ -85,8 +88,10 @@ class ToyWorker final : public v1::WorkerService::Service {
         ++num_cancels_;
         changed_.notify_all();
       } else if (order.has_start_decode()) {
+        CountStart();
         Decode(order.start_decode(), stream);
       } else if (order.has_start_prefill()) {
+        CountStart();
         Prefill(order.start_prefill(), stream);
       }
     }
@@ -99,6 +104,12 @@ class ToyWorker final : public v1::WorkerService::Service {
     return changed_.wait_for(lock, std::chrono::seconds(20), [&] { return num_cancels_ >= count; });
   }
 
+  // Requests that it was ever told to start.
+  bool WaitStarts(int count) {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_for(lock, std::chrono::seconds(20), [&] { return num_starts_ >= count; });
+  }
+
   std::atomic<Mood> mood{Mood::kServe};
   std::string weights = "weights-a";
   std::string refusal;
@@ -107,32 +118,10 @@ class ToyWorker final : public v1::WorkerService::Service {
  private:
   using Stream = grpc::ServerReaderWriter<v1::WorkerMessage, v1::RouterMessage>;
 
-  void FillHello(v1::WorkerHello* hello) const {
-    const TokenizerSpec spec = TestSpec();
-    hello->mutable_worker()->set_worker_id(id_);
-    hello->mutable_worker()->set_incarnation(77);
-    hello->set_role(role_);
-    v1::Fingerprint* fingerprint = hello->mutable_fingerprint();
-    fingerprint->set_wire_min(1);
-    fingerprint->set_wire_max(1);
-    fingerprint->set_layout_id(5);
-    fingerprint->set_weights_id(weights);
-    fingerprint->set_tokenizer_id(TokenizerSpecId(spec));
-    fingerprint->set_numerics_id("numerics");
-    hello->set_grpc_address(address_);
-    hello->set_admin_address("127.0.0.1:1");
-    hello->set_kv_address("127.0.0.1:2");
-    hello->set_pid(4711);
-    hello->set_model("toy");
-    hello->set_max_context(kTestContext);
-    hello->set_block_size(16);
-    hello->set_kv_bytes_per_token(100);
-    hello->set_num_blocks(256);
-    hello->set_max_running(32);
-    hello->set_tokenizer(spec.Serialize());
-    hello->add_transports(v1::TRANSPORT_KIND_SHM);
-    hello->set_vocab_size(kTestVocab);
-    hello->set_loaded_unix_s(1'700'000'000);
+  void CountStart() {
+    std::lock_guard lock(mutex_);
+    ++num_starts_;
+    changed_.notify_all();
   }
 
   void Beat() {
@@ -236,6 +225,7 @@ class ToyWorker final : public v1::WorkerService::Service {
   std::mutex mutex_;  // guards what follows
   std::condition_variable changed_;
   int num_cancels_ = 0;
+  int num_starts_ = 0;
 };
 
 }  // namespace baton

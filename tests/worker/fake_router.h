@@ -16,6 +16,7 @@
 
 #include "baton/v1/worker.grpc.pb.h"
 #include "src/base/clock.h"
+#include "src/base/keepalive.h"
 
 namespace baton {
 
@@ -109,6 +110,8 @@ class FakeRouter final : public v1::RouterRegistry::Service {
     grpc::ServerBuilder builder;
     int bound = 0;
     builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+    builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
+                               kMinPingIntervalMs);
     builder.AddListeningPort("127.0.0.1:" + std::to_string(port), grpc::InsecureServerCredentials(),
                              &bound);
     builder.RegisterService(this);

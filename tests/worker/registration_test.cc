@@ -1,6 +1,11 @@
 // A worker's lease with its routers, over real gRPC.
 #include "src/worker/registration.h"
 
+#include <arpa/inet.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
 #include <atomic>
 #include <memory>
 #include <string>
@@ -9,6 +14,7 @@
 
 #include "gtest/gtest.h"
 
+#include "src/base/keepalive.h"
 #include "tests/worker/fake_router.h"
 
 namespace baton {
@@ -79,6 +85,92 @@ class RegistrationTest : public testing::Test {
   Status given_up_;
   std::unique_ptr<Registration> registration_;  // last: its thread calls the above
 };
+
+// Passes one connection on, byte by byte, until the host behind it "loses its power": the sockets
+// stay open and nothing moves any more.
+class Relay {
+ public:
+  explicit Relay(const std::string& target) {
+    listener_ = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    sockaddr_in address = Loopback(0);
+    socklen_t size = sizeof(address);
+    EXPECT_EQ(::bind(listener_, reinterpret_cast<sockaddr*>(&address), size), 0);
+    EXPECT_EQ(::listen(listener_, 8), 0);
+    ::getsockname(listener_, reinterpret_cast<sockaddr*>(&address), &size);
+    port_ = ntohs(address.sin_port);
+    const int target_port = std::stoi(target.substr(target.rfind(':') + 1));
+    thread_ = std::thread([this, target_port] { Run(target_port); });
+  }
+  ~Relay() {
+    Freeze();
+    for (const int fd : {listener_, near_, far_}) {
+      if (fd >= 0) ::close(fd);
+    }
+  }
+
+  std::string address() const { return "127.0.0.1:" + std::to_string(port_); }
+  void Freeze() {
+    frozen_ = true;
+    if (thread_.joinable()) thread_.join();
+  }
+
+ private:
+  static sockaddr_in Loopback(int port) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(static_cast<uint16_t>(port));
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    return address;
+  }
+
+  bool WaitReadable(int fd) {
+    pollfd entry{fd, POLLIN, 0};
+    return ::poll(&entry, 1, 1) > 0;
+  }
+
+  void Run(int target_port) {
+    while (!WaitReadable(listener_)) {
+      if (frozen_) return;
+    }
+    near_ = ::accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC);
+    far_ = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    const sockaddr_in target = Loopback(target_port);
+    EXPECT_EQ(::connect(far_, reinterpret_cast<const sockaddr*>(&target), sizeof(target)), 0);
+    while (!frozen_) {
+      Copy(near_, far_);
+      Copy(far_, near_);
+    }
+  }
+
+  void Copy(int from, int to) {
+    char bytes[4096];
+    if (!WaitReadable(from)) return;
+    const ssize_t count = ::recv(from, bytes, sizeof(bytes), 0);
+    if (count > 0) EXPECT_EQ(::send(to, bytes, static_cast<size_t>(count), MSG_NOSIGNAL), count);
+  }
+
+  int listener_ = -1;
+  int near_ = -1;
+  int far_ = -1;
+  int port_ = 0;
+  std::atomic<bool> frozen_{false};
+  std::thread thread_;
+};
+
+// A host that vanishes says nothing, and TCP would wait for it for a quarter of an hour.
+TEST_F(RegistrationTest, RouterWhoseHostVanishesIsNoticed) {
+  Relay relay(router_.address());
+  Start(Config({relay.address()}));
+  ASSERT_TRUE(Eventually([&] { return Registered(); }));
+  // A living router that has nothing to say is not taken for a dead one.
+  std::this_thread::sleep_for(std::chrono::milliseconds(2 * kKeepaliveTimeMs));
+  EXPECT_EQ(router_.num_hellos(), 1u);
+  EXPECT_TRUE(Registered());
+  relay.Freeze();
+  const int64_t start_us = SystemClock().NowUs();
+  EXPECT_TRUE(Eventually([&] { return !Registered(); }));
+  EXPECT_LT(SystemClock().NowUs() - start_us, 8'000'000);
+}
 
 TEST_F(RegistrationTest, HelloComesFirstAndReportsFollowInOrder) {
   running_ = 3;

@@ -1,0 +1,50 @@
+// What a toy worker says of itself when it registers.
+#ifndef BATON_TESTS_API_TOY_HELLO_H_
+#define BATON_TESTS_API_TOY_HELLO_H_
+
+#include <string>
+
+#include "baton/v1/worker.grpc.pb.h"
+#include "tests/router/test_model.h"
+
+namespace baton {
+
+// What differs between toy workers.
+struct ToyIdentity {
+  std::string id;
+  v1::WorkerRole role;
+  std::string grpc_address;
+  std::string weights;
+};
+
+inline void FillToyHello(const ToyIdentity& worker, v1::WorkerHello* hello) {
+  const TokenizerSpec spec = TestSpec();
+  hello->mutable_worker()->set_worker_id(worker.id);
+  hello->mutable_worker()->set_incarnation(77);
+  hello->set_role(worker.role);
+  v1::Fingerprint* fingerprint = hello->mutable_fingerprint();
+  fingerprint->set_wire_min(1);
+  fingerprint->set_wire_max(1);
+  fingerprint->set_layout_id(5);
+  fingerprint->set_weights_id(worker.weights);
+  fingerprint->set_tokenizer_id(TokenizerSpecId(spec));
+  fingerprint->set_numerics_id("numerics");
+  hello->set_grpc_address(worker.grpc_address);
+  hello->set_admin_address("127.0.0.1:1");
+  hello->set_kv_address("127.0.0.1:2");
+  hello->set_pid(4711);
+  hello->set_model("toy");
+  hello->set_max_context(kTestContext);
+  hello->set_block_size(16);
+  hello->set_kv_bytes_per_token(100);
+  hello->set_num_blocks(256);
+  hello->set_max_running(32);
+  hello->set_tokenizer(spec.Serialize());
+  hello->add_transports(v1::TRANSPORT_KIND_SHM);
+  hello->set_vocab_size(kTestVocab);
+  hello->set_loaded_unix_s(1'700'000'000);
+}
+
+}  // namespace baton
+
+#endif  // BATON_TESTS_API_TOY_HELLO_H_

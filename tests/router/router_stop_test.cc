@@ -1,0 +1,131 @@
+// How the router's thread and its sessions end: nothing that was accepted stays without an end, and
+// nothing of gRPC outlives its owner.
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "grpcpp/grpcpp.h"
+#include "gtest/gtest.h"
+
+#include "baton/v1/worker.grpc.pb.h"
+#include "src/router/grpc_worker_session.h"
+#include "src/router/router.h"
+#include "tests/router/recording_sink.h"
+#include "tests/router/test_model.h"
+
+namespace baton {
+namespace {
+
+using std::chrono::milliseconds;
+
+// For routers that no worker joins.
+class NoConnector final : public WorkerConnector {
+ public:
+  std::unique_ptr<WorkerSession> Connect(SessionRef /*session*/,
+                                         const WorkerDescription& /*worker*/) override {
+    ADD_FAILURE() << "no worker has joined";
+    return nullptr;
+  }
+};
+
+GenerateRequest AnyRequest() {
+  GenerateRequest request;
+  request.model = TestModel();
+  request.prompt = BytesOf("hi");
+  request.sampling.max_tokens = 3;
+  request.timeout_us = 60'000'000;
+  return request;
+}
+
+// The router's thread is held while requests arrive and the inbox closes: they are accepted, and
+// the loop turns no more.
+TEST(RouterStop, RequestsPostedAfterTheLastTurnAreFailed) {
+  auto inbox = std::make_shared<RouterInbox>();
+  NoConnector connector;
+  MetricsRegistry registry;
+  Router router({}, inbox, &connector, &registry);
+  std::atomic<bool> held{false};
+  router.GetRequests([&](const std::vector<RequestView>& /*requests*/) {
+    held = true;
+    while (!inbox->closed()) std::this_thread::sleep_for(milliseconds(1));
+  });
+  while (!held) std::this_thread::sleep_for(milliseconds(1));
+  std::vector<std::shared_ptr<RecordingSink>> sinks;
+  for (int i = 0; i < 3; ++i) {
+    sinks.push_back(std::make_shared<RecordingSink>());
+    router.Submit(AnyRequest(), sinks.back());
+  }
+  bool answered = false;
+  router.GetTopology([&](const Topology& /*topology*/) { answered = true; });
+  router.Stop();
+  for (const auto& sink : sinks) {
+    ASSERT_TRUE(sink->error.has_value());
+    EXPECT_EQ(sink->error->code, ErrorCode::kDraining);
+  }
+  EXPECT_TRUE(answered) << "whoever asked waits for an answer";
+  EXPECT_EQ(router.num_live(), 0u);
+  const auto late = std::make_shared<RecordingSink>();
+  router.Submit(AnyRequest(), late);
+  ASSERT_TRUE(late->error.has_value());
+  EXPECT_EQ(late->error->code, ErrorCode::kDraining);
+}
+
+// A worker that takes sessions and says nothing.
+class SilentWorker final : public v1::WorkerService::Service {
+ public:
+  SilentWorker() {
+    grpc::ServerBuilder builder;
+    int port = 0;
+    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
+    builder.RegisterService(this);
+    server_ = builder.BuildAndStart();
+    address_ = "127.0.0.1:" + std::to_string(port);
+  }
+  ~SilentWorker() override { server_->Shutdown(std::chrono::system_clock::now()); }
+
+  grpc::Status Session(
+      grpc::ServerContext* /*context*/,
+      grpc::ServerReaderWriter<v1::WorkerMessage, v1::RouterMessage>* stream) override {
+    v1::RouterMessage order;
+    while (stream->Read(&order)) num_orders.fetch_add(1);
+    return grpc::Status::OK;
+  }
+
+  const std::string& address() const { return address_; }
+  std::atomic<int> num_orders{0};
+
+ private:
+  std::string address_;
+  std::unique_ptr<grpc::Server> server_;
+};
+
+// Streams share the inbox: once nobody else holds it, no stream and no channel is left for one of
+// gRPC's threads to destroy, whether the end of a stream still reached the inbox or not.
+TEST(RouterStop, ConnectorTakesItsStreamsAlong) {
+  SilentWorker worker;
+  for (const bool closed_first : {true, false}) {
+    auto inbox = std::make_shared<RouterInbox>();
+    auto connector = std::make_unique<GrpcWorkerConnector>(inbox, Incarnation(1));
+    WorkerDescription description;
+    description.grpc_address = worker.address();
+    description.fingerprint.wire_max = 1;
+    const int before = worker.num_orders;
+    std::vector<std::unique_ptr<WorkerSession>> sessions;
+    for (int i = 0; i < 3; ++i) sessions.push_back(connector->Connect(SessionRef{}, description));
+    while (worker.num_orders < before + 3) std::this_thread::sleep_for(milliseconds(1));
+    if (closed_first) inbox->Close();
+    sessions.clear();
+    connector.reset();
+    std::vector<RouterTask> tasks;
+    inbox->Take(0, &tasks);
+    EXPECT_EQ(tasks.size(), closed_first ? 0u : 3u) << "ends that the router is told";
+    tasks.clear();
+    EXPECT_EQ(inbox.use_count(), 1);
+  }
+}
+
+}  // namespace
+}  // namespace baton
