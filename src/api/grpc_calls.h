@@ -107,7 +107,7 @@ class UnaryCall final : public grpc::ServerUnaryReactor, public ResponseSink {
   }
 
   void Refuse(const RequestError& error) {
-    parts_.submitter->CountRefusal(error.code);
+    parts_.submitter->CountRefusal(HttpStatusOf(error.code));
     Finish(StatusOf(error, context_));
   }
 
@@ -190,7 +190,7 @@ class StreamCall final : public grpc::ServerWriteReactor<Chunk>, public Response
   }
 
   void Refuse(const RequestError& error) {
-    parts_.submitter->CountRefusal(error.code);
+    parts_.submitter->CountRefusal(HttpStatusOf(error.code));
     FinishWhenWritten(StatusOf(error, context_));
   }
 

@@ -82,7 +82,7 @@ HttpHandler HttpApi::AsHandler() {
 HttpErrorFormatter HttpApi::AsErrorFormatter() {
   return [submitter = submitter_](int status, std::string_view /*message*/) {
     const RequestError error = ServerError(status);
-    submitter->CountRefusal(error.code);
+    submitter->CountRefusal(status);  // some have no error code of their own: 417, 501, 505
     HttpResponse response = ErrorResponse(error, HttpHeaders{});
     response.status = status;
     return response;
@@ -153,7 +153,7 @@ void HttpApi::Handle(HttpRequest request, std::shared_ptr<HttpResponder> respond
   const bool is_known = post != nullptr || IsGetPath(path);
   RequestError error;
   error.code = is_known ? ErrorCode::kMethodNotAllowed : ErrorCode::kPathNotFound;
-  submitter_->CountRefusal(error.code);
+  submitter_->CountRefusal(HttpStatusOf(error.code));
   HttpResponse response = ErrorResponse(error, AnswerHeaders(exchange.arrival.request_id, {}));
   if (is_known) response.headers.Set("Allow", post != nullptr ? "POST" : "GET, HEAD");
   exchange.responder->Respond(std::move(response));
@@ -168,7 +168,7 @@ void HttpApi::Send(Exchange& exchange, std::string body, std::string_view conten
 }
 
 void HttpApi::Refuse(Exchange& exchange, const RequestError& error) {
-  submitter_->CountRefusal(error.code);
+  submitter_->CountRefusal(HttpStatusOf(error.code));
   exchange.responder->Respond(ErrorResponse(error, AnswerHeaders(exchange.arrival.request_id, {})));
 }
 

@@ -100,7 +100,7 @@ class RouterProcessImpl final : public RouterProcess {
   Status StartAdmin();
   void SetHealth(bool ready);
   void AddRouterRow(Topology* topology) const;
-  std::string RequestsForAdmin();
+  StatusOr<std::string> RequestsForAdmin();
   // Polls until `done` or `until_us`; false: `keep_waiting` ended it.
   static bool WaitFor(const std::function<bool()>& done, int64_t until_us,
                       const std::function<bool()>& keep_waiting);
@@ -223,14 +223,14 @@ void RouterProcessImpl::AddRouterRow(Topology* topology) const {
 }
 
 // The admin server's thread waits for the router's, which answers within a turn of its loop.
-std::string RouterProcessImpl::RequestsForAdmin() {
+StatusOr<std::string> RouterProcessImpl::RequestsForAdmin() {
   auto answer = std::make_shared<std::promise<std::string>>();
   std::future<std::string> future = answer->get_future();
   router_->GetRequests([answer](const std::vector<RequestView>& requests) {
     answer->set_value(RequestsJson(requests));
   });
   if (future.wait_for(kAdminWait) == std::future_status::ready) return future.get();
-  return "[]";
+  return Unavailable("the router's loop did not answer within {} ms", kAdminWait.count());
 }
 
 bool RouterProcessImpl::WaitFor(const std::function<bool()>& done, int64_t until_us,

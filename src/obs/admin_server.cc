@@ -15,21 +15,26 @@ HttpResponse TextResponse(int status, std::string body) {
   return {status, {{"Content-Type", "text/plain; charset=utf-8"}}, std::move(body)};
 }
 
+HttpResponse UnavailableResponse(const Status& status) {
+  const std::string_view why(status.message().data(), status.message().size());
+  return TextResponse(503, fmt::format("{}\n", why));
+}
+
 HttpHandler ProbeHandler(std::function<Status()> probe) {
   return [probe = std::move(probe)](HttpRequest, std::shared_ptr<HttpResponder> responder) {
     const Status status = probe ? probe() : OkStatus();
-    if (status.ok()) {
-      responder->Respond(TextResponse(200, "ok\n"));
-    } else {
-      const std::string_view why(status.message().data(), status.message().size());
-      responder->Respond(TextResponse(503, fmt::format("{}\n", why)));
-    }
+    responder->Respond(status.ok() ? TextResponse(200, "ok\n") : UnavailableResponse(status));
   };
 }
 
-HttpHandler JsonHandler(std::function<std::string()> provider) {
+HttpHandler JsonHandler(std::function<StatusOr<std::string>()> provider) {
   return [provider = std::move(provider)](HttpRequest, std::shared_ptr<HttpResponder> responder) {
-    responder->Respond({200, {{"Content-Type", "application/json"}}, provider ? provider() : "[]"});
+    StatusOr<std::string> json = provider ? provider() : std::string("[]");
+    if (json.ok()) {
+      responder->Respond({200, {{"Content-Type", "application/json"}}, *std::move(json)});
+    } else {
+      responder->Respond(UnavailableResponse(json.status()));
+    }
   };
 }
 

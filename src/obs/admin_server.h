@@ -19,14 +19,16 @@
 
 namespace baton {
 
-// What the port shows. An empty probe is OK; an empty debug provider shows [].
+// What the port shows. An empty probe is OK; an empty debug provider shows []. A status that is not
+// OK answers 503 with its message, so that a look that failed is not taken for an empty table.
 struct AdminProviders {
   std::function<Status()> live;     // the loops make progress
   std::function<Status()> ready;    // a request would be served now
   std::function<Status()> started;  // start-up is complete
-  std::function<std::string()>
-      requests_json;                         // array of {request_uid, choice, attempt, state, ...}
-  std::function<std::string()> blocks_json;  // array of {index, generation, state, ...}
+  // Array of {request_uid, choice, attempt, state, ...}.
+  std::function<StatusOr<std::string>()> requests_json;
+  // Array of {index, generation, state, ...}.
+  std::function<StatusOr<std::string>()> blocks_json;
 };
 
 // A running admin port; stops when destroyed. The registry must outlive it.

@@ -18,6 +18,9 @@ namespace {
 
 // Directives that wait for the network; a worker that takes none for so long is cut off.
 constexpr size_t kMaxQueuedDirectives = 64;
+// Reports of one worker that wait for the router's thread; then its stream is not read until the
+// router has caught up, and gRPC's flow control slows the worker.
+constexpr int kMaxUnhandled = 16;
 
 ModelClaim ClaimOf(const v1::WorkerHello& hello) {
   ModelClaim claim;
@@ -79,7 +82,12 @@ class LeaseReactor final : public grpc::ServerBidiReactor<v1::WorkerReport, v1::
       return FinishWhenWritten({grpc::StatusCode::INVALID_ARGUMENT, reason});
     }
     std::lock_guard lock(mutex_);
-    if (!finished_) StartRead(&incoming_);
+    if (finished_) return;
+    if (num_unhandled_ >= kMaxUnhandled) {
+      read_paused_ = true;
+    } else {
+      StartRead(&incoming_);
+    }
   }
 
   void OnWriteDone(bool ok) override {
@@ -109,6 +117,16 @@ class LeaseReactor final : public grpc::ServerBidiReactor<v1::WorkerReport, v1::
  private:
   Status Handle();
   Status HandleHello();
+  // Posts what `task` does and counts it until the router's thread has done it.
+  void PostReport(RouterTask task);
+  // The router's thread has handled a report.
+  void OnHandled() {
+    std::lock_guard lock(mutex_);
+    --num_unhandled_;
+    if (!read_paused_ || finished_) return;
+    read_paused_ = false;
+    StartRead(&incoming_);
+  }
 
   void FinishLocked(grpc::Status status) {
     finished_ = true;
@@ -128,6 +146,8 @@ class LeaseReactor final : public grpc::ServerBidiReactor<v1::WorkerReport, v1::
   bool finish_when_written_ = false;
   grpc::Status finish_with_;
   bool finished_ = false;
+  int num_unhandled_ = 0;
+  bool read_paused_ = false;
 };
 
 // The core's handle of a lease stream.
@@ -157,6 +177,18 @@ class GrpcLeaseStream final : public LeaseStream {
   const std::shared_ptr<LeaseReactor> reactor_;
 };
 
+void LeaseReactor::PostReport(RouterTask task) {
+  {
+    std::lock_guard lock(mutex_);
+    ++num_unhandled_;
+  }
+  inbox_->Post([self = shared_from_this(), task = std::move(task)](RouterCore& core,
+                                                                   int64_t now_us) mutable {
+    task(core, now_us);
+    self->OnHandled();
+  });
+}
+
 Status LeaseReactor::Handle() {
   switch (incoming_.kind_case()) {
     case v1::WorkerReport::kHello:
@@ -165,8 +197,8 @@ Status LeaseReactor::Handle() {
       return HandleHello();
     case v1::WorkerReport::kLoad:
       if (!said_hello_) return InvalidArgument("a load report before the hello");
-      inbox_->Post([lease = lease_, load = DecodeLoad(incoming_.load())](RouterCore& core,
-                                                                         int64_t now_us) mutable {
+      PostReport([lease = lease_, load = DecodeLoad(incoming_.load())](RouterCore& core,
+                                                                       int64_t now_us) mutable {
         core.OnWorkerLoad(lease, std::move(load), now_us);
       });
       return OkStatus();
@@ -181,8 +213,8 @@ Status LeaseReactor::HandleHello() {
   BATON_ASSIGN_OR_RETURN(worker.model, catalog_->Resolve(ClaimOf(incoming_.hello())));
   incoming_.Clear();  // the tokenizer's megabytes
   auto stream = std::make_unique<GrpcLeaseStream>(shared_from_this());
-  inbox_->Post([lease = lease_, worker = std::move(worker), stream = std::move(stream)](
-                   RouterCore& core, int64_t now_us) mutable {
+  PostReport([lease = lease_, worker = std::move(worker), stream = std::move(stream)](
+                 RouterCore& core, int64_t now_us) mutable {
     core.OnWorkerHello(lease, std::move(worker), std::move(stream), now_us);
   });
   return OkStatus();

@@ -5,7 +5,8 @@
 //  1. Any thread posts; the router's thread takes everything at once, in order.
 //  2. New requests are refused once kMaxWaitingRequests of them wait. All other messages are
 //  bounded
-//     by their senders: a stream has at most a few messages under way, a request one cancellation.
+//     by their senders: a stream of a worker has at most 16 messages under way, a request one
+//     cancellation.
 //  3. After Close every post is dropped and the poster is told.
 #ifndef BATON_ROUTER_ROUTER_INBOX_H_
 #define BATON_ROUTER_ROUTER_INBOX_H_

@@ -102,8 +102,8 @@ class Submitter {
   // The sink gets OnFailed(kCancelled).
   virtual void Cancel(RequestUid uid) = 0;
 
-  // Counts a request that an API refused before Submit.
-  virtual void CountRefusal(ErrorCode code) = 0;
+  // Counts a request that an API refused before Submit, by the HTTP status of its answer.
+  virtual void CountRefusal(int http_status) = 0;
 
   // The model of that id; "" and "default" name the only one. Null = there is none.
   virtual std::shared_ptr<const ModelInfo> FindModel(std::string_view id) const = 0;

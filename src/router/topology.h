@@ -65,7 +65,7 @@ struct RequestView {
   int64_t age_ms = 0;
   std::string prefill_worker;  // "" = none
   std::string decode_worker;   // "" = not placed
-  uint32_t num_tokens = 0;     // delivered to the client
+  uint32_t num_tokens = 0;     // received from the workers; the client may have fewer
 };
 
 }  // namespace baton

@@ -1,6 +1,7 @@
 #include "src/worker/session_service.h"
 
 #include <algorithm>
+#include <deque>
 #include <utility>
 #include <vector>
 
@@ -163,21 +164,20 @@ class SessionReactor : public grpc::ServerBidiReactor<v1::RouterMessage, v1::Wor
     End(grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, "the router does not read"));
     outbox_.clear();
     pending_.Clear();
-    next_ = num_queued_ = 0;
+    num_queued_ = 0;
     service_->engine_->CloseSession(id_);
     call_->TryCancel();
   }
 
   void MaybeWrite() {
     if (writing_ || ended_) return;
-    if (next_ == outbox_.size()) {
-      outbox_.clear();
-      next_ = 0;
+    if (outbox_.empty()) {
       if (!pending_.has_step()) return;
       outbox_.push_back(std::move(pending_));
       pending_.Clear();
     }
-    outgoing_ = std::move(outbox_[next_++]);
+    outgoing_ = std::move(outbox_.front());
+    outbox_.pop_front();
     num_queued_ -= std::max<size_t>(1, static_cast<size_t>(outgoing_.step().events_size()));
     writing_ = true;
     StartWrite(&outgoing_);
@@ -204,9 +204,8 @@ class SessionReactor : public grpc::ServerBidiReactor<v1::RouterMessage, v1::Wor
   v1::RouterMessage incoming_;  // reading thread
   bool greeted_ = false;        // reading thread
 
-  std::mutex mutex_;                       // guards what follows
-  std::vector<v1::WorkerMessage> outbox_;  // [next_, size) waits
-  size_t next_ = 0;
+  std::mutex mutex_;  // guards what follows
+  std::deque<v1::WorkerMessage> outbox_;
   size_t num_queued_ = 0;       // tokens and other messages that wait, outgoing_ not counted
   v1::WorkerMessage pending_;   // the step message that is being filled
   v1::WorkerMessage outgoing_;  // being written

@@ -113,11 +113,10 @@ Status WorkerAdmin::Live() const {
   return Unavailable("the engine loop has not turned for {} ms", age_us / 1000);
 }
 
-std::string WorkerAdmin::RequestsJson() {
+StatusOr<std::string> WorkerAdmin::RequestsJson() {
   nlohmann::json rows = nlohmann::json::array();
-  const StatusOr<std::vector<RequestRow>> requests = config_.engine->DebugRequests();
-  if (!requests.ok()) return rows.dump();
-  for (const RequestRow& row : *requests) {
+  BATON_ASSIGN_OR_RETURN(const std::vector<RequestRow> requests, config_.engine->DebugRequests());
+  for (const RequestRow& row : requests) {
     rows.push_back({{"request_uid", row.key.uid.ToHex()},
                     {"choice", 0},
                     {"num_choices", row.num_choices},
@@ -132,11 +131,10 @@ std::string WorkerAdmin::RequestsJson() {
   return rows.dump();
 }
 
-std::string WorkerAdmin::BlocksJson() {
+StatusOr<std::string> WorkerAdmin::BlocksJson() {
   nlohmann::json rows = nlohmann::json::array();
-  const StatusOr<std::vector<BlockInfo>> blocks = config_.engine->DebugBlocks();
-  if (!blocks.ok()) return rows.dump();
-  for (const BlockInfo& block : *blocks) {
+  BATON_ASSIGN_OR_RETURN(const std::vector<BlockInfo> blocks, config_.engine->DebugBlocks());
+  for (const BlockInfo& block : blocks) {
     rows.push_back({{"index", block.handle.index.value()},
                     {"generation", block.handle.generation},
                     {"state", BlockStateName(block.state)},

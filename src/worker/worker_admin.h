@@ -43,8 +43,8 @@ class WorkerAdmin {
   explicit WorkerAdmin(WorkerAdminConfig config);
   void Refresh();
   Status Live() const;
-  std::string RequestsJson();
-  std::string BlocksJson();
+  StatusOr<std::string> RequestsJson();
+  StatusOr<std::string> BlocksJson();
 
   const WorkerAdminConfig config_;
   MetricsRegistry registry_;

@@ -24,6 +24,7 @@
 #include "src/model/tokenizer_metadata.h"
 #include "src/text/spec_from_metadata.h"
 #include "src/text/tokenizer.h"
+#include "src/worker/advertise.h"
 #include "src/worker/handoff_codec.h"
 #include "src/worker/pool_size.h"
 #include "src/worker/registration.h"
@@ -40,23 +41,6 @@ constexpr int kMaxMessageBytes = 32 * 1024 * 1024;
 // Two heartbeats: after them no router places a request here any more.
 constexpr int64_t kAnnounceMs = 500;
 constexpr int64_t kDrainPollMs = 5;
-
-std::string HostOf(const std::string& address) { return address.substr(0, address.rfind(':')); }
-std::string PortOf(const std::string& address) { return address.substr(address.rfind(':') + 1); }
-
-// "host:port" for others: `advertise` may be a host or host:port.
-std::string Advertised(const std::string& advertise, const std::string& bound) {
-  if (advertise.empty()) return bound;
-  const bool has_port = advertise.find(':') != std::string::npos && !advertise.ends_with(']');
-  return has_port ? advertise : advertise + ":" + PortOf(bound);
-}
-
-// The same host with the port of another listener.
-std::string AdvertisedHost(const std::string& advertise, const std::string& bound) {
-  if (advertise.empty()) return bound;
-  const bool has_port = advertise.find(':') != std::string::npos && !advertise.ends_with(']');
-  return (has_port ? HostOf(advertise) : advertise) + ":" + PortOf(bound);
-}
 
 Status CheckWorkerId(const std::string& id) {
   const bool valid = !id.empty() && id.size() <= kMaxWorkerIdBytes &&
@@ -147,7 +131,7 @@ Status WorkerProcess::Parts::MakeEngine() {
   options.kind = config.transport;
   options.listen = config.kv_listen.empty() ? HostOf(config.listen) + ":0" : config.kv_listen;
   BATON_ASSIGN_OR_RETURN(endpoint, KvEndpoint::Create(options, arena.get()));
-  kv_address = AdvertisedHost(config.advertise, endpoint->tcp_address());
+  kv_address = AdvertisedOnHost(config.advertise, endpoint->tcp_address());
 
   const bool prefill = config.role == WorkerRole::kPrefill;
   sessions =
@@ -188,7 +172,8 @@ Status WorkerProcess::Parts::StartServer() {
   if (!server || port == 0) {
     return Unavailable("--listen {}: cannot bind; is the port in use?", config.listen);
   }
-  grpc_address = Advertised(config.advertise, fmt::format("{}:{}", HostOf(config.listen), port));
+  grpc_address =
+      AdvertisedAddress(config.advertise, fmt::format("{}:{}", HostOf(config.listen), port));
   return OkStatus();
 }
 
@@ -274,7 +259,7 @@ Status WorkerProcess::Parts::StartAdmin() {
   admin_config.transport = endpoint.get();
   admin_config.ready = [this] { return Ready(); };
   BATON_ASSIGN_OR_RETURN(admin, WorkerAdmin::Start(std::move(admin_config)));
-  admin_address = AdvertisedHost(config.advertise, admin->address());
+  admin_address = AdvertisedOnHost(config.advertise, admin->address());
   return OkStatus();
 }
 
@@ -284,6 +269,7 @@ WorkerProcess::~WorkerProcess() { Stop(); }
 
 StatusOr<std::unique_ptr<WorkerProcess>> WorkerProcess::Start(WorkerConfig config) {
   BATON_RETURN_IF_ERROR(CheckWorkerId(config.worker_id));
+  BATON_RETURN_IF_ERROR(CheckAdvertise(config.advertise));
   if (config.routers.empty()) return InvalidArgument("--router is missing");
   auto parts = std::make_unique<Parts>();
   parts->config = std::move(config);

@@ -49,9 +49,9 @@ class FakeSubmitter final : public Submitter {
     }
     changed_.notify_all();
   }
-  void CountRefusal(ErrorCode code) override {
+  void CountRefusal(int http_status) override {
     std::lock_guard lock(mutex_);
-    refused_.push_back(code);
+    refused_.push_back(http_status);
   }
   std::shared_ptr<const ModelInfo> FindModel(std::string_view id) const override {
     if (id.empty() || id == "default") return models.size() == 1 ? models[0] : nullptr;
@@ -83,7 +83,7 @@ class FakeSubmitter final : public Submitter {
     std::lock_guard lock(mutex_);
     return submitted_.size();
   }
-  std::vector<ErrorCode> refused() {
+  std::vector<int> refused() {
     std::lock_guard lock(mutex_);
     return refused_;
   }
@@ -98,7 +98,7 @@ class FakeSubmitter final : public Submitter {
   std::condition_variable changed_;
   std::vector<Submitted> submitted_;
   std::vector<RequestUid> cancelled_;
-  std::vector<ErrorCode> refused_;
+  std::vector<int> refused_;
   uint64_t last_uid_ = 0;
 };
 

@@ -463,7 +463,7 @@ TEST_F(HttpApiTest, PathsAndMethods) {
   EXPECT_EQ(post->status, 405);
   EXPECT_EQ(post->Header("Allow"), "GET, HEAD");
   EXPECT_EQ(submitter_.refused().size(), 10u);
-  EXPECT_EQ(submitter_.refused().back(), ErrorCode::kMethodNotAllowed);
+  EXPECT_EQ(submitter_.refused().back(), 405);
 }
 
 TEST_F(HttpApiTest, ModelsAndHealth) {
@@ -543,14 +543,25 @@ TEST_F(HttpApiTest, ChatPageIsServed) {
   EXPECT_EQ(responder->body.find("https://"), std::string::npos);
 }
 
+TEST_F(HttpApiTest, TextThatIsTooLongNamesItsOwnField) {
+  const std::string text((4 << 20) + 1, 'x');
+  auto responder = Post(kCompletionPath, R"({"prompt":")" + text + R"("})");
+  EXPECT_EQ(responder->status, 400);
+  EXPECT_EQ(Text(*responder, {"error", "param"}), "prompt");
+  responder = Post("/tokenize", R"({"content":")" + text + R"("})");
+  EXPECT_EQ(responder->status, 400);
+  EXPECT_EQ(Text(*responder, {"error", "param"}), "content");
+}
+
 TEST_F(HttpApiTest, ServerErrorsSpeakTheSameLanguage) {
-  for (const int status : {400, 404, 405, 408, 413, 431, 500, 501, 503}) {
+  const std::vector<int> statuses = {400, 404, 405, 408, 413, 417, 431, 500, 501, 503, 505};
+  for (const int status : statuses) {
     const HttpResponse response = api_.AsErrorFormatter()(status, "ignored");
     EXPECT_EQ(response.status, status);
     EXPECT_EQ(response.body.find("{\"error\":{\"message\":\""), 0u);
     EXPECT_EQ(response.body.find("ignored"), std::string::npos);
   }
-  EXPECT_EQ(submitter_.refused().size(), 9u) << "baton_requests_total counts them too";
+  EXPECT_EQ(submitter_.refused(), statuses) << "baton_requests_total counts them too";
 }
 
 }  // namespace

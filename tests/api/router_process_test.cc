@@ -228,8 +228,14 @@ TEST_F(RouterProcessTest, GrpcClientThatDoesNotReadIsCutOff) {
   request.set_n(kChoices);
   request.set_logprobs(true);
   request.set_top_logprobs(20);
+  // Without a fixed window the client's end of the connection would take in megabytes.
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
+  const auto stub = v1::ChatService::NewStub(grpc::CreateCustomChannel(
+      process_->grpc_address(), grpc::InsecureChannelCredentials(), arguments));
   grpc::ClientContext context;
-  auto reader = chat_->StreamChatCompletion(&context, request);
+  auto reader = stub->StreamChatCompletion(&context, request);
   bool ended = false;
   for (int i = 0; i < 400 && !ended; ++i) {
     std::this_thread::sleep_for(milliseconds(25));
@@ -502,8 +508,12 @@ TEST_F(RouterProcessTest, RefusalsOfTheServerItselfAreCounted) {
   RawClient broken(PortOf(process_->http_address()));
   broken.Send("POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999\r\n\r\n");
   EXPECT_EQ(broken.ReceiveAll().find("HTTP/1.1 413"), 0u);
+  RawClient future(PortOf(process_->http_address()));
+  future.Send("GET / HTTP/2.0\r\nHost: x\r\n\r\n");
+  EXPECT_EQ(future.ReceiveAll().find("HTTP/1.1 505"), 0u);
   const std::string metrics = HttpGet(process_->admin_address(), "/metrics");
-  for (const char* code : {"code=\"405\"} 1\n", "code=\"413\"} 1\n"}) {
+  for (const char* code :
+       {"code=\"400\"} 0\n", "code=\"405\"} 1\n", "code=\"413\"} 1\n", "code=\"505\"} 1\n"}) {
     EXPECT_NE(metrics.find(code), std::string::npos) << code;
   }
 }

@@ -53,6 +53,20 @@ TEST_F(AdminServerTest, ProbesFollowTheirProviders) {
   EXPECT_THAT(Send("GET", "/readyz"), StartsWith("HTTP/1.1 200 "));
 }
 
+// An empty table and a loop that does not answer must not look alike.
+TEST_F(AdminServerTest, FailedLookIsNotAnEmptyTable) {
+  AdminProviders providers;
+  providers.blocks_json = []() -> StatusOr<std::string> {
+    return Unavailable("the loop did not answer");
+  };
+  auto admin = AdminServer::Start("127.0.0.1", 0, &registry_, std::move(providers));
+  ASSERT_TRUE(admin.ok()) << admin.status();
+  admin_ = *std::move(admin);
+  EXPECT_THAT(Send("GET", "/debug/blocks"),
+              AllOf(StartsWith("HTTP/1.1 503 "), EndsWith("the loop did not answer\n")));
+  EXPECT_THAT(Send("GET", "/debug/requests"), StartsWith("HTTP/1.1 200 "));
+}
+
 TEST_F(AdminServerTest, MetricsAreTextFormat004) {
   EXPECT_THAT(Send("GET", "/metrics"),
               AllOf(HasSubstr("Content-Type: text/plain; version=0.0.4; charset=utf-8\r\n"),

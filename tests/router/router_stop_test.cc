@@ -1,5 +1,6 @@
 // How the router's thread and its sessions end: nothing that was accepted stays without an end, and
 // nothing of gRPC outlives its owner.
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <memory>
@@ -11,8 +12,11 @@
 #include "gtest/gtest.h"
 
 #include "baton/v1/worker.grpc.pb.h"
+#include "src/obs/baton_metrics.h"
+#include "src/router/grpc_registry_service.h"
 #include "src/router/grpc_worker_session.h"
 #include "src/router/router.h"
+#include "tests/api/toy_hello.h"
 #include "tests/router/recording_sink.h"
 #include "tests/router/test_model.h"
 
@@ -125,6 +129,62 @@ TEST(RouterStop, ConnectorTakesItsStreamsAlong) {
     tasks.clear();
     EXPECT_EQ(inbox.use_count(), 1);
   }
+}
+
+// A worker that floods the router with reports waits; none of them is lost.
+TEST(RouterInboxBound, ReportsOfOneWorkerWaitInItsStream) {
+  constexpr int kReports = 300;
+  auto inbox = std::make_shared<RouterInbox>();
+  GrpcRegistryService registry(inbox, Incarnation(1));
+  grpc::ServerBuilder builder;
+  int port = 0;
+  builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
+  builder.RegisterService(&registry);
+  const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
+  const auto stub = v1::RouterRegistry::NewStub(
+      grpc::CreateChannel("127.0.0.1:" + std::to_string(port), grpc::InsecureChannelCredentials()));
+  SilentWorker worker;
+  std::thread flood([&] {
+    grpc::ClientContext context;
+    const auto lease = stub->Register(&context);
+    v1::WorkerReport report;
+    FillToyHello({"decode-0", v1::WORKER_ROLE_DECODE, worker.address(), "w"},
+                 report.mutable_hello());
+    lease->Write(report);
+    for (int i = 0; i < kReports; ++i) {
+      report.mutable_load()->set_sequence_number(static_cast<uint64_t>(i) + 1);
+      lease->Write(report);
+    }
+    lease->WritesDone();
+    v1::RouterDirective directive;
+    while (lease->Read(&directive)) {
+    }
+    lease->Finish();
+  });
+  // Nobody takes anything out meanwhile.
+  std::this_thread::sleep_for(milliseconds(300));
+  {
+    GrpcWorkerConnector connector(inbox, Incarnation(1));
+    MetricsRegistry metrics_registry;
+    const BatonMetrics metrics = RegisterBatonMetrics(&metrics_registry);
+    RouterCore core({}, &connector, &metrics);
+    std::vector<RouterTask> tasks;
+    size_t most = 0;
+    size_t total = 0;
+    const int64_t give_up_us = SystemClock().NowUs() + 20'000'000;
+    while (total < kReports + 2 && SystemClock().NowUs() < give_up_us) {
+      inbox->Take(SystemClock().NowUs() + 10'000, &tasks);
+      most = std::max(most, tasks.size());
+      total += tasks.size();
+      for (RouterTask& task : tasks) task(core, SystemClock().NowUs());
+    }
+    flood.join();
+    // A few more: the session with the worker has messages and ends of its own.
+    EXPECT_LE(most, 20u);
+    EXPECT_GE(total, kReports + 2u) << "the hello, every report, the end";
+    inbox->Close();
+  }
+  server->Shutdown();
 }
 
 }  // namespace

@@ -146,7 +146,8 @@ class Relay {
     char bytes[4096];
     if (!WaitReadable(from)) return;
     const ssize_t count = ::recv(from, bytes, sizeof(bytes), 0);
-    if (count > 0) EXPECT_EQ(::send(to, bytes, static_cast<size_t>(count), MSG_NOSIGNAL), count);
+    if (count <= 0) return;
+    EXPECT_EQ(::send(to, bytes, static_cast<size_t>(count), MSG_NOSIGNAL), count);
   }
 
   int listener_ = -1;

@@ -1,0 +1,24 @@
+// The addresses that a worker tells others: what it has bound, under the host that they reach it by
+// (--advertise). Pure; any thread.
+#ifndef BATON_WORKER_ADVERTISE_H_
+#define BATON_WORKER_ADVERTISE_H_
+
+#include <string>
+
+#include "src/base/status.h"
+
+namespace baton {
+
+// "" is no address: a listener that there is not stays "" in both.
+std::string HostOf(const std::string& address);
+
+// InvalidArgument unless `advertise` is "", a host, or host:port; an IPv6 address needs brackets.
+Status CheckAdvertise(const std::string& advertise);
+// The address of the listener that `advertise` names: its port counts when it has one.
+std::string AdvertisedAddress(const std::string& advertise, const std::string& bound);
+// The address of another listener of the same host: only the host counts.
+std::string AdvertisedOnHost(const std::string& advertise, const std::string& bound);
+
+}  // namespace baton
+
+#endif  // BATON_WORKER_ADVERTISE_H_

@@ -1,0 +1,46 @@
+#include "src/worker/advertise.h"
+
+#include <string>
+
+#include "gtest/gtest.h"
+
+namespace baton {
+namespace {
+
+TEST(Advertise, NamesTheListenerItself) {
+  EXPECT_EQ(AdvertisedAddress("", "127.0.0.1:7"), "127.0.0.1:7");
+  EXPECT_EQ(AdvertisedAddress("h", "0.0.0.0:7"), "h:7");
+  EXPECT_EQ(AdvertisedAddress("h:9", "0.0.0.0:7"), "h:9");
+  EXPECT_EQ(AdvertisedAddress("[::1]", "[::]:7"), "[::1]:7");
+  EXPECT_EQ(AdvertisedAddress("[::1]:9", "[::]:7"), "[::1]:9");
+}
+
+TEST(Advertise, NamesOtherListenersOfTheHost) {
+  EXPECT_EQ(AdvertisedOnHost("", "127.0.0.1:7"), "127.0.0.1:7");
+  EXPECT_EQ(AdvertisedOnHost("h", "0.0.0.0:7"), "h:7");
+  EXPECT_EQ(AdvertisedOnHost("h:9", "0.0.0.0:7"), "h:7");
+  EXPECT_EQ(AdvertisedOnHost("[::1]:9", "[::]:7"), "[::1]:7");
+}
+
+// With shared memory alone there is no data port, and nobody must try to reach one.
+TEST(Advertise, NoListenerIsNoAddress) {
+  for (const char* advertise : {"", "h", "h:9", "[::1]"}) {
+    EXPECT_EQ(AdvertisedOnHost(advertise, ""), "") << advertise;
+    EXPECT_EQ(AdvertisedAddress(advertise, ""), "") << advertise;
+  }
+}
+
+TEST(Advertise, UnusableTextsAreRefused) {
+  for (const char* good : {"", "h", "10.0.0.1", "h:9", "h:65535", "[::1]", "[::1]:9"}) {
+    EXPECT_TRUE(CheckAdvertise(good).ok()) << CheckAdvertise(good);
+  }
+  for (const char* bad : {"::1", "fe80::1", "::1:9", "h:", "h:0", "h:65536", "h:x", "h:1:2", ":9",
+                          "[]", "[::1", "::1]", "[::1]x", "[::1]:", "h]:9"}) {
+    const Status status = CheckAdvertise(bad);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << bad;
+    EXPECT_NE(status.message().find("--advertise"), std::string::npos) << status;
+  }
+}
+
+}  // namespace
+}  // namespace baton
