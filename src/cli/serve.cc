@@ -1,13 +1,18 @@
 // `baton serve`: one router and its workers as processes of this host.
+#include <fcntl.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 
 #include "src/base/hex.h"
 #include "src/base/random.h"
+#include "src/base/unique_fd.h"
 #include "src/cli/commands.h"
 #include "src/cli/flags.h"
 #include "src/cli/model_store.h"
@@ -91,7 +96,7 @@ class RunFolder {
     if (error) return Unavailable("cannot create --run-dir {}: {}", path_, error.message());
     path_ = fs::absolute(path_, error).string();
     if (error) return Unavailable("--run-dir {}: {}", path_, error.message());
-    return OkStatus();
+    return Lock();
   }
 
   // Keeps the logs because something went wrong.
@@ -99,8 +104,19 @@ class RunFolder {
   const std::string& path() const { return path_; }
 
  private:
+  // Two servers in one folder would overwrite each other's secret and topology.
+  Status Lock() {
+    lock_.reset(::open((path_ + "/lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+    if (!lock_.valid()) return Unavailable("--run-dir {}: {}", path_, strerrordesc_np(errno));
+    if (::flock(lock_.get(), LOCK_EX | LOCK_NB) == 0) return OkStatus();
+    own_ = false;  // its owner's
+    return FailedPrecondition("--run-dir {} is used by another `baton serve`; give another one",
+                              path_);
+  }
+
   std::string path_;
   bool own_;
+  UniqueFd lock_;  // held while the server lives; closed in the children
 };
 
 // 32 random bytes that only this user can read; workers of this server prove they know them.

@@ -46,6 +46,19 @@ def test_topology_lists_three_live_processes(server):
             assert process["kv_blocks"]["free"] > 0
 
 
+def test_a_run_folder_serves_one_server(server):
+    before = server.topology()
+    secret = os.path.join(server.dir, "cluster-secret")
+    with open(secret) as file:
+        held = file.read()
+    second = baton("serve", MODEL, "--run-dir", server.dir, "--http", "127.0.0.1:0")
+    assert second.returncode == 1
+    assert server.dir in second.stderr and "another" in second.stderr
+    assert server.topology() == before
+    with open(secret) as file:
+        assert file.read() == held
+
+
 def test_a_client_killed_mid_stream_leaves_no_block(server):
     connection = open_stream(server, 4000)
     assert not server.ledger_is_clean()

@@ -24,6 +24,13 @@ namespace {
 
 using ::testing::HasSubstr;
 
+// For any file, whatever it claims to hold.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr std::chrono::seconds kParseLimit{60};
+#else
+constexpr std::chrono::seconds kParseLimit{1};
+#endif
+
 // Parses a copy of exactly the file's size, so that a sanitizer sees any read beyond it.
 absl::StatusOr<std::unique_ptr<GgufFile>> ParseExact(std::span<const std::byte> bytes,
                                                      std::unique_ptr<std::byte[]>& storage) {
@@ -297,7 +304,7 @@ void ExpectCheap(const std::vector<std::byte>& bytes, const char* what) {
   }
   const auto taken = std::chrono::steady_clock::now() - start;
   EXPECT_LE(meter.PeakBytes(), 2 * bytes.size() + (1 << 20)) << what;
-  EXPECT_LT(taken, std::chrono::seconds(1)) << what;
+  EXPECT_LT(taken, kParseLimit) << what;
 }
 
 TEST(GgufTest, HostileSizesStayCheap) {
@@ -354,7 +361,7 @@ TEST(GgufTest, ASparseGiantIsRefusedWithinASecond) {
   const auto start = std::chrono::steady_clock::now();
   const auto file = GgufFile::Open(temp.path());
   EXPECT_EQ(GgufErrorOf(file.status()), GgufErrorCode::kHeaderTooLarge) << file.status();
-  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(1));
+  EXPECT_LT(std::chrono::steady_clock::now() - start, kParseLimit);
 }
 
 TEST(GgufTest, OpenRefusesWhatIsNoFile) {

@@ -50,6 +50,10 @@ uint64_t MemoryMeter::NumAllocations() const {
 
 void* operator new(size_t size) { return baton::Allocate(size, 0); }
 void* operator new[](size_t size) { return baton::Allocate(size, 0); }
+void* operator new(size_t size, const std::nothrow_t&) noexcept { return baton::Allocate(size, 0); }
+void* operator new[](size_t size, const std::nothrow_t&) noexcept {
+  return baton::Allocate(size, 0);
+}
 void* operator new(size_t size, std::align_val_t alignment) {
   return baton::Allocate(size, static_cast<size_t>(alignment));
 }
