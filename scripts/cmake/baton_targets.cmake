@@ -86,6 +86,9 @@ function(baton_add_test)
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 300)
   endif()
+  if(BATON_SANITIZE)
+    math(EXPR ARG_TIMEOUT "${ARG_TIMEOUT} * 6")
+  endif()
   add_test(NAME ${ARG_NAME} COMMAND ${ARG_COMMAND} WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
   # detect_container_overflow=0: gRPC and Protobuf are not instrumented, and a container that both
   # sides resize would be reported although it is sound.
