@@ -97,12 +97,17 @@ RouterCore::Placing RouterCore::TryPlace(RouterRequest& request, int64_t now_us)
 
 bool RouterCore::ShouldWaitForPair(RouteReason reason, const ModelInfo& model,
                                    int64_t now_us) const {
-  if (reason == RouteReason::kNoPrefillWorker) {
-    return !seen_prefill_ && now_us - first_decode_us_ < config_.first_prefill_wait_us;
+  const bool no_prefill = reason == RouteReason::kNoPrefillWorker;
+  if (!no_prefill && reason != RouteReason::kNoLink) return false;
+  if (no_prefill && !seen_prefill_ &&
+      now_us - first_decode_us_ < config_.first_prefill_wait_us) {
+    return true;
   }
-  if (reason != RouteReason::kNoLink) return false;
+  // A worker that has just registered is still opening its session (a prefill worker without one
+  // is none yet) and its links: the pair is about to stand.
   for (const auto& [lease, worker] : registry_.workers()) {
-    if (worker.description.model->id != model.id) continue;
+    if (worker.description.model->id != model.id || worker.load.draining) continue;
+    if (no_prefill && !worker.IsPrefill()) continue;
     if (now_us - worker.registered_us < config_.link_wait_us) return true;
   }
   return false;

@@ -54,6 +54,41 @@ TEST(PlacementTest, APairWaitsForItsDataConnection) {
   EXPECT_EQ(cluster.Log("prefill-0").Of(Order::Kind::kPrefill).size(), 1u);
 }
 
+TEST(PlacementTest, APairWaitsForItsFirstSession) {
+  FakeCluster cluster;
+  cluster.Join(FakeCluster::Describe("decode-0", PoolRole::kDecode));
+  const LeaseId lease(cluster.next_lease++);
+  WorkerDescription prefill = FakeCluster::Describe("prefill-0", PoolRole::kPrefill);
+  cluster.lives["prefill-0"] = prefill.name.incarnation;
+  cluster.leases["prefill-0"] = lease;
+  cluster.blocks["prefill-0"] = prefill.num_blocks;
+  const auto log = std::make_shared<WorkerLog>();
+  cluster.connector.logs["prefill-0"] = log;
+  cluster.core.OnWorkerHello(lease, prefill, std::make_unique<FakeLease>(log), cluster.now_us);
+  ASSERT_TRUE(log->accepted);
+  EXPECT_FALSE(cluster.core.Ready(cluster.now_us)) << "registered, but its session is not up";
+  cluster.Submit(cluster.Request("p"));
+  EXPECT_TRUE(cluster.Log("decode-0").Of(Order::Kind::kDecode).empty());
+  cluster.core.OnSessionUp(cluster.Session("prefill-0"), cluster.now_us);
+  cluster.Report("prefill-0");
+  EXPECT_FALSE(cluster.core.Ready(cluster.now_us)) << "its data connection is not up";
+  cluster.Report("prefill-0", {"decode-0"});
+  EXPECT_TRUE(cluster.core.Ready(cluster.now_us));
+  EXPECT_EQ(log->Of(Order::Kind::kPrefill).size(), 1u);
+}
+
+TEST(PlacementTest, APrefillWorkerWithoutASessionHoldsNobodyUpForLong) {
+  FakeCluster cluster;
+  cluster.Join(FakeCluster::Describe("decode-0", PoolRole::kDecode));
+  cluster.Join(FakeCluster::Describe("prefill-0", PoolRole::kPrefill), /*ready=*/false);
+  cluster.Submit(cluster.Request("p"));
+  EXPECT_TRUE(cluster.Log("decode-0").Of(Order::Kind::kDecode).empty());
+  cluster.Advance(4 * kSecond, {"decode-0"});
+  const auto orders = cluster.Log("decode-0").Of(Order::Kind::kDecode);
+  ASSERT_EQ(orders.size(), 1u);
+  EXPECT_EQ(orders[0].peer, "");
+}
+
 TEST(PlacementTest, WithoutPrefillWorkersThePromptGoesLocal) {
   FakeCluster cluster;
   cluster.JoinPair();
