@@ -99,8 +99,7 @@ bool RouterCore::ShouldWaitForPair(RouteReason reason, const ModelInfo& model,
                                    int64_t now_us) const {
   const bool no_prefill = reason == RouteReason::kNoPrefillWorker;
   if (!no_prefill && reason != RouteReason::kNoLink) return false;
-  if (no_prefill && !seen_prefill_ &&
-      now_us - first_decode_us_ < config_.first_prefill_wait_us) {
+  if (no_prefill && !seen_prefill_ && now_us - first_decode_us_ < config_.first_prefill_wait_us) {
     return true;
   }
   // A worker that has just registered is still opening its session (a prefill worker without one
