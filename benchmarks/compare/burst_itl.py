@@ -18,6 +18,7 @@ import http.client
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -39,6 +40,12 @@ WORDS = (
     "river stone winter engine paper garden music window letter silver morning forest bridge "
     "market ocean candle mirror desert thunder harbor"
 ).split()
+
+
+def flash_attention(server):
+    """The switch has taken a value since 2025; before, it stood alone."""
+    usage = subprocess.run([server, "--help"], capture_output=True, text=True).stdout
+    return ["-fa", "on"] if re.search(r"--flash-attn \[?on", usage) else ["-fa"]
 
 
 def commands(args, port):
@@ -74,8 +81,7 @@ def commands(args, port):
             str(NUM_STREAMS + NUM_LONG),
             "-c",
             str(4096 * (NUM_STREAMS + NUM_LONG)),
-            "-fa",
-            "on",
+            *flash_attention(args.llama_server),
             "--no-webui",
         ]
         rows["llama-server"] = base

@@ -13,7 +13,7 @@
 
 #include "benchmark/benchmark.h"
 
-#include "benchmarks/kernels/machine_limits.h"
+#include "kernels/cpu/machine_limits.h"
 #include "kernels/math.h"
 #include "kernels/rope_table.h"
 #include "src/base/check.h"
@@ -342,7 +342,7 @@ int Main(int argc, char** argv) {
   ThreadPool pool(static_cast<uint32_t>(std::clamp(std::atoi(threads_text.c_str()), 1, 64)));
   bench.ops = *ops;
   bench.pool = &pool;
-  bench.limits = MeasureLimits(pool, (*ops)->isa);
+  bench.limits = MeasureLimits(pool, (*ops)->isa, kThoroughLimits);
   benchmark::AddCustomContext("isa", std::string((*ops)->name));
   benchmark::AddCustomContext("threads", threads_text);
   benchmark::AddCustomContext("read_gb_per_s", std::to_string(bench.limits.read_gb_per_s));

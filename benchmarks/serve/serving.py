@@ -7,9 +7,10 @@ Measures, with one prefill and one decode worker unless said otherwise:
   start       from exec of `baton serve` to the first token of a first request
   second      gap between tokens 0 and 1 after a prompt of 512 tokens, disaggregated and aggregated,
               interleaved, in decode steps (the median later gap of the same streams)
-  router      client's TTFT less the prefill worker's own time (`timings.prefill_ms`), short prompt
+  router      client's TTFT less the prefill worker's step (its baton_step_seconds), short prompt:
+              HTTP, routing, two gRPC hops and this client
   idle        processor time of each process over 10 s without requests
-  memory      PSS of the decode worker after traffic, less its weights and its KV pool
+  memory      PSS of the decode worker after traffic, less its weights and the KV pages it holds
 Uses the standard library only.
 """
 
@@ -26,6 +27,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -35,7 +37,6 @@ from machine import free_port, record  # noqa: E402
 WORDS = "river stone winter engine paper garden music window letter silver morning forest".split()
 PROMPT_TOKENS = 512
 IDLE_S = 10
-MIB = 1 << 20
 
 
 class Server:
@@ -150,12 +151,25 @@ def measure_second(args):
     return result
 
 
+def prefill_seconds(server):
+    """(steps, seconds) that the prefill worker has computed so far."""
+    row = next(p for p in server.processes() if p["role"] == "prefill")
+    text = urllib.request.urlopen(f"http://{row['admin']}/metrics", timeout=5).read().decode()
+    found = re.findall(r'^baton_step_seconds_(count|sum){[^}]*"prefill"} (\S+)$', text, re.M)
+    values = {name: float(value) for name, value in found}
+    return values["count"], values["sum"]
+
+
 def measure_router(server, rounds):
     samples = []
     for i in range(60 * rounds):
-        sent, arrivals, timings = stream(server.port, f"{i} {WORDS[i % len(WORDS)]} is", 2)
+        before = prefill_seconds(server)
+        sent, arrivals, _ = stream(server.port, f"{i} {WORDS[i % len(WORDS)]} is", 2)
+        after = prefill_seconds(server)
+        if after[0] != before[0] + 1:
+            raise SystemExit(f"{after[0] - before[0]} prefill steps for one short prompt")
         if i >= 10:
-            samples.append((arrivals[0] - sent) * 1e3 - timings["prefill_ms"])
+            samples.append((arrivals[0] - sent - (after[1] - before[1])) * 1e3)
     return samples
 
 
@@ -175,16 +189,22 @@ def measure_idle(server):
 
 def measure_memory(server):
     pid = next(p["pid"] for p in server.processes() if p["worker_id"] == "decode-0")
-    rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
-    pss = int(re.search(r"^Pss:\s+(\d+) kB", rollup, re.M)[1]) * 1024
+    total = kv = 0
+    is_pool = False  # the worker's own arena; a peer's is mapped read-only
+    for line in Path(f"/proc/{pid}/smaps").read_text().splitlines():
+        if re.match(r"[0-9a-f]+-[0-9a-f]+ ", line):
+            is_pool = " rw-s " in line and "baton-kv-arena" in line
+        elif line.startswith("Pss:"):
+            kib = int(line.split()[1])
+            total += kib
+            kv += kib if is_pool else 0
     log = Path(server.folder.name, "decode-0.log").read_text()
-    weights = float(re.search(r"weights ([\d.]+) MiB", log)[1]) * MIB
-    pool = float(re.search(r"tokens \(([\d.]+) MiB\)", log)[1]) * MIB
+    weights = float(re.search(r"weights ([\d.]+) MiB", log)[1])
     return {
-        "pss_mib": pss / MIB,
-        "weights_mib": weights / MIB,
-        "kv_pool_mib": pool / MIB,
-        "over_mib": (pss - weights - pool) / MIB,
+        "pss_mib": total / 1024,
+        "weights_mib": weights,
+        "kv_touched_mib": kv / 1024,
+        "over_mib": (total - kv) / 1024 - weights,
     }
 
 

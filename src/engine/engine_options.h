@@ -3,6 +3,7 @@
 #define BATON_ENGINE_ENGINE_OPTIONS_H_
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -43,6 +44,8 @@ struct EngineParts {
   KvTransport* transport = nullptr;   // null: only local requests
   const HandoffWire* wire = nullptr;  // null with transport
   EngineListener* listener = nullptr;
+  // Hears of every step and how long it took; engine thread. May be empty.
+  std::function<void(const StepShape&, int64_t elapsed_us)> on_step;
   const Clock* clock = &SystemClock();
 };
 

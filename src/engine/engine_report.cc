@@ -19,6 +19,7 @@ void Average(float* average, double value) {
 void EngineCore::MeasureStep(const BatchPlan& plan, int64_t elapsed_us) {
   ++numbers_.num_steps;
   numbers_.computed_tokens += plan.shape.prefill_tokens;
+  if (parts_.on_step) parts_.on_step(plan.shape, elapsed_us);
   if (elapsed_us <= 0) return;
   const double seconds = static_cast<double>(elapsed_us) * 1e-6;
   if (plan.shape.prefill_tokens == 0) {

@@ -46,9 +46,9 @@ struct EngineSnapshot {
   std::array<uint64_t, kNumRequestStates> states{};      // reached by requests
   std::array<uint64_t, kNumHandoffOutcomes> outcomes{};  // of hand-offs
 
-  // Shares of what the machine can do over the last steps; 0 = unknown.
-  float decode_bytes_per_s = 0;  // weights and KV that decode-only steps had to read, a second
-  float prefill_flops_per_s = 0;
+  // Rates over the last steps; 0 = none yet.
+  float decode_bytes_per_s = 0;   // weights and KV that decode-only steps had to read, a second
+  float prefill_flops_per_s = 0;  // of prefill-only steps, without attention
 };
 
 // A value written by one thread and read by any: a sequence lock over relaxed atomic words, so that

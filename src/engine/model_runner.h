@@ -23,7 +23,8 @@ class ModelRunner : public ForwardModel {
     return model_->Forward(batch, kv, hook, logits);
   }
   uint64_t weight_bytes() const override { return model_->bytes_read_per_step(); }
-  // A multiplication and an addition per weight of every matrix that a row passes through.
+  // A multiplication and an addition per weight of every matrix that a row passes through; the
+  // output layer only counts for the rows whose logits are wanted, which are few in a prefill.
   uint64_t flops_per_row() const override {
     const ModelConfig& c = model_->config();
     const uint64_t per_layer = uint64_t{c.hidden_size} * c.qkv_size() +

@@ -94,6 +94,8 @@ struct SpanChecker {
 Model::Model() = default;
 Model::~Model() = default;
 
+bool Model::computes_in_int16() const { return weights_->layers.front().gate_up.uses_a16; }
+
 size_t Model::weight_bytes() const { return weights_->bytes(); }
 size_t Model::workspace_bytes() const { return workspace_->bytes(); }
 

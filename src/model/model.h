@@ -73,6 +73,8 @@ class Model {
   uint32_t max_rows() const { return max_rows_; }
   uint32_t max_context() const { return max_context_; }
   const Ops& ops() const { return *ops_; }
+  // Most multiplications are of 16-bit integers (quantised weights), not of floats.
+  bool computes_in_int16() const;
 
   // Hash of the config and of every tensor's bytes, 32 hex digits. Equal ids = equal weights.
   const std::string& weights_id() const { return weights_id_; }

@@ -106,6 +106,11 @@ void RegisterWorkerMetrics(MetricsRegistry* registry, BatonMetrics* metrics) {
       {"baton_prefill_backlog_seconds", "Predicted time to prefill what waits."});
   metrics->decode_kv_pressure =
       registry->AddGauge({"baton_decode_kv_pressure", "Share of the KV blocks in use."});
+  for (size_t i = 0; i < kStepPhaseNames.size(); ++i) {
+    metrics->step_seconds[i] = registry->AddHistogram(
+        {"baton_step_seconds", "Steps of the engine: forward pass and sampling of one batch."},
+        kStageBounds, {{"phase", std::string(kStepPhaseNames[i])}});
+  }
   metrics->mbu_ratio = registry->AddGauge(
       {"baton_mbu_ratio", "Memory bandwidth used by steps, of the measured maximum."});
   metrics->mfu_ratio =

@@ -22,6 +22,9 @@ inline constexpr std::array<std::string_view, 9> kKvBlockStates = {
 // The labels of baton_kv_transfer_*{transport}.
 inline constexpr std::array<std::string_view, 3> kTransportNames = {"local", "shm", "tcp"};
 
+// What a step computed: the label of baton_step_seconds{phase}.
+inline constexpr std::array<std::string_view, 3> kStepPhaseNames = {"prefill", "decode", "mixed"};
+
 // HTTP statuses that requests_total tells apart (gRPC answers are counted by the equal status);
 // any other is counted as 500.
 inline constexpr std::array<int, 17> kRequestCodes = {200, 400, 401, 404, 405, 408, 413, 415, 417,
@@ -60,9 +63,10 @@ struct BatonMetrics {
   Gauge* exposed_transfer_ratio;   // D: exposed / total transfer time of the last hand-offs, 0..1
   Gauge* prefill_backlog_seconds;  // W: predicted time to prefill what waits
   Gauge* decode_kv_pressure;       // W: blocks in use / total, 0..1
-  Gauge* mbu_ratio;                // W: bytes a step had to read / time / measured bandwidth
-  Gauge* mfu_ratio;                // W: likewise for arithmetic
-  Counter* stale_events_total;     // R: messages of an older attempt or incarnation, dropped
+  std::array<Histogram*, kStepPhaseNames.size()> step_seconds;  // W
+  Gauge* mbu_ratio;             // W: bytes a step had to read / time / measured bandwidth
+  Gauge* mfu_ratio;             // W: likewise for arithmetic
+  Counter* stale_events_total;  // R: messages of an older attempt or incarnation, dropped
 
   // Counts one finished request by its HTTP status.
   void CountRequest(int http_status) const;

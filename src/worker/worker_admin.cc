@@ -75,6 +75,11 @@ void WorkerAdmin::OnVerified(const RequestStatus& status) {
   metrics_.kv_transfer_seconds[index]->Observe(static_cast<double>(status.transfer_us) * 1e-6);
 }
 
+void WorkerAdmin::OnStep(const StepShape& shape, int64_t elapsed_us) {
+  const size_t phase = shape.decode_rows == 0 ? 0 : shape.prefill_tokens == 0 ? 1 : 2;
+  metrics_.step_seconds[phase]->Observe(static_cast<double>(elapsed_us) * 1e-6);
+}
+
 void WorkerAdmin::Refresh() {
   const EngineSnapshot now = config_.engine->Snapshot();
   const TransportStats transport = config_.transport->Stats();
@@ -95,9 +100,8 @@ void WorkerAdmin::Refresh() {
   if (now.blocks.total > 0) {
     metrics_.decode_kv_pressure->Set(1.0 - static_cast<double>(free) / now.blocks.total);
   }
-  if (config_.read_bytes_per_s > 0) {
-    metrics_.mbu_ratio->Set(now.decode_bytes_per_s / config_.read_bytes_per_s);
-  }
+  metrics_.mbu_ratio->Set(now.decode_bytes_per_s / config_.read_bytes_per_s);
+  metrics_.mfu_ratio->Set(now.prefill_flops_per_s / config_.flops_per_s);
   // Slices that left while their step still computed are hidden behind it.
   if (now.exported_total > 0) {
     metrics_.exposed_transfer_ratio->Set(1.0 - static_cast<double>(now.exported_in_step) /

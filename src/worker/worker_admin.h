@@ -25,7 +25,9 @@ struct WorkerAdminConfig {
   Engine* engine = nullptr;
   KvTransport* transport = nullptr;
   std::function<Status()> ready;
-  double read_bytes_per_s = 0;  // measured memory bandwidth, 0 = unknown
+  // What this machine can do at best, measured at start.
+  double read_bytes_per_s = 0;
+  double flops_per_s = 0;
 };
 
 // See the file comment. Stops when destroyed.
@@ -38,6 +40,8 @@ class WorkerAdmin {
   std::string address() const { return server_->address(); }
   // Counts a hand-off that was verified. Engine thread.
   void OnVerified(const RequestStatus& status);
+  // Observes a step. Engine thread.
+  void OnStep(const StepShape& shape, int64_t elapsed_us);
 
  private:
   explicit WorkerAdmin(WorkerAdminConfig config);

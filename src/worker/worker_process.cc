@@ -12,6 +12,7 @@
 
 #include "grpcpp/server_builder.h"
 
+#include "kernels/cpu/machine_limits.h"
 #include "kvcache/kv_arena.h"
 #include "kvcache/transport/kv_endpoint.h"
 #include "src/base/clock.h"
@@ -146,11 +147,15 @@ Status WorkerProcess::Parts::MakeEngine() {
   engine_config.incarnation = incarnation;
   engine_config.cluster_secret = config.cluster_secret;
   engine_config.eog_tokens = eog_tokens;
+  const auto on_step = [this](const StepShape& shape, int64_t elapsed_us) {
+    admin->OnStep(shape, elapsed_us);
+  };
   BATON_ASSIGN_OR_RETURN(engine, Engine::Create(engine_config, {.model = forward.get(),
                                                                 .arena = arena.get(),
                                                                 .transport = endpoint.get(),
                                                                 .wire = &wire,
-                                                                .listener = sessions.get()}));
+                                                                .listener = sessions.get(),
+                                                                .on_step = on_step}));
   sessions->set_engine(engine.get());
   sessions->set_observer([this](const RequestStatus& status) {
     if (status.state == RequestState::kVerified) admin->OnVerified(status);
@@ -258,6 +263,10 @@ Status WorkerProcess::Parts::StartAdmin() {
   admin_config.engine = engine.get();
   admin_config.transport = endpoint.get();
   admin_config.ready = [this] { return Ready(); };
+  const MachineLimits limits = MeasureLimits(*pool, model->ops().isa, kQuickLimits);
+  admin_config.read_bytes_per_s = limits.read_gb_per_s * 1e9;
+  admin_config.flops_per_s =
+      (model->computes_in_int16() ? limits.int16_gop_per_s : limits.fp32_gflop_per_s) * 1e9;
   BATON_ASSIGN_OR_RETURN(admin, WorkerAdmin::Start(std::move(admin_config)));
   admin_address = AdvertisedOnHost(config.advertise, admin->address());
   return OkStatus();

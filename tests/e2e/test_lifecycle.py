@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -81,6 +82,24 @@ def test_admin_ports(server):
             assert status == wanted, (row["role"], path)
         text = urllib.request.urlopen(f"http://{row['admin']}/metrics", timeout=5).read().decode()
         assert "baton_" in text
+
+
+def metric(row, name, labels=""):
+    text = urllib.request.urlopen(f"http://{row['admin']}/metrics", timeout=5).read().decode()
+    (value,) = re.findall(rf"^{name}{{[^}}]*{labels}[^}}]*}} (\S+)$", text, re.M)
+    return float(value)
+
+
+def test_steps_are_measured_against_the_machine(server):
+    rows = {row["role"]: row for row in server.workers()}
+    before = metric(rows["prefill"], "baton_step_seconds_count", 'phase="prefill"')
+    server.post("/v1/completions", {"prompt": "one two three " * 40, "max_tokens": 8})
+    after = metric(rows["prefill"], "baton_step_seconds_count", 'phase="prefill"')
+    assert after > before
+    assert metric(rows["decode"], "baton_step_seconds_count", 'phase="decode"') >= 7
+    # Caches and neighbours on the machine move both sides: a share, but not an exact one.
+    assert 0 < metric(rows["prefill"], "baton_mfu_ratio") < 1.5
+    assert 0 < metric(rows["decode"], "baton_mbu_ratio") < 1.5
 
 
 def test_lost_workers_end_requests_and_come_back():

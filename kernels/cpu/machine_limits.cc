@@ -1,4 +1,4 @@
-#include "benchmarks/kernels/machine_limits.h"
+#include "kernels/cpu/machine_limits.h"
 
 #include <algorithm>
 #include <atomic>
@@ -12,17 +12,15 @@ namespace {
 
 // Read in pieces, each timed on its own: 16 MiB take about a millisecond, and the next visit to a
 // piece finds it evicted by the others.
-constexpr size_t kReadBytes = size_t{256} * 1024 * 1024;
 constexpr size_t kPieceBytes = size_t{16} * 1024 * 1024;
 constexpr size_t kCachedBytes = size_t{4} * 1024 * 1024;
-constexpr int kRepeats = 64;
 
 // The best of many short runs, in units of work per second: interference only ever slows a run
 // down.
 template <typename Body>
-double BestRate(double work, const Body& body) {
+double BestRate(double work, int repeats, const Body& body) {
   double best = 0;
-  for (int i = 0; i < kRepeats; ++i) {
+  for (int i = 0; i < repeats; ++i) {
     const int64_t start_us = SystemClock().NowUs();
     body(i);
     const int64_t us = std::max<int64_t>(1, SystemClock().NowUs() - start_us);
@@ -33,13 +31,13 @@ double BestRate(double work, const Body& body) {
 
 // Sums pieces of `piece_bytes` of the buffer in turn, in four streams with a prefetch: one stream
 // that the hardware alone prefetches reads 15 GB/s on a Zen 3 core that can read 28.
-double ReadRate(ThreadPool& pool, size_t piece_bytes, size_t buffer_bytes) {
+double ReadRate(ThreadPool& pool, size_t piece_bytes, size_t buffer_bytes, int repeats) {
   AlignedBuffer buffer = AlignedBuffer::AllocateOrDie(buffer_bytes);
   std::memset(buffer.data(), 1, buffer_bytes);
   std::atomic<uint64_t> sink{0};
   constexpr uint32_t kTasks = 64;
   constexpr size_t kAhead = 2560;
-  return BestRate(static_cast<double>(piece_bytes), [&](int repeat) {
+  return BestRate(static_cast<double>(piece_bytes), repeats, [&](int repeat) {
     const std::byte* piece = buffer.data() + repeat * piece_bytes % buffer_bytes;
     pool.Run(kTasks, [&](uint32_t task, uint32_t) {
       constexpr uint32_t kStreams = 4;
@@ -56,11 +54,11 @@ double ReadRate(ThreadPool& pool, size_t piece_bytes, size_t buffer_bytes) {
   });
 }
 
-double PeakRate(ThreadPool& pool, const PeakLoop& loop) {
+double PeakRate(ThreadPool& pool, const PeakLoop& loop, int repeats) {
   constexpr uint64_t kRounds = 100'000;
   std::atomic<int> sink{0};
   const uint32_t threads = pool.num_threads();
-  return BestRate(loop.ops_per_round * kRounds * threads, [&](int) {
+  return BestRate(loop.ops_per_round * kRounds * threads, repeats, [&](int) {
     pool.Run(threads, [&](uint32_t, uint32_t) { sink += static_cast<int>(loop.run(kRounds)); });
   });
 }
@@ -80,7 +78,7 @@ float PlainFp32(uint64_t rounds) {
 
 }  // namespace
 
-MachineLimits MeasureLimits(ThreadPool& pool, Isa isa) {
+MachineLimits MeasureLimits(ThreadPool& pool, Isa isa, const LimitEffort& effort) {
   PeakLoop fp32 = {8 * 4 * 2, PlainFp32};
   PeakLoop int16 = fp32;
 #if defined(__x86_64__)
@@ -92,9 +90,10 @@ MachineLimits MeasureLimits(ThreadPool& pool, Isa isa) {
     int16 = Avx512Int16Loop();
   }
 #endif
-  return {ReadRate(pool, kPieceBytes, kReadBytes) * 1e-9,
-          ReadRate(pool, kCachedBytes, kCachedBytes) * 1e-9, PeakRate(pool, fp32) * 1e-9,
-          PeakRate(pool, int16) * 1e-9};
+  const int n = effort.repeats;
+  return {ReadRate(pool, kPieceBytes, effort.read_bytes, n) * 1e-9,
+          ReadRate(pool, kCachedBytes, kCachedBytes, n) * 1e-9, PeakRate(pool, fp32, n) * 1e-9,
+          PeakRate(pool, int16, n) * 1e-9};
 }
 
 }  // namespace baton

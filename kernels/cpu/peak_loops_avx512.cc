@@ -1,4 +1,4 @@
-#include "benchmarks/kernels/machine_limits.h"
+#include "kernels/cpu/machine_limits.h"
 
 namespace baton {
 namespace {
