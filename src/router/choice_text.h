@@ -4,6 +4,7 @@
 #ifndef BATON_ROUTER_CHOICE_TEXT_H_
 #define BATON_ROUTER_CHOICE_TEXT_H_
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -16,9 +17,12 @@ namespace baton {
 // The detokenizer and the stop matcher of one choice.
 class ChoiceText {
  public:
-  // `tokenizer` outlives this; `matcher` is fresh.
-  ChoiceText(const Tokenizer& tokenizer, StopMatcher matcher)
-      : detokenizer_(&tokenizer, /*skip_special=*/true), matcher_(std::move(matcher)) {}
+  // `tokenizer` outlives this; `matcher` is fresh. No stop string ends within the first
+  // `min_tokens` tokens, as no end-of-generation token does (model/sampler.h).
+  ChoiceText(const Tokenizer& tokenizer, StopMatcher matcher, uint32_t min_tokens)
+      : detokenizer_(&tokenizer, /*skip_special=*/true),
+        matcher_(std::move(matcher)),
+        min_tokens_(min_tokens) {}
 
   // The text that `token` releases, valid until the next call. `is_hidden`: the token ends the
   // choice and has no text. `is_last`: no token follows, so what was held back is released too.
@@ -30,6 +34,8 @@ class ChoiceText {
  private:
   Detokenizer detokenizer_;
   StopMatcher matcher_;
+  uint32_t min_tokens_;
+  uint32_t num_tokens_ = 0;  // pushed
   std::string released_;
 };
 

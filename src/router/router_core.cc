@@ -39,7 +39,7 @@ RouterRequest::RouterRequest(RequestUid uid_in, GenerateRequest spec_in,
       lifetime(spec.received_us) {
   texts.reserve(spec.num_choices);
   for (uint32_t i = 0; i < spec.num_choices; ++i) {
-    texts.emplace_back(*spec.model->tokenizer, spec.stop);
+    texts.emplace_back(*spec.model->tokenizer, spec.stop, spec.sampling.min_tokens);
   }
 }
 

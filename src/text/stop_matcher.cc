@@ -39,7 +39,7 @@ void StopMatcher::Advance(Pattern& pattern, char c) {
   if (pattern.text[pattern.num_matched] == c) ++pattern.num_matched;
 }
 
-std::string StopMatcher::Push(std::string_view text) {
+std::string StopMatcher::Push(std::string_view text, bool may_stop) {
   if (stopped()) return {};
   for (const char c : text) {
     held_.push_back(c);
@@ -47,7 +47,9 @@ std::string StopMatcher::Push(std::string_view text) {
     for (size_t i = 0; i < patterns_.size(); ++i) {
       Pattern& pattern = patterns_[i];
       Advance(pattern, c);
-      if (pattern.num_matched == pattern.text.size() && pattern.num_matched > longest) {
+      const bool whole = pattern.num_matched == pattern.text.size();
+      if (whole && !may_stop) pattern.num_matched = pattern.border.back();
+      if (whole && may_stop && pattern.num_matched > longest) {
         longest = pattern.num_matched;
         matched_idx_ = i;
       }

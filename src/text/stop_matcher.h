@@ -30,7 +30,9 @@ class StopMatcher {
   static StatusOr<StopMatcher> Create(const std::vector<std::string>& stops);
 
   // The text that may be shown now. After a match always empty. O(|text| * number of stops).
-  std::string Push(std::string_view text);
+  // A match that ends within a `text` that may not stop counts for nothing; one that only begins
+  // there and ends in a later text counts.
+  std::string Push(std::string_view text, bool may_stop = true);
   // What was held back, when no text follows.
   std::string Flush();
 

@@ -136,6 +136,25 @@ TEST(RequestFlowTest, HeldTextIsReleasedWhenItIsNoStop) {
   EXPECT_EQ(cluster.sink->Finish(), FinishReason::kLength);
 }
 
+TEST(RequestFlowTest, NoStopTextEndsAChoiceBeforeMinTokens) {
+  for (const uint32_t min_tokens : {0u, 1u, 2u, 3u, 5u, 6u, 7u}) {
+    SCOPED_TRACE(min_tokens);
+    FakeCluster cluster;
+    cluster.JoinPair();
+    GenerateRequest request = cluster.Request("p");
+    request.stop = StopMatcher::Create({"ab"}).value();
+    request.sampling.min_tokens = min_tokens;
+    const RequestUid uid = cluster.Submit(std::move(request));
+    cluster.Text("decode-0", uid, 0, "abxxxab", FinishReason::kLength);
+    ASSERT_TRUE(cluster.sink->result.has_value());
+    // As in vLLM the first token that may end the choice is the one after min_tokens.
+    const uint32_t num_tokens = min_tokens < 2 ? 2 : 7;
+    EXPECT_EQ(cluster.sink->result->num_completion_tokens, num_tokens);
+    EXPECT_EQ(cluster.sink->Text(), min_tokens < 2 ? "" : min_tokens < 7 ? "abxxx" : "abxxxab");
+    EXPECT_EQ(cluster.sink->Finish(), min_tokens < 7 ? FinishReason::kStop : FinishReason::kLength);
+  }
+}
+
 TEST(RequestFlowTest, NeverHalfACharacter) {
   FakeCluster cluster;
   cluster.JoinPair();

@@ -21,9 +21,10 @@ struct Outcome {
   friend bool operator==(const Outcome&, const Outcome&) = default;
 };
 
-// Tries every end of every stop string: the definition, without automata.
-Outcome Naive(const std::vector<std::string>& stops, const std::string& text) {
-  for (size_t end = 1; end <= text.size(); ++end) {
+// Tries every end of every stop string from `first_end` on: the definition, without automata.
+Outcome Naive(const std::vector<std::string>& stops, const std::string& text,
+              size_t first_end = 1) {
+  for (size_t end = first_end; end <= text.size(); ++end) {
     Outcome best;
     size_t longest = 0;
     for (size_t i = 0; i < stops.size(); ++i) {
@@ -116,6 +117,26 @@ TEST(StopMatcherTest, AnyCutGivesWhatTheNaiveMatcherGives) {
     num_matches += matcher.stopped() ? 1 : 0;
   }
   EXPECT_GT(num_matches, 2000u);
+}
+
+TEST(StopMatcherTest, TextThatMayNotStopEndsNoMatchButMayBeginOne) {
+  RandomText random(TestSeed());
+  const std::vector<std::string> stops = {"aba", "bb", "a\n", "abab"};
+  size_t num_across = 0;
+  for (int round = 0; round < 20000; ++round) {
+    const std::string text = random.Join({"a", "b", "ab", "\n"}, 12);
+    const size_t free_from = random.Below(text.size() + 1);
+    StopMatcher matcher = StopMatcher::Create(stops).value();
+    std::string emitted;
+    for (size_t pos = 0; pos < text.size() && !matcher.stopped(); ++pos) {
+      emitted += matcher.Push(text.substr(pos, 1), /*may_stop=*/pos >= free_from);
+    }
+    emitted += matcher.Flush();
+    const Outcome outcome = {emitted, matcher.matched_idx()};
+    ASSERT_EQ(outcome, Naive(stops, text, free_from + 1)) << text << " free from " << free_from;
+    num_across += matcher.stopped() && emitted.size() < free_from ? 1 : 0;
+  }
+  EXPECT_GT(num_across, 1000u);
 }
 
 // A request that goes on elsewhere rebuilds its matcher from the text so far.
