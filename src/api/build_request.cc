@@ -105,6 +105,10 @@ bool SetLengths(const ApiParams& params, const ModelInfo& model, BuiltRequest* b
                 fmt::format("it must be at most the {} tokens of max_tokens", wanted));
   }
   SamplingSettings& sampling = built->request.sampling;
+  built->request.fields.prompt = field;
+  if (params.max_completion_tokens.has_value()) {
+    built->request.fields.max_tokens = "max_completion_tokens";
+  }
   sampling.max_tokens = static_cast<uint32_t>(std::min(wanted, room));
   sampling.min_tokens = static_cast<uint32_t>(std::min(min_tokens, room));
   return true;
@@ -140,6 +144,7 @@ bool SetSampling(const ApiParams& params, const ModelInfo& model, BuiltRequest* 
   const int64_t best_of = params.best_of.value_or(n);
   plan.num_choices = static_cast<uint32_t>(n);
   built->request.num_choices = static_cast<uint32_t>(best_of);
+  if (best_of > n) built->request.fields.choices = "best_of";
   // Ranking choices needs their log-probabilities, asked for or not.
   sampling.logprobs = plan.logprobs || best_of > n;
   sampling.top_logprobs = plan.top_logprobs;

@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 
+#include "fmt/format.h"
 #include "nlohmann/json.hpp"
 
 #include "src/text/utf8.h"
@@ -11,12 +12,30 @@
 namespace baton {
 namespace {
 
+// What the library's message says of its own grammar: "unexpected end of input; expected '}'",
+// "invalid string: missing closing quote". Never what it quotes from the text.
+std::string_view ReasonOf(const nlohmann::detail::exception& error) {
+  constexpr int kSyntax = 101;
+  constexpr int kOverflow = 406;
+  if (error.id == kOverflow) return "the number is too large";
+  std::string_view text = error.what();
+  // "[json...] parse error at line 1, column 2: syntax error while parsing value - REASON" and,
+  // when the text is not even a token, "; last read: 'TEXT'" and what would have been right there.
+  constexpr std::string_view kDash = " - ";
+  const size_t dash = text.find(kDash);
+  if (error.id != kSyntax || dash == std::string_view::npos) return "a syntax error";
+  text.remove_prefix(dash + kDash.size());
+  return text.substr(0, text.find("; last read: '"));
+}
+
 // Builds a JsonValue from the parser's events and stops at the first thing that is refused.
 class Builder final : public nlohmann::json_sax<nlohmann::json> {
  public:
   explicit Builder(JsonValue* root) : root_(root) {}
 
   std::optional<ErrorCode> refusal() const { return refusal_; }
+  // Where and why the text is no JSON, in words of the library's grammar; "" = unknown.
+  const std::string& reason() const { return reason_; }
 
   bool null() override { return Add(JsonValue()); }
   bool boolean(bool value) override { return Add(JsonValue(value)); }
@@ -51,8 +70,9 @@ class Builder final : public nlohmann::json_sax<nlohmann::json> {
   bool start_array(size_t /*size*/) override { return Open(JsonValue(JsonValue::Array())); }
   bool end_array() override { return Close(); }
 
-  bool parse_error(size_t /*position*/, const std::string& /*token*/,
-                   const nlohmann::detail::exception& /*error*/) override {
+  bool parse_error(size_t position, const std::string& /*token*/,
+                   const nlohmann::detail::exception& error) override {
+    reason_ = fmt::format("byte {}: {}", position, ReasonOf(error));
     return Refuse(ErrorCode::kInvalidJson);
   }
 
@@ -103,6 +123,7 @@ class Builder final : public nlohmann::json_sax<nlohmann::json> {
   std::vector<JsonValue*> open_;  // containers around the current position, outermost first
   size_t num_values_ = 0;
   std::optional<ErrorCode> refusal_;
+  std::string reason_;
 };
 
 }  // namespace
@@ -153,6 +174,7 @@ bool ParseJson(std::string_view text, JsonValue* out, RequestError* error) {
   Builder builder(out);
   if (nlohmann::json::sax_parse(text.begin(), text.end(), &builder)) return true;
   error->code = builder.refusal().value_or(ErrorCode::kInvalidJson);
+  if (error->code == ErrorCode::kInvalidJson) error->expected = builder.reason();
   return false;
 }
 

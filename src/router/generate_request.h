@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -35,13 +36,21 @@ struct SamplingSettings {
   std::vector<TokenId> stop_token_ids;  // at most 64
 };
 
+// The client's names for what a request may have too much of; static texts, for errors.
+struct RequestFields {
+  std::string_view prompt = "prompt";          // "messages" for a chat
+  std::string_view max_tokens = "max_tokens";  // or "max_completion_tokens"
+  std::string_view choices = "n";              // or "best_of"
+};
+
 // One validated request; see the file comment.
 struct GenerateRequest {
   std::string request_id;  // the client's name for it, or one made for it; logs and headers only
   std::shared_ptr<const ModelInfo> model;
   std::vector<TokenId> prompt;  // 1..max_context - 1
   SamplingSettings sampling;
-  uint32_t num_choices = 1;          // 1..128
+  uint32_t num_choices = 1;  // 1..128
+  RequestFields fields;
   StopMatcher stop;                  // the stop strings, nothing pushed yet
   int64_t received_us = 0;           // steady clock, when the first byte of the request was handled
   int64_t timeout_us = 600'000'000;  // from received_us

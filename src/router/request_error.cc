@@ -109,10 +109,14 @@ const ErrorRow& RowOf(ErrorCode code) { return kRows[static_cast<int>(code)]; }
 
 std::string RequestError::Message() const {
   if (code == ErrorCode::kContextLengthExceeded) {
+    if (!expected.empty()) return fmt::format("'{}' is too large: it must be {}.", param, expected);
     return fmt::format(
         "'{}' has {} tokens, but prompt and answer together fit {} tokens: the prompt must be at "
         "most {} tokens.",
         param, num_prompt_tokens, max_context, max_context > 0 ? max_context - 1 : 0);
+  }
+  if (code == ErrorCode::kInvalidJson && !expected.empty()) {
+    return fmt::format("The body is not valid JSON at {}.", expected);
   }
   return fmt::format(fmt::runtime(RowOf(code).sentence), param, expected);
 }
@@ -137,6 +141,13 @@ RequestError ContextLengthError(std::string_view param, uint32_t num_prompt_toke
   error.param = param;
   error.num_prompt_tokens = num_prompt_tokens;
   error.max_context = max_context;
+  return error;
+}
+
+RequestError PoolLimitError(std::string_view param, uint32_t num_prompt_tokens,
+                            uint32_t max_context, std::string_view expected) {
+  RequestError error = ContextLengthError(param, num_prompt_tokens, max_context);
+  error.expected = expected;
   return error;
 }
 

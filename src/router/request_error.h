@@ -52,10 +52,11 @@ inline constexpr int kNumErrorCodes = static_cast<int>(ErrorCode::kDeadlineExcee
 // One bad end of one request.
 struct RequestError {
   ErrorCode code = ErrorCode::kInternal;
-  std::string param;               // the field at fault, "" = none
-  std::string expected;            // what it must be, from the schema table: "a number from 0 to 2"
+  std::string param;     // the field at fault, "" = none
+  std::string expected;  // what it must be, from the schema table: "a number from 0 to 2";
+                         // kInvalidJson: where and why the text is none
   uint32_t num_prompt_tokens = 0;  // with kContextLengthExceeded
-  uint32_t max_context = 0;        // with kContextLengthExceeded, tokens
+  uint32_t max_context = 0;        // with kContextLengthExceeded, tokens of prompt and answer
   uint32_t retry_after_s = 0;      // 0 = the client gets no hint
 
   // The sentence for the client.
@@ -75,6 +76,10 @@ std::string_view ErrorNameOf(ErrorCode code);
 RequestError FieldError(ErrorCode code, std::string_view param, std::string_view expected);
 RequestError ContextLengthError(std::string_view param, uint32_t num_prompt_tokens,
                                 uint32_t max_context);
+// As above for a limit that the model's context does not explain: `expected` says what fits, in
+// the numbers of the cluster.
+RequestError PoolLimitError(std::string_view param, uint32_t num_prompt_tokens,
+                            uint32_t max_context, std::string_view expected);
 
 }  // namespace baton
 

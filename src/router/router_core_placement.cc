@@ -1,6 +1,9 @@
 // The queue: which request is placed next, where, and how it gets back when it was refused.
 #include <algorithm>
+#include <string>
 #include <utility>
+
+#include "fmt/format.h"
 
 #include "src/base/log.h"
 #include "src/base/random.h"
@@ -189,16 +192,53 @@ void RouterCore::Requeue(RouterRequest& request, int64_t not_before_us) {
   ReportTableSize();
 }
 
+// Names the first of prompt, answer and number of choices that no pool holds, with the largest
+// value that one does. The rules are those of PickRoute and of the worker's scheduler.
 RequestError RouterCore::TooLargeError(const RouterRequest& request) const {
-  uint32_t max_tokens = 0;
+  const RegisteredWorker* largest = nullptr;
   for (const auto& [lease, worker] : registry_.workers()) {
     if (worker.IsPrefill() || worker.description.model->id != request.spec.model->id) continue;
-    const uint32_t blocks = worker.description.num_blocks;
-    const uint32_t spare = std::min(blocks, request.spec.num_choices);
-    max_tokens = std::max(max_tokens, (blocks - spare) * worker.description.block_size);
+    const bool larger =
+        largest == nullptr || worker.description.num_blocks > largest->description.num_blocks;
+    if (larger) largest = &worker;
   }
-  return ContextLengthError("prompt", NumTokens(request),
-                            std::min(max_tokens, request.spec.model->max_context));
+  const RequestFields& fields = request.spec.fields;
+  const uint32_t num_tokens = NumTokens(request);
+  const uint32_t max_context = request.spec.model->max_context;
+  if (largest == nullptr) return ContextLengthError(fields.prompt, num_tokens, max_context);
+
+  const uint32_t pool = largest->description.num_blocks;
+  const uint32_t block_size = largest->description.block_size;
+  const uint32_t prompt_blocks = largest->BlocksFor(num_tokens);
+  const std::string limit =
+      fmt::format("the largest worker has {} KV blocks of {} tokens", pool, block_size);
+  // A prompt leaves a block to grow into; the last token of an answer needs no KV.
+  const uint64_t max_total = uint64_t{pool} * block_size + 1;
+  const auto context = static_cast<uint32_t>(std::min<uint64_t>(max_total, max_context));
+  if (prompt_blocks + 1 > pool) {
+    return PoolLimitError(
+        fields.prompt, num_tokens, context,
+        fmt::format("at most {} tokens, not {}: {}", uint64_t{pool > 0 ? pool - 1 : 0} * block_size,
+                    num_tokens, limit));
+  }
+  const uint32_t max_tokens = request.spec.sampling.max_tokens;
+  const uint64_t total = uint64_t{num_tokens} + max_tokens;
+  if (total > max_total) {
+    return PoolLimitError(fields.max_tokens, num_tokens, context,
+                          fmt::format("at most {} with this prompt of {} tokens, not {}: {}",
+                                      max_total - num_tokens, num_tokens, max_tokens, limit));
+  }
+  const uint32_t num_choices = request.spec.num_choices;
+  if (prompt_blocks + num_choices > pool) {
+    return FieldError(
+        ErrorCode::kInvalidValue, fields.choices,
+        fmt::format("at most {} with this prompt of {} tokens: the prompt and {} choices need {} "
+                    "KV blocks, {}",
+                    pool - prompt_blocks, num_tokens, num_choices, prompt_blocks + num_choices,
+                    limit));
+  }
+  // The pools would do, so it was a worker's own context.
+  return ContextLengthError(fields.prompt, num_tokens, max_context);
 }
 
 }  // namespace baton

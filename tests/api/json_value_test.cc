@@ -87,6 +87,35 @@ TEST(JsonValueTest, RefusesWhatIsNotJson) {
   }
 }
 
+TEST(JsonValueTest, SyntaxErrorsSayWhereAndWhyWithoutTheText) {
+  const struct {
+    std::string text;
+    std::string message;
+  } cases[] = {
+      {"", "byte 1: unexpected end of input; expected '[', '{', or a literal."},
+      {R"({"a":1,})", "byte 8: unexpected '}'; expected string literal."},
+      {R"({"a" 1})", "byte 6: unexpected number literal; expected ':'."},
+      {R"({"a":1 "secret":2})", "byte 15: unexpected string literal; expected '}'."},
+      {R"({"a":1} x)", "byte 9: invalid literal."},
+      {R"({"a": secret})", "byte 7: invalid literal."},
+      {R"({"a":"secret)", "byte 13: invalid string: missing closing quote."},
+      {R"({"a":"secret; expected - \q"})",
+       "byte 27: invalid string: forbidden character after backslash."},
+      {R"({"a":1e999})", "byte 10: the number is too large."},
+      {"[" + std::string(100'000, '1') + "x]", ""},
+  };
+  for (const auto& c : cases) {
+    JsonValue value;
+    RequestError error;
+    ASSERT_FALSE(ParseJson(c.text, &value, &error)) << c.text;
+    const std::string message = error.Message();
+    EXPECT_LT(message.size(), 150u);
+    EXPECT_EQ(message.find("secret"), std::string::npos) << message;
+    if (c.message.empty()) continue;
+    EXPECT_EQ(message, "The body is not valid JSON at " + c.message);
+  }
+}
+
 TEST(JsonValueTest, RefusesBrokenUtf8ByName) {
   for (const char* text : {"\"\xff\"", "\"\xc3\"", "\"\xed\xa0\x80\"", "\"\xc0\xaf\"",
                            "{\"\xf4\x90\x80\x80\":1}", "\x80"}) {

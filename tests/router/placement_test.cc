@@ -315,7 +315,52 @@ TEST(PlacementTest, RequestLargerThanEveryPoolIsRefusedForGood) {
   ASSERT_TRUE(cluster.sink->error.has_value());
   EXPECT_EQ(cluster.sink->error->code, ErrorCode::kContextLengthExceeded);
   EXPECT_EQ(cluster.sink->error->num_prompt_tokens, 100u);
-  EXPECT_LE(cluster.sink->error->max_context, 64u);
+  EXPECT_EQ(cluster.sink->error->max_context, 65u) << "4 blocks of 16, and a last token without KV";
+}
+
+TEST(PlacementTest, WhatIsTooLargeIsNamedWithTheLargestThatFits) {
+  struct Case {
+    size_t prompt;
+    uint32_t max_tokens;
+    uint32_t num_choices;
+    ErrorCode code;
+    const char* param;
+    std::string message;
+  };
+  const Case cases[] = {
+      // 8 blocks of 16
+      {113, 1, 1, ErrorCode::kContextLengthExceeded, "prompt",
+       "'prompt' is too large: it must be at most 112 tokens, not 113: the largest worker has 8 KV "
+       "blocks of 16 tokens."},
+      {113, 1, 128, ErrorCode::kContextLengthExceeded, "prompt", ""},
+      {100, 30, 1, ErrorCode::kContextLengthExceeded, "max_tokens",
+       "'max_tokens' is too large: it must be at most 29 with this prompt of 100 tokens, not 30: "
+       "the largest worker has 8 KV blocks of 16 tokens."},
+      {40, 16, 6, ErrorCode::kInvalidValue, "n",
+       "'n' is out of range: it must be at most 5 with this prompt of 40 tokens: the prompt and 6 "
+       "choices need 9 KV blocks, the largest worker has 8 KV blocks of 16 tokens."},
+      {112, 1, 1, ErrorCode::kInternal, "", ""},
+      {100, 29, 1, ErrorCode::kInternal, "", ""},
+      {40, 16, 5, ErrorCode::kInternal, "", ""},
+  };
+  for (const Case& c : cases) {
+    SCOPED_TRACE(c.message);
+    FakeCluster cluster;
+    WorkerDescription decode = FakeCluster::Describe("decode-0", PoolRole::kDecode);
+    decode.num_blocks = 8;
+    cluster.Join(decode);
+    cluster.Join(FakeCluster::Describe("prefill-0", PoolRole::kPrefill));
+    cluster.Report("prefill-0", {"decode-0"});
+    GenerateRequest request = cluster.Request(std::string(c.prompt, 'p'), c.max_tokens);
+    request.num_choices = c.num_choices;
+    cluster.Submit(std::move(request));
+    ASSERT_EQ(cluster.sink->error.has_value(), *c.param != '\0');
+    if (!cluster.sink->error.has_value()) continue;
+    EXPECT_EQ(cluster.sink->error->code, c.code);
+    EXPECT_EQ(cluster.sink->error->param, c.param);
+    if (c.message.empty()) continue;
+    EXPECT_EQ(cluster.sink->error->Message(), c.message);
+  }
 }
 
 TEST(PlacementTest, MoreChoicesThanTheWorkerRunsAtOnceStillGetIn) {
