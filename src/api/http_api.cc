@@ -33,6 +33,11 @@ bool IsJsonType(const HttpHeaders& headers) {
          EqualsIgnoreCase(media.substr(media.size() - kSuffix.size()), kSuffix);
 }
 
+// The name of a request: the client's, or a new one.
+std::string RequestIdFor(std::string_view given) {
+  return IsUsableRequestId(given) ? std::string(given) : RandomRequestUid().ToHex();
+}
+
 // A flag of a text endpoint, false when absent; false as result: it has another type.
 bool ReadFlag(const JsonValue& body, std::string_view name, bool* flag, RequestError* error) {
   const JsonValue* value = body.Find(name);
@@ -80,10 +85,11 @@ HttpHandler HttpApi::AsHandler() {
 }
 
 HttpErrorFormatter HttpApi::AsErrorFormatter() {
-  return [submitter = submitter_](int status, std::string_view /*message*/) {
+  return [submitter = submitter_](int status, std::string_view /*message*/,
+                                  std::string_view request_id) {
     const RequestError error = ServerError(status);
     submitter->CountRefusal(status);  // some have no error code of their own: 417, 501, 505
-    HttpResponse response = ErrorResponse(error, HttpHeaders{});
+    HttpResponse response = ErrorResponse(error, AnswerHeaders(RequestIdFor(request_id), {}));
     response.status = status;
     return response;
   };
@@ -140,9 +146,8 @@ void HttpApi::Handle(HttpRequest request, std::shared_ptr<HttpResponder> respond
   Exchange exchange{std::move(request), std::move(responder), {}};
   exchange.arrival.now_us = clock_.NowUs();
   exchange.arrival.wall_unix_ms = clock_.WallUnixMs();
-  const std::string_view given = exchange.request.headers.Find("X-Request-Id").value_or("");
   exchange.arrival.request_id =
-      IsUsableRequestId(given) ? std::string(given) : RandomRequestUid().ToHex();
+      RequestIdFor(exchange.request.headers.Find(kRequestIdField).value_or(""));
 
   const std::string& path = exchange.request.path;
   const std::string& method = exchange.request.method;

@@ -18,7 +18,7 @@ void AppendEvent(std::string_view json, std::string* out) {
 
 HttpHeaders AnswerHeaders(const std::string& request_id, const std::vector<std::string>& ignored) {
   HttpHeaders headers;
-  headers.Set("X-Request-Id", request_id);
+  headers.Set(kRequestIdField, request_id);
   std::string names;
   for (const std::string& name : ignored) names += (names.empty() ? "" : ", ") + name;
   if (!names.empty()) headers.Set("X-Baton-Ignored-Fields", names);

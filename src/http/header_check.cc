@@ -112,6 +112,21 @@ HeaderScan ScanHeader(std::string_view data, size_t max_bytes, size_t* scanned) 
   return {};
 }
 
+std::string_view RawRequestId(std::string_view header) {
+  for (size_t end = header.find('\n'); end != std::string_view::npos; end = header.find('\n')) {
+    std::string_view line = header.substr(0, end);
+    header.remove_prefix(end + 1);
+    const size_t colon = line.find(':');
+    if (colon == std::string_view::npos) continue;
+    if (!EqualsIgnoreCase(line.substr(0, colon), kRequestIdField)) continue;
+    line.remove_prefix(colon + 1);
+    const size_t begin = line.find_first_not_of(" \t\r");
+    if (begin == std::string_view::npos) return {};
+    return line.substr(begin, line.find_last_not_of(" \t\r") + 1 - begin);
+  }
+  return {};
+}
+
 bool NamesHttpVersion(std::string_view header) {
   const std::string_view line = header.substr(0, header.find("\r\n"));
   if (std::count(line.begin(), line.end(), ' ') != 2) return false;

@@ -76,6 +76,7 @@ void HttpConnection::BeginRequest() {
   state_ = State::kHeader;
   scanned_ = 0;
   request_ = HttpRequest{};
+  request_id_.clear();
   ArmReadTimer(buffer_.empty() ? shared_->options.idle_timeout_ms
                                : shared_->options.header_timeout_ms);
   ContinueHeader();
@@ -106,6 +107,7 @@ void HttpConnection::ParseHeader(size_t header_bytes) {
   const size_t start = buffer_.find_first_not_of("\r\n");  // past empty lines before the request
   const std::string header = buffer_.substr(start, header_bytes - start);
   buffer_.erase(0, header_bytes);
+  request_id_ = RawRequestId(header);
   parser_->put(asio::buffer(header), error);
   if (error == http::error::bad_version && !NamesHttpVersion(header)) {
     return Refuse({400, "the request line is malformed"});
@@ -183,7 +185,10 @@ void HttpConnection::Dispatch() {
   shared_->num_active_requests.fetch_add(1);
   ArmReadTimer(0);
   Read();
-  auto responder = MakeResponder(exchange_, shared_->options.error_formatter);
+  auto responder = MakeResponder(
+      exchange_, [formatter = shared_->options.error_formatter, id = std::move(request_id_)] {
+        return formatter(500, "the request was dropped", id);
+      });
   try {
     shared_->handler(std::move(request_), std::move(responder));
   } catch (const std::exception& error) {
@@ -199,9 +204,11 @@ void HttpConnection::Refuse(HttpRefusal refusal) {
                            .max_buffered_bytes = shared_->options.max_buffered_bytes,
                            .draining = [] { return true; }};
   exchange_ = MakeExchange(traits_);
+  if (state_ == State::kHeader && request_id_.empty()) request_id_ = RawRequestId(buffer_);
   state_ = State::kHandling;
   ArmReadTimer(0);
-  HttpResponse response = shared_->options.error_formatter(refusal.status, refusal.message);
+  HttpResponse response =
+      shared_->options.error_formatter(refusal.status, refusal.message, request_id_);
   if (refusal.status == 503) response.headers.Set("Retry-After", "1");
   exchange_->Respond(std::move(response));
 }

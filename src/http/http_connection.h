@@ -103,6 +103,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   size_t scanned_ = 0;  // of buffer_, by ScanHeader
   std::optional<Parser> parser_;
   HttpRequest request_;
+  std::string request_id_;  // what the client sent as X-Request-Id, also where the header is broken
   RequestFraming framing_;
   ExchangeTraits traits_;
 

@@ -251,11 +251,9 @@ namespace {
 // See MakeResponder.
 class ExchangeResponder final : public HttpResponder {
  public:
-  ExchangeResponder(std::shared_ptr<HttpExchange> exchange, HttpErrorFormatter error_formatter)
-      : exchange_(std::move(exchange)), error_formatter_(std::move(error_formatter)) {}
-  ~ExchangeResponder() override {
-    exchange_->Abandon([this] { return error_formatter_(500, "the request was dropped"); });
-  }
+  ExchangeResponder(std::shared_ptr<HttpExchange> exchange, std::function<HttpResponse()> on_drop)
+      : exchange_(std::move(exchange)), on_drop_(std::move(on_drop)) {}
+  ~ExchangeResponder() override { exchange_->Abandon(on_drop_); }
 
   bool Respond(HttpResponse response) override { return exchange_->Respond(std::move(response)); }
   bool StartStream(int status, HttpHeaders headers) override {
@@ -275,14 +273,14 @@ class ExchangeResponder final : public HttpResponder {
 
  private:
   const std::shared_ptr<HttpExchange> exchange_;
-  const HttpErrorFormatter error_formatter_;
+  const std::function<HttpResponse()> on_drop_;
 };
 
 }  // namespace
 
 std::shared_ptr<HttpResponder> MakeResponder(std::shared_ptr<HttpExchange> exchange,
-                                             HttpErrorFormatter error_formatter) {
-  return std::make_shared<ExchangeResponder>(std::move(exchange), std::move(error_formatter));
+                                             std::function<HttpResponse()> on_drop) {
+  return std::make_shared<ExchangeResponder>(std::move(exchange), std::move(on_drop));
 }
 
 }  // namespace baton

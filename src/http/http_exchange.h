@@ -93,9 +93,10 @@ class HttpExchange {
   absl::AnyInvocable<void()> on_below_;
 };
 
-// The responder handed to a handler: forwards to its exchange, abandons it when dropped.
+// The responder handed to a handler: forwards to its exchange, abandons it when dropped; `on_drop`
+// then makes the answer.
 std::shared_ptr<HttpResponder> MakeResponder(std::shared_ptr<HttpExchange> exchange,
-                                             HttpErrorFormatter error_formatter);
+                                             std::function<HttpResponse()> on_drop);
 
 // "Sun, 06 Nov 1994 08:49:37 GMT" (RFC 9110 section 5.6.7).
 std::string HttpDate(int64_t unix_seconds);

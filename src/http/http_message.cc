@@ -96,7 +96,7 @@ std::string_view HttpReason(int status) {
   }
 }
 
-HttpResponse PlainTextError(int status, std::string_view message) {
+HttpResponse PlainTextError(int status, std::string_view message, std::string_view /*request_id*/) {
   HttpResponse response;
   response.status = status;
   response.headers.Add("Content-Type", "text/plain; charset=utf-8");

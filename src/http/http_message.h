@@ -53,11 +53,16 @@ struct HttpResponse {
 };
 
 // Makes the body of an error that the server or a router answers itself (bad framing, limits, 404,
-// 405): called with the status and one English sentence without user text. Any thread.
-using HttpErrorFormatter = std::function<HttpResponse(int status, std::string_view message)>;
+// 405): called with the status, one English sentence without user text, and what the client sent as
+// X-Request-Id: unchecked, "" when there was none or it could not be read. Any thread.
+using HttpErrorFormatter =
+    std::function<HttpResponse(int status, std::string_view message, std::string_view request_id)>;
 
 // `{status} {reason}\n` as text/plain; the formatter when none is given.
-HttpResponse PlainTextError(int status, std::string_view message);
+HttpResponse PlainTextError(int status, std::string_view message, std::string_view request_id);
+
+// The request header that names a request for logs, and the answer header that repeats it.
+inline constexpr std::string_view kRequestIdField = "X-Request-Id";
 
 // The reason phrase of a status code, e.g. "Not Found"; "Unknown" when there is none.
 std::string_view HttpReason(int status);

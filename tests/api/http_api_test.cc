@@ -410,6 +410,31 @@ TEST_F(HttpApiTest, ContextLengthErrorHasTheNumbers) {
       << "max_tokens is cut to what the context leaves";
 }
 
+// The router refuses what no pool holds in the words of the client.
+TEST_F(HttpApiTest, RequestCarriesTheNamesOfItsOwnFields) {
+  struct Case {
+    const char* path;
+    std::string body;
+    RequestFields fields;
+  };
+  const Case cases[] = {
+      {kChatPath, kHello + "}", {"messages", "max_tokens", "n"}},
+      {kChatPath,
+       kHello + R"(,"max_completion_tokens":5,"n":2})",
+       {"messages", "max_completion_tokens", "n"}},
+      {kCompletionPath, R"({"prompt":"x","best_of":3})", {"prompt", "max_tokens", "best_of"}},
+  };
+  AnswerWith("x");
+  for (size_t i = 0; i < std::size(cases); ++i) {
+    const Case& c = cases[i];
+    EXPECT_EQ(Post(c.path, c.body)->status, 200);
+    const RequestFields fields = submitter_.WaitSubmitted(i).request.fields;
+    EXPECT_EQ(fields.prompt, c.fields.prompt);
+    EXPECT_EQ(fields.max_tokens, c.fields.max_tokens);
+    EXPECT_EQ(fields.choices, c.fields.choices);
+  }
+}
+
 TEST_F(HttpApiTest, RequestIdIsHonouredAndEchoed) {
   AnswerWith("x");
   auto responder = Send("POST", kChatPath, kHello + "}",
@@ -556,12 +581,16 @@ TEST_F(HttpApiTest, TextThatIsTooLongNamesItsOwnField) {
 TEST_F(HttpApiTest, ServerErrorsSpeakTheSameLanguage) {
   const std::vector<int> statuses = {400, 404, 405, 408, 413, 417, 431, 500, 501, 503, 505};
   for (const int status : statuses) {
-    const HttpResponse response = api_.AsErrorFormatter()(status, "ignored");
+    HttpResponse response = api_.AsErrorFormatter()(status, "ignored", "my-id");
+    EXPECT_EQ(response.headers.Find("X-Request-Id"), "my-id");
+    response = api_.AsErrorFormatter()(status, "ignored", "bad\x01id");
+    EXPECT_EQ(response.headers.Find("X-Request-Id").value_or("").size(), 32u) << "a new one";
     EXPECT_EQ(response.status, status);
     EXPECT_EQ(response.body.find("{\"error\":{\"message\":\""), 0u);
     EXPECT_EQ(response.body.find("ignored"), std::string::npos);
   }
-  EXPECT_EQ(submitter_.refused(), statuses) << "baton_requests_total counts them too";
+  EXPECT_EQ(submitter_.refused().size(), 2 * statuses.size())
+      << "baton_requests_total counts them too";
 }
 
 }  // namespace

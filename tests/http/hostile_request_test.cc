@@ -101,6 +101,47 @@ TEST_F(HostileRequestTest, EachIsRefusedOnceAndTheConnectionClosed) {
   ExpectStillServing();
 }
 
+TEST_F(HostileRequestTest, EveryRefusalKnowsTheRequestIdThatTheClientSent) {
+  HttpServerOptions options;
+  options.max_header_bytes = 2048;
+  options.max_body_bytes = 1000;
+  options.header_timeout_ms = 200;
+  options.body_timeout_ms = 200;
+  options.error_formatter = [](int status, std::string_view, std::string_view request_id) {
+    return HttpResponse{status, {}, fmt::format("[{}]", request_id)};
+  };
+  server_ = StartTestServer([](HttpRequest, std::shared_ptr<HttpResponder>) {}, options);
+  const std::string id = "Host: a\r\nx-request-ID:  id-7 \r\n";
+  struct Case {
+    std::string bytes;
+    int status;
+  };
+  const Case cases[] = {
+      {"GET  / HTTP/1.1\r\n" + id + "\r\n", 400},
+      {"GET / HTTP/1.1\r\n" + id + "X: 1\r\n folded\r\n\r\n", 400},
+      {"GET / HTTP/2.0\r\n" + id + "\r\n", 505},
+      {"GET / HTTP/1.1\r\n" + id, 408},
+      {"POST / HTTP/1.1\r\n" + id + "Content-Length: 5\r\n\r\nab", 408},
+      {"POST / HTTP/1.1\r\n" + id + "Content-Length: 1001\r\n\r\n", 413},
+      {"POST / HTTP/1.1\r\n" + id + "Transfer-Encoding: chunked\r\n\r\nxyz\r\n", 400},
+      {"POST / HTTP/1.1\r\n" + id + "Transfer-Encoding: gzip\r\n\r\n", 501},
+      {"GET / HTTP/1.1\r\n" + id + "X: " + std::string(5000, 'b'), 431},
+      {"GET / HTTP/1.1\r\n" + id + "Connection: close\r\n\r\n", 500},  // dropped
+  };
+  for (const Case& c : cases) {
+    const std::string response = Exchange(c.bytes);
+    EXPECT_THAT(response, StartsWith(fmt::format("HTTP/1.1 {} ", c.status))) << c.bytes;
+    EXPECT_THAT(response, HasSubstr("[id-7]")) << c.bytes;
+  }
+  // Neither one that is cut off nor that of an earlier request on this connection.
+  EXPECT_THAT(Exchange("GET / HTTP/1.1\r\nX-Request-Id: id"), HasSubstr("[]"));
+  RawClient client(server_->port());
+  client.Send("GET / HTTP/1.1\r\n" + id + "\r\n");
+  EXPECT_THAT(client.ReceiveResponse(), HasSubstr("[id-7]"));
+  client.Send("GET /\r\n\r\n");
+  EXPECT_THAT(client.ReceiveAll(), HasSubstr("[]"));
+}
+
 TEST_F(HostileRequestTest, HeaderLimits) {
   const std::string long_target = "GET /" + std::string(3000, 'a') + std::string(kGetEnd);
   EXPECT_THAT(Exchange(long_target), StartsWith("HTTP/1.1 431 "));

@@ -79,12 +79,14 @@ TEST_F(HttpRouterTest, WrongMethodIs405WithAllow) {
 }
 
 TEST(HttpRouterFormatterTest, ErrorsUseTheFormatter) {
-  HttpRouter router([](int status, std::string_view message) {
-    return HttpResponse{status, {{"Content-Type", "application/json"}}, std::string(message)};
+  HttpRouter router([](int status, std::string_view message, std::string_view request_id) {
+    return HttpResponse{status, {{"X-Request-Id", std::string(request_id)}}, std::string(message)};
   });
   auto responder = std::make_shared<RecordingResponder>();
-  router.Handle(HttpRequest{.method = "GET", .path = "/x"}, responder);
+  router.Handle(HttpRequest{.method = "GET", .path = "/x", .headers = {{"x-request-id", "id"}}},
+                responder);
   EXPECT_EQ(responder->last.status, 404);
+  EXPECT_EQ(responder->last.headers.Find("X-Request-Id"), "id");
   EXPECT_EQ(responder->last.body, "no such path");
 }
 
