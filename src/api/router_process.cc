@@ -2,7 +2,6 @@
 
 #include <unistd.h>
 
-#include <charconv>
 #include <chrono>
 #include <future>
 #include <thread>
@@ -18,6 +17,7 @@
 #include "src/api/http_api.h"
 #include "src/api/openai_json.h"
 #include "src/base/hex.h"
+#include "src/base/host_port.h"
 #include "src/base/keepalive.h"
 #include "src/base/log.h"
 #include "src/base/random.h"
@@ -41,29 +41,10 @@ constexpr int64_t kLastCallsUs = 2'000'000;
 constexpr int64_t kLiveLimitUs = 5'000'000;
 constexpr auto kAdminWait = std::chrono::milliseconds(500);
 
-// An address split at its last colon.
-struct ListenAddress {
-  std::string host;
-  uint16_t port = 0;
-};
-
-StatusOr<ListenAddress> ParseListenAddress(std::string_view flag, const std::string& text) {
-  const size_t colon = text.rfind(':');
-  ListenAddress address;
-  if (colon != std::string::npos && colon > 0) {
-    address.host = text.substr(0, colon);
-    const char* begin = text.data() + colon + 1;
-    const char* end = text.data() + text.size();
-    const auto parsed = std::from_chars(begin, end, address.port);
-    if (begin != end && parsed.ec == std::errc() && parsed.ptr == end) {
-      const bool bracketed =
-          address.host.size() > 2 && address.host.front() == '[' && address.host.back() == ']';
-      if (bracketed) address.host = address.host.substr(1, address.host.size() - 2);
-      return address;
-    }
-  }
-  return InvalidArgument("{} is '{}', but must be HOST:PORT with a port from 0 to 65535", flag,
-                         text);
+StatusOr<HostPort> ParseListenAddress(std::string_view flag, const std::string& text) {
+  StatusOr<HostPort> address = ParseHostPort(text);
+  if (!address.ok()) return WithPrefix(address.status(), flag);
+  return address;
 }
 
 std::chrono::system_clock::time_point SystemTimeIn(int64_t us) {
@@ -139,7 +120,7 @@ Status RouterProcessImpl::Start() {
 }
 
 Status RouterProcessImpl::StartGrpc() {
-  BATON_ASSIGN_OR_RETURN(const ListenAddress address,
+  BATON_ASSIGN_OR_RETURN(const HostPort address,
                          ParseListenAddress("--grpc", config_.grpc_address));
   services_ = MakeApiServices(router_.get(), workers_.get());
   grpc::EnableDefaultHealthCheckService(true);
@@ -166,7 +147,7 @@ Status RouterProcessImpl::StartGrpc() {
 }
 
 Status RouterProcessImpl::StartHttp() {
-  BATON_ASSIGN_OR_RETURN(const ListenAddress address,
+  BATON_ASSIGN_OR_RETURN(const HostPort address,
                          ParseListenAddress("--http", config_.http_address));
   HttpServerOptions options;
   options.host = address.host;
@@ -181,7 +162,7 @@ Status RouterProcessImpl::StartHttp() {
 }
 
 Status RouterProcessImpl::StartAdmin() {
-  BATON_ASSIGN_OR_RETURN(const ListenAddress address,
+  BATON_ASSIGN_OR_RETURN(const HostPort address,
                          ParseListenAddress("--admin", config_.admin_address));
   AdminProviders providers;
   providers.live = [this] {
@@ -204,9 +185,12 @@ void RouterProcessImpl::SetHealth(bool ready) {
   grpc::HealthCheckServiceInterface* health = grpc_->GetHealthCheckService();
   if (health == nullptr) return;
   health->SetServingStatus(ready);
-  for (const char* service : {"baton.v1.ChatService", "baton.v1.CompletionService"}) {
+  for (const char* service :
+       {"baton.v1.ChatService", "baton.v1.CompletionService", "baton.v1.ModelService"}) {
     health->SetServingStatus(service, ready);
   }
+  // Workers join while there is no model yet.
+  health->SetServingStatus("baton.v1.RouterRegistry", true);
 }
 
 void RouterProcessImpl::AddRouterRow(Topology* topology) const {

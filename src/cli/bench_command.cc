@@ -76,9 +76,9 @@ StatusOr<std::vector<ModelBenchCase>> ParseCases(std::string_view text) {
   }
 }
 
-Status BenchModel(const BenchFlags& f) {
+Status BenchModel(const BenchFlags& f, std::vector<ModelBenchCase> cases) {
   ModelBenchOptions options;
-  BATON_ASSIGN_OR_RETURN(options.cases, ParseCases(f.cases));
+  options.cases = std::move(cases);
   BATON_ASSIGN_OR_RETURN(const ModelFile model, ResolveModel(f.model));
   BATON_ASSIGN_OR_RETURN(options.isa, ParseIsa(f.isa));
   options.model_path = model.path;
@@ -109,10 +109,14 @@ int RunBench(const std::vector<std::string>& args) {
     return Fail("bench", InvalidArgument("WHAT is '{}'; the only one is model", f.what),
                 kExitUsage);
   }
-  if (const Status s = BenchModel(f); !s.ok()) {
-    return Fail("bench", s, absl::IsInvalidArgument(s) ? kExitUsage : kExitFailure);
+  if (f.model.empty()) {
+    return Fail("bench", InvalidArgument("MODEL is missing: a .gguf file or smollm2:135m"),
+                kExitUsage);
   }
-  return kExitOk;
+  StatusOr<std::vector<ModelBenchCase>> cases = ParseCases(f.cases);
+  if (!cases.ok()) return Fail("bench", cases.status(), kExitUsage);
+  const Status status = BenchModel(f, *std::move(cases));
+  return status.ok() ? kExitOk : Fail("bench", status);
 }
 
 }  // namespace baton

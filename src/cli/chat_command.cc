@@ -51,8 +51,12 @@ void DeclareChat(FlagSet& flags, ChatFlags& f) {
   flags.Add("--seed", f.seed, {-1, INT64_MAX}, "random seed; -1 = drawn");
 }
 
-StatusOr<ChatOptions> BuildOptions(const ChatFlags& f, const std::string& url) {
+StatusOr<ChatOptions> BuildOptions(const FlagSet& flags, const ChatFlags& f,
+                                   const std::string& url) {
   ChatOptions options;
+  if (f.prompt.empty() && flags.Given("--prompt")) {
+    return InvalidArgument("--prompt is empty; give a question, or leave it out to be asked");
+  }
   BATON_ASSIGN_OR_RETURN(options.url, ParseHttpUrl(url));
   options.system = f.system;
   options.max_tokens = f.max_tokens;
@@ -243,7 +247,7 @@ int RunChat(const std::vector<std::string>& args) {
   flags.Add("--url", url, "address of the server's HTTP API");
   DeclareChat(flags, f);
   if (std::optional<int> code = flags.Parse(args)) return *code;
-  const StatusOr<ChatOptions> options = BuildOptions(f, url);
+  const StatusOr<ChatOptions> options = BuildOptions(flags, f, url);
   if (!options.ok()) return Fail("chat", options.status(), kExitUsage);
   return Converse("chat", f, *options);
 }
@@ -258,7 +262,7 @@ int RunRun(const std::vector<std::string>& args) {
   DeclareChat(flags, f);
   DeclareTuning(flags, run.tuning);
   if (std::optional<int> code = flags.Parse(args)) return *code;
-  StatusOr<ChatOptions> options = BuildOptions(f, "http://127.0.0.1:1");
+  StatusOr<ChatOptions> options = BuildOptions(flags, f, "http://127.0.0.1:1");
   if (!options.ok()) return Fail("run", options.status(), kExitUsage);
   if (const Status status = CheckTuning(run.tuning); !status.ok()) {
     return Fail("run", status, kExitUsage);

@@ -33,9 +33,7 @@ int RunPull(const std::vector<std::string>& args) {
   std::string model;
   flags.Add("MODEL", model, "smollm2:135m or hf:ORG/REPO/FILE.gguf (HF_ENDPOINT, HF_TOKEN)");
   if (std::optional<int> code = flags.Parse(args)) return *code;
-  if (model.empty()) {
-    return Fail("pull", InvalidArgument("MODEL is missing, for example smollm2:135m"), kExitUsage);
-  }
+  if (const Status s = CheckPullName(model); !s.ok()) return Fail("pull", s, kExitUsage);
   const StatusOr<ModelFile> file = PullModel(model);
   if (!file.ok()) return Fail("pull", file.status());
   fmt::print("{}\n", file->path);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <map>
 #include <utility>
 
 #include "CLI/CLI.hpp"
@@ -9,6 +10,7 @@
 #include "absl/strings/str_replace.h"
 #include "yaml-cpp/yaml.h"
 
+#include "src/base/host_port.h"
 #include "src/base/nearest_name.h"
 
 namespace baton {
@@ -30,6 +32,31 @@ std::string Suggestion(std::string_view name, const std::vector<std::string>& kn
   return nearest.empty() ? "" : fmt::format("; did you mean {}?", nearest);
 }
 
+// CLI11's form of a check: "" = good.
+std::string AddressError(const std::string& text) {
+  const StatusOr<HostPort> address = ParseHostPort(text);
+  return address.ok() ? "" : std::string(address.status().message());
+}
+
+// A key of the file as the flag that it stands for.
+std::string FlagOfKey(const std::string& key) {
+  return "--" + absl::StrReplaceAll(key, {{"_", "-"}});
+}
+
+// A flag that the file gives twice is a mistake of which nobody knows the right half.
+Status CheckKeysAreUnique(const YAML::Node& root, const std::string& path) {
+  std::map<std::string, int> lines;  // by flag, of its first key
+  for (const auto& entry : root) {
+    const std::string key = entry.first.as<std::string>();
+    const int line = entry.first.Mark().line + 1;
+    const auto [first, inserted] = lines.emplace(FlagOfKey(key), line);
+    if (inserted) continue;
+    return InvalidArgument("{}: line {}: key '{}' is already given in line {}", path, line, key,
+                           first->second);
+  }
+  return OkStatus();
+}
+
 }  // namespace
 
 FlagSet::FlagSet(std::string_view name, std::string_view about)
@@ -49,6 +76,17 @@ void FlagSet::Add(const std::string& flag, std::string& value, const std::string
 void FlagSet::Add(const std::string& flag, std::vector<std::string>& values,
                   const std::string& help) {
   app_->add_option(flag, values, help)->delimiter(',');
+}
+
+void FlagSet::AddAddress(const std::string& flag, std::string& value, const std::string& help) {
+  Add(flag, value, help);
+  app_->get_option(flag)->check(AddressError);
+}
+
+void FlagSet::AddAddress(const std::string& flag, std::vector<std::string>& values,
+                         const std::string& help) {
+  Add(flag, values, help);
+  app_->get_option(flag)->check(AddressError);
 }
 
 void FlagSet::Add(const std::string& flag, int64_t& value, Range range, const std::string& help) {
@@ -118,10 +156,11 @@ StatusOr<std::vector<std::string>> FlagSet::WithConfigFile(
     const YAML::Node root = YAML::LoadFile(path);
     if (root.IsNull()) return args;
     if (!root.IsMap()) return InvalidArgument("{}: the file must be a map of flags", path);
+    BATON_RETURN_IF_ERROR(CheckKeysAreUnique(root, path));
     const std::vector<std::string> known = FlagNames();
     for (const auto& entry : root) {
       const std::string key = entry.first.as<std::string>();
-      const std::string flag = "--" + absl::StrReplaceAll(key, {{"_", "-"}});
+      const std::string flag = FlagOfKey(key);
       const CLI::Option* option = app_->get_option_no_throw(flag);
       if (option == nullptr || flag == kConfigFlag || flag == "--help") {
         return InvalidArgument("{}: unknown key '{}'{}", path, key, Suggestion(flag, known));

@@ -54,7 +54,8 @@ StatusOr<ModelFile> PullCatalogueEntry(const CatalogueEntry& entry) {
   return model;
 }
 
-StatusOr<ModelFile> PullHubFile(std::string_view name) {
+// ORG, REPO and the path of the file of "hf:ORG/REPO/FILE".
+StatusOr<std::vector<std::string>> SplitHubName(std::string_view name) {
   const std::vector<std::string> parts = absl::StrSplit(std::string(name.substr(3)), '/');
   const bool three = parts.size() >= 3;
   for (const std::string& part : parts) {
@@ -62,10 +63,14 @@ StatusOr<ModelFile> PullHubFile(std::string_view name) {
       return InvalidArgument("'{}' is not of the form hf:ORG/REPO/FILE", name);
     }
   }
-  const std::string& file = parts.back();
-  if (!file.ends_with(".gguf")) {
+  if (!parts.back().ends_with(".gguf")) {
     return Unimplemented("'{}': only .gguf files can be pulled from a hub", name);
   }
+  return parts;
+}
+
+StatusOr<ModelFile> PullHubFile(std::string_view name) {
+  BATON_ASSIGN_OR_RETURN(const std::vector<std::string> parts, SplitHubName(name));
   // The repository and the folders inside it are part of the path: many repositories have a file of
   // the same name.
   const std::string path = fmt::format("{}/{}--{}/{}", ModelsFolder(), parts[0], parts[1],
@@ -121,6 +126,11 @@ StatusOr<ModelFile> ResolveModel(std::string_view model) {
   BATON_ASSIGN_OR_RETURN(const bool there, FileExists(path));
   if (!there) return UnknownModel(model);
   return ModelFile{.path = path.string(), .id = path.stem().string()};
+}
+
+Status CheckPullName(std::string_view name) {
+  if (name.empty()) return InvalidArgument("MODEL is missing, for example smollm2:135m");
+  return name.starts_with("hf:") ? SplitHubName(name).status() : OkStatus();
 }
 
 StatusOr<ModelFile> PullModel(std::string_view name) {

@@ -38,6 +38,9 @@ std::string ModelsFolder();
 // Hugging Face folder.
 StatusOr<ModelFile> ResolveModel(std::string_view model);
 
+// What is wrong with the name itself, whatever can be fetched: InvalidArgument, or Unimplemented
+// for a file of another kind.
+Status CheckPullName(std::string_view name);
 // Fetches a catalogue name into the models folder, or "hf:ORG/REPO/FILE" into its ORG--REPO, checks
 // its sha256, and returns it; a file that is already there and right is kept. A partial hf download
 // is resumed. Progress goes to stderr.

@@ -19,6 +19,7 @@
 #include "src/cli/role_signals.h"
 #include "src/cli/worker_flags.h"
 #include "src/device/device.h"
+#include "src/worker/advertise.h"
 #include "src/worker/worker_process.h"
 
 namespace baton {
@@ -38,13 +39,13 @@ struct WorkerFlags {
 };
 
 void Declare(FlagSet& flags, WorkerFlags& f) {
-  flags.Add("--router", f.routers, "gRPC address of a router; several with commas");
-  flags.Add("--listen", f.listen, "gRPC address of this worker");
-  flags.Add("--kv-listen", f.kv_listen,
-            "address for KV data; default: the host of --listen and a free port");
+  flags.AddAddress("--router", f.routers, "gRPC address of a router; several with commas");
+  flags.AddAddress("--listen", f.listen, "gRPC address of this worker");
+  flags.AddAddress("--kv-listen", f.kv_listen,
+                   "address for KV data; default: the host of --listen and a free port");
   flags.Add("--advertise", f.advertise,
             "HOST or HOST:PORT by which others reach this worker; default: the host of --listen");
-  flags.Add("--admin", f.admin, "address for health and metrics");
+  flags.AddAddress("--admin", f.admin, "address for health and metrics");
   flags.Add("--model", f.model, "a .gguf file or a catalogue name");
   flags.Add("--worker-id", f.worker_id, "stable name, 1 to 64 of [a-z0-9-]");
   flags.Add("--threads", f.threads, {0, 1024}, "compute threads; 0 = one per processor");
@@ -71,7 +72,8 @@ Status CheckFlags(const WorkerFlags& f) {
   if (f.model.empty()) {
     return InvalidArgument("--model is missing: a .gguf file or smollm2:135m");
   }
-  return OkStatus();
+  if (!f.worker_id.empty()) BATON_RETURN_IF_ERROR(CheckWorkerId(f.worker_id));
+  return CheckAdvertise(f.advertise);
 }
 
 StatusOr<WorkerConfig> BuildConfig(const WorkerFlags& f, WorkerRole role) {

@@ -21,9 +21,10 @@ struct RouterFlags {
 };
 
 void Declare(FlagSet& flags, RouterFlags& f) {
-  flags.Add("--grpc", f.config.grpc_address, "address of the gRPC API and of worker registration");
-  flags.Add("--http", f.config.http_address, "address of the OpenAI-compatible API");
-  flags.Add("--admin", f.config.admin_address, "address for health and metrics");
+  flags.AddAddress("--grpc", f.config.grpc_address,
+                   "address of the gRPC API and of worker registration");
+  flags.AddAddress("--http", f.config.http_address, "address of the OpenAI-compatible API");
+  flags.AddAddress("--admin", f.config.admin_address, "address for health and metrics");
   flags.AddChoice("--mode", f.mode, {"disagg", "aggregated", "adaptive"},
                   "who computes prompts: prefill workers, decode workers, or by length");
   flags.Add("--local-prefill-tokens", f.local_prefill_tokens, {0, 1 << 20},

@@ -50,9 +50,9 @@ void Declare(FlagSet& flags, ServeFlags& f) {
   flags.Add("--decode", f.num_decode, {1, kMaxWorkers}, "decode workers");
   flags.AddChoice("--mode", f.mode, {"disagg", "aggregated", "adaptive"},
                   "who computes prompts: prefill workers, decode workers, or by length");
-  flags.Add("--http", f.http, "address of the OpenAI-compatible API");
-  flags.Add("--grpc", f.grpc, "address of the gRPC API");
-  flags.Add("--admin", f.admin, "address of the router's health and metrics");
+  flags.AddAddress("--http", f.http, "address of the OpenAI-compatible API");
+  flags.AddAddress("--grpc", f.grpc, "address of the gRPC API");
+  flags.AddAddress("--admin", f.admin, "address of the router's health and metrics");
   flags.Add("--threads", f.threads, {0, 1024},
             "compute threads of all workers together; 0 = one per processor");
   flags.Add("--run-dir", f.run_dir, "folder for logs and topology.json");

@@ -38,6 +38,11 @@ Status CheckTuning(const WorkerTuning& tuning) {
   if (tuning.kv_dtype == "q8") {
     return Unimplemented("--kv-dtype q8 is not built yet; use bf16 or f32");
   }
+  if (tuning.max_context == 1) {
+    return InvalidArgument(
+        "--max-context 1 has no room for a token of the prompt and one of the answer; the smallest "
+        "is 2, a chat needs some dozens more for its template, and 0 is the model's own");
+  }
   if (!tuning.kv_memory.empty()) {
     const StatusOr<uint64_t> bytes = ParseSize(tuning.kv_memory);
     if (!bytes.ok()) return WithPrefix(bytes.status(), "--kv-memory");

@@ -1,8 +1,11 @@
 #include "src/worker/advertise.h"
 
+#include <algorithm>
 #include <cstdint>
 
 #include "absl/strings/numbers.h"
+
+#include "kvcache/transport/transport_types.h"
 
 namespace baton {
 namespace {
@@ -20,6 +23,15 @@ std::string PortOf(const std::string& address) { return address.substr(address.r
 }  // namespace
 
 std::string HostOf(const std::string& address) { return address.substr(0, address.rfind(':')); }
+
+Status CheckWorkerId(const std::string& id) {
+  const bool valid = !id.empty() && id.size() <= kMaxWorkerIdBytes &&
+                     std::all_of(id.begin(), id.end(), [](char c) {
+                       return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-';
+                     });
+  if (!valid) return InvalidArgument("--worker-id '{}' is not 1 to 64 of [a-z0-9-]", id);
+  return OkStatus();
+}
 
 Status CheckAdvertise(const std::string& advertise) {
   if (advertise.empty()) return OkStatus();

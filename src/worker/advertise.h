@@ -1,5 +1,5 @@
-// The addresses that a worker tells others: what it has bound, under the host that they reach it by
-// (--advertise). Pure; any thread.
+// What a worker tells others of itself: its name, and the addresses that it has bound, under the
+// host that they reach it by (--advertise). Pure; any thread.
 #ifndef BATON_WORKER_ADVERTISE_H_
 #define BATON_WORKER_ADVERTISE_H_
 
@@ -12,6 +12,8 @@ namespace baton {
 // "" is no address: a listener that there is not stays "" in both.
 std::string HostOf(const std::string& address);
 
+// InvalidArgument unless `id` is 1 to 64 of [a-z0-9-].
+Status CheckWorkerId(const std::string& id);
 // InvalidArgument unless `advertise` is "", a host, or host:port; an IPv6 address needs brackets.
 Status CheckAdvertise(const std::string& advertise);
 // The address of the listener that `advertise` names: its port counts when it has one.

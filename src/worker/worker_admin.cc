@@ -2,11 +2,11 @@
 
 #include <utility>
 
-#include "absl/strings/numbers.h"
 #include "nlohmann/json.hpp"
 
 #include "src/base/clock.h"
 #include "src/base/hex.h"
+#include "src/base/host_port.h"
 
 namespace baton {
 namespace {
@@ -29,18 +29,6 @@ size_t TransportIndex(TransportKind kind) {
 
 }  // namespace
 
-StatusOr<HostPort> ParseHostPort(const std::string& flag, const std::string& text) {
-  const size_t colon = text.rfind(':');
-  uint32_t port = 0;
-  if (colon == std::string::npos || colon == 0 ||
-      !absl::SimpleAtoi(text.substr(colon + 1), &port) || port > 65535) {
-    return InvalidArgument("{} '{}' is not HOST:PORT with a port in [0, 65535]", flag, text);
-  }
-  std::string host = text.substr(0, colon);
-  if (host.starts_with("[") && host.ends_with("]")) host = host.substr(1, host.size() - 2);
-  return HostPort{.host = std::move(host), .port = static_cast<uint16_t>(port)};
-}
-
 WorkerAdmin::WorkerAdmin(WorkerAdminConfig config)
     : config_(std::move(config)), metrics_(RegisterBatonMetrics(&registry_)) {
   registry_.SetConstantLabel("role", config_.role);
@@ -54,7 +42,8 @@ WorkerAdmin::~WorkerAdmin() {
 }
 
 StatusOr<std::unique_ptr<WorkerAdmin>> WorkerAdmin::Start(WorkerAdminConfig config) {
-  BATON_ASSIGN_OR_RETURN(HostPort address, ParseHostPort("--admin", config.address));
+  StatusOr<HostPort> address = ParseHostPort(config.address);
+  if (!address.ok()) return WithPrefix(address.status(), "--admin");
   std::unique_ptr<WorkerAdmin> admin(new WorkerAdmin(std::move(config)));
   WorkerAdmin* const self = admin.get();
   AdminProviders providers;
@@ -63,9 +52,9 @@ StatusOr<std::unique_ptr<WorkerAdmin>> WorkerAdmin::Start(WorkerAdminConfig conf
   providers.started = [] { return OkStatus(); };
   providers.requests_json = [self] { return self->RequestsJson(); };
   providers.blocks_json = [self] { return self->BlocksJson(); };
-  BATON_ASSIGN_OR_RETURN(admin->server_,
-                         AdminServer::Start(std::move(address.host), address.port, &self->registry_,
-                                            std::move(providers)));
+  BATON_ASSIGN_OR_RETURN(
+      admin->server_, AdminServer::Start(std::move(address->host), address->port, &self->registry_,
+                                         std::move(providers)));
   return admin;
 }
 
@@ -136,13 +125,19 @@ StatusOr<std::string> WorkerAdmin::RequestsJson() {
 }
 
 StatusOr<std::string> WorkerAdmin::BlocksJson() {
-  nlohmann::json rows = nlohmann::json::array();
   BATON_ASSIGN_OR_RETURN(const std::vector<BlockInfo> blocks, config_.engine->DebugBlocks());
+  return BlocksToJson(blocks);
+}
+
+std::string BlocksToJson(const std::vector<BlockInfo>& blocks) {
+  nlohmann::json rows = nlohmann::json::array();
   for (const BlockInfo& block : blocks) {
+    // The pool still knows the last owner of a free block; shown, it would look like a leak.
+    const bool is_free = block.state == BlockState::kFree;
     rows.push_back({{"index", block.handle.index.value()},
                     {"generation", block.handle.generation},
                     {"state", BlockStateName(block.state)},
-                    {"request_uid", block.owner.ToHex()},
+                    {"request_uid", is_free ? "" : block.owner.ToHex()},
                     {"refs", block.request_refs + block.transfer_refs}});
   }
   return rows.dump();

@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include "kvcache/transport/kv_transport.h"
 #include "src/base/status.h"
@@ -59,12 +60,8 @@ class WorkerAdmin {
   std::unique_ptr<AdminServer> server_;
 };
 
-// Splits "host:port"; InvalidArgument naming the flag and text.
-struct HostPort {
-  std::string host;
-  uint16_t port = 0;
-};
-StatusOr<HostPort> ParseHostPort(const std::string& flag, const std::string& text);
+// The array of /debug/blocks; a free block names no request.
+std::string BlocksToJson(const std::vector<BlockInfo>& blocks);
 
 }  // namespace baton
 

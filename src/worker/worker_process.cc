@@ -43,15 +43,6 @@ constexpr int kMaxMessageBytes = 32 * 1024 * 1024;
 constexpr int64_t kAnnounceMs = 500;
 constexpr int64_t kDrainPollMs = 5;
 
-Status CheckWorkerId(const std::string& id) {
-  const bool valid = !id.empty() && id.size() <= kMaxWorkerIdBytes &&
-                     std::all_of(id.begin(), id.end(), [](char c) {
-                       return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-';
-                     });
-  if (!valid) return InvalidArgument("--worker-id '{}' is not 1 to 64 of [a-z0-9-]", id);
-  return OkStatus();
-}
-
 }  // namespace
 
 // In the order of construction; destroyed in reverse.

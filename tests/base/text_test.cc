@@ -6,6 +6,7 @@
 #include "gtest/gtest.h"
 
 #include "src/base/hex.h"
+#include "src/base/host_port.h"
 #include "src/base/log.h"
 #include "src/base/nearest_name.h"
 #include "src/base/size_text.h"
@@ -20,6 +21,35 @@ struct SizeCase {
   std::string_view text;
   uint64_t bytes;
 };
+
+TEST(HostPortTest, ReadsHostAndPort) {
+  const struct {
+    std::string_view text;
+    std::string_view host;
+    uint16_t port;
+  } cases[] = {{"127.0.0.1:8080", "127.0.0.1", 8080},
+               {"node-3.local:0", "node-3.local", 0},
+               {"[::1]:65535", "::1", 65535},
+               {"h:00080", "h", 80}};
+  for (const auto& c : cases) {
+    const StatusOr<HostPort> address = ParseHostPort(c.text);
+    ASSERT_TRUE(address.ok()) << address.status();
+    EXPECT_EQ(address->host, c.host);
+    EXPECT_EQ(address->port, c.port);
+  }
+}
+
+TEST(HostPortTest, RefusesEverythingElseByName) {
+  for (const std::string_view text :
+       {"", ":", ":80", "h", "1.2.3", "h:", "h:x", "h:-1", "h:65536", "h:80x", "h: 80", "h:8 0",
+        "::1:80", "[::1]", "[]:80", "[::1:80", "::1]:80", "a b:80", "http://h:80"}) {
+    const StatusOr<HostPort> address = ParseHostPort(text);
+    ASSERT_FALSE(address.ok()) << text;
+    EXPECT_EQ(address.status().code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_NE(std::string(address.status().message()).find("'" + std::string(text) + "'"),
+              std::string::npos);
+  }
+}
 
 TEST(SizeTextTest, ReadsWhatPeopleWrite) {
   constexpr uint64_t kGiB = 1ull << 30;

@@ -118,6 +118,8 @@ TEST(FlagSetTest, BadConfigFilesAreUsageErrors) {
       {"threads: 99\n", "[0, 64]"},
       {"isa: {a: 1}\n", "is a map"},
       {"threads: [", "flags_test.yaml"},
+      {"threads: 1\nisa: auto\nthreads: 2\n", "line 3: key 'threads' is already given in line 1"},
+      {"kv-memory: 1GiB\nkv_memory: 2GiB\n", "line 2: key 'kv_memory' is already given in line 1"},
       {"deterministic: perhaps\n", "flags_test.yaml"},
   };
   for (const auto& c : cases) {

@@ -1,3 +1,5 @@
+#include <fstream>
+
 #include "gtest/gtest.h"
 
 #include "src/cli/commands.h"
@@ -26,6 +28,35 @@ TEST(UsageExitTest, EveryRoleSaysTwoForAWrongCommandLine) {
       {&RunServe, {"m.gguf", "--kv-memory=lots"}, "--kv-memory"},
       {&RunServe, {"m.gguf", "--mode=aggregated", "--prefill=2"}, "--prefill is 2"},
       {&RunServe, {}, "MODEL"},
+      {&RunServe, {"m.gguf", "--http", "1.2.3"}, "--http: '1.2.3'"},
+      {&RunServe, {"m.gguf", "--grpc=127.0.0.1:70000"}, "--grpc: '127.0.0.1:70000'"},
+      {&RunServe, {"m.gguf", "--admin=:9090"}, "--admin"},
+      {&RunServe, {"m.gguf", "--admin="}, "--admin"},
+      {&RunServe, {"m.gguf", "--max-context=1"}, "the smallest is 2"},
+      {&RunServe, {"m.gguf", "--max-context=-1"}, "[0, 16777216]"},
+      {&RunRouter, {"--http=::1:8080"}, "brackets"},
+      {&RunRouter, {"--grpc=x"}, "--grpc"},
+      {&RunRouter, {"--admin=127.0.0.1:http"}, "--admin"},
+      {&RunDecode, {router, "--model=m.gguf", "--worker-id=Decode 0"}, "'Decode 0'"},
+      {&RunDecode, {router, "--model=m.gguf", "--worker-id="}, "--worker-id"},
+      {&RunDecode, {router, "--model=m.gguf", "--listen=1.2.3"}, "--listen"},
+      {&RunPrefill, {router, "--model=m.gguf", "--kv-listen=h:x"}, "--kv-listen"},
+      {&RunPrefill, {router, "--model=m.gguf", "--admin=h"}, "--admin"},
+      {&RunPrefill, {router, "--model=m.gguf", "--advertise=::1"}, "--advertise"},
+      {&RunPrefill, {"--router=a:1,b", "--model=m.gguf"}, "'b'"},
+      {&RunDecode, {router, "--model=m.gguf", "--max-context=1"}, "--max-context 1"},
+      {&RunBench, {"model"}, "MODEL"},
+      {&RunBench, {"speed", "m.gguf"}, "WHAT"},
+      {&RunBench, {"model", "m.gguf", "--cases=pp"}, "--cases"},
+      {&RunRun, {"m.gguf", "--prompt", ""}, "--prompt is empty"},
+      {&RunRun, {"m.gguf", "--prompt="}, "--prompt is empty"},
+      {&RunChat, {"--prompt", ""}, "--prompt is empty"},
+      {&RunChat, {"--url=ftp://x"}, "ftp://x"},
+      {&RunChat, {"--temperature=3"}, "[0, 2]"},
+      {&RunPull, {}, "MODEL"},
+      {&RunPull, {"hf:org/file.gguf"}, "hf:ORG/REPO/FILE"},
+      {&RunInspectCommand, {}, "MODEL"},
+      {&RunVersion, {"now"}, "'now'"},
   };
   for (const WrongUse& c : cases) {
     testing::internal::CaptureStderr();
@@ -36,10 +67,16 @@ TEST(UsageExitTest, EveryRoleSaysTwoForAWrongCommandLine) {
   }
 }
 
-TEST(UsageExitTest, AModelThatIsNotThereIsAFailureNotAWrongCommandLine) {
+TEST(UsageExitTest, AModelThatIsNotThereOrBrokenIsAFailureNotAWrongCommandLine) {
+  const std::string cut = testing::TempDir() + "/usage_exit_test_cut.gguf";
+  std::ofstream(cut, std::ios::binary) << "GGUF" << std::string(3, '\0');
   for (const WrongUse& c : {
            WrongUse{&RunDecode, {"--router=127.0.0.1:1", "--model=/nowhere.gguf"}, "/nowhere.gguf"},
            WrongUse{&RunServe, {"/nowhere.gguf", "--mode=aggregated", "--prefill=0"}, "/nowhere"},
+           WrongUse{&RunBench, {"model", "/nowhere.gguf"}, "/nowhere.gguf"},
+           WrongUse{&RunBench, {"model", cut}, "GGUF"},
+           WrongUse{&RunInspectCommand, {cut}, "GGUF"},
+           WrongUse{&RunPull, {"nobody:7b"}, "nobody:7b"},
        }) {
     testing::internal::CaptureStderr();
     const int code = c.run(c.args);

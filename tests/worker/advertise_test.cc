@@ -7,6 +7,17 @@
 namespace baton {
 namespace {
 
+TEST(Advertise, WorkerIdsAreShortAndPlain) {
+  for (const std::string& good :
+       {std::string("a"), std::string("decode-0"), std::string(64, 'z')}) {
+    EXPECT_TRUE(CheckWorkerId(good).ok()) << good;
+  }
+  for (const std::string& bad : {std::string(), std::string("Decode"), std::string("a b"),
+                                 std::string("a_b"), std::string(65, 'z')}) {
+    EXPECT_EQ(CheckWorkerId(bad).code(), absl::StatusCode::kInvalidArgument) << bad;
+  }
+}
+
 TEST(Advertise, NamesTheListenerItself) {
   EXPECT_EQ(AdvertisedAddress("", "127.0.0.1:7"), "127.0.0.1:7");
   EXPECT_EQ(AdvertisedAddress("h", "0.0.0.0:7"), "h:7");

@@ -1,0 +1,26 @@
+#include "src/worker/worker_admin.h"
+
+#include "gtest/gtest.h"
+
+namespace baton {
+namespace {
+
+TEST(WorkerAdminTest, BlocksNameTheirOwnerUntilTheyAreFree) {
+  BlockInfo held;
+  held.handle = {BlockIndex(3), 7};
+  held.state = BlockState::kBound;
+  held.request_refs = 2;
+  held.owner = {1, 2};
+  BlockInfo freed = held;
+  freed.handle = {BlockIndex(4), 8};
+  freed.state = BlockState::kFree;
+  freed.request_refs = 0;
+  EXPECT_EQ(BlocksToJson({held, freed}),
+            R"([{"generation":7,"index":3,"refs":2,)"
+            R"("request_uid":"00000000000000010000000000000002","state":"bound"},)"
+            R"({"generation":8,"index":4,"refs":0,"request_uid":"","state":"free"}])");
+  EXPECT_EQ(BlocksToJson({}), "[]");
+}
+
+}  // namespace
+}  // namespace baton
