@@ -17,6 +17,11 @@ constexpr size_t kMaxMessageBytes = 8 << 20;
 grpc::Status StatusOf(const RequestError& error, grpc::CallbackServerContext* context) {
   context->AddTrailingMetadata("baton-error-code", std::string(ErrorNameOf(error.code)));
   if (!error.param.empty()) context->AddTrailingMetadata("baton-error-param", error.param);
+  if (error.code == ErrorCode::kContextLengthExceeded) {
+    context->AddTrailingMetadata("baton-error-n-prompt-tokens",
+                                 std::to_string(error.num_prompt_tokens));
+    context->AddTrailingMetadata("baton-error-n-ctx", std::to_string(error.max_context));
+  }
   if (error.retry_after_s > 0) {
     context->AddTrailingMetadata("retry-after", std::to_string(error.retry_after_s));
   }

@@ -36,8 +36,9 @@ struct GrpcApiParts {
   ApiWorkers* workers = nullptr;
 };
 
-// The status of an error; details go into the trailing metadata baton-error-code, baton-error-param
-// and retry-after.
+// The status of an error; details go into the trailing metadata baton-error-code,
+// baton-error-param, baton-error-n-prompt-tokens and baton-error-n-ctx (a context that is too
+// short), and retry-after.
 grpc::Status StatusOf(const RequestError& error, grpc::CallbackServerContext* context);
 // Where and when the call arrived, its name and its own deadline.
 Arrival ArrivalOf(const grpc::CallbackServerContext& context, Endpoint endpoint);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <initializer_list>
 #include <string_view>
 #include <utility>
 
@@ -217,12 +218,62 @@ std::string HeaderSafe(std::string_view name) {
   return safe;
 }
 
+// The members of a request that nothing reads, by their path.
+class IgnoredNames {
+ public:
+  explicit IgnoredNames(std::vector<std::string>* names) : names_(names) {}
+
+  // Members of `value`, if it is an object, for which `is_known` is false.
+  template <typename IsKnown>
+  void AddUnknown(const JsonValue* value, const std::string& path, const IsKnown& is_known) {
+    const JsonValue::Object* object = value == nullptr ? nullptr : value->AsObject();
+    if (object == nullptr) return;
+    for (const auto& [name, member] : *object) {
+      if (full()) return;
+      if (!is_known(name)) names_->push_back(path + HeaderSafe(name));
+    }
+  }
+  // As above for an object that has the members `known`.
+  void AddUnknown(const JsonValue* value, const std::string& path,
+                  std::initializer_list<std::string_view> known) {
+    AddUnknown(value, path, [known](std::string_view name) {
+      return std::find(known.begin(), known.end(), name) != known.end();
+    });
+  }
+  void AddUnknownOfTurn(const JsonValue& turn, const std::string& path) {
+    AddUnknown(&turn, path + ".", {"role", "content", "tool_calls"});
+    const JsonValue* content = turn.Find("content");
+    const JsonValue::Array* parts = content == nullptr ? nullptr : content->AsArray();
+    for (size_t i = 0; parts != nullptr && i < parts->size() && !full(); ++i) {
+      AddUnknown(&(*parts)[i], fmt::format("{}.content[{}].", path, i), {"type", "text"});
+    }
+  }
+  bool full() const { return names_->size() >= kMaxIgnoredNames; }
+
+ private:
+  std::vector<std::string>* const names_;
+};
+
+// Names what the readers above skip, outer members first.
+void FindIgnored(const JsonValue& root, Endpoint endpoint, std::vector<std::string>* ignored) {
+  IgnoredNames names(ignored);
+  names.AddUnknown(&root, "", [endpoint](std::string_view name) {
+    return FindParam(endpoint, name) != nullptr;
+  });
+  names.AddUnknown(root.Find("stream_options"), "stream_options.", {"include_usage"});
+  names.AddUnknown(root.Find("response_format"), "response_format.", {"type"});
+  const JsonValue* messages = endpoint == Endpoint::kChat ? root.Find("messages") : nullptr;
+  const JsonValue::Array* turns = messages == nullptr ? nullptr : messages->AsArray();
+  for (size_t i = 0; turns != nullptr && i < turns->size() && !names.full(); ++i) {
+    names.AddUnknownOfTurn((*turns)[i], fmt::format("messages[{}]", i));
+  }
+}
+
 }  // namespace
 
 bool ReadJsonParams(const JsonValue& root, Endpoint endpoint, ApiParams* params,
                     std::vector<std::string>* ignored, RequestError* error) {
-  const JsonValue::Object* object = root.AsObject();
-  if (object == nullptr) {
+  if (root.AsObject() == nullptr) {
     *error = RequestError{ErrorCode::kInvalidJson};
     return false;
   }
@@ -232,10 +283,7 @@ bool ReadJsonParams(const JsonValue& root, Endpoint endpoint, ApiParams* params,
     if (value == nullptr || value->is_null()) continue;
     if (!RowReader(row, *value, params, error).Read()) return false;
   }
-  for (const auto& [name, value] : *object) {
-    if (FindParam(endpoint, name) != nullptr || ignored->size() >= kMaxIgnoredNames) continue;
-    ignored->push_back(HeaderSafe(name));
-  }
+  FindIgnored(root, endpoint, ignored);
   return true;
 }
 

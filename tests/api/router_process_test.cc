@@ -444,12 +444,19 @@ std::string RawCall(const std::shared_ptr<grpc::Channel>& channel, const std::st
 // grpc.health.v1: request {1: service}, answer {1: 1 = SERVING, 2 = NOT_SERVING}.
 TEST_F(RouterProcessTest, HealthServiceFollowsReadiness) {
   const std::string method = "/grpc.health.v1.Health/Check";
-  const std::string chat = std::string("\x0a\x14") + "baton.v1.ChatService";
+  const auto named = [](const std::string& service) {
+    return std::string("\x0a") + static_cast<char>(service.size()) + service;
+  };
+  const std::vector<std::string> follow = {"", named("baton.v1.ChatService"),
+                                           named("baton.v1.CompletionService"),
+                                           named("baton.v1.ModelService")};
   grpc::Status status;
-  for (const std::string& request : {std::string(), chat}) {
-    EXPECT_EQ(RawCall(channel_, method, request, &status), "\x08\x02");
+  for (const std::string& request : follow) {
+    EXPECT_EQ(RawCall(channel_, method, request, &status), "\x08\x02") << request;
     EXPECT_TRUE(status.ok()) << status.error_message();
   }
+  EXPECT_EQ(RawCall(channel_, method, named("baton.v1.RouterRegistry"), &status), "\x08\x01")
+      << "workers join while there is no model";
   JoinPair();
   const auto serving = [&](const std::string& request) {
     for (int i = 0; i < 400; ++i) {
@@ -458,10 +465,11 @@ TEST_F(RouterProcessTest, HealthServiceFollowsReadiness) {
     }
     return false;
   };
-  EXPECT_TRUE(serving(""));
-  EXPECT_TRUE(serving(chat));
-  RawCall(channel_, method, "\x0a\x04nope", &status);
-  EXPECT_EQ(status.error_code(), grpc::StatusCode::NOT_FOUND);
+  for (const std::string& request : follow) EXPECT_TRUE(serving(request)) << request;
+  for (const char* unknown : {"nope", "baton.v1.chatservice", "baton.v1.ChatService2"}) {
+    RawCall(channel_, method, named(unknown), &status);
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::NOT_FOUND) << unknown;
+  }
 }
 
 // grpc.reflection.v1alpha: request {7: "*"} lists the services by name.
@@ -501,6 +509,25 @@ TEST_F(RouterProcessTest, MetadataCarriesRequestIdAndErrorDetails) {
   EXPECT_EQ(trailing.find("baton-error-code")->second, "invalid_value");
   ASSERT_EQ(trailing.count("baton-error-param"), 1u);
   EXPECT_EQ(trailing.find("baton-error-param")->second, "temperature");
+}
+
+TEST_F(RouterProcessTest, ContextLengthErrorHasItsNumbersInTheMetadata) {
+  JoinPair();
+  v1::CompletionRequest request;
+  request.set_prompt(std::string(600, 'x'));
+  grpc::ClientContext context;
+  v1::CompletionResponse response;
+  EXPECT_EQ(completion_->Complete(&context, request, &response).error_code(),
+            grpc::StatusCode::INVALID_ARGUMENT);
+  const auto& trailing = context.GetServerTrailingMetadata();
+  const auto value = [&trailing](const char* name) {
+    const auto it = trailing.find(name);
+    return it == trailing.end() ? "<absent>" : std::string(it->second.data(), it->second.size());
+  };
+  EXPECT_EQ(value("baton-error-code"), "context_length_exceeded");
+  EXPECT_EQ(value("baton-error-param"), "prompt");
+  EXPECT_EQ(value("baton-error-n-prompt-tokens"), "600");
+  EXPECT_EQ(value("baton-error-n-ctx"), "512");
 }
 
 TEST_F(RouterProcessTest, RefusalsOfTheServerItselfAreCounted) {

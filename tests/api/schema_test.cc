@@ -247,6 +247,34 @@ TEST(SchemaTest, UnknownFieldsAreNamedSafely) {
   EXPECT_EQ(ignored.size(), 16u);
 }
 
+TEST(SchemaTest, UnknownFieldsOfNestedObjectsAreNamedByTheirPath) {
+  ApiParams params;
+  std::vector<std::string> ignored;
+  const std::string body = R"("stream_options":{"include_usage":true,"foo":{"bar":1}},
+      "response_format":{"type":"text","strict":true}, "stream":true, "logit_bias":{"5":1},
+      "messages":[{"role":"user","content":"a","name":"Ann"},
+                  {"role":"assistant","content":"b","tool_calls":[]},
+                  {"role":"user","content":[{"type":"text","text":"c"},
+                                            {"type":"text","text":"d","cache,x":{"type":1}}]}],
+      "top":1)";
+  ASSERT_TRUE(ReadJson(Endpoint::kChat, body, &params, &ignored).ok);
+  EXPECT_EQ(ignored,
+            (std::vector<std::string>{"top", "stream_options.foo", "response_format.strict",
+                                      "messages[0].name", "messages[2].content[1].cache?x"}));
+  std::string turns;
+  for (int i = 0; i < 100; ++i) {
+    turns += std::string(i ? "," : "") + R"({"role":"user","content":"a","name":"Ann"})";
+  }
+  ignored.clear();
+  ASSERT_TRUE(ReadJson(Endpoint::kChat, "\"messages\":[" + turns + "]", &params, &ignored).ok);
+  EXPECT_EQ(ignored.size(), 16u);
+  ignored.clear();
+  ASSERT_TRUE(
+      ReadJson(Endpoint::kCompletion, R"("prompt":"x","messages":[{"a":1}])", &params, &ignored)
+          .ok);
+  EXPECT_EQ(ignored, std::vector<std::string>{"messages"});
+}
+
 TEST(SchemaTest, ContentPartsAreJoined) {
   ApiParams params;
   ASSERT_TRUE(
