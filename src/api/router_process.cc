@@ -41,7 +41,7 @@ constexpr int64_t kLastCallsUs = 2'000'000;
 constexpr int64_t kLiveLimitUs = 5'000'000;
 constexpr auto kAdminWait = std::chrono::milliseconds(500);
 
-StatusOr<HostPort> ParseListenAddress(std::string_view flag, const std::string& text) {
+StatusOr<HostPort> ParseListenAddress(const std::string& flag, const std::string& text) {
   StatusOr<HostPort> address = ParseHostPort(text);
   if (!address.ok()) return WithPrefix(address.status(), flag);
   return address;

@@ -64,7 +64,7 @@ StatusOr<std::string> ReadSecret(const std::string& path) {
 }
 
 // What is wrong with the command line itself, whatever files and machines there are.
-Status CheckFlags(const WorkerFlags& f) {
+Status CheckFlags(const FlagSet& flags, const WorkerFlags& f) {
   BATON_RETURN_IF_ERROR(CheckTuning(f.tuning));
   if (f.routers.empty()) {
     return InvalidArgument("--router is missing: the gRPC address of a router");
@@ -72,7 +72,7 @@ Status CheckFlags(const WorkerFlags& f) {
   if (f.model.empty()) {
     return InvalidArgument("--model is missing: a .gguf file or smollm2:135m");
   }
-  if (!f.worker_id.empty()) BATON_RETURN_IF_ERROR(CheckWorkerId(f.worker_id));
+  if (flags.Given("--worker-id")) BATON_RETURN_IF_ERROR(CheckWorkerId(f.worker_id));
   return CheckAdvertise(f.advertise);
 }
 
@@ -109,7 +109,7 @@ int RunWorker(WorkerRole role, const std::vector<std::string>& args) {
   WorkerFlags f;
   Declare(flags, f);
   if (std::optional<int> code = flags.Parse(args)) return *code;
-  if (const Status s = CheckFlags(f); !s.ok()) return Fail(name, s, kExitUsage);
+  if (const Status s = CheckFlags(flags, f); !s.ok()) return Fail(name, s, kExitUsage);
   StatusOr<WorkerConfig> config = BuildConfig(f, role);
   if (!config.ok()) return Fail(name, config.status());
   const StatusOr<LogLevel> level = ParseLogLevel(f.tuning.log_level);
