@@ -183,11 +183,26 @@ StatusOr<std::vector<std::string>> FlagSet::WithConfigFile(
   return merged;
 }
 
+// "--flag=" as "--flag" and an empty value: CLI11 would take the next argument for the value.
+std::vector<std::string> FlagSet::WithEmptyValuesApart(const std::vector<std::string>& args) const {
+  std::vector<std::string> apart;
+  for (const std::string& arg : args) {
+    const bool ends_empty = arg.starts_with("--") && arg.find('=') + 1 == arg.size();
+    const std::string flag = arg.substr(0, arg.find('='));
+    const CLI::Option* option = ends_empty ? app_->get_option_no_throw(flag) : nullptr;
+    const bool takes_value = option != nullptr && option->get_expected_min() > 0;
+    apart.push_back(takes_value ? flag : arg);
+    if (takes_value) apart.emplace_back();
+  }
+  return apart;
+}
+
 std::optional<int> FlagSet::Parse(const std::vector<std::string>& args) {
   StatusOr<std::vector<std::string>> merged = WithConfigFile(args);
   if (!merged.ok()) return Fail(name_, merged.status(), kExitUsage);
   try {
-    std::vector<std::string> reversed(merged->rbegin(), merged->rend());  // CLI11's order
+    const std::vector<std::string> apart = WithEmptyValuesApart(*merged);
+    std::vector<std::string> reversed(apart.rbegin(), apart.rend());  // CLI11's order
     app_->parse(reversed);
   } catch (const CLI::CallForHelp&) {
     std::fputs(app_->help().c_str(), stdout);

@@ -57,6 +57,7 @@ class FlagSet {
 
  private:
   StatusOr<std::vector<std::string>> WithConfigFile(const std::vector<std::string>& args) const;
+  std::vector<std::string> WithEmptyValuesApart(const std::vector<std::string>& args) const;
   Status CheckExtras(const std::vector<std::string>& extras) const;
   std::vector<std::string> FlagNames() const;
 

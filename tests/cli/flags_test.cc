@@ -89,6 +89,17 @@ TEST(FlagSetTest, ConfigFileHoldsTheSameKeysAndTheCommandLineWins) {
   EXPECT_TRUE(b.deterministic);
 }
 
+TEST(FlagSetTest, AnEmptyValueIsItsOwnAndNotTheNextArgument) {
+  const std::string path = WriteFile("kv-memory: \"\"\n");
+  for (const std::vector<std::string>& args : std::vector<std::vector<std::string>>{
+           {"--kv-memory=", "m"}, {"--kv-memory", "", "m"}, {"--config", path, "m"}}) {
+    Bound b;
+    EXPECT_FALSE(Parse(b, args).code) << args[0];
+    EXPECT_EQ(b.memory, "") << args[0];
+    EXPECT_EQ(b.model, "m") << args[0];
+  }
+}
+
 TEST(FlagSetTest, AListOnTheCommandLineReplacesTheFilesList) {
   const std::string path = WriteFile("router: [a:1, b:2]\n");
   for (const std::vector<std::string>& args : std::vector<std::vector<std::string>>{

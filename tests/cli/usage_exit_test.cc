@@ -49,7 +49,7 @@ TEST(UsageExitTest, EveryRoleSaysTwoForAWrongCommandLine) {
       {&RunBench, {"speed", "m.gguf"}, "WHAT"},
       {&RunBench, {"model", "m.gguf", "--cases=pp"}, "--cases"},
       {&RunRun, {"m.gguf", "--prompt", ""}, "--prompt is empty"},
-      {&RunRun, {"m.gguf", "--prompt="}, "--prompt"},
+      {&RunRun, {"--prompt=", "m.gguf"}, "--prompt is empty"},
       {&RunChat, {"--prompt", ""}, "--prompt is empty"},
       {&RunChat, {"--url=ftp://x"}, "ftp://x"},
       {&RunChat, {"--temperature=3"}, "[0, 2]"},
