@@ -45,7 +45,13 @@ struct A16View {
   uint32_t k;
 };
 
-// out[r, i] = x[r, i] / sqrt(mean(x[r, :]^2) + eps) * weight[i]; out may be x.
+// What an operation does with its result.
+enum class Epilogue : uint8_t {
+  kStore = 0,  // out[m, n] = y[m, n]
+  kAdd = 1,    // out[m, n] = out[m, n] + y[m, n]  (the residual stream; `out` is in and out)
+};
+
+// y[r, i] = x[r, i] / sqrt(mean(x[r, :]^2) + eps) * weight[i]; out may be x when it is stored.
 struct RmsNormArgs {
   const float* x;       // [rows, k]
   const float* weight;  // [k]
@@ -53,12 +59,41 @@ struct RmsNormArgs {
   uint32_t k;
   float eps;
   float* out;  // [rows, k]
+  Epilogue epilogue = Epilogue::kStore;
 };
 
-// What a matmul does with its result.
-enum class Epilogue : uint8_t {
-  kStore = 0,  // out[m, n] = y[m, n]
-  kAdd = 1,    // out[m, n] = out[m, n] + y[m, n]  (the residual stream; `out` is in and out)
+// rms_norm of each head of a row by itself, in place (q and k before they turn).
+struct HeadNormArgs {
+  float* x;             // [rows, stride], num_heads * head_dim of it used
+  const float* weight;  // [head_dim], the same for every head
+  uint32_t rows;
+  uint32_t stride;  // elements
+  uint32_t num_heads;
+  uint32_t head_dim;
+  float eps;
+};
+
+// Which experts serve a row: those of the top_k largest logits, largest first (of equal ones the
+// lower expert), weighted by e^(logit - largest) over the sum of those. A row that holds a NaN or
+// an infinity gets top_k different experts and weights NaN.
+struct RouteArgs {
+  const float* logits;  // [rows, num_experts]
+  uint32_t rows;
+  uint32_t num_experts;
+  uint32_t top_k;     // [1, num_experts]
+  uint32_t* experts;  // [rows, top_k]
+  float* weights;     // [rows, top_k]
+};
+
+// x[r, :] += sum over j ascending of weights[r, j] * y[slots[r, j], :].
+struct CombineArgs {
+  const float* y;         // [slots, k]
+  const uint32_t* slots;  // [rows, top_k], rows of y
+  const float* weights;   // [rows, top_k]
+  uint32_t rows;
+  uint32_t top_k;
+  uint32_t k;
+  float* x;  // [rows, k], in and out
 };
 
 struct MatMulArgs {
@@ -115,10 +150,18 @@ struct Ops {
   // out[r, :] = row ids[r] of the [vocab, k] matrix, dequantised. 0 <= ids[r] < n.
   void (*embed)(ThreadPool&, const PackedMatrix&, std::span<const int32_t> ids, float* out);
   void (*rms_norm)(ThreadPool&, const RmsNormArgs&);
+  void (*head_norm)(ThreadPool&, const HeadNormArgs&);
+  // x[i] *= factor.
+  void (*scale)(ThreadPool&, float* x, size_t count, float factor);
   void (*quantize_a16)(ThreadPool&, const float* x, uint32_t rows, A16View out);
   void (*matmul)(ThreadPool&, const MatMulArgs&);
   // out[r, i] = silu(gate_up[r, i]) * gate_up[r, k + i]; gate_up is [rows, 2k].
   void (*silu_mul)(ThreadPool&, const float* gate_up, uint32_t rows, uint32_t k, float* out);
+  // out[r, i] = gelu(gate_up[r, i]) * gate_up[r, k + i], the tanh form of gelu (Hendrycks and
+  // Gimpel, "Gaussian error linear units", 2016).
+  void (*gelu_mul)(ThreadPool&, const float* gate_up, uint32_t rows, uint32_t k, float* out);
+  void (*route)(ThreadPool&, const RouteArgs&);
+  void (*combine)(ThreadPool&, const CombineArgs&);
   // x[r, i] += bias[i].
   void (*add_bias)(ThreadPool&, float* x, const float* bias, uint32_t rows, uint32_t k);
   // Rotates q in place and stores rotated k and v, rounded to the KV dtype, into the blocks. When

@@ -23,20 +23,8 @@ constexpr double kRound = 0x1.8p52;
 constexpr double kMaxAngle = 1647099.0;  // 2^20 * pi / 2
 constexpr double kMinBase = 1e-3;
 constexpr double kMaxBase = 1e30;
-
-// Natural logarithm of x > 0, normal: x = 2^n m, log m = 2 atanh((m - 1) / (m + 1)).
-double LogDouble(double x) {
-  const uint64_t offset =
-      std::bit_cast<uint64_t>(x) - std::bit_cast<uint64_t>(0x1.6a09e667f3bcdp-1);
-  const double n = static_cast<double>(static_cast<int64_t>(offset) >> 52);
-  const double m = std::bit_cast<double>((offset & 0x000FFFFFFFFFFFFFu) +
-                                         std::bit_cast<uint64_t>(0x1.6a09e667f3bcdp-1));
-  const double s = (m - 1.0) / (m + 1.0);  // |s| <= 0.1716, s^23 / 23 < 2e-19
-  const double z = s * s;
-  double sum = 0.0;
-  for (int i = 21; i >= 1; i -= 2) sum = sum * z + 1.0 / i;
-  return n * kLn2High + (n * kLn2Low + 2.0 * s * sum);
-}
+constexpr double kMinAmplitude = 1e-3;
+constexpr double kMaxAmplitude = 1e3;
 
 // e^x for |x| < 700.
 double ExpDouble(double x) {
@@ -82,7 +70,21 @@ SinCosResult SinCos(double x) {
   }
 }
 
-double Power(double base, double exponent) { return ExpDouble(exponent * LogDouble(base)); }
+// x = 2^n m, log m = 2 atanh((m - 1) / (m + 1)).
+double Logarithm(double x) {
+  const uint64_t offset =
+      std::bit_cast<uint64_t>(x) - std::bit_cast<uint64_t>(0x1.6a09e667f3bcdp-1);
+  const double n = static_cast<double>(static_cast<int64_t>(offset) >> 52);
+  const double m = std::bit_cast<double>((offset & 0x000FFFFFFFFFFFFFu) +
+                                         std::bit_cast<uint64_t>(0x1.6a09e667f3bcdp-1));
+  const double s = (m - 1.0) / (m + 1.0);  // |s| <= 0.1716, s^23 / 23 < 2e-19
+  const double z = s * s;
+  double sum = 0.0;
+  for (int i = 21; i >= 1; i -= 2) sum = sum * z + 1.0 / i;
+  return n * kLn2High + (n * kLn2Low + 2.0 * s * sum);
+}
+
+double Power(double base, double exponent) { return ExpDouble(exponent * Logarithm(base)); }
 
 absl::Status BuildRopeTable(const RopeTableParams& params, std::span<float> cos_sin) {
   const uint32_t half = params.head_dim / 2;
@@ -96,8 +98,12 @@ absl::Status BuildRopeTable(const RopeTableParams& params, std::span<float> cos_
   if (!(params.base >= kMinBase && params.base <= kMaxBase)) {
     return InvalidArgument("rope base {} is outside [{}, {}]", params.base, kMinBase, kMaxBase);
   }
+  if (!(params.amplitude >= kMinAmplitude && params.amplitude <= kMaxAmplitude)) {
+    return InvalidArgument("rope amplitude {} is outside [{}, {}]", params.amplitude, kMinAmplitude,
+                           kMaxAmplitude);
+  }
   for (uint32_t i = 0; i < half; ++i) {
-    const double factor = params.freq_factors.empty() ? 1.0 : double{params.freq_factors[i]};
+    const double factor = params.freq_factors.empty() ? 1.0 : params.freq_factors[i];
     const double frequency = Power(params.base, -2.0 * i / params.head_dim) / factor;
     if (!(frequency > 0.0 && frequency * params.max_position <= kMaxAngle)) {
       return InvalidArgument(
@@ -108,8 +114,8 @@ absl::Status BuildRopeTable(const RopeTableParams& params, std::span<float> cos_
     for (uint32_t position = 0; position < params.max_position; ++position) {
       const SinCosResult value = SinCos(position * frequency);
       float* pair = &cos_sin[(size_t{position} * half + i) * 2];
-      pair[0] = static_cast<float>(value.cos);
-      pair[1] = static_cast<float>(value.sin);
+      pair[0] = static_cast<float>(params.amplitude * value.cos);
+      pair[1] = static_cast<float>(params.amplitude * value.sin);
     }
   }
   return OkStatus();

@@ -16,15 +16,16 @@ struct RopeTableParams {
   uint32_t max_position;  // rows; <= 2^20
   uint32_t head_dim;      // even
   double base;            // > 0; 10000, 100000, 500000 ...
-  // Divisors of the frequencies [head_dim / 2] (rope_freqs.weight); empty = all 1.
-  std::span<const float> freq_factors = {};
+  // Divisors of the frequencies [head_dim / 2] (rope_freqs.weight, scaling); empty = all 1.
+  std::span<const double> freq_factors = {};
+  double amplitude = 1.0;  // of both cos and sin (YaRN)
 };
 
 // Fills cos_sin [max_position, head_dim / 2, 2] with (cos, sin) of
 //   position * base^(-2i / head_dim) / freq_factors[i],
-// each within 1 ulp of fp32. The parameters may come from a file: InvalidArgument when base or a
-// factor is not a positive number, or an angle leaves the range of SinCos; cos_sin is then
-// unspecified.
+// times the amplitude, each within 1 ulp of fp32. The parameters may come from a file:
+// InvalidArgument when base or a factor is not a positive number, or an angle leaves the range of
+// SinCos; cos_sin is then unspecified.
 absl::Status BuildRopeTable(const RopeTableParams& params, std::span<float> cos_sin);
 
 // sin and cos of x, |x| <= 2^20 * pi / 2; absolute error < 1e-15.
@@ -33,6 +34,9 @@ struct SinCosResult {
   double cos;
 };
 SinCosResult SinCos(double x);
+
+// Natural logarithm of a normal x > 0; relative error < 1e-14 away from 1.
+double Logarithm(double x);
 
 // base^exponent for base > 0 and a result in [1e-300, 1e300]; relative error < 1e-14.
 double Power(double base, double exponent);

@@ -10,6 +10,7 @@
 #include "kernels/cpu/tables.h"
 #include "kernels/embed.h"
 #include "kernels/ops.h"
+#include "kernels/route.h"
 
 namespace baton::BATON_ISA {
 
@@ -20,9 +21,14 @@ constexpr Ops MakeOps(Isa isa, std::string_view name) {
       .arithmetic = kFusedMulAdd ? "a16.fma.1" : "a16.muladd.1",
       .embed = EmbedRows,
       .rms_norm = RmsNorm,
+      .head_norm = HeadNorm,
+      .scale = Scale,
       .quantize_a16 = QuantizeA16,
       .matmul = MatMul,
       .silu_mul = SiluMul,
+      .gelu_mul = GeluMul,
+      .route = RouteRows,
+      .combine = Combine,
       .add_bias = AddBias,
       .rope_append = RopeAppend,
       .attention = Attention,

@@ -24,12 +24,9 @@ BATON_INLINE void ForRows(ThreadPool& pool, uint32_t rows, uint32_t k, Body&& bo
   });
 }
 
-BATON_INLINE void RmsNormRow(const RmsNormArgs& args, uint32_t row) {
-  const uint32_t k = args.k;
+// 1 / sqrt(mean(x^2) + eps) of k elements, in all lanes.
+BATON_INLINE F32x16 InverseRms(const float* x, uint32_t k, float eps) {
   const uint32_t whole = k & ~15u;
-  const float* x = args.x + size_t{row} * k;
-  const float* weight = args.weight;
-  float* out = args.out + size_t{row} * k;
   F32x16 squares = Zero();
   for (uint32_t i = 0; i < whole; i += 16) {
     const F32x16 v = Load(x + i);
@@ -40,7 +37,13 @@ BATON_INLINE void RmsNormRow(const RmsNormArgs& args, uint32_t row) {
     squares = Fma(v, v, squares);
   }
   const float mean = SumTree(squares) / static_cast<float>(k);
-  const F32x16 scale = Set1(1.0f / __builtin_sqrtf(mean + args.eps));
+  return Set1(1.0f / __builtin_sqrtf(mean + eps));
+}
+
+BATON_INLINE void RmsNormRow(const float* x, const float* weight, uint32_t k, float eps,
+                             float* out) {
+  const uint32_t whole = k & ~15u;
+  const F32x16 scale = InverseRms(x, k, eps);
   for (uint32_t i = 0; i < whole; i += 16) {
     Store(out + i, Mul(Mul(Load(x + i), scale), Load(weight + i)));
   }
@@ -50,8 +53,60 @@ BATON_INLINE void RmsNormRow(const RmsNormArgs& args, uint32_t row) {
   }
 }
 
+// out += norm(x).
+BATON_INLINE void RmsNormAddRow(const float* x, const float* weight, uint32_t k, float eps,
+                                float* out) {
+  const uint32_t whole = k & ~15u;
+  const F32x16 scale = InverseRms(x, k, eps);
+  for (uint32_t i = 0; i < whole; i += 16) {
+    const F32x16 y = Mul(Mul(Load(x + i), scale), Load(weight + i));
+    Store(out + i, Add(Load(out + i), y));
+  }
+  if (whole < k) {
+    const uint32_t n = k - whole;
+    const F32x16 y = Mul(Mul(LoadN(x + whole, n), scale), LoadN(weight + whole, n));
+    StoreN(out + whole, Add(LoadN(out + whole, n), y), n);
+  }
+}
+
 inline void RmsNorm(ThreadPool& pool, const RmsNormArgs& args) {
-  ForRows(pool, args.rows, args.k, [&](uint32_t row) { RmsNormRow(args, row); });
+  const uint32_t k = args.k;
+  ForRows(pool, args.rows, k, [&](uint32_t row) {
+    const float* x = args.x + size_t{row} * k;
+    float* out = args.out + size_t{row} * k;
+    if (args.epilogue == Epilogue::kAdd) {
+      RmsNormAddRow(x, args.weight, k, args.eps, out);
+    } else {
+      RmsNormRow(x, args.weight, k, args.eps, out);
+    }
+  });
+}
+
+inline void HeadNorm(ThreadPool& pool, const HeadNormArgs& args) {
+  ForRows(pool, args.rows, args.num_heads * args.head_dim, [&](uint32_t row) {
+    float* x = args.x + size_t{row} * args.stride;
+    for (uint32_t head = 0; head < args.num_heads; ++head, x += args.head_dim) {
+      RmsNormRow(x, args.weight, args.head_dim, args.eps, x);
+    }
+  });
+}
+
+// The factor of sqrt(hidden) that some models give to their embeddings.
+inline void Scale(ThreadPool& pool, float* x, size_t count, float factor) {
+  const F32x16 factors = Set1(factor);
+  const uint32_t chunks = static_cast<uint32_t>((count + 15) / 16);
+  pool.RunRanges(chunks, kRowGrain / 16, 4 * pool.num_threads(), [&](TaskRange range, uint32_t) {
+    for (uint32_t chunk = range.begin; chunk < range.end; ++chunk) {
+      float* at = x + size_t{chunk} * 16;
+      const size_t left = count - size_t{chunk} * 16;
+      if (left >= 16) {
+        Store(at, Mul(Load(at), factors));
+      } else {
+        const uint32_t n = static_cast<uint32_t>(left);
+        StoreN(at, Mul(LoadN(at, n), factors), n);
+      }
+    }
+  });
 }
 
 // One block of 32: see A16View. Magnitudes are compared as bits, so that NaN is the largest.
@@ -99,18 +154,62 @@ BATON_INLINE F32x16 SiluMul16(F32x16 gate, F32x16 up) {
   return Mul(Div(gate, Add(Set1(1.0f), e)), up);
 }
 
-inline void SiluMul(ThreadPool& pool, const float* gate_up, uint32_t rows, uint32_t k, float* out) {
+// gelu(gate) * up in its tanh form, as gate / (1 + e^-t) * up with
+// t = 2 sqrt(2 / pi) (gate + 0.044715 gate^3), since (1 + tanh(t / 2)) / 2 = 1 / (1 + e^-t).
+BATON_INLINE F32x16 GeluMul16(F32x16 gate, F32x16 up) {
+  const F32x16 cubic = Fma(Mul(gate, gate), Set1(0.0713548163f), Set1(1.5957691216f));
+  const F32x16 e = Exp(Sub(Zero(), Mul(cubic, gate)));
+  return Mul(Div(gate, Add(Set1(1.0f), e)), up);
+}
+
+// out[r, i] = activate(gate_up[r, i], gate_up[r, k + i]).
+template <F32x16 (*kActivate)(F32x16, F32x16)>
+inline void GatedRows(ThreadPool& pool, const float* gate_up, uint32_t rows, uint32_t k,
+                      float* out) {
   const uint32_t whole = k & ~15u;
   ForRows(pool, rows, k, [&](uint32_t row) {
     const float* gate = gate_up + size_t{row} * 2 * k;
     const float* up = gate + k;
     float* row_out = out + size_t{row} * k;
     for (uint32_t i = 0; i < whole; i += 16) {
-      Store(row_out + i, SiluMul16(Load(gate + i), Load(up + i)));
+      Store(row_out + i, kActivate(Load(gate + i), Load(up + i)));
     }
     if (whole < k) {
       const uint32_t n = k - whole;
-      StoreN(row_out + whole, SiluMul16(LoadN(gate + whole, n), LoadN(up + whole, n)), n);
+      StoreN(row_out + whole, kActivate(LoadN(gate + whole, n), LoadN(up + whole, n)), n);
+    }
+  });
+}
+
+inline void SiluMul(ThreadPool& pool, const float* gate_up, uint32_t rows, uint32_t k, float* out) {
+  GatedRows<SiluMul16>(pool, gate_up, rows, k, out);
+}
+
+inline void GeluMul(ThreadPool& pool, const float* gate_up, uint32_t rows, uint32_t k, float* out) {
+  GatedRows<GeluMul16>(pool, gate_up, rows, k, out);
+}
+
+// sum over j of weights[j] * y[slots[j], begin + lane], one fma chain for each lane.
+BATON_INLINE F32x16 WeightedSum(const CombineArgs& args, uint32_t row, uint32_t begin, uint32_t n) {
+  const size_t first = size_t{row} * args.top_k;
+  F32x16 sum = Zero();
+  for (uint32_t j = 0; j < args.top_k; ++j) {
+    const float* y = args.y + size_t{args.slots[first + j]} * args.k + begin;
+    sum = Fma(Set1(args.weights[first + j]), n == 16 ? Load(y) : LoadN(y, n), sum);
+  }
+  return sum;
+}
+
+inline void Combine(ThreadPool& pool, const CombineArgs& args) {
+  const uint32_t whole = args.k & ~15u;
+  ForRows(pool, args.rows, args.k * args.top_k, [&](uint32_t row) {
+    float* x = args.x + size_t{row} * args.k;
+    for (uint32_t i = 0; i < whole; i += 16) {
+      Store(x + i, Add(Load(x + i), WeightedSum(args, row, i, 16)));
+    }
+    if (whole < args.k) {
+      const uint32_t n = args.k - whole;
+      StoreN(x + whole, Add(LoadN(x + whole, n), WeightedSum(args, row, whole, n)), n);
     }
   });
 }

@@ -11,21 +11,42 @@
 #include "kernels/math.h"
 #include "kernels/ops.h"
 #include "kernels/reference/reference_math.h"
+#include "kernels/route.h"
 
 namespace baton {
 namespace {
+
+// 1 / sqrt(mean(x^2) + eps).
+float InverseRms(const float* x, uint32_t k, float eps) {
+  float lanes[16] = {};
+  for (uint32_t i = 0; i < k; ++i) lanes[i % 16] = std::fma(x[i], x[i], lanes[i % 16]);
+  return 1.0f / std::sqrt(ReferenceSumTree(lanes) / static_cast<float>(k) + eps);
+}
 
 void RmsNorm(ThreadPool&, const RmsNormArgs& args) {
   const uint32_t k = args.k;
   for (uint32_t r = 0; r < args.rows; ++r) {
     const float* x = args.x + size_t{r} * k;
     float* out = args.out + size_t{r} * k;
-    float lanes[16] = {};
-    for (uint32_t i = 0; i < k; ++i) lanes[i % 16] = std::fma(x[i], x[i], lanes[i % 16]);
-    const float mean = ReferenceSumTree(lanes) / static_cast<float>(k);
-    const float scale = 1.0f / std::sqrt(mean + args.eps);
-    for (uint32_t i = 0; i < k; ++i) out[i] = (x[i] * scale) * args.weight[i];
+    const float scale = InverseRms(x, k, args.eps);
+    for (uint32_t i = 0; i < k; ++i) {
+      const float y = (x[i] * scale) * args.weight[i];
+      out[i] = args.epilogue == Epilogue::kAdd ? out[i] + y : y;
+    }
   }
+}
+
+void HeadNorm(ThreadPool&, const HeadNormArgs& args) {
+  for (uint32_t i = 0; i < args.rows * args.num_heads; ++i) {
+    float* x = args.x + size_t{i / args.num_heads} * args.stride +
+               size_t{i % args.num_heads} * args.head_dim;
+    const float scale = InverseRms(x, args.head_dim, args.eps);
+    for (uint32_t d = 0; d < args.head_dim; ++d) x[d] = (x[d] * scale) * args.weight[d];
+  }
+}
+
+void Scale(ThreadPool&, float* x, size_t count, float factor) {
+  for (size_t i = 0; i < count; ++i) x[i] *= factor;
 }
 
 void QuantizeBlock(const float* x, int16_t* q, float* scale, float* sum) {
@@ -110,6 +131,30 @@ void SiluMul(ThreadPool&, const float* gate_up, uint32_t rows, uint32_t k, float
   }
 }
 
+void GeluMul(ThreadPool&, const float* gate_up, uint32_t rows, uint32_t k, float* out) {
+  for (uint32_t r = 0; r < rows; ++r) {
+    for (uint32_t i = 0; i < k; ++i) {
+      const float gate = gate_up[size_t{r} * 2 * k + i];
+      const float up = gate_up[size_t{r} * 2 * k + k + i];
+      const float t = std::fma(gate * gate, 0.0713548163f, 1.5957691216f) * gate;
+      out[size_t{r} * k + i] = gate / (1.0f + ReferenceExp(-t)) * up;
+    }
+  }
+}
+
+void Combine(ThreadPool&, const CombineArgs& args) {
+  for (uint32_t r = 0; r < args.rows; ++r) {
+    for (uint32_t i = 0; i < args.k; ++i) {
+      float sum = 0.0f;
+      for (uint32_t j = 0; j < args.top_k; ++j) {
+        const size_t pair = size_t{r} * args.top_k + j;
+        sum = std::fma(args.weights[pair], args.y[size_t{args.slots[pair]} * args.k + i], sum);
+      }
+      args.x[size_t{r} * args.k + i] += sum;
+    }
+  }
+}
+
 void AddBias(ThreadPool&, float* x, const float* bias, uint32_t rows, uint32_t k) {
   for (size_t i = 0; i < size_t{rows} * k; ++i) x[i] += bias[i % k];
 }
@@ -172,9 +217,14 @@ const Ops& ReferenceOps() {
       .arithmetic = "a16.fma.1",
       .embed = EmbedRows,
       .rms_norm = RmsNorm,
+      .head_norm = HeadNorm,
+      .scale = Scale,
       .quantize_a16 = QuantizeA16,
       .matmul = MatMul,
       .silu_mul = SiluMul,
+      .gelu_mul = GeluMul,
+      .route = RouteRows,
+      .combine = Combine,
       .add_bias = AddBias,
       .rope_append = RopeAppend,
       .attention = ReferenceAttention,

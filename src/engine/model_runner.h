@@ -27,10 +27,7 @@ class ModelRunner : public ForwardModel {
   // output layer only counts for the rows whose logits are wanted, which are few in a prefill.
   uint64_t flops_per_row() const override {
     const ModelConfig& c = model_->config();
-    const uint64_t per_layer = uint64_t{c.hidden_size} * c.qkv_size() +
-                               uint64_t{c.q_size()} * c.hidden_size +
-                               uint64_t{3} * c.hidden_size * c.ffn_size;
-    return 2 * c.num_layers * per_layer;
+    return 2 * c.num_layers * c.LayerWeightsPerRow();
   }
 
  private:

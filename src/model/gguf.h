@@ -80,6 +80,8 @@ class GgufFile {
   uint32_t version() const { return version_; }
   uint32_t alignment() const { return alignment_; }
   uint64_t file_bytes() const { return bytes_.size(); }
+  // Read from a model folder, whose tokenizer is a file of its own, not from a GGUF file.
+  bool is_folder() const { return is_folder_; }
   const std::vector<GgufEntry>& entries() const { return entries_; }   // in file order
   const std::vector<GgufTensor>& tensors() const { return tensors_; }  // in file order
 
@@ -110,6 +112,7 @@ class GgufFile {
   std::span<const std::byte> bytes_;
   uint32_t version_ = 0;
   uint32_t alignment_ = 32;
+  bool is_folder_ = false;
   std::vector<GgufEntry> entries_;
   std::vector<GgufTensor> tensors_;
   // Indices of entries_ and tensors_ in ascending order of name: 4 bytes a name, where a hash table

@@ -5,56 +5,12 @@
 #include <utility>
 
 #include "src/base/check.h"
+#include "src/model/matmul_runner.h"
 #include "src/model/model_weights.h"
 #include "src/model/model_workspace.h"
 
 namespace baton {
 namespace {
-
-// Rows of the input of one group of matmuls.
-struct GroupInput {
-  const float* x;  // [rows, k]
-  uint32_t rows;
-  uint32_t k;
-};
-
-// Where its output goes.
-struct GroupOutput {
-  float* out;  // [rows, stride]
-  uint32_t stride;
-  Epilogue epilogue;
-};
-
-// The three things that every operation needs.
-struct Runner {
-  const Ops& ops;
-  ThreadPool& pool;
-  ModelWorkspace& workspace;
-
-  // out = group * x, the parts of the group side by side. One quantisation serves all parts.
-  void MatMul(const MatrixGroup& group, const GroupInput& input, const GroupOutput& output) const {
-    const A16View a16 = workspace.A16(input.k);
-    if (group.uses_a16) ops.quantize_a16(pool, input.x, input.rows, a16);
-    float* out = output.out;
-    for (const PackedMatrix& part : group.parts) {
-      MatMulOne(part, a16, input, {out, output.stride, output.epilogue});
-      out += part.n();
-    }
-  }
-
-  void MatMulOne(const PackedMatrix& weights, const A16View& a16, const GroupInput& input,
-                 const GroupOutput& output) const {
-    MatMulArgs args;
-    args.weights = &weights;
-    args.a16 = a16;
-    args.x = input.x;
-    args.m = input.rows;
-    args.out = output.out;
-    args.out_stride = output.stride;
-    args.epilogue = output.epilogue;
-    ops.matmul(pool, args);
-  }
-};
 
 // Checks the spans one after the other; knows where the next must begin.
 struct SpanChecker {
@@ -94,14 +50,22 @@ struct SpanChecker {
 Model::Model() = default;
 Model::~Model() = default;
 
-bool Model::computes_in_int16() const { return weights_->layers.front().gate_up.uses_a16; }
+bool Model::computes_in_int16() const {
+  return weights_->layers.front().ffn.front().gate_up.uses_a16;
+}
 
 size_t Model::weight_bytes() const { return weights_->bytes(); }
 size_t Model::workspace_bytes() const { return workspace_->bytes(); }
 
 size_t Model::bytes_read_per_step() const {
   // Of the embedding only the rows of the batch are read, unless it is the output too.
-  return weights_->bytes() - (config_.tied_output ? 0 : weights_->token_embd.bytes());
+  size_t total = weights_->bytes() - (config_.tied_output ? 0 : weights_->token_embd.bytes());
+  if (!config_.traits->experts) return total;
+  for (const LayerWeights& layer : weights_->layers) {
+    const size_t one_expert = layer.ffn_bytes() / config_.num_experts;
+    total -= (config_.num_experts - config_.num_experts_used) * one_expert;
+  }
+  return total;
 }
 
 absl::Status Model::CheckBatch(const ModelBatch& batch, const KvView& kv,
@@ -146,7 +110,7 @@ absl::Status Model::Forward(const ModelBatch& batch, const KvView& kv, LayerHook
   const uint32_t rows = static_cast<uint32_t>(batch.logit_rows.size());
   if (rows == 0) return OkStatus();
   ModelWorkspace& ws = *workspace_;
-  const Runner run{*ops_, *pool_, ws};
+  const MatMulRunner run{*ops_, *pool_, ws};
   const uint32_t hidden = config_.hidden_size;
   ops_->rms_norm(
       *pool_, {ws.x, weights_->output_norm.data(), rows, hidden, config_.rms_epsilon, ws.normed});
@@ -164,6 +128,10 @@ absl::Status Model::Forward(const ModelBatch& batch, const KvView& kv, LayerHook
 
 void Model::RunLayers(const ModelBatch& batch, const KvView& kv, LayerHook* hook) {
   ops_->embed(*pool_, weights_->token_embd, batch.token_ids, workspace_->x);
+  if (config_.traits->scaled_embedding) {
+    const size_t count = size_t{batch.num_rows()} * config_.hidden_size;
+    ops_->scale(*pool_, workspace_->x, count, config_.embedding_scale);
+  }
   const uint32_t last = config_.num_layers - 1;
   for (uint32_t layer = 0; layer <= last; ++layer) {
     StoreKv(layer, batch, kv);
@@ -175,58 +143,6 @@ void Model::RunLayers(const ModelBatch& batch, const KvView& kv, LayerHook* hook
   if (batch.logit_rows.empty()) return;
   const std::span<const AttentionSpan> spans = KeepLogitRows(batch);
   AttendAndFeedForward(last, spans, static_cast<uint32_t>(batch.logit_rows.size()), kv);
-}
-
-void Model::StoreKv(uint32_t layer, const ModelBatch& batch, const KvView& kv) {
-  ModelWorkspace& ws = *workspace_;
-  const LayerWeights& weights = weights_->layers[layer];
-  const Runner run{*ops_, *pool_, ws};
-  const uint32_t rows = batch.num_rows();
-  const uint32_t hidden = config_.hidden_size;
-  ops_->rms_norm(*pool_,
-                 {ws.x, weights.attn_norm.data(), rows, hidden, config_.rms_epsilon, ws.normed});
-  run.MatMul(weights.qkv, {ws.normed, rows, hidden},
-             {ws.qkv, config_.qkv_size(), Epilogue::kStore});
-  RopeAppendArgs args;
-  args.kv = kv;
-  args.layer = layer;
-  args.spans = batch.spans;
-  args.q = ws.qkv;
-  args.k = ws.qkv + config_.q_size();
-  args.v = ws.qkv + config_.q_size() + config_.kv_size();
-  args.qkv_stride = config_.qkv_size();
-  args.num_heads = config_.num_heads;
-  args.cos_sin = ws.cos_sin;
-  args.interleaved = config_.rope_interleaved;
-  ops_->rope_append(*pool_, args);
-}
-
-void Model::AttendAndFeedForward(uint32_t layer, std::span<const AttentionSpan> spans,
-                                 uint32_t rows, const KvView& kv) {
-  ModelWorkspace& ws = *workspace_;
-  const LayerWeights& weights = weights_->layers[layer];
-  const Runner run{*ops_, *pool_, ws};
-  const uint32_t hidden = config_.hidden_size;
-  AttentionArgs args;
-  args.kv = kv;
-  args.layer = layer;
-  args.spans = spans;
-  args.q = ws.qkv;
-  args.q_stride = config_.qkv_size();
-  args.num_heads = config_.num_heads;
-  args.scale = static_cast<float>(1.0 / std::sqrt(double{static_cast<double>(config_.head_dim)}));
-  args.window = 0;
-  args.out = ws.attended;
-  args.scratch = ws.attention_scratch;
-  ops_->attention(*pool_, args);
-  run.MatMul(weights.attn_output, {ws.attended, rows, config_.q_size()},
-             {ws.x, hidden, Epilogue::kAdd});
-  ops_->rms_norm(*pool_,
-                 {ws.x, weights.ffn_norm.data(), rows, hidden, config_.rms_epsilon, ws.normed});
-  run.MatMul(weights.gate_up, {ws.normed, rows, hidden},
-             {ws.gate_up, 2 * config_.ffn_size, Epilogue::kStore});
-  ops_->silu_mul(*pool_, ws.gate_up, rows, config_.ffn_size, ws.gated);
-  run.MatMul(weights.down, {ws.gated, rows, config_.ffn_size}, {ws.x, hidden, Epilogue::kAdd});
 }
 
 std::span<const AttentionSpan> Model::KeepLogitRows(const ModelBatch& batch) {

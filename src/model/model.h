@@ -46,6 +46,7 @@ struct ModelOptions {
 };
 
 struct LayerWeights;   // model_weights.h
+struct MatrixGroup;    // model_weights.h
 struct ModelWeights;   // model_weights.h
 class ModelWorkspace;  // model_workspace.h
 
@@ -84,18 +85,31 @@ class Model {
   // The parts of numerics_id in words: "weights=... tokenizer=... arithmetic=... kv=...".
   const std::string& numerics_text() const { return numerics_text_; }
 
-  size_t weight_bytes() const;         // packed, all tensors
-  size_t workspace_bytes() const;      // activations and tables
-  size_t bytes_read_per_step() const;  // weights that one Forward with logits streams from memory
+  size_t weight_bytes() const;     // packed, all tensors
+  size_t workspace_bytes() const;  // activations and tables
+  // Weights that one Forward of one row with logits streams from memory; more rows read more
+  // experts of a mixture.
+  size_t bytes_read_per_step() const;
 
  private:
   Model();
 
   absl::Status CheckBatch(const ModelBatch& batch, const KvView& kv, std::span<float> logits) const;
   void RunLayers(const ModelBatch& batch, const KvView& kv, LayerHook* hook);
+  // The pieces of a layer, in model_layers.cc.
   void StoreKv(uint32_t layer, const ModelBatch& batch, const KvView& kv);
   void AttendAndFeedForward(uint32_t layer, std::span<const AttentionSpan> spans, uint32_t rows,
                             const KvView& kv);
+  void Attend(uint32_t layer, std::span<const AttentionSpan> spans, const KvView& kv);
+  // x += norm(group * input), the norm only where the architecture has one.
+  void AddToResidual(const MatrixGroup& group, const float* input, uint32_t rows,
+                     std::span<const float> post_norm);
+  void FeedForward(const LayerWeights& weights, uint32_t rows);
+  void MixExperts(const LayerWeights& weights, uint32_t rows);
+  // Sorts the (row, expert) pairs of the batch by expert.
+  void SortPairs(uint32_t rows);
+  // gated = activation(gate of input) * (up of input).
+  void Gate(const MatrixGroup& gate_up, const float* input, uint32_t rows);
   // Moves the wanted rows of the residual stream and of q to the front.
   std::span<const AttentionSpan> KeepLogitRows(const ModelBatch& batch);
 

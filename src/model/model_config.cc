@@ -1,8 +1,10 @@
 #include "src/model/model_config.h"
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cmath>
+#include <span>
 #include <string_view>
 
 #include "src/model/tensor_plan.h"
@@ -16,169 +18,286 @@ struct UintRange {
   uint64_t max;
 };
 
-absl::StatusOr<uint32_t> Ranged(std::string_view key, uint64_t value, UintRange range) {
-  if (value < range.min || value > range.max) {
-    return InvalidArgument("key \"{}\" is {}, supported is [{}, {}]", key, value, range.min,
-                           range.max);
+// The keys of one architecture: "ARCH." and a name.
+struct ArchitectureKeys {
+  const GgufFile& file;
+  std::string_view architecture;
+
+  std::string Key(std::string_view name) const { return fmt::format("{}.{}", architecture, name); }
+
+  static absl::StatusOr<uint32_t> Ranged(std::string_view key, uint64_t value, UintRange range) {
+    if (value < range.min || value > range.max) {
+      return InvalidArgument("key \"{}\" is {}, supported is [{}, {}]", key, value, range.min,
+                             range.max);
+    }
+    return static_cast<uint32_t>(value);
   }
-  return static_cast<uint32_t>(value);
-}
+  absl::StatusOr<uint32_t> Uint(std::string_view name, UintRange range) const {
+    BATON_ASSIGN_OR_RETURN(const uint64_t value, file.Uint(Key(name)));
+    return Ranged(Key(name), value, range);
+  }
+  absl::StatusOr<uint32_t> UintOr(std::string_view name, uint64_t fallback, UintRange range) const {
+    BATON_ASSIGN_OR_RETURN(const uint64_t value, file.UintOr(Key(name), fallback));
+    return Ranged(Key(name), value, range);
+  }
+  absl::StatusOr<double> RopeBase(std::string_view name) const {
+    BATON_ASSIGN_OR_RETURN(const double base, file.DoubleOr(Key(name), 10000.0));
+    if (base >= 1.0 && base <= 1e12) return base;
+    return InvalidArgument("key \"{}\" is {}, supported is [1, 1e12]", Key(name), base);
+  }
+};
 
-absl::StatusOr<uint32_t> RangedUint(const GgufFile& file, std::string_view key, UintRange range) {
-  BATON_ASSIGN_OR_RETURN(const uint64_t value, file.Uint(key));
-  return Ranged(key, value, range);
-}
-
-// Keys of architecture llama whose value, unless it is the neutral one, changes the result in a way
-// that is not implemented.
+// Keys whose value, unless it is the neutral one, changes the result in a way that is not
+// implemented.
 struct NeutralKey {
-  std::string_view key;
+  std::string_view name;
   double neutral;
 };
 constexpr std::array kNeutralKeys = {
-    NeutralKey{"llama.expert_count", 0},
-    NeutralKey{"llama.expert_used_count", 0},
-    NeutralKey{"llama.attention.sliding_window", 0},
-    NeutralKey{"llama.attention.scale", 0},
-    NeutralKey{"llama.attention.clamp_kqv", 0},
-    NeutralKey{"llama.attention.max_alibi_bias", 0},
-    NeutralKey{"llama.attention.causal", 1},
-    NeutralKey{"llama.attn_logit_softcapping", 0},
-    NeutralKey{"llama.final_logit_softcapping", 0},
-    NeutralKey{"llama.logit_scale", 0},
-    NeutralKey{"llama.residual_scale", 0},
-    NeutralKey{"llama.embedding_scale", 0},
-    NeutralKey{"llama.use_parallel_residual", 0},
-    NeutralKey{"llama.pooling_type", 0},
-    NeutralKey{"llama.rope.scale_linear", 1},
+    NeutralKey{"attention.scale", 0},
+    NeutralKey{"attention.clamp_kqv", 0},
+    NeutralKey{"attention.max_alibi_bias", 0},
+    NeutralKey{"attention.causal", 1},
+    NeutralKey{"attn_logit_softcapping", 0},
+    NeutralKey{"final_logit_softcapping", 0},
+    NeutralKey{"logit_scale", 0},
+    NeutralKey{"residual_scale", 0},
+    NeutralKey{"embedding_scale", 0},
+    NeutralKey{"use_parallel_residual", 0},
+    NeutralKey{"pooling_type", 0},
+    NeutralKey{"rope.scale_linear", 1},
+};
+constexpr std::array kNeutralWithoutWindow = {NeutralKey{"attention.sliding_window", 0}};
+constexpr std::array kNeutralWithoutExperts = {
+    NeutralKey{"expert_count", 0},
+    NeutralKey{"expert_used_count", 0},
+};
+// Softmax over the chosen experts, nothing shared, every layer alike.
+constexpr std::array kNeutralWithExperts = {
+    NeutralKey{"expert_shared_count", 0},       NeutralKey{"expert_shared_feed_forward_length", 0},
+    NeutralKey{"expert_weights_norm", 1},       NeutralKey{"expert_weights_scale", 1},
+    NeutralKey{"expert_gating_func", 1},        NeutralKey{"expert_group_count", 1},
+    NeutralKey{"leading_dense_block_count", 0}, NeutralKey{"interleave_moe_layer_step", 1},
 };
 
-absl::Status CheckNeutral(const GgufFile& file, const NeutralKey& row) {
-  const GgufValue* value = file.FindValue(row.key);
-  if (value == nullptr) return OkStatus();
-  double number = std::nan("");
-  if (value->AsUint().has_value()) number = static_cast<double>(*value->AsUint());
-  if (value->AsBool().has_value()) number = *value->AsBool() ? 1 : 0;
-  if (value->AsDouble().has_value()) number = *value->AsDouble();
-  if (number == row.neutral) return OkStatus();
-  return Unimplemented("key \"{}\" is {}, supported is only {}", row.key, number, row.neutral);
+absl::Status CheckNeutral(const ArchitectureKeys& keys, std::span<const NeutralKey> rows) {
+  for (const NeutralKey& row : rows) {
+    const GgufValue* value = keys.file.FindValue(keys.Key(row.name));
+    if (value == nullptr) continue;
+    double number = std::nan("");
+    if (value->AsUint().has_value()) number = static_cast<double>(*value->AsUint());
+    if (value->AsBool().has_value()) number = *value->AsBool() ? 1 : 0;
+    if (value->AsDouble().has_value()) number = *value->AsDouble();
+    if (number == row.neutral) continue;
+    return Unimplemented("key \"{}\" is {}, supported is only {}", keys.Key(row.name), number,
+                         row.neutral);
+  }
+  return OkStatus();
 }
 
-absl::Status CheckRopeScaling(const GgufFile& file) {
-  BATON_ASSIGN_OR_RETURN(const std::string_view type,
-                         file.StringOr("llama.rope.scaling.type", "none"));
-  if (type == "none") return OkStatus();
-  BATON_ASSIGN_OR_RETURN(const double factor, file.DoubleOr("llama.rope.scaling.factor", 1.0));
-  if (type == "linear" && factor == 1.0) return OkStatus();
-  return Unimplemented("rope scaling {} (factor {}) is not supported", QuotedForMessage(type),
-                       factor);
+absl::Status CheckKeys(const ArchitectureKeys& keys, const ArchitectureTraits& traits) {
+  BATON_RETURN_IF_ERROR(CheckNeutral(keys, kNeutralKeys));
+  if (!traits.windowed) BATON_RETURN_IF_ERROR(CheckNeutral(keys, kNeutralWithoutWindow));
+  if (!traits.experts) return CheckNeutral(keys, kNeutralWithoutExperts);
+  return CheckNeutral(keys, kNeutralWithExperts);
 }
 
-absl::Status CheckKind(const GgufFile& file) {
+absl::StatusOr<const ArchitectureTraits*> ReadArchitecture(const GgufFile& file) {
   BATON_ASSIGN_OR_RETURN(const std::string_view type, file.StringOr("general.type", "model"));
   if (type != "model") {
     return Unimplemented("general.type is {}, only \"model\" is supported", QuotedForMessage(type));
   }
   BATON_ASSIGN_OR_RETURN(const std::string_view architecture, file.String("general.architecture"));
-  if (architecture != "llama") {
-    return Unimplemented("architecture {} is not supported (\"llama\" is)",
-                         QuotedForMessage(architecture));
+  const ArchitectureTraits* traits = FindArchitecture(architecture);
+  if (traits == nullptr) {
+    return Unimplemented("architecture {} is not supported ({} are)",
+                         QuotedForMessage(architecture), ArchitectureNames());
   }
   BATON_ASSIGN_OR_RETURN(const uint64_t version, file.UintOr("general.quantization_version", 2));
   if (version != 2) {
     return Unimplemented("general.quantization_version {} is not supported (2 is)", version);
   }
-  for (const NeutralKey& row : kNeutralKeys) BATON_RETURN_IF_ERROR(CheckNeutral(file, row));
-  return CheckRopeScaling(file);
+  return traits;
 }
 
-absl::Status ReadHeads(const GgufFile& file, ModelConfig& config) {
-  constexpr std::string_view kHeads = "llama.attention.head_count";
-  constexpr std::string_view kKvHeads = "llama.attention.head_count_kv";
-  BATON_ASSIGN_OR_RETURN(config.num_heads, RangedUint(file, kHeads, {1, kMaxHeads}));
-  BATON_ASSIGN_OR_RETURN(const uint64_t kv_heads, file.UintOr(kKvHeads, config.num_heads));
-  BATON_ASSIGN_OR_RETURN(config.num_kv_heads, Ranged(kKvHeads, kv_heads, {1, config.num_heads}));
+// gemma3 27B alone divides by sqrt(hidden / heads) instead of sqrt(head_dim); its files say so by
+// their number of layers only (as llama.cpp reads them).
+constexpr uint32_t kGemma27bLayers = 62;
+
+float AttentionScale(const ModelConfig& config) {
+  const bool by_hidden = config.traits->windowed && config.num_layers == kGemma27bLayers;
+  const uint32_t dim = by_hidden ? config.hidden_size / config.num_heads : config.head_dim;
+  return static_cast<float>(1.0 / std::sqrt(static_cast<double>(dim)));
+}
+
+absl::Status ReadHeads(const ArchitectureKeys& keys, ModelConfig& config) {
+  constexpr std::string_view kKvHeads = "attention.head_count_kv";
+  BATON_ASSIGN_OR_RETURN(config.num_heads, keys.Uint("attention.head_count", {1, kMaxHeads}));
+  BATON_ASSIGN_OR_RETURN(config.num_kv_heads,
+                         keys.UintOr(kKvHeads, config.num_heads, {1, config.num_heads}));
   if (config.num_heads % config.num_kv_heads != 0) {
-    return InvalidArgument("key \"{}\" is {}, no divisor of the {} heads", kKvHeads,
+    return InvalidArgument("key \"{}\" is {}, no divisor of the {} heads", keys.Key(kKvHeads),
                            config.num_kv_heads, config.num_heads);
   }
   const uint64_t default_dim = config.hidden_size / config.num_heads;
-  constexpr std::string_view kKeyLength = "llama.attention.key_length";
-  BATON_ASSIGN_OR_RETURN(const uint64_t key_dim, file.UintOr(kKeyLength, default_dim));
-  BATON_ASSIGN_OR_RETURN(config.head_dim, Ranged(kKeyLength, key_dim, {kMinHeadDim, kMaxHeadDim}));
+  constexpr std::string_view kKeyLength = "attention.key_length";
+  BATON_ASSIGN_OR_RETURN(config.head_dim,
+                         keys.UintOr(kKeyLength, default_dim, {kMinHeadDim, kMaxHeadDim}));
   if (config.head_dim % kMinHeadDim != 0) {
-    return Unimplemented("key \"{}\" is {}, supported are multiples of {}", kKeyLength,
+    return Unimplemented("key \"{}\" is {}, supported are multiples of {}", keys.Key(kKeyLength),
                          config.head_dim, kMinHeadDim);
   }
-  constexpr std::string_view kValueLength = "llama.attention.value_length";
-  BATON_ASSIGN_OR_RETURN(const uint64_t value_dim, file.UintOr(kValueLength, default_dim));
+  const std::string value_key = keys.Key("attention.value_length");
+  BATON_ASSIGN_OR_RETURN(const uint64_t value_dim, keys.file.UintOr(value_key, default_dim));
   if (value_dim != config.head_dim) {
-    return Unimplemented("key \"{}\" is {}, supported is only the key length {}", kValueLength,
+    return Unimplemented("key \"{}\" is {}, supported is only the key length {}", value_key,
                          value_dim, config.head_dim);
   }
+  config.attention_scale = AttentionScale(config);
   return OkStatus();
 }
 
-absl::Status ReadRope(const GgufFile& file, ModelConfig& config) {
-  constexpr std::string_view kBase = "llama.rope.freq_base";
-  constexpr std::string_view kDims = "llama.rope.dimension_count";
-  BATON_ASSIGN_OR_RETURN(config.rope_base, file.DoubleOr(kBase, 10000.0));
-  if (!(config.rope_base >= 1.0 && config.rope_base <= 1e12)) {
-    return InvalidArgument("key \"{}\" is {}, supported is [1, 1e12]", kBase, config.rope_base);
-  }
-  BATON_ASSIGN_OR_RETURN(const uint64_t dims, file.UintOr(kDims, config.head_dim));
-  BATON_ASSIGN_OR_RETURN(config.rope_dims, Ranged(kDims, dims, {2, config.head_dim}));
+absl::Status ReadRope(const ArchitectureKeys& keys, ModelConfig& config) {
+  constexpr std::string_view kDims = "rope.dimension_count";
+  BATON_ASSIGN_OR_RETURN(config.rope_base, keys.RopeBase("rope.freq_base"));
+  BATON_ASSIGN_OR_RETURN(config.rope_dims,
+                         keys.UintOr(kDims, config.head_dim, {2, config.head_dim}));
   if (config.rope_dims % 2 != 0) {
-    return InvalidArgument("key \"{}\" is {}, it must be even", kDims, config.rope_dims);
+    return InvalidArgument("key \"{}\" is {}, it must be even", keys.Key(kDims), config.rope_dims);
   }
-  config.rope_interleaved = true;
-  config.has_rope_factors = file.FindTensor("rope_freqs.weight") != nullptr;
+  config.rope_interleaved = config.traits->rope_interleaved;
+  // Partly turning heads pair (i, i + rope_dims / 2), which the kernels do not.
+  if (!config.rope_interleaved && config.rope_dims != config.head_dim) {
+    return Unimplemented("key \"{}\" is {}, supported is only the head's {}", keys.Key(kDims),
+                         config.rope_dims, config.head_dim);
+  }
+  config.has_rope_factors = keys.file.FindTensor("rope_freqs.weight") != nullptr;
+  BATON_ASSIGN_OR_RETURN(config.rope_scaling,
+                         ReadRopeScaling(keys.file, config.architecture, config.context_length));
   return OkStatus();
 }
 
-// vocab_size, the tokenizer and token_embd must agree: a sampled id is looked up in both.
-absl::Status ReadVocab(const GgufFile& file, ModelConfig& config) {
+// Which layers are local: every but the last of each `pattern` (a number), or as listed.
+absl::Status ReadLocalLayers(const ArchitectureKeys& keys, ModelConfig& config) {
+  const std::string key = keys.Key("attention.sliding_window_pattern");
+  const GgufValue* value = keys.file.FindValue(key);
+  if (value != nullptr && value->is_array()) {
+    if (value->element_type() != GgufValueType::kBool || value->count() != config.num_layers) {
+      return InvalidArgument("key \"{}\" must be a number or {} bools", key, config.num_layers);
+    }
+    for (uint32_t i = 0; i < config.num_layers; ++i) {
+      config.layer_is_local[i] = value->At(i).value_or(GgufValue()).AsBool().value_or(false);
+    }
+    return OkStatus();
+  }
+  constexpr uint32_t kDefaultPattern = 6;
+  BATON_ASSIGN_OR_RETURN(const uint32_t pattern, keys.UintOr("attention.sliding_window_pattern",
+                                                             kDefaultPattern, {1, kMaxLayers}));
+  for (uint32_t i = 0; i < config.num_layers; ++i) {
+    config.layer_is_local[i] = i % pattern != pattern - 1;
+  }
+  return OkStatus();
+}
+
+absl::Status ReadWindow(const ArchitectureKeys& keys, ModelConfig& config) {
+  config.layer_is_local.assign(config.num_layers, false);
+  if (!config.traits->windowed) return OkStatus();
+  BATON_ASSIGN_OR_RETURN(config.window,
+                         keys.Uint("attention.sliding_window", {1, kMaxContextTokens}));
+  BATON_ASSIGN_OR_RETURN(config.local_rope_base, keys.RopeBase("rope.freq_base_swa"));
+  return ReadLocalLayers(keys, config);
+}
+
+absl::Status ReadFeedForward(const ArchitectureKeys& keys, ModelConfig& config) {
+  if (!config.traits->experts) {
+    BATON_ASSIGN_OR_RETURN(config.ffn_size, keys.Uint("feed_forward_length", {1, kMaxFfnSize}));
+    return OkStatus();
+  }
+  BATON_ASSIGN_OR_RETURN(config.num_experts, keys.Uint("expert_count", {1, kMaxExperts}));
+  const uint64_t most = std::min(config.num_experts, kMaxExpertsUsed);
+  BATON_ASSIGN_OR_RETURN(config.num_experts_used, keys.Uint("expert_used_count", {1, most}));
+  BATON_ASSIGN_OR_RETURN(config.ffn_size,
+                         keys.Uint("expert_feed_forward_length", {1, kMaxFfnSize}));
+  return OkStatus();
+}
+
+// vocab_size, the tokenizer and token_embd must agree: a sampled id is looked up in both. A model
+// folder has its tokenizer in a file of its own, which src/text compares.
+absl::Status ReadVocab(const ArchitectureKeys& keys, ModelConfig& config) {
   constexpr std::string_view kTokens = "tokenizer.ggml.tokens";
-  const GgufValue* tokens = file.FindValue(kTokens);
+  const GgufValue* tokens = keys.file.FindValue(kTokens);
+  if (tokens == nullptr && keys.file.is_folder()) {
+    BATON_ASSIGN_OR_RETURN(config.vocab_size, keys.Uint("vocab_size", {1, kMaxModelVocab}));
+    return OkStatus();
+  }
   if (tokens == nullptr) return NotFound("key \"{}\" is missing", kTokens);
   if (!tokens->is_array() || tokens->element_type() != GgufValueType::kString) {
     return InvalidArgument("key \"{}\" is no array of strings", kTokens);
   }
-  BATON_ASSIGN_OR_RETURN(config.vocab_size,
-                         Ranged("number of tokens", tokens->count(), {1, kMaxModelVocab}));
-  BATON_ASSIGN_OR_RETURN(const uint64_t stated, file.UintOr("llama.vocab_size", config.vocab_size));
+  BATON_ASSIGN_OR_RETURN(
+      config.vocab_size,
+      ArchitectureKeys::Ranged("number of tokens", tokens->count(), {1, kMaxModelVocab}));
+  const std::string stated_key = keys.Key("vocab_size");
+  BATON_ASSIGN_OR_RETURN(const uint64_t stated, keys.file.UintOr(stated_key, config.vocab_size));
   if (stated != config.vocab_size) {
-    return InvalidArgument("key \"llama.vocab_size\" is {}, the tokenizer has {} tokens", stated,
+    return InvalidArgument("key \"{}\" is {}, the tokenizer has {} tokens", stated_key, stated,
                            config.vocab_size);
   }
   return OkStatus();
 }
 
+// What only some architectures have, or nothing when the config has none of it.
+std::string CanonicalExtras(const ModelConfig& config) {
+  std::string out;
+  if (config.rope_scaling.type != RopeScalingType::kNone) {
+    out += fmt::format(" rope_scaling={}", CanonicalText(config.rope_scaling));
+  }
+  if (config.traits->windowed) {
+    out += fmt::format(" window={} local_rope_base={:016x} local=", config.window,
+                       std::bit_cast<uint64_t>(config.local_rope_base));
+    for (bool local : config.layer_is_local) out += local ? '1' : '0';
+  }
+  if (config.traits->experts) {
+    out += fmt::format(" experts={} used={}", config.num_experts, config.num_experts_used);
+  }
+  return out;
+}
+
 }  // namespace
 
+uint64_t ModelConfig::LayerWeightsPerRow() const {
+  const uint64_t num_ffn = num_experts == 0 ? 1 : num_experts_used;
+  return uint64_t{hidden_size} * qkv_size() + uint64_t{q_size()} * hidden_size +
+         uint64_t{hidden_size} * num_experts + 3 * num_ffn * hidden_size * ffn_size;
+}
+
 absl::StatusOr<ModelConfig> ReadModelConfig(const GgufFile& file) {
-  BATON_RETURN_IF_ERROR(CheckKind(file));
   ModelConfig config;
-  config.architecture = "llama";
+  BATON_ASSIGN_OR_RETURN(config.traits, ReadArchitecture(file));
+  config.architecture = std::string(config.traits->name);
+  const ArchitectureKeys keys{file, config.traits->name};
+  BATON_RETURN_IF_ERROR(CheckKeys(keys, *config.traits));
   BATON_ASSIGN_OR_RETURN(const std::string_view name, file.StringOr("general.name", ""));
   config.name = std::string(name);
-  BATON_ASSIGN_OR_RETURN(config.num_layers, RangedUint(file, "llama.block_count", {1, kMaxLayers}));
-  BATON_ASSIGN_OR_RETURN(config.hidden_size,
-                         RangedUint(file, "llama.embedding_length", {1, kMaxHiddenSize}));
-  BATON_ASSIGN_OR_RETURN(config.ffn_size,
-                         RangedUint(file, "llama.feed_forward_length", {1, kMaxFfnSize}));
-  BATON_ASSIGN_OR_RETURN(const uint64_t context, file.Uint("llama.context_length"));
-  if (context == 0) return InvalidArgument("key \"llama.context_length\" is 0");
+  BATON_ASSIGN_OR_RETURN(config.num_layers, keys.Uint("block_count", {1, kMaxLayers}));
+  BATON_ASSIGN_OR_RETURN(config.hidden_size, keys.Uint("embedding_length", {1, kMaxHiddenSize}));
+  BATON_RETURN_IF_ERROR(ReadFeedForward(keys, config));
+  BATON_ASSIGN_OR_RETURN(const uint64_t context, file.Uint(keys.Key("context_length")));
+  if (context == 0) return InvalidArgument("key \"{}\" is 0", keys.Key("context_length"));
   config.context_length = static_cast<uint32_t>(std::min<uint64_t>(context, kMaxContextTokens));
-  constexpr std::string_view kEpsilon = "llama.attention.layer_norm_rms_epsilon";
-  BATON_ASSIGN_OR_RETURN(const double epsilon, file.Double(kEpsilon));
+  const std::string epsilon_key = keys.Key("attention.layer_norm_rms_epsilon");
+  BATON_ASSIGN_OR_RETURN(const double epsilon, file.Double(epsilon_key));
   if (!(epsilon > 0.0 && epsilon <= 1.0)) {
-    return InvalidArgument("key \"{}\" is {}, supported is (0, 1]", kEpsilon, epsilon);
+    return InvalidArgument("key \"{}\" is {}, supported is (0, 1]", epsilon_key, epsilon);
   }
   config.rms_epsilon = static_cast<float>(epsilon);
-  BATON_RETURN_IF_ERROR(ReadHeads(file, config));
-  BATON_RETURN_IF_ERROR(ReadRope(file, config));
-  BATON_RETURN_IF_ERROR(ReadVocab(file, config));
+  BATON_RETURN_IF_ERROR(ReadHeads(keys, config));
+  BATON_RETURN_IF_ERROR(ReadRope(keys, config));
+  BATON_RETURN_IF_ERROR(ReadWindow(keys, config));
+  BATON_RETURN_IF_ERROR(ReadVocab(keys, config));
+  if (config.traits->scaled_embedding) {
+    config.embedding_scale = static_cast<float>(std::sqrt(static_cast<double>(config.hidden_size)));
+  }
   config.tied_output = file.FindTensor("output.weight") == nullptr;
   BATON_RETURN_IF_ERROR(PlanTensors(file, config).status());
   return config;
@@ -198,11 +317,12 @@ KvLayout KvLayoutOf(const ModelConfig& config, KvDtype dtype, uint32_t block_siz
 std::string CanonicalText(const ModelConfig& config) {
   return fmt::format(
       "architecture={} layers={} hidden={} ffn={} heads={} kv_heads={} head_dim={} vocab={} "
-      "rms_epsilon={:08x} rope_base={:016x} rope_dims={} interleaved={} rope_factors={} tied={}",
+      "rms_epsilon={:08x} rope_base={:016x} rope_dims={} interleaved={} rope_factors={} tied={}{}",
       config.architecture, config.num_layers, config.hidden_size, config.ffn_size, config.num_heads,
       config.num_kv_heads, config.head_dim, config.vocab_size,
       std::bit_cast<uint32_t>(config.rms_epsilon), std::bit_cast<uint64_t>(config.rope_base),
-      config.rope_dims, config.rope_interleaved, config.has_rope_factors, config.tied_output);
+      config.rope_dims, config.rope_interleaved, config.has_rope_factors, config.tied_output,
+      CanonicalExtras(config));
 }
 
 }  // namespace baton

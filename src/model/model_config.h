@@ -11,10 +11,13 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "kvcache/kv_view.h"
 #include "src/base/status.h"
+#include "src/model/architecture.h"
 #include "src/model/gguf.h"
+#include "src/model/rope_scaling.h"
 
 namespace baton {
 
@@ -25,17 +28,20 @@ inline constexpr uint32_t kMaxHiddenSize = 1u << 17;
 inline constexpr uint32_t kMaxFfnSize = 1u << 19;
 inline constexpr uint32_t kMaxHeads = 1024;
 inline constexpr uint32_t kMinHeadDim = 8;
-inline constexpr uint32_t kMaxHeadDim = 512;
+inline constexpr uint32_t kMaxHeadDim = 256;  // of the kernels' buffers
+inline constexpr uint32_t kMaxExperts = 1024;
+inline constexpr uint32_t kMaxExpertsUsed = 64;
 inline constexpr uint32_t kMaxModelVocab = 1u << 20;  // tokens, and merges of their tokenizer
 inline constexpr uint32_t kMaxContextTokens = 1u << 20;
 
 // What a forward pass needs to know besides the weights.
 struct ModelConfig {
-  std::string architecture;  // "llama"
-  std::string name;          // general.name, may be empty; display only
+  const ArchitectureTraits* traits = nullptr;  // constant data; never null after reading
+  std::string architecture;                    // "llama": traits->name
+  std::string name;                            // general.name, may be empty; display only
   uint32_t num_layers = 0;
   uint32_t hidden_size = 0;
-  uint32_t ffn_size = 0;
+  uint32_t ffn_size = 0;  // of one expert in a mixture of experts
   uint32_t num_heads = 0;
   uint32_t num_kv_heads = 0;
   uint32_t head_dim = 0;
@@ -47,10 +53,24 @@ struct ModelConfig {
   bool rope_interleaved = true;   // llama in GGUF: pairs (2i, 2i + 1)
   bool has_rope_factors = false;  // rope_freqs.weight
   bool tied_output = false;       // no output.weight: logits use token_embd
+  RopeScaling rope_scaling;       // of the layers that turn by rope_base
+  float attention_scale = 0;      // of q * k
+  float embedding_scale = 1;
+  // Models with local layers (traits->windowed): row p of such a layer sees the last `window`
+  // positions up to p, and it turns by local_rope_base.
+  uint32_t window = 0;
+  double local_rope_base = 0;
+  std::vector<bool> layer_is_local;  // [num_layers]
+  // Mixture of experts (traits->experts).
+  uint32_t num_experts = 0;
+  uint32_t num_experts_used = 0;  // experts of one row
 
   uint32_t q_size() const { return num_heads * head_dim; }
   uint32_t kv_size() const { return num_kv_heads * head_dim; }
   uint32_t qkv_size() const { return q_size() + 2 * kv_size(); }
+  bool IsLocal(uint32_t layer) const { return layer_is_local[layer]; }
+  // Weights of one layer that a row is multiplied with.
+  uint64_t LayerWeightsPerRow() const;
 };
 
 // Reads and checks the config. NotFound for a missing key or tensor, Unimplemented (naming it) for

@@ -59,6 +59,27 @@ std::string ArrayText(const GgufValue& value) {
                      fmt::join(elements, ", "), value.count() > kShown ? ", ..." : "");
 }
 
+// What only some architectures have.
+std::string ExtrasText(const ModelConfig& config) {
+  std::string out;
+  if (config.rope_scaling.type != RopeScalingType::kNone) {
+    const bool yarn = config.rope_scaling.type == RopeScalingType::kYarn;
+    out += fmt::format("rope scaling  {}, factor {}\n", yarn ? "yarn" : "linear",
+                       config.rope_scaling.factor);
+  }
+  if (config.traits->windowed) {
+    const auto num_local =
+        std::count(config.layer_is_local.begin(), config.layer_is_local.end(), true);
+    out += fmt::format("window        {} positions in {} of {} layers, rope base {} there\n",
+                       config.window, num_local, config.num_layers, config.local_rope_base);
+  }
+  if (config.traits->experts) {
+    out += fmt::format("experts       {} a layer, {} for each token\n", config.num_experts,
+                       config.num_experts_used);
+  }
+  return out;
+}
+
 std::string ConfigText(const ModelConfig& config) {
   const KvLayout bf16 = KvLayoutOf(config, KvDtype::kBf16, 16);
   const KvLayout f32 = KvLayoutOf(config, KvDtype::kF32, 16);
@@ -72,6 +93,7 @@ std::string ConfigText(const ModelConfig& config) {
                      config.rope_dims, config.head_dim,
                      config.rope_interleaved ? "interleaved" : "halves",
                      config.has_rope_factors ? ", frequency factors" : "");
+  out += ExtrasText(config);
   out += fmt::format("context       {} tokens\n", config.context_length);
   out += fmt::format("vocabulary    {} tokens, {} output\n", config.vocab_size,
                      config.tied_output ? "tied" : "own");

@@ -24,19 +24,32 @@ RawRows RawRowsOf(const GgufTensor& tensor) {
   return {WeightTypeOf(tensor), tensor.data, RowsOf(tensor)};
 }
 
-absl::StatusOr<MatrixGroup> PackGroup(std::span<const GgufTensor* const> tensors,
-                                      ThreadPool& pool) {
-  const uint32_t k = static_cast<uint32_t>(tensors[0]->dims[0]);
+// A tensor, or one expert's part of it.
+struct TensorPart {
+  const GgufTensor* tensor;
+  RawRows rows;
+};
+
+TensorPart WholeOf(const GgufTensor* tensor) { return {tensor, RawRowsOf(*tensor)}; }
+
+TensorPart ExpertOf(const GgufTensor* tensor, size_t expert) {
+  const size_t bytes = tensor->data.size() / tensor->dims[2];
+  return {tensor,
+          {WeightTypeOf(*tensor), tensor->data.subspan(expert * bytes, bytes), RowsOf(*tensor)}};
+}
+
+absl::StatusOr<MatrixGroup> PackGroup(std::span<const TensorPart> parts, ThreadPool& pool) {
+  const uint32_t k = static_cast<uint32_t>(parts[0].tensor->dims[0]);
   MatrixGroup group;
-  for (size_t begin = 0; begin < tensors.size();) {
+  for (size_t begin = 0; begin < parts.size();) {
     std::vector<RawRows> joined;
     size_t end = begin;
-    while (end < tensors.size() && tensors[end]->type == tensors[begin]->type) {
-      joined.push_back(RawRowsOf(*tensors[end++]));
+    while (end < parts.size() && parts[end].rows.type == parts[begin].rows.type) {
+      joined.push_back(parts[end++].rows);
     }
     absl::StatusOr<PackedMatrix> matrix = PackedMatrix::PackRows(joined, k, pool);
     if (!matrix.ok()) {
-      return WithPrefix(matrix.status(), fmt::format("tensor \"{}\"", tensors[begin]->name));
+      return WithPrefix(matrix.status(), fmt::format("tensor \"{}\"", parts[begin].tensor->name));
     }
     group.n += matrix->n();
     group.uses_a16 = group.uses_a16 || matrix->uses_a16();
@@ -46,16 +59,53 @@ absl::StatusOr<MatrixGroup> PackGroup(std::span<const GgufTensor* const> tensors
   return group;
 }
 
-absl::StatusOr<LayerWeights> LoadLayer(const LayerTensors& tensors, ThreadPool& pool) {
-  const GgufTensor* const qkv[] = {tensors.q, tensors.k, tensors.v};
-  const GgufTensor* const gate_up[] = {tensors.gate, tensors.up};
-  LayerWeights out;
+absl::StatusOr<MatrixGroup> PackOne(const TensorPart& part, ThreadPool& pool) {
+  return PackGroup({&part, 1}, pool);
+}
+
+absl::StatusOr<FeedForwardWeights> PackFeedForward(const TensorPart& gate, const TensorPart& up,
+                                                   const TensorPart& down, ThreadPool& pool) {
+  const TensorPart gate_up[] = {gate, up};
+  FeedForwardWeights out;
+  BATON_ASSIGN_OR_RETURN(out.gate_up, PackGroup(gate_up, pool));
+  BATON_ASSIGN_OR_RETURN(out.down, PackOne(down, pool));
+  return out;
+}
+
+// The small vectors that only some architectures have.
+void CopyVectors(const LayerTensors& tensors, LayerWeights& out) {
   out.attn_norm = CopyVector(*tensors.attn_norm);
   out.ffn_norm = CopyVector(*tensors.ffn_norm);
+  for (const GgufTensor* bias : {tensors.q_bias, tensors.k_bias, tensors.v_bias}) {
+    if (bias == nullptr) continue;
+    const std::vector<float> values = CopyVector(*bias);
+    out.qkv_bias.insert(out.qkv_bias.end(), values.begin(), values.end());
+  }
+  if (tensors.q_norm != nullptr) out.q_norm = CopyVector(*tensors.q_norm);
+  if (tensors.k_norm != nullptr) out.k_norm = CopyVector(*tensors.k_norm);
+  if (tensors.post_attn_norm != nullptr) out.post_attn_norm = CopyVector(*tensors.post_attn_norm);
+  if (tensors.post_ffn_norm != nullptr) out.post_ffn_norm = CopyVector(*tensors.post_ffn_norm);
+}
+
+absl::StatusOr<LayerWeights> LoadLayer(const LayerTensors& tensors, ThreadPool& pool) {
+  const TensorPart qkv[] = {WholeOf(tensors.q), WholeOf(tensors.k), WholeOf(tensors.v)};
+  LayerWeights out;
+  CopyVectors(tensors, out);
   BATON_ASSIGN_OR_RETURN(out.qkv, PackGroup(qkv, pool));
-  BATON_ASSIGN_OR_RETURN(out.attn_output, PackGroup({&tensors.attn_output, 1}, pool));
-  BATON_ASSIGN_OR_RETURN(out.gate_up, PackGroup(gate_up, pool));
-  BATON_ASSIGN_OR_RETURN(out.down, PackGroup({&tensors.down, 1}, pool));
+  BATON_ASSIGN_OR_RETURN(out.attn_output, PackOne(WholeOf(tensors.attn_output), pool));
+  if (tensors.router == nullptr) {
+    out.ffn.resize(1);
+    BATON_ASSIGN_OR_RETURN(out.ffn[0], PackFeedForward(WholeOf(tensors.gate), WholeOf(tensors.up),
+                                                       WholeOf(tensors.down), pool));
+    return out;
+  }
+  BATON_ASSIGN_OR_RETURN(out.router, PackOne(WholeOf(tensors.router), pool));
+  out.ffn.resize(tensors.gate->dims[2]);
+  for (size_t e = 0; e < out.ffn.size(); ++e) {
+    BATON_ASSIGN_OR_RETURN(out.ffn[e],
+                           PackFeedForward(ExpertOf(tensors.gate, e), ExpertOf(tensors.up, e),
+                                           ExpertOf(tensors.down, e), pool));
+  }
   return out;
 }
 
@@ -68,8 +118,20 @@ size_t MatrixGroup::bytes() const {
 }
 
 size_t LayerWeights::bytes() const {
-  return VectorBytes(attn_norm) + qkv.bytes() + attn_output.bytes() + VectorBytes(ffn_norm) +
-         gate_up.bytes() + down.bytes();
+  size_t total = qkv.bytes() + attn_output.bytes() + router.bytes() + ffn_bytes();
+  for (const std::vector<float>* values :
+       {&attn_norm, &ffn_norm, &qkv_bias, &q_norm, &k_norm, &post_attn_norm, &post_ffn_norm}) {
+    total += VectorBytes(*values);
+  }
+  return total;
+}
+
+size_t LayerWeights::ffn_bytes() const {
+  size_t total = 0;
+  for (const FeedForwardWeights& weights : ffn) {
+    total += weights.gate_up.bytes() + weights.down.bytes();
+  }
+  return total;
 }
 
 size_t ModelWeights::bytes() const {
@@ -85,7 +147,7 @@ absl::StatusOr<ModelWeights> LoadWeights(const TensorPlan& plan, ThreadPool& poo
                          PackedMatrix::Pack(WeightTypeOf(embd), embd.data, RowsOf(embd),
                                             static_cast<uint32_t>(embd.dims[0]), pool));
   if (plan.output != plan.token_embd) {
-    BATON_ASSIGN_OR_RETURN(out.output, PackGroup({&plan.output, 1}, pool));
+    BATON_ASSIGN_OR_RETURN(out.output, PackOne(WholeOf(plan.output), pool));
   }
   out.output_norm = CopyVector(*plan.output_norm);
   if (plan.rope_factors != nullptr) out.rope_factors = CopyVector(*plan.rope_factors);

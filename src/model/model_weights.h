@@ -28,16 +28,30 @@ struct MatrixGroup {
   size_t bytes() const;
 };
 
+// A gated feed-forward layer.
+struct FeedForwardWeights {
+  MatrixGroup gate_up;  // [2 * ffn, hidden]
+  MatrixGroup down;     // [hidden, ffn]
+};
+
 // The weights of one transformer layer.
 struct LayerWeights {
   std::vector<float> attn_norm;  // [hidden]
   MatrixGroup qkv;               // [qkv_size, hidden]
   MatrixGroup attn_output;       // [hidden, q_size]
   std::vector<float> ffn_norm;   // [hidden]
-  MatrixGroup gate_up;           // [2 * ffn, hidden]
-  MatrixGroup down;              // [hidden, ffn]
+  // One feed-forward layer, or one for each expert.
+  std::vector<FeedForwardWeights> ffn;
+  // Empty unless the architecture has them.
+  std::vector<float> qkv_bias;        // [qkv_size]
+  std::vector<float> q_norm;          // [head_dim]
+  std::vector<float> k_norm;          // [head_dim]
+  std::vector<float> post_attn_norm;  // [hidden]
+  std::vector<float> post_ffn_norm;   // [hidden]
+  MatrixGroup router;                 // [experts, hidden]
 
   size_t bytes() const;
+  size_t ffn_bytes() const;
 };
 
 // All weights; see the file comment.

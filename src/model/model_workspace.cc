@@ -27,21 +27,26 @@ class Carver {
   size_t used_ = 0;
 };
 
+void CarveExperts(const ModelConfig& config, size_t rows, Carver& carver, ModelWorkspace& out) {
+  const size_t pairs = rows * config.num_experts_used;
+  out.router_logits = carver.Take<float>(rows * config.num_experts);
+  out.pair_experts = carver.Take<uint32_t>(pairs);
+  out.pair_weights = carver.Take<float>(pairs);
+  out.pair_slots = carver.Take<uint32_t>(pairs);
+  out.slot_rows = carver.Take<uint32_t>(pairs);
+  out.expert_begins = carver.Take<uint32_t>(config.num_experts + 1);
+  out.gathered = carver.Take<float>(rows * config.hidden_size);
+  out.expert_out = carver.Take<float>(pairs * config.hidden_size);
+}
+
 // Rows of rotations for the first rope_dims elements of a head; the rest does not rotate (cos 1,
 // sin 0).
-absl::Status FillRope(const ModelConfig& config, uint32_t max_context,
-                      std::span<const float> factors, float* cos_sin) {
+absl::Status FillRope(const ModelConfig& config, const RopeTableParams& params, float* cos_sin) {
   const size_t half = config.head_dim / 2;
   const size_t rotating = config.rope_dims / 2;
-  RopeTableParams params;
-  params.max_position = max_context;
-  params.head_dim = config.rope_dims;
-  params.base = config.rope_base;
-  params.freq_factors = factors;
-  if (rotating == half) {
-    return BuildRopeTable(params, {cos_sin, size_t{max_context} * half * 2});
-  }
-  std::vector<float> table(size_t{max_context} * rotating * 2);
+  const size_t max_context = params.max_position;
+  if (rotating == half) return BuildRopeTable(params, {cos_sin, max_context * half * 2});
+  std::vector<float> table(max_context * rotating * 2);
   BATON_RETURN_IF_ERROR(BuildRopeTable(params, table));
   for (size_t position = 0; position < max_context; ++position) {
     float* row = cos_sin + position * half * 2;
@@ -52,6 +57,24 @@ absl::Status FillRope(const ModelConfig& config, uint32_t max_context,
     }
   }
   return OkStatus();
+}
+
+absl::Status FillRopeTables(const ModelConfig& config, uint32_t max_context,
+                            std::span<const float> factors, ModelWorkspace& out) {
+  const std::vector<double> divisors =
+      RopeDivisors(config.rope_scaling, config.rope_dims, config.rope_base, factors);
+  RopeTableParams params;
+  params.max_position = max_context;
+  params.head_dim = config.rope_dims;
+  params.base = config.rope_base;
+  params.freq_factors = divisors;
+  params.amplitude = RopeAmplitude(config.rope_scaling);
+  BATON_RETURN_IF_ERROR(FillRope(config, params, out.cos_sin));
+  if (out.local_cos_sin == nullptr) return OkStatus();
+  params.base = config.local_rope_base;
+  params.freq_factors = {};  // scaling is for the layers that see far
+  params.amplitude = 1.0;
+  return FillRope(config, params, out.local_cos_sin);
 }
 
 }  // namespace
@@ -73,7 +96,10 @@ absl::StatusOr<std::unique_ptr<ModelWorkspace>> ModelWorkspace::Create(
     out->a16_q_ = carver.Take<int16_t>(rows * widest);
     out->a16_scale_ = carver.Take<float>(rows * blocks);
     out->a16_sum_ = carver.Take<float>(rows * blocks);
-    out->cos_sin = carver.Take<float>(size_t{size.max_context} * config.head_dim);
+    const size_t angles = size_t{size.max_context} * config.head_dim;
+    out->cos_sin = carver.Take<float>(angles);
+    if (config.traits->windowed) out->local_cos_sin = carver.Take<float>(angles);
+    if (config.traits->experts) CarveExperts(config, rows, carver, *out);
     out->attention_scratch = {carver.Take<std::byte>(size.attention_scratch_bytes),
                               size.attention_scratch_bytes};
     return carver.used();
@@ -81,7 +107,7 @@ absl::StatusOr<std::unique_ptr<ModelWorkspace>> ModelWorkspace::Create(
   BATON_ASSIGN_OR_RETURN(out->buffer_, AlignedBuffer::Allocate(carve(nullptr)));
   carve(out->buffer_.data());
   out->kept_spans.reserve(rows);
-  BATON_RETURN_IF_ERROR(FillRope(config, size.max_context, rope_factors, out->cos_sin));
+  BATON_RETURN_IF_ERROR(FillRopeTables(config, size.max_context, rope_factors, *out));
   return out;
 }
 

@@ -31,13 +31,23 @@ class ModelWorkspace {
   static absl::StatusOr<std::unique_ptr<ModelWorkspace>> Create(
       const ModelConfig& config, const WorkspaceSize& size, std::span<const float> rope_factors);
 
-  float* x = nullptr;         // [max_rows, hidden]: the residual stream
-  float* normed = nullptr;    // [max_rows, hidden]
-  float* qkv = nullptr;       // [max_rows, qkv_size]
-  float* attended = nullptr;  // [max_rows, q_size]
-  float* gate_up = nullptr;   // [max_rows, 2 * ffn]
-  float* gated = nullptr;     // [max_rows, ffn]
-  float* cos_sin = nullptr;   // [max_context, head_dim / 2, 2]
+  float* x = nullptr;              // [max_rows, hidden]: the residual stream
+  float* normed = nullptr;         // [max_rows, hidden]
+  float* qkv = nullptr;            // [max_rows, qkv_size]
+  float* attended = nullptr;       // [max_rows, q_size]
+  float* gate_up = nullptr;        // [max_rows, 2 * ffn]
+  float* gated = nullptr;          // [max_rows, ffn]
+  float* cos_sin = nullptr;        // [max_context, head_dim / 2, 2]
+  float* local_cos_sin = nullptr;  // as cos_sin, of local layers; null when the model has none
+  // Of a mixture of experts; null otherwise. A pair is a row and one of its experts.
+  float* router_logits = nullptr;     // [max_rows, experts]
+  uint32_t* pair_experts = nullptr;   // [max_rows, experts used]
+  float* pair_weights = nullptr;      // [max_rows, experts used]
+  uint32_t* pair_slots = nullptr;     // [max_rows, experts used]: row of expert_out
+  uint32_t* slot_rows = nullptr;      // [max_rows * experts used]: row of the batch, by expert
+  uint32_t* expert_begins = nullptr;  // [experts + 1]: slots of each expert
+  float* gathered = nullptr;          // [max_rows, hidden]: the rows of one expert
+  float* expert_out = nullptr;        // [max_rows * experts used, hidden]
   std::span<std::byte> attention_scratch;
   std::vector<AttentionSpan> kept_spans;  // capacity max_rows
 

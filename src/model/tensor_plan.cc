@@ -11,7 +11,8 @@ namespace {
 // Looks up tensors and counts those used, so that left-over tensors can be reported.
 class TensorFinder {
  public:
-  explicit TensorFinder(const GgufFile& file) : file_(file), used_(file.tensors().size(), false) {}
+  TensorFinder(const GgufFile& file, std::string_view architecture)
+      : file_(file), architecture_(architecture), used_(file.tensors().size(), false) {}
 
   // A matrix [n, k] of any supported type.
   absl::StatusOr<const GgufTensor*> Matrix(std::string_view name, uint64_t n, uint64_t k) {
@@ -20,6 +21,20 @@ class TensorFinder {
     if (tensor->num_dims != 2 || tensor->dims[0] != k || tensor->dims[1] != n) {
       return InvalidArgument("tensor \"{}\" is {}, the model needs [{}, {}]", name,
                              tensor->DimsText(), k, n);
+    }
+    return tensor;
+  }
+
+  // `count` matrices [n, k] of any supported type, one after the other.
+  absl::StatusOr<const GgufTensor*> Matrices(std::string_view name, uint64_t count, uint64_t n,
+                                             uint64_t k) {
+    BATON_ASSIGN_OR_RETURN(const GgufTensor* tensor, Find(name));
+    if (tensor->type->support != GgufTypeSupport::kSupported) return Unsupported(*tensor);
+    const bool fits = tensor->num_dims == 3 && tensor->dims[0] == k && tensor->dims[1] == n &&
+                      tensor->dims[2] == count;
+    if (!fits) {
+      return InvalidArgument("tensor \"{}\" is {}, the model needs [{}, {}, {}]", name,
+                             tensor->DimsText(), k, n, count);
     }
     return tensor;
   }
@@ -45,7 +60,7 @@ class TensorFinder {
     for (size_t i = 0; i < used_.size(); ++i) {
       if (used_[i]) continue;
       return Unimplemented("tensor {} is not part of a {} model that is supported",
-                           QuotedForMessage(file_.tensors()[i].name), "llama");
+                           QuotedForMessage(file_.tensors()[i].name), architecture_);
     }
     return OkStatus();
   }
@@ -67,33 +82,69 @@ class TensorFinder {
   }
 
   const GgufFile& file_;
+  const std::string_view architecture_;
   std::vector<bool> used_;  // by index of file_.tensors()
 };
 
-absl::StatusOr<LayerTensors> PlanLayer(TensorFinder& finder, const ModelConfig& config,
-                                       uint32_t layer) {
-  const auto name = [layer](std::string_view part) {
-    return fmt::format("blk.{}.{}.weight", layer, part);
-  };
-  const uint32_t hidden = config.hidden_size;
-  LayerTensors out;
-  BATON_ASSIGN_OR_RETURN(out.attn_norm, finder.Vector(name("attn_norm"), hidden));
-  BATON_ASSIGN_OR_RETURN(out.q, finder.Matrix(name("attn_q"), config.q_size(), hidden));
-  BATON_ASSIGN_OR_RETURN(out.k, finder.Matrix(name("attn_k"), config.kv_size(), hidden));
-  BATON_ASSIGN_OR_RETURN(out.v, finder.Matrix(name("attn_v"), config.kv_size(), hidden));
-  BATON_ASSIGN_OR_RETURN(out.attn_output,
-                         finder.Matrix(name("attn_output"), hidden, config.q_size()));
-  BATON_ASSIGN_OR_RETURN(out.ffn_norm, finder.Vector(name("ffn_norm"), hidden));
-  BATON_ASSIGN_OR_RETURN(out.gate, finder.Matrix(name("ffn_gate"), config.ffn_size, hidden));
-  BATON_ASSIGN_OR_RETURN(out.up, finder.Matrix(name("ffn_up"), config.ffn_size, hidden));
-  BATON_ASSIGN_OR_RETURN(out.down, finder.Matrix(name("ffn_down"), hidden, config.ffn_size));
-  return out;
-}
+// Names and finds the tensors of one layer.
+struct LayerPlanner {
+  TensorFinder& finder;
+  const ModelConfig& config;
+  uint32_t layer;
+
+  std::string Name(std::string_view part, std::string_view kind = "weight") const {
+    return fmt::format("blk.{}.{}.{}", layer, part, kind);
+  }
+  absl::Status Vector(const GgufTensor*& out, const std::string& name, uint64_t n) const {
+    BATON_ASSIGN_OR_RETURN(out, finder.Vector(name, n));
+    return OkStatus();
+  }
+
+  absl::Status Attention(LayerTensors& out) const {
+    const uint32_t hidden = config.hidden_size;
+    BATON_RETURN_IF_ERROR(Vector(out.attn_norm, Name("attn_norm"), hidden));
+    BATON_ASSIGN_OR_RETURN(out.q, finder.Matrix(Name("attn_q"), config.q_size(), hidden));
+    BATON_ASSIGN_OR_RETURN(out.k, finder.Matrix(Name("attn_k"), config.kv_size(), hidden));
+    BATON_ASSIGN_OR_RETURN(out.v, finder.Matrix(Name("attn_v"), config.kv_size(), hidden));
+    BATON_ASSIGN_OR_RETURN(out.attn_output,
+                           finder.Matrix(Name("attn_output"), hidden, config.q_size()));
+    if (config.traits->qkv_bias) {
+      BATON_RETURN_IF_ERROR(Vector(out.q_bias, Name("attn_q", "bias"), config.q_size()));
+      BATON_RETURN_IF_ERROR(Vector(out.k_bias, Name("attn_k", "bias"), config.kv_size()));
+      BATON_RETURN_IF_ERROR(Vector(out.v_bias, Name("attn_v", "bias"), config.kv_size()));
+    }
+    if (config.traits->head_norms) {
+      BATON_RETURN_IF_ERROR(Vector(out.q_norm, Name("attn_q_norm"), config.head_dim));
+      BATON_RETURN_IF_ERROR(Vector(out.k_norm, Name("attn_k_norm"), config.head_dim));
+    }
+    if (!config.traits->post_norms) return OkStatus();
+    BATON_RETURN_IF_ERROR(Vector(out.post_attn_norm, Name("post_attention_norm"), hidden));
+    return Vector(out.post_ffn_norm, Name("post_ffw_norm"), hidden);
+  }
+
+  absl::Status FeedForward(LayerTensors& out) const {
+    const uint32_t hidden = config.hidden_size;
+    const uint32_t ffn = config.ffn_size;
+    BATON_RETURN_IF_ERROR(Vector(out.ffn_norm, Name("ffn_norm"), hidden));
+    if (!config.traits->experts) {
+      BATON_ASSIGN_OR_RETURN(out.gate, finder.Matrix(Name("ffn_gate"), ffn, hidden));
+      BATON_ASSIGN_OR_RETURN(out.up, finder.Matrix(Name("ffn_up"), ffn, hidden));
+      BATON_ASSIGN_OR_RETURN(out.down, finder.Matrix(Name("ffn_down"), hidden, ffn));
+      return OkStatus();
+    }
+    const uint32_t count = config.num_experts;
+    BATON_ASSIGN_OR_RETURN(out.router, finder.Matrix(Name("ffn_gate_inp"), count, hidden));
+    BATON_ASSIGN_OR_RETURN(out.gate, finder.Matrices(Name("ffn_gate_exps"), count, ffn, hidden));
+    BATON_ASSIGN_OR_RETURN(out.up, finder.Matrices(Name("ffn_up_exps"), count, ffn, hidden));
+    BATON_ASSIGN_OR_RETURN(out.down, finder.Matrices(Name("ffn_down_exps"), count, hidden, ffn));
+    return OkStatus();
+  }
+};
 
 }  // namespace
 
 absl::StatusOr<TensorPlan> PlanTensors(const GgufFile& file, const ModelConfig& config) {
-  TensorFinder finder(file);
+  TensorFinder finder(file, config.traits->name);
   TensorPlan plan;
   BATON_ASSIGN_OR_RETURN(plan.token_embd,
                          finder.Matrix("token_embd.weight", config.vocab_size, config.hidden_size));
@@ -108,7 +159,10 @@ absl::StatusOr<TensorPlan> PlanTensors(const GgufFile& file, const ModelConfig& 
                            finder.Vector("rope_freqs.weight", config.rope_dims / 2));
   }
   for (uint32_t layer = 0; layer < config.num_layers; ++layer) {
-    BATON_ASSIGN_OR_RETURN(LayerTensors tensors, PlanLayer(finder, config, layer));
+    LayerTensors tensors;
+    const LayerPlanner planner{finder, config, layer};
+    BATON_RETURN_IF_ERROR(planner.Attention(tensors));
+    BATON_RETURN_IF_ERROR(planner.FeedForward(tensors));
     plan.layers.push_back(tensors);
   }
   BATON_RETURN_IF_ERROR(finder.CheckAllUsed());

@@ -21,9 +21,18 @@ struct LayerTensors {
   const GgufTensor* v = nullptr;            // [kv_size, hidden]
   const GgufTensor* attn_output = nullptr;  // [hidden, q_size]
   const GgufTensor* ffn_norm = nullptr;     // [hidden] F32
-  const GgufTensor* gate = nullptr;         // [ffn, hidden]
-  const GgufTensor* up = nullptr;           // [ffn, hidden]
-  const GgufTensor* down = nullptr;         // [hidden, ffn]
+  const GgufTensor* gate = nullptr;         // [ffn, hidden]; of experts [experts, ffn, hidden]
+  const GgufTensor* up = nullptr;           // as gate
+  const GgufTensor* down = nullptr;         // [hidden, ffn]; of experts [experts, hidden, ffn]
+  // Null unless the architecture has them (ArchitectureTraits).
+  const GgufTensor* q_bias = nullptr;          // [q_size] F32
+  const GgufTensor* k_bias = nullptr;          // [kv_size] F32
+  const GgufTensor* v_bias = nullptr;          // [kv_size] F32
+  const GgufTensor* q_norm = nullptr;          // [head_dim] F32
+  const GgufTensor* k_norm = nullptr;          // [head_dim] F32
+  const GgufTensor* post_attn_norm = nullptr;  // [hidden] F32
+  const GgufTensor* post_ffn_norm = nullptr;   // [hidden] F32
+  const GgufTensor* router = nullptr;          // [experts, hidden]
 };
 
 // All tensors of the model.

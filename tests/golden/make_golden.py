@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
 """Reference logits that our own code had no part in.
 
-Reads a GGUF file with the PyPI package `gguf`, dequantises it, and computes the llama forward pass
-in float64 with numpy. Writes, per row, the argmax, the margin to the second, the largest logit, the
-norm and the logits of a few fixed ids (README.md has the format).
+Reads a GGUF file with the PyPI package `gguf`, dequantises it, and computes the forward pass of
+its architecture in float64 with numpy. Writes, per row, the argmax, the margin to the second, the
+largest logit, the norm and the logits of a few fixed ids (README.md has the format).
 
   pip install gguf numpy tokenizers
   make_golden.py tiny          writes tiny_*.gguf and tiny_*.golden into this folder
   make_golden.py demo MODEL    writes smollm2.golden into this folder
 """
 
+import math
 import pathlib
 import struct
 import sys
@@ -17,6 +18,8 @@ import sys
 import gguf
 import numpy as np
 from gguf import GGMLQuantizationType as Q
+
+import tiny_models
 
 HERE = pathlib.Path(__file__).resolve().parent
 MAGIC = b"BATONGLD"
@@ -28,12 +31,15 @@ class Weights:
     def __init__(self, path):
         self.reader = gguf.GGUFReader(path)
         self.tensors = {t.name: t for t in self.reader.tensors}
-        arch = self.field("general.architecture")
-        assert arch == "llama", arch
+        self.arch = self.field("general.architecture")
+        assert self.arch in ("llama", "qwen2", "qwen3", "qwen3moe", "gemma3"), self.arch
 
     def field(self, key, default=None):
         f = self.reader.get_field(key)
         return default if f is None else f.contents()
+
+    def key(self, name, default=None):
+        return self.field(f"{self.arch}.{name}", default)
 
     def get(self, name):
         t = self.tensors[name]
@@ -46,25 +52,30 @@ def rms_norm(x, weight, eps):
     return x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + eps) * weight
 
 
-def rope(x, freqs):
-    """x [rows, heads, dim]; pairs (2i, 2i+1) turn by position * freqs[i]."""
+def rope(x, freqs, amplitude, interleaved):
+    """x [rows, heads, dim]; pairs (2i, 2i+1), or (i, i + dim/2), turn by position * freqs[i]."""
     angle = np.arange(x.shape[0])[:, None, None] * freqs[None, None, :]
     rotating = 2 * len(freqs)
-    even, odd = x[..., 0:rotating:2], x[..., 1:rotating:2]
+    if interleaved:
+        first, second = slice(0, rotating, 2), slice(1, rotating, 2)
+    else:
+        first, second = slice(0, len(freqs)), slice(len(freqs), rotating)
+    cos, sin = amplitude * np.cos(angle), amplitude * np.sin(angle)
     out = x.copy()
-    out[..., 0:rotating:2] = even * np.cos(angle) - odd * np.sin(angle)
-    out[..., 1:rotating:2] = even * np.sin(angle) + odd * np.cos(angle)
+    out[..., first] = x[..., first] * cos - x[..., second] * sin
+    out[..., second] = x[..., first] * sin + x[..., second] * cos
     return out
 
 
-def attention(q, k, v):
-    """q [rows, heads, dim], k and v [rows, kv_heads, dim]; causal."""
+def attention(q, k, v, scale, window):
+    """q [rows, heads, dim], k and v [rows, kv_heads, dim]; causal; the last `window` keys."""
     rows, heads, dim = q.shape
     group = heads // k.shape[1]
-    mask = np.triu(np.ones((rows, rows), dtype=bool), 1)
+    distance = np.arange(rows)[:, None] - np.arange(rows)[None, :]
+    mask = (distance < 0) | (distance >= (window or rows))
     out = np.empty_like(q)
     for h in range(heads):
-        scores = q[:, h] @ k[:, h // group].T / np.sqrt(dim)
+        scores = q[:, h] @ k[:, h // group].T * scale
         scores[mask] = -np.inf
         scores -= scores.max(axis=-1, keepdims=True)
         p = np.exp(scores)
@@ -72,36 +83,126 @@ def attention(q, k, v):
     return out.reshape(rows, heads * dim)
 
 
+def yarn(freqs, dims, base, factor, context):
+    """YaRN's frequencies and amplitude (arXiv 2309.00071, and its authors' code)."""
+    def pair_of(turns):
+        return dims * math.log(context / (turns * 2 * math.pi)) / (2 * math.log(base))
+    low, high = max(math.floor(pair_of(32)), 0), min(math.ceil(pair_of(1)), dims - 1)
+    ramp = np.clip((np.arange(dims // 2) - low) / max(high - low, 0.001), 0, 1)
+    return freqs / factor * ramp + freqs * (1 - ramp), 1 + 0.1 * math.log(factor)
+
+
+class Shape:
+    """The numbers of a model and the rotations of its layers."""
+
+    def __init__(self, w):
+        self.arch = w.arch
+        self.layers = w.key("block_count")
+        self.heads = w.key("attention.head_count")
+        self.kv_heads = w.key("attention.head_count_kv", self.heads)
+        self.hidden = w.key("embedding_length")
+        self.dim = w.key("attention.key_length", self.hidden // self.heads)
+        self.eps = float(w.key("attention.layer_norm_rms_epsilon"))
+        self.interleaved = w.arch == "llama"
+        dims = w.key("rope.dimension_count", self.dim)
+        base = float(w.key("rope.freq_base", 10000.0))
+        powers = -np.arange(0, dims, 2, dtype=np.float64) / dims
+        self.freqs, self.amplitude = base ** powers, 1.0
+        if "rope_freqs.weight" in w.tensors:
+            self.freqs = self.freqs / w.get("rope_freqs.weight")
+        scaling = w.key("rope.scaling.type", "none")
+        factor = float(w.key("rope.scaling.factor", 1.0))
+        if scaling == "linear":
+            self.freqs = self.freqs / factor
+        if scaling == "yarn":
+            context = w.key("rope.scaling.original_context_length")
+            self.freqs, self.amplitude = yarn(self.freqs, dims, base, factor, context)
+        if w.arch == "gemma3":
+            self.window = w.key("attention.sliding_window")
+            self.local_freqs = float(w.key("rope.freq_base_swa", 10000.0)) ** powers
+
+    def is_local(self, layer):
+        return self.arch == "gemma3" and layer % 6 != 5
+
+
+def attend(shape, w, layer, x):
+    h = rms_norm(x, w("attn_norm.weight"), shape.eps)
+
+    def project(name, heads):
+        out = h @ w(f"attn_{name}.weight").T
+        if shape.arch == "qwen2":
+            out = out + w(f"attn_{name}.bias")
+        return out.reshape(-1, heads, shape.dim)
+
+    q, k, v = project("q", shape.heads), project("k", shape.kv_heads), project("v", shape.kv_heads)
+    if shape.arch in ("qwen3", "qwen3moe", "gemma3"):
+        q = rms_norm(q, w("attn_q_norm.weight"), shape.eps)
+        k = rms_norm(k, w("attn_k_norm.weight"), shape.eps)
+    local = shape.is_local(layer)
+    turn = (shape.local_freqs, 1.0) if local else (shape.freqs, shape.amplitude)
+    q, k = rope(q, *turn, shape.interleaved), rope(k, *turn, shape.interleaved)
+    window = shape.window if local else None
+    out = attention(q, k, v, shape.dim ** -0.5, window) @ w("attn_output.weight").T
+    if shape.arch == "gemma3":
+        out = rms_norm(out, w("post_attention_norm.weight"), shape.eps)
+    return out
+
+
+def silu(g):
+    return g / (1 + np.exp(-g))
+
+
+def gelu_tanh(g):
+    return 0.5 * g * (1 + np.tanh(math.sqrt(2 / math.pi) * (g + 0.044715 * g ** 3)))
+
+
+def mix_experts(w, h, used):
+    logits = h @ w("ffn_gate_inp.weight").T
+    gate, up, down = (w(f"ffn_{n}_exps.weight") for n in ("gate", "up", "down"))
+    p = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    p /= p.sum(axis=-1, keepdims=True)
+    out = np.zeros_like(h)
+    for row in range(len(h)):
+        chosen = np.argsort(-p[row], kind="stable")[:used]
+        share = p[row, chosen] / p[row, chosen].sum()
+        for e, weight in zip(chosen, share):
+            hidden = silu(h[row] @ gate[e].T) * (h[row] @ up[e].T)
+            out[row] += weight * (hidden @ down[e].T)
+    return out
+
+
+def feed_forward(shape, weights, w, x):
+    h = rms_norm(x, w("ffn_norm.weight"), shape.eps)
+    if shape.arch == "qwen3moe":
+        return mix_experts(w, h, weights.key("expert_used_count"))
+    activate = gelu_tanh if shape.arch == "gemma3" else silu
+    gated = activate(h @ w("ffn_gate.weight").T) * (h @ w("ffn_up.weight").T)
+    out = gated @ w("ffn_down.weight").T
+    if shape.arch == "gemma3":
+        out = rms_norm(out, w("post_ffw_norm.weight"), shape.eps)
+    return out
+
+
 def hidden_states(weights, sequences):
     """Final normed hidden states of every sequence, layer by layer to hold one layer in memory."""
-    heads = weights.field("llama.attention.head_count")
-    kv_heads = weights.field("llama.attention.head_count_kv", heads)
-    hidden = weights.field("llama.embedding_length")
-    dim = weights.field("llama.attention.key_length", hidden // heads)
-    rope_dims = weights.field("llama.rope.dimension_count", dim)
-    base = float(weights.field("llama.rope.freq_base", 10000.0))
-    eps = float(weights.field("llama.attention.layer_norm_rms_epsilon"))
-    freqs = base ** (-np.arange(0, rope_dims, 2, dtype=np.float64) / rope_dims)
-    if "rope_freqs.weight" in weights.tensors:
-        freqs = freqs / weights.get("rope_freqs.weight")
+    shape = Shape(weights)
     embedding = weights.get("token_embd.weight")
     xs = [embedding[np.array(tokens)] for tokens in sequences]
-    for layer in range(weights.field("llama.block_count")):
-        w = lambda name: weights.get(f"blk.{layer}.{name}.weight")
-        wq, wk, wv, wo = w("attn_q"), w("attn_k"), w("attn_v"), w("attn_output")
-        gate, up, down = w("ffn_gate"), w("ffn_up"), w("ffn_down")
-        attn_norm, ffn_norm = w("attn_norm"), w("ffn_norm")
+    if shape.arch == "gemma3":
+        xs = [x * math.sqrt(shape.hidden) for x in xs]
+    for layer in range(shape.layers):
+        cache = {}
+
+        def w(name):
+            if name not in cache:
+                cache[name] = weights.get(f"blk.{layer}.{name}")
+            return cache[name]
+
         for i, x in enumerate(xs):
-            h = rms_norm(x, attn_norm, eps)
-            q = rope((h @ wq.T).reshape(-1, heads, dim), freqs)
-            k = rope((h @ wk.T).reshape(-1, kv_heads, dim), freqs)
-            v = (h @ wv.T).reshape(-1, kv_heads, dim)
-            x = x + attention(q, k, v) @ wo.T
-            h = rms_norm(x, ffn_norm, eps)
-            g = h @ gate.T
-            xs[i] = x + (g / (1 + np.exp(-g)) * (h @ up.T)) @ down.T
+            x = x + attend(shape, w, layer, x)
+            xs[i] = x + feed_forward(shape, weights, w, x)
     norm = weights.get("output_norm.weight")
-    return [rms_norm(x, norm, eps) for x in xs]
+    return [rms_norm(x, norm, shape.eps) for x in xs]
 
 
 def logits_of(weights, states):
@@ -146,105 +247,17 @@ def write_golden(path, weights, prompts, rows_of, text_tokens, num_ids):
           f"median margin {np.median(margins):.3f}")
 
 
-def byte_tokens():
-    """The 256 byte symbols of a byte-level BPE, as GPT-2 writes them."""
-    kept = list(range(33, 127)) + list(range(161, 173)) + list(range(174, 256))
-    symbols, extra = {}, 0
-    for b in range(256):
-        symbols[b] = chr(b) if b in kept else chr(256 + extra)
-        extra += b not in kept
-    return [symbols[b] for b in range(256)]
-
-
-def write_tiny(path, shape, type_of, rope_factors=False, untied=False):
-    """A random llama with a byte-level tokenizer. type_of(name) is the type of each matrix."""
-    rng = np.random.default_rng(sum(path.name.encode()))
-    hidden, ffn, heads, kv_heads, dim = shape
-    writer = gguf.GGUFWriter(str(path), "llama")
-    writer.add_name(path.stem)
-    writer.add_context_length(512)
-    writer.add_embedding_length(hidden)
-    writer.add_block_count(2)
-    writer.add_feed_forward_length(ffn)
-    writer.add_head_count(heads)
-    writer.add_head_count_kv(kv_heads)
-    writer.add_key_length(dim)
-    writer.add_value_length(dim)
-    writer.add_rope_dimension_count(dim)
-    writer.add_rope_freq_base(10000.0)
-    writer.add_layer_norm_rms_eps(1e-5)
-    specials = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
-    merged = ["he", "ll", "hell", "hello"]
-    tokens = specials + byte_tokens() + merged
-    writer.add_vocab_size(len(tokens))
-    writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("smollm")
-    writer.add_token_list(tokens)
-    writer.add_token_types([3] * len(specials) + [1] * (len(tokens) - len(specials)))
-    writer.add_token_merges(["h e", "l l", "he ll", "hell o"])
-    writer.add_bos_token_id(1)
-    writer.add_eos_token_id(2)
-    writer.add_add_bos_token(False)
-    writer.add_chat_template(
-        "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + "
-        "message['content'] + '<|im_end|>' + '\n'}}{% endfor %}{% if add_generation_prompt %}"
-        "{{ '<|im_start|>assistant\n' }}{% endif %}")
-
-    def matrix(name, n, k, scale):
-        data = (rng.standard_normal((n, k)) * scale / np.sqrt(k)).astype(np.float32)
-        kind = type_of(name)
-        writer.add_tensor(name, gguf.quants.quantize(data, kind), raw_dtype=kind)
-
-    def vector(name, n):
-        writer.add_tensor(name, (1 + 0.2 * rng.standard_normal(n)).astype(np.float32))
-
-    matrix("token_embd.weight", len(tokens), hidden, 4.0)
-    vector("output_norm.weight", hidden)
-    if untied:
-        matrix("output.weight", len(tokens), hidden, 4.0)
-    if rope_factors:
-        factors = np.geomspace(1.0, 8.0, dim // 2).astype(np.float32)
-        writer.add_tensor("rope_freqs.weight", factors)
-    for layer in range(2):
-        blk = f"blk.{layer}."
-        vector(blk + "attn_norm.weight", hidden)
-        matrix(blk + "attn_q.weight", heads * dim, hidden, 2.0)
-        matrix(blk + "attn_k.weight", kv_heads * dim, hidden, 2.0)
-        matrix(blk + "attn_v.weight", kv_heads * dim, hidden, 1.0)
-        matrix(blk + "attn_output.weight", hidden, heads * dim, 1.0)
-        vector(blk + "ffn_norm.weight", hidden)
-        matrix(blk + "ffn_gate.weight", ffn, hidden, 1.0)
-        matrix(blk + "ffn_up.weight", ffn, hidden, 1.0)
-        matrix(blk + "ffn_down.weight", hidden, ffn, 1.0)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-
-
 def tiny():
-    small = (32, 64, 2, 1, 16)
-    large = (64, 96, 4, 2, 16)
-    # Q and K share a type, V has another; gate and up differ: nothing may be joined wrongly.
-    mixed = {"attn_q": Q.Q4_0, "attn_k": Q.Q4_0, "attn_v": Q.Q8_0, "attn_output": Q.Q4_1,
-             "ffn_gate": Q.F16, "ffn_up": Q.Q4_0, "ffn_down": Q.Q8_0, "token_embd": Q.F16,
-             "output": Q.Q8_0}
-    mixed_type = lambda name: mixed[name.split(".")[-2]]
-    models = {
-        "f32": (small, lambda _: Q.F32, {}),
-        "f16": (small, lambda _: Q.F16, {}),
-        "bf16": (small, lambda _: Q.BF16, {}),
-        "q4_0": (large, lambda _: Q.Q4_0, {}),
-        "q4_1": (large, lambda _: Q.Q4_1, {}),
-        "q8_0": (large, lambda _: Q.Q8_0, {}),
-        "mixed_rope": (large, mixed_type, {"rope_factors": True, "untied": True}),
-    }
     rng = np.random.default_rng(1)
-    for name, (shape, type_of, options) in models.items():
-        path = HERE / f"tiny_{name}.gguf"
-        write_tiny(path, shape, type_of, **options)
+    for path in tiny_models.write_weight_types(HERE):
         prompts = [rng.integers(0, 263, size=n).tolist() for n in (1, 24, 300)]
         keep = lambda i, n: list(range(n)) if n < 100 else [63, 64, 255, 256, 257, n - 1]
+        write_golden(path.with_suffix(".golden"), Weights(path), prompts, keep, [], 24)
+    rng = np.random.default_rng(2)
+    for path in tiny_models.write_architectures(HERE):
+        prompts = [rng.integers(0, 263, size=n).tolist() for n in (1, 40, 300)]
+        edges = [31, 32, 63, 64, 65, 255, 256, 257]
+        keep = lambda i, n: list(range(n)) if n < 100 else edges + [n - 1]
         write_golden(path.with_suffix(".golden"), Weights(path), prompts, keep, [], 24)
 
 

@@ -39,21 +39,24 @@ TEST(Power, IsWithinItsBound) {
 
 TEST(BuildRopeTable, IsTheDefinitionWithinAnUlp) {
   for (uint32_t dim : {2u, 64u, 80u, 256u}) {
-    std::vector<float> factors(dim / 2);
-    for (size_t i = 0; i < factors.size(); ++i) factors[i] = 1.0f + static_cast<float>(i) / 7.0f;
+    std::vector<double> factors(dim / 2);
+    for (size_t i = 0; i < factors.size(); ++i) factors[i] = 1.0 + static_cast<double>(i) / 7.0;
     for (bool with_factors : {false, true}) {
       std::vector<float> table(size_t{3000} * dim);
       RopeTableParams params = {3000, dim, 100000.0};
       if (with_factors) params.freq_factors = factors;
+      if (with_factors) params.amplitude = 1.25;
+      const long double amplitude = with_factors ? 1.25L : 1.0L;
+      // Half an ulp of the value plus the error of the angle, in double.
+      const double bound = (with_factors ? 0x1p-24 : 0x1p-25) + 4e-11;
       ASSERT_TRUE(BuildRopeTable(params, table).ok());
       for (uint32_t position : {0u, 1u, 17u, 2999u}) {
         for (uint32_t i = 0; i < dim / 2; ++i) {
           const long double frequency =
-              powl(100000.0L, -2.0L * i / dim) / (with_factors ? factors[i] : 1.0f);
+              powl(100000.0L, -2.0L * i / dim) / (with_factors ? factors[i] : 1.0);
           const float* pair = &table[(size_t{position} * (dim / 2) + i) * 2];
-          // Half an ulp of the value plus the error of the angle, in double.
-          ASSERT_NEAR(pair[0], cosl(position * frequency), 0x1p-25 + 3e-11);
-          ASSERT_NEAR(pair[1], sinl(position * frequency), 0x1p-25 + 3e-11);
+          ASSERT_NEAR(pair[0], amplitude * cosl(position * frequency), bound);
+          ASSERT_NEAR(pair[1], amplitude * sinl(position * frequency), bound);
         }
       }
     }
@@ -62,13 +65,18 @@ TEST(BuildRopeTable, IsTheDefinitionWithinAnUlp) {
 
 TEST(BuildRopeTable, SaysWhatIsWrongWithItsParameters) {
   std::vector<float> table(size_t{16} * 4);
-  const std::vector<float> zero = {1.0f, 0.0f};
-  const std::vector<float> nan = {1.0f, NAN};
-  const std::vector<float> tiny = {1.0f, 1e-30f};
-  const std::vector<float> three = {1.0f, 1.0f, 1.0f};
+  const std::vector<double> zero = {1.0, 0.0};
+  const std::vector<double> nan = {1.0, static_cast<double>(NAN)};
+  const std::vector<double> tiny = {1.0, 1e-30};
+  const std::vector<double> three = {1.0, 1.0, 1.0};
   EXPECT_TRUE(BuildRopeTable({16, 4, 10000.0}, table).ok());
   for (double base : {0.0, -1.0, 1e300, static_cast<double>(NAN), static_cast<double>(INFINITY)}) {
     EXPECT_EQ(BuildRopeTable({16, 4, base}, table).code(), StatusCode::kInvalidArgument) << base;
+  }
+  for (double amplitude : {0.0, -1.0, 1e9, static_cast<double>(NAN)}) {
+    EXPECT_EQ(BuildRopeTable({16, 4, 10000.0, {}, amplitude}, table).code(),
+              StatusCode::kInvalidArgument)
+        << amplitude;
   }
   for (const auto& factors : {zero, nan, tiny, three}) {
     EXPECT_EQ(BuildRopeTable({16, 4, 10000.0, factors}, table).code(),

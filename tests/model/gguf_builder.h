@@ -147,21 +147,23 @@ struct TinyLlamaOptions {
   std::string odd_tensor;       // written with one row more
 };
 
-// A complete llama model with zero weights that CheckServable accepts (with the default options).
+// A complete llama model with zero weights that CheckServable accepts (with the default options);
+// of another architecture the keys that all have, and llama's tensors.
 inline GgufBuilder TinyLlama(const TinyLlamaOptions& options = {}) {
   GgufBuilder out;
-  const auto u32 = [&](const std::string& key, uint32_t value) {
-    if (key != options.left_out_key) out.AddU32(key, value);
+  const std::string prefix = options.architecture + ".";
+  const auto u32 = [&](const std::string& name, uint32_t value) {
+    if (prefix + name != options.left_out_key) out.AddU32(prefix + name, value);
   };
   out.AddString("general.architecture", options.architecture);
-  u32("llama.block_count", options.layers);
-  u32("llama.context_length", 128);
-  u32("llama.embedding_length", options.hidden);
-  u32("llama.feed_forward_length", options.ffn);
-  u32("llama.attention.head_count", options.heads);
-  u32("llama.attention.head_count_kv", options.kv_heads);
-  if (options.left_out_key != "llama.attention.layer_norm_rms_epsilon") {
-    out.AddF32("llama.attention.layer_norm_rms_epsilon", 1e-5f);
+  u32("block_count", options.layers);
+  u32("context_length", 128);
+  u32("embedding_length", options.hidden);
+  u32("feed_forward_length", options.ffn);
+  u32("attention.head_count", options.heads);
+  u32("attention.head_count_kv", options.kv_heads);
+  if (options.left_out_key != prefix + "attention.layer_norm_rms_epsilon") {
+    out.AddF32(prefix + "attention.layer_norm_rms_epsilon", 1e-5f);
   }
   out.AddString("tokenizer.ggml.model", "gpt2");
   std::vector<std::string> tokens;

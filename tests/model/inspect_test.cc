@@ -56,7 +56,8 @@ TEST(InspectTest, DescribesTheDemoModel) {
 }
 
 TEST(InspectTest, AcceptsEveryTinyModel) {
-  for (const char* name : {"f32", "f16", "bf16", "q4_0", "q4_1", "q8_0", "mixed_rope"}) {
+  for (const char* name : {"f32", "f16", "bf16", "q4_0", "q4_1", "q8_0", "mixed_rope", "llama_yarn",
+                           "qwen2", "qwen3", "qwen3moe", "gemma3"}) {
     const InspectRun run = Inspect(GoldenPath(std::string("tiny_") + name + ".gguf"));
     EXPECT_EQ(run.code, 0) << name << ": " << run.err;
   }

@@ -83,11 +83,21 @@ TEST(ModelConfigTest, RefusesByName) {
   constexpr auto kUnimplemented = absl::StatusCode::kUnimplemented;
   constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
   const std::vector<Refusal> cases = {
-      {"yarn", kUnimplemented,
-       [](GgufBuilder& b) { b.AddString("llama.rope.scaling.type", "yarn"); }},
-      {"linear", kUnimplemented,
+      {"\"longrope\"", kUnimplemented,
+       [](GgufBuilder& b) { b.AddString("llama.rope.scaling.type", "longrope"); }},
+      {"rope.scaling.factor", kInvalid,
+       [](GgufBuilder& b) { b.AddF32("llama.rope.scaling.factor", 0.5f); }},
+      {"rope.scaling.factor", kInvalid,
+       [](GgufBuilder& b) { b.AddF32("llama.rope.scaling.factor", std::nanf("")); }},
+      {"original_context_length", kInvalid,
        [](GgufBuilder& b) {
-         b.AddString("llama.rope.scaling.type", "linear").AddF32("llama.rope.scaling.factor", 4);
+         b.AddString("llama.rope.scaling.type", "yarn")
+             .AddU32("llama.rope.scaling.original_context_length", 0);
+       }},
+      {"yarn_log_multiplier", kInvalid,
+       [](GgufBuilder& b) {
+         b.AddString("llama.rope.scaling.type", "yarn")
+             .AddF32("llama.rope.scaling.yarn_log_multiplier", 0.1f);
        }},
       {"llama.expert_count", kUnimplemented,
        [](GgufBuilder& b) { b.AddU32("llama.expert_count", 8); }},
@@ -134,6 +144,85 @@ TEST(ModelConfigTest, RefusesByName) {
     EXPECT_EQ(status.code(), refusal.code) << refusal.words << ": " << status;
     EXPECT_THAT(std::string(status.message()), HasSubstr(refusal.words));
   }
+}
+
+TEST(ModelConfigTest, RefusesWhatAnArchitectureLacks) {
+  struct Case {
+    const char* words;
+    std::string architecture;
+    std::function<void(GgufBuilder&)> change;
+  };
+  const auto nothing = [](GgufBuilder&) {};
+  const std::vector<Case> cases = {
+      {"blk.0.attn_q.bias", "qwen2", nothing},
+      {"blk.0.attn_q_norm.weight", "qwen3", nothing},
+      {"qwen3.rope.dimension_count", "qwen3",
+       [](GgufBuilder& b) { b.AddU32("qwen3.rope.dimension_count", 8); }},
+      {"gemma3.attention.sliding_window", "gemma3", nothing},
+      {"gemma3.attention.sliding_window", "gemma3",
+       [](GgufBuilder& b) { b.AddU32("gemma3.attention.sliding_window", 0); }},
+      {"sliding_window_pattern", "gemma3",
+       [](GgufBuilder& b) {
+         b.AddU32("gemma3.attention.sliding_window", 8)
+             .AddU32("gemma3.attention.sliding_window_pattern", 0);
+       }},
+      {"sliding_window_pattern", "gemma3",
+       [](GgufBuilder& b) {
+         b.AddU32("gemma3.attention.sliding_window", 8)
+             .AddRaw("gemma3.attention.sliding_window_pattern", 9,
+                     ByteWriter().Put<uint32_t>(7).Put<uint64_t>(2).Put<uint16_t>(0));
+       }},
+      {"final_logit_softcapping", "gemma3",
+       [](GgufBuilder& b) { b.AddF32("gemma3.final_logit_softcapping", 30.0f); }},
+      {"qwen3moe.expert_count", "qwen3moe", nothing},
+      {"qwen3moe.expert_used_count", "qwen3moe",
+       [](GgufBuilder& b) {
+         b.AddU32("qwen3moe.expert_count", 4).AddU32("qwen3moe.expert_used_count", 5);
+       }},
+      {"qwen3moe.expert_shared_count", "qwen3moe",
+       [](GgufBuilder& b) { b.AddU32("qwen3moe.expert_shared_count", 1); }},
+      {"blk.0.ffn_gate_inp.weight", "qwen3moe",
+       [](GgufBuilder& b) {
+         b.AddU32("qwen3moe.expert_count", 4)
+             .AddU32("qwen3moe.expert_used_count", 2)
+             .AddU32("qwen3moe.expert_feed_forward_length", 16)
+             .AddF32Tensor("blk.0.attn_q_norm.weight", {16})
+             .AddF32Tensor("blk.0.attn_k_norm.weight", {16});
+       }},
+  };
+  for (const Case& test : cases) {
+    GgufBuilder builder = TinyLlama({.architecture = test.architecture});
+    test.change(builder);
+    const absl::Status status = Servable(builder);
+    EXPECT_FALSE(status.ok()) << test.words;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(test.words));
+  }
+}
+
+TEST(ModelConfigTest, ReadsWhatEachArchitectureAdds) {
+  const auto read = [](const std::string& name) {
+    const auto file = GgufFile::Open(GoldenPath("tiny_" + name + ".gguf"));
+    EXPECT_TRUE(file.ok()) << file.status();
+    const auto config = ReadModelConfig(**file);
+    EXPECT_TRUE(config.ok()) << config.status();
+    return *config;
+  };
+  const ModelConfig gemma = read("gemma3");
+  EXPECT_EQ(gemma.window, 33u);
+  EXPECT_EQ(gemma.rope_base, 1e6);
+  EXPECT_EQ(gemma.local_rope_base, 1e4);
+  EXPECT_EQ(gemma.layer_is_local, (std::vector<bool>{true, true, true, true, true, false, true}));
+  EXPECT_FLOAT_EQ(gemma.embedding_scale, 5.6568542f);
+  EXPECT_FALSE(gemma.rope_interleaved);
+  const ModelConfig moe = read("qwen3moe");
+  EXPECT_EQ(moe.num_experts, 8u);
+  EXPECT_EQ(moe.num_experts_used, 3u);
+  EXPECT_EQ(moe.ffn_size, 32u);
+  const ModelConfig yarn = read("llama_yarn");
+  EXPECT_EQ(yarn.rope_scaling.type, RopeScalingType::kYarn);
+  EXPECT_EQ(yarn.rope_scaling.factor, 4.0);
+  EXPECT_EQ(yarn.rope_scaling.original_context, 128u);
+  EXPECT_EQ(read("llama_linear").rope_scaling.type, RopeScalingType::kLinear);
 }
 
 TEST(ModelConfigTest, RefusesImpossibleShapes) {

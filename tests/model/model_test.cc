@@ -177,6 +177,17 @@ INSTANTIATE_TEST_SUITE_P(
                       BitsCase{"tiny_mixed_rope", Isa::kAvx2, 2, KvDtype::kBf16, 130, 20},
                       BitsCase{"tiny_mixed_rope", Isa::kAvx512, 2, KvDtype::kBf16, 130, 20}),
     CaseName);
+INSTANTIATE_TEST_SUITE_P(
+    Architectures, ModelBitsTest,
+    ::testing::Values(BitsCase{"tiny_llama_yarn", Isa::kAuto, 2, KvDtype::kBf16, 130, 20},
+                      BitsCase{"tiny_qwen2", Isa::kAuto, 2, KvDtype::kBf16, 130, 20},
+                      BitsCase{"tiny_qwen3", Isa::kAuto, 1, KvDtype::kF32, 130, 20},
+                      BitsCase{"tiny_qwen3moe", Isa::kAuto, 2, KvDtype::kBf16, 130, 20},
+                      BitsCase{"tiny_qwen3moe_q8_0", Isa::kAuto, 2, KvDtype::kBf16, 280, 30},
+                      BitsCase{"tiny_qwen3moe_q8_0", Isa::kPortable, 1, KvDtype::kBf16, 130, 20},
+                      BitsCase{"tiny_gemma3", Isa::kAuto, 2, KvDtype::kBf16, 280, 30},
+                      BitsCase{"tiny_gemma3", Isa::kPortable, 1, KvDtype::kF32, 130, 20}),
+    CaseName);
 INSTANTIATE_TEST_SUITE_P(Demo, ModelBitsTest,
                          ::testing::Values(BitsCase{"", Isa::kAuto, 2, KvDtype::kBf16, 61, 12},
                                            BitsCase{"", Isa::kPortable, 1, KvDtype::kBf16, 17, 3}),

@@ -1,0 +1,42 @@
+// ArchitectureTraits: what tells the forward pass of one architecture from that of another. THE
+// list of architectures; adding one is a row here, and a piece in model_layers.cc only where no
+// other architecture has it yet (README.md, "Adding an architecture"). Constant data; any thread.
+#ifndef BATON_MODEL_ARCHITECTURE_H_
+#define BATON_MODEL_ARCHITECTURE_H_
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace baton {
+
+// What is applied to the gate of a feed-forward layer.
+enum class GateActivation : uint8_t {
+  kSilu = 0,
+  kGeluTanh = 1,
+};
+
+// One row of the table: the shared pieces that an architecture is made of.
+struct ArchitectureTraits {
+  std::string_view name;     // general.architecture, the prefix of its keys
+  std::string_view hf_type;  // model_type of a Hugging Face config.json
+  bool rope_interleaved;     // pairs (2i, 2i + 1), else (i, i + dims / 2)
+  bool qkv_bias;             // attn_q|k|v.bias
+  bool head_norms;           // attn_q_norm, attn_k_norm: per head, before the rotation
+  bool post_norms;           // post_attention_norm, post_ffw_norm: before the residual add
+  bool scaled_embedding;     // rows of token_embd times sqrt(hidden)
+  bool windowed;             // local layers see a window and turn by a base of their own
+  bool experts;              // a mixture of experts instead of one feed-forward layer
+  GateActivation activation;
+};
+
+// nullptr when `name` (of general.architecture) is not in the table.
+const ArchitectureTraits* FindArchitecture(std::string_view name);
+// The same for the model_type of a config.json.
+const ArchitectureTraits* FindArchitectureOfHf(std::string_view model_type);
+// "llama, qwen2, ...": all names, for messages.
+std::string ArchitectureNames();
+
+}  // namespace baton
+
+#endif  // BATON_MODEL_ARCHITECTURE_H_

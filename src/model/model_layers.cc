@@ -1,0 +1,160 @@
+// The pieces that the layers of all architectures are made of; which of them a model runs is in
+// ArchitectureTraits. README.md draws the order.
+#include <algorithm>
+#include <cstring>
+
+#include "src/model/matmul_runner.h"
+#include "src/model/model.h"
+#include "src/model/model_weights.h"
+#include "src/model/model_workspace.h"
+
+namespace baton {
+
+void Model::StoreKv(uint32_t layer, const ModelBatch& batch, const KvView& kv) {
+  ModelWorkspace& ws = *workspace_;
+  const LayerWeights& weights = weights_->layers[layer];
+  const MatMulRunner run{*ops_, *pool_, ws};
+  const uint32_t rows = batch.num_rows();
+  const uint32_t hidden = config_.hidden_size;
+  const uint32_t stride = config_.qkv_size();
+  const float eps = config_.rms_epsilon;
+  ops_->rms_norm(*pool_, {ws.x, weights.attn_norm.data(), rows, hidden, eps, ws.normed});
+  run.MatMul(weights.qkv, {ws.normed, rows, hidden}, {ws.qkv, stride, Epilogue::kStore});
+  RopeAppendArgs args;
+  args.kv = kv;
+  args.layer = layer;
+  args.spans = batch.spans;
+  args.q = ws.qkv;
+  float* k = ws.qkv + config_.q_size();
+  args.k = k;
+  args.v = k + config_.kv_size();
+  args.qkv_stride = stride;
+  args.num_heads = config_.num_heads;
+  args.cos_sin = config_.IsLocal(layer) ? ws.local_cos_sin : ws.cos_sin;
+  args.interleaved = config_.rope_interleaved;
+  if (config_.traits->qkv_bias) {
+    ops_->add_bias(*pool_, ws.qkv, weights.qkv_bias.data(), rows, stride);
+  }
+  if (config_.traits->head_norms) {
+    const uint32_t dim = config_.head_dim;
+    ops_->head_norm(*pool_,
+                    {ws.qkv, weights.q_norm.data(), rows, stride, config_.num_heads, dim, eps});
+    ops_->head_norm(*pool_,
+                    {k, weights.k_norm.data(), rows, stride, config_.num_kv_heads, dim, eps});
+  }
+  ops_->rope_append(*pool_, args);
+}
+
+void Model::AttendAndFeedForward(uint32_t layer, std::span<const AttentionSpan> spans,
+                                 uint32_t rows, const KvView& kv) {
+  ModelWorkspace& ws = *workspace_;
+  const LayerWeights& weights = weights_->layers[layer];
+  Attend(layer, spans, kv);
+  AddToResidual(weights.attn_output, ws.attended, rows, weights.post_attn_norm);
+  ops_->rms_norm(*pool_, {ws.x, weights.ffn_norm.data(), rows, config_.hidden_size,
+                          config_.rms_epsilon, ws.normed});
+  if (config_.traits->experts) {
+    MixExperts(weights, rows);
+  } else {
+    FeedForward(weights, rows);
+  }
+}
+
+void Model::Attend(uint32_t layer, std::span<const AttentionSpan> spans, const KvView& kv) {
+  ModelWorkspace& ws = *workspace_;
+  AttentionArgs args;
+  args.kv = kv;
+  args.layer = layer;
+  args.spans = spans;
+  args.q = ws.qkv;
+  args.q_stride = config_.qkv_size();
+  args.num_heads = config_.num_heads;
+  args.scale = config_.attention_scale;
+  args.window = config_.IsLocal(layer) ? config_.window : 0;
+  args.out = ws.attended;
+  args.scratch = ws.attention_scratch;
+  ops_->attention(*pool_, args);
+}
+
+void Model::AddToResidual(const MatrixGroup& group, const float* input, uint32_t rows,
+                          std::span<const float> post_norm) {
+  ModelWorkspace& ws = *workspace_;
+  const MatMulRunner run{*ops_, *pool_, ws};
+  const uint32_t hidden = config_.hidden_size;
+  const GroupInput in{input, rows, group.parts.front().k()};
+  if (post_norm.empty()) {
+    run.MatMul(group, in, {ws.x, hidden, Epilogue::kAdd});
+    return;
+  }
+  run.MatMul(group, in, {ws.normed, hidden, Epilogue::kStore});
+  ops_->rms_norm(*pool_, {ws.normed, post_norm.data(), rows, hidden, config_.rms_epsilon, ws.x,
+                          Epilogue::kAdd});
+}
+
+void Model::Gate(const MatrixGroup& gate_up, const float* input, uint32_t rows) {
+  ModelWorkspace& ws = *workspace_;
+  const MatMulRunner run{*ops_, *pool_, ws};
+  run.MatMul(gate_up, {input, rows, config_.hidden_size},
+             {ws.gate_up, 2 * config_.ffn_size, Epilogue::kStore});
+  switch (config_.traits->activation) {
+    case GateActivation::kSilu:
+      ops_->silu_mul(*pool_, ws.gate_up, rows, config_.ffn_size, ws.gated);
+      break;
+    case GateActivation::kGeluTanh:
+      ops_->gelu_mul(*pool_, ws.gate_up, rows, config_.ffn_size, ws.gated);
+      break;
+  }
+}
+
+void Model::FeedForward(const LayerWeights& weights, uint32_t rows) {
+  Gate(weights.ffn[0].gate_up, workspace_->normed, rows);
+  AddToResidual(weights.ffn[0].down, workspace_->gated, rows, weights.post_ffn_norm);
+}
+
+void Model::SortPairs(uint32_t rows) {
+  ModelWorkspace& ws = *workspace_;
+  const uint32_t pairs = rows * config_.num_experts_used;
+  uint32_t* begins = ws.expert_begins;
+  std::fill_n(begins, config_.num_experts + 1, 0u);
+  for (uint32_t i = 0; i < pairs; ++i) ++begins[ws.pair_experts[i] + 1];
+  for (uint32_t e = 0; e < config_.num_experts; ++e) begins[e + 1] += begins[e];
+  // Here begins[e] is the first slot of expert e; it moves on to the first of expert e + 1.
+  for (uint32_t i = 0; i < pairs; ++i) {
+    const uint32_t slot = begins[ws.pair_experts[i]]++;
+    ws.pair_slots[i] = slot;
+    ws.slot_rows[slot] = i / config_.num_experts_used;
+  }
+  for (uint32_t e = config_.num_experts; e > 0; --e) begins[e] = begins[e - 1];
+  begins[0] = 0;
+}
+
+// Every row is multiplied by its own experts, all rows of one expert at a time. A row of a matmul
+// does not depend on the others, and a row's experts are added in the order of its own logits, so
+// no bit depends on which rows share an expert.
+void Model::MixExperts(const LayerWeights& weights, uint32_t rows) {
+  ModelWorkspace& ws = *workspace_;
+  const MatMulRunner run{*ops_, *pool_, ws};
+  const size_t hidden = config_.hidden_size;
+  const uint32_t used = config_.num_experts_used;
+  run.MatMul(weights.router, {ws.normed, rows, config_.hidden_size},
+             {ws.router_logits, config_.num_experts, Epilogue::kStore});
+  ops_->route(*pool_, {ws.router_logits, rows, config_.num_experts, used, ws.pair_experts,
+                       ws.pair_weights});
+  SortPairs(rows);
+  for (uint32_t e = 0; e < config_.num_experts; ++e) {
+    const uint32_t first = ws.expert_begins[e];
+    const uint32_t count = ws.expert_begins[e + 1] - first;
+    if (count == 0) continue;
+    for (uint32_t i = 0; i < count; ++i) {
+      const float* row = ws.normed + ws.slot_rows[first + i] * hidden;
+      std::memcpy(ws.gathered + i * hidden, row, hidden * sizeof(float));
+    }
+    Gate(weights.ffn[e].gate_up, ws.gathered, count);
+    run.MatMul(weights.ffn[e].down, {ws.gated, count, config_.ffn_size},
+               {ws.expert_out + first * hidden, config_.hidden_size, Epilogue::kStore});
+  }
+  ops_->combine(*pool_, {ws.expert_out, ws.pair_slots, ws.pair_weights, rows, used,
+                         config_.hidden_size, ws.x});
+}
+
+}  // namespace baton

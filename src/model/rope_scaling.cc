@@ -1,0 +1,111 @@
+#include "src/model/rope_scaling.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+
+#include "kernels/rope_table.h"
+
+namespace baton {
+namespace {
+
+constexpr double kMaxFactor = 1e6;
+constexpr double kPi = 3.14159265358979323846;
+
+// Range of a number of a scaling.
+struct DoubleRange {
+  double min;
+  double max;
+};
+
+absl::StatusOr<double> RangedDouble(const GgufFile& file, const std::string& key, double fallback,
+                                    DoubleRange range) {
+  BATON_ASSIGN_OR_RETURN(const double value, file.DoubleOr(key, fallback));
+  if (!(value >= range.min && value <= range.max)) {
+    return InvalidArgument("key \"{}\" is {}, supported is [{}, {}]", key, value, range.min,
+                           range.max);
+  }
+  return value;
+}
+
+absl::Status ReadYarn(const GgufFile& file, const std::string& prefix, uint32_t context_length,
+                      RopeScaling& out) {
+  const std::string kContext = prefix + "original_context_length";
+  BATON_ASSIGN_OR_RETURN(const uint64_t context, file.UintOr(kContext, context_length));
+  if (context < 1 || context > UINT32_MAX) {
+    return InvalidArgument("key \"{}\" is {}, supported is [1, 2^32)", kContext, context);
+  }
+  out.original_context = static_cast<uint32_t>(context);
+  BATON_ASSIGN_OR_RETURN(out.beta_fast,
+                         RangedDouble(file, prefix + "yarn_beta_fast", 32.0, {1e-3, 1e6}));
+  BATON_ASSIGN_OR_RETURN(out.beta_slow,
+                         RangedDouble(file, prefix + "yarn_beta_slow", 1.0, {1e-3, 1e6}));
+  BATON_ASSIGN_OR_RETURN(out.attention_factor,
+                         RangedDouble(file, prefix + "attn_factor", 1.0, {1e-2, 1e2}));
+  // Neutral values of what other architectures use.
+  BATON_RETURN_IF_ERROR(RangedDouble(file, prefix + "yarn_ext_factor", 1.0, {1.0, 1.0}).status());
+  return RangedDouble(file, prefix + "yarn_log_multiplier", 0.0, {0.0, 0.0}).status();
+}
+
+// The pair that turns `turns` times within the original context.
+double PairOfTurns(const RopeScaling& scaling, uint32_t dims, double base, double turns) {
+  return dims * Logarithm(scaling.original_context / (turns * 2.0 * kPi)) / (2.0 * Logarithm(base));
+}
+
+}  // namespace
+
+absl::StatusOr<RopeScaling> ReadRopeScaling(const GgufFile& file, std::string_view architecture,
+                                            uint32_t context_length) {
+  const std::string prefix = fmt::format("{}.rope.scaling.", architecture);
+  // As llama.cpp: a factor without a type is linear; the type "none" switches a factor off.
+  BATON_ASSIGN_OR_RETURN(const std::string_view type, file.StringOr(prefix + "type", "linear"));
+  RopeScaling out;
+  if (type == "none") return out;
+  if (type != "linear" && type != "yarn") {
+    return Unimplemented("rope scaling {} is not supported (none, linear and yarn are)",
+                         QuotedForMessage(type));
+  }
+  BATON_ASSIGN_OR_RETURN(out.factor, RangedDouble(file, prefix + "factor", 1.0, {1.0, kMaxFactor}));
+  if (type == "linear") {
+    if (out.factor != 1.0) out.type = RopeScalingType::kLinear;
+    return out;
+  }
+  out.type = RopeScalingType::kYarn;
+  BATON_RETURN_IF_ERROR(ReadYarn(file, prefix, context_length, out));
+  return out;
+}
+
+std::vector<double> RopeDivisors(const RopeScaling& scaling, uint32_t dims, double base,
+                                 std::span<const float> factors) {
+  std::vector<double> out(dims / 2, 1.0);
+  std::copy(factors.begin(), factors.end(), out.begin());
+  if (scaling.type == RopeScalingType::kLinear) {
+    for (double& divisor : out) divisor *= scaling.factor;
+  }
+  if (scaling.type != RopeScalingType::kYarn) return out;
+  double low = std::floor(PairOfTurns(scaling, dims, base, scaling.beta_fast));
+  double high = std::ceil(PairOfTurns(scaling, dims, base, scaling.beta_slow));
+  low = std::max(low, 0.0);
+  high = std::min(high, dims - 1.0);
+  for (uint32_t i = 0; i < dims / 2; ++i) {
+    const double ramp = std::clamp((i - low) / std::max(high - low, 0.001), 0.0, 1.0);
+    out[i] /= ramp / scaling.factor + (1.0 - ramp);
+  }
+  return out;
+}
+
+double RopeAmplitude(const RopeScaling& scaling) {
+  if (scaling.type != RopeScalingType::kYarn) return 1.0;
+  return scaling.attention_factor * (1.0 + 0.1 * Logarithm(scaling.factor));
+}
+
+std::string CanonicalText(const RopeScaling& scaling) {
+  if (scaling.type == RopeScalingType::kNone) return "none";
+  const auto bits = [](double value) { return std::bit_cast<uint64_t>(value); };
+  return fmt::format("{}:{:016x}:{}:{:016x}:{:016x}:{:016x}",
+                     scaling.type == RopeScalingType::kYarn ? "yarn" : "linear",
+                     bits(scaling.factor), scaling.original_context, bits(scaling.beta_fast),
+                     bits(scaling.beta_slow), bits(scaling.attention_factor));
+}
+
+}  // namespace baton

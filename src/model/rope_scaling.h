@@ -1,0 +1,52 @@
+// RopeScaling: how a model stretches its rotary embedding to contexts longer than it was trained
+// on. Pure; any thread.
+//
+// Linear: every frequency is divided by the factor (Chen et al., "Extending context window of large
+// language models via positional interpolation", 2023). YaRN: fast pairs keep their frequency, slow
+// ones are divided, a ramp between, and cos and sin grow by 1 + 0.1 ln(factor) (Peng et al., "YaRN:
+// efficient context window extension", 2023). Llama 3's scaling comes as frequency factors
+// (rope_freqs.weight).
+#ifndef BATON_MODEL_ROPE_SCALING_H_
+#define BATON_MODEL_ROPE_SCALING_H_
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "src/base/status.h"
+#include "src/model/gguf.h"
+
+namespace baton {
+
+enum class RopeScalingType : uint8_t { kNone = 0, kLinear = 1, kYarn = 2 };
+
+// The rope.scaling.* keys of a model; every number is finite and within its range.
+struct RopeScaling {
+  RopeScalingType type = RopeScalingType::kNone;
+  double factor = 1.0;            // [1, 1e6]; of kNone 1
+  uint32_t original_context = 0;  // of kYarn: tokens the model was first trained for
+  double beta_fast = 32.0;        // of kYarn: turns in original_context above which nothing changes
+  double beta_slow = 1.0;         // of kYarn: turns below which all is divided
+  double attention_factor = 1.0;  // of kYarn: cos and sin times this and 1 + 0.1 ln(factor)
+};
+
+// Reads ARCH.rope.scaling.*. Unimplemented naming the type or key that is not supported;
+// InvalidArgument for a number out of range.
+absl::StatusOr<RopeScaling> ReadRopeScaling(const GgufFile& file, std::string_view architecture,
+                                            uint32_t context_length);
+
+// What each frequency of a head is divided by [dims / 2]; `factors` (rope_freqs.weight) may be
+// empty.
+std::vector<double> RopeDivisors(const RopeScaling& scaling, uint32_t dims, double base,
+                                 std::span<const float> factors);
+// What cos and sin are multiplied by.
+double RopeAmplitude(const RopeScaling& scaling);
+
+// "yarn:0x...": every field that changes results; "none". Part of weights_id.
+std::string CanonicalText(const RopeScaling& scaling);
+
+}  // namespace baton
+
+#endif  // BATON_MODEL_ROPE_SCALING_H_

@@ -1,0 +1,371 @@
+"""Random models small enough to keep in the tree: GGUF files written with the PyPI package `gguf`,
+and the same weights as Hugging Face folders, written by the definition of safetensors."""
+
+import json
+import struct
+
+import gguf
+import numpy as np
+from gguf import GGMLQuantizationType as Q
+
+def byte_tokens():
+    """The 256 byte symbols of a byte-level BPE, as GPT-2 writes them."""
+    kept = list(range(33, 127)) + list(range(161, 173)) + list(range(174, 256))
+    symbols, extra = {}, 0
+    for b in range(256):
+        symbols[b] = chr(b) if b in kept else chr(256 + extra)
+        extra += b not in kept
+    return [symbols[b] for b in range(256)]
+
+
+SPECIALS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+MERGES = ["h e", "l l", "he ll", "hell o"]
+TEMPLATE = (
+    "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + "
+    "message['content'] + '<|im_end|>' + '\n'}}{% endfor %}{% if add_generation_prompt %}"
+    "{{ '<|im_start|>assistant\n' }}{% endif %}")
+
+
+def all_tokens():
+    return SPECIALS + byte_tokens() + [m.replace(" ", "") for m in MERGES]
+
+
+def add_tokenizer(writer):
+    tokens = all_tokens()
+    writer.add_vocab_size(len(tokens))
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("smollm")
+    writer.add_token_list(tokens)
+    writer.add_token_types([3] * len(SPECIALS) + [1] * (len(tokens) - len(SPECIALS)))
+    writer.add_token_merges(MERGES)
+    writer.add_bos_token_id(1)
+    writer.add_eos_token_id(2)
+    writer.add_add_bos_token(False)
+    writer.add_chat_template(TEMPLATE)
+    return tokens
+
+
+def write_tiny(path, shape, type_of, rope_factors=False, untied=False):
+    """A random llama with a byte-level tokenizer. type_of(name) is the type of each matrix."""
+    rng = np.random.default_rng(sum(path.name.encode()))
+    hidden, ffn, heads, kv_heads, dim = shape
+    writer = gguf.GGUFWriter(str(path), "llama")
+    writer.add_name(path.stem)
+    writer.add_context_length(512)
+    writer.add_embedding_length(hidden)
+    writer.add_block_count(2)
+    writer.add_feed_forward_length(ffn)
+    writer.add_head_count(heads)
+    writer.add_head_count_kv(kv_heads)
+    writer.add_key_length(dim)
+    writer.add_value_length(dim)
+    writer.add_rope_dimension_count(dim)
+    writer.add_rope_freq_base(10000.0)
+    writer.add_layer_norm_rms_eps(1e-5)
+    tokens = add_tokenizer(writer)
+    def matrix(name, n, k, scale):
+        data = (rng.standard_normal((n, k)) * scale / np.sqrt(k)).astype(np.float32)
+        kind = type_of(name)
+        writer.add_tensor(name, gguf.quants.quantize(data, kind), raw_dtype=kind)
+
+    def vector(name, n):
+        writer.add_tensor(name, (1 + 0.2 * rng.standard_normal(n)).astype(np.float32))
+
+    matrix("token_embd.weight", len(tokens), hidden, 4.0)
+    vector("output_norm.weight", hidden)
+    if untied:
+        matrix("output.weight", len(tokens), hidden, 4.0)
+    if rope_factors:
+        factors = np.geomspace(1.0, 8.0, dim // 2).astype(np.float32)
+        writer.add_tensor("rope_freqs.weight", factors)
+    for layer in range(2):
+        blk = f"blk.{layer}."
+        vector(blk + "attn_norm.weight", hidden)
+        matrix(blk + "attn_q.weight", heads * dim, hidden, 2.0)
+        matrix(blk + "attn_k.weight", kv_heads * dim, hidden, 2.0)
+        matrix(blk + "attn_v.weight", kv_heads * dim, hidden, 1.0)
+        matrix(blk + "attn_output.weight", hidden, heads * dim, 1.0)
+        vector(blk + "ffn_norm.weight", hidden)
+        matrix(blk + "ffn_gate.weight", ffn, hidden, 1.0)
+        matrix(blk + "ffn_up.weight", ffn, hidden, 1.0)
+        matrix(blk + "ffn_down.weight", hidden, ffn, 1.0)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def write_weight_types(folder):
+    """A llama for each weight type; yields the paths."""
+    small = (32, 64, 2, 1, 16)
+    large = (64, 96, 4, 2, 16)
+    # Q and K share a type, V has another; gate and up differ: nothing may be joined wrongly.
+    mixed = {"attn_q": Q.Q4_0, "attn_k": Q.Q4_0, "attn_v": Q.Q8_0, "attn_output": Q.Q4_1,
+             "ffn_gate": Q.F16, "ffn_up": Q.Q4_0, "ffn_down": Q.Q8_0, "token_embd": Q.F16,
+             "output": Q.Q8_0}
+    mixed_type = lambda name: mixed[name.split(".")[-2]]
+    models = {
+        "f32": (small, lambda _: Q.F32, {}),
+        "f16": (small, lambda _: Q.F16, {}),
+        "bf16": (small, lambda _: Q.BF16, {}),
+        "q4_0": (large, lambda _: Q.Q4_0, {}),
+        "q4_1": (large, lambda _: Q.Q4_1, {}),
+        "q8_0": (large, lambda _: Q.Q8_0, {}),
+        "mixed_rope": (large, mixed_type, {"rope_factors": True, "untied": True}),
+    }
+    for name, (shape, type_of, options) in models.items():
+        path = folder / f"tiny_{name}.gguf"
+        write_tiny(path, shape, type_of, **options)
+        yield path
+
+
+class TinyModel:
+    """The numbers of one tiny model of any architecture, and its random weights under their Hugging
+    Face names, as float32 values that the stored type holds exactly."""
+
+    def __init__(self, name, arch, kind, layers=2, hidden=32, ffn=64, heads=2, kv_heads=1, dim=16,
+                 vocab=263, tied=True, scaling=None, experts=0, used=0, window=0):
+        self.name, self.arch, self.kind = name, arch, kind
+        self.layers, self.hidden, self.ffn = layers, hidden, ffn
+        self.heads, self.kv_heads, self.dim, self.vocab = heads, kv_heads, dim, vocab
+        self.tied, self.scaling = tied, scaling
+        self.experts, self.used, self.window = experts, used, window
+        self.rng = np.random.default_rng(sum(name.encode()))
+        self.weights = {}
+        self.fill()
+
+    def stored(self, data):
+        return gguf.quants.dequantize(gguf.quants.quantize(data, self.kind), self.kind).reshape(
+            data.shape)
+
+    def matrix(self, name, n, k, scale):
+        data = self.rng.standard_normal((n, k)) * scale / np.sqrt(k)
+        self.weights[name] = self.stored(data.astype(np.float32))
+
+    def vector(self, name, n, mean, spread):
+        data = (mean + spread * self.rng.standard_normal(n)).astype(np.float32)
+        self.weights[name] = self.stored(data) if self.kind in (Q.F16, Q.BF16) else data
+
+    def fill(self):
+        # A gemma norm multiplies by 1 + weight.
+        norm = lambda name, n: self.vector(name, n, 0.0 if self.arch == "gemma3" else 1.0, 0.2)
+        self.matrix("model.embed_tokens.weight", self.vocab, self.hidden, 4.0)
+        norm("model.norm.weight", self.hidden)
+        if not self.tied:
+            self.matrix("lm_head.weight", self.vocab, self.hidden, 4.0)
+        for layer in range(self.layers):
+            at = f"model.layers.{layer}."
+            norm(at + "input_layernorm.weight", self.hidden)
+            for part, heads, scale in (("q", self.heads, 2.0), ("k", self.kv_heads, 2.0),
+                                       ("v", self.kv_heads, 1.0)):
+                name, rows = f"{at}self_attn.{part}_proj", heads * self.dim
+                self.matrix(f"{name}.weight", rows, self.hidden, scale)
+                if self.arch == "qwen2":
+                    self.vector(f"{name}.bias", rows, 0.0, 0.5)
+            self.matrix(at + "self_attn.o_proj.weight", self.hidden, self.heads * self.dim, 1.0)
+            if self.arch in ("qwen3", "qwen3moe", "gemma3"):
+                norm(at + "self_attn.q_norm.weight", self.dim)
+                norm(at + "self_attn.k_norm.weight", self.dim)
+            norm(at + "post_attention_layernorm.weight", self.hidden)
+            if self.arch == "gemma3":
+                norm(at + "pre_feedforward_layernorm.weight", self.hidden)
+                norm(at + "post_feedforward_layernorm.weight", self.hidden)
+            if self.experts:
+                # Far apart, so that a rounding of the input seldom changes who is chosen.
+                self.matrix(at + "mlp.gate.weight", self.experts, self.hidden, 8.0)
+            for e in range(max(1, self.experts)):
+                mlp = at + (f"mlp.experts.{e}." if self.experts else "mlp.")
+                self.matrix(mlp + "gate_proj.weight", self.ffn, self.hidden, 1.0)
+                self.matrix(mlp + "up_proj.weight", self.ffn, self.hidden, 1.0)
+                self.matrix(mlp + "down_proj.weight", self.hidden, self.ffn, 1.0)
+
+    # GGUF -----------------------------------------------------------------------------------------
+
+    def write_gguf(self, path):
+        writer = gguf.GGUFWriter(str(path), self.arch)
+        writer.add_name(path.stem)
+        writer.add_context_length(512)
+        writer.add_embedding_length(self.hidden)
+        writer.add_block_count(self.layers)
+        writer.add_feed_forward_length(self.ffn)
+        writer.add_head_count(self.heads)
+        writer.add_head_count_kv(self.kv_heads)
+        writer.add_key_length(self.dim)
+        writer.add_value_length(self.dim)
+        writer.add_layer_norm_rms_eps(1e-6)
+        writer.add_rope_freq_base(1e6 if self.arch == "gemma3" else 10000.0)
+        if self.window:
+            writer.add_sliding_window(self.window)
+        if self.experts:
+            writer.add_expert_count(self.experts)
+            writer.add_expert_used_count(self.used)
+            writer.add_expert_feed_forward_length(self.ffn)
+        if self.scaling in ("linear", "yarn"):
+            writer.add_rope_scaling_type(gguf.RopeScalingType(self.scaling))
+            writer.add_rope_scaling_factor(4.0)
+        if self.scaling == "yarn":
+            writer.add_rope_scaling_orig_ctx_len(128)
+        add_tokenizer(writer)
+        if self.scaling == "llama3":
+            writer.add_tensor("rope_freqs.weight", self.llama3_factors())
+        for name, data in self.gguf_tensors():
+            if data.ndim == 1 or "ffn_gate_inp" in name:
+                writer.add_tensor(name, data)
+            else:
+                writer.add_tensor(name, gguf.quants.quantize(data, self.kind), raw_dtype=self.kind)
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+
+    def llama3_factors(self):
+        """As llama.cpp's converter computes them, in double instead of fp32."""
+        factor, low, high, context = 4.0, 1.0, 4.0, 128
+        out = []
+        for i in range(0, self.dim, 2):
+            length = 2 * np.pi * 10000.0 ** (i / self.dim)
+            if length < context / high:
+                out.append(1.0)
+            elif length > context / low:
+                out.append(factor)
+            else:
+                smooth = (context / length - low) / (high - low)
+                out.append(1 / ((1 - smooth) / factor + smooth))
+        return np.array(out, dtype=np.float32)
+
+    def gguf_tensors(self):
+        names = {"input_layernorm": "attn_norm", "self_attn.q_proj": "attn_q",
+                 "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
+                 "self_attn.o_proj": "attn_output", "self_attn.q_norm": "attn_q_norm",
+                 "self_attn.k_norm": "attn_k_norm", "mlp.gate": "ffn_gate_inp",
+                 "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
+                 "post_attention_layernorm": "ffn_norm"}
+        if self.arch == "gemma3":
+            names |= {"post_attention_layernorm": "post_attention_norm",
+                      "pre_feedforward_layernorm": "ffn_norm",
+                      "post_feedforward_layernorm": "post_ffw_norm"}
+        whole = {"model.embed_tokens.weight": "token_embd.weight",
+                 "model.norm.weight": "output_norm.weight", "lm_head.weight": "output.weight"}
+        for name, data in self.weights.items():
+            if self.arch == "gemma3" and name.endswith("norm.weight"):
+                data = data + 1
+            if name in whole:
+                yield whole[name], data
+                continue
+            _, _, layer, rest = name.split(".", 3)
+            part, kind = rest.rsplit(".", 1)
+            if ".experts." in name:
+                if ".experts.0." not in name:
+                    continue
+                part = "mlp." + part.split(".")[-1]
+                data = np.stack([self.weights[name.replace(".experts.0.", f".experts.{e}.")]
+                                 for e in range(self.experts)])
+                yield f"blk.{layer}.{names[part]}_exps.{kind}", data
+                continue
+            if self.arch == "llama" and part in ("self_attn.q_proj", "self_attn.k_proj"):
+                heads = data.shape[0] // self.dim  # (head, half, pair) to (head, pair, half)
+                data = data.reshape(heads, 2, self.dim // 2, -1).swapaxes(1, 2).reshape(data.shape)
+            yield f"blk.{layer}.{names[part]}.{kind}", data
+
+    # Folder ---------------------------------------------------------------------------------------
+
+    def config(self):
+        types = {"llama": "llama", "qwen2": "qwen2", "qwen3": "qwen3", "qwen3moe": "qwen3_moe",
+                 "gemma3": "gemma3_text"}
+        out = {"model_type": types[self.arch], "num_hidden_layers": self.layers,
+               "hidden_size": self.hidden, "intermediate_size": self.ffn,
+               "num_attention_heads": self.heads, "num_key_value_heads": self.kv_heads,
+               "head_dim": self.dim, "vocab_size": self.vocab, "max_position_embeddings": 512,
+               "rms_norm_eps": 1e-6, "rope_theta": 1e6 if self.arch == "gemma3" else 10000.0,
+               "tie_word_embeddings": self.tied, "bos_token_id": 1, "eos_token_id": 2,
+               "hidden_act": "silu", "torch_dtype": "bfloat16"}
+        if self.arch == "gemma3":
+            out |= {"sliding_window": self.window, "sliding_window_pattern": 6,
+                    "rope_local_base_freq": 10000.0, "query_pre_attn_scalar": self.dim,
+                    "hidden_activation": "gelu_pytorch_tanh"}
+        if self.experts:
+            out |= {"num_experts": self.experts, "num_experts_per_tok": self.used,
+                    "moe_intermediate_size": self.ffn, "norm_topk_prob": True,
+                    "decoder_sparse_step": 1, "mlp_only_layers": []}
+        if self.scaling == "llama3":
+            out["rope_scaling"] = {"rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1.0,
+                                   "high_freq_factor": 4.0, "original_max_position_embeddings": 128}
+        elif self.scaling == "yarn":
+            out["rope_scaling"] = {"type": "yarn", "factor": 4.0,
+                                   "original_max_position_embeddings": 128}
+        elif self.scaling:
+            out["rope_scaling"] = {"rope_type": self.scaling, "factor": 4.0}
+        return out
+
+    def write_folder(self, folder, shards=1):
+        folder.mkdir(exist_ok=True)
+        (folder / "config.json").write_text(json.dumps(self.config(), indent=1) + "\n")
+        write_tokenizer_files(folder)
+        items = list(self.weights.items())
+        if shards == 1:
+            write_safetensors(folder / "model.safetensors", items, self.kind)
+            return
+        index = {}
+        for i in range(shards):
+            name = f"model-{i + 1:05}-of-{shards:05}.safetensors"
+            part = items[i::shards]
+            write_safetensors(folder / name, part, self.kind)
+            index |= {tensor: name for tensor, _ in part}
+        (folder / "model.safetensors.index.json").write_text(
+            json.dumps({"metadata": {}, "weight_map": index}, indent=0) + "\n")
+
+
+def write_safetensors(path, items, kind):
+    """u64 header length, JSON header, data (the format's README)."""
+    header, data = {"__metadata__": {"format": "pt"}}, b""
+    dtype = {Q.F32: "F32", Q.F16: "F16", Q.BF16: "BF16"}[kind]
+    for name, values in items:
+        raw = gguf.quants.quantize(values, kind).tobytes()
+        header[name] = {"dtype": dtype, "shape": list(values.shape),
+                        "data_offsets": [len(data), len(data) + len(raw)]}
+        data += raw
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    path.write_bytes(struct.pack("<Q", len(text)) + text + data)
+
+
+def write_tokenizer_files(folder):
+    vocab = {t: i for i, t in enumerate(all_tokens())}
+    special = lambda i, t: {"id": i, "content": t, "single_word": False, "lstrip": False,
+                            "rstrip": False, "normalized": False, "special": True}
+    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True,
+                  "use_regex": True}
+    (folder / "tokenizer.json").write_text(json.dumps({
+        "version": "1.0", "truncation": None, "padding": None,
+        "added_tokens": [special(i, t) for i, t in enumerate(SPECIALS)], "normalizer": None,
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [
+            {"type": "Digits", "individual_digits": True}, byte_level]},
+        "post_processor": None, "decoder": byte_level,
+        "model": {"type": "BPE", "dropout": None, "unk_token": None,
+                  "continuing_subword_prefix": None, "end_of_word_suffix": None,
+                  "fuse_unk": False, "byte_fallback": False, "vocab": vocab, "merges": MERGES},
+    }, ensure_ascii=False) + "\n")
+    (folder / "tokenizer_config.json").write_text(json.dumps({
+        "bos_token": "<|im_start|>", "eos_token": "<|im_end|>", "add_bos_token": False,
+        "chat_template": TEMPLATE}, indent=1) + "\n")
+
+
+def write_architectures(folder):
+    """A model for each architecture as a file and as a folder; yields the paths of the files."""
+    models = [
+        (TinyModel("llama_linear", "llama", Q.F16, scaling="linear", tied=False, heads=4,
+                   kv_heads=2), 1),
+        (TinyModel("llama_yarn", "llama", Q.F32, scaling="yarn"), 1),
+        (TinyModel("llama_llama3", "llama", Q.BF16, scaling="llama3"), 3),
+        (TinyModel("qwen2", "qwen2", Q.BF16, heads=4, kv_heads=2, dim=8), 1),
+        (TinyModel("qwen3", "qwen3", Q.F16, dim=24, tied=False), 1),
+        (TinyModel("qwen3moe", "qwen3moe", Q.BF16, ffn=32, experts=8, used=3), 2),
+        (TinyModel("qwen3moe_q8_0", "qwen3moe", Q.Q8_0, ffn=32, experts=5, used=2), 0),
+        (TinyModel("gemma3", "gemma3", Q.BF16, layers=7, window=33), 1),
+    ]
+    for model, shards in models:
+        path = folder / f"tiny_{model.name}.gguf"
+        model.write_gguf(path)
+        if shards:
+            model.write_folder(folder / f"tiny_{model.name}", shards)
+        yield path
