@@ -26,7 +26,9 @@ void WriteUsage(const GenerateResult& result, JsonWriter* json) {
   json->Key("prompt_tokens").Uint(result.num_prompt_tokens);
   json->Key("completion_tokens").Uint(result.num_completion_tokens);
   json->Key("total_tokens").Uint(uint64_t{result.num_prompt_tokens} + result.num_completion_tokens);
-  json->EndObject();
+  json->Key("prompt_tokens_details").BeginObject();
+  json->Key("cached_tokens").Uint(result.timings.cached_tokens);
+  json->EndObject().EndObject();
 }
 
 void WriteTimings(const RequestTimings& timings, JsonWriter* json) {

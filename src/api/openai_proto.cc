@@ -151,6 +151,7 @@ void FillUsage(const GenerateResult& result, v1::Usage* out) {
   out->set_prompt_tokens(result.num_prompt_tokens);
   out->set_completion_tokens(result.num_completion_tokens);
   out->set_total_tokens(result.num_prompt_tokens + result.num_completion_tokens);
+  out->mutable_prompt_tokens_details()->set_cached_tokens(result.timings.cached_tokens);
 }
 
 void FillTimings(const RequestTimings& timings, v1::Timings* out) {

@@ -202,6 +202,8 @@ Status LeaseReactor::Handle() {
         core.OnWorkerLoad(lease, std::move(load), now_us);
       });
       return OkStatus();
+    case v1::WorkerReport::kPrefix:  // not kept yet: placement does not look at prefixes
+      return OkStatus();
     case v1::WorkerReport::KIND_NOT_SET:
       return OkStatus();  // a kind that a newer worker knows
   }

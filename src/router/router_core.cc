@@ -161,6 +161,7 @@ RequestTimings RouterCore::TimingsOf(const RouterRequest& request) const {
   timings.prefill_worker = request.is_local ? request.decode_worker_id : request.prefill_worker_id;
   timings.transport = LinkKindName(request.transport);
   timings.kv_bytes = request.kv_bytes;
+  timings.cached_tokens = request.cached_tokens;
   timings.queue_ms = stage_ms(RequestStage::kAdmit) + stage_ms(RequestStage::kQueuePrefill);
   timings.prefill_ms = stage_ms(RequestStage::kPrefill);
   timings.kv_wait_ms = stage_ms(RequestStage::kKvWait) + stage_ms(RequestStage::kKvTransfer) +

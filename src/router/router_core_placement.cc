@@ -137,6 +137,7 @@ void RouterCore::Start(RouterRequest& request, RegisteredWorker* prefill, Regist
   // Alone, a worker only accepts or refuses; there is no reservation to wait for.
   request.accepted = request.is_local;
   request.verified = false;
+  request.cached_tokens = 0;
   request.decode_worker_id = decode.description.name.worker_id;
   request.prefill_worker_id.clear();
   request.lifetime.Mark(RequestEvent::kAdmitted, now_us);

@@ -196,6 +196,9 @@ void RouterCore::OnMark(RouterRequest& request, bool is_prefill, const WorkerReq
       break;
     case WorkerRequestState::kPrefillStarted:
       request.lifetime.Mark(RequestEvent::kPrefillStarted, now_us);
+      // At least the last token is always computed; a worker that says otherwise is not believed.
+      request.cached_tokens =
+          std::min(status.cached_tokens, static_cast<uint32_t>(request.spec.prompt.size() - 1));
       Raise(request, RouterState::kPrefilling);
       break;
     case WorkerRequestState::kPrefillDone:

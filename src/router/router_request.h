@@ -62,6 +62,7 @@ struct RouterRequest {
   bool accepted = false;
   bool verified = false;  // all KV is at the decode worker: the prefill worker is not needed
   uint64_t kv_bytes = 0;
+  uint32_t cached_tokens = 0;  // of the prompt, at the worker that computes it
   LinkKind transport = LinkKind::kLocal;
   int64_t placed_us = 0;
   int64_t moved_us = 0;       // last event of this placement

@@ -227,6 +227,7 @@ WorkerRequestStatus DecodeStatus(const v1::RequestStatus& status) {
   decoded.transport = DecodeKind(status.transport());
   decoded.transfer_seconds = status.transfer_seconds();
   decoded.retry_after_ms = std::min<uint32_t>(status.retry_after_ms(), 60'000);
+  decoded.cached_tokens = status.cached_tokens();
   return decoded;
 }
 

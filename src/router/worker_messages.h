@@ -142,6 +142,7 @@ struct WorkerRequestStatus {
   LinkKind transport = LinkKind::kUnspecified;
   float transfer_seconds = 0;
   uint32_t retry_after_ms = 0;  // with kRejected for load
+  uint32_t cached_tokens = 0;   // with kPrefillStarted
 };
 
 }  // namespace baton

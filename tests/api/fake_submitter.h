@@ -136,6 +136,7 @@ inline GenerateResult TestResult(uint32_t num_prompt_tokens, uint32_t num_comple
   result.timings.kv_wait_ms = 0.9;
   result.timings.first_step_ms = 6.1;
   result.timings.decode_ms = 412.0;
+  result.timings.cached_tokens = 7;
   return result;
 }
 

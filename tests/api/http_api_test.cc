@@ -119,12 +119,13 @@ TEST_F(HttpApiTest, WholeChatAnswer) {
   EXPECT_EQ(Text(*responder, {"usage", "prompt_tokens"}), "9");
   EXPECT_EQ(Text(*responder, {"usage", "completion_tokens"}), "2");
   EXPECT_EQ(Text(*responder, {"usage", "total_tokens"}), "11");
+  EXPECT_EQ(Text(*responder, {"usage", "prompt_tokens_details", "cached_tokens"}), "7");
   const size_t timings = responder->body.find("\"timings\":");
   ASSERT_NE(timings, std::string::npos);
   EXPECT_EQ(responder->body.substr(timings),
             R"("timings":{"path":"disagg","prefill_worker":"prefill-0","decode_worker":"decode-0",)"
             R"("transport":"shm","kv_bytes":11796480,"queue_ms":0.4,"prefill_ms":61.2,)"
-            R"("kv_wait_ms":0.9,"first_step_ms":6.1,"decode_ms":412,"cached_tokens":0,)"
+            R"("kv_wait_ms":0.9,"first_step_ms":6.1,"decode_ms":412,"cached_tokens":7,)"
             R"("resumes":0,"exact":true}})");
   const auto submitted = submitter_.WaitSubmitted();
   EXPECT_EQ(submitted.request.sampling.temperature, 1.0f) << "the API's default";
@@ -167,7 +168,8 @@ TEST_F(HttpApiTest, StreamWithUsageEndsInAUsageChunk) {
   }
   EXPECT_EQ(events[3].find("timings"), std::string::npos);
   EXPECT_NE(events[4].find(R"("choices":[],"usage":{"prompt_tokens":9,"completion_tokens":2,)"
-                           R"("total_tokens":11},"timings":{)"),
+                           R"("total_tokens":11,"prompt_tokens_details":{"cached_tokens":7}},)"
+                           R"("timings":{)"),
             std::string::npos)
       << events[4];
   EXPECT_EQ(events[5], "[DONE]");

@@ -131,6 +131,24 @@ TEST_F(RouterProcessTest, UnaryChat) {
   EXPECT_TRUE(response.timings().exact());
 }
 
+// The decode worker computes the prompt and tells what its cache held of it.
+TEST_F(RouterProcessTest, CachedTokensReachUsageAndTimings) {
+  process_->Stop();
+  RouterConfig config = TestConfig();
+  config.core.mode = ServeMode::kAggregated;
+  StartProcess(config);
+  decode_ = std::make_unique<ToyWorker>("decode-0", v1::WORKER_ROLE_DECODE);
+  decode_->Register(process_->grpc_address());
+  ASSERT_TRUE(WaitReady(true));
+  grpc::ClientContext context;
+  v1::ChatCompletionResponse response;
+  const grpc::Status status = chat_->ChatCompletion(&context, Chat(5), &response);
+  ASSERT_TRUE(status.ok()) << status.error_message();
+  EXPECT_EQ(response.usage().prompt_tokens(), 6u);
+  EXPECT_EQ(response.usage().prompt_tokens_details().cached_tokens(), 3u);
+  EXPECT_EQ(response.timings().cached_tokens(), 3u);
+}
+
 TEST_F(RouterProcessTest, StreamHasOneChunkPerToken) {
   JoinPair();
   v1::ChatCompletionRequest request = Chat(30);

@@ -153,6 +153,7 @@ class ToyWorker final : public v1::WorkerService::Service {
     status->set_state(state);
     if (state == v1::REQUEST_STATE_REJECTED) status->set_code(3);
     if (state == v1::REQUEST_STATE_FAILED) status->set_code(14);
+    if (state == v1::REQUEST_STATE_PREFILL_STARTED) status->set_cached_tokens(3);
     if (state == v1::REQUEST_STATE_VERIFIED) {
       status->set_kv_bytes(1000);
       status->set_transport(v1::TRANSPORT_KIND_SHM);
@@ -189,7 +190,8 @@ class ToyWorker final : public v1::WorkerService::Service {
     }
     if (mood == Mood::kReject) return WriteState(spec, v1::REQUEST_STATE_REJECTED, stream);
     WriteState(spec, v1::REQUEST_STATE_RESERVED, stream);
-    if (!order.local()) WriteState(spec, v1::REQUEST_STATE_VERIFIED, stream);
+    WriteState(spec, order.local() ? v1::REQUEST_STATE_PREFILL_STARTED : v1::REQUEST_STATE_VERIFIED,
+               stream);
     WriteState(spec, v1::REQUEST_STATE_DECODE_STARTED, stream);
     const uint32_t last = spec.sampling().max_tokens();
     const uint32_t count = mood == Mood::kServe ? last : std::min(last, 2u);

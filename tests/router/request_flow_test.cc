@@ -33,6 +33,26 @@ TEST(RequestFlowTest, BothWorkersStartAtOnceAndKnowEachOther) {
   EXPECT_EQ(prefill[0].peer, "decode-0");
 }
 
+// The worker that computes the prompt knows; its word is bounded by what is possible.
+TEST(RequestFlowTest, CachedTokensAreThoseOfTheWorkerThatComputesThePrompt) {
+  for (const auto& [told, counted] : {std::pair{4u, 4u}, std::pair{5u, 5u}, std::pair{600u, 5u}}) {
+    FakeCluster cluster;
+    cluster.JoinPair();
+    const RequestUid uid = cluster.Submit(cluster.Request("prompt", 2));
+    cluster.State("decode-0", uid, WorkerRequestState::kReserved);
+    WorkerRequestStatus status;
+    status.uid = uid;
+    status.attempt = 1;
+    status.state = WorkerRequestState::kPrefillStarted;
+    status.cached_tokens = told;
+    cluster.core.OnSessionStatus(cluster.Session("prefill-0"), status, cluster.now_us);
+    cluster.State("decode-0", uid, WorkerRequestState::kVerified);
+    cluster.Text("decode-0", uid, 0, "ab", FinishReason::kLength);
+    ASSERT_TRUE(cluster.sink->result.has_value());
+    EXPECT_EQ(cluster.sink->result->timings.cached_tokens, counted) << "of 6, told " << told;
+  }
+}
+
 TEST(RequestFlowTest, TwoStreamsBecomeOne) {
   FakeCluster cluster;
   cluster.JoinPair();
