@@ -4,50 +4,18 @@
 #include <string>
 #include <string_view>
 #include <utility>
-
-#include "absl/container/flat_hash_map.h"
-#include "absl/container/flat_hash_set.h"
+#include <vector>
 
 #include "src/base/log.h"
 #include "src/text/byte_letters.h"
 #include "src/text/hf_library.h"
+#include "src/text/merge_list.h"
 
 namespace baton {
 namespace {
 
-using TokenIndex = absl::flat_hash_map<std::string_view, uint32_t>;
-
 bool IsReachableFromText(TokenType type) {
   return type == TokenType::kNormal || type == TokenType::kByte || type == TokenType::kUserDefined;
-}
-
-// Two tokens and what they become.
-struct Merge {
-  uint32_t left = 0;
-  uint32_t right = 0;
-  uint32_t result = 0;
-};
-
-StatusOr<Merge> ParseMerge(std::string_view text, size_t rank, const TokenIndex& index) {
-  const auto id_of = [&](std::string_view token) -> StatusOr<uint32_t> {
-    const auto found = index.find(token);
-    if (found != index.end()) return found->second;
-    return InvalidArgument("tokenizer.ggml.merges[{}] is \"{}\", but \"{}\" is not a token", rank,
-                           text, token);
-  };
-  // From 1: the left part may itself begin with a space.
-  const size_t space = text.find(' ', 1);
-  if (space == std::string_view::npos || space + 1 == text.size()) {
-    return InvalidArgument("tokenizer.ggml.merges[{}] is \"{}\", not two tokens and a space", rank,
-                           text);
-  }
-  const std::string_view left = text.substr(0, space);
-  const std::string_view right = text.substr(space + 1);
-  Merge merge;
-  BATON_ASSIGN_OR_RETURN(merge.left, id_of(left));
-  BATON_ASSIGN_OR_RETURN(merge.right, id_of(right));
-  BATON_ASSIGN_OR_RETURN(merge.result, id_of(std::string(left) + std::string(right)));
-  return merge;
 }
 
 void LogMissingBytes(const TokenIndex& index, std::span<const TokenType> types) {
@@ -95,14 +63,12 @@ StatusOr<std::unique_ptr<PieceEncoder>> CreateBpeEncoder(const TokenizerSpec& sp
     vocabulary.token_ends.push_back(static_cast<uint32_t>(vocabulary.token_text.size()));
     vocabulary.token_ids.push_back(id);
   }
-  absl::flat_hash_set<uint64_t> seen;
-  for (size_t rank = 0; rank < spec.merges.size(); ++rank) {
-    BATON_ASSIGN_OR_RETURN(const Merge merge, ParseMerge(spec.merges[rank], rank, index));
+  BATON_ASSIGN_OR_RETURN(const std::vector<TokenMerge> merges, ReadMerges(spec, index));
+  for (const TokenMerge& merge : merges) {
     const bool reachable = IsReachableFromText(types[merge.left]) &&
                            IsReachableFromText(types[merge.right]) &&
                            IsReachableFromText(types[merge.result]);
     if (!reachable) continue;
-    if (!seen.insert(uint64_t{merge.left} << 32 | merge.right).second) continue;
     vocabulary.merges.push_back(merge.left);
     vocabulary.merges.push_back(merge.right);
   }

@@ -68,7 +68,8 @@ StatusOr<ChatPrompt> EncodeChat(const Tokenizer& tokenizer, const ChatTemplate& 
     const std::optional<SpecialMatch> match = specials.FindNextGuarded(text, done, guard);
     const size_t piece_end = match ? match->begin : text.size();
     const std::string piece = Without(text.substr(done, piece_end - done), guard);
-    BATON_ASSIGN_OR_RETURN(const std::vector<TokenId> ids, tokenizer.Encode(piece));
+    const EncodeOptions as_text = {.after_special = done > 0};
+    BATON_ASSIGN_OR_RETURN(const std::vector<TokenId> ids, tokenizer.Encode(piece, as_text));
     prompt.tokens.insert(prompt.tokens.end(), ids.begin(), ids.end());
     if (match) prompt.tokens.push_back(match->id);
     done = match ? match->end : text.size();

@@ -5,7 +5,8 @@ namespace baton {
 std::string Detokenizer::Push(TokenId id) {
   std::string text;
   if (skip_special_ && tokenizer_->IsSpecial(id)) return text;
-  stream_.Push(tokenizer_->TokenBytes(id), &text);
+  stream_.Push(at_start_ ? tokenizer_->BytesAtStart(id) : tokenizer_->TokenBytes(id), &text);
+  at_start_ = at_start_ && tokenizer_->TokenBytes(id).empty();
   return text;
 }
 

@@ -12,14 +12,16 @@
 namespace baton {
 
 // The text of one stream of tokens.
-// 1. Everything returned, joined, equals Tokenizer::Decode of all tokens pushed.
+// 1. Everything returned, joined, equals Tokenizer::Decode of all tokens pushed, when they begin a
+//    text; tokens that continue one (an answer behind its prompt) keep their leading space.
 // 2. Each return is valid UTF-8: never a part of a character. At most 3 bytes are held back.
 // 3. Push costs the token's bytes; nothing is decoded twice.
 class Detokenizer {
  public:
-  // `tokenizer` outlives this. skip_special leaves control and unknown tokens out.
-  Detokenizer(const Tokenizer* tokenizer, bool skip_special)
-      : tokenizer_(tokenizer), skip_special_(skip_special) {}
+  // `tokenizer` outlives this. skip_special leaves control and unknown tokens out. `begins_text`:
+  // the space that SentencePiece-style models put before a text is taken off again.
+  Detokenizer(const Tokenizer* tokenizer, bool skip_special, bool begins_text = false)
+      : tokenizer_(tokenizer), skip_special_(skip_special), at_start_(begins_text) {}
 
   // The text that `id` completes, often empty. An id outside the vocabulary gives none: check it
   // with Tokenizer::IsValid where it comes in.
@@ -30,6 +32,7 @@ class Detokenizer {
  private:
   const Tokenizer* tokenizer_;
   bool skip_special_;
+  bool at_start_;  // no bytes so far, and the text begins here
   Utf8Stream stream_;
 };
 

@@ -3,14 +3,10 @@
 #include <algorithm>
 #include <utility>
 
+#include "src/text/utf8.h"
+
 namespace baton {
 namespace {
-
-size_t CharacterSize(uint8_t lead) {
-  if (lead < 0xc0) return 1;
-  if (lead < 0xe0) return 2;
-  return lead < 0xf0 ? 3 : 4;
-}
 
 bool StartsWith(std::string_view text, std::string_view prefix) {
   return text.substr(0, prefix.size()) == prefix;

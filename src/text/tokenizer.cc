@@ -10,6 +10,7 @@
 #include "src/text/bpe_encoder.h"
 #include "src/text/byte_letters.h"
 #include "src/text/pre_tokenizer.h"
+#include "src/text/spm_encoder.h"
 #include "src/text/utf8.h"
 
 namespace baton {
@@ -33,6 +34,12 @@ bool IsEogText(std::string_view text) {
 
 bool IsSpecialType(TokenType type) {
   return type == TokenType::kControl || type == TokenType::kUnknown;
+}
+
+// The bytes of an ordinary or byte token of a SentencePiece-style vocabulary.
+std::string SpmBytes(std::string_view token, TokenType type) {
+  const int byte = type == TokenType::kByte ? ByteOfToken(token) : -1;
+  return byte >= 0 ? std::string(1, static_cast<char>(byte)) : WithPlainSpaces(token);
 }
 
 Status CheckCounts(const TokenizerSpec& spec) {
@@ -119,19 +126,34 @@ StatusOr<std::optional<TokenId>> CheckedId(const std::optional<uint32_t>& id, co
 }  // namespace
 
 StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Create(const TokenizerSpec& spec) {
-  if (spec.model != "gpt2") {
+  const bool is_spm = spec.model == "llama";
+  if (!is_spm && spec.model != "gpt2") {
     return Unimplemented(
-        "tokenizer.ggml.model \"{}\" is not supported; this build has \"gpt2\" (byte-level BPE)",
+        "tokenizer.ggml.model \"{}\" is not supported; this build has \"gpt2\" (byte-level BPE) "
+        "and "
+        "\"llama\" (SentencePiece-style BPE)",
         spec.model);
   }
-  BATON_ASSIGN_OR_RETURN(const PreTokenizer pre_tokenizer, FindPreTokenizer(spec.pre));
+  PreTokenizer pre_tokenizer = {.default_add_bos = true};
+  if (!is_spm) {
+    BATON_ASSIGN_OR_RETURN(pre_tokenizer, FindPreTokenizer(spec.pre));
+  }
   BATON_RETURN_IF_ERROR(CheckCounts(spec));
   BATON_RETURN_IF_ERROR(CheckTokens(spec));
   BATON_ASSIGN_OR_RETURN(const std::vector<TokenType> types, ReadTypes(spec));
   auto tokenizer = std::unique_ptr<Tokenizer>(new Tokenizer);
+  tokenizer->is_spm_ = is_spm;
+  if (is_spm && spec.add_space_prefix.value_or(true)) {
+    tokenizer->space_prefix_ =
+        spec.space_prefix_at_start_only ? SpacePrefix::kAtStart : SpacePrefix::kAfterSpecials;
+  }
   BATON_RETURN_IF_ERROR(tokenizer->SetVocabulary(spec, types));
   BATON_RETURN_IF_ERROR(tokenizer->SetSpecialIds(spec, types, pre_tokenizer.default_add_bos));
-  BATON_ASSIGN_OR_RETURN(tokenizer->encoder_, CreateBpeEncoder(spec, types, pre_tokenizer));
+  if (is_spm) {
+    BATON_ASSIGN_OR_RETURN(tokenizer->encoder_, CreateSpmEncoder(spec, types));
+  } else {
+    BATON_ASSIGN_OR_RETURN(tokenizer->encoder_, CreateBpeEncoder(spec, types, pre_tokenizer));
+  }
   tokenizer->tokenizer_id_ = TokenizerSpecId(spec);
   return tokenizer;
 }
@@ -143,13 +165,20 @@ Status Tokenizer::SetVocabulary(const TokenizerSpec& spec, std::span<const Token
     const std::string& token = spec.tokens[id];
     flags_[id].special = IsSpecialType(types[id]);
     const bool is_literal = flags_[id].special || types[id] == TokenType::kUserDefined;
+    const bool user_defined = types[id] == TokenType::kUserDefined;
+    // What Encode looks for: SentencePiece-style text is in plain spaces there.
+    const std::string literal = is_literal && is_spm_ ? WithPlainSpaces(token) : token;
     if (is_literal && !token.empty()) {
-      special_tokens_.Add(token, static_cast<TokenId>(id), types[id] == TokenType::kUserDefined);
+      special_tokens_.Add(literal, static_cast<TokenId>(id), user_defined);
     }
-    // A token with a character outside the alphabet stands for itself.
-    std::optional<std::string> bytes;
-    if (!is_literal) bytes = BytesOfLetters(token);
-    AppendToken(bytes ? *bytes : token);
+    if (is_literal) {
+      AppendToken(user_defined ? literal : token);
+    } else if (is_spm_) {
+      AppendToken(SpmBytes(token, types[id]));
+    } else {
+      // A token with a character outside the alphabet stands for itself.
+      AppendToken(BytesOfLetters(token).value_or(token));
+    }
   }
   special_tokens_.Seal();
   return OkStatus();
@@ -209,16 +238,27 @@ StatusOr<std::vector<TokenId>> Tokenizer::Encode(std::string_view text,
   }
   const SpecialScope scope =
       options.parse_special ? SpecialScope::kAll : SpecialScope::kUserDefined;
+  std::string plain;
+  if (is_spm_ && text.find(kSpmSpace) != std::string_view::npos) {
+    plain = WithPlainSpaces(text);
+    text = plain;
+  }
   std::vector<TokenId> ids;
   if (options.add_special && add_bos_) ids.push_back(*bos_id_);
   size_t done = 0;
+  // Whether the next piece gets the space that SentencePiece puts before a text.
+  bool wants_space = space_prefix_ == SpacePrefix::kAfterSpecials ||
+                     (space_prefix_ == SpacePrefix::kAtStart && !options.after_special);
   while (done < text.size()) {
     const std::optional<SpecialMatch> match = special_tokens_.FindNext(text, done, scope);
     const size_t piece_end = match ? match->begin : text.size();
     if (piece_end > done) {
-      BATON_RETURN_IF_ERROR(encoder_->Encode(text.substr(done, piece_end - done), &ids));
+      const std::string_view piece = text.substr(done, piece_end - done);
+      BATON_RETURN_IF_ERROR(wants_space ? encoder_->Encode(" " + std::string(piece), &ids)
+                                        : encoder_->Encode(piece, &ids));
     }
     if (match) ids.push_back(match->id);
+    wants_space = space_prefix_ == SpacePrefix::kAfterSpecials;
     done = match ? match->end : text.size();
   }
   if (options.add_special && add_eos_) ids.push_back(*eos_id_);
@@ -231,15 +271,26 @@ std::string_view Tokenizer::TokenBytes(TokenId id) const {
   return std::string_view(bytes_).substr(begin, ends_[id] - begin);
 }
 
+std::string_view Tokenizer::BytesAtStart(TokenId id) const {
+  std::string_view bytes = TokenBytes(id);
+  const bool has_prefix = space_prefix_ != SpacePrefix::kNever && !IsSpecial(id) &&
+                          !bytes.empty() && bytes.front() == ' ';
+  if (has_prefix) bytes.remove_prefix(1);
+  return bytes;
+}
+
 StatusOr<std::string> Tokenizer::Decode(std::span<const TokenId> tokens, bool skip_special) const {
   std::string text;
   Utf8Stream stream;
+  bool at_start = true;
   for (const TokenId id : tokens) {
     if (!IsValid(id)) {
       return InvalidArgument("token {} is outside the vocabulary of {}", id, vocab_size());
     }
     if (skip_special && IsSpecial(id)) continue;
-    stream.Push(TokenBytes(id), &text);
+    const std::string_view bytes = at_start ? BytesAtStart(id) : TokenBytes(id);
+    at_start = at_start && TokenBytes(id).empty();
+    stream.Push(bytes, &text);
   }
   stream.Finish(&text);
   return text;

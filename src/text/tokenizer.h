@@ -4,11 +4,11 @@
 // 1. User text never yields control or unknown tokens: they are not in the vocabulary that text is
 //    merged in. Only parse_special, add_special and templates (chat_encoder.h) give them.
 // 2. User-defined tokens are cut out of any text; at one place the longest wins, and the first
-// place
-//    wins over later ones.
+//    place wins over later ones.
 // 3. Bytes without a token (SmolLM2 lacks eight control characters' and planes' bytes) yield
-// nothing,
-//    as in the models' own tokenizers. Otherwise Decode(Encode(text)) == text.
+//    nothing, as in the models' own tokenizers. Otherwise Decode(Encode(text)) == text, but for
+//    what SentencePiece-style models cannot tell apart: U+2581 comes back as a space, and behind a
+//    user-defined token the space that they put there stays.
 #ifndef BATON_TEXT_TOKENIZER_H_
 #define BATON_TEXT_TOKENIZER_H_
 
@@ -37,6 +37,14 @@ inline constexpr size_t kMaxEncodeBytes = size_t{4} << 20;
 struct EncodeOptions {
   bool add_special = false;    // bos before and eos after, as the model file asks
   bool parse_special = false;  // control tokens spelled in the text become those tokens
+  bool after_special = false;  // the text goes on behind a special token
+};
+
+// Where SentencePiece-style models put a space that the text does not have.
+enum class SpacePrefix : uint8_t {
+  kNever,
+  kAtStart,        // before the whole text
+  kAfterSpecials,  // and behind each special token
 };
 
 // The vocabulary of one model.
@@ -51,13 +59,17 @@ class Tokenizer {
   StatusOr<std::vector<TokenId>> Encode(std::string_view text,
                                         const EncodeOptions& options = {}) const;
 
-  // The text of `tokens`: their bytes joined, broken UTF-8 as U+FFFD. skip_special leaves control
-  // and unknown tokens out. InvalidArgument names the first id outside the vocabulary.
+  // The text of `tokens`: their bytes joined, broken UTF-8 as U+FFFD, without the space that the
+  // model puts before a text. skip_special leaves control and unknown tokens out. InvalidArgument
+  // names the first id outside the vocabulary.
   StatusOr<std::string> Decode(std::span<const TokenId> tokens, bool skip_special) const;
 
   // The bytes that a token stands for, not necessarily whole characters; control tokens give their
   // name. Empty for ids outside the vocabulary. Valid as long as the tokenizer.
   std::string_view TokenBytes(TokenId id) const;
+
+  // TokenBytes without the space that the model puts before a text: for the first token with bytes.
+  std::string_view BytesAtStart(TokenId id) const;
 
   bool IsValid(TokenId id) const { return id >= 0 && static_cast<size_t>(id) < flags_.size(); }
   // Control or unknown; false for ids outside the vocabulary.
@@ -98,6 +110,8 @@ class Tokenizer {
   std::optional<TokenId> bos_id_;
   std::optional<TokenId> eos_id_;
   std::optional<TokenId> pad_id_;
+  bool is_spm_ = false;  // spaces are written as U+2581
+  SpacePrefix space_prefix_ = SpacePrefix::kNever;
   bool add_bos_ = false;
   bool add_eos_ = false;
   uint64_t tokenizer_id_ = 0;

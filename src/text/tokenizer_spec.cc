@@ -16,7 +16,7 @@ namespace baton {
 namespace {
 
 constexpr std::string_view kMagic = "BTOK";
-constexpr uint8_t kVersion = 1;
+constexpr uint8_t kVersion = 2;
 
 using TokenIndex = absl::flat_hash_map<std::string_view, uint32_t>;
 
@@ -214,6 +214,8 @@ std::string TokenizerSpec::Serialize() const {
   for (const std::string& merge : merges) out.Merge(merge, index);
   for (const auto* id : {&bos_id, &eos_id, &eot_id, &eom_id, &unk_id, &pad_id}) out.Optional(*id);
   for (const auto* flag : {&add_bos, &add_eos, &add_space_prefix}) out.Optional(*flag);
+  out.Varint(space_prefix_at_start_only ? 1 : 0);
+  out.Varint(nfc ? 1 : 0);
   out.Text(chat_template);
   out.Varint(named_templates.size());
   for (const NamedChatTemplate& named : named_templates) {
@@ -241,6 +243,8 @@ StatusOr<TokenizerSpec> TokenizerSpec::Parse(std::string_view bytes) {
   for (auto* flag : {&spec.add_bos, &spec.add_eos, &spec.add_space_prefix}) {
     *flag = in.OptionalBool();
   }
+  spec.space_prefix_at_start_only = in.VarintUpTo(1, "has a bad flag") != 0;
+  spec.nfc = in.VarintUpTo(1, "has a bad flag") != 0;
   spec.chat_template = in.Text();
   const uint64_t num_named = in.VarintUpTo(1024, "has too many named templates");
   for (uint64_t i = 0; in.ok() && i < num_named; ++i) {

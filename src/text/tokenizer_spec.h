@@ -48,7 +48,10 @@ struct TokenizerSpec {
   std::optional<uint32_t> pad_id;    // padding
   std::optional<bool> add_bos;       // put bos before a text encoded with specials
   std::optional<bool> add_eos;       // put eos after it
-  std::optional<bool> add_space_prefix;
+  std::optional<bool> add_space_prefix;  // a space before the text; SentencePiece-style only
+  // The space goes before the whole text only, not behind each special token too.
+  bool space_prefix_at_start_only = false;
+  bool nfc = false;           // text is brought to Unicode's form C before it is split
   std::string chat_template;  // tokenizer.chat_template, Jinja; empty = none
   std::vector<NamedChatTemplate> named_templates;
 

@@ -14,6 +14,13 @@ namespace baton {
 // overlong forms); text.size() when all of it is.
 size_t ValidUtf8Prefix(std::string_view text);
 
+// Bytes of the character that begins with `lead`, in valid UTF-8.
+inline size_t CharacterSize(uint8_t lead) {
+  if (lead < 0xc0) return 1;
+  if (lead < 0xe0) return 2;
+  return lead < 0xf0 ? 3 : 4;
+}
+
 // Decodes bytes that arrive in pieces of any size. One thread at a time.
 // 1. What Push and Finish return, joined, is valid UTF-8 and does not depend on the pieces.
 // 2. Each maximal part of a broken sequence becomes one U+FFFD (Unicode 15, section 3.9, table 3-8;

@@ -1,6 +1,5 @@
 // Token ids against tests/golden/tokenizer_golden.json, made by a program that shares no code with
 // ours (tests/golden/make_tokenizer_golden.py).
-#include <fstream>
 #include <set>
 #include <string>
 #include <vector>
@@ -9,28 +8,15 @@
 #include "nlohmann/json.hpp"
 
 #include "src/text/tokenizer.h"
+#include "tests/text/golden_file.h"
 #include "tests/text/test_spec.h"
 
 namespace baton {
 namespace {
 
 const nlohmann::json& Golden() {
-  static const nlohmann::json golden = [] {
-    std::ifstream file(GoldenPath("tokenizer_golden.json"));
-    return nlohmann::json::parse(file);
-  }();
+  static const nlohmann::json golden = ReadGolden("tokenizer_golden.json");
   return golden;
-}
-
-// FNV-1a, 32 bits, over the ids as little-endian u32 (the script's fnv1a).
-uint32_t HashOf(const std::vector<TokenId>& ids) {
-  uint32_t hash = 0x811c9dc5;
-  for (const TokenId id : ids) {
-    for (int shift = 0; shift < 32; shift += 8) {
-      hash = (hash ^ ((static_cast<uint32_t>(id) >> shift) & 0xff)) * 0x01000193;
-    }
-  }
-  return hash;
 }
 
 TEST(TokenizerGoldenTest, DemoModelIdsAreTheReferences) {

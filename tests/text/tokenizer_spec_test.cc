@@ -28,6 +28,8 @@ TokenizerSpec FullSpec() {
   spec.unk_id = 0;
   spec.add_bos = true;
   spec.add_space_prefix = false;
+  spec.space_prefix_at_start_only = true;
+  spec.nfc = true;
   spec.chat_template = "{{ messages }}";
   spec.named_templates = {{"tool_use", "x"}, {"", ""}};
   return spec;
@@ -113,7 +115,7 @@ TEST(TokenizerSpecTest, AmplificationIsRefusedQuickly) {
     out.push_back(static_cast<char>(value));
     return out;
   };
-  const std::string head = std::string("BTOK\x01") + '\0' + '\0';
+  const std::string head = std::string("BTOK\x02") + '\0' + '\0';
   std::string long_merges = head + varint(1) + varint(1 << 20) + std::string(1 << 20, 'a') +
                             varint(0) + varint(0) + varint(1 << 20);
   for (int i = 0; i < (1 << 20); ++i) long_merges += "\x01\x01";

@@ -254,7 +254,7 @@ TEST(TokenizerTest, BadSpecsGiveOneClearError) {
   const StatusCode kInvalid = StatusCode::kInvalidArgument;
   const StatusCode kMissing = StatusCode::kUnimplemented;
   const BadSpec cases[] = {
-      {"spm", [](auto& s) { s.model = "llama"; }, kMissing, "\"llama\""},
+      {"wpm", [](auto& s) { s.model = "t5"; }, kMissing, "\"t5\""},
       {"bert", [](auto& s) { s.model = "bert"; }, kMissing, "\"bert\""},
       {"no model", [](auto& s) { s.model = ""; }, kMissing, "tokenizer.ggml.model \"\""},
       {"pre", [](auto& s) { s.pre = "qwen-2"; }, kMissing, "nearest supported one is \"qwen2\""},
