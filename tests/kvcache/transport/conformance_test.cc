@@ -126,6 +126,7 @@ TEST_P(ConformanceTest, OrderAndDuplicatesDoNotMatter) {
     EXPECT_TRUE(Arrived(transfer, *p_.arena, *d_.arena)) << "transfer " << id;
     d_.transport->CloseReceive(transfer.id);
     ASSERT_TRUE(d_.sink->WaitReceiveClosed(transfer.id));
+    ASSERT_TRUE(EndSend(p_, d_.incarnation, transfer.id));
   }
   EXPECT_EQ(d_.sink->Snapshot().events_after_close, 0u);
   EXPECT_TRUE(d_.sink->Snapshot().bad_slices.empty());
@@ -141,6 +142,7 @@ TEST_P(ConformanceTest, DuplicatesAreCountedAndDoNotTouchTheBlock) {
   ASSERT_TRUE(d_.sink->WaitFor(
       [](const Recorded& r) { return r.slices_done.count(1) && r.slices_done.at(1) == 5; }));
   // What is there now must stay, also when P's bytes change and are offered again.
+  ASSERT_TRUE(EndSend(p_, d_.incarnation, transfer.id));
   FillSlice(*p_.arena, slices[0].source, slices[0].layer, 99);
   std::vector<SliceRef> again = SlicesOf(transfer, *p_.arena);
   ASSERT_TRUE(p_.transport->SendSlices(d_.incarnation, {again.data(), 1}).ok());
@@ -288,6 +290,7 @@ TEST_P(ConformanceTest, SourceBlocksMayBeReusedAfterSendClosed) {
     EXPECT_TRUE(Arrived(second, *p_.arena, *d_.arena));
     d_.transport->CloseReceive(second.id);
     ASSERT_TRUE(d_.sink->WaitReceiveClosed(second.id));
+    ASSERT_TRUE(EndSend(p_, d_.incarnation, second.id));
   }
   EXPECT_TRUE(p_.sink->Snapshot().downs.empty());
 }
@@ -411,6 +414,7 @@ TEST_P(ConformanceTest, TwoPeersAtOnce) {
       EXPECT_TRUE(Arrived(transfers[i], *senders[i]->arena, *d_.arena));
       d_.transport->CloseReceive(transfers[i].id);
       ASSERT_TRUE(d_.sink->WaitReceiveClosed(transfers[i].id));
+      ASSERT_TRUE(EndSend(*senders[i], d_.incarnation, transfers[i].id));
     }
   }
 }

@@ -22,8 +22,8 @@ int Run(char** argv) {
   options.cluster_secret = "a secret";
   options.numerics_id = "numerics";
   options.kind = is_shm ? TransportKind::kShm : TransportKind::kTcp;
+  RecordingSink sink;  // outlives the endpoint, whose destructor stops it
   auto endpoint = KvEndpoint::Create(options, arena.get());
-  RecordingSink sink;
   if (!endpoint.ok() || !(*endpoint)->Start(&sink).ok()) return 1;
   const PeerAddress peer{"decode-0", decode, HostId(), argv[3], argv[4]};
   if (!(*endpoint)->SetPeers({&peer, 1}).ok() || !sink.WaitUp(1)) return 1;

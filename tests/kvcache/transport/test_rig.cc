@@ -131,6 +131,11 @@ bool Eventually(const std::function<bool()>& condition) {
   return true;
 }
 
+bool EndSend(const Worker& sender, Incarnation peer, TransferId transfer) {
+  sender.transport->CloseSend(peer, transfer);
+  return sender.sink->WaitSendClosed(peer, transfer);
+}
+
 KvEndpointTimers QuickTimers() {
   KvEndpointTimers timers;
   // Generous where nothing should expire: the machine may be busy.

@@ -82,6 +82,11 @@ class RecordingSink : public KvTransportSink {
     return WaitFor(
         [transfer](const Recorded& r) { return r.receives_closed.count(transfer.value()) > 0; });
   }
+  bool WaitSendClosed(Incarnation peer, TransferId transfer) {
+    return WaitFor([=](const Recorded& r) {
+      return r.sends_closed.count({peer.value(), transfer.value()}) > 0;
+    });
+  }
   bool WaitControls(size_t count) {
     return WaitFor([count](const Recorded& r) { return r.controls.size() >= count; });
   }
@@ -105,6 +110,10 @@ struct Worker {
   std::unique_ptr<KvTransport> transport;
   KvEndpoint* endpoint = nullptr;  // null for local
 };
+
+// Ends the sending of a transfer, once for each id, and waits until its source blocks may be
+// written again.
+bool EndSend(const Worker& sender, Incarnation peer, TransferId transfer);
 
 // Timers that make tests quick where time has to pass.
 KvEndpointTimers QuickTimers();
