@@ -74,6 +74,9 @@ baton_import_static(baton_dep_grpc_core grpc
   baton_dep_address_sorting baton_dep_re2 baton_dep_upb baton_dep_cares baton_dep_z
   baton_dep_gpr baton_dep_openssl baton_dep_absl)
 baton_import_static(baton_dep_protobuf protobuf Threads::Threads baton_dep_z)
+if(BATON_SANITIZE MATCHES "thread")
+  target_include_directories(baton_dep_protobuf INTERFACE "${CMAKE_CURRENT_LIST_DIR}/tsan")
+endif()
 baton_import_static(baton_dep_grpc_base grpc++ baton_dep_grpc_core baton_dep_protobuf)
 
 # Reflection registers itself from a static constructor, so its archive must be linked whole.
