@@ -5,6 +5,7 @@
 #include "gtest/gtest.h"
 
 #include "tests/engine/live_rig.h"
+#include "tests/patience.h"
 
 namespace baton {
 namespace {
@@ -35,7 +36,7 @@ RequestSpec MakeRequest(uint64_t number, uint32_t num_tokens, uint32_t max_token
   if (number % 3 == 1) spec.sampling.repetition_penalty = 1.1f;
   spec.num_choices = number % 4 == 0 ? 2 : 1;
   spec.ignore_eos = true;
-  spec.deadline_us = 300'000'000;
+  spec.deadline_us = 300'000'000 * int64_t{kPatienceFactor};
   return spec;
 }
 
@@ -81,7 +82,7 @@ TEST(EngineExactTest, TheDemoModelAnswersAChat) {
   spec.num_prompt_tokens = static_cast<uint32_t>(spec.tokens.size());
   spec.max_tokens = 16;
   spec.sampling.temperature = 0;
-  spec.deadline_us = 60'000'000;
+  spec.deadline_us = 60'000'000 * int64_t{kPatienceFactor};
   ASSERT_TRUE(worker.engine().TryStart(spec).ok());
   ASSERT_TRUE(worker.recorder().WaitEnded(spec.key));
   const Record record = worker.recorder().Of(spec.key);
@@ -100,8 +101,12 @@ class EngineExactTransportTest : public ::testing::TestWithParam<TransportKind> 
 TEST_P(EngineExactTransportTest, DisaggregatedEqualsAggregatedBitForBit) {
   BATON_OPEN_DEMO(file);
   const TransportKind kind = GetParam();
+#ifdef __SANITIZE_THREAD__  // looks for races, which longer prompts do not add
+  const std::vector<uint32_t> lengths = {1, kBlock - 1, kBlock, kBlock + 1, 47};
+#else
   const std::vector<uint32_t> lengths = {1,  2,   kBlock - 1, kBlock, kBlock + 1, 2 * kBlock,
                                          47, 100, 255,        256,    257,        300};
+#endif
   const std::vector<RequestSpec> specs = Requests(lengths, 8);
   LocalHub hub(true);
   TableWire wire;

@@ -17,6 +17,7 @@
 #include "src/model/model.h"
 #include "tests/engine/recorder.h"
 #include "tests/model/test_model.h"
+#include "tests/patience.h"
 
 namespace baton {
 
@@ -60,7 +61,7 @@ class LiveWorker {
     config.scheduler.max_running = 64;
     config.max_context = 2048;
     config.incarnation = incarnation();
-    config.request_lease_us = 600'000'000;
+    config.request_lease_us = 600'000'000 * int64_t{kPatienceFactor};
     config.eog_tokens = {2};
     auto engine = Engine::Create(config, {.model = runner_.get(),
                                           .arena = arena_.get(),
@@ -83,14 +84,14 @@ class LiveWorker {
                                 .unix_name = peer.endpoint_->unix_name()};
       ASSERT_TRUE(endpoint_->SetPeers(std::vector{address}).ok());
     }
-    for (int i = 0; i < 3000 && transport_->Links().empty(); ++i) {
+    for (int i = 0; i < 3000 * kPatienceFactor && transport_->Links().empty(); ++i) {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
     ASSERT_FALSE(transport_->Links().empty());
   }
-  // False when the ledger is not clean within 20 s.
+  // False when the ledger is not clean within 20 s, or their multiple in a sanitizer build.
   bool WaitIdle() {
-    for (int i = 0; i < 2000; ++i) {
+    for (int i = 0; i < 2000 * kPatienceFactor; ++i) {
       const EngineSnapshot snapshot = engine_->Snapshot();
       if (engine_->IsIdle() && snapshot.blocks.of(BlockState::kFree) == snapshot.blocks.total) {
         return true;

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "src/engine/engine_types.h"
+#include "tests/patience.h"
 
 namespace baton {
 
@@ -87,11 +88,11 @@ class Recorder : public EngineListener {
     std::lock_guard lock(mutex_);
     return num_tokens_;
   }
-  // False after 60 s.
+  // False after a minute, or its multiple in a sanitizer build.
   template <typename Condition>
   bool WaitFor(const RequestKey& key, Condition condition) {
     std::unique_lock lock(mutex_);
-    return changed_.wait_for(lock, std::chrono::seconds(60),
+    return changed_.wait_for(lock, std::chrono::minutes(kPatienceFactor),
                              [&] { return condition(records_[key]); });
   }
   bool WaitEnded(const RequestKey& key) {
