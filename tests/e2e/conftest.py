@@ -1,11 +1,29 @@
-"""One disaggregated server over the automatic transport for the tests that only read from it."""
+"""What all end-to-end tests share."""
+
+import os
 
 import pytest
 
 from baton_server import Server
 
 
+@pytest.fixture(scope="session", autouse=True)
+def no_sanitizer_reports(tmp_path_factory):
+    """In a sanitizer build any report fails the run.
+
+    Workers write to log files that a passed test removes, and nobody sees the exit status of one
+    that is killed or replaced, so the reports go to a folder of their own.
+    """
+    folder = tmp_path_factory.mktemp("sanitizer")
+    for name in ("ASAN_OPTIONS", "UBSAN_OPTIONS", "TSAN_OPTIONS"):
+        os.environ[name] = f"{os.environ.get(name, '')}:log_path={folder / 'report'}"
+    yield
+    reports = [path.read_text(errors="replace") for path in sorted(folder.iterdir())]
+    assert not reports, "\n".join(reports)
+
+
 @pytest.fixture(scope="session")
 def server():
+    """One disaggregated server over the automatic transport, for tests that only read from it."""
     with Server() as running:
         yield running
