@@ -48,7 +48,8 @@ bool IsAllowedTransition(BlockState from, BlockState to) {
                      [&](const Transition& t) { return t.from == from && t.to == to; });
 }
 
-BlockPool::BlockPool(uint32_t num_blocks) : blocks_(num_blocks), free_(num_blocks) {
+BlockPool::BlockPool(uint32_t num_blocks)
+    : blocks_(num_blocks), free_(num_blocks), cached_(num_blocks) {
   BATON_CHECK(num_blocks >= 1 && num_blocks <= 1u << 31, "a pool of {} blocks", num_blocks);
   // The top of the stack is the lowest index, so a fresh pool hands out 0, 1, 2, ...
   std::iota(free_.rbegin(), free_.rend(), 0u);
@@ -59,7 +60,8 @@ BlockPool::BlockPool(uint32_t num_blocks) : blocks_(num_blocks), free_(num_block
 BlockState BlockPool::Label(const Block& block) {
   if (block.phase == BlockState::kQuarantined) return BlockState::kQuarantined;
   if (block.request_refs > 0) return block.phase;
-  return block.transfer_refs > 0 ? BlockState::kDraining : BlockState::kFree;
+  if (block.transfer_refs > 0) return BlockState::kDraining;
+  return block.kept ? BlockState::kCached : BlockState::kFree;
 }
 
 const BlockPool::Block& BlockPool::Use(BlockHandle handle) const {
@@ -80,9 +82,12 @@ BlockPool::Block& BlockPool::Use(BlockHandle handle) {
 void BlockPool::CheckConservation() const {
   uint32_t sum = 0;
   for (const uint32_t count : counts_.by_state) sum += count;
-  BATON_CHECK(sum == counts_.total && counts_.of(BlockState::kFree) == free_.size(),
-              "labels sum to {} of {} blocks, {} labelled free, {} in the free list", sum,
-              counts_.total, counts_.of(BlockState::kFree), free_.size());
+  BATON_CHECK(sum == counts_.total && counts_.of(BlockState::kFree) == free_.size() &&
+                  counts_.of(BlockState::kCached) == cached_.size(),
+              "labels sum to {} of {} blocks, {} labelled free, {} in the free list, {} labelled "
+              "cached, {} to be evicted",
+              sum, counts_.total, counts_.of(BlockState::kFree), free_.size(),
+              counts_.of(BlockState::kCached), cached_.size());
 }
 
 void BlockPool::Settle(BlockHandle handle, BlockState before) {
@@ -91,6 +96,8 @@ void BlockPool::Settle(BlockHandle handle, BlockState before) {
   if (after == before) return;
   --counts_.by_state[static_cast<size_t>(before)];
   ++counts_.by_state[static_cast<size_t>(after)];
+  if (before == BlockState::kCached) cached_.Remove(handle.index.value());
+  if (after == BlockState::kCached) cached_.Add(handle.index.value());
   if (after == BlockState::kFree) {
     block.phase = BlockState::kFree;
     free_.push_back(handle.index.value());  // within the capacity taken at construction
@@ -103,7 +110,8 @@ bool BlockPool::Allocate(uint32_t num_blocks, BlockState phase, const RequestUid
   BATON_CHECK(phase == BlockState::kComputing || phase == BlockState::kReserved ||
                   phase == BlockState::kBound,
               "blocks are not allocated as {}", BlockStateName(phase));
-  if (num_blocks > free_.size()) return false;
+  if (num_blocks > num_available()) return false;
+  while (free_.size() < num_blocks) EvictOne();
   for (uint32_t i = 0; i < num_blocks; ++i) {
     const uint32_t index = free_.back();
     free_.pop_back();
@@ -122,6 +130,54 @@ bool BlockPool::Allocate(uint32_t num_blocks, BlockState phase, const RequestUid
   counts_.by_state[static_cast<size_t>(phase)] += num_blocks;
   CheckConservation();
   return true;
+}
+
+void BlockPool::EvictOne() {
+  const uint32_t index = cached_.First();
+  const BlockHandle handle{BlockIndex(index), blocks_[index].generation};
+  blocks_[index].kept = false;
+  Settle(handle, BlockState::kCached);
+  if (keeper_ != nullptr) keeper_->OnEvicted(handle, cached_.KeyOf(index));
+}
+
+void BlockPool::KeepCached(BlockHandle handle, const EvictionKey& key) {
+  Block& block = Use(handle);
+  BATON_CHECK(block.request_refs > 0 && !block.kept, "block {} is {} and kept: {}",
+              handle.index.value(), BlockStateName(Label(block)), block.kept);
+  block.kept = true;
+  cached_.SetKey(handle.index.value(), key);
+}
+
+void BlockPool::DropCached(BlockHandle handle) {
+  Block& block = Use(handle);
+  BATON_CHECK(block.kept, "block {} is not kept", handle.index.value());
+  const BlockState before = Label(block);
+  block.kept = false;
+  Settle(handle, before);
+}
+
+void BlockPool::SetEvictionKey(BlockHandle handle, const EvictionKey& key) {
+  BATON_CHECK(Use(handle).kept, "block {} is not kept", handle.index.value());
+  cached_.SetKey(handle.index.value(), key);
+}
+
+const EvictionKey& BlockPool::EvictionKeyOf(BlockHandle handle) const {
+  BATON_CHECK(Use(handle).kept, "block {} is not kept", handle.index.value());
+  return cached_.KeyOf(handle.index.value());
+}
+
+void BlockPool::AcquireCached(BlockHandle handle, BlockState phase, const RequestUid& owner) {
+  Block& block = Use(handle);
+  BATON_CHECK(
+      block.kept && block.phase != BlockState::kQuarantined && block.request_refs < kMaxRefs,
+      "block {} is {} with {} references and kept: {}", handle.index.value(),
+      BlockStateName(Label(block)), block.request_refs, block.kept);
+  const BlockState before = Label(block);
+  if (block.request_refs++ == 0) {
+    block.phase = phase;
+    block.owner = owner;
+  }
+  Settle(handle, before);
 }
 
 void BlockPool::AddRequestRef(BlockHandle handle) {
@@ -232,6 +288,10 @@ Status BlockPool::Audit() const {
   }
   for (uint32_t i = 0; i < num_blocks(); ++i) {
     const Block& block = blocks_[i];
+    if (cached_.Contains(i) != (Label(block) == BlockState::kCached)) {
+      return Internal("block {} is {} and {}to be evicted", i, BlockStateName(Label(block)),
+                      cached_.Contains(i) ? "" : "not ");
+    }
     if (Label(block) == BlockState::kFree || block.generation != 0) continue;
     return Internal("block {} is {} and was never allocated", i, BlockStateName(Label(block)));
   }

@@ -5,19 +5,23 @@
 // (sequences and reservations) and transfer references (a transport may touch its bytes). Its
 // label, the one that is counted and shown, follows from both:
 //
-//   both counts 0               -> free
+//   both counts 0               -> free, or cached when the prefix cache keeps it
 //   only transfer references    -> draining     (released, but bytes may still move)
 //   otherwise                   -> the phase    (computing, bound, exported, reserved, receiving)
 //
 // so the label with the stronger claim always wins (handoff precedence: quarantined > draining >
 // receiving > reserved > exported > bound > computing > cached > free, the order of BlockState).
+// A cached block may be shared by requests in different phases: it keeps the phase of whoever took
+// it first until another one sets its own, so its label is that of one of its holders.
 //
 // Invariants
 //  1. Conservation: the labels sum to the number of blocks; checked at every change.
 //  2. A block is allocated only when both counts are 0; its generation rises at that moment and is
 //     never 0 afterwards. A handle of an older generation is refused by every call.
 //  3. Allocate gives all blocks asked for or none.
-//  4. A block becomes free in the call that drops its last reference, and only there.
+//  4. A block becomes free or cached in the call that drops its last reference; a cached one
+//  becomes
+//     free when Allocate needs it, and its keeper is told before it is used again.
 #ifndef BATON_KVCACHE_BLOCK_POOL_H_
 #define BATON_KVCACHE_BLOCK_POOL_H_
 
@@ -27,6 +31,7 @@
 #include <string_view>
 #include <vector>
 
+#include "kvcache/eviction_queue.h"
 #include "src/base/ids.h"
 #include "src/base/status.h"
 
@@ -65,6 +70,8 @@ struct BlockCounts {
   uint32_t total = 0;
 
   uint32_t of(BlockState state) const { return by_state[static_cast<size_t>(state)]; }
+  // Held by no request and no transfer: what an allocation can get.
+  uint32_t num_available() const { return of(BlockState::kFree) + of(BlockState::kCached); }
   friend bool operator==(const BlockCounts&, const BlockCounts&) = default;
 };
 
@@ -77,6 +84,15 @@ struct BlockInfo {
   RequestUid owner;  // of the last allocation
 };
 
+// Who keeps blocks beyond their requests: told when the pool takes one back.
+class CacheKeeper {
+ public:
+  virtual ~CacheKeeper() = default;
+  // `block`, of this key, was cached and is about to be used for something else. May set keys of
+  // other blocks, nothing else.
+  virtual void OnEvicted(BlockHandle block, const EvictionKey& key) = 0;
+};
+
 // The ledger of one arena's blocks; see the file comment. A call with a stale or foreign handle is
 // a broken invariant of the caller and stops the process with both generations printed.
 class BlockPool {
@@ -87,8 +103,9 @@ class BlockPool {
   BlockPool& operator=(const BlockPool&) = delete;
 
   // Appends `num_blocks` handles to `out`, each with one request reference, in `phase`
-  // (kComputing, kReserved or kBound). False, and nothing changed, when fewer are free.
-  // O(num_blocks). Freed blocks are reused last-in first-out, so that few pages are warm.
+  // (kComputing, kReserved or kBound). False, and nothing changed, when fewer are available.
+  // O(num_blocks), times log of the pool for what is evicted. Freed blocks are reused last-in
+  // first-out, so that few pages are warm; cached ones are taken when no free one is left.
   bool Allocate(uint32_t num_blocks, BlockState phase, const RequestUid& owner,
                 std::vector<BlockHandle>* out);
 
@@ -99,6 +116,18 @@ class BlockPool {
   // allocation on).
   void DropRequestRef(BlockHandle handle);
   void DropTransferRef(BlockHandle handle);
+
+  // The prefix cache keeps a block that is in use and not kept yet: it stays after its last
+  // reference, as cached, until it is dropped or evicted.
+  void KeepCached(BlockHandle handle, const EvictionKey& key);
+  void DropCached(BlockHandle handle);
+  // What a kept block is worth from now on.
+  void SetEvictionKey(BlockHandle handle, const EvictionKey& key);
+  const EvictionKey& EvictionKeyOf(BlockHandle handle) const;
+  // One more holder of a kept block; if it is the only one, the block is `owner`'s in `phase`.
+  void AcquireCached(BlockHandle handle, BlockState phase, const RequestUid& owner);
+  // Told of evictions; outlives the pool or is set back to null. One at most.
+  void SetCacheKeeper(CacheKeeper* keeper) { keeper_ = keeper; }
 
   // Changes the phase along IsAllowedTransition; the same phase again is allowed.
   void SetState(BlockHandle handle, BlockState to);
@@ -115,6 +144,8 @@ class BlockPool {
 
   uint32_t num_blocks() const { return static_cast<uint32_t>(blocks_.size()); }
   uint32_t num_free() const { return counts_.of(BlockState::kFree); }
+  // What Allocate can give: free and cached.
+  uint32_t num_available() const { return counts_.num_available(); }
   const BlockCounts& Counts() const { return counts_; }
 
   // Calls visit(const BlockInfo&) for every block in index order. O(num_blocks).
@@ -134,6 +165,7 @@ class BlockPool {
     uint32_t request_refs = 0;
     uint32_t transfer_refs = 0;
     BlockState phase = BlockState::kFree;
+    bool kept = false;  // by the prefix cache
     RequestUid owner;
   };
 
@@ -142,10 +174,14 @@ class BlockPool {
   const Block& Use(BlockHandle handle) const;
   // Moves one block between the counters after a change and frees it when nobody holds it.
   void Settle(BlockHandle handle, BlockState before);
+  // Frees the cached block that is worth least.
+  void EvictOne();
   void CheckConservation() const;
 
   std::vector<Block> blocks_;
   std::vector<uint32_t> free_;  // stack of free indices; capacity = num_blocks
+  EvictionQueue cached_;        // blocks labelled cached
+  CacheKeeper* keeper_ = nullptr;
   BlockCounts counts_;
 };
 

@@ -143,7 +143,8 @@ HandoffDest::HandoffDest(DestSpec spec) : spec_(std::move(spec)) {
                   spec_.key.transfer != TransferId(),
               "{} blocks, {} layers, attempt {}, transfer {}", num_blocks(), spec_.num_layers,
               spec_.key.attempt, spec_.key.transfer);
-  BATON_CHECK(spec_.chain.size() == num_blocks(), "{} links for {} blocks", spec_.chain.size(),
+  BATON_CHECK(spec_.chain.size() == spec_.num_held + num_blocks(),
+              "{} links for {} blocks held and {} to cross", spec_.chain.size(), spec_.num_held,
               num_blocks());
 }
 
@@ -377,8 +378,8 @@ void HandoffDest::Perform(Op op, int64_t now_us, HandoffActions* actions) {
 }
 
 Grant HandoffDest::MakeGrant() const {
-  return {spec_.key,       spec_.decode_incarnation, spec_.generations,
-          spec_.layout_id, expected_bytes(),         spec_.timers.ttl_ms};
+  return {spec_.key,        spec_.decode_incarnation, spec_.generations, spec_.layout_id,
+          expected_bytes(), spec_.timers.ttl_ms,      spec_.num_held};
 }
 
 void HandoffDest::HeardFromPeer(int64_t now_us) {

@@ -49,7 +49,8 @@ std::string_view DestStateName(DestState state);
 struct DestSpec {
   TransferKey key;  // with the transfer id drawn for it
   Incarnation decode_incarnation;
-  std::vector<uint32_t> generations;  // of the data blocks, in ordinal order; >= 1
+  std::vector<uint32_t> generations;  // of the blocks to be filled, in ordinal order; >= 1
+  uint32_t num_held = 0;              // blocks of the prompt before them, which D has already
   uint64_t layout_id = 0;
   uint64_t slice_bytes = 0;
   uint32_t num_layers = 0;
@@ -94,6 +95,7 @@ class HandoffDest {
   bool finished() const { return state_ == DestState::kReleased; }
   const DestSpec& spec() const { return spec_; }
   const TransferKey& key() const { return spec_.key; }
+  // Blocks that cross.
   uint32_t num_blocks() const { return static_cast<uint32_t>(spec_.generations.size()); }
   uint64_t expected_bytes() const;
   // P's seal, once it arrived and was accepted.

@@ -50,8 +50,11 @@ struct Grant {
   Incarnation decode_incarnation;
   std::vector<uint32_t> generations;  // of each reserved data block, in ordinal order
   uint64_t layout_id = 0;
-  uint64_t expected_bytes = 0;  // blocks x layers x slice bytes
+  uint64_t expected_bytes = 0;  // of the blocks that cross: blocks x layers x slice bytes
   uint32_t ttl_ms = 0;          // P counts from receipt and stops a margin early
+  // Blocks at the front of the prompt that D has already. They do not cross: ordinals on the wire
+  // (generations, slices, Nack) count from the block after them.
+  uint32_t num_held = 0;
 
   friend bool operator==(const Grant&, const Grant&) = default;
 };

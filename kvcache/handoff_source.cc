@@ -172,12 +172,18 @@ void HandoffSource::OnGrant(const Grant& grant, int64_t now_us, HandoffActions* 
   }
   if (!again && !GrantFits(grant)) return Dispatch(Event::kGrantUnfit, now_us, actions);
   HeardFromPeer(now_us);
-  if (!again) renew_at_us_ = now_us + spec_.timers.renew_us();
+  if (!again) {
+    renew_at_us_ = now_us + spec_.timers.renew_us();
+    num_due_ = static_cast<uint32_t>(
+        std::count(sealed_.begin() + static_cast<std::ptrdiff_t>(SliceIdx(num_held(), 0)),
+                   sealed_.end(), true));
+  }
   Dispatch(again ? Event::kGrantAgain : Event::kGrant, now_us, actions);
 }
 
 bool HandoffSource::GrantFits(const Grant& grant) {
-  const uint64_t bytes = uint64_t{sealed_.size()} * spec_.slice_bytes;
+  const uint32_t num_crossing = spec_.num_blocks - std::min(grant.num_held, spec_.num_blocks);
+  const uint64_t bytes = uint64_t{num_crossing} * spec_.num_layers * spec_.slice_bytes;
   if (grant.layout_id != spec_.layout_id) {
     candidate_ =
         Ending(HandoffOutcome::kBadMessage,
@@ -185,11 +191,14 @@ bool HandoffSource::GrantFits(const Grant& grant) {
                                   grant.layout_id, spec_.layout_id));
     return false;
   }
-  if (grant.generations.size() != spec_.num_blocks || grant.expected_bytes != bytes) {
+  if (num_crossing == 0 || grant.generations.size() != num_crossing ||
+      grant.expected_bytes != bytes) {
     candidate_ = Ending(
         HandoffOutcome::kBadMessage,
-        Internal("the decode worker granted {} blocks and {} bytes, the prompt has {} and {}",
-                 grant.generations.size(), grant.expected_bytes, spec_.num_blocks, bytes));
+        Internal("the decode worker granted {} blocks and {} bytes after {} of its own, the prompt "
+                 "has {} blocks, {} bytes to cross",
+                 grant.generations.size(), grant.expected_bytes, grant.num_held, spec_.num_blocks,
+                 bytes));
     return false;
   }
   return true;
@@ -212,6 +221,11 @@ void HandoffSource::OnLayersSealed(const SliceRange& slices, int64_t now_us,
     }
   }
   fresh_ = slices;
+  const uint32_t num_kept_back =
+      std::min(num_held() - std::min(num_held(), slices.first_ordinal), slices.num_ordinals);
+  fresh_.first_ordinal += num_kept_back;
+  fresh_.num_ordinals -= num_kept_back;
+  num_due_ += fresh_.num_ordinals * fresh_.num_layers;
   Dispatch(Event::kSealed, now_us, actions);
   fresh_ = {};
 }
@@ -222,7 +236,6 @@ void HandoffSource::OnPromptDone(Seal seal, int64_t now_us, HandoffActions* acti
   BATON_CHECK(num_sealed_ == sealed_.size(), "{} of {} slices are sealed at prompt end",
               num_sealed_, sealed_.size());
   seal_ = std::move(seal);
-  seal_->num_slices = num_sealed_;
   if (!grant_) lease_until_us_ = now_us + spec_.timers.ttl_us();  // how long it waits for a grant
   Dispatch(Event::kPromptDone, now_us, actions);
 }
@@ -245,13 +258,15 @@ bool HandoffSource::CountNack(const Nack& nack) {
     return false;
   }
   if (nacks_.empty()) nacks_.resize(sealed_.size());
-  for (const SliceId& slice : nack.slices) {
-    if (slice.ordinal >= spec_.num_blocks || slice.layer >= spec_.num_layers) {
+  const uint32_t num_crossing = spec_.num_blocks - num_held();
+  for (const SliceId& wire : nack.slices) {
+    if (wire.ordinal >= num_crossing || wire.layer >= spec_.num_layers) {
       candidate_ = Ending(HandoffOutcome::kBadMessage,
                           Internal("the decode worker refused slice ({}, {}) of {} x {}",
-                                   slice.ordinal, slice.layer, spec_.num_blocks, spec_.num_layers));
+                                   wire.ordinal, wire.layer, num_crossing, spec_.num_layers));
       return false;
     }
+    const SliceId slice{wire.ordinal + num_held(), wire.layer};
     const size_t idx = SliceIdx(slice.ordinal, slice.layer);
     if (!exported_[idx]) continue;  // it will be sent in its time
     if (++nacks_[idx] > spec_.timers.max_nacks) {
@@ -360,6 +375,7 @@ void HandoffSource::Perform(Op op, int64_t now_us, HandoffActions* actions) {
       return ExportSealed(actions);
     case Op::kSendSeal:
       seal_->key = key();
+      seal_->num_slices = (spec_.num_blocks - num_held()) * spec_.num_layers;
       actions->push_back({.kind = Kind::kSendMessage, .message = *seal_});
       return;
     case Op::kResend:
@@ -377,7 +393,7 @@ void HandoffSource::Perform(Op op, int64_t now_us, HandoffActions* actions) {
       return;
     case Op::kUnpin:
       if (num_pinned_ > 0) {
-        actions->push_back({.kind = Kind::kUnpinBlocks, .slices = {0, num_pinned_, 0, 0}});
+        actions->push_back({.kind = Kind::kUnpinBlocks, .slices = {num_held(), num_pinned_, 0, 0}});
       }
       num_pinned_ = 0;
       return;
@@ -395,9 +411,9 @@ void HandoffSource::Perform(Op op, int64_t now_us, HandoffActions* actions) {
 }
 
 void HandoffSource::ExportSealed(HandoffActions* actions) {
-  if (num_exported_ == num_sealed_) return;
+  if (num_exported_ == num_due_) return;
   // While granted, what was just sealed is all that is missing; at the grant, look at everything.
-  if (num_exported_ + fresh_.num_ordinals * fresh_.num_layers == num_sealed_) {
+  if (num_exported_ + fresh_.num_ordinals * fresh_.num_layers == num_due_) {
     return ExportRange(fresh_, actions);
   }
   ExportWhere([this](size_t idx) { return sealed_[idx] && !exported_[idx]; }, actions);
@@ -413,7 +429,7 @@ void HandoffSource::Resend(HandoffActions* actions) {
 template <typename Wanted>
 void HandoffSource::ExportWhere(Wanted wanted, HandoffActions* actions) {
   SliceRange open;  // grows downwards as long as the same layers of the next block are wanted
-  for (uint32_t o = 0; o < spec_.num_blocks; ++o) {
+  for (uint32_t o = num_held(); o < spec_.num_blocks; ++o) {
     uint32_t layer = 0;
     while (layer < spec_.num_layers) {
       const uint32_t first = layer;
@@ -437,10 +453,11 @@ void HandoffSource::ExportWhere(Wanted wanted, HandoffActions* actions) {
 void HandoffSource::ExportRange(const SliceRange& slices, HandoffActions* actions) {
   if (slices.num_ordinals == 0 || slices.num_layers == 0) return;
   const uint32_t end = slices.first_ordinal + slices.num_ordinals;
-  if (end > num_pinned_) {
-    actions->push_back(
-        {.kind = HandoffActionKind::kPinBlocks, .slices = {num_pinned_, end - num_pinned_, 0, 0}});
-    num_pinned_ = end;
+  const uint32_t first_unpinned = num_held() + num_pinned_;
+  if (end > first_unpinned) {
+    actions->push_back({.kind = HandoffActionKind::kPinBlocks,
+                        .slices = {first_unpinned, end - first_unpinned, 0, 0}});
+    num_pinned_ = end - num_held();
   }
   actions->push_back({.kind = HandoffActionKind::kExportSlices, .slices = slices});
   for (uint32_t o = slices.first_ordinal; o < end; ++o) {

@@ -92,10 +92,10 @@ class HandoffSource {
   bool granted() const { return grant_.has_value(); }
   const SourceSpec& spec() const { return spec_; }
   TransferKey key() const;
-  // Generations of D's blocks, in ordinal order; empty before the grant.
+  // Generations of D's blocks from ordinal num_held() on; empty before the grant.
   const std::vector<uint32_t>& generations() const;
-  // Ordinals [0, num_pinned) carry a transfer reference.
-  uint32_t num_pinned() const { return num_pinned_; }
+  // Blocks at the front that D has already: they are sealed here, and neither pinned nor exported.
+  uint32_t num_held() const { return grant_ ? grant_->num_held : 0; }
   // The time at which OnTick has something to do; INT64_MAX = never.
   int64_t NextDeadlineUs() const;
   // Messages that were void: other attempt, incarnation or transfer.
@@ -140,8 +140,9 @@ class HandoffSource {
   std::vector<bool> exported_;  // [num_blocks][num_layers], sent at least once
   std::vector<uint8_t> nacks_;  // [num_blocks][num_layers], empty before the first
   uint32_t num_sealed_ = 0;
+  uint32_t num_due_ = 0;  // of num_sealed_, those that cross
   uint32_t num_exported_ = 0;
-  uint32_t num_pinned_ = 0;
+  uint32_t num_pinned_ = 0;  // from ordinal num_held() on
   uint32_t num_full_nacks_ = 0;
   uint32_t num_stale_ = 0;
   int64_t lease_until_us_ = INT64_MAX;

@@ -37,8 +37,8 @@ int64_t PriorityUs(const Sequence& sequence, uint32_t aging_tokens_per_s) {
 
 }  // namespace
 
-Scheduler::Scheduler(const SchedulerConfig& config, BlockPool* pool)
-    : config_(config), pool_(pool) {
+Scheduler::Scheduler(const SchedulerConfig& config, BlockPool* pool, PrefixIndex* index)
+    : config_(config), pool_(pool), index_(index) {
   BATON_CHECK(config.block_size >= 1 && config.max_running >= 1 && config.max_prefilling >= 1 &&
                   config.max_waiting >= 1 && config.max_chunk >= 1 &&
                   config.aging_tokens_per_s >= 1,
@@ -53,6 +53,7 @@ Scheduler::Scheduler(const SchedulerConfig& config, BlockPool* pool)
   waiting_.reserve(config.max_waiting + config.max_running);
   prefilling_.reserve(config.max_prefilling);
   decoding_.reserve(config.max_running);
+  hits_.reserve(pool->num_blocks());
 }
 
 Scheduler::~Scheduler() {
@@ -110,17 +111,17 @@ uint32_t Scheduler::GrowthReserve() const {
   return (static_cast<uint32_t>(decoding_.size()) + 3) / 4;
 }
 
-Status Scheduler::CanReserve(const SequenceSpec& spec) const {
+Status Scheduler::CanReserve(const SequenceSpec& spec, uint32_t num_held) const {
   BATON_RETURN_IF_ERROR(CheckFits(spec));
   const uint32_t need =
-      BlocksToReserve(static_cast<uint32_t>(spec.tokens.size()), spec.num_choices);
+      BlocksToReserve(static_cast<uint32_t>(spec.tokens.size()), spec.num_choices) - num_held;
   const bool owed = !waiting_.empty() && (blocked_ || waiting_.front()->preempted);
   if (owed) {
     return ResourceExhausted("sequence {} waits for KV blocks", waiting_.front()->id());
   }
-  if (pool_->num_free() < need + GrowthReserve()) {
+  if (pool_->num_available() < need + GrowthReserve()) {
     return ResourceExhausted("the request needs {} KV blocks, {} are free, {} are kept to decode",
-                             need, pool_->num_free(), GrowthReserve());
+                             need, pool_->num_available(), GrowthReserve());
   }
   return OkStatus();
 }
@@ -163,22 +164,28 @@ void Scheduler::StartChoices(const SequenceSpec& spec, std::span<const BlockHand
     own.num_choices = 1;
     started.push_back(Insert(std::move(own), arrival_us));
     tables.push_back(&started.back()->table);
-    started.back()->spec.tokens.push_back(start.first_token);
+    AppendToken(started.back(), start.first_token);
     started.back()->num_computed = num_tokens;
   }
   const PromptBlocks prompt{blocks.first(num_data), blocks.subspan(num_data),
                             num_tokens % config_.block_size};
   DivideAmongChoices(prompt, tables, pool_, copies);
-  for (Sequence* sequence : started) StartDecoding(sequence);
+  for (Sequence* sequence : started) {
+    StartDecoding(sequence);
+    KeepFullBlocks(sequence);
+  }
 }
 
 Sequence* Scheduler::Insert(SequenceSpec spec, int64_t arrival_us) {
-  auto sequence = std::make_unique<Sequence>();
-  sequence->spec = std::move(spec);
+  auto sequence = std::make_unique<Sequence>(std::move(spec), config_.block_size);
   sequence->arrival_us = arrival_us;
   // The token after the last computed one is held too, so one more than the limit of KV.
   const uint32_t max_total = sequence->spec.limits.MaxTotalTokens(sequence->spec.num_prompt_tokens);
   sequence->spec.tokens.reserve(max_total + 1);
+  if (index_ != nullptr) {
+    sequence->chain.Reserve(max_total + 1);
+    sequence->chain.Append(sequence->spec.tokens);
+  }
   sequence->table.Reserve(BlocksFor(max_total) + sequence->spec.num_choices);
   Sequence* raw = sequence.get();
   const bool inserted = sequences_.emplace(raw->id(), std::move(sequence)).second;
@@ -306,6 +313,8 @@ void Scheduler::Preempt(Sequence* sequence) {
   Unlist(sequence);
   sequence->table.Release(pool_);
   sequence->num_computed = 0;
+  sequence->num_hit_tokens = 0;
+  sequence->num_kept_blocks = 0;
   sequence->preempted = true;
   ++sequence->num_preemptions;
   ++num_preemptions_;
@@ -351,14 +360,53 @@ Sequence* Scheduler::NextPrompt(size_t* next_prefilling) {
 }
 
 bool Scheduler::Admit(Sequence* sequence) {
-  const uint32_t need = BlocksToAdmit(sequence->spec);
-  if (pool_->num_free() < need + GrowthReserve()) return false;
+  TakeHits(sequence);
+  const uint32_t need = BlocksToAdmit(sequence->spec) - sequence->table.size();
+  if (pool_->num_available() < need + GrowthReserve()) {
+    sequence->table.Release(pool_);
+    return false;
+  }
+  const uint32_t num_hits = sequence->table.size();
   const bool grown = sequence->table.Grow(pool_, need, BlockState::kComputing, sequence->spec.uid);
-  BATON_CHECK(grown, "{} blocks are free, {} are not to be had", pool_->num_free(), need);
+  BATON_CHECK(grown, "{} blocks are free, {} are not to be had", pool_->num_available(), need);
   waiting_.erase(waiting_.begin());
+  sequence->num_kept_blocks = num_hits;
+  sequence->num_hit_tokens = num_hits * config_.block_size;
+  sequence->num_computed = sequence->num_hit_tokens;
+  backlog_tokens_ -= sequence->num_hit_tokens;
+  if (index_ != nullptr) index_->CountQuery(sequence->num_tokens(), sequence->num_hit_tokens);
   sequence->state = SequenceState::kPrefilling;
   if (sequence->num_preemptions == 0) plan_.started.push_back(sequence->id());
   return true;
+}
+
+void Scheduler::TakeHits(Sequence* sequence) {
+  if (index_ == nullptr) return;
+  hits_.clear();
+  // The last token is always computed: its logits are wanted.
+  const uint32_t limit = (sequence->num_tokens() - 1) / config_.block_size;
+  index_->Acquire({sequence->chain.full_links(), sequence->spec.tokens}, limit,
+                  BlockState::kComputing, sequence->spec.uid, &hits_);
+  for (const BlockHandle block : hits_) sequence->table.Append(block);
+}
+
+void Scheduler::KeepFullBlocks(Sequence* sequence) {
+  if (index_ == nullptr) return;
+  const uint32_t block_size = config_.block_size;
+  const std::span<const ChainLink> links = sequence->chain.full_links();
+  const std::span<const TokenId> tokens = sequence->spec.tokens;
+  for (uint32_t& i = sequence->num_kept_blocks; i < sequence->num_computed / block_size; ++i) {
+    index_->Insert({.link = links[i],
+                    .parent = i > 0 ? links[i - 1] : ChainLink{},
+                    .ordinal = i,
+                    .tokens = tokens.subspan(size_t{i} * block_size, block_size),
+                    .block = sequence->table.handles()[i]});
+  }
+}
+
+void Scheduler::AppendToken(Sequence* sequence, TokenId token) {
+  sequence->spec.tokens.push_back(token);
+  if (index_ != nullptr) sequence->chain.Append({&token, 1});
 }
 
 uint32_t Scheduler::ChunkFor(const Sequence& sequence) const {
@@ -404,6 +452,7 @@ void Scheduler::FinishItem(const BatchItem& item, const ItemResult& result) {
   Sequence* sequence = found->second.get();
   sequence->planned = false;
   sequence->num_computed += item.num_tokens;
+  KeepFullBlocks(sequence);
   if (!item.is_decode) backlog_tokens_ -= item.num_tokens;
   if (item.ends_prompt) {
     EraseFrom(&prefilling_, sequence);
@@ -413,7 +462,7 @@ void Scheduler::FinishItem(const BatchItem& item, const ItemResult& result) {
   }
   if (!item.wants_logits) return;
   if (result.finished) return Erase(sequence);
-  sequence->spec.tokens.push_back(result.token);
+  AppendToken(sequence, result.token);
   if (!item.is_decode) {
     EraseFrom(&prefilling_, sequence);
     return StartDecoding(sequence);

@@ -30,6 +30,7 @@
 
 #include "kvcache/block_pool.h"
 #include "kvcache/block_table.h"
+#include "kvcache/prefix_index.h"
 #include "scheduler/batch_plan.h"
 #include "scheduler/sequence.h"
 #include "scheduler/step_cost.h"
@@ -75,8 +76,10 @@ struct SchedulerLoad {
 // See the file comment.
 class Scheduler {
  public:
-  // `pool` outlives the scheduler. Other users of the pool (reservations) are welcome.
-  Scheduler(const SchedulerConfig& config, BlockPool* pool);
+  // `pool` outlives the scheduler. Other users of the pool (reservations) are welcome. `index` (of
+  // that pool, outlives the scheduler) finds prompts' beginnings and learns every full block; null
+  // = every prompt is computed whole.
+  Scheduler(const SchedulerConfig& config, BlockPool* pool, PrefixIndex* index = nullptr);
   // Releases all blocks.
   ~Scheduler();
   Scheduler(const Scheduler&) = delete;
@@ -89,8 +92,9 @@ class Scheduler {
   // Blocks that a hand-off of this prompt reserves: those of its tokens and one a choice.
   uint32_t BlocksToReserve(uint32_t num_tokens, uint32_t num_choices) const;
   // OK when a reservation may be made now: it could finish (else OutOfRange), the blocks are free,
-  // and no preempted or growing sequence needs them (else ResourceExhausted).
-  Status CanReserve(const SequenceSpec& spec) const;
+  // and no preempted or growing sequence needs them (else ResourceExhausted). `num_held` of the
+  // blocks are the caller's already.
+  Status CanReserve(const SequenceSpec& spec, uint32_t num_held = 0) const;
   // Starts the choices of a prompt that was computed elsewhere. `spec.tokens` are the tokens whose
   // KV lies in `blocks` (the first BlocksFor of them; the rest are spare, BlocksToReserve in all);
   // one request reference of each is taken over. Appends the block copies that the engine must make
@@ -161,6 +165,11 @@ class Scheduler {
   // The next prompt to work on: admits a waiting one when it comes first and fits.
   Sequence* NextPrompt(size_t* next_prefilling);
   bool Admit(Sequence* sequence);
+  // Takes the blocks of its tokens' beginning that the index has; all but the last token at most.
+  void TakeHits(Sequence* sequence);
+  // Tells the index of the blocks that have become full.
+  void KeepFullBlocks(Sequence* sequence);
+  void AppendToken(Sequence* sequence, TokenId token);
   // Tokens of the prompt that still fit in this step, 0 = none.
   uint32_t ChunkFor(const Sequence& sequence) const;
   void AddChunk(Sequence* sequence, uint32_t num_tokens);
@@ -168,6 +177,7 @@ class Scheduler {
 
   const SchedulerConfig config_;
   BlockPool* const pool_;
+  PrefixIndex* const index_;
   absl::flat_hash_map<SequenceId, std::unique_ptr<Sequence>> sequences_;
   List waiting_;     // preempted ones by age, then the others by priority
   List prefilling_;  // by priority
@@ -177,6 +187,7 @@ class Scheduler {
   uint64_t num_preemptions_ = 0;
   bool blocked_ = false;  // the first waiting prompt found no blocks in the last plan
   bool in_step_ = false;
+  std::vector<BlockHandle> hits_;  // of the prompt being admitted
   BatchPlan plan_;
   StepCost cost_;
 };

@@ -5,9 +5,11 @@
 
 #include <cstdint>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "kvcache/block_table.h"
+#include "kvcache/hash_chain.h"
 #include "src/base/ids.h"
 
 namespace baton {
@@ -51,15 +53,22 @@ struct SequenceSpec {
   std::vector<TokenId> tokens;     // prompt, then replayed output; not empty
   uint32_t num_prompt_tokens = 0;  // how many of them are the prompt, >= 1
   SequenceLimits limits;
+  ChainKey chain_key;  // names its blocks in the prefix index; of its tenant
 };
 
 // See the file comment. Fields are changed by the Scheduler alone.
 struct Sequence {
+  Sequence(SequenceSpec spec_in, uint32_t block_size)
+      : spec(std::move(spec_in)), chain(spec.chain_key, block_size) {}
+
   SequenceSpec spec;  // spec.tokens grows with the output
   SequenceState state = SequenceState::kWaiting;
   uint32_t num_computed = 0;  // tokens whose KV is in the blocks
   BlockTable table;
-  bool preempted = false;  // lost its blocks once and is computed again
+  HashChain chain;               // of all its tokens
+  uint32_t num_hit_tokens = 0;   // of num_computed, those found in the prefix index
+  uint32_t num_kept_blocks = 0;  // at the front, offered to the prefix index already
+  bool preempted = false;        // lost its blocks once and is computed again
   uint32_t num_preemptions = 0;
   int64_t arrival_us = 0;   // kept over preemptions
   int64_t priority_us = 0;  // smaller runs first; see Scheduler

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <memory>
 #include <string_view>
+#include <utility>
 
 namespace baton {
 
@@ -17,6 +18,10 @@ struct Hash128 {
   uint64_t hi = 0;
   uint64_t lo = 0;
   friend constexpr auto operator<=>(const Hash128&, const Hash128&) = default;
+  template <typename H>
+  friend H AbslHashValue(H state, const Hash128& hash) {
+    return H::combine(std::move(state), hash.hi, hash.lo);
+  }
 };
 
 // One-shot hashes of `size` bytes; any thread. Reads memory once, at about copy speed.

@@ -15,6 +15,8 @@ void DeclareTuning(FlagSet& flags, WorkerTuning& tuning) {
             "bytes of the KV pool, e.g. 2GiB; default: the larger of 1GiB and one full sequence");
   flags.Add("--max-context", tuning.max_context, {0, 1 << 24},
             "longest sequence in tokens; 0 = the model's");
+  flags.AddChoice("--prefix-cache", tuning.prefix_cache, {"on", "off"},
+                  "keep KV blocks and reuse them for prompts that begin alike");
   flags.Add("--drain-timeout", tuning.drain_timeout_s, {0, 86400},
             "seconds that running streams get after SIGTERM");
   flags.Add("--cluster-secret-file", tuning.secret_file,
@@ -57,6 +59,7 @@ void AppendTuning(const WorkerTuning& tuning, std::vector<std::string>& args) {
   args.push_back("--kv-dtype=" + tuning.kv_dtype);
   if (!tuning.kv_memory.empty()) args.push_back("--kv-memory=" + tuning.kv_memory);
   args.push_back(fmt::format("--max-context={}", tuning.max_context));
+  args.push_back("--prefix-cache=" + tuning.prefix_cache);
   args.push_back(fmt::format("--drain-timeout={}", tuning.drain_timeout_s));
   if (!tuning.secret_file.empty()) {
     args.push_back("--cluster-secret-file=" + tuning.secret_file);

@@ -15,6 +15,7 @@ namespace baton {
 struct WorkerTuning {
   std::string device = "auto";
   std::string isa = "auto";
+  std::string prefix_cache = "on";
   std::string transport = "auto";
   std::string kv_dtype = "bf16";
   std::string kv_memory;    // "" = the larger of 1 GiB and one full sequence

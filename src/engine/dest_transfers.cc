@@ -42,7 +42,8 @@ void DestTransferSet::Start(const RequestSpec& spec, DestStart start, int64_t no
   DestSpec dest;
   dest.key = {spec.key.uid, spec.key.attempt, TransferId(next_transfer_++)};
   dest.decode_incarnation = incarnation_;
-  for (uint32_t i = 0; i < start.num_data; ++i) {
+  dest.num_held = start.num_held;
+  for (uint32_t i = start.num_held; i < start.num_data; ++i) {
     dest.generations.push_back(start.blocks[i].generation);
   }
   dest.layout_id = layout.LayoutId();
@@ -186,8 +187,8 @@ void DestTransferSet::PerformOne(DestTransfer* transfer, HandoffAction action, i
     case HandoffActionKind::kOpenReceive:
       return OpenReceive(transfer, now_us);
     case HandoffActionKind::kLabelReceiving:
-      for (uint32_t i = 0; i < transfer->machine.num_blocks(); ++i) {
-        parts_.pool->SetState(transfer->blocks[i], BlockState::kReceiving);
+      for (const BlockHandle block : transfer->crossing()) {
+        parts_.pool->SetState(block, BlockState::kReceiving);
       }
       return;
     case HandoffActionKind::kCloseReceive:
@@ -219,8 +220,7 @@ void DestTransferSet::OpenReceive(DestTransfer* transfer, int64_t now_us) {
   receive.attempt = transfer->key.attempt;
   receive.peer = transfer->peer;
   receive.layers_per_group = layers_per_group_;
-  for (uint32_t i = 0; i < transfer->machine.num_blocks(); ++i) {
-    const BlockHandle block = transfer->blocks[i];
+  for (const BlockHandle block : transfer->crossing()) {
     parts_.pool->AddTransferRef(block);
     receive.blocks.push_back({block.index, block.generation});
   }
@@ -234,9 +234,7 @@ void DestTransferSet::OpenReceive(DestTransfer* transfer, int64_t now_us) {
 
 void DestTransferSet::Unpin(DestTransfer* transfer) {
   if (!std::exchange(transfer->is_pinned, false)) return;
-  for (uint32_t i = 0; i < transfer->machine.num_blocks(); ++i) {
-    parts_.pool->DropTransferRef(transfer->blocks[i]);
-  }
+  for (const BlockHandle block : transfer->crossing()) parts_.pool->DropTransferRef(block);
 }
 
 void DestTransferSet::Release(DestTransfer* transfer) {

@@ -1,9 +1,10 @@
 // DestTransferSet: D's side of all hand-offs of one engine. Each is a HandoffDest (which decides)
 // with the reserved blocks that its actions need (which this class carries out). Engine thread.
 //
-//   blocks  [0, num_data)  filled by the transport, transfer references until it confirmed its
-//   close
-//           [num_data, n)  spare, for the choices to grow into
+//   blocks  [0, num_held)         found in our own prefix index, full; they do not cross
+//           [num_held, num_data)  filled by the transport, transfer references until it confirmed
+//                                 its close
+//           [num_data, n)         spare, for the choices to grow into
 //   The set holds one request reference of each until they are bound (then the scheduler's) or
 //   released.
 //
@@ -13,6 +14,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -33,10 +35,15 @@ struct DestTransfer {
   RequestKey key;
   HandoffDest machine;
   Incarnation peer;
-  std::vector<BlockHandle> blocks;  // data, then spare; empty once nothing is held
+  std::vector<BlockHandle> blocks;  // held, data, then spare; empty once nothing is held
   bool holds_requests = true;       // one request reference of each block
   bool is_bound = false;            // holds nothing, answers repeated messages
-  bool is_pinned = false;           // one transfer reference of each data block
+  bool is_pinned = false;           // one transfer reference of each block that crosses
+
+  // The blocks that cross.
+  std::span<const BlockHandle> crossing() const {
+    return std::span(blocks).subspan(machine.spec().num_held, machine.num_blocks());
+  }
 };
 
 // Counters over all hand-offs since the start.
@@ -50,7 +57,8 @@ struct DestStats {
 // What a hand-off needs beside the request.
 struct DestStart {
   std::vector<BlockHandle> blocks;  // reserved; one request reference of each is taken over
-  uint32_t num_data = 0;            // blocks that hold the prompt
+  uint32_t num_held = 0;            // blocks at the front that are full already
+  uint32_t num_data = 0;            // blocks that hold the prompt, held ones included
   std::vector<ChainLink> chain;     // our own, of the prompt
 };
 

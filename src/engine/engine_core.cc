@@ -66,7 +66,11 @@ EngineCore::EngineCore(const EngineConfig& config, const EngineParts& parts, Eng
                .layout = &parts.arena->layout(),
                .num_blocks = parts.arena->num_blocks()},
       pool_(parts.arena->num_blocks()),
-      scheduler_(WithBlockSize(config.scheduler, parts.arena->layout().block_size), &pool_),
+      prefix_index_(config.prefix_cache
+                        ? std::make_unique<PrefixIndex>(&pool_, parts.arena->layout().block_size)
+                        : nullptr),
+      scheduler_(WithBlockSize(config.scheduler, parts.arena->layout().block_size), &pool_,
+                 prefix_index_.get()),
       sampler_(parts.model->vocab_size(), config.eog_tokens),
       sources_(MakeTransferParts(parts, &pool_, &scheduler_), config.handoff, this),
       dests_(MakeTransferParts(parts, &pool_, &scheduler_), config, parts.model->vocab_size(),
@@ -79,6 +83,7 @@ EngineCore::EngineCore(const EngineConfig& config, const EngineParts& parts, Eng
   pending_.reserve(config.inbox_capacity);
   uses_.reserve(max_items);
   seals_.reserve(max_items);
+  hit_seals_.reserve(max_items);
   results_.reserve(max_items);
   first_steps_.reserve(max_items);
   done_prompts_.reserve(max_items);

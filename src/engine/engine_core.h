@@ -20,6 +20,7 @@
 #include "absl/container/flat_hash_map.h"
 
 #include "kvcache/block_pool.h"
+#include "kvcache/prefix_index.h"
 #include "scheduler/scheduler.h"
 #include "src/engine/dest_transfers.h"
 #include "src/engine/engine_debug.h"
@@ -94,7 +95,8 @@ class EngineCore : private TransferOwner, private LayerHook {
   // The request is over; it holds nothing outside the scheduler.
   void End(LiveRequest* request, RequestState state, const Status& status);
   void CancelSession(SessionId session, std::string_view why);
-  void SetState(LiveRequest* request, RequestState state);
+  // `cached_tokens` goes with prefill started.
+  void SetState(LiveRequest* request, RequestState state, uint32_t cached_tokens = 0);
   void OnSourceGranted(const RequestKey& key) override;
   void OnSourceDone(const RequestKey& key) override;
   void OnDestVerified(const RequestKey& key, const TransferResult& result) override;
@@ -109,6 +111,7 @@ class EngineCore : private TransferOwner, private LayerHook {
   void LowerPlan(const BatchPlan& plan);
   void NotePlanned(const BatchPlan& plan);
   void NoteSeals(const BatchItem& item, const SequenceUse& use);
+  void SealHits();
   void OnLayerStored(uint32_t layer) override;
   void TakeGrants();
   void SampleAll(const BatchPlan& plan);
@@ -134,6 +137,7 @@ class EngineCore : private TransferOwner, private LayerHook {
   EngineInbox* const inbox_;
   const KvView kv_view_;
   BlockPool pool_;
+  std::unique_ptr<PrefixIndex> prefix_index_;  // null when it is switched off
   Scheduler scheduler_;
   Sampler sampler_;
   SourceTransferSet sources_;
@@ -153,6 +157,7 @@ class EngineCore : private TransferOwner, private LayerHook {
   size_t num_scanned_ = 0;            // of `pending_`, for grants
   std::vector<SequenceUse> uses_;     // parallel to the plan's items
   std::vector<StepSeal> seals_;
+  std::vector<StepSeal> hit_seals_;  // blocks that were found whole in the prefix index
   std::vector<ItemResult> results_;
   std::vector<LiveRequest*> first_steps_;  // their first decode step is this one
   std::vector<DonePrompt> done_prompts_;

@@ -22,6 +22,7 @@ namespace baton {
 // Numbers of one engine; constant.
 struct EngineConfig {
   SchedulerConfig scheduler;        // block_size is set from the arena's layout
+  bool prefix_cache = true;         // keep full blocks and reuse them for equal beginnings
   uint32_t max_context = 1;         // tokens of a sequence
   Incarnation incarnation;          // of this worker
   std::string cluster_secret;       // keys the hash chains

@@ -37,6 +37,7 @@ void EngineCore::MeasureStep(const BatchPlan& plan, int64_t elapsed_us) {
 void EngineCore::Publish() {
   numbers_.blocks = pool_.Counts();
   numbers_.scheduler = scheduler_.Load();
+  if (prefix_index_) numbers_.prefix = prefix_index_->stats();
   numbers_.num_requests = requests_.size();
   numbers_.num_open_transfers = sources_.num_open() + dests_.num_open();
   numbers_.num_sessions = static_cast<uint32_t>(sessions_.size());

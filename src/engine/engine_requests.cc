@@ -117,7 +117,8 @@ SequenceSpec EngineCore::MakeSequenceSpec(const LiveRequest& request, SequenceId
           .num_choices = request.spec.num_choices,
           .tokens = request.spec.tokens,
           .num_prompt_tokens = request.spec.num_prompt_tokens,
-          .limits = request.limits};
+          .limits = request.limits,
+          .chain_key = DeriveChainKey(config_.cluster_secret, request.spec.tenant)};
 }
 
 Status EngineCore::Admit(LiveRequest* request) {
@@ -152,17 +153,30 @@ Status EngineCore::Admit(LiveRequest* request) {
 
 Status EngineCore::AdmitDest(LiveRequest* request) {
   const RequestSpec& spec = request->spec;
-  BATON_RETURN_IF_ERROR(scheduler_.CanReserve(MakeSequenceSpec(*request, SequenceId())));
   const auto num_tokens = static_cast<uint32_t>(spec.tokens.size());
+  const SequenceSpec sequence = MakeSequenceSpec(*request, SequenceId());
   DestStart start;
   start.num_data = kv_view_.layout->BlocksFor(num_tokens);
-  const uint32_t num_blocks = scheduler_.BlocksToReserve(num_tokens, spec.num_choices);
-  if (!pool_.Allocate(num_blocks, BlockState::kReserved, spec.key.uid, &start.blocks)) {
-    return ResourceExhausted("the request needs {} KV blocks, {} are free", num_blocks,
-                             pool_.num_free());
+  start.chain = ChainLinks(sequence.chain_key, kv_view_.layout->block_size, spec.tokens);
+  if (prefix_index_) {
+    // At least the block of the last token crosses, and with it the seal.
+    start.num_held = prefix_index_->Acquire({start.chain, spec.tokens}, start.num_data - 1,
+                                            BlockState::kReserved, spec.key.uid, &start.blocks);
   }
-  start.chain = ChainLinks(DeriveChainKey(config_.cluster_secret, spec.tenant),
-                           kv_view_.layout->block_size, spec.tokens);
+  const uint32_t num_new =
+      scheduler_.BlocksToReserve(num_tokens, spec.num_choices) - start.num_held;
+  Status status = scheduler_.CanReserve(sequence, start.num_held);
+  if (status.ok() && !pool_.Allocate(num_new, BlockState::kReserved, spec.key.uid, &start.blocks)) {
+    status = ResourceExhausted("the request needs {} KV blocks, {} are free", num_new,
+                               pool_.num_available());
+  }
+  if (!status.ok()) {
+    for (const BlockHandle block : start.blocks) pool_.DropRequestRef(block);
+    return status;
+  }
+  if (prefix_index_) {
+    prefix_index_->CountQuery(num_tokens, start.num_held * kv_view_.layout->block_size);
+  }
   dest_start_ = std::move(start);
   return OkStatus();
 }
@@ -178,10 +192,13 @@ void EngineCore::Reject(const RequestSpec& spec, const Status& status) {
 
 // ---- Ends.
 
-void EngineCore::SetState(LiveRequest* request, RequestState state) {
+void EngineCore::SetState(LiveRequest* request, RequestState state, uint32_t cached_tokens) {
   request->state = state;
   ++numbers_.states[static_cast<size_t>(state)];
-  outbox_.Add({.session = request->spec.session, .key = request->spec.key, .state = state});
+  outbox_.Add({.session = request->spec.session,
+               .key = request->spec.key,
+               .state = state,
+               .cached_tokens = cached_tokens});
 }
 
 void EngineCore::Abandon(LiveRequest* request, RequestState state, const Status& status) {

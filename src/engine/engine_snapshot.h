@@ -11,6 +11,7 @@
 
 #include "kvcache/block_pool.h"
 #include "kvcache/handoff_action.h"
+#include "kvcache/prefix_index.h"
 #include "scheduler/scheduler.h"
 #include "src/engine/engine_types.h"
 
@@ -23,6 +24,7 @@ inline constexpr size_t kNumHandoffOutcomes = static_cast<size_t>(HandoffOutcome
 struct EngineSnapshot {
   BlockCounts blocks;
   SchedulerLoad scheduler;
+  PrefixStats prefix;
   uint32_t num_requests = 0;        // live: accepted and not ended
   uint32_t num_open_transfers = 0;  // hand-offs that hold blocks
   uint32_t num_sessions = 0;        // with live requests

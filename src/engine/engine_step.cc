@@ -19,6 +19,7 @@ bool EngineCore::RunStep() {
 
   const int64_t start_us = parts_.clock->NowUs();
   sources_.BeginStep();
+  SealHits();
   const Status status = parts_.model->Forward(batch_.batch(), kv_view_,
                                               seals_.empty() ? nullptr : this, batch_.logits());
   BATON_CHECK(status.ok(), "the model refused a batch of ours: {}", status.ToString());
@@ -44,6 +45,7 @@ void EngineCore::LowerPlan(const BatchPlan& plan) {
   batch_.Lower(plan);
   uses_.clear();
   seals_.clear();
+  hit_seals_.clear();
   results_.clear();
   first_steps_.clear();
   done_prompts_.clear();
@@ -65,7 +67,7 @@ void EngineCore::NotePlanned(const BatchPlan& plan) {
       SetState(request, RequestState::kDecodeStarted);
       first_steps_.push_back(request);
     } else if (uses_[i].is_prompt && request->state < RequestState::kPrefillStarted) {
-      SetState(request, RequestState::kPrefillStarted);
+      SetState(request, RequestState::kPrefillStarted, item.sequence->num_hit_tokens);
     }
   }
 }
@@ -73,7 +75,10 @@ void EngineCore::NotePlanned(const BatchPlan& plan) {
 void EngineCore::NoteSeals(const BatchItem& item, const SequenceUse& use) {
   const uint32_t block_size = kv_view_.layout->block_size;
   SourceTransfer* const transfer = use.request->source;
-  if (transfer->blocks.empty()) sources_.SetBlocks(transfer, item.sequence->table.handles());
+  if (transfer->blocks.empty()) {
+    sources_.SetBlocks(transfer, item.sequence->table.handles());
+    if (item.first_pos > 0) hit_seals_.push_back({transfer, 0, item.first_pos / block_size});
+  }
   // Blocks that were full before this chunk are sealed already; a part-full last one is sealed at
   // the prompt's end only.
   const uint32_t end_pos = item.first_pos + item.num_tokens;
@@ -81,6 +86,22 @@ void EngineCore::NoteSeals(const BatchItem& item, const SequenceUse& use) {
   const uint32_t end =
       item.ends_prompt ? kv_view_.layout->BlocksFor(end_pos) : end_pos / block_size;
   seals_.push_back({transfer, first, end - first});
+}
+
+// What the prefix index had may cross before anything is computed.
+void EngineCore::SealHits() {
+  const uint32_t num_layers = kv_view_.layout->num_layers;
+  for (const StepSeal& seal : hit_seals_) {
+    for (uint32_t layer = 0; layer < num_layers; ++layer) {
+      sources_.HashLayer(seal.transfer, seal.first_ordinal, seal.num_ordinals, layer);
+    }
+    sources_.SealLayers(seal.transfer,
+                        {.first_ordinal = seal.first_ordinal,
+                         .num_ordinals = seal.num_ordinals,
+                         .first_layer = 0,
+                         .num_layers = num_layers},
+                        now_us_);
+  }
 }
 
 // ---- Between two layers.

@@ -101,6 +101,7 @@ struct RequestStatus {
   RequestKey key;
   RequestState state = RequestState::kAccepted;
   Status status;                                   // why, for rejected and failed
+  uint32_t cached_tokens = 0;                      // with prefill started: not computed again
   uint64_t kv_bytes = 0;                           // with verified: bytes that crossed
   TransportKind transport = TransportKind::kAuto;  // with verified
   int64_t transfer_us = 0;      // with verified: from the first slice to the last

@@ -303,14 +303,15 @@ bool SourceTransferSet::OfferSome(SourceTransfer* transfer, SliceRange slices, i
   const TransferKey key = transfer->machine.key();
   const std::vector<uint32_t>& generations = transfer->machine.generations();
   const uint32_t num_layers = transfer->machine.spec().num_layers;
+  const uint32_t num_held = transfer->machine.num_held();
   refs_.clear();
   for (uint32_t o = slices.first_ordinal; o < slices.first_ordinal + slices.num_ordinals; ++o) {
     for (uint32_t l = slices.first_layer; l < slices.first_layer + slices.num_layers; ++l) {
       refs_.push_back({.transfer = key.transfer,
                        .attempt = key.attempt,
-                       .ordinal = o,
+                       .ordinal = o - num_held,
                        .layer = l,
-                       .generation = generations[o],
+                       .generation = generations[o - num_held],
                        .source = transfer->blocks[o].index,
                        .checksum = transfer->checksums[size_t{o} * num_layers + l]});
     }

@@ -5,7 +5,7 @@
 // A transfer outlives its request while the transport may still read its blocks.
 //
 //   computing --- sequence owns the blocks ---> PromptDone --- until ReleaseBlocks ---> removed
-//   [0, num_pinned)  also carry a transfer reference, until the transport confirmed its close
+//   blocks that cross also carry a transfer reference, until the transport confirmed its close
 //
 // Invariants
 //  1. Between BeginStep and FinishStep only messages are sent, blocks pinned and slices

@@ -27,6 +27,7 @@ void ToProto(const Grant& grant, v1::HandoffMessage* out) {
   m->set_layout_id(grant.layout_id);
   m->set_expected_bytes(grant.expected_bytes);
   m->set_ttl_ms(grant.ttl_ms);
+  m->set_held_blocks(grant.num_held);
 }
 
 void ToProto(const Seal& seal, v1::HandoffMessage* out) {
@@ -93,11 +94,16 @@ StatusOr<HandoffMessage> FromProto(const v1::Grant& m) {
                            m.generations_size(), kMaxSlicesPerTransfer);
   }
   if (m.ttl_ms() == 0) return InvalidArgument("grant.ttl_ms is 0");
+  if (m.held_blocks() > kMaxSlicesPerTransfer) {
+    return InvalidArgument("grant.held_blocks {} is above {}", m.held_blocks(),
+                           kMaxSlicesPerTransfer);
+  }
   grant.decode_incarnation = Incarnation(m.decode_incarnation());
   grant.generations.assign(m.generations().begin(), m.generations().end());
   grant.layout_id = m.layout_id();
   grant.expected_bytes = m.expected_bytes();
   grant.ttl_ms = m.ttl_ms();
+  grant.num_held = m.held_blocks();
   return HandoffMessage(std::move(grant));
 }
 

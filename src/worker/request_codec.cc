@@ -177,6 +177,7 @@ void ToProto(const RequestStatus& status, v1::RequestStatus* out) {
   out->set_state(ToProto(status.state));
   out->set_code(static_cast<uint32_t>(status.status.code()));
   out->set_message(WireText(std::string(status.status.message())));
+  out->set_cached_tokens(status.cached_tokens);
   out->set_kv_bytes(status.kv_bytes);
   out->set_transport(ToProto(status.transport));
   out->set_transfer_seconds(static_cast<float>(static_cast<double>(status.transfer_us) * 1e-6));

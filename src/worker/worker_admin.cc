@@ -81,6 +81,8 @@ void WorkerAdmin::Refresh() {
     metrics_.kv_blocks[i]->Set(now.blocks.of(kStates[i]));
   }
   metrics_.preemptions_total->Add(now.scheduler.num_preemptions - last_.scheduler.num_preemptions);
+  metrics_.prefix_cache_queries_total->Add(now.prefix.queried_tokens - last_.prefix.queried_tokens);
+  metrics_.prefix_cache_hits_total->Add(now.prefix.hit_tokens - last_.prefix.hit_tokens);
   metrics_.kv_chain_mismatch_total->Add(now.chain_mismatches - last_.chain_mismatches);
   metrics_.kv_checksum_fail_total->Add(bad_checksums - last_bad_checksums_);
   metrics_.stale_events_total->Add(now.stale_events - last_.stale_events);

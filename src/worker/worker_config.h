@@ -38,6 +38,7 @@ struct WorkerConfig {
   TransportKind transport = TransportKind::kAuto;
   int64_t drain_timeout_ms = 60'000;
   bool allow_inexact = false;
+  bool prefix_cache = true;
 };
 
 }  // namespace baton

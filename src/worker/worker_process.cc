@@ -134,6 +134,7 @@ Status WorkerProcess::Parts::MakeEngine() {
   EngineConfig engine_config;
   engine_config.scheduler.role = prefill ? SchedulerRole::kPrefill : SchedulerRole::kDecode;
   engine_config.scheduler.max_batch_tokens = kMaxBatchTokens;
+  engine_config.prefix_cache = config.prefix_cache;
   engine_config.max_context = model->max_context();
   engine_config.incarnation = incarnation;
   engine_config.cluster_secret = config.cluster_secret;

@@ -6,7 +6,9 @@ import urllib.request
 import openai
 import pytest
 
-from baton_server import http_json
+from baton_server import Server, http_json
+
+KV_BYTES_PER_TOKEN = 30 * 2 * 3 * 64 * 2  # layers, K and V, KV heads, head size, bf16
 
 QUESTION = [{"role": "user", "content": "Why is the sky blue?"}]
 
@@ -43,7 +45,11 @@ def test_whole_answer_equals_the_streamed_one_and_usage_is_exact(server, client)
     assert len({(c.id, c.created, c.model) for c in chunks}) == 1
     assert chunks[-1].choices == []
     assert whole.usage.prompt_tokens == prompt_token_count(server, QUESTION)
-    assert chunks[-1].usage.to_dict() == whole.usage.to_dict()
+    # The same prompt again: the beginning is cached by now, which is all that may differ.
+    usages = [chunks[-1].usage.to_dict(), whole.usage.to_dict()]
+    for usage in usages:
+        assert usage.pop("prompt_tokens_details")["cached_tokens"] < whole.usage.prompt_tokens
+    assert usages[0] == usages[1]
     assert whole.usage.total_tokens == whole.usage.prompt_tokens + whole.usage.completion_tokens
     assert whole.usage.completion_tokens <= 48
 
@@ -187,3 +193,25 @@ def test_user_text_never_becomes_special_tokens(server):
     assert len(plain["tokens"]) > len(special["tokens"])
     _, _, back = server.post("/detokenize", {"tokens": plain["tokens"]})
     assert back["content"] == text
+
+
+def test_a_conversation_computes_only_its_new_tokens(server):
+    with Server("--prefix-cache", "off") as plain:
+        messages = [{"role": "system", "content": "You are a patient teacher. " * 12}]
+        for turn in range(3):
+            messages.append({"role": "user", "content": f"Question {turn}: why is the sky blue?"})
+            body = {"messages": messages, "max_tokens": 24, "temperature": 0, "logprobs": True}
+            answer = server.post("/v1/chat/completions", body)[2]
+            expected = plain.post("/v1/chat/completions", body)[2]
+            assert answer["choices"] == expected["choices"], "hits change no bit"
+            details = answer["usage"]["prompt_tokens_details"]
+            cached = details["cached_tokens"]
+            assert cached == answer["timings"]["cached_tokens"]
+            assert expected["timings"]["cached_tokens"] == 0
+            assert answer["timings"]["path"] == "disagg"
+            if turn > 0:
+                assert cached > 60, "the prefill worker has the earlier prompt"
+                saved = expected["timings"]["kv_bytes"] - answer["timings"]["kv_bytes"]
+                # The decode worker has the answer as well.
+                assert saved >= cached * KV_BYTES_PER_TOKEN
+            messages.append(answer["choices"][0]["message"])

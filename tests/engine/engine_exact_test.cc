@@ -186,5 +186,29 @@ TEST(EngineExactTest, ADecodedTokenGivesTheSameBitsWhenItIsPrefilled) {
   }
 }
 
+// Turns of a conversation on a worker that remembers equal those on one that computes everything.
+TEST(EngineExactTest, APrefixHitChangesNoBit) {
+  BATON_OPEN_DEMO(file);
+  LocalHub hub(true);
+  TableWire wire;
+  LiveWorker plain(file, {}, &hub, &wire);
+  LiveWorker remembering(file, {.prefix_cache = true}, &hub, &wire);
+  RequestSpec spec = MakeRequest(6, 75, 10);
+  for (uint32_t turn = 0; turn < 4; ++turn) {
+    spec.key.uid.hi = 200 + turn;
+    const Record expected = RunAggregated(&plain, {spec})[0];
+    const Record record = RunAggregated(&remembering, {spec})[0];
+    ExpectSameBits(record, expected, spec);
+    EXPECT_EQ(record.cached_tokens > 0, turn > 0);
+    // Its answer, and what the user says next.
+    for (const SeenToken& token : record.Tokens(0)) spec.tokens.push_back(token.token);
+    const RequestSpec next = MakeRequest(50 + turn, 20 + turn, 10);
+    spec.tokens.insert(spec.tokens.end(), next.tokens.begin(), next.tokens.end());
+    spec.num_prompt_tokens = static_cast<uint32_t>(spec.tokens.size());
+    spec.num_choices = 1 + turn % 2;
+  }
+  EXPECT_EQ(plain.engine().Snapshot().prefix.hit_tokens, 0u);
+}
+
 }  // namespace
 }  // namespace baton

@@ -28,6 +28,7 @@ struct HandWorkerOptions {
   uint64_t fault_seed = 1;
   uint32_t max_running = 16;
   uint32_t max_chunk = 32;
+  bool prefix_cache = true;
 };
 
 // One engine without a thread.
@@ -45,6 +46,7 @@ class HandWorker {
     config.scheduler.max_chunk = options.max_chunk;
     config.scheduler.max_running = options.max_running;
     config.max_context = 200;
+    config.prefix_cache = options.prefix_cache;
     config.incarnation = incarnation_;
     config.cluster_secret = "secret";
     config.eog_tokens = {0};
@@ -81,7 +83,7 @@ class HandWorker {
   ToyModel& model() { return model_; }
   Incarnation incarnation() const { return incarnation_; }
   bool HasEvents() const { return inbox_.HasEvents(); }
-  bool AllFree() const { return core_->pool().num_free() == core_->pool().num_blocks(); }
+  bool AllFree() const { return core_->pool().num_available() == core_->pool().num_blocks(); }
 
  private:
   const Incarnation incarnation_;

@@ -29,6 +29,7 @@ struct LiveOptions {
   Isa isa = Isa::kAuto;
   TransportKind kind = TransportKind::kAuto;  // kLocal: by the hub; kAuto: none
   uint64_t incarnation = 1;
+  bool prefix_cache = false;  // most tests mean to compute what they ask for
 };
 
 // One engine with its thread and model.
@@ -60,6 +61,7 @@ class LiveWorker {
     config.scheduler.max_chunk = 256;
     config.scheduler.max_running = 64;
     config.max_context = 2048;
+    config.prefix_cache = options.prefix_cache;
     config.incarnation = incarnation();
     config.request_lease_us = 600'000'000 * int64_t{kPatienceFactor};
     config.eog_tokens = {2};
@@ -93,7 +95,7 @@ class LiveWorker {
   bool WaitIdle() {
     for (int i = 0; i < 2000 * kPatienceFactor; ++i) {
       const EngineSnapshot snapshot = engine_->Snapshot();
-      if (engine_->IsIdle() && snapshot.blocks.of(BlockState::kFree) == snapshot.blocks.total) {
+      if (engine_->IsIdle() && snapshot.blocks.num_available() == snapshot.blocks.total) {
         return true;
       }
       std::this_thread::sleep_for(std::chrono::milliseconds(10));

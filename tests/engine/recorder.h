@@ -30,6 +30,7 @@ struct Record {
   std::vector<RequestState> states;
   Status status;
   uint64_t kv_bytes = 0;
+  uint32_t cached_tokens = 0;
   TransportKind transport = TransportKind::kAuto;
   uint32_t num_terminal = 0;
   uint32_t num_duplicates = 0;  // of a (choice, index)
@@ -72,6 +73,7 @@ class Recorder : public EngineListener {
       record.status = status.status;
       record.retry_after_ms = status.retry_after_ms;
     }
+    record.cached_tokens = std::max(record.cached_tokens, status.cached_tokens);
     if (status.state == RequestState::kVerified) {
       record.kv_bytes = status.kv_bytes;
       record.transport = status.transport;

@@ -175,7 +175,7 @@ class SessionTest : public testing::Test {
     return Eventually([this] {
       const EngineSnapshot s = engine_->Snapshot();
       return engine_->IsIdle() && s.num_requests == 0 &&
-             s.blocks.of(BlockState::kFree) == s.blocks.total;
+             s.blocks.num_available() == s.blocks.total;
     });
   }
   uint64_t NumOf(RequestState state) {

@@ -1,0 +1,156 @@
+#include "kvcache/prefix_index.h"
+
+#include <algorithm>
+
+#include "src/base/check.h"
+
+namespace baton {
+namespace {
+
+// Blocks after which the attention of a token costs about as much as all its matrices.
+constexpr double kDepthOfEqualCost = 128;
+
+double CostOf(uint32_t ordinal) { return 1 + ordinal / kDepthOfEqualCost; }
+
+}  // namespace
+
+PrefixIndex::PrefixIndex(BlockPool* pool, uint32_t block_size)
+    : pool_(pool),
+      block_size_(block_size),
+      nodes_(pool->num_blocks()),
+      tokens_(size_t{pool->num_blocks()} * block_size) {
+  by_link_.reserve(pool->num_blocks());
+  pool_->SetCacheKeeper(this);
+}
+
+PrefixIndex::~PrefixIndex() { pool_->SetCacheKeeper(nullptr); }
+
+const PrefixIndex::Node* PrefixIndex::Find(const PrefixQuery& query, uint32_t ordinal,
+                                           uint32_t* block) const {
+  const auto found = by_link_.find(query.links[ordinal]);
+  if (found == by_link_.end()) return nullptr;
+  const std::span<const TokenId> own = TokensOf(found->second);
+  const auto wanted = query.tokens.subspan(size_t{ordinal} * block_size_, block_size_);
+  if (!std::equal(own.begin(), own.end(), wanted.begin())) return nullptr;
+  const Node& node = nodes_[found->second];
+  if (node.ordinal != ordinal) return nullptr;
+  *block = found->second;
+  return &node;
+}
+
+uint32_t PrefixIndex::Match(const PrefixQuery& query, uint32_t max_blocks) const {
+  const auto limit =
+      std::min<size_t>({query.links.size(), query.tokens.size() / block_size_, size_t{max_blocks}});
+  uint32_t num_blocks = 0;
+  uint32_t block = 0;
+  while (num_blocks < limit && Find(query, num_blocks, &block) != nullptr) ++num_blocks;
+  return num_blocks;
+}
+
+uint32_t PrefixIndex::Acquire(const PrefixQuery& query, uint32_t max_blocks, BlockState phase,
+                              const RequestUid& owner, std::vector<BlockHandle>* out) {
+  const uint32_t num_blocks = Match(query, max_blocks);
+  for (uint32_t i = 0; i < num_blocks; ++i) {
+    uint32_t block = 0;
+    const Node* const node = Find(query, i, &block);
+    const BlockHandle handle{BlockIndex(block), node->generation};
+    pool_->AcquireCached(handle, phase, owner);
+    SetKey(block, inflation_ + CostOf(i), ++clock_);
+    out->push_back(handle);
+  }
+  return num_blocks;
+}
+
+void PrefixIndex::CountQuery(uint32_t num_tokens, uint32_t num_hit_tokens) {
+  stats_.queried_tokens += num_tokens;
+  stats_.hit_tokens += num_hit_tokens;
+}
+
+bool PrefixIndex::Insert(const PrefixEntry& entry) {
+  BATON_CHECK(entry.tokens.size() == block_size_, "{} tokens for a block of {}",
+              entry.tokens.size(), block_size_);
+  const uint32_t block = entry.block.index.value();
+  Node& node = nodes_[block];
+  if (node.generation == entry.block.generation || by_link_.contains(entry.link)) return false;
+  BATON_CHECK(node.generation == 0, "block {} of generation {} is in the index as {}", block,
+              entry.block.generation, node.generation);
+  node = {.link = entry.link, .generation = entry.block.generation, .ordinal = entry.ordinal};
+  std::copy(entry.tokens.begin(), entry.tokens.end(),
+            tokens_.begin() + static_cast<std::ptrdiff_t>(size_t{block} * block_size_));
+  by_link_.emplace(entry.link, block);
+  pool_->KeepCached(entry.block,
+                    {.value = inflation_ + CostOf(entry.ordinal), .last_use = ++clock_});
+  ++stats_.num_inserted;
+  if (entry.ordinal == 0) return true;
+  const auto parent = by_link_.find(entry.parent);
+  if (parent == by_link_.end()) return true;
+  node.parent = {BlockIndex(parent->second), nodes_[parent->second].generation};
+  CountChild(node.parent, 1);
+  return true;
+}
+
+void PrefixIndex::SetKey(uint32_t block, double value, uint64_t last_use) {
+  const Node& node = nodes_[block];
+  pool_->SetEvictionKey({BlockIndex(block), node.generation},
+                        {node.num_children > 0, value, last_use});
+}
+
+void PrefixIndex::CountChild(BlockHandle parent, int change) {
+  const uint32_t block = parent.index.value();
+  Node& node = nodes_[block];
+  if (parent.generation == 0 || node.generation != parent.generation) return;
+  node.num_children += static_cast<uint32_t>(change);
+  const EvictionKey key = pool_->EvictionKeyOf(parent);
+  if (key.has_children != (node.num_children > 0)) SetKey(block, key.value, key.last_use);
+}
+
+void PrefixIndex::Forget(uint32_t block) {
+  Node& node = nodes_[block];
+  by_link_.erase(node.link);
+  const BlockHandle parent = node.parent;
+  node = {};
+  CountChild(parent, -1);
+}
+
+void PrefixIndex::OnEvicted(BlockHandle block, const EvictionKey& key) {
+  const uint32_t index = block.index.value();
+  BATON_CHECK(nodes_[index].generation == block.generation,
+              "block {} of generation {} was evicted, the index has {}", index, block.generation,
+              nodes_[index].generation);
+  inflation_ = std::max(inflation_, key.value);
+  ++stats_.num_evicted;
+  Forget(index);
+}
+
+void PrefixIndex::Clear() {
+  for (uint32_t i = 0; i < nodes_.size(); ++i) {
+    const BlockHandle handle{BlockIndex(i), nodes_[i].generation};
+    if (handle.generation == 0 || pool_->StateOf(handle) != BlockState::kCached) continue;
+    pool_->DropCached(handle);
+    Forget(i);
+  }
+}
+
+Status PrefixIndex::Audit() const {
+  size_t num_nodes = 0;
+  for (uint32_t i = 0; i < nodes_.size(); ++i) {
+    const Node& node = nodes_[i];
+    if (node.generation == 0) continue;
+    ++num_nodes;
+    const BlockHandle handle{BlockIndex(i), node.generation};
+    if (!pool_->IsCurrent(handle)) return Internal("block {} is indexed and not in use", i);
+    const auto found = by_link_.find(node.link);
+    if (found == by_link_.end() || found->second != i) {
+      return Internal("block {} is not found under its link", i);
+    }
+    if (pool_->EvictionKeyOf(handle).has_children != (node.num_children > 0)) {
+      return Internal("block {} has {} children and another key", i, node.num_children);
+    }
+  }
+  if (num_nodes != by_link_.size()) {
+    return Internal("{} blocks are indexed under {} links", num_nodes, by_link_.size());
+  }
+  return OkStatus();
+}
+
+}  // namespace baton

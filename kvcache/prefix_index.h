@@ -1,0 +1,125 @@
+// PrefixIndex: which full blocks of one arena hold the KV of which prefix, so that a prompt that
+// begins like an earlier one is not computed again. Owned by the engine thread with its BlockPool;
+// pure. Memory is taken at construction; Acquire and Insert allocate nothing.
+//
+// A prefix is named by the link of its last block in a HashChain, which is keyed by cluster secret
+// and tenant: two tenants share nothing. A link is a hash, so a hit also compares the block's token
+// ids; its parents were compared before it, from the root on.
+//
+// What is given up first (BlockPool asks for blocks when no free one is left): blocks that nobody
+// holds; among them those that no longer cached prefix goes through; among those the least of
+//
+//   value = inflation + cost        set when the block enters and at every hit (GreedyDual)
+//   cost  = 1 + ordinal / 128       computing a block deep in a prompt costs more attention
+//   inflation                       the largest value given up so far: old values fade against it
+//
+// then the one used longest ago. With equal costs this is least recently used.
+//
+// Invariants
+//  1. Every block in the index is kept by the pool (KeepCached), and the other way round.
+//  2. A block in the index is full and its KV is never written again.
+//  3. Equal links name equal tokens from the root on, or the entry is no hit.
+#ifndef BATON_KVCACHE_PREFIX_INDEX_H_
+#define BATON_KVCACHE_PREFIX_INDEX_H_
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+
+#include "kvcache/block_pool.h"
+#include "kvcache/hash_chain.h"
+#include "src/base/ids.h"
+#include "src/base/status.h"
+
+namespace baton {
+
+// A prompt to look up: its tokens, and the links of its full blocks.
+struct PrefixQuery {
+  std::span<const ChainLink> links;
+  std::span<const TokenId> tokens;
+};
+
+// A full block whose KV is computed.
+struct PrefixEntry {
+  ChainLink link;
+  ChainLink parent;                 // of the block before it; not read for ordinal 0
+  uint32_t ordinal = 0;             // of the block in its prompt
+  std::span<const TokenId> tokens;  // of the block, [block_size]
+  BlockHandle block;
+};
+
+// Counters since the start.
+struct PrefixStats {
+  uint64_t queried_tokens = 0;
+  uint64_t hit_tokens = 0;
+  uint64_t num_inserted = 0;
+  uint64_t num_evicted = 0;
+};
+
+// See the file comment.
+class PrefixIndex final : public CacheKeeper {
+ public:
+  // `pool` outlives the index and has no other keeper.
+  PrefixIndex(BlockPool* pool, uint32_t block_size);
+  ~PrefixIndex() override;
+  PrefixIndex(const PrefixIndex&) = delete;
+  PrefixIndex& operator=(const PrefixIndex&) = delete;
+
+  // Blocks at the front of the prompt that are here, `max_blocks` at most. Changes nothing.
+  uint32_t Match(const PrefixQuery& query, uint32_t max_blocks) const;
+  // Appends their handles to `out`, each with one request reference for `owner` in `phase`
+  // (BlockPool::AcquireCached). The number of blocks.
+  uint32_t Acquire(const PrefixQuery& query, uint32_t max_blocks, BlockState phase,
+                   const RequestUid& owner, std::vector<BlockHandle>* out);
+  // Counts a query of a prompt that was admitted.
+  void CountQuery(uint32_t num_tokens, uint32_t num_hit_tokens);
+  // Keeps a block that its caller holds. False when the prefix is here already, in another block,
+  // or the block is kept under another name.
+  bool Insert(const PrefixEntry& entry);
+
+  // Forgets everything that nobody holds.
+  void Clear();
+
+  void OnEvicted(BlockHandle block, const EvictionKey& key) override;
+
+  uint32_t size() const { return static_cast<uint32_t>(by_link_.size()); }
+  uint32_t block_size() const { return block_size_; }
+  const PrefixStats& stats() const { return stats_; }
+  // Compares the index with the pool; the first difference as Internal. O(blocks); for tests.
+  Status Audit() const;
+
+ private:
+  // What is known of one block of the arena; `generation` 0 = not in the index.
+  struct Node {
+    ChainLink link;
+    BlockHandle parent;  // in the index when this one entered; generation 0 = none
+    uint32_t generation = 0;
+    uint32_t ordinal = 0;
+    uint32_t num_children = 0;  // entered while this one was here, and still here
+  };
+
+  std::span<const TokenId> TokensOf(uint32_t block) const {
+    return {tokens_.data() + size_t{block} * block_size_, block_size_};
+  }
+  // The block of the prompt's `ordinal`, or null.
+  const Node* Find(const PrefixQuery& query, uint32_t ordinal, uint32_t* block) const;
+  void SetKey(uint32_t block, double value, uint64_t last_use);
+  void Forget(uint32_t block);
+  // A child came to or left `parent`, if that is still the block it was.
+  void CountChild(BlockHandle parent, int change);
+
+  BlockPool* const pool_;
+  const uint32_t block_size_;
+  std::vector<Node> nodes_;      // [block]
+  std::vector<TokenId> tokens_;  // [block][block_size]
+  absl::flat_hash_map<ChainLink, uint32_t> by_link_;
+  double inflation_ = 0;
+  uint64_t clock_ = 0;  // uses so far
+  PrefixStats stats_;
+};
+
+}  // namespace baton
+
+#endif  // BATON_KVCACHE_PREFIX_INDEX_H_
