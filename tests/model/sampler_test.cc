@@ -332,8 +332,10 @@ TEST(SamplerTest, TopLogprobsBreakTiesByLowestIdAndFitSmallVocabularies) {
   Call call{.params = Greedy(), .logits = {1, 2, 2, 1}};
   call.params.logprobs = true;
   call.params.top_logprobs = 3;
+  const auto got = call.Run();
+  ASSERT_TRUE(got.ok()) << got.status();
   std::vector<TokenId> ids;
-  for (const TokenLogprob& entry : call.Run()->top_logprobs()) ids.push_back(entry.token);
+  for (const TokenLogprob& entry : got->top_logprobs()) ids.push_back(entry.token);
   EXPECT_THAT(ids, ::testing::ElementsAre(1, 2, 0));
   call.params.top_logprobs = 20;
   EXPECT_EQ(call.Run()->num_top, 4u);

@@ -346,7 +346,10 @@ TEST(SpmTokenizerTest, ControlTokensAreOutOfReachOfText) {
   TokenizerSpec spec = SpmSpec({"<", "s", ">", "<s", "/", "</", "</s", "\u2581"});
   spec.add_space_prefix = false;
   const auto tokenizer = Make(spec);
-  for (const TokenId id : tokenizer->Encode("<s></s><unk><0x41>").value()) {
+  const auto tokens = tokenizer->Encode("<s></s><unk><0x41>");
+  ASSERT_TRUE(tokens.ok()) << tokens.status();
+  EXPECT_FALSE(tokens->empty());
+  for (const TokenId id : *tokens) {
     EXPECT_FALSE(tokenizer->IsSpecial(id));
     EXPECT_NE(id, 3 + 'A');
   }
