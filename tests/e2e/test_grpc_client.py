@@ -32,7 +32,10 @@ def test_stream_equals_unary(stubs):
     chunks = list(chat.StreamChatCompletion(question(pb2), timeout=120))
     assert "".join(c.choices[0].delta.content for c in chunks) == whole.choices[0].message.content
     assert [c.token_index for c in chunks] == list(range(whole.usage.completion_tokens))
-    assert chunks[-1].usage == whole.usage
+    usages = [chunks[-1].usage, whole.usage]
+    for usage in usages:  # what is cached by now is all that may differ
+        usage.ClearField("prompt_tokens_details")
+    assert usages[0] == usages[1]
     assert chunks[-1].timings.path == "disagg"
     assert all(c.server_times.sent_unix_us >= c.server_times.received_unix_us for c in chunks)
 
