@@ -25,37 +25,37 @@ PrefixIndex::PrefixIndex(BlockPool* pool, uint32_t block_size)
 
 PrefixIndex::~PrefixIndex() { pool_->SetCacheKeeper(nullptr); }
 
-const PrefixIndex::Node* PrefixIndex::Find(const PrefixQuery& query, uint32_t ordinal,
-                                           uint32_t* block) const {
+std::optional<uint32_t> PrefixIndex::Find(const PrefixQuery& query, uint32_t ordinal) const {
   const auto found = by_link_.find(query.links[ordinal]);
-  if (found == by_link_.end()) return nullptr;
+  if (found == by_link_.end() || nodes_[found->second].ordinal != ordinal) return std::nullopt;
   const std::span<const TokenId> own = TokensOf(found->second);
   const auto wanted = query.tokens.subspan(size_t{ordinal} * block_size_, block_size_);
-  if (!std::equal(own.begin(), own.end(), wanted.begin())) return nullptr;
-  const Node& node = nodes_[found->second];
-  if (node.ordinal != ordinal) return nullptr;
-  *block = found->second;
-  return &node;
+  if (!std::equal(own.begin(), own.end(), wanted.begin())) return std::nullopt;
+  return found->second;
+}
+
+uint32_t PrefixIndex::NumToFind(const PrefixQuery& query, uint32_t max_blocks) const {
+  return static_cast<uint32_t>(std::min<size_t>(
+      {query.links.size(), query.tokens.size() / block_size_, size_t{max_blocks}}));
 }
 
 uint32_t PrefixIndex::Match(const PrefixQuery& query, uint32_t max_blocks) const {
-  const auto limit =
-      std::min<size_t>({query.links.size(), query.tokens.size() / block_size_, size_t{max_blocks}});
+  const uint32_t limit = NumToFind(query, max_blocks);
   uint32_t num_blocks = 0;
-  uint32_t block = 0;
-  while (num_blocks < limit && Find(query, num_blocks, &block) != nullptr) ++num_blocks;
+  while (num_blocks < limit && Find(query, num_blocks)) ++num_blocks;
   return num_blocks;
 }
 
 uint32_t PrefixIndex::Acquire(const PrefixQuery& query, uint32_t max_blocks, BlockState phase,
                               const RequestUid& owner, std::vector<BlockHandle>* out) {
-  const uint32_t num_blocks = Match(query, max_blocks);
-  for (uint32_t i = 0; i < num_blocks; ++i) {
-    uint32_t block = 0;
-    const Node* const node = Find(query, i, &block);
-    const BlockHandle handle{BlockIndex(block), node->generation};
+  const uint32_t limit = NumToFind(query, max_blocks);
+  uint32_t num_blocks = 0;
+  for (; num_blocks < limit; ++num_blocks) {
+    const std::optional<uint32_t> block = Find(query, num_blocks);
+    if (!block) break;
+    const BlockHandle handle{BlockIndex(*block), nodes_[*block].generation};
     pool_->AcquireCached(handle, phase, owner);
-    SetKey(block, inflation_ + CostOf(i), ++clock_);
+    SetKey(*block, inflation_ + CostOf(num_blocks), ++clock_);
     out->push_back(handle);
   }
   return num_blocks;

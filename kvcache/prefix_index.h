@@ -23,6 +23,7 @@
 #define BATON_KVCACHE_PREFIX_INDEX_H_
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -84,8 +85,6 @@ class PrefixIndex final : public CacheKeeper {
 
   void OnEvicted(BlockHandle block, const EvictionKey& key) override;
 
-  uint32_t size() const { return static_cast<uint32_t>(by_link_.size()); }
-  uint32_t block_size() const { return block_size_; }
   const PrefixStats& stats() const { return stats_; }
   // Compares the index with the pool; the first difference as Internal. O(blocks); for tests.
   Status Audit() const;
@@ -103,8 +102,10 @@ class PrefixIndex final : public CacheKeeper {
   std::span<const TokenId> TokensOf(uint32_t block) const {
     return {tokens_.data() + size_t{block} * block_size_, block_size_};
   }
-  // The block of the prompt's `ordinal`, or null.
-  const Node* Find(const PrefixQuery& query, uint32_t ordinal, uint32_t* block) const;
+  // How many blocks of the prompt there are to look for.
+  uint32_t NumToFind(const PrefixQuery& query, uint32_t max_blocks) const;
+  // The block that holds the prompt's `ordinal`, nothing = not here.
+  std::optional<uint32_t> Find(const PrefixQuery& query, uint32_t ordinal) const;
   void SetKey(uint32_t block, double value, uint64_t last_use);
   void Forget(uint32_t block);
   // A child came to or left `parent`, if that is still the block it was.

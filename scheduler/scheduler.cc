@@ -182,10 +182,8 @@ Sequence* Scheduler::Insert(SequenceSpec spec, int64_t arrival_us) {
   // The token after the last computed one is held too, so one more than the limit of KV.
   const uint32_t max_total = sequence->spec.limits.MaxTotalTokens(sequence->spec.num_prompt_tokens);
   sequence->spec.tokens.reserve(max_total + 1);
-  if (index_ != nullptr) {
-    sequence->chain.Reserve(max_total + 1);
-    sequence->chain.Append(sequence->spec.tokens);
-  }
+  sequence->chain.Reserve(max_total + 1);
+  sequence->chain.Append(sequence->spec.tokens);
   sequence->table.Reserve(BlocksFor(max_total) + sequence->spec.num_choices);
   Sequence* raw = sequence.get();
   const bool inserted = sequences_.emplace(raw->id(), std::move(sequence)).second;
@@ -406,7 +404,7 @@ void Scheduler::KeepFullBlocks(Sequence* sequence) {
 
 void Scheduler::AppendToken(Sequence* sequence, TokenId token) {
   sequence->spec.tokens.push_back(token);
-  if (index_ != nullptr) sequence->chain.Append({&token, 1});
+  sequence->chain.Append({&token, 1});
 }
 
 uint32_t Scheduler::ChunkFor(const Sequence& sequence) const {

@@ -240,8 +240,7 @@ void EngineCore::SealPrompt(LiveRequest* request) {
   }
   seal.next_output_index = request->num_replayed() + 1;
   seal.num_tokens = static_cast<uint32_t>(request->spec.tokens.size());
-  seal.chain = ChainLinks(DeriveChainKey(config_.cluster_secret, request->spec.tenant),
-                          kv_view_.layout->block_size, request->spec.tokens);
+  seal.chain = scheduler_.Find(request->source->sequence)->chain.Links();
   sources_.FinishPrompt(request->source, std::move(seal), now_us_);
 }
 

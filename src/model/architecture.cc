@@ -5,59 +5,22 @@
 namespace baton {
 namespace {
 
-constexpr GateActivation kSilu = GateActivation::kSilu;
-
-// Sources: the graphs of llama.cpp and the modules of Hugging Face transformers of these names.
+// Each row says only what it does otherwise than the defaults. Sources: the graphs of llama.cpp and
+// the modules of Hugging Face transformers of these names.
 constexpr std::array kArchitectures = {
     ArchitectureTraits{.name = "llama",
                        .hf_type = "llama",
-                       .rope_interleaved = true,  // its converter permutes the rows of Q and K
-                       .qkv_bias = false,
-                       .head_norms = false,
-                       .post_norms = false,
-                       .scaled_embedding = false,
-                       .windowed = false,
-                       .experts = false,
-                       .activation = kSilu},
-    ArchitectureTraits{.name = "qwen2",
-                       .hf_type = "qwen2",
-                       .rope_interleaved = false,
-                       .qkv_bias = true,
-                       .head_norms = false,
-                       .post_norms = false,
-                       .scaled_embedding = false,
-                       .windowed = false,
-                       .experts = false,
-                       .activation = kSilu},
-    ArchitectureTraits{.name = "qwen3",
-                       .hf_type = "qwen3",
-                       .rope_interleaved = false,
-                       .qkv_bias = false,
-                       .head_norms = true,
-                       .post_norms = false,
-                       .scaled_embedding = false,
-                       .windowed = false,
-                       .experts = false,
-                       .activation = kSilu},
-    ArchitectureTraits{.name = "qwen3moe",
-                       .hf_type = "qwen3_moe",
-                       .rope_interleaved = false,
-                       .qkv_bias = false,
-                       .head_norms = true,
-                       .post_norms = false,
-                       .scaled_embedding = false,
-                       .windowed = false,
-                       .experts = true,
-                       .activation = kSilu},
+                       .rope_interleaved = true},  // its converter permutes the rows of Q and K
+    ArchitectureTraits{.name = "qwen2", .hf_type = "qwen2", .qkv_bias = true},
+    ArchitectureTraits{.name = "qwen3", .hf_type = "qwen3", .head_norms = true},
+    ArchitectureTraits{
+        .name = "qwen3moe", .hf_type = "qwen3_moe", .head_norms = true, .experts = true},
     ArchitectureTraits{.name = "gemma3",
                        .hf_type = "gemma3_text",
-                       .rope_interleaved = false,
-                       .qkv_bias = false,
                        .head_norms = true,
                        .post_norms = true,
                        .scaled_embedding = true,
                        .windowed = true,
-                       .experts = false,
                        .activation = GateActivation::kGeluTanh},
 };
 

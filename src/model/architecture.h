@@ -18,16 +18,16 @@ enum class GateActivation : uint8_t {
 
 // One row of the table: the shared pieces that an architecture is made of.
 struct ArchitectureTraits {
-  std::string_view name;     // general.architecture, the prefix of its keys
-  std::string_view hf_type;  // model_type of a Hugging Face config.json
-  bool rope_interleaved;     // pairs (2i, 2i + 1), else (i, i + dims / 2)
-  bool qkv_bias;             // attn_q|k|v.bias
-  bool head_norms;           // attn_q_norm, attn_k_norm: per head, before the rotation
-  bool post_norms;           // post_attention_norm, post_ffw_norm: before the residual add
-  bool scaled_embedding;     // rows of token_embd times sqrt(hidden)
-  bool windowed;             // local layers see a window and turn by a base of their own
-  bool experts;              // a mixture of experts instead of one feed-forward layer
-  GateActivation activation;
+  std::string_view name;          // general.architecture, the prefix of its keys
+  std::string_view hf_type;       // model_type of a Hugging Face config.json
+  bool rope_interleaved = false;  // pairs (2i, 2i + 1), else (i, i + dims / 2)
+  bool qkv_bias = false;          // attn_q|k|v.bias
+  bool head_norms = false;        // attn_q_norm, attn_k_norm: per head, before the rotation
+  bool post_norms = false;        // post_attention_norm, post_ffw_norm: before the residual add
+  bool scaled_embedding = false;  // rows of token_embd times sqrt(hidden)
+  bool windowed = false;          // local layers see a window and turn by a base of their own
+  bool experts = false;           // a mixture of experts instead of one feed-forward layer
+  GateActivation activation = GateActivation::kSilu;
 };
 
 // nullptr when `name` (of general.architecture) is not in the table.

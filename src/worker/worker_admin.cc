@@ -87,9 +87,9 @@ void WorkerAdmin::Refresh() {
   metrics_.kv_checksum_fail_total->Add(bad_checksums - last_bad_checksums_);
   metrics_.stale_events_total->Add(now.stale_events - last_.stale_events);
   metrics_.prefill_backlog_seconds->Set(static_cast<double>(now.scheduler.backlog_us) * 1e-6);
-  const uint32_t free = now.blocks.of(BlockState::kFree) + now.blocks.of(BlockState::kCached);
   if (now.blocks.total > 0) {
-    metrics_.decode_kv_pressure->Set(1.0 - static_cast<double>(free) / now.blocks.total);
+    metrics_.decode_kv_pressure->Set(1.0 - static_cast<double>(now.blocks.num_available()) /
+                                               now.blocks.total);
   }
   metrics_.mbu_ratio->Set(now.decode_bytes_per_s / config_.read_bytes_per_s);
   metrics_.mfu_ratio->Set(now.prefill_flops_per_s / config_.flops_per_s);

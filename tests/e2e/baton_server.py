@@ -81,6 +81,12 @@ def http_json(url, body=None, timeout=120, headers=None):
         return error.code, error.headers, json.loads(text) if text else None
 
 
+def metrics_text(process):
+    """What /metrics of one process (a row of the topology) says."""
+    url = f"http://{process['admin']}/metrics"
+    return urllib.request.urlopen(url, timeout=10).read().decode()
+
+
 class Server:
     """One `baton serve` with free ports."""
 
@@ -140,10 +146,7 @@ class Server:
 
     def blocks(self, worker):
         """{state: blocks} of one worker, from its metrics."""
-        text = (
-            urllib.request.urlopen(f"http://{worker['admin']}/metrics", timeout=10).read().decode()
-        )
-        rows = re.findall(r"^baton_kv_blocks\{([^}]*)\} (\S+)$", text, re.M)
+        rows = re.findall(r"^baton_kv_blocks\{([^}]*)\} (\S+)$", metrics_text(worker), re.M)
         return {
             re.search(r'state="(\w+)"', labels).group(1): float(value) for labels, value in rows
         }

@@ -10,7 +10,16 @@ import urllib.request
 
 import pytest
 
-from baton_server import BIN, MODEL, Server, complete, http_json, in_parallel, wait_until
+from baton_server import (
+    BIN,
+    MODEL,
+    Server,
+    complete,
+    http_json,
+    in_parallel,
+    metrics_text,
+    wait_until,
+)
 
 
 def baton(*args, timeout=60):
@@ -80,13 +89,12 @@ def test_admin_ports(server):
             except urllib.error.HTTPError as error:
                 status = error.code
             assert status == wanted, (row["role"], path)
-        text = urllib.request.urlopen(f"http://{row['admin']}/metrics", timeout=5).read().decode()
-        assert "baton_" in text
+        assert "baton_" in metrics_text(row)
 
 
 def metric(row, name, labels=""):
-    text = urllib.request.urlopen(f"http://{row['admin']}/metrics", timeout=5).read().decode()
-    (value,) = re.findall(rf"^{name}{{[^}}]*{labels}[^}}]*}} (\S+)$", text, re.M)
+    pattern = rf"^{name}{{[^}}]*{labels}[^}}]*}} (\S+)$"
+    (value,) = re.findall(pattern, metrics_text(row), re.M)
     return float(value)
 
 

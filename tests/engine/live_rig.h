@@ -2,6 +2,8 @@
 #ifndef BATON_TESTS_ENGINE_LIVE_RIG_H_
 #define BATON_TESTS_ENGINE_LIVE_RIG_H_
 
+#include <unistd.h>
+
 #include <chrono>
 #include <memory>
 #include <string>
@@ -28,7 +30,7 @@ struct LiveOptions {
   uint32_t num_blocks = 512;
   Isa isa = Isa::kAuto;
   TransportKind kind = TransportKind::kAuto;  // kLocal: by the hub; kAuto: none
-  uint64_t incarnation = 1;
+  uint64_t incarnation = 1;  // told apart from other processes' by the rig
   bool prefix_cache = false;  // most tests mean to compute what they ask for
 };
 
@@ -104,7 +106,10 @@ class LiveWorker {
   }
 
   std::string name() const { return "worker-" + std::to_string(options_.incarnation); }
-  Incarnation incarnation() const { return Incarnation(options_.incarnation); }
+  // Socket names are made of it: with the process in it, two copies of a test may run at once.
+  Incarnation incarnation() const {
+    return Incarnation((static_cast<uint64_t>(getpid()) << 16) | options_.incarnation);
+  }
   Engine& engine() { return *engine_; }
   Recorder& recorder() { return recorder_; }
   const Model& model() const { return *model_; }

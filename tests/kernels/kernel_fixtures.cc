@@ -143,4 +143,18 @@ size_t CountDifferent(std::span<const float> a, std::span<const float> b) {
   return count;
 }
 
+void ExpectAgree(const Body& body, std::span<const float> actual, std::span<const float> expected,
+                 double tolerance, double floor) {
+  if (body.fused) {
+    EXPECT_EQ(CountDifferent(actual, expected), 0u);
+    return;
+  }
+  ASSERT_EQ(actual.size(), expected.size());
+  for (size_t i = 0; i < actual.size(); ++i) {
+    ASSERT_LE(std::fabs(double{actual[i]} - expected[i]),
+              tolerance * (std::fabs(expected[i]) + floor))
+        << i;
+  }
+}
+
 }  // namespace baton

@@ -56,6 +56,10 @@ double RawElement(WeightType type, std::span<const std::byte> raw, uint32_t k, u
 // 0 when a and b hold the same bits and no NaN; else the number of elements that differ or are NaN.
 size_t CountDifferent(std::span<const float> a, std::span<const float> b);
 
+// Bit equality for fused bodies; `tolerance` relative to |expected| + floor for the portable one.
+void ExpectAgree(const Body& body, std::span<const float> actual, std::span<const float> expected,
+                 double tolerance, double floor = 0);
+
 // Memory for A16 activations.
 struct A16Buffer {
   A16Buffer(uint32_t rows, uint32_t k)

@@ -22,21 +22,6 @@ class ModelOpsTest : public ::testing::TestWithParam<Body> {
   ThreadPool three_{3};
 };
 
-// Bit equality for fused bodies; `tolerance` relative to |expected| + floor for the portable one.
-void ExpectAgree(const Body& body, std::span<const float> actual, std::span<const float> expected,
-                 double tolerance, double floor) {
-  if (body.fused) {
-    EXPECT_EQ(CountDifferent(actual, expected), 0u);
-    return;
-  }
-  ASSERT_EQ(actual.size(), expected.size());
-  for (size_t i = 0; i < actual.size(); ++i) {
-    ASSERT_LE(std::fabs(double{actual[i]} - expected[i]),
-              tolerance * (std::fabs(expected[i]) + floor))
-        << i;
-  }
-}
-
 TEST_P(ModelOpsTest, RmsNormAddsToItsOutput) {
   for (uint32_t k : kLengths) {
     for (uint32_t rows : kRowCounts) {

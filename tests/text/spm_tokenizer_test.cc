@@ -25,15 +25,6 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-std::unique_ptr<Tokenizer> Make(const TokenizerSpec& spec) {
-  auto tokenizer = Tokenizer::Create(spec);
-  if (!tokenizer.ok()) {
-    ADD_FAILURE() << tokenizer.status();
-    std::abort();
-  }
-  return *std::move(tokenizer);
-}
-
 const nlohmann::json& Golden() {
   static const nlohmann::json golden = ReadGolden("spm_golden.json");
   return golden;
@@ -67,7 +58,7 @@ TEST(SpmTokenizerTest, GoldenVocabulariesDifferInTheirIds) {
 class SpmGoldenTest : public testing::TestWithParam<std::string> {};
 
 TEST_P(SpmGoldenTest, IdsAndTextsAreThoseOfSentencePiece) {
-  const auto tokenizer = Make(GoldenSpec(GetParam()));
+  const auto tokenizer = MakeTokenizer(GoldenSpec(GetParam()));
   const nlohmann::json& entry = Golden()["vocabularies"][GetParam()];
   ASSERT_EQ(entry["ids"].size(), HardStrings().size());
   ASSERT_GE(HardStrings().size(), 700u);
@@ -97,7 +88,7 @@ TEST(SpmTokenizerTest, GgufFormOfUserDefinedSpacesGivesTheSameIds) {
     spec.scores[id] = -1000;
   }
   ASSERT_EQ(num_changed, 7u);
-  const auto tokenizer = Make(spec);
+  const auto tokenizer = MakeTokenizer(spec);
   const nlohmann::json& hashes = Golden()["vocabularies"]["gemma"]["ids"];
   for (size_t i = 0; i < HardStrings().size(); ++i) {
     EXPECT_EQ(HashOf(tokenizer->Encode(HardStrings()[i]).value()), hashes[i].get<uint32_t>());
@@ -114,7 +105,7 @@ TEST(SpmTokenizerTest, Gemma3FileGivesTheIdsOfItsTokenizerJson) {
   ASSERT_TRUE(file.ok()) << file.status();
   const auto metadata = ReadTokenizerMetadata(**file);
   ASSERT_TRUE(metadata.ok()) << metadata.status();
-  const auto tokenizer = Make(TokenizerSpecFrom(*metadata));
+  const auto tokenizer = MakeTokenizer(TokenizerSpecFrom(*metadata));
   EXPECT_TRUE(tokenizer->add_bos());
   EXPECT_TRUE(tokenizer->IsEog(106));  // <end_of_turn>
   const nlohmann::json golden = ReadGolden("folder_golden.json");
@@ -164,7 +155,7 @@ TEST(SpmTokenizerTest, SpacePrefixFollowsTheModel) {
   TokenizerSpec spec = SpmSpec({"\u2581", "a", "\u2581a"});
   const TokenId tag = AddToken(spec, "<t>", TokenType::kUserDefined);
   spec.scores.push_back(0);
-  const auto after_specials = Make(spec);  // the default
+  const auto after_specials = MakeTokenizer(spec);  // the default
   EXPECT_THAT(after_specials->Encode("a").value(), ElementsAre(261));
   EXPECT_THAT(after_specials->Encode("").value(), ElementsAre());
   EXPECT_THAT(after_specials->Encode(" a").value(), ElementsAre(259, 261));
@@ -174,20 +165,20 @@ TEST(SpmTokenizerTest, SpacePrefixFollowsTheModel) {
   EXPECT_THAT(after_specials->Encode("a", {.after_special = true}).value(), ElementsAre(261));
 
   spec.space_prefix_at_start_only = true;
-  const auto at_start = Make(spec);
+  const auto at_start = MakeTokenizer(spec);
   EXPECT_THAT(at_start->Encode("a<t>a").value(), ElementsAre(261, tag, 260));
   EXPECT_THAT(at_start->Encode("<t>a").value(), ElementsAre(tag, 260));
   EXPECT_THAT(at_start->Encode("a", {.add_special = true}).value(), ElementsAre(1, 261));
   EXPECT_THAT(at_start->Encode("a", {.after_special = true}).value(), ElementsAre(260));
 
   spec.add_space_prefix = false;
-  const auto never = Make(spec);
+  const auto never = MakeTokenizer(spec);
   EXPECT_THAT(never->Encode("a<t> a").value(), ElementsAre(260, tag, 261));
 }
 
 TEST(SpmTokenizerTest, TheSpaceBeforeATextIsTakenOffAgainAndOnlyThere) {
   TokenizerSpec spec = SpmSpec({"\u2581", "a", "\u2581a"});
-  const auto tokenizer = Make(spec);
+  const auto tokenizer = MakeTokenizer(spec);
   const auto decode = [&](const std::vector<TokenId>& ids, bool skip_special) {
     return tokenizer->Decode(ids, skip_special).value();
   };
@@ -203,11 +194,11 @@ TEST(SpmTokenizerTest, TheSpaceBeforeATextIsTakenOffAgainAndOnlyThere) {
   EXPECT_EQ(text.Push(261), "a");
   EXPECT_EQ(text.Push(261), " a");
   spec.add_space_prefix = false;
-  EXPECT_EQ(Make(spec)->Decode(std::vector<TokenId>{261}, false).value(), " a");
+  EXPECT_EQ(MakeTokenizer(spec)->Decode(std::vector<TokenId>{261}, false).value(), " a");
 }
 
 TEST(SpmTokenizerTest, BytesStandInForCharactersAndAreJoinedWhole) {
-  const auto tokenizer = Make(SpmSpec({"\u2581", "a"}));
+  const auto tokenizer = MakeTokenizer(SpmSpec({"\u2581", "a"}));
   const std::vector<TokenId> ids = tokenizer->Encode("a\u00e9\U0001f600").value();
   EXPECT_THAT(ids,
               ElementsAre(259, 260, 3 + 0xc3, 3 + 0xa9, 3 + 0xf0, 3 + 0x9f, 3 + 0x98, 3 + 0x80));
@@ -221,13 +212,13 @@ TEST(SpmTokenizerTest, BytesStandInForCharactersAndAreJoinedWhole) {
 TEST(SpmTokenizerTest, ASpaceWithoutATokenIsTheBytesOfItsMark) {
   TokenizerSpec spec = SpmSpec({"a"});
   spec.add_space_prefix = false;
-  EXPECT_THAT(Make(spec)->Encode("a a").value(),
+  EXPECT_THAT(MakeTokenizer(spec)->Encode("a a").value(),
               ElementsAre(259, 3 + 0xe2, 3 + 0x96, 3 + 0x81, 259));
 }
 
 TEST(SpmTokenizerTest, DetokenizerGivesTheSameTextForAnySplit) {
   RandomText random(TestSeed());
-  const auto tokenizer = Make(GoldenSpec("llama"));
+  const auto tokenizer = MakeTokenizer(GoldenSpec("llama"));
   for (int round = 0; round < 500; ++round) {
     std::vector<TokenId> ids;
     for (size_t n = random.Below(30); n > 0; --n) {
@@ -334,7 +325,7 @@ TEST(SpmTokenizerTest, RandomVocabulariesAgreeWithTheNaiveProgram) {
   RandomText random(TestSeed());
   for (int round = 0; round < 300; ++round) {
     const TokenizerSpec spec = RandomSpec(random, /*by_merges=*/round % 2 == 1);
-    const auto tokenizer = Make(spec);
+    const auto tokenizer = MakeTokenizer(spec);
     for (int i = 0; i < 20; ++i) {
       const std::string text = random.Join({"a", "b", " ", "\u00e9", "c", "ab", "  "}, 24);
       EXPECT_EQ(tokenizer->Encode(text).value(), NaiveEncode(spec, text)) << nlohmann::json(text);
@@ -345,7 +336,7 @@ TEST(SpmTokenizerTest, RandomVocabulariesAgreeWithTheNaiveProgram) {
 TEST(SpmTokenizerTest, ControlTokensAreOutOfReachOfText) {
   TokenizerSpec spec = SpmSpec({"<", "s", ">", "<s", "/", "</", "</s", "\u2581"});
   spec.add_space_prefix = false;
-  const auto tokenizer = Make(spec);
+  const auto tokenizer = MakeTokenizer(spec);
   const auto tokens = tokenizer->Encode("<s></s><unk><0x41>");
   ASSERT_TRUE(tokens.ok()) << tokens.status();
   EXPECT_FALSE(tokens->empty());
@@ -363,19 +354,19 @@ TEST(SpmTokenizerTest, ChatPiecesFollowThePrefixRule) {
   ASSERT_TRUE(chat_template.ok()) << chat_template.status();
   const std::vector<ChatMessage> messages = {{"user", "a"}};
   // bos is in the template, so it is not added again.
-  EXPECT_THAT(EncodeChat(*Make(spec), *chat_template, messages)->tokens,
+  EXPECT_THAT(EncodeChat(*MakeTokenizer(spec), *chat_template, messages)->tokens,
               ElementsAre(1, 261, 2, 263));
   spec.space_prefix_at_start_only = true;
-  EXPECT_THAT(EncodeChat(*Make(spec), *chat_template, messages)->tokens,
+  EXPECT_THAT(EncodeChat(*MakeTokenizer(spec), *chat_template, messages)->tokens,
               ElementsAre(1, 260, 2, 262));
 }
 
 TEST(SpmTokenizerTest, LongInputsAreNotQuadratic) {
-  const auto tokenizer = Make(GoldenSpec("llama"));
+  const auto tokenizer = MakeTokenizer(GoldenSpec("llama"));
   std::vector<std::string> runs;
   std::string run = "a";
   for (int i = 0; i < 12; ++i) runs.push_back(run += run);
-  const auto all_runs = Make(SpmSpec(runs));
+  const auto all_runs = MakeTokenizer(SpmSpec(runs));
   for (const char* unit : {"a", " ", "\n", "l", "ab", "\u4e2d", "the quick brown fox "}) {
     const std::string_view piece = unit;
     std::string text;

@@ -101,6 +101,16 @@ class RandomText {
   TestRandom random_;
 };
 
+// The tokenizer of a spec that must be good.
+inline std::unique_ptr<Tokenizer> MakeTokenizer(const TokenizerSpec& spec) {
+  auto tokenizer = Tokenizer::Create(spec);
+  if (!tokenizer.ok()) {
+    ADD_FAILURE() << tokenizer.status();
+    std::abort();
+  }
+  return *std::move(tokenizer);
+}
+
 }  // namespace baton
 
 #endif  // BATON_TESTS_TEXT_TEST_SPEC_H_

@@ -19,15 +19,6 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-std::unique_ptr<Tokenizer> Make(const TokenizerSpec& spec) {
-  auto tokenizer = Tokenizer::Create(spec);
-  if (!tokenizer.ok()) {
-    ADD_FAILURE() << tokenizer.status();
-    std::abort();
-  }
-  return *std::move(tokenizer);
-}
-
 TEST(TokenizerTest, DemoModelIsWhatItsFileSays) {
   const Tokenizer& tokenizer = DemoTokenizer();
   EXPECT_EQ(tokenizer.vocab_size(), 49152u);
@@ -88,7 +79,7 @@ TEST(TokenizerTest, ControlTokensAreOutOfReachOfMergesToo) {
   spec.merges.insert(spec.merges.end(), {"x y", "xy z", "u v"});
   for (const char* pre : {"gpt-2", "llama-bpe"}) {
     spec.pre = pre;
-    const auto tokenizer = Make(spec);
+    const auto tokenizer = MakeTokenizer(spec);
     EXPECT_THAT(tokenizer->Encode("xy").value(), ElementsAre('x', 'y'));
     EXPECT_THAT(tokenizer->Encode("uv").value(), ElementsAre('u', 'v'));
     EXPECT_THAT(tokenizer->Encode("xy", {.parse_special = true}).value(), ElementsAre(control));
@@ -107,7 +98,7 @@ TEST(TokenizerTest, UserDefinedTokensComeOutOfAllTextLongestFirst) {
   const TokenId think = AddToken(spec, "<think>", TokenType::kUserDefined);
   const TokenId two = AddToken(spec, "\n\n", TokenType::kUserDefined);
   const TokenId four = AddToken(spec, "\n\n\n\n", TokenType::kUserDefined);
-  const auto tokenizer = Make(spec);
+  const auto tokenizer = MakeTokenizer(spec);
   EXPECT_THAT(tokenizer->Encode("a<think>ab").value(), ElementsAre('a', think, 256));
   EXPECT_THAT(tokenizer->Encode("\n\n\n\n\n\n\n").value(), ElementsAre(four, two, '\n'));
   EXPECT_EQ(tokenizer->TokenBytes(two), "\n\n");
@@ -121,9 +112,9 @@ TEST(TokenizerTest, BosAndEosAreAddedWhereAsked) {
   spec.bos_id = AddToken(spec, "<s>", TokenType::kControl);
   spec.eos_id = AddToken(spec, "</s>", TokenType::kControl);
   const TokenId bos = *spec.bos_id, eos = *spec.eos_id;
-  EXPECT_THAT(Make(spec)->Encode("a", {.add_special = true}).value(), ElementsAre('a'));
+  EXPECT_THAT(MakeTokenizer(spec)->Encode("a", {.add_special = true}).value(), ElementsAre('a'));
   spec.add_bos = spec.add_eos = true;
-  const auto both = Make(spec);
+  const auto both = MakeTokenizer(spec);
   EXPECT_THAT(both->Encode("a", {.add_special = true}).value(), ElementsAre(bos, 'a', eos));
   EXPECT_THAT(both->Encode("", {.add_special = true}).value(), ElementsAre(bos, eos));
   EXPECT_THAT(both->Encode("a").value(), ElementsAre('a'));
@@ -131,9 +122,10 @@ TEST(TokenizerTest, BosAndEosAreAddedWhereAsked) {
   // The llama-bpe rule's own default, and the file's word against it.
   spec.pre = "llama-bpe";
   spec.add_bos = spec.add_eos = std::nullopt;
-  EXPECT_THAT(Make(spec)->Encode("a", {.add_special = true}).value(), ElementsAre(bos, 'a'));
+  EXPECT_THAT(MakeTokenizer(spec)->Encode("a", {.add_special = true}).value(),
+              ElementsAre(bos, 'a'));
   spec.add_bos = false;
-  EXPECT_THAT(Make(spec)->Encode("a", {.add_special = true}).value(), ElementsAre('a'));
+  EXPECT_THAT(MakeTokenizer(spec)->Encode("a", {.add_special = true}).value(), ElementsAre('a'));
 }
 
 TEST(TokenizerTest, EndOfGenerationIsWhatEndsATurn) {
@@ -148,7 +140,7 @@ TEST(TokenizerTest, EndOfGenerationIsWhatEndsATurn) {
   spec.eos_id = eos;
   spec.eot_id = eot;
   spec.eom_id = eom;
-  const auto tokenizer = Make(spec);
+  const auto tokenizer = MakeTokenizer(spec);
   EXPECT_THAT(std::vector<TokenId>(tokenizer->eog_ids().begin(), tokenizer->eog_ids().end()),
               ElementsAre(eos, eot, eom, known, mistyped));
   EXPECT_TRUE(tokenizer->IsSpecial(mistyped));
@@ -158,10 +150,10 @@ TEST(TokenizerTest, EndOfGenerationIsWhatEndsATurn) {
 TEST(TokenizerTest, HarmonyEndIsNotTheEnd) {
   TokenizerSpec spec = ByteSpec();
   const TokenId end = AddToken(spec, "<|end|>", TokenType::kControl);
-  EXPECT_TRUE(Make(spec)->IsEog(end));
+  EXPECT_TRUE(MakeTokenizer(spec)->IsEog(end));
   const TokenId ret = AddToken(spec, "<|return|>", TokenType::kControl);
   const TokenId call = AddToken(spec, "<|call|>", TokenType::kControl);
-  const auto tokenizer = Make(spec);
+  const auto tokenizer = MakeTokenizer(spec);
   EXPECT_FALSE(tokenizer->IsEog(end));
   EXPECT_TRUE(tokenizer->IsEog(ret));
   EXPECT_TRUE(tokenizer->IsEog(call));
@@ -182,7 +174,7 @@ TEST(TokenizerTest, TheLargestTextsAreEncoded) {
   for (const char* pre : {"gpt-2", "smollm", "llama-bpe", "qwen35", "tekken"}) {
     TokenizerSpec spec = ByteSpec();
     spec.pre = pre;
-    const auto tokenizer = Make(spec);
+    const auto tokenizer = MakeTokenizer(spec);
     for (const std::string unit : {" ", "Z"}) {
       std::string text;
       while (text.size() + 1 < kMaxEncodeBytes) text += unit;
@@ -224,7 +216,7 @@ TEST(TokenizerTest, RandomTextComesBack) {
                                           "!",   "\u0301", "\u200d", "ـ",    "가"};
   for (const char* pre : {"smollm", "gpt-2", "llama-bpe", "qwen2", "qwen35", "tekken"}) {
     spec.pre = pre;
-    const auto tokenizer = Make(spec);
+    const auto tokenizer = MakeTokenizer(spec);
     for (int round = 0; round < 300; ++round) {
       const std::string text = random.Join(parts, 30);
       const auto ids = tokenizer->Encode(text);
@@ -304,13 +296,13 @@ TEST(TokenizerTest, OddButUsableSpecsAreTaken) {
   AddToken(spec, "", TokenType::kUnused);  // padding of the vocabulary
   AddToken(spec, "", TokenType::kControl);
   AddToken(spec, "日本", TokenType::kNormal);  // not in the alphabet: stands for itself
-  const auto tokenizer = Make(spec);
+  const auto tokenizer = MakeTokenizer(spec);
   EXPECT_THAT(tokenizer->Encode("ab").value(), ElementsAre(256));
   EXPECT_EQ(tokenizer->TokenBytes(259), "日本");
   EXPECT_EQ(tokenizer->TokenBytes(258), "");
   for (const char* pre : {"", "default"}) {
     spec.pre = pre;
-    EXPECT_THAT(Make(spec)->Encode("ab 12").value(), ElementsAre(256, ' ', '1', '2'));
+    EXPECT_THAT(MakeTokenizer(spec)->Encode("ab 12").value(), ElementsAre(256, ' ', '1', '2'));
   }
   spec.token_types.clear();
   EXPECT_TRUE(Tokenizer::Create(spec).ok()) << "types are optional";
