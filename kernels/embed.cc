@@ -8,15 +8,19 @@
 namespace baton {
 namespace {
 
+void Dequantize(PackedScales coded, const WeightBlock& block, float* out) {
+  const BlockScales scales = ScalesOf(coded, block);
+  const bool has_min = HasMin(coded);
+  for (uint32_t i = 0; i < kQuantBlock; ++i) {
+    const float product = scales.scale[i / 16] * static_cast<float>(block.q[i]);
+    out[i] = has_min ? product + scales.min : product;
+  }
+}
+
 void EmbedRow(const PackedMatrix& matrix, uint32_t row, float* out) {
   if (matrix.traits().quantized()) {
     for (uint32_t b = 0; b < matrix.k() / kQuantBlock; ++b) {
-      const WeightBlock block = matrix.Block(row, b);
-      const float scale = FloatFromHalf(block.scale);
-      const float min = FloatFromHalf(block.min);
-      for (uint32_t i = 0; i < kQuantBlock; ++i) {
-        out[b * kQuantBlock + i] = scale * static_cast<float>(block.q[i]) + min;
-      }
+      Dequantize(matrix.traits().scales, matrix.Block(row, b), out + b * kQuantBlock);
     }
     return;
   }

@@ -7,8 +7,9 @@
 
 namespace baton {
 
-// Ops::embed. A quantised element is scale * q + min: the product of a half and an 8-bit integer is
-// exact in fp32, so there is one rounding, with or without fma.
+// Ops::embed. A quantised element is scale * q + min: scale and min (ScalesOf) and the product of
+// scale and digit are exact in fp32, so there is one rounding, with or without fma, and none
+// without a min.
 void EmbedRows(ThreadPool& pool, const PackedMatrix& matrix, std::span<const int32_t> ids,
                float* out);
 

@@ -1,5 +1,7 @@
 #include "kernels/packed_matrix.h"
 
+#include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <vector>
 
@@ -10,14 +12,6 @@ namespace {
 
 // Largest matrix: 2^40 bytes; anything above is a damaged file.
 constexpr uint64_t kMaxMatrixBytes = uint64_t{1} << 40;
-
-size_t DigitBytes(PackedDigits digits) {
-  return digits == PackedDigits::kBytes ? kPanelRows * kQuantBlock : kPanelRows * kQuantBlock / 2;
-}
-
-size_t HeaderBytes(const WeightTraits& traits) {
-  return kPanelRows * sizeof(uint16_t) * (traits.has_min ? 2 : 1);
-}
 
 // Where element k (0..31) of row r lies in the digits of a block: byte offset, and shift of a
 // nibble.
@@ -39,57 +33,148 @@ DigitPlace BytePlace(uint32_t row, uint32_t k) {
   return {k / 4 * (kPanelRows * 4) + row * 4 + kByteOfPair[in_chunk % 2] + in_chunk / 2, 0};
 }
 
-void PutDigits(PackedDigits digits, const WeightBlock& block, uint32_t row, std::byte* out) {
-  if (digits == PackedDigits::kBytes) {
-    for (uint32_t k = 0; k < kQuantBlock; ++k) {
-      out[BytePlace(row, k).byte] = static_cast<std::byte>(block.q[k]);
-    }
-    return;
+// What is added to a digit so that it is stored without a sign.
+int OffsetOf(PackedDigits digits) {
+  switch (digits) {
+    case PackedDigits::kNibblesOff8:
+      return 8;
+    case PackedDigits::kFiveOff16:
+      return 16;
+    case PackedDigits::kSixOff32:
+      return 32;
+    default:
+      return 0;
   }
-  const int offset = digits == PackedDigits::kNibblesOff8 ? 8 : 0;
+}
+
+// Where the bits above the nibble of element k lie: which byte after the nibbles, and their shift.
+DigitPlace UpperPlace(PackedDigits digits, uint32_t row, uint32_t k) {
+  const uint32_t chunk = k / 8;
+  const uint32_t in_chunk = k % 8;
+  const uint32_t byte = kByteOfPair[in_chunk % 2] + in_chunk / 4;
+  const uint32_t high = in_chunk / 2 % 2;
+  if (digits == PackedDigits::kSixOff32) {
+    return {chunk / 2 * (kPanelRows * 4) + row * 4 + byte, 2 * (2 * (chunk % 2) + high)};
+  }
+  return {row * 4 + byte, 2 * chunk + high};
+}
+
+constexpr uint32_t UpperMask(PackedDigits digits) {
+  switch (digits) {
+    case PackedDigits::kFive:
+    case PackedDigits::kFiveOff16:
+      return 1;
+    case PackedDigits::kSixOff32:
+      return 3;
+    default:
+      return 0;
+  }
+}
+
+// The code of each value of kFp4, by value + 12.
+constexpr uint8_t kFp4Codes[25] = {15, 0, 0, 0, 14, 0, 13, 0, 12, 11, 10, 9, 0,
+                                   1,  2, 3, 4, 0,  5, 0,  6, 0,  0,  0,  7};
+
+// The panel's rows are zero before, and each is put once.
+void PutDigits(PackedDigits digits, const WeightBlock& block, uint32_t row, std::byte* out) {
+  const int offset = OffsetOf(digits);
+  const uint32_t upper = UpperMask(digits);
   for (uint32_t k = 0; k < kQuantBlock; ++k) {
+    if (digits == PackedDigits::kBytes) {
+      out[BytePlace(row, k).byte] = static_cast<std::byte>(block.q[k]);
+      continue;
+    }
+    const auto digit = static_cast<uint32_t>(
+        digits == PackedDigits::kFp4 ? kFp4Codes[block.q[k] + 12] : block.q[k] + offset);
     const DigitPlace place = NibblePlace(row, k);
-    out[place.byte] |= static_cast<std::byte>((block.q[k] + offset) << place.shift);
+    out[place.byte] |= static_cast<std::byte>((digit & 15) << place.shift);
+    if (upper == 0) continue;
+    const DigitPlace above = UpperPlace(digits, row, k);
+    out[kNibbleBytes + above.byte] |= static_cast<std::byte>((digit >> 4 & upper) << above.shift);
   }
 }
 
 void GetDigits(PackedDigits digits, const std::byte* in, uint32_t row, WeightBlock* block) {
-  const int offset = digits == PackedDigits::kNibblesOff8 ? 8 : 0;
+  const int offset = OffsetOf(digits);
+  const uint32_t upper = UpperMask(digits);
   for (uint32_t k = 0; k < kQuantBlock; ++k) {
     if (digits == PackedDigits::kBytes) {
       block->q[k] = static_cast<int8_t>(in[BytePlace(row, k).byte]);
-    } else {
-      const DigitPlace place = NibblePlace(row, k);
-      const int nibble = (static_cast<int>(in[place.byte]) >> place.shift) & 15;
-      block->q[k] = static_cast<int8_t>(nibble - offset);
+      continue;
     }
+    const DigitPlace place = NibblePlace(row, k);
+    uint32_t digit = static_cast<uint32_t>(in[place.byte]) >> place.shift & 15;
+    if (upper != 0) {
+      const DigitPlace above = UpperPlace(digits, row, k);
+      digit |= (static_cast<uint32_t>(in[kNibbleBytes + above.byte]) >> above.shift & upper) << 4;
+    }
+    block->q[k] = digits == PackedDigits::kFp4
+                      ? kFp4Values[digit]
+                      : static_cast<int8_t>(static_cast<int>(digit) - offset);
   }
 }
 
-// Padding rows must give 0 for any activation: scale 0 (the panel is zeroed) and digit 0.
-void PutZeroRow(PackedDigits digits, uint32_t row, std::byte* out) {
-  const WeightBlock zero = {};
-  if (digits == PackedDigits::kNibblesOff8) PutDigits(digits, zero, row, out);
+// Copies the scales of one row of a block out of (or into) a panel; `copy` gets the place in the
+// panel, the field and its bytes.
+template <typename Copy>
+void EachScale(PackedScales scales, uint32_t row, WeightBlock* block, const Copy& copy) {
+  constexpr bool kSuper = true;
+  switch (scales) {
+    case PackedScales::kHalfAndMin:
+      copy(!kSuper, kPanelRows * 2 + row * 2, &block->min, 2);
+      [[fallthrough]];
+    case PackedScales::kHalf:
+      copy(!kSuper, row * 2, &block->scale, 2);
+      return;
+    case PackedScales::kSuperAndMin:
+      copy(kSuper, kPanelRows * 2 + row * 2, &block->min, 2);
+      [[fallthrough]];
+    case PackedScales::kSuperTwo:
+      copy(kSuper, row * 2, &block->scale, 2);
+      copy(!kSuper, row, &block->factors[0], 1);
+      copy(!kSuper, kPanelRows + row, &block->factors[1], 1);
+      return;
+    case PackedScales::kPowerOfTwo:
+      copy(!kSuper, row, &block->factors[0], 1);
+      return;
+    case PackedScales::kNone:
+      return;
+  }
 }
 
-void PackQuantizedPanel(WeightType type, std::span<const std::byte* const> rows, uint32_t k,
-                        std::byte* out) {
-  const WeightTraits& traits = TraitsOf(type);
-  const size_t header_bytes = HeaderBytes(traits);
-  const size_t block_bytes = header_bytes + DigitBytes(traits.digits);
-  for (uint32_t b = 0; b < k / kQuantBlock; ++b) {
-    std::byte* block_out = out + b * block_bytes;
-    for (uint32_t r = 0; r < kPanelRows; ++r) {
-      if (rows[r] == nullptr) {
-        PutZeroRow(traits.digits, r, block_out + header_bytes);
-        continue;
-      }
-      WeightBlock block;
-      traits.unpack(rows[r] + size_t{b} * traits.block_bytes, &block);
-      std::memcpy(block_out + r * 2, &block.scale, 2);
-      if (traits.has_min) std::memcpy(block_out + kPanelRows * 2 + r * 2, &block.min, 2);
-      PutDigits(traits.digits, block, r, block_out + header_bytes);
+// Packs one block of one row. False when its scales are not finite.
+bool PackBlock(const WeightTraits& traits, WeightBlock block, uint32_t row, uint32_t block_idx,
+               std::byte* panel) {
+  std::byte* super = panel + SuperOffset(traits.digits, traits.scales, block_idx);
+  std::byte* out = panel + BlockOffset(traits.digits, traits.scales, block_idx);
+  EachScale(traits.scales, row, &block,
+            [&](bool in_super, size_t at, const void* field, size_t bytes) {
+              std::memcpy((in_super ? super : out) + at, field, bytes);
+            });
+  PutDigits(traits.digits, block, row, out + BlockScaleBytes(traits.scales));
+  return HasFiniteScales(traits.scales, block);
+}
+
+// Rows that are null stay zero: what they give is never stored. Returns the first row of the panel
+// with a scale that is not finite, else kPanelRows.
+uint32_t PackQuantizedPanel(const WeightTraits& traits, std::span<const std::byte* const> rows,
+                            uint32_t k, std::byte* out) {
+  const uint32_t blocks_of_raw = traits.block_elements / kQuantBlock;
+  uint32_t bad_row = kPanelRows;
+  for (uint32_t r = 0; r < kPanelRows && rows[r] != nullptr; ++r) {
+    for (uint32_t b = 0; b < k / kQuantBlock; ++b) {
+      WeightBlock block = {};
+      traits.unpack(rows[r] + size_t{b / blocks_of_raw} * traits.block_bytes, b % blocks_of_raw,
+                    &block);
+      if (!PackBlock(traits, block, r, b, out)) bad_row = std::min(bad_row, r);
     }
+  }
+  return bad_row;
+}
+
+void LowerTo(uint32_t value, std::atomic<uint32_t>* lowest) {
+  uint32_t now = lowest->load();
+  while (value < now && !lowest->compare_exchange_weak(now, value)) {
   }
 }
 
@@ -107,9 +192,9 @@ void PackFloatPanel(uint32_t element_bytes, std::span<const std::byte* const> ro
 absl::Status CheckParts(std::span<const RawRows> parts, uint32_t k) {
   if (parts.empty()) return InvalidArgument("no rows to pack");
   const WeightTraits& traits = TraitsOf(parts[0].type);
-  if (k == 0 || (traits.quantized() && k % kQuantBlock != 0)) {
+  if (k == 0 || k % traits.block_elements != 0) {
     return InvalidArgument("row length {} of a {} matrix is not a positive multiple of {}", k,
-                           traits.name, traits.quantized() ? kQuantBlock : 1);
+                           traits.name, traits.block_elements);
   }
   uint64_t total = 0;
   for (const RawRows& part : parts) {
@@ -146,8 +231,10 @@ absl::StatusOr<PackedMatrix> PackedMatrix::PackRows(std::span<const RawRows> par
   const WeightTraits& traits = matrix.traits();
   matrix.uses_a16_ = traits.quantized();
   if (traits.quantized()) {
-    matrix.block_bytes_ = HeaderBytes(traits) + DigitBytes(traits.digits);
-    matrix.panel_bytes_ = size_t{k} / kQuantBlock * matrix.block_bytes_;
+    // The whole super-blocks end where the next one's scales would begin.
+    matrix.panel_bytes_ = SuperScaleBytes(traits.scales) == 0
+                              ? BlockOffset(traits.digits, traits.scales, k / kQuantBlock)
+                              : SuperOffset(traits.digits, traits.scales, k / kQuantBlock);
   } else {
     matrix.panel_bytes_ = size_t{k} * kPanelRows * traits.block_bytes;
   }
@@ -163,28 +250,37 @@ absl::StatusOr<PackedMatrix> PackedMatrix::PackRows(std::span<const RawRows> par
     const size_t row_bytes = RawRowBytes(part.type, k);
     for (uint32_t r = 0; r < part.n; ++r) rows[next++] = part.bytes.data() + r * row_bytes;
   }
+  std::atomic<uint32_t> bad_row = matrix.n_;
   pool.RunRanges(matrix.num_panels(), 4, 8 * pool.num_threads(), [&](TaskRange range, uint32_t) {
     for (uint32_t p = range.begin; p < range.end; ++p) {
       const std::span panel_rows(rows.data() + size_t{p} * kPanelRows, kPanelRows);
       std::byte* out = matrix.buffer_.data() + p * matrix.panel_bytes_;
-      if (traits.quantized()) {
-        PackQuantizedPanel(matrix.type_, panel_rows, k, out);
-      } else {
+      if (!traits.quantized()) {
         PackFloatPanel(traits.block_bytes, panel_rows, k, out);
+        continue;
       }
+      const uint32_t bad = PackQuantizedPanel(traits, panel_rows, k, out);
+      if (bad < kPanelRows) LowerTo(p * kPanelRows + bad, &bad_row);
     }
   });
+  if (bad_row < matrix.n_) {
+    return InvalidArgument("row {} of {} has a {} block whose scale is not a finite number",
+                           bad_row.load(), matrix.n_, traits.name);
+  }
   return matrix;
 }
 
 WeightBlock PackedMatrix::Block(uint32_t row, uint32_t block_idx) const {
-  const WeightTraits& type_traits = traits();
-  const std::byte* block = panel(row / kPanelRows) + block_idx * block_bytes_;
-  const uint32_t r = row % kPanelRows;
+  const PackedDigits digits = traits().digits;
+  const PackedScales scales = traits().scales;
+  const std::byte* super = panel(row / kPanelRows) + SuperOffset(digits, scales, block_idx);
+  const std::byte* block = panel(row / kPanelRows) + BlockOffset(digits, scales, block_idx);
   WeightBlock out = {};
-  std::memcpy(&out.scale, block + r * 2, 2);
-  if (type_traits.has_min) std::memcpy(&out.min, block + kPanelRows * 2 + r * 2, 2);
-  GetDigits(type_traits.digits, block + HeaderBytes(type_traits), r, &out);
+  EachScale(scales, row % kPanelRows, &out,
+            [&](bool in_super, size_t at, void* field, size_t bytes) {
+              std::memcpy(field, (in_super ? super : block) + at, bytes);
+            });
+  GetDigits(digits, block + BlockScaleBytes(scales), row % kPanelRows, &out);
   return out;
 }
 

@@ -6,15 +6,21 @@
 // adds across lanes. A panel is 16 rows (the last one filled up with zero rows); panels follow each
 // other:
 //   float types:  [k][16] elements
-//   quantised:    [k / 32] blocks of
-//                   scale [16] f16, min [16] f16 (only with has_min), then digits
+//   quantised:    [k / 32] blocks of scales, then digits (packed_layout.h has the sizes)
+//     scales:     fp16 scale [16], with a min fp16 min [16]. Super-block types: in front of every 8
+//                   blocks those two; in front of each block a byte [16] that each is multiplied by
+//                   (two scales a block: a signed byte [2][16]). MXFP4: a byte [16]
 //     nibbles:    [4][16][4] bytes; chunk c, row r holds k = 8c .. 8c+7 of the block:
 //                   low nibbles of bytes 0, 2 = k 0, 1;  high nibbles of bytes 0, 2 = k 2, 3;
 //                   low nibbles of bytes 1, 3 = k 4, 5;  high nibbles of bytes 1, 3 = k 6, 7
+//     5 bits:     the nibbles, then a plane [16][4] bytes: bit 2c of byte j of row r belongs on top
+//                   of the low nibble of byte j of chunk c, bit 2c + 1 of its high nibble
+//     6 bits:     the nibbles, then two planes for chunks 0, 1 and 2, 3: two bits for each nibble,
+//                   in the same order
 //     bytes:      [8][16][4] bytes; chunk c, row r holds k = 4c .. 4c+3: bytes 0, 2, 1, 3 = k 0, 1,
 //     2, 3
-// so that one mask (and at most one shift) turns 32 bits of a row into a pair of int16 with
-// consecutive k, which is what vpmaddwd and vpdpwssd multiply.
+// so that a mask (and at most one shift) turns 32 bits of a row into a pair of int16 with
+// consecutive k, which is what vpmaddwd and vpdpwssd multiply, or into the bytes of two pairs.
 //
 // Rows of one matrix share one type: tensors of different types that one would like to fuse (for
 // example Q|K|V with a wider V) stay separate matrices.
@@ -25,14 +31,13 @@
 #include <cstdint>
 #include <span>
 
+#include "kernels/packed_layout.h"
 #include "kernels/weight_type.h"
 #include "src/base/status.h"
 #include "src/device/aligned_buffer.h"
 #include "src/device/thread_pool.h"
 
 namespace baton {
-
-inline constexpr uint32_t kPanelRows = 16;
 
 // Rows of one tensor as they lie in a model file.
 struct RawRows {
@@ -47,8 +52,9 @@ class PackedMatrix {
   PackedMatrix() = default;
 
   // Packs raw rows [n, k]. The raw bytes are not needed afterwards. InvalidArgument with the values
-  // when a size is zero, does not match, or k is no multiple of 32 for a quantised type;
-  // ResourceExhausted when memory is short. Costs one read of the raw bytes, divided over `pool`.
+  // when a size is zero, does not match, k is no multiple of a quantised type's block, or a scale
+  // of a quantised row is not finite; ResourceExhausted when memory is short. Costs one read of the
+  // raw bytes, divided over `pool`.
   static absl::StatusOr<PackedMatrix> Pack(WeightType type, std::span<const std::byte> raw,
                                            uint32_t n, uint32_t k, ThreadPool& pool);
   // As Pack, for several tensors joined by rows (Q|K|V, gate|up), in the order given. All of one
@@ -70,8 +76,6 @@ class PackedMatrix {
   const std::byte* panel(uint32_t panel_idx) const {
     return buffer_.data() + panel_idx * panel_bytes_;
   }
-  // Bytes of one block of a panel of a quantised matrix.
-  size_t block_bytes() const { return block_bytes_; }
 
   // One block of one row taken out of the packed form (quantised types). Slow; for references.
   WeightBlock Block(uint32_t row, uint32_t block_idx) const;
@@ -84,7 +88,6 @@ class PackedMatrix {
   WeightType type_ = WeightType::kF32;
   bool uses_a16_ = false;
   size_t panel_bytes_ = 0;
-  size_t block_bytes_ = 0;
   AlignedBuffer buffer_;
 };
 

@@ -1,9 +1,11 @@
 // Weight types: the element formats of a matrix in a model file, as kernels see them. Pure data;
 // any thread.
 //
-// A quantised type is a format whose element is scale * q (+ min) with a small integer q, one scale
-// (and min) per 32 elements of a row. A new one plugs in by a row in the table of weight_type.cc:
-// its raw block and the function that takes it apart; packing and all kernels work from that.
+// A quantised type is a format whose element is scale * q (+ min) with a small integer q and, after
+// unpacking, one scale (and min) per 32 elements of a row, or two scales (one for each 16). A new
+// one plugs in by a row in the table of weight_type.cc: its raw block, the function that takes 32
+// elements of it apart, and the packed forms of its digits and scales; packing and all kernels work
+// from those.
 #ifndef BATON_KERNELS_WEIGHT_TYPE_H_
 #define BATON_KERNELS_WEIGHT_TYPE_H_
 
@@ -16,15 +18,24 @@ namespace baton {
 // Elements that share one scale, in weights and in activations.
 inline constexpr uint32_t kQuantBlock = 32;
 
-enum class WeightType : uint8_t { kF32 = 0, kF16, kBf16, kQ4_0, kQ4_1, kQ8_0 };
-inline constexpr int kNumWeightTypes = 6;
+// Elements of a super-block (K quants): they share an fp16 scale that 6- or 8-bit factors multiply.
+inline constexpr uint32_t kSuperBlock = 256;
 
-// One block of a quantised row: x[i] = scale * q[i] + min.
-struct WeightBlock {
-  int8_t q[kQuantBlock];
-  uint16_t scale;  // IEEE half bits
-  uint16_t min;    // IEEE half bits; 0 unless has_min
+enum class WeightType : uint8_t {
+  kF32 = 0,
+  kF16,
+  kBf16,
+  kQ4_0,
+  kQ4_1,
+  kQ8_0,
+  kQ5_0,
+  kQ5_1,
+  kQ4_K,
+  kQ5_K,
+  kQ6_K,
+  kMxfp4,
 };
+inline constexpr int kNumWeightTypes = 12;
 
 // How the integers of a quantised type are stored after packing.
 enum class PackedDigits : uint8_t {
@@ -32,6 +43,45 @@ enum class PackedDigits : uint8_t {
   kNibbles,      // 0..15
   kNibblesOff8,  // -8..7, stored as q + 8
   kBytes,        // -128..127
+  kFive,         // 0..31: a nibble and a bit plane
+  kFiveOff16,    // -16..15, stored as q + 16
+  kSixOff32,     // -32..31, stored as q + 32: a nibble and two-bit planes
+  kFp4,          // of kFp4Values, stored as the index
+};
+
+// e2m1 numbers (OCP Microscaling), doubled so that they are integers; bit 3 is the sign.
+inline constexpr int8_t kFp4Values[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+
+// How the scales of a quantised type are stored after packing.
+enum class PackedScales : uint8_t {
+  kNone,         // float type
+  kHalf,         // fp16 scale
+  kHalfAndMin,   // fp16 scale, fp16 min
+  kSuperAndMin,  // of 256: fp16 scale and min; of 32: a byte for each that it is multiplied by
+  kSuperTwo,     // of 256: fp16 scale; of 32: a signed byte for each 16 that it is multiplied by
+  kPowerOfTwo,   // a byte e; scale 2^(e - 128)
+};
+
+constexpr bool HasMin(PackedScales scales) {
+  return scales == PackedScales::kHalfAndMin || scales == PackedScales::kSuperAndMin;
+}
+// Scales of one block of 32.
+constexpr int ScalesPerBlock(PackedScales scales) {
+  return scales == PackedScales::kSuperTwo ? 2 : 1;
+}
+
+// One block of a quantised row in its coded form; ScalesOf says what it means.
+struct WeightBlock {
+  int8_t q[kQuantBlock];
+  uint16_t scale;      // IEEE half bits; of the super-block where there is one
+  uint16_t min;        // likewise, to be added (so a K quant's dmin, negated); 0 without HasMin
+  uint8_t factors[2];  // kSuperAndMin: of scale, of min; kSuperTwo: of scale; kPowerOfTwo: e
+};
+
+// What the elements of a block are: x[i] = scale[i / 16] * q[i] + min, each exact in fp32.
+struct BlockScales {
+  float scale[2];
+  float min;
 };
 
 // What a weight type is; one row of a constant table.
@@ -40,14 +90,18 @@ struct WeightTraits {
   uint32_t block_elements;  // elements of one raw block (1 for float types)
   uint32_t block_bytes;     // bytes of one raw block
   PackedDigits digits;
-  bool has_min;
-  // Takes one raw block (of kQuantBlock elements) apart; null for float types.
-  void (*unpack)(const std::byte* raw, WeightBlock* block);
+  PackedScales scales;
+  // Takes the idx-th 32 elements of one raw block apart; null for float types.
+  void (*unpack)(const std::byte* raw, uint32_t idx, WeightBlock* block);
 
   bool quantized() const { return unpack != nullptr; }
+  bool has_min() const { return HasMin(scales); }
 };
 
 const WeightTraits& TraitsOf(WeightType type);
+BlockScales ScalesOf(PackedScales scales, const WeightBlock& block);
+// False when a scale or min of the block is an infinity or a NaN.
+bool HasFiniteScales(PackedScales scales, const WeightBlock& block);
 
 // Bytes of one raw row of `k` elements; k a multiple of block_elements.
 inline size_t RawRowBytes(WeightType type, uint32_t k) {

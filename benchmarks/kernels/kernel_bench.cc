@@ -56,9 +56,12 @@ std::vector<std::byte> RandomRaw(WeightType type, uint32_t n, uint32_t k) {
     if (type == WeightType::kF32) {
       const float one = 0.01f;
       std::memcpy(raw.data() + at, &one, 4);
+    } else if (type == WeightType::kMxfp4) {
+      raw[at] = std::byte{120};
     } else {
-      std::memcpy(raw.data() + at, &half, 2);
-      if (traits.has_min) std::memcpy(raw.data() + at + 2, &half, 2);
+      const size_t scale_at = type == WeightType::kQ6_K ? 208 : 0;
+      std::memcpy(raw.data() + at + scale_at, &half, 2);
+      if (traits.has_min()) std::memcpy(raw.data() + at + 2, &half, 2);
     }
   }
   return raw;
@@ -293,6 +296,12 @@ void RegisterAll() {
   for (WeightType type : {WeightType::kQ4_0, WeightType::kQ8_0, WeightType::kBf16, WeightType::kF16,
                           WeightType::kF32}) {
     RegisterMatMul("gate_up", type, 2 * kFfn, kHidden, {1, 4, 512});
+  }
+  // The K quants need rows of whole super-blocks: the shape of a model of 0.5 to 1 billion.
+  for (WeightType type :
+       {WeightType::kQ4_1, WeightType::kQ8_0, WeightType::kQ5_0, WeightType::kQ5_1,
+        WeightType::kQ4_K, WeightType::kQ5_K, WeightType::kQ6_K, WeightType::kMxfp4}) {
+    RegisterMatMul("wide", type, 4096, 1024, {1, 4, 512});
   }
   Register("attention", BenchAttention)
       ->Args({512, 0})

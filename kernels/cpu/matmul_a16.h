@@ -8,8 +8,10 @@
 // and the rate of vpmaddwd/vpdpwssd should bind (README.md has the fractions reached).
 //
 // The arithmetic of one output, in every path:
-//   for each 32-block, ascending:  idot = sum w_i a_i   (int32, exact, any order)
-//     acc = fma(d_w * d_a, float(idot), acc);  with has_min then acc = fma(m_w, asum, acc)
+//   for each 32-block, ascending:
+//     for each of its scales:  idot = sum w_i a_i   (int32, exact, any order)
+//                              acc = fma(d_w * d_a, float(idot), acc)
+//     with a min then          acc = fma(m_w, asum, acc)
 #ifndef BATON_KERNELS_CPU_MATMUL_A16_H_
 #define BATON_KERNELS_CPU_MATMUL_A16_H_
 
@@ -28,7 +30,7 @@ inline constexpr uint32_t kTaskRows = 192;
 // Per-thread working memory of the unpacking path.
 struct alignas(64) A16Scratch {
   int16_t digits[kChunkBlocks][kQuantBlock / 2][kPanelRows][2];
-  float scale[kChunkBlocks][kPanelRows];
+  float scale[2 * kChunkBlocks][kPanelRows];  // at most two a block
   float min[kChunkBlocks][kPanelRows];
   float acc[kTaskRows][kPanelRows];
 };
@@ -67,11 +69,11 @@ BATON_INLINE void StoreOutputs(const MatMulArgs& args, uint32_t row, uint32_t pa
 }
 
 // Few rows: kRows x 16 outputs straight from the packed panel.
-template <PackedDigits kDigits, bool kHasMin, int kRows>
+template <PackedDigits kDigits, PackedScales kScales, int kRows>
 inline void StreamRows(const MatMulArgs& args, uint32_t panel, uint32_t row) {
   const PackedMatrix& w = *args.weights;
   F32x16 acc[kRows];
-  StreamPanel<kDigits, kHasMin, kRows>(w.panel(panel), w.k() / kQuantBlock,
+  StreamPanel<kDigits, kScales, kRows>(w.panel(panel), w.k() / kQuantBlock,
                                        RowsAt(args.a16, row, 0), acc);
   for (int r = 0; r < kRows; ++r) {
     StoreOutputs(args, row + static_cast<uint32_t>(r), panel, acc[r]);
@@ -79,46 +81,48 @@ inline void StreamRows(const MatMulArgs& args, uint32_t panel, uint32_t row) {
 }
 
 // The first group of rows reads a panel from memory, the others from L1.
-template <PackedDigits kDigits, bool kHasMin>
+template <PackedDigits kDigits, PackedScales kScales>
 inline void StreamTask(const MatMulArgs& args, TaskRange panels) {
   static_assert(kStreamRows == 3);
   for (uint32_t p = panels.begin; p < panels.end; ++p) {
     uint32_t row = 0;
-    for (; row + 3 <= args.m; row += 3) StreamRows<kDigits, kHasMin, 3>(args, p, row);
+    for (; row + 3 <= args.m; row += 3) StreamRows<kDigits, kScales, 3>(args, p, row);
     if (args.m - row == 2) {
-      StreamRows<kDigits, kHasMin, 2>(args, p, row);
+      StreamRows<kDigits, kScales, 2>(args, p, row);
     } else if (args.m - row == 1) {
-      StreamRows<kDigits, kHasMin, 1>(args, p, row);
+      StreamRows<kDigits, kScales, 1>(args, p, row);
     }
   }
 }
 
 // All rows of a task against the unpacked stretch, in tiles of kTileRows and one smaller tile.
-template <bool kHasMin, int kRows>
+template <PackedScales kScales, int kRows>
 BATON_INLINE void TileRest(const PanelStretch& panel, const A16Rows& rows, uint32_t num_rows,
                            float* acc) {
   if constexpr (kRows > 0) {
     if (num_rows == kRows) {
-      Tile<kHasMin, kRows>(panel, rows, acc);
+      Tile<kScales, kRows>(panel, rows, acc);
     } else {
-      TileRest<kHasMin, kRows - 1>(panel, rows, num_rows, acc);
+      TileRest<kScales, kRows - 1>(panel, rows, num_rows, acc);
     }
   }
 }
 
-template <PackedDigits kDigits, bool kHasMin>
+template <PackedDigits kDigits, PackedScales kScales>
 inline void UnpackStretch(const PackedMatrix& w, uint32_t panel, TaskRange blocks, A16Scratch* s) {
-  constexpr size_t kHeader = kPanelRows * 2 * (kHasMin ? 2 : 1);
+  constexpr int kParts = ScalesPerBlock(kScales);
   for (uint32_t b = blocks.begin; b < blocks.end; ++b) {
-    const std::byte* block = w.panel(panel) + b * w.block_bytes();
+    const std::byte* super = w.panel(panel) + SuperOffset(kDigits, kScales, b);
+    const std::byte* block = w.panel(panel) + BlockOffset(kDigits, kScales, b);
     const uint32_t i = b - blocks.begin;
-    Store(s->scale[i], LoadHalf(block));
-    if constexpr (kHasMin) Store(s->min[i], LoadHalf(block + kPanelRows * 2));
-    UnpackDigits<kDigits>(block + kHeader, s->digits[i][0][0]);
+    Store(s->scale[i * kParts], LoadScale<kScales, 0>(super, block));
+    if constexpr (kParts == 2) Store(s->scale[i * 2 + 1], LoadScale<kScales, 1>(super, block));
+    if constexpr (HasMin(kScales)) Store(s->min[i], LoadMin<kScales>(super, block));
+    UnpackDigits<kDigits>(block + BlockScaleBytes(kScales), s->digits[i][0][0]);
   }
 }
 
-template <PackedDigits kDigits, bool kHasMin>
+template <PackedDigits kDigits, PackedScales kScales>
 inline void TileTask(const MatMulArgs& args, TaskRange task_rows, TaskRange panels, A16Scratch* s) {
   const PackedMatrix& w = *args.weights;
   const uint32_t num_blocks = w.k() / kQuantBlock;
@@ -127,14 +131,14 @@ inline void TileTask(const MatMulArgs& args, TaskRange task_rows, TaskRange pane
     for (uint32_t r = 0; r < task_rows.size(); ++r) Store(s->acc[r], Zero());
     for (uint32_t chunk = 0; chunk < num_chunks; ++chunk) {
       const TaskRange blocks = PartOf(num_blocks, num_chunks, chunk);
-      UnpackStretch<kDigits, kHasMin>(w, p, blocks, s);
+      UnpackStretch<kDigits, kScales>(w, p, blocks, s);
       const PanelStretch stretch = {s->digits[0][0][0], s->scale[0], s->min[0], blocks.size()};
       uint32_t r = 0;
       for (; r + kTileRows <= task_rows.size(); r += kTileRows) {
-        Tile<kHasMin, kTileRows>(stretch, RowsAt(args.a16, task_rows.begin + r, blocks.begin),
+        Tile<kScales, kTileRows>(stretch, RowsAt(args.a16, task_rows.begin + r, blocks.begin),
                                  s->acc[r]);
       }
-      TileRest<kHasMin, kTileRows - 1>(stretch, RowsAt(args.a16, task_rows.begin + r, blocks.begin),
+      TileRest<kScales, kTileRows - 1>(stretch, RowsAt(args.a16, task_rows.begin + r, blocks.begin),
                                        task_rows.size() - r, s->acc[r]);
     }
     for (uint32_t r = 0; r < task_rows.size(); ++r) {
@@ -143,36 +147,50 @@ inline void TileTask(const MatMulArgs& args, TaskRange task_rows, TaskRange pane
   }
 }
 
-template <PackedDigits kDigits, bool kHasMin>
+template <PackedDigits kDigits, PackedScales kScales>
 inline void MatMulDigits(ThreadPool& pool, const MatMulArgs& args) {
   const PackedMatrix& w = *args.weights;
   // A task of less than 32 KiB of weights (about 2 us) is not worth a claim.
   const uint32_t min_panels = std::max<uint32_t>(1, static_cast<uint32_t>(32768 / w.panel_bytes()));
   if (args.m <= kMaxStreamRows) {
     pool.RunRanges(w.num_panels(), min_panels, 8 * pool.num_threads(),
-                   [&](TaskRange panels, uint32_t) { StreamTask<kDigits, kHasMin>(args, panels); });
+                   [&](TaskRange panels, uint32_t) { StreamTask<kDigits, kScales>(args, panels); });
     return;
   }
   const MatMulTasks tasks = TasksOf(pool, args);
   pool.Run(tasks.row_parts * tasks.panel_parts, [&](uint32_t task, uint32_t thread) {
     auto* scratch = reinterpret_cast<A16Scratch*>(pool.scratch(thread).data());
-    TileTask<kDigits, kHasMin>(args, PartOf(args.m, tasks.row_parts, task / tasks.panel_parts),
+    TileTask<kDigits, kScales>(args, PartOf(args.m, tasks.row_parts, task / tasks.panel_parts),
                                PartOf(w.num_panels(), tasks.panel_parts, task % tasks.panel_parts),
                                scratch);
   });
 }
 
 inline void MatMulA16(ThreadPool& pool, const MatMulArgs& args) {
-  const WeightTraits& traits = args.weights->traits();
-  switch (traits.digits) {
-    case PackedDigits::kNibbles:
-      if (traits.has_min) return MatMulDigits<PackedDigits::kNibbles, true>(pool, args);
-      return MatMulDigits<PackedDigits::kNibbles, false>(pool, args);
-    case PackedDigits::kNibblesOff8:
-      return MatMulDigits<PackedDigits::kNibblesOff8, false>(pool, args);
-    case PackedDigits::kBytes:
-      return MatMulDigits<PackedDigits::kBytes, false>(pool, args);
-    case PackedDigits::kNone:
+  using D = PackedDigits;
+  using S = PackedScales;
+  switch (args.weights->type()) {
+    case WeightType::kQ4_0:
+      return MatMulDigits<D::kNibblesOff8, S::kHalf>(pool, args);
+    case WeightType::kQ4_1:
+      return MatMulDigits<D::kNibbles, S::kHalfAndMin>(pool, args);
+    case WeightType::kQ8_0:
+      return MatMulDigits<D::kBytes, S::kHalf>(pool, args);
+    case WeightType::kQ5_0:
+      return MatMulDigits<D::kFiveOff16, S::kHalf>(pool, args);
+    case WeightType::kQ5_1:
+      return MatMulDigits<D::kFive, S::kHalfAndMin>(pool, args);
+    case WeightType::kQ4_K:
+      return MatMulDigits<D::kNibbles, S::kSuperAndMin>(pool, args);
+    case WeightType::kQ5_K:
+      return MatMulDigits<D::kFive, S::kSuperAndMin>(pool, args);
+    case WeightType::kQ6_K:
+      return MatMulDigits<D::kSixOff32, S::kSuperTwo>(pool, args);
+    case WeightType::kMxfp4:
+      return MatMulDigits<D::kFp4, S::kPowerOfTwo>(pool, args);
+    case WeightType::kF32:
+    case WeightType::kF16:
+    case WeightType::kBf16:
       return;
   }
 }

@@ -1,6 +1,6 @@
 // The operations compiled for AVX2, FMA and F16C.
 #define BATON_ISA avx2
-#include "kernels/cpu/simd_avx2.h"
+#include "kernels/cpu/simd_avx2_i16.h"
 // After the vector.
 #include "kernels/cpu/tile_avx2.h"
 // After both.

@@ -103,6 +103,9 @@ BATON_INLINE I32x16 AddI(I32x16 a, I32x16 b) {
 BATON_INLINE I32x16 AndI(I32x16 a, I32x16 b) {
   return {_mm256_and_si256(a.lo, b.lo), _mm256_and_si256(a.hi, b.hi)};
 }
+BATON_INLINE I32x16 OrI(I32x16 a, I32x16 b) {
+  return {_mm256_or_si256(a.lo, b.lo), _mm256_or_si256(a.hi, b.hi)};
+}
 BATON_INLINE I32x16 MaxI(I32x16 a, I32x16 b) {
   return {_mm256_max_epi32(a.lo, b.lo), _mm256_max_epi32(a.hi, b.hi)};
 }
@@ -186,49 +189,6 @@ BATON_INLINE F32x16 FmaSubAdd(F32x16 a, F32x16 b, F32x16 c) {
 inline constexpr uint32_t kAttentionRows = 4;
 // Rows of a matmul tile, see core_a16.h.
 inline constexpr uint32_t kTileRows = 6;
-
-// 64 bytes as they are.
-BATON_INLINE I32x16 LoadInts(const void* p) { return LoadPairs(p); }
-BATON_INLINE void StoreInts(void* p, I32x16 v) {
-  auto* out = static_cast<__m256i*>(p);
-  _mm256_storeu_si256(out, v.lo);
-  _mm256_storeu_si256(out + 1, v.hi);
-}
-// Two int16 in every lane.
-using PairInAllLanes = __m256i;
-BATON_INLINE PairInAllLanes BroadcastPair(const int16_t* pair) {
-  int32_t bits;
-  __builtin_memcpy(&bits, pair, sizeof(bits));
-  return _mm256_set1_epi32(bits);
-}
-// acc + w[0] a[0] + w[1] a[1] in each lane, int32.
-BATON_INLINE I32x16 MulAddPairs(I32x16 acc, I32x16 w, PairInAllLanes a) {
-  return {_mm256_add_epi32(acc.lo, _mm256_madd_epi16(w.lo, a)),
-          _mm256_add_epi32(acc.hi, _mm256_madd_epi16(w.hi, a))};
-}
-// As MulAddPairs with a pair from memory.
-BATON_INLINE void MulAddBroadcast(I32x16* acc, I32x16 w, const int16_t* pair) {
-  *acc = MulAddPairs(*acc, w, BroadcastPair(pair));
-}
-// Keeps the compiler from joining the sums before and after into one tree: gcc 12 makes a block's
-// 16 exact additions one, and spills its leaves (a third of the speed of a decode step on Zen 3).
-BATON_INLINE void KeepOrder(I32x16* sum) { __asm__("" : "+x"(sum->lo), "+x"(sum->hi)); }
-// Operations on 32 lanes of 16 bits.
-template <int kBits>
-BATON_INLINE I32x16 ShiftRight16(I32x16 v) {
-  return {_mm256_srli_epi16(v.lo, kBits), _mm256_srli_epi16(v.hi, kBits)};
-}
-template <int kBits>
-BATON_INLINE I32x16 ShiftRightSigned16(I32x16 v) {
-  return {_mm256_srai_epi16(v.lo, kBits), _mm256_srai_epi16(v.hi, kBits)};
-}
-template <int kBits>
-BATON_INLINE I32x16 ShiftLeft16(I32x16 v) {
-  return {_mm256_slli_epi16(v.lo, kBits), _mm256_slli_epi16(v.hi, kBits)};
-}
-BATON_INLINE I32x16 Sub16(I32x16 a, I32x16 b) {
-  return {_mm256_sub_epi16(a.lo, b.lo), _mm256_sub_epi16(a.hi, b.hi)};
-}
 
 }  // namespace baton::BATON_ISA
 

@@ -75,6 +75,7 @@ BATON_INLINE I32x16 BitsOf(F32x16 v) { return {_mm512_castps_si512(v.v)}; }
 BATON_INLINE F32x16 FromBits(I32x16 v) { return {_mm512_castsi512_ps(v.v)}; }
 BATON_INLINE I32x16 AddI(I32x16 a, I32x16 b) { return {_mm512_add_epi32(a.v, b.v)}; }
 BATON_INLINE I32x16 AndI(I32x16 a, I32x16 b) { return {_mm512_and_si512(a.v, b.v)}; }
+BATON_INLINE I32x16 OrI(I32x16 a, I32x16 b) { return {_mm512_or_si512(a.v, b.v)}; }
 BATON_INLINE I32x16 MaxI(I32x16 a, I32x16 b) { return {_mm512_max_epi32(a.v, b.v)}; }
 template <int kBits>
 BATON_INLINE I32x16 ShiftLeft(I32x16 a) {
@@ -159,6 +160,13 @@ inline constexpr uint32_t kTileRows = 12;
 // 64 bytes as they are.
 BATON_INLINE I32x16 LoadInts(const void* p) { return LoadPairs(p); }
 BATON_INLINE void StoreInts(void* p, I32x16 v) { _mm512_storeu_si512(p, v.v); }
+// 16 bytes, without or with a sign.
+BATON_INLINE I32x16 LoadBytes(const void* p) {
+  return {_mm512_cvtepu8_epi32(_mm_loadu_si128(static_cast<const __m128i*>(p)))};
+}
+BATON_INLINE I32x16 LoadSignedBytes(const void* p) {
+  return {_mm512_cvtepi8_epi32(_mm_loadu_si128(static_cast<const __m128i*>(p)))};
+}
 // Two int16 in every lane.
 using PairInAllLanes = __m512i;
 BATON_INLINE PairInAllLanes BroadcastPair(const int16_t* pair) {
@@ -174,7 +182,7 @@ BATON_INLINE I32x16 MulAddPairs(I32x16 acc, I32x16 w, PairInAllLanes a) {
 BATON_INLINE void MulAddBroadcast(I32x16* acc, I32x16 w, const int16_t* pair) {
   *acc = MulAddPairs(*acc, w, BroadcastPair(pair));
 }
-// See simd_avx2.h; vpdpwssd is a chain already.
+// See simd_avx2_i16.h; vpdpwssd is a chain already.
 BATON_INLINE void KeepOrder(I32x16*) {}
 // Operations on 32 lanes of 16 bits.
 template <int kBits>
@@ -190,6 +198,12 @@ BATON_INLINE I32x16 ShiftLeft16(I32x16 v) {
   return {_mm512_slli_epi16(v.v, kBits)};
 }
 BATON_INLINE I32x16 Sub16(I32x16 a, I32x16 b) { return {_mm512_sub_epi16(a.v, b.v)}; }
+// Each byte, an index below 16, to that byte of `table`.
+BATON_INLINE I32x16 LookUp(const int8_t* table, I32x16 v) {
+  const __m128i row = _mm_loadu_si128(reinterpret_cast<const __m128i*>(table));
+  const __m256i both = _mm256_broadcastsi128_si256(row);
+  return {_mm512_shuffle_epi8(Join(both, both), v.v)};
+}
 
 }  // namespace baton::BATON_ISA
 

@@ -104,6 +104,7 @@ BATON_INLINE I32x16 BitsOf(F32x16 v) { return std::bit_cast<I32x16>(v); }
 BATON_INLINE F32x16 FromBits(I32x16 v) { return std::bit_cast<F32x16>(v); }
 BATON_INLINE I32x16 AddI(I32x16 a, I32x16 b) { BATON_LANEWISE(I32x16, a.v[i] + b.v[i]); }
 BATON_INLINE I32x16 AndI(I32x16 a, I32x16 b) { BATON_LANEWISE(I32x16, a.v[i] & b.v[i]); }
+BATON_INLINE I32x16 OrI(I32x16 a, I32x16 b) { BATON_LANEWISE(I32x16, a.v[i] | b.v[i]); }
 BATON_INLINE I32x16 MaxI(I32x16 a, I32x16 b) {
   BATON_LANEWISE(I32x16, a.v[i] > b.v[i] ? a.v[i] : b.v[i]);
 }

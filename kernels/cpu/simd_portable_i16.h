@@ -8,11 +8,27 @@
 namespace baton::BATON_ISA {
 
 using I16x8 = int16_t __attribute__((vector_size(16)));
+using I8x16 = int8_t __attribute__((vector_size(16)));
 using U16x8 = uint16_t __attribute__((vector_size(16)));
 
 // 64 bytes as they are.
 BATON_INLINE I32x16 LoadInts(const void* p) { return LoadPairs(p); }
 BATON_INLINE void StoreInts(void* p, I32x16 v) { std::memcpy(p, &v, sizeof(v)); }
+// 16 bytes, without or with a sign.
+BATON_INLINE I32x16 LoadBytes(const void* p) {
+  uint8_t bytes[16];
+  std::memcpy(bytes, p, sizeof(bytes));
+  I32x16 out;
+  for (int i = 0; i < 16; ++i) out.v[i / 4][i % 4] = bytes[i];
+  return out;
+}
+BATON_INLINE I32x16 LoadSignedBytes(const void* p) {
+  int8_t bytes[16];
+  std::memcpy(bytes, p, sizeof(bytes));
+  I32x16 out;
+  for (int i = 0; i < 16; ++i) out.v[i / 4][i % 4] = bytes[i];
+  return out;
+}
 // Two int16 in every lane.
 using PairInAllLanes = I32x4;
 BATON_INLINE PairInAllLanes BroadcastPair(const int16_t* pair) {
@@ -40,7 +56,7 @@ BATON_INLINE I32x16 MulAddPairs(I32x16 acc, I32x16 w, PairInAllLanes a) {
 BATON_INLINE void MulAddBroadcast(I32x16* acc, I32x16 w, const int16_t* pair) {
   *acc = MulAddPairs(*acc, w, BroadcastPair(pair));
 }
-// See simd_avx2.h; integer sums are exact in any order.
+// See simd_avx2_i16.h; integer sums are exact in any order.
 BATON_INLINE void KeepOrder(I32x16*) {}
 // Operations on 32 lanes of 16 bits.
 template <int kBits>
@@ -63,6 +79,18 @@ BATON_INLINE I32x16 Sub16(I32x16 a, I32x16 b) {
     a.v[i] = std::bit_cast<I32x4>(std::bit_cast<U16x8>(a.v[i]) - std::bit_cast<U16x8>(b.v[i]));
   }
   return a;
+}
+// Each byte, an index below 16, to that byte of `table`: one comparison for each value, since the
+// baseline of x86-64 cannot look up.
+BATON_INLINE I32x16 LookUp(const int8_t* table, I32x16 v) {
+  I32x16 out;
+  for (int i = 0; i < 4; ++i) {
+    const I8x16 index = std::bit_cast<I8x16>(v.v[i]);
+    I8x16 found = index ^ index;
+    for (int8_t value = 0; value < 16; ++value) found |= (index == value) & table[value];
+    out.v[i] = std::bit_cast<I32x4>(found);
+  }
+  return out;
 }
 
 }  // namespace baton::BATON_ISA

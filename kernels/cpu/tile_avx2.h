@@ -40,8 +40,9 @@ namespace baton::BATON_ISA {
 #define BATON_TILE_SUMS5 BATON_TILE_SUMS4, BATON_TILE_SUM(4)
 #define BATON_TILE_SUMS6 BATON_TILE_SUMS5, BATON_TILE_SUM(5)
 
-// dot [rows][16] = w [16 pairs][16][2] times `rows` rows of 32; four rounds of four pairs.
+// dot [rows][16] = w [kPairs][16][2] times `rows` rows; rounds of four pairs.
 #define BATON_DOT_BLOCK(num_rows)                                                             \
+  template <int kPairs>                                                                       \
   BATON_INLINE void DotBlock(const int16_t* w, const int16_t* rows, size_t stride,            \
                              I32x16(&dot)[num_rows]) {                                        \
     const int16_t* row3 = rows + 3 * stride;                                                  \
@@ -49,7 +50,8 @@ namespace baton::BATON_ISA {
     __m256i w1;                                                                               \
     __m256i a;                                                                                \
     __m256i product;                                                                          \
-    uint32_t count = 4;                                                                       \
+    static_assert(kPairs % 4 == 0);                                                           \
+    uint32_t count = kPairs / 4;                                                              \
     __asm__(BATON_TILE_CLEAR##num_rows "1:\n\t" BATON_TILE_STEP##num_rows("0", "0")           \
                 BATON_TILE_STEP##num_rows("64", "4") BATON_TILE_STEP##num_rows("128", "8")    \
                     BATON_TILE_STEP##num_rows("192", "12") "add $256, %[w]\n\t"               \

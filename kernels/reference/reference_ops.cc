@@ -84,13 +84,18 @@ float DotA16(const MatMulArgs& args, uint32_t row, uint32_t n) {
   float acc = 0.0f;
   for (uint32_t b = 0; b < blocks; ++b) {
     const WeightBlock block = w.Block(n, b);
+    const BlockScales scales = ScalesOf(w.traits().scales, block);
     const size_t a = size_t{row} * blocks + b;
-    int32_t dot = 0;
-    for (uint32_t i = 0; i < kQuantBlock; ++i) {
-      dot += int32_t{block.q[i]} * args.a16.q[a * kQuantBlock + i];
+    const uint32_t count = kQuantBlock / static_cast<uint32_t>(ScalesPerBlock(w.traits().scales));
+    for (uint32_t first = 0; first < kQuantBlock; first += count) {
+      int32_t dot = 0;
+      for (uint32_t i = first; i < first + count; ++i) {
+        dot += int32_t{block.q[i]} * args.a16.q[a * kQuantBlock + i];
+      }
+      const float scale = scales.scale[first / 16] * args.a16.scale[a];
+      acc = std::fma(scale, static_cast<float>(dot), acc);
     }
-    acc = std::fma(FloatFromHalf(block.scale) * args.a16.scale[a], static_cast<float>(dot), acc);
-    if (w.traits().has_min) acc = std::fma(FloatFromHalf(block.min), args.a16.sum[a], acc);
+    if (w.traits().has_min()) acc = std::fma(scales.min, args.a16.sum[a], acc);
   }
   return acc;
 }

@@ -75,9 +75,9 @@ class TensorFinder {
 
   static absl::Status Unsupported(const GgufTensor& tensor) {
     return Unimplemented(
-        "tensor \"{}\" has type {}, which is not supported yet (F32, F16, BF16, Q4_0, Q4_1 and "
-        "Q8_0 "
-        "are)",
+        "tensor \"{}\" has type {}, which is not supported (F32, F16, BF16, Q4_0, Q4_1, Q5_0, "
+        "Q5_1, "
+        "Q8_0, Q4_K, Q5_K, Q6_K and MXFP4 are)",
         tensor.name, tensor.type->name);
   }
 
@@ -181,8 +181,20 @@ WeightType WeightTypeOf(const GgufTensor& tensor) {
       return WeightType::kQ4_0;
     case GgmlType::kQ4_1:
       return WeightType::kQ4_1;
+    case GgmlType::kQ5_0:
+      return WeightType::kQ5_0;
+    case GgmlType::kQ5_1:
+      return WeightType::kQ5_1;
     case GgmlType::kQ8_0:
       return WeightType::kQ8_0;
+    case GgmlType::kQ4_K:
+      return WeightType::kQ4_K;
+    case GgmlType::kQ5_K:
+      return WeightType::kQ5_K;
+    case GgmlType::kQ6_K:
+      return WeightType::kQ6_K;
+    case GgmlType::kMxfp4:
+      return WeightType::kMxfp4;
   }
   // PlanTensors lets supported types through only.
   BATON_CHECK(false, "tensor type {} has no kernel", tensor.type->id);

@@ -45,6 +45,31 @@ def add_tokenizer(writer):
     return tokens
 
 
+# Where a random block's fp16 scale (and min) lie; types the package cannot quantise to.
+K_QUANTS = {Q.Q4_K: (0, 2), Q.Q5_K: (0, 2), Q.Q6_K: (208, None)}
+# What llama.cpp takes for rows that are not whole super-blocks.
+FALLBACK = {Q.Q4_K: Q.Q5_0, Q.Q5_K: Q.Q5_1, Q.Q6_K: Q.Q8_0}
+
+
+def random_k_quant(rng, n, k, kind, std):
+    """Random bits of a K quant whose elements have this standard deviation."""
+    elements, size = gguf.GGML_QUANT_SIZES[kind]
+    raw = rng.integers(0, 256, size=(n * k // elements, size), dtype=np.uint8)
+    at_scale, at_min = K_QUANTS[kind]
+    spread = rng.uniform(0.5, 1.5, size=len(raw)) * rng.choice([-1, 1], size=len(raw))
+    # The middle digit times an equal factor is what the min should take off.
+    middle = {Q.Q4_K: 7.5, Q.Q5_K: 15.5, Q.Q6_K: None}[kind]
+    put = lambda at, x: raw.__setitem__((slice(None), slice(at, at + 2)),
+                                        x.astype(np.float16).view(np.uint8).reshape(-1, 2))
+    for unit in (1.0, None):
+        unit = unit or std / dequantized.std()
+        put(at_scale, spread * unit)
+        if at_min is not None:
+            put(at_min, spread * unit * middle)
+        dequantized = gguf.quants.dequantize(raw, kind)
+    return raw.reshape(n, -1)
+
+
 def write_tiny(path, shape, type_of, rope_factors=False, untied=False):
     """A random llama with a byte-level tokenizer. type_of(name) is the type of each matrix."""
     rng = np.random.default_rng(sum(path.name.encode()))
@@ -66,7 +91,11 @@ def write_tiny(path, shape, type_of, rope_factors=False, untied=False):
     def matrix(name, n, k, scale):
         data = (rng.standard_normal((n, k)) * scale / np.sqrt(k)).astype(np.float32)
         kind = type_of(name)
-        writer.add_tensor(name, gguf.quants.quantize(data, kind), raw_dtype=kind)
+        if k % gguf.GGML_QUANT_SIZES[kind][0]:
+            kind = FALLBACK[kind]
+        raw = (random_k_quant(rng, n, k, kind, scale / np.sqrt(k)) if kind in K_QUANTS else
+               gguf.quants.quantize(data, kind))
+        writer.add_tensor(name, raw, raw_dtype=kind)
 
     def vector(name, n):
         writer.add_tensor(name, (1 + 0.2 * rng.standard_normal(n)).astype(np.float32))
@@ -99,6 +128,7 @@ def write_weight_types(folder):
     """A llama for each weight type; yields the paths."""
     small = (32, 64, 2, 1, 16)
     large = (64, 96, 4, 2, 16)
+    super_blocks = (256, 64, 4, 2, 16)  # ffn_down and attn_output take the fallback type
     # Q and K share a type, V has another; gate and up differ: nothing may be joined wrongly.
     mixed = {"attn_q": Q.Q4_0, "attn_k": Q.Q4_0, "attn_v": Q.Q8_0, "attn_output": Q.Q4_1,
              "ffn_gate": Q.F16, "ffn_up": Q.Q4_0, "ffn_down": Q.Q8_0, "token_embd": Q.F16,
@@ -112,6 +142,12 @@ def write_weight_types(folder):
         "q4_1": (large, lambda _: Q.Q4_1, {}),
         "q8_0": (large, lambda _: Q.Q8_0, {}),
         "mixed_rope": (large, mixed_type, {"rope_factors": True, "untied": True}),
+        "q5_0": (large, lambda _: Q.Q5_0, {}),
+        "q5_1": (large, lambda _: Q.Q5_1, {}),
+        "q4_k": (super_blocks, lambda _: Q.Q4_K, {}),
+        "q5_k": (super_blocks, lambda _: Q.Q5_K, {}),
+        "q6_k": (super_blocks, lambda _: Q.Q6_K, {}),
+        "mxfp4": (large, lambda _: Q.MXFP4, {}),
     }
     for name, (shape, type_of, options) in models.items():
         path = folder / f"tiny_{name}.gguf"

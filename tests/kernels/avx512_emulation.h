@@ -126,6 +126,9 @@ inline I512 add_epi32(I512 a, I512 b) {
 inline I512 and_si512(I512 a, I512 b) {
   return EachInt([&](int i) { return a.v[i] & b.v[i]; });
 }
+inline I512 or_si512(I512 a, I512 b) {
+  return EachInt([&](int i) { return a.v[i] | b.v[i]; });
+}
 inline I512 max_epi32(I512 a, I512 b) {
   return EachInt([&](int i) { return a.v[i] > b.v[i] ? a.v[i] : b.v[i]; });
 }
@@ -172,6 +175,29 @@ inline I512 cvtepu16_epi32(__m256i a) {
   uint16_t lanes[16];
   std::memcpy(lanes, &a, sizeof(lanes));
   return EachInt([&](int i) { return int32_t{lanes[i]}; });
+}
+inline I512 cvtepu8_epi32(__m128i a) {
+  uint8_t lanes[16];
+  std::memcpy(lanes, &a, sizeof(lanes));
+  return EachInt([&](int i) { return int32_t{lanes[i]}; });
+}
+inline I512 cvtepi8_epi32(__m128i a) {
+  int8_t lanes[16];
+  std::memcpy(lanes, &a, sizeof(lanes));
+  return EachInt([&](int i) { return int32_t{lanes[i]}; });
+}
+// In each 16 bytes: the byte of `a` that the low four bits name, or 0 where the index is negative.
+inline I512 shuffle_epi8(I512 a, I512 index) {
+  uint8_t from[64];
+  uint8_t at[64];
+  uint8_t out[64];
+  std::memcpy(from, &a, sizeof(from));
+  std::memcpy(at, &index, sizeof(at));
+  for (int i = 0; i < 64; ++i) {
+    out[i] = at[i] >= 128 ? uint8_t{0} : from[(i & ~15) + (at[i] & 15)];
+  }
+  std::memcpy(&a, out, sizeof(out));
+  return a;
 }
 inline __m256i cvtsepi32_epi16(I512 a) {
   int16_t lanes[16];

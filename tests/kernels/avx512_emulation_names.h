@@ -21,7 +21,9 @@
 #define _mm512_castsi512_si256 ::baton::emulation::castsi512_si256
 #define _mm512_cmp_ps_mask ::baton::emulation::cmp_ps_mask
 #define _mm512_cvtepi32_ps ::baton::emulation::cvtepi32_ps
+#define _mm512_cvtepi8_epi32 ::baton::emulation::cvtepi8_epi32
 #define _mm512_cvtepu16_epi32 ::baton::emulation::cvtepu16_epi32
+#define _mm512_cvtepu8_epi32 ::baton::emulation::cvtepu8_epi32
 #define _mm512_cvtps_epi32 ::baton::emulation::cvtps_epi32
 #define _mm512_cvtsepi32_epi16 ::baton::emulation::cvtsepi32_epi16
 #define _mm512_div_ps ::baton::emulation::div_ps
@@ -41,10 +43,12 @@
 #define _mm512_movehdup_ps ::baton::emulation::movehdup_ps
 #define _mm512_moveldup_ps ::baton::emulation::moveldup_ps
 #define _mm512_mul_ps ::baton::emulation::mul_ps
+#define _mm512_or_si512 ::baton::emulation::or_si512
 #define _mm512_permute_ps ::baton::emulation::permute_ps
 #define _mm512_set1_epi32 ::baton::emulation::set1_epi32
 #define _mm512_set1_ps ::baton::emulation::set1_ps
 #define _mm512_setzero_ps ::baton::emulation::setzero_ps
+#define _mm512_shuffle_epi8 ::baton::emulation::shuffle_epi8
 #define _mm512_slli_epi16 ::baton::emulation::slli_epi16
 #define _mm512_slli_epi32 ::baton::emulation::slli_epi32
 #define _mm512_srai_epi16 ::baton::emulation::srai_epi16

@@ -56,6 +56,10 @@ TEST_F(EmulationTest, IntegersEqualSimde) {
     EXPECT_TRUE(
         Same(emulation::sub_epi16(a, b), FromSimde(simde_mm512_sub_epi16(ToSimde(a), ToSimde(b)))));
     EXPECT_TRUE(
+        Same(emulation::or_si512(a, b), FromSimde(simde_mm512_or_si512(ToSimde(a), ToSimde(b)))));
+    EXPECT_TRUE(Same(emulation::shuffle_epi8(a, b),
+                     FromSimde(simde_mm512_shuffle_epi8(ToSimde(a), ToSimde(b)))));
+    EXPECT_TRUE(
         Same(emulation::srli_epi16(a, 4), FromSimde(simde_mm512_srli_epi16(ToSimde(a), 4))));
     EXPECT_TRUE(
         Same(emulation::srai_epi16(a, 8), FromSimde(simde_mm512_srai_epi16(ToSimde(a), 8))));

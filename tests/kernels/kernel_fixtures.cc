@@ -62,22 +62,55 @@ std::vector<std::byte> Random::Bytes(size_t count) {
   return out;
 }
 
+std::vector<WeightType> WeightTypes() {
+  std::vector<WeightType> types;
+  for (int i = 0; i < kNumWeightTypes; ++i) types.push_back(static_cast<WeightType>(i));
+  return types;
+}
+
+namespace {
+
+void PutHalf(float value, std::byte* out) {
+  const uint16_t half = HalfFromFloat(value);
+  std::memcpy(out, &half, 2);
+}
+
+// Gives a block of random bytes scales (and mins) of a usual size.
+void PutScales(Random* random, WeightType type, std::byte* block) {
+  switch (type) {
+    case WeightType::kQ4_K:
+    case WeightType::kQ5_K:  // times factors up to 63
+      PutHalf(random->Activation(0.0005f), block);
+      PutHalf(random->Activation(0.002f), block + 2);
+      return;
+    case WeightType::kQ6_K:  // times factors of -128 to 127
+      PutHalf(random->Activation(0.0002f), block + 208);
+      return;
+    case WeightType::kMxfp4:
+      block[0] = static_cast<std::byte>(118 + random->Below(6));
+      return;
+    case WeightType::kQ4_1:
+    case WeightType::kQ5_1:
+      PutHalf(random->Activation(0.05f), block + 2);
+      [[fallthrough]];
+    default:
+      PutHalf(random->Activation(0.01f), block);
+  }
+}
+
+}  // namespace
+
 std::vector<std::byte> RandomRaw(Random* random, WeightType type, uint32_t n, uint32_t k) {
   std::vector<std::byte> raw = random->Bytes(size_t{n} * RawRowBytes(type, k));
   const WeightTraits& traits = TraitsOf(type);
-  const auto put_half = [&](size_t offset, float value) {
-    const uint16_t half = HalfFromFloat(value);
-    std::memcpy(raw.data() + offset, &half, 2);
-  };
   for (size_t at = 0; at < raw.size(); at += traits.block_bytes) {
     if (traits.quantized()) {
-      put_half(at, random->Activation(0.01f));
-      if (traits.has_min) put_half(at + 2, random->Activation(0.05f));
+      PutScales(random, type, raw.data() + at);
       continue;
     }
     const float value = random->Activation(0.05f);
     if (type == WeightType::kF32) std::memcpy(raw.data() + at, &value, 4);
-    if (type == WeightType::kF16) put_half(at, value);
+    if (type == WeightType::kF16) PutHalf(value, raw.data() + at);
     if (type == WeightType::kBf16) {
       const uint16_t bits = Bf16FromFloat(value);
       std::memcpy(raw.data() + at, &bits, 2);
@@ -99,39 +132,100 @@ double HalfValue(const std::byte* p) {
   return (bits & 0x8000) != 0 ? -magnitude : magnitude;
 }
 
+// `count` bits of a little-endian number from bit `first` on.
+int Bits(const std::byte* number, uint32_t first, uint32_t count) {
+  int value = 0;
+  for (uint32_t i = 0; i < count; ++i) {
+    value |= (static_cast<int>(number[(first + i) / 8]) >> ((first + i) % 8) & 1) << i;
+  }
+  return value;
+}
+
+// Element j of a block of 32 nibbles.
+int Nibble(const std::byte* nibbles, uint32_t j) { return Bits(nibbles + j % 16, j / 16 * 4, 4); }
+
+// Q4_K and Q5_K, element j, from its digit. The 12 bytes of scales as 6-bit numbers: scales 0..3
+// and mins 0..3 are the low bits of a byte; the others' parts are four low bits, then two upper
+// ones.
+RawTerms SuperTerms(const std::byte* block, uint32_t j, int digit) {
+  const std::byte* s = block + 4;
+  const uint32_t b = j / 32;
+  const int scale =
+      b < 4 ? Bits(s, 8 * b, 6) : Bits(s, 8 * b + 32, 4) | Bits(s, 8 * b - 26, 2) << 4;
+  const int min =
+      b < 4 ? Bits(s, 8 * b + 32, 6) : Bits(s, 8 * b + 36, 4) | Bits(s, 8 * b + 6, 2) << 4;
+  return {HalfValue(block) * scale * digit, -HalfValue(block + 2) * min};
+}
+
+RawTerms Q6KTerms(const std::byte* block, uint32_t j) {
+  const uint32_t half = j / 128;
+  const uint32_t quarter = j % 128 / 32;
+  const uint32_t l = j % 32;
+  const int low = Bits(block + half * 64 + quarter % 2 * 32 + l, quarter / 2 * 4, 4);
+  const int high = Bits(block + 128 + half * 32 + l, quarter * 2, 2);
+  const auto scale = static_cast<int8_t>(block[192 + j / 16]);
+  return {HalfValue(block + 208) * scale * (low + 16 * high - 32)};
+}
+
+double Mxfp4Value(const std::byte* block, uint32_t j) {
+  const int code = Nibble(block + 1, j);
+  const int exponent = code >> 1 & 3;
+  // An e2m1 number: subnormal 0 and 0.5, else (1 + m/2) 2^(exponent - 1).
+  const double magnitude =
+      exponent == 0 ? 0.5 * (code & 1) : (1 + 0.5 * (code & 1)) * std::ldexp(1.0, exponent - 1);
+  return std::ldexp(code < 8 ? magnitude : -magnitude, static_cast<int>(block[0]) - 127);
+}
+
 }  // namespace
 
-double RawElement(WeightType type, std::span<const std::byte> raw, uint32_t k, uint32_t row,
-                  uint32_t i) {
+RawTerms RawElementTerms(WeightType type, std::span<const std::byte> raw, uint32_t k, uint32_t row,
+                         uint32_t i) {
   const WeightTraits& traits = TraitsOf(type);
   const std::byte* block = raw.data() + row * RawRowBytes(type, k) +
                            size_t{i / traits.block_elements} * traits.block_bytes;
   const uint32_t j = i % traits.block_elements;
-  const auto nibble = [&](size_t header) {
-    const int byte = static_cast<int>(block[header + j % 16]);
-    return j < 16 ? byte & 15 : byte >> 4;
-  };
   switch (type) {
     case WeightType::kF32: {
       float value;
       std::memcpy(&value, block, 4);
-      return value;
+      return {value};
     }
     case WeightType::kF16:
-      return HalfValue(block);
+      return {HalfValue(block)};
     case WeightType::kBf16: {
       uint16_t bits;
       std::memcpy(&bits, block, 2);
-      return std::bit_cast<float>(uint32_t{bits} << 16);
+      return {std::bit_cast<float>(uint32_t{bits} << 16)};
     }
     case WeightType::kQ4_0:
-      return HalfValue(block) * (nibble(2) - 8);
+      return {HalfValue(block) * (Nibble(block + 2, j) - 8)};
     case WeightType::kQ4_1:
-      return HalfValue(block) * nibble(4) + HalfValue(block + 2);
+      return {HalfValue(block) * Nibble(block + 4, j), HalfValue(block + 2)};
+    case WeightType::kQ5_0:
+      return {HalfValue(block) * (Nibble(block + 6, j) + 16 * Bits(block + 2, j, 1) - 16)};
+    case WeightType::kQ5_1:
+      return {HalfValue(block) * (Nibble(block + 8, j) + 16 * Bits(block + 4, j, 1)),
+              HalfValue(block + 2)};
     case WeightType::kQ8_0:
-      return HalfValue(block) * static_cast<int8_t>(block[2 + j]);
+      return {HalfValue(block) * static_cast<int8_t>(block[2 + j])};
+    case WeightType::kQ4_K:
+      return SuperTerms(block, j, Bits(block + 16 + j / 64 * 32 + j % 32, j / 32 % 2 * 4, 4));
+    case WeightType::kQ5_K:
+      return SuperTerms(block, j,
+                        Bits(block + 48 + j / 64 * 32 + j % 32, j / 32 % 2 * 4, 4) +
+                            16 * Bits(block + 16 + j % 32, j / 32, 1));
+    case WeightType::kQ6_K:
+      return Q6KTerms(block, j);
+    case WeightType::kMxfp4:
+      return {Mxfp4Value(block, j)};
   }
-  return NAN;
+  return {NAN};
+}
+
+double RawElement(WeightType type, std::span<const std::byte> raw, uint32_t k, uint32_t row,
+                  uint32_t i) {
+  const RawTerms terms = RawElementTerms(type, raw, k, row, i);
+  return terms.product + terms.min;
 }
 
 size_t CountDifferent(std::span<const float> a, std::span<const float> b) {

@@ -49,7 +49,14 @@ class Random {
 // them.
 std::vector<std::byte> RandomRaw(Random* random, WeightType type, uint32_t n, uint32_t k);
 
-// Element (row, i) of raw rows by the format's definition, in double.
+// An element by its format's definition, exact in double: product of scale and digit, plus min.
+struct RawTerms {
+  double product = 0;
+  double min = 0;
+};
+RawTerms RawElementTerms(WeightType type, std::span<const std::byte> raw, uint32_t k, uint32_t row,
+                         uint32_t i);
+// Their sum, also exact.
 double RawElement(WeightType type, std::span<const std::byte> raw, uint32_t k, uint32_t row,
                   uint32_t i);
 
@@ -70,6 +77,15 @@ struct A16Buffer {
   std::vector<float> sum;
   uint32_t k;
 };
+
+// Every weight type.
+std::vector<WeightType> WeightTypes();
+// Rows of this length suit every type and are not longer than needed: `k` rounded up to whole
+// blocks.
+inline uint32_t WholeBlocks(WeightType type, uint32_t k) {
+  const uint32_t block = TraitsOf(type).block_elements;
+  return (k + block - 1) / block * block;
+}
 
 inline constexpr float kPoison = -1.2345e33f;
 

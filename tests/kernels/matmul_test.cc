@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <memory>
@@ -15,10 +16,11 @@ constexpr double kUnit = 0x1p-24;  // half an ulp of fp32, relative
 
 // A weight matrix, activations and what they were made of.
 struct Case {
-  Case(WeightType type, uint32_t n, uint32_t k, uint32_t m, uint64_t salt = 1)
+  // `least_k` is rounded up to whole blocks of the type.
+  Case(WeightType type, uint32_t n, uint32_t least_k, uint32_t m, uint64_t salt = 1)
       : type(type),
         n(n),
-        k(k),
+        k(WholeBlocks(type, least_k)),
         m(m),
         pool(1),
         random(salt),
@@ -84,30 +86,49 @@ class MatMulTest : public ::testing::TestWithParam<Body> {
   const Ops& ops() const { return *GetParam().ops; }
 };
 
-// Rounding steps of one output: three per block, or one per element.
+// Roundings that a term of one output passes: README.md's count per block, or one per element.
 double Steps(const Case& c) { return c.weights.uses_a16() ? 3.0 * c.k / 32 + 2 : c.k; }
 
-// Two orders of rounding of the same products differ by at most 2 u sum |terms| per step; Q4_1's
-// scale and min parts may each be larger than their sum.
-double RoundingBound(const Case& c, uint32_t row, uint32_t n) {
-  double terms = 0;
-  for (uint32_t i = 0; i < c.k; ++i) {
-    terms += std::fabs(RawElement(c.type, c.raw, c.k, n, i) * c.x[size_t{row} * c.k + i]);
-  }
-  return 8 * Steps(c) * 2 * kUnit * (terms + 1e-30);
+// The size of what is added up for element i: product and min may each be larger than their sum.
+double TermSize(const Case& c, uint32_t n, uint32_t i) {
+  const RawTerms terms = RawElementTerms(c.type, c.raw, c.k, n, i);
+  return std::fabs(terms.product) + std::fabs(terms.min);
 }
 
+// Largest |x| of the 32-block of each element.
+double AbsMax(const Case& c, uint32_t row, uint32_t i) {
+  double absmax = 0;
+  for (uint32_t j = i / 32 * 32; j < std::min(c.k, i / 32 * 32 + 32); ++j) {
+    absmax = std::fmax(absmax, std::fabs(c.x[size_t{row} * c.k + j]));
+  }
+  return absmax;
+}
+
+// Two ways of rounding the same terms differ by at most twice the bound of each.
 void ExpectWithinRounding(const Case& c, std::span<const float> actual,
                           std::span<const float> expected) {
-  for (uint32_t i = 0; i < actual.size(); ++i) {
-    ASSERT_LE(std::fabs(double{actual[i]} - expected[i]), RoundingBound(c, i / c.n, i % c.n)) << i;
+  const uint32_t blocks = c.k / 32;
+  std::vector<double> absmax(size_t{c.m} * blocks);
+  for (size_t i = 0; i < absmax.size(); ++i) {
+    absmax[i] = AbsMax(c, static_cast<uint32_t>(i / blocks), i % blocks * 32);
+  }
+  std::vector<double> sizes(size_t{c.n} * blocks);  // of the terms of a block
+  for (size_t i = 0; i < size_t{c.n} * c.k; ++i) {
+    sizes[i / 32] += TermSize(c, static_cast<uint32_t>(i / c.k), i % c.k);
+  }
+  for (size_t i = 0; i < actual.size(); ++i) {
+    double terms = 1e-30;
+    for (uint32_t b = 0; b < blocks; ++b) {
+      terms += absmax[i / c.n * blocks + b] * sizes[i % c.n * blocks + b];
+    }
+    ASSERT_LE(std::fabs(double{actual[i]} - expected[i]), 4 * Steps(c) * kUnit * terms) << i;
   }
 }
 
 TEST_P(MatMulTest, AgreesWithTheReferenceBitForBitOrWithinItsBound) {
-  for (int type = 0; type < kNumWeightTypes; ++type) {
+  for (const WeightType type : WeightTypes()) {
     for (const Shape& shape : kShapes) {
-      Case c(static_cast<WeightType>(type), shape.n, shape.k, shape.m);
+      Case c(type, shape.n, shape.k, shape.m);
       ThreadPool pool(2);
       const std::vector<float> expected = c.Reference();
       const std::vector<float> actual = c.Run(ops(), pool);
@@ -131,25 +152,23 @@ struct ExactOutput {
 ExactOutput Exact(const Case& c, uint32_t row, uint32_t n) {
   ExactOutput exact;
   const float* x = c.x.data() + size_t{row} * c.k;
-  for (uint32_t b = 0; b < c.k; b += 32) {
-    double absmax = 0;
-    for (uint32_t i = b; i < b + 32; ++i) absmax = std::fmax(absmax, std::fabs(x[i]));
-    for (uint32_t i = b; i < b + 32; ++i) {
-      const double w = RawElement(c.type, c.raw, c.k, n, i);
-      exact.value += w * x[i];
-      if (c.weights.uses_a16()) {
-        exact.bound += std::fabs(w) * absmax * (Steps(c) * kUnit * 16 + (1 + 0x1p-6) / 65534);
-      } else {
-        exact.bound += std::fabs(w * x[i]) * Steps(c) * kUnit * 2;
-      }
+  for (uint32_t i = 0; i < c.k; ++i) {
+    const double w = RawElement(c.type, c.raw, c.k, n, i);
+    exact.value += w * x[i];
+    if (c.weights.uses_a16()) {
+      const double absmax = AbsMax(c, row, i);
+      exact.bound += std::fabs(w) * absmax * (1 + 0x1p-6) / 65534;
+      exact.bound += 2 * Steps(c) * kUnit * TermSize(c, n, i) * absmax;
+    } else {
+      exact.bound += std::fabs(w * x[i]) * Steps(c) * kUnit * 2;
     }
   }
   return exact;
 }
 
 TEST_P(MatMulTest, IsWithinTheStatedBoundOfExactArithmetic) {
-  for (int type = 0; type < kNumWeightTypes; ++type) {
-    Case c(static_cast<WeightType>(type), 33, 576, 5, 77);
+  for (const WeightType type : WeightTypes()) {
+    Case c(type, 33, 576, 5, 77);
     ThreadPool pool(1);
     const std::vector<float> actual = c.Run(ops(), pool);
     double worst = 0;
@@ -164,8 +183,8 @@ TEST_P(MatMulTest, IsWithinTheStatedBoundOfExactArithmetic) {
 }
 
 TEST_P(MatMulTest, ARowsBitsDoNotDependOnTheOtherRows) {
-  for (int type = 0; type < kNumWeightTypes; ++type) {
-    Case c(static_cast<WeightType>(type), 35, 320, 29, 5);
+  for (const WeightType type : WeightTypes()) {
+    Case c(type, 35, 320, 29, 5);
     ThreadPool pool(1);
     const std::vector<float> whole = c.Run(ops(), pool);
     for (uint32_t chunk = 1; chunk <= c.m; ++chunk) {
@@ -180,9 +199,9 @@ TEST_P(MatMulTest, ARowsBitsDoNotDependOnTheOtherRows) {
 }
 
 TEST_P(MatMulTest, TheThreadCountChangesNoBit) {
-  for (int type = 0; type < kNumWeightTypes; ++type) {
+  for (const WeightType type : WeightTypes()) {
     for (uint32_t m : {1u, 3u, 250u}) {
-      Case c(static_cast<WeightType>(type), 131, 96, m, 6);
+      Case c(type, 131, 96, m, 6);
       ThreadPool one(1);
       const std::vector<float> expected = c.Run(ops(), one);
       for (uint32_t threads : {2u, 3u, 5u}) {
@@ -194,9 +213,9 @@ TEST_P(MatMulTest, TheThreadCountChangesNoBit) {
 }
 
 TEST_P(MatMulTest, AddsToTheOutputWhenAskedAndLeavesOtherColumnsAlone) {
-  for (int type = 0; type < kNumWeightTypes; ++type) {
+  for (const WeightType type : WeightTypes()) {
     for (uint32_t m : {1u, 2u, 9u}) {
-      Case c(static_cast<WeightType>(type), 21, 64, m, 7);
+      Case c(type, 21, 64, m, 7);
       ThreadPool pool(2);
       const std::vector<float> y = c.Run(ops(), pool);
       const uint32_t stride = c.n + 5;
@@ -227,34 +246,49 @@ TEST_P(MatMulTest, ZeroRowsWriteNothing) {
   EXPECT_EQ(out, kPoison);
 }
 
+// Gives a raw block scale 1 and, where it has one, min (or dmin) 1.
+void PutOnes(WeightType type, std::byte* block) {
+  const uint16_t half_one = 0x3C00;
+  if (type == WeightType::kMxfp4) {
+    block[0] = std::byte{127};
+    return;
+  }
+  std::memcpy(block + (type == WeightType::kQ6_K ? 208 : 0), &half_one, 2);
+  if (TraitsOf(type).has_min()) std::memcpy(block + 2, &half_one, 2);
+}
+
 TEST_P(MatMulTest, ExtremeDigitsStayExact) {
-  // All activations at +-32767 and all digits at their largest magnitude: the largest possible
+  // All activations at +-32767 and all digits (and factors) at their extremes: the largest possible
   // sums.
-  for (WeightType type : {WeightType::kQ4_0, WeightType::kQ4_1, WeightType::kQ8_0}) {
+  for (const WeightType type : WeightTypes()) {
+    if (!TraitsOf(type).quantized()) continue;
     for (int digit : {0x00, 0xFF, 0x80, 0x7F}) {
       Case c(type, 16, 64, 7, 8);
       for (std::byte& b : c.raw) b = static_cast<std::byte>(digit);
-      const uint16_t half_one = 0x3C00;
       for (size_t at = 0; at < c.raw.size(); at += TraitsOf(type).block_bytes) {
-        std::memcpy(c.raw.data() + at, &half_one, 2);
-        if (TraitsOf(type).has_min) std::memcpy(c.raw.data() + at + 2, &half_one, 2);
+        PutOnes(type, c.raw.data() + at);
       }
       c.weights = PackedMatrix::Pack(type, c.raw, c.n, c.k, c.pool).value();
       for (size_t i = 0; i < c.x.size(); ++i) c.x[i] = i / c.k % 2 == 0 ? 32767.0f : -32767.0f;
       ReferenceOps().quantize_a16(c.pool, c.x.data(), c.m, c.a16.view());
+      double exact = 0;
+      double terms = 0;
+      for (uint32_t i = 0; i < c.k; ++i) {
+        exact += RawElement(type, c.raw, c.k, 0, i) * 32767.0;
+        terms += TermSize(c, 0, i) * 32767.0;
+      }
       for (const float y : c.Run(ops(), c.pool)) {
-        double exact = 0;
-        for (uint32_t i = 0; i < c.k; ++i) exact += RawElement(type, c.raw, c.k, 0, i) * 32767.0;
-        ASSERT_NEAR(std::fabs(y), std::fabs(exact), std::fabs(exact) * 4 * kUnit + 1e-3);
+        ASSERT_NEAR(std::fabs(y), std::fabs(exact), terms * Steps(c) * kUnit + 1e-3)
+            << TraitsOf(type).name << " " << digit;
       }
     }
   }
 }
 
 TEST_P(MatMulTest, ANanInOneRowStaysInThatRow) {
-  for (int type = 0; type < kNumWeightTypes; ++type) {
+  for (const WeightType type : WeightTypes()) {
     for (uint32_t m : {2u, 9u}) {
-      Case c(static_cast<WeightType>(type), 16, 64, m, 9);
+      Case c(type, 16, 64, m, 9);
       c.x[5] = NAN;
       if (c.weights.uses_a16()) ops().quantize_a16(c.pool, c.x.data(), m, c.a16.view());
       const std::vector<float> out = c.Run(ops(), c.pool);

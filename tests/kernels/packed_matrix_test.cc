@@ -1,63 +1,107 @@
 #include "kernels/packed_matrix.h"
 
+#include <cstring>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "gtest/gtest.h"
 
-#include "kernels/math.h"
 #include "tests/kernels/kernel_fixtures.h"
 
 namespace baton {
 namespace {
 
+// Every element, by the blocks and by embed.
+void ExpectElements(const PackedMatrix& matrix, std::span<const std::byte> raw) {
+  ThreadPool pool(1);
+  const uint32_t k = matrix.k();
+  std::vector<float> embedded(k);
+  for (uint32_t row = 0; row < matrix.n(); ++row) {
+    const int32_t id = static_cast<int32_t>(row);
+    ReferenceOps().embed(pool, matrix, {&id, 1}, embedded.data());
+    for (uint32_t j = 0; j < k; ++j) {
+      const RawTerms terms = RawElementTerms(matrix.type(), raw, k, row, j);
+      SCOPED_TRACE(std::string(matrix.traits().name) + " [" + std::to_string(row) + ", " +
+                   std::to_string(j) + "]");
+      ASSERT_EQ(embedded[j], static_cast<float>(terms.product + terms.min));
+      if (!matrix.uses_a16()) continue;
+      const WeightBlock block = matrix.Block(row, j / 32);
+      const BlockScales scales = ScalesOf(matrix.traits().scales, block);
+      ASSERT_EQ(double{scales.scale[j % 32 / 16]} * block.q[j % 32], terms.product);
+      ASSERT_EQ(double{scales.min}, terms.min);
+    }
+  }
+}
+
 TEST(PackedMatrix, GivesBackEveryElementOfEveryType) {
   ThreadPool pool(3);
-  for (int i = 0; i < kNumWeightTypes; ++i) {
-    const auto type = static_cast<WeightType>(i);
+  for (const WeightType type : WeightTypes()) {
     for (uint32_t n : {1u, 15u, 16u, 17u, 100u}) {
       Random random(n);
-      const uint32_t k = 64;
+      const uint32_t k = WholeBlocks(type, 64) == 64 ? 64 : 512;
       const auto raw = RandomRaw(&random, type, n, k);
       const PackedMatrix matrix = PackedMatrix::Pack(type, raw, n, k, pool).value();
       ASSERT_EQ(matrix.n(), n);
       ASSERT_EQ(matrix.k(), k);
       ASSERT_EQ(matrix.uses_a16(), matrix.traits().quantized());
-      for (uint32_t row = 0; row < n; ++row) {
-        for (uint32_t j = 0; j < k; ++j) {
-          const double expected = RawElement(type, raw, k, row, j);
-          double actual = 0;
-          if (matrix.uses_a16()) {
-            const WeightBlock block = matrix.Block(row, j / 32);
-            actual =
-                double{FloatFromHalf(block.scale)} * block.q[j % 32] + FloatFromHalf(block.min);
-          } else {
-            std::vector<float> out(k);
-            const int32_t id = static_cast<int32_t>(row);
-            ReferenceOps().embed(pool, matrix, {&id, 1}, out.data());
-            actual = out[j];
-          }
-          ASSERT_EQ(actual, expected) << matrix.traits().name << " [" << row << ", " << j << "]";
-        }
-      }
+      ExpectElements(matrix, raw);
     }
   }
 }
 
 TEST(PackedMatrix, TakesNoMoreMemoryThanTheFileForWholePanels) {
   ThreadPool pool(1);
-  for (int i = 0; i < kNumWeightTypes; ++i) {
-    const auto type = static_cast<WeightType>(i);
-    Random random(i);
-    const auto raw = RandomRaw(&random, type, 48, 320);
-    EXPECT_EQ(PackedMatrix::Pack(type, raw, 48, 320, pool).value().bytes(), raw.size());
+  for (const WeightType type : WeightTypes()) {
+    Random random(static_cast<uint64_t>(type));
+    const uint32_t k = WholeBlocks(type, 1280);
+    const auto raw = RandomRaw(&random, type, 48, k);
+    const size_t bytes = PackedMatrix::Pack(type, raw, 48, k, pool).value().bytes();
+    if (type == WeightType::kQ4_K || type == WeightType::kQ5_K) {
+      // A byte for each 6-bit factor: 64 + 8 * 32 instead of 16 * 16 bytes for 16 super-blocks.
+      EXPECT_EQ(bytes, raw.size() + raw.size() / TraitsOf(type).block_bytes * 4);
+    } else {
+      EXPECT_EQ(bytes, raw.size()) << TraitsOf(type).name;
+    }
+  }
+}
+
+TEST(PackedMatrix, RefusesAScaleThatIsNotFinite) {
+  ThreadPool pool(2);
+  constexpr uint16_t kInfinity = 0x7C00;
+  constexpr uint16_t kNan = 0xFE01;
+  for (const WeightType type : WeightTypes()) {
+    const WeightTraits& traits = TraitsOf(type);
+    if (!traits.quantized()) continue;
+    Random random(9);
+    const uint32_t k = 512;
+    const auto good = RandomRaw(&random, type, 40, k);
+    const size_t last_block_of_row_33 = 34 * RawRowBytes(type, k) - traits.block_bytes;
+    std::vector<std::pair<size_t, uint16_t>> faults;
+    if (type == WeightType::kMxfp4) {
+      faults = {{0, static_cast<uint16_t>(0x00FF | static_cast<int>(good[1]) << 8)}};
+    } else {
+      const size_t at = type == WeightType::kQ6_K ? 208 : 0;
+      faults = {{at, kInfinity}, {at, kNan}};
+      if (traits.has_min()) faults.push_back({2, kNan});
+    }
+    for (const auto& [at, bits] : faults) {
+      auto raw = good;
+      std::memcpy(raw.data() + last_block_of_row_33 + at, &bits, 2);
+      const Status status = PackedMatrix::Pack(type, raw, 40, k, pool).status();
+      EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << traits.name;
+      EXPECT_NE(status.message().find("row 33 of 40"), absl::string_view::npos) << status;
+    }
+    EXPECT_TRUE(PackedMatrix::Pack(type, good, 40, k, pool).ok());
   }
 }
 
 TEST(PackedMatrix, JoinedTensorsEqualOneTensorOfAllRows) {
   ThreadPool pool(2);
-  for (WeightType type : {WeightType::kQ4_1, WeightType::kQ4_0, WeightType::kBf16}) {
+  for (WeightType type : {WeightType::kQ4_1, WeightType::kQ4_0, WeightType::kBf16,
+                          WeightType::kQ5_K, WeightType::kQ6_K}) {
     Random random(3);
-    const uint32_t k = 96;
+    const uint32_t k = WholeBlocks(type, 96);
     const auto raw = RandomRaw(&random, type, 60, k);
     const size_t row_bytes = RawRowBytes(type, k);
     const auto bytes = std::span<const std::byte>(raw);
@@ -84,6 +128,10 @@ TEST(PackedMatrix, SaysWhatIsWrongWithItsInput) {
   EXPECT_EQ(code(0, 32), StatusCode::kInvalidArgument);
   EXPECT_EQ(code(UINT32_MAX, UINT32_MAX - 31), StatusCode::kInvalidArgument);
   EXPECT_FALSE(PackedMatrix::PackRows({}, 32, pool).ok());
+  const std::vector<std::byte> super(144);
+  const Status half = PackedMatrix::Pack(WeightType::kQ4_K, super, 2, 128, pool).status();
+  EXPECT_EQ(half.code(), StatusCode::kInvalidArgument);
+  EXPECT_NE(half.message().find("256"), absl::string_view::npos) << half;
   const RawRows mixed[] = {{WeightType::kQ4_1, std::span(raw).first(20), 1},
                            {WeightType::kQ4_0, std::span(raw).first(18), 1}};
   const Status status = PackedMatrix::PackRows(mixed, 32, pool).status();

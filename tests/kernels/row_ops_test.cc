@@ -152,20 +152,18 @@ TEST_P(RowOpsTest, AddBias) {
 }
 
 TEST_P(RowOpsTest, EmbedIsTheDequantisedRow) {
-  for (int type = 0; type < kNumWeightTypes; ++type) {
-    Random random(type);
+  for (const WeightType type : WeightTypes()) {
+    Random random(static_cast<uint64_t>(type));
     const uint32_t n = 37;
-    const uint32_t k = 96;
-    const auto raw = RandomRaw(&random, static_cast<WeightType>(type), n, k);
-    const auto matrix =
-        PackedMatrix::Pack(static_cast<WeightType>(type), raw, n, k, three_).value();
+    const uint32_t k = WholeBlocks(type, 96);
+    const auto raw = RandomRaw(&random, type, n, k);
+    const auto matrix = PackedMatrix::Pack(type, raw, n, k, three_).value();
     std::vector<int32_t> ids = {0, 36, 15, 16, 15, 1};
     for (uint32_t i = 0; i < 40; ++i) ids.push_back(static_cast<int32_t>(random.Below(n)));
     std::vector<float> out(ids.size() * k, kPoison);
     ops().embed(three_, matrix, ids, out.data());
     for (size_t i = 0; i < out.size(); ++i) {
-      const double exact = RawElement(static_cast<WeightType>(type), raw, k,
-                                      static_cast<uint32_t>(ids[i / k]), i % k);
+      const double exact = RawElement(type, raw, k, static_cast<uint32_t>(ids[i / k]), i % k);
       ASSERT_EQ(out[i], static_cast<float>(exact)) << matrix.traits().name << " " << i;
     }
   }

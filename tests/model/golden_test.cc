@@ -111,7 +111,10 @@ INSTANTIATE_TEST_SUITE_P(WeightTypes, TinyGoldenTest,
                          ::testing::Values(TinyCase{"f32", 2e-5}, TinyCase{"f16", 2e-5},
                                            TinyCase{"bf16", 2e-5}, TinyCase{"q4_0", 1.5e-3},
                                            TinyCase{"q4_1", 1.5e-3}, TinyCase{"q8_0", 1.5e-3},
-                                           TinyCase{"mixed_rope", 1.5e-3}),
+                                           TinyCase{"mixed_rope", 1.5e-3}, TinyCase{"q5_0", 1.5e-3},
+                                           TinyCase{"q5_1", 1.5e-3}, TinyCase{"q4_k", 1.5e-3},
+                                           TinyCase{"q5_k", 1.5e-3}, TinyCase{"q6_k", 1.5e-3},
+                                           TinyCase{"mxfp4", 1.5e-3}),
                          [](const auto& info) { return std::string(info.param.name); });
 
 // Float weights but for one; the bound of a mixture of experts is that of the rest as long as no

@@ -56,8 +56,9 @@ TEST(InspectTest, DescribesTheDemoModel) {
 }
 
 TEST(InspectTest, AcceptsEveryTinyModel) {
-  for (const char* name : {"f32", "f16", "bf16", "q4_0", "q4_1", "q8_0", "mixed_rope", "llama_yarn",
-                           "qwen2", "qwen3", "qwen3moe", "gemma3"}) {
+  for (const char* name :
+       {"f32", "f16", "bf16", "q4_0", "q4_1", "q8_0", "mixed_rope", "q5_0", "q5_1", "q4_k", "q5_k",
+        "q6_k", "mxfp4", "llama_yarn", "qwen2", "qwen3", "qwen3moe", "gemma3"}) {
     const InspectRun run = Inspect(GoldenPath(std::string("tiny_") + name + ".gguf"));
     EXPECT_EQ(run.code, 0) << name << ": " << run.err;
   }
@@ -70,9 +71,9 @@ TEST(InspectTest, RefusesWithOneLine) {
   ExpectRefused(InspectBytes(std::vector<std::byte>(1000, std::byte{'x'})), "magic");
   ExpectRefused(InspectBytes(TinyLlama({.architecture = "ma\nmba"}).Build()), "architecture");
   GgufBuilder k_quant = TinyLlama();
-  k_quant.AddTensor("output.weight", {256, 1}, 14, 210);
+  k_quant.AddTensor("output.weight", {256, 1}, 11, 110);
   const InspectRun run = InspectBytes(k_quant.Build());
-  ExpectRefused(run, "Q6_K");
+  ExpectRefused(run, "Q3_K");
   EXPECT_THAT(run.out, HasSubstr("NOT SUPPORTED"));
   // The model is fine; its tokenizer is not: byte-level BPE whose merges name no token.
   GgufBuilder merges = TinyLlama();

@@ -1,0 +1,125 @@
+// From the packed form of quantised weights (packed_matrix.h) to what is multiplied: pairs of int16
+// and fp32 scales of 16 outputs. Included after one of the simd_*.h headers.
+#ifndef BATON_KERNELS_CPU_UNPACK_A16_H_
+#define BATON_KERNELS_CPU_UNPACK_A16_H_
+
+#include "kernels/packed_matrix.h"
+
+namespace baton::BATON_ISA {
+
+// The int16 pairs of one chunk of digits (64 bytes): 4 for nibbles, 2 for bytes.
+template <PackedDigits kDigits>
+inline constexpr int kPairsPerChunk = kDigits == PackedDigits::kBytes ? 2 : 4;
+
+// Shifts 16-bit lanes to the right, or to the left where kBits is negative.
+template <int kBits>
+BATON_INLINE I32x16 Shift16(I32x16 v) {
+  if constexpr (kBits > 0) return ShiftRight16<kBits>(v);
+  if constexpr (kBits < 0) return ShiftLeft16<-kBits>(v);
+  if constexpr (kBits == 0) return v;
+}
+
+// What lies above the nibbles of a chunk, at bits 4 and up of each byte: of the low nibbles, or of
+// the high ones.
+template <PackedDigits kDigits, int kChunk, bool kHigh>
+BATON_INLINE I32x16 UpperBits(const std::byte* planes) {
+  if constexpr (kDigits == PackedDigits::kSixOff32) {
+    constexpr int kBit = 2 * (2 * (kChunk % 2) + kHigh);
+    return AndI(Shift16<kBit - 4>(LoadInts(planes + kChunk / 2 * 64)), SetI(0x30303030));
+  } else {
+    return AndI(Shift16<2 * kChunk + kHigh - 4>(LoadInts(planes)), SetI(0x10101010));
+  }
+}
+
+// The pairs of a chunk of nibbles by way of its bytes, for digits of more than a nibble: taken
+// apart to int16 last, they cost two thirds of the instructions.
+template <PackedDigits kDigits, int kChunk>
+BATON_INLINE void PairsOfBytes(const std::byte* digits, I32x16* pairs) {
+  const I32x16 chunk = LoadInts(digits + kChunk * 64);
+  I32x16 low = AndI(chunk, SetI(0x0F0F0F0F));
+  I32x16 high = AndI(ShiftRight16<4>(chunk), SetI(0x0F0F0F0F));
+  if constexpr (kDigits == PackedDigits::kFp4) {
+    low = LookUp(kFp4Values, low);
+    high = LookUp(kFp4Values, high);
+    pairs[0] = ShiftRightSigned16<8>(ShiftLeft16<8>(low));
+    pairs[1] = ShiftRightSigned16<8>(ShiftLeft16<8>(high));
+    pairs[2] = ShiftRightSigned16<8>(low);
+    pairs[3] = ShiftRightSigned16<8>(high);
+    return;
+  }
+  low = OrI(low, UpperBits<kDigits, kChunk, false>(digits + kNibbleBytes));
+  high = OrI(high, UpperBits<kDigits, kChunk, true>(digits + kNibbleBytes));
+  pairs[0] = AndI(low, SetI(0x00FF00FF));
+  pairs[1] = AndI(high, SetI(0x00FF00FF));
+  pairs[2] = ShiftRight16<8>(low);
+  pairs[3] = ShiftRight16<8>(high);
+  if constexpr (kDigits != PackedDigits::kFive) {
+    const I32x16 offset = SetI(kDigits == PackedDigits::kSixOff32 ? 0x00200020 : 0x00100010);
+    for (int i = 0; i < 4; ++i) pairs[i] = Sub16(pairs[i], offset);
+  }
+}
+
+// The pairs of chunk kChunk of the digits of a block.
+template <PackedDigits kDigits, int kChunk>
+BATON_INLINE void PairsOfChunk(const std::byte* digits, I32x16* pairs) {
+  if constexpr (kDigits == PackedDigits::kBytes) {
+    const I32x16 chunk = LoadInts(digits + kChunk * 64);
+    pairs[0] = ShiftRightSigned16<8>(ShiftLeft16<8>(chunk));
+    pairs[1] = ShiftRightSigned16<8>(chunk);
+  } else if constexpr (kDigits == PackedDigits::kNibbles || kDigits == PackedDigits::kNibblesOff8) {
+    const I32x16 chunk = LoadInts(digits + kChunk * 64);
+    const I32x16 nibble = SetI(0x000F000F);
+    pairs[0] = AndI(chunk, nibble);
+    pairs[1] = AndI(ShiftRight16<4>(chunk), nibble);
+    pairs[2] = AndI(ShiftRight16<8>(chunk), nibble);
+    pairs[3] = ShiftRight16<12>(chunk);
+    if constexpr (kDigits == PackedDigits::kNibblesOff8) {
+      for (int i = 0; i < 4; ++i) pairs[i] = Sub16(pairs[i], SetI(0x00080008));
+    }
+  } else {
+    PairsOfBytes<kDigits, kChunk>(digits, pairs);
+  }
+}
+
+// Unpacks the digits of one block, from chunk kChunk on, to out [16 pairs][16 rows][2].
+template <PackedDigits kDigits, int kChunk = 0>
+BATON_INLINE void UnpackDigits(const std::byte* digits, int16_t* out) {
+  constexpr int kPairs = kPairsPerChunk<kDigits>;
+  if constexpr (kChunk < 16 / kPairs) {
+    I32x16 pairs[kPairs];
+    PairsOfChunk<kDigits, kChunk>(digits, pairs);
+    for (int i = 0; i < kPairs; ++i) {
+      StoreInts(out + (kChunk * kPairs + i) * 2 * kPanelRows, pairs[i]);
+    }
+    UnpackDigits<kDigits, kChunk + 1>(digits, out);
+  }
+}
+
+// The scales of one block of a panel: of its 16 rows, for all or the kPart-th half of its elements.
+template <PackedScales kScales, int kPart>
+BATON_INLINE F32x16 LoadScale(const std::byte* super, const std::byte* block) {
+  if constexpr (kScales == PackedScales::kSuperAndMin) {
+    return Mul(LoadHalf(super), ToFloat(LoadBytes(block)));
+  } else if constexpr (kScales == PackedScales::kSuperTwo) {
+    return Mul(LoadHalf(super), ToFloat(LoadSignedBytes(block + kPart * kPanelRows)));
+  } else if constexpr (kScales == PackedScales::kPowerOfTwo) {
+    // 2^(e - 128) by its bits: the first argument from e = 2 on, the second below (subnormal).
+    const I32x16 e = LoadBytes(block);
+    return FromBits(MaxI(ShiftLeft<23>(AddI(e, SetI(-1))), ShiftLeft<21>(AddI(e, SetI(1)))));
+  } else {
+    return LoadHalf(block);
+  }
+}
+// The mins of one block of a panel; only for types that have one.
+template <PackedScales kScales>
+BATON_INLINE F32x16 LoadMin(const std::byte* super, const std::byte* block) {
+  if constexpr (kScales == PackedScales::kSuperAndMin) {
+    return Mul(LoadHalf(super + kPanelRows * 2), ToFloat(LoadBytes(block + kPanelRows)));
+  } else {
+    return LoadHalf(block + kPanelRows * 2);
+  }
+}
+
+}  // namespace baton::BATON_ISA
+
+#endif  // BATON_KERNELS_CPU_UNPACK_A16_H_
