@@ -2,6 +2,8 @@
 
 #include <array>
 
+#include "fmt/format.h"
+
 namespace baton {
 namespace {
 
@@ -43,8 +45,15 @@ const ArchitectureTraits* FindArchitectureOfHf(std::string_view model_type) {
 std::string ArchitectureNames() {
   std::string out;
   for (const ArchitectureTraits& row : kArchitectures) {
-    if (!out.empty()) out += ", ";
-    out += row.name;
+    out += fmt::format("{}{}", out.empty() ? "" : ", ", row.name);
+  }
+  return out;
+}
+
+std::string ArchitectureHfTypes() {
+  std::string out;
+  for (const ArchitectureTraits& row : kArchitectures) {
+    out += fmt::format("{}{}", out.empty() ? "" : ", ", row.hf_type);
   }
   return out;
 }

@@ -36,6 +36,11 @@ const ArchitectureTraits* FindArchitecture(std::string_view name);
 const ArchitectureTraits* FindArchitectureOfHf(std::string_view model_type);
 // "llama, qwen2, ...": all names, for messages.
 std::string ArchitectureNames();
+std::string ArchitectureHfTypes();
+
+// gemma3 27B alone divides q by sqrt(hidden / heads) instead of sqrt(head_dim); its files say so by
+// their number of layers only (as llama.cpp reads them).
+inline constexpr uint32_t kGemma27bLayers = 62;
 
 }  // namespace baton
 

@@ -1,23 +1,14 @@
 #include "src/model/gguf.h"
 
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <optional>
+#include <utility>
 
-#include "src/base/unique_fd.h"
+#include "src/model/file_mapping.h"
 #include "src/model/gguf_parser.h"
 
 namespace baton {
 namespace {
-
-absl::Status OpenError(std::string_view what) {
-  return GgufError(GgufErrorCode::kOpen, fmt::format("{}: {}", what, std::strerror(errno)));
-}
 
 absl::Status MissingKey(std::string_view key) {
   return GgufError(GgufErrorCode::kMissingKey, fmt::format("key \"{}\" is missing", key));
@@ -45,38 +36,56 @@ std::string GgufTensor::DimsText() const {
   return fmt::format("[{}]", fmt::join(dims.begin(), dims.begin() + num_dims, ", "));
 }
 
-absl::StatusOr<std::unique_ptr<GgufFile>> GgufFile::Open(const std::string& path) {
-  // O_NONBLOCK: opening a FIFO must fail below, not wait for a writer.
-  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (!fd.valid()) return OpenError("cannot open");
-  struct stat info {};
-  if (::fstat(fd.get(), &info) != 0) return OpenError("cannot stat");
-  if (!S_ISREG(info.st_mode)) {
-    return GgufError(GgufErrorCode::kOpen, "not a regular file");
-  }
-  if (info.st_size == 0) {
+absl::StatusOr<std::unique_ptr<GgufFile>> GgufFile::OpenPart(const std::string& path) {
+  absl::StatusOr<FileMapping> mapping = FileMapping::Open(path);
+  if (!mapping.ok())
+    return GgufError(GgufErrorCode::kOpen, std::string(mapping.status().message()));
+  if (mapping->bytes().empty()) {
     return GgufError(GgufErrorCode::kTruncated, "magic needs 4 bytes, the file is empty");
   }
-  const size_t size = static_cast<size_t>(info.st_size);
-  void* address = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd.get(), 0);
-  if (address == MAP_FAILED) return OpenError("cannot map");
   std::unique_ptr<GgufFile> file(new GgufFile());
-  file->mapping_ = {address, size};
-  file->bytes_ = {static_cast<const std::byte*>(address), size};
-  BATON_RETURN_IF_ERROR(GgufParser(*file).Parse());
+  file->bytes_ = mapping->bytes();
+  file->storage_.push_back(std::make_shared<FileMapping>(*std::move(mapping)));
+  BATON_RETURN_IF_ERROR(file->Parse());
+  return file;
+}
+
+absl::StatusOr<std::unique_ptr<GgufFile>> GgufFile::Open(const std::string& path) {
+  BATON_ASSIGN_OR_RETURN(std::unique_ptr<GgufFile> file, OpenPart(path));
+  if (file->split_.num_parts > 1) BATON_RETURN_IF_ERROR(file->JoinParts(path));
   return file;
 }
 
 absl::StatusOr<std::unique_ptr<GgufFile>> GgufFile::FromBytes(std::span<const std::byte> bytes) {
   std::unique_ptr<GgufFile> file(new GgufFile());
   file->bytes_ = bytes;
-  BATON_RETURN_IF_ERROR(GgufParser(*file).Parse());
+  BATON_RETURN_IF_ERROR(file->Parse());
+  const GgufSplit& split = file->split_;
+  if (split.num_parts <= 1) return file;
+  return GgufError(GgufErrorCode::kSplitFile,
+                   fmt::format("part {} of a model split into {} files has no file name",
+                               split.part_idx + 1, split.num_parts));
+}
+
+absl::StatusOr<std::unique_ptr<GgufFile>> GgufFile::FromAssembly(GgufAssembly assembly) {
+  std::unique_ptr<GgufFile> file(new GgufFile());
+  const auto header = std::make_shared<std::vector<std::byte>>(std::move(assembly.header));
+  file->bytes_ = *header;
+  file->storage_ = {header, std::move(assembly.storage)};
+  BATON_RETURN_IF_ERROR(file->Parse());
+  file->tensors_ = std::move(assembly.tensors);
+  file->file_bytes_ = assembly.file_bytes;
+  file->is_folder_ = true;
+  BATON_RETURN_IF_ERROR(file->IndexTensors());
   return file;
 }
 
-GgufFile::~GgufFile() {
-  if (mapping_.address != nullptr) ::munmap(mapping_.address, mapping_.size);
+absl::Status GgufFile::Parse() {
+  file_bytes_ = bytes_.size();
+  return GgufParser(*this).Parse();
 }
+
+GgufFile::~GgufFile() = default;
 
 const GgufTensor* GgufFile::FindTensor(std::string_view name) const {
   const auto name_of = [this](uint32_t idx) { return tensors_[idx].name; };

@@ -12,8 +12,9 @@
 // A refused file gives one Status that carries a GgufErrorCode (gguf_error.h); nothing else
 // happens.
 //
-// Limit: a file that another process shortens while it is mapped raises SIGBUS at the next read,
-// as for every mapped file. Replace model files by rename.
+// A model split into several files (NAME-00001-of-00003.gguf) is opened by its first; the others
+// are found by their names and joined. A Hugging Face folder is given the form of the file that it
+// would be converted to (hf_folder.h), so that all readers of a model read this type.
 #ifndef BATON_MODEL_GGUF_H_
 #define BATON_MODEL_GGUF_H_
 
@@ -46,6 +47,8 @@ inline constexpr uint64_t kMaxGgufKeyBytes = 65535;
 inline constexpr uint64_t kMaxGgufTensorNameBytes = 63;
 inline constexpr uint32_t kMaxGgufDims = 4;
 
+inline constexpr uint64_t kMaxGgufParts = 4096;
+
 // One row of the tensor table.
 struct GgufTensor {
   std::string_view name;
@@ -65,13 +68,32 @@ struct GgufEntry {
   GgufValue value;
 };
 
+// What split.* says of one part of a split model.
+struct GgufSplit {
+  uint64_t part_idx = 0;     // split.no
+  uint64_t num_parts = 1;    // split.count
+  uint64_t num_tensors = 0;  // split.tensors.count: of all parts
+};
+
+// A model that was put together in memory.
+struct GgufAssembly {
+  std::vector<std::byte> header;        // GGUF magic, counts and metadata, no tensors
+  std::vector<GgufTensor> tensors;      // unique names
+  uint64_t file_bytes = 0;              // of what it was made from
+  std::shared_ptr<const void> storage;  // owns the names and the data of `tensors`
+};
+
 // The opened file; see the file comment.
 class GgufFile {
  public:
-  // Maps `path` read-only. Costs a walk over the header, no read of tensor data.
+  // Maps `path` read-only, and the other parts of a split model. Costs a walk over the headers, no
+  // read of tensor data.
   static absl::StatusOr<std::unique_ptr<GgufFile>> Open(const std::string& path);
-  // Parses `bytes`, which must outlive the result; 8-byte aligned.
+  // Parses `bytes`, which must outlive the result; 8-byte aligned. One part of a split model is
+  // refused (kSplitFile).
   static absl::StatusOr<std::unique_ptr<GgufFile>> FromBytes(std::span<const std::byte> bytes);
+  // The form of a model folder: is_folder() is true.
+  static absl::StatusOr<std::unique_ptr<GgufFile>> FromAssembly(GgufAssembly assembly);
 
   ~GgufFile();
   GgufFile(const GgufFile&) = delete;
@@ -79,7 +101,8 @@ class GgufFile {
 
   uint32_t version() const { return version_; }
   uint32_t alignment() const { return alignment_; }
-  uint64_t file_bytes() const { return bytes_.size(); }
+  uint64_t file_bytes() const { return file_bytes_; }  // of all parts
+  const GgufSplit& split() const { return split_; }
   // Read from a model folder, whose tokenizer is a file of its own, not from a GGUF file.
   bool is_folder() const { return is_folder_; }
   const std::vector<GgufEntry>& entries() const { return entries_; }   // in file order
@@ -100,16 +123,23 @@ class GgufFile {
 
  private:
   friend class GgufParser;
-  // A mapping of the whole file; empty for FromBytes.
-  struct Mapping {
-    void* address = nullptr;
-    size_t size = 0;
-  };
 
   GgufFile() = default;
 
-  Mapping mapping_;
+  // Parses bytes_, a whole file or one part.
+  absl::Status Parse();
+  static absl::StatusOr<std::unique_ptr<GgufFile>> OpenPart(const std::string& path);
+  // Opens the other parts of the split model whose first part `path` is, and takes their tensors.
+  absl::Status JoinParts(const std::string& path);
+  absl::Status TakePart(const GgufFile& part, uint64_t part_idx);
+  // Sorts the names of tensors_; kDuplicateTensor when one occurs twice.
+  absl::Status IndexTensors();
+
   std::span<const std::byte> bytes_;
+  uint64_t file_bytes_ = 0;
+  // Keeps what the views point into: the mapping, the other parts, an assembly.
+  std::vector<std::shared_ptr<const void>> storage_;
+  GgufSplit split_;
   uint32_t version_ = 0;
   uint32_t alignment_ = 32;
   bool is_folder_ = false;

@@ -11,7 +11,7 @@ namespace {
 
 constexpr const char* kPayloadUrl = "baton/gguf-error";
 
-constexpr std::array<std::string_view, 30> kNames = {
+constexpr std::array<std::string_view, 32> kNames = {
     "none",
     "open",
     "truncated",
@@ -42,13 +42,16 @@ constexpr std::array<std::string_view, 30> kNames = {
     "split_file",
     "missing_key",
     "wrong_key_type",
+    "split_missing",
+    "split_mismatch",
 };
-static_assert(kNames.size() == static_cast<size_t>(GgufErrorCode::kWrongKeyType) + 1);
+static_assert(kNames.size() == static_cast<size_t>(GgufErrorCode::kSplitMismatch) + 1);
 
 absl::StatusCode StatusCodeFor(GgufErrorCode code) {
   switch (code) {
     case GgufErrorCode::kOpen:
     case GgufErrorCode::kMissingKey:
+    case GgufErrorCode::kSplitMissing:
       return absl::StatusCode::kNotFound;
     case GgufErrorCode::kWrongEndian:
     case GgufErrorCode::kBadVersion:

@@ -41,9 +41,11 @@ enum class GgufErrorCode : uint8_t {
   kUnsizedTensorType = 24,  // type known by name only; its size is unknown to this reader
   kBadOffset = 25,          // gap, overlap or disorder: not the running padded sum
   kDataOutOfFile = 26,      // tensor bytes end beyond the file
-  kSplitFile = 27,          // one part of a split model
+  kSplitFile = 27,          // one part of a split model, not the first or without its name
   kMissingKey = 28,         // a key that the caller needs
   kWrongKeyType = 29,       // a key of another type or range than the caller needs
+  kSplitMissing = 30,       // a part of a split model is not there
+  kSplitMismatch = 31,      // a part belongs to another model, or the counts disagree
 };
 
 // "truncated", "bad_offset": stable names for logs and tests.

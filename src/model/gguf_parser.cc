@@ -87,13 +87,13 @@ absl::Status GgufParser::Parse() {
   file_.entries_.reserve(std::min(num_entries_, cursor_.remaining() / kMinEntryBytes));
   for (uint64_t i = 0; i < num_entries_; ++i) BATON_RETURN_IF_ERROR(ParseEntry());
   BATON_RETURN_IF_ERROR(IndexKeys());
-  BATON_RETURN_IF_ERROR(CheckSplit());
+  BATON_RETURN_IF_ERROR(ReadSplit());
   BATON_RETURN_IF_ERROR(ReadAlignment());
   const uint64_t most_tensors = cursor_.remaining() / kMinTensorBytes;
   file_.tensors_.reserve(std::min(num_tensors_, most_tensors));
   extents_.reserve(std::min(num_tensors_, most_tensors));
   for (uint64_t i = 0; i < num_tensors_; ++i) BATON_RETURN_IF_ERROR(ParseTensor());
-  BATON_RETURN_IF_ERROR(IndexTensors());
+  BATON_RETURN_IF_ERROR(file_.IndexTensors());
   return PlaceTensors();
 }
 
@@ -213,27 +213,32 @@ absl::Status GgufParser::IndexKeys() {
                    fmt::format("key {} appears twice", QuotedForMessage(*twice)));
 }
 
-absl::Status GgufParser::IndexTensors() {
-  const auto name_of = [this](uint32_t idx) { return file_.tensors_[idx].name; };
-  const auto twice = SortByName(file_.tensors_.size(), name_of, file_.tensor_order_);
+absl::Status GgufFile::IndexTensors() {
+  const auto name_of = [this](uint32_t idx) { return tensors_[idx].name; };
+  const auto twice = SortByName(tensors_.size(), name_of, tensor_order_);
   if (!twice.has_value()) return absl::OkStatus();
   return GgufError(GgufErrorCode::kDuplicateTensor,
                    fmt::format("tensor {} appears twice", QuotedForMessage(*twice)));
 }
 
-absl::Status GgufParser::CheckSplit() const {
-  const GgufValue* count = file_.FindValue("split.count");
-  if (count == nullptr) return absl::OkStatus();
-  const std::optional<uint64_t> num_parts = count->AsUint();
-  if (!num_parts.has_value()) {
-    return GgufError(GgufErrorCode::kWrongKeyType, "key \"split.count\" is no count");
+absl::Status GgufParser::ReadSplit() {
+  GgufSplit& split = file_.split_;
+  BATON_ASSIGN_OR_RETURN(split.num_parts, file_.UintOr("split.count", 1));
+  split.num_parts = std::max<uint64_t>(split.num_parts, 1);
+  if (split.num_parts == 1) return absl::OkStatus();
+  if (split.num_parts > kMaxGgufParts) {
+    return GgufError(
+        GgufErrorCode::kSplitMismatch,
+        fmt::format("key \"split.count\" is {}, the limit is {}", split.num_parts, kMaxGgufParts));
   }
-  if (*num_parts <= 1) return absl::OkStatus();
-  BATON_ASSIGN_OR_RETURN(const uint64_t part, file_.UintOr("split.no", 0));
-  return GgufError(GgufErrorCode::kSplitFile,
-                   fmt::format("part {} of a model split into {} files; join them into one first "
-                               "(llama-gguf-split --merge)",
-                               part + 1, *num_parts));
+  BATON_ASSIGN_OR_RETURN(split.part_idx, file_.UintOr("split.no", 0));
+  if (split.part_idx >= split.num_parts) {
+    return GgufError(
+        GgufErrorCode::kSplitMismatch,
+        fmt::format("key \"split.no\" is {}, there are {} parts", split.part_idx, split.num_parts));
+  }
+  BATON_ASSIGN_OR_RETURN(split.num_tensors, file_.UintOr("split.tensors.count", 0));
+  return absl::OkStatus();
 }
 
 absl::Status GgufParser::ReadAlignment() {

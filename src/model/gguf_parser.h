@@ -43,10 +43,9 @@ class GgufParser {
   absl::Status ParseEntry();
   absl::StatusOr<GgufValue> ParseValue(std::string_view key, GgufValueType type);
   absl::StatusOr<GgufValue> ParseArray(std::string_view key);
-  // Sort the names for lookup; kDuplicateKey or kDuplicateTensor when one occurs twice.
+  // Sorts the names for lookup; kDuplicateKey when one occurs twice.
   absl::Status IndexKeys();
-  absl::Status IndexTensors();
-  absl::Status CheckSplit() const;
+  absl::Status ReadSplit();
   absl::Status ReadAlignment();
   absl::Status ParseTensor();
   absl::Status ParseDims(GgufTensor& tensor);

@@ -120,10 +120,6 @@ absl::StatusOr<const ArchitectureTraits*> ReadArchitecture(const GgufFile& file)
   return traits;
 }
 
-// gemma3 27B alone divides by sqrt(hidden / heads) instead of sqrt(head_dim); its files say so by
-// their number of layers only (as llama.cpp reads them).
-constexpr uint32_t kGemma27bLayers = 62;
-
 float AttentionScale(const ModelConfig& config) {
   const bool by_hidden = config.traits->windowed && config.num_layers == kGemma27bLayers;
   const uint32_t dim = by_hidden ? config.hidden_size / config.num_heads : config.head_dim;

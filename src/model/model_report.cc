@@ -134,13 +134,17 @@ std::string MetadataText(const GgufFile& file) {
 
 absl::Status CheckServable(const GgufFile& file) {
   BATON_RETURN_IF_ERROR(ReadModelConfig(file).status());
-  return ReadTokenizerMetadata(file).status();
+  // A folder's tokenizer is a file of its own, which src/text reads.
+  return file.is_folder() ? OkStatus() : ReadTokenizerMetadata(file).status();
 }
 
 std::string DescribeModelFile(const GgufFile& file, const absl::Status& servable) {
-  std::string out =
-      fmt::format("file          GGUF v{}, {} ({} bytes), alignment {}\n", file.version(),
-                  FormatSize(file.file_bytes()), file.file_bytes(), file.alignment());
+  const std::string form = file.is_folder() ? "folder" : fmt::format("GGUF v{}", file.version());
+  std::string out = fmt::format("file          {}, {} ({} bytes), alignment {}\n", form,
+                                FormatSize(file.file_bytes()), file.file_bytes(), file.alignment());
+  if (file.split().num_parts > 1) {
+    out += fmt::format("parts         {}\n", file.split().num_parts);
+  }
   const absl::StatusOr<ModelConfig> config = ReadModelConfig(file);
   if (config.ok()) out += ConfigText(*config);
   out += TensorsText(file);

@@ -217,8 +217,8 @@ class TinyModel:
 
     # GGUF -----------------------------------------------------------------------------------------
 
-    def write_gguf(self, path):
-        writer = gguf.GGUFWriter(str(path), self.arch)
+    def write_gguf(self, path, tensors_per_part=0):
+        writer = gguf.GGUFWriter(str(path), self.arch, split_max_tensors=tensors_per_part)
         writer.add_name(path.stem)
         writer.add_context_length(512)
         writer.add_embedding_length(self.hidden)
@@ -402,6 +402,13 @@ def write_architectures(folder):
     for model, shards in models:
         path = folder / f"tiny_{model.name}.gguf"
         model.write_gguf(path)
+        if model.name == "qwen2":
+            model.write_gguf(folder / "tiny_split.gguf", tensors_per_part=10)
+        if model.name == "llama_yarn":
+            for kind in (Q.BF16, Q.Q8_0, Q.Q4_0, Q.Q4_1):
+                model.kind = kind
+                model.write_gguf(folder / f"tiny_converted_{kind.name.lower()}.gguf")
+            model.kind = Q.F32
         if shards:
             model.write_folder(folder / f"tiny_{model.name}", shards)
         yield path

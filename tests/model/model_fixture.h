@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "src/device/aligned_buffer.h"
+#include "src/model/hf_folder.h"
 #include "src/model/model.h"
 
 namespace baton {
@@ -38,7 +39,7 @@ struct Chunk {
 class ModelFixture {
  public:
   explicit ModelFixture(const FixtureOptions& options) : pool_(options.num_threads) {
-    auto file = GgufFile::Open(options.path);
+    auto file = OpenModelFile(options.path);
     if (!file.ok()) {
       status_ = file.status();
       return;

@@ -1,0 +1,42 @@
+#include "src/model/file_mapping.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "src/base/unique_fd.h"
+
+namespace baton {
+namespace {
+
+absl::Status OpenError(std::string_view what) {
+  return NotFound("{}: {}", what, std::strerror(errno));
+}
+
+}  // namespace
+
+absl::StatusOr<FileMapping> FileMapping::Open(const std::string& path) {
+  // O_NONBLOCK: opening a FIFO must fail below, not wait for a writer.
+  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (!fd.valid()) return OpenError("cannot open");
+  struct stat info {};
+  if (::fstat(fd.get(), &info) != 0) return OpenError("cannot stat");
+  if (!S_ISREG(info.st_mode)) return NotFound("not a regular file");
+  FileMapping out;
+  if (info.st_size == 0) return out;
+  const size_t size = static_cast<size_t>(info.st_size);
+  void* address = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd.get(), 0);
+  if (address == MAP_FAILED) return OpenError("cannot map");
+  out.bytes_ = {static_cast<const std::byte*>(address), size};
+  return out;
+}
+
+FileMapping::~FileMapping() {
+  // munmap takes a pointer to non-const only because it is older than const.
+  if (!bytes_.empty()) ::munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
+}
+
+}  // namespace baton

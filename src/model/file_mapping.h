@@ -1,0 +1,43 @@
+// FileMapping: one file mapped read-only into memory. Constant after opening; any thread reads it.
+//
+// Limit: a file that another process shortens while it is mapped raises SIGBUS at the next read,
+// as for every mapped file. Replace model files by rename.
+#ifndef BATON_MODEL_FILE_MAPPING_H_
+#define BATON_MODEL_FILE_MAPPING_H_
+
+#include <cstddef>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "src/base/status.h"
+
+namespace baton {
+
+// The owner of a mapping; move-only.
+class FileMapping {
+ public:
+  FileMapping() = default;
+  FileMapping(FileMapping&& other) noexcept : bytes_(std::exchange(other.bytes_, {})) {}
+  FileMapping& operator=(FileMapping&& other) noexcept {
+    std::swap(bytes_, other.bytes_);
+    return *this;
+  }
+  FileMapping(const FileMapping&) = delete;
+  FileMapping& operator=(const FileMapping&) = delete;
+  ~FileMapping();
+
+  // NotFound with the reason when `path` cannot be opened or is no regular file. An empty file
+  // gives empty bytes. The message does not name the path: the caller knows by which name the user
+  // gave it.
+  static absl::StatusOr<FileMapping> Open(const std::string& path);
+
+  std::span<const std::byte> bytes() const { return bytes_; }
+
+ private:
+  std::span<const std::byte> bytes_;
+};
+
+}  // namespace baton
+
+#endif  // BATON_MODEL_FILE_MAPPING_H_

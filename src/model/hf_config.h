@@ -1,0 +1,36 @@
+// HfConfig: the config.json of a Hugging Face model folder, turned into the metadata keys that the
+// same model has in a GGUF file (names and meanings: llama.cpp's converter). Pure; any thread.
+#ifndef BATON_MODEL_HF_CONFIG_H_
+#define BATON_MODEL_HF_CONFIG_H_
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "src/base/status.h"
+#include "src/model/architecture.h"
+#include "src/model/gguf_writer.h"
+
+namespace baton {
+
+inline constexpr uint64_t kMaxHfConfigBytes = uint64_t{1} << 20;
+
+// What the tensors of the folder must agree with, and the keys.
+struct HfConfig {
+  const ArchitectureTraits* traits = nullptr;  // constant data
+  bool tied = false;                           // tie_word_embeddings
+  uint32_t num_heads = 0;
+  uint32_t num_kv_heads = 0;
+  uint32_t num_experts = 0;         // 0: no mixture
+  std::vector<float> rope_factors;  // llama 3's scaling [head_dim / 2], or empty
+  GgufWriter keys;                  // general.architecture and ARCH.*
+};
+
+// Reads `text`. Fails with a FolderErrorCode: kBadJson, kMissingKey, kBadValue,
+// kUnknownArchitecture, kUnknownRopeType, kUnsupportedValue or kQuantized. A value that changes the
+// result and is not computed is refused by name, never ignored.
+absl::StatusOr<HfConfig> ReadHfConfig(std::string_view text);
+
+}  // namespace baton
+
+#endif  // BATON_MODEL_HF_CONFIG_H_

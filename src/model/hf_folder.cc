@@ -1,0 +1,349 @@
+#include "src/model/hf_folder.h"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <deque>
+#include <filesystem>
+#include <map>
+#include <utility>
+
+#include "nlohmann/json.hpp"
+
+#include "src/device/aligned_buffer.h"
+#include "src/model/folder_error.h"
+#include "src/model/hf_config.h"
+#include "src/model/hf_tensors.h"
+#include "src/model/safetensors.h"
+
+namespace baton {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr const char* kConfigName = "config.json";
+constexpr const char* kSingleName = "model.safetensors";
+constexpr const char* kIndexName = "model.safetensors.index.json";
+
+// Everything that the tensors of the result point into.
+struct FolderStorage {
+  std::vector<std::unique_ptr<SafetensorsFile>> files;
+  std::deque<std::string> names;
+  std::deque<AlignedBuffer> copies;
+};
+
+std::string_view TextOf(std::span<const std::byte> bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+absl::Status InFile(const absl::Status& status, std::string_view name) {
+  if (status.ok()) return status;
+  const std::string text =
+      fmt::format("{}: {}", QuotedForMessage(name), std::string(status.message()));
+  return FolderError(FolderErrorOf(status), text);
+}
+
+absl::Status TensorError(FolderErrorCode code, std::string_view name, std::string_view what) {
+  return FolderError(code, fmt::format("tensor {}: {}", QuotedForMessage(name), what));
+}
+
+// Opens the weights of a folder, one file or the shards of an index.
+class ShardReader {
+ public:
+  ShardReader(std::string folder, FolderStorage& storage)
+      : folder_(std::move(folder)), storage_(storage) {}
+
+  absl::Status Read() {
+    absl::StatusOr<FileMapping> index = FileMapping::Open(folder_ + "/" + kIndexName);
+    if (index.ok()) return ReadIndex(TextOf(index->bytes()));
+    const absl::Status status = AddFile(kSingleName);
+    if (FolderErrorOf(status) != FolderErrorCode::kMissingFile) return status;
+    return FolderError(FolderErrorCode::kMissingFile,
+                       fmt::format("the folder has neither {} nor {} (other forms of weights are "
+                                   "not read)",
+                                   kSingleName, kIndexName));
+  }
+
+ private:
+  absl::Status AddFile(const std::string& name) {
+    absl::StatusOr<std::unique_ptr<SafetensorsFile>> file =
+        SafetensorsFile::Open(folder_ + "/" + name);
+    if (!file.ok()) return InFile(file.status(), name);
+    storage_.files.push_back(*std::move(file));
+    return OkStatus();
+  }
+
+  static absl::Status BadIndex(std::string_view what) {
+    return FolderError(FolderErrorCode::kBadIndex, fmt::format("{}: {}", kIndexName, what));
+  }
+
+  // A name of a file of this folder and nothing else.
+  static bool IsPlainName(std::string_view name) {
+    return name.ends_with(".safetensors") && name.find('/') == std::string_view::npos &&
+           name.find('\0') == std::string_view::npos;
+  }
+
+  absl::Status ReadIndex(std::string_view text) {
+    if (text.size() > kMaxHfIndexBytes) {
+      return FolderError(FolderErrorCode::kFileTooLarge,
+                         fmt::format("{} has {} bytes, the limit is {}", kIndexName, text.size(),
+                                     kMaxHfIndexBytes));
+    }
+    const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+    if (json.is_discarded() || !json.is_object() || !json.contains("weight_map") ||
+        !json["weight_map"].is_object()) {
+      return FolderError(FolderErrorCode::kBadJson,
+                         fmt::format("{} is no JSON object with a weight_map", kIndexName));
+    }
+    std::map<std::string, std::vector<std::string_view>> shards;  // tensors of each file
+    for (const auto& [tensor, file] : json["weight_map"].items()) {
+      if (!file.is_string() || !IsPlainName(file.get_ref<const std::string&>())) {
+        return BadIndex(
+            fmt::format("tensor {} is in no .safetensors file of it", QuotedForMessage(tensor)));
+      }
+      shards[file.get<std::string>()].push_back(tensor);
+    }
+    if (shards.size() > kMaxHfShards) {
+      return BadIndex(fmt::format("{} files, the limit is {}", shards.size(), kMaxHfShards));
+    }
+    for (const auto& [name, tensors] : shards) BATON_RETURN_IF_ERROR(AddShard(name, tensors));
+    return OkStatus();
+  }
+
+  // The file must hold the tensors that the index gives it, and no others.
+  absl::Status AddShard(const std::string& name, std::vector<std::string_view> tensors) {
+    const absl::Status status = AddFile(name);
+    if (FolderErrorOf(status) == FolderErrorCode::kMissingFile) {
+      return FolderError(
+          FolderErrorCode::kMissingShard,
+          fmt::format("{}, which {} names", std::string(status.message()), kIndexName));
+    }
+    BATON_RETURN_IF_ERROR(status);
+    std::sort(tensors.begin(), tensors.end());
+    const std::vector<SafetensorsTensor>& held = storage_.files.back()->tensors();
+    const auto by_name = [](const SafetensorsTensor& a, std::string_view b) { return a.name == b; };
+    if (std::equal(held.begin(), held.end(), tensors.begin(), tensors.end(), by_name)) {
+      return OkStatus();
+    }
+    const auto [mine, listed] =
+        std::mismatch(held.begin(), held.end(), tensors.begin(), tensors.end(), by_name);
+    const std::string_view odd = mine == held.end() ? *listed : std::string_view(mine->name);
+    return BadIndex(fmt::format("it and {} disagree about tensor {}", QuotedForMessage(name),
+                                QuotedForMessage(odd)));
+  }
+
+  const std::string folder_;
+  FolderStorage& storage_;
+};
+
+// Gives the tensors their GGUF names, order and types.
+class TensorConverter {
+ public:
+  TensorConverter(const HfConfig& config, FolderStorage& storage)
+      : config_(config), storage_(storage) {}
+
+  absl::StatusOr<std::vector<GgufTensor>> Convert() {
+    BATON_RETURN_IF_ERROR(CheckTied());
+    for (const auto& file : storage_.files) {
+      for (const SafetensorsTensor& tensor : file->tensors()) {
+        if (++num_tensors_ > kMaxHfTensors) {
+          return FolderError(FolderErrorCode::kFileTooLarge,
+                             fmt::format("more than {} tensors", kMaxHfTensors));
+        }
+        BATON_RETURN_IF_ERROR(Add(tensor));
+      }
+    }
+    for (auto& [name, experts] : experts_) BATON_RETURN_IF_ERROR(Stack(name, experts));
+    if (!config_.rope_factors.empty()) BATON_RETURN_IF_ERROR(AddRopeFactors());
+    return std::move(tensors_);
+  }
+
+ private:
+  const SafetensorsTensor* Find(std::string_view name) const {
+    for (const auto& file : storage_.files) {
+      for (const SafetensorsTensor& tensor : file->tensors()) {
+        if (tensor.name == name) return &tensor;
+      }
+    }
+    return nullptr;
+  }
+
+  // With tie_word_embeddings there is no other lm_head than the embedding; without it there must
+  // be.
+  absl::Status CheckTied() const {
+    const SafetensorsTensor* head = Find("lm_head.weight");
+    if (!config_.tied && head == nullptr) {
+      return FolderError(FolderErrorCode::kTiedMismatch,
+                         "config.json says tie_word_embeddings false, and there is no "
+                         "lm_head.weight");
+    }
+    if (!config_.tied || head == nullptr) return OkStatus();
+    const SafetensorsTensor* embedding = Find("model.embed_tokens.weight");
+    const bool same = embedding != nullptr && embedding->type == head->type &&
+                      embedding->shape == head->shape &&
+                      std::equal(head->data.begin(), head->data.end(), embedding->data.begin(),
+                                 embedding->data.end());
+    if (same) return OkStatus();
+    return FolderError(FolderErrorCode::kTiedMismatch,
+                       "config.json says tie_word_embeddings true, but lm_head.weight is not "
+                       "model.embed_tokens.weight");
+  }
+
+  absl::Status Add(const SafetensorsTensor& tensor) {
+    if (config_.tied && tensor.name == "lm_head.weight") return OkStatus();
+    const std::optional<HfTensorPlan> plan = PlanHfTensor(*config_.traits, tensor);
+    if (!plan.has_value()) {
+      return TensorError(
+          FolderErrorCode::kUnknownTensor, tensor.name,
+          fmt::format("not part of a {} model that is supported", config_.traits->hf_type));
+    }
+    if (plan->gguf_name.empty()) return OkStatus();
+    if (tensor.shape.size() > 2) {
+      return TensorError(FolderErrorCode::kBadShape, tensor.name,
+                         fmt::format("{} dimensions", tensor.shape.size()));
+    }
+    if (plan->expert.has_value()) {
+      experts_[plan->gguf_name][*plan->expert] = &tensor;
+      return OkStatus();
+    }
+    GgufTensor out;
+    out.name = Keep(plan->gguf_name);
+    SetShape(tensor.shape, out);
+    SetType(plan->as_f32 ? SafetensorsType::kF32 : tensor.type, out);
+    out.data = tensor.data;
+    if (plan->permuted_q || plan->permuted_k) {
+      const uint32_t heads = plan->permuted_q ? config_.num_heads : config_.num_kv_heads;
+      BATON_RETURN_IF_ERROR(Permute(tensor, heads, out));
+    } else if (plan->as_f32 && (tensor.type != SafetensorsType::kF32 || plan->plus_one)) {
+      BATON_ASSIGN_OR_RETURN(AlignedBuffer * copy,
+                             NewCopy(tensor.data.size() / BytesOf(tensor.type) * sizeof(float)));
+      ToF32(tensor.type, tensor.data, plan->plus_one ? 1.0f : 0.0f,
+            reinterpret_cast<float*>(copy->data()));
+      out.data = {copy->data(), copy->size()};
+    }
+    tensors_.push_back(out);
+    return OkStatus();
+  }
+
+  absl::Status Permute(const SafetensorsTensor& tensor, uint32_t heads, GgufTensor& out) {
+    const uint64_t rows = tensor.shape[0];
+    if (rows % (uint64_t{heads} * 2) != 0) {
+      return TensorError(FolderErrorCode::kBadShape, tensor.name,
+                         fmt::format("{} rows for {} heads", rows, heads));
+    }
+    BATON_ASSIGN_OR_RETURN(AlignedBuffer * copy, NewCopy(tensor.data.size()));
+    PermuteRows({heads, rows / heads / 2, tensor.data.size() / rows}, tensor.data, copy->data());
+    out.data = {copy->data(), copy->size()};
+    return OkStatus();
+  }
+
+  // The experts' matrices one after the other.
+  absl::Status Stack(const std::string& name,
+                     const std::map<uint32_t, const SafetensorsTensor*>& experts) {
+    const SafetensorsTensor& first = *experts.begin()->second;
+    for (const auto& [expert, tensor] : experts) {
+      if (tensor->type != first.type || tensor->shape != first.shape) {
+        return TensorError(FolderErrorCode::kMissingExpert, tensor->name,
+                           "another shape or type than the other experts");
+      }
+    }
+    // Keys ascend without repeats, so the last one tells whether all are there.
+    if (experts.size() != config_.num_experts ||
+        experts.rbegin()->first != config_.num_experts - 1) {
+      return TensorError(FolderErrorCode::kMissingExpert, first.name,
+                         fmt::format("{} experts up to number {}, config.json says {}",
+                                     experts.size(), experts.rbegin()->first, config_.num_experts));
+    }
+    BATON_ASSIGN_OR_RETURN(AlignedBuffer * copy, NewCopy(first.data.size() * experts.size()));
+    std::byte* at = copy->data();
+    for (const auto& [expert, tensor] : experts) {
+      at = std::copy(tensor->data.begin(), tensor->data.end(), at);
+    }
+    GgufTensor out;
+    out.name = Keep(name);
+    std::vector<uint64_t> shape = first.shape;
+    shape.insert(shape.begin(), experts.size());
+    SetShape(shape, out);
+    SetType(first.type, out);
+    out.data = {copy->data(), copy->size()};
+    tensors_.push_back(out);
+    return OkStatus();
+  }
+
+  absl::Status AddRopeFactors() {
+    const std::vector<float>& factors = config_.rope_factors;
+    BATON_ASSIGN_OR_RETURN(AlignedBuffer * copy, NewCopy(factors.size() * sizeof(float)));
+    std::copy(factors.begin(), factors.end(), reinterpret_cast<float*>(copy->data()));
+    GgufTensor out;
+    out.name = "rope_freqs.weight";
+    SetShape({factors.size()}, out);
+    SetType(SafetensorsType::kF32, out);
+    out.data = {copy->data(), copy->size()};
+    tensors_.push_back(out);
+    return OkStatus();
+  }
+
+  static void SetShape(const std::vector<uint64_t>& shape, GgufTensor& out) {
+    out.num_dims = static_cast<uint32_t>(shape.size());
+    std::reverse_copy(shape.begin(), shape.end(), out.dims.begin());
+  }
+
+  static void SetType(SafetensorsType type, GgufTensor& out) {
+    switch (type) {
+      case SafetensorsType::kF32:
+        out.type = FindGgufTensorType(static_cast<uint32_t>(GgmlType::kF32));
+        break;
+      case SafetensorsType::kF16:
+        out.type = FindGgufTensorType(static_cast<uint32_t>(GgmlType::kF16));
+        break;
+      case SafetensorsType::kBf16:
+        out.type = FindGgufTensorType(static_cast<uint32_t>(GgmlType::kBf16));
+        break;
+    }
+  }
+
+  std::string_view Keep(const std::string& name) { return storage_.names.emplace_back(name); }
+
+  absl::StatusOr<AlignedBuffer*> NewCopy(size_t bytes) {
+    BATON_ASSIGN_OR_RETURN(AlignedBuffer buffer, AlignedBuffer::Allocate(bytes));
+    return &storage_.copies.emplace_back(std::move(buffer));
+  }
+
+  const HfConfig& config_;
+  FolderStorage& storage_;
+  size_t num_tensors_ = 0;
+  std::vector<GgufTensor> tensors_;
+  std::map<std::string, std::map<uint32_t, const SafetensorsTensor*>> experts_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<GgufFile>> OpenHfFolder(const std::string& path) {
+  absl::StatusOr<FileMapping> config_file = FileMapping::Open(path + "/" + kConfigName);
+  if (!config_file.ok()) {
+    return FolderError(
+        FolderErrorCode::kMissingFile,
+        fmt::format("{}: {}", kConfigName, std::string(config_file.status().message())));
+  }
+  BATON_ASSIGN_OR_RETURN(HfConfig config, ReadHfConfig(TextOf(config_file->bytes())));
+  const std::filesystem::path folder = std::filesystem::path(path).lexically_normal();
+  const std::filesystem::path name =
+      folder.has_filename() ? folder.filename() : folder.parent_path().filename();
+  config.keys.AddString("general.name", name.string());
+  const auto storage = std::make_shared<FolderStorage>();
+  BATON_RETURN_IF_ERROR(ShardReader(path, *storage).Read());
+  GgufAssembly assembly;
+  BATON_ASSIGN_OR_RETURN(assembly.tensors, TensorConverter(config, *storage).Convert());
+  for (const auto& file : storage->files) assembly.file_bytes += file->file_bytes();
+  assembly.header = config.keys.Header();
+  assembly.storage = storage;
+  return GgufFile::FromAssembly(std::move(assembly));
+}
+
+absl::StatusOr<std::unique_ptr<GgufFile>> OpenModelFile(const std::string& path) {
+  struct stat info {};
+  if (::stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode)) return OpenHfFolder(path);
+  return GgufFile::Open(path);
+}
+
+}  // namespace baton

@@ -1,0 +1,47 @@
+// JsonObject: typed access to one object of a config.json. Private to the folder reader; any
+// thread.
+#ifndef BATON_MODEL_HF_JSON_H_
+#define BATON_MODEL_HF_JSON_H_
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "nlohmann/json.hpp"
+
+#include "src/base/status.h"
+
+namespace baton {
+
+// A view of an object and of where it lies, for messages. A key whose value is null is absent.
+class JsonObject {
+ public:
+  JsonObject(const nlohmann::json& object, std::string where)
+      : object_(object), where_(std::move(where)) {}
+
+  const nlohmann::json* Find(std::string_view key) const;  // nullptr when absent
+  bool Has(std::string_view key) const { return Find(key) != nullptr; }
+
+  // kMissingKey when absent (the ...Or forms give `fallback` then), kBadValue for another type, an
+  // integer beyond 32 bits or a number that is not finite.
+  absl::StatusOr<uint32_t> Uint(std::string_view key) const;
+  absl::StatusOr<uint32_t> UintOr(std::string_view key, uint32_t fallback) const;
+  absl::StatusOr<double> Double(std::string_view key) const;
+  absl::StatusOr<double> DoubleOr(std::string_view key, double fallback) const;
+  absl::StatusOr<bool> BoolOr(std::string_view key, bool fallback) const;
+  absl::StatusOr<std::string> String(std::string_view key) const;
+  absl::StatusOr<std::string> StringOr(std::string_view key, std::string_view fallback) const;
+
+  absl::Status Missing(std::string_view key) const;
+  absl::Status Bad(std::string_view key, std::string_view wanted) const;
+  // kUnsupportedValue naming the key and its value.
+  absl::Status Unsupported(std::string_view key, std::string_view supported) const;
+
+ private:
+  const nlohmann::json& object_;
+  const std::string where_;  // "config.json" or "config.json: rope_scaling"
+};
+
+}  // namespace baton
+
+#endif  // BATON_MODEL_HF_JSON_H_

@@ -1,0 +1,17 @@
+// The rotary embedding of a config.json: rope_theta, rope_scaling, and rope_parameters, their newer
+// form. Private to the folder reader; any thread.
+#ifndef BATON_MODEL_HF_ROPE_H_
+#define BATON_MODEL_HF_ROPE_H_
+
+#include "src/model/hf_config.h"
+#include "src/model/hf_json.h"
+
+namespace baton {
+
+// Adds ARCH.rope.* to the keys and fills rope_factors. kUnknownRopeType for a scaling that is not
+// default, linear, yarn or llama3; kUnsupportedValue for a variant of one that is not computed.
+absl::Status ReadHfRope(const JsonObject& config, uint32_t head_dim, HfConfig& out);
+
+}  // namespace baton
+
+#endif  // BATON_MODEL_HF_ROPE_H_

@@ -1,0 +1,137 @@
+#include "src/model/hf_tensors.h"
+
+#include <array>
+#include <charconv>
+#include <cstring>
+
+#include "kernels/math.h"
+#include "src/model/model_config.h"
+
+namespace baton {
+namespace {
+
+// A name of a layer's tensor: after "model.layers.N.", and after "blk.N.".
+struct PartName {
+  std::string_view hf;
+  std::string_view gguf;
+};
+constexpr std::array kWholeNames = {
+    PartName{"model.embed_tokens.weight", "token_embd.weight"},
+    PartName{"model.norm.weight", "output_norm.weight"},
+    PartName{"lm_head.weight", "output.weight"},
+};
+constexpr std::array kLayerNames = {
+    PartName{"input_layernorm", "attn_norm"},    PartName{"self_attn.q_proj", "attn_q"},
+    PartName{"self_attn.k_proj", "attn_k"},      PartName{"self_attn.v_proj", "attn_v"},
+    PartName{"self_attn.o_proj", "attn_output"}, PartName{"self_attn.q_norm", "attn_q_norm"},
+    PartName{"self_attn.k_norm", "attn_k_norm"}, PartName{"mlp.gate_proj", "ffn_gate"},
+    PartName{"mlp.up_proj", "ffn_up"},           PartName{"mlp.down_proj", "ffn_down"},
+    PartName{"mlp.gate", "ffn_gate_inp"},
+};
+// The norm after attention has one name and two places.
+constexpr std::array kTwoNormNames = {PartName{"post_attention_layernorm", "ffn_norm"}};
+constexpr std::array kFourNormNames = {
+    PartName{"post_attention_layernorm", "post_attention_norm"},
+    PartName{"pre_feedforward_layernorm", "ffn_norm"},
+    PartName{"post_feedforward_layernorm", "post_ffw_norm"},
+};
+constexpr std::array kExpertNames = {
+    PartName{"gate_proj", "ffn_gate_exps"},
+    PartName{"up_proj", "ffn_up_exps"},
+    PartName{"down_proj", "ffn_down_exps"},
+};
+
+std::string_view FindPart(std::span<const PartName> names, std::string_view hf) {
+  for (const PartName& row : names) {
+    if (row.hf == hf) return row.gguf;
+  }
+  return "";
+}
+
+// Takes `prefix`, a number below `limit` in decimal without leading zeros, and a dot from `text`.
+std::optional<uint32_t> TakeNumber(std::string_view prefix, uint32_t limit,
+                                   std::string_view& text) {
+  if (!text.starts_with(prefix)) return std::nullopt;
+  const std::string_view rest = text.substr(prefix.size());
+  uint32_t number = 0;
+  const auto [end, error] = std::from_chars(rest.data(), rest.data() + rest.size(), number);
+  const size_t length = static_cast<size_t>(end - rest.data());
+  const bool ugly = length == 0 || (length > 1 && rest[0] == '0');
+  if (error != std::errc() || ugly || number >= limit) return std::nullopt;
+  if (length >= rest.size() || rest[length] != '.') return std::nullopt;
+  text = rest.substr(length + 1);
+  return number;
+}
+
+}  // namespace
+
+std::optional<HfTensorPlan> PlanHfTensor(const ArchitectureTraits& traits,
+                                         const SafetensorsTensor& tensor) {
+  HfTensorPlan out;
+  out.as_f32 = tensor.shape.size() == 1;
+  std::string_view name = tensor.name;
+  const bool gemma_norm = traits.post_norms && name.ends_with("norm.weight");
+  out.plus_one = gemma_norm;
+  if (const std::string_view whole = FindPart(kWholeNames, name); !whole.empty()) {
+    out.gguf_name = std::string(whole);
+    return out;
+  }
+  const std::optional<uint32_t> layer = TakeNumber("model.layers.", kMaxLayers, name);
+  if (!layer.has_value()) return std::nullopt;
+  if (name == "self_attn.rotary_emb.inv_freq") return out;
+  const size_t dot = name.rfind('.');
+  if (dot == std::string_view::npos) return std::nullopt;
+  const std::string_view kind = name.substr(dot + 1);
+  std::string_view part = name.substr(0, dot);
+  std::string_view gguf;
+  if (traits.experts && part.starts_with("mlp.experts.")) {
+    out.expert = TakeNumber("mlp.experts.", kMaxExperts, part);
+    if (out.expert.has_value()) gguf = FindPart(kExpertNames, part);
+  } else {
+    gguf = FindPart(kLayerNames, part);
+    if (gguf.empty() && traits.post_norms) gguf = FindPart(kFourNormNames, part);
+    if (gguf.empty() && !traits.post_norms) gguf = FindPart(kTwoNormNames, part);
+  }
+  if (gguf.empty() || (kind != "weight" && kind != "bias")) return std::nullopt;
+  out.as_f32 = out.as_f32 || gguf == "ffn_gate_inp";
+  out.permuted_q = traits.rope_interleaved && gguf == "attn_q";
+  out.permuted_k = traits.rope_interleaved && gguf == "attn_k";
+  out.gguf_name = fmt::format("blk.{}.{}.{}", *layer, gguf, kind);
+  return out;
+}
+
+void PermuteRows(const PermuteShape& shape, std::span<const std::byte> in, std::byte* out) {
+  const uint64_t head_bytes = 2 * shape.half * shape.row_bytes;
+  for (uint64_t head = 0; head < shape.heads; ++head) {
+    const std::byte* head_in = in.data() + head * head_bytes;
+    for (uint64_t i = 0; i < shape.half; ++i) {
+      for (uint64_t pair = 0; pair < 2; ++pair, out += shape.row_bytes) {
+        std::memcpy(out, head_in + (pair * shape.half + i) * shape.row_bytes, shape.row_bytes);
+      }
+    }
+  }
+}
+
+void ToF32(SafetensorsType type, std::span<const std::byte> in, float added, float* out) {
+  const size_t size = BytesOf(type);
+  for (size_t i = 0; i < in.size() / size; ++i) {
+    uint16_t half = 0;
+    float value = 0;
+    switch (type) {
+      case SafetensorsType::kF32:
+        std::memcpy(&value, in.data() + i * size, size);
+        break;
+      case SafetensorsType::kF16:
+        std::memcpy(&half, in.data() + i * size, size);
+        value = FloatFromHalf(half);
+        break;
+      case SafetensorsType::kBf16:
+        std::memcpy(&half, in.data() + i * size, size);
+        value = FloatFromBf16(half);
+        break;
+    }
+    out[i] = added == 0.0f ? value : value + added;
+  }
+}
+
+}  // namespace baton

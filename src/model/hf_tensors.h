@@ -1,0 +1,48 @@
+// Names and row order of the weights: Hugging Face's against GGUF's. Private to the folder reader;
+// pure; any thread.
+#ifndef BATON_MODEL_HF_TENSORS_H_
+#define BATON_MODEL_HF_TENSORS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "src/base/status.h"
+#include "src/model/architecture.h"
+#include "src/model/safetensors.h"
+
+namespace baton {
+
+// What becomes of one tensor of a folder.
+struct HfTensorPlan {
+  std::string gguf_name;
+  std::optional<uint32_t> expert;  // one of the matrices that GGUF stores together
+  bool permuted_q = false;         // rows of q, k in GGUF's order of llama
+  bool permuted_k = false;
+  bool plus_one = false;  // a gemma norm: GGUF holds 1 + weight
+  bool as_f32 = false;    // vectors and the router are F32 in GGUF
+};
+
+// nullopt for a tensor that the architecture does not have. Constant tables of a model (rotary
+// frequencies) have a plan with an empty name: they are not weights.
+std::optional<HfTensorPlan> PlanHfTensor(const ArchitectureTraits& traits,
+                                         const SafetensorsTensor& tensor);
+
+// Reorders rows [heads, 2, half] to [heads, half, 2] (gguf.md: architecture llama turns
+// neighbouring pairs), `row_bytes` each. The sizes of in and out are heads * 2 * half * row_bytes.
+struct PermuteShape {
+  uint64_t heads = 0;
+  uint64_t half = 0;
+  uint64_t row_bytes = 0;
+};
+void PermuteRows(const PermuteShape& shape, std::span<const std::byte> in, std::byte* out);
+
+// Elements to fp32 (exact), plus `added`.
+void ToF32(SafetensorsType type, std::span<const std::byte> in, float added, float* out);
+
+}  // namespace baton
+
+#endif  // BATON_MODEL_HF_TENSORS_H_

@@ -1,0 +1,250 @@
+#include "src/model/safetensors.h"
+
+#include <algorithm>
+#include <cstring>
+#include <optional>
+#include <utility>
+
+#include "nlohmann/json.hpp"
+
+#include "src/base/checked_math.h"
+#include "src/model/folder_error.h"
+#include "src/model/gguf_error.h"
+
+namespace baton {
+namespace {
+
+using Json = nlohmann::json;
+
+// One entry of the header as it is written there.
+struct HeaderEntry {
+  std::string name;
+  std::string dtype;
+  std::vector<uint64_t> shape;
+  std::vector<uint64_t> offsets;  // begin and end, in bytes of the data
+};
+
+// Reads {"NAME": {"dtype": "F32", "shape": [..], "data_offsets": [b, e]}, "__metadata__": {..}} as
+// it is parsed, so that a hostile header never becomes a tree. The first thing out of place ends
+// it.
+class HeaderReader : public nlohmann::json_sax<Json> {
+ public:
+  std::vector<HeaderEntry> TakeEntries() { return std::move(entries_); }
+  const std::string& problem() const { return problem_; }
+
+  bool start_object(size_t) override {
+    if (++depth_ > 2 || in_array_) return Fail("an object where none may be");
+    if (depth_ == 2 && !in_metadata_) entries_.emplace_back().name = std::move(name_);
+    seen_ = 0;
+    return true;
+  }
+  bool end_object() override {
+    if (depth_-- == 2 && !in_metadata_ && seen_ != 7) {
+      return Fail("an entry without dtype, shape and data_offsets");
+    }
+    return true;
+  }
+  bool key(string_t& text) override {
+    if (depth_ == 1) {
+      in_metadata_ = text == "__metadata__";
+      name_ = std::move(text);
+      return true;
+    }
+    if (in_metadata_) return true;
+    field_ = text == "dtype" ? 1 : text == "shape" ? 2 : text == "data_offsets" ? 4 : 0;
+    if (field_ == 0) return Fail("an entry with an unknown field");
+    if ((seen_ & field_) != 0) return Fail("an entry with a field twice");
+    seen_ |= field_;
+    return true;
+  }
+  bool string(string_t& text) override {
+    if (depth_ == 2 && in_metadata_ && !in_array_) return true;
+    if (depth_ != 2 || field_ != 1 || in_array_) return Fail("a text where none may be");
+    entries_.back().dtype = std::move(text);
+    return true;
+  }
+  bool start_array(size_t) override {
+    if (depth_ != 2 || in_metadata_ || in_array_ || field_ == 1) {
+      return Fail("an array where none may be");
+    }
+    in_array_ = true;
+    return true;
+  }
+  bool end_array() override {
+    in_array_ = false;
+    return true;
+  }
+  bool number_unsigned(number_unsigned_t value) override {
+    if (!in_array_) return Fail("a number where none may be");
+    HeaderEntry& entry = entries_.back();
+    std::vector<uint64_t>& numbers = field_ == 2 ? entry.shape : entry.offsets;
+    if (numbers.size() == 8) return Fail("an array of more than 8 numbers");
+    numbers.push_back(value);
+    return true;
+  }
+  bool null() override { return Fail("a null"); }
+  bool boolean(bool) override { return Fail("a bool"); }
+  bool number_integer(number_integer_t) override { return Fail("a negative number"); }
+  bool number_float(number_float_t, const string_t&) override { return Fail("a fraction"); }
+  bool binary(binary_t&) override { return Fail("binary data"); }
+  bool parse_error(size_t position, const std::string&,
+                   const nlohmann::detail::exception&) override {
+    return Fail(fmt::format("no JSON at byte {}", position));
+  }
+
+ private:
+  bool Fail(std::string problem) {
+    problem_ = std::move(problem);
+    return false;
+  }
+
+  std::vector<HeaderEntry> entries_;
+  std::string problem_;
+  std::string name_;
+  int depth_ = 0;
+  int field_ = 0;  // 1 dtype, 2 shape, 4 data_offsets
+  int seen_ = 0;   // fields of this entry
+  bool in_metadata_ = false;
+  bool in_array_ = false;
+};
+
+absl::Status BadTensor(FolderErrorCode code, std::string_view name, std::string_view what) {
+  return FolderError(code, fmt::format("tensor {}: {}", QuotedForMessage(name), what));
+}
+
+absl::StatusOr<SafetensorsType> TypeOf(const HeaderEntry& entry) {
+  if (entry.dtype == "F32") return SafetensorsType::kF32;
+  if (entry.dtype == "F16") return SafetensorsType::kF16;
+  if (entry.dtype == "BF16") return SafetensorsType::kBf16;
+  const bool fp8 = entry.dtype.starts_with("F8");
+  return BadTensor(FolderErrorCode::kBadDtype, entry.name,
+                   fmt::format("element type {} is not supported (F32, F16 and BF16 are){}",
+                               QuotedForMessage(entry.dtype),
+                               fp8 ? "; convert the fp8 weights to bf16 first" : ""));
+}
+
+// Bytes of the shape; an error when it has no weight's shape.
+absl::StatusOr<uint64_t> BytesOfShape(const HeaderEntry& entry, SafetensorsType type) {
+  if (entry.shape.empty() || entry.shape.size() > kMaxSafetensorsDims) {
+    return BadTensor(
+        FolderErrorCode::kBadShape, entry.name,
+        fmt::format("{} dimensions, allowed are 1..{}", entry.shape.size(), kMaxSafetensorsDims));
+  }
+  std::optional<uint64_t> bytes = BytesOf(type);
+  for (uint64_t size : entry.shape) {
+    if (size == 0) return BadTensor(FolderErrorCode::kBadShape, entry.name, "a dimension of 0");
+    bytes = CheckedMul(*bytes, size);
+    if (!bytes.has_value() || *bytes > INT64_MAX) {
+      return BadTensor(FolderErrorCode::kBadShape, entry.name, "more than 2^63 - 1 bytes");
+    }
+  }
+  return *bytes;
+}
+
+absl::StatusOr<SafetensorsTensor> CheckEntry(HeaderEntry& entry, std::span<const std::byte> data) {
+  SafetensorsTensor out;
+  BATON_ASSIGN_OR_RETURN(out.type, TypeOf(entry));
+  BATON_ASSIGN_OR_RETURN(const uint64_t bytes, BytesOfShape(entry, out.type));
+  if (entry.offsets.size() != 2 || entry.offsets[0] > entry.offsets[1] ||
+      entry.offsets[1] - entry.offsets[0] != bytes) {
+    return BadTensor(FolderErrorCode::kBadOffsets, entry.name,
+                     fmt::format("data_offsets [{}], its shape needs {} bytes",
+                                 fmt::join(entry.offsets, ", "), bytes));
+  }
+  if (entry.offsets[1] > data.size()) {
+    return BadTensor(FolderErrorCode::kDataOutOfFile, entry.name,
+                     fmt::format("bytes [{}, {}), the file has {} of data", entry.offsets[0],
+                                 entry.offsets[1], data.size()));
+  }
+  out.data = data.subspan(entry.offsets[0], bytes);
+  out.shape = std::move(entry.shape);
+  out.name = std::move(entry.name);
+  return out;
+}
+
+// The tensors must be all of the data, each byte once.
+absl::Status CheckCoverage(std::vector<SafetensorsTensor>& tensors,
+                           std::span<const std::byte> data) {
+  std::sort(tensors.begin(), tensors.end(),
+            [](const auto& a, const auto& b) { return a.data.data() < b.data.data(); });
+  const std::byte* expected = data.data();
+  for (const SafetensorsTensor& tensor : tensors) {
+    if (tensor.data.data() != expected) {
+      return BadTensor(FolderErrorCode::kBadOffsets, tensor.name,
+                       fmt::format("begins at byte {} of the data, the tensor before it ends at {}",
+                                   tensor.data.data() - data.data(), expected - data.data()));
+    }
+    expected += tensor.data.size();
+  }
+  if (expected == data.data() + data.size()) return OkStatus();
+  return FolderError(
+      FolderErrorCode::kBadOffsets,
+      fmt::format("the tensors end at byte {} of {} of data", expected - data.data(), data.size()));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<SafetensorsFile>> SafetensorsFile::Open(const std::string& path) {
+  absl::StatusOr<FileMapping> mapping = FileMapping::Open(path);
+  if (!mapping.ok()) {
+    return FolderError(FolderErrorCode::kMissingFile, std::string(mapping.status().message()));
+  }
+  std::unique_ptr<SafetensorsFile> file(new SafetensorsFile());
+  file->mapping_ = *std::move(mapping);
+  file->bytes_ = file->mapping_.bytes();
+  BATON_RETURN_IF_ERROR(file->Parse());
+  return file;
+}
+
+absl::StatusOr<std::unique_ptr<SafetensorsFile>> SafetensorsFile::FromBytes(
+    std::span<const std::byte> bytes) {
+  std::unique_ptr<SafetensorsFile> file(new SafetensorsFile());
+  file->bytes_ = bytes;
+  BATON_RETURN_IF_ERROR(file->Parse());
+  return file;
+}
+
+absl::Status SafetensorsFile::Parse() {
+  uint64_t header_bytes = 0;
+  if (bytes_.size() < sizeof(header_bytes)) {
+    return FolderError(
+        FolderErrorCode::kTruncated,
+        fmt::format("a header length needs 8 bytes, the file has {}", bytes_.size()));
+  }
+  std::memcpy(&header_bytes, bytes_.data(), sizeof(header_bytes));
+  const std::span<const std::byte> rest = bytes_.subspan(sizeof(header_bytes));
+  if (header_bytes > kMaxSafetensorsHeaderBytes) {
+    return FolderError(FolderErrorCode::kFileTooLarge,
+                       fmt::format("a header of {} bytes, the limit is {}", header_bytes,
+                                   kMaxSafetensorsHeaderBytes));
+  }
+  if (header_bytes > rest.size()) {
+    return FolderError(
+        FolderErrorCode::kTruncated,
+        fmt::format("a header of {} bytes, the file has {} left", header_bytes, rest.size()));
+  }
+  const auto* text = reinterpret_cast<const char*>(rest.data());
+  HeaderReader reader;
+  if (!Json::sax_parse(text, text + header_bytes, &reader)) {
+    return FolderError(FolderErrorCode::kBadJson, fmt::format("header: {}", reader.problem()));
+  }
+  const std::span<const std::byte> data = rest.subspan(header_bytes);
+  for (HeaderEntry& entry : reader.TakeEntries()) {
+    BATON_ASSIGN_OR_RETURN(SafetensorsTensor tensor, CheckEntry(entry, data));
+    tensors_.push_back(std::move(tensor));
+  }
+  std::sort(tensors_.begin(), tensors_.end(),
+            [](const auto& a, const auto& b) { return a.name < b.name; });
+  const auto twice =
+      std::adjacent_find(tensors_.begin(), tensors_.end(),
+                         [](const auto& a, const auto& b) { return a.name == b.name; });
+  if (twice != tensors_.end()) {
+    return BadTensor(FolderErrorCode::kDuplicateTensor, twice->name, "appears twice");
+  }
+  BATON_RETURN_IF_ERROR(CheckCoverage(tensors_, data));
+  std::sort(tensors_.begin(), tensors_.end(),
+            [](const auto& a, const auto& b) { return a.name < b.name; });
+  return OkStatus();
+}
+
+}  // namespace baton

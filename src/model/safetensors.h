@@ -1,0 +1,65 @@
+// SafetensorsFile: the checked directory of one .safetensors file. Constant after opening; any
+// thread. Format: the README of the safetensors project (u64 header length, a JSON header, data).
+//
+// The file is untrusted input. Invariants of an opened file
+//  1. Every tensor's bytes lie in the file, are as many as its shape and type need, and the tensors
+//     follow each other without gap or overlap up to the end of the file.
+//  2. Names are unique.
+//  3. The header is at most kMaxSafetensorsHeaderBytes and is never held as a tree: memory for the
+//     directory is below four times the header.
+// A refused file gives one Status that carries a FolderErrorCode.
+#ifndef BATON_MODEL_SAFETENSORS_H_
+#define BATON_MODEL_SAFETENSORS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "src/base/status.h"
+#include "src/model/file_mapping.h"
+
+namespace baton {
+
+// A tensor takes about 100 bytes of header; files of the largest models hold some ten thousand.
+inline constexpr uint64_t kMaxSafetensorsHeaderBytes = uint64_t{16} << 20;
+inline constexpr size_t kMaxSafetensorsDims = 4;
+
+// The element types that weights are made of here.
+enum class SafetensorsType : uint8_t { kF32 = 0, kF16 = 1, kBf16 = 2 };
+inline size_t BytesOf(SafetensorsType type) { return type == SafetensorsType::kF32 ? 4 : 2; }
+
+// One tensor.
+struct SafetensorsTensor {
+  std::string name;
+  SafetensorsType type = SafetensorsType::kF32;
+  std::vector<uint64_t> shape;  // slowest first, each >= 1, at most kMaxSafetensorsDims
+  std::span<const std::byte> data;
+};
+
+// See the file comment.
+class SafetensorsFile {
+ public:
+  static absl::StatusOr<std::unique_ptr<SafetensorsFile>> Open(const std::string& path);
+  // Parses `bytes`, which must outlive the result.
+  static absl::StatusOr<std::unique_ptr<SafetensorsFile>> FromBytes(
+      std::span<const std::byte> bytes);
+
+  uint64_t file_bytes() const { return bytes_.size(); }
+  const std::vector<SafetensorsTensor>& tensors() const { return tensors_; }  // by ascending name
+
+ private:
+  SafetensorsFile() = default;
+  absl::Status Parse();
+
+  FileMapping mapping_;
+  std::span<const std::byte> bytes_;
+  std::vector<SafetensorsTensor> tensors_;
+};
+
+}  // namespace baton
+
+#endif  // BATON_MODEL_SAFETENSORS_H_
