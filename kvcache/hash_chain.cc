@@ -30,6 +30,13 @@ ChainKey DeriveChainKey(std::string_view cluster_secret, std::string_view tenant
   return {Xxh3Hash64(text, salt.lo), salt};
 }
 
+uint64_t ChainKeyCheck(const ChainKey& key) {
+  std::string text = "baton chain key check v1";
+  text.append(reinterpret_cast<const char*>(&key.salt.hi), sizeof(key.salt.hi));
+  text.append(reinterpret_cast<const char*>(&key.salt.lo), sizeof(key.salt.lo));
+  return std::max<uint64_t>(Xxh3Hash64(text, key.seed), 1);
+}
+
 HashChain::HashChain(const ChainKey& key, uint32_t block_size)
     : key_(key), block_size_(block_size) {
   BATON_CHECK(block_size >= 1, "a block of no tokens");

@@ -44,6 +44,10 @@ struct ChainKey {
 // Any lengths, "" included; unequal pairs give unrelated keys.
 ChainKey DeriveChainKey(std::string_view cluster_secret, std::string_view tenant);
 
+// Tells whether two processes have equal keys without sending them; never 0. No secret is guessed
+// from it faster than from the links themselves.
+uint64_t ChainKeyCheck(const ChainKey& key);
+
 // Builds the links of one prompt; see the file comment.
 class HashChain {
  public:

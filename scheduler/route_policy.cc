@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
+#include <optional>
 #include <tuple>
 
 namespace baton {
@@ -28,9 +30,16 @@ uint32_t BlocksAtDecode(const DecodeLoad& decode, const RouteQuery& query) {
   return std::max(reserve, BlocksFor(full, decode.block_size));
 }
 
+// Prompt tokens that a worker would have to compute: the last one always, for its logits.
+uint32_t NumUncached(uint32_t cached_tokens, const RouteQuery& query) {
+  return std::max(query.num_tokens - std::min(cached_tokens, query.num_tokens), 1u);
+}
+
 // How well a decode worker would stand with this request; smaller is better. First whether the
 // blocks are there now, then the share of its pool in use, then its rows.
 using DecodeRank = std::tuple<bool, double, uint32_t, uint64_t>;
+constexpr size_t kPressure = 1;
+constexpr size_t kSequences = 2;
 
 DecodeRank RankDecode(const DecodeLoad& decode, const RouteQuery& query, uint32_t idx) {
   const uint32_t need = BlocksFor(query.num_tokens, decode.block_size) + query.num_choices;
@@ -44,13 +53,32 @@ DecodeRank RankDecode(const DecodeLoad& decode, const RouteQuery& query, uint32_
   return {full, pressure, decode.num_running + decode.num_waiting, Mix(query.random, idx)};
 }
 
-// The same for a prefill worker beside a chosen D: exact before inexact, blocks there now, backlog.
+// Predicted time until P has computed the prompt. A request that waits counts as a block's tokens
+// beside the backlog: a prompt that is cached whole still takes a step and a hand-off.
+double PredictedSeconds(const PrefillLoad& prefill, const RouteQuery& query) {
+  const double tokens = NumUncached(prefill.cached_tokens, query) +
+                        static_cast<double>(prefill.num_waiting) * prefill.block_size;
+  return prefill.backlog_s + tokens / prefill.tokens_per_s;
+}
+
+// The unit in which predicted times are compared: a sixteenth of the whole prompt at the fastest P.
+// Less is noise (measured speeds are never quite equal) and is left to the tie-break.
+double PredictedUnit(const ClusterLoad& load, const RouteQuery& query) {
+  double fastest = 0;
+  for (const PrefillLoad& prefill : load.prefill) {
+    if (prefill.ready) fastest = std::max(fastest, prefill.tokens_per_s);
+  }
+  return fastest > 0 ? std::max(query.num_tokens, 1u) / fastest / 16 : 1;
+}
+
+// The same for a prefill worker beside a chosen D: exact before inexact, blocks there now, then the
+// predicted end in units of `unit_s`.
 using PrefillRank = std::tuple<bool, bool, double, uint32_t, uint64_t>;
 
 PrefillRank RankPrefill(const PrefillLoad& prefill, bool exact, const RouteQuery& query,
-                        uint32_t idx) {
+                        double unit_s, uint32_t idx) {
   const bool full = prefill.num_free_blocks < BlocksFor(query.num_tokens, prefill.block_size);
-  return {!exact, full, prefill.backlog_s, prefill.num_waiting,
+  return {!exact, full, std::floor(PredictedSeconds(prefill, query) / unit_s), prefill.num_waiting,
           Mix(query.random ^ 0x5bf03635f0935ad1ull, idx)};
 }
 
@@ -71,6 +99,7 @@ PrefillPick PickPrefill(const ClusterLoad& load, const RouteQuery& query, uint32
   // Each worker fails at one of these hurdles; the highest one that any reached is the reason.
   PrefillPick pick;
   PrefillRank best;
+  const double unit_s = PredictedUnit(load, query);
   for (uint32_t i = 0; i < load.prefill.size(); ++i) {
     const PrefillLoad& prefill = load.prefill[i];
     if (!prefill.ready) continue;
@@ -91,12 +120,71 @@ PrefillPick PickPrefill(const ClusterLoad& load, const RouteQuery& query, uint32
       continue;
     }
     const bool exact = pairing == Pairing::kExact;
-    const PrefillRank rank = RankPrefill(prefill, exact, query, i);
+    const PrefillRank rank = RankPrefill(prefill, exact, query, unit_s, i);
     if (pick.reason == RouteReason::kPair && !(rank < best)) continue;
     best = rank;
     pick = {RouteReason::kPair, i, exact};
   }
   return pick;
+}
+
+// A decode worker, and what would happen with the request there.
+struct DecodeChoice {
+  uint32_t idx = 0;
+  bool wants_pair = false;
+  PrefillPick pick;
+  DecodeRank decode_rank;
+
+  bool is_paired() const { return wants_pair && pick.reason == RouteReason::kPair; }
+  // A D with a P beside it, or that needs none, comes before any D without one; then the better D.
+  std::tuple<bool, DecodeRank> rank() const { return {wants_pair && !is_paired(), decode_rank}; }
+};
+
+DecodeChoice ChoiceOf(const ClusterLoad& load, const RouteQuery& query, uint32_t idx) {
+  const DecodeLoad& decode = load.decode[idx];
+  DecodeChoice choice;
+  choice.idx = idx;
+  choice.wants_pair =
+      query.disaggregate && NumUncached(decode.cached_tokens, query) > query.local_max_tokens;
+  if (choice.wants_pair) choice.pick = PickPrefill(load, query, idx);
+  choice.decode_rank = RankDecode(decode, query, idx);
+  return choice;
+}
+
+// True when `choice` may be preferred to the least loaded D for what it holds of the prompt: both
+// have a P beside them and room, or both have not, and the bounds of the header are kept. A prompt
+// that D computes itself waits behind its other prompts, so for no longer than the hit saves.
+bool IsAboutAsLoaded(const DecodeChoice& choice, const DecodeChoice& least,
+                     const ClusterLoad& load, const RouteQuery& query) {
+  const DecodeRank& a = choice.decode_rank;
+  const DecodeRank& b = least.decode_rank;
+  const bool is_alone = std::get<0>(choice.rank());
+  if (is_alone != std::get<0>(least.rank()) || std::get<0>(a) != std::get<0>(b)) return false;
+  if (std::get<kPressure>(a) > std::get<kPressure>(b) + kMaxExtraPressure) return false;
+  const uint32_t sequences = std::get<kSequences>(b);
+  const uint32_t limit = sequences + kMaxExtraSequences + sequences / kMaxExtraSequencesShare;
+  if (std::get<kSequences>(a) > limit) return false;
+  const DecodeLoad& here = load.decode[choice.idx];
+  const DecodeLoad& there = load.decode[least.idx];
+  const auto end_s = [&](const DecodeLoad& decode) {
+    return decode.backlog_s + NumUncached(decode.cached_tokens, query) / decode.tokens_per_s;
+  };
+  return choice.is_paired() || end_s(here) <= end_s(there);
+}
+
+Route RouteOf(const DecodeChoice& choice, const RouteQuery& query) {
+  Route route = {.path = choice.is_paired() ? Route::Path::kDisagg : Route::Path::kLocal,
+                 .reason = choice.pick.reason,
+                 .prefill_idx = choice.pick.idx,
+                 .decode_idx = choice.idx,
+                 .exact = choice.pick.exact,
+                 .has_room = !std::get<0>(choice.decode_rank)};
+  if (!query.disaggregate) {
+    route.reason = RouteReason::kAggregatedMode;
+  } else if (!choice.wants_pair) {
+    route.reason = RouteReason::kShortPrompt;
+  }
+  return route;
 }
 
 constexpr std::array<std::string_view, 9> kReasonNames = {"pair",
@@ -147,11 +235,7 @@ std::string_view PairingFieldName(Pairing pairing) {
 }
 
 Route PickRoute(const ClusterLoad& load, const RouteQuery& query) {
-  const bool wants_pair = query.disaggregate && query.num_tokens > query.local_max_tokens;
-  Route route;
-  // A D with a P beside it comes before any D without one; then the better D.
-  std::tuple<bool, DecodeRank> best;
-  bool found = false;
+  std::optional<DecodeChoice> least;
   bool any_ready = false;
   bool fits_later = false;  // a worker that is large enough may become ready
   for (uint32_t i = 0; i < load.decode.size(); ++i) {
@@ -160,29 +244,28 @@ Route PickRoute(const ClusterLoad& load, const RouteQuery& query) {
     any_ready = any_ready || decode.ready;
     fits_later = fits_later || (fits && !decode.ready);
     if (!decode.ready || !fits) continue;
-    PrefillPick pick;
-    if (wants_pair) pick = PickPrefill(load, query, i);
-    const bool paired = wants_pair && pick.reason == RouteReason::kPair;
-    const std::tuple<bool, DecodeRank> rank{wants_pair && !paired, RankDecode(decode, query, i)};
-    if (found && !(rank < best)) continue;
-    found = true;
-    best = rank;
-    route = {.path = paired ? Route::Path::kDisagg : Route::Path::kLocal,
-             .reason = pick.reason,
-             .prefill_idx = pick.idx,
-             .decode_idx = i,
-             .exact = pick.exact,
-             .has_room = !std::get<0>(std::get<1>(rank))};
+    const DecodeChoice choice = ChoiceOf(load, query, i);
+    if (!least || choice.rank() < least->rank()) least = choice;
   }
-  if (!found) {
+  if (!least) {
+    Route route;
     route.reason =
         any_ready && !fits_later ? RouteReason::kExceedsEveryPool : RouteReason::kNoDecodeWorker;
-  } else if (!query.disaggregate) {
-    route.reason = RouteReason::kAggregatedMode;
-  } else if (!wants_pair) {
-    route.reason = RouteReason::kShortPrompt;
+    return route;
   }
-  return route;
+  // Among those about as loaded as the least loaded one, the one that holds most of the prompt.
+  DecodeChoice best = *least;
+  for (uint32_t i = 0; i < load.decode.size(); ++i) {
+    const DecodeLoad& decode = load.decode[i];
+    if (!decode.ready || BlocksAtDecode(decode, query) > decode.num_blocks) continue;
+    const uint32_t uncached = NumUncached(decode.cached_tokens, query);
+    const uint32_t best_uncached = NumUncached(load.decode[best.idx].cached_tokens, query);
+    if (uncached > best_uncached) continue;
+    const DecodeChoice choice = ChoiceOf(load, query, i);
+    if (!IsAboutAsLoaded(choice, *least, load, query)) continue;
+    if (uncached < best_uncached || choice.rank() < best.rank()) best = choice;
+  }
+  return RouteOf(best, query);
 }
 
 }  // namespace baton

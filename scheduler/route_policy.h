@@ -1,9 +1,12 @@
 // Route policy: which prefill worker P and which decode worker D serve a request, from a snapshot
 // of their loads. Pure: the tie-break is a random number given by the caller. Any thread.
 //
-// D is chosen among ready workers by free KV after this request, then by running sequences; P among
-// ready workers that are compatible with D and connected to it, by backlog. The prompt is computed
-// by D itself when it is short, or when no P can serve it; the answer says why.
+// P is chosen among ready workers that are compatible with D and connected to it, by the predicted
+// end of the prompt there: what waits and what the worker's prefix cache lacks of it. D is chosen
+// among ready workers by free KV after this request, then by running sequences; one that holds more
+// of the prompt comes first only while it is about as loaded (kMax.. below), so that a prefix that
+// everybody uses does not pull every request to one worker. The prompt is computed by D itself when
+// few of its tokens are to be computed there, or when no P can serve it; the answer says why.
 #ifndef BATON_SCHEDULER_ROUTE_POLICY_H_
 #define BATON_SCHEDULER_ROUTE_POLICY_H_
 
@@ -48,11 +51,13 @@ std::string_view PairingFieldName(Pairing pairing);
 struct PrefillLoad {
   bool ready = false;  // connected and not draining
   WorkerFingerprint fingerprint;
-  double backlog_s = 0;  // predicted time to compute what it has accepted
-  uint32_t num_waiting = 0;
+  double backlog_s = 0;      // predicted time to compute what it has accepted
+  uint32_t num_waiting = 0;  // requests, the one in work included
   uint32_t num_free_blocks = 0;  // free and cached
   uint32_t num_blocks = 0;
   uint32_t block_size = 16;
+  double tokens_per_s = 500;   // prefill speed, > 0
+  uint32_t cached_tokens = 0;  // of this prompt's beginning, in its prefix cache
 };
 
 // One decode worker as last reported.
@@ -65,7 +70,16 @@ struct DecodeLoad {
   uint32_t num_free_blocks = 0;
   uint32_t num_blocks = 0;
   uint32_t block_size = 16;
+  double tokens_per_s = 500;
+  uint32_t cached_tokens = 0;
 };
+
+// How much more loaded than the least loaded D one may be that holds more of the prompt: of its
+// pool in sixteenths, and in sequences (a fixed part and a part of the other's). With equal pools
+// one D then never runs more than 2 + 1.5 times the sequences of another.
+inline constexpr double kMaxExtraPressure = 2;
+inline constexpr uint32_t kMaxExtraSequences = 2;
+inline constexpr uint32_t kMaxExtraSequencesShare = 2;  // 1 / 2
 
 // A data connection that is up; pairs without one are not used.
 struct LinkUp {
@@ -85,7 +99,7 @@ struct RouteQuery {
   uint32_t num_tokens = 1;  // prompt and replayed output
   uint32_t num_choices = 1;
   uint32_t max_total_tokens = 1;  // of one choice, prompt included
-  uint32_t local_max_tokens = 0;  // prompts up to this length are computed by D
+  uint32_t local_max_tokens = 0;  // prompts with at most so many uncached tokens are computed by D
   bool disaggregate = true;       // false = aggregated mode
   uint64_t random = 0;            // tie-break
 };
@@ -94,7 +108,7 @@ struct RouteQuery {
 enum class RouteReason : uint8_t {
   kPair = 0,                  // disagg: the best pair
   kAggregatedMode = 1,        // local: asked for
-  kShortPrompt = 2,           // local: not worth a hand-off
+  kShortPrompt = 2,           // local: so few tokens to compute are not worth a hand-off
   kNoPrefillWorker = 3,       // local: none is ready
   kNoCompatiblePair = 4,      // local: fingerprints differ
   kNoLink = 5,                // local: compatible, but no data connection is up

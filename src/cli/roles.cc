@@ -7,8 +7,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
-#include <fstream>
-#include <sstream>
 
 #include "src/base/log.h"
 #include "src/base/size_text.h"
@@ -52,17 +50,6 @@ void Declare(FlagSet& flags, WorkerFlags& f) {
   DeclareTuning(flags, f.tuning);
 }
 
-StatusOr<std::string> ReadSecret(const std::string& path) {
-  if (path.empty()) return std::string();
-  std::ifstream file(path, std::ios::binary);
-  std::stringstream bytes;
-  bytes << file.rdbuf();
-  if (!file || bytes.str().empty()) {
-    return NotFound("--cluster-secret-file {} cannot be read or is empty", path);
-  }
-  return bytes.str();
-}
-
 // What is wrong with the command line itself, whatever files and machines there are.
 Status CheckFlags(const FlagSet& flags, const WorkerFlags& f) {
   BATON_RETURN_IF_ERROR(CheckTuning(f.tuning));
@@ -79,7 +66,7 @@ Status CheckFlags(const FlagSet& flags, const WorkerFlags& f) {
 StatusOr<WorkerConfig> BuildConfig(const WorkerFlags& f, WorkerRole role) {
   WorkerConfig config;
   BATON_ASSIGN_OR_RETURN(const ModelFile model, ResolveModel(f.model));
-  BATON_ASSIGN_OR_RETURN(config.cluster_secret, ReadSecret(f.tuning.secret_file));
+  BATON_ASSIGN_OR_RETURN(config.cluster_secret, ReadClusterSecret(f.tuning.secret_file));
   config.prefix_cache = f.tuning.prefix_cache == "on";
   BATON_ASSIGN_OR_RETURN(config.isa, ParseIsa(f.tuning.isa));
   BATON_ASSIGN_OR_RETURN(config.transport, ParseTransportKind(f.tuning.transport));

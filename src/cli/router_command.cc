@@ -1,12 +1,14 @@
 // `baton router`: the process that clients talk to.
 #include <unistd.h>
 
+#include "kvcache/hash_chain.h"
 #include "src/api/router_process.h"
 #include "src/base/log.h"
 #include "src/cli/child_process.h"
 #include "src/cli/commands.h"
 #include "src/cli/flags.h"
 #include "src/cli/role_signals.h"
+#include "src/cli/worker_flags.h"
 
 namespace baton {
 namespace {
@@ -17,6 +19,7 @@ struct RouterFlags {
   std::string mode = "disagg";
   int64_t local_prefill_tokens = 64;
   int64_t drain_timeout_s = 60;
+  std::string secret_file;
   std::string log_level = "info";
 };
 
@@ -31,6 +34,8 @@ void Declare(FlagSet& flags, RouterFlags& f) {
             "adaptive: prompts of at most this many tokens are computed by the decode worker");
   flags.Add("--drain-timeout", f.drain_timeout_s, {0, 86400},
             "seconds that running streams get after SIGTERM");
+  flags.Add("--cluster-secret-file", f.secret_file,
+            "the workers' file: finds prompts in their prefix caches; without it none is found");
   flags.AddChoice("--log-level", f.log_level, {"debug", "info", "warn", "error"}, "what is logged");
 }
 
@@ -54,6 +59,9 @@ int RunRouter(const std::vector<std::string>& args) {
   f.config.core.mode = ModeOf(f.mode);
   f.config.core.local_max_tokens = static_cast<uint32_t>(f.local_prefill_tokens);
   f.config.drain_timeout_us = f.drain_timeout_s * 1'000'000;
+  const StatusOr<std::string> secret = ReadClusterSecret(f.secret_file);
+  if (!secret.ok()) return Fail("router", secret.status());
+  f.config.core.chain_key = DeriveChainKey(*secret, "default");
   RoleSignals signals;
   StatusOr<std::unique_ptr<RouterProcess>> router = RouterProcess::Start(f.config);
   if (!router.ok()) return Fail("router", router.status());

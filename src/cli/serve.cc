@@ -175,7 +175,8 @@ SupervisorConfig BuildConfig(const ServeFlags& f, const ModelFile& model, const 
                         "--admin=" + f.admin,
                         "--mode=" + f.mode,
                         fmt::format("--local-prefill-tokens={}", f.local_prefill_tokens),
-                        fmt::format("--drain-timeout={}", f.tuning.drain_timeout_s)};
+                        fmt::format("--drain-timeout={}", f.tuning.drain_timeout_s),
+                        "--cluster-secret-file=" + f.tuning.secret_file};
   config.workers = [f, dir](const ChildReport& router) {
     const ThreadShare share = ShareThreads(f);
     std::vector<ChildSpec> specs;

@@ -1,5 +1,8 @@
 #include "src/cli/worker_flags.h"
 
+#include <fstream>
+#include <sstream>
+
 #include "src/base/size_text.h"
 
 namespace baton {
@@ -20,7 +23,7 @@ void DeclareTuning(FlagSet& flags, WorkerTuning& tuning) {
   flags.Add("--drain-timeout", tuning.drain_timeout_s, {0, 86400},
             "seconds that running streams get after SIGTERM");
   flags.Add("--cluster-secret-file", tuning.secret_file,
-            "file whose bytes all workers of this cluster share");
+            "file whose bytes the router and all workers of this cluster share");
   flags.Add("--deterministic", tuning.deterministic,
             "equal bits whatever the batch; the CPU backend always has them");
   flags.Add("--allow-inexact", tuning.allow_inexact,
@@ -50,6 +53,17 @@ Status CheckTuning(const WorkerTuning& tuning) {
     if (!bytes.ok()) return WithPrefix(bytes.status(), "--kv-memory");
   }
   return OkStatus();
+}
+
+StatusOr<std::string> ReadClusterSecret(const std::string& path) {
+  if (path.empty()) return std::string();
+  std::ifstream file(path, std::ios::binary);
+  std::stringstream bytes;
+  bytes << file.rdbuf();
+  if (!file || bytes.str().empty()) {
+    return NotFound("--cluster-secret-file {} cannot be read or is empty", path);
+  }
+  return bytes.str();
 }
 
 void AppendTuning(const WorkerTuning& tuning, std::vector<std::string>& args) {

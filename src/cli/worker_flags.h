@@ -33,6 +33,10 @@ void DeclareTuning(FlagSet& flags, WorkerTuning& tuning);
 // is none.
 Status CheckTuning(const WorkerTuning& tuning);
 
+// The bytes of --cluster-secret-file; none for "". NotFound when the file cannot be read or is
+// empty.
+StatusOr<std::string> ReadClusterSecret(const std::string& path);
+
 // The flags that give another process the same tuning.
 void AppendTuning(const WorkerTuning& tuning, std::vector<std::string>& args);
 

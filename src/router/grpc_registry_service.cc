@@ -117,6 +117,7 @@ class LeaseReactor final : public grpc::ServerBidiReactor<v1::WorkerReport, v1::
  private:
   Status Handle();
   Status HandleHello();
+  Status HandlePrefix();
   // Posts what `task` does and counts it until the router's thread has done it.
   void PostReport(RouterTask task);
   // The router's thread has handled a report.
@@ -172,6 +173,11 @@ class GrpcLeaseStream final : public LeaseStream {
     EncodePeers(peers, directive.mutable_peers());
     reactor_->Send(std::move(directive));
   }
+  void AskPrefixResync() override {
+    v1::RouterDirective directive;
+    directive.mutable_resync();
+    reactor_->Send(std::move(directive));
+  }
 
  private:
   const std::shared_ptr<LeaseReactor> reactor_;
@@ -202,8 +208,8 @@ Status LeaseReactor::Handle() {
         core.OnWorkerLoad(lease, std::move(load), now_us);
       });
       return OkStatus();
-    case v1::WorkerReport::kPrefix:  // not kept yet: placement does not look at prefixes
-      return OkStatus();
+    case v1::WorkerReport::kPrefix:
+      return HandlePrefix();
     case v1::WorkerReport::KIND_NOT_SET:
       return OkStatus();  // a kind that a newer worker knows
   }
@@ -218,6 +224,15 @@ Status LeaseReactor::HandleHello() {
   PostReport([lease = lease_, worker = std::move(worker), stream = std::move(stream)](
                  RouterCore& core, int64_t now_us) mutable {
     core.OnWorkerHello(lease, std::move(worker), std::move(stream), now_us);
+  });
+  return OkStatus();
+}
+
+Status LeaseReactor::HandlePrefix() {
+  if (!said_hello_) return InvalidArgument("prefix events before the hello");
+  BATON_ASSIGN_OR_RETURN(PrefixBatch batch, DecodePrefix(incoming_.prefix()));
+  PostReport([lease = lease_, batch = std::move(batch)](RouterCore& core, int64_t now_us) {
+    core.OnPrefixEvents(lease, batch, now_us);
   });
   return OkStatus();
 }

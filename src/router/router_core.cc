@@ -45,7 +45,10 @@ RouterRequest::RouterRequest(RequestUid uid_in, GenerateRequest spec_in,
 
 RouterCore::RouterCore(const RouterCoreConfig& config, WorkerConnector* connector,
                        const BatonMetrics* metrics)
-    : config_(config), connector_(connector), metrics_(metrics) {}
+    : config_(config),
+      connector_(connector),
+      metrics_(metrics),
+      prefixes_(config.max_prefix_entries) {}
 
 RouterCore::~RouterCore() { Shutdown(); }
 

@@ -27,7 +27,9 @@
 #include <unordered_map>
 #include <vector>
 
+#include "kvcache/hash_chain.h"
 #include "src/obs/baton_metrics.h"
+#include "src/router/router_prefix_index.h"
 #include "src/router/router_request.h"
 #include "src/router/submit.h"
 #include "src/router/topology.h"
@@ -65,6 +67,10 @@ struct RouterCoreConfig {
   // joined, how long to wait for its data connection, before prompts take the local path.
   int64_t first_prefill_wait_us = 5'000'000;
   int64_t link_wait_us = 3'000'000;
+  // Key of the prompts' chain, from the cluster's secret: without the workers' key no prompt is
+  // found in their caches.
+  ChainKey chain_key = DeriveChainKey("", "default");
+  uint32_t max_prefix_entries = kMaxPrefixEntries;
 };
 
 // The request table and its life cycle; see the file comment.
@@ -84,6 +90,7 @@ class RouterCore {
   void OnWorkerHello(LeaseId lease, WorkerDescription worker, std::unique_ptr<LeaseStream> stream,
                      int64_t now_us);
   void OnWorkerLoad(LeaseId lease, WorkerLoadReport load, int64_t now_us);
+  void OnPrefixEvents(LeaseId lease, const PrefixBatch& batch, int64_t now_us);
   void OnLeaseClosed(LeaseId lease);
 
   // Sessions with workers; events of a former session are ignored.
@@ -113,6 +120,7 @@ class RouterCore {
   Topology TopologyView(int64_t now_us) const;
   std::vector<RequestView> RequestViews(int64_t now_us) const;
   const WorkerRegistry& registry() const { return registry_; }
+  const RouterPrefixIndex& prefixes() const { return prefixes_; }
 
  private:
   // What came of trying to place a request.
@@ -135,6 +143,7 @@ class RouterCore {
   // router_core_placement.cc: the queue.
   void PlaceQueued(int64_t now_us);
   Placing TryPlace(RouterRequest& request, int64_t now_us);
+  void FindPrefixes(RouterRequest& request, RouteTable& table);
   bool ShouldWaitForPair(RouteReason reason, const ModelInfo& model, int64_t now_us) const;
   bool HasRoom(const RouterRequest& request, const RegisteredWorker& worker) const;
   void Start(RouterRequest& request, RegisteredWorker* prefill, RegisteredWorker& decode,
@@ -151,6 +160,8 @@ class RouterCore {
   void FailRequestsOn(LeaseId lease);
   void MembersChanged();
   void CheckWorkers(int64_t now_us);
+  void TrackPrefixes(const RegisteredWorker& worker, int64_t now_us);
+  void AskResyncs(int64_t now_us);
 
   // router_core_stream.cc: what workers say of requests.
   void OnToken(LeaseId lease, WorkerToken token, int64_t now_us);
@@ -169,12 +180,14 @@ class RouterCore {
   const BatonMetrics* const metrics_;
 
   WorkerRegistry registry_;
+  RouterPrefixIndex prefixes_;  // of the workers whose chain has our key
   std::unordered_map<RequestUid, std::unique_ptr<RouterRequest>> requests_;
   std::deque<RequestUid> queue_;  // arrival order; may name requests that have ended
   size_t num_queued_ = 0;         // of requests_
   bool queue_changed_ = false;    // PlaceQueued has something to try
   bool refusing_ = false;
   bool models_changed_ = false;
+  bool warned_key_ = false;       // of workers with another chain key
   bool seen_prefill_ = false;     // a prefill worker has registered in this life
   int64_t first_decode_us_ = -1;  // when the first decode worker registered, -1 = none yet
   int64_t renewed_us_ = 0;

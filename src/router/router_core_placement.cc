@@ -65,10 +65,42 @@ void RouterCore::PlaceQueued(int64_t now_us) {
   queue_ = std::move(waiting);
 }
 
+uint32_t RouterRequest::CachedTokensAt(const RegisteredWorker& worker) const {
+  for (const RouterPrefixIndex::Hit& hit : hits) {
+    if (hit.worker != worker.lease) continue;
+    const uint64_t tokens = uint64_t{hit.num_blocks} * worker.description.block_size;
+    return static_cast<uint32_t>(std::min<uint64_t>(tokens, spec.prompt.size() - 1));
+  }
+  return 0;
+}
+
+// Fills in what each worker of the table holds of the prompt. The workers of a model agree in the
+// layout of blocks, and with it in their size.
+void RouterCore::FindPrefixes(RouterRequest& request, RouteTable& table) {
+  request.hits.clear();
+  if (prefixes_.num_entries() == 0 || table.decode.empty()) return;
+  if (request.links.empty()) {
+    HashChain chain(config_.chain_key, std::max(table.decode.front().block_size, 1u));
+    chain.Reserve(NumTokens(request));
+    chain.Append(request.spec.prompt);
+    request.links.assign(chain.full_links().begin(), chain.full_links().end());
+  }
+  request.hits = prefixes_.Find(request.links);
+  for (size_t i = 0; i < table.prefill.size(); ++i) {
+    const RegisteredWorker& worker = *registry_.Find(table.prefill_leases[i]);
+    table.prefill[i].cached_tokens = request.CachedTokensAt(worker);
+  }
+  for (size_t i = 0; i < table.decode.size(); ++i) {
+    const RegisteredWorker& worker = *registry_.Find(table.decode_leases[i]);
+    table.decode[i].cached_tokens = request.CachedTokensAt(worker);
+  }
+}
+
 RouterCore::Placing RouterCore::TryPlace(RouterRequest& request, int64_t now_us) {
   const uint32_t num_tokens = NumTokens(request);
   const uint32_t max_total = num_tokens + request.spec.sampling.max_tokens;
-  const RouteTable table = registry_.TableFor(request.spec.model->id, num_tokens + 1, now_us);
+  RouteTable table = registry_.TableFor(request.spec.model->id, num_tokens + 1, now_us);
+  FindPrefixes(request, table);
   RouteQuery query;
   query.num_tokens = num_tokens;
   query.num_choices = request.spec.num_choices;
@@ -157,7 +189,9 @@ void RouterCore::Start(RouterRequest& request, RegisteredWorker* prefill, Regist
   PlacementCost decode_cost;
   decode_cost.num_blocks = DecodeBlocks(request, decode);
   decode_cost.num_sequences = request.spec.num_choices;
-  if (request.is_local) decode_cost.num_tokens = NumTokens(request);
+  if (request.is_local) {
+    decode_cost.num_tokens = NumTokens(request) - request.CachedTokensAt(decode);
+  }
   AddCost(decode, request.decode, decode_cost);
   if (request.is_local) {
     request.transport = LinkKind::kLocal;
@@ -165,6 +199,7 @@ void RouterCore::Start(RouterRequest& request, RegisteredWorker* prefill, Regist
   } else {
     StartPair(request, spec, *prefill, decode);
   }
+  request.links = {};  // a refusal computes them again
   ReportTableSize();
 }
 
@@ -176,7 +211,8 @@ void RouterCore::StartPair(RouterRequest& request, const PlacementSpec& spec,
   for (const LinkView& link : prefill.load.links) {
     if (link.to == decode_name.worker_id) request.transport = link.kind;
   }
-  AddCost(prefill, request.prefill, {prefill.BlocksFor(NumTokens(request)), NumTokens(request), 1});
+  const uint32_t num_uncached = NumTokens(request) - request.CachedTokensAt(prefill);
+  AddCost(prefill, request.prefill, {prefill.BlocksFor(NumTokens(request)), num_uncached, 1});
   // The prompt first: its computation is what the client waits for.
   prefill.session->StartPrefill(spec, decode_name);
   decode.session->StartDecode(spec, &prefill.description.name);

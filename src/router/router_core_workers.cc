@@ -11,6 +11,9 @@ namespace {
 // A worker that refuses sessions while its lease lives is tried again this often.
 constexpr int64_t kReconnectUs = 250'000;
 
+// Slots of the prefix index that a tick cleans: 0.1 ms of reading, all of its 2^22 in 64 ticks.
+constexpr size_t kSweepSlots = 1 << 16;
+
 }  // namespace
 
 void RouterCore::OnWorkerHello(LeaseId lease, WorkerDescription worker,
@@ -31,6 +34,7 @@ void RouterCore::OnWorkerHello(LeaseId lease, WorkerDescription worker,
   if (added.IsPrefill()) seen_prefill_ = true;
   if (!added.IsPrefill() && first_decode_us_ < 0) first_decode_us_ = now_us;
   added.stream->Accept(kHeartbeatMs);
+  TrackPrefixes(added, now_us);
   OpenSession(added);
   MembersChanged();
 }
@@ -47,6 +51,36 @@ void RouterCore::OnWorkerLoad(LeaseId lease, WorkerLoadReport load, int64_t now_
                       worker->Usable(now_us) != usable_before || worker->load.links != links_before;
   if (better) queue_changed_ = true;
   PlaceQueued(now_us);
+}
+
+void RouterCore::TrackPrefixes(const RegisteredWorker& worker, int64_t now_us) {
+  const uint64_t check = worker.description.chain_check;
+  if (check == 0) return;  // no prefix cache
+  if (check == ChainKeyCheck(config_.chain_key)) {
+    prefixes_.AddWorker(worker.lease, now_us);
+  } else if (!std::exchange(warned_key_, true)) {
+    BATON_LOG_WARN("worker {} has another cluster secret than the router: requests are placed "
+                   "without regard to its prefix cache (--cluster-secret-file)",
+                   worker.description.name.worker_id);
+  }
+}
+
+void RouterCore::OnPrefixEvents(LeaseId lease, const PrefixBatch& batch, int64_t now_us) {
+  now_us_ = std::max(now_us_, now_us);
+  RegisteredWorker* worker = registry_.Find(lease);
+  if (worker == nullptr) return;
+  worker->heard_us = now_us;
+  const PrefixOutcome outcome = prefixes_.Apply(lease, batch, now_us);
+  if (outcome != PrefixOutcome::kGap) return;
+  BATON_LOG_WARN("worker {}: changes of its prefix cache before number {} were lost",
+                 worker->description.name.worker_id, batch.first_sequence);
+  AskResyncs(now_us);
+}
+
+void RouterCore::AskResyncs(int64_t now_us) {
+  for (const LeaseId lease : prefixes_.TakeDueResyncs(now_us)) {
+    if (RegisteredWorker* worker = registry_.Find(lease)) worker->stream->AskPrefixResync();
+  }
 }
 
 void RouterCore::OnLeaseClosed(LeaseId lease) { DropWorker(lease, "its registration ended"); }
@@ -93,6 +127,7 @@ void RouterCore::DropWorker(LeaseId lease, std::string_view reason) {
   BATON_LOG_WARN("worker {} is gone: {}", worker->description.name.worker_id, reason);
   worker->session_up = false;
   FailRequestsOn(lease);
+  prefixes_.RemoveWorker(lease);
   registry_.Remove(lease);
   MembersChanged();
 }
@@ -125,6 +160,8 @@ void RouterCore::MembersChanged() {
 
 void RouterCore::CheckWorkers(int64_t now_us) {
   for (const LeaseId lease : registry_.Dead(now_us)) DropWorker(lease, "no heartbeat for 2 s");
+  AskResyncs(now_us);
+  prefixes_.Sweep(kSweepSlots);
   const bool renew = now_us - renewed_us_ >= kRenewEveryUs;
   if (renew) renewed_us_ = now_us;
   for (auto& [lease, worker] : registry_.workers()) {

@@ -11,6 +11,7 @@
 #include "src/obs/request_lifetime.h"
 #include "src/router/choice_text.h"
 #include "src/router/generate_request.h"
+#include "src/router/router_prefix_index.h"
 #include "src/router/submit.h"
 #include "src/router/token_merge.h"
 #include "src/router/worker_registry.h"
@@ -50,6 +51,11 @@ struct RouterRequest {
   int64_t queued_us = 0;      // when it first entered the queue
   int64_t not_before_us = 0;  // no placement earlier (a worker asked to wait)
 
+  // The prompt's full blocks, empty before they were needed; and who holds how many of them, as of
+  // the last try to place it.
+  std::vector<ChainLink> links;
+  std::vector<RouterPrefixIndex::Hit> hits;
+
   // The current placement.
   PlacementHalf prefill;
   PlacementHalf decode;
@@ -83,6 +89,8 @@ struct RouterRequest {
   int64_t paused_progress_us = 0;
 
   int64_t DeadlineUs() const { return spec.received_us + spec.timeout_us; }
+  // Prompt tokens that a worker is taken to hold; at least one is always computed.
+  uint32_t CachedTokensAt(const RegisteredWorker& worker) const;
   bool IsPlaced() const { return state != RouterState::kQueued; }
 };
 

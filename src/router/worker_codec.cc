@@ -160,6 +160,7 @@ StatusOr<WorkerDescription> DecodeHello(const v1::WorkerHello& hello) {
   worker.kv_bytes_per_token = hello.kv_bytes_per_token();
   worker.num_blocks = hello.num_blocks();
   worker.max_running = hello.max_running();
+  worker.chain_check = hello.chain_check();
   for (const int kind : hello.transports()) {
     const LinkKind decoded = DecodeKind(static_cast<v1::TransportKind>(kind));
     if (decoded != LinkKind::kUnspecified) worker.transports.push_back(decoded);
@@ -189,6 +190,27 @@ WorkerLoadReport DecodeLoad(const v1::WorkerLoad& load) {
   }
   report.sequence_number = load.sequence_number();
   return report;
+}
+
+StatusOr<PrefixBatch> DecodePrefix(const v1::PrefixEvents& events) {
+  BATON_ASSIGN_OR_RETURN(const std::vector<ChainLink> links, ChainFromBytes(events.links()));
+  const std::string& removed = events.removed();
+  if (links.size() > kMaxPrefixChanges) {
+    return InvalidArgument("a batch of {} prefix changes, more than {}", links.size(),
+                           kMaxPrefixChanges);
+  }
+  if (removed.size() > (links.size() + 7) / 8) {
+    return InvalidArgument("{} bytes of `removed` for {} links", removed.size(), links.size());
+  }
+  PrefixBatch batch;
+  batch.first_sequence = events.first_sequence();
+  batch.reset = events.reset();
+  batch.changes.reserve(links.size());
+  for (size_t i = 0; i < links.size(); ++i) {
+    const bool gone = i / 8 < removed.size() && (removed[i / 8] >> (i % 8) & 1) != 0;
+    batch.changes.push_back({links[i], !gone});
+  }
+  return batch;
 }
 
 std::vector<WorkerToken> DecodeStep(const v1::StepEvents& step) {

@@ -21,6 +21,8 @@ inline constexpr uint32_t kWireMax = 1;
 // field and its value.
 StatusOr<WorkerDescription> DecodeHello(const v1::WorkerHello& hello);
 WorkerLoadReport DecodeLoad(const v1::WorkerLoad& load);
+// InvalidArgument names what is too long or no whole number of links.
+StatusOr<PrefixBatch> DecodePrefix(const v1::PrefixEvents& events);
 // Events with an enum value that this version does not know are dropped.
 std::vector<WorkerToken> DecodeStep(const v1::StepEvents& step);
 WorkerRequestStatus DecodeStatus(const v1::RequestStatus& status);

@@ -43,6 +43,8 @@ class LeaseStream {
   virtual void Refuse(std::string_view reason) = 0;
   // Replaces the worker's list of peers.
   virtual void SendPeers(const std::vector<const WorkerDescription*>& peers) = 0;
+  // Asks for PrefixEvents that begin with a reset.
+  virtual void AskPrefixResync() = 0;
 };
 
 // Opens sessions.

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "kvcache/hash_chain.h"
 #include "scheduler/route_policy.h"
 #include "src/base/ids.h"
 #include "src/router/generate_request.h"
@@ -62,6 +63,7 @@ struct WorkerDescription {
   uint64_t kv_bytes_per_token = 0;
   uint32_t num_blocks = 0;
   uint32_t max_running = 0;
+  uint64_t chain_check = 0;  // of its prefix cache's key; 0 = it has no prefix cache
   std::vector<LinkKind> transports;
   // The model it serves; the tokenizer was parsed from the hello, or is the one of an earlier
   // worker with the same tokenizer_id.
@@ -87,6 +89,20 @@ struct WorkerLoadReport {
   std::vector<LinkView> links;
   uint64_t sequence_number = 0;
 };
+
+// One change of what a worker's prefix cache holds.
+struct PrefixChange {
+  ChainLink link;  // of a full block
+  bool added = true;
+};
+
+// PrefixEvents of worker.proto: changes in order, the first of them numbered first_sequence.
+struct PrefixBatch {
+  uint64_t first_sequence = 0;
+  bool reset = false;  // forget what was known before
+  std::vector<PrefixChange> changes;
+};
+inline constexpr size_t kMaxPrefixChanges = 4096;  // of one batch; its 64 KiB stay a small message
 
 // A request as both workers get it.
 struct PlacementSpec {

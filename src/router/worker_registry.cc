@@ -25,11 +25,14 @@ uint32_t ReportedFree(const RegisteredWorker& worker) {
   return worker.load.blocks[kFreeIdx] + worker.load.blocks[kCachedIdx];
 }
 
+double TokensPerSecond(const RegisteredWorker& worker) {
+  return worker.load.prefill_tokens_per_s > 0 ? worker.load.prefill_tokens_per_s
+                                              : kAssumedTokensPerSecond;
+}
+
 double BacklogSeconds(const RegisteredWorker& worker) {
   const uint64_t tokens = std::max(worker.load.backlog_tokens, worker.placed.num_tokens);
-  const double speed = worker.load.prefill_tokens_per_s > 0 ? worker.load.prefill_tokens_per_s
-                                                            : kAssumedTokensPerSecond;
-  return static_cast<double>(tokens) / speed;
+  return static_cast<double>(tokens) / TokensPerSecond(worker);
 }
 
 // The load row of either role.
@@ -43,6 +46,7 @@ Row CommonRow(const RegisteredWorker& worker, int64_t now_us) {
   row.num_free_blocks = worker.NumFreeBlocks();
   row.num_blocks = worker.description.num_blocks;
   row.block_size = worker.description.block_size;
+  row.tokens_per_s = TokensPerSecond(worker);
   return row;
 }
 
@@ -187,7 +191,9 @@ RouteTable WorkerRegistry::TableFor(std::string_view model_id, uint32_t min_cont
     if (!worker.IsPrefill() || description.model->id != model_id) continue;
     if (description.max_context < min_context) continue;
     const uint32_t prefill_idx = static_cast<uint32_t>(table.prefill.size());
-    table.prefill.push_back(CommonRow<PrefillLoad>(worker, now_us));
+    PrefillLoad row = CommonRow<PrefillLoad>(worker, now_us);
+    row.num_waiting = std::max(row.num_waiting, worker.num_requests);
+    table.prefill.push_back(row);
     table.prefill_leases.push_back(lease);
     for (const LinkView& link : worker.load.links) {
       const auto it = decode_rows.find(link.to);

@@ -2,6 +2,7 @@
 #include "src/api/router_process.h"
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <set>
 #include <string>
@@ -147,6 +148,22 @@ TEST_F(RouterProcessTest, CachedTokensReachUsageAndTimings) {
   EXPECT_EQ(response.usage().prompt_tokens(), 6u);
   EXPECT_EQ(response.usage().prompt_tokens_details().cached_tokens(), 3u);
   EXPECT_EQ(response.timings().cached_tokens(), 3u);
+}
+
+TEST_F(RouterProcessTest, LostPrefixEventsAreAskedForAndMalformedOnesEndTheLease) {
+  JoinPair();
+  const auto wait_for = [](const std::function<bool()>& done) {
+    for (int i = 0; i < 200 && !done(); ++i) std::this_thread::sleep_for(milliseconds(25));
+    return done();
+  };
+  ASSERT_TRUE(prefill_->SendPrefix(1, true, 10));
+  ASSERT_TRUE(prefill_->SendPrefix(11, false, 2));
+  const int asked = prefill_->num_resyncs_asked;  // 0, unless joining took more than a second
+  ASSERT_TRUE(prefill_->SendPrefix(14, false, 1));
+  EXPECT_TRUE(wait_for([&] { return prefill_->num_resyncs_asked > asked; })) << "13 is missing";
+  ASSERT_TRUE(process_->ready());
+  ASSERT_TRUE(decode_->SendPrefix(1, true, kMaxPrefixChanges + 1));
+  EXPECT_TRUE(WaitReady(false)) << "a worker that breaks the protocol is cut off";
 }
 
 TEST_F(RouterProcessTest, StreamHasOneChunkPerToken) {

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "baton/v1/worker.grpc.pb.h"
+#include "kvcache/hash_chain.h"
 #include "tests/router/test_model.h"
 
 namespace baton {
@@ -42,6 +43,7 @@ inline void FillToyHello(const ToyIdentity& worker, v1::WorkerHello* hello) {
   hello->set_tokenizer(spec.Serialize());
   hello->add_transports(v1::TRANSPORT_KIND_SHM);
   hello->set_vocab_size(kTestVocab);
+  hello->set_chain_check(ChainKeyCheck(DeriveChainKey("", "default")));
   hello->set_loaded_unix_s(1'700'000'000);
 }
 

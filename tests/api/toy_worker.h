@@ -60,9 +60,18 @@ class ToyWorker final : public v1::WorkerService::Service {
       v1::RouterDirective directive;
       while (lease_->Read(&directive)) {
         if (directive.has_peers()) num_peer_lists.fetch_add(1);
+        if (directive.has_resync()) num_resyncs_asked.fetch_add(1);
       }
     });
     beat_ = std::thread([this] { Beat(); });
+  }
+
+  bool SendPrefix(uint64_t first, bool reset, size_t num_links) {
+    v1::WorkerReport report;
+    report.mutable_prefix()->set_first_sequence(first);
+    report.mutable_prefix()->set_reset(reset);
+    report.mutable_prefix()->set_links(std::string(16 * num_links, 'x'));
+    return WriteReport(report);
   }
 
   // As a process that dies: no goodbye.
@@ -75,7 +84,7 @@ class ToyWorker final : public v1::WorkerService::Service {
   }
 
   grpc::Status Session(
-      grpc::ServerContext* context,
+      grpc::ServerContext* /*context*/,
       grpc::ServerReaderWriter<v1::WorkerMessage, v1::RouterMessage>* stream) override {
     v1::RouterMessage order;
     while (stream->Read(&order)) {
@@ -95,7 +104,6 @@ class ToyWorker final : public v1::WorkerService::Service {
         Prefill(order.start_prefill(), stream);
       }
     }
-    (void)context;
     return grpc::Status::OK;
   }
 
@@ -114,9 +122,15 @@ class ToyWorker final : public v1::WorkerService::Service {
   std::string weights = "weights-a";
   std::string refusal;
   std::atomic<int> num_peer_lists{0};
+  std::atomic<int> num_resyncs_asked{0};
 
  private:
   using Stream = grpc::ServerReaderWriter<v1::WorkerMessage, v1::RouterMessage>;
+
+  bool WriteReport(const v1::WorkerReport& report) {
+    std::lock_guard lock(lease_mutex_);
+    return lease_->Write(report);
+  }
 
   void CountStart() {
     std::lock_guard lock(mutex_);
@@ -140,7 +154,7 @@ class ToyWorker final : public v1::WorkerService::Service {
         link->set_transport(v1::TRANSPORT_KIND_SHM);
         link->set_up(true);
       }
-      if (!lease_->Write(report)) return;
+      if (!WriteReport(report)) return;
       std::this_thread::sleep_for(std::chrono::milliseconds(100));
     }
   }
@@ -220,6 +234,7 @@ class ToyWorker final : public v1::WorkerService::Service {
   std::unique_ptr<v1::RouterRegistry::Stub> stub_;
   grpc::ClientContext lease_context_;
   std::unique_ptr<grpc::ClientReaderWriter<v1::WorkerReport, v1::RouterDirective>> lease_;
+  std::mutex lease_mutex_;  // held while writing
   std::thread reader_;
   std::thread beat_;
   std::atomic<bool> stopped_{false};

@@ -34,6 +34,7 @@ struct WorkerLog {
   std::string refusal;
   bool lease_closed = false;
   std::vector<std::string> peers;  // ids of the last list
+  int num_resyncs_asked = 0;
 
   std::vector<Order> Of(Order::Kind kind) const {
     std::vector<Order> found;
@@ -82,6 +83,8 @@ class FakeLease final : public LeaseStream {
     log_->peers.clear();
     for (const WorkerDescription* peer : peers) log_->peers.push_back(peer->name.worker_id);
   }
+
+  void AskPrefixResync() override { ++log_->num_resyncs_asked; }
 
  private:
   const std::shared_ptr<WorkerLog> log_;

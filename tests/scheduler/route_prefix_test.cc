@@ -1,0 +1,221 @@
+// Prefix hits in the route policy: what they may decide, and what load may not be overruled.
+#include <algorithm>
+#include <random>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+#include "scheduler/route_policy.h"
+
+namespace baton {
+namespace {
+
+// Equal idle workers with all links up, to be changed by each test.
+struct Cluster {
+  std::vector<PrefillLoad> prefill;
+  std::vector<DecodeLoad> decode;
+  std::vector<LinkUp> links;
+
+  Cluster(uint32_t num_prefill, uint32_t num_decode) {
+    for (uint32_t i = 0; i < num_prefill; ++i) {
+      prefill.push_back({.ready = true, .num_free_blocks = 1000, .num_blocks = 1000});
+    }
+    for (uint32_t i = 0; i < num_decode; ++i) {
+      decode.push_back({.ready = true, .num_free_blocks = 1000, .num_blocks = 1000});
+    }
+    for (uint32_t p = 0; p < num_prefill; ++p) {
+      for (uint32_t d = 0; d < num_decode; ++d) links.push_back({p, d});
+    }
+  }
+  Route Pick(const RouteQuery& query) const { return PickRoute({prefill, decode, links}, query); }
+};
+
+RouteQuery Query(uint64_t random = 1) {
+  return {.num_tokens = 1600, .max_total_tokens = 1700, .random = random};
+}
+
+TEST(RoutePrefixTest, PIsTheOneWithTheEarliestPredictedEnd) {
+  Cluster cluster(3, 1);
+  cluster.prefill[2].cached_tokens = 800;
+  for (uint64_t random = 0; random < 50; ++random) {
+    EXPECT_EQ(cluster.Pick(Query(random)).prefill_idx, 2u) << "all idle";
+  }
+  cluster.prefill[2].backlog_s = 1.2;  // 1600 tokens take 3.2 s, 800 take 1.6 s
+  EXPECT_EQ(cluster.Pick(Query()).prefill_idx, 2u) << "2.8 s are less than 3.2 s";
+  cluster.prefill[2].backlog_s = 2.2;
+  EXPECT_NE(cluster.Pick(Query()).prefill_idx, 2u) << "3.8 s are more";
+  cluster.prefill[0].tokens_per_s = 1000;
+  cluster.prefill[2].backlog_s = 0;
+  cluster.prefill[2].cached_tokens = 100;
+  EXPECT_EQ(cluster.Pick(Query()).prefill_idx, 0u) << "a fast worker beats a small hit";
+}
+
+TEST(RoutePrefixTest, AHitOnAnInexactOrFullPDoesNotComeBeforeAProperOne) {
+  Cluster cluster(2, 1);
+  cluster.prefill[1].cached_tokens = 1599;
+  cluster.prefill[1].num_free_blocks = 99;  // 100 are needed
+  EXPECT_EQ(cluster.Pick(Query()).prefill_idx, 0u);
+  cluster.prefill[1].num_free_blocks = 1000;
+  EXPECT_EQ(cluster.Pick(Query()).prefill_idx, 1u);
+  cluster.prefill[1].fingerprint.numerics_id = 5;
+  cluster.prefill[1].fingerprint.allow_inexact = true;
+  cluster.decode[0].fingerprint.allow_inexact = true;
+  EXPECT_EQ(cluster.Pick(Query()).prefill_idx, 0u);
+}
+
+TEST(RoutePrefixTest, DHoldingMoreComesFirstOnlyWithinTheBoundsOfLoad) {
+  Cluster cluster(1, 3);
+  cluster.decode[1].cached_tokens = 160;
+  cluster.decode[2].cached_tokens = 1600;
+  for (uint64_t random = 0; random < 50; ++random) {
+    EXPECT_EQ(cluster.Pick(Query(random)).decode_idx, 2u);
+  }
+  cluster.decode[2].num_running = 2;
+  EXPECT_EQ(cluster.Pick(Query()).decode_idx, 2u) << "two sequences more than the idle ones";
+  cluster.decode[2].num_running = 3;
+  EXPECT_EQ(cluster.Pick(Query()).decode_idx, 1u) << "the next best of those within the bounds";
+  for (DecodeLoad& decode : cluster.decode) decode.num_running += 20;
+  EXPECT_EQ(cluster.Pick(Query()).decode_idx, 2u) << "half as many again are allowed as well";
+  cluster.decode[2].num_free_blocks = 1000 - 125;  // 2 sixteenths of the pool
+  EXPECT_EQ(cluster.Pick(Query()).decode_idx, 2u);
+  cluster.decode[2].num_free_blocks = 1000 - 190;
+  EXPECT_EQ(cluster.Pick(Query()).decode_idx, 1u);
+}
+
+TEST(RoutePrefixTest, AHitDoesNotLeadToADWithoutRoomOrPartner) {
+  Cluster cluster(1, 2);
+  cluster.decode[1].cached_tokens = 1600;
+  cluster.links = {{0, 0}};
+  EXPECT_EQ(cluster.Pick(Query()).decode_idx, 0u);
+  cluster = Cluster(1, 2);
+  cluster.decode[1].cached_tokens = 1600;
+  cluster.decode[1].num_free_blocks = 50;
+  EXPECT_EQ(cluster.Pick(Query()).decode_idx, 0u);
+}
+
+TEST(RoutePrefixTest, AdaptiveCountsTheTokensThatDLacks) {
+  Cluster cluster(1, 1);
+  RouteQuery query = Query();
+  query.local_max_tokens = 64;
+  EXPECT_EQ(cluster.Pick(query).path, Route::Path::kDisagg);
+  cluster.decode[0].cached_tokens = 1600 - 65;
+  EXPECT_EQ(cluster.Pick(query).path, Route::Path::kDisagg);
+  cluster.decode[0].cached_tokens = 1600 - 64;
+  EXPECT_EQ(cluster.Pick(query).path, Route::Path::kLocal);
+  EXPECT_EQ(cluster.Pick(query).reason, RouteReason::kShortPrompt);
+  query.local_max_tokens = 0;  // not adaptive
+  cluster.decode[0].cached_tokens = 1600;
+  EXPECT_EQ(cluster.Pick(query).path, Route::Path::kDisagg);
+}
+
+// A prompt that D computes itself waits behind its other prompts: for no longer than the hit saves.
+TEST(RoutePrefixTest, ALocalPromptDoesNotWaitLongerThanItsHitSaves) {
+  Cluster cluster(0, 2);
+  RouteQuery query = Query();
+  query.disaggregate = false;
+  cluster.decode[1].cached_tokens = 1000;  // saves 2 s
+  cluster.decode[1].backlog_s = 1.9;
+  EXPECT_EQ(cluster.Pick(query).decode_idx, 1u);
+  cluster.decode[1].backlog_s = 2.1;
+  EXPECT_EQ(cluster.Pick(query).decode_idx, 0u);
+}
+
+// Everybody sends the one prompt that only the first P and the first D hold: their load grows with
+// each request, and the others take their part.
+TEST(RoutePrefixTest, APromptThatEverybodySendsIsSpread) {
+  for (const bool disaggregate : {true, false}) {
+    for (const uint32_t cached : {160u, 1584u, 1600u}) {
+      Cluster cluster(4, 4);
+      cluster.prefill[0].cached_tokens = cached;
+      cluster.decode[0].cached_tokens = cached;
+      for (uint64_t i = 0; i < 400; ++i) {
+        RouteQuery query = Query(i * 7919);
+        query.disaggregate = disaggregate;
+        query.num_tokens = 1600;
+        const Route route = cluster.Pick(query);
+        DecodeLoad& decode = cluster.decode[route.decode_idx];
+        ++decode.num_running;
+        if (route.path != Route::Path::kDisagg) {
+          decode.backlog_s += (1600 - std::min(decode.cached_tokens, 1599u)) / decode.tokens_per_s;
+          continue;
+        }
+        PrefillLoad& prefill = cluster.prefill[route.prefill_idx];
+        ++prefill.num_waiting;
+        prefill.backlog_s += (1600 - std::min(prefill.cached_tokens, 1599u)) / 500.0;
+      }
+      uint32_t least = 400;
+      uint32_t most = 0;
+      for (const DecodeLoad& decode : cluster.decode) {
+        least = std::min(least, decode.num_running);
+        most = std::max(most, decode.num_running);
+      }
+      EXPECT_LE(most, least + 3 + least / 2) << "cached " << cached;
+      EXPECT_EQ(cluster.decode[0].num_running, most) << "the holder has the largest part";
+      EXPECT_GT(most, least);
+      if (!disaggregate) continue;
+      for (const PrefillLoad& prefill : cluster.prefill) EXPECT_GT(prefill.num_waiting, 0u);
+      const double first_s = cluster.prefill[0].backlog_s + cluster.prefill[0].num_waiting * 0.032;
+      const double other_s = cluster.prefill[1].backlog_s + cluster.prefill[1].num_waiting * 0.032;
+      EXPECT_NEAR(first_s, other_s, 3.5) << "one prompt takes 3.2 s";
+    }
+  }
+}
+
+Cluster RandomCluster(std::mt19937& random) {
+  Cluster cluster(1 + random() % 4, 1 + random() % 4);
+  for (PrefillLoad& prefill : cluster.prefill) {
+    prefill.ready = random() % 8 != 0;
+    prefill.backlog_s = random() % 2 == 0 ? 0 : random() % 100 / 10.0;
+    prefill.num_waiting = random() % 5;
+    prefill.num_free_blocks = random() % 300;
+    prefill.tokens_per_s = 100 + random() % 1000;
+  }
+  for (DecodeLoad& decode : cluster.decode) {
+    decode.ready = random() % 8 != 0;
+    decode.backlog_s = random() % 2 == 0 ? 0 : random() % 100 / 10.0;
+    decode.num_running = random() % 20;
+    decode.num_free_blocks = random() % 1000;
+    decode.tokens_per_s = 100 + random() % 1000;
+  }
+  return cluster;
+}
+
+// Random clusters: hits never change whether and why a request is served, and a worker that holds
+// more than before is never given up for it.
+TEST(RoutePrefixTest, PropertiesOverRandomClusters) {
+  std::mt19937 random(11);
+  for (int round = 0; round < 4'000; ++round) {
+    SCOPED_TRACE(round);
+    Cluster cluster = RandomCluster(random);
+    RouteQuery query = Query(random());
+    query.disaggregate = random() % 4 != 0;
+    const Route without = cluster.Pick(query);
+    for (PrefillLoad& prefill : cluster.prefill) prefill.cached_tokens = random() % 2000;
+    for (DecodeLoad& decode : cluster.decode) decode.cached_tokens = random() % 2000;
+    const Route with = cluster.Pick(query);
+    ASSERT_EQ(with.path, without.path);
+    ASSERT_EQ(with.reason, without.reason);
+    ASSERT_EQ(with.has_room, without.has_room);
+    ASSERT_EQ(with.exact, without.exact);
+    if (with.path == Route::Path::kNone) continue;
+    const DecodeLoad chosen = cluster.decode[with.decode_idx];
+    const DecodeLoad& least = cluster.decode[without.decode_idx];
+    ASSERT_LE(chosen.num_running, least.num_running + 2 + least.num_running / 2);
+    ASSERT_LE(1000.0 - chosen.num_free_blocks, 1000.0 - least.num_free_blocks + 3 * 1000.0 / 16);
+    ASSERT_GE(std::min(chosen.cached_tokens, 1599u), std::min(least.cached_tokens, 1599u));
+
+    cluster.decode[with.decode_idx].cached_tokens = 1600;
+    ASSERT_EQ(cluster.Pick(query).decode_idx, with.decode_idx) << "more is held there";
+    cluster.decode[with.decode_idx] = chosen;
+    if (with.path != Route::Path::kDisagg) continue;
+    Cluster more = cluster;
+    more.prefill[with.prefill_idx].cached_tokens = 1600;
+    ASSERT_EQ(more.Pick(query).prefill_idx, with.prefill_idx);
+    Cluster idler = cluster;
+    idler.prefill[with.prefill_idx].backlog_s = 0;
+    ASSERT_EQ(idler.Pick(query).prefill_idx, with.prefill_idx);
+  }
+}
+
+}  // namespace
+}  // namespace baton
