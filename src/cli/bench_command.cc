@@ -1,4 +1,5 @@
-// `baton bench model MODEL`: tokens a second of the forward pass, in the cases of llama-bench.
+// `baton bench`: dispatches to the load client, and `baton bench model MODEL`: tokens a second of
+// the forward pass, in the cases of llama-bench.
 #include <algorithm>
 #include <charconv>
 #include <cstdio>
@@ -101,14 +102,11 @@ Status BenchModel(const BenchFlags& f, std::vector<ModelBenchCase> cases) {
 }  // namespace
 
 int RunBench(const std::vector<std::string>& args) {
+  if (!WantsModel(args)) return RunBenchLoad(args);
   FlagSet flags("bench", "Measures the forward pass on this machine.");
   BenchFlags f;
   Declare(flags, f);
   if (std::optional<int> code = flags.Parse(args)) return *code;
-  if (f.what != "model") {
-    return Fail("bench", InvalidArgument("WHAT is '{}'; the only one is model", f.what),
-                kExitUsage);
-  }
   if (f.model.empty()) {
     return Fail("bench", InvalidArgument("MODEL is missing: a .gguf file or smollm2:135m"),
                 kExitUsage);

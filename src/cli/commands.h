@@ -27,6 +27,7 @@ int RunPrefill(const std::vector<std::string>& args);         // roles.cc
 int RunDecode(const std::vector<std::string>& args);          // roles.cc
 int RunPull(const std::vector<std::string>& args);            // file_commands.cc
 int RunBench(const std::vector<std::string>& args);           // bench_command.cc
+int RunBenchLoad(const std::vector<std::string>& args);       // bench_load_command.cc
 int RunInspectCommand(const std::vector<std::string>& args);  // file_commands.cc
 int RunVersion(const std::vector<std::string>& args);         // file_commands.cc
 

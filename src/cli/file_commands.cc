@@ -20,7 +20,7 @@ constexpr Command kCommands[] = {
     {"decode", "a worker that generates tokens", &RunDecode},
     {"pull", "fetch a model file", &RunPull},
     {"inspect", "describe a model file", &RunInspectCommand},
-    {"bench", "measure the forward pass on this machine", &RunBench},
+    {"bench", "load a server, or measure the forward pass of a model", &RunBench},
     {"version", "print the version", &RunVersion},
 };
 

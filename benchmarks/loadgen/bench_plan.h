@@ -1,0 +1,86 @@
+// A load as it was asked for, and the runs that are made of it. One thread.
+#ifndef BATON_BENCHMARKS_LOADGEN_BENCH_PLAN_H_
+#define BATON_BENCHMARKS_LOADGEN_BENCH_PLAN_H_
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "benchmarks/loadgen/arrivals.h"
+#include "benchmarks/loadgen/comparison.h"
+#include "benchmarks/loadgen/http_streams.h"
+#include "benchmarks/loadgen/load_loop.h"
+#include "benchmarks/loadgen/rate_search.h"
+#include "benchmarks/loadgen/run_report.h"
+#include "benchmarks/loadgen/workload.h"
+#include "src/base/status.h"
+
+namespace baton {
+
+// A server under load.
+struct Endpoint {
+  std::string url;  // as typed
+  bool grpc = false;
+  HttpTarget target;  // host, port and model for gRPC too
+};
+
+// Everything about a load but the server. Exactly one of num_users, the trace in `workload` and
+// `arrivals` says when sessions start, in that order.
+struct BenchPlan {
+  WorkloadSpec workload;
+  ArrivalSpec arrivals;
+  uint32_t num_users = 0;     // > 0: closed loop
+  uint64_t max_sessions = 0;  // 0 = as many as the duration holds
+  int64_t duration_us = 0;    // 0 = as long as the sessions take
+  int64_t think_us = 0;
+  int64_t timeout_us = 600'000'000;
+  ReportSpec report;
+  std::function<void(const LoadProgress&)> on_progress;
+  const std::atomic<bool>* stop = nullptr;
+
+  bool open() const { return num_users == 0; }
+  // The law of the starts can be given another rate.
+  bool has_rate() const { return open() && workload.trace.empty(); }
+};
+
+// One run of the plan with another seed. InvalidArgument and ResourceExhausted from the plan;
+// NotFound, Unavailable when the server cannot be reached at the start.
+StatusOr<RunResult> RunPlan(const BenchPlan& plan, const Endpoint& endpoint, uint64_t seed);
+
+// A search or a sweep over rates: each trial's run is kept.
+struct RateRuns {
+  std::vector<double> rates;
+  std::vector<RunResult> results;
+  std::vector<RunReport> reports;
+};
+// Told after each trial.
+using OnTrial = std::function<void(double rate, const RunReport&)>;
+
+// Runs the plan at each of the rates.
+StatusOr<RateRuns> RunSweep(const BenchPlan& plan, const Endpoint& endpoint,
+                            const std::vector<double>& rates, const OnTrial& on_trial);
+// Searches the largest rate at which the plan's objective is met. A void trial is made again;
+// FailedPrecondition when it stays void, Aborted when the server goes away.
+struct MaxRate {
+  RateSearchResult search;
+  RateRuns runs;
+};
+StatusOr<MaxRate> RunFindMax(const BenchPlan& plan, const Endpoint& endpoint,
+                             const RateSearchSpec& spec, const OnTrial& on_trial);
+
+// Both sides of an interleaved comparison.
+struct ComparedRuns {
+  Comparison comparison;
+  std::vector<RunResult> a, b;
+  std::vector<RunReport> reports_a, reports_b;
+};
+// `pairs` rounds a side in the order A B B A ..., after one untimed round each; neighbours get the
+// same seed, so the same requests at the same times.
+StatusOr<ComparedRuns> RunComparison(const BenchPlan& plan, const Endpoint& a, const Endpoint& b,
+                                     uint32_t pairs);
+
+}  // namespace baton
+
+#endif  // BATON_BENCHMARKS_LOADGEN_BENCH_PLAN_H_

@@ -1,0 +1,25 @@
+// Streams over Baton's gRPC API.
+#ifndef BATON_BENCHMARKS_LOADGEN_GRPC_STREAMS_H_
+#define BATON_BENCHMARKS_LOADGEN_GRPC_STREAMS_H_
+
+#include <memory>
+
+#include "benchmarks/loadgen/http_streams.h"
+#include "benchmarks/loadgen/stream_backend.h"
+#include "src/base/status.h"
+
+namespace baton {
+
+// ChatService.StreamChatCompletion and CompletionService.StreamComplete of one server, driven from
+// one thread by a completion queue. gRPC reads its sockets on threads of its own and gives no time
+// of arrival: a token counts when the queue hands it out, and OnLag is never called. Its timers are
+// of a millisecond, which is in the start lag.
+class GrpcStreams {
+ public:
+  // Waits for the connection: Unavailable when there is none within 5 s.
+  static StatusOr<std::unique_ptr<StreamBackend>> Create(const HttpTarget& target);
+};
+
+}  // namespace baton
+
+#endif  // BATON_BENCHMARKS_LOADGEN_GRPC_STREAMS_H_

@@ -1,0 +1,38 @@
+// One line on a terminal that says how a load is going.
+#ifndef BATON_CLI_BENCH_LIVE_LINE_H_
+#define BATON_CLI_BENCH_LIVE_LINE_H_
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "benchmarks/loadgen/load_loop.h"
+
+namespace baton {
+
+// "[#####-----]  50 %  15.0 s  12 running, 240 done, 0 failed, 812 pieces/s".
+std::string DrawProgress(const LoadProgress& progress, double pieces_per_s);
+
+// Keeps the line up to date on stderr; does nothing when stderr is no terminal. One thread.
+class LiveLine {
+ public:
+  LiveLine();
+  ~LiveLine() { Clear(); }
+  bool active() const { return active_; }
+  // What the line is about, e.g. "rate 4".
+  void SetLabel(std::string_view label) { label_ = std::string(label); }
+  void Show(const LoadProgress& progress);
+  // Removes the line, so that something else can be printed.
+  void Clear();
+
+ private:
+  bool active_ = false;
+  bool shown_ = false;
+  std::string label_;
+  int64_t last_us_ = 0;
+  uint64_t last_pieces_ = 0;
+};
+
+}  // namespace baton
+
+#endif  // BATON_CLI_BENCH_LIVE_LINE_H_

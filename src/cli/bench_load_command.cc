@@ -1,0 +1,274 @@
+// `baton bench URL`: loads a server and says what it did.
+#include <signal.h>
+
+#include <atomic>
+#include <cstdio>
+
+#include "nlohmann/json.hpp"
+
+#include "benchmarks/loadgen/html_report.h"
+#include "src/cli/bench_live_line.h"
+#include "src/cli/bench_load_flags.h"
+#include "src/cli/commands.h"
+#include "src/cli/http_client.h"
+#include "src/cli/version.h"
+
+namespace baton {
+namespace {
+
+// Set by SIGINT: the run ends and what there is is told. A second one ends the process.
+std::atomic<bool> interrupted{false};
+
+void OnInterrupt(int) {
+  interrupted.store(true, std::memory_order_relaxed);
+  (void)signal(SIGINT, SIG_DFL);
+}
+
+// The id of the first model that the server lists; "" when it has no such list.
+StatusOr<std::string> FirstModel(const Endpoint& endpoint) {
+  HttpClientRequest request;
+  request.url.host = endpoint.target.host;
+  request.url.port = endpoint.target.port;
+  request.url.target = endpoint.target.base_path + "/v1/models";
+  if (!endpoint.target.api_key.empty()) {
+    request.headers["Authorization"] = "Bearer " + endpoint.target.api_key;
+  }
+  BATON_ASSIGN_OR_RETURN(const HttpClientResponse response, HttpCall(request));
+  const auto list = nlohmann::json::parse(response.body, nullptr, /*allow_exceptions=*/false);
+  if (response.status != 200 || !list.is_object() || !list.contains("data")) return std::string();
+  const auto& data = list["data"];
+  if (!data.is_array() || data.empty() || !data[0].is_object()) return std::string();
+  const auto id = data[0].find("id");
+  return id != data[0].end() && id->is_string() ? id->get<std::string>() : std::string();
+}
+
+// One invocation: the plan, the servers, and what is written at the end.
+class BenchLoad {
+ public:
+  BenchLoad(const BenchLoadFlags& f, BenchPlan plan) : f_(f), plan_(std::move(plan)) {
+    plan_.stop = &interrupted;
+    plan_.on_progress = [this](const LoadProgress& progress) { line_.Show(progress); };
+    if (!line_.active()) plan_.on_progress = nullptr;
+  }
+
+  int Run(const std::vector<Endpoint>& endpoints) {
+    environment_ = ReadEnvironment(kVersion);
+    StatusOr<int> code = kExitOk;
+    if (endpoints.size() == 2) {
+      code = RunCompare(endpoints[0], endpoints[1]);
+    } else if (f_.find_max) {
+      code = RunMax(endpoints[0]);
+    } else if (!f_.sweep.empty()) {
+      code = RunRates(endpoints[0]);
+    } else {
+      code = RunOnce(endpoints[0]);
+    }
+    line_.Clear();
+    if (!code.ok()) {
+      const bool usage = absl::IsInvalidArgument(code.status());
+      return Fail("bench", code.status(), usage ? kExitUsage : kExitFailure);
+    }
+    return *code;
+  }
+
+ private:
+  StatusOr<int> RunOnce(const Endpoint& endpoint) {
+    BATON_ASSIGN_OR_RETURN(const RunResult result, RunPlan(plan_, endpoint, plan_.workload.seed));
+    line_.Clear();
+    const RunReport report = MakeReport(result, plan_.report);
+    fmt::print("{}  {}\n{}", endpoint.url, endpoint.target.model, ToTable(report, plan_.report));
+    file_.runs.push_back(
+        {endpoint.url, plan_.has_rate() ? plan_.arrivals.rate : 0, &result, report});
+    BATON_RETURN_IF_ERROR(WriteFiles());
+    return Judge(report);
+  }
+
+  // A failure says in one line what the table says at length.
+  static int Judge(const RunReport& report) {
+    if (!report.cut_short.empty()) {
+      return Fail("bench", Unavailable("the run was cut short ({}); {} of {} requests were ok",
+                                       report.cut_short, report.num_ok(), report.attempted));
+    }
+    if (report.num_ok() == 0) {
+      return Fail("bench", Unavailable("no request was answered: {}", report.first_error));
+    }
+    if (!report.void_reasons.empty()) {
+      return Fail("bench", FailedPrecondition("the run is void: {}", report.void_reasons.front()));
+    }
+    return kExitOk;
+  }
+
+  OnTrial TrialPrinter() {
+    return [this](double rate, const RunReport& report) {
+      line_.Clear();
+      const std::string share =
+          plan_.report.slo ? fmt::format(", goodput {:.1f} %", 100.0 * report.goodput_share) : "";
+      fmt::print(stderr, "rate {:.3g}: ttft p50 {:.1f} ms, itl p50 {:.1f} ms, {} of {} ok{}{}\n",
+                 rate, report.ttft.p50 / 1e3, report.itl.p50 / 1e3, report.num_ok(),
+                 report.attempted, share, report.void_reasons.empty() ? "" : ", void");
+    };
+  }
+
+  void TakeRuns(const RateRuns& runs) {
+    for (size_t i = 0; i < runs.rates.size(); ++i) {
+      file_.runs.push_back({fmt::format("rate {:.3g}", runs.rates[i]), runs.rates[i],
+                            &runs.results[i], runs.reports[i]});
+    }
+  }
+
+  StatusOr<int> RunRates(const Endpoint& endpoint) {
+    BATON_ASSIGN_OR_RETURN(const std::vector<double> rates, SweepRates(f_));
+    BATON_ASSIGN_OR_RETURN(const RateRuns runs, RunSweep(plan_, endpoint, rates, TrialPrinter()));
+    int code = kExitOk;
+    for (size_t i = 0; i < runs.rates.size(); ++i) {
+      fmt::print("rate {:.3g}\n{}\n", runs.rates[i], ToTable(runs.reports[i], plan_.report));
+    }
+    TakeRuns(runs);
+    BATON_RETURN_IF_ERROR(WriteFiles());
+    for (const RunReport& report : runs.reports) {
+      if (code == kExitOk) code = Judge(report);
+    }
+    return code;
+  }
+
+  StatusOr<int> RunMax(const Endpoint& endpoint) {
+    RateSearchSpec spec;
+    spec.lowest = plan_.arrivals.rate;
+    const StatusOr<double> highest = ParseNumber(f_.max_rate);
+    if (!highest.ok() || *highest < spec.lowest) {
+      return InvalidArgument("--max-rate '{}' is not a rate from {} up", f_.max_rate, spec.lowest);
+    }
+    spec.highest = *highest;
+    BATON_ASSIGN_OR_RETURN(const MaxRate max, RunFindMax(plan_, endpoint, spec, TrialPrinter()));
+    TakeRuns(max.runs);
+    file_.extra_key = "find_max";
+    const nlohmann::json answer = {
+        {"rate", max.search.best ? nlohmann::json(*max.search.best) : nlohmann::json()},
+        {"at_highest", max.search.at_highest}};
+    file_.extra_json = answer.dump();
+    BATON_RETURN_IF_ERROR(WriteFiles());
+    if (!max.search.best) {
+      return FailedPrecondition("the objective ({}) is not met at the lowest rate, {:g} starts/s",
+                                ToString(*plan_.report.slo), spec.lowest);
+    }
+    fmt::print("largest rate with {}: {:.3g} starts/s{}\n", ToString(*plan_.report.slo),
+               *max.search.best, max.search.at_highest ? " (the end of the range)" : "");
+    return kExitOk;
+  }
+
+  StatusOr<int> RunCompare(const Endpoint& a, const Endpoint& b) {
+    BATON_ASSIGN_OR_RETURN(ComparedRuns runs,
+                           RunComparison(plan_, a, b, static_cast<uint32_t>(f_.rounds)));
+    line_.Clear();
+    if (!(ReadEnvironment(kVersion) == environment_)) {
+      return FailedPrecondition(
+          "the environment changed during the comparison: {} before, {} after",
+          ToString(environment_), ToString(ReadEnvironment(kVersion)));
+    }
+    fmt::print("A {}\nB {}\n{}", a.url, b.url, ToTable(runs.comparison));
+    for (size_t i = 0; i < runs.a.size(); ++i) {
+      file_.runs.push_back({fmt::format("A round {}", i + 1), 0, &runs.a[i], runs.reports_a[i]});
+      file_.runs.push_back({fmt::format("B round {}", i + 1), 0, &runs.b[i], runs.reports_b[i]});
+    }
+    // The pictures lay all rounds of a server over each other.
+    const RunResult all_a = Merge(runs.a), all_b = Merge(runs.b);
+    page_.runs.push_back({"A " + a.url, 0, &all_a, MakeReport(all_a, plan_.report)});
+    page_.runs.push_back({"B " + b.url, 0, &all_b, MakeReport(all_b, plan_.report)});
+    file_.extra_key = "comparison";
+    file_.extra_json = ToJson(runs.comparison);
+    page_.notes = ToTable(runs.comparison);
+    BATON_RETURN_IF_ERROR(WriteFiles());
+    if (!runs.comparison.void_reasons.empty()) {
+      return FailedPrecondition("the comparison is void: {}", runs.comparison.void_reasons.front());
+    }
+    return kExitOk;
+  }
+
+  static RunResult Merge(const std::vector<RunResult>& rounds) {
+    RunResult all;
+    for (const RunResult& round : rounds) {
+      all.records.insert(all.records.end(), round.records.begin(), round.records.end());
+      all.start_lag_us.insert(all.start_lag_us.end(), round.start_lag_us.begin(),
+                              round.start_lag_us.end());
+      all.read_lag_us.insert(all.read_lag_us.end(), round.read_lag_us.begin(),
+                             round.read_lag_us.end());
+    }
+    return all;
+  }
+
+  // Both files are tried: a full disk under one does not cost the other.
+  Status WriteFiles() {
+    Status first = OkStatus();
+    page_.title = f_.compare.empty() ? f_.url : f_.compare[0] + " and " + f_.compare[1];
+    page_.environment = environment_;
+    page_.settings = ToSettings(f_);
+    if (page_.runs.empty()) page_.runs = file_.runs;
+    if (!f_.json.empty()) {
+      file_.environment = environment_;
+      file_.settings = page_.settings;
+      first = WriteWholeFile(f_.json, ToJson(file_));
+    }
+    if (!f_.html.empty()) {
+      const Status html = WriteWholeFile(f_.html, ToHtml(page_));
+      if (first.ok()) first = html;
+    }
+    return first;
+  }
+
+  const BenchLoadFlags& f_;
+  BenchPlan plan_;
+  LiveLine line_;
+  Environment environment_;
+  JsonFile file_;
+  HtmlPage page_;
+};
+
+StatusOr<std::vector<Endpoint>> MakeEndpoints(const BenchLoadFlags& f) {
+  std::vector<std::string> urls = f.compare;
+  if (urls.empty()) urls = {f.url};
+  if (!f.compare.empty() && (f.compare.size() != 2 || !f.url.empty())) {
+    return InvalidArgument("--compare takes two URLs and nothing else does: --compare URL_A URL_B");
+  }
+  std::vector<Endpoint> endpoints;
+  for (const std::string& url : urls) {
+    BATON_ASSIGN_OR_RETURN(Endpoint endpoint, MakeEndpoint(url, f));
+    endpoints.push_back(std::move(endpoint));
+  }
+  return endpoints;
+}
+
+// Also finds out that a server is there before anything is measured.
+Status FindModels(std::vector<Endpoint>& endpoints) {
+  for (Endpoint& endpoint : endpoints) {
+    if (endpoint.grpc) continue;
+    const StatusOr<std::string> model = FirstModel(endpoint);
+    if (!model.ok()) return WithPrefix(model.status(), endpoint.url);
+    if (endpoint.target.model.empty()) endpoint.target.model = *model;
+  }
+  return OkStatus();
+}
+
+}  // namespace
+
+int RunBenchLoad(const std::vector<std::string>& args) {
+  FlagSet flags(
+      "bench",
+      "Loads an OpenAI-compatible server or Baton's gRPC API and measures it. `baton bench "
+      "model --help`: the forward pass alone, without a server.");
+  BenchLoadFlags f;
+  DeclareBenchLoad(flags, f);
+  if (std::optional<int> code = flags.Parse(args)) return *code;
+  StatusOr<std::vector<Endpoint>> endpoints = MakeEndpoints(f);
+  if (!endpoints.ok()) return Fail("bench", endpoints.status(), kExitUsage);
+  bool file_error = false;
+  StatusOr<BenchPlan> plan = MakePlan(f, &file_error);
+  if (!plan.ok()) return Fail("bench", plan.status(), file_error ? kExitFailure : kExitUsage);
+  if (const StatusOr<std::vector<double>> rates = SweepRates(f); !rates.ok()) {
+    return Fail("bench", rates.status(), kExitUsage);
+  }
+  if (const Status s = FindModels(*endpoints); !s.ok()) return Fail("bench", s, kExitFailure);
+  (void)signal(SIGINT, &OnInterrupt);
+  return BenchLoad(f, *std::move(plan)).Run(*endpoints);
+}
+
+}  // namespace baton

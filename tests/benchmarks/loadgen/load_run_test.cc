@@ -1,0 +1,269 @@
+// Whole runs against the toy server: every word and every error, over real sockets.
+#include <cmath>
+#include <set>
+#include <string>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+#include "benchmarks/loadgen/http_streams.h"
+#include "benchmarks/loadgen/load_loop.h"
+#include "benchmarks/loadgen/run_report.h"
+#include "src/base/check.h"
+#include "src/base/clock.h"
+#include "tests/benchmarks/loadgen/toy_server.h"
+
+namespace baton {
+namespace {
+
+using testing::HasSubstr;
+
+RunResult RunAgainst(int port, WorkloadSpec workload_spec, LoadSpec load) {
+  auto streams = HttpStreams::Create({.host = "127.0.0.1", .port = std::to_string(port)});
+  BATON_CHECK(streams.ok());
+  const Workload workload(std::move(workload_spec));
+  return LoadLoop(SystemClock(), **streams, workload, std::move(load)).Run();
+}
+
+WorkloadSpec Short(uint32_t num_output) {
+  WorkloadSpec spec;
+  spec.input = {.low = 16, .max = 16};
+  spec.output = {.low = num_output, .max = num_output};
+  return spec;
+}
+
+// Ten starts, 10 ms apart.
+LoadSpec TenStarts() {
+  LoadSpec load;
+  for (int64_t i = 0; i < 10; ++i) load.starts_us.push_back(10'000 * i);
+  return load;
+}
+
+TEST(LoadRunTest, AnOpenLoopKeepsItsPlanAndItsSamples) {
+  ToyServer server({.ttft_us = 30'000, .itl_us = 4'000});
+  const RunResult result = RunAgainst(server.port(), Short(6), TenStarts());
+  ASSERT_EQ(result.records.size(), 10u);
+  for (size_t i = 0; i < 10; ++i) {
+    const RequestRecord& record = result.records[i];
+    ASSERT_TRUE(record.ok()) << record.error;
+    EXPECT_EQ(record.intended_us, 10'000 * static_cast<int64_t>(i));
+    EXPECT_GE(record.sent_us, record.intended_us);
+    ASSERT_EQ(record.token_us.size(), 6u);
+    // The toy never answers early; how late this machine makes it is not this test's matter.
+    EXPECT_GE(*TtftUs(record), 30'000);
+    EXPECT_GE(record.token_us[5] - record.sent_us, 50'000);
+    EXPECT_TRUE(std::is_sorted(record.token_us.begin(), record.token_us.end()));
+    EXPECT_GE(record.end_us, record.token_us.back());
+    EXPECT_EQ(record.facts.completion_tokens, 6u);
+    EXPECT_EQ(record.facts.cached_tokens, 3u);
+    EXPECT_EQ(record.facts.finish_reason, "length");
+    EXPECT_EQ(record.facts.stages->queue_ms, 1.5);
+    EXPECT_EQ(TtftServerUs(record), 31'500);
+  }
+  EXPECT_EQ(result.start_lag_us.size(), 10u);
+  EXPECT_GE(result.read_lag_us.size(), 10u);
+  EXPECT_EQ(result.cut_short, "");
+}
+
+TEST(LoadRunTest, RequestsOverlapInAnOpenLoopAndNotInAClosedOneOfOneUser) {
+  ToyServer server({.ttft_us = 40'000, .itl_us = 1'000});
+  const RunResult open = RunAgainst(server.port(), Short(4), TenStarts());
+  EXPECT_LT(open.records[1].sent_us, open.records[0].end_us);
+  LoadSpec closed;
+  closed.num_users = 1;
+  closed.max_sessions = 5;
+  const RunResult one = RunAgainst(server.port(), Short(4), closed);
+  ASSERT_EQ(one.records.size(), 5u);
+  for (size_t i = 1; i < 5; ++i) {
+    EXPECT_EQ(one.records[i].intended_us, one.records[i - 1].end_us);
+    EXPECT_GE(one.records[i].sent_us, one.records[i - 1].end_us);
+  }
+}
+
+TEST(LoadRunTest, AClosedLoopEndsWithItsDurationAndWaitsForAnswers) {
+  ToyServer server({.ttft_us = 20'000, .itl_us = 1'000});
+  LoadSpec load;
+  load.num_users = 4;
+  load.duration_us = 200'000;
+  const RunResult result = RunAgainst(server.port(), Short(4), load);
+  EXPECT_GT(result.records.size(), 4u);
+  std::set<uint64_t> sessions;
+  for (const RequestRecord& record : result.records) {
+    EXPECT_TRUE(record.ok()) << record.error;
+    EXPECT_LT(record.intended_us, 200'000);
+    sessions.insert(record.session_idx);
+  }
+  EXPECT_EQ(sessions.size(), result.records.size());
+}
+
+TEST(LoadRunTest, TurnsCarryTheAnswersBeforeThem) {
+  ToyServer server({.ttft_us = 2'000, .itl_us = 500});
+  WorkloadSpec spec = Short(3);
+  spec.num_turns = 3;
+  spec.shared_prefix = 5;
+  LoadSpec load;
+  load.starts_us = {0, 1'000};
+  load.think_us = 20'000;
+  const RunResult result = RunAgainst(server.port(), spec, load);
+  server.Stop();
+  ASSERT_EQ(result.records.size(), 6u);
+  for (const RequestRecord& record : result.records) {
+    ASSERT_TRUE(record.ok()) << record.error;
+    if (record.turn_idx == 0) continue;
+    for (const RequestRecord& before : result.records) {
+      if (before.session_idx != record.session_idx) continue;
+      if (before.turn_idx + 1 != record.turn_idx) continue;
+      EXPECT_EQ(record.intended_us, before.end_us + 20'000);
+    }
+  }
+  // The last turn of a session: prefix, then user, assistant, user, assistant, user.
+  const std::string& last = server.bodies().back();
+  EXPECT_THAT(last, HasSubstr("[{\"role\":\"system\""));
+  size_t answers = 0;
+  for (size_t at = 0; (at = last.find("\"content\":\" w0 w1 w2\"", at)) != std::string::npos;
+       ++at) {
+    ++answers;
+  }
+  EXPECT_EQ(answers, 2u);
+  const auto system = [](const std::string& body) { return body.substr(0, body.find("user")); };
+  EXPECT_EQ(system(server.bodies()[0]), system(server.bodies()[1]));
+}
+
+// A fault of the toy and what the run must call it.
+struct FaultCase {
+  ToyFault fault;
+  RequestOutcome outcome;
+  std::string error;
+};
+
+TEST(LoadRunTest, EveryFaultIsACountedErrorWithItsReason) {
+  for (const FaultCase& c : {
+           FaultCase{ToyFault::kMalformedEvent, RequestOutcome::kMalformed, "no JSON object"},
+           {ToyFault::kBareJson, RequestOutcome::kMalformed, "is no field"},
+           {ToyFault::kErrorEvent, RequestOutcome::kServerError, "worker died"},
+           {ToyFault::kBreakOff, RequestOutcome::kBrokeOff, "in the middle"},
+           {ToyFault::kNoDone, RequestOutcome::kBrokeOff, "without [DONE]"},
+           {ToyFault::kStatus503, RequestOutcome::kHttpError, "status 503: too busy"},
+           {ToyFault::kNotStreamed, RequestOutcome::kMalformed, "no event stream"},
+           {ToyFault::kSilent, RequestOutcome::kTimedOut, "within 400 ms"},
+       }) {
+    SCOPED_TRACE(c.error);
+    ToyServer server({.ttft_us = 2'000, .itl_us = 500, .fault = c.fault, .fault_every = 3});
+    LoadSpec load = TenStarts();
+    load.timeout_us = 400'000;
+    const RunResult result = RunAgainst(server.port(), Short(6), load);
+    const RunReport report = MakeReport(result, {});
+    EXPECT_EQ(report.attempted, 10u);
+    EXPECT_EQ(report.num_ok(), 7u);
+    EXPECT_EQ(report.by_outcome[static_cast<size_t>(c.outcome)], 3u);
+    EXPECT_THAT(report.first_error, HasSubstr(c.error));
+    EXPECT_EQ(report.num_met, 7u);
+  }
+}
+
+TEST(LoadRunTest, ALoadWhoseWorkDiffersIsVoid) {
+  ToyServer server(
+      {.ttft_us = 2'000, .itl_us = 500, .fault = ToyFault::kShortAnswer, .fault_every = 5});
+  const RunReport report = MakeReport(RunAgainst(server.port(), Short(6), TenStarts()), {});
+  EXPECT_EQ(report.wrong_work, 2u);
+  EXPECT_THAT(report.void_reasons, testing::Contains(HasSubstr("2 of 10 answers have other")));
+}
+
+TEST(LoadRunTest, AWrongGoldenAnswerVoidsTheRun) {
+  WorkloadSpec spec = Short(4);
+  spec.golden = {{"What?", ToyServer::Text(5), 5}};
+  spec.golden_every = 2;
+  {
+    ToyServer server({.ttft_us = 2'000, .itl_us = 500});
+    const RunReport report = MakeReport(RunAgainst(server.port(), spec, TenStarts()), {});
+    EXPECT_EQ(report.golden_asked, 5u);
+    EXPECT_EQ(report.golden_wrong, 0u);
+  }
+  ToyServer server(
+      {.ttft_us = 2'000, .itl_us = 500, .fault = ToyFault::kWrongText, .fault_every = 10});
+  const RunReport report = MakeReport(RunAgainst(server.port(), spec, TenStarts()), {});
+  EXPECT_EQ(report.golden_wrong, 1u);
+  EXPECT_THAT(report.void_reasons, testing::Contains(HasSubstr("1 of 5 golden prompts")));
+}
+
+TEST(LoadRunTest, AServerThatGoesAwayLeavesPartialResults) {
+  ToyServer server({.ttft_us = 2'000, .itl_us = 500, .gone_after = 6});
+  LoadSpec load;
+  for (int64_t i = 0; i < 500; ++i) load.starts_us.push_back(5'000 * i);
+  const RunResult result = RunAgainst(server.port(), Short(4), load);
+  const RunReport report = MakeReport(result, {});
+  EXPECT_GE(report.num_ok(), 1u);
+  EXPECT_LE(report.num_ok(), 6u);
+  EXPECT_LT(report.attempted, 60u);
+  EXPECT_THAT(report.cut_short, HasSubstr("the server was gone"));
+  EXPECT_THAT(report.cut_short, HasSubstr("Connection refused"));
+}
+
+TEST(LoadRunTest, AnInterruptEndsTheRunWithWhatThereIs) {
+  ToyServer server({.ttft_us = 2'000, .itl_us = 500, .fault = ToyFault::kSilent, .fault_every = 4});
+  std::atomic<bool> stop{false};
+  LoadSpec load = TenStarts();
+  load.stop = &stop;
+  load.on_progress = [&stop](const LoadProgress& progress) {
+    if (progress.ended >= 5) stop.store(true);
+  };
+  const RunResult result = RunAgainst(server.port(), Short(4), load);
+  EXPECT_EQ(result.cut_short, "interrupted");
+  EXPECT_EQ(result.records.size(), 10u);
+}
+
+TEST(LoadRunTest, ConnectionsAreReusedAndAClosedOneIsReplaced) {
+  ToyServer server(
+      {.ttft_us = 1'000, .itl_us = 200, .fault = ToyFault::kBreakOff, .fault_every = 4});
+  LoadSpec load;
+  load.num_users = 2;
+  load.max_sessions = 40;
+  const RunReport report = MakeReport(RunAgainst(server.port(), Short(4), load), {});
+  EXPECT_EQ(report.num_ok(), 30u);
+  EXPECT_EQ(report.by_outcome[static_cast<size_t>(RequestOutcome::kBrokeOff)], 10u);
+}
+
+TEST(RunReportTest, AClientThatLagsVoidsTheRun) {
+  RunResult result;
+  RequestRecord record;
+  record.outcome = RequestOutcome::kOk;
+  record.sent_us = 0;
+  record.token_us = {100'000, 110'000};
+  record.end_us = 110'000;
+  record.want_output = 2;
+  for (int i = 0; i < 200; ++i) result.records.push_back(record);
+  result.start_lag_us.assign(200, 990.0);
+  result.read_lag_us.assign(400, 10.0);
+  EXPECT_THAT(MakeReport(result, {}).void_reasons, testing::IsEmpty());
+  // Two of 200 are within the p99; three are not.
+  result.start_lag_us[0] = result.start_lag_us[1] = 50'000.0;
+  EXPECT_THAT(MakeReport(result, {}).void_reasons, testing::IsEmpty());
+  result.start_lag_us[2] = 1'001.0;
+  EXPECT_THAT(MakeReport(result, {}).void_reasons,
+              testing::ElementsAre(HasSubstr("lag p99 1.00 ms (starting) is above 1 %")));
+}
+
+TEST(RunReportTest, GoodputCountsErrorsAgainstItself) {
+  RunResult result;
+  for (int i = 0; i < 10; ++i) {
+    RequestRecord record;
+    record.intended_us = 0;
+    record.sent_us = 0;
+    record.outcome = i < 6 ? RequestOutcome::kOk : RequestOutcome::kBrokeOff;
+    record.token_us = {i < 3 ? 50'000 : 500'000};
+    record.end_us = 2'000'000;
+    record.want_output = 1;
+    result.records.push_back(record);
+  }
+  ReportSpec spec;
+  spec.slo = *ParseSlo("ttft=100ms,goodput=50%");
+  const RunReport report = MakeReport(result, spec);
+  EXPECT_EQ(report.num_met, 3u);
+  EXPECT_EQ(report.goodput_share, 0.3);
+  EXPECT_EQ(report.goodput_per_s, 1.5);
+  EXPECT_THAT(ToTable(report, spec), HasSubstr("30.0 % of attempted"));
+  EXPECT_THAT(ToTable(report, spec), HasSubstr("not met"));
+}
+
+}  // namespace
+}  // namespace baton

@@ -1,0 +1,170 @@
+"""`baton bench URL` as a user runs it, against a toy server: files, exit codes, one clear error."""
+
+import json
+import os
+import re
+import subprocess
+
+import pytest
+
+BATON = os.environ["BATON_BIN"]
+TOY = os.environ["TOY_SERVER_BIN"]
+# A load of a second and a half whose client lag does not matter here: a run may be void on a busy
+# machine (exit 1), and then says so.
+LOAD = ["--rate", "40", "--arrivals", "fixed", "--requests", "40", "--output", "5"]
+
+
+class Toy:
+    def __init__(self, *args):
+        self.process = subprocess.Popen(
+            [TOY, *map(str, args)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        self.url = "http://127.0.0.1:" + self.process.stdout.readline().strip()
+
+    def stop(self):
+        self.process.stdin.close()
+        self.process.wait(10)
+
+
+@pytest.fixture
+def toy():
+    server = Toy()
+    yield server
+    server.stop()
+
+
+def bench(*args):
+    return subprocess.run([BATON, "bench", *args], capture_output=True, text=True, timeout=120)
+
+
+def only_void(done):
+    """The run went well, or the only complaint is this machine's own lag."""
+    return done.returncode == 0 or "the client's own lag" in done.stderr
+
+
+def test_a_run_prints_a_table_and_writes_both_files(toy, tmp_path):
+    out, page = tmp_path / "r.json", tmp_path / "r.html"
+    done = bench(toy.url, *LOAD, "--json", out, "--html", page, "--slo", "ttft=10s,goodput=90%")
+    assert only_void(done), done.stderr
+    assert "40 attempted, 40 ok" in done.stdout
+    assert "goodput" in done.stdout
+    result = json.loads(out.read_text())
+    run = result["runs"][0]
+    assert result["cores"] >= 1 and result["settings"]["rate"] == "40"
+    assert len(run["requests"]) == 40
+    assert all(len(r["gaps_us"]) == 4 and r["outcome"] == "ok" for r in run["requests"])
+    assert run["requests"][3]["intended_us"] == 100000
+    assert run["report"]["ttft"]["p99_us"] is None, "40 samples have no p99"
+    html = page.read_text()
+    assert html.count("<svg") >= 6
+    assert not re.search(r"<script|<link|src=|href=|@import|url\(", html), "not self-contained"
+
+
+def test_a_closed_loop_and_a_sweep_run(toy, tmp_path):
+    done = bench(toy.url, "--users", "3", "--requests", "9", "--output", "4")
+    assert only_void(done) and "9 attempted, 9 ok" in done.stdout, done.stderr
+    out = tmp_path / "s.json"
+    done = bench(toy.url, "--sweep", "20,40", "--requests", "10", "--output", "3", "--json", out)
+    assert only_void(done), done.stderr
+    assert [r["rate"] for r in json.loads(out.read_text())["runs"]] == [20, 40]
+
+
+def test_a_trace_is_replayed_and_a_bad_line_is_named(toy, tmp_path):
+    trace = tmp_path / "t.csv"
+    rows = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+    rows += "2023-11-16 18:15:46.6805900,37,4\n2023-11-16 18:15:47.6805900,39,6\n"
+    trace.write_text(rows)
+    out = tmp_path / "t.json"
+    done = bench(toy.url, "--trace", trace, "--time-scale", "0.1", "--json", out)
+    assert only_void(done), done.stderr
+    requests = json.loads(out.read_text())["runs"][0]["requests"]
+    assert [r["intended_us"] for r in requests] == [0, 100000]
+    assert [r["want_output"] for r in requests] == [4, 6]
+    trace.write_text(rows + "2023-11-16 18:15:48,x,6\n")
+    done = bench(toy.url, "--trace", trace)
+    assert done.returncode == 1
+    assert f"{trace} line 4: 'x' is not a whole number" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_an_objective_out_of_reach_is_a_clear_answer(toy):
+    done = bench(
+        *(toy.url, "--find-max", "--slo", "ttft=1ms", "--rate", "20"),
+        *("--requests", "10", "--output", "2"),
+    )
+    assert done.returncode == 1
+    assert re.search("is not met at the lowest rate, 20 starts/s|was void 3 times", done.stderr)
+
+
+def test_a_server_that_is_down_or_goes_away_is_said(tmp_path):
+    done = bench("http://127.0.0.1:9", *LOAD)
+    assert done.returncode == 1 and done.stderr.count("\n") == 1
+    assert "127.0.0.1:9" in done.stderr and "refused" in done.stderr
+    toy, out = Toy(20000, 2000, 8), tmp_path / "p.json"
+    done = bench(toy.url, "--rate", "100", "--requests", "500", "--output", "3", "--json", out)
+    toy.process.kill()
+    assert done.returncode == 1
+    assert "the server was gone" in done.stderr
+    outcomes = [r["outcome"] for r in json.loads(out.read_text())["runs"][0]["requests"]]
+    assert outcomes.count("ok") >= 1 and len(outcomes) < 500
+
+
+def test_a_full_disk_is_said_and_exits_1(toy):
+    done = bench(toy.url, *LOAD, "--json", "/dev/full")
+    assert done.returncode == 1
+    assert "/dev/full is incomplete: No space left on device" in done.stderr
+    assert "40 attempted" in done.stdout, "the table is still printed"
+    done = bench(toy.url, *LOAD, "--json", "/nowhere/x.json")
+    assert done.returncode == 1 and "/nowhere/x.json cannot be written" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "args, expected",
+    [
+        ([], "say how to load"),
+        (["--rate", "x"], "--rate: 'x'"),
+        (["--rate", "1", "--users", "2"], "one of --rate, --users and --trace"),
+        (["--rate", "1", "--output", "0"], "--output '0'"),
+        (["--rate", "1", "--slo", "ttf=1ms"], "did you mean ttft"),
+        (["--find-max"], "--find-max needs --slo"),
+        (["--rate", "1", "--token-ids", "5:9"], "--api completions"),
+        (["--rate", "1", "--duratoin", "3s"], "did you mean --duration"),
+        (["--rate", "1", "--duration", "3"], "--duration: '3' is not a time"),
+        (["--sweep", "1,x"], "--sweep: 'x'"),
+    ],
+)
+def test_a_wrong_command_line_exits_2_with_one_line(args, expected):
+    done = bench("http://127.0.0.1:9", *args)
+    assert done.returncode == 2, done.stderr
+    assert expected in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_urls_are_checked():
+    for url, expected in [("localhost:80", "must begin with http"), ("https://x", "plain HTTP")]:
+        done = bench(url, "--rate", "1")
+        assert done.returncode == 2 and expected in done.stderr
+
+
+def test_golden_answers_are_checked_in_the_run(toy, tmp_path):
+    golden = tmp_path / "g.jsonl"
+    row = {"prompt": "count", "max_tokens": 3, "text": " w0 w1 w2"}
+    golden.write_text(json.dumps(row) + "\n")
+    args = [*LOAD, "--golden", golden, "--golden-every", "4"]
+    done = bench(toy.url, *args)
+    assert only_void(done) and "golden 10 of 10 right" in done.stdout, done.stderr
+    golden.write_text(json.dumps({**row, "text": " w0 w1 w9"}) + "\n")
+    done = bench(toy.url, *args)
+    assert done.returncode == 1 and "10 of 10 golden prompts had a wrong answer" in done.stderr
+
+
+def test_a_comparison_ends_with_a_verdict(toy, tmp_path):
+    out = tmp_path / "c.json"
+    other = Toy(40000, 4000)
+    load = ["--rate", "50", "--requests", "6", "--output", "4", "--rounds", "6", "--json", out]
+    done = bench("--compare", toy.url, other.url, *load)
+    other.stop()
+    assert done.returncode == 0 or "is void" in done.stderr, done.stderr
+    assert "verdict: they differ" in done.stdout
+    comparison = json.loads(out.read_text())["comparison"]
+    ttft = next(m for m in comparison["metrics"] if m["metric"] == "ttft p50")
+    assert ttft["verdict"] == "B is worse" and 1.5 < ttft["ratio"] < 2.5
