@@ -99,6 +99,14 @@ Status BenchModel(const BenchFlags& f, std::vector<ModelBenchCase> cases) {
   return OkStatus();
 }
 
+// True for `bench model ...`, wherever the word stands, but not for the value of --model.
+bool WantsModel(const std::vector<std::string>& args) {
+  for (size_t i = 0; i < args.size(); ++i) {
+    if (args[i] == "model" && (i == 0 || args[i - 1] != "--model")) return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 int RunBench(const std::vector<std::string>& args) {

@@ -7,6 +7,7 @@
 #include "nlohmann/json.hpp"
 
 #include "benchmarks/loadgen/html_report.h"
+#include "benchmarks/loadgen/quantity.h"
 #include "src/cli/bench_live_line.h"
 #include "src/cli/bench_load_flags.h"
 #include "src/cli/commands.h"
