@@ -17,7 +17,7 @@ run_tier() {
     # go through the comparison of paths, which looks for other bits, not for other memory.
     asan) scripts/build.sh asan && BATON_E2E_START_LIMIT_S=300 BATON_E2E_PROMPTS=8 \
       ctest --preset asan -j "$jobs" --timeout 3600 -LE no_sanitizer ;;
-    tsan) scripts/build.sh tsan && BATON_E2E_START_LIMIT_S=300 \
+    tsan) scripts/build.sh tsan tsan_tests && BATON_E2E_START_LIMIT_S=300 \
       ctest --preset tsan -j "$jobs" --timeout 3600 -L tsan ;;
     tidy) run_clang_tidy ;;
     *)

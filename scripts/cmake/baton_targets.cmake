@@ -75,6 +75,12 @@ function(baton_test)
   endif()
   baton_executable(NAME ${ARG_NAME} SOURCES ${ARG_SOURCES}
     DEPS ${ARG_DEPS} GTest::gmock GTest::gtest_main)
+  if("tsan" IN_LIST ARG_LABELS)
+    if(NOT TARGET tsan_tests)
+      add_custom_target(tsan_tests)  # all that the tsan tier runs, and nothing else
+    endif()
+    add_dependencies(tsan_tests ${ARG_NAME})
+  endif()
   baton_add_test(NAME ${ARG_NAME} TIMEOUT ${ARG_TIMEOUT} LABELS ${ARG_LABELS} ENV ${ARG_ENV}
     COMMAND ${ARG_NAME} ${ARG_ARGS})
 endfunction()

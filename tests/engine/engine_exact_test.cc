@@ -1,11 +1,8 @@
 // The real model: a prompt computed by one engine and decoded by another gives the bits (token ids
 // and log-probabilities) of one engine doing both, over every transport, while others run.
-#include <random>
-
 #include "gtest/gtest.h"
 
-#include "tests/engine/live_rig.h"
-#include "tests/patience.h"
+#include "tests/engine/live_requests.h"
 
 namespace baton {
 namespace {
@@ -18,55 +15,6 @@ constexpr uint32_t kBlock = 16;
   auto opened = GgufFile::Open(path);          \
   ASSERT_TRUE(opened.ok()) << opened.status(); \
   const GgufFile& file = **opened
-
-RequestSpec MakeRequest(uint64_t number, uint32_t num_tokens, uint32_t max_tokens) {
-  std::mt19937_64 random(number);
-  RequestSpec spec;
-  spec.key = {{number, 42}, 1};
-  spec.session = SessionId(1);
-  for (uint32_t i = 0; i < num_tokens; ++i) {
-    spec.tokens.push_back(static_cast<TokenId>(100 + random() % 40000));
-  }
-  spec.num_prompt_tokens = num_tokens;
-  spec.max_tokens = max_tokens;
-  spec.sampling.temperature = number % 3 == 0 ? 0.9f : 0.0f;
-  spec.sampling.seed = number * 31;
-  spec.sampling.logprobs = true;
-  spec.sampling.top_logprobs = 2;
-  if (number % 3 == 1) spec.sampling.repetition_penalty = 1.1f;
-  spec.num_choices = number % 4 == 0 ? 2 : 1;
-  spec.ignore_eos = true;
-  spec.deadline_us = 300'000'000 * int64_t{kPatienceFactor};
-  return spec;
-}
-
-std::vector<RequestSpec> Requests(std::span<const uint32_t> lengths, uint32_t max_tokens) {
-  std::vector<RequestSpec> specs;
-  for (const uint32_t length : lengths) {
-    specs.push_back(MakeRequest(specs.size() + 1, length, max_tokens));
-  }
-  return specs;
-}
-
-// Runs all at once through one engine.
-std::vector<Record> RunAggregated(LiveWorker* worker, const std::vector<RequestSpec>& specs) {
-  for (const RequestSpec& spec : specs) EXPECT_TRUE(worker->engine().TryStart(spec).ok());
-  std::vector<Record> records;
-  for (const RequestSpec& spec : specs) {
-    EXPECT_TRUE(worker->recorder().WaitEnded(spec.key));
-    records.push_back(worker->recorder().Of(spec.key));
-    EXPECT_EQ(records.back().last(), RequestState::kFinished) << records.back().status;
-  }
-  EXPECT_TRUE(worker->WaitIdle());
-  return records;
-}
-
-void ExpectSameBits(const Record& a, const Record& b, const RequestSpec& spec) {
-  for (uint32_t c = 0; c < spec.num_choices; ++c) {
-    EXPECT_EQ(a.Tokens(c), b.Tokens(c)) << spec.tokens.size() << " tokens, choice " << c;
-    EXPECT_EQ(a.Tokens(c).size(), spec.max_tokens);
-  }
-}
 
 TEST(EngineExactTest, TheDemoModelAnswersAChat) {
   BATON_OPEN_DEMO(file);
@@ -123,26 +71,12 @@ TEST_P(EngineExactTransportTest, DisaggregatedEqualsAggregatedBitForBit) {
   uint64_t bytes = 0;
   for (const RequestSpec& spec : specs) {
     bytes += d.model().layout().BlocksFor(spec.num_prompt_tokens) * d.model().layout().BlockBytes();
-    RequestSpec dest = spec;
-    dest.kind = RequestKind::kDest;
-    dest.peer = p.incarnation();
-    RequestSpec source = spec;
-    source.kind = RequestKind::kSource;
-    source.peer = d.incarnation();
-    ASSERT_TRUE(d.engine().TryStart(dest).ok());
-    ASSERT_TRUE(p.engine().TryStart(source).ok());
   }
+  const std::vector<Record> records = RunPair(&p, &d, specs);
   for (size_t i = 0; i < specs.size(); ++i) {
-    ASSERT_TRUE(d.recorder().WaitEnded(specs[i].key));
-    const Record record = d.recorder().Of(specs[i].key);
-    ASSERT_EQ(record.last(), RequestState::kFinished) << record.status;
-    EXPECT_EQ(record.transport, kind);
-    ExpectSameBits(record, alone[i], specs[i]);
-    ASSERT_TRUE(p.recorder().WaitEnded(specs[i].key));
-    EXPECT_EQ(p.recorder().Of(specs[i].key).last(), RequestState::kHandedOff);
+    EXPECT_EQ(records[i].transport, kind);
+    ExpectSameBits(records[i], alone[i], specs[i]);
   }
-  EXPECT_TRUE(p.WaitIdle());
-  EXPECT_TRUE(d.WaitIdle());
   EXPECT_EQ(d.engine().Snapshot().kv_bytes_received, bytes);
   EXPECT_EQ(d.engine().Snapshot().computed_tokens, 0u) << "D computed no prompt";
 }

@@ -30,7 +30,8 @@ struct LiveOptions {
   uint32_t num_blocks = 512;
   Isa isa = Isa::kAuto;
   TransportKind kind = TransportKind::kAuto;  // kLocal: by the hub; kAuto: none
-  uint64_t incarnation = 1;  // told apart from other processes' by the rig
+  uint32_t max_context = 2048;
+  uint64_t incarnation = 1;   // told apart from other processes by the rig
   bool prefix_cache = false;  // most tests mean to compute what they ask for
 };
 
@@ -40,7 +41,8 @@ class LiveWorker {
   LiveWorker(const GgufFile& file, const LiveOptions& options, LocalHub* hub, TableWire* wire)
       : options_(options), pool_(options.num_threads) {
     model_ = *Model::Load(
-        file, {.pool = &pool_, .isa = options.isa, .max_rows = 512, .max_context = 2048});
+        file,
+        {.pool = &pool_, .isa = options.isa, .max_rows = 512, .max_context = options.max_context});
     runner_ = std::make_unique<ModelRunner>(model_.get());
     arena_ = *KvArena::Create(model_->layout(), options.num_blocks);
     if (options.kind == TransportKind::kLocal) {
@@ -62,7 +64,7 @@ class LiveWorker {
     config.scheduler.max_batch_tokens = 512;
     config.scheduler.max_chunk = 256;
     config.scheduler.max_running = 64;
-    config.max_context = 2048;
+    config.max_context = options.max_context;
     config.prefix_cache = options.prefix_cache;
     config.incarnation = incarnation();
     config.request_lease_us = 600'000'000 * int64_t{kPatienceFactor};

@@ -1,0 +1,88 @@
+// Every architecture, weight type and file form, as tiny random models: a prompt computed by one
+// engine and decoded by another, and a prompt of which the beginning is cached, give the bits of
+// one engine that computes everything.
+#include "gtest/gtest.h"
+
+#include "src/model/hf_folder.h"
+#include "tests/engine/live_requests.h"
+
+namespace baton {
+namespace {
+
+// A file or folder of tests/golden.
+class EngineModelsTest : public ::testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override {
+    auto opened = OpenModelFile(GoldenPath(GetParam()));
+    ASSERT_TRUE(opened.ok()) << opened.status();
+    file_ = *std::move(opened);
+  }
+
+  // A worker with the model's whole context.
+  static constexpr uint32_t kContext = 512;
+  std::unique_ptr<GgufFile> file_;
+  LocalHub hub_{true};
+  TableWire wire_;
+};
+
+TEST_P(EngineModelsTest, DisaggregatedEqualsAggregatedBitForBit) {
+  LiveWorker alone(*file_, {.max_context = kContext, .incarnation = 1}, &hub_, &wire_);
+  LiveWorker p(*file_,
+               {.role = SchedulerRole::kPrefill,
+                .kind = TransportKind::kLocal,
+                .max_context = kContext,
+                .incarnation = 2},
+               &hub_, &wire_);
+  LiveWorker d(*file_,
+               {.role = SchedulerRole::kDecode,
+                .kind = TransportKind::kLocal,
+                .max_context = kContext,
+                .incarnation = 3},
+               &hub_, &wire_);
+  p.Connect(d);
+  const std::vector<uint32_t> lengths = {1, 15, 16, 17, 47, 100, 255, 300};
+  const uint32_t vocab_size = alone.model().config().vocab_size;
+  const std::vector<RequestSpec> specs = Requests(lengths, 8, vocab_size);
+  const std::vector<Record> expected = RunAggregated(&alone, specs);
+  const std::vector<Record> records = RunPair(&p, &d, specs);
+  for (size_t i = 0; i < specs.size(); ++i) ExpectSameBits(records[i], expected[i], specs[i]);
+  EXPECT_EQ(d.engine().Snapshot().computed_tokens, 0u) << "D computed no prompt";
+}
+
+// Cuts around a block and around the window of the windowed model (33 tokens).
+TEST_P(EngineModelsTest, AHitAtAnyCutChangesNoBit) {
+  LiveWorker plain(*file_, {.max_context = kContext, .incarnation = 1}, &hub_, &wire_);
+  LiveWorker remembering(*file_, {.max_context = kContext, .incarnation = 2, .prefix_cache = true},
+                         &hub_, &wire_);
+  const uint32_t vocab_size = plain.model().config().vocab_size;
+  uint64_t number = 0;
+  for (const uint32_t cut : {15u, 16u, 31u, 32u, 33u, 34u, 48u, 49u, 65u, 200u}) {
+    const RequestSpec first = MakeRequest(++number, cut + 9, 2, vocab_size);
+    RunAggregated(&remembering, {first});
+    RequestSpec second = MakeRequest(++number, cut + 40, 8, vocab_size);
+    std::copy_n(first.tokens.begin(), cut, second.tokens.begin());
+    const Record expected = RunAggregated(&plain, {second})[0];
+    const Record record = RunAggregated(&remembering, {second})[0];
+    ExpectSameBits(record, expected, second);
+    EXPECT_EQ(record.cached_tokens, cut / 16 * 16) << "cut at " << cut;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Golden, EngineModelsTest,
+    ::testing::Values("tiny_f32.gguf", "tiny_f16.gguf", "tiny_bf16.gguf", "tiny_q4_0.gguf",
+                      "tiny_q4_1.gguf", "tiny_q5_0.gguf", "tiny_q5_1.gguf", "tiny_q8_0.gguf",
+                      "tiny_q4_k.gguf", "tiny_q5_k.gguf", "tiny_q6_k.gguf", "tiny_mxfp4.gguf",
+                      "tiny_mixed_rope.gguf", "tiny_llama_linear.gguf", "tiny_llama_yarn.gguf",
+                      "tiny_llama_llama3.gguf", "tiny_qwen2.gguf", "tiny_qwen3.gguf",
+                      "tiny_qwen3moe.gguf", "tiny_qwen3moe_q8_0.gguf", "tiny_gemma3.gguf",
+                      "tiny_llama_linear", "tiny_llama_yarn", "tiny_llama_llama3", "tiny_qwen2",
+                      "tiny_qwen3", "tiny_qwen3moe", "tiny_gemma3"),
+    [](const auto& info) {
+      std::string name = info.param;
+      const size_t dot = name.find('.');
+      return dot == std::string::npos ? name + "_folder" : name.substr(0, dot);
+    });
+
+}  // namespace
+}  // namespace baton
