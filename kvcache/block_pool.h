@@ -118,9 +118,8 @@ class BlockPool {
   void DropTransferRef(BlockHandle handle);
 
   // The prefix cache keeps a block that is in use and not kept yet: it stays after its last
-  // reference, as cached, until it is dropped or evicted.
+  // reference, as cached, until it is evicted.
   void KeepCached(BlockHandle handle, const EvictionKey& key);
-  void DropCached(BlockHandle handle);
   // What a kept block is worth from now on.
   void SetEvictionKey(BlockHandle handle, const EvictionKey& key);
   const EvictionKey& EvictionKeyOf(BlockHandle handle) const;

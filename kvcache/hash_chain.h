@@ -41,6 +41,9 @@ struct ChainKey {
   friend bool operator==(const ChainKey&, const ChainKey&) = default;
 };
 
+// Whose requests are all requests, as long as there are no API keys.
+inline constexpr std::string_view kDefaultTenant = "default";
+
 // Any lengths, "" included; unequal pairs give unrelated keys.
 ChainKey DeriveChainKey(std::string_view cluster_secret, std::string_view tenant);
 

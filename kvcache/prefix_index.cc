@@ -14,8 +14,9 @@ double CostOf(uint32_t ordinal) { return 1 + ordinal / kDepthOfEqualCost; }
 
 }  // namespace
 
-PrefixIndex::PrefixIndex(BlockPool* pool, uint32_t block_size)
+PrefixIndex::PrefixIndex(BlockPool* pool, uint32_t block_size, PrefixListener* listener)
     : pool_(pool),
+      listener_(listener),
       block_size_(block_size),
       nodes_(pool->num_blocks()),
       tokens_(size_t{pool->num_blocks()} * block_size) {
@@ -78,6 +79,7 @@ bool PrefixIndex::Insert(const PrefixEntry& entry) {
   std::copy(entry.tokens.begin(), entry.tokens.end(),
             tokens_.begin() + static_cast<std::ptrdiff_t>(size_t{block} * block_size_));
   by_link_.emplace(entry.link, block);
+  if (listener_ != nullptr) listener_->OnPrefixChange({.link = entry.link, .added = true});
   pool_->KeepCached(entry.block,
                     {.value = inflation_ + CostOf(entry.ordinal), .last_use = ++clock_});
   ++stats_.num_inserted;
@@ -107,6 +109,7 @@ void PrefixIndex::CountChild(BlockHandle parent, int change) {
 void PrefixIndex::Forget(uint32_t block) {
   Node& node = nodes_[block];
   by_link_.erase(node.link);
+  if (listener_ != nullptr) listener_->OnPrefixChange({.link = node.link, .added = false});
   const BlockHandle parent = node.parent;
   node = {};
   CountChild(parent, -1);
@@ -120,15 +123,6 @@ void PrefixIndex::OnEvicted(BlockHandle block, const EvictionKey& key) {
   inflation_ = std::max(inflation_, key.value);
   ++stats_.num_evicted;
   Forget(index);
-}
-
-void PrefixIndex::Clear() {
-  for (uint32_t i = 0; i < nodes_.size(); ++i) {
-    const BlockHandle handle{BlockIndex(i), nodes_[i].generation};
-    if (handle.generation == 0 || pool_->StateOf(handle) != BlockState::kCached) continue;
-    pool_->DropCached(handle);
-    Forget(i);
-  }
 }
 
 Status PrefixIndex::Audit() const {

@@ -31,6 +31,7 @@
 
 #include "kvcache/block_pool.h"
 #include "kvcache/hash_chain.h"
+#include "kvcache/prefix_listener.h"
 #include "src/base/ids.h"
 #include "src/base/status.h"
 
@@ -62,8 +63,9 @@ struct PrefixStats {
 // See the file comment.
 class PrefixIndex final : public CacheKeeper {
  public:
-  // `pool` outlives the index and has no other keeper.
-  PrefixIndex(BlockPool* pool, uint32_t block_size);
+  // `pool` outlives the index and has no other keeper; so does `listener`, which hears of every
+  // change and may be null.
+  PrefixIndex(BlockPool* pool, uint32_t block_size, PrefixListener* listener = nullptr);
   ~PrefixIndex() override;
   PrefixIndex(const PrefixIndex&) = delete;
   PrefixIndex& operator=(const PrefixIndex&) = delete;
@@ -79,9 +81,6 @@ class PrefixIndex final : public CacheKeeper {
   // Keeps a block that its caller holds. False when the prefix is here already, in another block,
   // or the block is kept under another name.
   bool Insert(const PrefixEntry& entry);
-
-  // Forgets everything that nobody holds.
-  void Clear();
 
   void OnEvicted(BlockHandle block, const EvictionKey& key) override;
 
@@ -112,6 +111,7 @@ class PrefixIndex final : public CacheKeeper {
   void CountChild(BlockHandle parent, int change);
 
   BlockPool* const pool_;
+  PrefixListener* const listener_;
   const uint32_t block_size_;
   std::vector<Node> nodes_;      // [block]
   std::vector<TokenId> tokens_;  // [block][block_size]

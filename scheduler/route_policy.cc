@@ -154,8 +154,8 @@ DecodeChoice ChoiceOf(const ClusterLoad& load, const RouteQuery& query, uint32_t
 // True when `choice` may be preferred to the least loaded D for what it holds of the prompt: both
 // have a P beside them and room, or both have not, and the bounds of the header are kept. A prompt
 // that D computes itself waits behind its other prompts, so for no longer than the hit saves.
-bool IsAboutAsLoaded(const DecodeChoice& choice, const DecodeChoice& least,
-                     const ClusterLoad& load, const RouteQuery& query) {
+bool IsAboutAsLoaded(const DecodeChoice& choice, const DecodeChoice& least, const ClusterLoad& load,
+                     const RouteQuery& query) {
   const DecodeRank& a = choice.decode_rank;
   const DecodeRank& b = least.decode_rank;
   const bool is_alone = std::get<0>(choice.rank());

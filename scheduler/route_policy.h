@@ -51,8 +51,8 @@ std::string_view PairingFieldName(Pairing pairing);
 struct PrefillLoad {
   bool ready = false;  // connected and not draining
   WorkerFingerprint fingerprint;
-  double backlog_s = 0;      // predicted time to compute what it has accepted
-  uint32_t num_waiting = 0;  // requests, the one in work included
+  double backlog_s = 0;          // predicted time to compute what it has accepted
+  uint32_t num_waiting = 0;      // requests, the one in work included
   uint32_t num_free_blocks = 0;  // free and cached
   uint32_t num_blocks = 0;
   uint32_t block_size = 16;

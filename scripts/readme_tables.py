@@ -74,7 +74,31 @@ def serving(result):
     return lines + ["", where(result)]
 
 
-TABLES = {"model_bench": model_bench, "burst_itl": burst_itl, "serving": serving}
+def prefix_cache(result):
+    lines = [
+        "| request | prompt tokens | of them cached | TTFT | without the cache |",
+        "|---|---:|---:|---:|---:|",
+    ]
+    turns = [r for r in result["chat"] if r["case"] in (1, 2, 5, 10)]
+    cases = [(f"turn {r['case']} of a chat", r) for r in turns]
+    first, *others = result["system"]
+    cases.append(("first user of a system prompt", first))
+    median = {key: statistics.median(r[key] for r in others) for key in first}
+    cases.append((f"the {len(others)} users after (median)", median))
+    for name, r in cases:
+        lines.append(
+            f"| {name} | {r['prompt_tokens']:.0f} | {r['cached_tokens']:.0f} |"
+            f" {r['ttft_ms_on']:.0f} ms | {r['ttft_ms_off']:.0f} ms |"
+        )
+    return lines + ["", f"{result['model']}; " + where(result)]
+
+
+TABLES = {
+    "model_bench": model_bench,
+    "burst_itl": burst_itl,
+    "serving": serving,
+    "prefix_cache": prefix_cache,
+}
 
 
 def render(match):

@@ -141,8 +141,7 @@ void ShowMemory(const Workload& workload) {
     Fill(workload, &index);
     const double resident = static_cast<double>(ResidentBytes() - before) / (1 << 20);
     fmt::print("{:<34} {:>9} {:>10} {:>12.1f} {:>13.1f}\n",
-               fmt::format("limit of {} entries", limit), index.num_entries(),
-               index.memory_bytes(),
+               fmt::format("limit of {} entries", limit), index.num_entries(), index.memory_bytes(),
                static_cast<double>(index.memory_bytes()) / index.num_entries(), resident);
   }
 }
@@ -195,11 +194,12 @@ void ShowResync(const Workload& workload, RouterPrefixIndex* index) {
       sweep_us = std::max(sweep_us, NowUs() - start_us);
     }
   }
-  fmt::print("\nresync of one worker ({} blocks, {} batches): p50 {:.1f} ms of the router's "
-             "thread,\n  at most {:.2f} ms at once; a piece of the sweep behind it at most {:.2f} "
-             "ms\n",
-             workload.NumHeld(0), workload.Snapshot(0).size(),
-             Percentile(total_us, 0.5) / 1000, longest_us / 1000, sweep_us / 1000);
+  fmt::print(
+      "\nresync of one worker ({} blocks, {} batches): p50 {:.1f} ms of the router's "
+      "thread,\n  at most {:.2f} ms at once; a piece of the sweep behind it at most {:.2f} "
+      "ms\n",
+      workload.NumHeld(0), workload.Snapshot(0).size(), Percentile(total_us, 0.5) / 1000,
+      longest_us / 1000, sweep_us / 1000);
 }
 
 // Workers whose caches change, 64 blocks in and 64 out a batch, and who answer a question for a
@@ -245,9 +245,8 @@ class ChangingWorkers {
       size_t num_known = 0;
       for (const ChainLink& link : workers_[w].links) {
         const auto hits = index_->Find(std::span(&link, 1));
-        num_known += std::count_if(hits.begin(), hits.end(), [&](const auto& hit) {
-          return hit.worker == LeaseId(w + 1);
-        });
+        num_known += std::count_if(hits.begin(), hits.end(),
+                                   [&](const auto& hit) { return hit.worker == LeaseId(w + 1); });
       }
       num_wrong += workers_[w].links.size() - num_known;
       num_wrong += index_->num_links(LeaseId(w + 1)) - num_known;
@@ -302,10 +301,11 @@ void ShowLostEvents(RouterPrefixIndex* index) {
     workers.Wait(1'000'000);
     num_resyncs += workers.Answer();
   }
-  fmt::print("lost events: {} of {} batches lost in {} s, {} gaps seen, {} resyncs; after them {} "
-             "of {} links wrong\n",
-             num_lost, kBatches, kBatches / 100, num_gaps, num_resyncs, workers.NumWrong(),
-             workers.NumHeld());
+  fmt::print(
+      "lost events: {} of {} batches lost in {} s, {} gaps seen, {} resyncs; after them {} "
+      "of {} links wrong\n",
+      num_lost, kBatches, kBatches / 100, num_gaps, num_resyncs, workers.NumWrong(),
+      workers.NumHeld());
   BATON_CHECK(workers.NumWrong() == 0, "{} links are wrong", workers.NumWrong());
 }
 

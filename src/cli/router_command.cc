@@ -61,7 +61,7 @@ int RunRouter(const std::vector<std::string>& args) {
   f.config.drain_timeout_us = f.drain_timeout_s * 1'000'000;
   const StatusOr<std::string> secret = ReadClusterSecret(f.secret_file);
   if (!secret.ok()) return Fail("router", secret.status());
-  f.config.core.chain_key = DeriveChainKey(*secret, "default");
+  f.config.core.chain_key = DeriveChainKey(*secret, kDefaultTenant);
   RoleSignals signals;
   StatusOr<std::unique_ptr<RouterProcess>> router = RouterProcess::Start(f.config);
   if (!router.ok()) return Fail("router", router.status());

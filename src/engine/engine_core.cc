@@ -67,7 +67,8 @@ EngineCore::EngineCore(const EngineConfig& config, const EngineParts& parts, Eng
                .num_blocks = parts.arena->num_blocks()},
       pool_(parts.arena->num_blocks()),
       prefix_index_(config.prefix_cache
-                        ? std::make_unique<PrefixIndex>(&pool_, parts.arena->layout().block_size)
+                        ? std::make_unique<PrefixIndex>(&pool_, parts.arena->layout().block_size,
+                                                        parts.prefixes)
                         : nullptr),
       scheduler_(WithBlockSize(config.scheduler, parts.arena->layout().block_size), &pool_,
                  prefix_index_.get()),

@@ -10,6 +10,7 @@
 
 #include "kvcache/handoff_action.h"
 #include "kvcache/kv_arena.h"
+#include "kvcache/prefix_listener.h"
 #include "kvcache/transport/kv_transport.h"
 #include "scheduler/scheduler.h"
 #include "src/base/clock.h"
@@ -45,6 +46,7 @@ struct EngineParts {
   KvTransport* transport = nullptr;   // null: only local requests
   const HandoffWire* wire = nullptr;  // null with transport
   EngineListener* listener = nullptr;
+  PrefixListener* prefixes = nullptr;  // hears what the prefix cache holds; may be null
   // Hears of every step and how long it took; engine thread. May be empty.
   std::function<void(const StepShape&, int64_t elapsed_us)> on_step;
   const Clock* clock = &SystemClock();

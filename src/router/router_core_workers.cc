@@ -59,9 +59,10 @@ void RouterCore::TrackPrefixes(const RegisteredWorker& worker, int64_t now_us) {
   if (check == ChainKeyCheck(config_.chain_key)) {
     prefixes_.AddWorker(worker.lease, now_us);
   } else if (!std::exchange(warned_key_, true)) {
-    BATON_LOG_WARN("worker {} has another cluster secret than the router: requests are placed "
-                   "without regard to its prefix cache (--cluster-secret-file)",
-                   worker.description.name.worker_id);
+    BATON_LOG_WARN(
+        "worker {} has another cluster secret than the router: requests are placed "
+        "without regard to its prefix cache (--cluster-secret-file)",
+        worker.description.name.worker_id);
   }
 }
 

@@ -91,8 +91,8 @@ class RouterPrefixIndex {
  private:
   // One generation of one worker's entries.
   struct Part {
-    LeaseId worker;     // 0: dropped or never used
-    size_t size = 0;    // entries in the table; a dropped part's number is free at 0
+    LeaseId worker;   // 0: dropped or never used
+    size_t size = 0;  // entries in the table; a dropped part's number is free at 0
   };
   // One worker that is tracked.
   struct Tracked {
@@ -123,10 +123,10 @@ class RouterPrefixIndex {
   void Change(Tracked& tracked, const PrefixChange& change);
 
   const size_t max_entries_;
-  const size_t mask_;                      // slots - 1
+  const size_t mask_;                                   // slots - 1
   const std::unique_ptr<uint64_t[], FreeSlots> slots_;  // 0 = empty
-  size_t num_used_ = 0;                    // slots in use
-  size_t num_stale_ = 0;                   // of them, of dropped parts
+  size_t num_used_ = 0;                                 // slots in use
+  size_t num_stale_ = 0;                                // of them, of dropped parts
   size_t sweep_slot_ = 0;
   uint64_t num_not_kept_ = 0;
   std::vector<Part> parts_;  // [0] is never used, so that no entry is 0

@@ -78,7 +78,7 @@ void EncodeSpec(const PlacementSpec& spec, v1::RequestSpec* out) {
   EncodeSampling(*spec.sampling, out->mutable_sampling());
   out->set_n(spec.num_choices);
   out->set_deadline_ms(spec.deadline_ms);
-  out->set_tenant("default");
+  out->set_tenant(std::string(kDefaultTenant));
 }
 
 Status CheckHelloNames(const v1::WorkerHello& hello) {

@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "kvcache/hash_chain.h"
+#include "kvcache/prefix_listener.h"
 #include "scheduler/route_policy.h"
 #include "src/base/ids.h"
 #include "src/router/generate_request.h"
@@ -91,10 +91,6 @@ struct WorkerLoadReport {
 };
 
 // One change of what a worker's prefix cache holds.
-struct PrefixChange {
-  ChainLink link;  // of a full block
-  bool added = true;
-};
 
 // PrefixEvents of worker.proto: changes in order, the first of them numbered first_sequence.
 struct PrefixBatch {

@@ -54,6 +54,12 @@ class RouterStream : public grpc::ClientBidiReactor<v1::WorkerReport, v1::Router
     if (!writing_) WriteNext();
   }
 
+  // A message that can wait is sent only then: heartbeats come first.
+  bool has_room() const {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return !closed_ && outbox_.size() < kMaxQueuedReports / 2;
+  }
+
   // gRPC has finished with the stream.
   bool done() const {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -79,6 +85,7 @@ class RouterStream : public grpc::ClientBidiReactor<v1::WorkerReport, v1::Router
     std::optional<v1::RegisterAck> ack;
     std::optional<v1::PeerList> peers;
     std::optional<v1::DrainCommand> drain;
+    bool resync = false;
   };
   News Take() {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -106,6 +113,7 @@ class RouterStream : public grpc::ClientBidiReactor<v1::WorkerReport, v1::Router
       }
       if (incoming_.has_peers()) news_.peers = incoming_.peers();
       if (incoming_.has_drain()) news_.drain = incoming_.drain();
+      if (incoming_.has_resync()) news_.resync = true;
       if (owner_ != nullptr) owner_->Wake();
     }
     StartRead(&incoming_);
@@ -240,6 +248,7 @@ void Registration::Tick(int64_t now_us) {
     accepted |= state.ok();
     if (!state.ok()) why += (why.empty() ? "" : "; ") + std::string(state.message());
   }
+  TellPrefixes();
   if (std::exchange(peers_changed_, false)) ApplyPeers();
   std::erase_if(closing_, [](const auto& stream) { return stream->done(); });
   {
@@ -247,6 +256,22 @@ void Registration::Tick(int64_t now_us) {
     state_ = accepted ? OkStatus() : Unavailable("{}", why);
   }
   GiveUpIfRefused(now_us);
+}
+
+void Registration::TellPrefixes() {
+  if (config_.prefixes == nullptr) return;
+  bool want_held = false;
+  for (const Router& router : routers_) want_held |= router.prefixes.wants_held();
+  const PrefixJournal::News news = config_.prefixes->Take(want_held);
+  for (Router& router : routers_) {
+    if (!router.stream || !router.stream->accepted()) continue;
+    router.prefixes.Take(news);
+    while (router.prefixes.has_batch() && router.stream->has_room()) {
+      v1::WorkerReport report;
+      *report.mutable_prefix() = router.prefixes.NextBatch();
+      router.stream->Send(std::move(report));
+    }
+  }
 }
 
 Status Registration::StateOf(const Router& router) const {
@@ -279,6 +304,7 @@ void Registration::TakeAck(Router& router, const v1::RegisterAck& ack, int64_t n
   router.heartbeat_ms = ack.heartbeat_ms();
   router.was_up = true;
   router.backoff_us = 0;
+  router.prefixes.TellAll();
 }
 
 void Registration::TickRouter(Router& router, const v1::WorkerLoad& load, int64_t now_us) {
@@ -293,6 +319,7 @@ void Registration::TickRouter(Router& router, const v1::WorkerLoad& load, int64_
     router.peers.assign(news.peers->peers().begin(), news.peers->peers().end());
     peers_changed_ = true;
   }
+  if (news.resync) router.prefixes.TellAll();
   if (news.drain) config_.on_drain(news.drain->timeout_ms());
   const bool refused = news.ack && !news.ack->refusal().empty();
   if (!refused && news.closed) router.refusal.clear();  // no answer is not a refusal

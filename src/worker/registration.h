@@ -24,6 +24,7 @@
 #include "baton/v1/worker.grpc.pb.h"
 #include "src/base/status.h"
 #include "src/base/thread.h"
+#include "src/worker/prefix_teller.h"
 
 namespace baton {
 
@@ -34,6 +35,7 @@ struct RegistrationConfig {
   std::vector<std::string> routers;  // "host:port" each
   v1::WorkerHello hello;
   std::function<v1::WorkerLoad()> load;
+  PrefixJournal* prefixes = nullptr;  // outlives the registration; null: no prefix cache
   std::function<void(const std::vector<v1::Peer>&)> on_peers;
   std::function<void(int64_t timeout_ms)> on_drain;
   std::function<void(const Status& why)> on_refused;  // FailedPrecondition with the router's words
@@ -73,11 +75,13 @@ class Registration {
     int64_t refused_since_us = 0;  // first of the refusals without a break
     uint32_t heartbeat_ms = 0;     // what it asked for
     std::vector<v1::Peer> peers;
+    PrefixTeller prefixes;
   };
 
   void Loop();
   void Tick(int64_t now_us);
   void TickRouter(Router& router, const v1::WorkerLoad& load, int64_t now_us);
+  void TellPrefixes();
   void TakeAck(Router& router, const v1::RegisterAck& ack, int64_t now_us);
   void Retry(Router& router, int64_t now_us);
   void Close(Router& router);

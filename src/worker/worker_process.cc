@@ -22,6 +22,7 @@
 #include "src/base/random.h"
 #include "src/base/size_text.h"
 #include "src/engine/model_runner.h"
+#include "src/engine/prefix_journal.h"
 #include "src/model/tokenizer_metadata.h"
 #include "src/text/spec_from_metadata.h"
 #include "src/text/tokenizer.h"
@@ -59,6 +60,7 @@ struct WorkerProcess::Parts {
   std::unique_ptr<Model> model;
   std::unique_ptr<ModelRunner> forward;
   std::unique_ptr<KvArena> arena;
+  std::unique_ptr<PrefixJournal> prefixes;  // null without a prefix cache
   std::unique_ptr<KvEndpoint> endpoint;
   ProtoHandoffWire wire;
   std::unique_ptr<SessionService> sessions;
@@ -139,6 +141,7 @@ Status WorkerProcess::Parts::MakeEngine() {
   engine_config.incarnation = incarnation;
   engine_config.cluster_secret = config.cluster_secret;
   engine_config.eog_tokens = eog_tokens;
+  if (config.prefix_cache) prefixes = std::make_unique<PrefixJournal>(num_blocks);
   const auto on_step = [this](const StepShape& shape, int64_t elapsed_us) {
     admin->OnStep(shape, elapsed_us);
   };
@@ -147,6 +150,7 @@ Status WorkerProcess::Parts::MakeEngine() {
                                                                 .transport = endpoint.get(),
                                                                 .wire = &wire,
                                                                 .listener = sessions.get(),
+                                                                .prefixes = prefixes.get(),
                                                                 .on_step = on_step}));
   sessions->set_engine(engine.get());
   sessions->set_observer([this](const RequestStatus& status) {
@@ -206,6 +210,9 @@ v1::WorkerHello WorkerProcess::Parts::Hello() const {
   if (config.transport != TransportKind::kShm) hello.add_transports(v1::TRANSPORT_KIND_TCP);
   hello.set_allow_inexact(config.allow_inexact);
   hello.set_vocab_size(model->config().vocab_size);
+  if (prefixes) {
+    hello.set_chain_check(ChainKeyCheck(DeriveChainKey(config.cluster_secret, kDefaultTenant)));
+  }
   hello.set_loaded_unix_s(static_cast<uint64_t>(loaded_unix_s));
   return hello;
 }
@@ -223,6 +230,7 @@ void WorkerProcess::Parts::Register() {
   registration_config.routers = config.routers;
   registration_config.hello = Hello();
   registration_config.load = [this] { return Load(); };
+  registration_config.prefixes = prefixes.get();
   registration_config.on_peers = [this](const std::vector<v1::Peer>& peers) {
     // Decode workers only listen.
     if (config.role != WorkerRole::kPrefill) return;

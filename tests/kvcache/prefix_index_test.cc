@@ -1,6 +1,6 @@
 #include "kvcache/prefix_index.h"
 
-#include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -14,13 +14,21 @@ namespace {
 constexpr uint32_t kBlockSize = 2;
 const RequestUid kUid{1, 2};
 
+// What a listener makes of what it hears.
+struct Copy final : PrefixListener {
+  void OnPrefixChange(const PrefixChange& change) override {
+    EXPECT_TRUE(change.added ? links.insert(change.link).second : links.erase(change.link) == 1);
+  }
+  std::set<ChainLink> links;
+};
+
 // An index with its pool, and an arena in which a block's KV is the text of all tokens up to it.
 class Cache {
  public:
   explicit Cache(uint32_t num_blocks, std::string_view tenant = "default")
       : key_(DeriveChainKey("secret", tenant)),
         pool_(num_blocks),
-        index_(&pool_, kBlockSize),
+        index_(&pool_, kBlockSize, &copy_),
         kv_(num_blocks) {}
 
   // The blocks of one running prompt.
@@ -83,6 +91,8 @@ class Cache {
   void Audit() const {
     ASSERT_TRUE(pool_.Audit().ok()) << pool_.Audit();
     ASSERT_TRUE(index_.Audit().ok()) << index_.Audit();
+    const PrefixStats& stats = index_.stats();
+    ASSERT_EQ(copy_.links.size(), stats.num_inserted - stats.num_evicted);
   }
 
   BlockPool& pool() { return pool_; }
@@ -91,6 +101,7 @@ class Cache {
  private:
   const ChainKey key_;
   BlockPool pool_;
+  Copy copy_;
   PrefixIndex index_;
   std::vector<std::string> kv_;
 };
@@ -170,8 +181,7 @@ TEST(PrefixIndexTest, HeldBlocksAreNeverGivenUp) {
   auto whole = cache.Start({5, 6, 7, 8, 9, 9});
   ASSERT_TRUE(whole.has_value()) << "cached blocks never stand in the way";
   cache.Stop(&*whole);
-  cache.index().Clear();
-  EXPECT_EQ(cache.pool().num_free(), 3u);
+  EXPECT_EQ(cache.pool().num_available(), 3u);
   cache.Audit();
 }
 

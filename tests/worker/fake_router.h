@@ -75,6 +75,11 @@ class FakeRouter final : public v1::RouterRegistry::Service {
     v1::WorkerReport report;
     while (stream->Read(&report)) {
       std::unique_lock lock(mutex_);
+      if (report.has_prefix()) {
+        prefixes.push_back(report.prefix());
+        changed_.notify_all();
+        continue;
+      }
       if (!report.has_hello()) {
         loads.push_back(report.load());
         load_us.push_back(SystemClock().NowUs());
@@ -102,6 +107,7 @@ class FakeRouter final : public v1::RouterRegistry::Service {
   v1::WorkerHello last_hello;
   std::vector<int64_t> hello_us;
   std::vector<v1::WorkerLoad> loads;
+  std::vector<v1::PrefixEvents> prefixes;
   std::vector<int64_t> load_us;
   size_t num_streams() const { return streams_.size(); }
 

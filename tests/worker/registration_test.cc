@@ -212,6 +212,44 @@ TEST_F(RegistrationTest, ReportNowDoesNotWaitForTheHeartbeat) {
   EXPECT_LT(SystemClock().NowUs() - asked_us, 900'000);
 }
 
+// What the router hears of the prefix cache: all of it first, then changes, all again when it asks
+// or when the lease is new.
+TEST_F(RegistrationTest, PrefixChangesFollowTheLease) {
+  PrefixJournal journal(16);
+  journal.OnPrefixChange({.link = {1, 1}, .added = true});
+  router_.SetHeartbeat(20);
+  RegistrationConfig config = Config({router_.address()});
+  config.prefixes = &journal;
+  Start(std::move(config));
+  const auto num_batches = [](size_t n) {
+    return [n](const FakeRouter& r) { return r.prefixes.size() >= n; };
+  };
+  ASSERT_TRUE(router_.Wait(num_batches(1)));
+  journal.OnPrefixChange({.link = {2, 2}, .added = true});
+  ASSERT_TRUE(router_.Wait(num_batches(2)));
+  v1::RouterDirective resync;
+  resync.mutable_resync();
+  router_.Send(resync);
+  ASSERT_TRUE(router_.Wait(num_batches(3)));
+  router_.Die();
+  router_.ComeBack();
+  ASSERT_TRUE(router_.Wait(num_batches(4)));
+  registration_.reset();
+  router_.Die();
+  const std::vector<v1::PrefixEvents>& told = router_.prefixes;
+  ASSERT_EQ(told.size(), 4u) << "nothing is told when nothing changed";
+  const auto links = [&told](size_t i) { return ChainFromBytes(told[i].links())->size(); };
+  EXPECT_TRUE(told[0].reset());
+  EXPECT_EQ(links(0), 1u);
+  EXPECT_FALSE(told[1].reset());
+  EXPECT_EQ(links(1), 1u);
+  EXPECT_EQ(told[1].first_sequence(), told[0].first_sequence() + 1);
+  EXPECT_TRUE(told[2].reset());
+  EXPECT_EQ(links(2), 2u);
+  EXPECT_TRUE(told[3].reset()) << "a new lease knows nothing";
+  EXPECT_EQ(links(3), 2u);
+}
+
 TEST_F(RegistrationTest, LostLeaseIsTakenAgainFromTheSameLife) {
   Start(Config({router_.address()}));
   ASSERT_TRUE(Eventually([&] { return Registered(); }));

@@ -1,0 +1,176 @@
+#!/usr/bin/env python3
+"""What the prefix cache saves, and that it changes no bit: two servers of two prefill and two
+decode workers each, one with --prefix-cache on and one with off, get the same requests in turn.
+
+  benchmarks/serve/prefix_cache.py --model FILE|NAME [--out FILE.json] [--rounds 3]
+
+  chat     ten turns of one conversation: each asks 40 new words and gets 48 tokens
+  system   20 users, one after another, behind one system prompt of 512 tokens
+  cuts     a prompt that shares its first 256, 511, 512, 513 or 1500 tokens with an earlier one,
+           which are the sides of the window of a gemma3
+Every answer's tokens and log-probabilities are compared between the two servers; a difference ends
+the run with status 1. Uses the standard library only.
+"""
+
+import argparse
+import http.client
+import json
+import os
+import random
+import statistics
+import sys
+import time
+from pathlib import Path
+
+from serving import ROOT, WORDS, Server, token_prompt
+
+sys.path.insert(0, str(ROOT / "benchmarks"))
+from machine import record  # noqa: E402
+
+SETTLE_S = 0.6  # a heartbeat and more: the router has heard of the blocks of the answer before
+CUTS = (256, 511, 512, 513, 1500)
+# Of an answer, what may differ between two servers.
+TIMES = ("ttft_ms", "cached_tokens", "prompt_tokens")
+
+
+def post(server, path, body):
+    """One streamed answer: its bits, TTFT, and what it says of itself."""
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=300)
+    body = {**body, "stream": True, "ignore_eos": True, "stream_options": {"include_usage": True}}
+    sent = time.monotonic()
+    connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
+    response = connection.getresponse()
+    if response.status != 200:
+        raise SystemExit(f"status {response.status}: {response.read()[:300]}")
+    answer = {"text": "", "logprobs": [], "ttft_ms": None}
+    for line in response:
+        if not line.startswith(b"data: {"):
+            continue
+        chunk = json.loads(line[6:])
+        if chunk.get("usage"):
+            answer["prompt_tokens"] = chunk["usage"]["prompt_tokens"]
+            answer["cached_tokens"] = chunk["usage"]["prompt_tokens_details"]["cached_tokens"]
+        for choice in chunk["choices"]:
+            if answer["ttft_ms"] is None:
+                answer["ttft_ms"] = (time.monotonic() - sent) * 1e3
+            answer["text"] += choice.get("text") or choice.get("delta", {}).get("content") or ""
+            if choice.get("logprobs"):
+                answer["logprobs"].append(choice["logprobs"])
+    return answer
+
+
+def ask_both(servers, path, body, first):
+    """The same request to both, `first` first; fails when a bit differs."""
+    answers = {}
+    for name in (first, "off" if first == "on" else "on"):
+        answers[name] = post(servers[name], path, body)
+    bits = {
+        name: {key: value for key, value in answer.items() if key not in TIMES}
+        for name, answer in answers.items()
+    }
+    if bits["on"] != bits["off"] or not bits["on"]["logprobs"]:
+        raise SystemExit(f"the cache changed an answer of {path}: {bits}")
+    return answers
+
+
+def words(rng, count):
+    return " ".join(rng.choice(WORDS) for _ in range(count))
+
+
+def row(case, answers):
+    return {
+        "case": case,
+        "prompt_tokens": answers["on"]["prompt_tokens"],
+        "cached_tokens": answers["on"]["cached_tokens"],
+        "cached_tokens_off": answers["off"]["cached_tokens"],
+        "ttft_ms_on": answers["on"]["ttft_ms"],
+        "ttft_ms_off": answers["off"]["ttft_ms"],
+    }
+
+
+def chat(servers, rng, first):
+    messages, rows = [], []
+    for turn in range(1, 11):
+        messages.append({"role": "user", "content": words(rng, 40)})
+        body = {"messages": messages, "max_tokens": 48, "temperature": 0, "logprobs": True}
+        answers = ask_both(servers, "/v1/chat/completions", body, first)
+        rows.append(row(turn, answers))
+        messages.append({"role": "assistant", "content": answers["on"]["text"]})
+        time.sleep(SETTLE_S)
+    return rows
+
+
+def system(servers, rng, first):
+    prompt = token_prompt(rng, 512)
+    rows = []
+    for user in range(1, 21):
+        body = {"prompt": prompt + token_prompt(rng, 20), "max_tokens": 8, "logprobs": 2}
+        rows.append(row(user, ask_both(servers, "/v1/completions", body, first)))
+        time.sleep(SETTLE_S)
+    return rows
+
+
+def cuts(servers, rng, first):
+    rows = []
+    for cut in CUTS:
+        prompt = token_prompt(rng, cut + 5)
+        again = prompt[:cut] + token_prompt(rng, 30)
+        for tokens in (prompt, again):
+            body = {"prompt": tokens, "max_tokens": 16, "temperature": 0, "logprobs": 2}
+            answers = ask_both(servers, "/v1/completions", body, first)
+            time.sleep(SETTLE_S)
+        rows.append(row(cut, answers))
+    return rows
+
+
+EXPERIMENTS = {"chat": chat, "system": system, "cuts": cuts}
+
+
+def summarise(name, runs):
+    """Medians over the rounds, by case."""
+    rows = []
+    for same in zip(*runs):
+        rows.append(
+            {
+                key: same[0][key] if key == "case" else statistics.median(r[key] for r in same)
+                for key in same[0]
+            }
+        )
+    print(f"{name}: case, prompt tokens, of them cached, TTFT with and without the cache")
+    for r in rows:
+        print(
+            f"  {r['case']:>5} {r['prompt_tokens']:>6.0f} {r['cached_tokens']:>6.0f}"
+            f" {r['ttft_ms_on']:>8.1f} ms {r['ttft_ms_off']:>8.1f} ms"
+        )
+    return rows
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--baton", default=str(ROOT / "build" / "baton"))
+    parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--experiments", nargs="+", choices=EXPERIMENTS, default=list(EXPERIMENTS))
+    parser.add_argument("--out")
+    args = parser.parse_args()
+    # Each of the workers gets a thread of its own: only one of them computes at a time.
+    args.threads = max(args.threads, 4)
+    result = {**record("prefix_cache", args.threads), "model": Path(args.model).name}
+    pools = ["--prefill", "2", "--decode", "2"]
+    servers = {name: Server(args, [*pools, "--prefix-cache", name]) for name in ("on", "off")}
+    for name in args.experiments:
+        runs = []
+        for k in range(args.rounds):
+            runs.append(EXPERIMENTS[name](servers, random.Random(k), ("on", "off")[k % 2]))
+        result[name] = summarise(name, runs)
+    for server in servers.values():
+        server.stop()
+    if args.out:
+        Path(args.out).write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,26 @@
+// PrefixListener: hears what enters and leaves a PrefixIndex, on the thread of the index.
+#ifndef BATON_KVCACHE_PREFIX_LISTENER_H_
+#define BATON_KVCACHE_PREFIX_LISTENER_H_
+
+#include "kvcache/hash_chain.h"
+
+namespace baton {
+
+// A full block entered a prefix index, or left it.
+struct PrefixChange {
+  ChainLink link;
+  bool added = true;
+
+  friend bool operator==(const PrefixChange&, const PrefixChange&) = default;
+};
+
+// See the file comment.
+class PrefixListener {
+ public:
+  virtual ~PrefixListener() = default;
+  virtual void OnPrefixChange(const PrefixChange& change) = 0;
+};
+
+}  // namespace baton
+
+#endif  // BATON_KVCACHE_PREFIX_LISTENER_H_
