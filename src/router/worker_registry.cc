@@ -9,8 +9,8 @@
 namespace baton {
 namespace {
 
-// Speed assumed for a worker that has not measured its own yet, prompt tokens a second: only the
-// order between workers matters, and 500 is what one laptop core does with a small model.
+// Speed assumed of a pool of which no worker has measured its own yet, prompt tokens a second: only
+// the order between workers matters, and 500 is what one laptop core does with a small model.
 constexpr double kAssumedTokensPerSecond = 500.0;
 
 // Share of the newest hand-off in a link's average: about the last ten count.
@@ -25,28 +25,36 @@ uint32_t ReportedFree(const RegisteredWorker& worker) {
   return worker.load.blocks[kFreeIdx] + worker.load.blocks[kCachedIdx];
 }
 
-double TokensPerSecond(const RegisteredWorker& worker) {
-  return worker.load.prefill_tokens_per_s > 0 ? worker.load.prefill_tokens_per_s
-                                              : kAssumedTokensPerSecond;
+// What a worker that has not measured its speed yet is taken to have: the mean of the others of its
+// role and model. A constant would send prompts past a slower worker that holds them in its cache.
+double AssumedTokensPerSecond(const std::map<LeaseId, RegisteredWorker>& workers, PoolRole role,
+                              std::string_view model_id) {
+  double sum = 0;
+  uint32_t num_measured = 0;
+  for (const auto& [lease, worker] : workers) {
+    const WorkerDescription& description = worker.description;
+    if (description.role != role || description.model->id != model_id) continue;
+    if (!(worker.load.prefill_tokens_per_s > 0)) continue;
+    sum += worker.load.prefill_tokens_per_s;
+    ++num_measured;
+  }
+  return num_measured > 0 ? sum / num_measured : kAssumedTokensPerSecond;
 }
 
-double BacklogSeconds(const RegisteredWorker& worker) {
-  const uint64_t tokens = std::max(worker.load.backlog_tokens, worker.placed.num_tokens);
-  return static_cast<double>(tokens) / TokensPerSecond(worker);
-}
-
-// The load row of either role.
+// The load row of either role; `assumed` is the speed of one that has not measured its own.
 template <typename Row>
-Row CommonRow(const RegisteredWorker& worker, int64_t now_us) {
+Row CommonRow(const RegisteredWorker& worker, double assumed, int64_t now_us) {
+  const float measured = worker.load.prefill_tokens_per_s;
+  const uint64_t backlog = std::max(worker.load.backlog_tokens, worker.placed.num_tokens);
   Row row;
+  row.tokens_per_s = measured > 0 ? measured : assumed;
   row.ready = worker.Usable(now_us);
   row.fingerprint = worker.description.fingerprint;
-  row.backlog_s = BacklogSeconds(worker);
+  row.backlog_s = static_cast<double>(backlog) / row.tokens_per_s;
   row.num_waiting = worker.load.waiting;
   row.num_free_blocks = worker.NumFreeBlocks();
   row.num_blocks = worker.description.num_blocks;
   row.block_size = worker.description.block_size;
-  row.tokens_per_s = TokensPerSecond(worker);
   return row;
 }
 
@@ -176,11 +184,13 @@ RouteTable WorkerRegistry::TableFor(std::string_view model_id, uint32_t min_cont
                                     int64_t now_us) const {
   RouteTable table;
   std::map<std::string_view, uint32_t> decode_rows;
+  const double decode_speed = AssumedTokensPerSecond(workers_, PoolRole::kDecode, model_id);
+  const double prefill_speed = AssumedTokensPerSecond(workers_, PoolRole::kPrefill, model_id);
   for (const auto& [lease, worker] : workers_) {
     const WorkerDescription& description = worker.description;
     if (worker.IsPrefill() || description.model->id != model_id) continue;
     if (description.max_context < min_context) continue;
-    DecodeLoad row = CommonRow<DecodeLoad>(worker, now_us);
+    DecodeLoad row = CommonRow<DecodeLoad>(worker, decode_speed, now_us);
     row.num_running = std::max(worker.load.running, worker.placed.num_sequences);
     decode_rows[description.name.worker_id] = static_cast<uint32_t>(table.decode.size());
     table.decode.push_back(row);
@@ -191,7 +201,7 @@ RouteTable WorkerRegistry::TableFor(std::string_view model_id, uint32_t min_cont
     if (!worker.IsPrefill() || description.model->id != model_id) continue;
     if (description.max_context < min_context) continue;
     const uint32_t prefill_idx = static_cast<uint32_t>(table.prefill.size());
-    PrefillLoad row = CommonRow<PrefillLoad>(worker, now_us);
+    PrefillLoad row = CommonRow<PrefillLoad>(worker, prefill_speed, now_us);
     row.num_waiting = std::max(row.num_waiting, worker.num_requests);
     table.prefill.push_back(row);
     table.prefill_leases.push_back(lease);

@@ -112,6 +112,23 @@ TEST(PrefixPlacementTest, AMuchBusierHolderIsPassedBy) {
   EXPECT_EQ(cluster.Place(kPrompt).first, "prefill-1");
 }
 
+// The first worker that computed a prompt is the only one whose speed is known; that it is slower
+// than a guess about the others is no reason to pass it by.
+TEST(PrefixPlacementTest, AWorkerWithoutASpeedIsTakenToBeLikeTheOthers) {
+  CachingCluster cluster;
+  cluster.JoinFour();
+  cluster.Tell("prefill-1", kPrompt.substr(0, 64));  // 4 of 12 blocks
+  WorkerLoadReport slow;
+  slow.ready = true;
+  slow.num_blocks = 1024;
+  slow.blocks[0] = 1024;
+  slow.prefill_tokens_per_s = 20;
+  slow.links = {{"decode-0", cluster.lives["decode-0"], LinkKind::kShm, 0, true},
+                {"decode-1", cluster.lives["decode-1"], LinkKind::kShm, 0, true}};
+  cluster.core.OnWorkerLoad(cluster.leases["prefill-1"], slow, cluster.now_us);
+  EXPECT_EQ(cluster.Place(kPrompt).first, "prefill-1");
+}
+
 // Requests that stay: the holders fill up first, and the others take their part.
 TEST(PrefixPlacementTest, ABurstOfOnePromptIsSpread) {
   CachingCluster cluster;
