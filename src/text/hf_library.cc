@@ -80,6 +80,7 @@ StatusOr<Bpe> Bpe::Create(const BpeVocabulary& vocabulary) {
   spec.patterns = patterns.data();
   spec.num_patterns = patterns.size();
   spec.ignore_merges = vocabulary.ignore_merges ? 1 : 0;
+  spec.nfc = vocabulary.nfc ? 1 : 0;
   BATON_CHECK(vocabulary.token_ends.size() == vocabulary.token_ids.size());
 
   baton_text_bpe* handle = nullptr;

@@ -27,6 +27,7 @@ struct BpeVocabulary {
   std::vector<uint32_t> merges;      // [num_merges][2] left and right id
   std::span<const std::string_view> patterns;
   bool ignore_merges = false;
+  bool nfc = false;  // compose characters first (Unicode form C)
 };
 
 // A byte-level BPE encoder (crate tokenizers).

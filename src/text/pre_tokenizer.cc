@@ -1,5 +1,6 @@
 #include "src/text/pre_tokenizer.h"
 
+#include <algorithm>
 #include <array>
 #include <string>
 #include <vector>
@@ -70,6 +71,20 @@ constexpr NamedRule kRules[] = {
 };
 
 }  // namespace
+
+const std::string_view kSingleDigitPattern = kSingleDigit;
+const std::string_view kGpt2Pattern = kGpt2;
+
+StatusOr<std::string_view> FindRuleByPatterns(std::span<const std::string> patterns) {
+  for (const NamedRule& named : kRules) {
+    const std::span<const std::string_view> known = named.rule.patterns;
+    if (std::equal(known.begin(), known.end(), patterns.begin(), patterns.end())) return named.name;
+  }
+  // The digits are a rule's first pattern only together with others.
+  const bool after_digits = patterns.size() > 1 && patterns.front() == kSingleDigit;
+  return Unimplemented("the split pattern \"{}\" is not one of a supported model",
+                       patterns.empty() ? "" : patterns[after_digits ? 1 : 0]);
+}
 
 StatusOr<PreTokenizer> FindPreTokenizer(std::string_view name) {
   if (name.empty() || name == "default") {

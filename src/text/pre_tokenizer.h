@@ -3,6 +3,7 @@
 #define BATON_TEXT_PRE_TOKENIZER_H_
 
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "src/base/status.h"
@@ -21,6 +22,13 @@ struct PreTokenizer {
 // The rule called `name`. An empty name or "default" is the gpt-2 rule (logged as a warning: such a
 // file does not say how it was trained). Unimplemented, naming the nearest known rule, otherwise.
 StatusOr<PreTokenizer> FindPreTokenizer(std::string_view name);
+
+// The name of the rule with exactly these patterns; Unimplemented, quoting a pattern, otherwise.
+StatusOr<std::string_view> FindRuleByPatterns(std::span<const std::string> patterns);
+
+// What "digits one by one" and byte-level splitting without a pattern of their own stand for.
+extern const std::string_view kSingleDigitPattern;
+extern const std::string_view kGpt2Pattern;
 
 }  // namespace baton
 

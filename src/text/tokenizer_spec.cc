@@ -215,6 +215,7 @@ std::string TokenizerSpec::Serialize() const {
   for (const auto* id : {&bos_id, &eos_id, &eot_id, &eom_id, &unk_id, &pad_id}) out.Optional(*id);
   for (const auto* flag : {&add_bos, &add_eos, &add_space_prefix}) out.Optional(*flag);
   out.Varint(space_prefix_at_start_only ? 1 : 0);
+  out.Optional(ignore_merges);
   out.Varint(nfc ? 1 : 0);
   out.Text(chat_template);
   out.Varint(named_templates.size());
@@ -244,6 +245,7 @@ StatusOr<TokenizerSpec> TokenizerSpec::Parse(std::string_view bytes) {
     *flag = in.OptionalBool();
   }
   spec.space_prefix_at_start_only = in.VarintUpTo(1, "has a bad flag") != 0;
+  spec.ignore_merges = in.OptionalBool();
   spec.nfc = in.VarintUpTo(1, "has a bad flag") != 0;
   spec.chat_template = in.Text();
   const uint64_t num_named = in.VarintUpTo(1024, "has too many named templates");

@@ -51,6 +51,8 @@ struct TokenizerSpec {
   std::optional<bool> add_space_prefix;  // a space before the text; SentencePiece-style only
   // The space goes before the whole text only, not behind each special token too.
   bool space_prefix_at_start_only = false;
+  // A piece that is a token as a whole is not merged; absent: as `pre` says.
+  std::optional<bool> ignore_merges;
   bool nfc = false;           // text is brought to Unicode's form C before it is split
   std::string chat_template;  // tokenizer.chat_template, Jinja; empty = none
   std::vector<NamedChatTemplate> named_templates;

@@ -29,6 +29,7 @@ TokenizerSpec FullSpec() {
   spec.add_bos = true;
   spec.add_space_prefix = false;
   spec.space_prefix_at_start_only = true;
+  spec.ignore_merges = true;
   spec.nfc = true;
   spec.chat_template = "{{ messages }}";
   spec.named_templates = {{"tool_use", "x"}, {"", ""}};

@@ -21,7 +21,7 @@ extern "C" {
 #endif
 
 // Raised with every change of this file; the C++ side compares it before the first call.
-#define BATON_TEXT_ABI_VERSION 1u
+#define BATON_TEXT_ABI_VERSION 2u
 
 // What a call answers.
 enum baton_text_code {
@@ -65,6 +65,7 @@ typedef struct {
   const baton_text_slice* patterns;  // [num_patterns] Oniguruma split rules, applied in order
   size_t num_patterns;
   uint8_t ignore_merges;  // 1: a piece that is a token as a whole is not merged
+  uint8_t nfc;            // 1: text is brought to Unicode normalisation form C first
 } baton_text_bpe_spec;
 
 // One rendering: the template's variables and what it may spend.

@@ -11,7 +11,7 @@ use crate::budget::Bounds;
 use crate::template::{ChatTemplate, RenderLimits};
 use crate::{panic_text, Code, Failure};
 
-const ABI_VERSION: u32 = 1;
+const ABI_VERSION: u32 = 2;
 const OK: i32 = 0;
 /// Above any vocabulary in use; a count past it is a caller's mistake, not a size to allocate.
 const MAX_TOKENS: usize = 1 << 24;
@@ -46,6 +46,7 @@ pub struct CBpeSpec {
     patterns: *const Slice,
     num_patterns: usize,
     ignore_merges: u8,
+    nfc: u8,
 }
 
 /// baton_text_render_request
@@ -188,6 +189,7 @@ unsafe fn read_bpe_spec<'a>(spec: &CBpeSpec) -> Result<BpeSpec<'a>, Failure> {
         merges: merge_words.chunks_exact(2).map(|pair| (pair[0], pair[1])).collect(),
         patterns,
         ignore_merges: spec.ignore_merges != 0,
+        nfc: spec.nfc != 0,
     })
 }
 

@@ -28,6 +28,7 @@ fn spec(text: &[u8], ends: &[u32], ids: &[u32], patterns: &[Slice]) -> CBpeSpec 
         patterns: patterns.as_ptr(),
         num_patterns: patterns.len(),
         ignore_merges: 0,
+        nfc: 0,
     }
 }
 

@@ -1,0 +1,339 @@
+#include "src/text/folder_tokenizer.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "nlohmann/json.hpp"
+
+#include "src/base/log.h"
+#include "src/text/spm_encoder.h"
+#include "src/text/tokenizer_json.h"
+#include "src/text/tokenizer_json_shape.h"
+
+namespace baton {
+namespace {
+
+using Json = nlohmann::json;
+namespace fs = std::filesystem;
+
+// Rows are rounded up to a multiple of this (at least) for the matrix units.
+constexpr size_t kPaddingMultiple = 64;
+constexpr size_t kPaddingShare = 256;
+
+// One entry of added_tokens.
+struct AddedToken {
+  uint32_t id = 0;
+  std::string text;
+  bool is_control = false;
+};
+
+bool IsBracketed(std::string_view text, std::string_view begin, std::string_view end) {
+  return text.size() > begin.size() + end.size() && text.starts_with(begin) && text.ends_with(end);
+}
+
+// Tokens that files forget to mark as special; converters to GGUF take them for control tokens too,
+// and the same model must read the same text alike from either file.
+bool LooksSpecial(std::string_view text) {
+  return text == "<pad>" || text == "<mask>" || IsBracketed(text, "<|", "|>") ||
+         IsBracketed(text, "<\uFF5C", "\uFF5C>") || IsBracketed(text, "<unused", ">");
+}
+
+StatusOr<AddedToken> ReadAddedToken(const Json& entry, bool has_prefix) {
+  const Json id = entry.is_object() && entry.contains("id") ? entry["id"] : Json();
+  AddedToken token;
+  token.text = StringMember(entry, "content");
+  if (!id.is_number_unsigned() || id.get<uint64_t>() > UINT32_MAX || token.text.empty()) {
+    return InvalidArgument("tokenizer.json: added_tokens has an entry without id or content");
+  }
+  token.id = id.get<uint32_t>();
+  token.is_control = BoolMember(entry, "special", false) || LooksSpecial(token.text);
+  const bool strips = BoolMember(entry, "lstrip", false) || BoolMember(entry, "rstrip", false);
+  if (token.is_control) {
+    if (strips) {
+      BATON_LOG_WARN("token {} \"{}\" is to take the blanks beside it: they are kept", token.id,
+                     token.text);
+    }
+    return token;
+  }
+  // These would change how ordinary text is read.
+  const bool after_prefix = has_prefix && BoolMember(entry, "normalized", false);
+  if (strips || BoolMember(entry, "single_word", false) || after_prefix) {
+    return Unimplemented(
+        "tokenizer.json: the added token {} \"{}\" has lstrip, rstrip or single_word set, or "
+        "normalized with a prefix: not supported",
+        token.id, token.text);
+  }
+  return token;
+}
+
+// Fills a spec from one folder. Used once.
+class FolderReader {
+ public:
+  FolderReader(const FolderTokenizerFiles& files, size_t vocab_size)
+      : files_(files), vocab_size_(vocab_size) {}
+
+  StatusOr<TokenizerSpec> Read() {
+    if (vocab_size_ == 0 || vocab_size_ > kMaxSpecTokens) {
+      return InvalidArgument("the model has {} tokens, outside [1, {}]", vocab_size_,
+                             kMaxSpecTokens);
+    }
+    BATON_ASSIGN_OR_RETURN(TokenizerJson json, ParseTokenizerJson(files_.tokenizer_json));
+    BATON_ASSIGN_OR_RETURN(shape_, ReadTokenizerShape(json.tree));
+    if (json.vocabulary_is_list) {
+      return Unimplemented("tokenizer.json: a model.vocab that is a list is not supported");
+    }
+    BATON_RETURN_IF_ERROR(SetVocabulary(std::move(json.vocabulary)));
+    BATON_RETURN_IF_ERROR(SetAddedTokens(json.tree));
+    BATON_RETURN_IF_ERROR(CheckSize());
+    spec_.merges = std::move(json.merges);
+    SetShape();
+    BATON_RETURN_IF_ERROR(SetSpecialIds(json.tree));
+    return std::move(spec_);
+  }
+
+ private:
+  Status WrongSize(size_t num_tokens) const {
+    return InvalidArgument(
+        "tokenizer.json has {} tokens, but the model has {}: they do not belong together",
+        num_tokens, vocab_size_);
+  }
+
+  Status SetVocabulary(std::vector<std::pair<std::string, uint32_t>> vocabulary) {
+    size_t num_tokens = vocabulary.size();
+    for (const auto& [text, id] : vocabulary) num_tokens = std::max(num_tokens, size_t{id} + 1);
+    if (num_tokens > vocab_size_) return WrongSize(num_tokens);
+    spec_.tokens.resize(vocab_size_);
+    spec_.token_types.assign(vocab_size_, static_cast<int32_t>(TokenType::kNormal));
+    ids_.reserve(vocabulary.size());
+    for (auto& [text, id] : vocabulary) BATON_RETURN_IF_ERROR(AddToken(std::move(text), id));
+    return OkStatus();
+  }
+
+  Status AddToken(std::string text, uint32_t id) {
+    if (text.empty()) return InvalidArgument("tokenizer.json: the token {} is empty", id);
+    if (id >= vocab_size_) return WrongSize(size_t{id} + 1);
+    if (!spec_.tokens[id].empty()) {
+      return InvalidArgument("tokenizer.json: the tokens \"{}\" and \"{}\" both have the id {}",
+                             spec_.tokens[id], text, id);
+    }
+    const auto [found, inserted] = ids_.emplace(text, id);
+    if (!inserted) {
+      return InvalidArgument("tokenizer.json: the token \"{}\" has the ids {} and {}", text,
+                             found->second, id);
+    }
+    spec_.tokens[id] = std::move(text);
+    return OkStatus();
+  }
+
+  Status SetAddedTokens(const Json& tree) {
+    if (!tree.contains("added_tokens")) return OkStatus();
+    for (const Json& entry : tree["added_tokens"]) {
+      BATON_ASSIGN_OR_RETURN(AddedToken token, ReadAddedToken(entry, shape_.add_space_prefix));
+      if (token.id >= vocab_size_ && token.is_control) {
+        // gemma 3: a token for images, which the text model has no row for.
+        BATON_LOG_WARN("the special token {} \"{}\" is behind the model's {} tokens: left out",
+                       token.id, token.text, vocab_size_);
+        continue;
+      }
+      const TokenType type = token.is_control ? TokenType::kControl : TokenType::kUserDefined;
+      const uint32_t id = token.id;
+      const bool is_known = id < vocab_size_ && spec_.tokens[id] == token.text;
+      if (!is_known) BATON_RETURN_IF_ERROR(AddToken(std::move(token.text), id));
+      spec_.token_types[id] = static_cast<int32_t>(type);
+    }
+    return OkStatus();
+  }
+
+  // Every row has a token, or the rest can only be there to round the count up.
+  Status CheckSize() {
+    const size_t num_tokens = ids_.size();
+    const size_t num_missing = vocab_size_ - num_tokens;
+    if (num_missing == 0) return OkStatus();
+    const bool is_padding =
+        vocab_size_ % kPaddingMultiple == 0 && num_missing <= vocab_size_ / kPaddingShare;
+    if (!is_padding) return WrongSize(num_tokens);
+    for (size_t id = 0; id < vocab_size_; ++id) {
+      if (spec_.tokens[id].empty())
+        spec_.token_types[id] = static_cast<int32_t>(TokenType::kUnused);
+    }
+    return OkStatus();
+  }
+
+  void SetShape() {
+    spec_.model = shape_.is_spm ? "llama" : "gpt2";
+    spec_.pre = shape_.is_spm ? "default" : shape_.pre;
+    spec_.nfc = shape_.nfc;
+    if (!shape_.is_spm) {
+      spec_.ignore_merges = shape_.ignore_merges;
+      return;
+    }
+    spec_.add_space_prefix = shape_.add_space_prefix;
+    spec_.space_prefix_at_start_only = shape_.prefix_at_start_only;
+    for (size_t id = 0; shape_.byte_fallback && id < vocab_size_; ++id) {
+      const bool is_normal = spec_.token_types[id] == static_cast<int32_t>(TokenType::kNormal);
+      if (is_normal && ByteOfToken(spec_.tokens[id]) >= 0) {
+        spec_.token_types[id] = static_cast<int32_t>(TokenType::kByte);
+      }
+    }
+  }
+
+  // The id of the token that `config` names under `key`, as a string or as an object.
+  StatusOr<std::optional<uint32_t>> NamedToken(const Json& config, const char* key) const {
+    if (!config.contains(key) || config[key].is_null()) return std::optional<uint32_t>();
+    const std::string text =
+        config[key].is_object() ? StringMember(config[key], "content") : StringMember(config, key);
+    const auto found = ids_.find(text);
+    if (found != ids_.end()) return std::optional<uint32_t>(found->second);
+    return InvalidArgument("tokenizer_config.json: {} is \"{}\", which is no token", key, text);
+  }
+
+  Status SetSpecialIds(const Json& tree) {
+    Json config = Json::object();
+    if (!files_.tokenizer_config_json.empty()) {
+      BATON_ASSIGN_OR_RETURN(config,
+                             ParseSmallJson(files_.tokenizer_config_json, "tokenizer_config.json"));
+    }
+    BATON_ASSIGN_OR_RETURN(spec_.bos_id, NamedToken(config, "bos_token"));
+    BATON_ASSIGN_OR_RETURN(spec_.eos_id, NamedToken(config, "eos_token"));
+    BATON_ASSIGN_OR_RETURN(spec_.pad_id, NamedToken(config, "pad_token"));
+    if (const auto unk = ids_.find(shape_.unk_token); unk != ids_.end()) {
+      spec_.unk_id = unk->second;
+      spec_.token_types[unk->second] = static_cast<int32_t>(TokenType::kUnknown);
+    }
+    BATON_RETURN_IF_ERROR(SetAroundText(tree, config));
+    BATON_RETURN_IF_ERROR(SetGenerationEnds());
+    return SetTemplates(config);
+  }
+
+  Status SetAroundText(const Json& tree, const Json& config) {
+    BATON_ASSIGN_OR_RETURN(const AroundText around, ReadPostProcessor(tree));
+    const auto id_of = [this](const std::string& name) -> StatusOr<uint32_t> {
+      const auto found = ids_.find(name);
+      if (found != ids_.end()) return found->second;
+      return InvalidArgument("tokenizer.json: post_processor puts \"{}\", which is no token", name);
+    };
+    if (!around.before.empty()) {
+      BATON_ASSIGN_OR_RETURN(spec_.bos_id, id_of(around.before));
+    }
+    if (!around.after.empty()) {
+      BATON_ASSIGN_OR_RETURN(spec_.eos_id, id_of(around.after));
+    }
+    // The classes that tokenizer_config.json is for let it overrule the post_processor.
+    spec_.add_bos = spec_.bos_id && BoolMember(config, "add_bos_token", !around.before.empty());
+    spec_.add_eos = spec_.eos_id && BoolMember(config, "add_eos_token", !around.after.empty());
+    return OkStatus();
+  }
+
+  // More ends of a generation than the one that tokenizer_config.json names.
+  Status SetGenerationEnds() {
+    std::vector<uint32_t> ends;
+    for (const auto& [text, name] :
+         {std::pair<const std::string&, const char*>(files_.generation_config_json,
+                                                     "generation_config.json"),
+          std::pair<const std::string&, const char*>(files_.config_json, "config.json")}) {
+      if (text.empty()) continue;
+      BATON_ASSIGN_OR_RETURN(const Json config, ParseSmallJson(text, name));
+      if (!spec_.bos_id) spec_.bos_id = IdMember(config, "bos_token_id");
+      const Json ids = config.contains("eos_token_id") ? config["eos_token_id"] : Json();
+      for (const Json& id : ids.is_array() ? ids : Json::array({ids})) {
+        const bool is_row = id.is_number_unsigned() && id.get<uint64_t>() < vocab_size_;
+        if (is_row) ends.push_back(id.get<uint32_t>());
+      }
+    }
+    for (const uint32_t id : ends) {
+      if (id == spec_.eos_id || id == spec_.eot_id || id == spec_.eom_id) continue;
+      std::optional<uint32_t>* slots[] = {&spec_.eos_id, &spec_.eot_id, &spec_.eom_id};
+      for (std::optional<uint32_t>* slot : slots) {
+        if (slot->has_value()) continue;
+        *slot = id;
+        break;
+      }
+    }
+    return OkStatus();
+  }
+
+  std::optional<uint32_t> IdMember(const Json& config, const char* key) const {
+    if (!config.contains(key) || !config[key].is_number_unsigned()) return std::nullopt;
+    const uint64_t id = config[key].get<uint64_t>();
+    return id < vocab_size_ ? std::optional<uint32_t>(static_cast<uint32_t>(id)) : std::nullopt;
+  }
+
+  Status SetTemplates(const Json& config) {
+    const Json templates = config.contains("chat_template") ? config["chat_template"] : Json();
+    if (templates.is_string()) spec_.chat_template = templates.get<std::string>();
+    for (const Json& named : templates.is_array() ? templates : Json::array()) {
+      const std::string name = StringMember(named, "name");
+      const std::string source = StringMember(named, "template");
+      if (name.empty() || source.empty()) {
+        return InvalidArgument("tokenizer_config.json: a chat_template has no name or template");
+      }
+      if (name == "default") {
+        spec_.chat_template = source;
+      } else {
+        spec_.named_templates.push_back({name, source});
+      }
+    }
+    if (!files_.chat_template_jinja.empty()) spec_.chat_template = files_.chat_template_jinja;
+    return OkStatus();
+  }
+
+  const FolderTokenizerFiles& files_;
+  const size_t vocab_size_;
+  TokenizerShape shape_;
+  TokenizerSpec spec_;
+  absl::flat_hash_map<std::string, uint32_t> ids_;
+};
+
+// The text of a file; empty when it is not there.
+StatusOr<std::string> ReadLimited(const fs::path& path, size_t max_bytes) {
+  std::error_code error;
+  if (!fs::exists(path, error)) return std::string();
+  const uintmax_t size = fs::is_regular_file(path, error) ? fs::file_size(path, error) : 0;
+  std::ifstream file(path, std::ios::binary);
+  if (error || size == 0 || !file) return Unavailable("cannot read {}", path.string());
+  if (size > max_bytes) {
+    return InvalidArgument("{} has {} bytes, more than {}", path.string(), size, max_bytes);
+  }
+  std::string text(size, '\0');
+  file.read(text.data(), static_cast<std::streamsize>(size));
+  if (static_cast<uintmax_t>(file.gcount()) != size) {
+    return Unavailable("cannot read {}", path.string());
+  }
+  return text;
+}
+
+}  // namespace
+
+StatusOr<TokenizerSpec> TokenizerSpecFromFolder(const FolderTokenizerFiles& files,
+                                                size_t vocab_size) {
+  return FolderReader(files, vocab_size).Read();
+}
+
+StatusOr<TokenizerSpec> LoadFolderTokenizer(const std::string& path, size_t vocab_size) {
+  const fs::path folder(path);
+  FolderTokenizerFiles files;
+  const auto read = [&folder](const char* name, size_t max_bytes, std::string* out) {
+    StatusOr<std::string> text = ReadLimited(folder / name, max_bytes);
+    if (text.ok()) *out = *std::move(text);
+    return text.status();
+  };
+  BATON_RETURN_IF_ERROR(read("tokenizer.json", kMaxTokenizerJsonBytes, &files.tokenizer_json));
+  if (files.tokenizer_json.empty()) {
+    return NotFound("{} has no tokenizer.json (a tokenizer.model alone is not enough)", path);
+  }
+  BATON_RETURN_IF_ERROR(
+      read("tokenizer_config.json", kMaxConfigJsonBytes, &files.tokenizer_config_json));
+  BATON_RETURN_IF_ERROR(
+      read("generation_config.json", kMaxConfigJsonBytes, &files.generation_config_json));
+  BATON_RETURN_IF_ERROR(read("config.json", kMaxConfigJsonBytes, &files.config_json));
+  BATON_RETURN_IF_ERROR(
+      read("chat_template.jinja", kMaxConfigJsonBytes, &files.chat_template_jinja));
+  return TokenizerSpecFromFolder(files, vocab_size);
+}
+
+}  // namespace baton

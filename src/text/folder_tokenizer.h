@@ -1,0 +1,48 @@
+// The tokenizer of a Hugging Face folder as a TokenizerSpec: what tokenizer.json,
+// tokenizer_config.json and chat_template.jinja say, brought to the terms of tokenizer.ggml.*.
+//
+// Built in: byte-level BPE with the split rules of pre_tokenizer.h (with or without NFC), and
+// SentencePiece-style BPE (gemma, llama 2; normalizer or Metaspace form). Every other model,
+// normalizer, pre-tokenizer or option is refused by its name: Unimplemented.
+#ifndef BATON_TEXT_FOLDER_TOKENIZER_H_
+#define BATON_TEXT_FOLDER_TOKENIZER_H_
+
+#include <cstddef>
+#include <string>
+
+#include "src/base/status.h"
+#include "src/text/tokenizer_spec.h"
+
+namespace baton {
+
+// Twice the largest in use (gemma 3: 33 MB), and far above any other file of a tokenizer.
+inline constexpr size_t kMaxTokenizerJsonBytes = size_t{64} << 20;
+inline constexpr size_t kMaxConfigJsonBytes = size_t{16} << 20;
+
+// The texts of a folder's files; empty = not there.
+struct FolderTokenizerFiles {
+  std::string tokenizer_json;
+  std::string tokenizer_config_json;
+  std::string generation_config_json;  // more tokens that end a generation
+  std::string config_json;             // bos and eos where tokenizer_config.json has none
+  std::string chat_template_jinja;     // goes before the templates of tokenizer_config.json
+};
+
+// Pure. `vocab_size`: rows of the model's embedding.
+//
+// InvalidArgument, naming both numbers, for a vocabulary of another size. Two differences are usual
+// and accepted: rows that were added to round the count up (a multiple of 64, at most 1/256 of
+// them), which become unused tokens, and special tokens behind the last row, which are left out.
+// InvalidArgument too for files that contradict themselves: a token or an id that is there twice,
+// ids with holes. Broken merges are refused here when they are not two tokens, by Tokenizer::Create
+// when their parts or result are not in the vocabulary.
+StatusOr<TokenizerSpec> TokenizerSpecFromFolder(const FolderTokenizerFiles& files,
+                                                size_t vocab_size);
+
+// Reads the files of the folder `path` and calls TokenizerSpecFromFolder (gemma 3: about a second).
+// NotFound without a tokenizer.json; InvalidArgument for a file above its limit.
+StatusOr<TokenizerSpec> LoadFolderTokenizer(const std::string& path, size_t vocab_size);
+
+}  // namespace baton
+
+#endif  // BATON_TEXT_FOLDER_TOKENIZER_H_

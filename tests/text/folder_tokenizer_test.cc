@@ -1,0 +1,296 @@
+// Hugging Face folders: against PyPI `tokenizers` (folder_golden.json), and what is refused.
+#include "src/text/folder_tokenizer.h"
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+
+#include "src/text/tokenizer.h"
+#include "tests/text/golden_file.h"
+#include "tests/text/test_spec.h"
+
+namespace baton {
+namespace {
+
+using ::testing::HasSubstr;
+using Json = nlohmann::json;
+
+const Json& Golden() {
+  static const Json golden = ReadGolden("folder_golden.json");
+  return golden;
+}
+
+// The number of tokens of a tokenizer.json, added ones included.
+size_t NumTokens(const Json& tokenizer) {
+  size_t num_tokens = tokenizer["model"]["vocab"].size();
+  for (const Json& added : tokenizer["added_tokens"]) {
+    num_tokens += tokenizer["model"]["vocab"].contains(added["content"]) ? 0 : 1;
+  }
+  return num_tokens;
+}
+
+FolderTokenizerFiles GoldenFiles(const std::string& name) {
+  FolderTokenizerFiles files;
+  files.tokenizer_json = Golden()[name]["tokenizer_json"].dump();
+  files.tokenizer_config_json = Golden()[name]["tokenizer_config"].dump();
+  return files;
+}
+
+StatusOr<std::unique_ptr<Tokenizer>> Build(const FolderTokenizerFiles& files, size_t vocab_size) {
+  BATON_ASSIGN_OR_RETURN(const TokenizerSpec spec, TokenizerSpecFromFolder(files, vocab_size));
+  // As a worker sends it to the router.
+  BATON_ASSIGN_OR_RETURN(const TokenizerSpec sent, TokenizerSpec::Parse(spec.Serialize()));
+  EXPECT_EQ(sent, spec);
+  return Tokenizer::Create(sent);
+}
+
+void ExpectGoldenIds(const Tokenizer& tokenizer, const Json& entry, bool merges_spaces) {
+  ASSERT_EQ(entry["ids"].size(), HardStrings().size());
+  for (size_t i = 0; i < HardStrings().size(); ++i) {
+    const std::string& text = HardStrings()[i];
+    // See SpmTokenizerTest.Gemma3FileGivesTheIdsOfItsTokenizerJson.
+    if (merges_spaces && text.find(" \u2581\u2581") != std::string::npos) continue;
+    const std::vector<TokenId> ids = tokenizer.Encode(text).value();
+    EXPECT_EQ(HashOf(ids), entry["ids"][i].get<uint32_t>())
+        << Json(text) << " gives " << testing::PrintToString(ids);
+    const std::string back = tokenizer.Decode(ids, false).value();
+    EXPECT_EQ(HashOf(back), entry["decoded"][i].get<uint32_t>()) << Json(text) << Json(back);
+  }
+  EXPECT_EQ(tokenizer.Encode("Hello you", {.add_special = true}).value(),
+            entry["with_special"].get<std::vector<TokenId>>());
+}
+
+class FolderGoldenTest : public testing::TestWithParam<std::string> {};
+
+TEST_P(FolderGoldenTest, IdsAndTextsAreThoseOfTokenizers) {
+  const Json& entry = Golden()[GetParam()];
+  const auto tokenizer = Build(GoldenFiles(GetParam()), NumTokens(entry["tokenizer_json"]));
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+  ExpectGoldenIds(**tokenizer, entry, GetParam() == "gemma");
+}
+
+INSTANTIATE_TEST_SUITE_P(Folders, FolderGoldenTest,
+                         testing::Values("llama_legacy", "llama_metaspace", "gemma", "qwen2",
+                                         "smollm", "gpt2", "llama3"),
+                         [](const auto& info) { return info.param; });
+
+// The real folder's files, where BATON_TEST_GEMMA3_FOLDER says.
+TEST(FolderTokenizerTest, Gemma3FolderGivesTheReferenceIds) {
+  const char* folder = std::getenv("BATON_TEST_GEMMA3_FOLDER");
+  if (folder == nullptr) GTEST_SKIP() << "BATON_TEST_GEMMA3_FOLDER is not set";
+  const auto spec = LoadFolderTokenizer(folder, 262144);
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  const auto tokenizer = Tokenizer::Create(*spec);
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+  ExpectGoldenIds(**tokenizer, Golden()["gemma3_real"], true);
+  EXPECT_TRUE((*tokenizer)->IsEog(106));
+  EXPECT_FALSE(spec->chat_template.empty());
+}
+
+TEST(FolderTokenizerTest, ConfigFilesNameTheSpecialTokens) {
+  FolderTokenizerFiles files = GoldenFiles("qwen2");
+  const size_t vocab_size = NumTokens(Golden()["qwen2"]["tokenizer_json"]);
+  const TokenizerSpec plain = TokenizerSpecFromFolder(files, vocab_size).value();
+  const auto id_of = [&plain](std::string_view text) {
+    const auto found = std::find(plain.tokens.begin(), plain.tokens.end(), text);
+    return static_cast<uint32_t>(found - plain.tokens.begin());
+  };
+  EXPECT_EQ(plain.model, "gpt2");
+  EXPECT_EQ(plain.pre, "qwen2");
+  EXPECT_TRUE(plain.nfc);
+  EXPECT_EQ(plain.eos_id, id_of("<|im_end|>"));
+  EXPECT_EQ(plain.pad_id, id_of("<|endoftext|>"));
+  EXPECT_EQ(plain.bos_id, std::nullopt);
+  EXPECT_EQ(plain.token_types[id_of("<|im_start|>")], static_cast<int32_t>(TokenType::kControl));
+  EXPECT_EQ(plain.token_types[id_of("<think>")], static_cast<int32_t>(TokenType::kUserDefined));
+
+  files.tokenizer_config_json = R"({"chat_template": [{"name": "default", "template": "D"},)"
+                                R"( {"name": "rag", "template": "R"}]})";
+  files.generation_config_json = R"({"eos_token_id": [3, 5, 3, 999999]})";
+  files.config_json = R"({"bos_token_id": 7, "eos_token_id": 9})";
+  TokenizerSpec spec = TokenizerSpecFromFolder(files, vocab_size).value();
+  EXPECT_EQ(spec.chat_template, "D");
+  EXPECT_EQ(spec.named_templates, (std::vector<NamedChatTemplate>{{"rag", "R"}}));
+  EXPECT_EQ(spec.bos_id, 7u);
+  EXPECT_EQ(spec.eos_id, 3u);
+  EXPECT_EQ(spec.eot_id, 5u);
+  EXPECT_EQ(spec.eom_id, 9u);
+  files.chat_template_jinja = "J";
+  EXPECT_EQ(TokenizerSpecFromFolder(files, vocab_size)->chat_template, "J");
+}
+
+TEST(FolderTokenizerTest, RowsThatRoundTheCountUpAreUnusedTokens) {
+  Json tokenizer = Golden()["smollm"]["tokenizer_json"];
+  // 64 * 256 rows, with 64 of them missing.
+  for (size_t id = NumTokens(tokenizer); id < 16384 - 64; ++id) {
+    tokenizer["model"]["vocab"]["filler" + std::to_string(id)] = id;
+  }
+  FolderTokenizerFiles files;
+  files.tokenizer_json = tokenizer.dump();
+  const auto spec = TokenizerSpecFromFolder(files, 16384);
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  EXPECT_EQ(spec->tokens.size(), 16384u);
+  EXPECT_EQ(spec->token_types[16383], static_cast<int32_t>(TokenType::kUnused));
+  EXPECT_TRUE(Tokenizer::Create(*spec).ok());
+  for (const size_t vocab_size : {16384 + 1, 16384 + 64, 16384 - 65, 16384 - 128}) {
+    EXPECT_THAT(std::string(TokenizerSpecFromFolder(files, vocab_size).status().message()),
+                HasSubstr(fmt::format("16320 tokens, but the model has {}", vocab_size)));
+  }
+}
+
+TEST(FolderTokenizerTest, SpecialTokensBehindTheLastRowAreLeftOut) {
+  Json tokenizer = Golden()["smollm"]["tokenizer_json"];
+  const size_t num_tokens = NumTokens(tokenizer);
+  Json added = tokenizer["added_tokens"][0];
+  added["id"] = num_tokens;
+  added["content"] = "<image>";
+  tokenizer["added_tokens"].push_back(added);
+  FolderTokenizerFiles files;
+  files.tokenizer_json = tokenizer.dump();
+  EXPECT_TRUE(TokenizerSpecFromFolder(files, num_tokens).ok());
+  tokenizer["added_tokens"].back()["special"] = false;
+  files.tokenizer_json = tokenizer.dump();
+  EXPECT_THAT(
+      std::string(TokenizerSpecFromFolder(files, num_tokens).status().message()),
+      HasSubstr(fmt::format("{} tokens, but the model has {}", num_tokens + 1, num_tokens)));
+}
+
+// What is wrong with a folder and what its error must name.
+struct BadFolder {
+  const char* name;
+  std::function<void(Json&)> damage;
+  StatusCode code;
+  const char* message;
+};
+
+constexpr StatusCode kInvalid = StatusCode::kInvalidArgument;
+constexpr StatusCode kMissing = StatusCode::kUnimplemented;
+
+const BadFolder kBadFolders[] = {
+    {"model", [](Json& t) { t["model"]["type"] = "Unigram"; }, kMissing, "\"Unigram\""},
+    {"wordpiece", [](Json& t) { t["model"]["type"] = "WordPiece"; }, kMissing, "\"WordPiece\""},
+    {"suffix", [](Json& t) { t["model"]["end_of_word_suffix"] = "</w>"; }, kMissing,
+     "end_of_word_suffix"},
+    {"dropout", [](Json& t) { t["model"]["dropout"] = 0.1; }, kMissing, "dropout"},
+    {"normalizer", [](Json& t) { t["normalizer"] = Json::parse(R"({"type": "Lowercase"})"); },
+     kMissing, "normalizer \"Lowercase\""},
+    {"sequence",
+     [](Json& t) {
+       t["normalizer"] =
+           Json::parse(R"({"type": "Sequence", "normalizers": [{"type": "StripAccents"}]})");
+     },
+     kMissing, "normalizer \"StripAccents\""},
+    {"pre", [](Json& t) { t["pre_tokenizer"] = Json::parse(R"({"type": "BertPreTokenizer"})"); },
+     kMissing, "pre_tokenizer \"BertPreTokenizer\""},
+    {"no pre", [](Json& t) { t["pre_tokenizer"] = nullptr; }, kMissing, "neither byte-level"},
+    {"pattern",
+     [](Json& t) {
+       t["pre_tokenizer"]["pretokenizers"][0] = Json::parse(
+           R"({"type": "Split", "pattern": {"Regex": "[a-z]+"}, "behavior": "Isolated"})");
+     },
+     kMissing, "\"[a-z]+\""},
+    {"processor",
+     [](Json& t) { t["post_processor"] = Json::parse(R"({"type": "BertProcessing"})"); }, kMissing,
+     "post_processor \"BertProcessing\""},
+    {"same id", [](Json& t) { t["model"]["vocab"]["!"] = 5; }, kInvalid, "both have the id 5"},
+    {"id", [](Json& t) { t["model"]["vocab"]["!"] = -1; }, kInvalid, "id for the token \"!\""},
+    {"id text", [](Json& t) { t["model"]["vocab"]["!"] = "x"; }, kInvalid, "the token \"!\""},
+    {"hole", [](Json& t) { t["model"]["vocab"].erase("!"); }, kInvalid, "but the model has"},
+    {"more", [](Json& t) { t["model"]["vocab"]["more"] = 100000; }, kInvalid, "but the model has"},
+    {"empty part",
+     [](Json& t) {
+       t["model"]["merges"][3] = Json::array({"", "a"});
+     },
+     kInvalid, "merges[3] has an empty part"},
+    {"old empty", [](Json& t) { t["model"]["merges"][3] = " a"; }, kInvalid,
+     "merges[3] has an empty part"},
+    {"one part", [](Json& t) { t["model"]["merges"][3] = "a"; }, kInvalid, "merges[3]"},
+    {"three",
+     [](Json& t) {
+       t["model"]["merges"][3] = Json::array({"a", "b", "c"});
+     },
+     kInvalid, "merges[3]"},
+    {"number", [](Json& t) { t["model"]["merges"][3] = 7; }, kInvalid, "merges[3]"},
+    {"no token", [](Json& t) { t["model"]["merges"][3] = "a \u4e2d"; }, kInvalid,
+     "merges[3] is \"a \u4e2d\", but \"\u4e2d\" is not a token"},
+    {"added", [](Json& t) { t["added_tokens"][0].erase("id"); }, kInvalid, "added_tokens"},
+    {"added twice", [](Json& t) { t["added_tokens"][1]["id"] = t["added_tokens"][0]["id"]; },
+     kInvalid, "both have the id"},
+    {"added elsewhere", [](Json& t) { t["added_tokens"][0]["content"] = "!"; }, kInvalid, "\"!\""},
+    {"no model", [](Json& t) { t.erase("model"); }, kMissing, "model \"\""},
+};
+
+TEST(FolderTokenizerTest, BadFilesGiveOneClearError) {
+  const Json good = Golden()["smollm"]["tokenizer_json"];
+  const size_t vocab_size = NumTokens(good);
+  for (const BadFolder& bad : kBadFolders) {
+    Json tokenizer = good;
+    bad.damage(tokenizer);
+    FolderTokenizerFiles files;
+    files.tokenizer_json = tokenizer.dump();
+    const auto built = Build(files, vocab_size);
+    ASSERT_FALSE(built.ok()) << bad.name;
+    EXPECT_EQ(built.status().code(), bad.code) << bad.name << ": " << built.status();
+    EXPECT_THAT(std::string(built.status().message()), HasSubstr(bad.message)) << bad.name;
+  }
+}
+
+TEST(FolderTokenizerTest, BadJsonIsRefusedWithThePlace) {
+  const auto refusal = [](std::string text) {
+    FolderTokenizerFiles files;
+    files.tokenizer_json = std::move(text);
+    const auto spec = TokenizerSpecFromFolder(files, 512);
+    return spec.ok() ? "accepted" : std::string(spec.status().message());
+  };
+  EXPECT_THAT(refusal("{\"model\": }"), HasSubstr("not JSON at byte 11"));
+  EXPECT_THAT(refusal("[]"), HasSubstr("not an object"));
+  EXPECT_THAT(refusal("{} x"), HasSubstr("not JSON at byte"));
+  EXPECT_THAT(refusal(R"({"model":{"vocab":{"a":0},"vocab":{"a":1}}})"), HasSubstr("twice"));
+  EXPECT_THAT(refusal(R"({"model":{"type":"BPE","type":"BPE"}})"), HasSubstr("twice"));
+  EXPECT_THAT(refusal(std::string(1000, '[')), HasSubstr("nested above 64"));
+  std::string many = "{\"x\":[0";
+  for (size_t i = 0; i < (size_t{1} << 20); ++i) many += ",0";
+  EXPECT_THAT(refusal(many + "]}"), HasSubstr("more than 1048576 values"));
+  // The same token twice: a reader that fills a map would not see it.
+  std::string twice = Golden()["smollm"]["tokenizer_json"].dump();
+  const size_t at = twice.find("\"vocab\":{") + 9;
+  twice.insert(at, "\"!\":500,");
+  EXPECT_THAT(refusal(twice), HasSubstr("\"!\""));
+}
+
+TEST(FolderTokenizerTest, FilesAreReadFromAFolder) {
+  const std::string folder = testing::TempDir() + "/folder_tokenizer_test";
+  std::filesystem::create_directories(folder);
+  std::filesystem::remove(folder + "/tokenizer.json");
+  EXPECT_EQ(LoadFolderTokenizer(folder, 600).status().code(), StatusCode::kNotFound);
+  const auto write = [&folder](const std::string& name, const std::string& text) {
+    std::ofstream(folder + "/" + name, std::ios::binary) << text;
+  };
+  const FolderTokenizerFiles files = GoldenFiles("llama3");
+  const size_t vocab_size = NumTokens(Golden()["llama3"]["tokenizer_json"]);
+  write("tokenizer.json", files.tokenizer_json);
+  write("tokenizer_config.json", files.tokenizer_config_json);
+  write("chat_template.jinja", "T");
+  const auto spec = LoadFolderTokenizer(folder, vocab_size);
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  EXPECT_EQ(spec->chat_template, "T");
+  EXPECT_EQ(spec->ignore_merges, true);
+  EXPECT_EQ(spec->add_bos, true);
+  std::filesystem::resize_file(folder + "/tokenizer_config.json", kMaxConfigJsonBytes + 1);
+  EXPECT_THAT(std::string(LoadFolderTokenizer(folder, vocab_size).status().message()),
+              HasSubstr("16777217 bytes, more than 16777216"));
+  std::filesystem::resize_file(folder + "/tokenizer.json", kMaxTokenizerJsonBytes + 1);
+  EXPECT_THAT(std::string(LoadFolderTokenizer(folder, vocab_size).status().message()),
+              HasSubstr("67108865 bytes, more than 67108864"));
+  std::filesystem::remove_all(folder);
+}
+
+}  // namespace
+}  // namespace baton
