@@ -30,6 +30,7 @@ struct AddedToken {
   uint32_t id = 0;
   std::string text;
   bool is_control = false;
+  bool normalized = false;  // looked for behind the normalizer
 };
 
 bool IsBracketed(std::string_view text, std::string_view begin, std::string_view end) {
@@ -43,7 +44,12 @@ bool LooksSpecial(std::string_view text) {
          IsBracketed(text, "<\uFF5C", "\uFF5C>") || IsBracketed(text, "<unused", ">");
 }
 
-StatusOr<AddedToken> ReadAddedToken(const Json& entry, bool has_prefix) {
+bool HoldsSpace(std::string_view text) {
+  return text.find(' ') != std::string_view::npos || text.find(kSpmSpace) != std::string_view::npos;
+}
+
+// `prefix_is_normal`: the normalizer puts a space before the text.
+StatusOr<AddedToken> ReadAddedToken(const Json& entry, bool prefix_is_normal) {
   const Json id = entry.is_object() && entry.contains("id") ? entry["id"] : Json();
   AddedToken token;
   token.text = StringMember(entry, "content");
@@ -52,6 +58,7 @@ StatusOr<AddedToken> ReadAddedToken(const Json& entry, bool has_prefix) {
   }
   token.id = id.get<uint32_t>();
   token.is_control = BoolMember(entry, "special", false) || LooksSpecial(token.text);
+  token.normalized = BoolMember(entry, "normalized", false);
   const bool strips = BoolMember(entry, "lstrip", false) || BoolMember(entry, "rstrip", false);
   if (token.is_control) {
     if (strips) {
@@ -61,7 +68,7 @@ StatusOr<AddedToken> ReadAddedToken(const Json& entry, bool has_prefix) {
     return token;
   }
   // These would change how ordinary text is read.
-  const bool after_prefix = has_prefix && BoolMember(entry, "normalized", false);
+  const bool after_prefix = prefix_is_normal && token.normalized;
   if (strips || BoolMember(entry, "single_word", false) || after_prefix) {
     return Unimplemented(
         "tokenizer.json: the added token {} \"{}\" has lstrip, rstrip or single_word set, or "
@@ -132,8 +139,22 @@ class FolderReader {
 
   Status SetAddedTokens(const Json& tree) {
     if (!tree.contains("added_tokens")) return OkStatus();
+    const bool prefix_is_normal = shape_.add_space_prefix && shape_.marks_spaces_first;
+    std::optional<bool> as_written;
     for (const Json& entry : tree["added_tokens"]) {
-      BATON_ASSIGN_OR_RETURN(AddedToken token, ReadAddedToken(entry, shape_.add_space_prefix));
+      BATON_ASSIGN_OR_RETURN(AddedToken token, ReadAddedToken(entry, prefix_is_normal));
+      if (shape_.is_spm && !token.is_control && HoldsSpace(token.text)) {
+        // Behind a normalizer that marks spaces, a written U+2581 looks like a space.
+        const bool here = !(token.normalized && shape_.marks_spaces_first);
+        if (as_written.value_or(here) != here) {
+          return Unimplemented(
+              "tokenizer.json: added tokens with spaces, some normalized and some (\"{}\") not: "
+              "not "
+              "supported",
+              token.text);
+        }
+        as_written = here;
+      }
       if (token.id >= vocab_size_ && token.is_control) {
         // gemma 3: a token for images, which the text model has no row for.
         BATON_LOG_WARN("the special token {} \"{}\" is behind the model's {} tokens: left out",
@@ -146,6 +167,7 @@ class FolderReader {
       if (!is_known) BATON_RETURN_IF_ERROR(AddToken(std::move(token.text), id));
       spec_.token_types[id] = static_cast<int32_t>(type);
     }
+    spec_.user_defined_as_written = as_written.value_or(false);
     return OkStatus();
   }
 
@@ -174,6 +196,7 @@ class FolderReader {
     }
     spec_.add_space_prefix = shape_.add_space_prefix;
     spec_.space_prefix_at_start_only = shape_.prefix_at_start_only;
+    spec_.space_prefix_unless_there = shape_.prefix_unless_there;
     for (size_t id = 0; shape_.byte_fallback && id < vocab_size_; ++id) {
       const bool is_normal = spec_.token_types[id] == static_cast<int32_t>(TokenType::kNormal);
       if (is_normal && ByteOfToken(spec_.tokens[id]) >= 0) {

@@ -11,8 +11,8 @@ StatusOr<TokenMerge> ParseMerge(std::string_view text, size_t rank, const TokenI
   const auto id_of = [&](std::string_view token) -> StatusOr<uint32_t> {
     const auto found = index.find(token);
     if (found != index.end()) return found->second;
-    return InvalidArgument("tokenizer merges[{}] is \"{}\", but \"{}\" is not a token", rank,
-                           text, token);
+    return InvalidArgument("tokenizer merges[{}] is \"{}\", but \"{}\" is not a token", rank, text,
+                           token);
   };
   // From 1: the left part may itself begin with a space.
   const size_t space = text.find(' ', 1);

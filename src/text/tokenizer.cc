@@ -143,6 +143,8 @@ StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Create(const TokenizerSpec& spec
   BATON_ASSIGN_OR_RETURN(const std::vector<TokenType> types, ReadTypes(spec));
   auto tokenizer = std::unique_ptr<Tokenizer>(new Tokenizer);
   tokenizer->is_spm_ = is_spm;
+  tokenizer->literals_in_plain_ = is_spm && !spec.user_defined_as_written;
+  tokenizer->prefix_unless_there_ = spec.space_prefix_unless_there;
   if (is_spm && spec.add_space_prefix.value_or(true)) {
     tokenizer->space_prefix_ =
         spec.space_prefix_at_start_only ? SpacePrefix::kAtStart : SpacePrefix::kAfterSpecials;
@@ -166,13 +168,13 @@ Status Tokenizer::SetVocabulary(const TokenizerSpec& spec, std::span<const Token
     flags_[id].special = IsSpecialType(types[id]);
     const bool is_literal = flags_[id].special || types[id] == TokenType::kUserDefined;
     const bool user_defined = types[id] == TokenType::kUserDefined;
-    // What Encode looks for: SentencePiece-style text is in plain spaces there.
-    const std::string literal = is_literal && is_spm_ ? WithPlainSpaces(token) : token;
+    // What Encode looks for.
+    const std::string literal = literals_in_plain_ ? WithPlainSpaces(token) : token;
     if (is_literal && !token.empty()) {
       special_tokens_.Add(literal, static_cast<TokenId>(id), user_defined);
     }
     if (is_literal) {
-      AppendToken(user_defined ? literal : token);
+      AppendToken(user_defined && is_spm_ ? WithPlainSpaces(token) : token);
     } else if (is_spm_) {
       AppendToken(SpmBytes(token, types[id]));
     } else {
@@ -239,7 +241,7 @@ StatusOr<std::vector<TokenId>> Tokenizer::Encode(std::string_view text,
   const SpecialScope scope =
       options.parse_special ? SpecialScope::kAll : SpecialScope::kUserDefined;
   std::string plain;
-  if (is_spm_ && text.find(kSpmSpace) != std::string_view::npos) {
+  if (literals_in_plain_ && text.find(kSpmSpace) != std::string_view::npos) {
     plain = WithPlainSpaces(text);
     text = plain;
   }
@@ -253,9 +255,7 @@ StatusOr<std::vector<TokenId>> Tokenizer::Encode(std::string_view text,
     const std::optional<SpecialMatch> match = special_tokens_.FindNext(text, done, scope);
     const size_t piece_end = match ? match->begin : text.size();
     if (piece_end > done) {
-      const std::string_view piece = text.substr(done, piece_end - done);
-      BATON_RETURN_IF_ERROR(wants_space ? encoder_->Encode(" " + std::string(piece), &ids)
-                                        : encoder_->Encode(piece, &ids));
+      BATON_RETURN_IF_ERROR(EncodePiece(text.substr(done, piece_end - done), wants_space, &ids));
     }
     if (match) ids.push_back(match->id);
     wants_space = space_prefix_ == SpacePrefix::kAfterSpecials;
@@ -263,6 +263,16 @@ StatusOr<std::vector<TokenId>> Tokenizer::Encode(std::string_view text,
   }
   if (options.add_special && add_eos_) ids.push_back(*eos_id_);
   return ids;
+}
+
+Status Tokenizer::EncodePiece(std::string_view piece, bool wants_space,
+                              std::vector<TokenId>* ids) const {
+  const bool needs_plain =
+      is_spm_ && !literals_in_plain_ && piece.find(kSpmSpace) != std::string_view::npos;
+  if (!needs_plain && !wants_space) return encoder_->Encode(piece, ids);
+  std::string plain = needs_plain ? WithPlainSpaces(piece) : std::string(piece);
+  if (wants_space && !(prefix_unless_there_ && plain.front() == ' ')) plain.insert(0, 1, ' ');
+  return encoder_->Encode(plain, ids);
 }
 
 std::string_view Tokenizer::TokenBytes(TokenId id) const {

@@ -102,6 +102,8 @@ class Tokenizer {
   Status SetSpecialIds(const TokenizerSpec& spec, std::span<const TokenType> types,
                        bool default_add_bos);
   void AppendToken(std::string_view bytes);
+  // Encodes text without a special token in it, with a space before it when `wants_space`.
+  Status EncodePiece(std::string_view piece, bool wants_space, std::vector<TokenId>* ids) const;
 
   std::string bytes_;           // all tokens' bytes, joined
   std::vector<uint32_t> ends_;  // [vocab_size] end of each in bytes_
@@ -110,7 +112,9 @@ class Tokenizer {
   std::optional<TokenId> bos_id_;
   std::optional<TokenId> eos_id_;
   std::optional<TokenId> pad_id_;
-  bool is_spm_ = false;  // spaces are written as U+2581
+  bool is_spm_ = false;             // spaces are written as U+2581
+  bool literals_in_plain_ = false;  // special tokens hold plain spaces, and so must the text
+  bool prefix_unless_there_ = false;
   SpacePrefix space_prefix_ = SpacePrefix::kNever;
   bool add_bos_ = false;
   bool add_eos_ = false;

@@ -72,6 +72,7 @@ Status ReadMetaspace(const Json& part, TokenizerShape* shape) {
   }
   shape->add_space_prefix = scheme.empty() ? old_prefix : scheme != "never";
   shape->prefix_at_start_only = scheme == "first";
+  shape->prefix_unless_there = true;
   return OkStatus();
 }
 
@@ -110,6 +111,7 @@ Status ReadSpm(const std::vector<const Json*>& parts, const Normalizing& normali
                TokenizerShape* shape) {
   shape->is_spm = true;
   shape->add_space_prefix = normalizing.prepends_mark;
+  shape->marks_spaces_first = normalizing.marks_spaces;
   bool marks_spaces = normalizing.marks_spaces;
   for (const Json* part : parts) {
     const std::string type = TypeOf(*part);

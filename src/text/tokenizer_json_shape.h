@@ -19,6 +19,8 @@ struct TokenizerShape {
   bool nfc = false;
   bool add_space_prefix = false;
   bool prefix_at_start_only = false;
+  bool prefix_unless_there = false;
+  bool marks_spaces_first = false;  // the normalizer does it, so "normalized" added tokens see it
   bool byte_fallback = false;
   std::string unk_token;  // empty = none
 };

@@ -16,7 +16,7 @@ namespace baton {
 namespace {
 
 constexpr std::string_view kMagic = "BTOK";
-constexpr uint8_t kVersion = 2;
+constexpr uint8_t kVersion = 3;
 
 using TokenIndex = absl::flat_hash_map<std::string_view, uint32_t>;
 
@@ -214,7 +214,10 @@ std::string TokenizerSpec::Serialize() const {
   for (const std::string& merge : merges) out.Merge(merge, index);
   for (const auto* id : {&bos_id, &eos_id, &eot_id, &eom_id, &unk_id, &pad_id}) out.Optional(*id);
   for (const auto* flag : {&add_bos, &add_eos, &add_space_prefix}) out.Optional(*flag);
-  out.Varint(space_prefix_at_start_only ? 1 : 0);
+  for (const bool flag :
+       {space_prefix_at_start_only, space_prefix_unless_there, user_defined_as_written}) {
+    out.Varint(flag ? 1 : 0);
+  }
   out.Optional(ignore_merges);
   out.Varint(nfc ? 1 : 0);
   out.Text(chat_template);
@@ -244,7 +247,10 @@ StatusOr<TokenizerSpec> TokenizerSpec::Parse(std::string_view bytes) {
   for (auto* flag : {&spec.add_bos, &spec.add_eos, &spec.add_space_prefix}) {
     *flag = in.OptionalBool();
   }
-  spec.space_prefix_at_start_only = in.VarintUpTo(1, "has a bad flag") != 0;
+  for (bool* flag : {&spec.space_prefix_at_start_only, &spec.space_prefix_unless_there,
+                     &spec.user_defined_as_written}) {
+    *flag = in.VarintUpTo(1, "has a bad flag") != 0;
+  }
   spec.ignore_merges = in.OptionalBool();
   spec.nfc = in.VarintUpTo(1, "has a bad flag") != 0;
   spec.chat_template = in.Text();

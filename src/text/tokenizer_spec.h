@@ -51,6 +51,11 @@ struct TokenizerSpec {
   std::optional<bool> add_space_prefix;  // a space before the text; SentencePiece-style only
   // The space goes before the whole text only, not behind each special token too.
   bool space_prefix_at_start_only = false;
+  // A text that begins with a space gets no second one.
+  bool space_prefix_unless_there = false;
+  // User-defined tokens are found as they are written: one of U+2581 is not found in spaces. Absent
+  // in GGUF files, where SentencePiece's rule holds: the two are the same.
+  bool user_defined_as_written = false;
   // A piece that is a token as a whole is not merged; absent: as `pre` says.
   std::optional<bool> ignore_merges;
   bool nfc = false;           // text is brought to Unicode's form C before it is split

@@ -29,6 +29,8 @@ TokenizerSpec FullSpec() {
   spec.add_bos = true;
   spec.add_space_prefix = false;
   spec.space_prefix_at_start_only = true;
+  spec.space_prefix_unless_there = true;
+  spec.user_defined_as_written = true;
   spec.ignore_merges = true;
   spec.nfc = true;
   spec.chat_template = "{{ messages }}";
@@ -116,7 +118,7 @@ TEST(TokenizerSpecTest, AmplificationIsRefusedQuickly) {
     out.push_back(static_cast<char>(value));
     return out;
   };
-  const std::string head = std::string("BTOK\x02") + '\0' + '\0';
+  const std::string head = std::string("BTOK\x03") + '\0' + '\0';
   std::string long_merges = head + varint(1) + varint(1 << 20) + std::string(1 << 20, 'a') +
                             varint(0) + varint(0) + varint(1 << 20);
   for (int i = 0; i < (1 << 20); ++i) long_merges += "\x01\x01";
