@@ -28,7 +28,7 @@ struct BenchFlags {
 
 void Declare(FlagSet& flags, BenchFlags& f) {
   flags.Add("WHAT", f.what, "model: the forward pass of one process, without a server");
-  flags.Add("MODEL", f.model, "a .gguf file or a catalogue name");
+  flags.Add("MODEL", f.model, "a .gguf file, a Hugging Face folder or a catalogue name");
   flags.Add("--threads", f.threads, {0, 1024}, "compute threads; 0 = all processors");
   flags.AddChoice("--isa", f.isa, {"auto", "avx512", "avx2", "portable"},
                   "instruction set of the CPU backend");
@@ -116,7 +116,8 @@ int RunBench(const std::vector<std::string>& args) {
   Declare(flags, f);
   if (std::optional<int> code = flags.Parse(args)) return *code;
   if (f.model.empty()) {
-    return Fail("bench", InvalidArgument("MODEL is missing: a .gguf file or smollm2:135m"),
+    return Fail("bench",
+                InvalidArgument("MODEL is missing: a .gguf file, a model folder or smollm2:135m"),
                 kExitUsage);
   }
   StatusOr<std::vector<ModelBenchCase>> cases = ParseCases(f.cases);

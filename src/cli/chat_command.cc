@@ -256,7 +256,7 @@ int RunRun(const std::vector<std::string>& args) {
   FlagSet flags("run", "Starts a private server on free ports and chats with it.");
   RunFlags run;
   ChatFlags f;
-  flags.Add("MODEL", run.model, "a .gguf file or a catalogue name");
+  flags.Add("MODEL", run.model, "a .gguf file, a Hugging Face folder or a catalogue name");
   flags.AddChoice("--mode", run.mode, {"disagg", "aggregated", "adaptive"}, "who computes prompts");
   flags.Add("--threads", run.threads, {0, 1024}, "compute threads; 0 = one per processor");
   DeclareChat(flags, f);

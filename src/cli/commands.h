@@ -29,6 +29,8 @@ int RunPull(const std::vector<std::string>& args);            // file_commands.c
 int RunBench(const std::vector<std::string>& args);           // bench_command.cc
 int RunBenchLoad(const std::vector<std::string>& args);       // bench_load_command.cc
 int RunInspectCommand(const std::vector<std::string>& args);  // file_commands.cc
+int RunConvert(const std::vector<std::string>& args);         // convert_command.cc
+int RunEval(const std::vector<std::string>& args);            // eval_command.cc
 int RunVersion(const std::vector<std::string>& args);         // file_commands.cc
 
 }  // namespace baton

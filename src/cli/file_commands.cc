@@ -20,6 +20,8 @@ constexpr Command kCommands[] = {
     {"decode", "a worker that generates tokens", &RunDecode},
     {"pull", "fetch a model file", &RunPull},
     {"inspect", "describe a model file", &RunInspectCommand},
+    {"convert", "write a model as a GGUF file of another type", &RunConvert},
+    {"eval", "measure how well a model predicts a text", &RunEval},
     {"bench", "load a server, or measure the forward pass of a model", &RunBench},
     {"version", "print the version", &RunVersion},
 };
@@ -45,7 +47,7 @@ int RunInspectCommand(const std::vector<std::string>& args) {
   FlagSet flags("inspect",
                 "Describes a model file: metadata, tensors, bytes, what is unsupported.");
   std::string model;
-  flags.Add("MODEL", model, "a .gguf file or a catalogue name");
+  flags.Add("MODEL", model, "a .gguf file, a Hugging Face folder or a catalogue name");
   if (std::optional<int> code = flags.Parse(args)) return *code;
   const StatusOr<ModelFile> file = ResolveModel(model);
   if (!file.ok()) return Fail("inspect", file.status(), model.empty() ? kExitUsage : kExitFailure);

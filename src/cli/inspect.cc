@@ -1,8 +1,12 @@
 #include "src/cli/inspect.h"
 
+#include <algorithm>
 #include <memory>
 
-#include "src/model/gguf.h"
+#include "src/device/device.h"
+#include "src/device/thread_pool.h"
+#include "src/model/hf_folder.h"
+#include "src/model/model_config.h"
 #include "src/model/model_report.h"
 #include "src/model/tokenizer_metadata.h"
 #include "src/text/spec_from_metadata.h"
@@ -12,9 +16,9 @@ namespace baton {
 namespace {
 
 // What the model reader cannot know: whether the text library can build the tokenizer.
-Status CheckTokenizer(const GgufFile& file) {
-  BATON_ASSIGN_OR_RETURN(const TokenizerMetadata metadata, ReadTokenizerMetadata(file));
-  return Tokenizer::Create(TokenizerSpecFrom(metadata)).status();
+Status CheckTokenizer(const GgufFile& file, const std::string& path) {
+  BATON_ASSIGN_OR_RETURN(const TokenizerSpec spec, ReadModelTokenizer(file, path));
+  return Tokenizer::Create(spec).status();
 }
 
 }  // namespace
@@ -24,10 +28,14 @@ int RunInspect(const std::string& path, std::ostream& out, std::ostream& err) {
     err << "baton inspect: " << QuotedForMessage(path) << ": " << status.message() << "\n";
     return 1;
   };
-  const StatusOr<std::unique_ptr<GgufFile>> file = GgufFile::Open(path);
+  const StatusOr<std::unique_ptr<GgufFile>> file = OpenModelFile(path);
   if (!file.ok()) return refuse(file.status());
   Status servable = CheckServable(**file);
-  if (servable.ok()) servable = CheckTokenizer(**file);
+  if (servable.ok()) servable = CheckTokenizer(**file, path);
+  if (servable.ok()) {
+    ThreadPool pool(std::min(NumUsableCpus(), ThreadPool::kMaxThreads));
+    servable = CheckWeights(**file, pool);
+  }
   out << DescribeModelFile(**file, servable);
   return servable.ok() ? 0 : refuse(servable);
 }

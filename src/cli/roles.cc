@@ -44,7 +44,7 @@ void Declare(FlagSet& flags, WorkerFlags& f) {
   flags.Add("--advertise", f.advertise,
             "HOST or HOST:PORT by which others reach this worker; default: the host of --listen");
   flags.AddAddress("--admin", f.admin, "address for health and metrics");
-  flags.Add("--model", f.model, "a .gguf file or a catalogue name");
+  flags.Add("--model", f.model, "a .gguf file, a Hugging Face folder or a catalogue name");
   flags.Add("--worker-id", f.worker_id, "stable name, 1 to 64 of [a-z0-9-]");
   flags.Add("--threads", f.threads, {0, 1024}, "compute threads; 0 = one per processor");
   DeclareTuning(flags, f.tuning);
@@ -57,7 +57,7 @@ Status CheckFlags(const FlagSet& flags, const WorkerFlags& f) {
     return InvalidArgument("--router is missing: the gRPC address of a router");
   }
   if (f.model.empty()) {
-    return InvalidArgument("--model is missing: a .gguf file or smollm2:135m");
+    return InvalidArgument("--model is missing: a .gguf file, a model folder or smollm2:135m");
   }
   if (flags.Given("--worker-id")) BATON_RETURN_IF_ERROR(CheckWorkerId(f.worker_id));
   return CheckAdvertise(f.advertise);

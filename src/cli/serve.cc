@@ -45,7 +45,8 @@ struct ServeFlags {
 };
 
 void Declare(FlagSet& flags, ServeFlags& f) {
-  flags.Add("MODEL", f.model, "a .gguf file or a catalogue name (smollm2:135m)");
+  flags.Add("MODEL", f.model,
+            "a .gguf file, a Hugging Face folder or a catalogue name (smollm2:135m)");
   flags.Add("--prefill", f.num_prefill, {0, kMaxWorkers}, "prefill workers");
   flags.Add("--decode", f.num_decode, {1, kMaxWorkers}, "decode workers");
   flags.AddChoice("--mode", f.mode, {"disagg", "aggregated", "adaptive"},
@@ -213,7 +214,8 @@ int RunServe(const std::vector<std::string>& args) {
   Declare(flags, f);
   if (std::optional<int> code = flags.Parse(args)) return *code;
   if (f.model.empty()) {
-    return Fail("serve", InvalidArgument("MODEL is missing: a .gguf file or smollm2:135m"),
+    return Fail("serve",
+                InvalidArgument("MODEL is missing: a .gguf file, a model folder or smollm2:135m"),
                 kExitUsage);
   }
   if (const Status status = CheckSupported(f); !status.ok()) {

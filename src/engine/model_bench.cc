@@ -9,6 +9,7 @@
 
 #include "kvcache/kv_arena.h"
 #include "src/base/clock.h"
+#include "src/model/hf_folder.h"
 #include "src/model/model.h"
 
 namespace baton {
@@ -164,7 +165,7 @@ StatusOr<ModelBenchReport> RunModelBench(
     return InvalidArgument("repetitions {} and max_rows {} are at least 1", options.repetitions,
                            options.max_rows);
   }
-  BATON_ASSIGN_OR_RETURN(const std::unique_ptr<GgufFile> file, GgufFile::Open(options.model_path));
+  BATON_ASSIGN_OR_RETURN(const std::unique_ptr<GgufFile> file, OpenModelFile(options.model_path));
   ThreadPool pool(options.num_threads);
   BATON_ASSIGN_OR_RETURN(
       const std::unique_ptr<Model> model,

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <utility>
 #include <vector>
 
 #include "kernels/ops.h"
@@ -81,7 +82,11 @@ class PartialFile {
 
  private:
   absl::Status Failed(std::string_view what) const {
-    return Unavailable("cannot {} {}: {}", what, partial_, std::strerror(errno));
+    const int why = errno;
+    if (why == ENOSPC || why == EDQUOT || why == EFBIG) {
+      return ResourceExhausted("cannot {} {}: {}", what, partial_, std::strerror(why));
+    }
+    return Unavailable("cannot {} {}: {}", what, partial_, std::strerror(why));
   }
 
   const std::string path_;

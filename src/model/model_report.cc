@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "src/base/size_text.h"
+#include "src/model/model_weights.h"
 #include "src/model/tokenizer_metadata.h"
 
 namespace baton {
@@ -136,6 +137,10 @@ absl::Status CheckServable(const GgufFile& file) {
   BATON_RETURN_IF_ERROR(ReadModelConfig(file).status());
   // A folder's tokenizer is a file of its own, which src/text reads.
   return file.is_folder() ? OkStatus() : ReadTokenizerMetadata(file).status();
+}
+
+absl::Status CheckWeights(const GgufFile& file, ThreadPool& pool) {
+  return CheckWeightValues(file, pool);
 }
 
 std::string DescribeModelFile(const GgufFile& file, const absl::Status& servable) {

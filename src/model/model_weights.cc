@@ -1,6 +1,7 @@
 #include "src/model/model_weights.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "src/base/hex.h"
@@ -8,6 +9,9 @@
 
 namespace baton {
 namespace {
+
+// CheckWeightValues packs so many raw bytes at a time: its memory does not follow the file's size.
+constexpr uint64_t kCheckedBytes = uint64_t{16} << 20;
 
 // The planner has checked that the tensor is F32.
 std::vector<float> CopyVector(const GgufTensor& tensor) {
@@ -22,6 +26,18 @@ uint32_t RowsOf(const GgufTensor& tensor) { return static_cast<uint32_t>(tensor.
 
 RawRows RawRowsOf(const GgufTensor& tensor) {
   return {WeightTypeOf(tensor), tensor.data, RowsOf(tensor)};
+}
+
+// Rows [first, first + num_rows) of a tensor that is no vector.
+absl::StatusOr<PackedMatrix> PackRowsOf(const GgufTensor& tensor, uint64_t first, uint64_t num_rows,
+                                        ThreadPool& pool) {
+  const uint64_t row_bytes = tensor.data.size() / (tensor.num_elements() / tensor.dims[0]);
+  absl::StatusOr<PackedMatrix> matrix = PackedMatrix::Pack(
+      WeightTypeOf(tensor), tensor.data.subspan(first * row_bytes, num_rows * row_bytes),
+      static_cast<uint32_t>(num_rows), static_cast<uint32_t>(tensor.dims[0]), pool);
+  if (matrix.ok()) return matrix;
+  const std::string where = first == 0 ? "" : fmt::format(" from row {}", first);
+  return WithPrefix(matrix.status(), fmt::format("tensor \"{}\"{}", tensor.name, where));
 }
 
 // A tensor, or one expert's part of it.
@@ -143,9 +159,7 @@ size_t ModelWeights::bytes() const {
 absl::StatusOr<ModelWeights> LoadWeights(const TensorPlan& plan, ThreadPool& pool) {
   ModelWeights out;
   const GgufTensor& embd = *plan.token_embd;
-  BATON_ASSIGN_OR_RETURN(out.token_embd,
-                         PackedMatrix::Pack(WeightTypeOf(embd), embd.data, RowsOf(embd),
-                                            static_cast<uint32_t>(embd.dims[0]), pool));
+  BATON_ASSIGN_OR_RETURN(out.token_embd, PackRowsOf(embd, 0, RowsOf(embd), pool));
   if (plan.output != plan.token_embd) {
     BATON_ASSIGN_OR_RETURN(out.output, PackOne(WholeOf(plan.output), pool));
   }
@@ -157,6 +171,34 @@ absl::StatusOr<ModelWeights> LoadWeights(const TensorPlan& plan, ThreadPool& poo
     out.layers.push_back(std::move(layer));
   }
   return out;
+}
+
+absl::Status CheckVectors(const GgufFile& file) {
+  for (const GgufTensor& tensor : file.tensors()) {
+    if (tensor.num_dims != 1) continue;
+    const bool divides = tensor.name == "rope_freqs.weight";
+    const std::vector<float> values = CopyVector(tensor);
+    for (size_t i = 0; i < values.size(); ++i) {
+      if (std::isfinite(values[i]) && (values[i] > 0 || !divides)) continue;
+      return InvalidArgument("element {} of tensor \"{}\" is {}, not a {}number", i, tensor.name,
+                             values[i], divides ? "positive " : "");
+    }
+  }
+  return OkStatus();
+}
+
+absl::Status CheckWeightValues(const GgufFile& file, ThreadPool& pool) {
+  BATON_RETURN_IF_ERROR(CheckVectors(file));
+  for (const GgufTensor& tensor : file.tensors()) {
+    if (tensor.num_dims == 1) continue;
+    const uint64_t num_rows = tensor.num_elements() / tensor.dims[0];
+    const uint64_t step = std::max<uint64_t>(1, kCheckedBytes / (tensor.data.size() / num_rows));
+    for (uint64_t row = 0; row < num_rows; row += step) {
+      const uint64_t count = std::min(step, num_rows - row);
+      BATON_RETURN_IF_ERROR(PackRowsOf(tensor, row, count, pool).status());
+    }
+  }
+  return OkStatus();
 }
 
 std::string HashWeights(const GgufFile& file, const ModelConfig& config) {

@@ -69,6 +69,14 @@ struct ModelWeights {
 // the pages of the file. ResourceExhausted when memory is short.
 absl::StatusOr<ModelWeights> LoadWeights(const TensorPlan& plan, ThreadPool& pool);
 
+// InvalidArgument naming the first vector (norm, bias, rope factor) with an element that is not
+// finite, or a rope factor that is not positive: every logit would be NaN.
+absl::Status CheckVectors(const GgufFile& file);
+
+// What LoadWeights and CheckVectors would say of a file that PlanTensors accepts, 16 MiB (or a row)
+// at a time. Costs one read of the file.
+absl::Status CheckWeightValues(const GgufFile& file, ThreadPool& pool);
+
 // Hash of the canonical config and of name, type, shape and bytes of every tensor, by ascending
 // name; 32 hex digits.
 std::string HashWeights(const GgufFile& file, const ModelConfig& config);

@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <string>
 
 #include "src/model/model_config.h"
 
@@ -123,6 +124,28 @@ absl::Status ReadFlags(const GgufFile& file, TokenizerMetadata& out) {
   return OkStatus();
 }
 
+absl::Status ReadOwnFlags(const GgufFile& file, TokenizerMetadata& out) {
+  struct Row {
+    std::string_view name;
+    bool* flag;
+  };
+  bool ignore_merges = false;
+  const Row rows[] = {
+      {"space_prefix_at_start_only", &out.space_prefix_at_start_only},
+      {"space_prefix_unless_there", &out.space_prefix_unless_there},
+      {"user_defined_as_written", &out.user_defined_as_written},
+      {"nfc", &out.nfc},
+      {"ignore_merges", &ignore_merges},
+  };
+  for (const Row& row : rows) {
+    const std::string key = std::string(kTokenizerOwnPrefix) + std::string(row.name);
+    if (file.FindValue(key) == nullptr) continue;
+    BATON_ASSIGN_OR_RETURN(*row.flag, file.BoolOr(key, false));
+    if (row.flag == &ignore_merges) out.ignore_merges = ignore_merges;
+  }
+  return OkStatus();
+}
+
 absl::Status ReadTemplates(const GgufFile& file, TokenizerMetadata& out) {
   BATON_ASSIGN_OR_RETURN(out.chat_template, file.StringOr("tokenizer.chat_template", ""));
   for (const GgufEntry& entry : file.entries()) {
@@ -149,6 +172,7 @@ absl::StatusOr<TokenizerMetadata> ReadTokenizerMetadata(const GgufFile& file) {
   BATON_RETURN_IF_ERROR(ReadTokenTypes(file, out));
   BATON_RETURN_IF_ERROR(ReadIds(file, out));
   BATON_RETURN_IF_ERROR(ReadFlags(file, out));
+  BATON_RETURN_IF_ERROR(ReadOwnFlags(file, out));
   BATON_RETURN_IF_ERROR(ReadTemplates(file, out));
   return out;
 }

@@ -1,12 +1,14 @@
-// From the model reader's view of a tokenizer to a TokenizerSpec. A template over the view's type,
-// because this folder knows no model files and src/model does not know this folder; its callers
-// know both. Any thread.
+// From the model reader's view of a tokenizer to a TokenizerSpec. Templates over the reader's
+// types, because this folder knows no model files and src/model does not know this folder; their
+// callers know both. Any thread.
 #ifndef BATON_TEXT_SPEC_FROM_METADATA_H_
 #define BATON_TEXT_SPEC_FROM_METADATA_H_
 
 #include <cstdint>
 #include <string>
 
+#include "src/base/status.h"
+#include "src/text/folder_tokenizer.h"
 #include "src/text/tokenizer_spec.h"
 
 namespace baton {
@@ -33,11 +35,29 @@ TokenizerSpec TokenizerSpecFrom(const Metadata& metadata) {
   spec.add_bos = metadata.add_bos;
   spec.add_eos = metadata.add_eos;
   spec.add_space_prefix = metadata.add_space_prefix;
+  spec.space_prefix_at_start_only = metadata.space_prefix_at_start_only;
+  spec.space_prefix_unless_there = metadata.space_prefix_unless_there;
+  spec.user_defined_as_written = metadata.user_defined_as_written;
+  spec.ignore_merges = metadata.ignore_merges;
+  spec.nfc = metadata.nfc;
   spec.chat_template = std::string(metadata.chat_template);
   for (const auto& named : metadata.named_templates) {
     spec.named_templates.push_back({std::string(named.name), std::string(named.text)});
   }
   return spec;
+}
+
+// The tokenizer of the model that `file` (src/model's GgufFile) was opened from `path` as: a GGUF
+// file's keys, or the files of a folder. Errors as ReadTokenizerMetadata and LoadFolderTokenizer.
+// The caller includes tokenizer_metadata.h and model_config.h.
+template <class File>
+StatusOr<TokenizerSpec> ReadModelTokenizer(const File& file, const std::string& path) {
+  if (!file.is_folder()) {
+    BATON_ASSIGN_OR_RETURN(const auto metadata, ReadTokenizerMetadata(file));
+    return TokenizerSpecFrom(metadata);
+  }
+  BATON_ASSIGN_OR_RETURN(const auto config, ReadModelConfig(file));
+  return LoadFolderTokenizer(path, config.vocab_size);
 }
 
 }  // namespace baton

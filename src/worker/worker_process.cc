@@ -23,6 +23,7 @@
 #include "src/base/size_text.h"
 #include "src/engine/model_runner.h"
 #include "src/engine/prefix_journal.h"
+#include "src/model/hf_folder.h"
 #include "src/model/tokenizer_metadata.h"
 #include "src/text/spec_from_metadata.h"
 #include "src/text/tokenizer.h"
@@ -89,11 +90,10 @@ struct WorkerProcess::Parts {
 };
 
 Status WorkerProcess::Parts::LoadModel() {
-  StatusOr<std::unique_ptr<GgufFile>> opened = GgufFile::Open(config.model_path);
+  StatusOr<std::unique_ptr<GgufFile>> opened = OpenModelFile(config.model_path);
   if (!opened.ok()) return WithPrefix(opened.status(), "--model " + config.model_path);
   const std::unique_ptr<GgufFile> file = *std::move(opened);
-  BATON_ASSIGN_OR_RETURN(const TokenizerMetadata metadata, ReadTokenizerMetadata(*file));
-  const TokenizerSpec spec = TokenizerSpecFrom(metadata);
+  BATON_ASSIGN_OR_RETURN(const TokenizerSpec spec, ReadModelTokenizer(*file, config.model_path));
   BATON_ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer, Tokenizer::Create(spec));
   eog_tokens.assign(tokenizer->eog_ids().begin(), tokenizer->eog_ids().end());
   tokenizer_id = tokenizer->tokenizer_id();

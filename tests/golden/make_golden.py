@@ -5,9 +5,9 @@ Reads a GGUF file with the PyPI package `gguf`, dequantises it, and computes the
 its architecture in float64 with numpy. Writes, per row, the argmax, the margin to the second, the
 largest logit, the norm and the logits of a few fixed ids (README.md has the format).
 
-  pip install gguf numpy tokenizers
+  pip install gguf numpy tokenizers sentencepiece protobuf
   make_golden.py tiny          writes tiny_*.gguf and tiny_*.golden into this folder
-  make_golden.py demo MODEL    writes smollm2.golden into this folder
+  make_golden.py demo MODEL    writes smollm2.golden or gemma3.golden into this folder
 """
 
 import math
@@ -262,7 +262,9 @@ def tiny():
 
 
 def tokenizer_of(weights):
-    """An independent byte-level BPE over the file's vocabulary (no special tokens in the text)."""
+    """An independent tokenizer over the file's vocabulary (no special tokens in the text)."""
+    if weights.field("tokenizer.ggml.model") == "llama":
+        return sentencepiece_of(weights)
     from tokenizers import Regex, Tokenizer, models, pre_tokenizers
     tokens = weights.field("tokenizer.ggml.tokens")
     merges = [tuple(m.split(" ")) for m in weights.field("tokenizer.ggml.merges")]
@@ -273,11 +275,43 @@ def tokenizer_of(weights):
     return lambda text: tok.encode(text).ids
 
 
+def sentencepiece_of(weights):
+    import sentencepiece
+    from sentencepiece import sentencepiece_model_pb2 as model_pb2
+    model = model_pb2.ModelProto()
+    model.trainer_spec.model_type = model_pb2.TrainerSpec.BPE
+    model.trainer_spec.byte_fallback = True
+    for name in ("bos", "eos", "unk", "pad"):
+        key = {"unk": "unknown", "pad": "padding"}.get(name, name)
+        setattr(model.trainer_spec, name + "_id", weights.field(f"tokenizer.ggml.{key}_token_id"))
+    model.normalizer_spec.name = "identity"
+    model.normalizer_spec.add_dummy_prefix = weights.field("tokenizer.ggml.add_space_prefix", True)
+    model.normalizer_spec.remove_extra_whitespaces = False
+    rows = zip(*(weights.field(f"tokenizer.ggml.{k}") for k in ("tokens", "scores", "token_type")))
+    for text, score, kind in rows:
+        model.pieces.add(piece=text, score=score, type=kind)
+    return sentencepiece.SentencePieceProcessor(model_proto=model.SerializeToString()).encode
+
+
+def bos_of(weights):
+    """What stands before each text."""
+    add = weights.field("tokenizer.ggml.add_bos_token", weights.arch == "gemma3")
+    return [weights.field("tokenizer.ggml.bos_token_id")] if add else []
+
+
+def chat_of(weights, encode):
+    """A user's message in the model's chat format, its control tokens by number."""
+    if weights.arch == "gemma3":  # <start_of_turn>, <end_of_turn>
+        return lambda user: ([105] + encode("user\n" + user) + [106] + encode("\n") + [105] +
+                             encode("model\n"))
+    return lambda user: ([1] + encode("user\n" + user) + [2] + encode("\n") + [1] +
+                         encode("assistant\n"))
+
+
 def demo(model):
     weights = Weights(model)
     encode = tokenizer_of(weights)
-    chat = lambda user: ([1] + encode("user\n" + user) + [2] + encode("\n") + [1] +
-                         encode("assistant\n"))
+    chat = chat_of(weights, encode)
     prompts = [
         encode("The capital of France is"),
         chat("Why is the sky blue?"),
@@ -290,8 +324,10 @@ def demo(model):
                "water, and every morning the same black bird would sit on its stone rim and watch "
                "her."),
     ]
-    text = encode((HERE / "perplexity.txt").read_text())
-    write_golden(HERE / "smollm2.golden", weights, prompts, lambda i, n: list(range(n)), text, 48)
+    bos = bos_of(weights)
+    text = bos + encode((HERE / "perplexity.txt").read_text())
+    path = HERE / ("gemma3.golden" if weights.arch == "gemma3" else "smollm2.golden")
+    write_golden(path, weights, [bos + p for p in prompts], lambda i, n: list(range(n)), text, 48)
 
 
 if __name__ == "__main__":

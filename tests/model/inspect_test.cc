@@ -8,6 +8,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
+#include "tests/model/damaged_model.h"
 #include "tests/model/gguf_builder.h"
 #include "tests/model/test_model.h"
 
@@ -64,9 +65,34 @@ TEST(InspectTest, AcceptsEveryTinyModel) {
   }
 }
 
+TEST(InspectTest, AcceptsFoldersAndSplitFiles) {
+  for (const char* name :
+       {"llama_yarn", "llama_linear", "llama_llama3", "qwen2", "qwen3", "qwen3moe", "gemma3"}) {
+    const InspectRun run = Inspect(GoldenPath(std::string("tiny_") + name));
+    EXPECT_EQ(run.code, 0) << name << ": " << run.err;
+    EXPECT_THAT(run.out, HasSubstr("file          folder"));
+  }
+  EXPECT_EQ(Inspect(GoldenPath("tiny_split-00001-of-00003.gguf")).code, 0);
+  ExpectRefused(Inspect(GoldenPath("tiny_split-00002-of-00003.gguf")), "00001-of-00003");
+}
+
+// serve would refuse it too: it packs every tensor.
+TEST(InspectTest, RefusesWeightsThatAreNoNumbers) {
+  ExpectRefused(Inspect(DamagedModel("tiny_f32.gguf", "blk.0.attn_norm.weight", kNanFloat)),
+                "element 0 of tensor \"blk.0.attn_norm.weight\" is nan");
+  ExpectRefused(Inspect(DamagedModel("tiny_mixed_rope.gguf", "rope_freqs.weight", 0.0f)),
+                "is 0, not a positive number");
+  for (const char* type : {"q4_0", "q4_1", "q8_0", "q5_0", "q5_1", "q4_k", "q5_k"}) {
+    const std::string path =
+        DamagedModel(std::string("tiny_") + type + ".gguf", "blk.1.ffn_up.weight", kNanHalf);
+    ExpectRefused(Inspect(path), "tensor \"blk.1.ffn_up.weight\": row 0 of");
+  }
+}
+
 TEST(InspectTest, RefusesWithOneLine) {
   ExpectRefused(Inspect("/nonexistent\nfile.gguf"), "cannot open");
-  ExpectRefused(Inspect("/tmp"), "not a regular file");
+  ExpectRefused(Inspect("/proc"), "config.json");
+  ExpectRefused(Inspect("/dev/null"), "not a regular file");
   ExpectRefused(InspectBytes({}), "empty");
   ExpectRefused(InspectBytes(std::vector<std::byte>(1000, std::byte{'x'})), "magic");
   ExpectRefused(InspectBytes(TinyLlama({.architecture = "ma\nmba"}).Build()), "architecture");

@@ -171,7 +171,12 @@ TEST(FolderTokenizerTest, NormalizedTokensAreFoundBehindTheNormalizer) {
     EXPECT_TRUE(built.ok()) << built.status();
     return (*built)->Encode(text).value();
   };
-  tokenizer["model"]["merges"] = Json::array();
+  // Without the merges that make a run of spaces anyway.
+  Json merges = Json::array();
+  for (const Json& pair : tokenizer["model"]["merges"]) {
+    if (!pair[0].get<std::string>().starts_with("\u2581")) merges.push_back(pair);
+  }
+  tokenizer["model"]["merges"] = merges;
   EXPECT_EQ(ids("\u2581\u2581").size(), 1u);
   EXPECT_EQ(ids("  ").size(), 2u);
   for (Json& added : tokenizer["added_tokens"]) added["normalized"] = !added["special"];

@@ -267,6 +267,8 @@ TEST(TokenizerTest, BadSpecsGiveOneClearError) {
        kInvalid, "merges[1] is \"ab\""},
       {"merge ''", [](auto& s) { s.merges = {""}; }, kInvalid, "merges[0]"},
       {"merge end", [](auto& s) { s.merges = {"a "}; }, kInvalid, "merges[0]"},
+      // Merges make longer tokens of shorter ones; only an empty part could turn in a circle.
+      {"merge cycle", [](auto& s) { s.merges = {" a"}; }, kInvalid, "merges[0]"},
       {"merge left", [](auto& s) { s.merges = {"qq b"}; }, kInvalid, "\"qq\" is not a token"},
       {"merge right", [](auto& s) { s.merges = {"a qq"}; }, kInvalid, "\"qq\" is not a token"},
       {"merge result", [](auto& s) { s.merges = {"b a"}; }, kInvalid, "\"ba\" is not a token"},

@@ -1,0 +1,98 @@
+// `baton eval`: how well a model file predicts a text.
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+
+#include "src/cli/commands.h"
+#include "src/cli/flags.h"
+#include "src/cli/model_store.h"
+#include "src/cli/perplexity.h"
+#include "src/device/device.h"
+#include "src/device/thread_pool.h"
+#include "src/text/tokenizer.h"
+
+namespace baton {
+namespace {
+
+namespace fs = std::filesystem;
+
+// What was typed.
+struct EvalFlags {
+  std::string text_file;
+  std::string model = "smollm2:135m";
+  std::string isa = "auto";
+  std::string kv_dtype = "bf16";
+  std::string json;
+  int64_t context = 0;
+  int64_t threads = 0;
+};
+
+StatusOr<std::string> ReadText(const std::string& path) {
+  std::error_code error;
+  const bool is_file = fs::is_regular_file(path, error);
+  const uintmax_t size = is_file ? fs::file_size(path, error) : 0;
+  std::ifstream file(path, std::ios::binary);
+  if (!is_file || error || !file) {
+    return NotFound("--perplexity {} cannot be read, or is no regular file", path);
+  }
+  if (size == 0 || size > kMaxEncodeBytes) {
+    return InvalidArgument("--perplexity {} has {} bytes, outside [1, {}]", path, size,
+                           kMaxEncodeBytes);
+  }
+  std::string text(size, '\0');
+  file.read(text.data(), static_cast<std::streamsize>(size));
+  if (static_cast<uintmax_t>(file.gcount()) != size) {
+    return Unavailable("--perplexity {} ended after {} of {} bytes", path, file.gcount(), size);
+  }
+  return text;
+}
+
+Status Eval(const EvalFlags& f) {
+  BATON_ASSIGN_OR_RETURN(const std::string text, ReadText(f.text_file));
+  BATON_ASSIGN_OR_RETURN(const ModelFile model, ResolveModel(f.model));
+  PerplexityOptions options;
+  options.model_path = model.path;
+  options.text = text;
+  options.context = static_cast<uint32_t>(f.context);
+  options.num_threads = f.threads > 0 ? static_cast<uint32_t>(f.threads) : NumUsableCpus();
+  BATON_ASSIGN_OR_RETURN(options.isa, ParseIsa(f.isa));
+  options.kv_dtype = f.kv_dtype == "f32" ? KvDtype::kF32 : KvDtype::kBf16;
+  const StatusOr<PerplexityReport> report = MeasurePerplexity(options);
+  if (!report.ok()) return WithPrefix(report.status(), model.path);
+  fmt::print("{}", report->ToText());
+  if (f.json.empty()) return OkStatus();
+  std::ofstream file(f.json, std::ios::trunc);
+  file << report->ToJson() << '\n';
+  file.close();
+  return file ? OkStatus() : Unavailable("--json {} cannot be written", f.json);
+}
+
+}  // namespace
+
+int RunEval(const std::vector<std::string>& args) {
+  FlagSet flags("eval", "Measures how well a model predicts a text.");
+  EvalFlags f;
+  flags.Add("--perplexity", f.text_file, "the text: a UTF-8 file of at most 4 MiB");
+  flags.Add("--model", f.model, "a .gguf file, a Hugging Face folder or a catalogue name");
+  flags.Add("--context", f.context, {0, 1 << 24},
+            "tokens of a window, at least 2; 0 = 2048 or the model's, if that is shorter");
+  flags.Add("--threads", f.threads, {0, ThreadPool::kMaxThreads},
+            "compute threads; 0 = all processors");
+  flags.AddChoice("--isa", f.isa, {"auto", "avx512", "avx2", "portable"},
+                  "instruction set of the CPU backend");
+  flags.AddChoice("--kv-dtype", f.kv_dtype, {"bf16", "f32"}, "type of stored K and V");
+  flags.Add("--json", f.json, "also write the result to this file");
+  if (std::optional<int> code = flags.Parse(args)) return *code;
+  if (f.text_file.empty()) {
+    return Fail("eval", InvalidArgument("--perplexity is missing: the text file to predict"),
+                kExitUsage);
+  }
+  if (f.context == 1) {
+    return Fail("eval", InvalidArgument("--context 1 leaves nothing to predict from; at least 2"),
+                kExitUsage);
+  }
+  const Status status = Eval(f);
+  return status.ok() ? kExitOk : Fail("eval", status);
+}
+
+}  // namespace baton

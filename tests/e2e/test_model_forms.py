@@ -1,0 +1,99 @@
+"""One model in every form that --model takes: the same bits from a GGUF file, its parts and a
+Hugging Face folder, whether prefill and decode share a process or not."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from baton_server import BIN, Server, complete
+
+GOLDEN = Path(__file__).resolve().parents[1] / "golden"
+ARCHITECTURES = [
+    "llama_linear",
+    "llama_yarn",
+    "llama_llama3",
+    "qwen2",
+    "qwen3",
+    "qwen3moe",
+    "gemma3",
+]
+
+
+WEIGHT_TYPES = ["f32", "f16", "bf16", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q4_k", "q5_k"]
+WEIGHT_TYPES += ["q6_k", "mxfp4", "mixed_rope", "qwen3moe_q8_0"]
+
+
+def requests():
+    text = "hello world, he said: 1 + 2 = "
+    return [
+        dict(prompt=text, max_tokens=24, temperature=0, ignore_eos=True, logprobs=3),
+        dict(prompt=text * 8, max_tokens=12, temperature=0.8, seed=7, ignore_eos=True, logprobs=3),
+        dict(prompt_token_ids=list(range(3, 263)), max_tokens=8, temperature=0, ignore_eos=True),
+    ]
+
+
+def answers(model, *args):
+    with Server(*args, model=str(model)) as server:
+        return [complete(server, **fields) for fields in requests()]
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_a_folder_over_two_processes_gives_the_bits_of_its_file_in_one(name):
+    local = answers(GOLDEN / f"tiny_{name}.gguf", "--mode", "aggregated")
+    remote = answers(GOLDEN / f"tiny_{name}")
+    assert [a.timings.path for a in local] == ["local"] * 3
+    assert [a.timings.path for a in remote] == ["disagg"] * 3
+    assert all(a.timings.kv_bytes > 0 for a in remote)
+    assert [a.bits() for a in remote] == [a.bits() for a in local]
+    assert all(len(a.tokens[0]) >= 8 for a in local)
+
+
+@pytest.mark.parametrize("name", WEIGHT_TYPES)
+def test_disaggregated_equals_aggregated_for_each_weight_type(name):
+    model = GOLDEN / f"tiny_{name}.gguf"
+    local = answers(model, "--mode", "aggregated")
+    remote = answers(model)
+    assert [a.timings.path for a in remote] == ["disagg"] * 3
+    assert [a.bits() for a in remote] == [a.bits() for a in local]
+
+
+def test_parts_and_a_converted_folder_are_the_model_too(tmp_path):
+    whole = [a.bits() for a in answers(GOLDEN / "tiny_qwen2.gguf", "--mode", "aggregated")]
+    split = answers(GOLDEN / "tiny_split-00001-of-00003.gguf")
+    assert [a.bits() for a in split] == whole
+    written = tmp_path / "written.gguf"
+    subprocess.run([BIN, "convert", GOLDEN / "tiny_qwen2", written], check=True, timeout=60)
+    assert [a.bits() for a in answers(written)] == whole
+
+
+def test_the_model_is_called_like_its_folder(tmp_path):
+    folder = tmp_path / "my-model"
+    shutil.copytree(GOLDEN / "tiny_gemma3", folder)
+    with Server("--mode", "aggregated", model=str(folder) + os.sep) as server:
+        status, _, models = server.get("/v1/models")
+        assert status == 200
+        assert [row["id"] for row in models["data"]] == ["my-model"]
+
+
+@pytest.mark.parametrize(
+    "spoil, words",
+    [
+        (lambda f: (f / "tokenizer.json").unlink(), "tokenizer.json"),
+        (lambda f: (f / "model.safetensors").unlink(), "model.safetensors"),
+        (lambda f: (f / "config.json").write_text("{"), "config.json"),
+    ],
+)
+def test_a_broken_folder_is_one_clear_error(tmp_path, spoil, words):
+    folder = tmp_path / "broken"
+    shutil.copytree(GOLDEN / "tiny_qwen2", folder)
+    spoil(folder)
+    args = [BIN, "decode", "--router", "127.0.0.1:1", "--model", folder]
+    result = subprocess.run(args, capture_output=True, text=True, timeout=60)
+    assert result.returncode == 1
+    assert words in result.stderr.splitlines()[-1]
+    inspected = subprocess.run([BIN, "inspect", folder], capture_output=True, text=True, timeout=60)
+    assert inspected.returncode == 1
+    assert inspected.stderr.count("\n") == 1 and words in inspected.stderr
