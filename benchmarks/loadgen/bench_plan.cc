@@ -69,11 +69,12 @@ void CollectVoid(const ComparedRuns& runs, Comparison& comparison) {
 
 }  // namespace
 
-StatusOr<RunResult> RunPlan(const BenchPlan& plan, const Endpoint& endpoint, uint64_t seed) {
+StatusOr<RunResult> RunPlan(const BenchPlan& plan, const Endpoint& endpoint, RunSeeds seeds) {
   WorkloadSpec spec = plan.workload;
-  spec.seed = seed;
+  spec.seed = seeds.load;
+  spec.text_seed = seeds.text;
   const Workload workload(std::move(spec));
-  BATON_ASSIGN_OR_RETURN(LoadSpec load, MakeLoad(plan, seed));
+  BATON_ASSIGN_OR_RETURN(LoadSpec load, MakeLoad(plan, seeds.load));
   BATON_ASSIGN_OR_RETURN(const std::unique_ptr<StreamBackend> backend, MakeBackend(endpoint));
   return LoadLoop(SystemClock(), *backend, workload, std::move(load)).Run();
 }
@@ -85,7 +86,7 @@ Status RunAtRate(const BenchPlan& plan, const Endpoint& endpoint, double rate, R
   BenchPlan at_rate = plan;
   at_rate.arrivals.rate = rate;
   const uint64_t seed = plan.workload.seed + runs.rates.size();
-  BATON_ASSIGN_OR_RETURN(RunResult result, RunPlan(at_rate, endpoint, seed));
+  BATON_ASSIGN_OR_RETURN(RunResult result, RunPlan(at_rate, endpoint, {seed, seed}));
   runs.rates.push_back(rate);
   runs.reports.push_back(MakeReport(result, plan.report));
   runs.results.push_back(std::move(result));
@@ -94,24 +95,23 @@ Status RunAtRate(const BenchPlan& plan, const Endpoint& endpoint, double rate, R
 
 }  // namespace
 
-StatusOr<RateRuns> RunSweep(const BenchPlan& plan, const Endpoint& endpoint,
-                            const std::vector<double>& rates, const OnTrial& on_trial) {
-  RateRuns runs;
+Status RunSweep(const BenchPlan& plan, const Endpoint& endpoint, const std::vector<double>& rates,
+                const OnTrial& on_trial, RateRuns& runs) {
   for (const double rate : rates) {
     BATON_RETURN_IF_ERROR(RunAtRate(plan, endpoint, rate, runs));
     on_trial(rate, runs.reports.back());
     if (!runs.reports.back().cut_short.empty()) break;
   }
-  return runs;
+  return OkStatus();
 }
 
-StatusOr<MaxRate> RunFindMax(const BenchPlan& plan, const Endpoint& endpoint,
-                             const RateSearchSpec& spec, const OnTrial& on_trial) {
-  MaxRate max;
+StatusOr<RateSearchResult> RunFindMax(const BenchPlan& plan, const Endpoint& endpoint,
+                                      const RateSearchSpec& spec, const OnTrial& on_trial,
+                                      RateRuns& runs) {
   const auto holds = [&](double rate, uint32_t) -> StatusOr<bool> {
     for (uint32_t tries = 1;; ++tries) {
-      BATON_RETURN_IF_ERROR(RunAtRate(plan, endpoint, rate, max.runs));
-      const RunReport& report = max.runs.reports.back();
+      BATON_RETURN_IF_ERROR(RunAtRate(plan, endpoint, rate, runs));
+      const RunReport& report = runs.reports.back();
       on_trial(rate, report);
       if (!report.cut_short.empty()) return Aborted("{}", report.cut_short);
       // A void trial says nothing about the server, neither yes nor no.
@@ -122,21 +122,21 @@ StatusOr<MaxRate> RunFindMax(const BenchPlan& plan, const Endpoint& endpoint,
       }
     }
   };
-  BATON_ASSIGN_OR_RETURN(max.search, FindMaxRate(spec, holds));
-  return max;
+  return FindMaxRate(spec, holds);
 }
 
-StatusOr<ComparedRuns> RunComparison(const BenchPlan& plan, const Endpoint& a, const Endpoint& b,
-                                     uint32_t pairs) {
-  ComparedRuns runs;
-  const uint64_t seed = plan.workload.seed;
+Status RunComparison(const BenchPlan& plan, const Endpoint& a, const Endpoint& b, uint32_t pairs,
+                     ComparedRuns& runs) {
+  RandomDraws seeds(plan.workload.seed);
   for (const Endpoint* endpoint : {&a, &b}) {
-    BATON_RETURN_IF_ERROR(RunPlan(plan, *endpoint, seed).status());
+    BATON_RETURN_IF_ERROR(RunPlan(plan, *endpoint, {seeds.NextU64(), seeds.NextU64()}).status());
   }
   for (uint32_t pair = 0; pair < pairs; ++pair) {
+    const uint64_t load_seed = seeds.NextU64();
     for (const bool second : {false, true}) {
       const bool is_b = StartsWithB(pair) != second;
-      BATON_ASSIGN_OR_RETURN(RunResult result, RunPlan(plan, is_b ? b : a, seed + 1 + pair));
+      BATON_ASSIGN_OR_RETURN(RunResult result,
+                             RunPlan(plan, is_b ? b : a, {load_seed, seeds.NextU64()}));
       (is_b ? runs.reports_b : runs.reports_a).push_back(MakeReport(result, plan.report));
       const bool cut_short = !result.cut_short.empty();
       const std::string why = result.cut_short;
@@ -144,9 +144,10 @@ StatusOr<ComparedRuns> RunComparison(const BenchPlan& plan, const Endpoint& a, c
       if (cut_short) return Aborted("round {} of {}: {}", pair + 1, is_b ? b.url : a.url, why);
     }
   }
-  BATON_ASSIGN_OR_RETURN(runs.comparison, Compare(runs.reports_a, runs.reports_b, {.seed = seed}));
+  BATON_ASSIGN_OR_RETURN(runs.comparison,
+                         Compare(runs.reports_a, runs.reports_b, {.seed = plan.workload.seed}));
   CollectVoid(runs, runs.comparison);
-  return runs;
+  return OkStatus();
 }
 
 }  // namespace baton

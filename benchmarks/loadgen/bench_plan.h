@@ -45,9 +45,15 @@ struct BenchPlan {
   bool has_rate() const { return open() && workload.trace.empty(); }
 };
 
-// One run of the plan with another seed. InvalidArgument and ResourceExhausted from the plan;
+// What decides a run's draws.
+struct RunSeeds {
+  uint64_t load = 1;  // starts and lengths
+  uint64_t text = 1;  // words and ids
+};
+
+// One run of the plan with these seeds. InvalidArgument and ResourceExhausted from the plan;
 // NotFound, Unavailable when the server cannot be reached at the start.
-StatusOr<RunResult> RunPlan(const BenchPlan& plan, const Endpoint& endpoint, uint64_t seed);
+StatusOr<RunResult> RunPlan(const BenchPlan& plan, const Endpoint& endpoint, RunSeeds seeds);
 
 // A search or a sweep over rates: each trial's run is kept.
 struct RateRuns {
@@ -58,17 +64,15 @@ struct RateRuns {
 // Told after each trial.
 using OnTrial = std::function<void(double rate, const RunReport&)>;
 
-// Runs the plan at each of the rates.
-StatusOr<RateRuns> RunSweep(const BenchPlan& plan, const Endpoint& endpoint,
-                            const std::vector<double>& rates, const OnTrial& on_trial);
-// Searches the largest rate at which the plan's objective is met. A void trial is made again;
-// FailedPrecondition when it stays void, Aborted when the server goes away.
-struct MaxRate {
-  RateSearchResult search;
-  RateRuns runs;
-};
-StatusOr<MaxRate> RunFindMax(const BenchPlan& plan, const Endpoint& endpoint,
-                             const RateSearchSpec& spec, const OnTrial& on_trial);
+// Runs the plan at each of the rates, into `runs`; what was measured before an error stays there.
+Status RunSweep(const BenchPlan& plan, const Endpoint& endpoint, const std::vector<double>& rates,
+                const OnTrial& on_trial, RateRuns& runs);
+// Searches the largest rate at which the plan's objective is met; `runs` gets every trial, also
+// those before an error. A void trial is made again; FailedPrecondition when it stays void, Aborted
+// when the server goes away.
+StatusOr<RateSearchResult> RunFindMax(const BenchPlan& plan, const Endpoint& endpoint,
+                                      const RateSearchSpec& spec, const OnTrial& on_trial,
+                                      RateRuns& runs);
 
 // Both sides of an interleaved comparison.
 struct ComparedRuns {
@@ -77,9 +81,10 @@ struct ComparedRuns {
   std::vector<RunReport> reports_a, reports_b;
 };
 // `pairs` rounds a side in the order A B B A ..., after one untimed round each; neighbours get the
-// same seed, so the same requests at the same times.
-StatusOr<ComparedRuns> RunComparison(const BenchPlan& plan, const Endpoint& a, const Endpoint& b,
-                                     uint32_t pairs);
+// same lengths at the same times, in other words each: A and B may be one server, or share a cache.
+// `runs` keeps the rounds before an error.
+Status RunComparison(const BenchPlan& plan, const Endpoint& a, const Endpoint& b, uint32_t pairs,
+                     ComparedRuns& runs);
 
 }  // namespace baton
 

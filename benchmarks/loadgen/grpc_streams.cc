@@ -1,7 +1,11 @@
 #include "benchmarks/loadgen/grpc_streams.h"
 
+#include <sys/prctl.h>
+
+#include <algorithm>
 #include <chrono>
 #include <string>
+#include <thread>
 #include <unordered_map>
 #include <utility>
 
@@ -13,8 +17,11 @@
 namespace baton {
 namespace {
 
-// Below this the queue is asked again at once: gRPC rounds its deadlines to milliseconds.
-constexpr int64_t kSpinUs = 1500;
+// gRPC rounds its deadlines up to milliseconds, twice: the last of a wait is made of short sleeps,
+// and a deadline that has to be over lies well in the past.
+constexpr int64_t kExactUs = 3000;
+constexpr int64_t kNapUs = 50;
+constexpr int64_t kPastUs = -1'000'000;
 
 // What both kinds of answers have in common.
 template <typename Chunk>
@@ -43,7 +50,7 @@ std::string TextOf(const v1::CompletionChunk& chunk) {
 // One call in flight; its address is the tag of its one outstanding operation.
 class Call {
  public:
-  explicit Call(uint64_t id) : id_(id) {}
+  Call(uint64_t id, grpc::Channel& channel) : id_(id), channel_(channel) {}
   virtual ~Call() = default;
   // An operation ended. True while another one is outstanding.
   virtual bool Proceed(bool ok, StreamSink& sink) = 0;
@@ -59,9 +66,14 @@ class Call {
     end.at_us = SystemClock().NowUs();
     end.facts = std::move(facts);
     if (status_.ok()) return end;
-    const bool nobody = status_.error_code() == grpc::StatusCode::UNAVAILABLE && !any_chunk_;
-    end.outcome = nobody ? RequestOutcome::kConnectFailed
-                         : (any_chunk_ ? RequestOutcome::kServerError : RequestOutcome::kHttpError);
+    // UNAVAILABLE is also what a server that is there answers when it is full.
+    const bool gone = status_.error_code() == grpc::StatusCode::UNAVAILABLE &&
+                      channel_.GetState(/*try_to_connect=*/false) != GRPC_CHANNEL_READY;
+    if (any_chunk_) {
+      end.outcome = gone ? RequestOutcome::kBrokeOff : RequestOutcome::kServerError;
+    } else {
+      end.outcome = gone ? RequestOutcome::kConnectFailed : RequestOutcome::kHttpError;
+    }
     end.error = fmt::format("gRPC status {}: {}", static_cast<int>(status_.error_code()),
                             status_.error_message());
     return end;
@@ -70,6 +82,7 @@ class Call {
   void* tag() { return static_cast<Call*>(this); }
 
   const uint64_t id_;
+  grpc::Channel& channel_;
   bool cancelled_ = false;
   bool any_chunk_ = false;
   grpc::ClientContext client_;
@@ -132,8 +145,9 @@ class GrpcBackend final : public StreamBackend {
  public:
   explicit GrpcBackend(std::shared_ptr<grpc::Channel> channel, std::string model)
       : model_(std::move(model)),
-        chat_(v1::ChatService::NewStub(channel)),
-        completion_(v1::CompletionService::NewStub(channel)) {}
+        channel_(std::move(channel)),
+        chat_(v1::ChatService::NewStub(channel_)),
+        completion_(v1::CompletionService::NewStub(channel_)) {}
 
   ~GrpcBackend() override {
     for (auto& [id, call] : calls_) call->Cancel();
@@ -160,7 +174,7 @@ class GrpcBackend final : public StreamBackend {
     if (encoded[0] == 'm') {
       v1::ChatCompletionRequest request;
       (void)request.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()));
-      auto call = std::make_unique<StreamCall<v1::ChatCompletionChunk>>(id);
+      auto call = std::make_unique<StreamCall<v1::ChatCompletionChunk>>(id, *channel_);
       call->Begin([&](grpc::ClientContext* client) {
         return chat_->PrepareAsyncStreamChatCompletion(client, request, &queue_);
       });
@@ -168,7 +182,7 @@ class GrpcBackend final : public StreamBackend {
     } else {
       v1::CompletionRequest request;
       (void)request.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()));
-      auto call = std::make_unique<StreamCall<v1::CompletionChunk>>(id);
+      auto call = std::make_unique<StreamCall<v1::CompletionChunk>>(id, *channel_);
       call->Begin([&](grpc::ClientContext* client) {
         return completion_->PrepareAsyncStreamComplete(client, request, &queue_);
       });
@@ -184,7 +198,7 @@ class GrpcBackend final : public StreamBackend {
   void Poll(int64_t until_us, StreamSink& sink) override {
     while (true) {
       const int64_t left_us = until_us - SystemClock().NowUs();
-      const int64_t wait_us = left_us > kSpinUs ? left_us - kSpinUs : 0;
+      const int64_t wait_us = left_us > kExactUs ? left_us - kExactUs : kPastUs;
       void* tag = nullptr;
       bool ok = false;
       const auto deadline = std::chrono::system_clock::now() + std::chrono::microseconds(wait_us);
@@ -197,6 +211,9 @@ class GrpcBackend final : public StreamBackend {
         return;
       }
       if (left_us <= 0) return;
+      if (wait_us == kPastUs) {
+        std::this_thread::sleep_for(std::chrono::microseconds(std::min(left_us, kNapUs)));
+      }
     }
   }
 
@@ -242,6 +259,7 @@ class GrpcBackend final : public StreamBackend {
   void Forget(Call* call) { calls_.erase(call->id()); }
 
   const std::string model_;
+  const std::shared_ptr<grpc::Channel> channel_;
   std::unique_ptr<v1::ChatService::Stub> chat_;
   std::unique_ptr<v1::CompletionService::Stub> completion_;
   grpc::CompletionQueue queue_;
@@ -260,6 +278,8 @@ StatusOr<std::unique_ptr<StreamBackend>> GrpcStreams::Create(const HttpTarget& t
   if (!channel->WaitForConnected(deadline)) {
     return Unavailable("no gRPC server answers at {}", address);
   }
+  // Sleeps of this thread end within a microsecond instead of 50.
+  (void)prctl(PR_SET_TIMERSLACK, 1000UL, 0UL, 0UL, 0UL);
   return std::unique_ptr<StreamBackend>(
       std::make_unique<GrpcBackend>(std::move(channel), target.model));
 }

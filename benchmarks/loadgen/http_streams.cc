@@ -1,5 +1,6 @@
 #include "benchmarks/loadgen/http_streams.h"
 
+#include <fcntl.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -67,11 +68,15 @@ int64_t RealtimeUs() {
   return int64_t{now.tv_sec} * 1'000'000 + now.tv_nsec / 1000;
 }
 
-void RaiseFileLimit() {
+// Raises the limit of open files, and grows the kernel's table of them now: in a process of several
+// threads each doubling waits for all processors, which held the client up for 10 ms (measured).
+void MakeRoomForFiles(int epoll) {
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
   limit.rlim_cur = limit.rlim_max;
   (void)setrlimit(RLIMIT_NOFILE, &limit);
+  const rlim_t last = std::min<rlim_t>(limit.rlim_cur, 16384) - 1;
+  const UniqueFd high(fcntl(epoll, F_DUPFD_CLOEXEC, static_cast<int>(last)));
 }
 
 // epoll_wait with microseconds.
@@ -96,7 +101,7 @@ StatusOr<std::unique_ptr<HttpStreams>> HttpStreams::Create(const HttpTarget& tar
   freeaddrinfo(found);
   UniqueFd epoll(epoll_create1(EPOLL_CLOEXEC));
   if (!epoll) return Unavailable("no epoll: {}", ErrnoText(errno));
-  RaiseFileLimit();
+  MakeRoomForFiles(epoll.get());
   // Timers of this thread fire within a microsecond instead of 50.
   (void)prctl(PR_SET_TIMERSLACK, 1000UL, 0UL, 0UL, 0UL);
   return std::unique_ptr<HttpStreams>(

@@ -1,5 +1,8 @@
 #include "benchmarks/loadgen/load_loop.h"
 
+#include <sched.h>
+#include <time.h>
+
 #include <algorithm>
 #include <limits>
 #include <utility>
@@ -17,6 +20,34 @@ constexpr int64_t kPrepareUs = 3000;
 constexpr uint64_t kGoneAfter = 20;
 constexpr int64_t kReportUs = 250'000;
 constexpr int64_t kStopCheckUs = 200'000;
+// Runs this thread before all others as long as it lives, where the system allows it (root). With a
+// server on the same two busy cores the p99 of starting late was 0.07 ms instead of 3 ms, and every
+// run without it was void. The thread sleeps whenever nothing is due.
+class UrgentThread {
+ public:
+  UrgentThread() {
+    policy_ = sched_getscheduler(0);
+    const sched_param first = {.sched_priority = 1};
+    raised_ = policy_ == SCHED_OTHER &&
+              sched_setscheduler(0, SCHED_FIFO | SCHED_RESET_ON_FORK, &first) == 0;
+  }
+  ~UrgentThread() {
+    const sched_param none = {.sched_priority = 0};
+    if (raised_) (void)sched_setscheduler(0, SCHED_OTHER, &none);
+  }
+  UrgentThread(const UrgentThread&) = delete;
+  UrgentThread& operator=(const UrgentThread&) = delete;
+
+ private:
+  int policy_ = SCHED_OTHER;
+  bool raised_ = false;
+};
+
+int64_t ThreadCpuUs() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return int64_t{now.tv_sec} * 1'000'000 + now.tv_nsec / 1000;
+}
 
 }  // namespace
 
@@ -32,6 +63,8 @@ RunResult LoadLoop::Run() {
   // The first requests are made before the clock starts.
   while (PrepareAhead(std::numeric_limits<int64_t>::min() / 2)) {
   }
+  const UrgentThread urgent;
+  const int64_t cpu_before_us = ThreadCpuUs();
   epoch_us_ = clock_.NowUs();
   result_.epoch_us = epoch_us_;
   for (uint32_t user = 0; user < spec_.num_users; ++user) free_users_.push(0);
@@ -55,6 +88,11 @@ RunResult LoadLoop::Run() {
     Report(now_us);
     const bool prepared = PrepareAhead(Now());
     backend_.Poll(prepared ? 0 : epoch_us_ + WakeAt(), *this);
+  }
+  result_.client_cpu_us = ThreadCpuUs() - cpu_before_us;
+  // A run that ends with refused connections lost its server, however few were left to be refused.
+  if (connect_failures_ > 0 && result_.cut_short.empty()) {
+    result_.cut_short = fmt::format("the server was gone at the end: {}", connect_error_);
   }
   for (const RequestRecord& record : result_.records) {
     result_.wall_us = std::max({result_.wall_us, record.end_us, record.intended_us});
@@ -237,6 +275,7 @@ void LoadLoop::PlanNext(Live live, const RequestRecord& record) {
 
 void LoadLoop::CheckServer(const RequestRecord& record) {
   connect_failures_ = record.outcome == RequestOutcome::kConnectFailed ? connect_failures_ + 1 : 0;
+  if (connect_failures_ > 0) connect_error_ = record.error;
   if (connect_failures_ < kGoneAfter || !starting_) return;
   result_.cut_short = fmt::format("the server was gone {:.1f} s into the run: {}",
                                   static_cast<double>(record.end_us) / 1e6, record.error);

@@ -59,9 +59,10 @@ struct RunResult {
   // waited until it read them.
   std::vector<double> start_lag_us;
   std::vector<double> read_lag_us;
-  int64_t epoch_us = 0;   // the beginning, on SystemClock
-  int64_t wall_us = 0;    // from the beginning to the last end
-  std::string cut_short;  // why the run ended early; "" = it did not
+  int64_t epoch_us = 0;       // the beginning, on SystemClock
+  int64_t wall_us = 0;        // from the beginning to the last end
+  int64_t client_cpu_us = 0;  // processor time of the client's thread
+  std::string cut_short;      // why the run ended early; "" = it did not
 };
 
 // Runs one load. Use once.
@@ -133,6 +134,7 @@ class LoadLoop final : private StreamSink {
   std::unordered_map<uint64_t, Live> live_;
   std::deque<std::pair<int64_t, uint64_t>> deadlines_;  // in the order of the starts
   uint64_t connect_failures_ = 0;                       // in a row
+  std::string connect_error_;                           // of the last of them
   int64_t next_report_us_ = 0;
   LoadProgress progress_;
   RunResult result_;

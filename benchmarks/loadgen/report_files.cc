@@ -78,6 +78,7 @@ ordered_json ReportJson(const RunReport& report) {
   json["e2e"] = SummaryJson(report.e2e);
   json["start_lag"] = SummaryJson(report.start_lag);
   json["read_lag"] = SummaryJson(report.read_lag);
+  json["client_cores"] = report.client_cores;
   for (size_t i = 0; i < kNumStages; ++i) {
     if (report.stage_mean_ms[i]) {
       json["stage_mean_ms"][std::string(StageName(i))] = *report.stage_mean_ms[i];
@@ -197,7 +198,13 @@ std::string ToJson(const JsonFile& file) {
 }
 
 Status CheckWritable(const std::string& path) {
-  const UniqueFd fd(open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0644));
+  // A file that is made to see whether it can be is no result: it goes again.
+  const UniqueFd fresh(open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644));
+  if (fresh) {
+    (void)unlink(path.c_str());
+    return OkStatus();
+  }
+  const UniqueFd fd(open(path.c_str(), O_WRONLY | O_CLOEXEC));
   if (!fd) return Unavailable("{} cannot be written: {}", path, std::strerror(errno));
   return OkStatus();
 }

@@ -55,7 +55,7 @@ std::string ToJson(const JsonFile& file);
 // Writes all of `text` to `path` and makes it durable. Unavailable with the system's reason (no
 // space left, no such folder); the file is then incomplete.
 Status WriteWholeFile(const std::string& path, std::string_view text);
-// Fails now when WriteWholeFile could not even open the path later. A new file stays, empty.
+// Fails now when WriteWholeFile could not even open the path later. Leaves the folder as it was.
 Status CheckWritable(const std::string& path);
 
 }  // namespace baton

@@ -141,6 +141,10 @@ RunReport MakeReport(const RunResult& result, const ReportSpec& spec) {
   TakeRates(samples, first_us, last_us, report);
   report.start_lag = Summarize(result.start_lag_us);
   report.read_lag = Summarize(result.read_lag_us);
+  if (result.wall_us > 0) {
+    report.client_cores =
+        static_cast<double>(result.client_cpu_us) / static_cast<double>(result.wall_us);
+  }
   FindVoid(report);
   return report;
 }
@@ -157,8 +161,9 @@ std::string LagComplaint(const Summary& start_lag, const Summary& read_lag, cons
 
 std::string ToTable(const RunReport& report, const ReportSpec& spec) {
   std::string text = CountsLine(report);
-  text += fmt::format("throughput     {:.2f} requests/s, {:.1f} output tokens/s, {:.1f} s\n",
-                      report.requests_per_s, report.output_tokens_per_s, report.wall_s);
+  text += fmt::format(
+      "throughput     {:.2f} requests/s, {:.1f} output tokens/s, {:.1f} s; client {:.2f} cores\n",
+      report.requests_per_s, report.output_tokens_per_s, report.wall_s, report.client_cores);
   text += fmt::format("{:<15}{:>9}{:>12}{:>12}{:>12}{:>12}{:>12}\n", "", "samples", "mean", "p50",
                       "p90", "p99", "max");
   text += Row("ttft", report.ttft) + Row("ttft (sent)", report.ttft_sent) +

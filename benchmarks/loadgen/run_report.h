@@ -48,6 +48,7 @@ struct RunReport {
   double goodput_share = 0;  // of the attempted
 
   Summary start_lag, read_lag;
+  double client_cores = 0;  // processors that the client's thread kept busy
   // Why the run must not be quoted; empty = it may.
   std::vector<std::string> void_reasons;
 

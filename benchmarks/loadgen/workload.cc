@@ -110,15 +110,15 @@ std::vector<uint32_t> Workload::Ids(uint64_t session_idx, uint32_t num_input) co
   if (!spec_.trace.empty()) {
     const TraceRow& row = spec_.trace[session_idx % spec_.trace.size()];
     for (size_t i = 0; i < row.block_ids.size(); ++i) {
-      AppendIds(Mix(spec_.seed, Stream::kBlock, row.block_ids[i], i),
+      AppendIds(Mix(spec_.text_seed, Stream::kBlock, row.block_ids[i], i),
                 BlockTokens(row, i, spec_.trace_length), *spec_.token_ids, ids);
     }
   } else if (spec_.shared_prefix > 0) {
-    AppendIds(Mix(spec_.seed, Stream::kPrefix, session_idx % spec_.prefix_groups, 0),
+    AppendIds(Mix(spec_.text_seed, Stream::kPrefix, session_idx % spec_.prefix_groups, 0),
               spec_.shared_prefix, *spec_.token_ids, ids);
     num_input += spec_.shared_prefix;
   }
-  AppendIds(Mix(spec_.seed, Stream::kText, session_idx, 0),
+  AppendIds(Mix(spec_.text_seed, Stream::kText, session_idx, 0),
             num_input - static_cast<uint32_t>(ids.size()), *spec_.token_ids, ids);
   return ids;
 }
@@ -128,12 +128,12 @@ std::string Workload::NewText(uint64_t session_idx, uint32_t turn_idx, uint32_t 
     const TraceRow& row = spec_.trace[session_idx % spec_.trace.size()];
     std::string text;
     for (size_t i = 0; i < row.block_ids.size(); ++i) {
-      text += Words(Mix(spec_.seed, Stream::kBlock, row.block_ids[i], i),
+      text += Words(Mix(spec_.text_seed, Stream::kBlock, row.block_ids[i], i),
                     BlockTokens(row, i, spec_.trace_length));
     }
     if (!text.empty()) return text;
   }
-  return Words(Mix(spec_.seed, Stream::kText, session_idx, turn_idx), num_input);
+  return Words(Mix(spec_.text_seed, Stream::kText, session_idx, turn_idx), num_input);
 }
 
 PlannedTurn Workload::Build(uint64_t session_idx, uint32_t turn_idx,
@@ -157,7 +157,8 @@ PlannedTurn Workload::Build(uint64_t session_idx, uint32_t turn_idx,
     return turn;
   }
   const uint64_t group = session_idx % spec_.prefix_groups;
-  const std::string prefix = Words(Mix(spec_.seed, Stream::kPrefix, group, 0), spec_.shared_prefix);
+  const std::string prefix =
+      Words(Mix(spec_.text_seed, Stream::kPrefix, group, 0), spec_.shared_prefix);
   const std::string text = NewText(session_idx, turn_idx, num_input);
   if (turn_idx + 1 < NumTurns(session_idx)) turn.new_text = text;
   if (spec_.api == StreamApi::kChat) {

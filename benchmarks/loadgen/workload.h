@@ -38,7 +38,10 @@ struct WorkloadSpec {
   // Prompts as token ids of [first, last], exact in length (kCompletions, one turn); else words.
   std::optional<std::pair<uint32_t, uint32_t>> token_ids;
   bool ignore_eos = true;
-  uint64_t seed = 1;
+  uint64_t seed = 1;  // of the lengths
+  // Of the words and ids, prefixes too: a server that was asked the same text before may answer it
+  // from its cache.
+  uint64_t text_seed = 1;
   std::vector<TraceRow> trace;  // not empty: lengths and shared blocks come from here, row by row
   double trace_length = 1.0;    // the length scale that was applied to `trace`
   std::vector<GoldenPrompt> golden;

@@ -99,12 +99,13 @@ Status BenchModel(const BenchFlags& f, std::vector<ModelBenchCase> cases) {
   return OkStatus();
 }
 
-// True for `bench model ...`, wherever the word stands, but not for the value of --model.
+// True for `bench model ...`, wherever the word stands. A server's URL says the opposite: its model
+// or file may be called so.
 bool WantsModel(const std::vector<std::string>& args) {
-  for (size_t i = 0; i < args.size(); ++i) {
-    if (args[i] == "model" && (i == 0 || args[i - 1] != "--model")) return true;
-  }
-  return false;
+  const bool url = std::any_of(args.begin(), args.end(), [](const std::string& arg) {
+    return arg.find("://") != std::string::npos;
+  });
+  return !url && std::find(args.begin(), args.end(), "model") != args.end();
 }
 
 }  // namespace

@@ -54,6 +54,7 @@ class BenchLoad {
 
   int Run(const std::vector<Endpoint>& endpoints) {
     environment_ = ReadEnvironment(kVersion);
+    model_ = endpoints[0].target.model;
     StatusOr<int> code = kExitOk;
     if (endpoints.size() == 2) {
       code = RunCompare(endpoints[0], endpoints[1]);
@@ -74,10 +75,12 @@ class BenchLoad {
 
  private:
   StatusOr<int> RunOnce(const Endpoint& endpoint) {
-    BATON_ASSIGN_OR_RETURN(const RunResult result, RunPlan(plan_, endpoint, plan_.workload.seed));
+    const uint64_t seed = plan_.workload.seed;
+    BATON_ASSIGN_OR_RETURN(const RunResult result, RunPlan(plan_, endpoint, {seed, seed}));
     line_.Clear();
     const RunReport report = MakeReport(result, plan_.report);
-    fmt::print("{}  {}\n{}", endpoint.url, endpoint.target.model, ToTable(report, plan_.report));
+    fmt::print("{}{}{}, seed {}\n{}", endpoint.url, endpoint.target.model.empty() ? "" : ", ",
+               endpoint.target.model, seed, ToTable(report, plan_.report));
     file_.runs.push_back(
         {endpoint.url, plan_.has_rate() ? plan_.arrivals.rate : 0, &result, report});
     BATON_RETURN_IF_ERROR(WriteFiles());
@@ -119,13 +122,14 @@ class BenchLoad {
 
   StatusOr<int> RunRates(const Endpoint& endpoint) {
     BATON_ASSIGN_OR_RETURN(const std::vector<double> rates, SweepRates(f_));
-    BATON_ASSIGN_OR_RETURN(const RateRuns runs, RunSweep(plan_, endpoint, rates, TrialPrinter()));
-    int code = kExitOk;
+    RateRuns runs;
+    const Status swept = RunSweep(plan_, endpoint, rates, TrialPrinter(), runs);
     for (size_t i = 0; i < runs.rates.size(); ++i) {
       fmt::print("rate {:.3g}\n{}\n", runs.rates[i], ToTable(runs.reports[i], plan_.report));
     }
     TakeRuns(runs);
-    BATON_RETURN_IF_ERROR(WriteFiles());
+    BATON_RETURN_IF_ERROR(WriteAfter(swept));
+    int code = kExitOk;
     for (const RunReport& report : runs.reports) {
       if (code == kExitOk) code = Judge(report);
     }
@@ -140,54 +144,72 @@ class BenchLoad {
       return InvalidArgument("--max-rate '{}' is not a rate from {} up", f_.max_rate, spec.lowest);
     }
     spec.highest = *highest;
-    BATON_ASSIGN_OR_RETURN(const MaxRate max, RunFindMax(plan_, endpoint, spec, TrialPrinter()));
-    TakeRuns(max.runs);
-    file_.extra_key = "find_max";
-    const nlohmann::json answer = {
-        {"rate", max.search.best ? nlohmann::json(*max.search.best) : nlohmann::json()},
-        {"at_highest", max.search.at_highest}};
-    file_.extra_json = answer.dump();
-    BATON_RETURN_IF_ERROR(WriteFiles());
-    if (!max.search.best) {
+    RateRuns runs;
+    const StatusOr<RateSearchResult> found =
+        RunFindMax(plan_, endpoint, spec, TrialPrinter(), runs);
+    TakeRuns(runs);
+    if (found.ok()) {
+      const nlohmann::json answer = {
+          {"rate", found->best ? nlohmann::json(*found->best) : nlohmann::json()},
+          {"at_highest", found->at_highest}};
+      file_.extra_key = "find_max";
+      file_.extra_json = answer.dump();
+      page_.notes = found->best ? MaxLine(*found) : "";
+      if (found->best) fmt::print("{}\n", MaxLine(*found));
+    }
+    BATON_RETURN_IF_ERROR(WriteAfter(found.status()));
+    if (!found->best) {
       return FailedPrecondition("the objective ({}) is not met at the lowest rate, {:g} starts/s",
                                 ToString(*plan_.report.slo), spec.lowest);
     }
-    fmt::print("largest rate with {}: {:.3g} starts/s{}\n", ToString(*plan_.report.slo),
-               *max.search.best, max.search.at_highest ? " (the end of the range)" : "");
     return kExitOk;
   }
 
+  std::string MaxLine(const RateSearchResult& found) const {
+    return fmt::format("largest rate with {}: {:.3g} starts/s{}", ToString(*plan_.report.slo),
+                       *found.best, found.at_highest ? " (the end of the range)" : "");
+  }
+
   StatusOr<int> RunCompare(const Endpoint& a, const Endpoint& b) {
-    BATON_ASSIGN_OR_RETURN(ComparedRuns runs,
-                           RunComparison(plan_, a, b, static_cast<uint32_t>(f_.rounds)));
+    ComparedRuns runs;
+    const Status compared = RunComparison(plan_, a, b, static_cast<uint32_t>(f_.rounds), runs);
     line_.Clear();
     if (!(ReadEnvironment(kVersion) == environment_)) {
       return FailedPrecondition(
           "the environment changed during the comparison: {} before, {} after",
           ToString(environment_), ToString(ReadEnvironment(kVersion)));
     }
-    fmt::print("A {}\nB {}\n{}", a.url, b.url, ToTable(runs.comparison));
-    for (size_t i = 0; i < runs.a.size(); ++i) {
-      file_.runs.push_back({fmt::format("A round {}", i + 1), 0, &runs.a[i], runs.reports_a[i]});
-      file_.runs.push_back({fmt::format("B round {}", i + 1), 0, &runs.b[i], runs.reports_b[i]});
-    }
+    TakeRounds("A", runs.a, runs.reports_a);
+    TakeRounds("B", runs.b, runs.reports_b);
     // The pictures lay all rounds of a server over each other.
     const RunResult all_a = Merge(runs.a), all_b = Merge(runs.b);
     page_.runs.push_back({"A " + a.url, 0, &all_a, MakeReport(all_a, plan_.report)});
     page_.runs.push_back({"B " + b.url, 0, &all_b, MakeReport(all_b, plan_.report)});
-    file_.extra_key = "comparison";
-    file_.extra_json = ToJson(runs.comparison);
-    page_.notes = ToTable(runs.comparison);
-    BATON_RETURN_IF_ERROR(WriteFiles());
+    if (compared.ok()) {
+      fmt::print("A {}\nB {}\n{}", a.url, b.url, ToTable(runs.comparison));
+      file_.extra_key = "comparison";
+      file_.extra_json = ToJson(runs.comparison);
+      page_.notes = ToTable(runs.comparison);
+    }
+    BATON_RETURN_IF_ERROR(WriteAfter(compared));
     if (!runs.comparison.void_reasons.empty()) {
       return FailedPrecondition("the comparison is void: {}", runs.comparison.void_reasons.front());
     }
     return kExitOk;
   }
 
+  void TakeRounds(const char* side, const std::vector<RunResult>& rounds,
+                  const std::vector<RunReport>& reports) {
+    for (size_t i = 0; i < rounds.size(); ++i) {
+      file_.runs.push_back({fmt::format("{} round {}", side, i + 1), 0, &rounds[i], reports[i]});
+    }
+  }
+
   static RunResult Merge(const std::vector<RunResult>& rounds) {
     RunResult all;
     for (const RunResult& round : rounds) {
+      all.wall_us += round.wall_us;
+      all.client_cpu_us += round.client_cpu_us;
       all.records.insert(all.records.end(), round.records.begin(), round.records.end());
       all.start_lag_us.insert(all.start_lag_us.end(), round.start_lag_us.begin(),
                               round.start_lag_us.end());
@@ -197,12 +219,18 @@ class BenchLoad {
     return all;
   }
 
+  // Writes what there is also after an error, which is then the answer.
+  Status WriteAfter(const Status& measured) {
+    const Status written = file_.runs.empty() ? OkStatus() : WriteFiles();
+    return measured.ok() ? written : measured;
+  }
+
   // Both files are tried: a full disk under one does not cost the other.
   Status WriteFiles() {
     Status first = OkStatus();
     page_.title = f_.compare.empty() ? f_.url : f_.compare[0] + " and " + f_.compare[1];
     page_.environment = environment_;
-    page_.settings = ToSettings(f_);
+    page_.settings = ToSettings(f_, model_);
     if (page_.runs.empty()) page_.runs = file_.runs;
     if (!f_.json.empty()) {
       file_.environment = environment_;
@@ -220,6 +248,7 @@ class BenchLoad {
   BenchPlan plan_;
   LiveLine line_;
   Environment environment_;
+  std::string model_;  // that was asked; "" = the only one
   JsonFile file_;
   HtmlPage page_;
 };
@@ -259,6 +288,7 @@ int RunBenchLoad(const std::vector<std::string>& args) {
   BenchLoadFlags f;
   DeclareBenchLoad(flags, f);
   if (std::optional<int> code = flags.Parse(args)) return *code;
+  DrawSeed(f);
   StatusOr<std::vector<Endpoint>> endpoints = MakeEndpoints(f);
   if (!endpoints.ok()) return Fail("bench", endpoints.status(), kExitUsage);
   bool file_error = false;

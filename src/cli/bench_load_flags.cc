@@ -7,6 +7,7 @@
 #include <iterator>
 
 #include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
 
 #include "benchmarks/loadgen/quantity.h"
 #include "src/cli/http_client.h"
@@ -158,7 +159,8 @@ void DeclareBenchLoad(FlagSet& flags, BenchLoadFlags& f) {
   flags.Add("--natural-end", f.natural_end, "answers may end early (no ignore_eos)");
   flags.Add("--timeout", f.timeout, "longest wait for a whole answer");
   flags.Add("--warmup", f.warmup, {0, 10'000'000}, "first sessions that are not counted");
-  flags.Add("--seed", f.seed, {0, INT64_MAX}, "of starts, lengths and texts");
+  flags.Add("--seed", f.seed, {0, INT64_MAX},
+            "of starts, lengths and texts; 0 = a new one, which the result tells");
   flags.Add("--slo", f.slo, "objective: ttft=400ms,itl=30ms,goodput=99% (also tpot, e2e, ...)");
   flags.Add("--find-max", f.find_max, "search the largest rate that meets --slo, from --rate up");
   flags.Add("--max-rate", f.max_rate, "where --find-max ends");
@@ -169,6 +171,10 @@ void DeclareBenchLoad(FlagSet& flags, BenchLoadFlags& f) {
   flags.Add("--golden-every", f.golden_every, {1, 1'000'000}, "every so many-th start is golden");
   flags.Add("--json", f.json, "write numbers and raw samples to this file");
   flags.Add("--html", f.html, "write a report with pictures to this file");
+}
+
+void DrawSeed(BenchLoadFlags& f) {
+  if (f.seed == 0) f.seed = absl::GetCurrentTimeNanos() / 1000 % 1'000'000'000 + 1;
 }
 
 StatusOr<BenchPlan> MakePlan(const BenchLoadFlags& f, bool* file_error) {
@@ -235,8 +241,8 @@ StatusOr<std::vector<double>> SweepRates(const BenchLoadFlags& f) {
   return rates;
 }
 
-Settings ToSettings(const BenchLoadFlags& f) {
-  Settings settings = {{"api", f.api}, {"model", f.model}, {"seed", std::to_string(f.seed)}};
+Settings ToSettings(const BenchLoadFlags& f, const std::string& model) {
+  Settings settings = {{"api", f.api}, {"model", model}, {"seed", std::to_string(f.seed)}};
   if (!f.trace.empty()) {
     settings.push_back({"trace", f.trace});
     settings.push_back({"time_scale", f.time_scale});

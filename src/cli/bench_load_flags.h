@@ -41,7 +41,7 @@ struct BenchLoadFlags {
   bool natural_end = false;
   std::string timeout = "600s";
   int64_t warmup = 0;
-  int64_t seed = 1;
+  int64_t seed = 0;
   std::string slo;
   bool find_max = false;
   std::string max_rate = "1000";
@@ -56,6 +56,9 @@ struct BenchLoadFlags {
 
 void DeclareBenchLoad(FlagSet& flags, BenchLoadFlags& f);
 
+// A seed from the clock in the place of 0, so that two runs do not ask the same text by chance.
+void DrawSeed(BenchLoadFlags& f);
+
 // The plan of the flags; files are read. InvalidArgument names the flag; an error that a file
 // causes has another code or names the file and the line, and then `*file_error` is true.
 StatusOr<BenchPlan> MakePlan(const BenchLoadFlags& f, bool* file_error);
@@ -66,8 +69,8 @@ StatusOr<Endpoint> MakeEndpoint(std::string_view url, const BenchLoadFlags& f);
 // The rates of --sweep, or an error that names the wrong one.
 StatusOr<std::vector<double>> SweepRates(const BenchLoadFlags& f);
 
-// The flags that shape the load, for the head of a result.
-Settings ToSettings(const BenchLoadFlags& f);
+// The flags that shape the load and the model that it asks, for the head of a result.
+Settings ToSettings(const BenchLoadFlags& f, const std::string& model);
 
 }  // namespace baton
 

@@ -7,6 +7,7 @@
 
 #include "fmt/format.h"
 
+#include "kernels/cpu/machine_limits.h"
 #include "kvcache/kv_arena.h"
 #include "src/base/clock.h"
 #include "src/model/hf_folder.h"
@@ -92,13 +93,46 @@ StatusOr<double> TimeOnce(const ModelBenchCase& c, BenchSequence* sequence) {
   return (c.num_prompt + c.num_generate) * 1e6 / static_cast<double>(elapsed_us);
 }
 
+// The average number of keys that a row at one of the `count` positions from `first_pos` on sees,
+// summed over the layers.
+double KeysPerRow(const ModelConfig& config, uint32_t first_pos, uint32_t count) {
+  double keys = 0;
+  for (uint32_t pos = first_pos; pos < first_pos + count; ++pos) {
+    for (uint32_t layer = 0; layer < config.num_layers; ++layer) {
+      keys += config.IsLocal(layer) ? std::min(pos + 1, config.window) : pos + 1;
+    }
+  }
+  return keys / count;
+}
+
+ModelBenchWork WorkOf(const ModelBenchCase& c, const Model& model, const MachineLimits& limits) {
+  const ModelConfig& config = model.config();
+  const double keys = KeysPerRow(config, c.depth, c.num_prompt + c.num_generate);
+  ModelBenchWork work;
+  if (c.num_generate > 0) {
+    // K and V in bf16.
+    work.limit = "read";
+    work.per_token =
+        static_cast<double>(model.bytes_read_per_step()) + keys * 2.0 * 2.0 * config.kv_size();
+    work.limit_per_s = limits.read_gb_per_s * 1e9;
+    return work;
+  }
+  // A product and a sum for each weight, and for each key of q * k and of p * v.
+  const bool int16 = model.computes_in_int16();
+  work.limit = int16 ? "int16" : "fp32";
+  work.per_token = 2.0 * static_cast<double>(config.num_layers * config.LayerWeightsPerRow()) +
+                   4.0 * keys * config.q_size();
+  work.limit_per_s = (int16 ? limits.int16_gop_per_s : limits.fp32_gflop_per_s) * 1e9;
+  return work;
+}
+
 StatusOr<ModelBenchRow> RunCase(const ModelBenchCase& c, uint32_t repetitions,
                                 BenchSequence* sequence) {
   if (c.depth > 0) {
     BATON_RETURN_IF_ERROR(sequence->Compute(0, c.depth, sequence->max_rows(), false));
   }
   BATON_RETURN_IF_ERROR(TimeOnce(c, sequence).status());  // warms caches and pages
-  ModelBenchRow row{.bench_case = c, .tokens_per_s = {}};
+  ModelBenchRow row{.bench_case = c, .work = {}, .tokens_per_s = {}};
   for (uint32_t i = 0; i < repetitions; ++i) {
     BATON_ASSIGN_OR_RETURN(const double tokens_per_s, TimeOnce(c, sequence));
     row.tokens_per_s.push_back(tokens_per_s);
@@ -132,11 +166,13 @@ double ModelBenchRow::median() const {
 std::string ModelBenchReport::ToTable() const {
   std::string text = fmt::format("{}, {} weights of {} MB, {} threads, {}, {}\n\n", model_path,
                                  model_name, weight_bytes / 1'000'000, num_threads, isa, processor);
-  text += "| case | tokens/s (median) | smallest | largest |\n|---|---:|---:|---:|\n";
+  text += "| case | tokens/s (median) | smallest | largest | of the limit |\n";
+  text += "|---|---:|---:|---:|---:|\n";
   for (const ModelBenchRow& row : rows) {
     const auto [low, high] = std::minmax_element(row.tokens_per_s.begin(), row.tokens_per_s.end());
-    text += fmt::format("| {} | {:.1f} | {:.1f} | {:.1f} |\n", row.bench_case.Name(), row.median(),
-                        *low, *high);
+    text += fmt::format("| {} | {:.1f} | {:.1f} | {:.1f} | {:.0f} % of {} |\n",
+                        row.bench_case.Name(), row.median(), *low, *high,
+                        100.0 * row.work.Share(row.median()), row.work.limit);
   }
   return text;
 }
@@ -149,8 +185,11 @@ std::string ModelBenchReport::ToJson() const {
       num_threads, weight_bytes);
   for (size_t i = 0; i < rows.size(); ++i) {
     const ModelBenchRow& row = rows[i];
-    text += fmt::format("{}{{\"case\":\"{}\",\"median\":{:.3f},\"tokens_per_s\":[",
-                        i > 0 ? "," : "", row.bench_case.Name(), row.median());
+    text += fmt::format(
+        "{}{{\"case\":\"{}\",\"limit\":\"{}\",\"work_per_token\":{:.0f},\"limit_per_s\":{:.4g},"
+        "\"share_of_limit\":{:.4f},\"median\":{:.3f},\"tokens_per_s\":[",
+        i > 0 ? "," : "", row.bench_case.Name(), row.work.limit, row.work.per_token,
+        row.work.limit_per_s, row.work.Share(row.median()), row.median());
     for (size_t j = 0; j < row.tokens_per_s.size(); ++j) {
       text += fmt::format("{}{:.3f}", j > 0 ? "," : "", row.tokens_per_s[j]);
     }
@@ -189,8 +228,10 @@ StatusOr<ModelBenchReport> RunModelBench(
                           .num_threads = options.num_threads,
                           .weight_bytes = model->weight_bytes(),
                           .rows = {}};
+  const MachineLimits limits = MeasureLimits(pool, model->ops().isa, kThoroughLimits);
   for (const ModelBenchCase& c : options.cases) {
     BATON_ASSIGN_OR_RETURN(ModelBenchRow row, RunCase(c, options.repetitions, &sequence));
+    row.work = WorkOf(c, *model, limits);
     if (progress) progress(row);
     report.rows.push_back(std::move(row));
   }

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "kernels/ops.h"
@@ -37,9 +38,19 @@ struct ModelBenchOptions {
   std::vector<ModelBenchCase> cases = DefaultModelBenchCases();
 };
 
+// What a token of a case needs of the machine: a generated one reads weights and KV, a prompt's
+// multiplies.
+struct ModelBenchWork {
+  std::string_view limit;  // "read" (bytes), "int16" or "fp32" (operations)
+  double per_token = 0;    // bytes, or operations of matrices and attention
+  double limit_per_s = 0;  // of this machine, measured before the cases
+  double Share(double tokens_per_s) const { return tokens_per_s * per_token / limit_per_s; }
+};
+
 // Result of one case.
 struct ModelBenchRow {
   ModelBenchCase bench_case;
+  ModelBenchWork work;
   std::vector<double> tokens_per_s;  // one for each repetition, in order
 
   double median() const;
@@ -55,7 +66,7 @@ struct ModelBenchReport {
   uint64_t weight_bytes = 0;
   std::vector<ModelBenchRow> rows;
 
-  // A markdown table: case, median, smallest and largest tokens a second.
+  // A markdown table: case, median, smallest and largest tokens a second, share of the limit.
   std::string ToTable() const;
   // One JSON object with the raw samples.
   std::string ToJson() const;

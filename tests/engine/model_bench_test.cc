@@ -15,7 +15,7 @@ TEST(ModelBenchTest, CasesAreNamedAsInLlamaBench) {
 }
 
 TEST(ModelBenchTest, TheMedianOfAnEvenCountIsTheMiddle) {
-  const ModelBenchRow row{.bench_case = {}, .tokens_per_s = {4, 1, 3, 2}};
+  const ModelBenchRow row{.bench_case = {}, .work = {}, .tokens_per_s = {4, 1, 3, 2}};
   EXPECT_EQ(row.median(), 2.5);
 }
 
@@ -41,7 +41,15 @@ TEST(ModelBenchTest, EachCaseGivesOneRowWithItsSamples) {
   for (const ModelBenchRow& row : report->rows) {
     ASSERT_EQ(row.tokens_per_s.size(), 2u);
     EXPECT_GT(row.median(), 0);
+    EXPECT_GT(row.work.limit_per_s, 1e9);
   }
+  // 3,538,944 weights a layer and 10.5 keys on average, in 30 layers of 576.
+  EXPECT_EQ(report->rows[0].work.limit, "int16");
+  EXPECT_DOUBLE_EQ(report->rows[0].work.per_token, 30 * (2.0 * 3'538'944 + 4.0 * 10.5 * 576));
+  // The file's 98 MB of weights, repacked, and K and V of 22 positions.
+  EXPECT_EQ(report->rows[1].work.limit, "read");
+  const double kv_bytes = 30 * 22 * 2 * 2 * 192;
+  EXPECT_NEAR(report->rows[1].work.per_token - kv_bytes, 98e6, 10e6);
   EXPECT_NE(report->ToTable().find("| tg3@20 |"), std::string::npos);
   EXPECT_NE(report->ToJson().find("\"case\":\"pp20\""), std::string::npos);
 }

@@ -199,6 +199,14 @@ TEST(LoadRunTest, AServerThatGoesAwayLeavesPartialResults) {
   EXPECT_THAT(report.cut_short, HasSubstr("Connection refused"));
 }
 
+TEST(LoadRunTest, AServerThatIsGoneAtTheEndIsNoticedHoweverFewRequestsAreLeft) {
+  ToyServer server({.ttft_us = 2'000, .itl_us = 500, .gone_after = 7});
+  const RunReport report = MakeReport(RunAgainst(server.port(), Short(4), TenStarts()), {});
+  EXPECT_GE(report.num_ok(), 1u);
+  EXPECT_EQ(report.attempted, 10u);
+  EXPECT_THAT(report.cut_short, HasSubstr("the server was gone at the end"));
+}
+
 TEST(LoadRunTest, AnInterruptEndsTheRunWithWhatThereIs) {
   ToyServer server({.ttft_us = 2'000, .itl_us = 500, .fault = ToyFault::kSilent, .fault_every = 4});
   std::atomic<bool> stop{false};

@@ -7,8 +7,6 @@
 //   loadgen_selfcheck compare FACTOR [REPEATS]
 //       REPEATS comparisons of a toy server with one that is FACTOR times as slow, and how many
 //       found a difference.
-#include <time.h>
-
 #include <cstdio>
 #include <cstdlib>
 #include <string>
@@ -30,12 +28,6 @@ Endpoint ToyEndpoint(const ToyServer& server) {
   return endpoint;
 }
 
-double ThreadCpuS() {
-  timespec now{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-  return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) / 1e9;
-}
-
 void PrintRow(const char* name, const Summary& s) {
   std::printf("%-14s %9zu samples  p50 %-9s p90 %-9s p99 %-9s max %s\n", name, s.count,
               FormatUs(s.p50).c_str(), FormatUs(s.p90).c_str(), FormatUs(s.p99).c_str(),
@@ -51,9 +43,7 @@ int Timing(uint32_t streams, uint32_t tokens_per_s, uint32_t seconds) {
   plan.arrivals.kind = ArrivalKind::kFixed;
   plan.arrivals.rate = streams;
   plan.max_sessions = streams;
-  const double cpu_before_s = ThreadCpuS();
-  const auto result = RunPlan(plan, ToyEndpoint(server), 1);
-  const double cpu_s = ThreadCpuS() - cpu_before_s;
+  const auto result = RunPlan(plan, ToyEndpoint(server), {});
   server.Stop();
   if (!result.ok()) {
     std::printf("%s\n", result.status().ToString().c_str());
@@ -74,7 +64,8 @@ int Timing(uint32_t streams, uint32_t tokens_per_s, uint32_t seconds) {
     }
   }
   std::printf("%u streams x %u tokens/s, %.1f s; client thread %.2f s of processor time\n", streams,
-              tokens_per_s, static_cast<double>(result->wall_us) / 1e6, cpu_s);
+              tokens_per_s, static_cast<double>(result->wall_us) / 1e6,
+              static_cast<double>(result->client_cpu_us) / 1e6);
   PrintRow("timing error", Summarize(errors_us));
   PrintRow("start lag", Summarize(result->start_lag_us));
   PrintRow("read lag", Summarize(result->read_lag_us));
@@ -96,14 +87,15 @@ int CompareToys(double factor, uint32_t repeats) {
     plan.workload.output = {.low = 24, .max = 24};
     plan.arrivals.rate = 60;
     plan.duration_us = 400'000;
-    const auto runs = RunComparison(plan, ToyEndpoint(a), ToyEndpoint(b), 16);
-    if (!runs.ok()) {
-      std::printf("%s\n", runs.status().ToString().c_str());
+    ComparedRuns runs;
+    const Status done = RunComparison(plan, ToyEndpoint(a), ToyEndpoint(b), 16, runs);
+    if (!done.ok()) {
+      std::printf("%s\n", done.ToString().c_str());
       return 1;
     }
-    differ += runs->comparison.differs() ? 1 : 0;
-    is_void += runs->comparison.void_reasons.empty() ? 0 : 1;
-    std::printf("comparison %u of %u\n%s", i + 1, repeats, ToTable(runs->comparison).c_str());
+    differ += runs.comparison.differs() ? 1 : 0;
+    is_void += runs.comparison.void_reasons.empty() ? 0 : 1;
+    std::printf("comparison %u of %u\n%s", i + 1, repeats, ToTable(runs.comparison).c_str());
     std::fflush(stdout);
   }
   std::printf("factor %.3f: %u of %u comparisons found a difference; %u were void by lag\n", factor,

@@ -109,6 +109,38 @@ def test_a_server_that_is_down_or_goes_away_is_said(tmp_path):
     assert outcomes.count("ok") >= 1 and len(outcomes) < 500
 
 
+@pytest.mark.parametrize("how", ["find-max", "sweep", "compare"])
+def test_runs_before_the_server_went_away_are_kept(toy, tmp_path, how):
+    leaver, out = Toy(20000, 2000, 25), tmp_path / "k.json"
+    load = {
+        "find-max": [leaver.url, "--find-max", "--slo", "ttft=10s", "--rate", "20"],
+        "sweep": [leaver.url, "--sweep", "20,40,80"],
+        "compare": ["--compare", toy.url, leaver.url, "--rate", "20", "--rounds", "9"],
+    }[how]
+    done = bench(*load, "--requests", "10", "--output", "3", "--json", out)
+    leaver.process.kill()
+    assert done.returncode == 1
+    # A trial that this machine's lag makes void is made again, or ends the search.
+    assert re.search("gone|was void 3 times", done.stderr.splitlines()[-1])
+    runs = json.loads(out.read_text())["runs"]
+    assert len(runs) >= 2 and any(r["outcome"] == "ok" for r in runs[0]["requests"])
+
+
+def test_each_run_asks_something_new_unless_a_seed_is_given(toy, tmp_path):
+    seeds = []
+    for args in ([], [], ["--seed", "7"]):
+        out = tmp_path / "n.json"
+        bench(toy.url, "--users", "1", "--requests", "2", "--output", "2", "--json", out, *args)
+        seeds.append(json.loads(out.read_text())["settings"]["seed"])
+    assert seeds[0] != seeds[1] and seeds[2] == "7"
+
+
+def test_a_probe_leaves_no_empty_result(tmp_path):
+    out = tmp_path / "e.json"
+    bench("http://127.0.0.1:9", *LOAD, "--json", out)
+    assert not out.exists()
+
+
 def test_a_full_disk_is_said_and_exits_1(toy):
     done = bench(toy.url, *LOAD, "--json", "/dev/full")
     assert done.returncode == 1

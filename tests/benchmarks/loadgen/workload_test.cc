@@ -1,5 +1,6 @@
 #include "benchmarks/loadgen/workload.h"
 
+#include <algorithm>
 #include <string>
 
 #include "gmock/gmock.h"
@@ -39,6 +40,28 @@ TEST(WorkloadTest, TokenIdsHaveExactlyTheDeclaredLength) {
       ASSERT_EQ(workload.Build(s, 0, {}).request.token_ids, turn.request.token_ids);
       const auto first = workload.Build(0, 0, {}).request.token_ids;
       ASSERT_TRUE(std::equal(first.begin(), first.begin() + 40, turn.request.token_ids.begin()));
+    }
+  }
+}
+
+TEST(WorkloadTest, OtherTextSeedsAskOtherWordsOfTheSameLengths) {
+  WorkloadSpec spec;
+  spec.input = {.kind = LengthKind::kUniform, .low = 5, .max = 500};
+  spec.output = {.kind = LengthKind::kUniform, .low = 5, .max = 500};
+  spec.shared_prefix = 64;
+  const Workload one(spec);
+  spec.text_seed = 2;
+  const Workload other(spec);
+  for (uint64_t session = 0; session < 20; ++session) {
+    const PlannedTurn a = one.Build(session, 0, {}), b = other.Build(session, 0, {});
+    EXPECT_EQ(a.want_output, b.want_output);
+    ASSERT_EQ(a.request.messages.size(), 2u);
+    for (size_t m = 0; m < 2; ++m) {
+      const std::string& text_a = a.request.messages[m].content;
+      const std::string& text_b = b.request.messages[m].content;
+      EXPECT_NE(text_a.substr(0, 60), text_b.substr(0, 60));
+      EXPECT_EQ(std::count(text_a.begin(), text_a.end(), ' '),
+                std::count(text_b.begin(), text_b.end(), ' '));
     }
   }
 }
