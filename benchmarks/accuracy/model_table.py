@@ -3,13 +3,14 @@
 
   build/venv/bin/pip install gguf numpy tokenizers sentencepiece protobuf
   build/venv/bin/python benchmarks/accuracy/model_table.py [--build build/release] [--check-demo]
+  benchmarks/accuracy/model_table.py --print     the table of the stored result; needs no package
 
 Writes benchmarks/results/model_accuracy.json and prints it as a table. Loads: `baton inspect`.
 Logits: what tests/model/golden_test.cc prints, the largest error of a stored logit in units of its
 row's root mean square. Perplexity: `baton eval` and tests/golden/make_perplexity_golden.py, of
 tests/data/alice.txt for the demo models (stored reference; --check-demo computes it again) and of
 its first 1,000 bytes in windows of 256 tokens for the tiny ones. Those are random and sure of
-themselves (perplexities of 1e5 and more), so bf16 KV moves their perplexity by per cent.
+themselves (perplexities of 1e5 and more), so bf16 KV moves their perplexity more than a real one's.
 """
 
 import argparse
@@ -25,9 +26,12 @@ ROOT = Path(__file__).resolve().parents[2]
 GOLDEN = ROOT / "tests" / "golden"
 sys.path += [str(GOLDEN), str(ROOT / "benchmarks")]
 
-import make_perplexity_golden  # noqa: E402
 from machine import record  # noqa: E402
 
+RESULT = ROOT / "benchmarks" / "results" / "model_accuracy.json"
+DEMO_REFERENCE = GOLDEN / "perplexity_golden.json"
+TEXT = ROOT / "tests" / "data" / "alice.txt"
+DEMO_CONTEXT = 2048
 TINY_BYTES = 1000
 TINY_CONTEXT = 256
 WEIGHT_TYPES = "f32 f16 bf16 q4_0 q4_1 q5_0 q5_1 q8_0 q4_k q5_k q6_k mxfp4 mixed_rope".split()
@@ -36,7 +40,7 @@ ERROR_LINE = re.compile(r"^(\S+) (f32|bf16): (\d+) rows, error worst (\S+) rms (
 
 
 def model_paths(models):
-    yield from (models / name for name in json.loads(make_perplexity_golden.GOLDEN.read_text()))
+    yield from (models / name for name in json.loads(DEMO_REFERENCE.read_text()))
     for name in WEIGHT_TYPES + ARCHITECTURES + ["qwen3moe_q8_0"]:
         yield GOLDEN / f"tiny_{name}.gguf"
         if (GOLDEN / f"tiny_{name}").is_dir():
@@ -69,12 +73,14 @@ def evaluate(baton, model, text, context, kv):
 
 def reference(path, demo, check_demo):
     if demo and not check_demo:
-        return json.loads(make_perplexity_golden.GOLDEN.read_text())[path.name]["perplexity"]
+        return json.loads(DEMO_REFERENCE.read_text())[path.name]["perplexity"]
+    import make_perplexity_golden
+
     # A folder's reference is its file's: the weights are the same, and `gguf` reads files only.
     file = path.with_suffix(".gguf") if path.is_dir() else path
     if "split" in path.name:
         file = GOLDEN / "tiny_qwen2.gguf"
-    text = make_perplexity_golden.TEXT.read_text()
+    text = TEXT.read_text()
     if demo:
         return make_perplexity_golden.reference(file, text)["perplexity"]
     return make_perplexity_golden.reference(file, text[:TINY_BYTES], TINY_CONTEXT)["perplexity"]
@@ -86,8 +92,8 @@ def measure(path, baton, errors, check_demo):
     row["loads"] = subprocess.run([baton, "inspect", path], capture_output=True).returncode == 0
     for kv in ("f32", "bf16"):
         row[f"logit_error_{kv}"] = errors.get((path.name, kv))
-    text = make_perplexity_golden.TEXT.read_text()
-    context = make_perplexity_golden.CONTEXT if demo else TINY_CONTEXT
+    text = TEXT.read_text()
+    context = DEMO_CONTEXT if demo else TINY_CONTEXT
     row["perplexity_float64"] = reference(path, demo, check_demo)
     for kv in ("f32", "bf16"):
         got = evaluate(baton, path, text if demo else text[:TINY_BYTES], context, kv)
@@ -122,7 +128,11 @@ def main():
     parser.add_argument("--build", type=Path, default=ROOT / "build" / "release")
     parser.add_argument("--check-demo", action="store_true")
     parser.add_argument("--models", type=Path, default=home / "models")
+    parser.add_argument("--print", action="store_true")
     args = parser.parse_args()
+    if args.print:
+        print(table(json.loads(RESULT.read_text())["rows"]))
+        return
     errors = logit_errors(args.build)
     rows = []
     for path in model_paths(args.models):
@@ -131,8 +141,7 @@ def main():
         rows.append(measure(path, args.build / "baton", errors, args.check_demo))
         print(path.name, file=sys.stderr)
     result = {**record("model_accuracy", os.cpu_count()), "rows": rows}
-    out = ROOT / "benchmarks" / "results" / "model_accuracy.json"
-    out.write_text(json.dumps(result, indent=1) + "\n")
+    RESULT.write_text(json.dumps(result, indent=1) + "\n")
     print(table(rows))
 
 

@@ -2,7 +2,9 @@
 #include "src/cli/inspect.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <sstream>
 
 #include "gmock/gmock.h"
@@ -74,6 +76,47 @@ TEST(InspectTest, AcceptsFoldersAndSplitFiles) {
   }
   EXPECT_EQ(Inspect(GoldenPath("tiny_split-00001-of-00003.gguf")).code, 0);
   ExpectRefused(Inspect(GoldenPath("tiny_split-00002-of-00003.gguf")), "00001-of-00003");
+}
+
+// A copy of a golden folder in which `from` is replaced by `to` in one file.
+std::string ChangedFolder(const std::string& name, const std::string& file, const std::string& from,
+                          const std::string& to) {
+  namespace fs = std::filesystem;
+  const std::string folder = ::testing::TempDir() + "baton_inspect_folder";
+  fs::remove_all(folder);
+  fs::copy(GoldenPath(name), folder);
+  std::ifstream in(folder + "/" + file, std::ios::binary);
+  std::string text(std::istreambuf_iterator<char>(in), {});
+  const size_t at = text.find(from);
+  EXPECT_NE(at, std::string::npos) << from;
+  text.replace(at, from.size(), to);
+  std::ofstream(folder + "/" + file, std::ios::binary) << text;
+  return folder;
+}
+
+TEST(InspectTest, RefusesBadFoldersWithOneLine) {
+  const auto config = [](const std::string& from, const std::string& to) {
+    return Inspect(ChangedFolder("tiny_qwen2", "config.json", from, to));
+  };
+  ExpectRefused(config("\"qwen2\"", "\"mamba\""), "mamba");
+  ExpectRefused(
+      config("\"hidden_act\"", "\"rope_scaling\": {\"rope_type\": \"spiral\"}, \"hidden_act\""),
+      "spiral");
+  ExpectRefused(config("\"tie_word_embeddings\": true", "\"tie_word_embeddings\": false"),
+                "lm_head.weight");
+  ExpectRefused(config("\"vocab_size\": 263", "\"vocab_size\": 264"), "token_embd.weight");
+  const auto tokenizer = [](const std::string& from, const std::string& to) {
+    return Inspect(ChangedFolder("tiny_qwen2", "tokenizer.json", from, to));
+  };
+  ExpectRefused(tokenizer("\"hello\": 262", "\"hello\": 262, \"more\": 263"),
+                "tokenizer.json has 264 tokens, but the model has 263");
+  ExpectRefused(tokenizer("\"hello\": 262", "\"he\": 262"), "the token \"he\" has the ids");
+  ExpectRefused(tokenizer("\"hello\": 262", "\"hello\": 261"), "both have the id 261");
+  ExpectRefused(tokenizer("\"hell o\"", "\" hello\""), "joining it would never end");
+  ExpectRefused(tokenizer("\"hell o\"", "\"o hell\""), "\"ohell\" is not a token");
+  ExpectRefused(Inspect(ChangedFolder("tiny_llama_llama3", "model.safetensors.index.json",
+                                      "model-00002-of-00003", "model-00009-of-00003")),
+                "disagree about tensor");
 }
 
 // serve would refuse it too: it packs every tensor.
