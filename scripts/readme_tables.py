@@ -5,6 +5,7 @@
   scripts/readme_tables.py --check    exit 1 when README.md is not what the files say
 
 A table stands between <!-- table NAME --> and <!-- end -->; NAME is a file of benchmarks/results.
+A comparison's picture is written beside its file.
 """
 
 import json
@@ -14,6 +15,9 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "benchmarks" / "compare"))
+import tables as compare  # noqa: E402
+
 RESULTS = ROOT / "benchmarks" / "results"
 
 
@@ -101,10 +105,17 @@ TABLES = {
 }
 
 
+pictures = {}  # path: text
+
+
 def render(match):
     name = match.group(1)
     result = json.loads((RESULTS / f"{name}.json").read_text())
-    table = "\n".join(TABLES[result["benchmark"]](result))
+    if result["benchmark"] == "compare":
+        pictures[RESULTS / f"{name}.svg"] = compare.picture(result)
+        table = "\n".join(compare.markdown(result, f"benchmarks/results/{name}.svg"))
+    else:
+        table = "\n".join(TABLES[result["benchmark"]](result))
     return f"<!-- table {name} -->\n{table}\n<!-- end -->"
 
 
@@ -113,12 +124,15 @@ def main():
     text = readme.read_text()
     wanted = re.sub(r"<!-- table (\S+) -->.*?<!-- end -->", render, text, flags=re.S)
     if sys.argv[1:] == ["--check"]:
-        if wanted != text:
+        drawn = all(path.is_file() and path.read_text() == svg for path, svg in pictures.items())
+        if wanted != text or not drawn:
             raise SystemExit("README.md differs from benchmarks/results: scripts/readme_tables.py")
     elif sys.argv[1:]:
         raise SystemExit(__doc__)
     else:
         readme.write_text(wanted)
+        for path, svg in pictures.items():
+            path.write_text(svg)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,8 @@ constexpr int kCdfPoints = 200;
 constexpr int kWindows = 60;
 // More lines than this cannot be told apart; the table still has all runs.
 constexpr size_t kMaxLines = 8;
+// Characters that fit beside a bar.
+constexpr size_t kMaxBarLabel = 18;
 
 constexpr char kStyle[] =
     "body{font:14px/1.5 system-ui,sans-serif;margin:2em auto;max-width:1340px;padding:0 1em;"
@@ -23,7 +25,8 @@ constexpr char kStyle[] =
     ".plots{display:grid;grid-template-columns:repeat(auto-fit,minmax(420px,1fr));gap:1em}"
     "svg{width:100%;border:1px solid #ddd;background:#fff}svg text{font:11px system-ui,sans-serif;"
     "fill:#333}svg .title{font-size:13px;font-weight:600}.grid{stroke:#e4e4e4;fill:none}"
-    ".line{fill:none;stroke-width:1.8}.bad{color:#b00020;font-weight:600}pre{background:#f6f6f6;"
+    ".line{fill:none;stroke-width:1.8;stroke-linecap:round}.bad{color:#b00020;font-weight:600}pre{"
+    "background:#f6f6f6;"
     "padding:1em;overflow:auto}";
 
 // The runs that get a line of their own: the last ones, which a search ends with.
@@ -120,7 +123,8 @@ std::string StagePlot(const HtmlPage& page) {
   std::vector<PlotBar> bars;
   for (const ReportedRun* run : Drawn(page)) {
     PlotBar bar;
-    bar.label = run->label.size() > 18 ? "run" : run->label;
+    bar.label = run->label;
+    if (bar.label.size() > kMaxBarLabel) bar.label = bar.label.substr(0, kMaxBarLabel - 3) + "...";
     for (const auto& mean : run->report.stage_mean_ms) bar.parts.push_back(mean.value_or(0.0));
     bars.push_back(std::move(bar));
   }

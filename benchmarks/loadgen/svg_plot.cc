@@ -105,10 +105,18 @@ std::string DrawAxes(const PlotFrame& frame, const Axis& x, const Axis& y) {
 std::string DrawLine(const PlotFrame& frame, const PlotLine& line, std::pair<Axis, Axis> axes,
                      std::string_view colour) {
   std::string path, dots;
+  bool pen_down = false;
   for (const auto& point : line.points) {
-    if (!Drawable(point, frame.log_x)) continue;
+    // Where there is no value the line has a gap.
+    if (!Drawable(point, frame.log_x)) {
+      pen_down = false;
+      continue;
+    }
     const double x = axes.first.At(point.first), y = axes.second.At(point.second);
-    path += fmt::format("{}{:.1f} {:.1f}", path.empty() ? "M" : "L", x, y);
+    // A line of no length is a dot: what stands between two gaps can be seen.
+    if (!pen_down) path += fmt::format("M{:.1f} {:.1f}", x, y);
+    path += fmt::format("L{:.1f} {:.1f}", x, y);
+    pen_down = true;
     if (frame.dots) {
       dots +=
           fmt::format("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"3\" fill=\"{}\"/>\n", x, y, colour);

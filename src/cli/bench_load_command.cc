@@ -8,6 +8,7 @@
 
 #include "benchmarks/loadgen/html_report.h"
 #include "benchmarks/loadgen/quantity.h"
+#include "src/base/clock.h"
 #include "src/cli/bench_live_line.h"
 #include "src/cli/bench_load_flags.h"
 #include "src/cli/commands.h"
@@ -17,12 +18,22 @@
 namespace baton {
 namespace {
 
-// Set by SIGINT: the run ends and what there is is told. A second one ends the process.
+// Set by SIGINT and SIGTERM: the run ends and what there is is told.
 std::atomic<bool> interrupted{false};
+std::atomic<int64_t> interrupted_us{0};
+// A signal that comes twice at once, from a wrapper and from its group, is one.
+constexpr int64_t kSecondSignalUs = 500'000;
 
-void OnInterrupt(int) {
-  interrupted.store(true, std::memory_order_relaxed);
-  (void)signal(SIGINT, SIG_DFL);
+// A second signal ends the process.
+void OnInterrupt(int number) {
+  const int64_t now_us = SystemClock().NowUs();
+  if (!interrupted.exchange(true, std::memory_order_relaxed)) {
+    interrupted_us.store(now_us, std::memory_order_relaxed);
+    return;
+  }
+  if (now_us - interrupted_us.load(std::memory_order_relaxed) < kSecondSignalUs) return;
+  (void)signal(number, SIG_DFL);
+  (void)raise(number);
 }
 
 // The id of the first model that the server lists; "" when it has no such list.
@@ -183,8 +194,8 @@ class BenchLoad {
     TakeRounds("B", runs.b, runs.reports_b);
     // The pictures lay all rounds of a server over each other.
     const RunResult all_a = Merge(runs.a), all_b = Merge(runs.b);
-    page_.runs.push_back({"A " + a.url, 0, &all_a, MakeReport(all_a, plan_.report)});
-    page_.runs.push_back({"B " + b.url, 0, &all_b, MakeReport(all_b, plan_.report)});
+    page_.runs.push_back({"A " + a.url, 0, &all_a, MergedReport(all_a, runs.reports_a)});
+    page_.runs.push_back({"B " + b.url, 0, &all_b, MergedReport(all_b, runs.reports_b)});
     if (compared.ok()) {
       fmt::print("A {}\nB {}\n{}", a.url, b.url, ToTable(runs.comparison));
       file_.extra_key = "comparison";
@@ -203,6 +214,19 @@ class BenchLoad {
     for (size_t i = 0; i < rounds.size(); ++i) {
       file_.runs.push_back({fmt::format("{} round {}", side, i + 1), 0, &rounds[i], reports[i]});
     }
+  }
+
+  // Rounds that lie over each other are not as many times as fast: rates are those of a round.
+  RunReport MergedReport(const RunResult& all, const std::vector<RunReport>& rounds) const {
+    RunReport merged = MakeReport(all, plan_.report);
+    for (double RunReport::*rate : {&RunReport::requests_per_s, &RunReport::output_tokens_per_s,
+                                    &RunReport::input_tokens_per_s, &RunReport::goodput_per_s}) {
+      merged.*rate = 0;
+      for (const RunReport& round : rounds) {
+        merged.*rate += round.*rate / static_cast<double>(rounds.size());
+      }
+    }
+    return merged;
   }
 
   static RunResult Merge(const std::vector<RunResult>& rounds) {
@@ -298,7 +322,9 @@ int RunBenchLoad(const std::vector<std::string>& args) {
     return Fail("bench", rates.status(), kExitUsage);
   }
   if (const Status s = FindModels(*endpoints); !s.ok()) return Fail("bench", s, kExitFailure);
+  interrupted_us.store(SystemClock().NowUs());  // the handler must not be the first to ask it
   (void)signal(SIGINT, &OnInterrupt);
+  (void)signal(SIGTERM, &OnInterrupt);
   return BenchLoad(f, *std::move(plan)).Run(*endpoints);
 }
 

@@ -3,7 +3,9 @@
 import json
 import os
 import re
+import signal
 import subprocess
+import time
 
 import pytest
 
@@ -141,6 +143,22 @@ def test_a_probe_leaves_no_empty_result(tmp_path):
     assert not out.exists()
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_is_told_and_kept(toy, tmp_path, number):
+    out = tmp_path / "i.json"
+    args = [BATON, "bench", toy.url, "--rate", "30", "--duration", "60s", "--output", "3"]
+    run = subprocess.Popen(
+        [*args, "--json", out], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    time.sleep(1.5)
+    run.send_signal(number)
+    run.send_signal(number)  # a wrapper passes on what the whole group gets
+    printed, said = run.communicate(timeout=20)
+    assert run.returncode == 1 and "cut short (interrupted)" in said
+    assert "attempted" in printed
+    assert len(json.loads(out.read_text())["runs"][0]["requests"]) >= 10
+
+
 def test_a_full_disk_is_said_and_exits_1(toy):
     done = bench(toy.url, *LOAD, "--json", "/dev/full")
     assert done.returncode == 1
@@ -192,11 +210,16 @@ def test_golden_answers_are_checked_in_the_run(toy, tmp_path):
 def test_a_comparison_ends_with_a_verdict(toy, tmp_path):
     out = tmp_path / "c.json"
     other = Toy(40000, 4000)
+    page = tmp_path / "c.html"
     load = ["--rate", "50", "--requests", "6", "--output", "4", "--rounds", "6", "--json", out]
-    done = bench("--compare", toy.url, other.url, *load)
+    done = bench("--compare", toy.url, other.url, *load, "--html", page)
     other.stop()
     assert done.returncode == 0 or "is void" in done.stderr, done.stderr
     assert "verdict: they differ" in done.stdout
     comparison = json.loads(out.read_text())["comparison"]
     ttft = next(m for m in comparison["metrics"] if m["metric"] == "ttft p50")
     assert ttft["verdict"] == "B is worse" and 1.5 < ttft["ratio"] < 2.5
+    rounds = [r["report"]["output_tokens_per_s"] for r in json.loads(out.read_text())["runs"]]
+    row = re.search(r"<td>A http.*", page.read_text()).group()
+    shown = float(re.findall(r"<td>([^<]*)</td>", row)[4])
+    assert min(rounds) <= shown <= max(rounds), "rounds were laid over each other"

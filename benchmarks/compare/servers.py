@@ -1,0 +1,98 @@
+"""The programs that are compared: how each is started, asked and stopped."""
+
+import json
+import re
+import signal
+import subprocess
+import tempfile
+import time
+import urllib.request
+from pathlib import Path
+
+# Slots and context of llama-server: 16 streams, or 7 with prompts of 2000 tokens. It divides its
+# context evenly among the slots.
+LLAMA_SLOTS = 16
+LLAMA_CONTEXT = 2560
+
+
+def llama_tool(folder, name):
+    """The program in DIR, DIR/bin or DIR/build/bin."""
+    for place in ("", "bin", "build/bin"):
+        path = Path(folder) / place / name
+        if path.is_file():
+            return str(path)
+    raise SystemExit(f"--llama-cpp {folder} has no {name} (build llama-server and llama-bench)")
+
+
+def flash_attention(server):
+    """The switch has taken a value since 2025; before, it stood alone."""
+    usage = subprocess.run([server, "--help"], capture_output=True, text=True).stdout
+    return ["-fa", "on"] if re.search(r"--flash-attn \[?on", usage) else ["-fa"]
+
+
+class Server:
+    """A server process; cpu_s() is what it and its children have used."""
+
+    def __init__(self, name, argv, port):
+        self.name, self.port = name, port
+        self.url = f"http://127.0.0.1:{port}"
+        self.log = tempfile.TemporaryFile()
+        self.process = subprocess.Popen(argv, stdout=self.log, stderr=self.log)
+
+    def wait_ready(self, timeout_s=120):
+        deadline = time.monotonic() + timeout_s
+        while True:
+            try:
+                if urllib.request.urlopen(self.url + "/health", timeout=1).status == 200:
+                    return
+            except OSError:
+                pass
+            if time.monotonic() > deadline or self.process.poll() is not None:
+                self.log.seek(0)
+                raise SystemExit(f"{self.name} did not start: {self.log.read()[-500:]}")
+            time.sleep(0.1)
+
+    def complete(self, prompt, max_tokens):
+        """The greedy text of a prompt."""
+        body = {"prompt": prompt, "max_tokens": max_tokens, "temperature": 0}
+        request = urllib.request.Request(
+            self.url + "/v1/completions",
+            json.dumps(body).encode(),
+            {"Content-Type": "application/json"},
+        )
+        with urllib.request.urlopen(request, timeout=300) as answer:
+            return json.load(answer)["choices"][0]["text"]
+
+    def cpu_s(self):
+        total = 0.0
+        pids = [self.process.pid]
+        while pids:
+            pid = pids.pop()
+            stat = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+            total += (int(stat[11]) + int(stat[12])) / 100
+            for task in Path(f"/proc/{pid}/task").iterdir():
+                pids += map(int, (task / "children").read_text().split())
+        return total
+
+    def stop(self):
+        self.process.send_signal(signal.SIGINT)
+        try:
+            self.process.wait(20)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+def baton_argv(args, model, mode, port):
+    argv = [args.baton, "serve", model, "--mode", mode, "--http", f"127.0.0.1:{port}"]
+    argv += ["--grpc", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--threads", str(args.threads)]
+    # The same room as llama-server's slots.
+    return argv + ["--max-context", str(LLAMA_CONTEXT)]
+
+
+def llama_argv(args, model, batch, port):
+    server = llama_tool(args.llama_cpp, "llama-server")
+    argv = [server, "-m", model, "--host", "127.0.0.1", "--port", str(port), "--no-webui"]
+    argv += ["-t", str(args.threads), "-np", str(LLAMA_SLOTS), *flash_attention(server)]
+    argv += ["-c", str(LLAMA_SLOTS * LLAMA_CONTEXT)]
+    return argv + (["-b", str(batch), "-ub", str(batch)] if batch else [])
