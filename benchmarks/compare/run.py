@@ -221,8 +221,9 @@ class Comparison:
 
     def run(self):
         begin = time.monotonic()
+        head = record("compare", self.args.threads)
         result = {
-            **record("compare", self.args.threads),
+            **head,
             "model": Path(self.model).name,
             "rounds": self.rounds,
             "quick": self.args.quick,
@@ -239,6 +240,10 @@ class Comparison:
             finally:
                 for server in self.servers:
                     server.stop()
+        after = record("compare", self.args.threads)
+        for key in ("cpu", "cores", "system"):
+            if after[key] != head[key]:
+                self.voids.append(f"{key} changed during the run: {head[key]}, then {after[key]}")
         result["void"] = self.voids
         result["minutes"] = round((time.monotonic() - begin) / 60, 1)
         return result

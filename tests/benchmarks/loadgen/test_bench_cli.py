@@ -1,10 +1,12 @@
 """`baton bench URL` as a user runs it, against a toy server: files, exit codes, one clear error."""
 
+import http.server
 import json
 import os
 import re
 import signal
 import subprocess
+import threading
 import time
 
 import pytest
@@ -141,6 +143,50 @@ def test_a_probe_leaves_no_empty_result(tmp_path):
     out = tmp_path / "e.json"
     bench("http://127.0.0.1:9", *LOAD, "--json", out)
     assert not out.exists()
+
+
+class BadStreams(http.server.BaseHTTPRequestHandler):
+    """Answers with one token and then something that is no event stream."""
+
+    def log_message(self, *args):
+        pass
+
+    def do_GET(self):
+        self.answer("application/json", b'{"data":[{"id":"bad"}]}')
+
+    def do_POST(self):
+        self.rfile.read(int(self.headers["Content-Length"]))
+        token = b'data: {"choices":[{"delta":{"content":"x"}}]}\n\n'
+        self.answer("text/event-stream", token + self.server.rest)
+
+    def answer(self, kind, body):
+        self.send_response(200)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+
+@pytest.mark.parametrize(
+    "rest, expected",
+    [
+        (b'data: {"choices":[\n\n', "is no JSON object"),
+        (b"<html>502 Bad Gateway</html>\n\n", "is no field"),
+        (b"", "ended without"),
+    ],
+)
+def test_a_malformed_stream_is_one_clear_error(tmp_path, rest, expected):
+    out = tmp_path / "m.json"
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), BadStreams) as server:
+        server.rest = rest
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        done = bench(url, "--users", "2", "--requests", "4", "--output", "3", "--json", out)
+        server.shutdown()
+    assert done.returncode == 1 and done.stderr.count("\n") == 1
+    assert expected in done.stderr
+    outcomes = {r["outcome"] for r in json.loads(out.read_text())["runs"][0]["requests"]}
+    assert outcomes <= {"malformed", "broke_off"}
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
