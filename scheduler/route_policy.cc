@@ -35,15 +35,22 @@ uint32_t NumUncached(uint32_t cached_tokens, const RouteQuery& query) {
   return std::max(query.num_tokens - std::min(cached_tokens, query.num_tokens), 1u);
 }
 
-// How well a decode worker would stand with this request; smaller is better. First whether the
-// blocks are there now, then the share of its pool in use, then its rows.
+// Free blocks that a request of `num_blocks` takes where `num_shared` of them are in use already.
+uint32_t NumToTake(uint32_t num_blocks, uint32_t num_shared) {
+  return num_blocks - std::min(num_blocks, num_shared);
+}
+
+// How well a decode worker would stand with this request; smaller is better. First whether there is
+// room now, then the share of its pool in use, then its rows.
 using DecodeRank = std::tuple<bool, double, uint32_t, uint64_t>;
 constexpr size_t kPressure = 1;
 constexpr size_t kSequences = 2;
 
 DecodeRank RankDecode(const DecodeLoad& decode, const RouteQuery& query, uint32_t idx) {
-  const uint32_t need = BlocksFor(query.num_tokens, decode.block_size) + query.num_choices;
-  const bool full = decode.num_free_blocks < need;
+  const uint32_t need =
+      NumToTake(BlocksFor(query.num_tokens, decode.block_size), decode.shared_blocks) +
+      query.num_choices;
+  const bool full = decode.num_free_blocks < need || decode.num_slots < query.num_choices;
   const double used =
       static_cast<double>(decode.num_blocks - std::min(decode.num_free_blocks, decode.num_blocks)) +
       need;
@@ -71,13 +78,16 @@ double PredictedUnit(const ClusterLoad& load, const RouteQuery& query) {
   return fastest > 0 ? std::max(query.num_tokens, 1u) / fastest / 16 : 1;
 }
 
-// The same for a prefill worker beside a chosen D: exact before inexact, blocks there now, then the
+// The same for a prefill worker beside a chosen D: exact before inexact, room now, then the
 // predicted end in units of `unit_s`.
 using PrefillRank = std::tuple<bool, bool, double, uint32_t, uint64_t>;
+constexpr size_t kPrefillFull = 1;
 
 PrefillRank RankPrefill(const PrefillLoad& prefill, bool exact, const RouteQuery& query,
                         double unit_s, uint32_t idx) {
-  const bool full = prefill.num_free_blocks < BlocksFor(query.num_tokens, prefill.block_size);
+  const uint32_t need =
+      NumToTake(BlocksFor(query.num_tokens, prefill.block_size), prefill.shared_blocks);
+  const bool full = prefill.num_free_blocks < need || prefill.num_slots == 0;
   return {!exact, full, std::floor(PredictedSeconds(prefill, query) / unit_s), prefill.num_waiting,
           Mix(query.random ^ 0x5bf03635f0935ad1ull, idx)};
 }
@@ -93,6 +103,7 @@ struct PrefillPick {
   RouteReason reason = RouteReason::kNoPrefillWorker;  // kPair: idx is valid
   uint32_t idx = 0;
   bool exact = true;
+  bool has_room = true;
 };
 
 PrefillPick PickPrefill(const ClusterLoad& load, const RouteQuery& query, uint32_t decode_idx) {
@@ -123,7 +134,7 @@ PrefillPick PickPrefill(const ClusterLoad& load, const RouteQuery& query, uint32
     const PrefillRank rank = RankPrefill(prefill, exact, query, unit_s, i);
     if (pick.reason == RouteReason::kPair && !(rank < best)) continue;
     best = rank;
-    pick = {RouteReason::kPair, i, exact};
+    pick = {RouteReason::kPair, i, exact, !std::get<kPrefillFull>(rank)};
   }
   return pick;
 }
@@ -178,7 +189,7 @@ Route RouteOf(const DecodeChoice& choice, const RouteQuery& query) {
                  .prefill_idx = choice.pick.idx,
                  .decode_idx = choice.idx,
                  .exact = choice.pick.exact,
-                 .has_room = !std::get<0>(choice.decode_rank)};
+                 .has_room = !std::get<0>(choice.decode_rank) && choice.pick.has_room};
   if (!query.disaggregate) {
     route.reason = RouteReason::kAggregatedMode;
   } else if (!choice.wants_pair) {

@@ -56,8 +56,10 @@ struct PrefillLoad {
   uint32_t num_free_blocks = 0;  // free and cached
   uint32_t num_blocks = 0;
   uint32_t block_size = 16;
-  double tokens_per_s = 500;   // prefill speed, > 0
-  uint32_t cached_tokens = 0;  // of this prompt's beginning, in its prefix cache
+  double tokens_per_s = 500;        // prefill speed, > 0
+  uint32_t cached_tokens = 0;       // of this prompt's beginning, in its prefix cache
+  uint32_t shared_blocks = 0;       // of those, in use by other requests: they cost no free block
+  uint32_t num_slots = UINT32_MAX;  // more requests that may be sent there
 };
 
 // One decode worker as last reported.
@@ -72,6 +74,8 @@ struct DecodeLoad {
   uint32_t block_size = 16;
   double tokens_per_s = 500;
   uint32_t cached_tokens = 0;
+  uint32_t shared_blocks = 0;
+  uint32_t num_slots = UINT32_MAX;  // more sequences that may be sent there
 };
 
 // How much more loaded than the least loaded D one may be that holds more of the prompt: of its
@@ -126,7 +130,7 @@ struct Route {
   uint32_t prefill_idx = 0;  // with kDisagg
   uint32_t decode_idx = 0;   // with kDisagg and kLocal
   bool exact = true;         // false: an inexact pair
-  bool has_room = true;      // false: the blocks were not free in the snapshot, D may refuse
+  bool has_room = true;      // false: D or P lacks a slot or free blocks in the snapshot
 };
 
 // O(prefill x decode + links); allocates nothing.

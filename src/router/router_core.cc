@@ -136,6 +136,7 @@ void RouterCore::ReleaseHalf(RouterRequest& request, PlacementHalf& half, bool c
   if (half.lease.value() == 0) return;
   if (RegisteredWorker* worker = registry_.Find(half.lease)) {
     worker->placed.num_blocks -= half.cost.num_blocks;
+    if (half.shares) worker->placed.num_blocks -= worker->shared.Remove(request.links);
     worker->placed.num_tokens -= half.cost.num_tokens;
     worker->placed.num_sequences -= half.cost.num_sequences;
     --worker->num_requests;

@@ -145,7 +145,6 @@ class RouterCore {
   Placing TryPlace(RouterRequest& request, int64_t now_us);
   void FindPrefixes(RouterRequest& request, RouteTable& table);
   bool ShouldWaitForPair(RouteReason reason, const ModelInfo& model, int64_t now_us) const;
-  bool HasRoom(const RouterRequest& request, const RegisteredWorker& worker) const;
   void Start(RouterRequest& request, RegisteredWorker* prefill, RegisteredWorker& decode,
              int64_t now_us);
   void StartPair(RouterRequest& request, const PlacementSpec& spec, RegisteredWorker& prefill,

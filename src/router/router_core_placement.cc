@@ -12,24 +12,29 @@
 namespace baton {
 namespace {
 
-// Prompts in flight at one prefill worker: enough to keep it busy between two messages; the rest
-// waits here, where it can still go to another worker, and holds no decode blocks.
-constexpr uint32_t kMaxPrefillsInFlight = 64;
-
 uint32_t NumTokens(const RouterRequest& request) {
   return static_cast<uint32_t>(request.spec.prompt.size());
 }
 
-// Blocks that a decode worker reserves: the prompt's, and one to grow into for each choice.
-uint32_t DecodeBlocks(const RouterRequest& request, const RegisteredWorker& worker) {
-  return worker.BlocksFor(NumTokens(request)) + request.spec.num_choices;
+uint32_t NumPartBlocks(const RouterRequest& request, const RegisteredWorker& worker) {
+  return NumTokens(request) % worker.description.block_size == 0 ? 0 : 1;
 }
 
-void AddCost(RegisteredWorker& worker, PlacementHalf& half, const PlacementCost& cost) {
+// Counts a request at one of its workers. `cost.num_blocks` are those beside the prompt's full
+// blocks, which are counted once for all who share them.
+void AddCost(const RouterRequest& request, RegisteredWorker& worker, PlacementHalf& half,
+             const PlacementCost& cost) {
   half.lease = worker.lease;
   half.cost = cost;
   half.live = true;
-  worker.placed.num_blocks += cost.num_blocks;
+  if (request.links.empty()) {
+    half.cost.num_blocks += NumTokens(request) / worker.description.block_size;
+  } else {
+    const uint32_t num_hits = request.NumHitsAt(worker);
+    worker.placed.num_blocks += worker.shared.Add(request.links, num_hits);
+    half.shares = true;
+  }
+  worker.placed.num_blocks += half.cost.num_blocks;
   worker.placed.num_tokens += cost.num_tokens;
   worker.placed.num_sequences += cost.num_sequences;
   ++worker.num_requests;
@@ -65,13 +70,16 @@ void RouterCore::PlaceQueued(int64_t now_us) {
   queue_ = std::move(waiting);
 }
 
-uint32_t RouterRequest::CachedTokensAt(const RegisteredWorker& worker) const {
+uint32_t RouterRequest::NumHitsAt(const RegisteredWorker& worker) const {
   for (const RouterPrefixIndex::Hit& hit : hits) {
-    if (hit.worker != worker.lease) continue;
-    const uint64_t tokens = uint64_t{hit.num_blocks} * worker.description.block_size;
-    return static_cast<uint32_t>(std::min<uint64_t>(tokens, spec.prompt.size() - 1));
+    if (hit.worker == worker.lease) return hit.num_blocks;
   }
   return 0;
+}
+
+uint32_t RouterRequest::CachedTokensAt(const RegisteredWorker& worker) const {
+  const uint64_t tokens = uint64_t{NumHitsAt(worker)} * worker.description.block_size;
+  return static_cast<uint32_t>(std::min<uint64_t>(tokens, spec.prompt.size() - 1));
 }
 
 // Fills in what each worker of the table holds of the prompt. The workers of a model agree in the
@@ -89,10 +97,14 @@ void RouterCore::FindPrefixes(RouterRequest& request, RouteTable& table) {
   for (size_t i = 0; i < table.prefill.size(); ++i) {
     const RegisteredWorker& worker = *registry_.Find(table.prefill_leases[i]);
     table.prefill[i].cached_tokens = request.CachedTokensAt(worker);
+    table.prefill[i].shared_blocks =
+        worker.shared.NumShared(request.links, request.NumHitsAt(worker));
   }
   for (size_t i = 0; i < table.decode.size(); ++i) {
     const RegisteredWorker& worker = *registry_.Find(table.decode_leases[i]);
     table.decode[i].cached_tokens = request.CachedTokensAt(worker);
+    table.decode[i].shared_blocks =
+        worker.shared.NumShared(request.links, request.NumHitsAt(worker));
   }
 }
 
@@ -118,13 +130,12 @@ RouterCore::Placing RouterCore::TryPlace(RouterRequest& request, int64_t now_us)
       ShouldWaitForPair(route.reason, *request.spec.model, now_us)) {
     return Placing::kWait;
   }
+  if (!route.has_room) return Placing::kWait;
   RegisteredWorker& decode = *registry_.Find(table.decode_leases[route.decode_idx]);
   RegisteredWorker* prefill = nullptr;
   if (route.path == Route::Path::kDisagg) {
     prefill = registry_.Find(table.prefill_leases[route.prefill_idx]);
-    if (!HasRoom(request, *prefill)) return Placing::kWait;
   }
-  if (!HasRoom(request, decode)) return Placing::kWait;
   request.exact = route.exact;
   Start(request, prefill, decode, now_us);
   return Placing::kPlaced;
@@ -145,17 +156,6 @@ bool RouterCore::ShouldWaitForPair(RouteReason reason, const ModelInfo& model,
     if (now_us - worker.registered_us < config_.link_wait_us) return true;
   }
   return false;
-}
-
-bool RouterCore::HasRoom(const RouterRequest& request, const RegisteredWorker& worker) const {
-  if (worker.IsPrefill()) {
-    return worker.num_requests < kMaxPrefillsInFlight &&
-           worker.NumFreeBlocks() >= worker.BlocksFor(NumTokens(request));
-  }
-  // A request with more choices than the worker runs at once must still get in when it is alone.
-  const uint32_t sequences = worker.placed.num_sequences + request.spec.num_choices;
-  const uint32_t limit = std::max(worker.description.max_running, request.spec.num_choices);
-  return sequences <= limit && worker.NumFreeBlocks() >= DecodeBlocks(request, worker);
 }
 
 void RouterCore::Start(RouterRequest& request, RegisteredWorker* prefill, RegisteredWorker& decode,
@@ -187,19 +187,19 @@ void RouterCore::Start(RouterRequest& request, RegisteredWorker* prefill, Regist
   spec.sampling = &request.spec.sampling;
 
   PlacementCost decode_cost;
-  decode_cost.num_blocks = DecodeBlocks(request, decode);
+  // A part-full last block, and one to grow into for each choice.
+  decode_cost.num_blocks = NumPartBlocks(request, decode) + request.spec.num_choices;
   decode_cost.num_sequences = request.spec.num_choices;
   if (request.is_local) {
     decode_cost.num_tokens = NumTokens(request) - request.CachedTokensAt(decode);
   }
-  AddCost(decode, request.decode, decode_cost);
+  AddCost(request, decode, request.decode, decode_cost);
   if (request.is_local) {
     request.transport = LinkKind::kLocal;
     decode.session->StartDecode(spec, nullptr);
   } else {
     StartPair(request, spec, *prefill, decode);
   }
-  request.links = {};  // a refusal computes them again
   ReportTableSize();
 }
 
@@ -212,7 +212,7 @@ void RouterCore::StartPair(RouterRequest& request, const PlacementSpec& spec,
     if (link.to == decode_name.worker_id) request.transport = link.kind;
   }
   const uint32_t num_uncached = NumTokens(request) - request.CachedTokensAt(prefill);
-  AddCost(prefill, request.prefill, {prefill.BlocksFor(NumTokens(request)), num_uncached, 1});
+  AddCost(request, prefill, request.prefill, {NumPartBlocks(request, prefill), num_uncached, 1});
   // The prompt first: its computation is what the client waits for.
   prefill.session->StartPrefill(spec, decode_name);
   decode.session->StartDecode(spec, &prefill.description.name);

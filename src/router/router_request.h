@@ -31,9 +31,10 @@ std::string_view RouterStateName(RouterState state);
 
 // The part of a placement that runs at one worker.
 struct PlacementHalf {
-  LeaseId lease;       // 0 = this half does not exist
-  PlacementCost cost;  // what it counts in the registry
-  bool live = false;   // started and not known to have ended
+  LeaseId lease;        // 0 = this half does not exist
+  PlacementCost cost;   // what it counts in the registry
+  bool shares = false;  // the prompt's full blocks are counted in the worker's SharedBlocks
+  bool live = false;    // started and not known to have ended
 
   bool Is(LeaseId other) const { return lease == other && lease.value() != 0; }
 };
@@ -51,7 +52,7 @@ struct RouterRequest {
   int64_t queued_us = 0;      // when it first entered the queue
   int64_t not_before_us = 0;  // no placement earlier (a worker asked to wait)
 
-  // The prompt's full blocks, empty before they were needed; and who holds how many of them, as of
+  // The prompt's full blocks, empty before a cache was known; and who holds how many of them, as of
   // the last try to place it.
   std::vector<ChainLink> links;
   std::vector<RouterPrefixIndex::Hit> hits;
@@ -89,6 +90,8 @@ struct RouterRequest {
   int64_t paused_progress_us = 0;
 
   int64_t DeadlineUs() const { return spec.received_us + spec.timeout_us; }
+  // The prompt's first blocks that a worker is taken to hold.
+  uint32_t NumHitsAt(const RegisteredWorker& worker) const;
   // Prompt tokens that a worker is taken to hold; at least one is always computed.
   uint32_t CachedTokensAt(const RegisteredWorker& worker) const;
   bool IsPlaced() const { return state != RouterState::kQueued; }

@@ -191,7 +191,11 @@ RouteTable WorkerRegistry::TableFor(std::string_view model_id, uint32_t min_cont
     if (worker.IsPrefill() || description.model->id != model_id) continue;
     if (description.max_context < min_context) continue;
     DecodeLoad row = CommonRow<DecodeLoad>(worker, decode_speed, now_us);
-    row.num_running = std::max(worker.load.running, worker.placed.num_sequences);
+    const uint32_t placed = worker.placed.num_sequences;
+    row.num_running = std::max(worker.load.running, placed);
+    // A request with more choices than the worker runs at once must still get in when it is alone.
+    const uint32_t max_running = description.max_running;
+    row.num_slots = placed == 0 ? UINT32_MAX : max_running - std::min(max_running, placed);
     decode_rows[description.name.worker_id] = static_cast<uint32_t>(table.decode.size());
     table.decode.push_back(row);
     table.decode_leases.push_back(lease);
@@ -203,6 +207,7 @@ RouteTable WorkerRegistry::TableFor(std::string_view model_id, uint32_t min_cont
     const uint32_t prefill_idx = static_cast<uint32_t>(table.prefill.size());
     PrefillLoad row = CommonRow<PrefillLoad>(worker, prefill_speed, now_us);
     row.num_waiting = std::max(row.num_waiting, worker.num_requests);
+    row.num_slots = kMaxPrefillsInFlight - std::min(kMaxPrefillsInFlight, worker.num_requests);
     table.prefill.push_back(row);
     table.prefill_leases.push_back(lease);
     for (const LinkView& link : worker.load.links) {

@@ -23,6 +23,7 @@
 
 #include "scheduler/route_policy.h"
 #include "src/base/status.h"
+#include "src/router/shared_blocks.h"
 #include "src/router/worker_link.h"
 #include "src/router/worker_messages.h"
 
@@ -35,7 +36,7 @@ inline constexpr size_t kMaxWorkers = 1024;
 
 // What one placed request takes at one worker.
 struct PlacementCost {
-  uint32_t num_blocks = 0;
+  uint32_t num_blocks = 0;  // shared ones once
   uint64_t num_tokens = 0;  // prompt tokens to compute there
   uint32_t num_sequences = 0;
 };
@@ -54,6 +55,7 @@ struct RegisteredWorker {
   int64_t heard_us = 0;     // last message on the lease stream
   int64_t progress_us = 0;  // last sign that its engine moved
   PlacementCost placed;     // live requests of this router
+  SharedBlocks shared;      // their full prompt blocks, as counted in `placed`
   // A prefill worker's: average over its recent hand-offs to a decode worker, by that one's id.
   std::map<std::string, double, std::less<>> link_bytes_per_s;
   uint32_t num_requests = 0;
@@ -87,6 +89,10 @@ class WorkerRegistry {
  public:
   // Why `worker` cannot join, naming the differing field; "" = it can.
   std::string RefusalFor(const WorkerDescription& worker) const;
+  // Prompts in flight at one prefill worker: enough to keep it busy between two messages; the rest
+  // waits in the router, where it can still go to another worker, and holds no decode blocks.
+  static constexpr uint32_t kMaxPrefillsInFlight = 64;
+
   // Adds a worker that RefusalFor accepts and returns it. `lease` is new.
   RegisteredWorker& Add(LeaseId lease, WorkerDescription description,
                         std::unique_ptr<LeaseStream> stream, int64_t now_us);

@@ -20,6 +20,7 @@ struct CachingCluster : FakeCluster {
   void JoinCaching(const std::string& id, PoolRole role, uint64_t chain_check = 0) {
     WorkerDescription worker = Describe(id, role);
     worker.num_blocks = 1024;
+    worker.max_running = max_running;
     worker.chain_check = chain_check != 0 ? chain_check : ChainKeyCheck(kKey);
     Join(std::move(worker));
   }
@@ -43,6 +44,17 @@ struct CachingCluster : FakeCluster {
     next_sequence[id] += batch.changes.size();
     core.OnPrefixEvents(leases.at(id), batch, now_us);
   }
+  // An idle prefill worker of this speed.
+  void ReportSpeed(const std::string& id, float tokens_per_s) {
+    WorkerLoadReport load;
+    load.ready = true;
+    load.num_blocks = 1024;
+    load.blocks[0] = 1024;
+    load.prefill_tokens_per_s = tokens_per_s;
+    load.links = {{"decode-0", lives["decode-0"], LinkKind::kShm, 0, true},
+                  {"decode-1", lives["decode-1"], LinkKind::kShm, 0, true}};
+    core.OnWorkerLoad(leases[id], load, now_us);
+  }
   size_t NumKnown(const std::string& id) { return core.prefixes().num_links(leases.at(id)); }
 
   // Where a request for `prompt` goes: its prefill and its decode worker. It ends at once.
@@ -65,6 +77,7 @@ struct CachingCluster : FakeCluster {
   }
 
   std::map<std::string, uint64_t> next_sequence;
+  uint32_t max_running = 8;
 };
 
 const std::string kPrompt(200, 'p');  // 12 full blocks and 8 tokens
@@ -118,14 +131,7 @@ TEST(PrefixPlacementTest, AWorkerWithoutASpeedIsTakenToBeLikeTheOthers) {
   CachingCluster cluster;
   cluster.JoinFour();
   cluster.Tell("prefill-1", kPrompt.substr(0, 64));  // 4 of 12 blocks
-  WorkerLoadReport slow;
-  slow.ready = true;
-  slow.num_blocks = 1024;
-  slow.blocks[0] = 1024;
-  slow.prefill_tokens_per_s = 20;
-  slow.links = {{"decode-0", cluster.lives["decode-0"], LinkKind::kShm, 0, true},
-                {"decode-1", cluster.lives["decode-1"], LinkKind::kShm, 0, true}};
-  cluster.core.OnWorkerLoad(cluster.leases["prefill-1"], slow, cluster.now_us);
+  cluster.ReportSpeed("prefill-1", 20);
   EXPECT_EQ(cluster.Place(kPrompt).first, "prefill-1");
 }
 
@@ -228,9 +234,30 @@ TEST(PrefixPlacementTest, OnlyTheUncachedTokensCountAsBacklog) {
   const RegisteredWorker* worker = cluster.core.registry().Find(cluster.leases["prefill-1"]);
   EXPECT_EQ(worker->num_requests, 1u);
   EXPECT_EQ(worker->placed.num_tokens, 8u);
-  EXPECT_EQ(worker->placed.num_blocks, 13u) << "the blocks are needed all the same";
+  EXPECT_EQ(worker->placed.num_blocks, 13u) << "cached blocks are free ones until they are used";
+  cluster.Submit(cluster.Request(kPrompt, 2));
+  EXPECT_EQ(worker->placed.num_blocks, 14u) << "12 are shared with the first";
   cluster.core.FailAll(ErrorCode::kDraining);
   EXPECT_EQ(worker->placed.num_tokens, 0u);
+  EXPECT_EQ(worker->placed.num_blocks, 0u);
+  EXPECT_TRUE(worker->shared.empty());
+}
+
+// A holder that has no slot left is passed by; it is no reason to keep everybody waiting while
+// another worker is idle.
+TEST(PrefixPlacementTest, AHolderWithoutASlotIsPassedBy) {
+  CachingCluster cluster;
+  cluster.max_running = 256;
+  cluster.JoinFour();
+  for (const char* id : {"prefill-1", "decode-0", "decode-1"}) cluster.Tell(id, kPrompt);
+  cluster.ReportSpeed("prefill-0", 1);
+  cluster.ReportSpeed("prefill-1", 1e6);
+  std::map<std::string, int> at;
+  for (int i = 0; i < 70; ++i) {
+    ++at[cluster.PlaceOf(cluster.Submit(cluster.Request(kPrompt, 2))).first];
+  }
+  EXPECT_EQ(at["prefill-1"], static_cast<int>(WorkerRegistry::kMaxPrefillsInFlight));
+  EXPECT_EQ(at["prefill-0"], 6);
 }
 
 }  // namespace
