@@ -79,7 +79,7 @@ bool PrefixIndex::Insert(const PrefixEntry& entry) {
   std::copy(entry.tokens.begin(), entry.tokens.end(),
             tokens_.begin() + static_cast<std::ptrdiff_t>(size_t{block} * block_size_));
   by_link_.emplace(entry.link, block);
-  if (listener_ != nullptr) listener_->OnPrefixChange({.link = entry.link, .added = true});
+  if (listener_ != nullptr) listener_->OnPrefixChange({entry.link, true, entry.ordinal});
   pool_->KeepCached(entry.block,
                     {.value = inflation_ + CostOf(entry.ordinal), .last_use = ++clock_});
   ++stats_.num_inserted;
@@ -109,7 +109,7 @@ void PrefixIndex::CountChild(BlockHandle parent, int change) {
 void PrefixIndex::Forget(uint32_t block) {
   Node& node = nodes_[block];
   by_link_.erase(node.link);
-  if (listener_ != nullptr) listener_->OnPrefixChange({.link = node.link, .added = false});
+  if (listener_ != nullptr) listener_->OnPrefixChange({node.link, false, node.ordinal});
   const BlockHandle parent = node.parent;
   node = {};
   CountChild(parent, -1);

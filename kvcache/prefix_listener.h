@@ -10,6 +10,7 @@ namespace baton {
 struct PrefixChange {
   ChainLink link;
   bool added = true;
+  uint32_t ordinal = 0;  // of the block in its prompt
 
   friend bool operator==(const PrefixChange&, const PrefixChange&) = default;
 };

@@ -1,38 +1,46 @@
 #include "src/engine/prefix_journal.h"
 
-#include <utility>
+#include <algorithm>
 
 namespace baton {
+namespace {
 
-PrefixJournal::PrefixJournal(uint32_t num_blocks, size_t max_pending) : max_pending_(max_pending) {
-  held_.reserve(num_blocks);
-  pending_.reserve(max_pending);
+constexpr size_t kMaxChangesPerBlock = 4;
+// What a reader that comes every heartbeat finds; more is allocated once.
+constexpr size_t kUsualChanges = 4096;
+
+}  // namespace
+
+PrefixJournal::PrefixJournal(uint32_t num_blocks) : max_pending_(kMaxChangesPerBlock * num_blocks) {
+  pending_.reserve(std::min(max_pending_, kUsualChanges));
 }
 
 void PrefixJournal::OnPrefixChange(const PrefixChange& change) {
   std::lock_guard<std::mutex> lock(mutex_);
-  if (change.added) {
-    held_.insert(change.link);
-  } else {
-    held_.erase(change.link);
-  }
-  if (lost_) return;
-  if (pending_.size() < max_pending_) {
-    pending_.push_back(change);
-  } else {
-    lost_ = true;
-    pending_.clear();
-  }
+  if (pending_.size() == max_pending_) Merge();
+  pending_.push_back(change);
 }
 
-PrefixJournal::News PrefixJournal::Take(bool want_held) {
-  News news;
+// The changes of one link alternate. An even number of them changes nothing; of an odd number the
+// last one is what is left. Left are at most the links that the reader knows (removed) and those
+// that the index holds now (added), so at most twice the arena.
+void PrefixJournal::Merge() {
+  std::stable_sort(pending_.begin(), pending_.end(),
+                   [](const PrefixChange& a, const PrefixChange& b) { return a.link < b.link; });
+  size_t num_left = 0;
+  for (size_t begin = 0; begin < pending_.size();) {
+    size_t end = begin + 1;
+    while (end < pending_.size() && pending_[end].link == pending_[begin].link) ++end;
+    if ((end - begin) % 2 == 1) pending_[num_left++] = pending_[end - 1];
+    begin = end;
+  }
+  pending_.resize(num_left);
+}
+
+void PrefixJournal::Take(std::vector<PrefixChange>* changes) {
+  changes->clear();
   std::lock_guard<std::mutex> lock(mutex_);
-  news.lost = std::exchange(lost_, false);
-  news.changes.assign(pending_.begin(), pending_.end());
-  pending_.clear();
-  if (want_held || news.lost) news.held.assign(held_.begin(), held_.end());
-  return news;
+  changes->swap(pending_);
 }
 
 }  // namespace baton

@@ -6,21 +6,35 @@
 
 namespace baton {
 
-void PrefixTeller::Take(const PrefixJournal::News& news) {
-  if (wants_held_ || news.lost) {
-    wants_held_ = false;
-    reset_ = true;
-    waiting_.clear();
-    for (const ChainLink& link : news.held) waiting_.push_back({.link = link, .added = true});
+void PrefixCopy::Apply(std::span<const PrefixChange> changes) {
+  for (const PrefixChange& change : changes) {
+    if (change.added) {
+      ordinals_[change.link] = change.ordinal;
+    } else {
+      ordinals_.erase(change.link);
+    }
+  }
+}
+
+std::vector<PrefixChange> PrefixCopy::InOrder() const {
+  std::vector<PrefixChange> held;
+  held.reserve(ordinals_.size());
+  for (const auto& [link, ordinal] : ordinals_) held.push_back({link, true, ordinal});
+  std::sort(held.begin(), held.end(),
+            [](const PrefixChange& a, const PrefixChange& b) { return a.ordinal < b.ordinal; });
+  return held;
+}
+
+void PrefixTeller::Take(std::span<const PrefixChange> changes, const PrefixCopy& held) {
+  const size_t limit = 2 * held.size() + kMaxBatchChanges;
+  if (!tell_all_ && waiting_.size() + changes.size() <= limit) {
+    waiting_.insert(waiting_.end(), changes.begin(), changes.end());
     return;
   }
-  if (waiting_.size() + news.changes.size() > kMaxWaitingChanges) {
-    waiting_.clear();
-    reset_ = false;
-    wants_held_ = true;
-    return;
-  }
-  waiting_.insert(waiting_.end(), news.changes.begin(), news.changes.end());
+  tell_all_ = false;
+  reset_ = true;
+  const std::vector<PrefixChange> all = held.InOrder();
+  waiting_.assign(all.begin(), all.end());
 }
 
 v1::PrefixEvents PrefixTeller::NextBatch() {

@@ -1,40 +1,56 @@
 // PrefixTeller: what one router is still to hear of this worker's prefix cache, as numbered batches
-// (PrefixEvents of worker.proto). Pure; the registration thread.
-//
-// Invariants
-//  1. The batches given since the last one with `reset` number every change without a gap.
-//  2. At most kMaxWaitingChanges wait: a router that takes none hears everything anew instead.
+// (PrefixEvents of worker.proto). PrefixCopy: what the cache holds, for routers that know nothing.
+// Pure; the registration thread.
 #ifndef BATON_WORKER_PREFIX_TELLER_H_
 #define BATON_WORKER_PREFIX_TELLER_H_
 
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <span>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
 
 #include "baton/v1/worker.pb.h"
-#include "src/engine/prefix_journal.h"
+#include "kvcache/prefix_listener.h"
 
 namespace baton {
 
+// The links that a prefix cache holds, as its journal tells.
+class PrefixCopy {
+ public:
+  void Apply(std::span<const PrefixChange> changes);
+  // Beginnings of prompts first: a router that has no room for all of it keeps what comes first,
+  // and only a prefix without a hole is worth anything. O(held log held).
+  std::vector<PrefixChange> InOrder() const;
+  size_t size() const { return ordinals_.size(); }
+
+ private:
+  absl::flat_hash_map<ChainLink, uint32_t> ordinals_;
+};
+
 // See the file comment.
+//
+// Invariants
+//  1. The batches given since the last one with `reset` number every change without a gap.
+//  2. At most twice what the cache holds and kMaxBatchChanges wait: a router that takes less hears
+//     everything anew instead.
 class PrefixTeller {
  public:
   static constexpr size_t kMaxBatchChanges = 4096;
-  static constexpr size_t kMaxWaitingChanges = size_t{1} << 20;  // 24 MiB; or what a cache holds
 
-  // The router knows nothing (a new lease) or lost count: begins anew with the next news.
-  void TellAll() { wants_held_ = true; }
-  // The next news must say what is held.
-  bool wants_held() const { return wants_held_; }
-  // Takes what changed since the news before; with `held` if wants_held().
-  void Take(const PrefixJournal::News& news);
+  // The router knows nothing (a new lease) or lost count: it is to hear everything anew.
+  void TellAll() { tell_all_ = true; }
+  // What changed, and what is held after that. TellAll comes into effect here.
+  void Take(std::span<const PrefixChange> changes, const PrefixCopy& held);
 
   bool has_batch() const { return reset_ || !waiting_.empty(); }
   // With has_batch(): the next one, at most kMaxBatchChanges changes.
   v1::PrefixEvents NextBatch();
 
  private:
-  bool wants_held_ = false;
+  bool tell_all_ = false;
   bool reset_ = false;  // the next batch begins anew
   uint64_t next_sequence_ = 1;
   std::deque<PrefixChange> waiting_;

@@ -260,12 +260,11 @@ void Registration::Tick(int64_t now_us) {
 
 void Registration::TellPrefixes() {
   if (config_.prefixes == nullptr) return;
-  bool want_held = false;
-  for (const Router& router : routers_) want_held |= router.prefixes.wants_held();
-  const PrefixJournal::News news = config_.prefixes->Take(want_held);
+  config_.prefixes->Take(&prefix_changes_);
+  prefix_copy_.Apply(prefix_changes_);
   for (Router& router : routers_) {
     if (!router.stream || !router.stream->accepted()) continue;
-    router.prefixes.Take(news);
+    router.prefixes.Take(prefix_changes_, prefix_copy_);
     while (router.prefixes.has_batch() && router.stream->has_room()) {
       v1::WorkerReport report;
       *report.mutable_prefix() = router.prefixes.NextBatch();

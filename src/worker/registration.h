@@ -24,6 +24,7 @@
 #include "baton/v1/worker.grpc.pb.h"
 #include "src/base/status.h"
 #include "src/base/thread.h"
+#include "src/engine/prefix_journal.h"
 #include "src/worker/prefix_teller.h"
 
 namespace baton {
@@ -95,6 +96,8 @@ class Registration {
   std::vector<Router> routers_;
   std::vector<std::unique_ptr<RouterStream>> closing_;  // cancelled, gRPC still holds them
   uint64_t sequence_number_ = 0;
+  std::vector<PrefixChange> prefix_changes_;  // of this tick
+  PrefixCopy prefix_copy_;
   bool peers_changed_ = false;
   bool gave_up_ = false;
 

@@ -2,81 +2,92 @@
 
 #include "gtest/gtest.h"
 
+#include "kvcache/hash_chain.h"
+
 namespace baton {
 namespace {
 
 ChainLink Link(uint64_t i) { return {i, 7}; }
 
-PrefixJournal::News Changes(uint64_t first, size_t count, bool added = true) {
-  PrefixJournal::News news;
-  for (size_t i = 0; i < count; ++i) news.changes.push_back({Link(first + i), added});
-  return news;
+std::vector<PrefixChange> Changes(uint64_t first, uint32_t count, bool added = true) {
+  std::vector<PrefixChange> changes;
+  for (uint32_t i = 0; i < count; ++i) changes.push_back({Link(first + i), added, i});
+  return changes;
 }
 
-TEST(PrefixTellerTest, ALeaseBeginsWithAllThatIsHeldThoughItBeNothing) {
-  PrefixTeller teller;
-  teller.TellAll();
-  ASSERT_TRUE(teller.wants_held());
-  PrefixJournal::News news = Changes(1, 3);  // part of what is held: not told twice
-  news.held = {Link(3)};
-  teller.Take(news);
-  EXPECT_FALSE(teller.wants_held());
-  const v1::PrefixEvents first = teller.NextBatch();
-  EXPECT_TRUE(first.reset());
-  EXPECT_EQ(*ChainFromBytes(first.links()), std::vector<ChainLink>{Link(3)});
-  EXPECT_FALSE(teller.has_batch());
+std::vector<ChainLink> LinksOf(const v1::PrefixEvents& events) {
+  return *ChainFromBytes(events.links());
+}
 
-  PrefixTeller empty;
-  empty.TellAll();
-  empty.Take({});
-  ASSERT_TRUE(empty.has_batch());
-  EXPECT_TRUE(empty.NextBatch().reset());
-  EXPECT_FALSE(empty.has_batch());
+// A cache, and the teller of one router that has heard that it is empty.
+struct Told {
+  Told() {
+    teller.TellAll();
+    Change({});
+    EXPECT_TRUE(teller.NextBatch().reset());
+  }
+  void Change(const std::vector<PrefixChange>& changes) {
+    copy.Apply(changes);
+    teller.Take(changes, copy);
+  }
+  PrefixCopy copy;
+  PrefixTeller teller;
+};
+
+TEST(PrefixTellerTest, ALeaseBeginsWithAllThatIsHeldThoughItBeNothing) {
+  Told empty;
+  EXPECT_FALSE(empty.teller.has_batch());
+
+  Told told;
+  told.Change(Changes(1, 3));
+  told.teller.TellAll();
+  told.Change(Changes(1, 2, /*added=*/false));
+  const v1::PrefixEvents all = told.teller.NextBatch();
+  EXPECT_TRUE(all.reset());
+  EXPECT_EQ(LinksOf(all), std::vector<ChainLink>{Link(3)});
+  EXPECT_FALSE(told.teller.has_batch());
 }
 
 TEST(PrefixTellerTest, NumbersEveryChangeAndSaysWhichLeft) {
-  PrefixTeller teller;
-  teller.TellAll();
-  teller.Take({});
-  const uint64_t first = teller.NextBatch().first_sequence();
-  teller.Take(Changes(1, 9));
-  teller.Take(Changes(1, 2, /*added=*/false));
-  const v1::PrefixEvents batch = teller.NextBatch();
+  Told told;
+  told.Change(Changes(1, 9));
+  told.Change(Changes(1, 2, /*added=*/false));
+  const v1::PrefixEvents batch = told.teller.NextBatch();
   EXPECT_FALSE(batch.reset());
-  EXPECT_EQ(batch.first_sequence(), first);
   EXPECT_EQ(batch.removed(), std::string("\0\x06", 2));
-  EXPECT_EQ(ChainFromBytes(batch.links())->size(), 11u);
-  teller.Take(Changes(20, 1));
-  EXPECT_EQ(teller.NextBatch().first_sequence(), first + 11);
+  EXPECT_EQ(LinksOf(batch).size(), 11u);
+  told.Change(Changes(20, 1));
+  EXPECT_EQ(told.teller.NextBatch().first_sequence(), batch.first_sequence() + 11);
 }
 
-TEST(PrefixTellerTest, ALargeCacheFollowsInMoreBatches) {
-  PrefixTeller teller;
-  teller.TellAll();
-  PrefixJournal::News news;
-  for (uint64_t i = 0; i < PrefixTeller::kMaxBatchChanges + 5; ++i) news.held.push_back(Link(i));
-  teller.Take(news);
-  const v1::PrefixEvents one = teller.NextBatch();
-  const v1::PrefixEvents two = teller.NextBatch();
+TEST(PrefixTellerTest, ALargeCacheFollowsInMoreBatchesBeginningsFirst) {
+  constexpr uint32_t kCount = PrefixTeller::kMaxBatchChanges / 2 + 5;
+  Told told;
+  told.Change(Changes(1, kCount));
+  told.Change(Changes(100'000, kCount));
+  told.teller.TellAll();
+  told.Change({});
+  const v1::PrefixEvents one = told.teller.NextBatch();
+  const v1::PrefixEvents two = told.teller.NextBatch();
   EXPECT_TRUE(one.reset());
   EXPECT_FALSE(two.reset());
   EXPECT_EQ(two.first_sequence(), one.first_sequence() + PrefixTeller::kMaxBatchChanges);
-  EXPECT_EQ(ChainFromBytes(two.links())->size(), 5u);
-  EXPECT_FALSE(teller.has_batch());
+  EXPECT_FALSE(told.teller.has_batch());
+  for (const ChainLink& link : LinksOf(two)) EXPECT_GT(link.hi % 100'000, kCount - 7);
+  EXPECT_EQ(LinksOf(two).size(), 10u);
 }
 
-TEST(PrefixTellerTest, LossAndTooLongAQueueBeginAnew) {
-  PrefixTeller teller;
-  teller.Take(Changes(1, PrefixTeller::kMaxWaitingChanges));
-  EXPECT_TRUE(teller.has_batch());
-  teller.Take(Changes(1, 1));
-  EXPECT_FALSE(teller.has_batch());
-  EXPECT_TRUE(teller.wants_held());
-  PrefixJournal::News lost;
-  lost.lost = true;
-  lost.held = {Link(5)};
-  teller.Take(lost);
-  EXPECT_TRUE(teller.NextBatch().reset());
+// However long it takes nothing, what waits is bounded, and it ends with the truth.
+TEST(PrefixTellerTest, ARouterThatTakesNothingHearsEverythingAnew) {
+  Told told;
+  told.Change(Changes(0, 10));
+  for (uint64_t i = 0; i < 4 * PrefixTeller::kMaxBatchChanges; ++i) {
+    told.Change({{Link(i), false, 0}, {Link(i + 10), true, 0}});
+  }
+  std::vector<v1::PrefixEvents> batches;
+  while (told.teller.has_batch()) batches.push_back(told.teller.NextBatch());
+  EXPECT_LE(batches.size(), 2u);
+  EXPECT_TRUE(batches[0].reset());
 }
 
 }  // namespace

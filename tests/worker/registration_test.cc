@@ -216,7 +216,7 @@ TEST_F(RegistrationTest, ReportNowDoesNotWaitForTheHeartbeat) {
 // or when the lease is new.
 TEST_F(RegistrationTest, PrefixChangesFollowTheLease) {
   PrefixJournal journal(16);
-  journal.OnPrefixChange({.link = {1, 1}, .added = true});
+  journal.OnPrefixChange({{1, 1}, true, 0});
   router_.SetHeartbeat(20);
   RegistrationConfig config = Config({router_.address()});
   config.prefixes = &journal;
@@ -225,7 +225,7 @@ TEST_F(RegistrationTest, PrefixChangesFollowTheLease) {
     return [n](const FakeRouter& r) { return r.prefixes.size() >= n; };
   };
   ASSERT_TRUE(router_.Wait(num_batches(1)));
-  journal.OnPrefixChange({.link = {2, 2}, .added = true});
+  journal.OnPrefixChange({{2, 2}, true, 1});
   ASSERT_TRUE(router_.Wait(num_batches(2)));
   v1::RouterDirective resync;
   resync.mutable_resync();
