@@ -41,7 +41,9 @@ void TakeFacts(const Chunk& chunk, AnswerFacts& facts) {
 }
 
 std::string TextOf(const v1::ChatCompletionChunk& chunk) {
-  return chunk.choices().empty() ? "" : chunk.choices(0).delta().content();
+  if (chunk.choices().empty()) return "";
+  const v1::ChatDelta& delta = chunk.choices(0).delta();
+  return delta.reasoning_content() + delta.content();
 }
 std::string TextOf(const v1::CompletionChunk& chunk) {
   return chunk.choices().empty() ? "" : chunk.choices(0).text();

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "src/api/answer_text.h"
 #include "src/api/build_request.h"
 #include "src/router/submit.h"
 
@@ -17,15 +18,15 @@ struct CollectedToken {
   TokenId token = 0;
   float logprob = 0.0f;
   std::vector<TokenLogprob> top_logprobs;
-  uint32_t text_offset = 0;  // code points of the choice's text before it
+  uint32_t text_offset = 0;  // code points of the choice's content before it
 };
 
 // One choice.
 struct CollectedChoice {
-  std::string text;
-  FinishReason finish = FinishReason::kNone;
+  std::string text;       // the echoed prompt included
+  std::string reasoning;  // thoughts
+  ChoiceEnd end;
   std::vector<CollectedToken> tokens;  // only with logprobs
-  uint32_t num_code_points = 0;        // of `text`
   uint32_t num_tokens = 0;
   double sum_logprob = 0;
 };
@@ -33,8 +34,8 @@ struct CollectedChoice {
 // See the file comment.
 class AnswerCollector {
  public:
-  // `num_choices`: computed ones. `keep_tokens`: the answer has log-probabilities.
-  AnswerCollector(uint32_t num_choices, bool keep_tokens, const std::string& echo_text);
+  // `num_choices`: computed ones. `plan` outlives this.
+  AnswerCollector(const AnswerPlan& plan, uint32_t num_choices);
 
   void Add(const TokenOutput& token);
 
@@ -42,17 +43,13 @@ class AnswerCollector {
   // The `count` choices of highest mean log-probability, best first; all in their own order when
   // every one is returned.
   std::vector<uint32_t> Best(uint32_t count) const;
+  uint32_t num_reasoning_tokens() const { return texts_.num_reasoning_tokens(); }
 
  private:
-  const bool keep_tokens_;
+  const AnswerPlan& plan_;
+  AnswerText texts_;
   std::vector<CollectedChoice> choices_;
 };
-
-// Code points of valid UTF-8.
-uint32_t CountCodePoints(std::string_view text);
-
-// "stop", "length"; "" for kNone.
-std::string_view FinishName(FinishReason finish);
 
 }  // namespace baton
 

@@ -14,6 +14,8 @@
 
 namespace baton {
 
+class Submitter;
+
 // A few threads behind one bounded queue.
 class ApiWorkers {
  public:
@@ -37,6 +39,14 @@ class ApiWorkers {
 
   BoundedQueue<Job> jobs_{kMaxJobs};
   std::vector<Thread> threads_;
+};
+
+// What both APIs work with; the pointees outlive them.
+struct ApiParts {
+  Submitter* submitter = nullptr;
+  ApiWorkers* workers = nullptr;
+  // Thoughts get a field of their own in answers to requests that do not say.
+  bool splits_reasoning = true;
 };
 
 // What a client is told when TryPost has failed.

@@ -9,6 +9,7 @@
 #include "src/base/hex.h"
 #include "src/base/random.h"
 #include "src/text/chat_encoder.h"
+#include "src/text/reasoning_splitter.h"
 
 namespace baton {
 namespace {
@@ -48,6 +49,9 @@ bool CheckCombinations(const ApiParams& params, const Arrival& arrival, RequestE
     return Fail(error, ErrorCode::kConflict, "echo",
                 "log-probabilities of the prompt are not served, so echo excludes logprobs");
   }
+  if (params.max_tokens == 0 && !params.echo.value_or(false)) {
+    return Fail(error, ErrorCode::kConflict, "max_tokens", "0 needs echo to be true");
+  }
   if (params.has_stream_options && !stream) {
     return Fail(error, ErrorCode::kConflict, "stream_options", "it needs stream to be true");
   }
@@ -70,7 +74,11 @@ bool EncodePrompt(const ApiParams& params, const ModelInfo& model, BuiltRequest*
   std::vector<TokenId>* tokens = &built->request.prompt;
   AnswerPlan& plan = built->plan;
   if (plan.endpoint == Endpoint::kChat) {
-    return RenderMessages(model, params.messages, tokens, nullptr, error);
+    std::string text;
+    if (!RenderMessages(model, params.messages, tokens, &text, error)) return false;
+    plan.splits_reasoning = plan.splits_reasoning && TemplateThinks(model.chat_template->source());
+    plan.opens_reasoning = plan.splits_reasoning && PromptOpensReasoning(text);
+    return true;
   }
   if (params.prompt.has_value()) {
     if (plan.echo) plan.echo_text = *params.prompt;
@@ -110,6 +118,7 @@ bool SetLengths(const ApiParams& params, const ModelInfo& model, BuiltRequest* b
     built->request.fields.max_tokens = "max_completion_tokens";
   }
   sampling.max_tokens = static_cast<uint32_t>(std::min(wanted, room));
+  built->plan.echo_alone = wanted == 0;
   sampling.min_tokens = static_cast<uint32_t>(std::min(min_tokens, room));
   return true;
 }
@@ -176,6 +185,9 @@ void SetNames(const ApiParams& params, const Arrival& arrival, BuiltRequest* bui
   plan.stream = arrival.stream || params.stream.value_or(false);
   plan.include_usage = params.include_usage.value_or(false);
   plan.echo = params.echo.value_or(false);
+  plan.splits_reasoning = is_chat && params.splits_reasoning.value_or(arrival.splits_reasoning);
+  plan.stop = params.stop;
+  plan.ignore_eos = params.ignore_eos.value_or(false);
 
   GenerateRequest& request = built->request;
   request.request_id = plan.request_id;

@@ -33,7 +33,13 @@ struct AnswerPlan {
   uint32_t top_logprobs = 0;
   uint32_t num_choices = 1;  // returned; best_of computes more
   bool echo = false;
-  std::string echo_text;  // the prompt, with `echo`
+  bool echo_alone = false;        // max_tokens 0: the answer is the prompt, and nothing is computed
+  std::string echo_text;          // the prompt, with `echo`
+  bool splits_reasoning = false;  // the model may think, and its thoughts have a field of their own
+  bool opens_reasoning = false;   // the prompt ends within thoughts
+  // What may end a choice, for stop_reason.
+  std::vector<std::string> stop;
+  bool ignore_eos = false;
 };
 
 // A request ready for Submit.
@@ -47,9 +53,10 @@ struct Arrival {
   Endpoint endpoint = Endpoint::kChat;
   int64_t now_us = 0;  // steady clock
   int64_t wall_unix_ms = 0;
-  std::string request_id;  // "" = none was given
-  int64_t timeout_us = 0;  // the transport's own deadline, 0 = none
-  bool stream = false;     // the call streams whatever its parameters say (gRPC)
+  std::string request_id;        // "" = none was given
+  int64_t timeout_us = 0;        // the transport's own deadline, 0 = none
+  bool stream = false;           // the call streams whatever its parameters say (gRPC)
+  bool splits_reasoning = true;  // where the request does not say
 };
 
 // The model of that name; null: `error` is 404, or 503 while no worker is there at all.

@@ -17,6 +17,7 @@ const std::string_view kChatPage = R"html(<!doctype html>
   .user { background: #8883; }
   .error { color: #c33; }
   .stats { color: #888; font-size: .8rem; }
+  .thoughts { color: #888; font-style: italic; }
   form { display: flex; gap: .5rem; padding-top: .5rem; }
   textarea { flex: 1; font: inherit; resize: vertical; }
   button { font: inherit; }
@@ -68,6 +69,7 @@ async function readEvents(response, onEvent) {
 async function ask(text) {
   messages.push({ role: "user", content: text });
   add("user", text);
+  let thoughts = null;
   const answer = add("assistant", "");
   const start = performance.now();
   let first = 0, tokens = 0, timings = null, failure = null;
@@ -82,10 +84,15 @@ async function ask(text) {
       if (data === "[DONE]") return;
       const chunk = JSON.parse(data);
       if (chunk.error) { failure = chunk.error.message; return; }
-      const content = chunk.choices[0]?.delta?.content;
-      if (content !== undefined && !chunk.choices[0].delta.role) {
+      const delta = chunk.choices[0]?.delta ?? {};
+      const isToken = delta.content !== undefined || delta.reasoning_content !== undefined;
+      if (isToken && !delta.role) {
         if (tokens++ === 0) first = performance.now() - start;
-        answer.textContent += content;
+        if (delta.reasoning_content) {
+          if (!thoughts) { thoughts = add("thoughts", ""); log.insertBefore(thoughts, answer); }
+          thoughts.textContent += delta.reasoning_content;
+        }
+        answer.textContent += delta.content ?? "";
         log.scrollTop = log.scrollHeight;
       }
       if (chunk.timings) timings = chunk.timings;

@@ -5,12 +5,20 @@
 #include "google/protobuf/message.h"
 
 #include "src/base/clock.h"
+#include "src/base/random.h"
 
 namespace baton {
 namespace {
 
 // The JSON API's limit (http_server.h, max_body_bytes).
 constexpr size_t kMaxMessageBytes = 8 << 20;
+
+// The client's name for its call; "" = none was given.
+std::string GivenRequestId(const grpc::CallbackServerContext& context) {
+  const auto& metadata = context.client_metadata();
+  const auto it = metadata.find("x-request-id");
+  return it == metadata.end() ? "" : std::string(it->second.data(), it->second.size());
+}
 
 }  // namespace
 
@@ -33,9 +41,7 @@ Arrival ArrivalOf(const grpc::CallbackServerContext& context, Endpoint endpoint)
   arrival.endpoint = endpoint;
   arrival.now_us = SystemClock().NowUs();
   arrival.wall_unix_ms = SystemClock().WallUnixMs();
-  const auto& metadata = context.client_metadata();
-  const auto it = metadata.find("x-request-id");
-  if (it != metadata.end()) arrival.request_id.assign(it->second.data(), it->second.size());
+  arrival.request_id = GivenRequestId(context);
   using Microseconds = std::chrono::microseconds;
   const auto deadline = context.deadline();
   if (deadline != std::chrono::system_clock::time_point::max()) {
@@ -45,6 +51,13 @@ Arrival ArrivalOf(const grpc::CallbackServerContext& context, Endpoint endpoint)
         std::max<int64_t>(1, std::chrono::duration_cast<Microseconds>(left).count());
   }
   return arrival;
+}
+
+void AddRequestId(std::string_view known, grpc::CallbackServerContext* context) {
+  std::string name(known);
+  if (name.empty()) name = GivenRequestId(*context);
+  if (!IsUsableRequestId(name)) name = RandomRequestUid().ToHex();
+  context->AddInitialMetadata("x-request-id", name);
 }
 
 bool BuildFromMessage(const google::protobuf::Message& message, const Arrival& arrival,

@@ -16,25 +16,21 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
-#include <vector>
 
 #include "grpcpp/grpcpp.h"
 
 #include "src/api/answer_collector.h"
+#include "src/api/answer_text.h"
 #include "src/api/api_workers.h"
 #include "src/api/build_request.h"
+#include "src/api/echo_answer.h"
 #include "src/api/openai_proto.h"
 #include "src/api/read_proto.h"
 #include "src/router/submit.h"
 
 namespace baton {
-
-// What every call uses; outlives all calls.
-struct GrpcApiParts {
-  Submitter* submitter = nullptr;
-  ApiWorkers* workers = nullptr;
-};
 
 // The status of an error; details go into the trailing metadata baton-error-code,
 // baton-error-param, baton-error-n-prompt-tokens and baton-error-n-ctx (a context that is too
@@ -42,6 +38,9 @@ struct GrpcApiParts {
 grpc::Status StatusOf(const RequestError& error, grpc::CallbackServerContext* context);
 // Where and when the call arrived, its name and its own deadline.
 Arrival ArrivalOf(const grpc::CallbackServerContext& context, Endpoint endpoint);
+// Names the call in the initial metadata: every answer, a refusal too, has `x-request-id`. `known`:
+// the request's name; "" = the client's from the metadata if it is usable, else a new one.
+void AddRequestId(std::string_view known, grpc::CallbackServerContext* context);
 // Builds the request of a message; false: `error`. Refuses messages above the JSON API's limit.
 bool BuildFromMessage(const google::protobuf::Message& message, const Arrival& arrival,
                       const Submitter& submitter, BuiltRequest* built, RequestError* error);
@@ -66,15 +65,16 @@ template <typename Request, typename Response>
 class UnaryCall final : public grpc::ServerUnaryReactor, public ResponseSink {
  public:
   // Starts the call and returns its reactor, which owns itself.
-  static grpc::ServerUnaryReactor* Start(const GrpcApiParts& parts, Endpoint endpoint,
+  static grpc::ServerUnaryReactor* Start(const ApiParts& parts, Endpoint endpoint,
                                          grpc::CallbackServerContext* context,
                                          const Request* request, Response* response) {
     auto call = std::shared_ptr<UnaryCall>(new UnaryCall(parts, context, response));
     call->self_ = call;
-    const Arrival arrival = ArrivalOf(*context, endpoint);
+    Arrival arrival = ArrivalOf(*context, endpoint);
+    arrival.splits_reasoning = parts.splits_reasoning;
     const bool posted =
         parts.workers->TryPost([call, request, arrival] { call->Run(*request, arrival); });
-    if (!posted) call->Refuse(ApiQueueFull());
+    if (!posted) call->Refuse(ApiQueueFull(), "");
     return call.get();
   }
 
@@ -90,29 +90,30 @@ class UnaryCall final : public grpc::ServerUnaryReactor, public ResponseSink {
   size_t buffered_bytes() const override { return 0; }
 
  private:
-  UnaryCall(const GrpcApiParts& parts, grpc::CallbackServerContext* context, Response* response)
+  UnaryCall(const ApiParts& parts, grpc::CallbackServerContext* context, Response* response)
       : parts_(parts), context_(context), response_(response) {}
 
   void Run(const Request& request, const Arrival& arrival) {
     BuiltRequest built;
     RequestError error;
     if (!BuildFromMessage(request, arrival, *parts_.submitter, &built, &error)) {
-      return Refuse(error);
+      return Refuse(error, built.plan.request_id);
     }
     plan_ = std::move(built.plan);
-    context_->AddInitialMetadata("x-request-id", plan_.request_id);
-    answer_.emplace(built.request.num_choices, plan_.logprobs, plan_.echo_text);
+    AddRequestId(plan_.request_id, context_);
+    answer_.emplace(plan_, built.request.num_choices);
     auto self = self_;
-    const RequestUid uid = parts_.submitter->Submit(std::move(built.request), self);
-    cancellation_.OnSubmitted(parts_.submitter, uid);
+    const auto uid = SubmitOrEcho(parts_.submitter, std::move(built.request), self);
+    if (uid.has_value()) cancellation_.OnSubmitted(parts_.submitter, *uid);
   }
 
-  void Refuse(const RequestError& error) {
+  void Refuse(const RequestError& error, std::string_view request_id) {
+    AddRequestId(request_id, context_);
     parts_.submitter->CountRefusal(HttpStatusOf(error.code));
     Finish(StatusOf(error, context_));
   }
 
-  const GrpcApiParts parts_;
+  const ApiParts parts_;
   grpc::CallbackServerContext* const context_;
   Response* const response_;
   std::shared_ptr<UnaryCall> self_;  // from Start to OnDone
@@ -125,16 +126,17 @@ class UnaryCall final : public grpc::ServerUnaryReactor, public ResponseSink {
 template <typename Request, typename Chunk>
 class StreamCall final : public grpc::ServerWriteReactor<Chunk>, public ResponseSink {
  public:
-  static grpc::ServerWriteReactor<Chunk>* Start(const GrpcApiParts& parts, Endpoint endpoint,
+  static grpc::ServerWriteReactor<Chunk>* Start(const ApiParts& parts, Endpoint endpoint,
                                                 grpc::CallbackServerContext* context,
                                                 const Request* request) {
     auto call = std::shared_ptr<StreamCall>(new StreamCall(parts, context));
     call->self_ = call;
     Arrival arrival = ArrivalOf(*context, endpoint);
     arrival.stream = true;
+    arrival.splits_reasoning = parts.splits_reasoning;
     const bool posted =
         parts.workers->TryPost([call, request, arrival] { call->Run(*request, arrival); });
-    if (!posted) call->Refuse(ApiQueueFull());
+    if (!posted) call->Refuse(ApiQueueFull(), "");
     return call.get();
   }
 
@@ -151,9 +153,7 @@ class StreamCall final : public grpc::ServerWriteReactor<Chunk>, public Response
 
   void OnToken(const TokenOutput& token) override {
     Chunk chunk;
-    const bool is_first = token.index == 0;
-    FillChunk(plan_, token, num_code_points_[token.choice], is_first, &chunk);
-    num_code_points_[token.choice] += CountCodePoints(token.text);
+    FillChunk(plan_, token, texts_->Push(token), &chunk);
     if (token.is_last) {
       last_chunk_ = std::move(chunk);
     } else {
@@ -161,7 +161,7 @@ class StreamCall final : public grpc::ServerWriteReactor<Chunk>, public Response
     }
   }
   void OnFinished(const GenerateResult& result) override {
-    FillUsage(result, last_chunk_.mutable_usage());
+    FillUsage(plan_, result, texts_->num_reasoning_tokens(), last_chunk_.mutable_usage());
     FillTimings(result.timings, last_chunk_.mutable_timings());
     Push(std::move(last_chunk_));
     FinishWhenWritten(grpc::Status::OK);
@@ -173,24 +173,25 @@ class StreamCall final : public grpc::ServerWriteReactor<Chunk>, public Response
   size_t buffered_bytes() const override { return buffered_bytes_.load(std::memory_order_relaxed); }
 
  private:
-  StreamCall(const GrpcApiParts& parts, grpc::CallbackServerContext* context)
+  StreamCall(const ApiParts& parts, grpc::CallbackServerContext* context)
       : parts_(parts), context_(context) {}
 
   void Run(const Request& request, const Arrival& arrival) {
     BuiltRequest built;
     RequestError error;
     if (!BuildFromMessage(request, arrival, *parts_.submitter, &built, &error)) {
-      return Refuse(error);
+      return Refuse(error, built.plan.request_id);
     }
     plan_ = std::move(built.plan);
-    context_->AddInitialMetadata("x-request-id", plan_.request_id);
-    num_code_points_.assign(built.request.num_choices, CountCodePoints(plan_.echo_text));
+    AddRequestId(plan_.request_id, context_);
+    texts_.emplace(plan_, built.request.num_choices);
     auto self = self_;
-    const RequestUid uid = parts_.submitter->Submit(std::move(built.request), self);
-    cancellation_.OnSubmitted(parts_.submitter, uid);
+    const auto uid = SubmitOrEcho(parts_.submitter, std::move(built.request), self);
+    if (uid.has_value()) cancellation_.OnSubmitted(parts_.submitter, *uid);
   }
 
-  void Refuse(const RequestError& error) {
+  void Refuse(const RequestError& error, std::string_view request_id) {
+    AddRequestId(request_id, context_);
     parts_.submitter->CountRefusal(HttpStatusOf(error.code));
     FinishWhenWritten(StatusOf(error, context_));
   }
@@ -228,14 +229,14 @@ class StreamCall final : public grpc::ServerWriteReactor<Chunk>, public Response
     }
   }
 
-  const GrpcApiParts parts_;
+  const ApiParts parts_;
   grpc::CallbackServerContext* const context_;
   std::shared_ptr<StreamCall> self_;  // from Start to OnDone
   AnswerPlan plan_;
   CallCancellation cancellation_;
 
   // The router's thread.
-  std::vector<uint32_t> num_code_points_;  // by choice: of its text so far
+  std::optional<AnswerText> texts_;
   Chunk last_chunk_;
 
   std::atomic<size_t> buffered_bytes_{0};

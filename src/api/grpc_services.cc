@@ -12,7 +12,7 @@ namespace {
 
 class ChatServiceImpl final : public v1::ChatService::CallbackService {
  public:
-  explicit ChatServiceImpl(const GrpcApiParts& parts) : parts_(parts) {}
+  explicit ChatServiceImpl(const ApiParts& parts) : parts_(parts) {}
 
   grpc::ServerUnaryReactor* ChatCompletion(grpc::CallbackServerContext* context,
                                            const v1::ChatCompletionRequest* request,
@@ -27,12 +27,12 @@ class ChatServiceImpl final : public v1::ChatService::CallbackService {
   }
 
  private:
-  const GrpcApiParts parts_;
+  const ApiParts parts_;
 };
 
 class CompletionServiceImpl final : public v1::CompletionService::CallbackService {
  public:
-  explicit CompletionServiceImpl(const GrpcApiParts& parts) : parts_(parts) {}
+  explicit CompletionServiceImpl(const ApiParts& parts) : parts_(parts) {}
 
   grpc::ServerUnaryReactor* Complete(grpc::CallbackServerContext* context,
                                      const v1::CompletionRequest* request,
@@ -47,17 +47,18 @@ class CompletionServiceImpl final : public v1::CompletionService::CallbackServic
   }
 
  private:
-  const GrpcApiParts parts_;
+  const ApiParts parts_;
 };
 
 // Text functions: they need the model, not the router.
 class ModelServiceImpl final : public v1::ModelService::CallbackService {
  public:
-  explicit ModelServiceImpl(const GrpcApiParts& parts) : parts_(parts) {}
+  explicit ModelServiceImpl(const ApiParts& parts) : parts_(parts) {}
 
   grpc::ServerUnaryReactor* ListModels(grpc::CallbackServerContext* context,
                                        const v1::ListModelsRequest* /*request*/,
                                        v1::ListModelsResponse* response) override {
+    AddRequestId("", context);
     FillModels(parts_.submitter->Models(), response);
     grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
     reactor->Finish(grpc::Status::OK);
@@ -106,6 +107,7 @@ class ModelServiceImpl final : public v1::ModelService::CallbackService {
   template <typename Function>
   grpc::ServerUnaryReactor* Run(grpc::CallbackServerContext* context, const std::string& model_id,
                                 Function function) {
+    AddRequestId("", context);
     grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
     const bool posted = parts_.workers->TryPost([this, context, reactor, model_id, function] {
       RequestError error;
@@ -122,14 +124,12 @@ class ModelServiceImpl final : public v1::ModelService::CallbackService {
     return reactor;
   }
 
-  const GrpcApiParts parts_;
+  const ApiParts parts_;
 };
 
 }  // namespace
 
-std::vector<std::unique_ptr<grpc::Service>> MakeApiServices(Submitter* submitter,
-                                                            ApiWorkers* workers) {
-  const GrpcApiParts parts{submitter, workers};
+std::vector<std::unique_ptr<grpc::Service>> MakeApiServices(const ApiParts& parts) {
   std::vector<std::unique_ptr<grpc::Service>> services;
   services.push_back(std::make_unique<ChatServiceImpl>(parts));
   services.push_back(std::make_unique<CompletionServiceImpl>(parts));

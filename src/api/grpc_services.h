@@ -14,9 +14,8 @@ class Service;
 
 namespace baton {
 
-// Service objects for a server's builder; they must outlive the server, and the arguments them.
-std::vector<std::unique_ptr<grpc::Service>> MakeApiServices(Submitter* submitter,
-                                                            ApiWorkers* workers);
+// Service objects for a server's builder; they must outlive the server.
+std::vector<std::unique_ptr<grpc::Service>> MakeApiServices(const ApiParts& parts);
 
 }  // namespace baton
 

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "src/api/chat_page.h"
+#include "src/api/echo_answer.h"
 #include "src/api/http_sinks.h"
 #include "src/api/json_writer.h"
 #include "src/api/openai_json.h"
@@ -74,9 +75,11 @@ std::string DecodeSegment(std::string_view segment) {
 
 }  // namespace
 
-HttpApi::HttpApi(Submitter* submitter, ApiWorkers* workers,
-                 std::function<void(Topology*)> complete_topology)
-    : submitter_(submitter), workers_(workers), complete_topology_(std::move(complete_topology)) {}
+HttpApi::HttpApi(const ApiParts& parts, std::function<void(Topology*)> complete_topology)
+    : submitter_(parts.submitter),
+      workers_(parts.workers),
+      splits_reasoning_(parts.splits_reasoning),
+      complete_topology_(std::move(complete_topology)) {}
 
 HttpHandler HttpApi::AsHandler() {
   return [this](HttpRequest request, std::shared_ptr<HttpResponder> responder) {
@@ -245,6 +248,7 @@ void HttpApi::Generate(Exchange& exchange, const JsonValue& body, Endpoint endpo
   RequestError error;
   BuiltRequest built;
   exchange.arrival.endpoint = endpoint;
+  exchange.arrival.splits_reasoning = splits_reasoning_;
   if (!ReadJsonParams(body, endpoint, &params, &ignored, &error) ||
       !BuildRequest(params, exchange.arrival, *submitter_, &built, &error)) {
     return Refuse(exchange, error);
@@ -258,8 +262,9 @@ void HttpApi::Generate(Exchange& exchange, const JsonValue& body, Endpoint endpo
     sink = std::make_shared<HttpWholeSink>(std::move(built.plan), built.request.num_choices,
                                            std::move(headers), exchange.responder);
   }
-  const RequestUid uid = submitter_->Submit(std::move(built.request), std::move(sink));
-  exchange.responder->OnClosed([submitter = submitter_, uid] { submitter->Cancel(uid); });
+  const auto uid = SubmitOrEcho(submitter_, std::move(built.request), std::move(sink));
+  if (!uid.has_value()) return;
+  exchange.responder->OnClosed([submitter = submitter_, uid = *uid] { submitter->Cancel(uid); });
 }
 
 std::shared_ptr<const ModelInfo> HttpApi::ModelOf(Exchange& exchange, const JsonValue& body) {

@@ -23,8 +23,7 @@ class HttpApi {
  public:
   // Everything outlives this and every server that uses it. `complete_topology` adds what the
   // router's core does not know: the row of the router itself.
-  HttpApi(Submitter* submitter, ApiWorkers* workers,
-          std::function<void(Topology*)> complete_topology);
+  HttpApi(const ApiParts& parts, std::function<void(Topology*)> complete_topology);
 
   void Handle(HttpRequest request, std::shared_ptr<HttpResponder> responder);
   HttpHandler AsHandler();
@@ -64,6 +63,7 @@ class HttpApi {
 
   Submitter* const submitter_;
   ApiWorkers* const workers_;
+  const bool splits_reasoning_;
   const std::function<void(Topology*)> complete_topology_;
   const Clock& clock_ = SystemClock();
 };

@@ -52,8 +52,8 @@ void HttpWholeSink::OnFailed(const RequestError& error) {
 HttpStreamSink::HttpStreamSink(AnswerPlan plan, HttpHeaders headers,
                                std::shared_ptr<HttpResponder> responder)
     : HttpSink(std::move(plan), std::move(headers), std::move(responder)),
-      opened_(plan_.num_choices, false),
-      num_code_points_(plan_.num_choices, CountCodePoints(plan_.echo_text)) {}
+      texts_(plan_, plan_.num_choices),
+      opened_(plan_.num_choices, false) {}
 
 void HttpStreamSink::OnToken(const TokenOutput& token) {
   if (!started_) {
@@ -68,13 +68,13 @@ void HttpStreamSink::OnToken(const TokenOutput& token) {
     const bool opens = plan_.endpoint == Endpoint::kChat || plan_.echo;
     if (opens) AppendEvent(OpeningChunk(plan_, token.choice), &events);
   }
-  AppendEvent(TokenChunk(plan_, token, num_code_points_[token.choice]), &events);
-  num_code_points_[token.choice] += CountCodePoints(token.text);
+  if (!plan_.echo_alone) AppendEvent(TokenChunk(plan_, token, texts_.Push(token)), &events);
   if (token.finish != FinishReason::kNone) {
+    ChoiceEnd end{token.finish, StopReasonOf(plan_, token)};
     if (token.is_last) {
-      last_finish_ = LastFinish{token.choice, token.finish};
+      last_end_ = LastEnd{token.choice, std::move(end)};
     } else {
-      AppendEvent(FinishChunk(plan_, token.choice, token.finish, nullptr), &events);
+      AppendEvent(FinishChunk(plan_, token.choice, end, nullptr), &events);
     }
   }
   responder_->Write(events);
@@ -82,12 +82,14 @@ void HttpStreamSink::OnToken(const TokenOutput& token) {
 
 void HttpStreamSink::OnFinished(const GenerateResult& result) {
   std::string events;
-  if (last_finish_.has_value()) {
-    AppendEvent(FinishChunk(plan_, last_finish_->choice, last_finish_->finish,
+  if (last_end_.has_value()) {
+    AppendEvent(FinishChunk(plan_, last_end_->choice, last_end_->end,
                             plan_.include_usage ? nullptr : &result),
                 &events);
   }
-  if (plan_.include_usage) AppendEvent(UsageChunk(plan_, result), &events);
+  if (plan_.include_usage) {
+    AppendEvent(UsageChunk(plan_, result, texts_.num_reasoning_tokens()), &events);
+  }
   AppendEvent("[DONE]", &events);
   responder_->Write(events);
   responder_->Finish();

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "src/api/answer_collector.h"
+#include "src/api/answer_text.h"
 #include "src/api/build_request.h"
 #include "src/http/http_responder.h"
 #include "src/router/submit.h"
@@ -40,7 +41,7 @@ class HttpWholeSink final : public HttpSink {
   HttpWholeSink(AnswerPlan plan, uint32_t num_choices, HttpHeaders headers,
                 std::shared_ptr<HttpResponder> responder)
       : HttpSink(std::move(plan), std::move(headers), std::move(responder)),
-        answer_(num_choices, plan_.logprobs, plan_.echo_text) {}
+        answer_(plan_, num_choices) {}
 
   void OnToken(const TokenOutput& token) override { answer_.Add(token); }
   void OnFinished(const GenerateResult& result) override;
@@ -62,14 +63,14 @@ class HttpStreamSink final : public HttpSink {
 
  private:
   // The choice whose finish chunk waits for the timings.
-  struct LastFinish {
+  struct LastEnd {
     uint32_t choice = 0;
-    FinishReason finish = FinishReason::kNone;
+    ChoiceEnd end;
   };
 
-  std::vector<bool> opened_;               // by choice: its first chunk is out
-  std::vector<uint32_t> num_code_points_;  // by choice: of its text so far
-  std::optional<LastFinish> last_finish_;
+  AnswerText texts_;
+  std::vector<bool> opened_;  // by choice: its first chunk is out
+  std::optional<LastEnd> last_end_;
   bool started_ = false;
 };
 

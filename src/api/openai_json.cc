@@ -1,6 +1,8 @@
 #include "src/api/openai_json.h"
 
 #include <algorithm>
+#include <utility>
+#include <variant>
 
 #include "src/api/json_writer.h"
 #include "src/text/tokenizer.h"
@@ -21,14 +23,20 @@ void WriteChunkHead(const AnswerPlan& plan, JsonWriter* json) {
   WriteHead(plan, IsChat(plan) ? "chat.completion.chunk" : "text_completion", json);
 }
 
-void WriteUsage(const GenerateResult& result, JsonWriter* json) {
+void WriteUsage(const AnswerPlan& plan, const GenerateResult& result, uint32_t num_reasoning_tokens,
+                JsonWriter* json) {
   json->Key("usage").BeginObject();
   json->Key("prompt_tokens").Uint(result.num_prompt_tokens);
   json->Key("completion_tokens").Uint(result.num_completion_tokens);
   json->Key("total_tokens").Uint(uint64_t{result.num_prompt_tokens} + result.num_completion_tokens);
   json->Key("prompt_tokens_details").BeginObject();
   json->Key("cached_tokens").Uint(result.timings.cached_tokens);
-  json->EndObject().EndObject();
+  json->EndObject();
+  if (plan.splits_reasoning) {
+    json->Key("completion_tokens_details").BeginObject();
+    json->Key("reasoning_tokens").Uint(num_reasoning_tokens).EndObject();
+  }
+  json->EndObject();
 }
 
 void WriteTimings(const RequestTimings& timings, JsonWriter* json) {
@@ -73,6 +81,13 @@ void WriteChatToken(const AnswerPlan& plan, TokenId token, float logprob,
   json->EndArray().EndObject();
 }
 
+// A token's text as the client reads it: half a character is U+FFFD, whatever its bytes.
+std::string KeyText(const Tokenizer& tokenizer, TokenId token) {
+  JsonWriter json;
+  json.String(tokenizer.TokenBytes(token));
+  return json.Take();
+}
+
 // OpenAI's four parallel lists. The sampled token is always among its alternatives, so there may be
 // one more than asked for. Two with one text are one key; the better one stays.
 void WriteCompletionLogprobs(const AnswerPlan& plan, const std::vector<CollectedToken>& tokens,
@@ -86,17 +101,15 @@ void WriteCompletionLogprobs(const AnswerPlan& plan, const std::vector<Collected
   json->EndArray().Key("top_logprobs").BeginArray();
   for (const CollectedToken& token : tokens) {
     json->BeginObject();
-    std::vector<std::string_view> seen;
-    for (const TokenLogprob& entry : token.top_logprobs) {
-      const std::string_view text = tokenizer.TokenBytes(entry.token);
-      if (std::find(seen.begin(), seen.end(), text) != seen.end()) continue;
-      seen.push_back(text);
-      json->Key(text).Float(entry.logprob);
-    }
-    const std::string_view sampled = tokenizer.TokenBytes(token.token);
-    if (std::find(seen.begin(), seen.end(), sampled) == seen.end()) {
-      json->Key(sampled).Float(token.logprob);
-    }
+    std::vector<std::string> seen;
+    const auto add = [&](TokenId id, float logprob) {
+      std::string text = KeyText(tokenizer, id);
+      if (std::find(seen.begin(), seen.end(), text) != seen.end()) return;
+      seen.push_back(std::move(text));
+      json->Key(tokenizer.TokenBytes(id)).Float(logprob);
+    };
+    for (const TokenLogprob& entry : token.top_logprobs) add(entry.token, entry.logprob);
+    add(token.token, token.logprob);
     json->EndObject();
   }
   json->EndArray().Key("text_offset").BeginArray();
@@ -120,18 +133,52 @@ void WriteLogprobs(const AnswerPlan& plan, const std::vector<CollectedToken>& to
   }
 }
 
+// vLLM's stop_reason beside OpenAI's finish_reason: a text, a token id, or null.
+void WriteEnd(const ChoiceEnd& end, JsonWriter* json) {
+  json->Key("finish_reason").String(FinishName(end.finish)).Key("stop_reason");
+  if (const auto* text = std::get_if<std::string>(&end.stop_reason)) {
+    json->String(*text);
+  } else if (const auto* token = std::get_if<TokenId>(&end.stop_reason)) {
+    json->Int(*token);
+  } else {
+    json->Null();
+  }
+}
+
 void WriteChoice(const AnswerPlan& plan, uint32_t idx, const CollectedChoice& choice,
                  JsonWriter* json) {
   json->BeginObject().Key("index").Uint(idx);
   if (IsChat(plan)) {
     json->Key("message").BeginObject();
-    json->Key("role").String("assistant").Key("content").String(choice.text);
+    json->Key("role").String("assistant");
+    if (plan.splits_reasoning) {
+      json->Key("reasoning_content");
+      if (choice.reasoning.empty()) {
+        json->Null();
+      } else {
+        json->String(choice.reasoning);
+      }
+    }
+    json->Key("content").String(choice.text);
     json->EndObject();
   } else {
     json->Key("text").String(choice.text);
   }
   WriteLogprobs(plan, choice.tokens, json);
-  json->Key("finish_reason").String(FinishName(choice.finish)).EndObject();
+  WriteEnd(choice.end, json);
+  json->EndObject();
+}
+
+// A chat chunk's delta. One token may bring the end of the thoughts and the beginning of the
+// content; one without text counts as a piece of the part in which the choice stands.
+void WriteDelta(const TokenText& text, JsonWriter* json) {
+  const bool has_content = !text.content.empty() || (text.reasoning.empty() && !text.in_reasoning);
+  json->Key("delta").BeginObject();
+  if (!has_content || !text.reasoning.empty()) {
+    json->Key("reasoning_content").String(text.reasoning);
+  }
+  if (has_content) json->Key("content").String(text.content);
+  json->EndObject();
 }
 
 // Closes a chunk: "usage":null where a usage chunk is still to come.
@@ -214,7 +261,7 @@ std::string AnswerJson(const AnswerPlan& plan, const AnswerCollector& answer,
     WriteChoice(plan, idx++, answer.choice(choice), &json);
   }
   json.EndArray();
-  WriteUsage(result, &json);
+  WriteUsage(plan, result, answer.num_reasoning_tokens(), &json);
   WriteTimings(result.timings, &json);
   json.EndObject();
   return json.Take();
@@ -235,26 +282,26 @@ std::string OpeningChunk(const AnswerPlan& plan, uint32_t choice) {
   return EndChunk(plan, &json);
 }
 
-std::string TokenChunk(const AnswerPlan& plan, const TokenOutput& token, uint32_t text_offset) {
+std::string TokenChunk(const AnswerPlan& plan, const TokenOutput& token, const TokenText& text) {
   JsonWriter json;
   json.BeginObject();
   WriteChunkHead(plan, &json);
   json.Key("choices").BeginArray().BeginObject().Key("index").Uint(token.choice);
   if (IsChat(plan)) {
-    json.Key("delta").BeginObject().Key("content").String(token.text).EndObject();
+    WriteDelta(text, &json);
   } else {
-    json.Key("text").String(token.text);
+    json.Key("text").String(text.content);
   }
   std::vector<CollectedToken> tokens;
   if (plan.logprobs && token.has_logprob) {
-    tokens.push_back({token.token, token.logprob, *token.top_logprobs, text_offset});
+    tokens.push_back({token.token, token.logprob, *token.top_logprobs, text.offset});
   }
   WriteLogprobs(plan, tokens, &json);
   json.Key("finish_reason").Null().EndObject();
   return EndChunk(plan, &json);
 }
 
-std::string FinishChunk(const AnswerPlan& plan, uint32_t choice, FinishReason finish,
+std::string FinishChunk(const AnswerPlan& plan, uint32_t choice, const ChoiceEnd& end,
                         const GenerateResult* result) {
   JsonWriter json;
   json.BeginObject();
@@ -265,7 +312,9 @@ std::string FinishChunk(const AnswerPlan& plan, uint32_t choice, FinishReason fi
   } else {
     json.Key("text").String("");
   }
-  json.Key("logprobs").Null().Key("finish_reason").String(FinishName(finish)).EndObject();
+  json.Key("logprobs").Null();
+  WriteEnd(end, &json);
+  json.EndObject();
   if (result == nullptr) return EndChunk(plan, &json);
   json.EndArray();
   WriteTimings(result->timings, &json);
@@ -273,12 +322,13 @@ std::string FinishChunk(const AnswerPlan& plan, uint32_t choice, FinishReason fi
   return json.Take();
 }
 
-std::string UsageChunk(const AnswerPlan& plan, const GenerateResult& result) {
+std::string UsageChunk(const AnswerPlan& plan, const GenerateResult& result,
+                       uint32_t num_reasoning_tokens) {
   JsonWriter json;
   json.BeginObject();
   WriteChunkHead(plan, &json);
   json.Key("choices").BeginArray().EndArray();
-  WriteUsage(result, &json);
+  WriteUsage(plan, result, num_reasoning_tokens, &json);
   WriteTimings(result.timings, &json);
   json.EndObject();
   return json.Take();

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "src/api/answer_collector.h"
+#include "src/api/answer_text.h"
 #include "src/api/build_request.h"
 #include "src/router/request_error.h"
 #include "src/router/submit.h"
@@ -26,14 +27,15 @@ std::string AnswerJson(const AnswerPlan& plan, const AnswerCollector& answer,
 // The choice's first: delta {"role":"assistant","content":""}, or for completions the echoed
 // prompt.
 std::string OpeningChunk(const AnswerPlan& plan, uint32_t choice);
-// One token. `text_offset`: code points of the choice before it.
-std::string TokenChunk(const AnswerPlan& plan, const TokenOutput& token, uint32_t text_offset);
-// The choice's last: delta {} and finish_reason. `result`: set on the stream's last such chunk when
-// no usage chunk follows.
-std::string FinishChunk(const AnswerPlan& plan, uint32_t choice, FinishReason finish,
+// One token and what it adds.
+std::string TokenChunk(const AnswerPlan& plan, const TokenOutput& token, const TokenText& text);
+// The choice's last: delta {}, finish_reason and stop_reason. `result`: set on the stream's last
+// such chunk when no usage chunk follows.
+std::string FinishChunk(const AnswerPlan& plan, uint32_t choice, const ChoiceEnd& end,
                         const GenerateResult* result);
 // choices [] with usage and timings.
-std::string UsageChunk(const AnswerPlan& plan, const GenerateResult& result);
+std::string UsageChunk(const AnswerPlan& plan, const GenerateResult& result,
+                       uint32_t num_reasoning_tokens);
 
 std::string ModelsJson(const std::vector<std::shared_ptr<const ModelInfo>>& models);
 std::string ModelJson(const ModelInfo& model);

@@ -2,6 +2,7 @@
 
 #include <string>
 #include <string_view>
+#include <variant>
 
 #include "src/base/clock.h"
 #include "src/text/tokenizer.h"
@@ -74,9 +75,21 @@ void FillChunkFields(const AnswerPlan& plan, const TokenOutput& token, Chunk* ou
   times->set_sent_unix_us(unix_us(SystemClock().NowUs()));
 }
 
+// "finish_reason" and "stop_reason", which every kind of choice has.
+template <typename Choice>
+void FillEnd(const ChoiceEnd& end, Choice* out) {
+  out->set_finish_reason(std::string(FinishName(end.finish)));
+  if (const auto* text = std::get_if<std::string>(&end.stop_reason)) {
+    out->mutable_stop_reason()->set_text(*text);
+  } else if (const auto* token = std::get_if<TokenId>(&end.stop_reason)) {
+    out->mutable_stop_reason()->set_token_id(static_cast<uint32_t>(*token));
+  }
+}
+
 template <typename Response>
-void FillEnd(const GenerateResult& result, Response* out) {
-  FillUsage(result, out->mutable_usage());
+void FillAccount(const AnswerPlan& plan, const AnswerCollector& answer,
+                 const GenerateResult& result, Response* out) {
+  FillUsage(plan, result, answer.num_reasoning_tokens(), out->mutable_usage());
   FillTimings(result.timings, out->mutable_timings());
 }
 
@@ -90,15 +103,16 @@ void FillResponse(const AnswerPlan& plan, const AnswerCollector& answer,
     v1::ChatChoice* filled = out->add_choices();
     filled->set_index(static_cast<uint32_t>(out->choices_size() - 1));
     filled->mutable_message()->set_role("assistant");
+    filled->mutable_message()->set_reasoning_content(choice.reasoning);
     filled->mutable_message()->set_content(choice.text);
-    filled->set_finish_reason(std::string(FinishName(choice.finish)));
+    FillEnd(choice.end, filled);
     if (!plan.logprobs) continue;
     for (const CollectedToken& token : choice.tokens) {
       AddChatToken(plan, token.token, token.logprob, token.top_logprobs,
                    filled->mutable_logprobs());
     }
   }
-  FillEnd(result, out);
+  FillAccount(plan, answer, result, out);
 }
 
 void FillResponse(const AnswerPlan& plan, const AnswerCollector& answer,
@@ -109,49 +123,53 @@ void FillResponse(const AnswerPlan& plan, const AnswerCollector& answer,
     v1::CompletionChoice* filled = out->add_choices();
     filled->set_index(static_cast<uint32_t>(out->choices_size() - 1));
     filled->set_text(choice.text);
-    filled->set_finish_reason(std::string(FinishName(choice.finish)));
+    FillEnd(choice.end, filled);
     if (!plan.logprobs) continue;
     for (const CollectedToken& token : choice.tokens) {
       AddCompletionToken(plan, token, filled->mutable_logprobs());
     }
   }
-  FillEnd(result, out);
+  FillAccount(plan, answer, result, out);
 }
 
-void FillChunk(const AnswerPlan& plan, const TokenOutput& token, uint32_t /*text_offset*/,
-               bool is_first, v1::ChatCompletionChunk* out) {
+void FillChunk(const AnswerPlan& plan, const TokenOutput& token, const TokenText& text,
+               v1::ChatCompletionChunk* out) {
   FillHead(plan, "chat.completion.chunk", out);
   v1::ChatChunkChoice* choice = out->add_choices();
   choice->set_index(token.choice);
-  if (is_first) choice->mutable_delta()->set_role("assistant");
-  choice->mutable_delta()->set_content(std::string(token.text));
-  choice->set_finish_reason(std::string(FinishName(token.finish)));
+  if (token.index == 0) choice->mutable_delta()->set_role("assistant");
+  choice->mutable_delta()->set_reasoning_content(std::string(text.reasoning));
+  choice->mutable_delta()->set_content(std::string(text.content));
+  FillEnd({token.finish, StopReasonOf(plan, token)}, choice);
   if (plan.logprobs && token.has_logprob) {
     AddChatToken(plan, token.token, token.logprob, *token.top_logprobs, choice->mutable_logprobs());
   }
   FillChunkFields(plan, token, out);
 }
 
-void FillChunk(const AnswerPlan& plan, const TokenOutput& token, uint32_t text_offset,
-               bool is_first, v1::CompletionChunk* out) {
+void FillChunk(const AnswerPlan& plan, const TokenOutput& token, const TokenText& text,
+               v1::CompletionChunk* out) {
   FillHead(plan, "text_completion", out);
   v1::CompletionChoice* choice = out->add_choices();
   choice->set_index(token.choice);
-  if (is_first) choice->set_text(plan.echo_text);
-  choice->mutable_text()->append(token.text);
-  choice->set_finish_reason(std::string(FinishName(token.finish)));
+  if (token.index == 0) choice->set_text(plan.echo_text);
+  choice->mutable_text()->append(text.content);
+  FillEnd({token.finish, StopReasonOf(plan, token)}, choice);
   if (plan.logprobs && token.has_logprob) {
-    AddCompletionToken(plan, {token.token, token.logprob, *token.top_logprobs, text_offset},
+    AddCompletionToken(plan, {token.token, token.logprob, *token.top_logprobs, text.offset},
                        choice->mutable_logprobs());
   }
   FillChunkFields(plan, token, out);
 }
 
-void FillUsage(const GenerateResult& result, v1::Usage* out) {
+void FillUsage(const AnswerPlan& plan, const GenerateResult& result, uint32_t num_reasoning_tokens,
+               v1::Usage* out) {
   out->set_prompt_tokens(result.num_prompt_tokens);
   out->set_completion_tokens(result.num_completion_tokens);
   out->set_total_tokens(result.num_prompt_tokens + result.num_completion_tokens);
   out->mutable_prompt_tokens_details()->set_cached_tokens(result.timings.cached_tokens);
+  if (!plan.splits_reasoning) return;
+  out->mutable_completion_tokens_details()->set_reasoning_tokens(num_reasoning_tokens);
 }
 
 void FillTimings(const RequestTimings& timings, v1::Timings* out) {

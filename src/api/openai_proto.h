@@ -9,6 +9,7 @@
 
 #include "baton/v1/inference.pb.h"
 #include "src/api/answer_collector.h"
+#include "src/api/answer_text.h"
 #include "src/api/build_request.h"
 #include "src/router/submit.h"
 
@@ -21,15 +22,15 @@ void FillResponse(const AnswerPlan& plan, const AnswerCollector& answer,
 void FillResponse(const AnswerPlan& plan, const AnswerCollector& answer,
                   const GenerateResult& result, v1::CompletionResponse* out);
 
-// One token's chunk. `text_offset`: code points of the choice before it. `is_first`: the choice's
-// first chunk, which carries the role, or the echoed prompt.
-void FillChunk(const AnswerPlan& plan, const TokenOutput& token, uint32_t text_offset,
-               bool is_first, v1::ChatCompletionChunk* out);
-void FillChunk(const AnswerPlan& plan, const TokenOutput& token, uint32_t text_offset,
-               bool is_first, v1::CompletionChunk* out);
+// One token's chunk and what it adds. A choice's first one carries the role, or the echoed prompt.
+void FillChunk(const AnswerPlan& plan, const TokenOutput& token, const TokenText& text,
+               v1::ChatCompletionChunk* out);
+void FillChunk(const AnswerPlan& plan, const TokenOutput& token, const TokenText& text,
+               v1::CompletionChunk* out);
 
 // The parts of a stream's last chunk.
-void FillUsage(const GenerateResult& result, v1::Usage* out);
+void FillUsage(const AnswerPlan& plan, const GenerateResult& result, uint32_t num_reasoning_tokens,
+               v1::Usage* out);
 void FillTimings(const RequestTimings& timings, v1::Timings* out);
 
 void FillModels(const std::vector<std::shared_ptr<const ModelInfo>>& models,

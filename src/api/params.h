@@ -50,6 +50,7 @@ struct ApiParams {
   std::optional<bool> ignore_eos;
   std::optional<int64_t> min_tokens;
   std::optional<int64_t> timeout_ms;
+  std::optional<bool> splits_reasoning;  // reasoning_format: chat, false for "none"
   std::string request_id;
 };
 

@@ -100,6 +100,8 @@ class RowReader {
         return ReadTools();
       case SpecialParam::kToolChoice:
         return ReadToolChoice();
+      case SpecialParam::kReasoningFormat:
+        return ReadReasoningFormat();
     }
     return false;
   }
@@ -156,6 +158,10 @@ class RowReader {
     const std::string* choice = value_.AsString();
     // The object form names a function, which needs tools.
     return CheckToolChoice(choice != nullptr ? *choice : "", error_);
+  }
+  bool ReadReasoningFormat() const {
+    const std::string* format = value_.AsString();
+    return format != nullptr ? StoreReasoningFormat(*format, params_, error_) : Wrong();
   }
 
   const ParamRow& row_;

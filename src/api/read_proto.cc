@@ -105,6 +105,10 @@ class FieldReader {
         const std::string choice = reflection().GetString(message_, field_);
         return choice.empty() || CheckToolChoice(choice, error_);
       }
+      case SpecialParam::kReasoningFormat: {
+        const std::string format = reflection().GetString(message_, field_);
+        return format.empty() || StoreReasoningFormat(format, params_, error_);
+      }
     }
     return false;
   }

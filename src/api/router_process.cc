@@ -79,6 +79,7 @@ class RouterProcessImpl final : public RouterProcess {
   Status StartGrpc();
   Status StartHttp();
   Status StartAdmin();
+  ApiParts Parts() const { return {router_.get(), workers_.get(), config_.splits_reasoning}; }
   void SetHealth(bool ready);
   void AddRouterRow(Topology* topology) const;
   StatusOr<std::string> RequestsForAdmin();
@@ -109,8 +110,8 @@ class RouterProcessImpl final : public RouterProcess {
 Status RouterProcessImpl::Start() {
   router_ = std::make_unique<Router>(config_.core, inbox_, &connector_, &metrics_);
   workers_ = std::make_unique<ApiWorkers>(kNumApiThreads);
-  http_api_ = std::make_unique<HttpApi>(router_.get(), workers_.get(),
-                                        [this](Topology* topology) { AddRouterRow(topology); });
+  http_api_ =
+      std::make_unique<HttpApi>(Parts(), [this](Topology* topology) { AddRouterRow(topology); });
   BATON_RETURN_IF_ERROR(StartGrpc());
   BATON_RETURN_IF_ERROR(StartHttp());
   BATON_RETURN_IF_ERROR(StartAdmin());
@@ -122,7 +123,7 @@ Status RouterProcessImpl::Start() {
 Status RouterProcessImpl::StartGrpc() {
   BATON_ASSIGN_OR_RETURN(const HostPort address,
                          ParseListenAddress("--grpc", config_.grpc_address));
-  services_ = MakeApiServices(router_.get(), workers_.get());
+  services_ = MakeApiServices(Parts());
   grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   grpc::ServerBuilder builder;

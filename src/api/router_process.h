@@ -23,6 +23,8 @@ struct RouterConfig {
   // have seen that readiness is gone.
   int64_t drain_grace_us = 5'000'000;
   int64_t drain_timeout_us = 60'000'000;
+  // Thoughts get a field of their own (`reasoning_content`) where a request does not say.
+  bool splits_reasoning = true;
 };
 
 // A running router; see the file comment.

@@ -23,7 +23,8 @@ constexpr ParamRow kTable[] = {
     {"messages", kChat, SpecialParam::kMessages},
     {"prompt", kCompletion, SpecialParam::kPrompt},
     {"prompt_token_ids", kCompletion, SpecialParam::kPromptTokenIds},
-    {"max_tokens", kBoth, &ApiParams::max_tokens, 1, kMaxInt32},
+    {"max_tokens", kChat, &ApiParams::max_tokens, 1, kMaxInt32},
+    {"max_tokens", kCompletion, &ApiParams::max_tokens, 0, kMaxInt32},
     {"max_completion_tokens", kChat, &ApiParams::max_completion_tokens, 1, kMaxInt32},
     {"temperature", kBoth, &ApiParams::temperature, 0, 2},
     {"top_p", kBoth, &ApiParams::top_p, 0, 1},
@@ -48,6 +49,7 @@ constexpr ParamRow kTable[] = {
     {"response_format", kChat, SpecialParam::kResponseFormat},
     {"tools", kChat, SpecialParam::kTools},
     {"tool_choice", kChat, SpecialParam::kToolChoice},
+    {"reasoning_format", kChat, SpecialParam::kReasoningFormat},
     {"user", kBoth, &ApiParams::user, 0, 256},
     {"ignore_eos", kBoth, &ApiParams::ignore_eos},
     {"min_tokens", kBoth, &ApiParams::min_tokens, 0, kMaxInt32},
@@ -120,6 +122,8 @@ struct ExpectedVisitor {
         return "an empty array or absent";
       case SpecialParam::kToolChoice:
         return "\"none\" or absent";
+      case SpecialParam::kReasoningFormat:
+        return "\"auto\", \"deepseek\" or \"none\"";
     }
     return {};
   }
@@ -246,6 +250,18 @@ bool CheckToolChoice(std::string_view choice, RequestError* error) {
   if (choice == "none") return true;
   *error = FieldError(ErrorCode::kUnsupported, "tool_choice",
                       ExpectedOf(*FindParam(Endpoint::kChat, "tool_choice")));
+  return false;
+}
+
+bool StoreReasoningFormat(std::string_view format, ApiParams* params, RequestError* error) {
+  // llama-server's names: the first two both mean a field of its own, `reasoning_content`.
+  const bool splits = format == "auto" || format == "deepseek";
+  if (splits || format == "none") {
+    params->splits_reasoning = splits;
+    return true;
+  }
+  *error = FieldError(ErrorCode::kInvalidValue, "reasoning_format",
+                      ExpectedOf(*FindParam(Endpoint::kChat, "reasoning_format")));
   return false;
 }
 

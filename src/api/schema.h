@@ -38,6 +38,7 @@ enum class SpecialParam : uint8_t {
   kResponseFormat,  // only {type: "text"}
   kTools,           // only empty
   kToolChoice,      // only "none"
+  kReasoningFormat,
 };
 
 using LogitBias = std::vector<std::pair<int64_t, double>>;
@@ -90,6 +91,7 @@ bool StorePromptTokens(std::string_view name, std::vector<int64_t> tokens, ApiPa
 // `type` of response_format.
 bool CheckResponseFormat(std::string_view type, RequestError* error);
 bool CheckToolChoice(std::string_view choice, RequestError* error);
+bool StoreReasoningFormat(std::string_view format, ApiParams* params, RequestError* error);
 RequestError ToolsError();
 
 // What an array of messages must be, for error messages.

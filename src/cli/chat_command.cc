@@ -12,6 +12,7 @@
 #include <filesystem>
 #include <iostream>
 #include <mutex>
+#include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
@@ -68,25 +69,55 @@ StatusOr<ChatOptions> BuildOptions(const FlagSet& flags, const ChatFlags& f,
   return options;
 }
 
-// Prints the answer as it comes, then one dim line about it.
-Status AskAndPrint(ChatSession& session, const std::string& question) {
-  const StatusOr<AnswerStats> stats = session.Ask(question, [](std::string_view text) {
+// Prints one answer as it comes: thoughts dim and with an empty line behind them, the answer plain.
+// Where nobody looks, in a pipe, the answer is all.
+class AnswerPrinter {
+ public:
+  void OnThought(std::string_view text) {
+    if (!terminal_) return;
+    if (!thinking_) fmt::print("\x1b[2m");
+    thinking_ = true;
+    Write(text);
+  }
+  void OnText(std::string_view text) {
+    EndThoughts();
+    Write(text);
+  }
+  void EndThoughts() {
+    if (thinking_) fmt::print("\x1b[0m\n\n");
+    thinking_ = false;
+  }
+  bool terminal() const { return terminal_; }
+
+ private:
+  static void Write(std::string_view text) {
     std::fwrite(text.data(), 1, text.size(), stdout);
     std::fflush(stdout);
-  });
+  }
+
+  const bool terminal_ = ::isatty(STDOUT_FILENO) != 0;
+  bool thinking_ = false;
+};
+
+// Prints the answer as it comes, then one dim line about it.
+Status AskAndPrint(ChatSession& session, AnswerPrinter& printer, const std::string& question) {
+  const StatusOr<AnswerStats> stats =
+      session.Ask(question, [&printer](std::string_view text) { printer.OnText(text); });
+  printer.EndThoughts();
   std::fputc('\n', stdout);
   if (!stats.ok()) return stats.status();
-  const bool terminal = ::isatty(STDOUT_FILENO) != 0;
-  fmt::print("{}{}{}\n", terminal ? "\x1b[2m" : "", DescribeAnswer(*stats),
-             terminal ? "\x1b[0m" : "");
+  fmt::print("{}{}{}\n", printer.terminal() ? "\x1b[2m" : "", DescribeAnswer(*stats),
+             printer.terminal() ? "\x1b[0m" : "");
   std::fflush(stdout);
   return OkStatus();
 }
 
-int Converse(std::string_view command, const ChatFlags& f, const ChatOptions& options) {
-  ChatSession session(options);
+int Converse(std::string_view command, const ChatFlags& f, ChatOptions options) {
+  AnswerPrinter printer;
+  options.on_thought = [&printer](std::string_view text) { printer.OnThought(text); };
+  ChatSession session(std::move(options));
   if (!f.prompt.empty()) {
-    const Status status = AskAndPrint(session, f.prompt);
+    const Status status = AskAndPrint(session, printer, f.prompt);
     return status.ok() ? kExitOk : Fail(command, status);
   }
   const bool terminal = ::isatty(STDIN_FILENO) != 0;
@@ -107,7 +138,7 @@ int Converse(std::string_view command, const ChatFlags& f, const ChatOptions& op
       session.Clear();
       continue;
     }
-    const Status status = AskAndPrint(session, question);
+    const Status status = AskAndPrint(session, printer, question);
     failed = !status.ok();
     if (failed) Fail(command, status);
   }

@@ -45,8 +45,9 @@ std::string ErrorText(const json& answer) {
 // Collects one streamed answer.
 class AnswerReader {
  public:
-  AnswerReader(int64_t sent_us, const std::function<void(std::string_view)>& on_text)
-      : sent_us_(sent_us), on_text_(on_text) {}
+  using OnPiece = std::function<void(std::string_view)>;
+  AnswerReader(int64_t sent_us, const OnPiece& on_thought, const OnPiece& on_text)
+      : sent_us_(sent_us), on_thought_(on_thought), on_text_(on_text) {}
 
   void OnData(std::string_view data) {
     if (data == "[DONE]") {
@@ -80,19 +81,31 @@ class AnswerReader {
     const json& choices = Member(event, "choices");
     if (!choices.is_array()) return;
     for (const json& choice : choices) {
+      TakeThought(TextOf(Member(choice, "delta"), "reasoning_content"));
       TakeText(TextOf(Member(choice, "delta"), "content"));
       const std::string reason = TextOf(choice, "finish_reason");
       if (!reason.empty()) stats_.finish_reason = reason;
     }
   }
 
+  void TakeThought(const std::string& piece) {
+    if (piece.empty()) return;
+    MarkFirst();
+    if (on_thought_) on_thought_(piece);
+  }
+
+  // The next question is asked with what was answered, not with what was thought.
   void TakeText(const std::string& piece) {
     if (piece.empty()) return;
-    if (text_.empty()) {
-      stats_.ttft_ms = static_cast<double>(SystemClock().NowUs() - sent_us_) / 1000.0;
-    }
+    MarkFirst();
     text_ += piece;
     on_text_(piece);
+  }
+
+  void MarkFirst() {
+    if (has_first_) return;
+    has_first_ = true;
+    stats_.ttft_ms = static_cast<double>(SystemClock().NowUs() - sent_us_) / 1000.0;
   }
 
   void TakeStats(const json& event) {
@@ -116,8 +129,10 @@ class AnswerReader {
   }
 
   int64_t sent_us_;
-  const std::function<void(std::string_view)>& on_text_;
+  const OnPiece& on_thought_;
+  const OnPiece& on_text_;
   std::string text_;
+  bool has_first_ = false;
   AnswerStats stats_;
   Status error_ = OkStatus();
   bool done_ = false;
@@ -194,7 +209,7 @@ StatusOr<AnswerStats> ChatSession::Ask(const std::string& question,
   // s.
   request.idle_timeout_ms = 610'000;
 
-  AnswerReader reader(SystemClock().NowUs(), on_text);
+  AnswerReader reader(SystemClock().NowUs(), options_.on_thought, on_text);
   EventStreamParser events;
   int status = 0;
   std::string error_body;

@@ -21,6 +21,8 @@ struct ChatOptions {
   double temperature = 0.0;
   int64_t max_tokens = 0;  // 0 = up to the context
   int64_t seed = -1;       // -1 = drawn by the server
+  // Gets each piece of what the model thinks before it answers; empty = nobody wants it.
+  std::function<void(std::string_view)> on_thought;
 };
 
 // The server's account of one answer (the `timings` and `usage` of its last chunk).
@@ -38,7 +40,7 @@ struct AnswerStats {
   double kv_wait_ms = 0;
   double first_step_ms = 0;
   double decode_ms = 0;
-  double ttft_ms = 0;  // measured here: question sent to first text
+  double ttft_ms = 0;  // measured here: question sent to first text, a thought's too
 };
 
 // "42 tokens | TTFT 83.1 ms (queue 0.4, prefill 81.2) | KV wait 0.9 ms, 737280 bytes over shm |

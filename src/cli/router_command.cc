@@ -18,6 +18,7 @@ struct RouterFlags {
   RouterConfig config;
   std::string mode = "disagg";
   int64_t local_prefill_tokens = 64;
+  std::string reasoning_format = "auto";
   int64_t drain_timeout_s = 60;
   std::string secret_file;
   std::string log_level = "info";
@@ -32,6 +33,9 @@ void Declare(FlagSet& flags, RouterFlags& f) {
                   "who computes prompts: prefill workers, decode workers, or by length");
   flags.Add("--local-prefill-tokens", f.local_prefill_tokens, {0, 1 << 20},
             "adaptive: prompts of at most this many tokens are computed by the decode worker");
+  flags.AddChoice("--reasoning-format", f.reasoning_format, {"auto", "none"},
+                  "auto: what a model thinks before it answers goes to reasoning_content; none: it "
+                  "stays in content; a request may say otherwise");
   flags.Add("--drain-timeout", f.drain_timeout_s, {0, 86400},
             "seconds that running streams get after SIGTERM");
   flags.Add("--cluster-secret-file", f.secret_file,
@@ -58,6 +62,7 @@ int RunRouter(const std::vector<std::string>& args) {
   }
   f.config.core.mode = ModeOf(f.mode);
   f.config.core.local_max_tokens = static_cast<uint32_t>(f.local_prefill_tokens);
+  f.config.splits_reasoning = f.reasoning_format == "auto";
   f.config.drain_timeout_us = f.drain_timeout_s * 1'000'000;
   const StatusOr<std::string> secret = ReadClusterSecret(f.secret_file);
   if (!secret.ok()) return Fail("router", secret.status());

@@ -40,6 +40,7 @@ struct ServeFlags {
   int64_t threads = 0;
   std::string run_dir;
   int64_t local_prefill_tokens = 64;
+  std::string reasoning_format = "auto";
   bool colocate = false;
   WorkerTuning tuning;
 };
@@ -59,6 +60,9 @@ void Declare(FlagSet& flags, ServeFlags& f) {
   flags.Add("--run-dir", f.run_dir, "folder for logs and topology.json");
   flags.Add("--local-prefill-tokens", f.local_prefill_tokens, {0, 1 << 20},
             "adaptive: prompts of at most this many tokens are computed by the decode worker");
+  flags.AddChoice("--reasoning-format", f.reasoning_format, {"auto", "none"},
+                  "auto: what a model thinks before it answers goes to reasoning_content; none: it "
+                  "stays in content; a request may say otherwise");
   flags.Add("--colocate", f.colocate, "both roles on one GPU (needs CUDA)");
   DeclareTuning(flags, f.tuning);
 }
@@ -176,6 +180,7 @@ SupervisorConfig BuildConfig(const ServeFlags& f, const ModelFile& model, const 
                         "--admin=" + f.admin,
                         "--mode=" + f.mode,
                         fmt::format("--local-prefill-tokens={}", f.local_prefill_tokens),
+                        "--reasoning-format=" + f.reasoning_format,
                         fmt::format("--drain-timeout={}", f.tuning.drain_timeout_s),
                         "--cluster-secret-file=" + f.tuning.secret_file};
   config.workers = [f, dir](const ChildReport& router) {

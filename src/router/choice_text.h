@@ -4,7 +4,9 @@
 #ifndef BATON_ROUTER_CHOICE_TEXT_H_
 #define BATON_ROUTER_CHOICE_TEXT_H_
 
+#include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -30,6 +32,8 @@ class ChoiceText {
 
   // A stop string was found: the choice is over.
   bool stopped() const { return matcher_.stopped(); }
+  // Which one, by its place in the request's list.
+  std::optional<size_t> stop_idx() const { return matcher_.matched_idx(); }
 
  private:
   Detokenizer detokenizer_;

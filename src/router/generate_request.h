@@ -30,7 +30,7 @@ struct SamplingSettings {
   std::vector<std::pair<TokenId, float>> logit_bias;  // each token once, at most 1024
   bool logprobs = false;
   uint32_t top_logprobs = 0;  // 0..20
-  uint32_t max_tokens = 1;    // per choice, >= 1; prompt + max_tokens <= max_context
+  uint32_t max_tokens = 1;    // per choice, >= 1 when submitted; prompt + max_tokens <= max_context
   uint32_t min_tokens = 0;
   bool ignore_eos = false;
   std::vector<TokenId> stop_token_ids;  // at most 64

@@ -111,6 +111,7 @@ bool RouterCore::DeliverNext(RouterRequest& request, uint32_t choice) {
   output.text = text.Push(token.token, token.finish == FinishReason::kStop,
                           token.finish != FinishReason::kNone);
   output.finish = text.stopped() ? FinishReason::kStop : token.finish;
+  output.stop_idx = text.stop_idx();
   output.has_logprob = token.has_logprob;
   output.logprob = token.logprob;
   output.top_logprobs = &token.top_logprobs;

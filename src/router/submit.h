@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -49,8 +50,10 @@ struct TokenOutput {
   float logprob = 0.0f;
   const std::vector<TokenLogprob>* top_logprobs = nullptr;  // never null with has_logprob
   FinishReason finish = FinishReason::kNone;                // set on the choice's last token
-  bool is_last = false;    // the request's last token; OnFinished follows at once
-  int64_t arrived_us = 0;  // steady clock, when the router took it from the worker
+  std::optional<size_t> stop_idx;  // with kStop: the stop text that ended the choice, by its place
+                                   // in the request; none: `token` ended it
+  bool is_last = false;            // the request's last token; OnFinished follows at once
+  int64_t arrived_us = 0;          // steady clock, when the router took it from the worker
 };
 
 // Where the time of a request went and who did the work (the `timings` object of the APIs).
@@ -102,7 +105,8 @@ class Submitter {
   // The sink gets OnFailed(kCancelled).
   virtual void Cancel(RequestUid uid) = 0;
 
-  // Counts a request that an API refused before Submit, by the HTTP status of its answer.
+  // Counts a request that an API answered without Submit, nearly always a refusal, by the HTTP
+  // status of its answer.
   virtual void CountRefusal(int http_status) = 0;
 
   // The model of that id; "" and "default" name the only one. Null = there is none.

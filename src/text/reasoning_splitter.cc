@@ -87,6 +87,7 @@ void ReasoningSplitter::OnBefore(char c, AnswerParts* out) {
   Hold(c);
   if (tag_part() == kOpenTag) {
     place_ = Place::kOpened;
+    opened_ = true;
     Drop();
   } else if (!Begins(kOpenTag, tag_part())) {
     place_ = Place::kContent;

@@ -37,12 +37,14 @@ class ReasoningSplitter {
   // `starts_inside`: PromptOpensReasoning of the prompt. A "<think>" that the model then repeats is
   // dropped too.
   explicit ReasoningSplitter(bool starts_inside)
-      : place_(starts_inside ? Place::kOpened : Place::kBefore) {}
+      : place_(starts_inside ? Place::kOpened : Place::kBefore), opened_(starts_inside) {}
 
   AnswerParts Push(std::string_view text);
   // What was held back, when no text follows.
   AnswerParts Flush();
 
+  // Thoughts have begun, and perhaps ended; there may be none between the tags.
+  bool opened() const { return opened_; }
   // The text so far ends in thoughts: a generation that stops here has no content yet.
   bool in_reasoning() const { return place_ == Place::kOpened || place_ == Place::kThoughts; }
 
@@ -68,6 +70,7 @@ class ReasoningSplitter {
   std::string_view tag_part() const { return std::string_view(held_).substr(num_blanks_); }
 
   Place place_;
+  bool opened_;
   std::string held_;       // blanks, then a part of a tag
   size_t num_blanks_ = 0;  // at the beginning of held_
 };

@@ -7,101 +7,10 @@
 
 #include "gtest/gtest.h"
 
-#include "src/api/json_value.h"
-#include "tests/api/fake_responder.h"
-#include "tests/api/fake_submitter.h"
+#include "tests/api/http_api_rig.h"
 
 namespace baton {
 namespace {
-
-constexpr const char* kChatPath = "/v1/chat/completions";
-constexpr const char* kCompletionPath = "/v1/completions";
-
-class HttpApiTest : public testing::Test {
- protected:
-  HttpApiTest()
-      : api_(&submitter_, &workers_, [](Topology* topology) {
-          ProcessView row;
-          row.role = "router";
-          row.worker_id = "router-0";
-          row.http = "127.0.0.1:8080";
-          topology->processes.insert(topology->processes.begin(), row);
-        }) {}
-
-  std::shared_ptr<FakeResponder> Send(const std::string& method, const std::string& path,
-                                      const std::string& body = "", HttpHeaders headers = {}) {
-    HttpRequest request;
-    request.method = method;
-    request.target = path;
-    request.path = path;
-    request.headers = std::move(headers);
-    request.body = body;
-    auto responder = std::make_shared<FakeResponder>();
-    api_.Handle(std::move(request), responder);
-    return responder;
-  }
-  std::shared_ptr<FakeResponder> Post(const std::string& path, const std::string& body) {
-    auto responder = Send("POST", path, body, {{"Content-Type", "application/json"}});
-    EXPECT_TRUE(responder->Wait());
-    return responder;
-  }
-  // Answers every request with `text` in one choice.
-  void AnswerWith(const std::string& text, FinishReason finish = FinishReason::kStop) {
-    submitter_.answer = [text, finish](const GenerateRequest& request, ResponseSink& sink) {
-      for (uint32_t choice = 0; choice < request.num_choices; ++choice) {
-        PlayText(sink, text, choice, finish, choice + 1 == request.num_choices);
-      }
-      sink.OnFinished(TestResult(static_cast<uint32_t>(request.prompt.size()),
-                                 static_cast<uint32_t>(text.size()) * request.num_choices));
-    };
-  }
-
-  // The value at a path of member names and array positions.
-  static const JsonValue* At(const JsonValue& root, const std::vector<std::string>& path) {
-    const JsonValue* value = &root;
-    for (const std::string& step : path) {
-      if (value == nullptr) return nullptr;
-      if (const JsonValue::Array* array = value->AsArray()) {
-        const size_t idx = std::stoul(step);
-        value = idx < array->size() ? &(*array)[idx] : nullptr;
-      } else {
-        value = value->Find(step);
-      }
-    }
-    return value;
-  }
-  static std::string Text(const FakeResponder& responder, const std::vector<std::string>& path) {
-    JsonValue root;
-    RequestError error;
-    EXPECT_TRUE(ParseJson(responder.body, &root, &error)) << responder.body;
-    const JsonValue* value = At(root, path);
-    if (value == nullptr) return "<absent>";
-    if (value->AsString() != nullptr) return *value->AsString();
-    int64_t integer = 0;
-    if (value->GetInteger(&integer)) return std::to_string(integer);
-    return value->is_null() ? "null" : "<other>";
-  }
-  // The JSON of each event of a stream; checks the framing.
-  static std::vector<std::string> Events(const std::string& body) {
-    std::vector<std::string> events;
-    size_t at = 0;
-    while (at < body.size()) {
-      EXPECT_EQ(body.substr(at, 6), "data: ");
-      const size_t end = body.find("\n\n", at);
-      EXPECT_NE(end, std::string::npos);
-      if (end == std::string::npos) break;
-      events.push_back(body.substr(at + 6, end - at - 6));
-      at = end + 2;
-    }
-    return events;
-  }
-
-  FakeSubmitter submitter_;
-  ApiWorkers workers_{2};
-  HttpApi api_;
-};
-
-const std::string kHello = R"({"messages":[{"role":"user","content":"hello"}])";
 
 TEST_F(HttpApiTest, WholeChatAnswer) {
   AnswerWith("Hi");
@@ -151,7 +60,8 @@ TEST_F(HttpApiTest, StreamBytesAreExact) {
   };
   for (size_t i = 0; i < choices.size(); ++i) EXPECT_EQ(events[i], head + choices[i]);
   EXPECT_EQ(events[3].find(head + R"("choices":[{"index":0,"delta":{},"logprobs":null,)"
-                                  R"("finish_reason":"length"}],"timings":{"path":"disagg")"),
+                                  R"("finish_reason":"length","stop_reason":null}],)"
+                                  R"("timings":{"path":"disagg")"),
             0u)
       << events[3];
   EXPECT_EQ(events[4], "[DONE]");

@@ -13,100 +13,10 @@
 #include "grpcpp/grpcpp.h"
 #include "gtest/gtest.h"
 
-#include "baton/v1/inference.grpc.pb.h"
-#include "tests/api/toy_worker.h"
-#include "tests/http/raw_client.h"
+#include "tests/api/router_process_rig.h"
 
 namespace baton {
 namespace {
-
-using std::chrono::milliseconds;
-using std::chrono::seconds;
-
-RouterConfig TestConfig() {
-  RouterConfig config;
-  config.grpc_address = "127.0.0.1:0";
-  config.http_address = "127.0.0.1:0";
-  config.admin_address = "127.0.0.1:0";
-  config.drain_grace_us = 100'000;
-  config.drain_timeout_us = 5'000'000;
-  return config;
-}
-
-uint16_t PortOf(const std::string& address) {
-  return static_cast<uint16_t>(std::stoi(address.substr(address.rfind(':') + 1)));
-}
-
-class RouterProcessTest : public testing::Test {
- protected:
-  void SetUp() override { StartProcess(TestConfig()); }
-
-  void StartProcess(const RouterConfig& config) {
-    auto process = RouterProcess::Start(config);
-    ASSERT_TRUE(process.ok()) << process.status();
-    process_ = *std::move(process);
-    channel_ = grpc::CreateChannel(process_->grpc_address(), grpc::InsecureChannelCredentials());
-    chat_ = v1::ChatService::NewStub(channel_);
-    completion_ = v1::CompletionService::NewStub(channel_);
-    models_ = v1::ModelService::NewStub(channel_);
-  }
-
-  void JoinPair() {
-    decode_ = std::make_unique<ToyWorker>("decode-0", v1::WORKER_ROLE_DECODE);
-    prefill_ = std::make_unique<ToyWorker>("prefill-0", v1::WORKER_ROLE_PREFILL);
-    decode_->Register(process_->grpc_address());
-    prefill_->Register(process_->grpc_address(), "decode-0");
-    ASSERT_TRUE(WaitReady(true));
-  }
-
-  bool WaitReady(bool ready) {
-    for (int i = 0; i < 400; ++i) {
-      if (process_->ready() == ready) return true;
-      std::this_thread::sleep_for(milliseconds(25));
-    }
-    return false;
-  }
-
-  static v1::ChatCompletionRequest Chat(int max_tokens) {
-    v1::ChatCompletionRequest request;
-    v1::ChatMessage* message = request.add_messages();
-    message->set_role("user");
-    message->set_content("hi");
-    request.set_max_completion_tokens(max_tokens);
-    return request;
-  }
-  // All chunks of a stream; `status` gets its end.
-  std::vector<v1::ChatCompletionChunk> Stream(const v1::ChatCompletionRequest& request,
-                                              grpc::Status* status) {
-    grpc::ClientContext context;
-    auto reader = chat_->StreamChatCompletion(&context, request);
-    std::vector<v1::ChatCompletionChunk> chunks;
-    v1::ChatCompletionChunk chunk;
-    while (reader->Read(&chunk)) chunks.push_back(chunk);
-    *status = reader->Finish();
-    return chunks;
-  }
-  std::string HttpGet(const std::string& address, const std::string& path) {
-    RawClient client(PortOf(address));
-    client.Send("GET " + path + " HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
-    return client.ReceiveAll();
-  }
-  std::string HttpPost(const std::string& path, const std::string& body) {
-    RawClient client(PortOf(process_->http_address()));
-    client.Send("POST " + path + " HTTP/1.1\r\nHost: x\r\nConnection: close\r\n" +
-                "Content-Type: application/json\r\nContent-Length: " + std::to_string(body.size()) +
-                "\r\n\r\n" + body);
-    return client.ReceiveAll();
-  }
-
-  std::unique_ptr<RouterProcess> process_;
-  std::shared_ptr<grpc::Channel> channel_;
-  std::unique_ptr<v1::ChatService::Stub> chat_;
-  std::unique_ptr<v1::CompletionService::Stub> completion_;
-  std::unique_ptr<v1::ModelService::Stub> models_;
-  std::unique_ptr<ToyWorker> decode_;
-  std::unique_ptr<ToyWorker> prefill_;
-};
 
 TEST_F(RouterProcessTest, UnaryChat) {
   JoinPair();

@@ -104,6 +104,7 @@ const std::map<std::string, std::vector<std::string>>& GoodValues() {
       {"response_format", {R"({"type":"text"})"}},
       {"tools", {"[]"}},
       {"tool_choice", {"\"none\""}},
+      {"reasoning_format", {"\"auto\"", "\"deepseek\"", "\"none\""}},
       {"user", {"\"\"", "\"u-1\"", "\"\xc3\xa9\""}},
       {"ignore_eos", {"true", "false"}},
       {"min_tokens", {"0", "5"}},
@@ -138,6 +139,7 @@ const std::map<std::string, std::vector<std::string>>& BadValues() {
         R"({"type":5})"}},
       {"tools", {R"([{"type":"function"}])"}},
       {"tool_choice", {"\"auto\"", "\"required\"", R"({"type":"function"})"}},
+      {"reasoning_format", {"\"\"", "\"hidden\"", "\"None\""}},
       {"user", {"\"" + std::string(257, 'u') + "\"", "\"a\\u0000b\""}},
       {"request_id", {"\"" + std::string(129, 'r') + "\"", "\"a\\nb\""}},
   };
@@ -359,6 +361,7 @@ TEST(SchemaTest, ProtoListsAndSpecialsAreChecked) {
       {"tool_choice", [](v1::ChatCompletionRequest* r) { r->set_tool_choice("auto"); }},
       {"response_format",
        [](v1::ChatCompletionRequest* r) { r->mutable_response_format()->set_type("json_object"); }},
+      {"reasoning_format", [](v1::ChatCompletionRequest* r) { r->set_reasoning_format("hidden"); }},
       {"user", [](v1::ChatCompletionRequest* r) { r->set_user(std::string(300, 'u')); }},
       {"model", [](v1::ChatCompletionRequest* r) { r->set_model("a\nb"); }},
   };

@@ -1,4 +1,4 @@
-// What a toy worker says of itself when it registers.
+// What a toy worker says of itself when it registers, and of a request's progress.
 #ifndef BATON_TESTS_API_TOY_HELLO_H_
 #define BATON_TESTS_API_TOY_HELLO_H_
 
@@ -16,10 +16,12 @@ struct ToyIdentity {
   v1::WorkerRole role;
   std::string grpc_address;
   std::string weights;
+  std::string chat_template;  // "" = the test model's
 };
 
 inline void FillToyHello(const ToyIdentity& worker, v1::WorkerHello* hello) {
-  const TokenizerSpec spec = TestSpec();
+  TokenizerSpec spec = TestSpec();
+  if (!worker.chat_template.empty()) spec.chat_template = worker.chat_template;
   hello->mutable_worker()->set_worker_id(worker.id);
   hello->mutable_worker()->set_incarnation(77);
   hello->set_role(worker.role);
@@ -45,6 +47,21 @@ inline void FillToyHello(const ToyIdentity& worker, v1::WorkerHello* hello) {
   hello->set_vocab_size(kTestVocab);
   hello->set_chain_check(ChainKeyCheck(DeriveChainKey("", "default")));
   hello->set_loaded_unix_s(1'700'000'000);
+}
+
+// What it says when a request reaches `state`.
+inline void FillToyStatus(const v1::RequestSpec& spec, v1::RequestState state,
+                          v1::RequestStatus* status) {
+  *status->mutable_uid() = spec.uid();
+  status->set_attempt(spec.attempt());
+  status->set_state(state);
+  if (state == v1::REQUEST_STATE_REJECTED) status->set_code(3);
+  if (state == v1::REQUEST_STATE_FAILED) status->set_code(14);
+  if (state == v1::REQUEST_STATE_PREFILL_STARTED) status->set_cached_tokens(3);
+  if (state == v1::REQUEST_STATE_VERIFIED) {
+    status->set_kv_bytes(1000);
+    status->set_transport(v1::TRANSPORT_KIND_SHM);
+  }
 }
 
 }  // namespace baton

@@ -1,5 +1,6 @@
 // A worker over real gRPC that computes nothing: token i of every choice is the letter 'a' + i
-// % 26. It registers with a router, answers sessions, and can be told to misbehave.
+// % 26, or byte i of a script, whose last one is a stop token. It registers with a router, answers
+// sessions, and can be told to misbehave.
 #ifndef BATON_TESTS_API_TOY_WORKER_H_
 #define BATON_TESTS_API_TOY_WORKER_H_
 
@@ -51,7 +52,7 @@ class ToyWorker final : public v1::WorkerService::Service {
     stub_ = v1::RouterRegistry::NewStub(channel);
     lease_ = stub_->Register(&lease_context_);
     v1::WorkerReport hello;
-    FillToyHello({id_, role_, address_, weights}, hello.mutable_hello());
+    FillToyHello({id_, role_, address_, weights, chat_template}, hello.mutable_hello());
     lease_->Write(hello);
     v1::RouterDirective ack;
     if (lease_->Read(&ack)) refusal = ack.ack().refusal();
@@ -119,7 +120,10 @@ class ToyWorker final : public v1::WorkerService::Service {
   }
 
   std::atomic<Mood> mood{Mood::kServe};
+  // Set before Register.
   std::string weights = "weights-a";
+  std::string chat_template;
+  std::string script;
   std::string refusal;
   std::atomic<int> num_peer_lists{0};
   std::atomic<int> num_resyncs_asked{0};
@@ -161,22 +165,12 @@ class ToyWorker final : public v1::WorkerService::Service {
 
   static void WriteState(const v1::RequestSpec& spec, v1::RequestState state, Stream* stream) {
     v1::WorkerMessage message;
-    v1::RequestStatus* status = message.mutable_status();
-    *status->mutable_uid() = spec.uid();
-    status->set_attempt(spec.attempt());
-    status->set_state(state);
-    if (state == v1::REQUEST_STATE_REJECTED) status->set_code(3);
-    if (state == v1::REQUEST_STATE_FAILED) status->set_code(14);
-    if (state == v1::REQUEST_STATE_PREFILL_STARTED) status->set_cached_tokens(3);
-    if (state == v1::REQUEST_STATE_VERIFIED) {
-      status->set_kv_bytes(1000);
-      status->set_transport(v1::TRANSPORT_KIND_SHM);
-    }
+    FillToyStatus(spec, state, message.mutable_status());
     stream->Write(message);
   }
 
   // One step: token `index` of every choice.
-  static void WriteStep(const v1::RequestSpec& spec, uint32_t index, Stream* stream) {
+  void WriteStep(const v1::RequestSpec& spec, uint32_t index, Stream* stream) const {
     v1::WorkerMessage message;
     for (uint32_t choice = 0; choice < spec.n(); ++choice) {
       v1::TokenEvent* event = message.mutable_step()->add_events();
@@ -184,7 +178,7 @@ class ToyWorker final : public v1::WorkerService::Service {
       event->set_attempt(spec.attempt());
       event->set_choice(choice);
       event->set_index(index);
-      event->set_token('a' + index % 26);
+      event->set_token(script.empty() ? 'a' + index % 26 : script.at(index));
       if (spec.sampling().logprobs()) {
         event->set_logprob(-0.5f);
         for (uint32_t i = 0; i < spec.sampling().top_logprobs(); ++i) {
@@ -192,6 +186,7 @@ class ToyWorker final : public v1::WorkerService::Service {
         }
       }
       if (index + 1 == spec.sampling().max_tokens()) event->set_finish(v1::WORKER_FINISH_LENGTH);
+      if (index + 1 == script.size()) event->set_finish(v1::WORKER_FINISH_STOP);
     }
     stream->Write(message);
   }
@@ -207,7 +202,8 @@ class ToyWorker final : public v1::WorkerService::Service {
     WriteState(spec, order.local() ? v1::REQUEST_STATE_PREFILL_STARTED : v1::REQUEST_STATE_VERIFIED,
                stream);
     WriteState(spec, v1::REQUEST_STATE_DECODE_STARTED, stream);
-    const uint32_t last = spec.sampling().max_tokens();
+    uint32_t last = spec.sampling().max_tokens();
+    if (!script.empty()) last = std::min(last, static_cast<uint32_t>(script.size()));
     const uint32_t count = mood == Mood::kServe ? last : std::min(last, 2u);
     for (uint32_t i = 0; i < count; ++i) {
       WriteStep(spec, i, stream);

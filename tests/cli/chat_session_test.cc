@@ -96,6 +96,27 @@ TEST(ChatSessionTest, ErrorsOfOtherServersAreShownWhateverTheirShape) {
   }
 }
 
+TEST(ChatSessionTest, ThoughtsAreNotPartOfTheAnswer) {
+  const auto event = [](const std::string& delta) {
+    return "data: {\"choices\":[{\"delta\":" + delta + "}]}\n\n";
+  };
+  const OneAnswer server("HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" +
+                         event("{\"role\":\"assistant\",\"content\":\"\"}") +
+                         event("{\"reasoning_content\":\"Hm\"}") +
+                         event("{\"reasoning_content\":\".\",\"content\":\"Ye\"}") +
+                         event("{\"content\":\"s\"}") + "data: [DONE]\n\n");
+  ChatOptions options = server.Options();
+  std::string thoughts;
+  std::string text;
+  options.on_thought = [&thoughts](std::string_view piece) { thoughts.append(piece); };
+  ChatSession session(options);
+  const auto stats = session.Ask("hi", [&text](std::string_view piece) { text.append(piece); });
+  ASSERT_TRUE(stats.ok()) << stats.status();
+  EXPECT_EQ(thoughts, "Hm.");
+  EXPECT_EQ(text, "Yes");
+  EXPECT_GT(stats->ttft_ms, 0) << "a thought is the first text";
+}
+
 TEST(ChatSessionTest, MembersOfOtherTypesCountAsMissing) {
   std::string text;
   const StatusOr<AnswerStats> stats = AskServerThatSays(

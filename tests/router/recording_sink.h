@@ -23,12 +23,14 @@ class RecordingSink final : public ResponseSink {
     FinishReason finish;
     bool is_last;
     std::optional<float> logprob;
+    std::optional<size_t> stop_idx;
   };
   void OnToken(const TokenOutput& token) override {
     EXPECT_FALSE(ended()) << "a token after the end";
     tokens.push_back({token.choice, token.index, token.token, std::string(token.text), token.finish,
                       token.is_last,
-                      token.has_logprob ? std::optional<float>(token.logprob) : std::nullopt});
+                      token.has_logprob ? std::optional<float>(token.logprob) : std::nullopt,
+                      token.stop_idx});
   }
   void OnFinished(const GenerateResult& value) override {
     EXPECT_FALSE(ended()) << "two ends";

@@ -125,7 +125,7 @@ TEST(RequestFlowTest, StopTextAcrossTheHandOff) {
   FakeCluster cluster;
   cluster.JoinPair();
   GenerateRequest request = cluster.Request("p");
-  request.stop = StopMatcher::Create({"ab"}).value();
+  request.stop = StopMatcher::Create({"zz", "ab"}).value();
   const RequestUid uid = cluster.Submit(std::move(request));
   cluster.State("decode-0", uid, WorkerRequestState::kReserved);
   cluster.Text("prefill-0", uid, 0, "a");
@@ -136,6 +136,8 @@ TEST(RequestFlowTest, StopTextAcrossTheHandOff) {
   ASSERT_TRUE(cluster.sink->result.has_value());
   EXPECT_EQ(cluster.sink->Text(), "");
   EXPECT_EQ(cluster.sink->Finish(), FinishReason::kStop);
+  EXPECT_EQ(cluster.sink->tokens[0].stop_idx, std::nullopt);
+  EXPECT_EQ(cluster.sink->tokens[1].stop_idx, 1u);
   EXPECT_EQ(cluster.sink->result->num_completion_tokens, 2u);
   EXPECT_EQ(cluster.Log("decode-0").Of(Order::Kind::kCancel).size(), 1u)
       << "the worker does not know stop texts, so it must be told";
@@ -193,6 +195,7 @@ TEST(RequestFlowTest, StopTokenHasNoText) {
   const RequestUid uid = cluster.Submit(cluster.Request("p"));
   cluster.Text("decode-0", uid, 0, "ok.", FinishReason::kStop);
   EXPECT_EQ(cluster.sink->Text(), "ok") << "'.' was a stop token of the request";
+  EXPECT_EQ(cluster.sink->tokens[2].stop_idx, std::nullopt);
   EXPECT_EQ(cluster.sink->result->num_completion_tokens, 3u);
 }
 

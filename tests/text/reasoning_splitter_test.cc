@@ -126,6 +126,19 @@ TEST(ReasoningSplitterTest, TextGoesOutAsSoonAsItIsNoTag) {
   EXPECT_EQ(splitter.Push("\nYes <").content, "Yes <");
 }
 
+TEST(ReasoningSplitterTest, OpenedMeansThatThereWasATag) {
+  ReasoningSplitter splitter(false);
+  splitter.Push("\n<thin");
+  EXPECT_FALSE(splitter.opened());
+  splitter.Push("k></think>");
+  EXPECT_TRUE(splitter.opened());
+  EXPECT_FALSE(splitter.in_reasoning());
+  EXPECT_TRUE(ReasoningSplitter(true).opened());
+  ReasoningSplitter plain(false);
+  plain.Push("a <think>");
+  EXPECT_FALSE(plain.opened()) << "later tags are content";
+}
+
 TEST(ReasoningSplitterTest, ThePromptSaysWhereTheAnswerBegins) {
   EXPECT_TRUE(PromptOpensReasoning("<|im_start|>assistant\n<think>\n"));
   EXPECT_TRUE(PromptOpensReasoning("<think>"));

@@ -1,0 +1,71 @@
+#include "src/api/answer_text.h"
+
+#include <algorithm>
+
+#include "src/text/tokenizer.h"
+
+namespace baton {
+
+AnswerText::AnswerText(const AnswerPlan& plan, uint32_t num_choices) : choices_(num_choices) {
+  const uint32_t num_echoed = CountCodePoints(plan.echo_text);
+  for (Choice& choice : choices_) {
+    choice.num_code_points = num_echoed;
+    if (plan.splits_reasoning) choice.splitter.emplace(plan.opens_reasoning);
+  }
+}
+
+TokenText AnswerText::Push(const TokenOutput& token) {
+  Choice& choice = choices_[token.choice];
+  TokenText text;
+  text.offset = choice.num_code_points;
+  if (choice.splitter.has_value()) {
+    Split(token, &choice, &text);
+  } else {
+    text.content = token.text;
+  }
+  choice.num_code_points += CountCodePoints(text.content);
+  return text;
+}
+
+void AnswerText::Split(const TokenOutput& token, Choice* choice, TokenText* text) {
+  ReasoningSplitter& splitter = *choice->splitter;
+  parts_ = splitter.Push(token.text);
+  if (token.finish != FinishReason::kNone) {
+    AnswerParts rest = splitter.Flush();
+    parts_.reasoning += rest.reasoning;
+    parts_.content += rest.content;
+  }
+  text->reasoning = parts_.reasoning;
+  text->content = parts_.content;
+  text->in_reasoning = splitter.in_reasoning();
+  if (!splitter.opened() || choice->is_closed) return;
+  choice->num_reasoning_tokens = token.index + 1;
+  choice->is_closed = !splitter.in_reasoning();
+}
+
+uint32_t AnswerText::num_reasoning_tokens() const {
+  uint32_t sum = 0;
+  for (const Choice& choice : choices_) sum += choice.num_reasoning_tokens;
+  return sum;
+}
+
+StopReason StopReasonOf(const AnswerPlan& plan, const TokenOutput& token) {
+  if (token.finish != FinishReason::kStop) return {};
+  if (token.stop_idx.has_value()) return plan.stop[*token.stop_idx];
+  const bool is_end = plan.model->tokenizer->IsEog(token.token) && !plan.ignore_eos;
+  if (is_end) return {};
+  return token.token;
+}
+
+uint32_t CountCodePoints(std::string_view text) {
+  return static_cast<uint32_t>(std::count_if(text.begin(), text.end(), [](char c) {
+    return (static_cast<unsigned char>(c) & 0xc0u) != 0x80u;
+  }));
+}
+
+std::string_view FinishName(FinishReason finish) {
+  if (finish == FinishReason::kStop) return "stop";
+  return finish == FinishReason::kLength ? "length" : "";
+}
+
+}  // namespace baton

@@ -1,0 +1,76 @@
+// AnswerText: what each token of a request adds to the answer that its client reads: content, and
+// thoughts where the plan tells them apart. Plain; one thread at a time. The state is a pure
+// function of the tokens pushed.
+#ifndef BATON_API_ANSWER_TEXT_H_
+#define BATON_API_ANSWER_TEXT_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "src/api/build_request.h"
+#include "src/router/submit.h"
+#include "src/text/reasoning_splitter.h"
+
+namespace baton {
+
+// What one token adds to its choice. Views are valid until the next Push, and as long as the
+// token's own text.
+struct TokenText {
+  std::string_view reasoning;
+  std::string_view content;
+  bool in_reasoning = false;  // the choice has not left its thoughts
+  uint32_t offset = 0;        // code points of the choice's content before this token
+};
+
+// The texts of all choices of one request; see the file comment.
+class AnswerText {
+ public:
+  // `num_choices`: computed ones.
+  AnswerText(const AnswerPlan& plan, uint32_t num_choices);
+
+  // Tokens of one choice in order. What was held back comes with the last one.
+  TokenText Push(const TokenOutput& token);
+
+  // Of all choices: tokens up to the one with which the thoughts ended, their tags' included. With
+  // stop texts or half characters held back that is the token that released the end.
+  uint32_t num_reasoning_tokens() const;
+
+ private:
+  // Where one choice stands.
+  struct Choice {
+    std::optional<ReasoningSplitter> splitter;  // none: everything is content
+    bool is_closed = false;                     // its thoughts have ended
+    uint32_t num_reasoning_tokens = 0;
+    uint32_t num_code_points = 0;  // of its content, the echoed prompt's included
+  };
+
+  void Split(const TokenOutput& token, Choice* choice, TokenText* text);
+
+  std::vector<Choice> choices_;
+  AnswerParts parts_;  // what Push returned last
+};
+
+// What ended a choice early, in the client's terms: one of its stop texts or of its stop token ids;
+// neither for an end-of-generation token, a length, or a choice that goes on.
+using StopReason = std::variant<std::monostate, std::string, TokenId>;
+StopReason StopReasonOf(const AnswerPlan& plan, const TokenOutput& token);
+
+// How a choice ended.
+struct ChoiceEnd {
+  FinishReason finish = FinishReason::kNone;
+  StopReason stop_reason;
+};
+
+// Code points of valid UTF-8.
+uint32_t CountCodePoints(std::string_view text);
+
+// "stop", "length"; "" for kNone.
+std::string_view FinishName(FinishReason finish);
+
+}  // namespace baton
+
+#endif  // BATON_API_ANSWER_TEXT_H_

@@ -1,0 +1,168 @@
+"""What completions have beside their text: prompt, log-probabilities, why they ended, choices."""
+
+import json
+import re
+import urllib.request
+
+import pytest
+
+from baton_server import Server, complete, generated_stubs, metrics_text
+
+PROMPT = "The capital of France is"
+
+
+def post(server, expect=200, **fields):
+    status, _, answer = server.post("/v1/completions", {"temperature": 0, **fields})
+    assert status == expect, answer
+    return answer
+
+
+def stream(server, **fields):
+    body = {"temperature": 0, "stream": True, **fields}
+    request = urllib.request.Request(
+        server.http + "/v1/completions",
+        json.dumps(body).encode(),
+        {"Content-Type": "application/json"},
+    )
+    with urllib.request.urlopen(request, timeout=60) as response:
+        events = [e[6:] for e in response.read().decode().split("\n\n") if e]
+    assert events.pop() == "[DONE]"
+    return [json.loads(e) for e in events]
+
+
+def texts(events, n=1):
+    joined = [""] * n
+    for choice in (c for e in events for c in e["choices"]):
+        joined[choice["index"]] += choice["text"]
+    return joined
+
+
+def metric(process, name, **labels):
+    total = 0.0
+    for row, value in re.findall(rf"^{name}\{{([^}}]*)\}} (\S+)$", metrics_text(process), re.M):
+        if all(f'{key}="{wanted}"' in row for key, wanted in labels.items()):
+            total += float(value)
+    return total
+
+
+def test_echo_with_and_without_an_answer(server):
+    plain = post(server, prompt=PROMPT, max_tokens=6)["choices"][0]["text"]
+    echoed = post(server, prompt=PROMPT, max_tokens=6, echo=True, n=2)
+    assert [c["text"] for c in echoed["choices"]] == [PROMPT + plain] * 2
+    events = stream(server, prompt=PROMPT, max_tokens=6, echo=True, n=2)
+    assert texts(events, 2) == [PROMPT + plain] * 2
+    ids = server.post("/tokenize", {"content": PROMPT})[2]["tokens"]
+    alone = post(server, prompt=ids, max_tokens=0, echo=True)
+    assert alone["choices"][0]["text"] == PROMPT
+    assert alone["choices"][0]["finish_reason"] == "length"
+    assert alone["usage"]["prompt_tokens"] == len(ids)
+    assert alone["usage"]["completion_tokens"] == 0
+    assert texts(stream(server, prompt=PROMPT, max_tokens=0, echo=True)) == [PROMPT]
+    answer = complete(server, prompt=PROMPT, max_tokens=0, echo=True)
+    assert answer.texts == {0: PROMPT} and answer.usage.completion_tokens == 0
+
+
+@pytest.mark.parametrize(
+    "fields,param,word",
+    [
+        ({"max_tokens": 0}, "max_tokens", "echo"),
+        ({"max_tokens": -1}, "max_tokens", "0"),
+        ({"max_tokens": 0, "echo": True, "logprobs": 1}, "echo", "logprobs"),
+        ({"max_tokens": 4, "echo": True, "logprobs": 0}, "echo", "logprobs"),
+    ],
+)
+def test_what_is_not_served_is_named(server, fields, param, word):
+    error = post(server, 400, prompt=PROMPT, **fields)["error"]
+    assert error["param"] == param
+    assert param in error["message"] and word in error["message"]
+
+
+def test_logprobs_whole_and_streamed(server):
+    fields = {"prompt": "Unicode: \u00e9\u00e9, \U0001f600", "max_tokens": 12, "ignore_eos": True}
+    whole = post(server, logprobs=3, **fields)["choices"][0]
+    rows = whole["logprobs"]
+    assert all(len(rows[k]) == 12 for k in rows), {k: len(rows[k]) for k in rows}
+    assert rows["text_offset"] == sorted(rows["text_offset"]) and rows["text_offset"][0] == 0
+    for token, logprob, top in zip(rows["tokens"], rows["token_logprobs"], rows["top_logprobs"]):
+        assert logprob <= 0 and 1 <= len(top) <= 4
+        assert top[token] == logprob == max(top.values()), "greedy takes the likeliest"
+    assert any("\ufffd" in t for t in rows["tokens"]), "halves of characters look alike"
+    if all(t.isascii() for t in rows["tokens"]):
+        lengths = [len(t) for t in rows["tokens"]]
+        assert rows["text_offset"] == [sum(lengths[:i]) for i in range(12)]
+    streamed = {key: [] for key in rows}
+    events = stream(server, logprobs=3, **fields)
+    for choice in (c for e in events for c in e["choices"]):
+        for key, values in (choice["logprobs"] or {}).items():
+            streamed[key] += values
+    assert streamed == rows
+    assert texts(events) == [whole["text"]]
+
+
+def test_stop_reason_is_what_the_request_asked_for(server):
+    text = post(server, prompt=PROMPT, max_tokens=8)["choices"][0]
+    assert text["finish_reason"] == "length" and text["stop_reason"] is None
+    stopped = post(server, prompt=PROMPT, max_tokens=8, stop=["never", "aris"])["choices"][0]
+    assert stopped["finish_reason"] == "stop" and stopped["stop_reason"] == "aris"
+    first = post(server, prompt=PROMPT, max_tokens=1, logprobs=0)["choices"][0]
+    token = server.post("/tokenize", {"content": first["logprobs"]["tokens"][0]})[2]["tokens"]
+    assert len(token) == 1
+    by_token = post(server, prompt=PROMPT, max_tokens=8, stop_token_ids=token)["choices"][0]
+    assert by_token["stop_reason"] == token[0] and by_token["text"] == ""
+    ends = [
+        c
+        for e in stream(server, prompt=PROMPT, max_tokens=8, stop_token_ids=token)
+        for c in e["choices"]
+        if c["finish_reason"]
+    ]
+    assert [e["stop_reason"] for e in ends] == token
+    pb2, pb2_grpc = generated_stubs()
+    stub = pb2_grpc.CompletionServiceStub(server.channel)
+    request = pb2.CompletionRequest(prompt=PROMPT, max_tokens=8, temperature=0, stop=["aris"])
+    assert stub.Complete(request, timeout=60).choices[0].stop_reason.text == "aris"
+
+
+def test_choices_share_one_prompt():
+    """n = 4 costs one prompt: in usage, in the prefill worker's steps, and on the wire."""
+    filler = "The quick brown fox jumps over the lazy dog. " * 8
+    with Server() as server:
+        prefill = next(p for p in server.workers() if p["role"] == "prefill")
+
+        def cost(first_word, n):
+            before = [
+                metric(prefill, "baton_prefix_cache_queries_total"),
+                metric(prefill, "baton_step_seconds_count", phase="prefill"),
+            ]
+            body = {
+                "messages": [{"role": "user", "content": first_word + " " + filler}],
+                "max_tokens": 8,
+                "n": n,
+                "seed": 3,
+                "ignore_eos": True,
+            }
+            answer = server.post("/v1/chat/completions", body)[2]
+            assert answer["timings"]["path"] == "disagg"
+            assert answer["usage"]["prompt_tokens_details"]["cached_tokens"] < 32
+            after = [
+                metric(prefill, "baton_prefix_cache_queries_total"),
+                metric(prefill, "baton_step_seconds_count", phase="prefill"),
+            ]
+            assert len(answer["choices"]) == n
+            assert answer["usage"]["completion_tokens"] == 8 * n
+            texts = {c["message"]["content"] for c in answer["choices"]}
+            assert len(texts) == n, "each choice has its own text"
+            return {
+                "prompt_tokens": answer["usage"]["prompt_tokens"],
+                "kv_bytes": answer["timings"]["kv_bytes"],
+                "looked_up": after[0] - before[0],
+                "steps": after[1] - before[1],
+            }
+
+        cost("warm", 1)  # what all prompts have in common is cached from here on
+        one = cost("cat", 1)
+        four = cost("dog", 4)
+        assert four["prompt_tokens"] == one["prompt_tokens"] > 80
+        assert four["looked_up"] == four["prompt_tokens"], "the prompt is there once"
+        # A slow moment may cut a prompt once more; four prompts would be four times the steps.
+        assert 1 <= four["steps"] <= one["steps"] + 1
+        assert four["kv_bytes"] == one["kv_bytes"] > 0
