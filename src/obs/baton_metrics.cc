@@ -93,6 +93,16 @@ void RegisterKvMetrics(MetricsRegistry* registry, BatonMetrics* metrics) {
       {"baton_kv_chain_mismatch_total", "Hand-offs or tokens that belong to another request."});
   metrics->exposed_transfer_ratio = registry->AddGauge(
       {"baton_exposed_transfer_ratio", "Share of the transfer time that a request waited for."});
+  metrics->prefix_index_links = registry->AddGauge(
+      {"baton_prefix_index_links", "Cached blocks of all workers that the router knows of."});
+  metrics->prefix_index_bytes = registry->AddGauge(
+      {"baton_prefix_index_bytes", "Memory of the router's index of cached blocks."});
+  metrics->prefix_index_not_kept_total =
+      registry->AddCounter({"baton_prefix_index_not_kept_total",
+                            "Cached blocks that the router's index had no room for."});
+  metrics->prefix_index_resyncs_total =
+      registry->AddCounter({"baton_prefix_index_resyncs_total",
+                            "Times that a worker was asked to tell its prefix cache anew."});
 }
 
 void RegisterWorkerMetrics(MetricsRegistry* registry, BatonMetrics* metrics) {

@@ -57,6 +57,10 @@ struct BatonMetrics {
   Counter* kv_chain_mismatch_total;                                      // R, D
   Counter* prefix_cache_queries_total;                                   // W, in tokens
   Counter* prefix_cache_hits_total;                                      // W, in tokens
+  Gauge* prefix_index_links;                                             // R: of all workers
+  Gauge* prefix_index_bytes;                                             // R
+  Counter* prefix_index_not_kept_total;                                  // R: no room for them
+  Counter* prefix_index_resyncs_total;                                   // R: asked for
   Counter* preemptions_total;                                            // W
   std::array<std::array<Counter*, kResumeSourceNames.size()>, kResumeReasonNames.size()>
       resumes_total;               // R: [reason][source]

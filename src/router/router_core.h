@@ -186,6 +186,7 @@ class RouterCore {
   bool queue_changed_ = false;    // PlaceQueued has something to try
   bool refusing_ = false;
   bool models_changed_ = false;
+  uint64_t num_not_kept_ = 0;     // of the index, when it was last looked at
   bool warned_key_ = false;       // of workers with another chain key
   bool seen_prefill_ = false;     // a prefill worker has registered in this life
   int64_t first_decode_us_ = -1;  // when the first decode worker registered, -1 = none yet

@@ -80,7 +80,10 @@ void RouterCore::OnPrefixEvents(LeaseId lease, const PrefixBatch& batch, int64_t
 
 void RouterCore::AskResyncs(int64_t now_us) {
   for (const LeaseId lease : prefixes_.TakeDueResyncs(now_us)) {
-    if (RegisteredWorker* worker = registry_.Find(lease)) worker->stream->AskPrefixResync();
+    RegisteredWorker* worker = registry_.Find(lease);
+    if (worker == nullptr) continue;
+    worker->stream->AskPrefixResync();
+    metrics_->prefix_index_resyncs_total->Add();
   }
 }
 
@@ -163,6 +166,10 @@ void RouterCore::CheckWorkers(int64_t now_us) {
   for (const LeaseId lease : registry_.Dead(now_us)) DropWorker(lease, "no heartbeat for 2 s");
   AskResyncs(now_us);
   prefixes_.Sweep(kSweepSlots);
+  metrics_->prefix_index_links->Set(static_cast<double>(prefixes_.num_entries()));
+  metrics_->prefix_index_bytes->Set(static_cast<double>(prefixes_.memory_bytes()));
+  const uint64_t not_kept = prefixes_.num_not_kept();
+  metrics_->prefix_index_not_kept_total->Add(not_kept - std::exchange(num_not_kept_, not_kept));
   const bool renew = now_us - renewed_us_ >= kRenewEveryUs;
   if (renew) renewed_us_ = now_us;
   for (auto& [lease, worker] : registry_.workers()) {

@@ -39,15 +39,28 @@ class BatonMetricsTest : public ::testing::Test {
 
 // The outside contract, written out once more: a renamed metric must fail here.
 TEST_F(BatonMetricsTest, EveryNameOfTheContractStartsAtZero) {
-  for (const std::string_view name :
-       {"baton_requests_running", "baton_requests_waiting", "baton_prompt_tokens_total",
-        "baton_generation_tokens_total", "baton_time_to_first_token_seconds_count",
-        "baton_inter_token_latency_seconds_count", "baton_e2e_request_latency_seconds_sum",
-        "baton_kv_checksum_fail_total", "baton_kv_chain_mismatch_total",
-        "baton_prefix_cache_queries_total", "baton_prefix_cache_hits_total",
-        "baton_preemptions_total", "baton_exposed_transfer_ratio", "baton_prefill_backlog_seconds",
-        "baton_decode_kv_pressure", "baton_mbu_ratio", "baton_mfu_ratio",
-        "baton_stale_events_total"}) {
+  for (const std::string_view name : {"baton_requests_running",
+                                      "baton_requests_waiting",
+                                      "baton_prompt_tokens_total",
+                                      "baton_generation_tokens_total",
+                                      "baton_time_to_first_token_seconds_count",
+                                      "baton_inter_token_latency_seconds_count",
+                                      "baton_e2e_request_latency_seconds_sum",
+                                      "baton_kv_checksum_fail_total",
+                                      "baton_kv_chain_mismatch_total",
+                                      "baton_prefix_cache_queries_total",
+                                      "baton_prefix_cache_hits_total",
+                                      "baton_prefix_index_links",
+                                      "baton_prefix_index_bytes",
+                                      "baton_prefix_index_not_kept_total",
+                                      "baton_prefix_index_resyncs_total",
+                                      "baton_preemptions_total",
+                                      "baton_exposed_transfer_ratio",
+                                      "baton_prefill_backlog_seconds",
+                                      "baton_decode_kv_pressure",
+                                      "baton_mbu_ratio",
+                                      "baton_mfu_ratio",
+                                      "baton_stale_events_total"}) {
     EXPECT_EQ(ValueOf(name), "0") << name;
   }
   for (const int code : {200, 400, 401, 404, 408, 413, 429, 431, 499, 500, 503, 504}) {
