@@ -68,6 +68,7 @@ class LiveWorker {
     config.prefix_cache = options.prefix_cache;
     config.incarnation = incarnation();
     config.request_lease_us = 600'000'000 * int64_t{kPatienceFactor};
+    config.handoff.ttl_ms *= kPatienceFactor;  // a worker is silent while it computes a step
     config.eog_tokens = {2};
     auto engine = Engine::Create(config, {.model = runner_.get(),
                                           .arena = arena_.get(),
