@@ -69,8 +69,12 @@ StatusOr<Comparison> Compare(std::span<const RunReport> a, std::span<const RunRe
       if (round.num_ok() == 0) {
         return FailedPrecondition("a round has no answer: {}", round.first_error);
       }
+      if (round.golden_missing) reasons.insert("a round checked no golden prompt");
       if (round.golden_wrong > 0) reasons.insert("a golden prompt had a wrong answer");
       if (round.wrong_work > 0) reasons.insert("answers have other token counts than declared");
+      if (round.by_outcome[static_cast<size_t>(RequestOutcome::kLocalError)] > 0) {
+        reasons.insert("requests failed on the client's own machine");
+      }
       if (!round.cut_short.empty()) reasons.insert("a round was cut short: " + round.cut_short);
     }
   }

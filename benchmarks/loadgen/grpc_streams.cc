@@ -26,9 +26,6 @@ constexpr int64_t kPastUs = -1'000'000;
 // What both kinds of answers have in common.
 template <typename Chunk>
 void TakeFacts(const Chunk& chunk, AnswerFacts& facts) {
-  for (const auto& choice : chunk.choices()) {
-    if (!choice.finish_reason().empty()) facts.finish_reason = choice.finish_reason();
-  }
   if (chunk.has_usage()) {
     facts.prompt_tokens = chunk.usage().prompt_tokens();
     facts.completion_tokens = chunk.usage().completion_tokens();

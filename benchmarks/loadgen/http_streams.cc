@@ -4,6 +4,7 @@
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <sys/epoll.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -18,11 +19,18 @@
 
 #include "nlohmann/json.hpp"
 
+#include "src/base/check.h"
+
 namespace baton {
 namespace {
 
 constexpr size_t kReadBytes = 256 * 1024;
 constexpr int kMaxEvents = 512;
+constexpr int kProbeMs = 2000;
+constexpr int64_t kNapUs = 50;
+// A server that closes a kept connection does so without regard to a request that is on its way;
+// the news of it takes a round trip. A close after that is about the request.
+constexpr int64_t kCrossingUs = 500'000;
 
 std::string ErrnoText(int error) { return std::strerror(error); }
 
@@ -79,13 +87,59 @@ void MakeRoomForFiles(int epoll) {
   const UniqueFd high(fcntl(epoll, F_DUPFD_CLOEXEC, static_cast<int>(last)));
 }
 
-// epoll_wait with microseconds.
-int WaitUs(int epoll, epoll_event* events, int64_t timeout_us) {
-  const timespec timeout = {timeout_us / 1'000'000, timeout_us % 1'000'000 * 1000};
-  return epoll_pwait2(epoll, events, kMaxEvents, &timeout, nullptr);
+// epoll_wait with microseconds. Where the system call is missing or forbidden (Linux before 5.11, a
+// sandbox's filter) `exact` turns false, and the rest of a wait below a millisecond is made of
+// short sleeps.
+int WaitUs(int epoll, epoll_event* events, int64_t timeout_us, bool& exact) {
+  if (exact) {
+    const timespec timeout = {timeout_us / 1'000'000, timeout_us % 1'000'000 * 1000};
+    const int ready = epoll_pwait2(epoll, events, kMaxEvents, &timeout, nullptr);
+    if (ready >= 0 || errno == EINTR) return ready;
+    exact = false;
+  }
+  if (timeout_us > 0 && timeout_us < 1000) {
+    const timespec nap = {0, std::min(timeout_us, kNapUs) * 1000};
+    (void)nanosleep(&nap, nullptr);
+  }
+  const auto timeout_ms = static_cast<int>(std::min<int64_t>(timeout_us / 1000, 1000));
+  const int ready = epoll_wait(epoll, events, kMaxEvents, timeout_ms);
+  BATON_CHECK(ready >= 0 || errno == EINTR);
+  return ready;
+}
+
+// Whether a failed socket() or connect() is for want of something on this machine: files, ports,
+// memory.
+bool IsLocal(int error) {
+  return error == EMFILE || error == ENFILE || error == EADDRNOTAVAIL || error == ENOBUFS ||
+         error == ENOMEM;
+}
+
+// 0 when something accepts a connection there within kProbeMs, else the errno.
+int Probe(const SocketAddress& bytes) {
+  const auto* address = reinterpret_cast<const sockaddr*>(bytes.data());
+  const UniqueFd fd(socket(address->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!fd) return errno;
+  if (connect(fd.get(), address, static_cast<socklen_t>(bytes.size())) == 0) return 0;
+  if (errno != EINPROGRESS) return errno;
+  pollfd waited = {fd.get(), POLLOUT, 0};
+  if (poll(&waited, 1, kProbeMs) != 1) return ETIMEDOUT;
+  int error = 0;
+  socklen_t size = sizeof error;
+  (void)getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error, &size);
+  return error;
 }
 
 }  // namespace
+
+StatusOr<SocketAddress> FirstReachable(const std::vector<SocketAddress>& addresses) {
+  if (addresses.size() == 1) return addresses.front();
+  int error = EADDRNOTAVAIL;
+  for (const SocketAddress& address : addresses) {
+    error = Probe(address);
+    if (error == 0) return address;
+  }
+  return Unavailable("none of {} addresses answers: {}", addresses.size(), ErrnoText(error));
+}
 
 StatusOr<std::unique_ptr<HttpStreams>> HttpStreams::Create(const HttpTarget& target) {
   addrinfo hints{};
@@ -96,19 +150,26 @@ StatusOr<std::unique_ptr<HttpStreams>> HttpStreams::Create(const HttpTarget& tar
   if (error != 0) {
     return NotFound("{}:{} cannot be resolved: {}", target.host, target.port, gai_strerror(error));
   }
-  const auto* bytes = reinterpret_cast<const uint8_t*>(found->ai_addr);
-  Address address(bytes, bytes + found->ai_addrlen);
+  std::vector<SocketAddress> addresses;
+  for (const addrinfo* one = found; one != nullptr; one = one->ai_next) {
+    const auto* bytes = reinterpret_cast<const uint8_t*>(one->ai_addr);
+    addresses.emplace_back(bytes, bytes + one->ai_addrlen);
+  }
   freeaddrinfo(found);
+  StatusOr<SocketAddress> address = FirstReachable(addresses);
+  if (!address.ok()) {
+    return WithPrefix(address.status(), fmt::format("{}:{}", target.host, target.port));
+  }
   UniqueFd epoll(epoll_create1(EPOLL_CLOEXEC));
   if (!epoll) return Unavailable("no epoll: {}", ErrnoText(errno));
   MakeRoomForFiles(epoll.get());
   // Timers of this thread fire within a microsecond instead of 50.
   (void)prctl(PR_SET_TIMERSLACK, 1000UL, 0UL, 0UL, 0UL);
   return std::unique_ptr<HttpStreams>(
-      new HttpStreams(target, std::move(address), std::move(epoll)));
+      new HttpStreams(target, *std::move(address), std::move(epoll)));
 }
 
-HttpStreams::HttpStreams(const HttpTarget& target, Address address, UniqueFd epoll)
+HttpStreams::HttpStreams(const HttpTarget& target, SocketAddress address, UniqueFd epoll)
     : target_(target),
       address_(std::move(address)),
       epoll_(std::move(epoll)),
@@ -150,7 +211,7 @@ HttpStreams::Connection* HttpStreams::Open(uint64_t id) {
   const auto* address = reinterpret_cast<const sockaddr*>(address_.data());
   UniqueFd fd(socket(address->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!fd) {
-    early_ends_.push_back({id, "no socket: " + ErrnoText(errno)});
+    early_ends_.push_back({id, RequestOutcome::kLocalError, "no socket: " + ErrnoText(errno)});
     return nullptr;
   }
   const int on = 1;
@@ -158,8 +219,11 @@ HttpStreams::Connection* HttpStreams::Open(uint64_t id) {
   (void)setsockopt(fd.get(), SOL_SOCKET, SO_TIMESTAMPNS, &on, sizeof on);
   if (connect(fd.get(), address, static_cast<socklen_t>(address_.size())) != 0 &&
       errno != EINPROGRESS) {
-    early_ends_.push_back({id, fmt::format("connecting to {}:{} failed: {}", target_.host,
-                                           target_.port, ErrnoText(errno))});
+    const auto outcome =
+        IsLocal(errno) ? RequestOutcome::kLocalError : RequestOutcome::kConnectFailed;
+    early_ends_.push_back({id, outcome,
+                           fmt::format("connecting to {}:{} failed: {}", target_.host, target_.port,
+                                       ErrnoText(errno))});
     return nullptr;
   }
   auto connection = std::make_unique<Connection>();
@@ -201,14 +265,14 @@ void HttpStreams::Poll(int64_t until_us, StreamSink& sink) {
   for (EarlyEnd& early : std::exchange(early_ends_, {})) {
     StreamEnd end;
     end.at_us = SystemClock().NowUs();
-    end.outcome = RequestOutcome::kConnectFailed;
+    end.outcome = early.outcome;
     end.error = std::move(early.error);
     sink.OnEnd(early.id, std::move(end));
     until_us = 0;
   }
   epoll_event events[kMaxEvents];
   const int64_t wait_us = std::max<int64_t>(0, until_us - SystemClock().NowUs());
-  const int ready = WaitUs(epoll_.get(), events, wait_us);
+  const int ready = WaitUs(epoll_.get(), events, wait_us, exact_waits_);
   for (int i = 0; i < ready; ++i) {
     OnReady(*static_cast<Connection*>(events[i].data.ptr), events[i].events, sink);
   }
@@ -229,7 +293,10 @@ void HttpStreams::OnReady(Connection& connection, uint32_t events, StreamSink& s
 }
 
 void HttpStreams::Send(Connection& connection, StreamSink& sink) {
-  if (connection.out_sent == 0) sink.OnSent(connection.id, SystemClock().NowUs());
+  if (connection.out_sent == 0) {
+    connection.sent_at_us = SystemClock().NowUs();
+    sink.OnSent(connection.id, connection.sent_at_us);
+  }
   while (connection.out_sent < connection.out.size()) {
     const ssize_t sent =
         send(connection.fd.get(), connection.out.data() + connection.out_sent,
@@ -300,16 +367,21 @@ void HttpStreams::Take(Connection& connection, const Arrival& arrival, StreamSin
   }
 }
 
+bool HttpStreams::CrossedClose(const Connection& connection) {
+  // What was not even sent whole cannot have been judged.
+  return connection.reused && (connection.out_sent < connection.out.size() ||
+                               SystemClock().NowUs() - connection.sent_at_us < kCrossingUs);
+}
+
 void HttpStreams::OnClosed(Connection& connection, const Status& why, StreamSink& sink) {
   if (connection.phase == Phase::kIdle || connection.phase == Phase::kDraining) {
     Close(connection);
     return;
   }
   if (!connection.reply.started()) {
-    // A kept connection that the server closed in the meantime says nothing about this request.
     const uint64_t id = connection.id;
-    const bool retry = connection.reused;
-    const bool connected = connection.out_sent > 0;
+    const bool retry = CrossedClose(connection);
+    const bool connected = connection.out_sent > 0 || connection.reused;
     std::string encoded = std::move(connection.out);
     if (retry) {
       by_id_.erase(id);

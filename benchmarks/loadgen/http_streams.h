@@ -18,6 +18,14 @@
 
 namespace baton {
 
+// A resolved address: sockaddr bytes.
+using SocketAddress = std::vector<uint8_t>;
+
+// The first of the addresses where something accepts a connection now, each given 2 s (one alone is
+// not tried); Unavailable with the last reason otherwise. A name like localhost may stand for an
+// address of each family while the server listens on one.
+StatusOr<SocketAddress> FirstReachable(const std::vector<SocketAddress>& addresses);
+
 // Where and how to ask.
 struct HttpTarget {
   std::string host;
@@ -32,7 +40,8 @@ struct HttpTarget {
 // is reported apart (OnLag).
 class HttpStreams final : public StreamBackend {
  public:
-  // Resolves the host and raises the limit of open files. NotFound for an unknown host.
+  // Resolves the host and raises the limit of open files. NotFound for an unknown host, Unavailable
+  // when none of several addresses answers.
   static StatusOr<std::unique_ptr<HttpStreams>> Create(const HttpTarget& target);
   ~HttpStreams() override;
 
@@ -42,8 +51,6 @@ class HttpStreams final : public StreamBackend {
   void Poll(int64_t until_us, StreamSink& sink) override;
 
  private:
-  // A resolved address: sockaddr bytes.
-  using Address = std::vector<uint8_t>;
   // Where a connection is in its life; kDraining: the stream is over, the end of the HTTP answer is
   // not there yet.
   enum class Phase : uint8_t { kSending, kReading, kDraining, kIdle };
@@ -55,6 +62,7 @@ class HttpStreams final : public StreamBackend {
     uint64_t id = 0;
     std::string out;
     size_t out_sent = 0;
+    int64_t sent_at_us = 0;  // the first byte of `out`
     HttpReply reply;
     StreamAnswer answer;
     bool answer_begun = false;
@@ -63,6 +71,7 @@ class HttpStreams final : public StreamBackend {
   // A stream that could not even begin, to be told by the next Poll.
   struct EarlyEnd {
     uint64_t id;
+    RequestOutcome outcome;
     std::string error;
   };
   // What one read gave, and when it arrived at this machine.
@@ -71,7 +80,7 @@ class HttpStreams final : public StreamBackend {
     int64_t at_us;
   };
 
-  HttpStreams(const HttpTarget& target, Address address, UniqueFd epoll);
+  HttpStreams(const HttpTarget& target, SocketAddress address, UniqueFd epoll);
   // A new connection on its way to the server; its errors become early ends.
   Connection* Open(uint64_t id);
   void Assign(Connection& connection, uint64_t id, std::string encoded);
@@ -80,6 +89,8 @@ class HttpStreams final : public StreamBackend {
   void Send(Connection& connection, StreamSink& sink);
   void Receive(Connection& connection, StreamSink& sink);
   void Take(Connection& connection, const Arrival& arrival, StreamSink& sink);
+  // True when a close without an answer is the end of an idle connection that crossed the request.
+  static bool CrossedClose(const Connection& connection);
   void OnClosed(Connection& connection, const Status& why, StreamSink& sink);
   // Ends the stream on a connection; the connection is drained, kept or closed.
   void EndStream(Connection& connection, int64_t at_us, const Status& transport, StreamSink& sink);
@@ -88,8 +99,9 @@ class HttpStreams final : public StreamBackend {
   void Close(Connection& connection);
 
   const HttpTarget target_;
-  const Address address_;
+  const SocketAddress address_;
   UniqueFd epoll_;
+  bool exact_waits_ = true;  // the kernel lets this process wait in microseconds
   std::unordered_map<int, std::unique_ptr<Connection>> connections_;  // by fd
   std::unordered_map<uint64_t, Connection*> by_id_;
   std::vector<int> idle_;  // fds, the last used last

@@ -3,11 +3,13 @@
 //
 // Invariants:
 //  1. A request's latency counts from when it was due: the planned start (open loop), the end of
-//  the
-//     answer before it (closed loop, next turn) plus the think time.
+//     the user's last session (closed loop), the end of the answer before it plus the think time
+//     (next turn).
 //  2. Nothing is dropped: each started request has one record, and an answer that the run did not
 //     wait for is `unfinished`.
-//  3. One thread; the only waiting is in StreamBackend::Poll.
+//  3. Memory is bounded by the tokens that were asked for, whatever a server sends: a stream of
+//     more pieces than that, with a margin, ends as `malformed`.
+//  4. One thread; the only waiting is in StreamBackend::Poll.
 #ifndef BATON_BENCHMARKS_LOADGEN_LOAD_LOOP_H_
 #define BATON_BENCHMARKS_LOADGEN_LOAD_LOOP_H_
 
@@ -22,6 +24,7 @@
 #include <vector>
 
 #include "benchmarks/loadgen/request_record.h"
+#include "benchmarks/loadgen/statistics.h"
 #include "benchmarks/loadgen/stream_backend.h"
 #include "benchmarks/loadgen/workload.h"
 #include "src/base/clock.h"
@@ -52,11 +55,14 @@ struct LoadSpec {
   const std::atomic<bool>* stop = nullptr;               // true: ends the run soon
 };
 
+// More lags than these say nothing more about their p99.
+inline constexpr size_t kMaxLagSamples = size_t{1} << 20;
+
 // What a run left.
 struct RunResult {
   std::vector<RequestRecord> records;  // in the order of their start
   // The client's own lag: how late it started a request that was due, and how long arrived bytes
-  // waited until it read them.
+  // waited until it read them (a sample of kMaxLagSamples when there were more reads).
   std::vector<double> start_lag_us;
   std::vector<double> read_lag_us;
   int64_t epoch_us = 0;       // the beginning, on SystemClock
@@ -91,6 +97,7 @@ class LoadLoop final : private StreamSink {
     PlannedTurn turn;
     bool keep_text = false;  // a later turn or a golden check needs the answer
     std::string text;
+    uint64_t max_pieces = 0;  // more are no answer to this request
   };
 
   void OnSent(uint64_t id, int64_t at_us) override;
@@ -110,6 +117,7 @@ class LoadLoop final : private StreamSink {
   void Start(Ready ready, int64_t due_us);
   void StopStarting();
   void ExpireOld(int64_t now_us);
+  void EndOverlong();
   void CancelRest(const std::string& why);
   void PlanNext(Live live, const RequestRecord& record);
   void CheckServer(const RequestRecord& record);
@@ -133,10 +141,12 @@ class LoadLoop final : private StreamSink {
   size_t prepared_bytes_ = 0;
   std::unordered_map<uint64_t, Live> live_;
   std::deque<std::pair<int64_t, uint64_t>> deadlines_;  // in the order of the starts
-  uint64_t connect_failures_ = 0;                       // in a row
-  std::string connect_error_;                           // of the last of them
+  std::vector<uint64_t> overlong_;  // streams that sent too many pieces, to be ended after Poll
+  uint64_t connect_failures_ = 0;   // in a row
+  std::string connect_error_;       // of the last of them
   int64_t next_report_us_ = 0;
   LoadProgress progress_;
+  Reservoir read_lag_us_{kMaxLagSamples};
   RunResult result_;
 };
 

@@ -4,8 +4,8 @@ namespace baton {
 
 std::string_view OutcomeName(RequestOutcome outcome) {
   static constexpr std::string_view kNames[kNumOutcomes] = {
-      "unfinished",   "ok",        "connect_failed", "http_error",
-      "server_error", "malformed", "broke_off",      "timed_out"};
+      "unfinished", "ok",        "connect_failed", "http_error", "server_error",
+      "malformed",  "broke_off", "timed_out",      "local_error"};
   return kNames[static_cast<size_t>(outcome)];
 }
 

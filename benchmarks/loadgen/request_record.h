@@ -20,8 +20,9 @@ enum class RequestOutcome : uint8_t {
   kMalformed,      // bytes that are no HTTP, no event stream or no JSON
   kBrokeOff,       // the connection ended before the answer did
   kTimedOut,
+  kLocalError,  // this machine had no socket or port for it; says nothing about the server
 };
-inline constexpr size_t kNumOutcomes = 8;
+inline constexpr size_t kNumOutcomes = 9;
 // "ok", "connect_failed", ...
 std::string_view OutcomeName(RequestOutcome outcome);
 
@@ -45,7 +46,6 @@ struct AnswerFacts {
   std::optional<uint32_t> completion_tokens;
   std::optional<uint32_t> cached_tokens;
   std::optional<StageTimes> stages;
-  std::string finish_reason;
 };
 
 // One request. Times in microseconds from the start of the run.
@@ -60,7 +60,6 @@ struct RequestRecord {
   std::vector<int64_t> token_us;  // arrival of each piece of text, ascending
   int64_t end_us = -1;
   RequestOutcome outcome = RequestOutcome::kUnfinished;
-  int http_status = 0;
   std::string error;  // "" when ok
   bool golden_wrong = false;
   AnswerFacts facts;

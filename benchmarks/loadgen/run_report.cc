@@ -80,6 +80,16 @@ void TakeRates(const Samples& samples, double first_us, double last_us, RunRepor
 
 void FindVoid(RunReport& report) {
   if (report.attempted == 0) report.void_reasons.push_back("no request was counted");
+  if (report.golden_missing) {
+    report.void_reasons.push_back(
+        fmt::format("none of {} requests was an answered golden prompt: the answers are unchecked",
+                    report.attempted));
+  }
+  const uint64_t local = report.by_outcome[static_cast<size_t>(RequestOutcome::kLocalError)];
+  if (local > 0) {
+    report.void_reasons.push_back(fmt::format(
+        "{} of {} requests failed on the client's own machine", local, report.attempted));
+  }
   if (report.golden_wrong > 0) {
     report.void_reasons.push_back(fmt::format("{} of {} golden prompts had a wrong answer",
                                               report.golden_wrong, report.golden_asked));
@@ -137,6 +147,7 @@ RunReport MakeReport(const RunResult& result, const ReportSpec& spec) {
     last_us = std::max(last_us, static_cast<double>(record.end_us));
   }
   report.cut_short = result.cut_short;
+  report.golden_missing = spec.wants_golden && report.golden_asked == 0;
   TakeSummaries(samples, report);
   TakeRates(samples, first_us, last_us, report);
   report.start_lag = Summarize(result.start_lag_us);

@@ -23,13 +23,15 @@ struct ReportSpec {
   std::optional<Slo> slo;
   uint64_t warmup_sessions = 0;  // not counted
   bool exact_output = true;      // answers must have exactly the declared number of tokens
+  bool wants_golden = false;     // golden prompts were given: one must have been checked
 };
 
 // The numbers of a run. Times in microseconds; samples are raw.
 struct RunReport {
   uint64_t attempted = 0;
   std::array<uint64_t, kNumOutcomes> by_outcome{};
-  uint64_t golden_asked = 0;
+  uint64_t golden_asked = 0;    // and answered
+  bool golden_missing = false;  // none was, although the spec wants them
   uint64_t golden_wrong = 0;
   uint64_t wrong_work = 0;  // answers whose token counts are not the declared ones
   std::string first_error;  // of the first request that failed; "" = none

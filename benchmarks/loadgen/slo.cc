@@ -82,8 +82,11 @@ bool MeetsSlo(const Slo& slo, const RequestRecord& record) {
   if (!record.ok() || record.golden_wrong) return false;
   if (!Within(TtftUs(record), slo.ttft_us)) return false;
   if (!Within(E2eUs(record), slo.e2e_us)) return false;
-  // An answer of one token has no gap and no second token: those limits hold.
-  if (record.token_us.size() < 2) return true;
+  // An answer of one token has no gap and no second token: those limits hold. Of more tokens in one
+  // piece nobody saw them, and no limit of theirs was met.
+  if (record.token_us.size() < 2) {
+    return record.NumOutput() < 2 || !(slo.itl_us || slo.tpot_us || slo.second_token_us);
+  }
   std::vector<double> gaps = ItlUs(record);
   std::sort(gaps.begin(), gaps.end());
   return Within(Quantile(gaps, 0.99), slo.itl_us) && Within(TpotUs(record), slo.tpot_us) &&

@@ -29,7 +29,8 @@ struct Slo {
 StatusOr<Slo> ParseSlo(std::string_view text);
 std::string ToString(const Slo& slo);
 
-// True when the request ended well and met every limit.
+// True when the request ended well and met every limit. Limits on gaps and on the second token are
+// not met by an answer of several tokens that came in one piece.
 bool MeetsSlo(const Slo& slo, const RequestRecord& record);
 
 }  // namespace baton

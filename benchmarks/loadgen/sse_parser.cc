@@ -15,8 +15,6 @@ bool IsFieldName(std::string_view name) {
 
 }  // namespace
 
-void SseParser::Reset() { *this = SseParser(); }
-
 Status SseParser::Push(std::string_view bytes,
                        const std::function<void(std::string_view)>& on_event) {
   while (!bytes.empty()) {

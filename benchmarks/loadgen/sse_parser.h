@@ -26,11 +26,8 @@ class SseParser {
 
   // Calls on_event with the payload of each event that these bytes complete, in order. DataLoss
   // with the line for a malformed one, ResourceExhausted for an event that is too large; the parser
-  // is of no use afterwards until Reset.
+  // is of no use afterwards.
   Status Push(std::string_view bytes, const std::function<void(std::string_view)>& on_event);
-  // True between events: the end of the stream here cuts nothing off.
-  bool idle() const { return line_.empty() && data_.empty() && !has_data_; }
-  void Reset();
 
  private:
   Status TakeLine(std::string_view line, const std::function<void(std::string_view)>& on_event);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <utility>
 
 namespace baton {
 namespace {
@@ -61,6 +62,23 @@ double Quantile(std::span<const double> sorted, double q) {
   const double rank = std::ceil(q * static_cast<double>(sorted.size()));
   const size_t index = static_cast<size_t>(std::max(1.0, rank)) - 1;
   return sorted[std::min(index, sorted.size() - 1)];
+}
+
+void Reservoir::Add(double value) {
+  ++num_seen_;
+  // The largest changes places with what it displaces, which is then drawn like any other.
+  if (!kept_.empty() && value > kept_.front()) std::swap(value, kept_.front());
+  if (kept_.size() < capacity_) {
+    kept_.push_back(value);
+    return;
+  }
+  const uint64_t at = draws_.NextU64() % num_seen_;
+  if (at > 0 && at < capacity_) kept_[at] = value;
+}
+
+std::vector<double> Reservoir::Take() {
+  num_seen_ = 0;
+  return std::exchange(kept_, {});
 }
 
 Summary Summarize(std::vector<double> values) {

@@ -32,6 +32,22 @@ struct Summary {
 };
 Summary Summarize(std::vector<double> values);
 
+// A fair sample, at most `capacity` large, of values that come without end; the largest of all is
+// always in it. One thread.
+class Reservoir {
+ public:
+  explicit Reservoir(size_t capacity) : capacity_(capacity) {}
+  void Add(double value);
+  // What is kept, the largest first, the rest in no order. Empty afterwards.
+  std::vector<double> Take();
+
+ private:
+  const size_t capacity_;
+  std::vector<double> kept_;
+  uint64_t num_seen_ = 0;
+  RandomDraws draws_{1};
+};
+
 // How an interval is computed.
 struct BootstrapSpec {
   double confidence = 0.99;

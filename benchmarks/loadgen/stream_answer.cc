@@ -22,7 +22,6 @@ enum class Key : uint8_t {
   kContent,
   kReasoning,
   kText,
-  kFinishReason,
   kUsage,
   kPromptTokens,
   kCompletionTokens,
@@ -45,7 +44,6 @@ Key KeyOf(std::string_view name) {
       {"content", Key::kContent},
       {"reasoning_content", Key::kReasoning},
       {"text", Key::kText},
-      {"finish_reason", Key::kFinishReason},
       {"usage", Key::kUsage},
       {"prompt_tokens", Key::kPromptTokens},
       {"completion_tokens", Key::kCompletionTokens},
@@ -104,8 +102,6 @@ class EventSax {
     if (At({Key::kChoices, Key::kDelta, Key::kContent}) ||
         At({Key::kChoices, Key::kDelta, Key::kReasoning}) || At({Key::kChoices, Key::kText})) {
       event_.text += value;
-    } else if (At({Key::kChoices, Key::kFinishReason})) {
-      facts_.finish_reason = value;
     } else if (At({Key::kError})) {
       event_.failed = true;
       event_.error = value;
@@ -214,7 +210,6 @@ Status StreamAnswer::TakeEvent(std::string_view payload, const OnText& on_text) 
 
 StreamEnd StreamAnswer::Finish(const Status& transport) const {
   StreamEnd end;
-  end.http_status = http_status_;
   end.facts = facts_;
   const auto fail = [&end](RequestOutcome outcome, std::string error) {
     end.outcome = outcome;

@@ -21,8 +21,8 @@ struct ChunkEvent {
   std::string error;  // with `failed`: the server's message
 };
 
-// Reads one `data` payload into `event`, and usage, timings and finish_reason into `facts` (what it
-// does not mention stays). False when it is no JSON object.
+// Reads one `data` payload into `event`, and usage and timings into `facts` (what it does not
+// mention stays). False when it is no JSON object.
 bool ReadChunkEvent(std::string_view payload, ChunkEvent& event, AnswerFacts& facts);
 
 // Collects an answer: status and type first, then the body in any cut, then the end.

@@ -34,7 +34,6 @@ struct StreamRequest {
 struct StreamEnd {
   int64_t at_us = 0;
   RequestOutcome outcome = RequestOutcome::kOk;
-  int http_status = 0;
   std::string error;
   AnswerFacts facts;
 };

@@ -186,6 +186,9 @@ StatusOr<std::vector<TraceRow>> ReadTraceFile(const std::string& path) {
   return ParseTrace(text, path);
 }
 
+// Thirty thousand years, so that any stretched time is still a number.
+constexpr double kMaxStartUs = 1e18;
+
 void ScaleTrace(const TraceScale& scale, RandomDraws& draws, std::vector<TraceRow>& rows) {
   for (size_t first = 0; scale.spread && first < rows.size();) {
     size_t end = first;
@@ -202,7 +205,8 @@ void ScaleTrace(const TraceScale& scale, RandomDraws& draws, std::vector<TraceRo
     first = end;
   }
   for (TraceRow& row : rows) {
-    row.start_us = std::llround(static_cast<double>(row.start_us) * scale.time);
+    row.start_us =
+        std::llround(std::min(static_cast<double>(row.start_us) * scale.time, kMaxStartUs));
     const auto scaled = [&scale](uint32_t length) {
       const double value = std::round(length * scale.length);
       return static_cast<uint32_t>(std::clamp(value, 1.0, static_cast<double>(kMaxLength)));

@@ -68,10 +68,11 @@ StatusOr<std::vector<GoldenPrompt>> ParseGolden(std::string_view text, std::stri
       return row.is_object() && row.contains(key) && (row[key].*test)();
     };
     if (!is("prompt", &json::is_string) || !is("text", &json::is_string) ||
-        !is("max_tokens", &json::is_number_unsigned) || row["max_tokens"] == 0) {
+        !is("max_tokens", &json::is_number_unsigned) || row["max_tokens"] == 0 ||
+        row["max_tokens"] > kMaxLength) {
       return InvalidArgument(
-          "{} line {}: it is no object with prompt (text), max_tokens (>= 1) and text (text)", name,
-          line_number);
+          "{} line {}: it is no object with prompt (text), max_tokens (1 to {}) and text (text)",
+          name, line_number, kMaxLength);
     }
     prompts.push_back({row["prompt"], row["text"], row["max_tokens"].get<uint32_t>()});
   }

@@ -99,13 +99,19 @@ Status BenchModel(const BenchFlags& f, std::vector<ModelBenchCase> cases) {
   return OkStatus();
 }
 
-// True for `bench model ...`, wherever the word stands. A server's URL says the opposite: its model
-// or file may be called so.
+// True for `bench model ...`: the first argument that belongs to no flag is the word. A model or a
+// file that a flag names may be called so.
 bool WantsModel(const std::vector<std::string>& args) {
-  const bool url = std::any_of(args.begin(), args.end(), [](const std::string& arg) {
-    return arg.find("://") != std::string::npos;
-  });
-  return !url && std::find(args.begin(), args.end(), "model") != args.end();
+  constexpr std::string_view kSwitches[] = {"--help", "--spread", "--natural-end", "--find-max"};
+  for (size_t i = 0; i < args.size(); ++i) {
+    const std::string_view arg = args[i];
+    if (!arg.starts_with('-')) return arg == "model";
+    const bool alone =
+        arg == "-h" || arg.find('=') != std::string_view::npos ||
+        std::find(std::begin(kSwitches), std::end(kSwitches), arg) != std::end(kSwitches);
+    if (!alone) ++i;  // its value
+  }
+  return false;
 }
 
 }  // namespace

@@ -35,8 +35,7 @@ void LiveLine::Show(const LoadProgress& progress) {
   const double pieces = static_cast<double>(progress.pieces - last_pieces_);
   last_us_ = progress.elapsed_us;
   last_pieces_ = progress.pieces;
-  fmt::print(stderr, "\r{}{}{}\x1b[K", label_, label_.empty() ? "" : " ",
-             DrawProgress(progress, seconds > 0.0 ? pieces / seconds : 0.0));
+  fmt::print(stderr, "\r{}\x1b[K", DrawProgress(progress, seconds > 0.0 ? pieces / seconds : 0.0));
   std::fflush(stderr);
   shown_ = true;
 }

@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <string>
-#include <string_view>
 
 #include "benchmarks/loadgen/load_loop.h"
 
@@ -19,8 +18,6 @@ class LiveLine {
   LiveLine();
   ~LiveLine() { Clear(); }
   bool active() const { return active_; }
-  // What the line is about, e.g. "rate 4".
-  void SetLabel(std::string_view label) { label_ = std::string(label); }
   void Show(const LoadProgress& progress);
   // Removes the line, so that something else can be printed.
   void Clear();
@@ -28,7 +25,6 @@ class LiveLine {
  private:
   bool active_ = false;
   bool shown_ = false;
-  std::string label_;
   int64_t last_us_ = 0;
   uint64_t last_pieces_ = 0;
 };

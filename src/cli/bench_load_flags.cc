@@ -33,6 +33,15 @@ StatusOr<double> FlagPositive(std::string_view flag, const std::string& text) {
   return number;
 }
 
+// Wide enough for any trace, and narrow enough that times and lengths stay whole numbers.
+StatusOr<double> FlagScale(std::string_view flag, const std::string& text) {
+  const StatusOr<double> scale = ParseNumber(text);
+  if (!scale.ok() || *scale < 1e-6 || *scale > 1e4) {
+    return InvalidArgument("{}: '{}' is not a number in [0.000001, 10000]", flag, text);
+  }
+  return scale;
+}
+
 // What says when requests start must be given once.
 Status CheckStarts(const BenchLoadFlags& f) {
   const int given = (f.rate.empty() ? 0 : 1) + (f.users > 0 ? 1 : 0) + (f.trace.empty() ? 0 : 1);
@@ -64,6 +73,10 @@ Status CheckPrompts(const BenchLoadFlags& f) {
   if (!f.trace.empty() && (f.turns > 1 || f.shared_prefix > 0)) {
     return InvalidArgument("--trace has its own lengths: give no --turns and no --shared-prefix");
   }
+  if (!f.trace.empty()) {
+    BATON_RETURN_IF_ERROR(FlagScale("--time-scale", f.time_scale).status());
+    BATON_RETURN_IF_ERROR(FlagScale("--length-scale", f.length_scale).status());
+  }
   if (f.token_ids.empty()) return OkStatus();
   if (f.api != "completions") return InvalidArgument("--token-ids needs --api completions");
   if (f.turns > 1) {
@@ -85,8 +98,8 @@ Status ReadGolden(const BenchLoadFlags& f, WorkloadSpec& workload) {
 Status ReadTrace(const BenchLoadFlags& f, WorkloadSpec& workload) {
   BATON_ASSIGN_OR_RETURN(workload.trace, ReadTraceFile(f.trace));
   TraceScale scale;
-  BATON_ASSIGN_OR_RETURN(scale.time, FlagPositive("--time-scale", f.time_scale));
-  BATON_ASSIGN_OR_RETURN(scale.length, FlagPositive("--length-scale", f.length_scale));
+  BATON_ASSIGN_OR_RETURN(scale.time, FlagScale("--time-scale", f.time_scale));
+  BATON_ASSIGN_OR_RETURN(scale.length, FlagScale("--length-scale", f.length_scale));
   scale.spread = f.spread;
   RandomDraws draws(static_cast<uint64_t>(f.seed));
   ScaleTrace(scale, draws, workload.trace);
@@ -200,6 +213,7 @@ StatusOr<BenchPlan> MakePlan(const BenchLoadFlags& f, bool* file_error) {
     BATON_RETURN_IF_ERROR(Named(flag, CheckWritable(*path)));
   }
   *file_error = true;
+  plan.report.wants_golden = !f.golden.empty();
   if (!f.golden.empty()) BATON_RETURN_IF_ERROR(ReadGolden(f, plan.workload));
   if (!f.trace.empty()) BATON_RETURN_IF_ERROR(ReadTrace(f, plan.workload));
   *file_error = false;
@@ -226,6 +240,10 @@ StatusOr<Endpoint> MakeEndpoint(std::string_view url, const BenchLoadFlags& f) {
   }
   endpoint.target.model = f.model;
   if (f.api_key_env.empty()) return endpoint;
+  if (endpoint.grpc) {
+    return InvalidArgument("'{}': the load client sends no key over gRPC; give no --api-key-env",
+                           url);
+  }
   const char* key = std::getenv(f.api_key_env.c_str());
   if (key == nullptr) return InvalidArgument("--api-key-env {} is not set", f.api_key_env);
   endpoint.target.api_key = key;

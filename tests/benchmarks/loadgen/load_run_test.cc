@@ -1,5 +1,9 @@
 // Whole runs against the toy server: every word and every error, over real sockets.
+#include <netinet/in.h>
+#include <sys/resource.h>
+
 #include <cmath>
+#include <cstring>
 #include <set>
 #include <string>
 
@@ -56,7 +60,6 @@ TEST(LoadRunTest, AnOpenLoopKeepsItsPlanAndItsSamples) {
     EXPECT_GE(record.end_us, record.token_us.back());
     EXPECT_EQ(record.facts.completion_tokens, 6u);
     EXPECT_EQ(record.facts.cached_tokens, 3u);
-    EXPECT_EQ(record.facts.finish_reason, "length");
     EXPECT_EQ(record.facts.stages->queue_ms, 1.5);
     EXPECT_EQ(TtftServerUs(record), 31'500);
   }
@@ -184,6 +187,98 @@ TEST(LoadRunTest, AWrongGoldenAnswerVoidsTheRun) {
   const RunReport report = MakeReport(RunAgainst(server.port(), spec, TenStarts()), {});
   EXPECT_EQ(report.golden_wrong, 1u);
   EXPECT_THAT(report.void_reasons, testing::Contains(HasSubstr("1 of 5 golden prompts")));
+}
+
+TEST(LoadRunTest, GoldenPromptsThatNobodyAnsweredVoidTheRun) {
+  WorkloadSpec spec = Short(4);
+  spec.golden = {{"What?", ToyServer::Text(5), 5}};
+  const auto reasons = [&spec](ToyFault fault, bool wants_golden) {
+    ToyServer server({.ttft_us = 2'000, .itl_us = 500, .fault = fault, .fault_every = 2});
+    LoadSpec one_by_one;
+    one_by_one.num_users = 1;
+    one_by_one.max_sessions = 10;
+    const RunResult result = RunAgainst(server.port(), spec, one_by_one);
+    return testing::PrintToString(MakeReport(result, {.wants_golden = wants_golden}).void_reasons);
+  };
+  // More sessions than the run has, then golden ones that all fail.
+  spec.golden_every = 11;
+  EXPECT_THAT(reasons(ToyFault::kNone, true), HasSubstr("none of 10 requests was an answered"));
+  EXPECT_THAT(reasons(ToyFault::kNone, false), testing::Not(HasSubstr("golden")));
+  spec.golden_every = 2;
+  EXPECT_THAT(reasons(ToyFault::kStatus503, true),
+              HasSubstr("none of 10 requests was an answered"));
+  EXPECT_THAT(reasons(ToyFault::kNone, true), testing::Not(HasSubstr("golden")));
+}
+
+TEST(LoadRunTest, AStreamWithoutEndIsEndedAsMalformed) {
+  ToyServer server(
+      {.ttft_us = 1'000, .itl_us = 100, .fault = ToyFault::kEndless, .fault_every = 10});
+  const RunResult result = RunAgainst(server.port(), Short(6), TenStarts());
+  const RunReport report = MakeReport(result, {});
+  EXPECT_EQ(report.num_ok(), 9u);
+  EXPECT_EQ(report.by_outcome[static_cast<size_t>(RequestOutcome::kMalformed)], 1u);
+  EXPECT_THAT(report.first_error, HasSubstr("more than 76 pieces"));
+  for (const RequestRecord& record : result.records) EXPECT_LE(record.token_us.size(), 76u);
+}
+
+TEST(LoadRunTest, ACloseThatCrossesARequestIsTriedAgainAndALateOneIsAnError) {
+  LoadSpec load;
+  load.num_users = 1;
+  load.max_sessions = 2;
+  {
+    ToyServer server({.ttft_us = 1'000, .fault = ToyFault::kCloseUnanswered, .fault_every = 2});
+    const RunResult result = RunAgainst(server.port(), Short(1), load);
+    server.Stop();
+    EXPECT_TRUE(result.records.at(1).ok()) << result.records[1].error;
+    EXPECT_EQ(server.bodies().size(), 3u);
+  }
+  // The server had the request for 700 ms: sending it again would hide a failure.
+  ToyServer server({.ttft_us = 700'000, .fault = ToyFault::kCloseUnanswered, .fault_every = 2});
+  const RunResult result = RunAgainst(server.port(), Short(1), load);
+  server.Stop();
+  EXPECT_TRUE(result.records.at(0).ok()) << result.records[0].error;
+  EXPECT_EQ(result.records.at(1).outcome, RequestOutcome::kBrokeOff);
+  EXPECT_EQ(server.bodies().size(), 2u);
+}
+
+TEST(LoadRunTest, WantOfFilesIsTheClientsErrorAndNotAGoneServer) {
+  ToyServer server({.ttft_us = 1'000, .itl_us = 100});
+  auto streams = HttpStreams::Create({.host = "127.0.0.1", .port = std::to_string(server.port())});
+  ASSERT_TRUE(streams.ok());
+  const Workload workload(Short(2));
+  LoadSpec load;
+  load.starts_us.assign(30, 0);
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit none = {.rlim_cur = 3, .rlim_max = before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  const RunResult result = LoadLoop(SystemClock(), **streams, workload, load).Run();
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  const RunReport report = MakeReport(result, {});
+  EXPECT_EQ(report.by_outcome[static_cast<size_t>(RequestOutcome::kLocalError)], 30u);
+  EXPECT_THAT(report.first_error, HasSubstr("Too many open files"));
+  EXPECT_EQ(report.cut_short, "");
+  EXPECT_THAT(report.void_reasons,
+              testing::Contains(HasSubstr("30 of 30 requests failed on the client's own machine")));
+}
+
+TEST(HttpStreamsTest, TheFirstAddressThatAnswersIsTaken) {
+  ToyServer server({});
+  const auto address = [](int port) {
+    sockaddr_in in{};
+    in.sin_family = AF_INET;
+    in.sin_port = htons(static_cast<uint16_t>(port));
+    in.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    SocketAddress bytes(sizeof in);
+    std::memcpy(bytes.data(), &in, sizeof in);
+    return bytes;
+  };
+  const SocketAddress here = address(server.port()), nobody = address(9);
+  EXPECT_EQ(*FirstReachable({nobody, here}), here);
+  EXPECT_EQ(*FirstReachable({here, nobody}), here);
+  EXPECT_EQ(*FirstReachable({nobody}), nobody);
+  EXPECT_THAT(std::string(FirstReachable({nobody, nobody}).status().message()),
+              HasSubstr("none of 2 addresses answers: Connection refused"));
 }
 
 TEST(LoadRunTest, AServerThatGoesAwayLeavesPartialResults) {

@@ -41,6 +41,35 @@ TEST(StatisticsTest, ASummaryCountsAndTrustsItsP99FromAThousand) {
   EXPECT_TRUE(std::isnan(Summarize({}).mean));
 }
 
+TEST(ReservoirTest, KeepsAFairSampleAndTheLargest) {
+  Reservoir few(1000);
+  for (int i = 0; i < 500; ++i) few.Add(i);
+  EXPECT_EQ(Summarize(few.Take()).mean, 249.5);
+  Reservoir many(1000);
+  many.Add(2e6);
+  for (int i = 0; i < 200'000; ++i) many.Add(i);
+  const Summary kept = Summarize(many.Take());
+  EXPECT_EQ(kept.count, 1000u);
+  EXPECT_EQ(kept.max, 2e6);
+  EXPECT_NEAR(kept.p50, 100'000, 15'000);  // five standard errors
+  EXPECT_NEAR(kept.p90, 180'000, 10'000);
+}
+
+TEST(SloTest, SeveralTokensInOnePieceMeetNoLimitOfGaps) {
+  RequestRecord record;
+  record.outcome = RequestOutcome::kOk;
+  record.token_us = {10'000};
+  record.end_us = 10'000;
+  for (const char* limit : {"itl=1s", "tpot=1s", "second_token=1s"}) {
+    record.facts.completion_tokens = 20;
+    EXPECT_FALSE(MeetsSlo(*ParseSlo(limit), record)) << limit;
+    record.facts.completion_tokens = 1;
+    EXPECT_TRUE(MeetsSlo(*ParseSlo(limit), record)) << limit;
+  }
+  record.facts.completion_tokens = 20;
+  EXPECT_TRUE(MeetsSlo(*ParseSlo("ttft=1s,e2e=1s"), record));
+}
+
 TEST(PairedRatioTest, AConstantRatioIsKnownExactly) {
   const std::vector<double> a = {1, 2, 3, 4, 5, 6};
   std::vector<double> b;

@@ -227,6 +227,7 @@ def test_a_full_disk_is_said_and_exits_1(toy):
         (["--rate", "1", "--duratoin", "3s"], "did you mean --duration"),
         (["--rate", "1", "--duration", "3"], "--duration: '3' is not a time"),
         (["--sweep", "1,x"], "--sweep: 'x'"),
+        (["--trace", "/dev/null", "--time-scale", "1e300"], "--time-scale: '1e300'"),
     ],
 )
 def test_a_wrong_command_line_exits_2_with_one_line(args, expected):
@@ -251,6 +252,25 @@ def test_golden_answers_are_checked_in_the_run(toy, tmp_path):
     golden.write_text(json.dumps({**row, "text": " w0 w1 w9"}) + "\n")
     done = bench(toy.url, *args)
     assert done.returncode == 1 and "10 of 10 golden prompts had a wrong answer" in done.stderr
+
+
+def test_golden_prompts_that_are_never_asked_void_the_run(toy, tmp_path):
+    golden = tmp_path / "g.jsonl"
+    golden.write_text(json.dumps({"prompt": "c", "max_tokens": 3, "text": " w0 w1 w2"}) + "\n")
+    done = bench(toy.url, *LOAD, "--golden", golden, "--golden-every", "41")
+    assert done.returncode == 1 and "none of 40 requests was an answered golden" in done.stderr
+
+
+def test_the_word_model_names_the_other_command_only_as_the_first_argument():
+    done = bench("--json", "model", "localhost:80", "--users", "1")
+    assert done.returncode == 2 and "must begin with http" in done.stderr
+    done = bench("--threads", "2", "model")
+    assert done.returncode == 2 and "MODEL is missing" in done.stderr
+
+
+def test_a_key_that_grpc_would_not_send_is_refused():
+    done = bench("grpc://127.0.0.1:9", "--users", "1", "--api-key-env", "HOME")
+    assert done.returncode == 2 and "sends no key over gRPC" in done.stderr
 
 
 def test_a_comparison_ends_with_a_verdict(toy, tmp_path):

@@ -155,6 +155,7 @@ void ToyServer::Begin(Peer& peer, const std::string& head, std::string body) {
   peer.num_tokens = NumberAfter(body, "max_tokens");
   peer.fault = peer.serial % options_.fault_every == 0 ? options_.fault : ToyFault::kNone;
   if (peer.fault == ToyFault::kShortAnswer) --peer.num_tokens;
+  if (peer.fault == ToyFault::kEndless) peer.num_tokens = UINT64_MAX;
   peer.next_token = 0;
   peer.log = &sent_us_[peer.name];
   bodies_.push_back(std::move(body));
@@ -187,6 +188,10 @@ void ToyServer::SendToken(Peer& peer) {
     SendBytes(peer,
               "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 14\r\n"
               "\r\n{\"choices\":[]}");
+    return;
+  }
+  if (peer.fault == ToyFault::kCloseUnanswered) {
+    peers_.erase(peer.fd.get());
     return;
   }
   const bool middle = peer.next_token == peer.num_tokens / 2;

@@ -29,7 +29,9 @@ enum class ToyFault {
   kNotStreamed,  // a whole JSON answer
   kSilent,       // never answers
   kWrongText,
-  kShortAnswer,  // one token less than asked for
+  kShortAnswer,      // one token less than asked for
+  kCloseUnanswered,  // closes instead of the first token
+  kEndless,          // as many tokens as it can
 };
 
 // How the server answers: token 0 after ttft_us, then one each itl_us, both scaled by
