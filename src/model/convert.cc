@@ -1,15 +1,12 @@
 #include "src/model/convert.h"
 
+#include <algorithm>
 #include <array>
-#include <cerrno>
-#include <cstdio>
-#include <cstring>
-#include <filesystem>
-#include <utility>
 #include <vector>
 
 #include "kernels/ops.h"
 #include "src/model/model_config.h"
+#include "src/model/partial_file.h"
 #include "src/model/quantize.h"
 #include "src/model/tensor_plan.h"
 
@@ -46,54 +43,6 @@ uint64_t RowBytes(const GgufTensor& tensor, GgmlType type) {
   const GgufTensorType& row = RowOf(type);
   return tensor.dims[0] / row.block_elements * row.block_bytes;
 }
-
-// A file that exists under its name only when it is whole.
-class PartialFile {
- public:
-  explicit PartialFile(std::string path) : path_(std::move(path)), partial_(path_ + ".partial") {}
-  ~PartialFile() {
-    if (file_ != nullptr) std::fclose(file_);
-    std::error_code ignored;
-    if (!done_) std::filesystem::remove(partial_, ignored);
-  }
-  PartialFile(const PartialFile&) = delete;
-  PartialFile& operator=(const PartialFile&) = delete;
-
-  absl::Status Open() {
-    std::error_code error;
-    if (std::filesystem::exists(path_, error)) {
-      return AlreadyExists("{} exists; remove it first", path_);
-    }
-    file_ = std::fopen(partial_.c_str(), "wb");
-    return file_ == nullptr ? Failed("create") : OkStatus();
-  }
-  absl::Status Write(std::span<const std::byte> bytes) {
-    if (std::fwrite(bytes.data(), 1, bytes.size(), file_) == bytes.size()) return OkStatus();
-    return Failed("write");
-  }
-  absl::Status Finish() {
-    std::FILE* file = std::exchange(file_, nullptr);
-    if (std::fclose(file) != 0 || std::rename(partial_.c_str(), path_.c_str()) != 0) {
-      return Failed("finish");
-    }
-    done_ = true;
-    return OkStatus();
-  }
-
- private:
-  absl::Status Failed(std::string_view what) const {
-    const int why = errno;
-    if (why == ENOSPC || why == EDQUOT || why == EFBIG) {
-      return ResourceExhausted("cannot {} {}: {}", what, partial_, std::strerror(why));
-    }
-    return Unavailable("cannot {} {}: {}", what, partial_, std::strerror(why));
-  }
-
-  const std::string path_;
-  const std::string partial_;
-  std::FILE* file_ = nullptr;
-  bool done_ = false;
-};
 
 // Rows of one matrix in the new type. Dequantised through the packed form, the one place that knows
 // every type's blocks.

@@ -27,10 +27,11 @@ struct ConvertOptions {
 // "bf16", "q8_0", "q4_0", "q4_1"; InvalidArgument naming them for another.
 absl::StatusOr<GgmlType> ParseConvertType(std::string_view text);
 
-// Writes `file` to `path`, by way of path + ".partial" and a rename, so that a file of that name is
-// always whole. Errors as ReadModelConfig for a model that cannot be served; AlreadyExists when
-// there is a file of that name; ResourceExhausted or Unavailable when it cannot be written. Memory:
-// one matrix, packed. Quantised sources are taken apart first, so that a second quantisation adds
+// Writes `file` to `path` by way of a PartialFile, so that a file of that name is always whole.
+// Errors as ReadModelConfig for a model that cannot be served; AlreadyExists when there is a file
+// of that name; ResourceExhausted or Unavailable when it cannot be written. Memory: one matrix
+// packed and once more in the new type, 256 rows of it in fp32; with a folder, the copies that
+// OpenHfFolder makes. Quantised sources are taken apart first, so that a second quantisation adds
 // its error to that of the first.
 absl::Status ConvertModel(const GgufFile& file, const ConvertOptions& options,
                           const std::string& path);

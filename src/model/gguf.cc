@@ -36,7 +36,8 @@ std::string GgufTensor::DimsText() const {
   return fmt::format("[{}]", fmt::join(dims.begin(), dims.begin() + num_dims, ", "));
 }
 
-absl::StatusOr<std::unique_ptr<GgufFile>> GgufFile::OpenPart(const std::string& path) {
+absl::StatusOr<std::unique_ptr<GgufFile>> GgufFile::OpenPart(const std::string& path,
+                                                             uint64_t max_header_bytes) {
   absl::StatusOr<FileMapping> mapping = FileMapping::Open(path);
   if (!mapping.ok())
     return GgufError(GgufErrorCode::kOpen, std::string(mapping.status().message()));
@@ -46,12 +47,12 @@ absl::StatusOr<std::unique_ptr<GgufFile>> GgufFile::OpenPart(const std::string& 
   std::unique_ptr<GgufFile> file(new GgufFile());
   file->bytes_ = mapping->bytes();
   file->storage_.push_back(std::make_shared<FileMapping>(*std::move(mapping)));
-  BATON_RETURN_IF_ERROR(file->Parse());
+  BATON_RETURN_IF_ERROR(file->Parse(max_header_bytes));
   return file;
 }
 
 absl::StatusOr<std::unique_ptr<GgufFile>> GgufFile::Open(const std::string& path) {
-  BATON_ASSIGN_OR_RETURN(std::unique_ptr<GgufFile> file, OpenPart(path));
+  BATON_ASSIGN_OR_RETURN(std::unique_ptr<GgufFile> file, OpenPart(path, kMaxGgufHeaderBytes));
   if (file->split_.num_parts > 1) BATON_RETURN_IF_ERROR(file->JoinParts(path));
   return file;
 }
@@ -80,9 +81,9 @@ absl::StatusOr<std::unique_ptr<GgufFile>> GgufFile::FromAssembly(GgufAssembly as
   return file;
 }
 
-absl::Status GgufFile::Parse() {
+absl::Status GgufFile::Parse(uint64_t max_header_bytes) {
   file_bytes_ = bytes_.size();
-  return GgufParser(*this).Parse();
+  return GgufParser(*this, max_header_bytes).Parse();
 }
 
 GgufFile::~GgufFile() = default;

@@ -8,7 +8,8 @@
 //  2. Keys are unique, tensor names are unique; tensor data follows the header without gap or
 //     overlap, each padded to general.alignment.
 //  3. The directory needs less memory than twice the file plus 1 MiB (the entries of kMaxGgufKeys),
-//     and parsing reads at most kMaxGgufHeaderBytes, whatever the counts in the file say.
+//     and parsing reads at most kMaxGgufHeaderBytes, whatever the counts in the file say. The parts
+//     of a split model share these limits, and only the first one's keys are kept.
 // A refused file gives one Status that carries a GgufErrorCode (gguf_error.h); nothing else
 // happens.
 //
@@ -126,9 +127,10 @@ class GgufFile {
 
   GgufFile() = default;
 
-  // Parses bytes_, a whole file or one part.
-  absl::Status Parse();
-  static absl::StatusOr<std::unique_ptr<GgufFile>> OpenPart(const std::string& path);
+  // Parses bytes_, a whole file or one part, whose header may have so many bytes.
+  absl::Status Parse(uint64_t max_header_bytes = kMaxGgufHeaderBytes);
+  static absl::StatusOr<std::unique_ptr<GgufFile>> OpenPart(const std::string& path,
+                                                            uint64_t max_header_bytes);
   // Opens the other parts of the split model whose first part `path` is, and takes their tensors.
   absl::Status JoinParts(const std::string& path);
   absl::Status TakePart(const GgufFile& part, uint64_t part_idx);
@@ -137,7 +139,8 @@ class GgufFile {
 
   std::span<const std::byte> bytes_;
   uint64_t file_bytes_ = 0;
-  // Keeps what the views point into: the mapping, the other parts, an assembly.
+  uint64_t header_bytes_ = 0;  // of all parts
+  // Keeps what the views point into: the mappings, an assembly.
   std::vector<std::shared_ptr<const void>> storage_;
   GgufSplit split_;
   uint32_t version_ = 0;

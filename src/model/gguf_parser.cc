@@ -46,10 +46,10 @@ absl::StatusOr<std::span<const std::byte>> GgufHeaderCursor::Bytes(uint64_t size
                      fmt::format("{} needs {} bytes at offset {}, the file has {} left", what, size,
                                  offset_, remaining()));
   }
-  if (size > kMaxGgufHeaderBytes - offset_) {
+  if (size > max_bytes_ - offset_) {
     return GgufError(GgufErrorCode::kHeaderTooLarge,
                      fmt::format("{} of {} bytes at offset {} goes beyond the header limit of {}",
-                                 what, size, offset_, kMaxGgufHeaderBytes));
+                                 what, size, offset_, max_bytes_));
   }
   const std::span<const std::byte> bytes = bytes_.subspan(offset_, size);
   offset_ += size;
@@ -93,6 +93,7 @@ absl::Status GgufParser::Parse() {
   file_.tensors_.reserve(std::min(num_tensors_, most_tensors));
   extents_.reserve(std::min(num_tensors_, most_tensors));
   for (uint64_t i = 0; i < num_tensors_; ++i) BATON_RETURN_IF_ERROR(ParseTensor());
+  file_.header_bytes_ = cursor_.offset();
   BATON_RETURN_IF_ERROR(file_.IndexTensors());
   return PlaceTensors();
 }

@@ -15,7 +15,9 @@ namespace baton {
 // Reads forward through the header. Every read names what it reads, for the error message.
 class GgufHeaderCursor {
  public:
-  explicit GgufHeaderCursor(std::span<const std::byte> bytes) : bytes_(bytes) {}
+  // `max_bytes` is the header limit.
+  GgufHeaderCursor(std::span<const std::byte> bytes, uint64_t max_bytes)
+      : bytes_(bytes), max_bytes_(max_bytes) {}
 
   uint64_t offset() const { return offset_; }
   uint64_t remaining() const { return bytes_.size() - offset_; }
@@ -29,13 +31,15 @@ class GgufHeaderCursor {
 
  private:
   std::span<const std::byte> bytes_;
+  uint64_t max_bytes_;
   uint64_t offset_ = 0;
 };
 
 // Parses magic, metadata and tensor table in file order, then checks the data section.
 class GgufParser {
  public:
-  explicit GgufParser(GgufFile& file) : file_(file), cursor_(file.bytes_) {}
+  GgufParser(GgufFile& file, uint64_t max_header_bytes)
+      : file_(file), cursor_(file.bytes_, max_header_bytes) {}
   absl::Status Parse();
 
  private:

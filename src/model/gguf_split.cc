@@ -53,7 +53,8 @@ absl::Status GgufFile::JoinParts(const std::string& path) {
   const std::string stem = path.substr(0, path.size() - suffix.size());
   for (uint64_t i = 1; i < num_parts; ++i) {
     const std::string part_path = stem + PartSuffix(i, num_parts);
-    absl::StatusOr<std::unique_ptr<GgufFile>> part = OpenPart(part_path);
+    absl::StatusOr<std::unique_ptr<GgufFile>> part =
+        OpenPart(part_path, kMaxGgufHeaderBytes - header_bytes_);
     const std::string name = QuotedForMessage(FileName(part_path));
     if (GgufErrorOf(part.status()) == GgufErrorCode::kOpen) {
       return GgufError(GgufErrorCode::kSplitMissing,
@@ -65,7 +66,8 @@ absl::Status GgufFile::JoinParts(const std::string& path) {
                        fmt::format("{}: {}", name, Inner(part.status())));
     }
     BATON_RETURN_IF_ERROR(TakePart(**part, i));
-    storage_.push_back(std::shared_ptr<const GgufFile>(*std::move(part)));
+    // The mapping; the part's own keys and indices go.
+    storage_.insert(storage_.end(), (*part)->storage_.begin(), (*part)->storage_.end());
   }
   if (tensors_.size() != split_.num_tensors) {
     return GgufError(
@@ -100,6 +102,7 @@ absl::Status GgufFile::TakePart(const GgufFile& part, uint64_t part_idx) {
   }
   tensors_.insert(tensors_.end(), part.tensors_.begin(), part.tensors_.end());
   file_bytes_ += part.file_bytes_;
+  header_bytes_ += part.header_bytes_;
   return absl::OkStatus();
 }
 

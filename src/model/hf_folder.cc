@@ -8,22 +8,18 @@
 #include <map>
 #include <utility>
 
-#include "nlohmann/json.hpp"
-
 #include "src/device/aligned_buffer.h"
 #include "src/model/folder_error.h"
 #include "src/model/hf_config.h"
+#include "src/model/hf_index.h"
 #include "src/model/hf_tensors.h"
 #include "src/model/safetensors.h"
 
 namespace baton {
 namespace {
 
-using Json = nlohmann::json;
-
 constexpr const char* kConfigName = "config.json";
 constexpr const char* kSingleName = "model.safetensors";
-constexpr const char* kIndexName = "model.safetensors.index.json";
 
 // Everything that the tensors of the result point into.
 struct FolderStorage {
@@ -54,14 +50,14 @@ class ShardReader {
       : folder_(std::move(folder)), storage_(storage) {}
 
   absl::Status Read() {
-    absl::StatusOr<FileMapping> index = FileMapping::Open(folder_ + "/" + kIndexName);
+    absl::StatusOr<FileMapping> index = FileMapping::Open(folder_ + "/" + kHfIndexName);
     if (index.ok()) return ReadIndex(TextOf(index->bytes()));
     const absl::Status status = AddFile(kSingleName);
     if (FolderErrorOf(status) != FolderErrorCode::kMissingFile) return status;
     return FolderError(FolderErrorCode::kMissingFile,
                        fmt::format("the folder has neither {} nor {} (other forms of weights are "
                                    "not read)",
-                                   kSingleName, kIndexName));
+                                   kSingleName, kHfIndexName));
   }
 
  private:
@@ -69,54 +65,36 @@ class ShardReader {
     absl::StatusOr<std::unique_ptr<SafetensorsFile>> file =
         SafetensorsFile::Open(folder_ + "/" + name);
     if (!file.ok()) return InFile(file.status(), name);
+    num_tensors_ += (*file)->tensors().size();
+    header_bytes_ += (*file)->header_bytes();
+    if (num_tensors_ > kMaxHfTensors || header_bytes_ > kMaxHfHeaderBytes) {
+      return FolderError(
+          FolderErrorCode::kFileTooLarge,
+          fmt::format("{} tensors in {} bytes of headers up to {}, the limits are {} and {}",
+                      num_tensors_, header_bytes_, QuotedForMessage(name), kMaxHfTensors,
+                      kMaxHfHeaderBytes));
+    }
     storage_.files.push_back(*std::move(file));
     return OkStatus();
   }
 
   static absl::Status BadIndex(std::string_view what) {
-    return FolderError(FolderErrorCode::kBadIndex, fmt::format("{}: {}", kIndexName, what));
-  }
-
-  // A name of a file of this folder and nothing else.
-  static bool IsPlainName(std::string_view name) {
-    return name.ends_with(".safetensors") && name.find('/') == std::string_view::npos &&
-           name.find('\0') == std::string_view::npos;
+    return FolderError(FolderErrorCode::kBadIndex, fmt::format("{}: {}", kHfIndexName, what));
   }
 
   absl::Status ReadIndex(std::string_view text) {
-    if (text.size() > kMaxHfIndexBytes) {
-      return FolderError(FolderErrorCode::kFileTooLarge,
-                         fmt::format("{} has {} bytes, the limit is {}", kIndexName, text.size(),
-                                     kMaxHfIndexBytes));
-    }
-    const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-    if (json.is_discarded() || !json.is_object() || !json.contains("weight_map") ||
-        !json["weight_map"].is_object()) {
-      return FolderError(FolderErrorCode::kBadJson,
-                         fmt::format("{} is no JSON object with a weight_map", kIndexName));
-    }
-    std::map<std::string, std::vector<std::string_view>> shards;  // tensors of each file
-    for (const auto& [tensor, file] : json["weight_map"].items()) {
-      if (!file.is_string() || !IsPlainName(file.get_ref<const std::string&>())) {
-        return BadIndex(
-            fmt::format("tensor {} is in no .safetensors file of it", QuotedForMessage(tensor)));
-      }
-      shards[file.get<std::string>()].push_back(tensor);
-    }
-    if (shards.size() > kMaxHfShards) {
-      return BadIndex(fmt::format("{} files, the limit is {}", shards.size(), kMaxHfShards));
-    }
-    for (const auto& [name, tensors] : shards) BATON_RETURN_IF_ERROR(AddShard(name, tensors));
+    BATON_ASSIGN_OR_RETURN(HfIndex index, ReadHfIndex(text));
+    for (auto& [name, tensors] : index) BATON_RETURN_IF_ERROR(AddShard(name, tensors));
     return OkStatus();
   }
 
   // The file must hold the tensors that the index gives it, and no others.
-  absl::Status AddShard(const std::string& name, std::vector<std::string_view> tensors) {
+  absl::Status AddShard(const std::string& name, std::vector<std::string>& tensors) {
     const absl::Status status = AddFile(name);
     if (FolderErrorOf(status) == FolderErrorCode::kMissingFile) {
       return FolderError(
           FolderErrorCode::kMissingShard,
-          fmt::format("{}, which {} names", std::string(status.message()), kIndexName));
+          fmt::format("{}, which {} names", std::string(status.message()), kHfIndexName));
     }
     BATON_RETURN_IF_ERROR(status);
     std::sort(tensors.begin(), tensors.end());
@@ -127,13 +105,15 @@ class ShardReader {
     }
     const auto [mine, listed] =
         std::mismatch(held.begin(), held.end(), tensors.begin(), tensors.end(), by_name);
-    const std::string_view odd = mine == held.end() ? *listed : std::string_view(mine->name);
+    const std::string& odd = mine == held.end() ? *listed : mine->name;
     return BadIndex(fmt::format("it and {} disagree about tensor {}", QuotedForMessage(name),
                                 QuotedForMessage(odd)));
   }
 
   const std::string folder_;
   FolderStorage& storage_;
+  size_t num_tensors_ = 0;     // of all files so far
+  uint64_t header_bytes_ = 0;  // of all files so far
 };
 
 // Gives the tensors their GGUF names, order and types.
@@ -146,10 +126,6 @@ class TensorConverter {
     BATON_RETURN_IF_ERROR(CheckTied());
     for (const auto& file : storage_.files) {
       for (const SafetensorsTensor& tensor : file->tensors()) {
-        if (++num_tensors_ > kMaxHfTensors) {
-          return FolderError(FolderErrorCode::kFileTooLarge,
-                             fmt::format("more than {} tensors", kMaxHfTensors));
-        }
         BATON_RETURN_IF_ERROR(Add(tensor));
       }
     }
@@ -311,7 +287,6 @@ class TensorConverter {
 
   const HfConfig& config_;
   FolderStorage& storage_;
-  size_t num_tensors_ = 0;
   std::vector<GgufTensor> tensors_;
   std::map<std::string, std::map<uint32_t, const SafetensorsTensor*>> experts_;
 };

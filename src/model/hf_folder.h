@@ -18,17 +18,17 @@
 
 namespace baton {
 
-// The index of a model of some hundred shards and 40,000 tensors has 4 MiB.
-inline constexpr uint64_t kMaxHfIndexBytes = uint64_t{16} << 20;
-inline constexpr size_t kMaxHfShards = 4096;
-inline constexpr size_t kMaxHfTensors = size_t{1} << 18;
+// The headers of all files of a folder together; hf_index.h limits their number and the tensors.
+inline constexpr uint64_t kMaxHfHeaderBytes = uint64_t{64} << 20;
 
 // Costs the headers of the files and the copies named above. Errors as the file comment says;
-// ResourceExhausted when memory is short. The result has no tokenizer keys (is_folder()): they are
-// in tokenizer.json, which src/text reads.
+// ResourceExhausted when memory is short. The result has no tokenizer keys (is_folder()): the
+// tokenizer is in tokenizer.json, which this folder never opens and src/text reads
+// (ReadModelTokenizer).
 absl::StatusOr<std::unique_ptr<GgufFile>> OpenHfFolder(const std::string& path);
 
-// Opens what --model names: a GGUF file (the first part of a split one) or a folder.
+// Opens a path: a GGUF file (the first part of a split one) or a folder. What --model may name
+// besides paths, cli/model_store.h has turned into one before.
 absl::StatusOr<std::unique_ptr<GgufFile>> OpenModelFile(const std::string& path);
 
 }  // namespace baton

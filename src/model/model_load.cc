@@ -66,6 +66,7 @@ absl::StatusOr<std::unique_ptr<Model>> Model::Load(const GgufFile& file,
 
   BATON_ASSIGN_OR_RETURN(const TensorPlan plan, PlanTensors(file, config));
   BATON_RETURN_IF_ERROR(CheckVectors(file));
+  BATON_RETURN_IF_ERROR(CheckPowers(file, *options.pool));
   BATON_ASSIGN_OR_RETURN(ModelWeights weights, LoadWeights(plan, *options.pool));
   model->weights_ = std::make_unique<ModelWeights>(std::move(weights));
   WorkspaceSize size;

@@ -1,6 +1,7 @@
 #include "src/model/model_weights.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstring>
 
@@ -125,6 +126,23 @@ absl::StatusOr<LayerWeights> LoadLayer(const LayerTensors& tensors, ThreadPool& 
   return out;
 }
 
+// Blocks of a byte e and 16 bytes of two digits each: elements 2^(e - 128) times 0 1 2 3 4 6 8 12
+// or its negative.
+bool HasInfiniteMxfp4(std::span<const std::byte> row) {
+  constexpr size_t kBlockBytes = 17;
+  for (size_t at = 0; at < row.size(); at += kBlockBytes) {
+    const auto e = static_cast<uint32_t>(row[at]);
+    if (e < 253 || e == 255) continue;  // 255, NaN, is refused when it is packed
+    // The first digit that is too large: 8 at 2^125, 4 at 2^126.
+    const uint32_t limit = e == 253 ? 6 : 4;
+    for (const std::byte byte : row.subspan(at + 1, kBlockBytes - 1)) {
+      const auto digits = static_cast<uint32_t>(byte);
+      if ((digits & 7) >= limit || (digits >> 4 & 7) >= limit) return true;
+    }
+  }
+  return false;
+}
+
 }  // namespace
 
 size_t MatrixGroup::bytes() const {
@@ -187,8 +205,31 @@ absl::Status CheckVectors(const GgufFile& file) {
   return OkStatus();
 }
 
+absl::Status CheckPowers(const GgufFile& file, ThreadPool& pool) {
+  for (const GgufTensor& tensor : file.tensors()) {
+    if (static_cast<GgmlType>(tensor.type->id) != GgmlType::kMxfp4) continue;
+    const uint32_t num_rows = static_cast<uint32_t>(tensor.num_elements() / tensor.dims[0]);
+    const uint64_t row_bytes = tensor.data.size() / num_rows;
+    std::atomic<uint32_t> bad_row = num_rows;
+    pool.RunRanges(num_rows, 8, 4 * pool.num_threads(), [&](TaskRange range, uint32_t) {
+      for (uint32_t row = range.begin; row < range.end; ++row) {
+        if (!HasInfiniteMxfp4(tensor.data.subspan(row * row_bytes, row_bytes))) continue;
+        uint32_t lowest = bad_row.load();
+        while (row < lowest && !bad_row.compare_exchange_weak(lowest, row)) {
+        }
+        return;
+      }
+    });
+    if (bad_row == num_rows) continue;
+    return InvalidArgument("tensor \"{}\": row {} of {} has an infinite element", tensor.name,
+                           bad_row.load(), num_rows);
+  }
+  return OkStatus();
+}
+
 absl::Status CheckWeightValues(const GgufFile& file, ThreadPool& pool) {
   BATON_RETURN_IF_ERROR(CheckVectors(file));
+  BATON_RETURN_IF_ERROR(CheckPowers(file, pool));
   for (const GgufTensor& tensor : file.tensors()) {
     if (tensor.num_dims == 1) continue;
     const uint64_t num_rows = tensor.num_elements() / tensor.dims[0];

@@ -73,8 +73,12 @@ absl::StatusOr<ModelWeights> LoadWeights(const TensorPlan& plan, ThreadPool& poo
 // finite, or a rope factor that is not positive: every logit would be NaN.
 absl::Status CheckVectors(const GgufFile& file);
 
-// What LoadWeights and CheckVectors would say of a file that PlanTensors accepts, 16 MiB (or a row)
-// at a time. Costs one read of the file.
+// InvalidArgument naming the first row of an MXFP4 tensor with an element beyond fp32: a power that
+// is finite itself, times a digit. Reads these tensors once.
+absl::Status CheckPowers(const GgufFile& file, ThreadPool& pool);
+
+// What LoadWeights, CheckVectors and CheckPowers would say of a file that PlanTensors
+// accepts, 16 MiB (or a row) at a time. Costs one read of the file.
 absl::Status CheckWeightValues(const GgufFile& file, ThreadPool& pool);
 
 // Hash of the canonical config and of name, type, shape and bytes of every tensor, by ascending

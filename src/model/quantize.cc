@@ -12,6 +12,7 @@ namespace baton {
 namespace {
 
 constexpr size_t kBlock = 32;
+constexpr size_t kQ4_1Bytes = 20;
 using Block = std::span<const float, kBlock>;
 
 std::byte* PutU16(std::byte* out, uint16_t value) {
@@ -23,8 +24,12 @@ bool AllFinite(Block x) {
   return std::all_of(x.begin(), x.end(), [](float v) { return std::isfinite(v); });
 }
 
-// 1 / d, and 0 for 0: as the reference divides.
-float Inverse(float d) { return d == 0.0f ? 0.0f : 1.0f / d; }
+// 1 / d as the reference divides, and 0 where that is infinite: such a d, below 2^-128, is stored
+// as a half of 0, and an infinity would become digits that are not defined.
+float Inverse(float d) {
+  const float inverse = 1.0f / d;
+  return std::isfinite(inverse) ? inverse : 0.0f;
+}
 
 // Two digits a byte: element j in the low nibble of byte j, element j + 16 in the high one.
 std::byte* PutNibbles(std::byte* out, const uint8_t* digits) {
@@ -36,6 +41,13 @@ std::byte* PutNibbles(std::byte* out, const uint8_t* digits) {
 
 uint8_t Nibble(double value) {
   return static_cast<uint8_t>(std::clamp(std::trunc(value), 0.0, 15.0));
+}
+
+// All digits 0 under a scale of NaN.
+std::byte* EncodeBroken(size_t bytes, std::byte* out) {
+  std::fill_n(out, bytes, std::byte{0});
+  PutU16(out, HalfFromFloat(std::numeric_limits<float>::quiet_NaN()));
+  return out + bytes;
 }
 
 // d = absmax / 127, digits rounded away from zero at halves.
@@ -64,19 +76,13 @@ std::byte* EncodeQ4_0(Block x, std::byte* out) {
 std::byte* EncodeQ4_1(Block x, std::byte* out) {
   const auto [min, max] = std::minmax_element(x.begin(), x.end());
   const float d = (*max - *min) / 15.0f;
+  if (!std::isfinite(d)) return EncodeBroken(kQ4_1Bytes, out);  // max - min is beyond fp32
   const float inverse = Inverse(d);
   uint8_t digits[kBlock];
   for (size_t j = 0; j < kBlock; ++j) {
     digits[j] = Nibble(double{(x[j] - *min) * inverse + 0.5f});
   }
   return PutNibbles(PutU16(PutU16(out, HalfFromFloat(d)), HalfFromFloat(*min)), digits);
-}
-
-// All digits 0 under a scale of NaN.
-std::byte* EncodeBroken(size_t bytes, std::byte* out) {
-  std::fill_n(out, bytes, std::byte{0});
-  PutU16(out, HalfFromFloat(std::numeric_limits<float>::quiet_NaN()));
-  return out + bytes;
 }
 
 std::byte* EncodeBlock(GgmlType type, Block x, std::byte* out) {

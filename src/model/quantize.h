@@ -14,7 +14,8 @@ namespace baton {
 
 // Writes `row` in `type` (kF16, kBf16, kQ8_0, kQ4_0 or kQ4_1) to `out`, which has room for it; the
 // quantised types need a multiple of 32 elements. A block that holds a NaN or an infinity gets a
-// scale that is not finite, so that its weights stay visibly broken.
+// scale that is not finite, so that its weights stay visibly broken; one whose scale is below
+// 2^-128 becomes zeros.
 void EncodeRow(GgmlType type, std::span<const float> row, std::byte* out);
 
 }  // namespace baton

@@ -24,90 +24,6 @@ struct HeaderEntry {
   std::vector<uint64_t> offsets;  // begin and end, in bytes of the data
 };
 
-// Reads {"NAME": {"dtype": "F32", "shape": [..], "data_offsets": [b, e]}, "__metadata__": {..}} as
-// it is parsed, so that a hostile header never becomes a tree. The first thing out of place ends
-// it.
-class HeaderReader : public nlohmann::json_sax<Json> {
- public:
-  std::vector<HeaderEntry> TakeEntries() { return std::move(entries_); }
-  const std::string& problem() const { return problem_; }
-
-  bool start_object(size_t) override {
-    if (++depth_ > 2 || in_array_) return Fail("an object where none may be");
-    if (depth_ == 2 && !in_metadata_) entries_.emplace_back().name = std::move(name_);
-    seen_ = 0;
-    return true;
-  }
-  bool end_object() override {
-    if (depth_-- == 2 && !in_metadata_ && seen_ != 7) {
-      return Fail("an entry without dtype, shape and data_offsets");
-    }
-    return true;
-  }
-  bool key(string_t& text) override {
-    if (depth_ == 1) {
-      in_metadata_ = text == "__metadata__";
-      name_ = std::move(text);
-      return true;
-    }
-    if (in_metadata_) return true;
-    field_ = text == "dtype" ? 1 : text == "shape" ? 2 : text == "data_offsets" ? 4 : 0;
-    if (field_ == 0) return Fail("an entry with an unknown field");
-    if ((seen_ & field_) != 0) return Fail("an entry with a field twice");
-    seen_ |= field_;
-    return true;
-  }
-  bool string(string_t& text) override {
-    if (depth_ == 2 && in_metadata_ && !in_array_) return true;
-    if (depth_ != 2 || field_ != 1 || in_array_) return Fail("a text where none may be");
-    entries_.back().dtype = std::move(text);
-    return true;
-  }
-  bool start_array(size_t) override {
-    if (depth_ != 2 || in_metadata_ || in_array_ || field_ == 1) {
-      return Fail("an array where none may be");
-    }
-    in_array_ = true;
-    return true;
-  }
-  bool end_array() override {
-    in_array_ = false;
-    return true;
-  }
-  bool number_unsigned(number_unsigned_t value) override {
-    if (!in_array_) return Fail("a number where none may be");
-    HeaderEntry& entry = entries_.back();
-    std::vector<uint64_t>& numbers = field_ == 2 ? entry.shape : entry.offsets;
-    if (numbers.size() == 8) return Fail("an array of more than 8 numbers");
-    numbers.push_back(value);
-    return true;
-  }
-  bool null() override { return Fail("a null"); }
-  bool boolean(bool) override { return Fail("a bool"); }
-  bool number_integer(number_integer_t) override { return Fail("a negative number"); }
-  bool number_float(number_float_t, const string_t&) override { return Fail("a fraction"); }
-  bool binary(binary_t&) override { return Fail("binary data"); }
-  bool parse_error(size_t position, const std::string&,
-                   const nlohmann::detail::exception&) override {
-    return Fail(fmt::format("no JSON at byte {}", position));
-  }
-
- private:
-  bool Fail(std::string problem) {
-    problem_ = std::move(problem);
-    return false;
-  }
-
-  std::vector<HeaderEntry> entries_;
-  std::string problem_;
-  std::string name_;
-  int depth_ = 0;
-  int field_ = 0;  // 1 dtype, 2 shape, 4 data_offsets
-  int seen_ = 0;   // fields of this entry
-  bool in_metadata_ = false;
-  bool in_array_ = false;
-};
-
 absl::Status BadTensor(FolderErrorCode code, std::string_view name, std::string_view what) {
   return FolderError(code, fmt::format("tensor {}: {}", QuotedForMessage(name), what));
 }
@@ -141,7 +57,8 @@ absl::StatusOr<uint64_t> BytesOfShape(const HeaderEntry& entry, SafetensorsType 
   return *bytes;
 }
 
-absl::StatusOr<SafetensorsTensor> CheckEntry(HeaderEntry& entry, std::span<const std::byte> data) {
+absl::StatusOr<SafetensorsTensor> CheckEntry(const HeaderEntry& entry,
+                                             std::span<const std::byte> data) {
   SafetensorsTensor out;
   BATON_ASSIGN_OR_RETURN(out.type, TypeOf(entry));
   BATON_ASSIGN_OR_RETURN(const uint64_t bytes, BytesOfShape(entry, out.type));
@@ -157,10 +74,106 @@ absl::StatusOr<SafetensorsTensor> CheckEntry(HeaderEntry& entry, std::span<const
                                  entry.offsets[1], data.size()));
   }
   out.data = data.subspan(entry.offsets[0], bytes);
-  out.shape = std::move(entry.shape);
-  out.name = std::move(entry.name);
+  out.shape = entry.shape;
+  out.name = entry.name;
   return out;
 }
+
+// The shortest entry that CheckEntry accepts.
+constexpr std::string_view kShortestEntry =
+    R"("":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},)";
+
+// Reads {"NAME": {"dtype": "F32", "shape": [..], "data_offsets": [b, e]}, "__metadata__": {..}} as
+// it is parsed, so that a hostile header never becomes a tree: each entry is checked when it ends
+// and kept only as the tensor that it describes. The first thing out of place ends it.
+class HeaderReader : public nlohmann::json_sax<Json> {
+ public:
+  // `tensors` gets room for all that `header_bytes` can describe, so that it never grows.
+  HeaderReader(std::span<const std::byte> data, size_t header_bytes,
+               std::vector<SafetensorsTensor>& tensors)
+      : data_(data), tensors_(tensors) {
+    tensors_.reserve(header_bytes / kShortestEntry.size() + 1);
+  }
+  const absl::Status& status() const { return status_; }
+
+  bool start_object(size_t) override {
+    if (++depth_ > 2 || in_array_) return Fail("an object where none may be");
+    seen_ = 0;
+    entry_.shape.clear();
+    entry_.offsets.clear();
+    return true;
+  }
+  bool end_object() override {
+    if (depth_-- != 2 || in_metadata_) return true;
+    if (seen_ != 7) return Fail("an entry without dtype, shape and data_offsets");
+    absl::StatusOr<SafetensorsTensor> tensor = CheckEntry(entry_, data_);
+    if (tensor.ok()) tensors_.push_back(*std::move(tensor));
+    status_ = tensor.status();
+    return status_.ok();
+  }
+  bool key(string_t& text) override {
+    if (depth_ == 1) {
+      in_metadata_ = text == "__metadata__";
+      if (!in_metadata_) entry_.name = text;
+      return true;
+    }
+    if (in_metadata_) return true;
+    field_ = text == "dtype" ? 1 : text == "shape" ? 2 : text == "data_offsets" ? 4 : 0;
+    if (field_ == 0) return Fail("an entry with an unknown field");
+    if ((seen_ & field_) != 0) return Fail("an entry with a field twice");
+    seen_ |= field_;
+    return true;
+  }
+  bool string(string_t& text) override {
+    if (depth_ == 2 && in_metadata_ && !in_array_) return true;
+    if (depth_ != 2 || field_ != 1 || in_array_) return Fail("a text where none may be");
+    entry_.dtype = text;
+    return true;
+  }
+  bool start_array(size_t) override {
+    if (depth_ != 2 || in_metadata_ || in_array_ || field_ == 1) {
+      return Fail("an array where none may be");
+    }
+    in_array_ = true;
+    return true;
+  }
+  bool end_array() override {
+    in_array_ = false;
+    return true;
+  }
+  bool number_unsigned(number_unsigned_t value) override {
+    if (!in_array_) return Fail("a number where none may be");
+    std::vector<uint64_t>& numbers = field_ == 2 ? entry_.shape : entry_.offsets;
+    if (numbers.size() == 8) return Fail("an array of more than 8 numbers");
+    numbers.push_back(value);
+    return true;
+  }
+  bool null() override { return Fail("a null"); }
+  bool boolean(bool) override { return Fail("a bool"); }
+  bool number_integer(number_integer_t) override { return Fail("a negative number"); }
+  bool number_float(number_float_t, const string_t&) override { return Fail("a fraction"); }
+  bool binary(binary_t&) override { return Fail("binary data"); }
+  bool parse_error(size_t position, const std::string&,
+                   const nlohmann::detail::exception&) override {
+    return Fail(fmt::format("no JSON at byte {}", position));
+  }
+
+ private:
+  bool Fail(std::string_view problem) {
+    status_ = FolderError(FolderErrorCode::kBadJson, fmt::format("header: {}", problem));
+    return false;
+  }
+
+  const std::span<const std::byte> data_;
+  std::vector<SafetensorsTensor>& tensors_;
+  HeaderEntry entry_;  // the one that is being read
+  absl::Status status_;
+  int depth_ = 0;
+  int field_ = 0;  // 1 dtype, 2 shape, 4 data_offsets
+  int seen_ = 0;   // fields of this entry
+  bool in_metadata_ = false;
+  bool in_array_ = false;
+};
 
 // The tensors must be all of the data, each byte once.
 absl::Status CheckCoverage(std::vector<SafetensorsTensor>& tensors,
@@ -224,15 +237,10 @@ absl::Status SafetensorsFile::Parse() {
         fmt::format("a header of {} bytes, the file has {} left", header_bytes, rest.size()));
   }
   const auto* text = reinterpret_cast<const char*>(rest.data());
-  HeaderReader reader;
-  if (!Json::sax_parse(text, text + header_bytes, &reader)) {
-    return FolderError(FolderErrorCode::kBadJson, fmt::format("header: {}", reader.problem()));
-  }
+  header_bytes_ = header_bytes;
   const std::span<const std::byte> data = rest.subspan(header_bytes);
-  for (HeaderEntry& entry : reader.TakeEntries()) {
-    BATON_ASSIGN_OR_RETURN(SafetensorsTensor tensor, CheckEntry(entry, data));
-    tensors_.push_back(std::move(tensor));
-  }
+  HeaderReader reader(data, header_bytes, tensors_);
+  if (!Json::sax_parse(text, text + header_bytes, &reader)) return reader.status();
   std::sort(tensors_.begin(), tensors_.end(),
             [](const auto& a, const auto& b) { return a.name < b.name; });
   const auto twice =

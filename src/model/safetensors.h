@@ -5,8 +5,8 @@
 //  1. Every tensor's bytes lie in the file, are as many as its shape and type need, and the tensors
 //     follow each other without gap or overlap up to the end of the file.
 //  2. Names are unique.
-//  3. The header is at most kMaxSafetensorsHeaderBytes and is never held as a tree: memory for the
-//     directory is below four times the header.
+//  3. The header is at most kMaxSafetensorsHeaderBytes and is never held as a tree: what parsing
+//     holds at once is below eight times the header plus 4 KiB, whatever is in it.
 // A refused file gives one Status that carries a FolderErrorCode.
 #ifndef BATON_MODEL_SAFETENSORS_H_
 #define BATON_MODEL_SAFETENSORS_H_
@@ -49,6 +49,7 @@ class SafetensorsFile {
       std::span<const std::byte> bytes);
 
   uint64_t file_bytes() const { return bytes_.size(); }
+  uint64_t header_bytes() const { return header_bytes_; }
   const std::vector<SafetensorsTensor>& tensors() const { return tensors_; }  // by ascending name
 
  private:
@@ -57,6 +58,7 @@ class SafetensorsFile {
 
   FileMapping mapping_;
   std::span<const std::byte> bytes_;
+  uint64_t header_bytes_ = 0;
   std::vector<SafetensorsTensor> tensors_;
 };
 

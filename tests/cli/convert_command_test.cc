@@ -1,7 +1,9 @@
 // `baton convert`: the model and tokenizer that come out, and one line for everything that is
 // wrong.
+#include <sys/resource.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -141,12 +143,16 @@ TEST_F(ConvertCommandTest, SourcesThatCannotBeServedAreNotWritten) {
 }
 
 TEST_F(ConvertCommandTest, AFullDiskLeavesNothingBehind) {
-  // Every write to /dev/full fails as on a full disk.
-  fs::create_symlink("/dev/full", Out("a.gguf.partial"));
-  ExpectRefusal({GoldenPath("tiny_f32.gguf"), Out("a.gguf")}, kExitFailure,
-                "No space left on device");
-  EXPECT_FALSE(fs::exists(Out("a.gguf")));
-  EXPECT_FALSE(fs::is_symlink(Out("a.gguf.partial")));
+  // A limit on the size of a file stands for the end of the disk: both are ResourceExhausted.
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
+  const rlimit small{.rlim_cur = 32768, .rlim_max = before.rlim_max};
+  const auto old_handler = std::signal(SIGXFSZ, SIG_IGN);
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &small), 0);
+  ExpectRefusal({GoldenPath("tiny_f32.gguf"), Out("a.gguf")}, kExitFailure, "File too large");
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
+  std::signal(SIGXFSZ, old_handler);
+  EXPECT_TRUE(fs::is_empty(folder_));
 }
 
 TEST_F(ConvertCommandTest, AnUnreadableSourceIsNamed) {

@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <filesystem>
+#include <fstream>
 #include <limits>
 
 #include "gmock/gmock.h"
@@ -12,6 +13,7 @@
 #include "kernels/math.h"
 #include "src/model/hf_folder.h"
 #include "src/model/model_report.h"
+#include "src/model/partial_file.h"
 #include "src/model/quantize.h"
 #include "tests/model/model_fixture.h"
 #include "tests/model/test_model.h"
@@ -89,7 +91,73 @@ TEST_F(ConvertTest, RefusesAnotherTypeAndAnExistingFile) {
   EXPECT_THAT(std::string(Convert("tiny_qwen3.gguf", "q6_k").message()), HasSubstr("q8_0"));
   ASSERT_TRUE(Convert("tiny_qwen3.gguf", "bf16").ok());
   EXPECT_EQ(Convert("tiny_qwen3.gguf", "bf16").code(), absl::StatusCode::kAlreadyExists);
-  EXPECT_FALSE(fs::exists(out_ + ".partial"));
+}
+
+TEST(PartialFileTest, TwoWritersOfOnePathDoNotMeet) {
+  const std::string path = ::testing::TempDir() + "baton_partial_test";
+  fs::remove(path);
+  const std::byte one[] = {std::byte{1}};
+  {
+    PartialFile first(path);
+    ASSERT_TRUE(first.Open().ok());
+    ASSERT_TRUE(first.Write(one).ok());
+    {
+      // The same process id, as on another machine with the same folder: refused, nothing removed.
+      PartialFile second(path);
+      EXPECT_EQ(second.Open().code(), absl::StatusCode::kAlreadyExists);
+    }
+    EXPECT_TRUE(fs::exists(first.partial_path()));
+    EXPECT_FALSE(fs::exists(path));
+    // Another writer finishes first.
+    std::ofstream(path) << "whole";
+    EXPECT_EQ(first.Finish().code(), absl::StatusCode::kAlreadyExists);
+    EXPECT_TRUE(fs::exists(first.partial_path()));
+  }
+  EXPECT_EQ(fs::file_size(path), 5u);
+  {
+    PartialFile refused(path);
+    EXPECT_EQ(refused.Open().code(), absl::StatusCode::kAlreadyExists);
+    EXPECT_FALSE(fs::exists(refused.partial_path()));
+  }
+  fs::remove(path);
+  PartialFile last(path);
+  ASSERT_TRUE(last.Open().ok());
+  ASSERT_TRUE(last.Write(one).ok());
+  ASSERT_TRUE(last.Finish().ok());
+  EXPECT_EQ(fs::file_size(path), 1u);
+  EXPECT_FALSE(fs::exists(last.partial_path()));
+  fs::remove(path);
+}
+
+// 1 / d is infinite for them: the digits must not be what an infinity or a NaN is cast to.
+TEST(QuantizeTest, ABlockOfDenormalsBecomesZeros) {
+  for (const float size : {1e-45f, 1e-40f, 1e-38f}) {
+    std::vector<float> row(32, 0.0f);
+    row[3] = size;
+    row[4] = -size / 2;
+    for (const GgmlType type : {GgmlType::kQ8_0, GgmlType::kQ4_0, GgmlType::kQ4_1}) {
+      std::vector<std::byte> out(FindGgufTensorType(static_cast<uint32_t>(type))->block_bytes);
+      EncodeRow(type, row, out.data());
+      uint16_t scale = 0;
+      std::memcpy(&scale, out.data(), 2);
+      EXPECT_EQ(scale & 0x7FFF, 0) << size;
+      const std::byte neutral{static_cast<uint8_t>(type == GgmlType::kQ4_0 ? 0x88 : 0)};
+      for (size_t i = type == GgmlType::kQ4_1 ? 4 : 2; i < out.size(); ++i) {
+        EXPECT_EQ(out[i], neutral) << size << " " << i;
+      }
+    }
+  }
+}
+
+// The difference of two finite elements may be none.
+TEST(QuantizeTest, ARangeBeyondFp32IsVisiblyBroken) {
+  std::vector<float> row(32, 3e38f);
+  row[0] = -3e38f;
+  std::vector<std::byte> out(20);
+  EncodeRow(GgmlType::kQ4_1, row, out.data());
+  uint16_t scale = 0;
+  std::memcpy(&scale, out.data(), 2);
+  EXPECT_TRUE(std::isnan(FloatFromHalf(scale)));
 }
 
 TEST(QuantizeTest, HalfRoundsToTheNearestEven) {

@@ -135,6 +135,22 @@ TEST(GgufSplitTest, RefusesWhatDoesNotBelongTogether) {
   }
 }
 
+// The header limit is one for all parts, not one for each of 4,096.
+TEST(GgufSplitTest, ThePartsShareOneHeaderLimit) {
+  const Parts parts("large");
+  const auto write = [&](uint16_t part_idx, size_t pad) {
+    parts.Write(part_idx, Parts::Part(part_idx)
+                              .AddString("split.pad", std::string(pad, 'x'))
+                              .AddF32Tensor(fmt::format("tensor.{}", part_idx), {4}));
+  };
+  for (uint16_t i = 0; i < 3; ++i) write(i, kMaxGgufHeaderBytes / 3 - 1000);
+  EXPECT_TRUE(parts.Open().ok()) << parts.Open();
+  write(2, kMaxGgufHeaderBytes / 3 + 2000);
+  const absl::Status status = parts.Open();
+  EXPECT_EQ(GgufErrorOf(status), GgufErrorCode::kHeaderTooLarge) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("m-00003-of-00003.gguf"));
+}
+
 TEST(GgufSplitTest, AskedForALaterPartNamesTheFirst) {
   const Parts parts("later");
   const absl::Status status = parts.Open(1);

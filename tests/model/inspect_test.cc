@@ -2,6 +2,7 @@
 #include "src/cli/inspect.h"
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -129,6 +130,17 @@ TEST(InspectTest, RefusesWeightsThatAreNoNumbers) {
     const std::string path =
         DamagedModel(std::string("tiny_") + type + ".gguf", "blk.1.ffn_up.weight", kNanHalf);
     ExpectRefused(Inspect(path), "tensor \"blk.1.ffn_up.weight\": row 0 of");
+  }
+  // A block of MXFP4 whose power is NaN, or finite and its product with a digit is not.
+  const std::pair<uint8_t, const char*> powers[] = {
+      {255, "row 0 of"}, {254, "has an infinite element"}, {253, "has an infinite element"}};
+  for (const auto& [power, words] : powers) {
+    const std::array<uint8_t, 17> block = {power, 0x07};
+    ExpectRefused(Inspect(DamagedModel("tiny_mxfp4.gguf", "blk.1.ffn_up.weight", block)), words);
+  }
+  for (const uint8_t digit : {0x05, 0x50}) {  // 6 at 2^125 is a number
+    const std::array<uint8_t, 17> block = {253, digit};
+    EXPECT_EQ(Inspect(DamagedModel("tiny_mxfp4.gguf", "blk.1.ffn_up.weight", block)).code, 0);
   }
 }
 
