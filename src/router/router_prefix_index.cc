@@ -14,8 +14,9 @@ constexpr int64_t kFirstAskUs = 1'000'000;
 constexpr int64_t kMaxAskGapUs = 64'000'000;
 
 // Numbers of parts are 16 bits of an entry; each worker has one, and dropped ones keep theirs until
-// they are swept. With that many at once (64 for each of 1024 workers) the sweep is made whole.
-constexpr size_t kMaxParts = 1 << 16;
+// they are swept. With that many at once (4 for each of 1024 workers) the sweep is made whole; Find
+// clears a counter for each.
+constexpr size_t kMaxParts = 1 << 12;
 
 // Links ahead of the one being looked at whose slots are fetched: a fetch takes about as long as
 // ten steps of the loop.

@@ -90,8 +90,6 @@ struct WorkerLoadReport {
   uint64_t sequence_number = 0;
 };
 
-// One change of what a worker's prefix cache holds.
-
 // PrefixEvents of worker.proto: changes in order, the first of them numbered first_sequence.
 struct PrefixBatch {
   uint64_t first_sequence = 0;
