@@ -104,7 +104,8 @@ def system(servers, rng, first):
     prompt = token_prompt(rng, 512)
     rows = []
     for user in range(1, 21):
-        body = {"prompt": prompt + token_prompt(rng, 20), "max_tokens": 8, "logprobs": 2}
+        tokens = prompt + token_prompt(rng, 20)
+        body = {"prompt": tokens, "max_tokens": 8, "temperature": 0, "logprobs": 2}
         rows.append(row(user, ask_both(servers, "/v1/completions", body, first)))
         time.sleep(SETTLE_S)
     return rows
