@@ -12,17 +12,15 @@ Every answer's tokens and log-probabilities are compared between the two servers
 the run with status 1. Uses the standard library only.
 """
 
-import argparse
 import http.client
 import json
-import os
 import random
 import statistics
 import sys
 import time
 from pathlib import Path
 
-from serving import ROOT, WORDS, Server, token_prompt
+from serving import ROOT, WORDS, Server, argument_parser, token_prompt
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
 from machine import record  # noqa: E402
@@ -147,15 +145,8 @@ def summarise(name, runs):
 
 
 def main():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--model", required=True)
-    parser.add_argument("--baton", default=str(ROOT / "build" / "baton"))
-    parser.add_argument("--threads", type=int, default=os.cpu_count())
-    parser.add_argument("--rounds", type=int, default=3)
+    parser = argument_parser(__doc__)
     parser.add_argument("--experiments", nargs="+", choices=EXPERIMENTS, default=list(EXPERIMENTS))
-    parser.add_argument("--out")
     args = parser.parse_args()
     # Each of the workers gets a thread of its own: only one of them computes at a time.
     args.threads = max(args.threads, 4)

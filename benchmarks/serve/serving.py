@@ -223,16 +223,21 @@ def fill_pool(server):
         thread.join()
 
 
-def main():
+def argument_parser(description):
+    """What every script of this folder takes."""
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--model", required=True)
     parser.add_argument("--baton", default=str(ROOT / "build" / "baton"))
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--out")
-    args = parser.parse_args()
+    return parser
+
+
+def main():
+    args = argument_parser(__doc__).parse_args()
     result = {
         **record("serving", args.threads),
     }

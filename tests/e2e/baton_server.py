@@ -87,6 +87,13 @@ def metrics_text(process):
     return urllib.request.urlopen(url, timeout=10).read().decode()
 
 
+def metric(process, name, labels=""):
+    """The one value of `name` whose row has `labels` as they are written."""
+    pattern = rf"^{name}{{[^}}]*{labels}[^}}]*}} (\S+)$"
+    (value,) = re.findall(pattern, metrics_text(process), re.M)
+    return float(value)
+
+
 class Server:
     """One `baton serve` with free ports."""
 
@@ -143,6 +150,18 @@ class Server:
 
     def post(self, path, body, **kwargs):
         return http_json(self.http + path, body, **kwargs)
+
+    def stream(self, path, body):
+        """The events of a stream as they are on the wire, without the closing [DONE]."""
+        request = urllib.request.Request(
+            self.http + path,
+            json.dumps({**body, "stream": True}).encode(),
+            {"Content-Type": "application/json"},
+        )
+        with urllib.request.urlopen(request, timeout=60) as response:
+            events = [e[6:] for e in response.read().decode().split("\n\n") if e]
+        assert events.pop() == "[DONE]"
+        return [json.loads(e) for e in events]
 
     def blocks(self, worker):
         """{state: blocks} of one worker, from its metrics."""

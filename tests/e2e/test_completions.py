@@ -1,12 +1,8 @@
 """What completions have beside their text: prompt, log-probabilities, why they ended, choices."""
 
-import json
-import re
-import urllib.request
-
 import pytest
 
-from baton_server import Server, complete, generated_stubs, metrics_text
+from baton_server import Server, complete, generated_stubs, metric
 
 PROMPT = "The capital of France is"
 
@@ -18,16 +14,7 @@ def post(server, expect=200, **fields):
 
 
 def stream(server, **fields):
-    body = {"temperature": 0, "stream": True, **fields}
-    request = urllib.request.Request(
-        server.http + "/v1/completions",
-        json.dumps(body).encode(),
-        {"Content-Type": "application/json"},
-    )
-    with urllib.request.urlopen(request, timeout=60) as response:
-        events = [e[6:] for e in response.read().decode().split("\n\n") if e]
-    assert events.pop() == "[DONE]"
-    return [json.loads(e) for e in events]
+    return server.stream("/v1/completions", {"temperature": 0, **fields})
 
 
 def texts(events, n=1):
@@ -35,14 +22,6 @@ def texts(events, n=1):
     for choice in (c for e in events for c in e["choices"]):
         joined[choice["index"]] += choice["text"]
     return joined
-
-
-def metric(process, name, **labels):
-    total = 0.0
-    for row, value in re.findall(rf"^{name}\{{([^}}]*)\}} (\S+)$", metrics_text(process), re.M):
-        if all(f'{key}="{wanted}"' in row for key, wanted in labels.items()):
-            total += float(value)
-    return total
 
 
 def test_echo_with_and_without_an_answer(server):
@@ -131,7 +110,7 @@ def test_choices_share_one_prompt():
         def cost(first_word, n):
             before = [
                 metric(prefill, "baton_prefix_cache_queries_total"),
-                metric(prefill, "baton_step_seconds_count", phase="prefill"),
+                metric(prefill, "baton_step_seconds_count", 'phase="prefill"'),
             ]
             body = {
                 "messages": [{"role": "user", "content": first_word + " " + filler}],
@@ -145,7 +124,7 @@ def test_choices_share_one_prompt():
             assert answer["usage"]["prompt_tokens_details"]["cached_tokens"] < 32
             after = [
                 metric(prefill, "baton_prefix_cache_queries_total"),
-                metric(prefill, "baton_step_seconds_count", phase="prefill"),
+                metric(prefill, "baton_step_seconds_count", 'phase="prefill"'),
             ]
             assert len(answer["choices"]) == n
             assert answer["usage"]["completion_tokens"] == 8 * n

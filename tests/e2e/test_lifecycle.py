@@ -17,6 +17,7 @@ from baton_server import (
     complete,
     http_json,
     in_parallel,
+    metric,
     metrics_text,
     wait_until,
 )
@@ -90,12 +91,6 @@ def test_admin_ports(server):
                 status = error.code
             assert status == wanted, (row["role"], path)
         assert "baton_" in metrics_text(row)
-
-
-def metric(row, name, labels=""):
-    pattern = rf"^{name}{{[^}}]*{labels}[^}}]*}} (\S+)$"
-    (value,) = re.findall(pattern, metrics_text(row), re.M)
-    return float(value)
 
 
 def test_steps_are_measured_against_the_machine(server):

@@ -1,7 +1,6 @@
 """Thoughts have a field of their own in every form of a chat answer, unless somebody says no."""
 
 import json
-import urllib.request
 
 import openai
 import pytest
@@ -39,18 +38,10 @@ def ask(server, text="think", **fields):
 
 
 def stream(server, text="think", **fields):
-    """The events of a stream as they are on the wire."""
-    body = {"messages": [{"role": "user", "content": text}], "temperature": 0, "stream": True}
-    body.update(fields, stream_options={"include_usage": True})
-    request = urllib.request.Request(
-        server.http + "/v1/chat/completions",
-        json.dumps(body).encode(),
-        {"Content-Type": "application/json"},
+    body = {"messages": [{"role": "user", "content": text}], "temperature": 0, **fields}
+    return server.stream(
+        "/v1/chat/completions", {**body, "stream_options": {"include_usage": True}}
     )
-    with urllib.request.urlopen(request, timeout=60) as response:
-        events = [e[6:] for e in response.read().decode().split("\n\n") if e]
-    assert events.pop() == "[DONE]"
-    return [json.loads(e) for e in events]
 
 
 def joined(events, field, choice=0):

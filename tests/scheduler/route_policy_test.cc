@@ -5,28 +5,10 @@
 
 #include "gtest/gtest.h"
 
+#include "tests/scheduler/route_cluster.h"
+
 namespace baton {
 namespace {
-
-// A cluster with all links up, to be changed by each test.
-struct Cluster {
-  std::vector<PrefillLoad> prefill;
-  std::vector<DecodeLoad> decode;
-  std::vector<LinkUp> links;
-
-  Cluster(uint32_t num_prefill, uint32_t num_decode) {
-    for (uint32_t i = 0; i < num_prefill; ++i) {
-      prefill.push_back({.ready = true, .num_free_blocks = 100, .num_blocks = 100});
-    }
-    for (uint32_t i = 0; i < num_decode; ++i) {
-      decode.push_back({.ready = true, .num_free_blocks = 100, .num_blocks = 100});
-    }
-    for (uint32_t p = 0; p < num_prefill; ++p) {
-      for (uint32_t d = 0; d < num_decode; ++d) links.push_back({p, d});
-    }
-  }
-  Route Pick(const RouteQuery& query) const { return PickRoute({prefill, decode, links}, query); }
-};
 
 RouteQuery Query(uint64_t random = 1) {
   return {.num_tokens = 160, .max_total_tokens = 320, .local_max_tokens = 32, .random = random};
@@ -38,7 +20,7 @@ void ExpectRoute(const Route& route, Route::Path path, RouteReason reason) {
 }
 
 TEST(RoutePolicyTest, PicksTheLessLoadedPair) {
-  Cluster cluster(2, 2);
+  RouteCluster cluster(100, 2, 2);
   cluster.prefill[0].backlog_s = 2;
   cluster.decode[1].num_free_blocks = 20;
   const Route route = cluster.Pick(Query());
@@ -50,7 +32,7 @@ TEST(RoutePolicyTest, PicksTheLessLoadedPair) {
 }
 
 TEST(RoutePolicyTest, EqualWorkersAreSpreadByTheRandomNumberAlone) {
-  const Cluster cluster(3, 3);
+  const RouteCluster cluster(100, 3, 3);
   std::array<uint32_t, 3> prefill{};
   std::array<uint32_t, 3> decode{};
   for (uint64_t random = 0; random < 3'000; ++random) {
@@ -68,7 +50,7 @@ TEST(RoutePolicyTest, EqualWorkersAreSpreadByTheRandomNumberAlone) {
 }
 
 TEST(RoutePolicyTest, ShortPromptsAndAggregatedModeStayAtD) {
-  const Cluster cluster(1, 1);
+  const RouteCluster cluster(100, 1, 1);
   RouteQuery query = Query();
   query.num_tokens = 32;
   ExpectRoute(cluster.Pick(query), Route::Path::kLocal, RouteReason::kShortPrompt);
@@ -79,7 +61,7 @@ TEST(RoutePolicyTest, ShortPromptsAndAggregatedModeStayAtD) {
 }
 
 TEST(RoutePolicyTest, SaysWhyNoPrefillWorkerServes) {
-  Cluster cluster(2, 1);
+  RouteCluster cluster(100, 2, 1);
   cluster.prefill[0].ready = cluster.prefill[1].ready = false;
   ExpectRoute(cluster.Pick(Query()), Route::Path::kLocal, RouteReason::kNoPrefillWorker);
   cluster.prefill[0].ready = true;
@@ -96,7 +78,7 @@ TEST(RoutePolicyTest, SaysWhyNoPrefillWorkerServes) {
 }
 
 TEST(RoutePolicyTest, SaysWhyNoDecodeWorkerServes) {
-  Cluster cluster(1, 2);
+  RouteCluster cluster(100, 1, 2);
   cluster.decode[0].ready = cluster.decode[1].ready = false;
   ExpectRoute(cluster.Pick(Query()), Route::Path::kNone, RouteReason::kNoDecodeWorker);
   cluster.decode[0].ready = true;
@@ -106,11 +88,12 @@ TEST(RoutePolicyTest, SaysWhyNoDecodeWorkerServes) {
   ExpectRoute(cluster.Pick(Query()), Route::Path::kNone, RouteReason::kExceedsEveryPool);
   cluster.decode[0].num_blocks = 20;
   ExpectRoute(cluster.Pick(Query()), Route::Path::kDisagg, RouteReason::kPair);
-  ExpectRoute(Cluster(1, 0).Pick(Query()), Route::Path::kNone, RouteReason::kNoDecodeWorker);
+  ExpectRoute(RouteCluster(100, 1, 0).Pick(Query()), Route::Path::kNone,
+              RouteReason::kNoDecodeWorker);
 }
 
 TEST(RoutePolicyTest, ADWithAPartnerComesBeforeAnEmptyDWithout) {
-  Cluster cluster(1, 2);
+  RouteCluster cluster(100, 1, 2);
   cluster.links = {{0, 1}};
   cluster.decode[1].num_free_blocks = 30;
   const Route route = cluster.Pick(Query());
@@ -119,7 +102,7 @@ TEST(RoutePolicyTest, ADWithAPartnerComesBeforeAnEmptyDWithout) {
 }
 
 TEST(RoutePolicyTest, AFullDComesLastAndIsMarked) {
-  Cluster cluster(1, 2);
+  RouteCluster cluster(100, 1, 2);
   cluster.decode[0].num_free_blocks = 10;  // 10 for the prompt and one a choice are needed
   cluster.decode[1].num_free_blocks = 11;
   cluster.decode[1].num_running = 50;
@@ -133,7 +116,7 @@ TEST(RoutePolicyTest, AFullDComesLastAndIsMarked) {
 }
 
 TEST(RoutePolicyTest, AnExactPartnerComesBeforeAnIdleInexactOne) {
-  Cluster cluster(2, 1);
+  RouteCluster cluster(100, 2, 1);
   cluster.prefill[0].fingerprint.numerics_id = 7;
   cluster.prefill[0].fingerprint.allow_inexact = true;
   cluster.decode[0].fingerprint.allow_inexact = true;

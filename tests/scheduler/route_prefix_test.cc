@@ -6,36 +6,17 @@
 #include "gtest/gtest.h"
 
 #include "scheduler/route_policy.h"
+#include "tests/scheduler/route_cluster.h"
 
 namespace baton {
 namespace {
-
-// Equal idle workers with all links up, to be changed by each test.
-struct Cluster {
-  std::vector<PrefillLoad> prefill;
-  std::vector<DecodeLoad> decode;
-  std::vector<LinkUp> links;
-
-  Cluster(uint32_t num_prefill, uint32_t num_decode) {
-    for (uint32_t i = 0; i < num_prefill; ++i) {
-      prefill.push_back({.ready = true, .num_free_blocks = 1000, .num_blocks = 1000});
-    }
-    for (uint32_t i = 0; i < num_decode; ++i) {
-      decode.push_back({.ready = true, .num_free_blocks = 1000, .num_blocks = 1000});
-    }
-    for (uint32_t p = 0; p < num_prefill; ++p) {
-      for (uint32_t d = 0; d < num_decode; ++d) links.push_back({p, d});
-    }
-  }
-  Route Pick(const RouteQuery& query) const { return PickRoute({prefill, decode, links}, query); }
-};
 
 RouteQuery Query(uint64_t random = 1) {
   return {.num_tokens = 1600, .max_total_tokens = 1700, .random = random};
 }
 
 TEST(RoutePrefixTest, PIsTheOneWithTheEarliestPredictedEnd) {
-  Cluster cluster(3, 1);
+  RouteCluster cluster(1000, 3, 1);
   cluster.prefill[2].cached_tokens = 800;
   for (uint64_t random = 0; random < 50; ++random) {
     EXPECT_EQ(cluster.Pick(Query(random)).prefill_idx, 2u) << "all idle";
@@ -51,7 +32,7 @@ TEST(RoutePrefixTest, PIsTheOneWithTheEarliestPredictedEnd) {
 }
 
 TEST(RoutePrefixTest, AHitOnAnInexactOrFullPDoesNotComeBeforeAProperOne) {
-  Cluster cluster(2, 1);
+  RouteCluster cluster(1000, 2, 1);
   cluster.prefill[1].cached_tokens = 1599;
   cluster.prefill[1].num_free_blocks = 99;  // 100 are needed
   EXPECT_EQ(cluster.Pick(Query()).prefill_idx, 0u);
@@ -64,7 +45,7 @@ TEST(RoutePrefixTest, AHitOnAnInexactOrFullPDoesNotComeBeforeAProperOne) {
 }
 
 TEST(RoutePrefixTest, DHoldingMoreComesFirstOnlyWithinTheBoundsOfLoad) {
-  Cluster cluster(1, 3);
+  RouteCluster cluster(1000, 1, 3);
   cluster.decode[1].cached_tokens = 160;
   cluster.decode[2].cached_tokens = 1600;
   for (uint64_t random = 0; random < 50; ++random) {
@@ -83,18 +64,18 @@ TEST(RoutePrefixTest, DHoldingMoreComesFirstOnlyWithinTheBoundsOfLoad) {
 }
 
 TEST(RoutePrefixTest, AHitDoesNotLeadToADWithoutRoomOrPartner) {
-  Cluster cluster(1, 2);
+  RouteCluster cluster(1000, 1, 2);
   cluster.decode[1].cached_tokens = 1600;
   cluster.links = {{0, 0}};
   EXPECT_EQ(cluster.Pick(Query()).decode_idx, 0u);
-  cluster = Cluster(1, 2);
+  cluster = RouteCluster(1000, 1, 2);
   cluster.decode[1].cached_tokens = 1600;
   cluster.decode[1].num_free_blocks = 50;
   EXPECT_EQ(cluster.Pick(Query()).decode_idx, 0u);
 }
 
 TEST(RoutePrefixTest, AdaptiveCountsTheTokensThatDLacks) {
-  Cluster cluster(1, 1);
+  RouteCluster cluster(1000, 1, 1);
   RouteQuery query = Query();
   query.local_max_tokens = 64;
   EXPECT_EQ(cluster.Pick(query).path, Route::Path::kDisagg);
@@ -110,7 +91,7 @@ TEST(RoutePrefixTest, AdaptiveCountsTheTokensThatDLacks) {
 
 // A prompt that D computes itself waits behind its other prompts: for no longer than the hit saves.
 TEST(RoutePrefixTest, ALocalPromptDoesNotWaitLongerThanItsHitSaves) {
-  Cluster cluster(0, 2);
+  RouteCluster cluster(1000, 0, 2);
   RouteQuery query = Query();
   query.disaggregate = false;
   cluster.decode[1].cached_tokens = 1000;  // saves 2 s
@@ -125,7 +106,7 @@ TEST(RoutePrefixTest, ALocalPromptDoesNotWaitLongerThanItsHitSaves) {
 TEST(RoutePrefixTest, APromptThatEverybodySendsIsSpread) {
   for (const bool disaggregate : {true, false}) {
     for (const uint32_t cached : {160u, 1584u, 1600u}) {
-      Cluster cluster(4, 4);
+      RouteCluster cluster(1000, 4, 4);
       cluster.prefill[0].cached_tokens = cached;
       cluster.decode[0].cached_tokens = cached;
       for (uint64_t i = 0; i < 400; ++i) {
@@ -161,8 +142,8 @@ TEST(RoutePrefixTest, APromptThatEverybodySendsIsSpread) {
   }
 }
 
-Cluster RandomCluster(std::mt19937& random) {
-  Cluster cluster(1 + random() % 4, 1 + random() % 4);
+RouteCluster RandomCluster(std::mt19937& random) {
+  RouteCluster cluster(1000, 1 + random() % 4, 1 + random() % 4);
   for (PrefillLoad& prefill : cluster.prefill) {
     prefill.ready = random() % 8 != 0;
     prefill.backlog_s = random() % 2 == 0 ? 0 : random() % 100 / 10.0;
@@ -186,7 +167,7 @@ TEST(RoutePrefixTest, PropertiesOverRandomClusters) {
   std::mt19937 random(11);
   for (int round = 0; round < 4'000; ++round) {
     SCOPED_TRACE(round);
-    Cluster cluster = RandomCluster(random);
+    RouteCluster cluster = RandomCluster(random);
     RouteQuery query = Query(random());
     query.disaggregate = random() % 4 != 0;
     const Route without = cluster.Pick(query);
@@ -208,10 +189,10 @@ TEST(RoutePrefixTest, PropertiesOverRandomClusters) {
     ASSERT_EQ(cluster.Pick(query).decode_idx, with.decode_idx) << "more is held there";
     cluster.decode[with.decode_idx] = chosen;
     if (with.path != Route::Path::kDisagg) continue;
-    Cluster more = cluster;
+    RouteCluster more = cluster;
     more.prefill[with.prefill_idx].cached_tokens = 1600;
     ASSERT_EQ(more.Pick(query).prefill_idx, with.prefill_idx);
-    Cluster idler = cluster;
+    RouteCluster idler = cluster;
     idler.prefill[with.prefill_idx].backlog_s = 0;
     ASSERT_EQ(idler.Pick(query).prefill_idx, with.prefill_idx);
   }
