@@ -21,44 +21,11 @@ import tables as compare  # noqa: E402
 RESULTS = ROOT / "benchmarks" / "results"
 
 
-def quantile(values, q):
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(q * len(ordered)))]
-
-
 def where(result):
     return (
         f"{result['cpu']}, {result['cores']} cores, {result['threads']} threads,"
         f" commit {result['commit']}."
     )
-
-
-def model_bench(result):
-    lines = [
-        "| forward pass, tokens/s | Baton | llama.cpp | ratio | spread |",
-        "|---|---:|---:|---:|---|",
-    ]
-    for row in result["rows"]:
-        lines.append(
-            f"| {row['case']} | {row['baton']:.0f} | {row['llama.cpp']:.0f} | {row['ratio']:.2f} |"
-            f" {row['ratio_low']:.2f} to {row['ratio_high']:.2f} |"
-        )
-    return lines + ["", f"{result['model']}; " + where(result)]
-
-
-def burst_itl(result):
-    lines = [
-        "| server | ITL p50 | ITL p99 | ITL max | TTFT of the long prompts (p50) |",
-        "|---|---:|---:|---:|---:|",
-    ]
-    for name, runs in result["runs"].items():
-        gaps = [g for run in runs for g in run["itl_ms"]]
-        ttft = [t for run in runs for t in run["long_ttft_ms"]]
-        lines.append(
-            f"| {name} | {quantile(gaps, 0.5):.1f} ms | {quantile(gaps, 0.99):.1f} ms |"
-            f" {max(gaps):.0f} ms | {statistics.median(ttft):.0f} ms |"
-        )
-    return lines + ["", where(result)]
 
 
 def serving(result):
@@ -98,8 +65,6 @@ def prefix_cache(result):
 
 
 TABLES = {
-    "model_bench": model_bench,
-    "burst_itl": burst_itl,
     "serving": serving,
     "prefix_cache": prefix_cache,
 }
