@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
-"""For every model file: does it load, the error of its logits, and its perplexity, against float64.
+"""For every model file: does it load, the error of its logits and its perplexity against float64,
+and its speed.
 
   build/venv/bin/pip install gguf numpy tokenizers sentencepiece protobuf
   build/venv/bin/python benchmarks/accuracy/model_table.py [--build build/release] [--check-demo]
   benchmarks/accuracy/model_table.py --print     the table of the stored result; needs no package
+  benchmarks/accuracy/model_table.py --speed     measures the speeds of the stored rows anew; likewise
 
 Writes benchmarks/results/model_accuracy.json and prints it as a table. Loads: `baton inspect`.
 Logits: what tests/model/golden_test.cc prints, the largest error of a stored logit in units of its
@@ -11,6 +13,8 @@ row's root mean square. Perplexity: `baton eval` and tests/golden/make_perplexit
 tests/data/alice.txt for the demo models (stored reference; --check-demo computes it again) and of
 its first 1,000 bytes in windows of 256 tokens for the tiny ones. Those are random and sure of
 themselves (perplexities of 1e5 and more), so bf16 KV moves their perplexity more than a real one's.
+Speeds: `baton bench model`, a prompt of 128 tokens and 32 tokens after an empty one, median of 5; those
+of tiny models only show that every path runs.
 """
 
 import argparse
@@ -71,6 +75,17 @@ def evaluate(baton, model, text, context, kv):
         return json.loads(result.read_text())["perplexity"]
 
 
+def speeds(baton, model):
+    """Median tokens a second of the forward pass."""
+    with tempfile.TemporaryDirectory() as folder:
+        result = Path(folder) / "json"
+        command = [baton, "bench", "model", model, "--cases=pp128,tg32", f"--json={result}"]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        cases = json.loads(result.read_text())["results"]
+    median = {case["case"]: case["median"] for case in cases}
+    return {"prefill_tokens_per_s": median["pp128"], "decode_tokens_per_s": median["tg32"]}
+
+
 def reference(path, demo, check_demo):
     if demo and not check_demo:
         return json.loads(DEMO_REFERENCE.read_text())[path.name]["perplexity"]
@@ -99,14 +114,14 @@ def measure(path, baton, errors, check_demo):
         got = evaluate(baton, path, text if demo else text[:TINY_BYTES], context, kv)
         row[f"perplexity_{kv}"] = got
         row[f"perplexity_difference_{kv}"] = got / row["perplexity_float64"] - 1
-    return row
+    return {**row, **speeds(baton, path)}
 
 
 def table(rows):
     lines = [
         "| model | form | loads | logit error, f32 KV | bf16 KV | perplexity in float64 |"
-        " difference, f32 KV | bf16 KV |",
-        "|---|---|---|---:|---:|---:|---:|---:|",
+        " difference, f32 KV | bf16 KV | prefill tok/s | decode tok/s |",
+        "|---|---|---|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for row in rows:
         worst = [
@@ -118,6 +133,7 @@ def table(rows):
             f" {worst[1]} | {row['perplexity_float64']:.6g} |"
             f" {100 * row['perplexity_difference_f32']:+.4f} % |"
             f" {100 * row['perplexity_difference_bf16']:+.3f} % |"
+            f" {row['prefill_tokens_per_s']:,.0f} | {row['decode_tokens_per_s']:,.0f} |"
         )
     return "\n".join(lines)
 
@@ -129,9 +145,20 @@ def main():
     parser.add_argument("--check-demo", action="store_true")
     parser.add_argument("--models", type=Path, default=home / "models")
     parser.add_argument("--print", action="store_true")
+    parser.add_argument("--speed", action="store_true")
     args = parser.parse_args()
     if args.print:
         print(table(json.loads(RESULT.read_text())["rows"]))
+        return
+    if args.speed:
+        result = json.loads(RESULT.read_text())
+        paths = {(path.name, path.is_dir()): path for path in model_paths(args.models)}
+        for row in result["rows"]:
+            path = paths[row["model"], row["form"] == "folder"]
+            row.update(speeds(args.build / "baton", path))
+        result["speed"] = record("model_speed", os.cpu_count())
+        RESULT.write_text(json.dumps(result, indent=1) + "\n")
+        print(table(result["rows"]))
         return
     errors = logit_errors(args.build)
     rows = []
