@@ -19,6 +19,7 @@
 #include "kvcache/handoff_action.h"    // IWYU pragma: export
 #include "kvcache/handoff_dest.h"      // IWYU pragma: export
 #include "kvcache/handoff_messages.h"  // IWYU pragma: export
+#include "kvcache/handoff_request.h"   // IWYU pragma: export
 #include "kvcache/handoff_source.h"    // IWYU pragma: export
 
 #endif  // BATON_KVCACHE_HANDOFF_H_

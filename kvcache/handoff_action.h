@@ -19,6 +19,9 @@ struct HandoffTimers {
   int64_t margin_us = 500'000;       // the holder stops this much early, the grantor frees so late
   int64_t frame_gap_us = 2'000'000;  // sealed, not complete, and nothing came for so long -> Nack
   uint32_t max_nacks = 8;            // per slice, and for whole-transfer Nacks; then a fault
+  // How long P keeps the blocks of a prompt whose D is lost, for a Retarget to another D; 0 = not
+  // at all. A router that retargets does so within its 2 s of detection.
+  int64_t strand_us = 0;
 
   int64_t ttl_us() const { return int64_t{ttl_ms} * 1000; }
   // Four renewals fit in a lease, so that three may be lost.
@@ -59,11 +62,12 @@ enum class HandoffActionKind : uint8_t {
   kOpenReceive = 4,       // D: AddTransferRef on the data blocks, KvEndpoint::OpenReceive
   kLabelReceiving = 5,    // D: SetState(kReceiving) on the data blocks
   kCloseReceive = 6,      // D: KvEndpoint::CloseReceive; OnReceiveClosed comes later
-  kUnpinBlocks = 7,       // both: DropTransferRef on every block pinned or opened
+  kUnpinBlocks = 7,       // P [slices.first_ordinal, num_ordinals], D all: DropTransferRef
   kBindBlocks = 8,        // D: the request references go to the sequences, which now run
   kReleaseBlocks = 9,     // both: drop the request's references to all its blocks
   kCompleteRequest = 10,  // P: handed off; the request is over here
   kFailRequest = 11,      // both [status, outcome]: the request is over here with an error
+  kStranded = 12,         // P [status, outcome]: D is lost; the blocks wait for a Retarget
 };
 
 // One thing to do; see HandoffActionKind.
@@ -73,6 +77,10 @@ struct HandoffAction {
   SliceRange slices;
   Status status;
   HandoffOutcome outcome = HandoffOutcome::kNone;
+  // P: the decode worker and the transfer that messages, pins, slices and closes are of. After a
+  // Retarget these are not always the current ones.
+  Incarnation peer;
+  TransferId transfer;
 };
 
 // Appended to by each event; the caller clears and reuses it.

@@ -138,6 +138,12 @@ std::string DestTableText() {
       {kStateNames, kEventNames, kOpNames});
 }
 
+std::string DestDiagramText() {
+  return handoff_internal::DiagramText(
+      std::span<const HandoffDest::Table::Row>(HandoffDest::Table::kRows),
+      {kStateNames, kEventNames, kOpNames});
+}
+
 HandoffDest::HandoffDest(DestSpec spec) : spec_(std::move(spec)) {
   BATON_CHECK(!spec_.generations.empty() && spec_.num_layers >= 1 && spec_.key.attempt >= 1 &&
                   spec_.key.transfer != TransferId(),

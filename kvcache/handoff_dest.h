@@ -107,6 +107,7 @@ class HandoffDest {
   uint32_t num_stale() const { return num_stale_; }
 
   friend bool operator==(const HandoffDest&, const HandoffDest&) = default;
+  // All that decides what it does next but its constant spec; texts and num_stale are left out.
   template <typename H>
   friend H AbslHashValue(H state, const HandoffDest& d) {
     return H::combine(std::move(state), d.state_, d.ending_.outcome, d.num_slices_, d.complete_,
@@ -119,6 +120,7 @@ class HandoffDest {
   enum class Op : uint8_t;
   struct Table;
   friend std::string DestTableText();
+  friend std::string DestDiagramText();
 
   // Looks the event up in the table, takes the transition and does its operations.
   void Dispatch(Event event, int64_t now_us, HandoffActions* actions);
@@ -153,6 +155,8 @@ class HandoffDest {
 
 // The transition table as text: one line "state | event | next | operations", as in README.md.
 std::string DestTableText();
+// Its moves as a Mermaid diagram, as in README.md.
+std::string DestDiagramText();
 
 }  // namespace baton
 

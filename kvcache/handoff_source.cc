@@ -13,19 +13,26 @@ namespace baton {
 enum class HandoffSource::Event : uint8_t {
   kGrant,       // the first grant of this attempt, and it fits
   kGrantAgain,  // the same transfer: D renews the lease
-  kGrantUnfit,  // its numbers are not those of this request
-  kGrantLate,   // the transfer is over here
+  kGrantLate,   // D is lost, or the transfer is over here
+  kUnfit,       // D's message contradicts the request: a grant's numbers, a Nack of what cannot
+                // exist, Applied before the Seal
   kSealed,
   kPromptDone,
+  kRetarget,        // while the prompt is computed
+  kRetargetSealed,  // the prompt is complete
+  kRetargetLimit,   // too many sends are closing
   kNack,
-  kNackLimit,  // a slice was refused too often, or the Nack names what cannot exist
+  kNackLimit,  // a slice, or everything, was refused too often
   kApplied,
   kRevoke,
   kCancel,
   kPeerDown,
-  kSendClosed,
+  kSendClosed,  // a close that we asked for, and not the last thing to wait for
+  kLastClosed,  // the last one, and the request is over
+  kSendLost,    // the transport gave up the current send by itself
   kRenewDue,
   kExpired,
+  kStrandOver,  // no Retarget came
 };
 
 // What a transition does.
@@ -35,9 +42,11 @@ enum class HandoffSource::Op : uint8_t {
   kSendSeal,
   kResend,  // what the Nack names
   kSendRenew,
-  kSendRevoke,
+  kSendRevoke,  // to the current D
   kCloseSend,
-  kUnpin,
+  kUnpin,  // what the closed send pinned
+  kTurn,   // to the D of the Retarget: no grant, nothing exported
+  kStrand,
   kRelease,
   kComplete,
   kFail,
@@ -58,9 +67,11 @@ struct HandoffSource::Table {
     return handoff_internal::MakeRow<S, E, O>(in, on, false, S{}, ops...);
   };
 
-  static constexpr uint32_t kNoGrant = handoff_internal::In(S::kComputing, S::kSealed);
+  static constexpr uint32_t kUngranted = handoff_internal::In(S::kComputing, S::kSealed);
   static constexpr uint32_t kGranted = handoff_internal::In(S::kExporting, S::kExported);
-  static constexpr uint32_t kOver = handoff_internal::In(S::kDraining, S::kFree);
+  static constexpr uint32_t kOpen = kUngranted | kGranted;
+  static constexpr uint32_t kLost = handoff_internal::In(S::kStranded, S::kDraining, S::kFree);
+  static constexpr uint32_t kMayClose = kOpen | handoff_internal::In(S::kStranded, S::kDraining);
 
   static constexpr Row kRows[] = {
       // The good way.
@@ -70,30 +81,37 @@ struct HandoffSource::Table {
       Stay(In(S::kExporting), E::kSealed, O::kExport),
       Go(In(S::kExporting), E::kPromptDone, S::kExported, O::kExport, O::kSendSeal),
       Go(In(S::kExported), E::kApplied, S::kDraining, O::kCloseSend, O::kRelease, O::kComplete),
-      Go(In(S::kDraining), E::kSendClosed, S::kFree, O::kUnpin),
+      Go(In(S::kDraining), E::kLastClosed, S::kFree, O::kUnpin),
       // Repairs: everything may be repeated, and a repeated grant asks for the Seal again.
       Stay(In(S::kExported), E::kGrantAgain, O::kSendSeal),
       Stay(kGranted, E::kNack, O::kResend),
       Stay(kGranted, E::kRenewDue, O::kSendRenew),
-      Stay(kOver, E::kGrantLate, O::kSendRevoke),
-      // Ends without a grant: a Revoke then names no transfer, only the placement.
-      Go(kNoGrant, E::kGrantUnfit, S::kFree, O::kSendRevoke, O::kRelease, O::kFail),
-      Go(kNoGrant, E::kRevoke, S::kFree, O::kRelease, O::kFail),
-      Go(kNoGrant, E::kCancel, S::kFree, O::kSendRevoke, O::kRelease),
-      Go(kNoGrant, E::kPeerDown, S::kFree, O::kRelease, O::kFail),
-      Go(In(S::kSealed), E::kExpired, S::kFree, O::kSendRevoke, O::kRelease, O::kFail),
-      // Ends with a grant: the transport may read the blocks until it confirms.
-      Go(kGranted, E::kRevoke, S::kDraining, O::kCloseSend, O::kRelease, O::kFail),
-      Go(kGranted, E::kPeerDown, S::kDraining, O::kCloseSend, O::kRelease, O::kFail),
-      Go(kGranted, E::kCancel, S::kDraining, O::kSendRevoke, O::kCloseSend, O::kRelease),
-      Go(kGranted, E::kExpired, S::kDraining, O::kSendRevoke, O::kCloseSend, O::kRelease, O::kFail),
-      Go(kGranted, E::kNackLimit, S::kDraining, O::kSendRevoke, O::kCloseSend, O::kRelease,
+      Stay(kLost, E::kGrantLate, O::kSendRevoke),
+      // Another D. The transport may read for the old one until it confirms; of a D that is lost
+      // everything was closed already.
+      Go(In(S::kComputing, S::kExporting), E::kRetarget, S::kComputing, O::kSendRevoke,
+         O::kCloseSend, O::kTurn),
+      Go(In(S::kSealed, S::kExported), E::kRetargetSealed, S::kSealed, O::kSendRevoke,
+         O::kCloseSend, O::kTurn),
+      Go(In(S::kStranded), E::kRetarget, S::kComputing, O::kTurn),
+      Go(In(S::kStranded), E::kRetargetSealed, S::kSealed, O::kTurn),
+      Stay(kMayClose, E::kSendClosed, O::kUnpin),
+      // D is lost. A Revoke tells one that may be alive; without a grant it names no transfer, only
+      // the placement.
+      Go(kOpen, E::kRevoke, S::kStranded, O::kCloseSend, O::kStrand),
+      Go(kOpen, E::kPeerDown, S::kStranded, O::kCloseSend, O::kStrand),
+      Go(In(S::kSealed) | kGranted, E::kExpired, S::kStranded, O::kSendRevoke, O::kCloseSend,
+         O::kStrand),
+      Go(kGranted, E::kNackLimit, S::kStranded, O::kSendRevoke, O::kCloseSend, O::kStrand),
+      Go(kGranted, E::kSendLost, S::kStranded, O::kSendRevoke, O::kUnpin, O::kStrand),
+      // Ends.
+      Go(In(S::kStranded), E::kStrandOver, S::kDraining, O::kRelease, O::kFail),
+      Go(In(S::kStranded), E::kRetargetLimit, S::kDraining, O::kRelease, O::kFail),
+      Go(In(S::kStranded), E::kCancel, S::kDraining, O::kRelease),
+      Go(kOpen, E::kCancel, S::kDraining, O::kSendRevoke, O::kCloseSend, O::kRelease),
+      Go(kOpen, E::kUnfit, S::kDraining, O::kSendRevoke, O::kCloseSend, O::kRelease, O::kFail),
+      Go(kOpen, E::kRetargetLimit, S::kDraining, O::kSendRevoke, O::kCloseSend, O::kRelease,
          O::kFail),
-      // D cannot have verified what is not sealed.
-      Go(In(S::kExporting), E::kApplied, S::kDraining, O::kSendRevoke, O::kCloseSend, O::kRelease,
-         O::kFail),
-      // The transport gave up by itself.
-      Go(kGranted, E::kSendClosed, S::kFree, O::kSendRevoke, O::kUnpin, O::kRelease, O::kFail),
   };
   static_assert(handoff_internal::IsUnambiguous(std::span<const Row>(kRows)));
 };
@@ -101,12 +119,14 @@ struct HandoffSource::Table {
 namespace {
 
 constexpr std::array<std::string_view, kNumSourceStates> kStateNames = {
-    "computing", "sealed", "exporting", "exported", "draining", "free"};
-constexpr std::array<std::string_view, 15> kEventNames = {
-    "grant",       "grant again", "grant unfit", "grant late", "layers sealed",
-    "prompt done", "nack",        "nack limit",  "applied",    "revoke",
-    "cancel",      "peer down",   "send closed", "renew due",  "lease expired"};
-constexpr std::array<std::string_view, 11> kOpNames = {"",
+    "computing", "sealed", "exporting", "exported", "stranded", "draining", "free"};
+constexpr std::array<std::string_view, 21> kEventNames = {
+    "grant",       "grant again", "grant late",      "unfit message",  "layers sealed",
+    "prompt done", "retarget",    "retarget sealed", "retarget limit", "nack",
+    "nack limit",  "applied",     "revoke",          "cancel",         "peer down",
+    "send closed", "last closed", "send lost",       "renew due",      "lease expired",
+    "strand over"};
+constexpr std::array<std::string_view, 13> kOpNames = {"",
                                                        "export sealed slices",
                                                        "send Seal",
                                                        "resend slices",
@@ -114,6 +134,8 @@ constexpr std::array<std::string_view, 11> kOpNames = {"",
                                                        "send Revoke",
                                                        "close send",
                                                        "unpin blocks",
+                                                       "turn to the next D",
+                                                       "tell stranded",
                                                        "release blocks",
                                                        "complete request",
                                                        "fail request"};
@@ -137,11 +159,18 @@ std::string SourceTableText() {
       {kStateNames, kEventNames, kOpNames});
 }
 
+std::string SourceDiagramText() {
+  return handoff_internal::DiagramText(
+      std::span<const HandoffSource::Table::Row>(HandoffSource::Table::kRows),
+      {kStateNames, kEventNames, kOpNames});
+}
+
 HandoffSource::HandoffSource(const SourceSpec& spec) : spec_(spec) {
   BATON_CHECK(spec.num_blocks >= 1 && spec.num_layers >= 1 && spec.attempt >= 1,
               "{} blocks, {} layers, attempt {}", spec.num_blocks, spec.num_layers, spec.attempt);
   sealed_.resize(size_t{spec.num_blocks} * spec.num_layers);
   exported_.resize(sealed_.size());
+  closing_.reserve(kMaxClosingSends);
 }
 
 TransferKey HandoffSource::key() const {
@@ -151,6 +180,14 @@ TransferKey HandoffSource::key() const {
 const std::vector<uint32_t>& HandoffSource::generations() const {
   static const std::vector<uint32_t> kNone;
   return grant_ ? grant_->generations : kNone;
+}
+
+bool HandoffSource::IsSending(Incarnation decode, TransferId transfer) const {
+  const bool is_current = grant_ && grant_->key.transfer == transfer &&
+                          spec_.decode_incarnation == decode && IsGranted();
+  return is_current || std::any_of(closing_.begin(), closing_.end(), [&](const Send& send) {
+           return send.decode == decode && send.transfer == transfer;
+         });
 }
 
 int64_t HandoffSource::NextDeadlineUs() const { return std::min(lease_until_us_, renew_at_us_); }
@@ -167,11 +204,8 @@ void HandoffSource::OnGrant(const Grant& grant, int64_t now_us, HandoffActions* 
   }
   const bool again = grant_.has_value();
   if (!again) grant_ = grant;
-  if (state_ == SourceState::kDraining || state_ == SourceState::kFree) {
-    return Dispatch(Event::kGrantLate, now_us, actions);
-  }
-  if (!again && !GrantFits(grant)) return Dispatch(Event::kGrantUnfit, now_us, actions);
-  HeardFromPeer(now_us);
+  if (!IsOpen()) return Dispatch(Event::kGrantLate, now_us, actions);
+  if (!again && !GrantFits(grant)) return Dispatch(Event::kUnfit, now_us, actions);
   if (!again) {
     renew_at_us_ = now_us + spec_.timers.renew_us();
     num_due_ = static_cast<uint32_t>(
@@ -179,6 +213,7 @@ void HandoffSource::OnGrant(const Grant& grant, int64_t now_us, HandoffActions* 
                    sealed_.end(), true));
   }
   Dispatch(again ? Event::kGrantAgain : Event::kGrant, now_us, actions);
+  HeardFromPeer(now_us);
 }
 
 bool HandoffSource::GrantFits(const Grant& grant) {
@@ -206,7 +241,7 @@ bool HandoffSource::GrantFits(const Grant& grant) {
 
 void HandoffSource::OnLayersSealed(const SliceRange& slices, int64_t now_us,
                                    HandoffActions* actions) {
-  if (state_ == SourceState::kDraining || state_ == SourceState::kFree) return;
+  if (!CanRetarget()) return;
   BATON_CHECK(!seal_, "slices are sealed after the prompt was done");
   BATON_CHECK(slices.first_ordinal + slices.num_ordinals <= spec_.num_blocks &&
                   slices.first_layer + slices.num_layers <= spec_.num_layers,
@@ -231,31 +266,50 @@ void HandoffSource::OnLayersSealed(const SliceRange& slices, int64_t now_us,
 }
 
 void HandoffSource::OnPromptDone(Seal seal, int64_t now_us, HandoffActions* actions) {
-  if (state_ == SourceState::kDraining || state_ == SourceState::kFree) return;
+  if (!CanRetarget()) return;
   BATON_CHECK(!seal_, "the prompt is done twice");
   BATON_CHECK(num_sealed_ == sealed_.size(), "{} of {} slices are sealed at prompt end",
               num_sealed_, sealed_.size());
   seal_ = std::move(seal);
-  if (!grant_) lease_until_us_ = now_us + spec_.timers.ttl_us();  // how long it waits for a grant
+  // How long it waits for a grant.
+  if (state_ == SourceState::kComputing) lease_until_us_ = now_us + spec_.timers.ttl_us();
   Dispatch(Event::kPromptDone, now_us, actions);
+}
+
+void HandoffSource::OnRetarget(uint32_t attempt, Incarnation decode, int64_t now_us,
+                               HandoffActions* actions) {
+  if (attempt <= spec_.attempt) {
+    ++num_stale_;
+    return;
+  }
+  if (closing_.size() >= kMaxClosingSends) {
+    candidate_ =
+        Ending(HandoffOutcome::kTransferFault,
+               ResourceExhausted("{} sends of this prompt are closing already", closing_.size()));
+    return Dispatch(Event::kRetargetLimit, now_us, actions);
+  }
+  turn_attempt_ = attempt;
+  turn_decode_ = decode;
+  Dispatch(seal_ ? Event::kRetargetSealed : Event::kRetarget, now_us, actions);
+  turn_attempt_ = 0;
+  turn_decode_ = {};
 }
 
 void HandoffSource::OnNack(const Nack& nack, int64_t now_us, HandoffActions* actions) {
   if (!Matches(nack.key)) return;
   HeardFromPeer(now_us);
-  resend_.clear();
-  Dispatch(CountNack(nack) ? Event::kNack : Event::kNackLimit, now_us, actions);
+  Dispatch(JudgeNack(nack), now_us, actions);
   resend_.clear();
   resend_all_ = false;
 }
 
-bool HandoffSource::CountNack(const Nack& nack) {
-  if (state_ != SourceState::kExporting && state_ != SourceState::kExported) return true;
+HandoffSource::Event HandoffSource::JudgeNack(const Nack& nack) {
+  if (!IsGranted()) return Event::kNack;
   resend_all_ = nack.slices.empty();
   if (resend_all_ && ++num_full_nacks_ > spec_.timers.max_nacks) {
     candidate_ = Ending(HandoffOutcome::kTransferFault,
                         DataLoss("the decode worker missed slices {} times", num_full_nacks_));
-    return false;
+    return Event::kNackLimit;
   }
   if (nacks_.empty()) nacks_.resize(sealed_.size());
   const uint32_t num_crossing = spec_.num_blocks - num_held();
@@ -264,7 +318,7 @@ bool HandoffSource::CountNack(const Nack& nack) {
       candidate_ = Ending(HandoffOutcome::kBadMessage,
                           Internal("the decode worker refused slice ({}, {}) of {} x {}",
                                    wire.ordinal, wire.layer, num_crossing, spec_.num_layers));
-      return false;
+      return Event::kUnfit;
     }
     const SliceId slice{wire.ordinal + num_held(), wire.layer};
     const size_t idx = SliceIdx(slice.ordinal, slice.layer);
@@ -273,22 +327,23 @@ bool HandoffSource::CountNack(const Nack& nack) {
       candidate_ = Ending(
           HandoffOutcome::kTransferFault,
           DataLoss("slice ({}, {}) was refused {} times", slice.ordinal, slice.layer, nacks_[idx]));
-      return false;
+      return Event::kNackLimit;
     }
     resend_.push_back(slice);
   }
-  return true;
+  return Event::kNack;
 }
 
 void HandoffSource::OnApplied(const Applied& applied, int64_t now_us, HandoffActions* actions) {
   if (!Matches(applied.key)) return;
-  if (state_ == SourceState::kExported) candidate_ = Ending(HandoffOutcome::kApplied, OkStatus());
   if (state_ == SourceState::kExporting) {
     candidate_ =
         Ending(HandoffOutcome::kBadMessage,
                Internal("the decode worker applied a prompt of which {} of {} slices are sealed",
                         num_sealed_, sealed_.size()));
+    return Dispatch(Event::kUnfit, now_us, actions);
   }
+  candidate_ = Ending(HandoffOutcome::kApplied, OkStatus());
   Dispatch(Event::kApplied, now_us, actions);
 }
 
@@ -319,14 +374,32 @@ void HandoffSource::OnPeerDown(std::string_view reason, int64_t now_us, HandoffA
   Dispatch(Event::kPeerDown, now_us, actions);
 }
 
-void HandoffSource::OnSendClosed(int64_t now_us, HandoffActions* actions) {
-  candidate_ =
-      Ending(HandoffOutcome::kTransferFault, Unavailable("the transport cannot send the KV"));
-  Dispatch(Event::kSendClosed, now_us, actions);
+void HandoffSource::OnSendClosed(Incarnation decode, TransferId transfer, int64_t now_us,
+                                 HandoffActions* actions) {
+  if (!IsSending(decode, transfer)) {
+    ++num_stale_;
+    return;
+  }
+  const auto send = std::find_if(closing_.begin(), closing_.end(), [&](const Send& s) {
+    return s.decode == decode && s.transfer == transfer;
+  });
+  if (send == closing_.end()) {
+    closed_ = {decode, transfer, num_held(), std::exchange(num_pinned_, 0)};
+    candidate_ =
+        Ending(HandoffOutcome::kTransferFault, Unavailable("the transport cannot send the KV"));
+    Dispatch(Event::kSendLost, now_us, actions);
+  } else {
+    closed_ = *send;
+    closing_.erase(send);
+    const bool is_last = closing_.empty() && state_ == SourceState::kDraining;
+    Dispatch(is_last ? Event::kLastClosed : Event::kSendClosed, now_us, actions);
+  }
+  closed_ = {};
 }
 
 void HandoffSource::OnTick(int64_t now_us, HandoffActions* actions) {
   if (now_us >= lease_until_us_) {
+    if (state_ == SourceState::kStranded) return Dispatch(Event::kStrandOver, now_us, actions);
     candidate_ =
         Ending(HandoffOutcome::kLeaseExpired,
                DeadlineExceeded("the decode worker {} for {} ms",
@@ -350,20 +423,36 @@ void HandoffSource::OnMessage(const HandoffMessage& message, int64_t now_us,
 void HandoffSource::Dispatch(Event event, int64_t now_us, HandoffActions* actions) {
   const auto* row =
       handoff_internal::FindRow(std::span<const Table::Row>(Table::kRows), state_, event);
-  if (row == nullptr) {
-    candidate_ = {};
-    return;
-  }
-  if (row->moves) state_ = row->next;
-  const bool over = state_ == SourceState::kDraining || state_ == SourceState::kFree;
-  if (over && ending_.outcome == HandoffOutcome::kNone) {
-    ending_ = std::move(candidate_);
-    lease_until_us_ = renew_at_us_ = INT64_MAX;
-  }
-  candidate_ = {};
+  HandoffEnding why = std::exchange(candidate_, {});
+  if (row == nullptr) return;
+  if (row->moves) Enter(row->next, std::move(why), now_us);
   for (const Op op : row->ops) Perform(op, now_us, actions);
+  // Without time to wait for a Retarget the request fails in the same call.
+  if (state_ == SourceState::kStranded && spec_.timers.strand_us == 0) {
+    return Dispatch(Event::kStrandOver, now_us, actions);
+  }
   // The transport never saw a transfer of which nothing was exported.
-  if (state_ == SourceState::kDraining && num_pinned_ == 0) state_ = SourceState::kFree;
+  if (state_ == SourceState::kDraining && closing_.empty()) state_ = SourceState::kFree;
+}
+
+void HandoffSource::Enter(SourceState next, HandoffEnding why, int64_t now_us) {
+  state_ = next;
+  if (IsOpen() || next == SourceState::kFree) return;
+  renew_at_us_ = INT64_MAX;
+  if (next == SourceState::kStranded) {
+    stranding_ = std::move(why);
+    lease_until_us_ = now_us + spec_.timers.strand_us;
+  } else {
+    ending_ = why.outcome == HandoffOutcome::kNone ? stranding_ : std::move(why);
+    lease_until_us_ = INT64_MAX;
+  }
+}
+
+HandoffAction& HandoffSource::Act(HandoffActionKind kind, HandoffActions* actions) const {
+  actions->push_back({.kind = kind});
+  actions->back().peer = spec_.decode_incarnation;
+  actions->back().transfer = key().transfer;
+  return actions->back();
 }
 
 void HandoffSource::Perform(Op op, int64_t now_us, HandoffActions* actions) {
@@ -376,38 +465,72 @@ void HandoffSource::Perform(Op op, int64_t now_us, HandoffActions* actions) {
     case Op::kSendSeal:
       seal_->key = key();
       seal_->num_slices = (spec_.num_blocks - num_held()) * spec_.num_layers;
-      actions->push_back({.kind = Kind::kSendMessage, .message = *seal_});
+      Act(Kind::kSendMessage, actions).message = *seal_;
       return;
     case Op::kResend:
       return Resend(actions);
     case Op::kSendRenew:
       renew_at_us_ = now_us + spec_.timers.renew_us();
-      actions->push_back({.kind = Kind::kSendMessage, .message = Renew{key()}});
+      Act(Kind::kSendMessage, actions).message = Renew{key()};
       return;
-    case Op::kSendRevoke:
-      actions->push_back(
-          {.kind = Kind::kSendMessage, .message = Revoke{key(), ending_.reason, false}});
+    case Op::kSendRevoke: {
+      const HandoffEnding& why = ending_.outcome == HandoffOutcome::kNone ? stranding_ : ending_;
+      const std::string_view reason = why.outcome == HandoffOutcome::kNone
+                                          ? "the prompt goes to another decode worker"
+                                          : std::string_view(why.reason);
+      Act(Kind::kSendMessage, actions).message = Revoke{key(), std::string(reason), false};
       return;
+    }
     case Op::kCloseSend:
-      if (num_pinned_ > 0) actions->push_back({.kind = Kind::kCloseSend});
-      return;
+      return CloseSend(actions);
     case Op::kUnpin:
-      if (num_pinned_ > 0) {
-        actions->push_back({.kind = Kind::kUnpinBlocks, .slices = {num_held(), num_pinned_, 0, 0}});
+      if (closed_.num_blocks > 0) {
+        HandoffAction& unpin = Act(Kind::kUnpinBlocks, actions);
+        unpin.slices = {closed_.first_ordinal, closed_.num_blocks, 0, 0};
+        unpin.peer = closed_.decode;
+        unpin.transfer = closed_.transfer;
       }
-      num_pinned_ = 0;
+      return;
+    case Op::kTurn:
+      return Turn(now_us);
+    case Op::kStrand:
+      if (spec_.timers.strand_us > 0) Tell(Kind::kStranded, stranding_, actions);
       return;
     case Op::kRelease:
-      actions->push_back({.kind = Kind::kReleaseBlocks});
+      Act(Kind::kReleaseBlocks, actions);
       return;
     case Op::kComplete:
-      actions->push_back({.kind = Kind::kCompleteRequest, .outcome = ending_.outcome});
-      return;
+      return Tell(Kind::kCompleteRequest, ending_, actions);
     case Op::kFail:
-      actions->push_back(
-          {.kind = Kind::kFailRequest, .status = ending_.status(), .outcome = ending_.outcome});
-      return;
+      return Tell(Kind::kFailRequest, ending_, actions);
   }
+}
+
+void HandoffSource::Tell(HandoffActionKind kind, const HandoffEnding& why,
+                         HandoffActions* actions) const {
+  HandoffAction& action = Act(kind, actions);
+  action.status = why.status();
+  action.outcome = why.outcome;
+}
+
+void HandoffSource::CloseSend(HandoffActions* actions) {
+  if (num_pinned_ == 0) return;
+  closing_.push_back(
+      {spec_.decode_incarnation, grant_->key.transfer, num_held(), std::exchange(num_pinned_, 0)});
+  Act(HandoffActionKind::kCloseSend, actions);
+}
+
+void HandoffSource::Turn(int64_t now_us) {
+  spec_.attempt = turn_attempt_;
+  spec_.decode_incarnation = turn_decode_;
+  grant_.reset();
+  exported_.assign(exported_.size(), false);
+  nacks_.clear();
+  num_due_ = num_exported_ = num_full_nacks_ = 0;
+  stranding_ = {};
+  // As at the prompt's end: how long it waits for a grant.
+  lease_until_us_ = seal_ ? now_us + spec_.timers.ttl_us() : INT64_MAX;
+  renew_at_us_ = INT64_MAX;
 }
 
 void HandoffSource::ExportSealed(HandoffActions* actions) {
@@ -455,11 +578,11 @@ void HandoffSource::ExportRange(const SliceRange& slices, HandoffActions* action
   const uint32_t end = slices.first_ordinal + slices.num_ordinals;
   const uint32_t first_unpinned = num_held() + num_pinned_;
   if (end > first_unpinned) {
-    actions->push_back({.kind = HandoffActionKind::kPinBlocks,
-                        .slices = {first_unpinned, end - first_unpinned, 0, 0}});
+    Act(HandoffActionKind::kPinBlocks, actions).slices = {first_unpinned, end - first_unpinned, 0,
+                                                          0};
     num_pinned_ = end - num_held();
   }
-  actions->push_back({.kind = HandoffActionKind::kExportSlices, .slices = slices});
+  Act(HandoffActionKind::kExportSlices, actions).slices = slices;
   for (uint32_t o = slices.first_ordinal; o < end; ++o) {
     for (uint32_t l = slices.first_layer; l < slices.first_layer + slices.num_layers; ++l) {
       if (!exported_[SliceIdx(o, l)]) ++num_exported_;
@@ -469,7 +592,7 @@ void HandoffSource::ExportRange(const SliceRange& slices, HandoffActions* action
 }
 
 void HandoffSource::HeardFromPeer(int64_t now_us) {
-  if (!grant_ || state_ == SourceState::kDraining || state_ == SourceState::kFree) return;
+  if (!IsGranted()) return;
   // The shorter of D's promise and our own patience; less a margin, because D counted from an
   // earlier moment than we did.
   const int64_t ttl_us = std::min<int64_t>(int64_t{grant_->ttl_ms} * 1000, spec_.timers.ttl_us());

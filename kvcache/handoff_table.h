@@ -1,4 +1,4 @@
-// The form of the two hand-off tables: rows "in these states, this event leads there and does
+// The form of the hand-off tables: rows "in these states, this event leads there and does
 // that". Private to kvcache/handoff_*.cc.
 #ifndef BATON_KVCACHE_HANDOFF_TABLE_H_
 #define BATON_KVCACHE_HANDOFF_TABLE_H_
@@ -82,6 +82,35 @@ std::string TableText(std::span<const RowType> rows, const TableNames& names) {
     text += "| " + states + " | " + std::string(names.events[static_cast<size_t>(row.on)]) + " | ";
     text += row.moves ? names.states[static_cast<size_t>(row.next)] : std::string_view("(same)");
     text += " | " + (ops.empty() ? "-" : ops) + " |\n";
+  }
+  return text;
+}
+
+// The moves as a Mermaid state diagram: one arrow for each pair of states, with its events. The
+// first state is where it begins; a state that no row leaves is where it ends.
+template <typename RowType>
+std::string DiagramText(std::span<const RowType> rows, const TableNames& names) {
+  const auto events = [&](size_t from, size_t to) {
+    std::string text;
+    for (const RowType& row : rows) {
+      const bool is_arrow = row.moves && (row.in >> from & 1) != 0 && from != to &&
+                            static_cast<size_t>(row.next) == to;
+      if (!is_arrow) continue;
+      text += (text.empty() ? "" : ", ") + std::string(names.events[static_cast<size_t>(row.on)]);
+    }
+    return text;
+  };
+  std::string text = "stateDiagram-v2\n    [*] --> " + std::string(names.states[0]) + "\n";
+  for (size_t from = 0; from < names.states.size(); ++from) {
+    const std::string arrow = "    " + std::string(names.states[from]) + " --> ";
+    bool leaves = false;
+    for (size_t to = 0; to < names.states.size(); ++to) {
+      const std::string label = events(from, to);
+      if (label.empty()) continue;
+      leaves = true;
+      text += arrow + std::string(names.states[to]) + ": " + label + "\n";
+    }
+    if (!leaves) text += arrow + "[*]\n";
   }
   return text;
 }

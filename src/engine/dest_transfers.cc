@@ -210,6 +210,7 @@ void DestTransferSet::PerformOne(DestTransfer* transfer, HandoffAction action, i
     case HandoffActionKind::kExportSlices:
     case HandoffActionKind::kCloseSend:
     case HandoffActionKind::kCompleteRequest:
+    case HandoffActionKind::kStranded:
       BATON_CHECK(false, "a destination asked for action {}", static_cast<int>(action.kind));
   }
 }

@@ -170,9 +170,9 @@ void SourceTransferSet::OnPeerDown(Incarnation peer, std::string_view reason, in
 
 void SourceTransferSet::OnSendClosed(Incarnation peer, TransferId id, int64_t now_us) {
   for (auto& [key, transfer] : transfers_) {
-    if (transfer->peer != peer || transfer->machine.key().transfer != id) continue;
+    if (!transfer->machine.IsSending(peer, id)) continue;
     actions_.clear();
-    transfer->machine.OnSendClosed(now_us, &actions_);
+    transfer->machine.OnSendClosed(peer, id, now_us, &actions_);
     Perform(transfer.get(), now_us);
   }
   EraseFinished();
@@ -251,7 +251,7 @@ void SourceTransferSet::Perform(SourceTransfer* transfer, int64_t now_us) {
 void SourceTransferSet::PerformOne(SourceTransfer* transfer, HandoffAction action, int64_t now_us) {
   switch (action.kind) {
     case HandoffActionKind::kSendMessage:
-      return Send(transfer->peer, action.message);
+      return Send(action.peer, action.message);
     case HandoffActionKind::kPinBlocks:
       for (uint32_t i = 0; i < action.slices.num_ordinals; ++i) {
         const BlockHandle block = transfer->blocks[action.slices.first_ordinal + i];
@@ -263,7 +263,7 @@ void SourceTransferSet::PerformOne(SourceTransfer* transfer, HandoffAction actio
       return Offer(transfer, action.slices, now_us);
     case HandoffActionKind::kCloseSend:
       transfer->unsent.clear();
-      return parts_.transport->CloseSend(transfer->peer, transfer->machine.key().transfer);
+      return parts_.transport->CloseSend(action.peer, action.transfer);
     case HandoffActionKind::kUnpinBlocks:
       for (uint32_t i = 0; i < action.slices.num_ordinals; ++i) {
         parts_.pool->DropTransferRef(transfer->blocks[action.slices.first_ordinal + i]);
@@ -282,6 +282,7 @@ void SourceTransferSet::PerformOne(SourceTransfer* transfer, HandoffAction actio
     case HandoffActionKind::kLabelReceiving:
     case HandoffActionKind::kCloseReceive:
     case HandoffActionKind::kBindBlocks:
+    case HandoffActionKind::kStranded:  // not with a strand time of 0
       BATON_CHECK(false, "a source asked for action {}", static_cast<int>(action.kind));
   }
 }

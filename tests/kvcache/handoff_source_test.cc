@@ -69,7 +69,7 @@ class SourceTest : public testing::Test {
     return On([&](auto* out) { source_.OnTick(now_us, out); });
   }
   const HandoffActions& CloseNow() {
-    return On([&](auto* out) { source_.OnSendClosed(kNow, out); });
+    return On([&](auto* out) { source_.OnSendClosed(Incarnation(9), TransferId(7), kNow, out); });
   }
   const HandoffActions& CancelNow() {
     return On([&](auto* out) { source_.OnCancel("gone", kNow, out); });

@@ -150,7 +150,8 @@ void HandoffWorld::Do(const WorldStep& step) {
       break;
     case Kind::kSendClosed:
       source_closing_ = false;
-      AtSource([&](auto* out) { source_.OnSendClosed(now_us_, out); });
+      AtSource(
+          [&](auto* out) { source_.OnSendClosed(kDecode, source_.key().transfer, now_us_, out); });
       break;
     case Kind::kReceiveClosed:
       dest_closing_ = false;

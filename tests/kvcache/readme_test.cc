@@ -1,4 +1,4 @@
-// The tables in kvcache/README.md are the ones that run.
+// The tables and diagrams in kvcache/README.md are the ones that run.
 #include <cstdlib>
 #include <fstream>
 #include <sstream>
@@ -19,13 +19,19 @@ std::string Readme() {
   return text.str();
 }
 
-TEST(KvcacheReadmeTest, ShowsTheTablesOfBothStateMachines) {
+TEST(KvcacheReadmeTest, ShowsTheTablesAndDiagramsOfAllThreeStateMachines) {
   const std::string readme = Readme();
   ASSERT_FALSE(readme.empty()) << "kvcache/README.md is not to be found";
-  EXPECT_NE(readme.find(SourceTableText()), std::string::npos) << "replace P's table by:\n"
-                                                               << SourceTableText();
-  EXPECT_NE(readme.find(DestTableText()), std::string::npos) << "replace D's table by:\n"
-                                                             << DestTableText();
+  const auto expect = [&](const std::string& text, const char* what) {
+    EXPECT_NE(readme.find(text), std::string::npos) << "replace " << what << " by:\n" << text;
+  };
+  const auto fenced = [](const std::string& text) { return "```mermaid\n" + text + "```\n"; };
+  expect(fenced(SourceDiagramText()), "P's diagram");
+  expect(SourceTableText(), "P's table");
+  expect(fenced(DestDiagramText()), "D's diagram");
+  expect(DestTableText(), "D's table");
+  expect(fenced(RequestDiagramText()), "the request's diagram");
+  expect(RequestTableText(), "the request's table");
 }
 
 }  // namespace
