@@ -234,6 +234,20 @@ void Scheduler::Erase(Sequence* sequence) {
   sequences_.erase(sequence->id());
 }
 
+bool Scheduler::Hold(SequenceId id) {
+  BATON_CHECK(!in_step_, "sequence {} is held during a step", id);
+  const auto found = sequences_.find(id);
+  if (found == sequences_.end()) return false;
+  Sequence* const sequence = found->second.get();
+  const bool decodes =
+      sequence->state == SequenceState::kReady || sequence->state == SequenceState::kRunning;
+  if (!decodes) return false;
+  Unlist(sequence);
+  sequence->state = SequenceState::kPromptDone;
+  ++num_prompt_done_;
+  return true;
+}
+
 bool Scheduler::Remove(SequenceId id) {
   BATON_CHECK(!in_step_, "sequence {} is removed during a step", id);
   const auto found = sequences_.find(id);

@@ -105,6 +105,10 @@ class Scheduler {
   // The same for a PromptDone sequence of this scheduler (n > 1); `id` is gone afterwards.
   void Fork(SequenceId id, std::span<const ChoiceStart> starts, std::vector<BlockCopy>* copies);
 
+  // Stops a sequence that decodes: it keeps its blocks, is planned no more, and leaves by Remove.
+  // For KV that moves to another worker. False when it is not decoding (it may have lost its
+  // blocks).
+  bool Hold(SequenceId id);
   // Drops a sequence and its request references; false when it is not here. Not during a step.
   bool Remove(SequenceId id);
   // Nothing when it is not here. Valid until the sequence leaves.

@@ -18,7 +18,7 @@ namespace baton {
 enum class SequenceState : uint8_t {
   kWaiting = 0,     // holds no block: new, or preempted
   kPrefilling = 1,  // holds the blocks of all its tokens; chunks of them are being computed
-  kPromptDone = 2,  // the prompt is computed; it leaves by hand-off (prefill role) or Fork (n > 1)
+  kPromptDone = 2,  // computed as far as needed; it leaves by hand-off or Fork (n > 1)
   kReady = 3,       // could decode, but max_running others do
   kRunning = 4,     // decodes one token every step
 };

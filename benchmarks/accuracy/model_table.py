@@ -5,7 +5,7 @@ and its speed.
   build/venv/bin/pip install gguf numpy tokenizers sentencepiece protobuf
   build/venv/bin/python benchmarks/accuracy/model_table.py [--build build/release] [--check-demo]
   benchmarks/accuracy/model_table.py --print     the table of the stored result; needs no package
-  benchmarks/accuracy/model_table.py --speed     measures the speeds of the stored rows anew; likewise
+  benchmarks/accuracy/model_table.py --speed     measures the stored rows' speeds anew; likewise
 
 Writes benchmarks/results/model_accuracy.json and prints it as a table. Loads: `baton inspect`.
 Logits: what tests/model/golden_test.cc prints, the largest error of a stored logit in units of its
@@ -13,8 +13,8 @@ row's root mean square. Perplexity: `baton eval` and tests/golden/make_perplexit
 tests/data/alice.txt for the demo models (stored reference; --check-demo computes it again) and of
 its first 1,000 bytes in windows of 256 tokens for the tiny ones. Those are random and sure of
 themselves (perplexities of 1e5 and more), so bf16 KV moves their perplexity more than a real one's.
-Speeds: `baton bench model`, a prompt of 128 tokens and 32 tokens after an empty one, median of 5; those
-of tiny models only show that every path runs.
+Speeds: `baton bench model`, a prompt of 128 tokens and 32 tokens after an empty one, median of 5;
+those of tiny models only show that every path runs.
 """
 
 import argparse

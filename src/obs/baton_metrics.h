@@ -74,6 +74,10 @@ struct BatonMetrics {
 
   // Counts one finished request by its HTTP status.
   void CountRequest(int http_status) const;
+  // Counts a request that was placed again, when it is known what its KV comes from.
+  void CountResume(ResumeReason reason, ResumeSource source) const {
+    resumes_total[static_cast<size_t>(reason)][static_cast<size_t>(source)]->Add();
+  }
   // Observes end-to-end time, time to first token and all stages of a finished request.
   void ObserveLifetime(const RequestLifetime& lifetime) const;
 };

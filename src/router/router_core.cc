@@ -19,6 +19,7 @@ constexpr int64_t kAloneTickUs = 1'000'000;
 
 // Retry-After of refusals, seconds.
 constexpr uint32_t kRetryAfterS = 1;
+constexpr uint32_t kMaxRetryAfterS = 60;
 
 }  // namespace
 
@@ -70,9 +71,24 @@ void RouterCore::Submit(RequestUid uid, GenerateRequest request, std::shared_ptr
   if (num_queued_ > config_.max_queued || requests_.size() > config_.max_live) {
     return EndBad(record, ErrorCode::kQueueFull);
   }
+  if (const std::optional<uint32_t> retry_s = OverloadRetryS(now_us)) {
+    RequestError error;
+    error.code = ErrorCode::kQueueFull;
+    error.retry_after_s = *retry_s;
+    return EndBad(record, error);
+  }
   queue_.push_back(uid);
   queue_changed_ = true;
   PlaceQueued(now_us);
+}
+
+// When the request that was just counted would not be placed within the queue wait, as fast as the
+// queue moves now: after how many seconds it would. Better told now than after that wait.
+std::optional<uint32_t> RouterCore::OverloadRetryS(int64_t now_us) const {
+  const std::optional<int64_t> wait_us = queue_rate_.PredictUs(num_queued_ - 1, now_us);
+  if (!wait_us || *wait_us <= config_.queue_wait_us) return std::nullopt;
+  return static_cast<uint32_t>(std::clamp<int64_t>(
+      (*wait_us - config_.queue_wait_us + 999'999) / 1'000'000, kRetryAfterS, kMaxRetryAfterS));
 }
 
 void RouterCore::Cancel(RequestUid uid) {
@@ -115,6 +131,7 @@ void RouterCore::EndBad(RouterRequest& request, const RequestError& error) {
 
 void RouterCore::Forget(RouterRequest& request) {
   if (!request.IsPlaced()) --num_queued_;
+  CancelKept(request);
   ReleaseHalf(request, request.prefill, !StopsByItself(request, request.prefill));
   ReleaseHalf(request, request.decode, !StopsByItself(request, request.decode));
   requests_.erase(request.uid);  // `request` is gone
@@ -147,6 +164,12 @@ void RouterCore::ReleaseHalf(RouterRequest& request, PlacementHalf& half, bool c
   half = PlacementHalf{};
 }
 
+void RouterCore::CancelKept(RouterRequest& request) {
+  const KeptSource kept = std::exchange(request.kept, KeptSource{});
+  const RegisteredWorker* worker = registry_.Find(kept.lease);
+  if (worker != nullptr && worker->session_up) worker->session->Cancel(request.uid, kept.attempt);
+}
+
 // The prompt is computed: it is no backlog of that worker any more.
 void RouterCore::ReleaseBacklog(PlacementHalf& half) {
   if (RegisteredWorker* worker = registry_.Find(half.lease)) {
@@ -166,6 +189,7 @@ RequestTimings RouterCore::TimingsOf(const RouterRequest& request) const {
   timings.transport = LinkKindName(request.transport);
   timings.kv_bytes = request.kv_bytes;
   timings.cached_tokens = request.cached_tokens;
+  timings.resumes = request.num_resumes;
   timings.queue_ms = stage_ms(RequestStage::kAdmit) + stage_ms(RequestStage::kQueuePrefill);
   timings.prefill_ms = stage_ms(RequestStage::kPrefill);
   timings.kv_wait_ms = stage_ms(RequestStage::kKvWait) + stage_ms(RequestStage::kKvTransfer) +
@@ -208,35 +232,40 @@ void RouterCore::Tick(int64_t now_us) {
 void RouterCore::CheckTimers(RouterRequest& request, int64_t now_us) {
   if (now_us >= request.DeadlineUs()) return EndBad(request, ErrorCode::kDeadlineExceeded);
   if (!request.IsPlaced()) {
-    if (now_us - request.queued_us >= config_.queue_wait_us) {
-      const bool served = registry_.Serves(request.spec.model->id);
-      EndBad(request, served ? ErrorCode::kQueueTimeout : ErrorCode::kNoWorkers);
+    const bool resumes = request.num_resumes > 0;
+    if (now_us - request.queued_us < (resumes ? config_.resume_wait_us : config_.queue_wait_us)) {
+      return;
     }
-    return;
+    if (resumes) return EndBad(request, ErrorCode::kWorkerLost);
+    const bool served = registry_.Serves(request.spec.model->id);
+    return EndBad(request, served ? ErrorCode::kQueueTimeout : ErrorCode::kNoWorkers);
   }
   if (!request.accepted && now_us - request.placed_us >= config_.reserve_timeout_us) {
     BATON_LOG_WARN("request {}: {} did not answer a reservation within {} ms", request.uid,
                    request.decode_worker_id, config_.reserve_timeout_us / 1000);
-    return EndBad(request, ErrorCode::kWorkerLost);
+    return Recover(request, {.reason = ResumeReason::kTimeout}, now_us);
   }
-  if (IsStalled(request, now_us)) return EndBad(request, ErrorCode::kWorkerLost);
+  if (RegisteredWorker* worker = FindStalled(request, now_us)) {
+    worker->avoided_until_us = now_us + config_.worker_stall_us;
+    return Recover(request, {.reason = ResumeReason::kTimeout}, now_us);
+  }
   if (request.paused && ResumeOrCancelPaused(request, now_us)) OnDelivery(request);
 }
 
-// True when the worker whose turn it is shows no sign of life but its heartbeats.
-bool RouterCore::IsStalled(const RouterRequest& request, int64_t now_us) const {
-  if (request.merge.complete()) return false;
+// The worker whose turn it is, when it shows no sign of life but its heartbeats; else null.
+RegisteredWorker* RouterCore::FindStalled(const RouterRequest& request, int64_t now_us) {
+  if (request.merge.complete()) return nullptr;
   const bool decode_turn = request.is_local || request.verified;
   // Between token 0 and the verified KV both workers may rest: the transfer has its own deadlines.
-  if (!decode_turn && request.lifetime.TimeOf(RequestEvent::kFirstToken)) return false;
-  const RegisteredWorker* worker =
+  if (!decode_turn && request.prompt_done) return nullptr;
+  RegisteredWorker* const worker =
       registry_.Find(decode_turn ? request.decode.lease : request.prefill.lease);
-  if (worker == nullptr) return false;
+  if (worker == nullptr) return nullptr;
   const int64_t moved_us = std::max(worker->progress_us, request.moved_us);
-  if (now_us - moved_us < config_.worker_stall_us) return false;
+  if (now_us - moved_us < config_.worker_stall_us) return nullptr;
   BATON_LOG_ERROR("request {}: {} made no progress for {} ms", request.uid,
                   worker->description.name.worker_id, (now_us - moved_us) / 1000);
-  return true;
+  return worker;
 }
 
 int64_t RouterCore::TickIntervalUs() const {

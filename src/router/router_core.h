@@ -3,18 +3,21 @@
 // sockets or gRPC.
 //
 //   Submit -> QUEUED -> PLACING -> RESERVED / PREFILLING / TRANSFERRING -> DECODING -> end
-//               ^---------- refused for load before any token was shown --'
+//               ^-------- refused for load, or a fault: the next attempt ------'
 //
 // Invariants
 //  1. Each submitted request's sink gets exactly one OnFinished or OnFailed.
 //  2. A request that ends for any reason is cancelled at each worker that may still hold something
 //     of it, in the same call.
 //  3. Nothing of an older attempt reaches a sink; such events are counted.
-//  4. No token reaches a sink before the decode worker has reserved blocks, so a refusal can always
-//     be answered by another placement or by a proper status.
+//  4. No token of a first placement reaches a sink before the decode worker has reserved blocks, so
+//     that a refusal can be answered by a proper status. What a client has seen is never sent
+//     again: a later placement starts from the tokens that are known.
 //  5. The queue holds at most max_queued requests, the table max_live, one request at most
 //     kMaxPendingTokens undelivered tokens.
 //  6. No request outlives its deadline by more than one tick.
+//  7. A request is placed again after at most kMaxFaults faults in a row without a new token, and
+//     after at most one death of a worker among them.
 #ifndef BATON_ROUTER_ROUTER_CORE_H_
 #define BATON_ROUTER_ROUTER_CORE_H_
 
@@ -22,6 +25,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -29,6 +33,7 @@
 
 #include "kvcache/hash_chain.h"
 #include "src/obs/baton_metrics.h"
+#include "src/router/queue_rate.h"
 #include "src/router/router_prefix_index.h"
 #include "src/router/router_request.h"
 #include "src/router/submit.h"
@@ -50,6 +55,8 @@ inline constexpr size_t kResumeBytes = 64 * 1024;    // and go on below this
 inline constexpr size_t kMaxPendingTokens = 65'536;  // undelivered tokens of one request
 inline constexpr uint32_t kRequestLeaseMs = 10'000;
 inline constexpr int64_t kRenewEveryUs = 2'500'000;  // four times within a lease
+inline constexpr uint32_t kMaxFaults = 3;
+inline constexpr uint32_t kMaxDeaths = 2;  // the second one ends the request: it may be the cause
 
 // Limits and policy; constant.
 struct RouterCoreConfig {
@@ -58,10 +65,12 @@ struct RouterCoreConfig {
   size_t max_queued = 1024;
   size_t max_live = 8192;
   int64_t queue_wait_us = 10'000'000;
+  // How long a request that lost its worker waits for another: a restart and loading the model.
+  int64_t resume_wait_us = 30'000'000;
   // A decode worker answers a reservation within one step (<= 100 ms); 2 s allow for a loaded host.
   int64_t reserve_timeout_us = 2'000'000;
   // No sign of progress of a worker that holds requests, heartbeats going on: its engine hangs.
-  int64_t worker_stall_us = 10'000'000;
+  int64_t worker_stall_us = 5'000'000;
   int64_t slow_client_us = 30'000'000;
   // After the first decode worker, how long to wait for a first prefill worker; and after a worker
   // joined, how long to wait for its data connection, before prompts take the local path.
@@ -127,6 +136,7 @@ class RouterCore {
   enum class Placing : uint8_t { kPlaced, kWait, kEnded };
 
   // router_core.cc: life and end of requests.
+  std::optional<uint32_t> OverloadRetryS(int64_t now_us) const;
   void EndGood(RouterRequest& request);
   void EndBad(RouterRequest& request, const RequestError& error);
   void EndBad(RouterRequest& request, ErrorCode code);
@@ -137,10 +147,16 @@ class RouterCore {
   RequestTimings TimingsOf(const RouterRequest& request) const;
   RouterRequest* FindRequest(RequestUid uid);
   void CheckTimers(RouterRequest& request, int64_t now_us);
-  bool IsStalled(const RouterRequest& request, int64_t now_us) const;
+  RegisteredWorker* FindStalled(const RouterRequest& request, int64_t now_us);
   void ReportTableSize();
 
   // router_core_placement.cc: the queue.
+  struct PlannedRoute {
+    Route route;
+    RouteTable table;  // that the route's indices refer to
+    LeaseId source;    // the decode worker whose KV moves to the route's; 0 = none
+  };
+  PlannedRoute RouteFor(RouterRequest& request, int64_t now_us);
   void PlaceQueued(int64_t now_us);
   Placing TryPlace(RouterRequest& request, int64_t now_us);
   void FindPrefixes(RouterRequest& request, RouteTable& table);
@@ -149,18 +165,32 @@ class RouterCore {
              int64_t now_us);
   void StartPair(RouterRequest& request, const PlacementSpec& spec, RegisteredWorker& prefill,
                  RegisteredWorker& decode);
-  void Requeue(RouterRequest& request, int64_t not_before_us);
+  void Requeue(RouterRequest& request, int64_t not_before_us, KeptSource keep);
+  void CancelKept(RouterRequest& request);
+  void CountSource(RouterRequest& request, const WorkerRequestStatus& status);
   RequestError TooLargeError(const RouterRequest& request) const;
 
   // router_core_workers.cc: leases and sessions.
   void DropWorker(LeaseId lease, std::string_view reason);
   void OpenSession(RegisteredWorker& worker);
   RegisteredWorker* FindSession(SessionRef session);
-  void FailRequestsOn(LeaseId lease);
   void MembersChanged();
   void CheckWorkers(int64_t now_us);
   void TrackPrefixes(const RegisteredWorker& worker, int64_t now_us);
   void AskResyncs(int64_t now_us);
+
+  // router_core_recovery.cc: placements that cannot go on.
+  struct Fault {
+    ResumeReason reason = ResumeReason::kTransfer;
+    bool worker_died = false;
+    ErrorCode code = ErrorCode::kWorkerLost;  // what the client is told when it was one too many
+  };
+  void Recover(RouterRequest& request, const Fault& fault, int64_t now_us);
+  void RecoverRequestsOn(LeaseId lease, int64_t now_us);
+  void PlaceAgain(RouterRequest& request, ResumeReason reason, int64_t not_before_us,
+                  KeptSource keep);
+  void MoveAwayFrom(const RegisteredWorker& worker, int64_t now_us);
+  bool TryMove(RouterRequest& request, const RegisteredWorker& worker, int64_t now_us);
 
   // router_core_stream.cc: what workers say of requests.
   void OnToken(LeaseId lease, WorkerToken token, int64_t now_us);
@@ -183,7 +213,8 @@ class RouterCore {
   std::unordered_map<RequestUid, std::unique_ptr<RouterRequest>> requests_;
   std::deque<RequestUid> queue_;  // arrival order; may name requests that have ended
   size_t num_queued_ = 0;         // of requests_
-  bool queue_changed_ = false;    // PlaceQueued has something to try
+  QueueRate queue_rate_;
+  bool queue_changed_ = false;  // PlaceQueued has something to try
   bool refusing_ = false;
   bool models_changed_ = false;
   uint64_t num_not_kept_ = 0;     // of the index, when it was last looked at

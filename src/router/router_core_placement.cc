@@ -12,12 +12,10 @@
 namespace baton {
 namespace {
 
-uint32_t NumTokens(const RouterRequest& request) {
-  return static_cast<uint32_t>(request.spec.prompt.size());
-}
-
-uint32_t NumPartBlocks(const RouterRequest& request, const RegisteredWorker& worker) {
-  return NumTokens(request) % worker.description.block_size == 0 ? 0 : 1;
+// Blocks of the request's tokens beside the prompt's full blocks.
+uint32_t NumOwnBlocks(const RouterRequest& request, const RegisteredWorker& worker) {
+  const size_t num_full = request.spec.prompt.size() / worker.description.block_size;
+  return worker.BlocksFor(request.NumTokens()) - static_cast<uint32_t>(num_full);
 }
 
 // Counts a request at one of its workers. `cost.num_blocks` are those beside the prompt's full
@@ -28,7 +26,8 @@ void AddCost(const RouterRequest& request, RegisteredWorker& worker, PlacementHa
   half.cost = cost;
   half.live = true;
   if (request.links.empty()) {
-    half.cost.num_blocks += NumTokens(request) / worker.description.block_size;
+    half.cost.num_blocks +=
+        static_cast<uint32_t>(request.spec.prompt.size() / worker.description.block_size);
   } else {
     const uint32_t num_hits = request.NumHitsAt(worker);
     worker.placed.num_blocks += worker.shared.Add(request.links, num_hits);
@@ -68,6 +67,12 @@ void RouterCore::PlaceQueued(int64_t now_us) {
     waiting.push_back(uid);
   }
   queue_ = std::move(waiting);
+  if (num_queued_ == 0) queue_rate_.OnEmpty();
+}
+
+std::span<const TokenId> RouterRequest::Replayed() const {
+  if (spec.num_choices > 1) return {};
+  return std::span<const TokenId>(merge.tokens(0)).first(num_replayed);
 }
 
 uint32_t RouterRequest::NumHitsAt(const RegisteredWorker& worker) const {
@@ -89,7 +94,7 @@ void RouterCore::FindPrefixes(RouterRequest& request, RouteTable& table) {
   if (prefixes_.num_entries() == 0 || table.decode.empty()) return;
   if (request.links.empty()) {
     HashChain chain(config_.chain_key, std::max(table.decode.front().block_size, 1u));
-    chain.Reserve(NumTokens(request));
+    chain.Reserve(static_cast<uint32_t>(request.spec.prompt.size()));
     chain.Append(request.spec.prompt);
     request.links.assign(chain.full_links().begin(), chain.full_links().end());
   }
@@ -108,11 +113,19 @@ void RouterCore::FindPrefixes(RouterRequest& request, RouteTable& table) {
   }
 }
 
-RouterCore::Placing RouterCore::TryPlace(RouterRequest& request, int64_t now_us) {
-  const uint32_t num_tokens = NumTokens(request);
-  const uint32_t max_total = num_tokens + request.spec.sampling.max_tokens;
-  RouteTable table = registry_.TableFor(request.spec.model->id, num_tokens + 1, now_us);
+RouterCore::PlannedRoute RouterCore::RouteFor(RouterRequest& request, int64_t now_us) {
+  const uint32_t num_tokens = request.NumTokens();
+  const auto max_total =
+      static_cast<uint32_t>(request.spec.prompt.size() + request.spec.sampling.max_tokens);
+  PlannedRoute planned;
+  RouteTable& table = planned.table;
+  table = registry_.TableFor(request.spec.model->id, num_tokens + 1, now_us);
   FindPrefixes(request, table);
+  for (size_t i = 0; i < table.prefill.size(); ++i) {
+    if (table.prefill_leases[i] != request.kept.lease) continue;
+    table.prefill[i].cached_tokens = num_tokens;
+    table.prefill[i].shared_blocks = UINT32_MAX;
+  }
   RouteQuery query;
   query.num_tokens = num_tokens;
   query.num_choices = request.spec.num_choices;
@@ -120,20 +133,42 @@ RouterCore::Placing RouterCore::TryPlace(RouterRequest& request, int64_t now_us)
   query.disaggregate = config_.mode != ServeMode::kAggregated;
   if (config_.mode == ServeMode::kAdaptive) query.local_max_tokens = config_.local_max_tokens;
   query.random = request.uid.lo;
-  const Route route = PickRoute(table.Load(), query);
+  const RegisteredWorker* source = registry_.Find(request.kept.lease);
+  if (source != nullptr && !source->IsPrefill()) {
+    query.disaggregate = false;
+    planned.route = PickRoute(table.Load(), query);
+    if (planned.route.path == Route::Path::kLocal && planned.route.has_room) {
+      const RegisteredWorker* dest = registry_.Find(table.decode_leases[planned.route.decode_idx]);
+      if (source->IsLinkedTo(dest->description.name)) {
+        planned.source = source->lease;
+        return planned;
+      }
+    }
+    query.disaggregate = config_.mode != ServeMode::kAggregated;
+  }
+  planned.route = PickRoute(table.Load(), query);
+  return planned;
+}
+
+RouterCore::Placing RouterCore::TryPlace(RouterRequest& request, int64_t now_us) {
+  const PlannedRoute planned = RouteFor(request, now_us);
+  const RouteTable& table = planned.table;
+  const Route& route = planned.route;
   if (route.path == Route::Path::kNone) {
     if (route.reason != RouteReason::kExceedsEveryPool) return Placing::kWait;
     EndBad(request, TooLargeError(request));
     return Placing::kEnded;
   }
-  if (route.path == Route::Path::kLocal &&
+  if (planned.source.value() == 0 && route.path == Route::Path::kLocal &&
       ShouldWaitForPair(route.reason, *request.spec.model, now_us)) {
     return Placing::kWait;
   }
   if (!route.has_room) return Placing::kWait;
   RegisteredWorker& decode = *registry_.Find(table.decode_leases[route.decode_idx]);
   RegisteredWorker* prefill = nullptr;
-  if (route.path == Route::Path::kDisagg) {
+  if (planned.source.value() != 0) {
+    prefill = registry_.Find(planned.source);
+  } else if (route.path == Route::Path::kDisagg) {
     prefill = registry_.Find(table.prefill_leases[route.prefill_idx]);
   }
   request.exact = route.exact;
@@ -161,21 +196,24 @@ bool RouterCore::ShouldWaitForPair(RouteReason reason, const ModelInfo& model,
 void RouterCore::Start(RouterRequest& request, RegisteredWorker* prefill, RegisteredWorker& decode,
                        int64_t now_us) {
   --num_queued_;
+  if (num_queued_ > 0) queue_rate_.OnPlaced(now_us);
   request.state = RouterState::kPlacing;
   ++request.attempt;
   request.placed_us = now_us;
   request.moved_us = now_us;
   request.is_local = prefill == nullptr;
+  const bool retargets = prefill != nullptr && prefill->lease == request.kept.lease;
+  if (!retargets) CancelKept(request);
   // Alone, a worker only accepts or refuses; there is no reservation to wait for.
   request.accepted = request.is_local;
   request.verified = false;
-  request.cached_tokens = 0;
+  request.prompt_done = false;
   request.decode_worker_id = decode.description.name.worker_id;
-  request.prefill_worker_id.clear();
+  // KV that moves on was computed where it was computed before.
+  const bool moves = prefill != nullptr && !prefill->IsPrefill();
+  if (!moves) request.prefill_worker_id.clear();
   request.lifetime.Mark(RequestEvent::kAdmitted, now_us);
-  if (request.attempt > 1) {
-    request.merge = TokenMerge(request.spec.num_choices, request.spec.sampling.max_tokens);
-  }
+  request.merge.DropAhead();
 
   PlacementSpec spec;
   spec.uid = request.uid;
@@ -184,14 +222,15 @@ void RouterCore::Start(RouterRequest& request, RegisteredWorker* prefill, Regist
   // Rounded up: workers refuse a deadline of 0, and the router's own timer is exact.
   spec.deadline_ms = static_cast<uint32_t>((request.DeadlineUs() - now_us + 999) / 1000);
   spec.prompt = &request.spec.prompt;
+  spec.replayed = request.Replayed();
   spec.sampling = &request.spec.sampling;
 
   PlacementCost decode_cost;
   // A part-full last block, and one to grow into for each choice.
-  decode_cost.num_blocks = NumPartBlocks(request, decode) + request.spec.num_choices;
+  decode_cost.num_blocks = NumOwnBlocks(request, decode) + request.spec.num_choices;
   decode_cost.num_sequences = request.spec.num_choices;
   if (request.is_local) {
-    decode_cost.num_tokens = NumTokens(request) - request.CachedTokensAt(decode);
+    decode_cost.num_tokens = request.NumTokens() - request.CachedTokensAt(decode);
   }
   AddCost(request, decode, request.decode, decode_cost);
   if (request.is_local) {
@@ -207,21 +246,37 @@ void RouterCore::Start(RouterRequest& request, RegisteredWorker* prefill, Regist
 void RouterCore::StartPair(RouterRequest& request, const PlacementSpec& spec,
                            RegisteredWorker& prefill, RegisteredWorker& decode) {
   const WorkerName& decode_name = decode.description.name;
-  request.prefill_worker_id = prefill.description.name.worker_id;
+  const bool moves = !prefill.IsPrefill();
+  if (!moves || request.prefill_worker_id.empty()) {
+    request.prefill_worker_id = prefill.description.name.worker_id;
+  }
   for (const LinkView& link : prefill.load.links) {
     if (link.to == decode_name.worker_id) request.transport = link.kind;
   }
-  const uint32_t num_uncached = NumTokens(request) - request.CachedTokensAt(prefill);
-  AddCost(request, prefill, request.prefill, {NumPartBlocks(request, prefill), num_uncached, 1});
+  const bool retargets = request.kept.lease == prefill.lease;
+  request.kept = KeptSource{};
+  const uint32_t num_uncached =
+      retargets ? 0 : request.NumTokens() - request.CachedTokensAt(prefill);
+  AddCost(request, prefill, request.prefill, {NumOwnBlocks(request, prefill), num_uncached, 1});
   // The prompt first: its computation is what the client waits for.
   prefill.session->StartPrefill(spec, decode_name);
   decode.session->StartDecode(spec, &prefill.description.name);
 }
 
-void RouterCore::Requeue(RouterRequest& request, int64_t not_before_us) {
-  ReleaseHalf(request, request.prefill, true);
-  ReleaseHalf(request, request.decode, true);
+void RouterCore::Requeue(RouterRequest& request, int64_t not_before_us, KeptSource keep) {
+  request.kept = keep;
+  const bool moves = keep.lease.value() != 0 && request.decode.Is(keep.lease);
+  const bool retargets = keep.lease.value() != 0 && request.prefill.Is(keep.lease);
+  ReleaseHalf(request, request.prefill, !retargets);
+  ReleaseHalf(request, request.decode, !moves);
+  // A token that only a prompt's end gave is sampled again: the prefill worker's blocks then serve
+  // the next attempt as they are. A decode worker has no KV of its last token.
+  const size_t num_known = request.spec.num_choices > 1 ? 0 : request.merge.tokens(0).size();
+  if (num_known > request.num_replayed + 1) {
+    request.num_replayed = static_cast<uint32_t>(moves ? num_known - 1 : num_known);
+  }
   request.state = RouterState::kQueued;
+  request.accepted = false;
   request.not_before_us = not_before_us;
   ++num_queued_;
   queue_.push_front(request.uid);  // it came before everything that still waits
@@ -240,7 +295,7 @@ RequestError RouterCore::TooLargeError(const RouterRequest& request) const {
     if (larger) largest = &worker;
   }
   const RequestFields& fields = request.spec.fields;
-  const uint32_t num_tokens = NumTokens(request);
+  const auto num_tokens = static_cast<uint32_t>(request.spec.prompt.size());
   const uint32_t max_context = request.spec.model->max_context;
   if (largest == nullptr) return ContextLengthError(fields.prompt, num_tokens, max_context);
 

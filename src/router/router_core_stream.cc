@@ -23,9 +23,11 @@ bool IsRefusalForLoad(StatusCode code) {
          code == StatusCode::kAborted;
 }
 
+// A worker may find a request's deadline passed so much before the router does.
+constexpr int64_t kDeadlineSlackUs = 100'000;
+
 ErrorCode ErrorCodeOf(const WorkerRequestStatus& status) {
   if (status.state == WorkerRequestState::kCancelled) return ErrorCode::kWorkerLost;
-  if (status.code == StatusCode::kDeadlineExceeded) return ErrorCode::kDeadlineExceeded;
   if (status.code == StatusCode::kUnavailable) return ErrorCode::kWorkerLost;
   return ErrorCode::kWorkerFailed;
 }
@@ -197,12 +199,11 @@ void RouterCore::OnMark(RouterRequest& request, bool is_prefill, const WorkerReq
       break;
     case WorkerRequestState::kPrefillStarted:
       request.lifetime.Mark(RequestEvent::kPrefillStarted, now_us);
-      // At least the last token is always computed; a worker that says otherwise is not believed.
-      request.cached_tokens =
-          std::min(status.cached_tokens, static_cast<uint32_t>(request.spec.prompt.size() - 1));
+      CountSource(request, status);
       Raise(request, RouterState::kPrefilling);
       break;
     case WorkerRequestState::kPrefillDone:
+      request.prompt_done = true;
       ReleaseBacklog(is_prefill ? request.prefill : request.decode);
       break;
     case WorkerRequestState::kGranted:
@@ -212,12 +213,16 @@ void RouterCore::OnMark(RouterRequest& request, bool is_prefill, const WorkerReq
     case WorkerRequestState::kVerified:
       request.lifetime.Mark(RequestEvent::kVerified, now_us);
       request.verified = true;
-      request.kv_bytes = status.kv_bytes;
+      request.kv_bytes += status.kv_bytes;
       if (status.transport != LinkKind::kUnspecified) request.transport = status.transport;
       if (RegisteredWorker* prefill = registry_.Find(request.prefill.lease)) {
         prefill->AddTransfer(request.decode_worker_id, status.kv_bytes, status.transfer_seconds);
+        prefill->link_faults.erase(request.decode.lease);
       }
       break;
+    case WorkerRequestState::kStranded:
+      if (request.verified) break;  // nothing is missing
+      return Recover(request, {.reason = ResumeReason::kTransfer}, now_us);
     case WorkerRequestState::kDecodeStarted:
       request.lifetime.Mark(RequestEvent::kFirstStepStarted, now_us);
       Raise(request, RouterState::kDecoding);
@@ -231,6 +236,20 @@ void RouterCore::OnMark(RouterRequest& request, bool is_prefill, const WorkerReq
   OnDelivery(request);
 }
 
+// Where the KV of this placement comes from is known.
+void RouterCore::CountSource(RouterRequest& request, const WorkerRequestStatus& status) {
+  // What the client is told counts for its prompt alone, so before there was any output. At least
+  // the last token is always computed; a worker that says otherwise is not believed.
+  if (request.merge.num_known() == 0) {
+    request.cached_tokens =
+        std::min(status.cached_tokens, static_cast<uint32_t>(request.spec.prompt.size() - 1));
+  }
+  if (!request.resume_reason) return;
+  ResumeSource source = status.cached_tokens > 0 ? ResumeSource::kPrefix : ResumeSource::kRecompute;
+  if (status.retargeted) source = ResumeSource::kRetarget;
+  metrics_->CountResume(*std::exchange(request.resume_reason, std::nullopt), source);
+}
+
 void RouterCore::OnHalfEnded(RouterRequest& request, PlacementHalf& half,
                              const WorkerRequestStatus& status) {
   half.live = false;
@@ -241,7 +260,14 @@ void RouterCore::OnHalfEnded(RouterRequest& request, PlacementHalf& half,
   if (is_good || !is_needed) return ReleaseHalf(request, half, false);
   BATON_LOG_WARN("request {} attempt {} failed at {}: {}", request.uid, request.attempt,
                  is_prefill ? request.prefill_worker_id : request.decode_worker_id, status.message);
-  EndBad(request, ErrorCodeOf(status));
+  const bool too_late = status.code == StatusCode::kDeadlineExceeded &&
+                        now_us_ >= request.DeadlineUs() - kDeadlineSlackUs;
+  if (too_late) return EndBad(request, ErrorCode::kDeadlineExceeded);
+  const bool gave_up = status.state == WorkerRequestState::kCancelled;  // we seemed dead to it
+  Recover(request,
+          {.reason = gave_up ? ResumeReason::kTimeout : ResumeReason::kTransfer,
+           .code = ErrorCodeOf(status)},
+          now_us_);
 }
 
 void RouterCore::OnRejected(RouterRequest& request, PlacementHalf& half,
@@ -249,8 +275,8 @@ void RouterCore::OnRejected(RouterRequest& request, PlacementHalf& half,
   half.live = false;
   BATON_LOG_INFO("request {} attempt {} was refused by a worker: {}", request.uid, request.attempt,
                  status.message);
-  if (IsRefusalForLoad(status.code) && request.num_delivered == 0) {
-    return Requeue(request, now_us + BackoffUs(request.num_refusals++, status.retry_after_ms));
+  if (IsRefusalForLoad(status.code)) {
+    return Requeue(request, now_us + BackoffUs(request.num_refusals++, status.retry_after_ms), {});
   }
   const bool too_large = status.code == StatusCode::kOutOfRange;
   if (too_large) return EndBad(request, TooLargeError(request));

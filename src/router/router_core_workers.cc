@@ -122,7 +122,7 @@ void RouterCore::OnSessionDown(SessionRef session, std::string_view reason, int6
   worker->session_up = false;
   worker->session.reset();
   worker->reconnect_us = now_us + kReconnectUs;
-  FailRequestsOn(session.lease);
+  RecoverRequestsOn(session.lease, now_us);
 }
 
 void RouterCore::DropWorker(LeaseId lease, std::string_view reason) {
@@ -130,30 +130,10 @@ void RouterCore::DropWorker(LeaseId lease, std::string_view reason) {
   if (worker == nullptr) return;
   BATON_LOG_WARN("worker {} is gone: {}", worker->description.name.worker_id, reason);
   worker->session_up = false;
-  FailRequestsOn(lease);
+  RecoverRequestsOn(lease, now_us_);
   prefixes_.RemoveWorker(lease);
   registry_.Remove(lease);
   MembersChanged();
-}
-
-void RouterCore::FailRequestsOn(LeaseId lease) {
-  std::vector<RequestUid> hit;
-  for (const auto& [uid, request] : requests_) {
-    // A decode worker is needed until its last token is here, a prefill worker until the KV is at
-    // the decode worker.
-    const bool needs_decode = request->decode.Is(lease) && !request->merge.complete();
-    const bool needs_prefill = request->prefill.Is(lease) && !request->verified;
-    if (needs_decode || needs_prefill) {
-      hit.push_back(uid);
-    } else if (request->decode.Is(lease)) {
-      ReleaseHalf(*request, request->decode, false);
-    } else if (request->prefill.Is(lease)) {
-      ReleaseHalf(*request, request->prefill, false);
-    }
-  }
-  for (const RequestUid& uid : hit) {
-    if (RouterRequest* request = FindRequest(uid)) EndBad(*request, ErrorCode::kWorkerLost);
-  }
 }
 
 void RouterCore::MembersChanged() {
@@ -173,6 +153,9 @@ void RouterCore::CheckWorkers(int64_t now_us) {
   const bool renew = now_us - renewed_us_ >= kRenewEveryUs;
   if (renew) renewed_us_ = now_us;
   for (auto& [lease, worker] : registry_.workers()) {
+    if (worker.load.draining && !worker.IsPrefill() && worker.num_requests > 0) {
+      MoveAwayFrom(worker, now_us);
+    }
     if (worker.session == nullptr && now_us >= worker.reconnect_us) OpenSession(worker);
     if (renew && worker.session_up && worker.num_requests > 0) {
       worker.session->Renew(kRequestLeaseMs);

@@ -4,10 +4,13 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "src/obs/baton_metrics.h"
 #include "src/obs/request_lifetime.h"
 #include "src/router/choice_text.h"
 #include "src/router/generate_request.h"
@@ -37,6 +40,13 @@ struct PlacementHalf {
   bool live = false;    // started and not known to have ended
 
   bool Is(LeaseId other) const { return lease == other && lease.value() != 0; }
+};
+
+// A worker that holds the KV of the attempt before, so that it can be the source of the next one: a
+// prefill worker whose decode worker was lost, or a decode worker that drains.
+struct KeptSource {
+  LeaseId lease;  // 0 = none
+  uint32_t attempt = 0;
 };
 
 // One request; see the file comment.
@@ -74,6 +84,20 @@ struct RouterRequest {
   int64_t placed_us = 0;
   int64_t moved_us = 0;       // last event of this placement
   uint32_t num_refusals = 0;  // by workers, for load
+  bool prompt_done = false;   // token 0 of this placement was sampled
+
+  // Output tokens that this placement (while queued: the next one) starts from.
+  uint32_t num_replayed = 0;
+  KeptSource kept;  // only while queued
+
+  // Recovery: placements that a fault or a planned move ended, and the faults among them since the
+  // last new token.
+  uint32_t num_resumes = 0;
+  uint32_t num_faults = 0;
+  uint32_t num_deaths = 0;        // of num_faults: a worker died
+  size_t num_known_at_fault = 0;  // tokens known when the last fault came
+  // Why this placement became necessary, until it is known where its KV comes from.
+  std::optional<ResumeReason> resume_reason;
 
   // The answer.
   TokenMerge merge;
@@ -95,6 +119,13 @@ struct RouterRequest {
   // Prompt tokens that a worker is taken to hold; at least one is always computed.
   uint32_t CachedTokensAt(const RegisteredWorker& worker) const;
   bool IsPlaced() const { return state != RouterState::kQueued; }
+  // Output that the next placement starts from. With several choices each computes its own again:
+  // the same tokens, which the merge drops.
+  std::span<const TokenId> Replayed() const;
+  // Tokens whose KV a placement begins with: prompt and replayed output.
+  uint32_t NumTokens() const {
+    return static_cast<uint32_t>(spec.prompt.size() + Replayed().size());
+  }
 };
 
 }  // namespace baton

@@ -50,6 +50,7 @@ void TokenMerge::Append(Choice& choice, Entry entry) {
   }
   choice.pending.push_back(std::move(entry));
   ++num_pending_;
+  ++num_known_;
 }
 
 bool TokenMerge::TakeNext(uint32_t choice_idx, Entry* out) {
@@ -59,6 +60,10 @@ bool TokenMerge::TakeNext(uint32_t choice_idx, Entry* out) {
   choice.pending.pop_front();
   --num_pending_;
   return true;
+}
+
+void TokenMerge::DropAhead() {
+  for (Choice& choice : choices_) choice.ahead.clear();
 }
 
 void TokenMerge::CloseChoice(uint32_t choice_idx) {

@@ -7,7 +7,8 @@
 //  2. Holds at most kMaxAhead tokens per choice before a gap; what is in order and not taken yet is
 //     num_pending(), which the owner bounds.
 //  3. After a choice's last token, or CloseChoice, nothing of that choice comes out any more.
-//  4. Remembers the ids of all tokens of the request: 4 bytes a token, what a replay needs.
+//  4. Remembers the ids of all tokens of the request: 4 bytes a token, what a replay needs. It
+//     outlives placements: what a later one computes again is a copy like any other.
 #ifndef BATON_ROUTER_TOKEN_MERGE_H_
 #define BATON_ROUTER_TOKEN_MERGE_H_
 
@@ -52,12 +53,17 @@ class TokenMerge {
   // The router ended the choice (stop string): what is pending or comes later is dropped.
   void CloseChoice(uint32_t choice);
 
+  // The placement that sent what lies beyond a gap is over: the next one closes the gap itself.
+  void DropAhead();
+
   // Tokens in order and not taken, over all choices.
   size_t num_pending() const { return num_pending_; }
   // True when the last token of every choice is known without a gap (or the choice is closed).
   bool complete() const { return num_complete_ == choices_.size(); }
   // True when every choice ended by its worker's word: no worker has more to send.
   bool ended_by_workers() const { return num_finished_ == choices_.size(); }
+  // Tokens known in order, the taken ones included, over all choices.
+  size_t num_known() const { return num_known_; }
   // Ids known in order, the taken ones included.
   const std::vector<TokenId>& tokens(uint32_t choice) const { return choices_[choice].tokens; }
 
@@ -77,6 +83,7 @@ class TokenMerge {
   uint32_t max_tokens_;
   std::vector<Choice> choices_;
   size_t num_pending_ = 0;
+  size_t num_known_ = 0;
   size_t num_complete_ = 0;
   size_t num_finished_ = 0;
 };

@@ -73,7 +73,9 @@ void EncodeSampling(const SamplingSettings& sampling, v1::SamplingParams* out) {
 void EncodeSpec(const PlacementSpec& spec, v1::RequestSpec* out) {
   EncodeUid(spec.uid, out->mutable_uid());
   out->set_attempt(spec.attempt);
+  out->mutable_tokens()->Reserve(static_cast<int>(spec.prompt->size() + spec.replayed.size()));
   out->mutable_tokens()->Add(spec.prompt->begin(), spec.prompt->end());
+  out->mutable_tokens()->Add(spec.replayed.begin(), spec.replayed.end());
   out->set_num_prompt_tokens(static_cast<uint32_t>(spec.prompt->size()));
   EncodeSampling(*spec.sampling, out->mutable_sampling());
   out->set_n(spec.num_choices);
@@ -240,7 +242,7 @@ WorkerRequestStatus DecodeStatus(const v1::RequestStatus& status) {
   decoded.uid = DecodeUid(status.uid());
   decoded.attempt = status.attempt();
   const int state = static_cast<int>(status.state());
-  const bool is_known = state >= 1 && state <= static_cast<int>(WorkerRequestState::kCancelled);
+  const bool is_known = state >= 1 && state <= static_cast<int>(WorkerRequestState::kStranded);
   if (is_known) decoded.state = static_cast<WorkerRequestState>(state);
   decoded.code =
       status.code() <= 16 ? static_cast<StatusCode>(status.code()) : StatusCode::kUnknown;
@@ -250,6 +252,7 @@ WorkerRequestStatus DecodeStatus(const v1::RequestStatus& status) {
   decoded.transfer_seconds = status.transfer_seconds();
   decoded.retry_after_ms = std::min<uint32_t>(status.retry_after_ms(), 60'000);
   decoded.cached_tokens = status.cached_tokens();
+  decoded.retargeted = status.retargeted();
   return decoded;
 }
 

@@ -6,6 +6,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -105,6 +106,7 @@ struct PlacementSpec {
   uint32_t num_choices = 1;
   uint32_t deadline_ms = 0;                      // left
   const std::vector<TokenId>* prompt = nullptr;  // owned by the request; valid during the call
+  std::span<const TokenId> replayed;             // output known so far; only with one choice
   const SamplingSettings* sampling = nullptr;    // likewise
 };
 
@@ -136,9 +138,11 @@ enum class WorkerRequestState : uint8_t {
   kRejected = 10,
   kFailed = 11,
   kCancelled = 12,
+  kStranded = 13,
 };
 inline bool IsTerminal(WorkerRequestState state) {
-  return state == WorkerRequestState::kHandedOff || state >= WorkerRequestState::kFinished;
+  return state == WorkerRequestState::kHandedOff ||
+         (state >= WorkerRequestState::kFinished && state <= WorkerRequestState::kCancelled);
 }
 
 // A change of state of one request at one worker.
@@ -153,6 +157,7 @@ struct WorkerRequestStatus {
   float transfer_seconds = 0;
   uint32_t retry_after_ms = 0;  // with kRejected for load
   uint32_t cached_tokens = 0;   // with kPrefillStarted
+  bool retargeted = false;      // with kPrefillStarted
 };
 
 }  // namespace baton

@@ -105,7 +105,22 @@ void RegisteredWorker::AddTransfer(std::string_view decode_worker, uint64_t num_
 }
 
 bool RegisteredWorker::Usable(int64_t now_us) const {
-  return session_up && load.ready && !load.draining && now_us - heard_us < kSuspectUs;
+  return session_up && load.ready && !load.draining && now_us - heard_us < kSuspectUs &&
+         now_us >= avoided_until_us;
+}
+
+bool RegisteredWorker::IsLinkedTo(const WorkerName& other) const {
+  return std::any_of(load.links.begin(), load.links.end(), [&](const LinkView& link) {
+    return link.up && link.to == other.worker_id && link.to_incarnation == other.incarnation;
+  });
+}
+
+void RegisteredWorker::CountLinkFault(LeaseId decode, int64_t now_us) {
+  LinkFaults& faults = link_faults[decode];
+  if (now_us < faults.avoided_until_us) return;  // of the same time, nothing new
+  const int64_t rest_us = kFirstLinkRestUs << std::min(faults.num_faults, 10u);
+  ++faults.num_faults;
+  faults.avoided_until_us = now_us + std::min(rest_us, kMaxLinkRestUs);
 }
 
 std::string WorkerRegistry::RefusalFor(const WorkerDescription& worker) const {
@@ -137,7 +152,10 @@ RegisteredWorker& WorkerRegistry::Add(LeaseId lease, WorkerDescription descripti
   return worker;
 }
 
-bool WorkerRegistry::Remove(LeaseId lease) { return workers_.erase(lease) > 0; }
+bool WorkerRegistry::Remove(LeaseId lease) {
+  for (auto& [other, worker] : workers_) worker.link_faults.erase(lease);
+  return workers_.erase(lease) > 0;
+}
 
 RegisteredWorker* WorkerRegistry::Find(LeaseId lease) {
   const auto it = workers_.find(lease);
@@ -162,7 +180,10 @@ void WorkerRegistry::OnLoad(RegisteredWorker& worker, WorkerLoadReport load, int
                      load.running != worker.load.running || load.waiting != worker.load.waiting ||
                      load.blocks != worker.load.blocks;
   if (moved) worker.progress_us = now_us;
+  if (load.draining && !worker.load.draining) worker.draining_since_us = now_us;
+  const bool drain_changed = load.draining != worker.load.draining;
   worker.load = std::move(load);
+  if (drain_changed) SendPeerLists();
 }
 
 bool WorkerRegistry::Serves(std::string_view model_id) const {
@@ -215,6 +236,8 @@ RouteTable WorkerRegistry::TableFor(std::string_view model_id, uint32_t min_cont
       if (!link.up || it == decode_rows.end()) continue;
       // A connection to a former life may be reported for a while after the next has registered.
       const RegisteredWorker* decode = Find(table.decode_leases[it->second]);
+      const auto faults = worker.link_faults.find(decode->lease);
+      if (faults != worker.link_faults.end() && now_us < faults->second.avoided_until_us) continue;
       if (link.to_incarnation == decode->description.name.incarnation) {
         table.links.push_back({prefill_idx, it->second});
       }
@@ -225,12 +248,13 @@ RouteTable WorkerRegistry::TableFor(std::string_view model_id, uint32_t min_cont
 
 void WorkerRegistry::SendPeerLists() {
   for (auto& [lease, worker] : workers_) {
-    if (!worker.IsPrefill()) continue;
+    if (!worker.IsPrefill() && !worker.load.draining) continue;
     std::vector<const WorkerDescription*> peers;
     for (const auto& [other_lease, other] : workers_) {
       if (other.IsPrefill() || other.description.model->id != worker.description.model->id) {
         continue;
       }
+      if (!worker.IsPrefill() && (other_lease == lease || other.load.draining)) continue;
       if (!IsPaired(PairingOf(worker.description.fingerprint, other.description.fingerprint))) {
         continue;
       }

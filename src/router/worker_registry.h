@@ -33,12 +33,21 @@ inline constexpr uint32_t kHeartbeatMs = 250;
 inline constexpr int64_t kSuspectUs = 1'000'000;
 inline constexpr int64_t kDeadUs = 2'000'000;
 inline constexpr size_t kMaxWorkers = 1024;
+// How long a link rests after its first failed hand-off; doubled with each further one.
+inline constexpr int64_t kFirstLinkRestUs = 1'000'000;
+inline constexpr int64_t kMaxLinkRestUs = 60'000'000;
 
 // What one placed request takes at one worker.
 struct PlacementCost {
   uint32_t num_blocks = 0;  // shared ones once
   uint64_t num_tokens = 0;  // prompt tokens to compute there
   uint32_t num_sequences = 0;
+};
+
+// Hand-offs that failed between two workers, since the last good one.
+struct LinkFaults {
+  uint32_t num_faults = 0;
+  int64_t avoided_until_us = 0;
 };
 
 // One live registration.
@@ -49,7 +58,9 @@ struct RegisteredWorker {
   std::unique_ptr<WorkerSession> session;  // null while there is none
   uint32_t session_epoch = 0;              // of `session`, or of the last one
   bool session_up = false;
-  int64_t reconnect_us = 0;  // when a lost session is opened again
+  int64_t reconnect_us = 0;      // when a lost session is opened again
+  int64_t avoided_until_us = 0;  // it hung: no new request before
+  int64_t draining_since_us = -1;
   WorkerLoadReport load;
   int64_t registered_us = 0;
   int64_t heard_us = 0;     // last message on the lease stream
@@ -58,6 +69,7 @@ struct RegisteredWorker {
   SharedBlocks shared;      // their full prompt blocks, as counted in `placed`
   // A prefill worker's: average over its recent hand-offs to a decode worker, by that one's id.
   std::map<std::string, double, std::less<>> link_bytes_per_s;
+  std::map<LeaseId, LinkFaults> link_faults;  // a prefill worker's, by decode worker
   uint32_t num_requests = 0;
 
   bool IsPrefill() const { return description.role == PoolRole::kPrefill; }
@@ -69,6 +81,10 @@ struct RegisteredWorker {
   uint32_t NumFreeBlocks() const;
   // Takes a hand-off to `decode_worker` into the average of its link.
   void AddTransfer(std::string_view decode_worker, uint64_t num_bytes, double seconds);
+  // A hand-off to `decode` failed: the link rests for a while, the longer the oftener.
+  void CountLinkFault(LeaseId decode, int64_t now_us);
+  // A data connection to this life of `other` is up.
+  bool IsLinkedTo(const WorkerName& other) const;
   // Would get a request at `now_us`.
   bool Usable(int64_t now_us) const;
 };
@@ -114,7 +130,8 @@ class WorkerRegistry {
 
   // Rows for the workers of `model_id` whose context fits `min_context` tokens.
   RouteTable TableFor(std::string_view model_id, uint32_t min_context, int64_t now_us) const;
-  // Sends every prefill worker the decode workers it may be paired with.
+  // Sends every prefill worker, and every decode worker that drains, the decode workers that may
+  // take its KV.
   void SendPeerLists();
 
   // One ModelInfo per model id, ascending: max_context is the largest of its decode workers,

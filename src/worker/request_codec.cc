@@ -133,7 +133,6 @@ Status RequestSpecFromProto(const v1::RouterMessage& message, const SessionLimit
     out->kind = RequestKind::kSource;
     out->peer = Incarnation(start.decode().incarnation());
     BATON_RETURN_IF_ERROR(SpecFromProto(start.spec(), limits, out));
-    if (!limits.prefill) return FailedPrecondition("StartPrefill came to a decode worker");
     if (out->peer.value() == 0) return InvalidArgument("start_prefill.decode has no incarnation");
     return OkStatus();
   }

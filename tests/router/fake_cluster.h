@@ -69,9 +69,10 @@ class FakeCluster {
   // A heartbeat; `links` are the decode workers that it is connected to, in their last life that
   // has joined.
   void Report(const std::string& id, const std::vector<std::string>& links = {},
-              std::optional<uint32_t> free_blocks = std::nullopt) {
+              std::optional<uint32_t> free_blocks = std::nullopt, bool draining = false) {
     WorkerLoadReport load;
     load.ready = true;
+    load.draining = draining;
     load.num_blocks = blocks[id];
     load.blocks[0] = free_blocks.value_or(blocks[id]);
     load.blocks[3] = blocks[id] - load.blocks[0];
@@ -135,13 +136,14 @@ class FakeCluster {
     const std::vector<TokenId> bytes = BytesOf(text);
     for (size_t i = 0; i < bytes.size(); ++i) {
       const bool last = i + 1 == bytes.size();
-      Tokens(id, {Token(uid, first + static_cast<uint32_t>(i), bytes[i],
-                        last ? finish : FinishReason::kNone)});
+      Tokens(id, {OfAttempt(text_attempt, Token(uid, first + static_cast<uint32_t>(i), bytes[i],
+                                                last ? finish : FinishReason::kNone))});
     }
   }
   void State(const std::string& id, RequestUid uid, WorkerRequestState state,
              StatusCode code = StatusCode::kOk, uint32_t attempt = 1) {
     WorkerRequestStatus status;
+    status.cached_tokens = cached_tokens;
     status.uid = uid;
     status.attempt = attempt;
     status.state = state;
@@ -159,6 +161,8 @@ class FakeCluster {
 
   static inline uint64_t next_incarnation = 100;
   int64_t now_us = 1'000'000;
+  uint32_t text_attempt = 1;   // of what Text sends
+  uint32_t cached_tokens = 0;  // of what State tells
   uint64_t next_lease = 1;
   uint64_t next_uid = 1;
   MetricsRegistry registry;

@@ -23,6 +23,7 @@ struct Order {
   SamplingSettings sampling;
   uint32_t num_choices = 0;
   uint32_t deadline_ms = 0;
+  std::vector<TokenId> replayed;
 };
 
 // What a fake worker received; outlives its session.
@@ -59,16 +60,23 @@ class FakeSession final : public WorkerSession {
     Add(Order::Kind::kDecode, spec, prefill == nullptr ? "" : prefill->worker_id);
   }
   void Cancel(RequestUid uid, uint32_t attempt) override {
-    log_->orders.push_back({Order::Kind::kCancel, uid, attempt, "", {}, {}, 0, 0});
+    log_->orders.push_back({Order::Kind::kCancel, uid, attempt, "", {}, {}, 0, 0, {}});
   }
   void Renew(uint32_t /*lease_ms*/) override {
-    log_->orders.push_back({Order::Kind::kRenew, {}, 0, "", {}, {}, 0, 0});
+    log_->orders.push_back({Order::Kind::kRenew, {}, 0, "", {}, {}, 0, 0, {}});
   }
 
  private:
   void Add(Order::Kind kind, const PlacementSpec& spec, std::string peer) {
-    log_->orders.push_back({kind, spec.uid, spec.attempt, std::move(peer), *spec.prompt,
-                            *spec.sampling, spec.num_choices, spec.deadline_ms});
+    log_->orders.push_back({kind,
+                            spec.uid,
+                            spec.attempt,
+                            std::move(peer),
+                            *spec.prompt,
+                            *spec.sampling,
+                            spec.num_choices,
+                            spec.deadline_ms,
+                            {spec.replayed.begin(), spec.replayed.end()}});
   }
   const std::shared_ptr<WorkerLog> log_;
 };
