@@ -12,6 +12,7 @@ namespace {
 //   computing -> exported   P: a slice of it is offered to D
 //   computing -> bound      the prompt was computed where it is decoded
 //   exported  -> bound      P keeps the block for itself after all (its own decode)
+//   bound     -> exported   D: the KV of a sequence moves to another decode worker
 //   reserved  -> receiving  D: slices may arrive
 //   reserved  -> bound      D: a spare block that a choice grows into
 //   receiving -> bound      D: verified
@@ -21,11 +22,9 @@ struct Transition {
   BlockState to;
 };
 constexpr Transition kTransitions[] = {
-    {BlockState::kComputing, BlockState::kExported},
-    {BlockState::kComputing, BlockState::kBound},
-    {BlockState::kExported, BlockState::kBound},
-    {BlockState::kReserved, BlockState::kReceiving},
-    {BlockState::kReserved, BlockState::kBound},
+    {BlockState::kComputing, BlockState::kExported}, {BlockState::kComputing, BlockState::kBound},
+    {BlockState::kExported, BlockState::kBound},     {BlockState::kBound, BlockState::kExported},
+    {BlockState::kReserved, BlockState::kReceiving}, {BlockState::kReserved, BlockState::kBound},
     {BlockState::kReceiving, BlockState::kBound},
 };
 

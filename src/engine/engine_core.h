@@ -84,6 +84,8 @@ class EngineCore : private TransferOwner, private LayerHook {
 
   // engine_requests.cc: how requests start and end.
   void StartRequestNow(std::unique_ptr<RequestSpec> spec);
+  void ReportRetargeted(const LiveRequest& request);
+  void RenewLease(SessionId session);
   Status CheckSpec(const RequestSpec& spec) const;
   Status Admit(LiveRequest* request);
   // Reserves the blocks, in `dest_start_`.
@@ -97,8 +99,15 @@ class EngineCore : private TransferOwner, private LayerHook {
   void CancelSession(SessionId session, std::string_view why);
   // `cached_tokens` goes with prefill started.
   void SetState(LiveRequest* request, RequestState state, uint32_t cached_tokens = 0);
+  // The same prompt for another decode worker: keeps what is computed. False when nothing is kept.
+  bool Retarget(LiveRequest* old, const RequestSpec& spec);
+  // A request that decodes here goes on at another worker: hands off the KV of `spec.tokens`. False
+  // when this worker has not all of it.
+  bool HandOver(LiveRequest* old, const RequestSpec& spec);
+  void TakeNewAttempt(LiveRequest* request, const RequestSpec& spec);
   void OnSourceGranted(const RequestKey& key) override;
   void OnSourceDone(const RequestKey& key) override;
+  void OnSourceStranded(const RequestKey& key, const Status& status) override;
   void OnDestVerified(const RequestKey& key, const TransferResult& result) override;
   void OnDestBound(const RequestKey& key, const Seal& seal,
                    std::span<const BlockHandle> blocks) override;
@@ -112,6 +121,8 @@ class EngineCore : private TransferOwner, private LayerHook {
   void NotePlanned(const BatchPlan& plan);
   void NoteSeals(const BatchItem& item, const SequenceUse& use);
   void SealHits();
+  // Hashes and seals every layer of blocks that are stored for good.
+  void SealAll(const StepSeal& seal);
   void OnLayerStored(uint32_t layer) override;
   void TakeGrants();
   void SampleAll(const BatchPlan& plan);

@@ -36,6 +36,7 @@ void EngineCore::StartRequestNow(std::unique_ptr<RequestSpec> spec) {
       return Reject(
           *spec, Aborted("attempt {} is older than {}", spec->key.attempt, old->spec.key.attempt));
     }
+    if (Retarget(old, *spec) || HandOver(old, *spec)) return;
     Abandon(old, RequestState::kCancelled,
             Cancelled("attempt {} took its place", spec->key.attempt));
   }
@@ -48,11 +49,7 @@ void EngineCore::StartRequestNow(std::unique_ptr<RequestSpec> spec) {
   if (const Status status = Admit(owned.get()); !status.ok()) return Reject(owned->spec, status);
 
   LiveRequest* const request = requests_.Add(std::move(owned));
-  const SessionId session = request->spec.session;
-  // A request is a word from the router: nobody renews while nothing runs, and the rest of an old
-  // lease may be short.
-  Session& lease = sessions_.try_emplace(session, Session{}).first->second;
-  lease.lease_until_us = std::max(lease.lease_until_us, now_us_ + config_.request_lease_us);
+  RenewLease(request->spec.session);
   numbers_.prompt_tokens += num_tokens;
   ++numbers_.states[static_cast<size_t>(RequestState::kAccepted)];
   if (request->prompt_sequence != SequenceId()) {
@@ -65,6 +62,86 @@ void EngineCore::StartRequestNow(std::unique_ptr<RequestSpec> spec) {
     // Last: when the receive cannot be opened the request ends here.
     dests_.Start(request->spec, std::move(dest_start_), now_us_);
   }
+}
+
+// A request is a word from the router: nobody renews while nothing runs, and the rest of an old
+// lease may be short.
+void EngineCore::RenewLease(SessionId session) {
+  Session& lease = sessions_.try_emplace(session, Session{}).first->second;
+  lease.lease_until_us = std::max(lease.lease_until_us, now_us_ + config_.request_lease_us);
+}
+
+bool EngineCore::Retarget(LiveRequest* old, const RequestSpec& spec) {
+  RequestSpec& held = old->spec;
+  const bool same_prompt = held.kind == RequestKind::kSource && spec.kind == RequestKind::kSource &&
+                           held.tokens == spec.tokens &&
+                           held.num_prompt_tokens == spec.num_prompt_tokens &&
+                           held.num_choices == spec.num_choices;
+  if (!same_prompt || old->source == nullptr || !old->source->machine.CanRetarget()) return false;
+  if (spec.deadline_us <= 0 || spec.deadline_us > kMaxDeadlineUs) return false;
+  TakeNewAttempt(old, spec);
+  // The router's next placement hears the same as of a new one.
+  if (old->state >= RequestState::kPrefillStarted) ReportRetargeted(*old);
+  sources_.Retarget(old->source, spec, now_us_);
+  return true;
+}
+
+void EngineCore::TakeNewAttempt(LiveRequest* request, const RequestSpec& spec) {
+  request->spec.key = spec.key;
+  request->spec.session = spec.session;
+  request->spec.kind = spec.kind;
+  request->spec.peer = spec.peer;
+  request->deadline_us = now_us_ + spec.deadline_us;
+  RenewLease(spec.session);
+}
+
+bool EngineCore::HandOver(LiveRequest* old, const RequestSpec& spec) {
+  const bool may = spec.kind == RequestKind::kSource && old->spec.kind != RequestKind::kSource &&
+                   old->spec.num_choices == 1 && spec.num_choices == 1 &&
+                   parts_.transport != nullptr && spec.deadline_us > 0 &&
+                   spec.deadline_us <= kMaxDeadlineUs && !sources_.Holds(spec.key);
+  Choice& choice = old->choices.front();
+  const Sequence* const sequence = may ? scheduler_.Find(choice.sequence) : nullptr;
+  if (sequence == nullptr) return false;
+  // The KV of its last token is not computed; the router may know fewer tokens than were sampled.
+  const std::vector<TokenId>& tokens = sequence->spec.tokens;
+  const size_t num_tokens = spec.tokens.size();
+  const bool has_kv = num_tokens > 0 && num_tokens < tokens.size() &&
+                      num_tokens <= sequence->num_computed &&
+                      spec.num_prompt_tokens == old->spec.num_prompt_tokens &&
+                      std::equal(spec.tokens.begin(), spec.tokens.end(), tokens.begin());
+  if (!has_kv || !scheduler_.Hold(sequence->id())) return false;
+  TakeNewAttempt(old, spec);
+  old->spec.tokens = spec.tokens;
+  old->state = RequestState::kPrefillDone;
+  ReportRetargeted(*old);
+  requests_.EraseSequence(std::exchange(choice.sequence, SequenceId()));
+
+  // Slots of the last block behind the tokens hold KV of the same request, which D writes anew.
+  old->source = sources_.Start(old->spec, sequence->id(), now_us_);
+  const uint32_t num_blocks = kv_view_.layout->BlocksFor(static_cast<uint32_t>(num_tokens));
+  sources_.SetBlocks(old->source, sequence->table.handles());
+  SealAll({old->source, 0, num_blocks});
+  Seal seal;
+  seal.first_tokens.push_back({.choice = 0, .token = tokens[num_tokens]});
+  seal.next_output_index = old->num_replayed() + 1;
+  seal.num_tokens = static_cast<uint32_t>(num_tokens);
+  seal.chain = ChainLinks(sequence->spec.chain_key, kv_view_.layout->block_size, spec.tokens);
+  sources_.FinishPrompt(old->source, std::move(seal), now_us_);
+  return true;
+}
+
+void EngineCore::ReportRetargeted(const LiveRequest& request) {
+  const auto report = [&](RequestState state) {
+    ++numbers_.states[static_cast<size_t>(state)];
+    outbox_.Add({.session = request.spec.session,
+                 .key = request.spec.key,
+                 .state = state,
+                 .cached_tokens = static_cast<uint32_t>(request.spec.tokens.size() - 1),
+                 .retargeted = true});
+  };
+  report(RequestState::kPrefillStarted);
+  if (request.state >= RequestState::kPrefillDone) report(RequestState::kPrefillDone);
 }
 
 Status EngineCore::CheckSpec(const RequestSpec& spec) const {
@@ -129,6 +206,10 @@ Status EngineCore::Admit(LiveRequest* request) {
                              config_.max_requests);
   }
   const bool prefills = config_.scheduler.role == SchedulerRole::kPrefill;
+  if (!prefills && spec.kind == RequestKind::kSource) {
+    return Aborted("this decode worker does not hold the KV of {} tokens of the request",
+                   spec.tokens.size());
+  }
   if (prefills != (spec.kind == RequestKind::kSource)) {
     return FailedPrecondition("a {} worker does not take this kind of request",
                               prefills ? "prefill" : "decode");
@@ -243,6 +324,16 @@ void EngineCore::OnSourceGranted(const RequestKey& key) {
   const RequestState reached = request->state;
   SetState(request, RequestState::kGranted);
   request->state = reached;  // the prompt's progress, which a grant does not change
+}
+
+void EngineCore::OnSourceStranded(const RequestKey& key, const Status& status) {
+  LiveRequest* const request = FindLive(key);
+  if (request == nullptr) return;
+  ++numbers_.states[static_cast<size_t>(RequestState::kStranded)];
+  outbox_.Add({.session = request->spec.session,
+               .key = key,
+               .state = RequestState::kStranded,
+               .status = status});
 }
 
 void EngineCore::OnSourceDone(const RequestKey& key) {

@@ -86,11 +86,12 @@ enum class RequestState : uint8_t {
   kVerified = 5,        // D: all KV arrived and is verified
   kDecodeStarted = 6,   // the first decode step starts
   kFirstStepDone = 7,   // the first decode step ended
-  kHandedOff = 8,       // terminal, P: D applied the transfer
-  kFinished = 9,        // terminal: all choices are finished
-  kRejected = 10,       // terminal: refused before any work
-  kFailed = 11,         // terminal
-  kCancelled = 12,      // terminal: by the router, or its session's end
+  kStranded = 8,        // P: D is lost; a higher attempt may send the blocks to another one
+  kHandedOff = 9,       // terminal, P: D applied the transfer
+  kFinished = 10,       // terminal: all choices are finished
+  kRejected = 11,       // terminal: refused before any work
+  kFailed = 12,         // terminal
+  kCancelled = 13,      // terminal: by the router, or its session's end
 };
 inline constexpr bool IsTerminal(RequestState state) { return state >= RequestState::kHandedOff; }
 std::string_view RequestStateName(RequestState state);
@@ -100,9 +101,10 @@ struct RequestStatus {
   SessionId session;
   RequestKey key;
   RequestState state = RequestState::kAccepted;
-  Status status;                                   // why, for rejected and failed
-  uint32_t cached_tokens = 0;                      // with prefill started: not computed again
-  uint64_t kv_bytes = 0;                           // with verified: bytes that crossed
+  Status status;               // why, for stranded, rejected and failed
+  uint32_t cached_tokens = 0;  // with prefill started: not computed again
+  bool retargeted = false;     // with prefill started: blocks of an older attempt are sent again
+  uint64_t kv_bytes = 0;       // with verified: bytes that crossed
   TransportKind transport = TransportKind::kAuto;  // with verified
   int64_t transfer_us = 0;      // with verified: from the first slice to the last
   uint32_t retry_after_ms = 0;  // with rejected for load

@@ -10,8 +10,8 @@ namespace baton {
 std::string_view RequestStateName(RequestState state) {
   static constexpr std::string_view kNames[] = {
       "accepted", "reserved",       "prefill started", "prefill done", "granted",
-      "verified", "decode started", "first step done", "handed off",   "finished",
-      "rejected", "failed",         "cancelled"};
+      "verified", "decode started", "first step done", "stranded",     "handed off",
+      "finished", "rejected",       "failed",          "cancelled"};
   return kNames[static_cast<size_t>(state)];
 }
 

@@ -59,20 +59,41 @@ SourceTransfer* SourceTransferSet::Start(const RequestSpec& spec, SequenceId seq
   raw->checksums.resize(size_t{source.num_blocks} * source.num_layers);
   const bool is_new = transfers_.emplace(spec.key, std::move(transfer)).second;
   BATON_CHECK(is_new, "request {} attempt {} is handed off twice", spec.key.uid, spec.key.attempt);
-  if (auto grant = park_.Take(spec.key.uid, spec.key.attempt)) {
-    const auto sender = std::find_if(park_senders_.begin(), park_senders_.end(),
-                                     [&](const Sender& parked) { return parked.key == spec.key; });
-    const bool from_peer = sender != park_senders_.end() && sender->peer == spec.peer;
-    if (sender != park_senders_.end()) park_senders_.erase(sender);
-    actions_.clear();
-    if (from_peer) raw->machine.OnGrant(*grant, now_us, &actions_);
-    // The owner learns of it at the next tick: it has not entered the request yet.
-    raw->deferred = std::move(actions_);
-    actions_.clear();
-    next_deadline_us_ = now_us;
-    NoteDeadline(*raw);
-  }
+  TakeParked(raw, now_us);
+  // The owner learns of it at the next tick: it has not entered the request yet.
+  raw->deferred = std::move(actions_);
+  actions_.clear();
+  if (!raw->deferred.empty()) next_deadline_us_ = now_us;
+  NoteDeadline(*raw);
   return raw;
+}
+
+void SourceTransferSet::TakeParked(SourceTransfer* transfer, int64_t now_us) {
+  const RequestKey& key = transfer->key;
+  const auto grant = park_.Take(key.uid, key.attempt);
+  if (!grant) return;
+  const auto sender = std::find_if(park_senders_.begin(), park_senders_.end(),
+                                   [&](const Sender& parked) { return parked.key == key; });
+  if (sender == park_senders_.end()) return;
+  if (sender->peer == transfer->peer) transfer->machine.OnGrant(*grant, now_us, &actions_);
+  park_senders_.erase(sender);
+}
+
+void SourceTransferSet::Retarget(SourceTransfer* transfer, const RequestSpec& spec,
+                                 int64_t now_us) {
+  FinishStep(now_us);  // what Start left for later is of the old D
+  auto node = transfers_.extract(transfer->key);
+  BATON_CHECK(!node.empty(), "request {} is not handed off", spec.key.uid);
+  node.key() = spec.key;
+  const bool is_new = transfers_.insert(std::move(node)).inserted;
+  BATON_CHECK(is_new, "request {} attempt {} is handed off twice", spec.key.uid, spec.key.attempt);
+  transfer->key = spec.key;
+  transfer->peer = spec.peer;
+  transfer->granted_reported = false;
+  actions_.clear();
+  transfer->machine.OnRetarget(spec.key.attempt, spec.peer, now_us, &actions_);
+  TakeParked(transfer, now_us);
+  Perform(transfer, now_us);
 }
 
 // ---- In a step.
@@ -276,13 +297,14 @@ void SourceTransferSet::PerformOne(SourceTransfer* transfer, HandoffAction actio
       return;
     case HandoffActionKind::kCompleteRequest:
       return owner_->OnSourceDone(transfer->key);
+    case HandoffActionKind::kStranded:
+      return owner_->OnSourceStranded(transfer->key, action.status);
     case HandoffActionKind::kFailRequest:
       return owner_->OnTransferFailed(transfer->key, action.outcome, action.status);
     case HandoffActionKind::kOpenReceive:
     case HandoffActionKind::kLabelReceiving:
     case HandoffActionKind::kCloseReceive:
     case HandoffActionKind::kBindBlocks:
-    case HandoffActionKind::kStranded:  // not with a strand time of 0
       BATON_CHECK(false, "a source asked for action {}", static_cast<int>(action.kind));
   }
 }

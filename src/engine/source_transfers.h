@@ -60,6 +60,10 @@ class SourceTransferSet {
   // Begins a hand-off of the prompt that `sequence` computes; a parked grant is taken. Never null.
   SourceTransfer* Start(const RequestSpec& spec, SequenceId sequence, int64_t now_us);
 
+  // The same prompt goes to another D, as a higher attempt; the machine must be able to. A parked
+  // grant is taken.
+  void Retarget(SourceTransfer* transfer, const RequestSpec& spec, int64_t now_us);
+
   // From here to FinishStep a step reads and writes the blocks.
   void BeginStep() { in_step_ = true; }
   // The prompt's blocks are known from the plan of its first chunk.
@@ -105,6 +109,8 @@ class SourceTransferSet {
   };
 
   SourceTransfer* Find(const RequestKey& key);
+  // Gives the machine the grant that came before its order, if one did.
+  void TakeParked(SourceTransfer* transfer, int64_t now_us);
   // Carries out `actions_`; in a step only what may happen in one, the rest is deferred.
   void Perform(SourceTransfer* transfer, int64_t now_us);
   void PerformOne(SourceTransfer* transfer, HandoffAction action, int64_t now_us);

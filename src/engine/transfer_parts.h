@@ -37,6 +37,8 @@ class TransferOwner {
   virtual void OnSourceGranted(const RequestKey& key) = 0;
   // P: D has applied the transfer; nothing is held for the request any more.
   virtual void OnSourceDone(const RequestKey& key) = 0;
+  // P: D is lost; the blocks are kept for a while, for a Retarget.
+  virtual void OnSourceStranded(const RequestKey& key, const Status& status) = 0;
   // D: everything arrived and matches.
   virtual void OnDestVerified(const RequestKey& key, const TransferResult& result) = 0;
   // D: takes over one request reference of each block; the first ones hold the prompt's KV, the

@@ -91,6 +91,8 @@ v1::RequestState ToProto(RequestState state) {
       return v1::REQUEST_STATE_DECODE_STARTED;
     case RequestState::kFirstStepDone:
       return v1::REQUEST_STATE_FIRST_STEP_DONE;
+    case RequestState::kStranded:
+      return v1::REQUEST_STATE_STRANDED;
     case RequestState::kHandedOff:
       return v1::REQUEST_STATE_HANDED_OFF;
     case RequestState::kFinished:
@@ -177,6 +179,7 @@ void ToProto(const RequestStatus& status, v1::RequestStatus* out) {
   out->set_code(static_cast<uint32_t>(status.status.code()));
   out->set_message(WireText(std::string(status.status.message())));
   out->set_cached_tokens(status.cached_tokens);
+  out->set_retargeted(status.retargeted);
   out->set_kv_bytes(status.kv_bytes);
   out->set_transport(ToProto(status.transport));
   out->set_transfer_seconds(static_cast<float>(static_cast<double>(status.transfer_us) * 1e-6));

@@ -44,6 +44,9 @@ constexpr int kMaxMessageBytes = 32 * 1024 * 1024;
 // Two heartbeats: after them no router places a request here any more.
 constexpr int64_t kAnnounceMs = 500;
 constexpr int64_t kDrainPollMs = 5;
+// How long a prompt whose decode worker is lost keeps its blocks for another: a router that lives
+// places it again within milliseconds.
+constexpr int64_t kStrandUs = 3'000'000;
 
 }  // namespace
 
@@ -136,6 +139,7 @@ Status WorkerProcess::Parts::MakeEngine() {
   EngineConfig engine_config;
   engine_config.scheduler.role = prefill ? SchedulerRole::kPrefill : SchedulerRole::kDecode;
   engine_config.scheduler.max_batch_tokens = kMaxBatchTokens;
+  engine_config.handoff.strand_us = kStrandUs;
   engine_config.prefix_cache = config.prefix_cache;
   engine_config.max_context = model->max_context();
   engine_config.incarnation = incarnation;
@@ -232,8 +236,7 @@ void WorkerProcess::Parts::Register() {
   registration_config.load = [this] { return Load(); };
   registration_config.prefixes = prefixes.get();
   registration_config.on_peers = [this](const std::vector<v1::Peer>& peers) {
-    // Decode workers only listen.
-    if (config.role != WorkerRole::kPrefill) return;
+    // Decode workers listen; one that drains gets a list of those that may take its KV over.
     const Status status = endpoint->SetPeers(PeerAddresses(peers));
     if (!status.ok()) BATON_LOG_WARN("{}", std::string(status.message()));
   };

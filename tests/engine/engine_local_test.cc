@@ -206,8 +206,8 @@ TEST(EngineLocalTest, BadRequestsAreRejectedWithTheReason) {
       {"top_p", [](RequestSpec* s) { s->sampling.top_p = 2; }, StatusCode::kInvalidArgument},
       {"stop", [](RequestSpec* s) { s->stop_tokens = {-5}; }, StatusCode::kInvalidArgument},
       {"deadline", [](RequestSpec* s) { s->deadline_us = 0; }, StatusCode::kInvalidArgument},
-      {"kind", [](RequestSpec* s) { s->kind = RequestKind::kSource; },
-       StatusCode::kFailedPrecondition},
+      {"a prompt to hand off, at a worker that decodes",
+       [](RequestSpec* s) { s->kind = RequestKind::kSource; }, StatusCode::kAborted},
       {"never fits",
        [](RequestSpec* s) {
          s->num_choices = 120;

@@ -29,6 +29,7 @@ struct HandWorkerOptions {
   uint32_t max_running = 16;
   uint32_t max_chunk = 32;
   bool prefix_cache = true;
+  int64_t strand_us = 0;
 };
 
 // One engine without a thread.
@@ -51,6 +52,7 @@ class HandWorker {
     config.cluster_secret = "secret";
     config.eog_tokens = {0};
     config.layers_per_group = 2;
+    config.handoff.strand_us = options.strand_us;
     const EngineParts parts{.model = &model_,
                             .arena = arena_.get(),
                             .transport = faulty_.get(),

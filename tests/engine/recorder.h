@@ -35,6 +35,7 @@ struct Record {
   uint32_t num_terminal = 0;
   uint32_t num_duplicates = 0;  // of a (choice, index)
   uint32_t retry_after_ms = 0;
+  bool retargeted = false;
 
   bool ended() const { return num_terminal > 0; }
   RequestState last() const { return states.empty() ? RequestState::kAccepted : states.back(); }
@@ -73,6 +74,7 @@ class Recorder : public EngineListener {
       record.status = status.status;
       record.retry_after_ms = status.retry_after_ms;
     }
+    record.retargeted = record.retargeted || status.retargeted;
     record.cached_tokens = std::max(record.cached_tokens, status.cached_tokens);
     if (status.state == RequestState::kVerified) {
       record.kv_bytes = status.kv_bytes;

@@ -115,13 +115,12 @@ TEST(RequestCodecTest, KindAndPeerFollowTheOrder) {
 
 TEST(RequestCodecTest, OrdersForTheOtherRoleAreRefused) {
   RequestSpec spec;
-  EXPECT_EQ(RequestSpecFromProto(Prefill(), Limits(false), &spec).code(),
-            StatusCode::kFailedPrecondition);
-  EXPECT_EQ(spec.key, (RequestKey{{3, 4}, 2})) << "the refusal can name the request";
+  EXPECT_TRUE(RequestSpecFromProto(Prefill(), Limits(false), &spec).ok())
+      << "a decode worker that drains is asked for the KV that it holds";
   RequestSpec other;
   EXPECT_EQ(RequestSpecFromProto(Decode(true), Limits(true), &other).code(),
             StatusCode::kFailedPrecondition);
-  EXPECT_EQ(other.key, (RequestKey{{3, 4}, 2}));
+  EXPECT_EQ(other.key, (RequestKey{{3, 4}, 2})) << "the refusal can name the request";
 }
 
 // A change that makes an order wrong, and the word that its refusal must have.

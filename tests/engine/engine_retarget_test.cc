@@ -1,0 +1,212 @@
+// A prompt whose decode worker is lost goes to another one from the blocks that the prefill worker
+// still holds: nothing is computed twice, every token is right, and nothing is left behind.
+#include "gtest/gtest.h"
+
+#include "tests/engine/hand_rig.h"
+
+namespace baton {
+namespace {
+
+// A prefill worker without a prefix cache (what is not computed again was kept) and two decode
+// workers.
+struct Trio {
+  Trio()
+      : p(rig.Add(
+            {.role = SchedulerRole::kPrefill, .prefix_cache = false, .strand_us = 2'000'000})),
+        first(rig.Add({.role = SchedulerRole::kDecode})),
+        second(rig.Add({.role = SchedulerRole::kDecode})) {}
+
+  // As a router does: the next attempt, to `to`.
+  RequestSpec Retarget(RequestSpec spec, HandWorker* to) {
+    ++spec.key.attempt;
+    p->Start(ForPeer(spec, RequestKind::kSource, *to));
+    to->Start(ForPeer(spec, RequestKind::kDest, *p));
+    return spec;
+  }
+  void Start(const RequestSpec& spec) {
+    first->Start(ForPeer(spec, RequestKind::kDest, *p));
+    p->Start(ForPeer(spec, RequestKind::kSource, *first));
+  }
+  void ExpectAnsweredBy(HandWorker* worker, const RequestSpec& spec) {
+    const Record dest = worker->recorder().Of(spec.key);
+    EXPECT_EQ(dest.last(), RequestState::kFinished) << dest.status;
+    EXPECT_EQ(p->recorder().Of(spec.key).last(), RequestState::kHandedOff)
+        << p->recorder().Of(spec.key).status;
+    for (uint32_t c = 0; c < spec.num_choices; ++c) {
+      EXPECT_EQ(IdsOf(dest, c), ExpectedTokens(spec, c));
+    }
+    EXPECT_EQ(p->core().Snapshot().computed_tokens, spec.tokens.size()) << "once";
+  }
+  // Of those that live.
+  void ExpectFree() {
+    for (HandWorker* worker : {p, first, second}) {
+      if (worker == first && lost_first) continue;
+      EXPECT_TRUE(worker->AllFree());
+      EXPECT_EQ(worker->core().Snapshot().num_open_transfers, 0u);
+      EXPECT_EQ(worker->core().Snapshot().num_requests, 0u);
+    }
+  }
+
+  void LoseFirst(const RequestSpec& spec) {
+    lost_first = true;
+    first->Disconnect();
+    first->Cancel(spec.key);
+  }
+
+  bool lost_first = false;
+  HandRig rig;
+  HandWorker* p;
+  HandWorker* first;
+  HandWorker* second;
+};
+
+RequestSpec SeededRequest(uint64_t number, uint32_t num_tokens, uint32_t num_choices) {
+  RequestSpec spec = ToyRequest(number, num_tokens, 8);
+  spec.num_choices = num_choices;
+  spec.sampling.temperature = 0.9f;
+  spec.sampling.seed = number;
+  return spec;
+}
+
+TEST(EngineRetargetTest, DecodeWorkerLostAtEachMomentOfTheHandoff) {
+  for (const uint32_t num_tokens : {3u, 8u, 90u}) {
+    for (uint32_t round = 0; round < 24; ++round) {
+      SCOPED_TRACE(testing::Message() << num_tokens << " tokens, lost after round " << round);
+      Trio trio;
+      const RequestSpec spec = SeededRequest(round + 1, num_tokens, 1 + round % 3);
+      trio.Start(spec);
+      for (uint32_t i = 0; i < round; ++i) trio.rig.Round();
+      if (trio.first->recorder().Of(spec.key).Reached(RequestState::kVerified)) break;
+      trio.LoseFirst(spec);
+      const RequestSpec next = trio.Retarget(spec, trio.second);
+      ASSERT_TRUE(trio.rig.RunUntilQuiet());
+      trio.ExpectAnsweredBy(trio.second, next);
+      trio.ExpectFree();
+    }
+  }
+}
+
+TEST(EngineRetargetTest, StrandedPromptIsToldAndKeptForAWhile) {
+  Trio trio;
+  const RequestSpec spec = SeededRequest(1, 90, 1);
+  trio.Start(spec);
+  for (int i = 0; i < 4; ++i) trio.rig.Round();
+  trio.LoseFirst(spec);
+  trio.rig.RunFor(1000);
+  const Record stranded = trio.p->recorder().Of(spec.key);
+  EXPECT_TRUE(stranded.Reached(RequestState::kStranded));
+  EXPECT_TRUE(stranded.Reached(RequestState::kPrefillDone)) << "computing went on";
+  EXPECT_FALSE(stranded.ended());
+  const RequestSpec next = trio.Retarget(spec, trio.second);
+  ASSERT_TRUE(trio.rig.RunUntilQuiet());
+  const Record source = trio.p->recorder().Of(next.key);
+  EXPECT_TRUE(source.Reached(RequestState::kPrefillStarted)) << "the new attempt is told too";
+  EXPECT_TRUE(source.retargeted);
+  trio.ExpectAnsweredBy(trio.second, next);
+  trio.ExpectFree();
+}
+
+TEST(EngineRetargetTest, StrandedPromptThatNobodyWantsIsFreed) {
+  Trio trio;
+  const RequestSpec spec = SeededRequest(1, 90, 1);
+  trio.Start(spec);
+  for (int i = 0; i < 4; ++i) trio.rig.Round();
+  trio.LoseFirst(spec);
+  trio.rig.RunFor(3000);
+  EXPECT_EQ(trio.p->recorder().Of(spec.key).last(), RequestState::kFailed);
+  trio.ExpectFree();
+}
+
+TEST(EngineRetargetTest, AnotherPromptUnderAHigherAttemptIsComputedAnew) {
+  Trio trio;
+  const RequestSpec spec = SeededRequest(1, 40, 1);
+  trio.Start(spec);
+  for (int i = 0; i < 3; ++i) trio.rig.Round();
+  RequestSpec longer = spec;
+  longer.tokens.push_back(5);
+  longer.num_prompt_tokens = spec.num_prompt_tokens;
+  const RequestSpec next = trio.Retarget(longer, trio.second);
+  trio.first->Cancel(spec.key);
+  ASSERT_TRUE(trio.rig.RunUntilQuiet());
+  EXPECT_EQ(trio.p->recorder().Of(spec.key).last(), RequestState::kCancelled);
+  EXPECT_EQ(IdsOf(trio.second->recorder().Of(next.key), 0), ExpectedTokens(next, 0));
+  trio.ExpectFree();
+}
+
+TEST(EngineRetargetTest, SameDecodeWorkerMayBeTriedAgain) {
+  Trio trio;
+  const RequestSpec spec = SeededRequest(1, 90, 2);
+  trio.Start(spec);
+  for (int i = 0; i < 3; ++i) trio.rig.Round();
+  ASSERT_FALSE(trio.first->recorder().Of(spec.key).Reached(RequestState::kVerified));
+  trio.first->Cancel(spec.key);
+  const RequestSpec next = trio.Retarget(spec, trio.first);
+  ASSERT_TRUE(trio.rig.RunUntilQuiet());
+  trio.ExpectAnsweredBy(trio.first, next);
+  trio.ExpectFree();
+}
+
+// A sequence that decodes moves with its KV: the router knows `num_known` tokens, the worker may
+// have sampled more by then.
+TEST(EngineHandOverTest, SequenceMovesAtEachToken) {
+  for (const uint32_t num_tokens : {1u, 7u, 8u, 33u}) {
+    for (uint32_t num_known = 1; num_known <= 7; ++num_known) {
+      for (const uint32_t num_late : {0u, 2u}) {
+        SCOPED_TRACE(testing::Message() << num_tokens << " tokens, " << num_known << " known, "
+                                        << num_late << " rounds late");
+        Trio trio;
+        RequestSpec spec = SeededRequest(num_known, num_tokens, 1);
+        spec.max_tokens = 16;
+        spec.sampling.repetition_penalty = 1.2f;
+        trio.Start(spec);
+        for (int i = 0; i < 200; ++i) {
+          const Record record = trio.first->recorder().Of(spec.key);
+          if (record.Reached(RequestState::kVerified) && record.Tokens(0).size() >= num_known)
+            break;
+          trio.rig.Round();
+        }
+        const std::vector<TokenId> known = IdsOf(trio.first->recorder().Of(spec.key), 0);
+        ASSERT_GE(known.size(), num_known);
+        for (uint32_t i = 0; i < num_late; ++i) trio.rig.Round();
+        RequestSpec next = spec;
+        next.key.attempt = 2;
+        next.tokens.insert(next.tokens.end(), known.begin(), known.begin() + num_known - 1);
+        trio.first->Start(ForPeer(next, RequestKind::kSource, *trio.second));
+        trio.second->Start(ForPeer(next, RequestKind::kDest, *trio.first));
+        ASSERT_TRUE(trio.rig.RunUntilQuiet());
+        EXPECT_EQ(trio.first->recorder().Of(next.key).last(), RequestState::kHandedOff);
+        const Record moved = trio.second->recorder().Of(next.key);
+        EXPECT_EQ(moved.last(), RequestState::kFinished) << moved.status;
+        EXPECT_EQ(IdsOf(moved, 0), ExpectedTokens(next, 0));
+        EXPECT_EQ(trio.second->core().Snapshot().computed_tokens, 0u) << "KV was copied";
+        trio.ExpectFree();
+      }
+    }
+  }
+}
+
+TEST(EngineHandOverTest, WorkerWithoutTheKvSaysSo) {
+  Trio trio;
+  RequestSpec spec = SeededRequest(1, 20, 1);
+  spec.max_tokens = 40;
+  trio.Start(spec);
+  for (int i = 0; i < 200; ++i) {
+    if (trio.first->recorder().Of(spec.key).Tokens(0).size() >= 4) break;
+    trio.rig.Round();
+  }
+  RequestSpec next = spec;
+  next.key.attempt = 2;
+  next.tokens.push_back(1 + (IdsOf(trio.first->recorder().Of(spec.key), 0)[0] % 5));
+  next.tokens.push_back(3);  // not what was sampled
+  next.tokens.push_back(3);
+  trio.first->Start(ForPeer(next, RequestKind::kSource, *trio.second));
+  ASSERT_TRUE(trio.rig.RunUntilQuiet());
+  EXPECT_EQ(trio.first->recorder().Of(spec.key).last(), RequestState::kCancelled);
+  const Record refused = trio.first->recorder().Of(next.key);
+  EXPECT_EQ(refused.last(), RequestState::kRejected);
+  EXPECT_TRUE(absl::IsAborted(refused.status)) << refused.status;
+  trio.ExpectFree();
+}
+
+}  // namespace
+}  // namespace baton
