@@ -126,6 +126,14 @@ int GrpcCodeOf(ErrorCode code) { return RowOf(code).grpc_code; }
 std::string_view ErrorTypeOf(ErrorCode code) { return RowOf(code).type; }
 std::string_view ErrorNameOf(ErrorCode code) { return RowOf(code).name; }
 
+RequestError PlainError(ErrorCode code) {
+  RequestError error;
+  error.code = code;
+  const int status = HttpStatusOf(code);
+  if (status == 429 || status == 503) error.retry_after_s = kRetryAfterS;
+  return error;
+}
+
 RequestError FieldError(ErrorCode code, std::string_view param, std::string_view expected) {
   RequestError error;
   error.code = code;

@@ -72,6 +72,10 @@ std::string_view ErrorTypeOf(ErrorCode code);
 // OpenAI's `code`: "context_length_exceeded", "queue_full" ...
 std::string_view ErrorNameOf(ErrorCode code);
 
+// Retry-After of refusals that pass by themselves, seconds.
+inline constexpr uint32_t kRetryAfterS = 1;
+// Without details; 429 and 503 tell the client to come back.
+RequestError PlainError(ErrorCode code);
 // Makers for the cases with a field.
 RequestError FieldError(ErrorCode code, std::string_view param, std::string_view expected);
 RequestError ContextLengthError(std::string_view param, uint32_t num_prompt_tokens,

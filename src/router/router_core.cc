@@ -6,6 +6,7 @@
 
 #include "fmt/format.h"
 
+#include "src/base/check.h"
 #include "src/base/log.h"
 
 namespace baton {
@@ -17,15 +18,14 @@ constexpr int64_t kBusyTickUs = 20'000;
 constexpr int64_t kIdleTickUs = 100'000;
 constexpr int64_t kAloneTickUs = 1'000'000;
 
-// Retry-After of refusals, seconds.
-constexpr uint32_t kRetryAfterS = 1;
 constexpr uint32_t kMaxRetryAfterS = 60;
 
 }  // namespace
 
-std::string_view RouterStateName(RouterState state) {
-  constexpr std::array<std::string_view, 6> kNames = {"QUEUED",     "PLACING",      "RESERVED",
-                                                      "PREFILLING", "TRANSFERRING", "DECODING"};
+std::string_view RouterStateName(HandoffRequestState state) {
+  constexpr std::array<std::string_view, kNumHandoffRequestStates> kNames = {
+      "RECEIVED", "QUEUED",  "PLACING", "RESERVED", "PREFILLING", "TRANSFERRING",
+      "DECODING", "RECOVER", "DONE",    "FAILED",   "CANCELLED"};
   return kNames[static_cast<size_t>(state)];
 }
 
@@ -77,6 +77,7 @@ void RouterCore::Submit(RequestUid uid, GenerateRequest request, std::shared_ptr
     error.retry_after_s = *retry_s;
     return EndBad(record, error);
   }
+  record.life.OnValidated();
   queue_.push_back(uid);
   queue_changed_ = true;
   PlaceQueued(now_us);
@@ -101,6 +102,8 @@ RouterRequest* RouterCore::FindRequest(RequestUid uid) {
 }
 
 void RouterCore::EndGood(RouterRequest& request) {
+  const RequestOrders orders = request.life.OnDone();
+  BATON_CHECK(orders.tell_client, "request {} is done in a state without tokens", request.uid);
   GenerateResult result;
   result.num_prompt_tokens = static_cast<uint32_t>(request.spec.prompt.size());
   result.num_completion_tokens = request.num_delivered;
@@ -109,28 +112,33 @@ void RouterCore::EndGood(RouterRequest& request) {
   metrics_->CountRequest(200);
   metrics_->prompt_tokens_total->Add(result.num_prompt_tokens);
   metrics_->ObserveLifetime(request.lifetime);
-  Forget(request);
+  Forget(request, /*waits=*/false);
 }
 
 void RouterCore::EndBad(RouterRequest& request, ErrorCode code) {
-  RequestError error;
-  error.code = code;
-  const int status = HttpStatusOf(code);
-  if (status == 429 || status == 503) error.retry_after_s = kRetryAfterS;
-  EndBad(request, error);
+  EndBad(request, PlainError(code));
 }
 
 void RouterCore::EndBad(RouterRequest& request, const RequestError& error) {
+  const bool waits = !request.IsPlaced();
+  const HandoffRequestState before = request.life.state();
+  const RequestOrders orders =
+      error.code == ErrorCode::kCancelled ? request.life.OnCancelled() : request.life.OnFailed();
+  BATON_CHECK(orders.tell_client, "request {} ends twice", request.uid);
   BATON_LOG_INFO("request {} ({}) attempt {} ends in {} with {} tokens delivered: {}", request.uid,
-                 request.spec.request_id, request.attempt, RouterStateName(request.state),
+                 request.spec.request_id, request.attempt(), RouterStateName(before),
                  request.num_delivered, ErrorNameOf(error.code));
-  request.sink->OnFailed(error);
-  metrics_->CountRequest(HttpStatusOf(error.code));
-  Forget(request);
+  TellFailed(request, error, waits);
 }
 
-void RouterCore::Forget(RouterRequest& request) {
-  if (!request.IsPlaced()) --num_queued_;
+void RouterCore::TellFailed(RouterRequest& request, const RequestError& error, bool waits) {
+  request.sink->OnFailed(error);
+  metrics_->CountRequest(HttpStatusOf(error.code));
+  Forget(request, waits);
+}
+
+void RouterCore::Forget(RouterRequest& request, bool waits) {
+  if (waits) --num_queued_;
   CancelKept(request);
   ReleaseHalf(request, request.prefill, !StopsByItself(request, request.prefill));
   ReleaseHalf(request, request.decode, !StopsByItself(request, request.decode));
@@ -158,7 +166,7 @@ void RouterCore::ReleaseHalf(RouterRequest& request, PlacementHalf& half, bool c
     worker->placed.num_sequences -= half.cost.num_sequences;
     --worker->num_requests;
     if (cancel && half.live && worker->session_up) {
-      worker->session->Cancel(request.uid, request.attempt);
+      worker->session->Cancel(request.uid, request.attempt());
     }
   }
   half = PlacementHalf{};
@@ -243,11 +251,14 @@ void RouterCore::CheckTimers(RouterRequest& request, int64_t now_us) {
   if (!request.accepted && now_us - request.placed_us >= config_.reserve_timeout_us) {
     BATON_LOG_WARN("request {}: {} did not answer a reservation within {} ms", request.uid,
                    request.decode_worker_id, config_.reserve_timeout_us / 1000);
-    return Recover(request, {.reason = ResumeReason::kTimeout}, now_us);
+    return Recover(request, PlacementFault::kDecodeStalled, now_us);
   }
   if (RegisteredWorker* worker = FindStalled(request, now_us)) {
     worker->avoided_until_us = now_us + config_.worker_stall_us;
-    return Recover(request, {.reason = ResumeReason::kTimeout}, now_us);
+    const bool is_prefill = request.prefill.Is(worker->lease);
+    return Recover(request,
+                   is_prefill ? PlacementFault::kPrefillStalled : PlacementFault::kDecodeStalled,
+                   now_us);
   }
   if (request.paused && ResumeOrCancelPaused(request, now_us)) OnDelivery(request);
 }
@@ -332,8 +343,8 @@ std::vector<RequestView> RouterCore::RequestViews(int64_t now_us) const {
       view.uid = uid;
       view.request_id = request->spec.request_id;
       view.choice = choice;
-      view.attempt = request->attempt;
-      view.state = RouterStateName(request->state);
+      view.attempt = request->attempt();
+      view.state = RouterStateName(request->life.state());
       view.age_ms = (now_us - request->spec.received_us) / 1000;
       view.prefill_worker = request->prefill_worker_id;
       view.decode_worker = request->decode_worker_id;

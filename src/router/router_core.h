@@ -16,8 +16,7 @@
 //  5. The queue holds at most max_queued requests, the table max_live, one request at most
 //     kMaxPendingTokens undelivered tokens.
 //  6. No request outlives its deadline by more than one tick.
-//  7. A request is placed again after at most kMaxFaults faults in a row without a new token, and
-//     after at most one death of a worker among them.
+//  7. States, attempts and the limits of faults are those of kvcache/handoff_request.h.
 #ifndef BATON_ROUTER_ROUTER_CORE_H_
 #define BATON_ROUTER_ROUTER_CORE_H_
 
@@ -55,8 +54,6 @@ inline constexpr size_t kResumeBytes = 64 * 1024;    // and go on below this
 inline constexpr size_t kMaxPendingTokens = 65'536;  // undelivered tokens of one request
 inline constexpr uint32_t kRequestLeaseMs = 10'000;
 inline constexpr int64_t kRenewEveryUs = 2'500'000;  // four times within a lease
-inline constexpr uint32_t kMaxFaults = 3;
-inline constexpr uint32_t kMaxDeaths = 2;  // the second one ends the request: it may be the cause
 
 // Limits and policy; constant.
 struct RouterCoreConfig {
@@ -140,7 +137,8 @@ class RouterCore {
   void EndGood(RouterRequest& request);
   void EndBad(RouterRequest& request, const RequestError& error);
   void EndBad(RouterRequest& request, ErrorCode code);
-  void Forget(RouterRequest& request);
+  void TellFailed(RouterRequest& request, const RequestError& error, bool waits);
+  void Forget(RouterRequest& request, bool waits);
   void ReleaseHalf(RouterRequest& request, PlacementHalf& half, bool cancel);
   void ReleaseBacklog(PlacementHalf& half);
   bool StopsByItself(const RouterRequest& request, const PlacementHalf& half) const;
@@ -180,14 +178,11 @@ class RouterCore {
   void AskResyncs(int64_t now_us);
 
   // router_core_recovery.cc: placements that cannot go on.
-  struct Fault {
-    ResumeReason reason = ResumeReason::kTransfer;
-    bool worker_died = false;
-    ErrorCode code = ErrorCode::kWorkerLost;  // what the client is told when it was one too many
-  };
-  void Recover(RouterRequest& request, const Fault& fault, int64_t now_us);
+  // `code` is what the client is told when it was one fault too many.
+  void Recover(RouterRequest& request, PlacementFault fault, int64_t now_us,
+               ErrorCode code = ErrorCode::kWorkerLost);
   void RecoverRequestsOn(LeaseId lease, int64_t now_us);
-  void PlaceAgain(RouterRequest& request, ResumeReason reason, int64_t not_before_us,
+  void PlaceAgain(RouterRequest& request, PlacementFault why, int64_t not_before_us,
                   KeptSource keep);
   void MoveAwayFrom(const RegisteredWorker& worker, int64_t now_us);
   bool TryMove(RouterRequest& request, const RegisteredWorker& worker, int64_t now_us);

@@ -197,11 +197,10 @@ void RouterCore::Start(RouterRequest& request, RegisteredWorker* prefill, Regist
                        int64_t now_us) {
   --num_queued_;
   if (num_queued_ > 0) queue_rate_.OnPlaced(now_us);
-  request.state = RouterState::kPlacing;
-  ++request.attempt;
   request.placed_us = now_us;
   request.moved_us = now_us;
   request.is_local = prefill == nullptr;
+  request.life.OnPlaced(request.is_local);
   const bool retargets = prefill != nullptr && prefill->lease == request.kept.lease;
   if (!retargets) CancelKept(request);
   // Alone, a worker only accepts or refuses; there is no reservation to wait for.
@@ -217,7 +216,7 @@ void RouterCore::Start(RouterRequest& request, RegisteredWorker* prefill, Regist
 
   PlacementSpec spec;
   spec.uid = request.uid;
-  spec.attempt = request.attempt;
+  spec.attempt = request.attempt();
   spec.num_choices = request.spec.num_choices;
   // Rounded up: workers refuse a deadline of 0, and the router's own timer is exact.
   spec.deadline_ms = static_cast<uint32_t>((request.DeadlineUs() - now_us + 999) / 1000);
@@ -275,7 +274,6 @@ void RouterCore::Requeue(RouterRequest& request, int64_t not_before_us, KeptSour
   if (num_known > request.num_replayed + 1) {
     request.num_replayed = static_cast<uint32_t>(moves ? num_known - 1 : num_known);
   }
-  request.state = RouterState::kQueued;
   request.accepted = false;
   request.not_before_us = not_before_us;
   ++num_queued_;

@@ -21,38 +21,58 @@ constexpr size_t kMaxMovesPerTick = 4;
 // before they are computed again.
 constexpr int64_t kMoveLinkWaitUs = 1'000'000;
 
-// The prefill worker that may send what it holds to the next decode worker.
-KeptSource HoldingPrefill(const RouterRequest& request) {
-  if (request.verified || !request.prefill.live) return {};
-  return {request.prefill.lease, request.attempt};
+ResumeReason ReasonOf(PlacementFault fault) {
+  switch (fault) {
+    case PlacementFault::kPrefillDied:
+      return ResumeReason::kPrefillLost;
+    case PlacementFault::kDecodeDied:
+      return ResumeReason::kDecodeLost;
+    case PlacementFault::kPrefillStalled:
+    case PlacementFault::kDecodeStalled:
+      return ResumeReason::kTimeout;
+    case PlacementFault::kPrefillFailed:
+    case PlacementFault::kDecodeFailed:
+    case PlacementFault::kTransferStopped:
+    case PlacementFault::kTokensMissing:
+      return ResumeReason::kTransfer;
+    case PlacementFault::kMoved:
+    case PlacementFault::kPreempted:
+      return ResumeReason::kMoved;
+  }
+  return ResumeReason::kTransfer;
 }
 
 }  // namespace
 
-void RouterCore::Recover(RouterRequest& request, const Fault& fault, int64_t now_us) {
-  const size_t num_known = request.merge.num_known();
-  if (num_known > request.num_known_at_fault) request.num_faults = request.num_deaths = 0;
-  request.num_known_at_fault = num_known;
-  ++request.num_faults;
-  if (fault.worker_died) ++request.num_deaths;
-  if (fault.reason == ResumeReason::kTransfer && !request.is_local && !request.verified) {
-    RegisteredWorker* prefill = registry_.Find(request.prefill.lease);
-    if (prefill != nullptr) prefill->CountLinkFault(request.decode.lease, now_us);
+void RouterCore::Recover(RouterRequest& request, PlacementFault fault, int64_t now_us,
+                         ErrorCode code) {
+  using Kind = RecoverDecision::Kind;
+  const auto num_known = static_cast<uint32_t>(request.merge.num_known());
+  const RecoverDecision decision = request.life.OnFault(request.attempt(), fault, num_known);
+  if (decision.kind == Kind::kIgnored) return;
+  const bool of_link = ReasonOf(fault) == ResumeReason::kTransfer;
+  RegisteredWorker* const prefill = registry_.Find(request.prefill.lease);
+  if (of_link && prefill != nullptr && !request.is_local && !request.verified) {
+    prefill->CountLinkFault(request.decode.lease, now_us);
   }
-  if (request.num_faults > kMaxFaults || request.num_deaths >= kMaxDeaths) {
-    BATON_LOG_ERROR(
-        "request {}: given up after {} faults, {} of them deaths of workers, without a "
-        "new token",
-        request.uid, request.num_faults, request.num_deaths);
-    return EndBad(request, fault.code);
+  if (decision.kind == Kind::kRecover) {
+    const bool keep = decision.retarget && request.prefill.live;
+    return PlaceAgain(request, fault, now_us + kSettleUs,
+                      keep ? KeptSource{request.prefill.lease, request.attempt()} : KeptSource{});
   }
-  PlaceAgain(request, fault.reason, now_us + kSettleUs, HoldingPrefill(request));
+  BATON_LOG_ERROR("request {} is given up at attempt {}: {} with {} tokens known", request.uid,
+                  request.attempt(),
+                  decision.kind == Kind::kPoisoned ? "a second worker died under it"
+                                                   : "too many faults without a new token",
+                  num_known);
+  TellFailed(request, PlainError(code), /*waits=*/false);
 }
 
-void RouterCore::PlaceAgain(RouterRequest& request, ResumeReason reason, int64_t not_before_us,
+void RouterCore::PlaceAgain(RouterRequest& request, PlacementFault why, int64_t not_before_us,
                             KeptSource keep) {
+  const ResumeReason reason = ReasonOf(why);
   BATON_LOG_WARN("request {} attempt {} is placed again ({}), {} tokens are known", request.uid,
-                 request.attempt, kResumeReasonNames[static_cast<size_t>(reason)],
+                 request.attempt(), kResumeReasonNames[static_cast<size_t>(reason)],
                  request.merge.num_known());
   ++request.num_resumes;
   request.resume_reason = reason;
@@ -81,8 +101,13 @@ void RouterCore::MoveAwayFrom(const RegisteredWorker& worker, int64_t now_us) {
 // False when there is no room for it elsewhere, or the links that its KV could take are not up yet.
 bool RouterCore::TryMove(RouterRequest& request, const RegisteredWorker& worker, int64_t now_us) {
   const bool has_kv = (request.verified || request.is_local) && request.merge.num_known() > 0;
-  const KeptSource keep =
-      has_kv ? KeptSource{worker.lease, request.attempt} : HoldingPrefill(request);
+  const bool prefill_holds = !request.verified && request.prefill.live;
+  KeptSource keep;
+  if (has_kv) {
+    keep = {worker.lease, request.attempt()};
+  } else if (prefill_holds) {
+    keep = {request.prefill.lease, request.attempt()};
+  }
   request.kept = keep;
   const PlannedRoute planned = RouteFor(request, now_us);
   request.kept = KeptSource{};
@@ -94,7 +119,9 @@ bool RouterCore::TryMove(RouterRequest& request, const RegisteredWorker& worker,
     const bool is_local = route.path == Route::Path::kLocal;
     if (is_local && ShouldWaitForPair(route.reason, *request.spec.model, now_us)) return false;
   }
-  PlaceAgain(request, ResumeReason::kMoved, now_us, keep);
+  const auto num_known = static_cast<uint32_t>(request.merge.num_known());
+  request.life.OnFault(request.attempt(), PlacementFault::kMoved, num_known);
+  PlaceAgain(request, PlacementFault::kMoved, now_us, keep);
   PlaceQueued(now_us);
   return true;
 }
@@ -123,9 +150,7 @@ void RouterCore::RecoverRequestsOn(LeaseId lease, int64_t now_us) {
   for (RouterRequest* request : hit) {
     const bool is_decode = request->decode.Is(lease);
     (is_decode ? request->decode : request->prefill).live = false;
-    Recover(*request,
-            {.reason = is_decode ? ResumeReason::kDecodeLost : ResumeReason::kPrefillLost,
-             .worker_died = true},
+    Recover(*request, is_decode ? PlacementFault::kDecodeDied : PlacementFault::kPrefillDied,
             now_us);
   }
 }

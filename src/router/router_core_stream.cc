@@ -32,8 +32,17 @@ ErrorCode ErrorCodeOf(const WorkerRequestStatus& status) {
   return ErrorCode::kWorkerFailed;
 }
 
-void Raise(RouterRequest& request, RouterState state) {
-  request.state = std::max(request.state, state);
+// A worker that gave the request up by itself has not heard of us for a request lease.
+PlacementFault FaultOf(const WorkerRequestStatus& status, bool is_prefill) {
+  if (status.state == WorkerRequestState::kFinished) return PlacementFault::kTokensMissing;
+  if (status.state == WorkerRequestState::kCancelled) {
+    return is_prefill ? PlacementFault::kPrefillStalled : PlacementFault::kDecodeStalled;
+  }
+  return is_prefill ? PlacementFault::kPrefillFailed : PlacementFault::kDecodeFailed;
+}
+
+void Raise(RouterRequest& request, PlacementProgress progress) {
+  request.life.OnProgress(request.attempt(), progress);
 }
 
 }  // namespace
@@ -51,13 +60,13 @@ void RouterCore::OnToken(LeaseId lease, WorkerToken token, int64_t now_us) {
   RouterRequest* request = FindRequest(token.uid);
   if (request == nullptr) return;  // it has ended; the worker has not heard of it yet
   const bool is_decode = request->decode.Is(lease);
-  if (token.attempt != request->attempt || !(is_decode || request->prefill.Is(lease))) {
+  if (token.attempt != request->attempt() || !(is_decode || request->prefill.Is(lease))) {
     metrics_->stale_events_total->Add();
     return;
   }
   if (is_decode) {
     request->accepted = true;
-    Raise(*request, RouterState::kDecoding);
+    Raise(*request, PlacementProgress::kAllKvAtDecode);
   }
   const uint32_t vocab_size = request->spec.model->vocab_size;
   if (token.token < 0 || static_cast<uint32_t>(token.token) >= vocab_size) {
@@ -173,7 +182,7 @@ void RouterCore::OnSessionStatus(SessionRef session, const WorkerRequestStatus& 
   if (request == nullptr) return;
   const bool is_prefill = request->prefill.Is(session.lease);
   const bool is_current =
-      status.attempt == request->attempt && (is_prefill || request->decode.Is(session.lease));
+      status.attempt == request->attempt() && (is_prefill || request->decode.Is(session.lease));
   if (!is_current) {
     // The answer to our own Cancel is expected; anything else is a late event.
     if (status.state != WorkerRequestState::kCancelled) metrics_->stale_events_total->Add();
@@ -195,12 +204,12 @@ void RouterCore::OnMark(RouterRequest& request, bool is_prefill, const WorkerReq
   if (!is_prefill) request.accepted = true;
   switch (status.state) {
     case WorkerRequestState::kReserved:
-      Raise(request, RouterState::kReserved);
+      Raise(request, PlacementProgress::kReserved);
       break;
     case WorkerRequestState::kPrefillStarted:
       request.lifetime.Mark(RequestEvent::kPrefillStarted, now_us);
       CountSource(request, status);
-      Raise(request, RouterState::kPrefilling);
+      Raise(request, PlacementProgress::kPrefilling);
       break;
     case WorkerRequestState::kPrefillDone:
       request.prompt_done = true;
@@ -208,11 +217,12 @@ void RouterCore::OnMark(RouterRequest& request, bool is_prefill, const WorkerReq
       break;
     case WorkerRequestState::kGranted:
       request.lifetime.Mark(RequestEvent::kGranted, now_us);
-      Raise(request, RouterState::kTransferring);
+      Raise(request, PlacementProgress::kTransferring);
       break;
     case WorkerRequestState::kVerified:
       request.lifetime.Mark(RequestEvent::kVerified, now_us);
       request.verified = true;
+      Raise(request, PlacementProgress::kAllKvAtDecode);
       request.kv_bytes += status.kv_bytes;
       if (status.transport != LinkKind::kUnspecified) request.transport = status.transport;
       if (RegisteredWorker* prefill = registry_.Find(request.prefill.lease)) {
@@ -222,10 +232,10 @@ void RouterCore::OnMark(RouterRequest& request, bool is_prefill, const WorkerReq
       break;
     case WorkerRequestState::kStranded:
       if (request.verified) break;  // nothing is missing
-      return Recover(request, {.reason = ResumeReason::kTransfer}, now_us);
+      return Recover(request, PlacementFault::kTransferStopped, now_us);
     case WorkerRequestState::kDecodeStarted:
       request.lifetime.Mark(RequestEvent::kFirstStepStarted, now_us);
-      Raise(request, RouterState::kDecoding);
+      Raise(request, PlacementProgress::kAllKvAtDecode);
       break;
     case WorkerRequestState::kFirstStepDone:
       request.lifetime.Mark(RequestEvent::kFirstStepEnded, now_us);
@@ -258,24 +268,23 @@ void RouterCore::OnHalfEnded(RouterRequest& request, PlacementHalf& half,
   const bool is_good = status.state == WorkerRequestState::kHandedOff ||
                        (status.state == WorkerRequestState::kFinished && !is_needed);
   if (is_good || !is_needed) return ReleaseHalf(request, half, false);
-  BATON_LOG_WARN("request {} attempt {} failed at {}: {}", request.uid, request.attempt,
+  BATON_LOG_WARN("request {} attempt {} failed at {}: {}", request.uid, request.attempt(),
                  is_prefill ? request.prefill_worker_id : request.decode_worker_id, status.message);
   const bool too_late = status.code == StatusCode::kDeadlineExceeded &&
                         now_us_ >= request.DeadlineUs() - kDeadlineSlackUs;
   if (too_late) return EndBad(request, ErrorCode::kDeadlineExceeded);
-  const bool gave_up = status.state == WorkerRequestState::kCancelled;  // we seemed dead to it
-  Recover(request,
-          {.reason = gave_up ? ResumeReason::kTimeout : ResumeReason::kTransfer,
-           .code = ErrorCodeOf(status)},
-          now_us_);
+  Recover(request, FaultOf(status, is_prefill), now_us_, ErrorCodeOf(status));
 }
 
 void RouterCore::OnRejected(RouterRequest& request, PlacementHalf& half,
                             const WorkerRequestStatus& status, int64_t now_us) {
   half.live = false;
-  BATON_LOG_INFO("request {} attempt {} was refused by a worker: {}", request.uid, request.attempt,
-                 status.message);
+  BATON_LOG_INFO("request {} attempt {} was refused by a worker: {}", request.uid,
+                 request.attempt(), status.message);
   if (IsRefusalForLoad(status.code)) {
+    const bool by_decode = &half == &request.decode;
+    const RecoverDecision decision = request.life.OnRefused(request.attempt(), by_decode);
+    if (decision.kind == RecoverDecision::Kind::kIgnored) return;  // it runs: not a refusal
     return Requeue(request, now_us + BackoffUs(request.num_refusals++, status.retry_after_ms), {});
   }
   const bool too_large = status.code == StatusCode::kOutOfRange;

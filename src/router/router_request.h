@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "kvcache/handoff_request.h"
 #include "src/obs/baton_metrics.h"
 #include "src/obs/request_lifetime.h"
 #include "src/router/choice_text.h"
@@ -21,16 +22,8 @@
 
 namespace baton {
 
-// handoff.md's router states. From kPlacing on states may overlap; the record keeps the furthest.
-enum class RouterState : uint8_t {
-  kQueued,
-  kPlacing,
-  kReserved,
-  kPrefilling,
-  kTransferring,
-  kDecoding,
-};
-std::string_view RouterStateName(RouterState state);
+// "QUEUED", "PLACING", ...: as /debug/requests shows a request.
+std::string_view RouterStateName(HandoffRequestState state);
 
 // The part of a placement that runs at one worker.
 struct PlacementHalf {
@@ -57,8 +50,7 @@ struct RouterRequest {
   GenerateRequest spec;
   std::shared_ptr<ResponseSink> sink;
 
-  RouterState state = RouterState::kQueued;
-  uint32_t attempt = 0;
+  HandoffRequest life;        // states and attempts: the specification's table
   int64_t queued_us = 0;      // when it first entered the queue
   int64_t not_before_us = 0;  // no placement earlier (a worker asked to wait)
 
@@ -90,12 +82,7 @@ struct RouterRequest {
   uint32_t num_replayed = 0;
   KeptSource kept;  // only while queued
 
-  // Recovery: placements that a fault or a planned move ended, and the faults among them since the
-  // last new token.
-  uint32_t num_resumes = 0;
-  uint32_t num_faults = 0;
-  uint32_t num_deaths = 0;        // of num_faults: a worker died
-  size_t num_known_at_fault = 0;  // tokens known when the last fault came
+  uint32_t num_resumes = 0;  // placements that a fault or a planned move ended
   // Why this placement became necessary, until it is known where its KV comes from.
   std::optional<ResumeReason> resume_reason;
 
@@ -118,7 +105,8 @@ struct RouterRequest {
   uint32_t NumHitsAt(const RegisteredWorker& worker) const;
   // Prompt tokens that a worker is taken to hold; at least one is always computed.
   uint32_t CachedTokensAt(const RegisteredWorker& worker) const;
-  bool IsPlaced() const { return state != RouterState::kQueued; }
+  bool IsPlaced() const { return life.placed(); }
+  uint32_t attempt() const { return life.attempt(); }
   // Output that the next placement starts from. With several choices each computes its own again:
   // the same tokens, which the merge drops.
   std::span<const TokenId> Replayed() const;

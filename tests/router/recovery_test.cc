@@ -271,14 +271,15 @@ TEST(RecoveryTest, ThreeFaultsWithoutATokenAreTheLimit) {
   FakeCluster cluster;
   JoinOldPair(cluster);
   const RequestUid uid = PlayTo(cluster, Phase::kDecoding);
-  for (uint32_t attempt = 1; attempt <= kMaxFaults + 1; ++attempt) {
+  for (uint32_t attempt = 1; attempt <= RequestLimits().max_faults; ++attempt) {
     ASSERT_FALSE(cluster.sink->ended()) << "attempt " << attempt;
     cluster.State("decode-0", uid, WorkerRequestState::kFailed, StatusCode::kDataLoss, attempt);
     cluster.Advance(100'000, {"decode-0", "prefill-0"});
   }
   ASSERT_TRUE(cluster.sink->error.has_value());
   EXPECT_EQ(cluster.sink->error->code, ErrorCode::kWorkerFailed);
-  EXPECT_EQ(cluster.Log("decode-0").Of(Order::Kind::kDecode).size(), size_t{kMaxFaults} + 1);
+  EXPECT_EQ(cluster.Log("decode-0").Of(Order::Kind::kDecode).size(),
+            size_t{RequestLimits().max_faults});
   ExpectClean(cluster);
 }
 
