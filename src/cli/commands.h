@@ -31,6 +31,7 @@ int RunBenchLoad(const std::vector<std::string>& args);       // bench_load_comm
 int RunInspectCommand(const std::vector<std::string>& args);  // file_commands.cc
 int RunConvert(const std::vector<std::string>& args);         // convert_command.cc
 int RunEval(const std::vector<std::string>& args);            // eval_command.cc
+int RunSim(const std::vector<std::string>& args);             // sim_command.cc
 int RunVersion(const std::vector<std::string>& args);         // file_commands.cc
 
 }  // namespace baton

@@ -22,6 +22,7 @@ constexpr Command kCommands[] = {
     {"inspect", "describe a model file", &RunInspectCommand},
     {"convert", "write a model as a GGUF file of another type", &RunConvert},
     {"eval", "measure how well a model predicts a text", &RunEval},
+    {"sim", "simulate a cluster with faults and check every promise", &RunSim},
     {"bench", "load a server, or measure the forward pass of a model", &RunBench},
     {"version", "print the version", &RunVersion},
 };

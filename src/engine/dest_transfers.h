@@ -18,6 +18,7 @@
 #include <string_view>
 #include <vector>
 
+#include "absl/container/btree_map.h"
 #include "absl/container/flat_hash_map.h"
 
 #include "kvcache/handoff.h"
@@ -112,7 +113,8 @@ class DestTransferSet {
   const uint32_t layers_per_group_;
   const uint32_t max_bound_;
   TransferOwner* const owner_;
-  absl::flat_hash_map<TransferId, std::unique_ptr<DestTransfer>> transfers_;
+  // Ordered: what a tick does follows from its input, not from where memory lies.
+  absl::btree_map<TransferId, std::unique_ptr<DestTransfer>> transfers_;
   absl::flat_hash_map<RequestKey, TransferId> by_request_;
   uint64_t next_transfer_ = 1;
   uint32_t num_bound_ = 0;

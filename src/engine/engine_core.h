@@ -17,6 +17,7 @@
 #include <string_view>
 #include <vector>
 
+#include "absl/container/btree_map.h"
 #include "absl/container/flat_hash_map.h"
 
 #include "kvcache/block_pool.h"
@@ -57,6 +58,8 @@ class EngineCore : private TransferOwner, private LayerHook {
 
   // For tests; the turning thread.
   const BlockPool& pool() const { return pool_; }
+  // Another user of the pool, as the scheduler allows: simulations take blocks away for a while.
+  BlockPool* mutable_pool() { return &pool_; }
   const Scheduler& scheduler() const { return scheduler_; }
 
  private:
@@ -154,7 +157,7 @@ class EngineCore : private TransferOwner, private LayerHook {
   SourceTransferSet sources_;
   DestTransferSet dests_;
   RequestTable requests_;
-  absl::flat_hash_map<SessionId, Session> sessions_;  // of live requests
+  absl::btree_map<SessionId, Session> sessions_;  // of live requests
   absl::flat_hash_map<Incarnation, TransportKind> peers_;
   Outbox outbox_;
   StepBatch batch_;

@@ -44,8 +44,9 @@ FinishReason LiveRequest::After(const Choice& choice, TokenId token,
 
 LiveRequest* RequestTable::Add(std::unique_ptr<LiveRequest> request) {
   LiveRequest* const raw = request.get();
-  const bool is_new = requests_.emplace(raw->spec.key.uid, std::move(request)).second;
-  BATON_CHECK(is_new, "request {} is live already", raw->spec.key.uid);
+  const RequestUid uid = raw->spec.key.uid;
+  const bool is_new = requests_.try_emplace(uid, std::move(request)).second;
+  BATON_CHECK(is_new, "request {} is live already", uid);
   return raw;
 }
 

@@ -7,6 +7,7 @@
 #include <memory>
 #include <vector>
 
+#include "absl/container/btree_map.h"
 #include "absl/container/flat_hash_map.h"
 
 #include "src/engine/engine_types.h"
@@ -73,7 +74,8 @@ class RequestTable {
   }
 
  private:
-  absl::flat_hash_map<RequestUid, std::unique_ptr<LiveRequest>> requests_;
+  // Ordered: what ends many requests ends them in the same order in every run.
+  absl::btree_map<RequestUid, std::unique_ptr<LiveRequest>> requests_;
   absl::flat_hash_map<SequenceId, SequenceUse> sequences_;
 };
 

@@ -20,7 +20,7 @@
 #include <string_view>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
+#include "absl/container/btree_map.h"
 
 #include "kvcache/handoff.h"
 #include "src/engine/engine_types.h"
@@ -128,7 +128,8 @@ class SourceTransferSet {
   const TransferParts parts_;
   const HandoffTimers timers_;
   TransferOwner* const owner_;
-  absl::flat_hash_map<RequestKey, std::unique_ptr<SourceTransfer>> transfers_;
+  // Ordered: what a tick does follows from its input, not from where memory lies.
+  absl::btree_map<RequestKey, std::unique_ptr<SourceTransfer>> transfers_;
   GrantPark park_;
   std::vector<Sender> park_senders_;
   HandoffActions actions_;  // of the event being handled

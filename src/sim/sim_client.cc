@@ -1,0 +1,165 @@
+#include "src/sim/sim_client.h"
+
+#include <algorithm>
+#include <bit>
+#include <utility>
+
+#include "src/base/xxh3.h"
+#include "src/sim/sim_codec.h"
+#include "src/sim/sim_draws.h"
+
+namespace baton {
+
+SimClient::SimClient(const SimRequest& spec, SimClientDesk* desk,
+                     std::function<void(SimClient&)> on_end)
+    : number_(spec.number),
+      desk_(desk),
+      on_end_(std::move(on_end)),
+      model_(spec.request.model),
+      params_(ToSamplingParams(spec.request.sampling)),
+      stop_tokens_(spec.request.sampling.stop_token_ids),
+      num_prompt_(static_cast<uint32_t>(spec.request.prompt.size())),
+      max_tokens_(spec.request.sampling.max_tokens),
+      ignore_eos_(spec.request.sampling.ignore_eos) {
+  SimPrefix prefix;
+  for (const TokenId token : spec.request.prompt) prefix.Append(token);
+  choices_.reserve(spec.request.num_choices);
+  for (uint32_t i = 0; i < spec.request.num_choices; ++i) {
+    choices_.push_back({prefix, SamplerState(params_, spec.request.prompt, max_tokens_),
+                        ChoiceText(*model_->tokenizer, spec.request.stop, params_.min_tokens)});
+  }
+}
+
+void SimClient::Note(uint64_t a, uint64_t b) {
+  const uint64_t time = static_cast<uint64_t>(desk_->now_us());
+  desk_->digest = SimMix(desk_->digest ^ SimMix(time + SimMix(number_ + SimMix(a + SimMix(b)))));
+}
+
+void SimClient::OnToken(const TokenOutput& token) {
+  if (end_ == SimEnd::kLost) return;  // nobody listens
+  ++desk_->num_tokens;
+  ++num_seen_;
+  Hear();
+  const uint64_t place = uint64_t{token.choice} << 32 | token.index;
+  Note(place, Xxh3Hash64(token.text) + static_cast<uint64_t>(token.token) +
+                  (static_cast<uint64_t>(token.finish) << 32));
+  if (end_ != SimEnd::kNone) {
+    return desk_->violate("two ends", fmt::format("request {}: a token after its end", number_));
+  }
+  if (token.choice >= choices_.size()) {
+    return desk_->violate("order", fmt::format("request {}: choice {}", number_, token.choice));
+  }
+  Choice& choice = choices_[token.choice];
+  if (token.index != choice.state.num_output() || choice.finish != FinishReason::kNone) {
+    return desk_->violate(
+        "order", fmt::format("request {} choice {}: index {} instead of {}{}", number_,
+                             token.choice, token.index, choice.state.num_output(),
+                             choice.finish == FinishReason::kNone ? "" : ", behind its end"));
+  }
+  Check(choice, token);
+}
+
+FinishReason SimClient::FinishAfter(const Choice& choice, TokenId token) const {
+  const bool is_stop =
+      (!ignore_eos_ && token == kSimEos) ||
+      std::find(stop_tokens_.begin(), stop_tokens_.end(), token) != stop_tokens_.end();
+  const SequenceLimits limits{.max_tokens = max_tokens_, .max_context = kSimMaxContext};
+  return limits.After(num_prompt_, choice.state.num_output(), is_stop);
+}
+
+void SimClient::Check(Choice& choice, const TokenOutput& token) {
+  choice.prefix.FillLogits(desk_->logits);
+  SampledToken expected;
+  const Status status = desk_->sampler.Sample({.params = &params_,
+                                               .state = &choice.state,
+                                               .choice = token.choice,
+                                               .stop_tokens = stop_tokens_,
+                                               .logits = desk_->logits},
+                                              expected);
+  const auto wrong = [&](std::string what) {
+    desk_->violate("wrong token", fmt::format("request {} choice {} index {}: {}", number_,
+                                              token.choice, token.index, what));
+  };
+  if (!status.ok()) return wrong(status.ToString());
+  choice.prefix.Append(expected.token);
+  choice.state.Append(expected.token);
+  if (token.token != expected.token) {
+    return wrong(fmt::format("token {} instead of {}", token.token, expected.token));
+  }
+  const FinishReason finish = FinishAfter(choice, expected.token);
+  const std::string_view text = choice.text.Push(expected.token, finish == FinishReason::kStop,
+                                                 finish != FinishReason::kNone);
+  choice.finish = choice.text.stopped() ? FinishReason::kStop : finish;
+  if (token.text != text) {
+    return wrong(fmt::format("text \"{}\" instead of \"{}\"", token.text, text));
+  }
+  if (token.finish != choice.finish) {
+    return wrong(fmt::format("finish {} instead of {}", static_cast<int>(token.finish),
+                             static_cast<int>(choice.finish)));
+  }
+  CheckLogprobs(expected, token);
+}
+
+void SimClient::CheckLogprobs(const SampledToken& expected, const TokenOutput& token) {
+  const auto bits = [](float value) { return std::bit_cast<uint32_t>(value); };
+  bool same = token.has_logprob == expected.has_logprob;
+  if (same && expected.has_logprob) {
+    same = bits(token.logprob) == bits(expected.logprob) && token.top_logprobs != nullptr &&
+           std::equal(token.top_logprobs->begin(), token.top_logprobs->end(), expected.top.begin(),
+                      expected.top.begin() + expected.num_top);
+  }
+  if (same) return;
+  desk_->violate("wrong token", fmt::format("request {} choice {} index {}: other logprobs",
+                                            number_, token.choice, token.index));
+}
+
+void SimClient::OnFinished(const GenerateResult& result) {
+  if (end_ == SimEnd::kLost) return;  // nobody listens
+  Note(~uint64_t{0}, result.num_completion_tokens);
+  num_resumes_ = result.timings.resumes;
+  const bool all_done = std::all_of(choices_.begin(), choices_.end(), [](const Choice& choice) {
+    return choice.finish != FinishReason::kNone;
+  });
+  uint32_t num_tokens = 0;
+  for (const Choice& choice : choices_) num_tokens += choice.state.num_output();
+  if (!all_done || result.num_completion_tokens != num_tokens ||
+      result.num_prompt_tokens != num_prompt_) {
+    desk_->violate(
+        "wrong token",
+        fmt::format("request {}: finished with {} of {} tokens, prompt {} of {}{}", number_,
+                    result.num_completion_tokens, num_tokens, result.num_prompt_tokens, num_prompt_,
+                    all_done ? "" : ", a choice has no end"));
+  }
+  End(SimEnd::kFinished);
+}
+
+void SimClient::OnFailed(const RequestError& error) {
+  if (end_ == SimEnd::kLost) return;  // nobody listens
+  Note(~uint64_t{0} - 1, static_cast<uint64_t>(error.code));
+  error_ = error.code;
+  const int http_status = HttpStatusOf(error.code);
+  refused_ = num_seen_ == 0 && (http_status == 429 || http_status == 503);
+  retry_after_us_ = int64_t{std::max(1u, error.retry_after_s)} * 1'000'000;
+  End(SimEnd::kFailed);
+}
+
+void SimClient::Hear() {
+  const int64_t now_us = desk_->now_us();
+  if (heard_us_ > 0) longest_silence_us_ = std::max(longest_silence_us_, now_us - heard_us_);
+  heard_us_ = now_us;
+}
+
+void SimClient::OnRouterDied() {
+  Note(~uint64_t{0} - 2, 0);
+  End(SimEnd::kLost);
+}
+
+void SimClient::End(SimEnd end) {
+  if (end_ != SimEnd::kNone) {
+    return desk_->violate("two ends", fmt::format("request {} ended twice", number_));
+  }
+  end_ = end;
+  on_end_(*this);
+}
+
+}  // namespace baton

@@ -1,0 +1,122 @@
+#include "src/sim/sim_codec.h"
+
+#include <algorithm>
+#include <array>
+#include <string>
+
+namespace baton {
+namespace {
+
+// By RequestState, the engine's order.
+constexpr std::array<WorkerRequestState, 14> kStates = {
+    WorkerRequestState::kUnspecified,    WorkerRequestState::kReserved,
+    WorkerRequestState::kPrefillStarted, WorkerRequestState::kPrefillDone,
+    WorkerRequestState::kGranted,        WorkerRequestState::kVerified,
+    WorkerRequestState::kDecodeStarted,  WorkerRequestState::kFirstStepDone,
+    WorkerRequestState::kStranded,       WorkerRequestState::kHandedOff,
+    WorkerRequestState::kFinished,       WorkerRequestState::kRejected,
+    WorkerRequestState::kFailed,         WorkerRequestState::kCancelled};
+
+LinkKind ToLinkKind(TransportKind kind) {
+  switch (kind) {
+    case TransportKind::kAuto:
+      break;
+    case TransportKind::kLocal:
+      return LinkKind::kLocal;
+    case TransportKind::kShm:
+      return LinkKind::kShm;
+    case TransportKind::kTcp:
+      return LinkKind::kTcp;
+  }
+  return LinkKind::kUnspecified;
+}
+
+}  // namespace
+
+SamplingParams ToSamplingParams(const SamplingSettings& settings) {
+  SamplingParams params;
+  params.temperature = settings.temperature;
+  params.top_k = settings.top_k;
+  params.top_p = settings.top_p;
+  params.min_p = settings.min_p;
+  params.repetition_penalty = settings.repetition_penalty;
+  params.presence_penalty = settings.presence_penalty;
+  params.frequency_penalty = settings.frequency_penalty;
+  params.seed = settings.seed;
+  params.min_tokens = settings.min_tokens;
+  params.logprobs = settings.logprobs;
+  params.top_logprobs = settings.top_logprobs;
+  for (const auto& [token, bias] : settings.logit_bias) params.logit_bias.push_back({token, bias});
+  return params;
+}
+
+RequestSpec ToEngineSpec(const PlacementSpec& spec, RequestKind kind, Incarnation peer) {
+  RequestSpec out;
+  out.key = {spec.uid, spec.attempt};
+  out.kind = kind;
+  out.peer = peer;
+  out.tokens = *spec.prompt;
+  out.tokens.insert(out.tokens.end(), spec.replayed.begin(), spec.replayed.end());
+  out.num_prompt_tokens = static_cast<uint32_t>(spec.prompt->size());
+  out.num_choices = spec.num_choices;
+  out.max_tokens = spec.sampling->max_tokens;
+  out.sampling = ToSamplingParams(*spec.sampling);
+  out.ignore_eos = spec.sampling->ignore_eos;
+  out.stop_tokens = spec.sampling->stop_token_ids;
+  out.deadline_us = int64_t{spec.deadline_ms} * 1000;
+  out.tenant = std::string(kDefaultTenant);
+  return out;
+}
+
+WorkerToken ToWorkerToken(const TokenEvent& event) {
+  WorkerToken token;
+  token.uid = event.key.uid;
+  token.attempt = event.key.attempt;
+  token.choice = event.choice;
+  token.index = event.index;
+  token.token = event.token;
+  token.has_logprob = event.has_logprob;
+  token.logprob = event.logprob;
+  token.top_logprobs.assign(event.top_logprobs.begin(), event.top_logprobs.end());
+  token.finish = event.finish;
+  return token;
+}
+
+WorkerRequestStatus ToWorkerStatus(const RequestStatus& status) {
+  WorkerRequestStatus out;
+  out.uid = status.key.uid;
+  out.attempt = status.key.attempt;
+  out.state = kStates[static_cast<size_t>(status.state)];
+  out.code = status.status.code();
+  out.message = std::string(status.status.message());
+  out.kv_bytes = status.kv_bytes;
+  out.transport = ToLinkKind(status.transport);
+  out.transfer_seconds = static_cast<float>(static_cast<double>(status.transfer_us) * 1e-6);
+  out.retry_after_ms = status.retry_after_ms;
+  out.cached_tokens = status.cached_tokens;
+  out.retargeted = status.retargeted;
+  return out;
+}
+
+WorkerLoadReport ToLoadReport(const EngineSnapshot& snapshot, const std::vector<LinkInfo>& links) {
+  const SchedulerLoad& scheduler = snapshot.scheduler;
+  const auto of = [&](BlockState state) { return snapshot.blocks.of(state); };
+  WorkerLoadReport report;
+  report.ready = true;
+  report.running = scheduler.num_running;
+  report.waiting = scheduler.num_waiting + scheduler.num_prefilling;
+  report.backlog_tokens = scheduler.backlog_tokens;
+  report.num_blocks = snapshot.blocks.total;
+  // By kBlockStateNames, which is the order of BlockState.
+  for (size_t i = 0; i < kNumBlockStates; ++i) report.blocks[i] = of(static_cast<BlockState>(i));
+  report.prefill_tokens_per_s = snapshot.prefill_tokens_per_s;
+  report.step_us =
+      static_cast<uint32_t>(std::clamp<int64_t>(snapshot.decode_step_us, 0, UINT32_MAX));
+  for (const LinkInfo& link : links) {
+    if (!link.dialled) continue;
+    report.links.push_back({link.worker_id, link.peer, ToLinkKind(link.kind), 0, link.up});
+  }
+  return report;
+}
+
+}  // namespace baton

@@ -1,0 +1,50 @@
+// Draws of a simulation: streams of one seed, each for one purpose, so that what is drawn for a
+// request or a fault does not depend on what else happens. Pure; one thread per stream.
+#ifndef BATON_SIM_SIM_DRAWS_H_
+#define BATON_SIM_SIM_DRAWS_H_
+
+#include <cmath>
+#include <cstdint>
+
+#include "benchmarks/loadgen/random_draws.h"
+
+namespace baton {
+
+// SplitMix64's finaliser (Steele et al., OOPSLA 2014): every bit of x reaches every bit of the
+// result.
+inline constexpr uint64_t SimMix(uint64_t x) {
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
+  return x ^ (x >> 31);
+}
+
+// What a stream is for.
+enum class DrawPurpose : uint64_t {
+  kWorld = 1,
+  kArrivals = 2,
+  kRequest = 3,
+  kNetwork = 4,
+  kFault = 5,
+  kWorker = 6,
+  kFill = 7,
+};
+
+// The seed of stream `index` of `purpose`.
+inline uint64_t StreamSeed(uint64_t seed, DrawPurpose purpose, uint64_t index = 0) {
+  return SimMix(SimMix(seed + 0x9e3779b97f4a7c15ull * static_cast<uint64_t>(purpose)) + index);
+}
+
+// True in `share` (0..1) of the cases.
+inline bool Happens(RandomDraws& draws, double share) { return draws.Uniform() < share; }
+
+// In [low, high], small values as likely as large ones are rare; 0 < low <= high.
+inline double LogUniform(RandomDraws& draws, double low, double high) {
+  return low * std::pow(high / low, draws.Uniform());
+}
+inline int64_t LogUniformUs(RandomDraws& draws, double low_us, double high_us) {
+  return static_cast<int64_t>(LogUniform(draws, low_us, high_us));
+}
+
+}  // namespace baton
+
+#endif  // BATON_SIM_SIM_DRAWS_H_

@@ -1,0 +1,100 @@
+#include "src/sim/sim_model.h"
+
+#include <cstring>
+
+#include "src/sim/sim_draws.h"
+
+namespace baton {
+namespace {
+
+constexpr uint64_t kOdd = 0x9e3779b97f4a7c15ull;
+constexpr size_t kSlotBytes = sizeof(uint64_t);
+
+std::byte* SlotAt(const AttentionSpan& span, const KvView& kv, uint32_t position, size_t slot) {
+  const uint32_t block = span.kv.blocks[position / kSimBlock];
+  return kv.Piece(block, static_cast<uint32_t>(slot / 2), slot % 2, 0) +
+         position % kSimBlock * kSlotBytes;
+}
+
+uint64_t LoadSlot(const AttentionSpan& span, const KvView& kv, uint32_t position, size_t slot) {
+  uint64_t word = 0;
+  std::memcpy(&word, SlotAt(span, kv, position, slot), sizeof(word));
+  return word;
+}
+
+}  // namespace
+
+uint64_t SimPrefix::NextHash(uint64_t hash, TokenId token) {
+  return SimMix(hash + kOdd * (static_cast<uint64_t>(token) + 1));
+}
+
+SimPrefix::Slots SimPrefix::SlotsOf(uint64_t hash) {
+  Slots slots;
+  for (size_t i = 0; i < slots.size(); ++i) slots[i] = (hash ^ ((hash >> 31) * i)) * (2 * i + 1);
+  return slots;  // the first is the hash itself
+}
+
+void SimPrefix::Fold(uint64_t slot, uint64_t* fold) { *fold = *fold * kOdd + slot; }
+
+void SimPrefix::LogitsOf(uint64_t fold, std::span<float> logits) {
+  const uint64_t seed = SimMix(fold);
+  for (uint32_t v = 0; v < kSimVocab; ++v) {
+    const uint64_t word = (seed ^ (v * kOdd)) * 0xd1342543de82ef95ull;
+    logits[v] = static_cast<float>(word >> 44) * (8.0f / 1048576.0f);
+  }
+}
+
+void SimPrefix::Append(TokenId token) {
+  hash_ = NextHash(hash_, token);
+  for (const uint64_t slot : SlotsOf(hash_)) Fold(slot, &fold_);
+}
+
+void SimPrefix::FillLogits(std::span<float> logits) const { LogitsOf(fold_, logits); }
+
+int64_t SimModel::LayerUs(const ModelBatch& batch) const {
+  int64_t us = cost_.fixed_us;
+  for (const AttentionSpan& span : batch.spans) {
+    us += span.num_rows == 1 ? cost_.decode_row_us : cost_.prefill_row_us * span.num_rows;
+  }
+  return us / kSimLayers;
+}
+
+Status SimModel::Forward(const ModelBatch& batch, const KvView& kv, LayerHook* hook,
+                         std::span<float> logits) {
+  const int64_t layer_us = LayerUs(batch);
+  for (uint32_t layer = 0; layer < kSimLayers; ++layer) {
+    for (const AttentionSpan& span : batch.spans) {
+      uint64_t hash = span.first_pos == 0 ? 1 : LoadSlot(span, kv, span.first_pos - 1, 0);
+      const uint32_t end = span.first_pos + span.num_rows;
+      for (uint32_t p = span.first_pos; p < end; ++p) {
+        hash = SimPrefix::NextHash(hash, batch.token_ids[span.first_row + p - span.first_pos]);
+        const SimPrefix::Slots slots = SimPrefix::SlotsOf(hash);
+        std::memcpy(SlotAt(span, kv, p, 2 * layer), &slots[2 * layer], kSlotBytes);
+        std::memcpy(SlotAt(span, kv, p, 2 * layer + 1), &slots[2 * layer + 1], kSlotBytes);
+      }
+      const uint32_t num_unused = (kSimBlock - end % kSimBlock) % kSimBlock;
+      if (num_unused == 0) continue;
+      std::memset(SlotAt(span, kv, end, 2 * layer), 0, num_unused * kSlotBytes);
+      std::memset(SlotAt(span, kv, end, 2 * layer + 1), 0, num_unused * kSlotBytes);
+    }
+    spend_(layer_us);
+    if (hook != nullptr) hook->OnLayerStored(layer);
+  }
+  size_t span_idx = 0;
+  size_t next = 0;
+  for (const uint32_t row : batch.logit_rows) {
+    while (batch.spans[span_idx].first_row + batch.spans[span_idx].num_rows <= row) ++span_idx;
+    const AttentionSpan& span = batch.spans[span_idx];
+    uint64_t fold = 1;
+    for (uint32_t p = 0; p <= span.first_pos + row - span.first_row; ++p) {
+      for (size_t i = 0; i < 2 * size_t{kSimLayers}; ++i) {
+        SimPrefix::Fold(LoadSlot(span, kv, p, i), &fold);
+      }
+    }
+    SimPrefix::LogitsOf(fold, logits.subspan(next, kSimVocab));
+    next += kSimVocab;
+  }
+  return OkStatus();
+}
+
+}  // namespace baton

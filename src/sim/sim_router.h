@@ -1,0 +1,77 @@
+// SimRouter: one simulated router process: the shipped RouterCore with its registry, placement,
+// resume and merging, and, in place of gRPC, the streams to the workers. One thread.
+#ifndef BATON_SIM_SIM_ROUTER_H_
+#define BATON_SIM_SIM_ROUTER_H_
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "src/obs/baton_metrics.h"
+#include "src/router/router_core.h"
+#include "src/sim/sim_streams.h"
+
+namespace baton {
+
+// See the file comment.
+class SimRouter final : public WorkerConnector {
+ public:
+  SimRouter(const RouterCoreConfig& config, SimFabric* fabric, SimProcess* process);
+  ~SimRouter() override;
+
+  // Begins a life: an empty table, no workers.
+  void Boot();
+  // Ends it: streams break, clients get nothing more.
+  void Kill();
+
+  // The core opens a session.
+  std::unique_ptr<WorkerSession> Connect(SessionRef session,
+                                         const WorkerDescription& worker) override;
+
+  // A client's request, in this process. `request.received_us` is set here.
+  void Submit(RequestUid uid, GenerateRequest request, std::shared_ptr<ResponseSink> sink);
+  void Cancel(RequestUid uid);
+
+  // ---- What workers send; in this process.
+  void OnHello(const std::shared_ptr<SimLease>& lease, WorkerDescription description);
+  void OnLoad(const std::shared_ptr<SimLease>& lease, WorkerLoadReport load);
+  void OnPrefixes(const std::shared_ptr<SimLease>& lease, const PrefixBatch& batch);
+  void OnLeaseLost(const std::shared_ptr<SimLease>& lease);
+  void OnSessionUp(const std::shared_ptr<SimSessionStream>& stream);
+  void OnSessionLost(const std::shared_ptr<SimSessionStream>& stream, std::string_view why);
+  void OnTokens(const std::shared_ptr<SimSessionStream>& stream, std::vector<WorkerToken> tokens);
+  void OnStatus(const std::shared_ptr<SimSessionStream>& stream, const WorkerRequestStatus& status);
+  // All streams with `worker` end at this end.
+  void BreakWith(const SimWorker* worker, std::string_view why);
+
+  SimProcess& process() { return *process_; }
+  SimFabric& fabric() { return *fabric_; }
+  const RouterCore* core() const { return core_.get(); }  // null while dead
+  const BatonMetrics& metrics() const { return metrics_; }
+  // It is being killed: nothing is sent on purpose any more.
+  bool is_dying() const { return dying_; }
+  // Nothing is live, and nothing is counted as placed at any worker.
+  Status CheckEmpty() const;
+
+ private:
+  void Tick();
+  SimWorker* FindWorker(std::string_view worker_id) const;
+
+  const RouterCoreConfig config_;
+  SimFabric* const fabric_;
+  SimProcess* const process_;
+  MetricsRegistry registry_;
+  const BatonMetrics metrics_;
+  std::unique_ptr<RouterCore> core_;
+  std::vector<std::shared_ptr<SimLease>> leases_;
+  std::vector<std::shared_ptr<SimSessionStream>> streams_;
+  uint64_t next_lease_ = 1;
+  bool dying_ = false;
+
+  friend class SimSession;
+  friend class SimLeaseStream;
+};
+
+}  // namespace baton
+
+#endif  // BATON_SIM_SIM_ROUTER_H_

@@ -1,0 +1,139 @@
+// SimTransport: the KvTransport of one simulated worker. Bytes really move between the arenas, with
+// the shipped ReceiveTable as the judge of each slice and the shipped checksums, so that a flipped
+// bit or a late frame is found, or not, as in a real worker. One thread.
+//
+// A link is one connection, dialled by the prefill worker. Some links push (the bytes are taken
+// when they are sent, as over tcp), some pull (the bytes are read from the sender's arena when they
+// arrive, as over shm): a late pull of a block that is used for something else reads the new bytes.
+#ifndef BATON_SIM_SIM_TRANSPORT_H_
+#define BATON_SIM_SIM_TRANSPORT_H_
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kvcache/kv_arena.h"
+#include "kvcache/transport/kv_transport.h"
+#include "kvcache/transport/receive_table.h"
+#include "kvcache/transport/transport_counters.h"
+#include "src/engine/engine_types.h"
+#include "src/sim/sim_network.h"
+#include "src/sim/sim_process.h"
+
+namespace baton {
+
+// The wire of a simulation: a message is encoded and taken out again within one call, so that
+// nothing of it has to become bytes.
+class SimWire final : public HandoffWire {
+ public:
+  std::string Encode(const HandoffMessage& message) const override {
+    message_ = message;
+    return "m";
+  }
+  StatusOr<HandoffMessage> Decode(std::string_view /*bytes*/) const override { return message_; }
+  // What was encoded last.
+  HandoffMessage Take() { return std::move(message_); }
+
+ private:
+  mutable HandoffMessage message_;
+};
+
+// See the file comment.
+class SimTransport final : public KvTransport {
+ public:
+  // `wake`: events wait in the engine's inbox. Lives as long as the world: Start begins a life of
+  // the worker, Stop ends it.
+  SimTransport(SimProcess* process, SimNetwork* network, SimWire* wire, const KvArena* arena,
+               std::function<void()> wake);
+
+  // ---- KvTransport.
+  Status Start(KvTransportSink* sink) override;
+  void Stop() override;
+  Status SendControl(Incarnation peer, std::string bytes) override;
+  Status SendSlices(Incarnation peer, std::span<const SliceRef> slices) override;
+  void CloseSend(Incarnation peer, TransferId transfer) override;
+  Status OpenReceive(ReceiveSpec spec) override;
+  void CloseReceive(TransferId transfer) override;
+  TransportStats Stats() const override { return counters_.Snapshot(); }
+  std::vector<LinkInfo> Links() const override;
+
+  // ---- Connections; the worker's business.
+  void set_incarnation(Incarnation incarnation) { incarnation_ = incarnation; }
+  Incarnation incarnation() const { return incarnation_; }
+  SimProcess& process() { return *process_; }
+  bool IsUp(Incarnation peer) const { return links_.find(peer) != links_.end(); }
+  // This end of a connection is ready.
+  void LinkUp(SimTransport* peer, uint64_t epoch, bool pulls, bool dialled);
+  // This end has ended.
+  void LinkDown(Incarnation peer, std::string_view reason);
+  // The other ends, of this end's connections.
+  std::vector<SimTransport*> Peers() const;
+  // Those that this end dialled, by the life that it reached.
+  std::vector<std::pair<Incarnation, SimTransport*>> Dialled() const;
+
+  // Hands the engine the control messages that arrived by now, as its transport's thread does while
+  // a step runs.
+  void DeliverControls();
+
+ private:
+  // One end of a connection.
+  struct Link {
+    SimTransport* peer = nullptr;
+    uint64_t epoch = 0;
+    bool pulls = false;
+    bool dialled = false;
+    uint32_t num_in_flight = 0;  // slices on their way to the peer
+  };
+  // Slices that were sent together.
+  struct Batch {
+    SimTransport* sender = nullptr;
+    Incarnation from;
+    uint64_t epoch = 0;
+    bool counted = true;  // in the sender's num_in_flight
+    std::vector<SliceRef> slices;
+    std::vector<std::byte> bytes;  // [slices][SliceBytes]; empty = pulled on arrival
+    bool flips_bit = false;
+    uint64_t flip_place = 0;
+  };
+  // A control message on its way or waiting for its peer.
+  struct Control {
+    Incarnation peer;
+    uint64_t epoch = 0;
+    HandoffMessage message;
+    int64_t parked_until_us = 0;
+  };
+  // When a control message arrives: the time, then its number.
+  using ArrivalKey = std::pair<int64_t, uint64_t>;
+
+  void SendNow(const Link& link, const HandoffMessage& message);
+  // In this end, the receiver.
+  void ExpectControl(int64_t arrival_us, Control control);
+  void TakeControl(Control control);
+  void TakeBatch(const Batch& batch);
+  void TakeSlice(const Batch& batch, size_t slice_idx);
+  void Flush();
+  void DropParked();
+
+  SimProcess* const process_;
+  SimNetwork* const network_;
+  SimWire* const wire_;
+  const KvArena* const arena_;
+  const std::function<void()> wake_;
+  Incarnation incarnation_;
+  KvTransportSink* sink_ = nullptr;
+  TransportCounters counters_;
+  std::unique_ptr<ReceiveTable> receives_;  // of this life
+  std::map<Incarnation, Link> links_;
+  std::vector<Control> parked_;
+  std::map<ArrivalKey, Control> arriving_;
+  uint64_t next_arrival_ = 0;
+  std::vector<std::byte> scratch_;  // one slice
+};
+
+}  // namespace baton
+
+#endif  // BATON_SIM_SIM_TRANSPORT_H_

@@ -1,0 +1,304 @@
+// The engine's side: lives, turns, orders.
+#include "src/sim/sim_worker.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <optional>
+#include <utility>
+
+#include "src/base/check.h"
+#include "src/sim/sim_codec.h"
+#include "src/sim/sim_router.h"
+
+namespace baton {
+namespace {
+
+// From an event's arrival to the turn that handles it.
+constexpr int64_t kWakeUs = 3;
+// At least so long between two turns that nothing but time causes.
+constexpr int64_t kIdleUs = 200;
+// As a worker process sets it.
+constexpr int64_t kStrandUs = 3'000'000;
+constexpr uint32_t kInboxEvents = 1024;
+// Clocks of two lives have nothing in common.
+constexpr uint64_t kMaxClockOffsetUs = 1'000'000'000;
+// How often a turn is followed by a whole recount.
+constexpr uint64_t kAuditEvery = 2048;
+
+std::unique_ptr<KvArena> MakeArena(uint32_t num_blocks) {
+  auto arena = KvArena::Create(SimLayout(), num_blocks);
+  BATON_CHECK(arena.ok(), "no arena for a simulated worker: {}", arena.status().ToString());
+  return *std::move(arena);
+}
+
+}  // namespace
+
+SimWorker::SimWorker(const SimWorkerOptions& options, SimFabric* fabric, SimProcess* process)
+    : options_(options),
+      fabric_(fabric),
+      process_(process),
+      draws_(options.seed),
+      arena_(MakeArena(options.num_blocks)),
+      transport_(process, fabric->network, &wire_, arena_.get(), [this] { WakeSoon(); }),
+      model_(options.cost, [this](int64_t us) { Spend(us); }) {}
+
+SimWorker::~SimWorker() { core_.reset(); }
+
+// ---- Lives.
+
+EngineConfig SimWorker::MakeConfig() const {
+  EngineConfig config;
+  const bool prefills = options_.role == PoolRole::kPrefill;
+  config.scheduler.role = prefills ? SchedulerRole::kPrefill : SchedulerRole::kDecode;
+  config.scheduler.max_batch_tokens = 128;
+  config.scheduler.max_chunk = 64;
+  config.scheduler.max_running = options_.max_running;
+  config.max_context = kSimContext;
+  config.incarnation = incarnation_;
+  config.cluster_secret = std::string(kSimSecret);
+  config.eog_tokens = {kSimEos};
+  config.layers_per_group = 1;
+  config.inbox_capacity = kInboxEvents;
+  config.max_bound_transfers = 256;
+  config.handoff.strand_us = kStrandUs;
+  return config;
+}
+
+void SimWorker::Boot() {
+  incarnation_ = Incarnation(draws_.NextU64() | 1);
+  process_->JumpClock(static_cast<int64_t>(draws_.Below(kMaxClockOffsetUs)));
+  inbox_ = std::make_unique<EngineInbox>(kInboxEvents);
+  sink_ = std::make_unique<EngineTransportSink>(inbox_.get(), &wire_);
+  journal_ = std::make_unique<PrefixJournal>(options_.num_blocks);
+  held_.clear();
+  transport_.set_incarnation(incarnation_);
+  const Status started = transport_.Start(sink_.get());
+  BATON_CHECK(started.ok(), "{}", started.ToString());
+  const EngineParts parts{.model = &model_,
+                          .arena = arena_.get(),
+                          .transport = &transport_,
+                          .wire = &wire_,
+                          .listener = this,
+                          .prefixes = journal_.get(),
+                          .clock = process_};
+  const EngineConfig config = MakeConfig();
+  const Status checked = EngineCore::CheckConfig(config, parts);
+  BATON_CHECK(checked.ok(), "{}", checked.ToString());
+  core_ = std::make_unique<EngineCore>(config, parts, inbox_.get());
+  next_session_ = 1;
+  busy_until_us_ = 0;
+  turn_at_us_ = INT64_MAX;
+  WakeSoon();
+  for (SimRouter* router : fabric_->routers) Register(router);
+  KeepHouse();
+}
+
+void SimWorker::Kill() {
+  // The kernel closes the connections of a dead process: the other ends read an end of file.
+  for (const auto& lease : leases_) {
+    if (std::exchange(lease->worker_open, false)) {
+      fabric_->network->Send(*process_, lease->router->process(), 0,
+                             [lease] { lease->router->OnLeaseLost(lease); });
+    }
+  }
+  for (const auto& [id, stream] : sessions_) {
+    stream->worker_open = false;
+    fabric_->network->Send(*process_, stream->router->process(), 0,
+                           [stream = stream] { stream->router->OnSessionLost(stream, "reset"); });
+  }
+  const auto close = [this](SimProcess& peer, SimTransport* transport) {
+    fabric_->network->Send(*process_, peer, 0, [transport, gone = incarnation_] {
+      transport->LinkDown(gone, "connection reset");
+    });
+  };
+  for (SimTransport* peer : transport_.Peers()) close(peer->process(), peer);
+  for (const auto& [incarnation, peer] : dialling_) close(peer->process(), &peer->transport());
+  process_->Kill();
+  leases_.clear();
+  sessions_.clear();
+  dialling_.clear();
+  taken_.clear();  // with the pool
+  transport_.Stop();
+  core_.reset();
+  sink_.reset();
+  inbox_.reset();
+  journal_.reset();
+}
+
+void SimWorker::TakeBlocks(double share, int64_t for_us) {
+  if (core_ == nullptr || !taken_.empty()) return;
+  BlockPool* const pool = core_->mutable_pool();
+  const auto num_blocks = static_cast<uint32_t>(share * pool->num_available());
+  const RequestUid nobody{~uint64_t{0}, ~uint64_t{0}};
+  if (!pool->Allocate(num_blocks, BlockState::kComputing, nobody, &taken_)) return;
+  process_->Post(fabric_->events->now_us() + for_us, [this, pool] {
+    for (const BlockHandle block : taken_) pool->DropRequestRef(block);
+    taken_.clear();
+    WakeSoon();
+  });
+}
+
+// ---- Turns.
+
+void SimWorker::WakeSoon() { Wake(fabric_->events->now_us() + kWakeUs); }
+
+void SimWorker::Wake(int64_t at_us) {
+  at_us = std::max(at_us, busy_until_us_);
+  if (turn_at_us_ <= at_us) return;
+  turn_at_us_ = at_us;
+  process_->Post(at_us, [this, at_us] {
+    if (turn_at_us_ == at_us) RunTurn();
+  });
+}
+
+void SimWorker::RunTurn() {
+  turn_at_us_ = INT64_MAX;
+  ++num_turns_;
+  if (options_.damage_every > 0 && num_turns_ % options_.damage_every == 0) Damage();
+  const bool more = core_->Turn();
+  const int64_t spent_us = process_->TakeSpent();
+  busy_until_us_ = fabric_->events->now_us() + spent_us;
+  CheckTurn();
+  if (more) return Wake(busy_until_us_ + 1);
+  // A deadline that is due and cannot be met yet must not stop the world.
+  Wake(std::max(process_->TrueUs(core_->NextDueUs()), busy_until_us_ + kIdleUs));
+}
+
+// The device computed one layer; the transport's thread went on meanwhile.
+void SimWorker::Spend(int64_t us) {
+  process_->Spend(us);
+  transport_.DeliverControls();
+}
+
+// Flips a bit of the first block that a sequence decodes from, where no checksum looks.
+void SimWorker::Damage() {
+  std::optional<BlockIndex> bound;
+  core_->pool().ForEachBlock([&](const BlockInfo& block) {
+    if (!bound && block.state == BlockState::kBound) bound = block.handle.index;
+  });
+  if (bound) *arena_->Slice(*bound, 0) ^= std::byte{1};
+}
+
+void SimWorker::CheckTurn() {
+  const BlockCounts& counts = core_->pool().Counts();
+  uint32_t sum = 0;
+  for (const uint32_t count : counts.by_state) sum += count;
+  if (sum != options_.num_blocks) {
+    fabric_->violate("leak", fmt::format("{}: the labels of {} blocks sum to {}", name(),
+                                         options_.num_blocks, sum));
+  }
+  if (num_turns_ % kAuditEvery != 0) return;
+  if (const Status status = Audit(); !status.ok()) {
+    fabric_->violate("leak", fmt::format("{}: {}", name(), status.ToString()));
+  }
+}
+
+Status SimWorker::Audit() const {
+  if (core_ == nullptr) return OkStatus();
+  BATON_RETURN_IF_ERROR(core_->pool().Audit());
+  return core_->scheduler().Audit();
+}
+
+Status SimWorker::CheckEmpty() const {
+  if (core_ == nullptr) return Unavailable("{} is dead", name());
+  const BlockCounts& counts = core_->pool().Counts();
+  if (counts.num_available() != counts.total) {
+    std::string in_use;
+    for (size_t i = 0; i < kNumBlockStates; ++i) {
+      const uint32_t count = counts.by_state[i];
+      if (count == 0) continue;
+      in_use += fmt::format(" {} {}", count, BlockStateName(static_cast<BlockState>(i)));
+    }
+    return Internal("{} holds blocks for nobody:{}", name(), in_use);
+  }
+  const EngineSnapshot snapshot = core_->Snapshot();
+  if (snapshot.num_requests > 0 || snapshot.num_open_transfers > 0) {
+    return Internal("{} has {} live requests and {} open transfers", name(), snapshot.num_requests,
+                    snapshot.num_open_transfers);
+  }
+  return Audit();
+}
+
+// ---- Orders, and what comes of them.
+
+void SimWorker::OnSessionOpen(const std::shared_ptr<SimSessionStream>& stream, Incarnation wanted) {
+  if (wanted != incarnation_) {
+    fabric_->network->Send(*process_, stream->router->process(), 0, [stream] {
+      stream->router->OnSessionLost(stream, "another incarnation answers");
+    });
+    return;
+  }
+  stream->id = SessionId(next_session_++);
+  stream->worker_open = true;
+  sessions_[stream->id] = stream;
+  fabric_->network->Send(*process_, stream->router->process(), 64,
+                         [stream] { stream->router->OnSessionUp(stream); });
+}
+
+void SimWorker::OnSessionClosed(const std::shared_ptr<SimSessionStream>& stream) {
+  if (!std::exchange(stream->worker_open, false)) return;
+  sessions_.erase(stream->id);
+  inbox_->Post(CloseSession{stream->id});
+  WakeSoon();
+}
+
+void SimWorker::OnOrder(const std::shared_ptr<SimSessionStream>& stream,
+                        std::unique_ptr<RequestSpec> spec) {
+  if (!stream->worker_open) return;
+  spec->session = stream->id;
+  const RequestKey key = spec->key;
+  if (inbox_->TryPost(StartRequest{std::move(spec)})) return WakeSoon();
+  Reject(stream, key);
+}
+
+// What a session service answers when the inbox is full.
+void SimWorker::Reject(const std::shared_ptr<SimSessionStream>& stream, const RequestKey& key) {
+  OnRequestStatus({.session = stream->id,
+                   .key = key,
+                   .state = RequestState::kRejected,
+                   .status = ResourceExhausted("the engine's inbox is full"),
+                   .retry_after_ms = 1000});
+}
+
+void SimWorker::OnCancel(const std::shared_ptr<SimSessionStream>& stream, const RequestKey& key) {
+  if (!stream->worker_open) return;
+  inbox_->Post(CancelRequest{key});
+  WakeSoon();
+}
+
+void SimWorker::OnRenew(const std::shared_ptr<SimSessionStream>& stream, int64_t lease_us) {
+  if (!stream->worker_open) return;
+  inbox_->Post(RenewSession{stream->id, lease_us});
+  WakeSoon();
+}
+
+void SimWorker::OnStepEvents(std::span<const TokenEvent> events) {
+  size_t begin = 0;
+  while (begin < events.size()) {
+    size_t end = begin;
+    std::vector<WorkerToken> tokens;
+    while (end < events.size() && events[end].session == events[begin].session) {
+      tokens.push_back(ToWorkerToken(events[end++]));
+    }
+    const auto found = sessions_.find(events[begin].session);
+    begin = end;
+    if (found == sessions_.end()) continue;
+    const std::shared_ptr<SimSessionStream>& stream = found->second;
+    const size_t num_bytes = tokens.size() * 32;
+    fabric_->network->Send(*process_, stream->router->process(), num_bytes,
+                           [stream, tokens = std::move(tokens)]() mutable {
+                             stream->router->OnTokens(stream, std::move(tokens));
+                           });
+  }
+}
+
+void SimWorker::OnRequestStatus(const RequestStatus& status) {
+  const auto found = sessions_.find(status.session);
+  if (found == sessions_.end()) return;
+  const std::shared_ptr<SimSessionStream>& stream = found->second;
+  fabric_->network->Send(
+      *process_, stream->router->process(), 64,
+      [stream, message = ToWorkerStatus(status)] { stream->router->OnStatus(stream, message); });
+}
+
+}  // namespace baton

@@ -1,0 +1,133 @@
+// SimWorker: one simulated prefill or decode process: the shipped engine with its scheduler, block
+// pool, prefix cache and hand-offs, turned by events; and, in place of src/worker, the streams to
+// the routers. One thread.
+//
+// A turn of the engine runs at one instant of the world and takes simulated time: what it sends
+// leaves when the engine's clock has got there, and the next turn waits until it is over.
+#ifndef BATON_SIM_SIM_WORKER_H_
+#define BATON_SIM_SIM_WORKER_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kvcache/kv_arena.h"
+#include "src/engine/engine_core.h"
+#include "src/engine/prefix_journal.h"
+#include "src/engine/transport_sink.h"
+#include "src/sim/sim_model.h"
+#include "src/sim/sim_streams.h"
+#include "src/sim/sim_transport.h"
+
+namespace baton {
+
+// How a worker is made; constant.
+struct SimWorkerOptions {
+  PoolRole role = PoolRole::kDecode;
+  uint32_t num_blocks = 192;
+  uint32_t max_running = 48;
+  uint64_t seed = 1;
+  std::shared_ptr<const ModelInfo> model;
+  SimStepCost cost;
+  uint64_t damage_every = 0;  // see SimOptions
+};
+
+// The secret that keys the chains of a simulated cluster.
+inline constexpr std::string_view kSimSecret = "simulated";
+// Tokens of prompt and answer that a simulated worker takes.
+inline constexpr uint32_t kSimContext = 1024;
+
+// See the file comment.
+class SimWorker final : private EngineListener {
+ public:
+  SimWorker(const SimWorkerOptions& options, SimFabric* fabric, SimProcess* process);
+  ~SimWorker() override;
+
+  // Begins a life: empty pool, new incarnation, not registered anywhere yet.
+  void Boot();
+  // Ends it: connections break, nothing is said.
+  void Kill();
+  // Takes a share of the blocks that are available away for a while.
+  void TakeBlocks(double share, int64_t for_us);
+  // The connection to `router`, or the data connection to `peer`, ends at this end.
+  void BreakWith(const SimRouter* router, std::string_view why);
+  void BreakLink(SimWorker* peer, std::string_view why);
+
+  // ---- What routers send; in this process.
+  void OnSessionOpen(const std::shared_ptr<SimSessionStream>& stream, Incarnation wanted);
+  void OnSessionClosed(const std::shared_ptr<SimSessionStream>& stream);
+  void OnOrder(const std::shared_ptr<SimSessionStream>& stream, std::unique_ptr<RequestSpec> spec);
+  void OnCancel(const std::shared_ptr<SimSessionStream>& stream, const RequestKey& key);
+  void OnRenew(const std::shared_ptr<SimSessionStream>& stream, int64_t lease_us);
+  void OnLeaseClosed(const std::shared_ptr<SimLease>& lease);
+  void OnPeers(const std::shared_ptr<SimLease>& lease, std::vector<SimPeer> peers);
+
+  SimProcess& process() { return *process_; }
+  SimTransport& transport() { return transport_; }
+  const EngineCore* core() const { return core_.get(); }  // null while dead
+  Incarnation incarnation() const { return incarnation_; }
+  PoolRole role() const { return options_.role; }
+  uint32_t num_blocks() const { return options_.num_blocks; }
+  uint64_t num_turns() const { return num_turns_; }
+  const std::string& name() const { return process_->name(); }
+
+  // Everything that was ever in use has come back: blocks free or cached, nothing live or open.
+  Status CheckEmpty() const;
+  // The block ledger and the scheduler agree with themselves.
+  Status Audit() const;
+
+ private:
+  void OnStepEvents(std::span<const TokenEvent> events) override;
+  void OnRequestStatus(const RequestStatus& status) override;
+
+  EngineConfig MakeConfig() const;
+  WorkerDescription Describe() const;
+  // A turn at `at_us` at the latest.
+  void Wake(int64_t at_us);
+  void WakeSoon();
+  void RunTurn();
+  void CheckTurn();
+  void Damage();
+  void Spend(int64_t us);
+  void Reject(const std::shared_ptr<SimSessionStream>& stream, const RequestKey& key);
+
+  void Register(SimRouter* router);
+  void KeepHouse();
+  void DialMissing();
+  void Dial(const SimPeer& peer);
+  // At the decode worker: `from` dials this life.
+  void OnDialled(SimWorker* from, Incarnation from_life, Incarnation wanted);
+  bool IsWanted(Incarnation peer) const;
+
+  const SimWorkerOptions options_;
+  SimFabric* const fabric_;
+  SimProcess* const process_;
+  RandomDraws draws_;
+  std::unique_ptr<KvArena> arena_;  // its bytes outlive a life: what is stale looks real
+  SimWire wire_;
+  SimTransport transport_;
+  SimModel model_;
+
+  // Of this life.
+  Incarnation incarnation_;
+  std::unique_ptr<EngineInbox> inbox_;
+  std::unique_ptr<EngineTransportSink> sink_;
+  std::unique_ptr<PrefixJournal> journal_;
+  std::unique_ptr<EngineCore> core_;
+  std::map<SessionId, std::shared_ptr<SimSessionStream>> sessions_;
+  std::vector<std::shared_ptr<SimLease>> leases_;
+  std::map<Incarnation, SimWorker*> dialling_;
+  HeldLinks held_;
+  std::vector<PrefixChange> changes_;
+  std::vector<BlockHandle> taken_;  // away from the pool
+  uint64_t next_session_ = 1;
+  int64_t turn_at_us_ = INT64_MAX;
+  int64_t busy_until_us_ = 0;
+  uint64_t num_turns_ = 0;
+};
+
+}  // namespace baton
+
+#endif  // BATON_SIM_SIM_WORKER_H_

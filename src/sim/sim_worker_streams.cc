@@ -1,0 +1,164 @@
+// The worker's registrations and data connections: what src/worker's Registration and a KvEndpoint
+// do in a real process.
+#include <algorithm>
+#include <utility>
+
+#include "src/sim/sim_codec.h"
+#include "src/sim/sim_router.h"
+#include "src/sim/sim_worker.h"
+
+namespace baton {
+namespace {
+
+constexpr int64_t kRegisterTimeoutUs = 1'000'000;
+constexpr int64_t kRegisterAgainUs = 100'000;
+constexpr int64_t kDialTimeoutUs = 1'000'000;
+constexpr size_t kHelloBytes = 4096;
+constexpr size_t kLoadBytes = 512;
+
+}  // namespace
+
+// ---- Registration.
+
+WorkerDescription SimWorker::Describe() const {
+  WorkerDescription worker;
+  worker.name = {name(), incarnation_};
+  worker.role = options_.role;
+  worker.fingerprint.layout_id = SimLayout().LayoutId();
+  worker.fingerprint.weights_id = 2;
+  worker.fingerprint.tokenizer_id = 3;
+  worker.fingerprint.numerics_id = 4;
+  worker.weights_text = "toy";
+  worker.layout_text = SimLayout().ToString();
+  worker.max_context = kSimContext;
+  worker.block_size = kSimBlock;
+  worker.num_blocks = options_.num_blocks;
+  worker.max_running = options_.max_running;
+  worker.chain_check = ChainKeyCheck(DeriveChainKey(kSimSecret, kDefaultTenant));
+  worker.model = options_.model;
+  return worker;
+}
+
+void SimWorker::Register(SimRouter* router) {
+  auto lease = std::make_shared<SimLease>();
+  lease->router = router;
+  lease->worker = this;
+  leases_.push_back(lease);
+  fabric_->network->Send(*process_, router->process(), kHelloBytes,
+                         [lease, description = Describe()]() mutable {
+                           lease->router->OnHello(lease, std::move(description));
+                         });
+  process_->Post(fabric_->events->now_us() + kRegisterTimeoutUs, [this, lease] {
+    if (!lease->accepted) OnLeaseClosed(lease);
+  });
+}
+
+void SimWorker::OnLeaseClosed(const std::shared_ptr<SimLease>& lease) {
+  if (!std::exchange(lease->worker_open, false)) return;
+  leases_.erase(std::remove(leases_.begin(), leases_.end(), lease), leases_.end());
+  fabric_->network->Send(*process_, lease->router->process(), 0,
+                         [lease] { lease->router->OnLeaseLost(lease); });
+  process_->Post(fabric_->events->now_us() + kRegisterAgainUs,
+                 [this, router = lease->router] { Register(router); });
+}
+
+void SimWorker::BreakWith(const SimRouter* router, std::string_view /*why*/) {
+  const std::vector<std::shared_ptr<SimLease>> leases = leases_;
+  for (const auto& lease : leases) {
+    if (lease->router == router) OnLeaseClosed(lease);
+  }
+  const std::map<SessionId, std::shared_ptr<SimSessionStream>> sessions = sessions_;
+  for (const auto& [id, stream] : sessions) {
+    if (stream->router == router) OnSessionClosed(stream);
+  }
+}
+
+// Heartbeats, news of the prefix cache, and connections that are missing.
+void SimWorker::KeepHouse() {
+  journal_->Take(&changes_);
+  for (const PrefixChange& change : changes_) {
+    if (change.added) {
+      held_[change.link] = change.ordinal;
+    } else {
+      held_.erase(change.link);
+    }
+  }
+  for (const auto& lease : leases_) {
+    if (!lease->accepted) continue;
+    fabric_->network->Send(
+        *process_, lease->router->process(), kLoadBytes,
+        [lease, load = ToLoadReport(core_->Snapshot(), transport_.Links())]() mutable {
+          lease->router->OnLoad(lease, std::move(load));
+        });
+    lease->feed.Take(changes_, held_);
+    while (lease->feed.has_batch()) {
+      PrefixBatch batch = lease->feed.NextBatch();
+      const size_t num_bytes = 16 * batch.changes.size();
+      fabric_->network->Send(
+          *process_, lease->router->process(), num_bytes,
+          [lease, batch = std::move(batch)] { lease->router->OnPrefixes(lease, batch); });
+    }
+  }
+  DialMissing();
+  process_->Post(fabric_->events->now_us() + int64_t{kHeartbeatMs} * 1000, [this] { KeepHouse(); });
+}
+
+// ---- Data connections.
+
+void SimWorker::OnPeers(const std::shared_ptr<SimLease>& lease, std::vector<SimPeer> peers) {
+  if (!lease->worker_open) return;
+  lease->peers = std::move(peers);
+  DialMissing();
+}
+
+bool SimWorker::IsWanted(Incarnation peer) const {
+  return std::any_of(leases_.begin(), leases_.end(), [peer](const auto& lease) {
+    return std::any_of(lease->peers.begin(), lease->peers.end(),
+                       [peer](const SimPeer& wanted) { return wanted.incarnation == peer; });
+  });
+}
+
+void SimWorker::DialMissing() {
+  for (const auto& [incarnation, peer] : transport_.Dialled()) {
+    if (IsWanted(incarnation)) continue;
+    transport_.LinkDown(incarnation, "no router lists this worker any more");
+    fabric_->network->Send(*process_, peer->process(), 0, [peer = peer, from = incarnation_] {
+      peer->LinkDown(from, "the peer closed the connection");
+    });
+  }
+  for (const auto& lease : leases_) {
+    for (const SimPeer& peer : lease->peers) {
+      const bool is_busy = dialling_.find(peer.incarnation) != dialling_.end();
+      if (!is_busy && !transport_.IsUp(peer.incarnation)) Dial(peer);
+    }
+  }
+}
+
+void SimWorker::Dial(const SimPeer& peer) {
+  dialling_[peer.incarnation] = peer.worker;
+  fabric_->network->Send(*process_, peer.worker->process(), 256, [this, mine = incarnation_, peer] {
+    peer.worker->OnDialled(this, mine, peer.incarnation);
+  });
+  process_->Post(fabric_->events->now_us() + kDialTimeoutUs,
+                 [this, incarnation = peer.incarnation] { dialling_.erase(incarnation); });
+}
+
+void SimWorker::OnDialled(SimWorker* from, Incarnation from_life, Incarnation wanted) {
+  if (wanted != incarnation_ || from->incarnation_ != from_life) return;  // the dialler gives up
+  const uint64_t epoch = fabric_->next_epoch++;
+  const bool pulls = (process_->index() + from->process_->index()) % 2 == 0;
+  transport_.LinkDown(from_life, "a newer connection took its place");
+  transport_.LinkUp(&from->transport_, epoch, pulls, /*dialled=*/false);
+  fabric_->network->Send(*process_, *from->process_, 256, [this, from, wanted, epoch, pulls] {
+    from->dialling_.erase(wanted);
+    if (wanted != incarnation_) return;  // died meanwhile: its end of file follows
+    from->transport_.LinkDown(wanted, "a newer connection took its place");
+    from->transport_.LinkUp(&transport_, epoch, pulls, /*dialled=*/true);
+  });
+}
+
+void SimWorker::BreakLink(SimWorker* peer, std::string_view why) {
+  transport_.LinkDown(peer->incarnation_, why);
+}
+
+}  // namespace baton

@@ -1,0 +1,60 @@
+// SimWorkload: the requests of a simulation, each drawn from the seed and its number alone, or the
+// lengths and times of a recorded trace. Also the model that all simulated workers serve.
+#ifndef BATON_SIM_SIM_WORKLOAD_H_
+#define BATON_SIM_SIM_WORKLOAD_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "benchmarks/loadgen/trace_reader.h"
+#include "src/router/generate_request.h"
+#include "src/router/submit.h"
+#include "src/sim/sim_draws.h"
+
+namespace baton {
+
+// One request as its client makes it.
+struct SimRequest {
+  uint64_t number = 0;
+  RequestUid uid;
+  GenerateRequest request;
+  std::vector<std::string> stops;
+  int64_t cancel_after_us = -1;  // the client hangs up so long after it asked; -1 = it does not
+};
+
+// The served model: kSimVocab tokens that are letters, two halves of an umlaut, and an end.
+std::shared_ptr<const ModelInfo> SimModelInfo();
+
+// See the file comment.
+class SimWorkload {
+ public:
+  static constexpr uint32_t kMaxPrompt = 256;
+  static constexpr uint32_t kMaxOutput = 32;
+
+  // `rate` requests a second, Poisson. With a trace its times instead, and its lengths and shared
+  // blocks, scaled so that the longest prompt and answer fit the limits above.
+  SimWorkload(uint64_t seed, double rate, const std::vector<TraceRow>* trace);
+
+  // Number `number`; the same for the same seed, whatever was made before.
+  SimRequest Make(uint64_t number) const;
+  // How long after request `number` the next one comes.
+  int64_t GapUs(uint64_t number);
+
+ private:
+  std::vector<TokenId> MakePrompt(RandomDraws& draws, uint64_t number) const;
+  std::vector<TokenId> TracePrompt(const TraceRow& row) const;
+  void DrawSampling(RandomDraws& draws, SimRequest* out) const;
+
+  const uint64_t seed_;
+  const double rate_;
+  const std::vector<TraceRow>* const trace_;
+  double prompt_scale_ = 1;  // of the trace
+  double output_scale_ = 1;
+  RandomDraws arrivals_;
+};
+
+}  // namespace baton
+
+#endif  // BATON_SIM_SIM_WORKLOAD_H_
