@@ -187,6 +187,8 @@ Status StreamAnswer::Push(std::string_view bytes, const OnText& on_text) {
     if (taken.ok() && !done_ && !failed_) taken = TakeEvent(payload, on_text);
   });
   if (malformed_.ok()) malformed_ = taken;
+  // Bytes behind the end are not this answer's, whether or not they came in the same piece.
+  if (done_) malformed_ = OkStatus();
   return malformed_;
 }
 

@@ -84,12 +84,19 @@ StatusOr<TraceRow> ParseAzureRow(std::string_view line) {
   return row;
 }
 
+// A value for a message. Lists and objects are only named: writing one out follows its depth, which
+// the file chooses.
+std::string Written(const json& value) {
+  if (value.is_array()) return "a list";
+  return value.is_object() ? "an object" : value.dump().substr(0, 80);
+}
+
 StatusOr<uint64_t> Field(const json& object, const char* name, WholeRange range) {
   const auto found = object.find(name);
   if (found == object.end()) return InvalidArgument("{} is missing", name);
   if (!found->is_number_unsigned() || found->get<uint64_t>() < range.low ||
       found->get<uint64_t>() > range.high) {
-    return InvalidArgument("{} {} is not a whole number in [{}, {}]", name, found->dump(),
+    return InvalidArgument("{} {} is not a whole number in [{}, {}]", name, Written(*found),
                            range.low, range.high);
   }
   return found->get<uint64_t>();
@@ -102,7 +109,7 @@ StatusOr<std::vector<uint32_t>> BlockIds(const json& object, uint64_t num_input)
   if (!found->is_array()) return InvalidArgument("hash_ids is not a list");
   for (const json& id : *found) {
     if (!id.is_number_unsigned() || id.get<uint64_t>() > UINT32_MAX) {
-      return InvalidArgument("hash_ids has {}, which is no block id", id.dump());
+      return InvalidArgument("hash_ids has {}, which is no block id", Written(id));
     }
     ids.push_back(id.get<uint32_t>());
   }

@@ -7,6 +7,7 @@
 #include "benchmarks/loadgen/http_reply.h"
 #include "benchmarks/loadgen/quantity.h"
 #include "benchmarks/loadgen/sse_parser.h"
+#include "benchmarks/loadgen/stream_answer.h"
 #include "tests/test_seed.h"
 
 namespace baton {
@@ -66,6 +67,18 @@ TEST(SseParserTest, WhatIsNoFieldIsAnError) {
   SseParser parser;
   const std::string large(SseParser::kMaxEventBytes + 1, 'x');
   EXPECT_EQ(parser.Push(large, [](std::string_view) {}).code(), StatusCode::kResourceExhausted);
+}
+
+TEST(StreamAnswerTest, BytesBehindTheEndDoNotMatterHoweverTheyArrive) {
+  const std::string text = "data: {\"choices\":[{\"text\":\"a\"}]}\n\ndata: [DONE]\n\n";
+  for (const bool at_once : {true, false}) {
+    StreamAnswer answer;
+    answer.Begin(200, "text/event-stream");
+    const auto ignore = [](std::string_view) {};
+    EXPECT_TRUE(answer.Push(at_once ? text + "<html>\n" : text, ignore).ok());
+    EXPECT_TRUE(answer.Push("<html>\n", ignore).ok());
+    EXPECT_EQ(answer.Finish(OkStatus()).outcome, RequestOutcome::kOk) << at_once;
+  }
 }
 
 // An answer and how much of the input it took.

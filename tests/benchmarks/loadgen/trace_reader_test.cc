@@ -71,6 +71,15 @@ TEST(TraceReaderTest, ABadLineIsNamedByItsNumber) {
   }
 }
 
+// A message must not follow the depth of a value: the stack would end before it.
+TEST(TraceReaderTest, AValueOfAnyDepthIsOnlyNamed) {
+  const std::string deep = std::string(500'000, '[') + std::string(500'000, ']');
+  const auto as_time = ParseTrace("{\"timestamp\": " + deep + "}\n", "t");
+  EXPECT_THAT(std::string(as_time.status().message()), HasSubstr("timestamp a list is not"));
+  const auto as_block = ParseTrace(Mooncake(5, 10, deep), "t");
+  EXPECT_THAT(std::string(as_block.status().message()), HasSubstr("hash_ids has a list"));
+}
+
 TEST(TraceReaderTest, MutatedTextIsRowsOrAnError) {
   const std::string texts[] = {kAzure, Mooncake(5, 513, "0, 46") + Mooncake(9, 5, "0")};
   for (const uint64_t seed : TestSeeds(3)) {
