@@ -22,7 +22,6 @@ constexpr int64_t kTurnBytes = int64_t{4} << 20;
 // Counted for each frame beside its payload, so that frames which move nothing end a turn too.
 constexpr int64_t kFrameTurnBytes = 512;
 constexpr size_t kMaxParts = 256;
-// Page-table entries for 4 MiB take 0.1 ms.
 
 HandshakeOptions MakeHandshakeOptions(const ConnectionServices& services,
                                       const ConnectionStart& start) {
@@ -302,6 +301,10 @@ Status Connection::MapPeerArena() {
 
 void Connection::BecomeReady() {
   if (!dialled_) {
+    if (!services_.owner->HasRoomFor(*this)) {
+      Close(CloseReason::kTooMany, ResourceExhausted("all connections are taken"));
+      return;
+    }
     const Status mapped = kind_ == TransportKind::kShm ? MapPeerArena() : OkStatus();
     if (!mapped.ok()) {
       Close(CloseReason::kArena, mapped);

@@ -38,6 +38,8 @@ class Connection;
 class ConnectionOwner {
  public:
   virtual ~ConnectionOwner() = default;
+  // Whether an accepted connection whose peer is proven may become ready.
+  virtual bool HasRoomFor(const Connection& connection) = 0;
   virtual void OnReady(Connection* connection) = 0;
   virtual void OnControl(Connection* connection, std::string bytes) = 0;
 };

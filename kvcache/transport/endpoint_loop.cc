@@ -124,7 +124,7 @@ void EndpointLoop::Turn() {
 int EndpointLoop::WaitMs() const {
   int64_t deadline_us = EarlierDeadline(progress_due_us_, accept_again_us_);
   // While the table is full a due dial waits for a connection to end.
-  if (connections_.size() < options_.limits.max_connections) {
+  if (NumEstablished() < options_.limits.max_connections) {
     deadline_us = EarlierDeadline(deadline_us, peers_.NextDueUs());
   }
   for (const auto& [id, slot] : connections_) {
@@ -172,17 +172,16 @@ void EndpointLoop::PauseAccepting() {
 
 void EndpointLoop::AcceptAll(int listener, TransportKind kind) {
   for (int i = 0; i < kAcceptsPerTurn; ++i) {
-    UniqueFd fd(accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    SocketAddress from;
+    from.size_bytes = sizeof(from.storage);
+    UniqueFd fd(accept4(listener, reinterpret_cast<sockaddr*>(&from.storage), &from.size_bytes,
+                        SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (!fd.valid()) {
       const bool is_short =
           errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM;
       // Level-triggered: the waiting connection would wake us for ever.
       if (is_short) PauseAccepting();
       return;
-    }
-    if (connections_.size() >= options_.limits.max_connections) {
-      counters_.AddClose(CloseReason::kTooMany);
-      continue;
     }
     if (kind == TransportKind::kShm) {
       const StatusOr<uint32_t> user = PeerUserId(fd.get());
@@ -192,19 +191,67 @@ void EndpointLoop::AcceptAll(int listener, TransportKind kind) {
       }
     }
     TuneDataSocket(fd.get(), kind == TransportKind::kTcp);
+    std::string origin = HostPart(from);
+    MakeRoomForStranger(origin);
     ConnectionStart start;
     start.fd = std::move(fd);
     start.kind = kind;
-    AddConnection(std::move(start));
+    AddConnection(std::move(start), std::move(origin));
   }
 }
 
-void EndpointLoop::AddConnection(ConnectionStart start) {
+void EndpointLoop::MakeRoomForStranger(const std::string& origin) {
+  while (true) {
+    size_t num_all = 0;
+    size_t num_here = 0;
+    Slot* oldest = nullptr;
+    Slot* oldest_here = nullptr;
+    // Ids rise with age.
+    const auto older = [](const Slot* a, const Slot& b) {
+      return a == nullptr || b.connection->id() < a->connection->id();
+    };
+    for (auto& [id, slot] : connections_) {
+      if (!slot.is_stranger()) continue;
+      ++num_all;
+      if (older(oldest, slot)) oldest = &slot;
+      if (slot.origin != origin) continue;
+      ++num_here;
+      if (older(oldest_here, slot)) oldest_here = &slot;
+    }
+    Slot* const leaves = num_here >= options_.limits.max_strangers_per_address ? oldest_here
+                         : num_all >= options_.limits.max_strangers            ? oldest
+                                                                               : nullptr;
+    if (leaves == nullptr) return;
+    leaves->connection->Close(CloseReason::kTooMany,
+                              ResourceExhausted("too many connections are not introduced"));
+  }
+}
+
+size_t EndpointLoop::NumEstablished() const {
+  return static_cast<size_t>(
+      std::count_if(connections_.begin(), connections_.end(), [](const auto& entry) {
+        const Connection& connection = *entry.second.connection;
+        return connection.dialled() || connection.ready();
+      }));
+}
+
+bool EndpointLoop::HasRoomFor(const Connection& connection) {
+  // What it takes the place of is no longer counted.
+  const bool replaces = std::any_of(connections_.begin(), connections_.end(), [&](const auto& e) {
+    const Connection& other = *e.second.connection;
+    return other.ready() && (other.peer() == connection.peer() ||
+                             other.peer_worker_id() == connection.peer_worker_id());
+  });
+  return replaces || NumEstablished() < options_.limits.max_connections;
+}
+
+void EndpointLoop::AddConnection(ConnectionStart start, std::string origin) {
   start.id = next_id_++;
   const uint64_t id = start.id;
   Slot slot;
   slot.connection = std::make_unique<Connection>(services_, std::move(start), now_us_);
   slot.interest = slot.connection->interest();
+  slot.origin = std::move(origin);
   if (!AddToEpoll(slot.connection->fd(), slot.interest, id)) {
     slot.connection->Close(CloseReason::kTooMany, ResourceExhausted("epoll: errno {}", errno));
   }
@@ -232,7 +279,7 @@ void EndpointLoop::TakeNewPeers() {
 }
 
 void EndpointLoop::DialDuePeers() {
-  while (connections_.size() < options_.limits.max_connections) {
+  while (NumEstablished() < options_.limits.max_connections) {
     const std::optional<DialAttempt> attempt = peers_.NextAttempt(now_us_);
     if (!attempt.has_value()) return;
     StatusOr<UniqueFd> fd = StartConnect(attempt->address);
@@ -247,7 +294,7 @@ void EndpointLoop::DialDuePeers() {
     start.kind = attempt->kind;
     start.dialled = true;
     start.expected = attempt->peer;
-    AddConnection(std::move(start));
+    AddConnection(std::move(start), "");
   }
 }
 

@@ -50,6 +50,7 @@ class EndpointLoop final : public ConnectionOwner {
   std::vector<LinkInfo> Links() const { return links_.Read(); }
 
   // ConnectionOwner, on the transport's thread.
+  bool HasRoomFor(const Connection& connection) override;
   void OnReady(Connection* connection) override;
   void OnControl(Connection* connection, std::string bytes) override;
 
@@ -59,6 +60,12 @@ class EndpointLoop final : public ConnectionOwner {
     std::unique_ptr<Connection> connection;
     uint32_t interest = 0;
     bool ended = false;  // its end was reported
+    std::string origin;  // the address it was accepted from; "" = dialled
+
+    // Accepted, and not introduced yet.
+    bool is_stranger() const {
+      return !connection->dialled() && !connection->was_ready() && !connection->closed();
+    }
   };
   // A control message that waits for its peer.
   struct ParkedControl {
@@ -73,7 +80,11 @@ class EndpointLoop final : public ConnectionOwner {
   void AcceptAll(int listener, TransportKind kind);
   void PauseAccepting();
   void ResumeAccepting();
-  void AddConnection(ConnectionStart start);
+  void AddConnection(ConnectionStart start, std::string origin);
+  // Refuses the oldest strangers until one more of `origin` is within the limits.
+  void MakeRoomForStranger(const std::string& origin);
+  // Connections that are ready or were dialled.
+  size_t NumEstablished() const;
   void TakeNewPeers();
   void DialDuePeers();
   void ExecuteCommands();

@@ -12,7 +12,8 @@
 //     allocate more than kMaxControlBytes for that peer.
 //  2. A peer that does not read holds back only its own queue; each connection gets a bounded share
 //     of every turn of the loop.
-//  3. A frame is taken only after both sides proved that they know the same cluster secret.
+//  3. A frame is taken only after both sides proved that they know the same cluster secret; who has
+//     not proved it yet takes no place from those who have.
 //
 // Owner: the worker; the arena and the sink outlive it.
 #ifndef BATON_KVCACHE_TRANSPORT_KV_ENDPOINT_H_
@@ -47,7 +48,12 @@ struct KvEndpointTimers {
 
 // Limits of queues and tables. With the defaults a full endpoint holds about 40 MiB.
 struct KvEndpointLimits {
-  uint32_t max_connections = 256;                          // ready or being introduced
+  uint32_t max_connections = 256;  // ready, or dialled by this side
+  // Accepted and not introduced yet. One more takes the place of the oldest, which is refused: a
+  // peer that knows the secret needs two round trips, so whoever stays longer is no peer. The part
+  // of one address keeps a flood from it away from the others.
+  uint32_t max_strangers = 64;
+  uint32_t max_strangers_per_address = 32;
   uint32_t max_queued_slices = 1u << 17;                   // per peer; 48 bytes each
   uint32_t max_queued_controls = 1024;                     // per peer
   uint64_t max_queued_control_bytes = uint64_t{16} << 20;  // per peer

@@ -86,6 +86,22 @@ StatusOr<SocketAddress> UnixAddress(std::string_view name) {
   return result;
 }
 
+std::string HostPart(const SocketAddress& address) {
+  const auto bytes_of = [](const void* data, size_t size) {
+    return std::string(static_cast<const char*>(data), size);
+  };
+  if (address.storage.ss_family == AF_INET) {
+    sockaddr_in v4;
+    std::memcpy(&v4, &address.storage, sizeof(v4));
+    return bytes_of(&v4.sin_addr, sizeof(v4.sin_addr));
+  }
+  if (address.storage.ss_family != AF_INET6) return "unix";
+  sockaddr_in6 v6;
+  std::memcpy(&v6, &address.storage, sizeof(v6));
+  if (!IN6_IS_ADDR_V4MAPPED(&v6.sin6_addr)) return bytes_of(&v6.sin6_addr, 8);
+  return bytes_of(&v6.sin6_addr.s6_addr[12], 4);
+}
+
 std::string BoundTcpAddress(int fd) {
   SocketAddress address;
   address.size_bytes = sizeof(address.storage);

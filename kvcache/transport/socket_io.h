@@ -28,6 +28,9 @@ struct SocketAddress {
 StatusOr<SocketAddress> ResolveTcp(std::string_view address);
 // An abstract unix address; InvalidArgument unless 1..107 bytes.
 StatusOr<SocketAddress> UnixAddress(std::string_view name);
+// The bytes that name the host: of a tcp address without its port, and without the half of an IPv6
+// address that a host chooses itself. All unix sockets have one name: they are this host's.
+std::string HostPart(const SocketAddress& address);
 // "host:port" of what `fd` is bound to; "" when it is not.
 std::string BoundTcpAddress(int fd);
 

@@ -16,36 +16,9 @@ namespace {
 
 using testing::HasSubstr;
 
-uint64_t Closes(const Worker& worker, CloseReason reason) {
-  return worker.transport->Stats().closes[static_cast<size_t>(reason)];
-}
-uint64_t Refused(const Worker& worker, BadSliceReason reason) {
-  return worker.transport->Stats().bad_slices[static_cast<size_t>(reason)];
-}
-bool WaitClose(const Worker& worker, CloseReason reason, uint64_t count = 1) {
-  return Eventually([&] { return Closes(worker, reason) >= count; });
-}
-
 std::vector<std::byte> SliceBytes(const Worker& worker, BlockIndex block, uint32_t layer) {
   const std::byte* const data = worker.arena->Slice(block, layer);
   return {data, data + worker.arena->layout().SliceBytes()};
-}
-
-// Sends a whole transfer from `p` to `d` and checks it.
-void ExpectTransferWorks(Worker* p, Worker* d, uint64_t id) {
-  const Transfer transfer = MakeTransfer(id, 4, 0, 20);
-  FillSource(transfer, *p->arena, id);
-  ASSERT_TRUE(d->transport->OpenReceive(SpecFor(transfer, p->incarnation)).ok());
-  const size_t controls = p->sink->Snapshot().controls.size();
-  ASSERT_TRUE(d->transport->SendControl(p->incarnation, "grant").ok());
-  ASSERT_TRUE(p->sink->WaitControls(controls + 1));
-  ASSERT_TRUE(p->transport->SendSlices(d->incarnation, SlicesOf(transfer, *p->arena)).ok());
-  ASSERT_TRUE(d->sink->WaitComplete(transfer.id));
-  EXPECT_TRUE(Arrived(transfer, *p->arena, *d->arena));
-  d->transport->CloseReceive(transfer.id);
-  ASSERT_TRUE(d->sink->WaitReceiveClosed(transfer.id));
-  // The next call writes to the same source blocks.
-  ASSERT_TRUE(EndSend(*p, d->incarnation, transfer.id));
 }
 
 TEST(EndpointTest, HostileBytesCostOnlyTheirOwnConnection) {
@@ -316,7 +289,8 @@ TEST(EndpointTest, QueuesHaveLimits) {
     options->limits.max_queued_slices = 10;
     options->limits.max_parked_peers = 2;
     options->limits.max_open_transfers = 3;
-    options->limits.max_connections = 4;
+    options->limits.max_connections = 2;
+    options->limits.max_strangers = 3;
     options->timers.control_ttl_us = 1'000;
   };
   Worker d = rig.MakeDecode("decode-0");
@@ -341,6 +315,15 @@ TEST(EndpointTest, QueuesHaveLimits) {
   std::vector<std::unique_ptr<RawPeer>> crowd;
   for (int i = 0; i < 6; ++i) crowd.push_back(std::make_unique<RawPeer>(d));
   EXPECT_TRUE(WaitClose(d, CloseReason::kTooMany, 3));
+  // Peers that are introduced have a limit too, and are told.
+  RawPeer second(d);
+  ASSERT_TRUE(second.Introduce("second", Incarnation(8)));
+  RawPeer third(d);
+  EXPECT_FALSE(third.Introduce("third", Incarnation(9)));
+  EXPECT_EQ(third.told(), CloseReason::kTooMany);
+  // One that comes again needs no place of its own.
+  RawPeer again(d);
+  EXPECT_TRUE(again.Introduce("second", Incarnation(10)));
 }
 
 TEST(EndpointTest, AutoPrefersSharedMemoryAndFallsBack) {

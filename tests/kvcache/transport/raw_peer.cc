@@ -5,7 +5,6 @@
 
 #include <array>
 
-#include "kvcache/transport/handshake.h"
 #include "kvcache/transport/socket_io.h"
 #include "src/base/check.h"
 #include "src/base/xxh3.h"
@@ -40,6 +39,7 @@ bool RawPeer::Introduce(const std::string& worker_id, Incarnation self, int pass
   options.self.num_blocks = num_blocks;
   options.self.worker_id = worker_id;
   options.cluster_secret = "a secret";
+  if (tweak) tweak(&options);
   Handshake handshake(options, true);
   Handshake::Reply hello = handshake.Start();
   FrameHeader header{.kind = hello.kind};
@@ -50,6 +50,8 @@ bool RawPeer::Introduce(const std::string& worker_id, Incarnation self, int pass
   const iovec parts[2] = {{bytes.data(), bytes.size()},
                           {hello.payload.data(), hello.payload.size()}};
   (void)SendParts(fd_.get(), parts, pass_fd);
+  sent_.insert(sent_.end(), bytes.begin(), bytes.end());
+  sent_.insert(sent_.end(), hello.payload.begin(), hello.payload.end());
   while (!handshake.ready()) {
     std::vector<std::byte> payload;
     const std::optional<FrameHeader> frame = Receive(&payload);
@@ -68,6 +70,8 @@ void RawPeer::Send(std::span<const std::byte> bytes) {
     const iovec part{const_cast<std::byte*>(bytes.data()), bytes.size()};
     const IoOutcome outcome = SendParts(fd_.get(), {&part, 1});
     if (outcome.result != IoResult::kDone) return;
+    sent_.insert(sent_.end(), bytes.begin(),
+                 bytes.begin() + static_cast<std::ptrdiff_t>(outcome.bytes));
     bytes = bytes.subspan(outcome.bytes);
   }
 }

@@ -4,12 +4,14 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "kvcache/transport/frame.h"
+#include "kvcache/transport/handshake.h"
 #include "src/base/unique_fd.h"
 #include "tests/kvcache/transport/test_rig.h"
 
@@ -25,6 +27,8 @@ class RawPeer {
   // when the acceptor refused (see told()).
   bool Introduce(const std::string& worker_id, Incarnation self, int pass_fd = -1,
                  uint32_t num_blocks = 0);
+  // Changes what the next Introduce says.
+  std::function<void(HandshakeOptions*)> tweak;
 
   void Send(std::span<const std::byte> bytes);
   void SendFrame(FrameHeader header, const std::vector<std::byte>& payload = {});
@@ -38,6 +42,8 @@ class RawPeer {
   uint64_t epoch() const { return epoch_; }
   // The reason in the acceptor's Close, if it sent one.
   std::optional<CloseReason> told() const { return told_; }
+  // Every byte that was sent so far.
+  const std::vector<std::byte>& sent() const { return sent_; }
 
  private:
   bool ReceiveAll(std::byte* out, size_t size);
@@ -47,6 +53,7 @@ class RawPeer {
   UniqueFd fd_;
   uint64_t epoch_ = 0;
   std::optional<CloseReason> told_;
+  std::vector<std::byte> sent_;
 };
 
 }  // namespace baton::test

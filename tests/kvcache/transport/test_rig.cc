@@ -263,6 +263,32 @@ bool Arrived(const Transfer& transfer, const KvArena& source, const KvArena& des
   return true;
 }
 
+uint64_t Closes(const Worker& worker, CloseReason reason) {
+  return worker.transport->Stats().closes[static_cast<size_t>(reason)];
+}
+uint64_t Refused(const Worker& worker, BadSliceReason reason) {
+  return worker.transport->Stats().bad_slices[static_cast<size_t>(reason)];
+}
+bool WaitClose(const Worker& worker, CloseReason reason, uint64_t count) {
+  return Eventually([&] { return Closes(worker, reason) >= count; });
+}
+
+void ExpectTransferWorks(Worker* p, Worker* d, uint64_t id) {
+  const Transfer transfer = MakeTransfer(id, 4, 0, 20);
+  FillSource(transfer, *p->arena, id);
+  ASSERT_TRUE(d->transport->OpenReceive(SpecFor(transfer, p->incarnation)).ok());
+  const size_t controls = p->sink->Snapshot().controls.size();
+  ASSERT_TRUE(d->transport->SendControl(p->incarnation, "grant").ok());
+  ASSERT_TRUE(p->sink->WaitControls(controls + 1));
+  ASSERT_TRUE(p->transport->SendSlices(d->incarnation, SlicesOf(transfer, *p->arena)).ok());
+  ASSERT_TRUE(d->sink->WaitComplete(transfer.id));
+  EXPECT_TRUE(Arrived(transfer, *p->arena, *d->arena));
+  d->transport->CloseReceive(transfer.id);
+  ASSERT_TRUE(d->sink->WaitReceiveClosed(transfer.id));
+  // The next call writes to the same source blocks.
+  ASSERT_TRUE(EndSend(*p, d->incarnation, transfer.id));
+}
+
 uint64_t TestSeed() {
   const char* const given = std::getenv("BATON_TEST_SEED");
   const uint64_t seed = given != nullptr ? std::strtoull(given, nullptr, 10) : RandomU64() >> 1;

@@ -115,6 +115,11 @@ struct Worker {
 // written again.
 bool EndSend(const Worker& sender, Incarnation peer, TransferId transfer);
 
+// How often the worker ended a connection, or refused a slice, for this reason.
+uint64_t Closes(const Worker& worker, CloseReason reason);
+uint64_t Refused(const Worker& worker, BadSliceReason reason);
+bool WaitClose(const Worker& worker, CloseReason reason, uint64_t count = 1);
+
 // Timers that make tests quick where time has to pass.
 KvEndpointTimers QuickTimers();
 
@@ -163,6 +168,9 @@ ReceiveSpec SpecFor(const Transfer& transfer, Incarnation peer);
 std::vector<SliceRef> SlicesOf(const Transfer& transfer, const KvArena& source);
 void FillSource(const Transfer& transfer, const KvArena& source, uint64_t seed);
 bool Arrived(const Transfer& transfer, const KvArena& source, const KvArena& dest);
+// Sends a whole transfer from `p` to `d` and checks it; afterwards its source blocks may be written
+// again.
+void ExpectTransferWorks(Worker* p, Worker* d, uint64_t id);
 
 // A seed from BATON_TEST_SEED, else from the clock; printed.
 uint64_t TestSeed();
