@@ -11,6 +11,7 @@
 #include "nlohmann/json.hpp"
 
 #include "src/base/log.h"
+#include "src/text/pre_tokenizer.h"
 #include "src/text/spm_encoder.h"
 #include "src/text/tokenizer_json.h"
 #include "src/text/tokenizer_json_shape.h"
@@ -191,7 +192,11 @@ class FolderReader {
     spec_.pre = shape_.is_spm ? "default" : shape_.pre;
     spec_.nfc = shape_.nfc;
     if (!shape_.is_spm) {
-      spec_.ignore_merges = shape_.ignore_merges;
+      // Not said where it is the split rule's own, as in a GGUF file: the spec is then one that
+      // builds before this field read too.
+      const StatusOr<PreTokenizer> rule = FindPreTokenizer(spec_.pre);
+      const bool is_usual = rule.ok() && rule->ignore_merges == shape_.ignore_merges;
+      if (!is_usual) spec_.ignore_merges = shape_.ignore_merges;
       return;
     }
     spec_.add_space_prefix = shape_.add_space_prefix;

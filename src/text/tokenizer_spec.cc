@@ -7,7 +7,7 @@
 
 #include "src/base/xxh3.h"
 
-// The serialised form: "BTOK", a version byte, then the fields in the order of Fields() below.
+// The serialised form: "BTOK", a version byte, then the fields in the order of Serialize() below.
 // Integers are LEB128, strings a length and bytes, optionals a presence byte. Token types are runs
 // of (value, count). A merge is (left id + 1, right id + 1), 5 bytes where the text has 8; one
 // whose parts are not tokens is a 0 and the text.
@@ -17,6 +17,9 @@ namespace {
 
 constexpr std::string_view kMagic = "BTOK";
 constexpr uint8_t kVersion = 3;
+// Version 3 has three fields more. A spec that does not use them is written as version 2, so that
+// its bytes and its id are those that builds before version 3 read, write and compare.
+constexpr uint8_t kOldVersion = 2;
 
 using TokenIndex = absl::flat_hash_map<std::string_view, uint32_t>;
 
@@ -199,9 +202,10 @@ void ReadVocabulary(SpecReader& in, TokenizerSpec& spec) {
 }  // namespace
 
 std::string TokenizerSpec::Serialize() const {
+  const bool is_old = !space_prefix_unless_there && !user_defined_as_written && !ignore_merges;
   SpecWriter out;
   out.Bytes(kMagic.data(), kMagic.size());
-  out.Varint(kVersion);
+  out.Varint(is_old ? kOldVersion : kVersion);
   out.Text(model);
   out.Text(pre);
   out.Varint(tokens.size());
@@ -214,11 +218,12 @@ std::string TokenizerSpec::Serialize() const {
   for (const std::string& merge : merges) out.Merge(merge, index);
   for (const auto* id : {&bos_id, &eos_id, &eot_id, &eom_id, &unk_id, &pad_id}) out.Optional(*id);
   for (const auto* flag : {&add_bos, &add_eos, &add_space_prefix}) out.Optional(*flag);
-  for (const bool flag :
-       {space_prefix_at_start_only, space_prefix_unless_there, user_defined_as_written}) {
-    out.Varint(flag ? 1 : 0);
+  out.Varint(space_prefix_at_start_only ? 1 : 0);
+  if (!is_old) {
+    out.Varint(space_prefix_unless_there ? 1 : 0);
+    out.Varint(user_defined_as_written ? 1 : 0);
+    out.Optional(ignore_merges);
   }
-  out.Optional(ignore_merges);
   out.Varint(nfc ? 1 : 0);
   out.Text(chat_template);
   out.Varint(named_templates.size());
@@ -233,8 +238,9 @@ StatusOr<TokenizerSpec> TokenizerSpec::Parse(std::string_view bytes) {
   SpecReader in(bytes);
   if (in.Bytes(kMagic.size()) != kMagic) in.Fail("does not start with BTOK");
   const uint64_t version = in.Varint();
-  if (in.ok() && version != kVersion) {
-    return InvalidArgument("tokenizer spec has version {}, this build reads {}", version, kVersion);
+  if (in.ok() && version != kVersion && version != kOldVersion) {
+    return InvalidArgument("tokenizer spec has version {}, this build reads {} and {}", version,
+                           kOldVersion, kVersion);
   }
   TokenizerSpec spec;
   spec.model = in.Text();
@@ -247,12 +253,14 @@ StatusOr<TokenizerSpec> TokenizerSpec::Parse(std::string_view bytes) {
   for (auto* flag : {&spec.add_bos, &spec.add_eos, &spec.add_space_prefix}) {
     *flag = in.OptionalBool();
   }
-  for (bool* flag : {&spec.space_prefix_at_start_only, &spec.space_prefix_unless_there,
-                     &spec.user_defined_as_written}) {
-    *flag = in.VarintUpTo(1, "has a bad flag") != 0;
+  const auto read_flag = [&in] { return in.VarintUpTo(1, "has a bad flag") != 0; };
+  spec.space_prefix_at_start_only = read_flag();
+  if (version == kVersion) {
+    spec.space_prefix_unless_there = read_flag();
+    spec.user_defined_as_written = read_flag();
+    spec.ignore_merges = in.OptionalBool();
   }
-  spec.ignore_merges = in.OptionalBool();
-  spec.nfc = in.VarintUpTo(1, "has a bad flag") != 0;
+  spec.nfc = read_flag();
   spec.chat_template = in.Text();
   const uint64_t num_named = in.VarintUpTo(1024, "has too many named templates");
   for (uint64_t i = 0; in.ok() && i < num_named; ++i) {

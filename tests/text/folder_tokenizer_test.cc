@@ -311,7 +311,7 @@ TEST(FolderTokenizerTest, FilesAreReadFromAFolder) {
   const auto spec = LoadFolderTokenizer(folder, vocab_size);
   ASSERT_TRUE(spec.ok()) << spec.status();
   EXPECT_EQ(spec->chat_template, "T");
-  EXPECT_EQ(spec->ignore_merges, true);
+  EXPECT_EQ(spec->ignore_merges, std::nullopt);  // llama 3's own rule
   EXPECT_EQ(spec->add_bos, true);
   std::filesystem::resize_file(folder + "/tokenizer_config.json", kMaxConfigJsonBytes + 1);
   EXPECT_THAT(std::string(LoadFolderTokenizer(folder, vocab_size).status().message()),

@@ -72,6 +72,49 @@ TEST(TokenizerSpecTest, IdIsStableAndSeesEveryField) {
   }
 }
 
+// What builds that knew no version 3 wrote, read and took the id of. Routers and workers a version
+// apart must speak, and pair: both compare ids.
+TEST(TokenizerSpecTest, OldSpecsKeepTheirBytesAndTheirId) {
+  using namespace std::string_view_literals;
+  TokenizerSpec spec;
+  spec.model = "gpt2";
+  spec.pre = "gpt-2";
+  spec.tokens = {"p", "q", "pq"};
+  spec.token_types = {1, 1, 3};
+  spec.merges = {"p q"};
+  spec.bos_id = 1;
+  spec.add_bos = true;
+  spec.add_space_prefix = false;
+  spec.space_prefix_at_start_only = true;
+  spec.nfc = true;
+  spec.chat_template = "x";
+  spec.named_templates = {{"t", "y"}};
+  const std::string old_bytes(
+      "BTOK\x02\x04gpt2\x05gpt-2"
+      "\x03\x01p\x01q\x02pq"
+      "\0"                    // no scores
+      "\x03\x01\x02\x03\x01"  // types: two of 1, one of 3
+      "\x01\x01\x02"          // one merge: tokens 0 and 1
+      "\x01\x01\0\0\0\0\0"    // bos 1; no other ids
+      "\x02\0\x01\x01\x01"    // add_bos, add_eos, add_space_prefix, at start only, nfc
+      "\x01x\x01\x01t\x01y"sv);
+  EXPECT_EQ(testing::PrintToString(spec.Serialize()), testing::PrintToString(old_bytes));
+  EXPECT_EQ(TokenizerSpecId(spec), 0x22a0593667ca915du);
+  const auto parsed = TokenizerSpec::Parse(old_bytes);
+  ASSERT_TRUE(parsed.ok()) << parsed.status();
+  EXPECT_EQ(*parsed, spec);
+  // Each field that version 2 has no place for makes it version 3.
+  std::vector<TokenizerSpec> newer(3, spec);
+  newer[0].space_prefix_unless_there = true;
+  newer[1].user_defined_as_written = true;
+  newer[2].ignore_merges = false;
+  for (const TokenizerSpec& changed : newer) {
+    const std::string bytes = changed.Serialize();
+    EXPECT_EQ(bytes[4], 3);
+    EXPECT_EQ(*TokenizerSpec::Parse(bytes), changed);
+  }
+}
+
 TEST(TokenizerSpecTest, EveryTruncationIsRefused) {
   const std::string bytes = FullSpec().Serialize();
   for (size_t size = 0; size < bytes.size(); ++size) {
@@ -86,7 +129,8 @@ TEST(TokenizerSpecTest, EveryTruncationIsRefused) {
 TEST(TokenizerSpecTest, OtherVersionsAreNamed) {
   std::string bytes = ByteSpec().Serialize();
   bytes[4] = 9;
-  EXPECT_THAT(std::string(TokenizerSpec::Parse(bytes).status().message()), HasSubstr("version 9"));
+  EXPECT_THAT(std::string(TokenizerSpec::Parse(bytes).status().message()),
+              HasSubstr("version 9, this build reads 2 and 3"));
 }
 
 // What parses after random damage must serialise back to what it is, and nothing may crash.
