@@ -172,18 +172,24 @@ class FolderReader {
     return OkStatus();
   }
 
-  // Every row has a token, or the rest can only be there to round the count up.
+  // Every row has a token, or the last ones can only be there to round the count up.
   Status CheckSize() {
+    const auto is_missing = [](const std::string& token) { return token.empty(); };
     const size_t num_tokens = ids_.size();
     const size_t num_missing = vocab_size_ - num_tokens;
     if (num_missing == 0) return OkStatus();
+    const auto hole = std::find_if(spec_.tokens.begin(), spec_.tokens.end(), is_missing);
+    const auto behind = std::find_if_not(hole, spec_.tokens.end(), is_missing);
+    if (behind != spec_.tokens.end()) {
+      return InvalidArgument("tokenizer.json: no token has the id {}, and one has {}",
+                             hole - spec_.tokens.begin(), behind - spec_.tokens.begin());
+    }
     const bool is_padding =
         vocab_size_ % kPaddingMultiple == 0 && num_missing <= vocab_size_ / kPaddingShare;
     if (!is_padding) return WrongSize(num_tokens);
-    for (size_t id = 0; id < vocab_size_; ++id) {
-      if (spec_.tokens[id].empty())
-        spec_.token_types[id] = static_cast<int32_t>(TokenType::kUnused);
-    }
+    const auto unused = static_cast<int32_t>(TokenType::kUnused);
+    std::fill(spec_.token_types.begin() + static_cast<ptrdiff_t>(num_tokens),
+              spec_.token_types.end(), unused);
     return OkStatus();
   }
 

@@ -31,8 +31,8 @@ struct FolderTokenizerFiles {
 // Pure. `vocab_size`: rows of the model's embedding.
 //
 // InvalidArgument, naming both numbers, for a vocabulary of another size. Two differences are usual
-// and accepted: rows that were added to round the count up (a multiple of 64, at most 1/256 of
-// them), which become unused tokens, and special tokens behind the last row, which are left out.
+// and accepted: rows at the end that round the count up (to a multiple of 64, at most 1/256 of all),
+// which become unused tokens, and special tokens behind the last row, which are left out.
 // InvalidArgument too for files that contradict themselves: a token or an id that is there twice,
 // ids with holes. Broken merges are refused here when they are not two tokens, by Tokenizer::Create
 // when their parts or result are not in the vocabulary.

@@ -143,6 +143,27 @@ TEST(FolderTokenizerTest, RowsThatRoundTheCountUpAreUnusedTokens) {
   }
 }
 
+// A count that could be rounded up says nothing about rows in the middle.
+TEST(FolderTokenizerTest, AHoleInTheVocabularyIsNoRounding) {
+  Json tokenizer = Golden()["smollm"]["tokenizer_json"];
+  for (size_t id = NumTokens(tokenizer); id < 16384; ++id) {
+    tokenizer["model"]["vocab"]["filler" + std::to_string(id)] = id;
+  }
+  FolderTokenizerFiles files;
+  files.tokenizer_json = tokenizer.dump();
+  EXPECT_TRUE(TokenizerSpecFromFolder(files, 16384).ok());
+  for (const size_t hole : {9000, 16382}) {
+    Json holed = tokenizer;
+    holed["model"]["vocab"].erase("filler" + std::to_string(hole));
+    files.tokenizer_json = holed.dump();
+    EXPECT_EQ(std::string(TokenizerSpecFromFolder(files, 16384).status().message()),
+              fmt::format("tokenizer.json: no token has the id {}, and one has {}", hole, hole + 1));
+  }
+  tokenizer["model"]["vocab"].erase("filler16383");
+  files.tokenizer_json = tokenizer.dump();
+  EXPECT_TRUE(TokenizerSpecFromFolder(files, 16384).ok()) << "one missing at the end";
+}
+
 TEST(FolderTokenizerTest, SpecialTokensBehindTheLastRowAreLeftOut) {
   Json tokenizer = Golden()["smollm"]["tokenizer_json"];
   const size_t num_tokens = NumTokens(tokenizer);
@@ -231,7 +252,7 @@ const BadFolder kBadFolders[] = {
     {"same id", [](Json& t) { t["model"]["vocab"]["!"] = 5; }, kInvalid, "both have the id 5"},
     {"id", [](Json& t) { t["model"]["vocab"]["!"] = -1; }, kInvalid, "id for the token \"!\""},
     {"id text", [](Json& t) { t["model"]["vocab"]["!"] = "x"; }, kInvalid, "the token \"!\""},
-    {"hole", [](Json& t) { t["model"]["vocab"].erase("!"); }, kInvalid, "but the model has"},
+    {"hole", [](Json& t) { t["model"]["vocab"].erase("!"); }, kInvalid, "no token has the id"},
     {"more", [](Json& t) { t["model"]["vocab"]["more"] = 100000; }, kInvalid, "but the model has"},
     {"empty part",
      [](Json& t) {
