@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <cstring>
+#include <iterator>
 #include <memory>
 #include <mutex>
 
@@ -63,6 +64,21 @@ spdlog::level::level_enum ToSpdlog(LogLevel level) {
   return spdlog::level::off;
 }
 
+// One event is one line, whatever text of a file or a peer its message has in it.
+std::string OnOneLine(std::string_view message) {
+  std::string line;
+  line.reserve(message.size());
+  for (const char c : message) {
+    const auto byte = static_cast<uint8_t>(c);
+    if (byte < 0x20 || byte == 0x7f) {
+      fmt::format_to(std::back_inserter(line), "\\x{:02x}", byte);
+    } else {
+      line.push_back(c);
+    }
+  }
+  return line;
+}
+
 }  // namespace
 
 StatusOr<LogLevel> ParseLogLevel(std::string_view text) {
@@ -103,8 +119,9 @@ bool LogEnabled(LogLevel level) { return level >= g_level.load(std::memory_order
 
 void WriteLog(LogLevel level, const char* file, int line, std::string_view message) {
   const char* name = std::strrchr(file, '/');
+  const std::string text = OnOneLine(message);
   CurrentLogger()->log(spdlog::source_loc{name == nullptr ? file : name + 1, line, ""},
-                       ToSpdlog(level), spdlog::string_view_t(message.data(), message.size()));
+                       ToSpdlog(level), spdlog::string_view_t(text.data(), text.size()));
 }
 
 }  // namespace internal

@@ -1,4 +1,4 @@
-// One line of log per event, to stderr or a file. Any thread. Never per token on the step path.
+// One line of log per event, control bytes in hex; stderr or a file. Any thread, never per token.
 //   BATON_LOG_INFO("paired with {} over {}", worker_id, transport);
 #ifndef BATON_BASE_LOG_H_
 #define BATON_BASE_LOG_H_

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <memory>
 
+#include "src/base/quoted_text.h"
 #include "src/device/device.h"
 #include "src/device/thread_pool.h"
 #include "src/model/hf_folder.h"

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "kernels/ops.h"
+#include "src/base/quoted_text.h"
 #include "src/model/model_config.h"
 #include "src/model/partial_file.h"
 #include "src/model/quantize.h"

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <array>
+#include <string>
 
 #include "absl/strings/cord.h"
-#include "absl/strings/escaping.h"
 
 namespace baton {
 namespace {
@@ -83,13 +83,6 @@ GgufErrorCode GgufErrorOf(const absl::Status& status) {
   if (!payload.has_value()) return GgufErrorCode::kNone;
   const auto it = std::find(kNames.begin(), kNames.end(), std::string(*payload));
   return static_cast<GgufErrorCode>(it == kNames.end() ? 0 : it - kNames.begin());
-}
-
-std::string QuotedForMessage(std::string_view bytes) {
-  constexpr size_t kMaxShown = 80;
-  const bool cut = bytes.size() > kMaxShown;
-  const std::string shown(bytes.substr(0, kMaxShown));
-  return fmt::format("\"{}{}\"", absl::CHexEscape(shown), cut ? "..." : "");
 }
 
 }  // namespace baton

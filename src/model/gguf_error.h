@@ -5,7 +5,6 @@
 #define BATON_MODEL_GGUF_ERROR_H_
 
 #include <cstdint>
-#include <string>
 #include <string_view>
 
 #include "src/base/status.h"
@@ -57,10 +56,6 @@ absl::Status GgufError(GgufErrorCode code, std::string_view message);
 
 // The code that `status` carries, kNone when it carries none.
 GgufErrorCode GgufErrorOf(const absl::Status& status);
-
-// `bytes` in double quotes, control and non-ASCII bytes as hex, at most 80 bytes of it: what a
-// message may show of an untrusted string.
-std::string QuotedForMessage(std::string_view bytes);
 
 }  // namespace baton
 

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "src/base/checked_math.h"
+#include "src/base/quoted_text.h"
 
 namespace baton {
 namespace {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "src/base/quoted_text.h"
 #include "src/model/gguf.h"
 
 namespace baton {

@@ -4,8 +4,8 @@
 #include <string>
 #include <utility>
 
+#include "src/base/quoted_text.h"
 #include "src/model/folder_error.h"
-#include "src/model/gguf_error.h"
 #include "src/model/hf_json.h"
 #include "src/model/hf_rope.h"
 #include "src/model/model_config.h"

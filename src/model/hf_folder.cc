@@ -8,6 +8,7 @@
 #include <map>
 #include <utility>
 
+#include "src/base/quoted_text.h"
 #include "src/device/aligned_buffer.h"
 #include "src/model/folder_error.h"
 #include "src/model/hf_config.h"

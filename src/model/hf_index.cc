@@ -4,8 +4,8 @@
 
 #include "nlohmann/json.hpp"
 
+#include "src/base/quoted_text.h"
 #include "src/model/folder_error.h"
-#include "src/model/gguf_error.h"
 
 namespace baton {
 namespace {

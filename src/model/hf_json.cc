@@ -2,8 +2,8 @@
 
 #include <cmath>
 
+#include "src/base/quoted_text.h"
 #include "src/model/folder_error.h"
-#include "src/model/gguf_error.h"
 
 namespace baton {
 

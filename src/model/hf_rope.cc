@@ -3,8 +3,8 @@
 #include <string>
 
 #include "kernels/rope_table.h"
+#include "src/base/quoted_text.h"
 #include "src/model/folder_error.h"
-#include "src/model/gguf_error.h"
 
 namespace baton {
 namespace {

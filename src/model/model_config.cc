@@ -7,6 +7,7 @@
 #include <span>
 #include <string_view>
 
+#include "src/base/quoted_text.h"
 #include "src/model/tensor_plan.h"
 
 namespace baton {

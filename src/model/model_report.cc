@@ -4,6 +4,7 @@
 #include <map>
 #include <vector>
 
+#include "src/base/quoted_text.h"
 #include "src/base/size_text.h"
 #include "src/model/model_weights.h"
 #include "src/model/tokenizer_metadata.h"

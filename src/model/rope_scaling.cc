@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "kernels/rope_table.h"
+#include "src/base/quoted_text.h"
 
 namespace baton {
 namespace {

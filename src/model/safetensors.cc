@@ -8,8 +8,8 @@
 #include "nlohmann/json.hpp"
 
 #include "src/base/checked_math.h"
+#include "src/base/quoted_text.h"
 #include "src/model/folder_error.h"
-#include "src/model/gguf_error.h"
 
 namespace baton {
 namespace {

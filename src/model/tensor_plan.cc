@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "src/base/check.h"
+#include "src/base/quoted_text.h"
 
 namespace baton {
 namespace {

@@ -4,6 +4,7 @@
 #include <array>
 #include <utility>
 
+#include "src/base/quoted_text.h"
 #include "src/text/tokenizer.h"
 #include "src/text/utf8.h"
 
@@ -52,8 +53,8 @@ void AppendJsonString(std::string_view text, std::string* out) {
 
 Status CheckChatRole(std::string_view role) {
   if (std::find(kRoles.begin(), kRoles.end(), role) != kRoles.end()) return OkStatus();
-  return InvalidArgument("role \"{}\" is not one of system, developer, user, assistant, tool",
-                         ValidUtf8Prefix(role) == role.size() ? role.substr(0, 64) : "(not UTF-8)");
+  return InvalidArgument("role {} is not one of system, developer, user, assistant, tool",
+                         QuotedForMessage(role));
 }
 
 StatusOr<ChatTemplate> ChatTemplate::Create(std::string source, std::string_view bos_token,

@@ -11,6 +11,7 @@
 #include "nlohmann/json.hpp"
 
 #include "src/base/log.h"
+#include "src/base/quoted_text.h"
 #include "src/text/pre_tokenizer.h"
 #include "src/text/spm_encoder.h"
 #include "src/text/tokenizer_json.h"
@@ -63,8 +64,8 @@ StatusOr<AddedToken> ReadAddedToken(const Json& entry, bool prefix_is_normal) {
   const bool strips = BoolMember(entry, "lstrip", false) || BoolMember(entry, "rstrip", false);
   if (token.is_control) {
     if (strips) {
-      BATON_LOG_WARN("token {} \"{}\" is to take the blanks beside it: they are kept", token.id,
-                     token.text);
+      BATON_LOG_WARN("token {} {} is to take the blanks beside it: they are kept", token.id,
+                     QuotedForMessage(token.text));
     }
     return token;
   }
@@ -72,9 +73,9 @@ StatusOr<AddedToken> ReadAddedToken(const Json& entry, bool prefix_is_normal) {
   const bool after_prefix = prefix_is_normal && token.normalized;
   if (strips || BoolMember(entry, "single_word", false) || after_prefix) {
     return Unimplemented(
-        "tokenizer.json: the added token {} \"{}\" has lstrip, rstrip or single_word set, or "
+        "tokenizer.json: the added token {} {} has lstrip, rstrip or single_word set, or "
         "normalized with a prefix: not supported",
-        token.id, token.text);
+        token.id, QuotedForMessage(token.text));
   }
   return token;
 }
@@ -126,13 +127,13 @@ class FolderReader {
     if (text.empty()) return InvalidArgument("tokenizer.json: the token {} is empty", id);
     if (id >= vocab_size_) return WrongSize(size_t{id} + 1);
     if (!spec_.tokens[id].empty()) {
-      return InvalidArgument("tokenizer.json: the tokens \"{}\" and \"{}\" both have the id {}",
-                             spec_.tokens[id], text, id);
+      return InvalidArgument("tokenizer.json: the tokens {} and {} both have the id {}",
+                             QuotedForMessage(spec_.tokens[id]), QuotedForMessage(text), id);
     }
     const auto [found, inserted] = ids_.emplace(text, id);
     if (!inserted) {
-      return InvalidArgument("tokenizer.json: the token \"{}\" has the ids {} and {}", text,
-                             found->second, id);
+      return InvalidArgument("tokenizer.json: the token {} has the ids {} and {}",
+                             QuotedForMessage(text), found->second, id);
     }
     spec_.tokens[id] = std::move(text);
     return OkStatus();
@@ -149,17 +150,16 @@ class FolderReader {
         const bool here = !(token.normalized && shape_.marks_spaces_first);
         if (as_written.value_or(here) != here) {
           return Unimplemented(
-              "tokenizer.json: added tokens with spaces, some normalized and some (\"{}\") not: "
-              "not "
+              "tokenizer.json: added tokens with spaces, some normalized and some ({}) not: not "
               "supported",
-              token.text);
+              QuotedForMessage(token.text));
         }
         as_written = here;
       }
       if (token.id >= vocab_size_ && token.is_control) {
         // gemma 3: a token for images, which the text model has no row for.
-        BATON_LOG_WARN("the special token {} \"{}\" is behind the model's {} tokens: left out",
-                       token.id, token.text, vocab_size_);
+        BATON_LOG_WARN("the special token {} {} is behind the model's {} tokens: left out",
+                       token.id, QuotedForMessage(token.text), vocab_size_);
         continue;
       }
       const TokenType type = token.is_control ? TokenType::kControl : TokenType::kUserDefined;
@@ -223,7 +223,8 @@ class FolderReader {
         config[key].is_object() ? StringMember(config[key], "content") : StringMember(config, key);
     const auto found = ids_.find(text);
     if (found != ids_.end()) return std::optional<uint32_t>(found->second);
-    return InvalidArgument("tokenizer_config.json: {} is \"{}\", which is no token", key, text);
+    return InvalidArgument("tokenizer_config.json: {} is {}, which is no token", key,
+                           QuotedForMessage(text));
   }
 
   Status SetSpecialIds(const Json& tree) {
@@ -249,7 +250,8 @@ class FolderReader {
     const auto id_of = [this](const std::string& name) -> StatusOr<uint32_t> {
       const auto found = ids_.find(name);
       if (found != ids_.end()) return found->second;
-      return InvalidArgument("tokenizer.json: post_processor puts \"{}\", which is no token", name);
+      return InvalidArgument("tokenizer.json: post_processor puts {}, which is no token",
+                             QuotedForMessage(name));
     };
     if (!around.before.empty()) {
       BATON_ASSIGN_OR_RETURN(spec_.bos_id, id_of(around.before));

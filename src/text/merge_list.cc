@@ -4,6 +4,8 @@
 
 #include "absl/container/flat_hash_set.h"
 
+#include "src/base/quoted_text.h"
+
 namespace baton {
 namespace {
 
@@ -11,14 +13,14 @@ StatusOr<TokenMerge> ParseMerge(std::string_view text, size_t rank, const TokenI
   const auto id_of = [&](std::string_view token) -> StatusOr<uint32_t> {
     const auto found = index.find(token);
     if (found != index.end()) return found->second;
-    return InvalidArgument("tokenizer merges[{}] is \"{}\", but \"{}\" is not a token", rank, text,
-                           token);
+    return InvalidArgument("tokenizer merges[{}] is {}, but {} is not a token", rank,
+                           QuotedForMessage(text), QuotedForMessage(token));
   };
   // From 1: the left part may itself begin with a space.
   const size_t space = text.find(' ', 1);
   if (space == std::string_view::npos || space + 1 == text.size()) {
-    return InvalidArgument("tokenizer merges[{}] is \"{}\", not two tokens and a space", rank,
-                           text);
+    return InvalidArgument("tokenizer merges[{}] is {}, not two tokens and a space", rank,
+                           QuotedForMessage(text));
   }
   const std::string_view left = text.substr(0, space);
   const std::string_view right = text.substr(space + 1);

@@ -7,6 +7,7 @@
 
 #include "src/base/log.h"
 #include "src/base/nearest_name.h"
+#include "src/base/quoted_text.h"
 
 namespace baton {
 namespace {
@@ -82,8 +83,9 @@ StatusOr<std::string_view> FindRuleByPatterns(std::span<const std::string> patte
   }
   // The digits are a rule's first pattern only together with others.
   const bool after_digits = patterns.size() > 1 && patterns.front() == kSingleDigit;
-  return Unimplemented("the split pattern \"{}\" is not one of a supported model",
-                       patterns.empty() ? "" : patterns[after_digits ? 1 : 0]);
+  return Unimplemented(
+      "the split pattern {} is not one of a supported model",
+      QuotedForMessage(patterns.empty() ? std::string() : patterns[after_digits ? 1 : 0]));
 }
 
 StatusOr<PreTokenizer> FindPreTokenizer(std::string_view name) {
@@ -99,7 +101,8 @@ StatusOr<PreTokenizer> FindPreTokenizer(std::string_view name) {
     names.push_back(named.name);
   }
   const std::string nearest = NearestName(name, names);
-  return Unimplemented("pre-tokenizer \"{}\" (tokenizer.ggml.pre) is not supported{}", name,
+  return Unimplemented("pre-tokenizer {} (tokenizer.ggml.pre) is not supported{}",
+                       QuotedForMessage(name),
                        nearest.empty() ? "" : "; the nearest supported one is \"" + nearest + "\"");
 }
 

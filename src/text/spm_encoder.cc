@@ -12,6 +12,7 @@
 #include "absl/container/flat_hash_set.h"
 
 #include "src/base/log.h"
+#include "src/base/quoted_text.h"
 #include "src/text/merge_list.h"
 #include "src/text/utf8.h"
 
@@ -112,8 +113,8 @@ class SpmEncoder : public PieceEncoder {
       if (types[id] != TokenType::kByte) continue;
       const int byte = ByteOfToken(spec.tokens[id]);
       if (byte < 0) {
-        return InvalidArgument("tokenizer.ggml.tokens[{}] is a byte, but \"{}\" is not <0x00>..",
-                               id, spec.tokens[id]);
+        return InvalidArgument("tokenizer.ggml.tokens[{}] is a byte, but {} is not <0x00>..", id,
+                               QuotedForMessage(spec.tokens[id]));
       }
       byte_ids_[byte] = static_cast<TokenId>(id);
     }

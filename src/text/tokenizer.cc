@@ -7,6 +7,7 @@
 #include "absl/container/flat_hash_map.h"
 
 #include "src/base/log.h"
+#include "src/base/quoted_text.h"
 #include "src/text/bpe_encoder.h"
 #include "src/text/byte_letters.h"
 #include "src/text/pre_tokenizer.h"
@@ -16,7 +17,7 @@
 namespace baton {
 namespace {
 
-// The longest in use has 256 bytes; a file's are limited so that an error message can quote one.
+// The longest in use has 256 bytes.
 constexpr size_t kMaxTokenBytes = 4096;
 
 // Control tokens that end a turn or a text whatever the file's eos_token_id says (the list that
@@ -85,8 +86,8 @@ Status CheckTokens(const TokenizerSpec& spec) {
     if (token.empty()) continue;
     const auto [entry, inserted] = first.emplace(token, id);
     if (!inserted) {
-      return InvalidArgument("tokenizer.ggml.tokens[{}] and [{}] are both \"{}\"", entry->second,
-                             id, token);
+      return InvalidArgument("tokenizer.ggml.tokens[{}] and [{}] are both {}", entry->second, id,
+                             QuotedForMessage(token));
     }
   }
   return OkStatus();
@@ -104,8 +105,8 @@ StatusOr<std::vector<TokenType>> ReadTypes(const TokenizerSpec& spec) {
     // 0 is "undefined": nothing is known against it.
     if (type != 0) types[id] = static_cast<TokenType>(type);
     if (types[id] == TokenType::kUserDefined && IsEogText(spec.tokens[id])) {
-      BATON_LOG_WARN("token {} \"{}\" is marked user-defined; it is taken as a control token", id,
-                     spec.tokens[id]);
+      BATON_LOG_WARN("token {} {} is marked user-defined; it is taken as a control token", id,
+                     QuotedForMessage(spec.tokens[id]));
       types[id] = TokenType::kControl;
     }
     if (spec.tokens[id].empty()) types[id] = TokenType::kUnused;
@@ -129,10 +130,9 @@ StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Create(const TokenizerSpec& spec
   const bool is_spm = spec.model == "llama";
   if (!is_spm && spec.model != "gpt2") {
     return Unimplemented(
-        "tokenizer.ggml.model \"{}\" is not supported; this build has \"gpt2\" (byte-level BPE) "
-        "and "
+        "tokenizer.ggml.model {} is not supported; this build has \"gpt2\" (byte-level BPE) and "
         "\"llama\" (SentencePiece-style BPE)",
-        spec.model);
+        QuotedForMessage(spec.model));
   }
   PreTokenizer pre_tokenizer = {.default_add_bos = true};
   if (!is_spm) {

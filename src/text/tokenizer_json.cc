@@ -2,6 +2,7 @@
 
 #include <optional>
 
+#include "src/base/quoted_text.h"
 #include "src/text/tokenizer_spec.h"
 
 namespace baton {
@@ -58,7 +59,9 @@ class JsonReader : public nlohmann::json_sax<Json> {
   bool key(std::string& value) override {
     key_ = std::move(value);
     if (place_ != Place::kTree) return true;
-    if (open_.back()->contains(key_)) return Fail("has the key \"" + key_ + "\" twice");
+    if (open_.back()->contains(key_)) {
+      return Fail(fmt::format("has the key {} twice", QuotedForMessage(key_)));
+    }
     return true;
   }
 
@@ -83,8 +86,8 @@ class JsonReader : public nlohmann::json_sax<Json> {
   }
 
   bool BadId() {
-    return Fail(
-        fmt::format("has an id for the token \"{}\" that is not a number below 2^32", key_));
+    return Fail(fmt::format("has an id for the token {} that is not a number below 2^32",
+                            QuotedForMessage(key_)));
   }
 
   bool BadMerge() {

@@ -2,6 +2,7 @@
 
 #include <vector>
 
+#include "src/base/quoted_text.h"
 #include "src/text/pre_tokenizer.h"
 #include "src/text/spm_encoder.h"
 
@@ -32,9 +33,10 @@ std::vector<const Json*> Flatten(const Json& part, std::string_view list) {
 }
 
 Status Unsupported(std::string_view what, const Json& part) {
-  const std::string dump = part.dump(-1, ' ', false, Json::error_handler_t::replace);
-  return Unimplemented("tokenizer.json: {} \"{}\" is not supported: {}", what, TypeOf(part),
-                       dump.substr(0, 200));
+  // In ASCII, and control characters escaped.
+  const std::string dump = part.dump(-1, ' ', true, Json::error_handler_t::replace);
+  return Unimplemented("tokenizer.json: {} {} is not supported: {}", what,
+                       QuotedForMessage(TypeOf(part)), dump.substr(0, 200));
 }
 
 // What the normalizers do.
@@ -136,8 +138,8 @@ Status ReadModelOptions(const Json& model, TokenizerShape* shape) {
   const std::string type = TypeOf(model);
   // Files from before the type was written are told by their merges.
   if (type != "BPE" && !(type.empty() && model.contains("merges"))) {
-    return Unimplemented("tokenizer.json: model \"{}\" is not supported; this build has \"BPE\"",
-                         type);
+    return Unimplemented("tokenizer.json: model {} is not supported; this build has \"BPE\"",
+                         QuotedForMessage(type));
   }
   for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
     if (!StringMember(model, key).empty()) {

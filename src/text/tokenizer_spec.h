@@ -62,8 +62,7 @@ struct TokenizerSpec {
   std::string chat_template;  // tokenizer.chat_template, Jinja; empty = none
   std::vector<NamedChatTemplate> named_templates;
 
-  // A compact, versioned form (SmolLM2: 0.6 MiB): the same spec gives the same bytes everywhere, and
-  // in later builds too, which may be a version apart during an upgrade.
+  // A compact, versioned form (SmolLM2: 0.6 MiB): the bytes of a spec are the same in every build.
   std::string Serialize() const;
 
   // Inverse of Serialize for bytes from a peer: Parse(Serialize()) equals the spec, also when the

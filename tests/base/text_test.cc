@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -9,6 +10,7 @@
 #include "src/base/host_port.h"
 #include "src/base/log.h"
 #include "src/base/nearest_name.h"
+#include "src/base/quoted_text.h"
 #include "src/base/size_text.h"
 
 namespace baton {
@@ -117,6 +119,12 @@ TEST(HexTest, RoundTripsEveryByte) {
   EXPECT_EQ(BytesFromHex("0g"), std::nullopt);
 }
 
+TEST(QuotedTextTest, ShowsNoControlBytesAndNotMuch) {
+  EXPECT_EQ(QuotedForMessage("plain"), "\"plain\"");
+  EXPECT_EQ(QuotedForMessage("a\n\x1b[2J\"\xff"), "\"a\\n\\x1b[2J\\\"\\xff\"");
+  EXPECT_EQ(QuotedForMessage(std::string(81, 'x')), "\"" + std::string(80, 'x') + "...\"");
+}
+
 TEST(HexTest, U64) {
   EXPECT_EQ(HexFromU64(0x9f2c), "0000000000009f2c");
   EXPECT_EQ(U64FromHex("9f2C"), 0x9f2cu);
@@ -138,6 +146,7 @@ TEST(LogTest, WritesEnabledLevelsToTheFile) {
   ASSERT_TRUE(InitLog({"decode-0", LogLevel::kWarn, path}).ok());
   BATON_LOG_INFO("hidden {}", 1);
   BATON_LOG_WARN("braces {{}} stay {}", "{}");
+  BATON_LOG_WARN("a peer's {}", "name\n\x1b[2J \u00e9");
   FlushLog();
   ASSERT_TRUE(InitLog({"test", LogLevel::kInfo, ""}).ok());
   std::FILE* file = std::fopen(path.c_str(), "r");
@@ -149,6 +158,8 @@ TEST(LogTest, WritesEnabledLevelsToTheFile) {
   EXPECT_THAT(text, HasSubstr("decode-0"));
   EXPECT_THAT(text, HasSubstr("text_test.cc"));
   EXPECT_THAT(text, HasSubstr("braces {} stay {}"));
+  EXPECT_THAT(text, HasSubstr("a peer's name\\x0a\\x1b[2J \u00e9"));
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 2) << text;
   EXPECT_THAT(text, Not(HasSubstr("hidden")));
 }
 

@@ -44,7 +44,9 @@ InspectRun InspectBytes(const std::vector<std::byte>& bytes) {
 
 void ExpectRefused(const InspectRun& run, const std::string& words) {
   EXPECT_EQ(run.code, 1);
-  EXPECT_EQ(std::count(run.err.begin(), run.err.end(), '\n'), 1) << run.err;
+  const auto is_control = [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; };
+  EXPECT_EQ(std::count_if(run.err.begin(), run.err.end(), is_control), 1) << run.err;
+  EXPECT_EQ(run.err.back(), '\n');
   EXPECT_THAT(run.err, HasSubstr(words));
 }
 
@@ -113,6 +115,12 @@ TEST(InspectTest, RefusesBadFoldersWithOneLine) {
                 "tokenizer.json has 264 tokens, but the model has 263");
   ExpectRefused(tokenizer("\"hello\": 262", "\"he\": 262"), "the token \"he\" has the ids");
   ExpectRefused(tokenizer("\"hello\": 262", "\"hello\": 261"), "both have the id 261");
+  ExpectRefused(tokenizer("\"hello\": 262", R"("\n\u001b[2J": -1)"),
+                R"(the token "\n\x1b[2J" that is not a number)");
+  ExpectRefused(tokenizer("\"hello\": 262", R"("\n\u001b[2J": 261)"),
+                R"("\n\x1b[2J" both have the id 261)");
+  ExpectRefused(tokenizer("\"model\": {", R"("a\nb": 1, "a\nb": 2, "model": {)"),
+                R"(has the key "a\nb" twice)");
   ExpectRefused(tokenizer("\"hell o\"", "\" hello\""), "joining it would never end");
   ExpectRefused(tokenizer("\"hell o\"", "\"o hell\""), "\"ohell\" is not a token");
   ExpectRefused(Inspect(ChangedFolder("tiny_llama_llama3", "model.safetensors.index.json",

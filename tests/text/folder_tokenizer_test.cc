@@ -269,7 +269,7 @@ const BadFolder kBadFolders[] = {
      kInvalid, "merges[3]"},
     {"number", [](Json& t) { t["model"]["merges"][3] = 7; }, kInvalid, "merges[3]"},
     {"no token", [](Json& t) { t["model"]["merges"][3] = "a \u4e2d"; }, kInvalid,
-     "merges[3] is \"a \u4e2d\", but \"\u4e2d\" is not a token"},
+     R"(merges[3] is "a \xe4\xb8\xad", but "\xe4\xb8\xad" is not a token)"},
     {"added", [](Json& t) { t["added_tokens"][0].erase("id"); }, kInvalid, "added_tokens"},
     {"added twice", [](Json& t) { t["added_tokens"][1]["id"] = t["added_tokens"][0]["id"]; },
      kInvalid, "both have the id"},
