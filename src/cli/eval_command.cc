@@ -1,8 +1,8 @@
 // `baton eval`: how well a model file predicts a text.
 #include <cstdio>
-#include <filesystem>
 #include <fstream>
 
+#include "src/base/regular_file.h"
 #include "src/cli/commands.h"
 #include "src/cli/flags.h"
 #include "src/cli/model_store.h"
@@ -13,8 +13,6 @@
 
 namespace baton {
 namespace {
-
-namespace fs = std::filesystem;
 
 // What was typed.
 struct EvalFlags {
@@ -28,22 +26,9 @@ struct EvalFlags {
 };
 
 StatusOr<std::string> ReadText(const std::string& path) {
-  std::error_code error;
-  const bool is_file = fs::is_regular_file(path, error);
-  const uintmax_t size = is_file ? fs::file_size(path, error) : 0;
-  std::ifstream file(path, std::ios::binary);
-  if (!is_file || error || !file) {
-    return NotFound("--perplexity {} cannot be read, or is no regular file", path);
-  }
-  if (size == 0 || size > kMaxEncodeBytes) {
-    return InvalidArgument("--perplexity {} has {} bytes, outside [1, {}]", path, size,
-                           kMaxEncodeBytes);
-  }
-  std::string text(size, '\0');
-  file.read(text.data(), static_cast<std::streamsize>(size));
-  if (static_cast<uintmax_t>(file.gcount()) != size) {
-    return Unavailable("--perplexity {} ended after {} of {} bytes", path, file.gcount(), size);
-  }
+  StatusOr<std::string> text = ReadRegularFile(path, kMaxEncodeBytes);
+  if (text.ok() && text->empty()) text = InvalidArgument("0 bytes: nothing to predict");
+  if (!text.ok()) return WithPrefix(text.status(), "--perplexity " + path);
   return text;
 }
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -12,6 +11,7 @@
 
 #include "src/base/log.h"
 #include "src/base/quoted_text.h"
+#include "src/base/regular_file.h"
 #include "src/text/pre_tokenizer.h"
 #include "src/text/spm_encoder.h"
 #include "src/text/tokenizer_json.h"
@@ -327,19 +327,10 @@ class FolderReader {
 
 // The text of a file; empty when it is not there.
 StatusOr<std::string> ReadLimited(const fs::path& path, size_t max_bytes) {
-  std::error_code error;
-  if (!fs::exists(path, error)) return std::string();
-  const uintmax_t size = fs::is_regular_file(path, error) ? fs::file_size(path, error) : 0;
-  std::ifstream file(path, std::ios::binary);
-  if (error || size == 0 || !file) return Unavailable("cannot read {}", path.string());
-  if (size > max_bytes) {
-    return InvalidArgument("{} has {} bytes, more than {}", path.string(), size, max_bytes);
-  }
-  std::string text(size, '\0');
-  file.read(text.data(), static_cast<std::streamsize>(size));
-  if (static_cast<uintmax_t>(file.gcount()) != size) {
-    return Unavailable("cannot read {}", path.string());
-  }
+  StatusOr<std::string> text = ReadRegularFile(path, max_bytes);
+  if (absl::IsNotFound(text.status())) return std::string();
+  if (!text.ok()) return WithPrefix(text.status(), path.string());
+  if (text->empty()) return InvalidArgument("{} is empty", path.string());
   return text;
 }
 

@@ -31,8 +31,8 @@ struct FolderTokenizerFiles {
 // Pure. `vocab_size`: rows of the model's embedding.
 //
 // InvalidArgument, naming both numbers, for a vocabulary of another size. Two differences are usual
-// and accepted: rows at the end that round the count up (to a multiple of 64, at most 1/256 of all),
-// which become unused tokens, and special tokens behind the last row, which are left out.
+// and accepted: rows at the end that round the count up (to a multiple of 64, at most 1/256 of
+// all), which become unused tokens, and special tokens behind the last row, which are left out.
 // InvalidArgument too for files that contradict themselves: a token or an id that is there twice,
 // ids with holes. Broken merges are refused here when they are not two tokens, by Tokenizer::Create
 // when their parts or result are not in the vocabulary.
@@ -40,7 +40,8 @@ StatusOr<TokenizerSpec> TokenizerSpecFromFolder(const FolderTokenizerFiles& file
                                                 size_t vocab_size);
 
 // Reads the files of the folder `path` and calls TokenizerSpecFromFolder (gemma 3: about a second).
-// NotFound without a tokenizer.json; InvalidArgument for a file above its limit.
+// NotFound without a tokenizer.json; InvalidArgument for a file that is empty, above its limit or
+// no regular file.
 StatusOr<TokenizerSpec> LoadFolderTokenizer(const std::string& path, size_t vocab_size);
 
 }  // namespace baton

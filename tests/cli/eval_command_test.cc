@@ -1,4 +1,6 @@
 // `baton eval`: the quality gate of every faster kernel, and one line for everything that is wrong.
+#include <sys/stat.h>
+
 #include <cmath>
 #include <filesystem>
 #include <fstream>
@@ -118,6 +120,9 @@ TEST(EvalTest, EverythingWrongIsOneLine) {
   ExpectRefusal({text, model, "--context=513"}, kExitFailure, "[2, 512]");
   ExpectRefusal({"--perplexity=/nowhere.txt", model}, kExitFailure, "/nowhere.txt");
   ExpectRefusal({"--perplexity=" + folder, model}, kExitFailure, "no regular file");
+  const std::string fifo = folder + "/eval_fifo";
+  (void)::mkfifo(fifo.c_str(), 0600);
+  ExpectRefusal({"--perplexity=" + fifo, model}, kExitFailure, "no regular file");
   ExpectRefusal({write("empty.txt", ""), model}, kExitFailure, "0 bytes");
   ExpectRefusal({write("one.txt", "a"), model}, kExitFailure, "1 tokens");
   ExpectRefusal({write("latin1.txt", "caf\xe9 au lait"), model}, kExitFailure, "not UTF-8");

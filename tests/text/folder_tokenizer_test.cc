@@ -1,6 +1,8 @@
 // Hugging Face folders: against PyPI `tokenizers` (folder_golden.json), and what is refused.
 #include "src/text/folder_tokenizer.h"
 
+#include <sys/stat.h>
+
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -321,6 +323,11 @@ TEST(FolderTokenizerTest, FilesAreReadFromAFolder) {
   std::filesystem::create_directories(folder);
   std::filesystem::remove(folder + "/tokenizer.json");
   EXPECT_EQ(LoadFolderTokenizer(folder, 600).status().code(), StatusCode::kNotFound);
+  // Nobody writes into it: reading it would wait for ever.
+  ASSERT_EQ(::mkfifo((folder + "/tokenizer.json").c_str(), 0600), 0);
+  EXPECT_THAT(std::string(LoadFolderTokenizer(folder, 600).status().message()),
+              HasSubstr("/tokenizer.json: no regular file"));
+  std::filesystem::remove(folder + "/tokenizer.json");
   const auto write = [&folder](const std::string& name, const std::string& text) {
     std::ofstream(folder + "/" + name, std::ios::binary) << text;
   };
