@@ -147,8 +147,13 @@ struct DecodeChoice {
   DecodeRank decode_rank;
 
   bool is_paired() const { return wants_pair && pick.reason == RouteReason::kPair; }
-  // A D with a P beside it, or that needs none, comes before any D without one; then the better D.
-  std::tuple<bool, DecodeRank> rank() const { return {wants_pair && !is_paired(), decode_rank}; }
+  // At D, and at the P that computes the prompt.
+  bool has_room() const { return !std::get<0>(decode_rank) && pick.has_room; }
+  // A D with a P beside it, or that needs none, comes before any D without one, then one with room
+  // before any where the request would wait; then the better D.
+  std::tuple<bool, bool, DecodeRank> rank() const {
+    return {wants_pair && !is_paired(), !has_room(), decode_rank};
+  }
 };
 
 DecodeChoice ChoiceOf(const ClusterLoad& load, const RouteQuery& query, uint32_t idx) {
@@ -170,7 +175,7 @@ bool IsAboutAsLoaded(const DecodeChoice& choice, const DecodeChoice& least, cons
   const DecodeRank& a = choice.decode_rank;
   const DecodeRank& b = least.decode_rank;
   const bool is_alone = std::get<0>(choice.rank());
-  if (is_alone != std::get<0>(least.rank()) || std::get<0>(a) != std::get<0>(b)) return false;
+  if (is_alone != std::get<0>(least.rank()) || choice.has_room() != least.has_room()) return false;
   if (std::get<kPressure>(a) > std::get<kPressure>(b) + kMaxExtraPressure) return false;
   const uint32_t sequences = std::get<kSequences>(b);
   const uint32_t limit = sequences + kMaxExtraSequences + sequences / kMaxExtraSequencesShare;
@@ -189,7 +194,7 @@ Route RouteOf(const DecodeChoice& choice, const RouteQuery& query) {
                  .prefill_idx = choice.pick.idx,
                  .decode_idx = choice.idx,
                  .exact = choice.pick.exact,
-                 .has_room = !std::get<0>(choice.decode_rank) && choice.pick.has_room};
+                 .has_room = choice.has_room()};
   if (!query.disaggregate) {
     route.reason = RouteReason::kAggregatedMode;
   } else if (!choice.wants_pair) {

@@ -115,6 +115,27 @@ TEST(RoutePolicyTest, AFullDComesLastAndIsMarked) {
   EXPECT_FALSE(route.has_room);
 }
 
+// P 0 reaches D 0 and D 2, P 1 only D 1, and P 0 takes no more: waiting for it would leave the
+// other pair idle.
+TEST(RoutePolicyTest, APairWithRoomComesBeforeAnIdleDWhoseOnlyPIsFull) {
+  RouteCluster cluster(100, 2, 3);
+  cluster.links = {{0, 0}, {0, 2}, {1, 1}};
+  cluster.decode[1].num_running = 40;
+  EXPECT_NE(cluster.Pick(Query()).decode_idx, 1u);
+  cluster.prefill[0].num_slots = 0;
+  cluster.decode[0].cached_tokens = 100;  // nor is a hit worth the wait
+  Route route = cluster.Pick(Query());
+  ExpectRoute(route, Route::Path::kDisagg, RouteReason::kPair);
+  EXPECT_EQ(route.prefill_idx, 1u);
+  EXPECT_EQ(route.decode_idx, 1u);
+  EXPECT_TRUE(route.has_room);
+  // Where every P is full, the better D again.
+  cluster.prefill[1].num_free_blocks = 5;
+  route = cluster.Pick(Query());
+  EXPECT_EQ(route.decode_idx, 0u);
+  EXPECT_FALSE(route.has_room);
+}
+
 TEST(RoutePolicyTest, AnExactPartnerComesBeforeAnIdleInexactOne) {
   RouteCluster cluster(100, 2, 1);
   cluster.prefill[0].fingerprint.numerics_id = 7;
