@@ -92,12 +92,6 @@ PrefillRank RankPrefill(const PrefillLoad& prefill, bool exact, const RouteQuery
           Mix(query.random ^ 0x5bf03635f0935ad1ull, idx)};
 }
 
-bool IsLinked(const ClusterLoad& load, uint32_t prefill_idx, uint32_t decode_idx) {
-  return std::any_of(load.links.begin(), load.links.end(), [&](const LinkUp& link) {
-    return link.prefill_idx == prefill_idx && link.decode_idx == decode_idx;
-  });
-}
-
 // What is known about P's beside one D.
 struct PrefillPick {
   RouteReason reason = RouteReason::kNoPrefillWorker;  // kPair: idx is valid
@@ -107,34 +101,33 @@ struct PrefillPick {
 };
 
 PrefillPick PickPrefill(const ClusterLoad& load, const RouteQuery& query, uint32_t decode_idx) {
+  const WorkerFingerprint& wanted = load.decode[decode_idx].fingerprint;
   // Each worker fails at one of these hurdles; the highest one that any reached is the reason.
   PrefillPick pick;
+  const auto failed = [&pick](RouteReason reason) {
+    if (pick.reason != RouteReason::kPair) pick.reason = std::max(pick.reason, reason);
+  };
+  for (const PrefillLoad& prefill : load.prefill) {
+    if (!prefill.ready) continue;
+    const bool paired = IsPaired(PairingOf(prefill.fingerprint, wanted));
+    failed(paired ? RouteReason::kNoLink : RouteReason::kNoCompatiblePair);
+  }
   PrefillRank best;
   const double unit_s = PredictedUnit(load, query);
-  for (uint32_t i = 0; i < load.prefill.size(); ++i) {
-    const PrefillLoad& prefill = load.prefill[i];
-    if (!prefill.ready) continue;
-    const auto failed = [&](RouteReason reason) {
-      if (pick.reason != RouteReason::kPair) pick.reason = std::max(pick.reason, reason);
-    };
-    const Pairing pairing = PairingOf(prefill.fingerprint, load.decode[decode_idx].fingerprint);
-    if (!IsPaired(pairing)) {
-      failed(RouteReason::kNoCompatiblePair);
-      continue;
-    }
-    if (!IsLinked(load, i, decode_idx)) {
-      failed(RouteReason::kNoLink);
-      continue;
-    }
+  for (const LinkUp& link : load.links) {
+    if (link.decode_idx != decode_idx) continue;
+    const PrefillLoad& prefill = load.prefill[link.prefill_idx];
+    const Pairing pairing = PairingOf(prefill.fingerprint, wanted);
+    if (!prefill.ready || !IsPaired(pairing)) continue;
     if (BlocksFor(query.num_tokens, prefill.block_size) > prefill.num_blocks) {
       failed(RouteReason::kPromptExceedsPrefill);
       continue;
     }
     const bool exact = pairing == Pairing::kExact;
-    const PrefillRank rank = RankPrefill(prefill, exact, query, unit_s, i);
+    const PrefillRank rank = RankPrefill(prefill, exact, query, unit_s, link.prefill_idx);
     if (pick.reason == RouteReason::kPair && !(rank < best)) continue;
     best = rank;
-    pick = {RouteReason::kPair, i, exact, !std::get<kPrefillFull>(rank)};
+    pick = {RouteReason::kPair, link.prefill_idx, exact, !std::get<kPrefillFull>(rank)};
   }
   return pick;
 }

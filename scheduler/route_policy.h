@@ -85,7 +85,7 @@ inline constexpr double kMaxExtraPressure = 2;
 inline constexpr uint32_t kMaxExtraSequences = 2;
 inline constexpr uint32_t kMaxExtraSequencesShare = 2;  // 1 / 2
 
-// A data connection that is up; pairs without one are not used.
+// A data connection that is up, by places in the snapshot; pairs without one are not used.
 struct LinkUp {
   uint32_t prefill_idx = 0;
   uint32_t decode_idx = 0;
@@ -133,7 +133,7 @@ struct Route {
   bool has_room = true;      // false: D or P lacks a slot or free blocks in the snapshot
 };
 
-// O(prefill x decode + links); allocates nothing.
+// O(decode x (prefill + links)); allocates nothing.
 Route PickRoute(const ClusterLoad& load, const RouteQuery& query);
 
 }  // namespace baton
