@@ -238,7 +238,10 @@ class FolderReader {
     BATON_ASSIGN_OR_RETURN(spec_.pad_id, NamedToken(config, "pad_token"));
     if (const auto unk = ids_.find(shape_.unk_token); unk != ids_.end()) {
       spec_.unk_id = unk->second;
-      spec_.token_types[unk->second] = static_cast<int32_t>(TokenType::kUnknown);
+      // A control token stays one: it may end a text too (<|endoftext|>).
+      int32_t& type = spec_.token_types[unk->second];
+      const bool is_normal = type == static_cast<int32_t>(TokenType::kNormal);
+      if (is_normal) type = static_cast<int32_t>(TokenType::kUnknown);
     }
     BATON_RETURN_IF_ERROR(SetAroundText(tree, config));
     BATON_RETURN_IF_ERROR(SetGenerationEnds());
@@ -277,20 +280,29 @@ class FolderReader {
       if (!spec_.bos_id) spec_.bos_id = IdMember(config, "bos_token_id");
       const Json ids = config.contains("eos_token_id") ? config["eos_token_id"] : Json();
       for (const Json& id : ids.is_array() ? ids : Json::array({ids})) {
-        const bool is_row = id.is_number_unsigned() && id.get<uint64_t>() < vocab_size_;
-        if (is_row) ends.push_back(id.get<uint32_t>());
+        if (!id.is_number_unsigned()) continue;
+        if (id.get<uint64_t>() < vocab_size_) {
+          ends.push_back(id.get<uint32_t>());
+        } else {
+          BATON_LOG_WARN("{}: eos_token_id {} is behind the model's {} tokens: left out", name,
+                         id.get<uint64_t>(), vocab_size_);
+        }
       }
     }
-    for (const uint32_t id : ends) {
-      if (id == spec_.eos_id || id == spec_.eot_id || id == spec_.eom_id) continue;
-      std::optional<uint32_t>* slots[] = {&spec_.eos_id, &spec_.eot_id, &spec_.eom_id};
-      for (std::optional<uint32_t>* slot : slots) {
-        if (slot->has_value()) continue;
-        *slot = id;
-        break;
-      }
-    }
+    for (const uint32_t id : ends) BATON_RETURN_IF_ERROR(AddEnd(id));
     return OkStatus();
+  }
+
+  Status AddEnd(uint32_t id) {
+    for (std::optional<uint32_t>* slot : {&spec_.eos_id, &spec_.eot_id, &spec_.eom_id}) {
+      if (*slot == id) return OkStatus();
+      if (slot->has_value()) continue;
+      *slot = id;
+      return OkStatus();
+    }
+    return Unimplemented(
+        "eos_token_id: more than three tokens end a generation ({}, {}, {} and {}): not supported",
+        *spec_.eos_id, *spec_.eot_id, *spec_.eom_id, id);
   }
 
   std::optional<uint32_t> IdMember(const Json& config, const char* key) const {

@@ -124,6 +124,27 @@ TEST(FolderTokenizerTest, ConfigFilesNameTheSpecialTokens) {
   EXPECT_EQ(spec.eom_id, 9u);
   files.chat_template_jinja = "J";
   EXPECT_EQ(TokenizerSpecFromFolder(files, vocab_size)->chat_template, "J");
+  files.config_json = R"({"eos_token_id": [9, 3, 11]})";
+  EXPECT_EQ(
+      std::string(TokenizerSpecFromFolder(files, vocab_size).status().message()),
+      "eos_token_id: more than three tokens end a generation (3, 5, 9 and 11): not supported");
+}
+
+// GPT-2's <|endoftext|> is all three: begin, end and unknown.
+TEST(FolderTokenizerTest, AnUnknownTokenThatEndsATextStillDoes) {
+  Json tokenizer = Golden()["smollm"]["tokenizer_json"];
+  const size_t num_tokens = NumTokens(tokenizer);
+  tokenizer["model"]["unk_token"] = "<|endoftext|>";
+  FolderTokenizerFiles files;
+  files.tokenizer_json = tokenizer.dump();
+  files.tokenizer_config_json = R"({"eos_token": "<|im_end|>"})";
+  const auto spec = TokenizerSpecFromFolder(files, num_tokens);
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  ASSERT_TRUE(spec->unk_id.has_value());
+  const auto built = Tokenizer::Create(*spec);
+  ASSERT_TRUE(built.ok()) << built.status();
+  EXPECT_TRUE((*built)->IsEog(static_cast<TokenId>(*spec->unk_id)));
+  EXPECT_TRUE((*built)->IsEog(static_cast<TokenId>(*spec->eos_id)));
 }
 
 TEST(FolderTokenizerTest, RowsThatRoundTheCountUpAreUnusedTokens) {
@@ -158,8 +179,9 @@ TEST(FolderTokenizerTest, AHoleInTheVocabularyIsNoRounding) {
     Json holed = tokenizer;
     holed["model"]["vocab"].erase("filler" + std::to_string(hole));
     files.tokenizer_json = holed.dump();
-    EXPECT_EQ(std::string(TokenizerSpecFromFolder(files, 16384).status().message()),
-              fmt::format("tokenizer.json: no token has the id {}, and one has {}", hole, hole + 1));
+    EXPECT_EQ(
+        std::string(TokenizerSpecFromFolder(files, 16384).status().message()),
+        fmt::format("tokenizer.json: no token has the id {}, and one has {}", hole, hole + 1));
   }
   tokenizer["model"]["vocab"].erase("filler16383");
   files.tokenizer_json = tokenizer.dump();
