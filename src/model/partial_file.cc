@@ -13,14 +13,14 @@
 namespace baton {
 namespace {
 
-// rename(2) that fails with EEXIST instead of replacing a file; 0 or an errno. File systems that
-// cannot do that in one step get two.
+// rename(2) that fails with EEXIST instead of replacing a file; 0 or an errno. Whichever way the
+// file system has does it in one step: network file systems have links, FAT has the flag.
 int RenameToNew(const std::string& from, const std::string& to) {
+  if (::link(from.c_str(), to.c_str()) == 0) return ::unlink(from.c_str()) == 0 ? 0 : errno;
+  if (errno == EEXIST) return EEXIST;
+  const int link_error = errno;
   if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE) == 0) return 0;
-  if (errno != EINVAL && errno != ENOSYS) return errno;
-  std::error_code ignored;
-  if (std::filesystem::exists(std::filesystem::symlink_status(to, ignored))) return EEXIST;
-  return std::rename(from.c_str(), to.c_str()) == 0 ? 0 : errno;
+  return errno == EINVAL || errno == ENOSYS ? link_error : errno;
 }
 
 // Makes the name itself outlast a loss of power; 0 or an errno.

@@ -29,7 +29,9 @@ class PartialFile {
 
   absl::Status Open();
   absl::Status Write(std::span<const std::byte> bytes);
-  // Flushes the bytes to the disk and gives the file its name; never replaces another one.
+  // Flushes the bytes to the disk and gives the file its name; never replaces another one, and
+  // fails where the file system has no way to promise that. When only the folder could not be
+  // flushed the error says so: the file is whole and has its name, which a loss of power may undo.
   absl::Status Finish();
 
  private:
