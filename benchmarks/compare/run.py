@@ -162,16 +162,9 @@ class Comparison:
         if not out.exists():
             raise SystemExit(f"{server.name}: {done.stderr}")
         run = json.loads(out.read_text())["runs"][0]
-        reasons = [r for r in run["report"]["void"] if not self.forgiven(server, r)]
-        if run["report"]["cut_short"] or reasons:
-            self.voids.append(f"{server.name} {' '.join(flags[:2])}: {done.stderr.strip()}")
+        for reason in void_reasons(server.name, run["report"]):
+            self.voids.append(f"{server.name} {' '.join(flags[:2])}: {reason}")
         return run
-
-    @staticmethod
-    def forgiven(server, reason):
-        """llama.cpp's answers may depend on the batch; that is its promise, not its error. Counted
-        in the result all the same."""
-        return "golden prompts had a wrong answer" in reason and server.name.startswith("llama")
 
     def turns(self, servers, k):
         return servers if k % 2 == 0 else servers[::-1]
@@ -247,6 +240,24 @@ class Comparison:
         result["void"] = self.voids
         result["minutes"] = round((time.monotonic() - begin) / 60, 1)
         return result
+
+
+def forgiven(name, reason):
+    """llama.cpp's answers may depend on the batch; that is its promise, not its error. Counted in
+    the result all the same."""
+    return "golden prompts had a wrong answer" in reason and name.startswith("llama")
+
+
+def void_reasons(name, report):
+    """Why a run of the server of that name says nothing about it. Times come from the requests that
+    were answered, so a server that failed some must not look fast for it."""
+    reasons = [reason for reason in report["void"] if not forgiven(name, reason)]
+    if report["cut_short"]:
+        reasons.append(report["cut_short"])
+    failed = report["attempted"] - report["ok"]
+    if failed:
+        reasons.append(f"{failed} of {report['attempted']} requests failed")
+    return reasons
 
 
 def quantile_of(values, q):

@@ -81,6 +81,23 @@ class BurstTest(unittest.TestCase):
         self.assertEqual(run.lag_ms(load([])), 9)
 
 
+class VoidTest(unittest.TestCase):
+    def reasons(self, name, **changes):
+        report = {"attempted": 8, "ok": 8, "void": [], "cut_short": "", **changes}
+        return run.void_reasons(name, report)
+
+    def test_a_server_that_failed_a_request_is_not_compared(self):
+        self.assertEqual(self.reasons("baton"), [])
+        self.assertEqual(self.reasons("llama.cpp", ok=7), ["1 of 8 requests failed"])
+        self.assertEqual(self.reasons("baton", cut_short="gone"), ["gone"])
+
+    def test_only_wrong_golden_answers_of_llama_cpp_are_forgiven(self):
+        wrong = "2 of 8 golden prompts had a wrong answer"
+        none = "none of 8 requests was an answered golden prompt"
+        self.assertEqual(self.reasons("llama.cpp -b 64", void=[wrong, none]), [none])
+        self.assertEqual(self.reasons("baton", void=[wrong]), [wrong])
+
+
 class RatioTest(unittest.TestCase):
     def test_is_of_the_rounds_not_of_the_medians(self):
         ratio = run.pair_ratio({"baton": [10, 40, 90], "llama.cpp": [10, 20, 30]}, "baton")
