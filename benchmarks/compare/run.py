@@ -112,19 +112,16 @@ class Comparison:
 
     def start(self):
         ports = [free_port() for _ in range(4)]
-        baton = [
-            Server("baton", baton_argv(self.args, self.model, "disagg", ports[0]), ports[0]),
-            Server(
-                "baton aggregated",
-                baton_argv(self.args, self.model, "aggregated", ports[1]),
-                ports[1],
-            ),
-        ]
-        llama = [
-            Server("llama.cpp", llama_argv(self.args, self.model, 0, ports[2]), ports[2]),
-            Server("llama.cpp -b 64", llama_argv(self.args, self.model, 64, ports[3]), ports[3]),
-        ]
-        self.servers = baton + llama
+        argvs = {
+            "baton": baton_argv(self.args, self.model, "disagg", ports[0]),
+            "baton aggregated": baton_argv(self.args, self.model, "aggregated", ports[1]),
+            "llama.cpp": llama_argv(self.args, self.model, 0, ports[2]),
+            "llama.cpp -b 64": llama_argv(self.args, self.model, 64, ports[3]),
+        }
+        # One after another, so that whatever stands is stopped when the next one fails.
+        for (name, argv), port in zip(argvs.items(), ports):
+            self.servers.append(Server(name, argv, port))
+        baton = self.servers[:2]
         for server in self.servers:
             server.wait_ready()
         self.golden = {}
@@ -347,6 +344,8 @@ def main():
     models = args.model or sorted(map(str, (home / "models").glob("*.gguf")))
     if not models:
         raise SystemExit("no model: give --model FILE or run `baton pull smollm2:135m`")
+    for tool in ("llama-server", "llama-bench"):
+        llama_tool(args.llama_cpp, tool)  # said now, not after the first hour
     code = 0
     for model in models:
         result = Comparison(args, model).run()

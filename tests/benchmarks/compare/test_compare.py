@@ -1,9 +1,12 @@
 """What benchmarks/compare makes of the load client's samples, and the tables and the picture."""
 
 import sys
+import tempfile
+import types
 import unittest
 import xml.dom.minidom
 from pathlib import Path
+from unittest import mock
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "benchmarks" / "compare"))
 import run  # noqa: E402
@@ -79,6 +82,36 @@ class BurstTest(unittest.TestCase):
 
     def test_the_larger_lag_is_kept(self):
         self.assertEqual(run.lag_ms(load([])), 9)
+
+
+class StartTest(unittest.TestCase):
+    def comparison(self, folder):
+        names = {"baton": "baton", "llama_cpp": folder, "threads": 2, "quick": True}
+        comparison = run.Comparison(types.SimpleNamespace(**names), "m.gguf")
+        comparison.servers = []
+        return comparison
+
+    def test_a_missing_program_is_said_before_anything_is_started(self):
+        with tempfile.TemporaryDirectory() as folder, mock.patch.object(run, "Server") as server:
+            comparison = self.comparison(folder)
+            with self.assertRaisesRegex(SystemExit, "has no llama-server"):
+                comparison.start()
+            server.assert_not_called()
+
+    def test_servers_before_one_that_fails_are_known_and_so_stopped(self):
+        def made(name, argv, port):
+            if name.startswith("llama"):
+                raise OSError("no such program")
+            return name
+
+        with (
+            mock.patch.object(run, "llama_argv", return_value=[]),
+            mock.patch.object(run, "Server", side_effect=made),
+        ):
+            comparison = self.comparison("nowhere")
+            with self.assertRaises(OSError):
+                comparison.start()
+            self.assertEqual(comparison.servers, ["baton", "baton aggregated"])
 
 
 class VoidTest(unittest.TestCase):
