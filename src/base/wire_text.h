@@ -1,6 +1,6 @@
-// Sentences for logs of another process. Pure; any thread.
-#ifndef BATON_WORKER_WIRE_TEXT_H_
-#define BATON_WORKER_WIRE_TEXT_H_
+// Sentences for logs of another process, and from one. Pure; any thread.
+#ifndef BATON_BASE_WIRE_TEXT_H_
+#define BATON_BASE_WIRE_TEXT_H_
 
 #include <algorithm>
 #include <cstddef>
@@ -11,16 +11,17 @@ namespace baton {
 
 inline constexpr size_t kMaxWireTextBytes = 1024;
 
-// `text` as a protobuf string field may carry it: cut, and '?' for every byte that is not ASCII. A
-// sentence may quote a file name, and one byte of broken UTF-8 would make the peer refuse the whole
-// message, a Revoke say.
+// `text` as a protobuf string field may carry it and a log may show it: cut, and '?' for every byte
+// that is no printable ASCII. A sentence may quote a file name, and one byte of broken UTF-8 would
+// make the peer refuse the whole message, a Revoke say; a line break would let a peer write lines
+// of our log. So both ends of a wire use it.
 inline std::string WireText(std::string_view text) {
   std::string clean(text.substr(0, kMaxWireTextBytes));
-  const auto is_foreign = [](char c) { return static_cast<unsigned char>(c) >= 0x80; };
+  const auto is_foreign = [](char c) { return c < 0x20 || c > 0x7e; };
   std::replace_if(clean.begin(), clean.end(), is_foreign, '?');
   return clean;
 }
 
 }  // namespace baton
 
-#endif  // BATON_WORKER_WIRE_TEXT_H_
+#endif  // BATON_BASE_WIRE_TEXT_H_

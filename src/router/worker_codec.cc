@@ -4,6 +4,7 @@
 #include <cmath>
 #include <string>
 
+#include "src/base/wire_text.h"
 #include "src/base/xxh3.h"
 
 namespace baton {
@@ -12,7 +13,10 @@ namespace {
 constexpr size_t kMaxWorkerIdBytes = 64;
 constexpr size_t kMaxAddressBytes = 256;
 constexpr size_t kMaxModelIdBytes = 256;
+// Readable ids and parts of fingerprints have some hundred bytes.
+constexpr size_t kMaxTextBytes = 4096;
 constexpr size_t kMaxLinks = 1024;
+constexpr size_t kMaxTopLogprobs = 20;
 
 bool IsWorkerId(std::string_view id) {
   if (id.empty() || id.size() > kMaxWorkerIdBytes) return false;
@@ -103,6 +107,15 @@ Status CheckHelloNames(const v1::WorkerHello& hello) {
     }
   }
   if (hello.grpc_address().empty()) return InvalidArgument("grpc_address is empty");
+  const v1::Fingerprint& fingerprint = hello.fingerprint();
+  for (const std::string* text :
+       {&fingerprint.weights_id(), &fingerprint.numerics_id(), &fingerprint.layout_text(),
+        &fingerprint.numerics_text(), &hello.host_id()}) {
+    if (text->size() > kMaxTextBytes) {
+      return InvalidArgument("a text of the fingerprint or the host has {} bytes, more than {}",
+                             text->size(), kMaxTextBytes);
+    }
+  }
   return OkStatus();
 }
 
@@ -165,7 +178,9 @@ StatusOr<WorkerDescription> DecodeHello(const v1::WorkerHello& hello) {
   worker.chain_check = hello.chain_check();
   for (const int kind : hello.transports()) {
     const LinkKind decoded = DecodeKind(static_cast<v1::TransportKind>(kind));
-    if (decoded != LinkKind::kUnspecified) worker.transports.push_back(decoded);
+    const bool is_news = std::find(worker.transports.begin(), worker.transports.end(), decoded) ==
+                         worker.transports.end();
+    if (decoded != LinkKind::kUnspecified && is_news) worker.transports.push_back(decoded);
   }
   return worker;
 }
@@ -187,6 +202,7 @@ WorkerLoadReport DecodeLoad(const v1::WorkerLoad& load) {
   report.step_us = load.step_us();
   for (const v1::LinkLoad& link : load.links()) {
     if (report.links.size() >= kMaxLinks) break;
+    if (link.to().size() > kMaxWorkerIdBytes) continue;  // nobody's name
     report.links.push_back({link.to(), Incarnation(link.to_incarnation()),
                             DecodeKind(link.transport()), link.bytes_per_s(), link.up()});
   }
@@ -230,6 +246,7 @@ std::vector<WorkerToken> DecodeStep(const v1::StepEvents& step) {
     token.has_logprob = event.has_logprob();
     token.logprob = event.logprob();
     for (const v1::WorkerTokenLogprob& top : event.top_logprobs()) {
+      if (token.top_logprobs.size() == kMaxTopLogprobs) break;
       token.top_logprobs.push_back({static_cast<TokenId>(top.token()), top.logprob()});
     }
     token.finish = DecodeFinish(event.finish());
@@ -246,10 +263,11 @@ WorkerRequestStatus DecodeStatus(const v1::RequestStatus& status) {
   if (is_known) decoded.state = static_cast<WorkerRequestState>(state);
   decoded.code =
       status.code() <= 16 ? static_cast<StatusCode>(status.code()) : StatusCode::kUnknown;
-  decoded.message = status.message();
+  decoded.message = WireText(status.message());
   decoded.kv_bytes = status.kv_bytes();
   decoded.transport = DecodeKind(status.transport());
-  decoded.transfer_seconds = status.transfer_seconds();
+  const bool is_time = std::isfinite(status.transfer_seconds());
+  decoded.transfer_seconds = is_time ? std::max(0.0f, status.transfer_seconds()) : 0.0f;
   decoded.retry_after_ms = std::min<uint32_t>(status.retry_after_ms(), 60'000);
   decoded.cached_tokens = status.cached_tokens();
   decoded.retargeted = status.retargeted();

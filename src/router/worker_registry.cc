@@ -15,6 +15,9 @@ constexpr double kAssumedTokensPerSecond = 500.0;
 
 // Share of the newest hand-off in a link's average: about the last ten count.
 constexpr double kLinkSpeedShare = 0.1;
+// What a worker reports as faster, or as done in no time at all, counts as this: a petabyte a
+// second still fits the whole number that the topology shows.
+constexpr double kMaxLinkSpeed = 1e15;
 
 // Indices into kBlockStateNames.
 constexpr size_t kFreeIdx = 0;
@@ -99,7 +102,7 @@ uint32_t RegisteredWorker::NumFreeBlocks() const {
 void RegisteredWorker::AddTransfer(std::string_view decode_worker, uint64_t num_bytes,
                                    double seconds) {
   if (num_bytes == 0 || !(seconds > 0)) return;
-  const double speed = static_cast<double>(num_bytes) / seconds;
+  const double speed = std::min(static_cast<double>(num_bytes) / seconds, kMaxLinkSpeed);
   const auto [it, is_first] = link_bytes_per_s.try_emplace(std::string(decode_worker), speed);
   if (!is_first) it->second += (speed - it->second) * kLinkSpeedShare;
 }

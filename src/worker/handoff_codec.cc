@@ -4,7 +4,7 @@
 
 #include "baton/v1/handoff.pb.h"
 #include "kvcache/transport/transport_types.h"
-#include "src/worker/wire_text.h"
+#include "src/base/wire_text.h"
 
 namespace baton {
 namespace {
@@ -165,7 +165,7 @@ StatusOr<HandoffMessage> FromProto(const v1::Nack& m) {
 StatusOr<HandoffMessage> FromProto(const v1::Revoke& m) {
   Revoke revoke;
   BATON_ASSIGN_OR_RETURN(revoke.key, FromProto(m.key()));
-  revoke.reason = m.reason().substr(0, kMaxWireTextBytes);
+  revoke.reason = WireText(m.reason());
   revoke.from_decode = m.from_decode();
   return HandoffMessage(std::move(revoke));
 }

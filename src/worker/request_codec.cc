@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
+#include "src/base/wire_text.h"
 #include "src/worker/session_service.h"
-#include "src/worker/wire_text.h"
 
 namespace baton {
 namespace {

@@ -1,5 +1,6 @@
 #include "src/router/worker_codec.h"
 
+#include <cmath>
 #include <string>
 #include <vector>
 
@@ -48,6 +49,63 @@ TEST(WorkerCodecTest, MalformedPrefixEventsAreRefused) {
   EXPECT_TRUE(DecodePrefix(Events(8, "a")).ok());
   EXPECT_EQ(DecodePrefix(Events(8, "ab")).status().code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(DecodePrefix(Events(0, "a")).status().code(), StatusCode::kInvalidArgument);
+}
+
+v1::WorkerHello Hello() {
+  v1::WorkerHello hello;
+  hello.mutable_worker()->set_worker_id("decode-0");
+  hello.mutable_worker()->set_incarnation(7);
+  hello.set_role(v1::WORKER_ROLE_DECODE);
+  hello.set_model("toy");
+  hello.set_grpc_address("127.0.0.1:1");
+  hello.mutable_fingerprint()->set_wire_min(kWireMin);
+  hello.mutable_fingerprint()->set_wire_max(kWireMax);
+  hello.set_max_context(100);
+  hello.set_block_size(16);
+  hello.set_num_blocks(10);
+  hello.set_max_running(4);
+  hello.set_vocab_size(300);
+  return hello;
+}
+
+TEST(WorkerCodecTest, WhatIsKeptOfAHelloIsBounded) {
+  v1::WorkerHello hello = Hello();
+  for (int i = 0; i < 1000; ++i) hello.add_transports(v1::TRANSPORT_KIND_TCP);
+  hello.add_transports(v1::TRANSPORT_KIND_SHM);
+  const auto worker = DecodeHello(hello);
+  ASSERT_TRUE(worker.ok()) << worker.status();
+  EXPECT_EQ(worker->transports.size(), 2u);
+  const auto refused = [](const v1::WorkerHello& m) {
+    return DecodeHello(m).status().code() == StatusCode::kInvalidArgument;
+  };
+  const std::string text(4097, 'x');
+  hello = Hello();
+  hello.set_host_id(text);
+  EXPECT_TRUE(refused(hello));
+  hello = Hello();
+  hello.mutable_fingerprint()->set_layout_text(text);
+  EXPECT_TRUE(refused(hello));
+  hello = Hello();
+  hello.mutable_fingerprint()->set_numerics_text(text.substr(1));
+  EXPECT_FALSE(refused(hello));
+}
+
+TEST(WorkerCodecTest, NumbersAndListsOfAWorkerAreMadeUsable) {
+  v1::RequestStatus status;
+  status.set_message("a\nb" + std::string(5000, 'x'));
+  for (const float seconds : {NAN, -1.0f, INFINITY, 0.25f}) {
+    status.set_transfer_seconds(seconds);
+    EXPECT_EQ(DecodeStatus(status).transfer_seconds, seconds == 0.25f ? 0.25f : 0.0f);
+  }
+  EXPECT_EQ(DecodeStatus(status).message, "a?b" + std::string(1021, 'x'));
+  v1::StepEvents step;
+  v1::TokenEvent* event = step.add_events();
+  for (int i = 0; i < 1000; ++i) event->add_top_logprobs()->set_token(1);
+  EXPECT_EQ(DecodeStep(step)[0].top_logprobs.size(), 20u);
+  v1::WorkerLoad load;
+  load.add_links()->set_to(std::string(65, 'x'));
+  load.add_links()->set_to("decode-0");
+  EXPECT_EQ(DecodeLoad(load).links.size(), 1u);
 }
 
 }  // namespace
