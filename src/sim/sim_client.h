@@ -31,7 +31,8 @@ struct SimClientDesk {
   // `kind`: "wrong token", "order", "two ends", ...
   std::function<void(std::string_view kind, std::string text)> violate;
   std::function<int64_t()> now_us;
-  uint64_t digest = 0;  // of everything that any client saw, with its time
+  int64_t max_silence_us = 0;  // between two tokens of one request; 0 = any
+  uint64_t digest = 0;         // of everything that any client saw, with its time
   uint64_t num_tokens = 0;
 };
 

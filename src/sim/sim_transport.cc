@@ -64,8 +64,15 @@ void SimTransport::LinkUp(SimTransport* peer, uint64_t epoch, bool pulls, bool d
   wake_();
 }
 
-void SimTransport::LinkDown(Incarnation peer, std::string_view reason) {
-  if (links_.erase(peer) == 0) return;
+uint64_t SimTransport::EpochOf(Incarnation peer) const {
+  const auto link = links_.find(peer);
+  return link == links_.end() ? 0 : link->second.epoch;
+}
+
+void SimTransport::LinkDown(Incarnation peer, uint64_t epoch, std::string_view reason) {
+  const auto link = links_.find(peer);
+  if (link == links_.end() || (epoch != 0 && epoch != link->second.epoch)) return;
+  links_.erase(link);
   counters_.AddClose(CloseReason::kPeerClosed);
   sink_->OnPeerDown(peer, Unavailable("{}", reason));
   wake_();
@@ -127,12 +134,15 @@ void SimTransport::SendNow(const Link& link, const HandoffMessage& message) {
   // A flipped bit breaks the frame's checksum, which ends the connection: as if it were lost, and
   // the connection with it.
   if (passage.flips_bit) {
-    receiver->process().Post(passage.arrival_us, [receiver, from = incarnation_, sender = this] {
-      receiver->LinkDown(from, "a control message's checksum is wrong");
-      sender->process().Post(0, [sender, to = receiver->incarnation()] {
-        sender->LinkDown(to, "the peer closed the connection");
+    const uint64_t epoch = link.epoch;
+    const auto damaged = [receiver, epoch, from = incarnation_, sender = this] {
+      if (receiver->EpochOf(from) != epoch) return;
+      receiver->LinkDown(from, epoch, "a control message's checksum is wrong");
+      sender->process().Post(0, [sender, epoch, to = receiver->incarnation()] {
+        sender->LinkDown(to, epoch, "the peer closed the connection");
       });
-    });
+    };
+    receiver->process().Post(passage.arrival_us, damaged);
     return;
   }
   receiver->ExpectControl(passage.arrival_us, control);

@@ -68,8 +68,10 @@ class SimTransport final : public KvTransport {
   bool IsUp(Incarnation peer) const { return links_.find(peer) != links_.end(); }
   // This end of a connection is ready.
   void LinkUp(SimTransport* peer, uint64_t epoch, bool pulls, bool dialled);
-  // This end has ended.
-  void LinkDown(Incarnation peer, std::string_view reason);
+  // This end of connection `epoch` has ended; 0 = of any. A newer one is not touched.
+  void LinkDown(Incarnation peer, uint64_t epoch, std::string_view reason);
+  // Of the connection to `peer`; 0 = none.
+  uint64_t EpochOf(Incarnation peer) const;
   // The other ends, of this end's connections.
   std::vector<SimTransport*> Peers() const;
   // Those that this end dialled, by the life that it reached.

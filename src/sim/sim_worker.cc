@@ -108,7 +108,7 @@ void SimWorker::Kill() {
   }
   const auto close = [this](SimProcess& peer, SimTransport* transport) {
     fabric_->network->Send(*process_, peer, 0, [transport, gone = incarnation_] {
-      transport->LinkDown(gone, "connection reset");
+      transport->LinkDown(gone, 0, "connection reset");
     });
   };
   for (SimTransport* peer : transport_.Peers()) close(peer->process(), peer);

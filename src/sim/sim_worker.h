@@ -53,7 +53,7 @@ class SimWorker final : private EngineListener {
   void TakeBlocks(double share, int64_t for_us);
   // The connection to `router`, or the data connection to `peer`, ends at this end.
   void BreakWith(const SimRouter* router, std::string_view why);
-  void BreakLink(SimWorker* peer, std::string_view why);
+  void BreakLink(SimWorker* peer, uint64_t epoch, std::string_view why);
 
   // ---- What routers send; in this process.
   void OnSessionOpen(const std::shared_ptr<SimSessionStream>& stream, Incarnation wanted);

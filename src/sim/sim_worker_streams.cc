@@ -121,10 +121,12 @@ bool SimWorker::IsWanted(Incarnation peer) const {
 void SimWorker::DialMissing() {
   for (const auto& [incarnation, peer] : transport_.Dialled()) {
     if (IsWanted(incarnation)) continue;
-    transport_.LinkDown(incarnation, "no router lists this worker any more");
-    fabric_->network->Send(*process_, peer->process(), 0, [peer = peer, from = incarnation_] {
-      peer->LinkDown(from, "the peer closed the connection");
-    });
+    const uint64_t epoch = transport_.EpochOf(incarnation);
+    transport_.LinkDown(incarnation, epoch, "no router lists this worker any more");
+    fabric_->network->Send(*process_, peer->process(), 0,
+                           [peer = peer, epoch, from = incarnation_] {
+                             peer->LinkDown(from, epoch, "the peer closed the connection");
+                           });
   }
   for (const auto& lease : leases_) {
     for (const SimPeer& peer : lease->peers) {
@@ -147,18 +149,23 @@ void SimWorker::OnDialled(SimWorker* from, Incarnation from_life, Incarnation wa
   if (wanted != incarnation_ || from->incarnation_ != from_life) return;  // the dialler gives up
   const uint64_t epoch = fabric_->next_epoch++;
   const bool pulls = (process_->index() + from->process_->index()) % 2 == 0;
-  transport_.LinkDown(from_life, "a newer connection took its place");
-  transport_.LinkUp(&from->transport_, epoch, pulls, /*dialled=*/false);
+  // The welcome goes out before anything else of this connection.
   fabric_->network->Send(*process_, *from->process_, 256, [this, from, wanted, epoch, pulls] {
     from->dialling_.erase(wanted);
     if (wanted != incarnation_) return;  // died meanwhile: its end of file follows
-    from->transport_.LinkDown(wanted, "a newer connection took its place");
+    from->transport_.LinkDown(wanted, 0, "a newer connection took its place");
     from->transport_.LinkUp(&transport_, epoch, pulls, /*dialled=*/true);
   });
+  transport_.LinkDown(from_life, 0, "a newer connection took its place");
+  transport_.LinkUp(&from->transport_, epoch, pulls, /*dialled=*/false);
 }
 
-void SimWorker::BreakLink(SimWorker* peer, std::string_view why) {
-  transport_.LinkDown(peer->incarnation_, why);
+void SimWorker::BreakLink(SimWorker* peer, uint64_t epoch, std::string_view why) {
+  transport_.LinkDown(peer->incarnation_, epoch, why);
+  // What was on its way to the peer, a welcome too, is followed by the end of the stream.
+  fabric_->network->Send(*process_, *peer->process_, 0, [mine = incarnation_, peer, epoch] {
+    peer->transport_.LinkDown(mine, epoch, "the peer closed the connection");
+  });
 }
 
 }  // namespace baton

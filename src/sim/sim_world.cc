@@ -49,6 +49,7 @@ SimWorld::SimWorld(const SimOptions& options)
     Violate(kind, std::move(text));
   };
   desk_.violate = fabric_.violate;
+  desk_.max_silence_us = options.max_silence_us;
   desk_.now_us = [this] { return events_.now_us(); };
   MakeProcesses();
 }

@@ -40,6 +40,8 @@ struct SimOptions {
   uint32_t num_blocks = 192;                     // of each worker
   const std::vector<TraceRow>* trace = nullptr;  // times and lengths; outlives the run
   bool stop_at_first = false;                    // violation
+  // A longer silence between two tokens breaks a promise; 0 = none does.
+  int64_t max_silence_us = 0;
   // Every so many turns of a worker a bit of its KV flips where no checksum looks; 0 = never. Shows
   // that wrong KV is seen.
   uint64_t damage_every = 0;

@@ -103,8 +103,11 @@ void SimWorld::BreakIfStillBlocked(uint32_t from, uint32_t to) {
   if (!shape.IsRouter(from) && !shape.IsRouter(to)) {
     SimWorker* const one = WorkerOf(from);
     SimWorker* const other = WorkerOf(to);
-    a.Post(events_.now_us(), [one, other, kWhy] { one->BreakLink(other, kWhy); });
-    b.Post(events_.now_us(), [one, other, kWhy] { other->BreakLink(one, kWhy); });
+    const uint64_t epoch = std::max(one->transport().EpochOf(other->incarnation()),
+                                    other->transport().EpochOf(one->incarnation()));
+    if (epoch == 0) return;
+    a.Post(events_.now_us(), [one, other, epoch, kWhy] { one->BreakLink(other, epoch, kWhy); });
+    b.Post(events_.now_us(), [one, other, epoch, kWhy] { other->BreakLink(one, epoch, kWhy); });
     return;
   }
   const uint32_t router_idx = shape.IsRouter(from) ? from : to;
