@@ -105,28 +105,25 @@ def test_steps_are_measured_against_the_machine(server):
     assert 0 < metric(rows["decode"], "baton_mbu_ratio") < 1.5
 
 
-def test_lost_workers_end_requests_and_come_back():
+def test_lost_workers_come_back_and_their_requests_go_on():
     with Server() as server:
         first = {p["worker_id"]: p for p in server.topology()}
         for role in ("decode", "prefill"):
-            stream = open_stream(server, 4000 if role == "decode" else 200)
-            stream.settimeout(20)
+            stream = open_stream(server, 200)
+            stream.settimeout(40)
             data = b""
             while data.count(b"data:") < 8:  # so the hand-off is over
                 data += stream.recv(4096)
             victim = next(p for p in server.topology() if p["role"] == role)
             os.kill(victim["pid"], signal.SIGKILL)
-            if role == "decode":
-                while piece := stream.recv(65536):
-                    data += piece
-                assert b"[DONE]" not in data, "a truncated answer never looks whole"
-                assert b"error" in data
-            else:  # the decode worker has every byte it needs
-                while b"[DONE]" not in data and (piece := stream.recv(65536)):
-                    data += piece
-                assert b"[DONE]" in data and b'"error"' not in data, data[-500:]
-                assert b'"finish_reason":"length"' in data
-                assert data.count(b'"text":') >= 150, "tokens went on after the loss"
+            while b"[DONE]" not in data and (piece := stream.recv(65536)):
+                data += piece
+            assert b"[DONE]" in data and b'"error"' not in data, data[-500:]
+            assert b'"finish_reason":"length"' in data
+            assert data.count(b'"text":') >= 150, "tokens went on after the loss"
+            # Once the KV has crossed, nobody needs the prefill worker.
+            resumes = b'"resumes":1' if role == "decode" else b'"resumes":0'
+            assert resumes in data, data[-500:]
             stream.close()
             wait_until(
                 lambda: any(

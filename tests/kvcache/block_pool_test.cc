@@ -82,8 +82,9 @@ TEST(BlockPoolTest, QuarantineOutlivesEveryReference) {
 TEST(BlockPoolTest, TransitionTableIsTheOneInTheHandoffSpecification) {
   using S = BlockState;
   const std::vector<std::pair<S, S>> allowed = {
-      {S::kComputing, S::kExported}, {S::kComputing, S::kBound}, {S::kExported, S::kBound},
-      {S::kReserved, S::kReceiving}, {S::kReserved, S::kBound},  {S::kReceiving, S::kBound}};
+      {S::kComputing, S::kExported}, {S::kComputing, S::kBound},    {S::kExported, S::kBound},
+      {S::kBound, S::kExported},     {S::kReserved, S::kReceiving}, {S::kReserved, S::kBound},
+      {S::kReceiving, S::kBound}};
   for (size_t from = 0; from < kNumBlockStates; ++from) {
     for (size_t to = 0; to < kNumBlockStates; ++to) {
       const bool listed =
