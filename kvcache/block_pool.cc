@@ -246,11 +246,8 @@ BlockInfo BlockPool::Info(BlockIndex index) const {
   BATON_CHECK(index.value() < blocks_.size(), "block {} of a pool of {}", index.value(),
               blocks_.size());
   const Block& block = blocks_[index.value()];
-  return {{index, block.generation},
-          Label(block),
-          block.request_refs,
-          block.transfer_refs,
-          block.owner};
+  return {{index, block.generation}, Label(block), block.request_refs,
+          block.transfer_refs,       block.kept,   block.owner};
 }
 
 Status BlockPool::Audit() const {

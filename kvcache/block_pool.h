@@ -81,7 +81,8 @@ struct BlockInfo {
   BlockState state = BlockState::kFree;
   uint32_t request_refs = 0;
   uint32_t transfer_refs = 0;
-  RequestUid owner;  // of the last allocation
+  bool kept = false;  // by the prefix cache too: requests besides the owner may hold it
+  RequestUid owner;   // of the last allocation
 };
 
 // Who keeps blocks beyond their requests: told when the pool takes one back.

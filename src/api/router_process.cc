@@ -3,7 +3,9 @@
 #include <unistd.h>
 
 #include <chrono>
-#include <future>
+#include <condition_variable>
+#include <mutex>
+#include <optional>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -51,6 +53,29 @@ std::chrono::system_clock::time_point SystemTimeIn(int64_t us) {
   return std::chrono::system_clock::now() + std::chrono::microseconds(us);
 }
 
+// What the admin server's thread waits for: an answer of the router's thread, which gives one
+// within a turn of its loop, or none when it stops.
+class LoopAnswer {
+ public:
+  void Set(StatusOr<std::string> answer) {
+    std::lock_guard lock(mutex_);
+    answer_ = std::move(answer);
+    answered_.notify_all();
+  }
+  StatusOr<std::string> Wait() {
+    std::unique_lock lock(mutex_);
+    if (answered_.wait_for(lock, kAdminWait, [this] { return answer_.has_value(); })) {
+      return *answer_;
+    }
+    return Unavailable("the router's loop did not answer within {} ms", kAdminWait.count());
+  }
+
+ private:
+  std::mutex mutex_;  // guards answer_
+  std::condition_variable answered_;
+  std::optional<StatusOr<std::string>> answer_;
+};
+
 class RouterProcessImpl final : public RouterProcess {
  public:
   explicit RouterProcessImpl(const RouterConfig& config)
@@ -83,6 +108,8 @@ class RouterProcessImpl final : public RouterProcess {
   void SetHealth(bool ready);
   void AddRouterRow(Topology* topology) const;
   StatusOr<std::string> RequestsForAdmin();
+  StatusOr<std::string> TopologyForAdmin();
+  StatusOr<std::string> DrainForAdmin(std::string_view worker_id, uint32_t timeout_s);
   // Polls until `done` or `until_us`; false: `keep_waiting` ended it.
   static bool WaitFor(const std::function<bool()>& done, int64_t until_us,
                       const std::function<bool()>& keep_waiting);
@@ -175,6 +202,10 @@ Status RouterProcessImpl::StartAdmin() {
     return router_->ready() ? OkStatus() : Unavailable("no worker could take a request");
   };
   providers.requests_json = [this] { return RequestsForAdmin(); };
+  providers.topology_json = [this] { return TopologyForAdmin(); };
+  providers.drain = [this](std::string_view worker_id, uint32_t timeout_s) {
+    return DrainForAdmin(worker_id, timeout_s);
+  };
   StatusOr<std::unique_ptr<AdminServer>> server =
       AdminServer::Start(address.host, address.port, &metrics_, std::move(providers));
   if (!server.ok()) return WithPrefix(server.status(), "--admin");
@@ -207,15 +238,32 @@ void RouterProcessImpl::AddRouterRow(Topology* topology) const {
   topology->processes.insert(topology->processes.begin(), std::move(row));
 }
 
-// The admin server's thread waits for the router's, which answers within a turn of its loop.
 StatusOr<std::string> RouterProcessImpl::RequestsForAdmin() {
-  auto answer = std::make_shared<std::promise<std::string>>();
-  std::future<std::string> future = answer->get_future();
-  router_->GetRequests([answer](const std::vector<RequestView>& requests) {
-    answer->set_value(RequestsJson(requests));
+  auto answer = std::make_shared<LoopAnswer>();
+  router_->GetRequests(
+      [answer](const std::vector<RequestView>& requests) { answer->Set(RequestsJson(requests)); });
+  return answer->Wait();
+}
+
+StatusOr<std::string> RouterProcessImpl::TopologyForAdmin() {
+  auto answer = std::make_shared<LoopAnswer>();
+  router_->GetTopology([this, answer](const Topology& topology) {
+    Topology complete = topology;
+    AddRouterRow(&complete);
+    answer->Set(TopologyJson(complete));
   });
-  if (future.wait_for(kAdminWait) == std::future_status::ready) return future.get();
-  return Unavailable("the router's loop did not answer within {} ms", kAdminWait.count());
+  return answer->Wait();
+}
+
+StatusOr<std::string> RouterProcessImpl::DrainForAdmin(std::string_view worker_id,
+                                                       uint32_t timeout_s) {
+  auto answer = std::make_shared<LoopAnswer>();
+  router_->DrainWorker(
+      std::string(worker_id), timeout_s * 1000, [answer](const StatusOr<Incarnation>& left) {
+        if (!left.ok()) return answer->Set(left.status());
+        answer->Set(fmt::format("{{\"incarnation\":\"{}\"}}", HexFromU64(left->value())));
+      });
+  return answer->Wait();
 }
 
 bool RouterProcessImpl::WaitFor(const std::function<bool()>& done, int64_t until_us,

@@ -24,6 +24,8 @@ constexpr Command kCommands[] = {
     {"eval", "measure how well a model predicts a text", &RunEval},
     {"sim", "simulate a cluster with faults and check every promise", &RunSim},
     {"bench", "load a server, or measure the forward pass of a model", &RunBench},
+    {"drain", "let one worker of a running cluster go", &RunDrain},
+    {"doctor", "audit the KV ledger of a running cluster", &RunDoctor},
     {"version", "print the version", &RunVersion},
 };
 

@@ -189,8 +189,10 @@ Status Supervisor::OnDeath(Slot& slot, int wait_status) {
   if (!ready_) {
     return Unavailable("{} did not start: {}", slot.spec.worker_id, line.empty() ? end : line);
   }
-  const bool quick = now_us - slot.started_us < kQuickDeathUs;
-  slot.num_quick_deaths = quick ? slot.num_quick_deaths + 1 : 1;
+  // It was asked to leave and has drained: no fault, however often it happens.
+  const bool left = WIFEXITED(wait_status) && WEXITSTATUS(wait_status) == 0;
+  const bool quick = !left && now_us - slot.started_us < kQuickDeathUs;
+  slot.num_quick_deaths = left ? 0 : quick ? slot.num_quick_deaths + 1 : 1;
   if (slot.num_quick_deaths >= kMaxQuickDeaths) {
     slot.given_up = true;
     fmt::print(stderr, "{} ended with {}: given up after {} deaths in a row; see {}\n",

@@ -3,7 +3,8 @@
 //
 // Invariants
 //  1. A child that dies is started again after a back-off of 0.2 s, doubled to at most 5 s; after 5
-//     deaths in a row, each within 10 s of its start, it is given up and that is said.
+//     deaths in a row, each within 10 s of its start, it is given up and that is said. One that
+//     exits with 0 was asked to leave: it is started again too, and counts as no death.
 //  2. topology.json lists exactly the children that are alive and have reported; while it cannot be
 //     written (disk full) the last whole one stays, that is said, and it is tried again.
 //  3. Run returns only when no child is left.

@@ -1,5 +1,8 @@
 #include "src/obs/admin_server.h"
 
+#include <algorithm>
+#include <charconv>
+#include <optional>
 #include <utility>
 
 #include "fmt/format.h"
@@ -38,6 +41,62 @@ HttpHandler JsonHandler(std::function<StatusOr<std::string>()> provider) {
   };
 }
 
+// A day: what --drain-timeout allows.
+constexpr uint32_t kMaxDrainTimeoutS = 86'400;
+
+// What POST /drain asks for.
+struct DrainQuery {
+  std::string worker_id;
+  uint32_t timeout_s = 0;
+};
+
+std::optional<uint32_t> ParseTimeout(std::string_view text) {
+  uint32_t seconds = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), seconds);
+  const bool valid = error == std::errc() && end == text.data() + text.size();
+  if (!valid || seconds > kMaxDrainTimeoutS) return std::nullopt;
+  return seconds;
+}
+
+// Nothing unless the query is worker=ID and perhaps timeout_s=N, each once; ids need no decoding.
+std::optional<DrainQuery> ParseDrainQuery(std::string_view text) {
+  DrainQuery query;
+  std::optional<uint32_t> timeout_s;
+  while (!text.empty()) {
+    const std::string_view part = text.substr(0, text.find('&'));
+    text.remove_prefix(std::min(text.size(), part.size() + 1));
+    const size_t equals = std::min(part.find('='), part.size());
+    const std::string_view name = part.substr(0, equals);
+    const std::string_view value = part.substr(std::min(equals + 1, part.size()));
+    if (name == "worker" && query.worker_id.empty()) {
+      query.worker_id = value;
+    } else if (name == "timeout_s" && !timeout_s) {
+      timeout_s = ParseTimeout(value);
+      if (!timeout_s) return std::nullopt;
+    } else {
+      return std::nullopt;
+    }
+  }
+  if (query.worker_id.empty()) return std::nullopt;
+  query.timeout_s = timeout_s.value_or(0);
+  return query;
+}
+
+HttpResponse DrainResponse(const HttpRequest& request,
+                           const decltype(AdminProviders::drain)& drain) {
+  // A page in an operator's browser may post here too; browsers say so, our own client does not.
+  if (request.headers.Find("Origin")) return TextResponse(403, "not from a web page\n");
+  const std::optional<DrainQuery> query = ParseDrainQuery(request.query);
+  if (!query) {
+    return TextResponse(
+        400, fmt::format("the query must be worker=ID[&timeout_s=0..{}]\n", kMaxDrainTimeoutS));
+  }
+  StatusOr<std::string> json = drain(query->worker_id, query->timeout_s);
+  if (json.ok()) return {202, {{"Content-Type", "application/json"}}, *std::move(json)};
+  if (!absl::IsNotFound(json.status())) return UnavailableResponse(json.status());
+  return TextResponse(404, std::string(json.status().message()) + "\n");
+}
+
 }  // namespace
 
 AdminServer::AdminServer(const MetricsRegistry* registry, AdminProviders providers)
@@ -47,6 +106,15 @@ AdminServer::AdminServer(const MetricsRegistry* registry, AdminProviders provide
   router_.Add("GET", "/startupz", ProbeHandler(providers_.started));
   router_.Add("GET", "/debug/requests", JsonHandler(providers_.requests_json));
   router_.Add("GET", "/debug/blocks", JsonHandler(providers_.blocks_json));
+  if (providers_.topology_json) {
+    router_.Add("GET", "/v1/topology", JsonHandler(providers_.topology_json));
+  }
+  if (providers_.drain) {
+    router_.Add("POST", "/drain",
+                [this](HttpRequest request, std::shared_ptr<HttpResponder> responder) {
+                  responder->Respond(DrainResponse(request, providers_.drain));
+                });
+  }
   router_.Add("GET", "/metrics", [this](HttpRequest, std::shared_ptr<HttpResponder> responder) {
     responder->Respond(
         {200, {{"Content-Type", "text/plain; version=0.0.4; charset=utf-8"}}, registry_->Expose()});

@@ -1,9 +1,10 @@
 // AdminServer: the port of each process for probes, metrics and a look inside. No authentication:
 // bind it to an address that only operators reach.
 //
-// GET /livez /readyz /startupz /metrics /debug/requests /debug/blocks; anything else is 404,
-// another method 405. Providers are called on the server's thread, concurrently with everything
-// else, and must answer without waiting for a step.
+// GET /livez /readyz /startupz /metrics /debug/requests /debug/blocks, and on a router
+// GET /v1/topology and POST /drain?worker=ID[&timeout_s=N]; anything else is 404, another method
+// 405. Providers are called on the server's thread, concurrently with everything else, and must
+// answer without waiting for a step.
 #ifndef BATON_OBS_ADMIN_SERVER_H_
 #define BATON_OBS_ADMIN_SERVER_H_
 
@@ -11,6 +12,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "src/base/status.h"
 #include "src/http/http_router.h"
@@ -29,6 +31,11 @@ struct AdminProviders {
   std::function<StatusOr<std::string>()> requests_json;
   // Array of {index, generation, state, ...}.
   std::function<StatusOr<std::string>()> blocks_json;
+  // The object of /v1/topology; empty = no such path here.
+  std::function<StatusOr<std::string>()> topology_json;
+  // Lets a worker go and answers with an object that names its incarnation, NotFound for an unknown
+  // one; empty = no such path here. `timeout_s` 0 = the worker's own limit.
+  std::function<StatusOr<std::string>(std::string_view worker_id, uint32_t timeout_s)> drain;
 };
 
 // A running admin port; stops when destroyed. The registry must outlive it.

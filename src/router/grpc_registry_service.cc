@@ -178,6 +178,11 @@ class GrpcLeaseStream final : public LeaseStream {
     directive.mutable_resync();
     reactor_->Send(std::move(directive));
   }
+  void AskDrain(uint32_t timeout_ms) override {
+    v1::RouterDirective directive;
+    directive.mutable_drain()->set_timeout_ms(timeout_ms);
+    reactor_->Send(std::move(directive));
+  }
 
  private:
   const std::shared_ptr<LeaseReactor> reactor_;

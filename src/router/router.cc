@@ -91,6 +91,14 @@ void Router::RefuseNewRequests() {
   inbox_->Post([](RouterCore& core, int64_t /*now_us*/) { core.RefuseNewRequests(); });
 }
 
+void Router::DrainWorker(std::string worker_id, uint32_t timeout_ms,
+                         absl::AnyInvocable<void(StatusOr<Incarnation>)> done) {
+  inbox_->Post([worker_id = std::move(worker_id), timeout_ms, done = std::move(done)](
+                   RouterCore& core, int64_t /*now_us*/) mutable {
+    done(core.DrainWorker(worker_id, timeout_ms));
+  });
+}
+
 void Router::FailAll(ErrorCode code) {
   inbox_->Post([code](RouterCore& core, int64_t /*now_us*/) { core.FailAll(code); });
 }

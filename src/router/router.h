@@ -51,6 +51,9 @@ class Router final : public Submitter {
   void RefuseNewRequests();
   // Ends every request with `code`.
   void FailAll(ErrorCode code);
+  // RouterCore::DrainWorker; `done` is called on the router's thread, or never once it has stopped.
+  void DrainWorker(std::string worker_id, uint32_t timeout_ms,
+                   absl::AnyInvocable<void(StatusOr<Incarnation>)> done);
   // Requests that had not ended at the loop's last turn.
   size_t num_live() const { return num_live_.load(std::memory_order_acquire); }
   // Steady-clock time of the loop's last turn: a loop that lives turns at least once a second.

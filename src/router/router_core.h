@@ -98,6 +98,10 @@ class RouterCore {
   void OnWorkerLoad(LeaseId lease, WorkerLoadReport load, int64_t now_us);
   void OnPrefixEvents(LeaseId lease, const PrefixBatch& batch, int64_t now_us);
   void OnLeaseClosed(LeaseId lease);
+  // Asks a worker to leave: it gets no new request from now on; what runs there ends, or goes on
+  // elsewhere once `timeout_ms` have passed (0 = the worker's own limit). The life that leaves, or
+  // NotFound naming the workers that there are.
+  StatusOr<Incarnation> DrainWorker(std::string_view worker_id, uint32_t timeout_ms);
 
   // Sessions with workers; events of a former session are ignored.
   void OnSessionUp(SessionRef session, int64_t now_us);

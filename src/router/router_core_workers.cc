@@ -89,6 +89,26 @@ void RouterCore::AskResyncs(int64_t now_us) {
 
 void RouterCore::OnLeaseClosed(LeaseId lease) { DropWorker(lease, "its registration ended"); }
 
+StatusOr<Incarnation> RouterCore::DrainWorker(std::string_view worker_id, uint32_t timeout_ms) {
+  RegisteredWorker* worker = registry_.FindByWorkerId(worker_id);
+  if (worker == nullptr) {
+    std::string known;
+    for (const auto& [lease, other] : registry_.workers()) {
+      known += (known.empty() ? "" : ", ") + other.description.name.worker_id;
+    }
+    return NotFound("no worker '{}' is registered; there are: {}", worker_id,
+                    known.empty() ? "none" : known);
+  }
+  BATON_LOG_INFO("worker {} is asked to leave: {} requests of this router run there", worker_id,
+                 worker->num_requests);
+  worker->drain_asked = true;
+  // As if its next report had come, but for being a sign of life.
+  WorkerLoadReport load = worker->load;
+  registry_.OnLoad(*worker, std::move(load), worker->heard_us);
+  worker->stream->AskDrain(timeout_ms);
+  return worker->description.name.incarnation;
+}
+
 void RouterCore::OpenSession(RegisteredWorker& worker) {
   ++worker.session_epoch;
   worker.session_up = false;

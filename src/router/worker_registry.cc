@@ -183,6 +183,7 @@ void WorkerRegistry::OnLoad(RegisteredWorker& worker, WorkerLoadReport load, int
                      load.running != worker.load.running || load.waiting != worker.load.waiting ||
                      load.blocks != worker.load.blocks;
   if (moved) worker.progress_us = now_us;
+  load.draining |= worker.drain_asked;
   if (load.draining && !worker.load.draining) worker.draining_since_us = now_us;
   const bool drain_changed = load.draining != worker.load.draining;
   worker.load = std::move(load);

@@ -61,6 +61,7 @@ struct RegisteredWorker {
   int64_t reconnect_us = 0;      // when a lost session is opened again
   int64_t avoided_until_us = 0;  // it hung: no new request before
   int64_t draining_since_us = -1;
+  bool drain_asked = false;  // by this router: it counts as draining before its reports say so
   WorkerLoadReport load;
   int64_t registered_us = 0;
   int64_t heard_us = 0;     // last message on the lease stream

@@ -26,7 +26,7 @@ class SessionReactor : public grpc::ServerBidiReactor<v1::RouterMessage, v1::Wor
   // Adds one token to the step message that will be written next. Engine thread.
   void AddToken(const TokenEvent& event) {
     std::lock_guard<std::mutex> lock(mutex_);
-    if (ended_) return;
+    if (ended_ || closing_) return;
     ToProto(event, pending_.mutable_step()->add_events());
     ++num_queued_;
     if (num_queued_ > service_->limits_.max_queued_events) CutOff();
@@ -40,7 +40,7 @@ class SessionReactor : public grpc::ServerBidiReactor<v1::RouterMessage, v1::Wor
 
   void SendStatus(const RequestStatus& status) {
     std::lock_guard<std::mutex> lock(mutex_);
-    if (ended_) return;
+    if (ended_ || closing_) return;
     v1::WorkerMessage message;
     ToProto(status, message.mutable_status());
     Queue(std::move(message));
@@ -49,6 +49,16 @@ class SessionReactor : public grpc::ServerBidiReactor<v1::RouterMessage, v1::Wor
   void Close(const grpc::Status& status) {
     std::lock_guard<std::mutex> lock(mutex_);
     End(status);
+  }
+
+  // Ends the stream behind what waits to be written; nothing is added any more.
+  void CloseWhenWritten(const grpc::Status& status) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (ended_ || closing_) return;
+    closing_ = true;
+    final_status_ = status;
+    MaybeWrite();
+    if (!writing_) End(status);
   }
 
   void OnReadDone(bool ok) override {
@@ -80,6 +90,7 @@ class SessionReactor : public grpc::ServerBidiReactor<v1::RouterMessage, v1::Wor
       return;
     }
     MaybeWrite();
+    if (closing_ && !writing_) End(final_status_);
   }
 
   void OnCancel() override {
@@ -210,6 +221,7 @@ class SessionReactor : public grpc::ServerBidiReactor<v1::RouterMessage, v1::Wor
   v1::WorkerMessage pending_;   // the step message that is being filled
   v1::WorkerMessage outgoing_;  // being written
   bool writing_ = false;
+  bool closing_ = false;  // ended_ follows once all is written
   bool ended_ = false;
   bool finished_ = false;
   grpc::Status final_status_;
@@ -269,8 +281,13 @@ void SessionService::CloseAll() {
     for (const auto& [id, reactor] : sessions_) all.push_back(reactor);
   }
   for (const auto& reactor : all) {
-    reactor->Close(grpc::Status(grpc::StatusCode::UNAVAILABLE, "the worker stops"));
+    reactor->CloseWhenWritten(grpc::Status(grpc::StatusCode::UNAVAILABLE, "the worker stops"));
   }
+}
+
+size_t SessionService::num_sessions() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return sessions_.size();
 }
 
 }  // namespace baton

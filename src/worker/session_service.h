@@ -58,8 +58,11 @@ class SessionService : public v1::WorkerService::CallbackService, public EngineL
   void OnStepEvents(std::span<const TokenEvent> events) override;
   void OnRequestStatus(const RequestStatus& status) override;
 
-  // Ends all streams, so that a server shutdown does not wait for routers.
+  // Ends all streams behind what waits in them, so that a server shutdown does not wait for
+  // routers; one that does not read is left to that shutdown.
   void CloseAll();
+  // Streams that gRPC has not finished with.
+  size_t num_sessions();
 
  private:
   friend class SessionReactor;

@@ -140,7 +140,8 @@ std::string BlocksToJson(const std::vector<BlockInfo>& blocks) {
                     {"generation", block.handle.generation},
                     {"state", BlockStateName(block.state)},
                     {"request_uid", is_free ? "" : block.owner.ToHex()},
-                    {"refs", block.request_refs + block.transfer_refs}});
+                    {"refs", block.request_refs + block.transfer_refs},
+                    {"kept", block.kept}});
   }
   return rows.dump();
 }

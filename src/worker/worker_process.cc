@@ -47,6 +47,10 @@ constexpr int64_t kDrainPollMs = 5;
 // How long a prompt whose decode worker is lost keeps its blocks for another: a router that lives
 // places it again within milliseconds.
 constexpr int64_t kStrandUs = 3'000'000;
+// For the last tokens to reach the routers, and for these to have read them before they see the
+// lease end, which comes on another connection.
+constexpr int64_t kLastWordsMs = 500;
+constexpr int64_t kReadingMs = 50;
 
 }  // namespace
 
@@ -80,6 +84,7 @@ struct WorkerProcess::Parts {
 
   std::atomic<bool> draining{false};
   std::atomic<bool> drain_asked{false};
+  std::atomic<int64_t> drain_timeout_ms{0};  // of the config, or of who asked
   std::atomic<bool> stopped{false};
 
   Status LoadModel();
@@ -240,7 +245,10 @@ void WorkerProcess::Parts::Register() {
     const Status status = endpoint->SetPeers(PeerAddresses(peers));
     if (!status.ok()) BATON_LOG_WARN("{}", std::string(status.message()));
   };
-  registration_config.on_drain = [this](int64_t) { drain_asked.store(true); };
+  registration_config.on_drain = [this](int64_t timeout_ms) {
+    if (timeout_ms > 0) drain_timeout_ms.store(timeout_ms);
+    drain_asked.store(true);
+  };
   registration_config.on_refused = [this](const Status& why) {
     std::lock_guard<std::mutex> lock(registration_mutex);
     failure = why;
@@ -285,6 +293,7 @@ StatusOr<std::unique_ptr<WorkerProcess>> WorkerProcess::Start(WorkerConfig confi
   if (config.routers.empty()) return InvalidArgument("--router is missing");
   auto parts = std::make_unique<Parts>();
   parts->config = std::move(config);
+  parts->drain_timeout_ms.store(parts->config.drain_timeout_ms);
   parts->incarnation_text = HexFromU64(parts->incarnation.value());
   std::unique_ptr<WorkerProcess> worker(new WorkerProcess(std::move(parts)));
   Parts& p = *worker->parts_;
@@ -323,7 +332,7 @@ Status WorkerProcess::Drain(const std::atomic<bool>* stop_now) {
   p.registration->ReportNow();
   const int64_t start_us = SystemClock().NowUs();
   const int64_t announced_us = start_us + kAnnounceMs * 1000;
-  const int64_t deadline_us = announced_us + p.config.drain_timeout_ms * 1000;
+  const int64_t deadline_us = announced_us + p.drain_timeout_ms.load() * 1000;
   bool refusing = false;
   while (!stop_now->load() && SystemClock().NowUs() < deadline_us) {
     if (SystemClock().NowUs() >= announced_us && !std::exchange(refusing, true)) {
@@ -341,6 +350,12 @@ Status WorkerProcess::Drain(const std::atomic<bool>* stop_now) {
     }
   }
   const bool clean = p.engine->IsIdle();
+  p.sessions->CloseAll();
+  const int64_t last_words_us = SystemClock().NowUs() + kLastWordsMs * 1000;
+  while (p.sessions->num_sessions() > 0 && SystemClock().NowUs() < last_words_us) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(kDrainPollMs));
+  }
+  std::this_thread::sleep_for(std::chrono::milliseconds(kReadingMs));
   Stop();
   if (!clean) return Internal("blocks or requests were left when the worker stopped");
   return OkStatus();

@@ -79,6 +79,59 @@ TEST_F(AdminServerTest, DebugIsJson) {
   EXPECT_THAT(Send("GET", "/debug/blocks"), EndsWith("\r\n\r\n[]"));
 }
 
+TEST_F(AdminServerTest, DrainAndTopologyAreThereOnlyWhereTheyAreProvided) {
+  EXPECT_THAT(Send("POST", "/drain?worker=decode-0"), StartsWith("HTTP/1.1 404 "));
+  EXPECT_THAT(Send("GET", "/v1/topology"), StartsWith("HTTP/1.1 404 "));
+}
+
+TEST_F(AdminServerTest, DrainPassesOnWhomAndHowLong) {
+  std::string asked;
+  AdminProviders providers;
+  providers.topology_json = [] { return R"({"processes":[]})"; };
+  providers.drain = [&asked](std::string_view worker, uint32_t timeout_s) -> StatusOr<std::string> {
+    if (worker == "decode-9") return NotFound("no worker 'decode-9'");
+    if (worker == "decode-8") return Unavailable("the loop did not answer");
+    asked = fmt::format("{} {}", worker, timeout_s);
+    return R"({"incarnation":"ab"})";
+  };
+  auto admin = AdminServer::Start("127.0.0.1", 0, &registry_, std::move(providers));
+  ASSERT_TRUE(admin.ok()) << admin.status();
+  admin_ = *std::move(admin);
+  EXPECT_THAT(Send("GET", "/v1/topology"), EndsWith("\r\n\r\n{\"processes\":[]}"));
+  EXPECT_THAT(Send("POST", "/drain?worker=decode-0&timeout_s=7"),
+              AllOf(StartsWith("HTTP/1.1 202 "), EndsWith("\r\n\r\n{\"incarnation\":\"ab\"}")));
+  EXPECT_EQ(asked, "decode-0 7");
+  EXPECT_THAT(Send("POST", "/drain?worker=decode-1"), StartsWith("HTTP/1.1 202 "));
+  EXPECT_EQ(asked, "decode-1 0");
+  EXPECT_THAT(Send("POST", "/drain?worker=decode-9"),
+              AllOf(StartsWith("HTTP/1.1 404 "), EndsWith("no worker 'decode-9'\n")));
+  EXPECT_THAT(Send("POST", "/drain?worker=decode-8"), StartsWith("HTTP/1.1 503 "));
+  EXPECT_THAT(Send("GET", "/drain?worker=decode-0"), StartsWith("HTTP/1.1 405 "));
+}
+
+TEST_F(AdminServerTest, DrainRefusesWhatItDoesNotUnderstandAndWebPages) {
+  int num_asked = 0;
+  AdminProviders providers;
+  providers.drain = [&num_asked](std::string_view, uint32_t) -> StatusOr<std::string> {
+    ++num_asked;
+    return "{}";
+  };
+  auto admin = AdminServer::Start("127.0.0.1", 0, &registry_, std::move(providers));
+  ASSERT_TRUE(admin.ok()) << admin.status();
+  admin_ = *std::move(admin);
+  for (const std::string_view query :
+       {"", "?", "?worker=", "?worker", "?name=decode-0", "?worker=a&worker=b",
+        "?worker=a&timeout_s=x", "?worker=a&timeout_s=-1", "?worker=a&timeout_s=86401",
+        "?worker=a&timeout_s=1&timeout_s=2", "?worker=a&other=1"}) {
+    EXPECT_THAT(Send("POST", fmt::format("/drain{}", query)), StartsWith("HTTP/1.1 400 ")) << query;
+  }
+  RawClient page(admin_->port());
+  page.Send(
+      "POST /drain?worker=a HTTP/1.1\r\nHost: a\r\nOrigin: http://b\r\nConnection: close\r\n\r\n");
+  EXPECT_THAT(page.ReceiveAll(), StartsWith("HTTP/1.1 403 "));
+  EXPECT_EQ(num_asked, 0);
+}
+
 TEST_F(AdminServerTest, EverythingElseIsRefused) {
   for (const std::string_view path : {"/", "/debug", "/metrics/", "/v1/models", "/livez2"}) {
     EXPECT_THAT(Send("GET", path), StartsWith("HTTP/1.1 404 ")) << path;

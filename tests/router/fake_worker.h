@@ -36,6 +36,7 @@ struct WorkerLog {
   bool lease_closed = false;
   std::vector<std::string> peers;  // ids of the last list
   int num_resyncs_asked = 0;
+  std::vector<uint32_t> drains_ms;  // time limits of the drains that were asked
 
   std::vector<Order> Of(Order::Kind kind) const {
     std::vector<Order> found;
@@ -93,6 +94,7 @@ class FakeLease final : public LeaseStream {
   }
 
   void AskPrefixResync() override { ++log_->num_resyncs_asked; }
+  void AskDrain(uint32_t timeout_ms) override { log_->drains_ms.push_back(timeout_ms); }
 
  private:
   const std::shared_ptr<WorkerLog> log_;

@@ -433,5 +433,42 @@ TEST(PlacementTest, TopologyShowsHowFastALinkIs) {
   EXPECT_NEAR(static_cast<double>(speed()), 3.8e9, 1e3);
 }
 
+TEST(PlacementTest, AWorkerThatWasAskedToLeaveGetsNothingNewAndFinishesWhatItHas) {
+  FakeCluster cluster;
+  cluster.JoinPair();
+  cluster.Join(FakeCluster::Describe("decode-1", PoolRole::kDecode));
+  cluster.Report("prefill-0", {"decode-0", "decode-1"});
+  const StatusOr<Incarnation> left = cluster.core.DrainWorker("decode-0", 5000);
+  ASSERT_TRUE(left.ok()) << left.status();
+  EXPECT_EQ(*left, cluster.lives["decode-0"]);
+  EXPECT_EQ(cluster.Log("decode-0").drains_ms, std::vector<uint32_t>{5000});
+  // Its heartbeats say nothing of it before the order has arrived.
+  cluster.Report("decode-0");
+  for (int i = 0; i < 8; ++i) cluster.Submit(cluster.Request("p"));
+  EXPECT_TRUE(cluster.Log("decode-0").Of(Order::Kind::kDecode).empty());
+  EXPECT_EQ(cluster.Log("decode-1").Of(Order::Kind::kDecode).size(), 8u);
+  EXPECT_TRUE(cluster.core.DrainWorker("decode-0", 0).ok()) << "asking twice does no harm";
+}
+
+TEST(PlacementTest, AnUnknownWorkerCannotLeave) {
+  FakeCluster cluster;
+  cluster.JoinPair();
+  const StatusOr<Incarnation> left = cluster.core.DrainWorker("decode-7", 0);
+  EXPECT_EQ(left.status().code(), StatusCode::kNotFound);
+  const std::string message(left.status().message());
+  EXPECT_NE(message.find("decode-0, prefill-0"), std::string::npos) << message;
+}
+
+TEST(PlacementTest, ANextLifeOfALeaverIsServedAgain) {
+  FakeCluster cluster;
+  cluster.JoinPair();
+  ASSERT_TRUE(cluster.core.DrainWorker("decode-0", 0).ok());
+  EXPECT_FALSE(cluster.core.Ready(cluster.now_us));
+  cluster.core.OnLeaseClosed(cluster.leases["decode-0"]);
+  cluster.Join(FakeCluster::Describe("decode-0", PoolRole::kDecode));
+  cluster.Report("prefill-0", {"decode-0"});
+  EXPECT_TRUE(cluster.core.Ready(cluster.now_us));
+}
+
 }  // namespace
 }  // namespace baton

@@ -426,5 +426,20 @@ TEST_F(SessionTest, CloseAllEndsEverySession) {
   EXPECT_TRUE(LedgerClears());
 }
 
+// A worker that leaves has said everything: the router reads the last token before the end.
+TEST_F(SessionTest, WhatWaitsIsDeliveredBeforeTheEnd) {
+  StartWorker();
+  Client slow(address_);
+  slow.Hello();
+  slow.Start(1, 190,
+             64);  // half a MB, more than the network takes from a router that does not read
+  ASSERT_TRUE(Eventually([&] { return NumOf(RequestState::kFinished) == 1; }));
+  sessions_->CloseAll();
+  EXPECT_EQ(slow.End().error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_EQ(slow.tokens[1].size(), 190u * 64);
+  EXPECT_EQ(slow.states[1].state(), v1::REQUEST_STATE_FINISHED);
+  EXPECT_TRUE(Eventually([&] { return sessions_->num_sessions() == 0; }));
+}
+
 }  // namespace
 }  // namespace baton

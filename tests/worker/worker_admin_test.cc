@@ -10,15 +10,17 @@ TEST(WorkerAdminTest, BlocksNameTheirOwnerUntilTheyAreFree) {
   held.handle = {BlockIndex(3), 7};
   held.state = BlockState::kBound;
   held.request_refs = 2;
+  held.kept = true;
   held.owner = {1, 2};
   BlockInfo freed = held;
   freed.handle = {BlockIndex(4), 8};
   freed.state = BlockState::kFree;
   freed.request_refs = 0;
+  freed.kept = false;
   EXPECT_EQ(BlocksToJson({held, freed}),
-            R"([{"generation":7,"index":3,"refs":2,)"
+            R"([{"generation":7,"index":3,"kept":true,"refs":2,)"
             R"("request_uid":"00000000000000010000000000000002","state":"bound"},)"
-            R"({"generation":8,"index":4,"refs":0,"request_uid":"","state":"free"}])");
+            R"({"generation":8,"index":4,"kept":false,"refs":0,"request_uid":"","state":"free"}])");
   EXPECT_EQ(BlocksToJson({}), "[]");
 }
 

@@ -1,0 +1,191 @@
+// `baton doctor --ledger`: is every KV block of the cluster held by somebody who still needs it?
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <thread>
+#include <utility>
+
+#include "nlohmann/json.hpp"
+
+#include "src/base/clock.h"
+#include "src/cli/commands.h"
+#include "src/cli/flags.h"
+#include "src/cli/http_client.h"
+#include "src/cli/ledger_audit.h"
+
+namespace baton {
+namespace {
+
+// After a fault a block may be held for a lease of 10 s, a margin and the reaper's next turn.
+constexpr int64_t kDefaultWaitS = 12;
+constexpr std::chrono::milliseconds kLookEvery(500);
+constexpr int64_t kAdminTimeoutMs = 3000;
+
+// Flags of doctor.
+struct DoctorFlags {
+  bool ledger = false;
+  std::vector<std::string> admins;
+  int64_t wait_s = kDefaultWaitS;
+  bool json = false;
+};
+
+StatusOr<std::string> ReadAdmin(const std::string& address, const std::string& path) {
+  HttpClientRequest request;
+  BATON_ASSIGN_OR_RETURN(request.url, ParseHttpUrl("http://" + address + path));
+  request.connect_timeout_ms = kAdminTimeoutMs;
+  request.idle_timeout_ms = kAdminTimeoutMs;
+  BATON_ASSIGN_OR_RETURN(HttpClientResponse response, HttpCall(request));
+  if (response.status != 200) {
+    return Unavailable("{} answers {}: {}", request.url.ToString(), response.status, response.body);
+  }
+  return std::move(response.body);
+}
+
+// Blocks before requests, workers before routers: what starts meanwhile is then known, and what
+// ends meanwhile is a suspect only until the next look.
+StatusOr<LedgerLook> TakeLook(const std::vector<std::string>& admins) {
+  LedgerLook look;
+  for (const std::string& admin : admins) {
+    BATON_ASSIGN_OR_RETURN(const std::string text, ReadAdmin(admin, "/v1/topology"));
+    StatusOr<std::vector<LedgerProcess>> workers = ReadLedgerWorkers(text);
+    if (!workers.ok()) return WithPrefix(workers.status(), "router " + admin);
+    for (LedgerProcess& worker : *workers) {
+      const bool is_known =
+          std::any_of(look.workers.begin(), look.workers.end(),
+                      [&](const auto& other) { return other.incarnation == worker.incarnation; });
+      if (!is_known) look.workers.push_back(std::move(worker));
+    }
+  }
+  for (LedgerProcess& worker : look.workers) {
+    BATON_ASSIGN_OR_RETURN(const std::string blocks, ReadAdmin(worker.admin, "/debug/blocks"));
+    Status status = ReadLedgerBlocks(blocks, &worker);
+    if (!status.ok()) return WithPrefix(status, worker.worker_id);
+  }
+  for (LedgerProcess& worker : look.workers) {
+    BATON_ASSIGN_OR_RETURN(const std::string requests, ReadAdmin(worker.admin, "/debug/requests"));
+    Status status = ReadLedgerRequests(requests, &worker);
+    if (!status.ok()) return WithPrefix(status, worker.worker_id);
+  }
+  for (const std::string& admin : admins) {
+    LedgerProcess router;
+    router.admin = admin;
+    BATON_ASSIGN_OR_RETURN(const std::string requests, ReadAdmin(admin, "/debug/requests"));
+    Status status = ReadLedgerRequests(requests, &router);
+    if (!status.ok()) return WithPrefix(status, "router " + admin);
+    look.routers.push_back(std::move(router));
+  }
+  return look;
+}
+
+uint64_t CountOf(const LedgerProcess& worker, const std::string& state) {
+  const auto found = worker.states.find(state);
+  return found == worker.states.end() ? 0 : found->second;
+}
+
+void PrintTable(const LedgerLook& look, const std::vector<LedgerSuspect>& orphans) {
+  fmt::print("{:<20} {:>8} {:>8} {:>8} {:>8} {:>9}\n", "worker", "blocks", "free", "cached", "held",
+             "requests");
+  size_t num_held = 0;
+  for (const LedgerProcess& worker : look.workers) {
+    fmt::print("{:<20} {:>8} {:>8} {:>8} {:>8} {:>9}\n", worker.worker_id, worker.num_blocks(),
+               CountOf(worker, "free"), CountOf(worker, "cached"), worker.held.size(),
+               worker.requests.size());
+    num_held += worker.held.size();
+  }
+  if (orphans.empty()) {
+    fmt::print("ledger clean: {} held blocks, each with an owner that is known\n", num_held);
+    return;
+  }
+  fmt::print("\n{:<20} {:>7} {:>10} {:<10} {:<32} {:>8} {}\n", "orphan at", "block", "generation",
+             "state", "request_uid", "age_ms", "why");
+  for (const LedgerSuspect& suspect : orphans) {
+    const bool is_block = suspect.is_block;
+    fmt::print("{:<20} {:>7} {:>10} {:<10} {:<32} {:>8} {}\n", suspect.worker_id,
+               is_block ? std::to_string(suspect.block.index) : "-",
+               is_block ? std::to_string(suspect.block.generation) : "-",
+               is_block ? suspect.block.state : "request", suspect.block.owner,
+               suspect.request_age_ms < 0 ? "-" : std::to_string(suspect.request_age_ms),
+               suspect.why);
+  }
+}
+
+void PrintJson(const LedgerLook& look, const std::vector<LedgerSuspect>& orphans) {
+  nlohmann::ordered_json root;
+  root["clean"] = orphans.empty();
+  root["workers"] = nlohmann::ordered_json::array();
+  for (const LedgerProcess& worker : look.workers) {
+    root["workers"].push_back({{"worker", worker.worker_id},
+                               {"incarnation", worker.incarnation},
+                               {"blocks", worker.num_blocks()},
+                               {"states", worker.states},
+                               {"requests", worker.requests.size()}});
+  }
+  root["orphans"] = nlohmann::ordered_json::array();
+  for (const LedgerSuspect& suspect : orphans) {
+    nlohmann::ordered_json row = {{"worker", suspect.worker_id},
+                                  {"kind", suspect.is_block ? "block" : "request"},
+                                  {"request_uid", suspect.block.owner},
+                                  {"why", suspect.why}};
+    if (suspect.request_age_ms >= 0) row["age_ms"] = suspect.request_age_ms;
+    if (suspect.is_block) {
+      row["index"] = suspect.block.index;
+      row["generation"] = suspect.block.generation;
+      row["state"] = suspect.block.state;
+      row["refs"] = suspect.block.refs;
+    }
+    root["orphans"].push_back(std::move(row));
+  }
+  fmt::print("{}\n", root.dump(1));
+}
+
+// Looks until nothing is suspect any more or the wait is over.
+int AuditLedger(const DoctorFlags& f) {
+  LedgerAudit audit;
+  LedgerLook last;
+  int64_t first_ms = SystemClock().NowUs() / 1000;
+  for (bool is_first = true;; std::this_thread::sleep_for(kLookEvery)) {
+    StatusOr<LedgerLook> look = TakeLook(f.admins);
+    const int64_t now_ms = SystemClock().NowUs() / 1000;
+    const bool is_over = now_ms - first_ms >= f.wait_s * 1000;
+    if (look.ok()) {
+      // The wait counts from the first look's end, so that an orphan is watched for all of it.
+      if (std::exchange(is_first, false)) first_ms = now_ms;
+      last = *std::move(look);
+      audit.Add(last);
+      if (audit.suspects().empty() || now_ms - first_ms >= f.wait_s * 1000) break;
+    } else if (is_over) {
+      // Not one that has just ended: that is missing from the next topology.
+      return Fail("doctor", look.status());
+    }
+  }
+  if (f.json) {
+    PrintJson(last, audit.suspects());
+  } else {
+    PrintTable(last, audit.suspects());
+  }
+  return audit.suspects().empty() ? kExitOk : kExitFailure;
+}
+
+}  // namespace
+
+int RunDoctor(const std::vector<std::string>& args) {
+  FlagSet flags(
+      "doctor",
+      "Audits the KV ledger of a running cluster: each held block must have an owner that "
+      "its worker, its peer and a router know. Exit 1 when one has not.");
+  DoctorFlags f;
+  flags.Add("--ledger", f.ledger, "audit the KV ledger; needed, it is the only check there is");
+  flags.AddAddress(
+      "--admin", f.admins,
+      "admin address of a router, several with commas (all that share workers); default "
+      "127.0.0.1:9090");
+  flags.Add("--wait", f.wait_s, {0, 3600},
+            "seconds that a block must stay without owner to be called an orphan; a lease is 10");
+  flags.Add("--json", f.json, "JSON instead of a table");
+  if (std::optional<int> code = flags.Parse(args)) return *code;
+  if (!f.ledger) return Fail("doctor", InvalidArgument("give --ledger"), kExitUsage);
+  if (f.admins.empty()) f.admins.push_back("127.0.0.1:9090");
+  return AuditLedger(f);
+}
+
+}  // namespace baton

@@ -1,0 +1,402 @@
+"""What is done to a running cluster, and what came of it: the bodies that the short fault tests
+and the long chaos run share. Each returns the numbers it measured and a list of problems, which
+must be empty."""
+
+import json
+import os
+import random
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import threading
+import time
+
+import grpc
+
+from baton_server import wait_until
+from fault_work import (
+    Load,
+    Stream,
+    detected_after,
+    live_requests,
+    log_times,
+    make_request,
+    run_streams,
+    wait_clean,
+    wait_serving,
+)
+
+
+def ms(seconds):
+    return round(seconds * 1000, 1)
+
+
+def summary(work, streams):
+    """The part of a result that all rounds have."""
+    answered = [s.answer() for s in streams if s.error is None]
+    return {
+        "streams": len(streams),
+        "problems": work.problems(streams),
+        "resumed": sum(a.timings.resumes > 0 for a in answered),
+    }
+
+
+def kill_worker(cluster, work, pick, wait_s, width):
+    """kill -9 of `pick(workers)` when `wait_s` of the work have passed; serve starts it again."""
+    num_processes = len(cluster.topology())
+    facts = {}
+
+    def during(streams):
+        time.sleep(wait_s)
+        victim = pick(cluster.workers())
+        facts["worker"] = victim["worker_id"]
+        unix, facts["at"] = time.time(), time.monotonic()
+        os.kill(victim["pid"], signal.SIGKILL)
+        facts["detect_ms"] = ms(detected_after(cluster, victim["worker_id"], unix))
+        wait_until(
+            lambda: victim["pid"] not in [p["pid"] for p in cluster.topology()], 10, "it is missed"
+        )
+        wait_serving(cluster, num_processes)
+        facts["whole_again_ms"] = ms(time.monotonic() - facts["at"])
+
+    streams = run_streams([Stream(cluster, f) for f in work.requests], width, during)
+    at = facts.pop("at")
+    stalls = [stream.stall_s(at) for stream in streams if stream.ran_at(at)]
+    clean_s = wait_clean(cluster)
+    return {
+        **facts,
+        **summary(work, streams),
+        "running": len(stalls),
+        "stalls_ms": [ms(s) for s in stalls],
+        "clean_ms": ms(clean_s),
+    }
+
+
+def freeze_worker(cluster, work, pick, wait_s, freeze_s, width):
+    """SIGSTOP of a worker for `freeze_s`; it must find itself fenced when it wakes."""
+    num_processes = len(cluster.topology())
+    facts = {}
+
+    def during(streams):
+        time.sleep(wait_s)
+        victim = pick(cluster.workers())
+        facts["worker"] = victim["worker_id"]
+        unix, at = time.time(), time.monotonic()
+        os.kill(victim["pid"], signal.SIGSTOP)
+        try:
+            facts["detect_ms"] = ms(detected_after(cluster, victim["worker_id"], unix))
+            time.sleep(max(0.0, at + freeze_s - time.monotonic()))
+        finally:
+            os.kill(victim["pid"], signal.SIGCONT)
+        woken = time.monotonic()
+        wait_serving(cluster, num_processes)
+        facts["whole_again_ms"] = ms(time.monotonic() - woken)
+        lives = {p["worker_id"]: p["pid"] for p in cluster.topology()}
+        assert lives[victim["worker_id"]] == victim["pid"], "it was not to be replaced"
+
+    streams = run_streams([Stream(cluster, f) for f in work.requests], width, during)
+    return {**facts, **summary(work, streams), "clean_ms": ms(wait_clean(cluster))}
+
+
+class ProxyCut:
+    """What prefill workers send to one decode worker is held back by its proxy."""
+
+    means = "tcp proxy"
+
+    def __init__(self, cluster, worker_id):
+        self.faults = cluster.proxies[worker_id].faults
+
+    def __enter__(self):
+        self.faults.is_cut = True
+
+    def __exit__(self, *exc):
+        self.faults.is_cut = False
+
+
+class PacketCut:
+    """Packets to the KV port of one decode worker are dropped; its own packets still pass."""
+
+    means = "iptables"
+
+    def __init__(self, cluster, worker_id):
+        row = next(p for p in cluster.topology() if p["worker_id"] == worker_id)
+        port = row["kv"].rsplit(":", 1)[1]
+        self.rule = ["INPUT", "-i", "lo", "-p", "tcp", "--dport", port, "-j", "DROP"]
+
+    @staticmethod
+    def why_not():
+        """Why packets cannot be dropped here; None when they can."""
+        if os.geteuid() != 0:
+            return "needs root"
+        if shutil.which("iptables") is None:
+            return "iptables is not installed"
+        probe = subprocess.run(["iptables", "-S", "INPUT"], capture_output=True, text=True)
+        return None if probe.returncode == 0 else probe.stderr.strip().splitlines()[-1]
+
+    def __enter__(self):
+        subprocess.run(["iptables", "-w", "-I", *self.rule], check=True)
+
+    def __exit__(self, *exc):
+        subprocess.run(["iptables", "-w", "-D", *self.rule], check=True)
+
+
+def cut_link(cluster, work, cut, wait_s, cut_s, width):
+    """For `cut_s` nothing that prefill workers send reaches one decode worker."""
+    num_processes = len(cluster.topology())
+    facts = {"means": cut.means}
+
+    def during(streams):
+        time.sleep(wait_s)
+        with cut:
+            time.sleep(cut_s)
+        healed = time.monotonic()
+        wait_serving(cluster, num_processes)
+        facts["whole_again_ms"] = ms(time.monotonic() - healed)
+
+    streams = run_streams([Stream(cluster, f) for f in work.requests], width, during)
+    return {**facts, **summary(work, streams), "clean_ms": ms(wait_clean(cluster))}
+
+
+def abort_over_http(cluster, fields, after_s):
+    """A raw client that leaves with a reset."""
+    host, port = cluster.router["http"].split(":")
+    prompt = fields.get("prompt_token_ids") or fields["prompt"]
+    body = json.dumps(
+        {"prompt": prompt, "max_tokens": fields["max_tokens"], "stream": True, "ignore_eos": True}
+    ).encode()
+    with socket.create_connection((host, int(port)), timeout=30) as client:
+        client.sendall(
+            b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+            b"Content-Length: %d\r\n\r\n" % len(body) + body
+        )
+        time.sleep(after_s)
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+
+def abort_storm(cluster, work, num_aborts, num_clients, width=16, seed=1):
+    """`num_aborts` requests that leave at a random moment, beside clients that stay."""
+    numbers = iter(range(num_aborts))
+    lock = threading.Lock()
+    counts = {"grpc": 0, "http": 0, "too_late": 0}
+    strange = []
+
+    def abort():
+        while True:
+            with lock:
+                number = next(numbers, None)
+            if number is None:
+                return
+            rng = random.Random(seed * 100_000 + number)
+            fields = make_request(rng, number, max_prompt=400, max_tokens=64)
+            # Squared: half of them leave within the first quarter, while the prompt is computed.
+            after_s = 1.2 * rng.random() ** 2
+            if number % 2:
+                abort_over_http(cluster, fields, after_s)
+                counts["http"] += 1
+                continue
+            stream = Stream(cluster, fields)
+            timer = threading.Timer(after_s, stream.abort)
+            timer.start()
+            stream.run()
+            timer.cancel()
+            counts["grpc"] += 1
+            counts["too_late"] += stream.error is None
+            if stream.error and not stream.error.startswith("CANCELLED"):
+                strange.append(f"aborted request {number}: {stream.error}")
+
+    threads = [threading.Thread(target=abort) for _ in range(width)]
+    with Load(cluster, work, num_clients, seed) as load:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        # Whoever runs beside them must still get answers afterwards.
+        done = load.num_done
+        wait_until(lambda: load.num_done >= done + num_clients, 120, "normal clients go on")
+    return {
+        "aborts": num_aborts,
+        **counts,
+        "streams": load.num_done,
+        "problems": load.problems + strange,
+        "clean_ms": ms(wait_clean(cluster)),
+    }
+
+
+def damaged_link(cluster, work, width, rounds=1):
+    """The work while the proxies do what their faults say."""
+    streams, problems, resumed = 0, [], 0
+    before = [dict(p.counts.as_dict()) for p in cluster.proxies.values()]
+    for _ in range(rounds):
+        part = run_streams([Stream(cluster, f) for f in work.requests], width)
+        result = summary(work, part)
+        streams += result["streams"]
+        problems += result["problems"]
+        resumed += result["resumed"]
+    after = [p.counts.as_dict() for p in cluster.proxies.values()]
+    done = {key: sum(a[key] - b[key] for a, b in zip(after, before)) for key in after[0]}
+    return {
+        "streams": streams,
+        "problems": problems,
+        "resumed": resumed,
+        **done,
+        "clean_ms": ms(wait_clean(cluster)),
+    }
+
+
+def raw_stream(cluster, fields):
+    """A raw HTTP client of one streamed completion; its socket."""
+    host, port = cluster.router["http"].split(":")
+    client = socket.create_connection((host, int(port)), timeout=60)
+    body = json.dumps({**fields, "stream": True}).encode()
+    client.sendall(
+        b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        b"Content-Length: %d\r\n\r\n" % len(body) + body
+    )
+    return client
+
+
+def kill_router(cluster, work, num_streams, width):
+    """kill -9 of the router in the middle of streams: none of them may look whole."""
+    num_processes = len(cluster.topology())
+    fields = dict(prompt="Count: 1, 2, 3,", max_tokens=600, temperature=0, ignore_eos=True)
+    clients = [raw_stream(cluster, fields) for _ in range(num_streams)]
+    data = [b"" for _ in clients]
+    for i, client in enumerate(clients):
+        while data[i].count(b"data:") < 4:
+            piece = client.recv(65536)
+            assert piece, data[i]
+            data[i] += piece
+    router = next(p for p in cluster.topology() if p["role"] == "router")
+    at = time.monotonic()
+    os.kill(router["pid"], signal.SIGKILL)
+    problems = []
+    for i, client in enumerate(clients):
+        try:
+            while piece := client.recv(65536):
+                data[i] += piece
+        except ConnectionResetError:
+            pass
+        client.close()
+        if b"[DONE]" in data[i] or b'"finish_reason":"' in data[i]:
+            problems.append(f"a stream of a killed router looks whole: {data[i][-200:]}")
+    wait_until(
+        lambda: any(
+            p["role"] == "router" and p["pid"] != router["pid"] for p in cluster.topology()
+        ),
+        30,
+        "serve starts a router",
+    )
+    cluster.router = next(p for p in cluster.topology() if p["role"] == "router")
+    wait_serving(cluster, num_processes)
+    whole_again_ms = ms(time.monotonic() - at)
+    clean_s = wait_clean(cluster)
+    cluster.channel.close()
+    cluster.channel = grpc.insecure_channel(cluster.grpc)
+    streams = run_streams([Stream(cluster, f) for f in work.requests], width)
+    result = summary(work, streams)
+    return {
+        **result,
+        "problems": problems + result["problems"],
+        "broken_streams": num_streams,
+        "whole_again_ms": whole_again_ms,
+        "clean_ms": ms(clean_s),
+    }
+
+
+# One answer with everything that must survive a cut: seeded sampling, penalties, log-probabilities,
+# a stop text of which beginnings occur (they are held back), two choices.
+CUT_REQUEST = dict(
+    prompt="Once upon a time in the mountains there was",
+    max_tokens=72,
+    ignore_eos=True,
+    seed=7,
+    temperature=0.8,
+    presence_penalty=0.4,
+    frequency_penalty=0.3,
+    repetition_penalty=1.1,
+    logprobs=3,
+    stop=[" the end of all", "\n\n\n\n"],
+    n=2,
+)
+
+
+def cut_at_index(cluster, work, index):
+    """The decode worker of a request is killed when the client has token `index`; by hand."""
+    facts = {}
+
+    def on_chunk(stream, chunk):
+        if "worker" not in facts:
+            # Once the first token is here the request is placed.
+            facts["worker"] = live_requests(cluster)[0]["worker"]
+        if facts.get("at") is None and len(stream.chunks) and chunk.token_index >= index:
+            facts["at"] = time.monotonic()
+            cluster.roles[facts["worker"]].process.kill()
+
+    stream = Stream(cluster, work.requests[0], on_chunk).run()
+    victim = facts["worker"]
+    cluster.roles[victim].process.wait()
+    cluster.start(victim)
+    wait_until(cluster.is_whole, 30, "the decode worker is back")
+    result = summary(work, [stream])
+    return {**result, "index": index, "stalls_ms": [ms(stream.stall_s(facts["at"]))]}
+
+
+def reuse_ports(cluster, work, victim, width=4):
+    """A worker is killed and its next life takes the same ports at once, under load."""
+    with Load(cluster, work, width) as load:
+        wait_until(lambda: load.num_done >= width, 60, "the load runs")
+        before = cluster.roles[victim].report
+        cluster.kill(victim)
+        cluster.start(victim)
+        after = cluster.roles[victim].report
+        assert (after["grpc"], after["kv"]) == (before["grpc"], before["kv"])
+        assert after["incarnation"] != before["incarnation"]
+        wait_until(cluster.is_whole, 30, "its next life serves")
+        done = load.num_done
+        wait_until(lambda: load.num_done >= done + width, 120, "the load goes on")
+    return {
+        "worker": victim,
+        "streams": load.num_done,
+        "problems": load.problems,
+        "clean_ms": ms(wait_clean(cluster)),
+    }
+
+
+def rolling_restart(cluster, work, num_clients, leave):
+    """Each worker in turn is asked to leave by `leave(row)` under load; serve starts it again."""
+    num_processes = len(cluster.topology())
+    rows = []
+    with Load(cluster, work, num_clients) as load:
+        wait_until(lambda: load.num_done >= num_clients, 60, "the load runs")
+        for worker in sorted(cluster.workers(), key=lambda row: row["worker_id"]):
+            start = time.monotonic()
+            leave(worker)
+            wait_until(
+                lambda: worker["pid"] not in [p["pid"] for p in cluster.topology()],
+                90,
+                f"{worker['worker_id']} leaves",
+            )
+            left_ms = ms(time.monotonic() - start)
+            wait_serving(cluster, num_processes)
+            rows.append({"worker": worker["worker_id"], "drain_ms": left_ms})
+        done = load.num_done
+        wait_until(lambda: load.num_done >= done + num_clients, 120, "the load goes on")
+    with open(os.path.join(cluster.dir, "serve.out"), errors="replace") as file:
+        text = file.read()
+    problems = list(load.problems)
+    for row in rows:
+        if f"{row['worker']} ended with exit code 0" not in text:
+            problems.append(f"{row['worker']} did not end with exit code 0: {text[-2000:]}")
+    return {
+        "workers": rows,
+        "streams": load.num_done,
+        "problems": problems,
+        "clean_ms": ms(wait_clean(cluster)),
+    }
+
+
+def refused_streams(cluster):
+    """Log lines of the router that name a request which ended badly."""
+    return [line for _, line in log_times(cluster, "router-0", r"request .* ends in ")]

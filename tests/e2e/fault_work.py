@@ -1,0 +1,320 @@
+"""Requests for fault tests, the answers that they get without faults, and what must hold after.
+
+The answer of a request is fixed by the request (greedy, or seeded): each is asked for once in a
+quiet cluster, and every later answer, whatever happened meanwhile, must have the same token ids,
+log-probabilities, texts and ends, with every token index once and in order.
+"""
+
+import datetime
+import json
+import os
+import random
+import re
+import subprocess
+import threading
+import time
+import urllib.request
+
+import grpc
+
+from baton_server import BIN, Answer, generated_stubs, http_json, wait_until
+from roles_cluster import is_whole
+
+BLOCK = 16
+BLOCK_BYTES = 30 * 2 * 3 * 64 * 2 * BLOCK  # of SmolLM2: layers, K and V, KV heads, head size, bf16
+# A lease, and what the reaper may take after it.
+CLEAN_LIMIT_S = 12
+STREAM_LIMIT_S = 180
+MIX = (
+    dict(temperature=0),
+    dict(temperature=0.8, top_p=0.95),
+    dict(temperature=0.9, top_k=40, presence_penalty=0.5, frequency_penalty=0.3, logprobs=2),
+    dict(temperature=0, repetition_penalty=1.2, logprobs=0, n=2),
+    dict(temperature=1.0, min_p=0.02, n=2, logprobs=1),
+)
+
+
+def pool_args(num_blocks):
+    """Worker flags for a pool of so many blocks and the longest context that it allows."""
+    return [
+        "--kv-memory",
+        str(num_blocks * BLOCK_BYTES),
+        "--max-context",
+        str((num_blocks - 1) * BLOCK),
+    ]
+
+
+def make_request(rng, index, max_prompt, max_tokens):
+    """One request of the mix; every third is text with a stop string, the others token ids."""
+    fields = dict(MIX[index % len(MIX)], seed=1000 + index, max_tokens=max_tokens)
+    length = int(max_prompt ** rng.random())  # log-uniform in 1..max_prompt
+    if index % 3 == 2:
+        words = ["rain", "iron", "bees", "tea", "rivers", "glass", "bread", "snow"]
+        text = " ".join(rng.choice(words) for _ in range(max(1, length - 8)))
+        stop = [".\n", " the", "\n\n"]
+        return dict(fields, prompt=f"Tell number {index} about {text}:", stop=stop)
+    ids = [rng.randrange(17, 49000) for _ in range(length)]
+    return dict(fields, prompt_token_ids=ids, ignore_eos=True)
+
+
+def describe(fields):
+    rest = {k: v for k, v in fields.items() if k not in ("prompt", "prompt_token_ids")}
+    return f"{len(fields.get('prompt_token_ids') or fields['prompt'])} long, {rest}"
+
+
+class Stream:
+    """One streamed request: what came, when, and how it ended."""
+
+    def __init__(self, cluster, fields, on_chunk=None):
+        self.cluster, self.fields, self.on_chunk = cluster, fields, on_chunk
+        self.chunks, self.times = [], []
+        self.error = None
+        self.call = None
+        self.aborted = False
+
+    def run(self):
+        pb2, pb2_grpc = generated_stubs()
+        stub = pb2_grpc.CompletionServiceStub(self.cluster.channel)
+        self.started = time.monotonic()
+        self.call = stub.StreamComplete(
+            pb2.CompletionRequest(**self.fields), timeout=STREAM_LIMIT_S
+        )
+        try:
+            for chunk in self.call:
+                self.times.append(time.monotonic())
+                self.chunks.append(chunk)
+                if self.on_chunk:
+                    self.on_chunk(self, chunk)
+        except grpc.RpcError as error:
+            self.error = f"{error.code().name} {error.details()}"
+        return self
+
+    def abort(self):
+        self.aborted = True
+        if self.call is not None:
+            self.call.cancel()
+
+    def answer(self):
+        return Answer(self.chunks)
+
+    def stall_s(self, when, until_s=10.0):
+        """The longest pause between two tokens that ends within `until_s` after `when`."""
+        pauses = [
+            after - before
+            for before, after in zip(self.times, self.times[1:])
+            if when < after < when + until_s
+        ]
+        return max(pauses, default=0.0)
+
+    def ran_at(self, when):
+        return bool(self.times) and self.times[0] < when < self.times[-1]
+
+
+class Work:
+    """Requests and their answers without faults."""
+
+    def __init__(self, seed, num, max_prompt=1500, max_tokens=48):
+        rng = random.Random(seed)
+        print(f"work of seed {seed}")
+        self.requests = [make_request(rng, i, max_prompt, max_tokens) for i in range(num)]
+        self.expected = None
+
+    def record(self, cluster, width=8):
+        streams = run_streams([Stream(cluster, fields) for fields in self.requests], width)
+        for stream in streams:
+            assert stream.error is None, f"without a fault: {stream.error}: {stream.fields}"
+        self.expected = [stream.answer().bits() for stream in streams]
+        return self
+
+    def problem(self, index, stream):
+        """What is wrong with the answer to request `index`; None when it is the clean run's."""
+        what = f"request {index} ({describe(self.requests[index])})"
+        if stream.error is not None:
+            return f"{what} failed after {len(stream.chunks)} chunks: {stream.error}"
+        try:
+            bits = stream.answer().bits()
+        except AssertionError as error:
+            return f"{what}: {error}"
+        for name, now, clean in zip(
+            ("tokens", "logprobs", "texts", "finish"), bits, self.expected[index]
+        ):
+            if now != clean:
+                resumes = stream.answer().timings.resumes
+                return f"{what}: other {name} after {resumes} resumes: {now} instead of {clean}"
+        return None
+
+    def problems(self, streams):
+        found = [self.problem(i, stream) for i, stream in enumerate(streams)]
+        return [problem for problem in found if problem]
+
+
+def run_streams(streams, width, during=None):
+    """Runs all, at most `width` at a time; `during(streams)` runs beside them."""
+    queue = list(streams)
+    lock = threading.Lock()
+
+    def work():
+        while True:
+            with lock:
+                if not queue:
+                    return
+                stream = queue.pop(0)
+            stream.run()
+
+    threads = [threading.Thread(target=work) for _ in range(min(width, len(streams)))]
+    for thread in threads:
+        thread.start()
+    try:
+        if during:
+            during(streams)
+    finally:
+        for thread in threads:
+            thread.join()
+    return streams
+
+
+class Load:
+    """Clients that ask for the work's requests again and again until the block ends."""
+
+    def __init__(self, cluster, work, width, seed=1):
+        self.cluster, self.work, self.width, self.seed = cluster, work, width, seed
+        self.stop = threading.Event()
+        self.problems, self.times = [], []
+        self.num_done = 0
+
+    def _client(self, number):
+        rng = random.Random(self.seed * 1000 + number)
+        while not self.stop.is_set():
+            index = rng.randrange(len(self.work.requests))
+            stream = Stream(self.cluster, self.work.requests[index]).run()
+            problem = self.work.problem(index, stream)
+            self.num_done += 1
+            self.times.extend(stream.times)
+            if problem:
+                self.problems.append(problem)
+
+    def __enter__(self):
+        self.threads = [
+            threading.Thread(target=self._client, args=(i,)) for i in range(self.width)
+        ]
+        for thread in self.threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *exc):
+        self.stop.set()
+        for thread in self.threads:
+            thread.join()
+
+
+# ---- What must hold after a fault.
+
+
+def owners(worker):
+    """Rows of /debug/blocks that are held by somebody."""
+    rows = http_json(f"http://{worker['admin']}/debug/blocks")[2]
+    return [row for row in rows if row["state"] not in ("free", "cached")]
+
+
+def is_serving(cluster, num_processes):
+    """All processes of a `serve` or by hand are there, ready and linked."""
+    try:
+        rows = cluster.topology()
+        if len(rows) != num_processes:
+            return False
+        seen = http_json(cluster.http + "/v1/topology", timeout=5)[2]
+    except OSError:
+        return False
+    return is_whole(seen, {row["worker_id"]: row["incarnation"] for row in rows})
+
+
+def wait_serving(cluster, num_processes, limit_s=60):
+    start = time.monotonic()
+    wait_until(lambda: is_serving(cluster, num_processes), limit_s, "every process serves again")
+    return time.monotonic() - start
+
+
+def wait_clean(cluster, limit_s=CLEAN_LIMIT_S):
+    """Seconds until no worker holds a block for anybody."""
+    start = time.monotonic()
+
+    def is_clean():
+        try:
+            return cluster.ledger_is_clean() and not any(owners(w) for w in cluster.workers())
+        except OSError:  # a worker that is just starting
+            return False
+
+    wait_until(is_clean, limit_s, "only free and cached blocks")
+    return time.monotonic() - start
+
+
+def fill_pool(cluster, num_decode=1):
+    """One request for each decode worker that needs every block there is; all must succeed."""
+    topology = http_json(cluster.http + "/v1/topology")[2]
+    decode = next(p for p in topology["processes"] if p["role"] == "decode")
+    num_blocks = sum(decode["kv_blocks"].values())
+    rng = random.Random(time.monotonic_ns())
+    length = (num_blocks - 1) * BLOCK - 8
+    streams = [
+        Stream(
+            cluster,
+            dict(
+                prompt_token_ids=[rng.randrange(17, 49000) for _ in range(length)],
+                max_tokens=8,
+                temperature=0,
+                ignore_eos=True,
+            ),
+        )
+        for _ in range(num_decode)
+    ]
+    run_streams(streams, num_decode)
+    for stream in streams:
+        assert stream.error is None, f"a request for the whole pool: {stream.error}"
+        assert len(stream.answer().tokens[0]) == 8
+    used = {stream.answer().timings.decode_worker for stream in streams}
+    assert len(used) == num_decode, used
+
+
+def audit_ledger(cluster, wait_s=CLEAN_LIMIT_S):
+    """`baton doctor --ledger` of the cluster: (exit code, its JSON)."""
+    done = subprocess.run(
+        [BIN, "doctor", "--ledger", "--json", "--wait", str(wait_s), "--admin"]
+        + [cluster.router["admin"]],
+        capture_output=True,
+        text=True,
+        timeout=wait_s + 60,
+    )
+    assert done.stdout, done.stderr
+    return done.returncode, json.loads(done.stdout)
+
+
+def live_requests(cluster):
+    """Rows of the router's /debug/requests."""
+    url = f"http://{cluster.router['admin']}/debug/requests"
+    return json.loads(urllib.request.urlopen(url, timeout=5).read())
+
+
+def log_times(cluster, process, pattern):
+    """[(unix time, line)] of a process's log lines that match."""
+    rows = []
+    with open(os.path.join(cluster.dir, f"{process}.log"), errors="replace") as file:
+        for line in file:
+            if re.search(pattern, line):
+                moment = datetime.datetime.strptime(line[:23], "%Y-%m-%dT%H:%M:%S.%f")
+                rows.append((moment.timestamp(), line.rstrip()))
+    return rows
+
+
+def detected_after(cluster, worker_id, since, limit_s=10):
+    """Seconds from `since` (unix time) until the router called the worker gone.
+
+    Log lines are stamped in whole milliseconds, so it may be 1 ms less than it was.
+    """
+    pattern = rf"worker {worker_id} (is gone|ended)"
+
+    def first():
+        rows = log_times(cluster, "router-0", pattern)
+        later = [moment for moment, _ in rows if moment >= since - 0.001]
+        return later[:1]
+
+    return wait_until(first, limit_s, f"the router misses {worker_id}")[0] - since

@@ -1,0 +1,244 @@
+"""Workers that die come back, workers that are asked to leave lose nothing, and the ledger is
+audited from outside."""
+
+import http.server
+import json
+import os
+import re
+import signal
+import subprocess
+import threading
+import time
+
+import pytest
+
+from baton_server import BIN, Server, complete, wait_until
+from fault_scenarios import rolling_restart
+from fault_work import (
+    Stream,
+    Work,
+    audit_ledger,
+    is_serving,
+    live_requests,
+    pool_args,
+    wait_clean,
+    wait_serving,
+)
+
+NUM_PROCESSES = 5
+
+
+def baton(*args, timeout=90):
+    return subprocess.run([BIN, *args], capture_output=True, text=True, timeout=timeout)
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    with Server("--prefill", "2", "--decode", "2", *pool_args(128)) as running:
+        wait_serving(running, NUM_PROCESSES)
+        yield running
+
+
+@pytest.fixture(scope="module")
+def work(cluster):
+    return Work(seed=9, num=10, max_prompt=200, max_tokens=24).record(cluster)
+
+
+@pytest.mark.parametrize("role", ["prefill", "decode", "router"])
+def test_a_killed_process_is_started_again(cluster, role):
+    before = {p["worker_id"]: p for p in cluster.topology()}
+    victim = next(p for p in before.values() if p["role"] == role)
+    start = time.monotonic()
+    os.kill(victim["pid"], signal.SIGKILL)
+
+    def row():
+        rows = [p for p in cluster.topology() if p["worker_id"] == victim["worker_id"]]
+        return rows[0] if rows and rows[0]["pid"] != victim["pid"] else None
+
+    new = wait_until(row, 20, f"topology.json has the next {role}")
+    assert new["incarnation"] != victim["incarnation"]
+    others = {p["worker_id"]: p for p in cluster.topology() if p["worker_id"] != new["worker_id"]}
+    for name, process in others.items():
+        assert process["pid"] == before[name]["pid"], f"{name} was left alone"
+    if role == "router":
+        assert (new["http"], new["grpc"], new["admin"]) == (
+            victim["http"],
+            victim["grpc"],
+            victim["admin"],
+        )
+        cluster.router = new
+    wait_serving(cluster, NUM_PROCESSES)
+    print(f"{role}: whole again after {1000 * (time.monotonic() - start):.0f} ms")
+
+    def answers():
+        status, _, answer = cluster.post("/v1/completions", {"prompt": "Hi", "max_tokens": 3})
+        return status == 200 and answer["timings"]["path"] == "disagg"
+
+    wait_until(answers, 20, "requests are served by a pair")
+
+
+STORY = dict(prompt="Once upon a time", ignore_eos=True, temperature=0.7, seed=3)
+
+
+def long_stream(cluster, fields):
+    """A running stream with some tokens, its thread, and the decode worker that serves it."""
+    stream = Stream(cluster, fields)
+    thread = threading.Thread(target=stream.run)
+    thread.start()
+    wait_until(lambda: len(stream.chunks) > 3 or stream.error, 30, "it runs")
+    assert stream.error is None
+    return stream, thread, live_requests(cluster)[0]["worker"]
+
+
+def drained(cluster, fields, *args):
+    """What became of a stream whose decode worker was drained: its answer, and that worker."""
+    clean = complete(cluster, **fields).bits()
+    before = {p["worker_id"]: p["incarnation"] for p in cluster.topology()}
+    stream, thread, worker = long_stream(cluster, fields)
+    done = baton("drain", worker, "--admin", cluster.router["admin"], *args)
+    assert done.returncode == 0, done.stderr
+    assert re.fullmatch(rf"{worker} left after \d+ ms\n", done.stdout), done.stdout
+    thread.join()
+    assert stream.error is None, stream.error
+    assert stream.answer().bits() == clean
+    wait_serving(cluster, NUM_PROCESSES)
+    now = {p["worker_id"]: p["incarnation"] for p in cluster.topology()}
+    assert now.pop(worker) != before.pop(worker), "serve has started it again"
+    assert now == before, "nobody else was touched"
+    with open(os.path.join(cluster.dir, "serve.out")) as file:
+        assert f"{worker} ended with exit code 0" in file.read()
+    return stream.answer(), worker
+
+
+def test_drain_moves_running_streams(cluster):
+    answer, worker = drained(cluster, dict(STORY, max_tokens=600))
+    assert answer.timings.resumes == 1 and answer.timings.decode_worker != worker
+
+
+def test_drain_waits_for_what_does_not_move(cluster):
+    # Several choices stay: their tokens would have to be computed again.
+    answer, worker = drained(cluster, dict(STORY, max_tokens=200, n=2))
+    assert answer.timings.resumes == 0 and answer.timings.decode_worker == worker
+
+
+def test_drain_lets_nothing_be_lost_at_its_deadline(cluster):
+    answer, worker = drained(cluster, dict(STORY, max_tokens=700, n=2), "--timeout", "1")
+    assert answer.timings.resumes == 1 and answer.timings.decode_worker != worker
+
+
+def test_a_rolling_restart_loses_nothing(cluster, work):
+    result = rolling_restart(
+        cluster, work, 8, lambda worker: os.kill(worker["pid"], signal.SIGTERM)
+    )
+    print(result)
+    assert result["problems"] == []
+    assert len(result["workers"]) == 4
+
+
+def test_drain_says_what_is_wrong(cluster):
+    unknown = baton("drain", "decode-7", "--admin", cluster.router["admin"])
+    assert unknown.returncode == 1
+    assert "decode-7" in unknown.stderr and "prefill-1" in unknown.stderr
+    for args in (["drain"], ["drain", "no/name"], ["drain", "a", "--timeout", "-1"]):
+        result = baton(*args)
+        assert result.returncode == 2, result
+        assert len(result.stderr.strip().splitlines()) == 1, result.stderr
+    nobody = baton("drain", "decode-0", "--admin", "127.0.0.1:1")
+    assert nobody.returncode == 1 and "127.0.0.1:1" in nobody.stderr
+    assert is_serving(cluster, NUM_PROCESSES)
+
+
+# ---- doctor
+
+
+def test_doctor_finds_a_busy_cluster_clean(cluster):
+    streams = [long_stream(cluster, dict(STORY, max_tokens=300))]
+    code, ledger = audit_ledger(cluster)
+    assert code == 0 and ledger["clean"] and ledger["orphans"] == [], ledger
+    held = {w["worker"]: sum(w["states"].values()) for w in ledger["workers"]}
+    assert len(held) == 4 and all(held.values())
+    for _, thread, _ in streams:
+        thread.join()
+    wait_clean(cluster)
+    table = baton("doctor", "--ledger", "--admin", cluster.router["admin"])
+    assert table.returncode == 0 and "ledger clean: 0 held blocks" in table.stdout, table
+
+
+class FakeAdmin:
+    """An admin port that answers what it was told."""
+
+    def __init__(self):
+        self.pages = {}
+        outer = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_GET(self):
+                page = outer.pages.get(self.path)
+                body = json.dumps(page).encode()
+                self.send_response(200 if page is not None else 404)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *args):
+                pass
+
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.address = f"127.0.0.1:{self.server.server_address[1]}"
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+
+@pytest.fixture
+def leaking():
+    """A router without requests and a worker that still holds a block for one."""
+    router, worker = FakeAdmin(), FakeAdmin()
+    row = {"role": "decode", "worker_id": "decode-0", "incarnation": "02", "admin": worker.address}
+    router.pages = {
+        "/v1/topology": {"model": "m", "processes": [{"role": "router"}, row]},
+        "/debug/requests": [],
+    }
+    block = {"index": 4, "generation": 9, "request_uid": "aa", "refs": 1, "kept": False}
+    worker.pages = {
+        "/debug/blocks": [
+            {**block, "state": "bound"},
+            {**block, "index": 5, "state": "free", "request_uid": "", "refs": 0},
+        ],
+        "/debug/requests": [],
+    }
+    yield router, worker
+    router.server.shutdown()
+    worker.server.shutdown()
+
+
+def test_doctor_names_an_orphan(leaking):
+    router, _ = leaking
+    args = ["doctor", "--ledger", "--wait", "1", "--admin", router.address]
+    table = baton(*args)
+    assert table.returncode == 1
+    (line,) = [x for x in table.stdout.splitlines() if "aa" in x.split()]
+    assert line.split()[:4] == ["decode-0", "4", "9", "bound"]
+    assert line.endswith("its worker does not know the owner")
+    (orphan,) = json.loads(baton(*args, "--json").stdout)["orphans"]
+    assert orphan["worker"] == "decode-0" and orphan["index"] == 4
+    assert orphan["generation"] == 9 and orphan["request_uid"] == "aa"
+
+
+def test_doctor_forgives_what_is_freed_while_it_looks(leaking):
+    router, worker = leaking
+
+    def free():
+        worker.pages["/debug/blocks"] = worker.pages["/debug/blocks"][1:]
+
+    timer = threading.Timer(0.7, free)
+    timer.start()
+    result = baton("doctor", "--ledger", "--wait", "5", "--admin", router.address)
+    timer.join()
+    assert result.returncode == 0, result.stdout
+
+
+def test_doctor_does_not_call_an_unread_ledger_clean(leaking):
+    router, worker = leaking
+    del worker.pages["/debug/blocks"]
+    result = baton("doctor", "--ledger", "--wait", "1", "--admin", router.address)
+    assert result.returncode == 1 and "/debug/blocks" in result.stderr
+    assert baton("doctor").returncode == 2
