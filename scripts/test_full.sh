@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # The long forms: everything of test.sh, then the suite under AddressSanitizer +
-# UndefinedBehaviorSanitizer, our own threads under ThreadSanitizer, and clang-tidy.
-#   scripts/test_full.sh [release|asan|tsan|tidy ...]     only these tiers
+# UndefinedBehaviorSanitizer, our own threads under ThreadSanitizer, clang-tidy,
+# and the long fault run.
+#   scripts/test_full.sh [release|asan|tsan|tidy|chaos ...]     only these tiers
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 tiers=("$@")
-[[ ${#tiers[@]} -gt 0 ]] || tiers=(release asan tsan tidy)
+[[ ${#tiers[@]} -gt 0 ]] || tiers=(release asan tsan tidy chaos)
 jobs="${BATON_TEST_JOBS:-$(nproc)}"
 report=()
 
@@ -20,8 +21,9 @@ run_tier() {
     tsan) scripts/build.sh tsan tsan_tests && BATON_E2E_START_LIMIT_S=300 \
       ctest --preset tsan -j "$jobs" --timeout 3600 -L tsan ;;
     tidy) run_clang_tidy ;;
+    chaos) scripts/build.sh release && scripts/chaos.sh --json build/chaos.json ;;
     *)
-      echo "test_full.sh: unknown tier '$1'; choose release, asan, tsan or tidy" >&2
+      echo "test_full.sh: unknown tier '$1'; choose release, asan, tsan, tidy or chaos" >&2
       exit 2
       ;;
   esac

@@ -156,6 +156,7 @@ def cut_link(cluster, work, cut, wait_s, cut_s, width):
         facts["whole_again_ms"] = ms(time.monotonic() - healed)
 
     streams = run_streams([Stream(cluster, f) for f in work.requests], width, during)
+    facts["waited"] = sum(stream.longest_silence_s() > cut_s / 2 for stream in streams)
     return {**facts, **summary(work, streams), "clean_ms": ms(wait_clean(cluster))}
 
 

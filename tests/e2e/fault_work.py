@@ -106,6 +106,11 @@ class Stream:
         ]
         return max(pauses, default=0.0)
 
+    def longest_silence_s(self):
+        """The longest time without a token, the time to the first one included."""
+        moments = [self.started, *self.times]
+        return max((b - a for a, b in zip(moments, moments[1:])), default=0.0)
+
     def ran_at(self, when):
         return bool(self.times) and self.times[0] < when < self.times[-1]
 

@@ -1,0 +1,123 @@
+"""Processes killed, frozen and cut off while requests run: the answers are those of a quiet run.
+
+The short form of scripts/chaos.sh; both use fault_scenarios.py.
+"""
+
+import pytest
+
+from baton_server import Server
+from fault_scenarios import (
+    CUT_REQUEST,
+    ProxyCut,
+    abort_storm,
+    cut_at_index,
+    cut_link,
+    damaged_link,
+    freeze_worker,
+    kill_router,
+    kill_worker,
+    reuse_ports,
+)
+from fault_work import Work, audit_ledger, fill_pool, pool_args, wait_clean
+from roles_cluster import RolesCluster
+
+NUM_BLOCKS = 96
+WIDTH = 12
+
+
+def check(result):
+    print(result)
+    assert result["problems"] == []
+
+
+def first_of(role):
+    return lambda workers: next(w for w in workers if w["role"] == role)
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """Two prefill and two decode workers under `serve`."""
+    with Server("--prefill", "2", "--decode", "2", *pool_args(NUM_BLOCKS)) as running:
+        yield running
+        # After all that was done to it: every block can be had, and no block has a lost owner.
+        wait_clean(running)
+        fill_pool(running, num_decode=2)
+        code, ledger = audit_ledger(running)
+        assert code == 0 and ledger["clean"], ledger
+
+
+@pytest.fixture(scope="module")
+def work(cluster):
+    made = Work(seed=5, num=12, max_prompt=300, max_tokens=32).record(cluster)
+    ends = [end for _, _, _, finish in made.expected for end in finish.values()]
+    assert "stop" in ends and "length" in ends, "the mix has answers of both ends"
+    return made
+
+
+@pytest.mark.parametrize("role", ["decode", "prefill"])
+def test_a_killed_worker_changes_no_answer(cluster, work, role):
+    result = kill_worker(cluster, work, first_of(role), wait_s=0.8, width=WIDTH)
+    check(result)
+    if role == "decode":
+        assert result["resumed"] > 0, "it was killed in the middle"
+
+
+def test_a_frozen_worker_is_fenced_and_comes_back(cluster, work):
+    check(freeze_worker(cluster, work, first_of("decode"), wait_s=0.8, freeze_s=3.5, width=WIDTH))
+
+
+def test_aborts_touch_nobody_else(cluster, work):
+    check(abort_storm(cluster, work, num_aborts=60, num_clients=4, width=8))
+
+
+def test_a_killed_router_breaks_streams_visibly_and_holds_nothing(cluster, work):
+    check(kill_router(cluster, work, num_streams=4, width=WIDTH))
+
+
+@pytest.fixture(scope="module")
+def roles():
+    """The same over tcp with a fault proxy before each decode worker and pools of 24 blocks."""
+    with RolesCluster(2, 2, ["--transport", "tcp", *pool_args(24)], proxied=True) as running:
+        yield running
+        wait_clean(running)
+        fill_pool(running, num_decode=2)
+
+
+@pytest.fixture(scope="module")
+def small_work(roles):
+    return Work(seed=6, num=12, max_prompt=200, max_tokens=12).record(roles)
+
+
+def test_flipped_and_late_bytes_reach_no_answer(roles, small_work):
+    for proxy in roles.proxies.values():
+        proxy.faults.flips_per_mib = 1.0
+        proxy.faults.late_share = 0.02
+        proxy.faults.hold_share = 0.02
+        proxy.faults.late_s = 0.4
+    result = damaged_link(roles, small_work, width=6, rounds=2)
+    for proxy in roles.proxies.values():
+        proxy.faults.flips_per_mib = proxy.faults.late_share = proxy.faults.hold_share = 0.0
+    check(result)
+    assert result["flips"] > 0 and result["late"] > 0 and result["held"] > 0
+
+
+def test_a_one_way_partition_changes_no_answer(roles, small_work):
+    cut = ProxyCut(roles, "decode-0")
+    result = cut_link(roles, small_work, cut, wait_s=0.2, cut_s=4.0, width=6)
+    check(result)
+    assert result["waited"] + result["resumed"] > 0, "some hand-off met the cut"
+
+
+@pytest.mark.parametrize("victim", ["decode-0", "prefill-0"])
+def test_ports_are_reused_by_the_next_life(roles, small_work, victim):
+    check(reuse_ports(roles, small_work, victim))
+
+
+def test_an_answer_survives_the_loss_of_its_decode_worker_at_any_token(roles):
+    work = Work(seed=1, num=0)
+    work.requests = [CUT_REQUEST]
+    work.record(roles)
+    for index in range(1, 64, 9):
+        result = cut_at_index(roles, work, index)
+        check(result)
+        assert result["resumed"] == 1, f"killed at token {index}, but it was not resumed"
