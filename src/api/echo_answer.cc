@@ -11,7 +11,7 @@ std::optional<RequestUid> SubmitOrEcho(Submitter* submitter, GenerateRequest req
   if (request.sampling.max_tokens > 0) {
     return submitter->Submit(std::move(request), std::move(sink));
   }
-  submitter->CountRefusal(200);
+  submitter->CountAnswered(200);
   for (uint32_t choice = 0; choice < request.num_choices; ++choice) {
     TokenOutput output;
     output.choice = choice;

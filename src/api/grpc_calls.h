@@ -109,7 +109,7 @@ class UnaryCall final : public grpc::ServerUnaryReactor, public ResponseSink {
 
   void Refuse(const RequestError& error, std::string_view request_id) {
     AddRequestId(request_id, context_);
-    parts_.submitter->CountRefusal(HttpStatusOf(error.code));
+    parts_.submitter->CountAnswered(HttpStatusOf(error.code));
     Finish(StatusOf(error, context_));
   }
 
@@ -192,7 +192,7 @@ class StreamCall final : public grpc::ServerWriteReactor<Chunk>, public Response
 
   void Refuse(const RequestError& error, std::string_view request_id) {
     AddRequestId(request_id, context_);
-    parts_.submitter->CountRefusal(HttpStatusOf(error.code));
+    parts_.submitter->CountAnswered(HttpStatusOf(error.code));
     FinishWhenWritten(StatusOf(error, context_));
   }
 

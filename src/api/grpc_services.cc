@@ -114,11 +114,11 @@ class ModelServiceImpl final : public v1::ModelService::CallbackService {
       const auto model = ResolveModel(*parts_.submitter, model_id, &error);
       const bool ok = model != nullptr && function(*model, &error);
       if (ok) return reactor->Finish(grpc::Status::OK);
-      parts_.submitter->CountRefusal(HttpStatusOf(error.code));
+      parts_.submitter->CountAnswered(HttpStatusOf(error.code));
       reactor->Finish(StatusOf(error, context));
     });
     if (!posted) {
-      parts_.submitter->CountRefusal(HttpStatusOf(ErrorCode::kQueueFull));
+      parts_.submitter->CountAnswered(HttpStatusOf(ErrorCode::kQueueFull));
       reactor->Finish(StatusOf(ApiQueueFull(), context));
     }
     return reactor;

@@ -91,7 +91,7 @@ HttpErrorFormatter HttpApi::AsErrorFormatter() {
   return [submitter = submitter_](int status, std::string_view /*message*/,
                                   std::string_view request_id) {
     const RequestError error = ServerError(status);
-    submitter->CountRefusal(status);  // some have no error code of their own: 417, 501, 505
+    submitter->CountAnswered(status);  // some have no error code of their own: 417, 501, 505
     HttpResponse response = ErrorResponse(error, AnswerHeaders(RequestIdFor(request_id), {}));
     response.status = status;
     return response;
@@ -161,7 +161,7 @@ void HttpApi::Handle(HttpRequest request, std::shared_ptr<HttpResponder> respond
   const bool is_known = post != nullptr || IsGetPath(path);
   RequestError error;
   error.code = is_known ? ErrorCode::kMethodNotAllowed : ErrorCode::kPathNotFound;
-  submitter_->CountRefusal(HttpStatusOf(error.code));
+  submitter_->CountAnswered(HttpStatusOf(error.code));
   HttpResponse response = ErrorResponse(error, AnswerHeaders(exchange.arrival.request_id, {}));
   if (is_known) response.headers.Set("Allow", post != nullptr ? "POST" : "GET, HEAD");
   exchange.responder->Respond(std::move(response));
@@ -176,7 +176,7 @@ void HttpApi::Send(Exchange& exchange, std::string body, std::string_view conten
 }
 
 void HttpApi::Refuse(Exchange& exchange, const RequestError& error) {
-  submitter_->CountRefusal(HttpStatusOf(error.code));
+  submitter_->CountAnswered(HttpStatusOf(error.code));
   exchange.responder->Respond(ErrorResponse(error, AnswerHeaders(exchange.arrival.request_id, {})));
 }
 

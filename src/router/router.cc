@@ -43,7 +43,7 @@ RequestUid Router::Submit(GenerateRequest request, std::shared_ptr<ResponseSink>
   RequestError error;
   error.code = inbox_->closed() ? ErrorCode::kDraining : ErrorCode::kQueueFull;
   error.retry_after_s = 1;
-  CountRefusal(HttpStatusOf(error.code));
+  CountAnswered(HttpStatusOf(error.code));
   sink->OnFailed(error);
   return uid;
 }
@@ -52,7 +52,7 @@ void Router::Cancel(RequestUid uid) {
   inbox_->Post([uid](RouterCore& core, int64_t /*now_us*/) { core.Cancel(uid); });
 }
 
-void Router::CountRefusal(int http_status) { metrics_.CountRequest(http_status); }
+void Router::CountAnswered(int http_status) { metrics_.CountRequest(http_status); }
 
 std::shared_ptr<const ModelInfo> Router::FindModel(std::string_view id) const {
   std::lock_guard lock(models_mutex_);

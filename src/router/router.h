@@ -35,7 +35,7 @@ class Router final : public Submitter {
   // Submitter.
   RequestUid Submit(GenerateRequest request, std::shared_ptr<ResponseSink> sink) override;
   void Cancel(RequestUid uid) override;
-  void CountRefusal(int http_status) override;
+  void CountAnswered(int http_status) override;
   std::shared_ptr<const ModelInfo> FindModel(std::string_view id) const override;
   std::vector<std::shared_ptr<const ModelInfo>> Models() const override;
   bool ready() const override { return ready_.load(std::memory_order_acquire); }

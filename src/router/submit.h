@@ -105,9 +105,9 @@ class Submitter {
   // The sink gets OnFailed(kCancelled).
   virtual void Cancel(RequestUid uid) = 0;
 
-  // Counts a request that an API answered without Submit, nearly always a refusal, by the HTTP
-  // status of its answer.
-  virtual void CountRefusal(int http_status) = 0;
+  // Counts a request that an API answered without Submit, by the HTTP status of its answer: a
+  // refusal, or an echo of no tokens.
+  virtual void CountAnswered(int http_status) = 0;
 
   // The model of that id; "" and "default" name the only one. Null = there is none.
   virtual std::shared_ptr<const ModelInfo> FindModel(std::string_view id) const = 0;

@@ -49,7 +49,7 @@ class FakeSubmitter final : public Submitter {
     }
     changed_.notify_all();
   }
-  void CountRefusal(int http_status) override {
+  void CountAnswered(int http_status) override {
     std::lock_guard lock(mutex_);
     refused_.push_back(http_status);
   }
