@@ -123,6 +123,17 @@ bool SetLengths(const ApiParams& params, const ModelInfo& model, BuiltRequest* b
   return true;
 }
 
+// Refuses a prompt that would be repeated in more bytes than kMaxEchoBytes.
+bool CheckEcho(const BuiltRequest& built, RequestError* error) {
+  const uint32_t num_choices = built.request.num_choices;
+  const size_t num_bytes = built.plan.echo_text.size();
+  if (num_bytes * num_choices <= kMaxEchoBytes) return true;
+  return Fail(error, ErrorCode::kConflict, num_choices > 1 ? built.request.fields.choices : "echo",
+              fmt::format("the prompt of {} bytes is repeated for each choice, and echo has room "
+                          "for {} bytes",
+                          num_bytes, kMaxEchoBytes));
+}
+
 bool SetSampling(const ApiParams& params, const ModelInfo& model, BuiltRequest* built,
                  RequestError* error) {
   SamplingSettings& sampling = built->request.sampling;
@@ -224,7 +235,8 @@ bool BuildRequest(const ApiParams& params, const Arrival& arrival, const Submitt
   built->plan.model = model;
   built->request.model = model;
   return SetSampling(params, *model, built, error) && SetStops(params, &built->request, error) &&
-         EncodePrompt(params, *model, built, error) && SetLengths(params, *model, built, error);
+         EncodePrompt(params, *model, built, error) && SetLengths(params, *model, built, error) &&
+         CheckEcho(*built, error);
 }
 
 bool IsUsableRequestId(std::string_view id) {

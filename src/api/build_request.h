@@ -4,6 +4,7 @@
 #ifndef BATON_API_BUILD_REQUEST_H_
 #define BATON_API_BUILD_REQUEST_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -17,6 +18,11 @@
 #include "src/text/tokenizer.h"
 
 namespace baton {
+
+// What the echoed prompts of one request's choices may have together. They are written at once,
+// where nothing waits for a slow client: as JSON, at 6 bytes for each of them at worst, this stays
+// below the 4 MiB that a connection may have unsent.
+inline constexpr size_t kMaxEchoBytes = size_t{512} << 10;
 
 // How an answer is written: what the router does not need to know.
 struct AnswerPlan {

@@ -144,6 +144,38 @@ TEST_F(CompletionTest, NoTokensNeedEchoAndPromptLogprobsAreRefused) {
   EXPECT_EQ(submitter_.num_submitted(), 0u);
 }
 
+// All echoes may be written at once, where no slow client is waited for.
+TEST_F(CompletionTest, EchoesAreLimitedTogether) {
+  auto model = std::make_shared<ModelInfo>(*submitter_.models[0]);
+  model->max_context = 1'000'000;
+  submitter_.models[0] = model;
+  struct Case {
+    size_t num_bytes;
+    const char* fields;
+    const char* param;  // "" = answered
+  };
+  const Case cases[] = {
+      {4096, R"("n":128,"max_tokens":0)", ""},
+      {4097, R"("n":128,"max_tokens":0)", "n"},
+      {4097, R"("n":128,"max_tokens":0,"stream":true)", "n"},
+      {4097, R"("n":1,"best_of":128,"max_tokens":1)", "best_of"},
+      {524'288, R"("max_tokens":0)", ""},
+      {524'289, R"("max_tokens":0)", "echo"},
+  };
+  for (const Case& c : cases) {
+    const auto responder = Post(kCompletionPath, R"({"prompt":")" + std::string(c.num_bytes, 'x') +
+                                                     R"(","echo":true,)" + c.fields + "}");
+    const bool is_answered = *c.param == 0;
+    EXPECT_EQ(responder->status, is_answered ? 200 : 400) << c.num_bytes << c.fields;
+    if (is_answered) continue;
+    EXPECT_EQ(Text(*responder, {"error", "param"}), c.param);
+    EXPECT_EQ(Text(*responder, {"error", "message"}),
+              "'" + std::string(c.param) + "' does not fit the other fields: the prompt of " +
+                  std::to_string(c.num_bytes) +
+                  " bytes is repeated for each choice, and echo has room for 524288 bytes.");
+  }
+}
+
 TEST_F(CompletionTest, EchoComesBeforeEveryChoice) {
   AnswerWith("ab");
   const auto whole = Post(kCompletionPath, R"({"prompt":"x\u00e9","echo":true,"n":2})");
