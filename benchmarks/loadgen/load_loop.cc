@@ -24,6 +24,10 @@ constexpr int64_t kStopCheckUs = 200'000;
 constexpr uint32_t kReservedTokens = 4096;
 // Servers may send a token in parts, but not without end.
 constexpr uint64_t MaxPieces(uint64_t num_tokens) { return 2 * num_tokens + 64; }
+// The longest tokens in use have 256 bytes.
+constexpr uint64_t MaxBytes(uint64_t num_tokens) { return 1024 * num_tokens + 65536; }
+// As much of a server's error, or of a wrong answer, as tells what it is.
+constexpr size_t kMaxErrorBytes = 4096;
 // Runs this thread before all others as long as it lives, where the system allows it (root). With a
 // server on the same two busy cores the p99 of starting late was 0.07 ms instead of 3 ms, and every
 // run without it was void. The thread sleeps whenever nothing is due.
@@ -186,9 +190,11 @@ void LoadLoop::Start(Ready ready, int64_t due_us) {
   Live live;
   live.keep_text = ready.turn.golden_idx.has_value() ||
                    ready.session.turn_idx + 1 < workload_.NumTurns(ready.session.session_idx);
-  live.max_pieces =
-      MaxPieces(ready.turn.golden_idx ? workload_.spec().golden[*ready.turn.golden_idx].max_tokens
-                                      : ready.turn.want_output);
+  const uint64_t num_tokens = ready.turn.golden_idx
+                                  ? workload_.spec().golden[*ready.turn.golden_idx].max_tokens
+                                  : ready.turn.want_output;
+  live.max_pieces = MaxPieces(num_tokens);
+  live.max_bytes = MaxBytes(num_tokens);
   live.session = std::move(ready.session);
   live.turn = std::move(ready.turn);
   live_.emplace(id, std::move(live));
@@ -225,9 +231,6 @@ void LoadLoop::EndOverlong() {
     backend_.Cancel(id);
     StreamEnd end;
     end.at_us = clock_.NowUs();
-    end.outcome = RequestOutcome::kMalformed;
-    end.error = fmt::format("more than {} pieces of text, which is more than was asked for",
-                            found->second.max_pieces);
     OnEnd(id, std::move(end));
   }
 }
@@ -247,18 +250,25 @@ void LoadLoop::OnSent(uint64_t id, int64_t at_us) {
 }
 
 void LoadLoop::OnText(uint64_t id, int64_t at_us, std::string_view text) {
-  const auto live = live_.find(id);
-  if (live == live_.end()) return;
+  const auto found = live_.find(id);
+  if (found == live_.end() || !found->second.excess.empty()) return;
+  Live& live = found->second;
   std::vector<int64_t>& token_us = result_.records[id].token_us;
-  if (token_us.size() >= live->second.max_pieces) {
-    if (overlong_.empty() || overlong_.back() != id) overlong_.push_back(id);
+  live.num_bytes += text.size();
+  if (token_us.size() >= live.max_pieces) {
+    live.excess = fmt::format("{} pieces", live.max_pieces);
+  } else if (live.num_bytes > live.max_bytes) {
+    live.excess = fmt::format("{} bytes", live.max_bytes);
+  }
+  if (!live.excess.empty()) {
+    overlong_.push_back(id);
     return;
   }
   // A stamp of the kernel may be a little before the previous one when the wall clock is slewed.
   const int64_t last_us = token_us.empty() ? 0 : token_us.back();
   token_us.push_back(std::max(at_us - epoch_us_, last_us));
   ++progress_.pieces;
-  if (live->second.keep_text) live->second.text += text;
+  if (live.keep_text) live.text += text;
 }
 
 void LoadLoop::OnLag(int64_t lag_us) { read_lag_us_.Add(static_cast<double>(lag_us)); }
@@ -273,10 +283,20 @@ void LoadLoop::OnEnd(uint64_t id, StreamEnd end) {
   record.outcome = end.outcome;
   record.error = std::move(end.error);
   record.facts = std::move(end.facts);
+  // Also when it ended by itself before it could be ended.
+  if (!live.excess.empty()) {
+    record.outcome = RequestOutcome::kMalformed;
+    record.error =
+        fmt::format("more than {} of text, which is more than was asked for", live.excess);
+  }
   if (record.ok() && live.turn.golden_idx) {
     const GoldenPrompt& golden = workload_.spec().golden[*live.turn.golden_idx];
     record.golden_wrong = live.text != golden.text;
     if (record.golden_wrong) record.error = fmt::format("the answer is '{}'", live.text);
+  }
+  if (record.error.size() > kMaxErrorBytes) {
+    record.error.resize(kMaxErrorBytes);
+    record.error.shrink_to_fit();
   }
   ++progress_.ended;
   if (!record.ok()) ++progress_.failed;

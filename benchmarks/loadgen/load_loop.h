@@ -8,7 +8,7 @@
 //  2. Nothing is dropped: each started request has one record, and an answer that the run did not
 //     wait for is `unfinished`.
 //  3. Memory is bounded by the tokens that were asked for, whatever a server sends: a stream of
-//     more pieces than that, with a margin, ends as `malformed`.
+//     more pieces or bytes than that, with a margin, ends as `malformed`, and an error is cut.
 //  4. One thread; the only waiting is in StreamBackend::Poll.
 #ifndef BATON_BENCHMARKS_LOADGEN_LOAD_LOOP_H_
 #define BATON_BENCHMARKS_LOADGEN_LOAD_LOOP_H_
@@ -97,7 +97,11 @@ class LoadLoop final : private StreamSink {
     PlannedTurn turn;
     bool keep_text = false;  // a later turn or a golden check needs the answer
     std::string text;
-    uint64_t max_pieces = 0;  // more are no answer to this request
+    // More are no answer to this request.
+    uint64_t max_pieces = 0;
+    uint64_t max_bytes = 0;
+    uint64_t num_bytes = 0;
+    std::string excess;  // what there was too much of; "" = nothing
   };
 
   void OnSent(uint64_t id, int64_t at_us) override;
@@ -141,7 +145,7 @@ class LoadLoop final : private StreamSink {
   size_t prepared_bytes_ = 0;
   std::unordered_map<uint64_t, Live> live_;
   std::deque<std::pair<int64_t, uint64_t>> deadlines_;  // in the order of the starts
-  std::vector<uint64_t> overlong_;  // streams that sent too many pieces, to be ended after Poll
+  std::vector<uint64_t> overlong_;  // streams with an excess, to be ended after Poll
   uint64_t connect_failures_ = 0;   // in a row
   std::string connect_error_;       // of the last of them
   int64_t next_report_us_ = 0;

@@ -6,6 +6,8 @@
 #include <cstring>
 #include <set>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -219,6 +221,78 @@ TEST(LoadRunTest, AStreamWithoutEndIsEndedAsMalformed) {
   EXPECT_EQ(report.by_outcome[static_cast<size_t>(RequestOutcome::kMalformed)], 1u);
   EXPECT_THAT(report.first_error, HasSubstr("more than 76 pieces"));
   for (const RequestRecord& record : result.records) EXPECT_LE(record.token_us.size(), 76u);
+}
+
+// A protocol whose answers are the test's: all of one come from the first Poll after its start.
+class ScriptedStreams final : public StreamBackend {
+ public:
+  struct Answer {
+    std::vector<std::string> pieces;
+    StreamEnd end;
+    bool ends = true;  // false: it goes on until it is cancelled
+  };
+  explicit ScriptedStreams(Answer answer) : answer_(std::move(answer)) {}
+
+  std::string Encode(std::string_view, const StreamRequest&) const override { return "request"; }
+  void Start(uint64_t id, std::string, StreamSink&) override { started_.push_back(id); }
+  void Cancel(uint64_t id) override { cancelled.push_back(id); }
+  void Poll(int64_t, StreamSink& sink) override {
+    const int64_t now_us = SystemClock().NowUs();
+    for (const uint64_t id : std::exchange(started_, {})) {
+      for (const std::string& piece : answer_.pieces) sink.OnText(id, now_us, piece);
+      StreamEnd end = answer_.end;
+      end.at_us = now_us;
+      if (answer_.ends) sink.OnEnd(id, std::move(end));
+    }
+  }
+
+  std::vector<uint64_t> cancelled;
+
+ private:
+  const Answer answer_;
+  std::vector<uint64_t> started_;
+};
+
+TEST(LoadRunTest, AnAnswerOfMoreThanWasAskedForIsMalformed) {
+  const std::string large(1'000'000, 'x');
+  const struct {
+    const char* what;
+    std::vector<std::string> pieces;
+    bool ends;
+    std::string error;  // "" = ok
+  } cases[] = {
+      {"as many bytes as two tokens may have", {std::string(67'584, 'x')}, true, ""},
+      {"one byte more", {std::string(67'585, 'x')}, true, "more than 67584 bytes of text"},
+      {"large pieces, no end", {large, large, large}, false, "more than 67584 bytes of text"},
+      {"many pieces", std::vector<std::string>(69, "x"), true, "more than 68 pieces of text"},
+  };
+  for (const auto& c : cases) {
+    WorkloadSpec spec = Short(2);
+    spec.num_turns = 2;  // the first turn's answer is kept
+    const Workload workload(spec);
+    ScriptedStreams streams({.pieces = c.pieces, .end = {}, .ends = c.ends});
+    LoadSpec load;
+    load.starts_us = {0};
+    const RunResult result = LoadLoop(SystemClock(), streams, workload, load).Run();
+    ASSERT_GE(result.records.size(), 1u) << c.what;
+    const RequestRecord& record = result.records[0];
+    const bool is_ok = c.error.empty();
+    EXPECT_EQ(record.outcome, is_ok ? RequestOutcome::kOk : RequestOutcome::kMalformed) << c.what;
+    EXPECT_THAT(record.error, HasSubstr(c.error)) << c.what;
+    EXPECT_EQ(streams.cancelled.size(), c.ends ? 0u : 1u) << c.what;
+  }
+}
+
+TEST(LoadRunTest, AnErrorIsKeptAsFarAsItTells) {
+  StreamEnd end;
+  end.outcome = RequestOutcome::kServerError;
+  end.error = std::string(4'000'000, 'e');
+  ScriptedStreams streams({.pieces = {}, .end = end});
+  const Workload workload(Short(2));
+  LoadSpec load;
+  load.starts_us = {0};
+  const RunResult result = LoadLoop(SystemClock(), streams, workload, load).Run();
+  EXPECT_EQ(result.records.at(0).error, std::string(4096, 'e'));
 }
 
 TEST(LoadRunTest, ACloseThatCrossesARequestIsTriedAgainAndALateOneIsAnError) {
