@@ -39,6 +39,7 @@ void PrefixJournal::Merge() {
 
 void PrefixJournal::Take(std::vector<PrefixChange>* changes) {
   changes->clear();
+  changes->reserve(std::min(max_pending_, kUsualChanges));  // the engine thread writes into it next
   std::lock_guard<std::mutex> lock(mutex_);
   changes->swap(pending_);
 }

@@ -27,7 +27,8 @@ class PrefixJournal final : public PrefixListener {
 
   void OnPrefixChange(const PrefixChange& change) override;
 
-  // What changed since the last call, instead of what `changes` held.
+  // What changed since the last call, instead of what `changes` held. Its capacity, which this
+  // raises first, goes to the engine thread.
   void Take(std::vector<PrefixChange>* changes);
 
  private:

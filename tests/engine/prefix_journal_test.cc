@@ -35,6 +35,16 @@ TEST(PrefixJournalTest, GivesEveryChangeOnceInOrder) {
   EXPECT_TRUE(Taken(&journal).empty());
 }
 
+// The buffer that a reader brings is what the engine thread writes into next.
+TEST(PrefixJournalTest, AFirstTakeLeavesRoomForTheEngineThread) {
+  PrefixJournal journal(64);
+  std::vector<PrefixChange> first;
+  journal.Take(&first);
+  std::vector<PrefixChange> second;
+  journal.Take(&second);
+  EXPECT_GE(second.capacity(), 4u * 64);
+}
+
 // An index of four blocks changes ten thousand times before its reader wakes, at random times.
 TEST(PrefixJournalTest, AReaderThatSleepsHearsWhatIsLeftOfTheChanges) {
   for (const uint64_t seed : TestSeeds(3)) {

@@ -1,5 +1,7 @@
 #include "src/worker/prefix_teller.h"
 
+#include <set>
+
 #include "gtest/gtest.h"
 
 #include "kvcache/hash_chain.h"
@@ -17,6 +19,21 @@ std::vector<PrefixChange> Changes(uint64_t first, uint32_t count, bool added = t
 
 std::vector<ChainLink> LinksOf(const v1::PrefixEvents& events) {
   return *ChainFromBytes(events.links());
+}
+
+// What the router does with a batch.
+void Apply(const v1::PrefixEvents& batch, std::set<ChainLink>* heard) {
+  if (batch.reset()) heard->clear();
+  const std::vector<ChainLink> links = LinksOf(batch);
+  for (size_t i = 0; i < links.size(); ++i) {
+    const bool removed =
+        i / 8 < batch.removed().size() && (batch.removed()[i / 8] >> i % 8 & 1) != 0;
+    if (removed) {
+      heard->erase(links[i]);
+    } else {
+      heard->insert(links[i]);
+    }
+  }
 }
 
 // A cache, and the teller of one router that has heard that it is empty.
@@ -88,6 +105,11 @@ TEST(PrefixTellerTest, ARouterThatTakesNothingHearsEverythingAnew) {
   while (told.teller.has_batch()) batches.push_back(told.teller.NextBatch());
   EXPECT_LE(batches.size(), 2u);
   EXPECT_TRUE(batches[0].reset());
+  std::set<ChainLink> heard;
+  for (const v1::PrefixEvents& batch : batches) Apply(batch, &heard);
+  std::set<ChainLink> held;
+  for (uint64_t i = 0; i < 10; ++i) held.insert(Link(4 * PrefixTeller::kMaxBatchChanges + i));
+  EXPECT_EQ(heard, held);
 }
 
 }  // namespace
