@@ -1,19 +1,20 @@
 #!/usr/bin/env bash
-# The long forms: everything of test.sh, then the suite under AddressSanitizer +
-# UndefinedBehaviorSanitizer, our own threads under ThreadSanitizer, clang-tidy,
-# and the long fault run.
-#   scripts/test_full.sh [release|asan|tsan|tidy|chaos ...]     only these tiers
+# The long forms: everything of test.sh, then a million simulated requests and twenty more seeds,
+# the suite under AddressSanitizer + UndefinedBehaviorSanitizer, our own threads under
+# ThreadSanitizer, clang-tidy, and the long fault run.
+#   scripts/test_full.sh [release|sim|asan|tsan|tidy|chaos ...]     only these tiers
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 tiers=("$@")
-[[ ${#tiers[@]} -gt 0 ]] || tiers=(release asan tsan tidy chaos)
+[[ ${#tiers[@]} -gt 0 ]] || tiers=(release sim asan tsan tidy chaos)
 jobs="${BATON_TEST_JOBS:-$(nproc)}"
 report=()
 
 run_tier() {
   case "$1" in
     release) BATON_E2E_PROMPTS=64 scripts/test.sh ;;
+    sim) run_simulations ;;
     # Sanitizers slow the code five to fifteen times: limits on time are raised, and fewer prompts
     # go through the comparison of paths, which looks for other bits, not for other memory.
     asan) scripts/build.sh asan && BATON_E2E_START_LIMIT_S=300 BATON_E2E_PROMPTS=8 \
@@ -23,10 +24,35 @@ run_tier() {
     tidy) run_clang_tidy ;;
     chaos) scripts/build.sh release && scripts/chaos.sh --json build/chaos.json ;;
     *)
-      echo "test_full.sh: unknown tier '$1'; choose release, asan, tsan, tidy or chaos" >&2
+      echo "test_full.sh: unknown tier '$1'; choose release, sim, asan, tsan, tidy or chaos" >&2
       exit 2
       ;;
   esac
+}
+
+# The whole promise in the long form: a million requests twice, which must be the same run, and
+# twenty seeds more.
+run_simulations() {
+  scripts/build.sh release baton || return 1
+  local first again
+  first="$(build/baton sim --seed 1 --requests 1000000 --faults all)" || {
+    echo "$first"
+    return 1
+  }
+  echo "$first"
+  again="$(build/baton sim --seed 1 --requests 1000000 --faults all | grep '^digest')" || return 1
+  if ! grep -qFx "$again" <<<"$first"; then
+    echo "test_full.sh: the same seed gave another run: $again" >&2
+    return 1
+  fi
+  local seed
+  for seed in {2..21}; do
+    build/baton sim --seed "$seed" --requests 50000 --faults all >build/sim.txt || {
+      cat build/sim.txt
+      return 1
+    }
+    echo "seed $seed: $(grep '^digest' build/sim.txt)"
+  done
 }
 
 run_clang_tidy() {
