@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Writes the tables of README.md from the JSON files of benchmarks/results.
+"""Writes the tables of README.md and deploy/operations.md from benchmarks/results/*.json.
 
-  scripts/readme_tables.py            rewrites README.md
-  scripts/readme_tables.py --check    exit 1 when README.md is not what the files say
+  scripts/readme_tables.py            rewrites them
+  scripts/readme_tables.py --check    exit 1 when one of them is not what the files say
 
 A table stands between <!-- table NAME --> and <!-- end -->; NAME is a file of benchmarks/results.
 A comparison's picture is written beside its file.
@@ -19,6 +19,7 @@ sys.path.insert(0, str(ROOT / "benchmarks" / "compare"))
 import tables as compare  # noqa: E402
 
 RESULTS = ROOT / "benchmarks" / "results"
+PAGES = ("README.md", "deploy/operations.md")
 
 
 def where(result):
@@ -64,7 +65,45 @@ def prefix_cache(result):
     return lines + ["", f"{result['model']}; " + where(result)]
 
 
+CHAOS_NAMES = {
+    "kill": "`kill -9` of a random worker at a random moment",
+    "freeze": "SIGSTOP of a worker for 10 s",
+    "partition": "nothing from prefill workers reaches one decode worker for 10 s",
+    "aborts": "clients that leave at a random moment, beside 8 that stay",
+    "flips": "one flipped bit a MiB on the KV connections",
+    "late": "slices that come a second late or twice, pools of 24 blocks",
+    "router": "`kill -9` of the router (its streams break; then all requests again)",
+    "cuts": "the decode worker killed at each token index 1..63 of one answer",
+    "ports": "a worker killed and started again on the same ports, under load",
+    "stall": "a decode worker killed while 20 streams run",
+    "rolling": "each worker in turn asked to leave, 8 clients",
+}
+
+
+def chaos(result):
+    lines = [
+        "| fault | rounds | streams | wrong or failed | resumed | noticed after (max) |"
+        " pause of a stream (p99) | all workers serve again (max) | ledger clean (max) |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+
+    def cell(row, key, part):
+        return f"{row[key][part]:.0f} ms" if key in row else ""
+
+    for name, row in result["scenarios"].items():
+        lines.append(
+            f"| {CHAOS_NAMES[name]} | {row['rounds']} | {row['streams']} | {row['problems']} |"
+            f" {row['resumed']} | {cell(row, 'detect_ms', 'max')} |"
+            f" {cell(row, 'stall_ms', 'p99')} | {cell(row, 'whole_again_ms', 'max')} |"
+            f" {cell(row, 'clean_ms', 'max')} |"
+        )
+    loads = [row["load_average_before"] for row in result["scenarios"].values()]
+    busy = f"load average before the scenarios {min(loads)} to {max(loads)}; "
+    return lines + ["", f"`{result['command']}`; " + busy + where(result)]
+
+
 TABLES = {
+    "chaos": chaos,
     "serving": serving,
     "prefix_cache": prefix_cache,
 }
@@ -75,6 +114,8 @@ pictures = {}  # path: text
 
 def render(match):
     name = match.group(1)
+    if not (RESULTS / f"{name}.json").is_file():
+        return match.group(0)  # its run is still to come
     result = json.loads((RESULTS / f"{name}.json").read_text())
     if result["benchmark"] == "compare":
         pictures[RESULTS / f"{name}.svg"] = compare.picture(result)
@@ -85,19 +126,22 @@ def render(match):
 
 
 def main():
-    readme = ROOT / "README.md"
-    text = readme.read_text()
-    wanted = re.sub(r"<!-- table (\S+) -->.*?<!-- end -->", render, text, flags=re.S)
-    if sys.argv[1:] == ["--check"]:
-        drawn = all(path.is_file() and path.read_text() == svg for path, svg in pictures.items())
-        if wanted != text or not drawn:
-            raise SystemExit("README.md differs from benchmarks/results: scripts/readme_tables.py")
-    elif sys.argv[1:]:
+    check = sys.argv[1:] == ["--check"]
+    if sys.argv[1:] and not check:
         raise SystemExit(__doc__)
-    else:
-        readme.write_text(wanted)
-        for path, svg in pictures.items():
+    for name in PAGES:
+        page = ROOT / name
+        text = page.read_text()
+        wanted = re.sub(r"<!-- table (\S+) -->.*?<!-- end -->", render, text, flags=re.S)
+        if not check:
+            page.write_text(wanted)
+        elif wanted != text:
+            raise SystemExit(f"{name} differs from benchmarks/results: scripts/readme_tables.py")
+    for path, svg in pictures.items():
+        if not check:
             path.write_text(svg)
+        elif not path.is_file() or path.read_text() != svg:
+            raise SystemExit(f"{path.name} differs from its result: scripts/readme_tables.py")
 
 
 if __name__ == "__main__":

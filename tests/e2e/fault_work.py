@@ -24,7 +24,8 @@ BLOCK = 16
 BLOCK_BYTES = 30 * 2 * 3 * 64 * 2 * BLOCK  # of SmolLM2: layers, K and V, KV heads, head size, bf16
 # A lease, and what the reaper may take after it.
 CLEAN_LIMIT_S = 12
-STREAM_LIMIT_S = 180
+# A prompt that fills a pool of thousands of tokens takes minutes on a machine that others use.
+STREAM_LIMIT_S = 600
 MIX = (
     dict(temperature=0),
     dict(temperature=0.8, top_p=0.95),
