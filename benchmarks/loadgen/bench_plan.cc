@@ -36,6 +36,8 @@ StatusOr<LoadSpec> MakeLoad(const BenchPlan& plan, uint64_t seed) {
         load.starts_us,
         ArrivalTimes(plan.arrivals,
                      {.max_count = plan.max_sessions, .duration_us = plan.duration_us}, draws));
+    // A short run at a low rate may draw no start; a search must not end for that.
+    if (load.starts_us.empty()) load.starts_us.push_back(0);
   } else {
     for (const TraceRow& row : plan.workload.trace) {
       if (plan.max_sessions > 0 && load.starts_us.size() == plan.max_sessions) break;
@@ -46,7 +48,7 @@ StatusOr<LoadSpec> MakeLoad(const BenchPlan& plan, uint64_t seed) {
   // The list is the plan; a start that is due at the last moment is not lost to the duration.
   if (plan.workload.num_turns == 1) load.duration_us = 0;
   if (load.starts_us.empty()) {
-    return InvalidArgument("the load has no start within its duration; give it more time");
+    return InvalidArgument("the trace has no start within the duration; give it more time");
   }
   return load;
 }

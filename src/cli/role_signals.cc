@@ -37,6 +37,7 @@ void RoleSignals::Loop() {
     if (fds[1].revents != 0) return;
     signalfd_siginfo info;
     while (::read(signals_.get(), &info, sizeof(info)) == sizeof(info)) {
+      if (!started_.load()) ::_exit(0);
       const int count = num_signals_.fetch_add(1) + 1;
       if (info.ssi_signo == SIGINT || count > 1) stop_now_.store(true);
       const uint64_t one = 1;

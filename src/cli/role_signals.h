@@ -1,5 +1,6 @@
 // How a role's process learns that it should end: SIGTERM drains, SIGINT or a second SIGTERM ends
-// now.
+// now. While the role still starts (a model may load for minutes) any of them ends the process at
+// once with status 0: nobody is served yet.
 #ifndef BATON_CLI_ROLE_SIGNALS_H_
 #define BATON_CLI_ROLE_SIGNALS_H_
 
@@ -20,6 +21,8 @@ class RoleSignals {
   RoleSignals(const RoleSignals&) = delete;
   RoleSignals& operator=(const RoleSignals&) = delete;
 
+  // From here on the role serves and must be drained.
+  void SetStarted() { started_.store(true); }
   // Returns when a signal came or `also` is true (asked every 100 ms).
   void Wait(const std::function<bool()>& also);
   // True once the process should not wait for running requests any more.
@@ -31,6 +34,7 @@ class RoleSignals {
   UniqueFd signals_;
   UniqueFd quit_;     // eventfd: ends the thread
   UniqueFd arrived_;  // eventfd: readable once a signal came
+  std::atomic<bool> started_{false};
   std::atomic<int> num_signals_{0};
   std::atomic<bool> stop_now_{false};
   Thread thread_;

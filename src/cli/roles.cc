@@ -109,6 +109,7 @@ int RunWorker(WorkerRole role, const std::vector<std::string>& args) {
   const std::string worker_id = config->worker_id;
   StatusOr<std::unique_ptr<WorkerProcess>> worker = WorkerProcess::Start(*std::move(config));
   if (!worker.ok()) return Fail(name, worker.status());
+  signals.SetStarted();
   SendReportToParent({{"role", name},
                       {"worker_id", worker_id},
                       {"incarnation", (*worker)->incarnation()},

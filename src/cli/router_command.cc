@@ -70,6 +70,7 @@ int RunRouter(const std::vector<std::string>& args) {
   RoleSignals signals;
   StatusOr<std::unique_ptr<RouterProcess>> router = RouterProcess::Start(f.config);
   if (!router.ok()) return Fail("router", router.status());
+  signals.SetStarted();
   SendReportToParent({{"role", "router"},
                       {"worker_id", "router-0"},
                       {"incarnation", (*router)->incarnation()},

@@ -182,7 +182,11 @@ Status Supervisor::OnDeath(Slot& slot, int wait_status) {
   slot.report.reset();
   WriteTopology();
   if (draining_) {
-    child_failed_ |= !WIFEXITED(wait_status) || WEXITSTATUS(wait_status) != 0;
+    // Our own signal ends a child that has not come to handling it.
+    const bool obeyed = WIFEXITED(wait_status)
+                            ? WEXITSTATUS(wait_status) == 0
+                            : WTERMSIG(wait_status) == SIGINT || WTERMSIG(wait_status) == SIGTERM;
+    child_failed_ |= !obeyed;
     return OkStatus();
   }
   const std::string end = DescribeEnd(wait_status);

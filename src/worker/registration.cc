@@ -302,6 +302,7 @@ void Registration::TakeAck(Router& router, const v1::RegisterAck& ack, int64_t n
   router.refusal.clear();
   router.heartbeat_ms = ack.heartbeat_ms();
   router.was_up = true;
+  router.told_silent = false;
   router.backoff_us = 0;
   router.prefixes.TellAll();
 }
@@ -331,6 +332,10 @@ void Registration::TickRouter(Router& router, const v1::WorkerLoad& load, int64_
 void Registration::Retry(Router& router, int64_t now_us) {
   if (std::exchange(router.was_up, false)) {
     BATON_LOG_WARN("lost router {}; trying again", router.address);
+    router.told_silent = true;
+  } else if (router.refusal.empty() && !std::exchange(router.told_silent, true)) {
+    BATON_LOG_WARN("router {} does not answer; trying again until it does (--router)",
+                   router.address);
   }
   Close(router);
   // The peers stay until the router comes back or names others: running hand-offs do not need it.

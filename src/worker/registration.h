@@ -72,6 +72,7 @@ class Registration {
     int64_t retry_us = 0;
     int64_t backoff_us = 0;
     bool was_up = false;
+    bool told_silent = false;      // that it does not answer, since it last did
     std::string refusal;           // its last answer; "" = it accepted or did not answer
     int64_t refused_since_us = 0;  // first of the refusals without a break
     uint32_t heartbeat_ms = 0;     // what it asked for

@@ -149,6 +149,17 @@ def test_lost_workers_come_back_and_their_requests_go_on():
         assert server.stop() == 0
 
 
+def test_interrupt_while_the_model_loads_ends_at_once(tmp_path):
+    command = [BIN, "serve", MODEL, "--http=127.0.0.1:0", "--grpc=127.0.0.1:0"]
+    command += ["--admin=127.0.0.1:0", f"--run-dir={tmp_path}"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    wait_until(lambda: (tmp_path / "decode-0.log").exists(), 20, "the workers begin to load")
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=20)
+    assert process.returncode == 0, errors
+    assert "did not end cleanly" not in errors
+
+
 def test_sigterm_drains(server):
     with Server() as other:
         stream = open_stream(other, 60)
