@@ -1,13 +1,15 @@
 #!/usr/bin/env bash
 # The long forms: everything of test.sh, then a million simulated requests and twenty more seeds,
 # the suite under AddressSanitizer + UndefinedBehaviorSanitizer, our own threads under
-# ThreadSanitizer, clang-tidy, and the long fault run.
-#   scripts/test_full.sh [release|sim|asan|tsan|tidy|chaos ...]     only these tiers
+# ThreadSanitizer, clang-tidy, the long fault run, the long exploration of the hand-off and its
+# mutation test.
+#   scripts/test_full.sh [release|sim|asan|tsan|tidy|chaos|closure|mutation ...]   only these tiers
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
+tier_names="release sim asan tsan tidy chaos closure mutation"
 tiers=("$@")
-[[ ${#tiers[@]} -gt 0 ]] || tiers=(release sim asan tsan tidy chaos)
+[[ ${#tiers[@]} -gt 0 ]] || read -ra tiers <<<"$tier_names"
 jobs="${BATON_TEST_JOBS:-$(nproc)}"
 report=()
 
@@ -23,8 +25,11 @@ run_tier() {
       ctest --preset tsan -j "$jobs" --timeout 3600 -L tsan ;;
     tidy) run_clang_tidy ;;
     chaos) scripts/build.sh release && scripts/chaos.sh --json build/chaos.json ;;
+    closure) scripts/build.sh release kvcache_closure_test &&
+      BATON_CLOSURE=long build/release/tests/kvcache/kvcache_closure_test ;;
+    mutation) scripts/mutate_handoff.py --jobs "$jobs" ;;
     *)
-      echo "test_full.sh: unknown tier '$1'; choose release, sim, asan, tsan, tidy or chaos" >&2
+      echo "test_full.sh: unknown tier '$1'; one of: $tier_names" >&2
       exit 2
       ;;
   esac
