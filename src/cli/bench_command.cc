@@ -6,9 +6,9 @@
 #include <fstream>
 
 #include "src/cli/commands.h"
+#include "src/cli/compute_threads.h"
 #include "src/cli/flags.h"
 #include "src/cli/model_store.h"
-#include "src/device/device.h"
 #include "src/engine/model_bench.h"
 
 namespace baton {
@@ -29,7 +29,7 @@ struct BenchFlags {
 void Declare(FlagSet& flags, BenchFlags& f) {
   flags.Add("WHAT", f.what, "model: the forward pass of one process, without a server");
   flags.Add("MODEL", f.model, "a .gguf file, a Hugging Face folder or a catalogue name");
-  flags.Add("--threads", f.threads, {0, 1024}, "compute threads; 0 = all processors");
+  flags.Add("--threads", f.threads, kThreadsRange, "compute threads; 0 = all processors");
   flags.AddChoice("--isa", f.isa, {"auto", "avx512", "avx2", "portable"},
                   "instruction set of the CPU backend");
   flags.Add("--repetitions", f.repetitions, {1, 1000}, "timed runs of each case");
@@ -83,7 +83,7 @@ Status BenchModel(const BenchFlags& f, std::vector<ModelBenchCase> cases) {
   BATON_ASSIGN_OR_RETURN(const ModelFile model, ResolveModel(f.model));
   BATON_ASSIGN_OR_RETURN(options.isa, ParseIsa(f.isa));
   options.model_path = model.path;
-  options.num_threads = f.threads > 0 ? static_cast<uint32_t>(f.threads) : NumUsableCpus();
+  options.num_threads = NumComputeThreads(f.threads);
   options.repetitions = static_cast<uint32_t>(f.repetitions);
   options.max_rows = static_cast<uint32_t>(f.chunk);
   BATON_ASSIGN_OR_RETURN(

@@ -6,10 +6,10 @@
 #include "src/base/clock.h"
 #include "src/base/size_text.h"
 #include "src/cli/commands.h"
+#include "src/cli/compute_threads.h"
 #include "src/cli/flags.h"
 #include "src/cli/model_store.h"
 #include "src/cli/tokenizer_keys.h"
-#include "src/device/device.h"
 #include "src/device/thread_pool.h"
 #include "src/model/convert.h"
 #include "src/model/hf_folder.h"
@@ -59,7 +59,7 @@ Status Convert(const ConvertFlags& f) {
   if (const Status s = Tokenizer::Create(*spec).status(); !s.ok()) {
     return WithPrefix(s, source.path);
   }
-  ThreadPool pool(f.threads > 0 ? static_cast<uint32_t>(f.threads) : NumUsableCpus());
+  ThreadPool pool(NumComputeThreads(f.threads));
   ConvertOptions options{.type = {}, .pool = &pool, .add_keys = nullptr};
   BATON_ASSIGN_OR_RETURN(options.type, ParseConvertType(f.type));
   if (file->is_folder()) {
@@ -83,8 +83,7 @@ int RunConvert(const std::vector<std::string>& args) {
   flags.Add("SRC", f.source, "a .gguf file, a Hugging Face folder or a catalogue name");
   flags.Add("DST", f.target, "the file to write; must not exist");
   flags.AddChoice("--type", f.type, {"bf16", "q8_0", "q4_0", "q4_1"}, "type of the matrices");
-  flags.Add("--threads", f.threads, {0, ThreadPool::kMaxThreads},
-            "compute threads; 0 = all processors");
+  flags.Add("--threads", f.threads, kThreadsRange, "compute threads; 0 = all processors");
   if (std::optional<int> code = flags.Parse(args)) return *code;
   if (f.source.empty() || f.target.empty()) {
     return Fail("convert",

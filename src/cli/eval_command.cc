@@ -4,11 +4,10 @@
 
 #include "src/base/regular_file.h"
 #include "src/cli/commands.h"
+#include "src/cli/compute_threads.h"
 #include "src/cli/flags.h"
 #include "src/cli/model_store.h"
 #include "src/cli/perplexity.h"
-#include "src/device/device.h"
-#include "src/device/thread_pool.h"
 #include "src/text/tokenizer.h"
 
 namespace baton {
@@ -39,7 +38,7 @@ Status Eval(const EvalFlags& f) {
   options.model_path = model.path;
   options.text = text;
   options.context = static_cast<uint32_t>(f.context);
-  options.num_threads = f.threads > 0 ? static_cast<uint32_t>(f.threads) : NumUsableCpus();
+  options.num_threads = NumComputeThreads(f.threads);
   BATON_ASSIGN_OR_RETURN(options.isa, ParseIsa(f.isa));
   options.kv_dtype = f.kv_dtype == "f32" ? KvDtype::kF32 : KvDtype::kBf16;
   const StatusOr<PerplexityReport> report = MeasurePerplexity(options);
@@ -61,8 +60,7 @@ int RunEval(const std::vector<std::string>& args) {
   flags.Add("--model", f.model, "a .gguf file, a Hugging Face folder or a catalogue name");
   flags.Add("--context", f.context, {0, 1 << 24},
             "tokens of a window, at least 2; 0 = 2048 or the model's, if that is shorter");
-  flags.Add("--threads", f.threads, {0, ThreadPool::kMaxThreads},
-            "compute threads; 0 = all processors");
+  flags.Add("--threads", f.threads, kThreadsRange, "compute threads; 0 = all processors");
   flags.AddChoice("--isa", f.isa, {"auto", "avx512", "avx2", "portable"},
                   "instruction set of the CPU backend");
   flags.AddChoice("--kv-dtype", f.kv_dtype, {"bf16", "f32"}, "type of stored K and V");

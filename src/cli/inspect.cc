@@ -1,11 +1,9 @@
 #include "src/cli/inspect.h"
 
-#include <algorithm>
 #include <memory>
 
 #include "src/base/quoted_text.h"
-#include "src/device/device.h"
-#include "src/device/thread_pool.h"
+#include "src/cli/compute_threads.h"
 #include "src/model/hf_folder.h"
 #include "src/model/model_config.h"
 #include "src/model/model_report.h"
@@ -34,7 +32,7 @@ int RunInspect(const std::string& path, std::ostream& out, std::ostream& err) {
   Status servable = CheckServable(**file);
   if (servable.ok()) servable = CheckTokenizer(**file, path);
   if (servable.ok()) {
-    ThreadPool pool(std::min(NumUsableCpus(), ThreadPool::kMaxThreads));
+    ThreadPool pool(NumComputeThreads(0));
     servable = CheckWeights(**file, pool);
   }
   out << DescribeModelFile(**file, servable);

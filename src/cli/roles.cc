@@ -12,11 +12,11 @@
 #include "src/base/size_text.h"
 #include "src/cli/child_process.h"
 #include "src/cli/commands.h"
+#include "src/cli/compute_threads.h"
 #include "src/cli/flags.h"
 #include "src/cli/model_store.h"
 #include "src/cli/role_signals.h"
 #include "src/cli/worker_flags.h"
-#include "src/device/device.h"
 #include "src/worker/advertise.h"
 #include "src/worker/worker_process.h"
 
@@ -46,7 +46,7 @@ void Declare(FlagSet& flags, WorkerFlags& f) {
   flags.AddAddress("--admin", f.admin, "address for health and metrics");
   flags.Add("--model", f.model, "a .gguf file, a Hugging Face folder or a catalogue name");
   flags.Add("--worker-id", f.worker_id, "stable name, 1 to 64 of [a-z0-9-]");
-  flags.Add("--threads", f.threads, {0, 1024}, "compute threads; 0 = one per processor");
+  flags.Add("--threads", f.threads, kThreadsRange, "compute threads; 0 = one per processor");
   DeclareTuning(flags, f.tuning);
 }
 
@@ -82,7 +82,7 @@ StatusOr<WorkerConfig> BuildConfig(const WorkerFlags& f, WorkerRole role) {
   config.admin = f.admin;
   config.model_path = model.path;
   config.model_id = model.id;
-  config.num_threads = f.threads > 0 ? static_cast<uint32_t>(f.threads) : NumUsableCpus();
+  config.num_threads = NumComputeThreads(f.threads);
   config.max_context = static_cast<uint32_t>(f.tuning.max_context);
   config.kv_dtype = f.tuning.kv_dtype == "f32" ? KvDtype::kF32 : KvDtype::kBf16;
   config.drain_timeout_ms = f.tuning.drain_timeout_s * 1000;

@@ -14,6 +14,7 @@
 #include "src/base/random.h"
 #include "src/base/unique_fd.h"
 #include "src/cli/commands.h"
+#include "src/cli/compute_threads.h"
 #include "src/cli/flags.h"
 #include "src/cli/model_store.h"
 #include "src/cli/replace_file.h"
@@ -162,7 +163,7 @@ ChildSpec WorkerSpec(const ServeFlags& f, const ChildSpec& base, const ChildRepo
                "--listen=127.0.0.1:0",
                "--kv-listen=127.0.0.1:0",
                "--admin=127.0.0.1:0",
-               fmt::format("--threads={}", threads)};
+               fmt::format("--threads={}", NumComputeThreads(threads))};
   AppendTuning(f.tuning, spec.args);
   return spec;
 }

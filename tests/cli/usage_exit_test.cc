@@ -3,6 +3,7 @@
 #include "gtest/gtest.h"
 
 #include "src/cli/commands.h"
+#include "src/cli/compute_threads.h"
 #include "src/cli/flags.h"
 
 namespace baton {
@@ -45,6 +46,9 @@ TEST(UsageExitTest, EveryRoleSaysTwoForAWrongCommandLine) {
       {&RunPrefill, {router, "--model=m.gguf", "--advertise=::1"}, "--advertise"},
       {&RunPrefill, {"--router=a:1,b", "--model=m.gguf"}, "'b'"},
       {&RunDecode, {router, "--model=m.gguf", "--max-context=1"}, "--max-context 1"},
+      {&RunDecode, {router, "--model=m.gguf", "--threads=257"}, "[0, 256]"},
+      {&RunBench, {"model", "m.gguf", "--threads=257"}, "[0, 256]"},
+      {&RunConvert, {"a.gguf", "b.gguf", "--threads=257"}, "[0, 256]"},
       {&RunBench, {"model"}, "MODEL"},
       {&RunBench, {"speed"}, "speed"},
       {&RunBench, {"http://127.0.0.1:1", "m.gguf"}, "'m.gguf'"},
@@ -66,6 +70,15 @@ TEST(UsageExitTest, EveryRoleSaysTwoForAWrongCommandLine) {
     EXPECT_EQ(code, kExitUsage) << error;
     EXPECT_NE(error.find(c.expected), std::string::npos) << error;
   }
+}
+
+// A pool has at most 256 threads; a machine may have more processors.
+TEST(ComputeThreadsTest, NoMoreThanAPoolCanHave) {
+  EXPECT_EQ(NumComputeThreads(0, 2), 2u);
+  EXPECT_EQ(NumComputeThreads(0, 256), 256u);
+  EXPECT_EQ(NumComputeThreads(0, 384), 256u);
+  EXPECT_EQ(NumComputeThreads(7, 384), 7u);
+  EXPECT_EQ(NumComputeThreads(512, 384), 256u) << "the share of one worker of `serve --threads 1024`";
 }
 
 TEST(UsageExitTest, AModelThatIsNotThereOrBrokenIsAFailureNotAWrongCommandLine) {
