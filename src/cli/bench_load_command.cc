@@ -183,12 +183,13 @@ class BenchLoad {
 
   StatusOr<int> RunCompare(const Endpoint& a, const Endpoint& b) {
     ComparedRuns runs;
-    const Status compared = RunComparison(plan_, a, b, static_cast<uint32_t>(f_.rounds), runs);
+    Status compared = RunComparison(plan_, a, b, static_cast<uint32_t>(f_.rounds), runs);
     line_.Clear();
-    if (!(ReadEnvironment(kVersion) == environment_)) {
-      return FailedPrecondition(
-          "the environment changed during the comparison: {} before, {} after",
-          ToString(environment_), ToString(ReadEnvironment(kVersion)));
+    const Environment after = ReadEnvironment(kVersion);
+    if (compared.ok() && !(after == environment_)) {
+      compared =
+          FailedPrecondition("the environment changed during the comparison: {} before, {} after",
+                             ToString(environment_), ToString(after));
     }
     TakeRounds("A", runs.a, runs.reports_a);
     TakeRounds("B", runs.b, runs.reports_b);

@@ -273,6 +273,28 @@ def test_a_key_that_grpc_would_not_send_is_refused():
     assert done.returncode == 2 and "sends no key over gRPC" in done.stderr
 
 
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two processors")
+def test_rounds_before_the_environment_changed_are_kept_without_a_verdict(toy, tmp_path):
+    other, out = Toy(), tmp_path / "v.json"
+    load = ["--rate", "20", "--requests", "8", "--output", "2", "--rounds", "4", "--json", out]
+    run = subprocess.Popen(
+        [BATON, "bench", "--compare", toy.url, other.url, *load],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    time.sleep(1.5)
+    os.sched_setaffinity(run.pid, {min(os.sched_getaffinity(0))})
+    printed, said = run.communicate(timeout=60)
+    other.stop()
+    assert run.returncode == 1 and "the environment changed" in said, said
+    assert "verdict" not in printed
+    result = json.loads(out.read_text())
+    assert "comparison" not in result
+    assert len(result["runs"]) >= 8
+    assert all(len(run["requests"]) == 8 for run in result["runs"])
+
+
 def test_a_comparison_ends_with_a_verdict(toy, tmp_path):
     out = tmp_path / "c.json"
     other = Toy(40000, 4000)
