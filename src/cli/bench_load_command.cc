@@ -66,6 +66,7 @@ class BenchLoad {
   int Run(const std::vector<Endpoint>& endpoints) {
     environment_ = ReadEnvironment(kVersion);
     model_ = endpoints[0].target.model;
+    fmt::print("seed {}\n", f_.seed);
     StatusOr<int> code = kExitOk;
     if (endpoints.size() == 2) {
       code = RunCompare(endpoints[0], endpoints[1]);
@@ -90,8 +91,8 @@ class BenchLoad {
     BATON_ASSIGN_OR_RETURN(const RunResult result, RunPlan(plan_, endpoint, {seed, seed}));
     line_.Clear();
     const RunReport report = MakeReport(result, plan_.report);
-    fmt::print("{}{}{}, seed {}\n{}", endpoint.url, endpoint.target.model.empty() ? "" : ", ",
-               endpoint.target.model, seed, ToTable(report, plan_.report));
+    fmt::print("{}{}{}\n{}", endpoint.url, endpoint.target.model.empty() ? "" : ", ",
+               endpoint.target.model, ToTable(report, plan_.report));
     file_.runs.push_back(
         {endpoint.url, plan_.has_rate() ? plan_.arrivals.rate : 0, &result, report});
     BATON_RETURN_IF_ERROR(WriteFiles());

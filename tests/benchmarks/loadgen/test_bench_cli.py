@@ -139,6 +139,18 @@ def test_each_run_asks_something_new_unless_a_seed_is_given(toy, tmp_path):
     assert seeds[0] != seeds[1] and seeds[2] == "7"
 
 
+@pytest.mark.parametrize("how", ["once", "sweep", "find-max", "compare"])
+def test_the_seed_that_was_drawn_is_told(toy, how):
+    load = {
+        "once": [toy.url, "--rate", "40"],
+        "sweep": [toy.url, "--sweep", "20,40"],
+        "find-max": [toy.url, "--find-max", "--slo", "ttft=1us", "--rate", "40"],
+        "compare": ["--compare", toy.url, toy.url, "--rate", "40", "--rounds", "4"],
+    }[how]
+    done = bench(*load, "--requests", "4", "--output", "2")
+    assert len(re.findall(r"^seed [1-9][0-9]*$", done.stdout, re.M)) == 1, done.stdout
+
+
 def test_a_probe_leaves_no_empty_result(tmp_path):
     out = tmp_path / "e.json"
     bench("http://127.0.0.1:9", *LOAD, "--json", out)
