@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <fstream>
 
+#include "src/cli/bench_load_flags.h"
 #include "src/cli/commands.h"
 #include "src/cli/compute_threads.h"
 #include "src/cli/flags.h"
@@ -100,16 +101,15 @@ Status BenchModel(const BenchFlags& f, std::vector<ModelBenchCase> cases) {
 }
 
 // True for `bench model ...`: the first argument that belongs to no flag is the word. A model or a
-// file that a flag names may be called so.
+// file that a flag names may be called so. (`bench model` itself has no switch but --help.)
 bool WantsModel(const std::vector<std::string>& args) {
-  constexpr std::string_view kSwitches[] = {"--help", "--spread", "--natural-end", "--find-max"};
+  FlagSet flags("bench", "");
+  BenchLoadFlags load;
+  DeclareBenchLoad(flags, load);
   for (size_t i = 0; i < args.size(); ++i) {
-    const std::string_view arg = args[i];
-    if (!arg.starts_with('-')) return arg == "model";
-    const bool alone =
-        arg == "-h" || arg.find('=') != std::string_view::npos ||
-        std::find(std::begin(kSwitches), std::end(kSwitches), arg) != std::end(kSwitches);
-    if (!alone) ++i;  // its value
+    if (!args[i].starts_with('-')) return args[i] == "model";
+    const bool has_value = args[i].find('=') != std::string::npos;
+    if (!has_value && !flags.IsSwitch(args[i])) ++i;  // its value
   }
   return false;
 }

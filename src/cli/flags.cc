@@ -167,8 +167,7 @@ StatusOr<std::vector<std::string>> FlagSet::WithConfigFile(
       }
       if (entry.second.IsMap()) return InvalidArgument("{}: key '{}' is a map", path, key);
       if (IsGiven(args, flag)) continue;
-      const bool is_switch = option->get_expected_min() == 0;
-      if (is_switch) {
+      if (IsSwitch(flag)) {
         if (entry.second.as<bool>()) merged.push_back(flag);
       } else if (entry.second.IsSequence()) {
         for (const auto& item : entry.second) merged.push_back(flag + "=" + item.as<std::string>());
@@ -218,6 +217,11 @@ std::optional<int> FlagSet::Parse(const std::vector<std::string>& args) {
 bool FlagSet::Given(const std::string& flag) const {
   const CLI::Option* option = app_->get_option_no_throw(flag);
   return option != nullptr && option->count() > 0;
+}
+
+bool FlagSet::IsSwitch(const std::string& flag) const {
+  const CLI::Option* option = app_->get_option_no_throw(flag);
+  return option != nullptr && option->get_expected_min() == 0;
 }
 
 int Fail(std::string_view name, const Status& status, int code) {

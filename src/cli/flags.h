@@ -54,6 +54,8 @@ class FlagSet {
   std::optional<int> Parse(const std::vector<std::string>& args);
   // True when the flag came from the command line or the file.
   bool Given(const std::string& flag) const;
+  // True for a flag of this set that has no value ("-h" too); may be asked before Parse.
+  bool IsSwitch(const std::string& flag) const;
 
  private:
   StatusOr<std::vector<std::string>> WithConfigFile(const std::vector<std::string>& args) const;

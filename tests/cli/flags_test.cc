@@ -57,6 +57,16 @@ TEST(FlagSetTest, BindsValuesInBothForms) {
   EXPECT_FALSE(b.flags.Given("--isa"));
 }
 
+TEST(FlagSetTest, KnowsWhichFlagsHaveNoValue) {
+  const Bound b;
+  for (const char* flag : {"--deterministic", "--help", "-h"}) {
+    EXPECT_TRUE(b.flags.IsSwitch(flag)) << flag;
+  }
+  for (const char* flag : {"--threads", "--isa", "--config", "--unknown", "MODEL", ""}) {
+    EXPECT_FALSE(b.flags.IsSwitch(flag)) << flag;
+  }
+}
+
 TEST(FlagSetTest, UsageErrorsNameTheNearestOrTheRange) {
   const struct {
     std::vector<std::string> args;

@@ -50,6 +50,8 @@ TEST(UsageExitTest, EveryRoleSaysTwoForAWrongCommandLine) {
       {&RunBench, {"model", "m.gguf", "--threads=257"}, "[0, 256]"},
       {&RunConvert, {"a.gguf", "b.gguf", "--threads=257"}, "[0, 256]"},
       {&RunBench, {"model"}, "MODEL"},
+      {&RunBench, {"--natural-end", "model"}, "--natural-end"},
+      {&RunBench, {"--find-max", "--json", "model", "localhost"}, "must begin with http"},
       {&RunBench, {"speed"}, "speed"},
       {&RunBench, {"http://127.0.0.1:1", "m.gguf"}, "'m.gguf'"},
       {&RunBench, {"model", "m.gguf", "--cases=pp"}, "--cases"},
@@ -78,7 +80,8 @@ TEST(ComputeThreadsTest, NoMoreThanAPoolCanHave) {
   EXPECT_EQ(NumComputeThreads(0, 256), 256u);
   EXPECT_EQ(NumComputeThreads(0, 384), 256u);
   EXPECT_EQ(NumComputeThreads(7, 384), 7u);
-  EXPECT_EQ(NumComputeThreads(512, 384), 256u) << "the share of one worker of `serve --threads 1024`";
+  EXPECT_EQ(NumComputeThreads(512, 384), 256u)
+      << "the share of one worker of `serve --threads 1024`";
 }
 
 TEST(UsageExitTest, AModelThatIsNotThereOrBrokenIsAFailureNotAWrongCommandLine) {
