@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdio>
-#include <fstream>
 
+#include "benchmarks/loadgen/report_files.h"
 #include "src/cli/bench_load_flags.h"
 #include "src/cli/commands.h"
 #include "src/cli/compute_threads.h"
@@ -79,6 +79,7 @@ StatusOr<std::vector<ModelBenchCase>> ParseCases(std::string_view text) {
 }
 
 Status BenchModel(const BenchFlags& f, std::vector<ModelBenchCase> cases) {
+  if (!f.json.empty()) BATON_RETURN_IF_ERROR(WithPrefix(CheckWritable(f.json), "--json"));
   ModelBenchOptions options;
   options.cases = std::move(cases);
   BATON_ASSIGN_OR_RETURN(const ModelFile model, ResolveModel(f.model));
@@ -93,11 +94,7 @@ Status BenchModel(const BenchFlags& f, std::vector<ModelBenchCase> cases) {
       }));
   fmt::print("{}", report.ToTable());
   if (f.json.empty()) return OkStatus();
-  std::ofstream file(f.json, std::ios::trunc);
-  file << report.ToJson() << '\n';
-  file.close();
-  if (!file) return Unavailable("--json {} cannot be written", f.json);
-  return OkStatus();
+  return WithPrefix(WriteWholeFile(f.json, report.ToJson() + "\n"), "--json");
 }
 
 // True for `bench model ...`: the first argument that belongs to no flag is the word. A model or a

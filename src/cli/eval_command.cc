@@ -1,7 +1,7 @@
 // `baton eval`: how well a model file predicts a text.
 #include <cstdio>
-#include <fstream>
 
+#include "benchmarks/loadgen/report_files.h"
 #include "src/base/regular_file.h"
 #include "src/cli/commands.h"
 #include "src/cli/compute_threads.h"
@@ -32,6 +32,8 @@ StatusOr<std::string> ReadText(const std::string& path) {
 }
 
 Status Eval(const EvalFlags& f) {
+  // Before the minutes that the text takes.
+  if (!f.json.empty()) BATON_RETURN_IF_ERROR(WithPrefix(CheckWritable(f.json), "--json"));
   BATON_ASSIGN_OR_RETURN(const std::string text, ReadText(f.text_file));
   BATON_ASSIGN_OR_RETURN(const ModelFile model, ResolveModel(f.model));
   PerplexityOptions options;
@@ -45,10 +47,7 @@ Status Eval(const EvalFlags& f) {
   if (!report.ok()) return WithPrefix(report.status(), model.path);
   fmt::print("{}", report->ToText());
   if (f.json.empty()) return OkStatus();
-  std::ofstream file(f.json, std::ios::trunc);
-  file << report->ToJson() << '\n';
-  file.close();
-  return file ? OkStatus() : Unavailable("--json {} cannot be written", f.json);
+  return WithPrefix(WriteWholeFile(f.json, report->ToJson() + "\n"), "--json");
 }
 
 }  // namespace

@@ -128,6 +128,18 @@ TEST(EvalTest, EverythingWrongIsOneLine) {
   ExpectRefusal({write("latin1.txt", "caf\xe9 au lait"), model}, kExitFailure, "not UTF-8");
   ExpectRefusal({text, "--model=/nowhere.gguf"}, kExitFailure, "/nowhere.gguf");
   ExpectRefusal({text, model, "--json=/nowhere/x.json"}, kExitFailure, "/nowhere/x.json");
+  // Asked before anything is computed, or even found.
+  ExpectRefusal({text, "--model=/nowhere.gguf", "--json=/nowhere/x.json"}, kExitFailure,
+                "/nowhere/x.json");
+  const std::string short_text = write("short.txt", "quiz grab dust");
+  ::testing::internal::CaptureStdout();
+  ExpectRefusal({short_text, model, "--json=/dev/full"}, kExitFailure, "No space left");
+  EXPECT_THAT(::testing::internal::GetCapturedStdout(), HasSubstr("perplexity"));
+  const std::string json = folder + "/eval.json";
+  ::testing::internal::CaptureStdout();
+  EXPECT_EQ(RunEval({short_text, model, "--json=" + json}), kExitOk);
+  ::testing::internal::GetCapturedStdout();
+  EXPECT_TRUE(nlohmann::json::parse(ReadWhole(json)).contains("perplexity")) << ReadWhole(json);
 }
 
 TEST(EvalTest, DamagedWeightsAreNamed) {
