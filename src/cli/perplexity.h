@@ -1,10 +1,10 @@
 // Perplexity of a text: exp of the mean negative log-likelihood of its tokens, by the forward pass
 // that serves requests. `baton eval --perplexity`.
 //
-// The text is cut into windows, each computed by itself. Where the model has a bos token, a window
-// is the bos and up to context - 1 tokens, which are all scored; where it has none, up to `context`
-// tokens, of which the first is not. So no token is scored without one before it, and a text that
-// fits is scored in one window.
+// The text is cut into windows, each computed by itself. Where the model's texts begin with a bos
+// (Tokenizer::add_bos), a window is the bos and up to context - 1 tokens, which are all scored;
+// else up to `context` tokens, of which the first is not. So no token is scored without one before
+// it, and a text that fits is scored in one window.
 #ifndef BATON_CLI_PERPLEXITY_H_
 #define BATON_CLI_PERPLEXITY_H_
 
