@@ -67,7 +67,7 @@ struct RouterCoreConfig {
   // A decode worker answers a reservation within one step (<= 100 ms); 2 s allow for a loaded host.
   int64_t reserve_timeout_us = 2'000'000;
   // No sign of progress of a worker that holds requests, heartbeats going on: its engine hangs.
-  int64_t worker_stall_us = 5'000'000;
+  int64_t worker_stall_us = 10'000'000;
   int64_t slow_client_us = 30'000'000;
   // After the first decode worker, how long to wait for a first prefill worker; and after a worker
   // joined, how long to wait for its data connection, before prompts take the local path.

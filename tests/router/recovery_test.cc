@@ -204,7 +204,7 @@ TEST(RecoveryTest, EngineThatHangsBehindHeartbeatsIsLeftAlone) {
   cluster.State(hung, uid, WorkerRequestState::kReserved);
   cluster.State(hung, uid, WorkerRequestState::kVerified);
   cluster.Text(hung, uid, 0, "abc");
-  cluster.Advance(4 * kSecond, all);
+  cluster.Advance(9 * kSecond, all);
   EXPECT_TRUE(cluster.Log(other).Of(Order::Kind::kDecode).empty());
   cluster.Advance(2 * kSecond, all);
   const auto orders = cluster.Log(other).Of(Order::Kind::kDecode);
