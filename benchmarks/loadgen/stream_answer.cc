@@ -186,7 +186,8 @@ Status StreamAnswer::Push(std::string_view bytes, const OnText& on_text) {
   malformed_ = parser_.Push(bytes, [&](std::string_view payload) {
     if (taken.ok() && !done_ && !failed_) taken = TakeEvent(payload, on_text);
   });
-  if (malformed_.ok()) malformed_ = taken;
+  // What came first counts.
+  if (!taken.ok()) malformed_ = taken;
   // Bytes behind the end are not this answer's, whether or not they came in the same piece.
   if (done_) malformed_ = OkStatus();
   return malformed_;
