@@ -158,21 +158,23 @@ void HttpConnection::BeginBody() {
 }
 
 void HttpConnection::ContinueBody() {
+  // The parser sees this much at a time, so that a chunk header or trailer meets the same limit
+  // whether it comes in one piece or in many.
+  const size_t window = shared_->options.max_header_bytes;
   size_t done = 0;
-  ErrorCode error;
   while (done < buffer_.size() && !parser_->is_done()) {
-    const size_t used =
-        parser_->put(asio::buffer(buffer_.data() + done, buffer_.size() - done), error);
+    const size_t shown = std::min(window, buffer_.size() - done);
+    ErrorCode error;
+    const size_t used = parser_->put(asio::buffer(buffer_.data() + done, shown), error);
     done += used;
-    if (error == http::error::need_more) break;
-    if (error) return Refuse(RefusalOf(error));
+    if (error && error != http::error::need_more) return Refuse(RefusalOf(error));
+    if (used > 0) continue;
+    // One incomplete chunk header or trailer.
+    if (shown == window) return Refuse({400, "the chunked body is malformed"});
+    break;
   }
   buffer_.erase(0, done);
   if (parser_->is_done()) return Dispatch();
-  // What the parser leaves is one incomplete chunk header or trailer.
-  if (buffer_.size() > shared_->options.max_header_bytes) {
-    return Refuse({400, "the chunked body is malformed"});
-  }
   Read();
 }
 

@@ -175,6 +175,20 @@ TEST_F(HostileRequestTest, EndlessChunkExtensionsAreRefused) {
   ExpectStillServing();
 }
 
+// The same in one piece, with all that follows: what a request means must not depend on how its
+// bytes were cut.
+TEST_F(HostileRequestTest, ALongChunkExtensionIsRefusedHoweverItArrives) {
+  HttpServerOptions options;
+  options.max_header_bytes = 2048;
+  const auto server = StartTestServer(EchoHandler, options);
+  for (const size_t num_bytes : {1900, 2100}) {
+    RawClient client(server->port());
+    client.Send("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n1;x=" +
+                std::string(num_bytes, 'y') + "\r\nz\r\n0\r\n\r\n");
+    EXPECT_THAT(client.ReceiveUntil("\r\n"), HasSubstr(num_bytes < 2048 ? " 200 " : " 400 "));
+  }
+}
+
 TEST_F(HostileRequestTest, EmptyLinesAndAbsoluteFormAreAccepted) {
   RawClient client(server_->port());
   client.Send("\r\n\r\nGET http://a/abs?q HTTP/1.1\r\nHost: a\r\n\r\n");
