@@ -2,12 +2,12 @@
 # The long forms: everything of test.sh, then a million simulated requests and twenty more seeds,
 # the suite under AddressSanitizer + UndefinedBehaviorSanitizer, our own threads under
 # ThreadSanitizer, clang-tidy, the long fault run, the long exploration of the hand-off and its
-# mutation test.
-#   scripts/test_full.sh [release|sim|asan|tsan|tidy|chaos|closure|mutation ...]   only these tiers
+# mutation test, and a minute of search for each fuzz target.
+#   scripts/test_full.sh [release|sim|asan|tsan|tidy|chaos|closure|mutation|fuzz ...]   only these
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-tier_names="release sim asan tsan tidy chaos closure mutation"
+tier_names="release sim asan tsan tidy chaos closure mutation fuzz"
 tiers=("$@")
 [[ ${#tiers[@]} -gt 0 ]] || read -ra tiers <<<"$tier_names"
 jobs="${BATON_TEST_JOBS:-$(nproc)}"
@@ -28,6 +28,7 @@ run_tier() {
     closure) scripts/build.sh release kvcache_closure_test &&
       BATON_CLOSURE=long build/release/tests/kvcache/kvcache_closure_test ;;
     mutation) scripts/mutate_handoff.py --jobs "$jobs" ;;
+    fuzz) scripts/fuzz.sh 60 ;;
     *)
       echo "test_full.sh: unknown tier '$1'; one of: $tier_names" >&2
       exit 2

@@ -1,0 +1,529 @@
+"""Writes the hand-made seeds of tests/fuzz/corpus; inputs that a search found are kept beside them.
+
+Usage: python3 tests/fuzz/make_seeds.py     (needs protoc, and nothing else)
+"""
+
+import json
+import struct
+import subprocess
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+CORPUS = ROOT / "tests/fuzz/corpus"
+GOLDEN = ROOT / "tests/golden"
+NEXT = b"\n%%%%\n"  # kNextFile of input_bytes.h
+
+
+def put(target, name, *parts):
+    folder = CORPUS / target
+    folder.mkdir(parents=True, exist_ok=True)
+    data = [p if isinstance(p, bytes) else p.encode() for p in parts]
+    (folder / name).write_bytes(NEXT.join(data))
+
+
+# ---- GGUF
+
+
+def gguf_text(text):
+    return struct.pack("<Q", len(text)) + text.encode()
+
+
+def gguf(keys, tensors=(), version=3):
+    """A file of string keys and F32 tensors of zeros (name, dims)."""
+    out = b"GGUF" + struct.pack("<IQQ", version, len(tensors), len(keys))
+    for key, (kind, payload) in keys.items():
+        out += gguf_text(key) + struct.pack("<I", kind) + payload
+    offset, data = 0, b""
+    for name, dims in tensors:
+        size = 4
+        for dim in dims:
+            size *= dim
+        out += gguf_text(name) + struct.pack("<I", len(dims))
+        out += b"".join(struct.pack("<Q", dim) for dim in dims) + struct.pack("<IQ", 0, offset)
+        padded = (size + 31) // 32 * 32
+        data += bytes(padded)
+        offset += padded
+    return out + bytes(-len(out) % 32) + data if tensors else out
+
+
+def string(text):
+    return 8, gguf_text(text)
+
+
+def u32(value):
+    return 4, struct.pack("<I", value)
+
+
+def strings(texts):
+    return 9, struct.pack("<IQ", 8, len(texts)) + b"".join(gguf_text(t) for t in texts)
+
+
+def metadata_only(data):
+    """The same file with its keys and without its tensors."""
+    num_keys = struct.unpack_from("<Q", data, 16)[0]
+    sizes = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
+    at = 24
+
+    def skip(at, kind):
+        if kind == 8:
+            return at + 8 + struct.unpack_from("<Q", data, at)[0]
+        if kind != 9:
+            return at + sizes[kind]
+        element, count = struct.unpack_from("<IQ", data, at)
+        at += 12
+        for _ in range(count):
+            at = skip(at, element)
+        return at
+
+    for _ in range(num_keys):
+        at += 8 + struct.unpack_from("<Q", data, at)[0]
+        at = skip(at + 4, struct.unpack_from("<I", data, at)[0])
+    return data[:8] + struct.pack("<Q", 0) + data[16:at]
+
+
+def gguf_seeds():
+    tiny = (GOLDEN / "tiny_converted_q4_0.gguf").read_bytes()
+    put("gguf", "tiny_llama", tiny)
+    put("gguf", "tiny_llama_keys", metadata_only(tiny))
+    gemma = metadata_only((GOLDEN / "tiny_gemma3.gguf").read_bytes())
+    put("gguf", "tiny_gemma3_keys", gemma)
+    put("gguf", "empty_file_of_version_3", gguf({}))
+    put("gguf", "empty_file_of_version_2", gguf({}, version=2))
+    put("gguf", "two_tensors", gguf({"a": u32(1)}, [("x", [8]), ("y", [4, 2])]))
+    put("gguf", "huge_counts", b"GGUF" + struct.pack("<IQQ", 3, 2**63, 2**63))
+    nested = 9, struct.pack("<IQ", 9, 2) + struct.pack("<IQ", 4, 0) * 2
+    put("gguf", "array_of_arrays", gguf({"a": nested}))
+    put("gguf", "other_alignment", gguf({"general.alignment": u32(64)}, [("x", [8])]))
+    spm = {
+        "tokenizer.ggml.model": string("llama"),
+        "tokenizer.ggml.tokens": strings(["<unk>", "<s>", "</s>", "\u2581", "a", "\u2581a"]),
+        "tokenizer.ggml.scores": (9, struct.pack("<IQ6f", 6, 6, 0, 0, 0, -1, -2, -3)),
+        "tokenizer.ggml.token_type": (9, struct.pack("<IQ6i", 5, 6, 2, 3, 3, 1, 1, 1)),
+    }
+    put("gguf", "spm_tokenizer", gguf(spm))
+    parts = [
+        (GOLDEN / f"tiny_split-0000{i}-of-00003.gguf").read_bytes() for i in (1, 2, 3)
+    ]
+    put("gguf_split", "tiny_three_parts", *parts)
+
+    def part(no, tensors, **more):
+        keys = {
+            "split.no": (2, struct.pack("<H", no)),
+            "split.count": (2, struct.pack("<H", 3)),
+            "split.tensors.count": (5, struct.pack("<i", 3)),
+        }
+        return gguf({**keys, **more}, tensors)
+
+    small = [part(i, [(f"t{i}", [8])]) for i in range(3)]
+    put("gguf_split", "small_three_parts", *small)
+    put("gguf_split", "last_part_missing", *small[:2])
+    put("gguf_split", "a_part_twice", small[0], small[1], small[1])
+    put("gguf_split", "not_split", gguf({"a": u32(1)}, [("x", [8])]))
+
+
+# ---- Hugging Face folders
+
+
+def safetensors(tensors, metadata=None):
+    """tensors: name -> (dtype, shape); zeros."""
+    header, offset = {}, 0
+    if metadata is not None:
+        header["__metadata__"] = metadata
+    for name, (dtype, shape) in tensors.items():
+        size = 4 if dtype == "F32" else 2
+        for dim in shape:
+            size *= dim
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [offset, offset + size]}
+        offset += size
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    return struct.pack("<Q", len(text)) + text + bytes(offset)
+
+
+CONFIG = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 32,
+    "intermediate_size": 32,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 1,
+    "num_key_value_heads": 1,
+    "head_dim": 32,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 10000.0,
+    "max_position_embeddings": 64,
+    "vocab_size": 32,
+    "tie_word_embeddings": True,
+    "hidden_act": "silu",
+}
+
+
+def llama_tensors():
+    layer = "model.layers.0."
+    square = ("BF16", [32, 32])
+    tensors = {"model.embed_tokens.weight": square, "model.norm.weight": ("BF16", [32])}
+    for name in ("input_layernorm", "post_attention_layernorm"):
+        tensors[layer + name + ".weight"] = ("BF16", [32])
+    for name in ("q", "k", "v", "o"):
+        tensors[f"{layer}self_attn.{name}_proj.weight"] = square
+    for name in ("gate", "up", "down"):
+        tensors[f"{layer}mlp.{name}_proj.weight"] = square
+    return tensors
+
+
+def folder_seeds():
+    tensors = llama_tensors()
+    put("model_folder", "llama", json.dumps(CONFIG), "", safetensors(tensors))
+    names = list(tensors)
+    first, second = dict(list(tensors.items())[:5]), dict(list(tensors.items())[5:])
+    files = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]
+    index = {"weight_map": {n: files[0 if n in first else 1] for n in names}}
+    put(
+        "model_folder",
+        "llama_in_two_files",
+        json.dumps(CONFIG),
+        json.dumps(index),
+        safetensors(first),
+        safetensors(second),
+    )
+    for name in ("tiny_llama_yarn", "tiny_llama_llama3", "tiny_gemma3", "tiny_qwen3moe"):
+        config = (GOLDEN / name / "config.json").read_bytes()
+        put("model_folder", name + "_config", config, "", safetensors(tensors))
+    deep = '{"model_type":' + "[" * 2000 + "]" * 2000 + "}"
+    put("model_folder", "deep_config", deep, "", safetensors({}))
+
+    put("safetensors", "llama", safetensors(tensors))
+    put("safetensors", "metadata", safetensors({"a": ("F32", [2])}, {"format": "pt"}))
+    put("safetensors", "no_tensor", safetensors({}))
+    put("safetensors", "huge_header", struct.pack("<Q", 2**63) + b"{}")
+    gap = safetensors({"a": ("F16", [2, 2]), "b": ("F16", [2])})
+    put("safetensors", "overlap", gap.replace(b"[8, 12]", b"[4, 8 ]"))
+    put("safetensors", "key_twice", gap.replace(b'"b"', b'"a"'))
+
+
+# ---- Tokenizers
+
+
+def tokenizer_seeds():
+    golden = json.loads((GOLDEN / "folder_golden.json").read_text())
+    for name in ("llama_legacy", "llama_metaspace", "gemma", "qwen2", "smollm", "gpt2", "llama3"):
+        entry = golden[name]
+        text = json.dumps(entry["tokenizer_json"])
+        if len(text) > 16000:
+            text = json.dumps(smaller(entry["tokenizer_json"]))
+        config = json.dumps(entry["tokenizer_config"])
+        put("tokenizer_json", name, text, config, "", "", "Hello <s> you \u00e9")
+    tiny = (GOLDEN / "tiny_llama_linear/tokenizer.json").read_bytes()
+    config = (GOLDEN / "tiny_llama_linear/tokenizer_config.json").read_bytes()
+    eos = '{"eos_token_id": [1, 2, 2]}'
+    put("tokenizer_json", "tiny", tiny, config, eos, '{"bos_token_id": 1}', "the cat")
+    lines = '{"version": "1.0", "added_tokens": [{"id": 0, "content": "a\\nb"}], "model": {}}'
+    put("tokenizer_json", "name_of_two_lines", lines)
+    huge = {"type": "BPE", "vocab": {"a": 2**32 - 1}, "merges": []}
+    put("tokenizer_json", "huge_id", json.dumps({"model": huge}))
+
+
+def spec_seeds():
+    """src/text/tokenizer_spec.cc has the form; numbers below 128 are one byte."""
+
+    def text(value):
+        return bytes([len(value)]) + value.encode()
+
+    ids = bytes([1, 1, 1, 2, 0, 0, 1, 0, 0])  # bos, eos, eot, eom, unk, pad
+    tail = bytes([1, 1, 0, 0, 0, 0, 0, 0, 0]) + text("{{ messages }}") + bytes([0])
+    tokens = ["<unk>", "<s>", "</s>", "a", "b", "ab"]
+    body = bytes([len(tokens)]) + b"".join(text(t) for t in tokens)
+    scores = bytes([len(tokens)]) + struct.pack("<6f", 0, 0, 0, -1, -2, -3)
+    types = bytes([3, 2, 1, 3, 2, 1, 3])
+    spm = b"BTOK\3" + text("llama") + text("default") + body + scores + types
+    put("tokenizer_spec", "spm", spm + bytes([0]) + ids + tail)
+    bpe = b"BTOK\3" + text("gpt2") + text("gpt-2") + body + bytes([0, 0, 1, 4, 5])
+    put("tokenizer_spec", "bpe", bpe + ids + tail)
+    put("tokenizer_spec", "many_tokens", b"BTOK\3" + text("gpt2") + text("") + b"\xff\xff\x3f")
+    put("tokenizer_spec", "other_version", b"BTOK\4")
+
+
+def smaller(tokenizer):
+    """Only the first tokens, and the merges among them."""
+    model = dict(tokenizer["model"])
+    by_id = sorted(model["vocab"].items(), key=lambda item: item[1])
+    keep = {token for token, _ in by_id[:300]}
+    model["vocab"] = {token: i for i, (token, _) in enumerate(by_id[:300])}
+    merges = []
+    for merge in model["merges"]:
+        left, right = merge if isinstance(merge, list) else merge.split(" ")
+        if left in keep and right in keep and left + right in keep:
+            merges.append(merge)
+    model["merges"] = merges
+    added = []
+    for i, entry in enumerate(tokenizer.get("added_tokens", [])):
+        in_vocab = model["vocab"].get(entry["content"])
+        added.append({**entry, "id": in_vocab if in_vocab is not None else 300 + len(added)})
+    return {**tokenizer, "model": model, "added_tokens": added}
+
+
+# ---- Messages between workers
+
+
+def proto(message, text, file="worker"):
+    return subprocess.run(
+        ["protoc", f"--encode=baton.v1.{message}", f"-I{ROOT / 'proto'}", f"baton/v1/{file}.proto"],
+        input=text.encode(),
+        capture_output=True,
+        check=True,
+    ).stdout
+
+
+HELLO = """worker { worker_id: "decode-0" incarnation: 7 } role: WORKER_ROLE_DECODE model: "toy"
+fingerprint { wire_min: 1 wire_max: 1 layout_id: 3 weights_id: "w" numerics_id: "n" }
+grpc_address: "127.0.0.1:1" kv_address: "127.0.0.1:2" max_context: 512 block_size: 16
+num_blocks: 100 max_running: 8 vocab_size: 300 transports: TRANSPORT_KIND_SHM
+transports: TRANSPORT_KIND_TCP"""
+SPEC = """spec { uid { hi: 1 lo: 2 } attempt: 1 tokens: 1 tokens: 2 num_prompt_tokens: 2 n: 1
+deadline_ms: 1000 tenant: "default" sampling { temperature: 1 top_p: 1 repetition_penalty: 1
+max_tokens: 5 seed: 9 logit_bias { key: 5 value: 1.5 } stop_token_ids: 6 } }"""
+KEY = "key { uid { hi: 1 lo: 2 } attempt: 2 transfer_id: 5 }"
+
+
+def worker_seeds():
+    def message(kind, name, encoded):
+        put("worker_messages", name, bytes([kind]) + encoded)
+
+    message(0, "hello", proto("WorkerHello", HELLO))
+    many = HELLO + " transports: TRANSPORT_KIND_TCP" * 50
+    message(0, "hello_of_many_transports", proto("WorkerHello", many))
+    load = """ready: true running: 3 backlog_tokens: 77 blocks { total: 10 free: 5 bound: 5 }
+    prefill_tokens_per_s: 500 step_us: 900 sequence_number: 4
+    links { to: "decode-0" transport: TRANSPORT_KIND_SHM bytes_per_s: 1000 up: true }"""
+    message(1, "load", proto("WorkerLoad", load))
+    message(1, "load_nan", proto("WorkerLoad", "prefill_tokens_per_s: nan"))
+    prefix = 'first_sequence: 9 links: "0123456789abcdef0123456789abcdef" removed: "\\002"'
+    message(2, "prefix", proto("PrefixEvents", prefix))
+    step = """events { uid { hi: 1 lo: 2 } attempt: 1 index: 3 token: 4 logprob: -0.5
+    top_logprobs { token: 4 logprob: -0.5 } finish: WORKER_FINISH_STOP }"""
+    message(3, "step", proto("StepEvents", step))
+    status = """uid { hi: 1 lo: 2 } attempt: 1 state: REQUEST_STATE_VERIFIED code: 13
+    message: "why" kv_bytes: 999 transport: TRANSPORT_KIND_TCP transfer_seconds: 0.5"""
+    message(4, "status", proto("RequestStatus", status))
+    message(4, "status_infinite", proto("RequestStatus", "transfer_seconds: inf kv_bytes: 1"))
+    prefill = f"start_prefill {{ {SPEC} decode {{ worker_id: 'd' incarnation: 7 }} }}"
+    message(5, "start_prefill", proto("RouterMessage", prefill))
+    decode = f"start_decode {{ {SPEC} local: true }}"
+    message(5, "start_decode_local", proto("RouterMessage", decode))
+    message(5, "cancel", proto("RouterMessage", "cancel { uid { hi: 1 lo: 2 } attempt: 1 }"))
+    handoff = {
+        "grant": f"grant {{ {KEY} decode_incarnation: 9 generations: 7 generations: 8 "
+        "layout_id: 11 expected_bytes: 256 ttl_ms: 10000 held_blocks: 1 }",
+        "seal": f"seal {{ {KEY} first_tokens {{ choice: 0 token: 42 logprob: -1 }} "
+        'next_output_index: 1 hash_chain: "0123456789abcdef" num_slices: 6 num_tokens: 40 }',
+        "applied": f"applied {{ {KEY} }}",
+        "nack": f"nack {{ {KEY} ordinals: 1 layers: 0 }}",
+        "revoke": f'revoke {{ {KEY} reason: "full" from_decode: true }}',
+        "revoke_with_lines": f'revoke {{ {KEY} reason: "a\\nb" }}',
+        "renew": f"renew {{ {KEY} }}",
+    }
+    for name, text in handoff.items():
+        message(6, name, proto("HandoffMessage", text, "handoff"))
+    message(7, "placement", bytes(range(64)))
+
+
+# ---- Data connections
+
+
+def frame(kind, payload=b"", epoch=16, **fields):
+    order = ("transfer", "attempt", "ordinal", "layer", "generation", "source")
+    values = [fields.get(name, 0) for name in order]
+    header = struct.pack("<IHBBQQIIIII", 0x564B5442, 1, kind, 0, epoch, *values)
+    return header + struct.pack("<IQQ", len(payload), 0, 0) + payload
+
+
+def frame_seeds():
+    """The first byte holds the flags of ModeOf, the second the longest piece."""
+    hello = struct.pack("<IIQQQQQIB", 1, 1, 7, 9, 0, 0, 0, 0, 0).ljust(56, b"\0")
+    hello += bytes(32) + bytes([4]) + b"peer"
+    hello = hello.ljust(160, b"\0")
+    slices = b""
+    for ordinal in range(2):
+        for layer in range(2):
+            place = {"transfer": 1, "attempt": 1, "ordinal": ordinal, "layer": layer}
+            slices += frame(6, b"\1" * 256, generation=7 + ordinal, **place)
+    control = frame(5, b"hello")
+    close = frame(8, struct.pack("<I", 7))
+    references = b"".join(
+        frame(7, transfer=1, attempt=1, layer=layer, generation=7, source=3) for layer in range(2)
+    )
+    put("kv_frames", "stranger_says_hello", bytes([6, 3]) + frame(1, hello, 0))
+    put("kv_frames", "stranger_sends_slices", bytes([6, 6]) + slices)
+    put("kv_frames", "unmended_bytes", bytes([0, 5]) + hello + slices)
+    put("kv_frames", "slices", bytes([7, 9]) + slices + control + close)
+    put("kv_frames", "slices_given_up", bytes([39, 5]) + slices + control)
+    put("kv_frames", "slices_of_bad_checksum", bytes([3, 13]) + slices)
+    put("kv_frames", "dialled_slices", bytes([15, 7]) + slices + control)
+    put("kv_frames", "dialled_stranger", bytes([14, 7]) + frame(2, hello + bytes(32), 16))
+    put("kv_frames", "references", bytes([23, 8]) + references + control)
+    wild = frame(7, transfer=1, attempt=1, generation=7, source=2**32 - 1)
+    put("kv_frames", "reference_beyond", bytes([23, 8]) + wild + control)
+    put("kv_frames", "long_control", bytes([7, 13]) + frame(5, b"x" * 2000) * 2)
+    put("kv_frames", "promised_bytes", bytes([7, 4]) + frame(5)[:44] + b"\0\0\x40\0" + bytes(16))
+
+
+# ---- Requests, answers, texts
+
+
+def http_seeds():
+    get = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
+    post = b"POST /v1/x?y=1 HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello"
+    chunks = b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+    chunks += b"5;a=b\r\nhello\r\n0\r\nX: y\r\n\r\n"
+    put("http", "get", get)
+    put("http", "pipeline", get + post + chunks + get)
+    put("http", "chunks", chunks)
+    put("http", "old_and_closing", b"GET / HTTP/1.0\r\nConnection: close\r\n\r\n")
+    both = post.replace(b"\r\n\r\n", b"\r\nTransfer-Encoding: chunked\r\n\r\n")
+    put("http", "both_lengths", both)
+    put("http", "length_twice", post.replace(b"Content", b"Content-Length: 5\r\nContent"))
+    put("http", "expect", post.replace(b"Content", b"Expect: 100-continue\r\nContent"))
+    put("http", "absolute", b"GET http://a/b HTTP/1.1\r\nHost: a\r\n\r\n")
+    put("http", "folded", b"GET / HTTP/1.1\r\nHost: a\r\n b\r\n\r\n")
+    put("http", "bare_line_feed", b"GET / HTTP/1.1\nHost: a\n\n")
+    put("http", "head", b"HEAD / HTTP/1.1\r\nHost: a\r\n\r\n" + get)
+    put("http", "long_field", b"GET / HTTP/1.1\r\nHost: a\r\nX: " + b"y" * 3000 + b"\r\n\r\n")
+    put("http", "long_chunk_extension", chunks.replace(b"a=b", b"a=" + b"b" * 3000))
+    put("http", "body_too_large", post.replace(b": 5", b": 5000") + b"x" * 5000)
+
+
+def openai_seeds():
+    chat = {
+        "model": "toy",
+        "messages": [
+            {"role": "system", "content": "be brief"},
+            {"role": "user", "content": [{"type": "text", "text": "hi <eos>"}]},
+        ],
+        "max_tokens": 5,
+        "temperature": 0.5,
+        "top_p": 0.9,
+        "top_k": 4,
+        "min_p": 0.1,
+        "seed": 7,
+        "n": 2,
+        "stop": ["a", "b"],
+        "stop_token_ids": [1],
+        "presence_penalty": 1,
+        "frequency_penalty": -1,
+        "repetition_penalty": 1.1,
+        "logit_bias": {"5": 1, "6": -100},
+        "logprobs": True,
+        "top_logprobs": 3,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "response_format": {"type": "text"},
+        "tools": [],
+        "tool_choice": "none",
+        "min_tokens": 1,
+        "timeout_ms": 1000,
+        "unknown": {"x": 1},
+    }
+    put("openai_json", "chat", b"\0" + json.dumps(chat).encode())
+    small = '{"messages":[{"role":"user","content":"x"}]%s}'
+    put("openai_json", "chat_small", "\0" + small % "")
+    put("openai_json", "tiny_penalty", "\0" + small % ',"repetition_penalty":1e-60')
+    put("openai_json", "bias_twice", "\0" + small % ',"logit_bias":{"5":1,"05":2}')
+    put("openai_json", "key_twice", "\0" + small % ',"n":1,"n":2')
+    put("openai_json", "huge_number", "\0" + small % ',"max_tokens":1e300,"seed":1e19')
+    completion = {"prompt": "hello", "max_tokens": 3, "echo": True, "best_of": 2, "logprobs": None}
+    put("openai_json", "completion", b"\1" + json.dumps(completion).encode())
+    put("openai_json", "completion_tokens", b'\1{"prompt":[1,2,3],"logprobs":2}')
+    put("openai_json", "completion_alone", b'\1{"prompt":[[1,2]],"max_tokens":0,"echo":true}')
+    put("openai_json", "deep", b"\1" + b'{"a":' + b"[" * 40 + b"]" * 40 + b"}")
+    put("openai_json", "messages", b'\2[{"role":"user","content":"<user>\\u0000"}]')
+    put("openai_json", "tokens", b"\3[1,2,256,195,169,5.0]")
+
+
+def template_seeds():
+    chatml = (
+        "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+        "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    )
+    put("chat_template", "chatml", chatml, "system:be brief", "user:hi", "assistant:<think>")
+    calls = "{{ messages[0]['content'].strip().split('a')[-1] | upper }}{{ strftime_now('%Y') }}"
+    put("chat_template", "python_calls", calls, "user: banana ")
+    put("chat_template", "raises", "{{ raise_exception('no') }}", "user:x")
+    put("chat_template", "endless", "{% for i in range(100000000) %}{{ i }}{% endfor %}")
+    put("chat_template", "recursion", "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "user:x")
+    put("chat_template", "long_text", "{{ 'x' * 100000000 }}", "user:x")
+    put("chat_template", "broken", "{% for m in %}{{ m")
+    put("chat_template", "guards", "{{ messages[0].content }}", "user:\ufdd0<eos>\ufdd1")
+
+
+def text_seeds():
+    tokens = b"\xe2\x96\x81abc".ljust(12, b"\0") * 4
+    put("detokenizer", "byte_tokens", b"\1\0\1\x10" + tokens)
+    put("detokenizer", "spm_tokens", b"\1\1\0\x10" + tokens)
+    put("detokenizer", "outside", b"\1\0\0\4\xff\xff\xff\xff\xff\xff\x01\0")
+    put("detokenizer", "stops", b"\0\3\0\2\1ab\2bca" + b"ababcabca" * 3)
+    put("detokenizer", "thoughts", b"\0\2\0\0 <think> a </think>\n b </think>")
+    put("detokenizer", "open_thoughts", b"\0\2\1\0<think>a<think></think >b")
+    put("detokenizer", "broken_utf8", b"\0\1\0\0\xf0\x9f\x98\xed\xa0\x80\xc0\xaf\xe4\xb8a\xff")
+
+
+def stream_seeds():
+    event = 'data: {"choices":[{"delta":{"content":"a\\u00e9"}}]}\n\n'
+    usage = 'data: {"choices":[],"usage":{"prompt_tokens":1,"completion_tokens":2}}\n\n'
+    put("stream", "events", "\5" + event + usage + "data: [DONE]\n\n")
+    put("stream", "behind_the_end", "\5" + event + "data: [DONE]\n\n<html>\n")
+    put("stream", "error_event", '\3data: {"error":{"message":"no"}}\r\n\r\n: x\r\rdata\r\n\n')
+    put("stream", "no_field", "\2{}\n")
+    reply = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n"
+    put("stream", "chunked_reply", "\7" + reply + "\r\n5\r\nhello\r\n0\r\n\r\nrest")
+    short = "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.0 404 x\r\nContent-Length: 2\r\n\r\nab"
+    put("stream", "length_reply", "\7" + short)
+    put("stream", "deep_event", "\7data: " + '{"choices":' * 60 + "1" + "}" * 60 + "\n\n")
+
+
+def trace_seeds():
+    row = '{"timestamp": %d, "input_length": %d, "output_length": 7, "hash_ids": [%s]}\n'
+    put("trace", "mooncake", row % (0, 513, "0, 46") + row % (0, 5, "0") + row % (3000, 9, "1"))
+    put("trace", "deep_value", '{"timestamp": ' + "[" * 1500 + "]" * 1500 + "}\n")
+    azure = "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 23:59:59.9799600,4808,10\n"
+    put("trace", "azure", azure + "2023-11-17 00:00:01.04,110,27")
+    put("trace", "azure_year_0", azure.replace("2023", "0000"))
+
+
+def handoff_seeds():
+    """Whether P strands; then HandoffPlay::Step: 4 and 5 deliver what was sent, 8 computes."""
+
+    def put_play(name, steps):
+        put("handoff", name, b"\0" + steps)
+        put("handoff", name + "_strands", b"\1" + steps)
+
+    good = bytes([4, 0]) + bytes([8]) * 7 + bytes([10, 6]) + bytes([5, 0, 5, 1, 4, 1, 13, 0, 13, 1])
+    put_play("good_way", good)
+    again = bytes([14, 0, 1, 2, 200, 0, 0, 3, 0, 201])  # Retarget, and a grant of the new D
+    put_play("retarget", bytes([4, 0, 8, 8, 6]) + again + bytes([8]) * 5 + bytes([13, 1, 0]))
+    put_play("grant_after_prompt", bytes([8]) * 7 + bytes([4, 0, 5, 0, 10, 3, 10, 3, 13, 0]))
+    put_play("cancel_both", bytes([4, 0, 8, 8, 12, 1, 12, 0, 13, 1, 13, 0]))
+    put_play("peer_down", bytes([4, 0, 8, 8, 8, 6, 7, 13, 1]))
+    put_play("time_passes", bytes([4, 0, 8, 11, 255, 255, 11, 255, 255, 5, 0, 4, 1]))
+    put_play("drawn_messages", bytes(range(256)) * 3)
+    put_play("parked_grants", bytes([14, 3, 1, 1, 0, 200, 1, 1, 1, 1, 1, 7, 2]) * 80)
+    put_play("bad_slices", bytes([4, 0] + [8] * 7 + [15, 0, 0] * 10 + [4, 1, 4, 2] * 10))
+
+
+def main():
+    gguf_seeds()
+    folder_seeds()
+    tokenizer_seeds()
+    spec_seeds()
+    worker_seeds()
+    frame_seeds()
+    http_seeds()
+    openai_seeds()
+    template_seeds()
+    text_seeds()
+    stream_seeds()
+    trace_seeds()
+    handoff_seeds()
+
+
+if __name__ == "__main__":
+    main()
