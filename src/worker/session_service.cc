@@ -40,6 +40,7 @@ class SessionReactor : public grpc::ServerBidiReactor<v1::RouterMessage, v1::Wor
 
   void SendStatus(const RequestStatus& status) {
     std::lock_guard<std::mutex> lock(mutex_);
+    if (IsTerminal(status.state)) ForgetStart(status.key);
     if (ended_ || closing_) return;
     v1::WorkerMessage message;
     ToProto(status, message.mutable_status());
@@ -110,7 +111,8 @@ class SessionReactor : public grpc::ServerBidiReactor<v1::RouterMessage, v1::Wor
     if (!greeted_) return FailedPrecondition("the first message is no hello");
     if (message.has_start_prefill() || message.has_start_decode()) return HandleStart(message);
     if (message.has_cancel()) {
-      service_->engine_->Cancel(RequestKeyFromProto(message.cancel()));
+      const RequestKey key = RequestKeyFromProto(message.cancel());
+      if (TakeStart(key)) service_->engine_->Cancel(key);
       return OkStatus();
     }
     if (message.has_renew()) {
@@ -144,7 +146,11 @@ class SessionReactor : public grpc::ServerBidiReactor<v1::RouterMessage, v1::Wor
     Status status = RequestSpecFromProto(message, service_->limits_, &spec);
     spec.session = id_;
     const RequestKey key = spec.key;
-    if (status.ok()) status = service_->engine_->TryStart(std::move(spec));
+    if (status.ok()) {
+      // Before the engine may report its end.
+      NoteStart(key);
+      status = service_->engine_->TryStart(std::move(spec));
+    }
     if (status.ok()) return OkStatus();
     RequestStatus rejected;
     rejected.session = id_;
@@ -156,7 +162,28 @@ class SessionReactor : public grpc::ServerBidiReactor<v1::RouterMessage, v1::Wor
     return OkStatus();
   }
 
+  void NoteStart(const RequestKey& key) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    uint32_t& attempt = cancellable_[key.uid];
+    attempt = std::max(attempt, key.attempt);
+  }
+
+  // True once for each start: a cancel is never refused by the engine's inbox, so that no flood of
+  // them, of unknown requests or of one, may get there.
+  bool TakeStart(const RequestKey& key) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    const auto found = cancellable_.find(key.uid);
+    if (found == cancellable_.end() || found->second > key.attempt) return false;
+    cancellable_.erase(found);
+    return true;
+  }
+
   // What follows: mutex_ is held.
+  void ForgetStart(const RequestKey& key) {
+    const auto found = cancellable_.find(key.uid);
+    if (found != cancellable_.end() && found->second <= key.attempt) cancellable_.erase(found);
+  }
+
   void Queue(v1::WorkerMessage message) {
     if (pending_.has_step()) {
       outbox_.push_back(std::move(pending_));
@@ -216,6 +243,8 @@ class SessionReactor : public grpc::ServerBidiReactor<v1::RouterMessage, v1::Wor
   bool greeted_ = false;        // reading thread
 
   std::mutex mutex_;  // guards what follows
+  // Requests of this session that may be running and were not cancelled, with their last attempt.
+  absl::flat_hash_map<RequestUid, uint32_t> cancellable_;
   std::deque<v1::WorkerMessage> outbox_;
   size_t num_queued_ = 0;       // tokens and other messages that wait, outgoing_ not counted
   v1::WorkerMessage pending_;   // the step message that is being filled

@@ -291,6 +291,28 @@ TEST_F(SessionTest, CancelEndsOneRequest) {
   EXPECT_TRUE(LedgerClears());
 }
 
+// The engine's inbox takes every cancel, so a flood must end before it.
+TEST_F(SessionTest, AFloodOfCancelsStaysOutOfTheEngine) {
+  constexpr int kFlood = 5'000;
+  StartWorker();
+  model_.step_us = 10'000;
+  Client stranger(address_);
+  stranger.Hello();
+  Client client(address_);
+  client.Hello();
+  client.Start(1, 190);
+  ASSERT_TRUE(client.ReadTokens(1, 1));
+  for (int i = 0; i < kFlood; ++i) stranger.Cancel(i % 2 == 0 ? 1 : 4711);
+  // Read in order: what comes behind the flood is answered behind it.
+  stranger.Start(2, 2);
+  ASSERT_TRUE(stranger.ReadState(2, v1::REQUEST_STATE_FINISHED));
+  EXPECT_EQ(NumOf(RequestState::kCancelled), 0u) << "another session's request was cancelled";
+  for (int i = 0; i < 100; ++i) client.Cancel(1);
+  ASSERT_TRUE(client.ReadState(1, v1::REQUEST_STATE_CANCELLED));
+  EXPECT_LT(engine_->Snapshot().num_events, 100u) << "of " << kFlood << " cancels";
+  EXPECT_TRUE(LedgerClears());
+}
+
 TEST_F(SessionTest, RequestsOutliveTheirLeaseOnlyWhenRenewed) {
   StartWorker(/*request_lease_us=*/400'000);
   model_.step_us = 20'000;
