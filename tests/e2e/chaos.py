@@ -25,6 +25,8 @@ from fault_scenarios import (  # noqa: E402
     PacketCut,
     ProxyCut,
     abort_storm,
+    after,
+    all_begun,
     cut_at_index,
     cut_link,
     damaged_link,
@@ -95,8 +97,8 @@ class Chaos:
             return kill_worker(
                 cluster,
                 work,
+                after(self.random.uniform(0.05, 0.9 * self.span_s)),
                 self.random.choice,
-                wait_s=self.random.uniform(0.05, 0.9 * self.span_s),
                 width=self.args.streams,
             )
 
@@ -114,8 +116,8 @@ class Chaos:
             return freeze_worker(
                 cluster,
                 work,
+                after(self.random.uniform(0.05, 0.5 * self.span_s)),
                 lambda workers: self.random.choice([w for w in workers if w["role"] == role]),
-                wait_s=self.random.uniform(0.05, 0.5 * self.span_s),
                 freeze_s=10,
                 width=self.args.streams,
             )
@@ -128,7 +130,7 @@ class Chaos:
             work = self.large_work(cluster)
             for number in range(self.rounds(3)):
                 cut = ProxyCut(cluster, f"decode-{number % 2}")
-                rows.append(cut_link(cluster, work, cut, 0.3, 10.0, self.args.streams))
+                rows.append(cut_link(cluster, work, after(0.3), cut, 10.0, self.args.streams))
                 print(f"  {brief(rows[-1])}", flush=True)
             self.check_pool(cluster)
         why_not = PacketCut.why_not()
@@ -138,7 +140,7 @@ class Chaos:
 
         def one(cluster, work, number):
             cut = PacketCut(cluster, f"decode-{number % 2}")
-            return cut_link(cluster, work, cut, 0.3, 10.0, self.args.streams)
+            return cut_link(cluster, work, after(0.3), cut, 10.0, self.args.streams)
 
         return rows + self.in_serve(self.rounds(2), one, "--transport", "tcp")
 
@@ -216,8 +218,7 @@ class Chaos:
                     decode = [w for w in workers if w["role"] == "decode"]
                     return self.random.choice(decode)
 
-                # All have begun by then and none is at its end.
-                rows.append(kill_worker(cluster, work, pick, self.args.stall_wait_s, width=20))
+                rows.append(kill_worker(cluster, work, all_begun, pick, width=20))
                 print(f"  {brief(rows[-1])}", flush=True)
             self.check_pool(cluster)
         return rows
@@ -339,7 +340,6 @@ def main():
     parser.add_argument("--scale", type=float, default=1.0, help="times the number of rounds")
     parser.add_argument("--streams", type=int, default=40, help="at a time")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--stall-wait-s", type=float, default=2.5, help="until all streams run")
     parser.add_argument("--json", default=str(ROOT / "benchmarks" / "results" / "chaos.json"))
     args = parser.parse_args()
     unknown = [name for name in args.scenario if name not in SCENARIOS]

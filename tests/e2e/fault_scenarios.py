@@ -43,13 +43,59 @@ def summary(work, streams):
     }
 
 
-def kill_worker(cluster, work, pick, wait_s, width):
-    """kill -9 of `pick(workers)` when `wait_s` of the work have passed; serve starts it again."""
+# ---- Moments: each waits, while the streams run, until it is time for the fault.
+
+
+def after(wait_s):
+    """`wait_s` of the work have passed."""
+    return lambda cluster, streams: time.sleep(wait_s)
+
+
+def any_token(cluster, streams):
+    """Some client has a token."""
+    wait_until(lambda: any(stream.times for stream in streams), 60, "a first token")
+
+
+def all_begun(cluster, streams):
+    """Every client has a token."""
+    wait_until(lambda: all(stream.times for stream in streams), 60, "the last first token")
+
+
+def in_prefill(worker_id):
+    """The worker has a request of which no token is out."""
+
+    def is_now(row):
+        return row["prefill_worker"] == worker_id and row["num_tokens"] == 0
+
+    return _has_rows(is_now, 1, f"a prefill on {worker_id}")
+
+
+def in_decode(worker_id):
+    """The worker decodes two requests that are far from their ends."""
+
+    def is_now(row):
+        return row["worker"] == worker_id and 1 <= row["num_tokens"] <= 8
+
+    return _has_rows(is_now, 2, f"two sequences on {worker_id}")
+
+
+def _has_rows(is_now, num, what):
+    def moment(cluster, streams):
+        wait_until(lambda: sum(map(is_now, live_requests(cluster))) >= num, 60, what)
+
+    return moment
+
+
+# ---- What is done.
+
+
+def kill_worker(cluster, work, moment, pick, width):
+    """kill -9 of `pick(workers)` at the moment; serve starts it again."""
     num_processes = len(cluster.topology())
     facts = {}
 
     def during(streams):
-        time.sleep(wait_s)
+        moment(cluster, streams)
         victim = pick(cluster.workers())
         facts["worker"] = victim["worker_id"]
         unix, facts["at"] = time.time(), time.monotonic()
@@ -74,13 +120,13 @@ def kill_worker(cluster, work, pick, wait_s, width):
     }
 
 
-def freeze_worker(cluster, work, pick, wait_s, freeze_s, width):
-    """SIGSTOP of a worker for `freeze_s`; it must find itself fenced when it wakes."""
+def freeze_worker(cluster, work, moment, pick, freeze_s, width):
+    """SIGSTOP of `pick(workers)` for `freeze_s`; it must find itself fenced when it wakes."""
     num_processes = len(cluster.topology())
     facts = {}
 
     def during(streams):
-        time.sleep(wait_s)
+        moment(cluster, streams)
         victim = pick(cluster.workers())
         facts["worker"] = victim["worker_id"]
         unix, at = time.time(), time.monotonic()
@@ -142,13 +188,13 @@ class PacketCut:
         subprocess.run(["iptables", "-w", "-D", *self.rule], check=True)
 
 
-def cut_link(cluster, work, cut, wait_s, cut_s, width):
+def cut_link(cluster, work, moment, cut, cut_s, width):
     """For `cut_s` nothing that prefill workers send reaches one decode worker."""
     num_processes = len(cluster.topology())
     facts = {"means": cut.means}
 
     def during(streams):
-        time.sleep(wait_s)
+        moment(cluster, streams)
         with cut:
             time.sleep(cut_s)
         healed = time.monotonic()
