@@ -6,16 +6,15 @@
 #include <optional>
 #include <tuple>
 
+#include "src/base/split_mix.h"
+
 namespace baton {
 namespace {
 
 // Mixes the caller's random number with an index, so that equal loads are spread evenly and the
-// same number gives the same pick (the finaliser of SplitMix64; Steele et al., OOPSLA 2014).
+// same number gives the same pick.
 uint64_t Mix(uint64_t random, uint32_t index) {
-  uint64_t z = random + (uint64_t{index} + 1) * 0x9e3779b97f4a7c15ull;
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
-  return z ^ (z >> 31);
+  return SplitMix(random + (uint64_t{index} + 1) * kSplitMixStep);
 }
 
 uint32_t BlocksFor(uint32_t num_tokens, uint32_t block_size) {

@@ -9,6 +9,8 @@
 #include <random>
 #include <vector>
 
+#include "src/base/split_mix.h"
+
 namespace baton {
 
 // Seeds to run a property with: 1..num_fixed and a random one, or BATON_TEST_SEED alone.
@@ -30,12 +32,7 @@ class TestRandom {
   explicit TestRandom(uint64_t seed) : state_(seed) {}
 
   // SplitMix64.
-  uint64_t Next() {
-    uint64_t z = (state_ += 0x9e3779b97f4a7c15ull);
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
-    return z ^ (z >> 31);
-  }
+  uint64_t Next() { return SplitMix(state_ += kSplitMixStep); }
   // Uniform in [0, end); end >= 1.
   uint32_t Below(uint32_t end) { return static_cast<uint32_t>(Next() % end); }
   // Uniform in [first, last].

@@ -3,14 +3,11 @@
 #include <cmath>
 #include <numbers>
 
+#include "src/base/split_mix.h"
+
 namespace baton {
 
-uint64_t RandomDraws::NextU64() {
-  uint64_t z = (state_ += 0x9e3779b97f4a7c15ull);
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
-  return z ^ (z >> 31);
-}
+uint64_t RandomDraws::NextU64() { return SplitMix(state_ += kSplitMixStep); }
 
 double RandomDraws::Uniform() {
   // 52 bits and a half step: the ends are never hit.

@@ -32,7 +32,8 @@ SimClient::SimClient(const SimRequest& spec, SimClientDesk* desk,
 
 void SimClient::Note(uint64_t a, uint64_t b) {
   const uint64_t time = static_cast<uint64_t>(desk_->now_us());
-  desk_->digest = SimMix(desk_->digest ^ SimMix(time + SimMix(number_ + SimMix(a + SimMix(b)))));
+  desk_->digest =
+      SplitMix(desk_->digest ^ SplitMix(time + SplitMix(number_ + SplitMix(a + SplitMix(b)))));
 }
 
 void SimClient::OnToken(const TokenOutput& token) {

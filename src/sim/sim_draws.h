@@ -7,16 +7,9 @@
 #include <cstdint>
 
 #include "benchmarks/loadgen/random_draws.h"
+#include "src/base/split_mix.h"
 
 namespace baton {
-
-// SplitMix64's finaliser (Steele et al., OOPSLA 2014): every bit of x reaches every bit of the
-// result.
-inline constexpr uint64_t SimMix(uint64_t x) {
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
-  return x ^ (x >> 31);
-}
 
 // What a stream is for.
 enum class DrawPurpose : uint64_t {
@@ -31,7 +24,7 @@ enum class DrawPurpose : uint64_t {
 
 // The seed of stream `index` of `purpose`.
 inline uint64_t StreamSeed(uint64_t seed, DrawPurpose purpose, uint64_t index = 0) {
-  return SimMix(SimMix(seed + 0x9e3779b97f4a7c15ull * static_cast<uint64_t>(purpose)) + index);
+  return SplitMix(SplitMix(seed + kSplitMixStep * static_cast<uint64_t>(purpose)) + index);
 }
 
 // True in `share` (0..1) of the cases.

@@ -7,7 +7,7 @@
 namespace baton {
 namespace {
 
-constexpr uint64_t kOdd = 0x9e3779b97f4a7c15ull;
+constexpr uint64_t kOdd = kSplitMixStep;
 constexpr size_t kSlotBytes = sizeof(uint64_t);
 
 std::byte* SlotAt(const AttentionSpan& span, const KvView& kv, uint32_t position, size_t slot) {
@@ -25,7 +25,7 @@ uint64_t LoadSlot(const AttentionSpan& span, const KvView& kv, uint32_t position
 }  // namespace
 
 uint64_t SimPrefix::NextHash(uint64_t hash, TokenId token) {
-  return SimMix(hash + kOdd * (static_cast<uint64_t>(token) + 1));
+  return SplitMix(hash + kOdd * (static_cast<uint64_t>(token) + 1));
 }
 
 SimPrefix::Slots SimPrefix::SlotsOf(uint64_t hash) {
@@ -37,7 +37,7 @@ SimPrefix::Slots SimPrefix::SlotsOf(uint64_t hash) {
 void SimPrefix::Fold(uint64_t slot, uint64_t* fold) { *fold = *fold * kOdd + slot; }
 
 void SimPrefix::LogitsOf(uint64_t fold, std::span<float> logits) {
-  const uint64_t seed = SimMix(fold);
+  const uint64_t seed = SplitMix(fold);
   for (uint32_t v = 0; v < kSimVocab; ++v) {
     const uint64_t word = (seed ^ (v * kOdd)) * 0xd1342543de82ef95ull;
     logits[v] = static_cast<float>(word >> 44) * (8.0f / 1048576.0f);

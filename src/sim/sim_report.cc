@@ -62,7 +62,7 @@ void SimReport::Add(const SimReport& other) {
   num_turns += other.num_turns;
   num_fills += other.num_fills;
   simulated_us = std::max(simulated_us, other.simulated_us);
-  digest = SimMix(digest ^ SimMix(other.digest));
+  digest = SplitMix(digest ^ SplitMix(other.digest));
 }
 
 std::string SimReport::ToTable() const {

@@ -108,7 +108,7 @@ std::vector<TokenId> SimWorkload::TracePrompt(const TraceRow& row) const {
   RandomDraws rest(StreamSeed(seed_, DrawPurpose::kFill, kNumShared + row.num_input));
   while (prompt.size() < num_tokens) {
     const uint64_t id = block < row.block_ids.size() ? row.block_ids[block] : rest.NextU64();
-    RandomDraws draws(StreamSeed(seed_, DrawPurpose::kFill, SimMix(id) + block));
+    RandomDraws draws(StreamSeed(seed_, DrawPurpose::kFill, SplitMix(id) + block));
     for (uint32_t i = 0; i < tokens_per_block && prompt.size() < num_tokens; ++i) {
       prompt.push_back(AnyToken(draws));
     }

@@ -138,7 +138,7 @@ void SimWorld::Finish() {
   report_.messages = network_.counts();
   report_.num_events = events_.num_run();
   report_.simulated_us = events_.now_us();
-  report_.digest = SimMix(desk_.digest ^ SimMix(report_.num_events));
+  report_.digest = SplitMix(desk_.digest ^ SplitMix(report_.num_events));
   for (const auto& router : routers_) {
     for (size_t r = 0; r < kResumeReasonNames.size(); ++r) {
       for (size_t s = 0; s < kResumeSourceNames.size(); ++s) {
@@ -213,7 +213,7 @@ bool SimWorld::AskAgain(SimClient& client) {
   ++report_.num_refused;
   ++num_waiting_;
   auto again = std::make_shared<SimRequest>(std::move(client.spec));
-  again->uid.lo = SimMix(again->uid.lo) | 1;
+  again->uid.lo = SplitMix(again->uid.lo) | 1;
   AskWhenReady(std::move(again), client.num_tries + 1, client.retry_after_us());
   return true;
 }

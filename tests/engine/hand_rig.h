@@ -149,7 +149,7 @@ class HandRig {
 inline RequestSpec ToyRequest(uint64_t number, uint32_t num_tokens, uint32_t max_tokens) {
   std::mt19937_64 random(number * 7919 + num_tokens);
   RequestSpec spec;
-  spec.key = {{number, ToyMix(number + 77)}, 1};
+  spec.key = {{number, SplitMix(number + 77)}, 1};
   spec.session = SessionId(1);
   for (uint32_t i = 0; i < num_tokens; ++i) {
     spec.tokens.push_back(static_cast<TokenId>(1 + random() % (kToyVocab - 1)));

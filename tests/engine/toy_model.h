@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "kvcache/kv_layout.h"
+#include "src/base/split_mix.h"
 #include "src/engine/forward_model.h"
 
 namespace baton {
@@ -25,13 +26,6 @@ inline KvLayout ToyLayout() {
           .num_kv_heads = 1,
           .head_dim = 4,
           .block_size = kToyBlock};
-}
-
-// SplitMix64's finaliser (Steele et al., OOPSLA 2014).
-inline uint64_t ToyMix(uint64_t x) {
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
-  return x ^ (x >> 31);
 }
 
 // See the file comment.
@@ -63,7 +57,7 @@ class ToyModel : public ForwardModel {
     for (uint32_t p = 0; p < prefix.size(); ++p) {
       for (uint32_t layer = 0; layer < kToyLayers; ++layer) {
         for (uint32_t which = 0; which < 2; ++which) {
-          for (const uint64_t word : Slot(prefix[p], p, layer, which)) hash = ToyMix(hash ^ word);
+          for (const uint64_t word : Slot(prefix[p], p, layer, which)) hash = SplitMix(hash ^ word);
         }
       }
     }
@@ -80,7 +74,7 @@ class ToyModel : public ForwardModel {
   static SlotBytes Slot(TokenId token, uint32_t position, uint32_t layer, uint32_t which) {
     const uint64_t name = (static_cast<uint64_t>(token) << 40) ^ (uint64_t{position} << 12) ^
                           (uint64_t{layer} << 4) ^ which;
-    return {ToyMix(name + 1), ToyMix(name + (uint64_t{1} << 63))};
+    return {SplitMix(name + 1), SplitMix(name + (uint64_t{1} << 63))};
   }
   static std::byte* SlotAt(const AttentionSpan& span, const KvView& kv, uint32_t position,
                            uint32_t layer, uint32_t which) {
@@ -113,7 +107,7 @@ class ToyModel : public ForwardModel {
         for (uint32_t which = 0; which < 2; ++which) {
           SlotBytes slot;
           std::memcpy(slot.data(), SlotAt(span, kv, p, layer, which), sizeof(slot));
-          for (const uint64_t word : slot) hash = ToyMix(hash ^ word);
+          for (const uint64_t word : slot) hash = SplitMix(hash ^ word);
         }
       }
     }
@@ -121,7 +115,7 @@ class ToyModel : public ForwardModel {
   }
   static void FillLogits(uint64_t hash, std::span<float> logits) {
     for (uint32_t v = 0; v < kToyVocab; ++v) {
-      logits[v] = static_cast<float>(ToyMix(hash + v) >> 44) * (8.0f / 1048576.0f);
+      logits[v] = static_cast<float>(SplitMix(hash + v) >> 44) * (8.0f / 1048576.0f);
     }
   }
 
