@@ -19,7 +19,6 @@ namespace {
 // After a fault a block may be held for a lease of 10 s, a margin and the reaper's next turn.
 constexpr int64_t kDefaultWaitS = 12;
 constexpr std::chrono::milliseconds kLookEvery(500);
-constexpr int64_t kAdminTimeoutMs = 3000;
 
 // Flags of doctor.
 struct DoctorFlags {
@@ -30,13 +29,9 @@ struct DoctorFlags {
 };
 
 StatusOr<std::string> ReadAdmin(const std::string& address, const std::string& path) {
-  HttpClientRequest request;
-  BATON_ASSIGN_OR_RETURN(request.url, ParseHttpUrl("http://" + address + path));
-  request.connect_timeout_ms = kAdminTimeoutMs;
-  request.idle_timeout_ms = kAdminTimeoutMs;
-  BATON_ASSIGN_OR_RETURN(HttpClientResponse response, HttpCall(request));
+  BATON_ASSIGN_OR_RETURN(HttpClientResponse response, CallAdmin("GET", address, path));
   if (response.status != 200) {
-    return Unavailable("{} answers {}: {}", request.url.ToString(), response.status, response.body);
+    return Unavailable("http://{}{} answers {}: {}", address, path, response.status, response.body);
   }
   return std::move(response.body);
 }

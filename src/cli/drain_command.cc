@@ -16,19 +16,8 @@ namespace baton {
 namespace {
 
 constexpr int64_t kPollMs = 100;
-constexpr int64_t kAdminTimeoutMs = 3000;
 // What a worker needs beyond its drain timeout: two heartbeats before, a second of grace after.
 constexpr int64_t kSlackMs = 5000;
-
-StatusOr<HttpClientResponse> CallAdmin(const std::string& method, const std::string& address,
-                                       const std::string& target) {
-  HttpClientRequest request;
-  request.method = method;
-  BATON_ASSIGN_OR_RETURN(request.url, ParseHttpUrl("http://" + address + target));
-  request.connect_timeout_ms = kAdminTimeoutMs;
-  request.idle_timeout_ms = kAdminTimeoutMs;
-  return HttpCall(request);
-}
 
 // Asks; the incarnation that is to leave.
 StatusOr<std::string> AskToLeave(const std::string& admin, const std::string& worker,

@@ -26,6 +26,7 @@ using ErrorCode = boost::system::error_code;
 constexpr size_t kReadBytes = 64 * 1024;
 // Answers that are kept in memory (no chunk callback) are JSON of our own API.
 constexpr size_t kMaxKeptBodyBytes = 64 * 1024 * 1024;
+constexpr int64_t kAdminTimeoutMs = 3000;
 
 // One connection of either kind; every operation runs the io_context until it ends or time is out.
 class Connection {
@@ -276,6 +277,16 @@ StatusOr<HttpClientResponse> HttpCall(const HttpClientRequest& request,
     current.url = std::move(next);
     --current.max_redirects;
   }
+}
+
+StatusOr<HttpClientResponse> CallAdmin(const std::string& method, const std::string& address,
+                                       const std::string& target) {
+  HttpClientRequest request;
+  request.method = method;
+  BATON_ASSIGN_OR_RETURN(request.url, ParseHttpUrl("http://" + address + target));
+  request.connect_timeout_ms = kAdminTimeoutMs;
+  request.idle_timeout_ms = kAdminTimeoutMs;
+  return HttpCall(request);
 }
 
 }  // namespace baton

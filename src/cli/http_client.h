@@ -59,6 +59,11 @@ StatusOr<HttpClientResponse> HttpCall(const HttpClientRequest& request,
                                       const HttpHeaderCallback& on_header = nullptr,
                                       const HttpChunkCallback& on_chunk = nullptr);
 
+// One call to the admin port at `address` ("host:port") of one of our processes, which answers at
+// once or not at all. Errors and statuses as HttpCall's.
+StatusOr<HttpClientResponse> CallAdmin(const std::string& method, const std::string& address,
+                                       const std::string& target);
+
 }  // namespace baton
 
 #endif  // BATON_CLI_HTTP_CLIENT_H_

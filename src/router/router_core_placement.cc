@@ -135,8 +135,9 @@ RouterCore::PlannedRoute RouterCore::RouteFor(RouterRequest& request, int64_t no
   query.random = request.uid.lo;
   const RegisteredWorker* source = registry_.Find(request.kept.lease);
   if (source != nullptr && !source->IsPrefill()) {
-    query.disaggregate = false;
-    planned.route = PickRoute(table.Load(), query);
+    RouteQuery on_source_kv = query;
+    on_source_kv.disaggregate = false;
+    planned.route = PickRoute(table.Load(), on_source_kv);
     if (planned.route.path == Route::Path::kLocal && planned.route.has_room) {
       const RegisteredWorker* dest = registry_.Find(table.decode_leases[planned.route.decode_idx]);
       if (source->IsLinkedTo(dest->description.name)) {
@@ -144,7 +145,6 @@ RouterCore::PlannedRoute RouterCore::RouteFor(RouterRequest& request, int64_t no
         return planned;
       }
     }
-    query.disaggregate = config_.mode != ServeMode::kAggregated;
   }
   planned.route = PickRoute(table.Load(), query);
   return planned;

@@ -45,9 +45,8 @@ class LeaseStream {
   virtual void SendPeers(const std::vector<const WorkerDescription*>& peers) = 0;
   // Asks for PrefixEvents that begin with a reset.
   virtual void AskPrefixResync() = 0;
-  // Asks the worker to leave within `timeout_ms`; 0 = within its own limit. A link that cannot say
-  // so does nothing: the worker gets no new request all the same.
-  virtual void AskDrain(uint32_t /*timeout_ms*/) {}
+  // Asks the worker to leave within `timeout_ms`; 0 = within its own limit.
+  virtual void AskDrain(uint32_t timeout_ms) = 0;
 };
 
 // Opens sessions.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "src/base/check.h"
 #include "src/sim/sim_codec.h"
 #include "src/sim/sim_worker.h"
 
@@ -92,6 +93,7 @@ class SimLeaseStream final : public LeaseStream {
   void AskPrefixResync() override {
     Send([lease = lease_] { lease->feed.TellAll(); });
   }
+  void AskDrain(uint32_t /*timeout_ms*/) override { BATON_CHECK(false, "nobody drains here"); }
 
  private:
   template <typename F>
