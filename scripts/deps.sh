@@ -35,7 +35,7 @@ build_packages=(
   libyaml-cpp-dev libnuma-dev liburing-dev nlohmann-json3-dev libcli11-dev libboost1.81-dev
   libgtest-dev libgmock-dev
   libbenchmark-dev)
-test_packages=(clang-format-14 prometheus iproute2)
+test_packages=(clang-format-14 prometheus iproute2 openssl)
 
 installed() { [[ "$(dpkg-query -W -f '${Status}' "$1" 2>/dev/null)" == "install ok installed" ]]; }
 

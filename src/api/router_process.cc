@@ -28,6 +28,8 @@
 #include "src/router/grpc_registry_service.h"
 #include "src/router/grpc_worker_session.h"
 #include "src/router/router.h"
+#include "src/rpc/credentials.h"
+#include "src/tls/tls_identity.h"
 
 namespace baton {
 namespace {
@@ -82,8 +84,8 @@ class RouterProcessImpl final : public RouterProcess {
       : config_(config),
         incarnation_(RandomIncarnation()),
         inbox_(std::make_shared<RouterInbox>()),
-        connector_(inbox_, incarnation_),
-        registry_service_(inbox_, incarnation_) {
+        connector_(inbox_, incarnation_, config.tls),
+        registry_service_(inbox_, incarnation_, !config.tls.empty()) {
     metrics_.SetConstantLabel("role", "router");
     metrics_.SetConstantLabel("worker", "router-0");
     metrics_.SetConstantLabel("model", "");
@@ -135,6 +137,8 @@ class RouterProcessImpl final : public RouterProcess {
 };
 
 Status RouterProcessImpl::Start() {
+  // gRPC would only log what is wrong with them, connection after connection.
+  if (!config_.tls.empty()) BATON_RETURN_IF_ERROR(TlsIdentity::Load(config_.tls).status());
   router_ = std::make_unique<Router>(config_.core, inbox_, &connector_, &metrics_);
   workers_ = std::make_unique<ApiWorkers>(kNumApiThreads);
   http_api_ =
@@ -155,7 +159,11 @@ Status RouterProcessImpl::StartGrpc() {
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   grpc::ServerBuilder builder;
   int port = 0;
-  builder.AddListeningPort(config_.grpc_address, grpc::InsecureServerCredentials(), &port);
+  // Clients of the public API share the port with the workers and have no certificate of the
+  // cluster; the registry refuses whoever shows none.
+  const ClientCertificate wanted =
+      config_.tls_client_auth ? ClientCertificate::kRequired : ClientCertificate::kIfGiven;
+  builder.AddListeningPort(config_.grpc_address, MakeServerCredentials(config_.tls, wanted), &port);
   // Without this a second router on the same port would silently share its connections.
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,

@@ -10,6 +10,7 @@
 
 #include "src/base/status.h"
 #include "src/router/router_core.h"
+#include "src/tls/tls_files.h"
 
 namespace baton {
 
@@ -18,6 +19,10 @@ struct RouterConfig {
   std::string grpc_address = "127.0.0.1:7070";
   std::string http_address = "127.0.0.1:8080";
   std::string admin_address = "127.0.0.1:9090";
+  // With files the gRPC port speaks TLS, and workers prove with a certificate that they belong to
+  // the cluster; clients of the public API need one only with tls_client_auth.
+  TlsFiles tls;
+  bool tls_client_auth = false;
   RouterCoreConfig core;
   // After the first SIGTERM new connections are still accepted for this long, until load balancers
   // have seen that readiness is gone.

@@ -40,6 +40,9 @@ void Declare(FlagSet& flags, RouterFlags& f) {
             "seconds that running streams get after SIGTERM");
   flags.Add("--cluster-secret-file", f.secret_file,
             "the workers' file: finds prompts in their prefix caches; without it none is found");
+  DeclareTls(flags, f.config.tls);
+  flags.Add("--tls-client-auth", f.config.tls_client_auth,
+            "clients of the gRPC API need a certificate of --tls-ca too");
   flags.AddChoice("--log-level", f.log_level, {"debug", "info", "warn", "error"}, "what is logged");
 }
 
@@ -55,6 +58,9 @@ int RunRouter(const std::vector<std::string>& args) {
   RouterFlags f;
   Declare(flags, f);
   if (std::optional<int> code = flags.Parse(args)) return *code;
+  if (const Status s = CheckTlsFlags(f.config.tls, f.config.tls_client_auth); !s.ok()) {
+    return Fail("router", s, kExitUsage);
+  }
   const StatusOr<LogLevel> level = ParseLogLevel(f.log_level);
   if (!level.ok()) return Fail("router", level.status(), kExitUsage);
   if (const Status s = InitLog({.role = "router-0", .level = *level, .file = ""}); !s.ok()) {

@@ -21,6 +21,7 @@
 #include "src/cli/supervisor.h"
 #include "src/cli/worker_flags.h"
 #include "src/device/device.h"
+#include "src/tls/tls_identity.h"
 
 namespace baton {
 namespace {
@@ -43,6 +44,7 @@ struct ServeFlags {
   int64_t local_prefill_tokens = 64;
   std::string reasoning_format = "auto";
   bool colocate = false;
+  bool tls_client_auth = false;
   WorkerTuning tuning;
 };
 
@@ -65,6 +67,8 @@ void Declare(FlagSet& flags, ServeFlags& f) {
                   "auto: what a model thinks before it answers goes to reasoning_content; none: it "
                   "stays in content; a request may say otherwise");
   flags.Add("--colocate", f.colocate, "both roles on one GPU (needs CUDA)");
+  flags.Add("--tls-client-auth", f.tls_client_auth,
+            "clients of the gRPC API need a certificate of --tls-ca too");
   DeclareTuning(flags, f.tuning);
 }
 
@@ -72,6 +76,7 @@ Status CheckSupported(const ServeFlags& f) {
   if (f.colocate) {
     return Unimplemented("--colocate needs a CUDA build, which is not available yet");
   }
+  BATON_RETURN_IF_ERROR(CheckTlsFlags(f.tuning.tls, f.tls_client_auth));
   return CheckTuning(f.tuning);
 }
 
@@ -184,6 +189,8 @@ SupervisorConfig BuildConfig(const ServeFlags& f, const ModelFile& model, const 
                         "--reasoning-format=" + f.reasoning_format,
                         fmt::format("--drain-timeout={}", f.tuning.drain_timeout_s),
                         "--cluster-secret-file=" + f.tuning.secret_file};
+  AppendTls(f.tuning.tls, config.router.args);
+  if (f.tls_client_auth) config.router.args.push_back("--tls-client-auth");
   config.workers = [f, dir](const ChildReport& router) {
     const ThreadShare share = ShareThreads(f);
     std::vector<ChildSpec> specs;
@@ -231,6 +238,11 @@ int RunServe(const std::vector<std::string>& args) {
     return Fail("serve", status, kExitUsage);
   }
   if (f.mode == "aggregated") f.num_prefill = 0;
+  // Here once, rather than in every child again and again.
+  if (!f.tuning.tls.empty()) {
+    const Status status = TlsIdentity::Load(f.tuning.tls).status();
+    if (!status.ok()) return Fail("serve", status);
+  }
   const StatusOr<ModelFile> model = ResolveOrPullModel(f.model);
   if (!model.ok()) return Fail("serve", model.status());
   RunFolder folder(f.run_dir);

@@ -7,6 +7,21 @@
 
 namespace baton {
 
+void DeclareTls(FlagSet& flags, TlsFiles& files) {
+  flags.Add("--tls-cert", files.cert,
+            "certificate (PEM) of this process: gRPC is then encrypted, and only processes with a "
+            "certificate of --tls-ca belong to the cluster");
+  flags.Add("--tls-key", files.key, "private key (PEM) of --tls-cert");
+  flags.Add("--tls-ca", files.ca, "certificates (PEM) of who signs for this cluster, and only it");
+}
+
+void AppendTls(const TlsFiles& files, std::vector<std::string>& args) {
+  if (files.empty()) return;
+  args.push_back("--tls-cert=" + files.cert);
+  args.push_back("--tls-key=" + files.key);
+  args.push_back("--tls-ca=" + files.ca);
+}
+
 void DeclareTuning(FlagSet& flags, WorkerTuning& tuning) {
   flags.AddChoice("--device", tuning.device, {"auto", "cpu", "cuda", "simt"}, "where to compute");
   flags.AddChoice("--isa", tuning.isa, {"auto", "avx512", "avx2", "portable"},
@@ -24,6 +39,7 @@ void DeclareTuning(FlagSet& flags, WorkerTuning& tuning) {
             "seconds that running streams get after SIGTERM");
   flags.Add("--cluster-secret-file", tuning.secret_file,
             "file whose bytes the router and all workers of this cluster share");
+  DeclareTls(flags, tuning.tls);
   flags.Add("--deterministic", tuning.deterministic,
             "equal bits whatever the batch; the CPU backend always has them");
   flags.Add("--allow-inexact", tuning.allow_inexact,
@@ -33,6 +49,7 @@ void DeclareTuning(FlagSet& flags, WorkerTuning& tuning) {
 }
 
 Status CheckTuning(const WorkerTuning& tuning) {
+  BATON_RETURN_IF_ERROR(CheckTlsFlags(tuning.tls));
   if (tuning.device == "cuda" || tuning.device == "simt") {
     return Unimplemented("--device {} is not in this build; use auto or cpu", tuning.device);
   }
@@ -78,6 +95,7 @@ void AppendTuning(const WorkerTuning& tuning, std::vector<std::string>& args) {
   if (!tuning.secret_file.empty()) {
     args.push_back("--cluster-secret-file=" + tuning.secret_file);
   }
+  AppendTls(tuning.tls, args);
   if (tuning.deterministic) args.push_back("--deterministic");
   if (tuning.allow_inexact) args.push_back("--allow-inexact");
   args.push_back("--log-level=" + tuning.log_level);

@@ -8,6 +8,7 @@
 
 #include "src/base/status.h"
 #include "src/cli/flags.h"
+#include "src/tls/tls_files.h"
 
 namespace baton {
 
@@ -22,10 +23,17 @@ struct WorkerTuning {
   int64_t max_context = 0;  // 0 = the model's
   int64_t drain_timeout_s = 60;
   std::string secret_file;     // "" = empty secret
+  TlsFiles tls;                // empty = plaintext
   bool deterministic = false;  // the CPU backend always is
   bool allow_inexact = false;
   std::string log_level = "info";
 };
+
+// --tls-cert, --tls-key and --tls-ca.
+void DeclareTls(FlagSet& flags, TlsFiles& files);
+
+// The flags that give another process the same files.
+void AppendTls(const TlsFiles& files, std::vector<std::string>& args);
 
 void DeclareTuning(FlagSet& flags, WorkerTuning& tuning);
 

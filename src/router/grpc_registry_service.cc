@@ -8,10 +8,12 @@
 
 #include "grpcpp/grpcpp.h"
 
+#include "src/base/clock.h"
 #include "src/base/log.h"
 #include "src/router/router_core.h"
 #include "src/router/worker_codec.h"
 #include "src/router/worker_link.h"
+#include "src/rpc/credentials.h"
 
 namespace baton {
 namespace {
@@ -21,6 +23,8 @@ constexpr size_t kMaxQueuedDirectives = 64;
 // Reports of one worker that wait for the router's thread; then its stream is not read until the
 // router has caught up, and gRPC's flow control slows the worker.
 constexpr int kMaxUnhandled = 16;
+// Anybody may knock; one line a second says so.
+constexpr int64_t kRefusalLogIntervalUs = 1'000'000;
 
 ModelClaim ClaimOf(const v1::WorkerHello& hello) {
   ModelClaim claim;
@@ -151,6 +155,14 @@ class LeaseReactor final : public grpc::ServerBidiReactor<v1::WorkerReport, v1::
   bool read_paused_ = false;
 };
 
+// Ends a stream that is not taken; gRPC's last call frees it.
+class RefusingReactor final
+    : public grpc::ServerBidiReactor<v1::WorkerReport, v1::RouterDirective> {
+ public:
+  explicit RefusingReactor(grpc::Status status) { Finish(std::move(status)); }
+  void OnDone() override { delete this; }
+};
+
 // The core's handle of a lease stream.
 class GrpcLeaseStream final : public LeaseStream {
  public:
@@ -245,7 +257,16 @@ Status LeaseReactor::HandlePrefix() {
 }  // namespace
 
 grpc::ServerBidiReactor<v1::WorkerReport, v1::RouterDirective>* GrpcRegistryService::Register(
-    grpc::CallbackServerContext* /*context*/) {
+    grpc::CallbackServerContext* context) {
+  if (wants_certificates_ && !HasVerifiedCertificate(*context->auth_context())) {
+    const int64_t now_us = SystemClock().NowUs();
+    if (now_us - refusal_logged_us_.exchange(now_us) >= kRefusalLogIntervalUs) {
+      BATON_LOG_WARN("a worker without a certificate is refused: {}", context->peer());
+    }
+    return new RefusingReactor({grpc::StatusCode::UNAUTHENTICATED,
+                                "workers register with a certificate (--tls-cert, --tls-key, "
+                                "--tls-ca)"});
+  }
   const LeaseId lease(next_lease_.fetch_add(1, std::memory_order_relaxed));
   auto reactor = std::make_shared<LeaseReactor>(inbox_, catalog_, lease, router_incarnation_);
   reactor->Start();

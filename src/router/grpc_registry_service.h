@@ -14,11 +14,16 @@
 
 namespace baton {
 
-// The service object that the router's gRPC server is built with.
+// The service object that the router's gRPC server is built with. It shares its port with the
+// public API, so where the cluster has certificates it is the call, not the connection, that must
+// have one: with `wants_certificates` a peer without is refused with UNAUTHENTICATED.
 class GrpcRegistryService final : public v1::RouterRegistry::CallbackService {
  public:
-  GrpcRegistryService(std::shared_ptr<RouterInbox> inbox, Incarnation router_incarnation)
-      : inbox_(std::move(inbox)), router_incarnation_(router_incarnation) {}
+  GrpcRegistryService(std::shared_ptr<RouterInbox> inbox, Incarnation router_incarnation,
+                      bool wants_certificates = false)
+      : inbox_(std::move(inbox)),
+        router_incarnation_(router_incarnation),
+        wants_certificates_(wants_certificates) {}
 
   grpc::ServerBidiReactor<v1::WorkerReport, v1::RouterDirective>* Register(
       grpc::CallbackServerContext* context) override;
@@ -26,8 +31,10 @@ class GrpcRegistryService final : public v1::RouterRegistry::CallbackService {
  private:
   const std::shared_ptr<RouterInbox> inbox_;
   const Incarnation router_incarnation_;
+  const bool wants_certificates_;
   const std::shared_ptr<ModelCatalog> catalog_ = std::make_shared<ModelCatalog>();
   std::atomic<uint64_t> next_lease_{1};
+  std::atomic<int64_t> refusal_logged_us_{0};
 };
 
 }  // namespace baton

@@ -14,6 +14,7 @@
 #include "src/base/keepalive.h"
 #include "src/router/router_core.h"
 #include "src/router/worker_codec.h"
+#include "src/rpc/credentials.h"
 
 namespace baton {
 
@@ -69,7 +70,8 @@ constexpr int kMaxMessageBytes = 32 << 20;
 constexpr int kMinReconnectBackoffMs = 100;
 constexpr int kMaxReconnectBackoffMs = 1000;
 
-std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address) {
+std::shared_ptr<grpc::Channel> MakeChannel(
+    const std::string& address, const std::shared_ptr<grpc::ChannelCredentials>& credentials) {
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(kMaxMessageBytes);
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, kMinReconnectBackoffMs);
@@ -80,7 +82,7 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address) {
   arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);  // as many as it takes
   // Workers are reached directly, whatever proxy the environment names.
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+  return grpc::CreateCustomChannel(address, credentials, arguments);
 }
 
 // One stream. Lives until gRPC has finished with it, which may be after its session is destroyed.
@@ -88,11 +90,11 @@ class SessionStream final : public grpc::ClientBidiReactor<v1::RouterMessage, v1
                             public std::enable_shared_from_this<SessionStream> {
  public:
   SessionStream(std::shared_ptr<RouterInbox> inbox, std::shared_ptr<SessionStreams> streams,
-                SessionRef ref, const std::string& address)
+                SessionRef ref, std::shared_ptr<grpc::Channel> channel)
       : inbox_(std::move(inbox)),
         streams_(std::move(streams)),
         ref_(ref),
-        stub_(v1::WorkerService::NewStub(MakeChannel(address))) {}
+        stub_(v1::WorkerService::NewStub(std::move(channel))) {}
 
   void Start(const v1::RouterMessage& hello) {
     self_ = shared_from_this();
@@ -245,9 +247,10 @@ class GrpcWorkerSession final : public WorkerSession {
 }  // namespace
 
 GrpcWorkerConnector::GrpcWorkerConnector(std::shared_ptr<RouterInbox> inbox,
-                                         Incarnation router_incarnation)
+                                         Incarnation router_incarnation, const TlsFiles& tls)
     : inbox_(std::move(inbox)),
       router_incarnation_(router_incarnation),
+      credentials_(MakeChannelCredentials(tls)),
       streams_(std::make_shared<SessionStreams>()) {}
 
 GrpcWorkerConnector::~GrpcWorkerConnector() { streams_->WaitAndLetGo(); }
@@ -259,7 +262,8 @@ std::unique_ptr<WorkerSession> GrpcWorkerConnector::Connect(SessionRef session,
   hello->set_router_incarnation(router_incarnation_.value());
   hello->set_worker_incarnation(worker.name.incarnation.value());
   hello->set_wire_version(std::min(kWireMax, worker.fingerprint.wire_max));
-  auto stream = std::make_shared<SessionStream>(inbox_, streams_, session, worker.grpc_address);
+  auto stream = std::make_shared<SessionStream>(inbox_, streams_, session,
+                                                MakeChannel(worker.grpc_address, credentials_));
   stream->Start(message);
   return std::make_unique<GrpcWorkerSession>(std::move(stream));
 }

@@ -17,15 +17,21 @@
 #include "src/base/ids.h"
 #include "src/router/router_inbox.h"
 #include "src/router/worker_link.h"
+#include "src/tls/tls_files.h"
+
+namespace grpc {
+class ChannelCredentials;
+}
 
 namespace baton {
 
 class SessionStreams;
 
-// Opens sessions over insecure channels; events go to `inbox`. Outlives its sessions.
+// Opens sessions, encrypted when `tls` names files; events go to `inbox`. Outlives its sessions.
 class GrpcWorkerConnector final : public WorkerConnector {
  public:
-  GrpcWorkerConnector(std::shared_ptr<RouterInbox> inbox, Incarnation router_incarnation);
+  GrpcWorkerConnector(std::shared_ptr<RouterInbox> inbox, Incarnation router_incarnation,
+                      const TlsFiles& tls = {});
   // Waits until gRPC is done with every stream; the sessions, being gone, have ended them.
   ~GrpcWorkerConnector() override;
 
@@ -35,6 +41,7 @@ class GrpcWorkerConnector final : public WorkerConnector {
  private:
   const std::shared_ptr<RouterInbox> inbox_;
   const Incarnation router_incarnation_;
+  const std::shared_ptr<grpc::ChannelCredentials> credentials_;
   const std::shared_ptr<SessionStreams> streams_;
 };
 

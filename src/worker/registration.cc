@@ -7,11 +7,11 @@
 #include <utility>
 
 #include "grpcpp/create_channel.h"
-#include "grpcpp/security/credentials.h"
 
 #include "src/base/clock.h"
 #include "src/base/keepalive.h"
 #include "src/base/log.h"
+#include "src/rpc/credentials.h"
 
 namespace baton {
 namespace {
@@ -32,7 +32,11 @@ constexpr int kMaxMessageBytes = 32 * 1024 * 1024;
 // must not be destroyed on a thread of gRPC, which would then wait for itself.
 class RouterStream : public grpc::ClientBidiReactor<v1::WorkerReport, v1::RouterDirective> {
  public:
-  explicit RouterStream(Registration* owner) : owner_(owner) {}
+  // `address`: of the router.
+  RouterStream(Registration* owner, std::string address)
+      : address_(std::move(address)), owner_(owner) {}
+
+  const std::string& address() const { return address_; }
 
   void Begin(v1::RouterRegistry::Stub* stub, const v1::WorkerHello& hello) {
     stub->async()->Register(&context_, this);
@@ -68,6 +72,12 @@ class RouterStream : public grpc::ClientBidiReactor<v1::WorkerReport, v1::Router
   void WaitDone() {
     std::unique_lock<std::mutex> lock(mutex_);
     done_change_.wait(lock, [this] { return done_; });
+  }
+
+  // Once done: why the router never said anything; "" when it did, or when this side ended it.
+  std::string failure() const {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return failure_;
   }
 
   // Ends the stream; it is done soon after.
@@ -107,6 +117,7 @@ class RouterStream : public grpc::ClientBidiReactor<v1::WorkerReport, v1::Router
     }
     {
       std::lock_guard<std::mutex> lock(mutex_);
+      heard_ = true;
       if (incoming_.has_ack()) {
         news_.ack = incoming_.ack();
         accepted_ = incoming_.ack().refusal().empty();
@@ -125,9 +136,12 @@ class RouterStream : public grpc::ClientBidiReactor<v1::WorkerReport, v1::Router
     if (ok && !outbox_.empty() && !closed_) WriteNext();
   }
 
-  void OnDone(const grpc::Status& /*status*/) override {
+  void OnDone(const grpc::Status& status) override {
     MarkClosed();
     std::lock_guard<std::mutex> lock(mutex_);
+    if (!heard_ && status.error_code() != grpc::StatusCode::CANCELLED) {
+      failure_ = status.error_message();
+    }
     done_ = true;
     done_change_.notify_all();  // under the lock: the owner may destroy this right after
   }
@@ -147,6 +161,7 @@ class RouterStream : public grpc::ClientBidiReactor<v1::WorkerReport, v1::Router
     if (owner_ != nullptr) owner_->Wake();
   }
 
+  const std::string address_;
   grpc::ClientContext context_;
   v1::RouterDirective incoming_;
 
@@ -157,6 +172,8 @@ class RouterStream : public grpc::ClientBidiReactor<v1::WorkerReport, v1::Router
   bool writing_ = false;
   bool closed_ = false;
   bool accepted_ = false;
+  bool heard_ = false;
+  std::string failure_;
   bool done_ = false;
   std::condition_variable done_change_;
   News news_;
@@ -173,11 +190,11 @@ Registration::Registration(RegistrationConfig config) : config_(std::move(config
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveTimeMs);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMs);
   arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);  // as many as it takes
+  const auto credentials = MakeChannelCredentials(config_.tls);
   for (const std::string& address : config_.routers) {
     Router router;
     router.address = address;
-    router.channel =
-        grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+    router.channel = grpc::CreateCustomChannel(address, credentials, arguments);
     router.stub = v1::RouterRegistry::NewStub(router.channel);
     routers_.push_back(std::move(router));
   }
@@ -250,12 +267,26 @@ void Registration::Tick(int64_t now_us) {
   }
   TellPrefixes();
   if (std::exchange(peers_changed_, false)) ApplyPeers();
-  std::erase_if(closing_, [](const auto& stream) { return stream->done(); });
+  LetGoOfClosed();
   {
     std::lock_guard<std::mutex> lock(mutex_);
     state_ = accepted ? OkStatus() : Unavailable("{}", why);
   }
   GiveUpIfRefused(now_us);
+}
+
+void Registration::LetGoOfClosed() {
+  std::erase_if(closing_, [this](const auto& stream) {
+    if (!stream->done()) return false;
+    const std::string failure = stream->failure();
+    for (Router& router : routers_) {
+      if (router.address != stream->address() || failure.empty()) continue;
+      // What a wrong certificate or address looks like; the same words are said once.
+      if (router.failure != failure) BATON_LOG_WARN("router {}: {}", router.address, failure);
+      router.failure = failure;
+    }
+    return true;
+  });
 }
 
 void Registration::TellPrefixes() {
@@ -275,7 +306,10 @@ void Registration::TellPrefixes() {
 
 Status Registration::StateOf(const Router& router) const {
   if (router.stream && router.stream->accepted()) return OkStatus();
-  if (router.refusal.empty()) return Unavailable("router {} does not answer", router.address);
+  if (router.refusal.empty()) {
+    return Unavailable("router {} does not answer{}{}", router.address,
+                       router.failure.empty() ? "" : ": ", router.failure);
+  }
   return FailedPrecondition("router {} refuses this worker: {}", router.address, router.refusal);
 }
 
@@ -300,6 +334,7 @@ void Registration::TakeAck(Router& router, const v1::RegisterAck& ack, int64_t n
   }
   BATON_LOG_INFO("registered with router {}", router.address);
   router.refusal.clear();
+  router.failure.clear();
   router.heartbeat_ms = ack.heartbeat_ms();
   router.was_up = true;
   router.told_silent = false;
@@ -310,7 +345,7 @@ void Registration::TakeAck(Router& router, const v1::RegisterAck& ack, int64_t n
 void Registration::TickRouter(Router& router, const v1::WorkerLoad& load, int64_t now_us) {
   if (!router.stream) {
     if (now_us < router.retry_us) return;
-    router.stream = std::make_unique<RouterStream>(this);
+    router.stream = std::make_unique<RouterStream>(this, router.address);
     router.stream->Begin(router.stub.get(), config_.hello);
   }
   const RouterStream::News news = router.stream->Take();

@@ -25,6 +25,7 @@
 #include "src/base/status.h"
 #include "src/base/thread.h"
 #include "src/engine/prefix_journal.h"
+#include "src/tls/tls_files.h"
 #include "src/worker/prefix_teller.h"
 
 namespace baton {
@@ -34,6 +35,7 @@ class RouterStream;
 // What a registration needs from its worker; the callbacks run on the registration thread.
 struct RegistrationConfig {
   std::vector<std::string> routers;  // "host:port" each
+  TlsFiles tls;                      // empty = plaintext
   v1::WorkerHello hello;
   std::function<v1::WorkerLoad()> load;
   PrefixJournal* prefixes = nullptr;  // outlives the registration; null: no prefix cache
@@ -74,6 +76,7 @@ class Registration {
     bool was_up = false;
     bool told_silent = false;      // that it does not answer, since it last did
     std::string refusal;           // its last answer; "" = it accepted or did not answer
+    std::string failure;           // why the last stream could not begin; "" = it could
     int64_t refused_since_us = 0;  // first of the refusals without a break
     uint32_t heartbeat_ms = 0;     // what it asked for
     std::vector<v1::Peer> peers;
@@ -87,6 +90,7 @@ class Registration {
   void TakeAck(Router& router, const v1::RegisterAck& ack, int64_t now_us);
   void Retry(Router& router, int64_t now_us);
   void Close(Router& router);
+  void LetGoOfClosed();
   Status StateOf(const Router& router) const;
   void GiveUpIfRefused(int64_t now_us);
   int64_t HeartbeatMs() const;

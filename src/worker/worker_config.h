@@ -9,6 +9,7 @@
 #include "kernels/ops.h"
 #include "kvcache/kv_layout.h"
 #include "kvcache/transport/transport_types.h"
+#include "src/tls/tls_files.h"
 
 namespace baton {
 
@@ -30,6 +31,7 @@ struct WorkerConfig {
   std::string model_path;  // of a .gguf file
   std::string model_id;    // public name
   std::string cluster_secret;
+  TlsFiles tls;  // empty = plaintext
   uint32_t num_threads = 1;
   uint64_t kv_memory_bytes = 0;  // 0 = the larger of 1 GiB and one full sequence plus a block
   uint32_t max_context = 0;      // 0 = the model's

@@ -25,8 +25,10 @@
 #include "src/engine/prefix_journal.h"
 #include "src/model/hf_folder.h"
 #include "src/model/tokenizer_metadata.h"
+#include "src/rpc/credentials.h"
 #include "src/text/spec_from_metadata.h"
 #include "src/text/tokenizer.h"
+#include "src/tls/tls_identity.h"
 #include "src/worker/advertise.h"
 #include "src/worker/handoff_codec.h"
 #include "src/worker/pool_size.h"
@@ -176,7 +178,8 @@ Status WorkerProcess::Parts::StartServer() {
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
                              kMinPingIntervalMs);
-  builder.AddListeningPort(config.listen, grpc::InsecureServerCredentials(), &port);
+  builder.AddListeningPort(config.listen,
+                           MakeServerCredentials(config.tls, ClientCertificate::kRequired), &port);
   builder.RegisterService(sessions.get());
   server = builder.BuildAndStart();
   if (!server || port == 0) {
@@ -237,6 +240,7 @@ v1::WorkerLoad WorkerProcess::Parts::Load() {
 void WorkerProcess::Parts::Register() {
   RegistrationConfig registration_config;
   registration_config.routers = config.routers;
+  registration_config.tls = config.tls;
   registration_config.hello = Hello();
   registration_config.load = [this] { return Load(); };
   registration_config.prefixes = prefixes.get();
@@ -291,6 +295,8 @@ StatusOr<std::unique_ptr<WorkerProcess>> WorkerProcess::Start(WorkerConfig confi
   BATON_RETURN_IF_ERROR(CheckWorkerId(config.worker_id));
   BATON_RETURN_IF_ERROR(CheckAdvertise(config.advertise));
   if (config.routers.empty()) return InvalidArgument("--router is missing");
+  // gRPC would only log what is wrong with them, connection after connection.
+  if (!config.tls.empty()) BATON_RETURN_IF_ERROR(TlsIdentity::Load(config.tls).status());
   auto parts = std::make_unique<Parts>();
   parts->config = std::move(config);
   parts->drain_timeout_ms.store(parts->config.drain_timeout_ms);

@@ -95,9 +95,9 @@ def metric(process, name, labels=""):
 
 
 class Server:
-    """One `baton serve` with free ports."""
+    """One `baton serve` with free ports; `credentials` of the gRPC channel, None = plaintext."""
 
-    def __init__(self, *args, model=MODEL, env=None):
+    def __init__(self, *args, model=MODEL, env=None, credentials=None):
         self.dir = tempfile.mkdtemp(prefix="baton_e2e_")
         self.log = open(os.path.join(self.dir, "serve.out"), "wb")
         self.args = [
@@ -125,7 +125,10 @@ class Server:
         self.router = next(p for p in self.topology() if p["role"] == "router")
         self.http = "http://" + self.router["http"]
         self.grpc = self.router["grpc"]
-        self.channel = grpc.insecure_channel(self.grpc)
+        if credentials is None:
+            self.channel = grpc.insecure_channel(self.grpc)
+        else:
+            self.channel = grpc.secure_channel(self.grpc, credentials)
 
     def _ready(self):
         if self.process.poll() is not None:

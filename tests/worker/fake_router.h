@@ -17,6 +17,7 @@
 #include "baton/v1/worker.grpc.pb.h"
 #include "src/base/clock.h"
 #include "src/base/keepalive.h"
+#include "src/rpc/credentials.h"
 
 namespace baton {
 
@@ -25,7 +26,7 @@ class FakeRouter final : public v1::RouterRegistry::Service {
  public:
   using Stream = grpc::ServerReaderWriter<v1::RouterDirective, v1::WorkerReport>;
 
-  FakeRouter() { StartServer(0); }
+  explicit FakeRouter(const TlsFiles& tls = {}) : tls_(tls) { StartServer(0); }
   ~FakeRouter() override { Die(); }
 
   std::string address() const { return "127.0.0.1:" + std::to_string(port_); }
@@ -118,13 +119,14 @@ class FakeRouter final : public v1::RouterRegistry::Service {
     builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
     builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
                                kMinPingIntervalMs);
-    builder.AddListeningPort("127.0.0.1:" + std::to_string(port), grpc::InsecureServerCredentials(),
-                             &bound);
+    builder.AddListeningPort("127.0.0.1:" + std::to_string(port),
+                             MakeServerCredentials(tls_, ClientCertificate::kRequired), &bound);
     builder.RegisterService(this);
     server_ = builder.BuildAndStart();
     port_ = bound;
   }
 
+  const TlsFiles tls_;
   int port_ = 0;
   std::unique_ptr<grpc::Server> server_;
   std::mutex mutex_;  // guards what follows and the public members

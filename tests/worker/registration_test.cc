@@ -15,6 +15,7 @@
 #include "gtest/gtest.h"
 
 #include "src/base/keepalive.h"
+#include "tests/tls/test_certs.h"
 #include "tests/worker/fake_router.h"
 
 namespace baton {
@@ -380,6 +381,27 @@ TEST_F(RegistrationTest, NobodyListeningIsNoReasonToHang) {
   const int64_t start_us = SystemClock().NowUs();
   registration_.reset();
   EXPECT_LT(SystemClock().NowUs() - start_us, 5'000'000);
+}
+
+TEST_F(RegistrationTest, ACertificateOfTheClusterOpensTheLease) {
+  const test::TempFolder folder;
+  const test::TestAuthority authority;
+  const test::TestAuthority stranger;
+  FakeRouter router(authority.Issue(folder, "router"));
+  RegistrationConfig config = Config({router.address()});
+  config.tls = stranger.Issue(folder, "foreign");
+  Start(std::move(config));
+  // The reason is in /readyz and the log.
+  ASSERT_TRUE(Eventually([&] {
+    return registration_->state().message().find("CERTIFICATE_VERIFY_FAILED") !=
+               std::string::npos ||
+           registration_->state().message().find("certificate verify failed") != std::string::npos;
+  })) << registration_->state();
+  EXPECT_EQ(router.num_hellos(), 0u);
+  config = Config({router.address()});
+  config.tls = authority.Issue(folder, "worker");
+  Start(std::move(config));
+  EXPECT_TRUE(Eventually([&] { return Registered(); })) << registration_->state();
 }
 
 }  // namespace

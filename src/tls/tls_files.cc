@@ -1,0 +1,22 @@
+#include "src/tls/tls_files.h"
+
+namespace baton {
+
+Status CheckTlsFlags(const TlsFiles& files, bool client_auth) {
+  if (files.empty()) {
+    if (!client_auth) return OkStatus();
+    return InvalidArgument("--tls-client-auth needs --tls-cert, --tls-key and --tls-ca");
+  }
+  std::string missing;
+  const auto need = [&missing](const std::string& path, const char* flag) {
+    if (path.empty()) missing += (missing.empty() ? "" : " and ") + std::string(flag);
+  };
+  need(files.cert, "--tls-cert");
+  need(files.key, "--tls-key");
+  need(files.ca, "--tls-ca");
+  if (missing.empty()) return OkStatus();
+  return InvalidArgument("{} missing: --tls-cert, --tls-key and --tls-ca go together",
+                         missing + (missing.find(" and ") == std::string::npos ? " is" : " are"));
+}
+
+}  // namespace baton

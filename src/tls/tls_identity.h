@@ -1,0 +1,47 @@
+// TlsIdentity: a process's certificate, key and trusted authority, read and checked, ready to start
+// connections with. TLS 1.3 only, and both sides show a certificate of that authority.
+//
+// What is checked of a peer is that the authority vouches for it, not its host name: workers are
+// reached at addresses that no certificate can name in advance, and which worker answers is the
+// introduction's business (kvcache/transport/handshake.h).
+//
+// Immutable; any thread. Connections keep what they need of it alive.
+#ifndef BATON_TLS_TLS_IDENTITY_H_
+#define BATON_TLS_TLS_IDENTITY_H_
+
+#include <openssl/types.h>
+
+#include <memory>
+
+#include "src/base/status.h"
+#include "src/tls/tls_files.h"
+
+namespace baton {
+
+// See the file comment.
+class TlsIdentity {
+ public:
+  // InvalidArgument naming the flag and the file when one cannot be read or parsed, when the key is
+  // not the certificate's or wants a passphrase, when the certificate is not valid now, or when it
+  // is not signed by the authority for both ends of a connection.
+  static StatusOr<std::shared_ptr<const TlsIdentity>> Load(const TlsFiles& files);
+
+  ~TlsIdentity();
+  TlsIdentity(const TlsIdentity&) = delete;
+  TlsIdentity& operator=(const TlsIdentity&) = delete;
+
+  // Not const: OpenSSL counts references in it.
+  SSL_CTX* ssl_context() const { return context_; }
+
+ private:
+  explicit TlsIdentity(SSL_CTX* context) : context_(context) {}
+
+  SSL_CTX* const context_;
+};
+
+// The oldest error that OpenSSL has noted on this thread, as words; forgets all of them.
+std::string TakeOpensslError();
+
+}  // namespace baton
+
+#endif  // BATON_TLS_TLS_IDENTITY_H_

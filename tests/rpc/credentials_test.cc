@@ -1,0 +1,159 @@
+// Who reaches a gRPC server of the cluster, and who does not: real servers and channels with
+// certificates made here.
+#include "src/rpc/credentials.h"
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "grpcpp/grpcpp.h"
+#include "gtest/gtest.h"
+
+#include "baton/v1/inference.grpc.pb.h"
+#include "tests/tls/test_certs.h"
+
+namespace baton::test {
+namespace {
+
+constexpr unsigned kQuickRefreshS = 1;
+
+// Answers every call, and tells whether the last one came with a certificate.
+class Probe final : public v1::ModelService::Service {
+ public:
+  explicit Probe(std::shared_ptr<grpc::ServerCredentials> credentials) {
+    grpc::ServerBuilder builder;
+    int port = 0;
+    builder.AddListeningPort("127.0.0.1:0", std::move(credentials), &port);
+    builder.RegisterService(this);
+    server_ = builder.BuildAndStart();
+    address_ = "127.0.0.1:" + std::to_string(port);
+  }
+  ~Probe() override { server_->Shutdown(std::chrono::system_clock::now()); }
+
+  grpc::Status ListModels(grpc::ServerContext* context, const v1::ListModelsRequest*,
+                          v1::ListModelsResponse*) override {
+    saw_certificate = HasVerifiedCertificate(*context->auth_context());
+    return grpc::Status::OK;
+  }
+
+  // One call over a connection of its own.
+  grpc::Status Ask(const std::shared_ptr<grpc::ChannelCredentials>& credentials) const {
+    grpc::ChannelArguments arguments;
+    arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+    const auto stub =
+        v1::ModelService::NewStub(grpc::CreateCustomChannel(address_, credentials, arguments));
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(20));
+    v1::ListModelsResponse response;
+    return stub->ListModels(&context, {}, &response);
+  }
+
+  std::atomic<bool> saw_certificate{false};
+
+ private:
+  std::unique_ptr<grpc::Server> server_;
+  std::string address_;
+};
+
+// As a client of the public API: trusts the authority, has no certificate, compares host names.
+std::shared_ptr<grpc::ChannelCredentials> OrdinaryClient(const TlsFiles& files) {
+  grpc::SslCredentialsOptions options;
+  options.pem_root_certs = TextOf(files.ca);
+  return grpc::SslCredentials(options);
+}
+
+class CredentialsTest : public testing::Test {
+ protected:
+  static grpc::StatusCode CodeOf(const Probe& probe,
+                                 const std::shared_ptr<grpc::ChannelCredentials>& credentials) {
+    return probe.Ask(credentials).error_code();
+  }
+
+  TempFolder folder_;
+  TestAuthority authority_;
+  TestAuthority stranger_;
+  const TlsFiles member_ = authority_.Issue(folder_, "member");
+  const TlsFiles other_member_ = authority_.Issue(folder_, "other-member");
+  const TlsFiles foreign_ = stranger_.Issue(folder_, "foreign");
+};
+
+TEST_F(CredentialsTest, WithoutFilesConnectionsArePlaintext) {
+  Probe probe(MakeServerCredentials({}, ClientCertificate::kRequired));
+  EXPECT_EQ(CodeOf(probe, MakeChannelCredentials({})), grpc::StatusCode::OK);
+  EXPECT_FALSE(probe.saw_certificate);
+  EXPECT_EQ(CodeOf(probe, MakeChannelCredentials(member_)), grpc::StatusCode::UNAVAILABLE);
+}
+
+TEST_F(CredentialsTest, AServerOfWorkersTakesMembersOnly) {
+  Probe probe(MakeServerCredentials(member_, ClientCertificate::kRequired));
+  EXPECT_EQ(CodeOf(probe, MakeChannelCredentials(other_member_)), grpc::StatusCode::OK);
+  EXPECT_TRUE(probe.saw_certificate);
+  EXPECT_EQ(CodeOf(probe, MakeChannelCredentials({})), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_EQ(CodeOf(probe, OrdinaryClient(member_)), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_EQ(CodeOf(probe, MakeChannelCredentials(foreign_)), grpc::StatusCode::UNAVAILABLE);
+}
+
+// Each side alone must refuse: here one of them trusts the other.
+TEST_F(CredentialsTest, EachSideChecksTheOther) {
+  TlsFiles foreign_that_trusts_us = foreign_;
+  foreign_that_trusts_us.ca = member_.ca;
+  {
+    Probe probe(MakeServerCredentials(member_, ClientCertificate::kRequired));
+    const grpc::Status status = probe.Ask(MakeChannelCredentials(foreign_that_trusts_us));
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE) << "the server took a stranger";
+  }
+  Probe probe(MakeServerCredentials(foreign_that_trusts_us, ClientCertificate::kRequired));
+  const grpc::Status status = probe.Ask(MakeChannelCredentials(member_));
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE) << "the client took a stranger";
+}
+
+TEST_F(CredentialsTest, ExpiredCertificatesAreRefused) {
+  const TlsFiles expired = authority_.Issue(folder_, "expired", {.end_s = -60});
+  Probe good(MakeServerCredentials(member_, ClientCertificate::kRequired));
+  EXPECT_EQ(CodeOf(good, MakeChannelCredentials(expired)), grpc::StatusCode::UNAVAILABLE);
+  Probe bad(MakeServerCredentials(expired, ClientCertificate::kRequired));
+  EXPECT_EQ(CodeOf(bad, MakeChannelCredentials(member_)), grpc::StatusCode::UNAVAILABLE);
+}
+
+TEST_F(CredentialsTest, APublicServerTakesOrdinaryClientsAndTellsThemFromMembers) {
+  Probe probe(MakeServerCredentials(member_, ClientCertificate::kIfGiven));
+  EXPECT_EQ(CodeOf(probe, MakeChannelCredentials(other_member_)), grpc::StatusCode::OK);
+  EXPECT_TRUE(probe.saw_certificate);
+  EXPECT_EQ(CodeOf(probe, OrdinaryClient(member_)), grpc::StatusCode::OK);
+  EXPECT_FALSE(probe.saw_certificate);
+  // A certificate that is no good is worse than none.
+  TlsFiles foreign_that_trusts_us = foreign_;
+  foreign_that_trusts_us.ca = member_.ca;
+  EXPECT_EQ(CodeOf(probe, MakeChannelCredentials(foreign_that_trusts_us)),
+            grpc::StatusCode::UNAVAILABLE);
+  EXPECT_EQ(CodeOf(probe, MakeChannelCredentials({})), grpc::StatusCode::UNAVAILABLE);
+}
+
+// Members are not told apart by name: a worker is reached at an address that no certificate names.
+TEST_F(CredentialsTest, HostNamesOfMembersAreNotCompared) {
+  const TlsFiles nameless = authority_.Issue(folder_, "nameless", {.names = "DNS:elsewhere"});
+  Probe probe(MakeServerCredentials(nameless, ClientCertificate::kIfGiven));
+  EXPECT_EQ(CodeOf(probe, MakeChannelCredentials(member_)), grpc::StatusCode::OK);
+  EXPECT_EQ(CodeOf(probe, OrdinaryClient(member_)), grpc::StatusCode::UNAVAILABLE);
+}
+
+TEST_F(CredentialsTest, ReplacedFilesCountForNewConnections) {
+  const TlsFiles mine = authority_.Issue(folder_, "mine");
+  Probe probe(MakeServerCredentials(mine, ClientCertificate::kRequired, kQuickRefreshS));
+  ASSERT_EQ(CodeOf(probe, MakeChannelCredentials(member_)), grpc::StatusCode::OK);
+  ASSERT_EQ(CodeOf(probe, MakeChannelCredentials(foreign_)), grpc::StatusCode::UNAVAILABLE);
+  ReplaceText(mine.ca, TextOf(foreign_.ca));
+  ReplaceText(mine.key, TextOf(foreign_.key));
+  ReplaceText(mine.cert, TextOf(foreign_.cert));
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+  while (CodeOf(probe, MakeChannelCredentials(foreign_)) != grpc::StatusCode::OK) {
+    ASSERT_LT(std::chrono::steady_clock::now(), deadline) << "the new files were never used";
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  }
+  EXPECT_EQ(CodeOf(probe, MakeChannelCredentials(member_)), grpc::StatusCode::UNAVAILABLE);
+}
+
+}  // namespace
+}  // namespace baton::test
