@@ -39,9 +39,19 @@ uint32_t NumToTake(uint32_t num_blocks, uint32_t num_shared) {
   return num_blocks - std::min(num_blocks, num_shared);
 }
 
+// A prompt that came now would wait for too long. The one behind the one in work is always taken:
+// without it the worker would idle between them.
+constexpr uint32_t kNumKeptBusy = 2;
+
+template <typename Load>
+bool IsBackedUp(const Load& load, const RouteQuery& query) {
+  return load.num_waiting >= kNumKeptBusy && load.backlog_s >= query.max_backlog_s;
+}
+
 // How well a decode worker would stand with this request; smaller is better. First whether there is
 // room now, then the share of its pool in use, then its rows.
 using DecodeRank = std::tuple<bool, double, uint32_t, uint64_t>;
+constexpr size_t kDecodeFull = 0;
 constexpr size_t kPressure = 1;
 constexpr size_t kSequences = 2;
 
@@ -86,7 +96,8 @@ PrefillRank RankPrefill(const PrefillLoad& prefill, bool exact, const RouteQuery
                         double unit_s, uint32_t idx) {
   const uint32_t need =
       NumToTake(BlocksFor(query.num_tokens, prefill.block_size), prefill.shared_blocks);
-  const bool full = prefill.num_free_blocks < need || prefill.num_slots == 0;
+  const bool full =
+      prefill.num_free_blocks < need || prefill.num_slots == 0 || IsBackedUp(prefill, query);
   return {!exact, full, std::floor(PredictedSeconds(prefill, query) / unit_s), prefill.num_waiting,
           Mix(query.random ^ 0x5bf03635f0935ad1ull, idx)};
 }
@@ -140,7 +151,7 @@ struct DecodeChoice {
 
   bool is_paired() const { return wants_pair && pick.reason == RouteReason::kPair; }
   // At D, and at the P that computes the prompt.
-  bool has_room() const { return !std::get<0>(decode_rank) && pick.has_room; }
+  bool has_room() const { return !std::get<kDecodeFull>(decode_rank) && pick.has_room; }
   // A D with a P beside it, or that needs none, comes before any D without one, then one with room
   // before any where the request would wait; then the better D.
   std::tuple<bool, bool, DecodeRank> rank() const {
@@ -156,6 +167,8 @@ DecodeChoice ChoiceOf(const ClusterLoad& load, const RouteQuery& query, uint32_t
       query.disaggregate && NumUncached(decode.cached_tokens, query) > query.local_max_tokens;
   if (choice.wants_pair) choice.pick = PickPrefill(load, query, idx);
   choice.decode_rank = RankDecode(decode, query, idx);
+  if (!choice.is_paired() && IsBackedUp(decode, query))
+    std::get<kDecodeFull>(choice.decode_rank) = true;
   return choice;
 }
 

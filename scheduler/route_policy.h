@@ -11,6 +11,7 @@
 #define BATON_SCHEDULER_ROUTE_POLICY_H_
 
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <string>
 #include <string_view>
@@ -105,7 +106,9 @@ struct RouteQuery {
   uint32_t max_total_tokens = 1;  // of one choice, prompt included
   uint32_t local_max_tokens = 0;  // prompts with at most so many uncached tokens are computed by D
   bool disaggregate = true;       // false = aggregated mode
-  uint64_t random = 0;            // tie-break
+  // A worker with so much to compute is full, once one prompt waits there behind another.
+  double max_backlog_s = std::numeric_limits<double>::infinity();
+  uint64_t random = 0;  // tie-break
 };
 
 // Why this route.
@@ -130,7 +133,7 @@ struct Route {
   uint32_t prefill_idx = 0;  // with kDisagg
   uint32_t decode_idx = 0;   // with kDisagg and kLocal
   bool exact = true;         // false: an inexact pair
-  bool has_room = true;      // false: D or P lacks a slot or free blocks in the snapshot
+  bool has_room = true;      // false: D or P lacks a slot, free blocks or time in the snapshot
 };
 
 // O(decode x (prefill + links)); allocates nothing.

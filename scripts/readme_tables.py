@@ -91,6 +91,8 @@ def chaos(result):
         return f"{row[key][part]:.0f} ms" if key in row else ""
 
     for name, row in result["scenarios"].items():
+        if name not in CHAOS_NAMES:
+            continue
         lines.append(
             f"| {CHAOS_NAMES[name]} | {row['rounds']} | {row['streams']} | {row['problems']} |"
             f" {row['resumed']} | {cell(row, 'detect_ms', 'max')} |"
@@ -99,7 +101,48 @@ def chaos(result):
         )
     loads = [row["load_average_before"] for row in result["scenarios"].values()]
     busy = f"load average before the scenarios {min(loads)} to {max(loads)}; "
+    for name, write in (("overload", overload), ("slow_readers", slow_readers), ("soak", soak)):
+        if name in result["scenarios"]:
+            lines += ["", *write(result["scenarios"][name])]
     return lines + ["", f"`{result['command']}`; " + busy + where(result)]
+
+
+def overload(row):
+    lines = [
+        f"Open loop against {row['capacity_per_s']:.1f} requests/s of capacity (128 tokens in, 32"
+        f" out; `--queue-wait-ms 1000 --prefill-wait-ms 500`; good is {row['slo']}):",
+        "",
+        "| load | attempted | answered | 429 | goodput, requests/s | of the best | TTFT p90 |"
+        " TTFT max |",
+        "|---:|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    for r in row["rates"]:
+        lines.append(
+            f"| {r['factor']}x | {r['attempted']} | {r['ok']} | {r['refused']} |"
+            f" {r['goodput_per_s']:.2f} | {r['of_best']:.2f} | {r['ttft_p90_ms']:.0f} ms |"
+            f" {r['ttft_max_ms']:.0f} ms |"
+        )
+    return lines
+
+
+def slow_readers(row):
+    return [
+        f"{row['slow']} clients that stop reading and {row['idle']} idle connections: itl p99 of"
+        f" normal streams {row['itl_p99_beside_slow_ms']:.1f} ms, beside as many clients that read"
+        f" {row['itl_p99_beside_readers_ms']:.1f} ms ({row['itl_ratio']:.2f} times,"
+        f" {row['gaps']} gaps)."
+    ]
+
+
+def soak(row):
+    faults = ", ".join(f"{count} {name}" for name, count in row["faults"].items())
+    slopes = ", ".join(f"{k} {v:+.2f}" for k, v in row["rss_slope_mib_per_min"].items())
+    return [
+        f"Soak of {row['minutes']:.0f} minutes, {row['streams']} answers, {row['problems']} wrong"
+        f" or failed; faults: {faults}. Resident memory grows by (MiB a minute) {slopes}. Answers"
+        f" a second: {row['answers_per_s_before']:.1f} before, {row['answers_per_s_after']:.1f}"
+        " from 10 s after the last fault on."
+    ]
 
 
 TABLES = {

@@ -19,6 +19,8 @@ struct RouterFlags {
   std::string mode = "disagg";
   int64_t local_prefill_tokens = 64;
   std::string reasoning_format = "auto";
+  int64_t queue_wait_ms = 10'000;
+  int64_t prefill_wait_ms = 60'000;
   int64_t drain_timeout_s = 60;
   std::string secret_file;
   std::string log_level = "info";
@@ -36,6 +38,11 @@ void Declare(FlagSet& flags, RouterFlags& f) {
   flags.AddChoice("--reasoning-format", f.reasoning_format, {"auto", "none"},
                   "auto: what a model thinks before it answers goes to reasoning_content; none: it "
                   "stays in content; a request may say otherwise");
+  flags.Add("--queue-wait-ms", f.queue_wait_ms, {0, 600'000},
+            "how long a request may wait for workers with room; one that would wait longer, or "
+            "did, is answered 429");
+  flags.Add("--prefill-wait-ms", f.prefill_wait_ms, {0, 600'000},
+            "a worker with prompts for so long gets no more; further ones wait in the queue");
   flags.Add("--drain-timeout", f.drain_timeout_s, {0, 86400},
             "seconds that running streams get after SIGTERM");
   flags.Add("--cluster-secret-file", f.secret_file,
@@ -68,6 +75,8 @@ int RunRouter(const std::vector<std::string>& args) {
   }
   f.config.core.mode = ModeOf(f.mode);
   f.config.core.local_max_tokens = static_cast<uint32_t>(f.local_prefill_tokens);
+  f.config.core.queue_wait_us = f.queue_wait_ms * 1000;
+  f.config.core.prefill_wait_us = f.prefill_wait_ms * 1000;
   f.config.splits_reasoning = f.reasoning_format == "auto";
   f.config.drain_timeout_us = f.drain_timeout_s * 1'000'000;
   const StatusOr<std::string> secret = ReadClusterSecret(f.secret_file);

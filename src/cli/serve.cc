@@ -43,6 +43,8 @@ struct ServeFlags {
   std::string run_dir;
   int64_t local_prefill_tokens = 64;
   std::string reasoning_format = "auto";
+  int64_t queue_wait_ms = 10'000;
+  int64_t prefill_wait_ms = 60'000;
   bool colocate = false;
   bool tls_client_auth = false;
   WorkerTuning tuning;
@@ -66,6 +68,11 @@ void Declare(FlagSet& flags, ServeFlags& f) {
   flags.AddChoice("--reasoning-format", f.reasoning_format, {"auto", "none"},
                   "auto: what a model thinks before it answers goes to reasoning_content; none: it "
                   "stays in content; a request may say otherwise");
+  flags.Add("--queue-wait-ms", f.queue_wait_ms, {0, 600'000},
+            "how long a request may wait for workers with room; one that would wait longer, or "
+            "did, is answered 429");
+  flags.Add("--prefill-wait-ms", f.prefill_wait_ms, {0, 600'000},
+            "a worker with prompts for so long gets no more; further ones wait in the queue");
   flags.Add("--colocate", f.colocate, "both roles on one GPU (needs CUDA)");
   flags.Add("--tls-client-auth", f.tls_client_auth,
             "clients of the gRPC API need a certificate of --tls-ca too");
@@ -187,6 +194,8 @@ SupervisorConfig BuildConfig(const ServeFlags& f, const ModelFile& model, const 
                         "--mode=" + f.mode,
                         fmt::format("--local-prefill-tokens={}", f.local_prefill_tokens),
                         "--reasoning-format=" + f.reasoning_format,
+                        fmt::format("--queue-wait-ms={}", f.queue_wait_ms),
+                        fmt::format("--prefill-wait-ms={}", f.prefill_wait_ms),
                         fmt::format("--drain-timeout={}", f.tuning.drain_timeout_s),
                         "--cluster-secret-file=" + f.tuning.secret_file};
   AppendTls(f.tuning.tls, config.router.args);

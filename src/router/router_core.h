@@ -62,6 +62,9 @@ struct RouterCoreConfig {
   size_t max_queued = 1024;
   size_t max_live = 8192;
   int64_t queue_wait_us = 10'000'000;
+  // A worker with more to compute than this gets no more prompts: they wait here, where they can
+  // still go to another and where the queue wait counts.
+  int64_t prefill_wait_us = 60'000'000;
   // How long a request that lost its worker waits for another: a restart and loading the model.
   int64_t resume_wait_us = 30'000'000;
   // A decode worker answers a reservation within one step (<= 100 ms); 2 s allow for a loaded host.

@@ -132,6 +132,7 @@ RouterCore::PlannedRoute RouterCore::RouteFor(RouterRequest& request, int64_t no
   query.max_total_tokens = max_total;
   query.disaggregate = config_.mode != ServeMode::kAggregated;
   if (config_.mode == ServeMode::kAdaptive) query.local_max_tokens = config_.local_max_tokens;
+  query.max_backlog_s = static_cast<double>(config_.prefill_wait_us) * 1e-6;
   query.random = request.uid.lo;
   const RegisteredWorker* source = registry_.Find(request.kept.lease);
   if (source != nullptr && !source->IsPrefill()) {

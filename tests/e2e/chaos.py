@@ -43,6 +43,7 @@ from fault_work import (  # noqa: E402
     pool_args,
     wait_clean,
 )
+from load_scenarios import OVERLOAD_ARGS, overload, slow_readers, soak  # noqa: E402
 from roles_cluster import RolesCluster  # noqa: E402
 
 NUM_DECODE = 2
@@ -247,6 +248,25 @@ class Chaos:
             self.check_pool(cluster)
         return rows
 
+    def overload(self):
+        with Server(*PAIR, *OVERLOAD_ARGS, *pool_args(LARGE_POOL)) as cluster:
+            rows = [overload(cluster, duration_s=self.rounds(40))]
+            self.check_pool(cluster)
+        return rows
+
+    def slow_readers(self):
+        with Server(*PAIR, *pool_args(LARGE_POOL)) as cluster:
+            rows = [slow_readers(cluster, self.rounds(4))]
+            self.check_pool(cluster)
+        return rows
+
+    def soak(self):
+        with Server(*PAIR, *pool_args(LARGE_POOL)) as cluster:
+            work = Work(self.args.seed, 40, max_prompt=400, max_tokens=48).record(cluster)
+            rows = [soak(cluster, work, 30 * self.args.scale)]
+            self.check_pool(cluster)
+        return rows
+
 
 SCENARIOS = (
     "kill",
@@ -260,6 +280,9 @@ SCENARIOS = (
     "ports",
     "stall",
     "rolling",
+    "overload",
+    "slow_readers",
+    "soak",
 )
 
 
@@ -299,6 +322,8 @@ def condense(rows, seconds):
         values = numbers_of(rows, key)
         if values:
             result[key] = sum(values)
+    for row in rows:
+        result.update(row.get("report", {}))
     victims = collections.Counter(numbers_of(rows, "worker"))
     if victims:
         result["victims"] = dict(sorted(victims.items()))
@@ -346,7 +371,15 @@ def main():
     if unknown:
         parser.error(f"{unknown[0]} is not one of {', '.join(SCENARIOS)}")
     result = {**record("chaos", threads=2), "seed": args.seed, "scenarios": {}}
-    result["command"] = " ".join(["scripts/chaos.sh", *sys.argv[1:]])
+    options = {"--scale": args.scale, "--streams": args.streams, "--seed": args.seed}
+    result["command"] = " ".join(
+        ["scripts/chaos.sh"]
+        + [f"{k} {v}" for k, v in options.items() if v != parser.get_default(k.strip("-"))]
+    )
+    if os.path.exists(args.json):  # scenarios of one commit may run one by one
+        former = json.loads(Path(args.json).read_text())
+        if former["commit"] == result["commit"] and former["command"] == result["command"]:
+            result["scenarios"] = former["scenarios"]
     chaos = Chaos(args)
     problems = []
     for name in args.scenario or SCENARIOS:

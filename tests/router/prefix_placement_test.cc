@@ -250,7 +250,7 @@ TEST(PrefixPlacementTest, AHolderWithoutASlotIsPassedBy) {
   cluster.max_running = 256;
   cluster.JoinFour();
   for (const char* id : {"prefill-1", "decode-0", "decode-1"}) cluster.Tell(id, kPrompt);
-  cluster.ReportSpeed("prefill-0", 1);
+  cluster.ReportSpeed("prefill-0", 1000);
   cluster.ReportSpeed("prefill-1", 1e6);
   std::map<std::string, int> at;
   for (int i = 0; i < 70; ++i) {

@@ -136,6 +136,41 @@ TEST(RoutePolicyTest, APairWithRoomComesBeforeAnIdleDWhoseOnlyPIsFull) {
   EXPECT_FALSE(route.has_room);
 }
 
+TEST(RoutePolicyTest, AWorkerWithTooMuchToComputeIsFullOnceAPromptWaitsThere) {
+  RouteCluster cluster(100, 2, 1);
+  RouteQuery query = Query();
+  query.max_backlog_s = 3;
+  cluster.prefill[0].backlog_s = 3;
+  cluster.prefill[1].backlog_s = 50;
+  cluster.prefill[1].num_waiting = 2;
+  // However long the one in work takes, another may wait behind it.
+  cluster.prefill[0].num_waiting = 1;
+  EXPECT_TRUE(cluster.Pick(query).has_room);
+  cluster.prefill[0].num_waiting = 2;
+  EXPECT_FALSE(cluster.Pick(query).has_room);
+  cluster.prefill[0].backlog_s = 2.9;
+  const Route route = cluster.Pick(query);
+  EXPECT_TRUE(route.has_room);
+  EXPECT_EQ(route.prefill_idx, 0u);
+}
+
+TEST(RoutePolicyTest, ADWithTooMuchToComputeIsFullForPromptsOfItsOwnOnly) {
+  RouteCluster cluster(100, 1, 2);
+  RouteQuery query = Query();
+  query.max_backlog_s = 3;
+  for (DecodeLoad& decode : cluster.decode) {
+    decode.backlog_s = 3;
+    decode.num_waiting = 2;
+  }
+  EXPECT_TRUE(cluster.Pick(query).has_room);
+  query.disaggregate = false;
+  EXPECT_FALSE(cluster.Pick(query).has_room);
+  cluster.decode[1].backlog_s = 1;
+  const Route route = cluster.Pick(query);
+  EXPECT_TRUE(route.has_room);
+  EXPECT_EQ(route.decode_idx, 1u);
+}
+
 TEST(RoutePolicyTest, AnExactPartnerComesBeforeAnIdleInexactOne) {
   RouteCluster cluster(100, 2, 1);
   cluster.prefill[0].fingerprint.numerics_id = 7;

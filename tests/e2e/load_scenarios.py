@@ -1,0 +1,321 @@
+"""More load than the cluster can do, clients that do not read, and a long run of mixed faults: what
+the long fault run measures beside single faults. As in fault_scenarios.py each returns its numbers
+and a list of problems, which must be empty."""
+
+import itertools
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import threading
+import time
+
+from baton_server import BIN, wait_until
+from fault_scenarios import abort_over_http, ms
+from fault_work import Load, Stream, make_request, run_streams, wait_clean, wait_serving
+
+# ---- Overload.
+
+# What a client of the overload run wants of its answer, and the limits that make a router keep it.
+SLO = "ttft=2.5s,tpot=300ms"
+OVERLOAD_ARGS = ("--queue-wait-ms", "1000", "--prefill-wait-ms", "500")
+FACTORS = (0.5, 1.0, 1.5, 2.0, 3.0)
+HELD = 0.9
+
+
+def bench(cluster, *args):
+    """The report of one run of `baton bench` with prompts of 128 tokens and answers of 32."""
+    path = os.path.join(cluster.dir, "bench.json")
+    done = subprocess.run(
+        [BIN, "bench", "grpc://" + cluster.grpc, "--api", "completions"]
+        + ["--token-ids", "1000:40000", "--input", "128", "--output", "32"]
+        + ["--slo", SLO, "--json", path, *args],
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert os.path.exists(path), done.stderr
+    with open(path) as file:
+        return json.load(file)["runs"][0]["report"]
+
+
+def overload(cluster, duration_s):
+    """Open loop at 0.5 to 3 times what the cluster can do; goodput must be held."""
+    # As many users as keep all workers busy and none refused.
+    capacity = bench(cluster, "--users", "6", "--duration", f"{duration_s}s")["requests_per_s"]
+    rows, problems = [], []
+    for factor in FACTORS:
+        report = bench(
+            cluster, "--rate", f"{factor * capacity:.3f}", "--duration", f"{duration_s}s"
+        )
+        ends = ("ok", "http_error")
+        other = report["attempted"] - sum(report[end] for end in ends)
+        rows.append(
+            {
+                "factor": factor,
+                "attempted": report["attempted"],
+                "ok": report["ok"],
+                "refused": report["http_error"],
+                "goodput_per_s": round(report["goodput_per_s"], 3),
+                "ttft_p90_ms": ms(report["ttft"]["p90_us"] / 1e6),
+                "ttft_max_ms": ms(report["ttft"]["max_us"] / 1e6),
+            }
+        )
+        if other:
+            problems.append(f"at {factor} x capacity {other} requests ended badly: {report}")
+    best = max(row["goodput_per_s"] for row in rows)
+    for row in rows:
+        row["of_best"] = round(row["goodput_per_s"] / best, 3)
+        if row["factor"] > 1 and row["of_best"] < HELD:
+            problems.append(f"goodput at {row['factor']} x capacity: {row['of_best']} of the best")
+    return {
+        "streams": sum(row["attempted"] for row in rows),
+        "problems": problems,
+        "clean_ms": ms(wait_clean(cluster)),
+        "report": {"capacity_per_s": round(capacity, 3), "slo": SLO, "rates": rows},
+    }
+
+
+# ---- Clients that do not read.
+
+NUM_COMPANIONS = 8
+NUM_IDLE = 200
+NUM_NORMAL = 4
+ITL_LIMIT = 1.2
+# Enough for 256 KiB in the router and what the kernel takes for a socket.
+COMPANION = {
+    "messages": [{"role": "user", "content": "Tell me a long story."}],
+    "max_tokens": 700,
+    "ignore_eos": True,
+    "stream": True,
+    "temperature": 0,
+    "logprobs": True,
+    "top_logprobs": 20,
+}
+
+
+class Companion:
+    """A chat over a raw socket that reads all that comes, or nothing after the first piece."""
+
+    def __init__(self, cluster, reads):
+        host, port = cluster.router["http"].split(":")
+        self.socket = socket.socket()
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        self.socket.connect((host, int(port)))
+        body = json.dumps(COMPANION).encode()
+        self.socket.sendall(
+            b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+            b"Content-Length: %d\r\n\r\n" % len(body) + body
+        )
+        self.thread = threading.Thread(target=self._read) if reads else None
+        if reads:
+            self.thread.start()
+
+    def _read(self):
+        try:
+            while self.socket.recv(65536):
+                pass
+        except OSError:
+            pass
+
+    def close(self):
+        self.socket.shutdown(socket.SHUT_RDWR)
+        if self.thread:
+            self.thread.join()
+        self.socket.close()
+
+
+def gaps_beside(cluster, requests, reads):
+    """ITLs in seconds of normal streams beside companions that read or do not."""
+    companions = [Companion(cluster, reads) for _ in range(NUM_COMPANIONS)]
+    host, port = cluster.router["http"].split(":")
+    idle = []
+    if not reads:
+        idle = [socket.create_connection((host, int(port))) for _ in range(NUM_IDLE)]
+        for half in idle[::4]:
+            half.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Le")
+    streams = run_streams([Stream(cluster, fields) for fields in requests], NUM_NORMAL)
+    for open_socket in idle:
+        open_socket.close()
+    for companion in companions:
+        companion.close()
+    gaps = []
+    for stream in streams:
+        assert stream.error is None, stream.error
+        gaps += [b - a for a, b in itertools.pairwise(stream.times)]
+    wait_clean(cluster, limit_s=60)
+    return gaps
+
+
+def slow_readers(cluster, rounds):
+    """Normal streams beside clients that read and beside as many that do not, in turns."""
+    rng = random.Random(4)
+    beside = {True: [], False: []}
+    for _ in range(rounds):
+        for reads in (True, False):
+            requests = [
+                dict(
+                    prompt_token_ids=[rng.randrange(17, 49000) for _ in range(64)],
+                    max_tokens=160,
+                    temperature=0,
+                    ignore_eos=True,
+                )
+                for _ in range(2 * NUM_NORMAL)
+            ]
+            beside[reads] += gaps_beside(cluster, requests, reads)
+    p99 = {reads: sorted(gaps)[int(0.99 * len(gaps))] for reads, gaps in beside.items()}
+    ratio = p99[False] / p99[True]
+    problems = [] if ratio <= ITL_LIMIT else [f"itl p99 is {ratio:.2f} times as long"]
+    return {
+        "streams": rounds * 4 * NUM_NORMAL,
+        "problems": problems,
+        "clean_ms": ms(wait_clean(cluster)),
+        "report": {
+            "slow": NUM_COMPANIONS,
+            "idle": NUM_IDLE,
+            "gaps": len(beside[False]),
+            "itl_p99_beside_readers_ms": ms(p99[True]),
+            "itl_p99_beside_slow_ms": ms(p99[False]),
+            "itl_ratio": round(ratio, 3),
+        },
+    }
+
+
+# ---- Soak.
+
+SLOPE_LIMIT_MIB = 1.0  # a minute
+BACK_S = 10
+BACK_SHARE = 0.95
+WARM_UP_S = 120
+
+
+def rss_mib(pid):
+    with open(f"/proc/{pid}/status") as file:
+        row = next(line for line in file if line.startswith("VmRSS:"))
+    return int(row.split()[1]) / 1024
+
+
+class MemoryWatch:
+    """Samples the resident memory of processes that live through the run."""
+
+    def __init__(self, pids):
+        self.pids = pids  # name: pid
+        self.samples = {name: [] for name in pids}
+        self.stop = threading.Event()
+        self.thread = threading.Thread(target=self._run)
+        self.thread.start()
+
+    def _run(self):
+        while not self.stop.wait(5):
+            for name, pid in self.pids.items():
+                self.samples[name].append((time.monotonic(), rss_mib(pid)))
+
+    def slopes(self):
+        """{name: MiB a minute} by least squares."""
+        self.stop.set()
+        self.thread.join()
+        return {name: round(slope(rows) * 60, 4) for name, rows in self.samples.items()}
+
+
+def slope(rows):
+    mean_x = sum(x for x, _ in rows) / len(rows)
+    mean_y = sum(y for _, y in rows) / len(rows)
+    over = sum((x - mean_x) * (y - mean_y) for x, y in rows)
+    return over / sum((x - mean_x) ** 2 for x, _ in rows)
+
+
+def rate_of(load, seconds):
+    """Answers a second of a running load from now on."""
+    before, start = load.num_done, time.monotonic()
+    time.sleep(seconds)
+    return (load.num_done - before) / (time.monotonic() - start)
+
+
+class Mischief:
+    """One fault after another against worker 0 of each role; worker 1 lives through the run."""
+
+    def __init__(self, cluster, seed):
+        self.cluster = cluster
+        self.random = random.Random(seed)
+        self.num_processes = len(cluster.topology())
+        self.kinds = (self.kill, self.freeze, self.leave, self.aborts, self.unread)
+        self.counts = dict.fromkeys((kind.__name__ for kind in self.kinds), 0)
+
+    def victim(self):
+        name = self.random.choice(("prefill-0", "decode-0"))
+        return next(w for w in self.cluster.workers() if w["worker_id"] == name)
+
+    def kill(self):
+        self.end(self.victim(), signal.SIGKILL)
+
+    def leave(self):
+        self.end(self.victim(), signal.SIGTERM)
+
+    def end(self, victim, how):
+        os.kill(victim["pid"], how)
+        wait_until(
+            lambda: victim["pid"] not in [p["pid"] for p in self.cluster.topology()], 90, "it ends"
+        )
+
+    def freeze(self):
+        victim = self.random.choice(self.cluster.workers())
+        os.kill(victim["pid"], signal.SIGSTOP)
+        time.sleep(3)
+        os.kill(victim["pid"], signal.SIGCONT)
+
+    def aborts(self):
+        for number in range(20):
+            fields = make_request(self.random, number, max_prompt=400, max_tokens=64)
+            abort_over_http(self.cluster, fields, 0.3 * self.random.random())
+
+    def unread(self):
+        companions = [Companion(self.cluster, False) for _ in range(4)]
+        time.sleep(3)
+        for companion in companions:
+            companion.close()
+
+    def one(self):
+        kind = self.random.choice(self.kinds)
+        kind()
+        self.counts[kind.__name__] += 1
+        wait_serving(self.cluster, self.num_processes)
+
+
+def soak(cluster, work, minutes, num_clients=8, seed=1):
+    """Clients that ask again and again while faults follow each other for so many minutes."""
+    lasting = {"serve": cluster.process.pid}
+    for row in cluster.topology():
+        if not row["worker_id"].endswith("-0") or row["role"] == "router":
+            lasting[row["worker_id"]] = row["pid"]
+    part_s = min(120.0, 15 * minutes)  # that a rate is taken over
+    with Load(cluster, work, num_clients, seed) as load:
+        rate_of(load, min(WARM_UP_S, 10 * minutes))
+        before = rate_of(load, part_s)
+        watch = MemoryWatch(lasting)
+        mischief = Mischief(cluster, seed)
+        end = time.monotonic() + 60 * minutes
+        while time.monotonic() < end:
+            mischief.one()
+        time.sleep(BACK_S)
+        after = rate_of(load, part_s)
+        slopes = watch.slopes()
+    problems = list(load.problems)
+    for name, mib in slopes.items():
+        if mib >= SLOPE_LIMIT_MIB:
+            problems.append(f"{name} grows by {mib} MiB a minute")
+    if after < BACK_SHARE * before:
+        problems.append(f"{after:.2f} answers a second after the faults, {before:.2f} before")
+    return {
+        "streams": load.num_done,
+        "problems": problems,
+        "clean_ms": ms(wait_clean(cluster)),
+        "report": {
+            "minutes": minutes,
+            "faults": mischief.counts,
+            "rss_slope_mib_per_min": slopes,
+            "answers_per_s_before": round(before, 2),
+            "answers_per_s_after": round(after, 2),
+        },
+    }
