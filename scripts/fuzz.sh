@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Builds the libFuzzer programs of tests/fuzz and lets each search for a while, beginning with its
 # committed corpus; closes with a table and exits 1 on a finding. What a search learned is kept in
-# build/fuzz/corpus and found inputs in build/fuzz/findings. Usage: scripts/fuzz.sh [seconds per
-# target, 60] [target ...]
+# build/fuzz/corpus and found inputs in build/fuzz/findings. A search of all targets without a
+# finding writes benchmarks/results/fuzz.json; scripts/readme_tables.py then rewrites the table of
+# tests/fuzz/README.md. Usage: scripts/fuzz.sh [seconds per target, 60] [target ...]
 #   a finding again:       build/fuzz/tests/fuzz/fuzz_TARGET build/fuzz/findings/TARGET/crash-...
 #   a smaller one:         the same with -minimize_crash=1 -runs=100000
 #   mended: copy the input to tests/fuzz/corpus/TARGET under a name that says what it was.
@@ -87,12 +88,14 @@ for target in "${targets[@]}"; do
 done
 wait
 verdict=0
+rows="$scratch/rows"
 table="$(printf '%-16s %12s %8s %9s %9s %9s' target executions exec/s covered new findings)"
 for target in "${targets[@]}"; do
   has_failed=0
   if [[ -e "$scratch/failed-$target" ]]; then has_failed=1; fi
   line="$(row "$target" "$has_failed")" || failed+=("$target")
   table+=$'\n'"$line"
+  echo "$line" >>"$rows"
 done
 echo "$table"
 for target in "${failed[@]}"; do
@@ -102,4 +105,7 @@ for target in "${failed[@]}"; do
   echo "-- $target: $why"
   find "$out/findings/$target" -type f ! -name 'slow-unit-*'
 done
+if ((verdict == 0 && ${#targets[@]} == ${#all[@]})); then
+  python3 scripts/fuzz_result.py "$seconds" "$jobs" <"$rows"
+fi
 exit "$verdict"

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes the tables of README.md and deploy/operations.md from benchmarks/results/*.json.
+"""Writes the tables of the pages below from benchmarks/results/*.json.
 
   scripts/readme_tables.py            rewrites them
   scripts/readme_tables.py --check    exit 1 when one of them is not what the files say
@@ -19,7 +19,7 @@ sys.path.insert(0, str(ROOT / "benchmarks" / "compare"))
 import tables as compare  # noqa: E402
 
 RESULTS = ROOT / "benchmarks" / "results"
-PAGES = ("README.md", "deploy/operations.md")
+PAGES = ("README.md", "deploy/operations.md", "tests/fuzz/README.md")
 
 
 def where(result):
@@ -145,8 +145,25 @@ def soak(row):
     ]
 
 
+def fuzz(result):
+    lines = [
+        "| target | executions | a second | covered at the start | newly covered | findings |",
+        "|---|---:|---:|---:|---:|---:|",
+    ]
+    for name, row in result["targets"].items():
+        lines.append(
+            f"| `{name}` | {row['executions']:,} | {row['executions_per_s']:,} |"
+            f" {row['covered_at_start']:,} | {row['newly_covered']:,} | {row['findings']} |"
+        )
+    total = sum(row["executions"] for row in result["targets"].values())
+    found = sum(row["findings"] for row in result["targets"].values())
+    lines.append(f"| all | {total:,} | | | | {found} |")
+    return lines + ["", f"`{result['command']}`, two sanitizers; " + where(result)]
+
+
 TABLES = {
     "chaos": chaos,
+    "fuzz": fuzz,
     "serving": serving,
     "prefix_cache": prefix_cache,
 }
