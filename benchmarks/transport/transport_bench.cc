@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <mutex>
@@ -143,7 +144,8 @@ class CountingSink final : public KvTransportSink {
 // A prefill and a decode worker in this process, joined by one kind of transport.
 class Pair {
  public:
-  explicit Pair(TransportKind kind) : p_arena_(MakeArena()), d_arena_(MakeArena()) {
+  explicit Pair(TransportKind kind, const TlsFiles& tls = {})
+      : p_arena_(MakeArena()), d_arena_(MakeArena()) {
     const Incarnation p_incarnation = RandomIncarnation();
     if (kind == TransportKind::kLocal) {
       hub_ = std::make_unique<LocalHub>(true);
@@ -151,7 +153,7 @@ class Pair {
       d_ = hub_->Attach("d", d_incarnation_, d_arena_.get());
       StartBoth();
     } else {
-      MakeEndpoints(kind, p_incarnation);
+      MakeEndpoints(kind, tls, p_incarnation);
     }
     p_incarnation_ = p_incarnation;
     p_sink_.WaitUps(1);
@@ -200,8 +202,9 @@ class Pair {
  private:
   void StartBoth() { BATON_CHECK(p_->Start(&p_sink_).ok() && d_->Start(&d_sink_).ok(), "start"); }
 
-  void MakeEndpoints(TransportKind kind, Incarnation p_incarnation) {
+  void MakeEndpoints(TransportKind kind, const TlsFiles& tls, Incarnation p_incarnation) {
     KvEndpointOptions options;
+    options.tls = tls;
     options.kind = kind;
     options.worker_id = "d";
     options.incarnation = d_incarnation_;
@@ -260,17 +263,34 @@ class Pair {
   uint64_t num_controls_ = 0;
 };
 
-void BM_Transfer(benchmark::State& state, TransportKind kind) {
-  Pair pair(kind);
+void RunTransfer(benchmark::State& state, TransportKind kind, const TlsFiles& tls = {}) {
+  Pair pair(kind, tls);
   const auto num_blocks = static_cast<uint32_t>(state.range(0));
   pair.MoveBlocks(kArenaBlocks);  // page tables, buffers
   for (auto _ : state) state.SetIterationTime(pair.MoveBlocks(num_blocks));
   state.SetBytesProcessed(state.iterations() * num_blocks *
                           static_cast<int64_t>(ModelLayout().BlockBytes()));
 }
+
+void BM_Transfer(benchmark::State& state, TransportKind kind) { RunTransfer(state, kind); }
 BENCHMARK_CAPTURE(BM_Transfer, local, TransportKind::kLocal)->Arg(32)->Arg(256)->UseManualTime();
 BENCHMARK_CAPTURE(BM_Transfer, shm, TransportKind::kShm)->Arg(32)->Arg(256)->UseManualTime();
 BENCHMARK_CAPTURE(BM_Transfer, tcp, TransportKind::kTcp)->Arg(32)->Arg(256)->UseManualTime();
+
+// tcp with mutual TLS and without by turns, so that both see the same machine. 0 = without. The
+// folder BATON_BENCH_TLS holds node.crt, node.key and ca.crt (deploy/operations.md makes them).
+void BM_TransferTls(benchmark::State& state) {
+  const char* const folder = std::getenv("BATON_BENCH_TLS");
+  if (folder == nullptr) {
+    state.SkipWithError("BATON_BENCH_TLS names no folder with node.crt, node.key and ca.crt");
+    return;
+  }
+  const std::string stem = std::string(folder) + "/";
+  TlsFiles files;
+  if (state.range(1) == 1) files = {stem + "node.crt", stem + "node.key", stem + "ca.crt"};
+  RunTransfer(state, TransportKind::kTcp, files);
+}
+BENCHMARK(BM_TransferTls)->ArgsProduct({{32, 256}, {0, 1}})->UseManualTime();
 
 void BM_ControlRoundTrip(benchmark::State& state, TransportKind kind) {
   Pair pair(kind);

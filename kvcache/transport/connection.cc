@@ -51,6 +51,7 @@ CloseReason ToldReason(uint32_t told) {
     case CloseReason::kArena:
     case CloseReason::kCredentials:
     case CloseReason::kTooMany:
+    case CloseReason::kTlsMissing:
       return static_cast<CloseReason>(told);
     default:
       return CloseReason::kPeerClosed;
@@ -74,6 +75,9 @@ Connection::Connection(const ConnectionServices& services, ConnectionStart start
       last_read_us_(now_us),
       last_write_us_(now_us) {
   fd_ = std::move(start.fd);
+  if (start.tls == nullptr) return;
+  tls_ = std::make_unique<TlsStream>(*start.tls, fd_.get(), dialled_);
+  if (!dialled_) state_ = State::kSecuring;
 }
 
 Connection::~Connection() = default;
@@ -85,17 +89,19 @@ uint32_t Connection::interest() const {
 
 bool Connection::has_work() const {
   if (state_ != State::kReady)
-    return state_ == State::kIntroducing && !queue_.empty() && !write_blocked_;
-  return unread_frames_ || (!queue_.empty() && !write_blocked_);
+    return state_ == State::kIntroducing && has_unsent() && !write_blocked_;
+  return unread_frames_ || (has_unsent() && !write_blocked_);
 }
 
 void Connection::OnEvents(uint32_t events, int64_t now_us) {
+  if ((events & EPOLLOUT) != 0) write_blocked_ = false;
   if (state_ == State::kConnecting) {
     OnConnected(now_us);
+  } else if (state_ == State::kSecuring) {
+    Secure(now_us);
   } else if ((events & (EPOLLIN | EPOLLHUP | EPOLLERR | EPOLLRDHUP)) != 0 && !closed()) {
     ReadFrames(now_us);
   }
-  if ((events & EPOLLOUT) != 0) write_blocked_ = false;
   if (!closed()) Flush(now_us);
 }
 
@@ -119,10 +125,73 @@ void Connection::OnConnected(int64_t now_us) {
     }
     pass_arena_ = true;
   }
-  state_ = State::kIntroducing;
   begun_us_ = last_read_us_ = last_write_us_ = now_us;
+  if (tls_ == nullptr) return BeginIntroduction();
+  state_ = State::kSecuring;
+  Secure(now_us);
+}
+
+void Connection::BeginIntroduction() {
+  state_ = State::kIntroducing;
+  if (!dialled_) return;
   Handshake::Reply hello = handshake_.Start();
   queue_.PushFrame({.kind = hello.kind}, hello.payload);
+}
+
+void Connection::Secure(int64_t now_us) {
+  // Whom this side dials is its own choice, and few; and a dialler has to speak first.
+  if (!dialled_ && services_.tls_steps_left != nullptr) {
+    // The socket stays readable, so the next turn comes here again.
+    if (*services_.tls_steps_left <= 0) return;
+    --*services_.tls_steps_left;
+  }
+  switch (tls_->Handshake()) {
+    case TlsStep::kGoesOn:
+      return;
+    case TlsStep::kFailed:
+      EndUnsecured(*tls_->failure());
+      return;
+    case TlsStep::kDone:
+      BeginIntroduction();
+      // What came behind the handshake is not announced again.
+      ReadFrames(now_us);
+      return;
+  }
+}
+
+void Connection::EndUnsecured(TlsFailure failure) {
+  if (failure.reason != CloseReason::kTlsMissing) {
+    EndWith(failure.reason, std::move(failure.status));
+    return;
+  }
+  // A worker without TLS is told in the words it understands; nothing else is ever said in them.
+  tls_.reset();
+  state_ = State::kIntroducing;
+  Close(failure.reason, std::move(failure.status));
+}
+
+IoOutcome Connection::Send(std::span<const iovec> parts) {
+  if (tls_ != nullptr) return tls_->Send(parts);
+  return SendParts(fd_.get(), parts, pass_arena_ ? services_.arena->fd() : -1);
+}
+
+IoOutcome Connection::Receive(std::span<iovec> parts) {
+  if (tls_ != nullptr) return tls_->Receive(parts);
+  return ReceiveParts(fd_.get(), parts, state_ == State::kIntroducing ? &passed_fd_ : nullptr);
+}
+
+void Connection::EndOnError(const char* what, const IoOutcome& outcome) {
+  if (tls_ != nullptr && !tls_->failure().has_value()) {
+    // A peer that refuses our certificate says so and hangs up, and we may be writing then.
+    std::byte unused{};
+    iovec part{&unused, 1};
+    (void)tls_->Receive({&part, 1});
+  }
+  if (tls_ != nullptr && tls_->failure().has_value()) {
+    EndWith(tls_->failure()->reason, tls_->failure()->status);
+  } else {
+    EndWith(CloseReason::kPeerClosed, Unavailable("{}: {}", what, strerrordesc_np(outcome.error)));
+  }
 }
 
 void Connection::ReadFrames(int64_t now_us) {
@@ -131,23 +200,22 @@ void Connection::ReadFrames(int64_t now_us) {
   while (!closed() && turn_bytes > 0) {
     iovec parts[2];
     const int num_parts = reader_.Prepare(parts);
-    UniqueFd* const passed = state_ == State::kIntroducing ? &passed_fd_ : nullptr;
-    const IoOutcome outcome =
-        ReceiveParts(fd_.get(), {parts, static_cast<size_t>(num_parts)}, passed);
+    const IoOutcome outcome = Receive({parts, static_cast<size_t>(num_parts)});
     if (outcome.result == IoResult::kWouldBlock) return;
     if (outcome.result == IoResult::kEndOfFile) {
       EndWith(CloseReason::kPeerClosed, Unavailable("the peer closed the connection"));
       return;
     }
-    if (outcome.result == IoResult::kError) {
-      EndWith(CloseReason::kPeerClosed, Unavailable("receive: {}", strerrordesc_np(outcome.error)));
-      return;
-    }
+    if (outcome.result == IoResult::kError) return EndOnError("receive", outcome);
     last_read_us_ = now_us;
     turn_bytes -= static_cast<int64_t>(outcome.bytes);
     reader_.Commit(outcome.bytes);
     HandleFrames(&turn_bytes, now_us);
   }
+}
+
+bool Connection::PeerSpeaksTls() const {
+  return tls_ == nullptr && state_ == State::kIntroducing && LooksLikeTls(reader_.unread());
 }
 
 void Connection::HandleFrames(int64_t* turn_bytes, int64_t now_us) {
@@ -162,6 +230,13 @@ void Connection::HandleFrames(int64_t* turn_bytes, int64_t now_us) {
       case FrameReader::Event::kNeedBytes:
         return;
       case FrameReader::Event::kBad:
+        if (PeerSpeaksTls()) {
+          // Told in plaintext: that is how a peer with TLS sees what is wrong.
+          Close(CloseReason::kTlsMissing,
+                FailedPrecondition("the peer speaks TLS, this worker does not (--tls-cert, "
+                                   "--tls-key, --tls-ca)"));
+          return;
+        }
         Close(CloseReason::kProtocol, reader_.error());
         return;
       case FrameReader::Event::kHeader:
@@ -243,6 +318,7 @@ void Connection::OnPayload(int64_t now_us) {
   place_ = nullptr;
   if (services_.receives->Finish(header, checksum, now_us)) {
     link_->bytes_received.Add(header.payload_bytes);
+    if (tls_ != nullptr) services_.counters->tls_bytes_received.Add(header.payload_bytes);
   }
 }
 
@@ -342,19 +418,15 @@ void Connection::Flush(int64_t now_us) {
   std::array<iovec, kMaxParts> parts;
   while (!write_blocked_ && turn_bytes > 0) {
     const size_t num_parts = queue_.Gather(parts, static_cast<size_t>(turn_bytes));
-    if (num_parts == 0) return;
-    const int pass_fd = pass_arena_ ? services_.arena->fd() : -1;
-    const IoOutcome outcome = SendParts(fd_.get(), {parts.data(), num_parts}, pass_fd);
+    if (num_parts == 0 && !has_unsent()) return;
+    const IoOutcome outcome = Send({parts.data(), num_parts});
     if (outcome.result == IoResult::kWouldBlock) {
       // The stall is counted from here: before, nothing may have been waiting.
       last_write_us_ = now_us;
       write_blocked_ = true;
       return;
     }
-    if (outcome.result == IoResult::kError) {
-      EndWith(CloseReason::kPeerClosed, Unavailable("send: {}", strerrordesc_np(outcome.error)));
-      return;
-    }
+    if (outcome.result == IoResult::kError) return EndOnError("send", outcome);
     pass_arena_ = false;
     turn_bytes -= static_cast<int64_t>(outcome.bytes);
     const SendQueue::Progress progress = queue_.Commit(outcome.bytes);
@@ -373,11 +445,13 @@ void Connection::Release(const SendQueue::Progress& progress) {
 int64_t Connection::NextDeadlineUs() const {
   const KvEndpointTimers& timers = services_.options->timers;
   if (state_ == State::kConnecting) return begun_us_ + timers.connect_us;
-  if (state_ == State::kIntroducing) return begun_us_ + timers.hello_us;
+  if (state_ == State::kSecuring || state_ == State::kIntroducing) {
+    return begun_us_ + timers.hello_us;
+  }
   if (state_ == State::kClosed) return 0;
   int64_t deadline_us = 0;
   if (reader_.inside_frame() && !unread_frames_) deadline_us = last_read_us_ + timers.frame_gap_us;
-  if (!queue_.empty() && write_blocked_) {
+  if (has_unsent() && write_blocked_) {
     const int64_t stall_us = last_write_us_ + timers.write_stall_us;
     deadline_us = deadline_us == 0 ? stall_us : std::min(deadline_us, stall_us);
   }
@@ -389,7 +463,7 @@ void Connection::CheckDeadlines(int64_t now_us) {
   if (deadline_us == 0 || now_us < deadline_us) return;
   if (state_ == State::kConnecting) {
     EndWith(CloseReason::kUnreachable, DeadlineExceeded("no answer to connect"));
-  } else if (state_ == State::kIntroducing) {
+  } else if (state_ == State::kSecuring || state_ == State::kIntroducing) {
     Close(CloseReason::kHelloTimeout, DeadlineExceeded("no introduction in time"));
   } else if (reader_.inside_frame() &&
              deadline_us == last_read_us_ + services_.options->timers.frame_gap_us) {
@@ -400,7 +474,7 @@ void Connection::CheckDeadlines(int64_t now_us) {
 }
 
 void Connection::Close(CloseReason reason, Status status) {
-  const bool can_tell = !closed() && state_ != State::kConnecting && queue_.empty();
+  const bool can_tell = (state_ == State::kIntroducing || ready()) && !has_unsent();
   if (can_tell) {
     std::array<std::byte, kCloseBytes> payload{};
     payload[0] = static_cast<std::byte>(reason);
@@ -409,7 +483,7 @@ void Connection::Close(CloseReason reason, Status status) {
     const size_t num_parts = queue_.Gather(parts, 2 * kFrameHeaderBytes);
     // One try: a socket that takes 68 bytes only later belongs to a peer that learns it from the
     // end of the stream.
-    const IoOutcome outcome = SendParts(fd_.get(), {parts.data(), num_parts});
+    const IoOutcome outcome = Send({parts.data(), num_parts});
     if (outcome.result == IoResult::kDone) (void)queue_.Commit(outcome.bytes);
   }
   EndWith(reason, std::move(status));

@@ -1,5 +1,6 @@
-// Connection: one socket of a KvEndpoint, from the first byte to the last: introduction, frames in,
-// frames out, deadlines. Owned and called by the endpoint's thread only.
+// Connection: one socket of a KvEndpoint, from the first byte to the last: TLS where it is asked
+// for, introduction, frames in, frames out, deadlines. Owned and called by the endpoint's thread
+// only.
 //
 // Invariants
 //  1. No call blocks, and each moves a bounded number of bytes (kTurnBytes), so that many
@@ -26,6 +27,7 @@
 #include "kvcache/transport/kv_endpoint.h"
 #include "kvcache/transport/receive_table.h"
 #include "kvcache/transport/send_queue.h"
+#include "kvcache/transport/tls_stream.h"
 #include "kvcache/transport/transport_counters.h"
 #include "kvcache/transport/transport_inbox.h"
 #include "src/base/unique_fd.h"
@@ -53,6 +55,8 @@ struct ConnectionServices {
   TransportInbox* inbox = nullptr;
   TransportCounters* counters = nullptr;
   ConnectionOwner* owner = nullptr;
+  // Steps of TLS handshakes of accepted connections that this turn has left; null = no limit.
+  int* tls_steps_left = nullptr;
 };
 
 // How a connection begins.
@@ -61,7 +65,8 @@ struct ConnectionStart {
   UniqueFd fd;
   TransportKind kind = TransportKind::kTcp;
   bool dialled = false;
-  Incarnation expected;  // whom the dialler wants; 0 on the accepting side
+  Incarnation expected;              // whom the dialler wants; 0 on the accepting side
+  const TlsIdentity* tls = nullptr;  // null = plaintext; needed for the start only
 };
 
 // See the file comment.
@@ -100,6 +105,7 @@ class Connection {
   int fd() const { return fd_.get(); }
   TransportKind kind() const { return kind_; }
   bool dialled() const { return dialled_; }
+  bool encrypted() const { return tls_ != nullptr; }
   Incarnation expected() const { return expected_; }
   bool ready() const { return state_ == State::kReady; }
   bool closed() const { return state_ == State::kClosed; }
@@ -114,9 +120,23 @@ class Connection {
 
  private:
   // The life of a connection, in order.
-  enum class State : uint8_t { kConnecting, kIntroducing, kReady, kClosed };
+  enum class State : uint8_t { kConnecting, kSecuring, kIntroducing, kReady, kClosed };
 
   void OnConnected(int64_t now_us);
+  // Goes on with the TLS handshake.
+  void Secure(int64_t now_us);
+  // The handshake has failed.
+  void EndUnsecured(TlsFailure failure);
+  // The socket is ready for frames: the dialler says hello.
+  void BeginIntroduction();
+  // The socket's calls, through TLS where there is one.
+  IoOutcome Send(std::span<const iovec> parts);
+  IoOutcome Receive(std::span<iovec> parts);
+  // Bytes wait for the socket.
+  bool has_unsent() const { return !queue_.empty() || (tls_ != nullptr && tls_->has_output()); }
+  // This side has no TLS, and what came instead of an introduction is some.
+  bool PeerSpeaksTls() const;
+  void EndOnError(const char* what, const IoOutcome& outcome);
   void ReadFrames(int64_t now_us);
   // Handles what the reader holds; stops when `*turn_bytes` is used up.
   void HandleFrames(int64_t* turn_bytes, int64_t now_us);
@@ -142,6 +162,7 @@ class Connection {
   const Incarnation expected_;
 
   UniqueFd fd_;
+  std::unique_ptr<TlsStream> tls_;  // null = plaintext
   State state_;
   bool was_ready_ = false;
   CloseReason close_reason_ = CloseReason::kNone;

@@ -24,6 +24,9 @@ constexpr uint64_t kFirstConnectionId = 16;
 constexpr size_t kEventsPerTurn = 64;
 // New connections per listener and turn, so that a flood of them does not starve the ready ones.
 constexpr int kAcceptsPerTurn = 16;
+// Steps of TLS handshakes, each of which may cost a signature (0.1 ms with P-256, 1 ms with RSA):
+// whoever floods the port with handshakes slows transfers, but does not stop them.
+constexpr int kTlsStepsPerTurn = 4;
 // How long no connection is accepted after the process ran out of descriptors.
 constexpr int64_t kAcceptPauseUs = 100'000;
 // Refused strangers are logged this often at most; all are counted.
@@ -56,7 +59,8 @@ EndpointLoop::EndpointLoop(const KvEndpointOptions& options, const KvArena* aren
       receives_(arena, &counters_),
       peers_(options.kind, HostId(), options.timers),
       next_id_(kFirstConnectionId) {
-  services_ = {&options_, arena_, &zeroes_, &receives_, &inbox_, &counters_, this};
+  services_ = {&options_, arena_,     &zeroes_, &receives_,
+               &inbox_,   &counters_, this,     &tls_steps_left_};
 }
 
 EndpointLoop::~EndpointLoop() = default;
@@ -108,6 +112,7 @@ void EndpointLoop::Turn() {
   const int count =
       epoll_wait(sockets_.epoll.get(), events.data(), static_cast<int>(events.size()), WaitMs());
   now_us_ = options_.clock->NowUs();
+  tls_steps_left_ = kTlsStepsPerTurn;
   for (int i = 0; i < count; ++i) {
     HandleEvent(events[static_cast<size_t>(i)].data.u64, events[static_cast<size_t>(i)].events);
   }
@@ -247,6 +252,9 @@ bool EndpointLoop::HasRoomFor(const Connection& connection) {
 
 void EndpointLoop::AddConnection(ConnectionStart start, std::string origin) {
   start.id = next_id_++;
+  if (sockets_.tls != nullptr && start.kind == TransportKind::kTcp) {
+    start.tls = &sockets_.tls->Current(now_us_);
+  }
   const uint64_t id = start.id;
   Slot slot;
   slot.connection = std::make_unique<Connection>(services_, std::move(start), now_us_);
@@ -380,11 +388,13 @@ void EndpointLoop::OnReady(Connection* connection) {
   ready_[peer] = connection;
   if (connection->dialled()) peers_.OnUp(peer);
   counters_.connections.Add();
+  if (connection->encrypted()) counters_.tls_connections.Add();
   inbox_.SetPeerUp(peer, connection->epoch());
   PublishLinks();
-  BATON_LOG_INFO("data connection with {} over {}", connection->peer_worker_id(),
-                 TransportKindName(connection->kind()));
-  sink_->OnPeerUp({peer, connection->peer_worker_id(), connection->kind(), connection->dialled()});
+  BATON_LOG_INFO("data connection with {} over {}{}", connection->peer_worker_id(),
+                 TransportKindName(connection->kind()), connection->encrypted() ? " with TLS" : "");
+  sink_->OnPeerUp({peer, connection->peer_worker_id(), connection->kind(), connection->dialled(),
+                   connection->encrypted()});
   const auto parked = parked_.find(peer);
   if (parked == parked_.end()) return;
   for (ParkedControl& control : parked->second) connection->QueueControl(std::move(control.bytes));
@@ -465,6 +475,7 @@ void EndpointLoop::PublishLinks() {
     entry.info.worker_id = connection->peer_worker_id();
     entry.info.kind = connection->kind();
     entry.info.dialled = connection->dialled();
+    entry.info.tls = connection->encrypted();
     entry.info.up = true;
     entry.counters = connection->counters();
   }

@@ -22,6 +22,7 @@
 #include "kvcache/transport/transport_counters.h"
 #include "kvcache/transport/transport_inbox.h"
 #include "src/base/unique_fd.h"
+#include "src/tls/tls_watch.h"
 
 namespace baton {
 
@@ -31,6 +32,7 @@ struct EndpointSockets {
   UniqueFd epoll;
   UniqueFd tcp_listener;
   UniqueFd unix_listener;
+  std::unique_ptr<TlsWatch> tls;  // null = plaintext
 };
 
 // See the file comment.
@@ -117,6 +119,7 @@ class EndpointLoop final : public ConnectionOwner {
   absl::flat_hash_map<Incarnation, Connection*> ready_;
   absl::flat_hash_map<Incarnation, std::deque<ParkedControl>> parked_;
   uint64_t next_id_;
+  int tls_steps_left_ = 0;  // of this turn
   int64_t now_us_ = 0;
   int64_t progress_due_us_ = 0;
   int64_t accept_again_us_ = 0;  // 0 = accepting

@@ -56,6 +56,8 @@ class FrameReader {
   // True when a frame was begun and is not complete.
   bool inside_frame() const { return payload_left_ > 0 || begin_ != end_; }
   const Status& error() const { return error_; }
+  // What came and is not part of a frame yet; after kBad the bytes that are none.
+  std::span<const std::byte> unread() const { return {buffer_.data() + begin_, end_ - begin_}; }
 
  private:
   // Where payload goes.

@@ -144,6 +144,9 @@ StatusOr<std::unique_ptr<KvEndpoint>> KvEndpoint::Create(const KvEndpointOptions
   if (!sockets.wake.valid() || !sockets.epoll.valid()) {
     return ResourceExhausted("eventfd and epoll: errno {}", errno);
   }
+  if (!options.tls.empty()) {
+    BATON_ASSIGN_OR_RETURN(sockets.tls, TlsWatch::Create(options.tls));
+  }
   std::string unix_name;
   if (!options.listen.empty() && options.kind != TransportKind::kShm) {
     BATON_ASSIGN_OR_RETURN(const SocketAddress address, ResolveTcp(options.listen));

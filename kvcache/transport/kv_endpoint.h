@@ -3,7 +3,8 @@
 //   shm: an abstract unix socket; the dialler's sealed arena is passed over it and mapped
 //   read-only,
 //        slice frames name blocks in it, and the receiver copies and checks them in one pass; or
-//   tcp: slice frames carry the bytes, read by the kernel straight into the destination block.
+//   tcp: slice frames carry the bytes, read by the kernel straight into the destination block; or
+//        decrypted into it, with KvEndpointOptions::tls.
 // Who prefills dials; who decodes listens. One connection serves each pair.
 //
 // Invariants (beside KvTransport's)
@@ -28,6 +29,7 @@
 #include "kvcache/kv_arena.h"
 #include "kvcache/transport/kv_transport.h"
 #include "src/base/clock.h"
+#include "src/tls/tls_files.h"
 
 namespace baton {
 
@@ -38,7 +40,7 @@ std::string HostId();
 // Times of a connection's life, microseconds; the defaults suit one LAN.
 struct KvEndpointTimers {
   int64_t connect_us = 1'000'000;
-  int64_t hello_us = 1'000'000;         // from connected to Welcome
+  int64_t hello_us = 1'000'000;         // from connected to Welcome, TLS included
   int64_t frame_gap_us = 2'000'000;     // inside one frame, without a byte
   int64_t write_stall_us = 10'000'000;  // queued and no byte taken: one KV lease
   int64_t control_ttl_us = 2'000'000;   // a control message waiting for its peer
@@ -68,6 +70,9 @@ struct KvEndpointOptions {
   std::string cluster_secret;  // "" pairs only with ""
   std::string numerics_id;
   bool allow_inexact = false;  // pair with other numerics when the peer allows it too
+  // Connections over tcp are mutual TLS with these; empty = plaintext. shm stays on this host,
+  // where the kernel keeps other users out.
+  TlsFiles tls;
   // kShm or kTcp: only that one is listened on and dialled; kAuto: both.
   TransportKind kind = TransportKind::kAuto;
   // "host:port" (port 0 = any) that accepts peers; "" = this endpoint only dials.
@@ -81,8 +86,8 @@ struct KvEndpointOptions {
 class KvEndpoint : public KvTransport {
  public:
   // Binds the listeners (so that addresses can be advertised); Start begins to serve them.
-  // InvalidArgument for a bad option; Unavailable naming the address when it is in use. `arena`
-  // outlives the endpoint.
+  // InvalidArgument for a bad option or TLS file; Unavailable naming the address when it is in use.
+  // `arena` outlives the endpoint.
   static StatusOr<std::unique_ptr<KvEndpoint>> Create(const KvEndpointOptions& options,
                                                       const KvArena* arena);
 

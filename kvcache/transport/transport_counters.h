@@ -35,6 +35,8 @@ struct TransportCounters {
   EventCounter controls_received;
   EventCounter controls_expired;
   EventCounter connections;
+  EventCounter tls_connections;
+  EventCounter tls_bytes_received;
 
   void AddBadSlice(BadSliceReason reason) { bad_slices[static_cast<size_t>(reason)].Add(); }
   void AddClose(CloseReason reason) { closes[static_cast<size_t>(reason)].Add(); }
@@ -50,6 +52,8 @@ struct TransportCounters {
     stats.controls_received = controls_received.value();
     stats.controls_expired = controls_expired.value();
     stats.connections = connections.value();
+    stats.tls_connections = tls_connections.value();
+    stats.tls_bytes_received = tls_bytes_received.value();
     return stats;
   }
 };

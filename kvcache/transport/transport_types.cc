@@ -33,11 +33,28 @@ std::string_view BadSliceReasonName(BadSliceReason reason) {
 }
 
 std::string_view CloseReasonName(CloseReason reason) {
-  static constexpr std::array<std::string_view, kNumCloseReasons> kNames = {
-      "none",          "peer_closed",  "protocol",     "frame_gap",      "write_stall",
-      "hello_timeout", "wire_version", "wrong_secret", "layout",         "numerics",
-      "wrong_peer",    "arena",        "credentials",  "replaced",       "removed",
-      "shutdown",      "unreachable",  "too_many",     "control_corrupt"};
+  static constexpr std::array<std::string_view, kNumCloseReasons> kNames = {"none",
+                                                                            "peer_closed",
+                                                                            "protocol",
+                                                                            "frame_gap",
+                                                                            "write_stall",
+                                                                            "hello_timeout",
+                                                                            "wire_version",
+                                                                            "wrong_secret",
+                                                                            "layout",
+                                                                            "numerics",
+                                                                            "wrong_peer",
+                                                                            "arena",
+                                                                            "credentials",
+                                                                            "replaced",
+                                                                            "removed",
+                                                                            "shutdown",
+                                                                            "unreachable",
+                                                                            "too_many",
+                                                                            "control_corrupt",
+                                                                            "tls_missing",
+                                                                            "tls_certificate",
+                                                                            "tls_handshake"};
   const auto index = static_cast<size_t>(reason);
   return index < kNames.size() ? kNames[index] : "unknown";
 }

@@ -114,8 +114,11 @@ enum class CloseReason : uint8_t {
   kUnreachable = 16,     // connect failed or timed out
   kTooMany = 17,         // the limit of connections is reached
   kControlCorrupt = 18,  // a control message's checksum is wrong
+  kTlsMissing = 19,      // one side speaks TLS and the other does not
+  kTlsCertificate = 20,  // a side refuses the other's certificate: authority, dates, usage, none
+  kTlsHandshake = 21,    // TLS broke for any other reason
 };
-inline constexpr size_t kNumCloseReasons = 19;
+inline constexpr size_t kNumCloseReasons = 22;
 std::string_view CloseReasonName(CloseReason reason);
 
 // A connection that is ready to carry frames.
@@ -124,6 +127,7 @@ struct PeerUp {
   std::string worker_id;
   TransportKind kind = TransportKind::kAuto;
   bool dialled = false;  // this side connected
+  bool tls = false;      // encrypted
 };
 
 // One connection, or a peer that is dialled and not connected; for metrics and topology.
@@ -132,6 +136,7 @@ struct LinkInfo {
   std::string worker_id;
   TransportKind kind = TransportKind::kAuto;  // kAuto while not connected
   bool dialled = false;
+  bool tls = false;
   bool up = false;
   std::string last_failure;     // why the last attempt or connection ended; "" = it did not
   uint64_t bytes_sent = 0;      // payload offered: inline bytes, or bytes named by reference
@@ -147,8 +152,10 @@ struct TransportStats {
   uint64_t slices_sent = 0;      // handed to the kernel, or to the peer for `local`
   uint64_t controls_sent = 0;
   uint64_t controls_received = 0;
-  uint64_t controls_expired = 0;  // parked for a peer that did not come in time
-  uint64_t connections = 0;       // that became ready
+  uint64_t controls_expired = 0;    // parked for a peer that did not come in time
+  uint64_t connections = 0;         // that became ready
+  uint64_t tls_connections = 0;     // of these, encrypted
+  uint64_t tls_bytes_received = 0;  // of bytes_received, over them
 };
 
 }  // namespace baton

@@ -9,8 +9,8 @@ namespace baton {
 
 void DeclareTls(FlagSet& flags, TlsFiles& files) {
   flags.Add("--tls-cert", files.cert,
-            "certificate (PEM) of this process: gRPC is then encrypted, and only processes with a "
-            "certificate of --tls-ca belong to the cluster");
+            "certificate (PEM) of this process: gRPC and KV over tcp are then encrypted, and only "
+            "processes with a certificate of --tls-ca belong to the cluster");
   flags.Add("--tls-key", files.key, "private key (PEM) of --tls-cert");
   flags.Add("--tls-ca", files.ca, "certificates (PEM) of who signs for this cluster, and only it");
 }

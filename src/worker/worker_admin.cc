@@ -20,6 +20,8 @@ constexpr std::array<BlockState, kKvBlockStates.size()> kStates = {
     BlockState::kBound,     BlockState::kExported, BlockState::kReserved,
     BlockState::kReceiving, BlockState::kDraining, BlockState::kQuarantined};
 
+constexpr auto kBadChecksum = static_cast<size_t>(BadSliceReason::kBadChecksum);
+
 // Index into kTransportNames.
 size_t TransportIndex(TransportKind kind) {
   if (kind == TransportKind::kShm) return 1;
@@ -34,7 +36,29 @@ WorkerAdmin::WorkerAdmin(WorkerAdminConfig config)
   registry_.SetConstantLabel("role", config_.role);
   registry_.SetConstantLabel("worker", config_.worker_id);
   registry_.SetConstantLabel("model", config_.model);
+  RegisterConnectionMetrics();
   registry_.AddRefresh([this] { Refresh(); });
+}
+
+void WorkerAdmin::RegisterConnectionMetrics() {
+  tls_bytes_total_ = registry_.AddCounter(
+      {"baton_kv_tls_bytes_total", "KV bytes received and verified over connections with TLS."});
+  for (size_t i = 1; i < kNumCloseReasons; ++i) {
+    closes_total_[i] = registry_.AddCounter(
+        {"baton_kv_connection_ends_total",
+         "KV connections that ended, were refused or did not come about."},
+        {{"reason", std::string(CloseReasonName(static_cast<CloseReason>(i)))}});
+  }
+}
+
+void WorkerAdmin::RefreshConnections(const TransportStats& now) {
+  metrics_.kv_checksum_fail_total->Add(now.bad_slices[kBadChecksum] -
+                                       last_transport_.bad_slices[kBadChecksum]);
+  tls_bytes_total_->Add(now.tls_bytes_received - last_transport_.tls_bytes_received);
+  for (size_t i = 1; i < kNumCloseReasons; ++i) {
+    closes_total_[i]->Add(now.closes[i] - last_transport_.closes[i]);
+  }
+  last_transport_ = now;
 }
 
 WorkerAdmin::~WorkerAdmin() {
@@ -72,8 +96,6 @@ void WorkerAdmin::OnStep(const StepShape& shape, int64_t elapsed_us) {
 void WorkerAdmin::Refresh() {
   const EngineSnapshot now = config_.engine->Snapshot();
   const TransportStats transport = config_.transport->Stats();
-  const uint64_t bad_checksums =
-      transport.bad_slices[static_cast<size_t>(BadSliceReason::kBadChecksum)];
   std::lock_guard<std::mutex> lock(refresh_mutex_);
   metrics_.requests_running->Set(now.scheduler.num_running);
   metrics_.requests_waiting->Set(now.scheduler.num_waiting + now.scheduler.num_prefilling);
@@ -84,7 +106,7 @@ void WorkerAdmin::Refresh() {
   metrics_.prefix_cache_queries_total->Add(now.prefix.queried_tokens - last_.prefix.queried_tokens);
   metrics_.prefix_cache_hits_total->Add(now.prefix.hit_tokens - last_.prefix.hit_tokens);
   metrics_.kv_chain_mismatch_total->Add(now.chain_mismatches - last_.chain_mismatches);
-  metrics_.kv_checksum_fail_total->Add(bad_checksums - last_bad_checksums_);
+  RefreshConnections(transport);
   metrics_.stale_events_total->Add(now.stale_events - last_.stale_events);
   metrics_.prefill_backlog_seconds->Set(static_cast<double>(now.scheduler.backlog_us) * 1e-6);
   if (now.blocks.total > 0) {
@@ -99,7 +121,6 @@ void WorkerAdmin::Refresh() {
                                                    static_cast<double>(now.exported_total));
   }
   last_ = now;
-  last_bad_checksums_ = bad_checksums;
 }
 
 Status WorkerAdmin::Live() const {

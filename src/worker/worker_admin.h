@@ -3,6 +3,7 @@
 #ifndef BATON_WORKER_WORKER_ADMIN_H_
 #define BATON_WORKER_WORKER_ADMIN_H_
 
+#include <array>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -47,6 +48,8 @@ class WorkerAdmin {
  private:
   explicit WorkerAdmin(WorkerAdminConfig config);
   void Refresh();
+  void RegisterConnectionMetrics();
+  void RefreshConnections(const TransportStats& now);
   Status Live() const;
   StatusOr<std::string> RequestsJson();
   StatusOr<std::string> BlocksJson();
@@ -54,9 +57,11 @@ class WorkerAdmin {
   const WorkerAdminConfig config_;
   MetricsRegistry registry_;
   BatonMetrics metrics_;
-  std::mutex refresh_mutex_;  // guards last_
-  EngineSnapshot last_;       // counted so far
-  uint64_t last_bad_checksums_ = 0;
+  Counter* tls_bytes_total_ = nullptr;
+  std::array<Counter*, kNumCloseReasons> closes_total_{};  // by CloseReason; none for kNone
+  std::mutex refresh_mutex_;                               // guards last_
+  EngineSnapshot last_;                                    // counted so far
+  TransportStats last_transport_;
   std::unique_ptr<AdminServer> server_;
 };
 

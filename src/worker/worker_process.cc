@@ -130,6 +130,7 @@ Status WorkerProcess::Parts::MakeEngine() {
   options.worker_id = config.worker_id;
   options.incarnation = incarnation;
   options.cluster_secret = config.cluster_secret;
+  options.tls = config.tls;
   options.numerics_id = model->numerics_id();
   options.allow_inexact = config.allow_inexact;
   options.kind = config.transport;

@@ -94,6 +94,11 @@ def test_it_answers_over_both_apis(server):
     assert over_grpc.timings.path == "disagg"
     assert over_grpc.timings.transport == "tcp"
     assert over_grpc.timings.kv_bytes > 0
+    # The decode worker counts what it verified, and all of it came through TLS.
+    decode = by_role(server, "decode")
+    verified = metric(decode, "baton_kv_transfer_bytes_total", 'transport="tcp"')
+    assert verified >= over_grpc.timings.kv_bytes
+    assert metric(decode, "baton_kv_tls_bytes_total") == verified
     # The HTTP port stays plaintext: what ends TLS there stands in front of it.
     status, _, body = server.post(
         "/v1/completions", {"prompt": PROMPT, "max_tokens": 8, "temperature": 0}
@@ -117,6 +122,29 @@ def test_the_grpc_ports_of_the_workers_take_members_only(server, authority):
         assert code_of(address, member(server.flags)) == grpc.StatusCode.UNIMPLEMENTED
         assert code_of(address, ordinary_client(authority)) == grpc.StatusCode.UNAVAILABLE
         assert code_of(address, None) == grpc.StatusCode.UNAVAILABLE
+
+
+def test_the_kv_port_takes_tls_only(server):
+    decode = by_role(server, "decode")
+    before = metric(decode, "baton_kv_connection_ends_total", 'reason="tls_missing"')
+    host, port = decode["kv"].rsplit(":", 1)
+    with socket.create_connection((host, int(port)), timeout=20) as peer:
+        peer.sendall(b"BTKV" + secrets.token_bytes(200))
+        peer.settimeout(20)
+        assert peer.recv(4) == b"BTKV", "a worker without TLS is told in its own words"
+    wait_until(lambda: metric(decode, "baton_kv_connection_ends_total", 'reason="tls_missing"')
+               == before + 1, 20, "the refusal is counted by its reason")
+    # With TLS, but without a certificate of the cluster.
+    context = ssl.create_default_context(cafile=server.flags[5])
+    context.check_hostname = False
+    before = metric(decode, "baton_kv_connection_ends_total", 'reason="tls_certificate"')
+    with socket.create_connection((host, int(port)), timeout=20) as peer:
+        with pytest.raises(OSError):
+            with context.wrap_socket(peer) as secured:
+                assert secured.version() == "TLSv1.3"
+                secured.recv(1)
+    wait_until(lambda: metric(decode, "baton_kv_connection_ends_total", 'reason="tls_certificate"')
+               == before + 1, 20, "the refusal is counted by its reason")
 
 
 def test_a_worker_of_another_authority_is_told_why(server):

@@ -1,4 +1,4 @@
-// What KvTransport promises, held against every implementation: local, shm, tcp.
+// What KvTransport promises, held against every implementation: local, shm, tcp, tcp with TLS.
 #include <dirent.h>
 
 #include <algorithm>
@@ -9,16 +9,33 @@
 #include "gtest/gtest.h"
 
 #include "tests/kvcache/transport/test_rig.h"
+#include "tests/tls/test_certs.h"
 
 namespace baton::test {
 namespace {
 
 constexpr std::byte kCanary{0xA5};
 
-class ConformanceTest : public testing::TestWithParam<TransportKind> {
+// An implementation.
+struct Kind {
+  TransportKind kind;
+  bool tls = false;
+};
+
+class ConformanceTest : public testing::TestWithParam<Kind> {
  protected:
+  static std::unique_ptr<Rig> MakeRig(const KvLayout& layout = SmallLayout(),
+                                      uint32_t num_blocks = 64) {
+    auto rig = std::make_unique<Rig>(GetParam().kind, layout, num_blocks);
+    if (GetParam().tls) {
+      static const TempFolder folder;
+      static const TlsFiles files = TestAuthority().Issue(folder, "worker");
+      rig->tweak = [](KvEndpointOptions* options) { options->tls = files; };
+    }
+    return rig;
+  }
   void MakePair(const KvLayout& layout = SmallLayout(), uint32_t num_blocks = 64) {
-    rig_ = std::make_unique<Rig>(GetParam(), layout, num_blocks);
+    rig_ = MakeRig(layout, num_blocks);
     d_ = rig_->MakeDecode("decode-0");
     p_ = rig_->MakePrefill("prefill-0", {&d_});
     ASSERT_TRUE(p_.sink->WaitUp(1));
@@ -60,14 +77,17 @@ TEST_P(ConformanceTest, PeersLearnOfEachOther) {
   const PeerUp at_d = d_.sink->Snapshot().ups.front();
   EXPECT_EQ(at_p.peer, d_.incarnation);
   EXPECT_EQ(at_p.worker_id, "decode-0");
-  EXPECT_EQ(at_p.kind, GetParam());
+  EXPECT_EQ(at_p.kind, GetParam().kind);
+  EXPECT_EQ(at_p.tls, GetParam().tls);
   EXPECT_EQ(at_d.peer, p_.incarnation);
   EXPECT_EQ(at_d.worker_id, "prefill-0");
-  EXPECT_EQ(at_d.kind, GetParam());
+  EXPECT_EQ(at_d.kind, GetParam().kind);
+  EXPECT_EQ(at_d.tls, GetParam().tls);
   const std::vector<LinkInfo> links = p_.transport->Links();
   ASSERT_EQ(links.size(), 1u);
   EXPECT_TRUE(links[0].up);
-  EXPECT_EQ(links[0].kind, GetParam());
+  EXPECT_EQ(links[0].kind, GetParam().kind);
+  EXPECT_EQ(links[0].tls, GetParam().tls);
 }
 
 TEST_P(ConformanceTest, AllSlicesArriveBitEqual) {
@@ -86,6 +106,8 @@ TEST_P(ConformanceTest, AllSlicesArriveBitEqual) {
   const TransportStats stats = d_.transport->Stats();
   EXPECT_EQ(stats.slices_received, slices.size());
   EXPECT_EQ(stats.bytes_received, slices.size() * ModelLayout().SliceBytes());
+  EXPECT_EQ(stats.tls_connections, GetParam().tls ? 1u : 0u);
+  EXPECT_EQ(stats.tls_bytes_received, GetParam().tls ? stats.bytes_received : 0u);
   EXPECT_EQ(d_.transport->Links().at(0).bytes_received, stats.bytes_received);
   EXPECT_EQ(p_.transport->Links().at(0).bytes_sent, stats.bytes_received);
 }
@@ -328,7 +350,8 @@ TEST_P(ConformanceTest, ControlMessagesOfAllSizesArriveWholeAndInOrder) {
 }
 
 TEST_P(ConformanceTest, AControlMessageWaitsForItsPeer) {
-  Rig rig(GetParam());
+  const std::unique_ptr<Rig> own_rig = MakeRig();
+  Rig& rig = *own_rig;
   Worker d = rig.MakeDecode("decode-0");
   Worker other = rig.MakeDecode("decode-1");
   const Incarnation later(0x1234567890abcdef);
@@ -481,10 +504,12 @@ TEST_P(ConformanceTest, StopIsQuickAndSilent) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Transports, ConformanceTest,
-                         testing::Values(TransportKind::kLocal, TransportKind::kShm,
-                                         TransportKind::kTcp),
+                         testing::Values(Kind{TransportKind::kLocal}, Kind{TransportKind::kShm},
+                                         Kind{TransportKind::kTcp},
+                                         Kind{TransportKind::kTcp, true}),
                          [](const auto& param_info) {
-                           return std::string(TransportKindName(param_info.param));
+                           return std::string(TransportKindName(param_info.param.kind)) +
+                                  (param_info.param.tls ? "_tls" : "");
                          });
 
 }  // namespace
