@@ -46,6 +46,13 @@ struct AnswerPlan {
   // What may end a choice, for stop_reason.
   std::vector<std::string> stop;
   bool ignore_eos = false;
+
+  // The answer goes by other names than planned (ResponseSink::OnAccepted).
+  void Rename(const AnswerName& name) {
+    id = name.id;
+    request_id = name.request_id;
+    created_unix_s = name.created_unix_s;
+  }
 };
 
 // A request ready for Submit.
@@ -59,10 +66,11 @@ struct Arrival {
   Endpoint endpoint = Endpoint::kChat;
   int64_t now_us = 0;  // steady clock
   int64_t wall_unix_ms = 0;
-  std::string request_id;        // "" = none was given
-  int64_t timeout_us = 0;        // the transport's own deadline, 0 = none
-  bool stream = false;           // the call streams whatever its parameters say (gRPC)
-  bool splits_reasoning = true;  // where the request does not say
+  std::string request_id;                     // "" = none was given
+  int64_t timeout_us = 0;                     // the transport's own deadline, 0 = none
+  bool stream = false;                        // the call streams whatever its parameters say (gRPC)
+  bool splits_reasoning = true;               // where the request does not say
+  std::vector<std::string> idempotency_keys;  // gRPC: all that were given; one is right
 };
 
 // The model of that name; null: `error` is 404, or 503 while no worker is there at all.

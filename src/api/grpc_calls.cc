@@ -2,8 +2,11 @@
 
 #include <chrono>
 
+#include "google/protobuf/io/coded_stream.h"
+#include "google/protobuf/io/zero_copy_stream_impl_lite.h"
 #include "google/protobuf/message.h"
 
+#include "src/api/idempotency_key.h"
 #include "src/base/clock.h"
 #include "src/base/random.h"
 
@@ -12,6 +15,18 @@ namespace {
 
 // The JSON API's limit (http_server.h, max_body_bytes).
 constexpr size_t kMaxMessageBytes = 8 << 20;
+
+// One encoding for one content: maps in the order of their keys.
+std::string CanonicalBytes(const google::protobuf::Message& message) {
+  std::string bytes;
+  {
+    google::protobuf::io::StringOutputStream stream(&bytes);
+    google::protobuf::io::CodedOutputStream out(&stream);  // its end completes `bytes`
+    out.SetSerializationDeterministic(true);
+    message.SerializeToCodedStream(&out);
+  }
+  return bytes;
+}
 
 // The client's name for its call; "" = none was given.
 std::string GivenRequestId(const grpc::CallbackServerContext& context) {
@@ -42,6 +57,11 @@ Arrival ArrivalOf(const grpc::CallbackServerContext& context, Endpoint endpoint)
   arrival.now_us = SystemClock().NowUs();
   arrival.wall_unix_ms = SystemClock().WallUnixMs();
   arrival.request_id = GivenRequestId(context);
+  const std::string key_name(kIdempotencyKeyMetadata);
+  const auto [first_key, end_key] = context.client_metadata().equal_range(key_name);
+  for (auto it = first_key; it != end_key; ++it) {
+    arrival.idempotency_keys.emplace_back(it->second.data(), it->second.size());
+  }
   using Microseconds = std::chrono::microseconds;
   const auto deadline = context.deadline();
   if (deadline != std::chrono::system_clock::time_point::max()) {
@@ -67,8 +87,15 @@ bool BuildFromMessage(const google::protobuf::Message& message, const Arrival& a
     return false;
   }
   ApiParams params;
-  return ReadProtoParams(message, arrival.endpoint, &params, error) &&
-         BuildRequest(params, arrival, submitter, built, error);
+  if (!ReadProtoParams(message, arrival.endpoint, &params, error) ||
+      !BuildRequest(params, arrival, submitter, built, error)) {
+    return false;
+  }
+  if (arrival.idempotency_keys.empty()) return true;
+  const std::string bytes = CanonicalBytes(message);
+  return SetIdempotencyKey(kIdempotencyKeyMetadata,
+                           {arrival.idempotency_keys.begin(), arrival.idempotency_keys.end()},
+                           {arrival.stream ? "grpc-stream" : "grpc-unary", bytes}, built, error);
 }
 
 void CallCancellation::OnCancel(Submitter* submitter) {

@@ -26,6 +26,7 @@
 #include "src/api/api_workers.h"
 #include "src/api/build_request.h"
 #include "src/api/echo_answer.h"
+#include "src/api/grpc_call_state.h"
 #include "src/api/openai_proto.h"
 #include "src/api/read_proto.h"
 #include "src/router/submit.h"
@@ -38,27 +39,9 @@ namespace baton {
 grpc::Status StatusOf(const RequestError& error, grpc::CallbackServerContext* context);
 // Where and when the call arrived, its name and its own deadline.
 Arrival ArrivalOf(const grpc::CallbackServerContext& context, Endpoint endpoint);
-// Names the call in the initial metadata: every answer, a refusal too, has `x-request-id`. `known`:
-// the request's name; "" = the client's from the metadata if it is usable, else a new one.
-void AddRequestId(std::string_view known, grpc::CallbackServerContext* context);
 // Builds the request of a message; false: `error`. Refuses messages above the JSON API's limit.
 bool BuildFromMessage(const google::protobuf::Message& message, const Arrival& arrival,
                       const Submitter& submitter, BuiltRequest* built, RequestError* error);
-
-// The part of a call that cancels: the client may go away before, while or after the request is
-// submitted.
-class CallCancellation {
- public:
-  // The client has gone.
-  void OnCancel(Submitter* submitter);
-  // The request was submitted under this name.
-  void OnSubmitted(Submitter* submitter, RequestUid uid);
-
- private:
-  std::mutex mutex_;  // guards what follows
-  bool cancelled_ = false;
-  std::optional<RequestUid> uid_;
-};
 
 // One unary call: collects the tokens and answers once.
 template <typename Request, typename Response>
@@ -81,17 +64,24 @@ class UnaryCall final : public grpc::ServerUnaryReactor, public ResponseSink {
   void OnCancel() override { cancellation_.OnCancel(parts_.submitter); }
   void OnDone() override { self_.reset(); }  // may destroy this
 
+  void OnAccepted(const AnswerName& name) override {
+    plan_.Rename(name);
+    name_.Tell(plan_.request_id);
+  }
   void OnToken(const TokenOutput& token) override { answer_->Add(token); }
   void OnFinished(const GenerateResult& result) override {
     FillResponse(plan_, *answer_, result, response_);
     Finish(grpc::Status::OK);
   }
-  void OnFailed(const RequestError& error) override { Finish(StatusOf(error, context_)); }
+  void OnFailed(const RequestError& error) override {
+    name_.Tell(plan_.request_id);
+    Finish(StatusOf(error, context_));
+  }
   size_t buffered_bytes() const override { return 0; }
 
  private:
   UnaryCall(const ApiParts& parts, grpc::CallbackServerContext* context, Response* response)
-      : parts_(parts), context_(context), response_(response) {}
+      : parts_(parts), context_(context), response_(response), name_(context) {}
 
   void Run(const Request& request, const Arrival& arrival) {
     BuiltRequest built;
@@ -100,7 +90,7 @@ class UnaryCall final : public grpc::ServerUnaryReactor, public ResponseSink {
       return Refuse(error, built.plan.request_id);
     }
     plan_ = std::move(built.plan);
-    AddRequestId(plan_.request_id, context_);
+    if (built.request.key == nullptr) name_.Tell(plan_.request_id);
     answer_.emplace(plan_, built.request.num_choices);
     auto self = self_;
     const auto uid = SubmitOrEcho(parts_.submitter, std::move(built.request), self);
@@ -108,7 +98,7 @@ class UnaryCall final : public grpc::ServerUnaryReactor, public ResponseSink {
   }
 
   void Refuse(const RequestError& error, std::string_view request_id) {
-    AddRequestId(request_id, context_);
+    name_.Tell(request_id);
     parts_.submitter->CountAnswered(HttpStatusOf(error.code));
     Finish(StatusOf(error, context_));
   }
@@ -119,6 +109,7 @@ class UnaryCall final : public grpc::ServerUnaryReactor, public ResponseSink {
   std::shared_ptr<UnaryCall> self_;  // from Start to OnDone
   AnswerPlan plan_;
   std::optional<AnswerCollector> answer_;
+  CallName name_;
   CallCancellation cancellation_;
 };
 
@@ -151,6 +142,10 @@ class StreamCall final : public grpc::ServerWriteReactor<Chunk>, public Response
     ContinueLocked();
   }
 
+  void OnAccepted(const AnswerName& name) override {
+    plan_.Rename(name);
+    name_.Tell(plan_.request_id);
+  }
   void OnToken(const TokenOutput& token) override {
     Chunk chunk;
     FillChunk(plan_, token, texts_->Push(token), &chunk);
@@ -167,6 +162,7 @@ class StreamCall final : public grpc::ServerWriteReactor<Chunk>, public Response
     FinishWhenWritten(grpc::Status::OK);
   }
   void OnFailed(const RequestError& error) override {
+    name_.Tell(plan_.request_id);
     FinishWhenWritten(StatusOf(error, context_));
     if (error.code == ErrorCode::kSlowClient) CutOff();
   }
@@ -174,7 +170,7 @@ class StreamCall final : public grpc::ServerWriteReactor<Chunk>, public Response
 
  private:
   StreamCall(const ApiParts& parts, grpc::CallbackServerContext* context)
-      : parts_(parts), context_(context) {}
+      : parts_(parts), context_(context), name_(context) {}
 
   void Run(const Request& request, const Arrival& arrival) {
     BuiltRequest built;
@@ -183,7 +179,7 @@ class StreamCall final : public grpc::ServerWriteReactor<Chunk>, public Response
       return Refuse(error, built.plan.request_id);
     }
     plan_ = std::move(built.plan);
-    AddRequestId(plan_.request_id, context_);
+    if (built.request.key == nullptr) name_.Tell(plan_.request_id);
     texts_.emplace(plan_, built.request.num_choices);
     auto self = self_;
     const auto uid = SubmitOrEcho(parts_.submitter, std::move(built.request), self);
@@ -191,7 +187,7 @@ class StreamCall final : public grpc::ServerWriteReactor<Chunk>, public Response
   }
 
   void Refuse(const RequestError& error, std::string_view request_id) {
-    AddRequestId(request_id, context_);
+    name_.Tell(request_id);
     parts_.submitter->CountAnswered(HttpStatusOf(error.code));
     FinishWhenWritten(StatusOf(error, context_));
   }
@@ -233,6 +229,7 @@ class StreamCall final : public grpc::ServerWriteReactor<Chunk>, public Response
   grpc::CallbackServerContext* const context_;
   std::shared_ptr<StreamCall> self_;  // from Start to OnDone
   AnswerPlan plan_;
+  CallName name_;
   CallCancellation cancellation_;
 
   // The router's thread.

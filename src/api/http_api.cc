@@ -7,6 +7,7 @@
 #include "src/api/chat_page.h"
 #include "src/api/echo_answer.h"
 #include "src/api/http_sinks.h"
+#include "src/api/idempotency_key.h"
 #include "src/api/json_writer.h"
 #include "src/api/openai_json.h"
 #include "src/api/read_json.h"
@@ -37,6 +38,15 @@ bool IsJsonType(const HttpHeaders& headers) {
 // The name of a request: the client's, or a new one.
 std::string RequestIdFor(std::string_view given) {
   return IsUsableRequestId(given) ? std::string(given) : RandomRequestUid().ToHex();
+}
+
+// All values of a header field, in order of arrival.
+std::vector<std::string_view> ValuesOf(const HttpHeaders& headers, std::string_view name) {
+  std::vector<std::string_view> values;
+  for (const auto& [field, value] : headers.fields()) {
+    if (EqualsIgnoreCase(field, name)) values.push_back(value);
+  }
+  return values;
 }
 
 // A flag of a text endpoint, false when absent; false as result: it has another type.
@@ -250,7 +260,10 @@ void HttpApi::Generate(Exchange& exchange, const JsonValue& body, Endpoint endpo
   exchange.arrival.endpoint = endpoint;
   exchange.arrival.splits_reasoning = splits_reasoning_;
   if (!ReadJsonParams(body, endpoint, &params, &ignored, &error) ||
-      !BuildRequest(params, exchange.arrival, *submitter_, &built, &error)) {
+      !BuildRequest(params, exchange.arrival, *submitter_, &built, &error) ||
+      !SetIdempotencyKey(kIdempotencyKeyField,
+                         ValuesOf(exchange.request.headers, kIdempotencyKeyField),
+                         {"http", exchange.request.body}, &built, &error)) {
     return Refuse(exchange, error);
   }
   HttpHeaders headers = AnswerHeaders(built.plan.request_id, ignored);

@@ -26,10 +26,14 @@ class HttpSink : public ResponseSink {
   HttpSink(AnswerPlan plan, HttpHeaders headers, std::shared_ptr<HttpResponder> responder)
       : plan_(std::move(plan)), headers_(std::move(headers)), responder_(std::move(responder)) {}
 
+  void OnAccepted(const AnswerName& name) override {
+    plan_.Rename(name);
+    headers_.Set(kRequestIdField, name.request_id);
+  }
   size_t buffered_bytes() const override { return responder_->buffered_bytes(); }
 
  protected:
-  const AnswerPlan plan_;
+  AnswerPlan plan_;
   HttpHeaders headers_;
   const std::shared_ptr<HttpResponder> responder_;
 };

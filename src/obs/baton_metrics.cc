@@ -140,6 +140,26 @@ void RegisterRecoveryMetrics(MetricsRegistry* registry, BatonMetrics* metrics) {
       {"baton_stale_events_total", "Messages of an older attempt or incarnation, dropped."});
 }
 
+void RegisterIdempotencyMetrics(MetricsRegistry* registry, BatonMetrics* metrics) {
+  for (size_t i = 0; i < kKeyedResultNames.size(); ++i) {
+    metrics->idempotency_requests_total[i] = registry->AddCounter(
+        {"baton_idempotency_requests_total", "Requests with an idempotency key by what they met."},
+        {{"result", std::string(kKeyedResultNames[i])}});
+  }
+  for (size_t i = 0; i < kKeyedStateNames.size(); ++i) {
+    metrics->idempotency_answers[i] = registry->AddGauge(
+        {"baton_idempotency_answers", "Answers that are remembered under an idempotency key."},
+        {{"state", std::string(kKeyedStateNames[i])}});
+  }
+  metrics->idempotency_bytes = registry->AddGauge(
+      {"baton_idempotency_bytes", "Memory of the answers under idempotency keys."});
+  for (size_t i = 0; i < kKeyedLossNames.size(); ++i) {
+    metrics->idempotency_dropped_total[i] = registry->AddCounter(
+        {"baton_idempotency_dropped_total", "Answers forgotten or ended before their time."},
+        {{"reason", std::string(kKeyedLossNames[i])}});
+  }
+}
+
 }  // namespace
 
 BatonMetrics RegisterBatonMetrics(MetricsRegistry* registry) {
@@ -148,6 +168,7 @@ BatonMetrics RegisterBatonMetrics(MetricsRegistry* registry) {
   RegisterKvMetrics(registry, &metrics);
   RegisterWorkerMetrics(registry, &metrics);
   RegisterRecoveryMetrics(registry, &metrics);
+  RegisterIdempotencyMetrics(registry, &metrics);
   return metrics;
 }
 

@@ -38,6 +38,17 @@ inline constexpr std::array<std::string_view, 5> kResumeReasonNames = {
 inline constexpr std::array<std::string_view, 3> kResumeSourceNames = {"retarget", "prefix",
                                                                        "recompute"};
 
+// Requests with an idempotency key: what became of each, the state of each generation that is
+// remembered, and why one was given up before its time.
+enum class KeyedResult : uint8_t { kNew = 0, kJoined, kConflict };
+enum class KeyedState : uint8_t { kLive = 0, kOrphaned, kFinished };
+enum class KeyedLoss : uint8_t { kAbandoned = 0, kEvicted, kTooLarge };
+inline constexpr std::array<std::string_view, 3> kKeyedResultNames = {"new", "joined", "conflict"};
+inline constexpr std::array<std::string_view, 3> kKeyedStateNames = {"live", "orphaned",
+                                                                     "finished"};
+inline constexpr std::array<std::string_view, 3> kKeyedLossNames = {"abandoned", "evicted",
+                                                                    "too_large"};
+
 // The handles; all set by RegisterBatonMetrics. R = counted by the router, W = by workers, D = by
 // the decode side of a hand-off only.
 struct BatonMetrics {
@@ -71,12 +82,22 @@ struct BatonMetrics {
   Gauge* mbu_ratio;             // W: bytes a step had to read / time / measured bandwidth
   Gauge* mfu_ratio;             // W: likewise for arithmetic
   Counter* stale_events_total;  // R: messages of an older attempt or incarnation, dropped
+  std::array<Counter*, kKeyedResultNames.size()> idempotency_requests_total;  // R: by KeyedResult
+  std::array<Gauge*, kKeyedStateNames.size()> idempotency_answers;            // R: by KeyedState
+  Gauge* idempotency_bytes;                                                   // R
+  std::array<Counter*, kKeyedLossNames.size()> idempotency_dropped_total;     // R: by KeyedLoss
 
   // Counts one finished request by its HTTP status.
   void CountRequest(int http_status) const;
   // Counts a request that was placed again, when it is known what its KV comes from.
   void CountResume(ResumeReason reason, ResumeSource source) const {
     resumes_total[static_cast<size_t>(reason)][static_cast<size_t>(source)]->Add();
+  }
+  void CountKeyed(KeyedResult result) const {
+    idempotency_requests_total[static_cast<size_t>(result)]->Add();
+  }
+  void CountKeyedLoss(KeyedLoss why) const {
+    idempotency_dropped_total[static_cast<size_t>(why)]->Add();
   }
   // Observes end-to-end time, time to first token and all stages of a finished request.
   void ObserveLifetime(const RequestLifetime& lifetime) const;

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "src/base/ids.h"
+#include "src/base/xxh3.h"
 #include "src/text/stop_matcher.h"
 
 namespace baton {
@@ -43,6 +44,21 @@ struct RequestFields {
   std::string_view choices = "n";              // or "best_of"
 };
 
+// The names under which an answer goes to its client.
+struct AnswerName {
+  std::string id;          // "chatcmpl-..." or "cmpl-..."
+  std::string request_id;  // as in GenerateRequest
+  int64_t created_unix_s = 0;
+};
+
+// A client's word that all its requests under one key are one request (keyed_answers.h).
+struct IdempotencyKey {
+  std::string scope;       // tenant, endpoint and the client's key
+  Hash128 fingerprint;     // of all that the client asked for: unequal = another request
+  std::string_view field;  // the client's name for the key, for errors; static
+  AnswerName name;         // of the answer, should this be the first request under the key
+};
+
 // One validated request; see the file comment.
 struct GenerateRequest {
   std::string request_id;  // the client's name for it, or one made for it; logs and headers only
@@ -54,6 +70,7 @@ struct GenerateRequest {
   StopMatcher stop;                  // the stop strings, nothing pushed yet
   int64_t received_us = 0;           // steady clock, when the first byte of the request was handled
   int64_t timeout_us = 600'000'000;  // from received_us
+  std::shared_ptr<const IdempotencyKey> key;  // null: a request like most, which stands for itself
 };
 
 }  // namespace baton

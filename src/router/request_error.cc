@@ -50,6 +50,8 @@ constexpr ErrorRow kRows[] = {
      "'{0}' is out of range: it must be {1}."},
     {ErrorCode::kConflict, 400, kGrpcInvalidArgument, kInvalidRequest, "invalid_combination",
      "'{0}' does not fit the other fields: {1}."},
+    {ErrorCode::kKeyReused, 400, kGrpcInvalidArgument, kInvalidRequest, "idempotency_key_reused",
+     "'{0}' was given with another request before: it must be {1}."},
     {ErrorCode::kUnsupported, 400, kGrpcInvalidArgument, kInvalidRequest, "unsupported_parameter",
      "'{0}' is not supported by this server: it must be {1}."},
     {ErrorCode::kContextLengthExceeded, 400, kGrpcInvalidArgument, kInvalidRequest,

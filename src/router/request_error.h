@@ -25,6 +25,7 @@ enum class ErrorCode : uint8_t {
   kInvalidType,
   kInvalidValue,
   kConflict,
+  kKeyReused,
   kUnsupported,
   kContextLengthExceeded,
   kModelNotFound,

@@ -6,12 +6,19 @@
 #include "src/base/random.h"
 
 namespace baton {
+namespace {
+
+// While readers of remembered answers wait: 512 tokens each 20 ms are 25,600 a second.
+constexpr int64_t kReplayTickUs = 20'000;
+
+}  // namespace
 
 Router::Router(const RouterCoreConfig& config, std::shared_ptr<RouterInbox> inbox,
                WorkerConnector* connector, MetricsRegistry* registry)
     : inbox_(std::move(inbox)),
       registry_(registry),
       metrics_(RegisterBatonMetrics(registry)),
+      keyed_({}, this, &metrics_),
       core_(config, connector, &metrics_) {
   last_turn_us_.store(clock_.NowUs(), std::memory_order_release);
   thread_ = Thread("router", [this] { Loop(); });
@@ -29,15 +36,19 @@ void Router::Stop() {
   inbox_->Take(clock_.NowUs(), &tasks);
   for (RouterTask& task : tasks) task(core_, clock_.NowUs());
   core_.Shutdown();
+  keyed_.Shutdown();
   num_live_.store(0, std::memory_order_release);
 }
 
 RequestUid Router::Submit(GenerateRequest request, std::shared_ptr<ResponseSink> sink) {
   const RequestUid uid = RandomRequestUid();
   // The sink is kept here too: a refused task takes its copy with it.
-  RouterTask task = [uid, request = std::move(request), sink](RouterCore& core,
-                                                              int64_t now_us) mutable {
-    core.Submit(uid, std::move(request), std::move(sink), now_us);
+  RouterTask task = [this, uid, request = std::move(request), sink](RouterCore& /*core*/,
+                                                                    int64_t now_us) mutable {
+    if (request.key != nullptr) {
+      return keyed_.Submit(uid, std::move(request), std::move(sink), now_us);
+    }
+    StartGeneration(uid, std::move(request), std::move(sink), now_us);
   };
   if (inbox_->TryPostRequest(std::move(task))) return uid;
   RequestError error;
@@ -49,7 +60,14 @@ RequestUid Router::Submit(GenerateRequest request, std::shared_ptr<ResponseSink>
 }
 
 void Router::Cancel(RequestUid uid) {
-  inbox_->Post([uid](RouterCore& core, int64_t /*now_us*/) { core.Cancel(uid); });
+  inbox_->Post([this, uid](RouterCore& core, int64_t now_us) {
+    if (!keyed_.Leave(uid, now_us)) core.Cancel(uid);
+  });
+}
+
+void Router::StartGeneration(RequestUid uid, GenerateRequest request,
+                             std::shared_ptr<ResponseSink> sink, int64_t now_us) {
+  core_.Submit(uid, std::move(request), std::move(sink), now_us);
 }
 
 void Router::CountAnswered(int http_status) { metrics_.CountRequest(http_status); }
@@ -111,17 +129,25 @@ void Router::Loop() {
     const int64_t now_us = clock_.NowUs();
     for (RouterTask& task : tasks) task(core_, now_us);
     const bool ticks = now_us >= next_tick_us;
-    if (ticks) core_.Tick(now_us);
+    if (ticks) {
+      core_.Tick(now_us);
+      keyed_.Tick(now_us);
+    }
     last_turn_us_.store(now_us, std::memory_order_release);
-    num_live_.store(core_.num_live(), std::memory_order_release);
+    num_live_.store(core_.num_live() + keyed_.num_readers(), std::memory_order_release);
     const bool models_changed = core_.TakeModelsChanged();
     if (models_changed) PublishModels();
     if (models_changed || ticks) PublishReadiness(now_us);
     // A request that has just come shortens the interval of an idle loop.
-    const int64_t interval_us = core_.TickIntervalUs();
+    const int64_t interval_us = TickIntervalUs();
     const int64_t latest_us = now_us + interval_us;
     next_tick_us = ticks ? latest_us : std::min(next_tick_us, latest_us);
   }
+}
+
+int64_t Router::TickIntervalUs() const {
+  const int64_t core_us = core_.TickIntervalUs();
+  return keyed_.num_readers() > 0 ? std::min(core_us, kReplayTickUs) : core_us;
 }
 
 void Router::PublishModels() {

@@ -15,6 +15,7 @@
 
 #include "src/base/clock.h"
 #include "src/base/thread.h"
+#include "src/router/keyed_answers.h"
 #include "src/router/router_core.h"
 #include "src/router/router_inbox.h"
 #include "src/router/submit.h"
@@ -23,7 +24,7 @@
 namespace baton {
 
 // See the file comment.
-class Router final : public Submitter {
+class Router final : public Submitter, private Generations {
  public:
   // Everything outlives the router; `inbox` is the one that `connector` posts to. `registry` gets
   // the served models as its label `model`.
@@ -54,7 +55,7 @@ class Router final : public Submitter {
   // RouterCore::DrainWorker; `done` is called on the router's thread, or never once it has stopped.
   void DrainWorker(std::string worker_id, uint32_t timeout_ms,
                    absl::AnyInvocable<void(StatusOr<Incarnation>)> done);
-  // Requests that had not ended at the loop's last turn.
+  // Requests that had not ended at the loop's last turn; those with a key may count twice.
   size_t num_live() const { return num_live_.load(std::memory_order_acquire); }
   // Steady-clock time of the loop's last turn: a loop that lives turns at least once a second.
   int64_t last_turn_us() const { return last_turn_us_.load(std::memory_order_acquire); }
@@ -62,7 +63,12 @@ class Router final : public Submitter {
   void Stop();
 
  private:
+  void StartGeneration(RequestUid uid, GenerateRequest request, std::shared_ptr<ResponseSink> sink,
+                       int64_t now_us) override;
+  void StopGeneration(RequestUid uid) override { core_.Cancel(uid); }
+
   void Loop();
+  int64_t TickIntervalUs() const;
   void PublishModels();
   void PublishReadiness(int64_t now_us);
   void SetReady(bool ready);
@@ -84,7 +90,9 @@ class Router final : public Submitter {
   mutable std::mutex models_mutex_;  // guards models_
   std::vector<std::shared_ptr<const ModelInfo>> models_;
 
-  RouterCore core_;  // owned by the thread once it runs
+  // Owned by the thread once it runs. The core's sinks may be the table's, which outlives it.
+  KeyedAnswers keyed_;
+  RouterCore core_;
   Thread thread_;
 };
 

@@ -85,6 +85,9 @@ struct GenerateResult {
 class ResponseSink {
  public:
   virtual ~ResponseSink() = default;
+  // Requests with a key only, at most once and before everything else: the answer goes by this
+  // name. It is another than the request's own when an earlier request with its key began it.
+  virtual void OnAccepted(const AnswerName& /*name*/) {}
   // Tokens of one choice come in index order; choices interleave.
   virtual void OnToken(const TokenOutput& token) = 0;
   virtual void OnFinished(const GenerateResult& result) = 0;
@@ -101,8 +104,8 @@ class Submitter {
   // Takes the request over. Every outcome, a refusal too, arrives at `sink`. The result names the
   // request for Cancel.
   virtual RequestUid Submit(GenerateRequest request, std::shared_ptr<ResponseSink> sink) = 0;
-  // The client has gone: both workers are told within one step. Unknown or finished: no effect.
-  // The sink gets OnFailed(kCancelled).
+  // The client has gone: both workers are told within one step, unless the request has a key
+  // (keyed_answers.h). Unknown or finished: no effect. The sink gets OnFailed(kCancelled).
   virtual void Cancel(RequestUid uid) = 0;
 
   // Counts a request that an API answered without Submit, by the HTTP status of its answer: a

@@ -79,6 +79,19 @@ TEST_F(BatonMetricsTest, EveryNameOfTheContractStartsAtZero) {
     EXPECT_EQ(ValueOf("baton_kv_transfer_bytes_total", label), "0");
     EXPECT_EQ(ValueOf("baton_kv_transfer_seconds_count", label), "0");
   }
+  EXPECT_EQ(ValueOf("baton_idempotency_bytes"), "0");
+  for (const std::string_view result : {"new", "joined", "conflict"}) {
+    const std::string label = fmt::format("result=\"{}\"", result);
+    EXPECT_EQ(ValueOf("baton_idempotency_requests_total", label), "0");
+  }
+  for (const std::string_view state : {"live", "orphaned", "finished"}) {
+    const std::string label = fmt::format("state=\"{}\"", state);
+    EXPECT_EQ(ValueOf("baton_idempotency_answers", label), "0");
+  }
+  for (const std::string_view reason : {"abandoned", "evicted", "too_large"}) {
+    const std::string label = fmt::format("reason=\"{}\"", reason);
+    EXPECT_EQ(ValueOf("baton_idempotency_dropped_total", label), "0");
+  }
   EXPECT_EQ(ValueOf("baton_resumes_total", "reason=\"decode_lost\",source=\"retarget\""), "0");
 }
 

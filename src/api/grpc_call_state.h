@@ -1,0 +1,55 @@
+// What every gRPC call that generates keeps beside its request: under which name its client knows
+// it, and whether the client has gone.
+#ifndef BATON_API_GRPC_CALL_STATE_H_
+#define BATON_API_GRPC_CALL_STATE_H_
+
+#include <mutex>
+#include <optional>
+#include <string_view>
+
+#include "grpcpp/grpcpp.h"
+
+#include "src/base/ids.h"
+#include "src/router/submit.h"
+
+namespace baton {
+
+// Names the call in the initial metadata: every answer, a refusal too, has `x-request-id`. `known`:
+// the request's name; "" = the client's from the metadata if it is usable, else a new one.
+void AddRequestId(std::string_view known, grpc::CallbackServerContext* context);
+
+// Tells a call's name once, before anything else is sent. One thread at a time: the API's worker
+// up to Submit, the router's thread after it.
+class CallName {
+ public:
+  explicit CallName(grpc::CallbackServerContext* context) : context_(context) {}
+
+  // As AddRequestId; only the first call counts.
+  void Tell(std::string_view known) {
+    if (!told_) AddRequestId(known, context_);
+    told_ = true;
+  }
+
+ private:
+  grpc::CallbackServerContext* const context_;
+  bool told_ = false;
+};
+
+// The part of a call that cancels: the client may go away before, while or after the request is
+// submitted.
+class CallCancellation {
+ public:
+  // The client has gone.
+  void OnCancel(Submitter* submitter);
+  // The request was submitted under this name.
+  void OnSubmitted(Submitter* submitter, RequestUid uid);
+
+ private:
+  std::mutex mutex_;  // guards what follows
+  bool cancelled_ = false;
+  std::optional<RequestUid> uid_;
+};
+
+}  // namespace baton
+
+#endif  // BATON_API_GRPC_CALL_STATE_H_

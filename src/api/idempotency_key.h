@@ -1,0 +1,32 @@
+// Idempotency keys: what a client sends in the header `Idempotency-Key` (IETF draft
+// draft-ietf-httpapi-idempotency-key-header) or in the gRPC metadata of that name. Pure but for a
+// hash seed of the process's life; any thread.
+#ifndef BATON_API_IDEMPOTENCY_KEY_H_
+#define BATON_API_IDEMPOTENCY_KEY_H_
+
+#include <string_view>
+#include <vector>
+
+#include "src/api/build_request.h"
+#include "src/router/request_error.h"
+
+namespace baton {
+
+inline constexpr std::string_view kIdempotencyKeyField = "Idempotency-Key";
+inline constexpr std::string_view kIdempotencyKeyMetadata = "idempotency-key";
+inline constexpr size_t kMaxIdempotencyKeyBytes = 255;
+
+// What a request asks for, as its transport brought it.
+struct RequestBody {
+  std::string_view form;   // how it is encoded and answered: "http", "grpc-unary", "grpc-stream"
+  std::string_view bytes;  // one encoding for one content
+};
+
+// Gives `built` its key; `values` are all that the request has under `field`, and none changes
+// nothing. The key's bytes are opaque, quotes included. False: `error` names the field.
+bool SetIdempotencyKey(std::string_view field, const std::vector<std::string_view>& values,
+                       const RequestBody& body, BuiltRequest* built, RequestError* error);
+
+}  // namespace baton
+
+#endif  // BATON_API_IDEMPOTENCY_KEY_H_

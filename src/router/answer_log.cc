@@ -1,0 +1,42 @@
+#include "src/router/answer_log.h"
+
+#include "src/base/check.h"
+
+namespace baton {
+
+void AnswerLog::Add(const TokenOutput& token) {
+  Kept& kept = tokens_.emplace_back();
+  kept.token = token;
+  kept.text = token.text;
+  if (token.has_logprob) kept.top_logprobs = *token.top_logprobs;
+  kept.token.text = {};
+  kept.token.top_logprobs = nullptr;
+  bytes_ += BytesOf(kept);
+}
+
+// As the standard library allocates: a short text lies within its string.
+size_t AnswerLog::BytesOf(const Kept& kept) {
+  constexpr size_t kInline = 15;
+  const size_t text = kept.text.size() > kInline ? kept.text.capacity() + 1 : 0;
+  return sizeof(Kept) + text + kept.top_logprobs.capacity() * sizeof(TokenLogprob);
+}
+
+void AnswerLog::Deliver(uint64_t position, ResponseSink& sink) const {
+  BATON_CHECK(position >= begin_ && position < end(), "position {} outside [{}, {})", position,
+              begin_, end());
+  const Kept& kept = tokens_[position - begin_];
+  TokenOutput token = kept.token;
+  token.text = kept.text;
+  token.top_logprobs = &kept.top_logprobs;
+  sink.OnToken(token);
+}
+
+void AnswerLog::DropBefore(uint64_t position) {
+  while (begin_ < position && !tokens_.empty()) {
+    bytes_ -= BytesOf(tokens_.front());
+    tokens_.pop_front();
+    ++begin_;
+  }
+}
+
+}  // namespace baton
