@@ -8,6 +8,7 @@
 #include "src/cli/commands.h"
 #include "src/cli/flags.h"
 #include "src/cli/role_signals.h"
+#include "src/cli/shadow_flag.h"
 #include "src/cli/worker_flags.h"
 
 namespace baton {
@@ -21,6 +22,7 @@ struct RouterFlags {
   std::string reasoning_format = "auto";
   int64_t queue_wait_ms = 10'000;
   int64_t prefill_wait_ms = 60'000;
+  std::string shadow = "0";
   int64_t drain_timeout_s = 60;
   std::string secret_file;
   std::string log_level = "info";
@@ -50,6 +52,7 @@ void Declare(FlagSet& flags, RouterFlags& f) {
   DeclareTls(flags, f.config.tls);
   flags.Add("--tls-client-auth", f.config.tls_client_auth,
             "clients of the gRPC API need a certificate of --tls-ca too");
+  DeclareShadow(flags, f.shadow);
   flags.AddChoice("--log-level", f.log_level, {"debug", "info", "warn", "error"}, "what is logged");
 }
 
@@ -70,6 +73,9 @@ int RunRouter(const std::vector<std::string>& args) {
   }
   const StatusOr<LogLevel> level = ParseLogLevel(f.log_level);
   if (!level.ok()) return Fail("router", level.status(), kExitUsage);
+  const StatusOr<double> shadow = ParseShadow(f.shadow);
+  if (!shadow.ok()) return Fail("router", shadow.status(), kExitUsage);
+  f.config.core.shadow_share = *shadow;
   if (const Status s = InitLog({.role = "router-0", .level = *level, .file = ""}); !s.ok()) {
     return Fail("router", s);
   }

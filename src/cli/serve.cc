@@ -18,6 +18,7 @@
 #include "src/cli/flags.h"
 #include "src/cli/model_store.h"
 #include "src/cli/replace_file.h"
+#include "src/cli/shadow_flag.h"
 #include "src/cli/supervisor.h"
 #include "src/cli/worker_flags.h"
 #include "src/device/device.h"
@@ -45,6 +46,7 @@ struct ServeFlags {
   std::string reasoning_format = "auto";
   int64_t queue_wait_ms = 10'000;
   int64_t prefill_wait_ms = 60'000;
+  std::string shadow = "0";
   bool colocate = false;
   bool tls_client_auth = false;
   WorkerTuning tuning;
@@ -73,6 +75,7 @@ void Declare(FlagSet& flags, ServeFlags& f) {
             "did, is answered 429");
   flags.Add("--prefill-wait-ms", f.prefill_wait_ms, {0, 600'000},
             "a worker with prompts for so long gets no more; further ones wait in the queue");
+  DeclareShadow(flags, f.shadow);
   flags.Add("--colocate", f.colocate, "both roles on one GPU (needs CUDA)");
   flags.Add("--tls-client-auth", f.tls_client_auth,
             "clients of the gRPC API need a certificate of --tls-ca too");
@@ -84,6 +87,7 @@ Status CheckSupported(const ServeFlags& f) {
     return Unimplemented("--colocate needs a CUDA build, which is not available yet");
   }
   BATON_RETURN_IF_ERROR(CheckTlsFlags(f.tuning.tls, f.tls_client_auth));
+  BATON_RETURN_IF_ERROR(ParseShadow(f.shadow).status());
   return CheckTuning(f.tuning);
 }
 
@@ -196,6 +200,7 @@ SupervisorConfig BuildConfig(const ServeFlags& f, const ModelFile& model, const 
                         "--reasoning-format=" + f.reasoning_format,
                         fmt::format("--queue-wait-ms={}", f.queue_wait_ms),
                         fmt::format("--prefill-wait-ms={}", f.prefill_wait_ms),
+                        "--shadow=" + f.shadow,
                         fmt::format("--drain-timeout={}", f.tuning.drain_timeout_s),
                         "--cluster-secret-file=" + f.tuning.secret_file};
   AppendTls(f.tuning.tls, config.router.args);

@@ -160,6 +160,14 @@ void RegisterIdempotencyMetrics(MetricsRegistry* registry, BatonMetrics* metrics
   }
 }
 
+void RegisterShadowMetrics(MetricsRegistry* registry, BatonMetrics* metrics) {
+  for (size_t i = 0; i < kShadowResultNames.size(); ++i) {
+    metrics->shadow_total[i] = registry->AddCounter(
+        {"baton_shadow_total", "Disaggregated requests to be run again and compared, by result."},
+        {{"result", std::string(kShadowResultNames[i])}});
+  }
+}
+
 }  // namespace
 
 BatonMetrics RegisterBatonMetrics(MetricsRegistry* registry) {
@@ -169,6 +177,7 @@ BatonMetrics RegisterBatonMetrics(MetricsRegistry* registry) {
   RegisterWorkerMetrics(registry, &metrics);
   RegisterRecoveryMetrics(registry, &metrics);
   RegisterIdempotencyMetrics(registry, &metrics);
+  RegisterShadowMetrics(registry, &metrics);
   return metrics;
 }
 

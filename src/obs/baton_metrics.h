@@ -49,6 +49,11 @@ inline constexpr std::array<std::string_view, 3> kKeyedStateNames = {"live", "or
 inline constexpr std::array<std::string_view, 3> kKeyedLossNames = {"abandoned", "evicted",
                                                                     "too_large"};
 
+// What came of a request that was run again to be compared.
+enum class ShadowResult : uint8_t { kEqual = 0, kMismatch, kDropped, kFailed };
+inline constexpr std::array<std::string_view, 4> kShadowResultNames = {"equal", "mismatch",
+                                                                       "dropped", "failed"};
+
 // The handles; all set by RegisterBatonMetrics. R = counted by the router, W = by workers, D = by
 // the decode side of a hand-off only.
 struct BatonMetrics {
@@ -86,6 +91,7 @@ struct BatonMetrics {
   std::array<Gauge*, kKeyedStateNames.size()> idempotency_answers;            // R: by KeyedState
   Gauge* idempotency_bytes;                                                   // R
   std::array<Counter*, kKeyedLossNames.size()> idempotency_dropped_total;     // R: by KeyedLoss
+  std::array<Counter*, kShadowResultNames.size()> shadow_total;               // R: by ShadowResult
 
   // Counts one finished request by its HTTP status.
   void CountRequest(int http_status) const;
@@ -99,6 +105,7 @@ struct BatonMetrics {
   void CountKeyedLoss(KeyedLoss why) const {
     idempotency_dropped_total[static_cast<size_t>(why)]->Add();
   }
+  void CountShadow(ShadowResult result) const { shadow_total[static_cast<size_t>(result)]->Add(); }
   // Observes end-to-end time, time to first token and all stages of a finished request.
   void ObserveLifetime(const RequestLifetime& lifetime) const;
 };

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -70,7 +71,12 @@ struct GenerateRequest {
   StopMatcher stop;                  // the stop strings, nothing pushed yet
   int64_t received_us = 0;           // steady clock, when the first byte of the request was handled
   int64_t timeout_us = 600'000'000;  // from received_us
+  // Set: a shadow (shadow_runs.h), which runs alone on an idle worker of these numerics, makes room
+  // for every client and is counted as none.
+  std::optional<uint64_t> shadow_numerics_id;
   std::shared_ptr<const IdempotencyKey> key;  // null: a request like most, which stands for itself
+
+  bool is_shadow() const { return shadow_numerics_id.has_value(); }
 };
 
 }  // namespace baton

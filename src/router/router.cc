@@ -19,6 +19,7 @@ Router::Router(const RouterCoreConfig& config, std::shared_ptr<RouterInbox> inbo
       registry_(registry),
       metrics_(RegisterBatonMetrics(registry)),
       keyed_({}, this, &metrics_),
+      shadows_(config.shadow_share, &core_, &metrics_),
       core_(config, connector, &metrics_) {
   last_turn_us_.store(clock_.NowUs(), std::memory_order_release);
   thread_ = Thread("router", [this] { Loop(); });
@@ -67,6 +68,7 @@ void Router::Cancel(RequestUid uid) {
 
 void Router::StartGeneration(RequestUid uid, GenerateRequest request,
                              std::shared_ptr<ResponseSink> sink, int64_t now_us) {
+  sink = shadows_.Wrap(uid, request, std::move(sink));
   core_.Submit(uid, std::move(request), std::move(sink), now_us);
 }
 
@@ -132,6 +134,7 @@ void Router::Loop() {
     if (ticks) {
       core_.Tick(now_us);
       keyed_.Tick(now_us);
+      shadows_.Tick(now_us);
     }
     last_turn_us_.store(now_us, std::memory_order_release);
     num_live_.store(core_.num_live() + keyed_.num_readers(), std::memory_order_release);

@@ -18,6 +18,7 @@
 #include "src/router/keyed_answers.h"
 #include "src/router/router_core.h"
 #include "src/router/router_inbox.h"
+#include "src/router/shadow_runs.h"
 #include "src/router/submit.h"
 #include "src/router/worker_link.h"
 
@@ -90,8 +91,10 @@ class Router final : public Submitter, private Generations {
   mutable std::mutex models_mutex_;  // guards models_
   std::vector<std::shared_ptr<const ModelInfo>> models_;
 
-  // Owned by the thread once it runs. The core's sinks may be the table's, which outlives it.
+  // Owned by the thread once it runs. The core's sinks may be those of the tables before it, which
+  // outlive it.
   KeyedAnswers keyed_;
+  ShadowRuns shadows_;
   RouterCore core_;
   Thread thread_;
 };

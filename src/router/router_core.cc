@@ -65,6 +65,7 @@ void RouterCore::Submit(RequestUid uid, GenerateRequest request, std::shared_ptr
     return;
   }
   ++num_queued_;
+  if (record.spec.is_shadow()) ++num_shadows_;
   ReportTableSize();
   if (refusing_) return EndBad(record, ErrorCode::kDraining);
   if (!registry_.Serves(record.spec.model->id)) return EndBad(record, ErrorCode::kNoWorkers);
@@ -109,9 +110,11 @@ void RouterCore::EndGood(RouterRequest& request) {
   result.num_completion_tokens = request.num_delivered;
   result.timings = TimingsOf(request);
   request.sink->OnFinished(result);
-  metrics_->CountRequest(200);
-  metrics_->prompt_tokens_total->Add(result.num_prompt_tokens);
-  metrics_->ObserveLifetime(request.lifetime);
+  if (!request.spec.is_shadow()) {
+    metrics_->CountRequest(200);
+    metrics_->prompt_tokens_total->Add(result.num_prompt_tokens);
+    metrics_->ObserveLifetime(request.lifetime);
+  }
   Forget(request, /*waits=*/false);
 }
 
@@ -133,12 +136,13 @@ void RouterCore::EndBad(RouterRequest& request, const RequestError& error) {
 
 void RouterCore::TellFailed(RouterRequest& request, const RequestError& error, bool waits) {
   request.sink->OnFailed(error);
-  metrics_->CountRequest(HttpStatusOf(error.code));
+  if (!request.spec.is_shadow()) metrics_->CountRequest(HttpStatusOf(error.code));
   Forget(request, waits);
 }
 
 void RouterCore::Forget(RouterRequest& request, bool waits) {
   if (waits) --num_queued_;
+  if (request.spec.is_shadow()) --num_shadows_;
   CancelKept(request);
   ReleaseHalf(request, request.prefill, !StopsByItself(request, request.prefill));
   ReleaseHalf(request, request.decode, !StopsByItself(request, request.decode));
@@ -209,8 +213,25 @@ RequestTimings RouterCore::TimingsOf(const RouterRequest& request) const {
 }
 
 void RouterCore::ReportTableSize() {
-  metrics_->requests_running->Set(static_cast<double>(requests_.size() - num_queued_));
+  const size_t num_running = requests_.size() - num_queued_ - num_shadows_;
+  metrics_->requests_running->Set(static_cast<double>(num_running));
   metrics_->requests_waiting->Set(static_cast<double>(num_queued_));
+}
+
+void RouterCore::RefuseNewRequests() {
+  refusing_ = true;
+  EndShadows(LeaseId{});
+}
+
+// Gives the worker `on` back to clients; 0 = every worker.
+void RouterCore::EndShadows(LeaseId on) {
+  if (num_shadows_ == 0) return;
+  std::vector<RequestUid> uids;
+  for (const auto& [uid, request] : requests_) {
+    const bool is_there = on.value() == 0 || request->decode.Is(on);
+    if (request->spec.is_shadow() && is_there) uids.push_back(uid);
+  }
+  for (const RequestUid uid : uids) Cancel(uid);
 }
 
 void RouterCore::FailAll(ErrorCode code) {

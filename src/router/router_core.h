@@ -80,6 +80,7 @@ struct RouterCoreConfig {
   // found in their caches.
   ChainKey chain_key = DeriveChainKey("", "default");
   uint32_t max_prefix_entries = kMaxPrefixEntries;
+  double shadow_share = 0;  // of requests that are run again and compared (shadow_runs.h), 0..1
 };
 
 // The request table and its life cycle; see the file comment.
@@ -116,8 +117,8 @@ class RouterCore {
   void Tick(int64_t now_us);
   int64_t TickIntervalUs() const;
 
-  // From now on Submit fails with kDraining; what runs goes on.
-  void RefuseNewRequests() { refusing_ = true; }
+  // From now on Submit fails with kDraining; what runs for clients goes on.
+  void RefuseNewRequests();
   // Ends every request with `code`.
   void FailAll(ErrorCode code);
   // Ends every request with kDraining, and every session and lease.
@@ -126,6 +127,11 @@ class RouterCore {
   // A request would be served now.
   bool Ready(int64_t now_us) const;
   size_t num_live() const { return requests_.size(); }
+  size_t num_queued() const { return num_queued_; }
+  // A decode worker could run `shadow` now without delaying a client.
+  bool HasIdleWorkerFor(const GenerateRequest& shadow, int64_t now_us) const;
+  // The numerics of a live worker; none: it is not known.
+  std::optional<uint64_t> NumericsOf(std::string_view worker_id);
   std::vector<std::shared_ptr<const ModelInfo>> Models() const { return registry_.Models(); }
   // True once after each change of Models().
   bool TakeModelsChanged();
@@ -154,6 +160,7 @@ class RouterCore {
   void CheckTimers(RouterRequest& request, int64_t now_us);
   RegisteredWorker* FindStalled(const RouterRequest& request, int64_t now_us);
   void ReportTableSize();
+  void EndShadows(LeaseId on);
 
   // router_core_placement.cc: the queue.
   struct PlannedRoute {
@@ -162,6 +169,7 @@ class RouterCore {
     LeaseId source;    // the decode worker whose KV moves to the route's; 0 = none
   };
   PlannedRoute RouteFor(RouterRequest& request, int64_t now_us);
+  Route RouteForShadow(const RouterRequest& request, const RouteQuery& query, RouteTable& table);
   void PlaceQueued(int64_t now_us);
   Placing TryPlace(RouterRequest& request, int64_t now_us);
   void FindPrefixes(RouterRequest& request, RouteTable& table);
@@ -215,6 +223,7 @@ class RouterCore {
   std::unordered_map<RequestUid, std::unique_ptr<RouterRequest>> requests_;
   std::deque<RequestUid> queue_;  // arrival order; may name requests that have ended
   size_t num_queued_ = 0;         // of requests_
+  size_t num_shadows_ = 0;        // of requests_
   QueueRate queue_rate_;
   bool queue_changed_ = false;  // PlaceQueued has something to try
   bool refusing_ = false;

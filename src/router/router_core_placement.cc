@@ -39,6 +39,12 @@ void AddCost(const RouterRequest& request, RegisteredWorker& worker, PlacementHa
   ++worker.num_requests;
 }
 
+// A shadow that compares with a worker of those numerics may run there.
+bool TakesShadow(const RegisteredWorker& worker, const GenerateRequest& shadow) {
+  return worker.IsIdle() &&
+         worker.description.fingerprint.numerics_id == *shadow.shadow_numerics_id;
+}
+
 }  // namespace
 
 // First come, first served within a model: a request that finds no room keeps later ones of its
@@ -62,6 +68,14 @@ void RouterCore::PlaceQueued(int64_t now_us) {
         std::find(blocked_models.begin(), blocked_models.end(), model) != blocked_models.end();
     if (!blocked && now_us >= request->not_before_us) {
       if (TryPlace(*request, now_us) != Placing::kWait) continue;
+      const bool frees_room = num_shadows_ > 0 && !request->spec.is_shadow();
+      if (frees_room) EndShadows(LeaseId{});
+      if (frees_room && TryPlace(*request, now_us) != Placing::kWait) continue;
+    }
+    if (request->spec.is_shadow()) {  // it never waits, and never before a client
+      const bool was_placed = request->num_resumes > 0;
+      EndBad(*request, was_placed ? ErrorCode::kWorkerLost : ErrorCode::kQueueFull);
+      continue;
     }
     if (!blocked) blocked_models.push_back(model);
     waiting.push_back(uid);
@@ -120,20 +134,24 @@ RouterCore::PlannedRoute RouterCore::RouteFor(RouterRequest& request, int64_t no
   PlannedRoute planned;
   RouteTable& table = planned.table;
   table = registry_.TableFor(request.spec.model->id, num_tokens + 1, now_us);
+  RouteQuery query;
+  query.num_tokens = num_tokens;
+  query.num_choices = request.spec.num_choices;
+  query.max_total_tokens = max_total;
+  query.random = request.uid.lo;
+  if (request.spec.is_shadow()) {
+    planned.route = RouteForShadow(request, query, table);
+    return planned;
+  }
   FindPrefixes(request, table);
   for (size_t i = 0; i < table.prefill.size(); ++i) {
     if (table.prefill_leases[i] != request.kept.lease) continue;
     table.prefill[i].cached_tokens = num_tokens;
     table.prefill[i].shared_blocks = UINT32_MAX;
   }
-  RouteQuery query;
-  query.num_tokens = num_tokens;
-  query.num_choices = request.spec.num_choices;
-  query.max_total_tokens = max_total;
   query.disaggregate = config_.mode != ServeMode::kAggregated;
   if (config_.mode == ServeMode::kAdaptive) query.local_max_tokens = config_.local_max_tokens;
   query.max_backlog_s = static_cast<double>(config_.prefill_wait_us) * 1e-6;
-  query.random = request.uid.lo;
   const RegisteredWorker* source = registry_.Find(request.kept.lease);
   if (source != nullptr && !source->IsPrefill()) {
     RouteQuery on_source_kv = query;
@@ -149,6 +167,34 @@ RouterCore::PlannedRoute RouterCore::RouteFor(RouterRequest& request, int64_t no
   }
   planned.route = PickRoute(table.Load(), query);
   return planned;
+}
+
+bool RouterCore::HasIdleWorkerFor(const GenerateRequest& shadow, int64_t now_us) const {
+  for (const auto& [lease, worker] : registry_.workers()) {
+    const bool serves = !worker.IsPrefill() && worker.description.model->id == shadow.model->id;
+    if (serves && worker.Usable(now_us) && TakesShadow(worker, shadow)) return true;
+  }
+  return false;
+}
+
+std::optional<uint64_t> RouterCore::NumericsOf(std::string_view worker_id) {
+  const RegisteredWorker* worker = registry_.FindByWorkerId(worker_id);
+  if (worker == nullptr) return std::nullopt;
+  return worker->description.fingerprint.numerics_id;
+}
+
+// Among idle decode workers, and in half of their free blocks: a client that comes finds the rest
+// free at once, before the worker has given up the shadow's.
+Route RouterCore::RouteForShadow(const RouterRequest& request, const RouteQuery& query,
+                                 RouteTable& table) {
+  for (size_t i = 0; i < table.decode.size(); ++i) {
+    const RegisteredWorker& worker = *registry_.Find(table.decode_leases[i]);
+    if (!TakesShadow(worker, request.spec)) table.decode[i].ready = false;
+    table.decode[i].num_free_blocks /= 2;
+  }
+  RouteQuery alone = query;
+  alone.disaggregate = false;
+  return PickRoute(table.Load(), alone);
 }
 
 RouterCore::Placing RouterCore::TryPlace(RouterRequest& request, int64_t now_us) {
@@ -196,6 +242,7 @@ bool RouterCore::ShouldWaitForPair(RouteReason reason, const ModelInfo& model,
 
 void RouterCore::Start(RouterRequest& request, RegisteredWorker* prefill, RegisteredWorker& decode,
                        int64_t now_us) {
+  if (!request.spec.is_shadow()) EndShadows(decode.lease);
   --num_queued_;
   if (num_queued_ > 0) queue_rate_.OnPlaced(now_us);
   request.placed_us = now_us;
@@ -224,6 +271,7 @@ void RouterCore::Start(RouterRequest& request, RegisteredWorker* prefill, Regist
   spec.prompt = &request.spec.prompt;
   spec.replayed = request.Replayed();
   spec.sampling = &request.spec.sampling;
+  if (request.spec.is_shadow()) spec.tenant = kShadowTenant;
 
   PlacementCost decode_cost;
   // A part-full last block, and one to grow into for each choice.

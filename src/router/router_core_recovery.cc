@@ -84,6 +84,7 @@ void RouterCore::PlaceAgain(RouterRequest& request, PlacementFault why, int64_t 
 // from its beginning; the rest moves, a few at a time, so that those who take it over are not
 // flooded.
 void RouterCore::MoveAwayFrom(const RegisteredWorker& worker, int64_t now_us) {
+  EndShadows(worker.lease);
   std::vector<RequestUid> movable;
   for (const auto& [uid, request] : requests_) {
     const bool can_move = request->decode.Is(worker.lease) && !request->merge.complete() &&

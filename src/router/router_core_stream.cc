@@ -135,11 +135,13 @@ bool RouterCore::DeliverNext(RouterRequest& request, uint32_t choice) {
   }
 
   int64_t& last_us = request.last_token_us[choice];
-  if (last_us != 0) {
-    const int64_t gap_us = entry.arrived_us - last_us;
-    metrics_->inter_token_latency_seconds->Observe(static_cast<double>(gap_us) * 1e-6);
+  if (!request.spec.is_shadow()) {
+    if (last_us != 0) {
+      const int64_t gap_us = entry.arrived_us - last_us;
+      metrics_->inter_token_latency_seconds->Observe(static_cast<double>(gap_us) * 1e-6);
+    }
+    metrics_->generation_tokens_total->Add();
   }
-  metrics_->generation_tokens_total->Add();
   last_us = entry.arrived_us;
   request.lifetime.Mark(RequestEvent::kLastToken, entry.arrived_us);
   ++request.num_delivered;

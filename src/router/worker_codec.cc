@@ -84,7 +84,7 @@ void EncodeSpec(const PlacementSpec& spec, v1::RequestSpec* out) {
   EncodeSampling(*spec.sampling, out->mutable_sampling());
   out->set_n(spec.num_choices);
   out->set_deadline_ms(spec.deadline_ms);
-  out->set_tenant(std::string(kDefaultTenant));
+  out->set_tenant(std::string(spec.tenant));
 }
 
 Status CheckHelloNames(const v1::WorkerHello& hello) {

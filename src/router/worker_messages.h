@@ -99,6 +99,10 @@ struct PrefixBatch {
 };
 inline constexpr size_t kMaxPrefixChanges = 4096;  // of one batch; its 64 KiB stay a small message
 
+// The tenant of shadows: what they compute and what clients had computed never meet in a prefix
+// cache.
+inline constexpr std::string_view kShadowTenant = "shadow";
+
 // A request as both workers get it.
 struct PlacementSpec {
   RequestUid uid;
@@ -108,6 +112,7 @@ struct PlacementSpec {
   const std::vector<TokenId>* prompt = nullptr;  // owned by the request; valid during the call
   std::span<const TokenId> replayed;             // output known so far; only with one choice
   const SamplingSettings* sampling = nullptr;    // likewise
+  std::string_view tenant = kDefaultTenant;      // salts the hash chain
 };
 
 // A token from a worker.

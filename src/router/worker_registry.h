@@ -73,6 +73,8 @@ struct RegisteredWorker {
   std::map<LeaseId, LinkFaults> link_faults;  // a prefill worker's, by decode worker
   uint32_t num_requests = 0;
 
+  // Nothing runs or waits there, of this router or another.
+  bool IsIdle() const { return num_requests == 0 && load.running == 0 && load.waiting == 0; }
   bool IsPrefill() const { return description.role == PoolRole::kPrefill; }
   uint32_t BlocksFor(uint64_t num_tokens) const {
     return static_cast<uint32_t>((num_tokens + description.block_size - 1) /

@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from baton_server import Server, complete, in_parallel
+from baton_server import Server, complete, in_parallel, metric, wait_until
 
 BLOCK = 16
 SEED = int(os.environ.get("BATON_TEST_SEED", "20"))
@@ -174,3 +174,23 @@ def test_sixteen_streams_each_equal_to_itself_alone(server):
         a.bits() for a in in_parallel([lambda r=r: complete(server, **r) for r in rows], 16)
     ]
     assert together == alone
+
+
+def test_shadows_of_all_requests_are_equal():
+    """With --shadow 1 the router itself has each answer computed again by the decode worker."""
+    rows = requests()[:7]
+    prompt = rows[4]["prompt_token_ids"]
+    rows.append(dict(prompt_token_ids=prompt, max_tokens=24, temperature=1.0))  # seed drawn for it
+    rows.append(dict(prompt="Once upon a time", max_tokens=24, stop=[" a", "e"]))
+    with Server("--shadow", "1") as server:
+
+        def count(result):
+            return metric(server.router, "baton_shadow_total", f'result="{result}"')
+
+        for i, fields in enumerate(rows):
+            assert complete(server, **fields).timings.path == "disagg"
+            wait_until(lambda: count("equal") == i + 1, 30, f"request {i} ran again")
+        assert [count(r) for r in ("mismatch", "dropped", "failed")] == [0, 0, 0]
+        code_200 = metric(server.router, "baton_requests_total", 'code="200"')
+        assert code_200 == len(rows), "shadows are nobody's requests"
+        wait_until(server.ledger_is_clean, 5, "their blocks are free")

@@ -92,6 +92,10 @@ TEST_F(BatonMetricsTest, EveryNameOfTheContractStartsAtZero) {
     const std::string label = fmt::format("reason=\"{}\"", reason);
     EXPECT_EQ(ValueOf("baton_idempotency_dropped_total", label), "0");
   }
+  for (const std::string_view result : {"equal", "mismatch", "dropped", "failed"}) {
+    const std::string label = fmt::format("result=\"{}\"", result);
+    EXPECT_EQ(ValueOf("baton_shadow_total", label), "0");
+  }
   EXPECT_EQ(ValueOf("baton_resumes_total", "reason=\"decode_lost\",source=\"retarget\""), "0");
 }
 

@@ -24,6 +24,7 @@ struct Order {
   uint32_t num_choices = 0;
   uint32_t deadline_ms = 0;
   std::vector<TokenId> replayed;
+  std::string tenant;
 };
 
 // What a fake worker received; outlives its session.
@@ -61,10 +62,10 @@ class FakeSession final : public WorkerSession {
     Add(Order::Kind::kDecode, spec, prefill == nullptr ? "" : prefill->worker_id);
   }
   void Cancel(RequestUid uid, uint32_t attempt) override {
-    log_->orders.push_back({Order::Kind::kCancel, uid, attempt, "", {}, {}, 0, 0, {}});
+    log_->orders.push_back({Order::Kind::kCancel, uid, attempt, "", {}, {}, 0, 0, {}, ""});
   }
   void Renew(uint32_t /*lease_ms*/) override {
-    log_->orders.push_back({Order::Kind::kRenew, {}, 0, "", {}, {}, 0, 0, {}});
+    log_->orders.push_back({Order::Kind::kRenew, {}, 0, "", {}, {}, 0, 0, {}, ""});
   }
 
  private:
@@ -77,7 +78,8 @@ class FakeSession final : public WorkerSession {
                             *spec.sampling,
                             spec.num_choices,
                             spec.deadline_ms,
-                            {spec.replayed.begin(), spec.replayed.end()}});
+                            {spec.replayed.begin(), spec.replayed.end()},
+                            std::string(spec.tenant)});
   }
   const std::shared_ptr<WorkerLog> log_;
 };
