@@ -311,7 +311,7 @@ def test_a_comparison_ends_with_a_verdict(toy, tmp_path):
     out = tmp_path / "c.json"
     other = Toy(40000, 4000)
     page = tmp_path / "c.html"
-    load = ["--rate", "50", "--requests", "6", "--output", "4", "--rounds", "6", "--json", out]
+    load = ["--rate", "50", "--requests", "6", "--output", "4", "--rounds", "16", "--json", out]
     done = bench("--compare", toy.url, other.url, *load, "--html", page)
     other.stop()
     assert done.returncode == 0 or "is void" in done.stderr, done.stderr
