@@ -2,16 +2,19 @@
 # The long forms: everything of test.sh, then a million simulated requests and twenty more seeds,
 # the suite under AddressSanitizer + UndefinedBehaviorSanitizer, our own threads under
 # ThreadSanitizer, clang-tidy, the long fault run, the long exploration of the hand-off and its
-# mutation test, and a minute of search for each fuzz target.
-#   scripts/test_full.sh [release|sim|asan|tsan|tidy|chaos|closure|mutation|fuzz ...]   only these
+# mutation test, a minute of search for each fuzz target, and clusters of this build and the release
+# before it.
+#   scripts/test_full.sh [release|sim|asan|tsan|tidy|chaos|closure|mutation|fuzz|wire ...]
+# only these. BATON_WIRE_OLD=COMMIT: what the tier `wire` takes for the release before.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-tier_names="release sim asan tsan tidy chaos closure mutation fuzz"
+tier_names="release sim asan tsan tidy chaos closure mutation fuzz wire"
 tiers=("$@")
 [[ ${#tiers[@]} -gt 0 ]] || read -ra tiers <<<"$tier_names"
 jobs="${BATON_TEST_JOBS:-$(nproc)}"
 report=()
+skipped=77  # exit status of a tier that cannot run here and has said why
 
 run_tier() {
   case "$1" in
@@ -29,6 +32,7 @@ run_tier() {
       BATON_CLOSURE=long build/release/tests/kvcache/kvcache_closure_test ;;
     mutation) scripts/mutate_handoff.py --jobs "$jobs" ;;
     fuzz) scripts/fuzz.sh 60 ;;
+    wire) run_mixed_releases ;;
     *)
       echo "test_full.sh: unknown tier '$1'; one of: $tier_names" >&2
       exit 2
@@ -61,6 +65,28 @@ run_simulations() {
   done
 }
 
+# The release before this one, built in a work tree of its own, mixed with this build.
+run_mixed_releases() {
+  local old="${BATON_WIRE_OLD:-}" folder="$PWD/build/wire"
+  if [[ -z "$old" ]]; then old="$(git describe --tags --abbrev=0 HEAD^ 2>/dev/null || true)"; fi
+  if [[ -z "$old" ]]; then
+    echo "wire: skipped, there is no tag before this commit; BATON_WIRE_OLD=COMMIT names one"
+    return "$skipped"
+  fi
+  if [[ ! -x build/venv/bin/python ]]; then
+    echo "test_full.sh: build/venv is missing; run scripts/deps.sh --tests" >&2
+    return 1
+  fi
+  echo "== this build with $(git log -1 --format='%h %s' "$old")"
+  if [[ ! -d "$folder" ]]; then git worktree add --detach "$folder" "$old" || return 1; fi
+  git -C "$folder" checkout -q --detach "$old" || return 1
+  "$folder/scripts/build.sh" release baton || return 1
+  scripts/build.sh release baton || return 1
+  build/baton pull smollm2:135m >/dev/null || return 1
+  PYTHONDONTWRITEBYTECODE=1 build/venv/bin/python tests/e2e/wire_mix.py \
+    "$folder/build/baton" "$PWD/build/baton"
+}
+
 run_clang_tidy() {
   local tool
   tool="$(command -v clang-tidy-14 || command -v clang-tidy || true)"
@@ -78,7 +104,13 @@ run_clang_tidy() {
 for tier in "${tiers[@]}"; do
   echo "==== $tier"
   begin=$SECONDS
-  if (run_tier "$tier"); then verdict=passed; else verdict=FAILED; fi
+  code=0
+  (run_tier "$tier") || code=$?
+  case "$code" in
+    0) verdict=passed ;;
+    "$skipped") verdict=skipped ;;
+    *) verdict=FAILED ;;
+  esac
   report+=("$(printf '%-8s %-7s %4d s' "$tier" "$verdict" $((SECONDS - begin)))")
 done
 echo "==== summary"

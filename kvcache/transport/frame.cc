@@ -159,8 +159,8 @@ void EncodeIntroduction(const Introduction& intro, std::span<std::byte, kIntrodu
               "worker id of {} bytes", intro.worker_id.size());
   std::byte* const p = out.data();
   std::fill(out.begin(), out.end(), std::byte{0});
-  Store<uint32_t>(p + 0, intro.wire_min);
-  Store<uint32_t>(p + 4, intro.wire_max);
+  Store<uint32_t>(p + 0, intro.wire.min);
+  Store<uint32_t>(p + 4, intro.wire.max);
   Store<uint64_t>(p + 8, intro.incarnation.value());
   Store<uint64_t>(p + 16, intro.expected.value());
   Store<uint64_t>(p + 24, intro.layout_id);
@@ -173,14 +173,20 @@ void EncodeIntroduction(const Introduction& intro, std::span<std::byte, kIntrodu
   std::memcpy(p + kIntroIdOffset, intro.worker_id.data(), intro.worker_id.size());
 }
 
+StatusOr<WireRange> DecodeWireRange(std::span<const std::byte> introduction) {
+  if (introduction.size() < 2 * sizeof(uint32_t)) {
+    return DataLoss("an introduction of {} bytes", introduction.size());
+  }
+  const WireRange wire = {Load<uint32_t>(introduction.data()),
+                          Load<uint32_t>(introduction.data() + 4)};
+  if (wire.min == 0 || wire.min > wire.max) return DataLoss("wire versions {}", ToString(wire));
+  return wire;
+}
+
 StatusOr<Introduction> DecodeIntroduction(std::span<const std::byte, kIntroductionBytes> bytes) {
   const std::byte* const p = bytes.data();
   Introduction intro;
-  intro.wire_min = Load<uint32_t>(p + 0);
-  intro.wire_max = Load<uint32_t>(p + 4);
-  if (intro.wire_min == 0 || intro.wire_min > intro.wire_max) {
-    return DataLoss("wire versions {}..{}", intro.wire_min, intro.wire_max);
-  }
+  BATON_ASSIGN_OR_RETURN(intro.wire, DecodeWireRange(bytes));
   intro.incarnation = Incarnation(Load<uint64_t>(p + 8));
   if (intro.incarnation.value() == 0) return DataLoss("incarnation 0");
   intro.expected = Incarnation(Load<uint64_t>(p + 16));

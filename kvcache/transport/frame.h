@@ -41,15 +41,13 @@
 
 #include "kvcache/transport/transport_types.h"
 #include "src/base/status.h"
+#include "src/base/wire_versions.h"
 
 namespace baton {
 
 inline constexpr size_t kFrameHeaderBytes = 64;
 inline constexpr uint32_t kFrameMagic = 0x564b5442;  // "BTKV" in memory order
 inline constexpr uint16_t kFrameFormat = 1;
-// Wire versions that this build speaks.
-inline constexpr uint32_t kWireVersionMin = 1;
-inline constexpr uint32_t kWireVersionMax = 1;
 // One (block, layer) slice at most; 64 tokens x 128 heads x 256 dims x f32 x 2 are 16 MiB.
 inline constexpr uint32_t kMaxSliceBytes = uint32_t{64} << 20;
 
@@ -95,8 +93,7 @@ using HelloProof = std::array<uint8_t, kProofBytes>;
 
 // What each side says of itself in Hello and HelloAck.
 struct Introduction {
-  uint32_t wire_min = kWireVersionMin;
-  uint32_t wire_max = kWireVersionMax;
+  WireRange wire = kWireVersions;
   Incarnation incarnation;
   Incarnation expected;  // whom the dialler wants to reach; the acceptor repeats the dialler's
   uint64_t layout_id = 0;
@@ -112,6 +109,9 @@ struct Introduction {
 
 inline constexpr size_t kIntroductionBytes = 160;
 void EncodeIntroduction(const Introduction& intro, std::span<std::byte, kIntroductionBytes> out);
+// The versions stand first in every version's introduction, whatever its size. DataLoss when it is
+// too short for them or they contradict each other.
+StatusOr<WireRange> DecodeWireRange(std::span<const std::byte> introduction);
 // DataLoss naming the field.
 StatusOr<Introduction> DecodeIntroduction(std::span<const std::byte, kIntroductionBytes> bytes);
 

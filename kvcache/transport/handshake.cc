@@ -65,14 +65,18 @@ Status Handshake::OnFrame(FrameKind kind, std::span<const std::byte> payload) {
               DataLoss("frame kind {} out of turn in an introduction", static_cast<int>(kind)));
 }
 
+Status Handshake::CheckWire(std::span<const std::byte> payload) {
+  const StatusOr<WireRange> theirs = DecodeWireRange(payload);
+  if (!theirs.ok()) return Fail(CloseReason::kProtocol, theirs.status());
+  const WireRange& own = options_.self.wire;
+  if (CommonWireVersion(*theirs, own) != 0) return OkStatus();
+  return Fail(CloseReason::kWireVersion,
+              FailedPrecondition("the peer speaks wire versions {}, this worker {}: none is common",
+                                 ToString(*theirs), ToString(own)));
+}
+
 Status Handshake::CheckPeer() {
   const Introduction& self = options_.self;
-  if (peer_.wire_max < self.wire_min || peer_.wire_min > self.wire_max) {
-    return Fail(
-        CloseReason::kWireVersion,
-        FailedPrecondition("{} speaks wire versions {}..{}, this worker {}..{}", peer_.worker_id,
-                           peer_.wire_min, peer_.wire_max, self.wire_min, self.wire_max));
-  }
   const Incarnation wanted = dialled_ ? self.expected : peer_.expected;
   const Incarnation found = dialled_ ? peer_.incarnation : self.incarnation;
   if (wanted != found || peer_.incarnation == self.incarnation) {
@@ -96,6 +100,7 @@ Status Handshake::CheckPeer() {
 }
 
 Status Handshake::OnHello(std::span<const std::byte> payload) {
+  BATON_RETURN_IF_ERROR(CheckWire(payload));
   if (payload.size() != kIntroductionBytes) {
     return Fail(CloseReason::kProtocol, DataLoss("Hello of {} bytes", payload.size()));
   }
@@ -116,6 +121,7 @@ Status Handshake::OnHello(std::span<const std::byte> payload) {
 }
 
 Status Handshake::OnAck(std::span<const std::byte> payload) {
+  BATON_RETURN_IF_ERROR(CheckWire(payload));
   if (payload.size() != kHelloAckBytes) {
     return Fail(CloseReason::kProtocol, DataLoss("HelloAck of {} bytes", payload.size()));
   }

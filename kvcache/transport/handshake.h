@@ -7,7 +7,8 @@
 //   HelloProof(proof)     ->     checks the proof
 //   ready                 <-     Welcome                              ready
 //
-// Whatever does not fit ends it with the reason that the counters name.
+// Whatever does not fit ends it with the reason that the counters name. A dialler writes its Hello
+// in the form of the oldest version that it speaks.
 #ifndef BATON_KVCACHE_TRANSPORT_HANDSHAKE_H_
 #define BATON_KVCACHE_TRANSPORT_HANDSHAKE_H_
 
@@ -71,6 +72,8 @@ class Handshake {
   using IntroductionBytes = std::array<std::byte, kIntroductionBytes>;
 
   Status Fail(CloseReason reason, Status status);
+  // Before anything else of an introduction is looked at, its size included.
+  Status CheckWire(std::span<const std::byte> payload);
   Status CheckPeer();
   Status OnHello(std::span<const std::byte> payload);
   Status OnAck(std::span<const std::byte> payload);

@@ -84,8 +84,8 @@ class RouterProcessImpl final : public RouterProcess {
       : config_(config),
         incarnation_(RandomIncarnation()),
         inbox_(std::make_shared<RouterInbox>()),
-        connector_(inbox_, incarnation_, config.tls),
-        registry_service_(inbox_, incarnation_, !config.tls.empty()) {
+        connector_(inbox_, incarnation_, config.tls, config.wire),
+        registry_service_(inbox_, incarnation_, !config.tls.empty(), config.wire) {
     metrics_.SetConstantLabel("role", "router");
     metrics_.SetConstantLabel("worker", "router-0");
     metrics_.SetConstantLabel("model", "");

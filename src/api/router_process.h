@@ -9,6 +9,7 @@
 #include <string>
 
 #include "src/base/status.h"
+#include "src/base/wire_versions.h"
 #include "src/router/router_core.h"
 #include "src/tls/tls_files.h"
 
@@ -28,6 +29,8 @@ struct RouterConfig {
   // have seen that readiness is gone.
   int64_t drain_grace_us = 5'000'000;
   int64_t drain_timeout_us = 60'000'000;
+  // What it speaks with workers; another range than this build's is for tests of upgrades.
+  WireRange wire = kWireVersions;
   // Thoughts get a field of their own (`reasoning_content`) where a request does not say.
   bool splits_reasoning = true;
 };

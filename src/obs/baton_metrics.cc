@@ -136,6 +136,11 @@ void RegisterRecoveryMetrics(MetricsRegistry* registry, BatonMetrics* metrics) {
                                 {"source", std::string(kResumeSourceNames[s])}});
     }
   }
+  for (size_t i = 0; i < kRefusalReasonNames.size(); ++i) {
+    metrics->registrations_refused_total[i] = registry->AddCounter(
+        {"baton_registrations_refused_total", "Workers that the router did not take."},
+        {{"reason", std::string(kRefusalReasonNames[i])}});
+  }
   metrics->stale_events_total = registry->AddCounter(
       {"baton_stale_events_total", "Messages of an older attempt or incarnation, dropped."});
 }

@@ -54,6 +54,18 @@ enum class ShadowResult : uint8_t { kEqual = 0, kMismatch, kDropped, kFailed };
 inline constexpr std::array<std::string_view, 4> kShadowResultNames = {"equal", "mismatch",
                                                                        "dropped", "failed"};
 
+// Why a router did not take a worker: the label of baton_registrations_refused_total{reason}.
+enum class RefusalReason : uint8_t {
+  kWireVersion = 0,
+  kLayout,
+  kWeights,
+  kTokenizer,
+  kFull,
+  kMalformed
+};
+inline constexpr std::array<std::string_view, 6> kRefusalReasonNames = {
+    "wire_version", "layout", "weights", "tokenizer", "full", "malformed"};
+
 // The handles; all set by RegisterBatonMetrics. R = counted by the router, W = by workers, D = by
 // the decode side of a hand-off only.
 struct BatonMetrics {
@@ -84,8 +96,9 @@ struct BatonMetrics {
   Gauge* prefill_backlog_seconds;  // W: predicted time to prefill what waits
   Gauge* decode_kv_pressure;       // W: blocks in use / total, 0..1
   std::array<Histogram*, kStepPhaseNames.size()> step_seconds;  // W
-  Gauge* mbu_ratio;             // W: bytes a step had to read / time / measured bandwidth
-  Gauge* mfu_ratio;             // W: likewise for arithmetic
+  Gauge* mbu_ratio;  // W: bytes a step had to read / time / measured bandwidth
+  Gauge* mfu_ratio;  // W: likewise for arithmetic
+  std::array<Counter*, kRefusalReasonNames.size()> registrations_refused_total;  // R
   Counter* stale_events_total;  // R: messages of an older attempt or incarnation, dropped
   std::array<Counter*, kKeyedResultNames.size()> idempotency_requests_total;  // R: by KeyedResult
   std::array<Gauge*, kKeyedStateNames.size()> idempotency_answers;            // R: by KeyedState

@@ -42,11 +42,12 @@ class LeaseReactor final : public grpc::ServerBidiReactor<v1::WorkerReport, v1::
                            public std::enable_shared_from_this<LeaseReactor> {
  public:
   LeaseReactor(std::shared_ptr<RouterInbox> inbox, std::shared_ptr<ModelCatalog> catalog,
-               LeaseId lease, Incarnation router_incarnation)
+               LeaseId lease, Incarnation router_incarnation, const WireRange& wire)
       : inbox_(std::move(inbox)),
         catalog_(std::move(catalog)),
         lease_(lease),
-        router_incarnation_(router_incarnation) {}
+        router_incarnation_(router_incarnation),
+        wire_(wire) {}
 
   void Start() {
     self_ = shared_from_this();
@@ -80,10 +81,16 @@ class LeaseReactor final : public grpc::ServerBidiReactor<v1::WorkerReport, v1::
     if (!handled.ok()) {
       const std::string reason(handled.message());
       BATON_LOG_ERROR("a worker's registration is refused: {}", reason);
+      const bool is_wire = absl::IsFailedPrecondition(handled);
+      inbox_->Post([is_wire](RouterCore& core, int64_t /*now_us*/) {
+        core.CountRefusal(is_wire ? RefusalReason::kWireVersion : RefusalReason::kMalformed);
+      });
       v1::RouterDirective directive;
       FillAck(&directive, reason);
       Send(std::move(directive));
-      return FinishWhenWritten({grpc::StatusCode::INVALID_ARGUMENT, reason});
+      return FinishWhenWritten(
+          {is_wire ? grpc::StatusCode::FAILED_PRECONDITION : grpc::StatusCode::INVALID_ARGUMENT,
+           reason});
     }
     std::lock_guard lock(mutex_);
     if (finished_) return;
@@ -142,6 +149,7 @@ class LeaseReactor final : public grpc::ServerBidiReactor<v1::WorkerReport, v1::
   const std::shared_ptr<ModelCatalog> catalog_;
   const LeaseId lease_;
   const Incarnation router_incarnation_;
+  const WireRange wire_;
   std::shared_ptr<LeaseReactor> self_;  // from Start to OnDone
   v1::WorkerReport incoming_;           // owned by the read under way
   bool said_hello_ = false;             // only touched between two reads
@@ -234,7 +242,7 @@ Status LeaseReactor::Handle() {
 }
 
 Status LeaseReactor::HandleHello() {
-  BATON_ASSIGN_OR_RETURN(WorkerDescription worker, DecodeHello(incoming_.hello()));
+  BATON_ASSIGN_OR_RETURN(WorkerDescription worker, DecodeHello(incoming_.hello(), wire_));
   BATON_ASSIGN_OR_RETURN(worker.model, catalog_->Resolve(ClaimOf(incoming_.hello())));
   incoming_.Clear();  // the tokenizer's megabytes
   auto stream = std::make_unique<GrpcLeaseStream>(shared_from_this());
@@ -268,7 +276,8 @@ grpc::ServerBidiReactor<v1::WorkerReport, v1::RouterDirective>* GrpcRegistryServ
                                 "--tls-ca)"});
   }
   const LeaseId lease(next_lease_.fetch_add(1, std::memory_order_relaxed));
-  auto reactor = std::make_shared<LeaseReactor>(inbox_, catalog_, lease, router_incarnation_);
+  auto reactor =
+      std::make_shared<LeaseReactor>(inbox_, catalog_, lease, router_incarnation_, wire_);
   reactor->Start();
   return reactor.get();
 }

@@ -9,6 +9,7 @@
 
 #include "baton/v1/worker.grpc.pb.h"
 #include "src/base/ids.h"
+#include "src/base/wire_versions.h"
 #include "src/router/model_catalog.h"
 #include "src/router/router_inbox.h"
 
@@ -20,10 +21,11 @@ namespace baton {
 class GrpcRegistryService final : public v1::RouterRegistry::CallbackService {
  public:
   GrpcRegistryService(std::shared_ptr<RouterInbox> inbox, Incarnation router_incarnation,
-                      bool wants_certificates = false)
+                      bool wants_certificates = false, const WireRange& wire = kWireVersions)
       : inbox_(std::move(inbox)),
         router_incarnation_(router_incarnation),
-        wants_certificates_(wants_certificates) {}
+        wants_certificates_(wants_certificates),
+        wire_(wire) {}
 
   grpc::ServerBidiReactor<v1::WorkerReport, v1::RouterDirective>* Register(
       grpc::CallbackServerContext* context) override;
@@ -32,6 +34,7 @@ class GrpcRegistryService final : public v1::RouterRegistry::CallbackService {
   const std::shared_ptr<RouterInbox> inbox_;
   const Incarnation router_incarnation_;
   const bool wants_certificates_;
+  const WireRange wire_;
   const std::shared_ptr<ModelCatalog> catalog_ = std::make_shared<ModelCatalog>();
   std::atomic<uint64_t> next_lease_{1};
   std::atomic<int64_t> refusal_logged_us_{0};

@@ -247,10 +247,12 @@ class GrpcWorkerSession final : public WorkerSession {
 }  // namespace
 
 GrpcWorkerConnector::GrpcWorkerConnector(std::shared_ptr<RouterInbox> inbox,
-                                         Incarnation router_incarnation, const TlsFiles& tls)
+                                         Incarnation router_incarnation, const TlsFiles& tls,
+                                         const WireRange& wire)
     : inbox_(std::move(inbox)),
       router_incarnation_(router_incarnation),
       credentials_(MakeChannelCredentials(tls)),
+      wire_(wire),
       streams_(std::make_shared<SessionStreams>()) {}
 
 GrpcWorkerConnector::~GrpcWorkerConnector() { streams_->WaitAndLetGo(); }
@@ -261,7 +263,8 @@ std::unique_ptr<WorkerSession> GrpcWorkerConnector::Connect(SessionRef session,
   v1::SessionHello* hello = message.mutable_hello();
   hello->set_router_incarnation(router_incarnation_.value());
   hello->set_worker_incarnation(worker.name.incarnation.value());
-  hello->set_wire_version(std::min(kWireMax, worker.fingerprint.wire_max));
+  hello->set_wire_version(
+      CommonWireVersion(wire_, {worker.fingerprint.wire_min, worker.fingerprint.wire_max}));
   auto stream = std::make_shared<SessionStream>(inbox_, streams_, session,
                                                 MakeChannel(worker.grpc_address, credentials_));
   stream->Start(message);

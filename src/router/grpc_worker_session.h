@@ -15,6 +15,7 @@
 #include <memory>
 
 #include "src/base/ids.h"
+#include "src/base/wire_versions.h"
 #include "src/router/router_inbox.h"
 #include "src/router/worker_link.h"
 #include "src/tls/tls_files.h"
@@ -30,8 +31,9 @@ class SessionStreams;
 // Opens sessions, encrypted when `tls` names files; events go to `inbox`. Outlives its sessions.
 class GrpcWorkerConnector final : public WorkerConnector {
  public:
+  // `wire`: what this router speaks; a session uses the newest version that the worker speaks too.
   GrpcWorkerConnector(std::shared_ptr<RouterInbox> inbox, Incarnation router_incarnation,
-                      const TlsFiles& tls = {});
+                      const TlsFiles& tls = {}, const WireRange& wire = kWireVersions);
   // Waits until gRPC is done with every stream; the sessions, being gone, have ended them.
   ~GrpcWorkerConnector() override;
 
@@ -42,6 +44,7 @@ class GrpcWorkerConnector final : public WorkerConnector {
   const std::shared_ptr<RouterInbox> inbox_;
   const Incarnation router_incarnation_;
   const std::shared_ptr<grpc::ChannelCredentials> credentials_;
+  const WireRange wire_;
   const std::shared_ptr<SessionStreams> streams_;
 };
 

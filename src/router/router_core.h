@@ -99,6 +99,8 @@ class RouterCore {
   // Leases of workers.
   void OnWorkerHello(LeaseId lease, WorkerDescription worker, std::unique_ptr<LeaseStream> stream,
                      int64_t now_us);
+  // A registration that did not get as far as OnWorkerHello.
+  void CountRefusal(RefusalReason reason);
   void OnWorkerLoad(LeaseId lease, WorkerLoadReport load, int64_t now_us);
   void OnPrefixEvents(LeaseId lease, const PrefixBatch& batch, int64_t now_us);
   void OnLeaseClosed(LeaseId lease);

@@ -19,10 +19,10 @@ constexpr size_t kSweepSlots = 1 << 16;
 void RouterCore::OnWorkerHello(LeaseId lease, WorkerDescription worker,
                                std::unique_ptr<LeaseStream> stream, int64_t now_us) {
   now_us_ = std::max(now_us_, now_us);
-  const std::string refusal = registry_.RefusalFor(worker);
-  if (!refusal.empty()) {
-    BATON_LOG_ERROR("worker {} is refused: {}", worker.name.worker_id, refusal);
-    stream->Refuse(refusal);
+  if (const std::optional<Refusal> refusal = registry_.RefusalFor(worker)) {
+    BATON_LOG_ERROR("worker {} is refused: {}", worker.name.worker_id, refusal->text);
+    CountRefusal(refusal->reason);
+    stream->Refuse(refusal->text);
     return;
   }
   if (const RegisteredWorker* former = registry_.FindByWorkerId(worker.name.worker_id)) {
@@ -37,6 +37,10 @@ void RouterCore::OnWorkerHello(LeaseId lease, WorkerDescription worker,
   TrackPrefixes(added, now_us);
   OpenSession(added);
   MembersChanged();
+}
+
+void RouterCore::CountRefusal(RefusalReason reason) {
+  metrics_->registrations_refused_total[static_cast<size_t>(reason)]->Add();
 }
 
 void RouterCore::OnWorkerLoad(LeaseId lease, WorkerLoadReport load, int64_t now_us) {

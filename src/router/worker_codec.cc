@@ -129,24 +129,29 @@ Status CheckHelloNumbers(const v1::WorkerHello& hello) {
   BATON_RETURN_IF_ERROR(check("num_blocks", hello.num_blocks(), 1u << 31));
   BATON_RETURN_IF_ERROR(check("max_running", hello.max_running(), 1u << 20));
   BATON_RETURN_IF_ERROR(check("vocab_size", hello.vocab_size(), 1u << 30));
-  const v1::Fingerprint& fingerprint = hello.fingerprint();
-  BATON_RETURN_IF_ERROR(check("wire_min", fingerprint.wire_min(), fingerprint.wire_max()));
-  if (fingerprint.wire_min() > kWireMax || fingerprint.wire_max() < kWireMin) {
-    return InvalidArgument("wire versions {}..{} have none in common with the router's {}..{}",
-                           fingerprint.wire_min(), fingerprint.wire_max(), kWireMin, kWireMax);
-  }
   return OkStatus();
 }
 
+// First of all: what else the worker says may have another meaning in a version not spoken here.
+Status CheckHelloWire(const v1::WorkerHello& hello, const WireRange& own) {
+  const WireRange theirs = {hello.fingerprint().wire_min(), hello.fingerprint().wire_max()};
+  if (theirs.min < 1 || theirs.min > theirs.max) {
+    return InvalidArgument("wire_min is {}, outside 1..{} (wire_max)", theirs.min, theirs.max);
+  }
+  if (CommonWireVersion(theirs, own) != 0) return OkStatus();
+  return FailedPrecondition("the worker speaks wire versions {}, this router {}: none is common",
+                            ToString(theirs), ToString(own));
+}
+
 FinishReason DecodeFinish(v1::WorkerFinish finish) {
-  if (finish == v1::WORKER_FINISH_STOP) return FinishReason::kStop;
-  if (finish == v1::WORKER_FINISH_LENGTH) return FinishReason::kLength;
-  return FinishReason::kNone;
+  if (finish == v1::WORKER_FINISH_UNSPECIFIED) return FinishReason::kNone;
+  return finish == v1::WORKER_FINISH_STOP ? FinishReason::kStop : FinishReason::kLength;
 }
 
 }  // namespace
 
-StatusOr<WorkerDescription> DecodeHello(const v1::WorkerHello& hello) {
+StatusOr<WorkerDescription> DecodeHello(const v1::WorkerHello& hello, const WireRange& own) {
+  BATON_RETURN_IF_ERROR(CheckHelloWire(hello, own));
   BATON_RETURN_IF_ERROR(CheckHelloNames(hello));
   BATON_RETURN_IF_ERROR(CheckHelloNumbers(hello));
   const v1::Fingerprint& fingerprint = hello.fingerprint();

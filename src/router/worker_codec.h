@@ -9,21 +9,21 @@
 
 #include "baton/v1/worker.pb.h"
 #include "src/base/status.h"
+#include "src/base/wire_versions.h"
 #include "src/router/worker_messages.h"
 
 namespace baton {
 
-// The newest and oldest wire version this router speaks.
-inline constexpr uint32_t kWireMin = 1;
-inline constexpr uint32_t kWireMax = 1;
-
-// Everything but `model`, which needs the tokenizer (model_catalog.h). InvalidArgument names the
-// field and its value.
-StatusOr<WorkerDescription> DecodeHello(const v1::WorkerHello& hello);
+// Everything but `model`, which needs the tokenizer (model_catalog.h). FailedPrecondition: the
+// worker and this router (`own`) have no wire version in common, which is looked at first;
+// InvalidArgument names the field and its value.
+StatusOr<WorkerDescription> DecodeHello(const v1::WorkerHello& hello,
+                                        const WireRange& own = kWireVersions);
 WorkerLoadReport DecodeLoad(const v1::WorkerLoad& load);
 // InvalidArgument names what is too long or no whole number of links.
 StatusOr<PrefixBatch> DecodePrefix(const v1::PrefixEvents& events);
-// Events with an enum value that this version does not know are dropped.
+// A way to finish that this version does not know is a finish all the same: kLength, which hides no
+// text of the last token.
 std::vector<WorkerToken> DecodeStep(const v1::StepEvents& step);
 WorkerRequestStatus DecodeStatus(const v1::RequestStatus& status);
 

@@ -6,6 +6,8 @@
 
 #include "fmt/format.h"
 
+#include "src/base/wire_versions.h"
+
 namespace baton {
 namespace {
 
@@ -67,28 +69,33 @@ std::string Named(uint64_t id, std::string_view text) {
 }
 
 // "weights_id differs: decode-1 has A, prefill-0 has B" for the first field that differs.
-std::string DifferenceBetween(const WorkerDescription& joining, const WorkerDescription& present) {
+std::optional<Refusal> DifferenceBetween(const WorkerDescription& joining,
+                                         const WorkerDescription& present) {
   const WorkerFingerprint& a = joining.fingerprint;
   const WorkerFingerprint& b = present.fingerprint;
-  const auto differs = [&](std::string_view field, std::string_view x, std::string_view y) {
-    return fmt::format("{} differs: {} has {}, {} has {}", field, joining.name.worker_id, x,
-                       present.name.worker_id, y);
+  const auto differs = [&](RefusalReason reason, std::string_view field, std::string_view x,
+                           std::string_view y) {
+    return Refusal{reason, fmt::format("{} differs: {} has {}, {} has {}", field,
+                                       joining.name.worker_id, x, present.name.worker_id, y)};
   };
-  if (std::max(a.wire_min, b.wire_min) > std::min(a.wire_max, b.wire_max)) {
-    return differs("wire version", fmt::format("{}..{}", a.wire_min, a.wire_max),
-                   fmt::format("{}..{}", b.wire_min, b.wire_max));
+  const WireRange wire_a = {a.wire_min, a.wire_max};
+  const WireRange wire_b = {b.wire_min, b.wire_max};
+  if (CommonWireVersion(wire_a, wire_b) == 0) {
+    return differs(RefusalReason::kWireVersion, "wire version", ToString(wire_a), ToString(wire_b));
   }
   if (a.layout_id != b.layout_id) {
-    return differs("layout_id", Named(a.layout_id, joining.layout_text),
+    return differs(RefusalReason::kLayout, "layout_id", Named(a.layout_id, joining.layout_text),
                    Named(b.layout_id, present.layout_text));
   }
   if (a.weights_id != b.weights_id) {
-    return differs("weights_id", joining.weights_text, present.weights_text);
+    return differs(RefusalReason::kWeights, "weights_id", joining.weights_text,
+                   present.weights_text);
   }
   if (a.tokenizer_id != b.tokenizer_id) {
-    return differs("tokenizer_id", Named(a.tokenizer_id, ""), Named(b.tokenizer_id, ""));
+    return differs(RefusalReason::kTokenizer, "tokenizer_id", Named(a.tokenizer_id, ""),
+                   Named(b.tokenizer_id, ""));
   }
-  return {};
+  return std::nullopt;
 }
 
 }  // namespace
@@ -126,21 +133,22 @@ void RegisteredWorker::CountLinkFault(LeaseId decode, int64_t now_us) {
   faults.avoided_until_us = now_us + std::min(rest_us, kMaxLinkRestUs);
 }
 
-std::string WorkerRegistry::RefusalFor(const WorkerDescription& worker) const {
+std::optional<Refusal> WorkerRegistry::RefusalFor(const WorkerDescription& worker) const {
   const bool is_known = std::any_of(workers_.begin(), workers_.end(), [&](const auto& entry) {
     return entry.second.description.name.worker_id == worker.name.worker_id;
   });
   if (!is_known && workers_.size() >= kMaxWorkers) {
-    return fmt::format("the router already has {} workers, its limit", kMaxWorkers);
+    return Refusal{RefusalReason::kFull,
+                   fmt::format("the router already has {} workers, its limit", kMaxWorkers)};
   }
   for (const auto& [lease, present] : workers_) {
     // An older life of the same worker is about to be dropped and binds nobody.
     if (present.description.name.worker_id == worker.name.worker_id) continue;
     if (present.description.model->id != worker.model->id) continue;
-    std::string difference = DifferenceBetween(worker, present.description);
-    if (!difference.empty()) return difference;
+    std::optional<Refusal> difference = DifferenceBetween(worker, present.description);
+    if (difference) return difference;
   }
-  return {};
+  return std::nullopt;
 }
 
 RegisteredWorker& WorkerRegistry::Add(LeaseId lease, WorkerDescription description,

@@ -17,12 +17,14 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "scheduler/route_policy.h"
 #include "src/base/status.h"
+#include "src/obs/baton_metrics.h"
 #include "src/router/shared_blocks.h"
 #include "src/router/worker_link.h"
 #include "src/router/worker_messages.h"
@@ -103,11 +105,17 @@ struct RouteTable {
   ClusterLoad Load() const { return {prefill, decode, links}; }
 };
 
+// Why a worker was not taken: for the counter, and as a sentence for logs and for the worker.
+struct Refusal {
+  RefusalReason reason;
+  std::string text;
+};
+
 // The table of workers; see the file comment.
 class WorkerRegistry {
  public:
-  // Why `worker` cannot join, naming the differing field; "" = it can.
-  std::string RefusalFor(const WorkerDescription& worker) const;
+  // Why `worker` cannot join, naming the differing field; nothing = it can.
+  std::optional<Refusal> RefusalFor(const WorkerDescription& worker) const;
   // Prompts in flight at one prefill worker: enough to keep it busy between two messages; the rest
   // waits in the router, where it can still go to another worker, and holds no decode blocks.
   static constexpr uint32_t kMaxPrefillsInFlight = 64;

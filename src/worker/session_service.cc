@@ -128,9 +128,9 @@ class SessionReactor : public grpc::ServerBidiReactor<v1::RouterMessage, v1::Wor
       return FailedPrecondition("the session is for incarnation {:016x}, this one is {:016x}",
                                 hello.worker_incarnation(), service_->limits_.incarnation.value());
     }
-    if (hello.wire_version() != kWireVersion) {
+    if (const WireRange& own = service_->limits_.wire; !own.Holds(hello.wire_version())) {
       return FailedPrecondition("wire version {} is not spoken here, only {}", hello.wire_version(),
-                                kWireVersion);
+                                ToString(own));
     }
     greeted_ = true;
     v1::WorkerMessage answer;

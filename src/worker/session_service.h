@@ -26,6 +26,7 @@
 #include "absl/container/flat_hash_map.h"
 
 #include "baton/v1/worker.grpc.pb.h"
+#include "src/base/wire_versions.h"
 #include "src/engine/engine.h"
 #include "src/engine/engine_types.h"
 
@@ -33,7 +34,6 @@ namespace baton {
 
 class SessionReactor;
 
-inline constexpr uint32_t kWireVersion = 1;
 inline constexpr size_t kMaxQueuedEvents = 65536;
 
 // What incoming requests are checked against; constant.
@@ -43,6 +43,7 @@ struct SessionLimits {
   uint32_t vocab_size = 0;
   uint32_t max_context = 0;
   size_t max_queued_events = kMaxQueuedEvents;  // to one router
+  WireRange wire = kWireVersions;
 };
 
 // See the file comment. The engine must be set before the server starts and outlive it.

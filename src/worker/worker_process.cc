@@ -198,8 +198,8 @@ v1::WorkerHello WorkerProcess::Parts::Hello() const {
   hello.set_role(config.role == WorkerRole::kPrefill ? v1::WORKER_ROLE_PREFILL
                                                      : v1::WORKER_ROLE_DECODE);
   v1::Fingerprint* fingerprint = hello.mutable_fingerprint();
-  fingerprint->set_wire_min(kWireVersion);
-  fingerprint->set_wire_max(kWireVersion);
+  fingerprint->set_wire_min(kWireVersions.min);
+  fingerprint->set_wire_max(kWireVersions.max);
   fingerprint->set_layout_id(model->layout().LayoutId());
   fingerprint->set_weights_id(model->weights_id());
   fingerprint->set_tokenizer_id(tokenizer_id);

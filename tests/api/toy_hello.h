@@ -6,9 +6,18 @@
 
 #include "baton/v1/worker.grpc.pb.h"
 #include "kvcache/hash_chain.h"
+#include "tests/proto/unknown_fields.h"
 #include "tests/router/test_model.h"
 
 namespace baton {
+
+// The protocol of a toy worker.
+struct ToyWire {
+  uint32_t min = 1;
+  uint32_t max = 1;
+  // Every message holds fields and, where that is legal, enum values that the router does not know.
+  bool is_newer = false;
+};
 
 // What differs between toy workers.
 struct ToyIdentity {
@@ -17,6 +26,7 @@ struct ToyIdentity {
   std::string grpc_address;
   std::string weights;
   std::string chat_template;  // "" = the test model's
+  ToyWire wire;
 };
 
 inline void FillToyHello(const ToyIdentity& worker, v1::WorkerHello* hello) {
@@ -26,8 +36,8 @@ inline void FillToyHello(const ToyIdentity& worker, v1::WorkerHello* hello) {
   hello->mutable_worker()->set_incarnation(77);
   hello->set_role(worker.role);
   v1::Fingerprint* fingerprint = hello->mutable_fingerprint();
-  fingerprint->set_wire_min(1);
-  fingerprint->set_wire_max(1);
+  fingerprint->set_wire_min(worker.wire.min);
+  fingerprint->set_wire_max(worker.wire.max);
   fingerprint->set_layout_id(5);
   fingerprint->set_weights_id(worker.weights);
   fingerprint->set_tokenizer_id(TokenizerSpecId(spec));
@@ -43,10 +53,25 @@ inline void FillToyHello(const ToyIdentity& worker, v1::WorkerHello* hello) {
   hello->set_num_blocks(256);
   hello->set_max_running(32);
   hello->set_tokenizer(spec.Serialize());
+  if (worker.wire.is_newer) hello->add_transports(static_cast<v1::TransportKind>(kUnknownValue));
   hello->add_transports(v1::TRANSPORT_KIND_SHM);
   hello->set_vocab_size(kTestVocab);
   hello->set_chain_check(ChainKeyCheck(DeriveChainKey("", "default")));
   hello->set_loaded_unix_s(1'700'000'000);
+}
+
+// Its report of that number; `link_to` "" = it is connected to nobody.
+inline void FillToyLoad(uint64_t number, const std::string& link_to, v1::WorkerLoad* load) {
+  load->set_ready(true);
+  load->mutable_blocks()->set_total(256);
+  load->mutable_blocks()->set_free(256);
+  load->set_sequence_number(number);
+  if (link_to.empty()) return;
+  v1::LinkLoad* link = load->add_links();
+  link->set_to(link_to);
+  link->set_to_incarnation(77);
+  link->set_transport(v1::TRANSPORT_KIND_SHM);
+  link->set_up(true);
 }
 
 // What it says when a request reaches `state`.
@@ -62,6 +87,23 @@ inline void FillToyStatus(const v1::RequestSpec& spec, v1::RequestState state,
     status->set_kv_bytes(1000);
     status->set_transport(v1::TRANSPORT_KIND_SHM);
   }
+}
+
+// The token at `index` of one choice; `is_last`: of a script that ends there.
+inline void FillToyToken(const v1::RequestSpec& spec, uint32_t index, char letter, bool is_last,
+                         v1::TokenEvent* event) {
+  *event->mutable_uid() = spec.uid();
+  event->set_attempt(spec.attempt());
+  event->set_index(index);
+  event->set_token(static_cast<uint8_t>(letter));
+  if (spec.sampling().logprobs()) {
+    event->set_logprob(-0.5f);
+    for (uint32_t i = 0; i < spec.sampling().top_logprobs(); ++i) {
+      event->add_top_logprobs()->set_token('a' + i);
+    }
+  }
+  if (index + 1 == spec.sampling().max_tokens()) event->set_finish(v1::WORKER_FINISH_LENGTH);
+  if (is_last) event->set_finish(v1::WORKER_FINISH_STOP);
 }
 
 }  // namespace baton

@@ -55,8 +55,8 @@ class ToyWorker final : public v1::WorkerService::Service {
     stub_ = v1::RouterRegistry::NewStub(channel);
     lease_ = stub_->Register(&lease_context_);
     v1::WorkerReport hello;
-    FillToyHello({id_, role_, address_, weights, chat_template}, hello.mutable_hello());
-    lease_->Write(hello);
+    FillToyHello({id_, role_, address_, weights, chat_template, wire}, hello.mutable_hello());
+    WriteReport(hello);
     v1::RouterDirective ack;
     if (lease_->Read(&ack)) refusal = ack.ack().refusal();
     if (!refusal.empty()) return;
@@ -93,9 +93,11 @@ class ToyWorker final : public v1::WorkerService::Service {
     v1::RouterMessage order;
     while (stream->Read(&order)) {
       if (order.has_hello()) {
+        session_version = order.hello().wire_version();
         v1::WorkerMessage hello;
         *hello.mutable_hello() = order.hello();
-        stream->Write(hello);
+        Write(hello, stream);
+        if (wire.is_newer) Write({}, stream);  // of a kind that the router does not know
       } else if (order.has_cancel()) {
         std::lock_guard lock(mutex_);
         ++num_cancels_;
@@ -127,16 +129,24 @@ class ToyWorker final : public v1::WorkerService::Service {
   std::string weights = "weights-a";
   std::string chat_template;
   std::string script;
+  ToyWire wire;
   std::string refusal;
+  std::atomic<uint32_t> session_version{0};  // that the router chose
   std::atomic<int> num_peer_lists{0};
   std::atomic<int> num_resyncs_asked{0};
 
  private:
   using Stream = grpc::ServerReaderWriter<v1::WorkerMessage, v1::RouterMessage>;
 
-  bool WriteReport(const v1::WorkerReport& report) {
+  bool WriteReport(v1::WorkerReport report) {
+    if (wire.is_newer) AddUnknownFields(&report);
     std::lock_guard lock(lease_mutex_);
     return lease_->Write(report);
+  }
+
+  void Write(v1::WorkerMessage message, Stream* stream) const {
+    if (wire.is_newer) AddUnknownFields(&message);
+    stream->Write(message);
   }
 
   void CountStart() {
@@ -147,29 +157,19 @@ class ToyWorker final : public v1::WorkerService::Service {
 
   void Beat() {
     uint64_t number = 0;
+    if (wire.is_newer) WriteReport({});  // of a kind that the router does not know
     while (!stopped_) {
       v1::WorkerReport report;
-      v1::WorkerLoad* load = report.mutable_load();
-      load->set_ready(true);
-      load->mutable_blocks()->set_total(256);
-      load->mutable_blocks()->set_free(256);
-      load->set_sequence_number(++number);
-      if (!link_to_.empty()) {
-        v1::LinkLoad* link = load->add_links();
-        link->set_to(link_to_);
-        link->set_to_incarnation(77);
-        link->set_transport(v1::TRANSPORT_KIND_SHM);
-        link->set_up(true);
-      }
+      FillToyLoad(++number, link_to_, report.mutable_load());
       if (!WriteReport(report)) return;
       std::this_thread::sleep_for(std::chrono::milliseconds(100));
     }
   }
 
-  static void WriteState(const v1::RequestSpec& spec, v1::RequestState state, Stream* stream) {
+  void WriteState(const v1::RequestSpec& spec, v1::RequestState state, Stream* stream) const {
     v1::WorkerMessage message;
     FillToyStatus(spec, state, message.mutable_status());
-    stream->Write(message);
+    Write(message, stream);
   }
 
   // One step: token `index` of every choice.
@@ -177,21 +177,13 @@ class ToyWorker final : public v1::WorkerService::Service {
     v1::WorkerMessage message;
     for (uint32_t choice = 0; choice < spec.n(); ++choice) {
       v1::TokenEvent* event = message.mutable_step()->add_events();
-      *event->mutable_uid() = spec.uid();
-      event->set_attempt(spec.attempt());
+      const char letter = script.empty() ? static_cast<char>('a' + index % 26) : script.at(index);
+      FillToyToken(spec, index, letter, index + 1 == script.size(), event);
       event->set_choice(choice);
-      event->set_index(index);
-      event->set_token(script.empty() ? 'a' + index % 26 : script.at(index));
-      if (spec.sampling().logprobs()) {
-        event->set_logprob(-0.5f);
-        for (uint32_t i = 0; i < spec.sampling().top_logprobs(); ++i) {
-          event->add_top_logprobs()->set_token('a' + i);
-        }
-      }
-      if (index + 1 == spec.sampling().max_tokens()) event->set_finish(v1::WORKER_FINISH_LENGTH);
-      if (index + 1 == script.size()) event->set_finish(v1::WORKER_FINISH_STOP);
+      const bool ends = event->finish() != v1::WORKER_FINISH_UNSPECIFIED;
+      if (wire.is_newer && ends) event->set_finish(static_cast<v1::WorkerFinish>(kUnknownValue));
     }
-    stream->Write(message);
+    Write(message, stream);
   }
 
   void Decode(const v1::StartDecode& order, Stream* stream) {
@@ -202,6 +194,7 @@ class ToyWorker final : public v1::WorkerService::Service {
     }
     if (mood == Mood::kReject) return WriteState(spec, v1::REQUEST_STATE_REJECTED, stream);
     WriteState(spec, v1::REQUEST_STATE_RESERVED, stream);
+    if (wire.is_newer) WriteState(spec, static_cast<v1::RequestState>(kUnknownValue), stream);
     WriteState(spec, order.local() ? v1::REQUEST_STATE_PREFILL_STARTED : v1::REQUEST_STATE_VERIFIED,
                stream);
     WriteState(spec, v1::REQUEST_STATE_DECODE_STARTED, stream);

@@ -53,7 +53,9 @@ class Role:
 class RolesCluster(Server):
     """Router, prefill workers and decode workers as processes of their own."""
 
-    def __init__(self, prefill=1, decode=1, worker_args=(), proxied=False):
+    def __init__(self, prefill=1, decode=1, worker_args=(), proxied=False, binaries=None):
+        """`binaries`: {role: path} of roles that run another build than BATON_BIN."""
+        self.binaries = binaries or {}
         self.dir = tempfile.mkdtemp(prefix="baton_roles_")
         self.roles, self.proxies = {}, {}
         self.secret = os.path.join(self.dir, "secret")
@@ -116,7 +118,7 @@ class RolesCluster(Server):
         read_fd, write_fd = os.pipe()
         with open(os.path.join(self.dir, f"{name}.log"), "ab") as log:
             role.process = subprocess.Popen(
-                [BIN, role.role, *role.args],
+                [self.binaries.get(role.role, BIN), role.role, *role.args],
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 pass_fds=[write_fd],

@@ -58,14 +58,44 @@ v1::WorkerHello Hello() {
   hello.set_role(v1::WORKER_ROLE_DECODE);
   hello.set_model("toy");
   hello.set_grpc_address("127.0.0.1:1");
-  hello.mutable_fingerprint()->set_wire_min(kWireMin);
-  hello.mutable_fingerprint()->set_wire_max(kWireMax);
+  hello.mutable_fingerprint()->set_wire_min(kWireVersions.min);
+  hello.mutable_fingerprint()->set_wire_max(kWireVersions.max);
   hello.set_max_context(100);
   hello.set_block_size(16);
   hello.set_num_blocks(10);
   hello.set_max_running(4);
   hello.set_vocab_size(300);
   return hello;
+}
+
+// Whatever else a worker says may have another meaning in a version that is not spoken here.
+TEST(WorkerCodecTest, WireVersionsOfAHelloAreComparedBeforeAnythingElse) {
+  v1::WorkerHello hello = Hello();
+  hello.set_role(static_cast<v1::WorkerRole>(77));
+  hello.clear_grpc_address();
+  hello.clear_block_size();
+  EXPECT_EQ(DecodeHello(hello).status().code(), StatusCode::kInvalidArgument);
+  const Status refusal = DecodeHello(hello, {.min = 4, .max = 5}).status();
+  EXPECT_EQ(refusal.code(), StatusCode::kFailedPrecondition);
+  EXPECT_EQ(refusal.message(),
+            "the worker speaks wire versions 1..1, this router 4..5: none is common");
+  for (const auto& [min, max] : {std::pair(0u, 1u), std::pair(2u, 1u), std::pair(0u, 0u)}) {
+    hello = Hello();
+    hello.mutable_fingerprint()->set_wire_min(min);
+    hello.mutable_fingerprint()->set_wire_max(max);
+    EXPECT_EQ(DecodeHello(hello).status().code(), StatusCode::kInvalidArgument) << min << max;
+  }
+}
+
+TEST(WorkerCodecTest, AFinishOfALaterVersionIsAFinish) {
+  v1::StepEvents step;
+  step.add_events();
+  step.add_events()->set_finish(v1::WORKER_FINISH_LENGTH);
+  step.add_events()->set_finish(static_cast<v1::WorkerFinish>(77));
+  const std::vector<WorkerToken> tokens = DecodeStep(step);
+  EXPECT_EQ(tokens[0].finish, FinishReason::kNone);
+  EXPECT_EQ(tokens[1].finish, FinishReason::kLength);
+  EXPECT_EQ(tokens[2].finish, FinishReason::kLength);
 }
 
 TEST(WorkerCodecTest, WhatIsKeptOfAHelloIsBounded) {

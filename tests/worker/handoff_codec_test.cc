@@ -11,6 +11,7 @@
 
 #include "baton/v1/handoff.pb.h"
 #include "kvcache/transport/transport_types.h"
+#include "tests/proto/unknown_fields.h"
 #include "tests/test_seed.h"
 
 namespace baton {
@@ -95,6 +96,24 @@ TEST(HandoffCodecTest, EveryMessageArrivesAsItWasSent) {
       ASSERT_TRUE(*heard == sent) << "kind " << sent.index() << " seed " << seed;
     }
   }
+}
+
+TEST(HandoffCodecTest, WhatALaterVersionAddsIsPassedOver) {
+  TestRandom random(TestSeeds(1).front());
+  const ProtoHandoffWire wire;
+  for (size_t kind = 0; kind < kNumKinds; ++kind) {
+    const HandoffMessage message = RandomMessage(random, kind);
+    v1::HandoffMessage newer;
+    ASSERT_TRUE(newer.ParseFromString(wire.Encode(message)));
+    AddUnknownFields(&newer);
+    const StatusOr<HandoffMessage> decoded = wire.Decode(newer.SerializeAsString());
+    ASSERT_TRUE(decoded.ok()) << "kind " << kind << ": " << decoded.status();
+    EXPECT_EQ(wire.Encode(*decoded), wire.Encode(message)) << "kind " << kind;
+  }
+  // A kind that is not known is told apart from damage: its sender is no enemy.
+  v1::HandoffMessage unknown;
+  AddUnknownFields(&unknown);
+  EXPECT_EQ(wire.Decode(unknown.SerializeAsString()).status().code(), StatusCode::kUnimplemented);
 }
 
 // A cut message must not be taken for a shorter one: a Nack that lost its list would ask for all.

@@ -15,6 +15,7 @@
 #include "gtest/gtest.h"
 
 #include "src/base/keepalive.h"
+#include "tests/proto/unknown_fields.h"
 #include "tests/tls/test_certs.h"
 #include "tests/worker/fake_router.h"
 
@@ -355,6 +356,30 @@ TEST_F(RegistrationTest, PeersAreTheUnionOfWhatTheRoutersName) {
   ASSERT_TRUE(other.Wait([](const FakeRouter& r) { return r.num_streams() == 0; }));
   std::this_thread::sleep_for(std::chrono::milliseconds(400));
   EXPECT_EQ(PeerIds(), rest) << "running hand-offs do not need the router that named the peer";
+}
+
+// A router of a later version: its directives hold more, and there are kinds of them that this
+// worker does not know.
+TEST_F(RegistrationTest, WhatALaterRouterAddsIsPassedOver) {
+  Start(Config({router_.address()}));
+  ASSERT_TRUE(router_.Wait([](const FakeRouter& r) { return r.num_streams() == 1; }));
+  v1::RouterDirective unknown;
+  AddUnknownFields(&unknown);
+  router_.Send(unknown);
+  v1::RouterDirective peers = Peers({"decode-0", "decode-1"});
+  for (v1::Peer& peer : *peers.mutable_peers()->mutable_peers()) {
+    peer.add_transports(static_cast<v1::TransportKind>(kUnknownValue));
+  }
+  AddUnknownFields(&peers);
+  router_.Send(peers);
+  EXPECT_TRUE(Eventually([&] { return PeerIds().size() == 2; }));
+  v1::RouterDirective drain;
+  drain.mutable_drain()->set_timeout_ms(1234);
+  AddUnknownFields(&drain);
+  router_.Send(drain);
+  EXPECT_TRUE(Eventually([&] { return drain_ms_ == 1234; }));
+  EXPECT_TRUE(Registered());
+  EXPECT_EQ(router_.num_hellos(), 1u) << "the lease was kept";
 }
 
 TEST_F(RegistrationTest, DrainDirectiveArrives) {

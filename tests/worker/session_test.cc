@@ -15,6 +15,7 @@
 #include "src/engine/engine.h"
 #include "src/worker/session_service.h"
 #include "tests/engine/toy_model.h"
+#include "tests/proto/unknown_fields.h"
 
 namespace baton {
 namespace {
@@ -49,12 +50,12 @@ class Client {
     stream_ = stub_->Session(&context_);
   }
 
-  void Hello(uint64_t incarnation = kIncarnation, uint32_t version = kWireVersion) {
+  void Hello(uint64_t incarnation = kIncarnation, uint32_t version = kWireVersions.max) {
     v1::RouterMessage message;
     message.mutable_hello()->set_router_incarnation(5);
     message.mutable_hello()->set_worker_incarnation(incarnation);
     message.mutable_hello()->set_wire_version(version);
-    stream_->Write(message);
+    Write(message);
   }
   void Start(uint64_t uid, uint32_t max_tokens, uint32_t n = 1) {
     v1::RouterMessage message;
@@ -84,7 +85,10 @@ class Client {
     message.mutable_renew()->set_lease_ms(lease_ms);
     Write(message);
   }
-  void Write(const v1::RouterMessage& message) { stream_->Write(message); }
+  void Write(v1::RouterMessage message) {
+    if (is_newer) AddUnknownFields(&message);
+    stream_->Write(message);
+  }
   static std::vector<TokenId> Prompt(uint64_t uid) {
     return {static_cast<TokenId>(uid % 60 + 1), 7, 9};
   }
@@ -118,6 +122,7 @@ class Client {
   void HalfClose() { stream_->WritesDone(); }
   void Drop() { context_.TryCancel(); }
 
+  bool is_newer = false;  // adds what the worker does not know to each message
   int num_hellos = 0;
   std::map<uint64_t, std::vector<uint32_t>> tokens;
   std::map<uint64_t, v1::RequestStatus> states;
@@ -131,12 +136,14 @@ class Client {
 
 class SessionTest : public testing::Test {
  protected:
-  void StartWorker(int64_t request_lease_us = 60'000'000, size_t max_queued = kMaxQueuedEvents) {
+  void StartWorker(int64_t request_lease_us = 60'000'000, size_t max_queued = kMaxQueuedEvents,
+                   const WireRange& wire = kWireVersions) {
     SessionLimits limits{.incarnation = Incarnation(kIncarnation),
                          .prefill = false,
                          .vocab_size = kToyVocab,
                          .max_context = 200};
     limits.max_queued_events = max_queued;
+    limits.wire = wire;
     sessions_ = std::make_unique<SessionService>(limits);
     arena_ = *KvArena::Create(ToyLayout(), 2048);
     EngineConfig config;
@@ -227,7 +234,7 @@ TEST_F(SessionTest, SessionForAnotherLifeOrWithoutAHelloEnds) {
   };
   const Case cases[] = {
       {"incarnation", [](Client& c) { c.Hello(kIncarnation + 1); }},
-      {"wire version", [](Client& c) { c.Hello(kIncarnation, kWireVersion + 1); }},
+      {"wire version", [](Client& c) { c.Hello(kIncarnation, kWireVersions.max + 1); }},
       {"no hello", [](Client& c) { c.Start(1, 5); }},
       {"second hello",
        [](Client& c) {
@@ -242,6 +249,47 @@ TEST_F(SessionTest, SessionForAnotherLifeOrWithoutAHelloEnds) {
     EXPECT_EQ(status.error_code(), grpc::StatusCode::FAILED_PRECONDITION) << c.word;
     EXPECT_NE(status.error_message().find(c.word), std::string::npos) << status.error_message();
   }
+  EXPECT_TRUE(LedgerClears());
+}
+
+TEST_F(SessionTest, EveryVersionOfTheRangeIsServedAndOthersAreRefusedByName) {
+  StartWorker(60'000'000, kMaxQueuedEvents, {.min = 4, .max = 5});
+  for (const uint32_t version : {4u, 5u}) {
+    Client client(address_);
+    client.Hello(kIncarnation, version);
+    client.Start(version, 5);
+    ASSERT_TRUE(client.ReadState(version, v1::REQUEST_STATE_FINISHED)) << version;
+    EXPECT_EQ(client.tokens[version], Expected(version, 5));
+  }
+  for (const uint32_t version : {0u, 3u, 6u}) {
+    Client client(address_);
+    client.Hello(kIncarnation, version);
+    const grpc::Status status = client.End();
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+    EXPECT_EQ(status.error_message(),
+              "wire version " + std::to_string(version) + " is not spoken here, only 4..5");
+  }
+  EXPECT_TRUE(LedgerClears());
+}
+
+TEST_F(SessionTest, WhatALaterRouterAddsIsPassedOver) {
+  StartWorker();
+  Client client(address_);
+  client.is_newer = true;
+  client.Hello();
+  client.Write({});  // of a kind that the worker does not know
+  client.Start(1, 12, /*n=*/2);
+  client.Renew(60'000);
+  ASSERT_TRUE(client.ReadState(1, v1::REQUEST_STATE_FINISHED));
+  EXPECT_EQ(client.tokens[1].size(), 24u);
+  client.Start(2, 5);
+  ASSERT_TRUE(client.ReadState(2, v1::REQUEST_STATE_FINISHED));
+  EXPECT_EQ(client.tokens[2], Expected(2, 5));
+  model_.step_us = 2'000;
+  client.Start(3, 190);
+  ASSERT_TRUE(client.ReadTokens(3, 1));
+  client.Cancel(3);
+  EXPECT_TRUE(client.ReadState(3, v1::REQUEST_STATE_CANCELLED));
   EXPECT_TRUE(LedgerClears());
 }
 

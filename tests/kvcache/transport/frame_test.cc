@@ -460,7 +460,7 @@ TEST(HandshakeTest, WhatDoesNotFitIsRefusedByName) {
       {"incarnation", CloseReason::kWrongPeer,
        [](HandshakeOptions* o) { o->self.incarnation = Incarnation(8); }},
       {"wire", CloseReason::kWireVersion,
-       [](HandshakeOptions* o) { o->self.wire_min = 2, o->self.wire_max = 3; }},
+       [](HandshakeOptions* o) { o->self.wire = {.min = 2, .max = 3}; }},
   };
   for (const Case& test_case : cases) {
     HandshakeOptions dialler = Side(1, "a");
@@ -474,6 +474,65 @@ TEST(HandshakeTest, WhatDoesNotFitIsRefusedByName) {
       EXPECT_EQ(a.epoch(), 99u);
       EXPECT_EQ(b.epoch(), 99u);
     }
+  }
+}
+
+TEST(HandshakeTest, RangesOfVersionsThatMeetAreEnough) {
+  constexpr uint32_t kN = 5;
+  struct Case {
+    WireRange dialler;
+    WireRange acceptor;
+    bool fits;
+  };
+  const Case cases[] = {
+      {{kN - 1, kN}, {kN - 1, kN}, true},       // one release
+      {{kN - 2, kN - 1}, {kN - 1, kN}, true},   // the release before, N - 1 is common
+      {{kN - 1, kN - 1}, {kN - 1, kN}, true},   // it speaks N - 1 only
+      {{kN, kN + 1}, {kN - 1, kN}, true},       // the next release
+      {{1, UINT32_MAX}, {kN - 1, kN}, true},    //
+      {{kN - 2, kN - 2}, {kN - 1, kN}, false},  // two releases apart
+      {{kN + 1, kN + 2}, {kN - 1, kN}, false},
+  };
+  for (const Case& c : cases) {
+    for (const bool swapped : {false, true}) {
+      HandshakeOptions dialler = Side(1, "a");
+      dialler.self.expected = Incarnation(2);
+      HandshakeOptions acceptor = Side(2, "a");
+      dialler.self.wire = swapped ? c.acceptor : c.dialler;
+      acceptor.self.wire = swapped ? c.dialler : c.acceptor;
+      Handshake a(dialler, true);
+      Handshake b(acceptor, false);
+      EXPECT_EQ(Introduce(&a, &b), c.fits ? CloseReason::kNone : CloseReason::kWireVersion)
+          << ToString(c.dialler) << " and " << ToString(c.acceptor) << " swapped " << swapped;
+    }
+  }
+}
+
+// The next version's introduction may be longer and hold what this one calls damage: it is refused
+// for its version, which both sides can read, and the message has both ranges.
+TEST(HandshakeTest, VersionsAreComparedBeforeTheRestIsRead) {
+  HandshakeOptions newer = Side(1, "a");
+  newer.self.expected = Incarnation(2);
+  newer.self.wire = {.min = 2, .max = 3};
+  std::vector<std::byte> hello = Handshake(newer, true).Start().payload;
+  hello[52] = std::byte{0xff};  // flags of today
+  hello.resize(hello.size() + 32, std::byte{1});
+  Handshake acceptor(Side(2, "a"), false);
+  const Status refusal = acceptor.OnFrame(FrameKind::kHello, hello);
+  EXPECT_EQ(acceptor.reason(), CloseReason::kWireVersion);
+  EXPECT_EQ(refusal.message(),
+            "the peer speaks wire versions 2..3, this worker 1..1: none is common");
+  HandshakeOptions older = Side(3, "a");
+  older.self.expected = Incarnation(1);
+  Handshake dialler(older, true);
+  (void)dialler.Start();
+  EXPECT_FALSE(dialler.OnFrame(FrameKind::kHelloAck, hello).ok());
+  EXPECT_EQ(dialler.reason(), CloseReason::kWireVersion);
+  // Too short for versions, or versions that contradict each other: no introduction at all.
+  for (const size_t size : {size_t{0}, size_t{7}}) {
+    Handshake other(Side(2, "a"), false);
+    EXPECT_FALSE(other.OnFrame(FrameKind::kHello, std::span(hello).first(size)).ok());
+    EXPECT_EQ(other.reason(), CloseReason::kProtocol);
   }
 }
 

@@ -73,18 +73,16 @@ TEST(HostilePeerTest, OtherWireVersionsAreRefusedByName) {
     uint32_t max;
     bool fits;
   };
-  const Case cases[] = {{kWireVersionMax + 1, kWireVersionMax + 1, false},
-                        {kWireVersionMax + 1, UINT32_MAX, false},
-                        {kWireVersionMin, kWireVersionMax + 1, true},
-                        {1, kWireVersionMax, true}};
+  constexpr WireRange kOwn = kWireVersions;
+  const Case cases[] = {{kOwn.max + 1, kOwn.max + 1, false},
+                        {kOwn.max + 1, UINT32_MAX, false},
+                        {kOwn.min, kOwn.max + 1, true},
+                        {1, kOwn.max, true}};
   uint64_t num_refused = 0;
   uint64_t self = 0x100;
   for (const Case& c : cases) {
     RawPeer raw(d);
-    raw.tweak = [&c](HandshakeOptions* options) {
-      options->self.wire_min = c.min;
-      options->self.wire_max = c.max;
-    };
+    raw.tweak = [&c](HandshakeOptions* options) { options->self.wire = {c.min, c.max}; };
     EXPECT_EQ(raw.Introduce("raw", Incarnation(++self)), c.fits) << c.min << ".." << c.max;
     if (c.fits) continue;
     EXPECT_EQ(raw.told(), CloseReason::kWireVersion);

@@ -1,0 +1,60 @@
+"""Two releases in one cluster, in every mix of roles: each answer must be what one release says.
+
+  wire_mix.py OLD_BINARY NEW_BINARY
+
+Prints a table; exit 1 when an answer differs from the clusters of one release, or when two workers
+that could hand a prompt over did not.
+"""
+
+import sys
+
+from baton_server import complete
+from roles_cluster import RolesCluster
+
+# Greedy, seeded with penalties, two choices, a stop string, a prompt of more than one chunk.
+REQUESTS = (
+    {"prompt": "The capital of France is", "max_tokens": 24, "temperature": 0},
+    {"prompt": "Once upon a time", "max_tokens": 32, "temperature": 0.8, "seed": 7,
+     "repetition_penalty": 1.1, "presence_penalty": 0.2},
+    {"prompt": "List three colours:", "max_tokens": 24, "temperature": 1.0, "seed": 3, "n": 2},
+    {"prompt": "1 2 3 4 5 6 7", "max_tokens": 40, "temperature": 0, "stop": ["12"]},
+    {"prompt": "A long story about a river. " * 60, "max_tokens": 16, "temperature": 0},
+)  # fmt: skip
+
+
+def main():
+    old, new = sys.argv[1:]
+    roles = ("router", "prefill", "decode")
+
+    def mix(*old_roles):
+        builds = {role: old if role in old_roles else new for role in roles}
+        with RolesCluster(1, 1, binaries=builds) as cluster:
+            return [complete(cluster, logprobs=2, **request) for request in REQUESTS]
+
+    reference = {"new": mix(), "old": mix(*roles)}
+    bits = {name: [a.bits() for a in given] for name, given in reference.items()}
+    same = bits["new"] == bits["old"]
+    print(f"alone: the two builds give {'the same' if same else 'OTHER'} bits")
+    # Builds of other arithmetic are not paired: the decode worker then computes the prompt too.
+    path = "disagg" if same else "local"
+    failed = False
+    mixes = (("prefill",), ("decode",), ("router",), ("prefill", "decode"), ("router", "prefill"))
+    for old_roles in mixes:
+        wanted = bits["old" if "decode" in old_roles else "new"]
+        given = mix(*old_roles)
+        paths = {a.timings.path for a in given}
+        is_mixed_pair = len({"prefill", "decode"} & set(old_roles)) == 1
+        equal = [a.bits() for a in given] == wanted
+        as_wanted = paths == {path if is_mixed_pair else "disagg"}
+        num_kv_bytes = sum(a.timings.kv_bytes for a in given)
+        print(
+            f"old {' and '.join(old_roles)}, rest new: {len(given)} answers"
+            f" {'equal' if equal else 'DIFFERENT'}, path {'/'.join(sorted(paths))},"
+            f" {num_kv_bytes} KV bytes handed over"
+        )
+        failed |= not equal or not as_wanted
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
