@@ -292,7 +292,7 @@ void LoadLoop::OnEnd(uint64_t id, StreamEnd end) {
   if (record.ok() && live.turn.golden_idx) {
     const GoldenPrompt& golden = workload_.spec().golden[*live.turn.golden_idx];
     record.golden_wrong = live.text != golden.text;
-    if (record.golden_wrong) record.error = fmt::format("the answer is '{}'", live.text);
+    if (record.golden_wrong) record.error = DescribeWrongAnswer(golden, live.text);
   }
   if (record.error.size() > kMaxErrorBytes) {
     record.error.resize(kMaxErrorBytes);

@@ -91,8 +91,9 @@ void FindVoid(RunReport& report) {
         "{} of {} requests failed on the client's own machine", local, report.attempted));
   }
   if (report.golden_wrong > 0) {
-    report.void_reasons.push_back(fmt::format("{} of {} golden prompts had a wrong answer",
-                                              report.golden_wrong, report.golden_asked));
+    report.void_reasons.push_back(fmt::format("{} of {} golden prompts had a wrong answer; {}",
+                                              report.golden_wrong, report.golden_asked,
+                                              report.first_golden_error));
   }
   if (report.wrong_work > 0) {
     report.void_reasons.push_back(
@@ -137,7 +138,7 @@ RunReport MakeReport(const RunResult& result, const ReportSpec& spec) {
     ++report.by_outcome[static_cast<size_t>(record.outcome)];
     if (!record.ok() && report.first_error.empty()) report.first_error = record.error;
     if (record.golden_idx && record.ok()) ++report.golden_asked;
-    if (record.golden_wrong) ++report.golden_wrong;
+    if (record.golden_wrong && report.golden_wrong++ == 0) report.first_golden_error = record.error;
     if (WrongWork(record, spec.exact_output)) ++report.wrong_work;
     if (spec.slo ? MeetsSlo(*spec.slo, record) : record.ok() && !record.golden_wrong) {
       ++report.num_met;

@@ -33,9 +33,10 @@ struct RunReport {
   uint64_t golden_asked = 0;    // and answered
   bool golden_missing = false;  // none was, although the spec wants them
   uint64_t golden_wrong = 0;
-  uint64_t wrong_work = 0;  // answers whose token counts are not the declared ones
-  std::string first_error;  // of the first request that failed; "" = none
-  std::string cut_short;    // why the run ended early; "" = it did not
+  uint64_t wrong_work = 0;         // answers whose token counts are not the declared ones
+  std::string first_error;         // of the first request that failed; "" = none
+  std::string first_golden_error;  // how the first wrong golden answer differs; "" = none
+  std::string cut_short;           // why the run ended early; "" = it did not
 
   double wall_s = 0;  // from the first counted start to the last end
   double requests_per_s = 0;

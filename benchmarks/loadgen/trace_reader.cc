@@ -14,6 +14,7 @@
 
 #include "benchmarks/loadgen/lengths.h"
 #include "benchmarks/loadgen/quantity.h"
+#include "src/base/regular_file.h"
 
 namespace baton {
 namespace {
@@ -173,8 +174,11 @@ StatusOr<std::vector<TraceRow>> ParseTrace(std::string_view text, std::string_vi
 
 StatusOr<std::vector<TraceRow>> ReadTraceFile(const std::string& path) {
   // zlib reads a file that is not gzip as it is.
-  const std::unique_ptr<gzFile_s, CloseGzip> file(gzopen(path.c_str(), "rb"));
-  if (file == nullptr) return NotFound("{} cannot be read: {}", path, std::strerror(errno));
+  StatusOr<UniqueFd> input = OpenInput(path);
+  if (!input.ok()) return WithPrefix(input.status(), path);
+  const std::unique_ptr<gzFile_s, CloseGzip> file(gzdopen(input->get(), "rb"));
+  if (file == nullptr) return ResourceExhausted("{}: no memory to read it", path);
+  (void)input->release();  // the stream closes it
   std::string text;
   while (true) {
     const size_t old_size = text.size();

@@ -4,6 +4,8 @@
 
 #include "nlohmann/json.hpp"
 
+#include "src/base/quoted_text.h"
+
 namespace baton {
 namespace {
 
@@ -78,6 +80,18 @@ StatusOr<std::vector<GoldenPrompt>> ParseGolden(std::string_view text, std::stri
   }
   if (prompts.empty()) return InvalidArgument("{} has no golden prompt", name);
   return prompts;
+}
+
+std::string DescribeWrongAnswer(const GoldenPrompt& golden, std::string_view answer) {
+  constexpr size_t kShownBefore = 24;  // of the text that both have
+  const std::string_view wanted = golden.text;
+  const size_t most = std::min(wanted.size(), answer.size());
+  size_t same = 0;
+  while (same < most && wanted[same] == answer[same]) ++same;
+  const size_t begin = same - std::min(same, kShownBefore);
+  return fmt::format("the answer to {} differs at byte {}: it is {}, golden is {}",
+                     QuotedForMessage(golden.prompt), same, QuotedForMessage(answer.substr(begin)),
+                     QuotedForMessage(wanted.substr(begin)));
 }
 
 std::optional<uint32_t> Workload::GoldenOf(uint64_t session_idx) const {

@@ -27,6 +27,9 @@ struct GoldenPrompt {
 // number.
 StatusOr<std::vector<GoldenPrompt>> ParseGolden(std::string_view text, std::string_view name);
 
+// Where an answer leaves the golden one, with some of both texts; one line.
+std::string DescribeWrongAnswer(const GoldenPrompt& golden, std::string_view answer);
+
 // The shape of a load's requests.
 struct WorkloadSpec {
   StreamApi api = StreamApi::kChat;

@@ -271,13 +271,25 @@ bool RenderMessages(const ModelInfo& model, const std::vector<ChatMessage>& mess
                     std::vector<TokenId>* tokens, std::string* text, RequestError* error) {
   if (model.chat_template == nullptr) {
     return Fail(error, ErrorCode::kUnsupported, "messages",
-                "used with a model that has a chat template");
+                model.has_broken_template
+                    ? "used with a model whose chat template is not broken (the router's log says "
+                      "how this one is); /v1/completions works"
+                    : "used with a model that has a chat template; /v1/completions works");
+  }
+  size_t num_bytes = 0;
+  for (const ChatMessage& message : messages) num_bytes += message.content.size();
+  if (num_bytes > kMaxEncodeBytes) {
+    return Fail(error, ErrorCode::kInvalidValue, "messages",
+                fmt::format("at most {} bytes of text, these have {}", kMaxEncodeBytes, num_bytes));
   }
   StatusOr<ChatPrompt> prompt = EncodeChat(*model.tokenizer, *model.chat_template, messages);
   if (!prompt.ok()) {
+    // The library's limits; whatever else is wrong, the template says so.
+    const bool is_limit = absl::IsFailedPrecondition(prompt.status());
     return Fail(error, ErrorCode::kInvalidValue, "messages",
-                "a conversation that the model's chat template accepts, in UTF-8 and of at most 4 "
-                "MiB");
+                is_limit ? "a conversation that the model's chat template renders within a second "
+                           "to a prompt of at most 4 MiB"
+                         : "a conversation that the model's chat template accepts");
   }
   if (tokens != nullptr) *tokens = std::move(prompt->tokens);
   if (text != nullptr) *text = std::move(prompt->text);

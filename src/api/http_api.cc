@@ -13,14 +13,15 @@
 #include "src/api/read_json.h"
 #include "src/api/schema.h"
 #include "src/base/random.h"
+#include "src/base/version.h"
 
 namespace baton {
 namespace {
 
 constexpr std::string_view kJsonType = "application/json";
 constexpr std::string_view kModelPrefix = "/v1/models/";
-constexpr std::array<std::string_view, 4> kGetPaths = {"/health", "/v1/models", "/v1/topology",
-                                                       "/ui"};
+constexpr std::array<std::string_view, 5> kGetPaths = {"/health", "/v1/models", "/v1/topology",
+                                                       "/version", "/ui"};
 
 // True for application/json and its +json relatives, whatever parameters follow, and when the
 // client did not say.
@@ -195,6 +196,11 @@ void HttpApi::HandleGet(Exchange& exchange) {
   if (path == "/health") return GetHealth(exchange);
   if (path == "/v1/topology") return GetTopology(exchange);
   if (path == "/v1/models") return Send(exchange, ModelsJson(submitter_->Models()), kJsonType);
+  if (path == "/version") {
+    JsonWriter json;
+    json.BeginObject().Key("version").String(kVersion).EndObject();
+    return Send(exchange, json.Take(), kJsonType);
+  }
   if (path == "/ui") {
     return Send(exchange, std::string(kChatPage), "text/html; charset=utf-8");
   }
@@ -204,7 +210,7 @@ void HttpApi::HandleGet(Exchange& exchange) {
 void HttpApi::GetHealth(Exchange& exchange) {
   if (submitter_->ready()) return Send(exchange, "{\"status\":\"ok\"}", kJsonType);
   RequestError error;
-  error.code = ErrorCode::kNoWorkers;
+  error.code = submitter_->draining() ? ErrorCode::kDraining : ErrorCode::kNoWorkers;
   error.retry_after_s = 1;
   // A probe is no request: it is not counted.
   exchange.responder->Respond(ErrorResponse(error, AnswerHeaders(exchange.arrival.request_id, {})));

@@ -4,12 +4,23 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
-
-#include "src/base/unique_fd.h"
+#include <string_view>
 
 namespace baton {
+namespace {
+
+// True when `fd` is a pipe without a name, which somebody opened for us.
+bool IsAnonymousPipe(int fd) {
+  char target[64] = {};
+  const std::string link = "/proc/self/fd/" + std::to_string(fd);
+  const ssize_t size = ::readlink(link.c_str(), target, sizeof(target));
+  return size > 0 && std::string_view(target, static_cast<size_t>(size)).substr(0, 6) == "pipe:[";
+}
+
+}  // namespace
 
 StatusOr<std::string> ReadRegularFile(const std::string& path, size_t max_bytes) {
   // O_NONBLOCK: opening a FIFO must fail below, not wait for a writer.
@@ -30,6 +41,40 @@ StatusOr<std::string> ReadRegularFile(const std::string& path, size_t max_bytes)
     done += static_cast<size_t>(count);
   }
   return text;
+}
+
+StatusOr<UniqueFd> OpenInput(const std::string& path) {
+  UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (!fd && (errno == ENOENT || errno == ENOTDIR)) return NotFound("there is no such file");
+  if (!fd) return Unavailable("cannot open: {}", std::strerror(errno));
+  struct stat info {};
+  if (::fstat(fd.get(), &info) != 0) return Unavailable("cannot stat: {}", std::strerror(errno));
+  if (S_ISDIR(info.st_mode)) return InvalidArgument("is a folder");
+  if (S_ISFIFO(info.st_mode) && !IsAnonymousPipe(fd.get())) {
+    return InvalidArgument("is a FIFO, which is not waited for; give a file or <(command)");
+  }
+  // From here on a pipe is waited for.
+  const int flags = ::fcntl(fd.get(), F_GETFL);
+  if (flags < 0 || ::fcntl(fd.get(), F_SETFL, flags & ~O_NONBLOCK) != 0) {
+    return Unavailable("cannot be read: {}", std::strerror(errno));
+  }
+  return fd;
+}
+
+StatusOr<std::string> ReadInput(const std::string& path, size_t max_bytes) {
+  BATON_ASSIGN_OR_RETURN(const UniqueFd fd, OpenInput(path));
+  std::string text;
+  constexpr size_t kPieceBytes = size_t{1} << 16;
+  while (text.size() <= max_bytes) {
+    const size_t done = text.size();
+    text.resize(done + std::min(kPieceBytes, max_bytes + 1 - done));
+    const ssize_t count = ::read(fd.get(), text.data() + done, text.size() - done);
+    text.resize(done + static_cast<size_t>(std::max<ssize_t>(0, count)));
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) return Unavailable("cannot read: {}", std::strerror(errno));
+    if (count == 0) return text;
+  }
+  return InvalidArgument("has more than {} bytes", max_bytes);
 }
 
 }  // namespace baton

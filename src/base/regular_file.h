@@ -1,4 +1,4 @@
-// Small files as text. Any thread.
+// Files as text, and inputs that need not be files. Any thread.
 #ifndef BATON_BASE_REGULAR_FILE_H_
 #define BATON_BASE_REGULAR_FILE_H_
 
@@ -6,6 +6,7 @@
 #include <string>
 
 #include "src/base/status.h"
+#include "src/base/unique_fd.h"
 
 namespace baton {
 
@@ -13,6 +14,13 @@ namespace baton {
 // another kind (a FIFO is not waited for) or has more than `max_bytes`; Unavailable when it cannot
 // be read. Messages do not name the path: the caller knows what the user called it.
 StatusOr<std::string> ReadRegularFile(const std::string& path, size_t max_bytes);
+
+// Opens what a user named as an input: a file, or what a shell puts in the place of one (a pipe
+// that it holds open: `<(command)`, /dev/stdin). A FIFO by its name is refused, because reading it
+// waits for a writer who may never come. Codes and messages as above.
+StatusOr<UniqueFd> OpenInput(const std::string& path);
+// All bytes of such an input.
+StatusOr<std::string> ReadInput(const std::string& path, size_t max_bytes);
 
 }  // namespace baton
 

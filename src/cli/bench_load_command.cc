@@ -9,11 +9,11 @@
 #include "benchmarks/loadgen/html_report.h"
 #include "benchmarks/loadgen/quantity.h"
 #include "src/base/clock.h"
+#include "src/base/version.h"
 #include "src/cli/bench_live_line.h"
 #include "src/cli/bench_load_flags.h"
 #include "src/cli/commands.h"
 #include "src/cli/http_client.h"
-#include "src/cli/version.h"
 
 namespace baton {
 namespace {

@@ -1,15 +1,14 @@
 #include "src/cli/bench_load_flags.h"
 
-#include <cerrno>
+#include <sys/resource.h>
+
 #include <cstdlib>
-#include <cstring>
-#include <fstream>
-#include <iterator>
 
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 
 #include "benchmarks/loadgen/quantity.h"
+#include "src/base/regular_file.h"
 #include "src/cli/http_client.h"
 
 namespace baton {
@@ -42,6 +41,9 @@ StatusOr<double> FlagScale(std::string_view flag, const std::string& text) {
   return scale;
 }
 
+// Linux hands out 28,232 local ports by default; some are still closing.
+constexpr int64_t kMaxUsers = 20'000;
+
 // What says when requests start must be given once.
 Status CheckStarts(const BenchLoadFlags& f) {
   const int given = (f.rate.empty() ? 0 : 1) + (f.users > 0 ? 1 : 0) + (f.trace.empty() ? 0 : 1);
@@ -69,6 +71,18 @@ Status CheckStarts(const BenchLoadFlags& f) {
   return OkStatus();
 }
 
+// Each user holds a connection, and so an open file and a local port.
+Status CheckUsers(const BenchLoadFlags& f) {
+  constexpr int64_t kOtherFiles = 64;
+  rlimit files{};
+  if (::getrlimit(RLIMIT_NOFILE, &files) != 0 || files.rlim_max == RLIM_INFINITY) return OkStatus();
+  const auto most = static_cast<int64_t>(files.rlim_max) - kOtherFiles;
+  if (f.users <= most) return OkStatus();
+  return InvalidArgument(
+      "--users {} needs as many open files; this process may have {} (ulimit -Hn)", f.users,
+      files.rlim_max);
+}
+
 Status CheckPrompts(const BenchLoadFlags& f) {
   if (!f.trace.empty() && (f.turns > 1 || f.shared_prefix > 0)) {
     return InvalidArgument("--trace has its own lengths: give no --turns and no --shared-prefix");
@@ -87,10 +101,10 @@ Status CheckPrompts(const BenchLoadFlags& f) {
 }
 
 Status ReadGolden(const BenchLoadFlags& f, WorkloadSpec& workload) {
-  std::ifstream file(f.golden);
-  if (!file) return NotFound("--golden {} cannot be read: {}", f.golden, std::strerror(errno));
-  const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-  BATON_ASSIGN_OR_RETURN(workload.golden, ParseGolden(text, f.golden));
+  constexpr size_t kMaxGoldenBytes = size_t{256} << 20;
+  const StatusOr<std::string> text = ReadInput(f.golden, kMaxGoldenBytes);
+  if (!text.ok()) return Named(fmt::format("--golden {}", f.golden), text.status());
+  BATON_ASSIGN_OR_RETURN(workload.golden, ParseGolden(*text, f.golden));
   workload.golden_every = static_cast<uint64_t>(f.golden_every);
   return OkStatus();
 }
@@ -154,7 +168,8 @@ void DeclareBenchLoad(FlagSet& flags, BenchLoadFlags& f) {
   flags.AddChoice("--arrivals", f.arrivals, {"poisson", "gamma", "fixed", "ramp"},
                   "law of the starts of an open loop");
   flags.Add("--burstiness", f.burstiness, "shape of gamma gaps; 1 = Poisson, below 1 = burstier");
-  flags.Add("--users", f.users, {0, 100000}, "closed loop: users who each wait for their answer");
+  flags.Add("--users", f.users, {0, kMaxUsers},
+            "closed loop: users who each wait for their answer");
   flags.Add("--trace", f.trace, "replay: Mooncake .jsonl or Azure .csv, plain or gzip");
   flags.Add("--time-scale", f.time_scale, "stretches the trace's time; 2 = half the rate");
   flags.Add("--length-scale", f.length_scale, "stretches the trace's lengths");
@@ -193,6 +208,7 @@ void DrawSeed(BenchLoadFlags& f) {
 StatusOr<BenchPlan> MakePlan(const BenchLoadFlags& f, bool* file_error) {
   *file_error = false;
   BATON_RETURN_IF_ERROR(CheckStarts(f));
+  BATON_RETURN_IF_ERROR(CheckUsers(f));
   BATON_RETURN_IF_ERROR(CheckPrompts(f));
   BenchPlan plan;
   BATON_RETURN_IF_ERROR(FillWorkload(f, plan.workload));
@@ -224,11 +240,25 @@ StatusOr<Endpoint> MakeEndpoint(std::string_view url, const BenchLoadFlags& f) {
   Endpoint endpoint;
   endpoint.url = std::string(url);
   endpoint.grpc = url.starts_with("grpc://");
+  if (url.starts_with("https://") || url.starts_with("grpcs://")) {
+    return InvalidArgument(
+        "'{}': the load client has no TLS; name the server's plain port ({}://HOST:PORT) or put a "
+        "proxy in front",
+        url, url.starts_with("https") ? "http" : "grpc");
+  }
+  if (!endpoint.grpc && !url.starts_with("http://")) {
+    return InvalidArgument("'{}' must begin with http:// or grpc://", url);
+  }
   const std::string as_http =
       endpoint.grpc ? "http://" + std::string(url.substr(7)) : std::string(url);
-  BATON_ASSIGN_OR_RETURN(const HttpUrl parsed, ParseHttpUrl(as_http));
-  if (parsed.tls) {
-    return InvalidArgument("'{}': the load client speaks plain HTTP; put a proxy in front", url);
+  const StatusOr<HttpUrl> parsed_or = ParseHttpUrl(as_http);
+  if (!parsed_or.ok()) {
+    return InvalidArgument("'{}' is no URL of the form {}://HOST:PORT", url,
+                           endpoint.grpc ? "grpc" : "http");
+  }
+  const HttpUrl& parsed = *parsed_or;
+  if (endpoint.grpc && parsed.target != "/") {
+    return InvalidArgument("'{}': gRPC has no paths; give grpc://HOST:PORT", url);
   }
   endpoint.target.host = parsed.host;
   endpoint.target.port = parsed.port;

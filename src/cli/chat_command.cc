@@ -25,6 +25,7 @@
 #include "src/cli/commands.h"
 #include "src/cli/flags.h"
 #include "src/cli/model_store.h"
+#include "src/cli/run_folders.h"
 #include "src/cli/worker_flags.h"
 
 namespace baton {
@@ -301,8 +302,8 @@ int RunRun(const std::vector<std::string>& args) {
   const StatusOr<ModelFile> model = ResolveOrPullModel(run.model);
   if (!model.ok()) return Fail("run", model.status());
 
-  PrivateServer server(
-      fmt::format("{}/run/{}", fs::path(ModelsFolder()).parent_path().string(), ::getpid()));
+  RemoveDeadRunFolders(RunFolders(), SystemClock().WallUnixMs() / 1000);
+  PrivateServer server(RunFolderOf(::getpid()));
   const InterruptWatch watch(server);
   std::vector<std::string> serve_args = {run.model,
                                          "--http=127.0.0.1:0",

@@ -147,15 +147,20 @@ Status ServerError(const HttpClientResponse& response, const std::string& body) 
 }  // namespace
 
 std::string DescribeAnswer(const AnswerStats& s) {
-  const double rate =
-      s.decode_ms > 0 ? static_cast<double>(s.completion_tokens - 1) * 1000.0 / s.decode_ms : 0.0;
+  // Every token but the first; the second one takes the first step. No rate of one token.
+  const double later_ms = s.first_step_ms + s.decode_ms;
+  const bool has_rate = s.completion_tokens > 1 && later_ms > 0;
+  const std::string rate =
+      has_rate ? fmt::format("{:.1f} tok/s | ",
+                             static_cast<double>(s.completion_tokens - 1) * 1000.0 / later_ms)
+               : "";
   const std::string workers = s.prefill_worker == s.decode_worker
                                   ? s.decode_worker
                                   : fmt::format("{} -> {}", s.prefill_worker, s.decode_worker);
   return fmt::format(
       "{} tokens ({}) | TTFT {:.1f} ms (queue {:.1f}, prefill {:.1f}) | KV wait {:.1f} ms, first "
       "step "
-      "{:.1f} ms | {:.1f} tok/s | path={} {} | KV {} bytes over {}",
+      "{:.1f} ms | {}path={} {} | KV {} bytes over {}",
       s.completion_tokens, s.finish_reason, s.ttft_ms, s.queue_ms, s.prefill_ms, s.kv_wait_ms,
       s.first_step_ms, rate, s.path, workers, s.kv_bytes, s.transport);
 }

@@ -2,11 +2,11 @@
 #include <cstdio>
 #include <iostream>
 
+#include "src/base/version.h"
 #include "src/cli/commands.h"
 #include "src/cli/flags.h"
 #include "src/cli/inspect.h"
 #include "src/cli/model_store.h"
-#include "src/cli/version.h"
 
 namespace baton {
 namespace {

@@ -6,12 +6,14 @@
 #include <utility>
 
 #include "CLI/CLI.hpp"
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "yaml-cpp/yaml.h"
 
 #include "src/base/host_port.h"
 #include "src/base/nearest_name.h"
+#include "src/base/regular_file.h"
 
 namespace baton {
 namespace {
@@ -38,6 +40,9 @@ std::string AddressError(const std::string& text) {
   return address.ok() ? "" : std::string(address.status().message());
 }
 
+// No list of flags is longer.
+constexpr size_t kMaxConfigBytes = size_t{1} << 20;
+
 // A key of the file as the flag that it stands for.
 std::string FlagOfKey(const std::string& key) {
   return "--" + absl::StrReplaceAll(key, {{"_", "-"}});
@@ -62,7 +67,8 @@ Status CheckKeysAreUnique(const YAML::Node& root, const std::string& path) {
 FlagSet::FlagSet(std::string_view name, std::string_view about)
     : name_(name), app_(std::make_unique<CLI::App>(std::string(about), "baton " + name_)) {
   app_->allow_extras(true);
-  app_->add_option("--config", config_file_, "YAML file with the same keys as these flags");
+  app_->add_option("--config", config_file_,
+                   "YAML file with the same keys as these flags (model: what MODEL is)");
 }
 
 FlagSet::~FlagSet() = default;
@@ -108,13 +114,14 @@ void FlagSet::Add(const std::string& flag, bool& value, const std::string& help)
 }
 
 void FlagSet::AddChoice(const std::string& flag, std::string& value,
-                        std::vector<std::string> choices, const std::string& help) {
+                        std::vector<std::string> choices, const std::string& help,
+                        const std::vector<std::string>& reserved) {
   const std::string list = absl::StrJoin(choices, "|");
   app_->add_option(flag, value, fmt::format("{} ({})", help, list))
       ->capture_default_str()
-      ->check([choices = std::move(choices), list](const std::string& text) -> std::string {
-        for (const std::string& choice : choices) {
-          if (choice == text) return "";
+      ->check([choices = std::move(choices), reserved, list](const std::string& text) {
+        for (const std::vector<std::string>* known : {&choices, &reserved}) {
+          if (std::find(known->begin(), known->end(), text) != known->end()) return std::string();
         }
         return fmt::format("'{}' is not one of {}{}", text, list, Suggestion(text, choices));
       })
@@ -151,9 +158,11 @@ StatusOr<std::vector<std::string>> FlagSet::WithConfigFile(
     const std::vector<std::string>& args) const {
   const std::string path = ConfigFileOf(args);
   if (path.empty()) return args;
+  const StatusOr<std::string> text = ReadInput(path, kMaxConfigBytes);
+  if (!text.ok()) return WithPrefix(text.status(), "--config " + path);
   std::vector<std::string> merged;
   try {
-    const YAML::Node root = YAML::LoadFile(path);
+    const YAML::Node root = YAML::Load(*text);
     if (root.IsNull()) return args;
     if (!root.IsMap()) return InvalidArgument("{}: the file must be a map of flags", path);
     BATON_RETURN_IF_ERROR(CheckKeysAreUnique(root, path));
@@ -162,6 +171,13 @@ StatusOr<std::vector<std::string>> FlagSet::WithConfigFile(
       const std::string key = entry.first.as<std::string>();
       const std::string flag = FlagOfKey(key);
       const CLI::Option* option = app_->get_option_no_throw(flag);
+      CLI::Option* argument = app_->get_option_no_throw(absl::AsciiStrToUpper(key));
+      const bool is_argument =
+          option == nullptr && argument != nullptr && argument->get_positional();
+      if (is_argument && entry.second.IsScalar()) {
+        argument->run_callback_for_default()->default_val(entry.second.as<std::string>());
+        continue;
+      }
       if (option == nullptr || flag == kConfigFlag || flag == "--help") {
         return InvalidArgument("{}: unknown key '{}'{}", path, key, Suggestion(flag, known));
       }
@@ -176,6 +192,8 @@ StatusOr<std::vector<std::string>> FlagSet::WithConfigFile(
       }
     }
   } catch (const YAML::Exception& error) {
+    return InvalidArgument("{}: {}", path, error.what());
+  } catch (const CLI::Error& error) {
     return InvalidArgument("{}: {}", path, error.what());
   }
   merged.insert(merged.end(), args.begin(), args.end());

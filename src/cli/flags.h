@@ -1,4 +1,5 @@
-// Flags of one subcommand: CLI11 underneath, with --config FILE (YAML, the same keys as the flags),
+// Flags of one subcommand: CLI11 underneath, with --config FILE (YAML, the same keys as the flags
+// and the arguments without dashes: `model`),
 // an unknown flag or key answered with the nearest name, and exit code 2 for every usage error.
 #ifndef BATON_CLI_FLAGS_H_
 #define BATON_CLI_FLAGS_H_
@@ -45,9 +46,10 @@ class FlagSet {
   void Add(const std::string& flag, int64_t& value, Range range, const std::string& help);
   // A switch: present = true.
   void Add(const std::string& flag, bool& value, const std::string& help);
-  // One of `choices`.
+  // One of `choices`. A `reserved` word is taken too and listed nowhere: the caller refuses it with
+  // a reason of its own.
   void AddChoice(const std::string& flag, std::string& value, std::vector<std::string> choices,
-                 const std::string& help);
+                 const std::string& help, const std::vector<std::string>& reserved = {});
 
   // Parses argv after the subcommand's name. Returns nothing when the command should run; otherwise
   // the exit code, after --help went to stdout or one error line to stderr.

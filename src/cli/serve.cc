@@ -10,14 +10,19 @@
 #include <cstring>
 #include <filesystem>
 
+#include "nlohmann/json.hpp"
+
+#include "src/base/clock.h"
 #include "src/base/hex.h"
 #include "src/base/random.h"
 #include "src/base/unique_fd.h"
 #include "src/cli/commands.h"
 #include "src/cli/compute_threads.h"
 #include "src/cli/flags.h"
+#include "src/cli/http_client.h"
 #include "src/cli/model_store.h"
 #include "src/cli/replace_file.h"
+#include "src/cli/run_folders.h"
 #include "src/cli/shadow_flag.h"
 #include "src/cli/supervisor.h"
 #include "src/cli/worker_flags.h"
@@ -111,8 +116,10 @@ class RunFolder {
   }
 
   Status Create() {
-    if (own_)
-      path_ = fmt::format("{}/run/{}", fs::path(ModelsFolder()).parent_path().string(), ::getpid());
+    if (own_) {
+      RemoveDeadRunFolders(RunFolders(), SystemClock().WallUnixMs() / 1000);
+      path_ = RunFolderOf(::getpid());
+    }
     std::error_code error;
     fs::create_directories(path_, error);
     if (error) return Unavailable("cannot create --run-dir {}: {}", path_, error.message());
@@ -184,6 +191,26 @@ ChildSpec WorkerSpec(const ServeFlags& f, const ChildSpec& base, const ChildRepo
   return spec;
 }
 
+// Asks the server for a prompt, and says on stderr when it cannot make one of a conversation: a
+// model without a chat template, or with a broken one, is served all the same.
+void WarnWithoutChat(const std::string& http_address) {
+  HttpClientRequest request;
+  const StatusOr<HttpUrl> url = ParseHttpUrl("http://" + http_address + "/apply-template");
+  if (!url.ok()) return;
+  request.url = *url;
+  request.method = "POST";
+  request.headers["Content-Type"] = "application/json";
+  request.body = R"({"messages":[{"role":"user","content":"Hello"}]})";
+  request.idle_timeout_ms = 5000;
+  const StatusOr<HttpClientResponse> response = HttpCall(request);
+  if (!response.ok() || response->status != 400) return;
+  const auto answer = nlohmann::json::parse(response->body, nullptr, /*allow_exceptions=*/false);
+  const auto at = nlohmann::json::json_pointer("/error/message");
+  const bool has_reason = answer.is_object() && answer.contains(at) && answer[at].is_string();
+  fmt::print(stderr, "warning: chat requests will be refused: {}\n",
+             has_reason ? answer[at].get<std::string>() : response->body);
+}
+
 SupervisorConfig BuildConfig(const ServeFlags& f, const ModelFile& model, const RunFolder& folder) {
   SupervisorConfig config;
   config.run_dir = folder.path();
@@ -228,6 +255,7 @@ SupervisorConfig BuildConfig(const ServeFlags& f, const ModelFile& model, const 
     fmt::print("{} is ready: http://{}/v1  grpc {}  admin http://{}\n", model.id, router.at("http"),
                router.at("grpc"), router.at("admin"));
     std::fflush(stdout);
+    WarnWithoutChat(router.at("http"));
     SendReportToParent({{"http", router.at("http")}, {"grpc", router.at("grpc")}});
   };
   return config;

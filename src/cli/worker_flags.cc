@@ -1,8 +1,6 @@
 #include "src/cli/worker_flags.h"
 
-#include <fstream>
-#include <sstream>
-
+#include "src/base/regular_file.h"
 #include "src/base/size_text.h"
 
 namespace baton {
@@ -23,12 +21,13 @@ void AppendTls(const TlsFiles& files, std::vector<std::string>& args) {
 }
 
 void DeclareTuning(FlagSet& flags, WorkerTuning& tuning) {
-  flags.AddChoice("--device", tuning.device, {"auto", "cpu", "cuda", "simt"}, "where to compute");
+  flags.AddChoice("--device", tuning.device, {"auto", "cpu"}, "where to compute", {"cuda", "simt"});
   flags.AddChoice("--isa", tuning.isa, {"auto", "avx512", "avx2", "portable"},
                   "instruction set of the CPU backend");
-  flags.AddChoice("--transport", tuning.transport, {"auto", "shm", "tcp", "cuda_ipc", "nccl"},
-                  "how KV blocks cross; auto = the fastest that both ends support");
-  flags.AddChoice("--kv-dtype", tuning.kv_dtype, {"bf16", "f32", "q8"}, "type of stored K and V");
+  flags.AddChoice("--transport", tuning.transport, {"auto", "shm", "tcp"},
+                  "how KV blocks cross; auto = the fastest that both ends support",
+                  {"cuda_ipc", "nccl"});
+  flags.AddChoice("--kv-dtype", tuning.kv_dtype, {"bf16", "f32"}, "type of stored K and V", {"q8"});
   flags.Add("--kv-memory", tuning.kv_memory,
             "bytes of the KV pool, e.g. 2GiB; default: the larger of 1GiB and one full sequence");
   flags.Add("--max-context", tuning.max_context, {0, 1 << 24},
@@ -74,13 +73,13 @@ Status CheckTuning(const WorkerTuning& tuning) {
 
 StatusOr<std::string> ReadClusterSecret(const std::string& path) {
   if (path.empty()) return std::string();
-  std::ifstream file(path, std::ios::binary);
-  std::stringstream bytes;
-  bytes << file.rdbuf();
-  if (!file || bytes.str().empty()) {
-    return NotFound("--cluster-secret-file {} cannot be read or is empty", path);
+  constexpr size_t kMaxSecretBytes = size_t{64} << 10;
+  StatusOr<std::string> secret = ReadInput(path, kMaxSecretBytes);
+  if (!secret.ok()) {
+    return WithPrefix(secret.status(), fmt::format("--cluster-secret-file {}", path));
   }
-  return bytes.str();
+  if (secret->empty()) return InvalidArgument("--cluster-secret-file {} is empty", path);
+  return secret;
 }
 
 void AppendTuning(const WorkerTuning& tuning, std::vector<std::string>& args) {

@@ -30,8 +30,9 @@ StatusOr<ModelCatalog::TextParts> ModelCatalog::Build(const ModelClaim& claim) {
     if (chat_template.ok()) {
       parts.chat_template = std::make_shared<const ChatTemplate>(*std::move(chat_template));
     } else {
-      // The model can still complete texts; chat requests will be told that there is no template.
-      BATON_LOG_ERROR("model {}: its chat template cannot be used: {}", claim.id,
+      // The model can still complete texts; each chat request will be told.
+      parts.has_broken_template = true;
+      BATON_LOG_ERROR("model {}: no chat, its chat template is broken: {}", claim.id,
                       std::string(chat_template.status().message()));
     }
   }
@@ -66,6 +67,7 @@ StatusOr<std::shared_ptr<const ModelInfo>> ModelCatalog::Resolve(const ModelClai
   if (parts->chat_template != nullptr) {
     info->chat_template = std::shared_ptr<const ChatTemplate>(parts, parts->chat_template.get());
   }
+  info->has_broken_template = parts->has_broken_template;
   return std::shared_ptr<const ModelInfo>(std::move(info));
 }
 

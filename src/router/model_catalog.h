@@ -38,6 +38,7 @@ class ModelCatalog {
   struct TextParts {
     std::shared_ptr<const Tokenizer> tokenizer;
     std::shared_ptr<const ChatTemplate> chat_template;
+    bool has_broken_template = false;
   };
 
   static StatusOr<TextParts> Build(const ModelClaim& claim);

@@ -41,6 +41,7 @@ class Router final : public Submitter, private Generations {
   std::shared_ptr<const ModelInfo> FindModel(std::string_view id) const override;
   std::vector<std::shared_ptr<const ModelInfo>> Models() const override;
   bool ready() const override { return ready_.load(std::memory_order_acquire); }
+  bool draining() const override { return never_ready_.load(std::memory_order_acquire); }
   void GetTopology(absl::AnyInvocable<void(const Topology&)> done) override;
   void GetRequests(absl::AnyInvocable<void(const std::vector<RequestView>&)> done) override;
 

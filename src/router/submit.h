@@ -36,7 +36,8 @@ struct ModelInfo {
   uint32_t max_context = 0;    // tokens, prompt and answer together; the largest of its workers
   uint32_t vocab_size = 0;
   std::shared_ptr<const Tokenizer> tokenizer;
-  std::shared_ptr<const ChatTemplate> chat_template;  // null: the model file has none
+  std::shared_ptr<const ChatTemplate> chat_template;  // null: the model file has no usable one
+  bool has_broken_template = false;                   // it has one that is no template
 };
 
 // One token of one choice on its way to the client. Views are valid during the call.
@@ -118,6 +119,8 @@ class Submitter {
   virtual std::vector<std::shared_ptr<const ModelInfo>> Models() const = 0;
   // True when a request would be served now.
   virtual bool ready() const = 0;
+  // True when it is on its way out: not ready, and never again.
+  virtual bool draining() const = 0;
   // Calls `done` on the router's thread with the present state.
   virtual void GetTopology(absl::AnyInvocable<void(const Topology&)> done) = 0;
   virtual void GetRequests(absl::AnyInvocable<void(const std::vector<RequestView>&)> done) = 0;

@@ -271,6 +271,7 @@ class FolderReader {
   // More ends of a generation than the one that tokenizer_config.json names.
   Status SetGenerationEnds() {
     std::vector<uint32_t> ends;
+    std::optional<uint64_t> left_out;
     for (const auto& [text, name] :
          {std::pair<const std::string&, const char*>(files_.generation_config_json,
                                                      "generation_config.json"),
@@ -284,13 +285,19 @@ class FolderReader {
         if (id.get<uint64_t>() < vocab_size_) {
           ends.push_back(id.get<uint32_t>());
         } else {
+          left_out = id.get<uint64_t>();
           BATON_LOG_WARN("{}: eos_token_id {} is behind the model's {} tokens: left out", name,
                          id.get<uint64_t>(), vocab_size_);
         }
       }
     }
     for (const uint32_t id : ends) BATON_RETURN_IF_ERROR(AddEnd(id));
-    return OkStatus();
+    if (spec_.eos_id || !left_out) return OkStatus();
+    // Its answers would go on until max_tokens.
+    return InvalidArgument(
+        "eos_token_id {} is behind the model's {} tokens, and no other token ends "
+        "a generation",
+        *left_out, vocab_size_);
   }
 
   Status AddEnd(uint32_t id) {

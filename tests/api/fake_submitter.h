@@ -62,6 +62,7 @@ class FakeSubmitter final : public Submitter {
   }
   std::vector<std::shared_ptr<const ModelInfo>> Models() const override { return models; }
   bool ready() const override { return is_ready; }
+  bool draining() const override { return is_draining; }
   void GetTopology(absl::AnyInvocable<void(const Topology&)> done) override { done(topology); }
   void GetRequests(absl::AnyInvocable<void(const std::vector<RequestView>&)> done) override {
     done({});
@@ -91,6 +92,7 @@ class FakeSubmitter final : public Submitter {
   std::vector<std::shared_ptr<const ModelInfo>> models;
   Topology topology;
   bool is_ready = true;
+  bool is_draining = false;
   std::function<void(const GenerateRequest&, ResponseSink&)> answer;
 
  private:

@@ -7,6 +7,7 @@
 
 #include "gtest/gtest.h"
 
+#include "src/base/version.h"
 #include "tests/api/http_api_rig.h"
 
 namespace baton {
@@ -403,6 +404,33 @@ TEST_F(HttpApiTest, PathsAndMethods) {
   EXPECT_EQ(submitter_.refused().back(), 405);
 }
 
+TEST_F(HttpApiTest, VersionIsTold) {
+  EXPECT_EQ(Send("GET", "/version")->body, "{\"version\":\"" + std::string(kVersion) + "\"}");
+  EXPECT_EQ(Send("POST", "/version", "{}")->status, 405);
+}
+
+// What is wrong is the length, or the model, and not that the template does not like the text.
+TEST_F(HttpApiTest, WhatIsWrongWithAConversationIsNamed) {
+  const std::string text(5 << 20, 'a');
+  const std::string body = R"({"messages":[{"role":"user","content":")" + text + R"("}]})";
+  auto responder = Post(kChatPath, body);
+  EXPECT_EQ(responder->status, 400);
+  EXPECT_NE(responder->body.find("at most 4194304 bytes of text, these have 5242880"),
+            std::string::npos)
+      << responder->body;
+  auto broken = std::make_shared<ModelInfo>(*submitter_.models[0]);
+  broken->chat_template = nullptr;
+  submitter_.models = {broken};
+  responder = Post(kChatPath, kHello + "}");
+  EXPECT_EQ(responder->status, 400);
+  EXPECT_NE(responder->body.find("a model that has a chat template"), std::string::npos);
+  broken->has_broken_template = true;
+  responder = Post(kChatPath, kHello + "}");
+  EXPECT_EQ(responder->status, 400);
+  EXPECT_NE(responder->body.find("chat template is not broken"), std::string::npos)
+      << responder->body;
+}
+
 TEST_F(HttpApiTest, ModelsAndHealth) {
   auto responder = Send("GET", "/v1/models");
   EXPECT_EQ(responder->body,
@@ -417,6 +445,12 @@ TEST_F(HttpApiTest, ModelsAndHealth) {
   responder = Send("GET", "/health");
   EXPECT_EQ(responder->status, 503);
   EXPECT_EQ(responder->Header("Retry-After"), "1");
+  EXPECT_NE(responder->body.find("No worker is ready"), std::string::npos) << responder->body;
+  submitter_.is_draining = true;
+  responder = Send("GET", "/health");
+  EXPECT_EQ(responder->status, 503);
+  EXPECT_EQ(responder->body.find("No worker"), std::string::npos) << responder->body;
+  EXPECT_NE(responder->body.find("draining"), std::string::npos) << responder->body;
   submitter_.models.clear();
   const auto chat = Post(kChatPath, kHello + "}");
   EXPECT_EQ(chat->status, 503) << "loading: not the client's mistake";

@@ -1,8 +1,12 @@
 #include <sys/stat.h>
+#include <unistd.h>
 
+#include <chrono>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <thread>
 
 #include "gtest/gtest.h"
 
@@ -40,6 +44,39 @@ TEST(RegularFileTest, GivesAllBytesOrSaysWhyNot) {
     EXPECT_EQ(ReadRegularFile(missing, 100).status().code(), StatusCode::kNotFound) << missing;
   }
   fs::remove_all(folder);
+}
+
+// What a user names as an input may be a pipe that somebody holds open, and never a FIFO that
+// nobody may ever write.
+TEST(InputTest, TakesFilesAndOpenPipesAndNoFifos) {
+  const std::string folder = ::testing::TempDir() + "/input_test";
+  fs::remove_all(folder);
+  fs::create_directories(folder);
+  const std::string path = folder + "/file";
+  const std::string bytes = std::string(100'000, 'x') + std::string("\0y", 2);
+  std::ofstream(path, std::ios::binary) << bytes;
+  EXPECT_EQ(ReadInput(path, bytes.size()).value(), bytes);
+  EXPECT_EQ(ReadInput(path, bytes.size() - 1).status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(ReadInput("/dev/null", 10).value(), "");
+  EXPECT_EQ(ReadInput("/dev/zero", 1 << 20).status().message(), "has more than 1048576 bytes");
+  EXPECT_EQ(ReadInput(folder, 10).status().message(), "is a folder");
+  EXPECT_EQ(ReadInput(folder + "/none", 10).status().code(), StatusCode::kNotFound);
+  ASSERT_EQ(::mkfifo((folder + "/fifo").c_str(), 0600), 0);
+  EXPECT_EQ(ReadInput(folder + "/fifo", 10).status().code(), StatusCode::kInvalidArgument);
+
+  int ends[2];
+  ASSERT_EQ(::pipe(ends), 0);
+  // A writer that takes its time is waited for.
+  std::thread writer([&] {
+    for (const char* piece : {"slow", "ly"}) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      EXPECT_GT(::write(ends[1], piece, std::strlen(piece)), 0);
+    }
+    ::close(ends[1]);
+  });
+  EXPECT_EQ(ReadInput("/dev/fd/" + std::to_string(ends[0]), 10).value(), "slowly");
+  writer.join();
+  ::close(ends[0]);
 }
 
 }  // namespace

@@ -179,6 +179,20 @@ TEST(DescribeAnswerTest, SaysPathBytesAndTransport) {
   EXPECT_NE(line.find("KV 737280 bytes over shm"), std::string::npos) << line;
 }
 
+// The second token comes with the first step; of a tiny model nothing may be left after it.
+TEST(DescribeAnswerTest, TheRateCountsTheFirstStepAndIsLeftOutWhereThereIsNone) {
+  AnswerStats stats;
+  stats.completion_tokens = 2;
+  stats.first_step_ms = 4;
+  EXPECT_NE(DescribeAnswer(stats).find("| 250.0 tok/s |"), std::string::npos)
+      << DescribeAnswer(stats);
+  stats.first_step_ms = 0;
+  EXPECT_EQ(DescribeAnswer(stats).find("tok/s"), std::string::npos);
+  stats.completion_tokens = 1;
+  stats.decode_ms = 5;
+  EXPECT_EQ(DescribeAnswer(stats).find("tok/s"), std::string::npos);
+}
+
 TEST(ChatSessionTest, NoServerIsAnErrorThatNamesTheAddress) {
   ChatOptions options;
   options.url = *ParseHttpUrl("http://127.0.0.1:1");

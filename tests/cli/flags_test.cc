@@ -1,5 +1,8 @@
 #include "src/cli/flags.h"
 
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <cstdio>
 #include <fstream>
 
@@ -150,7 +153,60 @@ TEST(FlagSetTest, BadConfigFilesAreUsageErrors) {
     EXPECT_NE(outcome.error.find(c.expected), std::string::npos) << outcome.error;
   }
   Bound b;
-  EXPECT_EQ(Parse(b, {"m", "--config", "/nowhere.yaml"}).code, kExitUsage);
+  const Outcome missing = Parse(b, {"m", "--config", "/nowhere.yaml"});
+  EXPECT_EQ(missing.code, kExitUsage);
+  EXPECT_EQ(missing.error, "baton serve: --config /nowhere.yaml: there is no such file\n");
+}
+
+TEST(FlagSetTest, ConfigFileMayNameTheModelAndTheCommandLineWins) {
+  for (const char* key : {"model", "MODEL"}) {
+    const std::string path = WriteFile(std::string(key) + ": file.gguf\nthreads: 3\n");
+    Bound from_file;
+    EXPECT_FALSE(Parse(from_file, {"--config", path}).code);
+    EXPECT_EQ(from_file.model, "file.gguf");
+    EXPECT_EQ(from_file.threads, 3);
+    Bound given;
+    EXPECT_FALSE(Parse(given, {"given.gguf", "--config", path}).code);
+    EXPECT_EQ(given.model, "given.gguf");
+  }
+  Bound list;
+  EXPECT_EQ(Parse(list, {"--config", WriteFile("model: [a, b]\n")}).code, kExitUsage);
+}
+
+// A configuration may come from a command; a FIFO that nobody writes must not hang the start.
+TEST(FlagSetTest, ConfigMayBeAPipeAndIsNoFifo) {
+  int ends[2];
+  ASSERT_EQ(::pipe(ends), 0);
+  const std::string text = "model: piped.gguf\n";
+  ASSERT_EQ(::write(ends[1], text.data(), text.size()), static_cast<ssize_t>(text.size()));
+  ::close(ends[1]);
+  Bound piped;
+  EXPECT_FALSE(Parse(piped, {"--config=/dev/fd/" + std::to_string(ends[0])}).code);
+  EXPECT_EQ(piped.model, "piped.gguf");
+  ::close(ends[0]);
+  const std::string fifo = testing::TempDir() + "/flags_test_fifo";
+  ::unlink(fifo.c_str());
+  ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
+  Bound b;
+  const Outcome outcome = Parse(b, {"m", "--config", fifo});
+  EXPECT_EQ(outcome.code, kExitUsage);
+  EXPECT_NE(outcome.error.find("is a FIFO"), std::string::npos) << outcome.error;
+  ::unlink(fifo.c_str());
+}
+
+TEST(FlagSetTest, ReservedWordsAreTakenAndNotOffered) {
+  FlagSet flags("serve", "Test.");
+  std::string device = "auto";
+  flags.AddChoice("--device", device, {"auto", "cpu"}, "device", {"cuda"});
+  testing::internal::CaptureStdout();
+  EXPECT_EQ(flags.Parse({"--help"}), kExitOk);
+  const std::string help = testing::internal::GetCapturedStdout();
+  EXPECT_NE(help.find("auto|cpu"), std::string::npos) << help;
+  EXPECT_EQ(help.find("cuda"), std::string::npos) << help;
+  FlagSet again("serve", "Test.");
+  again.AddChoice("--device", device, {"auto", "cpu"}, "device", {"cuda"});
+  EXPECT_FALSE(again.Parse({"--device=cuda"}));
+  EXPECT_EQ(device, "cuda") << "the caller says why not";
 }
 
 }  // namespace

@@ -1,3 +1,6 @@
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <fstream>
 
 #include "gtest/gtest.h"
@@ -55,6 +58,13 @@ TEST(UsageExitTest, EveryRoleSaysTwoForAWrongCommandLine) {
       {&RunBench, {"model"}, "MODEL"},
       {&RunBench, {"--natural-end", "model"}, "--natural-end"},
       {&RunBench, {"--find-max", "--json", "model", "localhost"}, "must begin with http"},
+      {&RunBench, {"https://h:1", "--rate=1"}, "has no TLS; name the server's plain port (http://"},
+      {&RunBench, {"grpcs://h:1", "--rate=1"}, "has no TLS; name the server's plain port (grpc://"},
+      {&RunBench, {"ftp://h:1", "--rate=1"}, "'ftp://h:1' must begin with http:// or grpc://"},
+      {&RunBench, {"grpc://:1", "--rate=1"}, "'grpc://:1' is no URL of the form grpc://HOST:PORT"},
+      {&RunBench, {"http://h:0", "--rate=1"}, "'http://h:0' is no URL of the form http://"},
+      {&RunBench, {"grpc://h:1/v1", "--rate=1"}, "gRPC has no paths"},
+      {&RunBench, {"http://h:1", "--users=70000"}, "[0, 20000]"},
       {&RunBench, {"speed"}, "speed"},
       {&RunBench, {"http://127.0.0.1:1", "m.gguf"}, "'m.gguf'"},
       {&RunBench, {"model", "m.gguf", "--cases=pp"}, "--cases"},
@@ -104,6 +114,29 @@ TEST(UsageExitTest, AModelThatIsNotThereOrBrokenIsAFailureNotAWrongCommandLine) 
     EXPECT_EQ(code, kExitFailure) << error;
     EXPECT_NE(error.find(c.expected), std::string::npos) << error;
   }
+}
+
+// A FIFO that nobody writes is no file: each reader says so and does not wait.
+TEST(UsageExitTest, AFifoInThePlaceOfAFileIsRefusedAtOnce) {
+  const std::string fifo = testing::TempDir() + "/usage_exit_test_fifo.gguf";
+  ::unlink(fifo.c_str());
+  ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
+  const WrongUse cases[] = {
+      {&RunBench, {"http://127.0.0.1:1", "--rate=1", "--golden=" + fifo}, "is a FIFO"},
+      {&RunBench, {"http://127.0.0.1:1", "--trace=" + fifo}, "is a FIFO"},
+      {&RunRouter, {"--cluster-secret-file=" + fifo}, "is a FIFO"},
+      {&RunBench, {"model", fifo}, "regular file"},
+      {&RunInspectCommand, {fifo}, "regular file"},
+      {&RunEval, {"--perplexity=" + fifo, "--model=" + fifo}, "regular file"},
+      {&RunConvert, {fifo, fifo + ".out", "--type=q8_0"}, "regular file"},
+  };
+  for (const WrongUse& c : cases) {
+    testing::internal::CaptureStderr();
+    EXPECT_NE(c.run(c.args), kExitOk);
+    const std::string error = testing::internal::GetCapturedStderr();
+    EXPECT_NE(error.find(c.expected), std::string::npos) << error;
+  }
+  ::unlink(fifo.c_str());
 }
 
 TEST(UsageExitTest, AFolderThatCannotBeMadeIsOneLineOnStderr) {

@@ -1,6 +1,7 @@
 """One model in every form that --model takes: the same bits from a GGUF file, its parts and a
 Hugging Face folder, whether prefill and decode share a process or not."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -8,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from baton_server import BIN, Server, complete
+from baton_server import BIN, Server, complete, wait_until
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 ARCHITECTURES = [
@@ -97,3 +98,23 @@ def test_a_broken_folder_is_one_clear_error(tmp_path, spoil, words):
     inspected = subprocess.run([BIN, "inspect", folder], capture_output=True, text=True, timeout=60)
     assert inspected.returncode == 1
     assert inspected.stderr.count("\n") == 1 and words in inspected.stderr
+
+
+@pytest.mark.parametrize("template, words", [("{% for %}", "is not broken"), (None, "has a chat")])
+def test_a_model_without_a_usable_template_serves_texts_and_says_so(tmp_path, template, words):
+    folder = tmp_path / "no-chat"
+    shutil.copytree(GOLDEN / "tiny_qwen2", folder)
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    config.pop("chat_template")
+    if template is not None:
+        config["chat_template"] = template
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    with Server("--mode", "aggregated", model=str(folder)) as server:
+        said = Path(server.dir, "serve.out")
+        wait_until(lambda: "warning: chat requests will be refused" in said.read_text(), 10, "said")
+        assert words in said.read_text()
+        messages = [{"role": "user", "content": "hi"}]
+        status, _, answer = server.post("/v1/chat/completions", {"messages": messages})
+        assert status == 400 and words in answer["error"]["message"]
+        status, _, _ = server.post("/v1/completions", {"prompt": "hi", "max_tokens": 2})
+        assert status == 200

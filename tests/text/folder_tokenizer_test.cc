@@ -130,6 +130,19 @@ TEST(FolderTokenizerTest, ConfigFilesNameTheSpecialTokens) {
       "eos_token_id: more than three tokens end a generation (3, 5, 9 and 11): not supported");
 }
 
+// One end too many is left out; a model that nothing would end is refused.
+TEST(FolderTokenizerTest, AnEndBehindTheVocabularyMustNotBeTheOnlyOne) {
+  FolderTokenizerFiles files = GoldenFiles("qwen2");
+  const size_t vocab_size = NumTokens(Golden()["qwen2"]["tokenizer_json"]);
+  files.tokenizer_config_json = "{}";
+  files.generation_config_json = R"({"eos_token_id": 999999})";
+  EXPECT_EQ(std::string(TokenizerSpecFromFolder(files, vocab_size).status().message()),
+            "eos_token_id 999999 is behind the model's " + std::to_string(vocab_size) +
+                " tokens, and no other token ends a generation");
+  files.config_json = R"({"eos_token_id": 3})";
+  EXPECT_EQ(TokenizerSpecFromFolder(files, vocab_size)->eos_id, 3u);
+}
+
 // GPT-2's <|endoftext|> is all three: begin, end and unknown.
 TEST(FolderTokenizerTest, AnUnknownTokenThatEndsATextStillDoes) {
   Json tokenizer = Golden()["smollm"]["tokenizer_json"];

@@ -249,7 +249,7 @@ def test_a_wrong_command_line_exits_2_with_one_line(args, expected):
 
 
 def test_urls_are_checked():
-    for url, expected in [("localhost:80", "must begin with http"), ("https://x", "plain HTTP")]:
+    for url, expected in [("localhost:80", "must begin with http"), ("https://x", "has no TLS")]:
         done = bench(url, "--rate", "1")
         assert done.returncode == 2 and expected in done.stderr
 
@@ -264,6 +264,8 @@ def test_golden_answers_are_checked_in_the_run(toy, tmp_path):
     golden.write_text(json.dumps({**row, "text": " w0 w1 w9"}) + "\n")
     done = bench(toy.url, *args)
     assert done.returncode == 1 and "10 of 10 golden prompts had a wrong answer" in done.stderr
+    expected = 'the answer to "count" differs at byte 8: it is " w0 w1 w2", golden is " w0 w1 w9"'
+    assert expected in done.stderr, "both texts are shown"
 
 
 def test_golden_prompts_that_are_never_asked_void_the_run(toy, tmp_path):

@@ -1,0 +1,93 @@
+#include "src/cli/run_folders.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "gtest/gtest.h"
+
+#include "src/base/clock.h"
+#include "src/base/unique_fd.h"
+
+namespace baton {
+namespace {
+
+namespace fs = std::filesystem;
+
+// The number of a process that has ended.
+pid_t DeadPid() {
+  const pid_t pid = ::fork();
+  if (pid == 0) ::_exit(0);
+  EXPECT_EQ(::waitpid(pid, nullptr, 0), pid);
+  return pid;
+}
+
+class RunFoldersTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    fs::remove_all(parent_);
+    fs::create_directories(parent_);
+  }
+
+  std::string Folder(const std::string& name) {
+    const std::string folder = parent_ + "/" + name;
+    fs::create_directories(folder);
+    for (const char* file : {"lock", "cluster-secret", "router-0.log"}) {
+      std::ofstream(folder + "/" + file) << "x";
+    }
+    return folder;
+  }
+  void Tidy(int64_t seconds_later) {
+    RemoveDeadRunFolders(parent_, SystemClock().WallUnixMs() / 1000 + seconds_later);
+  }
+
+  const std::string parent_ = testing::TempDir() + "/run_folders_test";
+};
+
+TEST_F(RunFoldersTest, TheSecretOfTheDeadGoesAtOnceAndTheirLogsAfterADay) {
+  const std::string dead = Folder(std::to_string(DeadPid()));
+  Tidy(0);
+  EXPECT_FALSE(fs::exists(dead + "/cluster-secret"));
+  EXPECT_TRUE(fs::exists(dead + "/router-0.log"));
+  Tidy(kKeepLogsS - 60);
+  EXPECT_TRUE(fs::exists(dead));
+  Tidy(kKeepLogsS + 60);
+  EXPECT_FALSE(fs::exists(dead));
+}
+
+TEST_F(RunFoldersTest, TheLivingAndWhatIsNoRunFolderStay) {
+  const std::string living = Folder(std::to_string(::getpid()));
+  const std::string init = Folder("1");
+  for (const char* name : {"notes", "12x", "-5", "0", "007", "99999999999999999999"}) Folder(name);
+  // Its server has another number than the folder and holds the lock.
+  const std::string locked = Folder(std::to_string(DeadPid()));
+  const UniqueFd lock(::open((locked + "/lock").c_str(), O_RDWR));
+  ASSERT_EQ(::flock(lock.get(), LOCK_EX), 0);
+  // Behind a link lies something of somebody else.
+  const std::string elsewhere = Folder("elsewhere");
+  fs::create_symlink(elsewhere, parent_ + "/" + std::to_string(DeadPid()));
+  std::ofstream(parent_ + "/" + std::to_string(DeadPid())) << "a file";
+  const auto count = [this] {
+    return std::distance(fs::directory_iterator(parent_), fs::directory_iterator());
+  };
+  const auto before = count();
+  Tidy(10 * kKeepLogsS);
+  EXPECT_EQ(count(), before);
+  for (const std::string& folder : {living, init, locked, elsewhere}) {
+    EXPECT_TRUE(fs::exists(folder + "/cluster-secret")) << folder;
+  }
+}
+
+TEST_F(RunFoldersTest, AFolderThatIsNotThereIsNoError) {
+  fs::remove_all(parent_);
+  Tidy(0);
+  EXPECT_FALSE(fs::exists(parent_));
+}
+
+}  // namespace
+}  // namespace baton
