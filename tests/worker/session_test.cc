@@ -391,14 +391,16 @@ TEST_F(SessionTest, RequestsOutliveTheirLeaseOnlyWhenRenewed) {
 // Nobody renews while nothing runs, so a request that comes just before an old lease ends has a
 // lease of its own.
 TEST_F(SessionTest, LeaseStartsAnewWithEveryRequest) {
-  StartWorker(/*request_lease_us=*/1'000'000);
+  StartWorker(/*request_lease_us=*/2'000'000);
   Client client(address_);
   client.Hello();
   client.Start(1, 2);
   ASSERT_TRUE(client.ReadState(1, v1::REQUEST_STATE_FINISHED));
-  std::this_thread::sleep_for(std::chrono::milliseconds(800));
+  // The second request ends after the first lease would have, and well before its own: a busy
+  // machine may make its half second four times as long.
+  std::this_thread::sleep_for(std::chrono::milliseconds(1'700));
   model_.step_us = 5'000;
-  client.Start(2, 100);  // half a second
+  client.Start(2, 100);
   EXPECT_TRUE(
       client.ReadUntil([&] { return client.states[2].state() >= v1::REQUEST_STATE_FINISHED; }));
   EXPECT_EQ(client.states[2].state(), v1::REQUEST_STATE_FINISHED) << client.states[2].message();
