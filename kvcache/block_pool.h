@@ -19,9 +19,9 @@
 //  2. A block is allocated only when both counts are 0; its generation rises at that moment and is
 //     never 0 afterwards. A handle of an older generation is refused by every call.
 //  3. Allocate gives all blocks asked for or none.
-//  4. A block becomes free or cached in the call that drops its last reference; a cached one
-//  becomes
-//     free when Allocate needs it, and its keeper is told before it is used again.
+//  4. A block becomes free or cached in the call that drops its last reference; a cached
+//     one becomes free when Allocate needs it, and its keeper is told before it is used
+//     again.
 #ifndef BATON_KVCACHE_BLOCK_POOL_H_
 #define BATON_KVCACHE_BLOCK_POOL_H_
 

@@ -6,9 +6,11 @@
 namespace baton {
 namespace {
 
-auto Of(const RequestUid& uid, uint32_t attempt) {
-  return [uid, attempt](const auto& parked) {
-    return parked.grant.key.uid == uid && parked.grant.key.attempt == attempt;
+auto Of(const RequestUid& uid, uint32_t attempt, Incarnation decode) {
+  return [uid, attempt, decode](const auto& parked) {
+    const Grant& grant = parked.grant;
+    return grant.key.uid == uid && grant.key.attempt == attempt &&
+           grant.decode_incarnation == decode;
   };
 }
 
@@ -17,8 +19,8 @@ auto Of(const RequestUid& uid, uint32_t attempt) {
 GrantPark::GrantPark() { parked_.reserve(kCapacity); }
 
 bool GrantPark::Park(Grant grant, int64_t now_us) {
-  const auto same =
-      std::find_if(parked_.begin(), parked_.end(), Of(grant.key.uid, grant.key.attempt));
+  const auto same = std::find_if(parked_.begin(), parked_.end(),
+                                 Of(grant.key.uid, grant.key.attempt, grant.decode_incarnation));
   // A repeated grant keeps its place and its deadline, or a chatty D could hold a place for ever.
   if (same != parked_.end()) {
     same->grant = std::move(grant);
@@ -29,16 +31,16 @@ bool GrantPark::Park(Grant grant, int64_t now_us) {
   return true;
 }
 
-std::optional<Grant> GrantPark::Take(const RequestUid& uid, uint32_t attempt) {
-  const auto found = std::find_if(parked_.begin(), parked_.end(), Of(uid, attempt));
+std::optional<Grant> GrantPark::Take(const RequestUid& uid, uint32_t attempt, Incarnation decode) {
+  const auto found = std::find_if(parked_.begin(), parked_.end(), Of(uid, attempt, decode));
   if (found == parked_.end()) return std::nullopt;
   std::optional<Grant> grant(std::move(found->grant));
   parked_.erase(found);
   return grant;
 }
 
-bool GrantPark::Drop(const RequestUid& uid, uint32_t attempt) {
-  return Take(uid, attempt).has_value();
+bool GrantPark::Drop(const RequestUid& uid, uint32_t attempt, Incarnation decode) {
+  return Take(uid, attempt, decode).has_value();
 }
 
 void GrantPark::Expire(int64_t now_us, std::vector<Grant>* expired) {

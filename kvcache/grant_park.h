@@ -2,7 +2,8 @@
 // time, so that a stray or hostile D costs 64 entries for half a second. Pure; engine thread.
 //
 // Invariants
-//  1. At most `capacity` grants, one for each (uid, attempt); the newest replaces an older one.
+//  1. At most `capacity` grants, one for each (uid, attempt, decode worker); the newest replaces an
+//     older one.
 //  2. A grant leaves by Take, Drop or Expire, never silently by another one's arrival.
 #ifndef BATON_KVCACHE_GRANT_PARK_H_
 #define BATON_KVCACHE_GRANT_PARK_H_
@@ -26,10 +27,10 @@ class GrantPark {
 
   // False when full: the caller answers with RevokeUnknown, so that D frees at once.
   bool Park(Grant grant, int64_t now_us);
-  // The grant of this placement, removed from the park.
-  std::optional<Grant> Take(const RequestUid& uid, uint32_t attempt);
-  // D revoked it; true when it was here.
-  bool Drop(const RequestUid& uid, uint32_t attempt);
+  // The grant of this placement and this D, removed from the park.
+  std::optional<Grant> Take(const RequestUid& uid, uint32_t attempt, Incarnation decode);
+  // That D revoked it; true when it was here.
+  bool Drop(const RequestUid& uid, uint32_t attempt, Incarnation decode);
   // Removes grants parked for kParkUs or longer and appends them to `expired`.
   void Expire(int64_t now_us, std::vector<Grant>* expired);
 

@@ -20,7 +20,6 @@ enum class HandoffSource::Event : uint8_t {
   kPromptDone,
   kRetarget,        // while the prompt is computed
   kRetargetSealed,  // the prompt is complete
-  kRetargetLimit,   // too many sends are closing
   kNack,
   kNackLimit,  // a slice, or everything, was refused too often
   kApplied,
@@ -106,12 +105,9 @@ struct HandoffSource::Table {
       Go(kGranted, E::kSendLost, S::kStranded, O::kSendRevoke, O::kUnpin, O::kStrand),
       // Ends.
       Go(In(S::kStranded), E::kStrandOver, S::kDraining, O::kRelease, O::kFail),
-      Go(In(S::kStranded), E::kRetargetLimit, S::kDraining, O::kRelease, O::kFail),
       Go(In(S::kStranded), E::kCancel, S::kDraining, O::kRelease),
       Go(kOpen, E::kCancel, S::kDraining, O::kSendRevoke, O::kCloseSend, O::kRelease),
       Go(kOpen, E::kUnfit, S::kDraining, O::kSendRevoke, O::kCloseSend, O::kRelease, O::kFail),
-      Go(kOpen, E::kRetargetLimit, S::kDraining, O::kSendRevoke, O::kCloseSend, O::kRelease,
-         O::kFail),
   };
   static_assert(handoff_internal::IsUnambiguous(std::span<const Row>(kRows)));
 };
@@ -120,12 +116,11 @@ namespace {
 
 constexpr std::array<std::string_view, kNumSourceStates> kStateNames = {
     "computing", "sealed", "exporting", "exported", "stranded", "draining", "free"};
-constexpr std::array<std::string_view, 21> kEventNames = {
-    "grant",       "grant again", "grant late",      "unfit message",  "layers sealed",
-    "prompt done", "retarget",    "retarget sealed", "retarget limit", "nack",
-    "nack limit",  "applied",     "revoke",          "cancel",         "peer down",
-    "send closed", "last closed", "send lost",       "renew due",      "lease expired",
-    "strand over"};
+constexpr std::array<std::string_view, 20> kEventNames = {
+    "grant",       "grant again", "grant late",      "unfit message", "layers sealed",
+    "prompt done", "retarget",    "retarget sealed", "nack",          "nack limit",
+    "applied",     "revoke",      "cancel",          "peer down",     "send closed",
+    "last closed", "send lost",   "renew due",       "lease expired", "strand over"};
 constexpr std::array<std::string_view, 13> kOpNames = {"",
                                                        "export sealed slices",
                                                        "send Seal",
@@ -241,7 +236,7 @@ bool HandoffSource::GrantFits(const Grant& grant) {
 
 void HandoffSource::OnLayersSealed(const SliceRange& slices, int64_t now_us,
                                    HandoffActions* actions) {
-  if (!CanRetarget()) return;
+  if (!HoldsBlocks()) return;
   BATON_CHECK(!seal_, "slices are sealed after the prompt was done");
   BATON_CHECK(slices.first_ordinal + slices.num_ordinals <= spec_.num_blocks &&
                   slices.first_layer + slices.num_layers <= spec_.num_layers,
@@ -266,7 +261,7 @@ void HandoffSource::OnLayersSealed(const SliceRange& slices, int64_t now_us,
 }
 
 void HandoffSource::OnPromptDone(Seal seal, int64_t now_us, HandoffActions* actions) {
-  if (!CanRetarget()) return;
+  if (!HoldsBlocks()) return;
   BATON_CHECK(!seal_, "the prompt is done twice");
   BATON_CHECK(num_sealed_ == sealed_.size(), "{} of {} slices are sealed at prompt end",
               num_sealed_, sealed_.size());
@@ -278,15 +273,9 @@ void HandoffSource::OnPromptDone(Seal seal, int64_t now_us, HandoffActions* acti
 
 void HandoffSource::OnRetarget(uint32_t attempt, Incarnation decode, int64_t now_us,
                                HandoffActions* actions) {
-  if (attempt <= spec_.attempt) {
+  if (attempt <= spec_.attempt || closing_.size() >= kMaxClosingSends) {
     ++num_stale_;
     return;
-  }
-  if (closing_.size() >= kMaxClosingSends) {
-    candidate_ =
-        Ending(HandoffOutcome::kTransferFault,
-               ResourceExhausted("{} sends of this prompt are closing already", closing_.size()));
-    return Dispatch(Event::kRetargetLimit, now_us, actions);
   }
   turn_attempt_ = attempt;
   turn_decode_ = decode;

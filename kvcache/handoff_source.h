@@ -72,8 +72,8 @@ struct SourceSpec {
 // See the file comment.
 class HandoffSource {
  public:
-  // Sends that close at one time; a Retarget beyond ends the request. The transport confirms a
-  // close within 50 ms, so a router would have to move a request that often in this time.
+  // Sends that close at one time; beyond, nothing is retargeted. The transport confirms a close
+  // within 50 ms, so a router would have to move a request that often in this time.
   static constexpr size_t kMaxClosingSends = 8;
 
   // State computing; nothing is sent before D's grant.
@@ -109,7 +109,8 @@ class HandoffSource {
   HandoffOutcome outcome() const { return ending_.outcome; }
   bool finished() const { return state_ == SourceState::kFree; }
   // The blocks are still held, for whichever D.
-  bool CanRetarget() const { return IsOpen() || state_ == SourceState::kStranded; }
+  bool HoldsBlocks() const { return IsOpen() || state_ == SourceState::kStranded; }
+  bool CanRetarget() const { return HoldsBlocks() && closing_.size() < kMaxClosingSends; }
   bool granted() const { return grant_.has_value(); }
   // With the attempt and the D of the last Retarget.
   const SourceSpec& spec() const { return spec_; }

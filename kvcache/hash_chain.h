@@ -9,9 +9,9 @@
 // the data connection authenticates peers.
 //
 // Invariants
-//  1. The links depend on the key, the block size and the tokens only, not on how they were cut
-//  into
-//     Append calls.
+//  1. The links depend on the key, the block size and the
+//     tokens only, not on how they were cut into Append
+//     calls.
 //  2. A part-full last block has its own link, which contains its length; it never equals the link
 //     of the block once full.
 #ifndef BATON_KVCACHE_HASH_CHAIN_H_

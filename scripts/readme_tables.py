@@ -110,7 +110,7 @@ def chaos(result):
 def overload(row):
     lines = [
         f"Open loop against {row['capacity_per_s']:.1f} requests/s of capacity (128 tokens in, 32"
-        f" out; `--queue-wait-ms 1000 --prefill-wait-ms 500`; good is {row['slo']}):",
+        f" out; `{row['flags']}`; good is {row['slo']}, three times the p90 at half of it):",
         "",
         "| load | attempted | answered | 429 | goodput, requests/s | of the best | TTFT p90 |"
         " TTFT max |",

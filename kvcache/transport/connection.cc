@@ -88,8 +88,7 @@ uint32_t Connection::interest() const {
 }
 
 bool Connection::has_work() const {
-  if (state_ != State::kReady)
-    return state_ == State::kIntroducing && has_unsent() && !write_blocked_;
+  if (state_ != State::kReady && state_ != State::kIntroducing) return false;
   return unread_frames_ || (has_unsent() && !write_blocked_);
 }
 
@@ -175,9 +174,12 @@ IoOutcome Connection::Send(std::span<const iovec> parts) {
   return SendParts(fd_.get(), parts, pass_arena_ ? services_.arena->fd() : -1);
 }
 
-IoOutcome Connection::Receive(std::span<iovec> parts) {
-  if (tls_ != nullptr) return tls_->Receive(parts);
-  return ReceiveParts(fd_.get(), parts, state_ == State::kIntroducing ? &passed_fd_ : nullptr);
+IoOutcome Connection::Receive(std::span<iovec> parts, int64_t* turn_bytes) {
+  if (tls_ != nullptr) return tls_->Receive(parts, turn_bytes);
+  UniqueFd* const passed = state_ == State::kIntroducing ? &passed_fd_ : nullptr;
+  const IoOutcome outcome = ReceiveParts(fd_.get(), parts, passed);
+  *turn_bytes -= static_cast<int64_t>(outcome.bytes);
+  return outcome;
 }
 
 void Connection::EndOnError(const char* what, const IoOutcome& outcome) {
@@ -185,7 +187,8 @@ void Connection::EndOnError(const char* what, const IoOutcome& outcome) {
     // A peer that refuses our certificate says so and hangs up, and we may be writing then.
     std::byte unused{};
     iovec part{&unused, 1};
-    (void)tls_->Receive({&part, 1});
+    int64_t turn_bytes = TlsStream::kStepBytes;
+    (void)tls_->Receive({&part, 1}, &turn_bytes);
   }
   if (tls_ != nullptr && tls_->failure().has_value()) {
     EndWith(tls_->failure()->reason, tls_->failure()->status);
@@ -200,7 +203,7 @@ void Connection::ReadFrames(int64_t now_us) {
   while (!closed() && turn_bytes > 0) {
     iovec parts[2];
     const int num_parts = reader_.Prepare(parts);
-    const IoOutcome outcome = Receive({parts, static_cast<size_t>(num_parts)});
+    const IoOutcome outcome = Receive({parts, static_cast<size_t>(num_parts)}, &turn_bytes);
     if (outcome.result == IoResult::kWouldBlock) return;
     if (outcome.result == IoResult::kEndOfFile) {
       EndWith(CloseReason::kPeerClosed, Unavailable("the peer closed the connection"));
@@ -208,7 +211,6 @@ void Connection::ReadFrames(int64_t now_us) {
     }
     if (outcome.result == IoResult::kError) return EndOnError("receive", outcome);
     last_read_us_ = now_us;
-    turn_bytes -= static_cast<int64_t>(outcome.bytes);
     reader_.Commit(outcome.bytes);
     HandleFrames(&turn_bytes, now_us);
   }

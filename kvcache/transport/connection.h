@@ -3,12 +3,11 @@
 // only.
 //
 // Invariants
-//  1. No call blocks, and each moves a bounded number of bytes (kTurnBytes), so that many
-//  connections
-//     share one thread fairly. has_work() tells that a turn ended early.
+//  1. No call blocks, and each moves a bounded number of bytes (kTurnBytes; with TLS, as they come
+//     from the socket), so that many connections share one thread fairly. has_work() tells that a
+//     turn ended early.
 //  2. A slice's bytes go to a block only between ReceiveTable::Admit and Finish; AbandonReceive
-//  takes
-//     the block out of the stream at once.
+//     takes the block out of the stream at once.
 //  3. Nothing is delivered before the introduction is complete, and nothing after Close.
 #ifndef BATON_KVCACHE_TRANSPORT_CONNECTION_H_
 #define BATON_KVCACHE_TRANSPORT_CONNECTION_H_
@@ -107,6 +106,8 @@ class Connection {
   bool dialled() const { return dialled_; }
   bool encrypted() const { return tls_ != nullptr; }
   Incarnation expected() const { return expected_; }
+  // In the TLS handshake: what the other side knows is not proven by anything.
+  bool securing() const { return state_ == State::kSecuring; }
   bool ready() const { return state_ == State::kReady; }
   bool closed() const { return state_ == State::kClosed; }
   // True once it was ready, also after Close.
@@ -131,7 +132,7 @@ class Connection {
   void BeginIntroduction();
   // The socket's calls, through TLS where there is one.
   IoOutcome Send(std::span<const iovec> parts);
-  IoOutcome Receive(std::span<iovec> parts);
+  IoOutcome Receive(std::span<iovec> parts, int64_t* turn_bytes);
   // Bytes wait for the socket.
   bool has_unsent() const { return !queue_.empty() || (tls_ != nullptr && tls_->has_output()); }
   // This side has no TLS, and what came instead of an introduction is some.

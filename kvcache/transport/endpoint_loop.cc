@@ -113,9 +113,14 @@ void EndpointLoop::Turn() {
       epoll_wait(sockets_.epoll.get(), events.data(), static_cast<int>(events.size()), WaitMs());
   now_us_ = options_.clock->NowUs();
   tls_steps_left_ = kTlsStepsPerTurn;
+  tcp_waits_ = unix_waits_ = false;
   for (int i = 0; i < count; ++i) {
     HandleEvent(events[static_cast<size_t>(i)].data.u64, events[static_cast<size_t>(i)].events);
   }
+  // Behind those who are here already.
+  if (tcp_waits_) AcceptSome(TransportKind::kTcp);
+  if (unix_waits_) AcceptSome(TransportKind::kShm);
+  RefuseExcessStrangers();
   TakeNewPeers();
   ExecuteCommands();
   DialDuePeers();
@@ -149,9 +154,9 @@ void EndpointLoop::HandleEvent(uint64_t id, uint32_t events) {
     uint64_t count = 0;
     (void)!read(sockets_.wake.get(), &count, sizeof(count));
   } else if (id == kTcpListenerId) {
-    AcceptAll(sockets_.tcp_listener.get(), TransportKind::kTcp);
+    tcp_waits_ = true;
   } else if (id == kUnixListenerId) {
-    AcceptAll(sockets_.unix_listener.get(), TransportKind::kShm);
+    unix_waits_ = true;
   } else {
     const auto entry = connections_.find(id);
     if (entry != connections_.end()) entry->second.connection->OnEvents(events, now_us_);
@@ -175,8 +180,13 @@ void EndpointLoop::PauseAccepting() {
   }
 }
 
-void EndpointLoop::AcceptAll(int listener, TransportKind kind) {
-  for (int i = 0; i < kAcceptsPerTurn; ++i) {
+void EndpointLoop::AcceptSome(TransportKind kind) {
+  const bool is_tcp = kind == TransportKind::kTcp;
+  const int listener = is_tcp ? sockets_.tcp_listener.get() : sockets_.unix_listener.get();
+  // No more than what the next turn has steps for, and nobody while this one had too few: the
+  // others wait in the kernel, and replace nobody who was not answered.
+  const int room = is_tcp && sockets_.tls != nullptr ? tls_steps_left_ : kAcceptsPerTurn;
+  for (int i = 0; i < room; ++i) {
     SocketAddress from;
     from.size_bytes = sizeof(from.storage);
     UniqueFd fd(accept4(listener, reinterpret_cast<sockaddr*>(&from.storage), &from.size_bytes,
@@ -195,40 +205,41 @@ void EndpointLoop::AcceptAll(int listener, TransportKind kind) {
         continue;
       }
     }
-    TuneDataSocket(fd.get(), kind == TransportKind::kTcp);
-    std::string origin = HostPart(from);
-    MakeRoomForStranger(origin);
+    TuneDataSocket(fd.get(), is_tcp);
     ConnectionStart start;
     start.fd = std::move(fd);
     start.kind = kind;
-    AddConnection(std::move(start), std::move(origin));
+    AddConnection(std::move(start), HostPart(from));
   }
 }
 
-void EndpointLoop::MakeRoomForStranger(const std::string& origin) {
-  while (true) {
-    size_t num_all = 0;
-    size_t num_here = 0;
-    Slot* oldest = nullptr;
-    Slot* oldest_here = nullptr;
-    // Ids rise with age.
-    const auto older = [](const Slot* a, const Slot& b) {
-      return a == nullptr || b.connection->id() < a->connection->id();
-    };
-    for (auto& [id, slot] : connections_) {
-      if (!slot.is_stranger()) continue;
-      ++num_all;
-      if (older(oldest, slot)) oldest = &slot;
-      if (slot.origin != origin) continue;
+void EndpointLoop::RefuseExcessStrangers() {
+  strangers_.clear();
+  for (auto& [id, slot] : connections_) {
+    if (slot.is_stranger()) strangers_.push_back(&slot);
+  }
+  const KvEndpointLimits& limits = options_.limits;
+  if (strangers_.size() <= std::min(limits.max_strangers, limits.max_strangers_per_address)) return;
+  // Ids rise with age: the newest are counted first and stay.
+  std::sort(strangers_.begin(), strangers_.end(),
+            [](const Slot* a, const Slot* b) { return a->connection->id() > b->connection->id(); });
+  // Of each half of an introduction: TLS, and what comes behind it.
+  struct Count {
+    uint32_t all = 0;
+    absl::flat_hash_map<std::string, uint32_t> here;  // by origin
+  };
+  Count securing;
+  Count introducing;
+  for (Slot* const slot : strangers_) {
+    Count& count = slot->connection->securing() ? securing : introducing;
+    uint32_t& num_here = count.here[slot->origin];
+    if (count.all < limits.max_strangers && num_here < limits.max_strangers_per_address) {
+      ++count.all;
       ++num_here;
-      if (older(oldest_here, slot)) oldest_here = &slot;
-    }
-    Slot* const leaves = num_here >= options_.limits.max_strangers_per_address ? oldest_here
-                         : num_all >= options_.limits.max_strangers            ? oldest
-                                                                               : nullptr;
-    if (leaves == nullptr) return;
-    leaves->connection->Close(CloseReason::kTooMany,
+    } else {
+      slot->connection->Close(CloseReason::kTooMany,
                               ResourceExhausted("too many connections are not introduced"));
+    }
   }
 }
 

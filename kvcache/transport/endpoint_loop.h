@@ -79,12 +79,13 @@ class EndpointLoop final : public ConnectionOwner {
   void Turn();
   int WaitMs() const;
   void HandleEvent(uint64_t id, uint32_t events);
-  void AcceptAll(int listener, TransportKind kind);
+  // What waits at a listener, as far as this turn has room for it.
+  void AcceptSome(TransportKind kind);
   void PauseAccepting();
   void ResumeAccepting();
   void AddConnection(ConnectionStart start, std::string origin);
-  // Refuses the oldest strangers until one more of `origin` is within the limits.
-  void MakeRoomForStranger(const std::string& origin);
+  // Refuses the oldest strangers beyond the limits.
+  void RefuseExcessStrangers();
   // Connections that are ready or were dialled.
   size_t NumEstablished() const;
   void TakeNewPeers();
@@ -119,7 +120,10 @@ class EndpointLoop final : public ConnectionOwner {
   absl::flat_hash_map<Incarnation, Connection*> ready_;
   absl::flat_hash_map<Incarnation, std::deque<ParkedControl>> parked_;
   uint64_t next_id_;
-  int tls_steps_left_ = 0;  // of this turn
+  int tls_steps_left_ = 0;        // of this turn
+  bool tcp_waits_ = false;        // this turn's events name the listener
+  bool unix_waits_ = false;       // likewise
+  std::vector<Slot*> strangers_;  // of RefuseExcessStrangers
   int64_t now_us_ = 0;
   int64_t progress_due_us_ = 0;
   int64_t accept_again_us_ = 0;  // 0 = accepting

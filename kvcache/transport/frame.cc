@@ -24,6 +24,7 @@ constexpr size_t kIntroIdBytesOffset = kIntroNonceOffset + kNonceBytes;
 constexpr size_t kIntroIdOffset = kIntroIdBytesOffset + 1;
 constexpr size_t kIntroIdEnd = kIntroIdOffset + kMaxWorkerIdBytes;
 static_assert(kIntroIdEnd <= kIntroductionBytes);
+static_assert(kHelloAckBytes <= kMaxIntroductionFrameBytes);
 
 // Byte by byte, so that the format does not depend on the host's order; compilers make one move of
 // it.
@@ -75,9 +76,8 @@ bool IsWorkerIdByte(char c) {
 uint32_t MaxPayloadBytes(FrameKind kind) {
   switch (kind) {
     case FrameKind::kHello:
-      return kIntroductionBytes;
     case FrameKind::kHelloAck:
-      return kHelloAckBytes;
+      return kMaxIntroductionFrameBytes;
     case FrameKind::kHelloProof:
       return kProofBytes;
     case FrameKind::kControl:

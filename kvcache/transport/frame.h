@@ -24,8 +24,7 @@
 //
 // Invariants
 //  1. Decoding reads only the bytes given and accepts only what Encode can produce; a field that
-//  the
-//     kind does not use must be 0.
+//     the kind does not use must be 0.
 //  2. No size from the wire is used before it was compared with the cap of its kind.
 //  3. Numbers that index tables (transfer, ordinal, layer, block) are not judged here: the owner of
 //     the table does that.
@@ -126,6 +125,9 @@ bool SameProof(const HelloProof& a, const HelloProof& b);
 // Payload sizes of the fixed kinds.
 inline constexpr size_t kHelloAckBytes = kIntroductionBytes + kProofBytes;
 inline constexpr size_t kCloseBytes = 4;  // CloseReason as u32
+// What a Hello or HelloAck of another version may have, so that it is refused for its version: six
+// times today's. The header is the same in all versions; it carries the refusals too.
+inline constexpr uint32_t kMaxIntroductionFrameBytes = 1024;
 // Largest payload of `kind`.
 uint32_t MaxPayloadBytes(FrameKind kind);
 

@@ -1,16 +1,15 @@
 // KvEndpoint: the KvTransport between processes. One per worker, one thread ("kv-transport") that
 // serves all connections with epoll. A connection is either
 //   shm: an abstract unix socket; the dialler's sealed arena is passed over it and mapped
-//   read-only,
-//        slice frames name blocks in it, and the receiver copies and checks them in one pass; or
-//   tcp: slice frames carry the bytes, read by the kernel straight into the destination block; or
-//        decrypted into it, with KvEndpointOptions::tls.
+//        read-only, slice frames name blocks in it, and the receiver copies and checks them in one
+//        pass; or
+//   tcp: slice frames carry the bytes, read by the kernel straight into the destination block, or
+//        decrypted into it with KvEndpointOptions::tls.
 // Who prefills dials; who decodes listens. One connection serves each pair.
 //
 // Invariants (beside KvTransport's)
 //  1. Nothing that a peer sends, or fails to send, stops the process, blocks the thread, or makes
-//  it
-//     allocate more than kMaxControlBytes for that peer.
+//     it allocate more than kMaxControlBytes for that peer.
 //  2. A peer that does not read holds back only its own queue; each connection gets a bounded share
 //     of every turn of the loop.
 //  3. A frame is taken only after both sides proved that they know the same cluster secret; who has
@@ -48,12 +47,17 @@ struct KvEndpointTimers {
   int64_t backoff_max_us = 2'000'000;
 };
 
-// Limits of queues and tables. With the defaults a full endpoint holds about 40 MiB.
+// Limits of queues and tables. A connection holds 64 KiB to read into; with TLS 225 KiB more for
+// what is encrypted and OpenSSL's two records of 17 KiB: 323 KiB. With the defaults a full endpoint
+// (256 connections, 64 strangers) has 20 MiB of them, or 121 MiB with TLS (64 more strangers). What
+// waits in the queues comes on top.
 struct KvEndpointLimits {
   uint32_t max_connections = 256;  // ready, or dialled by this side
   // Accepted and not introduced yet. One more takes the place of the oldest, which is refused: a
-  // peer that knows the secret needs two round trips, so whoever stays longer is no peer. The part
-  // of one address keeps a flood from it away from the others.
+  // peer that knows the secret needs two round trips, so whoever stays longer is no peer. TLS takes
+  // one more round trip and signatures on both sides; who is in it is counted apart, so that nobody
+  // without a certificate takes the place of one that has shown one. The part of one address keeps
+  // a flood from it away from the others.
   uint32_t max_strangers = 64;
   uint32_t max_strangers_per_address = 32;
   uint32_t max_queued_slices = 1u << 17;                   // per peer; 48 bytes each

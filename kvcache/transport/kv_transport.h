@@ -15,8 +15,8 @@
 //  3. A slice counts as done only after the bytes *in the own block* gave P's checksum; it is done
 //     once, whatever is sent again.
 //  4. A transfer takes frames from one connection only: the one that is up when it is opened, or
-//  else
-//     the first that brings a frame. After OnPeerDown of that peer nothing of it arrives any more.
+//     else the first that brings a frame. After OnPeerDown of that peer nothing of it arrives any
+//     more.
 //  5. Sink calls come from one thread, in order; after Stop returns there are none.
 #ifndef BATON_KVCACHE_TRANSPORT_KV_TRANSPORT_H_
 #define BATON_KVCACHE_TRANSPORT_KV_TRANSPORT_H_

@@ -18,6 +18,8 @@ namespace {
 
 // Four records a call; a stranger holds as much before it has proved anything.
 constexpr size_t kInputBytes = size_t{64} << 10;
+// Full, and then one more record with its frame, a change of key before it and an alert.
+constexpr size_t kOutputBytes = TlsStream::kMaxOutputBytes + TlsStream::kRecordBytes + 512;
 // The kinds of TLS records: change_cipher_spec, alert, handshake, application_data.
 constexpr int kFirstRecordKind = 20;
 constexpr int kLastRecordKind = 23;
@@ -62,9 +64,8 @@ struct TlsStream::Bio {
   }
   static int Write(BIO* bio, const char* data, int size) {
     BIO_clear_retry_flags(bio);
-    auto* const stream = static_cast<TlsStream*>(BIO_get_data(bio));
-    const auto* const bytes = reinterpret_cast<const std::byte*>(data);
-    stream->output_.insert(stream->output_.end(), bytes, bytes + size);
+    static_cast<TlsStream*>(BIO_get_data(bio))
+        ->WriteOutput({reinterpret_cast<const std::byte*>(data), static_cast<size_t>(size)});
     return size;
   }
   static long Control(BIO* /*bio*/, int command, long /*number*/, void* /*pointer*/) {
@@ -95,6 +96,13 @@ TlsStream::TlsStream(const TlsIdentity& identity, int fd, bool dialled, uint64_t
                 ResourceExhausted("no memory for TLS: {}", TakeOpensslError())};
     return;
   }
+  output_.reserve(kOutputBytes);
+  SSL_set_msg_callback(ssl_, [](int is_ours, int /*version*/, int kind, const void* data,
+                                size_t size, SSL* /*ssl*/, void* stream) {
+    if (is_ours != 0 || kind != SSL3_RT_HANDSHAKE) return;
+    static_cast<TlsStream*>(stream)->OnPeerMessage({static_cast<const std::byte*>(data), size});
+  });
+  SSL_set_msg_callback_arg(ssl_, this);
   BIO_set_data(bio, this);
   BIO_set_init(bio, 1);
   SSL_set_bio(ssl_, bio, bio);
@@ -109,7 +117,10 @@ TlsStream::~TlsStream() { SSL_free(ssl_); }
 
 // Bytes for OpenSSL: > 0, 0 at the end, < 0 for later or an error of the socket.
 int TlsStream::ReadInput(char* out, int size) {
+  // OpenSSL comes again and again, until it has data or hears that there are no bytes.
+  if (refused_ != nullptr) return -1;
   if (input_begin_ == input_end_) {
+    if (turn_left_ <= 0) return -1;
     ssize_t got = 0;
     do {
       got = recv(fd_, input_.data(), input_.size(), 0);
@@ -121,6 +132,7 @@ int TlsStream::ReadInput(char* out, int size) {
     if (first_byte_ < 0) first_byte_ = std::to_integer<int>(input_[0]);
     input_begin_ = 0;
     input_end_ = static_cast<size_t>(got);
+    turn_left_ -= got;
   }
   const size_t count = std::min(static_cast<size_t>(size), input_end_ - input_begin_);
   std::memcpy(out, input_.data() + input_begin_, count);
@@ -128,8 +140,31 @@ int TlsStream::ReadInput(char* out, int size) {
   return static_cast<int>(count);
 }
 
+void TlsStream::WriteOutput(std::span<const std::byte> bytes) {
+  if (output_.size() + bytes.size() > output_.capacity()) {
+    output_.erase(output_.begin(), output_.begin() + static_cast<ptrdiff_t>(output_begin_));
+    output_begin_ = 0;
+  }
+  output_.insert(output_.end(), bytes.begin(), bytes.end());
+}
+
+void TlsStream::OnPeerMessage(std::span<const std::byte> message) {
+  if (!handshaken_) return;
+  // Type, three bytes of length, and whether the peer wants our key changed as well.
+  const bool is_key_update = message.size() == 5 && message[0] == std::byte{SSL3_MT_KEY_UPDATE};
+  if (!is_key_update) {
+    refused_ = "a message that no peer of a cluster sends";
+  } else if (message[4] != std::byte{SSL_KEY_UPDATE_NOT_REQUESTED}) {
+    refused_ = "the peer wants a new key of ours";
+  } else if (peer_key_bytes_ < records_per_key_ / kEarlyKeyDivisor) {
+    refused_ = "the peer changes its key too often";
+  }
+  peer_key_bytes_ = 0;
+}
+
 TlsStep TlsStream::Handshake() {
   if (failure_.has_value()) return TlsStep::kFailed;
+  turn_left_ = kStepBytes;
   ERR_clear_error();
   const int result = SSL_do_handshake(ssl_);
   handshaken_ = result == 1;
@@ -148,6 +183,10 @@ TlsStep TlsStream::Handshake() {
 }
 
 void TlsStream::Fail(int ssl_error) {
+  if (refused_ != nullptr) {
+    failure_ = {CloseReason::kTlsHandshake, DataLoss("TLS: {}", refused_)};
+    return;
+  }
   if (socket_error_ != 0) {
     failure_ = {CloseReason::kPeerClosed,
                 Unavailable("receive: {}", strerrordesc_np(socket_error_))};
@@ -224,9 +263,6 @@ int TlsStream::Flush() {
   if (!has_output()) {
     output_.clear();
     output_begin_ = 0;
-  } else if (output_begin_ >= kMaxOutputBytes / 2) {
-    output_.erase(output_.begin(), output_.begin() + static_cast<ptrdiff_t>(output_begin_));
-    output_begin_ = 0;
   }
   return 0;
 }
@@ -247,8 +283,9 @@ IoOutcome TlsStream::Send(std::span<const iovec> parts) {
   return {IoResult::kDone, taken, 0};
 }
 
-IoOutcome TlsStream::Receive(std::span<iovec> parts) {
+IoOutcome TlsStream::Receive(std::span<iovec> parts, int64_t* turn_bytes) {
   if (failure_.has_value()) return kBroken;
+  turn_left_ = *turn_bytes;
   size_t total = 0;
   for (const iovec& part : parts) {
     size_t filled = 0;
@@ -259,15 +296,21 @@ IoOutcome TlsStream::Receive(std::span<iovec> parts) {
                                      part.iov_len - filled, &got);
       filled += got;
       total += got;
-      if (result == 1) continue;
+      peer_key_bytes_ += got;
+      if (result == 1) {
+        turn_left_ -= kRecordTurnBytes;
+        continue;
+      }
+      *turn_bytes = turn_left_;
       const int error = SSL_get_error(ssl_, result);
       if (error == SSL_ERROR_ZERO_RETURN) at_end_ = true;
-      if (error != SSL_ERROR_WANT_READ || socket_error_ != 0) Fail(error);
+      if (error != SSL_ERROR_WANT_READ || socket_error_ != 0 || refused_ != nullptr) Fail(error);
       // What came before is handed over first; a failure is told by the next call.
       if (total > 0) return {IoResult::kDone, total, 0};
       return failure_.has_value() ? kBroken : IoOutcome{IoResult::kWouldBlock, 0, 0};
     }
   }
+  *turn_bytes = turn_left_;
   return {IoResult::kDone, total, 0};
 }
 

@@ -5,9 +5,11 @@
 //  1. What Send has taken is encrypted: the places it came from are not read again. Ciphertext that
 //     the socket does not take yet waits here (has_output), kMaxOutputBytes and a record at most.
 //  2. Receive leaves nothing behind that epoll would have to announce, as long as it is called
-//  until
-//     it would block: bytes that the socket gave and nobody asked for yet wait here.
-//  3. After a failure every call fails; failure() says why, in this side's words.
+//     until it would block: bytes that the socket gave and nobody asked for yet wait here.
+//  3. No call takes more from the socket than its turn allows, whatever the peer writes. After the
+//     handshake a peer may send data and, seldom, change its key; the rest is a failure.
+//  4. After a failure every call fails; failure() says why, in this side's words.
+//  5. The buffers are those of the start (buffer_bytes).
 #ifndef BATON_KVCACHE_TRANSPORT_TLS_STREAM_H_
 #define BATON_KVCACHE_TRANSPORT_TLS_STREAM_H_
 
@@ -46,6 +48,14 @@ class TlsStream {
   // One AES-GCM key is good for 2^24.5 records, 388 GB at most; long before, this side takes a new
   // one (OpenSSL leaves that to the application).
   static constexpr uint64_t kRecordsPerKey = uint64_t{1} << 22;
+  // A record carries a byte at least, so a peer has sent kRecordsPerKey bytes before it takes a new
+  // key. One that takes it after less than this part of them only wants to keep the thread busy
+  // (OpenSSL would follow it for as long as it writes).
+  static constexpr uint64_t kEarlyKeyDivisor = 4;
+  // What one step of a handshake may read; a flight of a chain of ten certificates is 20 KiB.
+  static constexpr int64_t kStepBytes = int64_t{64} << 10;
+  // Counted for each record beside its bytes, so that a turn of tiny ones ends too (0.7 us each).
+  static constexpr int64_t kRecordTurnBytes = 512;
 
   // `fd` stays the caller's and outlives the stream.
   TlsStream(const TlsIdentity& identity, int fd, bool dialled,
@@ -54,15 +64,19 @@ class TlsStream {
   TlsStream(const TlsStream&) = delete;
   TlsStream& operator=(const TlsStream&) = delete;
 
-  // Goes on as far as the socket lets it.
+  // Goes on as far as the socket and kStepBytes let it.
   TlsStep Handshake();
 
   // Takes as much as goes; with no parts it only offers what waits. kDone with 0 bytes: nothing
   // waits any more. kError with errno 0: see failure().
   IoOutcome Send(std::span<const iovec> parts);
   // As ReceiveParts, but the end of the stream is kError as well: failure() is kPeerClosed then.
-  IoOutcome Receive(std::span<iovec> parts);
+  // Lessens `*turn_bytes` by what it took from the socket, at most by one buffer and its records
+  // below 0. A turn that ends early leaves bytes in the socket, which epoll announces again.
+  IoOutcome Receive(std::span<iovec> parts, int64_t* turn_bytes);
 
+  // What its buffers hold beside OpenSSL's own (two of a record each).
+  size_t buffer_bytes() const { return input_.size() + output_.capacity() + record_.size(); }
   bool has_output() const { return output_begin_ < output_.size(); }
   const std::optional<TlsFailure>& failure() const { return failure_; }
   // How often this side took a new key.
@@ -78,6 +92,9 @@ class TlsStream {
   };
 
   int ReadInput(char* out, int size);
+  void WriteOutput(std::span<const std::byte> bytes);
+  // A whole message of the peer's TLS after the handshake: a change of its key, or it is refused.
+  void OnPeerMessage(std::span<const std::byte> message);
   std::span<const std::byte> NextRecord(Cursor* cursor);
   bool Encrypt(std::span<const std::byte> record);
   // Offers output_ to the socket; the errno that ended the socket, 0 = none.
@@ -95,11 +112,14 @@ class TlsStream {
   int first_byte_ = -1;       // that ever came: the kind of a TLS record, unless it is none
   uint64_t num_records_ = 0;  // under the present key
   uint64_t num_key_updates_ = 0;
+  uint64_t peer_key_bytes_ = 0;    // received under the peer's present key
+  const char* refused_ = nullptr;  // what the peer's TLS did that no peer of ours does
+  int64_t turn_left_ = 0;          // bytes that the present call may still read
 
   std::vector<std::byte> input_;  // [input_begin_, input_end_) is unread
   size_t input_begin_ = 0;
   size_t input_end_ = 0;
-  std::vector<std::byte> output_;  // [output_begin_, size) is unsent
+  std::vector<std::byte> output_;  // [output_begin_, size) is unsent; keeps its capacity
   size_t output_begin_ = 0;
   std::array<std::byte, kRecordBytes> record_;  // joins parts that are shorter
 };

@@ -2,12 +2,12 @@
 // the per-peer limits that give back-pressure.
 //
 // Invariants
-//  1. Every posted slice and control message is released exactly once by the transport's thread
-//  (sent,
-//     dropped or expired); until then it counts against its peer's limits.
-//  2. Slices are accepted only for a peer that is up, and carry the epoch of that connection: what
-//  was
-//     posted for a connection that is gone is never sent over the next one.
+//  1. Every posted slice and control message is released exactly once by the
+//     transport's thread (sent, dropped or expired); until then it counts against its
+//     peer's limits.
+//  2. Slices are accepted only for a peer that is up, and carry the epoch of that
+//     connection: what was posted for a connection that is gone is never sent over the next
+//     one.
 //  3. Closes are always accepted: their number is bounded by the opens.
 //
 // Posts: any thread. The rest: the transport's thread. The mutex guards everything and is held for

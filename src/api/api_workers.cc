@@ -11,26 +11,30 @@ namespace {
 // How long an idle thread sleeps before it looks again whether the queue was closed.
 constexpr int64_t kIdleWaitUs = 60'000'000;
 
+void RunJobs(BoundedQueue<ApiWorkers::Job>& jobs) {
+  while (true) {
+    std::optional<ApiWorkers::Job> job = jobs.Pop(SystemClock().NowUs() + kIdleWaitUs);
+    if (job.has_value()) {
+      (*job)();
+    } else if (jobs.closed()) {
+      return;
+    }
+  }
+}
+
 }  // namespace
 
 ApiWorkers::ApiWorkers(int num_threads) {
-  for (int i = 0; i < num_threads; ++i) threads_.push_back(Thread("api-work", [this] { Loop(); }));
+  for (int i = 0; i < num_threads; ++i) {
+    threads_.push_back(Thread("api-work", [this] { RunJobs(jobs_); }));
+  }
+  threads_.push_back(Thread("api-large", [this] { RunJobs(large_jobs_); }));
 }
 
 void ApiWorkers::Stop() {
   jobs_.Close();
+  large_jobs_.Close();
   for (Thread& thread : threads_) thread.Join();
-}
-
-void ApiWorkers::Loop() {
-  while (true) {
-    std::optional<Job> job = jobs_.Pop(SystemClock().NowUs() + kIdleWaitUs);
-    if (job.has_value()) {
-      (*job)();
-    } else if (jobs_.closed()) {
-      return;
-    }
-  }
 }
 
 }  // namespace baton

@@ -1,5 +1,7 @@
 // ApiWorkers: the threads that parse, render and tokenise requests ("api-work"), so that a prompt
-// of megabytes delays neither other streams' writes nor the router. Any thread may post.
+// of megabytes delays neither other streams' writes nor the router. Large requests have a thread of
+// their own ("api-large"): however many come, a short one waits for no more than short ones. Any
+// thread may post.
 #ifndef BATON_API_API_WORKERS_H_
 #define BATON_API_API_WORKERS_H_
 
@@ -16,28 +18,30 @@ namespace baton {
 
 class Submitter;
 
-// A few threads behind one bounded queue.
+// A few threads behind one bounded queue, and one thread behind another.
 class ApiWorkers {
  public:
   using Job = absl::AnyInvocable<void()>;
-  // One prompt of 4 MiB takes a thread for about a second; the queue holds more requests than the
-  // router would.
-  static constexpr size_t kMaxJobs = 2048;
+  // One prompt of 4 MiB takes a thread for seconds, one of this size for some 100 ms.
+  static constexpr size_t kLargeBytes = size_t{256} << 10;
+  static constexpr size_t kMaxLargeJobs = 64;
+  static constexpr size_t kMaxJobs = 2048;  // more requests than the router would hold
 
-  // num_threads >= 1.
+  // num_threads >= 1, for what is not large.
   explicit ApiWorkers(int num_threads);
   // Stops.
   ~ApiWorkers() { Stop(); }
 
-  // False: the queue is full, or stopped; the job is dropped.
-  bool TryPost(Job job) { return jobs_.TryPush(std::move(job)); }
+  // `num_bytes`: the size of the request. False: the queue is full, or stopped; the job is dropped.
+  bool TryPost(size_t num_bytes, Job job) {
+    return (num_bytes > kLargeBytes ? large_jobs_ : jobs_).TryPush(std::move(job));
+  }
   // Runs what is queued and joins the threads. Idempotent; not from a job.
   void Stop();
 
  private:
-  void Loop();
-
   BoundedQueue<Job> jobs_{kMaxJobs};
+  BoundedQueue<Job> large_jobs_{kMaxLargeJobs};
   std::vector<Thread> threads_;
 };
 

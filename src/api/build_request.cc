@@ -203,7 +203,8 @@ void SetNames(const ApiParams& params, const Arrival& arrival, BuiltRequest* bui
   GenerateRequest& request = built->request;
   request.request_id = plan.request_id;
   request.received_us = arrival.now_us;
-  request.timeout_us = params.timeout_ms.value_or(kDefaultTimeoutMs) * 1000;
+  built->timeout_us = params.timeout_ms.value_or(kDefaultTimeoutMs) * 1000;
+  request.timeout_us = built->timeout_us;
   if (arrival.timeout_us > 0) request.timeout_us = std::min(request.timeout_us, arrival.timeout_us);
 }
 

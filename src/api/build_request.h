@@ -58,6 +58,7 @@ struct AnswerPlan {
 // A request ready for Submit.
 struct BuiltRequest {
   GenerateRequest request;
+  int64_t timeout_us = 0;  // request.timeout_us before the transport's own deadline cut it
   AnswerPlan plan;
 };
 

@@ -1,7 +1,9 @@
 #include "src/api/grpc_calls.h"
 
 #include <chrono>
+#include <memory>
 
+#include "google/protobuf/descriptor.h"
 #include "google/protobuf/io/coded_stream.h"
 #include "google/protobuf/io/zero_copy_stream_impl_lite.h"
 #include "google/protobuf/message.h"
@@ -16,14 +18,20 @@ namespace {
 // The JSON API's limit (http_server.h, max_body_bytes).
 constexpr size_t kMaxMessageBytes = 8 << 20;
 
-// One encoding for one content: maps in the order of their keys.
+// One encoding for one content, without kFieldsOfAttempt: maps in the order of their keys.
 std::string CanonicalBytes(const google::protobuf::Message& message) {
+  const std::unique_ptr<google::protobuf::Message> content(message.New());
+  content->CopyFrom(message);
+  for (const std::string_view name : kFieldsOfAttempt) {
+    const auto* field = content->GetDescriptor()->FindFieldByName(std::string(name));
+    if (field != nullptr) content->GetReflection()->ClearField(content.get(), field);
+  }
   std::string bytes;
   {
     google::protobuf::io::StringOutputStream stream(&bytes);
     google::protobuf::io::CodedOutputStream out(&stream);  // its end completes `bytes`
     out.SetSerializationDeterministic(true);
-    message.SerializeToCodedStream(&out);
+    content->SerializeToCodedStream(&out);
   }
   return bytes;
 }

@@ -55,8 +55,8 @@ class UnaryCall final : public grpc::ServerUnaryReactor, public ResponseSink {
     call->self_ = call;
     Arrival arrival = ArrivalOf(*context, endpoint);
     arrival.splits_reasoning = parts.splits_reasoning;
-    const bool posted =
-        parts.workers->TryPost([call, request, arrival] { call->Run(*request, arrival); });
+    const bool posted = parts.workers->TryPost(
+        request->ByteSizeLong(), [call, request, arrival] { call->Run(*request, arrival); });
     if (!posted) call->Refuse(ApiQueueFull(), "");
     return call.get();
   }
@@ -125,8 +125,8 @@ class StreamCall final : public grpc::ServerWriteReactor<Chunk>, public Response
     Arrival arrival = ArrivalOf(*context, endpoint);
     arrival.stream = true;
     arrival.splits_reasoning = parts.splits_reasoning;
-    const bool posted =
-        parts.workers->TryPost([call, request, arrival] { call->Run(*request, arrival); });
+    const bool posted = parts.workers->TryPost(
+        request->ByteSizeLong(), [call, request, arrival] { call->Run(*request, arrival); });
     if (!posted) call->Refuse(ApiQueueFull(), "");
     return call.get();
   }

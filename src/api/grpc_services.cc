@@ -67,56 +67,52 @@ class ModelServiceImpl final : public v1::ModelService::CallbackService {
   grpc::ServerUnaryReactor* Tokenize(grpc::CallbackServerContext* context,
                                      const v1::TokenizeRequest* request,
                                      v1::TokenizeResponse* response) override {
-    return Run(
-        context, request->model(),
-        [request, response](const ModelInfo& model, RequestError* error) {
-          std::vector<TokenId> tokens;
-          const EncodeOptions options{.add_special = request->add_special(),
-                                      .parse_special = request->parse_special()};
-          if (!TokenizeText(model, {"content", request->content()}, options, &tokens, error)) {
-            return false;
-          }
-          response->mutable_tokens()->Add(tokens.begin(), tokens.end());
-          return true;
-        });
+    return Run(context, *request, [request, response](const ModelInfo& model, RequestError* error) {
+      std::vector<TokenId> tokens;
+      const EncodeOptions options{.add_special = request->add_special(),
+                                  .parse_special = request->parse_special()};
+      if (!TokenizeText(model, {"content", request->content()}, options, &tokens, error)) {
+        return false;
+      }
+      response->mutable_tokens()->Add(tokens.begin(), tokens.end());
+      return true;
+    });
   }
   grpc::ServerUnaryReactor* Detokenize(grpc::CallbackServerContext* context,
                                        const v1::DetokenizeRequest* request,
                                        v1::DetokenizeResponse* response) override {
-    return Run(context, request->model(),
-               [request, response](const ModelInfo& model, RequestError* error) {
-                 const std::vector<int64_t> ids(request->tokens().begin(), request->tokens().end());
-                 return DetokenizeIds(model, ids, "tokens", response->mutable_content(), error);
-               });
+    return Run(context, *request, [request, response](const ModelInfo& model, RequestError* error) {
+      const std::vector<int64_t> ids(request->tokens().begin(), request->tokens().end());
+      return DetokenizeIds(model, ids, "tokens", response->mutable_content(), error);
+    });
   }
   grpc::ServerUnaryReactor* ApplyTemplate(grpc::CallbackServerContext* context,
                                           const v1::ApplyTemplateRequest* request,
                                           v1::ApplyTemplateResponse* response) override {
-    return Run(context, request->model(),
-               [request, response](const ModelInfo& model, RequestError* error) {
-                 ApiParams params;
-                 return ReadProtoMessages(*request, &params, error) &&
-                        RenderMessages(model, params.messages, nullptr, response->mutable_prompt(),
-                                       error);
-               });
+    return Run(context, *request, [request, response](const ModelInfo& model, RequestError* error) {
+      ApiParams params;
+      return ReadProtoMessages(*request, &params, error) &&
+             RenderMessages(model, params.messages, nullptr, response->mutable_prompt(), error);
+    });
   }
 
  private:
-  // Runs `function` on the API's workers with the model of that name. Request and response live
-  // until the reactor has finished.
-  template <typename Function>
-  grpc::ServerUnaryReactor* Run(grpc::CallbackServerContext* context, const std::string& model_id,
+  // Runs `function` on the API's workers with the model that the request names. Request and
+  // response live until the reactor has finished.
+  template <typename Request, typename Function>
+  grpc::ServerUnaryReactor* Run(grpc::CallbackServerContext* context, const Request& request,
                                 Function function) {
     AddRequestId("", context);
     grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-    const bool posted = parts_.workers->TryPost([this, context, reactor, model_id, function] {
+    auto job = [this, context, reactor, model_id = request.model(), function] {
       RequestError error;
       const auto model = ResolveModel(*parts_.submitter, model_id, &error);
       const bool ok = model != nullptr && function(*model, &error);
       if (ok) return reactor->Finish(grpc::Status::OK);
       parts_.submitter->CountAnswered(HttpStatusOf(error.code));
       reactor->Finish(StatusOf(error, context));
-    });
+    };
+    const bool posted = parts_.workers->TryPost(request.ByteSizeLong(), std::move(job));
     if (!posted) {
       parts_.submitter->CountAnswered(HttpStatusOf(ErrorCode::kQueueFull));
       reactor->Finish(StatusOf(ApiQueueFull(), context));

@@ -239,7 +239,8 @@ void HttpApi::HandlePost(Exchange exchange, PostHandler handler) {
     return Refuse(exchange, RequestError{ErrorCode::kUnsupportedMediaType});
   }
   auto shared = std::make_shared<Exchange>(std::move(exchange));
-  const bool posted = workers_->TryPost([this, shared, handler] {
+  const size_t num_bytes = shared->request.body.size();
+  const bool posted = workers_->TryPost(num_bytes, [this, shared, handler] {
     JsonValue body;
     RequestError error;
     if (!ParseJson(shared->request.body, &body, &error)) return Refuse(*shared, error);
@@ -266,10 +267,12 @@ void HttpApi::Generate(Exchange& exchange, const JsonValue& body, Endpoint endpo
   exchange.arrival.endpoint = endpoint;
   exchange.arrival.splits_reasoning = splits_reasoning_;
   if (!ReadJsonParams(body, endpoint, &params, &ignored, &error) ||
-      !BuildRequest(params, exchange.arrival, *submitter_, &built, &error) ||
-      !SetIdempotencyKey(kIdempotencyKeyField,
-                         ValuesOf(exchange.request.headers, kIdempotencyKeyField),
-                         {"http", exchange.request.body}, &built, &error)) {
+      !BuildRequest(params, exchange.arrival, *submitter_, &built, &error)) {
+    return Refuse(exchange, error);
+  }
+  const auto keys = ValuesOf(exchange.request.headers, kIdempotencyKeyField);
+  const std::string content = keys.empty() ? "" : JsonContent(*body.AsObject());
+  if (!SetIdempotencyKey(kIdempotencyKeyField, keys, {"http", content}, &built, &error)) {
     return Refuse(exchange, error);
   }
   HttpHeaders headers = AnswerHeaders(built.plan.request_id, ignored);

@@ -7,6 +7,7 @@
 #include "fmt/format.h"
 
 #include "kvcache/hash_chain.h"
+#include "src/api/json_writer.h"
 #include "src/base/random.h"
 #include "src/base/xxh3.h"
 
@@ -28,7 +29,46 @@ std::string_view EndpointName(Endpoint endpoint) {
   return endpoint == Endpoint::kChat ? "chat" : "completion";
 }
 
+// As deep as kMaxJsonDepth.
+void Write(const JsonValue& value, JsonWriter* json) {
+  int64_t integer = 0;
+  double number = 0;
+  if (value.GetInteger(&integer)) {
+    json->Int(integer);
+  } else if (value.GetNumber(&number)) {
+    json->Double(number);
+  } else if (const bool* flag = value.AsBool()) {
+    json->Bool(*flag);
+  } else if (const std::string* text = value.AsString()) {
+    json->String(*text);
+  } else if (const JsonValue::Array* array = value.AsArray()) {
+    json->BeginArray();
+    for (const JsonValue& item : *array) Write(item, json);
+    json->EndArray();
+  } else if (const JsonValue::Object* object = value.AsObject()) {
+    json->BeginObject();
+    for (const auto& [name, member] : *object) {
+      json->Key(name);
+      Write(member, json);
+    }
+    json->EndObject();
+  } else {
+    json->Null();
+  }
+}
+
 }  // namespace
+
+std::string JsonContent(const JsonValue::Object& body) {
+  JsonWriter json;
+  json.BeginObject();
+  for (const auto& [name, member] : body) {
+    if (std::count(kFieldsOfAttempt.begin(), kFieldsOfAttempt.end(), name) > 0) continue;
+    json.Key(name);
+    Write(member, &json);
+  }
+  return json.EndObject().Take();
+}
 
 bool SetIdempotencyKey(std::string_view field, const std::vector<std::string_view>& values,
                        const RequestBody& body, BuiltRequest* built, RequestError* error) {
@@ -50,6 +90,7 @@ bool SetIdempotencyKey(std::string_view field, const std::vector<std::string_vie
   hash.Update("\n");
   hash.Update(body.bytes);
   key->fingerprint = hash.Digest128();
+  key->timeout_us = built->timeout_us;
   key->name = {built->plan.id, built->plan.request_id, built->plan.created_unix_s};
   built->request.key = std::move(key);
   return true;

@@ -161,9 +161,8 @@ Status RouterProcessImpl::StartGrpc() {
   int port = 0;
   // Clients of the public API share the port with the workers and have no certificate of the
   // cluster; the registry refuses whoever shows none.
-  const ClientCertificate wanted =
-      config_.tls_client_auth ? ClientCertificate::kRequired : ClientCertificate::kIfGiven;
-  builder.AddListeningPort(config_.grpc_address, MakeServerCredentials(config_.tls, wanted), &port);
+  builder.AddListeningPort(config_.grpc_address,
+                           MakeServerCredentials(config_.tls, ClientCertificate::kIfGiven), &port);
   // Without this a second router on the same port would silently share its connections.
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,

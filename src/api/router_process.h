@@ -21,9 +21,8 @@ struct RouterConfig {
   std::string http_address = "127.0.0.1:8080";
   std::string admin_address = "127.0.0.1:9090";
   // With files the gRPC port speaks TLS, and workers prove with a certificate that they belong to
-  // the cluster; clients of the public API need one only with tls_client_auth.
+  // the cluster; clients of the public API need none.
   TlsFiles tls;
-  bool tls_client_auth = false;
   RouterCoreConfig core;
   // After the first SIGTERM new connections are still accepted for this long, until load balancers
   // have seen that readiness is gone.

@@ -3,11 +3,13 @@
 #include <chrono>
 #include <cstdio>
 #include <thread>
+#include <vector>
 
 #include "nlohmann/json.hpp"
 
 #include "src/base/clock.h"
 #include "src/cli/commands.h"
+#include "src/cli/drain_step.h"
 #include "src/cli/flags.h"
 #include "src/cli/http_client.h"
 #include "src/cli/ledger_audit.h"
@@ -15,15 +17,33 @@
 namespace baton {
 namespace {
 
-constexpr int64_t kPollMs = 100;
-// What a worker needs beyond its drain timeout: two heartbeats before, a second of grace after.
-constexpr int64_t kSlackMs = 5000;
+constexpr std::chrono::milliseconds kPollEvery(100);
+// What a worker needs beyond the time of its requests: two heartbeats before, a second of grace and
+// the end of its process after. Also how long a router may be silent.
+constexpr int64_t kSlackUs = 10'000'000;
+constexpr int64_t kSecondUs = 1'000'000;
 
-// Asks; the incarnation that is to leave.
+int64_t NowUs() { return SystemClock().NowUs(); }
+
+StatusOr<std::vector<LedgerProcess>> ReadWorkers(const std::string& admin) {
+  BATON_ASSIGN_OR_RETURN(const HttpClientResponse response,
+                         CallAdmin("GET", admin, "/v1/topology"));
+  if (response.status != 200) return Unavailable("/v1/topology answers {}", response.status);
+  return ReadLedgerWorkers(response.body);
+}
+
+// Asks; the incarnation that is to leave. A router that is busy is asked again: the order may have
+// been heard, and twice does no harm.
 StatusOr<std::string> AskToLeave(const std::string& admin, const std::string& worker,
                                  int64_t timeout_s) {
   const std::string target = fmt::format("/drain?worker={}&timeout_s={}", worker, timeout_s);
-  BATON_ASSIGN_OR_RETURN(const HttpClientResponse response, CallAdmin("POST", admin, target));
+  const int64_t start_us = NowUs();
+  HttpClientResponse response;
+  for (;;) {
+    BATON_ASSIGN_OR_RETURN(response, CallAdmin("POST", admin, target));
+    if (response.status != 503 || NowUs() - start_us > kSlackUs) break;
+    std::this_thread::sleep_for(kPollEvery);
+  }
   std::string text = response.body;
   while (!text.empty() && text.back() == '\n') text.pop_back();
   if (response.status == 404) return NotFound("{}", text);
@@ -38,32 +58,45 @@ StatusOr<std::string> AskToLeave(const std::string& admin, const std::string& wo
   return answer["incarnation"].get<std::string>();
 }
 
-// True once no worker of that incarnation is registered.
-StatusOr<bool> HasLeft(const std::string& admin, const std::string& incarnation) {
-  BATON_ASSIGN_OR_RETURN(const HttpClientResponse response,
-                         CallAdmin("GET", admin, "/v1/topology"));
-  if (response.status != 200) return Unavailable("/v1/topology answers {}", response.status);
-  BATON_ASSIGN_OR_RETURN(const std::vector<LedgerProcess> workers,
-                         ReadLedgerWorkers(response.body));
-  return std::none_of(workers.begin(), workers.end(),
-                      [&](const auto& worker) { return worker.incarnation == incarnation; });
+// Asks; the life that is to leave, without an admin address when it has registered just now.
+StatusOr<LedgerProcess> BeginDrain(const std::string& admin, const std::string& worker,
+                                   int64_t timeout_s) {
+  BATON_ASSIGN_OR_RETURN(const std::vector<LedgerProcess> workers, ReadWorkers(admin));
+  BATON_ASSIGN_OR_RETURN(const std::string incarnation, AskToLeave(admin, worker, timeout_s));
+  for (const LedgerProcess& row : workers) {
+    if (row.incarnation == incarnation) return row;
+  }
+  return LedgerProcess{.worker_id = worker, .incarnation = incarnation};
 }
 
-Status WaitUntilGone(const std::string& admin, const std::string& incarnation, int64_t limit_ms) {
-  const int64_t start_us = SystemClock().NowUs();
+// False once nobody listens there. A frozen process still takes connections.
+bool Answers(const std::string& admin) {
+  return !admin.empty() && !absl::IsUnavailable(CallAdmin("GET", admin, "/livez").status());
+}
+
+Status WaitUntilGone(const std::string& admin, const LedgerProcess& leaver, int64_t timeout_s) {
+  const int64_t start_us = NowUs();
+  const int64_t end_us = start_us + timeout_s * kSecondUs;
   int64_t answered_us = start_us;
-  for (;;) {
-    const StatusOr<bool> left = HasLeft(admin, incarnation);
-    const int64_t now_us = SystemClock().NowUs();
-    if (left.ok() && *left) return OkStatus();
-    if (left.ok()) answered_us = now_us;
-    if (!left.ok() && now_us - answered_us > kSlackMs * 1000) {
-      return WithPrefix(left.status(), "the router was lost while the worker drained");
+  for (;; std::this_thread::sleep_for(kPollEvery)) {
+    const StatusOr<std::vector<LedgerProcess>> workers = ReadWorkers(admin);
+    const int64_t now_us = NowUs();
+    DrainStep step = DrainStep::kWait;
+    if (workers.ok()) {
+      answered_us = now_us;
+      step = NextDrainStep(*workers, leaver, [&leaver] { return Answers(leaver.admin); });
+    } else if (now_us - answered_us > kSlackUs) {
+      return WithPrefix(workers.status(), "the router was lost while the worker drained");
     }
-    if (limit_ms > 0 && now_us - start_us > limit_ms * 1000) {
-      return DeadlineExceeded("it is still registered after {} ms", limit_ms);
+    if (step == DrainStep::kLeft) return OkStatus();
+    if (step == DrainStep::kAskAgain) {
+      const int64_t left_s = std::max<int64_t>(1, (end_us - now_us) / kSecondUs);
+      // What comes of it shows in the next look.
+      AskToLeave(admin, leaver.worker_id, left_s).status().IgnoreError();
     }
-    std::this_thread::sleep_for(std::chrono::milliseconds(kPollMs));
+    if (now_us > end_us + kSlackUs) {
+      return DeadlineExceeded("it is still there after {} ms", (now_us - start_us) / 1000);
+    }
   }
 }
 
@@ -84,21 +117,20 @@ int RunDrain(const std::vector<std::string>& args) {
                 "again, so draining each worker in turn is a rolling restart.");
   std::string worker;
   std::string admin = "127.0.0.1:9090";
-  int64_t timeout_s = 0;
+  int64_t timeout_s = 60;
   flags.Add("WORKER", worker, "id of the worker, e.g. decode-0");
   flags.AddAddress("--admin", admin, "admin address of a router");
-  flags.Add("--timeout", timeout_s, {0, 86400},
-            "seconds that its running requests get; 0 = the worker's own --drain-timeout");
+  flags.Add("--timeout", timeout_s, {1, 86400},
+            "seconds that its running requests get; what is left then goes on elsewhere");
   if (std::optional<int> code = flags.Parse(args)) return *code;
   if (const Status s = CheckWorkerName(worker); !s.ok()) return Fail("drain", s, kExitUsage);
-  const int64_t start_us = SystemClock().NowUs();
-  const StatusOr<std::string> incarnation = AskToLeave(admin, worker, timeout_s);
-  if (!incarnation.ok()) return Fail("drain", incarnation.status());
-  const int64_t limit_ms = timeout_s == 0 ? 0 : timeout_s * 1000 + kSlackMs;
-  if (const Status s = WaitUntilGone(admin, *incarnation, limit_ms); !s.ok()) {
+  const int64_t start_us = NowUs();
+  const StatusOr<LedgerProcess> leaver = BeginDrain(admin, worker, timeout_s);
+  if (!leaver.ok()) return Fail("drain", leaver.status());
+  if (const Status s = WaitUntilGone(admin, *leaver, timeout_s); !s.ok()) {
     return Fail("drain", WithPrefix(s, worker));
   }
-  fmt::print("{} left after {} ms\n", worker, (SystemClock().NowUs() - start_us) / 1000);
+  fmt::print("{} left after {} ms\n", worker, (NowUs() - start_us) / 1000);
   return kExitOk;
 }
 

@@ -145,6 +145,7 @@ StatusOr<std::vector<LedgerProcess>> ReadLedgerWorkers(std::string_view text) {
     worker.worker_id = TextOf(row, "worker_id");
     worker.incarnation = TextOf(row, "incarnation");
     worker.admin = TextOf(row, "admin");
+    worker.ready = FlagOf(row, "ready");
     if (worker.worker_id.empty() || worker.admin.empty()) {
       return DataLoss("a worker without worker_id or admin address");
     }

@@ -42,6 +42,7 @@ struct LedgerProcess {
   std::string worker_id;
   std::string incarnation;
   std::string admin;                       // "host:port"
+  bool ready = false;                      // a worker would get a request, says the router
   std::map<std::string, uint64_t> states;  // a worker's blocks by state, all of them
   std::vector<LedgerBlock> held;
   std::vector<LedgerRequest> requests;
@@ -64,10 +65,10 @@ struct LedgerSuspect {
   int64_t request_age_ms = -1;  // of the owner at its worker; -1 = that one does not know it
   std::string why;
 
-  // Equal in two looks = the same block of the same allocation, with the same fault.
+  // Equal in two looks = the same block of the same allocation. What is wrong with it may have
+  // changed: the stream that left it behind has ended elsewhere.
   auto Key() const {
-    return std::tie(worker_id, incarnation, is_block, block.index, block.generation, block.owner,
-                    why);
+    return std::tie(worker_id, incarnation, is_block, block.index, block.generation, block.owner);
   }
 };
 

@@ -22,8 +22,8 @@
 #include "src/cli/http_client.h"
 #include "src/cli/model_store.h"
 #include "src/cli/replace_file.h"
+#include "src/cli/router_flags.h"
 #include "src/cli/run_folders.h"
-#include "src/cli/shadow_flag.h"
 #include "src/cli/supervisor.h"
 #include "src/cli/worker_flags.h"
 #include "src/device/device.h"
@@ -41,19 +41,13 @@ struct ServeFlags {
   std::string model;
   int64_t num_prefill = 1;
   int64_t num_decode = 1;
-  std::string mode = "disagg";
   std::string http = "127.0.0.1:8080";
   std::string grpc = "127.0.0.1:7070";
   std::string admin = "127.0.0.1:9090";
   int64_t threads = 0;
   std::string run_dir;
-  int64_t local_prefill_tokens = 64;
-  std::string reasoning_format = "auto";
-  int64_t queue_wait_ms = 10'000;
-  int64_t prefill_wait_ms = 60'000;
-  std::string shadow = "0";
   bool colocate = false;
-  bool tls_client_auth = false;
+  RouterTuning router;
   WorkerTuning tuning;
 };
 
@@ -62,28 +56,14 @@ void Declare(FlagSet& flags, ServeFlags& f) {
             "a .gguf file, a Hugging Face folder or a catalogue name (smollm2:135m)");
   flags.Add("--prefill", f.num_prefill, {0, kMaxWorkers}, "prefill workers");
   flags.Add("--decode", f.num_decode, {1, kMaxWorkers}, "decode workers");
-  flags.AddChoice("--mode", f.mode, {"disagg", "aggregated", "adaptive"},
-                  "who computes prompts: prefill workers, decode workers, or by length");
   flags.AddAddress("--http", f.http, "address of the OpenAI-compatible API");
   flags.AddAddress("--grpc", f.grpc, "address of the gRPC API");
   flags.AddAddress("--admin", f.admin, "address of the router's health and metrics");
   flags.Add("--threads", f.threads, {0, 1024},
             "compute threads of all workers together; 0 = one per processor");
   flags.Add("--run-dir", f.run_dir, "folder for logs and topology.json");
-  flags.Add("--local-prefill-tokens", f.local_prefill_tokens, {0, 1 << 20},
-            "adaptive: prompts of at most this many tokens are computed by the decode worker");
-  flags.AddChoice("--reasoning-format", f.reasoning_format, {"auto", "none"},
-                  "auto: what a model thinks before it answers goes to reasoning_content; none: it "
-                  "stays in content; a request may say otherwise");
-  flags.Add("--queue-wait-ms", f.queue_wait_ms, {0, 600'000},
-            "how long a request may wait for workers with room; one that would wait longer, or "
-            "did, is answered 429");
-  flags.Add("--prefill-wait-ms", f.prefill_wait_ms, {0, 600'000},
-            "a worker with prompts for so long gets no more; further ones wait in the queue");
-  DeclareShadow(flags, f.shadow);
   flags.Add("--colocate", f.colocate, "both roles on one GPU (needs CUDA)");
-  flags.Add("--tls-client-auth", f.tls_client_auth,
-            "clients of the gRPC API need a certificate of --tls-ca too");
+  DeclareRouterTuning(flags, f.router);
   DeclareTuning(flags, f.tuning);
 }
 
@@ -91,14 +71,16 @@ Status CheckSupported(const ServeFlags& f) {
   if (f.colocate) {
     return Unimplemented("--colocate needs a CUDA build, which is not available yet");
   }
-  BATON_RETURN_IF_ERROR(CheckTlsFlags(f.tuning.tls, f.tls_client_auth));
-  BATON_RETURN_IF_ERROR(ParseShadow(f.shadow).status());
+  BATON_RETURN_IF_ERROR(CheckTlsFlags(f.tuning.tls));
+  RouterConfig router;  // only to see whether it can be made
+  BATON_RETURN_IF_ERROR(ApplyRouterTuning(f.router, router));
   return CheckTuning(f.tuning);
 }
 
 // In aggregated mode no worker computes prompts only; a pool that was asked for must not vanish.
 Status CheckPools(const FlagSet& flags, const ServeFlags& f) {
-  if (f.mode != "aggregated" || !flags.Given("--prefill") || f.num_prefill == 0) return OkStatus();
+  if (f.router.mode != "aggregated" || f.num_prefill == 0) return OkStatus();
+  if (!flags.Given("--prefill")) return OkStatus();
   return InvalidArgument(
       "--mode aggregated has no prefill workers, but --prefill is {}; leave --prefill out or "
       "choose "
@@ -192,7 +174,8 @@ ChildSpec WorkerSpec(const ServeFlags& f, const ChildSpec& base, const ChildRepo
 }
 
 // Asks the server for a prompt, and says on stderr when it cannot make one of a conversation: a
-// model without a chat template, or with a broken one, is served all the same.
+// model without a chat template, or with a broken one, is served all the same. The supervisor's
+// thread waits for the answer: before clients know of the server, and for half a second.
 void WarnWithoutChat(const std::string& http_address) {
   HttpClientRequest request;
   const StatusOr<HttpUrl> url = ParseHttpUrl("http://" + http_address + "/apply-template");
@@ -201,7 +184,8 @@ void WarnWithoutChat(const std::string& http_address) {
   request.method = "POST";
   request.headers["Content-Type"] = "application/json";
   request.body = R"({"messages":[{"role":"user","content":"Hello"}]})";
-  request.idle_timeout_ms = 5000;
+  request.connect_timeout_ms = 500;
+  request.idle_timeout_ms = 500;
   const StatusOr<HttpClientResponse> response = HttpCall(request);
   if (!response.ok() || response->status != 400) return;
   const auto answer = nlohmann::json::parse(response->body, nullptr, /*allow_exceptions=*/false);
@@ -222,16 +206,11 @@ SupervisorConfig BuildConfig(const ServeFlags& f, const ModelFile& model, const 
   config.router.args = {"--grpc=" + f.grpc,
                         "--http=" + f.http,
                         "--admin=" + f.admin,
-                        "--mode=" + f.mode,
-                        fmt::format("--local-prefill-tokens={}", f.local_prefill_tokens),
-                        "--reasoning-format=" + f.reasoning_format,
-                        fmt::format("--queue-wait-ms={}", f.queue_wait_ms),
-                        fmt::format("--prefill-wait-ms={}", f.prefill_wait_ms),
-                        "--shadow=" + f.shadow,
                         fmt::format("--drain-timeout={}", f.tuning.drain_timeout_s),
-                        "--cluster-secret-file=" + f.tuning.secret_file};
+                        "--cluster-secret-file=" + f.tuning.secret_file,
+                        "--log-level=" + f.tuning.log_level};
+  AppendRouterTuning(f.router, config.router.args);
   AppendTls(f.tuning.tls, config.router.args);
-  if (f.tls_client_auth) config.router.args.push_back("--tls-client-auth");
   config.workers = [f, dir](const ChildReport& router) {
     const ThreadShare share = ShareThreads(f);
     std::vector<ChildSpec> specs;
@@ -249,13 +228,13 @@ SupervisorConfig BuildConfig(const ServeFlags& f, const ModelFile& model, const 
     return specs;
   };
   config.on_ready = [model](const ChildReport& router, const std::vector<ChildReport>& workers) {
+    WarnWithoutChat(router.at("http"));
     for (const ChildReport& worker : workers) {
       fmt::print("{:<10} pid {}\n", worker.at("worker_id"), worker.at("pid"));
     }
     fmt::print("{} is ready: http://{}/v1  grpc {}  admin http://{}\n", model.id, router.at("http"),
                router.at("grpc"), router.at("admin"));
     std::fflush(stdout);
-    WarnWithoutChat(router.at("http"));
     SendReportToParent({{"http", router.at("http")}, {"grpc", router.at("grpc")}});
   };
   return config;
@@ -279,7 +258,7 @@ int RunServe(const std::vector<std::string>& args) {
   if (const Status status = CheckPools(flags, f); !status.ok()) {
     return Fail("serve", status, kExitUsage);
   }
-  if (f.mode == "aggregated") f.num_prefill = 0;
+  if (f.router.mode == "aggregated") f.num_prefill = 0;
   // Here once, rather than in every child again and again.
   if (!f.tuning.tls.empty()) {
     const Status status = TlsIdentity::Load(f.tuning.tls).status();
@@ -294,7 +273,7 @@ int RunServe(const std::vector<std::string>& args) {
     if (!secret.ok()) return Fail("serve", secret.status());
     f.tuning.secret_file = *secret;
   }
-  if (f.mode == "disagg" && f.num_prefill == 0) {
+  if (f.router.mode == "disagg" && f.num_prefill == 0) {
     fmt::print(stderr, "--prefill 0: decode workers compute the prompts (path=local)\n");
   }
   Supervisor supervisor(BuildConfig(f, *model, folder));

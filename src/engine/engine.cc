@@ -50,7 +50,6 @@ void Engine::Stop() {
 
 Status Engine::TryStart(RequestSpec spec) {
   if (stop_.load(std::memory_order_acquire)) return Unavailable("this worker is stopping");
-  if (draining_.load(std::memory_order_acquire)) return Unavailable("this worker is draining");
   if (!inbox_.TryPost(StartRequest{std::make_unique<RequestSpec>(std::move(spec))})) {
     return ResourceExhausted("the engine's inbox is full");
   }
@@ -63,9 +62,7 @@ void Engine::Renew(SessionId session, int64_t lease_us) {
   inbox_.TryPost(RenewSession{session, lease_us});
 }
 
-void Engine::BeginDrain() {
-  if (!draining_.exchange(true, std::memory_order_acq_rel)) inbox_.Post(baton::BeginDrain{});
-}
+void Engine::BeginDrain() { inbox_.Post(baton::BeginDrain{}); }
 
 void Engine::FailAll(Status status) { inbox_.Post(baton::FailAll{std::move(status)}); }
 

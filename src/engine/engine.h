@@ -48,14 +48,15 @@ class Engine {
   // word. Idempotent.
   void Stop();
 
-  // Begins a request. ResourceExhausted when the inbox is full, Unavailable while draining or
-  // stopped; what is wrong with the request itself comes as a REJECTED status.
+  // Begins a request. ResourceExhausted when the inbox is full, Unavailable when stopped; any other
+  // refusal comes as a REJECTED status.
   Status TryStart(RequestSpec spec);
   void Cancel(const RequestKey& key);
   void CloseSession(SessionId session);
   void Renew(SessionId session, int64_t lease_us);
 
-  // No new requests from now on; those that run go on. Idempotent.
+  // New requests are rejected from now on; those that run go on, here or, by a higher attempt,
+  // from here at another worker. Idempotent.
   void BeginDrain();
   // Ends every request as FAILED with this status.
   void FailAll(Status status);
@@ -77,7 +78,6 @@ class Engine {
   EngineInbox inbox_;
   EngineTransportSink sink_;
   std::unique_ptr<EngineCore> core_;
-  std::atomic<bool> draining_{false};
   std::atomic<bool> stop_{false};
   bool started_ = false;
   Thread thread_;

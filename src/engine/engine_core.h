@@ -87,10 +87,13 @@ class EngineCore : private TransferOwner, private LayerHook {
 
   // engine_requests.cc: how requests start and end.
   void StartRequestNow(std::unique_ptr<RequestSpec> spec);
-  void ReportRetargeted(const LiveRequest& request);
+  // `num_hit_tokens` came from the prefix cache when the prompt began.
+  void ReportRetargeted(const LiveRequest& request, uint32_t num_hit_tokens);
   void RenewLease(SessionId session);
   Status CheckSpec(const RequestSpec& spec) const;
   Status Admit(LiveRequest* request);
+  // ResourceExhausted at the limit of hand-offs.
+  Status CanOpenTransfer() const;
   // Reserves the blocks, in `dest_start_`.
   Status AdmitDest(LiveRequest* request);
   SequenceSpec MakeSequenceSpec(const LiveRequest& request, SequenceId id) const;

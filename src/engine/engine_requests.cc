@@ -36,11 +36,14 @@ void EngineCore::StartRequestNow(std::unique_ptr<RequestSpec> spec) {
       return Reject(
           *spec, Aborted("attempt {} is older than {}", spec->key.attempt, old->spec.key.attempt));
     }
+  }
+  // What is no request changes nothing, also not what runs of the same one.
+  if (const Status status = CheckSpec(*spec); !status.ok()) return Reject(*spec, status);
+  if (LiveRequest* const old = requests_.Find(spec->key.uid)) {
     if (Retarget(old, *spec) || HandOver(old, *spec)) return;
     Abandon(old, RequestState::kCancelled,
             Cancelled("attempt {} took its place", spec->key.attempt));
   }
-  if (const Status status = CheckSpec(*spec); !status.ok()) return Reject(*spec, status);
   // Memory for penalties is taken for as many tokens as can ever be output.
   spec->max_tokens = std::min(spec->max_tokens, config_.max_context - spec->num_prompt_tokens);
   const auto num_tokens = static_cast<uint64_t>(spec->tokens.size());
@@ -76,12 +79,15 @@ bool EngineCore::Retarget(LiveRequest* old, const RequestSpec& spec) {
   const bool same_prompt = held.kind == RequestKind::kSource && spec.kind == RequestKind::kSource &&
                            held.tokens == spec.tokens &&
                            held.num_prompt_tokens == spec.num_prompt_tokens &&
-                           held.num_choices == spec.num_choices;
+                           held.num_choices == spec.num_choices && held.tenant == spec.tenant;
   if (!same_prompt || old->source == nullptr || !old->source->machine.CanRetarget()) return false;
-  if (spec.deadline_us <= 0 || spec.deadline_us > kMaxDeadlineUs) return false;
+  // That attempt was cancelled before a lower one was given, and the transport still reads for it.
+  if (sources_.Holds(spec.key)) return false;
   TakeNewAttempt(old, spec);
   // The router's next placement hears the same as of a new one.
-  if (old->state >= RequestState::kPrefillStarted) ReportRetargeted(*old);
+  if (old->state >= RequestState::kPrefillStarted) {
+    ReportRetargeted(*old, scheduler_.Find(old->source->sequence)->num_hit_tokens);
+  }
   sources_.Retarget(old->source, spec, now_us_);
   return true;
 }
@@ -98,46 +104,48 @@ void EngineCore::TakeNewAttempt(LiveRequest* request, const RequestSpec& spec) {
 bool EngineCore::HandOver(LiveRequest* old, const RequestSpec& spec) {
   const bool may = spec.kind == RequestKind::kSource && old->spec.kind != RequestKind::kSource &&
                    old->spec.num_choices == 1 && spec.num_choices == 1 &&
-                   parts_.transport != nullptr && spec.deadline_us > 0 &&
-                   spec.deadline_us <= kMaxDeadlineUs && !sources_.Holds(spec.key);
+                   old->spec.num_prompt_tokens == spec.num_prompt_tokens &&
+                   old->spec.tenant == spec.tenant && parts_.transport != nullptr &&
+                   CanOpenTransfer().ok() && !sources_.Holds(spec.key);
   Choice& choice = old->choices.front();
   const Sequence* const sequence = may ? scheduler_.Find(choice.sequence) : nullptr;
   if (sequence == nullptr) return false;
   // The KV of its last token is not computed; the router may know fewer tokens than were sampled.
   const std::vector<TokenId>& tokens = sequence->spec.tokens;
   const size_t num_tokens = spec.tokens.size();
-  const bool has_kv = num_tokens > 0 && num_tokens < tokens.size() &&
-                      num_tokens <= sequence->num_computed &&
-                      spec.num_prompt_tokens == old->spec.num_prompt_tokens &&
+  const bool has_kv = num_tokens < tokens.size() && num_tokens <= sequence->num_computed &&
                       std::equal(spec.tokens.begin(), spec.tokens.end(), tokens.begin());
   if (!has_kv || !scheduler_.Hold(sequence->id())) return false;
   TakeNewAttempt(old, spec);
   old->spec.tokens = spec.tokens;
   old->state = RequestState::kPrefillDone;
-  ReportRetargeted(*old);
+  ReportRetargeted(*old, sequence->num_hit_tokens);
   requests_.EraseSequence(std::exchange(choice.sequence, SequenceId()));
 
-  // Slots of the last block behind the tokens hold KV of the same request, which D writes anew.
-  old->source = sources_.Start(old->spec, sequence->id(), now_us_);
-  const uint32_t num_blocks = kv_view_.layout->BlocksFor(static_cast<uint32_t>(num_tokens));
-  sources_.SetBlocks(old->source, sequence->table.handles());
-  SealAll({old->source, 0, num_blocks});
   Seal seal;
   seal.first_tokens.push_back({.choice = 0, .token = tokens[num_tokens]});
   seal.next_output_index = old->num_replayed() + 1;
   seal.num_tokens = static_cast<uint32_t>(num_tokens);
   seal.chain = ChainLinks(sequence->spec.chain_key, kv_view_.layout->block_size, spec.tokens);
+  // Slots of the last block behind the tokens hold KV of the same request, which D writes anew.
+  old->source = sources_.Start(old->spec, sequence->id(), now_us_);
+  const uint32_t num_blocks = kv_view_.layout->BlocksFor(static_cast<uint32_t>(num_tokens));
+  sources_.SetBlocks(old->source, sequence->table.handles());
+  SealAll({old->source, 0, num_blocks});
+  // With a grant that was parked slices were offered: where they cannot be sent and no time is left
+  // to wait for another D, request and sequence are gone.
+  if (FindLive(spec.key) == nullptr) return true;
   sources_.FinishPrompt(old->source, std::move(seal), now_us_);
   return true;
 }
 
-void EngineCore::ReportRetargeted(const LiveRequest& request) {
+void EngineCore::ReportRetargeted(const LiveRequest& request, uint32_t num_hit_tokens) {
   const auto report = [&](RequestState state) {
     ++numbers_.states[static_cast<size_t>(state)];
     outbox_.Add({.session = request.spec.session,
                  .key = request.spec.key,
                  .state = state,
-                 .cached_tokens = static_cast<uint32_t>(request.spec.tokens.size() - 1),
+                 .cached_tokens = num_hit_tokens,
                  .retargeted = true});
   };
   report(RequestState::kPrefillStarted);
@@ -216,10 +224,7 @@ Status EngineCore::Admit(LiveRequest* request) {
   }
   if (spec.kind != RequestKind::kLocal) {
     if (parts_.transport == nullptr) return FailedPrecondition("this worker has no KV transport");
-    if (sources_.num_open() + dests_.num_open() >= config_.max_transfers) {
-      return ResourceExhausted("{} hand-offs are open, the limit is {}",
-                               sources_.num_open() + dests_.num_open(), config_.max_transfers);
-    }
+    BATON_RETURN_IF_ERROR(CanOpenTransfer());
   }
   if (spec.kind == RequestKind::kDest) return AdmitDest(request);
   // The same attempt once more, while a cancelled one still waits for the transport.
@@ -230,6 +235,13 @@ Status EngineCore::Admit(LiveRequest* request) {
   BATON_RETURN_IF_ERROR(scheduler_.AddWaiting(MakeSequenceSpec(*request, id), now_us_));
   request->prompt_sequence = id;
   return OkStatus();
+}
+
+Status EngineCore::CanOpenTransfer() const {
+  const uint32_t num_open = sources_.num_open() + dests_.num_open();
+  if (num_open < config_.max_transfers) return OkStatus();
+  return ResourceExhausted("{} hand-offs are open, the limit is {}", num_open,
+                           config_.max_transfers);
 }
 
 Status EngineCore::AdmitDest(LiveRequest* request) {

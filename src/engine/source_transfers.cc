@@ -70,13 +70,22 @@ SourceTransfer* SourceTransferSet::Start(const RequestSpec& spec, SequenceId seq
 
 void SourceTransferSet::TakeParked(SourceTransfer* transfer, int64_t now_us) {
   const RequestKey& key = transfer->key;
-  const auto grant = park_.Take(key.uid, key.attempt);
-  if (!grant) return;
-  const auto sender = std::find_if(park_senders_.begin(), park_senders_.end(),
-                                   [&](const Sender& parked) { return parked.key == key; });
-  if (sender == park_senders_.end()) return;
-  if (sender->peer == transfer->peer) transfer->machine.OnGrant(*grant, now_us, &actions_);
-  park_senders_.erase(sender);
+  if (const auto grant = park_.Take(key.uid, key.attempt, transfer->peer)) {
+    GiveGrant(transfer, *grant, now_us);
+  }
+}
+
+void SourceTransferSet::GiveGrant(SourceTransfer* transfer, const Grant& grant, int64_t now_us) {
+  const bool again = transfer->machine.key().transfer == grant.key.transfer;
+  const bool in_use =
+      !again && std::any_of(transfers_.begin(), transfers_.end(), [&](const auto& entry) {
+        return entry.second->machine.IsSending(transfer->peer, grant.key.transfer);
+      });
+  if (!in_use) return transfer->machine.OnGrant(grant, now_us, &actions_);
+  ++stats_.stale_messages;
+  BATON_LOG_WARN("{:016x} grants transfer {} a second time", transfer->peer.value(),
+                 grant.key.transfer);
+  Send(transfer->peer, RevokeUnknown(grant.key, /*from_decode=*/false));
 }
 
 void SourceTransferSet::Retarget(SourceTransfer* transfer, const RequestSpec& spec,
@@ -127,7 +136,7 @@ void SourceTransferSet::OnGrantInStep(Incarnation peer, const Grant& grant, int6
   SourceTransfer* const transfer = Find({grant.key.uid, grant.key.attempt});
   if (transfer == nullptr || transfer->peer != peer) return OnMessage(peer, grant, now_us);
   actions_.clear();
-  transfer->machine.OnGrant(grant, now_us, &actions_);
+  GiveGrant(transfer, grant, now_us);
   Perform(transfer, now_us);
 }
 
@@ -159,7 +168,7 @@ void SourceTransferSet::OnMessage(Incarnation peer, const HandoffMessage& messag
     if (!std::holds_alternative<Revoke>(message)) {
       return Send(peer, RevokeUnknown(key, /*from_decode=*/false));
     }
-    if (!park_.Drop(key.uid, key.attempt)) ++stats_.stale_messages;
+    if (!park_.Drop(key.uid, key.attempt, peer)) ++stats_.stale_messages;
     return;
   }
   if (transfer->peer != peer) {
@@ -167,16 +176,18 @@ void SourceTransferSet::OnMessage(Incarnation peer, const HandoffMessage& messag
     return;
   }
   actions_.clear();
-  transfer->machine.OnMessage(message, now_us, &actions_);
+  if (const auto* grant = std::get_if<Grant>(&message)) {
+    GiveGrant(transfer, *grant, now_us);
+  } else {
+    transfer->machine.OnMessage(message, now_us, &actions_);
+  }
   Perform(transfer, now_us);
   EraseFinished();
 }
 
 void SourceTransferSet::ParkGrant(Incarnation peer, const Grant& grant, int64_t now_us) {
-  const RequestKey key{grant.key.uid, grant.key.attempt};
-  if (!park_.Park(grant, now_us)) return Send(peer, RevokeUnknown(grant.key, false));
-  std::erase_if(park_senders_, [&](const Sender& parked) { return parked.key == key; });
-  park_senders_.push_back({key, peer});
+  const bool is_own = grant.decode_incarnation == peer;
+  if (!is_own || !park_.Park(grant, now_us)) Send(peer, RevokeUnknown(grant.key, false));
 }
 
 void SourceTransferSet::OnPeerDown(Incarnation peer, std::string_view reason, int64_t now_us) {
@@ -192,6 +203,8 @@ void SourceTransferSet::OnPeerDown(Incarnation peer, std::string_view reason, in
 void SourceTransferSet::OnSendClosed(Incarnation peer, TransferId id, int64_t now_us) {
   for (auto& [key, transfer] : transfers_) {
     if (!transfer->machine.IsSending(peer, id)) continue;
+    // Nothing more goes to a transfer that the transport gave up by itself.
+    if (transfer->peer == peer && transfer->machine.key().transfer == id) transfer->unsent.clear();
     actions_.clear();
     transfer->machine.OnSendClosed(peer, id, now_us, &actions_);
     Perform(transfer.get(), now_us);
@@ -235,12 +248,7 @@ void SourceTransferSet::ExpireParked(int64_t now_us) {
   expired_.clear();
   park_.Expire(now_us, &expired_);
   for (const Grant& grant : expired_) {
-    const RequestKey key{grant.key.uid, grant.key.attempt};
-    const auto sender = std::find_if(park_senders_.begin(), park_senders_.end(),
-                                     [&](const Sender& parked) { return parked.key == key; });
-    if (sender == park_senders_.end()) continue;
-    Send(sender->peer, RevokeUnknown(grant.key, /*from_decode=*/false));
-    park_senders_.erase(sender);
+    Send(grant.decode_incarnation, RevokeUnknown(grant.key, /*from_decode=*/false));
   }
 }
 

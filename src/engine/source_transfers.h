@@ -102,13 +102,10 @@ class SourceTransferSet {
   }
 
  private:
-  // A grant that is parked, and who sent it.
-  struct Sender {
-    RequestKey key;
-    Incarnation peer;
-  };
-
   SourceTransfer* Find(const RequestKey& key);
+  // Gives the machine a grant. Sends are named by D and the transfer id that D drew: one whose name
+  // is in use would end, and be ended, with the other, and is answered with a Revoke instead.
+  void GiveGrant(SourceTransfer* transfer, const Grant& grant, int64_t now_us);
   // Gives the machine the grant that came before its order, if one did.
   void TakeParked(SourceTransfer* transfer, int64_t now_us);
   // Carries out `actions_`; in a step only what may happen in one, the rest is deferred.
@@ -131,7 +128,6 @@ class SourceTransferSet {
   // Ordered: what a tick does follows from its input, not from where memory lies.
   absl::btree_map<RequestKey, std::unique_ptr<SourceTransfer>> transfers_;
   GrantPark park_;
-  std::vector<Sender> park_senders_;
   HandoffActions actions_;  // of the event being handled
   std::vector<SliceRef> refs_;
   std::vector<Grant> expired_;

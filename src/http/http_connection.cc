@@ -1,5 +1,9 @@
 #include "src/http/http_connection.h"
 
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
 #include <algorithm>
 #include <chrono>
 #include <exception>
@@ -24,6 +28,8 @@ constexpr size_t kMaxPipelinedBytes = 64 * 1024;
 // How long a closing connection is drained, so that the client can read its last answer: closing
 // with unread input makes the kernel send a reset that may overtake the answer.
 constexpr int64_t kLingerMs = 2'000;
+// Bytes that wait in the kernel until the client has room for them.
+constexpr int kMaxUnsentInKernel = 64 * 1024;
 
 std::string AddressOf(const asio::ip::tcp::socket& socket) {
   boost::system::error_code error;
@@ -62,6 +68,10 @@ HttpConnection::HttpConnection(asio::ip::tcp::socket socket, HttpServerShared* s
       peer_address_(AddressOf(socket_)) {
   ErrorCode ignored;
   socket_.set_option(asio::ip::tcp::no_delay(true), ignored);
+  // Without it the kernel buffers megabytes for a client that reads nothing, and who writes takes
+  // that for progress. Bytes in flight do not count, so that a far client has its full rate.
+  ::setsockopt(socket_.native_handle(), IPPROTO_TCP, TCP_NOTSENT_LOWAT, &kMaxUnsentInKernel,
+               sizeof(kMaxUnsentInKernel));
 }
 
 void HttpConnection::Start() { BeginRequest(); }

@@ -61,10 +61,11 @@ enum class RefusalReason : uint8_t {
   kWeights,
   kTokenizer,
   kFull,
-  kMalformed
+  kMalformed,
+  kCertificate
 };
-inline constexpr std::array<std::string_view, 6> kRefusalReasonNames = {
-    "wire_version", "layout", "weights", "tokenizer", "full", "malformed"};
+inline constexpr std::array<std::string_view, 7> kRefusalReasonNames = {
+    "wire_version", "layout", "weights", "tokenizer", "full", "malformed", "certificate"};
 
 // The handles; all set by RegisterBatonMetrics. R = counted by the router, W = by workers, D = by
 // the decode side of a hand-off only.

@@ -21,10 +21,27 @@ size_t AnswerLog::BytesOf(const Kept& kept) {
   return sizeof(Kept) + text + kept.top_logprobs.capacity() * sizeof(TokenLogprob);
 }
 
-void AnswerLog::Deliver(uint64_t position, ResponseSink& sink) const {
+void AnswerLog::Finish(const GenerateResult& result) {
+  result_ = result;
+  const RequestTimings& timings = result_->timings;
+  for (const std::string* name :
+       {&timings.prefill_worker, &timings.decode_worker, &timings.transport}) {
+    bytes_ += name->capacity();
+  }
+}
+
+const AnswerLog::Kept& AnswerLog::At(uint64_t position) const {
   BATON_CHECK(position >= begin_ && position < end(), "position {} outside [{}, {})", position,
               begin_, end());
-  const Kept& kept = tokens_[position - begin_];
+  return tokens_[position - begin_];
+}
+
+uint32_t AnswerLog::CostAt(uint64_t position) const {
+  return 1 + static_cast<uint32_t>(At(position).top_logprobs.size() / 3);
+}
+
+void AnswerLog::Deliver(uint64_t position, ResponseSink& sink) const {
+  const Kept& kept = At(position);
   TokenOutput token = kept.token;
   token.text = kept.text;
   token.top_logprobs = &kept.top_logprobs;

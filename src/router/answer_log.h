@@ -4,7 +4,7 @@
 // Invariants
 //  1. Positions count all tokens that were ever added, from 0; [begin, end) can be delivered.
 //  2. What is delivered at a position is what was added there, to the bit.
-//  3. bytes() covers what is kept: tokens, their texts and alternatives.
+//  3. bytes() covers what is kept: tokens, their texts and alternatives, the names in the result.
 #ifndef BATON_ROUTER_ANSWER_LOG_H_
 #define BATON_ROUTER_ANSWER_LOG_H_
 
@@ -24,7 +24,7 @@ class AnswerLog {
  public:
   void Add(const TokenOutput& token);
   // The good end; nothing is added after it.
-  void Finish(const GenerateResult& result) { result_ = result; }
+  void Finish(const GenerateResult& result);
 
   uint64_t begin() const { return begin_; }
   uint64_t end() const { return begin_ + tokens_.size(); }
@@ -33,6 +33,8 @@ class AnswerLog {
 
   // Tells `sink` the token at `position`, which is in [begin, end).
   void Deliver(uint64_t position, ResponseSink& sink) const;
+  // What that takes, about: 1 for a token without alternatives.
+  uint32_t CostAt(uint64_t position) const;
   // Forgets what lies before `position`, at most up to the end.
   void DropBefore(uint64_t position);
 
@@ -44,6 +46,7 @@ class AnswerLog {
     std::vector<TokenLogprob> top_logprobs;
   };
   static size_t BytesOf(const Kept& kept);
+  const Kept& At(uint64_t position) const;
 
   std::deque<Kept> tokens_;
   uint64_t begin_ = 0;

@@ -77,21 +77,9 @@ class LeaseReactor final : public grpc::ServerBidiReactor<v1::WorkerReport, v1::
 
   void OnReadDone(bool ok) override {
     if (!ok) return FinishWhenWritten(grpc::Status::OK);
+    const bool is_registering = !said_hello_;
     const Status handled = Handle();
-    if (!handled.ok()) {
-      const std::string reason(handled.message());
-      BATON_LOG_ERROR("a worker's registration is refused: {}", reason);
-      const bool is_wire = absl::IsFailedPrecondition(handled);
-      inbox_->Post([is_wire](RouterCore& core, int64_t /*now_us*/) {
-        core.CountRefusal(is_wire ? RefusalReason::kWireVersion : RefusalReason::kMalformed);
-      });
-      v1::RouterDirective directive;
-      FillAck(&directive, reason);
-      Send(std::move(directive));
-      return FinishWhenWritten(
-          {is_wire ? grpc::StatusCode::FAILED_PRECONDITION : grpc::StatusCode::INVALID_ARGUMENT,
-           reason});
-    }
+    if (!handled.ok()) return EndFor(handled, is_registering);
     std::lock_guard lock(mutex_);
     if (finished_) return;
     if (num_unhandled_ >= kMaxUnhandled) {
@@ -127,6 +115,8 @@ class LeaseReactor final : public grpc::ServerBidiReactor<v1::WorkerReport, v1::
 
  private:
   Status Handle();
+  // Ends the stream for a report that cannot be taken; while registering, that is a refusal.
+  void EndFor(const Status& fault, bool is_registering);
   Status HandleHello();
   Status HandlePrefix();
   // Posts what `task` does and counts it until the router's thread has done it.
@@ -220,6 +210,25 @@ void LeaseReactor::PostReport(RouterTask task) {
   });
 }
 
+void LeaseReactor::EndFor(const Status& fault, bool is_registering) {
+  const std::string reason(fault.message());
+  const bool is_wire = absl::IsFailedPrecondition(fault);
+  if (is_registering) {
+    BATON_LOG_ERROR("a worker's registration is refused: {}", reason);
+    inbox_->Post([is_wire](RouterCore& core, int64_t /*now_us*/) {
+      core.CountRefusal(is_wire ? RefusalReason::kWireVersion : RefusalReason::kMalformed);
+    });
+  } else {
+    BATON_LOG_ERROR("a worker's registration ends for what it reports: {}", reason);
+  }
+  v1::RouterDirective directive;
+  FillAck(&directive, reason);
+  Send(std::move(directive));
+  FinishWhenWritten(
+      {is_wire ? grpc::StatusCode::FAILED_PRECONDITION : grpc::StatusCode::INVALID_ARGUMENT,
+       reason});
+}
+
 Status LeaseReactor::Handle() {
   switch (incoming_.kind_case()) {
     case v1::WorkerReport::kHello:
@@ -267,6 +276,9 @@ Status LeaseReactor::HandlePrefix() {
 grpc::ServerBidiReactor<v1::WorkerReport, v1::RouterDirective>* GrpcRegistryService::Register(
     grpc::CallbackServerContext* context) {
   if (wants_certificates_ && !HasVerifiedCertificate(*context->auth_context())) {
+    inbox_->Post([](RouterCore& core, int64_t /*now_us*/) {
+      core.CountRefusal(RefusalReason::kCertificate);
+    });
     const int64_t now_us = SystemClock().NowUs();
     if (now_us - refusal_logged_us_.exchange(now_us) >= kRefusalLogIntervalUs) {
       BATON_LOG_WARN("a worker without a certificate is refused: {}", context->peer());

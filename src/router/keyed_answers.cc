@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "src/base/log.h"
+#include "src/base/random.h"
 #include "src/router/router_core.h"
 
 namespace baton {
@@ -40,16 +41,17 @@ void KeyedAnswers::Submit(RequestUid uid, GenerateRequest request,
     return Refuse(*sink, FieldError(ErrorCode::kKeyReused, request.key->field,
                                     "a new one for each request, and the same for its retries"));
   }
-  if (num_readers() >= limits_.max_readers) {
+  const size_t num_of_key = entry == nullptr ? 0 : entry->readers.size();
+  if (num_readers() >= limits_.max_readers || num_of_key >= limits_.max_readers_per_key) {
     return Refuse(*sink, PlainError(ErrorCode::kQueueFull));
   }
+  Reader reader;
+  reader.uid = uid;
+  reader.sink = std::move(sink);
+  reader.deadline_us = request.received_us + request.timeout_us;
   if (entry == nullptr) {
-    Start(uid, std::move(request), std::move(sink), now_us);
+    Start(std::move(reader), std::move(request), now_us);
   } else {
-    Reader reader;
-    reader.uid = uid;
-    reader.sink = std::move(sink);
-    reader.deadline_us = request.received_us + request.timeout_us;
     Join(*entry, std::move(reader), now_us);
   }
   Report();
@@ -60,35 +62,37 @@ void KeyedAnswers::Refuse(ResponseSink& sink, const RequestError& error) {
   sink.OnFailed(error);
 }
 
-void KeyedAnswers::Start(RequestUid uid, GenerateRequest request,
-                         std::shared_ptr<ResponseSink> sink, int64_t now_us) {
+void KeyedAnswers::Start(Reader reader, GenerateRequest request, int64_t now_us) {
   metrics_->CountKeyed(KeyedResult::kNew);
   MakeRoom(limits_.max_entries - 1);
-  auto entry = std::make_unique<Entry>();
-  entry->uid = uid;
-  entry->key = request.key;
-  Reader& reader = entry->readers.emplace_back();
-  reader.uid = uid;
-  reader.sink = sink;
-  reader.deadline_us = request.received_us + request.timeout_us;
-  bytes_ += BaseBytes(*entry);
-  by_scope_.emplace(entry->key->scope, uid);
-  reader_generation_.emplace(uid, uid);
-  sink->OnAccepted(entry->key->name);
-  entries_.emplace(uid, std::move(entry));
+  const RequestUid generation = RandomRequestUid();
+  auto owned = std::make_unique<Entry>();
+  Entry& entry = *owned;
+  entry.uid = generation;
+  entry.key = request.key;
+  bytes_ += BaseBytes(entry);
+  by_scope_.emplace(entry.key->scope, generation);
+  entries_.emplace(generation, std::move(owned));
+  AddReader(entry, std::move(reader));
+  request.timeout_us = entry.key->timeout_us;
   // May end at once, and the entry with it.
-  generations_->StartGeneration(uid, std::move(request), std::make_shared<Recorder>(this, uid),
-                                now_us);
+  generations_->StartGeneration(generation, std::move(request),
+                                std::make_shared<Recorder>(this, generation), now_us);
 }
 
 void KeyedAnswers::Join(Entry& entry, Reader reader, int64_t now_us) {
   metrics_->CountKeyed(KeyedResult::kJoined);
-  reader.sink->OnAccepted(entry.key->name);
-  reader_generation_.emplace(reader.uid, entry.uid);
   // A finished answer moves to the end of those that are forgotten; an orphan has a reader again.
   SetState(entry, entry.state == KeyedState::kFinished ? KeyedState::kFinished : KeyedState::kLive,
            now_us);
-  entry.readers.push_back(std::move(reader));
+  AddReader(entry, std::move(reader));
+}
+
+void KeyedAnswers::AddReader(Entry& entry, Reader reader) {
+  reader.sink->OnAccepted(entry.key->name);
+  reader.entry = &entry;
+  reader.fed = num_ticks_;
+  entry.readers.push_back(&readers_.emplace(reader.uid, std::move(reader)).first->second);
 }
 
 void KeyedAnswers::OnToken(RequestUid generation, const TokenOutput& token) {
@@ -98,8 +102,8 @@ void KeyedAnswers::OnToken(RequestUid generation, const TokenOutput& token) {
   entry.log.Add(token);
   bytes_ += entry.log.bytes() - before;
   // Whoever lags behind goes on in Tick.
-  for (Reader& reader : entry.readers) {
-    if (reader.next == position) DeliverNext(entry, reader);
+  for (Reader* reader : entry.readers) {
+    if (reader->next == position) DeliverNext(*reader);
   }
   if (!entry.remembered) return Trim(entry);
   MakeRoom(limits_.max_entries);
@@ -107,67 +111,69 @@ void KeyedAnswers::OnToken(RequestUid generation, const TokenOutput& token) {
 }
 
 // False: the reader is paused.
-bool KeyedAnswers::DeliverNext(Entry& entry, Reader& reader) {
-  if (reader.paused) return false;
-  const size_t bytes = reader.sink->buffered_bytes();
-  if (bytes > kPauseBytes) {
-    reader.paused = true;
-    reader.paused_bytes = bytes;
-    reader.paused_progress_us = now_us_;
-    return false;
-  }
-  entry.log.Deliver(reader.next++, *reader.sink);
+bool KeyedAnswers::DeliverNext(Reader& reader) {
+  if (reader.pause.BeginIfSlow(reader.sink->buffered_bytes(), now_us_)) return false;
+  reader.entry->log.Deliver(reader.next++, *reader.sink);
   return true;
 }
 
 void KeyedAnswers::OnFinished(RequestUid generation, const GenerateResult& result) {
   Entry& entry = *Find(generation);
+  const size_t before = entry.log.bytes();
   entry.log.Finish(result);
+  bytes_ += entry.log.bytes() - before;
   SetState(entry, KeyedState::kFinished, now_us_);
   if (!entry.remembered && entry.readers.empty()) return Erase(generation);
-  std::vector<Reader> done;
-  for (const Reader& reader : entry.readers) {
-    if (reader.next == entry.log.end()) done.push_back(reader);
+  std::vector<Reader*> done;
+  for (Reader* reader : entry.readers) {
+    if (reader->next == entry.log.end()) done.push_back(reader);
   }
-  for (const Reader& reader : done) {
-    reader.sink->OnFinished(result);
-    RemoveReader(entry, reader.uid, now_us_);  // of an entry without a key: the last one ends it
+  for (Reader* reader : done) {
+    reader->sink->OnFinished(result);
+    RemoveReader(*reader);  // of an entry without a key: the last one ends it
   }
+  MakeRoom(limits_.max_entries);
   Report();
 }
 
 void KeyedAnswers::OnFailed(RequestUid generation, const RequestError& error) {
-  const std::vector<Reader> readers = std::move(Find(generation)->readers);
-  Erase(generation);
-  for (const Reader& reader : readers) {
-    reader_generation_.erase(reader.uid);
-    reader.sink->OnFailed(error);
+  std::vector<std::shared_ptr<ResponseSink>> sinks;
+  for (Reader* reader : Find(generation)->readers) {
+    const auto node = readers_.extract(reader->uid);
+    sinks.push_back(node.mapped().sink);
   }
+  Erase(generation);
+  for (const auto& sink : sinks) sink->OnFailed(error);
   Report();
 }
 
 bool KeyedAnswers::Leave(RequestUid uid, int64_t now_us) {
-  const auto found = reader_generation_.find(uid);
-  if (found == reader_generation_.end()) return false;
+  const auto found = readers_.find(uid);
+  if (found == readers_.end()) return false;
   now_us_ = std::max(now_us_, now_us);
-  Entry& entry = *Find(found->second);
-  FindReader(entry, uid)->sink->OnFailed(PlainError(ErrorCode::kCancelled));
-  RemoveReader(entry, uid, now_us_);
+  EndReader(found->second, ErrorCode::kCancelled);
   Report();
   return true;
 }
 
-// May erase the entry.
-void KeyedAnswers::RemoveReader(Entry& entry, RequestUid uid, int64_t now_us) {
-  reader_generation_.erase(uid);
-  std::erase_if(entry.readers, [&](const Reader& reader) { return reader.uid == uid; });
+// May erase its entry.
+void KeyedAnswers::EndReader(Reader& reader, ErrorCode code) {
+  reader.sink->OnFailed(PlainError(code));
+  RemoveReader(reader);
+}
+
+// May erase its entry.
+void KeyedAnswers::RemoveReader(Reader& reader) {
+  Entry& entry = *reader.entry;
+  std::erase(entry.readers, &reader);
+  readers_.extract(reader.uid);  // not erase: the name lies in what goes
   if (!entry.readers.empty()) return;
   const bool runs = entry.state != KeyedState::kFinished;
   if (!entry.remembered) {
     return runs ? generations_->StopGeneration(entry.uid) : Erase(entry.uid);
   }
   if (!runs) return;
-  SetState(entry, KeyedState::kOrphaned, now_us);
+  SetState(entry, KeyedState::kOrphaned, now_us_);
   if (orphans_.size() <= limits_.max_orphans) return;
   metrics_->CountKeyedLoss(KeyedLoss::kAbandoned);
   generations_->StopGeneration(orphans_.front());
@@ -184,19 +190,15 @@ void KeyedAnswers::SetState(Entry& entry, KeyedState state, int64_t now_us) {
 
 void KeyedAnswers::Tick(int64_t now_us) {
   now_us_ = std::max(now_us_, now_us);
+  ++num_ticks_;
   while (!orphans_.empty()) {
     const RequestUid oldest = orphans_.front();
     if (now_us - Find(oldest)->since_us < limits_.grace_us) break;
     metrics_->CountKeyedLoss(KeyedLoss::kAbandoned);
     generations_->StopGeneration(oldest);
   }
-  if (!reader_generation_.empty()) {
-    std::vector<RequestUid> readers;
-    readers.reserve(reader_generation_.size());
-    for (const auto& [uid, generation] : reader_generation_) readers.push_back(uid);
-    uint32_t budget = kReplayTokensPerTick;
-    for (const RequestUid uid : readers) TickReader(uid, now_us, &budget);
-  }
+  CheckReaders();
+  FeedReaders();
   for (auto it = finished_.begin(); it != finished_.end();) {
     const Entry& entry = *Find(*it++);
     if (now_us - entry.since_us < limits_.keep_us) break;
@@ -205,50 +207,72 @@ void KeyedAnswers::Tick(int64_t now_us) {
   Report();
 }
 
-void KeyedAnswers::TickReader(RequestUid uid, int64_t now_us, uint32_t* budget) {
-  const auto found = reader_generation_.find(uid);
-  if (found == reader_generation_.end()) return;  // an earlier one ended its generation
-  Entry& entry = *Find(found->second);
-  Reader& reader = *FindReader(entry, uid);
-  RequestError error;
-  if (!CheckReader(entry, reader, now_us, &error)) {
-    reader.sink->OnFailed(error);
-    return RemoveReader(entry, uid, now_us);
+// Ends those whose time is over, and the pauses of those who have caught up.
+void KeyedAnswers::CheckReaders() {
+  std::vector<std::pair<RequestUid, ErrorCode>> over;
+  for (auto& [uid, reader] : readers_) {
+    if (const std::optional<ErrorCode> code = EndOf(reader)) over.emplace_back(uid, *code);
   }
-  *budget -= Replay(entry, reader, std::min(*budget, kReplayTokensPerReader));
+  for (const auto& [uid, code] : over) EndReader(readers_.at(uid), code);
+}
+
+std::optional<ErrorCode> KeyedAnswers::EndOf(Reader& reader) {
+  const Entry& entry = *reader.entry;
+  if (now_us_ >= reader.deadline_us) return ErrorCode::kDeadlineExceeded;
+  if (!entry.remembered && entry.log.end() - reader.next > kMaxPendingTokens) {
+    return ErrorCode::kSlowClient;
+  }
+  const bool reads = !reader.pause.on() || reader.pause.Look(reader.sink->buffered_bytes(), now_us_,
+                                                             limits_.slow_client_us);
+  return reads ? std::nullopt : std::optional<ErrorCode>(ErrorCode::kSlowClient);
+}
+
+// Who lags behind a live generation is a client that waits for its next token; a replay is late
+// anyway. The quarter keeps the finished ones moving whatever the live ones do.
+void KeyedAnswers::FeedReaders() {
+  std::vector<Turn> of_live;
+  std::vector<Turn> of_finished;
+  for (const auto& [uid, reader] : readers_) {
+    const AnswerLog& log = reader.entry->log;
+    const bool is_finished = log.result().has_value();
+    if (reader.pause.on() || (reader.next == log.end() && !is_finished)) continue;
+    (is_finished ? of_finished : of_live).push_back({reader.fed, uid});
+  }
+  const uint32_t kept = of_finished.empty() ? 0 : kReplayPerTick / 4;
+  const uint32_t left = Feed(std::move(of_live), kReplayPerTick - kept);
+  Feed(std::move(of_finished), kept + left);
+}
+
+// What is left of the budget.
+uint32_t KeyedAnswers::Feed(std::vector<Turn> turns, uint32_t budget) {
+  std::sort(turns.begin(), turns.end());
+  const size_t equal_share = budget / std::max<size_t>(turns.size(), 1);
+  const uint32_t share = std::max(static_cast<uint32_t>(equal_share), kReplayMinShare);
+  for (const Turn& turn : turns) {
+    if (budget == 0) break;
+    // A token may cost more than is left.
+    budget -= std::min(budget, Replay(readers_.at(turn.reader), std::min(share, budget)));
+  }
+  return budget;
+}
+
+// Feeds a reader until that cost `limit` or more; what it cost. The reader may end with it.
+uint32_t KeyedAnswers::Replay(Reader& reader, uint32_t limit) {
+  Entry& entry = *reader.entry;
+  reader.fed = num_ticks_;
+  uint32_t cost = 0;
+  while (cost < limit && reader.next < entry.log.end()) {
+    const uint32_t next_cost = entry.log.CostAt(reader.next);
+    if (!DeliverNext(reader)) break;
+    cost += next_cost;
+  }
   if (reader.next == entry.log.end() && entry.log.result().has_value()) {
     reader.sink->OnFinished(*entry.log.result());
-    return RemoveReader(entry, uid, now_us);
+    RemoveReader(reader);
+  } else if (!entry.remembered) {
+    Trim(entry);
   }
-  if (!entry.remembered) Trim(entry);
-}
-
-// False: its time is over. Ends a pause when the client has caught up.
-bool KeyedAnswers::CheckReader(Entry& entry, Reader& reader, int64_t now_us, RequestError* error) {
-  if (now_us >= reader.deadline_us) {
-    *error = PlainError(ErrorCode::kDeadlineExceeded);
-    return false;
-  }
-  *error = PlainError(ErrorCode::kSlowClient);
-  if (!entry.remembered && entry.log.end() - reader.next > kMaxPendingTokens) return false;
-  if (!reader.paused) return true;
-  const size_t bytes = reader.sink->buffered_bytes();
-  if (bytes <= kResumeBytes) {
-    reader.paused = false;
-  } else if (bytes < reader.paused_bytes) {
-    reader.paused_bytes = bytes;
-    reader.paused_progress_us = now_us;
-  }
-  return !reader.paused || now_us - reader.paused_progress_us < limits_.slow_client_us;
-}
-
-// How many tokens were delivered.
-uint32_t KeyedAnswers::Replay(Entry& entry, Reader& reader, uint32_t limit) {
-  uint32_t num_delivered = 0;
-  while (num_delivered < limit && reader.next < entry.log.end() && DeliverNext(entry, reader)) {
-    ++num_delivered;
-  }
-  return num_delivered;
+  return cost;
 }
 
 // Gives up the answers asked for longest ago until at most `num_entries` and max_bytes are left, or
@@ -279,7 +303,7 @@ void KeyedAnswers::LetGo(Entry& entry) {
 // Without a key nobody can come who needs what all readers have.
 void KeyedAnswers::Trim(Entry& entry) {
   uint64_t next = entry.log.end();
-  for (const Reader& reader : entry.readers) next = std::min(next, reader.next);
+  for (const Reader* reader : entry.readers) next = std::min(next, reader->next);
   const size_t before = entry.log.bytes();
   entry.log.DropBefore(next);
   bytes_ -= before - entry.log.bytes();
@@ -303,17 +327,13 @@ KeyedAnswers::Entry* KeyedAnswers::Find(RequestUid generation) {
   return found == entries_.end() ? nullptr : found->second.get();
 }
 
-KeyedAnswers::Reader* KeyedAnswers::FindReader(Entry& entry, RequestUid uid) {
-  for (Reader& reader : entry.readers) {
-    if (reader.uid == uid) return &reader;
-  }
-  return nullptr;
-}
-
-// An entry with its key and its places in the tables, without its log.
+// An entry with its key, its names and its places in the tables, without its log's tokens.
 size_t KeyedAnswers::BaseBytes(const Entry& entry) {
-  constexpr size_t kTables = 256;
-  return sizeof(Entry) + sizeof(IdempotencyKey) + entry.key->scope.size() + kTables;
+  // Nodes of two maps and a list, pointers to 16 readers, 576 bytes of an empty deque.
+  constexpr size_t kTables = 1024;
+  const IdempotencyKey& key = *entry.key;
+  return sizeof(Entry) + sizeof(IdempotencyKey) + kTables + key.scope.capacity() +
+         key.name.id.capacity() + key.name.request_id.capacity();
 }
 
 void KeyedAnswers::Report() {

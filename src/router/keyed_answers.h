@@ -8,21 +8,26 @@
 //  1. Under one key at most one generation lives or is remembered. Another content under it is
 //     refused (kKeyReused). A generation that failed is forgotten at once: a retry runs anew.
 //  2. Each reader's sink gets exactly one end, and each token once and in order. Readers do not
-//  wait
-//     for each other: one that is slow is paused alone, and cut like any other slow client.
+//     wait for each other: one that is slow is paused alone, and cut like any other slow client. A
+//     generation has a name of its own: no reader's name, told late or twice, can end it.
 //  3. A generation whose last reader has left goes on for grace_us; then it is cancelled. At most
 //     max_orphans do so: one more ends the oldest.
 //  4. A finished answer is kept for keep_us after it was last asked for. All answers together have
 //     at most max_entries and max_bytes: those asked for longest ago go first. A generation that
 //     fits neither loses its key: it runs on for its readers alone, and ends with the last of them.
-//  5. One Tick replays at most kReplayTokensPerTick tokens, so that the router's thread stays free.
+//  5. One key has at most max_readers_per_key readers. A whole answer is collected once for each.
+//  6. One Tick replays at most kReplayPerTick, so that the router's thread stays free. It is shared
+//     among all who lag: first those of live generations, then those of finished ones, for whom a
+//     quarter is kept; of each, whoever was fed longest ago is first.
 #ifndef BATON_ROUTER_KEYED_ANSWERS_H_
 #define BATON_ROUTER_KEYED_ANSWERS_H_
 
+#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <list>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -30,15 +35,21 @@
 
 #include "src/obs/baton_metrics.h"
 #include "src/router/answer_log.h"
+#include "src/router/client_pause.h"
 #include "src/router/generate_request.h"
 #include "src/router/submit.h"
 
 namespace baton {
 
-inline constexpr uint32_t kReplayTokensPerTick = 4096;  // some 20 ms of writing JSON
-inline constexpr uint32_t kReplayTokensPerReader = 512;
+// A token counts 1 and its alternatives a third each (AnswerLog::CostAt), as they are long to
+// write: a token of an HTTP stream took 1.0 us, with 20 alternatives 7.0 us (AMD EPYC, without the
+// socket). So a tick of 20 ms spends some 0.5 ms on it, and 25,600 bare tokens pass in a second.
+inline constexpr uint32_t kReplayPerTick = 512;
+// While so many lag that equal shares are smaller, they take turns with this much.
+inline constexpr uint32_t kReplayMinShare = 16;
 
-// How much is remembered, and for how long; constant.
+// How much is remembered, and for how long; constant. The router takes slow_client_us, max_entries
+// and max_readers from its own limits.
 struct KeyedAnswersLimits {
   // A client waits up to 8 s before it retries (OpenAI's own libraries); 2 s to connect again.
   int64_t grace_us = 10'000'000;
@@ -46,6 +57,7 @@ struct KeyedAnswersLimits {
   int64_t slow_client_us = 30'000'000;
   size_t max_entries = 8192;  // RouterCoreConfig::max_live: what runs always fits
   size_t max_readers = 8192;
+  size_t max_readers_per_key = 16;  // a client retries one after the other
   size_t max_orphans = 64;
   size_t max_bytes = size_t{64} << 20;  // some 500,000 tokens without log-probabilities
   size_t max_answer_bytes = size_t{8} << 20;
@@ -69,7 +81,7 @@ class KeyedAnswers {
                const BatonMetrics* metrics);
   ~KeyedAnswers();
 
-  // `request.key` is set; `uid` names the reader, and the generation when it is the first.
+  // `request.key` is set; `uid` names the reader.
   void Submit(RequestUid uid, GenerateRequest request, std::shared_ptr<ResponseSink> sink,
               int64_t now_us);
   // The client has gone; its sink gets OnFailed(kCancelled). False: no reader of that name.
@@ -80,18 +92,25 @@ class KeyedAnswers {
   void Shutdown();
 
   // Requests without an end.
-  size_t num_readers() const { return reader_generation_.size(); }
+  size_t num_readers() const { return readers_.size(); }
 
  private:
+  struct Entry;
   // One client of a generation.
   struct Reader {
     RequestUid uid;
+    Entry* entry = nullptr;
     std::shared_ptr<ResponseSink> sink;
     uint64_t next = 0;  // position in the log
+    uint64_t fed = 0;   // the tick that fed it last, or the one before it came
     int64_t deadline_us = 0;
-    bool paused = false;
-    size_t paused_bytes = 0;  // buffered when progress was last seen
-    int64_t paused_progress_us = 0;
+    ClientPause pause;
+  };
+  // A reader that lags, in the order in which they are fed.
+  struct Turn {
+    uint64_t fed;
+    RequestUid reader;
+    friend auto operator<=>(const Turn&, const Turn&) = default;
   };
   // One generation and what it said so far.
   struct Entry {
@@ -102,7 +121,7 @@ class KeyedAnswers {
     int64_t since_us = 0;                   // orphaned; finished or last asked for
     std::list<RequestUid>::iterator place;  // in orphans_ or finished_, by state
     AnswerLog log;
-    std::vector<Reader> readers;
+    std::vector<Reader*> readers;
   };
   // The sink of a generation: tells the table.
   class Recorder;
@@ -111,22 +130,24 @@ class KeyedAnswers {
   void OnFinished(RequestUid generation, const GenerateResult& result);
   void OnFailed(RequestUid generation, const RequestError& error);
 
-  void Start(RequestUid uid, GenerateRequest request, std::shared_ptr<ResponseSink> sink,
-             int64_t now_us);
+  void Start(Reader reader, GenerateRequest request, int64_t now_us);
   void Join(Entry& entry, Reader reader, int64_t now_us);
+  void AddReader(Entry& entry, Reader reader);
   void Refuse(ResponseSink& sink, const RequestError& error);
-  bool DeliverNext(Entry& entry, Reader& reader);
-  uint32_t Replay(Entry& entry, Reader& reader, uint32_t limit);
-  bool CheckReader(Entry& entry, Reader& reader, int64_t now_us, RequestError* error);
-  void TickReader(RequestUid uid, int64_t now_us, uint32_t* budget);
-  void RemoveReader(Entry& entry, RequestUid uid, int64_t now_us);
+  bool DeliverNext(Reader& reader);
+  void CheckReaders();
+  std::optional<ErrorCode> EndOf(Reader& reader);
+  void FeedReaders();
+  uint32_t Feed(std::vector<Turn> turns, uint32_t budget);
+  uint32_t Replay(Reader& reader, uint32_t limit);
+  void EndReader(Reader& reader, ErrorCode code);
+  void RemoveReader(Reader& reader);
   void SetState(Entry& entry, KeyedState state, int64_t now_us);
   void LetGo(Entry& entry);
   void Trim(Entry& entry);
   void Erase(RequestUid generation);
   void MakeRoom(size_t num_entries);
   Entry* Find(RequestUid generation);
-  static Reader* FindReader(Entry& entry, RequestUid uid);
   static size_t BaseBytes(const Entry& entry);
   void Report();
 
@@ -136,11 +157,12 @@ class KeyedAnswers {
 
   std::unordered_map<RequestUid, std::unique_ptr<Entry>> entries_;  // by generation
   std::unordered_map<std::string_view, RequestUid> by_scope_;       // views of the entries' keys
-  std::unordered_map<RequestUid, RequestUid> reader_generation_;
-  std::list<RequestUid> orphans_;   // longest first
-  std::list<RequestUid> finished_;  // asked for longest ago first
-  size_t bytes_ = 0;                // of all entries
-  int64_t now_us_ = 0;              // the latest time told
+  std::unordered_map<RequestUid, Reader> readers_;                  // by their own names
+  std::list<RequestUid> orphans_;                                   // longest first
+  std::list<RequestUid> finished_;                                  // asked for longest ago first
+  size_t bytes_ = 0;                                                // of all entries
+  uint64_t num_ticks_ = 0;
+  int64_t now_us_ = 0;  // the latest time told
 };
 
 }  // namespace baton

@@ -8,8 +8,17 @@
 namespace baton {
 namespace {
 
-// While readers of remembered answers wait: 512 tokens each 20 ms are 25,600 a second.
+// While readers of remembered answers wait (kReplayPerTick).
 constexpr int64_t kReplayTickUs = 20'000;
+
+// What runs always fits, and a slow client is slow with a key or without.
+KeyedAnswersLimits KeyedLimits(const RouterCoreConfig& config) {
+  KeyedAnswersLimits limits;
+  limits.slow_client_us = config.slow_client_us;
+  limits.max_entries = config.max_live;
+  limits.max_readers = config.max_live;
+  return limits;
+}
 
 }  // namespace
 
@@ -18,7 +27,7 @@ Router::Router(const RouterCoreConfig& config, std::shared_ptr<RouterInbox> inbo
     : inbox_(std::move(inbox)),
       registry_(registry),
       metrics_(RegisterBatonMetrics(registry)),
-      keyed_({}, this, &metrics_),
+      keyed_(KeyedLimits(config), this, &metrics_),
       shadows_(config.shadow_share, &core_, &metrics_),
       core_(config, connector, &metrics_) {
   last_turn_us_.store(clock_.NowUs(), std::memory_order_release);

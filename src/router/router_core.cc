@@ -64,7 +64,7 @@ void RouterCore::Submit(RequestUid uid, GenerateRequest request, std::shared_ptr
     record.sink->OnFailed(RequestError{ErrorCode::kInternal});
     return;
   }
-  ++num_queued_;
+  EnterQueue(record);
   if (record.spec.is_shadow()) ++num_shadows_;
   ReportTableSize();
   if (refusing_) return EndBad(record, ErrorCode::kDraining);
@@ -72,7 +72,7 @@ void RouterCore::Submit(RequestUid uid, GenerateRequest request, std::shared_ptr
   if (num_queued_ > config_.max_queued || requests_.size() > config_.max_live) {
     return EndBad(record, ErrorCode::kQueueFull);
   }
-  if (const std::optional<uint32_t> retry_s = OverloadRetryS(now_us)) {
+  if (const std::optional<uint32_t> retry_s = OverloadRetryS(record, now_us)) {
     RequestError error;
     error.code = ErrorCode::kQueueFull;
     error.retry_after_s = *retry_s;
@@ -84,13 +84,35 @@ void RouterCore::Submit(RequestUid uid, GenerateRequest request, std::shared_ptr
   PlaceQueued(now_us);
 }
 
-// When the request that was just counted would not be placed within the queue wait, as fast as the
-// queue moves now: after how many seconds it would. Better told now than after that wait.
-std::optional<uint32_t> RouterCore::OverloadRetryS(int64_t now_us) const {
-  const std::optional<int64_t> wait_us = queue_rate_.PredictUs(num_queued_ - 1, now_us);
+// When the request that was just counted would not be placed within the queue wait, as fast as its
+// model's queue moves now: after how many seconds it would. Better told now than after that wait.
+std::optional<uint32_t> RouterCore::OverloadRetryS(const RouterRequest& request,
+                                                   int64_t now_us) const {
+  if (request.spec.is_shadow()) return std::nullopt;  // it never waits
+  const ModelQueue& queue = model_queues_.find(request.spec.model->id)->second;
+  const std::optional<int64_t> wait_us = queue.rate.PredictUs(queue.num_waiting - 1, now_us);
   if (!wait_us || *wait_us <= config_.queue_wait_us) return std::nullopt;
   return static_cast<uint32_t>(std::clamp<int64_t>(
       (*wait_us - config_.queue_wait_us + 999'999) / 1'000'000, kRetryAfterS, kMaxRetryAfterS));
+}
+
+// Shadows are in the queue too, but count in nothing that clients can notice.
+void RouterCore::EnterQueue(const RouterRequest& request) {
+  if (request.spec.is_shadow()) return;
+  ++num_queued_;
+  ++model_queues_[request.spec.model->id].num_waiting;
+}
+
+// `is_placed`: for its workers; otherwise it ends.
+void RouterCore::LeaveQueue(const RouterRequest& request, bool is_placed) {
+  if (request.spec.is_shadow()) return;
+  --num_queued_;
+  const auto it = model_queues_.find(request.spec.model->id);
+  if (--it->second.num_waiting == 0) {
+    model_queues_.erase(it);
+  } else if (is_placed) {
+    it->second.rate.OnPlaced(now_us_);
+  }
 }
 
 void RouterCore::Cancel(RequestUid uid) {
@@ -141,7 +163,7 @@ void RouterCore::TellFailed(RouterRequest& request, const RequestError& error, b
 }
 
 void RouterCore::Forget(RouterRequest& request, bool waits) {
-  if (waits) --num_queued_;
+  if (waits) LeaveQueue(request, /*is_placed=*/false);
   if (request.spec.is_shadow()) --num_shadows_;
   CancelKept(request);
   ReleaseHalf(request, request.prefill, !StopsByItself(request, request.prefill));
@@ -167,6 +189,7 @@ void RouterCore::ReleaseHalf(RouterRequest& request, PlacementHalf& half, bool c
     worker->placed.num_blocks -= half.cost.num_blocks;
     if (half.shares) worker->placed.num_blocks -= worker->shared.Remove(request.links);
     worker->placed.num_tokens -= half.cost.num_tokens;
+    worker->placed.num_prompts -= half.cost.num_prompts;
     worker->placed.num_sequences -= half.cost.num_sequences;
     --worker->num_requests;
     if (cancel && half.live && worker->session_up) {
@@ -186,7 +209,9 @@ void RouterCore::CancelKept(RouterRequest& request) {
 void RouterCore::ReleaseBacklog(PlacementHalf& half) {
   if (RegisteredWorker* worker = registry_.Find(half.lease)) {
     worker->placed.num_tokens -= half.cost.num_tokens;
+    worker->placed.num_prompts -= half.cost.num_prompts;
     half.cost.num_tokens = 0;
+    half.cost.num_prompts = 0;
   }
 }
 
@@ -281,7 +306,11 @@ void RouterCore::CheckTimers(RouterRequest& request, int64_t now_us) {
                    is_prefill ? PlacementFault::kPrefillStalled : PlacementFault::kDecodeStalled,
                    now_us);
   }
-  if (request.paused && ResumeOrCancelPaused(request, now_us)) OnDelivery(request);
+  if (!request.pause.on()) return;
+  if (!request.pause.Look(request.sink->buffered_bytes(), now_us, config_.slow_client_us)) {
+    return EndBad(request, ErrorCode::kSlowClient);
+  }
+  OnDelivery(request);
 }
 
 // The worker whose turn it is, when it shows no sign of life but its heartbeats; else null.

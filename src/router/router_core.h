@@ -22,6 +22,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -49,8 +50,6 @@ enum class ServeMode : uint8_t {
   kAdaptive,    // a pair for prompts longer than local_max_tokens
 };
 
-inline constexpr size_t kPauseBytes = 256 * 1024;    // buffered for a client: stop delivering
-inline constexpr size_t kResumeBytes = 64 * 1024;    // and go on below this
 inline constexpr size_t kMaxPendingTokens = 65'536;  // undelivered tokens of one request
 inline constexpr uint32_t kRequestLeaseMs = 10'000;
 inline constexpr int64_t kRenewEveryUs = 2'500'000;  // four times within a lease
@@ -148,7 +147,9 @@ class RouterCore {
   enum class Placing : uint8_t { kPlaced, kWait, kEnded };
 
   // router_core.cc: life and end of requests.
-  std::optional<uint32_t> OverloadRetryS(int64_t now_us) const;
+  std::optional<uint32_t> OverloadRetryS(const RouterRequest& request, int64_t now_us) const;
+  void EnterQueue(const RouterRequest& request);
+  void LeaveQueue(const RouterRequest& request, bool is_placed);
   void EndGood(RouterRequest& request);
   void EndBad(RouterRequest& request, const RequestError& error);
   void EndBad(RouterRequest& request, ErrorCode code);
@@ -201,7 +202,7 @@ class RouterCore {
   void RecoverRequestsOn(LeaseId lease, int64_t now_us);
   void PlaceAgain(RouterRequest& request, PlacementFault why, int64_t not_before_us,
                   KeptSource keep);
-  void MoveAwayFrom(const RegisteredWorker& worker, int64_t now_us);
+  void MoveAwayFrom(RegisteredWorker& worker, int64_t now_us);
   bool TryMove(RouterRequest& request, const RegisteredWorker& worker, int64_t now_us);
 
   // router_core_stream.cc: what workers say of requests.
@@ -213,8 +214,6 @@ class RouterCore {
               int64_t now_us);
   void OnDelivery(RouterRequest& request);
   bool DeliverNext(RouterRequest& request, uint32_t choice);
-  bool PauseIfSlow(RouterRequest& request);
-  bool ResumeOrCancelPaused(RouterRequest& request, int64_t now_us);
 
   const RouterCoreConfig config_;
   WorkerConnector* const connector_;
@@ -224,9 +223,10 @@ class RouterCore {
   RouterPrefixIndex prefixes_;  // of the workers whose chain has our key
   std::unordered_map<RequestUid, std::unique_ptr<RouterRequest>> requests_;
   std::deque<RequestUid> queue_;  // arrival order; may name requests that have ended
-  size_t num_queued_ = 0;         // of requests_
-  size_t num_shadows_ = 0;        // of requests_
-  QueueRate queue_rate_;
+  size_t num_queued_ = 0;         // of requests_, clients' only
+  size_t num_shadows_ = 0;        // of requests_, queued or placed
+  // What num_queued_ counts, by model id.
+  std::map<std::string, ModelQueue, std::less<>> model_queues_;
   bool queue_changed_ = false;  // PlaceQueued has something to try
   bool refusing_ = false;
   bool models_changed_ = false;

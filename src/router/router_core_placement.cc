@@ -35,6 +35,7 @@ void AddCost(const RouterRequest& request, RegisteredWorker& worker, PlacementHa
   }
   worker.placed.num_blocks += half.cost.num_blocks;
   worker.placed.num_tokens += cost.num_tokens;
+  worker.placed.num_prompts += cost.num_prompts;
   worker.placed.num_sequences += cost.num_sequences;
   ++worker.num_requests;
 }
@@ -81,7 +82,6 @@ void RouterCore::PlaceQueued(int64_t now_us) {
     waiting.push_back(uid);
   }
   queue_ = std::move(waiting);
-  if (num_queued_ == 0) queue_rate_.OnEmpty();
 }
 
 std::span<const TokenId> RouterRequest::Replayed() const {
@@ -243,8 +243,7 @@ bool RouterCore::ShouldWaitForPair(RouteReason reason, const ModelInfo& model,
 void RouterCore::Start(RouterRequest& request, RegisteredWorker* prefill, RegisteredWorker& decode,
                        int64_t now_us) {
   if (!request.spec.is_shadow()) EndShadows(decode.lease);
-  --num_queued_;
-  if (num_queued_ > 0) queue_rate_.OnPlaced(now_us);
+  LeaveQueue(request, /*is_placed=*/true);
   request.placed_us = now_us;
   request.moved_us = now_us;
   request.is_local = prefill == nullptr;
@@ -279,6 +278,7 @@ void RouterCore::Start(RouterRequest& request, RegisteredWorker* prefill, Regist
   decode_cost.num_sequences = request.spec.num_choices;
   if (request.is_local) {
     decode_cost.num_tokens = request.NumTokens() - request.CachedTokensAt(decode);
+    decode_cost.num_prompts = 1;
   }
   AddCost(request, decode, request.decode, decode_cost);
   if (request.is_local) {
@@ -305,7 +305,11 @@ void RouterCore::StartPair(RouterRequest& request, const PlacementSpec& spec,
   request.kept = KeptSource{};
   const uint32_t num_uncached =
       retargets ? 0 : request.NumTokens() - request.CachedTokensAt(prefill);
-  AddCost(request, prefill, request.prefill, {NumOwnBlocks(request, prefill), num_uncached, 1});
+  AddCost(request, prefill, request.prefill,
+          {.num_blocks = NumOwnBlocks(request, prefill),
+           .num_tokens = num_uncached,
+           .num_prompts = 1,
+           .num_sequences = 1});
   // The prompt first: its computation is what the client waits for.
   prefill.session->StartPrefill(spec, decode_name);
   decode.session->StartDecode(spec, &prefill.description.name);
@@ -325,7 +329,7 @@ void RouterCore::Requeue(RouterRequest& request, int64_t not_before_us, KeptSour
   }
   request.accepted = false;
   request.not_before_us = not_before_us;
-  ++num_queued_;
+  EnterQueue(request);
   queue_.push_front(request.uid);  // it came before everything that still waits
   queue_changed_ = true;
   ReportTableSize();

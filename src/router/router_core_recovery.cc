@@ -14,8 +14,10 @@ namespace {
 // died with it. Nothing is placed before all have been heard.
 constexpr int64_t kSettleUs = 10'000;
 
-// Streams that leave a draining worker within one tick.
+// Streams that leave a draining worker within one tick, and those for which a place is looked for:
+// some 20 us each.
 constexpr size_t kMaxMovesPerTick = 4;
+constexpr size_t kMaxMoveTriesPerTick = 32;
 
 // How long streams of a draining worker wait for its connections to those that may take their KV,
 // before they are computed again.
@@ -83,19 +85,25 @@ void RouterCore::PlaceAgain(RouterRequest& request, PlacementFault why, int64_t 
 // A decode worker that drains keeps what no other has room for, or what would have to be computed
 // from its beginning; the rest moves, a few at a time, so that those who take it over are not
 // flooded.
-void RouterCore::MoveAwayFrom(const RegisteredWorker& worker, int64_t now_us) {
+void RouterCore::MoveAwayFrom(RegisteredWorker& worker, int64_t now_us) {
   EndShadows(worker.lease);
   std::vector<RequestUid> movable;
   for (const auto& [uid, request] : requests_) {
     const bool can_move = request->decode.Is(worker.lease) && !request->merge.complete() &&
-                          request->spec.num_choices == 1 && !request->paused;
+                          request->spec.num_choices == 1 && !request->pause.on();
     if (can_move) movable.push_back(uid);
   }
   std::sort(movable.begin(), movable.end());
-  movable.resize(std::min(movable.size(), kMaxMovesPerTick));
+  // Behind the last one that was tried: what fits nowhere keeps no other here.
+  const auto next = std::upper_bound(movable.begin(), movable.end(), worker.last_move_tried);
+  std::rotate(movable.begin(), next, movable.end());
+  movable.resize(std::min(movable.size(), kMaxMoveTriesPerTick));
+  size_t num_moved = 0;
   for (const RequestUid& uid : movable) {
+    if (num_moved == kMaxMovesPerTick) return;
+    worker.last_move_tried = uid;
     RouterRequest* const request = FindRequest(uid);
-    if (request != nullptr && !TryMove(*request, worker, now_us)) return;
+    if (request != nullptr && TryMove(*request, worker, now_us)) ++num_moved;
   }
 }
 

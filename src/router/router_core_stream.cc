@@ -99,7 +99,7 @@ void RouterCore::OnToken(LeaseId lease, WorkerToken token, int64_t now_us) {
 
 // Gives the client what is in order. May end the request.
 void RouterCore::OnDelivery(RouterRequest& request) {
-  if (!request.accepted || request.paused) return;
+  if (!request.accepted || request.pause.on()) return;
   for (uint32_t choice = 0; choice < request.spec.num_choices; ++choice) {
     while (DeliverNext(request, choice)) {
     }
@@ -108,7 +108,7 @@ void RouterCore::OnDelivery(RouterRequest& request) {
 }
 
 bool RouterCore::DeliverNext(RouterRequest& request, uint32_t choice) {
-  if (PauseIfSlow(request)) return false;
+  if (request.pause.BeginIfSlow(request.sink->buffered_bytes(), now_us_)) return false;
   TokenMerge::Entry entry;
   if (!request.merge.TakeNext(choice, &entry)) return false;
   const WorkerToken& token = entry.token;
@@ -147,31 +147,6 @@ bool RouterCore::DeliverNext(RouterRequest& request, uint32_t choice) {
   ++request.num_delivered;
   request.sink->OnToken(output);
   return true;
-}
-
-bool RouterCore::PauseIfSlow(RouterRequest& request) {
-  const size_t bytes = request.sink->buffered_bytes();
-  if (bytes <= kPauseBytes) return false;
-  request.paused = true;
-  request.paused_bytes = bytes;
-  request.paused_progress_us = now_us_;
-  return true;
-}
-
-// True when the client has caught up. May end the request, and then returns false.
-bool RouterCore::ResumeOrCancelPaused(RouterRequest& request, int64_t now_us) {
-  const size_t bytes = request.sink->buffered_bytes();
-  if (bytes <= kResumeBytes) {
-    request.paused = false;
-    return true;
-  }
-  if (bytes < request.paused_bytes) {
-    request.paused_bytes = bytes;
-    request.paused_progress_us = now_us;
-  } else if (now_us - request.paused_progress_us >= config_.slow_client_us) {
-    EndBad(request, ErrorCode::kSlowClient);
-  }
-  return false;
 }
 
 void RouterCore::OnSessionStatus(SessionRef session, const WorkerRequestStatus& status,
@@ -280,13 +255,17 @@ void RouterCore::OnHalfEnded(RouterRequest& request, PlacementHalf& half,
 
 void RouterCore::OnRejected(RouterRequest& request, PlacementHalf& half,
                             const WorkerRequestStatus& status, int64_t now_us) {
-  half.live = false;
+  // It stays live: what ends the placement cancels there too. Refused before the engine saw it, the
+  // older attempt that this one was to take over still runs.
   BATON_LOG_INFO("request {} attempt {} was refused by a worker: {}", request.uid,
                  request.attempt(), status.message);
   if (IsRefusalForLoad(status.code)) {
     const bool by_decode = &half == &request.decode;
     const RecoverDecision decision = request.life.OnRefused(request.attempt(), by_decode);
-    if (decision.kind == RecoverDecision::Kind::kIgnored) return;  // it runs: not a refusal
+    if (decision.kind == RecoverDecision::Kind::kIgnored) {
+      half.live = false;  // the request runs: not a refusal
+      return;
+    }
     return Requeue(request, now_us + BackoffUs(request.num_refusals++, status.retry_after_ms), {});
   }
   const bool too_large = status.code == StatusCode::kOutOfRange;

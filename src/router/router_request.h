@@ -14,6 +14,7 @@
 #include "src/obs/baton_metrics.h"
 #include "src/obs/request_lifetime.h"
 #include "src/router/choice_text.h"
+#include "src/router/client_pause.h"
 #include "src/router/generate_request.h"
 #include "src/router/router_prefix_index.h"
 #include "src/router/submit.h"
@@ -95,10 +96,7 @@ struct RouterRequest {
   uint32_t num_delivered = 0;  // tokens given to the sink
   RequestLifetime lifetime;
 
-  // A client that does not read: nothing is delivered while paused.
-  bool paused = false;
-  size_t paused_bytes = 0;  // buffered when progress was last seen
-  int64_t paused_progress_us = 0;
+  ClientPause pause;
 
   int64_t DeadlineUs() const { return spec.received_us + spec.timeout_us; }
   // The prompt's first blocks that a worker is taken to hold.

@@ -16,8 +16,9 @@ ShadowRuns::Told::Told(const TokenOutput& output) : token(output.token), finish(
   top_logprobs = *output.top_logprobs;
 }
 
+// A vector of them that has just grown is half empty.
 size_t ShadowRuns::Told::bytes() const {
-  return sizeof(Told) + top_logprobs.capacity() * sizeof(TokenLogprob);
+  return 2 * sizeof(Told) + top_logprobs.capacity() * sizeof(TokenLogprob);
 }
 
 bool ShadowRuns::Loan::Take(size_t bytes) {
@@ -27,6 +28,35 @@ bool ShadowRuns::Loan::Take(size_t bytes) {
   return true;
 }
 
+// The memory is asked for before anything is copied.
+void ShadowRuns::Case::TakeRequest(const GenerateRequest& from) {
+  const SamplingSettings& sampling = from.sampling;
+  size_t bytes = sizeof(Case) + from.request_id.size() + from.prompt.size() * sizeof(TokenId);
+  bytes += sampling.logit_bias.size() * sizeof(sampling.logit_bias[0]);
+  bytes += sampling.stop_token_ids.size() * sizeof(TokenId);
+  bytes += from.stop.num_bytes();
+  bytes += from.num_choices * sizeof(told[0]);
+  complete = loan.Take(bytes);
+  if (!complete) return;
+  request = from;
+  request.key = nullptr;
+  told.resize(from.num_choices);
+}
+
+void ShadowRuns::Case::TakeToken(const TokenOutput& token) {
+  if (!complete) return;
+  Told kept(token);
+  if (!loan.Take(kept.bytes())) return GiveUp();
+  told[token.choice].push_back(std::move(kept));
+}
+
+void ShadowRuns::Case::GiveUp() {
+  complete = false;
+  request = GenerateRequest{};
+  told = {};
+  loan.GiveBack();
+}
+
 class ShadowRuns::Witness final : public ResponseSink {
  public:
   Witness(ShadowRuns* runs, Case seen, std::shared_ptr<ResponseSink> sink)
@@ -34,7 +64,7 @@ class ShadowRuns::Witness final : public ResponseSink {
 
   void OnAccepted(const AnswerName& name) override { sink_->OnAccepted(name); }
   void OnToken(const TokenOutput& token) override {
-    if (seen_.complete) WriteDown(token);
+    seen_.TakeToken(token);
     sink_->OnToken(token);
   }
   void OnFinished(const GenerateResult& result) override {
@@ -45,16 +75,6 @@ class ShadowRuns::Witness final : public ResponseSink {
   size_t buffered_bytes() const override { return sink_->buffered_bytes(); }
 
  private:
-  void WriteDown(const TokenOutput& token) {
-    Told told(token);
-    seen_.complete = seen_.loan.Take(told.bytes());
-    if (seen_.complete) {
-      seen_.told[token.choice].push_back(std::move(told));
-    } else {
-      seen_.told.clear();
-    }
-  }
-
   ShadowRuns* const runs_;
   Case seen_;
   const std::shared_ptr<ResponseSink> sink_;
@@ -93,9 +113,10 @@ class ShadowRuns::Check final : public ResponseSink {
   void OnFailed(const RequestError& error) override {
     --runs_->num_running_;
     if (differs_) return;
-    // It made room for a client, or the router leaves.
-    const bool gave_way = error.code == ErrorCode::kCancelled ||
-                          error.code == ErrorCode::kQueueFull || error.code == ErrorCode::kDraining;
+    // It made room for a client, the router leaves, or it took longer than its client would wait.
+    const bool gave_way =
+        error.code == ErrorCode::kCancelled || error.code == ErrorCode::kQueueFull ||
+        error.code == ErrorCode::kDraining || error.code == ErrorCode::kDeadlineExceeded;
     runs_->Count(gave_way ? ShadowResult::kDropped : ShadowResult::kFailed);
   }
   size_t buffered_bytes() const override { return 0; }
@@ -119,15 +140,14 @@ std::shared_ptr<ResponseSink> ShadowRuns::Wrap(RequestUid uid, const GenerateReq
   if (due_ < 1.0) return sink;
   due_ -= 1.0;
   Case seen{.uid = uid,
-            .request = request,
+            .request = {},
             .loan = Loan(&lent_bytes_),
             .complete = true,
-            .told = std::vector<std::vector<Told>>(request.num_choices),
+            .told = {},
             .prefill_worker = "",
             .decode_worker = "",
             .waits_since_us = -1};
-  seen.complete = seen.loan.Take(request.prompt.size() * sizeof(TokenId));
-  if (!seen.complete) seen.request.prompt = {};
+  seen.TakeRequest(request);
   return std::make_shared<Witness>(this, std::move(seen), std::move(sink));
 }
 
@@ -155,10 +175,13 @@ void ShadowRuns::Tick(int64_t now_us) {
     pending_.pop_front();
     Count(ShadowResult::kDropped);
   }
-  while (!pending_.empty() && num_running_ < kMaxRunning &&
-         core_->HasIdleWorkerFor(pending_.front().request, now_us_)) {
-    Case seen = std::move(pending_.front());
-    pending_.pop_front();
+  for (size_t i = 0; i < pending_.size() && num_running_ < kMaxRunning;) {
+    if (!core_->HasIdleWorkerFor(pending_[i].request, now_us_)) {
+      ++i;
+      continue;
+    }
+    Case seen = std::move(pending_[i]);
+    pending_.erase(pending_.begin() + static_cast<std::ptrdiff_t>(i));
     Start(std::move(seen), now_us_);
   }
 }
@@ -168,9 +191,7 @@ void ShadowRuns::Start(Case seen, int64_t now_us) {
   GenerateRequest request = std::move(seen.request);
   seen.request.request_id = request.request_id;  // for the log
   request.request_id = "shadow:" + request.request_id;
-  request.key = nullptr;
   request.received_us = now_us;
-  request.timeout_us = kTimeoutUs;
   ++num_running_;
   // May end at once.
   core_->Submit(uid, std::move(request), std::make_shared<Check>(this, uid, std::move(seen)),

@@ -10,9 +10,10 @@
 //     its worker or finds no room (RouterCore).
 //  2. Every finished request that was chosen, took the disaggregated path and is exact counts once
 //     in baton_shadow_total: equal, mismatch, dropped (no idle worker in time, no memory, a client
-//     came) or failed.
-//  3. At most kMaxRunning shadows run, kMaxPending wait, each for kWaitUs; what is written down for
-//     them has at most kMaxBytes.
+//     came, its own time was over) or failed.
+//  3. At most kMaxRunning shadows run, each for as long as its client's request might; kMaxPending
+//     wait, each for kWaitUs, and none for another that could start. What is written down for all,
+//     requests and answers, has at most kMaxBytes.
 //  4. A request that is not chosen costs one addition; its sink is the one that it came with.
 #ifndef BATON_ROUTER_SHADOW_RUNS_H_
 #define BATON_ROUTER_SHADOW_RUNS_H_
@@ -40,7 +41,6 @@ class ShadowRuns {
   static constexpr size_t kMaxRunning = 2;
   static constexpr size_t kMaxPending = 16;
   static constexpr int64_t kWaitUs = 5'000'000;
-  static constexpr int64_t kTimeoutUs = 60'000'000;
   static constexpr size_t kMaxBytes = size_t{32} << 20;
 
   // `share` of requests, 0..1. Both outlive this; the core's requests end before it.
@@ -82,9 +82,10 @@ class ShadowRuns {
       std::swap(bytes_, other.bytes_);
       return *this;
     }
-    ~Loan() { *lent_ -= bytes_; }
+    ~Loan() { GiveBack(); }
     // False: there is not so much left.
     bool Take(size_t bytes);
+    void GiveBack() { *lent_ -= std::exchange(bytes_, 0); }
 
    private:
     size_t* lent_;  // of all loans
@@ -94,13 +95,17 @@ class ShadowRuns {
   // A client's request and what the client was told.
   struct Case {
     RequestUid uid;
-    GenerateRequest request;
+    GenerateRequest request;  // without a key
     Loan loan;
-    bool complete = true;                 // false: there was no memory for all of it
+    bool complete = true;                 // false: there was no memory for it, and nothing is kept
     std::vector<std::vector<Told>> told;  // [choice][index]
     std::string prefill_worker;
     std::string decode_worker;
     int64_t waits_since_us = -1;  // first tick after it finished
+
+    void TakeRequest(const GenerateRequest& from);
+    void TakeToken(const TokenOutput& token);
+    void GiveUp();
   };
   // Where a shadow differs: the first token that is not the client's.
   struct Difference {

@@ -226,6 +226,7 @@ RouteTable WorkerRegistry::TableFor(std::string_view model_id, uint32_t min_cont
     DecodeLoad row = CommonRow<DecodeLoad>(worker, decode_speed, now_us);
     const uint32_t placed = worker.placed.num_sequences;
     row.num_running = std::max(worker.load.running, placed);
+    row.num_waiting = std::max(row.num_waiting, worker.placed.num_prompts);
     // A request with more choices than the worker runs at once must still get in when it is alone.
     const uint32_t max_running = description.max_running;
     row.num_slots = placed == 0 ? UINT32_MAX : max_running - std::min(max_running, placed);

@@ -41,8 +41,9 @@ inline constexpr int64_t kMaxLinkRestUs = 60'000'000;
 
 // What one placed request takes at one worker.
 struct PlacementCost {
-  uint32_t num_blocks = 0;  // shared ones once
-  uint64_t num_tokens = 0;  // prompt tokens to compute there
+  uint32_t num_blocks = 0;   // shared ones once
+  uint64_t num_tokens = 0;   // prompt tokens to compute there
+  uint32_t num_prompts = 0;  // that they are of
   uint32_t num_sequences = 0;
 };
 
@@ -63,7 +64,8 @@ struct RegisteredWorker {
   int64_t reconnect_us = 0;      // when a lost session is opened again
   int64_t avoided_until_us = 0;  // it hung: no new request before
   int64_t draining_since_us = -1;
-  bool drain_asked = false;  // by this router: it counts as draining before its reports say so
+  RequestUid last_move_tried;  // of its streams, while it drains
+  bool drain_asked = false;    // by this router: it counts as draining before its reports say so
   WorkerLoadReport load;
   int64_t registered_us = 0;
   int64_t heard_us = 0;     // last message on the lease stream

@@ -41,6 +41,14 @@ class StopMatcher {
   bool stopped() const { return matched_idx_.has_value(); }
   // Bytes held back.
   size_t num_held_bytes() const { return held_.size(); }
+  // Of its stop strings, as they are kept.
+  size_t num_bytes() const {
+    size_t bytes = 0;
+    for (const Pattern& pattern : patterns_) {
+      bytes += sizeof(Pattern) + pattern.text.size() * (1 + sizeof(size_t));
+    }
+    return bytes;
+  }
 
  private:
   // One stop string as a Knuth-Morris-Pratt automaton.

@@ -2,11 +2,8 @@
 
 namespace baton {
 
-Status CheckTlsFlags(const TlsFiles& files, bool client_auth) {
-  if (files.empty()) {
-    if (!client_auth) return OkStatus();
-    return InvalidArgument("--tls-client-auth needs --tls-cert, --tls-key and --tls-ca");
-  }
+Status CheckTlsFlags(const TlsFiles& files) {
+  if (files.empty()) return OkStatus();
   std::string missing;
   const auto need = [&missing](const std::string& path, const char* flag) {
     if (path.empty()) missing += (missing.empty() ? "" : " and ") + std::string(flag);

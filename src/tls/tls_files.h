@@ -19,9 +19,8 @@ struct TlsFiles {
   friend bool operator==(const TlsFiles&, const TlsFiles&) = default;
 };
 
-// InvalidArgument naming the flags that are missing when only some are given, or none though
-// --tls-client-auth needs them.
-Status CheckTlsFlags(const TlsFiles& files, bool client_auth = false);
+// InvalidArgument naming the flags that are missing when only some are given.
+Status CheckTlsFlags(const TlsFiles& files);
 
 }  // namespace baton
 

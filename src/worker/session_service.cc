@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "src/base/log.h"
+#include "src/engine/cancellable_starts.h"
 #include "src/worker/request_codec.h"
 
 namespace baton {
@@ -40,11 +41,8 @@ class SessionReactor : public grpc::ServerBidiReactor<v1::RouterMessage, v1::Wor
 
   void SendStatus(const RequestStatus& status) {
     std::lock_guard<std::mutex> lock(mutex_);
-    if (IsTerminal(status.state)) ForgetStart(status.key);
-    if (ended_ || closing_) return;
-    v1::WorkerMessage message;
-    ToProto(status, message.mutable_status());
-    Queue(std::move(message));
+    starts_.OnState(status.key, status.state);
+    QueueStatus(status);
   }
 
   void Close(const grpc::Status& status) {
@@ -112,7 +110,7 @@ class SessionReactor : public grpc::ServerBidiReactor<v1::RouterMessage, v1::Wor
     if (message.has_start_prefill() || message.has_start_decode()) return HandleStart(message);
     if (message.has_cancel()) {
       const RequestKey key = RequestKeyFromProto(message.cancel());
-      if (TakeStart(key)) service_->engine_->Cancel(key);
+      if (TakeCancel(key)) service_->engine_->Cancel(key);
       return OkStatus();
     }
     if (message.has_renew()) {
@@ -124,13 +122,14 @@ class SessionReactor : public grpc::ServerBidiReactor<v1::RouterMessage, v1::Wor
 
   Status HandleHello(const v1::SessionHello& hello) {
     if (greeted_) return FailedPrecondition("a second hello");
-    if (Incarnation(hello.worker_incarnation()) != service_->limits_.incarnation) {
-      return FailedPrecondition("the session is for incarnation {:016x}, this one is {:016x}",
-                                hello.worker_incarnation(), service_->limits_.incarnation.value());
-    }
+    // Before anything else: what the rest means is the version's to say.
     if (const WireRange& own = service_->limits_.wire; !own.Holds(hello.wire_version())) {
       return FailedPrecondition("wire version {} is not spoken here, only {}", hello.wire_version(),
                                 ToString(own));
+    }
+    if (Incarnation(hello.worker_incarnation()) != service_->limits_.incarnation) {
+      return FailedPrecondition("the session is for incarnation {:016x}, this one is {:016x}",
+                                hello.worker_incarnation(), service_->limits_.incarnation.value());
     }
     greeted_ = true;
     v1::WorkerMessage answer;
@@ -147,41 +146,41 @@ class SessionReactor : public grpc::ServerBidiReactor<v1::RouterMessage, v1::Wor
     spec.session = id_;
     const RequestKey key = spec.key;
     if (status.ok()) {
-      // Before the engine may report its end.
-      NoteStart(key);
+      const bool is_new = NoteStart(key);
       status = service_->engine_->TryStart(std::move(spec));
+      if (status.ok()) return OkStatus();
+      if (is_new) ForgetStart(key);
     }
-    if (status.ok()) return OkStatus();
     RequestStatus rejected;
     rejected.session = id_;
     rejected.key = key;
     rejected.state = RequestState::kRejected;
     rejected.status = status;
     if (absl::IsResourceExhausted(status)) rejected.retry_after_ms = kRetryAfterMs;
-    SendStatus(rejected);
+    std::lock_guard<std::mutex> lock(mutex_);
+    QueueStatus(rejected);
     return OkStatus();
   }
 
-  void NoteStart(const RequestKey& key) {
+  bool NoteStart(const RequestKey& key) {
     std::lock_guard<std::mutex> lock(mutex_);
-    uint32_t& attempt = cancellable_[key.uid];
-    attempt = std::max(attempt, key.attempt);
+    return starts_.Note(key);
   }
-
-  // True once for each start: a cancel is never refused by the engine's inbox, so that no flood of
-  // them, of unknown requests or of one, may get there.
-  bool TakeStart(const RequestKey& key) {
+  void ForgetStart(const RequestKey& key) {
     std::lock_guard<std::mutex> lock(mutex_);
-    const auto found = cancellable_.find(key.uid);
-    if (found == cancellable_.end() || found->second > key.attempt) return false;
-    cancellable_.erase(found);
-    return true;
+    starts_.Forget(key);
+  }
+  bool TakeCancel(const RequestKey& key) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return starts_.TakeCancel(key);
   }
 
   // What follows: mutex_ is held.
-  void ForgetStart(const RequestKey& key) {
-    const auto found = cancellable_.find(key.uid);
-    if (found != cancellable_.end() && found->second <= key.attempt) cancellable_.erase(found);
+  void QueueStatus(const RequestStatus& status) {
+    if (ended_ || closing_) return;
+    v1::WorkerMessage message;
+    ToProto(status, message.mutable_status());
+    Queue(std::move(message));
   }
 
   void Queue(v1::WorkerMessage message) {
@@ -243,8 +242,7 @@ class SessionReactor : public grpc::ServerBidiReactor<v1::RouterMessage, v1::Wor
   bool greeted_ = false;        // reading thread
 
   std::mutex mutex_;  // guards what follows
-  // Requests of this session that may be running and were not cancelled, with their last attempt.
-  absl::flat_hash_map<RequestUid, uint32_t> cancellable_;
+  CancellableStarts starts_;
   std::deque<v1::WorkerMessage> outbox_;
   size_t num_queued_ = 0;       // tokens and other messages that wait, outgoing_ not counted
   v1::WorkerMessage pending_;   // the step message that is being filled

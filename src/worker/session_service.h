@@ -10,9 +10,8 @@
 //  2. The end of a stream, however it comes, closes the session in the engine exactly once.
 //  3. At most max_queued_events tokens and states wait for a router that does not read; then its
 //     session is cut off and closed in the engine.
-//  4. A cancel reaches the engine only for a request that this session started and has not
-//  cancelled
-//     before: their number is bounded by the starts, which the engine may refuse.
+//  4. A cancel reaches the engine only for a start of this session that may run and has no cancel
+//     yet (CancellableStarts): their number is bounded by the starts, which may be refused.
 #ifndef BATON_WORKER_SESSION_SERVICE_H_
 #define BATON_WORKER_SESSION_SERVICE_H_
 

@@ -69,7 +69,7 @@ TEST_F(IdempotencyKeyTest, KeyEndpointAndBodyTellRequestsApart) {
   const std::string text = R"({"prompt":"hello"})";
   PostWith({{"Idempotency-Key", "k"}, {"X-Request-Id", "one"}});
   PostWith({{"Idempotency-Key", "k"}, {"X-Request-Id", "two"}});
-  PostWith({{"Idempotency-Key", "k"}}, kHello + " }");
+  PostWith({{"Idempotency-Key", "k"}}, kHello + R"(,"seed":1})");
   PostWith({{"Idempotency-Key", "other"}});
   PostWith({{"Idempotency-Key", "k"}}, text, kCompletionPath);
   const IdempotencyKey first = KeyOf(1);
@@ -81,6 +81,29 @@ TEST_F(IdempotencyKeyTest, KeyEndpointAndBodyTellRequestsApart) {
   EXPECT_NE(KeyOf(3).fingerprint, first.fingerprint);
   EXPECT_NE(KeyOf(4).scope, first.scope);
   EXPECT_NE(KeyOf(5).scope, first.scope) << "chat and completions do not meet";
+}
+
+// What an attempt is called and how long its client waits is not what it asks for.
+TEST_F(IdempotencyKeyTest, ARetryMayHaveANewNameAndDeadlineInItsBody) {
+  AnswerWith("x");
+  size_t num_posted = 0;
+  const auto post = [this, &num_posted](const std::string& rest) {
+    PostWith({{"Idempotency-Key", "k"}}, kHello + rest + "}");
+    return KeyOf(++num_posted);
+  };
+  const IdempotencyKey first =
+      post(R"(,"request_id":"one","timeout_ms":1000,"seed":5,"top_p":0.5)");
+  EXPECT_EQ(first.timeout_us, 1'000'000);
+  EXPECT_EQ(first.name.request_id, "one");
+  const IdempotencyKey retry = post(R"( , "seed":5.0, "top_p":5e-1,"request_id":"two")");
+  EXPECT_EQ(retry.fingerprint, first.fingerprint);
+  EXPECT_EQ(retry.name.request_id, "two");
+  for (const char* other :
+       {R"(,"seed":6,"top_p":0.5)", R"(,"seed":5)", R"(,"seed":5,"top_p":0.25)",
+        R"(,"seed":5,"top_p":0.5,"x":["request_id"])",
+        R"(,"seed":5,"top_p":0.5,"x":{"timeout_ms":1})", R"(,"seed":5,"top_p":0.5,"n":null)"}) {
+    EXPECT_NE(post(other).fingerprint, first.fingerprint) << other;
+  }
 }
 
 // As the router does it for a request that joins another's generation.

@@ -1,5 +1,6 @@
 // Idempotency keys through the whole router: toy workers, broken connections, retries over both
 // APIs.
+#include <chrono>
 #include <memory>
 #include <string>
 #include <thread>
@@ -23,9 +24,11 @@ class IdempotencyTest : public RouterProcessTest {
     grpc::ClientContext context;
     std::unique_ptr<grpc::ClientReader<v1::ChatCompletionChunk>> reader;
   };
-  std::unique_ptr<Call> Open(const std::string& key, const v1::ChatCompletionRequest& request) {
+  std::unique_ptr<Call> Open(const std::string& key, const v1::ChatCompletionRequest& request,
+                             milliseconds timeout = milliseconds(60'000)) {
     auto call = std::make_unique<Call>();
     call->context.AddMetadata("idempotency-key", key);
+    call->context.set_deadline(std::chrono::system_clock::now() + timeout);
     call->reader = chat_->StreamChatCompletion(&call->context, request);
     return call;
   }
@@ -51,16 +54,6 @@ class IdempotencyTest : public RouterProcessTest {
            (closes ? "\r\nConnection: close" : "") +
            "\r\nContent-Type: application/json\r\nContent-Length: " + std::to_string(body.size()) +
            "\r\n\r\n" + body;
-  }
-  // Waits until /metrics has the line.
-  bool WaitMetric(const std::string& line) {
-    for (int i = 0; i < 400; ++i) {
-      if (HttpGet(process_->admin_address(), "/metrics").find(line) != std::string::npos) {
-        return true;
-      }
-      std::this_thread::sleep_for(milliseconds(25));
-    }
-    return false;
   }
   // A generation was cancelled, and so its workers were told.
   bool IsAnyCancelled() {
@@ -103,6 +96,56 @@ TEST_F(IdempotencyTest, AGrpcRetryAfterABrokenStreamFindsItsGeneration) {
   EXPECT_EQ(std::string(name.data(), name.size()), before[0].request_id());
   ASSERT_TRUE(WaitMetric("state=\"live\"} 1\n"));
   EXPECT_FALSE(IsAnyCancelled()) << "no worker was told of the broken stream";
+  retry->context.TryCancel();
+  retry->reader->Finish();
+}
+
+// Being cut off is a cancellation of the call, and that of a call is no word about its generation.
+TEST_F(IdempotencyTest, TheFirstGrpcReaderIsCutOffAloneWhenItDoesNotRead) {
+  RestartImpatient();
+  constexpr uint32_t kTokens = 400;
+  constexpr uint32_t kChoices = 8;
+  decode_->waits_before = kTokens - 1;
+  const v1::ChatCompletionRequest request = LongChat(kTokens, kChoices);
+  const auto stub = StubThatTakesLittle();
+  Call slow;
+  slow.context.AddMetadata("idempotency-key", "k");
+  slow.reader = stub->StreamChatCompletion(&slow.context, request);
+  ASSERT_TRUE(WaitMetric("result=\"new\"} 1\n"));
+  {
+    auto beside = Open("k", request);
+    EXPECT_EQ(Read(*beside, kChoices * (kTokens - 1)).size(), kChoices * (kTokens - 1));
+    beside->context.TryCancel();
+    beside->reader->Finish();
+  }
+  ASSERT_TRUE(WaitMetric("state=\"orphaned\"} 1\n")) << "both are gone, and it waits for a retry";
+  auto retry = Open("k", request);
+  EXPECT_EQ(Read(*retry, kChoices).size(), kChoices);
+  decode_->waits_before = UINT32_MAX;
+  EXPECT_EQ(Read(*retry, kChoices * kTokens).size(), kChoices * (kTokens - 1));
+  EXPECT_TRUE(retry->reader->Finish().ok());
+  EXPECT_LT(Read(slow, kChoices * kTokens).size(), kChoices * (kTokens - 1));
+  EXPECT_EQ(slow.reader->Finish().error_code(), grpc::StatusCode::CANCELLED);
+  EXPECT_FALSE(IsAnyCancelled());
+}
+
+TEST_F(IdempotencyTest, AfterItsOwnDeadlineAGrpcClientFindsWhatWasComputed) {
+  JoinPair();
+  decode_->mood = ToyWorker::Mood::kEndless;
+  auto first = Open("k", Chat(20), milliseconds(1500));
+  const auto before = Read(*first, 3);
+  ASSERT_EQ(before.size(), 2u);
+  EXPECT_EQ(first->reader->Finish().error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+  ASSERT_TRUE(WaitMetric("state=\"orphaned\"} 1\n"));
+  v1::ChatCompletionRequest request = Chat(20);
+  request.set_request_id("second");
+  request.set_timeout_ms(30'000);
+  auto retry = Open("k", request);
+  const auto again = Read(*retry, 2);
+  ASSERT_EQ(again.size(), 2u) << "a new name and deadline are no other request";
+  EXPECT_EQ(again[0].id(), before[0].id());
+  EXPECT_EQ(again[0].request_id(), before[0].request_id());
+  EXPECT_THAT(HttpGet(process_->admin_address(), "/metrics"), HasSubstr("result=\"joined\"} 1\n"));
   retry->context.TryCancel();
   retry->reader->Finish();
 }

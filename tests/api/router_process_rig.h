@@ -70,12 +70,38 @@ class RouterProcessTest : public testing::Test {
     return false;
   }
 
+  // Anew, with a pair of workers and a short patience with clients that do not read.
+  void RestartImpatient() {
+    process_->Stop();
+    RouterConfig config = TestConfig();
+    config.core.slow_client_us = 300'000;
+    StartProcess(config);
+    JoinPair();
+  }
+
+  // A stub whose connection takes in little: without a fixed window it would be megabytes.
+  std::unique_ptr<v1::ChatService::Stub> StubThatTakesLittle() {
+    grpc::ChannelArguments arguments;
+    arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+    arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
+    return v1::ChatService::NewStub(grpc::CreateCustomChannel(
+        process_->grpc_address(), grpc::InsecureChannelCredentials(), arguments));
+  }
+
   static v1::ChatCompletionRequest Chat(int max_tokens) {
     v1::ChatCompletionRequest request;
     v1::ChatMessage* message = request.add_messages();
     message->set_role("user");
     message->set_content("hi");
     request.set_max_completion_tokens(max_tokens);
+    return request;
+  }
+  // One whose answer is far more than is buffered for a client.
+  static v1::ChatCompletionRequest LongChat(int max_tokens, int num_choices) {
+    v1::ChatCompletionRequest request = Chat(max_tokens);
+    request.set_n(num_choices);
+    request.set_logprobs(true);
+    request.set_top_logprobs(20);
     return request;
   }
   // All chunks of a stream; `status` gets its end.
@@ -94,6 +120,32 @@ class RouterProcessTest : public testing::Test {
     client.Send("GET " + path + " HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
     return client.ReceiveAll();
   }
+  // Waits until /metrics has the line.
+  bool WaitMetric(const std::string& line) {
+    for (int i = 0; i < 400; ++i) {
+      if (HttpGet(process_->admin_address(), "/metrics").find(line) != std::string::npos) {
+        return true;
+      }
+      std::this_thread::sleep_for(milliseconds(25));
+    }
+    return false;
+  }
+  // Waits until so many workers have been refused for that reason.
+  bool IsCounted(const std::string& reason, int count) {
+    const std::string line = "reason=\"" + reason + "\"} " + std::to_string(count) + "\n";
+    for (int i = 0; i < 200; ++i) {
+      const std::string metrics = HttpGet(process_->admin_address(), "/metrics");
+      size_t at = metrics.find("\nbaton_registrations_refused_total{");
+      while (at != std::string::npos) {
+        const size_t end = metrics.find('\n', at + 1);
+        if (metrics.substr(at + 1, end - at).ends_with(line)) return true;
+        at = metrics.find("\nbaton_registrations_refused_total{", at + 1);
+      }
+      std::this_thread::sleep_for(milliseconds(25));
+    }
+    return false;
+  }
+
   std::string HttpPost(const std::string& path, const std::string& body) {
     RawClient client(PortOf(process_->http_address()));
     client.Send("POST " + path + " HTTP/1.1\r\nHost: x\r\nConnection: close\r\n" +

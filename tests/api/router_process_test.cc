@@ -162,32 +162,13 @@ TEST_F(RouterProcessTest, StreamRefusesBestOf) {
 
 // What the stream of a client that does not read holds is given back without waiting for it.
 TEST_F(RouterProcessTest, GrpcClientThatDoesNotReadIsCutOff) {
-  process_->Stop();
-  RouterConfig config = TestConfig();
-  config.core.slow_client_us = 300'000;
-  StartProcess(config);
-  JoinPair();
+  RestartImpatient();
   constexpr int kTokens = 400;
   constexpr int kChoices = 8;
-  v1::ChatCompletionRequest request = Chat(kTokens);
-  request.set_n(kChoices);
-  request.set_logprobs(true);
-  request.set_top_logprobs(20);
-  // Without a fixed window the client's end of the connection would take in megabytes.
-  grpc::ChannelArguments arguments;
-  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
-  const auto stub = v1::ChatService::NewStub(grpc::CreateCustomChannel(
-      process_->grpc_address(), grpc::InsecureChannelCredentials(), arguments));
+  const auto stub = StubThatTakesLittle();
   grpc::ClientContext context;
-  auto reader = stub->StreamChatCompletion(&context, request);
-  bool ended = false;
-  for (int i = 0; i < 400 && !ended; ++i) {
-    std::this_thread::sleep_for(milliseconds(25));
-    ended = HttpGet(process_->admin_address(), "/metrics").find("code=\"408\"} 1\n") !=
-            std::string::npos;
-  }
-  ASSERT_TRUE(ended) << "the router gives the request up";
+  auto reader = stub->StreamChatCompletion(&context, LongChat(kTokens, kChoices));
+  ASSERT_TRUE(WaitMetric("code=\"408\"} 1\n")) << "the router gives the request up";
   v1::ChatCompletionChunk chunk;
   int num_chunks = 0;
   while (reader->Read(&chunk)) ++num_chunks;

@@ -125,6 +125,7 @@ class ToyWorker final : public v1::WorkerService::Service {
   }
 
   std::atomic<Mood> mood{Mood::kServe};
+  std::atomic<uint32_t> waits_before{UINT32_MAX};  // this token, until it is another
   // Set before Register.
   std::string weights = "weights-a";
   std::string chat_template;
@@ -202,6 +203,9 @@ class ToyWorker final : public v1::WorkerService::Service {
     if (!script.empty()) last = std::min(last, static_cast<uint32_t>(script.size()));
     const uint32_t count = mood == Mood::kServe ? last : std::min(last, 2u);
     for (uint32_t i = 0; i < count; ++i) {
+      while (i == waits_before && !stopped_) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
       WriteStep(spec, i, stream);
       if (i == 1) WriteState(spec, v1::REQUEST_STATE_FIRST_STEP_DONE, stream);
     }

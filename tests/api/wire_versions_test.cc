@@ -6,6 +6,7 @@
 
 #include "gtest/gtest.h"
 
+#include "src/router/worker_messages.h"
 #include "tests/api/router_process_rig.h"
 
 namespace baton {
@@ -41,21 +42,6 @@ class WireVersionsTest : public RouterProcessTest {
     EXPECT_EQ(response.timings().path(), "disagg");
     EXPECT_EQ(response.timings().resumes(), 0u) << "nothing had to be done twice";
     return response.choices(0).message().content();
-  }
-
-  bool IsCounted(const std::string& reason, int count) {
-    const std::string line = "reason=\"" + reason + "\"} " + std::to_string(count) + "\n";
-    for (int i = 0; i < 200; ++i) {
-      const std::string metrics = HttpGet(process_->admin_address(), "/metrics");
-      size_t at = metrics.find("\nbaton_registrations_refused_total{");
-      while (at != std::string::npos) {
-        const size_t end = metrics.find('\n', at + 1);
-        if (metrics.substr(at + 1, end - at).ends_with(line)) return true;
-        at = metrics.find("\nbaton_registrations_refused_total{", at + 1);
-      }
-      std::this_thread::sleep_for(milliseconds(25));
-    }
-    return false;
   }
 };
 
@@ -111,6 +97,27 @@ TEST_F(WireVersionsTest, WithoutACommonVersionAWorkerIsRefusedCountedAndTold) {
   ASSERT_TRUE(WaitReady(true));
   EXPECT_EQ(Answer(), "abcde");
   EXPECT_TRUE(IsCounted("wire_version", num_refused));
+}
+
+// Hours after its hello a worker that sends nonsense loses its registration, which was not refused.
+TEST_F(WireVersionsTest, AMalformedReportOfARegisteredWorkerIsNoRefusal) {
+  ToyWorker worker("decode-0", v1::WORKER_ROLE_DECODE);
+  worker.Register(process_->grpc_address());
+  ASSERT_EQ(worker.refusal, "");
+  ASSERT_TRUE(WaitReady(true));
+  worker.SendPrefix(1, false, kMaxPrefixChanges + 1);
+  ASSERT_TRUE(WaitReady(false));
+  EXPECT_TRUE(IsCounted("malformed", 0));
+  const auto stub = v1::RouterRegistry::NewStub(channel_);
+  grpc::ClientContext context;
+  const auto lease = stub->Register(&context);
+  v1::WorkerReport load;
+  load.mutable_load();
+  lease->Write(load);
+  v1::RouterDirective answer;
+  ASSERT_TRUE(lease->Read(&answer));
+  EXPECT_NE(answer.ack().refusal().find("before the hello"), std::string::npos);
+  EXPECT_TRUE(IsCounted("malformed", 1));
 }
 
 // In the middle of an upgrade the router may be the only one whom both of two workers understand.

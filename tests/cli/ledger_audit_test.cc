@@ -124,6 +124,22 @@ TEST(LedgerAuditTest, OnlyWhatEveryLookFindsIsAnOrphan) {
   EXPECT_TRUE(audit.suspects().empty());
 }
 
+// A block that a moved stream left behind stays one when the stream ends elsewhere.
+TEST(LedgerAuditTest, AnOrphanStaysOneWhenItsReasonChanges) {
+  LedgerLook look = Healthy();
+  look.routers[0].requests[0].decode_worker = "decode-1";
+  LedgerAudit audit;
+  audit.Add(look);
+  ASSERT_EQ(audit.suspects().size(), 2u);
+  look.routers[0].requests.clear();
+  audit.Add(look);
+  ASSERT_EQ(audit.suspects().size(), 2u) << "block 9 and its request";
+  for (const LedgerSuspect& suspect : audit.suspects()) {
+    EXPECT_EQ(suspect.worker_id, "decode-0");
+    EXPECT_EQ(suspect.why, "no router knows it") << "the last reason";
+  }
+}
+
 TEST(LedgerAuditTest, AnotherGenerationIsAnotherBlock) {
   LedgerLook look = Healthy();
   Prefill(look).requests.clear();

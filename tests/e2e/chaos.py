@@ -43,7 +43,7 @@ from fault_work import (  # noqa: E402
     pool_args,
     wait_clean,
 )
-from load_scenarios import OVERLOAD_ARGS, overload, slow_readers, soak  # noqa: E402
+from load_scenarios import Limits, overload, slow_readers, soak  # noqa: E402
 from roles_cluster import RolesCluster  # noqa: E402
 
 NUM_DECODE = 2
@@ -249,8 +249,11 @@ class Chaos:
         return rows
 
     def overload(self):
-        with Server(*PAIR, *OVERLOAD_ARGS, *pool_args(LARGE_POOL)) as cluster:
-            rows = [overload(cluster, duration_s=self.rounds(40))]
+        duration_s = self.rounds(40)
+        with Server(*PAIR, *pool_args(LARGE_POOL)) as cluster:
+            limits = Limits(cluster, duration_s)
+        with Server(*PAIR, *limits.flags, *pool_args(LARGE_POOL)) as cluster:
+            rows = [overload(cluster, limits, duration_s)]
             self.check_pool(cluster)
         return rows
 
@@ -318,7 +321,7 @@ def condense(rows, seconds):
     drains = [w["drain_ms"] for row in rows for w in row.get("workers", [])]
     if drains:
         result["drain_ms"] = {"p50": quantile(drains, 0.5), "max": max(drains)}
-    for key in ("aborts", "flips", "late", "held", "broken_streams"):
+    for key in ("aborts", "cancelled", "flips", "late", "held", "broken_streams"):
         values = numbers_of(rows, key)
         if values:
             result[key] = sum(values)

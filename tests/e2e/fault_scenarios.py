@@ -12,6 +12,7 @@ import struct
 import subprocess
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import grpc
 
@@ -20,6 +21,7 @@ from fault_work import (
     Load,
     Stream,
     detected_after,
+    ended,
     live_requests,
     log_times,
     make_request,
@@ -222,52 +224,49 @@ def abort_over_http(cluster, fields, after_s):
         client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
 
+def abort_one(cluster, number, seed):
+    """A request that leaves at a random moment: over what, and what was strange about it."""
+    rng = random.Random(seed * 100_000 + number)
+    fields = make_request(rng, number, max_prompt=400, max_tokens=64)
+    # Squared: half of them leave within the first quarter, while the prompt is computed.
+    after_s = 1.2 * rng.random() ** 2
+    if number % 2:
+        abort_over_http(cluster, fields, after_s)
+        return "http", None
+    stream = Stream(cluster, fields)
+    timer = threading.Timer(after_s, stream.abort)
+    timer.start()
+    stream.run()
+    timer.cancel()
+    if stream.error is None:
+        return "too_late", None
+    is_cancelled = stream.error.startswith("CANCELLED")
+    return "grpc", None if is_cancelled else f"aborted request {number}: {stream.error}"
+
+
 def abort_storm(cluster, work, num_aborts, num_clients, width=16, seed=1):
-    """`num_aborts` requests that leave at a random moment, beside clients that stay."""
-    numbers = iter(range(num_aborts))
-    lock = threading.Lock()
-    counts = {"grpc": 0, "http": 0, "too_late": 0}
-    strange = []
-
-    def abort():
-        while True:
-            with lock:
-                number = next(numbers, None)
-            if number is None:
-                return
-            rng = random.Random(seed * 100_000 + number)
-            fields = make_request(rng, number, max_prompt=400, max_tokens=64)
-            # Squared: half of them leave within the first quarter, while the prompt is computed.
-            after_s = 1.2 * rng.random() ** 2
-            if number % 2:
-                abort_over_http(cluster, fields, after_s)
-                counts["http"] += 1
-                continue
-            stream = Stream(cluster, fields)
-            timer = threading.Timer(after_s, stream.abort)
-            timer.start()
-            stream.run()
-            timer.cancel()
-            counts["grpc"] += 1
-            counts["too_late"] += stream.error is None
-            if stream.error and not stream.error.startswith("CANCELLED"):
-                strange.append(f"aborted request {number}: {stream.error}")
-
-    threads = [threading.Thread(target=abort) for _ in range(width)]
+    """`num_aborts` requests that leave at a random moment, beside clients that stay. Those that
+    were over before are `too_late`; `cancelled` is what the router ended for its client's sake."""
+    cancelled = ended(cluster)[499]
     with Load(cluster, work, num_clients, seed) as load:
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with ThreadPoolExecutor(width) as pool:
+            ends = list(pool.map(lambda i: abort_one(cluster, i, seed), range(num_aborts)))
         # Whoever runs beside them must still get answers afterwards.
         done = load.num_done
         wait_until(lambda: load.num_done >= done + num_clients, 120, "normal clients go on")
+    clean_s = wait_clean(cluster)
+    cancelled = ended(cluster)[499] - cancelled
+    problems = load.problems + [strange for _, strange in ends if strange]
+    if 2 * cancelled < len(ends):
+        problems.append(f"only {cancelled} of {len(ends)} aborts met a request of the router")
+    counts = {kind: [k for k, _ in ends].count(kind) for kind in ("grpc", "http", "too_late")}
     return {
-        "aborts": num_aborts,
+        "aborts": len(ends) - counts["too_late"],
+        "cancelled": cancelled,
         **counts,
         "streams": load.num_done,
-        "problems": load.problems + strange,
-        "clean_ms": ms(wait_clean(cluster)),
+        "problems": problems,
+        "clean_ms": ms(clean_s),
     }
 
 

@@ -5,6 +5,7 @@ quiet cluster, and every later answer, whatever happened meanwhile, must have th
 log-probabilities, texts and ends, with every token index once and in order.
 """
 
+import collections
 import datetime
 import json
 import os
@@ -14,10 +15,18 @@ import subprocess
 import threading
 import time
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 
 import grpc
 
-from baton_server import BIN, Answer, generated_stubs, http_json, wait_until
+from baton_server import (
+    BIN,
+    Answer,
+    generated_stubs,
+    http_json,
+    metrics_text,
+    wait_until,
+)
 from roles_cluster import is_whole
 
 BLOCK = 16
@@ -156,26 +165,12 @@ class Work:
 
 def run_streams(streams, width, during=None):
     """Runs all, at most `width` at a time; `during(streams)` runs beside them."""
-    queue = list(streams)
-    lock = threading.Lock()
-
-    def work():
-        while True:
-            with lock:
-                if not queue:
-                    return
-                stream = queue.pop(0)
-            stream.run()
-
-    threads = [threading.Thread(target=work) for _ in range(min(width, len(streams)))]
-    for thread in threads:
-        thread.start()
-    try:
+    with ThreadPoolExecutor(max(1, min(width, len(streams)))) as pool:
+        runs = [pool.submit(stream.run) for stream in streams]
         if during:
             during(streams)
-    finally:
-        for thread in threads:
-            thread.join()
+    for run in runs:
+        run.result()  # raises what its thread raised
     return streams
 
 
@@ -200,17 +195,15 @@ class Load:
                 self.problems.append(problem)
 
     def __enter__(self):
-        self.threads = [
-            threading.Thread(target=self._client, args=(i,)) for i in range(self.width)
-        ]
-        for thread in self.threads:
-            thread.start()
+        self.pool = ThreadPoolExecutor(self.width)
+        self.clients = [self.pool.submit(self._client, i) for i in range(self.width)]
         return self
 
     def __exit__(self, *exc):
         self.stop.set()
-        for thread in self.threads:
-            thread.join()
+        self.pool.shutdown()
+        for client in self.clients:
+            client.result()  # raises what its thread raised
 
 
 # ---- What must hold after a fault.
@@ -298,6 +291,13 @@ def live_requests(cluster):
     """Rows of the router's /debug/requests."""
     url = f"http://{cluster.router['admin']}/debug/requests"
     return json.loads(urllib.request.urlopen(url, timeout=5).read())
+
+
+def ended(cluster):
+    """How many requests the router has ended, by HTTP status."""
+    pattern = r'^baton_requests_total{[^}]*code="(\d+)"[^}]*} (\S+)$'
+    rows = re.findall(pattern, metrics_text(cluster.router), re.M)
+    return collections.Counter({int(code): int(float(count)) for code, count in rows})
 
 
 def log_times(cluster, process, pattern):

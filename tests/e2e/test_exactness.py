@@ -58,6 +58,10 @@ def requests():
     return rows
 
 
+# Eight requests beside each pair make a queue, on a slow build a long one.
+PATIENT = ("--queue-wait-ms", "600000", "--prefill-wait-ms", "600000")
+
+
 class Noise:
     """Keeps eight other requests running."""
 
@@ -128,7 +132,7 @@ def check_disaggregated(server, transport, expected):
 
 @pytest.mark.parametrize("transport", ["shm", "tcp"])
 def test_disaggregated_equals_aggregated(aggregated, transport):
-    with Server("--transport", transport) as server:
+    with Server("--transport", transport, *PATIENT) as server:
         check_disaggregated(server, transport, aggregated)
 
 

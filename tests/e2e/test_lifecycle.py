@@ -206,6 +206,14 @@ def test_other_pool_sizes(prefill, decode):
         wait_until(server.ledger_is_clean, 5, "clean")
 
 
+def test_the_log_level_reaches_every_process():
+    with Server("--log-level", "error") as server:
+        complete(server, prompt="Count:", max_tokens=2)
+        for row in server.topology():
+            log = os.path.join(server.dir, row["worker_id"] + ".log")
+            assert os.path.getsize(log) == 0, open(log).read()
+
+
 def test_bad_usage_names_the_nearest():
     for args, text, code in [
         (["serve", "m", "--kv-memroy", "1G"], "--kv-memory", 2),

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from baton_server import BIN, Server, complete, wait_until
+from baton_server import BIN, Server, complete
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 ARCHITECTURES = [
@@ -111,8 +111,9 @@ def test_a_model_without_a_usable_template_serves_texts_and_says_so(tmp_path, te
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
     with Server("--mode", "aggregated", model=str(folder)) as server:
         said = Path(server.dir, "serve.out")
-        wait_until(lambda: "warning: chat requests will be refused" in said.read_text(), 10, "said")
-        assert words in said.read_text()
+        text = said.read_text()
+        assert "warning: chat requests will be refused" in text and words in text
+        assert text.index("warning:") < text.index(" is ready:"), "before clients know of it"
         messages = [{"role": "user", "content": "hi"}]
         status, _, answer = server.post("/v1/chat/completions", {"messages": messages})
         assert status == 400 and words in answer["error"]["message"]

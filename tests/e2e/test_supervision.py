@@ -12,7 +12,7 @@ import time
 
 import pytest
 
-from baton_server import BIN, Server, complete, wait_until
+from baton_server import BIN, Server, complete, http_json, wait_until
 from fault_scenarios import rolling_restart
 from fault_work import (
     Stream,
@@ -28,7 +28,7 @@ from fault_work import (
 NUM_PROCESSES = 5
 
 
-def baton(*args, timeout=90):
+def baton(*args, timeout=600):
     return subprocess.run([BIN, *args], capture_output=True, text=True, timeout=timeout)
 
 
@@ -117,13 +117,38 @@ def test_drain_moves_running_streams(cluster):
 
 def test_drain_waits_for_what_does_not_move(cluster):
     # Several choices stay: their tokens would have to be computed again.
-    answer, worker = drained(cluster, dict(STORY, max_tokens=200, n=2))
+    answer, worker = drained(cluster, dict(STORY, max_tokens=200, n=2), "--timeout", "600")
     assert answer.timings.resumes == 0 and answer.timings.decode_worker == worker
 
 
 def test_drain_lets_nothing_be_lost_at_its_deadline(cluster):
     answer, worker = drained(cluster, dict(STORY, max_tokens=700, n=2), "--timeout", "1")
     assert answer.timings.resumes == 1 and answer.timings.decode_worker != worker
+
+
+def test_drain_waits_for_a_worker_that_is_only_out_of_sight(cluster):
+    row = next(p for p in cluster.workers() if p["worker_id"] == "decode-1")
+    os.kill(row["pid"], signal.SIGSTOP)
+    drain = subprocess.Popen(
+        [BIN, "drain", "decode-1", "--admin", cluster.router["admin"]],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+    def is_missed():
+        seen = http_json(cluster.http + "/v1/topology")[2]["processes"]
+        return "decode-1" not in [p["worker_id"] for p in seen]
+
+    try:
+        wait_until(is_missed, 10, "it counts as dead")
+        time.sleep(1)
+        assert drain.poll() is None, drain.communicate()
+    finally:
+        os.kill(row["pid"], signal.SIGCONT)
+    assert drain.wait(30) == 0
+    wait_until(lambda: not os.path.exists(f"/proc/{row['pid']}"), 2, "its process is gone")
+    assert "decode-1 left" in drain.stdout.read()
+    wait_serving(cluster, NUM_PROCESSES)
 
 
 def test_a_rolling_restart_loses_nothing(cluster, work):

@@ -177,8 +177,6 @@ def test_what_cannot_work_is_refused_at_the_start(authority):
     assert code == 2 and "--tls-ca is missing" in line
     code, line = failure_of("decode", "--router", "127.0.0.1:1", "--model", MODEL, *flags[2:])
     assert code == 2 and "--tls-cert is missing" in line
-    code, line = failure_of("router", "--tls-client-auth")
-    assert code == 2 and "--tls-client-auth needs" in line
     mixed = [*flags[:2], *other[2:4], *flags[4:]]
     for command in (["serve", MODEL], ["router", "--grpc", "127.0.0.1:0"],
                     ["decode", "--router", "127.0.0.1:1", "--model", MODEL]):

@@ -6,9 +6,10 @@
 
 #include "gtest/gtest.h"
 
+#include "kvcache/transport/local_transport.h"
 #include "src/engine/engine.h"
+#include "tests/engine/paced_model.h"
 #include "tests/engine/recorder.h"
-#include "tests/engine/toy_model.h"
 
 namespace baton {
 namespace {
@@ -108,10 +109,81 @@ TEST_F(EngineLiveTest, ADrainRefusesAtOnceAndEndsIdle) {
   const RequestSpec spec = Request(1, 10, 100);
   ASSERT_TRUE(engine_->TryStart(spec).ok());
   engine_->BeginDrain();
-  EXPECT_TRUE(absl::IsUnavailable(engine_->TryStart(Request(2, 3, 3))));
+  const RequestSpec late = Request(2, 3, 3);
+  ASSERT_TRUE(engine_->TryStart(late).ok());
+  ASSERT_TRUE(recorder_.WaitEnded(late.key));
+  EXPECT_EQ(recorder_.Of(late.key).last(), RequestState::kRejected);
+  EXPECT_TRUE(absl::IsUnavailable(recorder_.Of(late.key).status)) << recorder_.Of(late.key).status;
   ASSERT_TRUE(WaitIdle());
   EXPECT_EQ(recorder_.Of(spec.key).last(), RequestState::kFinished);
   EXPECT_TRUE(engine_->Snapshot().draining);
+}
+
+// One of two connected engines, at the pace of a real model.
+struct DecodeEngine {
+  DecodeEngine(LocalHub* hub, TableWire* wire, uint64_t number)
+      : incarnation(number), arena(*KvArena::Create(ToyLayout(), 512)) {
+    transport = hub->Attach("decode-" + std::to_string(number), incarnation, arena.get());
+    EngineConfig config;
+    config.scheduler.role = SchedulerRole::kDecode;
+    config.scheduler.max_batch_tokens = 128;
+    config.scheduler.max_running = 32;
+    config.max_context = 200;
+    config.incarnation = incarnation;
+    config.eog_tokens = {0};
+    config.handoff.strand_us = 3'000'000;
+    engine = *Engine::Create(config, {.model = &model,
+                                      .arena = arena.get(),
+                                      .transport = transport.get(),
+                                      .wire = wire,
+                                      .listener = &recorder});
+    EXPECT_TRUE(engine->Start().ok());
+  }
+  ~DecodeEngine() { engine->Stop(); }
+
+  Incarnation incarnation;
+  PacedModel model{1'000};
+  Recorder recorder;
+  std::unique_ptr<KvArena> arena;
+  std::unique_ptr<KvTransport> transport;
+  std::unique_ptr<Engine> engine;
+};
+
+// The router moves a few streams at a time, so most orders come long after the drain began.
+TEST(EngineDrainTest, StreamsMoveAwayAfterTheDrainHasBegun) {
+  constexpr uint64_t kStreams = 8;
+  LocalHub hub(/*own_thread=*/true);
+  TableWire wire;
+  DecodeEngine leaves(&hub, &wire, 1);
+  DecodeEngine takes(&hub, &wire, 2);
+  for (uint64_t number = 1; number <= kStreams; ++number) {
+    ASSERT_TRUE(leaves.engine->TryStart(Request(number, 20, 180)).ok());
+  }
+  leaves.engine->BeginDrain();
+  for (uint64_t number = 1; number <= kStreams; ++number) {
+    RequestSpec spec = Request(number, 20, 180);
+    ASSERT_TRUE(leaves.recorder.WaitFor(
+        spec.key, [](const Record& record) { return record.Tokens(0).size() > 4; }));
+    ASSERT_TRUE(leaves.engine->Snapshot().draining);
+    spec.key.attempt = 2;
+    spec.kind = RequestKind::kSource;
+    spec.peer = takes.incarnation;
+    EXPECT_TRUE(leaves.engine->TryStart(spec).ok());
+    spec.kind = RequestKind::kDest;
+    spec.peer = leaves.incarnation;
+    ASSERT_TRUE(takes.engine->TryStart(spec).ok());
+  }
+  for (uint64_t number = 1; number <= kStreams; ++number) {
+    const RequestKey moved{Request(number, 20, 180).key.uid, 2};
+    ASSERT_TRUE(takes.recorder.WaitEnded(moved));
+    EXPECT_EQ(takes.recorder.Of(moved).last(), RequestState::kFinished);
+    EXPECT_EQ(leaves.recorder.Of(moved).last(), RequestState::kHandedOff);
+  }
+  EXPECT_EQ(takes.engine->Snapshot().computed_tokens, 0u) << "KV was copied";
+  for (int i = 0; i < 2000 && !leaves.engine->IsIdle(); ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  EXPECT_TRUE(leaves.engine->IsIdle());
 }
 
 TEST_F(EngineLiveTest, AnIdleEngineSleeps) {

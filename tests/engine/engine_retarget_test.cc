@@ -102,6 +102,7 @@ TEST(EngineRetargetTest, StrandedPromptIsToldAndKeptForAWhile) {
   const Record source = trio.p->recorder().Of(next.key);
   EXPECT_TRUE(source.Reached(RequestState::kPrefillStarted)) << "the new attempt is told too";
   EXPECT_TRUE(source.retargeted);
+  EXPECT_EQ(source.cached_tokens, 0u) << "nothing came from a prefix cache";
   trio.ExpectAnsweredBy(trio.second, next);
   trio.ExpectFree();
 }

@@ -356,17 +356,18 @@ class ParkSide {
     Grant grant = DrawGrant(source);
     grant.key.uid.lo = source->Below(80);
     const TransferKey key = grant.key;
+    const Incarnation decode = grant.decode_incarnation;
     const uint32_t before = park_.size();
     switch (source->Below(4)) {
       case 0: {
-        const std::optional<Grant> taken = park_.Take(key.uid, key.attempt);
+        const std::optional<Grant> taken = park_.Take(key.uid, key.attempt, decode);
         BATON_CHECK(!taken || (taken->key.uid == key.uid && taken->key.attempt == key.attempt),
                     "another grant than the one asked for");
         BATON_CHECK(park_.size() == before - (taken ? 1 : 0));
         break;
       }
       case 1: {
-        const bool dropped = park_.Drop(key.uid, key.attempt);
+        const bool dropped = park_.Drop(key.uid, key.attempt, decode);
         BATON_CHECK(park_.size() == before - (dropped ? 1 : 0));
         break;
       }

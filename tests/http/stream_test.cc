@@ -235,6 +235,28 @@ TEST_F(StreamTest, StalledReaderIsClosed) {
   EXPECT_EQ(responder->buffered_bytes(), 0u);
 }
 
+// Pieces as small as a stream's tokens: the kernel would take megabytes of them for a client that
+// reads nothing, and a generation would go on for it meanwhile.
+TEST_F(StreamTest, TheKernelDoesNotHideAStalledReader) {
+  HttpServerOptions options;
+  options.write_stall_timeout_ms = 100;
+  Start(options);
+  RawClient client(server_->port());
+  client.Send(kGet);
+  const auto responder = TakeResponder();
+  responder->StartStream(200, {});
+  client.ReceiveUntil("\r\n\r\n");
+  const std::string piece(4096, 'z');
+  size_t written = 0;
+  while (written < 1u << 20 && responder->Write(piece)) {
+    written += piece.size();
+    if (responder->buffered_bytes() > 64 * 1024) break;
+    Eventually([&] { return responder->buffered_bytes() == 0 || closed_.load() == 1; });
+  }
+  EXPECT_LT(written, 1u << 20) << "the kernel took it all";
+  EXPECT_TRUE(Eventually([&] { return closed_.load() == 1; }));
+}
+
 TEST_F(StreamTest, HeadOfAStreamSendsNoBody) {
   Start();
   RawClient client(server_->port());

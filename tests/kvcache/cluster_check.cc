@@ -10,33 +10,23 @@ namespace baton {
 
 // Time goes on at this machine until something comes of it: a repeated Grant that is on its way
 // already is nothing new.
-void ClusterWorld::Tick(SourceSide& side) {
+template <typename Side>
+void ClusterWorld::Tick(Side& side) {
   std::string before;
   std::string after;
   StateBytes::Append(&before, side.machine);
   const size_t num_packets = packets_.size();
   for (int i = 0; i < 16 && side.machine.NextDeadlineUs() != INT64_MAX; ++i) {
     side.now_us = std::max(side.now_us, side.machine.NextDeadlineUs());
-    AtSource(side, [&](auto* out) { side.machine.OnTick(side.now_us, out); });
+    At(side, [&](auto* out) { side.machine.OnTick(side.now_us, out); });
     after.clear();
     StateBytes::Append(&after, side.machine);
     if (after != before || packets_.size() != num_packets) return;
   }
 }
 
-void ClusterWorld::Tick(DestSide& side) {
-  std::string before;
-  std::string after;
-  StateBytes::Append(&before, side.machine);
-  const size_t num_packets = packets_.size();
-  for (int i = 0; i < 16 && side.machine.NextDeadlineUs() != INT64_MAX; ++i) {
-    side.now_us = std::max(side.now_us, side.machine.NextDeadlineUs());
-    AtDest(side, [&](auto* out) { side.machine.OnTick(side.now_us, out); });
-    after.clear();
-    StateBytes::Append(&after, side.machine);
-    if (after != before || packets_.size() != num_packets) return;
-  }
-}
+template void ClusterWorld::Tick(SourceSide& side);
+template void ClusterWorld::Tick(DestSide& side);
 
 const ClusterWorld::SourceSide* ClusterWorld::FindSource(uint8_t request, uint32_t attempt) const {
   for (const SourceSide& side : sources_) {

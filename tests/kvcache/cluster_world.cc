@@ -174,15 +174,14 @@ void ClusterWorld::Do(const ClusterStep& step) {
       SourceSide& side = sources_[step.a];
       side.sends[step.b].confirmed = true;
       const SendSide send = side.sends[step.b];
-      AtSource(side, [&](auto* out) {
-        side.machine.OnSendClosed(send.peer, send.transfer, side.now_us, out);
-      });
+      At(side,
+         [&](auto* out) { side.machine.OnSendClosed(send.peer, send.transfer, side.now_us, out); });
       break;
     }
     case Kind::kSourceDown: {
       SourceSide& side = sources_[step.a];
       side.down_pending = false;
-      AtSource(side, [&](auto* out) { side.machine.OnPeerDown("reset", side.now_us, out); });
+      At(side, [&](auto* out) { side.machine.OnPeerDown("reset", side.now_us, out); });
       break;
     }
     case Kind::kSourceTick:
@@ -213,10 +212,10 @@ void ClusterWorld::DoAtDest(const ClusterStep& step) {
   switch (step.kind) {
     case Kind::kReceiveClosed:
       side.closing = false;
-      return AtDest(side, [&](auto* out) { side.machine.OnReceiveClosed(side.now_us, out); });
+      return At(side, [&](auto* out) { side.machine.OnReceiveClosed(side.now_us, out); });
     case Kind::kDestDown:
       side.down_pending = false;
-      return AtDest(side, [&](auto* out) { side.machine.OnPeerDown("reset", side.now_us, out); });
+      return At(side, [&](auto* out) { side.machine.OnPeerDown("reset", side.now_us, out); });
     case Kind::kDecode:
       Tell(side.request, static_cast<uint8_t>(1 + side.decode),
            {Notice::Kind::kLastToken, side.attempt});
@@ -237,9 +236,8 @@ void ClusterWorld::StartSource(uint8_t request, const Command& command) {
   if (side != nullptr) {
     // What the end of the old connection would mean is over, unless the same D is meant.
     if (side->machine.spec().decode_incarnation != peer) side->down_pending = false;
-    AtSource(*side, [&](auto* out) {
-      side->machine.OnRetarget(command.attempt, peer, side->now_us, out);
-    });
+    At(*side,
+       [&](auto* out) { side->machine.OnRetarget(command.attempt, peer, side->now_us, out); });
   } else {
     SourceSpec spec;
     spec.uid = UidOf(request);
@@ -260,12 +258,12 @@ void ClusterWorld::StartSource(uint8_t request, const Command& command) {
   const Packet grant = *parked;
   parked_.erase(parked);
   const HandoffMessage message = Decode(grant);
-  AtSource(*side, [&](auto* out) { side->machine.OnMessage(message, side->now_us, out); });
+  At(*side, [&](auto* out) { side->machine.OnMessage(message, side->now_us, out); });
 }
 
 void ClusterWorld::CancelSource(SourceSide& side) {
   if (side.machine.CanRetarget()) ++side.num_ends;
-  AtSource(side, [&](auto* out) { side.machine.OnCancel("cancelled", side.now_us, out); });
+  At(side, [&](auto* out) { side.machine.OnCancel("cancelled", side.now_us, out); });
 }
 
 void ClusterWorld::Compute(SourceSide& side) {
@@ -275,12 +273,12 @@ void ClusterWorld::Compute(SourceSide& side) {
   }
   if (side.num_sealed < shape_->num_blocks) {
     const SliceRange slice{side.num_sealed++, 1, 0, 1};
-    return AtSource(side, [&](auto* out) { side.machine.OnLayersSealed(slice, side.now_us, out); });
+    return At(side, [&](auto* out) { side.machine.OnLayersSealed(slice, side.now_us, out); });
   }
   side.prompt_done = true;
   const auto attempt = static_cast<uint8_t>(side.machine.spec().attempt);
   Tell(side.request, 0, {Notice::Kind::kFirstToken, attempt});
-  AtSource(side, [&](auto* out) { side.machine.OnPromptDone(SealOf(*shape_), side.now_us, out); });
+  At(side, [&](auto* out) { side.machine.OnPromptDone(SealOf(*shape_), side.now_us, out); });
 }
 
 void ClusterWorld::ApplySource(SourceSide& side, const HandoffAction& action) {
@@ -419,14 +417,14 @@ void ClusterWorld::StartDest(uint8_t request, uint8_t decode, const Command& com
   side.request = request;
   side.decode = decode;
   side.attempt = command.attempt;
-  AtDest(side, [&](auto* out) { side.machine.OnStart(side.now_us, out); });
+  At(side, [&](auto* out) { side.machine.OnStart(side.now_us, out); });
 }
 
 void ClusterWorld::CancelDest(DestSide& side) {
   const DestState state = side.machine.state();
   if (state < DestState::kBound) ++side.num_ends;
   if (side.bound && side.holds) DropBlocks(side);
-  AtDest(side, [&](auto* out) { side.machine.OnCancel("cancelled", side.now_us, out); });
+  At(side, [&](auto* out) { side.machine.OnCancel("cancelled", side.now_us, out); });
 }
 
 void ClusterWorld::DropBlocks(DestSide& side) {
@@ -503,7 +501,7 @@ void ClusterWorld::DeliverToPrefill(const Packet& packet) {
   if (side != nullptr) {
     if (side->machine.spec().decode_incarnation != LifeOf(packet.decode)) return;
     const HandoffMessage message = Decode(packet);
-    return AtSource(*side, [&](auto* out) { side->machine.OnMessage(message, side->now_us, out); });
+    return At(*side, [&](auto* out) { side->machine.OnMessage(message, side->now_us, out); });
   }
   if (packet.kind == Packet::Kind::kGrant) return InsertSorted(&parked_, packet);
   if (packet.kind != Packet::Kind::kRevoke) return RefuseUnknown(packet);
@@ -516,7 +514,7 @@ void ClusterWorld::DeliverToDecode(const Packet& packet) {
   DestSide* const side = FindDest(packet.request, packet.decode, packet.attempt);
   if (side != nullptr && !side->machine.finished()) {
     const HandoffMessage message = Decode(packet);
-    return AtDest(*side, [&](auto* out) { side->machine.OnMessage(message, side->now_us, out); });
+    return At(*side, [&](auto* out) { side->machine.OnMessage(message, side->now_us, out); });
   }
   if (packet.kind != Packet::Kind::kRevoke) RefuseUnknown(packet);
 }
@@ -527,14 +525,14 @@ void ClusterWorld::DeliverSlice(const Packet& packet, bool damaged) {
   const bool is_current = side->blocks[packet.ordinal].generation == packet.generations[0];
   Expect(is_current, "a slice of another generation");
   if (damaged || !is_current) {
-    return AtDest(*side, [&](auto* out) {
+    return At(*side, [&](auto* out) {
       side->machine.OnBadSlice({packet.ordinal, 0}, "checksum", side->now_us, out);
     });
   }
   side->received = static_cast<uint8_t>(side->received | 1u << packet.ordinal);
   const uint32_t all = (1u << shape_->num_blocks) - 1;
   const auto count = static_cast<uint32_t>(__builtin_popcount(side->received));
-  AtDest(*side, [&](auto* out) {
+  At(*side, [&](auto* out) {
     side->machine.OnReceiveProgress(count, side->received == all, side->now_us, out);
   });
 }

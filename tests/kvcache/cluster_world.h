@@ -177,13 +177,13 @@ class ClusterWorld {
   void AddFaultSteps(std::vector<ClusterStep>* steps) const;
   // Runs one event of a machine and does its actions.
   template <typename Event>
-  void AtSource(SourceSide& side, Event&& event) {
+  void At(SourceSide& side, Event&& event) {
     HandoffActions actions;
     event(&actions);
     for (const HandoffAction& action : actions) ApplySource(side, action);
   }
   template <typename Event>
-  void AtDest(DestSide& side, Event&& event) {
+  void At(DestSide& side, Event&& event) {
     HandoffActions actions;
     event(&actions);
     for (const HandoffAction& action : actions) ApplyDest(side, action);
@@ -209,8 +209,8 @@ class ClusterWorld {
   void RefuseUnknown(const Packet& packet);
   Packet Encode(const HandoffMessage& message, uint8_t request, uint8_t decode, bool to_prefill);
   HandoffMessage Decode(const Packet& packet) const;
-  void Tick(SourceSide& side);
-  void Tick(DestSide& side);
+  template <typename Side>
+  void Tick(Side& side);
   const SourceSide* FindSource(uint8_t request, uint32_t attempt) const;
   SourceSide* FindSource(uint8_t request, uint32_t attempt);
   const DestSide* FindDest(uint8_t request, uint8_t decode, uint32_t attempt) const;

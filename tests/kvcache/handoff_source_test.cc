@@ -389,10 +389,12 @@ TEST_F(SourceDeathTest, SealingTwiceOrTooEarlyIsOurOwnBug) {
 TEST(GrantParkTest, HoldsAGrantUntilItsRequestComes) {
   GrantPark park;
   EXPECT_TRUE(park.Park(GoodGrant(), kNow));
-  EXPECT_FALSE(park.Take({1, 2}, 2).has_value());
-  EXPECT_FALSE(park.Take({1, 3}, 3).has_value());
-  EXPECT_EQ(park.Take({1, 2}, 3), GoodGrant());
-  EXPECT_FALSE(park.Take({1, 2}, 3).has_value());
+  EXPECT_FALSE(park.Take({1, 2}, 2, Incarnation(9)).has_value());
+  EXPECT_FALSE(park.Take({1, 3}, 3, Incarnation(9)).has_value());
+  EXPECT_FALSE(park.Take({1, 2}, 3, Incarnation(8)).has_value()) << "of another decode worker";
+  EXPECT_FALSE(park.Drop({1, 2}, 3, Incarnation(8)));
+  EXPECT_EQ(park.Take({1, 2}, 3, Incarnation(9)), GoodGrant());
+  EXPECT_FALSE(park.Take({1, 2}, 3, Incarnation(9)).has_value());
   EXPECT_EQ(park.NextDeadlineUs(), INT64_MAX);
 }
 
@@ -412,8 +414,8 @@ TEST(GrantParkTest, IsBoundedInNumberAndTime) {
   ASSERT_EQ(expired.size(), 10u);
   EXPECT_EQ(expired[9].key.uid.lo, 9u);
   EXPECT_TRUE(park.Park(grant, kNow + 1001));
-  EXPECT_TRUE(park.Drop({1, 1000}, 3));
-  EXPECT_FALSE(park.Drop({1, 1000}, 3));
+  EXPECT_TRUE(park.Drop({1, 1000}, 3, Incarnation(9)));
+  EXPECT_FALSE(park.Drop({1, 1000}, 3, Incarnation(9)));
   park.Expire(kNow + 2 * GrantPark::kParkUs, &expired);
   EXPECT_EQ(park.size(), 0u) << "a repeated grant did not stay longer";
 }

@@ -48,9 +48,10 @@ class NamedSink final : public ResponseSink {
 // Runs nothing: keeps each generation's sink for the test to play into.
 class HandPlayed final : public Generations {
  public:
-  void StartGeneration(RequestUid uid, GenerateRequest /*request*/,
-                       std::shared_ptr<ResponseSink> sink, int64_t /*now_us*/) override {
+  void StartGeneration(RequestUid uid, GenerateRequest request, std::shared_ptr<ResponseSink> sink,
+                       int64_t /*now_us*/) override {
     started.push_back(uid);
+    timeouts_us.push_back(request.timeout_us);
     if (refusal) return sink->OnFailed(PlainError(*refusal));
     live[uid] = std::move(sink);
   }
@@ -63,6 +64,7 @@ class HandPlayed final : public Generations {
 
   std::optional<ErrorCode> refusal;
   std::vector<RequestUid> started;
+  std::vector<int64_t> timeouts_us;  // of those
   std::vector<RequestUid> stopped;
   std::map<RequestUid, std::shared_ptr<ResponseSink>> live;
 };
@@ -87,16 +89,17 @@ class KeyedAnswersTest : public testing::Test {
     idempotency_key->scope = key;
     idempotency_key->fingerprint = {content, content};
     idempotency_key->field = "Idempotency-Key";
-    idempotency_key->name = {"id", "name-" + std::to_string(num_asked_), 7};
+    idempotency_key->name = {"id", "name-" + std::to_string(num_asked_) + name_suffix_, 7};
     request.key = idempotency_key;
     table_.Submit(last_, std::move(request), sink, now_us_);
     return sink;
   }
   void Advance(int64_t us) { table_.Tick(now_us_ += us); }
 
+  // The generation that began last.
+  RequestUid Generation() const { return router_.started.back(); }
   // What the generation says.
   void Say(RequestUid uid, std::string_view text, bool is_last = false) {
-    static const std::vector<TokenLogprob> kTop = {{1, -0.5f}, {2, -1.0f}};
     for (size_t i = 0; i < text.size(); ++i) {
       TokenOutput token;
       token.index = said_[uid]++;
@@ -104,7 +107,7 @@ class KeyedAnswersTest : public testing::Test {
       token.text = text.substr(i, 1);
       token.has_logprob = true;
       token.logprob = -0.5f;
-      token.top_logprobs = &kTop;
+      token.top_logprobs = &top_;
       token.is_last = is_last && i + 1 == text.size();
       token.finish = token.is_last ? FinishReason::kLength : FinishReason::kNone;
       router_.live.at(uid)->OnToken(token);
@@ -113,6 +116,7 @@ class KeyedAnswersTest : public testing::Test {
   void Finish(RequestUid uid) {
     GenerateResult result;
     result.num_completion_tokens = said_[uid];
+    result.timings.decode_worker = decode_worker_;
     const auto node = router_.live.extract(uid);
     node.mapped()->OnFinished(result);
   }
@@ -133,13 +137,16 @@ class KeyedAnswersTest : public testing::Test {
   KeyedAnswers table_;
   int64_t now_us_ = 1'000'000;
   uint64_t num_asked_ = 0;
-  RequestUid last_;  // of the last Ask
+  RequestUid last_;  // the reader of the last Ask
+  std::string name_suffix_;
+  std::string decode_worker_;
+  std::vector<TokenLogprob> top_ = {{1, -0.5f}, {2, -1.0f}};
   std::map<RequestUid, uint32_t> said_;
 };
 
 TEST_F(KeyedAnswersTest, ASecondReaderJoinsFromTheFirstTokenAndGoesOnLive) {
   const auto first = Ask("k");
-  const RequestUid uid = last_;
+  const RequestUid uid = Generation();
   Say(uid, "abc");
   const auto second = Ask("k");
   EXPECT_EQ(first->Text(), "abc") << "the first one is not disturbed";
@@ -164,7 +171,7 @@ TEST_F(KeyedAnswersTest, ASecondReaderJoinsFromTheFirstTokenAndGoesOnLive) {
 
 TEST_F(KeyedAnswersTest, AFinishedAnswerIsToldAgainUntilItsTimeIsOver) {
   Ask("k");
-  const RequestUid uid = last_;
+  const RequestUid uid = Generation();
   Say(uid, "abc", true);
   Finish(uid);
   EXPECT_EQ(Answers(KeyedState::kFinished), 1);
@@ -184,7 +191,7 @@ TEST_F(KeyedAnswersTest, AFinishedAnswerIsToldAgainUntilItsTimeIsOver) {
 
 TEST_F(KeyedAnswersTest, OtherContentUnderAKnownKeyIsRefused) {
   Ask("k", 1);
-  const RequestUid uid = last_;
+  const RequestUid uid = Generation();
   const auto other = Ask("k", 2);
   EXPECT_EQ(other->error(), ErrorCode::kKeyReused);
   EXPECT_EQ(other->seen.error->param, "Idempotency-Key");
@@ -199,9 +206,10 @@ TEST_F(KeyedAnswersTest, OtherContentUnderAKnownKeyIsRefused) {
 
 TEST_F(KeyedAnswersTest, ARetryWithinTheGraceFindsTheGenerationOfAClientThatLeft) {
   const auto first = Ask("k");
-  const RequestUid uid = last_;
+  const RequestUid uid = Generation();
+  const RequestUid reader = last_;
   Say(uid, "ab");
-  EXPECT_TRUE(table_.Leave(uid, now_us_));
+  EXPECT_TRUE(table_.Leave(reader, now_us_));
   EXPECT_EQ(first->error(), ErrorCode::kCancelled);
   EXPECT_EQ(Answers(KeyedState::kOrphaned), 1);
   Say(uid, "cd");
@@ -220,9 +228,10 @@ TEST_F(KeyedAnswersTest, ARetryWithinTheGraceFindsTheGenerationOfAClientThatLeft
 
 TEST_F(KeyedAnswersTest, AGenerationThatNobodyComesForIsCancelledAfterTheGrace) {
   Ask("k");
-  const RequestUid uid = last_;
+  const RequestUid uid = Generation();
+  const RequestUid reader = last_;
   Say(uid, "ab");
-  table_.Leave(uid, now_us_);
+  table_.Leave(reader, now_us_);
   Advance(limits_.grace_us);
   EXPECT_THAT(router_.stopped, ElementsAre(uid));
   EXPECT_EQ(Lost(KeyedLoss::kAbandoned), 1u);
@@ -234,8 +243,9 @@ TEST_F(KeyedAnswersTest, AGenerationThatNobodyComesForIsCancelledAfterTheGrace) 
 
 TEST_F(KeyedAnswersTest, AnOrphanThatFinishesIsKept) {
   Ask("k");
-  const RequestUid uid = last_;
-  table_.Leave(uid, now_us_);
+  const RequestUid uid = Generation();
+  const RequestUid reader = last_;
+  table_.Leave(reader, now_us_);
   Say(uid, "ab", true);
   Finish(uid);
   Advance(limits_.grace_us);
@@ -247,20 +257,21 @@ TEST_F(KeyedAnswersTest, AnOrphanThatFinishesIsKept) {
 
 TEST_F(KeyedAnswersTest, TheGenerationGoesOnWhileAnyReaderStays) {
   Ask("k");
-  const RequestUid uid = last_;
+  const RequestUid uid = Generation();
+  const RequestUid reader = last_;
   const auto second = Ask("k");
-  table_.Leave(uid, now_us_);
+  table_.Leave(reader, now_us_);
   EXPECT_EQ(Answers(KeyedState::kOrphaned), 0);
   Advance(2 * limits_.grace_us);
   Say(uid, "a", true);
   Finish(uid);
   EXPECT_EQ(second->Text(), "a");
-  EXPECT_FALSE(table_.Leave(uid, now_us_)) << "it left before";
+  EXPECT_FALSE(table_.Leave(reader, now_us_)) << "it left before";
 }
 
 TEST_F(KeyedAnswersTest, AFailureReachesAllReadersAndIsForgotten) {
   const auto first = Ask("k");
-  const RequestUid uid = last_;
+  const RequestUid uid = Generation();
   Say(uid, "a");
   const auto second = Ask("k");
   const auto node = router_.live.extract(uid);
@@ -277,7 +288,7 @@ TEST_F(KeyedAnswersTest, AFailureReachesAllReadersAndIsForgotten) {
 
 TEST_F(KeyedAnswersTest, ASlowReaderIsCutAloneAndHoldsNobodyBack) {
   const auto quick = Ask("k");
-  const RequestUid uid = last_;
+  const RequestUid uid = Generation();
   const auto slow = Ask("k");
   const RequestUid slow_uid = last_;
   Advance(20'000);
@@ -306,7 +317,7 @@ TEST_F(KeyedAnswersTest, ASlowReaderIsCutAloneAndHoldsNobodyBack) {
 
 TEST_F(KeyedAnswersTest, EachReaderHasItsOwnDeadline) {
   const auto first = Ask("k");
-  const RequestUid uid = last_;
+  const RequestUid uid = Generation();
   const auto hasty = Ask("k", 1, 1'000'000);
   Advance(1'000'000);
   EXPECT_EQ(hasty->error(), ErrorCode::kDeadlineExceeded);
@@ -315,34 +326,142 @@ TEST_F(KeyedAnswersTest, EachReaderHasItsOwnDeadline) {
   EXPECT_TRUE(first->seen.result.has_value());
 }
 
-TEST_F(KeyedAnswersTest, ALongReplayIsCutIntoTicks) {
+// Its name is known to its client alone: what comes late under it must not reach the others.
+TEST_F(KeyedAnswersTest, NoReaderNamesTheGeneration) {
   Ask("k");
-  const RequestUid uid = last_;
-  Say(uid, std::string(2 * kReplayTokensPerReader + 1, 'x'), true);
-  Finish(uid);
+  EXPECT_NE(Generation(), last_);
+  EXPECT_FALSE(table_.Leave(Generation(), now_us_));
+  Ask("k");
+  EXPECT_NE(Generation(), last_);
+}
+
+// The first one's transport ends its call after a second; what it asked for is the generation's.
+TEST_F(KeyedAnswersTest, ADeadlineOfTheTransportEndsTheReaderAndNotTheGeneration) {
+  const auto hasty = Ask("k", 1, 1'000'000);
+  EXPECT_THAT(router_.timeouts_us, ElementsAre(IdempotencyKey{}.timeout_us));
+  Say(Generation(), "ab");
+  Advance(1'000'000);
+  EXPECT_EQ(hasty->error(), ErrorCode::kDeadlineExceeded);
+  EXPECT_EQ(Answers(KeyedState::kOrphaned), 1);
+  const auto retry = Ask("k");
+  Advance(1);
+  EXPECT_EQ(retry->Text(), "ab");
+  EXPECT_THAT(router_.stopped, IsEmpty());
+}
+
+class ReplayTest : public KeyedAnswersTest {
+ protected:
+  void AnswerOf(const std::string& key, size_t num_tokens) {
+    Ask(key);
+    Say(Generation(), std::string(num_tokens, 'x'), true);
+    Finish(Generation());
+  }
+  static uint32_t NumTold(const std::vector<std::shared_ptr<NamedSink>>& sinks) {
+    size_t num_told = 0;
+    for (const auto& sink : sinks) num_told += sink->seen.tokens.size();
+    return static_cast<uint32_t>(num_told);
+  }
+};
+
+TEST_F(ReplayTest, ALongOneIsCutIntoTicks) {
+  AnswerOf("k", 2 * kReplayPerTick + 1);
   const auto reader = Ask("k");
   Advance(1);
-  EXPECT_THAT(reader->seen.tokens, SizeIs(kReplayTokensPerReader));
+  EXPECT_THAT(reader->seen.tokens, SizeIs(kReplayPerTick));
   Advance(1);
   EXPECT_FALSE(reader->seen.ended());
   Advance(1);
   EXPECT_TRUE(reader->seen.result.has_value());
-  std::vector<std::shared_ptr<NamedSink>> many;
-  for (uint32_t i = 0; i < 2 * kReplayTokensPerTick / kReplayTokensPerReader; ++i) {
-    many.push_back(Ask("k"));
+}
+
+// Two readers more than take turns within a tick: each of the keys has as many as it may have.
+TEST_F(ReplayTest, ManyTakeTurnsAndAllGetTheirPart) {
+  constexpr uint32_t kNumTurns = kReplayPerTick / kReplayMinShare;
+  std::vector<std::shared_ptr<NamedSink>> readers;
+  for (const char* key : {"a", "b", "c"}) {
+    AnswerOf(key, 400);
+    for (size_t i = 0; i < limits_.max_readers_per_key; ++i) readers.push_back(Ask(key));
+  }
+  ASSERT_GT(readers.size(), kNumTurns);
+  Advance(1);
+  EXPECT_EQ(NumTold(readers), kReplayPerTick);
+  Advance(1);
+  EXPECT_EQ(NumTold(readers), 2 * kReplayPerTick);
+  for (const auto& reader : readers) EXPECT_GE(reader->seen.tokens.size(), kReplayMinShare);
+  for (uint32_t told = 2 * kReplayPerTick; told < 400 * readers.size();
+       told += kReplayPerTick / 2) {
+    Advance(1);
+  }
+  for (const auto& reader : readers) EXPECT_TRUE(reader->seen.result.has_value());
+}
+
+TEST_F(ReplayTest, WhoLagsBehindALiveGenerationComesFirst) {
+  const auto live = Ask("live");
+  const RequestUid uid = Generation();
+  live->seen.buffered = kPauseBytes + 1;
+  constexpr uint32_t kLag = kReplayPerTick / 2;
+  Say(uid, std::string(kLag, 'x'));
+  std::vector<std::shared_ptr<NamedSink>> replays;
+  for (const char* key : {"a", "b", "c"}) {
+    AnswerOf(key, 400);
+    for (size_t i = 0; i < limits_.max_readers_per_key; ++i) replays.push_back(Ask(key));
   }
   Advance(1);
-  size_t num_told = 0;
-  for (const auto& sink : many) num_told += sink->seen.tokens.size();
-  EXPECT_EQ(num_told, kReplayTokensPerTick);
-  for (int i = 0; i < 10; ++i) Advance(1);
-  for (const auto& sink : many) EXPECT_TRUE(sink->seen.result.has_value());
+  EXPECT_THAT(live->seen.tokens, IsEmpty()) << "it is paused";
+  live->seen.buffered = 0;
+  Advance(1);
+  EXPECT_THAT(live->seen.tokens, SizeIs(kLag)) << "all it lacked, in one tick";
+  EXPECT_EQ(NumTold(replays), kReplayPerTick + kReplayPerTick - kLag);
+  Say(uid, "y");
+  EXPECT_THAT(live->seen.tokens, SizeIs(kLag + 1)) << "live again";
+}
+
+TEST_F(ReplayTest, TokensWithManyAlternativesCountMore) {
+  top_.resize(20);
+  AnswerOf("k", kReplayPerTick);
+  const auto reader = Ask("k");
+  Advance(1);
+  EXPECT_THAT(reader->seen.tokens, SizeIs(kReplayPerTick / 7 + 1));
+}
+
+// As they are kept: a client chooses the request's name, an operator those of workers.
+TEST_F(KeyedAnswersTest, NamesCountAmongTheBytes) {
+  Ask("k");
+  const double short_names = metrics_.idempotency_bytes->value();
+  Finish(Generation());
+  const double short_result = metrics_.idempotency_bytes->value();
+  name_suffix_ = std::string(120, 'n');
+  Ask("l");
+  EXPECT_GE(metrics_.idempotency_bytes->value() - short_result, short_names + 100);
+  const double before = metrics_.idempotency_bytes->value();
+  decode_worker_ = std::string(200, 'w');
+  Finish(Generation());
+  EXPECT_GE(metrics_.idempotency_bytes->value() - before, 200);
+  Advance(limits_.keep_us);
+  EXPECT_EQ(metrics_.idempotency_bytes->value(), 0);
+}
+
+TEST_F(KeyedAnswersTest, OneKeyHasSoManyReadersAndOthersHaveTheirOwn) {
+  std::vector<std::shared_ptr<NamedSink>> readers;
+  for (size_t i = 0; i < limits_.max_readers_per_key; ++i) readers.push_back(Ask("k"));
+  const RequestUid uid = Generation();
+  const RequestUid last_of_k = last_;
+  const auto refused = Ask("k");
+  EXPECT_EQ(refused->error(), ErrorCode::kQueueFull);
+  EXPECT_GT(refused->seen.error->retry_after_s, 0u);
+  EXPECT_EQ(Ask("other")->error(), std::nullopt);
+  EXPECT_TRUE(table_.Leave(last_of_k, now_us_));
+  EXPECT_EQ(Ask("k")->error(), std::nullopt) << "a place is free";
+  readers.pop_back();
+  Say(uid, "ab", true);
+  Finish(uid);
+  for (const auto& reader : readers) EXPECT_EQ(reader->Text(), "ab");
 }
 
 TEST_F(KeyedAnswersTest, ShutdownEndsWhoeverStillReads) {
   Ask("k");
-  Say(last_, "ab", true);
-  Finish(last_);
+  Say(Generation(), "ab", true);
+  Finish(Generation());
   const auto reader = Ask("k");
   table_.Shutdown();
   EXPECT_EQ(reader->error(), ErrorCode::kDraining);
@@ -363,8 +482,8 @@ class SmallKeyedAnswersTest : public KeyedAnswersTest {
   SmallKeyedAnswersTest() : KeyedAnswersTest(Small()) {}
   void Answer(const std::string& key, size_t num_tokens) {
     Ask(key);
-    Say(last_, std::string(num_tokens, 'x'), true);
-    Finish(last_);
+    Say(Generation(), std::string(num_tokens, 'x'), true);
+    Finish(Generation());
   }
 };
 
@@ -398,7 +517,8 @@ TEST_F(SmallKeyedAnswersTest, BytesAreBoundedToo) {
 // It runs on for those who read it, and its memory is what they have not read yet.
 TEST_F(SmallKeyedAnswersTest, AnAnswerThatIsTooLargeLosesItsKey) {
   const auto first = Ask("k");
-  const RequestUid uid = last_;
+  const RequestUid uid = Generation();
+  const RequestUid reader = last_;
   const auto second = Ask("k");
   const RequestUid second_uid = last_;
   Say(uid, std::string(1000, 'x'));
@@ -410,7 +530,7 @@ TEST_F(SmallKeyedAnswersTest, AnAnswerThatIsTooLargeLosesItsKey) {
   Advance(1);
   EXPECT_THAT(second->seen.tokens, SizeIs(1000)) << "who reads it gets all of it";
   EXPECT_LT(metrics_.idempotency_bytes->value(), 4096) << "all of it has been read";
-  table_.Leave(uid, now_us_);
+  table_.Leave(reader, now_us_);
   Say(uid, "yz");
   EXPECT_EQ(second->Text().substr(1000), "yz");
   table_.Leave(second_uid, now_us_);
@@ -420,16 +540,17 @@ TEST_F(SmallKeyedAnswersTest, AnAnswerThatIsTooLargeLosesItsKey) {
 
 TEST_F(SmallKeyedAnswersTest, AnOrphanThatIsTooLargeEndsWithItsGrace) {
   Ask("k");
-  const RequestUid uid = last_;
-  table_.Leave(uid, now_us_);
+  const RequestUid uid = Generation();
+  const RequestUid reader = last_;
+  table_.Leave(reader, now_us_);
   Say(uid, std::string(1000, 'x'));
   EXPECT_EQ(Lost(KeyedLoss::kTooLarge), 1u);
   EXPECT_LT(metrics_.idempotency_bytes->value(), 4096 + limits_.max_answer_bytes);
   Advance(limits_.grace_us);
   EXPECT_THAT(router_.stopped, ElementsAre(uid));
   Ask("k");
-  const RequestUid other = last_;
-  table_.Leave(other, now_us_);
+  const RequestUid other = Generation();
+  table_.Leave(last_, now_us_);
   Say(other, std::string(1000, 'x'), true);
   Finish(other);
   Advance(1);
@@ -440,7 +561,7 @@ TEST_F(SmallKeyedAnswersTest, OneOrphanTooManyEndsTheOldest) {
   std::vector<RequestUid> uids;
   for (const char* key : {"a", "b", "c"}) {
     Ask(key);
-    uids.push_back(last_);
+    uids.push_back(Generation());
     table_.Leave(last_, now_us_);
     Advance(1);
   }

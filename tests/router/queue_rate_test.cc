@@ -1,6 +1,10 @@
 #include "src/router/queue_rate.h"
 
+#include <memory>
+#include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "gtest/gtest.h"
 
@@ -19,18 +23,30 @@ TEST(QueueRateTest, KnowsNothingBeforeAWindowIsFull) {
   }
   rate.OnPlaced(QueueRate::kWindow * 1000);
   EXPECT_EQ(rate.PredictUs(10, QueueRate::kWindow * 1000), 10'000);
-  rate.OnEmpty();
-  EXPECT_FALSE(rate.PredictUs(10, QueueRate::kWindow * 1000).has_value());
 }
 
-TEST(QueueRateTest, ASlowerQueueIsBelievedAtOnceAFasterOneAfterAWindow) {
+TEST(QueueRateTest, APauseCountsAsOneGapAndTheRateIsThatOfTheLastWindow) {
   QueueRate rate;
   int64_t now_us = 0;
   for (uint32_t i = 0; i <= QueueRate::kWindow; ++i) rate.OnPlaced(now_us += 1000);
   EXPECT_EQ(rate.PredictUs(10, now_us), 10'000);
-  EXPECT_EQ(rate.PredictUs(10, now_us + 50'000), 500'000) << "nothing was placed since";
+  EXPECT_EQ(rate.PredictUs(17, now_us + 52'000), 68'000) << "16 gaps of 1 ms and one of 52";
+  EXPECT_GT(rate.PredictUs(100, now_us + 2 * kSecond), 10 * kSecond) << "it stands";
   for (uint32_t i = 0; i < QueueRate::kWindow; ++i) rate.OnPlaced(now_us += 100);
   EXPECT_EQ(rate.PredictUs(10, now_us), 1'000);
+}
+
+// A large request reaches the head and waits a second for blocks: those behind it are served soon
+// after, wherever in the window of placements the pause falls.
+TEST(QueueRateTest, OnePauseAtTheHeadRefusesNobody) {
+  QueueRate rate;
+  int64_t now_us = 0;
+  for (uint32_t i = 0; i <= 2 * QueueRate::kWindow; ++i) {
+    rate.OnPlaced(now_us += 10'000);  // 100 a second
+    const std::optional<int64_t> wait_us = rate.PredictUs(100, now_us + kSecond);
+    EXPECT_LT(wait_us.value_or(0), RouterCoreConfig().queue_wait_us) << "after " << i;
+  }
+  EXPECT_EQ(rate.PredictUs(12, now_us), 120'000);
 }
 
 // Eight sequences at a time, each for 2 s: 4 a second. A flood is taken as far as the queue wait
@@ -71,6 +87,68 @@ TEST(QueueRateTest, FloodIsRefusedAtOnceWhenTheWaitWouldBeTooLong) {
   }
   EXPECT_EQ(num_answered, 80u) << "as many as could be";
   EXPECT_LE(num_timeouts, 10u) << "few wait in vain";
+}
+
+std::shared_ptr<const ModelInfo> OtherModel() {
+  auto model = std::make_shared<ModelInfo>(*TestModel());
+  model->id = "other";
+  return model;
+}
+
+TEST(QueueRateTest, TheQueueOfOneModelRefusesNobodyOfAnother) {
+  RouterCoreConfig config;
+  config.mode = ServeMode::kAggregated;
+  FakeCluster cluster(config);
+  cluster.Join(FakeCluster::Describe("decode-0", PoolRole::kDecode));
+  WorkerDescription other = FakeCluster::Describe("decode-1", PoolRole::kDecode);
+  other.model = OtherModel();
+  cluster.Join(other);
+  // 108 at once, of which 8 run; then one ends each quarter of a second.
+  std::vector<RequestUid> uids;
+  for (int i = 0; i < 108; ++i) uids.push_back(cluster.Submit(cluster.Request("p", 1)));
+  for (uint32_t i = 0; i < QueueRate::kWindow + 4; ++i) {
+    cluster.Advance(250'000, {"decode-0", "decode-1"});
+    cluster.Text("decode-0", uids[i], 0, "x", FinishReason::kLength);
+  }
+  const auto is_refused = [&cluster] {
+    cluster.Submit(cluster.Request("p", 1));
+    return cluster.sink->error && cluster.sink->error->code == ErrorCode::kQueueFull;
+  };
+  EXPECT_TRUE(is_refused()) << "some 80 are ahead of it, at 4 a second";
+  for (uint32_t i = 0; i < 2 * QueueRate::kWindow; ++i) {
+    GenerateRequest request = cluster.Request("p", 1);
+    request.model = other.model;
+    const RequestUid uid = cluster.Submit(std::move(request));
+    ASSERT_FALSE(cluster.sink->ended()) << "its worker is idle";
+    ASSERT_EQ(cluster.Log("decode-1").Of(Order::Kind::kDecode).size(), i + 1);
+    cluster.Text("decode-1", uid, 0, "x", FinishReason::kLength);
+  }
+  EXPECT_TRUE(is_refused()) << "how fast the other queue moves says nothing";
+}
+
+// What the router has sent counts at once, also where a decode worker computes the prompts.
+TEST(PrefillWaitTest, BoundsWhatADecodeWorkerIsSentBetweenTwoHeartbeats) {
+  RouterCoreConfig config;
+  config.mode = ServeMode::kAggregated;
+  config.prefill_wait_us = kSecond / 2;
+  FakeCluster cluster(config);
+  WorkerDescription worker = FakeCluster::Describe("decode-0", PoolRole::kDecode);
+  worker.num_blocks = 1024;
+  worker.max_running = 256;
+  cluster.Join(worker);
+  std::vector<RequestUid> uids;
+  for (int i = 0; i < 20; ++i) {  // 0.4 s each at the speed that is assumed
+    uids.push_back(cluster.Submit(cluster.Request(std::string(200, 'p'))));
+  }
+  const auto num_placed = [&] { return cluster.Log("decode-0").Of(Order::Kind::kDecode).size(); };
+  EXPECT_EQ(num_placed(), 2u) << "one in work and one behind it";
+  cluster.State("decode-0", uids[0], WorkerRequestState::kPrefillDone);
+  cluster.Advance(20'000, {"decode-0"});
+  EXPECT_EQ(num_placed(), 3u);
+  cluster.core.Cancel(uids[1]);
+  cluster.Advance(20'000, {"decode-0"});
+  EXPECT_EQ(num_placed(), 4u);
+  EXPECT_EQ(cluster.core.num_queued(), 16u);
 }
 
 }  // namespace

@@ -466,6 +466,46 @@ TEST(RecoveryTest, KvOfADrainingDecodeWorkerMovesToAnother) {
   ExpectClean(cluster);
 }
 
+// Streams whose prompts have `prompts` bytes run on decode-0, which drains; decode-1 has 8 free
+// blocks. How many ticks until the one of a single byte has moved, 0 = it has not within ten.
+int TicksUntilTheSmallOneMoves(const std::vector<size_t>& prompts) {
+  RouterCoreConfig config;
+  config.mode = ServeMode::kAggregated;
+  FakeCluster cluster(config);
+  WorkerDescription leaver = FakeCluster::Describe("decode-0", PoolRole::kDecode);
+  leaver.num_blocks = 2048;
+  leaver.max_running = 256;
+  cluster.Join(leaver);
+  RequestUid small;
+  for (const size_t length : prompts) {
+    const RequestUid uid = cluster.Submit(cluster.Request(std::string(length, 'p')));
+    cluster.Text("decode-0", uid, 0, "a");
+    if (length == 1) small = uid;
+  }
+  cluster.Join(FakeCluster::Describe("decode-1", PoolRole::kDecode));
+  cluster.Report("decode-1", {}, 8);
+  cluster.Report("decode-0", {"decode-1"}, std::nullopt, /*draining=*/true);
+  for (int tick = 1; tick <= 10; ++tick) {
+    cluster.core.Tick(cluster.now_us += 20'000);
+    const auto moved = cluster.Log("decode-0").Of(Order::Kind::kPrefill);
+    if (moved.empty()) continue;
+    EXPECT_EQ(moved.size(), 1u);
+    EXPECT_EQ(moved[0].uid, small);
+    return tick;
+  }
+  return 0;
+}
+
+TEST(RecoveryTest, AStreamThatFitsNowhereKeepsNoOtherOnADrainingWorker) {
+  EXPECT_EQ(TicksUntilTheSmallOneMoves({400, 1}), 1);
+  EXPECT_EQ(TicksUntilTheSmallOneMoves({1, 400}), 1);
+  std::vector<size_t> many(70, 400);
+  many.push_back(1);
+  const int ticks = TicksUntilTheSmallOneMoves(many);
+  EXPECT_GE(ticks, 2) << "a tick tries a bounded number";
+  EXPECT_LE(ticks, 3) << "and the next one goes on behind them";
+}
+
 // It had ended the sequence, or lost its blocks, meanwhile.
 TEST(RecoveryTest, DrainingWorkerWithoutTheKvIsNoObstacle) {
   FakeCluster cluster;
@@ -479,6 +519,9 @@ TEST(RecoveryTest, DrainingWorkerWithoutTheKvIsNoObstacle) {
   cluster.core.Tick(cluster.now_us += 20'000);
   cluster.State("decode-0", uid, WorkerRequestState::kRejected, StatusCode::kAborted, 2);
   EXPECT_FALSE(cluster.sink->ended());
+  const auto cancels = cluster.Log("decode-0").Of(Order::Kind::kCancel);
+  ASSERT_EQ(cancels.size(), 1u) << "the attempt that was to move may run there still";
+  EXPECT_GE(cancels[0].attempt, 1u);
   cluster.Advance(100'000, {"decode-1", "prefill-0"});
   const auto dests = cluster.Log("decode-1").Of(Order::Kind::kDecode);
   ASSERT_EQ(dests.size(), 2u);

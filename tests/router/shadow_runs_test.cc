@@ -294,6 +294,8 @@ TEST_F(ShadowRunsTest, AShadowThatFailsIsCountedAndNotPlacedAgain) {
   Tick();
   ASSERT_THAT(Shadows(), SizeIs(3));
   cluster_.core.OnLeaseClosed(cluster_.leases["decode-0"]);
+  EXPECT_EQ(cluster_.metrics.requests_running->value(), 0) << "it is in the queue for a moment";
+  EXPECT_EQ(cluster_.metrics.requests_waiting->value(), 0) << "and no client is";
   cluster_.core.Tick(cluster_.now_us += 100'000);
   EXPECT_EQ(Count(ShadowResult::kFailed), 2u);
   EXPECT_EQ(cluster_.core.num_live(), 0u);
@@ -345,6 +347,75 @@ TEST_F(ShadowRunsTest, WhatIsWrittenDownIsBounded) {
   EXPECT_EQ(Count(ShadowResult::kDropped), 1u);
   Serve(Submit(Request()));
   EXPECT_EQ(runs_.num_pending(), 1u) << "what was taken is given back";
+}
+
+// Prompts are not all that a request has.
+TEST_F(ShadowRunsTest, WhatARequestIsMadeOfIsBoundedToo) {
+  GenerateResult result;
+  result.timings.disaggregated = true;
+  result.timings.decode_worker = "decode-0";
+  constexpr size_t kTooMany = ShadowRuns::kMaxBytes / sizeof(TokenId);
+  const std::vector<std::pair<std::string, std::function<void(GenerateRequest*)>>> large = {
+      {"prompt", [](GenerateRequest* request) { request->prompt.resize(kTooMany); }},
+      {"biases", [](GenerateRequest* request) { request->sampling.logit_bias.resize(kTooMany); }},
+      {"stops",
+       [](GenerateRequest* request) { request->sampling.stop_token_ids.resize(kTooMany); }},
+  };
+  uint64_t num_dropped = 0;
+  for (const auto& [name, enlarge] : large) {
+    GenerateRequest request = Request();
+    enlarge(&request);
+    runs_.Wrap({8, 8}, request, std::make_shared<RecordingSink>())->OnFinished(result);
+    EXPECT_EQ(Count(ShadowResult::kDropped), ++num_dropped) << name;
+  }
+  std::vector<std::shared_ptr<ResponseSink>> open;
+  GenerateRequest request = Request();
+  request.stop = StopMatcher::Create({std::string(kMaxStopBytes, 's')}).value();
+  for (size_t i = 0; i < ShadowRuns::kMaxBytes / (kMaxStopBytes * 9) + 1; ++i) {
+    open.push_back(runs_.Wrap({8, 8}, request, std::make_shared<RecordingSink>()));
+  }
+  open.back()->OnFinished(result);
+  EXPECT_EQ(Count(ShadowResult::kDropped), ++num_dropped) << "stop texts";
+  open.clear();
+  Serve(Submit(Request()));
+  EXPECT_EQ(runs_.num_pending(), 1u) << "what was taken is given back";
+}
+
+// A client that waits longer has a shadow that may take longer.
+TEST_F(ShadowRunsTest, AShadowHasItsClientsTimeAndItsEndIsNoFault) {
+  GenerateRequest request = Request();
+  request.timeout_us = 300'000'000;
+  Serve(Submit(std::move(request)));
+  Tick();
+  ASSERT_THAT(Shadows(), SizeIs(1));
+  EXPECT_EQ(Shadows()[0].deadline_ms, 300'000u);
+  for (int64_t i = 0; i < 299; ++i) {
+    cluster_.Tokens("decode-0", {LikelyToken(Shadows()[0].uid, 0, 'w', 0)});  // it works on
+    cluster_.Advance(1'000'000, {"decode-0", "prefill-0"});
+  }
+  EXPECT_EQ(runs_.num_running(), 1u);
+  cluster_.Advance(1'000'000, {"decode-0", "prefill-0"});
+  EXPECT_EQ(runs_.num_running(), 0u);
+  EXPECT_EQ(Count(ShadowResult::kDropped), 1u);
+  EXPECT_EQ(Count(ShadowResult::kFailed), 0u);
+}
+
+TEST_F(ShadowRunsTest, OneThatCannotStartHoldsUpNobody) {
+  WorkerDescription other = FakeCluster::Describe("decode-1", PoolRole::kDecode);
+  other.fingerprint.numerics_id = 5;
+  cluster_.Join(other);
+  GenerateResult result;
+  result.timings.disaggregated = true;
+  for (const char* worker : {"decode-0", "decode-1"}) {
+    result.timings.decode_worker = worker;
+    runs_.Wrap({8, 8}, Request(), std::make_shared<RecordingSink>())->OnFinished(result);
+  }
+  Submit(Request());  // keeps decode-0 busy
+  Tick();
+  EXPECT_THAT(Shadows("decode-0"), IsEmpty());
+  EXPECT_THAT(Shadows("decode-1"), SizeIs(1));
+  EXPECT_EQ(runs_.num_pending(), 1u);
+  EXPECT_EQ(NumCounted(), 0u);
 }
 
 class QuarterShadowTest : public ShadowRunsTest {

@@ -2,6 +2,9 @@
 // certificates made here.
 #include "src/rpc/credentials.h"
 
+#include <openssl/bio.h>
+#include <openssl/ssl.h>
+
 #include <atomic>
 #include <chrono>
 #include <memory>
@@ -49,6 +52,8 @@ class Probe final : public v1::ModelService::Service {
     v1::ListModelsResponse response;
     return stub->ListModels(&context, {}, &response);
   }
+
+  const std::string& address() const { return address_; }
 
   std::atomic<bool> saw_certificate{false};
 
@@ -137,6 +142,21 @@ TEST_F(CredentialsTest, HostNamesOfMembersAreNotCompared) {
   Probe probe(MakeServerCredentials(nameless, ClientCertificate::kIfGiven));
   EXPECT_EQ(CodeOf(probe, MakeChannelCredentials(member_)), grpc::StatusCode::OK);
   EXPECT_EQ(CodeOf(probe, OrdinaryClient(member_)), grpc::StatusCode::UNAVAILABLE);
+}
+
+// Nothing of gRPC 1.51 can refuse TLS 1.2, but nobody who knows 1.3 ends up with it.
+TEST_F(CredentialsTest, ServersPreferTls13) {
+  Probe probe(MakeServerCredentials(member_, ClientCertificate::kIfGiven));
+  SSL_CTX* const context = SSL_CTX_new(TLS_client_method());
+  const unsigned char http2[] = "\x02h2";
+  SSL_CTX_set_alpn_protos(context, http2, sizeof(http2) - 1);
+  SSL* const ssl = SSL_new(context);
+  BIO* const socket = BIO_new_connect(probe.address().c_str());
+  SSL_set_bio(ssl, socket, socket);
+  EXPECT_EQ(SSL_connect(ssl), 1);
+  EXPECT_EQ(SSL_version(ssl), TLS1_3_VERSION);
+  SSL_free(ssl);
+  SSL_CTX_free(context);
 }
 
 TEST_F(CredentialsTest, ReplacedFilesCountForNewConnections) {

@@ -14,30 +14,13 @@
 
 #include "src/engine/engine.h"
 #include "src/worker/session_service.h"
-#include "tests/engine/toy_model.h"
+#include "tests/engine/paced_model.h"
 #include "tests/proto/unknown_fields.h"
 
 namespace baton {
 namespace {
 
 constexpr uint64_t kIncarnation = 0xabc;
-
-// The toy model at the pace of a real one, so that a test can act while a request runs.
-class PacedModel final : public ForwardModel {
- public:
-  uint32_t vocab_size() const override { return toy_.vocab_size(); }
-  uint32_t max_rows() const override { return toy_.max_rows(); }
-  uint32_t max_context() const override { return toy_.max_context(); }
-  Status Forward(const ModelBatch& batch, const KvView& kv, LayerHook* hook,
-                 std::span<float> logits) override {
-    std::this_thread::sleep_for(std::chrono::microseconds(step_us.load()));
-    return toy_.Forward(batch, kv, hook, logits);
-  }
-  std::atomic<int64_t> step_us{0};
-
- private:
-  ToyModel toy_;
-};
 
 // A router's side of one session.
 class Client {
@@ -57,12 +40,12 @@ class Client {
     message.mutable_hello()->set_wire_version(version);
     Write(message);
   }
-  void Start(uint64_t uid, uint32_t max_tokens, uint32_t n = 1) {
+  void Start(uint64_t uid, uint32_t max_tokens, uint32_t n = 1, uint32_t attempt = 1) {
     v1::RouterMessage message;
     v1::RequestSpec* spec = message.mutable_start_decode()->mutable_spec();
     message.mutable_start_decode()->set_local(true);
     spec->mutable_uid()->set_lo(uid);
-    spec->set_attempt(1);
+    spec->set_attempt(attempt);
     for (const TokenId token : Prompt(uid)) spec->add_tokens(static_cast<uint32_t>(token));
     spec->set_n(n);
     spec->set_deadline_ms(60'000);
@@ -235,6 +218,7 @@ TEST_F(SessionTest, SessionForAnotherLifeOrWithoutAHelloEnds) {
   const Case cases[] = {
       {"incarnation", [](Client& c) { c.Hello(kIncarnation + 1); }},
       {"wire version", [](Client& c) { c.Hello(kIncarnation, kWireVersions.max + 1); }},
+      {"wire version", [](Client& c) { c.Hello(kIncarnation + 1, kWireVersions.max + 1); }},
       {"no hello", [](Client& c) { c.Start(1, 5); }},
       {"second hello",
        [](Client& c) {
@@ -434,6 +418,30 @@ TEST_F(SessionTest, WrongOrderIsRejectedAndTheSessionGoesOn) {
   client.Start(5, 5);
   ASSERT_TRUE(client.ReadState(5, v1::REQUEST_STATE_FINISHED));
   EXPECT_EQ(client.tokens[5], Expected(5, 5));
+  EXPECT_TRUE(LedgerClears());
+}
+
+// By the codec and by the engine; the attempt that runs is not concerned.
+TEST_F(SessionTest, RefusedAttemptLeavesTheOneBeforeItCancellable) {
+  StartWorker();
+  model_.step_us = 2000;
+  Client client(address_);
+  client.Hello();
+  constexpr uint32_t kNoChoice = 0;
+  constexpr uint32_t kTooMany = kMaxChoices + 1;
+  for (const uint32_t n : {kNoChoice, kTooMany}) {
+    const uint64_t uid = 1 + n;
+    client.Start(uid, 180);
+    ASSERT_TRUE(client.ReadTokens(uid, 2));
+    client.Start(uid, 180, n, /*attempt=*/2);
+    ASSERT_TRUE(client.ReadState(uid, v1::REQUEST_STATE_REJECTED)) << n;
+    client.Cancel(uid);
+    EXPECT_TRUE(client.ReadUntil([&] {
+      const v1::RequestState state = client.states[uid].state();
+      return state == v1::REQUEST_STATE_CANCELLED || state == v1::REQUEST_STATE_FINISHED;
+    }));
+    EXPECT_EQ(client.states[uid].state(), v1::REQUEST_STATE_CANCELLED) << n;
+  }
   EXPECT_TRUE(LedgerClears());
 }
 

@@ -102,7 +102,7 @@ TEST(FrameTest, FieldsAreJudgedEvenWithAGoodChecksum) {
   EXPECT_FALSE(decode_with(40, 1, FrameKind::kSliceInline));     // a source in an inline slice
   EXPECT_FALSE(decode_with(44, 1, FrameKind::kSliceReference));  // payload of a reference
   EXPECT_FALSE(decode_with(44, 1, FrameKind::kWelcome));
-  EXPECT_FALSE(decode_with(44, 161, FrameKind::kHello));
+  EXPECT_FALSE(decode_with(45, 5, FrameKind::kHello));        // 1280 bytes
   EXPECT_FALSE(decode_with(47, 1, FrameKind::kControl));      // 16 MiB
   EXPECT_FALSE(decode_with(47, 5, FrameKind::kSliceInline));  // 80 MiB
 }

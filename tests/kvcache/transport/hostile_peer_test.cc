@@ -7,6 +7,8 @@
 
 #include "gtest/gtest.h"
 
+#include "kvcache/transport/socket_io.h"
+#include "src/base/unique_fd.h"
 #include "src/base/xxh3.h"
 #include "tests/kvcache/transport/raw_peer.h"
 #include "tests/kvcache/transport/test_rig.h"
@@ -95,6 +97,39 @@ TEST(HostilePeerTest, OtherWireVersionsAreRefusedByName) {
   EXPECT_TRUE(newer.WaitEnd());
   EXPECT_EQ(newer.told(), CloseReason::kProtocol);
   ExpectTransferWorks(&p, &d, 1);
+}
+
+// What a version that nobody here knows says first: longer than today's, and the rest is its own.
+std::vector<std::byte> LaterIntroduction(size_t size) {
+  Introduction intro;
+  intro.wire = {.min = kWireVersions.max + 1, .max = kWireVersions.max + 2};
+  intro.incarnation = Incarnation(1);
+  intro.worker_id = "later";
+  std::vector<std::byte> bytes(kIntroductionBytes);
+  EncodeIntroduction(intro, std::span<std::byte, kIntroductionBytes>(bytes));
+  bytes.resize(size, std::byte{0xff});
+  return bytes;
+}
+
+TEST(HostilePeerTest, ALongerIntroductionIsRefusedForItsVersion) {
+  Rig rig(TransportKind::kTcp);
+  Worker d = rig.MakeDecode("decode-0");
+  RawPeer dialler(d);
+  dialler.SendFrame({.kind = FrameKind::kHello}, LaterIntroduction(500));
+  EXPECT_TRUE(dialler.WaitEnd());
+  EXPECT_EQ(dialler.told(), CloseReason::kWireVersion);
+  EXPECT_TRUE(WaitClose(d, CloseReason::kWireVersion));
+  // The other way round: it accepts, and answers our hello.
+  Worker p = rig.MakePrefill("prefill-0", {});
+  const StatusOr<UniqueFd> listener = ListenOn(*ResolveTcp("127.0.0.1:0"), "a free port");
+  ASSERT_TRUE(listener.ok()) << listener.status();
+  const PeerAddress later = {"decode-9", Incarnation(9), "", BoundTcpAddress(listener->get()), ""};
+  ASSERT_TRUE(p.endpoint->SetPeers({&later, 1}).ok());
+  RawPeer acceptor(listener->get());
+  acceptor.SendFrame({.kind = FrameKind::kHelloAck}, LaterIntroduction(600));
+  EXPECT_TRUE(WaitClose(p, CloseReason::kWireVersion));
+  EXPECT_TRUE(acceptor.WaitEnd());
+  EXPECT_EQ(acceptor.told(), CloseReason::kWireVersion);
 }
 
 TEST(HostilePeerTest, FramesOutOfTurnOrTooLargeEndTheirConnection) {

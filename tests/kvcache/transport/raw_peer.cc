@@ -2,8 +2,10 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <sys/socket.h>
 
 #include <array>
+#include <cerrno>
 
 #include "kvcache/transport/socket_io.h"
 #include "src/base/check.h"
@@ -27,6 +29,13 @@ RawPeer::RawPeer(const Worker& acceptor, bool over_unix)
   pollfd wait{fd_.get(), POLLOUT, 0};
   BATON_CHECK(poll(&wait, 1, kPatienceMs) == 1, "no connection");
   BATON_CHECK(fcntl(fd_.get(), F_SETFL, 0) == 0, "cannot make the socket blocking");
+}
+
+RawPeer::RawPeer(int listener) : layout_(SmallLayout()) {
+  pollfd wait{listener, POLLIN, 0};
+  BATON_CHECK(poll(&wait, 1, kPatienceMs) == 1, "nobody dials");
+  fd_.reset(accept4(listener, nullptr, nullptr, SOCK_CLOEXEC));
+  BATON_CHECK(fd_.valid(), "accept: errno {}", errno);
 }
 
 bool RawPeer::Introduce(const std::string& worker_id, Incarnation self, int pass_fd,
@@ -123,6 +132,11 @@ bool RawPeer::WaitEnd() {
   iovec part{&rest, 1};
   const IoResult result = ReceiveParts(fd_.get(), {&part, 1}).result;
   return result == IoResult::kEndOfFile || result == IoResult::kError;
+}
+
+bool RawPeer::HasBytes() {
+  std::byte byte;
+  return ReceiveAll(&byte, 1);
 }
 
 void RawPeer::HalfClose() { (void)shutdown(fd_.get(), SHUT_WR); }

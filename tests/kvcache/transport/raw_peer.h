@@ -22,6 +22,8 @@ class RawPeer {
  public:
   // Connects to the tcp listener of `acceptor`, or to its unix socket.
   RawPeer(const Worker& acceptor, bool over_unix = false);
+  // Takes the next connection of `listener`; it cannot Introduce itself.
+  explicit RawPeer(int listener);
 
   // Introduces itself with the rig's secret and layout; `pass_fd` travels with the hello. False
   // when the acceptor refused (see told()).
@@ -36,6 +38,8 @@ class RawPeer {
   std::optional<FrameHeader> Receive(std::vector<std::byte>* payload);
   // Reads to the end of the stream; false when it does not come.
   bool WaitEnd();
+  // Waits for anything; false when the end of the stream comes first.
+  bool HasBytes();
   void HalfClose();
   void Hangup() { fd_.reset(); }
 

@@ -2,6 +2,9 @@
 // notice.
 #include <openssl/ssl.h>
 
+#include <atomic>
+#include <csignal>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <random>
@@ -11,6 +14,7 @@
 
 #include "gtest/gtest.h"
 
+#include "kvcache/transport/frame.h"
 #include "kvcache/transport/tls_stream.h"
 #include "tests/kvcache/transport/raw_peer.h"
 #include "tests/kvcache/transport/test_rig.h"
@@ -234,8 +238,8 @@ TEST_F(TlsEndpointTest, AHandshakeThatStopsIsGivenUp) {
   ExpectPairUndisturbed();
 }
 
-// Each costs the worker a signature and then stays silent; a member gets in all the same.
-TEST_F(TlsEndpointTest, AFloodOfHandshakesShutsNoPeerOut) {
+// Each costs the worker a signature; nobody leaves for a newcomer before it had its own.
+TEST_F(TlsEndpointTest, WhoeverHasSpokenIsAnsweredBeforeOthersAreTaken) {
   StartPair();
   const std::vector<std::byte> hello = ClientHello();
   std::vector<std::unique_ptr<RawPeer>> crowd;
@@ -243,14 +247,101 @@ TEST_F(TlsEndpointTest, AFloodOfHandshakesShutsNoPeerOut) {
     crowd.push_back(std::make_unique<RawPeer>(d_));
     crowd.back()->Send(hello);
   }
+  size_t num_answered = 0;
+  for (const auto& peer : crowd) num_answered += peer->HasBytes() ? 1 : 0;
+  EXPECT_EQ(num_answered, crowd.size());
+  const KvEndpointLimits limits;
+  EXPECT_TRUE(WaitClose(d_, CloseReason::kTooMany, 200 - limits.max_strangers_per_address));
+  ExpectTransferWorks(&p_, &d_, 1);
+}
+
+// The flood does not end before the member begins: it has to get in beside it.
+TEST_F(TlsEndpointTest, AFloodOfHandshakesThatGoesOnShutsNoPeerOut) {
+  StartPair();
+  const std::vector<std::byte> hello = ClientHello();
+  std::atomic<bool> stop{false};
+  std::thread flood([&] {
+    std::deque<std::unique_ptr<RawPeer>> crowd;
+    while (!stop) {
+      crowd.push_back(std::make_unique<RawPeer>(d_));
+      crowd.back()->Send(hello);
+      if (crowd.size() > 100) crowd.pop_front();
+    }
+  });
+  EXPECT_TRUE(WaitClose(d_, CloseReason::kTooMany, 100));
   Worker after = rig_.MakePrefill("prefill-1", {&d_});
   EXPECT_TRUE(after.sink->WaitUp(1));
   ExpectTransferWorks(&p_, &d_, 1);
   ExpectTransferWorks(&after, &d_, 2);
-  const KvEndpointLimits limits;
-  EXPECT_TRUE(WaitClose(d_, CloseReason::kTooMany, 200 - limits.max_strangers_per_address));
+  stop = true;
+  flood.join();
   EXPECT_TRUE(p_.sink->Snapshot().downs.empty());
   EXPECT_TRUE(after.sink->Snapshot().downs.empty());
+}
+
+// Shows the certificate of a member; the rest is not what a member does. Blocks.
+class OpensslMember {
+ public:
+  OpensslMember(const Worker& acceptor, const TlsFiles& files)
+      : context_(SSL_CTX_new(TLS_client_method())) {
+    // OpenSSL's sockets write to peers that hung up.
+    std::signal(SIGPIPE, SIG_IGN);
+    SSL_CTX_use_certificate_chain_file(context_, files.cert.c_str());
+    SSL_CTX_use_PrivateKey_file(context_, files.key.c_str(), SSL_FILETYPE_PEM);
+    ssl_ = SSL_new(context_);
+    BIO* const socket = BIO_new_connect(acceptor.endpoint->tcp_address().c_str());
+    SSL_set_bio(ssl_, socket, socket);
+    is_in_ = SSL_connect(ssl_) == 1;
+  }
+  ~OpensslMember() {
+    SSL_free(ssl_);
+    SSL_CTX_free(context_);
+  }
+  OpensslMember(const OpensslMember&) = delete;
+  OpensslMember& operator=(const OpensslMember&) = delete;
+
+  bool is_in() const { return is_in_; }
+  bool Write(const std::string& text) {
+    return SSL_write(ssl_, text.data(), static_cast<int>(text.size())) > 0;
+  }
+  bool ChangeKey() {
+    return SSL_key_update(ssl_, SSL_KEY_UPDATE_NOT_REQUESTED) == 1 && SSL_do_handshake(ssl_) == 1;
+  }
+
+ private:
+  SSL_CTX* const context_;
+  SSL* ssl_ = nullptr;
+  bool is_in_ = false;
+};
+
+TEST_F(TlsEndpointTest, NewcomersDoNotReplaceWhoShowedACertificate) {
+  StartPair();
+  OpensslMember member(d_, good_);
+  ASSERT_TRUE(member.is_in());
+  std::vector<std::unique_ptr<RawPeer>> crowd;
+  for (int i = 0; i < 200; ++i) crowd.push_back(std::make_unique<RawPeer>(d_));
+  const KvEndpointLimits limits;
+  EXPECT_TRUE(WaitClose(d_, CloseReason::kTooMany, 200 - limits.max_strangers_per_address));
+  // It still has a connection to say something on, if only nonsense.
+  EXPECT_TRUE(member.Write(std::string(kFrameHeaderBytes, 'x')));
+  EXPECT_TRUE(WaitClose(d_, CloseReason::kProtocol));
+}
+
+// OpenSSL itself would handle them for as long as they come, inside one call.
+TEST_F(TlsEndpointTest, KeyUpdatesWithoutDataHoldNobodyUp) {
+  StartPair();
+  std::atomic<bool> stop{false};
+  std::thread flood([&] {
+    while (!stop) {
+      OpensslMember member(d_, good_);
+      while (!stop && member.is_in() && member.ChangeKey()) {
+      }
+    }
+  });
+  EXPECT_TRUE(WaitClose(d_, CloseReason::kTlsHandshake, 10)) << "each is refused, at once";
+  ExpectPairUndisturbed();
+  stop = true;
+  flood.join();
 }
 
 TEST_F(TlsEndpointTest, ReplacedFilesCountForNewConnectionsOnly) {

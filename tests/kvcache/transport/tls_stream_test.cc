@@ -1,12 +1,14 @@
 // TlsStream over a socket pair, without a connection around it.
 #include "kvcache/transport/tls_stream.h"
 
+#include <openssl/ssl.h>
 #include <sys/socket.h>
 
 #include <algorithm>
 #include <cstring>
 #include <memory>
 #include <random>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -19,6 +21,12 @@
 
 namespace baton::test {
 namespace {
+
+// One call with a turn that is long enough.
+IoOutcome ReceiveFrom(TlsStream* stream, std::span<iovec> parts) {
+  int64_t turn_bytes = int64_t{4} << 20;
+  return stream->Receive(parts, &turn_bytes);
+}
 
 iovec PartOf(std::vector<std::byte>& bytes, size_t offset, size_t size) {
   return {bytes.data() + offset, size};
@@ -39,13 +47,12 @@ class TlsStreamTest : public testing::Test {
     identity_ = *identity;
     MakeSockets();
   }
-  void MakeSockets() {
+  void MakeSockets(int size = 8192) {
     int fds[2];
     ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, fds), 0);
     a_fd_.reset(fds[0]);
     b_fd_.reset(fds[1]);
-    // Small, so that every stream blocks now and then.
-    const int size = 8192;
+    // Small by default, so that every stream blocks now and then.
     for (const int fd : fds) {
       ASSERT_EQ(setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &size, sizeof(size)), 0);
     }
@@ -53,6 +60,13 @@ class TlsStreamTest : public testing::Test {
   void MakeStreams(uint64_t records_per_key = TlsStream::kRecordsPerKey) {
     a_ = std::make_unique<TlsStream>(*identity_, a_fd_.get(), true, records_per_key);
     b_ = std::make_unique<TlsStream>(*identity_, b_fd_.get(), false, records_per_key);
+  }
+  // Everything that is under way to b_, and the call that failed if one did.
+  IoOutcome DrainB(std::vector<std::byte>* room) {
+    iovec part = PartOf(*room, 0, room->size());
+    IoOutcome outcome = ReceiveFrom(b_.get(), {&part, 1});
+    while (outcome.result == IoResult::kDone) outcome = ReceiveFrom(b_.get(), {&part, 1});
+    return outcome;
   }
   // Both sides by turns.
   void Shake() {
@@ -106,7 +120,7 @@ void Step(Flow* flow, std::mt19937_64* random) {
   iovec rooms[2] = {
       PartOf(flow->arrived, flow->received, first),
       PartOf(flow->arrived, flow->received + first, std::min<size_t>(left - first, 64))};
-  const IoOutcome got = flow->to->Receive(rooms);
+  const IoOutcome got = ReceiveFrom(flow->to, rooms);
   ASSERT_NE(got.result, IoResult::kError);
   flow->received += got.bytes;
 }
@@ -143,7 +157,7 @@ TEST_F(TlsStreamTest, WhatCrossesIsNotWhatWasSent) {
   EXPECT_EQ(wire.find(marker), std::string::npos);
   std::string arrived(marker.size(), '\0');
   iovec room{arrived.data(), arrived.size()};
-  EXPECT_EQ(b_->Receive({&room, 1}).bytes, marker.size());
+  EXPECT_EQ(ReceiveFrom(b_.get(), {&room, 1}).bytes, marker.size());
   EXPECT_EQ(arrived, marker);
 }
 
@@ -165,6 +179,112 @@ TEST_F(TlsStreamTest, OutputIsBoundedWhileThePeerDoesNotRead) {
   EXPECT_EQ(a_->Send({}).result, IoResult::kWouldBlock);
 }
 
+TEST_F(TlsStreamTest, ItsBuffersAreThoseOfTheStart) {
+  MakeStreams();
+  const size_t at_start = a_->buffer_bytes();
+  Shake();
+  std::vector<std::byte> data = RandomData(4'000'000, 5);
+  std::vector<std::byte> arrived(100'000);
+  for (size_t sent = 0; sent < data.size();) {
+    iovec part = PartOf(data, sent, data.size() - sent);
+    const IoOutcome outcome = a_->Send({&part, 1});
+    ASSERT_NE(outcome.result, IoResult::kError);
+    sent += outcome.bytes;
+    if (outcome.result == IoResult::kWouldBlock) (void)DrainB(&arrived);
+  }
+  EXPECT_EQ(a_->buffer_bytes(), at_start);
+  EXPECT_EQ(b_->buffer_bytes(), at_start);
+  EXPECT_LT(at_start, size_t{232} << 10) << "the sum in kv_endpoint.h";
+}
+
+TEST_F(TlsStreamTest, ATurnEndsThoughTheSocketHasMore) {
+  MakeSockets(1 << 20);
+  MakeStreams();
+  Shake();
+  std::vector<std::byte> data = RandomData(400'000, 6);
+  for (size_t sent = 0; sent < data.size();) {
+    iovec part = PartOf(data, sent, data.size() - sent);
+    sent += a_->Send({&part, 1}).bytes;
+  }
+  std::vector<std::byte> arrived(data.size());
+  iovec whole = PartOf(arrived, 0, arrived.size());
+  int64_t turn_bytes = 0;
+  EXPECT_EQ(b_->Receive({&whole, 1}, &turn_bytes).result, IoResult::kWouldBlock);
+  constexpr int64_t kTurn = 100'000;
+  turn_bytes = kTurn;
+  const IoOutcome first = b_->Receive({&whole, 1}, &turn_bytes);
+  EXPECT_EQ(first.result, IoResult::kDone);
+  EXPECT_GE(first.bytes, 60'000u);
+  EXPECT_LE(first.bytes, static_cast<size_t>(kTurn) + (64 << 10));
+  EXPECT_LE(turn_bytes, kTurn - static_cast<int64_t>(first.bytes)) << "and it is told";
+  iovec rest = PartOf(arrived, first.bytes, arrived.size() - first.bytes);
+  EXPECT_EQ(ReceiveFrom(b_.get(), {&rest, 1}).bytes, rest.iov_len);
+  EXPECT_EQ(arrived, data) << "nothing is lost between turns";
+}
+
+TEST_F(TlsStreamTest, TinyRecordsUseATurnUp) {
+  MakeSockets(1 << 20);
+  MakeStreams();
+  Shake();
+  std::byte byte{1};
+  iovec part{&byte, 1};
+  constexpr int kRecords = 1000;
+  for (int i = 0; i < kRecords; ++i) ASSERT_EQ(a_->Send({&part, 1}).bytes, 1u);
+  std::vector<std::byte> arrived(2 * kRecords);
+  iovec room = PartOf(arrived, 0, arrived.size());
+  int64_t turn_bytes = 100'000;
+  EXPECT_EQ(b_->Receive({&room, 1}, &turn_bytes).bytes, static_cast<size_t>(kRecords));
+  EXPECT_LT(turn_bytes, 100'000 - kRecords * TlsStream::kRecordTurnBytes) << "they cost time";
+  EXPECT_EQ(a_->Send({&part, 1}).bytes, 1u);
+  EXPECT_EQ(b_->Receive({&room, 1}, &turn_bytes).result, IoResult::kWouldBlock);
+}
+
+// A peer of ours takes a new key after 2^22 records.
+TEST_F(TlsStreamTest, APeerThatChangesItsKeyTooOftenIsRefused) {
+  a_ = std::make_unique<TlsStream>(*identity_, a_fd_.get(), true, 4);
+  b_ = std::make_unique<TlsStream>(*identity_, b_fd_.get(), false);
+  Shake();
+  std::vector<std::byte> data = RandomData(1000, 7);
+  iovec part = PartOf(data, 0, data.size());
+  std::vector<std::byte> arrived(data.size());
+  for (int i = 0; i < 3; ++i) ASSERT_EQ(a_->Send({&part, 1}).bytes, data.size());
+  ASSERT_EQ(DrainB(&arrived).result, IoResult::kWouldBlock);
+  ASSERT_EQ(a_->Send({&part, 1}).bytes, data.size());
+  EXPECT_EQ(a_->num_key_updates(), 1u);
+  EXPECT_EQ(DrainB(&arrived).result, IoResult::kError);
+  ASSERT_TRUE(b_->failure().has_value());
+  EXPECT_EQ(b_->failure()->reason, CloseReason::kTlsHandshake);
+  EXPECT_EQ(b_->failure()->status.message(), "TLS: the peer changes its key too often");
+}
+
+// OpenSSL's own idea of a server sends tickets, and its client may ask for a new key of ours.
+TEST_F(TlsStreamTest, OtherMessagesBehindTheHandshakeAreRefused) {
+  for (const bool asks_for_key : {false, true}) {
+    MakeSockets();
+    MakeStreams();
+    SSL* const ssl = SSL_new(identity_->ssl_context());
+    SSL_set_num_tickets(ssl, asks_for_key ? 0 : 1);
+    SSL_set_fd(ssl, a_fd_.get());
+    SSL_set_accept_state(ssl);
+    b_ = std::make_unique<TlsStream>(*identity_, b_fd_.get(), true);
+    for (int i = 0; i < 10; ++i) {
+      ASSERT_NE(b_->Handshake(), TlsStep::kFailed) << b_->failure()->status;
+      (void)SSL_do_handshake(ssl);
+    }
+    if (asks_for_key) {
+      ASSERT_EQ(SSL_key_update(ssl, SSL_KEY_UPDATE_REQUESTED), 1);
+      ASSERT_EQ(SSL_do_handshake(ssl), 1);
+    }
+    std::vector<std::byte> arrived(1000);
+    EXPECT_EQ(DrainB(&arrived).result, IoResult::kError);
+    ASSERT_TRUE(b_->failure().has_value());
+    EXPECT_EQ(b_->failure()->status.message(),
+              asks_for_key ? "TLS: the peer wants a new key of ours"
+                           : "TLS: a message that no peer of a cluster sends");
+    SSL_free(ssl);
+  }
+}
+
 TEST_F(TlsStreamTest, ADamagedRecordEndsTheStream) {
   MakeStreams();
   Shake();
@@ -178,7 +298,7 @@ TEST_F(TlsStreamTest, ADamagedRecordEndsTheStream) {
   ASSERT_EQ(send(a_fd_.get(), wire.data(), static_cast<size_t>(size), 0), size);
   std::vector<std::byte> arrived(1000);
   iovec room = PartOf(arrived, 0, arrived.size());
-  EXPECT_EQ(b_->Receive({&room, 1}).result, IoResult::kError);
+  EXPECT_EQ(ReceiveFrom(b_.get(), {&room, 1}).result, IoResult::kError);
   ASSERT_TRUE(b_->failure().has_value());
   EXPECT_EQ(b_->failure()->reason, CloseReason::kTlsHandshake);
   EXPECT_EQ(b_->Send({&room, 1}).result, IoResult::kError) << "after a failure every call fails";
@@ -191,7 +311,7 @@ TEST_F(TlsStreamTest, TheEndOfTheSocketIsNoFailureOfTls) {
   a_fd_.reset();
   std::byte room{};
   iovec part{&room, 1};
-  EXPECT_EQ(b_->Receive({&part, 1}).result, IoResult::kError);
+  EXPECT_EQ(ReceiveFrom(b_.get(), {&part, 1}).result, IoResult::kError);
   ASSERT_TRUE(b_->failure().has_value());
   EXPECT_EQ(b_->failure()->reason, CloseReason::kPeerClosed);
 }

@@ -1,0 +1,35 @@
+// What `baton drain` does next, from what a router and the worker itself show. Pure; any thread.
+#ifndef BATON_CLI_DRAIN_STEP_H_
+#define BATON_CLI_DRAIN_STEP_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+
+#include "src/cli/ledger_audit.h"
+
+namespace baton {
+
+enum class DrainStep : uint8_t {
+  kWait,      // it is on its way
+  kAskAgain,  // requests would still be sent there: the order was lost with a lease or a router
+  kLeft,
+};
+
+// `workers` is what the router has registered. A life that is missing there may be frozen, or the
+// router may have just started: only when `answers` says that the process is gone too, or its next
+// life is there, has it left.
+inline DrainStep NextDrainStep(const std::vector<LedgerProcess>& workers,
+                               const LedgerProcess& leaver, absl::FunctionRef<bool()> answers) {
+  for (const LedgerProcess& worker : workers) {
+    if (worker.worker_id != leaver.worker_id) continue;
+    if (worker.incarnation != leaver.incarnation) return DrainStep::kLeft;
+    return worker.ready ? DrainStep::kAskAgain : DrainStep::kWait;
+  }
+  return answers() ? DrainStep::kWait : DrainStep::kLeft;
+}
+
+}  // namespace baton
+
+#endif  // BATON_CLI_DRAIN_STEP_H_

@@ -1,0 +1,60 @@
+#include "src/cli/router_flags.h"
+
+#include "benchmarks/loadgen/quantity.h"
+
+namespace baton {
+namespace {
+
+ServeMode ModeOf(const std::string& text) {
+  if (text == "aggregated") return ServeMode::kAggregated;
+  return text == "adaptive" ? ServeMode::kAdaptive : ServeMode::kDisagg;
+}
+
+StatusOr<double> ParseShadow(const std::string& share) {
+  const StatusOr<double> number = ParseNumber(share);
+  if (!number.ok() || !(*number >= 0.0 && *number <= 1.0)) {
+    return InvalidArgument("--shadow: '{}' is not a number from 0 to 1", share);
+  }
+  return number;
+}
+
+}  // namespace
+
+void DeclareRouterTuning(FlagSet& flags, RouterTuning& tuning) {
+  flags.AddChoice("--mode", tuning.mode, {"disagg", "aggregated", "adaptive"},
+                  "who computes prompts: prefill workers, decode workers, or by length");
+  flags.Add("--local-prefill-tokens", tuning.local_prefill_tokens, {0, 1 << 20},
+            "adaptive: prompts of at most this many tokens are computed by the decode worker");
+  flags.AddChoice("--reasoning-format", tuning.reasoning_format, {"auto", "none"},
+                  "auto: what a model thinks before it answers goes to reasoning_content; none: it "
+                  "stays in content; a request may say otherwise");
+  flags.Add("--queue-wait-ms", tuning.queue_wait_ms, {0, 600'000},
+            "how long a request may wait for workers with room; one that would wait longer, or "
+            "did, is answered 429");
+  flags.Add("--prefill-wait-ms", tuning.prefill_wait_ms, {0, 600'000},
+            "a worker with prompts for so long gets no more; further ones wait in the queue");
+  flags.Add("--shadow", tuning.shadow,
+            "share (0..1) of the disaggregated requests that idle decode workers run again alone, "
+            "to compare every token; baton_shadow_total of the router counts");
+}
+
+Status ApplyRouterTuning(const RouterTuning& tuning, RouterConfig& config) {
+  BATON_ASSIGN_OR_RETURN(config.core.shadow_share, ParseShadow(tuning.shadow));
+  config.core.mode = ModeOf(tuning.mode);
+  config.core.local_max_tokens = static_cast<uint32_t>(tuning.local_prefill_tokens);
+  config.core.queue_wait_us = tuning.queue_wait_ms * 1000;
+  config.core.prefill_wait_us = tuning.prefill_wait_ms * 1000;
+  config.splits_reasoning = tuning.reasoning_format == "auto";
+  return OkStatus();
+}
+
+void AppendRouterTuning(const RouterTuning& tuning, std::vector<std::string>& args) {
+  args.push_back("--mode=" + tuning.mode);
+  args.push_back(fmt::format("--local-prefill-tokens={}", tuning.local_prefill_tokens));
+  args.push_back("--reasoning-format=" + tuning.reasoning_format);
+  args.push_back(fmt::format("--queue-wait-ms={}", tuning.queue_wait_ms));
+  args.push_back(fmt::format("--prefill-wait-ms={}", tuning.prefill_wait_ms));
+  args.push_back("--shadow=" + tuning.shadow);
+}
+
+}  // namespace baton

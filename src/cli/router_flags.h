@@ -1,0 +1,35 @@
+// Flags that `serve` and `router` share: serve passes them on to its router unchanged.
+#ifndef BATON_CLI_ROUTER_FLAGS_H_
+#define BATON_CLI_ROUTER_FLAGS_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "src/api/router_process.h"
+#include "src/base/status.h"
+#include "src/cli/flags.h"
+
+namespace baton {
+
+// How a router places requests and answers them; texts as typed.
+struct RouterTuning {
+  std::string mode = "disagg";
+  int64_t local_prefill_tokens = 64;
+  std::string reasoning_format = "auto";
+  int64_t queue_wait_ms = 10'000;
+  int64_t prefill_wait_ms = 60'000;
+  std::string shadow = "0";  // a number from 0 to 1
+};
+
+void DeclareRouterTuning(FlagSet& flags, RouterTuning& tuning);
+
+// Writes the tuning into `config`; InvalidArgument for a --shadow that is no share.
+Status ApplyRouterTuning(const RouterTuning& tuning, RouterConfig& config);
+
+// The flags that give another process the same tuning.
+void AppendRouterTuning(const RouterTuning& tuning, std::vector<std::string>& args);
+
+}  // namespace baton
+
+#endif  // BATON_CLI_ROUTER_FLAGS_H_
