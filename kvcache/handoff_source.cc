@@ -193,7 +193,9 @@ void HandoffSource::OnGrant(const Grant& grant, int64_t now_us, HandoffActions* 
   const bool is_ours = grant.key.uid == spec_.uid && grant.key.attempt == spec_.attempt &&
                        grant.decode_incarnation == spec_.decode_incarnation &&
                        grant.key.transfer != TransferId();
-  if (!is_ours || (grant_ && grant_->key.transfer != grant.key.transfer)) {
+  // A send is known by D and transfer: the name of one that is still closing is not to be had.
+  const bool is_taken = !grant_ && IsSending(grant.decode_incarnation, grant.key.transfer);
+  if (!is_ours || is_taken || (grant_ && grant_->key.transfer != grant.key.transfer)) {
     ++num_stale_;
     return;
   }

@@ -79,7 +79,8 @@ class HandoffSource {
   // State computing; nothing is sent before D's grant.
   explicit HandoffSource(const SourceSpec& spec);
 
-  // D's grant, first or again. A grant of another attempt or incarnation is void and counted.
+  // D's grant, first or again. A grant of another attempt or incarnation, or with the transfer id
+  // of a send of ours to that D that is still closing, is void and counted.
   void OnGrant(const Grant& grant, int64_t now_us, HandoffActions* actions);
   // The engine wrote these slices for good (layer hook; the last chunk seals the part-full block,
   // zero-filled). Sealing a slice twice is a broken invariant.

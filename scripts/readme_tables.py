@@ -75,6 +75,7 @@ CHAOS_NAMES = {
     "router": "`kill -9` of the router (its streams break; then all requests again)",
     "cuts": "the decode worker killed at each token index 1..63 of one answer",
     "ports": "a worker killed and started again on the same ports, under load",
+    "memory": "a worker killed by the kernel for its memory limit",
     "stall": "a decode worker killed while 20 streams run",
     "rolling": "each worker in turn asked to leave, 8 clients",
 }

@@ -31,6 +31,8 @@ struct SimFlags {
   int64_t routers = 2;
   int64_t jobs = 2;
   int64_t blocks = 192;
+  int64_t max_output = SimWorkload::kMaxOutput;
+  int64_t step_us = SimStepCost().fixed_us;
   int64_t rate = 250;
   int64_t requests_per_fault = 80;
   std::string only_faults;
@@ -45,7 +47,7 @@ void Declare(FlagSet& flags, SimFlags& values) {
   flags.Add("--requests", values.requests, {1, 1'000'000'000}, "how many requests are made");
   flags.Add("--faults", values.faults,
             "all, none, or kinds with weights (kill,freeze=3): kill, freeze, one-way, two-way, "
-            "delay, duplicate, reorder, flip, slow, memory, clock");
+            "delay, duplicate, reorder, flip, slow, memory, clock, drain");
   flags.Add("--requests-per-fault", values.requests_per_fault, {1, 1'000'000},
             "one fault for so many requests, on average");
   flags.Add("--only-faults", values.only_faults,
@@ -54,6 +56,10 @@ void Declare(FlagSet& flags, SimFlags& values) {
   flags.Add("--decode", values.decode, {1, 64}, "decode workers");
   flags.Add("--routers", values.routers, {1, 16}, "routers; with one, routers are not killed");
   flags.Add("--blocks", values.blocks, {80, 8192}, "KV blocks of each worker, of 4 tokens");
+  flags.Add("--max-output", values.max_output, {1, 512},
+            "tokens of an answer at most; above 32 it takes as many --blocks and 64 more");
+  flags.Add("--step-us", values.step_us, {1, 1'000'000},
+            "what a step takes beside its rows, simulated microseconds");
   flags.Add("--rate", values.rate, {1, 100'000}, "requests a simulated second");
   flags.Add("--jobs", values.jobs, {1, 64},
             "independent clusters, each on a thread, that share the requests");
@@ -101,6 +107,14 @@ StatusOr<SimOptions> OptionsOf(const SimFlags& flags) {
   options.shape.num_decode = static_cast<uint32_t>(flags.decode);
   options.shape.num_routers = static_cast<uint32_t>(flags.routers);
   options.num_blocks = static_cast<uint32_t>(flags.blocks);
+  options.max_output = static_cast<uint32_t>(flags.max_output);
+  options.step_us = flags.step_us;
+  // A prompt of 64 blocks, and four choices.
+  if (options.max_output > SimWorkload::kMaxOutput &&
+      options.num_blocks < options.max_output + 64) {
+    return InvalidArgument("--max-output {} takes --blocks {}, not {}", options.max_output,
+                           options.max_output + 64, options.num_blocks);
+  }
   options.rate = static_cast<double>(flags.rate);
   options.requests_per_fault = static_cast<double>(flags.requests_per_fault);
   BATON_ASSIGN_OR_RETURN(options.faults, ParseFaults(flags.faults));

@@ -107,9 +107,13 @@ void RouterCore::MoveAwayFrom(RegisteredWorker& worker, int64_t now_us) {
   }
 }
 
-// False when there is no room for it elsewhere, or the links that its KV could take are not up yet.
+// False when there is no room for it elsewhere, the links that its KV could take are not up yet, or
+// this placement gave no token so far.
 bool RouterCore::TryMove(RouterRequest& request, const RegisteredWorker& worker, int64_t now_us) {
   const bool has_kv = (request.verified || request.is_local) && request.merge.num_known() > 0;
+  // A hand-over repeats a token that is known: one that only its worker knows would cross without
+  // its log-probability.
+  if (has_kv && request.merge.num_known() <= request.num_replayed) return false;
   const bool prefill_holds = !request.verified && request.prefill.live;
   KeptSource keep;
   if (has_kv) {

@@ -146,7 +146,7 @@ void SimClient::OnFailed(const RequestError& error) {
 
 void SimClient::Hear() {
   const int64_t now_us = desk_->now_us();
-  const int64_t silence_us = heard_us_ > 0 ? now_us - heard_us_ : 0;
+  const int64_t silence_us = now_us - (heard_us_ > 0 ? heard_us_ : asked_us);
   longest_silence_us_ = std::max(longest_silence_us_, silence_us);
   if (desk_->max_silence_us > 0 && silence_us > desk_->max_silence_us) {
     desk_->violate("silent", fmt::format("request {} ({}) heard nothing for {} ms", number_,

@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::array<std::string_view, kNumFaultKinds> kNames = {
     "kill",    "freeze", "one-way", "two-way", "delay", "duplicate",
-    "reorder", "flip",   "slow",    "memory",  "clock"};
+    "reorder", "flip",   "slow",    "memory",  "clock", "drain"};
 
 // A router is hit this often by what hits processes; most of a cluster are workers.
 constexpr double kRouterShare = 0.08;
@@ -34,6 +34,7 @@ constexpr std::array<Span, kNumFaultKinds> kLasts = {{
     {100'000, 3'000'000},  // slow
     {50'000, 3'000'000},   // memory
     {1, 2},                // clock: at once
+    {200'000, 2'000'000},  // drain: from its end until it is started again
 }};
 
 }  // namespace
@@ -135,6 +136,9 @@ void FaultPlan::DrawSize(RandomDraws& draws, SimFault* fault) const {
     case FaultKind::kClockJump:
       fault->size = LogUniform(draws, 1'000, 15'000'000);  // us forward
       break;
+    case FaultKind::kDrain:
+      fault->size = Happens(draws, 0.5) ? 1 : 0;  // whether a router asks
+      break;
     default:
       break;
   }
@@ -150,7 +154,8 @@ SimFault FaultPlan::Get(uint32_t index) const {
   fault.for_us = LogUniformUs(draws, lasts.low_us, lasts.high_us);
   const bool at_process = fault.kind == FaultKind::kKill || fault.kind == FaultKind::kFreeze ||
                           fault.kind == FaultKind::kClockJump;
-  if (fault.kind == FaultKind::kMemory || (at_process && !Happens(draws, kRouterShare))) {
+  const bool at_worker = fault.kind == FaultKind::kMemory || fault.kind == FaultKind::kDrain;
+  if (at_worker || (at_process && !Happens(draws, kRouterShare))) {
     fault.a = fault.b =
         shape_.num_routers + static_cast<uint32_t>(draws.Below(shape_.num_workers()));
   } else if (at_process) {

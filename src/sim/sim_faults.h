@@ -28,10 +28,11 @@ enum class FaultKind : uint8_t {
   kSlowLink,   // a fraction of the bandwidth
   kMemory,     // a worker's pool lacks blocks for a while
   kClockJump,  // a process's clock leaps forward
+  kDrain,      // a worker is asked to leave, by its signal or by a router, and starts again
 };
-inline constexpr size_t kNumFaultKinds = 11;
+inline constexpr size_t kNumFaultKinds = 12;
 // "kill", "freeze", "one-way", "two-way", "delay", "duplicate", "reorder", "flip", "slow",
-// "memory", "clock".
+// "memory", "clock", "drain".
 std::string_view FaultKindName(FaultKind kind);
 
 // How often each kind happens, relative to the others; all 0 = no faults.

@@ -11,6 +11,8 @@ namespace baton {
 namespace {
 
 constexpr int64_t kConnectTimeoutUs = 1'000'000;
+// A worker that was asked to leave is started again so long after its end.
+constexpr int64_t kDownUs = 300'000;
 // Bytes of an order beside its tokens, and of small messages.
 constexpr size_t kOrderBytes = 128;
 constexpr size_t kSmallBytes = 64;
@@ -93,7 +95,9 @@ class SimLeaseStream final : public LeaseStream {
   void AskPrefixResync() override {
     Send([lease = lease_] { lease->feed.TellAll(); });
   }
-  void AskDrain(uint32_t /*timeout_ms*/) override { BATON_CHECK(false, "nobody drains here"); }
+  void AskDrain(uint32_t /*timeout_ms*/) override {
+    Send([lease = lease_] { lease->worker->Leave(kDownUs); });
+  }
 
  private:
   template <typename F>
@@ -134,6 +138,10 @@ void SimRouter::Kill() {
   leases_.clear();
   streams_.clear();
   process_->Kill();
+}
+
+void SimRouter::AskToLeave(std::string_view worker_id) {
+  (void)core_->DrainWorker(worker_id, /*timeout_ms=*/0);  // it may have gone meanwhile
 }
 
 void SimRouter::Tick() {

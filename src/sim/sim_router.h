@@ -31,6 +31,8 @@ class SimRouter final : public WorkerConnector {
   // A client's request, in this process. `request.received_us` is set here.
   void Submit(RequestUid uid, GenerateRequest request, std::shared_ptr<ResponseSink> sink);
   void Cancel(RequestUid uid);
+  // An operator asks for it: the worker is told to leave, if it is registered here.
+  void AskToLeave(std::string_view worker_id);
 
   // ---- What workers send; in this process.
   void OnHello(const std::shared_ptr<SimLease>& lease, WorkerDescription description);

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "src/engine/cancellable_starts.h"
 #include "src/engine/engine_types.h"
 #include "src/router/worker_messages.h"
 #include "src/sim/event_queue.h"
@@ -48,6 +49,7 @@ struct SimSessionStream {
   bool router_open = true;
   bool router_up = false;
   bool worker_open = false;
+  CancellableStarts starts;  // at the worker
 };
 
 // The parts that all of a world share.

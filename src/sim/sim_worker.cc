@@ -22,6 +22,13 @@ constexpr int64_t kStrandUs = 3'000'000;
 constexpr uint32_t kInboxEvents = 1024;
 // Clocks of two lives have nothing in common.
 constexpr uint64_t kMaxClockOffsetUs = 1'000'000'000;
+// As WorkerProcess::Drain: two heartbeats until orders are refused, then at most so long until what
+// is left fails.
+constexpr int64_t kAnnounceUs = 500'000;
+constexpr int64_t kDrainTimeoutUs = 20'000'000;
+constexpr int64_t kDrainPollUs = 5'000;
+// For the last words to leave.
+constexpr int64_t kLastWordsUs = 50'000;
 // How often a turn is followed by a whole recount.
 constexpr uint64_t kAuditEvery = 2048;
 
@@ -86,6 +93,7 @@ void SimWorker::Boot() {
   BATON_CHECK(checked.ok(), "{}", checked.ToString());
   core_ = std::make_unique<EngineCore>(config, parts, inbox_.get());
   next_session_ = 1;
+  leaving_ = false;
   busy_until_us_ = 0;
   turn_at_us_ = INT64_MAX;
   WakeSoon();
@@ -123,6 +131,47 @@ void SimWorker::Kill() {
   sink_.reset();
   inbox_.reset();
   journal_.reset();
+}
+
+void SimWorker::Leave(int64_t down_us) {
+  if (core_ == nullptr || std::exchange(leaving_, true)) return;
+  ReportLoad();
+  const int64_t announced_us = fabric_->events->now_us() + kAnnounceUs;
+  process_->Post(announced_us, [this, down_us] {
+    inbox_->Post(BeginDrain{});
+    WakeSoon();
+    WaitUntilIdle(down_us);
+  });
+  process_->Post(announced_us + kDrainTimeoutUs, [this] {
+    inbox_->Post(FailAll{Unavailable("the worker stops")});
+    WakeSoon();
+  });
+}
+
+bool SimWorker::IsIdle() const {
+  const uint64_t num_posted = inbox_->num_posted();
+  const EngineSnapshot snapshot = core_->Snapshot();
+  return snapshot.num_events >= num_posted && snapshot.num_requests == 0 &&
+         snapshot.num_open_transfers == 0;
+}
+
+void SimWorker::WaitUntilIdle(int64_t down_us) {
+  const int64_t now_us = fabric_->events->now_us();
+  if (!IsIdle() || now_us < busy_until_us_) {
+    return process_->Post(now_us + kDrainPollUs, [this, down_us] { WaitUntilIdle(down_us); });
+  }
+  process_->Post(now_us + kLastWordsUs, [this, down_us] { End(down_us); });
+}
+
+// The end that was announced: what it held has come back.
+void SimWorker::End(int64_t down_us) {
+  const Status empty = taken_.empty() ? CheckEmpty() : OkStatus();
+  if (!empty.ok()) fabric_->violate("leak", "at a planned end: " + empty.ToString());
+  Kill();
+  fabric_->events->At(fabric_->events->now_us() + down_us, [this] {
+    process_->Revive();
+    Boot();
+  });
 }
 
 void SimWorker::TakeBlocks(double share, int64_t for_us) {
@@ -247,21 +296,23 @@ void SimWorker::OnOrder(const std::shared_ptr<SimSessionStream>& stream,
   if (!stream->worker_open) return;
   spec->session = stream->id;
   const RequestKey key = spec->key;
+  const bool is_new = stream->starts.Note(key);
   if (inbox_->TryPost(StartRequest{std::move(spec)})) return WakeSoon();
+  if (is_new) stream->starts.Forget(key);
   Reject(stream, key);
 }
 
 // What a session service answers when the inbox is full.
 void SimWorker::Reject(const std::shared_ptr<SimSessionStream>& stream, const RequestKey& key) {
-  OnRequestStatus({.session = stream->id,
-                   .key = key,
-                   .state = RequestState::kRejected,
-                   .status = ResourceExhausted("the engine's inbox is full"),
-                   .retry_after_ms = 1000});
+  SendStatus(stream, {.session = stream->id,
+                      .key = key,
+                      .state = RequestState::kRejected,
+                      .status = ResourceExhausted("the engine's inbox is full"),
+                      .retry_after_ms = 1000});
 }
 
 void SimWorker::OnCancel(const std::shared_ptr<SimSessionStream>& stream, const RequestKey& key) {
-  if (!stream->worker_open) return;
+  if (!stream->worker_open || !stream->starts.TakeCancel(key)) return;
   inbox_->Post(CancelRequest{key});
   WakeSoon();
 }
@@ -295,7 +346,12 @@ void SimWorker::OnStepEvents(std::span<const TokenEvent> events) {
 void SimWorker::OnRequestStatus(const RequestStatus& status) {
   const auto found = sessions_.find(status.session);
   if (found == sessions_.end()) return;
-  const std::shared_ptr<SimSessionStream>& stream = found->second;
+  found->second->starts.OnState(status.key, status.state);
+  SendStatus(found->second, status);
+}
+
+void SimWorker::SendStatus(const std::shared_ptr<SimSessionStream>& stream,
+                           const RequestStatus& status) {
   fabric_->network->Send(
       *process_, stream->router->process(), 64,
       [stream, message = ToWorkerStatus(status)] { stream->router->OnStatus(stream, message); });

@@ -49,6 +49,9 @@ class SimWorker final : private EngineListener {
   void Boot();
   // Ends it: connections break, nothing is said.
   void Kill();
+  // It is to leave: says so, waits until nothing is held here, ends, and starts again `down_us`
+  // later. Nothing happens when it leaves already.
+  void Leave(int64_t down_us);
   // Takes a share of the blocks that are available away for a while.
   void TakeBlocks(double share, int64_t for_us);
   // The connection to `router`, or the data connection to `peer`, ends at this end.
@@ -69,6 +72,7 @@ class SimWorker final : private EngineListener {
   const EngineCore* core() const { return core_.get(); }  // null while dead
   Incarnation incarnation() const { return incarnation_; }
   PoolRole role() const { return options_.role; }
+  bool leaving() const { return leaving_; }
   uint32_t num_blocks() const { return options_.num_blocks; }
   uint64_t num_turns() const { return num_turns_; }
   const std::string& name() const { return process_->name(); }
@@ -92,8 +96,14 @@ class SimWorker final : private EngineListener {
   void Damage();
   void Spend(int64_t us);
   void Reject(const std::shared_ptr<SimSessionStream>& stream, const RequestKey& key);
+  void SendStatus(const std::shared_ptr<SimSessionStream>& stream, const RequestStatus& status);
+
+  bool IsIdle() const;
+  void WaitUntilIdle(int64_t down_us);
+  void End(int64_t down_us);
 
   void Register(SimRouter* router);
+  void ReportLoad();
   void KeepHouse();
   void DialMissing();
   void Dial(const SimPeer& peer);
@@ -122,6 +132,7 @@ class SimWorker final : private EngineListener {
   HeldLinks held_;
   std::vector<PrefixChange> changes_;
   std::vector<BlockHandle> taken_;  // away from the pool
+  bool leaving_ = false;
   uint64_t next_session_ = 1;
   int64_t turn_at_us_ = INT64_MAX;
   int64_t busy_until_us_ = 0;

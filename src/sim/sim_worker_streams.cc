@@ -73,8 +73,22 @@ void SimWorker::BreakWith(const SimRouter* router, std::string_view /*why*/) {
   }
 }
 
+void SimWorker::ReportLoad() {
+  for (const auto& lease : leases_) {
+    if (!lease->accepted) continue;
+    WorkerLoadReport load = ToLoadReport(core_->Snapshot(), transport_.Links());
+    load.draining = leaving_;
+    load.ready = !leaving_;
+    fabric_->network->Send(*process_, lease->router->process(), kLoadBytes,
+                           [lease, load = std::move(load)]() mutable {
+                             lease->router->OnLoad(lease, std::move(load));
+                           });
+  }
+}
+
 // Heartbeats, news of the prefix cache, and connections that are missing.
 void SimWorker::KeepHouse() {
+  ReportLoad();
   journal_->Take(&changes_);
   for (const PrefixChange& change : changes_) {
     if (change.added) {
@@ -85,11 +99,6 @@ void SimWorker::KeepHouse() {
   }
   for (const auto& lease : leases_) {
     if (!lease->accepted) continue;
-    fabric_->network->Send(
-        *process_, lease->router->process(), kLoadBytes,
-        [lease, load = ToLoadReport(core_->Snapshot(), transport_.Links())]() mutable {
-          lease->router->OnLoad(lease, std::move(load));
-        });
     lease->feed.Take(changes_, held_);
     while (lease->feed.has_batch()) {
       PrefixBatch batch = lease->feed.NextBatch();

@@ -60,17 +60,22 @@ std::shared_ptr<const ModelInfo> SimModelInfo() {
   return info;
 }
 
-SimWorkload::SimWorkload(uint64_t seed, double rate, const std::vector<TraceRow>* trace)
-    : seed_(seed), rate_(rate), trace_(trace), arrivals_(StreamSeed(seed, DrawPurpose::kArrivals)) {
+SimWorkload::SimWorkload(uint64_t seed, double rate, const std::vector<TraceRow>* trace,
+                         uint32_t max_output)
+    : seed_(seed),
+      rate_(rate),
+      max_output_(max_output),
+      trace_(trace),
+      arrivals_(StreamSeed(seed, DrawPurpose::kArrivals)) {
   if (trace_ == nullptr) return;
   uint32_t max_input = 1;
-  uint32_t max_output = 1;
+  uint32_t longest_output = 1;
   for (const TraceRow& row : *trace_) {
     max_input = std::max(max_input, row.num_input);
-    max_output = std::max(max_output, row.num_output);
+    longest_output = std::max(longest_output, row.num_output);
   }
   prompt_scale_ = std::min(1.0, static_cast<double>(kMaxPrompt) / max_input);
-  output_scale_ = std::min(1.0, static_cast<double>(kMaxOutput) / max_output);
+  output_scale_ = std::min(1.0, static_cast<double>(max_output_) / longest_output);
 }
 
 int64_t SimWorkload::GapUs(uint64_t number) {
@@ -159,10 +164,10 @@ SimRequest SimWorkload::Make(uint64_t number) const {
   out.uid = {draws.NextU64(), draws.NextU64() | 1};
   out.request.model = SimModelInfo();
   out.request.prompt = MakePrompt(draws, number);
-  uint32_t num_output = LogUniformCount(draws, kMaxOutput);
+  uint32_t num_output = LogUniformCount(draws, max_output_);
   if (trace_ != nullptr) {
     const double scaled = (*trace_)[number].num_output * output_scale_;
-    num_output = std::clamp(static_cast<uint32_t>(std::lround(scaled)), 1u, kMaxOutput);
+    num_output = std::clamp(static_cast<uint32_t>(std::lround(scaled)), 1u, max_output_);
   }
   out.request.sampling.max_tokens = num_output;
   out.request.timeout_us = kTimeoutUs;

@@ -31,11 +31,13 @@ std::shared_ptr<const ModelInfo> SimModelInfo();
 class SimWorkload {
  public:
   static constexpr uint32_t kMaxPrompt = 256;
-  static constexpr uint32_t kMaxOutput = 32;
+  static constexpr uint32_t kMaxOutput = 32;  // if not said otherwise
 
-  // `rate` requests a second, Poisson. With a trace its times instead, and its lengths and shared
-  // blocks, scaled so that the longest prompt and answer fit the limits above.
-  SimWorkload(uint64_t seed, double rate, const std::vector<TraceRow>* trace);
+  // `rate` requests a second, Poisson, with at most `max_output` tokens of answer. With a trace its
+  // times instead, and its lengths and shared blocks, scaled so that the longest prompt and answer
+  // fit these limits.
+  SimWorkload(uint64_t seed, double rate, const std::vector<TraceRow>* trace,
+              uint32_t max_output = kMaxOutput);
 
   // Number `number`; the same for the same seed, whatever was made before.
   SimRequest Make(uint64_t number) const;
@@ -49,6 +51,7 @@ class SimWorkload {
 
   const uint64_t seed_;
   const double rate_;
+  const uint32_t max_output_;
   const std::vector<TraceRow>* const trace_;
   double prompt_scale_ = 1;  // of the trace
   double output_scale_ = 1;

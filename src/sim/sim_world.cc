@@ -39,7 +39,7 @@ int64_t FaultGapUs(const SimOptions& options) {
 SimWorld::SimWorld(const SimOptions& options)
     : options_(options),
       network_(&events_, options.shape.num_processes(), options.seed),
-      workload_(options.seed, options.rate, options.trace),
+      workload_(options.seed, options.rate, options.trace, options.max_output),
       plan_(options.seed, options.faults, options.shape, FaultGapUs(options)),
       draws_(StreamSeed(options.seed, DrawPurpose::kWorld)) {
   report_.seed = options.seed;
@@ -80,6 +80,7 @@ void SimWorld::MakeProcesses() {
     worker.seed = StreamSeed(options_.seed, DrawPurpose::kWorker, i);
     worker.model = SimModelInfo();
     worker.damage_every = options_.damage_every;
+    worker.cost.fixed_us = options_.step_us;
     SimProcess* const process = processes_[shape.num_routers + i].get();
     workers_.push_back(std::make_unique<SimWorker>(worker, &fabric_, process));
     fabric_.workers.push_back(workers_.back().get());

@@ -36,10 +36,12 @@ struct SimOptions {
   double requests_per_fault = 80;
   // Only these faults of the plan happen; nothing = all of them.
   std::optional<std::set<uint32_t>> only_faults;
-  double rate = 250;                             // requests a second
-  uint32_t num_blocks = 192;                     // of each worker
-  const std::vector<TraceRow>* trace = nullptr;  // times and lengths; outlives the run
-  bool stop_at_first = false;                    // violation
+  double rate = 250;                              // requests a second
+  uint32_t num_blocks = 192;                      // of each worker
+  uint32_t max_output = SimWorkload::kMaxOutput;  // tokens of an answer at most
+  int64_t step_us = SimStepCost().fixed_us;       // of a step, beside what its rows cost
+  const std::vector<TraceRow>* trace = nullptr;   // times and lengths; outlives the run
+  bool stop_at_first = false;                     // violation
   // A longer silence between two tokens breaks a promise; 0 = none does.
   int64_t max_silence_us = 0;
   // Every so many turns of a worker a bit of its KV flips where no checksum looks; 0 = never. Shows
@@ -84,6 +86,7 @@ class SimWorld {
   void FaultNext();
   bool Apply(const SimFault& fault);
   bool Kill(const SimFault& fault);
+  bool Drain(const SimFault& fault);
   void Partition(uint32_t from, uint32_t to, int64_t for_us);
   // After so long TCP gives up and both ends see the connection break.
   void BreakIfStillBlocked(uint32_t from, uint32_t to);

@@ -53,6 +53,8 @@ bool SimWorld::Apply(const SimFault& fault) {
     case FaultKind::kClockJump:
       process.JumpClock(static_cast<int64_t>(fault.size));
       return true;
+    case FaultKind::kDrain:
+      return Drain(fault);
     default:
       Disturb(fault);
       return true;
@@ -82,6 +84,21 @@ bool SimWorld::Kill(const SimFault& fault) {
     process->Revive();
     worker->Boot();
   });
+  return true;
+}
+
+bool SimWorld::Drain(const SimFault& fault) {
+  SimWorker* const worker = WorkerOf(fault.a);
+  if (worker->leaving()) return false;
+  if (fault.size == 0) {
+    worker->process().Post(events_.now_us(),
+                           [worker, down_us = fault.for_us] { worker->Leave(down_us); });
+    return true;
+  }
+  SimRouter* const router = routers_[fault.index % options_.shape.num_routers].get();
+  if (!router->process().alive()) return false;
+  router->process().Post(events_.now_us(),
+                         [router, name = worker->name()] { router->AskToLeave(name); });
   return true;
 }
 

@@ -11,6 +11,7 @@
 #include "gtest/gtest.h"
 
 #include "src/base/unique_fd.h"
+#include "tests/test_seed.h"
 
 namespace baton {
 namespace {
@@ -145,7 +146,7 @@ TEST(EventStreamParserTest, AnySplitGivesTheSameEvents) {
   const std::string stream =
       "data: {\"a\":1}\n\n: comment\n\ndata:no space\r\n\r\nevent: x\ndata: \n\ndata: [DONE]\n\n";
   const std::vector<std::string> expected = {"{\"a\":1}", "no space", "", "[DONE]"};
-  const uint64_t seed = std::random_device{}();
+  const uint64_t seed = TestSeed();
   SCOPED_TRACE(testing::Message() << "seed " << seed);
   std::mt19937_64 random(seed);
   for (int round = 0; round < 500; ++round) {

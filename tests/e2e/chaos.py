@@ -30,6 +30,7 @@ from fault_scenarios import (  # noqa: E402
     cut_at_index,
     cut_link,
     damaged_link,
+    exceed_memory,
     freeze_worker,
     kill_router,
     kill_worker,
@@ -44,6 +45,7 @@ from fault_work import (  # noqa: E402
     wait_clean,
 )
 from load_scenarios import Limits, overload, slow_readers, soak  # noqa: E402
+from memory_group import MemoryGroup  # noqa: E402
 from roles_cluster import RolesCluster  # noqa: E402
 
 NUM_DECODE = 2
@@ -195,14 +197,26 @@ class Chaos:
             fill_pool(cluster, NUM_DECODE)
         return rows
 
-    def ports(self):
+    def to_each(self, fault):
+        """`fault(cluster, work, victim, width)` of each worker in turn, processes by hand."""
         rows = []
         with RolesCluster(2, 2, ["--transport", "tcp", *pool_args(LARGE_POOL)]) as cluster:
             work = Work(self.args.seed, 40, max_prompt=400, max_tokens=32).record(cluster)
             for victim in ("decode-0", "prefill-0", "decode-1", "prefill-1"):
-                rows.append(reuse_ports(cluster, work, victim, width=8))
+                rows.append(fault(cluster, work, victim, width=8))
+                print(f"  {brief(rows[-1])}", flush=True)
             self.check_pool(cluster)
         return rows
+
+    def ports(self):
+        return self.to_each(reuse_ports)
+
+    def memory(self):
+        why_not = MemoryGroup.why_not()
+        if why_not:
+            print(f"  skipped, {why_not}")
+            return []
+        return self.to_each(exceed_memory)
 
     def stall(self):
         """20 running streams of which a kill hits about half."""
@@ -281,6 +295,7 @@ SCENARIOS = (
     "router",
     "cuts",
     "ports",
+    "memory",
     "stall",
     "rolling",
     "overload",
@@ -390,6 +405,8 @@ def main():
         load_before = os.getloadavg()[0]
         start = time.monotonic()
         rows = getattr(chaos, name)()
+        if not rows:
+            continue  # skipped, with its reason
         condensed = condense(rows, time.monotonic() - start)
         condensed["load_average_before"] = round(load_before, 1)
         result["scenarios"][name] = condensed

@@ -29,6 +29,7 @@ from fault_work import (
     wait_clean,
     wait_serving,
 )
+from memory_group import MemoryGroup
 
 
 def ms(seconds):
@@ -404,6 +405,36 @@ def reuse_ports(cluster, work, victim, width=4):
         wait_until(lambda: load.num_done >= done + width, 120, "the load goes on")
     return {
         "worker": victim,
+        "streams": load.num_done,
+        "problems": load.problems,
+        "clean_ms": ms(wait_clean(cluster)),
+    }
+
+
+# Of what a new life touches beside what it touched while it started: its first requests do.
+MEMORY_LIMIT_BYTES = 256 << 10
+
+
+def exceed_memory(cluster, work, victim, width=4):
+    """A worker gets a memory limit and works until the kernel kills it for that; by hand."""
+    facts = {"worker": victim}
+    cluster.kill(victim)
+    cluster.start(victim)
+    wait_until(cluster.is_whole, 30, "its next life serves")
+    with MemoryGroup(MEMORY_LIMIT_BYTES) as group:
+        process = cluster.roles[victim].process
+        group.add(process.pid)
+        with Load(cluster, work, width) as load:
+            wait_until(lambda: process.poll() is not None, 120, "the kernel ends it")
+            assert process.returncode == -signal.SIGKILL and group.num_killed() == 1
+            at = time.monotonic()
+            cluster.start(victim)
+            wait_until(cluster.is_whole, 30, "the life after it serves")
+            facts["whole_again_ms"] = ms(time.monotonic() - at)
+            done = load.num_done
+            wait_until(lambda: load.num_done >= done + width, 120, "the load goes on")
+    return {
+        **facts,
         "streams": load.num_done,
         "problems": load.problems,
         "clean_ms": ms(wait_clean(cluster)),

@@ -14,6 +14,7 @@ from fault_scenarios import (
     cut_at_index,
     cut_link,
     damaged_link,
+    exceed_memory,
     freeze_worker,
     in_decode,
     in_prefill,
@@ -22,6 +23,7 @@ from fault_scenarios import (
     reuse_ports,
 )
 from fault_work import Work, audit_ledger, fill_pool, pool_args, wait_clean
+from memory_group import MemoryGroup
 from roles_cluster import RolesCluster
 
 NUM_BLOCKS = 96
@@ -118,6 +120,13 @@ def test_a_one_way_partition_changes_no_answer(roles, small_work):
 @pytest.mark.parametrize("victim", ["decode-0", "prefill-0"])
 def test_ports_are_reused_by_the_next_life(roles, small_work, victim):
     check(reuse_ports(roles, small_work, victim))
+
+
+@pytest.mark.parametrize("victim", ["decode-1", "prefill-1"])
+def test_a_worker_that_exceeds_its_memory_limit_changes_no_answer(roles, small_work, victim):
+    if why_not := MemoryGroup.why_not():
+        pytest.skip(why_not)
+    check(exceed_memory(roles, small_work, victim))
 
 
 def test_an_answer_survives_the_loss_of_its_decode_worker_at_any_token(roles):

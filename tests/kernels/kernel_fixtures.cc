@@ -2,12 +2,12 @@
 
 #include <bit>
 #include <cmath>
-#include <cstdlib>
 #include <cstring>
 #include <iostream>
 
 #include "kernels/math.h"
 #include "tests/kernels/test_bodies.h"
+#include "tests/test_seed.h"
 
 namespace baton {
 
@@ -33,13 +33,8 @@ std::string BodyName(const ::testing::TestParamInfo<Body>& info) { return info.p
 
 void PrintTo(const Body& body, std::ostream* out) { *out << body.name; }
 
-uint64_t TestSeed() {
-  static const uint64_t seed = [] {
-    const char* text = std::getenv("BATON_TEST_SEED");
-    const uint64_t value = text != nullptr ? std::strtoull(text, nullptr, 0) : 20240607;
-    std::cout << "BATON_TEST_SEED=" << value << std::endl;
-    return value;
-  }();
+uint64_t RunSeed() {
+  static const uint64_t seed = TestSeed();
   return seed;
 }
 

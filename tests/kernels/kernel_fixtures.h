@@ -27,13 +27,13 @@ const std::vector<Body>& Bodies();
 std::string BodyName(const ::testing::TestParamInfo<Body>& info);
 void PrintTo(const Body& body, std::ostream* out);
 
-// The seed of this run: $BATON_TEST_SEED or a fixed one; printed once.
-uint64_t TestSeed();
+// The seed of this run (tests/test_seed.h), the same at each call.
+uint64_t RunSeed();
 
-// Random data; the stream is a function of (TestSeed(), salt).
+// Random data; the stream is a function of (RunSeed(), salt).
 class Random {
  public:
-  explicit Random(uint64_t salt) : engine_(TestSeed() * 0x9E3779B97F4A7C15u + salt) {}
+  explicit Random(uint64_t salt) : engine_(RunSeed() * 0x9E3779B97F4A7C15u + salt) {}
   uint32_t Below(uint32_t bound) { return static_cast<uint32_t>(engine_() % bound); }
   // Roughly normal, standard deviation `scale`, with 1 % outliers of 30 times that, as activations
   // have.

@@ -207,6 +207,21 @@ TEST_F(RetargetTest, NothingOfTheOldAttemptHasAnEffect) {
   EXPECT_EQ(source_.key(), (TransferKey{kUid, 4, TransferId(7)}));
 }
 
+// Else two sends of one name would pin blocks, and the close of one would unpin the other's.
+TEST_F(RetargetTest, AGrantWithTheNameOfAClosingSendIsVoid) {
+  Reach(SourceState::kExported);
+  Retarget(4, 0);
+  const uint32_t num_stale = source_.num_stale();
+  EXPECT_TRUE(GrantNow(GrantOf(4, 0)).empty());
+  EXPECT_EQ(source_.num_stale(), num_stale + 1);
+  EXPECT_FALSE(source_.granted());
+
+  ASSERT_THAT(Kinds(Closed(0)), ElementsAre(Kind::kUnpinBlocks));
+  EXPECT_EQ(actions_[0].slices.num_ordinals, kBlocks);
+  EXPECT_FALSE(GrantNow(GrantOf(4, 0)).empty());
+  EXPECT_TRUE(source_.granted());
+}
+
 TEST_F(RetargetTest, RefusalsStartAnewAtTheNextDecodeWorker) {
   Reach(SourceState::kExported);
   const auto nack = [&](uint32_t attempt, std::vector<SliceId> slices) {
@@ -419,6 +434,7 @@ TEST_F(StrandedTest, ItCanBeLostAgainAtTheNextDecodeWorker) {
   EXPECT_EQ(actions_[0].outcome, HandoffOutcome::kRevoked);
   EXPECT_THAT(std::string(actions_[0].status.message()), HasSubstr("full"));
   Retarget(5, 0);
+  Closed(0);
   GrantNow(GrantOf(5, 0));
   EXPECT_EQ(source_.state(), SourceState::kExported);
 }

@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <chrono>
-#include <cstdlib>
 #include <functional>
 #include <random>
 
@@ -18,6 +17,7 @@
 #include "tests/model/gguf_builder.h"
 #include "tests/model/memory_meter.h"
 #include "tests/model/test_model.h"
+#include "tests/test_seed.h"
 
 namespace baton {
 namespace {
@@ -263,10 +263,7 @@ void Mutate(std::mt19937_64& random, std::vector<std::byte>& bytes) {
 }
 
 TEST(GgufTest, NoMutationCrashesOrTakesMemory) {
-  uint64_t seed = std::random_device{}();
-  if (const char* text = std::getenv("BATON_TEST_SEED"); text != nullptr) seed = std::stoull(text);
-  std::printf("BATON_TEST_SEED=%llu\n", static_cast<unsigned long long>(seed));
-  std::mt19937_64 random(seed);
+  std::mt19937_64 random(TestSeed());
   const GgufBuilder builder = TinyLlama();
   const std::vector<std::byte> original = builder.Build();
   const size_t header_bytes = builder.HeaderBytes();

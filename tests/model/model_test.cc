@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <cstdlib>
 #include <random>
 
 #include "gmock/gmock.h"
@@ -13,18 +12,12 @@
 #include "tests/model/memory_meter.h"
 #include "tests/model/model_fixture.h"
 #include "tests/model/test_model.h"
+#include "tests/test_seed.h"
 
 namespace baton {
 namespace {
 
 using ::testing::HasSubstr;
-
-uint64_t TestSeed() {
-  uint64_t seed = std::random_device{}();
-  if (const char* text = std::getenv("BATON_TEST_SEED"); text != nullptr) seed = std::stoull(text);
-  std::printf("BATON_TEST_SEED=%llu\n", static_cast<unsigned long long>(seed));
-  return seed;
-}
 
 std::vector<TokenId> RandomTokens(std::mt19937_64& random, size_t count, size_t vocab) {
   std::vector<TokenId> out(count);

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <functional>
 #include <random>
 #include <set>
@@ -16,18 +15,12 @@
 #include "src/base/xxh3.h"
 #include "src/model/sampler_loops.h"
 #include "tests/model/memory_meter.h"
+#include "tests/test_seed.h"
 
 namespace baton {
 namespace {
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
-
-uint64_t TestSeed() {
-  uint64_t seed = std::random_device{}();
-  if (const char* text = std::getenv("BATON_TEST_SEED"); text != nullptr) seed = std::stoull(text);
-  std::printf("BATON_TEST_SEED=%llu\n", static_cast<unsigned long long>(seed));
-  return seed;
-}
 
 std::vector<float> RandomLogits(std::mt19937_64& random, size_t size, float spread = 3.0f) {
   std::normal_distribution<float> normal(0.0f, spread);

@@ -1,15 +1,14 @@
 #include "src/obs/request_lifetime.h"
 
 #include <cstdint>
-#include <cstdlib>
 #include <numeric>
 #include <random>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-#include "src/base/random.h"
 #include "src/obs/heartbeat.h"
+#include "tests/test_seed.h"
 
 namespace baton {
 namespace {
@@ -76,8 +75,7 @@ TEST(RequestLifetimeTest, TheFirstMarkCountsExceptForTokens) {
 }
 
 TEST(RequestLifetimeTest, StagesSumToEndToEndWhateverIsMarked) {
-  const char* given = std::getenv("BATON_TEST_SEED");
-  const uint64_t seed = given != nullptr ? std::strtoull(given, nullptr, 10) : RandomU64();
+  const uint64_t seed = TestSeed();
   std::mt19937_64 random(seed);
   for (int round = 0; round < 5000; ++round) {
     RequestLifetime lifetime(static_cast<int64_t>(random() % 100));

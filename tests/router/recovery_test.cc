@@ -466,6 +466,28 @@ TEST(RecoveryTest, KvOfADrainingDecodeWorkerMovesToAnother) {
   ExpectClean(cluster);
 }
 
+// Its first token there may be sampled already, and is not to cross without its log-probability.
+TEST(RecoveryTest, AResumedStreamMovesOnlyAfterItsNextToken) {
+  FakeCluster cluster;
+  JoinOldPair(cluster);
+  const RequestUid uid = PlayTo(cluster, Phase::kDecoding);
+  cluster.core.OnLeaseClosed(cluster.leases["decode-0"]);
+  Rejoin(cluster, "decode-0");
+  cluster.State("decode-0", uid, WorkerRequestState::kVerified, StatusCode::kOk, 2);
+  cluster.Join(FakeCluster::Describe("decode-1", PoolRole::kDecode));
+  cluster.Report("decode-1");
+  cluster.Report("decode-0", {"decode-1"}, std::nullopt, /*draining=*/true);
+  cluster.core.Tick(cluster.now_us += 20'000);
+  EXPECT_TRUE(cluster.Log("decode-0").Of(Order::Kind::kPrefill).empty());
+
+  cluster.text_attempt = 2;
+  cluster.Text("decode-0", uid, 3, "d");
+  cluster.core.Tick(cluster.now_us += 20'000);
+  const auto sources = cluster.Log("decode-0").Of(Order::Kind::kPrefill);
+  ASSERT_EQ(sources.size(), 1u);
+  EXPECT_EQ(sources[0].replayed, BytesOf("abc"));
+}
+
 // Streams whose prompts have `prompts` bytes run on decode-0, which drains; decode-1 has 8 free
 // blocks. How many ticks until the one of a single byte has moved, 0 = it has not within ten.
 int TicksUntilTheSmallOneMoves(const std::vector<size_t>& prompts) {

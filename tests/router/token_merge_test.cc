@@ -6,6 +6,8 @@
 
 #include "gtest/gtest.h"
 
+#include "tests/test_seed.h"
+
 namespace baton {
 namespace {
 
@@ -81,9 +83,9 @@ TEST(TokenMergeTest, ClosedChoiceIsSilent) {
 
 // Any order and any duplication of two workers' streams gives each choice's tokens once, in order.
 TEST(TokenMergeTest, AnyOrderGivesTheSameStreams) {
-  const uint32_t seed = std::random_device{}();
+  const uint64_t seed = TestSeed();
   SCOPED_TRACE("seed " + std::to_string(seed));
-  std::mt19937 random(seed);
+  std::mt19937_64 random(seed);
   for (int round = 0; round < 300; ++round) {
     const uint32_t num_choices = 1 + random() % 4;
     const uint32_t length = 1 + random() % 40;

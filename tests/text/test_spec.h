@@ -68,9 +68,6 @@ inline TokenId AddToken(TokenizerSpec& spec, std::string_view text, TokenType ty
   return static_cast<TokenId>(spec.tokens.size() - 1);
 }
 
-// The seed of a property test; printed (tests/test_seed.h).
-inline uint64_t TestSeed() { return TestSeeds(0).front(); }
-
 // Random texts from a seed.
 class RandomText {
  public:

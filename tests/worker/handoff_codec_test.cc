@@ -99,7 +99,7 @@ TEST(HandoffCodecTest, EveryMessageArrivesAsItWasSent) {
 }
 
 TEST(HandoffCodecTest, WhatALaterVersionAddsIsPassedOver) {
-  TestRandom random(TestSeeds(1).front());
+  TestRandom random(TestSeed());
   const ProtoHandoffWire wire;
   for (size_t kind = 0; kind < kNumKinds; ++kind) {
     const HandoffMessage message = RandomMessage(random, kind);

@@ -9,6 +9,7 @@
 #include "gtest/gtest.h"
 
 #include "tests/kvcache/transport/test_rig.h"
+#include "tests/test_seed.h"
 #include "tests/tls/test_certs.h"
 
 namespace baton::test {

@@ -10,6 +10,7 @@
 #include "kvcache/transport/slice_copy.h"
 #include "tests/kvcache/transport/raw_peer.h"
 #include "tests/kvcache/transport/test_rig.h"
+#include "tests/test_seed.h"
 
 namespace baton::test {
 namespace {

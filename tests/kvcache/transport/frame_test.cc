@@ -15,6 +15,7 @@
 #include "kvcache/transport/slice_copy.h"
 #include "src/base/xxh3.h"
 #include "tests/kvcache/transport/test_rig.h"
+#include "tests/test_seed.h"
 
 namespace baton::test {
 namespace {

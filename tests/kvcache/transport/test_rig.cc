@@ -1,9 +1,7 @@
 #include "tests/kvcache/transport/test_rig.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
-#include <iostream>
 #include <random>
 #include <thread>
 
@@ -287,13 +285,6 @@ void ExpectTransferWorks(Worker* p, Worker* d, uint64_t id) {
   ASSERT_TRUE(d->sink->WaitReceiveClosed(transfer.id));
   // The next call writes to the same source blocks.
   ASSERT_TRUE(EndSend(*p, d->incarnation, transfer.id));
-}
-
-uint64_t TestSeed() {
-  const char* const given = std::getenv("BATON_TEST_SEED");
-  const uint64_t seed = given != nullptr ? std::strtoull(given, nullptr, 10) : RandomU64() >> 1;
-  std::cout << "BATON_TEST_SEED=" << seed << std::endl;
-  return seed;
 }
 
 }  // namespace baton::test

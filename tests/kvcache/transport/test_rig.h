@@ -172,9 +172,6 @@ bool Arrived(const Transfer& transfer, const KvArena& source, const KvArena& des
 // again.
 void ExpectTransferWorks(Worker* p, Worker* d, uint64_t id);
 
-// A seed from BATON_TEST_SEED, else from the clock; printed.
-uint64_t TestSeed();
-
 }  // namespace baton::test
 
 #endif  // BATON_TESTS_KVCACHE_TRANSPORT_TEST_RIG_H_

@@ -18,6 +18,7 @@
 #include "kvcache/transport/tls_stream.h"
 #include "tests/kvcache/transport/raw_peer.h"
 #include "tests/kvcache/transport/test_rig.h"
+#include "tests/test_seed.h"
 #include "tests/tls/test_certs.h"
 
 namespace baton::test {
