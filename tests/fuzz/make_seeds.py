@@ -502,7 +502,8 @@ def handoff_seeds():
     put_play("retarget", bytes([4, 0, 8, 8, 6]) + again + bytes([8]) * 5 + bytes([13, 1, 0]))
     # To the same D, whose next grant bears the name of the send that is still closing.
     taken = bytes([14, 0, 1, 0, 0, 0, 0, 195, 0, 0, 0, 1, 0, 0, 0, 0])
-    put_play("name_of_a_closing_send", bytes([4, 0, 8, 8]) + taken + bytes([8] * 6 + [13, 1, 0] * 2))
+    rest = bytes([8] * 6 + [13, 1, 0] * 2)
+    put_play("name_of_a_closing_send", bytes([4, 0, 8, 8]) + taken + rest)
     put_play("grant_after_prompt", bytes([8]) * 7 + bytes([4, 0, 5, 0, 10, 3, 10, 3, 13, 0]))
     put_play("cancel_both", bytes([4, 0, 8, 8, 12, 1, 12, 0, 13, 1, 13, 0]))
     put_play("peer_down", bytes([4, 0, 8, 8, 8, 6, 7, 13, 1]))
