@@ -17,6 +17,6 @@ case "${1:-}" in
     ;;
 esac
 # Tracked and new files, not ignored ones.
-git ls-files -z --cached --others --exclude-standard -- '*.cc' '*.h' |
+git ls-files -z --cached --others --exclude-standard -- '*.cc' '*.h' '*.cu' |
   while IFS= read -r -d '' file; do if [[ -e "$file" ]]; then printf '%s\0' "$file"; fi; done |
   xargs -0 -r "$tool" "${mode[@]}"

@@ -1,0 +1,107 @@
+#include "kernels/simt/arena.h"
+
+#include <sys/mman.h>
+
+#include <cstring>
+
+#include "src/base/check.h"
+#include "src/base/status.h"
+
+namespace baton::simt {
+inline namespace runner {
+namespace {
+
+size_t RoundUp(size_t value, size_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
+
+void* Reserve(size_t bytes, int protection) {
+  void* base = mmap(nullptr, bytes, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  BATON_CHECK(base != MAP_FAILED, "{} bytes of addresses for the runner are refused", bytes);
+  return base;
+}
+
+}  // namespace
+
+Arena& Arena::OfThisThread() {
+  static thread_local Arena arena;
+  return arena;
+}
+
+Arena::Arena()
+    : base_(static_cast<std::byte*>(Reserve(kRangeBytes, PROT_NONE))),
+      used_(kPageBytes),
+      page_owner_(static_cast<uint32_t*>(
+          Reserve(kRangeBytes / kPageBytes * sizeof(uint32_t), PROT_READ | PROT_WRITE))) {}
+
+Arena::~Arena() {
+  munmap(base_, kRangeBytes);
+  munmap(page_owner_, kRangeBytes / kPageBytes * sizeof(uint32_t));
+}
+
+absl::StatusOr<std::byte*> Arena::Allocate(size_t size, std::string name, bool is_shared) {
+  // [guard page, there already][pages of the buffer, its end at their end][guard page]
+  const size_t bytes = RoundUp(size, kAlignment);
+  const size_t pages = RoundUp(bytes, kPageBytes);
+  if (pages + kPageBytes > kRangeBytes - used_) {
+    return ResourceExhausted("buffer '{}' needs {} bytes, {} of {} addresses are left", name, size,
+                             kRangeBytes - used_, kRangeBytes);
+  }
+  std::byte* first_page = base_ + used_;
+  if (pages > 0 && mprotect(first_page, pages, PROT_READ | PROT_WRITE) != 0) {
+    return ResourceExhausted("no memory for buffer '{}' of {} bytes", name, size);
+  }
+  buffers_.push_back({first_page + pages - bytes, size, std::move(name), is_shared, true});
+  // The guard page behind belongs to the buffer too: an address there is reported as past its end.
+  for (size_t page = 0; page <= pages / kPageBytes; ++page) {
+    page_owner_[used_ / kPageBytes + page] = static_cast<uint32_t>(buffers_.size());
+  }
+  used_ += pages + kPageBytes;
+  if (bytes > 0) std::memset(buffers_.back().begin, 0xFF, bytes);
+  return buffers_.back().begin;
+}
+
+void Arena::Free(std::byte* begin) {
+  const uint32_t id = page_owner_[OffsetOf(begin) / kPageBytes];
+  BATON_CHECK(id != 0 && buffers_[id - 1].live && buffers_[id - 1].begin == begin,
+              "no buffer begins at {}", static_cast<void*>(begin));
+  ArenaBuffer& buffer = buffers_[id - 1];
+  buffer.live = false;
+  const size_t bytes = RoundUp(buffer.size, kAlignment);
+  const size_t pages = RoundUp(bytes, kPageBytes);
+  if (pages == 0) return;
+  std::byte* first_page = begin + bytes - pages;
+  madvise(first_page, pages, MADV_DONTNEED);
+  BATON_CHECK(mprotect(first_page, pages, PROT_NONE) == 0, "a freed buffer stays readable");
+}
+
+std::string Arena::Describe(const void* address) const {
+  if (!Contains(address)) return fmt::format("{}, outside the device's memory", address);
+  const auto* at = static_cast<const std::byte*>(address);
+  const uint32_t id = page_owner_[OffsetOf(address) / kPageBytes];
+  if (id != 0 && !buffers_[id - 1].live) {
+    return fmt::format("byte {} of '{}', which was freed", at - buffers_[id - 1].begin,
+                       buffers_[id - 1].name);
+  }
+  if (id == 0) return fmt::format("{}, in no buffer", address);
+  const ArenaBuffer& buffer = buffers_[id - 1];
+  const auto offset = at - buffer.begin;
+  const auto size = static_cast<ptrdiff_t>(buffer.size);
+  const std::string what = fmt::format("'{}' ({} bytes)", buffer.name, buffer.size);
+  if (offset < 0) return fmt::format("{} bytes before {}", -offset, what);
+  if (offset >= size) return fmt::format("{} bytes behind the end of {}", offset - size, what);
+  return fmt::format("byte {} of {}", offset, what);
+}
+
+SimBuffer::SimBuffer(size_t size, std::string name) : begin_(nullptr), size_(size) {
+  auto begin = Arena::OfThisThread().Allocate(size, std::move(name));
+  BATON_CHECK(begin.ok(), "{}", std::string(begin.status().message()));
+  begin_ = *begin;
+}
+
+SimBuffer::~SimBuffer() {
+  if (begin_ != nullptr) Arena::OfThisThread().Free(begin_);
+}
+
+}  // namespace runner
+}  // namespace baton::simt

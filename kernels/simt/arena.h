@@ -1,0 +1,99 @@
+// The runner's device memory: one reserved range of addresses in which each buffer ends as close to
+// an unreadable page as its alignment allows, and starts behind one. Freed addresses are never used
+// again, so a stale pointer faults. The range also makes the race detector's lookup an addition.
+//
+// Owned by one operating-system thread. Invariants: (1) buffers are aligned to 256 bytes, as
+// cudaMalloc's; (2) bytes of a new buffer are 0xFF (NaN in fp32 and bf16); (3) the pages around a
+// buffer are never readable.
+#ifndef BATON_KERNELS_SIMT_ARENA_H_
+#define BATON_KERNELS_SIMT_ARENA_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace baton::simt {
+inline namespace runner {
+
+// One buffer of an Arena: the bytes [begin, begin + size).
+struct ArenaBuffer {
+  std::byte* begin = nullptr;
+  size_t size = 0;
+  std::string name;
+  bool is_shared = false;  // a cta's shared memory, which other ctas cannot reach
+  bool live = false;
+};
+
+// The range and its buffers.
+class Arena {
+ public:
+  static constexpr size_t kAlignment = 256;
+  static constexpr size_t kPageBytes = 4096;
+  static constexpr size_t kRangeBytes = size_t{64} << 30;
+
+  // The arena of the calling operating-system thread.
+  static Arena& OfThisThread();
+
+  Arena();
+  ~Arena();
+  Arena(const Arena&) = delete;
+  Arena& operator=(const Arena&) = delete;
+
+  // `size` bytes of 0xFF; a size of 0 gives an address at which nothing may be read.
+  // ResourceExhausted when the range is used up or the system refuses.
+  absl::StatusOr<std::byte*> Allocate(size_t size, std::string name, bool is_shared = false);
+  void Free(std::byte* begin);
+
+  bool Contains(const void* address) const {
+    return reinterpret_cast<uintptr_t>(address) - reinterpret_cast<uintptr_t>(base_) < kRangeBytes;
+  }
+  size_t OffsetOf(const void* address) const {
+    return static_cast<size_t>(static_cast<const std::byte*>(address) - base_);
+  }
+  // The live buffer that owns the page of an address the arena contains, or null.
+  const ArenaBuffer* Find(const void* address) const {
+    const uint32_t id = page_owner_[OffsetOf(address) / kPageBytes];
+    return id == 0 || !buffers_[id - 1].live ? nullptr : &buffers_[id - 1];
+  }
+  // "byte 12 of 'weights' (64 bytes)", "8 bytes behind 'weights' (64 bytes)".
+  std::string Describe(const void* address) const;
+
+ private:
+  std::byte* base_ = nullptr;
+  size_t used_ = 0;
+  uint32_t* page_owner_ = nullptr;  // [kRangeBytes / kPageBytes] 1 + index in buffers_, 0 = none
+  std::vector<ArenaBuffer> buffers_;
+};
+
+// One owned buffer of the calling thread's arena; move-only.
+class SimBuffer {
+ public:
+  // Stops the process when there is no memory: for tests and small fixed sizes.
+  SimBuffer(size_t size, std::string name);
+  // Owns what Arena::Allocate gave.
+  SimBuffer(std::byte* begin, size_t size) : begin_(begin), size_(size) {}
+  SimBuffer(SimBuffer&& other) noexcept
+      : begin_(std::exchange(other.begin_, nullptr)), size_(other.size_) {}
+  SimBuffer& operator=(SimBuffer&&) = delete;
+  ~SimBuffer();
+
+  std::byte* data() { return begin_; }
+  size_t size() const { return size_; }
+  template <typename T>
+  T* as() {
+    return reinterpret_cast<T*>(begin_);
+  }
+
+ private:
+  std::byte* begin_;
+  size_t size_;
+};
+
+}  // namespace runner
+}  // namespace baton::simt
+
+#endif  // BATON_KERNELS_SIMT_ARENA_H_

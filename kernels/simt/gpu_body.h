@@ -1,0 +1,236 @@
+// The GPU body of the device primitives: PTX for sm_80 and newer, sm_90 where it says so. Included
+// through device.h only; runner_body.h has the same names. What a call orders is said here and is
+// what the runner checks.
+#ifndef BATON_KERNELS_SIMT_GPU_BODY_H_
+#define BATON_KERNELS_SIMT_GPU_BODY_H_
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+#include <string>
+#include <type_traits>
+
+#include "absl/status/status.h"
+
+#include "kernels/math.h"
+#include "kernels/simt/types.h"
+
+namespace baton::simt {
+inline namespace gpu {
+
+// Places are known to the runner only; here they cost nothing.
+struct Site {};
+BATON_DEVICE constexpr Site Here() { return {}; }
+
+BATON_DEVICE uint32_t thread() { return threadIdx.x; }
+BATON_DEVICE uint32_t lane() { return threadIdx.x % kWarpSize; }
+BATON_DEVICE uint32_t warp() { return threadIdx.x / kWarpSize; }
+BATON_DEVICE uint32_t num_threads() { return blockDim.x; }
+BATON_DEVICE Dim3 block() { return {blockIdx.x, blockIdx.y, blockIdx.z}; }
+BATON_DEVICE Dim3 grid() { return {gridDim.x, gridDim.y, gridDim.z}; }
+
+// The cta's shared memory as one struct of at most LaunchConfig::shared_bytes; uninitialised.
+template <typename T>
+BATON_DEVICE T& shared(Site = Here()) {
+  extern __shared__ __align__(128) unsigned char raw[];
+  return *reinterpret_cast<T*>(raw);
+}
+
+BATON_DEVICE uint32_t shared_address(const void* pointer) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
+}
+
+// All threads of the cta, at the same line; no thread may have returned. Orders all they did.
+BATON_DEVICE void sync_block(Site = Here()) { __syncthreads(); }
+// All lanes of the mask, at the same line; orders what they did.
+BATON_DEVICE void sync_warp(uint32_t mask = kFullMask, Site = Here()) { __syncwarp(mask); }
+// The value of lane ^ lane_mask; orders nothing.
+template <typename T>
+BATON_DEVICE T shfl_xor(T value, uint32_t lane_mask, uint32_t mask = kFullMask, Site = Here()) {
+  static_assert(sizeof(T) == 4, "a shuffle moves one register");
+  return __shfl_xor_sync(mask, value, lane_mask);
+}
+
+// Sixteen bytes, both sides aligned to 16; those from valid_bytes on become zero. The caller's
+// cp_async_wait<N> ends all but its N latest committed groups; other threads see them after a
+// barrier that follows.
+BATON_DEVICE void cp_async16(void* to_shared, const void* from, uint32_t valid_bytes = 16,
+                             Site = Here()) {
+  asm volatile(
+      "cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(shared_address(to_shared)),
+      "l"(__cvta_generic_to_global(from)), "r"(valid_bytes)
+      : "memory");
+}
+BATON_DEVICE void cp_async_commit(Site = Here()) {
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
+template <uint32_t kPending>
+BATON_DEVICE void cp_async_wait(Site = Here()) {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+}
+
+// Lane 8m + r names row r of matrix m: eight 16-bit elements in shared memory, aligned to 16
+// bytes. All 32 lanes; orders nothing.
+BATON_DEVICE Matrices ldmatrix_x4(const void* row, Site = Here()) {
+  Matrices m;
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(m.regs[0]), "=r"(m.regs[1]), "=r"(m.regs[2]), "=r"(m.regs[3])
+               : "r"(shared_address(row))
+               : "memory");
+  return m;
+}
+// c += a b; all 32 lanes; orders nothing.
+BATON_DEVICE void mma_bf16_m16n8k16(FragmentC& c, const FragmentA& a, const FragmentB& b,
+                                    Site = Here()) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+      "{%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(c.values[0]), "+f"(c.values[1]), "+f"(c.values[2]), "+f"(c.values[3])
+      : "r"(a.regs[0]), "r"(a.regs[1]), "r"(a.regs[2]), "r"(a.regs[3]), "r"(b.regs[0]),
+        "r"(b.regs[1]));
+}
+
+// A barrier of num_arrivals arrivals a phase. Others may use it after a sync_block, bulk copies
+// after mbar_fence_init by the thread that initialised it.
+BATON_DEVICE void mbar_init(Mbarrier* barrier, uint32_t num_arrivals, Site = Here()) {
+  asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(barrier)),
+               "r"(num_arrivals)
+               : "memory");
+}
+BATON_DEVICE void mbar_fence_init(Site = Here()) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+#endif
+}
+// Publishes what the caller did to those who wait for the phase.
+BATON_DEVICE void mbar_arrive(Mbarrier* barrier, Site = Here()) {
+  asm volatile(
+      "{ .reg .b64 state; mbarrier.arrive.shared.b64 state, [%0]; }" ::"r"(shared_address(barrier))
+      : "memory");
+}
+// Also has the phase wait for so many bytes of bulk copies. sm_90.
+BATON_DEVICE void mbar_arrive_expect(Mbarrier* barrier, uint32_t bytes, Site = Here()) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("{ .reg .b64 state; mbarrier.arrive.expect_tx.shared.b64 state, [%0], %1; }" ::"r"(
+                   shared_address(barrier)),
+               "r"(bytes)
+               : "memory");
+#else
+  __trap();
+#endif
+}
+// Until the phase of this parity is over; phases count 0, 1, 0, ... and the one before the first
+// counts as over.
+BATON_DEVICE void mbar_wait(Mbarrier* barrier, uint32_t parity, Site = Here()) {
+  uint32_t done = 0;
+  do {
+#if __CUDA_ARCH__ >= 900
+    asm volatile(
+        "{ .reg .pred p; mbarrier.try_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+        : "=r"(done)
+        : "r"(shared_address(barrier)), "r"(parity & 1)
+        : "memory");
+#else
+    __trap();
+#endif
+  } while (done == 0);
+}
+// Bytes, addresses: multiples of 16. Arrives on the barrier with its bytes; one thread calls.
+// sm_90.
+BATON_DEVICE void bulk_copy(void* to_shared, const void* from, uint32_t bytes, Mbarrier* barrier,
+                            Site = Here()) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
+          "r"(shared_address(to_shared)),
+      "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(shared_address(barrier))
+      : "memory");
+#else
+  __trap();
+#endif
+}
+
+// Relaxed atomics on a word of global memory, at the scope of the device; each returns the value
+// before. They order only together with fence().
+BATON_DEVICE uint32_t atomic_add(uint32_t* word, uint32_t value, Site = Here()) {
+  return atomicAdd(word, value);
+}
+BATON_DEVICE uint32_t atomic_max(uint32_t* word, uint32_t value, Site = Here()) {
+  return atomicMax(word, value);
+}
+BATON_DEVICE uint32_t atomic_exchange(uint32_t* word, uint32_t value, Site = Here()) {
+  return atomicExch(word, value);
+}
+BATON_DEVICE uint32_t atomic_cas(uint32_t* word, uint32_t expected, uint32_t desired,
+                                 Site = Here()) {
+  return atomicCAS(word, expected, desired);
+}
+BATON_DEVICE uint32_t load_acquire(const uint32_t* word, Site = Here()) {
+  uint32_t value;
+  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];"
+               : "=r"(value)
+               : "l"(__cvta_generic_to_global(word))
+               : "memory");
+  return value;
+}
+BATON_DEVICE void store_release(uint32_t* word, uint32_t value, Site = Here()) {
+  asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(__cvta_generic_to_global(word)),
+               "r"(value)
+               : "memory");
+}
+BATON_DEVICE void fence(Site = Here()) { __threadfence(); }
+BATON_DEVICE void spin_pause(Site = Here()) { __nanosleep(20); }
+
+BATON_DEVICE bool guard(bool condition, Site = Here()) { return condition; }
+
+// One rounding; IEEE square root; bf16 to nearest even.
+BATON_DEVICE float fma(float a, float b, float c) { return __fmaf_rn(a, b, c); }
+BATON_DEVICE float square_root(float x) { return __fsqrt_rn(x); }
+BATON_DEVICE float from_bf16(Bf16 value) { return FloatFromBf16(value.bits); }
+BATON_DEVICE Bf16 to_bf16(float value) {
+  // The instruction gives 0x7FFF for every NaN; the processor's keeps its payload.
+  uint16_t bits;
+  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+  return {value != value ? Bf16FromFloat(value) : bits};
+}
+// Sixteen bytes that nobody writes during the kernel and that are read once.
+BATON_DEVICE Vec16 load_once(const Vec16* from) {
+  Vec16 v;
+  asm volatile("ld.global.nc.L1::no_allocate.L2::256B.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.words[0]), "=r"(v.words[1]), "=r"(v.words[2]), "=r"(v.words[3])
+               : "l"(__cvta_generic_to_global(from)));
+  return v;
+}
+
+// Puts the kernel into the stream. Internal, with CUDA's name of the error, when the launch is
+// refused; what goes wrong inside the kernel appears when the stream is waited for.
+template <typename P>
+absl::Status launch(const LaunchConfig& config, void (*kernel)(P),
+                    const std::type_identity_t<P>& params) {
+  constexpr uint32_t kDefaultSharedBytes = 48 * 1024;
+  cudaError_t error = cudaSuccess;
+  if (config.shared_bytes > kDefaultSharedBytes) {
+    error = cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
+                                 cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                 static_cast<int>(config.shared_bytes));
+  }
+  const dim3 grid(config.grid.x, config.grid.y, config.grid.z);
+  const dim3 threads(config.num_threads);
+  auto* const stream = static_cast<cudaStream_t>(config.stream);
+  P copy = params;
+  void* arguments[] = {&copy};
+  const auto* entry = reinterpret_cast<const void*>(kernel);
+  if (error == cudaSuccess) {
+    error = config.cooperative
+                ? cudaLaunchCooperativeKernel(entry, grid, threads, arguments, config.shared_bytes,
+                                              stream)
+                : cudaLaunchKernel(entry, grid, threads, arguments, config.shared_bytes, stream);
+  }
+  if (error == cudaSuccess) return absl::OkStatus();
+  return absl::InternalError(std::string("kernel ") + config.name + ": " + cudaGetErrorName(error));
+}
+
+}  // namespace gpu
+}  // namespace baton::simt
+
+#endif  // BATON_KERNELS_SIMT_GPU_BODY_H_

@@ -1,0 +1,97 @@
+#include "kernels/simt/run_options.h"
+
+#include "fmt/format.h"
+
+#include "kernels/simt/run_state.h"
+#include "src/base/status.h"
+
+namespace baton::simt {
+inline namespace runner {
+namespace {
+
+// Options and sums of one operating-system thread.
+struct ThreadState {
+  RunOptions options;
+  RunStats stats;
+};
+
+ThreadState& State() {
+  static thread_local ThreadState state;
+  return state;
+}
+
+// What any GPU of ours refuses too.
+absl::Status CheckConfig(const LaunchConfig& config) {
+  constexpr uint32_t kMaxGridYz = 65535;
+  constexpr uint32_t kMaxCtas = 1u << 20;           // the runner's own limit (Epoch)
+  constexpr uint32_t kMaxSharedBytes = 227 * 1024;  // of a cta on Hopper
+  const Dim3& grid = config.grid;
+  const uint64_t num_ctas = uint64_t{grid.x} * grid.y * grid.z;
+  if (num_ctas == 0 || num_ctas > kMaxCtas || grid.y > kMaxGridYz || grid.z > kMaxGridYz) {
+    return InvalidArgument("kernel {}: a grid of {} x {} x {} ctas cannot be launched", config.name,
+                           grid.x, grid.y, grid.z);
+  }
+  if (config.num_threads == 0 || config.num_threads > kMaxThreads) {
+    return InvalidArgument("kernel {}: {} threads a cta, the range is [1, {}]", config.name,
+                           config.num_threads, kMaxThreads);
+  }
+  if (config.shared_bytes > kMaxSharedBytes) {
+    return InvalidArgument("kernel {}: {} bytes of shared memory, the limit is {}", config.name,
+                           config.shared_bytes, kMaxSharedBytes);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+std::string Describe(const RunOptions& options) {
+  static constexpr const char* kOrders[] = {"ascending", "descending", "shuffled"};
+  static constexpr const char* kLandings[] = {"earliest", "latest", "mixed"};
+  return fmt::format(
+      "{}, copies {}, seed {}, {} resident ctas", kOrders[static_cast<int>(options.order)],
+      kLandings[static_cast<int>(options.landing)], options.seed, options.max_resident_ctas);
+}
+
+std::vector<RunOptions> AllOrders(uint32_t num_shuffles, uint64_t seed) {
+  std::vector<RunOptions> all;
+  for (const Landing landing : {Landing::kEarliest, Landing::kLatest, Landing::kMixed}) {
+    RunOptions options;
+    options.landing = landing;
+    all.push_back(options);
+    options.order = Order::kDescending;
+    options.max_resident_ctas = 1;
+    all.push_back(options);
+    options.order = Order::kShuffled;
+    for (uint32_t i = 0; i < num_shuffles; ++i) {
+      options.seed = seed + i;
+      options.max_resident_ctas = 2 + i;
+      all.push_back(options);
+    }
+  }
+  return all;
+}
+
+ScopedRunOptions::ScopedRunOptions(const RunOptions& options) : previous_(State().options) {
+  State().options = options;
+}
+
+ScopedRunOptions::~ScopedRunOptions() { State().options = previous_; }
+
+const RunOptions& CurrentRunOptions() { return State().options; }
+
+const RunStats& TotalRunStats() { return State().stats; }
+
+absl::Status calls::Run(const LaunchConfig& config, const KernelCall& call) {
+  BATON_RETURN_IF_ERROR(CheckConfig(config));
+  RunState run(config, call);
+  const absl::Status outcome = run.Execute();
+  RunStats& sum = State().stats;
+  ++sum.num_launches;
+  sum.num_switches += run.stats().num_switches;
+  sum.num_accesses += run.stats().num_accesses;
+  sum.num_mma += run.stats().num_mma;
+  return outcome;
+}
+
+}  // namespace runner
+}  // namespace baton::simt

@@ -1,0 +1,140 @@
+// The runner body of the device primitives: thin calls into the runner (runner_calls.h). Included
+// through device.h only; gpu_body.h has the same names, and says what each promises.
+#ifndef BATON_KERNELS_SIMT_RUNNER_BODY_H_
+#define BATON_KERNELS_SIMT_RUNNER_BODY_H_
+
+#include <bit>
+#include <cstdint>
+#include <type_traits>
+
+#include "absl/status/status.h"
+
+#include "kernels/math.h"
+#include "kernels/simt/runner_calls.h"
+#include "kernels/simt/site.h"
+#include "kernels/simt/types.h"
+
+namespace baton::simt {
+inline namespace runner {
+
+// Position.
+inline uint32_t thread() { return calls::Thread(); }
+inline uint32_t lane() { return calls::Thread() % kWarpSize; }
+inline uint32_t warp() { return calls::Thread() / kWarpSize; }
+inline uint32_t num_threads() { return calls::NumThreads(); }
+inline Dim3 block() { return calls::Block(); }
+inline Dim3 grid() { return calls::Grid(); }
+
+// The cta's shared memory as one struct, aligned to 128 bytes. It starts as NaN.
+template <typename T>
+T& shared(Site site = Here()) {
+  static_assert(std::is_trivially_default_constructible_v<T>, "no constructor runs");
+  return *static_cast<T*>(calls::Shared(sizeof(T), site));
+}
+
+// Synchronisation.
+inline void sync_block(Site site = Here()) { calls::SyncBlock(site); }
+inline void sync_warp(uint32_t mask = kFullMask, Site site = Here()) {
+  calls::SyncWarp(mask, site);
+}
+
+template <typename T>
+T shfl_xor(T value, uint32_t lane_mask, uint32_t mask = kFullMask, Site site = Here()) {
+  static_assert(sizeof(T) == 4, "a shuffle moves one register");
+  return std::bit_cast<T>(calls::ShuffleXor(std::bit_cast<uint32_t>(value), lane_mask, mask, site));
+}
+
+// Asynchronous copies of the calling thread.
+inline void cp_async16(void* to_shared, const void* from, uint32_t valid_bytes = 16,
+                       Site site = Here()) {
+  calls::CopyAsync16(to_shared, from, valid_bytes, site);
+}
+inline void cp_async_commit(Site site = Here()) { calls::CommitCopies(site); }
+template <uint32_t kPending>
+void cp_async_wait(Site site = Here()) {
+  calls::WaitCopies(kPending, site);
+}
+
+// Matrices.
+inline Matrices ldmatrix_x4(const void* row, Site site = Here()) {
+  return calls::LoadMatrices(row, site);
+}
+inline void mma_bf16_m16n8k16(FragmentC& c, const FragmentA& a, const FragmentB& b,
+                              Site site = Here()) {
+  c = calls::MultiplyBf16(a, b, c, site);
+}
+
+// Barriers in shared memory.
+inline void mbar_init(Mbarrier* barrier, uint32_t num_arrivals, Site site = Here()) {
+  calls::InitBarrier(barrier, num_arrivals, site);
+}
+inline void mbar_fence_init(Site site = Here()) { calls::FenceBarrierInit(site); }
+inline void mbar_arrive(Mbarrier* barrier, Site site = Here()) {
+  calls::ArriveBarrier(barrier, 0, site);
+}
+inline void mbar_arrive_expect(Mbarrier* barrier, uint32_t bytes, Site site = Here()) {
+  calls::ArriveBarrier(barrier, bytes, site);
+}
+inline void mbar_wait(Mbarrier* barrier, uint32_t parity, Site site = Here()) {
+  calls::WaitBarrier(barrier, parity, site);
+}
+inline void bulk_copy(void* to_shared, const void* from, uint32_t bytes, Mbarrier* barrier,
+                      Site site = Here()) {
+  calls::BulkCopy(to_shared, from, bytes, barrier, site);
+}
+
+// Words in global memory that several ctas use.
+inline uint32_t atomic_add(uint32_t* word, uint32_t value, Site site = Here()) {
+  return calls::AtomicUpdate({calls::AtomicOp::kAdd, value, 0}, word, site);
+}
+inline uint32_t atomic_max(uint32_t* word, uint32_t value, Site site = Here()) {
+  return calls::AtomicUpdate({calls::AtomicOp::kMax, value, 0}, word, site);
+}
+inline uint32_t atomic_exchange(uint32_t* word, uint32_t value, Site site = Here()) {
+  return calls::AtomicUpdate({calls::AtomicOp::kExchange, value, 0}, word, site);
+}
+inline uint32_t atomic_cas(uint32_t* word, uint32_t expected, uint32_t desired,
+                           Site site = Here()) {
+  return calls::AtomicUpdate({calls::AtomicOp::kCompareSwap, desired, expected}, word, site);
+}
+inline uint32_t load_acquire(const uint32_t* word, Site site = Here()) {
+  return calls::LoadAcquire(word, site);
+}
+inline void store_release(uint32_t* word, uint32_t value, Site site = Here()) {
+  calls::StoreRelease(word, value, site);
+}
+inline void fence(Site site = Here()) { calls::Fence(site); }
+inline void spin_pause(Site site = Here()) { calls::SpinPause(site); }
+
+// A condition that mutation may fix to true or false.
+inline bool guard(bool condition, Site site = Here()) { return calls::Guard(condition, site); }
+
+// Arithmetic that has an instruction of its own.
+inline float fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+inline float square_root(float x) { return __builtin_sqrtf(x); }
+inline float from_bf16(Bf16 value) { return FloatFromBf16(value.bits); }
+inline Bf16 to_bf16(float value) { return {Bf16FromFloat(value)}; }
+
+// Sixteen bytes that are read once: on a GPU they bypass L1.
+inline Vec16 load_once(const Vec16* from) { return *from; }
+
+// Runs the kernel to its end under the options of this thread (RunOptions); Internal with the
+// fault's name and place otherwise.
+template <typename P>
+absl::Status launch(const LaunchConfig& config, void (*kernel)(P),
+                    const std::type_identity_t<P>& params) {
+  struct Call {
+    void (*kernel)(P);
+    P params;
+  };
+  const Call call{kernel, params};
+  return calls::Run(config, {&call, sizeof(call), [](const void* data) {
+                               const auto* bound = static_cast<const Call*>(data);
+                               bound->kernel(bound->params);
+                             }});
+}
+
+}  // namespace runner
+}  // namespace baton::simt
+
+#endif  // BATON_KERNELS_SIMT_RUNNER_BODY_H_

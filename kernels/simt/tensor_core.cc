@@ -1,0 +1,99 @@
+#include "kernels/simt/tensor_core.h"
+
+#include <bit>
+#include <cstdlib>
+
+#include "kernels/math.h"
+
+namespace baton::simt {
+namespace {
+
+// A finite number as significand * 2^(exponent - fraction bits of its format).
+struct Decoded {
+  int64_t significand;
+  int exponent;
+};
+
+Decoded DecodeBf16(uint16_t bits) {
+  const int field = (bits >> 7) & 0xFF;
+  const int64_t magnitude = (bits & 0x7F) | (field != 0 ? 0x80 : 0);
+  return {(bits & 0x8000) != 0 ? -magnitude : magnitude, (field != 0 ? field : 1) - 127};
+}
+
+Decoded DecodeFloat(uint32_t bits) {
+  const int field = static_cast<int>((bits >> 23) & 0xFF);
+  const int64_t magnitude = (bits & 0x7FFFFF) | (field != 0 ? 0x800000 : 0);
+  return {(bits >> 31) != 0 ? -magnitude : magnitude, (field != 0 ? field : 1) - 127};
+}
+
+bool IsFinite(float x) { return (std::bit_cast<uint32_t>(x) & 0x7F800000u) != 0x7F800000u; }
+
+// The magnitude shifted (left for positive counts), cut toward zero, the sign kept.
+int64_t ShiftTowardZero(int64_t value, int left) {
+  const uint64_t magnitude = static_cast<uint64_t>(std::llabs(value));
+  const uint64_t shifted =
+      left >= 0 ? magnitude << left : (left <= -64 ? 0 : magnitude >> static_cast<unsigned>(-left));
+  return value < 0 ? -static_cast<int64_t>(shifted) : static_cast<int64_t>(shifted);
+}
+
+// sum * 2^(exponent - kHopperFractionBits), cut toward zero to fp32.
+float Truncate(int64_t sum, int exponent) {
+  if (sum == 0) return 0.0f;
+  uint64_t magnitude = static_cast<uint64_t>(std::llabs(sum));
+  const int top = 63 - std::countl_zero(magnitude);
+  int value_exponent = exponent - kHopperFractionBits + top;
+  if (value_exponent > 127) {
+    return std::bit_cast<float>(sum < 0 ? 0xFF800000u : 0x7F800000u);
+  }
+  // The last place of the result is 2^(max(value_exponent, -126) - 23).
+  const int last_place = (value_exponent < -126 ? -126 : value_exponent) - 23;
+  const int shift = exponent - kHopperFractionBits - last_place;
+  magnitude = static_cast<uint64_t>(ShiftTowardZero(static_cast<int64_t>(magnitude), shift));
+  if (magnitude == 0) return 0.0f;
+  const uint32_t field = value_exponent < -126 ? 0u : static_cast<uint32_t>(value_exponent + 127);
+  const uint32_t bits = field << 23 | static_cast<uint32_t>(magnitude & 0x7FFFFF);
+  return std::bit_cast<float>(sum < 0 ? bits | 0x80000000u : bits);
+}
+
+}  // namespace
+
+float HopperDotBf16(const Bf16* a, const Bf16* b, float c) {
+  // Products carry 7 + 7 fraction bits, C 23; both are brought to 25 behind the largest exponent.
+  Decoded terms[kTensorCoreProducts + 1];
+  bool finite = IsFinite(c);
+  double special = finite ? 0.0 : c;  // only its kind counts: infinity, minus infinity or NaN
+  Decoded c_term = DecodeFloat(std::bit_cast<uint32_t>(c));
+  int largest = c_term.exponent;
+  for (int i = 0; i < kTensorCoreProducts; ++i) {
+    const float x = FloatFromBf16(a[i].bits);
+    const float y = FloatFromBf16(b[i].bits);
+    if (!IsFinite(x) || !IsFinite(y)) {
+      finite = false;
+      special += static_cast<double>(x) * static_cast<double>(y);
+      continue;
+    }
+    const Decoded first = DecodeBf16(a[i].bits);
+    const Decoded second = DecodeBf16(b[i].bits);
+    terms[i] = {first.significand * second.significand, first.exponent + second.exponent};
+    largest = terms[i].exponent > largest ? terms[i].exponent : largest;
+  }
+  if (!finite) {
+    return special != special ? std::bit_cast<float>(0x7FFFFFFFu) : static_cast<float>(special);
+  }
+  int64_t sum =
+      ShiftTowardZero(c_term.significand, kHopperFractionBits - 23 - (largest - c_term.exponent));
+  for (int i = 0; i < kTensorCoreProducts; ++i) {
+    sum += ShiftTowardZero(terms[i].significand,
+                           kHopperFractionBits - 14 - (largest - terms[i].exponent));
+  }
+  return Truncate(sum, largest);
+}
+
+float FloatDotBf16(const Bf16* a, const Bf16* b, float c) {
+  for (int i = 0; i < kTensorCoreProducts; ++i) {
+    c += FloatFromBf16(a[i].bits) * FloatFromBf16(b[i].bits);
+  }
+  return c;
+}
+
+}  // namespace baton::simt

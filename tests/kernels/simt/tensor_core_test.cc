@@ -1,0 +1,136 @@
+// The bit model of Hopper's tensor cores: cases worked out by hand from the published rules, and
+// random ones against an independent form of the same rules in exact integer arithmetic.
+#include "kernels/simt/tensor_core.h"
+
+#include <bit>
+#include <cmath>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+#include "kernels/math.h"
+#include "tests/test_seed.h"
+
+namespace baton::simt {
+namespace {
+
+// Sixteen factors on each side; those not named are zero.
+struct Factors {
+  Bf16 a[16] = {};
+  Bf16 b[16] = {};
+
+  Factors& Set(int i, float x, float y) {
+    a[i] = {Bf16FromFloat(x)};
+    b[i] = {Bf16FromFloat(y)};
+    return *this;
+  }
+  float Dot(float c) const { return HopperDotBf16(a, b, c); }
+};
+
+TEST(HopperDot, SmallIntegersAreExact) {
+  Factors f;
+  for (int i = 0; i < 16; ++i) f.Set(i, static_cast<float>(i), static_cast<float>(i - 8));
+  EXPECT_EQ(f.Dot(3.0f), 283.0f);  // sum of i (i - 8) + 3
+}
+
+TEST(HopperDot, TermsAreCutTwentyFiveBitsBelowTheLargest) {
+  // 1 has exponent 0: 2^-25 survives the alignment, 2^-26 does not.
+  EXPECT_EQ(Factors().Set(0, 1.0f, 1.0f).Set(1, 0x1p-12f, 0x1p-13f).Dot(-1.0f), 0x1p-25f);
+  EXPECT_EQ(Factors().Set(0, 1.0f, 1.0f).Set(1, 0x1p-13f, 0x1p-13f).Dot(-1.0f), 0.0f);
+  // Two halves of the last place are cut each on its own: their sum is lost.
+  EXPECT_EQ(
+      Factors().Set(0, 1.0f, 1.0f).Set(1, 0x1p-13f, 0x1p-13f).Set(2, 0x1p-13f, 0x1p-13f).Dot(-1.0f),
+      0.0f);
+}
+
+TEST(HopperDot, CutsTowardZeroOnBothSides) {
+  // 2^-24 + 2^-25 below 1 is less than one place of fp32: the sum is cut, not rounded.
+  const float below = 0x1.8p-24f;
+  EXPECT_EQ(Factors().Set(0, 1.0f, 1.0f).Dot(below), 1.0f);
+  EXPECT_EQ(Factors().Set(0, -1.0f, 1.0f).Dot(-below), -1.0f);
+  EXPECT_EQ(Factors().Set(0, 1.0f, 1.0f).Dot(-below), 0x1.fffffcp-1f);  // 1 - 2^-24 - 2^-25, cut
+}
+
+TEST(HopperDot, AlignmentUsesExponentsOfTheFactors) {
+  // 1.5 * 1.5 = 2.25 counts exponent 0, so 2^-25 still survives beside it.
+  EXPECT_EQ(Factors().Set(0, 1.5f, 1.5f).Set(1, -1.5f, 1.5f).Set(2, 0x1p-12f, 0x1p-13f).Dot(0.0f),
+            0x1p-25f);
+  // A zero factor counts -126: with 2^127 the product has exponent 1, and 2^-25 is cut.
+  EXPECT_EQ(Factors().Set(0, 0.0f, 0x1p127f).Set(1, 0x1p-12f, 0x1p-13f).Dot(0.0f), 0.0f);
+  EXPECT_EQ(Factors().Set(0, 0.0f, 0x1p127f).Set(1, 0x1p-12f, 0x1p-12f).Dot(0.0f), 0x1p-24f);
+}
+
+TEST(HopperDot, SubnormalsCountOnBothEnds) {
+  const float smallest = std::bit_cast<float>(uint32_t{1} << 16);  // bf16 2^-133
+  EXPECT_EQ(Factors().Set(0, smallest, 1.0f).Dot(0.0f), 0x1p-133f);
+  EXPECT_EQ(Factors().Set(0, 0x1p-100f, 0x1p-49f).Dot(0.0f), 0x1p-149f);
+  EXPECT_EQ(Factors().Set(0, 0x1p-100f, 0x1p-50f).Dot(0.0f), 0.0f);
+  EXPECT_EQ(Factors().Dot(0x1p-149f), 0x1p-149f);
+}
+
+TEST(HopperDot, SpecialValues) {
+  const float infinity = std::bit_cast<float>(0x7F800000u);
+  const auto bits = [](float x) { return std::bit_cast<uint32_t>(x); };
+  EXPECT_EQ(Factors().Set(0, 0x1p127f, 0x1p127f).Dot(0.0f), infinity);
+  EXPECT_EQ(Factors().Set(0, -0x1p127f, 0x1p127f).Dot(0.0f), -infinity);
+  EXPECT_EQ(Factors().Set(3, infinity, -2.0f).Dot(1.0f), -infinity);
+  EXPECT_EQ(bits(Factors().Set(3, infinity, 0.0f).Dot(1.0f)), 0x7FFFFFFFu);
+  EXPECT_EQ(bits(Factors().Set(3, infinity, 1.0f).Dot(-infinity)), 0x7FFFFFFFu);
+  EXPECT_EQ(bits(Factors().Dot(std::bit_cast<float>(0xFFC00000u))), 0x7FFFFFFFu);
+  EXPECT_EQ(bits(Factors().Set(0, 1.0f, 1.0f).Dot(-1.0f)), 0u);  // +0
+  EXPECT_EQ(bits(Factors().Dot(-0.0f)), 0u);
+}
+
+// The published rules with floating point in double, where every step is exact: scalings by powers
+// of two, truncation to 25 fraction bits (27 bits of magnitude), sums of 17 such terms.
+double ReferenceDot(const Factors& f, float c) {
+  const auto exponent_of = [](double x) {
+    if (x == 0) return -126;
+    return std::max(std::ilogb(x), -126);
+  };
+  std::vector<std::pair<double, int>> terms = {{c, exponent_of(c)}};
+  for (int i = 0; i < 16; ++i) {
+    const double x = FloatFromBf16(f.a[i].bits);
+    const double y = FloatFromBf16(f.b[i].bits);
+    terms.emplace_back(x * y, exponent_of(x) + exponent_of(y));
+  }
+  int largest = terms[0].second;
+  for (const auto& term : terms) largest = std::max(largest, term.second);
+  double sum = 0;
+  for (const auto& term : terms) sum += std::trunc(std::ldexp(term.first, 25 - largest));
+  const double value = std::ldexp(sum, largest - 25);
+  if (value == 0) return 0;
+  const int last_place = exponent_of(value) - 23;
+  return std::ldexp(std::trunc(std::ldexp(value, -last_place)), last_place);
+}
+
+TEST(HopperDot, EqualsTheRulesOnRandomFactors) {
+  for (const uint64_t seed : TestSeeds(2)) {
+    TestRandom random(seed);
+    for (int round = 0; round < 20000; ++round) {
+      Factors f;
+      const uint32_t spread = 1 + random.Below(40);  // exponents near each other, and far apart
+      const auto draw = [&] {
+        const uint32_t field = 127 - spread / 2 + random.Below(spread);
+        const uint32_t magnitude = random.OneIn(8) ? 0 : field << 7 | random.Below(128);
+        return Bf16{static_cast<uint16_t>(magnitude | random.Below(2) << 15)};
+      };
+      for (int i = 0; i < 16; ++i) {
+        f.a[i] = draw();
+        f.b[i] = draw();
+      }
+      const float c = FloatFromBf16(draw().bits) * (1.0f + 0x1p-20f * random.Below(1 << 19));
+      const float got = f.Dot(c);
+      ASSERT_EQ(static_cast<double>(got), ReferenceDot(f, c)) << "seed " << seed << " " << round;
+    }
+  }
+}
+
+TEST(FloatDot, IsOneChainOfProducts) {
+  Factors f;
+  f.Set(0, 0x1p12f, 0x1p12f).Set(1, 1.0f, 1.0f).Set(2, 1.0f, 1.0f);
+  EXPECT_EQ(FloatDotBf16(f.a, f.b, 0.0f), 0x1p24f);  // each 1 is rounded away
+}
+
+}  // namespace
+}  // namespace baton::simt
