@@ -13,7 +13,7 @@ namespace {
 // It must exceed what one thread polls in a row without waiting: a list of flags, say.
 constexpr uint64_t kIdleTurnsPerThread = 4096;
 // Loads, stores and guards of one thread in one launch; beyond, it will not end.
-constexpr uint64_t kMaxSteps = uint64_t{1} << 26;
+constexpr uint64_t kMaxSteps = uint64_t{1} << 24;
 
 thread_local RunState* current = nullptr;
 

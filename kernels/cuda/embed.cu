@@ -1,0 +1,44 @@
+// Rows of the embedding table by token id.
+//
+// Work: one cta a row, one thread for eight elements at a time. Bytes: 4 an element and 4 a row.
+// Flops: none. Limit: memory (a few rows: latency). Reached: not yet measured on a GPU.
+#include "kernels/cuda/kernel_table.h"
+#include "kernels/cuda/row_shapes.h"
+#include "kernels/simt/device.h"
+
+namespace baton::cuda {
+inline namespace BATON_BODY {
+namespace {
+
+using simt::Vec16;
+
+constexpr uint32_t kEmbedThreads = 128;
+
+BATON_KERNEL(kEmbedThreads) EmbedKernel(EmbedParams params) {
+  const uint32_t num_groups = params.dim / kVec;
+  const uint32_t id = params.ids[simt::block().x];
+  const auto* from = reinterpret_cast<const Vec16*>(params.table) + size_t{id} * num_groups;
+  auto* to = reinterpret_cast<Vec16*>(params.out) + size_t{simt::block().x} * num_groups;
+  const bool is_known = simt::guard(id < params.num_ids);
+  for (uint32_t at = simt::thread(); at < num_groups; at += kEmbedThreads) {
+    to[at] = is_known ? from[at] : Vec16{{0, 0, 0, 0}};
+  }
+}
+
+}  // namespace
+
+const KernelInfo kEmbedInfo = {"EmbedKernel", kEmbedThreads, 0};
+
+absl::Status Embed(const EmbedParams& params, void* stream) {
+  constexpr uint32_t kMaxDim = 1u << 20;
+  if (absl::Status status = CheckDim("Embed", params.dim, kMaxDim); !status.ok()) return status;
+  if (params.num_rows == 0) return absl::OkStatus();
+  return simt::launch({.name = "Embed",
+                       .grid = {params.num_rows, 1, 1},
+                       .num_threads = kEmbedThreads,
+                       .stream = stream},
+                      EmbedKernel, params);
+}
+
+}  // namespace BATON_BODY
+}  // namespace baton::cuda

@@ -1,0 +1,41 @@
+// What the CUDA kernels compute, in the plainest form, on host memory: in double where they round,
+// exactly where they promise bits. Slow; for tests and for checks on a GPU. Pure.
+#ifndef BATON_KERNELS_CUDA_KERNEL_REFERENCE_H_
+#define BATON_KERNELS_CUDA_KERNEL_REFERENCE_H_
+
+#include <vector>
+
+#include "kernels/cuda/kernel_table.h"
+
+namespace baton::cuda {
+
+// Writes params.residual with the kernel's bits; returns out [num_rows][dim] before its rounding.
+std::vector<double> ReferenceRmsNorm(const RmsNormParams& params);
+
+// out [num_rows][dim] before its rounding.
+std::vector<double> ReferenceSiluMul(const SiluMulParams& params);
+
+// Writes params.out with the kernel's bits.
+void ReferenceEmbed(const EmbedParams& params);
+
+// Writes params.y with the bits of Hopper's tensor cores (kernels/simt/tensor_core.h).
+void ReferenceGemmBits(const GemmParams& params);
+
+// y [m][n] in double, ascending k.
+std::vector<double> ReferenceGemm(const GemmParams& params);
+
+// How far a kernel's value may be from the exact one, before its rounding to bf16.
+struct Tolerance {
+  double relative;
+  double absolute = 0;
+};
+
+// True when `got` is the bf16 of some value within the tolerance. A NaN never is.
+bool IsRoundingOf(Bf16 got, double exact, const Tolerance& tolerance);
+
+// |got - exact| / |exact| over all elements, in the Euclidean norm; infinity for any NaN.
+double RelativeError(const float* got, const std::vector<double>& exact);
+
+}  // namespace baton::cuda
+
+#endif  // BATON_KERNELS_CUDA_KERNEL_REFERENCE_H_

@@ -1,0 +1,106 @@
+// The CUDA kernels that a device offers, as a table of host functions; one table for each body of
+// the same sources (kernels/simt): `gpu::Kernels()` in a build with CUDA, `runner::Kernels()` for
+// tests on this processor.
+//
+// Each function checks its shapes, puts one kernel into the stream and returns: OK, InvalidArgument
+// naming the shape that no kernel takes, or Internal when the launch is refused. Pointers are to
+// device memory, aligned to 16 bytes, and overlap only where said. Rows of size zero do nothing.
+// A row's bits depend on that row's inputs and on the weights only. Any thread.
+#ifndef BATON_KERNELS_CUDA_KERNEL_TABLE_H_
+#define BATON_KERNELS_CUDA_KERNEL_TABLE_H_
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+
+#include "kernels/simt/types.h"
+
+namespace baton::cuda {
+
+using simt::Bf16;
+
+inline constexpr uint32_t kMaxNormDim = 16384;
+
+// residual += x, rounded to bf16; out = residual / sqrt(mean(residual^2) + eps) * weight.
+// `dim` is a multiple of 8 in [8, kMaxNormDim].
+struct RmsNormParams {
+  const Bf16* x;       // [num_rows][dim]
+  Bf16* residual;      // [num_rows][dim], read and written
+  const Bf16* weight;  // [dim]
+  Bf16* out;           // [num_rows][dim]
+  uint32_t num_rows;
+  uint32_t dim;
+  float eps;
+};
+
+// out = gate / (1 + exp(-gate)) * up. Below gate = -88.73 the exponential is infinite and the
+// result is a zero, where the exact one is less than 2.7e-37 |up|. `dim` is a multiple of 8, at
+// least 8.
+struct SiluMulParams {
+  const Bf16* gate_up;  // [num_rows][2][dim]
+  Bf16* out;            // [num_rows][dim]
+  uint32_t num_rows;
+  uint32_t dim;
+};
+
+// out[i] = table[ids[i]]; a row of zeros for an id that is not below `num_ids`. `dim` is a multiple
+// of 8, at least 8.
+struct EmbedParams {
+  const Bf16* table;    // [num_ids][dim]
+  const uint32_t* ids;  // [num_rows]
+  Bf16* out;            // [num_rows][dim]
+  uint32_t num_rows;
+  uint32_t num_ids;
+  uint32_t dim;
+};
+
+// y = x w^T in fp32: k ascending in steps of 16 by the tensor cores' arithmetic, from zero.
+// `k` is a multiple of 8, at least 8; `n` at least 1.
+struct GemmParams {
+  const Bf16* x;  // [m][k]
+  const Bf16* w;  // [n][k]
+  float* y;       // [m][n]
+  uint32_t m;
+  uint32_t n;
+  uint32_t k;
+};
+
+// What a kernel needs of a cta.
+struct KernelInfo {
+  const char* name;
+  uint32_t max_threads;
+  uint32_t shared_bytes;
+};
+
+// The functions of one body. `stream` is a cudaStream_t, null for the default one.
+struct KernelTable {
+  absl::Status (*rms_norm)(const RmsNormParams& params, void* stream);
+  absl::Status (*silu_mul)(const SiluMulParams& params, void* stream);
+  absl::Status (*embed)(const EmbedParams& params, void* stream);
+  absl::Status (*gemm_bf16)(const GemmParams& params, void* stream);
+  const KernelInfo* const* infos;  // [num_infos]
+  uint32_t num_infos;
+};
+
+inline namespace gpu {
+const KernelTable& Kernels();
+}
+inline namespace runner {
+const KernelTable& Kernels();
+}
+
+// One body of each kernel, defined by its source.
+inline namespace BATON_BODY {
+absl::Status RmsNorm(const RmsNormParams& params, void* stream);
+absl::Status SiluMul(const SiluMulParams& params, void* stream);
+absl::Status Embed(const EmbedParams& params, void* stream);
+absl::Status GemmBf16(const GemmParams& params, void* stream);
+extern const KernelInfo kRmsNormInfo;
+extern const KernelInfo kSiluMulInfo;
+extern const KernelInfo kEmbedInfo;
+extern const KernelInfo kGemmBf16Info;
+}  // namespace BATON_BODY
+
+}  // namespace baton::cuda
+
+#endif  // BATON_KERNELS_CUDA_KERNEL_TABLE_H_
