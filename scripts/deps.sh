@@ -3,16 +3,20 @@
 # others may lack libboost1.81-dev, cargo-web or rustc-web), and says what it installs.
 # Idempotent: a second run finds everything and installs nothing.
 #   scripts/deps.sh            packages to build and run
-#   scripts/deps.sh --tests    also what the tests use (formatter, promtool, Python clients)
+#   scripts/deps.sh --tests    also what the tests use (formatter, promtool, Python clients, nvcc)
+#   scripts/deps.sh --cuda     also nvcc 13.0 for the preset cuda, where no CUDA 13 is installed:
+#                              Python wheels (300 MB) into build/cuda-venv
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 with_tests=0
+with_cuda=0
 case "${1:-}" in
   "") ;;
-  --tests) with_tests=1 ;;
+  --tests) with_tests=1 with_cuda=1 ;;
+  --cuda) with_cuda=1 ;;
   *)
-    echo "deps.sh: unknown argument '$1'; the only one is --tests" >&2
+    echo "deps.sh: unknown argument '$1'; it is --tests or --cuda" >&2
     exit 2
     ;;
 esac
@@ -111,5 +115,34 @@ if [[ $with_tests -eq 1 && -f tests/e2e/requirements.txt ]]; then
       exit 1
     fi
     cat "${requirement_files[@]}" >"$stamp"
+  fi
+fi
+
+# The CUDA compiler, with every part pinned: the wheels' own dependencies are not, and parts of
+# different releases do not work together (ptxas stops at "Unsupported .version").
+cuda_wheels=(nvidia-cuda-nvcc==13.0.88 nvidia-cuda-crt==13.0.88 nvidia-nvvm==13.0.88
+  nvidia-cuda-runtime==13.0.96 nvidia-cuda-cccl==13.0.85)
+has_cuda_13() {
+  local nvcc
+  nvcc="$(PATH="$PATH:${CUDA_HOME:-/usr/local/cuda}/bin" command -v nvcc)" || return 1
+  "$nvcc" --version | grep -q 'release 13\.'
+}
+if [[ $with_cuda -eq 1 ]] && ! has_cuda_13; then
+  venv=build/cuda-venv
+  stamp="$venv/installed.txt"
+  if ! printf '%s\n' "${cuda_wheels[@]}" | cmp -s - "$stamp"; then
+    echo "deps.sh: installing ${cuda_wheels[*]} into $venv"
+    mkdir -p build
+    [[ -x $venv/bin/python ]] || python3 -m venv "$venv"
+    if ! "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps \
+      "${cuda_wheels[@]}"; then
+      echo "deps.sh: pip could not install the CUDA compiler; see above" >&2
+      exit 1
+    fi
+    # nvcc looks for its libraries in lib64.
+    for toolkit in "$venv"/lib/python3*/site-packages/nvidia/cu13; do
+      ln -sfn lib "$toolkit/lib64"
+    done
+    printf '%s\n' "${cuda_wheels[@]}" >"$stamp"
   fi
 fi

@@ -1,0 +1,136 @@
+"""Compiles the CUDA kernels with nvcc and compares what ptxas gave them with the baseline.
+
+Usage: cuda_resources.py NVCC [--arch sm_90a] [--update]. Exit 1 on a difference, a spill, a warning
+of ptxas, or a missing compiler. The baseline is kernels/cuda/resources_ARCH.txt; --update writes
+its columns from this compiler (the dynamic columns stay: the kernels' test on the runner checks
+them).
+"""
+
+import argparse
+import dataclasses
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[3]
+KERNELS = ROOT / "kernels" / "cuda"
+FLAGS = [
+    "-std=c++20",
+    "--expt-relaxed-constexpr",
+    "-fmad=false",
+    "-Xptxas=-v,-warn-spills,-warn-lmem-usage,-Werror",
+]
+ENTRY = re.compile(r"Compiling entry function '(\S+)' for '(\w+)'")
+NAME = re.compile(r"\d([A-Z][A-Za-z0-9]*Kernel)E")
+STACK = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
+USED = re.compile(r"Used (\d+) registers")
+SHARED = re.compile(r"(\d+) bytes smem")
+HEADER = """\
+# What a kernel takes of an SM, by ptxas of CUDA 13.0. cuda_resources_test checks registers, stack,
+# spilled bytes and static shared memory; cuda_kernels_test dynamic shared memory and threads.
+# kernel registers stack spills static_shared dynamic_shared max_threads
+"""
+
+
+@dataclasses.dataclass
+class Resources:
+    """What ptxas said about one kernel."""
+
+    registers: int = 0
+    stack: int = 0
+    spills: int = 0
+    static_shared: int = 0
+
+
+def parse(output):
+    """{kernel: Resources} of ptxas -v."""
+    found, current = {}, None
+    for line in output.splitlines():
+        entry = ENTRY.search(line)
+        if entry:
+            name = NAME.search(entry.group(1))
+            current = found.setdefault(name.group(1) if name else entry.group(1), Resources())
+        elif current is not None:
+            if stack := STACK.search(line):
+                current.stack = int(stack.group(1))
+                current.spills = int(stack.group(2)) + int(stack.group(3))
+            if used := USED.search(line):
+                current.registers = int(used.group(1))
+                shared = SHARED.search(line)
+                current.static_shared = int(shared.group(1)) if shared else 0
+    return found
+
+
+def compile_all(nvcc, arch):
+    """{kernel: Resources} of all sources; exits with the compiler's words when one fails."""
+    found = {}
+    virtual = arch.replace("sm_", "compute_")
+    with tempfile.TemporaryDirectory() as folder:
+        for source in sorted(KERNELS.glob("*.cu")):
+            target = Path(folder) / (source.stem + ".cubin")
+            command = [nvcc, *FLAGS, f"-gencode=arch={virtual},code={arch}", f"-I{ROOT}", "-cubin"]
+            done = subprocess.run(
+                [*command, "-o", str(target), str(source)], capture_output=True, text=True
+            )
+            if done.returncode != 0:
+                sys.exit(f"{source.name} does not compile for {arch}:\n{done.stdout}{done.stderr}")
+            found.update(parse(done.stdout + done.stderr))
+    return found
+
+
+def read_baseline(path):
+    """{kernel: [six numbers]}."""
+    rows = {}
+    for line in path.read_text().splitlines() if path.exists() else []:
+        if line and not line.startswith("#"):
+            name, *numbers = line.split()
+            rows[name] = [int(number) for number in numbers]
+    return rows
+
+
+def differences(found, baseline):
+    """Lines that say what does not agree."""
+    lines = []
+    for name in sorted(set(found) | set(baseline)):
+        if name not in baseline:
+            lines.append(f"{name}: not in the baseline")
+        elif name not in found:
+            lines.append(f"{name}: in the baseline, but no such kernel")
+        elif baseline[name][:4] != list(dataclasses.astuple(found[name])):
+            lines.append(f"{name}: {found[name]}, the baseline says {baseline[name][:4]}")
+        if name in found and found[name].spills:
+            lines.append(f"{name}: {found[name].spills} bytes are spilled")
+    return lines
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("nvcc")
+    parser.add_argument("--arch", default="sm_90a")
+    parser.add_argument("--update", action="store_true")
+    arguments = parser.parse_args()
+    if not Path(arguments.nvcc).exists():
+        sys.exit("nvcc is missing; run scripts/deps.sh --cuda and configure again")
+    path = KERNELS / f"resources_{arguments.arch}.txt"
+    found = compile_all(arguments.nvcc, arguments.arch)
+    baseline = read_baseline(path)
+    if arguments.update:
+        rows = [
+            [name, *dataclasses.astuple(found[name]), *baseline.get(name, [0] * 6)[4:]]
+            for name in sorted(found)
+        ]
+        path.write_text(HEADER + "".join(" ".join(map(str, row)) + "\n" for row in rows))
+        return 0
+    lines = differences(found, baseline)
+    print("\n".join(lines))
+    spilled = sum(resources.spills for resources in found.values())
+    print(f"{len(found)} kernels for {arguments.arch}, {spilled} bytes spilled")
+    for name in sorted(found):
+        print(f"  {name}: {found[name].registers} registers")
+    return 1 if lines else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
