@@ -1,0 +1,282 @@
+// What a router adds to a token: from the moment at which a worker hands it to gRPC until it has
+// arrived at the client's machine, with many streams at a fixed pace.
+//
+//   router_stream_latency         prints a table; about a minute
+//
+// It stands here because its workers are those of the tests.
+//
+// Router, toy workers and client are one process, joined by real sockets. A worker steps
+// kNumPhases times a period and gives each stream a token in one of these steps, so that a step
+// message holds kNumStreams / kNumWorkers / kNumPhases tokens. Arrival is the kernel's stamp over
+// HTTP; over gRPC it is the moment at which the library hands the token out.
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "fmt/format.h"
+#include "grpcpp/grpcpp.h"
+
+#include "baton/v1/worker.grpc.pb.h"
+#include "benchmarks/loadgen/grpc_streams.h"
+#include "benchmarks/loadgen/http_streams.h"
+#include "src/api/router_process.h"
+#include "src/base/check.h"
+#include "src/base/clock.h"
+#include "src/base/log.h"
+#include "tests/api/toy_hello.h"
+
+namespace baton {
+namespace {
+
+constexpr uint32_t kNumStreams = 1000;
+constexpr uint32_t kNumWorkers = 4;
+constexpr uint32_t kNumPhases = 25;
+constexpr int64_t kPeriodUs = 50'000;  // 20 tokens a second and stream
+constexpr uint32_t kNumTokens = 300;
+// Streams start one after the other; tokens count while all of them run.
+constexpr int64_t kStartGapUs = 3'000;
+constexpr int64_t kWarmUpUs = 1'000'000;
+constexpr int64_t kCountUs = 8'000'000;
+constexpr uint32_t kIdBase = 200;
+
+// When each token left its worker, by stream and index; written by workers, read by the client.
+using Departures = std::vector<std::vector<std::atomic<int64_t>>>;
+
+// A decode worker that computes nothing and steps by the clock.
+class PacedWorker final : public v1::WorkerService::Service {
+ public:
+  PacedWorker(std::string id, Departures* departures)
+      : id_(std::move(id)), departures_(departures) {
+    grpc::ServerBuilder builder;
+    int port = 0;
+    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
+    builder.RegisterService(this);
+    server_ = builder.BuildAndStart();
+    address_ = fmt::format("127.0.0.1:{}", port);
+  }
+  ~PacedWorker() override {
+    stopped_ = true;
+    lease_context_.TryCancel();
+    beat_.join();
+    pace_.join();
+    server_->Shutdown(std::chrono::system_clock::now());
+  }
+
+  void Register(const std::string& router) {
+    stub_ = v1::RouterRegistry::NewStub(
+        grpc::CreateChannel(router, grpc::InsecureChannelCredentials()));
+    lease_ = stub_->Register(&lease_context_);
+    v1::WorkerReport report;
+    v1::WorkerHello* const hello = report.mutable_hello();
+    FillToyHello({id_, v1::WORKER_ROLE_DECODE, address_, "weights", "", {}}, hello);
+    hello->set_num_blocks(1 << 20);
+    hello->set_max_running(4096);
+    BATON_CHECK(lease_->Write(report), "the router takes no hello");
+    beat_ = std::thread([this] { Beat(); });
+    pace_ = std::thread([this] { Pace(); });
+  }
+
+  grpc::Status Session(
+      grpc::ServerContext* /*context*/,
+      grpc::ServerReaderWriter<v1::WorkerMessage, v1::RouterMessage>* stream) override {
+    v1::RouterMessage order;
+    while (stream->Read(&order)) {
+      std::lock_guard lock(mutex_);
+      stream_ = stream;
+      if (order.has_hello()) {
+        v1::WorkerMessage hello;
+        *hello.mutable_hello() = order.hello();
+        stream->Write(hello);
+      } else if (order.has_start_decode()) {
+        Begin(order.start_decode().spec());
+      }
+    }
+    std::lock_guard lock(mutex_);
+    stream_ = nullptr;
+    return grpc::Status::OK;
+  }
+
+ private:
+  // One request that it answers.
+  struct Running {
+    v1::RequestSpec spec;
+    uint32_t number = 0;
+    uint32_t next = 0;
+  };
+
+  // mutex_ is held.
+  void Begin(const v1::RequestSpec& spec) {
+    for (const v1::RequestState state :
+         {v1::REQUEST_STATE_RESERVED, v1::REQUEST_STATE_PREFILL_STARTED,
+          v1::REQUEST_STATE_DECODE_STARTED}) {
+      v1::WorkerMessage message;
+      FillToyStatus(spec, state, message.mutable_status());
+      stream_->Write(message);
+    }
+    const uint32_t number = spec.tokens(0) + kIdBase * spec.tokens(1);
+    phases_[num_begun_++ % kNumPhases].push_back({spec, number, 0});
+  }
+
+  void Pace() {
+    int64_t due_us = SystemClock().NowUs();
+    for (uint32_t phase = 0; !stopped_; phase = (phase + 1) % kNumPhases) {
+      due_us += kPeriodUs / kNumPhases;
+      const int64_t left_us = due_us - SystemClock().NowUs();
+      if (left_us > 0) std::this_thread::sleep_for(std::chrono::microseconds(left_us));
+      std::lock_guard lock(mutex_);
+      if (stream_ != nullptr) Step(&phases_[phase]);
+    }
+  }
+
+  // mutex_ is held.
+  void Step(std::vector<Running>* running) {
+    v1::WorkerMessage message;
+    for (Running& request : *running) {
+      const char letter = static_cast<char>('a' + request.next % 26);
+      FillToyToken(request.spec, request.next, letter, false, message.mutable_step()->add_events());
+    }
+    if (running->empty()) return;
+    const int64_t now_us = SystemClock().NowUs();
+    for (Running& request : *running) {
+      (*departures_)[request.number][request.next++].store(now_us, std::memory_order_release);
+    }
+    stream_->Write(message);
+    for (const Running& request : *running) {
+      if (request.next < request.spec.sampling().max_tokens()) continue;
+      v1::WorkerMessage end;
+      FillToyStatus(request.spec, v1::REQUEST_STATE_FINISHED, end.mutable_status());
+      stream_->Write(end);
+    }
+    std::erase_if(*running, [](const Running& request) {
+      return request.next >= request.spec.sampling().max_tokens();
+    });
+  }
+
+  void Beat() {
+    for (uint64_t number = 1; !stopped_; ++number) {
+      v1::WorkerReport report;
+      FillToyLoad(number, "", report.mutable_load());
+      report.mutable_load()->mutable_blocks()->set_total(1 << 20);
+      report.mutable_load()->mutable_blocks()->set_free(1 << 20);
+      if (!lease_->Write(report)) return;
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    }
+  }
+
+  const std::string id_;
+  Departures* const departures_;
+  std::string address_;
+  std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<v1::RouterRegistry::Stub> stub_;
+  grpc::ClientContext lease_context_;
+  std::unique_ptr<grpc::ClientReaderWriter<v1::WorkerReport, v1::RouterDirective>> lease_;
+  std::atomic<bool> stopped_{false};
+  std::thread beat_;
+  std::thread pace_;
+
+  std::mutex mutex_;  // guards what follows
+  grpc::ServerReaderWriter<v1::WorkerMessage, v1::RouterMessage>* stream_ = nullptr;
+  std::vector<Running> phases_[kNumPhases];
+  uint32_t num_begun_ = 0;
+};
+
+// Compares arrivals with departures.
+class LatencySink final : public StreamSink {
+ public:
+  LatencySink(const Departures* departures, int64_t from_us, int64_t to_us)
+      : departures_(departures), from_us_(from_us), to_us_(to_us), num_seen_(kNumStreams) {}
+
+  void OnSent(uint64_t /*id*/, int64_t /*at_us*/) override {}
+  void OnText(uint64_t id, int64_t at_us, std::string_view text) override {
+    for (size_t i = 0; i < text.size(); ++i) {
+      const int64_t left_us = (*departures_)[id][num_seen_[id]++].load(std::memory_order_acquire);
+      if (left_us >= from_us_ && left_us < to_us_) samples_us.push_back(at_us - left_us);
+    }
+  }
+  void OnLag(int64_t /*lag_us*/) override {}
+  void OnEnd(uint64_t id, StreamEnd end) override {
+    ++num_ended;
+    const bool is_whole = end.outcome == RequestOutcome::kOk && num_seen_[id] == kNumTokens;
+    BATON_CHECK(is_whole, "stream {} ended after {} tokens: {}", id, num_seen_[id], end.error);
+  }
+
+  std::vector<int64_t> samples_us;
+  uint32_t num_ended = 0;
+
+ private:
+  const Departures* const departures_;
+  const int64_t from_us_;
+  const int64_t to_us_;
+  std::vector<uint32_t> num_seen_;
+};
+
+void Print(std::string_view api, std::vector<int64_t>* samples_us) {
+  std::sort(samples_us->begin(), samples_us->end());
+  const auto at = [&](double share) {
+    return (*samples_us)[static_cast<size_t>(share * static_cast<double>(samples_us->size() - 1))];
+  };
+  fmt::print("{:<5} {:>8} tokens   p50 {:>6} us   p90 {:>6} us   p99 {:>6} us   p99.9 {:>6} us\n",
+             api, samples_us->size(), at(0.5), at(0.9), at(0.99), at(0.999));
+}
+
+std::unique_ptr<StreamBackend> Connect(bool is_http, const RouterProcess& router) {
+  const std::string address = is_http ? router.http_address() : router.grpc_address();
+  HttpTarget target;
+  target.host = "127.0.0.1";
+  target.port = address.substr(address.rfind(':') + 1);
+  if (is_http) return HttpStreams::Create(target).value();
+  return GrpcStreams::Create(target).value();
+}
+
+void Run(bool is_http) {
+  Departures departures(kNumStreams);
+  for (auto& stream : departures) stream = std::vector<std::atomic<int64_t>>(kNumTokens);
+  RouterConfig config;
+  config.grpc_address = config.http_address = config.admin_address = "127.0.0.1:0";
+  config.core.mode = ServeMode::kAggregated;
+  const auto router = RouterProcess::Start(config).value();
+  std::vector<std::unique_ptr<PacedWorker>> workers;
+  for (uint32_t i = 0; i < kNumWorkers; ++i) {
+    workers.push_back(std::make_unique<PacedWorker>(fmt::format("decode-{}", i), &departures));
+    workers.back()->Register(router->grpc_address());
+  }
+  // All have registered, and each has its session.
+  while (!router->ready()) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  std::this_thread::sleep_for(std::chrono::seconds(1));
+
+  const std::unique_ptr<StreamBackend> backend = Connect(is_http, *router);
+  const int64_t begin_us = SystemClock().NowUs();
+  const int64_t from_us = begin_us + kNumStreams * kStartGapUs + kWarmUpUs;
+  LatencySink sink(&departures, from_us, from_us + kCountUs);
+  for (uint32_t i = 0; i < kNumStreams; ++i) {
+    StreamRequest request;
+    request.api = StreamApi::kCompletions;
+    request.token_ids = {i % kIdBase, i / kIdBase};
+    request.max_tokens = kNumTokens;
+    backend->Start(i, backend->Encode(fmt::format("stream-{}", i), request), sink);
+    const int64_t next_us = begin_us + (i + 1) * kStartGapUs;
+    while (SystemClock().NowUs() < next_us) backend->Poll(next_us, sink);
+  }
+  while (sink.num_ended < kNumStreams) backend->Poll(SystemClock().NowUs() + 100'000, sink);
+  Print(is_http ? "http" : "grpc", &sink.samples_us);
+  router->Stop();
+}
+
+}  // namespace
+}  // namespace baton
+
+int main() {
+  const baton::Status status = baton::InitLog({.level = baton::LogLevel::kError});
+  BATON_CHECK(status.ok(), "{}", status.ToString());
+  fmt::print("{} streams of {} tokens a second through one router, {} workers\n",
+             baton::kNumStreams, 1'000'000 / baton::kPeriodUs, baton::kNumWorkers);
+  for (const bool is_http : {true, false}) baton::Run(is_http);
+  return 0;
+}
