@@ -108,7 +108,7 @@ std::string DiagramText(std::span<const RowType> rows, const TableNames& names) 
       const std::string label = events(from, to);
       if (label.empty()) continue;
       leaves = true;
-      text += arrow + std::string(names.states[to]) + ": " + label + "\n";
+      text.append(arrow).append(names.states[to]).append(": ").append(label).append("\n");
     }
     if (!leaves) text += arrow + "[*]\n";
   }

@@ -72,6 +72,7 @@ MutantRecorder::~MutantRecorder() { State().recording = false; }
 std::vector<Mutant> MutantRecorder::Found() const {
   std::set<std::tuple<std::string, int, Mutation>> merged(State().met.begin(), State().met.end());
   std::vector<Mutant> mutants;
+  mutants.reserve(merged.size());
   for (const auto& [file, line, mutation] : merged) mutants.push_back({file, line, mutation});
   return mutants;
 }

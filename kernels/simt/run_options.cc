@@ -84,7 +84,7 @@ const RunStats& TotalRunStats() { return State().stats; }
 absl::Status calls::Run(const LaunchConfig& config, const KernelCall& call) {
   BATON_RETURN_IF_ERROR(CheckConfig(config));
   RunState run(config, call);
-  const absl::Status outcome = run.Execute();
+  absl::Status outcome = run.Execute();
   RunStats& sum = State().stats;
   ++sum.num_launches;
   sum.num_switches += run.stats().num_switches;

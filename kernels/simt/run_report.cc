@@ -68,7 +68,8 @@ void OnFault(int signal, siginfo_t* info, void* raw) {
   }
   auto* context = static_cast<ucontext_t*>(raw);
   fault_address = info->si_addr;
-  // One past the instruction, as a return address would be.
+  // One past the instruction, as a return address would be; never read through.
+  // NOLINTNEXTLINE(performance-no-int-to-ptr)
   fault_code = reinterpret_cast<const void*>(context->uc_mcontext.gregs[REG_RIP] + 1);
   context->uc_mcontext.gregs[REG_RIP] = reinterpret_cast<greg_t>(&GoOnAfterFault);
   context->uc_mcontext.gregs[REG_RSP] = reinterpret_cast<greg_t>(top - 8);

@@ -36,6 +36,7 @@ CodeAddress Shadow::WholeCode(uint32_t low_half) const {
   const auto here = reinterpret_cast<uintptr_t>(&anchor);
   // The place within 2 GiB of the anchor that has this low half.
   const auto distance = static_cast<int32_t>(low_half - static_cast<uint32_t>(here));
+  // NOLINTNEXTLINE(performance-no-int-to-ptr): an address of code, never read through.
   return reinterpret_cast<CodeAddress>(here + static_cast<uintptr_t>(int64_t{distance}));
 }
 

@@ -58,7 +58,7 @@ void LoadAll(RunState& run, SimThread* const* lanes) {
   for (uint32_t row = 0; row < kWarpSize; ++row) {
     const auto* from = static_cast<const std::byte*>(lanes[row]->in);
     for (uint32_t pair = 0; pair < 4; ++pair) {
-      std::memcpy(&result[row % 8 * 4 + pair]->regs[row / 8], from + 4 * pair, 4);
+      std::memcpy(&result[row % 8 * 4 + pair]->regs[row / 8], from + size_t{4} * pair, 4);
     }
   }
 }

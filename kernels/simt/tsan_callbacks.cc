@@ -28,6 +28,7 @@ inline void Look(const void* address, size_t size, bool is_write, const void* co
     Look(address, size, true, __builtin_return_address(0));  \
   }
 
+// NOLINTBEGIN: the compiler's names and types
 extern "C" {
 void __tsan_init() {}
 void __tsan_func_entry(void* /*caller*/) {}
@@ -37,10 +38,11 @@ BATON_TSAN_PAIR(2)
 BATON_TSAN_PAIR(4)
 BATON_TSAN_PAIR(8)
 BATON_TSAN_PAIR(16)
-void __tsan_read_range(void* address, unsigned long size) {  // NOLINT: the compiler's name
+void __tsan_read_range(void* address, unsigned long size) {
   if (size > 0) Look(address, size, false, __builtin_return_address(0));
 }
-void __tsan_write_range(void* address, unsigned long size) {  // NOLINT
+void __tsan_write_range(void* address, unsigned long size) {
   if (size > 0) Look(address, size, true, __builtin_return_address(0));
 }
 }
+// NOLINTEND

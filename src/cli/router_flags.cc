@@ -11,7 +11,7 @@ ServeMode ModeOf(const std::string& text) {
 }
 
 StatusOr<double> ParseShadow(const std::string& share) {
-  const StatusOr<double> number = ParseNumber(share);
+  StatusOr<double> number = ParseNumber(share);
   if (!number.ok() || !(*number >= 0.0 && *number <= 1.0)) {
     return InvalidArgument("--shadow: '{}' is not a number from 0 to 1", share);
   }

@@ -200,7 +200,7 @@ SupervisorConfig BuildConfig(const ServeFlags& f, const ModelFile& model, const 
   config.run_dir = folder.path();
   config.model_id = model.id;
   config.drain_timeout_s = f.tuning.drain_timeout_s;
-  const std::string dir = folder.path();
+  const std::string& dir = folder.path();
   config.router = {
       .role = "router", .worker_id = "router-0", .args = {}, .log_file = dir + "/router-0.log"};
   config.router.args = {"--grpc=" + f.grpc,

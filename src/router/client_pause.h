@@ -8,8 +8,8 @@
 
 namespace baton {
 
-inline constexpr size_t kPauseBytes = 256 * 1024;  // buffered for a client: stop delivering
-inline constexpr size_t kResumeBytes = 64 * 1024;  // and go on below this
+inline constexpr size_t kPauseBytes = size_t{256} * 1024;  // buffered for a client: stop delivering
+inline constexpr size_t kResumeBytes = size_t{64} * 1024;  // and go on below this
 
 // See the file comment.
 class ClientPause {
