@@ -67,10 +67,8 @@ void Engine::BeginDrain() { inbox_.Post(baton::BeginDrain{}); }
 void Engine::FailAll(Status status) { inbox_.Post(baton::FailAll{std::move(status)}); }
 
 bool Engine::IsIdle() const {
-  const uint64_t num_posted = inbox_.num_posted();
-  const EngineSnapshot snapshot = Snapshot();
-  return snapshot.num_events >= num_posted && snapshot.num_requests == 0 &&
-         snapshot.num_open_transfers == 0;
+  const uint64_t num_posted = inbox_.num_posted();  // before the snapshot
+  return Snapshot().IsIdleAfter(num_posted);
 }
 
 EngineSnapshot Engine::Snapshot() const { return core_->Snapshot(); }

@@ -51,6 +51,11 @@ struct EngineSnapshot {
   // Rates over the last steps; 0 = none yet.
   float decode_bytes_per_s = 0;   // weights and KV that decode-only steps had to read, a second
   float prefill_flops_per_s = 0;  // of prefill-only steps, without attention
+
+  // Nothing runs or is open here, and the first `num_posted` events of the inbox were handled.
+  bool IsIdleAfter(uint64_t num_posted) const {
+    return num_events >= num_posted && num_requests == 0 && num_open_transfers == 0;
+  }
 };
 
 // A value written by one thread and read by any: a sequence lock over relaxed atomic words, so that

@@ -102,7 +102,6 @@ WorkerLoadReport ToLoadReport(const EngineSnapshot& snapshot, const std::vector<
   const SchedulerLoad& scheduler = snapshot.scheduler;
   const auto of = [&](BlockState state) { return snapshot.blocks.of(state); };
   WorkerLoadReport report;
-  report.ready = true;
   report.running = scheduler.num_running;
   report.waiting = scheduler.num_waiting + scheduler.num_prefilling;
   report.backlog_tokens = scheduler.backlog_tokens;

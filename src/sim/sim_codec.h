@@ -17,7 +17,7 @@ SamplingParams ToSamplingParams(const SamplingSettings& settings);
 RequestSpec ToEngineSpec(const PlacementSpec& spec, RequestKind kind, Incarnation peer);
 WorkerToken ToWorkerToken(const TokenEvent& event);
 WorkerRequestStatus ToWorkerStatus(const RequestStatus& status);
-// A heartbeat, ready and not draining.
+// A heartbeat; whether the worker is ready or leaves is the caller's to fill in.
 WorkerLoadReport ToLoadReport(const EngineSnapshot& snapshot, const std::vector<LinkInfo>& links);
 
 }  // namespace baton

@@ -148,16 +148,10 @@ void SimWorker::Leave(int64_t down_us) {
   });
 }
 
-bool SimWorker::IsIdle() const {
-  const uint64_t num_posted = inbox_->num_posted();
-  const EngineSnapshot snapshot = core_->Snapshot();
-  return snapshot.num_events >= num_posted && snapshot.num_requests == 0 &&
-         snapshot.num_open_transfers == 0;
-}
-
 void SimWorker::WaitUntilIdle(int64_t down_us) {
   const int64_t now_us = fabric_->events->now_us();
-  if (!IsIdle() || now_us < busy_until_us_) {
+  const bool is_idle = core_->Snapshot().IsIdleAfter(inbox_->num_posted());
+  if (!is_idle || now_us < busy_until_us_) {
     return process_->Post(now_us + kDrainPollUs, [this, down_us] { WaitUntilIdle(down_us); });
   }
   process_->Post(now_us + kLastWordsUs, [this, down_us] { End(down_us); });

@@ -98,7 +98,6 @@ class SimWorker final : private EngineListener {
   void Reject(const std::shared_ptr<SimSessionStream>& stream, const RequestKey& key);
   void SendStatus(const std::shared_ptr<SimSessionStream>& stream, const RequestStatus& status);
 
-  bool IsIdle() const;
   void WaitUntilIdle(int64_t down_us);
   void End(int64_t down_us);
 
