@@ -182,17 +182,29 @@ class Load:
         self.stop = threading.Event()
         self.problems, self.times = [], []
         self.num_done = 0
+        self.running = [None] * width  # the stream of each client
 
     def _client(self, number):
         rng = random.Random(self.seed * 1000 + number)
         while not self.stop.is_set():
             index = rng.randrange(len(self.work.requests))
-            stream = Stream(self.cluster, self.work.requests[index]).run()
+            stream = self.running[number] = Stream(self.cluster, self.work.requests[index])
+            stream.run()
             problem = self.work.problem(index, stream)
             self.num_done += 1
             self.times.extend(stream.times)
             if problem:
                 self.problems.append(problem)
+
+    def wait_for_tokens(self, limit_s=60):
+        """Until each stream that runs now has a token that it had not, or has ended. A request that
+        loses a second worker without a token between is given up, as the design says."""
+        before = [(i, s, len(s.chunks)) for i, s in enumerate(self.running) if s is not None]
+
+        def goes_on(client, stream, num_chunks):
+            return self.running[client] is not stream or len(stream.chunks) > num_chunks
+
+        wait_until(lambda: all(goes_on(*b) for b in before), limit_s, "every stream goes on")
 
     def __enter__(self):
         self.pool = ThreadPoolExecutor(self.width)

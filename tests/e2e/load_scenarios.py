@@ -305,8 +305,8 @@ def rate_of(load, seconds):
 class Mischief:
     """One fault after another against worker 0 of each role; worker 1 lives through the run."""
 
-    def __init__(self, cluster, seed):
-        self.cluster = cluster
+    def __init__(self, cluster, load, seed):
+        self.cluster, self.load = cluster, load
         self.random = random.Random(seed)
         self.num_processes = len(cluster.topology())
         self.kinds = (self.kill, self.freeze, self.leave, self.aborts, self.unread)
@@ -350,6 +350,7 @@ class Mischief:
         kind()
         self.counts[kind.__name__] += 1
         wait_serving(self.cluster, self.num_processes)
+        self.load.wait_for_tokens()
 
 
 def soak(cluster, work, minutes, num_clients=8, seed=1):
@@ -363,7 +364,7 @@ def soak(cluster, work, minutes, num_clients=8, seed=1):
         rate_of(load, min(WARM_UP_S, 10 * minutes))
         before = rate_of(load, part_s)
         watch = MemoryWatch(lasting)
-        mischief = Mischief(cluster, seed)
+        mischief = Mischief(cluster, load, seed)
         end = time.monotonic() + 60 * minutes
         while time.monotonic() < end:
             mischief.one()
