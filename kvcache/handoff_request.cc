@@ -201,7 +201,8 @@ RequestOrders HandoffRequest::Dispatch(Event event) {
       case Op::kNone:
         break;
       case Op::kRaiseAttempt:
-        ++attempt_;
+        attempt_ = next_attempt();
+        num_skipped_ = 0;
         break;
       case Op::kReleaseWorkers:
         orders.release_workers = true;

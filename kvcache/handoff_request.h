@@ -19,8 +19,8 @@
 //
 // Invariants
 //  1. tell_client is ordered exactly once, by the event that leads to done, failed or cancelled.
-//  2. The attempt rises by one at every placement. Events of another attempt, or while nothing is
-//     placed, are void and counted.
+//  2. The attempt rises by one at every placement, and by one more for each number that was skipped
+//     before it. Events of another attempt, or while nothing is placed, are void and counted.
 //  3. When a placement ends for any reason release_workers is ordered in the same call.
 //  4. Three faults, or two deaths of workers, with no new token between end the request (the
 //     latter as poison). Moves, preemptions and refusals for load do not count.
@@ -136,6 +136,10 @@ class HandoffRequest {
 
   HandoffRequestState state() const { return state_; }
   uint32_t attempt() const { return attempt_; }  // of the last placement, 0 = none yet
+  // The number that the next placement will have.
+  uint32_t next_attempt() const { return attempt_ + 1 + num_skipped_; }
+  // A worker was told next_attempt() for a placement that does not come about: no other has it.
+  void SkipAttempt() { ++num_skipped_; }
   bool placed() const;
   bool finished() const { return state_ >= HandoffRequestState::kDone; }
   // True of the placement that runs: only its tokens and statuses are visible (others: counted).
@@ -147,8 +151,8 @@ class HandoffRequest {
   friend bool operator==(const HandoffRequest&, const HandoffRequest&) = default;
   template <typename H>
   friend H AbslHashValue(H state, const HandoffRequest& r) {
-    return H::combine(std::move(state), r.state_, r.attempt_, r.is_local_, r.num_faults_,
-                      r.num_deaths_, r.num_known_);
+    return H::combine(std::move(state), r.state_, r.attempt_, r.num_skipped_, r.is_local_,
+                      r.num_faults_, r.num_deaths_, r.num_known_);
   }
 
  private:
@@ -168,6 +172,7 @@ class HandoffRequest {
   RequestLimits limits_;
   HandoffRequestState state_ = HandoffRequestState::kReceived;
   uint32_t attempt_ = 0;
+  uint32_t num_skipped_ = 0;  // since attempt_
   bool is_local_ = false;
   uint32_t num_faults_ = 0;
   uint32_t num_deaths_ = 0;  // of num_faults_

@@ -11,18 +11,18 @@ namespace {
 // How long an idle thread sleeps before it looks again whether the queue was closed.
 constexpr int64_t kIdleWaitUs = 60'000'000;
 
-void RunJobs(BoundedQueue<ApiWorkers::Job>& jobs) {
+}  // namespace
+
+void ApiWorkers::RunJobs(BoundedQueue<Job>& jobs) {
   while (true) {
-    std::optional<ApiWorkers::Job> job = jobs.Pop(SystemClock().NowUs() + kIdleWaitUs);
+    std::optional<Job> job = jobs.Pop(SystemClock().NowUs() + kIdleWaitUs);
     if (job.has_value()) {
-      (*job)();
+      (*job)(stopping_.load());
     } else if (jobs.closed()) {
       return;
     }
   }
 }
-
-}  // namespace
 
 ApiWorkers::ApiWorkers(int num_threads) {
   for (int i = 0; i < num_threads; ++i) {
@@ -32,6 +32,7 @@ ApiWorkers::ApiWorkers(int num_threads) {
 }
 
 void ApiWorkers::Stop() {
+  stopping_.store(true);
   jobs_.Close();
   large_jobs_.Close();
   for (Thread& thread : threads_) thread.Join();

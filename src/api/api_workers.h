@@ -5,6 +5,7 @@
 #ifndef BATON_API_API_WORKERS_H_
 #define BATON_API_API_WORKERS_H_
 
+#include <atomic>
 #include <cstddef>
 #include <vector>
 
@@ -21,8 +22,9 @@ class Submitter;
 // A few threads behind one bounded queue, and one thread behind another.
 class ApiWorkers {
  public:
-  using Job = absl::AnyInvocable<void()>;
-  // One prompt of 4 MiB takes a thread for seconds, one of this size for some 100 ms.
+  // `too_late`: Stop has begun. The job then only tells its client so (ApiStops).
+  using Job = absl::AnyInvocable<void(bool too_late)>;
+  // Above it a request is large; README.md says what that costs.
   static constexpr size_t kLargeBytes = size_t{256} << 10;
   static constexpr size_t kMaxLargeJobs = 64;
   static constexpr size_t kMaxJobs = 2048;  // more requests than the router would hold
@@ -36,10 +38,14 @@ class ApiWorkers {
   bool TryPost(size_t num_bytes, Job job) {
     return (num_bytes > kLargeBytes ? large_jobs_ : jobs_).TryPush(std::move(job));
   }
-  // Runs what is queued and joins the threads. Idempotent; not from a job.
+  // Runs what is queued, as too late, and joins the threads: each waits for the job that it is in
+  // the middle of. Idempotent; not from a job.
   void Stop();
 
  private:
+  void RunJobs(BoundedQueue<Job>& jobs);
+
+  std::atomic<bool> stopping_{false};
   BoundedQueue<Job> jobs_{kMaxJobs};
   BoundedQueue<Job> large_jobs_{kMaxLargeJobs};
   std::vector<Thread> threads_;
@@ -59,6 +65,9 @@ inline RequestError ApiQueueFull() {
   error.retry_after_s = 1;
   return error;
 }
+
+// What a client is told by a job that came too late.
+inline RequestError ApiStops() { return RequestError{ErrorCode::kDraining}; }
 
 }  // namespace baton
 

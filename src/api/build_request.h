@@ -1,6 +1,6 @@
 // From parameters to a request: combines what the client gave with defaults and the model, renders
-// the template and tokenises. Costs up to tens of milliseconds for long texts, so it runs on the
-// API's own threads (api_workers.h). Pure but for the random seed; any thread.
+// the template and tokenises. A text of megabytes takes long (README.md), so it runs on the API's
+// own threads (api_workers.h). Pure but for the random seed; any thread.
 #ifndef BATON_API_BUILD_REQUEST_H_
 #define BATON_API_BUILD_REQUEST_H_
 

@@ -55,8 +55,11 @@ class UnaryCall final : public grpc::ServerUnaryReactor, public ResponseSink {
     call->self_ = call;
     Arrival arrival = ArrivalOf(*context, endpoint);
     arrival.splits_reasoning = parts.splits_reasoning;
-    const bool posted = parts.workers->TryPost(
-        request->ByteSizeLong(), [call, request, arrival] { call->Run(*request, arrival); });
+    const bool posted =
+        parts.workers->TryPost(request->ByteSizeLong(), [call, request, arrival](bool too_late) {
+          if (too_late) return call->Refuse(ApiStops(), "");
+          call->Run(*request, arrival);
+        });
     if (!posted) call->Refuse(ApiQueueFull(), "");
     return call.get();
   }
@@ -125,8 +128,11 @@ class StreamCall final : public grpc::ServerWriteReactor<Chunk>, public Response
     Arrival arrival = ArrivalOf(*context, endpoint);
     arrival.stream = true;
     arrival.splits_reasoning = parts.splits_reasoning;
-    const bool posted = parts.workers->TryPost(
-        request->ByteSizeLong(), [call, request, arrival] { call->Run(*request, arrival); });
+    const bool posted =
+        parts.workers->TryPost(request->ByteSizeLong(), [call, request, arrival](bool too_late) {
+          if (too_late) return call->Refuse(ApiStops(), "");
+          call->Run(*request, arrival);
+        });
     if (!posted) call->Refuse(ApiQueueFull(), "");
     return call.get();
   }

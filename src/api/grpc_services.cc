@@ -104,9 +104,9 @@ class ModelServiceImpl final : public v1::ModelService::CallbackService {
                                 Function function) {
     AddRequestId("", context);
     grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-    auto job = [this, context, reactor, model_id = request.model(), function] {
-      RequestError error;
-      const auto model = ResolveModel(*parts_.submitter, model_id, &error);
+    auto job = [this, context, reactor, model_id = request.model(), function](bool too_late) {
+      RequestError error = ApiStops();
+      const auto model = too_late ? nullptr : ResolveModel(*parts_.submitter, model_id, &error);
       const bool ok = model != nullptr && function(*model, &error);
       if (ok) return reactor->Finish(grpc::Status::OK);
       parts_.submitter->CountAnswered(HttpStatusOf(error.code));

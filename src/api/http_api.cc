@@ -240,7 +240,8 @@ void HttpApi::HandlePost(Exchange exchange, PostHandler handler) {
   }
   auto shared = std::make_shared<Exchange>(std::move(exchange));
   const size_t num_bytes = shared->request.body.size();
-  const bool posted = workers_->TryPost(num_bytes, [this, shared, handler] {
+  const bool posted = workers_->TryPost(num_bytes, [this, shared, handler](bool too_late) {
+    if (too_late) return Refuse(*shared, ApiStops());
     JsonValue body;
     RequestError error;
     if (!ParseJson(shared->request.body, &body, &error)) return Refuse(*shared, error);

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
@@ -10,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "grpc/grpc.h"
 #include "grpcpp/ext/proto_server_reflection_plugin.h"
 #include "grpcpp/grpcpp.h"
 #include "grpcpp/health_check_service_interface.h"
@@ -106,6 +108,7 @@ class RouterProcessImpl final : public RouterProcess {
   Status StartGrpc();
   Status StartHttp();
   Status StartAdmin();
+  void StopGrpc();
   ApiParts Parts() const { return {router_.get(), workers_.get(), config_.splits_reasoning}; }
   void SetHealth(bool ready);
   void AddRouterRow(Topology* topology) const;
@@ -131,6 +134,7 @@ class RouterProcessImpl final : public RouterProcess {
   std::unique_ptr<grpc::Server> grpc_;
   std::unique_ptr<HttpServer> http_;
   std::unique_ptr<AdminServer> admin_;
+  std::atomic<bool> grpc_is_shut_{false};  // grpc_shutdown_ has done its work
   Thread grpc_shutdown_;
   std::string grpc_address_;
   bool stopped_ = false;
@@ -283,18 +287,19 @@ bool RouterProcessImpl::WaitFor(const std::function<bool()>& done, int64_t until
 }
 
 void RouterProcessImpl::Drain(const std::function<bool()>& keep_waiting) {
-  const int64_t start_us = SystemClock().NowUs();
-  const int64_t end_us = start_us + config_.drain_timeout_us;
+  const int64_t grace_end_us = SystemClock().NowUs() + config_.drain_grace_us;
+  const int64_t end_us = grace_end_us + config_.drain_timeout_us;
   BATON_LOG_INFO("draining: {} requests run", router_->num_live());
   router_->SetNotReady();
-  const int64_t grace_end_us = std::min(end_us, start_us + config_.drain_grace_us);
   if (!WaitFor([] { return false; }, grace_end_us, keep_waiting)) return;
   http_->BeginDrain();
   // Sends GOAWAY at once and then waits for the calls, so it gets a thread of its own.
   const auto grpc_deadline =
       SystemTimeIn(std::max<int64_t>(0, end_us - SystemClock().NowUs()) + kLastCallsUs);
-  grpc_shutdown_ =
-      Thread("grpc-shutdown", [this, grpc_deadline] { grpc_->Shutdown(grpc_deadline); });
+  grpc_shutdown_ = Thread("grpc-shutdown", [this, grpc_deadline] {
+    grpc_->Shutdown(grpc_deadline);
+    grpc_is_shut_.store(true);
+  });
   router_->RefuseNewRequests();
   const auto idle = [this] {
     return router_->num_live() == 0 && http_->num_active_requests() == 0;
@@ -313,13 +318,23 @@ void RouterProcessImpl::Stop() {
     // Ends every request and every lease, so that gRPC's calls can finish.
     router_->Stop();
   }
-  if (grpc_ != nullptr) {
-    grpc_->Shutdown(SystemTimeIn(kLastCallsUs));
-    grpc_shutdown_.Join();
-    grpc_->Wait();
-  }
+  if (grpc_ != nullptr) StopGrpc();
   if (http_ != nullptr) http_->Stop();
   if (admin_ != nullptr) admin_->Stop();
+}
+
+void RouterProcessImpl::StopGrpc() {
+  if (grpc_shutdown_.joinable()) {
+    // A shutdown that has begun keeps its own deadline, that of the drain. What a client does not
+    // read would wait for it.
+    const bool is_shut = WaitFor([this] { return grpc_is_shut_.load(); },
+                                 SystemClock().NowUs() + kLastCallsUs, [] { return true; }) &&
+                         grpc_is_shut_.load();
+    if (!is_shut) grpc_server_cancel_all_calls(grpc_->c_server());
+  }
+  grpc_->Shutdown(SystemTimeIn(kLastCallsUs));
+  grpc_shutdown_.Join();
+  grpc_->Wait();
 }
 
 }  // namespace

@@ -69,12 +69,20 @@ StatusOr<LedgerProcess> BeginDrain(const std::string& admin, const std::string& 
   return LedgerProcess{.worker_id = worker, .incarnation = incarnation};
 }
 
-// False once nobody listens there. A frozen process still takes connections.
-bool Answers(const std::string& admin) {
-  return !admin.empty() && !absl::IsUnavailable(CallAdmin("GET", admin, "/livez").status());
+// False once nobody listens there. A frozen process still takes connections, and one that is out of
+// reach, or whose address is not known, may be there.
+bool MayBeThere(const std::string& admin) {
+  return admin.empty() || !absl::IsUnavailable(CallAdmin("GET", admin, "/livez").status());
 }
 
-Status WaitUntilGone(const std::string& admin, const LedgerProcess& leaver, int64_t timeout_s) {
+// A worker that had registered just before it was asked shows its admin address later.
+void LearnAddress(const std::vector<LedgerProcess>& workers, LedgerProcess* leaver) {
+  for (const LedgerProcess& row : workers) {
+    if (row.incarnation == leaver->incarnation) leaver->admin = row.admin;
+  }
+}
+
+Status WaitUntilGone(const std::string& admin, LedgerProcess leaver, int64_t timeout_s) {
   const int64_t start_us = NowUs();
   const int64_t end_us = start_us + timeout_s * kSecondUs;
   int64_t answered_us = start_us;
@@ -84,7 +92,8 @@ Status WaitUntilGone(const std::string& admin, const LedgerProcess& leaver, int6
     DrainStep step = DrainStep::kWait;
     if (workers.ok()) {
       answered_us = now_us;
-      step = NextDrainStep(*workers, leaver, [&leaver] { return Answers(leaver.admin); });
+      LearnAddress(*workers, &leaver);
+      step = NextDrainStep(*workers, leaver, [&leaver] { return MayBeThere(leaver.admin); });
     } else if (now_us - answered_us > kSlackUs) {
       return WithPrefix(workers.status(), "the router was lost while the worker drained");
     }

@@ -18,16 +18,17 @@ enum class DrainStep : uint8_t {
 };
 
 // `workers` is what the router has registered. A life that is missing there may be frozen, or the
-// router may have just started: only when `answers` says that the process is gone too, or its next
-// life is there, has it left.
+// router may have just started: only when the process is gone too, or its next life is there, has
+// it left. `may_be_there` looks for the process; out of reach is not gone.
 inline DrainStep NextDrainStep(const std::vector<LedgerProcess>& workers,
-                               const LedgerProcess& leaver, absl::FunctionRef<bool()> answers) {
+                               const LedgerProcess& leaver,
+                               absl::FunctionRef<bool()> may_be_there) {
   for (const LedgerProcess& worker : workers) {
     if (worker.worker_id != leaver.worker_id) continue;
     if (worker.incarnation != leaver.incarnation) return DrainStep::kLeft;
     return worker.ready ? DrainStep::kAskAgain : DrainStep::kWait;
   }
-  return answers() ? DrainStep::kWait : DrainStep::kLeft;
+  return may_be_there() ? DrainStep::kWait : DrainStep::kLeft;
 }
 
 }  // namespace baton

@@ -88,6 +88,7 @@ class Connection {
 
  private:
   Status Handshake(int64_t timeout_ms);
+  Status ConnectError(const ErrorCode& error, int64_t timeout_ms) const;
 
   HttpUrl url_;
   asio::io_context io_;
@@ -102,14 +103,23 @@ Status Connection::Open(int64_t timeout_ms) {
   ErrorCode error;
   const auto endpoints = resolver.resolve(url_.host, url_.port, error);
   if (error) {
-    return Unavailable("cannot resolve {}: {}", url_.host, error.message());
+    return NotFound("cannot resolve {}: {}", url_.host, error.message());
   }
   error = Wait(timeout_ms, [&](auto done) { asio::async_connect(socket_, endpoints, done); });
-  if (error) {
-    return Unavailable("cannot connect to {}:{}: {}", url_.host, url_.port, error.message());
-  }
+  if (error) return ConnectError(error, timeout_ms);
   socket_.set_option(asio::ip::tcp::no_delay(true), error);
   return url_.tls ? Handshake(timeout_ms) : OkStatus();
+}
+
+Status Connection::ConnectError(const ErrorCode& error, int64_t timeout_ms) const {
+  if (error == asio::error::timed_out) {
+    return DeadlineExceeded("no connection to {}:{} within {} ms", url_.host, url_.port,
+                            timeout_ms);
+  }
+  const std::string text =
+      fmt::format("cannot connect to {}:{}: {}", url_.host, url_.port, error.message());
+  if (error == asio::error::connection_refused) return Unavailable("{}", text);
+  return NotFound("{}", text);
 }
 
 Status Connection::Handshake(int64_t timeout_ms) {
@@ -121,7 +131,7 @@ Status Connection::Handshake(int64_t timeout_ms) {
   const ErrorCode error = Wait(
       timeout_ms, [&](auto done) { tls_->async_handshake(asio::ssl::stream_base::client, done); });
   if (error) {
-    return Unavailable("TLS with {}:{} failed: {}", url_.host, url_.port, error.message());
+    return DataLoss("TLS with {}:{} failed: {}", url_.host, url_.port, error.message());
   }
   return OkStatus();
 }

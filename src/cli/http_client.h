@@ -50,11 +50,12 @@ using HttpHeaderCallback = std::function<Status(const HttpClientResponse&)>;
 // Called with each piece of the body as it arrives; false ends the call with Cancelled.
 using HttpChunkCallback = std::function<bool(std::string_view)>;
 
-// Sends the request and reads the whole answer. Any HTTP status is OK here; Unavailable = could not
-// connect (the message has host, port and reason), DeadlineExceeded = silence for the idle timeout,
-// DataLoss = the connection closed before the end of the body. Redirects (301, 302, 303, 307, 308)
-// are followed for GET, at most max_redirects of them; any other is an answer; credentials are not
-// carried to another host.
+// Sends the request and reads the whole answer. Any HTTP status is OK here; Unavailable = refused,
+// so nobody listens there; NotFound = the host cannot be found or reached; DeadlineExceeded = no
+// connection within its timeout, or silence for the idle timeout; DataLoss = the connection broke
+// before the end of the body. Messages have host, port and reason. Redirects (301, 302, 303, 307,
+// 308) are followed for GET, at most max_redirects of them; any other is an answer; credentials are
+// not carried to another host.
 StatusOr<HttpClientResponse> HttpCall(const HttpClientRequest& request,
                                       const HttpHeaderCallback& on_header = nullptr,
                                       const HttpChunkCallback& on_chunk = nullptr);

@@ -30,7 +30,8 @@ void Declare(FlagSet& flags, RouterFlags& f) {
   flags.AddAddress("--admin", f.config.admin_address, "address for health and metrics");
   DeclareRouterTuning(flags, f.tuning);
   flags.Add("--drain-timeout", f.drain_timeout_s, {0, 86400},
-            "seconds that running streams get after SIGTERM");
+            "seconds that running streams get after SIGTERM, behind the 5 s in which new ones are "
+            "still accepted");
   flags.Add("--cluster-secret-file", f.secret_file,
             "the workers' file: finds prompts in their prefix caches; without it none is found");
   DeclareTls(flags, f.config.tls);

@@ -65,7 +65,7 @@ void Declare(FlagSet& flags, SimFlags& values) {
             "independent clusters, each on a thread, that share the requests");
   flags.Add("--trace", values.trace,
             "take times and lengths from a recorded trace (Mooncake's JSON lines or Azure's CSV, "
-            "plain or gzip), scaled to prompts of 256 and answers of 32 tokens");
+            "plain or gzip), scaled to prompts of 256 and answers of --max-output tokens");
   flags.Add("--time-scale", values.time_scale, "stretch the trace: 0.1 = ten times as fast");
   flags.Add("--log-level", values.log_level, "debug, info, warn, error or off");
   flags.Add("--shrink", values.shrink,

@@ -73,7 +73,7 @@ EngineCore::EngineCore(const EngineConfig& config, const EngineParts& parts, Eng
       scheduler_(WithBlockSize(config.scheduler, parts.arena->layout().block_size), &pool_,
                  prefix_index_.get()),
       sampler_(parts.model->vocab_size(), config.eog_tokens),
-      sources_(MakeTransferParts(parts, &pool_, &scheduler_), config.handoff, this),
+      sources_(MakeTransferParts(parts, &pool_, &scheduler_), config, this),
       dests_(MakeTransferParts(parts, &pool_, &scheduler_), config, parts.model->vocab_size(),
              this),
       outbox_(parts.listener),

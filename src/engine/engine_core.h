@@ -127,8 +127,6 @@ class EngineCore : private TransferOwner, private LayerHook {
   void NotePlanned(const BatchPlan& plan);
   void NoteSeals(const BatchItem& item, const SequenceUse& use);
   void SealHits();
-  // Hashes and seals every layer of blocks that are stored for good.
-  void SealAll(const StepSeal& seal);
   void OnLayerStored(uint32_t layer) override;
   void TakeGrants();
   void SampleAll(const BatchPlan& plan);

@@ -29,14 +29,15 @@ struct EngineConfig {
   std::string cluster_secret;       // keys the hash chains
   std::vector<TokenId> eog_tokens;  // end a choice unless the request ignores them
   HandoffTimers handoff;
-  uint32_t layers_per_group = 5;          // crossed at once: 6 groups in a model of 30 layers
-  uint32_t max_requests = 1024;           // live
-  uint32_t max_transfers = 1024;          // hand-offs of either side that hold blocks
-  uint32_t max_bound_transfers = 2048;    // kept after binding to answer repeated messages
-  size_t inbox_capacity = 8192;           // refusable events
-  int64_t request_lease_us = 10'000'000;  // without a word from the router
-  int64_t idle_wake_us = 500'000;         // an idle loop turns this often, for liveness
-  std::optional<int> cpu;                 // the only processor of the engine thread
+  uint64_t hash_bytes_per_turn = 16 << 20;  // of a hand-over, between two steps: about 2 ms
+  uint32_t layers_per_group = 5;            // crossed at once: 6 groups in a model of 30 layers
+  uint32_t max_requests = 1024;             // live
+  uint32_t max_transfers = 1024;            // hand-offs of either side that hold blocks
+  uint32_t max_bound_transfers = 2048;      // kept after binding to answer repeated messages
+  size_t inbox_capacity = 8192;             // refusable events
+  int64_t request_lease_us = 10'000'000;    // without a word from the router
+  int64_t idle_wake_us = 500'000;           // an idle loop turns this often, for liveness
+  std::optional<int> cpu;                   // the only processor of the engine thread
 };
 
 // What an engine is joined with; everything outlives it.

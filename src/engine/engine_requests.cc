@@ -129,13 +129,8 @@ bool EngineCore::HandOver(LiveRequest* old, const RequestSpec& spec) {
   seal.chain = ChainLinks(sequence->spec.chain_key, kv_view_.layout->block_size, spec.tokens);
   // Slots of the last block behind the tokens hold KV of the same request, which D writes anew.
   old->source = sources_.Start(old->spec, sequence->id(), now_us_);
-  const uint32_t num_blocks = kv_view_.layout->BlocksFor(static_cast<uint32_t>(num_tokens));
   sources_.SetBlocks(old->source, sequence->table.handles());
-  SealAll({old->source, 0, num_blocks});
-  // With a grant that was parked slices were offered: where they cannot be sent and no time is left
-  // to wait for another D, request and sequence are gone.
-  if (FindLive(spec.key) == nullptr) return true;
-  sources_.FinishPrompt(old->source, std::move(seal), now_us_);
+  sources_.SealInTurns(old->source, std::move(seal), now_us_);
   return true;
 }
 

@@ -90,20 +90,18 @@ void EngineCore::NoteSeals(const BatchItem& item, const SequenceUse& use) {
 
 // What the prefix index had may cross before anything is computed.
 void EngineCore::SealHits() {
-  for (const StepSeal& seal : hit_seals_) SealAll(seal);
-}
-
-void EngineCore::SealAll(const StepSeal& seal) {
   const uint32_t num_layers = kv_view_.layout->num_layers;
-  for (uint32_t layer = 0; layer < num_layers; ++layer) {
-    sources_.HashLayer(seal.transfer, seal.first_ordinal, seal.num_ordinals, layer);
+  for (const StepSeal& seal : hit_seals_) {
+    for (uint32_t layer = 0; layer < num_layers; ++layer) {
+      sources_.HashLayer(seal.transfer, seal.first_ordinal, seal.num_ordinals, layer);
+    }
+    sources_.SealLayers(seal.transfer,
+                        {.first_ordinal = seal.first_ordinal,
+                         .num_ordinals = seal.num_ordinals,
+                         .first_layer = 0,
+                         .num_layers = num_layers},
+                        now_us_);
   }
-  sources_.SealLayers(seal.transfer,
-                      {.first_ordinal = seal.first_ordinal,
-                       .num_ordinals = seal.num_ordinals,
-                       .first_layer = 0,
-                       .num_layers = num_layers},
-                      now_us_);
 }
 
 // ---- Between two layers.

@@ -35,9 +35,12 @@ bool MayHappenInStep(HandoffActionKind kind) {
 
 }  // namespace
 
-SourceTransferSet::SourceTransferSet(const TransferParts& parts, const HandoffTimers& timers,
+SourceTransferSet::SourceTransferSet(const TransferParts& parts, const EngineConfig& config,
                                      TransferOwner* owner)
-    : parts_(parts), timers_(timers), owner_(owner) {
+    : parts_(parts),
+      timers_(config.handoff),
+      hash_bytes_per_turn_(config.hash_bytes_per_turn),
+      owner_(owner) {
   refs_.reserve(kMaxSlicesPerOffer);
 }
 
@@ -160,6 +163,11 @@ void SourceTransferSet::FinishPrompt(SourceTransfer* transfer, Seal seal, int64_
   Perform(transfer, now_us);
 }
 
+void SourceTransferSet::SealInTurns(SourceTransfer* transfer, Seal seal, int64_t now_us) {
+  transfer->late_seal = std::move(seal);
+  next_deadline_us_ = now_us;
+}
+
 void SourceTransferSet::OnMessage(Incarnation peer, const HandoffMessage& message, int64_t now_us) {
   const TransferKey& key = KeyOf(message);
   SourceTransfer* const transfer = Find({key.uid, key.attempt});
@@ -232,8 +240,44 @@ void SourceTransferSet::Tick(int64_t now_us) {
     if (now_us >= transfer->machine.NextDeadlineUs()) transfer->machine.OnTick(now_us, &actions_);
     Perform(transfer.get(), now_us);
   }
+  HashInTurns(now_us);
   EraseFinished();
   ExpireParked(now_us);
+}
+
+void SourceTransferSet::HashInTurns(int64_t now_us) {
+  const uint64_t num_a_turn =
+      std::max<uint64_t>(1, hash_bytes_per_turn_ / parts_.arena->layout().BlockBytes());
+  uint64_t num_left = num_a_turn;
+  for (auto& [key, transfer] : transfers_) {
+    if (!transfer->late_seal.has_value()) continue;
+    if (num_left == 0) {
+      next_deadline_us_ = now_us;  // the next turn goes on
+      return;
+    }
+    const uint32_t before = transfer->num_hashed;
+    HashSome(transfer.get(), static_cast<uint32_t>(std::min<uint64_t>(num_left, UINT32_MAX)),
+             now_us);
+    num_left -= transfer->num_hashed - before;
+    if (transfer->late_seal.has_value()) next_deadline_us_ = now_us;
+  }
+}
+
+void SourceTransferSet::HashSome(SourceTransfer* transfer, uint32_t num_ordinals, int64_t now_us) {
+  const SourceSpec& spec = transfer->machine.spec();
+  const SliceRange slices{
+      .first_ordinal = transfer->num_hashed,
+      .num_ordinals = std::min(num_ordinals, spec.num_blocks - transfer->num_hashed),
+      .first_layer = 0,
+      .num_layers = spec.num_layers};
+  for (uint32_t layer = 0; layer < spec.num_layers; ++layer) {
+    HashLayer(transfer, slices.first_ordinal, slices.num_ordinals, layer);
+  }
+  transfer->num_hashed += slices.num_ordinals;
+  SealLayers(transfer, slices, now_us);
+  // Slices that cannot be posted may have ended the request, and let its blocks go.
+  if (!transfer->late_seal.has_value() || transfer->num_hashed < spec.num_blocks) return;
+  FinishPrompt(transfer, *std::exchange(transfer->late_seal, std::nullopt), now_us);
 }
 
 void SourceTransferSet::OfferAgain(SourceTransfer* transfer, int64_t now_us) {
@@ -299,6 +343,7 @@ void SourceTransferSet::PerformOne(SourceTransfer* transfer, HandoffAction actio
       }
       return;
     case HandoffActionKind::kReleaseBlocks:
+      transfer->late_seal.reset();
       if (std::exchange(transfer->holds_sequence, false)) {
         parts_.scheduler->Remove(transfer->sequence);
       }

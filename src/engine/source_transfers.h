@@ -11,18 +11,21 @@
 //  1. Between BeginStep and FinishStep only messages are sent, blocks pinned and slices
 //     offered; everything that frees waits for FinishStep.
 //  2. A slice is offered with the checksum taken when it was sealed.
+//  3. Outside a step a turn hashes at most `hash_bytes_per_turn`, or one block if that is more.
 #ifndef BATON_ENGINE_SOURCE_TRANSFERS_H_
 #define BATON_ENGINE_SOURCE_TRANSFERS_H_
 
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string_view>
 #include <vector>
 
 #include "absl/container/btree_map.h"
 
 #include "kvcache/handoff.h"
+#include "src/engine/engine_options.h"
 #include "src/engine/engine_types.h"
 #include "src/engine/transfer_parts.h"
 
@@ -41,6 +44,8 @@ struct SourceTransfer {
   std::vector<BlockHandle> blocks;  // by ordinal; filled when the first chunk is planned
   std::vector<uint64_t> checksums;  // [num_blocks][num_layers], valid where sealed
   std::vector<SliceRange> unsent;   // the transport's queue was full: offered again later
+  std::optional<Seal> late_seal;    // of a prompt that is stored, sent once all of it is hashed
+  uint32_t num_hashed = 0;          // blocks, of a prompt with a late seal
   HandoffActions deferred;          // came up in a step, done after it
 };
 
@@ -55,7 +60,7 @@ struct SourceStats {
 // See the file comment.
 class SourceTransferSet {
  public:
-  SourceTransferSet(const TransferParts& parts, const HandoffTimers& timers, TransferOwner* owner);
+  SourceTransferSet(const TransferParts& parts, const EngineConfig& config, TransferOwner* owner);
 
   // Begins a hand-off of the prompt that `sequence` computes; a parked grant is taken. Never null.
   SourceTransfer* Start(const RequestSpec& spec, SequenceId sequence, int64_t now_us);
@@ -80,13 +85,16 @@ class SourceTransferSet {
 
   // Between steps.
   void FinishPrompt(SourceTransfer* transfer, Seal seal, int64_t now_us);
+  // All blocks of the prompt are stored and none is hashed: the coming ticks do, and then finish
+  // it.
+  void SealInTurns(SourceTransfer* transfer, Seal seal, int64_t now_us);
   // A message of D: of a known hand-off, a grant to park, or answered with a Revoke.
   void OnMessage(Incarnation peer, const HandoffMessage& message, int64_t now_us);
   void OnPeerDown(Incarnation peer, std::string_view reason, int64_t now_us);
   void OnSendClosed(Incarnation peer, TransferId transfer, int64_t now_us);
   // The request ended here for another reason: everything is let go, the owner is not told.
   void Cancel(const RequestKey& key, std::string_view reason, int64_t now_us);
-  // Leases, renewals, parked grants, and offers that found the queue full.
+  // Leases, renewals, parked grants, offers that found the queue full, and what is to be hashed.
   void Tick(int64_t now_us);
   // When Tick may have something to do; never too late.
   int64_t NextDeadlineUs() const { return std::min(next_deadline_us_, park_.NextDeadlineUs()); }
@@ -119,11 +127,15 @@ class SourceTransferSet {
   void ParkGrant(Incarnation peer, const Grant& grant, int64_t now_us);
   void OfferAgain(SourceTransfer* transfer, int64_t now_us);
   void ExpireParked(int64_t now_us);
+  void HashInTurns(int64_t now_us);
+  // The next `num_ordinals` blocks at most.
+  void HashSome(SourceTransfer* transfer, uint32_t num_ordinals, int64_t now_us);
   void NoteDeadline(const SourceTransfer& transfer);
   void EraseFinished();
 
   const TransferParts parts_;
   const HandoffTimers timers_;
+  const uint64_t hash_bytes_per_turn_;
   TransferOwner* const owner_;
   // Ordered: what a tick does follows from its input, not from where memory lies.
   absl::btree_map<RequestKey, std::unique_ptr<SourceTransfer>> transfers_;

@@ -216,7 +216,7 @@ void LeaseReactor::EndFor(const Status& fault, bool is_registering) {
   if (is_registering) {
     BATON_LOG_ERROR("a worker's registration is refused: {}", reason);
     inbox_->Post([is_wire](RouterCore& core, int64_t /*now_us*/) {
-      core.CountRefusal(is_wire ? RefusalReason::kWireVersion : RefusalReason::kMalformed);
+      core.CountRefusals(is_wire ? RefusalReason::kWireVersion : RefusalReason::kMalformed, 1);
     });
   } else {
     BATON_LOG_ERROR("a worker's registration ends for what it reports: {}", reason);
@@ -276,11 +276,17 @@ Status LeaseReactor::HandlePrefix() {
 grpc::ServerBidiReactor<v1::WorkerReport, v1::RouterDirective>* GrpcRegistryService::Register(
     grpc::CallbackServerContext* context) {
   if (wants_certificates_ && !HasVerifiedCertificate(*context->auth_context())) {
-    inbox_->Post([](RouterCore& core, int64_t /*now_us*/) {
-      core.CountRefusal(RefusalReason::kCertificate);
-    });
+    if (num_strangers_->fetch_add(1) == 0) {
+      inbox_->Post([strangers = num_strangers_](RouterCore& core, int64_t /*now_us*/) {
+        core.CountRefusals(RefusalReason::kCertificate, strangers->exchange(0));
+      });
+    }
     const int64_t now_us = SystemClock().NowUs();
-    if (now_us - refusal_logged_us_.exchange(now_us) >= kRefusalLogIntervalUs) {
+    // Only what is logged moves the mark: else a stranger who tries every half second is logged
+    // once.
+    int64_t logged_us = refusal_logged_us_.load();
+    const bool is_due = now_us - logged_us >= kRefusalLogIntervalUs;
+    if (is_due && refusal_logged_us_.compare_exchange_strong(logged_us, now_us)) {
       BATON_LOG_WARN("a worker without a certificate is refused: {}", context->peer());
     }
     return new RefusingReactor({grpc::StatusCode::UNAUTHENTICATED,

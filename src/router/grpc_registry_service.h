@@ -38,6 +38,10 @@ class GrpcRegistryService final : public v1::RouterRegistry::CallbackService {
   const std::shared_ptr<ModelCatalog> catalog_ = std::make_shared<ModelCatalog>();
   std::atomic<uint64_t> next_lease_{1};
   std::atomic<int64_t> refusal_logged_us_{0};
+  // Strangers that the router's thread has not counted yet; while there are any, one message to it
+  // is under way, however many come.
+  const std::shared_ptr<std::atomic<uint64_t>> num_strangers_ =
+      std::make_shared<std::atomic<uint64_t>>(0);
 };
 
 }  // namespace baton

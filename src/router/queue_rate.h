@@ -17,7 +17,7 @@ class QueueRate {
   // Gaps between placements from which the rate is taken.
   static constexpr uint32_t kWindow = 16;
 
-  // A request left the queue for its workers while others waited.
+  // A worker took a request of the queue while others waited. One that it refuses is no progress.
   void OnPlaced(int64_t now_us) { times_us_[num_placed_++ % times_us_.size()] = now_us; }
   // How long a request waits behind `num_ahead` others, as far as is known; nothing before there
   // were kWindow gaps. The time since the last placement counts as one gap more when it makes the

@@ -103,16 +103,11 @@ void RouterCore::EnterQueue(const RouterRequest& request) {
   ++model_queues_[request.spec.model->id].num_waiting;
 }
 
-// `is_placed`: for its workers; otherwise it ends.
-void RouterCore::LeaveQueue(const RouterRequest& request, bool is_placed) {
+void RouterCore::LeaveQueue(const RouterRequest& request) {
   if (request.spec.is_shadow()) return;
   --num_queued_;
   const auto it = model_queues_.find(request.spec.model->id);
-  if (--it->second.num_waiting == 0) {
-    model_queues_.erase(it);
-  } else if (is_placed) {
-    it->second.rate.OnPlaced(now_us_);
-  }
+  if (--it->second.num_waiting == 0) model_queues_.erase(it);
 }
 
 void RouterCore::Cancel(RequestUid uid) {
@@ -163,9 +158,10 @@ void RouterCore::TellFailed(RouterRequest& request, const RequestError& error, b
 }
 
 void RouterCore::Forget(RouterRequest& request, bool waits) {
-  if (waits) LeaveQueue(request, /*is_placed=*/false);
+  if (waits) LeaveQueue(request);
   if (request.spec.is_shadow()) --num_shadows_;
   CancelKept(request);
+  GiveUpMove(request);
   ReleaseHalf(request, request.prefill, !StopsByItself(request, request.prefill));
   ReleaseHalf(request, request.decode, !StopsByItself(request, request.decode));
   requests_.erase(request.uid);  // `request` is gone
@@ -193,7 +189,7 @@ void RouterCore::ReleaseHalf(RouterRequest& request, PlacementHalf& half, bool c
     worker->placed.num_sequences -= half.cost.num_sequences;
     --worker->num_requests;
     if (cancel && half.live && worker->session_up) {
-      worker->session->Cancel(request.uid, request.attempt());
+      worker->session->Cancel(request.uid, half.attempt);
     }
   }
   half = PlacementHalf{};
@@ -299,6 +295,8 @@ void RouterCore::CheckTimers(RouterRequest& request, int64_t now_us) {
                    request.decode_worker_id, config_.reserve_timeout_us / 1000);
     return Recover(request, PlacementFault::kDecodeStalled, now_us);
   }
+  const bool is_asked = request.move.decode.lease.value() != 0;
+  if (is_asked && now_us - request.move.asked_us >= config_.reserve_timeout_us) GiveUpMove(request);
   if (RegisteredWorker* worker = FindStalled(request, now_us)) {
     worker->avoided_until_us = now_us + config_.worker_stall_us;
     const bool is_prefill = request.prefill.Is(worker->lease);

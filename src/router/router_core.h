@@ -98,8 +98,8 @@ class RouterCore {
   // Leases of workers.
   void OnWorkerHello(LeaseId lease, WorkerDescription worker, std::unique_ptr<LeaseStream> stream,
                      int64_t now_us);
-  // A registration that did not get as far as OnWorkerHello.
-  void CountRefusal(RefusalReason reason);
+  // Registrations that did not get as far as OnWorkerHello.
+  void CountRefusals(RefusalReason reason, uint64_t num_refused);
   void OnWorkerLoad(LeaseId lease, WorkerLoadReport load, int64_t now_us);
   void OnPrefixEvents(LeaseId lease, const PrefixBatch& batch, int64_t now_us);
   void OnLeaseClosed(LeaseId lease);
@@ -149,7 +149,7 @@ class RouterCore {
   // router_core.cc: life and end of requests.
   std::optional<uint32_t> OverloadRetryS(const RouterRequest& request, int64_t now_us) const;
   void EnterQueue(const RouterRequest& request);
-  void LeaveQueue(const RouterRequest& request, bool is_placed);
+  void LeaveQueue(const RouterRequest& request);
   void EndGood(RouterRequest& request);
   void EndBad(RouterRequest& request, const RequestError& error);
   void EndBad(RouterRequest& request, ErrorCode code);
@@ -168,8 +168,9 @@ class RouterCore {
   // router_core_placement.cc: the queue.
   struct PlannedRoute {
     Route route;
-    RouteTable table;  // that the route's indices refer to
-    LeaseId source;    // the decode worker whose KV moves to the route's; 0 = none
+    RouteTable table;              // that the route's indices refer to
+    LeaseId source;                // the decode worker whose KV moves to the route's; 0 = none
+    LeaseId PrefillLease() const;  // where KV comes from to the route's decode worker; 0 = none
   };
   PlannedRoute RouteFor(RouterRequest& request, int64_t now_us);
   Route RouteForShadow(const RouterRequest& request, const RouteQuery& query, RouteTable& table);
@@ -179,8 +180,8 @@ class RouterCore {
   bool ShouldWaitForPair(RouteReason reason, const ModelInfo& model, int64_t now_us) const;
   void Start(RouterRequest& request, RegisteredWorker* prefill, RegisteredWorker& decode,
              int64_t now_us);
-  void StartPair(RouterRequest& request, const PlacementSpec& spec, RegisteredWorker& prefill,
-                 RegisteredWorker& decode);
+  void StartPrefill(RouterRequest& request, const PlacementSpec& spec, RegisteredWorker& prefill,
+                    const RegisteredWorker& decode);
   void Requeue(RouterRequest& request, int64_t not_before_us, KeptSource keep);
   void CancelKept(RouterRequest& request);
   void CountSource(RouterRequest& request, const WorkerRequestStatus& status);
@@ -204,12 +205,18 @@ class RouterCore {
                   KeptSource keep);
   void MoveAwayFrom(RegisteredWorker& worker, int64_t now_us);
   bool TryMove(RouterRequest& request, const RegisteredWorker& worker, int64_t now_us);
+  void AskMove(RouterRequest& request, const PlannedRoute& planned, int64_t now_us);
+  bool Move(RouterRequest& request, int64_t now_us);
+  void GiveUpMove(RouterRequest& request);
 
   // router_core_stream.cc: what workers say of requests.
+  void Accept(RouterRequest& request, int64_t now_us);
   void OnToken(LeaseId lease, WorkerToken token, int64_t now_us);
   void OnHalfEnded(RouterRequest& request, PlacementHalf& half, const WorkerRequestStatus& status);
   void OnRejected(RouterRequest& request, PlacementHalf& half, const WorkerRequestStatus& status,
                   int64_t now_us);
+  void OnMoveRefused(RouterRequest& request, RegisteredWorker& worker,
+                     const WorkerRequestStatus& status, int64_t now_us);
   void OnMark(RouterRequest& request, bool is_prefill, const WorkerRequestStatus& status,
               int64_t now_us);
   void OnDelivery(RouterRequest& request);

@@ -18,6 +18,20 @@ uint32_t NumOwnBlocks(const RouterRequest& request, const RegisteredWorker& work
   return worker.BlocksFor(request.NumTokens()) - static_cast<uint32_t>(num_full);
 }
 
+PlacementSpec SpecOf(const RouterRequest& request, uint32_t attempt, int64_t now_us) {
+  PlacementSpec spec;
+  spec.uid = request.uid;
+  spec.attempt = attempt;
+  spec.num_choices = request.spec.num_choices;
+  // Rounded up: workers refuse a deadline of 0, and the router's own timer is exact.
+  spec.deadline_ms = static_cast<uint32_t>((request.DeadlineUs() - now_us + 999) / 1000);
+  spec.prompt = &request.spec.prompt;
+  spec.replayed = request.Replayed();
+  spec.sampling = &request.spec.sampling;
+  if (request.spec.is_shadow()) spec.tenant = kShadowTenant;
+  return spec;
+}
+
 // Counts a request at one of its workers. `cost.num_blocks` are those beside the prompt's full
 // blocks, which are counted once for all who share them.
 void AddCost(const RouterRequest& request, RegisteredWorker& worker, PlacementHalf& half,
@@ -40,6 +54,22 @@ void AddCost(const RouterRequest& request, RegisteredWorker& worker, PlacementHa
   ++worker.num_requests;
 }
 
+// Null `prefill`: it computes the prompt itself.
+void StartDecode(const RouterRequest& request, const PlacementSpec& spec, RegisteredWorker& decode,
+                 const RegisteredWorker* prefill, PlacementHalf& half) {
+  PlacementCost cost;
+  // A part-full last block, and one to grow into for each choice.
+  cost.num_blocks = NumOwnBlocks(request, decode) + request.spec.num_choices;
+  cost.num_sequences = request.spec.num_choices;
+  if (prefill == nullptr) {
+    cost.num_tokens = request.NumTokens() - request.CachedTokensAt(decode);
+    cost.num_prompts = 1;
+  }
+  half.attempt = spec.attempt;
+  AddCost(request, decode, half, cost);
+  decode.session->StartDecode(spec, prefill == nullptr ? nullptr : &prefill->description.name);
+}
+
 // A shadow that compares with a worker of those numerics may run there.
 bool TakesShadow(const RegisteredWorker& worker, const GenerateRequest& shadow) {
   return worker.IsIdle() &&
@@ -49,7 +79,8 @@ bool TakesShadow(const RegisteredWorker& worker, const GenerateRequest& shadow) 
 }  // namespace
 
 // First come, first served within a model: a request that finds no room keeps later ones of its
-// model behind it, so that a large one is not starved by small ones.
+// model behind it, so that a large one is not starved by small ones. So does one whose fault
+// settles, for its 10 ms: what else was lost then is not known yet.
 void RouterCore::PlaceQueued(int64_t now_us) {
   if (!queue_changed_) return;
   queue_changed_ = false;
@@ -211,16 +242,15 @@ RouterCore::Placing RouterCore::TryPlace(RouterRequest& request, int64_t now_us)
     return Placing::kWait;
   }
   if (!route.has_room) return Placing::kWait;
-  RegisteredWorker& decode = *registry_.Find(table.decode_leases[route.decode_idx]);
-  RegisteredWorker* prefill = nullptr;
-  if (planned.source.value() != 0) {
-    prefill = registry_.Find(planned.source);
-  } else if (route.path == Route::Path::kDisagg) {
-    prefill = registry_.Find(table.prefill_leases[route.prefill_idx]);
-  }
   request.exact = route.exact;
-  Start(request, prefill, decode, now_us);
+  RegisteredWorker& decode = *registry_.Find(table.decode_leases[route.decode_idx]);
+  Start(request, registry_.Find(planned.PrefillLease()), decode, now_us);
   return Placing::kPlaced;
+}
+
+LeaseId RouterCore::PlannedRoute::PrefillLease() const {
+  if (source.value() != 0) return source;
+  return route.path == Route::Path::kDisagg ? table.prefill_leases[route.prefill_idx] : LeaseId{};
 }
 
 bool RouterCore::ShouldWaitForPair(RouteReason reason, const ModelInfo& model,
@@ -243,9 +273,10 @@ bool RouterCore::ShouldWaitForPair(RouteReason reason, const ModelInfo& model,
 void RouterCore::Start(RouterRequest& request, RegisteredWorker* prefill, RegisteredWorker& decode,
                        int64_t now_us) {
   if (!request.spec.is_shadow()) EndShadows(decode.lease);
-  LeaveQueue(request, /*is_placed=*/true);
+  LeaveQueue(request);
   request.placed_us = now_us;
   request.moved_us = now_us;
+  request.is_counted = false;
   request.is_local = prefill == nullptr;
   request.life.OnPlaced(request.is_local);
   const bool retargets = prefill != nullptr && prefill->lease == request.kept.lease;
@@ -261,38 +292,25 @@ void RouterCore::Start(RouterRequest& request, RegisteredWorker* prefill, Regist
   request.lifetime.Mark(RequestEvent::kAdmitted, now_us);
   request.merge.DropAhead();
 
-  PlacementSpec spec;
-  spec.uid = request.uid;
-  spec.attempt = request.attempt();
-  spec.num_choices = request.spec.num_choices;
-  // Rounded up: workers refuse a deadline of 0, and the router's own timer is exact.
-  spec.deadline_ms = static_cast<uint32_t>((request.DeadlineUs() - now_us + 999) / 1000);
-  spec.prompt = &request.spec.prompt;
-  spec.replayed = request.Replayed();
-  spec.sampling = &request.spec.sampling;
-  if (request.spec.is_shadow()) spec.tenant = kShadowTenant;
-
-  PlacementCost decode_cost;
-  // A part-full last block, and one to grow into for each choice.
-  decode_cost.num_blocks = NumOwnBlocks(request, decode) + request.spec.num_choices;
-  decode_cost.num_sequences = request.spec.num_choices;
-  if (request.is_local) {
-    decode_cost.num_tokens = request.NumTokens() - request.CachedTokensAt(decode);
-    decode_cost.num_prompts = 1;
-  }
-  AddCost(request, decode, request.decode, decode_cost);
-  if (request.is_local) {
+  const PlacementSpec spec = SpecOf(request, request.attempt(), now_us);
+  if (prefill == nullptr) {
     request.transport = LinkKind::kLocal;
-    decode.session->StartDecode(spec, nullptr);
   } else {
-    StartPair(request, spec, *prefill, decode);
+    // First: its computation is what the client waits for.
+    StartPrefill(request, spec, *prefill, decode);
+  }
+  // Both workers start at once: the decode worker reserves while the prompt is computed. One that
+  // was asked for a move has its order.
+  if (request.move.decode.Is(decode.lease)) {
+    request.decode = std::exchange(request.move, AskedMove{}).decode;
+  } else {
+    StartDecode(request, spec, decode, prefill, request.decode);
   }
   ReportTableSize();
 }
 
-// Both workers start at once: the decode worker reserves while the prompt is computed.
-void RouterCore::StartPair(RouterRequest& request, const PlacementSpec& spec,
-                           RegisteredWorker& prefill, RegisteredWorker& decode) {
+void RouterCore::StartPrefill(RouterRequest& request, const PlacementSpec& spec,
+                              RegisteredWorker& prefill, const RegisteredWorker& decode) {
   const WorkerName& decode_name = decode.description.name;
   const bool moves = !prefill.IsPrefill();
   if (!moves || request.prefill_worker_id.empty()) {
@@ -305,28 +323,52 @@ void RouterCore::StartPair(RouterRequest& request, const PlacementSpec& spec,
   request.kept = KeptSource{};
   const uint32_t num_uncached =
       retargets ? 0 : request.NumTokens() - request.CachedTokensAt(prefill);
+  request.prefill.attempt = spec.attempt;
   AddCost(request, prefill, request.prefill,
           {.num_blocks = NumOwnBlocks(request, prefill),
            .num_tokens = num_uncached,
            .num_prompts = 1,
            .num_sequences = 1});
-  // The prompt first: its computation is what the client waits for.
   prefill.session->StartPrefill(spec, decode_name);
-  decode.session->StartDecode(spec, &prefill.description.name);
+}
+
+// `request.num_replayed` is that of the planned placement.
+void RouterCore::AskMove(RouterRequest& request, const PlannedRoute& planned, int64_t now_us) {
+  RegisteredWorker& decode = *registry_.Find(planned.table.decode_leases[planned.route.decode_idx]);
+  const RegisteredWorker* const prefill = registry_.Find(planned.PrefillLease());
+  EndShadows(decode.lease);
+  AskedMove& move = request.move;
+  move.source = planned.PrefillLease();
+  move.num_replayed = request.num_replayed;
+  move.exact = planned.route.exact;
+  move.asked_us = now_us;
+  const PlacementSpec spec = SpecOf(request, request.life.next_attempt(), now_us);
+  StartDecode(request, spec, decode, prefill, move.decode);
+}
+
+void RouterCore::GiveUpMove(RouterRequest& request) {
+  if (request.move.decode.lease.value() == 0) return;
+  ReleaseHalf(request, request.move.decode, /*cancel=*/true);
+  request.move = AskedMove{};
+  request.life.SkipAttempt();
+}
+
+// A token that only a prompt's end gave is sampled again: the prefill worker's blocks then serve
+// the next attempt as they are. A decode worker has no KV of its last token.
+uint32_t RouterRequest::NumToReplay(bool moves) const {
+  const size_t num_first = spec.num_choices > 1 ? 0 : merge.tokens(0).size();
+  if (num_first <= num_replayed + 1) return num_replayed;
+  return static_cast<uint32_t>(moves ? num_first - 1 : num_first);
 }
 
 void RouterCore::Requeue(RouterRequest& request, int64_t not_before_us, KeptSource keep) {
+  GiveUpMove(request);
   request.kept = keep;
   const bool moves = keep.lease.value() != 0 && request.decode.Is(keep.lease);
   const bool retargets = keep.lease.value() != 0 && request.prefill.Is(keep.lease);
   ReleaseHalf(request, request.prefill, !retargets);
   ReleaseHalf(request, request.decode, !moves);
-  // A token that only a prompt's end gave is sampled again: the prefill worker's blocks then serve
-  // the next attempt as they are. A decode worker has no KV of its last token.
-  const size_t num_known = request.spec.num_choices > 1 ? 0 : request.merge.tokens(0).size();
-  if (num_known > request.num_replayed + 1) {
-    request.num_replayed = static_cast<uint32_t>(moves ? num_known - 1 : num_known);
-  }
+  request.num_replayed = request.NumToReplay(moves);
   request.accepted = false;
   request.not_before_us = not_before_us;
   EnterQueue(request);

@@ -2,6 +2,7 @@
 // its next attempt, from the tokens that are known. The client sees only a pause.
 #include <algorithm>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "src/base/log.h"
@@ -83,14 +84,15 @@ void RouterCore::PlaceAgain(RouterRequest& request, PlacementFault why, int64_t 
 }
 
 // A decode worker that drains keeps what no other has room for, or what would have to be computed
-// from its beginning; the rest moves, a few at a time, so that those who take it over are not
-// flooded.
+// from its beginning; for the rest others are asked, for a few at a time, so that those who take it
+// over are not flooded.
 void RouterCore::MoveAwayFrom(RegisteredWorker& worker, int64_t now_us) {
   EndShadows(worker.lease);
   std::vector<RequestUid> movable;
   for (const auto& [uid, request] : requests_) {
     const bool can_move = request->decode.Is(worker.lease) && !request->merge.complete() &&
-                          request->spec.num_choices == 1 && !request->pause.on();
+                          request->spec.num_choices == 1 && !request->pause.on() &&
+                          request->move.decode.lease.value() == 0;
     if (can_move) movable.push_back(uid);
   }
   std::sort(movable.begin(), movable.end());
@@ -115,33 +117,55 @@ bool RouterCore::TryMove(RouterRequest& request, const RegisteredWorker& worker,
   // its log-probability.
   if (has_kv && request.merge.num_known() <= request.num_replayed) return false;
   const bool prefill_holds = !request.verified && request.prefill.live;
-  KeptSource keep;
   if (has_kv) {
-    keep = {worker.lease, request.attempt()};
+    request.kept = {worker.lease, request.attempt()};
   } else if (prefill_holds) {
-    keep = {request.prefill.lease, request.attempt()};
+    request.kept = {request.prefill.lease, request.attempt()};
   }
-  request.kept = keep;
+  const uint32_t num_replayed = request.num_replayed;
+  request.num_replayed = request.NumToReplay(has_kv);
   const PlannedRoute planned = RouteFor(request, now_us);
-  request.kept = KeptSource{};
   const Route& route = planned.route;
-  if (route.path == Route::Path::kNone || !route.has_room) return false;
-  if (planned.source.value() == 0) {
-    const bool links_may_come = now_us - worker.draining_since_us < kMoveLinkWaitUs;
-    if (has_kv && links_may_come) return false;
-    const bool is_local = route.path == Route::Path::kLocal;
-    if (is_local && ShouldWaitForPair(route.reason, *request.spec.model, now_us)) return false;
+  const bool has_room = route.path != Route::Path::kNone && route.has_room;
+  // A better way than this one may be about to open.
+  const bool waits_for_link = has_kv && now_us - worker.draining_since_us < kMoveLinkWaitUs;
+  const bool waits_for_pair = route.path == Route::Path::kLocal &&
+                              ShouldWaitForPair(route.reason, *request.spec.model, now_us);
+  const bool takes_kv = planned.source.value() != 0;
+  const bool may_move = has_room && (takes_kv || !(waits_for_link || waits_for_pair));
+  if (may_move) AskMove(request, planned, now_us);
+  request.kept = KeptSource{};
+  request.num_replayed = num_replayed;
+  return may_move;
+}
+
+// The worker that was asked has reserved: what it takes over ends here, and its source is told.
+// False when that one has gone meanwhile; the stream then stays.
+bool RouterCore::Move(RouterRequest& request, int64_t now_us) {
+  RegisteredWorker* const source = registry_.Find(request.move.source);
+  const bool needs_source = request.move.source.value() != 0;
+  if (needs_source && (source == nullptr || !source->session_up)) {
+    GiveUpMove(request);
+    return false;
   }
+  const bool prefill_holds = request.prefill.Is(request.move.source) && request.prefill.live;
+  const bool is_kept = request.decode.Is(request.move.source) || prefill_holds;
   const auto num_known = static_cast<uint32_t>(request.merge.num_known());
   request.life.OnFault(request.attempt(), PlacementFault::kMoved, num_known);
-  PlaceAgain(request, PlacementFault::kMoved, now_us, keep);
-  PlaceQueued(now_us);
+  const AskedMove move = std::exchange(request.move, AskedMove{});
+  PlaceAgain(request, PlacementFault::kMoved, now_us,
+             is_kept ? KeptSource{move.source, request.attempt()} : KeptSource{});
+  request.num_replayed = move.num_replayed;
+  request.exact = move.exact;
+  request.move = move;
+  Start(request, source, *registry_.Find(move.decode.lease), now_us);
   return true;
 }
 
 void RouterCore::RecoverRequestsOn(LeaseId lease, int64_t now_us) {
   std::vector<RouterRequest*> hit;
   for (const auto& [uid, request] : requests_) {
+    if (request->move.decode.Is(lease)) GiveUpMove(*request);
     // A decode worker is needed until its last token is here, a prefill worker until the KV is at
     // the decode worker.
     const bool needs_decode = request->decode.Is(lease) && !request->merge.complete();

@@ -8,16 +8,6 @@
 namespace baton {
 namespace {
 
-// Wait after the k-th refusal of a request for load, unless the worker names a longer one: 20 ms is
-// about a decode step, and 500 ms still gives 20 tries within the queue wait.
-constexpr int64_t kFirstBackoffUs = 20'000;
-constexpr int64_t kMaxBackoffUs = 500'000;
-
-int64_t BackoffUs(uint32_t num_refusals, uint32_t retry_after_ms) {
-  const int64_t doubled = kFirstBackoffUs << std::min<uint32_t>(num_refusals, 10);
-  return std::max(std::min(doubled, kMaxBackoffUs), int64_t{retry_after_ms} * 1000);
-}
-
 bool IsRefusalForLoad(StatusCode code) {
   return code == StatusCode::kResourceExhausted || code == StatusCode::kUnavailable ||
          code == StatusCode::kAborted;
@@ -59,13 +49,14 @@ void RouterCore::OnSessionTokens(SessionRef session, std::vector<WorkerToken> to
 void RouterCore::OnToken(LeaseId lease, WorkerToken token, int64_t now_us) {
   RouterRequest* request = FindRequest(token.uid);
   if (request == nullptr) return;  // it has ended; the worker has not heard of it yet
+  if (request->move.Is(lease, token.attempt) && !Move(*request, now_us)) return;
   const bool is_decode = request->decode.Is(lease);
   if (token.attempt != request->attempt() || !(is_decode || request->prefill.Is(lease))) {
     metrics_->stale_events_total->Add();
     return;
   }
   if (is_decode) {
-    request->accepted = true;
+    Accept(*request, now_us);
     Raise(*request, PlacementProgress::kAllKvAtDecode);
   }
   const uint32_t vocab_size = request->spec.model->vocab_size;
@@ -95,6 +86,16 @@ void RouterCore::OnToken(LeaseId lease, WorkerToken token, int64_t now_us) {
     return EndBad(*request, ErrorCode::kSlowClient);
   }
   OnDelivery(*request);
+}
+
+// The decode worker has room for it: a step of its model's queue.
+void RouterCore::Accept(RouterRequest& request, int64_t now_us) {
+  request.accepted = true;
+  if (std::exchange(request.is_counted, true)) return;
+  registry_.Find(request.decode.lease)->refusals.num_refusals = 0;
+  const auto queue = model_queues_.find(request.spec.model->id);
+  if (queue == model_queues_.end() || request.spec.is_shadow()) return;
+  queue->second.rate.OnPlaced(now_us);
 }
 
 // Gives the client what is in order. May end the request.
@@ -157,6 +158,10 @@ void RouterCore::OnSessionStatus(SessionRef session, const WorkerRequestStatus& 
   worker->progress_us = now_us;
   RouterRequest* request = FindRequest(status.uid);
   if (request == nullptr) return;
+  if (request->move.Is(session.lease, status.attempt)) {
+    if (IsTerminal(status.state)) return OnMoveRefused(*request, *worker, status, now_us);
+    if (!Move(*request, now_us)) return;
+  }
   const bool is_prefill = request->prefill.Is(session.lease);
   const bool is_current =
       status.attempt == request->attempt() && (is_prefill || request->decode.Is(session.lease));
@@ -176,15 +181,27 @@ void RouterCore::OnSessionStatus(SessionRef session, const WorkerRequestStatus& 
   PlaceQueued(now_us);
 }
 
+// The stream goes on where it is, and the worker counts as full for a while.
+void RouterCore::OnMoveRefused(RouterRequest& request, RegisteredWorker& worker,
+                               const WorkerRequestStatus& status, int64_t now_us) {
+  BATON_LOG_INFO("request {} does not move to {}: {}", request.uid,
+                 worker.description.name.worker_id, status.message);
+  worker.CountRefusal(status.retry_after_ms, now_us);
+  GiveUpMove(request);
+}
+
 void RouterCore::OnMark(RouterRequest& request, bool is_prefill, const WorkerRequestStatus& status,
                         int64_t now_us) {
-  if (!is_prefill) request.accepted = true;
+  if (!is_prefill) Accept(request, now_us);
   switch (status.state) {
     case WorkerRequestState::kReserved:
       Raise(request, PlacementProgress::kReserved);
       break;
     case WorkerRequestState::kPrefillStarted:
       request.lifetime.Mark(RequestEvent::kPrefillStarted, now_us);
+      if (RegisteredWorker* prefill = registry_.Find(request.prefill.lease)) {
+        prefill->refusals.num_refusals = 0;
+      }
       CountSource(request, status);
       Raise(request, PlacementProgress::kPrefilling);
       break;
@@ -266,7 +283,12 @@ void RouterCore::OnRejected(RouterRequest& request, PlacementHalf& half,
       half.live = false;  // the request runs: not a refusal
       return;
     }
-    return Requeue(request, now_us + BackoffUs(request.num_refusals++, status.retry_after_ms), {});
+    if (request.spec.is_shadow()) return EndBad(request, ErrorCode::kQueueFull);  // it never waits
+    // It is the worker that is waited for: another may have room at once.
+    registry_.Find(half.lease)->CountRefusal(status.retry_after_ms, now_us);
+    const bool keep = decision.retarget && request.prefill.live;
+    return Requeue(request, now_us,
+                   keep ? KeptSource{request.prefill.lease, request.attempt()} : KeptSource{});
   }
   const bool too_large = status.code == StatusCode::kOutOfRange;
   if (too_large) return EndBad(request, TooLargeError(request));

@@ -21,7 +21,7 @@ void RouterCore::OnWorkerHello(LeaseId lease, WorkerDescription worker,
   now_us_ = std::max(now_us_, now_us);
   if (const std::optional<Refusal> refusal = registry_.RefusalFor(worker)) {
     BATON_LOG_ERROR("worker {} is refused: {}", worker.name.worker_id, refusal->text);
-    CountRefusal(refusal->reason);
+    CountRefusals(refusal->reason, 1);
     stream->Refuse(refusal->text);
     return;
   }
@@ -39,8 +39,8 @@ void RouterCore::OnWorkerHello(LeaseId lease, WorkerDescription worker,
   MembersChanged();
 }
 
-void RouterCore::CountRefusal(RefusalReason reason) {
-  metrics_->registrations_refused_total[static_cast<size_t>(reason)]->Add();
+void RouterCore::CountRefusals(RefusalReason reason, uint64_t num_refused) {
+  metrics_->registrations_refused_total[static_cast<size_t>(reason)]->Add(num_refused);
 }
 
 void RouterCore::OnWorkerLoad(LeaseId lease, WorkerLoadReport load, int64_t now_us) {
@@ -106,9 +106,11 @@ StatusOr<Incarnation> RouterCore::DrainWorker(std::string_view worker_id, uint32
   BATON_LOG_INFO("worker {} is asked to leave: {} requests of this router run there", worker_id,
                  worker->num_requests);
   worker->drain_asked = true;
-  // As if its next report had come, but for being a sign of life.
+  // As if its next report had come now, but for being a sign of life.
   WorkerLoadReport load = worker->load;
-  registry_.OnLoad(*worker, std::move(load), worker->heard_us);
+  const int64_t heard_us = worker->heard_us;
+  registry_.OnLoad(*worker, std::move(load), now_us_);
+  worker->heard_us = heard_us;
   worker->stream->AskDrain(timeout_ms);
   return worker->description.name.incarnation;
 }

@@ -28,8 +28,9 @@ std::string_view RouterStateName(HandoffRequestState state);
 
 // The part of a placement that runs at one worker.
 struct PlacementHalf {
-  LeaseId lease;        // 0 = this half does not exist
-  PlacementCost cost;   // what it counts in the registry
+  LeaseId lease;       // 0 = this half does not exist
+  PlacementCost cost;  // what it counts in the registry
+  uint32_t attempt = 0;
   bool shares = false;  // the prompt's full blocks are counted in the worker's SharedBlocks
   bool live = false;    // started and not known to have ended
 
@@ -43,6 +44,20 @@ struct KeptSource {
   uint32_t attempt = 0;
 };
 
+// The next placement of a stream that leaves a draining worker. Its decode worker was asked; until
+// it has reserved, the current placement goes on.
+struct AskedMove {
+  PlacementHalf decode;       // at the worker that was asked; lease 0 = there is no move
+  LeaseId source;             // whose KV it takes, or who computes it; 0 = the decode worker itself
+  uint32_t num_replayed = 0;  // as the decode worker was told
+  bool exact = true;
+  int64_t asked_us = 0;
+
+  bool Is(LeaseId lease, uint32_t attempt) const {
+    return decode.Is(lease) && decode.attempt == attempt;
+  }
+};
+
 // One request; see the file comment.
 struct RouterRequest {
   RouterRequest(RequestUid uid_in, GenerateRequest spec_in, std::shared_ptr<ResponseSink> sink_in);
@@ -53,7 +68,7 @@ struct RouterRequest {
 
   HandoffRequest life;        // states and attempts: the specification's table
   int64_t queued_us = 0;      // when it first entered the queue
-  int64_t not_before_us = 0;  // no placement earlier (a worker asked to wait)
+  int64_t not_before_us = 0;  // no placement earlier (a fault settles)
 
   // The prompt's full blocks, empty before a cache was known; and who holds how many of them, as of
   // the last try to place it.
@@ -75,9 +90,10 @@ struct RouterRequest {
   uint32_t cached_tokens = 0;  // of the prompt, at the worker that computes it
   LinkKind transport = LinkKind::kLocal;
   int64_t placed_us = 0;
-  int64_t moved_us = 0;       // last event of this placement
-  uint32_t num_refusals = 0;  // by workers, for load
-  bool prompt_done = false;   // token 0 of this placement was sampled
+  int64_t moved_us = 0;      // last event of this placement
+  bool is_counted = false;   // this placement counts in the rate of its queue
+  bool prompt_done = false;  // token 0 of this placement was sampled
+  AskedMove move;
 
   // Output tokens that this placement (while queued: the next one) starts from.
   uint32_t num_replayed = 0;
@@ -108,6 +124,8 @@ struct RouterRequest {
   // Output that the next placement starts from. With several choices each computes its own again:
   // the same tokens, which the merge drops.
   std::span<const TokenId> Replayed() const;
+  // num_replayed of a placement that followed now; `moves`: one that takes a decode worker's KV.
+  uint32_t NumToReplay(bool moves) const;
   // Tokens whose KV a placement begins with: prompt and replayed output.
   uint32_t NumTokens() const {
     return static_cast<uint32_t>(spec.prompt.size() + Replayed().size());

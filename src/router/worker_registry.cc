@@ -133,6 +133,18 @@ void RegisteredWorker::CountLinkFault(LeaseId decode, int64_t now_us) {
   faults.avoided_until_us = now_us + std::min(rest_us, kMaxLinkRestUs);
 }
 
+void RegisteredWorker::CountRefusal(uint32_t retry_after_ms, int64_t now_us) {
+  const int64_t asked_us = int64_t{retry_after_ms} * 1000;
+  int64_t& until_us = refusals.full_until_us;
+  if (now_us < until_us) {  // of the same time, nothing new
+    until_us = std::max(until_us, now_us + asked_us);
+    return;
+  }
+  const int64_t full_us = kFirstFullUs << std::min(refusals.num_refusals, 10u);
+  ++refusals.num_refusals;
+  until_us = now_us + std::max(std::min(full_us, kMaxFullUs), asked_us);
+}
+
 std::optional<Refusal> WorkerRegistry::RefusalFor(const WorkerDescription& worker) const {
   const bool is_known = std::any_of(workers_.begin(), workers_.end(), [&](const auto& entry) {
     return entry.second.description.name.worker_id == worker.name.worker_id;
@@ -230,6 +242,7 @@ RouteTable WorkerRegistry::TableFor(std::string_view model_id, uint32_t min_cont
     // A request with more choices than the worker runs at once must still get in when it is alone.
     const uint32_t max_running = description.max_running;
     row.num_slots = placed == 0 ? UINT32_MAX : max_running - std::min(max_running, placed);
+    if (now_us < worker.refusals.full_until_us) row.num_slots = 0;
     decode_rows[description.name.worker_id] = static_cast<uint32_t>(table.decode.size());
     table.decode.push_back(row);
     table.decode_leases.push_back(lease);
@@ -242,6 +255,7 @@ RouteTable WorkerRegistry::TableFor(std::string_view model_id, uint32_t min_cont
     PrefillLoad row = CommonRow<PrefillLoad>(worker, prefill_speed, now_us);
     row.num_waiting = std::max(row.num_waiting, worker.num_requests);
     row.num_slots = kMaxPrefillsInFlight - std::min(kMaxPrefillsInFlight, worker.num_requests);
+    if (now_us < worker.refusals.full_until_us) row.num_slots = 0;
     table.prefill.push_back(row);
     table.prefill_leases.push_back(lease);
     for (const LinkView& link : worker.load.links) {

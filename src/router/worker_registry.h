@@ -38,6 +38,10 @@ inline constexpr size_t kMaxWorkers = 1024;
 // How long a link rests after its first failed hand-off; doubled with each further one.
 inline constexpr int64_t kFirstLinkRestUs = 1'000'000;
 inline constexpr int64_t kMaxLinkRestUs = 60'000'000;
+// How long a worker that refused for load is full, unless it names a longer time: 20 ms is about a
+// decode step, and 500 ms still gives 20 tries within the queue wait.
+inline constexpr int64_t kFirstFullUs = 20'000;
+inline constexpr int64_t kMaxFullUs = 500'000;
 
 // What one placed request takes at one worker.
 struct PlacementCost {
@@ -53,6 +57,12 @@ struct LinkFaults {
   int64_t avoided_until_us = 0;
 };
 
+// Refusals for load, since the worker last took a request.
+struct LoadRefusals {
+  uint32_t num_refusals = 0;
+  int64_t full_until_us = 0;  // nothing new before
+};
+
 // One live registration.
 struct RegisteredWorker {
   LeaseId lease;
@@ -63,6 +73,7 @@ struct RegisteredWorker {
   bool session_up = false;
   int64_t reconnect_us = 0;      // when a lost session is opened again
   int64_t avoided_until_us = 0;  // it hung: no new request before
+  LoadRefusals refusals;
   int64_t draining_since_us = -1;
   RequestUid last_move_tried;  // of its streams, while it drains
   bool drain_asked = false;    // by this router: it counts as draining before its reports say so
@@ -90,6 +101,9 @@ struct RegisteredWorker {
   void AddTransfer(std::string_view decode_worker, uint64_t num_bytes, double seconds);
   // A hand-off to `decode` failed: the link rests for a while, the longer the oftener.
   void CountLinkFault(LeaseId decode, int64_t now_us);
+  // It refused a request for load and asks for `retry_after_ms`: it is full for a while, the longer
+  // the oftener it did so without taking one.
+  void CountRefusal(uint32_t retry_after_ms, int64_t now_us);
   // A data connection to this life of `other` is up.
   bool IsLinkedTo(const WorkerName& other) const;
   // Would get a request at `now_us`.

@@ -65,6 +65,7 @@ EngineConfig SimWorker::MakeConfig() const {
   config.cluster_secret = std::string(kSimSecret);
   config.eog_tokens = {kSimEos};
   config.layers_per_group = 1;
+  config.hash_bytes_per_turn = 1;  // a block a turn: hand-overs take several
   config.inbox_capacity = kInboxEvents;
   config.max_bound_transfers = 256;
   config.handoff.strand_us = kStrandUs;

@@ -1,5 +1,6 @@
 #include "src/worker/worker_admin.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "nlohmann/json.hpp"
@@ -130,19 +131,26 @@ Status WorkerAdmin::Live() const {
 }
 
 StatusOr<std::string> WorkerAdmin::RequestsJson() {
-  nlohmann::json rows = nlohmann::json::array();
   BATON_ASSIGN_OR_RETURN(const std::vector<RequestRow> requests, config_.engine->DebugRequests());
+  return RequestsToJson(requests, config_.worker_id);
+}
+
+std::string RequestsToJson(const std::vector<RequestRow>& requests, std::string_view worker_id) {
+  nlohmann::json rows = nlohmann::json::array();
   for (const RequestRow& row : requests) {
-    rows.push_back({{"request_uid", row.key.uid.ToHex()},
-                    {"choice", 0},
-                    {"num_choices", row.num_choices},
-                    {"attempt", row.key.attempt},
-                    {"state", row.state},
-                    {"age_ms", row.age_us / 1000},
-                    {"worker", config_.worker_id},
-                    {"prompt_tokens", row.num_prompt_tokens},
-                    {"output_tokens", row.num_output_tokens},
-                    {"peer", row.peer.value() == 0 ? "" : HexFromU64(row.peer.value())}});
+    // What is left of a hand-off has no choices any more.
+    for (uint32_t choice = 0; choice < std::max(row.num_choices, 1u); ++choice) {
+      rows.push_back({{"request_uid", row.key.uid.ToHex()},
+                      {"choice", choice},
+                      {"num_choices", row.num_choices},
+                      {"attempt", row.key.attempt},
+                      {"state", row.state},
+                      {"age_ms", row.age_us / 1000},
+                      {"worker", worker_id},
+                      {"prompt_tokens", row.num_prompt_tokens},
+                      {"output_tokens", row.num_output_tokens},
+                      {"peer", row.peer.value() == 0 ? "" : HexFromU64(row.peer.value())}});
+    }
   }
   return rows.dump();
 }

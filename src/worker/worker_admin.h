@@ -8,6 +8,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "kvcache/transport/kv_transport.h"
@@ -65,6 +66,8 @@ class WorkerAdmin {
   std::unique_ptr<AdminServer> server_;
 };
 
+// The array of /debug/requests, a row for each choice; output_tokens is that of all of them.
+std::string RequestsToJson(const std::vector<RequestRow>& requests, std::string_view worker_id);
 // The array of /debug/blocks; a free block names no request.
 std::string BlocksToJson(const std::vector<BlockInfo>& blocks);
 

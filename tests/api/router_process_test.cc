@@ -571,30 +571,5 @@ TEST_F(RouterProcessTest, PortInUseIsNamed) {
   }
 }
 
-TEST_F(RouterProcessTest, DrainLetsRunningAnswersEnd) {
-  JoinPair();
-  decode_->mood = ToyWorker::Mood::kSilent;
-  prefill_->mood = ToyWorker::Mood::kSilent;
-  grpc::Status status;
-  std::thread client([&] { Stream(Chat(9), &status); });
-  ASSERT_TRUE(decode_->WaitStarts(1));
-  const auto start = std::chrono::steady_clock::now();
-  // The second signal comes after a second.
-  process_->Drain([&] { return std::chrono::steady_clock::now() - start < seconds(1); });
-  EXPECT_FALSE(process_->ready());
-  EXPECT_GE(std::chrono::steady_clock::now() - start, milliseconds(900)) << "a request still runs";
-  process_->Stop();
-  client.join();
-  EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE);
-}
-
-TEST_F(RouterProcessTest, IdleDrainIsQuick) {
-  JoinPair();
-  const auto start = std::chrono::steady_clock::now();
-  process_->Drain([] { return true; });
-  process_->Stop();
-  EXPECT_LT(std::chrono::steady_clock::now() - start, seconds(4));
-}
-
 }  // namespace
 }  // namespace baton

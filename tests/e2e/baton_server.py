@@ -141,6 +141,16 @@ class Server:
         ]
         return open(os.path.join(self.dir, "serve.out"), errors="replace").read() + "\n".join(texts)
 
+    def log_size(self):
+        """Bytes that `serve` has said so far."""
+        return os.path.getsize(os.path.join(self.dir, "serve.out"))
+
+    def log_since(self, size):
+        """What `serve` has said since log_size() gave `size`."""
+        with open(os.path.join(self.dir, "serve.out"), "rb") as file:
+            file.seek(size)
+            return file.read().decode(errors="replace")
+
     def topology(self):
         with open(os.path.join(self.dir, "topology.json")) as file:
             return json.load(file)["processes"]

@@ -444,11 +444,12 @@ def exceed_memory(cluster, work, victim, width=4):
 def rolling_restart(cluster, work, num_clients, leave):
     """Each worker in turn is asked to leave by `leave(row)` under load; serve starts it again."""
     num_processes = len(cluster.topology())
-    rows = []
+    rows, problems = [], []
     with Load(cluster, work, num_clients) as load:
         wait_until(lambda: load.num_done >= num_clients, 60, "the load runs")
         for worker in sorted(cluster.workers(), key=lambda row: row["worker_id"]):
             start = time.monotonic()
+            mark = cluster.log_size()
             leave(worker)
             wait_until(
                 lambda: worker["pid"] not in [p["pid"] for p in cluster.topology()],
@@ -458,18 +459,15 @@ def rolling_restart(cluster, work, num_clients, leave):
             left_ms = ms(time.monotonic() - start)
             wait_serving(cluster, num_processes)
             rows.append({"worker": worker["worker_id"], "drain_ms": left_ms})
+            said = cluster.log_since(mark)
+            if f"{worker['worker_id']} ended with exit code 0" not in said:
+                problems.append(f"{worker['worker_id']} did not end with exit code 0: {said}")
         done = load.num_done
         wait_until(lambda: load.num_done >= done + num_clients, 120, "the load goes on")
-    with open(os.path.join(cluster.dir, "serve.out"), errors="replace") as file:
-        text = file.read()
-    problems = list(load.problems)
-    for row in rows:
-        if f"{row['worker']} ended with exit code 0" not in text:
-            problems.append(f"{row['worker']} did not end with exit code 0: {text[-2000:]}")
     return {
         "workers": rows,
         "streams": load.num_done,
-        "problems": problems,
+        "problems": problems + load.problems,
         "clean_ms": ms(wait_clean(cluster)),
     }
 

@@ -89,6 +89,8 @@ class Stream:
         self.call = stub.StreamComplete(
             pb2.CompletionRequest(**self.fields), timeout=STREAM_LIMIT_S
         )
+        if self.aborted:  # before there was a call
+            self.call.cancel()
         try:
             for chunk in self.call:
                 self.times.append(time.monotonic())

@@ -35,6 +35,8 @@ HELD = 0.9
 def bench(cluster, *args):
     """The report of one run of `baton bench` with prompts of 128 tokens and answers of 32."""
     path = os.path.join(cluster.dir, "bench.json")
+    if os.path.exists(path):  # of the run before
+        os.unlink(path)
     done = subprocess.run(
         [BIN, "bench", "grpc://" + cluster.grpc, "--api", "completions"]
         + ["--token-ids", "1000:40000", "--input", "128", "--output", "32"]
@@ -43,7 +45,7 @@ def bench(cluster, *args):
         text=True,
         timeout=600,
     )
-    assert os.path.exists(path), done.stderr
+    assert done.returncode == 0, done.stderr
     with open(path) as file:
         return json.load(file)["runs"][0]["report"]
 

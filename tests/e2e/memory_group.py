@@ -2,8 +2,11 @@
 
 import os
 import re
+import signal
 import tempfile
 from pathlib import Path
+
+from baton_server import wait_until
 
 V1 = Path("/sys/fs/cgroup/memory")
 V2 = Path("/sys/fs/cgroup")
@@ -35,6 +38,9 @@ class MemoryGroup:
     def add(self, pid):
         (self.path / "cgroup.procs").write_text(str(pid))
 
+    def pids(self):
+        return [int(pid) for pid in (self.path / "cgroup.procs").read_text().split()]
+
     def num_killed(self):
         """Processes that the kernel killed for the limit's sake."""
         events = self.path / ("memory.events" if self.is_v2 else "memory.oom_control")
@@ -44,4 +50,8 @@ class MemoryGroup:
         return self
 
     def __exit__(self, *exc):
-        self.path.rmdir()  # its processes have ended
+        # What a test that failed has left in it would keep it, and hide why the test failed.
+        for pid in self.pids():
+            os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: not self.pids(), 10, "the group's processes have ended")
+        self.path.rmdir()

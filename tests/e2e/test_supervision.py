@@ -95,6 +95,7 @@ def drained(cluster, fields, *args):
     clean = complete(cluster, **fields).bits()
     before = {p["worker_id"]: p["incarnation"] for p in cluster.topology()}
     stream, thread, worker = long_stream(cluster, fields)
+    mark = cluster.log_size()
     done = baton("drain", worker, "--admin", cluster.router["admin"], *args)
     assert done.returncode == 0, done.stderr
     assert re.fullmatch(rf"{worker} left after \d+ ms\n", done.stdout), done.stdout
@@ -105,8 +106,7 @@ def drained(cluster, fields, *args):
     now = {p["worker_id"]: p["incarnation"] for p in cluster.topology()}
     assert now.pop(worker) != before.pop(worker), "serve has started it again"
     assert now == before, "nobody else was touched"
-    with open(os.path.join(cluster.dir, "serve.out")) as file:
-        assert f"{worker} ended with exit code 0" in file.read()
+    assert f"{worker} ended with exit code 0" in cluster.log_since(mark)
     return stream.answer(), worker
 
 
@@ -126,6 +126,24 @@ def test_drain_lets_nothing_be_lost_at_its_deadline(cluster):
     assert answer.timings.resumes == 1 and answer.timings.decode_worker != worker
 
 
+def connections_to(pid, address):
+    """Local ports of the process's TCP connections to `address` on this host."""
+    port = int(address.rpartition(":")[2])
+    inodes = set()
+    for number in os.listdir(f"/proc/{pid}/fd"):
+        try:
+            inodes.add(os.readlink(f"/proc/{pid}/fd/{number}"))
+        except FileNotFoundError:  # closed meanwhile
+            continue
+    with open("/proc/net/tcp") as file:
+        rows = [line.split() for line in file.readlines()[1:]]
+    return {
+        int(row[1].rpartition(":")[2], 16)
+        for row in rows
+        if int(row[2].rpartition(":")[2], 16) == port and f"socket:[{row[9]}]" in inodes
+    }
+
+
 def test_drain_waits_for_a_worker_that_is_only_out_of_sight(cluster):
     row = next(p for p in cluster.workers() if p["worker_id"] == "decode-1")
     os.kill(row["pid"], signal.SIGSTOP)
@@ -139,10 +157,16 @@ def test_drain_waits_for_a_worker_that_is_only_out_of_sight(cluster):
         seen = http_json(cluster.http + "/v1/topology")[2]["processes"]
         return "decode-1" not in [p["worker_id"] for p in seen]
 
+    asked = set()
+
+    def has_asked_twice():
+        assert drain.poll() is None, drain.communicate()
+        asked.update(connections_to(drain.pid, row["admin"]))
+        return len(asked) >= 2
+
     try:
         wait_until(is_missed, 10, "it counts as dead")
-        time.sleep(1)
-        assert drain.poll() is None, drain.communicate()
+        wait_until(has_asked_twice, 30, "drain asks the process itself, and again")
     finally:
         os.kill(row["pid"], signal.SIGCONT)
     assert drain.wait(30) == 0

@@ -40,20 +40,20 @@ struct Trio {
   // Of those that live.
   void ExpectFree() {
     for (HandWorker* worker : {p, first, second}) {
-      if (worker == first && lost_first) continue;
+      if (worker == lost) continue;
       EXPECT_TRUE(worker->AllFree());
       EXPECT_EQ(worker->core().Snapshot().num_open_transfers, 0u);
       EXPECT_EQ(worker->core().Snapshot().num_requests, 0u);
     }
   }
 
-  void LoseFirst(const RequestSpec& spec) {
-    lost_first = true;
-    first->Disconnect();
-    first->Cancel(spec.key);
+  void Lose(HandWorker* worker, const RequestSpec& spec) {
+    lost = worker;
+    worker->Disconnect();
+    worker->Cancel(spec.key);
   }
 
-  bool lost_first = false;
+  HandWorker* lost = nullptr;
   HandRig rig;
   HandWorker* p;
   HandWorker* first;
@@ -77,7 +77,7 @@ TEST(EngineRetargetTest, DecodeWorkerLostAtEachMomentOfTheHandoff) {
       trio.Start(spec);
       for (uint32_t i = 0; i < round; ++i) trio.rig.Round();
       if (trio.first->recorder().Of(spec.key).Reached(RequestState::kVerified)) break;
-      trio.LoseFirst(spec);
+      trio.Lose(trio.first, spec);
       const RequestSpec next = trio.Retarget(spec, trio.second);
       ASSERT_TRUE(trio.rig.RunUntilQuiet());
       trio.ExpectAnsweredBy(trio.second, next);
@@ -91,7 +91,7 @@ TEST(EngineRetargetTest, StrandedPromptIsToldAndKeptForAWhile) {
   const RequestSpec spec = SeededRequest(1, 90, 1);
   trio.Start(spec);
   for (int i = 0; i < 4; ++i) trio.rig.Round();
-  trio.LoseFirst(spec);
+  trio.Lose(trio.first, spec);
   trio.rig.RunFor(1000);
   const Record stranded = trio.p->recorder().Of(spec.key);
   EXPECT_TRUE(stranded.Reached(RequestState::kStranded));
@@ -112,7 +112,7 @@ TEST(EngineRetargetTest, StrandedPromptThatNobodyWantsIsFreed) {
   const RequestSpec spec = SeededRequest(1, 90, 1);
   trio.Start(spec);
   for (int i = 0; i < 4; ++i) trio.rig.Round();
-  trio.LoseFirst(spec);
+  trio.Lose(trio.first, spec);
   trio.rig.RunFor(3000);
   EXPECT_EQ(trio.p->recorder().Of(spec.key).last(), RequestState::kFailed);
   trio.ExpectFree();
@@ -182,6 +182,68 @@ TEST(EngineHandOverTest, SequenceMovesAtEachToken) {
         EXPECT_EQ(trio.second->core().Snapshot().computed_tokens, 0u) << "KV was copied";
         trio.ExpectFree();
       }
+    }
+  }
+}
+
+// A sequence of `num_tokens` that decodes at the first decode worker, ordered to the second, which
+// has granted already.
+RequestSpec HandOverOf(Trio* trio, uint32_t num_tokens) {
+  RequestSpec spec = SeededRequest(1, num_tokens, 1);
+  spec.max_tokens = 60;
+  trio->Start(spec);
+  for (int i = 0; i < 200; ++i) {
+    if (trio->first->recorder().Of(spec.key).Tokens(0).size() >= 3) break;
+    trio->rig.Round();
+  }
+  RequestSpec next = spec;
+  next.key.attempt = 2;
+  next.tokens.push_back(IdsOf(trio->first->recorder().Of(spec.key), 0)[0]);
+  trio->second->Start(ForPeer(next, RequestKind::kDest, *trio->first));
+  for (int i = 0; i < 4; ++i) trio->rig.Round();
+  trio->first->Start(ForPeer(next, RequestKind::kSource, *trio->second));
+  return next;
+}
+
+// Hashing what moves is cut over turns, so that the streams beside it go on.
+TEST(EngineHandOverTest, OtherStreamsGoOnWhileALongSequenceIsHashed) {
+  Trio trio;
+  RequestSpec beside = SeededRequest(2, 5, 1);
+  beside.max_tokens = 150;
+  trio.first->Start(beside);
+  const RequestSpec moved = HandOverOf(&trio, 100);
+  const uint32_t num_blocks = ToyLayout().BlocksFor(101);
+  uint32_t num_rounds = 0;
+  while (trio.first->recorder().Of(moved.key).last() != RequestState::kHandedOff) {
+    const size_t before = trio.first->recorder().Of(beside.key).Tokens(0).size();
+    trio.rig.Round();
+    ASSERT_EQ(trio.first->recorder().Of(beside.key).Tokens(0).size(), before + 1);
+    ASSERT_LT(++num_rounds, 200u);
+  }
+  EXPECT_GE(num_rounds, num_blocks) << "one block a turn";
+  ASSERT_TRUE(trio.rig.RunUntilQuiet());
+  EXPECT_EQ(IdsOf(trio.second->recorder().Of(moved.key), 0), ExpectedTokens(moved, 0));
+  EXPECT_EQ(IdsOf(trio.first->recorder().Of(beside.key), 0), ExpectedTokens(beside, 0));
+  trio.ExpectFree();
+}
+
+TEST(EngineHandOverTest, EndsCleanlyInAnyTurnOfTheHashing) {
+  const uint32_t num_blocks = ToyLayout().BlocksFor(41);
+  for (uint32_t round = 0; round < num_blocks + 4; ++round) {
+    for (const bool cancel : {true, false}) {
+      SCOPED_TRACE(testing::Message() << (cancel ? "cancelled" : "lost") << " after " << round);
+      Trio trio;
+      const RequestSpec moved = HandOverOf(&trio, 40);
+      for (uint32_t i = 0; i < round; ++i) trio.rig.Round();
+      if (cancel) {
+        trio.first->Cancel(moved.key);
+        trio.second->Cancel(moved.key);
+      } else {
+        trio.Lose(trio.second, moved);
+      }
+      trio.rig.RunFor(3000);  // longer than a stranded sequence is kept
+      ASSERT_TRUE(trio.rig.RunUntilQuiet());
+      trio.ExpectFree();
     }
   }
 }

@@ -30,6 +30,7 @@ struct HandWorkerOptions {
   uint32_t max_chunk = 32;
   bool prefix_cache = true;
   int64_t strand_us = 0;
+  uint64_t hash_bytes_per_turn = 1;  // one block
 };
 
 // One engine without a thread.
@@ -52,6 +53,7 @@ class HandWorker {
     config.cluster_secret = "secret";
     config.eog_tokens = {0};
     config.layers_per_group = 2;
+    config.hash_bytes_per_turn = options.hash_bytes_per_turn;
     config.handoff.strand_us = options.strand_us;
     const EngineParts parts{.model = &model_,
                             .arena = arena_.get(),

@@ -361,7 +361,8 @@ class ParkSide {
     switch (source->Below(4)) {
       case 0: {
         const std::optional<Grant> taken = park_.Take(key.uid, key.attempt, decode);
-        BATON_CHECK(!taken || (taken->key.uid == key.uid && taken->key.attempt == key.attempt),
+        BATON_CHECK(!taken || (taken->key.uid == key.uid && taken->key.attempt == key.attempt &&
+                               taken->decode_incarnation == decode),
                     "another grant than the one asked for");
         BATON_CHECK(park_.size() == before - (taken ? 1 : 0));
         break;

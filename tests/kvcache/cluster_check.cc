@@ -134,7 +134,7 @@ void ClusterWorld::Check() {
 
 void ClusterWorld::CheckSides() {
   for (const SourceSide& side : sources_) {
-    const bool over = !side.machine.CanRetarget();
+    const bool over = !side.machine.HoldsBlocks();
     Expect(over || !side.released, "P released what it may still send");
     Expect(over == (side.num_ends == 1), "P ended and nobody was told, or the other way round");
     Expect(!over || !side.holds, "P is over and holds its blocks");

@@ -262,7 +262,7 @@ void ClusterWorld::StartSource(uint8_t request, const Command& command) {
 }
 
 void ClusterWorld::CancelSource(SourceSide& side) {
-  if (side.machine.CanRetarget()) ++side.num_ends;
+  if (side.machine.HoldsBlocks()) ++side.num_ends;
   At(side, [&](auto* out) { side.machine.OnCancel("cancelled", side.now_us, out); });
 }
 

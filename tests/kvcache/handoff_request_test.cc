@@ -41,6 +41,19 @@ TEST(HandoffRequestTest, AGoodRequestTellsTheClientOnceAndReleasesItsWorkers) {
   EXPECT_EQ(request.OnFault(1, PlacementFault::kDecodeDied, 1).kind, Decided::kIgnored);
 }
 
+TEST(HandoffRequestTest, ASkippedAttemptIsNeverThatOfAPlacement) {
+  HandoffRequest request = Placed();
+  request.SkipAttempt();
+  request.SkipAttempt();
+  EXPECT_EQ(request.attempt(), 1u) << "what runs goes on";
+  EXPECT_TRUE(request.Admits(1));
+  EXPECT_FALSE(request.Admits(2));
+  EXPECT_EQ(request.next_attempt(), 4u);
+  request.OnFault(1, PlacementFault::kMoved, 3);
+  EXPECT_EQ(request.OnPlaced(false), 4u);
+  EXPECT_EQ(request.next_attempt(), 5u);
+}
+
 TEST(HandoffRequestTest, TheThirdFaultInARowEndsTheRequestAndANewTokenStartsTheRowAnew) {
   HandoffRequest request = Placed();
   for (uint32_t known = 0; known < 5; ++known) {

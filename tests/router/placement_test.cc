@@ -450,6 +450,18 @@ TEST(PlacementTest, AWorkerThatWasAskedToLeaveGetsNothingNewAndFinishesWhatItHas
   EXPECT_TRUE(cluster.core.DrainWorker("decode-0", 0).ok()) << "asking twice does no harm";
 }
 
+// What waits for connections of a leaver counts from the order; its last heartbeat may be long ago.
+TEST(PlacementTest, AWorkerLeavesFromTheOrderOnAndNotFromItsLastHeartbeat) {
+  FakeCluster cluster;
+  cluster.JoinPair();
+  const RegisteredWorker& leaver = *cluster.core.registry().Find(cluster.leases["decode-0"]);
+  const int64_t heard_us = leaver.heard_us;
+  cluster.core.Tick(cluster.now_us += 900'000);
+  ASSERT_TRUE(cluster.core.DrainWorker("decode-0", 0).ok());
+  EXPECT_EQ(leaver.draining_since_us, cluster.now_us);
+  EXPECT_EQ(leaver.heard_us, heard_us) << "an order is no sign of life";
+}
+
 TEST(PlacementTest, AnUnknownWorkerCannotLeave) {
   FakeCluster cluster;
   cluster.JoinPair();

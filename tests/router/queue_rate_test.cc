@@ -126,6 +126,43 @@ TEST(QueueRateTest, TheQueueOfOneModelRefusesNobodyOfAnother) {
   EXPECT_TRUE(is_refused()) << "how fast the other queue moves says nothing";
 }
 
+// A worker that takes one request in 100 ms, and then refuses for 6 s: who comes then is told so.
+TEST(QueueRateTest, ARefusedPlacementIsNoProgress) {
+  RouterCoreConfig config;
+  config.mode = ServeMode::kAggregated;
+  FakeCluster cluster(config);
+  cluster.Join(FakeCluster::Describe("decode-0", PoolRole::kDecode));
+  constexpr uint32_t kNumTaken = QueueRate::kWindow + 1;
+  std::vector<RequestUid> uids;
+  for (uint32_t i = 0; i < 8 + kNumTaken + 25; ++i) {
+    uids.push_back(cluster.Submit(cluster.Request("p", 1)));
+  }
+  const auto orders = [&] { return cluster.Log("decode-0").Of(Order::Kind::kDecode); };
+  size_t num_answered = 0;
+  const auto answer = [&](WorkerRequestState state, StatusCode code) {
+    while (num_answered < orders().size()) {
+      const Order order = orders()[num_answered++];
+      cluster.State("decode-0", order.uid, state, code, order.attempt);
+    }
+  };
+  for (uint32_t i = 0; i < kNumTaken; ++i) {
+    answer(WorkerRequestState::kPrefillStarted, StatusCode::kOk);
+    cluster.Advance(100'000, {"decode-0"});
+    cluster.Text("decode-0", uids[i], 0, "x", FinishReason::kLength);
+  }
+  answer(WorkerRequestState::kPrefillStarted, StatusCode::kOk);
+  cluster.Submit(cluster.Request("p", 1));
+  ASSERT_FALSE(cluster.sink->ended()) << "25 ahead of it, ten a second";
+  cluster.Text("decode-0", uids[kNumTaken], 0, "x", FinishReason::kLength);
+  for (int i = 0; i < 60; ++i) {
+    answer(WorkerRequestState::kRejected, StatusCode::kResourceExhausted);
+    cluster.Advance(100'000, {"decode-0"});
+  }
+  cluster.Submit(cluster.Request("p", 1));
+  ASSERT_TRUE(cluster.sink->error.has_value());
+  EXPECT_EQ(cluster.sink->error->code, ErrorCode::kQueueFull);
+}
+
 // What the router has sent counts at once, also where a decode worker computes the prompts.
 TEST(PrefillWaitTest, BoundsWhatADecodeWorkerIsSentBetweenTwoHeartbeats) {
   RouterCoreConfig config;

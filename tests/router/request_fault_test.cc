@@ -114,7 +114,7 @@ TEST(RequestFaultTest, RefusalForLoadIsRetriedUntilTheQueueWaitEnds) {
   cluster.Text("prefill-0", second, 0, "a");
   cluster.State("decode-0", second, WorkerRequestState::kRejected, StatusCode::kResourceExhausted);
   EXPECT_FALSE(cluster.sink->ended());
-  EXPECT_EQ(cluster.Log("prefill-0").Of(Order::Kind::kCancel).size(), 1u);
+  EXPECT_TRUE(cluster.Log("prefill-0").Of(Order::Kind::kCancel).empty()) << "its prompt is kept";
   EXPECT_EQ(cluster.Log("decode-0").Of(Order::Kind::kDecode).size(), 2u) << "not at once";
   cluster.Advance(200'000, {"decode-0", "prefill-0"});
   auto orders = cluster.Log("decode-0").Of(Order::Kind::kDecode);
@@ -154,6 +154,82 @@ TEST(RequestFaultTest, RefusalsWithoutEndBecome429AndAreFew) {
   EXPECT_GE(refused, 5u);
   EXPECT_LE(refused, 40u) << "refusals back off";
   EXPECT_NEAR(static_cast<double>(cluster.now_us), 11.0 * kSecond, 0.2 * kSecond);
+}
+
+// Two decode workers that compute their prompts; decode-0 looks emptier.
+struct TwoDecoders {
+  TwoDecoders() : cluster(Config()) {
+    cluster.Join(FakeCluster::Describe("decode-0", PoolRole::kDecode));
+    cluster.Join(FakeCluster::Describe("decode-1", PoolRole::kDecode));
+    Report();
+  }
+  static RouterCoreConfig Config() {
+    RouterCoreConfig config;
+    config.mode = ServeMode::kAggregated;
+    return config;
+  }
+  void Report() {
+    cluster.Report("decode-0");
+    cluster.Report("decode-1", {}, 32);
+  }
+  size_t NumPlaced(const std::string& id) {
+    return cluster.Log(id).Of(Order::Kind::kDecode).size();
+  }
+  FakeCluster cluster;
+};
+
+TEST(RequestFaultTest, AWorkerThatRefusesHoldsUpNobodyBesideAnIdleOne) {
+  TwoDecoders two;
+  FakeCluster& cluster = two.cluster;
+  const RequestUid first = cluster.Submit(cluster.Request("first"));
+  ASSERT_EQ(two.NumPlaced("decode-0"), 1u);
+  cluster.State("decode-0", first, WorkerRequestState::kRejected, StatusCode::kResourceExhausted);
+  EXPECT_EQ(two.NumPlaced("decode-1"), 1u) << "there is room for it there";
+  for (int i = 0; i < 3; ++i) cluster.Submit(cluster.Request("later"));
+  EXPECT_EQ(two.NumPlaced("decode-1"), 4u) << "nor do those behind it wait";
+  EXPECT_EQ(two.NumPlaced("decode-0"), 1u) << "it has said that it is full";
+  cluster.now_us += 30'000;
+  two.Report();
+  cluster.Submit(cluster.Request("later"));
+  EXPECT_EQ(two.NumPlaced("decode-0"), 2u) << "for a moment only";
+}
+
+TEST(RequestFaultTest, AWorkerThatGoesOnRefusingIsTriedLessAndLess) {
+  TwoDecoders two;
+  FakeCluster& cluster = two.cluster;
+  size_t num_refused = 0;
+  for (int tick = 0; tick < 200; ++tick) {  // 4 s
+    const RequestUid uid = cluster.Submit(cluster.Request("p", 1));
+    for (const Order& order : cluster.Log("decode-0").Of(Order::Kind::kDecode)) {
+      if (order.uid != uid) continue;
+      cluster.State("decode-0", uid, WorkerRequestState::kRejected, StatusCode::kResourceExhausted);
+      cluster.text_attempt = 2;
+      ++num_refused;
+    }
+    cluster.Text("decode-1", uid, 0, "x", FinishReason::kLength);
+    ASSERT_TRUE(cluster.sink->result.has_value()) << "after " << tick;
+    cluster.text_attempt = 1;
+    cluster.now_us += 20'000;
+    two.Report();
+    cluster.core.Tick(cluster.now_us);
+  }
+  EXPECT_LE(num_refused, 15u);
+}
+
+// Else a large one would be starved by small ones.
+TEST(RequestFaultTest, ARefusalByTheOnlyWorkerKeepsTheOrder) {
+  FakeCluster cluster(TwoDecoders::Config());
+  cluster.Join(FakeCluster::Describe("decode-0", PoolRole::kDecode));
+  const RequestUid large = cluster.Submit(cluster.Request(std::string(320, 'p')));
+  cluster.State("decode-0", large, WorkerRequestState::kRejected, StatusCode::kResourceExhausted);
+  EXPECT_TRUE(cluster.core.Ready(cluster.now_us)) << "it is full, not gone";
+  const RequestUid small = cluster.Submit(cluster.Request("small"));
+  EXPECT_EQ(cluster.Log("decode-0").Of(Order::Kind::kDecode).size(), 1u);
+  cluster.Advance(100'000, {"decode-0"});
+  const auto orders = cluster.Log("decode-0").Of(Order::Kind::kDecode);
+  ASSERT_EQ(orders.size(), 3u);
+  EXPECT_EQ(orders[1].uid, large);
+  EXPECT_EQ(orders[2].uid, small);
 }
 
 TEST(RequestFaultTest, PermanentRefusalIsNeverRetried) {

@@ -57,6 +57,24 @@ inline RequestUid PlayTo(FakeCluster& cluster, Phase phase, uint32_t max_tokens 
   return uid;
 }
 
+// A pair that has stood for long: no placement waits for links that may yet come up.
+inline void JoinOldPair(FakeCluster& cluster) {
+  cluster.JoinPair();
+  cluster.Advance(4'000'000, {"decode-0", "prefill-0"});
+}
+
+// Nothing of any request is counted anywhere.
+inline void ExpectClean(FakeCluster& cluster) {
+  EXPECT_EQ(cluster.core.num_live(), 0u);
+  for (const auto& [lease, worker] : cluster.core.registry().workers()) {
+    const std::string& id = worker.description.name.worker_id;
+    EXPECT_EQ(worker.placed.num_blocks, 0u) << id;
+    EXPECT_EQ(worker.placed.num_tokens, 0u) << id;
+    EXPECT_EQ(worker.placed.num_sequences, 0u) << id;
+    EXPECT_EQ(worker.num_requests, 0u) << id;
+  }
+}
+
 }  // namespace baton
 
 #endif  // BATON_TESTS_ROUTER_REQUEST_PHASE_H_

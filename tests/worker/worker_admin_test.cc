@@ -24,5 +24,22 @@ TEST(WorkerAdminTest, BlocksNameTheirOwnerUntilTheyAreFree) {
   EXPECT_EQ(BlocksToJson({}), "[]");
 }
 
+TEST(WorkerAdminTest, RequestsHaveARowForEachChoice) {
+  RequestRow row;
+  row.key = {{1, 2}, 3};
+  row.state = "decoding";
+  row.num_choices = 2;
+  row.num_prompt_tokens = 5;
+  row.num_output_tokens = 8;
+  const auto row_of = [](const std::string& choice) {
+    return R"({"age_ms":0,"attempt":3,"choice":)" + choice +
+           R"(,"num_choices":2,"output_tokens":8,"peer":"","prompt_tokens":5,)"
+           R"("request_uid":"00000000000000010000000000000002","state":"decoding",)"
+           R"("worker":"decode-0"})";
+  };
+  EXPECT_EQ(RequestsToJson({row}, "decode-0"), "[" + row_of("0") + "," + row_of("1") + "]");
+  EXPECT_EQ(RequestsToJson({}, "decode-0"), "[]");
+}
+
 }  // namespace
 }  // namespace baton

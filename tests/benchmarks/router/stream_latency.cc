@@ -22,6 +22,7 @@
 
 #include "fmt/format.h"
 #include "grpcpp/grpcpp.h"
+#include "nlohmann/json.hpp"
 
 #include "baton/v1/worker.grpc.pb.h"
 #include "benchmarks/loadgen/grpc_streams.h"
@@ -31,6 +32,7 @@
 #include "src/base/clock.h"
 #include "src/base/log.h"
 #include "tests/api/toy_hello.h"
+#include "tests/http/raw_client.h"
 
 namespace baton {
 namespace {
@@ -235,6 +237,23 @@ std::unique_ptr<StreamBackend> Connect(bool is_http, const RouterProcess& router
   return GrpcStreams::Create(target).value();
 }
 
+// Workers that have registered and have their session.
+size_t NumReadyWorkers(const RouterProcess& router) {
+  const std::string address = router.http_address();
+  RawClient client(static_cast<uint16_t>(std::stoi(address.substr(address.rfind(':') + 1))));
+  client.Send("GET /v1/topology HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+  const std::string answer = client.ReceiveAll();
+  const size_t body = answer.find("\r\n\r\n");
+  BATON_CHECK(body != std::string::npos, "no topology: {}", answer);
+  const auto topology = nlohmann::json::parse(answer.substr(body + 4), nullptr, false);
+  BATON_CHECK(topology.contains("processes"), "no topology: {}", answer);
+  size_t num_ready = 0;
+  for (const auto& row : topology["processes"]) {
+    if (row["role"] == "decode" && row["ready"] == true) ++num_ready;
+  }
+  return num_ready;
+}
+
 void Run(bool is_http) {
   Departures departures(kNumStreams);
   for (auto& stream : departures) stream = std::vector<std::atomic<int64_t>>(kNumTokens);
@@ -247,9 +266,9 @@ void Run(bool is_http) {
     workers.push_back(std::make_unique<PacedWorker>(fmt::format("decode-{}", i), &departures));
     workers.back()->Register(router->grpc_address());
   }
-  // All have registered, and each has its session.
-  while (!router->ready()) std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  std::this_thread::sleep_for(std::chrono::seconds(1));
+  while (NumReadyWorkers(*router) < kNumWorkers) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
 
   const std::unique_ptr<StreamBackend> backend = Connect(is_http, *router);
   const int64_t begin_us = SystemClock().NowUs();

@@ -1,0 +1,102 @@
+// How the router process leaves: what a drain waits for, and what a stop does not.
+#include <chrono>
+#include <string>
+#include <thread>
+
+#include "gtest/gtest.h"
+
+#include "tests/api/router_process_rig.h"
+
+namespace baton {
+namespace {
+
+using std::chrono::steady_clock;
+
+class RouterDrainTest : public RouterProcessTest {
+ protected:
+  void Restart(int64_t grace_us, int64_t timeout_us) {
+    process_->Stop();
+    RouterConfig config = TestConfig();
+    config.drain_grace_us = grace_us;
+    config.drain_timeout_us = timeout_us;
+    StartProcess(config);
+    JoinPair();
+  }
+  // Waits until clients were given so many tokens.
+  bool WaitTokens(int num_tokens) {
+    const std::string name = "\nbaton_generation_tokens_total{";
+    for (int i = 0; i < 400; ++i) {
+      const std::string metrics = HttpGet(process_->admin_address(), "/metrics");
+      const size_t at = metrics.find(name);
+      const size_t value = at == std::string::npos ? at : metrics.find("} ", at);
+      if (value != std::string::npos && std::stoi(metrics.substr(value + 2)) >= num_tokens) {
+        return true;
+      }
+      std::this_thread::sleep_for(milliseconds(25));
+    }
+    return false;
+  }
+};
+
+TEST_F(RouterDrainTest, DrainLetsRunningAnswersEnd) {
+  JoinPair();
+  decode_->mood = ToyWorker::Mood::kSilent;
+  prefill_->mood = ToyWorker::Mood::kSilent;
+  grpc::Status status;
+  std::thread client([&] { Stream(Chat(9), &status); });
+  ASSERT_TRUE(decode_->WaitStarts(1));
+  const auto start = steady_clock::now();
+  // The second signal comes after a second.
+  process_->Drain([&] { return steady_clock::now() - start < seconds(1); });
+  EXPECT_FALSE(process_->ready());
+  EXPECT_GE(steady_clock::now() - start, milliseconds(900)) << "a request still runs";
+  process_->Stop();
+  client.join();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE);
+}
+
+TEST_F(RouterDrainTest, IdleDrainIsQuick) {
+  JoinPair();
+  const auto start = steady_clock::now();
+  process_->Drain([] { return true; });
+  process_->Stop();
+  EXPECT_LT(steady_clock::now() - start, seconds(4));
+}
+
+// New connections are taken for the whole grace, and running streams have their time behind it.
+TEST_F(RouterDrainTest, TheTimeoutBeginsBehindTheGrace) {
+  Restart(/*grace_us=*/600'000, /*timeout_us=*/300'000);
+  decode_->mood = ToyWorker::Mood::kSilent;
+  prefill_->mood = ToyWorker::Mood::kSilent;
+  const auto start = steady_clock::now();
+  std::thread drain([this] { process_->Drain([] { return true; }); });
+  ASSERT_TRUE(WaitReady(false));
+  grpc::Status status;
+  std::thread client([&] { Stream(Chat(9), &status); });
+  EXPECT_TRUE(decode_->WaitStarts(1)) << "it is still accepted";
+  drain.join();
+  EXPECT_GE(steady_clock::now() - start, milliseconds(850));
+  process_->Stop();
+  client.join();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE);
+}
+
+// Its status waits behind a write that nobody takes, and the drain's own deadline is far away.
+TEST_F(RouterDrainTest, AClientThatDoesNotReadDoesNotHoldUpASecondSignal) {
+  Restart(/*grace_us=*/0, /*timeout_us=*/20'000'000);
+  const auto stub = StubThatTakesLittle();
+  grpc::ClientContext context;
+  auto reader = stub->StreamChatCompletion(&context, LongChat(400, 8));
+  ASSERT_TRUE(WaitTokens(200)) << "some hundred KiB, behind a window of 64";
+  const auto start = steady_clock::now();
+  process_->Drain([&] { return steady_clock::now() - start < milliseconds(200); });
+  process_->Stop();
+  EXPECT_LT(steady_clock::now() - start, seconds(10));
+  v1::ChatCompletionChunk chunk;
+  while (reader->Read(&chunk)) {
+  }
+  EXPECT_FALSE(reader->Finish().ok());
+}
+
+}  // namespace
+}  // namespace baton
