@@ -77,20 +77,48 @@ void ReferenceEmbed(const EmbedParams& params) {
   }
 }
 
-void ReferenceGemmBits(const GemmParams& params) {
+namespace {
+
+// The bias of output `column`, 0 without one.
+double BiasOf(const GemmParams& params, size_t column) {
+  if (params.bias_float != nullptr) return params.bias_float[column];
+  return params.bias_bf16 != nullptr ? Value(params.bias_bf16[column]) : 0.0;
+}
+
+// One segment of an output: [begin, end) of K in steps of the tensor cores, from zero.
+float SegmentSum(const Bf16* x, const Bf16* w, size_t begin, size_t end) {
   constexpr size_t kStep = simt::kTensorCoreProducts;
-  for (size_t row = 0; row < params.m; ++row) {
-    for (size_t column = 0; column < params.n; ++column) {
-      float sum = 0.0f;
-      for (size_t k = 0; k < params.k; k += kStep) {
-        Bf16 x[kStep] = {};
-        Bf16 w[kStep] = {};
-        const size_t count = std::min(kStep, params.k - k);
-        std::memcpy(x, params.x + row * params.k + k, count * sizeof(Bf16));
-        std::memcpy(w, params.w + column * params.k + k, count * sizeof(Bf16));
-        sum = simt::HopperDotBf16(x, w, sum);
-      }
-      params.y[row * params.n + column] = sum;
+  float sum = 0.0f;
+  for (size_t k = begin; k < end; k += kStep) {
+    Bf16 x_step[kStep] = {};
+    Bf16 w_step[kStep] = {};
+    const size_t count = std::min(kStep, end - k);
+    std::memcpy(x_step, x + k, count * sizeof(Bf16));
+    std::memcpy(w_step, w + k, count * sizeof(Bf16));
+    sum = simt::HopperDotBf16(x_step, w_step, sum);
+  }
+  return sum;
+}
+
+}  // namespace
+
+void ReferenceGemmBits(const GemmParams& params) {
+  const GemmSplit split = GemmSegments(params.n, params.k);
+  for (size_t at = 0; at < size_t{params.m} * params.n; ++at) {
+    const size_t column = at % params.n;
+    const Bf16* x = params.x + at / params.n * params.k;
+    const Bf16* w = params.w + column * params.k;
+    float total = 0.0f;
+    for (size_t begin = 0; begin < params.k; begin += split.segment_k) {
+      total += SegmentSum(x, w, begin, std::min<size_t>(begin + split.segment_k, params.k));
+    }
+    if (params.bias_float != nullptr || params.bias_bf16 != nullptr) {
+      total += static_cast<float>(BiasOf(params, column));
+    }
+    if (params.y_float != nullptr) {
+      params.y_float[at] = total;
+    } else {
+      params.y_bf16[at].bits = Bf16FromFloat(total);
     }
   }
 }
@@ -103,7 +131,7 @@ std::vector<double> ReferenceGemm(const GemmParams& params) {
       for (size_t k = 0; k < params.k; ++k) {
         sum += Value(params.x[row * params.k + k]) * Value(params.w[column * params.k + k]);
       }
-      y[row * params.n + column] = sum;
+      y[row * params.n + column] = sum + BiasOf(params, column);
     }
   }
   return y;

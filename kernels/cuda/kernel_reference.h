@@ -18,10 +18,10 @@ std::vector<double> ReferenceSiluMul(const SiluMulParams& params);
 // Writes params.out with the kernel's bits.
 void ReferenceEmbed(const EmbedParams& params);
 
-// Writes params.y with the bits of Hopper's tensor cores (kernels/simt/tensor_core.h).
+// Writes the output of params with the bits of Hopper's tensor cores (kernels/simt/tensor_core.h).
 void ReferenceGemmBits(const GemmParams& params);
 
-// y [m][n] in double, ascending k.
+// y [m][n] in double, ascending k, with the bias, before the rounding of a bf16 output.
 std::vector<double> ReferenceGemm(const GemmParams& params);
 
 // How far a kernel's value may be from the exact one, before its rounding to bf16.

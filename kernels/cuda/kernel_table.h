@@ -9,10 +9,12 @@
 #ifndef BATON_KERNELS_CUDA_KERNEL_TABLE_H_
 #define BATON_KERNELS_CUDA_KERNEL_TABLE_H_
 
+#include <cstddef>
 #include <cstdint>
 
 #include "absl/status/status.h"
 
+#include "kernels/cuda/gemm_segments.h"
 #include "kernels/simt/types.h"
 
 namespace baton::cuda {
@@ -54,15 +56,29 @@ struct EmbedParams {
   uint32_t dim;
 };
 
-// y = x w^T in fp32: k ascending in steps of 16 by the tensor cores' arithmetic, from zero.
-// `k` is a multiple of 8, at least 8; `n` at least 1.
+// Which kernel multiplies. All give the same bits; kAuto chooses by shape, the others are for tests
+// and timing. The kernels of few rows take up to kGemmMaxSpreadRows.
+enum class GemmPath : uint8_t { kAuto, kRows8, kRows32, kTile64, kTile128 };
+
+// y = x w^T + bias: fp32 sums over the segments of gemm_segments.h by the tensor cores' arithmetic,
+// the bias added in fp32, then one rounding if y is bf16. Bits are promised except which NaN a NaN
+// is. `k` is a multiple of 8, at least 8; no limit on m but the grid's.
 struct GemmParams {
-  const Bf16* x;  // [m][k]
-  const Bf16* w;  // [n][k]
-  float* y;       // [m][n]
+  const Bf16* x;                      // [m][k]
+  const Bf16* w;                      // [n][k]
+  float* y_float = nullptr;           // [m][n]; exactly one of the two is given
+  Bf16* y_bf16 = nullptr;             // [m][n]
+  const float* bias_float = nullptr;  // [n]; at most one of the two is given
+  const Bf16* bias_bf16 = nullptr;    // [n]
   uint32_t m;
   uint32_t n;
   uint32_t k;
+  // What spread segments need (GemmPartialBytes() > 0), else unused. Launches that may run at the
+  // same time need their own.
+  void* partials = nullptr;      // partial_bytes >= GemmPartialBytes(m, n, k), any content
+  uint32_t* counters = nullptr;  // [kGemmCounters], zero before and after each launch
+  size_t partial_bytes = 0;
+  GemmPath path = GemmPath::kAuto;
 };
 
 // What a kernel needs of a cta.
@@ -98,7 +114,10 @@ absl::Status GemmBf16(const GemmParams& params, void* stream);
 extern const KernelInfo kRmsNormInfo;
 extern const KernelInfo kSiluMulInfo;
 extern const KernelInfo kEmbedInfo;
-extern const KernelInfo kGemmBf16Info;
+extern const KernelInfo kGemmRows8Info;
+extern const KernelInfo kGemmRows32Info;
+extern const KernelInfo kGemmTile64Info;
+extern const KernelInfo kGemmTile128Info;
 }  // namespace BATON_BODY
 
 }  // namespace baton::cuda

@@ -6,6 +6,8 @@ include_guard(GLOBAL)
 file(GLOB BATON_CUDA_WHEELS
   "${PROJECT_SOURCE_DIR}/build/cuda-venv/lib/python3*/site-packages/nvidia/cu13/bin")
 find_program(BATON_NVCC nvcc HINTS "$ENV{CUDA_HOME}/bin" /usr/local/cuda/bin ${BATON_CUDA_WHEELS})
+find_program(BATON_CUOBJDUMP cuobjdump HINTS "$ENV{CUDA_HOME}/bin" /usr/local/cuda/bin
+  ${BATON_CUDA_WHEELS})
 if(BATON_CUDA)
   if(NOT CMAKE_CUDA_COMPILER AND NOT DEFINED ENV{CUDACXX})
     if(NOT BATON_NVCC)

@@ -1,9 +1,9 @@
 """Compiles the CUDA kernels with nvcc and compares what ptxas gave them with the baseline.
 
-Usage: cuda_resources.py NVCC [--arch sm_90a] [--update]. Exit 1 on a difference, a spill, a warning
-of ptxas, or a missing compiler. The baseline is kernels/cuda/resources_ARCH.txt; --update writes
-its columns from this compiler (the dynamic columns stay: the kernels' test on the runner checks
-them).
+Usage: cuda_resources.py NVCC CUOBJDUMP [--arch sm_90a] [--update]. Exit 1 on a difference, a spill,
+a warning of ptxas, an instruction that should be there and is not (cuda_instructions.py), or a
+missing compiler. The baseline is kernels/cuda/resources_ARCH.txt; --update writes its columns from
+this compiler (the dynamic columns stay: the kernels' test on the runner checks them).
 """
 
 import argparse
@@ -13,6 +13,8 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+
+import cuda_instructions
 
 ROOT = Path(__file__).resolve().parents[3]
 KERNELS = ROOT / "kernels" / "cuda"
@@ -63,9 +65,10 @@ def parse(output):
     return found
 
 
-def compile_all(nvcc, arch):
-    """{kernel: Resources} of all sources; exits with the compiler's words when one fails."""
-    found = {}
+def compile_all(nvcc, cuobjdump, arch):
+    """({kernel: Resources}, {kernel: instructions}) of all sources; exits with the compiler's words
+    when one fails."""
+    found, instructions = {}, {}
     virtual = arch.replace("sm_", "compute_")
     with tempfile.TemporaryDirectory() as folder:
         for source in sorted(KERNELS.glob("*.cu")):
@@ -77,7 +80,8 @@ def compile_all(nvcc, arch):
             if done.returncode != 0:
                 sys.exit(f"{source.name} does not compile for {arch}:\n{done.stdout}{done.stderr}")
             found.update(parse(done.stdout + done.stderr))
-    return found
+            instructions.update(cuda_instructions.read(cuobjdump, target))
+    return found, instructions
 
 
 def read_baseline(path):
@@ -108,13 +112,15 @@ def differences(found, baseline):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("nvcc")
+    parser.add_argument("cuobjdump")
     parser.add_argument("--arch", default="sm_90a")
     parser.add_argument("--update", action="store_true")
     arguments = parser.parse_args()
-    if not Path(arguments.nvcc).exists():
-        sys.exit("nvcc is missing; run scripts/deps.sh --cuda and configure again")
+    for tool in (arguments.nvcc, arguments.cuobjdump):
+        if not Path(tool).exists():
+            sys.exit(f"{tool} is missing; run scripts/deps.sh --cuda and configure again")
     path = KERNELS / f"resources_{arguments.arch}.txt"
-    found = compile_all(arguments.nvcc, arguments.arch)
+    found, instructions = compile_all(arguments.nvcc, arguments.cuobjdump, arguments.arch)
     baseline = read_baseline(path)
     if arguments.update:
         rows = [
@@ -123,7 +129,7 @@ def main():
         ]
         path.write_text(HEADER + "".join(" ".join(map(str, row)) + "\n" for row in rows))
         return 0
-    lines = differences(found, baseline)
+    lines = differences(found, baseline) + cuda_instructions.differences(instructions)
     print("\n".join(lines))
     spilled = sum(resources.spills for resources in found.values())
     print(f"{len(found)} kernels for {arguments.arch}, {spilled} bytes spilled")

@@ -2,6 +2,7 @@
 
 import unittest
 
+import cuda_instructions
 import cuda_resources
 from cuda_resources import Resources
 
@@ -12,6 +13,39 @@ ptxas info    : Function properties for {ENTRY}
     8 bytes stack frame, 4 bytes spill stores, 12 bytes spill loads
 ptxas info    : Used 40 registers, used 1 barriers, 128 bytes smem
 """
+SASS = f"""\
+\t\tFunction : {ENTRY}
+        /*0000*/                   LDC R1, c[0x0][0x28] ;     /* 0x00000a00ff017b82 */
+                                                              /* 0x000ff00000000800 */
+        /*04f0*/              @!PT LDS RZ, [RZ] ;             /* 0x00000000fffff984 */
+        /*1a20*/                   HMMA.16816.F32.BF16 R4, R8, R12, R4 ;  /* 0x0 */
+        /*1a30*/              @P0  HMMA.16816.F32.BF16 R4, R8, R12, R4 ;  /* 0x0 */
+"""
+
+
+class CudaInstructions(unittest.TestCase):
+    def test_reads_what_cuobjdump_says(self):
+        found = cuda_instructions.parse(SASS)
+        self.assertEqual(
+            found, {"AddBothKernel": {"LDC": 1, "LDS": 1, "HMMA.16816.F32.BF16": 2}}
+        )
+
+    def test_a_missing_instruction_and_local_memory_are_differences(self):
+        full = {
+            kernel: [pattern.replace("\\.", ".").replace(".*", "") for pattern in patterns]
+            for kernel, patterns in cuda_instructions.EXPECTED.items()
+        }
+        found = {kernel: dict.fromkeys(names, 1) for kernel, names in full.items()}
+        self.assertEqual(cuda_instructions.differences(found), [])
+        del found["GemmRows8Kernel"]["HMMA.16816.F32.BF16"]
+        found["EmbedKernel"]["LDL.64"] = 3
+        self.assertEqual(
+            cuda_instructions.differences(found),
+            [
+                r"GemmRows8Kernel: no instruction HMMA\.16816\.F32\.BF16",
+                "EmbedKernel: 3 times LDL.64",
+            ],
+        )
 
 
 class CudaResources(unittest.TestCase):

@@ -2,6 +2,7 @@
 #include "tests/kernels/simt/ring_kernels.h"
 
 namespace baton::simt_test {
+inline namespace BATON_BODY {
 namespace {
 
 using namespace simt;  // NOLINT: the primitives are the language here
@@ -216,4 +217,5 @@ absl::Status WarpReverse(const WordParams& params) {
       WarpReverseKernel, params);
 }
 
+}  // namespace BATON_BODY
 }  // namespace baton::simt_test

@@ -1,11 +1,13 @@
 // Small correct kernels that use every primitive, for the tests of the runner: they must give the
-// right answer in every order, and no false report. Only runner launches.
+// right answer in every order, and no false report. gpu_check runs them on a GPU.
 #ifndef BATON_TESTS_KERNELS_SIMT_RING_KERNELS_H_
 #define BATON_TESTS_KERNELS_SIMT_RING_KERNELS_H_
 
 #include <cstdint>
 
 #include "absl/status/status.h"
+
+#include "kernels/simt/types.h"
 
 namespace baton::simt_test {
 
@@ -23,6 +25,8 @@ inline constexpr uint32_t kRingThreads = 96;
 inline constexpr uint32_t kGridThreads = 64;
 inline constexpr uint32_t kCombineCtas = 5;
 
+inline namespace BATON_BODY {
+
 // out[cta] = sum of in[cta * kReduceThreads ...): shuffles in a warp, then shared memory.
 absl::Status BlockReduce(const WordParams& params, uint32_t num_ctas);
 // out[i] = 3 in[i] for `count` words through a pipeline of three cp.async stages.
@@ -38,6 +42,8 @@ absl::Status GridBarrier(const WordParams& params, uint32_t num_ctas);
 // The transpose of a tile of 32 words by one warp through shared memory with sync_warp: out[i] =
 // in[31 - i].
 absl::Status WarpReverse(const WordParams& params);
+
+}  // namespace BATON_BODY
 
 }  // namespace baton::simt_test
 

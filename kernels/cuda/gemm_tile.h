@@ -1,0 +1,109 @@
+// What the two GEMM kernels share: stages of both operands in shared memory, fragments out of them,
+// and the last step of an output. Included by the GEMM's sources only.
+//
+// A stage holds rows x 64 of K of each operand. A row is 128 bytes, eight chunks of 16; chunk c of
+// row r lies at c ^ (r % 8), so the eight rows of an ldmatrix touch all 32 banks once.
+#ifndef BATON_KERNELS_CUDA_GEMM_TILE_H_
+#define BATON_KERNELS_CUDA_GEMM_TILE_H_
+
+#include <bit>
+#include <cstdint>
+
+#include "absl/status/status.h"
+
+#include "kernels/cuda/gemm_segments.h"
+#include "kernels/cuda/kernel_table.h"
+#include "kernels/cuda/row_shapes.h"
+#include "kernels/simt/device.h"
+
+namespace baton::cuda {
+inline namespace BATON_BODY {
+
+inline constexpr uint32_t kGemmStages = 4;
+inline constexpr uint32_t kGemmStepK = 16;  // of K an mma
+inline constexpr uint32_t kGemmChunks = kGemmStageK / kVec;
+static_assert(kGemmStages * kGemmStageK <= kGemmMinSegmentK, "a segment fills the pipeline");
+
+// [chunk] of one row of a stage, swizzled.
+using GemmRow = simt::Vec16[kGemmChunks];
+
+// A launch: the call, and how K is cut.
+struct GemmLaunch {
+  GemmParams params;
+  GemmSplit split;
+};
+
+// One operand's part in a stage: rows of k elements, from `first_row` on.
+struct GemmOperand {
+  const Bf16* data;
+  uint32_t num_rows;
+  uint32_t first_row;
+  uint32_t k;
+};
+
+BATON_DEVICE uint32_t Swizzled(uint32_t row, uint32_t chunk) { return chunk ^ (row % kGemmChunks); }
+
+// kRows rows of K [k_begin, k_begin + kGemmStageK); what lies beyond the operand becomes zero.
+template <uint32_t kRows, uint32_t kThreads>
+BATON_DEVICE void CopyRows(const GemmOperand& from, uint32_t k_begin, GemmRow* to) {
+  constexpr uint32_t kCopies = kRows * kGemmChunks;
+  BATON_UNROLL
+  for (uint32_t i = 0; i < (kCopies + kThreads - 1) / kThreads; ++i) {
+    const uint32_t at = i * kThreads + simt::thread();
+    if (kCopies % kThreads != 0 && at >= kCopies) break;
+    const uint32_t row = at / kGemmChunks;
+    const uint32_t chunk = at % kGemmChunks;
+    const uint32_t column = k_begin + chunk * kVec;
+    const bool inside = simt::guard(from.first_row + row < from.num_rows && column < from.k);
+    const size_t offset = size_t{from.first_row + row} * from.k + column;
+    simt::cp_async16(&to[row][Swizzled(row, chunk)], inside ? from.data + offset : from.data,
+                     inside ? 16 : 0);
+  }
+}
+
+// Rows [row, row + 16) and K [8 chunk, 8 chunk + 16) as an A fragment: lane l names row l % 16 and
+// half l / 16 of K.
+BATON_DEVICE simt::FragmentA LoadA(const GemmRow* from, uint32_t row, uint32_t chunk) {
+  const uint32_t r = row + simt::lane() % 16;
+  const simt::Matrices m = simt::ldmatrix_x4(&from[r][Swizzled(r, chunk + simt::lane() / 16)]);
+  return {{m.regs[0], m.regs[1], m.regs[2], m.regs[3]}};
+}
+
+// The B fragments of rows [row, row + 8) and [row + 8, row + 16): matrices (row, k), (row, k + 8),
+// (row + 8, k), (row + 8, k + 8).
+BATON_DEVICE simt::Matrices LoadTwoB(const GemmRow* from, uint32_t row, uint32_t chunk) {
+  const uint32_t r = row + simt::lane() % 8 + simt::lane() / 16 * 8;
+  return simt::ldmatrix_x4(&from[r][Swizzled(r, chunk + simt::lane() / 8 % 2)]);
+}
+
+// The B fragments of rows [row, row + 8) for two steps of K: matrices k, k + 8, k + 16, k + 24.
+BATON_DEVICE simt::Matrices LoadTwoSteps(const GemmRow* from, uint32_t row, uint32_t chunk) {
+  const uint32_t r = row + simt::lane() % 8;
+  return simt::ldmatrix_x4(&from[r][Swizzled(r, chunk + simt::lane() / 8)]);
+}
+
+// The bias is added in fp32, before the one rounding of a bf16 output.
+BATON_DEVICE float WithBias(const GemmParams& params, uint32_t column, float sum) {
+  if (params.bias_float != nullptr) return sum + params.bias_float[column];
+  if (params.bias_bf16 != nullptr) return sum + simt::from_bf16(params.bias_bf16[column]);
+  return sum;
+}
+
+BATON_DEVICE void StoreOutput(const GemmParams& params, uint32_t row, uint32_t column, float sum) {
+  const size_t at = size_t{row} * params.n + column;
+  const float value = WithBias(params, column, sum);
+  if (params.y_float != nullptr) {
+    params.y_float[at] = value;
+  } else {
+    params.y_bf16[at] = simt::to_bf16(value);
+  }
+}
+
+// The launches behind GemmBf16, which has checked the call. `path` is not kAuto.
+absl::Status LaunchGemmRows(const GemmLaunch& launch, GemmPath path, void* stream);
+absl::Status LaunchGemmTiles(const GemmLaunch& launch, GemmPath path, void* stream);
+
+}  // namespace BATON_BODY
+}  // namespace baton::cuda
+
+#endif  // BATON_KERNELS_CUDA_GEMM_TILE_H_

@@ -1,0 +1,102 @@
+#!/usr/bin/env bash
+# What a machine with a GPU has to say about our CUDA code, in one call of at most 450 s:
+#   scripts/gpu_check.sh           build baton_gpu_check where it is missing (preset cuda), run it
+#   scripts/gpu_check.sh --simt    the same list with few values on the runner; needs no GPU
+# Stages are processes of their own with a limit each: 0 machine 20 s, 1 primitives 40 s, 2 kernels
+# 90 s. Each writes DIR/gpu_check_STAGE.json after every check, so a stage that is stopped leaves
+# what it had. A page of pass, FAIL and not run follows.
+# Options: --out DIR (build/gpu_check), --program FILE, --stages "0 1", --limit SECONDS (of every
+# stage), --total SECONDS.
+# Exit status: 0 everything that could run passed, 1 something failed or was stopped, 77 nothing
+# could run (no GPU), 2 usage.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+names=(machine primitives kernels)
+limits=(20 40 90)
+out=build/gpu_check
+program=""
+stages="0 1 2"
+limit=""
+total=450
+body=()
+not_run=77
+
+usage() {
+  echo "gpu_check.sh: $1; usage: scripts/gpu_check.sh [--simt] [--out DIR] [--program FILE]" \
+    "[--stages \"0 1\"] [--limit SECONDS] [--total SECONDS]" >&2
+  exit 2
+}
+
+while [[ $# -gt 0 ]]; do
+  case "$1" in
+    --simt) body=(--simt) ;;
+    --out | --program | --stages | --limit | --total)
+      [[ $# -ge 2 ]] || usage "$1 needs a value"
+      printf -v "${1#--}" '%s' "$2"
+      shift
+      ;;
+    *) usage "unknown argument '$1'" ;;
+  esac
+  shift
+done
+for stage in $stages; do
+  [[ "$stage" =~ ^[0-9]+$ && -n "${names[$stage]:-}" ]] || usage "there is no stage '$stage'"
+done
+for number in "${limit:-1}" "$total"; do
+  [[ "$number" =~ ^[1-9][0-9]*$ ]] || usage "'$number' is no number of seconds"
+done
+
+started=$SECONDS
+if [[ -z "$program" ]]; then
+  preset=cuda
+  if [[ ${#body[@]} -gt 0 ]]; then preset=release; fi
+  program="build/$preset/tests/kernels/gpu_check/baton_gpu_check"
+  # A program that was built elsewhere may not start here.
+  if ! "$program" --stage 0 --simt >/dev/null 2>&1; then
+    echo "== $program does not start; building it"
+    scripts/build.sh "$preset" baton_gpu_check
+  fi
+fi
+mkdir -p "$out"
+commit="$(git rev-parse --short HEAD 2>/dev/null || true)"
+
+page=()
+num_passed=0
+num_failed=0
+for stage in $stages; do
+  name="${names[$stage]}"
+  json="$out/gpu_check_$name.json"
+  rm -f "$json"
+  left=$((total - (SECONDS - started)))
+  seconds="${limit:-${limits[$stage]}}"
+  if [[ $left -le 0 ]]; then
+    page+=("$(printf '%s %-11s not run  %s' "$stage" "$name" "the $total s are over")")
+    num_failed=$((num_failed + 1))
+    continue
+  fi
+  if [[ $seconds -gt $left ]]; then seconds=$left; fi
+  echo "== stage $stage, $name (at most $seconds s)"
+  begin=$SECONDS
+  code=0
+  timeout -k 2 "$seconds" "$program" --stage "$stage" "${body[@]}" --json "$json" \
+    --commit "$commit" || code=$?
+  # A machine that is lent may be gone a moment later.
+  if [[ -e "$json" ]]; then sync "$json" || true; fi
+  case "$code" in
+    0) verdict=pass detail="" num_passed=$((num_passed + 1)) ;;
+    "$not_run") verdict="not run" detail="nothing of it can run here" ;;
+    124 | 137) verdict=FAIL detail="stopped after $seconds s" num_failed=$((num_failed + 1)) ;;
+    *) verdict=FAIL detail="exit status $code" num_failed=$((num_failed + 1)) ;;
+  esac
+  page+=("$(printf '%s %-11s %-7s %3d s  %s' "$stage" "$name" "$verdict" $((SECONDS - begin)) \
+    "$detail")")
+done
+
+echo "== summary (${body[*]:-gpu}, commit ${commit:-unknown}, results in $out)"
+printf '%s\n' "${page[@]}"
+if [[ $num_failed -gt 0 ]]; then exit 1; fi
+if [[ $num_passed -eq 0 ]]; then
+  echo "gpu_check.sh: nothing could run; that is no pass"
+  exit "$not_run"
+fi

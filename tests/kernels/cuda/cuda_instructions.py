@@ -1,0 +1,67 @@
+"""Which machine instructions the kernels must hold: the ones they were written for.
+
+A source may compile to something slower without a word: an asynchronous copy as a load and a store,
+sixteen bytes as four loads. cuda_resources.py gives what cuobjdump -sass says of each kernel.
+"""
+
+import collections
+import re
+import subprocess
+
+FUNCTION = re.compile(r"Function : (\S+)")
+NAME = re.compile(r"\d([A-Z][A-Za-z0-9]*Kernel)E")
+INSTRUCTION = re.compile(r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]*)")
+
+# Products of bf16 with fp32 sums, copies to shared memory past L1, four 8 x 8 matrices at once.
+TENSOR_PIPELINE = (r"HMMA\.16816\.F32\.BF16", r"LDGSTS\.E\.BYPASS.*\.128", r"LDSM\.16\.M88\.4")
+# Kernel -> patterns of which each must match some instruction. Partial sums travel as 16 bytes;
+# load_once passes L1 by.
+EXPECTED = {
+    "GemmRows8Kernel": (*TENSOR_PIPELINE, r"STG\.E\.128", r"LDG\.E\.128"),
+    "GemmRows32Kernel": (*TENSOR_PIPELINE, r"STG\.E\.128", r"LDG\.E\.128"),
+    "GemmTile64Kernel": TENSOR_PIPELINE,
+    "GemmTile128Kernel": TENSOR_PIPELINE,
+    "RmsNormKernel": (r"LDG\.E.*\.128", r"STG\.E\.128", r"SHFL\.BFLY", r"FFMA"),
+    "SiluMulKernel": (r"LDG\.E\.NA\.LTC256B\.128\.CONSTANT", r"STG\.E\.128"),
+    "EmbedKernel": (r"LDG\.E.*\.128", r"STG\.E\.128"),
+}
+# Local memory: an array or a spill that ptxas did not warn of.
+NOWHERE = (r"LDL.*", r"STL.*")
+
+
+def parse(sass):
+    """{kernel: Counter of instructions} of cuobjdump -sass."""
+    found, current = {}, None
+    for line in sass.splitlines():
+        function = FUNCTION.search(line)
+        if function:
+            name = NAME.search(function.group(1))
+            current = found.setdefault(
+                name.group(1) if name else function.group(1), collections.Counter()
+            )
+        elif current is not None and (instruction := INSTRUCTION.match(line)):
+            current[instruction.group(1)] += 1
+    return found
+
+
+def read(cuobjdump, cubin):
+    """The same of one file."""
+    done = subprocess.run(
+        [cuobjdump, "-sass", str(cubin)], capture_output=True, text=True, check=True
+    )
+    return parse(done.stdout)
+
+
+def differences(found):
+    """Lines that say which kernel lacks what, or holds what none may."""
+    lines = []
+    for kernel, patterns in sorted(EXPECTED.items()):
+        instructions = found.get(kernel, {})
+        for pattern in patterns:
+            if not any(re.fullmatch(pattern, name) for name in instructions):
+                lines.append(f"{kernel}: no instruction {pattern}")
+    for kernel, instructions in sorted(found.items()):
+        for name in sorted(instructions):
+            if any(re.fullmatch(pattern, name) for pattern in NOWHERE):
+                lines.append(f"{kernel}: {instructions[name]} times {name}")
+    return lines

@@ -1,0 +1,130 @@
+#include "tests/kernels/gpu_check/mma_vectors.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+#include "kernels/math.h"
+#include "kernels/simt/tensor_core.h"
+#include "tests/kernels/gpu_check/primitives.h"
+#include "tests/test_seed.h"
+
+namespace baton::gpu_check {
+namespace {
+
+// Exponent fields [first, first + count) of what a kind is made of, for A and B, and for C.
+struct Range {
+  uint32_t first;
+  uint32_t count;
+  uint32_t first_c;
+  uint32_t count_c;
+};
+
+Range RangeOf(MmaKind kind) {
+  switch (kind) {
+    case MmaKind::kRandom:
+    case MmaKind::kCancelling:
+    case MmaKind::kSpecial:
+      return {124, 4, 122, 8};
+    case MmaKind::kWide:
+      return {107, 40, 100, 54};
+    case MmaKind::kDenormal:
+      return {0, 70, 0, 4};
+    case MmaKind::kHuge:
+      return {186, 6, 248, 7};
+  }
+  return {124, 4, 122, 8};
+}
+
+uint16_t Draw(TestRandom& random, MmaKind kind) {
+  constexpr uint16_t kSpecials[] = {0x0000, 0x8000, 0x7F80, 0xFF80, 0x7FC0, 0xFFC1, 0x0001, 0x7F7F};
+  if (kind == MmaKind::kSpecial && random.OneIn(24)) return kSpecials[random.Below(8)];
+  const Range range = RangeOf(kind);
+  // Half of the denormal kind's factors are subnormal themselves.
+  const bool is_zero_field = kind == MmaKind::kDenormal && random.OneIn(2);
+  const uint32_t field = is_zero_field ? 0 : range.first + random.Below(range.count);
+  return static_cast<uint16_t>(field << 7 | random.Below(128) | random.Below(2) << 15);
+}
+
+uint32_t DrawC(TestRandom& random, MmaKind kind) {
+  const Range range = RangeOf(kind);
+  const uint32_t field = range.first_c + random.Below(range.count_c);
+  const auto mantissa = static_cast<uint32_t>(random.Next() & 0x7FFFFF);
+  if (kind == MmaKind::kSpecial && random.OneIn(24)) return 0x7F800000u | random.Below(2) << 31;
+  return field << 23 | mantissa | random.Below(2) << 31;
+}
+
+simt::Bf16 ElementOf(const uint32_t* words, size_t i) {
+  return {static_cast<uint16_t>(i % 2 == 0 ? words[i / 2] : words[i / 2] >> 16)};
+}
+
+}  // namespace
+
+const char* MmaKindName(MmaKind kind) {
+  constexpr const char* kNames[] = {"random", "wide", "denormal", "huge", "cancelling", "special"};
+  return kNames[static_cast<int>(kind)];
+}
+
+std::vector<uint32_t> MmaInputs(MmaKind kind, uint32_t num_tiles, uint64_t seed) {
+  TestRandom random(seed);
+  std::vector<uint32_t> words(size_t{num_tiles} * kMmaWords);
+  for (uint32_t tile = 0; tile < num_tiles; ++tile) {
+    uint32_t* a = &words[size_t{tile} * kMmaWords];
+    for (uint32_t i = 0; i < kWordsA + kWordsB; ++i) {
+      const uint32_t low = Draw(random, kind);
+      uint32_t high = Draw(random, kind);
+      if (kind == MmaKind::kCancelling) {
+        // A's pairs are x, -x; B's are y, y or its neighbour.
+        high = i < kWordsA ? low ^ 0x8000u : low + random.Below(2);
+      }
+      a[i] = low | high << 16;
+    }
+    for (uint32_t i = 0; i < kWordsC; ++i) a[kWordsA + kWordsB + i] = DrawC(random, kind);
+  }
+  return words;
+}
+
+std::vector<uint32_t> MmaModel(const std::vector<uint32_t>& in) {
+  std::vector<uint32_t> out(in.size() / kMmaWords * kWordsC);
+  for (size_t i = 0; i < out.size(); ++i) {
+    const uint32_t* a = &in[i / kWordsC * kMmaWords];
+    const uint32_t* b = a + kWordsA;
+    const size_t row = i % kWordsC / 8;
+    simt::Bf16 x[16];
+    simt::Bf16 y[16];
+    for (size_t k = 0; k < 16; ++k) {
+      x[k] = ElementOf(a, row * 16 + k);
+      y[k] = ElementOf(b, i % 8 * 16 + k);
+    }
+    const float c = std::bit_cast<float>(b[kWordsB + i % kWordsC]);
+    out[i] = std::bit_cast<uint32_t>(simt::HopperDotBf16(x, y, c));
+  }
+  return out;
+}
+
+std::vector<uint32_t> MmaExchanged(const std::vector<uint32_t>& in) {
+  std::vector<uint32_t> out(in.size(), 0);
+  for (size_t at = 0; at < in.size(); at += kMmaWords) {
+    const uint32_t* a = &in[at];
+    uint32_t* exchanged = &out[at];
+    std::copy(a + kWordsA, a + kWordsA + kWordsB, exchanged);
+    std::copy(a, a + kWordsB, exchanged + kWordsA);
+    for (size_t row = 0; row < 8; ++row) {
+      for (size_t column = 0; column < 8; ++column) {
+        exchanged[kWordsA + kWordsB + column * 8 + row] = a[kWordsA + kWordsB + row * 8 + column];
+      }
+    }
+  }
+  return out;
+}
+
+std::vector<uint32_t> ExchangedModel(const std::vector<uint32_t>& model,
+                                     const std::vector<uint32_t>& model_of_exchanged) {
+  std::vector<uint32_t> out = model_of_exchanged;
+  for (size_t at = 0; at < out.size(); at += kWordsC) {
+    for (size_t i = 0; i < 64; ++i) out[at + i] = model[at + i % 8 * 8 + i / 8];
+  }
+  return out;
+}
+
+}  // namespace baton::gpu_check

@@ -1,0 +1,32 @@
+// Operands that make tensor cores show their arithmetic, and the model's answers. Pure.
+#ifndef BATON_TESTS_KERNELS_GPU_CHECK_MMA_VECTORS_H_
+#define BATON_TESTS_KERNELS_GPU_CHECK_MMA_VECTORS_H_
+
+#include <cstdint>
+#include <vector>
+
+namespace baton::gpu_check {
+
+// Random: factors near one. Wide: exponents 40 apart. Denormal: bf16 and fp32 subnormals. Huge:
+// sums near and beyond fp32. Cancelling: products in pairs that nearly cancel. Special: zeros of
+// both signs, infinities and NaNs among ordinary values.
+enum class MmaKind : uint8_t { kRandom, kWide, kDenormal, kHuge, kCancelling, kSpecial };
+inline constexpr MmaKind kMmaKinds[] = {MmaKind::kRandom, MmaKind::kWide,       MmaKind::kDenormal,
+                                        MmaKind::kHuge,   MmaKind::kCancelling, MmaKind::kSpecial};
+const char* MmaKindName(MmaKind kind);
+
+// num_tiles times A, B, C as the mma primitive reads them (primitives.h).
+std::vector<uint32_t> MmaInputs(MmaKind kind, uint32_t num_tiles, uint64_t seed);
+// D of each tile, by the model of Hopper.
+std::vector<uint32_t> MmaModel(const std::vector<uint32_t>& in);
+// The same products with A's first eight rows and B exchanged: A' = B and eight rows of zeros, B' =
+// A[0, 8), C' = the transpose of C[0, 8).
+std::vector<uint32_t> MmaExchanged(const std::vector<uint32_t>& in);
+// What a D of the exchanged operands must hold in its first eight rows, the transpose of D[0, 8);
+// the other rows are those of `model_of_exchanged`.
+std::vector<uint32_t> ExchangedModel(const std::vector<uint32_t>& model,
+                                     const std::vector<uint32_t>& model_of_exchanged);
+
+}  // namespace baton::gpu_check
+
+#endif  // BATON_TESTS_KERNELS_GPU_CHECK_MMA_VECTORS_H_

@@ -1,0 +1,265 @@
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kernels/math.h"
+#include "src/base/status.h"
+#include "tests/kernels/gpu_check/device_array.h"
+#include "tests/kernels/gpu_check/mma_vectors.h"
+#include "tests/kernels/gpu_check/stages.h"
+#include "tests/test_seed.h"
+
+namespace baton::gpu_check {
+namespace {
+
+// Words of inputs and of outputs that a finding keeps: 32 tiles of mma.
+constexpr size_t kRawWords = 32 * kMmaWords;
+constexpr size_t kMaxMismatches = 8;
+
+// One run of a primitive and what must come out.
+struct WordCheck {
+  std::string name;
+  Launch launch = nullptr;
+  std::vector<uint32_t> in;
+  std::vector<uint32_t> out;  // before the launch
+  std::vector<uint32_t> expected;
+  uint32_t num_ctas = 1;
+  uint32_t count = 0;
+  bool any_nan = false;      // which NaN a NaN is does not count
+  bool hopper_only = false;  // the instruction, or the expected bits
+};
+
+bool IsNan(uint32_t word) { return (word & 0x7FFFFFFFu) > 0x7F800000u; }
+
+bool Agree(const WordCheck& check, uint32_t got, uint32_t expected) {
+  return got == expected || (check.any_nan && IsNan(got) && IsNan(expected));
+}
+
+// Compares, and says where it differs.
+void Judge(const WordCheck& check, const std::vector<uint32_t>& got, Finding& finding) {
+  size_t num_wrong = 0;
+  auto wrong = nlohmann::json::array();
+  for (size_t i = 0; i < got.size(); ++i) {
+    if (Agree(check, got[i], check.expected[i])) continue;
+    ++num_wrong;
+    if (wrong.size() < kMaxMismatches) {
+      wrong.push_back(fmt::format("[{}] {:08x}, expected {:08x}", i, got[i], check.expected[i]));
+    }
+  }
+  finding.verdict = num_wrong == 0 ? Verdict::kPass : Verdict::kFail;
+  finding.detail = num_wrong == 0 ? fmt::format("{} words", got.size())
+                                  : fmt::format("{} of {} words differ, first {}", num_wrong,
+                                                got.size(), wrong[0].get<std::string>());
+  finding.data["wrong"] = std::move(wrong);
+}
+
+absl::Status LaunchAndRead(const StageInput& input, const WordCheck& check,
+                           std::vector<uint32_t>& got) {
+  DeviceArray<uint32_t> in(input.body, check.in);
+  DeviceArray<uint32_t> out(input.body, check.out);
+  DeviceArray<uint32_t> scratch(input.body, std::vector<uint32_t>(64));
+  for (const auto* array : {&in, &out, &scratch}) BATON_RETURN_IF_ERROR(array->status());
+  BATON_RETURN_IF_ERROR(
+      check.launch({in.data(), out.data(), scratch.data(), check.count}, check.num_ctas));
+  got = out.Values();
+  return out.status();
+}
+
+Finding RunCheck(const StageInput& input, const WordCheck& check) {
+  Finding finding{.name = check.name};
+  // A bulk copy traps where there is none; an mma runs, but its bits are another generation's.
+  const bool is_foreign = check.hopper_only && input.major != 9;
+  const bool is_mma = check.launch == input.body.primitives().mma;
+  if (is_foreign && !is_mma) {
+    finding.verdict = Verdict::kNotRun;
+    finding.detail = "needs sm_90";
+    return finding;
+  }
+  std::vector<uint32_t> got;
+  const absl::Status status = LaunchAndRead(input, check, got);
+  if (!status.ok()) {
+    finding.verdict = Verdict::kFail;
+    finding.detail = std::string(status.message());
+    return finding;
+  }
+  Judge(check, got, finding);
+  if (is_foreign) {
+    finding.verdict = Verdict::kNotRun;
+    finding.detail = "the model is Hopper's; the vectors are kept";
+  }
+  finding.data["digest_in"] = DigestOf(check.in);
+  finding.data["digest_out"] = DigestOf(got);
+  finding.data["in"] = HexOf(check.in, kRawWords);
+  finding.data["out"] = HexOf(got, kRawWords);
+  return finding;
+}
+
+uint32_t InputWord(uint32_t i) { return 7 * i + 1; }
+
+std::vector<uint32_t> InputWords(uint32_t count) {
+  std::vector<uint32_t> words(count);
+  for (uint32_t i = 0; i < count; ++i) words[i] = InputWord(i);
+  return words;
+}
+
+uint32_t SumOf(uint32_t first, uint32_t end) {
+  uint32_t sum = 0;
+  for (uint32_t i = first; i < end; ++i) sum += InputWord(i);
+  return sum;
+}
+
+// in and expected from functions of the index; `out` starts as poison.
+template <typename Expected>
+WordCheck FromIndex(std::string name, Launch launch, uint32_t num_in, uint32_t num_out,
+                    const Expected& expected) {
+  WordCheck check{.name = std::move(name), .launch = launch, .in = InputWords(num_in)};
+  check.out.assign(num_out, 0xDEADBEEF);
+  for (uint32_t i = 0; i < num_out; ++i) check.expected.push_back(expected(i));
+  return check;
+}
+
+std::vector<WordCheck> WarpChecks(const Primitives& p) {
+  std::vector<WordCheck> checks;
+  checks.push_back(FromIndex(
+      "shfl_xor", p.shuffle, kShuffleThreads, kNumShuffles * kShuffleThreads, [](uint32_t i) {
+        return InputWord(i % kShuffleThreads ^ ShuffleMask(i / kShuffleThreads));
+      }));
+  checks.push_back(
+      FromIndex("sync_warp", p.warp_reverse, 32, 32, [](uint32_t i) { return InputWord(31 - i); }));
+  constexpr uint32_t kCtas = 7;
+  checks.push_back(FromIndex(
+      "sync_block", p.block_reduce, kCtas * simt_test::kReduceThreads, kCtas, [](uint32_t i) {
+        return SumOf(i * simt_test::kReduceThreads, (i + 1) * simt_test::kReduceThreads);
+      }));
+  checks.back().num_ctas = kCtas;
+  // out[lane][matrix]: the pair at row lane / 4, columns 2 (lane % 4), whose row is given by lane
+  // 8 matrix + row.
+  checks.push_back(FromIndex("ldmatrix_x4", p.ldmatrix, 128, 128, [](uint32_t i) {
+    const uint32_t named = (5 * (i % 4 * 8 + i / 4 / 4) + 3) % 32;
+    return InputWord(4 * named + i / 4 % 4);
+  }));
+  return checks;
+}
+
+std::vector<WordCheck> CopyChecks(const Primitives& p) {
+  std::vector<WordCheck> checks;
+  checks.push_back(FromIndex(
+      "cp_async16 partial", p.cp_async, 8 * kCopyThreads, 8 * kCopyThreads, [](uint32_t i) {
+        const uint32_t group = i / 4 / kCopyThreads;
+        const uint32_t from = (i / 4 % kCopyThreads + 1) % kCopyThreads;
+        const uint32_t valid = (5 * from + 3 * group) % 17;
+        const uint32_t word = InputWord((group * kCopyThreads + from) * 4 + i % 4);
+        const uint32_t bytes = valid > i % 4 * 4 ? std::min(valid - i % 4 * 4, 4u) : 0;
+        return bytes == 4 ? word : word & ((1u << 8 * bytes) - 1);
+      }));
+  checks.push_back(FromIndex("cp_async16 pipeline", p.cp_async_pipeline, 1021, 1021,
+                             [](uint32_t i) { return 3 * InputWord(i); }));
+  checks.back().count = 1021;
+  constexpr uint32_t kTiles = 7;
+  checks.push_back(FromIndex("mbarrier, bulk_copy", p.bulk_ring, 64 * kTiles, 64 * kTiles,
+                             [](uint32_t i) { return InputWord(i) + 1; }));
+  checks.back().count = kTiles;
+  checks.back().hopper_only = true;
+  return checks;
+}
+
+std::vector<WordCheck> AtomicChecks(const Primitives& p) {
+  std::vector<WordCheck> checks;
+  constexpr uint32_t kAll = kAtomicCtas * kAtomicThreads;
+  checks.push_back(FromIndex("atomics", p.atomics, kAll, 8 + 2 * kAll, [](uint32_t i) {
+    if (i == 0) return kAll;
+    if (i == 1) return InputWord(kAll - 1);
+    if (i == 2) return SumOf(0, kAll);
+    if (i < 8) return 0u;
+    return i < 8 + kAll ? i - 8 + 7 : 0u;
+  }));
+  checks.back().out.assign(8 + 2 * kAll, 0);
+  checks.push_back(
+      FromIndex("fence, last cta", p.last_cta, 1009, 1, [](uint32_t) { return SumOf(0, 1009); }));
+  checks.back().count = 1009;
+  checks.push_back(
+      FromIndex("store_release", p.message, 32, 32, [](uint32_t i) { return 3 * InputWord(i); }));
+  constexpr uint32_t kCtas = 9;
+  checks.push_back(FromIndex("load_acquire, grid", p.grid_barrier, kCtas, kCtas,
+                             [](uint32_t) { return SumOf(0, kCtas); }));
+  checks.back().num_ctas = kCtas;
+  return checks;
+}
+
+// Every upper half of a float with the lower halves at which rounding turns; all fields.
+std::vector<WordCheck> RoundingChecks(const Primitives& p, bool is_tiny) {
+  WordCheck check{.name = "to_bf16, from_bf16", .launch = p.to_bf16};
+  for (uint32_t upper = 0; upper < 65536; upper += is_tiny ? 251 : 1) {
+    for (const uint32_t lower : {0u, 1u, 0x7FFFu, 0x8000u, 0x8001u, 0xFFFFu}) {
+      const uint32_t word = upper << 16 | lower;
+      check.in.push_back(word);
+      const uint32_t rounded = Bf16FromFloat(std::bit_cast<float>(word));
+      const float exact = FloatFromBf16(static_cast<uint16_t>(upper));
+      check.expected.push_back(rounded | uint32_t{Bf16FromFloat(exact)} << 16);
+    }
+  }
+  check.count = static_cast<uint32_t>(check.in.size());
+  check.out.assign(check.in.size(), 0);
+  return {check};
+}
+
+std::vector<WordCheck> ArithmeticChecks(const Primitives& p, bool is_tiny) {
+  WordCheck check{.name = "fma, sqrt, /, Exp, *+", .launch = p.arithmetic, .any_nan = true};
+  TestRandom random(11);
+  check.count = is_tiny ? 512 : 65536;
+  for (uint32_t i = 0; i < check.count; ++i) {
+    float values[4];
+    for (float& value : values) {
+      // Half near one, where sums cancel and Exp is not 0 or infinity; half any bits.
+      const auto bits = static_cast<uint32_t>(random.Next());
+      value = std::bit_cast<float>(i % 2 == 0 ? bits : (bits & 0x83FFFFFFu) | 0x3C000000u);
+      check.in.push_back(std::bit_cast<uint32_t>(value));
+    }
+    const float a = values[0];
+    const float product = a * values[1];
+    for (const float result : {std::fma(a, values[1], values[2]), std::sqrt(a), a / values[1],
+                               Exp(a), product + values[2]}) {
+      check.expected.push_back(std::bit_cast<uint32_t>(result));
+    }
+  }
+  check.out.assign(check.expected.size(), 0);
+  return {check};
+}
+
+std::vector<WordCheck> MmaChecks(const Primitives& p, bool is_tiny) {
+  std::vector<WordCheck> checks;
+  for (const MmaKind kind : kMmaKinds) {
+    WordCheck check{.name = std::string("mma ") + MmaKindName(kind), .launch = p.mma};
+    check.num_ctas = is_tiny ? 2 : 32;
+    check.in = MmaInputs(kind, check.num_ctas, 1 + static_cast<uint64_t>(kind));
+    check.expected = MmaModel(check.in);
+    check.out.assign(check.expected.size(), 0xDEADBEEF);
+    check.hopper_only = true;
+    WordCheck exchanged = check;
+    exchanged.name += " exchanged";
+    exchanged.in = MmaExchanged(check.in);
+    exchanged.expected = ExchangedModel(check.expected, MmaModel(exchanged.in));
+    checks.push_back(std::move(check));
+    checks.push_back(std::move(exchanged));
+  }
+  return checks;
+}
+
+}  // namespace
+
+absl::Status CheckPrimitives(const StageInput& input, Report& report) {
+  const Primitives& p = input.body.primitives();
+  for (const auto& group :
+       {WarpChecks(p), CopyChecks(p), AtomicChecks(p), RoundingChecks(p, input.is_tiny),
+        ArithmeticChecks(p, input.is_tiny), MmaChecks(p, input.is_tiny)}) {
+    for (const WordCheck& check : group) {
+      BATON_RETURN_IF_ERROR(report.Add(RunCheck(input, check)));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace baton::gpu_check

@@ -1,0 +1,59 @@
+// What one stage of gpu_check found, as JSON on disk: written again after each check, so that a
+// stage that is stopped leaves what it had. One thread.
+#ifndef BATON_TESTS_KERNELS_GPU_CHECK_REPORT_H_
+#define BATON_TESTS_KERNELS_GPU_CHECK_REPORT_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "nlohmann/json.hpp"
+
+namespace baton::gpu_check {
+
+enum class Verdict : uint8_t { kPass, kFail, kNotRun };
+
+// One line of the page, and what else is worth keeping of it.
+struct Finding {
+  std::string name;
+  Verdict verdict = Verdict::kPass;
+  std::string detail;
+  nlohmann::json data = nlohmann::json::object();
+};
+
+// The file of a stage.
+class Report {
+ public:
+  // `path` empty: nothing is written.
+  Report(std::string path, nlohmann::json head) : path_(std::move(path)), json_(std::move(head)) {
+    json_["checks"] = nlohmann::json::array();
+  }
+
+  // Prints the line and writes the file; Internal when it cannot be written.
+  absl::Status Add(Finding finding);
+  // Adds to the head.
+  void Describe(const std::string& key, nlohmann::json value) { json_[key] = std::move(value); }
+
+  // 0 all passed, 1 one failed, 77 none could run.
+  int ExitCode() const;
+
+ private:
+  absl::Status Write() const;
+
+  std::string path_;
+  nlohmann::json json_;
+  int num_passed_ = 0;
+  int num_failed_ = 0;
+};
+
+inline constexpr int kExitNotRun = 77;
+
+// Words as hexadecimal, eight digits each; at most `max_words` of them.
+std::string HexOf(const std::vector<uint32_t>& words, size_t max_words);
+// FNV-1a of the words' bytes: equal runs have equal digests.
+std::string DigestOf(const std::vector<uint32_t>& words);
+
+}  // namespace baton::gpu_check
+
+#endif  // BATON_TESTS_KERNELS_GPU_CHECK_REPORT_H_
