@@ -21,8 +21,8 @@
 #include "kernels/math.h"
 #include "kernels/simt/arena.h"
 #include "kernels/simt/run_options.h"
+#include "tests/kernels/simt/device_arrays.h"
 #include "tests/kernels/simt/mutation.h"
-#include "tests/test_seed.h"
 
 namespace baton::cuda {
 namespace {
@@ -37,36 +37,6 @@ using testing::IsEmpty;
 constexpr double kElementwise = 5e-6;       // relative, before the result's rounding to bf16
 constexpr double kSiluOfFarGate = 2.7e-37;  // times |up|: kernel_table.h
 constexpr double kGemm = 1e-4;              // relative, in the Euclidean norm, against double
-
-// Values of a normal-like spread; a few are large, so that a lost term shows.
-std::vector<Bf16> RandomBf16(size_t count, uint64_t seed, float scale = 1.0f) {
-  TestRandom random(seed);
-  std::vector<Bf16> values(count);
-  for (Bf16& value : values) {
-    const float uniform = static_cast<float>(random.Below(2001)) / 1000.0f - 1.0f;
-    value.bits = Bf16FromFloat(uniform * scale * (random.OneIn(16) ? 8.0f : 1.0f));
-  }
-  return values;
-}
-
-// A device buffer that holds these values; or poison, when only a count is given.
-template <typename T>
-SimBuffer OnDevice(const std::vector<T>& values, const char* name) {
-  SimBuffer buffer(values.size() * sizeof(T), name);
-  if (!values.empty()) std::memcpy(buffer.data(), values.data(), buffer.size());
-  return buffer;
-}
-
-template <typename T>
-std::vector<T> FromDevice(SimBuffer& buffer) {
-  std::vector<T> values(buffer.size() / sizeof(T));
-  if (!values.empty()) std::memcpy(values.data(), buffer.data(), buffer.size());
-  return values;
-}
-
-bool SameBits(const void* a, const void* b, size_t bytes) {
-  return bytes == 0 || std::memcmp(a, b, bytes) == 0;
-}
 
 const KernelTable& Table() { return runner::Kernels(); }
 

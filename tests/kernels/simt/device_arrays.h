@@ -1,0 +1,48 @@
+// Arrays of random values, on the host and in the runner's device memory, for tests of kernels.
+#ifndef BATON_TESTS_KERNELS_SIMT_DEVICE_ARRAYS_H_
+#define BATON_TESTS_KERNELS_SIMT_DEVICE_ARRAYS_H_
+
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+#include "kernels/cuda/kernel_table.h"
+#include "kernels/math.h"
+#include "kernels/simt/arena.h"
+#include "tests/test_seed.h"
+
+namespace baton::cuda {
+
+// Values of a normal-like spread; a few are large, so that a lost term shows.
+inline std::vector<Bf16> RandomBf16(size_t count, uint64_t seed, float scale = 1.0f) {
+  TestRandom random(seed);
+  std::vector<Bf16> values(count);
+  for (Bf16& value : values) {
+    const float uniform = static_cast<float>(random.Below(2001)) / 1000.0f - 1.0f;
+    value.bits = Bf16FromFloat(uniform * scale * (random.OneIn(16) ? 8.0f : 1.0f));
+  }
+  return values;
+}
+
+// A device buffer that holds these values.
+template <typename T>
+simt::SimBuffer OnDevice(const std::vector<T>& values, const char* name) {
+  simt::SimBuffer buffer(values.size() * sizeof(T), name);
+  if (!values.empty()) std::memcpy(buffer.data(), values.data(), buffer.size());
+  return buffer;
+}
+
+template <typename T>
+std::vector<T> FromDevice(simt::SimBuffer& buffer) {
+  std::vector<T> values(buffer.size() / sizeof(T));
+  if (!values.empty()) std::memcpy(values.data(), buffer.data(), buffer.size());
+  return values;
+}
+
+inline bool SameBits(const void* a, const void* b, size_t bytes) {
+  return bytes == 0 || std::memcmp(a, b, bytes) == 0;
+}
+
+}  // namespace baton::cuda
+
+#endif  // BATON_TESTS_KERNELS_SIMT_DEVICE_ARRAYS_H_
