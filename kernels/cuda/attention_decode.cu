@@ -51,20 +51,16 @@ union WarpMemory {
   Partial<kDim> partial;
 };
 
+// q [pair][chunk]; the folded splits, of which each warp has a quarter of the dims and each thread
+// its own part, [n8, value][thread]: beside the sums of a split they do not fit into registers.
 template <uint32_t kDim>
 struct DecodeShared {
   Vec16 q[kWarpPairs][kDim / kVec];
   WarpMemory<kDim> warps[kWarps];
+  float totals[kDim / 8 / kWarps * 4][kDecodeThreads];
   uint32_t is_last;
 };
-static_assert(sizeof(DecodeShared<256>) < 113 * 1024, "two ctas of an SM's 227 KiB");
-
-// A quarter of the dims of the folded splits: [n8][value], and both rows of the lane.
-template <uint32_t kDim>
-struct WarpTotal {
-  float sums[kDim / 8 / kWarps][4];
-  RowTotal rows[2];
-};
+static_assert(sizeof(DecodeShared<128>) < 113 * 1024, "two ctas of an SM's 227 KiB");
 
 // Tiles [first, end) of a split, at absolute positions.
 struct Tiles {
@@ -159,39 +155,42 @@ BATON_DEVICE void StorePartial(const SplitState<kDim>& split, uint32_t num_pairs
   }
 }
 
-// Folds a split's partial into the warp's quarter of the dims.
+// Folds a split's partial into the thread's totals.
 template <uint32_t kDim>
-BATON_DEVICE void FoldPartial(const Partial<kDim>& from, uint32_t num_pairs,
-                              WarpTotal<kDim>& total) {
+BATON_DEVICE void FoldPartial(const Partial<kDim>& from, uint32_t num_pairs, RowTotal (&rows)[2],
+                              DecodeShared<kDim>& memory) {
   BATON_UNROLL
   for (uint32_t half = 0; half < 2; ++half) {
     const uint32_t pair = simt::lane() / 4 + 8 * half;
     if (pair >= num_pairs) continue;
-    const Fold fold = FoldRow(from.rows[pair], total.rows[half]);
+    const Fold fold = FoldRow(from.rows[pair], rows[half]);
     BATON_UNROLL
     for (uint32_t i = 0; i < kDim / 8 / kWarps; ++i) {
-      const Sums sums = from.sums[simt::warp() * (kDim / 8 / kWarps) + i][half][simt::lane()];
-      float* const values = total.sums[i] + 2 * half;
-      values[0] = fold.Join(values[0], sums.low);
-      values[1] = fold.Join(values[1], sums.high);
+      const uint32_t n = simt::warp() * (kDim / 8 / kWarps) + i;
+      const Sums sums = from.sums[n][half][simt::lane()];
+      float& low = memory.totals[4 * i + 2 * half][simt::thread()];
+      float& high = memory.totals[4 * i + 2 * half + 1][simt::thread()];
+      low = fold.Join(low, sums.low);
+      high = fold.Join(high, sums.high);
     }
   }
 }
 
 template <uint32_t kDim>
-BATON_DEVICE void StoreTotal(const AttentionParams& params, const AttentionItem& item,
-                             const WarpTotal<kDim>& total) {
+BATON_DEVICE void StoreTotals(const AttentionParams& params, const AttentionItem& item,
+                              const RowTotal (&rows)[2], const DecodeShared<kDim>& memory) {
   BATON_UNROLL
   for (uint32_t half = 0; half < 2; ++half) {
     const uint32_t pair = simt::lane() / 4 + 8 * half;
     if (!simt::guard(pair < item.num_pairs)) continue;
     Bf16* const out = params.out + PairOffset(params, item, pair);
-    const float scale = 1.0f / total.rows[half].weight;
+    const float scale = 1.0f / rows[half].weight;
     BATON_UNROLL
     for (uint32_t i = 0; i < kDim / 8 / kWarps; ++i) {
       const uint32_t n = simt::warp() * (kDim / 8 / kWarps) + i;
-      StorePair(out, 8 * n + simt::lane() % 4 * 2, total.sums[i][2 * half] * scale,
-                total.sums[i][2 * half + 1] * scale);
+      StorePair(out, 8 * n + simt::lane() % 4 * 2,
+                memory.totals[4 * i + 2 * half][simt::thread()] * scale,
+                memory.totals[4 * i + 2 * half + 1][simt::thread()] * scale);
     }
   }
 }
@@ -225,8 +224,7 @@ BATON_DEVICE void AttendItem(const AttentionParams& params, const AttentionItem&
       reinterpret_cast<Partial<kDim>*>(params.partials) + (is_alone ? 0 : item.first_partial);
   const uint32_t first_split = seen.begin / (kSplitTiles * kTileKeys);
   WarpMemory<kDim>& own = memory.warps[simt::warp()];
-  WarpTotal<kDim> total = {};
-  total.rows[0].largest = total.rows[1].largest = kNothing;
+  RowTotal totals[2] = {{kNothing, 0.0f}, {kNothing, 0.0f}};
 
   CopyPairs<kDim, kWarpPairs, kDecodeThreads>(params, item, memory.q);
   simt::cp_async_commit();
@@ -248,7 +246,7 @@ BATON_DEVICE void AttendItem(const AttentionParams& params, const AttentionItem&
     StorePartial(state, item.num_pairs, own.partial);
     simt::sync_block();
     for (uint32_t i = 0; i < kWarps && round + i < item.num_splits; ++i) {
-      FoldPartial(memory.warps[i].partial, item.num_pairs, total);
+      FoldPartial(memory.warps[i].partial, item.num_pairs, totals, memory);
     }
     simt::sync_block();  // the next round fills the rings
   }
@@ -256,10 +254,10 @@ BATON_DEVICE void AttendItem(const AttentionParams& params, const AttentionItem&
     if (!ArrivesLast(params, item, memory)) return;
     const uint32_t end_split = (seen.end + kSplitTiles * kTileKeys - 1) / (kSplitTiles * kTileKeys);
     for (uint32_t split = first_split; split < end_split; ++split) {
-      FoldPartial(partials[split - first_split], item.num_pairs, total);
+      FoldPartial(partials[split - first_split], item.num_pairs, totals, memory);
     }
   }
-  StoreTotal(params, item, total);
+  StoreTotals(params, item, totals, memory);
 }
 
 template <uint32_t kDim>

@@ -104,6 +104,8 @@ BATON_DEVICE void CopyKeys(const KeySource& from, uint32_t first_key, bool is_va
   constexpr uint32_t kChunks = kDim / kVec;
   constexpr uint32_t kRows = kThreads / kChunks;  // at a time
   static_assert(kMinBlockSize % kRows == 0, "a block is looked up once for sixteen keys");
+  // At head_dim 256 the sums are 128 registers: addresses kept for later copies would spill.
+  [[maybe_unused]] constexpr uint32_t kCopies = kDim == 256 ? 1 : kMinBlockSize / kRows;
   const uint32_t thread = simt::thread() % kThreads;
   const uint32_t chunk = thread % kChunks;
   BATON_UNROLL
@@ -113,7 +115,7 @@ BATON_DEVICE void CopyKeys(const KeySource& from, uint32_t first_key, bool is_va
     const uint32_t block = any ? from.blocks[key / from.kv.block_size] : 0;
     const size_t offset = from.kv.KeyOffset(block, from.kv_head, key % from.kv.block_size) +
                           (is_value ? from.kv.ValueOffset() : 0);
-    BATON_UNROLL
+    BATON_UNROLL_BY(kCopies)
     for (uint32_t i = 0; i < kMinBlockSize; i += kRows) {
       const uint32_t row = i + thread / kChunks;
       const bool inside = simt::guard(from.seen.Has(key + row));

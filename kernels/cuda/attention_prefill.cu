@@ -6,9 +6,8 @@
 // registers (head_dim / 2), the folded totals in shared memory, where each thread touches its own
 // (in registers as well they would be 256 at head_dim 256). Bytes: 4 head_dim a key and item
 // through L2, from memory each K and V about once; 4 head_dim a pair. Flops: 4 head_dim a pair and
-// key. Limit: the tensor cores; at head_dim 128 about 30 other instructions a product of 16 x 8
-// come from Exp2 and the mask. Reached: not yet measured on a GPU; mma.sync gives about 60 % of
-// what wgmma could.
+// key. Limit: the tensor cores, as far as mma.sync feeds them; scale, mask and Exp2 are about 60
+// instructions for each 16 products at head_dim 128. Reached: not yet measured on a GPU.
 #include "kernels/cuda/attention_items.h"
 #include "kernels/cuda/attention_tile.h"
 #include "kernels/cuda/kernel_table.h"

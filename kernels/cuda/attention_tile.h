@@ -81,7 +81,8 @@ BATON_DEVICE void MultiplyKeys(const Vec16 (*q)[kDim / kVec], const Vec16 (*k)[k
   const uint32_t lane = simt::lane();
   const uint32_t pair = lane % 16;
   const uint32_t key = lane % 8 + lane / 16 * 8;
-  BATON_UNROLL
+  [[maybe_unused]] constexpr uint32_t kSteps = kDim == 256 ? 2 : kDim / 16;  // as kCopies
+  BATON_UNROLL_BY(kSteps)
   for (uint32_t chunk = 0; chunk < kDim / kVec; chunk += 2) {
     const Matrices a = simt::ldmatrix_x4(&q[pair][Swizzled(pair, chunk + lane / 16)]);
     const FragmentA rows = {{a.regs[0], a.regs[1], a.regs[2], a.regs[3]}};

@@ -82,7 +82,9 @@ class AttentionBatch {
   // Plans and runs both kernels; out keeps its poison where nothing is written.
   absl::StatusOr<std::vector<Bf16>> Run() {
     AttentionPlan plan;
-    absl::Status status = PlanAttention(shape(), {8, 1000}, spans_, plan);
+    absl::Status status = PlanAttention(
+        shape(), {.num_decode_ctas = 8, .max_partials = case_.splits_an_item > 0 ? 0u : 1000u},
+        spans_, plan);
     if (!status.ok()) return status;
     if (case_.splits_an_item > 0) Recut(case_.splits_an_item, plan);
     SimBuffer q = OnDevice(q_, "q");

@@ -62,10 +62,30 @@ std::string CheckDecode(const AttentionShape& shape, const AttentionPlan& plan) 
   return "";
 }
 
+using Units = std::map<Pairs, AttentionItem>;
+
+// Takes the items of one span and kv head out of `units`: together they are its pairs, once each.
+std::string TakeSpan(const AttentionShape& shape, const AttentionRows& span, uint32_t head,
+                     Units& units) {
+  const uint32_t num_pairs = span.num_rows * GroupOf(shape);
+  uint32_t pair = 0;
+  while (pair < num_pairs) {
+    const auto found = units.find({span.first_row, head, pair});
+    if (found == units.end()) return "pairs missing";
+    const AttentionItem& item = found->second;
+    if (item.sequence != span.sequence || item.first_position != span.first_position) {
+      return "another span's numbers";
+    }
+    pair += item.num_pairs;
+    units.erase(found);
+  }
+  return pair == num_pairs ? "" : "too many pairs";
+}
+
 // Every pair of every span stands in exactly one unit of a kv head.
 std::string CheckPairs(const AttentionShape& shape, std::span<const AttentionRows> spans,
                        const AttentionPlan& plan) {
-  std::map<Pairs, AttentionItem> units;
+  Units units;
   for (const AttentionItem& item : plan.prefill) {
     if (item.num_pairs == 0 || item.num_pairs > 64) return "prefill pairs";
     if (!units.emplace(Pairs{item.first_row, item.kv_head, item.first_pair}, item).second) {
@@ -77,18 +97,8 @@ std::string CheckPairs(const AttentionShape& shape, std::span<const AttentionRow
   }
   for (const AttentionRows& span : spans) {
     for (uint32_t head = 0; head < shape.num_kv_heads; ++head) {
-      uint32_t pair = 0;
-      while (pair < span.num_rows * GroupOf(shape)) {
-        const auto found = units.find({span.first_row, head, pair});
-        if (found == units.end()) return "pairs missing";
-        const AttentionItem& item = found->second;
-        if (item.sequence != span.sequence || item.first_position != span.first_position) {
-          return "another span's numbers";
-        }
-        pair += item.num_pairs;
-        units.erase(found);
-      }
-      if (pair != span.num_rows * GroupOf(shape)) return "too many pairs";
+      std::string problem = TakeSpan(shape, span, head, units);
+      if (!problem.empty()) return problem;
     }
   }
   return units.empty() ? "" : "items of no span";
