@@ -36,6 +36,7 @@ struct AttentionCase {
   std::vector<Chunk> chunks;
   uint32_t num_ctas = 3;
   uint32_t splits_an_item = 0;  // recuts decode items; 0 leaves the plan as it is
+  bool is_whole = false;        // no place for partials: an item has all splits of its pairs
   uint32_t poison_rows = 0;     // that belong to no chunk, behind the others
 };
 
@@ -82,9 +83,9 @@ class AttentionBatch {
   // Plans and runs both kernels; out keeps its poison where nothing is written.
   absl::StatusOr<std::vector<Bf16>> Run() {
     AttentionPlan plan;
+    const bool has_partials = !case_.is_whole && case_.splits_an_item == 0;
     absl::Status status = PlanAttention(
-        shape(), {.num_decode_ctas = 8, .max_partials = case_.splits_an_item > 0 ? 0u : 1000u},
-        spans_, plan);
+        shape(), {.num_decode_ctas = 8, .max_partials = has_partials ? 1000u : 0u}, spans_, plan);
     if (!status.ok()) return status;
     if (case_.splits_an_item > 0) Recut(case_.splits_an_item, plan);
     SimBuffer q = OnDevice(q_, "q");

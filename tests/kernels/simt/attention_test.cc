@@ -185,6 +185,19 @@ TEST(Attention, ARowsBitsDoNotDependOnHowItIsComputed) {
   }
 }
 
+TEST(Attention, LongContextsHaveTheSameBitsHoweverTheirSplitsAreCut) {
+  AttentionCase c = {.num_heads = 2, .block_size = 64, .chunks = {{0, 1299, 1}}, .is_whole = true};
+  const std::vector<uint16_t> bits = RowBits(c, 0);  // six splits in two rounds of one item
+  EXPECT_EQ(Check(c), "");
+  c.is_whole = false;
+  EXPECT_EQ(RowBits(c, 0), bits) << "as planned: four splits and two";
+  c.splits_an_item = 5;
+  EXPECT_EQ(RowBits(c, 0), bits) << "two rounds of the first item";
+  c.splits_an_item = 0;
+  c.chunks = {{0, 1260, 40}};
+  EXPECT_EQ(RowBits(c, 39), bits) << "prefill";
+}
+
 TEST(Attention, LargerHeadsHaveTheSameBitsInBothKernels) {
   for (const uint32_t dim : {128u, 256u}) {
     const AttentionCase one = {.head_dim = dim, .num_heads = 16, .chunks = {{0, 259, 1}}};
