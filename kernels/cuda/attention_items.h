@@ -1,5 +1,5 @@
 // What an item of attention is made of, for a thread: which keys its pairs see, and the copies of
-// q, K and V into shared memory. Included by the attention kernels only.
+// q, K and V into shared memory. Included by the attention kernels and their reference.
 //
 // Shared memory: rows of head_dim bf16 in chunks of sixteen bytes, chunk c of row r at c ^ (r % 8):
 // the eight rows of an ldmatrix touch 32 different banks.

@@ -34,6 +34,11 @@ struct AttentionData {
 std::vector<double> ReferenceAttention(const AttentionData& data, uint32_t num_rows,
                                        std::span<const AttentionRows> spans);
 
+// The kernels' bits, by the rules of attention_tile.h in scalar code over the model of Hopper's
+// tensor cores; zeros in rows of no span.
+std::vector<Bf16> ReferenceAttentionBits(const AttentionData& data, uint32_t num_rows,
+                                         std::span<const AttentionRows> spans);
+
 }  // namespace baton::cuda
 
 #endif  // BATON_KERNELS_CUDA_ATTENTION_REFERENCE_H_

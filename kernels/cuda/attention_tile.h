@@ -1,5 +1,6 @@
 // One warp's share of attention: sixteen (token, head) pairs against tiles of 64 keys on the tensor
-// cores. Included by the attention kernels only, which differ in who walks the tiles.
+// cores. Included by the attention kernels, which differ in who walks the tiles, and by their
+// reference.
 //
 // The sum of a row, the same at every length and in every kernel (numerics "attn.mma.1"):
 //  1. Tiles of 64 keys and splits of 256 keys lie at absolute positions. A split starts at maximum

@@ -125,11 +125,8 @@ class AttentionBatch {
     return FromDevice<Bf16>(out);
   }
 
-  std::vector<double> Reference() {
-    AttentionData data = {q_.data(), kv_, blocks_.data(), max_blocks_, shape(), kScale};
-    data.kv.base = arena_.data();
-    return ReferenceAttention(data, num_rows_, spans_);
-  }
+  std::vector<double> Reference() { return ReferenceAttention(Data(), num_rows_, spans_); }
+  std::vector<Bf16> ReferenceBits() { return ReferenceAttentionBits(Data(), num_rows_, spans_); }
 
   // A row of a result, all heads.
   std::vector<Bf16> Row(const std::vector<Bf16>& out, uint32_t row) const {
@@ -144,6 +141,12 @@ class AttentionBatch {
   static constexpr uint32_t kNoBlock = 0xFFFFFFFFu;
 
   AttentionShape shape() const { return {case_.num_heads, case_.num_kv_heads, case_.window}; }
+
+  AttentionData Data() {
+    AttentionData data = {q_.data(), kv_, blocks_.data(), max_blocks_, shape(), kScale};
+    data.kv.base = arena_.data();
+    return data;
+  }
 
   uint32_t BlocksFor(uint32_t keys) const {
     return (keys + case_.block_size - 1) / case_.block_size;

@@ -185,6 +185,23 @@ TEST(Attention, ARowsBitsDoNotDependOnHowItIsComputed) {
   }
 }
 
+TEST(Attention, HasTheBitsOfItsRules) {
+  const AttentionCase cases[] = {
+      {.head_dim = 128, .num_heads = 3, .chunks = {{0, 597, 1}, {1, 19, 2}}},
+      {.num_heads = 2, .window = 100, .chunks = {{0, 250, 40}}},
+      {.head_dim = 256,
+       .num_heads = 2,
+       .num_kv_heads = 2,
+       .q_scale = 30.0f,
+       .chunks = {{0, 260, 1}}}};
+  for (const AttentionCase& c : cases) {
+    AttentionBatch batch(c);
+    const absl::StatusOr<std::vector<Bf16>> out = batch.Run();
+    ASSERT_TRUE(out.ok()) << out.status();
+    EXPECT_EQ(Bits(*out), Bits(batch.ReferenceBits())) << "head_dim " << c.head_dim;
+  }
+}
+
 TEST(Attention, LongContextsHaveTheSameBitsHoweverTheirSplitsAreCut) {
   AttentionCase c = {.num_heads = 2, .block_size = 64, .chunks = {{0, 1299, 1}}, .is_whole = true};
   const std::vector<uint16_t> bits = RowBits(c, 0);  // six splits in two rounds of one item
