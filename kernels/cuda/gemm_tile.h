@@ -41,8 +41,6 @@ struct GemmOperand {
   uint32_t k;
 };
 
-BATON_DEVICE uint32_t Swizzled(uint32_t row, uint32_t chunk) { return chunk ^ (row % kGemmChunks); }
-
 // kRows rows of K [k_begin, k_begin + kGemmStageK); what lies beyond the operand becomes zero.
 template <uint32_t kRows, uint32_t kThreads>
 BATON_DEVICE void CopyRows(const GemmOperand& from, uint32_t k_begin, GemmRow* to) {

@@ -13,6 +13,8 @@ namespace {
 
 double Value(Bf16 x) { return FloatFromBf16(x.bits); }
 
+}  // namespace
+
 // e^x in double by halving the argument until a Taylor series of 20 terms is exact to 1e-16. The
 // kernels' own exp would be the judge of itself.
 double ExpInDouble(double x) {
@@ -33,8 +35,6 @@ double ExpInDouble(double x) {
   for (int i = 0; i < halvings; ++i) sum *= sum;
   return sum;
 }
-
-}  // namespace
 
 std::vector<double> ReferenceRmsNorm(const RmsNormParams& params) {
   std::vector<double> out(size_t{params.num_rows} * params.dim);

@@ -24,6 +24,9 @@ void ReferenceGemmBits(const GemmParams& params);
 // y [m][n] in double, ascending k, with the bias, before the rounding of a bf16 output.
 std::vector<double> ReferenceGemm(const GemmParams& params);
 
+// e^x, relative error below 1e-14.
+double ExpInDouble(double x);
+
 // How far a kernel's value may be from the exact one, before its rounding to bf16.
 struct Tolerance {
   double relative;

@@ -5,12 +5,29 @@ namespace baton::cuda {
 namespace {
 
 // Constants, not local statics: their guard would be an atomic, which kernels may not use.
-const KernelInfo* const kInfos[] = {
-    &kRmsNormInfo,    &kSiluMulInfo,    &kEmbedInfo,       &kGemmRows8Info,
-    &kGemmRows32Info, &kGemmTile64Info, &kGemmTile128Info,
-};
-const KernelTable kTable = {RmsNorm,  SiluMul, Embed,
-                            GemmBf16, kInfos,  sizeof(kInfos) / sizeof(kInfos[0])};
+const KernelInfo* const kInfos[] = {&kRmsNormInfo,
+                                    &kSiluMulInfo,
+                                    &kEmbedInfo,
+                                    &kGemmRows8Info,
+                                     &kGemmRows32Info,
+                                     &kGemmTile64Info,
+                                     &kGemmTile128Info,
+                                    &kRopeAppendInfo,
+                                    &kAttentionPrefillInfos[0],
+                                    &kAttentionPrefillInfos[1],
+                                    &kAttentionPrefillInfos[2],
+                                    &kAttentionDecodeInfos[0],
+                                    &kAttentionDecodeInfos[1],
+                                    &kAttentionDecodeInfos[2]};
+const KernelTable kTable = {.rms_norm = RmsNorm,
+                            .silu_mul = SiluMul,
+                            .embed = Embed,
+                            .gemm_bf16 = GemmBf16,
+                            .rope_append = RopeAppend,
+                            .attention_prefill = AttentionPrefill,
+                            .attention_decode = AttentionDecode,
+                            .infos = kInfos,
+                            .num_infos = sizeof(kInfos) / sizeof(kInfos[0])};
 
 }  // namespace
 

@@ -14,6 +14,7 @@
 
 #include "absl/status/status.h"
 
+#include "kernels/cuda/attention_params.h"
 #include "kernels/cuda/gemm_segments.h"
 #include "kernels/simt/types.h"
 
@@ -94,6 +95,9 @@ struct KernelTable {
   absl::Status (*silu_mul)(const SiluMulParams& params, void* stream);
   absl::Status (*embed)(const EmbedParams& params, void* stream);
   absl::Status (*gemm_bf16)(const GemmParams& params, void* stream);
+  absl::Status (*rope_append)(const RopeAppendParams& params, void* stream);
+  absl::Status (*attention_prefill)(const AttentionParams& params, void* stream);
+  absl::Status (*attention_decode)(const AttentionParams& params, void* stream);
   const KernelInfo* const* infos;  // [num_infos]
   uint32_t num_infos;
 };
@@ -111,6 +115,9 @@ absl::Status RmsNorm(const RmsNormParams& params, void* stream);
 absl::Status SiluMul(const SiluMulParams& params, void* stream);
 absl::Status Embed(const EmbedParams& params, void* stream);
 absl::Status GemmBf16(const GemmParams& params, void* stream);
+absl::Status RopeAppend(const RopeAppendParams& params, void* stream);
+absl::Status AttentionPrefill(const AttentionParams& params, void* stream);
+absl::Status AttentionDecode(const AttentionParams& params, void* stream);
 extern const KernelInfo kRmsNormInfo;
 extern const KernelInfo kSiluMulInfo;
 extern const KernelInfo kEmbedInfo;
@@ -118,6 +125,9 @@ extern const KernelInfo kGemmRows8Info;
 extern const KernelInfo kGemmRows32Info;
 extern const KernelInfo kGemmTile64Info;
 extern const KernelInfo kGemmTile128Info;
+extern const KernelInfo kRopeAppendInfo;
+extern const KernelInfo kAttentionPrefillInfos[3];  // head_dim 64, 128, 256
+extern const KernelInfo kAttentionDecodeInfos[3];   // head_dim 64, 128, 256
 }  // namespace BATON_BODY
 
 }  // namespace baton::cuda

@@ -24,6 +24,10 @@ inline absl::Status CheckDim(const char* kernel, uint32_t dim, uint32_t max_dim)
                                     "]");
 }
 
+// Where chunk `chunk` of 16 bytes of row `row` lies in shared memory, of rows of 8 chunks or more:
+// the eight rows that an ldmatrix reads at once then touch all 32 banks once.
+BATON_DEVICE uint32_t Swizzled(uint32_t row, uint32_t chunk) { return chunk ^ (row % 8); }
+
 // Element i of eight; i is a constant once the loop around it is unrolled.
 BATON_DEVICE float Element(const simt::Vec16& v, uint32_t i) {
   const uint32_t word = v.words[i / 2];

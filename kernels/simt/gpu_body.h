@@ -79,6 +79,16 @@ BATON_DEVICE Matrices ldmatrix_x4(const void* row, Site = Here()) {
                : "memory");
   return m;
 }
+// As ldmatrix_x4, of the transposed matrices: lane's pair is rows 2 (lane % 4) and + 1 of column
+// lane / 4.
+BATON_DEVICE Matrices ldmatrix_x4_trans(const void* row, Site = Here()) {
+  Matrices m;
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(m.regs[0]), "=r"(m.regs[1]), "=r"(m.regs[2]), "=r"(m.regs[3])
+               : "r"(shared_address(row))
+               : "memory");
+  return m;
+}
 // c += a b; all 32 lanes; orders nothing.
 BATON_DEVICE void mma_bf16_m16n8k16(FragmentC& c, const FragmentA& a, const FragmentB& b,
                                     Site = Here()) {

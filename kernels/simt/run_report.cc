@@ -26,6 +26,8 @@ const char* WarpOpName(WarpOp op) {
       return "a shuffle";
     case WarpOp::kLoadMatrices:
       return "ldmatrix";
+    case WarpOp::kLoadTransposed:
+      return "ldmatrix.trans";
     case WarpOp::kMultiply:
       return "mma";
   }

@@ -32,7 +32,7 @@ inline namespace runner {
 enum class Waiting : uint8_t { kNothing, kSyncBlock, kWarp, kMbarrier, kSpin, kReturned };
 
 // The warp-wide operations; all lanes of a mask must meet in the same one.
-enum class WarpOp : uint8_t { kSync, kShuffle, kLoadMatrices, kMultiply };
+enum class WarpOp : uint8_t { kSync, kShuffle, kLoadMatrices, kLoadTransposed, kMultiply };
 
 struct Cta;
 

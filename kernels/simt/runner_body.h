@@ -57,7 +57,10 @@ void cp_async_wait(Site site = Here()) {
 
 // Matrices.
 inline Matrices ldmatrix_x4(const void* row, Site site = Here()) {
-  return calls::LoadMatrices(row, site);
+  return calls::LoadMatrices(row, /*transposed=*/false, site);
+}
+inline Matrices ldmatrix_x4_trans(const void* row, Site site = Here()) {
+  return calls::LoadMatrices(row, /*transposed=*/true, site);
 }
 inline void mma_bf16_m16n8k16(FragmentC& c, const FragmentA& a, const FragmentB& b,
                               Site site = Here()) {

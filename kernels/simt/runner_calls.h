@@ -40,7 +40,7 @@ void CopyAsync16(void* to_shared, const void* from, uint32_t valid_bytes, Site s
 void CommitCopies(Site site);
 void WaitCopies(uint32_t max_pending, Site site);
 
-Matrices LoadMatrices(const void* row, Site site);
+Matrices LoadMatrices(const void* row, bool transposed, Site site);
 FragmentC MultiplyBf16(const FragmentA& a, const FragmentB& b, const FragmentC& c, Site site);
 
 void InitBarrier(Mbarrier* barrier, uint32_t num_arrivals, Site site);

@@ -48,8 +48,9 @@ void ShuffleAll(RunState& run, SimThread* const* lanes) {
   }
 }
 
-// Lane 8m + r gives the address of row r of matrix m; each lane gets its pair of each matrix.
-void LoadAll(RunState& run, SimThread* const* lanes) {
+// Lane 8m + r gives the address of row r of matrix m; each lane gets its pair of each matrix, or of
+// each transposed one.
+void LoadAll(RunState& run, SimThread* const* lanes, bool transposed) {
   for (uint32_t i = 0; i < kWarpSize; ++i) {
     if (lanes[i] == nullptr) run.Misuse(run.self().site, "ldmatrix needs all 32 lanes");
   }
@@ -57,6 +58,13 @@ void LoadAll(RunState& run, SimThread* const* lanes) {
   for (uint32_t i = 0; i < kWarpSize; ++i) result[i] = static_cast<Matrices*>(lanes[i]->out);
   for (uint32_t row = 0; row < kWarpSize; ++row) {
     const auto* from = static_cast<const std::byte*>(lanes[row]->in);
+    if (transposed) {
+      for (uint32_t column = 0; column < 8; ++column) {
+        auto* pair = reinterpret_cast<std::byte*>(&result[column * 4 + row % 8 / 2]->regs[row / 8]);
+        std::memcpy(pair + size_t{2} * (row % 2), from + size_t{2} * column, 2);
+      }
+      continue;
+    }
     for (uint32_t pair = 0; pair < 4; ++pair) {
       std::memcpy(&result[row % 8 * 4 + pair]->regs[row / 8], from + size_t{4} * pair, 4);
     }
@@ -110,7 +118,10 @@ void Perform(RunState& run, WarpOp op, SimThread* const* lanes) {
       ShuffleAll(run, lanes);
       return;
     case WarpOp::kLoadMatrices:
-      LoadAll(run, lanes);
+      LoadAll(run, lanes, false);
+      return;
+    case WarpOp::kLoadTransposed:
+      LoadAll(run, lanes, true);
       return;
     case WarpOp::kMultiply:
       MultiplyAll(run, lanes);
@@ -234,7 +245,7 @@ uint32_t calls::ShuffleXor(uint32_t value, uint32_t lane_mask, uint32_t mask, Si
   return Mutated(site, Mutation::kDropShuffle) ? value : out;
 }
 
-Matrices calls::LoadMatrices(const void* row, Site site) {
+Matrices calls::LoadMatrices(const void* row, bool transposed, Site site) {
   RunState& run = *RunState::Current();
   if (reinterpret_cast<uintptr_t>(row) % 16 != 0) {
     run.Misuse(site, "the row of a matrix is not aligned to 16 bytes");
@@ -246,7 +257,8 @@ Matrices calls::LoadMatrices(const void* row, Site site) {
     run.Misuse(site, "the row of a matrix is not in shared memory");
   }
   Matrices out = {};
-  Meet({WarpOp::kLoadMatrices, kFullMask, row, &out}, site);
+  const WarpOp op = transposed ? WarpOp::kLoadTransposed : WarpOp::kLoadMatrices;
+  Meet({op, kFullMask, row, &out}, site);
   return out;
 }
 

@@ -15,11 +15,15 @@
 #define BATON_KERNEL(threads) __global__ void __launch_bounds__(threads)
 #define BATON_DEVICE __device__ __forceinline__
 #define BATON_UNROLL _Pragma("unroll")
+// So many times; a constant that may depend on a template's parameter.
+#define BATON_UNROLL_BY(times) BATON_PRAGMA(unroll times)
+#define BATON_PRAGMA(text) _Pragma(#text)
 #else
 #define BATON_BODY runner
 #define BATON_KERNEL(threads) static void
 #define BATON_DEVICE inline
 #define BATON_UNROLL
+#define BATON_UNROLL_BY(times)
 #endif
 
 namespace baton::simt {

@@ -33,6 +33,13 @@ simt::SimBuffer OnDevice(const std::vector<T>& values, const char* name) {
   return buffer;
 }
 
+template <typename T>
+std::vector<T> FromDevice(simt::SimBuffer& buffer) {
+  std::vector<T> values(buffer.size() / sizeof(T));
+  if (!values.empty()) std::memcpy(values.data(), buffer.data(), buffer.size());
+  return values;
+}
+
 inline bool SameBits(const void* a, const void* b, size_t bytes) {
   return bytes == 0 || std::memcmp(a, b, bytes) == 0;
 }

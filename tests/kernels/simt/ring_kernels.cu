@@ -172,6 +172,21 @@ BATON_KERNEL(kWarpSize) WarpReverseKernel(WordParams params) {
   params.out[lane()] = memory.words[kWarpSize - 1 - lane()];
 }
 
+// Row r of matrix m at 8m + r.
+struct MatricesShared {
+  Vec16 rows[kWarpSize];
+};
+
+// `count` is 1 for transposed matrices.
+BATON_KERNEL(kWarpSize) WarpLoadMatricesKernel(WordParams params) {
+  auto& memory = shared<MatricesShared>();
+  memory.rows[lane()] = reinterpret_cast<const Vec16*>(params.in)[lane()];
+  sync_warp();
+  const void* row = &memory.rows[lane()];
+  const Matrices m = params.count == 1 ? ldmatrix_x4_trans(row) : ldmatrix_x4(row);
+  for (uint32_t i = 0; i < 4; ++i) params.out[4 * lane() + i] = m.regs[i];
+}
+
 }  // namespace
 
 absl::Status BlockReduce(const WordParams& params, uint32_t num_ctas) {
@@ -215,6 +230,15 @@ absl::Status WarpReverse(const WordParams& params) {
   return launch(
       {.name = "WarpReverse", .num_threads = kWarpSize, .shared_bytes = sizeof(ReverseShared)},
       WarpReverseKernel, params);
+}
+
+absl::Status WarpLoadMatrices(const WordParams& params, bool transposed) {
+  WordParams call = params;
+  call.count = transposed ? 1 : 0;
+  return launch({.name = "WarpLoadMatrices",
+                 .num_threads = kWarpSize,
+                 .shared_bytes = sizeof(MatricesShared)},
+                WarpLoadMatricesKernel, call);
 }
 
 }  // namespace BATON_BODY

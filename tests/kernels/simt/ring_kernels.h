@@ -42,6 +42,9 @@ absl::Status GridBarrier(const WordParams& params, uint32_t num_ctas);
 // The transpose of a tile of 32 words by one warp through shared memory with sync_warp: out[i] =
 // in[31 - i].
 absl::Status WarpReverse(const WordParams& params);
+// Four 8 x 8 matrices of 16-bit elements, in [128 words] as rows of four words: out[lane][matrix]
+// is lane's pair of each, and of each transposed one when `transposed`.
+absl::Status WarpLoadMatrices(const WordParams& params, bool transposed);
 
 }  // namespace BATON_BODY
 

@@ -84,6 +84,23 @@ TEST_P(EveryOrder, SyncWarpOrdersSharedMemory) {
   for (uint32_t i = 0; i < 32; ++i) EXPECT_EQ(words.Out(i), 7 * (31 - i) + 1);
 }
 
+TEST_P(EveryOrder, MatricesAreLoadedByRowsAndByColumns) {
+  // Element e of the 256 holds e; matrix m has rows of eight from 64 m on.
+  Words words(128, 128);
+  for (uint32_t i = 0; i < 128; ++i) words.in.as<uint32_t>()[i] = 2 * i | (2 * i + 1) << 16;
+  for (const bool transposed : {false, true}) {
+    const absl::Status status = WarpLoadMatrices(words.Params(0), transposed);
+    ASSERT_TRUE(status.ok()) << status;
+    for (uint32_t i = 0; i < 128; ++i) {
+      const uint32_t lane = i / 4;
+      const uint32_t first = 64 * (i % 4) + (transposed ? 16 * (lane % 4) + lane / 4
+                                                        : 8 * (lane / 4) + 2 * (lane % 4));
+      const uint32_t second = first + (transposed ? 8 : 1);
+      ASSERT_EQ(words.Out(i), first | second << 16) << i << (transposed ? " transposed" : "");
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(, EveryOrder, testing::ValuesIn(AllOrders(3)));
 
 // The message of a fault, or "OK".

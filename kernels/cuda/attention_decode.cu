@@ -1,0 +1,307 @@
+// Attention of few rows of a sequence over many keys in blocks: sixteen (token, head) pairs a cta,
+// a warp for each split of 256 keys.
+//
+// Work: a cta of four warps takes one item at a time: pairs of one kv head and a run of splits,
+// four at a time. Each warp streams its split's tiles through a ring of its own (units of 8 KiB,
+// two ahead: 64 KiB a cta under way) and leaves (maximum, weight, sums) as a partial: in its ring,
+// where the cta folds the four in ascending order, each warp a quarter of the dims; or, when the
+// pairs' splits are cut over several items, in the workspace, where the last cta to arrive folds
+// all. Bytes: 4 head_dim a key and kv head, once (a second time from L2 for each further sixteen
+// pairs); a cut split also writes and reads 4 head_dim + 8 a pair, 3 % at four pairs. Flops: 64
+// head_dim a key, of which group / 16 are useful. Limit: memory; a cta with fewer than four splits
+// (below 1k keys) has idle warps, and the last cta of 128k keys and 4 pairs folds 1 MiB alone.
+// Reached: not yet measured on a GPU.
+#include "kernels/cuda/attention_items.h"
+#include "kernels/cuda/attention_tile.h"
+#include "kernels/cuda/kernel_table.h"
+#include "kernels/simt/device.h"
+
+namespace baton::cuda {
+inline namespace BATON_BODY {
+namespace {
+
+constexpr uint32_t kDecodeThreads = 128;
+constexpr uint32_t kWarps = kDecodeThreads / simt::kWarpSize;
+constexpr uint32_t kSlots = 3;
+constexpr uint32_t kUnitBytes = 8192;
+template <uint32_t kDim>
+constexpr uint32_t kUnitKeys = kUnitBytes / (kDim * sizeof(Bf16));  // 64, 32, 16
+// A tile's units: those of K, then as many of V.
+template <uint32_t kDim>
+constexpr uint32_t kTileUnits = 2 * kTileKeys / kUnitKeys<kDim>;
+
+// Two neighbouring dims of one pair.
+struct alignas(8) Sums {
+  float low;
+  float high;
+};
+
+// What a warp knows after one split: sums [n8 of head_dim][rows 0..7 | 8..15][lane].
+template <uint32_t kDim>
+struct Partial {
+  Sums sums[kDim / 8][2][simt::kWarpSize];
+  RowTotal rows[kWarpPairs];
+};
+static_assert(sizeof(Partial<128>) == AttentionPartialBytes(128));
+
+// A warp's ring [slot][key][chunk] while it walks its split, then its partial.
+template <uint32_t kDim>
+union WarpMemory {
+  Vec16 ring[kSlots][kUnitKeys<kDim>][kDim / kVec];
+  Partial<kDim> partial;
+};
+
+// q [pair][chunk]; the folded splits, of which each warp has a quarter of the dims and each thread
+// its own part, [n8, value][thread]: beside the sums of a split they do not fit into registers.
+template <uint32_t kDim>
+struct DecodeShared {
+  Vec16 q[kWarpPairs][kDim / kVec];
+  WarpMemory<kDim> warps[kWarps];
+  float totals[kDim / 8 / kWarps * 4][kDecodeThreads];
+  uint32_t is_last;
+};
+static_assert(sizeof(DecodeShared<128>) < 113 * 1024, "two ctas of an SM's 227 KiB");
+
+// Tiles [first, end) of a split, at absolute positions.
+struct Tiles {
+  uint32_t first;
+  uint32_t end;
+};
+
+BATON_DEVICE Tiles TilesOfSplit(uint32_t split, const KeyRange& seen) {
+  const uint32_t first = seen.begin / kTileKeys;
+  const uint32_t end = (seen.end + kTileKeys - 1) / kTileKeys;
+  const uint32_t split_first = split * kSplitTiles;
+  const uint32_t split_end = split_first + kSplitTiles;
+  return {first > split_first ? first : split_first, end < split_end ? end : split_end};
+}
+
+// Copies a unit into its slot, if there is one; always ends a group.
+template <uint32_t kDim>
+BATON_DEVICE void CopyUnit(const KeySource& source, const Tiles& tiles, uint32_t unit,
+                           WarpMemory<kDim>& memory) {
+  const uint32_t tile = tiles.first + unit / kTileUnits<kDim>;
+  if (simt::guard(tile < tiles.end)) {
+    const uint32_t part = unit % kTileUnits<kDim>;
+    const uint32_t key = part * kUnitKeys<kDim> % kTileKeys;
+    CopyKeys<kDim, kUnitKeys<kDim>, simt::kWarpSize>(
+        source, tile * kTileKeys + key, part >= kTileUnits<kDim> / 2, memory.ring[unit % kSlots]);
+  }
+  simt::cp_async_commit();
+}
+
+// Waits for a unit of the walk and has the one after next under way.
+template <uint32_t kDim>
+BATON_DEVICE void NextUnit(const KeySource& source, const Tiles& tiles, uint32_t unit,
+                           WarpMemory<kDim>& memory) {
+  // The own copies of the unit have landed; behind the barrier the warp's have, and every lane has
+  // read the unit before, whose slot is filled next.
+  simt::cp_async_wait<kSlots - 2>();
+  simt::sync_warp();
+  CopyUnit(source, tiles, unit + kSlots - 1, memory);
+}
+
+// What a warp needs to walk one split.
+struct Walk {
+  const KeySource& source;
+  const PairRows& rows;
+  Tiles tiles;
+  float scale;
+};
+
+// Walks the tiles, whose first units are under way. At the end the ring is free.
+template <uint32_t kDim>
+BATON_DEVICE void AttendSplit(const Walk& walk, const Vec16 (*q)[kDim / kVec],
+                              WarpMemory<kDim>& memory, SplitState<kDim>& split) {
+  constexpr uint32_t kKeys = kUnitKeys<kDim>;
+  Begin(split);
+  uint32_t unit = 0;
+  for (uint32_t tile = walk.tiles.first; tile < walk.tiles.end; ++tile) {
+    FragmentC scores[kTileKeys / 8];
+    BATON_UNROLL
+    for (FragmentC& c : scores) c = {{0.0f, 0.0f, 0.0f, 0.0f}};
+    BATON_UNROLL
+    for (uint32_t key = 0; key < kTileKeys; key += kKeys) {
+      NextUnit(walk.source, walk.tiles, unit, memory);
+      MultiplyKeys<kDim, kKeys>(q, memory.ring[unit % kSlots], scores + key / 8);
+      ++unit;
+    }
+    FragmentA weights[kTileKeys / 16];
+    WeighTile({tile * kTileKeys, walk.scale}, walk.rows, scores, split, weights);
+    BATON_UNROLL
+    for (uint32_t key = 0; key < kTileKeys; key += kKeys) {
+      NextUnit(walk.source, walk.tiles, unit, memory);
+      AddValues<kDim, kKeys>(weights + key / 16, memory.ring[unit % kSlots], split);
+      ++unit;
+    }
+  }
+  End(split);
+  simt::sync_warp();
+}
+
+template <uint32_t kDim>
+BATON_DEVICE void StorePartial(const SplitState<kDim>& split, uint32_t num_pairs,
+                               Partial<kDim>& to) {
+  BATON_UNROLL
+  for (uint32_t half = 0; half < 2; ++half) {
+    const uint32_t pair = simt::lane() / 4 + 8 * half;
+    if (pair >= num_pairs) continue;  // nobody would read it
+    BATON_UNROLL
+    for (uint32_t n = 0; n < kDim / 8; ++n) {
+      const FragmentC& c = split.sums[n];
+      to.sums[n][half][simt::lane()] = {c.values[2 * half], c.values[2 * half + 1]};
+    }
+    if (simt::lane() % 4 == 0) to.rows[pair] = {split.largest[half], split.weight[half]};
+  }
+}
+
+// Folds a split's partial into the thread's totals.
+template <uint32_t kDim>
+BATON_DEVICE void FoldPartial(const Partial<kDim>& from, uint32_t num_pairs, RowTotal (&rows)[2],
+                              DecodeShared<kDim>& memory) {
+  BATON_UNROLL
+  for (uint32_t half = 0; half < 2; ++half) {
+    const uint32_t pair = simt::lane() / 4 + 8 * half;
+    if (pair >= num_pairs) continue;
+    const Fold fold = FoldRow(from.rows[pair], rows[half]);
+    BATON_UNROLL
+    for (uint32_t i = 0; i < kDim / 8 / kWarps; ++i) {
+      const uint32_t n = simt::warp() * (kDim / 8 / kWarps) + i;
+      const Sums sums = from.sums[n][half][simt::lane()];
+      float& low = memory.totals[4 * i + 2 * half][simt::thread()];
+      float& high = memory.totals[4 * i + 2 * half + 1][simt::thread()];
+      low = fold.Join(low, sums.low);
+      high = fold.Join(high, sums.high);
+    }
+  }
+}
+
+template <uint32_t kDim>
+BATON_DEVICE void StoreTotals(const AttentionParams& params, const AttentionItem& item,
+                              const RowTotal (&rows)[2], const DecodeShared<kDim>& memory) {
+  BATON_UNROLL
+  for (uint32_t half = 0; half < 2; ++half) {
+    const uint32_t pair = simt::lane() / 4 + 8 * half;
+    if (!simt::guard(pair < item.num_pairs)) continue;
+    Bf16* const out = params.out + PairOffset(params, item, pair);
+    const float scale = 1.0f / rows[half].weight;
+    BATON_UNROLL
+    for (uint32_t i = 0; i < kDim / 8 / kWarps; ++i) {
+      const uint32_t n = simt::warp() * (kDim / 8 / kWarps) + i;
+      StorePair(out, 8 * n + simt::lane() % 4 * 2,
+                memory.totals[4 * i + 2 * half][simt::thread()] * scale,
+                memory.totals[4 * i + 2 * half + 1][simt::thread()] * scale);
+    }
+  }
+}
+
+// True in the cta that arrives last of the item's parts; it then sees the partials of all.
+template <uint32_t kDim>
+BATON_DEVICE bool ArrivesLast(const AttentionParams& params, const AttentionItem& item,
+                              DecodeShared<kDim>& memory) {
+  simt::sync_block();
+  if (simt::thread() == 0) {
+    uint32_t* const arrivals = params.arrivals + item.arrival;
+    simt::fence();
+    const uint32_t before = simt::atomic_add(arrivals, 1);
+    simt::fence();
+    memory.is_last = simt::guard(before + 1 == item.num_parts) ? 1 : 0;
+    // Everyone has arrived: the next launch finds zero again.
+    if (memory.is_last == 1) simt::atomic_exchange(arrivals, 0);
+  }
+  simt::sync_block();
+  return memory.is_last == 1;
+}
+
+template <uint32_t kDim>
+BATON_DEVICE void AttendItem(const AttentionParams& params, const AttentionItem& item,
+                             DecodeShared<kDim>& memory) {
+  const KeyRange seen = KeysOfPairs(params, item, 0, kWarpPairs);
+  const KeySource source = SourceOf(params, item, seen);
+  const PairRows rows = RowsOfWarp(params, item, 0);
+  const bool is_alone = item.num_parts == 1;
+  auto* const partials =
+      reinterpret_cast<Partial<kDim>*>(params.partials) + (is_alone ? 0 : item.first_partial);
+  const uint32_t first_split = seen.begin / (kSplitTiles * kTileKeys);
+  WarpMemory<kDim>& own = memory.warps[simt::warp()];
+  RowTotal totals[2] = {{kNothing, 0.0f}, {kNothing, 0.0f}};
+
+  CopyPairs<kDim, kWarpPairs, kDecodeThreads>(params, item, memory.q);
+  simt::cp_async_commit();
+  for (uint32_t round = 0; round < item.num_splits; round += kWarps) {
+    const uint32_t split = item.first_split + round + simt::warp();
+    const bool has_split = round + simt::warp() < item.num_splits;
+    const Walk walk = {source, rows, has_split ? TilesOfSplit(split, seen) : Tiles{0, 0},
+                       ScoreScale(params)};
+    BATON_UNROLL
+    for (uint32_t unit = 0; unit < kSlots - 1; ++unit) CopyUnit(source, walk.tiles, unit, own);
+    simt::cp_async_wait<kSlots - 1>();  // for the group before them: q
+    simt::sync_block();
+    SplitState<kDim> state;
+    AttendSplit(walk, memory.q, own, state);
+    if (!is_alone) {
+      if (has_split) StorePartial(state, item.num_pairs, partials[split - first_split]);
+      continue;
+    }
+    StorePartial(state, item.num_pairs, own.partial);
+    simt::sync_block();
+    for (uint32_t i = 0; i < kWarps && round + i < item.num_splits; ++i) {
+      FoldPartial(memory.warps[i].partial, item.num_pairs, totals, memory);
+    }
+    simt::sync_block();  // the next round fills the rings
+  }
+  if (!is_alone) {
+    if (!ArrivesLast(params, item, memory)) return;
+    const uint32_t end_split = (seen.end + kSplitTiles * kTileKeys - 1) / (kSplitTiles * kTileKeys);
+    for (uint32_t split = first_split; split < end_split; ++split) {
+      FoldPartial(partials[split - first_split], item.num_pairs, totals, memory);
+    }
+  }
+  StoreTotals(params, item, totals, memory);
+}
+
+template <uint32_t kDim>
+BATON_DEVICE void AttendItems(const AttentionParams& params) {
+  auto& memory = simt::shared<DecodeShared<kDim>>();
+  const uint32_t num_items = *params.num_items;
+  for (uint32_t i = simt::block().x; i < num_items; i += simt::grid().x) {
+    const AttentionItem item = params.items[i];
+    AttendItem(params, item, memory);
+  }
+}
+
+BATON_KERNEL(kDecodeThreads) AttentionDecode64Kernel(AttentionParams params) {
+  AttendItems<64>(params);
+}
+BATON_KERNEL(kDecodeThreads) AttentionDecode128Kernel(AttentionParams params) {
+  AttendItems<128>(params);
+}
+BATON_KERNEL(kDecodeThreads) AttentionDecode256Kernel(AttentionParams params) {
+  AttendItems<256>(params);
+}
+
+}  // namespace
+
+const KernelInfo kAttentionDecodeInfos[3] = {
+    {"AttentionDecode64Kernel", kDecodeThreads, sizeof(DecodeShared<64>)},
+    {"AttentionDecode128Kernel", kDecodeThreads, sizeof(DecodeShared<128>)},
+    {"AttentionDecode256Kernel", kDecodeThreads, sizeof(DecodeShared<256>)}};
+
+absl::Status AttentionDecode(const AttentionParams& params, void* stream) {
+  if (absl::Status status = CheckAttention("AttentionDecode", params); !status.ok()) return status;
+  const bool is_64 = params.kv.head_dim == 64;
+  const bool is_128 = params.kv.head_dim == 128;
+  const KernelInfo& info = kAttentionDecodeInfos[is_64 ? 0 : is_128 ? 1 : 2];
+  return simt::launch({.name = "AttentionDecode",
+                       .grid = {params.num_ctas, 1, 1},
+                       .num_threads = kDecodeThreads,
+                       .shared_bytes = info.shared_bytes,
+                       .stream = stream},
+                      is_64    ? AttentionDecode64Kernel
+                      : is_128 ? AttentionDecode128Kernel
+                               : AttentionDecode256Kernel,
+                      params);
+}
+
+}  // namespace BATON_BODY
+}  // namespace baton::cuda

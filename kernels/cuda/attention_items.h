@@ -1,0 +1,161 @@
+// What an item of attention is made of, for a thread: which keys its pairs see, and the copies of
+// q, K and V into shared memory. Included by the attention kernels and their reference.
+//
+// Shared memory: rows of head_dim bf16 in chunks of sixteen bytes, chunk c of row r at c ^ (r % 8):
+// the eight rows of an ldmatrix touch 32 different banks.
+#ifndef BATON_KERNELS_CUDA_ATTENTION_ITEMS_H_
+#define BATON_KERNELS_CUDA_ATTENTION_ITEMS_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+
+#include "kernels/cuda/attention_params.h"
+#include "kernels/cuda/row_shapes.h"
+#include "kernels/simt/device.h"
+
+namespace baton::cuda {
+inline namespace BATON_BODY {
+
+using simt::Bf16;
+using simt::Vec16;
+
+inline constexpr uint32_t kTileKeys = 64;
+inline constexpr uint32_t kSplitTiles = 4;
+inline constexpr uint32_t kWarpPairs = 16;
+
+// Keys [begin, end).
+struct KeyRange {
+  uint32_t begin;
+  uint32_t end;
+
+  BATON_DEVICE bool Has(uint32_t key) const { return key - begin < end - begin; }
+  BATON_DEVICE bool Meets(uint32_t first, uint32_t count) const {
+    return first < end && first + count > begin;
+  }
+};
+
+// What the pair of the item at this index sees; nothing behind the last pair.
+BATON_DEVICE KeyRange KeysOfPair(const AttentionParams& params, const AttentionItem& item,
+                                 uint32_t pair) {
+  if (pair >= item.num_pairs) return {0, 0};
+  const uint32_t group = params.num_heads / params.kv.num_kv_heads;
+  const uint32_t position = item.first_position + (item.first_pair + pair) / group;
+  const bool is_cut = params.window > 0 && position >= params.window;
+  return {is_cut ? position - params.window + 1 : 0, position + 1};
+}
+
+// What pairs [first, first + count) of an item see together: they ascend.
+BATON_DEVICE KeyRange KeysOfPairs(const AttentionParams& params, const AttentionItem& item,
+                                  uint32_t first, uint32_t count) {
+  if (first >= item.num_pairs) return {0, 0};
+  const uint32_t end = first + count < item.num_pairs ? first + count : item.num_pairs;
+  return {KeysOfPair(params, item, first).begin, KeysOfPair(params, item, end - 1).end};
+}
+
+// Where the pair's head_dim elements begin, in q and in out.
+BATON_DEVICE size_t PairOffset(const AttentionParams& params, const AttentionItem& item,
+                               uint32_t pair) {
+  const uint32_t group = params.num_heads / params.kv.num_kv_heads;
+  const uint32_t at = item.first_pair + pair;
+  const size_t row = item.first_row + at / group;
+  return (row * params.num_heads + item.kv_head * group + at % group) * params.kv.head_dim;
+}
+
+// q of the item's first kPairs pairs, zeros behind the last, by kThreads threads.
+template <uint32_t kDim, uint32_t kPairs, uint32_t kThreads>
+BATON_DEVICE void CopyPairs(const AttentionParams& params, const AttentionItem& item,
+                            Vec16 (*to)[kDim / kVec]) {
+  constexpr uint32_t kChunks = kDim / kVec;
+  static_assert(kPairs * kChunks % kThreads == 0, "every thread copies as much");
+  BATON_UNROLL
+  for (uint32_t i = 0; i < kPairs * kChunks / kThreads; ++i) {
+    const uint32_t at = i * kThreads + simt::thread();
+    const uint32_t pair = at / kChunks;
+    const uint32_t chunk = at % kChunks;
+    const bool inside = simt::guard(pair < item.num_pairs);
+    const Bf16* from = params.q + (inside ? PairOffset(params, item, pair) + chunk * kVec : 0);
+    simt::cp_async16(&to[pair][Swizzled(pair, chunk)], from, inside ? 16 : 0);
+  }
+}
+
+// The blocks of one sequence and head, and which of their slots an item looks at.
+struct KeySource {
+  const KvBlocks& kv;
+  const uint32_t* blocks;
+  uint32_t kv_head;
+  KeyRange seen;
+};
+
+BATON_DEVICE KeySource SourceOf(const AttentionParams& params, const AttentionItem& item,
+                                const KeyRange& seen) {
+  return {params.kv, params.block_lists + size_t{item.sequence} * params.max_blocks, item.kv_head,
+          seen};
+}
+
+// K or V of kKeys keys from `first_key`, a multiple of kKeys, by kThreads threads. Slots that the
+// item does not see become zeros and are not read: they may hold anything, and their block none.
+template <uint32_t kDim, uint32_t kKeys, uint32_t kThreads>
+BATON_DEVICE void CopyKeys(const KeySource& from, uint32_t first_key, bool is_value,
+                           Vec16 (*to)[kDim / kVec]) {
+  constexpr uint32_t kChunks = kDim / kVec;
+  constexpr uint32_t kRows = kThreads / kChunks;  // at a time
+  static_assert(kMinBlockSize % kRows == 0, "a block is looked up once for sixteen keys");
+  // At head_dim 256 the sums are 128 registers: addresses kept for later copies would spill.
+  [[maybe_unused]] constexpr uint32_t kCopies = kDim == 256 ? 1 : kMinBlockSize / kRows;
+  const uint32_t thread = simt::thread() % kThreads;
+  const uint32_t chunk = thread % kChunks;
+  BATON_UNROLL
+  for (uint32_t first = 0; first < kKeys; first += kMinBlockSize) {
+    const uint32_t key = first_key + first;
+    const bool any = simt::guard(from.seen.Meets(key, kMinBlockSize));
+    const uint32_t block = any ? from.blocks[key / from.kv.block_size] : 0;
+    const size_t offset = from.kv.KeyOffset(block, from.kv_head, key % from.kv.block_size) +
+                          (is_value ? from.kv.ValueOffset() : 0);
+    BATON_UNROLL_BY(kCopies)
+    for (uint32_t i = 0; i < kMinBlockSize; i += kRows) {
+      const uint32_t row = i + thread / kChunks;
+      const bool inside = simt::guard(from.seen.Has(key + row));
+      const std::byte* at = from.kv.base;
+      if (inside) at += offset + (row * kDim + chunk * kVec) * sizeof(Bf16);
+      simt::cp_async16(&to[first + row][Swizzled(first + row, chunk)], at, inside ? 16 : 0);
+    }
+  }
+}
+
+// The two pairs of a lane (rows lane / 4 and lane / 4 + 8 of its warp's tile), and what the warp's
+// pairs see together and all of them.
+struct PairRows {
+  KeyRange keys[2];
+  KeyRange any;
+  KeyRange all;
+};
+
+BATON_DEVICE PairRows RowsOfWarp(const AttentionParams& params, const AttentionItem& item,
+                                 uint32_t first_pair) {
+  const uint32_t pair = first_pair + simt::lane() / 4;
+  const KeyRange last = KeysOfPair(params, item, first_pair + kWarpPairs - 1);
+  return {{KeysOfPair(params, item, pair), KeysOfPair(params, item, pair + 8)},
+          KeysOfPairs(params, item, first_pair, kWarpPairs),
+          {last.begin, last.end == 0 ? 0 : KeysOfPair(params, item, first_pair).end}};
+}
+
+BATON_DEVICE void StorePair(Bf16* row, uint32_t dim, float low, float high) {
+  *reinterpret_cast<uint32_t*>(row + dim) = Pair(low, high);
+}
+
+// OK for what both kernels take.
+inline absl::Status CheckAttention(const char* kernel, const AttentionParams& params) {
+  if (absl::Status status = CheckKvShape(kernel, params.kv, params.num_heads); !status.ok()) {
+    return status;
+  }
+  if (params.num_ctas > 0 && params.num_ctas <= kMaxGridX) return absl::OkStatus();
+  return absl::InvalidArgumentError(std::string(kernel) + ": a grid of " +
+                                    std::to_string(params.num_ctas) + " ctas");
+}
+
+}  // namespace BATON_BODY
+}  // namespace baton::cuda
+
+#endif  // BATON_KERNELS_CUDA_ATTENTION_ITEMS_H_

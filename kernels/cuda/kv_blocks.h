@@ -1,0 +1,66 @@
+// Where K and V of one layer lie on a device: the bytes of kvcache/kv_layout.h for bf16 in the
+// encoding kPlain, as a plain struct that kernels take by value. Pure; any thread, host or device.
+//
+// A (block, layer) slice is [K|V][kv_head][token][dim], so V of a head and token lies ValueOffset()
+// behind its K.
+#ifndef BATON_KERNELS_CUDA_KV_BLOCKS_H_
+#define BATON_KERNELS_CUDA_KV_BLOCKS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+
+namespace baton::cuda {
+
+// The most query heads that share a kv head.
+inline constexpr uint32_t kMaxGroup = 16;
+// The smallest block: sixteen tokens from a multiple of sixteen on lie in one block.
+inline constexpr uint32_t kMinBlockSize = 16;
+
+// The blocks of a device as one layer sees them.
+struct KvBlocks {
+  std::byte* base;            // this layer's slice of block 0; aligned to 16 bytes
+  size_t block_stride_bytes;  // from a block to the next; a multiple of 16
+  uint32_t num_kv_heads;
+  uint32_t head_dim;    // 64, 128 or 256
+  uint32_t block_size;  // tokens: 16, 32 or 64
+
+  // K (or V) of one head and token.
+  constexpr size_t RowBytes() const { return size_t{head_dim} * 2; }
+  constexpr size_t PieceBytes() const { return block_size * RowBytes(); }
+  constexpr size_t ValueOffset() const { return num_kv_heads * PieceBytes(); }
+  // Of K, from `base`; token < block_size.
+  constexpr size_t KeyOffset(uint32_t block, uint32_t kv_head, uint32_t token) const {
+    return block * block_stride_bytes + kv_head * PieceBytes() + token * RowBytes();
+  }
+};
+
+// OK for the shapes that the kernels take; otherwise InvalidArgument with the numbers.
+inline absl::Status CheckKvShape(const char* kernel, const KvBlocks& kv, uint32_t num_heads) {
+  const auto refuse = [kernel](const std::string& why) {
+    return absl::InvalidArgumentError(std::string(kernel) + ": " + why);
+  };
+  if (kv.head_dim != 64 && kv.head_dim != 128 && kv.head_dim != 256) {
+    return refuse("head_dim " + std::to_string(kv.head_dim) + " is not 64, 128 or 256");
+  }
+  if (kv.block_size != 16 && kv.block_size != 32 && kv.block_size != 64) {
+    return refuse("block_size " + std::to_string(kv.block_size) + " is not 16, 32 or 64");
+  }
+  if (kv.num_kv_heads == 0 || num_heads == 0 || num_heads % kv.num_kv_heads != 0 ||
+      num_heads / kv.num_kv_heads > kMaxGroup) {
+    return refuse(std::to_string(num_heads) + " heads on " + std::to_string(kv.num_kv_heads) +
+                  " kv heads: the range is [1, " + std::to_string(kMaxGroup) + "] for each");
+  }
+  if (kv.block_stride_bytes % 16 != 0 ||
+      kv.block_stride_bytes < 2 * kv.num_kv_heads * kv.PieceBytes()) {
+    return refuse("a block stride of " + std::to_string(kv.block_stride_bytes) +
+                  " bytes is no multiple of 16 that holds a slice");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace baton::cuda
+
+#endif  // BATON_KERNELS_CUDA_KV_BLOCKS_H_

@@ -1,0 +1,288 @@
+// RopeAppend on the runner: values within the tolerance in every order, whole blocks as they must
+// be (what is not written keeps its poison), and the same bytes however a prompt is cut.
+#include <cmath>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+#include "kernels/cuda/attention_reference.h"
+#include "kernels/cuda/kernel_reference.h"
+#include "kernels/cuda/kernel_table.h"
+#include "kernels/simt/run_options.h"
+#include "tests/kernels/simt/device_values.h"
+#include "tests/kernels/simt/mutation.h"
+
+namespace baton::cuda {
+namespace {
+
+using simt::AllOrders;
+using simt::RunOptions;
+using simt::ScopedRunOptions;
+using simt::SimBuffer;
+using simt_test::FromDevice;
+using simt_test::OnDevice;
+using simt_test::RandomBf16;
+using simt_test::SameBits;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+constexpr double kRelative = 5e-6;  // of a pair's larger products, before the rounding to bf16
+constexpr uint32_t kSequences = 3;
+constexpr uint32_t kMaxPositions = 70;
+constexpr uint32_t kLayers = 2;  // the second one is used
+
+// Rows [first, first + count) of a sequence, or so many of padding.
+struct Rows {
+  uint32_t sequence;
+  uint32_t first;
+  uint32_t count;
+};
+
+struct RopeCase {
+  uint32_t head_dim = 64;
+  uint32_t num_heads = 2;
+  uint32_t num_kv_heads = 1;
+  uint32_t block_size = 16;
+  bool interleaved = false;
+  bool q_norm = false;
+  bool k_norm = false;
+  float scale = 1.0f;
+  std::vector<Rows> rows = {{1, 0, 3}};
+};
+
+// A batch on the device, and what it was made of. A row's inputs depend on its sequence and
+// position only.
+class RopeBatch {
+ public:
+  explicit RopeBatch(const RopeCase& c)
+      : max_blocks_((kMaxPositions + c.block_size - 1) / c.block_size),
+        kv_{nullptr, 0, c.num_kv_heads, c.head_dim, c.block_size} {
+    const size_t row_size = size_t{c.num_heads + 2 * c.num_kv_heads} * c.head_dim;
+    for (const Rows& rows : c.rows) {
+      for (uint32_t i = 0; i < rows.count; ++i) {
+        sequences_.push_back(rows.sequence);
+        positions_.push_back(rows.sequence == kPaddingRow ? kPaddingRow : rows.first + i);
+        const auto row = RandomBf16(row_size, 100 * rows.sequence + rows.first + i, c.scale);
+        qkv_.insert(qkv_.end(), row.begin(), row.end());
+      }
+    }
+    for (uint32_t i = 0; i < kSequences * max_blocks_; ++i) blocks_.push_back(i * 5 % 16);
+    for (const Bf16 value : RandomBf16(size_t{kMaxPositions} * c.head_dim, 7)) {
+      cos_sin_.push_back(FloatFromBf16(value.bits) * 0.125f);
+    }
+    norms_ = RandomBf16(2 * size_t{c.head_dim}, 8);
+    params_ = {.qkv = qkv_.data(),
+               .q_norm = c.q_norm ? norms_.data() : nullptr,
+               .k_norm = c.k_norm ? norms_.data() + c.head_dim : nullptr,
+               .cos_sin = cos_sin_.data(),
+               .positions = positions_.data(),
+               .sequences = sequences_.data(),
+               .block_lists = blocks_.data(),
+               .kv = kv_,
+               .num_rows = static_cast<uint32_t>(sequences_.size()),
+               .num_heads = c.num_heads,
+               .max_blocks = max_blocks_,
+               .eps = 1e-5f,
+               .interleaved = c.interleaved};
+    params_.kv.block_stride_bytes = kLayers * SliceBytes();
+  }
+
+  size_t SliceBytes() const { return 2 * kv_.ValueOffset(); }
+  size_t ArenaBytes() const { return 16 * kLayers * SliceBytes(); }
+  // Pointers are to host memory; q and kv.base are null.
+  const RopeAppendParams& host() const { return params_; }
+
+  // Runs the kernel on a copy of everything; q gets [rows][heads][dim], arena ArenaBytes().
+  absl::Status Run(SimBuffer& q, SimBuffer& arena) const {
+    SimBuffer qkv = OnDevice(qkv_, "qkv");
+    SimBuffer cos_sin = OnDevice(cos_sin_, "cos_sin");
+    SimBuffer positions = OnDevice(positions_, "positions");
+    SimBuffer sequences = OnDevice(sequences_, "sequences");
+    SimBuffer blocks = OnDevice(blocks_, "block_lists");
+    SimBuffer norms = OnDevice(norms_, "norms");
+    RopeAppendParams params = params_;
+    params.qkv = qkv.as<Bf16>();
+    if (params.q_norm != nullptr) params.q_norm = norms.as<Bf16>();
+    if (params.k_norm != nullptr) params.k_norm = norms.as<Bf16>() + kv_.head_dim;
+    params.cos_sin = cos_sin.as<float>();
+    params.positions = positions.as<uint32_t>();
+    params.sequences = sequences.as<uint32_t>();
+    params.block_lists = blocks.as<uint32_t>();
+    params.q = q.as<Bf16>();
+    params.kv.base = arena.data() + SliceBytes();
+    return runner::Kernels().rope_append(params, nullptr);
+  }
+
+ private:
+  uint32_t max_blocks_;
+  KvBlocks kv_;
+  std::vector<uint32_t> sequences_;
+  std::vector<uint32_t> positions_;
+  std::vector<uint32_t> blocks_;
+  std::vector<Bf16> qkv_;
+  std::vector<Bf16> norms_;
+  std::vector<float> cos_sin_;
+  RopeAppendParams params_;
+};
+
+// Compares one head with the reference; copies the kernel's bits to where they are expected.
+struct HeadCheck {
+  const Bf16* got;
+  std::byte* expected;
+  size_t at;  // in RotatedRows
+};
+
+bool HeadFollows(const RotatedRows& exact, const HeadCheck& head, uint32_t dim) {
+  for (uint32_t i = 0; i < dim; ++i) {
+    const double absolute = kRelative * exact.magnitudes[head.at + i];
+    if (!IsRoundingOf(head.got[i], exact.values[head.at + i], {0, absolute})) return false;
+  }
+  std::memcpy(head.expected, head.got, size_t{dim} * sizeof(Bf16));
+  return true;
+}
+
+// The first difference from what the kernel promises, or "".
+std::string CheckRope(const RopeCase& c) {
+  const RopeBatch batch(c);
+  const RopeAppendParams& host = batch.host();
+  const size_t dim = c.head_dim;
+  SimBuffer q(size_t{host.num_rows} * c.num_heads * dim * sizeof(Bf16), "q");
+  SimBuffer arena(batch.ArenaBytes(), "blocks");
+  const absl::Status status = batch.Run(q, arena);
+  if (!status.ok()) return std::string(status.message());
+
+  const RotatedRows exact = ReferenceRotate(host);
+  std::vector<std::byte> expected_q(q.size(), std::byte{0xFF});
+  std::vector<std::byte> expected(arena.size(), std::byte{0xFF});
+  for (uint32_t row = 0; row < host.num_rows; ++row) {
+    const uint32_t sequence = host.sequences[row];
+    if (sequence == kPaddingRow) continue;
+    const size_t at = size_t{row} * (c.num_heads + c.num_kv_heads) * dim;
+    for (uint32_t head = 0; head < c.num_heads; ++head) {
+      const size_t q_at = (size_t{row} * c.num_heads + head) * dim;
+      if (!HeadFollows(exact, {q.as<Bf16>() + q_at, expected_q.data() + q_at * 2, at + head * dim},
+                       c.head_dim)) {
+        return fmt::format("q of row {} head {}", row, head);
+      }
+    }
+    const uint32_t position = host.positions[row];
+    const uint32_t block = host.block_lists[sequence * host.max_blocks + position / c.block_size];
+    const bool is_last = row + 1 == host.num_rows || host.sequences[row + 1] != sequence;
+    const uint32_t token = position % c.block_size;
+    const Bf16* v =
+        host.qkv +
+        (size_t{row} * (c.num_heads + 2 * c.num_kv_heads) + c.num_heads + c.num_kv_heads) * dim;
+    for (uint32_t head = 0; head < c.num_kv_heads; ++head) {
+      const size_t k_at = batch.SliceBytes() + host.kv.KeyOffset(block, head, token);
+      const size_t v_at = k_at + host.kv.ValueOffset();
+      if (!HeadFollows(exact,
+                       {reinterpret_cast<const Bf16*>(arena.data() + k_at), expected.data() + k_at,
+                        at + (c.num_heads + head) * dim},
+                       c.head_dim)) {
+        return fmt::format("k of row {} head {}", row, head);
+      }
+      std::memcpy(expected.data() + v_at, v + head * dim, dim * 2);
+      const size_t behind = is_last ? (c.block_size - 1 - token) * host.kv.RowBytes() : 0;
+      std::memset(expected.data() + k_at + dim * 2, 0, behind);
+      std::memset(expected.data() + v_at + dim * 2, 0, behind);
+    }
+  }
+  if (!SameBits(q.data(), expected_q.data(), q.size())) return "q of padding";
+  return SameBits(arena.data(), expected.data(), arena.size()) ? "" : "other bytes in the blocks";
+}
+
+const std::vector<RopeCase>& Cases() {
+  static const std::vector<RopeCase> cases = {
+      {.rows = {}},
+      {.rows = {{0, 0, 1}}},
+      {.interleaved = true, .rows = {{2, 14, 3}, {0, 15, 1}, {kPaddingRow, 0, 2}}},
+      {.head_dim = 128,
+       .num_heads = 9,
+       .num_kv_heads = 3,
+       .block_size = 32,
+       .q_norm = true,
+       .k_norm = true,
+       .rows = {{1, 30, 4}, {2, 62, 2}}},
+      {.head_dim = 256,
+       .num_heads = 16,
+       .block_size = 64,
+       .interleaved = true,
+       .k_norm = true,
+       .rows = {{kPaddingRow, 0, 1}, {0, 69, 1}, {1, 63, 1}, {kPaddingRow, 0, 3}}},
+      {.num_heads = 5, .num_kv_heads = 5, .q_norm = true, .scale = 1e15f, .rows = {{1, 0, 17}}},
+      {.interleaved = true, .q_norm = true, .scale = 0.0f, .rows = {{1, 0, 2}}}};
+  return cases;
+}
+
+class RopeInEveryOrder : public testing::TestWithParam<RunOptions> {
+ protected:
+  ScopedRunOptions options_{GetParam()};
+};
+
+TEST_P(RopeInEveryOrder, FollowsTheReference) {
+  for (size_t i = 0; i < Cases().size(); ++i) EXPECT_EQ(CheckRope(Cases()[i]), "") << i;
+}
+
+INSTANTIATE_TEST_SUITE_P(, RopeInEveryOrder, testing::ValuesIn(AllOrders(2)));
+
+TEST(RopeAppend, RotatesWithTheStatedRoundings) {
+  const RopeBatch batch({.rows = {{1, 5, 1}}});
+  const RopeAppendParams& host = batch.host();
+  SimBuffer q(size_t{2} * 64 * sizeof(Bf16), "q");
+  SimBuffer arena(batch.ArenaBytes(), "blocks");
+  ASSERT_TRUE(batch.Run(q, arena).ok());
+  for (uint32_t i = 0; i < 32; ++i) {
+    const float x0 = FloatFromBf16(host.qkv[i].bits);
+    const float x1 = FloatFromBf16(host.qkv[i + 32].bits);
+    const float cos = host.cos_sin[5 * 64 + 2 * i];
+    const float sin = host.cos_sin[5 * 64 + 2 * i + 1];
+    EXPECT_EQ(q.as<Bf16>()[i].bits, Bf16FromFloat(std::fma(x0, cos, -(x1 * sin))));
+    EXPECT_EQ(q.as<Bf16>()[i + 32].bits, Bf16FromFloat(std::fma(x1, cos, x0 * sin)));
+  }
+}
+
+TEST(RopeAppend, BlocksHaveTheSameBytesHoweverAPromptIsCut) {
+  const auto blocks_of = [](const std::vector<std::vector<Rows>>& batches) {
+    const RopeCase whole;
+    SimBuffer arena(RopeBatch(whole).ArenaBytes(), "blocks");
+    for (const auto& rows : batches) {
+      RopeCase c = {.q_norm = true, .k_norm = true};
+      c.rows = rows;
+      SimBuffer q(size_t{20} * 2 * 64 * sizeof(Bf16), "q");
+      EXPECT_TRUE(RopeBatch(c).Run(q, arena).ok());
+    }
+    return FromDevice<std::byte>(arena);
+  };
+  const auto once = blocks_of({{{1, 0, 19}}});
+  EXPECT_EQ(once, blocks_of({{{1, 0, 7}}, {{1, 7, 9}}, {{1, 16, 3}}}));
+  EXPECT_EQ(once, blocks_of({{{1, 0, 18}}, {{kPaddingRow, 0, 1}, {1, 18, 1}}}));
+}
+
+TEST(RopeAppend, RefusesShapesByName) {
+  const auto message = [](const KvBlocks& kv, uint32_t num_heads) {
+    return std::string(
+        runner::Kernels().rope_append({.kv = kv, .num_heads = num_heads}, nullptr).message());
+  };
+  EXPECT_THAT(message({nullptr, 4096, 1, 96, 16}, 1), HasSubstr("RopeAppend: head_dim 96"));
+  EXPECT_THAT(message({nullptr, 4096, 1, 64, 48}, 1), HasSubstr("block_size 48"));
+  EXPECT_THAT(message({nullptr, 4096, 1, 64, 16}, 17), HasSubstr("17 heads on 1 kv heads"));
+  EXPECT_THAT(message({nullptr, 8192, 2, 64, 16}, 3), HasSubstr("3 heads on 2"));
+  EXPECT_THAT(message({nullptr, 4080, 1, 64, 16}, 1), HasSubstr("stride of 4080"));
+  EXPECT_EQ(message({nullptr, 4096, 1, 64, 16}, 16), "");  // no rows: nothing to do
+}
+
+TEST(RopeAppend, MutantsAreNoticed) {
+  const simt_test::Suite suite = [] {
+    return CheckRope(Cases()[2]).empty() && CheckRope(Cases()[3]).empty();
+  };
+  const simt_test::MutationResult result = simt_test::RunMutants(suite, {});
+  EXPECT_GE(result.num_mutants, 7u);
+  EXPECT_THAT(result.survivors, IsEmpty());
+  EXPECT_THAT(result.stale, IsEmpty());
+}
+
+}  // namespace
+}  // namespace baton::cuda
