@@ -2,8 +2,10 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cstring>
 
+#include "kernels/simt/device_memory.h"
 #include "src/base/check.h"
 #include "src/base/status.h"
 
@@ -15,7 +17,7 @@ size_t RoundUp(size_t value, size_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
-void* Reserve(size_t bytes, int protection) {
+void* MapNoReserve(size_t bytes, int protection) {
   void* base = mmap(nullptr, bytes, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   BATON_CHECK(base != MAP_FAILED, "{} bytes of addresses for the runner are refused", bytes);
   return base;
@@ -23,23 +25,18 @@ void* Reserve(size_t bytes, int protection) {
 
 }  // namespace
 
-Arena& Arena::OfThisThread() {
-  static thread_local Arena arena;
-  return arena;
-}
-
 Arena::Arena()
-    : base_(static_cast<std::byte*>(Reserve(kRangeBytes, PROT_NONE))),
+    : base_(static_cast<std::byte*>(MapNoReserve(kRangeBytes, PROT_NONE))),
       used_(kPageBytes),
       page_owner_(static_cast<uint32_t*>(
-          Reserve(kRangeBytes / kPageBytes * sizeof(uint32_t), PROT_READ | PROT_WRITE))) {}
+          MapNoReserve(kRangeBytes / kPageBytes * sizeof(uint32_t), PROT_READ | PROT_WRITE))) {}
 
 Arena::~Arena() {
   munmap(base_, kRangeBytes);
   munmap(page_owner_, kRangeBytes / kPageBytes * sizeof(uint32_t));
 }
 
-absl::StatusOr<std::byte*> Arena::Allocate(size_t size, std::string name, bool is_shared) {
+absl::StatusOr<ArenaBuffer*> Arena::Place(size_t size, std::string name) {
   // [guard page, there already][pages of the buffer, its end at their end][guard page]
   const size_t bytes = RoundUp(size, kAlignment);
   const size_t pages = RoundUp(bytes, kPageBytes);
@@ -48,17 +45,53 @@ absl::StatusOr<std::byte*> Arena::Allocate(size_t size, std::string name, bool i
                              kRangeBytes - used_, kRangeBytes);
   }
   std::byte* first_page = base_ + used_;
-  if (pages > 0 && mprotect(first_page, pages, PROT_READ | PROT_WRITE) != 0) {
-    return ResourceExhausted("no memory for buffer '{}' of {} bytes", name, size);
-  }
-  buffers_.push_back({first_page + pages - bytes, size, std::move(name), is_shared, true});
+  buffers_.push_back({first_page + pages - bytes, size, std::move(name), false, true});
   // The guard page behind belongs to the buffer too: an address there is reported as past its end.
   for (size_t page = 0; page <= pages / kPageBytes; ++page) {
     page_owner_[used_ / kPageBytes + page] = static_cast<uint32_t>(buffers_.size());
   }
   used_ += pages + kPageBytes;
-  if (bytes > 0) std::memset(buffers_.back().begin, 0xFF, bytes);
-  return buffers_.back().begin;
+  return &buffers_.back();
+}
+
+ArenaBuffer* Arena::FindFreeShared(size_t size) {
+  const auto it = std::find_if(free_shared_.begin(), free_shared_.end(),
+                               [&](uint32_t idx) { return buffers_[idx].size == size; });
+  if (it == free_shared_.end()) return nullptr;
+  ArenaBuffer* const buffer = &buffers_[*it];
+  free_shared_.erase(it);
+  buffer->live = true;
+  return buffer;
+}
+
+absl::Status Arena::MakeReadable(const ArenaBuffer& buffer) {
+  const size_t bytes = RoundUp(buffer.size, kAlignment);
+  const size_t pages = RoundUp(bytes, kPageBytes);
+  std::byte* const first_page = buffer.begin + bytes - pages;
+  if (pages > 0 && mprotect(first_page, pages, PROT_READ | PROT_WRITE) != 0) {
+    return ResourceExhausted("no memory for buffer '{}' of {} bytes", buffer.name, buffer.size);
+  }
+  if (bytes > 0) std::memset(buffer.begin, 0xFF, bytes);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::byte*> Arena::Allocate(size_t size, std::string name, bool is_shared) {
+  ArenaBuffer* buffer = is_shared ? FindFreeShared(size) : nullptr;
+  if (buffer == nullptr) {
+    BATON_ASSIGN_OR_RETURN(buffer, Place(size, std::move(name)));
+    buffer->is_shared = is_shared;
+  }
+  if (absl::Status status = MakeReadable(*buffer); !status.ok()) {
+    buffer->live = false;
+    return status;
+  }
+  return buffer->begin;
+}
+
+absl::StatusOr<std::byte*> Arena::Reserve(size_t size, std::string name) {
+  BATON_CHECK(size % kPageBytes == 0, "{} bytes are no whole pages", size);
+  BATON_ASSIGN_OR_RETURN(const ArenaBuffer* buffer, Place(size, std::move(name)));
+  return buffer->begin;
 }
 
 void Arena::Free(std::byte* begin) {
@@ -67,6 +100,7 @@ void Arena::Free(std::byte* begin) {
               "no buffer begins at {}", static_cast<void*>(begin));
   ArenaBuffer& buffer = buffers_[id - 1];
   buffer.live = false;
+  if (buffer.is_shared) free_shared_.push_back(id - 1);
   const size_t bytes = RoundUp(buffer.size, kAlignment);
   const size_t pages = RoundUp(bytes, kPageBytes);
   if (pages == 0) return;
@@ -94,13 +128,13 @@ std::string Arena::Describe(const void* address) const {
 }
 
 SimBuffer::SimBuffer(size_t size, std::string name) : begin_(nullptr), size_(size) {
-  auto begin = Arena::OfThisThread().Allocate(size, std::move(name));
+  auto begin = DeviceMemory::OfThisThread().arena.Allocate(size, std::move(name));
   BATON_CHECK(begin.ok(), "{}", std::string(begin.status().message()));
   begin_ = *begin;
 }
 
 SimBuffer::~SimBuffer() {
-  if (begin_ != nullptr) Arena::OfThisThread().Free(begin_);
+  if (begin_ != nullptr) DeviceMemory::OfThisThread().arena.Free(begin_);
 }
 
 }  // namespace runner

@@ -1,6 +1,7 @@
 // The runner's device memory: one reserved range of addresses in which each buffer ends as close to
 // an unreadable page as its alignment allows, and starts behind one. Freed addresses are never used
-// again, so a stale pointer faults. The range also makes the race detector's lookup an addition.
+// again, so a stale pointer faults; but shared memory, which no pointer may outlive, gets those of
+// its size. The range also makes the race detector's lookup an addition.
 //
 // Owned by one operating-system thread. Invariants: (1) buffers are aligned to 256 bytes, as
 // cudaMalloc's; (2) bytes of a new buffer are 0xFF (NaN in fp32 and bf16); (3) the pages around a
@@ -35,9 +36,6 @@ class Arena {
   static constexpr size_t kPageBytes = 4096;
   static constexpr size_t kRangeBytes = size_t{64} << 30;
 
-  // The arena of the calling operating-system thread.
-  static Arena& OfThisThread();
-
   Arena();
   ~Arena();
   Arena(const Arena&) = delete;
@@ -46,6 +44,9 @@ class Arena {
   // `size` bytes of 0xFF; a size of 0 gives an address at which nothing may be read.
   // ResourceExhausted when the range is used up or the system refuses.
   absl::StatusOr<std::byte*> Allocate(size_t size, std::string name, bool is_shared = false);
+  // As Allocate, but without memory: the caller maps a file there (MAP_FIXED), which leaves the
+  // range as it is. `size` is a multiple of kPageBytes. Never freed.
+  absl::StatusOr<std::byte*> Reserve(size_t size, std::string name);
   void Free(std::byte* begin);
 
   bool Contains(const void* address) const {
@@ -63,10 +64,17 @@ class Arena {
   std::string Describe(const void* address) const;
 
  private:
+  // A buffer at the next addresses, with its guard pages; nothing is readable yet.
+  absl::StatusOr<ArenaBuffer*> Place(size_t size, std::string name);
+  // A freed piece of shared memory of this size, or null.
+  ArenaBuffer* FindFreeShared(size_t size);
+  static absl::Status MakeReadable(const ArenaBuffer& buffer);
+
   std::byte* base_ = nullptr;
   size_t used_ = 0;
   uint32_t* page_owner_ = nullptr;  // [kRangeBytes / kPageBytes] 1 + index in buffers_, 0 = none
   std::vector<ArenaBuffer> buffers_;
+  std::vector<uint32_t> free_shared_;  // indices in buffers_
 };
 
 // One owned buffer of the calling thread's arena; move-only.

@@ -1,5 +1,7 @@
 #include "kernels/simt/run_options.h"
 
+#include <mutex>
+
 #include "fmt/format.h"
 
 #include "kernels/simt/run_state.h"
@@ -71,6 +73,8 @@ std::vector<RunOptions> AllOrders(uint32_t num_shuffles, uint64_t seed) {
   return all;
 }
 
+void SetRunOptions(const RunOptions& options) { State().options = options; }
+
 ScopedRunOptions::ScopedRunOptions(const RunOptions& options) : previous_(State().options) {
   State().options = options;
 }
@@ -83,6 +87,9 @@ const RunStats& TotalRunStats() { return State().stats; }
 
 absl::Status calls::Run(const LaunchConfig& config, const KernelCall& call) {
   BATON_RETURN_IF_ERROR(CheckConfig(config));
+  // The fault handler is the process's: launches of several threads take turns.
+  static std::mutex one_at_a_time;
+  const std::lock_guard<std::mutex> lock(one_at_a_time);
   RunState run(config, call);
   absl::Status outcome = run.Execute();
   RunStats& sum = State().stats;

@@ -45,6 +45,9 @@ struct RunStats {
   uint64_t num_mma = 0;
 };
 
+// How the launches of this thread run from now on.
+void SetRunOptions(const RunOptions& options);
+
 // Replaces the options of this thread's launches for its lifetime.
 class ScopedRunOptions {
  public:

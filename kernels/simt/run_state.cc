@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "kernels/simt/device_memory.h"
 #include "src/base/status.h"
 
 namespace baton::simt {
@@ -21,11 +22,6 @@ Dim3 PositionOf(uint32_t id, const Dim3& grid) {
   return {id % grid.x, id / grid.x % grid.y, id / (grid.x * grid.y)};
 }
 
-Shadow& ShadowOfThisThread() {
-  static thread_local Shadow shadow(Arena::OfThisThread());
-  return shadow;
-}
-
 FiberStacks& StacksOfThisThread() {
   static thread_local FiberStacks stacks;
   return stacks;
@@ -39,8 +35,8 @@ RunState::RunState(const LaunchConfig& config, const calls::KernelCall& call)
     : config_(config),
       call_(call),
       options_(CurrentRunOptions()),
-      arena_(Arena::OfThisThread()),
-      shadow_(ShadowOfThisThread()),
+      arena_(DeviceMemory::OfThisThread().arena),
+      shadow_(DeviceMemory::OfThisThread().shadow),
       stacks_(StacksOfThisThread()),
       random_(SplitMix(options_.seed)) {
   current = this;

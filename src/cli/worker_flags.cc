@@ -2,6 +2,7 @@
 
 #include "src/base/regular_file.h"
 #include "src/base/size_text.h"
+#include "src/model/compute_device.h"
 
 namespace baton {
 
@@ -21,7 +22,9 @@ void AppendTls(const TlsFiles& files, std::vector<std::string>& args) {
 }
 
 void DeclareTuning(FlagSet& flags, WorkerTuning& tuning) {
-  flags.AddChoice("--device", tuning.device, {"auto", "cpu"}, "where to compute", {"cuda", "simt"});
+  flags.AddChoice("--device", tuning.device, {"auto", "cpu", "simt"},
+                  "where to compute; simt = CUDA sources on this processor, for tests: very slow",
+                  {"cuda"});
   flags.AddChoice("--isa", tuning.isa, {"auto", "avx512", "avx2", "portable"},
                   "instruction set of the CPU backend");
   flags.AddChoice("--transport", tuning.transport, {"auto", "shm", "tcp"},
@@ -49,8 +52,11 @@ void DeclareTuning(FlagSet& flags, WorkerTuning& tuning) {
 
 Status CheckTuning(const WorkerTuning& tuning) {
   BATON_RETURN_IF_ERROR(CheckTlsFlags(tuning.tls));
-  if (tuning.device == "cuda" || tuning.device == "simt") {
-    return Unimplemented("--device {} is not in this build; use auto or cpu", tuning.device);
+  BATON_ASSIGN_OR_RETURN(const DeviceKind kind, ParseDeviceKind(tuning.device));
+  BATON_RETURN_IF_ERROR(OpenComputeDevice(kind).status());
+  if (kind != DeviceKind::kCpu && tuning.kv_dtype != "bf16") {
+    return Unimplemented("--kv-dtype {}: device {} stores K and V in bf16", tuning.kv_dtype,
+                         tuning.device);
   }
   if (tuning.transport == "cuda_ipc" || tuning.transport == "nccl") {
     return Unimplemented("--transport {} needs a CUDA build; use auto, shm or tcp",

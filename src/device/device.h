@@ -15,8 +15,8 @@ enum class DeviceKind : uint8_t { kUnspecified = 0, kCpu = 1, kCuda = 2, kSimt =
 // "cpu", "cuda", "simt".
 std::string_view DeviceKindName(DeviceKind kind);
 
-// auto|cpu|cuda|simt to a kind this binary can run; auto takes the best. InvalidArgument for
-// another word; FailedPrecondition, saying why, for a kind that is not in this build.
+// auto|cpu|cuda|simt to a kind; auto takes the best of this build. InvalidArgument for another
+// word. Whether this build has the kind is known to OpenComputeDevice (src/model).
 absl::StatusOr<DeviceKind> ParseDeviceKind(std::string_view text);
 
 // Processors that this process may run on (its affinity mask), at least 1.

@@ -16,7 +16,7 @@
 #include "src/base/clock.h"
 #include "src/base/ids.h"
 #include "src/engine/engine_types.h"
-#include "src/engine/forward_model.h"
+#include "src/model/forward_model.h"
 
 namespace baton {
 

@@ -23,7 +23,7 @@ void EngineCore::MeasureStep(const BatchPlan& plan, int64_t elapsed_us) {
   if (elapsed_us <= 0) return;
   const double seconds = static_cast<double>(elapsed_us) * 1e-6;
   if (plan.shape.prefill_tokens == 0) {
-    const double bytes = static_cast<double>(parts_.model->weight_bytes()) +
+    const double bytes = static_cast<double>(parts_.model->bytes_read_per_step()) +
                          static_cast<double>(plan.shape.attention_keys) *
                              static_cast<double>(kv_view_.layout->BytesPerToken());
     Average(&numbers_.decode_bytes_per_s, bytes / seconds);

@@ -4,11 +4,10 @@
 #include <array>
 #include <vector>
 
-#include "kernels/ops.h"
 #include "src/base/quoted_text.h"
+#include "src/model/encode_matrix.h"
 #include "src/model/model_config.h"
 #include "src/model/partial_file.h"
-#include "src/model/quantize.h"
 #include "src/model/tensor_plan.h"
 
 namespace baton {
@@ -38,40 +37,6 @@ GgmlType TargetOf(const GgufTensor& tensor, GgmlType wanted) {
     return static_cast<GgmlType>(tensor.type->id);
   }
   return tensor.dims[0] % RowOf(wanted).block_elements == 0 ? wanted : GgmlType::kBf16;
-}
-
-uint64_t RowBytes(const GgufTensor& tensor, GgmlType type) {
-  const GgufTensorType& row = RowOf(type);
-  return tensor.dims[0] / row.block_elements * row.block_bytes;
-}
-
-// Rows of one matrix in the new type. Dequantised through the packed form, the one place that knows
-// every type's blocks.
-absl::StatusOr<std::vector<std::byte>> EncodeMatrix(const GgufTensor& tensor, GgmlType type,
-                                                    ThreadPool& pool) {
-  const uint32_t k = static_cast<uint32_t>(tensor.dims[0]);
-  const uint32_t n = static_cast<uint32_t>(tensor.num_elements() / tensor.dims[0]);
-  BATON_ASSIGN_OR_RETURN(const PackedMatrix matrix,
-                         PackedMatrix::Pack(WeightTypeOf(tensor), tensor.data, n, k, pool));
-  BATON_ASSIGN_OR_RETURN(const Ops* ops, OpsFor(Isa::kAuto));
-  const uint64_t row_bytes = RowBytes(tensor, type);
-  std::vector<std::byte> out(n * row_bytes);
-  constexpr uint32_t kRows = 256;
-  std::vector<float> rows(size_t{std::min(kRows, n)} * k);
-  std::vector<int32_t> ids;
-  for (uint32_t begin = 0; begin < n; begin += kRows) {
-    const uint32_t count = std::min(kRows, n - begin);
-    ids.clear();
-    for (uint32_t i = 0; i < count; ++i) ids.push_back(static_cast<int32_t>(begin + i));
-    ops->embed(pool, matrix, ids, rows.data());
-    pool.RunRanges(count, 8, 4 * pool.num_threads(), [&](TaskRange range, uint32_t) {
-      for (uint32_t i = range.begin; i < range.end; ++i) {
-        EncodeRow(type, std::span(rows).subspan(size_t{i} * k, k),
-                  out.data() + (begin + i) * row_bytes);
-      }
-    });
-  }
-  return out;
 }
 
 // The keys of the new file: those of the model but for what describes the old file.
@@ -108,7 +73,7 @@ absl::Status ConvertModel(const GgufFile& file, const ConvertOptions& options,
     const GgmlType type = TargetOf(tensor, options.type);
     const std::span<const uint64_t> dims(tensor.dims.data(), tensor.num_dims);
     writer.AddTensor({tensor.name, dims, static_cast<uint32_t>(type),
-                      tensor.num_elements() / tensor.dims[0] * RowBytes(tensor, type)});
+                      tensor.num_elements() / tensor.dims[0] * EncodedRowBytes(tensor, type)});
   }
   PartialFile out(path);
   BATON_RETURN_IF_ERROR(out.Open());

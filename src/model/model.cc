@@ -4,49 +4,12 @@
 #include <cstring>
 #include <utility>
 
-#include "src/base/check.h"
+#include "src/model/batch_check.h"
 #include "src/model/matmul_runner.h"
 #include "src/model/model_weights.h"
 #include "src/model/model_workspace.h"
 
 namespace baton {
-namespace {
-
-// Checks the spans one after the other; knows where the next must begin.
-struct SpanChecker {
-  const KvView& kv;
-  uint32_t max_context;
-  uint32_t num_rows;
-  uint32_t next_row = 0;
-
-  absl::Status Check(size_t idx, const AttentionSpan& span) {
-    if (span.first_row != next_row || span.num_rows == 0 || span.num_rows > num_rows - next_row) {
-      return InvalidArgument("span {} covers rows [{}, {} + {}), expected to begin at {} of {}",
-                             idx, span.first_row, span.first_row, span.num_rows, next_row,
-                             num_rows);
-    }
-    next_row += span.num_rows;
-    if (span.first_pos >= max_context || span.num_rows > max_context - span.first_pos) {
-      return InvalidArgument("span {} has positions [{}, {} + {}), the context has {}", idx,
-                             span.first_pos, span.first_pos, span.num_rows, max_context);
-    }
-    const uint32_t need = kv.layout->BlocksFor(span.first_pos + span.num_rows);
-    if (span.kv.blocks.size() < need) {
-      return InvalidArgument("span {} has {} blocks, {} positions need {}", idx,
-                             span.kv.blocks.size(), span.first_pos + span.num_rows, need);
-    }
-    for (uint32_t block : span.kv.blocks.first(need)) {
-      if (block >= kv.num_blocks) {
-        return InvalidArgument("span {} names block {}, the arena has {}", idx, block,
-                               kv.num_blocks);
-      }
-    }
-    return OkStatus();
-  }
-};
-
-}  // namespace
-
 Model::Model() = default;
 Model::~Model() = default;
 
@@ -68,44 +31,10 @@ size_t Model::bytes_read_per_step() const {
   return total;
 }
 
-absl::Status Model::CheckBatch(const ModelBatch& batch, const KvView& kv,
-                               std::span<float> logits) const {
-  const uint32_t rows = batch.num_rows();
-  if (batch.token_ids.empty() || batch.token_ids.size() > max_rows_) {
-    return InvalidArgument("a batch of {} rows is outside [1, {}]", batch.token_ids.size(),
-                           max_rows_);
-  }
-  if (kv.layout == nullptr || !(*kv.layout == layout_)) {
-    return InvalidArgument("the KV view has another layout than the model");
-  }
-  for (TokenId token : batch.token_ids) {
-    if (token < 0 || static_cast<uint32_t>(token) >= config_.vocab_size) {
-      return InvalidArgument("token {} is outside [0, {})", token, config_.vocab_size);
-    }
-  }
-  SpanChecker checker{kv, max_context_, rows};
-  for (size_t i = 0; i < batch.spans.size(); ++i) {
-    BATON_RETURN_IF_ERROR(checker.Check(i, batch.spans[i]));
-  }
-  if (checker.next_row != rows) {
-    return InvalidArgument("the spans cover {} of {} rows", checker.next_row, rows);
-  }
-  for (size_t i = 0; i < batch.logit_rows.size(); ++i) {
-    const uint32_t row = batch.logit_rows[i];
-    if (row >= rows || (i > 0 && row <= batch.logit_rows[i - 1])) {
-      return InvalidArgument("logit row {} (of {} rows) is out of range or order", row, rows);
-    }
-  }
-  if (logits.size() != batch.logit_rows.size() * config_.vocab_size) {
-    return InvalidArgument("room for {} logits, {} rows of {} are wanted", logits.size(),
-                           batch.logit_rows.size(), config_.vocab_size);
-  }
-  return OkStatus();
-}
-
 absl::Status Model::Forward(const ModelBatch& batch, const KvView& kv, LayerHook* hook,
                             std::span<float> logits) {
-  BATON_RETURN_IF_ERROR(CheckBatch(batch, kv, logits));
+  BATON_RETURN_IF_ERROR(CheckBatch(
+      batch, kv, {&layout_, max_rows_, max_context_, config_.vocab_size}, logits.size()));
   RunLayers(batch, kv, hook);
   const uint32_t rows = static_cast<uint32_t>(batch.logit_rows.size());
   if (rows == 0) return OkStatus();

@@ -28,6 +28,7 @@
 #include "src/base/status.h"
 #include "src/device/aligned_buffer.h"
 #include "src/device/thread_pool.h"
+#include "src/model/forward_model.h"
 #include "src/model/gguf.h"
 #include "src/model/model_batch.h"
 #include "src/model/model_config.h"
@@ -51,50 +52,40 @@ struct ModelWeights;   // model_weights.h
 class ModelWorkspace;  // model_workspace.h
 
 // Weights plus forward pass; see the file comment.
-class Model {
+class Model final : public LoadedModel {
  public:
   // Checks, packs and hashes the tensors of `file`, which is not needed afterwards. Errors as
   // ReadModelConfig; InvalidArgument for options out of range; FailedPrecondition when `isa` cannot
   // run here; ResourceExhausted when memory is short. Costs one read of the file.
   static absl::StatusOr<std::unique_ptr<Model>> Load(const GgufFile& file,
                                                      const ModelOptions& options);
-  ~Model();
+  ~Model() override;
   Model(const Model&) = delete;
   Model& operator=(const Model&) = delete;
 
-  // Computes the rows of `batch`: stores their K and V in `kv`, and writes the logits of the wanted
-  // rows to `logits` [logit_rows, vocab_size] in their order. `hook` may be null. InvalidArgument
-  // with the values, before anything is written, when a size, token, position or block lies outside
-  // what the model was loaded for.
-  absl::Status Forward(const ModelBatch& batch, const KvView& kv, LayerHook* hook,
-                       std::span<float> logits);
+  Status Forward(const ModelBatch& batch, const KvView& kv, LayerHook* hook,
+                 std::span<float> logits) override;
 
-  const ModelConfig& config() const { return config_; }
-  const KvLayout& layout() const { return layout_; }  // of every KvView given to Forward
-  uint32_t max_rows() const { return max_rows_; }
-  uint32_t max_context() const { return max_context_; }
+  const ModelConfig& config() const override { return config_; }
+  const KvLayout& layout() const override { return layout_; }
+  uint32_t max_rows() const override { return max_rows_; }
+  uint32_t max_context() const override { return max_context_; }
   const Ops& ops() const { return *ops_; }
   // Most multiplications are of 16-bit integers (quantised weights), not of floats.
   bool computes_in_int16() const;
 
-  // Hash of the config and of every tensor's bytes, 32 hex digits. Equal ids = equal weights.
-  const std::string& weights_id() const { return weights_id_; }
-  // Hash of everything that decides bits, 32 hex digits: two models of equal numerics_id give equal
-  // bits.
-  const std::string& numerics_id() const { return numerics_id_; }
-  // The parts of numerics_id in words: "weights=... tokenizer=... arithmetic=... kv=...".
-  const std::string& numerics_text() const { return numerics_text_; }
-
-  size_t weight_bytes() const;     // packed, all tensors
+  const std::string& weights_id() const override { return weights_id_; }
+  const std::string& numerics_id() const override { return numerics_id_; }
+  const std::string& numerics_text() const override { return numerics_text_; }
+  std::string_view arithmetic_name() const override { return ops_->name; }
+  size_t weight_bytes() const override;
   size_t workspace_bytes() const;  // activations and tables
-  // Weights that one Forward of one row with logits streams from memory; more rows read more
-  // experts of a mixture.
-  size_t bytes_read_per_step() const;
+  // More rows read more experts of a mixture.
+  size_t bytes_read_per_step() const override;
 
  private:
   Model();
 
-  absl::Status CheckBatch(const ModelBatch& batch, const KvView& kv, std::span<float> logits) const;
   void RunLayers(const ModelBatch& batch, const KvView& kv, LayerHook* hook);
   // The pieces of a layer, in model_layers.cc.
   void StoreKv(uint32_t layer, const ModelBatch& batch, const KvView& kv);

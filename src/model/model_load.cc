@@ -3,11 +3,10 @@
 #include <utility>
 
 #include "src/base/check.h"
-#include "src/base/hex.h"
-#include "src/base/xxh3.h"
 #include "src/model/model.h"
 #include "src/model/model_weights.h"
 #include "src/model/model_workspace.h"
+#include "src/model/numerics.h"
 #include "src/model/tensor_plan.h"
 
 namespace baton {
@@ -16,15 +15,6 @@ namespace {
 // A step of more rows would break the target of 100 ms a step by far, on any device.
 constexpr uint32_t kMaxRows = 1u << 16;
 constexpr uint32_t kMaxBlockSize = 256;
-
-absl::StatusOr<uint32_t> ContextFor(const ModelConfig& config, const ModelOptions& options) {
-  if (options.max_context == 0) return config.context_length;
-  if (options.max_context > config.context_length) {
-    return InvalidArgument("max-context {} is beyond the model's context of {} tokens",
-                           options.max_context, config.context_length);
-  }
-  return options.max_context;
-}
 
 absl::Status CheckOptions(const ModelOptions& options) {
   if (options.max_rows < 1 || options.max_rows > kMaxRows) {
@@ -41,14 +31,6 @@ absl::Status CheckOptions(const ModelOptions& options) {
   return OkStatus();
 }
 
-std::string NumericsText(const ModelConfig& config, const ModelOptions& options,
-                         std::string_view weights_id, std::string_view arithmetic) {
-  return fmt::format("weights={} tokenizer={} arithmetic={} rope={} kv={} deterministic=1",
-                     weights_id, HexFromU64(options.tokenizer_id), arithmetic,
-                     config.rope_interleaved ? "interleaved" : "halves",
-                     options.kv_dtype == KvDtype::kF32 ? "f32" : "bf16");
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Model>> Model::Load(const GgufFile& file,
@@ -59,7 +41,7 @@ absl::StatusOr<std::unique_ptr<Model>> Model::Load(const GgufFile& file,
   BATON_ASSIGN_OR_RETURN(model->config_, ReadModelConfig(file));
   const ModelConfig& config = model->config_;
   BATON_ASSIGN_OR_RETURN(model->ops_, OpsFor(options.isa));
-  BATON_ASSIGN_OR_RETURN(model->max_context_, ContextFor(config, options));
+  BATON_ASSIGN_OR_RETURN(model->max_context_, ContextFor(config, options.max_context));
   model->pool_ = options.pool;
   model->max_rows_ = options.max_rows;
   model->layout_ = KvLayoutOf(config, options.kv_dtype, options.block_size);
@@ -78,10 +60,12 @@ absl::StatusOr<std::unique_ptr<Model>> Model::Load(const GgufFile& file,
                          ModelWorkspace::Create(config, size, model->weights_->rope_factors));
 
   model->weights_id_ = HashWeights(file, config);
-  model->numerics_text_ =
-      NumericsText(config, options, model->weights_id_, model->ops_->arithmetic);
-  const Hash128 digest = Xxh3Hash128(model->numerics_text_);
-  model->numerics_id_ = HexFromU64(digest.hi) + HexFromU64(digest.lo);
+  model->numerics_text_ = NumericsText({.weights_id = model->weights_id_,
+                                        .tokenizer_id = options.tokenizer_id,
+                                        .arithmetic = model->ops_->arithmetic,
+                                        .kv_dtype = options.kv_dtype,
+                                        .config = &config});
+  model->numerics_id_ = NumericsId(model->numerics_text_);
   return model;
 }
 

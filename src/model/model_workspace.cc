@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "kernels/rope_table.h"
 #include "kernels/weight_type.h"
+#include "src/model/model_rope.h"
 
 namespace baton {
 namespace {
@@ -39,44 +39,6 @@ void CarveExperts(const ModelConfig& config, size_t rows, Carver& carver, ModelW
   out.expert_out = carver.Take<float>(pairs * config.hidden_size);
 }
 
-// Rows of rotations for the first rope_dims elements of a head; the rest does not rotate (cos 1,
-// sin 0).
-absl::Status FillRope(const ModelConfig& config, const RopeTableParams& params, float* cos_sin) {
-  const size_t half = config.head_dim / 2;
-  const size_t rotating = config.rope_dims / 2;
-  const size_t max_context = params.max_position;
-  if (rotating == half) return BuildRopeTable(params, {cos_sin, max_context * half * 2});
-  std::vector<float> table(max_context * rotating * 2);
-  BATON_RETURN_IF_ERROR(BuildRopeTable(params, table));
-  for (size_t position = 0; position < max_context; ++position) {
-    float* row = cos_sin + position * half * 2;
-    std::copy_n(table.data() + position * rotating * 2, rotating * 2, row);
-    for (size_t i = rotating; i < half; ++i) {
-      row[2 * i] = 1.0f;
-      row[2 * i + 1] = 0.0f;
-    }
-  }
-  return OkStatus();
-}
-
-absl::Status FillRopeTables(const ModelConfig& config, uint32_t max_context,
-                            std::span<const float> factors, ModelWorkspace& out) {
-  const std::vector<double> divisors =
-      RopeDivisors(config.rope_scaling, config.rope_dims, config.rope_base, factors);
-  RopeTableParams params;
-  params.max_position = max_context;
-  params.head_dim = config.rope_dims;
-  params.base = config.rope_base;
-  params.freq_factors = divisors;
-  params.amplitude = RopeAmplitude(config.rope_scaling);
-  BATON_RETURN_IF_ERROR(FillRope(config, params, out.cos_sin));
-  if (out.local_cos_sin == nullptr) return OkStatus();
-  params.base = config.local_rope_base;
-  params.freq_factors = {};  // scaling is for the layers that see far
-  params.amplitude = 1.0;
-  return FillRope(config, params, out.local_cos_sin);
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<ModelWorkspace>> ModelWorkspace::Create(
@@ -107,7 +69,13 @@ absl::StatusOr<std::unique_ptr<ModelWorkspace>> ModelWorkspace::Create(
   BATON_ASSIGN_OR_RETURN(out->buffer_, AlignedBuffer::Allocate(carve(nullptr)));
   carve(out->buffer_.data());
   out->kept_spans.reserve(rows);
-  BATON_RETURN_IF_ERROR(FillRopeTables(config, size.max_context, rope_factors, *out));
+  const size_t angles = size_t{size.max_context} * config.head_dim;
+  BATON_RETURN_IF_ERROR(
+      FillRopeTable(config, {rope_factors, /*is_local=*/false}, {out->cos_sin, angles}));
+  if (out->local_cos_sin != nullptr) {
+    BATON_RETURN_IF_ERROR(
+        FillRopeTable(config, {rope_factors, /*is_local=*/true}, {out->local_cos_sin, angles}));
+  }
   return out;
 }
 

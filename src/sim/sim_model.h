@@ -19,7 +19,7 @@
 #include <utility>
 
 #include "kvcache/kv_layout.h"
-#include "src/engine/forward_model.h"
+#include "src/model/forward_model.h"
 
 namespace baton {
 

@@ -114,8 +114,10 @@ void WorkerAdmin::Refresh() {
     metrics_.decode_kv_pressure->Set(1.0 - static_cast<double>(now.blocks.num_available()) /
                                                now.blocks.total);
   }
-  metrics_.mbu_ratio->Set(now.decode_bytes_per_s / config_.read_bytes_per_s);
-  metrics_.mfu_ratio->Set(now.prefill_flops_per_s / config_.flops_per_s);
+  if (config_.read_bytes_per_s > 0) {
+    metrics_.mbu_ratio->Set(now.decode_bytes_per_s / config_.read_bytes_per_s);
+    metrics_.mfu_ratio->Set(now.prefill_flops_per_s / config_.flops_per_s);
+  }
   // Slices that left while their step still computed are hidden behind it.
   if (now.exported_total > 0) {
     metrics_.exposed_transfer_ratio->Set(1.0 - static_cast<double>(now.exported_in_step) /

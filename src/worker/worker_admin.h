@@ -28,7 +28,7 @@ struct WorkerAdminConfig {
   Engine* engine = nullptr;
   KvTransport* transport = nullptr;
   std::function<Status()> ready;
-  // What this machine can do at best, measured at start.
+  // What this machine can do at best, measured at start; 0 = not known, and the ratios stay 0.
   double read_bytes_per_s = 0;
   double flops_per_s = 0;
 };

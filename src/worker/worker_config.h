@@ -9,6 +9,7 @@
 #include "kernels/ops.h"
 #include "kvcache/kv_layout.h"
 #include "kvcache/transport/transport_types.h"
+#include "src/device/device.h"
 #include "src/tls/tls_files.h"
 
 namespace baton {
@@ -36,7 +37,8 @@ struct WorkerConfig {
   uint64_t kv_memory_bytes = 0;  // 0 = the larger of 1 GiB and one full sequence plus a block
   uint32_t max_context = 0;      // 0 = the model's
   KvDtype kv_dtype = KvDtype::kBf16;
-  Isa isa = Isa::kAuto;
+  DeviceKind device = DeviceKind::kCpu;
+  Isa isa = Isa::kAuto;  // of kCpu
   TransportKind transport = TransportKind::kAuto;
   int64_t drain_timeout_ms = 60'000;
   bool allow_inexact = false;

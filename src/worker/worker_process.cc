@@ -21,9 +21,11 @@
 #include "src/base/log.h"
 #include "src/base/random.h"
 #include "src/base/size_text.h"
-#include "src/engine/model_runner.h"
 #include "src/engine/prefix_journal.h"
+#include "src/model/compute_device.h"
+#include "src/model/device_model.h"
 #include "src/model/hf_folder.h"
+#include "src/model/model.h"
 #include "src/model/tokenizer_metadata.h"
 #include "src/rpc/credentials.h"
 #include "src/text/spec_from_metadata.h"
@@ -40,7 +42,9 @@
 namespace baton {
 namespace {
 
-constexpr uint32_t kBlockSize = 16;
+constexpr uint32_t kCpuBlockSize = 16;
+// A tile of attention's keys is then one block.
+constexpr uint32_t kDeviceBlockSize = 64;
 constexpr uint32_t kMaxBatchTokens = 1024;
 constexpr int kMaxMessageBytes = 32 * 1024 * 1024;
 // Two heartbeats: after them no router places a request here any more.
@@ -67,8 +71,8 @@ struct WorkerProcess::Parts {
   int64_t loaded_unix_s = 0;
 
   std::unique_ptr<ThreadPool> pool;
-  std::unique_ptr<Model> model;
-  std::unique_ptr<ModelRunner> forward;
+  ComputeDevice device;
+  std::unique_ptr<LoadedModel> model;
   std::unique_ptr<KvArena> arena;
   std::unique_ptr<PrefixJournal> prefixes;  // null without a prefix cache
   std::unique_ptr<KvEndpoint> endpoint;
@@ -90,6 +94,8 @@ struct WorkerProcess::Parts {
   std::atomic<bool> stopped{false};
 
   Status LoadModel();
+  Status LoadWeights(const GgufFile& file);
+  Status MakeArena();
   Status MakeEngine();
   Status StartServer();
   void Register();
@@ -109,23 +115,51 @@ Status WorkerProcess::Parts::LoadModel() {
   tokenizer_id = tokenizer->tokenizer_id();
   tokenizer_bytes = spec.Serialize();
   pool = std::make_unique<ThreadPool>(ThreadPool::Options{.num_threads = config.num_threads});
-  BATON_ASSIGN_OR_RETURN(model, Model::Load(*file, {.pool = pool.get(),
-                                                    .isa = config.isa,
-                                                    .kv_dtype = config.kv_dtype,
-                                                    .block_size = kBlockSize,
-                                                    .max_rows = kMaxBatchTokens,
-                                                    .max_context = config.max_context,
-                                                    .tokenizer_id = tokenizer_id}));
-  forward = std::make_unique<ModelRunner>(model.get());
+  BATON_RETURN_IF_ERROR(LoadWeights(*file));
   loaded_unix_s = SystemClock().WallUnixMs() / 1000;
   return OkStatus();
 }
 
-Status WorkerProcess::Parts::MakeEngine() {
+Status WorkerProcess::Parts::LoadWeights(const GgufFile& file) {
+  BATON_ASSIGN_OR_RETURN(device, OpenComputeDevice(config.device));
+  if (device.accelerator == nullptr) {
+    BATON_ASSIGN_OR_RETURN(model, Model::Load(file, {.pool = pool.get(),
+                                                     .isa = config.isa,
+                                                     .kv_dtype = config.kv_dtype,
+                                                     .block_size = kCpuBlockSize,
+                                                     .max_rows = kMaxBatchTokens,
+                                                     .max_context = config.max_context,
+                                                     .tokenizer_id = tokenizer_id}));
+    return OkStatus();
+  }
+  const SchedulerConfig limits;
+  BATON_ASSIGN_OR_RETURN(
+      model, DeviceModel::Load(file, {.device = device.accelerator.get(),
+                                      .kernels = device.kernels,
+                                      .pool = pool.get(),
+                                      .block_size = kDeviceBlockSize,
+                                      .max_rows = kMaxBatchTokens,
+                                      .max_logit_rows = limits.max_running + limits.max_prefilling,
+                                      .max_context = config.max_context,
+                                      .tokenizer_id = tokenizer_id}));
+  return OkStatus();
+}
+
+Status WorkerProcess::Parts::MakeArena() {
   const KvLayout& layout = model->layout();
   BATON_ASSIGN_OR_RETURN(const uint32_t num_blocks,
                          NumPoolBlocks(config.kv_memory_bytes, layout, model->max_context()));
-  BATON_ASSIGN_OR_RETURN(arena, KvArena::Create(layout, num_blocks));
+  KvArenaOptions options;
+  if (device.accelerator != nullptr) {
+    BATON_ASSIGN_OR_RETURN(options.address, device.accelerator->ReserveForFile(
+                                                num_blocks * layout.BlockStride(), "KV blocks"));
+  }
+  BATON_ASSIGN_OR_RETURN(arena, KvArena::Create(layout, num_blocks, options));
+  return OkStatus();
+}
+
+Status WorkerProcess::Parts::MakeEngine() {
+  BATON_RETURN_IF_ERROR(MakeArena());
   KvEndpointOptions options;
   options.worker_id = config.worker_id;
   options.incarnation = incarnation;
@@ -153,11 +187,11 @@ Status WorkerProcess::Parts::MakeEngine() {
   engine_config.incarnation = incarnation;
   engine_config.cluster_secret = config.cluster_secret;
   engine_config.eog_tokens = eog_tokens;
-  if (config.prefix_cache) prefixes = std::make_unique<PrefixJournal>(num_blocks);
+  if (config.prefix_cache) prefixes = std::make_unique<PrefixJournal>(arena->num_blocks());
   const auto on_step = [this](const StepShape& shape, int64_t elapsed_us) {
     admin->OnStep(shape, elapsed_us);
   };
-  BATON_ASSIGN_OR_RETURN(engine, Engine::Create(engine_config, {.model = forward.get(),
+  BATON_ASSIGN_OR_RETURN(engine, Engine::Create(engine_config, {.model = model.get(),
                                                                 .arena = arena.get(),
                                                                 .transport = endpoint.get(),
                                                                 .wire = &wire,
@@ -279,10 +313,12 @@ Status WorkerProcess::Parts::StartAdmin() {
   admin_config.engine = engine.get();
   admin_config.transport = endpoint.get();
   admin_config.ready = [this] { return Ready(); };
-  const MachineLimits limits = MeasureLimits(*pool, model->ops().isa, kQuickLimits);
-  admin_config.read_bytes_per_s = limits.read_gb_per_s * 1e9;
-  admin_config.flops_per_s =
-      (model->computes_in_int16() ? limits.int16_gop_per_s : limits.fp32_gflop_per_s) * 1e9;
+  if (const auto* on_cpu = dynamic_cast<const Model*>(model.get())) {
+    const MachineLimits limits = MeasureLimits(*pool, on_cpu->ops().isa, kQuickLimits);
+    admin_config.read_bytes_per_s = limits.read_gb_per_s * 1e9;
+    admin_config.flops_per_s =
+        (on_cpu->computes_in_int16() ? limits.int16_gop_per_s : limits.fp32_gflop_per_s) * 1e9;
+  }
   BATON_ASSIGN_OR_RETURN(admin, WorkerAdmin::Start(std::move(admin_config)));
   admin_address = AdvertisedOnHost(config.advertise, admin->address());
   return OkStatus();
@@ -312,9 +348,9 @@ StatusOr<std::unique_ptr<WorkerProcess>> WorkerProcess::Start(WorkerConfig confi
   p.Register();
   // Parsing the model file and its tokenizer leaves tens of MB of free memory in the heap.
   (void)::malloc_trim(0);
-  BATON_LOG_INFO("{} serves {} at {}: {} threads, {} ISA, {} blocks of {} tokens ({}), weights {}",
+  BATON_LOG_INFO("{} serves {} at {}: {} threads, {}, {} blocks of {} tokens ({}), weights {}",
                  p.config.worker_id, p.config.model_id, p.grpc_address, p.config.num_threads,
-                 std::string(p.model->ops().name), p.arena->num_blocks(),
+                 std::string(p.model->arithmetic_name()), p.arena->num_blocks(),
                  p.model->layout().block_size, FormatSize(p.arena->size_bytes()),
                  FormatSize(p.model->weight_bytes()));
   if (p.config.cluster_secret.empty()) {

@@ -15,7 +15,6 @@
 #include "kvcache/transport/kv_endpoint.h"
 #include "kvcache/transport/local_transport.h"
 #include "src/engine/engine.h"
-#include "src/engine/model_runner.h"
 #include "src/model/model.h"
 #include "tests/engine/recorder.h"
 #include "tests/model/test_model.h"
@@ -43,7 +42,6 @@ class LiveWorker {
     model_ = *Model::Load(
         file,
         {.pool = &pool_, .isa = options.isa, .max_rows = 512, .max_context = options.max_context});
-    runner_ = std::make_unique<ModelRunner>(model_.get());
     arena_ = *KvArena::Create(model_->layout(), options.num_blocks);
     if (options.kind == TransportKind::kLocal) {
       transport_ = hub->Attach(name(), incarnation(), arena_.get());
@@ -70,7 +68,7 @@ class LiveWorker {
     config.request_lease_us = 600'000'000 * int64_t{kPatienceFactor};
     config.handoff.ttl_ms *= kPatienceFactor;  // a worker is silent while it computes a step
     config.eog_tokens = {2};
-    auto engine = Engine::Create(config, {.model = runner_.get(),
+    auto engine = Engine::Create(config, {.model = model_.get(),
                                           .arena = arena_.get(),
                                           .transport = transport_.get(),
                                           .wire = transport_ ? wire : nullptr,
@@ -121,7 +119,6 @@ class LiveWorker {
   const LiveOptions options_;
   ThreadPool pool_;
   std::unique_ptr<Model> model_;
-  std::unique_ptr<ModelRunner> runner_;
   std::unique_ptr<KvArena> arena_;
   std::unique_ptr<KvTransport> transport_;
   KvEndpoint* endpoint_ = nullptr;  // transport_, when it is one

@@ -11,7 +11,7 @@
 
 #include "kvcache/kv_layout.h"
 #include "src/base/split_mix.h"
-#include "src/engine/forward_model.h"
+#include "src/model/forward_model.h"
 
 namespace baton {
 

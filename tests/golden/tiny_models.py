@@ -398,6 +398,10 @@ def write_architectures(folder):
         (TinyModel("qwen3moe", "qwen3moe", Q.BF16, ffn=32, experts=8, used=3), 2),
         (TinyModel("qwen3moe_q8_0", "qwen3moe", Q.Q8_0, ffn=32, experts=5, used=2), 0),
         (TinyModel("gemma3", "gemma3", Q.BF16, layers=7, window=33), 1),
+        # Heads of the sizes that the CUDA kernels take.
+        (TinyModel("head64_llama", "llama", Q.Q4_0, hidden=64, ffn=96, heads=3, dim=64), 0),
+        (TinyModel("head64_qwen2", "qwen2", Q.BF16, hidden=40, heads=4, kv_heads=2, dim=64), 0),
+        (TinyModel("head128_qwen3", "qwen3", Q.Q8_0, dim=128, tied=False), 0),
     ]
     for model, shards in models:
         path = folder / f"tiny_{model.name}.gguf"

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "src/device/aligned_buffer.h"
+#include "src/model/device_model.h"
 #include "src/model/hf_folder.h"
 #include "src/model/model.h"
 
@@ -26,6 +27,9 @@ struct FixtureOptions {
   uint32_t max_rows = 512;
   uint32_t max_context = 512;
   uint32_t num_blocks = 160;
+  // Where it computes instead; bf16 KV only. Outlives the fixture.
+  Accelerator* device = nullptr;
+  const cuda::KernelTable* kernels = nullptr;
 };
 
 // Tokens of one sequence to compute in a step.
@@ -44,27 +48,24 @@ class ModelFixture {
       status_ = file.status();
       return;
     }
-    ModelOptions model_options;
-    model_options.pool = &pool_;
-    model_options.isa = options.isa;
-    model_options.kv_dtype = options.kv_dtype;
-    model_options.block_size = options.block_size;
-    model_options.max_rows = options.max_rows;
-    model_options.max_context = options.max_context;
-    auto model = Model::Load(**file, model_options);
-    status_ = model.status();
-    if (!model.ok()) return;
-    model_ = *std::move(model);
+    status_ = options.device == nullptr ? LoadOnCpu(**file, options) : LoadOn(**file, options);
+    if (!status_.ok()) return;
     view_.layout = &model_->layout();
     view_.num_blocks = options.num_blocks;
-    arena_ = AlignedBuffer::AllocateOrDie(view_.layout->BlockStride() * options.num_blocks);
-    view_.base = arena_.data();
+    const size_t size_bytes = view_.layout->BlockStride() * options.num_blocks;
+    if (options.device != nullptr) {
+      device_arena_ = *DeviceBuffer::Create(options.device, size_bytes, "KV");
+      view_.base = device_arena_.data();
+    } else {
+      arena_ = AlignedBuffer::AllocateOrDie(size_bytes);
+      view_.base = arena_.data();
+    }
     // Stale bytes of earlier owners must not matter.
-    std::memset(arena_.data(), 0x5C, arena_.size());
+    std::memset(view_.base, 0x5C, size_bytes);
   }
 
   const absl::Status& status() const { return status_; }
-  Model& model() { return *model_; }
+  LoadedModel& model() { return *model_; }
   const KvView& view() const { return view_; }
   size_t vocab() const { return model_->config().vocab_size; }
 
@@ -112,10 +113,33 @@ class ModelFixture {
   }
 
  private:
+  absl::Status LoadOnCpu(const GgufFile& file, const FixtureOptions& options) {
+    auto model = Model::Load(file, {.pool = &pool_,
+                                    .isa = options.isa,
+                                    .kv_dtype = options.kv_dtype,
+                                    .block_size = options.block_size,
+                                    .max_rows = options.max_rows,
+                                    .max_context = options.max_context});
+    if (model.ok()) model_ = *std::move(model);
+    return model.status();
+  }
+  absl::Status LoadOn(const GgufFile& file, const FixtureOptions& options) {
+    auto model = DeviceModel::Load(file, {.device = options.device,
+                                          .kernels = options.kernels,
+                                          .pool = &pool_,
+                                          .block_size = options.block_size,
+                                          .max_rows = options.max_rows,
+                                          .max_logit_rows = options.max_rows,
+                                          .max_context = options.max_context});
+    if (model.ok()) model_ = *std::move(model);
+    return model.status();
+  }
+
   ThreadPool pool_;
   absl::Status status_;
-  std::unique_ptr<Model> model_;
+  std::unique_ptr<LoadedModel> model_;
   AlignedBuffer arena_;
+  DeviceBuffer device_arena_;
   KvView view_;
   std::vector<std::vector<uint32_t>> tables_;
   uint32_t next_block_ = 0;

@@ -1,0 +1,45 @@
+#include "kernels/simt/simt_device.h"
+
+#include <cstring>
+
+namespace baton::simt {
+inline namespace runner {
+
+SimtDevice::~SimtDevice() {
+  if (DeviceMemory::IsBound(&memory_)) DeviceMemory::Bind(nullptr);
+}
+
+std::string SimtDevice::Describe() const {
+  return "CUDA sources on this processor (" + simt::Describe(options_) + ")";
+}
+
+std::string_view SimtDevice::arithmetic() const {
+  return options_.tensor_math == TensorMath::kHopperBits ? "bf16.hopper.1" : "bf16.float.1";
+}
+
+void SimtDevice::MakeCurrent() {
+  if (DeviceMemory::IsBound(&memory_)) return;
+  DeviceMemory::Bind(&memory_);
+  SetRunOptions(options_);
+}
+
+absl::StatusOr<std::byte*> SimtDevice::Allocate(size_t size_bytes, std::string_view name) {
+  return memory_.arena.Allocate(size_bytes, std::string(name));
+}
+
+absl::StatusOr<std::byte*> SimtDevice::ReserveForFile(size_t size_bytes, std::string_view name) {
+  return memory_.arena.Reserve(size_bytes, std::string(name));
+}
+
+absl::Status SimtDevice::CopyIn(std::byte* to, const void* from, size_t size_bytes) {
+  if (size_bytes > 0) std::memcpy(to, from, size_bytes);
+  return absl::OkStatus();
+}
+
+absl::Status SimtDevice::CopyOut(void* to, const std::byte* from, size_t size_bytes) {
+  if (size_bytes > 0) std::memcpy(to, from, size_bytes);
+  return absl::OkStatus();
+}
+
+}  // namespace runner
+}  // namespace baton::simt

@@ -1,0 +1,47 @@
+// SimtDevice: the runner as an Accelerator, so that model, engine and hand-off run on CUDA sources
+// with no GPU. Every call is done when it returns, so its stream is null.
+//
+// Memory is an arena of its own with guard pages, and kernels are checked for bounds at every
+// access; races are looked for when the options say so, which a whole model is too slow for.
+// Several devices of a process take turns, launch by launch.
+#ifndef BATON_KERNELS_SIMT_SIMT_DEVICE_H_
+#define BATON_KERNELS_SIMT_SIMT_DEVICE_H_
+
+#include <string>
+#include <string_view>
+
+#include "kernels/simt/device_memory.h"
+#include "kernels/simt/run_options.h"
+#include "src/device/accelerator.h"
+
+namespace baton::simt {
+inline namespace runner {
+
+// See the file comment.
+class SimtDevice final : public Accelerator {
+ public:
+  // How launches run, in every thread for which the device is current.
+  explicit SimtDevice(const RunOptions& options) : options_(options) {}
+  ~SimtDevice() override;
+
+  DeviceKind kind() const override { return DeviceKind::kSimt; }
+  std::string Describe() const override;
+  std::string_view arithmetic() const override;
+  void MakeCurrent() override;
+  void* stream() const override { return nullptr; }
+  absl::StatusOr<std::byte*> Allocate(size_t size_bytes, std::string_view name) override;
+  void Free(std::byte* begin) override { memory_.arena.Free(begin); }
+  absl::StatusOr<std::byte*> ReserveForFile(size_t size_bytes, std::string_view name) override;
+  absl::Status CopyIn(std::byte* to, const void* from, size_t size_bytes) override;
+  absl::Status CopyOut(void* to, const std::byte* from, size_t size_bytes) override;
+  absl::Status Wait() override { return absl::OkStatus(); }
+
+ private:
+  const RunOptions options_;
+  DeviceMemory memory_;
+};
+
+}  // namespace runner
+}  // namespace baton::simt
+
+#endif  // BATON_KERNELS_SIMT_SIMT_DEVICE_H_

@@ -1,0 +1,99 @@
+// Accelerator: one device with a memory of its own and one in-order stream of work: a GPU, or the
+// runner that executes CUDA sources on this processor (kernels/simt). What computes on it is put
+// into stream() by the tables of kernels/cuda.
+//
+// Threading: one thread at a time. Each calls MakeCurrent before its first other call and before
+// it puts work into the stream.
+//
+// Invariants
+//  1. Copies and kernels happen in the order in which they were put into the stream.
+//  2. Once a call returned Internal the device may be unusable: every later call may fail too, and
+//     nothing that it computed since is to be trusted.
+#ifndef BATON_SRC_DEVICE_ACCELERATOR_H_
+#define BATON_SRC_DEVICE_ACCELERATOR_H_
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "src/base/status.h"
+#include "src/device/device.h"
+
+namespace baton {
+
+// See the file comment.
+class Accelerator {
+ public:
+  virtual ~Accelerator() = default;
+
+  virtual DeviceKind kind() const = 0;
+  // Name and memory, for the log.
+  virtual std::string Describe() const = 0;
+  // Names the order and rounding of everything that is computed here; part of numerics_id.
+  virtual std::string_view arithmetic() const = 0;
+  // The calling thread's work goes to this device from now on. Cheap when it does already.
+  virtual void MakeCurrent() = 0;
+  // A cudaStream_t, or null where the device has no streams.
+  virtual void* stream() const = 0;
+
+  // `size_bytes` of device memory, aligned to 256 bytes; contents undefined. ResourceExhausted
+  // with needed and available bytes. `name` appears in reports.
+  virtual absl::StatusOr<std::byte*> Allocate(size_t size_bytes, std::string_view name) = 0;
+  virtual void Free(std::byte* begin) = 0;
+  // Addresses at which the caller maps a memory file of `size_bytes` (a multiple of 4096), whose
+  // bytes kernels then reach. They stay reserved as long as the device. Unimplemented where
+  // kernels reach no memory of the host.
+  virtual absl::StatusOr<std::byte*> ReserveForFile(size_t size_bytes, std::string_view name) = 0;
+
+  // To the device, in stream order; `from` may be changed when the call returns.
+  virtual absl::Status CopyIn(std::byte* to, const void* from, size_t size_bytes) = 0;
+  // From the device; waits for the stream.
+  virtual absl::Status CopyOut(void* to, const std::byte* from, size_t size_bytes) = 0;
+  // Until all that is in the stream is done. Internal with what a kernel did wrong.
+  virtual absl::Status Wait() = 0;
+};
+
+// An owned piece of device memory; move-only. Its accelerator outlives it.
+class DeviceBuffer {
+ public:
+  DeviceBuffer() = default;
+  static absl::StatusOr<DeviceBuffer> Create(Accelerator* device, size_t size_bytes,
+                                             std::string_view name) {
+    absl::StatusOr<std::byte*> begin = device->Allocate(size_bytes, name);
+    if (!begin.ok()) return begin.status();
+    return DeviceBuffer(device, *begin, size_bytes);
+  }
+  DeviceBuffer(DeviceBuffer&& other) noexcept
+      : device_(std::exchange(other.device_, nullptr)), begin_(other.begin_), size_(other.size_) {}
+  DeviceBuffer& operator=(DeviceBuffer&& other) noexcept {
+    std::swap(device_, other.device_);
+    std::swap(begin_, other.begin_);
+    std::swap(size_, other.size_);
+    return *this;
+  }
+  ~DeviceBuffer() {
+    if (device_ == nullptr) return;
+    device_->MakeCurrent();
+    device_->Free(begin_);
+  }
+
+  std::byte* data() const { return begin_; }
+  size_t size_bytes() const { return size_; }
+  template <typename T>
+  T* as() const {
+    return reinterpret_cast<T*>(begin_);
+  }
+
+ private:
+  DeviceBuffer(Accelerator* device, std::byte* begin, size_t size)
+      : device_(device), begin_(begin), size_(size) {}
+
+  Accelerator* device_ = nullptr;
+  std::byte* begin_ = nullptr;
+  size_t size_ = 0;
+};
+
+}  // namespace baton
+
+#endif  // BATON_SRC_DEVICE_ACCELERATOR_H_

@@ -1,0 +1,29 @@
+// Whether a batch is one that a model was loaded for. Pure; private to src/model.
+#ifndef BATON_MODEL_BATCH_CHECK_H_
+#define BATON_MODEL_BATCH_CHECK_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kvcache/kv_view.h"
+#include "src/base/status.h"
+#include "src/model/model_batch.h"
+
+namespace baton {
+
+// What a model was loaded for.
+struct BatchLimits {
+  const KvLayout* layout;
+  uint32_t max_rows;
+  uint32_t max_context;
+  uint32_t vocab_size;
+};
+
+// InvalidArgument with the values when a size, token, position or block lies outside the limits, or
+// `num_logits` (elements) is not what the wanted rows need.
+absl::Status CheckBatch(const ModelBatch& batch, const KvView& kv, const BatchLimits& limits,
+                        size_t num_logits);
+
+}  // namespace baton
+
+#endif  // BATON_MODEL_BATCH_CHECK_H_

@@ -1,0 +1,296 @@
+#include "src/model/device_model.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "src/base/check.h"
+#include "src/model/batch_check.h"
+#include "src/model/device_weights.h"
+#include "src/model/device_workspace.h"
+#include "src/model/model_weights.h"
+#include "src/model/numerics.h"
+#include "src/model/tensor_plan.h"
+
+namespace baton {
+
+using simt::Bf16;
+
+// y = x weight^T (+ bias).
+struct DeviceProduct {
+  const DeviceBuffer& x;  // [rows][k]
+  const DeviceBuffer& y;  // [rows][n], bf16 or fp32
+  uint32_t rows;
+  uint32_t n;
+  uint32_t k;
+  const DeviceBuffer* bias = nullptr;  // [n] fp32; null or empty for none
+  bool wants_float = false;
+};
+
+namespace {
+
+// Two ctas on each of Hopper's 132 SMs, by their shared memory.
+constexpr uint32_t kPrefillCtas = 2 * 132;
+
+// Pieces of the forward pass for which there is no kernel yet.
+absl::Status CheckArchitecture(const ModelConfig& config, const Accelerator& device) {
+  const ArchitectureTraits& traits = *config.traits;
+  const char* missing = nullptr;
+  if (traits.experts) missing = "a mixture of experts";
+  if (traits.post_norms) missing = "norms before the residual";
+  if (traits.scaled_embedding) missing = "scaled embeddings";
+  if (traits.windowed) missing = "local layers with a rotary base of their own";
+  if (traits.activation != GateActivation::kSilu) missing = "gelu";
+  if (missing == nullptr) return OkStatus();
+  return Unimplemented("architecture {} has {}, for which device {} has no kernel yet; use cpu",
+                       traits.name, missing, DeviceKindName(device.kind()));
+}
+
+absl::Status CheckShape(const ModelConfig& config, const Accelerator& device) {
+  const auto refuse = [&](std::string_view what, uint32_t value, std::string_view range) {
+    return Unimplemented("{} {}: the kernels of device {} take {}; use cpu", what, value,
+                         DeviceKindName(device.kind()), range);
+  };
+  constexpr uint32_t kVec = 8;  // elements of 16 bytes
+  if (config.hidden_size % kVec != 0 || config.hidden_size > cuda::kMaxNormDim) {
+    return refuse("hidden size", config.hidden_size, "multiples of 8 up to 16384");
+  }
+  if (config.ffn_size % kVec != 0) return refuse("ffn size", config.ffn_size, "multiples of 8");
+  if (config.head_dim != 64 && config.head_dim != 128 && config.head_dim != 256) {
+    return refuse("head size", config.head_dim, "64, 128 and 256");
+  }
+  const uint32_t group = config.num_heads / config.num_kv_heads;
+  if (group > cuda::kMaxGroup) return refuse("heads of a KV head:", group, "at most 16");
+  return OkStatus();
+}
+
+}  // namespace
+
+DeviceModel::DeviceModel(const DeviceModelOptions& options) : options_(options) {}
+DeviceModel::~DeviceModel() = default;
+
+absl::StatusOr<std::unique_ptr<DeviceModel>> DeviceModel::Load(const GgufFile& file,
+                                                               const DeviceModelOptions& options) {
+  BATON_CHECK(options.device != nullptr && options.kernels != nullptr && options.pool != nullptr,
+              "a device model needs a device, its kernels and a thread pool");
+  options.device->MakeCurrent();
+  std::unique_ptr<DeviceModel> model(new DeviceModel(options));
+  BATON_ASSIGN_OR_RETURN(model->config_, ReadModelConfig(file));
+  const ModelConfig& config = model->config_;
+  BATON_RETURN_IF_ERROR(CheckArchitecture(config, *options.device));
+  BATON_RETURN_IF_ERROR(CheckShape(config, *options.device));
+  BATON_ASSIGN_OR_RETURN(model->options_.max_context, ContextFor(config, options.max_context));
+  model->layout_ = KvLayoutOf(config, KvDtype::kBf16, options.block_size);
+  model->layout_.encoding = KvEncoding::kPlain;
+
+  BATON_ASSIGN_OR_RETURN(const TensorPlan plan, PlanTensors(file, config));
+  BATON_RETURN_IF_ERROR(CheckVectors(file));
+  BATON_RETURN_IF_ERROR(CheckPowers(file, *options.pool));
+  BATON_ASSIGN_OR_RETURN(DeviceWeights weights,
+                         DeviceWeights::Load(plan, options.device, *options.pool));
+  model->weights_ = std::make_unique<DeviceWeights>(std::move(weights));
+  const DeviceWorkspaceSize size{.max_rows = options.max_rows,
+                                 .max_logit_rows = options.max_logit_rows,
+                                 .max_context = model->options_.max_context,
+                                 .block_size = options.block_size};
+  std::vector<float> rope_factors;
+  if (plan.rope_factors != nullptr) {
+    rope_factors.resize(plan.rope_factors->num_elements());
+    std::memcpy(rope_factors.data(), plan.rope_factors->data.data(),
+                plan.rope_factors->data.size());
+  }
+  BATON_ASSIGN_OR_RETURN(model->workspace_,
+                         DeviceWorkspace::Create(config, size, rope_factors, options.device));
+  BATON_RETURN_IF_ERROR(options.device->Wait());
+
+  model->weights_id_ = HashWeights(file, config);
+  model->numerics_text_ = NumericsText({.weights_id = model->weights_id_,
+                                        .tokenizer_id = options.tokenizer_id,
+                                        .arithmetic = options.device->arithmetic(),
+                                        .kv_dtype = KvDtype::kBf16,
+                                        .config = &config});
+  model->numerics_id_ = NumericsId(model->numerics_text_);
+  return model;
+}
+
+std::string_view DeviceModel::arithmetic_name() const { return options_.device->arithmetic(); }
+size_t DeviceModel::weight_bytes() const { return weights_->bytes(); }
+size_t DeviceModel::bytes_read_per_step() const {
+  // Of the embedding only the rows of the batch are read, unless it is the output too.
+  return weights_->bytes() - (config_.tied_output ? 0 : weights_->token_embd.size_bytes());
+}
+
+Status DeviceModel::Forward(const ModelBatch& batch, const KvView& kv, LayerHook* hook,
+                            std::span<float> logits) {
+  BATON_RETURN_IF_ERROR(
+      CheckBatch(batch, kv, {&layout_, options_.max_rows, options_.max_context, config_.vocab_size},
+                 logits.size()));
+  if (batch.logit_rows.size() > options_.max_logit_rows) {
+    return InvalidArgument("logits of {} rows are wanted, the model was loaded for {}",
+                           batch.logit_rows.size(), options_.max_logit_rows);
+  }
+  Accelerator& device = *options_.device;
+  device.MakeCurrent();
+  DeviceWorkspace& ws = *workspace_;
+  BATON_RETURN_IF_ERROR(ws.SetBatch(batch));
+  BATON_RETURN_IF_ERROR(Kernels().embed({.table = weights_->token_embd.as<Bf16>(),
+                                         .ids = ws.token_ids.as<uint32_t>(),
+                                         .out = ws.residual.as<Bf16>(),
+                                         .num_rows = ws.num_rows,
+                                         .num_ids = config_.vocab_size,
+                                         .dim = config_.hidden_size},
+                                        device.stream()));
+  for (uint32_t layer = 0; layer < config_.num_layers; ++layer) {
+    BATON_RETURN_IF_ERROR(StoreKv(layer, kv));
+    if (hook != nullptr) {
+      BATON_RETURN_IF_ERROR(device.Wait());
+      hook->OnLayerStored(layer);
+    }
+    if (layer + 1 == config_.num_layers && ws.num_logit_rows == 0) break;
+    BATON_RETURN_IF_ERROR(Attend(layer, kv));
+    BATON_RETURN_IF_ERROR(FeedForward(layer));
+  }
+  if (ws.num_logit_rows == 0) return device.Wait();
+  return WriteLogits(logits);
+}
+
+Status DeviceModel::Normalise(const DeviceBuffer& added, const DeviceBuffer& weight) {
+  DeviceWorkspace& ws = *workspace_;
+  return Kernels().rms_norm({.x = added.as<Bf16>(),
+                             .residual = ws.residual.as<Bf16>(),
+                             .weight = weight.as<Bf16>(),
+                             .out = ws.normed.as<Bf16>(),
+                             .num_rows = ws.num_rows,
+                             .dim = config_.hidden_size,
+                             .eps = config_.rms_epsilon},
+                            options_.device->stream());
+}
+
+Status DeviceModel::MatMul(const DeviceBuffer& weight, const DeviceProduct& product) {
+  DeviceWorkspace& ws = *workspace_;
+  cuda::GemmParams params{
+      .x = product.x.as<Bf16>(),
+      .w = weight.as<Bf16>(),
+      .bias_float = product.bias == nullptr ? nullptr : product.bias->as<float>(),
+      .m = product.rows,
+      .n = product.n,
+      .k = product.k,
+      .partials = ws.gemm_partials.data(),
+      .counters = ws.gemm_counters.as<uint32_t>(),
+      .partial_bytes = ws.gemm_partials.size_bytes()};
+  if (product.wants_float) {
+    params.y_float = product.y.as<float>();
+  } else {
+    params.y_bf16 = product.y.as<Bf16>();
+  }
+  return Kernels().gemm_bf16(params, options_.device->stream());
+}
+
+Status DeviceModel::StoreKv(uint32_t layer, const KvView& kv) {
+  DeviceWorkspace& ws = *workspace_;
+  const DeviceLayer& weights = weights_->layers[layer];
+  BATON_RETURN_IF_ERROR(Normalise(layer == 0 ? ws.nothing() : ws.added, weights.attn_norm));
+  BATON_RETURN_IF_ERROR(MatMul(weights.qkv, {.x = ws.normed,
+                                             .y = ws.qkv,
+                                             .rows = ws.num_rows,
+                                             .n = config_.qkv_size(),
+                                             .k = config_.hidden_size,
+                                             .bias = &weights.qkv_bias}));
+  return Kernels().rope_append({.qkv = ws.qkv.as<Bf16>(),
+                                .q_norm = weights.q_norm.as<Bf16>(),
+                                .k_norm = weights.k_norm.as<Bf16>(),
+                                .cos_sin = ws.cos_sin.as<float>(),
+                                .positions = ws.positions.as<uint32_t>(),
+                                .sequences = ws.sequences.as<uint32_t>(),
+                                .block_lists = ws.block_lists.as<uint32_t>(),
+                                .q = ws.q.as<Bf16>(),
+                                .kv = BlocksOf(layer, kv),
+                                .num_rows = ws.num_rows,
+                                .num_heads = config_.num_heads,
+                                .max_blocks = ws.max_blocks,
+                                .eps = config_.rms_epsilon,
+                                .interleaved = config_.rope_interleaved},
+                               options_.device->stream());
+}
+
+cuda::KvBlocks DeviceModel::BlocksOf(uint32_t layer, const KvView& kv) const {
+  return {.base = kv.base + layer * layout_.SliceBytes(),
+          .block_stride_bytes = layout_.BlockStride(),
+          .num_kv_heads = config_.num_kv_heads,
+          .head_dim = config_.head_dim,
+          .block_size = layout_.block_size};
+}
+
+Status DeviceModel::Attend(uint32_t layer, const KvView& kv) {
+  DeviceWorkspace& ws = *workspace_;
+  cuda::AttentionParams params{.q = ws.q.as<Bf16>(),
+                               .out = ws.attended.as<Bf16>(),
+                               .kv = BlocksOf(layer, kv),
+                               .block_lists = ws.block_lists.as<uint32_t>(),
+                               .items = ws.prefill.items.as<cuda::AttentionItem>(),
+                               .num_items = ws.prefill.num_items.as<uint32_t>(),
+                               .partials = ws.attention_partials.data(),
+                               .arrivals = ws.attention_arrivals.as<uint32_t>(),
+                               .max_blocks = ws.max_blocks,
+                               .num_heads = config_.num_heads,
+                               .window = 0,
+                               .scale = config_.attention_scale,
+                               .num_ctas = std::min(ws.prefill.count, kPrefillCtas)};
+  void* const stream = options_.device->stream();
+  if (ws.prefill.count > 0) BATON_RETURN_IF_ERROR(Kernels().attention_prefill(params, stream));
+  if (ws.decode.count == 0) return OkStatus();
+  params.items = ws.decode.items.as<cuda::AttentionItem>();
+  params.num_items = ws.decode.num_items.as<uint32_t>();
+  params.num_ctas = std::min(ws.decode.count, kDecodeCtas);
+  return Kernels().attention_decode(params, stream);
+}
+
+Status DeviceModel::FeedForward(uint32_t layer) {
+  DeviceWorkspace& ws = *workspace_;
+  const DeviceLayer& weights = weights_->layers[layer];
+  BATON_RETURN_IF_ERROR(MatMul(weights.attn_output, {.x = ws.attended,
+                                                     .y = ws.added,
+                                                     .rows = ws.num_rows,
+                                                     .n = config_.hidden_size,
+                                                     .k = config_.q_size()}));
+  BATON_RETURN_IF_ERROR(Normalise(ws.added, weights.ffn_norm));
+  BATON_RETURN_IF_ERROR(MatMul(weights.gate_up, {.x = ws.normed,
+                                                 .y = ws.gate_up,
+                                                 .rows = ws.num_rows,
+                                                 .n = 2 * config_.ffn_size,
+                                                 .k = config_.hidden_size}));
+  BATON_RETURN_IF_ERROR(Kernels().silu_mul({.gate_up = ws.gate_up.as<Bf16>(),
+                                            .out = ws.gated.as<Bf16>(),
+                                            .num_rows = ws.num_rows,
+                                            .dim = config_.ffn_size},
+                                           options_.device->stream()));
+  return MatMul(weights.down, {.x = ws.gated,
+                               .y = ws.added,
+                               .rows = ws.num_rows,
+                               .n = config_.hidden_size,
+                               .k = config_.ffn_size});
+}
+
+Status DeviceModel::WriteLogits(std::span<float> logits) {
+  DeviceWorkspace& ws = *workspace_;
+  Accelerator& device = *options_.device;
+  BATON_RETURN_IF_ERROR(Normalise(ws.added, weights_->output_norm));
+  // The wanted rows, moved to the front of a buffer that is free by now.
+  BATON_RETURN_IF_ERROR(Kernels().embed({.table = ws.normed.as<Bf16>(),
+                                         .ids = ws.logit_rows.as<uint32_t>(),
+                                         .out = ws.added.as<Bf16>(),
+                                         .num_rows = ws.num_logit_rows,
+                                         .num_ids = ws.num_rows,
+                                         .dim = config_.hidden_size},
+                                        device.stream()));
+  BATON_RETURN_IF_ERROR(MatMul(weights_->OutputMatrix(), {.x = ws.added,
+                                                          .y = ws.logits,
+                                                          .rows = ws.num_logit_rows,
+                                                          .n = config_.vocab_size,
+                                                          .k = config_.hidden_size,
+                                                          .wants_float = true}));
+  return device.CopyOut(logits.data(), ws.logits.data(), logits.size_bytes());
+}
+
+}  // namespace baton

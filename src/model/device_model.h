@@ -1,0 +1,92 @@
+// DeviceModel: a model that an accelerator computes, by the kernels of kernels/cuda: bf16 weights,
+// activations and KV, sums in fp32. The same forward pass as Model (README.md), for the
+// architectures whose pieces have kernels.
+//
+// Threading and invariants 1 to 3 as Model. KV is kKvEncoding::kPlain bf16 in memory that the
+// kernels reach (Accelerator::ReserveForFile).
+#ifndef BATON_MODEL_DEVICE_MODEL_H_
+#define BATON_MODEL_DEVICE_MODEL_H_
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "kernels/cuda/kernel_table.h"
+#include "src/device/accelerator.h"
+#include "src/device/thread_pool.h"
+#include "src/model/forward_model.h"
+#include "src/model/gguf.h"
+
+namespace baton {
+
+// What a device model is loaded for; decides its working memory.
+struct DeviceModelOptions {
+  Accelerator* device = nullptr;               // not owned; outlives the model
+  const cuda::KernelTable* kernels = nullptr;  // of that device
+  ThreadPool* pool = nullptr;                  // of the host, for loading only
+  uint32_t block_size = 64;                    // tokens of a KV block: 16, 32 or 64
+  uint32_t max_rows = 1024;                    // rows of one Forward
+  uint32_t max_logit_rows = 1024;              // of them whose logits may be wanted
+  uint32_t max_context = 0;   // positions of one sequence; 0 = the model's context length
+  uint64_t tokenizer_id = 0;  // part of numerics_id
+};
+
+struct DeviceWeights;   // device_weights.h
+class DeviceWorkspace;  // device_workspace.h
+
+// See the file comment.
+class DeviceModel final : public LoadedModel {
+ public:
+  // Errors as Model::Load; Unimplemented naming the piece of the architecture, or the shape, for
+  // which there is no kernel.
+  static absl::StatusOr<std::unique_ptr<DeviceModel>> Load(const GgufFile& file,
+                                                           const DeviceModelOptions& options);
+  ~DeviceModel() override;
+  DeviceModel(const DeviceModel&) = delete;
+  DeviceModel& operator=(const DeviceModel&) = delete;
+
+  Status Forward(const ModelBatch& batch, const KvView& kv, LayerHook* hook,
+                 std::span<float> logits) override;
+
+  const ModelConfig& config() const override { return config_; }
+  const KvLayout& layout() const override { return layout_; }
+  uint32_t max_rows() const override { return options_.max_rows; }
+  uint32_t max_context() const override { return options_.max_context; }
+  const std::string& weights_id() const override { return weights_id_; }
+  const std::string& numerics_id() const override { return numerics_id_; }
+  const std::string& numerics_text() const override { return numerics_text_; }
+  std::string_view arithmetic_name() const override;
+  size_t weight_bytes() const override;
+  size_t bytes_read_per_step() const override;
+
+ private:
+  explicit DeviceModel(const DeviceModelOptions& options);
+
+  // The pieces of a layer; each puts kernels into the stream.
+  const cuda::KernelTable& Kernels() const { return *options_.kernels; }
+  cuda::KvBlocks BlocksOf(uint32_t layer, const KvView& kv) const;
+  Status StoreKv(uint32_t layer, const KvView& kv);
+  Status Attend(uint32_t layer, const KvView& kv);
+  Status FeedForward(uint32_t layer);
+  // normed = norm(residual += added).
+  Status Normalise(const DeviceBuffer& added, const DeviceBuffer& weight);
+  Status MatMul(const DeviceBuffer& weight, const struct DeviceProduct& product);
+  Status WriteLogits(std::span<float> logits);
+
+  // Constant after Load.
+  DeviceModelOptions options_;
+  ModelConfig config_;
+  KvLayout layout_;
+  std::string weights_id_;
+  std::string numerics_id_;
+  std::string numerics_text_;
+  std::unique_ptr<DeviceWeights> weights_;
+  // Owned by the thread that calls Forward.
+  std::unique_ptr<DeviceWorkspace> workspace_;
+};
+
+}  // namespace baton
+
+#endif  // BATON_MODEL_DEVICE_MODEL_H_

@@ -1,0 +1,112 @@
+#include "src/model/device_weights.h"
+
+#include <cstring>
+#include <initializer_list>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "kernels/math.h"
+#include "src/model/encode_matrix.h"
+
+namespace baton {
+namespace {
+
+absl::StatusOr<DeviceBuffer> CopyToDevice(Accelerator* device, std::span<const std::byte> bytes,
+                                          std::string_view name) {
+  BATON_ASSIGN_OR_RETURN(DeviceBuffer buffer, DeviceBuffer::Create(device, bytes.size(), name));
+  BATON_RETURN_IF_ERROR(device->CopyIn(buffer.data(), bytes.data(), bytes.size()));
+  return buffer;
+}
+
+// The rows of all parts below one another, in bf16; none of them null.
+absl::StatusOr<DeviceBuffer> LoadMatrix(std::initializer_list<const GgufTensor*> parts,
+                                        Accelerator* device, ThreadPool& pool) {
+  size_t total = 0;
+  for (const GgufTensor* part : parts) total += part->num_elements() * sizeof(uint16_t);
+  const std::string name((*parts.begin())->name);
+  BATON_ASSIGN_OR_RETURN(DeviceBuffer buffer, DeviceBuffer::Create(device, total, name));
+  size_t done = 0;
+  for (const GgufTensor* part : parts) {
+    absl::StatusOr<std::vector<std::byte>> rows = EncodeMatrix(*part, GgmlType::kBf16, pool);
+    if (!rows.ok()) {
+      return WithPrefix(rows.status(), fmt::format("tensor \"{}\"", part->name));
+    }
+    BATON_RETURN_IF_ERROR(device->CopyIn(buffer.data() + done, rows->data(), rows->size()));
+    done += rows->size();
+  }
+  return buffer;
+}
+
+// The planner has checked that vectors are F32.
+void AppendFloats(const GgufTensor& tensor, std::vector<float>* out) {
+  const size_t before = out->size();
+  out->resize(before + tensor.num_elements());
+  std::memcpy(out->data() + before, tensor.data.data(), tensor.data.size());
+}
+
+absl::StatusOr<DeviceBuffer> LoadVector(const GgufTensor* tensor, Accelerator* device) {
+  if (tensor == nullptr) return DeviceBuffer();
+  std::vector<float> values;
+  AppendFloats(*tensor, &values);
+  std::vector<uint16_t> rounded;
+  rounded.reserve(values.size());
+  for (const float value : values) rounded.push_back(Bf16FromFloat(value));
+  return CopyToDevice(device, std::as_bytes(std::span(rounded)), tensor->name);
+}
+
+absl::StatusOr<DeviceBuffer> LoadBias(const LayerTensors& tensors, Accelerator* device) {
+  if (tensors.q_bias == nullptr) return DeviceBuffer();
+  std::vector<float> values;
+  for (const GgufTensor* bias : {tensors.q_bias, tensors.k_bias, tensors.v_bias}) {
+    AppendFloats(*bias, &values);
+  }
+  return CopyToDevice(device, std::as_bytes(std::span(values)), tensors.q_bias->name);
+}
+
+absl::StatusOr<DeviceLayer> LoadLayer(const LayerTensors& tensors, Accelerator* device,
+                                      ThreadPool& pool) {
+  DeviceLayer out;
+  BATON_ASSIGN_OR_RETURN(out.attn_norm, LoadVector(tensors.attn_norm, device));
+  BATON_ASSIGN_OR_RETURN(out.qkv, LoadMatrix({tensors.q, tensors.k, tensors.v}, device, pool));
+  BATON_ASSIGN_OR_RETURN(out.qkv_bias, LoadBias(tensors, device));
+  BATON_ASSIGN_OR_RETURN(out.q_norm, LoadVector(tensors.q_norm, device));
+  BATON_ASSIGN_OR_RETURN(out.k_norm, LoadVector(tensors.k_norm, device));
+  BATON_ASSIGN_OR_RETURN(out.attn_output, LoadMatrix({tensors.attn_output}, device, pool));
+  BATON_ASSIGN_OR_RETURN(out.ffn_norm, LoadVector(tensors.ffn_norm, device));
+  BATON_ASSIGN_OR_RETURN(out.gate_up, LoadMatrix({tensors.gate, tensors.up}, device, pool));
+  BATON_ASSIGN_OR_RETURN(out.down, LoadMatrix({tensors.down}, device, pool));
+  return out;
+}
+
+}  // namespace
+
+absl::StatusOr<DeviceWeights> DeviceWeights::Load(const TensorPlan& plan, Accelerator* device,
+                                                  ThreadPool& pool) {
+  DeviceWeights out;
+  BATON_ASSIGN_OR_RETURN(out.token_embd, LoadMatrix({plan.token_embd}, device, pool));
+  if (plan.output != plan.token_embd) {
+    BATON_ASSIGN_OR_RETURN(out.output, LoadMatrix({plan.output}, device, pool));
+  }
+  BATON_ASSIGN_OR_RETURN(out.output_norm, LoadVector(plan.output_norm, device));
+  out.layers.reserve(plan.layers.size());
+  for (const LayerTensors& tensors : plan.layers) {
+    BATON_ASSIGN_OR_RETURN(DeviceLayer layer, LoadLayer(tensors, device, pool));
+    out.layers.push_back(std::move(layer));
+  }
+  return out;
+}
+
+size_t DeviceWeights::bytes() const {
+  size_t total = token_embd.size_bytes() + output.size_bytes() + output_norm.size_bytes();
+  for (const DeviceLayer& layer : layers) {
+    for (const DeviceBuffer* buffer :
+         {&layer.attn_norm, &layer.qkv, &layer.attn_output, &layer.ffn_norm, &layer.gate_up,
+          &layer.down, &layer.qkv_bias, &layer.q_norm, &layer.k_norm}) {
+      total += buffer->size_bytes();
+    }
+  }
+  return total;
+}
+
+}  // namespace baton

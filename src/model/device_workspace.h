@@ -1,0 +1,104 @@
+// DeviceWorkspace: every device buffer that a forward pass writes besides KV, and the batch as
+// kernels read it; taken once at load. Owned by the thread that calls Forward. Private to
+// src/model.
+#ifndef BATON_MODEL_DEVICE_WORKSPACE_H_
+#define BATON_MODEL_DEVICE_WORKSPACE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "kernels/cuda/attention_plan.h"
+#include "src/base/status.h"
+#include "src/device/accelerator.h"
+#include "src/model/model_batch.h"
+#include "src/model/model_config.h"
+
+namespace baton {
+
+// Ctas that decode attention is spread over: four of 128 threads on each of Hopper's 132 SMs.
+inline constexpr uint32_t kDecodeCtas = 4 * 132;
+
+// What sizes a workspace.
+struct DeviceWorkspaceSize {
+  uint32_t max_rows = 0;        // of a batch
+  uint32_t max_logit_rows = 0;  // of a batch
+  uint32_t max_context = 0;     // positions of a sequence
+  uint32_t block_size = 0;      // tokens
+};
+
+// The buffers; row-major.
+class DeviceWorkspace {
+ public:
+  // ResourceExhausted when the device's memory is short; InvalidArgument when the rope constants of
+  // the file are out of range. `rope_factors` as FillRopeTable's.
+  static absl::StatusOr<std::unique_ptr<DeviceWorkspace>> Create(
+      const ModelConfig& config, const DeviceWorkspaceSize& size,
+      std::span<const float> rope_factors, Accelerator* device);
+
+  // Copies the batch, which was checked, to the device, and plans its attention.
+  Status SetBatch(const ModelBatch& batch);
+  // The next norm adds nothing.
+  const DeviceBuffer& nothing() const { return zeros_; }
+
+  size_t bytes() const { return bytes_; }
+
+  // Activations in bf16.
+  DeviceBuffer residual;  // [max_rows][hidden]
+  DeviceBuffer added;     // [max_rows][hidden]: what the next norm adds to the residual
+  DeviceBuffer normed;    // [max_rows][hidden]
+  DeviceBuffer qkv;       // [max_rows][qkv_size]
+  DeviceBuffer q;         // [max_rows][q_size]: rotated
+  DeviceBuffer attended;  // [max_rows][q_size]
+  DeviceBuffer gate_up;   // [max_rows][2 ffn]
+  DeviceBuffer gated;     // [max_rows][ffn]
+  DeviceBuffer logits;    // [max_logit_rows][vocab] fp32
+  DeviceBuffer cos_sin;   // [max_context][head_dim / 2][2] fp32
+  // Of products whose segments are spread, and of attention whose splits are.
+  DeviceBuffer gemm_partials;
+  DeviceBuffer gemm_counters;
+  DeviceBuffer attention_partials;
+  DeviceBuffer attention_arrivals;
+
+  // The batch; uint32_t.
+  DeviceBuffer token_ids;    // [max_rows]
+  DeviceBuffer positions;    // [max_rows]
+  DeviceBuffer sequences;    // [max_rows]
+  DeviceBuffer logit_rows;   // [max_logit_rows]
+  DeviceBuffer block_lists;  // [spans of the batch][max_blocks]
+  uint32_t num_rows = 0;
+  uint32_t num_logit_rows = 0;
+  uint32_t max_blocks = 0;  // of a sequence of this batch
+
+  // Attention's items on the device, and how many.
+  struct Items {
+    DeviceBuffer items;      // [bound of attention_plan.h]
+    DeviceBuffer num_items;  // uint32_t
+    uint32_t count = 0;
+  };
+  Items prefill;
+  Items decode;
+
+ private:
+  DeviceWorkspace(const ModelConfig& config, const DeviceWorkspaceSize& size, Accelerator* device);
+  Status Allocate(const ModelConfig& config);
+  Status FillTables(const ModelConfig& config, std::span<const float> rope_factors);
+  Status CopyHost(const DeviceBuffer& to);
+  Status CopyItems(const std::vector<cuda::AttentionItem>& from, Items* to);
+  Status PlanAttention(const ModelBatch& batch);
+
+  const DeviceWorkspaceSize size_;
+  const cuda::AttentionShape shape_;
+  Accelerator* const device_;
+  size_t bytes_ = 0;
+  DeviceBuffer zeros_;                     // [max_rows][hidden] bf16
+  std::vector<uint32_t> host_;             // what is being copied; reserved
+  std::vector<cuda::AttentionRows> rows_;  // reserved
+  cuda::AttentionPlan plan_;               // reserved
+};
+
+}  // namespace baton
+
+#endif  // BATON_MODEL_DEVICE_WORKSPACE_H_

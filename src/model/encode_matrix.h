@@ -1,0 +1,28 @@
+// A matrix of a model file in another element type, for `baton convert` and for devices that take
+// bf16. One call uses the pool given. Private to src/model.
+#ifndef BATON_MODEL_ENCODE_MATRIX_H_
+#define BATON_MODEL_ENCODE_MATRIX_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "src/base/status.h"
+#include "src/device/thread_pool.h"
+#include "src/model/gguf.h"
+#include "src/model/gguf_types.h"
+
+namespace baton {
+
+// Bytes of one row of the tensor in `type`; its width is a multiple of the type's block.
+uint64_t EncodedRowBytes(const GgufTensor& tensor, GgmlType type);
+
+// All rows of the tensor in `type`, one of EncodeRow's (quantize.h). Dequantised through the packed
+// form, the one place that knows every type's blocks. Errors as PackedMatrix::Pack. Memory: the
+// matrix packed, in the new type, and 256 rows of it in fp32.
+absl::StatusOr<std::vector<std::byte>> EncodeMatrix(const GgufTensor& tensor, GgmlType type,
+                                                    ThreadPool& pool);
+
+}  // namespace baton
+
+#endif  // BATON_MODEL_ENCODE_MATRIX_H_

@@ -1,0 +1,70 @@
+// ForwardModel: what an engine needs of a model, so that scheduling and hand-off can be tested with
+// a toy; LoadedModel: one that was read from a model file, on whatever device. The engine thread
+// calls Forward; the rest is constant after loading.
+#ifndef BATON_MODEL_FORWARD_MODEL_H_
+#define BATON_MODEL_FORWARD_MODEL_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "kvcache/kv_view.h"
+#include "src/base/status.h"
+#include "src/model/model_batch.h"
+#include "src/model/model_config.h"
+
+namespace baton {
+
+// See the file comment.
+class ForwardModel {
+ public:
+  virtual ~ForwardModel() = default;
+
+  virtual uint32_t vocab_size() const = 0;
+  // Rows of one batch, and tokens of one sequence, at most.
+  virtual uint32_t max_rows() const = 0;
+  virtual uint32_t max_context() const = 0;
+
+  // Computes the rows of `batch`: stores their K and V in the blocks of their spans, and writes the
+  // logits of the wanted rows to `logits` [logit_rows, vocab_size] in their order. `hook` (may be
+  // null) hears of each layer. Allocates nothing. InvalidArgument with the values, before anything
+  // is written, when a size, token, position or block lies outside what the model was loaded for;
+  // Internal when a device failed.
+  virtual Status Forward(const ModelBatch& batch, const KvView& kv, LayerHook* hook,
+                         std::span<float> logits) = 0;
+
+  // Bytes of weights that a step of one row with logits reads, and operations (multiplications and
+  // additions) that one row costs without attention; 0 = unknown. For the utilisation metrics.
+  virtual size_t bytes_read_per_step() const { return 0; }
+  virtual uint64_t flops_per_row() const { return 0; }
+};
+
+// See the file comment.
+class LoadedModel : public ForwardModel {
+ public:
+  virtual const ModelConfig& config() const = 0;
+  virtual const KvLayout& layout() const = 0;  // of every KvView given to Forward
+  // Hash of the config and of every tensor's bytes, 32 hex digits. Equal ids = equal weights.
+  virtual const std::string& weights_id() const = 0;
+  // Hash of everything that decides bits, 32 hex digits: two models of equal numerics_id give equal
+  // bits.
+  virtual const std::string& numerics_id() const = 0;
+  // The parts of numerics_id in words: "weights=... tokenizer=... arithmetic=... kv=...".
+  virtual const std::string& numerics_text() const = 0;
+  virtual size_t weight_bytes() const = 0;  // all tensors, as they lie in the device's memory
+  // What computes: "avx2", "simt".
+  virtual std::string_view arithmetic_name() const = 0;
+
+  uint32_t vocab_size() const override { return config().vocab_size; }
+  // A multiplication and an addition per weight of every matrix that a row passes through; the
+  // output layer only counts for the rows whose logits are wanted, which are few in a prefill.
+  uint64_t flops_per_row() const override {
+    return 2 * config().num_layers * config().LayerWeightsPerRow();
+  }
+};
+
+}  // namespace baton
+
+#endif  // BATON_MODEL_FORWARD_MODEL_H_

@@ -1,0 +1,49 @@
+#include "src/model/model_rope.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "kernels/rope_table.h"
+
+namespace baton {
+namespace {
+
+absl::Status Fill(const ModelConfig& config, const RopeTableParams& params,
+                  std::span<float> cos_sin) {
+  const size_t half = config.head_dim / 2;
+  const size_t rotating = config.rope_dims / 2;
+  if (rotating == half) return BuildRopeTable(params, cos_sin);
+  std::vector<float> table(params.max_position * rotating * 2);
+  BATON_RETURN_IF_ERROR(BuildRopeTable(params, table));
+  for (size_t position = 0; position < params.max_position; ++position) {
+    float* row = cos_sin.data() + position * half * 2;
+    std::copy_n(table.data() + position * rotating * 2, rotating * 2, row);
+    for (size_t i = rotating; i < half; ++i) {
+      row[2 * i] = 1.0f;
+      row[2 * i + 1] = 0.0f;
+    }
+  }
+  return OkStatus();
+}
+
+}  // namespace
+
+absl::Status FillRopeTable(const ModelConfig& config, const RopeTableKind& kind,
+                           std::span<float> cos_sin) {
+  RopeTableParams params;
+  params.max_position = static_cast<uint32_t>(cos_sin.size() / config.head_dim);
+  params.head_dim = config.rope_dims;
+  if (kind.is_local) {  // scaling is for the layers that see far
+    params.base = config.local_rope_base;
+    return Fill(config, params, cos_sin);
+  }
+  const std::vector<double> divisors =
+      RopeDivisors(config.rope_scaling, config.rope_dims, config.rope_base, kind.factors);
+  params.base = config.rope_base;
+  params.freq_factors = divisors;
+  params.amplitude = RopeAmplitude(config.rope_scaling);
+  return Fill(config, params, cos_sin);
+}
+
+}  // namespace baton

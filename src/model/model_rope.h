@@ -1,0 +1,26 @@
+// The rotary table of a model's layers, for any device. Pure; private to src/model.
+#ifndef BATON_MODEL_MODEL_ROPE_H_
+#define BATON_MODEL_MODEL_ROPE_H_
+
+#include <span>
+
+#include "src/base/status.h"
+#include "src/model/model_config.h"
+
+namespace baton {
+
+// Which of a model's tables.
+struct RopeTableKind {
+  std::span<const float> factors;  // rope_freqs.weight [rope_dims / 2] or empty
+  bool is_local = false;           // of the layers that see a window
+};
+
+// Fills cos_sin [positions, head_dim / 2, 2], as many positions as it has room for; elements of a
+// head beyond rope_dims do not turn (cos 1, sin 0). InvalidArgument when a constant of the file is
+// out of range.
+absl::Status FillRopeTable(const ModelConfig& config, const RopeTableKind& kind,
+                           std::span<float> cos_sin);
+
+}  // namespace baton
+
+#endif  // BATON_MODEL_MODEL_ROPE_H_

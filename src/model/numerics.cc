@@ -1,0 +1,29 @@
+#include "src/model/numerics.h"
+
+#include "src/base/hex.h"
+#include "src/base/xxh3.h"
+
+namespace baton {
+
+std::string NumericsText(const NumericsParts& parts) {
+  return fmt::format("weights={} tokenizer={} arithmetic={} rope={} kv={} deterministic=1",
+                     parts.weights_id, HexFromU64(parts.tokenizer_id), parts.arithmetic,
+                     parts.config->rope_interleaved ? "interleaved" : "halves",
+                     parts.kv_dtype == KvDtype::kF32 ? "f32" : "bf16");
+}
+
+std::string NumericsId(std::string_view text) {
+  const Hash128 digest = Xxh3Hash128(text);
+  return HexFromU64(digest.hi) + HexFromU64(digest.lo);
+}
+
+absl::StatusOr<uint32_t> ContextFor(const ModelConfig& config, uint32_t wanted) {
+  if (wanted == 0) return config.context_length;
+  if (wanted > config.context_length) {
+    return InvalidArgument("max-context {} is beyond the model's context of {} tokens", wanted,
+                           config.context_length);
+  }
+  return wanted;
+}
+
+}  // namespace baton

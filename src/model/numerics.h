@@ -1,0 +1,35 @@
+// What decides the bits of a model's answers, and the context it is loaded for; the same rules for
+// every device. Pure; private to src/model.
+#ifndef BATON_MODEL_NUMERICS_H_
+#define BATON_MODEL_NUMERICS_H_
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "kvcache/kv_layout.h"
+#include "src/base/status.h"
+#include "src/model/model_config.h"
+
+namespace baton {
+
+// The parts of a numerics id.
+struct NumericsParts {
+  std::string_view weights_id;
+  uint64_t tokenizer_id;
+  std::string_view arithmetic;  // order and rounding of every operation
+  KvDtype kv_dtype;
+  const ModelConfig* config;
+};
+
+// "weights=... tokenizer=... arithmetic=... kv=...".
+std::string NumericsText(const NumericsParts& parts);
+// Its hash, 32 hex digits.
+std::string NumericsId(std::string_view text);
+
+// `wanted` tokens, 0 = the model's. InvalidArgument when that is more than the model's.
+absl::StatusOr<uint32_t> ContextFor(const ModelConfig& config, uint32_t wanted);
+
+}  // namespace baton
+
+#endif  // BATON_MODEL_NUMERICS_H_

@@ -1,0 +1,91 @@
+"""The CUDA sources as a product: workers that compute on the runner of kernels/simt give the same
+bits whether prefill and decode share a process, over both transports, and after a worker is lost.
+"""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from baton_server import BIN, Server, complete
+from fault_scenarios import in_decode, kill_worker
+from fault_work import Work
+
+GOLDEN = Path(__file__).resolve().parents[1] / "golden"
+DEVICE = ("--device", "simt", "--kv-memory", "16MiB")
+
+
+def build_has_runner():
+    probe = [BIN, "decode", "--router", "127.0.0.1:1", "--model", "none.gguf", "--device", "simt"]
+    said = subprocess.run(probe, capture_output=True, text=True, timeout=60).stderr
+    return "not in this build" not in said
+
+
+pytestmark = pytest.mark.skipif(
+    not build_has_runner(), reason="the runner needs x86-64, gcc and a build without ThreadSanitizer"
+)
+
+
+def requests():
+    # Shorter than a block of 64 tokens, longer, and two whole blocks.
+    prompts = [list(range(3, 3 + num)) for num in (20, 100, 128)]
+    greedy = dict(temperature=0, ignore_eos=True, logprobs=3, max_tokens=6)
+    seeded = dict(greedy, temperature=0.8, seed=7)
+    return [
+        dict(fields, prompt_token_ids=prompt) for prompt in prompts for fields in (greedy, seeded)
+    ]
+
+
+def answers(name, *args):
+    with Server(*DEVICE, *args, model=str(GOLDEN / f"tiny_{name}.gguf")) as server:
+        return [complete(server, **fields) for fields in requests()]
+
+
+@pytest.mark.parametrize("name", ["head64_llama", "head64_qwen2", "head128_qwen3"])
+def test_disaggregated_equals_aggregated(name):
+    local = answers(name, "--mode", "aggregated")
+    remote = answers(name)
+    assert [a.timings.path for a in local] == ["local"] * len(local)
+    assert [a.timings.path for a in remote] == ["disagg"] * len(remote)
+    assert all(a.timings.kv_bytes > 0 for a in remote)
+    assert [a.bits() for a in remote] == [a.bits() for a in local]
+
+
+def test_the_transport_changes_no_bit():
+    over = {kind: answers("head64_llama", "--transport", kind) for kind in ("shm", "tcp")}
+    assert [a.bits() for a in over["shm"]] == [a.bits() for a in over["tcp"]]
+
+
+def test_a_killed_decode_worker_changes_no_answer():
+    model = str(GOLDEN / "tiny_head64_llama.gguf")
+    with Server(*DEVICE, "--decode", "2", model=model) as cluster:
+        work = Work(seed=1, num=0)
+        work.requests = [dict(fields, max_tokens=40) for fields in requests()[:4]]
+        work.record(cluster, width=4)
+        result = kill_worker(
+            cluster,
+            work,
+            in_decode("decode-0"),
+            lambda workers: next(w for w in workers if w["worker_id"] == "decode-0"),
+            width=4,
+        )
+        print(result)
+        assert result["problems"] == []
+        assert result["resumed"] > 0, "it was killed in the middle"
+
+
+def test_what_has_no_kernel_is_one_clear_error():
+    args = [BIN, "decode", "--router", "127.0.0.1:1", "--device", "simt", "--model"]
+    for name, words in (("gemma3", "no kernel yet"), ("bf16", "head size 16")):
+        result = subprocess.run(
+            [*args, GOLDEN / f"tiny_{name}.gguf"], capture_output=True, text=True, timeout=60
+        )
+        assert result.returncode == 1
+        assert words in result.stderr.splitlines()[-1]
+    result = subprocess.run(
+        [*args, GOLDEN / "tiny_head64_llama.gguf", "--kv-dtype", "f32"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert result.returncode != 0 and "bf16" in result.stderr.splitlines()[-1]

@@ -1,0 +1,143 @@
+// The runner as an accelerator: memory, files that kernels reach, launches of several devices.
+#include "kernels/simt/simt_device.h"
+
+#include <cstring>
+#include <memory>
+#include <numeric>
+#include <thread>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+#include "kernels/cuda/kernel_table.h"
+#include "kvcache/kv_arena.h"
+#include "tests/kernels/simt/device_values.h"
+
+namespace baton::simt {
+namespace {
+
+using simt_test::RandomBf16;
+using testing::HasSubstr;
+
+constexpr uint32_t kRows = 3;
+constexpr uint32_t kDim = 64;
+constexpr size_t kBytes = size_t{kRows} * kDim * sizeof(Bf16);
+
+DeviceBuffer Create(SimtDevice* device, size_t size_bytes) {
+  return *DeviceBuffer::Create(device, size_bytes, "test");
+}
+
+// Gathers the rows of `table` in reverse.
+absl::Status GatherReversed(SimtDevice* device, const Bf16* table, const DeviceBuffer& out) {
+  const std::vector<uint32_t> ids = {2, 1, 0};
+  const DeviceBuffer device_ids = Create(device, sizeof(uint32_t) * ids.size());
+  BATON_RETURN_IF_ERROR(device->CopyIn(device_ids.data(), ids.data(), device_ids.size_bytes()));
+  return cuda::runner::Kernels().embed({.table = table,
+                                        .ids = device_ids.as<uint32_t>(),
+                                        .out = out.as<Bf16>(),
+                                        .num_rows = kRows,
+                                        .num_ids = kRows,
+                                        .dim = kDim},
+                                       device->stream());
+}
+
+void ExpectReversed(SimtDevice* device, const std::vector<Bf16>& values, const DeviceBuffer& out) {
+  std::vector<Bf16> got(values.size());
+  ASSERT_TRUE(device->CopyOut(got.data(), out.data(), kBytes).ok());
+  for (uint32_t row = 0; row < kRows; ++row) {
+    const size_t row_bytes = kDim * sizeof(Bf16);
+    EXPECT_EQ(
+        std::memcmp(got.data() + row * kDim, values.data() + (kRows - 1 - row) * kDim, row_bytes),
+        0);
+  }
+}
+
+TEST(SimtDeviceTest, AKernelReadsWhatWasCopiedIn) {
+  SimtDevice device({});
+  device.MakeCurrent();
+  const std::vector<Bf16> values = RandomBf16(size_t{kRows} * kDim, 1);
+  const DeviceBuffer table = Create(&device, kBytes);
+  const DeviceBuffer out = Create(&device, kBytes);
+  ASSERT_TRUE(device.CopyIn(table.data(), values.data(), kBytes).ok());
+  ASSERT_TRUE(GatherReversed(&device, table.as<Bf16>(), out).ok());
+  ExpectReversed(&device, values, out);
+}
+
+// A KvArena lies in memory that other processes map; its addresses stay the device's afterwards.
+TEST(SimtDeviceTest, AKernelReadsAFileInReservedAddresses) {
+  SimtDevice device({});
+  device.MakeCurrent();
+  const KvLayout layout{.num_layers = 1, .num_kv_heads = 1, .head_dim = 64};
+  const size_t size_bytes = 2 * layout.BlockStride();
+  std::byte* const address = *device.ReserveForFile(size_bytes, "file");
+  const std::vector<Bf16> values = RandomBf16(size_t{kRows} * kDim, 2);
+  const DeviceBuffer out = Create(&device, kBytes);
+  for (int round = 0; round < 2; ++round) {
+    const auto arena = KvArena::Create(layout, 2, {.address = address});
+    ASSERT_TRUE(arena.ok()) << arena.status();
+    ASSERT_EQ((*arena)->base(), address);
+    std::memcpy((*arena)->base(), values.data(), kBytes);
+    ASSERT_TRUE(GatherReversed(&device, reinterpret_cast<const Bf16*>(address), out).ok());
+    ExpectReversed(&device, values, out);
+  }
+  const absl::Status gone = GatherReversed(&device, reinterpret_cast<const Bf16*>(address), out);
+  EXPECT_EQ(gone.code(), absl::StatusCode::kInternal) << "nothing is mapped there any more";
+}
+
+TEST(SimtDeviceTest, AnAccessOutsideABufferIsInternalAndNamesIt) {
+  SimtDevice device({});
+  device.MakeCurrent();
+  const DeviceBuffer table = Create(&device, kBytes - 16);
+  const DeviceBuffer out = Create(&device, kBytes);
+  const absl::Status status = GatherReversed(&device, table.as<Bf16>(), out);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("bounds"));
+}
+
+// A served model launches millions of kernels: shared memory must not use up the addresses.
+TEST(SimtDeviceTest, LaunchesUseNoMoreAddressesOverTime) {
+  SimtDevice device({.detect_races = false});
+  device.MakeCurrent();
+  const DeviceBuffer x = Create(&device, kBytes);
+  const DeviceBuffer residual = Create(&device, kBytes);
+  const DeviceBuffer weight = Create(&device, kBytes);
+  const DeviceBuffer out = Create(&device, kBytes);
+  const auto normalise = [&] {
+    return cuda::runner::Kernels().rms_norm({.x = x.as<Bf16>(),
+                                             .residual = residual.as<Bf16>(),
+                                             .weight = weight.as<Bf16>(),
+                                             .out = out.as<Bf16>(),
+                                             .num_rows = kRows,
+                                             .dim = kDim,
+                                             .eps = 1e-5f},
+                                            device.stream());
+  };
+  ASSERT_TRUE(normalise().ok());
+  const std::byte* const before = Create(&device, 16).data();
+  for (int i = 0; i < 200; ++i) ASSERT_TRUE(normalise().ok());
+  const std::byte* const after = Create(&device, 16).data();
+  EXPECT_LT(after - before, 4 * static_cast<ptrdiff_t>(Arena::kPageBytes));
+}
+
+TEST(SimtDeviceTest, DevicesOfSeveralThreadsTakeTurns) {
+  std::vector<std::thread> threads;
+  for (uint64_t seed = 1; seed <= 3; ++seed) {
+    threads.emplace_back([seed] {
+      SimtDevice device({.detect_races = false});
+      device.MakeCurrent();
+      const std::vector<Bf16> values = RandomBf16(size_t{kRows} * kDim, seed);
+      const DeviceBuffer table = Create(&device, kBytes);
+      const DeviceBuffer out = Create(&device, kBytes);
+      ASSERT_TRUE(device.CopyIn(table.data(), values.data(), kBytes).ok());
+      for (int i = 0; i < 50; ++i) {
+        ASSERT_TRUE(GatherReversed(&device, table.as<Bf16>(), out).ok());
+        ExpectReversed(&device, values, out);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+}  // namespace
+}  // namespace baton::simt
