@@ -1,6 +1,6 @@
 #include <cstring>
 
-#include "kernels/simt/arena.h"
+#include "kernels/simt/device_memory.h"
 #include "tests/kernels/gpu_check/device_body.h"
 
 namespace baton::gpu_check {
@@ -13,13 +13,15 @@ absl::Status Open(std::string* device, int* major) {
 }
 
 absl::Status Allocate(size_t bytes, void** memory) {
-  const auto begin = simt::Arena::OfThisThread().Allocate(bytes, "gpu_check");
+  const auto begin = simt::DeviceMemory::OfThisThread().arena.Allocate(bytes, "gpu_check");
   if (!begin.ok()) return begin.status();
   *memory = *begin;
   return absl::OkStatus();
 }
 
-void Release(void* memory) { simt::Arena::OfThisThread().Free(static_cast<std::byte*>(memory)); }
+void Release(void* memory) {
+  simt::DeviceMemory::OfThisThread().arena.Free(static_cast<std::byte*>(memory));
+}
 
 absl::Status Copy(void* to, const void* from, size_t bytes) {
   if (bytes > 0) std::memcpy(to, from, bytes);
