@@ -55,11 +55,8 @@ class UnaryCall final : public grpc::ServerUnaryReactor, public ResponseSink {
     call->self_ = call;
     Arrival arrival = ArrivalOf(*context, endpoint);
     arrival.splits_reasoning = parts.splits_reasoning;
-    const bool posted =
-        parts.workers->TryPost(request->ByteSizeLong(), [call, request, arrival](bool too_late) {
-          if (too_late) return call->Refuse(ApiStops(), "");
-          call->Run(*request, arrival);
-        });
+    const bool posted = parts.workers->TryPost(
+        request->ByteSizeLong(), [=](bool too_late) { call->Run(*request, arrival, too_late); });
     if (!posted) call->Refuse(ApiQueueFull(), "");
     return call.get();
   }
@@ -86,7 +83,8 @@ class UnaryCall final : public grpc::ServerUnaryReactor, public ResponseSink {
   UnaryCall(const ApiParts& parts, grpc::CallbackServerContext* context, Response* response)
       : parts_(parts), context_(context), response_(response), name_(context) {}
 
-  void Run(const Request& request, const Arrival& arrival) {
+  void Run(const Request& request, const Arrival& arrival, bool too_late) {
+    if (too_late) return Refuse(ApiStops(), "");
     BuiltRequest built;
     RequestError error;
     if (!BuildFromMessage(request, arrival, *parts_.submitter, &built, &error)) {
@@ -128,11 +126,8 @@ class StreamCall final : public grpc::ServerWriteReactor<Chunk>, public Response
     Arrival arrival = ArrivalOf(*context, endpoint);
     arrival.stream = true;
     arrival.splits_reasoning = parts.splits_reasoning;
-    const bool posted =
-        parts.workers->TryPost(request->ByteSizeLong(), [call, request, arrival](bool too_late) {
-          if (too_late) return call->Refuse(ApiStops(), "");
-          call->Run(*request, arrival);
-        });
+    const bool posted = parts.workers->TryPost(
+        request->ByteSizeLong(), [=](bool too_late) { call->Run(*request, arrival, too_late); });
     if (!posted) call->Refuse(ApiQueueFull(), "");
     return call.get();
   }
@@ -178,7 +173,8 @@ class StreamCall final : public grpc::ServerWriteReactor<Chunk>, public Response
   StreamCall(const ApiParts& parts, grpc::CallbackServerContext* context)
       : parts_(parts), context_(context), name_(context) {}
 
-  void Run(const Request& request, const Arrival& arrival) {
+  void Run(const Request& request, const Arrival& arrival, bool too_late) {
+    if (too_late) return Refuse(ApiStops(), "");
     BuiltRequest built;
     RequestError error;
     if (!BuildFromMessage(request, arrival, *parts_.submitter, &built, &error)) {
