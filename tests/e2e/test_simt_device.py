@@ -22,7 +22,8 @@ def build_has_runner():
 
 
 pytestmark = pytest.mark.skipif(
-    not build_has_runner(), reason="the runner needs x86-64, gcc and a build without ThreadSanitizer"
+    not build_has_runner(),
+    reason="the runner needs x86-64, gcc and a build without ThreadSanitizer",
 )
 
 

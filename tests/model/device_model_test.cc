@@ -129,6 +129,12 @@ TEST(DeviceModelLoadTest, RefusesWhatHasNoKernel) {
   EXPECT_THAT(refusal("bf16"), HasSubstr("head size 16"));
 }
 
+TEST(DeviceModelLoadTest, AKindThatIsNotInThisBuildIsNamed) {
+  const absl::Status status = OpenComputeDevice(DeviceKind::kCuda).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("--device cuda is not in this build"));
+}
+
 TEST(DeviceModelLoadTest, IsAnotherArithmeticThanTheProcessors) {
   OnDevice on(Tiny("head64_llama"));
   ModelFixture cpu({.path = Tiny("head64_llama")});
