@@ -87,36 +87,27 @@ StatusOr<std::unique_ptr<KvArena>> KvArena::Create(const KvLayout& layout, uint3
         *need, FormatSize(*need), options.reserve_bytes, available, FormatSize(available));
   }
   std::unique_ptr<KvArena> arena(new KvArena(layout, num_blocks));
-  BATON_RETURN_IF_ERROR(arena->Map(options.address));
+  BATON_RETURN_IF_ERROR(arena->Map());
   BATON_RETURN_IF_ERROR(arena->Allocate(options));
   BATON_RETURN_IF_ERROR(arena->Seal());
   return arena;
 }
 
 KvArena::~KvArena() {
-  if (base_ == nullptr) return;
-  if (is_in_reservation_) {
-    // Whoever owns the addresses must find nobody else's mapping there.
-    (void)mmap(base_, size_bytes(), PROT_NONE,
-               MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
-    return;
-  }
-  munmap(base_, size_bytes());
+  if (base_ != nullptr) munmap(base_, size_bytes());
 }
 
-Status KvArena::Map(std::byte* address) {
+Status KvArena::Map() {
   fd_.reset(CreateMemoryFile());
   if (!fd_.valid()) return Unavailable("memfd_create failed: {}", ErrnoText());
   if (ftruncate(fd_.get(), static_cast<off_t>(size_bytes())) != 0) {
     return ResourceExhausted("a memory file of {} bytes: {}", size_bytes(), ErrnoText());
   }
-  const int flags = address == nullptr ? MAP_SHARED : MAP_SHARED | MAP_FIXED;
-  void* const base = mmap(address, size_bytes(), PROT_READ | PROT_WRITE, flags, fd_.get(), 0);
+  void* const base = mmap(nullptr, size_bytes(), PROT_READ | PROT_WRITE, MAP_SHARED, fd_.get(), 0);
   if (base == MAP_FAILED) {
     return ResourceExhausted("mapping {} bytes: {}", size_bytes(), ErrnoText());
   }
   base_ = static_cast<std::byte*>(base);
-  is_in_reservation_ = address != nullptr;
   // Hints: huge pages where shmem_enabled allows them; no KV in core dumps.
   (void)madvise(base_, size_bytes(), MADV_HUGEPAGE);
   (void)madvise(base_, size_bytes(), MADV_DONTDUMP);

@@ -37,9 +37,6 @@ namespace baton {
 struct KvArenaOptions {
   // Bytes that must stay available to the rest of the process and host beside the arena.
   uint64_t reserve_bytes = uint64_t{256} << 20;
-  // Where it is mapped, in place of what is reserved there (Accelerator::ReserveForFile); null:
-  // anywhere. The reservation comes back when the arena ends.
-  std::byte* address = nullptr;
   // Told every 64 MiB while pages get their memory (about 0.3 s a GiB); false stops and Create
   // returns Cancelled. Empty = never stop.
   std::function<bool(uint64_t done_bytes, uint64_t total_bytes)> progress;
@@ -74,7 +71,7 @@ class KvArena {
 
  private:
   KvArena(const KvLayout& layout, uint32_t num_blocks) : layout_(layout), num_blocks_(num_blocks) {}
-  Status Map(std::byte* address);
+  Status Map();
   Status Allocate(const KvArenaOptions& options);
   Status Seal();
 
@@ -82,7 +79,6 @@ class KvArena {
   const uint32_t num_blocks_;
   UniqueFd fd_;
   std::byte* base_ = nullptr;
-  bool is_in_reservation_ = false;
 };
 
 // A peer's blocks, read-only; see invariants 2 and 3.

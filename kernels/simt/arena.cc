@@ -88,12 +88,6 @@ absl::StatusOr<std::byte*> Arena::Allocate(size_t size, std::string name, bool i
   return buffer->begin;
 }
 
-absl::StatusOr<std::byte*> Arena::Reserve(size_t size, std::string name) {
-  BATON_CHECK(size % kPageBytes == 0, "{} bytes are no whole pages", size);
-  BATON_ASSIGN_OR_RETURN(const ArenaBuffer* buffer, Place(size, std::move(name)));
-  return buffer->begin;
-}
-
 void Arena::Free(std::byte* begin) {
   const uint32_t id = page_owner_[OffsetOf(begin) / kPageBytes];
   BATON_CHECK(id != 0 && buffers_[id - 1].live && buffers_[id - 1].begin == begin,

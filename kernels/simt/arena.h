@@ -44,9 +44,6 @@ class Arena {
   // `size` bytes of 0xFF; a size of 0 gives an address at which nothing may be read.
   // ResourceExhausted when the range is used up or the system refuses.
   absl::StatusOr<std::byte*> Allocate(size_t size, std::string name, bool is_shared = false);
-  // As Allocate, but without memory: the caller maps a file there (MAP_FIXED), which leaves the
-  // range as it is. `size` is a multiple of kPageBytes. Never freed.
-  absl::StatusOr<std::byte*> Reserve(size_t size, std::string name);
   void Free(std::byte* begin);
 
   bool Contains(const void* address) const {

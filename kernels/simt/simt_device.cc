@@ -27,16 +27,17 @@ absl::StatusOr<std::byte*> SimtDevice::Allocate(size_t size_bytes, std::string_v
   return memory_.arena.Allocate(size_bytes, std::string(name));
 }
 
-absl::StatusOr<std::byte*> SimtDevice::ReserveForFile(size_t size_bytes, std::string_view name) {
-  return memory_.arena.Reserve(size_bytes, std::string(name));
-}
-
 absl::Status SimtDevice::CopyIn(std::byte* to, const void* from, size_t size_bytes) {
   if (size_bytes > 0) std::memcpy(to, from, size_bytes);
   return absl::OkStatus();
 }
 
 absl::Status SimtDevice::CopyOut(void* to, const std::byte* from, size_t size_bytes) {
+  if (size_bytes > 0) std::memcpy(to, from, size_bytes);
+  return absl::OkStatus();
+}
+
+absl::Status SimtDevice::CopyWithin(std::byte* to, const std::byte* from, size_t size_bytes) {
   if (size_bytes > 0) std::memcpy(to, from, size_bytes);
   return absl::OkStatus();
 }

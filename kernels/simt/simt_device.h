@@ -31,9 +31,9 @@ class SimtDevice final : public Accelerator {
   void* stream() const override { return nullptr; }
   absl::StatusOr<std::byte*> Allocate(size_t size_bytes, std::string_view name) override;
   void Free(std::byte* begin) override { memory_.arena.Free(begin); }
-  absl::StatusOr<std::byte*> ReserveForFile(size_t size_bytes, std::string_view name) override;
   absl::Status CopyIn(std::byte* to, const void* from, size_t size_bytes) override;
   absl::Status CopyOut(void* to, const std::byte* from, size_t size_bytes) override;
+  absl::Status CopyWithin(std::byte* to, const std::byte* from, size_t size_bytes) override;
   absl::Status Wait() override { return absl::OkStatus(); }
 
  private:

@@ -22,9 +22,9 @@ void AppendTls(const TlsFiles& files, std::vector<std::string>& args) {
 }
 
 void DeclareTuning(FlagSet& flags, WorkerTuning& tuning) {
-  flags.AddChoice("--device", tuning.device, {"auto", "cpu", "simt"},
-                  "where to compute; simt = CUDA sources on this processor, for tests: very slow",
-                  {"cuda"});
+  flags.AddChoice("--device", tuning.device, {"auto", "cpu", "cuda", "simt"},
+                  "where to compute; auto = a GPU, else the processor; simt = CUDA sources on the "
+                  "processor, for tests: very slow");
   flags.AddChoice("--isa", tuning.isa, {"auto", "avx512", "avx2", "portable"},
                   "instruction set of the CPU backend");
   flags.AddChoice("--transport", tuning.transport, {"auto", "shm", "tcp"},
@@ -53,8 +53,9 @@ void DeclareTuning(FlagSet& flags, WorkerTuning& tuning) {
 Status CheckTuning(const WorkerTuning& tuning) {
   BATON_RETURN_IF_ERROR(CheckTlsFlags(tuning.tls));
   BATON_ASSIGN_OR_RETURN(const DeviceKind kind, ParseDeviceKind(tuning.device));
-  BATON_RETURN_IF_ERROR(OpenComputeDevice(kind).status());
-  if (kind != DeviceKind::kCpu && tuning.kv_dtype != "bf16") {
+  BATON_RETURN_IF_ERROR(CheckDeviceInBuild(kind));
+  const bool is_device = kind == DeviceKind::kCuda || kind == DeviceKind::kSimt;
+  if (is_device && tuning.kv_dtype != "bf16") {
     return Unimplemented("--kv-dtype {}: device {} stores K and V in bf16", tuning.kv_dtype,
                          tuning.device);
   }

@@ -41,15 +41,12 @@ class Accelerator {
   // with needed and available bytes. `name` appears in reports.
   virtual absl::StatusOr<std::byte*> Allocate(size_t size_bytes, std::string_view name) = 0;
   virtual void Free(std::byte* begin) = 0;
-  // Addresses at which the caller maps a memory file of `size_bytes` (a multiple of 4096), whose
-  // bytes kernels then reach. They stay reserved as long as the device. Unimplemented where
-  // kernels reach no memory of the host.
-  virtual absl::StatusOr<std::byte*> ReserveForFile(size_t size_bytes, std::string_view name) = 0;
-
   // To the device, in stream order; `from` may be changed when the call returns.
   virtual absl::Status CopyIn(std::byte* to, const void* from, size_t size_bytes) = 0;
-  // From the device; waits for the stream.
+  // From the device, in stream order; the bytes are there after Wait.
   virtual absl::Status CopyOut(void* to, const std::byte* from, size_t size_bytes) = 0;
+  // From one place of the device to another, which do not overlap, in stream order.
+  virtual absl::Status CopyWithin(std::byte* to, const std::byte* from, size_t size_bytes) = 0;
   // Until all that is in the stream is done. Internal with what a kernel did wrong.
   virtual absl::Status Wait() = 0;
 };

@@ -19,7 +19,8 @@ std::string_view DeviceKindName(DeviceKind kind) {
 }
 
 absl::StatusOr<DeviceKind> ParseDeviceKind(std::string_view text) {
-  if (text == "auto" || text == "cpu") return DeviceKind::kCpu;
+  if (text == "auto") return DeviceKind::kUnspecified;
+  if (text == "cpu") return DeviceKind::kCpu;
   if (text == "cuda") return DeviceKind::kCuda;
   if (text == "simt") return DeviceKind::kSimt;
   return InvalidArgument("device \"{}\" is not one of auto, cpu, cuda, simt", text);

@@ -15,8 +15,8 @@ enum class DeviceKind : uint8_t { kUnspecified = 0, kCpu = 1, kCuda = 2, kSimt =
 // "cpu", "cuda", "simt".
 std::string_view DeviceKindName(DeviceKind kind);
 
-// auto|cpu|cuda|simt to a kind; auto takes the best of this build. InvalidArgument for another
-// word. Whether this build has the kind is known to OpenComputeDevice (src/model).
+// cpu|cuda|simt to a kind, auto to kUnspecified: the best that can be opened. InvalidArgument for
+// another word. What this build and this machine have is known to src/model/compute_device.h.
 absl::StatusOr<DeviceKind> ParseDeviceKind(std::string_view text);
 
 // Processors that this process may run on (its affinity mask), at least 1.

@@ -196,6 +196,7 @@ void DestTransferSet::PerformOne(DestTransfer* transfer, HandoffAction action, i
     case HandoffActionKind::kUnpinBlocks:
       return Unpin(transfer);
     case HandoffActionKind::kBindBlocks:
+      if (parts_.mirror != nullptr) parts_.mirror->Push(transfer->crossing());
       transfer->holds_requests = false;
       transfer->is_bound = true;
       ++num_bound_;

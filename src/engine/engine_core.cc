@@ -19,6 +19,7 @@ TransferParts MakeTransferParts(const EngineParts& parts, BlockPool* pool, Sched
   return {.pool = pool,
           .scheduler = scheduler,
           .arena = parts.arena,
+          .mirror = parts.mirror,
           .transport = parts.transport,
           .wire = parts.wire};
 }
@@ -62,7 +63,7 @@ EngineCore::EngineCore(const EngineConfig& config, const EngineParts& parts, Eng
     : config_(config),
       parts_(parts),
       inbox_(inbox),
-      kv_view_{.base = parts.arena->base(),
+      kv_view_{.base = parts.mirror ? parts.mirror->base() : parts.arena->base(),
                .layout = &parts.arena->layout(),
                .num_blocks = parts.arena->num_blocks()},
       pool_(parts.arena->num_blocks()),

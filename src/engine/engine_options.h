@@ -16,6 +16,7 @@
 #include "src/base/clock.h"
 #include "src/base/ids.h"
 #include "src/engine/engine_types.h"
+#include "src/engine/kv_mirror.h"
 #include "src/model/forward_model.h"
 
 namespace baton {
@@ -44,6 +45,7 @@ struct EngineConfig {
 struct EngineParts {
   ForwardModel* model = nullptr;
   KvArena* arena = nullptr;
+  KvMirror* mirror = nullptr;         // of the arena, where kernels use another memory; may be null
   KvTransport* transport = nullptr;   // null: only local requests
   const HandoffWire* wire = nullptr;  // null with transport
   EngineListener* listener = nullptr;

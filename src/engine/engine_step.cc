@@ -263,8 +263,12 @@ void EngineCore::StartChoices(LiveRequest* request) {
 void EngineCore::CopyBlocks() {
   const size_t stride = kv_view_.layout->BlockStride();
   for (const BlockCopy& copy : copies_) {
-    std::memcpy(kv_view_.base + copy.to * stride, kv_view_.base + copy.from * stride,
-                kv_view_.layout->BlockBytes());
+    if (parts_.mirror != nullptr) {
+      parts_.mirror->Copy(copy.from, copy.to);
+    } else {
+      std::memcpy(kv_view_.base + copy.to * stride, kv_view_.base + copy.from * stride,
+                  kv_view_.layout->BlockBytes());
+    }
   }
   copies_.clear();
 }

@@ -121,6 +121,9 @@ void SourceTransferSet::HashLayer(SourceTransfer* transfer, uint32_t first_ordin
                                   uint32_t num_ordinals, uint32_t layer) {
   const uint32_t num_layers = transfer->machine.spec().num_layers;
   const size_t slice_bytes = parts_.arena->layout().SliceBytes();
+  if (parts_.mirror != nullptr) {
+    parts_.mirror->Fetch(std::span(transfer->blocks).subspan(first_ordinal, num_ordinals), layer);
+  }
   for (uint32_t o = first_ordinal; o < first_ordinal + num_ordinals; ++o) {
     transfer->checksums[size_t{o} * num_layers + layer] =
         SliceChecksum(parts_.arena->Slice(transfer->blocks[o].index, layer), slice_bytes);

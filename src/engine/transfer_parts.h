@@ -11,6 +11,7 @@
 #include "kvcache/transport/kv_transport.h"
 #include "scheduler/scheduler.h"
 #include "src/engine/engine_types.h"
+#include "src/engine/kv_mirror.h"
 
 namespace baton {
 
@@ -19,6 +20,7 @@ struct TransferParts {
   BlockPool* pool = nullptr;
   Scheduler* scheduler = nullptr;
   const KvArena* arena = nullptr;
+  KvMirror* mirror = nullptr;  // null: kernels use the arena itself
   KvTransport* transport = nullptr;
   const HandoffWire* wire = nullptr;
 };

@@ -18,7 +18,13 @@ struct ComputeDevice {
   const cuda::KernelTable* kernels = nullptr;
 };
 
-// Unimplemented, naming the kinds of this build, for another one.
+// OK when this build can compute on that kind, whether or not this machine can; Unimplemented
+// naming it otherwise.
+absl::Status CheckDeviceInBuild(DeviceKind kind);
+
+// kUnspecified (auto) is the best that this machine has, and says in one line of the log why it is
+// not a better one of this build. Errors as CheckDeviceInBuild; FailedPrecondition in one line when
+// the machine lacks what the kind needs.
 absl::StatusOr<ComputeDevice> OpenComputeDevice(DeviceKind kind);
 
 }  // namespace baton

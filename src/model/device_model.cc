@@ -290,7 +290,8 @@ Status DeviceModel::WriteLogits(std::span<float> logits) {
                                                           .n = config_.vocab_size,
                                                           .k = config_.hidden_size,
                                                           .wants_float = true}));
-  return device.CopyOut(logits.data(), ws.logits.data(), logits.size_bytes());
+  BATON_RETURN_IF_ERROR(device.CopyOut(logits.data(), ws.logits.data(), logits.size_bytes()));
+  return device.Wait();
 }
 
 }  // namespace baton

@@ -2,8 +2,7 @@
 // activations and KV, sums in fp32. The same forward pass as Model (README.md), for the
 // architectures whose pieces have kernels.
 //
-// Threading and invariants 1 to 3 as Model. KV is kKvEncoding::kPlain bf16 in memory that the
-// kernels reach (Accelerator::ReserveForFile).
+// Threading and invariants 1 to 3 as Model. KV is KvEncoding::kPlain bf16 in the device's memory.
 #ifndef BATON_MODEL_DEVICE_MODEL_H_
 #define BATON_MODEL_DEVICE_MODEL_H_
 

@@ -37,7 +37,7 @@ struct WorkerConfig {
   uint64_t kv_memory_bytes = 0;  // 0 = the larger of 1 GiB and one full sequence plus a block
   uint32_t max_context = 0;      // 0 = the model's
   KvDtype kv_dtype = KvDtype::kBf16;
-  DeviceKind device = DeviceKind::kCpu;
+  DeviceKind device = DeviceKind::kUnspecified;
   Isa isa = Isa::kAuto;  // of kCpu
   TransportKind transport = TransportKind::kAuto;
   int64_t drain_timeout_ms = 60'000;

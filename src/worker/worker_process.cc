@@ -74,6 +74,7 @@ struct WorkerProcess::Parts {
   ComputeDevice device;
   std::unique_ptr<LoadedModel> model;
   std::unique_ptr<KvArena> arena;
+  std::unique_ptr<KvMirror> mirror;         // null on the processor
   std::unique_ptr<PrefixJournal> prefixes;  // null without a prefix cache
   std::unique_ptr<KvEndpoint> endpoint;
   ProtoHandoffWire wire;
@@ -95,6 +96,7 @@ struct WorkerProcess::Parts {
 
   Status LoadModel();
   Status LoadWeights(const GgufFile& file);
+  Status LoadOnDevice(const GgufFile& file);
   Status MakeArena();
   Status MakeEngine();
   Status StartServer();
@@ -121,17 +123,27 @@ Status WorkerProcess::Parts::LoadModel() {
 }
 
 Status WorkerProcess::Parts::LoadWeights(const GgufFile& file) {
-  BATON_ASSIGN_OR_RETURN(device, OpenComputeDevice(config.device));
-  if (device.accelerator == nullptr) {
-    BATON_ASSIGN_OR_RETURN(model, Model::Load(file, {.pool = pool.get(),
-                                                     .isa = config.isa,
-                                                     .kv_dtype = config.kv_dtype,
-                                                     .block_size = kCpuBlockSize,
-                                                     .max_rows = kMaxBatchTokens,
-                                                     .max_context = config.max_context,
-                                                     .tokenizer_id = tokenizer_id}));
-    return OkStatus();
+  const bool is_auto = config.device == DeviceKind::kUnspecified;
+  // Only the processor has another type of K and V.
+  const bool needs_cpu = is_auto && config.kv_dtype != KvDtype::kBf16;
+  BATON_ASSIGN_OR_RETURN(device, OpenComputeDevice(needs_cpu ? DeviceKind::kCpu : config.device));
+  if (device.accelerator != nullptr) {
+    const Status status = LoadOnDevice(file);
+    if (!is_auto || !absl::IsUnimplemented(status)) return status;
+    BATON_LOG_WARN("{}; computing on the processor", std::string(status.message()));
+    device = ComputeDevice{};
   }
+  BATON_ASSIGN_OR_RETURN(model, Model::Load(file, {.pool = pool.get(),
+                                                   .isa = config.isa,
+                                                   .kv_dtype = config.kv_dtype,
+                                                   .block_size = kCpuBlockSize,
+                                                   .max_rows = kMaxBatchTokens,
+                                                   .max_context = config.max_context,
+                                                   .tokenizer_id = tokenizer_id}));
+  return OkStatus();
+}
+
+Status WorkerProcess::Parts::LoadOnDevice(const GgufFile& file) {
   const SchedulerConfig limits;
   BATON_ASSIGN_OR_RETURN(
       model, DeviceModel::Load(file, {.device = device.accelerator.get(),
@@ -142,6 +154,7 @@ Status WorkerProcess::Parts::LoadWeights(const GgufFile& file) {
                                       .max_logit_rows = limits.max_running + limits.max_prefilling,
                                       .max_context = config.max_context,
                                       .tokenizer_id = tokenizer_id}));
+  BATON_LOG_INFO("computing on {}", device.accelerator->Describe());
   return OkStatus();
 }
 
@@ -149,12 +162,10 @@ Status WorkerProcess::Parts::MakeArena() {
   const KvLayout& layout = model->layout();
   BATON_ASSIGN_OR_RETURN(const uint32_t num_blocks,
                          NumPoolBlocks(config.kv_memory_bytes, layout, model->max_context()));
-  KvArenaOptions options;
+  BATON_ASSIGN_OR_RETURN(arena, KvArena::Create(layout, num_blocks));
   if (device.accelerator != nullptr) {
-    BATON_ASSIGN_OR_RETURN(options.address, device.accelerator->ReserveForFile(
-                                                num_blocks * layout.BlockStride(), "KV blocks"));
+    BATON_ASSIGN_OR_RETURN(mirror, KvMirror::Create(device.accelerator.get(), arena.get()));
   }
-  BATON_ASSIGN_OR_RETURN(arena, KvArena::Create(layout, num_blocks, options));
   return OkStatus();
 }
 
@@ -193,6 +204,7 @@ Status WorkerProcess::Parts::MakeEngine() {
   };
   BATON_ASSIGN_OR_RETURN(engine, Engine::Create(engine_config, {.model = model.get(),
                                                                 .arena = arena.get(),
+                                                                .mirror = mirror.get(),
                                                                 .transport = endpoint.get(),
                                                                 .wire = &wire,
                                                                 .listener = sessions.get(),

@@ -7,7 +7,7 @@ namespace {
 
 TEST(DeviceKind, ParsesItsOwnNameAndAuto) {
   EXPECT_EQ(ParseDeviceKind("cpu").value(), DeviceKind::kCpu);
-  EXPECT_EQ(ParseDeviceKind("auto").value(), DeviceKind::kCpu);
+  EXPECT_EQ(ParseDeviceKind("auto").value(), DeviceKind::kUnspecified);
   for (const DeviceKind kind : {DeviceKind::kCpu, DeviceKind::kCuda, DeviceKind::kSimt}) {
     EXPECT_EQ(ParseDeviceKind(DeviceKindName(kind)).value(), kind);
   }

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from baton_server import BIN, Server, complete
-from fault_scenarios import in_decode, kill_worker
+from fault_scenarios import all_begun, kill_worker
 from fault_work import Work
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
@@ -61,14 +61,15 @@ def test_a_killed_decode_worker_changes_no_answer():
     model = str(GOLDEN / "tiny_head64_llama.gguf")
     with Server(*DEVICE, "--decode", "2", model=model) as cluster:
         work = Work(seed=1, num=0)
-        work.requests = [dict(fields, max_tokens=40) for fields in requests()[:4]]
-        work.record(cluster, width=4)
+        # Long enough that each still runs when the last one has begun.
+        work.requests = [dict(fields, max_tokens=200) for fields in requests()]
+        work.record(cluster, width=len(work.requests))
         result = kill_worker(
             cluster,
             work,
-            in_decode("decode-0"),
+            all_begun,
             lambda workers: next(w for w in workers if w["worker_id"] == "decode-0"),
-            width=4,
+            width=len(work.requests),
         )
         print(result)
         assert result["problems"] == []

@@ -134,13 +134,16 @@ TEST(EnginePrefixTest, SwitchedOffNothingIsKept) {
 }
 
 // Conversations on one pair of workers with pools so small that blocks are given up all the time.
+// The seed decides which of the two has a device with a memory of its own.
 class Conversations {
  public:
   explicit Conversations(uint64_t seed) : random_(seed) {
     HandWorkerOptions options = kPrefill;
     options.num_blocks = 40;
+    options.has_device = (seed & 1) != 0;
     p_ = rig_.Add(options);
     options.role = SchedulerRole::kDecode;
+    options.has_device = (seed & 2) != 0;
     d_ = rig_.Add(options);
   }
 

@@ -10,11 +10,13 @@ namespace {
 // A prefill worker without a prefix cache (what is not computed again was kept) and two decode
 // workers.
 struct Trio {
-  Trio()
-      : p(rig.Add(
-            {.role = SchedulerRole::kPrefill, .prefix_cache = false, .strand_us = 2'000'000})),
-        first(rig.Add({.role = SchedulerRole::kDecode})),
-        second(rig.Add({.role = SchedulerRole::kDecode})) {}
+  explicit Trio(bool has_device = false)
+      : p(rig.Add({.role = SchedulerRole::kPrefill,
+                   .prefix_cache = false,
+                   .strand_us = 2'000'000,
+                   .has_device = has_device})),
+        first(rig.Add({.role = SchedulerRole::kDecode, .has_device = has_device})),
+        second(rig.Add({.role = SchedulerRole::kDecode, .has_device = has_device})) {}
 
   // As a router does: the next attempt, to `to`.
   RequestSpec Retarget(RequestSpec spec, HandWorker* to) {
@@ -72,7 +74,7 @@ TEST(EngineRetargetTest, DecodeWorkerLostAtEachMomentOfTheHandoff) {
   for (const uint32_t num_tokens : {3u, 8u, 90u}) {
     for (uint32_t round = 0; round < 24; ++round) {
       SCOPED_TRACE(testing::Message() << num_tokens << " tokens, lost after round " << round);
-      Trio trio;
+      Trio trio(/*has_device=*/round % 2 == 1);
       const RequestSpec spec = SeededRequest(round + 1, num_tokens, 1 + round % 3);
       trio.Start(spec);
       for (uint32_t i = 0; i < round; ++i) trio.rig.Round();
@@ -155,7 +157,7 @@ TEST(EngineHandOverTest, SequenceMovesAtEachToken) {
       for (const uint32_t num_late : {0u, 2u}) {
         SCOPED_TRACE(testing::Message() << num_tokens << " tokens, " << num_known << " known, "
                                         << num_late << " rounds late");
-        Trio trio;
+        Trio trio(/*has_device=*/num_known % 2 == 1);
         RequestSpec spec = SeededRequest(num_known, num_tokens, 1);
         spec.max_tokens = 16;
         spec.sampling.repetition_penalty = 1.2f;

@@ -15,6 +15,7 @@
 #include "kvcache/transport/local_transport.h"
 #include "src/engine/engine_core.h"
 #include "src/engine/transport_sink.h"
+#include "tests/device/fake_accelerator.h"
 #include "tests/engine/recorder.h"
 #include "tests/engine/toy_model.h"
 
@@ -31,6 +32,26 @@ struct HandWorkerOptions {
   bool prefix_cache = true;
   int64_t strand_us = 0;
   uint64_t hash_bytes_per_turn = 1;  // one block
+  bool has_device = false;           // kernels use a memory of their own
+};
+
+// A model that computes in a device's stream: behind what was copied to it.
+class StreamedModel final : public ForwardModel {
+ public:
+  StreamedModel(ForwardModel* model, Accelerator* device) : model_(model), device_(device) {}
+
+  uint32_t vocab_size() const override { return model_->vocab_size(); }
+  uint32_t max_rows() const override { return model_->max_rows(); }
+  uint32_t max_context() const override { return model_->max_context(); }
+  Status Forward(const ModelBatch& batch, const KvView& kv, LayerHook* hook,
+                 std::span<float> logits) override {
+    BATON_RETURN_IF_ERROR(device_->Wait());
+    return model_->Forward(batch, kv, hook, logits);
+  }
+
+ private:
+  ForwardModel* const model_;
+  Accelerator* const device_;
 };
 
 // One engine without a thread.
@@ -55,8 +76,11 @@ class HandWorker {
     config.layers_per_group = 2;
     config.hash_bytes_per_turn = options.hash_bytes_per_turn;
     config.handoff.strand_us = options.strand_us;
-    const EngineParts parts{.model = &model_,
+    if (options.has_device) mirror_ = *KvMirror::Create(&device_, arena_.get());
+    ForwardModel* const streamed = &streamed_;
+    const EngineParts parts{.model = options.has_device ? streamed : &model_,
                             .arena = arena_.get(),
+                            .mirror = mirror_.get(),
                             .transport = faulty_.get(),
                             .wire = wire,
                             .listener = &recorder_,
@@ -92,8 +116,11 @@ class HandWorker {
  private:
   const Incarnation incarnation_;
   ToyModel model_;
+  FakeAccelerator device_;
+  StreamedModel streamed_{&model_, &device_};
   Recorder recorder_;
   std::unique_ptr<KvArena> arena_;
+  std::unique_ptr<KvMirror> mirror_;  // null without a device
   std::unique_ptr<KvTransport> inner_;
   std::unique_ptr<FaultTransport> faulty_;
   EngineInbox inbox_;

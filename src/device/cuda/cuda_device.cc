@@ -1,0 +1,96 @@
+#include "src/device/cuda/cuda_device.h"
+
+#include <cuda_runtime_api.h>
+
+#include "src/base/log.h"
+#include "src/base/size_text.h"
+
+namespace baton {
+namespace {
+
+// What a sticky error leaves behind cannot be used: the caller ends the process (KvMirror, engine).
+absl::Status FromCuda(std::string_view what, cudaError_t error) {
+  if (error == cudaSuccess) return OkStatus();
+  return Internal("{}: {}, {}", what, cudaGetErrorName(error), cudaGetErrorString(error));
+}
+
+cudaStream_t StreamOf(void* stream) { return static_cast<cudaStream_t>(stream); }
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<CudaDevice>> CudaDevice::Open(int ordinal) {
+  int count = 0;
+  if (const cudaError_t error = cudaGetDeviceCount(&count); error != cudaSuccess || count == 0) {
+    return FailedPrecondition("no GPU can be used: {}", error == cudaSuccess
+                                                            ? "the driver knows none"
+                                                            : cudaGetErrorString(error));
+  }
+  if (ordinal >= count) return FailedPrecondition("GPU {}: there are {}", ordinal, count);
+  cudaDeviceProp properties;
+  BATON_RETURN_IF_ERROR(
+      FromCuda("cudaGetDeviceProperties", cudaGetDeviceProperties(&properties, ordinal)));
+  // The kernels are machine code of sm_90a, which runs on no other generation.
+  constexpr int kMajor = 9;
+  if (properties.major != kMajor) {
+    return FailedPrecondition("GPU {} ({}) is sm_{}{}; this build has kernels for sm_90a", ordinal,
+                              properties.name, properties.major, properties.minor);
+  }
+  std::unique_ptr<CudaDevice> device(new CudaDevice(ordinal));
+  device->description_ =
+      fmt::format("{}, {}", properties.name, FormatSize(properties.totalGlobalMem));
+  device->arithmetic_ = fmt::format("bf16.sm{}{}.1", properties.major, properties.minor);
+  BATON_RETURN_IF_ERROR(FromCuda("cudaSetDevice", cudaSetDevice(ordinal)));
+  cudaStream_t stream = nullptr;
+  BATON_RETURN_IF_ERROR(FromCuda("cudaStreamCreateWithFlags",
+                                 cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking)));
+  device->stream_ = stream;
+  return device;
+}
+
+CudaDevice::~CudaDevice() {
+  if (stream_ == nullptr) return;
+  MakeCurrent();
+  (void)cudaStreamDestroy(StreamOf(stream_));
+}
+
+void CudaDevice::MakeCurrent() { (void)cudaSetDevice(ordinal_); }
+
+absl::StatusOr<std::byte*> CudaDevice::Allocate(size_t size_bytes, std::string_view name) {
+  void* begin = nullptr;
+  const cudaError_t error = cudaMalloc(&begin, size_bytes > 0 ? size_bytes : 1);
+  if (error == cudaSuccess) return static_cast<std::byte*>(begin);
+  size_t free_bytes = 0;
+  size_t total_bytes = 0;
+  (void)cudaMemGetInfo(&free_bytes, &total_bytes);
+  (void)cudaGetLastError();  // running out of memory is not sticky
+  return ResourceExhausted("{} needs {}, {} has {} free of {} ({})", name, FormatSize(size_bytes),
+                           description_, FormatSize(free_bytes), FormatSize(total_bytes),
+                           cudaGetErrorName(error));
+}
+
+void CudaDevice::Free(std::byte* begin) {
+  if (const cudaError_t error = cudaFree(begin); error != cudaSuccess) {
+    BATON_LOG_ERROR("cudaFree: {}", cudaGetErrorName(error));
+  }
+}
+
+absl::Status CudaDevice::CopyIn(std::byte* to, const void* from, size_t size_bytes) {
+  return FromCuda("copy to the GPU",
+                  cudaMemcpyAsync(to, from, size_bytes, cudaMemcpyHostToDevice, StreamOf(stream_)));
+}
+
+absl::Status CudaDevice::CopyOut(void* to, const std::byte* from, size_t size_bytes) {
+  return FromCuda("copy from the GPU",
+                  cudaMemcpyAsync(to, from, size_bytes, cudaMemcpyDeviceToHost, StreamOf(stream_)));
+}
+
+absl::Status CudaDevice::CopyWithin(std::byte* to, const std::byte* from, size_t size_bytes) {
+  return FromCuda("copy on the GPU", cudaMemcpyAsync(to, from, size_bytes, cudaMemcpyDeviceToDevice,
+                                                     StreamOf(stream_)));
+}
+
+absl::Status CudaDevice::Wait() {
+  return FromCuda("the GPU's stream", cudaStreamSynchronize(StreamOf(stream_)));
+}
+
+}  // namespace baton

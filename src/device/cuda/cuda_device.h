@@ -1,0 +1,49 @@
+// CudaDevice: one GPU as an Accelerator, through the CUDA runtime (linked statically; the driver is
+// found at run time). Only in builds with BATON_CUDA; the only place outside kernels and transports
+// that knows CUDA's names.
+//
+// One in-order stream. Copies are from and to pageable memory, which the driver stages: correct,
+// and slower than pinned memory would be.
+#ifndef BATON_SRC_DEVICE_CUDA_CUDA_DEVICE_H_
+#define BATON_SRC_DEVICE_CUDA_CUDA_DEVICE_H_
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "src/device/accelerator.h"
+
+namespace baton {
+
+// See the file comment.
+class CudaDevice final : public Accelerator {
+ public:
+  // FailedPrecondition in one line saying what is missing: a driver, a GPU, or one for which this
+  // build has machine code.
+  static absl::StatusOr<std::unique_ptr<CudaDevice>> Open(int ordinal);
+  ~CudaDevice() override;
+
+  DeviceKind kind() const override { return DeviceKind::kCuda; }
+  std::string Describe() const override { return description_; }
+  std::string_view arithmetic() const override { return arithmetic_; }
+  void MakeCurrent() override;
+  void* stream() const override { return stream_; }
+  absl::StatusOr<std::byte*> Allocate(size_t size_bytes, std::string_view name) override;
+  void Free(std::byte* begin) override;
+  absl::Status CopyIn(std::byte* to, const void* from, size_t size_bytes) override;
+  absl::Status CopyOut(void* to, const std::byte* from, size_t size_bytes) override;
+  absl::Status CopyWithin(std::byte* to, const std::byte* from, size_t size_bytes) override;
+  absl::Status Wait() override;
+
+ private:
+  explicit CudaDevice(int ordinal) : ordinal_(ordinal) {}
+
+  const int ordinal_;
+  std::string description_;
+  std::string arithmetic_;
+  void* stream_ = nullptr;
+};
+
+}  // namespace baton
+
+#endif  // BATON_SRC_DEVICE_CUDA_CUDA_DEVICE_H_
