@@ -205,7 +205,8 @@ absl::Status CheckKernels(const StageInput& input, Report& report) {
                          : std::string(status.message());
     BATON_RETURN_IF_ERROR(report.Add(std::move(finding)));
   }
-  return absl::OkStatus();
+  BATON_RETURN_IF_ERROR(CheckRopeAppend(input, report));
+  return CheckAttentionKernels(input, report);
 }
 
 }  // namespace baton::gpu_check
