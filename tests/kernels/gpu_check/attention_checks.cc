@@ -181,10 +181,12 @@ absl::StatusOr<std::string> CheckAttention(const StageInput& input, const Attent
                      run.plan.prefill.size(), run.plan.decode.size(), error);
 }
 
-// The rows of one chunk as prefill, and each by itself as decode.
+// The rows of one chunk as prefill, and each by itself as decode; beyond tiny, those from position
+// 1024 on have five splits and are cut.
 absl::StatusOr<std::string> CheckSameBits(const StageInput& input, const AttentionCase& whole) {
   AttentionCase rows = whole;
   rows.has_prefill = false;
+  rows.is_cut = !input.is_tiny;
   rows.chunks.clear();
   for (const Chunk& chunk : whole.chunks) {
     for (uint32_t i = 0; i < chunk.count; ++i) {
