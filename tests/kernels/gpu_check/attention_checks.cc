@@ -155,10 +155,6 @@ absl::StatusOr<AttentionRun> Run(const StageInput& input, const AttentionCase& c
   return run;
 }
 
-bool SameValues(const std::vector<Bf16>& a, const std::vector<Bf16>& b) {
-  return a.size() == b.size() && simt_test::SameBits(a.data(), b.data(), a.size() * sizeof(Bf16));
-}
-
 // Hopper: the bits of the rules; any GPU: near exact arithmetic. What was found, in words.
 absl::StatusOr<std::string> CheckAttention(const StageInput& input, const AttentionCase& c) {
   AttentionBatch batch(c);
