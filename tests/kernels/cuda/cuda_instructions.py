@@ -14,9 +14,21 @@ INSTRUCTION = re.compile(r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0
 
 # Products of bf16 with fp32 sums, copies to shared memory past L1, four 8 x 8 matrices at once.
 TENSOR_PIPELINE = (r"HMMA\.16816\.F32\.BF16", r"LDGSTS\.E\.BYPASS.*\.128", r"LDSM\.16\.M88\.4")
-# Kernel -> patterns of which each must match some instruction. Partial sums travel as 16 bytes;
-# load_once passes L1 by.
+# V is read by columns out of its rows (T). Products are fused, weights rounded two at a time.
+ATTENTION = (
+    *TENSOR_PIPELINE,
+    r"LDSM\.16\.MT88\.4",
+    r"FFMA",
+    r"F2FP\.BF16\.F32\.PACK_AB",
+    r"SHFL\.BFLY",
+)
+# Partials travel as pairs of sums; the item that comes last is told by a counter.
+ATTENTION_DECODE = (*ATTENTION, r"STG\.E\.64", r"LDG\.E\.64", r"ATOMG\.E\.ADD\.STRONG\.GPU")
+# Kernel -> patterns of which each must match some instruction. Partial sums of products travel as
+# 16 bytes; load_once passes L1 by; rotation moves quads of bf16.
 EXPECTED = {
+    **{f"AttentionDecode{dim}Kernel": ATTENTION_DECODE for dim in (64, 128, 256)},
+    **{f"AttentionPrefill{dim}Kernel": ATTENTION for dim in (64, 128, 256)},
     "GemmRows8Kernel": (*TENSOR_PIPELINE, r"STG\.E\.128", r"LDG\.E\.128"),
     "GemmRows32Kernel": (*TENSOR_PIPELINE, r"STG\.E\.128", r"LDG\.E\.128"),
     "GemmTile64Kernel": TENSOR_PIPELINE,
@@ -24,6 +36,13 @@ EXPECTED = {
     "RmsNormKernel": (r"LDG\.E.*\.128", r"STG\.E\.128", r"SHFL\.BFLY", r"FFMA"),
     "SiluMulKernel": (r"LDG\.E\.NA\.LTC256B\.128\.CONSTANT", r"STG\.E\.128"),
     "EmbedKernel": (r"LDG\.E.*\.128", r"STG\.E\.128"),
+    "RopeAppendKernel": (
+        r"LDG\.E\.64",
+        r"STG\.E\.64",
+        r"FFMA",
+        r"F2FP\.BF16\.F32\.PACK_AB",
+        r"SHFL\.BFLY",
+    ),
 }
 # Local memory: an array or a spill that ptxas did not warn of.
 NOWHERE = (r"LDL.*", r"STL.*")
@@ -53,8 +72,9 @@ def read(cuobjdump, cubin):
 
 
 def differences(found):
-    """Lines that say which kernel lacks what, or holds what none may."""
-    lines = []
+    """Lines that say which kernel is not listed, lacks what, or holds what none may."""
+    unlisted = sorted(set(found) - set(EXPECTED))
+    lines = [f"{kernel}: no instructions are listed" for kernel in unlisted]
     for kernel, patterns in sorted(EXPECTED.items()):
         instructions = found.get(kernel, {})
         for pattern in patterns:

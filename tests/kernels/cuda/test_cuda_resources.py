@@ -30,18 +30,20 @@ class CudaInstructions(unittest.TestCase):
             found, {"AddBothKernel": {"LDC": 1, "LDS": 1, "HMMA.16816.F32.BF16": 2}}
         )
 
-    def test_a_missing_instruction_and_local_memory_are_differences(self):
+    def test_what_is_unlisted_missing_or_in_local_memory_is_a_difference(self):
         full = {
             kernel: [pattern.replace("\\.", ".").replace(".*", "") for pattern in patterns]
             for kernel, patterns in cuda_instructions.EXPECTED.items()
         }
         found = {kernel: dict.fromkeys(names, 1) for kernel, names in full.items()}
         self.assertEqual(cuda_instructions.differences(found), [])
+        found["NewKernel"] = {}
         del found["GemmRows8Kernel"]["HMMA.16816.F32.BF16"]
         found["EmbedKernel"]["LDL.64"] = 3
         self.assertEqual(
             cuda_instructions.differences(found),
             [
+                "NewKernel: no instructions are listed",
                 r"GemmRows8Kernel: no instruction HMMA\.16816\.F32\.BF16",
                 "EmbedKernel: 3 times LDL.64",
             ],

@@ -37,10 +37,6 @@ absl::Status CompareRoundings(const std::vector<Bf16>& got, const std::vector<do
   return absl::OkStatus();
 }
 
-bool SameValues(const std::vector<Bf16>& a, const std::vector<Bf16>& b) {
-  return a.size() == b.size() && simt_test::SameBits(a.data(), b.data(), a.size() * sizeof(Bf16));
-}
-
 absl::Status CheckRmsNorm(const DeviceBody& body, const RowShape& shape) {
   const size_t count = size_t{shape.rows} * shape.dim;
   const std::vector<Bf16> x = RandomBf16(count, 1);
@@ -150,9 +146,7 @@ absl::Status CheckGemm(const StageInput& input, const GemmCase& c, double& error
   if (!(error < kGemm)) return Internal("relative error {:.3g}", error);
   if (input.major != 9) return absl::OkStatus();
   cuda::ReferenceGemmBits(host);
-  if (simt_test::SameBits(got.data(), bits.data(), got.size() * sizeof(float))) {
-    return absl::OkStatus();
-  }
+  if (SameValues(got, bits)) return absl::OkStatus();
   return Internal("other bits than the tensor cores' model, relative error {:.3g}", error);
 }
 
@@ -205,7 +199,8 @@ absl::Status CheckKernels(const StageInput& input, Report& report) {
                          : std::string(status.message());
     BATON_RETURN_IF_ERROR(report.Add(std::move(finding)));
   }
-  return absl::OkStatus();
+  BATON_RETURN_IF_ERROR(CheckRopeAppend(input, report));
+  return CheckAttentionKernels(input, report);
 }
 
 }  // namespace baton::gpu_check

@@ -141,6 +141,12 @@ std::vector<WordCheck> WarpChecks(const Primitives& p) {
     const uint32_t named = (5 * (i % 4 * 8 + i / 4 / 4) + 3) % 32;
     return InputWord(4 * named + i / 4 % 4);
   }));
+  // Element e of the 256 holds e. out[lane][matrix]: rows 2 (lane % 4) and + 1 of column lane / 4.
+  checks.push_back(FromIndex("ldmatrix_x4_trans", p.ldmatrix_trans, 128, 128, [](uint32_t i) {
+    const uint32_t first = 64 * (i % 4) + 16 * (i / 4 % 4) + i / 4 / 4;
+    return first | (first + 8) << 16;
+  }));
+  for (uint32_t i = 0; i < 128; ++i) checks.back().in[i] = 2 * i | (2 * i + 1) << 16;
   return checks;
 }
 

@@ -185,6 +185,9 @@ absl::Status RunMessage(const WordParams& params, uint32_t) {
 absl::Status RunReverse(const WordParams& params, uint32_t) {
   return simt_test::BATON_BODY::WarpReverse(params);
 }
+absl::Status RunTransposed(const WordParams& params, uint32_t) {
+  return simt_test::BATON_BODY::WarpLoadMatrices(params, true);
+}
 absl::Status RunReduce(const WordParams& params, uint32_t num_ctas) {
   return simt_test::BATON_BODY::BlockReduce(params, num_ctas);
 }
@@ -212,6 +215,7 @@ const Primitives kPrimitives = {
     .message = RunMessage,
     .cp_async = RunCopy,
     .ldmatrix = RunMatrix,
+    .ldmatrix_trans = RunTransposed,
     .mma = RunMma,
     .atomics = RunAtomics,
     .to_bf16 = RunRound,

@@ -51,6 +51,8 @@ struct Primitives {
   Launch cp_async;
   // Row r of 32 rows of 16 bytes is named by lane (5 r + 3) % 32: out[lane][matrix].
   Launch ldmatrix;
+  // Row r is named by lane r: out[lane][matrix] of the transposed matrices.
+  Launch ldmatrix_trans;
   // num_ctas products: in[cta] = A, B, C; out[cta] = D.
   Launch mma;
   // kAtomicCtas ctas; out[0..2] = count, maximum of in, sum of in by compare-and-swap; out[8 + i]

@@ -23,8 +23,11 @@ absl::Status CheckMachine(const StageInput& input, Report& report);
 // Stage 1: every primitive of kernels/simt against the host's own arithmetic and the model of the
 // tensor cores. Outputs are kept, to be committed as goldens.
 absl::Status CheckPrimitives(const StageInput& input, Report& report);
-// Stage 2: the kernels against kernel_reference.h.
+// Stage 2: the kernels against kernel_reference.h and attention_reference.h.
 absl::Status CheckKernels(const StageInput& input, Report& report);
+// Parts of it: RopeAppend; AttentionPrefill and AttentionDecode.
+absl::Status CheckRopeAppend(const StageInput& input, Report& report);
+absl::Status CheckAttentionKernels(const StageInput& input, Report& report);
 
 }  // namespace baton::gpu_check
 

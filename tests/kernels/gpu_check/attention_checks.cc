@@ -1,0 +1,246 @@
+#include <algorithm>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "kernels/cuda/attention_plan.h"
+#include "kernels/cuda/attention_reference.h"
+#include "kernels/cuda/kernel_reference.h"
+#include "kernels/math.h"
+#include "src/base/status.h"
+#include "tests/kernels/gpu_check/device_array.h"
+#include "tests/kernels/gpu_check/host_blocks.h"
+#include "tests/kernels/gpu_check/stages.h"
+#include "tests/kernels/simt/device_values.h"
+
+namespace baton::gpu_check {
+namespace {
+
+using cuda::AttentionPlan;
+using cuda::AttentionRows;
+using cuda::Bf16;
+using simt_test::RandomBf16;
+
+constexpr double kAttention = 3e-3;  // relative, in the Euclidean norm, as in attention_test
+constexpr float kScale = 0.0625f;
+constexpr uint32_t kMaxPartials = 4096;
+// Of both grids: two ctas an SM of Hopper; few on the runner.
+constexpr uint32_t kCtas = 264;
+constexpr uint32_t kTinyCtas = 8;
+
+// Spans of rows, and what their plan must hold, so that a case checks what it is named for.
+struct AttentionCase {
+  const char* name;
+  HeadShape shape;
+  uint32_t window;
+  std::vector<Chunk> chunks;
+  bool has_prefill = false;
+  bool is_cut = false;  // some pairs of decode are shared by several items
+};
+
+// The batch on the host. q depends on sequence and position, K and V on kv head too: the same rows
+// cut into other spans have the same inputs. Slots behind the last row of a sequence are poison.
+struct AttentionBatch {
+  explicit AttentionBatch(const AttentionCase& c) : shape(c.shape), blocks(c.shape, c.chunks) {
+    std::vector<uint32_t> ends;  // of sequences
+    for (const Chunk& chunk : c.chunks) {
+      spans.push_back({chunk.sequence, num_rows, chunk.count, chunk.first});
+      num_rows += chunk.count;
+      ends.resize(std::max<size_t>(ends.size(), chunk.sequence + 1));
+      ends[chunk.sequence] = std::max(ends[chunk.sequence], chunk.first + chunk.count);
+      for (uint32_t position = chunk.first; position < chunk.first + chunk.count; ++position) {
+        const std::vector<Bf16> row = RandomBf16(size_t{shape.num_heads} * shape.head_dim,
+                                                 100000 * (chunk.sequence + 1) + position);
+        q.insert(q.end(), row.begin(), row.end());
+      }
+    }
+    for (uint32_t sequence = 0; sequence < ends.size(); ++sequence) Fill(sequence, ends[sequence]);
+    plan_shape = {shape.num_heads, shape.num_kv_heads, c.window};
+  }
+
+  // K and V of positions [0, end).
+  void Fill(uint32_t sequence, uint32_t end) {
+    const size_t dim = shape.head_dim;
+    for (uint32_t head = 0; head < shape.num_kv_heads; ++head) {
+      const std::vector<Bf16> keys = RandomBf16(end * dim, 100 * sequence + head);
+      const std::vector<Bf16> values = RandomBf16(end * dim, 100 * sequence + 50 + head);
+      for (uint32_t position = 0; position < end; ++position) {
+        std::byte* at = blocks.bytes().data() + blocks.KeyOffset(sequence, head, position);
+        std::memcpy(at, keys.data() + position * dim, dim * sizeof(Bf16));
+        std::memcpy(at + blocks.kv().ValueOffset(), values.data() + position * dim,
+                    dim * sizeof(Bf16));
+      }
+    }
+  }
+
+  cuda::AttentionData Data() {
+    cuda::AttentionData data = {q.data(),   blocks.kv(), blocks.lists().data(), blocks.max_blocks(),
+                                plan_shape, kScale};
+    data.kv.base = blocks.bytes().data() + blocks.LayerOffset();
+    return data;
+  }
+
+  HeadShape shape;
+  HostBlocks blocks;
+  cuda::AttentionShape plan_shape = {};
+  std::vector<AttentionRows> spans;
+  uint32_t num_rows = 0;
+  std::vector<Bf16> q;
+};
+
+// A plan and what both kernels made of it.
+struct AttentionRun {
+  AttentionPlan plan;
+  std::vector<Bf16> out;
+};
+
+absl::Status Launch(const DeviceBody& body, AttentionBatch& batch, uint32_t num_ctas,
+                    AttentionRun& run) {
+  const AttentionPlan& plan = run.plan;
+  DeviceArray<Bf16> q(body, batch.q);
+  DeviceArray<Bf16> out(body, batch.q.size());
+  DeviceArray<std::byte> blocks(body, batch.blocks.bytes());
+  DeviceArray<uint32_t> lists(body, batch.blocks.lists());
+  DeviceArray<cuda::AttentionItem> prefill(body, plan.prefill);
+  DeviceArray<cuda::AttentionItem> decode(body, plan.decode);
+  DeviceArray<std::byte> partials(
+      body, plan.num_partials * cuda::AttentionPartialBytes(batch.shape.head_dim));
+  DeviceArray<uint32_t> arrivals(body, std::vector<uint32_t>(plan.num_arrivals));
+  DeviceArray<uint32_t> counts(body,
+                               std::vector<uint32_t>{static_cast<uint32_t>(plan.prefill.size()),
+                                                     static_cast<uint32_t>(plan.decode.size())});
+  for (const absl::Status& status :
+       {q.status(), out.status(), blocks.status(), lists.status(), prefill.status(),
+        decode.status(), partials.status(), arrivals.status(), counts.status()}) {
+    BATON_RETURN_IF_ERROR(status);
+  }
+  cuda::AttentionParams params = {.q = q.data(),
+                                  .out = out.data(),
+                                  .kv = batch.blocks.kv(),
+                                  .block_lists = lists.data(),
+                                  .items = prefill.data(),
+                                  .num_items = counts.data(),
+                                  .partials = partials.data(),
+                                  .arrivals = arrivals.data(),
+                                  .max_blocks = batch.blocks.max_blocks(),
+                                  .num_heads = batch.shape.num_heads,
+                                  .window = batch.plan_shape.window,
+                                  .scale = kScale,
+                                  .num_ctas = num_ctas};
+  params.kv.base = blocks.data() + batch.blocks.LayerOffset();
+  BATON_RETURN_IF_ERROR(body.kernels().attention_prefill(params, nullptr));
+  params.items = decode.data();
+  params.num_items = counts.data() + 1;
+  BATON_RETURN_IF_ERROR(body.kernels().attention_decode(params, nullptr));
+  run.out = out.Values();
+  BATON_RETURN_IF_ERROR(out.status());
+  const std::vector<uint32_t> left = arrivals.Values();
+  BATON_RETURN_IF_ERROR(arrivals.status());
+  const bool is_clean = std::all_of(left.begin(), left.end(), [](uint32_t n) { return n == 0; });
+  return is_clean ? absl::OkStatus() : Internal("an arrival is not set back");
+}
+
+// Plans and runs a case.
+absl::StatusOr<AttentionRun> Run(const StageInput& input, const AttentionCase& c,
+                                 AttentionBatch& batch) {
+  const uint32_t num_ctas = input.is_tiny ? kTinyCtas : kCtas;
+  AttentionRun run;
+  BATON_RETURN_IF_ERROR(
+      cuda::PlanAttention(batch.plan_shape, {num_ctas, kMaxPartials}, batch.spans, run.plan));
+  if (c.has_prefill != !run.plan.prefill.empty() || c.is_cut != (run.plan.num_arrivals > 0)) {
+    return Internal("the plan has {} items of prefill and {} shared ones: not the case it is for",
+                    run.plan.prefill.size(), run.plan.num_arrivals);
+  }
+  BATON_RETURN_IF_ERROR(Launch(input.body, batch, num_ctas, run));
+  return run;
+}
+
+// Hopper: the bits of the rules; any GPU: near exact arithmetic. What was found, in words.
+absl::StatusOr<std::string> CheckAttention(const StageInput& input, const AttentionCase& c) {
+  AttentionBatch batch(c);
+  BATON_ASSIGN_OR_RETURN(const AttentionRun run, Run(input, c, batch));
+  std::vector<float> got;
+  for (const Bf16 value : run.out) got.push_back(FloatFromBf16(value.bits));
+  const double error = cuda::RelativeError(
+      got.data(), cuda::ReferenceAttention(batch.Data(), batch.num_rows, batch.spans));
+  if (!(error < kAttention)) return Internal("relative error {:.3g}", error);
+  if (input.major == 9) {
+    const std::vector<Bf16> bits =
+        cuda::ReferenceAttentionBits(batch.Data(), batch.num_rows, batch.spans);
+    if (!SameValues(run.out, bits)) {
+      return Internal("other bits than the rules with the tensor cores' model, error {:.3g}",
+                      error);
+    }
+  }
+  return fmt::format("{} rows, {} heads on {}, {} + {} items, relative error {:.2g}",
+                     batch.num_rows, c.shape.num_heads, c.shape.num_kv_heads,
+                     run.plan.prefill.size(), run.plan.decode.size(), error);
+}
+
+// The rows of one chunk as prefill, and each by itself as decode; beyond tiny, those from position
+// 1024 on have five splits and are cut.
+absl::StatusOr<std::string> CheckSameBits(const StageInput& input, const AttentionCase& whole) {
+  AttentionCase rows = whole;
+  rows.has_prefill = false;
+  rows.is_cut = !input.is_tiny;
+  rows.chunks.clear();
+  for (const Chunk& chunk : whole.chunks) {
+    for (uint32_t i = 0; i < chunk.count; ++i) {
+      rows.chunks.push_back({chunk.sequence, chunk.first + i, 1});
+    }
+  }
+  AttentionBatch whole_batch(whole);
+  AttentionBatch rows_batch(rows);
+  BATON_ASSIGN_OR_RETURN(const AttentionRun prefill, Run(input, whole, whole_batch));
+  BATON_ASSIGN_OR_RETURN(const AttentionRun decode, Run(input, rows, rows_batch));
+  if (!SameValues(prefill.out, decode.out)) return Internal("other bits");
+  return fmt::format("{} rows", whole_batch.num_rows);
+}
+
+std::vector<AttentionCase> TinyCases() {
+  return {{"decode 64 cut", {64, 2, 1, 16}, 0, {{0, 1100, 1}, {1, 20, 1}}, false, true},
+          {"decode 128 window", {128, 6, 2, 32}, 50, {{1, 70, 1}, {0, 255, 2}}},
+          {"decode 256", {256, 2, 2, 64}, 0, {{0, 256, 1}}},
+          {"prefill 64", {64, 8, 2, 16}, 0, {{0, 250, 20}, {1, 9, 1}}, true},
+          {"prefill 128", {128, 3, 1, 32}, 60, {{0, 70, 22}}, true},
+          {"prefill 256", {256, 16, 1, 64}, 0, {{0, 60, 5}}, true}};
+}
+
+// The model takes 117 ns for 16 products: "prefill 128" is 2 s of it, "decode 128 cut" 0.5 s.
+std::vector<AttentionCase> FullCases() {
+  return {{"decode 64",
+           {64, 9, 3, 16},
+           0,
+           {{0, 0, 1}, {1, 255, 1}, {2, 256, 1}, {3, 5000, 3}, {4, 1, 1}},
+           false,
+           true},
+          {"decode 128 cut", {128, 32, 8, 32}, 0, {{0, 8300, 1}, {1, 77, 1}}, false, true},
+          {"decode 256 window", {256, 16, 4, 64}, 1000, {{0, 3000, 1}, {1, 512, 2}}, false, true},
+          {"prefill 64", {64, 9, 3, 16}, 0, {{0, 100, 130}, {1, 40, 1}, {2, 0, 33}}, true},
+          {"prefill 128", {128, 8, 2, 32}, 0, {{0, 700, 130}, {1, 0, 65}}, true},
+          {"prefill 256", {256, 4, 1, 64}, 200, {{0, 500, 70}}, true}};
+}
+
+absl::Status Add(const char* name, const absl::StatusOr<std::string>& outcome, Report& report) {
+  Finding finding{.name = name};
+  finding.verdict = outcome.ok() ? Verdict::kPass : Verdict::kFail;
+  finding.detail = outcome.ok() ? *outcome : std::string(outcome.status().message());
+  return report.Add(std::move(finding));
+}
+
+}  // namespace
+
+absl::Status CheckAttentionKernels(const StageInput& input, Report& report) {
+  for (const AttentionCase& c : input.is_tiny ? TinyCases() : FullCases()) {
+    BATON_RETURN_IF_ERROR(Add(c.name, CheckAttention(input, c), report));
+  }
+  const Chunk chunk = input.is_tiny ? Chunk{0, 250, 17} : Chunk{0, 1000, 200};
+  for (const uint32_t dim : {64u, 128u, 256u}) {
+    const AttentionCase c = {"", {dim, 4, 1, 32}, 0, {chunk}, true};
+    BATON_RETURN_IF_ERROR(
+        Add(fmt::format("decode == prefill {}", dim).c_str(), CheckSameBits(input, c), report));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace baton::gpu_check

@@ -1,0 +1,234 @@
+#include <cmath>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "kernels/cuda/attention_reference.h"
+#include "kernels/cuda/kernel_reference.h"
+#include "kernels/math.h"
+#include "src/base/status.h"
+#include "tests/kernels/gpu_check/device_array.h"
+#include "tests/kernels/gpu_check/host_blocks.h"
+#include "tests/kernels/gpu_check/stages.h"
+#include "tests/kernels/simt/device_values.h"
+
+namespace baton::gpu_check {
+namespace {
+
+using cuda::Bf16;
+using cuda::kPaddingRow;
+using cuda::RopeAppendParams;
+using simt_test::RandomBf16;
+
+constexpr double kRotated = 5e-6;  // of a pair's products, as in rope_append_kernel_test
+
+struct RopeCase {
+  const char* name;
+  HeadShape shape;
+  bool interleaved;
+  bool q_norm;
+  bool k_norm;
+  std::vector<Chunk> chunks;
+};
+
+// The batch on the host. What `params` points to is here; q and kv.base are null.
+struct RopeBatch {
+  explicit RopeBatch(const RopeCase& c) : shape(c.shape), blocks(c.shape, c.chunks) {
+    const size_t dim = shape.head_dim;
+    for (const Chunk& chunk : c.chunks) {
+      for (uint32_t i = 0; i < chunk.count; ++i) {
+        sequences.push_back(chunk.sequence);
+        positions.push_back(chunk.sequence == kPaddingRow ? kPaddingRow : chunk.first + i);
+      }
+    }
+    qkv = RandomBf16(sequences.size() * NumHeads() * dim, 21);
+    norms = RandomBf16(2 * dim, 22);
+    const size_t num_positions = size_t{blocks.max_blocks()} * shape.block_size;
+    for (const Bf16 value : RandomBf16(num_positions * dim, 23)) {
+      cos_sin.push_back(FloatFromBf16(value.bits) * 0.125f);
+    }
+    params = {.qkv = qkv.data(),
+              .q_norm = c.q_norm ? norms.data() : nullptr,
+              .k_norm = c.k_norm ? norms.data() + dim : nullptr,
+              .cos_sin = cos_sin.data(),
+              .positions = positions.data(),
+              .sequences = sequences.data(),
+              .block_lists = blocks.lists().data(),
+              .q = nullptr,
+              .kv = blocks.kv(),
+              .num_rows = static_cast<uint32_t>(sequences.size()),
+              .num_heads = shape.num_heads,
+              .max_blocks = blocks.max_blocks(),
+              .eps = 1e-5f,
+              .interleaved = c.interleaved};
+  }
+  RopeBatch(const RopeBatch&) = delete;
+  RopeBatch& operator=(const RopeBatch&) = delete;
+
+  // Of q, k and v together.
+  size_t NumHeads() const { return size_t{shape.num_heads} + 2 * shape.num_kv_heads; }
+
+  HeadShape shape;
+  HostBlocks blocks;
+  std::vector<Bf16> qkv;
+  std::vector<Bf16> norms;
+  std::vector<float> cos_sin;
+  std::vector<uint32_t> positions;
+  std::vector<uint32_t> sequences;
+  RopeAppendParams params;
+};
+
+// What the kernel left: q [num_rows][num_heads][head_dim] and all blocks.
+struct RopeResult {
+  std::vector<Bf16> q;
+  std::vector<std::byte> blocks;
+};
+
+absl::StatusOr<RopeResult> RunRope(const DeviceBody& body, const RopeBatch& batch) {
+  RopeAppendParams params = batch.params;
+  const size_t dim = batch.shape.head_dim;
+  DeviceArray<Bf16> qkv(body, batch.qkv);
+  DeviceArray<Bf16> norms(body, batch.norms);
+  DeviceArray<float> cos_sin(body, batch.cos_sin);
+  DeviceArray<uint32_t> positions(body, batch.positions);
+  DeviceArray<uint32_t> sequences(body, batch.sequences);
+  DeviceArray<uint32_t> lists(body, batch.blocks.lists());
+  DeviceArray<std::byte> blocks(body, batch.blocks.bytes());
+  DeviceArray<Bf16> q(body, size_t{params.num_rows} * params.num_heads * dim);
+  for (const absl::Status& status :
+       {qkv.status(), norms.status(), cos_sin.status(), positions.status(), sequences.status(),
+        lists.status(), blocks.status(), q.status()}) {
+    BATON_RETURN_IF_ERROR(status);
+  }
+  params.qkv = qkv.data();
+  if (params.q_norm != nullptr) params.q_norm = norms.data();
+  if (params.k_norm != nullptr) params.k_norm = norms.data() + dim;
+  params.cos_sin = cos_sin.data();
+  params.positions = positions.data();
+  params.sequences = sequences.data();
+  params.block_lists = lists.data();
+  params.q = q.data();
+  params.kv.base = blocks.data() + batch.blocks.LayerOffset();
+  BATON_RETURN_IF_ERROR(body.kernels().rope_append(params, nullptr));
+  RopeResult result = {q.Values(), blocks.Values()};
+  BATON_RETURN_IF_ERROR(q.status());
+  BATON_RETURN_IF_ERROR(blocks.status());
+  return result;
+}
+
+// Element i of a head that has no norm, with the kernel's roundings. `table` is of its position.
+Bf16 RotatedBits(const RopeAppendParams& params, const Bf16* x, const float* table, uint32_t i) {
+  const uint32_t half = params.kv.head_dim / 2;
+  const uint32_t pair = params.interleaved ? i / 2 : i % half;
+  const bool is_second = params.interleaved ? i % 2 == 1 : i >= half;
+  const float x0 = FloatFromBf16(x[params.interleaved ? 2 * pair : pair].bits);
+  const float x1 = FloatFromBf16(x[params.interleaved ? 2 * pair + 1 : pair + half].bits);
+  const float cos = table[2 * pair];
+  const float sin = table[2 * pair + 1];
+  return {Bf16FromFloat(is_second ? std::fma(x1, cos, x0 * sin) : std::fma(x0, cos, -(x1 * sin)))};
+}
+
+// A head of q or k of one row.
+struct HeadPlace {
+  uint32_t row;
+  uint32_t head;
+};
+
+// True for the kernel's bits where there is no norm, else for a rounding of the exact value.
+bool HeadFollows(const RopeBatch& batch, const cuda::RotatedRows& exact, const Bf16* got,
+                 const HeadPlace& place) {
+  const auto [row, head] = place;
+  const RopeAppendParams& params = batch.params;
+  const uint32_t dim = batch.shape.head_dim;
+  const Bf16* x = params.qkv + (row * batch.NumHeads() + head) * dim;
+  const float* table = params.cos_sin + size_t{params.positions[row]} * dim;
+  const bool has_norm = (head < params.num_heads ? params.q_norm : params.k_norm) != nullptr;
+  const size_t at = (size_t{row} * (params.num_heads + batch.shape.num_kv_heads) + head) * dim;
+  for (uint32_t i = 0; i < dim; ++i) {
+    const cuda::Tolerance tolerance = {0, kRotated * exact.magnitudes[at + i]};
+    const bool follows = has_norm ? cuda::IsRoundingOf(got[i], exact.values[at + i], tolerance)
+                                  : got[i].bits == RotatedBits(params, x, table, i).bits;
+    if (!follows) return false;
+  }
+  return true;
+}
+
+// Checks K of a row and writes what its slots must hold into `expected`: the kernel's K, the V of
+// the input, and zeros behind the last row of a sequence.
+bool SlotsFollow(const RopeBatch& batch, const cuda::RotatedRows& exact, const RopeResult& got,
+                 uint32_t row, std::vector<std::byte>& expected) {
+  const RopeAppendParams& params = batch.params;
+  const HeadShape& shape = batch.shape;
+  const size_t row_bytes = params.kv.RowBytes();
+  const uint32_t sequence = params.sequences[row];
+  const uint32_t position = params.positions[row];
+  const bool is_last = row + 1 == params.num_rows || params.sequences[row + 1] != sequence;
+  const uint32_t behind = shape.block_size - 1 - position % shape.block_size;
+  for (uint32_t kv_head = 0; kv_head < shape.num_kv_heads; ++kv_head) {
+    const size_t k_at = batch.blocks.KeyOffset(sequence, kv_head, position);
+    const uint32_t head = shape.num_heads + kv_head;
+    const auto* k = reinterpret_cast<const Bf16*>(got.blocks.data() + k_at);
+    if (!HeadFollows(batch, exact, k, {row, head})) return false;
+    const Bf16* v =
+        params.qkv + (row * batch.NumHeads() + head + shape.num_kv_heads) * size_t{shape.head_dim};
+    std::byte* const at = expected.data() + k_at;
+    std::memcpy(at, k, row_bytes);
+    std::memcpy(at + params.kv.ValueOffset(), v, row_bytes);
+    if (!is_last) continue;
+    std::memset(at + row_bytes, 0, behind * row_bytes);
+    std::memset(at + params.kv.ValueOffset() + row_bytes, 0, behind * row_bytes);
+  }
+  return true;
+}
+
+absl::Status CheckRope(const DeviceBody& body, const RopeCase& c) {
+  const RopeBatch batch(c);
+  BATON_ASSIGN_OR_RETURN(const RopeResult got, RunRope(body, batch));
+  const cuda::RotatedRows exact = cuda::ReferenceRotate(batch.params);
+  std::vector<std::byte> expected = batch.blocks.bytes();
+  for (uint32_t row = 0; row < batch.params.num_rows; ++row) {
+    const bool is_padding = batch.sequences[row] == kPaddingRow;
+    for (uint32_t head = 0; head < c.shape.num_heads; ++head) {
+      const Bf16* q =
+          got.q.data() + (size_t{row} * c.shape.num_heads + head) * size_t{c.shape.head_dim};
+      const bool follows = is_padding
+                               ? q[0].bits == 0xFFFF && q[c.shape.head_dim - 1].bits == 0xFFFF
+                               : HeadFollows(batch, exact, q, {row, head});
+      if (!follows) return Internal("q of row {} head {} is wrong", row, head);
+    }
+    if (!is_padding && !SlotsFollow(batch, exact, got, row, expected)) {
+      return Internal("k of row {} is wrong", row);
+    }
+  }
+  return got.blocks == expected ? absl::OkStatus() : Internal("the blocks have other bytes");
+}
+
+}  // namespace
+
+absl::Status CheckRopeAppend(const StageInput& input, Report& report) {
+  const std::vector<RopeCase> tiny = {
+      {"rope_append 64", {64, 2, 1, 16}, false, false, false, {{1, 14, 3}, {kPaddingRow, 0, 2}}},
+      {"rope_append 128", {128, 9, 3, 32}, true, true, true, {{0, 30, 4}, {1, 5, 1}}},
+      {"rope_append 256", {256, 2, 2, 64}, false, false, true, {{kPaddingRow, 0, 1}, {0, 63, 2}}}};
+  const std::vector<RopeCase> full = {
+      {"rope_append 64", {64, 9, 3, 16}, true, true, false, {{2, 100, 300}, {0, 4095, 1}}},
+      {"rope_append 128",
+       {128, 32, 8, 32},
+       false,
+       false,
+       false,
+       {{0, 1000, 257}, {1, 0, 33}, {kPaddingRow, 0, 5}}},
+      {"rope_append 256", {256, 16, 4, 64}, false, true, true, {{1, 63, 65}, {0, 999, 1}}}};
+  for (const RopeCase& c : input.is_tiny ? tiny : full) {
+    const absl::Status status = CheckRope(input.body, c);
+    Finding finding{.name = c.name};
+    finding.verdict = status.ok() ? Verdict::kPass : Verdict::kFail;
+    finding.detail = status.ok() ? fmt::format("{} heads on {}, blocks of {}", c.shape.num_heads,
+                                               c.shape.num_kv_heads, c.shape.block_size)
+                                 : std::string(status.message());
+    BATON_RETURN_IF_ERROR(report.Add(std::move(finding)));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace baton::gpu_check
