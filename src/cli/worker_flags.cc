@@ -5,6 +5,23 @@
 #include "src/model/compute_device.h"
 
 namespace baton {
+namespace {
+
+// The help offers what this build has; the rest is refused by name.
+void DeclareDevice(FlagSet& flags, std::string& device) {
+  std::vector<std::string> choices = {"auto", "cpu"};
+  std::vector<std::string> missing;
+  for (const DeviceKind kind : {DeviceKind::kCuda, DeviceKind::kSimt}) {
+    std::vector<std::string>& list = CheckDeviceInBuild(kind).ok() ? choices : missing;
+    list.emplace_back(DeviceKindName(kind));
+  }
+  flags.AddChoice("--device", device, choices,
+                  "where to compute; auto = a GPU if this build can use the machine's, else the "
+                  "processor; simt = CUDA sources on the processor, for tests: very slow",
+                  missing);
+}
+
+}  // namespace
 
 void DeclareTls(FlagSet& flags, TlsFiles& files) {
   flags.Add("--tls-cert", files.cert,
@@ -22,9 +39,7 @@ void AppendTls(const TlsFiles& files, std::vector<std::string>& args) {
 }
 
 void DeclareTuning(FlagSet& flags, WorkerTuning& tuning) {
-  flags.AddChoice("--device", tuning.device, {"auto", "cpu", "cuda", "simt"},
-                  "where to compute; auto = a GPU, else the processor; simt = CUDA sources on the "
-                  "processor, for tests: very slow");
+  DeclareDevice(flags, tuning.device);
   flags.AddChoice("--isa", tuning.isa, {"auto", "avx512", "avx2", "portable"},
                   "instruction set of the CPU backend");
   flags.AddChoice("--transport", tuning.transport, {"auto", "shm", "tcp"},

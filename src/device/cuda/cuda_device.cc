@@ -19,6 +19,9 @@ cudaStream_t StreamOf(void* stream) { return static_cast<cudaStream_t>(stream); 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<CudaDevice>> CudaDevice::Open(int ordinal) {
+  int driver_version = 0;  // stays 0 where there is none
+  (void)cudaDriverGetVersion(&driver_version);
+  if (driver_version == 0) return FailedPrecondition("no GPU can be used: there is no CUDA driver");
   int count = 0;
   if (const cudaError_t error = cudaGetDeviceCount(&count); error != cudaSuccess || count == 0) {
     return FailedPrecondition("no GPU can be used: {}", error == cudaSuccess
