@@ -64,14 +64,19 @@ ArenaBuffer* Arena::FindFreeShared(size_t size) {
   return buffer;
 }
 
-absl::Status Arena::MakeReadable(const ArenaBuffer& buffer) {
+std::span<std::byte> Arena::PagesOf(const ArenaBuffer& buffer) {
   const size_t bytes = RoundUp(buffer.size, kAlignment);
   const size_t pages = RoundUp(bytes, kPageBytes);
-  std::byte* const first_page = buffer.begin + bytes - pages;
-  if (pages > 0 && mprotect(first_page, pages, PROT_READ | PROT_WRITE) != 0) {
+  return {buffer.begin + bytes - pages, pages};
+}
+
+absl::Status Arena::MakeReadable(const ArenaBuffer& buffer) {
+  const std::span<std::byte> pages = PagesOf(buffer);
+  if (pages.empty()) return absl::OkStatus();
+  if (mprotect(pages.data(), pages.size(), PROT_READ | PROT_WRITE) != 0) {
     return ResourceExhausted("no memory for buffer '{}' of {} bytes", buffer.name, buffer.size);
   }
-  if (bytes > 0) std::memset(buffer.begin, 0xFF, bytes);
+  std::memset(buffer.begin, 0xFF, RoundUp(buffer.size, kAlignment));
   return absl::OkStatus();
 }
 
@@ -95,12 +100,11 @@ void Arena::Free(std::byte* begin) {
   ArenaBuffer& buffer = buffers_[id - 1];
   buffer.live = false;
   if (buffer.is_shared) free_shared_.push_back(id - 1);
-  const size_t bytes = RoundUp(buffer.size, kAlignment);
-  const size_t pages = RoundUp(bytes, kPageBytes);
-  if (pages == 0) return;
-  std::byte* first_page = begin + bytes - pages;
-  madvise(first_page, pages, MADV_DONTNEED);
-  BATON_CHECK(mprotect(first_page, pages, PROT_NONE) == 0, "a freed buffer stays readable");
+  const std::span<std::byte> pages = PagesOf(buffer);
+  if (pages.empty()) return;
+  madvise(pages.data(), pages.size(), MADV_DONTNEED);
+  BATON_CHECK(mprotect(pages.data(), pages.size(), PROT_NONE) == 0,
+              "a freed buffer stays readable");
 }
 
 std::string Arena::Describe(const void* address) const {

@@ -11,6 +11,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -65,6 +66,7 @@ class Arena {
   absl::StatusOr<ArenaBuffer*> Place(size_t size, std::string name);
   // A freed piece of shared memory of this size, or null.
   ArenaBuffer* FindFreeShared(size_t size);
+  static std::span<std::byte> PagesOf(const ArenaBuffer& buffer);
   static absl::Status MakeReadable(const ArenaBuffer& buffer);
 
   std::byte* base_ = nullptr;

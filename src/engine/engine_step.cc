@@ -22,7 +22,7 @@ bool EngineCore::RunStep() {
   SealHits();
   const Status status = parts_.model->Forward(batch_.batch(), kv_view_,
                                               seals_.empty() ? nullptr : this, batch_.logits());
-  BATON_CHECK(status.ok(), "the model refused a batch of ours: {}", status.ToString());
+  BATON_CHECK(status.ok(), "the model did not compute a batch of ours: {}", status.ToString());
   SampleAll(plan);
   now_us_ = parts_.clock->NowUs();
   const int64_t elapsed_us = now_us_ - start_us;
@@ -90,17 +90,8 @@ void EngineCore::NoteSeals(const BatchItem& item, const SequenceUse& use) {
 
 // What the prefix index had may cross before anything is computed.
 void EngineCore::SealHits() {
-  const uint32_t num_layers = kv_view_.layout->num_layers;
   for (const StepSeal& seal : hit_seals_) {
-    for (uint32_t layer = 0; layer < num_layers; ++layer) {
-      sources_.HashLayer(seal.transfer, seal.first_ordinal, seal.num_ordinals, layer);
-    }
-    sources_.SealLayers(seal.transfer,
-                        {.first_ordinal = seal.first_ordinal,
-                         .num_ordinals = seal.num_ordinals,
-                         .first_layer = 0,
-                         .num_layers = num_layers},
-                        now_us_);
+    sources_.HashAndSeal(seal.transfer, seal.first_ordinal, seal.num_ordinals, now_us_);
   }
 }
 

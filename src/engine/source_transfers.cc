@@ -130,6 +130,20 @@ void SourceTransferSet::HashLayer(SourceTransfer* transfer, uint32_t first_ordin
   }
 }
 
+void SourceTransferSet::HashAndSeal(SourceTransfer* transfer, uint32_t first_ordinal,
+                                    uint32_t num_ordinals, int64_t now_us) {
+  const uint32_t num_layers = transfer->machine.spec().num_layers;
+  for (uint32_t layer = 0; layer < num_layers; ++layer) {
+    HashLayer(transfer, first_ordinal, num_ordinals, layer);
+  }
+  SealLayers(transfer,
+             {.first_ordinal = first_ordinal,
+              .num_ordinals = num_ordinals,
+              .first_layer = 0,
+              .num_layers = num_layers},
+             now_us);
+}
+
 void SourceTransferSet::SealLayers(SourceTransfer* transfer, const SliceRange& slices,
                                    int64_t now_us) {
   if (slices.num_ordinals == 0) return;
@@ -249,38 +263,27 @@ void SourceTransferSet::Tick(int64_t now_us) {
 }
 
 void SourceTransferSet::HashInTurns(int64_t now_us) {
-  const uint64_t num_a_turn =
-      std::max<uint64_t>(1, hash_bytes_per_turn_ / parts_.arena->layout().BlockBytes());
-  uint64_t num_left = num_a_turn;
+  const uint64_t num_a_turn = hash_bytes_per_turn_ / parts_.arena->layout().BlockBytes();
+  auto num_left = static_cast<uint32_t>(std::clamp<uint64_t>(num_a_turn, 1, UINT32_MAX));
   for (auto& [key, transfer] : transfers_) {
     if (!transfer->late_seal.has_value()) continue;
-    if (num_left == 0) {
-      next_deadline_us_ = now_us;  // the next turn goes on
-      return;
-    }
-    const uint32_t before = transfer->num_hashed;
-    HashSome(transfer.get(), static_cast<uint32_t>(std::min<uint64_t>(num_left, UINT32_MAX)),
-             now_us);
-    num_left -= transfer->num_hashed - before;
-    if (transfer->late_seal.has_value()) next_deadline_us_ = now_us;
+    if (num_left > 0) num_left -= HashSome(transfer.get(), num_left, now_us);
+    if (transfer->late_seal.has_value()) next_deadline_us_ = now_us;  // the next turn goes on
   }
 }
 
-void SourceTransferSet::HashSome(SourceTransfer* transfer, uint32_t num_ordinals, int64_t now_us) {
-  const SourceSpec& spec = transfer->machine.spec();
-  const SliceRange slices{
-      .first_ordinal = transfer->num_hashed,
-      .num_ordinals = std::min(num_ordinals, spec.num_blocks - transfer->num_hashed),
-      .first_layer = 0,
-      .num_layers = spec.num_layers};
-  for (uint32_t layer = 0; layer < spec.num_layers; ++layer) {
-    HashLayer(transfer, slices.first_ordinal, slices.num_ordinals, layer);
-  }
-  transfer->num_hashed += slices.num_ordinals;
-  SealLayers(transfer, slices, now_us);
+uint32_t SourceTransferSet::HashSome(SourceTransfer* transfer, uint32_t max_ordinals,
+                                     int64_t now_us) {
+  const uint32_t first = transfer->num_hashed;
+  const uint32_t num_blocks = transfer->machine.spec().num_blocks;
+  const uint32_t num = std::min(max_ordinals, num_blocks - first);
+  transfer->num_hashed += num;
+  HashAndSeal(transfer, first, num, now_us);
   // Slices that cannot be posted may have ended the request, and let its blocks go.
-  if (!transfer->late_seal.has_value() || transfer->num_hashed < spec.num_blocks) return;
-  FinishPrompt(transfer, *std::exchange(transfer->late_seal, std::nullopt), now_us);
+  if (transfer->late_seal.has_value() && transfer->num_hashed == num_blocks) {
+    FinishPrompt(transfer, *std::exchange(transfer->late_seal, std::nullopt), now_us);
+  }
+  return num;
 }
 
 void SourceTransferSet::OfferAgain(SourceTransfer* transfer, int64_t now_us) {

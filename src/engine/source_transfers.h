@@ -76,6 +76,9 @@ class SourceTransferSet {
   // Hashes one layer of blocks [first_ordinal, +num_ordinals), which are stored for good.
   void HashLayer(SourceTransfer* transfer, uint32_t first_ordinal, uint32_t num_ordinals,
                  uint32_t layer);
+  // All layers of those blocks at once, where they are stored for good: hashed, they may cross.
+  void HashAndSeal(SourceTransfer* transfer, uint32_t first_ordinal, uint32_t num_ordinals,
+                   int64_t now_us);
   // Those slices (all hashed) may cross now.
   void SealLayers(SourceTransfer* transfer, const SliceRange& slices, int64_t now_us);
   // A grant that arrived while layers are computed.
@@ -128,8 +131,8 @@ class SourceTransferSet {
   void OfferAgain(SourceTransfer* transfer, int64_t now_us);
   void ExpireParked(int64_t now_us);
   void HashInTurns(int64_t now_us);
-  // The next `num_ordinals` blocks at most.
-  void HashSome(SourceTransfer* transfer, uint32_t num_ordinals, int64_t now_us);
+  // At most so many of the blocks that are left; how many.
+  uint32_t HashSome(SourceTransfer* transfer, uint32_t max_ordinals, int64_t now_us);
   void NoteDeadline(const SourceTransfer& transfer);
   void EraseFinished();
 

@@ -1,7 +1,6 @@
 #include "src/model/device_model.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 #include <vector>
 
@@ -95,11 +94,7 @@ absl::StatusOr<std::unique_ptr<DeviceModel>> DeviceModel::Load(const GgufFile& f
                                  .max_context = model->options_.max_context,
                                  .block_size = options.block_size};
   std::vector<float> rope_factors;
-  if (plan.rope_factors != nullptr) {
-    rope_factors.resize(plan.rope_factors->num_elements());
-    std::memcpy(rope_factors.data(), plan.rope_factors->data.data(),
-                plan.rope_factors->data.size());
-  }
+  if (plan.rope_factors != nullptr) rope_factors = FloatsOf(*plan.rope_factors);
   BATON_ASSIGN_OR_RETURN(model->workspace_,
                          DeviceWorkspace::Create(config, size, rope_factors, options.device));
   BATON_RETURN_IF_ERROR(options.device->Wait());

@@ -1,6 +1,5 @@
 #include "src/model/device_weights.h"
 
-#include <cstring>
 #include <initializer_list>
 #include <span>
 #include <string>
@@ -38,29 +37,16 @@ absl::StatusOr<DeviceBuffer> LoadMatrix(std::initializer_list<const GgufTensor*>
   return buffer;
 }
 
-// The planner has checked that vectors are F32.
-void AppendFloats(const GgufTensor& tensor, std::vector<float>* out) {
-  const size_t before = out->size();
-  out->resize(before + tensor.num_elements());
-  std::memcpy(out->data() + before, tensor.data.data(), tensor.data.size());
-}
-
 absl::StatusOr<DeviceBuffer> LoadVector(const GgufTensor* tensor, Accelerator* device) {
   if (tensor == nullptr) return DeviceBuffer();
-  std::vector<float> values;
-  AppendFloats(*tensor, &values);
   std::vector<uint16_t> rounded;
-  rounded.reserve(values.size());
-  for (const float value : values) rounded.push_back(Bf16FromFloat(value));
+  for (const float value : FloatsOf(*tensor)) rounded.push_back(Bf16FromFloat(value));
   return CopyToDevice(device, std::as_bytes(std::span(rounded)), tensor->name);
 }
 
 absl::StatusOr<DeviceBuffer> LoadBias(const LayerTensors& tensors, Accelerator* device) {
   if (tensors.q_bias == nullptr) return DeviceBuffer();
-  std::vector<float> values;
-  for (const GgufTensor* bias : {tensors.q_bias, tensors.k_bias, tensors.v_bias}) {
-    AppendFloats(*bias, &values);
-  }
+  const std::vector<float> values = QkvBiasOf(tensors);
   return CopyToDevice(device, std::as_bytes(std::span(values)), tensors.q_bias->name);
 }
 

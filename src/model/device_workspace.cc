@@ -81,7 +81,6 @@ Status DeviceWorkspace::Allocate(const ModelConfig& config) {
   for (const Piece& piece : pieces) {
     BATON_ASSIGN_OR_RETURN(*piece.buffer,
                            DeviceBuffer::Create(device_, piece.size_bytes, piece.name));
-    bytes_ += piece.size_bytes;
   }
   host_.reserve(rows * max_blocks);
   rows_.reserve(rows);

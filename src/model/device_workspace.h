@@ -43,8 +43,6 @@ class DeviceWorkspace {
   // The next norm adds nothing.
   const DeviceBuffer& nothing() const { return zeros_; }
 
-  size_t bytes() const { return bytes_; }
-
   // Activations in bf16.
   DeviceBuffer residual;  // [max_rows][hidden]
   DeviceBuffer added;     // [max_rows][hidden]: what the next norm adds to the residual
@@ -92,7 +90,6 @@ class DeviceWorkspace {
   const DeviceWorkspaceSize size_;
   const cuda::AttentionShape shape_;
   Accelerator* const device_;
-  size_t bytes_ = 0;
   DeviceBuffer zeros_;                     // [max_rows][hidden] bf16
   std::vector<uint32_t> host_;             // what is being copied; reserved
   std::vector<cuda::AttentionRows> rows_;  // reserved

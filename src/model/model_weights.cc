@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
-#include <cstring>
 
 #include "src/base/hex.h"
 #include "src/base/xxh3.h"
@@ -13,13 +12,6 @@ namespace {
 
 // CheckWeightValues packs so many raw bytes at a time: its memory does not follow the file's size.
 constexpr uint64_t kCheckedBytes = uint64_t{16} << 20;
-
-// The planner has checked that the tensor is F32.
-std::vector<float> CopyVector(const GgufTensor& tensor) {
-  std::vector<float> out(tensor.num_elements());
-  std::memcpy(out.data(), tensor.data.data(), tensor.data.size());
-  return out;
-}
 
 size_t VectorBytes(const std::vector<float>& values) { return values.size() * sizeof(float); }
 
@@ -91,17 +83,13 @@ absl::StatusOr<FeedForwardWeights> PackFeedForward(const TensorPart& gate, const
 
 // The small vectors that only some architectures have.
 void CopyVectors(const LayerTensors& tensors, LayerWeights& out) {
-  out.attn_norm = CopyVector(*tensors.attn_norm);
-  out.ffn_norm = CopyVector(*tensors.ffn_norm);
-  for (const GgufTensor* bias : {tensors.q_bias, tensors.k_bias, tensors.v_bias}) {
-    if (bias == nullptr) continue;
-    const std::vector<float> values = CopyVector(*bias);
-    out.qkv_bias.insert(out.qkv_bias.end(), values.begin(), values.end());
-  }
-  if (tensors.q_norm != nullptr) out.q_norm = CopyVector(*tensors.q_norm);
-  if (tensors.k_norm != nullptr) out.k_norm = CopyVector(*tensors.k_norm);
-  if (tensors.post_attn_norm != nullptr) out.post_attn_norm = CopyVector(*tensors.post_attn_norm);
-  if (tensors.post_ffn_norm != nullptr) out.post_ffn_norm = CopyVector(*tensors.post_ffn_norm);
+  out.attn_norm = FloatsOf(*tensors.attn_norm);
+  out.ffn_norm = FloatsOf(*tensors.ffn_norm);
+  out.qkv_bias = QkvBiasOf(tensors);
+  if (tensors.q_norm != nullptr) out.q_norm = FloatsOf(*tensors.q_norm);
+  if (tensors.k_norm != nullptr) out.k_norm = FloatsOf(*tensors.k_norm);
+  if (tensors.post_attn_norm != nullptr) out.post_attn_norm = FloatsOf(*tensors.post_attn_norm);
+  if (tensors.post_ffn_norm != nullptr) out.post_ffn_norm = FloatsOf(*tensors.post_ffn_norm);
 }
 
 absl::StatusOr<LayerWeights> LoadLayer(const LayerTensors& tensors, ThreadPool& pool) {
@@ -181,8 +169,8 @@ absl::StatusOr<ModelWeights> LoadWeights(const TensorPlan& plan, ThreadPool& poo
   if (plan.output != plan.token_embd) {
     BATON_ASSIGN_OR_RETURN(out.output, PackOne(WholeOf(plan.output), pool));
   }
-  out.output_norm = CopyVector(*plan.output_norm);
-  if (plan.rope_factors != nullptr) out.rope_factors = CopyVector(*plan.rope_factors);
+  out.output_norm = FloatsOf(*plan.output_norm);
+  if (plan.rope_factors != nullptr) out.rope_factors = FloatsOf(*plan.rope_factors);
   out.layers.reserve(plan.layers.size());
   for (const LayerTensors& tensors : plan.layers) {
     BATON_ASSIGN_OR_RETURN(LayerWeights layer, LoadLayer(tensors, pool));
@@ -195,7 +183,7 @@ absl::Status CheckVectors(const GgufFile& file) {
   for (const GgufTensor& tensor : file.tensors()) {
     if (tensor.num_dims != 1) continue;
     const bool divides = tensor.name == "rope_freqs.weight";
-    const std::vector<float> values = CopyVector(tensor);
+    const std::vector<float> values = FloatsOf(tensor);
     for (size_t i = 0; i < values.size(); ++i) {
       if (std::isfinite(values[i]) && (values[i] > 0 || !divides)) continue;
       return InvalidArgument("element {} of tensor \"{}\" is {}, not a {}number", i, tensor.name,

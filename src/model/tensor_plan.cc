@@ -1,5 +1,6 @@
 #include "src/model/tensor_plan.h"
 
+#include <cstring>
 #include <string>
 #include <string_view>
 
@@ -167,6 +168,22 @@ absl::StatusOr<TensorPlan> PlanTensors(const GgufFile& file, const ModelConfig& 
   }
   BATON_RETURN_IF_ERROR(finder.CheckAllUsed());
   return plan;
+}
+
+std::vector<float> FloatsOf(const GgufTensor& tensor) {
+  std::vector<float> out(tensor.num_elements());
+  std::memcpy(out.data(), tensor.data.data(), tensor.data.size());
+  return out;
+}
+
+std::vector<float> QkvBiasOf(const LayerTensors& tensors) {
+  std::vector<float> out;
+  for (const GgufTensor* bias : {tensors.q_bias, tensors.k_bias, tensors.v_bias}) {
+    if (bias == nullptr) continue;
+    const std::vector<float> values = FloatsOf(*bias);
+    out.insert(out.end(), values.begin(), values.end());
+  }
+  return out;
 }
 
 WeightType WeightTypeOf(const GgufTensor& tensor) {

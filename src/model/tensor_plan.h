@@ -49,6 +49,11 @@ struct TensorPlan {
 // result.
 absl::StatusOr<TensorPlan> PlanTensors(const GgufFile& file, const ModelConfig& config);
 
+// The elements of a vector of the plan, which is F32.
+std::vector<float> FloatsOf(const GgufTensor& tensor);
+// [qkv_size] as the matrices lie side by side; empty where the layer has no biases.
+std::vector<float> QkvBiasOf(const LayerTensors& tensors);
+
 // The kernels' name of a supported tensor type.
 WeightType WeightTypeOf(const GgufTensor& tensor);
 

@@ -295,8 +295,8 @@ void RouterCore::CheckTimers(RouterRequest& request, int64_t now_us) {
                    request.decode_worker_id, config_.reserve_timeout_us / 1000);
     return Recover(request, PlacementFault::kDecodeStalled, now_us);
   }
-  const bool is_asked = request.move.decode.lease.value() != 0;
-  if (is_asked && now_us - request.move.asked_us >= config_.reserve_timeout_us) GiveUpMove(request);
+  if (request.move.on() && now_us - request.move.asked_us >= config_.reserve_timeout_us)
+    GiveUpMove(request);
   if (RegisteredWorker* worker = FindStalled(request, now_us)) {
     worker->avoided_until_us = now_us + config_.worker_stall_us;
     const bool is_prefill = request.prefill.Is(worker->lease);

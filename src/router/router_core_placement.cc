@@ -347,7 +347,7 @@ void RouterCore::AskMove(RouterRequest& request, const PlannedRoute& planned, in
 }
 
 void RouterCore::GiveUpMove(RouterRequest& request) {
-  if (request.move.decode.lease.value() == 0) return;
+  if (!request.move.on()) return;
   ReleaseHalf(request, request.move.decode, /*cancel=*/true);
   request.move = AskedMove{};
   request.life.SkipAttempt();

@@ -92,7 +92,7 @@ void RouterCore::MoveAwayFrom(RegisteredWorker& worker, int64_t now_us) {
   for (const auto& [uid, request] : requests_) {
     const bool can_move = request->decode.Is(worker.lease) && !request->merge.complete() &&
                           request->spec.num_choices == 1 && !request->pause.on() &&
-                          request->move.decode.lease.value() == 0;
+                          !request->move.on();
     if (can_move) movable.push_back(uid);
   }
   std::sort(movable.begin(), movable.end());

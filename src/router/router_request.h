@@ -53,6 +53,7 @@ struct AskedMove {
   bool exact = true;
   int64_t asked_us = 0;
 
+  bool on() const { return decode.lease.value() != 0; }
   bool Is(LeaseId lease, uint32_t attempt) const {
     return decode.Is(lease) && decode.attempt == attempt;
   }

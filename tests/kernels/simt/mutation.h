@@ -10,6 +10,8 @@
 #include <vector>
 
 #include "fmt/format.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
 
 #include "kernels/simt/mutant.h"
 #include "kernels/simt/run_options.h"
@@ -98,6 +100,14 @@ inline MutationResult RunMutants(const Suite& suite, const std::vector<Equivalen
   std::printf("mutants %u, noticed %u, equivalent %u, survivors %zu\n", result.num_mutants,
               result.num_noticed, result.num_equivalent, result.survivors.size());
   return result;
+}
+
+// Every mutant is noticed, and there are at least so many.
+inline void ExpectAllNoticed(const Suite& suite, uint32_t min_mutants) {
+  const MutationResult result = RunMutants(suite, {});
+  EXPECT_GE(result.num_mutants, min_mutants);
+  EXPECT_THAT(result.survivors, testing::IsEmpty());
+  EXPECT_THAT(result.stale, testing::IsEmpty());
 }
 
 }  // namespace baton::simt_test
