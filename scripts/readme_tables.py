@@ -138,11 +138,12 @@ def slow_readers(row):
 def soak(row):
     faults = ", ".join(f"{count} {name}" for name, count in row["faults"].items())
     slopes = ", ".join(f"{k} {v:+.2f}" for k, v in row["rss_slope_mib_per_min"].items())
+    at = f" (commit {row['commit']})" if "commit" in row else ""  # where it was run by itself
     return [
         f"Soak of {row['minutes']:.0f} minutes, {row['streams']} answers, {row['problems']} wrong"
         f" or failed; faults: {faults}. Resident memory grows by (MiB a minute) {slopes}. Answers"
         f" a second: {row['answers_per_s_before']:.1f} before, {row['answers_per_s_after']:.1f}"
-        " from 10 s after the last fault on."
+        f" from 10 s after the last fault on{at}."
     ]
 
 
