@@ -18,7 +18,8 @@ const KernelInfo* const kInfos[] = {&kRmsNormInfo,
                                     &kAttentionPrefillInfos[2],
                                     &kAttentionDecodeInfos[0],
                                     &kAttentionDecodeInfos[1],
-                                    &kAttentionDecodeInfos[2]};
+                                    &kAttentionDecodeInfos[2],
+                                    &kSampleInfo};
 const KernelTable kTable = {.rms_norm = RmsNorm,
                             .silu_mul = SiluMul,
                             .embed = Embed,
@@ -26,6 +27,7 @@ const KernelTable kTable = {.rms_norm = RmsNorm,
                             .rope_append = RopeAppend,
                             .attention_prefill = AttentionPrefill,
                             .attention_decode = AttentionDecode,
+                            .sample = Sample,
                             .infos = kInfos,
                             .num_infos = sizeof(kInfos) / sizeof(kInfos[0])};
 

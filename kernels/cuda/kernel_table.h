@@ -16,6 +16,7 @@
 
 #include "kernels/cuda/attention_params.h"
 #include "kernels/cuda/gemm_segments.h"
+#include "kernels/sampling.h"
 #include "kernels/simt/types.h"
 
 namespace baton::cuda {
@@ -82,6 +83,17 @@ struct GemmParams {
   GemmPath path = GemmPath::kAuto;
 };
 
+// The token of each row by the rules of src/model/sampler.h from step 5 on, with its bits.
+struct SampleParams {
+  const float* logits;      // [num_rows][vocab_size]; not written
+  const RowSampling* rows;  // [num_rows]
+  uint32_t* tokens;  // [num_rows]; kNoToken where the row is not to be chosen, or has no largest
+                     // logit that is finite
+  uint32_t num_rows;
+  uint32_t vocab_size;  // at least 1
+};
+inline constexpr uint32_t kNoToken = 0xFFFFFFFFu;
+
 // What a kernel needs of a cta.
 struct KernelInfo {
   const char* name;
@@ -98,6 +110,7 @@ struct KernelTable {
   absl::Status (*rope_append)(const RopeAppendParams& params, void* stream);
   absl::Status (*attention_prefill)(const AttentionParams& params, void* stream);
   absl::Status (*attention_decode)(const AttentionParams& params, void* stream);
+  absl::Status (*sample)(const SampleParams& params, void* stream);
   const KernelInfo* const* infos;  // [num_infos]
   uint32_t num_infos;
 };
@@ -118,6 +131,7 @@ absl::Status GemmBf16(const GemmParams& params, void* stream);
 absl::Status RopeAppend(const RopeAppendParams& params, void* stream);
 absl::Status AttentionPrefill(const AttentionParams& params, void* stream);
 absl::Status AttentionDecode(const AttentionParams& params, void* stream);
+absl::Status Sample(const SampleParams& params, void* stream);
 extern const KernelInfo kRmsNormInfo;
 extern const KernelInfo kSiluMulInfo;
 extern const KernelInfo kEmbedInfo;
@@ -128,6 +142,7 @@ extern const KernelInfo kGemmTile128Info;
 extern const KernelInfo kRopeAppendInfo;
 extern const KernelInfo kAttentionPrefillInfos[3];  // head_dim 64, 128, 256
 extern const KernelInfo kAttentionDecodeInfos[3];   // head_dim 64, 128, 256
+extern const KernelInfo kSampleInfo;
 }  // namespace BATON_BODY
 
 }  // namespace baton::cuda

@@ -54,6 +54,14 @@ uint32_t calls::AtomicUpdate(const AtomicRequest& request, uint32_t* word, Site 
   return before;
 }
 
+void calls::AtomicAdd64(uint64_t* word, uint64_t value, Site site) {
+  RunState& run = *RunState::Current();
+  run.CountStep(site);
+  run.Touch({word, sizeof(*word), true, __builtin_return_address(0)}, /*atomic=*/true);
+  *word += value;
+  run.MaybePreempt();
+}
+
 uint32_t calls::LoadAcquire(const uint32_t* word, Site site) {
   RunState& run = *RunState::Current();
   TouchWord(run, word, false, __builtin_return_address(0));

@@ -165,6 +165,10 @@ BATON_DEVICE void bulk_copy(void* to_shared, const void* from, uint32_t bytes, M
 BATON_DEVICE uint32_t atomic_add(uint32_t* word, uint32_t value, Site = Here()) {
   return atomicAdd(word, value);
 }
+// A word of global or shared memory; orders nothing, fences included.
+BATON_DEVICE void atomic_add64(uint64_t* word, uint64_t value, Site = Here()) {
+  atomicAdd(reinterpret_cast<unsigned long long*>(word), value);
+}
 BATON_DEVICE uint32_t atomic_max(uint32_t* word, uint32_t value, Site = Here()) {
   return atomicMax(word, value);
 }

@@ -90,6 +90,9 @@ inline void bulk_copy(void* to_shared, const void* from, uint32_t bytes, Mbarrie
 inline uint32_t atomic_add(uint32_t* word, uint32_t value, Site site = Here()) {
   return calls::AtomicUpdate({calls::AtomicOp::kAdd, value, 0}, word, site);
 }
+inline void atomic_add64(uint64_t* word, uint64_t value, Site site = Here()) {
+  calls::AtomicAdd64(word, value, site);
+}
 inline uint32_t atomic_max(uint32_t* word, uint32_t value, Site site = Here()) {
   return calls::AtomicUpdate({calls::AtomicOp::kMax, value, 0}, word, site);
 }

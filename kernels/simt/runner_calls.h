@@ -50,6 +50,7 @@ void WaitBarrier(Mbarrier* barrier, uint32_t parity, Site site);
 void BulkCopy(void* to_shared, const void* from, uint32_t bytes, Mbarrier* barrier, Site site);
 
 uint32_t AtomicUpdate(const AtomicRequest& request, uint32_t* word, Site site);
+void AtomicAdd64(uint64_t* word, uint64_t value, Site site);
 uint32_t LoadAcquire(const uint32_t* word, Site site);
 void StoreRelease(uint32_t* word, uint32_t value, Site site);
 void Fence(Site site);

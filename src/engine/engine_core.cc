@@ -79,7 +79,7 @@ EngineCore::EngineCore(const EngineConfig& config, const EngineParts& parts, Eng
              this),
       outbox_(parts.listener),
       batch_(config.scheduler.max_batch_tokens, MaxItems(config.scheduler),
-             parts.model->vocab_size()) {
+             parts.model->vocab_size(), parts.model->samples()) {
   const uint32_t max_items = MaxItems(config.scheduler);
   outbox_.Reserve(max_items + kMaxChoices);
   pending_.reserve(config.inbox_capacity);

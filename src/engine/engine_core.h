@@ -124,14 +124,16 @@ class EngineCore : private TransferOwner, private LayerHook {
   // engine_step.cc: one step.
   bool RunStep();
   void LowerPlan(const BatchPlan& plan);
+  void AskForTokens(const BatchPlan& plan);
   void NotePlanned(const BatchPlan& plan);
   void NoteSeals(const BatchItem& item, const SequenceUse& use);
   void SealHits();
   void OnLayerStored(uint32_t layer) override;
   void TakeGrants();
   void SampleAll(const BatchPlan& plan);
-  // Samples into `sampled_`; false, and the request is noted as failed, when nothing can be chosen.
-  bool Sample(LiveRequest* request, const Choice& choice, std::span<const float> logits);
+  // The token of plan item `item` into `sampled_`; false, and the request is noted as failed, when
+  // nothing can be chosen.
+  bool Sample(LiveRequest* request, const Choice& choice, size_t item);
   // The prompt's sequence goes on as the only choice.
   void BecomeChoice(LiveRequest* request, Choice* choice);
   // Appends a choice's next token, decides whether it was its last, and reports it.

@@ -1,6 +1,7 @@
 // One step: plan, lower, forward, sample, finish.
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <utility>
 
 #include "src/base/check.h"
@@ -8,6 +9,17 @@
 #include "src/engine/engine_core.h"
 
 namespace baton {
+namespace {
+
+// All but the logits.
+SampleQuery QueryOf(const LiveRequest& request, const Choice& choice) {
+  return {.params = &request.spec.sampling,
+          .state = &choice.sampler,
+          .choice = choice.index,
+          .stop_tokens = request.spec.stop_tokens};
+}
+
+}  // namespace
 
 bool EngineCore::RunStep() {
   if (!scheduler_.HasWork()) return false;
@@ -56,6 +68,17 @@ void EngineCore::LowerPlan(const BatchPlan& plan) {
     BATON_CHECK(use != nullptr, "sequence {} is planned and works for nobody", item.id);
     uses_.push_back(*use);
     if (use->is_prompt && use->request->source != nullptr) NoteSeals(item, *use);
+  }
+  if (parts_.model->samples()) AskForTokens(plan);
+}
+
+void EngineCore::AskForTokens(const BatchPlan& plan) {
+  for (size_t i = 0; i < plan.items.size(); ++i) {
+    const LiveRequest& request = *uses_[i].request;
+    // The choices of a prompt that ends all begin with its logits.
+    const bool one_choice = !plan.items[i].ends_prompt || request.choices.size() == 1;
+    if (!plan.items[i].wants_logits || !one_choice) continue;
+    batch_.SetSampling(i, RowSamplingOf(QueryOf(request, request.choices[uses_[i].choice])));
   }
 }
 
@@ -145,7 +168,7 @@ void EngineCore::SampleAll(const BatchPlan& plan) {
     }
     Choice* const choice = &request->choices[uses_[i].choice];
     if (uses_[i].is_prompt) BecomeChoice(request, choice);
-    if (!Sample(request, *choice, batch_.LogitsOf(i))) {
+    if (!Sample(request, *choice, i)) {
       result.finished = true;  // the sequence leaves now, the request fails after the step
       continue;
     }
@@ -157,14 +180,15 @@ void EngineCore::SampleAll(const BatchPlan& plan) {
   }
 }
 
-bool EngineCore::Sample(LiveRequest* request, const Choice& choice, std::span<const float> logits) {
-  const Status status = sampler_.Sample({.params = &request->spec.sampling,
-                                         .state = &choice.sampler,
-                                         .choice = choice.index,
-                                         .stop_tokens = request->spec.stop_tokens,
-                                         .logits = logits},
-                                        sampled_);
-  if (status.ok()) return true;
+bool EngineCore::Sample(LiveRequest* request, const Choice& choice, size_t item) {
+  if (const std::optional<TokenId> chosen = batch_.ChosenOf(item)) {
+    sampled_ = {.token = *chosen};
+    if (*chosen != kNoTokenId) return true;
+  } else {
+    SampleQuery query = QueryOf(*request, choice);
+    query.logits = batch_.LogitsOf(item);
+    if (sampler_.Sample(query, sampled_).ok()) return true;
+  }
   if (std::find(failed_.begin(), failed_.end(), request) == failed_.end()) {
     failed_.push_back(request);
   }
@@ -204,7 +228,7 @@ void EngineCore::FinishPrompt(const DonePrompt& done) {
   LiveRequest* const request = done.request;
   first_tokens_.clear();
   for (const Choice& choice : request->choices) {
-    if (!Sample(request, choice, batch_.LogitsOf(done.item))) return;
+    if (!Sample(request, choice, done.item)) return;
     first_tokens_.push_back(sampled_);
     ++numbers_.generated_tokens;
   }

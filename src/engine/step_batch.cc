@@ -4,13 +4,17 @@
 
 namespace baton {
 
-StepBatch::StepBatch(uint32_t max_tokens, uint32_t max_items, uint32_t vocab_size)
+StepBatch::StepBatch(uint32_t max_tokens, uint32_t max_items, uint32_t vocab_size, bool samples)
     : vocab_size_(vocab_size),
+      samples_(samples),
       logits_(AlignedBuffer::AllocateOrDie(size_t{max_items} * vocab_size * sizeof(float))) {
   tokens_.reserve(max_tokens);
   spans_.reserve(max_items);
   logit_rows_.reserve(max_items);
   logit_index_.reserve(max_items);
+  if (!samples_) return;
+  sampling_.reserve(max_items);
+  chosen_.reserve(max_items);
 }
 
 void StepBatch::Lower(const BatchPlan& plan) {
@@ -30,6 +34,9 @@ void StepBatch::Lower(const BatchPlan& plan) {
     logit_index_.push_back(static_cast<uint32_t>(logit_rows_.size()));
     if (item.wants_logits) logit_rows_.push_back(first_row + item.num_tokens - 1);
   }
+  if (!samples_) return;
+  sampling_.assign(logit_rows_.size(), RowSampling());
+  chosen_.assign(logit_rows_.size(), kNoTokenId);
 }
 
 std::span<float> StepBatch::logits() {
@@ -42,6 +49,12 @@ std::span<float> StepBatch::logits() {
 std::span<const float> StepBatch::LogitsOf(size_t item) const {
   const auto* data = reinterpret_cast<const float*>(logits_.data());
   return {data + size_t{logit_index_[item]} * vocab_size_, vocab_size_};
+}
+
+std::optional<TokenId> StepBatch::ChosenOf(size_t item) const {
+  const uint32_t row = logit_index_[item];
+  if (!samples_ || sampling_[row].on_device == 0) return std::nullopt;
+  return chosen_[row];
 }
 
 }  // namespace baton

@@ -1,9 +1,10 @@
-// StepBatch: lowers a BatchPlan to the plain arrays of a ModelBatch and holds the logits that come
-// back. All memory is taken at construction. Engine thread.
+// StepBatch: lowers a BatchPlan to the plain arrays of a ModelBatch and holds the logits or tokens
+// that come back. All memory is taken at construction. Engine thread.
 #ifndef BATON_ENGINE_STEP_BATCH_H_
 #define BATON_ENGINE_STEP_BATCH_H_
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -17,26 +18,42 @@ namespace baton {
 class StepBatch {
  public:
   // At most `max_tokens` rows in `max_items` items, each of which may want one row of logits. The
-  // pages of logits that are never written cost no memory.
-  StepBatch(uint32_t max_tokens, uint32_t max_items, uint32_t vocab_size);
+  // pages of logits that are never written cost no memory. `samples`: the model may be asked to
+  // choose.
+  StepBatch(uint32_t max_tokens, uint32_t max_items, uint32_t vocab_size, bool samples);
 
   // Replaces the batch; the plan's sequences and tables must live until the step is over.
   void Lower(const BatchPlan& plan);
 
-  ModelBatch batch() const {
-    return {.token_ids = tokens_, .spans = spans_, .logit_rows = logit_rows_};
+  // The model may choose the token of plan item `item`, which wants logits. Of every such item or
+  // of none, after Lower.
+  void SetSampling(size_t item, const RowSampling& sampling) {
+    sampling_[logit_index_[item]] = sampling;
+  }
+
+  ModelBatch batch() {
+    return {.token_ids = tokens_,
+            .spans = spans_,
+            .logit_rows = logit_rows_,
+            .sampling = sampling_,
+            .tokens = chosen_};
   }
   // [logit_rows, vocab_size], to be written by Forward.
   std::span<float> logits();
-  // [vocab_size] of plan item `item`, which wants logits.
+  // [vocab_size] of plan item `item`, which wants logits; unspecified where a token was chosen.
   std::span<const float> LogitsOf(size_t item) const;
+  // The token that the model chose for it; nothing where it was not asked to.
+  std::optional<TokenId> ChosenOf(size_t item) const;
 
  private:
   const uint32_t vocab_size_;
+  const bool samples_;
   std::vector<TokenId> tokens_;
   std::vector<AttentionSpan> spans_;
   std::vector<uint32_t> logit_rows_;
   std::vector<uint32_t> logit_index_;  // of each item, valid where it wants logits
+  std::vector<RowSampling> sampling_;  // [logit_rows_]; empty when the model does not sample
+  std::vector<TokenId> chosen_;        // as many
   AlignedBuffer logits_;
 };
 

@@ -66,6 +66,12 @@ absl::Status CheckBatch(const ModelBatch& batch, const KvView& kv, const BatchLi
       return InvalidArgument("logit row {} (of {} rows) is out of range or order", row, rows);
     }
   }
+  const size_t num_sampled = batch.sampling.size();
+  if ((num_sampled != 0 && num_sampled != batch.logit_rows.size()) ||
+      batch.tokens.size() != num_sampled) {
+    return InvalidArgument("{} rows to sample into {} tokens, logits of {} rows are wanted",
+                           num_sampled, batch.tokens.size(), batch.logit_rows.size());
+  }
   if (num_logits != batch.logit_rows.size() * limits.vocab_size) {
     return InvalidArgument("room for {} logits, {} rows of {} are wanted", num_logits,
                            batch.logit_rows.size(), limits.vocab_size);

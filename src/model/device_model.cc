@@ -147,7 +147,8 @@ Status DeviceModel::Forward(const ModelBatch& batch, const KvView& kv, LayerHook
     BATON_RETURN_IF_ERROR(FeedForward(layer));
   }
   if (ws.num_logit_rows == 0) return device.Wait();
-  return WriteLogits(logits);
+  BATON_RETURN_IF_ERROR(ComputeLogits());
+  return WriteAnswers(batch, logits);
 }
 
 Status DeviceModel::Normalise(const DeviceBuffer& added, const DeviceBuffer& weight) {
@@ -267,7 +268,7 @@ Status DeviceModel::FeedForward(uint32_t layer) {
                                .k = config_.ffn_size});
 }
 
-Status DeviceModel::WriteLogits(std::span<float> logits) {
+Status DeviceModel::ComputeLogits() {
   DeviceWorkspace& ws = *workspace_;
   Accelerator& device = *options_.device;
   BATON_RETURN_IF_ERROR(Normalise(ws.added, weights_->output_norm));
@@ -279,14 +280,42 @@ Status DeviceModel::WriteLogits(std::span<float> logits) {
                                          .num_ids = ws.num_rows,
                                          .dim = config_.hidden_size},
                                         device.stream()));
-  BATON_RETURN_IF_ERROR(MatMul(weights_->OutputMatrix(), {.x = ws.added,
-                                                          .y = ws.logits,
-                                                          .rows = ws.num_logit_rows,
-                                                          .n = config_.vocab_size,
-                                                          .k = config_.hidden_size,
-                                                          .wants_float = true}));
-  BATON_RETURN_IF_ERROR(device.CopyOut(logits.data(), ws.logits.data(), logits.size_bytes()));
+  return MatMul(weights_->OutputMatrix(), {.x = ws.added,
+                                           .y = ws.logits,
+                                           .rows = ws.num_logit_rows,
+                                           .n = config_.vocab_size,
+                                           .k = config_.hidden_size,
+                                           .wants_float = true});
+}
+
+Status DeviceModel::WriteAnswers(const ModelBatch& batch, std::span<float> logits) {
+  Accelerator& device = *options_.device;
+  BATON_RETURN_IF_ERROR(ChooseTokens(batch));
+  const size_t row_bytes = config_.vocab_size * sizeof(float);
+  for (size_t i = 0; i < batch.logit_rows.size(); ++i) {
+    if (!batch.sampling.empty() && batch.sampling[i].on_device != 0) continue;
+    BATON_RETURN_IF_ERROR(device.CopyOut(logits.data() + i * config_.vocab_size,
+                                         workspace_->logits.data() + i * row_bytes, row_bytes));
+  }
   return device.Wait();
+}
+
+Status DeviceModel::ChooseTokens(const ModelBatch& batch) {
+  const auto wanted = [](const RowSampling& row) { return row.on_device != 0; };
+  if (std::none_of(batch.sampling.begin(), batch.sampling.end(), wanted)) return OkStatus();
+  DeviceWorkspace& ws = *workspace_;
+  Accelerator& device = *options_.device;
+  BATON_RETURN_IF_ERROR(
+      device.CopyIn(ws.sampling.data(), batch.sampling.data(), batch.sampling.size_bytes()));
+  BATON_RETURN_IF_ERROR(Kernels().sample({.logits = ws.logits.as<float>(),
+                                          .rows = ws.sampling.as<RowSampling>(),
+                                          .tokens = ws.tokens.as<uint32_t>(),
+                                          .num_rows = ws.num_logit_rows,
+                                          .vocab_size = config_.vocab_size},
+                                         device.stream()));
+  static_assert(sizeof(TokenId) == sizeof(uint32_t) &&
+                static_cast<TokenId>(cuda::kNoToken) == kNoTokenId);
+  return device.CopyOut(batch.tokens.data(), ws.tokens.data(), batch.tokens.size_bytes());
 }
 
 }  // namespace baton

@@ -49,6 +49,7 @@ class DeviceModel final : public LoadedModel {
   Status Forward(const ModelBatch& batch, const KvView& kv, LayerHook* hook,
                  std::span<float> logits) override;
 
+  bool samples() const override { return true; }
   const ModelConfig& config() const override { return config_; }
   const KvLayout& layout() const override { return layout_; }
   uint32_t max_rows() const override { return options_.max_rows; }
@@ -72,7 +73,10 @@ class DeviceModel final : public LoadedModel {
   // normed = norm(residual += added).
   Status Normalise(const DeviceBuffer& added, const DeviceBuffer& weight);
   Status MatMul(const DeviceBuffer& weight, const struct DeviceProduct& product);
-  Status WriteLogits(std::span<float> logits);
+  Status ComputeLogits();
+  // Chooses the tokens that are chosen here, and copies the other rows' logits.
+  Status WriteAnswers(const ModelBatch& batch, std::span<float> logits);
+  Status ChooseTokens(const ModelBatch& batch);
 
   // Constant after Load.
   DeviceModelOptions options_;

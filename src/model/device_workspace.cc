@@ -62,6 +62,8 @@ Status DeviceWorkspace::Allocate(const ModelConfig& config) {
       {&gate_up, bf16(size_t{2} * config.ffn_size), "gate_up"},
       {&gated, bf16(config.ffn_size), "gated"},
       {&logits, size_t{size_.max_logit_rows} * config.vocab_size * sizeof(float), "logits"},
+      {&sampling, size_.max_logit_rows * sizeof(RowSampling), "sampling of rows"},
+      {&tokens, size_.max_logit_rows * kWordBytes, "chosen tokens"},
       {&cos_sin, size_t{size_.max_context} * config.head_dim * sizeof(float), "rotary table"},
       {&gemm_partials, cuda::kGemmMaxPartialBytes, "partial sums of products"},
       {&gemm_counters, cuda::kGemmCounters * kWordBytes, "counters of products"},

@@ -53,6 +53,8 @@ class DeviceWorkspace {
   DeviceBuffer gate_up;   // [max_rows][2 ffn]
   DeviceBuffer gated;     // [max_rows][ffn]
   DeviceBuffer logits;    // [max_logit_rows][vocab] fp32
+  DeviceBuffer sampling;  // [max_logit_rows] RowSampling
+  DeviceBuffer tokens;    // [max_logit_rows] uint32_t: chosen
   DeviceBuffer cos_sin;   // [max_context][head_dim / 2][2] fp32
   // Of products whose segments are spread, and of attention whose splits are.
   DeviceBuffer gemm_partials;

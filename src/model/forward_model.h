@@ -35,6 +35,9 @@ class ForwardModel {
   virtual Status Forward(const ModelBatch& batch, const KvView& kv, LayerHook* hook,
                          std::span<float> logits) = 0;
 
+  // Whether it takes ModelBatch::sampling.
+  virtual bool samples() const { return false; }
+
   // Bytes of weights that a step of one row with logits reads, and operations (multiplications and
   // additions) that one row costs without attention; 0 = unknown. For the utilisation metrics.
   virtual size_t bytes_read_per_step() const { return 0; }

@@ -8,15 +8,22 @@
 #include <span>
 
 #include "kernels/ops.h"
+#include "kernels/sampling.h"
 #include "src/base/ids.h"
 
 namespace baton {
+
+inline constexpr TokenId kNoTokenId = -1;
 
 // The rows of one step. The arrays belong to the caller and live until Forward returns.
 struct ModelBatch {
   std::span<const TokenId> token_ids;    // [rows], each in [0, vocab_size)
   std::span<const AttentionSpan> spans;  // cover [0, rows) in ascending order without gaps
   std::span<const uint32_t> logit_rows;  // ascending rows whose logits are wanted; may be empty
+  // For a model that samples(): [logit_rows] each, or empty. Where on_device is set the model
+  // writes the row's token, kNoTokenId when its logits leave none, and not its logits.
+  std::span<const RowSampling> sampling = {};
+  std::span<TokenId> tokens = {};
 
   uint32_t num_rows() const { return static_cast<uint32_t>(token_ids.size()); }
 };

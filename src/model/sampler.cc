@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "kernels/math.h"
+#include "kernels/sampling.h"
 #include "src/base/check.h"
 #include "src/model/sampler_loops.h"
 
@@ -22,7 +23,25 @@ bool Before(const Entry& a, const Entry& b) {
 
 bool IsFinite(float value) { return value > kMinusInfinity && value < -kMinusInfinity; }
 
+// Whether steps 1 to 4 change a logit.
+bool AdjustsLogits(const SampleQuery& query) {
+  return !query.state->seen().empty() || !query.params->logit_bias.empty() ||
+         query.state->num_output() < query.params->min_tokens;
+}
+
 }  // namespace
+
+RowSampling RowSamplingOf(const SampleQuery& query) {
+  const SamplingParams& params = *query.params;
+  return {.seed = params.seed,
+          .temperature = params.greedy() ? 0.0f : params.temperature,
+          .top_p = params.top_p,
+          .min_p = params.min_p,
+          .top_k = params.top_k,
+          .output_index = query.state->num_output(),
+          .choice = query.choice,
+          .on_device = AdjustsLogits(query) || params.logprobs ? 0u : 1u};
+}
 
 Sampler::Sampler(uint32_t vocab_size, std::span<const TokenId> eog_tokens)
     : vocab_size_(vocab_size),
@@ -59,8 +78,7 @@ absl::Status Sampler::Sample(const SampleQuery& query, SampledToken& out) {
 std::span<const float> Sampler::AdjustLogits(const SampleQuery& query) {
   const SamplingParams& params = *query.params;
   const SamplerState& state = *query.state;
-  const bool masks = state.num_output() < params.min_tokens;
-  if (state.seen().empty() && params.logit_bias.empty() && !masks) return query.logits;
+  if (!AdjustsLogits(query)) return query.logits;
   std::copy(query.logits.begin(), query.logits.end(), adjusted_.begin());
   for (const SamplerState::Seen& seen : state.seen()) {
     float& l = adjusted_[static_cast<size_t>(seen.token)];
@@ -71,7 +89,7 @@ std::span<const float> Sampler::AdjustLogits(const SampleQuery& query) {
   for (const LogitBias& entry : params.logit_bias) {
     adjusted_[static_cast<size_t>(entry.token)] += entry.bias;
   }
-  if (masks) MaskEndOfGeneration(query);
+  if (state.num_output() < params.min_tokens) MaskEndOfGeneration(query);
   return adjusted_;
 }
 
@@ -107,7 +125,8 @@ TokenId Sampler::PickRandom(const SampleQuery& query, std::span<const float> log
   if (min_p) KeepMinP(largest, params.min_p);
   Candidate best = {kMinusInfinity, -1};
   for (const Candidate& candidate : candidates_) {
-    const Candidate scored = {candidate.l + GumbelAt(key, candidate.token), candidate.token};
+    const float gumbel = GumbelAt(key, static_cast<uint32_t>(candidate.token));
+    const Candidate scored = {candidate.l + gumbel, candidate.token};
     if (best.token < 0 || Before(scored, best)) best = scored;
   }
   return best.token;
@@ -131,53 +150,53 @@ void Sampler::KeepTopK(std::span<const float> logits, uint32_t top_k) {
 }
 
 void Sampler::KeepTopP(std::span<const float> logits, float largest, float top_p) {
-  const auto keep_prefix = [&](double needed) {
-    double sum = 0.0;
-    for (size_t i = 0; i < candidates_.size(); ++i) {
-      sum += double{Exp(candidates_[i].l - largest)};
-      if (sum < needed) continue;
-      candidates_.resize(i + 1);
-      return true;
-    }
-    return false;
+  const auto weigh = [&](const Candidate& candidate) {
+    return UnitsOfWeight(RelativeWeight(candidate.l, largest));
   };
-  if (!candidates_.empty()) {  // sorted by KeepTopK
-    double sum = 0.0;
-    for (const Candidate& candidate : candidates_) sum += double{Exp(candidate.l - largest)};
-    keep_prefix(sum * double{top_p});
-    return;
+  uint64_t needed = 0;
+  if (candidates_.empty()) {
+    needed = CollectForTopP(logits, largest, top_p);
+    std::sort(candidates_.begin(), candidates_.end(), Before<Candidate>);
+  } else {  // sorted by KeepTopK
+    uint64_t total = 0;
+    for (const Candidate& candidate : candidates_) total += weigh(candidate);
+    needed = UnitsOfTopP(total, top_p);
   }
-  const double needed = BestSamplerLoops().sum_exp(logits, largest) * double{top_p};
-  const float lowest = largest - DepthHolding(logits, largest, needed);
-  for (size_t i = 0; i < logits.size(); ++i) {
-    if (logits[i] >= lowest) candidates_.push_back({logits[i], static_cast<TokenId>(i)});
-  }
-  std::sort(candidates_.begin(), candidates_.end(), Before<Candidate>);
-  keep_prefix(needed);
+  size_t num_kept = 0;
+  for (uint64_t sum = 0; sum < needed;) sum += weigh(candidates_[num_kept++]);
+  candidates_.resize(num_kept);
 }
 
-float Sampler::DepthHolding(std::span<const float> logits, float largest, double needed) {
-  // A histogram of probability over the distance from the largest logit. Sums of another order than
-  // the sorted one differ by rounding, hence the margin.
+uint64_t Sampler::CollectForTopP(std::span<const float> logits, float largest, float top_p) {
+  // A histogram of weight over the distance from the largest logit.
   constexpr float kBinsPerNat = 4.0f;
-  constexpr size_t kNumBins = 420;  // Exp(-104) = 0: nothing deeper has any weight
-  std::array<double, kNumBins> bins = {};
+  constexpr size_t kNumBins = 128;  // nothing deeper than 28 weighs a unit
+  std::array<uint64_t, kNumBins> bins = {};
+  const auto bin_of = [largest](float l) {
+    return l == largest ? 0 : static_cast<size_t>((largest - l) * kBinsPerNat);
+  };
   BestSamplerLoops().weights(logits, largest, weights_.data());
+  uint64_t total = 0;
   for (size_t i = 0; i < logits.size(); ++i) {
-    if (weights_[i] == 0.0f) continue;
-    bins[static_cast<size_t>((largest - logits[i]) * kBinsPerNat)] += double{weights_[i]};
+    const uint64_t units = UnitsOfWeight(weights_[i]);
+    if (units == 0) continue;
+    bins[bin_of(logits[i])] += units;
+    total += units;
   }
-  double sum = 0.0;
-  for (size_t bin = 0; bin < kNumBins; ++bin) {
-    sum += bins[bin];
-    if (sum >= needed * (1.0 + 1e-6)) return static_cast<float>(bin + 1) / kBinsPerNat + 0.01f;
+  const uint64_t needed = UnitsOfTopP(total, top_p);
+  size_t num_bins = 0;
+  for (uint64_t sum = 0; sum < needed;) sum += bins[num_bins++];
+  for (size_t i = 0; i < logits.size(); ++i) {
+    if (UnitsOfWeight(weights_[i]) == 0 || bin_of(logits[i]) >= num_bins) continue;
+    candidates_.push_back({logits[i], static_cast<TokenId>(i)});
   }
-  return 200.0f;
+  return needed;
 }
 
 void Sampler::KeepMinP(float largest, float min_p) {
-  std::erase_if(candidates_,
-                [&](const Candidate& candidate) { return Exp(candidate.l - largest) < min_p; });
+  std::erase_if(candidates_, [&](const Candidate& candidate) {
+    return !KeptByMinP(RelativeWeight(candidate.l, largest), min_p);
+  });
 }
 
 void Sampler::FillLogprobs(const SampleQuery& query, SampledToken& out) {

@@ -13,12 +13,11 @@
 //   5. temperature: l = l / T
 //   6. top_k: the k largest l
 //   7. top_p: the shortest prefix, by descending probability, whose sum reaches top_p times the sum
-//   of all
-//      that top_k left; at least one
+//      of all that top_k left; at least one. Probabilities are integers here (kernels/sampling.h)
 //   8. min_p: of those, the ones whose probability is >= min_p times the largest
 //   9. the token of the largest l + Gumbel(u), ties by lowest id.
-//      Gumbel(u) = -log(-log(1 - u)), u = (w + 0.5) * 2^-32, w the first word of Philox4x32-10 with
-//      key = seed and counter = (output index, choice, token id, 0)
+//      Gumbel(u) = -log(-log(1 - u)), u = (w + 0.5) * 2^-32, w the token's word of Philox4x32-10
+//      with key = seed, by (output index, choice, token id): GumbelAt in kernels/sampling.h
 // Steps 6 and 7 sort by descending l, then ascending id. A NaN logit counts as -infinity.
 //
 // Log-probabilities are those of the model: log-softmax of the logits before step 1 (vLLM's
@@ -33,6 +32,7 @@
 #include <span>
 #include <vector>
 
+#include "kernels/sampling.h"
 #include "src/base/ids.h"
 #include "src/base/status.h"
 #include "src/base/token_logprob.h"
@@ -51,6 +51,10 @@ struct SampleQuery {
   std::span<const TokenId> stop_tokens;
   std::span<const float> logits;  // [vocab_size]
 };
+
+// The query as a row that a model which samples() may choose on its device, with the same bits;
+// on_device is 0 where that takes more than the logits: a penalty, bias, mask or log-probability.
+RowSampling RowSamplingOf(const SampleQuery& query);
 
 // What Sample answers. Self-contained, so that the tokens of a whole step can be kept side by side.
 struct SampledToken {
@@ -88,9 +92,9 @@ class Sampler {
   TokenId PickRandom(const SampleQuery& query, std::span<const float> logits, float largest);
   void KeepTopK(std::span<const float> logits, uint32_t top_k);
   void KeepTopP(std::span<const float> logits, float largest, float top_p);
-  // A distance from the largest logit within which all tokens together weigh at least `needed`; so
-  // the prefix that top_p keeps can be found without sorting the whole vocabulary.
-  float DepthHolding(std::span<const float> logits, float largest, double needed);
+  // The candidates that may be in the prefix that top_p keeps, so that it is found without sorting
+  // the whole vocabulary; what the prefix weighs.
+  uint64_t CollectForTopP(std::span<const float> logits, float largest, float top_p);
   void KeepMinP(float largest, float min_p);
   void FillLogprobs(const SampleQuery& query, SampledToken& out);
 

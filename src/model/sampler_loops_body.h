@@ -76,32 +76,41 @@ BATON_FLATTEN inline double SumExp(std::span<const float> logits, float largest)
 }
 
 BATON_FLATTEN inline void Weights(std::span<const float> logits, float largest, float* out) {
-  for (size_t i = 0; i < logits.size(); ++i) out[i] = Weight(logits[i], largest);
+  for (size_t i = 0; i < logits.size(); ++i) out[i] = RelativeWeight(logits[i], largest);
 }
 
 BATON_FLATTEN inline int32_t BestGumbel(std::span<const float> logits, const GumbelKey& key) {
-  constexpr size_t kBlock = 64;
-  uint32_t words[kBlock];
-  float scores[kBlock];
-  float best_score = kMinusInfinity;
-  int32_t best = -1;
-  for (size_t begin = 0; begin < logits.size(); begin += kBlock) {
+  const float largest = Largest(logits);
+  if (largest == kMinusInfinity) return -1;
+  // A good score to begin with: few blocks have a token that may reach it.
+  size_t best = FirstEqual(logits, largest);
+  float best_score = largest + GumbelAt(key, static_cast<uint32_t>(best));
+  uint32_t words[kGumbelBlock];
+  for (size_t begin = 0; begin < logits.size(); begin += kGumbelBlock) {
     const size_t rest = logits.size() - begin;
-    const size_t size = rest < kBlock ? rest : kBlock;
-    const uint32_t first = static_cast<uint32_t>(begin);
-    for (uint32_t i = 0; i < kBlock; ++i) {
-      words[i] = Philox4x32({key.output_index, key.choice, first + i, 0}, key.key)[0];
+    const size_t size = rest < kGumbelBlock ? rest : kGumbelBlock;
+    const uint32_t first_call = static_cast<uint32_t>(begin) / kGumbelBlock * kGumbelCalls;
+    for (uint32_t j = 0; j < kGumbelCalls; ++j) {
+      const std::array<uint32_t, 4> four = GumbelWords(key, first_call + j);
+      words[j] = four[0];
+      words[kGumbelCalls + j] = four[1];
+      words[2 * kGumbelCalls + j] = four[2];
+      words[3 * kGumbelCalls + j] = four[3];
     }
-    for (size_t i = 0; i < kBlock; ++i) scores[i] = GumbelFromWord(words[i]);
+    int may_win = 0;
     for (size_t i = 0; i < size; ++i) {
-      const float score = logits[begin + i] + scores[i];
-      if (score > best_score) {
+      may_win |= logits[begin + i] + GumbelBound(words[i]) >= best_score;
+    }
+    if (may_win == 0) continue;
+    for (size_t i = 0; i < size; ++i) {
+      const float score = logits[begin + i] + GumbelFromWord(words[i]);
+      if (score > best_score || (score == best_score && begin + i < best)) {
         best_score = score;
-        best = static_cast<int32_t>(begin + i);
+        best = begin + i;
       }
     }
   }
-  return best;
+  return static_cast<int32_t>(best);
 }
 
 static constexpr SamplerLoops kLoops = {&Largest, &FirstEqual, &Divide,

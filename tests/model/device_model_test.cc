@@ -12,6 +12,7 @@
 #include "gtest/gtest.h"
 
 #include "src/model/compute_device.h"
+#include "src/model/sampler.h"
 #include "tests/model/golden_compare.h"
 #include "tests/model/golden_file.h"
 #include "tests/model/model_fixture.h"
@@ -107,6 +108,50 @@ TEST_P(DeviceModelTest, ARowsBitsDependOnItsSequenceAlone) {
   const auto again = small.fixture.Run({{0, 0, all}});
   ASSERT_TRUE(again.ok()) << again.status();
   EXPECT_TRUE(std::equal(logits->begin(), logits->end(), again->begin()));
+}
+
+// A row's token is the processor's choice of its logits; the logits of the others are the same.
+TEST_P(DeviceModelTest, ChoosesTokensAsTheSamplerDoes) {
+  OnDevice on(Tiny(GetParam()));
+  ASSERT_TRUE(on.fixture.status().ok()) << on.fixture.status();
+  EXPECT_TRUE(on.fixture.model().samples());
+  const std::vector<TokenId> tokens = RandomTokens(40, TestSeed());
+  std::vector<Chunk> chunks;
+  for (uint32_t i = 0; i < 4; ++i) chunks.push_back({i, 0, std::span(tokens).subspan(10 * i, 10)});
+  const auto logits = on.fixture.Run(chunks);
+  ASSERT_TRUE(logits.ok()) << logits.status();
+
+  std::vector<SamplingParams> params(4);
+  params[0].temperature = 0;
+  params[1].top_p = 0.8f;
+  params[1].seed = TestSeed();
+  params[2].logprobs = true;
+  params[3].top_k = 7;
+  const SamplerState state({}, {}, 0);
+  const size_t vocab = on.fixture.vocab();
+  Sampler sampler(static_cast<uint32_t>(vocab), {});
+  std::vector<RowSampling> sampling;
+  for (const SamplingParams& p : params) {
+    sampling.push_back(RowSamplingOf({.params = &p, .state = &state}));
+  }
+  const auto chosen = on.fixture.Choose(chunks, sampling);
+  ASSERT_TRUE(chosen.ok()) << chosen.status();
+  for (size_t i = 0; i < params.size(); ++i) {
+    const auto row = std::span(*logits).subspan(i * vocab, vocab);
+    const auto left = std::span(chosen->logits).subspan(i * vocab, vocab);
+    if (params[i].logprobs) {
+      EXPECT_TRUE(std::equal(row.begin(), row.end(), left.begin()));
+      continue;
+    }
+    SampledToken expected;
+    ASSERT_TRUE(
+        sampler.Sample({.params = &params[i], .state = &state, .logits = row}, expected).ok());
+    EXPECT_EQ(chosen->tokens[i], expected.token) << "row " << i;
+    EXPECT_THAT(left, ::testing::Each(kUntouched));
+  }
+  sampling.pop_back();
+  EXPECT_EQ(on.fixture.Choose(chunks, sampling).status().code(),
+            absl::StatusCode::kInvalidArgument);
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, DeviceModelTest,

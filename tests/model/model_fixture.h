@@ -39,6 +39,13 @@ struct Chunk {
   std::span<const TokenId> tokens;
 };
 
+// What a batch gave whose tokens were to be chosen.
+struct ChosenRows {
+  std::vector<TokenId> tokens;
+  std::vector<float> logits;  // kUntouched where the model wrote none
+};
+inline constexpr float kUntouched = 12345.0f;
+
 // See the file comment.
 class ModelFixture {
  public:
@@ -83,23 +90,14 @@ class ModelFixture {
   // Runs the chunks as one batch; logits of the last token of each (or of every token).
   absl::StatusOr<std::vector<float>> Run(const std::vector<Chunk>& chunks, bool all_rows = false,
                                          LayerHook* hook = nullptr) {
-    std::vector<TokenId> tokens;
-    std::vector<AttentionSpan> spans;
-    std::vector<uint32_t> logit_rows;
-    for (const Chunk& chunk : chunks) {
-      const uint32_t size = static_cast<uint32_t>(chunk.tokens.size());
-      const uint32_t first = static_cast<uint32_t>(tokens.size());
-      Blocks(chunk.sequence, chunk.first_pos + size);
-      tokens.insert(tokens.end(), chunk.tokens.begin(), chunk.tokens.end());
-      spans.push_back({{}, first, size, chunk.first_pos});
-      for (uint32_t i = all_rows ? 0 : size - 1; i < size; ++i) logit_rows.push_back(first + i);
-    }
-    for (size_t i = 0; i < chunks.size(); ++i) spans[i].kv.blocks = tables_[chunks[i].sequence];
-    std::vector<float> logits(logit_rows.size() * vocab());
-    const ModelBatch batch{tokens, spans, logit_rows};
-    const absl::Status status = model_->Forward(batch, view_, hook, logits);
-    if (!status.ok()) return status;
-    return logits;
+    BATON_ASSIGN_OR_RETURN(ChosenRows rows, Forward(chunks, all_rows, hook, {}));
+    return std::move(rows.logits);
+  }
+
+  // Runs the chunks as one batch that asks for a token of each.
+  absl::StatusOr<ChosenRows> Choose(const std::vector<Chunk>& chunks,
+                                    const std::vector<RowSampling>& sampling) {
+    return Forward(chunks, /*all_rows=*/false, nullptr, sampling);
   }
 
   // Every KV byte of the blocks that hold `num_tokens` tokens of a sequence, in token order.
@@ -113,6 +111,28 @@ class ModelFixture {
   }
 
  private:
+  absl::StatusOr<ChosenRows> Forward(const std::vector<Chunk>& chunks, bool all_rows,
+                                     LayerHook* hook, const std::vector<RowSampling>& sampling) {
+    std::vector<TokenId> tokens;
+    std::vector<AttentionSpan> spans;
+    std::vector<uint32_t> logit_rows;
+    for (const Chunk& chunk : chunks) {
+      const uint32_t size = static_cast<uint32_t>(chunk.tokens.size());
+      const uint32_t first = static_cast<uint32_t>(tokens.size());
+      Blocks(chunk.sequence, chunk.first_pos + size);
+      tokens.insert(tokens.end(), chunk.tokens.begin(), chunk.tokens.end());
+      spans.push_back({{}, first, size, chunk.first_pos});
+      for (uint32_t i = all_rows ? 0 : size - 1; i < size; ++i) logit_rows.push_back(first + i);
+    }
+    for (size_t i = 0; i < chunks.size(); ++i) spans[i].kv.blocks = tables_[chunks[i].sequence];
+    ChosenRows out;
+    out.tokens.assign(sampling.size(), 0);
+    out.logits.assign(logit_rows.size() * vocab(), kUntouched);
+    const ModelBatch batch{tokens, spans, logit_rows, sampling, out.tokens};
+    BATON_RETURN_IF_ERROR(model_->Forward(batch, view_, hook, out.logits));
+    return out;
+  }
+
   absl::Status LoadOnCpu(const GgufFile& file, const FixtureOptions& options) {
     auto model = Model::Load(file, {.pool = &pool_,
                                     .isa = options.isa,

@@ -12,6 +12,7 @@
 #include "gtest/gtest.h"
 
 #include "kernels/math.h"
+#include "kernels/sampling.h"
 #include "src/base/xxh3.h"
 #include "src/model/sampler_loops.h"
 #include "tests/model/memory_meter.h"
@@ -131,12 +132,16 @@ TokenId NaivePick(const Call& call) {
     entries.resize(call.params.top_k);
   }
   if (call.params.top_p < 1.0f) {
+    // In whole units of 2^-40, whose sums are exact in fp64 here.
+    const auto units = [&](const Entry& e) {
+      return std::floor(std::ldexp(Exp(e.l - largest), 40));
+    };
     double total = 0;
-    for (const Entry& entry : entries) total += double{Exp(entry.l - largest)};
+    for (const Entry& entry : entries) total += units(entry);
     double sum = 0;
     size_t keep = 0;
     while (keep < entries.size() && (keep == 0 || sum < total * double{call.params.top_p})) {
-      sum += double{Exp(entries[keep++].l - largest)};
+      sum += units(entries[keep++]);
     }
     entries.resize(keep);
   }
@@ -146,7 +151,7 @@ TokenId NaivePick(const Call& call) {
                          static_cast<uint32_t>(call.output.size()), call.choice};
   Entry best = {kMinusInfinity, -1};
   for (const Entry& entry : entries) {
-    const float score = entry.l + GumbelAt(key, entry.token);
+    const float score = entry.l + GumbelAt(key, static_cast<uint32_t>(entry.token));
     if (score > best.l || (score == best.l && entry.token < best.token))
       best = {score, entry.token};
   }
@@ -267,6 +272,38 @@ TEST(SamplerTest, GumbelIsExactToSinglePrecision) {
   worst = 0;
   for (int i = 0; i < 200000; ++i) check(static_cast<uint32_t>(random()) >> 1);  // the winning half
   EXPECT_LT(worst, 4e-6);
+}
+
+TEST(SamplerTest, GumbelBoundHolds) {
+  std::mt19937_64 random(TestSeed());
+  const auto check = [](uint32_t word) {
+    ASSERT_GE(GumbelBound(word), GumbelFromWord(word)) << word;
+  };
+  for (uint32_t bit = 0; bit < 32; ++bit) {
+    for (uint32_t i = 0; i < 600; ++i) check((1u << bit) - 300 + i);  // around each power of two
+  }
+  for (int i = 0; i < 200000; ++i) check(static_cast<uint32_t>(random()) >> (random() % 32));
+}
+
+TEST(SamplerTest, BestGumbelIsTheBestOfAll) {
+  std::mt19937_64 random(TestSeed());
+  for (size_t size : {1u, 16u, 63u, 64u, 65u, 1000u, 49152u}) {
+    for (uint32_t round = 0; round < 20; ++round) {
+      std::vector<float> logits = RandomLogits(random, size, round % 2 == 0 ? 0.0f : 6.0f);
+      if (round > 10) logits[random() % size] = kMinusInfinity;
+      const GumbelKey key = {PhiloxKeyFromSeed(random()), round, round % 3};
+      int32_t best = -1;
+      float best_score = kMinusInfinity;
+      for (uint32_t i = 0; i < size; ++i) {
+        const float score = logits[i] + GumbelAt(key, i);
+        if (score > best_score) {
+          best_score = score;
+          best = static_cast<int32_t>(i);
+        }
+      }
+      ASSERT_EQ(BestSamplerLoops().best_gumbel(logits, key), best) << size;
+    }
+  }
 }
 
 TEST(SamplerTest, BothInstructionSetsGiveTheSameBits) {

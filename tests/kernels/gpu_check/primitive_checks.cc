@@ -179,6 +179,9 @@ std::vector<WordCheck> AtomicChecks(const Primitives& p) {
     if (i == 0) return kAll;
     if (i == 1) return InputWord(kAll - 1);
     if (i == 2) return SumOf(0, kAll);
+    const uint64_t sum64 = uint64_t{SumOf(0, kAll)} << 20;
+    if (i == 4) return static_cast<uint32_t>(sum64);
+    if (i == 5) return static_cast<uint32_t>(sum64 >> 32);
     if (i < 8) return 0u;
     return i < 8 + kAll ? i - 8 + 7 : 0u;
   }));

@@ -90,6 +90,7 @@ BATON_KERNEL(kAtomicThreads) AtomicsKernel(WordParams params) {
   const uint32_t value = params.in[i];
   simt::atomic_add(params.out, 1);
   simt::atomic_max(params.out + 1, value);
+  simt::atomic_add64(reinterpret_cast<uint64_t*>(params.out + 4), uint64_t{value} << 20);
   uint32_t seen = 0;
   while (true) {
     const uint32_t before = simt::atomic_cas(params.out + 2, seen, seen + value);

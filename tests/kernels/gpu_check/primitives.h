@@ -55,8 +55,9 @@ struct Primitives {
   Launch ldmatrix_trans;
   // num_ctas products: in[cta] = A, B, C; out[cta] = D.
   Launch mma;
-  // kAtomicCtas ctas; out[0..2] = count, maximum of in, sum of in by compare-and-swap; out[8 + i]
-  // is exchanged for i + 7 and lands in out[8 + threads + i].
+  // kAtomicCtas ctas; out[0..2] = count, maximum of in, sum of in by compare-and-swap; out[4..5] =
+  // the 64-bit sum of in * 2^20; out[8 + i] is exchanged for i + 7 and lands in
+  // out[8 + threads + i].
   Launch atomics;
   // out[i] = bf16 of the float in[i] | in[i]'s upper half as a float, rounded again, << 16; `count`
   // words.

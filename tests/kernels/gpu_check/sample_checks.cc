@@ -1,0 +1,79 @@
+#include <string>
+#include <vector>
+
+#include "src/base/status.h"
+#include "src/model/sampler.h"
+#include "tests/kernels/gpu_check/device_array.h"
+#include "tests/kernels/gpu_check/stages.h"
+#include "tests/test_seed.h"
+
+namespace baton::gpu_check {
+namespace {
+
+// Rows of one vocabulary, each chosen in another way.
+struct SampleBatch {
+  explicit SampleBatch(uint32_t vocab) : vocab_size(vocab) {
+    params.resize(6);
+    params[0].temperature = 0;
+    params[2].top_k = 40;
+    params[3].top_p = 0.95f;
+    params[4].min_p = 0.05f;
+    params[5].top_k = 1000;
+    params[5].top_p = 0.5f;
+    TestRandom random(31);
+    for (SamplingParams& p : params) {
+      p.seed = random.Next();
+      rows.push_back(RowSamplingOf({.params = &p, .state = &state}));
+      for (uint32_t i = 0; i < vocab; ++i) {
+        logits.push_back(static_cast<float>(random.Below(1u << 16)) / 4096.0f);
+      }
+    }
+  }
+
+  uint32_t vocab_size;
+  std::vector<SamplingParams> params;
+  SamplerState state{{}, {}, 0};
+  std::vector<RowSampling> rows;
+  std::vector<float> logits;  // [rows][vocab_size], with ties
+};
+
+absl::Status CheckBatch(const DeviceBody& body, const SampleBatch& batch) {
+  DeviceArray<float> logits(body, batch.logits);
+  DeviceArray<RowSampling> rows(body, batch.rows);
+  DeviceArray<uint32_t> tokens(body, batch.rows.size());
+  BATON_RETURN_IF_ERROR(logits.status());
+  BATON_RETURN_IF_ERROR(rows.status());
+  BATON_RETURN_IF_ERROR(tokens.status());
+  BATON_RETURN_IF_ERROR(body.kernels().sample({.logits = logits.data(),
+                                               .rows = rows.data(),
+                                               .tokens = tokens.data(),
+                                               .num_rows = static_cast<uint32_t>(batch.rows.size()),
+                                               .vocab_size = batch.vocab_size},
+                                              nullptr));
+  const std::vector<uint32_t> got = tokens.Values();
+  BATON_RETURN_IF_ERROR(tokens.status());
+  Sampler sampler(batch.vocab_size, {});
+  for (size_t i = 0; i < got.size(); ++i) {
+    const auto row = std::span(batch.logits).subspan(i * batch.vocab_size, batch.vocab_size);
+    SampledToken expected;
+    BATON_RETURN_IF_ERROR(sampler.Sample(
+        {.params = &batch.params[i], .state = &batch.state, .logits = row}, expected));
+    if (got[i] == static_cast<uint32_t>(expected.token)) continue;
+    return Internal("row {}: token {}, the processor chooses {}", i, got[i], expected.token);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status CheckSample(const StageInput& input, Report& report) {
+  const SampleBatch batch(input.is_tiny ? 1777 : 128256);
+  const absl::Status status = CheckBatch(input.body, batch);
+  return report.Add(
+      {.name = "sample",
+       .verdict = status.ok() ? Verdict::kPass : Verdict::kFail,
+       .detail = status.ok() ? fmt::format("{} rows of {}", batch.rows.size(), batch.vocab_size)
+                             : std::string(status.message())});
+}
+
+}  // namespace baton::gpu_check
