@@ -23,7 +23,8 @@
 //     before it. Events of another attempt, or while nothing is placed, are void and counted.
 //  3. When a placement ends for any reason release_workers is ordered in the same call.
 //  4. Three faults, or two deaths of workers, with no new token between end the request (the
-//     latter as poison). Moves, preemptions and refusals for load do not count.
+//     latter as poison). Moves, preemptions, refusals for load and deaths of workers that had not
+//     begun with it do not count.
 //  5. The loss of P after D has all KV is no fault.
 #ifndef BATON_KVCACHE_HANDOFF_REQUEST_H_
 #define BATON_KVCACHE_HANDOFF_REQUEST_H_
@@ -66,15 +67,20 @@ enum class PlacementFault : uint8_t {
   kTokensMissing,    // both streams are over and a token is not here
   kMoved,            // D drains: planned
   kPreempted,        // D gave up the sequence for another one: planned
+  kPrefillLeft,      // P drains and did not wait for the prompt's end: planned
+  // Their process ended before it had begun with the request, which cannot be the reason.
+  kPrefillGone,
+  kDecodeGone,
 };
 // A worker's process ended; two of them make a request poison.
 constexpr bool IsDeath(PlacementFault fault) { return fault <= PlacementFault::kDecodeDied; }
-// Not a fault, only a reason to place the request again.
+// Not counted: planned, or somebody else's; only a reason to place the request again.
 constexpr bool IsPlanned(PlacementFault fault) { return fault >= PlacementFault::kMoved; }
 // P has lost what it computed.
 constexpr bool LosesPrefill(PlacementFault fault) {
   return fault == PlacementFault::kPrefillDied || fault == PlacementFault::kPrefillStalled ||
-         fault == PlacementFault::kPrefillFailed;
+         fault == PlacementFault::kPrefillFailed || fault == PlacementFault::kPrefillLeft ||
+         fault == PlacementFault::kPrefillGone;
 }
 
 // How often a request is placed again without progress; handoff specification, "RECOVER".

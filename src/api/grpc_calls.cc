@@ -112,7 +112,7 @@ void CallCancellation::OnCancel(Submitter* submitter) {
   if (!uid_.has_value()) return;
   const RequestUid uid = *uid_;
   lock.unlock();
-  submitter->Cancel(uid);
+  submitter->Cancel(uid, CancelCause::kClientLeft);
 }
 
 void CallCancellation::OnSubmitted(Submitter* submitter, RequestUid uid) {
@@ -120,7 +120,7 @@ void CallCancellation::OnSubmitted(Submitter* submitter, RequestUid uid) {
   uid_ = uid;
   const bool cancelled = cancelled_;
   lock.unlock();
-  if (cancelled) submitter->Cancel(uid);
+  if (cancelled) submitter->Cancel(uid, CancelCause::kClientLeft);
 }
 
 }  // namespace baton

@@ -287,7 +287,10 @@ void HttpApi::Generate(Exchange& exchange, const JsonValue& body, Endpoint endpo
   }
   const auto uid = SubmitOrEcho(submitter_, std::move(built.request), std::move(sink));
   if (!uid.has_value()) return;
-  exchange.responder->OnClosed([submitter = submitter_, uid = *uid] { submitter->Cancel(uid); });
+  exchange.responder->OnClosed([submitter = submitter_, uid = *uid](HttpClientGone how) {
+    const bool is_slow = how == HttpClientGone::kStalled;
+    submitter->Cancel(uid, is_slow ? CancelCause::kSlowClient : CancelCause::kClientLeft);
+  });
 }
 
 std::shared_ptr<const ModelInfo> HttpApi::ModelOf(Exchange& exchange, const JsonValue& body) {

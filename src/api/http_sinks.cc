@@ -46,6 +46,7 @@ void HttpWholeSink::OnFinished(const GenerateResult& result) {
 }
 
 void HttpWholeSink::OnFailed(const RequestError& error) {
+  if (error.code == ErrorCode::kCancelled) return responder_->Abort();  // nobody reads an answer
   responder_->Respond(ErrorResponse(error, std::move(headers_)));
 }
 
@@ -96,6 +97,7 @@ void HttpStreamSink::OnFinished(const GenerateResult& result) {
 }
 
 void HttpStreamSink::OnFailed(const RequestError& error) {
+  if (error.code == ErrorCode::kCancelled) return responder_->Abort();
   if (!started_) {
     responder_->Respond(ErrorResponse(error, std::move(headers_)));
     return;

@@ -227,11 +227,6 @@ bool StoreMessages(std::vector<ChatMessage> messages, ApiParams* params, Request
 
 bool StorePromptTokens(std::string_view name, std::vector<int64_t> tokens, ApiParams* params,
                        RequestError* error) {
-  for (const int64_t token : tokens) {
-    if (token >= 0 && token <= INT32_MAX) continue;
-    *error = FieldError(ErrorCode::kInvalidValue, name, "an array of token ids");
-    return false;
-  }
   if (tokens.size() > kApiMaxPromptTokens) {
     *error = FieldError(ErrorCode::kInvalidValue, name, "at most 1048576 token ids");
     return false;

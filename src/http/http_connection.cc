@@ -308,7 +308,7 @@ void HttpConnection::WriteSome() {
     if (error || self == nullptr) return;
     // A timer that fired just before it was moved is stale.
     if (self->writing_ && self->write_timer_.expiry() <= std::chrono::steady_clock::now()) {
-      self->Close();
+      self->Close(HttpClientGone::kStalled);
     }
   });
   socket_.async_write_some(std::span<const asio::const_buffer>(write_buffers_.data(), count),
@@ -377,7 +377,7 @@ void HttpConnection::OnReadTimeout() {
   Close();
 }
 
-void HttpConnection::Close() {
+void HttpConnection::Close(HttpClientGone how) {
   if (state_ == State::kClosed) return;
   state_ = State::kClosed;
   const auto self = shared_from_this();  // on_closed_ drops the owner's reference
@@ -387,7 +387,7 @@ void HttpConnection::Close() {
   write_timer_.cancel();
   if (counts_as_active_) shared_->num_active_requests.fetch_sub(1);
   counts_as_active_ = false;
-  if (const auto exchange = std::exchange(exchange_, nullptr)) exchange->Close();
+  if (const auto exchange = std::exchange(exchange_, nullptr)) exchange->Close(how);
   on_closed_(this);
 }
 

@@ -56,7 +56,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   // Closes it if no request has begun.
   void CloseIfIdle();
   // Closes it now.
-  void Close();
+  void Close(HttpClientGone how = HttpClientGone::kLeft);
 
  private:
   enum class State : uint8_t { kHeader, kBody, kHandling, kLinger, kClosed };

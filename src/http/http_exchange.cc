@@ -81,7 +81,7 @@ void HttpExchange::WakeLocked() {
 bool HttpExchange::Respond(HttpResponse response) {
   // Callbacks are destroyed after the lock is released: one may own the last responder, whose
   // destructor takes the lock.
-  absl::AnyInvocable<void()> unused;
+  absl::AnyInvocable<void(HttpClientGone)> unused;
   std::lock_guard lock(mutex_);
   if (state_ != State::kUnanswered) return false;
   const bool no_body = HasNoBody(response.status);
@@ -125,7 +125,7 @@ bool HttpExchange::Write(std::string_view chunk) {
 }
 
 bool HttpExchange::Finish(bool close) {
-  absl::AnyInvocable<void()> unused;
+  absl::AnyInvocable<void(HttpClientGone)> unused;
   std::lock_guard lock(mutex_);
   if (state_ != State::kStreaming || abort_) return false;
   if (close) close_ = true;
@@ -137,7 +137,7 @@ bool HttpExchange::Finish(bool close) {
 }
 
 void HttpExchange::Abort() {
-  absl::AnyInvocable<void()> unused;
+  absl::AnyInvocable<void(HttpClientGone)> unused;
   std::lock_guard lock(mutex_);
   if (state_ == State::kAnswered || state_ == State::kClosed) return;
   unused = std::exchange(on_closed_, nullptr);
@@ -163,7 +163,8 @@ void HttpExchange::NotifyBelow(size_t limit_bytes, absl::AnyInvocable<void()> ca
   callback();
 }
 
-void HttpExchange::OnClosed(absl::AnyInvocable<void()> callback) {
+void HttpExchange::OnClosed(absl::AnyInvocable<void(HttpClientGone)> callback) {
+  HttpClientGone gone = HttpClientGone::kLeft;
   {
     std::lock_guard lock(mutex_);
     if (state_ == State::kAnswered) return;
@@ -171,8 +172,9 @@ void HttpExchange::OnClosed(absl::AnyInvocable<void()> callback) {
       std::swap(on_closed_, callback);
       return;
     }
+    gone = gone_;
   }
-  callback();
+  callback(gone);
 }
 
 void HttpExchange::Abandon(const std::function<HttpResponse()>& error) {
@@ -214,23 +216,24 @@ void HttpExchange::Sent(size_t size) {
   if (below) below();
 }
 
-void HttpExchange::Close() {
-  absl::AnyInvocable<void()> closed;
+void HttpExchange::Close(HttpClientGone how) {
+  absl::AnyInvocable<void(HttpClientGone)> closed;
   absl::AnyInvocable<void()> below;
   {
     std::lock_guard lock(mutex_);
     state_ = State::kClosed;
+    gone_ = how;
     pieces_.clear();
     buffered_bytes_ = 0;
     closed = std::exchange(on_closed_, nullptr);
     below = std::exchange(on_below_, nullptr);
   }
-  if (closed) closed();
+  if (closed) closed(how);
   if (below) below();
 }
 
 void HttpExchange::PeerClosed() {
-  absl::AnyInvocable<void()> closed;
+  absl::AnyInvocable<void(HttpClientGone)> closed;
   absl::AnyInvocable<void()> below;
   {
     std::lock_guard lock(mutex_);
@@ -242,7 +245,7 @@ void HttpExchange::PeerClosed() {
     closed = std::exchange(on_closed_, nullptr);
     below = std::exchange(on_below_, nullptr);
   }
-  if (closed) closed();
+  if (closed) closed(HttpClientGone::kLeft);
   if (below) below();
 }
 
@@ -267,7 +270,7 @@ class ExchangeResponder final : public HttpResponder {
   void NotifyBelow(size_t limit_bytes, absl::AnyInvocable<void()> callback) override {
     exchange_->NotifyBelow(limit_bytes, std::move(callback));
   }
-  void OnClosed(absl::AnyInvocable<void()> callback) override {
+  void OnClosed(absl::AnyInvocable<void(HttpClientGone)> callback) override {
     exchange_->OnClosed(std::move(callback));
   }
 

@@ -48,7 +48,7 @@ class HttpExchange {
   void Abort();
   size_t buffered_bytes() const;
   void NotifyBelow(size_t limit_bytes, absl::AnyInvocable<void()> callback);
-  void OnClosed(absl::AnyInvocable<void()> callback);
+  void OnClosed(absl::AnyInvocable<void(HttpClientGone)> callback);
   // The last responder is gone: `error` answers an unanswered request, a stream is aborted.
   void Abandon(const std::function<HttpResponse()>& error);
 
@@ -65,7 +65,7 @@ class HttpExchange {
   // `size` bytes were taken by the kernel.
   void Sent(size_t size);
   // The client is gone or the connection is given up: fires the callbacks unless complete.
-  void Close();
+  void Close(HttpClientGone how);
   // The client will send nothing more; the stream, if any, has lost its reader. As Close, but a
   // whole answer is still delivered.
   void PeerClosed();
@@ -89,7 +89,8 @@ class HttpExchange {
   size_t buffered_bytes_ = 0;
   size_t notify_below_ = 0;
   std::vector<std::string> pieces_;
-  absl::AnyInvocable<void()> on_closed_;
+  HttpClientGone gone_ = HttpClientGone::kLeft;  // once it is closed
+  absl::AnyInvocable<void(HttpClientGone)> on_closed_;
   absl::AnyInvocable<void()> on_below_;
 };
 

@@ -13,6 +13,7 @@
 #define BATON_HTTP_HTTP_RESPONDER_H_
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -22,6 +23,12 @@
 #include "src/http/http_message.h"
 
 namespace baton {
+
+// How a client went away before its answer was complete.
+enum class HttpClientGone : uint8_t {
+  kLeft,     // closed, reset, or the server stops
+  kStalled,  // took no byte for write_stall_timeout_ms
+};
 
 // The answering side of one exchange; see the file comment. An interface, so that handlers can be
 // tested without sockets.
@@ -54,7 +61,7 @@ class HttpResponder {
   // Calls `callback` once if the client goes away (close, reset, stall beyond the limit, server
   // stop) before the answer is complete, also while nothing is being written; at once if it has
   // gone already. Never called after a complete answer. Replaces an earlier callback.
-  virtual void OnClosed(absl::AnyInvocable<void()> callback) = 0;
+  virtual void OnClosed(absl::AnyInvocable<void(HttpClientGone)> callback) = 0;
 };
 
 // Takes a request over; runs on a server thread and must not block (hand long work on). Copyable;

@@ -69,9 +69,9 @@ RequestUid Router::Submit(GenerateRequest request, std::shared_ptr<ResponseSink>
   return uid;
 }
 
-void Router::Cancel(RequestUid uid) {
-  inbox_->Post([this, uid](RouterCore& core, int64_t now_us) {
-    if (!keyed_.Leave(uid, now_us)) core.Cancel(uid);
+void Router::Cancel(RequestUid uid, CancelCause cause) {
+  inbox_->Post([this, uid, cause](RouterCore& core, int64_t now_us) {
+    if (!keyed_.Leave(uid, now_us)) core.Cancel(uid, cause, now_us);
   });
 }
 
@@ -166,7 +166,8 @@ void Router::PublishModels() {
   auto models = core_.Models();
   std::string names;
   for (const auto& model : models) names += (names.empty() ? "" : ",") + model->id;
-  registry_->SetConstantLabel("model", names);
+  // While no worker serves, counters keep the name under which they have been read.
+  if (!names.empty()) registry_->SetConstantLabel("model", names);
   std::lock_guard lock(models_mutex_);
   models_ = std::move(models);
 }

@@ -36,7 +36,7 @@ class Router final : public Submitter, private Generations {
 
   // Submitter.
   RequestUid Submit(GenerateRequest request, std::shared_ptr<ResponseSink> sink) override;
-  void Cancel(RequestUid uid) override;
+  void Cancel(RequestUid uid, CancelCause cause) override;
   void CountAnswered(int http_status) override;
   std::shared_ptr<const ModelInfo> FindModel(std::string_view id) const override;
   std::vector<std::shared_ptr<const ModelInfo>> Models() const override;

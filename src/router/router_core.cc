@@ -14,6 +14,8 @@ namespace {
 
 // While requests live, timers are checked this often; otherwise only heartbeats matter, and without
 // workers nothing does.
+// A client that waits for its deadline itself may be heard so long before it passes here.
+constexpr int64_t kCancelSlackUs = 100'000;
 constexpr int64_t kBusyTickUs = 20'000;
 constexpr int64_t kIdleTickUs = 100'000;
 constexpr int64_t kAloneTickUs = 1'000'000;
@@ -110,8 +112,15 @@ void RouterCore::LeaveQueue(const RouterRequest& request) {
   if (--it->second.num_waiting == 0) model_queues_.erase(it);
 }
 
-void RouterCore::Cancel(RequestUid uid) {
-  if (RouterRequest* request = FindRequest(uid)) EndBad(*request, ErrorCode::kCancelled);
+void RouterCore::Cancel(RequestUid uid, CancelCause cause, int64_t now_us) {
+  now_us_ = std::max(now_us_, now_us);
+  RouterRequest* const request = FindRequest(uid);
+  if (request == nullptr) return;
+  if (cause == CancelCause::kSlowClient) return EndBad(*request, ErrorCode::kSlowClient);
+  // A client that waits no longer than its deadline leaves as it passes.
+  const int64_t slack_us = std::min(kCancelSlackUs, request->spec.timeout_us / 4);
+  const bool too_late = now_us_ >= request->DeadlineUs() - slack_us;
+  EndBad(*request, too_late ? ErrorCode::kDeadlineExceeded : ErrorCode::kCancelled);
 }
 
 RouterRequest* RouterCore::FindRequest(RequestUid uid) {

@@ -93,7 +93,7 @@ class RouterCore {
   // Clients.
   void Submit(RequestUid uid, GenerateRequest request, std::shared_ptr<ResponseSink> sink,
               int64_t now_us);
-  void Cancel(RequestUid uid);
+  void Cancel(RequestUid uid, CancelCause cause = CancelCause::kClientLeft, int64_t now_us = 0);
 
   // Leases of workers.
   void OnWorkerHello(LeaseId lease, WorkerDescription worker, std::unique_ptr<LeaseStream> stream,

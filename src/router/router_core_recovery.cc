@@ -24,11 +24,16 @@ constexpr size_t kMaxMoveTriesPerTick = 32;
 // before they are computed again.
 constexpr int64_t kMoveLinkWaitUs = 1'000'000;
 
+// Deaths of workers that had not begun with a request, in its life, for which it is not blamed.
+constexpr uint32_t kMaxEarlyDeaths = 4;
+
 ResumeReason ReasonOf(PlacementFault fault) {
   switch (fault) {
     case PlacementFault::kPrefillDied:
+    case PlacementFault::kPrefillGone:
       return ResumeReason::kPrefillLost;
     case PlacementFault::kDecodeDied:
+    case PlacementFault::kDecodeGone:
       return ResumeReason::kDecodeLost;
     case PlacementFault::kPrefillStalled:
     case PlacementFault::kDecodeStalled:
@@ -40,9 +45,28 @@ ResumeReason ReasonOf(PlacementFault fault) {
       return ResumeReason::kTransfer;
     case PlacementFault::kMoved:
     case PlacementFault::kPreempted:
+    case PlacementFault::kPrefillLeft:
       return ResumeReason::kMoved;
   }
   return ResumeReason::kTransfer;
+}
+
+// What the end of a worker's process is to a request that was placed on it.
+PlacementFault DeathOf(RouterRequest& request, bool is_decode, bool drains) {
+  if (drains) return is_decode ? PlacementFault::kMoved : PlacementFault::kPrefillLeft;
+  const HandoffRequestState state = request.life.state();
+  const bool prefill_began =
+      state == HandoffRequestState::kPrefilling || state == HandoffRequestState::kTransferring;
+  const bool decode_began = state == HandoffRequestState::kTransferring ||
+                            state == HandoffRequestState::kDecoding ||
+                            (request.is_local && prefill_began);
+  const bool began = is_decode ? decode_began : prefill_began;
+  // Who dies in its first moment with the request may not have told of it any more.
+  if (began || request.num_early_deaths == kMaxEarlyDeaths) {
+    return is_decode ? PlacementFault::kDecodeDied : PlacementFault::kPrefillDied;
+  }
+  ++request.num_early_deaths;
+  return is_decode ? PlacementFault::kDecodeGone : PlacementFault::kPrefillGone;
 }
 
 }  // namespace
@@ -184,11 +208,12 @@ void RouterCore::RecoverRequestsOn(LeaseId lease, int64_t now_us) {
   std::sort(hit.begin(), hit.end(), [](const RouterRequest* a, const RouterRequest* b) {
     return std::tie(a->spec.received_us, a->uid) > std::tie(b->spec.received_us, b->uid);
   });
+  const RegisteredWorker* const worker = registry_.Find(lease);
+  const bool drains = worker != nullptr && worker->load.draining;
   for (RouterRequest* request : hit) {
     const bool is_decode = request->decode.Is(lease);
     (is_decode ? request->decode : request->prefill).live = false;
-    Recover(*request, is_decode ? PlacementFault::kDecodeDied : PlacementFault::kPrefillDied,
-            now_us);
+    Recover(*request, DeathOf(*request, is_decode, drains), now_us);
   }
 }
 

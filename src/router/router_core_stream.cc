@@ -22,9 +22,11 @@ ErrorCode ErrorCodeOf(const WorkerRequestStatus& status) {
   return ErrorCode::kWorkerFailed;
 }
 
-// A worker that gave the request up by itself has not heard of us for a request lease.
-PlacementFault FaultOf(const WorkerRequestStatus& status, bool is_prefill) {
+// A worker that gave the request up by itself has not heard of us for a request lease; one that
+// drains has waited for it as long as it may.
+PlacementFault FaultOf(const WorkerRequestStatus& status, bool is_prefill, bool drains) {
   if (status.state == WorkerRequestState::kFinished) return PlacementFault::kTokensMissing;
+  if (drains) return is_prefill ? PlacementFault::kPrefillLeft : PlacementFault::kMoved;
   if (status.state == WorkerRequestState::kCancelled) {
     return is_prefill ? PlacementFault::kPrefillStalled : PlacementFault::kDecodeStalled;
   }
@@ -267,7 +269,9 @@ void RouterCore::OnHalfEnded(RouterRequest& request, PlacementHalf& half,
   const bool too_late = status.code == StatusCode::kDeadlineExceeded &&
                         now_us_ >= request.DeadlineUs() - kDeadlineSlackUs;
   if (too_late) return EndBad(request, ErrorCode::kDeadlineExceeded);
-  Recover(request, FaultOf(status, is_prefill), now_us_, ErrorCodeOf(status));
+  const RegisteredWorker* const worker = registry_.Find(half.lease);
+  const bool drains = worker != nullptr && worker->load.draining;
+  Recover(request, FaultOf(status, is_prefill, drains), now_us_, ErrorCodeOf(status));
 }
 
 void RouterCore::OnRejected(RouterRequest& request, PlacementHalf& half,

@@ -100,7 +100,8 @@ struct RouterRequest {
   uint32_t num_replayed = 0;
   KeptSource kept;  // only while queued
 
-  uint32_t num_resumes = 0;  // placements that a fault or a planned move ended
+  uint32_t num_resumes = 0;       // placements that a fault or a planned move ended
+  uint32_t num_early_deaths = 0;  // of them by a worker that died before it had begun
   // Why this placement became necessary, until it is known where its KV comes from.
   std::optional<ResumeReason> resume_reason;
 

@@ -97,6 +97,9 @@ class ResponseSink {
   virtual size_t buffered_bytes() const = 0;
 };
 
+// Why nobody waits for an answer any more.
+enum class CancelCause : uint8_t { kClientLeft, kSlowClient };
+
 // Accepts requests; implemented by Router and by fakes in tests.
 class Submitter {
  public:
@@ -106,8 +109,9 @@ class Submitter {
   // request for Cancel.
   virtual RequestUid Submit(GenerateRequest request, std::shared_ptr<ResponseSink> sink) = 0;
   // The client has gone: both workers are told within one step, unless the request has a key
-  // (keyed_answers.h). Unknown or finished: no effect. The sink gets OnFailed(kCancelled).
-  virtual void Cancel(RequestUid uid) = 0;
+  // (keyed_answers.h). Unknown or finished: no effect. The sink gets OnFailed: kSlowClient by that
+  // cause, kDeadlineExceeded when the client's own deadline has just passed, else kCancelled.
+  virtual void Cancel(RequestUid uid, CancelCause cause) = 0;
 
   // Counts a request that an API answered without Submit, by the HTTP status of its answer: a
   // refusal, or an echo of no tokens.

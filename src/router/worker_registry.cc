@@ -213,7 +213,8 @@ void WorkerRegistry::OnLoad(RegisteredWorker& worker, WorkerLoadReport load, int
 bool WorkerRegistry::Serves(std::string_view model_id) const {
   return std::any_of(workers_.begin(), workers_.end(), [&](const auto& entry) {
     const WorkerDescription& description = entry.second.description;
-    return description.role == PoolRole::kDecode && description.model->id == model_id;
+    return description.role == PoolRole::kDecode && description.model->id == model_id &&
+           !entry.second.load.draining;
   });
 }
 

@@ -48,25 +48,28 @@ class FakeResponder final : public HttpResponder {
     closes = true;
     return Finish();
   }
-  void Abort() override { Finish(); }
+  void Abort() override {
+    aborted = true;
+    Finish();
+  }
   size_t buffered_bytes() const override { return buffered; }
   void NotifyBelow(size_t /*limit*/, absl::AnyInvocable<void()> /*callback*/) override {}
-  void OnClosed(absl::AnyInvocable<void()> callback) override {
+  void OnClosed(absl::AnyInvocable<void(HttpClientGone)> callback) override {
     std::unique_lock lock(mutex_);
     on_closed_ = std::move(callback);
     const bool gone = gone_;
     lock.unlock();
     changed_.notify_all();
-    if (gone) on_closed_();
+    if (gone) on_closed_(HttpClientGone::kLeft);
   }
 
   // The client goes away.
-  void Close() {
+  void Close(HttpClientGone how = HttpClientGone::kLeft) {
     std::unique_lock lock(mutex_);
     gone_ = true;
     if (on_closed_ == nullptr || done_) return;
     lock.unlock();
-    on_closed_();
+    on_closed_(how);
   }
   // Waits for the whole answer.
   bool Wait() {
@@ -86,12 +89,13 @@ class FakeResponder final : public HttpResponder {
   HttpHeaders headers;
   std::string body;
   size_t buffered = 0;
-  bool closes = false;  // the connection ends with the answer
+  bool closes = false;   // the connection ends with the answer
+  bool aborted = false;  // nothing was answered
 
  private:
   std::mutex mutex_;
   std::condition_variable changed_;
-  absl::AnyInvocable<void()> on_closed_;
+  absl::AnyInvocable<void(HttpClientGone)> on_closed_;
   bool streaming_ = false;
   bool done_ = false;
   bool gone_ = false;

@@ -42,10 +42,11 @@ class FakeSubmitter final : public Submitter {
     if (answer) answer(request, *sink);
     return uid;
   }
-  void Cancel(RequestUid uid) override {
+  void Cancel(RequestUid uid, CancelCause cause) override {
     {
       std::lock_guard lock(mutex_);
       cancelled_.push_back(uid);
+      last_cause = cause;
     }
     changed_.notify_all();
   }
@@ -93,6 +94,7 @@ class FakeSubmitter final : public Submitter {
   Topology topology;
   bool is_ready = true;
   bool is_draining = false;
+  CancelCause last_cause = CancelCause::kClientLeft;  // of the latest Cancel, behind WaitCancelled
   std::function<void(const GenerateRequest&, ResponseSink&)> answer;
 
  private:

@@ -503,6 +503,31 @@ TEST_F(HttpApiTest, DisconnectCancels) {
   gone->Close();
   api_.Handle(std::move(request), gone);
   EXPECT_TRUE(submitter_.WaitCancelled(submitter_.WaitSubmitted(1).uid));
+  EXPECT_EQ(submitter_.last_cause, CancelCause::kClientLeft);
+}
+
+TEST_F(HttpApiTest, AClientThatTakesNothingIsSlow) {
+  auto responder = Send("POST", kChatPath, kHello + R"(,"stream":true})",
+                        {{"Content-Type", "application/json"}});
+  const auto submitted = submitter_.WaitSubmitted();
+  ASSERT_TRUE(responder->WaitOnClosedSet());
+  responder->Close(HttpClientGone::kStalled);
+  EXPECT_TRUE(submitter_.WaitCancelled(submitted.uid));
+  EXPECT_EQ(submitter_.last_cause, CancelCause::kSlowClient);
+}
+
+// A client that only ended its input may still read: 499 is a number of ours, not of HTTP.
+TEST_F(HttpApiTest, ACancelledRequestIsNotAnswered) {
+  for (const char* stream : {"true", "false"}) {
+    submitter_.answer = [](const GenerateRequest&, ResponseSink& sink) {
+      sink.OnFailed(PlainError(ErrorCode::kCancelled));
+    };
+    const auto responder = Send("POST", kChatPath, kHello + R"(,"stream":)" + stream + "}",
+                                {{"Content-Type", "application/json"}});
+    EXPECT_TRUE(responder->Wait());
+    EXPECT_TRUE(responder->aborted);
+    EXPECT_EQ(responder->status, 0);
+  }
 }
 
 TEST_F(HttpApiTest, ChatPageIsServed) {

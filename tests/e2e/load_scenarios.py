@@ -173,7 +173,7 @@ def gaps_beside(cluster, requests, reads):
     """ITLs in seconds of normal streams beside companions that read or do not, and how many of
     these there were when the streams began. Those that do not read must all be cut, while their
     sockets are open: after 30 s in which a connection takes no byte the server closes it, and the
-    router counts 499. (408 are the idle connections with half a request.)"""
+    router counts 408, as for the idle connections with half a request."""
     before = ended(cluster)
 
     def num_ended(*codes):
@@ -181,26 +181,26 @@ def gaps_beside(cluster, requests, reads):
         return sum(now[code] for code in codes)
 
     companions = [Companion(cluster, reads) for _ in range(NUM_COMPANIONS)]
-    host, port = cluster.router["http"].split(":")
-    idle = []
-    if not reads:
-        idle = [socket.create_connection((host, int(port))) for _ in range(NUM_IDLE)]
-        for half in idle[::4]:
-            half.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Le")
-
     def num_far():
         return sum(row["num_tokens"] >= PAUSED_AT for row in live_requests(cluster))
 
     # Where the machine is slow the first may have their ends before the last is as far.
     wait_until(
-        lambda: num_far() + num_ended(200, 499) >= NUM_COMPANIONS,
+        lambda: num_far() + num_ended(200, 408, 499) >= NUM_COMPANIONS,
         300,
         f"each companion has {PAUSED_AT} tokens",
     )
     beside = num_far()
+    idle = []
+    if not reads:
+        host, port = cluster.router["http"].split(":")
+        idle = [socket.create_connection((host, int(port))) for _ in range(NUM_IDLE)]
+        for half in idle[::4]:
+            half.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Le")
     streams = run_streams([Stream(cluster, fields) for fields in requests], NUM_NORMAL)
     if not reads:
-        wait_until(lambda: num_ended(499) == NUM_COMPANIONS, 60, "all of them are cut")
+        cut = NUM_COMPANIONS + len(idle[::4])
+        wait_until(lambda: num_ended(408) == cut, 60, "all of them are cut")
     for open_socket in idle:
         open_socket.close()
     for companion in companions:

@@ -23,7 +23,7 @@ class RecordingResponder final : public HttpResponder {
   void Abort() override {}
   size_t buffered_bytes() const override { return 0; }
   void NotifyBelow(size_t, absl::AnyInvocable<void()> callback) override { callback(); }
-  void OnClosed(absl::AnyInvocable<void()>) override {}
+  void OnClosed(absl::AnyInvocable<void(HttpClientGone)>) override {}
 
   HttpResponse last;
   int answers = 0;

@@ -244,7 +244,7 @@ TEST(HttpServerTest, ResponderMayOutliveTheServer) {
   std::shared_ptr<HttpResponder> held;
   std::atomic<int> closed{0};
   auto server = StartTestServer([&](HttpRequest, std::shared_ptr<HttpResponder> responder) {
-    responder->OnClosed([&] { ++closed; });
+    responder->OnClosed([&](HttpClientGone) { ++closed; });
     std::lock_guard lock(mutex);
     held = std::move(responder);
   });
@@ -258,7 +258,7 @@ TEST(HttpServerTest, ResponderMayOutliveTheServer) {
   EXPECT_EQ(closed.load(), 1);
   EXPECT_FALSE(held->Respond({200, {}, "late"}));
   EXPECT_FALSE(held->StartStream(200, {}));
-  held->OnClosed([&] { ++closed; });
+  held->OnClosed([&](HttpClientGone) { ++closed; });
   EXPECT_EQ(closed.load(), 2) << "a late registration hears of it at once";
   held.reset();
 }

@@ -26,7 +26,10 @@ class StreamTest : public ::testing::Test {
   void Start(HttpServerOptions options = {}) {
     server_ = StartTestServer(
         [this](HttpRequest, std::shared_ptr<HttpResponder> responder) {
-          responder->OnClosed([this] { ++closed_; });
+          responder->OnClosed([this](HttpClientGone how) {
+            how_closed_ = how;
+            ++closed_;
+          });
           std::lock_guard lock(mutex_);
           responder_ = std::move(responder);
         },
@@ -46,6 +49,7 @@ class StreamTest : public ::testing::Test {
   std::mutex mutex_;
   std::shared_ptr<HttpResponder> responder_;  // guarded by mutex_
   std::atomic<int> closed_{0};
+  std::atomic<HttpClientGone> how_closed_{HttpClientGone::kLeft};
   std::unique_ptr<HttpServer> server_;
 };
 
@@ -231,6 +235,7 @@ TEST_F(StreamTest, StalledReaderIsClosed) {
   responder->StartStream(200, {});
   ASSERT_TRUE(responder->Write(std::string(32 << 20, 'z')));
   EXPECT_TRUE(Eventually([&] { return closed_.load() == 1; }));
+  EXPECT_EQ(how_closed_.load(), HttpClientGone::kStalled);
   EXPECT_FALSE(responder->Write("x"));
   EXPECT_EQ(responder->buffered_bytes(), 0u);
 }
@@ -274,7 +279,7 @@ TEST_F(StreamTest, CallbackThatOwnsTheResponderDoesNotDeadlock) {
   client.Send(kGet);
   auto responder = TakeResponder();
   HttpResponder* raw = responder.get();
-  raw->OnClosed([owned = std::move(responder)] {});
+  raw->OnClosed([owned = std::move(responder)](HttpClientGone) {});
   EXPECT_TRUE(raw->Respond({200, {}, "ok"}));  // destroys the callback, and with it the responder
   EXPECT_THAT(client.ReceiveResponse(), EndsWith("ok"));
 }

@@ -292,6 +292,24 @@ TEST(PlacementTest, QueueWaitAndLengthAreBounded) {
   EXPECT_EQ(cluster.core.num_live(), 0u);
 }
 
+TEST(PlacementTest, WorkersThatAllDrainServeNobodyNew) {
+  FakeCluster cluster;
+  cluster.JoinPair();
+  cluster.Report("decode-0", {}, 0);
+  cluster.Submit(cluster.Request("p"));
+  const auto waiting = cluster.sink;
+  cluster.Report("decode-0", {}, 0, /*draining=*/true);
+  cluster.Submit(cluster.Request("p"));
+  ASSERT_TRUE(cluster.sink->error.has_value());
+  EXPECT_EQ(cluster.sink->error->code, ErrorCode::kNoWorkers);
+  EXPECT_FALSE(waiting->ended()) << "another worker may yet come";
+  cluster.now_us += 11 * kSecond;
+  cluster.Report("decode-0", {}, 0, /*draining=*/true);
+  cluster.core.Tick(cluster.now_us);
+  ASSERT_TRUE(waiting->error.has_value());
+  EXPECT_EQ(waiting->error->code, ErrorCode::kNoWorkers);
+}
+
 TEST(PlacementTest, LosingTheLastWorkerEndsTheWaitIn503) {
   FakeCluster cluster;
   cluster.JoinPair();

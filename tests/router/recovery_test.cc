@@ -286,14 +286,71 @@ TEST(RecoveryTest, FaultsWithTokensBetweenThemHaveNoLimit) {
 TEST(RecoveryTest, RequestThatTwoWorkersDiedOnIsNotGivenToAThird) {
   FakeCluster cluster;
   cluster.JoinPair();
-  PlayTo(cluster, Phase::kDecoding);
+  const RequestUid uid = PlayTo(cluster, Phase::kDecoding);
   cluster.core.OnLeaseClosed(cluster.leases["decode-0"]);
   Rejoin(cluster, "decode-0");
   EXPECT_FALSE(cluster.sink->ended());
+  cluster.State("decode-0", uid, WorkerRequestState::kReserved, StatusCode::kOk, 2);
+  cluster.State("prefill-0", uid, WorkerRequestState::kPrefillStarted, StatusCode::kOk, 2);
+  cluster.State("prefill-0", uid, WorkerRequestState::kGranted, StatusCode::kOk, 2);
   cluster.core.OnLeaseClosed(cluster.leases["decode-0"]);
   ASSERT_TRUE(cluster.sink->error.has_value());
   EXPECT_EQ(cluster.sink->error->code, ErrorCode::kWorkerLost);
   ExpectClean(cluster);
+}
+
+// Who waits is not what kills a worker.
+TEST(RecoveryTest, DeathsBeforeTheWorkBeganAreNotTheRequestsFault) {
+  FakeCluster cluster;
+  cluster.JoinPair();
+  const RequestUid uid = PlayTo(cluster, Phase::kReserved);
+  for (uint32_t attempt = 1; attempt <= 4; ++attempt) {
+    const std::string dead = attempt % 2 == 0 ? "decode-0" : "prefill-0";
+    cluster.core.OnLeaseClosed(cluster.leases[dead]);
+    ASSERT_FALSE(cluster.sink->ended()) << attempt;
+    Rejoin(cluster, dead);
+    cluster.State("decode-0", uid, WorkerRequestState::kReserved, StatusCode::kOk, attempt + 1);
+  }
+  EXPECT_EQ(Resumes(cluster, ResumeReason::kPrefillLost, ResumeSource::kRecompute), 0u)
+      << "nothing was computed yet";
+  // One that dies in its first moment with it may not have said so: not for ever.
+  for (uint32_t attempt = 5; attempt <= 6; ++attempt) {
+    ASSERT_FALSE(cluster.sink->ended()) << attempt;
+    cluster.core.OnLeaseClosed(cluster.leases["prefill-0"]);
+    Rejoin(cluster, "prefill-0");
+  }
+  ASSERT_TRUE(cluster.sink->error.has_value());
+  EXPECT_EQ(cluster.sink->error->code, ErrorCode::kWorkerLost);
+  ExpectClean(cluster);
+}
+
+// A drain whose time is over stops what a worker still computes: planned, as often as it comes.
+TEST(RecoveryTest, WorkersThatDrainAreNoFault) {
+  for (const std::string leaving : {"prefill-0", "decode-0"}) {
+    for (const bool by_lease : {false, true}) {
+      SCOPED_TRACE(leaving + (by_lease ? " closes its lease" : " stops"));
+      FakeCluster cluster;
+      JoinOldPair(cluster);
+      const RequestUid uid = PlayTo(cluster, Phase::kPrefilling);
+      for (uint32_t attempt = 1; attempt <= 5; ++attempt) {
+        ASSERT_FALSE(cluster.sink->ended()) << attempt;
+        cluster.Report(leaving, cluster.last_links[leaving], std::nullopt, /*draining=*/true);
+        if (!by_lease) {
+          cluster.State(leaving, uid, WorkerRequestState::kFailed, StatusCode::kUnavailable,
+                        attempt);
+        }
+        cluster.core.OnLeaseClosed(cluster.leases[leaving]);
+        Rejoin(cluster, leaving);
+        const uint32_t next = attempt + 1;
+        cluster.State("decode-0", uid, WorkerRequestState::kReserved, StatusCode::kOk, next);
+        cluster.State("prefill-0", uid, WorkerRequestState::kPrefillStarted, StatusCode::kOk, next);
+      }
+      EXPECT_FALSE(cluster.sink->ended());
+      EXPECT_EQ(Resumes(cluster, ResumeReason::kMoved, ResumeSource::kRecompute), 5u);
+      cluster.core.Cancel(uid);
+      ExpectClean(cluster);
+    }
+  }
 }
 
 TEST(RecoveryTest, BothWorkersOfARequestMayDieAtOnce) {

@@ -51,6 +51,26 @@ TEST(RequestFaultTest, AbortInEachState) {
   }
 }
 
+// A client that keeps its deadline itself is heard as it passes, perhaps a moment before.
+TEST(RequestFaultTest, AnAbortAtTheDeadlineIsTheDeadline) {
+  const auto code_after = [](int64_t timeout_us, int64_t left_us, CancelCause cause) {
+    FakeCluster cluster;
+    cluster.JoinPair();
+    GenerateRequest request = cluster.Request("prompt");
+    request.timeout_us = timeout_us;
+    const RequestUid uid = cluster.Submit(std::move(request));
+    cluster.core.Cancel(uid, cause, cluster.now_us + timeout_us - left_us);
+    ExpectClean(cluster);
+    return cluster.sink->error->code;
+  };
+  constexpr auto kLeft = CancelCause::kClientLeft;
+  EXPECT_EQ(code_after(5'000'000, 50'000, kLeft), ErrorCode::kDeadlineExceeded);
+  EXPECT_EQ(code_after(5'000'000, 150'000, kLeft), ErrorCode::kCancelled);
+  EXPECT_EQ(code_after(100'000, 50'000, kLeft), ErrorCode::kCancelled);
+  EXPECT_EQ(code_after(100'000, 20'000, kLeft), ErrorCode::kDeadlineExceeded);
+  EXPECT_EQ(code_after(5'000'000, 0, CancelCause::kSlowClient), ErrorCode::kSlowClient);
+}
+
 TEST(RequestFaultTest, AbortAfterTheGoodEndDoesNothing) {
   FakeCluster cluster;
   cluster.JoinPair();

@@ -102,7 +102,7 @@ TEST_F(RouterKeysTest, ASlowFirstReaderEndsNothingWhenItsCallIsCutOff) {
   Say(0, 'a');
   ASSERT_TRUE(Wait([&] { return slow->ended(); })) << "within slow_client_us of the router";
   EXPECT_EQ(slow->error->code, ErrorCode::kSlowClient);
-  router_.Cancel(slow_uid);
+  router_.Cancel(slow_uid, CancelCause::kClientLeft);
   Say(1, 'b');
   Say(2, 'c', FinishReason::kLength);
   On([&](RouterCore& /*core*/, int64_t /*now_us*/) {
@@ -118,7 +118,7 @@ TEST_F(RouterKeysTest, ASlowReaderThatWasAloneLeavesItsGenerationTheGrace) {
   const RequestUid slow_uid = Ask(slow);
   Say(0, 'a');
   ASSERT_TRUE(Wait([&] { return slow->ended(); }));
-  router_.Cancel(slow_uid);
+  router_.Cancel(slow_uid, CancelCause::kClientLeft);
   const auto retry = std::make_shared<RecordingSink>();
   Ask(retry);
   Say(1, 'b', FinishReason::kLength);
