@@ -36,18 +36,44 @@ double ExpInDouble(double x) {
   return sum;
 }
 
+namespace {
+
+// 1 / sqrt(mean of the squares of row [dim] + eps).
+double InverseRms(const Bf16* row, const RmsNormParams& params) {
+  double squares = 0;
+  for (size_t i = 0; i < params.dim; ++i) squares += Value(row[i]) * Value(row[i]);
+  return 1.0 / std::sqrt(squares / params.dim + params.eps);
+}
+
+// t of kernel_table.h.
+double GeluExponent(double gate) {
+  return (gate * gate * 0.044715 + 1.0) * gate * 2.0 * std::sqrt(2.0 / std::acos(-1.0));
+}
+
+double Gated(double gate, double t, double up) { return gate / (1.0 + ExpInDouble(-t)) * up; }
+
+}  // namespace
+
+SummedRows ReferenceResidual(const RmsNormParams& params) {
+  SummedRows out;
+  for (size_t row = 0; row < params.num_rows; ++row) {
+    const Bf16* const x = params.x + row * params.dim;
+    const double scale = params.x_weight == nullptr ? 1.0 : InverseRms(x, params);
+    for (size_t i = 0; i < params.dim; ++i) {
+      const double weight = params.x_weight == nullptr ? 1.0 : Value(params.x_weight[i]);
+      const double added = Value(x[i]) * scale * weight;
+      out.values.push_back(Value(params.residual[row * params.dim + i]) + added);
+      out.magnitudes.push_back(std::fabs(added));
+    }
+  }
+  return out;
+}
+
 std::vector<double> ReferenceRmsNorm(const RmsNormParams& params) {
   std::vector<double> out(size_t{params.num_rows} * params.dim);
   for (size_t row = 0; row < params.num_rows; ++row) {
-    Bf16* const residual = params.residual + row * params.dim;
-    double squares = 0;
-    for (size_t i = 0; i < params.dim; ++i) {
-      const float sum =
-          FloatFromBf16(residual[i].bits) + FloatFromBf16(params.x[row * params.dim + i].bits);
-      residual[i].bits = Bf16FromFloat(sum);
-      squares += Value(residual[i]) * Value(residual[i]);
-    }
-    const double scale = 1.0 / std::sqrt(squares / params.dim + params.eps);
+    const Bf16* const residual = params.residual + row * params.dim;
+    const double scale = InverseRms(residual, params);
     for (size_t i = 0; i < params.dim; ++i) {
       out[row * params.dim + i] = Value(residual[i]) * scale * Value(params.weight[i]);
     }
@@ -55,24 +81,38 @@ std::vector<double> ReferenceRmsNorm(const RmsNormParams& params) {
   return out;
 }
 
-std::vector<double> ReferenceSiluMul(const SiluMulParams& params) {
+std::vector<double> ReferenceSiluMul(const GateMulParams& params) {
   std::vector<double> out(size_t{params.num_rows} * params.dim);
-  for (size_t row = 0; row < params.num_rows; ++row) {
-    const Bf16* gate = params.gate_up + row * 2 * params.dim;
-    for (size_t i = 0; i < params.dim; ++i) {
-      const double g = Value(gate[i]);
-      out[row * params.dim + i] = g / (1.0 + ExpInDouble(-g)) * Value(gate[params.dim + i]);
-    }
+  for (size_t at = 0; at < out.size(); ++at) {
+    const Bf16* gate = params.gate_up + (at + at / params.dim * params.dim);
+    out[at] = Gated(Value(*gate), Value(*gate), Value(gate[params.dim]));
   }
   return out;
+}
+
+std::vector<double> ReferenceGeluMul(const GateMulParams& params) {
+  std::vector<double> out(size_t{params.num_rows} * params.dim);
+  for (size_t at = 0; at < out.size(); ++at) {
+    const Bf16* gate = params.gate_up + (at + at / params.dim * params.dim);
+    out[at] = Gated(Value(*gate), GeluExponent(Value(*gate)), Value(gate[params.dim]));
+  }
+  return out;
+}
+
+Tolerance GeluMulTolerance(Bf16 gate, Bf16 up) {
+  constexpr double kLargestExponent = 90;  // beyond, e^t is 0 or infinite
+  const double t = std::min(std::fabs(GeluExponent(Value(gate))), kLargestExponent);
+  return {5e-6 + 2e-7 * t, 2.7e-37 * std::fabs(Value(up))};
 }
 
 void ReferenceEmbed(const EmbedParams& params) {
   for (size_t row = 0; row < params.num_rows; ++row) {
     const uint32_t id = params.ids[row];
     for (size_t i = 0; i < params.dim; ++i) {
-      params.out[row * params.dim + i] =
-          id < params.num_ids ? params.table[size_t{id} * params.dim + i] : Bf16{0};
+      const bool is_known = id < params.num_ids;
+      const Bf16 from = is_known ? params.table[size_t{id} * params.dim + i] : Bf16{0};
+      const float scaled = FloatFromBf16(from.bits) * (is_known ? params.scale : 1.0f);
+      params.out[row * params.dim + i].bits = Bf16FromFloat(scaled);
     }
   }
 }

@@ -9,11 +9,21 @@
 
 namespace baton::cuda {
 
-// Writes params.residual with the kernel's bits; returns out [num_rows][dim] before its rounding.
+// Sums before their rounding, and the size of what was added: what an error is relative to.
+struct SummedRows {
+  std::vector<double> values;      // [num_rows][dim]
+  std::vector<double> magnitudes;  // [num_rows][dim]
+};
+
+// residual + x, or the norm of x where params has x_weight: exact without.
+SummedRows ReferenceResidual(const RmsNormParams& params);
+
+// out [num_rows][dim] before its rounding, of the residual as the kernel left it.
 std::vector<double> ReferenceRmsNorm(const RmsNormParams& params);
 
 // out [num_rows][dim] before its rounding.
-std::vector<double> ReferenceSiluMul(const SiluMulParams& params);
+std::vector<double> ReferenceSiluMul(const GateMulParams& params);
+std::vector<double> ReferenceGeluMul(const GateMulParams& params);
 
 // Writes params.out with the kernel's bits.
 void ReferenceEmbed(const EmbedParams& params);
@@ -32,6 +42,10 @@ struct Tolerance {
   double relative;
   double absolute = 0;
 };
+
+// Of gelu_mul for one pair. An error of t, of 3 units in its last place, is one of e^-t: 2e-7 |t|
+// of the result.
+Tolerance GeluMulTolerance(Bf16 gate, Bf16 up);
 
 // True when `got` is the bf16 of some value within the tolerance. A NaN never is.
 bool IsRoundingOf(Bf16 got, double exact, const Tolerance& tolerance);

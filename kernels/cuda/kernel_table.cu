@@ -7,6 +7,7 @@ namespace {
 // Constants, not local statics: their guard would be an atomic, which kernels may not use.
 const KernelInfo* const kInfos[] = {&kRmsNormInfo,
                                     &kSiluMulInfo,
+                                    &kGeluMulInfo,
                                     &kEmbedInfo,
                                     &kGemmRows8Info,
                                     &kGemmRows32Info,
@@ -22,6 +23,7 @@ const KernelInfo* const kInfos[] = {&kRmsNormInfo,
                                     &kSampleInfo};
 const KernelTable kTable = {.rms_norm = RmsNorm,
                             .silu_mul = SiluMul,
+                            .gelu_mul = GeluMul,
                             .embed = Embed,
                             .gemm_bf16 = GemmBf16,
                             .rope_append = RopeAppend,

@@ -25,8 +25,9 @@ using simt::Bf16;
 
 inline constexpr uint32_t kMaxNormDim = 16384;
 
-// residual += x, rounded to bf16; out = residual / sqrt(mean(residual^2) + eps) * weight.
-// `dim` is a multiple of 8 in [8, kMaxNormDim].
+// residual += x, rounded to bf16; out = residual / sqrt(mean(residual^2) + eps) * weight. Given
+// x_weight, x / sqrt(mean(x^2) + eps) * x_weight in fp32 is added instead of x. `dim` is a multiple
+// of 8 in [8, kMaxNormDim].
 struct RmsNormParams {
   const Bf16* x;       // [num_rows][dim]
   Bf16* residual;      // [num_rows][dim], read and written
@@ -35,20 +36,22 @@ struct RmsNormParams {
   uint32_t num_rows;
   uint32_t dim;
   float eps;
+  const Bf16* x_weight = nullptr;  // [dim], null for none
 };
 
-// out = gate / (1 + exp(-gate)) * up. Below gate = -88.73 the exponential is infinite and the
-// result is a zero, where the exact one is less than 2.7e-37 |up|. `dim` is a multiple of 8, at
-// least 8.
-struct SiluMulParams {
+// out = gate / (1 + exp(-t)) * up. silu_mul: t = gate. gelu_mul: t = fma(gate^2, 0.0713548163,
+// 1.5957691216) gate. Below t = -88.73 the exponential is infinite and the result is a zero, where
+// the exact one is less than 2.7e-37 |up|; the relative error of gelu_mul grows with t
+// (kernel_reference.h). `dim` is a multiple of 8, at least 8.
+struct GateMulParams {
   const Bf16* gate_up;  // [num_rows][2][dim]
   Bf16* out;            // [num_rows][dim]
   uint32_t num_rows;
   uint32_t dim;
 };
 
-// out[i] = table[ids[i]]; a row of zeros for an id that is not below `num_ids`. `dim` is a multiple
-// of 8, at least 8.
+// out[i] = table[ids[i]] * scale, the product in fp32, then rounded to bf16; a row of zeros for an
+// id that is not below `num_ids`. `dim` is a multiple of 8, at least 8.
 struct EmbedParams {
   const Bf16* table;    // [num_ids][dim]
   const uint32_t* ids;  // [num_rows]
@@ -56,6 +59,7 @@ struct EmbedParams {
   uint32_t num_rows;
   uint32_t num_ids;
   uint32_t dim;
+  float scale = 1.0f;
 };
 
 // Which kernel multiplies. All give the same bits; kAuto chooses by shape, the others are for tests
@@ -104,7 +108,8 @@ struct KernelInfo {
 // The functions of one body. `stream` is a cudaStream_t, null for the default one.
 struct KernelTable {
   absl::Status (*rms_norm)(const RmsNormParams& params, void* stream);
-  absl::Status (*silu_mul)(const SiluMulParams& params, void* stream);
+  absl::Status (*silu_mul)(const GateMulParams& params, void* stream);
+  absl::Status (*gelu_mul)(const GateMulParams& params, void* stream);
   absl::Status (*embed)(const EmbedParams& params, void* stream);
   absl::Status (*gemm_bf16)(const GemmParams& params, void* stream);
   absl::Status (*rope_append)(const RopeAppendParams& params, void* stream);
@@ -125,7 +130,8 @@ const KernelTable& Kernels();
 // One body of each kernel, defined by its source.
 inline namespace BATON_BODY {
 absl::Status RmsNorm(const RmsNormParams& params, void* stream);
-absl::Status SiluMul(const SiluMulParams& params, void* stream);
+absl::Status SiluMul(const GateMulParams& params, void* stream);
+absl::Status GeluMul(const GateMulParams& params, void* stream);
 absl::Status Embed(const EmbedParams& params, void* stream);
 absl::Status GemmBf16(const GemmParams& params, void* stream);
 absl::Status RopeAppend(const RopeAppendParams& params, void* stream);
@@ -134,6 +140,7 @@ absl::Status AttentionDecode(const AttentionParams& params, void* stream);
 absl::Status Sample(const SampleParams& params, void* stream);
 extern const KernelInfo kRmsNormInfo;
 extern const KernelInfo kSiluMulInfo;
+extern const KernelInfo kGeluMulInfo;
 extern const KernelInfo kEmbedInfo;
 extern const KernelInfo kGemmRows8Info;
 extern const KernelInfo kGemmRows32Info;

@@ -1,8 +1,9 @@
-// residual += x and the norm of the result, in one pass over memory.
+// residual += x, or += the norm of x, and the norm of the result, in one pass over memory.
 //
 // Work: one cta a row, min(512, dim / 8 rounded up to a warp) threads, each with up to four groups
-// of eight elements in registers. Bytes: 8 a element (x, residual in, residual out, out), the
-// weight once from L2. Flops: 5 a element. Limit: memory. Reached: not yet measured on a GPU.
+// of eight elements of x and of the residual in registers. Bytes: 8 an element (x, residual in,
+// residual out, out), the weights once from L2. Flops: 5 an element, 9 with the norm of x. Limit:
+// memory. Reached: not yet measured on a GPU.
 // Order: a thread adds its squares ascending by fma; a warp by the tree 16, 8, 4, 2, 1; the cta
 // its warps ascending. It depends on dim only.
 #include "kernels/cuda/kernel_table.h"
@@ -19,56 +20,89 @@ constexpr uint32_t kNormThreads = 512;
 constexpr uint32_t kGroups = kMaxNormDim / kVec / kNormThreads;
 static_assert(kGroups * kVec * kNormThreads == kMaxNormDim && kGroups == 4);
 
-// [warp]
+// A thread's part of a row, zeros behind its end: [group of eight].
+struct NormRow {
+  Vec16 groups[kGroups];
+};
+
+// [warp]; of x and of the residual: nobody waits before the second sum.
 struct NormShared {
+  float x_sums[kNormThreads / simt::kWarpSize];
   float sums[kNormThreads / simt::kWarpSize];
 };
 
-// The sum of all threads' values, the same bits in each.
-BATON_DEVICE float CtaSum(float value, NormShared& memory) {
+// The sum of all threads' values, the same bits in each. `sums`: [warp].
+BATON_DEVICE float CtaSum(float value, float* sums) {
   BATON_UNROLL
   for (uint32_t step = simt::kWarpSize / 2; step > 0; step /= 2) {
     value += simt::shfl_xor(value, step);
   }
-  if (simt::lane() == 0) memory.sums[simt::warp()] = value;
+  if (simt::lane() == 0) sums[simt::warp()] = value;
   simt::sync_block();
   float sum = 0.0f;
-  for (uint32_t i = 0; i < simt::num_threads() / simt::kWarpSize; ++i) sum += memory.sums[i];
+  for (uint32_t i = 0; i < simt::num_threads() / simt::kWarpSize; ++i) sum += sums[i];
   return sum;
+}
+
+// 1 / sqrt(mean of the row's squares + eps).
+BATON_DEVICE float InverseRms(const NormRow& row, const RmsNormParams& params, float* sums) {
+  float squares = 0.0f;
+  BATON_UNROLL
+  for (uint32_t g = 0; g < kGroups; ++g) {
+    BATON_UNROLL
+    for (uint32_t i = 0; i < kVec; ++i) {
+      squares = simt::fma(Element(row.groups[g], i), Element(row.groups[g], i), squares);
+    }
+  }
+  const float mean = CtaSum(squares, sums) / static_cast<float>(params.dim);
+  return 1.0f / simt::square_root(mean + params.eps);
+}
+
+// Element i of x as it is added to the residual.
+BATON_DEVICE float Added(const Vec16& x, uint32_t i, const Vec16* weight, float scale) {
+  if (weight == nullptr) return Element(x, i);
+  return Element(x, i) * scale * Element(*weight, i);
 }
 
 BATON_KERNEL(kNormThreads) RmsNormKernel(RmsNormParams params) {
   auto& memory = simt::shared<NormShared>();
   const uint32_t num_groups = params.dim / kVec;
-  const size_t row = size_t{simt::block().x} * num_groups;
-  const auto* x = reinterpret_cast<const Vec16*>(params.x) + row;
-  auto* residual = reinterpret_cast<Vec16*>(params.residual) + row;
+  const size_t first = size_t{simt::block().x} * num_groups;
+  const auto* x = reinterpret_cast<const Vec16*>(params.x) + first;
+  const auto* x_weight = reinterpret_cast<const Vec16*>(params.x_weight);
+  auto* residual = reinterpret_cast<Vec16*>(params.residual) + first;
   const auto* weight = reinterpret_cast<const Vec16*>(params.weight);
-  auto* out = reinterpret_cast<Vec16*>(params.out) + row;
+  auto* out = reinterpret_cast<Vec16*>(params.out) + first;
 
-  Vec16 sums[kGroups];
-  float squares = 0.0f;
+  NormRow added;
+  NormRow sum;  // the residual, then with what was added
+  BATON_UNROLL
+  for (uint32_t g = 0; g < kGroups; ++g) {
+    const uint32_t at = g * kNormThreads + simt::thread();
+    const bool inside = simt::guard(at < num_groups);
+    added.groups[g] = inside ? x[at] : Vec16{{0, 0, 0, 0}};
+    sum.groups[g] = inside ? residual[at] : Vec16{{0, 0, 0, 0}};
+  }
+  const float x_scale = x_weight == nullptr ? 1.0f : InverseRms(added, params, memory.x_sums);
+
   BATON_UNROLL
   for (uint32_t g = 0; g < kGroups; ++g) {
     const uint32_t at = g * kNormThreads + simt::thread();
     if (!simt::guard(at < num_groups)) continue;
-    const Vec16 a = x[at];
-    const Vec16 b = residual[at];
+    Vec16 scales = {{0, 0, 0, 0}};
+    if (x_weight != nullptr) scales = x_weight[at];
+    const Vec16* const given = x_weight == nullptr ? nullptr : &scales;
     BATON_UNROLL
     for (uint32_t w = 0; w < 4; ++w) {
-      const float low = Element(a, 2 * w) + Element(b, 2 * w);
-      const float high = Element(a, 2 * w + 1) + Element(b, 2 * w + 1);
-      sums[g].words[w] = Pair(low, high);
+      const Vec16& old = sum.groups[g];
+      const float low = Added(added.groups[g], 2 * w, given, x_scale) + Element(old, 2 * w);
+      const float high =
+          Added(added.groups[g], 2 * w + 1, given, x_scale) + Element(old, 2 * w + 1);
+      sum.groups[g].words[w] = Pair(low, high);
     }
-    residual[at] = sums[g];
-    BATON_UNROLL
-    for (uint32_t i = 0; i < kVec; ++i) {
-      squares = simt::fma(Element(sums[g], i), Element(sums[g], i), squares);
-    }
+    residual[at] = sum.groups[g];
   }
-
-  const float mean = CtaSum(squares, memory) / static_cast<float>(params.dim);
-  const float scale = 1.0f / simt::square_root(mean + params.eps);
+  const float scale = InverseRms(sum, params, memory.sums);
 
   BATON_UNROLL
   for (uint32_t g = 0; g < kGroups; ++g) {
@@ -78,8 +112,9 @@ BATON_KERNEL(kNormThreads) RmsNormKernel(RmsNormParams params) {
     Vec16 result;
     BATON_UNROLL
     for (uint32_t w = 0; w < 4; ++w) {
-      result.words[w] = Pair(Element(sums[g], 2 * w) * scale * Element(scales, 2 * w),
-                             Element(sums[g], 2 * w + 1) * scale * Element(scales, 2 * w + 1));
+      result.words[w] =
+          Pair(Element(sum.groups[g], 2 * w) * scale * Element(scales, 2 * w),
+               Element(sum.groups[g], 2 * w + 1) * scale * Element(scales, 2 * w + 1));
     }
     out[at] = result;
   }

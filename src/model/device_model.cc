@@ -27,6 +27,12 @@ struct DeviceProduct {
   bool wants_float = false;
 };
 
+// What a norm adds to the residual.
+struct DeviceBranch {
+  const DeviceBuffer& added;                // [rows][hidden]
+  const DeviceBuffer* post_norm = nullptr;  // [hidden] norms it first; null or empty for none
+};
+
 namespace {
 
 // Two ctas on each of Hopper's 132 SMs, by their shared memory.
@@ -37,10 +43,6 @@ absl::Status CheckArchitecture(const ModelConfig& config, const Accelerator& dev
   const ArchitectureTraits& traits = *config.traits;
   const char* missing = nullptr;
   if (traits.experts) missing = "a mixture of experts";
-  if (traits.post_norms) missing = "norms before the residual";
-  if (traits.scaled_embedding) missing = "scaled embeddings";
-  if (traits.windowed) missing = "local layers with a rotary base of their own";
-  if (traits.activation != GateActivation::kSilu) missing = "gelu";
   if (missing == nullptr) return OkStatus();
   return Unimplemented("architecture {} has {}, for which device {} has no kernel yet; use cpu",
                        traits.name, missing, DeviceKindName(device.kind()));
@@ -134,7 +136,8 @@ Status DeviceModel::Forward(const ModelBatch& batch, const KvView& kv, LayerHook
                                          .out = ws.residual.as<Bf16>(),
                                          .num_rows = ws.num_rows,
                                          .num_ids = config_.vocab_size,
-                                         .dim = config_.hidden_size},
+                                         .dim = config_.hidden_size,
+                                         .scale = config_.embedding_scale},
                                         device.stream()));
   for (uint32_t layer = 0; layer < config_.num_layers; ++layer) {
     BATON_RETURN_IF_ERROR(StoreKv(layer, kv));
@@ -151,16 +154,18 @@ Status DeviceModel::Forward(const ModelBatch& batch, const KvView& kv, LayerHook
   return WriteAnswers(batch, logits);
 }
 
-Status DeviceModel::Normalise(const DeviceBuffer& added, const DeviceBuffer& weight) {
+Status DeviceModel::Normalise(const DeviceBranch& branch, const DeviceBuffer& weight) {
   DeviceWorkspace& ws = *workspace_;
-  return Kernels().rms_norm({.x = added.as<Bf16>(),
-                             .residual = ws.residual.as<Bf16>(),
-                             .weight = weight.as<Bf16>(),
-                             .out = ws.normed.as<Bf16>(),
-                             .num_rows = ws.num_rows,
-                             .dim = config_.hidden_size,
-                             .eps = config_.rms_epsilon},
-                            options_.device->stream());
+  return Kernels().rms_norm(
+      {.x = branch.added.as<Bf16>(),
+       .residual = ws.residual.as<Bf16>(),
+       .weight = weight.as<Bf16>(),
+       .out = ws.normed.as<Bf16>(),
+       .num_rows = ws.num_rows,
+       .dim = config_.hidden_size,
+       .eps = config_.rms_epsilon,
+       .x_weight = branch.post_norm == nullptr ? nullptr : branch.post_norm->as<Bf16>()},
+      options_.device->stream());
 }
 
 Status DeviceModel::MatMul(const DeviceBuffer& weight, const DeviceProduct& product) {
@@ -186,28 +191,34 @@ Status DeviceModel::MatMul(const DeviceBuffer& weight, const DeviceProduct& prod
 Status DeviceModel::StoreKv(uint32_t layer, const KvView& kv) {
   DeviceWorkspace& ws = *workspace_;
   const DeviceLayer& weights = weights_->layers[layer];
-  BATON_RETURN_IF_ERROR(Normalise(layer == 0 ? ws.nothing() : ws.added, weights.attn_norm));
+  if (layer == 0) {
+    BATON_RETURN_IF_ERROR(Normalise({ws.nothing()}, weights.attn_norm));
+  } else {
+    const DeviceBuffer& post_norm = weights_->layers[layer - 1].post_ffn_norm;
+    BATON_RETURN_IF_ERROR(Normalise({ws.added, &post_norm}, weights.attn_norm));
+  }
   BATON_RETURN_IF_ERROR(MatMul(weights.qkv, {.x = ws.normed,
                                              .y = ws.qkv,
                                              .rows = ws.num_rows,
                                              .n = config_.qkv_size(),
                                              .k = config_.hidden_size,
                                              .bias = &weights.qkv_bias}));
-  return Kernels().rope_append({.qkv = ws.qkv.as<Bf16>(),
-                                .q_norm = weights.q_norm.as<Bf16>(),
-                                .k_norm = weights.k_norm.as<Bf16>(),
-                                .cos_sin = ws.cos_sin.as<float>(),
-                                .positions = ws.positions.as<uint32_t>(),
-                                .sequences = ws.sequences.as<uint32_t>(),
-                                .block_lists = ws.block_lists.as<uint32_t>(),
-                                .q = ws.q.as<Bf16>(),
-                                .kv = BlocksOf(layer, kv),
-                                .num_rows = ws.num_rows,
-                                .num_heads = config_.num_heads,
-                                .max_blocks = ws.max_blocks,
-                                .eps = config_.rms_epsilon,
-                                .interleaved = config_.rope_interleaved},
-                               options_.device->stream());
+  return Kernels().rope_append(
+      {.qkv = ws.qkv.as<Bf16>(),
+       .q_norm = weights.q_norm.as<Bf16>(),
+       .k_norm = weights.k_norm.as<Bf16>(),
+       .cos_sin = (config_.IsLocal(layer) ? ws.local_cos_sin : ws.cos_sin).as<float>(),
+       .positions = ws.positions.as<uint32_t>(),
+       .sequences = ws.sequences.as<uint32_t>(),
+       .block_lists = ws.block_lists.as<uint32_t>(),
+       .q = ws.q.as<Bf16>(),
+       .kv = BlocksOf(layer, kv),
+       .num_rows = ws.num_rows,
+       .num_heads = config_.num_heads,
+       .max_blocks = ws.max_blocks,
+       .eps = config_.rms_epsilon,
+       .interleaved = config_.rope_interleaved},
+      options_.device->stream());
 }
 
 cuda::KvBlocks DeviceModel::BlocksOf(uint32_t layer, const KvView& kv) const {
@@ -220,6 +231,8 @@ cuda::KvBlocks DeviceModel::BlocksOf(uint32_t layer, const KvView& kv) const {
 
 Status DeviceModel::Attend(uint32_t layer, const KvView& kv) {
   DeviceWorkspace& ws = *workspace_;
+  const bool is_local = config_.IsLocal(layer);
+  const DeviceWorkspace::Items& decode = is_local ? ws.local_decode : ws.decode;
   cuda::AttentionParams params{.q = ws.q.as<Bf16>(),
                                .out = ws.attended.as<Bf16>(),
                                .kv = BlocksOf(layer, kv),
@@ -230,15 +243,15 @@ Status DeviceModel::Attend(uint32_t layer, const KvView& kv) {
                                .arrivals = ws.attention_arrivals.as<uint32_t>(),
                                .max_blocks = ws.max_blocks,
                                .num_heads = config_.num_heads,
-                               .window = 0,
+                               .window = is_local ? config_.window : 0,
                                .scale = config_.attention_scale,
                                .num_ctas = std::min(ws.prefill.count, kPrefillCtas)};
   void* const stream = options_.device->stream();
   if (ws.prefill.count > 0) BATON_RETURN_IF_ERROR(Kernels().attention_prefill(params, stream));
-  if (ws.decode.count == 0) return OkStatus();
-  params.items = ws.decode.items.as<cuda::AttentionItem>();
-  params.num_items = ws.decode.num_items.as<uint32_t>();
-  params.num_ctas = std::min(ws.decode.count, kDecodeCtas);
+  if (decode.count == 0) return OkStatus();
+  params.items = decode.items.as<cuda::AttentionItem>();
+  params.num_items = decode.num_items.as<uint32_t>();
+  params.num_ctas = std::min(decode.count, kDecodeCtas);
   return Kernels().attention_decode(params, stream);
 }
 
@@ -250,17 +263,13 @@ Status DeviceModel::FeedForward(uint32_t layer) {
                                                      .rows = ws.num_rows,
                                                      .n = config_.hidden_size,
                                                      .k = config_.q_size()}));
-  BATON_RETURN_IF_ERROR(Normalise(ws.added, weights.ffn_norm));
+  BATON_RETURN_IF_ERROR(Normalise({ws.added, &weights.post_attn_norm}, weights.ffn_norm));
   BATON_RETURN_IF_ERROR(MatMul(weights.gate_up, {.x = ws.normed,
                                                  .y = ws.gate_up,
                                                  .rows = ws.num_rows,
                                                  .n = 2 * config_.ffn_size,
                                                  .k = config_.hidden_size}));
-  BATON_RETURN_IF_ERROR(Kernels().silu_mul({.gate_up = ws.gate_up.as<Bf16>(),
-                                            .out = ws.gated.as<Bf16>(),
-                                            .num_rows = ws.num_rows,
-                                            .dim = config_.ffn_size},
-                                           options_.device->stream()));
+  BATON_RETURN_IF_ERROR(Gate());
   return MatMul(weights.down, {.x = ws.gated,
                                .y = ws.added,
                                .rows = ws.num_rows,
@@ -268,10 +277,27 @@ Status DeviceModel::FeedForward(uint32_t layer) {
                                .k = config_.ffn_size});
 }
 
+Status DeviceModel::Gate() {
+  DeviceWorkspace& ws = *workspace_;
+  const cuda::GateMulParams params{.gate_up = ws.gate_up.as<Bf16>(),
+                                   .out = ws.gated.as<Bf16>(),
+                                   .num_rows = ws.num_rows,
+                                   .dim = config_.ffn_size};
+  switch (config_.traits->activation) {
+    case GateActivation::kSilu:
+      return Kernels().silu_mul(params, options_.device->stream());
+    case GateActivation::kGeluTanh:
+      return Kernels().gelu_mul(params, options_.device->stream());
+  }
+  BATON_CHECK(false, "activation {} has no kernel", static_cast<int>(config_.traits->activation));
+  return OkStatus();
+}
+
 Status DeviceModel::ComputeLogits() {
   DeviceWorkspace& ws = *workspace_;
   Accelerator& device = *options_.device;
-  BATON_RETURN_IF_ERROR(Normalise(ws.added, weights_->output_norm));
+  BATON_RETURN_IF_ERROR(
+      Normalise({ws.added, &weights_->layers.back().post_ffn_norm}, weights_->output_norm));
   // The wanted rows, moved to the front of a buffer that is free by now.
   BATON_RETURN_IF_ERROR(Kernels().embed({.table = ws.normed.as<Bf16>(),
                                          .ids = ws.logit_rows.as<uint32_t>(),

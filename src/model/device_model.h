@@ -1,6 +1,5 @@
 // DeviceModel: a model that an accelerator computes, by the kernels of kernels/cuda: bf16 weights,
-// activations and KV, sums in fp32. The same forward pass as Model (README.md), for the
-// architectures whose pieces have kernels.
+// activations and KV, sums in fp32. The same forward pass as Model (README.md), but for experts.
 //
 // Threading and invariants 1 to 3 as Model. KV is KvEncoding::kPlain bf16 in the device's memory.
 #ifndef BATON_MODEL_DEVICE_MODEL_H_
@@ -70,8 +69,10 @@ class DeviceModel final : public LoadedModel {
   Status StoreKv(uint32_t layer, const KvView& kv);
   Status Attend(uint32_t layer, const KvView& kv);
   Status FeedForward(uint32_t layer);
-  // normed = norm(residual += added).
-  Status Normalise(const DeviceBuffer& added, const DeviceBuffer& weight);
+  // normed = norm(residual += branch).
+  Status Normalise(const struct DeviceBranch& branch, const DeviceBuffer& weight);
+  // gated = activation(gate) * up.
+  Status Gate();
   Status MatMul(const DeviceBuffer& weight, const struct DeviceProduct& product);
   Status ComputeLogits();
   // Chooses the tokens that are chosen here, and copies the other rows' logits.

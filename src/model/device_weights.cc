@@ -59,7 +59,9 @@ absl::StatusOr<DeviceLayer> LoadLayer(const LayerTensors& tensors, Accelerator* 
   BATON_ASSIGN_OR_RETURN(out.q_norm, LoadVector(tensors.q_norm, device));
   BATON_ASSIGN_OR_RETURN(out.k_norm, LoadVector(tensors.k_norm, device));
   BATON_ASSIGN_OR_RETURN(out.attn_output, LoadMatrix({tensors.attn_output}, device, pool));
+  BATON_ASSIGN_OR_RETURN(out.post_attn_norm, LoadVector(tensors.post_attn_norm, device));
   BATON_ASSIGN_OR_RETURN(out.ffn_norm, LoadVector(tensors.ffn_norm, device));
+  BATON_ASSIGN_OR_RETURN(out.post_ffn_norm, LoadVector(tensors.post_ffn_norm, device));
   BATON_ASSIGN_OR_RETURN(out.gate_up, LoadMatrix({tensors.gate, tensors.up}, device, pool));
   BATON_ASSIGN_OR_RETURN(out.down, LoadMatrix({tensors.down}, device, pool));
   return out;
@@ -88,7 +90,8 @@ size_t DeviceWeights::bytes() const {
   for (const DeviceLayer& layer : layers) {
     for (const DeviceBuffer* buffer :
          {&layer.attn_norm, &layer.qkv, &layer.attn_output, &layer.ffn_norm, &layer.gate_up,
-          &layer.down, &layer.qkv_bias, &layer.q_norm, &layer.k_norm}) {
+          &layer.down, &layer.qkv_bias, &layer.q_norm, &layer.k_norm, &layer.post_attn_norm,
+          &layer.post_ffn_norm}) {
       total += buffer->size_bytes();
     }
   }

@@ -26,6 +26,9 @@ struct DeviceLayer {
   DeviceBuffer qkv_bias;  // [qkv_size] fp32
   DeviceBuffer q_norm;    // [head_dim]
   DeviceBuffer k_norm;    // [head_dim]
+  // Norms of what attention and the feed-forward layer add to the residual.
+  DeviceBuffer post_attn_norm;  // [hidden]
+  DeviceBuffer post_ffn_norm;   // [hidden]
 };
 
 // See the file comment.

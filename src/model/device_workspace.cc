@@ -5,7 +5,6 @@
 
 #include "kernels/cuda/gemm_segments.h"
 #include "kernels/simt/types.h"
-#include "src/model/model_rope.h"
 
 namespace baton {
 namespace {
@@ -34,6 +33,10 @@ DeviceWorkspace::DeviceWorkspace(const ModelConfig& config, const DeviceWorkspac
                                  Accelerator* device)
     : size_(size),
       shape_{.num_heads = config.num_heads, .num_kv_heads = config.num_kv_heads, .window = 0},
+      local_shape_{.num_heads = config.num_heads,
+                   .num_kv_heads = config.num_kv_heads,
+                   .window = config.window},
+      has_local_layers_(config.traits->windowed),
       device_(device) {}
 
 absl::StatusOr<std::unique_ptr<DeviceWorkspace>> DeviceWorkspace::Create(
@@ -51,6 +54,8 @@ Status DeviceWorkspace::Allocate(const ModelConfig& config) {
   const auto bf16 = [rows](size_t width) { return rows * width * kBf16Bytes; };
   const auto bounds = cuda::BoundAttentionPlan(shape_, kPlanLimits, rows, rows);
   const size_t item_bytes = sizeof(cuda::AttentionItem);
+  const size_t rope_bytes = size_t{size_.max_context} * config.head_dim * sizeof(float);
+  const size_t local = has_local_layers_ ? 1 : 0;
   const Piece pieces[] = {
       {&residual, bf16(config.hidden_size), "residual"},
       {&added, bf16(config.hidden_size), "added"},
@@ -64,7 +69,8 @@ Status DeviceWorkspace::Allocate(const ModelConfig& config) {
       {&logits, size_t{size_.max_logit_rows} * config.vocab_size * sizeof(float), "logits"},
       {&sampling, size_.max_logit_rows * sizeof(RowSampling), "sampling of rows"},
       {&tokens, size_.max_logit_rows * kWordBytes, "chosen tokens"},
-      {&cos_sin, size_t{size_.max_context} * config.head_dim * sizeof(float), "rotary table"},
+      {&cos_sin, rope_bytes, "rotary table"},
+      {&local_cos_sin, local * rope_bytes, "rotary table of local layers"},
       {&gemm_partials, cuda::kGemmMaxPartialBytes, "partial sums of products"},
       {&gemm_counters, cuda::kGemmCounters * kWordBytes, "counters of products"},
       {&attention_partials, kPlanLimits.max_partials * cuda::AttentionPartialBytes(config.head_dim),
@@ -79,8 +85,11 @@ Status DeviceWorkspace::Allocate(const ModelConfig& config) {
       {&prefill.num_items, kWordBytes, "number of items of prefill"},
       {&decode.items, bounds.num_decode_items * item_bytes, "items of decode"},
       {&decode.num_items, kWordBytes, "number of items of decode"},
+      {&local_decode.items, local * bounds.num_decode_items * item_bytes, "items of local layers"},
+      {&local_decode.num_items, local * kWordBytes, "number of items of local layers"},
   };
   for (const Piece& piece : pieces) {
+    if (piece.size_bytes == 0) continue;
     BATON_ASSIGN_OR_RETURN(*piece.buffer,
                            DeviceBuffer::Create(device_, piece.size_bytes, piece.name));
   }
@@ -96,9 +105,15 @@ Status DeviceWorkspace::FillTables(const ModelConfig& config, std::span<const fl
     const std::vector<std::byte> zeros(buffer->size_bytes());
     BATON_RETURN_IF_ERROR(device_->CopyIn(buffer->data(), zeros.data(), zeros.size()));
   }
-  std::vector<float> table(size_t{size_.max_context} * config.head_dim);
-  BATON_RETURN_IF_ERROR(FillRopeTable(config, {rope_factors, /*is_local=*/false}, table));
-  return device_->CopyIn(cos_sin.data(), table.data(), table.size() * sizeof(float));
+  BATON_RETURN_IF_ERROR(FillRope(config, {rope_factors, /*is_local=*/false}, cos_sin));
+  return has_local_layers_ ? FillRope(config, {{}, /*is_local=*/true}, local_cos_sin) : OkStatus();
+}
+
+Status DeviceWorkspace::FillRope(const ModelConfig& config, const RopeTableKind& kind,
+                                 const DeviceBuffer& to) {
+  std::vector<float> table(to.size_bytes() / sizeof(float));
+  BATON_RETURN_IF_ERROR(FillRopeTable(config, kind, table));
+  return device_->CopyIn(to.data(), table.data(), to.size_bytes());
 }
 
 // ---- The batch.
@@ -144,6 +159,11 @@ Status DeviceWorkspace::PlanAttention(const ModelBatch& batch) {
                      .first_row = span.first_row,
                      .num_rows = span.num_rows,
                      .first_position = span.first_pos});
+  }
+  // Layers follow one another, so both plans may use the same partials.
+  if (has_local_layers_) {
+    BATON_RETURN_IF_ERROR(cuda::PlanAttention(local_shape_, kPlanLimits, rows_, plan_));
+    BATON_RETURN_IF_ERROR(CopyItems(plan_.decode, &local_decode));
   }
   BATON_RETURN_IF_ERROR(cuda::PlanAttention(shape_, kPlanLimits, rows_, plan_));
   BATON_RETURN_IF_ERROR(CopyItems(plan_.prefill, &prefill));

@@ -15,6 +15,7 @@
 #include "src/device/accelerator.h"
 #include "src/model/model_batch.h"
 #include "src/model/model_config.h"
+#include "src/model/model_rope.h"
 
 namespace baton {
 
@@ -44,18 +45,19 @@ class DeviceWorkspace {
   const DeviceBuffer& nothing() const { return zeros_; }
 
   // Activations in bf16.
-  DeviceBuffer residual;  // [max_rows][hidden]
-  DeviceBuffer added;     // [max_rows][hidden]: what the next norm adds to the residual
-  DeviceBuffer normed;    // [max_rows][hidden]
-  DeviceBuffer qkv;       // [max_rows][qkv_size]
-  DeviceBuffer q;         // [max_rows][q_size]: rotated
-  DeviceBuffer attended;  // [max_rows][q_size]
-  DeviceBuffer gate_up;   // [max_rows][2 ffn]
-  DeviceBuffer gated;     // [max_rows][ffn]
-  DeviceBuffer logits;    // [max_logit_rows][vocab] fp32
-  DeviceBuffer sampling;  // [max_logit_rows] RowSampling
-  DeviceBuffer tokens;    // [max_logit_rows] uint32_t: chosen
-  DeviceBuffer cos_sin;   // [max_context][head_dim / 2][2] fp32
+  DeviceBuffer residual;       // [max_rows][hidden]
+  DeviceBuffer added;          // [max_rows][hidden]: what the next norm adds to the residual
+  DeviceBuffer normed;         // [max_rows][hidden]
+  DeviceBuffer qkv;            // [max_rows][qkv_size]
+  DeviceBuffer q;              // [max_rows][q_size]: rotated
+  DeviceBuffer attended;       // [max_rows][q_size]
+  DeviceBuffer gate_up;        // [max_rows][2 ffn]
+  DeviceBuffer gated;          // [max_rows][ffn]
+  DeviceBuffer logits;         // [max_logit_rows][vocab] fp32
+  DeviceBuffer sampling;       // [max_logit_rows] RowSampling
+  DeviceBuffer tokens;         // [max_logit_rows] uint32_t: chosen
+  DeviceBuffer cos_sin;        // [max_context][head_dim / 2][2] fp32
+  DeviceBuffer local_cos_sin;  // the same of local layers; empty without
   // Of products whose segments are spread, and of attention whose splits are.
   DeviceBuffer gemm_partials;
   DeviceBuffer gemm_counters;
@@ -78,19 +80,23 @@ class DeviceWorkspace {
     DeviceBuffer num_items;  // uint32_t
     uint32_t count = 0;
   };
-  Items prefill;
-  Items decode;
+  Items prefill;       // of every layer
+  Items decode;        // of layers that see everything
+  Items local_decode;  // of local layers: no split that lies wholly before the window
 
  private:
   DeviceWorkspace(const ModelConfig& config, const DeviceWorkspaceSize& size, Accelerator* device);
   Status Allocate(const ModelConfig& config);
   Status FillTables(const ModelConfig& config, std::span<const float> rope_factors);
+  Status FillRope(const ModelConfig& config, const RopeTableKind& kind, const DeviceBuffer& to);
   Status CopyHost(const DeviceBuffer& to);
   Status CopyItems(const std::vector<cuda::AttentionItem>& from, Items* to);
   Status PlanAttention(const ModelBatch& batch);
 
   const DeviceWorkspaceSize size_;
   const cuda::AttentionShape shape_;
+  const cuda::AttentionShape local_shape_;
+  const bool has_local_layers_;
   Accelerator* const device_;
   DeviceBuffer zeros_;                     // [max_rows][hidden] bf16
   std::vector<uint32_t> host_;             // what is being copied; reserved

@@ -402,6 +402,8 @@ def write_architectures(folder):
         (TinyModel("head64_llama", "llama", Q.Q4_0, hidden=64, ffn=96, heads=3, dim=64), 0),
         (TinyModel("head64_qwen2", "qwen2", Q.BF16, hidden=40, heads=4, kv_heads=2, dim=64), 0),
         (TinyModel("head128_qwen3", "qwen3", Q.Q8_0, dim=128, tied=False), 0),
+        (TinyModel("head64_gemma3", "gemma3", Q.Q4_0, layers=7, dim=64, window=33), 0),
+        (TinyModel("head64_qwen3moe", "qwen3moe", Q.Q8_0, ffn=32, dim=64, experts=7, used=3), 0),
     ]
     for model, shards in models:
         path = folder / f"tiny_{model.name}.gguf"

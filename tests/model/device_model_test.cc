@@ -155,8 +155,31 @@ TEST_P(DeviceModelTest, ChoosesTokensAsTheSamplerDoes) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, DeviceModelTest,
-                         ::testing::Values("head64_llama", "head64_qwen2", "head128_qwen3"),
+                         ::testing::Values("head64_llama", "head64_qwen2", "head128_qwen3",
+                                           "head64_gemma3"),
                          [](const auto& info) { return std::string(info.param); });
+
+// Local layers whose window begins in the second split of 256 keys, beside layers that see all.
+TEST(DeviceModelWindowTest, DecodingFarBehindTheWindowHasTheBitsOfPrefill) {
+  const std::vector<TokenId> tokens = RandomTokens(300, TestSeed());
+  const std::span<const TokenId> all(tokens);
+  OnDevice on(Tiny("head64_gemma3"));
+  ASSERT_TRUE(on.fixture.status().ok()) << on.fixture.status();
+  for (uint32_t begin = 0; begin < 270; begin += 90) {
+    ASSERT_TRUE(on.fixture.Run({{0, begin, all.subspan(begin, 90)}}).ok());
+    ASSERT_TRUE(on.fixture.Run({{1, begin, all.subspan(begin, 90)}}).ok());
+  }
+  const auto prefilled = on.fixture.Run({{0, 270, all.subspan(270)}}, /*all_rows=*/true);
+  ASSERT_TRUE(prefilled.ok()) << prefilled.status();
+  for (uint32_t i = 270; i < 300; ++i) {
+    const auto decoded = on.fixture.Run({{1, i, all.subspan(i, 1)}});
+    ASSERT_TRUE(decoded.ok()) << decoded.status();
+    ASSERT_TRUE(std::equal(decoded->begin(), decoded->end(),
+                           prefilled->begin() + (i - 270) * on.fixture.vocab()))
+        << "position " << i;
+  }
+  EXPECT_EQ(on.fixture.KvBytes(0, 300), on.fixture.KvBytes(1, 300));
+}
 
 TEST(DeviceModelDemoTest, SomeTokensOfTheDemoModelAgreeWithTheReference) {
   OnDevice on(DemoModelPath(), /*block_size=*/64, /*max_rows=*/64);
@@ -169,7 +192,7 @@ TEST(DeviceModelLoadTest, RefusesWhatHasNoKernel) {
     EXPECT_EQ(on.fixture.status().code(), absl::StatusCode::kUnimplemented);
     return std::string(on.fixture.status().message());
   };
-  EXPECT_THAT(refusal("gemma3"), HasSubstr("gemma3 has"));
+  EXPECT_THAT(refusal("gemma3"), HasSubstr("head size 16"));
   EXPECT_THAT(refusal("qwen3moe"), HasSubstr("a mixture of experts"));
   EXPECT_THAT(refusal("bf16"), HasSubstr("head size 16"));
 }

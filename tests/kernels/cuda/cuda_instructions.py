@@ -35,6 +35,7 @@ EXPECTED = {
     "GemmTile128Kernel": TENSOR_PIPELINE,
     "RmsNormKernel": (r"LDG\.E.*\.128", r"STG\.E\.128", r"SHFL\.BFLY", r"FFMA"),
     "SiluMulKernel": (r"LDG\.E\.NA\.LTC256B\.128\.CONSTANT", r"STG\.E\.128"),
+    "GeluMulKernel": (r"LDG\.E\.NA\.LTC256B\.128\.CONSTANT", r"STG\.E\.128", r"FFMA"),
     "EmbedKernel": (r"LDG\.E.*\.128", r"STG\.E\.128"),
     "RopeAppendKernel": (
         r"LDG\.E\.64",

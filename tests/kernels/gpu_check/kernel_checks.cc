@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 #include <string>
 #include <vector>
 
@@ -17,8 +18,8 @@ using cuda::Bf16;
 using cuda::GemmPath;
 using simt_test::RandomBf16;
 
-constexpr double kElementwise = 5e-6;       // as in cuda_kernels_test
-constexpr double kSiluOfFarGate = 2.7e-37;  // times |up|: kernel_table.h
+constexpr double kElementwise = 5e-6;  // as in cuda_kernels_test
+constexpr double kFarGate = 2.7e-37;   // times |up|: kernel_table.h
 constexpr double kGemm = 1e-4;
 
 // rows x dim.
@@ -27,58 +28,78 @@ struct RowShape {
   uint32_t dim;
 };
 
-// The first value that is no rounding of the exact one, or OK.
-absl::Status CompareRoundings(const std::vector<Bf16>& got, const std::vector<double>& exact,
-                              double absolute = 0) {
-  for (size_t i = 0; i < exact.size(); ++i) {
-    if (cuda::IsRoundingOf(got[i], exact[i], {kElementwise, absolute})) continue;
-    return Internal("out[{}] is {}, exact {}", i, FloatFromBf16(got[i].bits), exact[i]);
+// Element i of a result is no rounding of the exact value.
+absl::Status Wrong(const char* what, size_t i, Bf16 got, double exact) {
+  return Internal("{}[{}] is {}, exact {}", what, i, FloatFromBf16(got.bits), exact);
+}
+
+// With or without the norm of what is added.
+absl::Status CheckRmsNorm(const DeviceBody& body, const RowShape& shape, bool is_normed) {
+  const size_t count = size_t{shape.rows} * shape.dim;
+  const std::vector<Bf16> x = RandomBf16(count, 1);
+  std::vector<Bf16> residual = RandomBf16(count, 2);
+  const std::vector<Bf16> weights = RandomBf16(size_t{2} * shape.dim, 3);
+  DeviceArray<Bf16> x_device(body, x);
+  DeviceArray<Bf16> residual_device(body, residual);
+  DeviceArray<Bf16> weights_device(body, weights);
+  DeviceArray<Bf16> out(body, count);
+  for (const auto* array : {&x_device, &residual_device, &weights_device, &out}) {
+    BATON_RETURN_IF_ERROR(array->status());
+  }
+  const auto params = [&](const Bf16* added, Bf16* sum, const Bf16* weight, Bf16* result) {
+    return cuda::RmsNormParams{
+        added,      sum,       weight, result,
+        shape.rows, shape.dim, 1e-5f,  is_normed ? weight + shape.dim : nullptr};
+  };
+  BATON_RETURN_IF_ERROR(body.kernels().rms_norm(
+      params(x_device.data(), residual_device.data(), weights_device.data(), out.data()), nullptr));
+  const std::vector<Bf16> got = out.Values();
+  BATON_RETURN_IF_ERROR(out.status());
+  const cuda::SummedRows sums =
+      cuda::ReferenceResidual(params(x.data(), residual.data(), weights.data(), nullptr));
+  residual = residual_device.Values();
+  BATON_RETURN_IF_ERROR(residual_device.status());
+  const std::vector<double> exact =
+      cuda::ReferenceRmsNorm(params(x.data(), residual.data(), weights.data(), nullptr));
+  const double relative = is_normed ? kElementwise : 0;
+  for (size_t i = 0; i < count; ++i) {
+    if (!cuda::IsRoundingOf(residual[i], sums.values[i],
+                            {relative, relative * sums.magnitudes[i]})) {
+      return Wrong("residual", i, residual[i], sums.values[i]);
+    }
+    if (!cuda::IsRoundingOf(got[i], exact[i], {kElementwise}))
+      return Wrong("out", i, got[i], exact[i]);
   }
   return absl::OkStatus();
 }
 
-absl::Status CheckRmsNorm(const DeviceBody& body, const RowShape& shape) {
-  const size_t count = size_t{shape.rows} * shape.dim;
-  const std::vector<Bf16> x = RandomBf16(count, 1);
-  std::vector<Bf16> residual = RandomBf16(count, 2);
-  const std::vector<Bf16> weight = RandomBf16(shape.dim, 3);
-  DeviceArray<Bf16> x_device(body, x);
-  DeviceArray<Bf16> residual_device(body, residual);
-  DeviceArray<Bf16> weight_device(body, weight);
-  DeviceArray<Bf16> out(body, count);
-  for (const auto* array : {&x_device, &residual_device, &weight_device, &out}) {
-    BATON_RETURN_IF_ERROR(array->status());
-  }
-  BATON_RETURN_IF_ERROR(
-      body.kernels().rms_norm({x_device.data(), residual_device.data(), weight_device.data(),
-                               out.data(), shape.rows, shape.dim, 1e-5f},
-                              nullptr));
-  const std::vector<Bf16> got = out.Values();
-  BATON_RETURN_IF_ERROR(out.status());
-  const std::vector<double> exact = cuda::ReferenceRmsNorm(
-      {x.data(), residual.data(), weight.data(), nullptr, shape.rows, shape.dim, 1e-5f});
-  if (!SameValues(residual_device.Values(), residual)) return Internal("residual has other bits");
-  return CompareRoundings(got, exact);
-}
-
-absl::Status CheckSiluMul(const DeviceBody& body, const RowShape& shape) {
+absl::Status CheckGateMul(const DeviceBody& body, const RowShape& shape, bool is_gelu) {
   const std::vector<Bf16> gate_up = RandomBf16(size_t{2} * shape.rows * shape.dim, 4, 4.0f);
   DeviceArray<Bf16> in(body, gate_up);
   DeviceArray<Bf16> out(body, gate_up.size() / 2);
   BATON_RETURN_IF_ERROR(in.status());
   BATON_RETURN_IF_ERROR(out.status());
-  BATON_RETURN_IF_ERROR(
-      body.kernels().silu_mul({in.data(), out.data(), shape.rows, shape.dim}, nullptr));
+  const cuda::GateMulParams params = {in.data(), out.data(), shape.rows, shape.dim};
+  const cuda::GateMulParams host = {gate_up.data(), nullptr, shape.rows, shape.dim};
+  BATON_RETURN_IF_ERROR(is_gelu ? body.kernels().gelu_mul(params, nullptr)
+                                : body.kernels().silu_mul(params, nullptr));
   const std::vector<Bf16> got = out.Values();
   BATON_RETURN_IF_ERROR(out.status());
-  constexpr double kLargestUp = 32;
-  return CompareRoundings(got,
-                          cuda::ReferenceSiluMul({gate_up.data(), nullptr, shape.rows, shape.dim}),
-                          kSiluOfFarGate * kLargestUp);
+  const std::vector<double> exact =
+      is_gelu ? cuda::ReferenceGeluMul(host) : cuda::ReferenceSiluMul(host);
+  for (size_t i = 0; i < exact.size(); ++i) {
+    const Bf16* gate = &gate_up[i + i / shape.dim * shape.dim];
+    const Bf16 up = gate[shape.dim];
+    const cuda::Tolerance of_silu = {kElementwise, kFarGate * std::abs(FloatFromBf16(up.bits))};
+    const cuda::Tolerance tolerance = is_gelu ? cuda::GeluMulTolerance(*gate, up) : of_silu;
+    if (!cuda::IsRoundingOf(got[i], exact[i], tolerance)) return Wrong("out", i, got[i], exact[i]);
+  }
+  return absl::OkStatus();
 }
 
 absl::Status CheckEmbed(const DeviceBody& body, const RowShape& shape) {
   constexpr uint32_t kIds = 11;
+  constexpr float kScale = 25.298221f;
   const std::vector<Bf16> table = RandomBf16(size_t{kIds} * shape.dim, 5);
   std::vector<uint32_t> ids(shape.rows);
   for (uint32_t i = 0; i < shape.rows; ++i) ids[i] = i * 7 % (kIds + 1);  // one is unknown
@@ -89,11 +110,13 @@ absl::Status CheckEmbed(const DeviceBody& body, const RowShape& shape) {
   BATON_RETURN_IF_ERROR(ids_device.status());
   BATON_RETURN_IF_ERROR(out.status());
   BATON_RETURN_IF_ERROR(body.kernels().embed(
-      {table_device.data(), ids_device.data(), out.data(), shape.rows, kIds, shape.dim}, nullptr));
+      {table_device.data(), ids_device.data(), out.data(), shape.rows, kIds, shape.dim, kScale},
+      nullptr));
   const std::vector<Bf16> got = out.Values();
   BATON_RETURN_IF_ERROR(out.status());
   std::vector<Bf16> expected(got.size());
-  cuda::ReferenceEmbed({table.data(), ids.data(), expected.data(), shape.rows, kIds, shape.dim});
+  cuda::ReferenceEmbed(
+      {table.data(), ids.data(), expected.data(), shape.rows, kIds, shape.dim, kScale});
   return SameValues(got, expected) ? absl::OkStatus() : Internal("out has other bits");
 }
 
@@ -172,10 +195,13 @@ absl::Status CheckKernels(const StageInput& input, Report& report) {
       input.is_tiny ? std::vector<RowShape>{{1, 8}, {3, 1064}}
                     : std::vector<RowShape>{{1, 8}, {7, 1064}, {33, 4096}, {257, 14336}};
   const DeviceBody& body = input.body;
-  BATON_RETURN_IF_ERROR(AddRows(
-      "rms_norm", shapes, [&](const RowShape& s) { return CheckRmsNorm(body, s); }, report));
-  BATON_RETURN_IF_ERROR(AddRows(
-      "silu_mul", shapes, [&](const RowShape& s) { return CheckSiluMul(body, s); }, report));
+  for (const bool flag : {false, true}) {
+    const auto check_norm = [&](const RowShape& s) { return CheckRmsNorm(body, s, flag); };
+    const auto check_gate = [&](const RowShape& s) { return CheckGateMul(body, s, flag); };
+    BATON_RETURN_IF_ERROR(
+        AddRows(flag ? "rms_norm of a norm" : "rms_norm", shapes, check_norm, report));
+    BATON_RETURN_IF_ERROR(AddRows(flag ? "gelu_mul" : "silu_mul", shapes, check_gate, report));
+  }
   BATON_RETURN_IF_ERROR(AddRows(
       "embed", shapes, [&](const RowShape& s) { return CheckEmbed(body, s); }, report));
   const std::vector<GemmCase> tiny = {{"gemm rows8", GemmPath::kRows8, 3, 67, 328},

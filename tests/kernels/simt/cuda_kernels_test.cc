@@ -33,32 +33,46 @@ using simt_test::RandomBf16;
 using simt_test::SameBits;
 using testing::HasSubstr;
 
-constexpr double kElementwise = 5e-6;       // relative, before the result's rounding to bf16
-constexpr double kSiluOfFarGate = 2.7e-37;  // times |up|: kernel_table.h
+constexpr double kElementwise = 5e-6;  // relative, before the result's rounding to bf16
+constexpr double kFarGate = 2.7e-37;   // times |up|: kernel_table.h
 
 const KernelTable& Table() { return runner::Kernels(); }
 
+// What is added to the residual.
+enum class Branch { kPlain, kNormed };
+
 // The first difference from what the kernel promises, or "".
-std::string CheckRmsNorm(uint32_t rows, uint32_t dim, float scale = 1.0f) {
+std::string CheckRmsNorm(uint32_t rows, uint32_t dim, float scale = 1.0f,
+                         Branch branch = Branch::kPlain) {
   const size_t count = size_t{rows} * dim;
-  std::vector<Bf16> expected_residual = RandomBf16(count, 1, scale);
+  std::vector<Bf16> before = RandomBf16(count, 1, scale);
   const std::vector<Bf16> x = RandomBf16(count, 2, scale);
   const std::vector<Bf16> weight = RandomBf16(dim, 3);
+  const std::vector<Bf16> x_weight = RandomBf16(dim, 6);
+  const bool is_normed = branch == Branch::kNormed;
   SimBuffer x_buffer = OnDevice(x, "x");
-  SimBuffer residual = OnDevice(expected_residual, "residual");
+  SimBuffer residual = OnDevice(before, "residual");
   SimBuffer weights = OnDevice(weight, "weight");
+  SimBuffer x_weights = OnDevice(x_weight, "x_weight");
   SimBuffer out(count * sizeof(Bf16), "out");
-  const absl::Status status =
-      Table().rms_norm({x_buffer.as<Bf16>(), residual.as<Bf16>(), weights.as<Bf16>(),
-                        out.as<Bf16>(), rows, dim, 1e-5f},
-                       nullptr);
+  const absl::Status status = Table().rms_norm(
+      {x_buffer.as<Bf16>(), residual.as<Bf16>(), weights.as<Bf16>(), out.as<Bf16>(), rows, dim,
+       1e-5f, is_normed ? x_weights.as<Bf16>() : nullptr},
+      nullptr);
   if (!status.ok()) return std::string(status.message());
-  const std::vector<double> exact = ReferenceRmsNorm(
-      {x.data(), expected_residual.data(), weight.data(), nullptr, rows, dim, 1e-5f});
-  if (!SameBits(residual.data(), expected_residual.data(), residual.size())) {
-    return "residual has other bits";
-  }
+  RmsNormParams host = {
+      x.data(), before.data(), weight.data(), nullptr,
+      rows,     dim,           1e-5f,         is_normed ? x_weight.data() : nullptr};
+  const SummedRows sums = ReferenceResidual(host);
+  std::vector<Bf16> after = simt_test::FromDevice<Bf16>(residual);
+  host.residual = after.data();
+  const std::vector<double> exact = ReferenceRmsNorm(host);
   for (size_t i = 0; i < count; ++i) {
+    const double slack = is_normed ? kElementwise * sums.magnitudes[i] : 0;
+    if (!IsRoundingOf(after[i], sums.values[i], {is_normed ? kElementwise : 0, slack})) {
+      return fmt::format("residual[{}] is {}, exact {}", i, FloatFromBf16(after[i].bits),
+                         sums.values[i]);
+    }
     if (!IsRoundingOf(out.as<Bf16>()[i], exact[i], {kElementwise})) {
       return fmt::format("out[{}] is {}, exact {}", i, FloatFromBf16(out.as<Bf16>()[i].bits),
                          exact[i]);
@@ -67,17 +81,29 @@ std::string CheckRmsNorm(uint32_t rows, uint32_t dim, float scale = 1.0f) {
   return "";
 }
 
-std::string CheckSiluMul(uint32_t rows, uint32_t dim, float scale = 4.0f) {
+// Silu or gelu.
+struct GateMul {
+  absl::Status (*kernel)(const GateMulParams& params, void* stream);
+  std::vector<double> (*reference)(const GateMulParams& params);
+  Tolerance (*tolerance)(Bf16 gate, Bf16 up);
+};
+
+Tolerance SiluMulTolerance(Bf16, Bf16 up) {
+  return {kElementwise, std::abs(FloatFromBf16(up.bits)) * kFarGate};
+}
+const GateMul kSilu = {Table().silu_mul, ReferenceSiluMul, SiluMulTolerance};
+const GateMul kGelu = {Table().gelu_mul, ReferenceGeluMul, GeluMulTolerance};
+
+std::string CheckGateMul(const GateMul& gate_mul, uint32_t rows, uint32_t dim, float scale = 4.0f) {
   const std::vector<Bf16> gate_up = RandomBf16(size_t{rows} * 2 * dim, 4, scale);
   SimBuffer in = OnDevice(gate_up, "gate_up");
   SimBuffer out(size_t{rows} * dim * sizeof(Bf16), "out");
-  const absl::Status status = Table().silu_mul({in.as<Bf16>(), out.as<Bf16>(), rows, dim}, nullptr);
+  const absl::Status status = gate_mul.kernel({in.as<Bf16>(), out.as<Bf16>(), rows, dim}, nullptr);
   if (!status.ok()) return std::string(status.message());
-  const std::vector<double> exact = ReferenceSiluMul({gate_up.data(), nullptr, rows, dim});
+  const std::vector<double> exact = gate_mul.reference({gate_up.data(), nullptr, rows, dim});
   for (size_t i = 0; i < exact.size(); ++i) {
-    const Bf16 up = gate_up[i / dim * 2 * dim + dim + i % dim];
-    const double absolute = std::abs(FloatFromBf16(up.bits)) * kSiluOfFarGate;
-    if (!IsRoundingOf(out.as<Bf16>()[i], exact[i], {kElementwise, absolute})) {
+    const Bf16* gate = &gate_up[i / dim * 2 * dim + i % dim];
+    if (!IsRoundingOf(out.as<Bf16>()[i], exact[i], gate_mul.tolerance(gate[0], gate[dim]))) {
       return fmt::format("out[{}] is {}, exact {}", i, FloatFromBf16(out.as<Bf16>()[i].bits),
                          exact[i]);
     }
@@ -85,7 +111,7 @@ std::string CheckSiluMul(uint32_t rows, uint32_t dim, float scale = 4.0f) {
   return "";
 }
 
-std::string CheckEmbed(uint32_t rows, uint32_t dim) {
+std::string CheckEmbed(uint32_t rows, uint32_t dim, float scale = 1.0f) {
   constexpr uint32_t kIds = 11;
   const std::vector<Bf16> table = RandomBf16(size_t{kIds} * dim, 5);
   std::vector<uint32_t> ids(rows);
@@ -96,11 +122,11 @@ std::string CheckEmbed(uint32_t rows, uint32_t dim) {
   SimBuffer id_buffer = OnDevice(ids, "ids");
   SimBuffer out(size_t{rows} * dim * sizeof(Bf16), "out");
   const absl::Status status = Table().embed(
-      {table_buffer.as<Bf16>(), id_buffer.as<uint32_t>(), out.as<Bf16>(), rows, kIds, dim},
+      {table_buffer.as<Bf16>(), id_buffer.as<uint32_t>(), out.as<Bf16>(), rows, kIds, dim, scale},
       nullptr);
   if (!status.ok()) return std::string(status.message());
   std::vector<Bf16> expected(size_t{rows} * dim);
-  ReferenceEmbed({table.data(), ids.data(), expected.data(), rows, kIds, dim});
+  ReferenceEmbed({table.data(), ids.data(), expected.data(), rows, kIds, dim, scale});
   return SameBits(out.data(), expected.data(), out.size()) ? "" : "out has other bits";
 }
 
@@ -113,22 +139,25 @@ TEST_P(EveryOrder, RmsNormFollowsTheReference) {
   for (const uint32_t dim : {8u, 56u, 256u, 576u, 2056u, 4096u}) {
     for (const uint32_t rows : {0u, 1u, 7u}) {
       EXPECT_EQ(CheckRmsNorm(rows, dim), "") << rows << " x " << dim;
+      EXPECT_EQ(CheckRmsNorm(rows, dim, 1.0f, Branch::kNormed), "") << rows << " x " << dim;
     }
   }
 }
 
-TEST_P(EveryOrder, SiluMulFollowsTheReference) {
+TEST_P(EveryOrder, SiluAndGeluFollowTheReference) {
   for (const uint32_t dim : {8u, 104u, 1024u, 1032u, 1536u}) {
     for (const uint32_t rows : {0u, 1u, 5u}) {
-      EXPECT_EQ(CheckSiluMul(rows, dim), "") << rows << " x " << dim;
+      EXPECT_EQ(CheckGateMul(kSilu, rows, dim), "") << rows << " x " << dim;
+      EXPECT_EQ(CheckGateMul(kGelu, rows, dim), "") << rows << " x " << dim;
     }
   }
 }
 
-TEST_P(EveryOrder, EmbedCopiesRows) {
+TEST_P(EveryOrder, EmbedScalesRows) {
   for (const uint32_t dim : {8u, 576u, 1032u}) {
     for (const uint32_t rows : {0u, 1u, 13u}) {
       EXPECT_EQ(CheckEmbed(rows, dim), "") << rows << " x " << dim;
+      EXPECT_EQ(CheckEmbed(rows, dim, 25.298221f), "") << rows << " x " << dim;
     }
   }
 }
@@ -137,14 +166,20 @@ INSTANTIATE_TEST_SUITE_P(, EveryOrder, testing::ValuesIn(AllOrders(2)));
 
 TEST(CudaKernels, LargestShapesFollowTheReference) {
   EXPECT_EQ(CheckRmsNorm(2, kMaxNormDim), "");
-  EXPECT_EQ(CheckSiluMul(2, 14336), "");
+  EXPECT_EQ(CheckRmsNorm(2, kMaxNormDim, 1.0f, Branch::kNormed), "");
+  EXPECT_EQ(CheckGateMul(kSilu, 2, 14336), "");
+  EXPECT_EQ(CheckGateMul(kGelu, 2, 14336), "");
   EXPECT_EQ(CheckEmbed(257, 4096), "");
 }
 
 TEST(CudaKernels, HugeAndTinyValuesFollowTheReference) {
   EXPECT_EQ(CheckRmsNorm(3, 64, 1e15f), "");
   EXPECT_EQ(CheckRmsNorm(3, 64, 0.0f), "");
-  EXPECT_EQ(CheckSiluMul(3, 64, 100.0f), "");  // exp overflows for gates below -89
+  EXPECT_EQ(CheckRmsNorm(3, 64, 1e15f, Branch::kNormed), "");
+  EXPECT_EQ(CheckRmsNorm(3, 64, 0.0f, Branch::kNormed), "");
+  EXPECT_EQ(CheckGateMul(kSilu, 3, 64, 100.0f), "");  // exp overflows for gates below -89
+  EXPECT_EQ(CheckGateMul(kGelu, 3, 64, 100.0f), "");
+  EXPECT_EQ(CheckGateMul(kGelu, 3, 64, 1e25f), "");  // and the square of the gate
 }
 
 TEST(CudaKernels, ShapesThatNoKernelTakesAreRefusedByName) {
@@ -152,6 +187,7 @@ TEST(CudaKernels, ShapesThatNoKernelTakesAreRefusedByName) {
   EXPECT_THAT(message(Table().rms_norm({.dim = 12}, nullptr)), HasSubstr("RmsNorm: dim 12"));
   EXPECT_THAT(message(Table().rms_norm({.dim = kMaxNormDim + 8}, nullptr)), HasSubstr("16392"));
   EXPECT_THAT(message(Table().silu_mul({.dim = 0}, nullptr)), HasSubstr("SiluMul: dim 0"));
+  EXPECT_THAT(message(Table().gelu_mul({.dim = 4}, nullptr)), HasSubstr("GeluMul: dim 4"));
   EXPECT_THAT(message(Table().embed({.dim = 7}, nullptr)), HasSubstr("Embed: dim 7"));
 }
 
@@ -179,8 +215,9 @@ TEST(CudaKernels, SharedMemoryAndThreadsAreThoseOfTheBaseline) {
 
 TEST(CudaKernels, MutantsAreNoticed) {
   const simt_test::Suite suite = [] {
-    return CheckRmsNorm(2, 1064).empty() && CheckSiluMul(2, 1032).empty() &&
-           CheckEmbed(5, 1032).empty();
+    return CheckRmsNorm(2, 1064).empty() && CheckRmsNorm(2, 1064, 1.0f, Branch::kNormed).empty() &&
+           CheckGateMul(kSilu, 2, 1032).empty() && CheckGateMul(kGelu, 2, 1032).empty() &&
+           CheckEmbed(5, 1032, 25.298221f).empty();
   };
   simt_test::ExpectAllNoticed(suite, 8);
 }
