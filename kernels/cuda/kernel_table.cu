@@ -18,7 +18,9 @@ const KernelInfo* const kInfos[] = {&kRmsNormInfo,
                                     &kAttentionPrefillInfos[2],
                                     &kAttentionDecodeInfos[0],
                                     &kAttentionDecodeInfos[1],
-                                    &kAttentionDecodeInfos[2]};
+                                    &kAttentionDecodeInfos[2],
+                                    &kKvGatherInfo,
+                                    &kKvScatterInfo};
 const KernelTable kTable = {.rms_norm = RmsNorm,
                             .silu_mul = SiluMul,
                             .embed = Embed,
@@ -26,6 +28,8 @@ const KernelTable kTable = {.rms_norm = RmsNorm,
                             .rope_append = RopeAppend,
                             .attention_prefill = AttentionPrefill,
                             .attention_decode = AttentionDecode,
+                            .kv_gather = KvGather,
+                            .kv_scatter = KvScatter,
                             .infos = kInfos,
                             .num_infos = sizeof(kInfos) / sizeof(kInfos[0])};
 

@@ -200,7 +200,8 @@ absl::Status CheckKernels(const StageInput& input, Report& report) {
     BATON_RETURN_IF_ERROR(report.Add(std::move(finding)));
   }
   BATON_RETURN_IF_ERROR(CheckRopeAppend(input, report));
-  return CheckAttentionKernels(input, report);
+  BATON_RETURN_IF_ERROR(CheckAttentionKernels(input, report));
+  return CheckKvSlices(input, report);
 }
 
 }  // namespace baton::gpu_check

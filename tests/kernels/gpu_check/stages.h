@@ -25,9 +25,10 @@ absl::Status CheckMachine(const StageInput& input, Report& report);
 absl::Status CheckPrimitives(const StageInput& input, Report& report);
 // Stage 2: the kernels against kernel_reference.h and attention_reference.h.
 absl::Status CheckKernels(const StageInput& input, Report& report);
-// Parts of it: RopeAppend; AttentionPrefill and AttentionDecode.
+// Parts of it: RopeAppend; AttentionPrefill and AttentionDecode; KvGather and KvScatter.
 absl::Status CheckRopeAppend(const StageInput& input, Report& report);
 absl::Status CheckAttentionKernels(const StageInput& input, Report& report);
+absl::Status CheckKvSlices(const StageInput& input, Report& report);
 
 }  // namespace baton::gpu_check
 
