@@ -27,6 +27,7 @@
 #include <vector>
 
 #include "kvcache/kv_layout.h"
+#include "kvcache/kv_memory.h"
 #include "src/base/ids.h"
 #include "src/base/status.h"
 #include "src/base/unique_fd.h"
@@ -58,6 +59,7 @@ class KvArena {
   uint32_t num_blocks() const { return num_blocks_; }
   uint64_t size_bytes() const { return uint64_t{num_blocks_} * layout_.BlockStride(); }
   std::byte* base() const { return base_; }
+  KvMemory memory() const { return {base_, layout_, num_blocks_}; }
   // block < num_blocks(), layer < layout().num_layers: the caller's invariant.
   std::byte* Block(BlockIndex block) const {
     return base_ + size_t{block.value()} * layout_.BlockStride();

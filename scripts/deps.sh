@@ -5,7 +5,7 @@
 #   scripts/deps.sh            packages to build and run
 #   scripts/deps.sh --tests    also what the tests use (formatter, promtool, Python clients, nvcc)
 #   scripts/deps.sh --cuda     also nvcc 13.0 for the preset cuda, where no CUDA 13 is installed:
-#                              Python wheels (300 MB) into build/cuda-venv
+#                              Python wheels (500 MB) into build/cuda-venv
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -118,10 +118,11 @@ if [[ $with_tests -eq 1 && -f tests/e2e/requirements.txt ]]; then
   fi
 fi
 
-# The CUDA compiler, with every part pinned: the wheels' own dependencies are not, and parts of
-# different releases do not work together (ptxas stops at "Unsupported .version").
+# The CUDA compiler and NCCL, with every part pinned: the wheels' own dependencies are not, and
+# parts of different releases do not work together (ptxas stops at "Unsupported .version").
 cuda_wheels=(nvidia-cuda-nvcc==13.0.88 nvidia-cuda-crt==13.0.88 nvidia-nvvm==13.0.88
   nvidia-cuda-runtime==13.0.96 nvidia-cuda-cccl==13.0.85
+  nvidia-nccl-cu13==2.28.9  # nccl.h is compared with our declarations
   nvidia-cuda-cuobjdump==13.5.37 nvidia-cuda-nvdisasm==13.5.37)  # read what 13.0 makes
 has_cuda_13() {
   local nvcc

@@ -16,6 +16,7 @@
 
 #include "kernels/cuda/attention_params.h"
 #include "kernels/cuda/gemm_segments.h"
+#include "kernels/cuda/kv_slices.h"
 #include "kernels/sampling.h"
 #include "kernels/simt/types.h"
 
@@ -115,6 +116,8 @@ struct KernelTable {
   absl::Status (*rope_append)(const RopeAppendParams& params, void* stream);
   absl::Status (*attention_prefill)(const AttentionParams& params, void* stream);
   absl::Status (*attention_decode)(const AttentionParams& params, void* stream);
+  absl::Status (*kv_gather)(const KvSlicesParams& params, void* stream);
+  absl::Status (*kv_scatter)(const KvSlicesParams& params, void* stream);
   absl::Status (*sample)(const SampleParams& params, void* stream);
   const KernelInfo* const* infos;  // [num_infos]
   uint32_t num_infos;
@@ -137,6 +140,8 @@ absl::Status GemmBf16(const GemmParams& params, void* stream);
 absl::Status RopeAppend(const RopeAppendParams& params, void* stream);
 absl::Status AttentionPrefill(const AttentionParams& params, void* stream);
 absl::Status AttentionDecode(const AttentionParams& params, void* stream);
+absl::Status KvGather(const KvSlicesParams& params, void* stream);
+absl::Status KvScatter(const KvSlicesParams& params, void* stream);
 absl::Status Sample(const SampleParams& params, void* stream);
 extern const KernelInfo kRmsNormInfo;
 extern const KernelInfo kSiluMulInfo;
@@ -149,6 +154,8 @@ extern const KernelInfo kGemmTile128Info;
 extern const KernelInfo kRopeAppendInfo;
 extern const KernelInfo kAttentionPrefillInfos[3];  // head_dim 64, 128, 256
 extern const KernelInfo kAttentionDecodeInfos[3];   // head_dim 64, 128, 256
+extern const KernelInfo kKvGatherInfo;
+extern const KernelInfo kKvScatterInfo;
 extern const KernelInfo kSampleInfo;
 }  // namespace BATON_BODY
 

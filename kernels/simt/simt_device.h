@@ -1,5 +1,6 @@
 // SimtDevice: the runner as an Accelerator, so that model, engine and hand-off run on CUDA sources
-// with no GPU. Every call is done when it returns, so its stream is null.
+// with no GPU. Every call is done when it returns, so its stream is null and other streams are
+// HostStreams, for those who work on its memory by themselves.
 //
 // Memory is an arena of its own with guard pages, and kernels are checked for bounds at every
 // access; races are looked for when the options say so, which a whole model is too slow for.
@@ -13,6 +14,7 @@
 #include "kernels/simt/device_memory.h"
 #include "kernels/simt/run_options.h"
 #include "src/device/accelerator.h"
+#include "src/device/host_stream.h"
 
 namespace baton::simt {
 inline namespace runner {
@@ -35,6 +37,17 @@ class SimtDevice final : public Accelerator {
   absl::Status CopyOut(void* to, const std::byte* from, size_t size_bytes) override;
   absl::Status CopyWithin(std::byte* to, const std::byte* from, size_t size_bytes) override;
   absl::Status Wait() override { return absl::OkStatus(); }
+  absl::StatusOr<void*> CreateStream() override { return new HostStream; }
+  void DestroyStream(void* stream) override { delete static_cast<HostStream*>(stream); }
+  absl::StatusOr<void*> CreateEvent() override { return new HostEvent; }
+  void DestroyEvent(void* event) override { delete static_cast<HostEvent*>(event); }
+  absl::Status Record(void* event, void* stream) override {
+    static_cast<HostEvent*>(event)->Record(static_cast<HostStream*>(stream));
+    return absl::OkStatus();
+  }
+  absl::StatusOr<bool> Query(void* event) override {
+    return static_cast<HostEvent*>(event)->IsDone();
+  }
 
  private:
   const RunOptions options_;

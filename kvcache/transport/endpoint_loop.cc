@@ -56,7 +56,7 @@ EndpointLoop::EndpointLoop(const KvEndpointOptions& options, const KvArena* aren
       sockets_(std::move(sockets)),
       zeroes_(arena->layout().SliceBytes()),
       inbox_(InboxLimits(options.limits), [this] { Wake(); }),
-      receives_(arena, &counters_),
+      receives_(arena->memory(), &counters_),
       peers_(options.kind, HostId(), options.timers),
       next_id_(kFirstConnectionId) {
   services_ = {&options_, arena_,     &zeroes_, &receives_,

@@ -69,7 +69,7 @@ class KvEndpointImpl final : public KvEndpoint {
   }
 
   Status SendSlices(Incarnation peer, std::span<const SliceRef> slices) override {
-    BATON_RETURN_IF_ERROR(ValidateSlices(slices, *arena_));
+    BATON_RETURN_IF_ERROR(ValidateSlices(slices, arena_->memory()));
     return loop_.inbox()->PostSlices(peer, slices);
   }
 
@@ -78,7 +78,7 @@ class KvEndpointImpl final : public KvEndpoint {
   }
 
   Status OpenReceive(ReceiveSpec spec) override {
-    BATON_RETURN_IF_ERROR(ReceiveTable::Validate(spec, *arena_));
+    BATON_RETURN_IF_ERROR(ReceiveTable::Validate(spec, arena_->memory()));
     return loop_.inbox()->PostOpenReceive(std::move(spec));
   }
 

@@ -23,7 +23,7 @@ LocalPort::LocalPort(std::shared_ptr<LocalCore> core, std::string worker_id,
       incarnation_(incarnation),
       arena_(arena),
       inbox_(TransportInboxLimits{}, [this] { core_->Wake(); }),
-      receives_(arena, &counters_) {}
+      receives_(arena->memory(), &counters_) {}
 
 LocalPort::~LocalPort() { Stop(); }
 
@@ -42,7 +42,7 @@ Status LocalPort::SendControl(Incarnation peer, std::string bytes) {
 }
 
 Status LocalPort::SendSlices(Incarnation peer, std::span<const SliceRef> slices) {
-  BATON_RETURN_IF_ERROR(ValidateSlices(slices, *arena_));
+  BATON_RETURN_IF_ERROR(ValidateSlices(slices, arena_->memory()));
   return inbox_.PostSlices(peer, slices);
 }
 
@@ -51,7 +51,7 @@ void LocalPort::CloseSend(Incarnation peer, TransferId transfer) {
 }
 
 Status LocalPort::OpenReceive(ReceiveSpec spec) {
-  BATON_RETURN_IF_ERROR(ReceiveTable::Validate(spec, *arena_));
+  BATON_RETURN_IF_ERROR(ReceiveTable::Validate(spec, arena_->memory()));
   return inbox_.PostOpenReceive(std::move(spec));
 }
 

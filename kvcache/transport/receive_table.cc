@@ -26,27 +26,27 @@ struct ReceiveTable::Transfer {
   bool complete() const { return num_done == num_slices; }
 };
 
-ReceiveTable::ReceiveTable(const KvArena* arena, TransportCounters* counters)
-    : arena_(arena), counters_(counters) {}
+ReceiveTable::ReceiveTable(const KvMemory& memory, TransportCounters* counters)
+    : memory_(memory), counters_(counters) {}
 ReceiveTable::~ReceiveTable() = default;
 
-Status ReceiveTable::Validate(const ReceiveSpec& spec, const KvArena& arena) {
-  const uint32_t max_blocks = kMaxSlicesPerTransfer / arena.layout().num_layers;
+Status ReceiveTable::Validate(const ReceiveSpec& spec, const KvMemory& memory) {
+  const uint32_t max_blocks = kMaxSlicesPerTransfer / memory.layout.num_layers;
   if (spec.blocks.empty() || spec.blocks.size() > max_blocks) {
     return InvalidArgument("a transfer of {} blocks is outside [1, {}]", spec.blocks.size(),
                            max_blocks);
   }
   if (spec.layers_per_group == 0) return InvalidArgument("layers_per_group is 0");
   for (const ReceiveBlock& block : spec.blocks) {
-    if (block.index.value() >= arena.num_blocks()) {
-      return InvalidArgument("block {} is outside an arena of {}", block.index, arena.num_blocks());
+    if (block.index.value() >= memory.num_blocks) {
+      return InvalidArgument("block {} is outside an arena of {}", block.index, memory.num_blocks);
     }
   }
   return OkStatus();
 }
 
 void ReceiveTable::Open(ReceiveSpec spec, uint64_t epoch) {
-  const uint32_t num_layers = arena_->layout().num_layers;
+  const uint32_t num_layers = memory_.layout.num_layers;
   const auto num_blocks = static_cast<uint32_t>(spec.blocks.size());
   const TransferId id = spec.transfer;
   auto transfer = std::make_unique<Transfer>();
@@ -91,7 +91,7 @@ std::byte* ReceiveTable::Admit(Incarnation peer, uint64_t epoch, const FrameHead
   if (header.epoch != epoch || (is_bound && transfer->epoch != epoch)) {
     return refuse(BadSliceReason::kWrongEpoch, false);
   }
-  const KvLayout& layout = arena_->layout();
+  const KvLayout& layout = memory_.layout;
   const bool size_fits =
       header.kind == FrameKind::kSliceReference || header.payload_bytes == layout.SliceBytes();
   if (!size_fits || header.ordinal >= transfer->spec.blocks.size() ||
@@ -106,7 +106,7 @@ std::byte* ReceiveTable::Admit(Incarnation peer, uint64_t epoch, const FrameHead
     return refuse(BadSliceReason::kDuplicate, false);
   }
   transfer->epoch = epoch;
-  return arena_->Slice(block.index, header.layer);
+  return memory_.Slice(block.index, header.layer);
 }
 
 bool ReceiveTable::Finish(const FrameHeader& header, uint64_t checksum, int64_t now_us) {
@@ -125,7 +125,7 @@ bool ReceiveTable::Finish(const FrameHeader& header, uint64_t checksum, int64_t 
   transfer->filled[slice / 64] |= uint64_t{1} << (slice % 64);
   ++transfer->num_done;
   counters_->slices_received.Add();
-  counters_->bytes_received.Add(arena_->layout().SliceBytes());
+  counters_->bytes_received.Add(memory_.layout.SliceBytes());
   if (--transfer->group_left[header.layer / transfer->spec.layers_per_group] == 0) {
     transfer->milestone = true;
   }

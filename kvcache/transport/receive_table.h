@@ -19,7 +19,7 @@
 
 #include "absl/container/flat_hash_map.h"
 
-#include "kvcache/kv_arena.h"
+#include "kvcache/kv_memory.h"
 #include "kvcache/transport/frame.h"
 #include "kvcache/transport/kv_transport.h"
 #include "kvcache/transport/transport_counters.h"
@@ -32,13 +32,13 @@ inline constexpr int64_t kProgressIntervalUs = 1000;
 // The table; see the file comment.
 class ReceiveTable {
  public:
-  // All outlive the table; `sink` may be set later, before the first Open.
-  ReceiveTable(const KvArena* arena, TransportCounters* counters);
+  // The blocks and all else outlive the table; `sink` may be set later, before the first Open.
+  ReceiveTable(const KvMemory& memory, TransportCounters* counters);
   ~ReceiveTable();
   void set_sink(KvTransportSink* sink) { sink_ = sink; }
 
-  // InvalidArgument when a size or block of `spec` is outside the arena's limits. Any thread.
-  static Status Validate(const ReceiveSpec& spec, const KvArena& arena);
+  // InvalidArgument when a size or block of `spec` is outside the memory's limits. Any thread.
+  static Status Validate(const ReceiveSpec& spec, const KvMemory& memory);
 
   // Opens a validated transfer whose id is not open. `epoch` is that of the peer's connection, 0
   // when there is none yet.
@@ -66,7 +66,7 @@ class ReceiveTable {
   void Refuse(const FrameHeader& header, BadSliceReason reason, bool report);
   void ReportProgress(Transfer* transfer, int64_t now_us);
 
-  const KvArena* const arena_;
+  const KvMemory memory_;
   TransportCounters* const counters_;
   KvTransportSink* sink_ = nullptr;
   absl::flat_hash_map<TransferId, std::unique_ptr<Transfer>> transfers_;

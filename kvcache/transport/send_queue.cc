@@ -16,12 +16,12 @@ constexpr size_t kBatchInline = 64;
 
 }  // namespace
 
-Status ValidateSlices(std::span<const SliceRef> slices, const KvArena& arena) {
+Status ValidateSlices(std::span<const SliceRef> slices, const KvMemory& memory) {
   for (const SliceRef& slice : slices) {
-    if (slice.source.value() >= arena.num_blocks() || slice.layer >= arena.layout().num_layers) {
+    if (slice.source.value() >= memory.num_blocks || slice.layer >= memory.layout.num_layers) {
       return InvalidArgument(
           "slice of block {} layer {} is outside an arena of {} blocks, {} layers", slice.source,
-          slice.layer, arena.num_blocks(), arena.layout().num_layers);
+          slice.layer, memory.num_blocks, memory.layout.num_layers);
     }
   }
   return OkStatus();

@@ -29,7 +29,7 @@
 namespace baton {
 
 // InvalidArgument when a slice names a block or layer outside the arena. Pure; any thread.
-Status ValidateSlices(std::span<const SliceRef> slices, const KvArena& arena);
+Status ValidateSlices(std::span<const SliceRef> slices, const KvMemory& memory);
 
 // The queue; see the file comment.
 class SendQueue {

@@ -12,6 +12,8 @@ std::string_view TransportKindName(TransportKind kind) {
       return "shm";
     case TransportKind::kTcp:
       return "tcp";
+    case TransportKind::kNccl:
+      return "nccl";
   }
   return "unknown";
 }

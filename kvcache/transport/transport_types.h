@@ -16,9 +16,9 @@
 namespace baton {
 
 // How bytes cross between two workers.
-enum class TransportKind : uint8_t { kAuto = 0, kLocal = 1, kShm = 2, kTcp = 3 };
+enum class TransportKind : uint8_t { kAuto = 0, kLocal = 1, kShm = 2, kTcp = 3, kNccl = 4 };
 
-// "auto", "local", "shm", "tcp".
+// "auto", "local", "shm", "tcp", "nccl".
 std::string_view TransportKindName(TransportKind kind);
 // "auto", "shm" or "tcp"; InvalidArgument otherwise, naming the choices.
 StatusOr<TransportKind> ParseTransportKind(std::string_view text);

@@ -3,7 +3,9 @@
 // into stream() by the tables of kernels/cuda.
 //
 // Threading: one thread at a time. Each calls MakeCurrent before its first other call and before
-// it puts work into the stream.
+// it puts work into the stream. What waits for others (a collective library) goes into a stream of
+// its own (DeviceStream), so that it holds up nothing else; events (DeviceEvent) tell without
+// waiting how far a stream is.
 //
 // Invariants
 //  1. Copies and kernels happen in the order in which they were put into the stream.
@@ -43,12 +45,25 @@ class Accelerator {
   virtual void Free(std::byte* begin) = 0;
   // To the device, in stream order; `from` may be changed when the call returns.
   virtual absl::Status CopyIn(std::byte* to, const void* from, size_t size_bytes) = 0;
-  // From the device, in stream order; the bytes are there after Wait.
+  // From the device, in stream order; the bytes are there after Wait, or once an event says so.
   virtual absl::Status CopyOut(void* to, const std::byte* from, size_t size_bytes) = 0;
   // From one place of the device to another, which do not overlap, in stream order.
   virtual absl::Status CopyWithin(std::byte* to, const std::byte* from, size_t size_bytes) = 0;
   // Until all that is in the stream is done. Internal with what a kernel did wrong.
   virtual absl::Status Wait() = 0;
+
+  // One more in-order stream: a cudaStream_t, or a HostStream* where the device has no streams.
+  // Nothing orders it with stream(). Nothing may be under way in it when it is destroyed.
+  virtual absl::StatusOr<void*> CreateStream() = 0;
+  virtual void DestroyStream(void* stream) = 0;
+  // A mark that can be put behind what is in a stream.
+  virtual absl::StatusOr<void*> CreateEvent() = 0;
+  virtual void DestroyEvent(void* event) = 0;
+  // The event now stands behind all that is in `stream`: one of CreateStream, or stream().
+  virtual absl::Status Record(void* event, void* stream) = 0;
+  // Whether all that the event stands behind is done, kernels and copies; true before the first
+  // Record. Never waits. Internal as for Wait.
+  virtual absl::StatusOr<bool> Query(void* event) = 0;
 };
 
 // An owned piece of device memory; move-only. Its accelerator outlives it.
@@ -89,6 +104,69 @@ class DeviceBuffer {
   Accelerator* device_ = nullptr;
   std::byte* begin_ = nullptr;
   size_t size_ = 0;
+};
+
+// An owned stream; move-only. Its accelerator outlives it.
+class DeviceStream {
+ public:
+  DeviceStream() = default;
+  static absl::StatusOr<DeviceStream> Create(Accelerator* device) {
+    absl::StatusOr<void*> stream = device->CreateStream();
+    if (!stream.ok()) return stream.status();
+    return DeviceStream(device, *stream);
+  }
+  DeviceStream(DeviceStream&& other) noexcept
+      : device_(std::exchange(other.device_, nullptr)), stream_(other.stream_) {}
+  DeviceStream& operator=(DeviceStream&& other) noexcept {
+    std::swap(device_, other.device_);
+    std::swap(stream_, other.stream_);
+    return *this;
+  }
+  ~DeviceStream() {
+    if (device_ == nullptr) return;
+    device_->MakeCurrent();
+    device_->DestroyStream(stream_);
+  }
+
+  void* get() const { return stream_; }
+
+ private:
+  DeviceStream(Accelerator* device, void* stream) : device_(device), stream_(stream) {}
+
+  Accelerator* device_ = nullptr;
+  void* stream_ = nullptr;
+};
+
+// An owned event; move-only. Its accelerator outlives it.
+class DeviceEvent {
+ public:
+  DeviceEvent() = default;
+  static absl::StatusOr<DeviceEvent> Create(Accelerator* device) {
+    absl::StatusOr<void*> event = device->CreateEvent();
+    if (!event.ok()) return event.status();
+    return DeviceEvent(device, *event);
+  }
+  DeviceEvent(DeviceEvent&& other) noexcept
+      : device_(std::exchange(other.device_, nullptr)), event_(other.event_) {}
+  DeviceEvent& operator=(DeviceEvent&& other) noexcept {
+    std::swap(device_, other.device_);
+    std::swap(event_, other.event_);
+    return *this;
+  }
+  ~DeviceEvent() {
+    if (device_ == nullptr) return;
+    device_->MakeCurrent();
+    device_->DestroyEvent(event_);
+  }
+
+  absl::Status Record(void* stream) { return device_->Record(event_, stream); }
+  absl::StatusOr<bool> Query() const { return device_->Query(event_); }
+
+ private:
+  DeviceEvent(Accelerator* device, void* event) : device_(device), event_(event) {}
+
+  Accelerator* device_ = nullptr;
+  void* event_ = nullptr;
 };
 
 }  // namespace baton

@@ -32,7 +32,7 @@ SimTransport::SimTransport(SimProcess* process, SimNetwork* network, SimWire* wi
 Status SimTransport::Start(KvTransportSink* sink) {
   Stop();
   sink_ = sink;
-  receives_ = std::make_unique<ReceiveTable>(arena_, &counters_);
+  receives_ = std::make_unique<ReceiveTable>(arena_->memory(), &counters_);
   receives_->set_sink(sink);
   return OkStatus();
 }
@@ -181,7 +181,7 @@ void SimTransport::TakeControl(Control control) {
 // ---- Slices.
 
 Status SimTransport::SendSlices(Incarnation peer, std::span<const SliceRef> slices) {
-  BATON_RETURN_IF_ERROR(ValidateSlices(slices, *arena_));
+  BATON_RETURN_IF_ERROR(ValidateSlices(slices, arena_->memory()));
   const auto found = links_.find(peer);
   if (found == links_.end()) return Unavailable("no connection to {:016x}", peer.value());
   Link& link = found->second;
@@ -266,7 +266,7 @@ void SimTransport::Flush() {
 }
 
 Status SimTransport::OpenReceive(ReceiveSpec spec) {
-  BATON_RETURN_IF_ERROR(ReceiveTable::Validate(spec, *arena_));
+  BATON_RETURN_IF_ERROR(ReceiveTable::Validate(spec, arena_->memory()));
   const auto link = links_.find(spec.peer);
   const uint64_t epoch = link == links_.end() ? 0 : link->second.epoch;
   receives_->Open(std::move(spec), epoch);

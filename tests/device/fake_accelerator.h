@@ -1,9 +1,11 @@
 // An accelerator without kernels: memory of its own on the host, and copies that land as late as
-// the contract allows, so that a missing Wait gives wrong bytes.
+// the contract allows, so that a missing Wait gives wrong bytes. Each Query of an event that is not
+// done yet brings the stream on by one piece of work.
 #ifndef BATON_TESTS_DEVICE_FAKE_ACCELERATOR_H_
 #define BATON_TESTS_DEVICE_FAKE_ACCELERATOR_H_
 
 #include <cstring>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <string>
@@ -12,6 +14,7 @@
 #include <vector>
 
 #include "src/device/accelerator.h"
+#include "src/device/host_stream.h"
 
 namespace baton {
 
@@ -21,7 +24,9 @@ class FakeAccelerator final : public Accelerator {
   DeviceKind kind() const override { return DeviceKind::kSimt; }
   std::string Describe() const override { return "fake"; }
   std::string_view arithmetic() const override { return "none"; }
-  void MakeCurrent() override {}
+  void MakeCurrent() override { current_ = this; }
+  // The one that is current in the calling thread, for functions that stand for kernels.
+  static FakeAccelerator* Current() { return current_; }
   void* stream() const override { return nullptr; }
 
   absl::StatusOr<std::byte*> Allocate(size_t size_bytes, std::string_view /*name*/) override {
@@ -46,16 +51,41 @@ class FakeAccelerator final : public Accelerator {
     return OkStatus();
   }
   absl::Status Wait() override {
-    for (const auto& work : stream_) work();
-    stream_.clear();
+    while (!stream_.empty()) RunNext();
     return OkStatus();
+  }
+  absl::StatusOr<void*> CreateStream() override { return new HostStream; }
+  void DestroyStream(void* stream) override { delete static_cast<HostStream*>(stream); }
+  absl::StatusOr<void*> CreateEvent() override { return new HostEvent; }
+  void DestroyEvent(void* event) override { delete static_cast<HostEvent*>(event); }
+  absl::Status Record(void* event, void* stream) override {
+    static_cast<HostEvent*>(event)->Record(stream == nullptr ? &own_
+                                                             : static_cast<HostStream*>(stream));
+    return OkStatus();
+  }
+  absl::StatusOr<bool> Query(void* event) override {
+    const auto* const mark = static_cast<HostEvent*>(event);
+    const bool is_done = mark->IsDone();
+    if (!is_done && mark->stream == &own_) RunNext();
+    return is_done;
   }
 
   // Puts what a kernel would do into the stream.
-  void Put(std::function<void()> work) { stream_.push_back(std::move(work)); }
+  void Put(std::function<void()> work) {
+    stream_.push_back(std::move(work));
+    own_.num_put.fetch_add(1);
+  }
 
  private:
-  std::vector<std::function<void()>> stream_;
+  void RunNext() {
+    stream_.front()();
+    stream_.pop_front();
+    own_.num_done.fetch_add(1);
+  }
+
+  static inline thread_local FakeAccelerator* current_ = nullptr;
+  HostStream own_;
+  std::deque<std::function<void()>> stream_;
 };
 
 }  // namespace baton

@@ -106,7 +106,7 @@ class Wire {
   explicit Wire(const RunMode& mode)
       : mode_(mode),
         inbox_(TransportInboxLimits{}, [] {}),
-        receives_(&OwnArena(), &counters_),
+        receives_(OwnArena().memory(), &counters_),
         zeroes_(TinyLayout().SliceBytes()) {
     std::memset(OwnArena().base(), std::to_integer<int>(kUntouched), OwnArena().size_bytes());
     int ends[2];
@@ -129,7 +129,7 @@ class Wire {
       spec.blocks.push_back({BlockIndex(kFirstDest + i), 7 + i});
     }
     spec.layers_per_group = 1;
-    BATON_CHECK(ReceiveTable::Validate(spec, OwnArena()).ok());
+    BATON_CHECK(ReceiveTable::Validate(spec, OwnArena().memory()).ok());
     receives_.Open(std::move(spec), 0);
     if (mode.dialled) Turn(EPOLLOUT);
   }

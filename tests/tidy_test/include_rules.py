@@ -63,7 +63,10 @@ EXTRA_HEADERS = {
     "src/model": {"kvcache/kv_view.h", "kvcache/kv_layout.h"},
 }
 # Sources of a component that may include another component, by the start of their path.
-EXTRA_SOURCES = {"kvcache/kv_arena": ["src/device"]}
+EXTRA_SOURCES = {
+    "kvcache/kv_arena": ["src/device"],
+    "kvcache/transport/nccl": ["kernels"],
+}
 # Headers of a component that are not part of its pure face, and who may not see them.
 IMPURE = {"kvcache/kv_arena.h": ["scheduler", "src/router", "src/api"]}
 

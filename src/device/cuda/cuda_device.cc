@@ -43,10 +43,7 @@ absl::StatusOr<std::unique_ptr<CudaDevice>> CudaDevice::Open(int ordinal) {
       fmt::format("{}, {}", properties.name, FormatSize(properties.totalGlobalMem));
   device->arithmetic_ = fmt::format("bf16.sm{}{}.1", properties.major, properties.minor);
   BATON_RETURN_IF_ERROR(FromCuda("cudaSetDevice", cudaSetDevice(ordinal)));
-  cudaStream_t stream = nullptr;
-  BATON_RETURN_IF_ERROR(FromCuda("cudaStreamCreateWithFlags",
-                                 cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking)));
-  device->stream_ = stream;
+  BATON_ASSIGN_OR_RETURN(device->stream_, device->CreateStream());
   return device;
 }
 
@@ -94,6 +91,38 @@ absl::Status CudaDevice::CopyWithin(std::byte* to, const std::byte* from, size_t
 
 absl::Status CudaDevice::Wait() {
   return FromCuda("the GPU's stream", cudaStreamSynchronize(StreamOf(stream_)));
+}
+
+absl::StatusOr<void*> CudaDevice::CreateStream() {
+  cudaStream_t stream = nullptr;
+  BATON_RETURN_IF_ERROR(FromCuda("cudaStreamCreateWithFlags",
+                                 cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking)));
+  return stream;
+}
+
+void CudaDevice::DestroyStream(void* stream) { (void)cudaStreamDestroy(StreamOf(stream)); }
+
+absl::StatusOr<void*> CudaDevice::CreateEvent() {
+  cudaEvent_t event = nullptr;
+  BATON_RETURN_IF_ERROR(FromCuda("cudaEventCreateWithFlags",
+                                 cudaEventCreateWithFlags(&event, cudaEventDisableTiming)));
+  return event;
+}
+
+void CudaDevice::DestroyEvent(void* event) {
+  (void)cudaEventDestroy(static_cast<cudaEvent_t>(event));
+}
+
+absl::Status CudaDevice::Record(void* event, void* stream) {
+  return FromCuda("cudaEventRecord",
+                  cudaEventRecord(static_cast<cudaEvent_t>(event), StreamOf(stream)));
+}
+
+absl::StatusOr<bool> CudaDevice::Query(void* event) {
+  const cudaError_t error = cudaEventQuery(static_cast<cudaEvent_t>(event));
+  if (error == cudaErrorNotReady) return false;
+  BATON_RETURN_IF_ERROR(FromCuda("the GPU's stream", error));
+  return true;
 }
 
 }  // namespace baton

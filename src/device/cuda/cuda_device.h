@@ -34,6 +34,12 @@ class CudaDevice final : public Accelerator {
   absl::Status CopyOut(void* to, const std::byte* from, size_t size_bytes) override;
   absl::Status CopyWithin(std::byte* to, const std::byte* from, size_t size_bytes) override;
   absl::Status Wait() override;
+  absl::StatusOr<void*> CreateStream() override;
+  void DestroyStream(void* stream) override;
+  absl::StatusOr<void*> CreateEvent() override;
+  void DestroyEvent(void* event) override;
+  absl::Status Record(void* event, void* stream) override;
+  absl::StatusOr<bool> Query(void* event) override;
 
  private:
   explicit CudaDevice(int ordinal) : ordinal_(ordinal) {}

@@ -33,6 +33,10 @@ EXPECTED = {
     "GemmRows32Kernel": (*TENSOR_PIPELINE, r"STG\.E\.128", r"LDG\.E\.128"),
     "GemmTile64Kernel": TENSOR_PIPELINE,
     "GemmTile128Kernel": TENSOR_PIPELINE,
+    **{
+        f"Kv{way}Kernel": (r"LDG\.E.*\.128", r"STG\.E\.128", r"SHFL\.BFLY", r"IMAD\.WIDE\.U32.*")
+        for way in ("Gather", "Scatter")
+    },
     "RmsNormKernel": (r"LDG\.E.*\.128", r"STG\.E\.128", r"SHFL\.BFLY", r"FFMA"),
     "SiluMulKernel": (r"LDG\.E\.NA\.LTC256B\.128\.CONSTANT", r"STG\.E\.128"),
     "GeluMulKernel": (r"LDG\.E\.NA\.LTC256B\.128\.CONSTANT", r"STG\.E\.128", r"FFMA"),

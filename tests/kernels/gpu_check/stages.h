@@ -25,9 +25,11 @@ absl::Status CheckMachine(const StageInput& input, Report& report);
 absl::Status CheckPrimitives(const StageInput& input, Report& report);
 // Stage 2: the kernels against kernel_reference.h and attention_reference.h.
 absl::Status CheckKernels(const StageInput& input, Report& report);
-// Parts of it: RopeAppend; AttentionPrefill and AttentionDecode; Sample against the processor's.
+// Parts of it: RopeAppend; AttentionPrefill and AttentionDecode; KvGather and KvScatter; Sample
+// against the processor's.
 absl::Status CheckRopeAppend(const StageInput& input, Report& report);
 absl::Status CheckAttentionKernels(const StageInput& input, Report& report);
+absl::Status CheckKvSlices(const StageInput& input, Report& report);
 absl::Status CheckSample(const StageInput& input, Report& report);
 
 }  // namespace baton::gpu_check

@@ -99,6 +99,26 @@ TEST(SimtDeviceTest, LaunchesUseNoMoreAddressesOverTime) {
   EXPECT_LT(after - before, 4 * static_cast<ptrdiff_t>(Arena::kPageBytes));
 }
 
+TEST(SimtDeviceTest, AnEventStandsBehindWhatOthersPutIntoAStream) {
+  SimtDevice device({});
+  device.MakeCurrent();
+  const DeviceStream stream = *DeviceStream::Create(&device);
+  DeviceEvent event = *DeviceEvent::Create(&device);
+  EXPECT_TRUE(*event.Query()) << "never recorded";
+  auto* const counts = static_cast<HostStream*>(stream.get());
+  counts->num_put = 2;
+  ASSERT_TRUE(event.Record(stream.get()).ok());
+  counts->num_put = 3;
+  EXPECT_FALSE(*event.Query());
+  counts->num_done = 1;
+  EXPECT_FALSE(*event.Query());
+  counts->num_done = 2;
+  EXPECT_TRUE(*event.Query()) << "the third came later";
+  // The device's own work is done when a call returns.
+  ASSERT_TRUE(event.Record(device.stream()).ok());
+  EXPECT_TRUE(*event.Query());
+}
+
 TEST(SimtDeviceTest, DevicesOfSeveralThreadsTakeTurns) {
   std::vector<std::thread> threads;
   for (uint64_t seed = 1; seed <= 3; ++seed) {

@@ -1,4 +1,5 @@
-// What KvTransport promises, held against every implementation: local, shm, tcp, tcp with TLS.
+// What KvTransport promises, held against every implementation: local, shm, tcp, tcp with TLS, and
+// NCCL (the loopback) between fake accelerators and between runners of the CUDA kernels.
 #include <dirent.h>
 
 #include <algorithm>
@@ -21,6 +22,7 @@ constexpr std::byte kCanary{0xA5};
 struct Kind {
   TransportKind kind;
   bool tls = false;
+  bool on_runner = false;
 };
 
 class ConformanceTest : public testing::TestWithParam<Kind> {
@@ -28,6 +30,7 @@ class ConformanceTest : public testing::TestWithParam<Kind> {
   static std::unique_ptr<Rig> MakeRig(const KvLayout& layout = SmallLayout(),
                                       uint32_t num_blocks = 64) {
     auto rig = std::make_unique<Rig>(GetParam().kind, layout, num_blocks);
+    rig->on_runner = GetParam().on_runner;
     if (GetParam().tls) {
       static const TempFolder folder;
       static const TlsFiles files = TestAuthority().Issue(folder, "worker");
@@ -41,6 +44,16 @@ class ConformanceTest : public testing::TestWithParam<Kind> {
     p_ = rig_->MakePrefill("prefill-0", {&d_});
     ASSERT_TRUE(p_.sink->WaitUp(1));
     ASSERT_TRUE(d_.sink->WaitUp(1));
+  }
+
+  // A slice takes the runner a millisecond, and its way is the fake's: fewer layers and rounds.
+  static KvLayout LargeLayout() {
+    KvLayout layout = ModelLayout();
+    if (GetParam().on_runner) layout.num_layers = 3;
+    return layout;
+  }
+  static uint64_t Rounds(uint64_t count) {
+    return GetParam().on_runner ? std::max<uint64_t>(2, count / 50) : count;
   }
 
   // Opens `transfer` at D and waits until the transport has taken it: a control message of D's that
@@ -92,21 +105,21 @@ TEST_P(ConformanceTest, PeersLearnOfEachOther) {
 }
 
 TEST_P(ConformanceTest, AllSlicesArriveBitEqual) {
-  MakePair(ModelLayout(), 40);
+  MakePair(LargeLayout(), 40);
   const Transfer transfer = MakeTransfer(1, 32, 3, 5);
-  FillSource(transfer, *p_.arena, 11);
+  FillSource(transfer, p_.blocks(), 11);
   Open(transfer);
-  const std::vector<SliceRef> slices = SlicesOf(transfer, *p_.arena);
+  const std::vector<SliceRef> slices = SlicesOf(transfer, p_.blocks());
   ASSERT_TRUE(p_.transport->SendSlices(d_.incarnation, slices).ok());
   ASSERT_TRUE(d_.sink->WaitComplete(transfer.id));
-  EXPECT_TRUE(Arrived(transfer, *p_.arena, *d_.arena));
+  EXPECT_TRUE(Arrived(transfer, p_.blocks(), d_.blocks()));
   const Recorded recorded = d_.sink->Snapshot();
   EXPECT_EQ(recorded.slices_done.at(1), slices.size());
   // Batched: far fewer calls than slices.
   EXPECT_LE(recorded.num_progress.at(1), slices.size() / 8);
   const TransportStats stats = d_.transport->Stats();
   EXPECT_EQ(stats.slices_received, slices.size());
-  EXPECT_EQ(stats.bytes_received, slices.size() * ModelLayout().SliceBytes());
+  EXPECT_EQ(stats.bytes_received, slices.size() * LargeLayout().SliceBytes());
   EXPECT_EQ(stats.tls_connections, GetParam().tls ? 1u : 0u);
   EXPECT_EQ(stats.tls_bytes_received, GetParam().tls ? stats.bytes_received : 0u);
   EXPECT_EQ(d_.transport->Links().at(0).bytes_received, stats.bytes_received);
@@ -116,9 +129,9 @@ TEST_P(ConformanceTest, AllSlicesArriveBitEqual) {
 TEST_P(ConformanceTest, EveryLayerGroupIsReported) {
   MakePair();
   const Transfer transfer = MakeTransfer(1, 8, 0, 8);
-  FillSource(transfer, *p_.arena, 5);
+  FillSource(transfer, p_.blocks(), 5);
   Open(transfer);
-  const std::vector<SliceRef> slices = SlicesOf(transfer, *p_.arena);
+  const std::vector<SliceRef> slices = SlicesOf(transfer, p_.blocks());
   for (uint32_t layer = 0; layer < 3; ++layer) {
     ASSERT_TRUE(p_.transport->SendSlices(d_.incarnation, {&slices[layer * 8], 8}).ok());
     ASSERT_TRUE(d_.sink->WaitFor([&](const Recorded& r) {
@@ -133,10 +146,10 @@ TEST_P(ConformanceTest, OrderAndDuplicatesDoNotMatter) {
   std::mt19937_64 random(TestSeed());
   for (uint64_t id = 1; id <= 20; ++id) {
     const Transfer transfer = MakeTransfer(id, 1 + random() % 30, 0, 32);
-    FillSource(transfer, *p_.arena, random());
-    for (const ReceiveBlock& block : transfer.dest) SetBlock(*d_.arena, block.index, kCanary);
+    FillSource(transfer, p_.blocks(), random());
+    for (const ReceiveBlock& block : transfer.dest) SetBlock(d_.blocks(), block.index, kCanary);
     Open(transfer);
-    std::vector<SliceRef> slices = SlicesOf(transfer, *p_.arena);
+    std::vector<SliceRef> slices = SlicesOf(transfer, p_.blocks());
     const size_t num_slices = slices.size();
     for (size_t i = 0; i < num_slices; i += 3) slices.push_back(slices[i]);
     std::shuffle(slices.begin(), slices.end(), random);
@@ -146,7 +159,7 @@ TEST_P(ConformanceTest, OrderAndDuplicatesDoNotMatter) {
       begin += count;
     }
     ASSERT_TRUE(d_.sink->WaitComplete(transfer.id));
-    EXPECT_TRUE(Arrived(transfer, *p_.arena, *d_.arena)) << "transfer " << id;
+    EXPECT_TRUE(Arrived(transfer, p_.blocks(), d_.blocks())) << "transfer " << id;
     d_.transport->CloseReceive(transfer.id);
     ASSERT_TRUE(d_.sink->WaitReceiveClosed(transfer.id));
     ASSERT_TRUE(EndSend(p_, d_.incarnation, transfer.id));
@@ -158,28 +171,28 @@ TEST_P(ConformanceTest, OrderAndDuplicatesDoNotMatter) {
 TEST_P(ConformanceTest, DuplicatesAreCountedAndDoNotTouchTheBlock) {
   MakePair();
   const Transfer transfer = MakeTransfer(1, 2, 0, 2);
-  FillSource(transfer, *p_.arena, 1);
+  FillSource(transfer, p_.blocks(), 1);
   Open(transfer);
-  const std::vector<SliceRef> slices = SlicesOf(transfer, *p_.arena);
+  const std::vector<SliceRef> slices = SlicesOf(transfer, p_.blocks());
   ASSERT_TRUE(p_.transport->SendSlices(d_.incarnation, {slices.data(), 5}).ok());
   ASSERT_TRUE(d_.sink->WaitFor(
       [](const Recorded& r) { return r.slices_done.count(1) && r.slices_done.at(1) == 5; }));
   // What is there now must stay, also when P's bytes change and are offered again.
   ASSERT_TRUE(EndSend(p_, d_.incarnation, transfer.id));
-  FillSlice(*p_.arena, slices[0].source, slices[0].layer, 99);
-  std::vector<SliceRef> again = SlicesOf(transfer, *p_.arena);
+  FillSlice(p_.blocks(), slices[0].source, slices[0].layer, 99);
+  std::vector<SliceRef> again = SlicesOf(transfer, p_.blocks());
   ASSERT_TRUE(p_.transport->SendSlices(d_.incarnation, {again.data(), 1}).ok());
   ASSERT_TRUE(Eventually([&] { return Refused(BadSliceReason::kDuplicate) == 1; }));
-  EXPECT_FALSE(SameSlice(*p_.arena, transfer.source[0], *d_.arena, transfer.dest[0].index, 0));
-  EXPECT_TRUE(SameSlice(*p_.arena, transfer.source[1], *d_.arena, transfer.dest[1].index, 0));
+  EXPECT_FALSE(SameSlice(p_.blocks(), transfer.source[0], d_.blocks(), transfer.dest[0].index, 0));
+  EXPECT_TRUE(SameSlice(p_.blocks(), transfer.source[1], d_.blocks(), transfer.dest[1].index, 0));
 }
 
 TEST_P(ConformanceTest, ABadSliceIsReportedAndAResendRepairsIt) {
   MakePair();
   const Transfer transfer = MakeTransfer(1, 4, 0, 4);
-  FillSource(transfer, *p_.arena, 3);
+  FillSource(transfer, p_.blocks(), 3);
   Open(transfer);
-  std::vector<SliceRef> slices = SlicesOf(transfer, *p_.arena);
+  std::vector<SliceRef> slices = SlicesOf(transfer, p_.blocks());
   const SliceRef good = slices[6];
   slices[6].checksum ^= 0x10;
   ASSERT_TRUE(p_.transport->SendSlices(d_.incarnation, slices).ok());
@@ -194,17 +207,17 @@ TEST_P(ConformanceTest, ABadSliceIsReportedAndAResendRepairsIt) {
   EXPECT_EQ(Refused(BadSliceReason::kBadChecksum), 1u);
   ASSERT_TRUE(p_.transport->SendSlices(d_.incarnation, {&good, 1}).ok());
   ASSERT_TRUE(d_.sink->WaitComplete(transfer.id));
-  EXPECT_TRUE(Arrived(transfer, *p_.arena, *d_.arena));
+  EXPECT_TRUE(Arrived(transfer, p_.blocks(), d_.blocks()));
 }
 
 TEST_P(ConformanceTest, FramesThatDoNotFitAreCountedByReasonAndWriteNothing) {
   MakePair();
   const Transfer transfer = MakeTransfer(1, 2, 0, 10);
-  FillSource(transfer, *p_.arena, 4);
-  SetBlock(*d_.arena, BlockIndex(10), kCanary);
-  SetBlock(*d_.arena, BlockIndex(11), kCanary);
+  FillSource(transfer, p_.blocks(), 4);
+  SetBlock(d_.blocks(), BlockIndex(10), kCanary);
+  SetBlock(d_.blocks(), BlockIndex(11), kCanary);
   Open(transfer);
-  const SliceRef good = SlicesOf(transfer, *p_.arena)[0];
+  const SliceRef good = SlicesOf(transfer, p_.blocks())[0];
   struct Case {
     BadSliceReason reason;
     void (*damage)(SliceRef*);
@@ -227,8 +240,8 @@ TEST_P(ConformanceTest, FramesThatDoNotFitAreCountedByReasonAndWriteNothing) {
     ASSERT_TRUE(Eventually([&] { return Refused(test_case.reason) == before + 1; }))
         << BadSliceReasonName(test_case.reason);
   }
-  EXPECT_TRUE(BlockIs(*d_.arena, BlockIndex(10), kCanary));
-  EXPECT_TRUE(BlockIs(*d_.arena, BlockIndex(11), kCanary));
+  EXPECT_TRUE(BlockIs(d_.blocks(), BlockIndex(10), kCanary));
+  EXPECT_TRUE(BlockIs(d_.blocks(), BlockIndex(11), kCanary));
   // Only the stale generation is told: a resend cannot mend the others.
   const Recorded recorded = d_.sink->Snapshot();
   ASSERT_EQ(recorded.bad_slices.size(), 1u);
@@ -262,21 +275,22 @@ TEST_P(ConformanceTest, OwnMistakesAreRefusedAtTheCall) {
 }
 
 TEST_P(ConformanceTest, NoByteIsWrittenAfterACloseIsConfirmed) {
-  MakePair(ModelLayout(), 64);
+  MakePair(LargeLayout(), 64);
   std::mt19937_64 random(TestSeed());
   const uint32_t num_blocks = 30;
-  for (uint64_t id = 1; id <= 30; ++id) {
+  for (uint64_t id = 1; id <= Rounds(30); ++id) {
     const Transfer transfer = MakeTransfer(id, num_blocks, 0, num_blocks);
-    if (id == 1) FillSource(transfer, *p_.arena, 1);
+    if (id == 1) FillSource(transfer, p_.blocks(), 1);
     Open(transfer);
-    const std::vector<SliceRef> slices = SlicesOf(transfer, *p_.arena);
+    const std::vector<SliceRef> slices = SlicesOf(transfer, p_.blocks());
     // Somewhere between the first slice and the last.
-    const uint64_t wanted = d_.transport->Stats().slices_received + random() % 600;
+    const uint64_t wanted =
+        d_.transport->Stats().slices_received + random() % (slices.size() * 2 / 3);
     ASSERT_TRUE(p_.transport->SendSlices(d_.incarnation, slices).ok());
     ASSERT_TRUE(Eventually([&] { return d_.transport->Stats().slices_received >= wanted; }));
     d_.transport->CloseReceive(transfer.id);
     ASSERT_TRUE(d_.sink->WaitReceiveClosed(transfer.id));
-    for (const ReceiveBlock& block : transfer.dest) SetBlock(*d_.arena, block.index, kCanary);
+    for (const ReceiveBlock& block : transfer.dest) SetBlock(d_.blocks(), block.index, kCanary);
     p_.transport->CloseSend(d_.incarnation, transfer.id);
     ASSERT_TRUE(p_.sink->WaitFor([&](const Recorded& r) {
       return r.sends_closed.count({d_.incarnation.value(), id}) == 1;
@@ -285,32 +299,32 @@ TEST_P(ConformanceTest, NoByteIsWrittenAfterACloseIsConfirmed) {
     ASSERT_TRUE(p_.transport->SendControl(d_.incarnation, "end").ok());
     ASSERT_TRUE(d_.sink->WaitControls(controls + 1));
     for (const ReceiveBlock& block : transfer.dest) {
-      ASSERT_TRUE(BlockIs(*d_.arena, block.index, kCanary)) << "transfer " << id;
+      ASSERT_TRUE(BlockIs(d_.blocks(), block.index, kCanary)) << "transfer " << id;
     }
   }
   EXPECT_EQ(d_.sink->Snapshot().events_after_close, 0u);
 }
 
 TEST_P(ConformanceTest, SourceBlocksMayBeReusedAfterSendClosed) {
-  MakePair(ModelLayout(), 64);
+  MakePair(LargeLayout(), 64);
   // D has no room for them, so most slices still wait at P when the sending is closed; what follows
   // them must not be disturbed.
   const Transfer first = MakeTransfer(1, 30, 0, 0);
-  FillSource(first, *p_.arena, 1);
-  for (int round = 0; round < 20; ++round) {
-    const std::vector<SliceRef> slices = SlicesOf(first, *p_.arena);
+  FillSource(first, p_.blocks(), 1);
+  for (uint64_t round = 0; round < Rounds(20); ++round) {
+    const std::vector<SliceRef> slices = SlicesOf(first, p_.blocks());
     ASSERT_TRUE(p_.transport->SendSlices(d_.incarnation, slices).ok());
     p_.transport->CloseSend(d_.incarnation, first.id);
     ASSERT_TRUE(p_.sink->WaitFor([&](const Recorded& r) {
-      return r.sends_closed.count({d_.incarnation.value(), 1}) == static_cast<size_t>(round) + 1;
+      return r.sends_closed.count({d_.incarnation.value(), 1}) == round + 1;
     }));
-    FillSource(first, *p_.arena, static_cast<uint64_t>(round));
-    Transfer second = MakeTransfer(100 + static_cast<uint64_t>(round), 4, 0, 32);
-    FillSource(second, *p_.arena, static_cast<uint64_t>(round));
+    FillSource(first, p_.blocks(), round);
+    const Transfer second = MakeTransfer(100 + round, 4, 0, 32);
+    FillSource(second, p_.blocks(), round);
     Open(second);
-    ASSERT_TRUE(p_.transport->SendSlices(d_.incarnation, SlicesOf(second, *p_.arena)).ok());
+    ASSERT_TRUE(p_.transport->SendSlices(d_.incarnation, SlicesOf(second, p_.blocks())).ok());
     ASSERT_TRUE(d_.sink->WaitComplete(second.id));
-    EXPECT_TRUE(Arrived(second, *p_.arena, *d_.arena));
+    EXPECT_TRUE(Arrived(second, p_.blocks(), d_.blocks()));
     d_.transport->CloseReceive(second.id);
     ASSERT_TRUE(d_.sink->WaitReceiveClosed(second.id));
     ASSERT_TRUE(EndSend(p_, d_.incarnation, second.id));
@@ -368,18 +382,18 @@ TEST_P(ConformanceTest, AControlMessageWaitsForItsPeer) {
   }
   ASSERT_TRUE(p.sink->WaitControls(1));
   EXPECT_EQ(p.sink->Snapshot().controls[0].second, "grant");
-  FillSource(transfer, *p.arena, 8);
-  ASSERT_TRUE(p.transport->SendSlices(d.incarnation, SlicesOf(transfer, *p.arena)).ok());
+  FillSource(transfer, p.blocks(), 8);
+  ASSERT_TRUE(p.transport->SendSlices(d.incarnation, SlicesOf(transfer, p.blocks())).ok());
   ASSERT_TRUE(d.sink->WaitComplete(transfer.id));
-  EXPECT_TRUE(Arrived(transfer, *p.arena, *d.arena));
+  EXPECT_TRUE(Arrived(transfer, p.blocks(), d.blocks()));
 }
 
 TEST_P(ConformanceTest, APeerThatStopsIsReportedAtOnce) {
-  MakePair(ModelLayout(), 64);
+  MakePair(LargeLayout(), 64);
   const Transfer transfer = MakeTransfer(1, 30, 0, 30);
-  FillSource(transfer, *p_.arena, 1);
+  FillSource(transfer, p_.blocks(), 1);
   Open(transfer);
-  ASSERT_TRUE(p_.transport->SendSlices(d_.incarnation, SlicesOf(transfer, *p_.arena)).ok());
+  ASSERT_TRUE(p_.transport->SendSlices(d_.incarnation, SlicesOf(transfer, p_.blocks())).ok());
   ASSERT_TRUE(Eventually([&] { return d_.transport->Stats().slices_received > 0; }));
   p_.transport->Stop();
   ASSERT_TRUE(d_.sink->WaitDown(1));
@@ -389,7 +403,7 @@ TEST_P(ConformanceTest, APeerThatStopsIsReportedAtOnce) {
   d_.transport->CloseReceive(transfer.id);
   ASSERT_TRUE(d_.sink->WaitReceiveClosed(transfer.id));
   EXPECT_LE(done, 900u);
-  EXPECT_EQ(d_.transport->SendSlices(p_.incarnation, SlicesOf(transfer, *d_.arena)).code(),
+  EXPECT_EQ(d_.transport->SendSlices(p_.incarnation, SlicesOf(transfer, d_.blocks())).code(),
             StatusCode::kUnavailable);
 }
 
@@ -398,19 +412,19 @@ TEST_P(ConformanceTest, ATransferOfAnotherPeerIsNotTouched) {
   Worker intruder = rig_->MakePrefill("prefill-1", {&d_});
   ASSERT_TRUE(intruder.sink->WaitUp(1));
   const Transfer transfer = MakeTransfer(1, 2, 0, 2);
-  FillSource(transfer, *p_.arena, 1);
-  FillSource(transfer, *intruder.arena, 2);
+  FillSource(transfer, p_.blocks(), 1);
+  FillSource(transfer, intruder.blocks(), 2);
   Open(transfer);
   ASSERT_TRUE(
-      intruder.transport->SendSlices(d_.incarnation, SlicesOf(transfer, *intruder.arena)).ok());
+      intruder.transport->SendSlices(d_.incarnation, SlicesOf(transfer, intruder.blocks())).ok());
   ASSERT_TRUE(Eventually([&] { return Refused(BadSliceReason::kWrongPeer) == 6; }));
-  ASSERT_TRUE(p_.transport->SendSlices(d_.incarnation, SlicesOf(transfer, *p_.arena)).ok());
+  ASSERT_TRUE(p_.transport->SendSlices(d_.incarnation, SlicesOf(transfer, p_.blocks())).ok());
   ASSERT_TRUE(d_.sink->WaitComplete(transfer.id));
-  EXPECT_TRUE(Arrived(transfer, *p_.arena, *d_.arena));
+  EXPECT_TRUE(Arrived(transfer, p_.blocks(), d_.blocks()));
 }
 
 TEST_P(ConformanceTest, TwoPeersAtOnce) {
-  MakePair(ModelLayout(), 130);
+  MakePair(LargeLayout(), 130);
   Worker p1 = rig_->MakePrefill("prefill-1", {&d_});
   ASSERT_TRUE(p1.sink->WaitUp(1));
   Worker* const senders[] = {&p_, &p1};
@@ -418,24 +432,24 @@ TEST_P(ConformanceTest, TwoPeersAtOnce) {
     Transfer transfers[2];
     for (uint32_t i = 0; i < 2; ++i) {
       transfers[i] = MakeTransfer(round * 2 + i + 1, 60, 0, i * 60);
-      FillSource(transfers[i], *senders[i]->arena, round * 2 + i);
+      FillSource(transfers[i], senders[i]->blocks(), round * 2 + i);
       ASSERT_TRUE(d_.transport->OpenReceive(SpecFor(transfers[i], senders[i]->incarnation)).ok());
     }
     SyncDecode();
     std::thread other([&] {
       EXPECT_TRUE(
           senders[1]
-              ->transport->SendSlices(d_.incarnation, SlicesOf(transfers[1], *senders[1]->arena))
+              ->transport->SendSlices(d_.incarnation, SlicesOf(transfers[1], senders[1]->blocks()))
               .ok());
     });
     EXPECT_TRUE(
         senders[0]
-            ->transport->SendSlices(d_.incarnation, SlicesOf(transfers[0], *senders[0]->arena))
+            ->transport->SendSlices(d_.incarnation, SlicesOf(transfers[0], senders[0]->blocks()))
             .ok());
     other.join();
     for (uint32_t i = 0; i < 2; ++i) {
       ASSERT_TRUE(d_.sink->WaitComplete(transfers[i].id));
-      EXPECT_TRUE(Arrived(transfers[i], *senders[i]->arena, *d_.arena));
+      EXPECT_TRUE(Arrived(transfers[i], senders[i]->blocks(), d_.blocks()));
       d_.transport->CloseReceive(transfers[i].id);
       ASSERT_TRUE(d_.sink->WaitReceiveClosed(transfers[i].id));
       ASSERT_TRUE(EndSend(*senders[i], d_.incarnation, transfers[i].id));
@@ -470,47 +484,57 @@ TEST_P(ConformanceTest, ThousandsOfTransfersLeaveNothingBehind) {
       ASSERT_TRUE(d_.transport->OpenReceive(SpecFor(transfer, p_.incarnation)).ok());
       ASSERT_TRUE(d_.transport->SendControl(p_.incarnation, "grant").ok());
       ASSERT_TRUE(p_.sink->WaitControls(id));
-      ASSERT_TRUE(p_.transport->SendSlices(d_.incarnation, SlicesOf(transfer, *p_.arena)).ok());
+      ASSERT_TRUE(p_.transport->SendSlices(d_.incarnation, SlicesOf(transfer, p_.blocks())).ok());
       ASSERT_TRUE(d_.sink->WaitComplete(transfer.id));
       d_.transport->CloseReceive(transfer.id);
       p_.transport->CloseSend(d_.incarnation, transfer.id);
       ASSERT_TRUE(d_.sink->WaitReceiveClosed(transfer.id));
     }
   };
-  run(1, 500);
+  run(1, Rounds(500));
   const size_t files = CountOpenFiles();
   const size_t kib = AnonymousKib();
-  run(501, 3000);
+  run(Rounds(500) + 1, Rounds(3000));
   EXPECT_EQ(CountOpenFiles(), files);
   // The recording sink itself grows: some 400 bytes a transfer. Sanitizers keep freed memory apart.
   EXPECT_LT(AnonymousKib(), kib + 8192 + (kib > 100000 ? kib : 0));
 }
 
 TEST_P(ConformanceTest, StopIsQuickAndSilent) {
-  MakePair(ModelLayout(), 64);
+  MakePair(LargeLayout(), 64);
   const Transfer transfer = MakeTransfer(1, 30, 0, 30);
   Open(transfer);
-  ASSERT_TRUE(p_.transport->SendSlices(d_.incarnation, SlicesOf(transfer, *p_.arena)).ok());
+  ASSERT_TRUE(p_.transport->SendSlices(d_.incarnation, SlicesOf(transfer, p_.blocks())).ok());
   d_.transport->Stop();
   const Recorded before = d_.sink->Snapshot();
-  for (const ReceiveBlock& block : transfer.dest) SetBlock(*d_.arena, block.index, kCanary);
+  for (const ReceiveBlock& block : transfer.dest) SetBlock(d_.blocks(), block.index, kCanary);
   ASSERT_TRUE(p_.sink->WaitDown(1));
   EXPECT_EQ(d_.sink->Snapshot().num_progress, before.num_progress);
   EXPECT_EQ(d_.sink->Snapshot().downs.size(), before.downs.size());
   for (const ReceiveBlock& block : transfer.dest) {
-    EXPECT_TRUE(BlockIs(*d_.arena, block.index, kCanary));
+    EXPECT_TRUE(BlockIs(d_.blocks(), block.index, kCanary));
   }
   EXPECT_EQ(d_.transport->SendControl(p_.incarnation, "x").code(), StatusCode::kUnavailable);
   d_.transport->Stop();
 }
 
-INSTANTIATE_TEST_SUITE_P(Transports, ConformanceTest,
-                         testing::Values(Kind{TransportKind::kLocal}, Kind{TransportKind::kShm},
-                                         Kind{TransportKind::kTcp},
-                                         Kind{TransportKind::kTcp, true}),
+std::vector<Kind> Kinds() {
+  std::vector<Kind> kinds = {{TransportKind::kLocal},
+                             {TransportKind::kShm},
+                             {TransportKind::kTcp},
+                             {TransportKind::kTcp, true},
+                             {TransportKind::kNccl}};
+#ifdef BATON_HAVE_SIMT
+  kinds.push_back({.kind = TransportKind::kNccl, .on_runner = true});
+#endif
+  return kinds;
+}
+
+INSTANTIATE_TEST_SUITE_P(Transports, ConformanceTest, testing::ValuesIn(Kinds()),
                          [](const auto& param_info) {
                            return std::string(TransportKindName(param_info.param.kind)) +
-                                  (param_info.param.tls ? "_tls" : "");
+                                  (param_info.param.tls ? "_tls" : "") +
+                                  (param_info.param.on_runner ? "_runner" : "");
                          });
 
 }  // namespace

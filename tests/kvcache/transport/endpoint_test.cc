@@ -37,7 +37,7 @@ TEST(EndpointTest, HostileBytesCostOnlyTheirOwnConnection) {
     }
     std::vector<std::byte> bytes;
     for (int frame = 0; frame < 20; ++frame) {
-      const SliceRef slice = SlicesOf(transfer, *p.arena)[random() % 24];
+      const SliceRef slice = SlicesOf(transfer, p.blocks())[random() % 24];
       const uint32_t size = random() % 2 == 0 ? 0 : SmallLayout().SliceBytes();
       const size_t at = bytes.size();
       bytes.resize(at + kFrameHeaderBytes + size);
@@ -70,13 +70,13 @@ TEST(EndpointTest, RawFramesAreJudgedAndTheStreamGoesOn) {
   RawPeer raw(d);
   ASSERT_TRUE(raw.Introduce("raw", self));
   const Transfer transfer = MakeTransfer(1, 2, 0, 2);
-  FillSource(transfer, *helper.arena, 1);
+  FillSource(transfer, helper.blocks(), 1);
   ASSERT_TRUE(d.transport->OpenReceive(SpecFor(transfer, self)).ok());
   ASSERT_TRUE(d.transport->SendControl(self, "sync").ok());
   std::vector<std::byte> control;
   ASSERT_TRUE(raw.Receive(&control).has_value());
 
-  const SliceRef slice = SlicesOf(transfer, *helper.arena)[0];
+  const SliceRef slice = SlicesOf(transfer, helper.blocks())[0];
   const std::vector<std::byte> good = SliceBytes(helper, slice.source, slice.layer);
   FrameHeader header = SliceFrameHeader(slice, raw.epoch(), 1);
   // Too short, and of another epoch: read to the end and dropped.
@@ -97,7 +97,7 @@ TEST(EndpointTest, RawFramesAreJudgedAndTheStreamGoesOn) {
   EXPECT_EQ(Refused(d, BadSliceReason::kBadChecksum), 1u);
   EXPECT_EQ(Refused(d, BadSliceReason::kDuplicate), 1u);
   EXPECT_EQ(d.transport->Stats().slices_received, 1u);
-  EXPECT_TRUE(SameSlice(*helper.arena, slice.source, *d.arena, transfer.dest[0].index, 0));
+  EXPECT_TRUE(SameSlice(helper.blocks(), slice.source, d.blocks(), transfer.dest[0].index, 0));
   // A reference where no arena was passed ends the connection.
   raw.SendFrame(SliceFrameHeader(slice, raw.epoch(), 0));
   EXPECT_TRUE(raw.WaitEnd());
@@ -120,7 +120,7 @@ TEST(EndpointTest, ATransferStaysWithItsFirstConnection) {
   EXPECT_EQ(d.sink->Snapshot().downs.size(), 1u);  // the newer connection replaced the first
   EXPECT_TRUE(first->WaitEnd());
   EXPECT_EQ(first->told(), CloseReason::kReplaced);
-  second.SendFrame(SliceFrameHeader(SlicesOf(transfer, *d.arena)[0], second.epoch(), 1),
+  second.SendFrame(SliceFrameHeader(SlicesOf(transfer, d.blocks())[0], second.epoch(), 1),
                    std::vector<std::byte>(SmallLayout().SliceBytes()));
   EXPECT_TRUE(Eventually([&] { return Refused(d, BadSliceReason::kWrongEpoch) == 1; }));
 }
@@ -252,7 +252,7 @@ TEST(EndpointTest, SilentStrangersAndHalfFramesAreHungUpOn) {
   ASSERT_TRUE(d.transport->OpenReceive(SpecFor(transfer, self)).ok());
   std::vector<std::byte> frame(kFrameHeaderBytes + 100);
   EncodeFrameHeader(
-      SliceFrameHeader(SlicesOf(transfer, *d.arena)[0], slow.epoch(), SmallLayout().SliceBytes()),
+      SliceFrameHeader(SlicesOf(transfer, d.blocks())[0], slow.epoch(), SmallLayout().SliceBytes()),
       std::span(frame).first<kFrameHeaderBytes>());
   slow.Send(frame);
   EXPECT_TRUE(slow.WaitEnd());
@@ -386,13 +386,13 @@ TEST(EndpointTest, AnArenaThatIsNotSealedIsRefused) {
   ASSERT_TRUE(d.transport->SendControl(Incarnation(4), "sync").ok());
   std::vector<std::byte> control;
   ASSERT_TRUE(right.Receive(&control).has_value());
-  for (SliceRef slice : SlicesOf(transfer, *arena)) {
+  for (SliceRef slice : SlicesOf(transfer, arena->memory())) {
     right.SendFrame(SliceFrameHeader(slice, right.epoch(), 0));
     slice.source = BlockIndex(4);
     right.SendFrame(SliceFrameHeader(slice, right.epoch(), 0));
   }
   ASSERT_TRUE(d.sink->WaitComplete(transfer.id));
-  EXPECT_TRUE(Arrived(transfer, *arena, *d.arena));
+  EXPECT_TRUE(Arrived(transfer, arena->memory(), d.blocks()));
   EXPECT_TRUE(Eventually([&] { return Refused(d, BadSliceReason::kOutOfRange) == 3; }));
 }
 
@@ -429,17 +429,17 @@ TEST(FaultTransportTest, EveryTransferIsRepairedByResending) {
       .drop_slice = 0.1, .duplicate_slice = 0.1, .corrupt_slice = 0.1, .delay_slice = 0.1};
   const auto faulty = FaultTransport::Create(p.transport.get(), ratios, TestSeed());
   const Transfer transfer = MakeTransfer(1, 32, 0, 32);
-  FillSource(transfer, *p.arena, 1);
+  FillSource(transfer, p.blocks(), 1);
   ASSERT_TRUE(d.transport->OpenReceive(SpecFor(transfer, p.incarnation)).ok());
   ASSERT_TRUE(d.transport->SendControl(p.incarnation, "grant").ok());
   ASSERT_TRUE(p.sink->WaitControls(1));
   // Whoever resends everything until it is complete gets there: 96 slices, each lost 2 in 10.
   ASSERT_TRUE(Eventually([&] {
-    EXPECT_TRUE(faulty->SendSlices(d.incarnation, SlicesOf(transfer, *p.arena)).ok());
+    EXPECT_TRUE(faulty->SendSlices(d.incarnation, SlicesOf(transfer, p.blocks())).ok());
     faulty->Release();
     return d.sink->Snapshot().complete.count(1) > 0;
   }));
-  EXPECT_TRUE(Arrived(transfer, *p.arena, *d.arena));
+  EXPECT_TRUE(Arrived(transfer, p.blocks(), d.blocks()));
   const FaultCounts counts = faulty->Counts();
   EXPECT_GT(counts.dropped, 0u);
   EXPECT_GT(counts.duplicated, 0u);
@@ -480,15 +480,15 @@ TEST(LocalTransportTest, APumpedHubWorksOnTheCallersThreadAndClock) {
   }
   EXPECT_EQ(d_sink.Snapshot().ups.size(), 1u);
   const Transfer transfer = MakeTransfer(1, 4, 0, 0);
-  FillSource(transfer, *p_arena, 1);
+  FillSource(transfer, p_arena->memory(), 1);
   ASSERT_TRUE(d->OpenReceive(SpecFor(transfer, Incarnation(1))).ok());
   while (hub.Pump()) {
   }
-  ASSERT_TRUE(p->SendSlices(Incarnation(2), SlicesOf(transfer, *p_arena)).ok());
+  ASSERT_TRUE(p->SendSlices(Incarnation(2), SlicesOf(transfer, p_arena->memory())).ok());
   while (hub.Pump()) {
   }
   EXPECT_EQ(d_sink.Snapshot().complete.count(1), 1u);
-  EXPECT_TRUE(Arrived(transfer, *p_arena, *d_arena));
+  EXPECT_TRUE(Arrived(transfer, p_arena->memory(), d_arena->memory()));
   EXPECT_EQ(d->Stats().controls_expired, 0u);
   clock.AdvanceMs(2001);
   hub.Pump();

@@ -320,8 +320,8 @@ TEST(SendQueueTest, WritesWholeFramesHoweverTheSocketCutsThem) {
   const std::vector<std::byte> zeroes(SmallLayout().SliceBytes());
   for (const bool by_reference : {false, true}) {
     const Transfer transfer = MakeTransfer(1, 32, 0, 0);
-    FillSource(transfer, *arena, random());
-    const std::vector<SliceRef> slices = SlicesOf(transfer, *arena);
+    FillSource(transfer, arena->memory(), random());
+    const std::vector<SliceRef> slices = SlicesOf(transfer, arena->memory());
     SendQueue queue(arena.get(), &zeroes);
     queue.SetUp(by_reference, 42);
     queue.PushSlices(slices);
@@ -348,13 +348,13 @@ TEST(SendQueueTest, ADroppedTransferEndsItsFrameWithZeroes) {
   const std::vector<std::byte> zeroes(SmallLayout().SliceBytes());
   const Transfer dropped = MakeTransfer(1, 8, 0, 0);
   const Transfer kept = MakeTransfer(2, 8, 8, 8);
-  FillSource(dropped, *arena, 1);
-  FillSource(kept, *arena, 2);
+  FillSource(dropped, arena->memory(), 1);
+  FillSource(kept, arena->memory(), 2);
   for (int round = 0; round < 50; ++round) {
     SendQueue queue(arena.get(), &zeroes);
     queue.SetUp(false, 42);
-    queue.PushSlices(SlicesOf(dropped, *arena));
-    queue.PushSlices(SlicesOf(kept, *arena));
+    queue.PushSlices(SlicesOf(dropped, arena->memory()));
+    queue.PushSlices(SlicesOf(kept, arena->memory()));
     StreamPump pump(false, &random);
     iovec parts[64];
     const size_t num_parts = queue.Gather(parts, 60000);
@@ -368,7 +368,7 @@ TEST(SendQueueTest, ADroppedTransferEndsItsFrameWithZeroes) {
     SendQueue::Progress total = queue.Commit(bytes.size());
     total.slices += queue.DropTransfer(dropped.id).slices;
     // From here on the blocks belong to somebody else.
-    for (const BlockIndex block : dropped.source) SetBlock(*arena, block, std::byte{0xEE});
+    for (const BlockIndex block : dropped.source) SetBlock(arena->memory(), block, std::byte{0xEE});
     SendQueue::Progress rest;
     const ReadResult tail = [&] {
       while (!queue.empty()) {
@@ -393,7 +393,7 @@ TEST(SendQueueTest, ADroppedTransferEndsItsFrameWithZeroes) {
       EXPECT_EQ(foreign, payload.end()) << "a byte of a reused block was sent";
     }
     EXPECT_EQ(num_kept, 24u);
-    FillSource(dropped, *arena, 1);
+    FillSource(dropped, arena->memory(), 1);
   }
 }
 

@@ -39,8 +39,8 @@ int Run(char** argv) {
     uint32_t num_blocks = 0;
     order >> verb >> id >> num_blocks;
     const Transfer transfer = MakeTransfer(id, num_blocks, 0, 0);
-    FillSource(transfer, *arena, seed);
-    const std::vector<SliceRef> slices = SlicesOf(transfer, *arena);
+    FillSource(transfer, arena->memory(), seed);
+    const std::vector<SliceRef> slices = SlicesOf(transfer, arena->memory());
     do {
       // Refused while the queue is full: then offer again.
       (void)(*endpoint)->SendSlices(decode, slices);

@@ -10,6 +10,7 @@
 #include "kvcache/transport/slice_copy.h"
 #include "src/base/check.h"
 #include "src/base/random.h"
+#include "tests/nccl/loopback_library.h"
 
 namespace baton::test {
 namespace {
@@ -43,29 +44,28 @@ std::unique_ptr<KvArena> MakeArena(const KvLayout& layout, uint32_t num_blocks) 
   return *std::move(arena);
 }
 
-void FillSlice(const KvArena& arena, BlockIndex block, uint32_t layer, uint64_t seed) {
+void FillSlice(const KvMemory& memory, BlockIndex block, uint32_t layer, uint64_t seed) {
   std::mt19937_64 random(seed ^ (uint64_t{block.value()} << 32) ^ layer);
-  std::byte* const slice = arena.Slice(block, layer);
-  for (size_t i = 0; i < arena.layout().SliceBytes(); i += sizeof(uint64_t)) {
+  std::byte* const slice = memory.Slice(block, layer);
+  for (size_t i = 0; i < memory.layout.SliceBytes(); i += sizeof(uint64_t)) {
     const uint64_t word = random();
     std::memcpy(slice + i, &word, sizeof(word));
   }
 }
 
-bool SameSlice(const KvArena& a, BlockIndex block_a, const KvArena& b, BlockIndex block_b,
+bool SameSlice(const KvMemory& a, BlockIndex block_a, const KvMemory& b, BlockIndex block_b,
                uint32_t layer) {
-  return std::memcmp(a.Slice(block_a, layer), b.Slice(block_b, layer), a.layout().SliceBytes()) ==
-         0;
+  return std::memcmp(a.Slice(block_a, layer), b.Slice(block_b, layer), a.layout.SliceBytes()) == 0;
 }
 
-bool BlockIs(const KvArena& arena, BlockIndex block, std::byte value) {
-  const std::byte* const begin = arena.Block(block);
-  return std::all_of(begin, begin + arena.layout().BlockStride(),
+bool BlockIs(const KvMemory& memory, BlockIndex block, std::byte value) {
+  const std::byte* const begin = memory.Block(block);
+  return std::all_of(begin, begin + memory.layout.BlockStride(),
                      [value](std::byte byte) { return byte == value; });
 }
 
-void SetBlock(const KvArena& arena, BlockIndex block, std::byte value) {
-  std::memset(arena.Block(block), std::to_integer<int>(value), arena.layout().BlockStride());
+void SetBlock(const KvMemory& memory, BlockIndex block, std::byte value) {
+  std::memset(memory.Block(block), std::to_integer<int>(value), memory.layout.BlockStride());
 }
 
 void RecordingSink::Record(const std::function<void(Recorded*)>& change) {
@@ -152,31 +152,62 @@ Rig::Rig(TransportKind kind, const KvLayout& layout, uint32_t num_blocks)
   if (kind == TransportKind::kLocal) hub_ = std::make_unique<LocalHub>(true);
 }
 
+namespace {
+
+// Generous where nothing should expire; buffers of some hundred slices.
+NcclTransportOptions QuickNccl(const SliceDevice& device) {
+  NcclTransportOptions options;
+  options.table = &nccl_test::LoopbackTable();
+  options.device = device;
+  options.timers.build_us = 20'000'000;
+  options.timers.credit_us = 20'000'000;
+  options.timers.operation_us = 20'000'000;
+  options.limits.num_slots = 3;
+  options.limits.slot_bytes = uint64_t{4} << 20;
+  return options;
+}
+
+}  // namespace
+
 Worker Rig::Make(const std::string& worker_id, Incarnation incarnation, bool listens) {
   Worker worker;
   worker.incarnation = incarnation.value() != 0 ? incarnation : Incarnation(next_incarnation_++);
   names_[worker.incarnation.value()] = worker_id;
-  worker.arena = MakeArena(layout_, num_blocks_);
+  worker.arena = MakeArena(layout_, kind_ == TransportKind::kNccl ? 1 : num_blocks_);
   if (kind_ == TransportKind::kLocal) {
     worker.transport = hub_->Attach(worker_id, worker.incarnation, worker.arena.get());
   } else {
-    KvEndpointOptions options;
-    options.worker_id = worker_id;
-    options.incarnation = worker.incarnation;
-    options.cluster_secret = "a secret";
-    options.numerics_id = "numerics";
-    options.kind = kind_;
-    if (listens) options.listen = "127.0.0.1:0";
-    options.timers = QuickTimers();
-    if (tweak) tweak(&options);
-    auto endpoint = KvEndpoint::Create(options, worker.arena.get());
-    BATON_CHECK(endpoint.ok(), "{}", endpoint.status().ToString());
-    worker.endpoint = endpoint->get();
-    worker.transport = *std::move(endpoint);
+    MakeTransport(worker_id, listens, &worker);
   }
   const Status started = worker.transport->Start(worker.sink.get());
   BATON_CHECK(started.ok(), "{}", started.ToString());
   return worker;
+}
+
+void Rig::MakeTransport(const std::string& worker_id, bool listens, Worker* worker) {
+  KvEndpointOptions options;
+  options.worker_id = worker_id;
+  options.incarnation = worker->incarnation;
+  options.cluster_secret = "a secret";
+  options.numerics_id = "numerics";
+  options.kind = kind_ == TransportKind::kNccl ? TransportKind::kTcp : kind_;
+  if (listens) options.listen = "127.0.0.1:0";
+  options.timers = QuickTimers();
+  if (tweak) tweak(&options);
+  auto endpoint = KvEndpoint::Create(options, worker->arena.get());
+  BATON_CHECK(endpoint.ok(), "{}", endpoint.status().ToString());
+  worker->endpoint = endpoint->get();
+  if (kind_ != TransportKind::kNccl) {
+    worker->transport = *std::move(endpoint);
+    return;
+  }
+  worker->device = nccl_test::MakeKvDevice(on_runner, layout_, num_blocks_);
+  NcclTransportOptions nccl = QuickNccl(worker->device.parts);
+  if (on_runner) nccl.limits.slot_bytes /= 8;
+  if (tweak_nccl) tweak_nccl(&nccl);
+  auto transport = NcclTransport::Create(nccl, *std::move(endpoint));
+  BATON_CHECK(transport.ok(), "{}", transport.status().ToString());
+  worker->transport = *std::move(transport);
 }
 
 Worker Rig::MakeDecode(const std::string& worker_id, Incarnation incarnation) {
@@ -224,9 +255,9 @@ ReceiveSpec SpecFor(const Transfer& transfer, Incarnation peer) {
   return spec;
 }
 
-std::vector<SliceRef> SlicesOf(const Transfer& transfer, const KvArena& source) {
+std::vector<SliceRef> SlicesOf(const Transfer& transfer, const KvMemory& source) {
   std::vector<SliceRef> slices;
-  for (uint32_t layer = 0; layer < source.layout().num_layers; ++layer) {
+  for (uint32_t layer = 0; layer < source.layout.num_layers; ++layer) {
     for (uint32_t ordinal = 0; ordinal < transfer.num_blocks(); ++ordinal) {
       SliceRef& slice = slices.emplace_back();
       slice.transfer = transfer.id;
@@ -235,24 +266,23 @@ std::vector<SliceRef> SlicesOf(const Transfer& transfer, const KvArena& source) 
       slice.layer = layer;
       slice.generation = transfer.dest[ordinal].generation;
       slice.source = transfer.source[ordinal];
-      slice.checksum =
-          SliceChecksum(source.Slice(slice.source, layer), source.layout().SliceBytes());
+      slice.checksum = SliceChecksum(source.Slice(slice.source, layer), source.layout.SliceBytes());
     }
   }
   return slices;
 }
 
-void FillSource(const Transfer& transfer, const KvArena& source, uint64_t seed) {
+void FillSource(const Transfer& transfer, const KvMemory& source, uint64_t seed) {
   for (const BlockIndex block : transfer.source) {
-    for (uint32_t layer = 0; layer < source.layout().num_layers; ++layer) {
+    for (uint32_t layer = 0; layer < source.layout.num_layers; ++layer) {
       FillSlice(source, block, layer, seed);
     }
   }
 }
 
-bool Arrived(const Transfer& transfer, const KvArena& source, const KvArena& dest) {
+bool Arrived(const Transfer& transfer, const KvMemory& source, const KvMemory& dest) {
   for (uint32_t ordinal = 0; ordinal < transfer.num_blocks(); ++ordinal) {
-    for (uint32_t layer = 0; layer < source.layout().num_layers; ++layer) {
+    for (uint32_t layer = 0; layer < source.layout.num_layers; ++layer) {
       const bool same =
           SameSlice(source, transfer.source[ordinal], dest, transfer.dest[ordinal].index, layer);
       if (!same) return false;
@@ -273,14 +303,14 @@ bool WaitClose(const Worker& worker, CloseReason reason, uint64_t count) {
 
 void ExpectTransferWorks(Worker* p, Worker* d, uint64_t id) {
   const Transfer transfer = MakeTransfer(id, 4, 0, 20);
-  FillSource(transfer, *p->arena, id);
+  FillSource(transfer, p->blocks(), id);
   ASSERT_TRUE(d->transport->OpenReceive(SpecFor(transfer, p->incarnation)).ok());
   const size_t controls = p->sink->Snapshot().controls.size();
   ASSERT_TRUE(d->transport->SendControl(p->incarnation, "grant").ok());
   ASSERT_TRUE(p->sink->WaitControls(controls + 1));
-  ASSERT_TRUE(p->transport->SendSlices(d->incarnation, SlicesOf(transfer, *p->arena)).ok());
+  ASSERT_TRUE(p->transport->SendSlices(d->incarnation, SlicesOf(transfer, p->blocks())).ok());
   ASSERT_TRUE(d->sink->WaitComplete(transfer.id));
-  EXPECT_TRUE(Arrived(transfer, *p->arena, *d->arena));
+  EXPECT_TRUE(Arrived(transfer, p->blocks(), d->blocks()));
   d->transport->CloseReceive(transfer.id);
   ASSERT_TRUE(d->sink->WaitReceiveClosed(transfer.id));
   // The next call writes to the same source blocks.

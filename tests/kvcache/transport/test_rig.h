@@ -20,6 +20,8 @@
 #include "kvcache/transport/kv_endpoint.h"
 #include "kvcache/transport/kv_transport.h"
 #include "kvcache/transport/local_transport.h"
+#include "kvcache/transport/nccl/nccl_transport.h"
+#include "tests/nccl/nccl_device.h"
 
 namespace baton::test {
 
@@ -31,12 +33,12 @@ KvLayout ModelLayout();
 // An arena that never fails for want of memory in a test.
 std::unique_ptr<KvArena> MakeArena(const KvLayout& layout, uint32_t num_blocks);
 // Bytes of (block, layer) drawn from `seed`.
-void FillSlice(const KvArena& arena, BlockIndex block, uint32_t layer, uint64_t seed);
-bool SameSlice(const KvArena& a, BlockIndex block_a, const KvArena& b, BlockIndex block_b,
+void FillSlice(const KvMemory& memory, BlockIndex block, uint32_t layer, uint64_t seed);
+bool SameSlice(const KvMemory& a, BlockIndex block_a, const KvMemory& b, BlockIndex block_b,
                uint32_t layer);
 // True when every byte of the block has this value.
-bool BlockIs(const KvArena& arena, BlockIndex block, std::byte value);
-void SetBlock(const KvArena& arena, BlockIndex block, std::byte value);
+bool BlockIs(const KvMemory& memory, BlockIndex block, std::byte value);
+void SetBlock(const KvMemory& memory, BlockIndex block, std::byte value);
 
 // Everything that a transport told, under one lock.
 struct Recorded {
@@ -102,13 +104,18 @@ class RecordingSink : public KvTransportSink {
 // Waits until `condition` holds, asking every millisecond; for counters that nobody signals.
 bool Eventually(const std::function<bool()>& condition);
 
-// One worker: arena, sink and transport.
+// One worker: blocks, sink and transport.
 struct Worker {
   Incarnation incarnation;
   std::unique_ptr<KvArena> arena;
+  nccl_test::KvDevice device;  // nccl: has the blocks instead of the arena
   std::unique_ptr<RecordingSink> sink = std::make_unique<RecordingSink>();
   std::unique_ptr<KvTransport> transport;
   KvEndpoint* endpoint = nullptr;  // null for local
+
+  KvMemory blocks() const {
+    return device.device != nullptr ? device.parts.memory : arena->memory();
+  }
 };
 
 // Ends the sending of a transfer, once for each id, and waits until its source blocks may be
@@ -136,12 +143,16 @@ class Rig {
   void SetDecodes(Worker* prefill, const std::vector<const Worker*>& decodes);
 
   TransportKind kind() const { return kind_; }
+  // nccl: on the runner instead of the fake accelerator.
+  bool on_runner = false;
   const KvLayout& layout() const { return layout_; }
   // Changes the options of the workers made from now on.
   std::function<void(KvEndpointOptions*)> tweak;
+  std::function<void(NcclTransportOptions*)> tweak_nccl;
 
  private:
   Worker Make(const std::string& worker_id, Incarnation incarnation, bool listens);
+  void MakeTransport(const std::string& worker_id, bool listens, Worker* worker);
 
   const TransportKind kind_;
   const KvLayout layout_;
@@ -165,9 +176,9 @@ struct Transfer {
 Transfer MakeTransfer(uint64_t id, uint32_t count, uint32_t first_source, uint32_t first_dest);
 ReceiveSpec SpecFor(const Transfer& transfer, Incarnation peer);
 // References to every slice, layer by layer, checksums of P's present bytes.
-std::vector<SliceRef> SlicesOf(const Transfer& transfer, const KvArena& source);
-void FillSource(const Transfer& transfer, const KvArena& source, uint64_t seed);
-bool Arrived(const Transfer& transfer, const KvArena& source, const KvArena& dest);
+std::vector<SliceRef> SlicesOf(const Transfer& transfer, const KvMemory& source);
+void FillSource(const Transfer& transfer, const KvMemory& source, uint64_t seed);
+bool Arrived(const Transfer& transfer, const KvMemory& source, const KvMemory& dest);
 // Sends a whole transfer from `p` to `d` and checks it; afterwards its source blocks may be written
 // again.
 void ExpectTransferWorks(Worker* p, Worker* d, uint64_t id);

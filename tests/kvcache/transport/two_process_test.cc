@@ -71,8 +71,8 @@ class TwoProcessTest : public testing::TestWithParam<TransportKind> {
   // What the child's blocks hold, made here from the same seed.
   void ExpectArrived(const Transfer& transfer) {
     const auto expected = MakeArena(ModelLayout(), 40);
-    FillSource(transfer, *expected, kSeed);
-    EXPECT_TRUE(Arrived(transfer, *expected, *d_.arena));
+    FillSource(transfer, expected->memory(), kSeed);
+    EXPECT_TRUE(Arrived(transfer, expected->memory(), d_.blocks()));
   }
 
   Rig rig_;
@@ -106,7 +106,7 @@ TEST_P(TwoProcessTest, AKilledPeerIsReportedAndItsArenaStaysReadable) {
     d_.transport->CloseReceive(transfer.id);
     ASSERT_TRUE(d_.sink->WaitReceiveClosed(transfer.id));
     for (const ReceiveBlock& block : transfer.dest) {
-      SetBlock(*d_.arena, block.index, std::byte{0xA5});
+      SetBlock(d_.blocks(), block.index, std::byte{0xA5});
     }
     // The next life of the worker is served as if nothing had happened.
     const Incarnation next(300 + round);

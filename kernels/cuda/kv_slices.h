@@ -1,0 +1,50 @@
+// Moving KV slices between scattered blocks and a contiguous staging buffer, with their checksums:
+// the parameters of KvGather and KvScatter, and the keys of the hash. Pure; any thread.
+//
+// A checksum is XXH3-64 with seed 0, the one that the hand-off carries for each (block, layer)
+// slice (kvcache/transport/slice_copy.h): its sums over 64-byte stripes are integers, so any order
+// gives the same bits, and only one multiplication a KiB is a chain.
+#ifndef BATON_KERNELS_CUDA_KV_SLICES_H_
+#define BATON_KERNELS_CUDA_KV_SLICES_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+namespace baton::cuda {
+
+// Words of Xxh3Keys(): 24 of the secret at multiples of 8 bytes, 8 at byte 121 (for the last
+// stripe), 8 at byte 11 (for the end).
+inline constexpr uint32_t kXxh3NumKeys = 40;
+inline constexpr uint32_t kXxh3LastKeys = 24;
+inline constexpr uint32_t kXxh3MergeKeys = 32;
+
+// The keys of XXH3 with seed 0, from its default secret (doc/xxhash_spec.md of the xxHash project).
+std::array<uint64_t, kXxh3NumKeys> Xxh3Keys();
+
+inline constexpr uint32_t kMinKvSliceBytes = 256;        // below 241 bytes XXH3 is another function
+inline constexpr uint32_t kMaxKvSliceBytes = 64u << 20;  // kMaxSliceBytes of the wire
+
+// Where one slice lies on both sides, in bytes; multiples of 16.
+struct KvSlicePlace {
+  uint64_t block_offset;    // from `blocks`
+  uint64_t staging_offset;  // from `staging`
+};
+
+// KvGather copies slices to staging; KvScatter copies those whose bytes in staging have the
+// expected checksum to the blocks, and leaves the blocks of the others alone. What one call writes
+// is named once.
+struct KvSlicesParams {
+  std::byte* blocks;           // read by gather, written by scatter
+  std::byte* staging;          // written by gather, read by scatter
+  const KvSlicePlace* places;  // [num_slices]
+  const uint64_t* keys;        // [kXxh3NumKeys] Xxh3Keys()
+  const uint64_t* expected;    // [num_slices]; scatter only
+  uint64_t* checksums;         // [num_slices] written: of the bytes that were read
+  uint32_t num_slices;
+  uint32_t slice_bytes;  // a multiple of 64 in [kMinKvSliceBytes, kMaxKvSliceBytes]
+};
+
+}  // namespace baton::cuda
+
+#endif  // BATON_KERNELS_CUDA_KV_SLICES_H_

@@ -1,0 +1,16 @@
+// KvGather and KvScatter in the plainest form, on host memory: copies and the hash of src/base. In
+// a library of its own, for builds that have no runner too. Pure.
+#ifndef BATON_KERNELS_CUDA_KV_SLICES_REFERENCE_H_
+#define BATON_KERNELS_CUDA_KV_SLICES_REFERENCE_H_
+
+#include "kernels/cuda/kv_slices.h"
+
+namespace baton::cuda {
+
+// Write what the kernels write, with the same bits.
+void ReferenceKvGather(const KvSlicesParams& params);
+void ReferenceKvScatter(const KvSlicesParams& params);
+
+}  // namespace baton::cuda
+
+#endif  // BATON_KERNELS_CUDA_KV_SLICES_REFERENCE_H_

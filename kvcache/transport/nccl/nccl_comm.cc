@@ -1,0 +1,73 @@
+#include "kvcache/transport/nccl/nccl_comm.h"
+
+#include <utility>
+
+namespace baton {
+namespace {
+
+// Streaming multiprocessors that a transfer may take from the kernels of a step.
+constexpr int kMaxCtas = 4;
+constexpr int kNumRanks = 2;
+
+}  // namespace
+
+StatusOr<std::unique_ptr<NcclComm>> NcclComm::Start(const nccl::NcclTable* table,
+                                                    const nccl::UniqueId& id, int rank) {
+  std::unique_ptr<NcclComm> comm(new NcclComm(table, rank));
+  nccl::Config config;
+  config.blocking = 0;
+  config.max_ctas = kMaxCtas;
+  const nccl::Result result =
+      table->ncclCommInitRankConfig(&comm->comm_, kNumRanks, id, rank, &config);
+  BATON_RETURN_IF_ERROR(nccl::ToStatus(*table, "ncclCommInitRankConfig", result));
+  return comm;
+}
+
+NcclComm::~NcclComm() {
+  if (comm_ != nullptr) (void)table_->ncclCommAbort(comm_);
+}
+
+StatusOr<bool> NcclComm::Poll() {
+  nccl::Result state = nccl::kInProgress;
+  BATON_RETURN_IF_ERROR(nccl::ToStatus(*table_, "ncclCommGetAsyncError",
+                                       table_->ncclCommGetAsyncError(comm_, &state)));
+  BATON_RETURN_IF_ERROR(nccl::ToStatus(*table_, "NCCL", state));
+  return state == nccl::kSuccess;
+}
+
+void NcclComm::Register(std::span<std::byte> memory) {
+  if (table_->ncclCommRegister == nullptr || table_->ncclCommDeregister == nullptr) return;
+  const nccl::Result result =
+      table_->ncclCommRegister(comm_, memory.data(), memory.size(), &registration_);
+  if (result != nccl::kSuccess) registration_ = nullptr;
+}
+
+Status NcclComm::Send(std::span<const std::byte> bytes, void* stream) {
+  return nccl::ToStatus(
+      *table_, "ncclSend",
+      table_->ncclSend(bytes.data(), bytes.size(), nccl::kUint8, 1 - rank_, comm_, stream));
+}
+
+Status NcclComm::Receive(std::span<std::byte> bytes, void* stream) {
+  return nccl::ToStatus(
+      *table_, "ncclRecv",
+      table_->ncclRecv(bytes.data(), bytes.size(), nccl::kUint8, 1 - rank_, comm_, stream));
+}
+
+bool NcclComm::Finish() {
+  if (comm_ == nullptr) return true;
+  if (!is_finalized_) {
+    if (registration_ != nullptr) {
+      (void)table_->ncclCommDeregister(comm_, std::exchange(registration_, nullptr));
+    }
+    is_finalized_ = table_->ncclCommFinalize(comm_) != nccl::kInvalidUsage;
+  }
+  const StatusOr<bool> polled = Poll();
+  if (polled.ok() && (!*polled || !is_finalized_)) return false;
+  // What has failed can only be aborted.
+  if (polled.ok() && table_->ncclCommDestroy(comm_) == nccl::kSuccess) comm_ = nullptr;
+  if (comm_ != nullptr) (void)table_->ncclCommAbort(std::exchange(comm_, nullptr));
+  return true;
+}
+
+}  // namespace baton

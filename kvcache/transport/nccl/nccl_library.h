@@ -1,0 +1,70 @@
+// NcclTable: NCCL's functions, found at run time. Nothing links NCCL, so one binary starts with or
+// without it, and a test takes the loopback (tests/nccl) through the same door.
+//
+// The table is constant once it is loaded and its library is never unloaded. Any thread.
+#ifndef BATON_KVCACHE_TRANSPORT_NCCL_NCCL_LIBRARY_H_
+#define BATON_KVCACHE_TRANSPORT_NCCL_NCCL_LIBRARY_H_
+
+#include <string>
+#include <vector>
+
+#include "kvcache/transport/nccl/nccl_api.h"
+#include "src/base/status.h"
+
+namespace baton::nccl {
+
+// The oldest version that is taken: the first whose non-blocking communicators can be finalized,
+// aborted and given a number of ctas, and are what later versions still do.
+inline constexpr int kMinVersion = 21800;
+
+// X(name): must be there. O(name): newer than kMinVersion, null where missing.
+#define BATON_NCCL_FUNCTIONS(X, O) \
+  X(ncclGetVersion)                \
+  X(ncclGetUniqueId)               \
+  X(ncclCommInitRankConfig)        \
+  X(ncclCommGetAsyncError)         \
+  X(ncclCommFinalize)              \
+  X(ncclCommDestroy)               \
+  X(ncclCommAbort)                 \
+  X(ncclSend)                      \
+  X(ncclRecv)                      \
+  X(ncclGetErrorString)            \
+  O(ncclCommRegister)              \
+  O(ncclCommDeregister)
+
+// See the file comment.
+struct NcclTable {
+#define BATON_DECLARE(name) decltype(&functions::name) name = nullptr;
+  BATON_NCCL_FUNCTIONS(BATON_DECLARE, BATON_DECLARE)
+#undef BATON_DECLARE
+  int version = 0;   // of the library, as ncclGetVersion gives it
+  std::string path;  // where it was found, for the log
+};
+
+// Where the library is looked for.
+struct NcclSearch {
+  // The flag --nccl-library: a file. When it is given nothing else is tried, and neither behind the
+  // environment's BATON_NCCL_LIBRARY, which comes next: who names a library wants that one.
+  std::string library;
+  // Folders of Python packages (site-packages) that may hold nvidia/nccl/lib/libnccl.so.2, tried
+  // behind the loader's own path. PythonFolders() for those of this machine.
+  std::vector<std::string> python_folders;
+};
+
+// site-packages and dist-packages of $VIRTUAL_ENV, of ~/.local and of the system.
+std::vector<std::string> PythonFolders();
+
+// The first library found. In one line: NotFound naming every place when there is none,
+// FailedPrecondition naming the file when it lacks functions (which) or is older than kMinVersion
+// (its version).
+StatusOr<NcclTable> LoadNccl(const NcclSearch& search);
+
+// "2.28.9" of 22809.
+std::string VersionText(int version);
+
+// OK for kSuccess and kInProgress; otherwise Unavailable with the call and NCCL's words.
+Status ToStatus(const NcclTable& table, const char* call, Result result);
+
+}  // namespace baton::nccl
+
+#endif  // BATON_KVCACHE_TRANSPORT_NCCL_NCCL_LIBRARY_H_

@@ -1,0 +1,116 @@
+// What the sending and the receiving half of an NcclTransport share: limits, times, counters, and
+// the number of communicators of the device. Internal to kvcache/transport/nccl; all but the
+// counters belong to the transport's thread.
+#ifndef BATON_KVCACHE_TRANSPORT_NCCL_NCCL_PARTS_H_
+#define BATON_KVCACHE_TRANSPORT_NCCL_NCCL_PARTS_H_
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+
+#include "kvcache/transport/nccl/nccl_comm.h"
+#include "kvcache/transport/nccl/nccl_message.h"
+#include "kvcache/transport/nccl/staging_ring.h"
+#include "kvcache/transport/transport_counters.h"
+
+namespace baton {
+
+// Deadlines, microseconds. An operation has operation_us and twice the time that its bytes took at
+// the measured rate.
+struct NcclTimers {
+  int64_t build_us = 5'000'000;   // from Connect until both sides are built
+  int64_t credit_us = 1'000'000;  // from Offer to Grant
+  int64_t operation_us = 250'000;
+  int64_t backoff_min_us = 10'000;  // after a failure, before the next communicator; doubles
+  int64_t backoff_max_us = 1'000'000;
+};
+
+// Sizes of tables.
+struct NcclLimits {
+  uint32_t max_links = 16;      // communicators of this device, both directions
+  uint32_t max_posted = 2;      // operations under way in each direction, to different peers
+  uint32_t max_peer_slots = 2;  // buffers of one peer: one is filled while the other is sent
+  uint32_t num_slots = 4;       // buffers in each direction
+  uint64_t slot_bytes = uint64_t{32} << 20;
+};
+
+// What happened to communicators; any thread reads.
+struct NcclCounters {
+  EventCounter built;
+  EventCounter batches;  // that were sent, or received and verified
+  std::array<EventCounter, kNumNcclDropReasons> dropped;
+
+  void AddDrop(NcclDropReason reason) { dropped[static_cast<size_t>(reason)].Add(); }
+};
+
+// What an operation moved in what time, for the deadlines of the next ones.
+class MeasuredRate {
+ public:
+  // A guess until something was measured, and the least that is assumed: 10 MB/s.
+  static constexpr double kFirstBytesPerUs = 1000;
+  static constexpr double kMinBytesPerUs = 10;
+
+  void Add(uint64_t bytes, int64_t elapsed_us) {
+    const double sample =
+        static_cast<double>(bytes) / static_cast<double>(std::max<int64_t>(elapsed_us, 1));
+    bytes_per_us_ = std::max(kMinBytesPerUs, 0.75 * bytes_per_us_ + 0.25 * sample);
+  }
+  // Twice what `bytes` take.
+  int64_t AllowanceUs(uint64_t bytes) const {
+    return static_cast<int64_t>(2 * static_cast<double>(bytes) / bytes_per_us_);
+  }
+
+ private:
+  double bytes_per_us_ = kFirstBytesPerUs;
+};
+
+// Communicators that exist on the device, those that are being ended included.
+struct LinkBudget {
+  // One that ends in agreement with the other side, until its deadline.
+  struct Finishing {
+    std::unique_ptr<NcclComm> comm;
+    int64_t deadline_us = 0;
+  };
+  uint32_t num_links = 0;
+  std::vector<Finishing> finishing;
+};
+
+// Everything that both halves use.
+struct NcclParts {
+  const nccl::NcclTable* table = nullptr;
+  NcclTimers timers;
+  NcclLimits limits;
+  TransportCounters* counters = nullptr;
+  NcclCounters* nccl_counters = nullptr;
+  LinkBudget* budget = nullptr;
+  // Sends a message; false when it cannot be queued, which is a failure of the link.
+  std::function<bool(Incarnation, const NcclMessage&)> post;
+  // Ends the idle communicator that was used least recently. True when there is room for one more
+  // now; false when none is idle, or it is still being ended.
+  std::function<bool()> evict_idle;
+  // The bytes of a peer's connection, null when it is gone.
+  std::function<LinkCounters*(Incarnation)> link_counters;
+};
+
+// What has been begun for the bytes of one slot.
+enum class SlotState : uint8_t {
+  kFree,
+  kGathering,   // P: the kernel
+  kOffered,     // P: waits for credit
+  kGranted,     // P: may be posted
+  kPosting,     // NCCL has not taken the operation yet
+  kMoving,      // under way; its event tells when it is done
+  kSent,        // P: gone; waits for D's word that it is there
+  kArrived,     // D: waits for another batch's scatter of the same slices
+  kScattering,  // D: the kernel
+  kDraining,    // given up; its stream has not come to the event yet
+};
+
+}  // namespace baton
+
+#endif  // BATON_KVCACHE_TRANSPORT_NCCL_NCCL_PARTS_H_

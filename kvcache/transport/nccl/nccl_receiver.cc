@@ -1,0 +1,454 @@
+#include "kvcache/transport/nccl/nccl_receiver.h"
+
+#include <algorithm>
+#include <tuple>
+#include <utility>
+
+#include "absl/container/flat_hash_set.h"
+
+#include "src/base/check.h"
+#include "src/base/log.h"
+
+namespace baton {
+namespace {
+
+// What a device did cannot be trusted after it failed (accelerator.h).
+template <typename T>
+T MustWork(StatusOr<T> result) {
+  BATON_CHECK(result.ok(), "the device failed: {}", result.status().ToString());
+  return *std::move(result);
+}
+void MustWork(const Status& status) {
+  BATON_CHECK(status.ok(), "the device failed: {}", status.ToString());
+}
+
+// Offers of one peer that wait: P has two buffers for it at most, and this leaves room for others'
+// limits.
+constexpr size_t kMaxWaitingOffers = 8;
+
+}  // namespace
+
+// The communicator over which a peer sends.
+struct NcclReceiver::Link {
+  uint64_t number = 0;
+  std::unique_ptr<NcclComm> comm;
+  bool is_built = false;
+  int64_t deadline_us = 0;  // of the building
+  int64_t used_us = 0;
+  std::deque<NcclMessage> offers;  // not granted yet
+};
+
+// Who is connected.
+struct NcclReceiver::Peer {
+  uint64_t epoch = 0;
+  std::unique_ptr<Link> link;
+};
+
+// What a slot holds.
+struct NcclReceiver::Batch {
+  StagingRing::Slot* slot = nullptr;
+  SlotState state = SlotState::kFree;
+  Incarnation peer;
+  uint64_t epoch = 0;
+  uint64_t number = 0;
+  std::vector<SliceRef> slices;
+  std::vector<uint32_t> left;     // positions that no scatter has taken yet
+  std::vector<uint32_t> running;  // positions of the scatter that runs
+  bool counts = true;             // false: its connection is gone
+  int64_t begun_us = 0;
+  int64_t deadline_us = 0;
+};
+
+NcclReceiver::NcclReceiver(const NcclParts* parts, std::unique_ptr<StagingRing> ring,
+                           const KvMemory& memory, TransportInbox* inbox)
+    : parts_(parts),
+      ring_(std::move(ring)),
+      memory_(memory),
+      inbox_(inbox),
+      table_(memory, parts->counters) {
+  for (StagingRing::Slot& slot : ring_->slots()) batches_.emplace_back().slot = &slot;
+}
+
+NcclReceiver::~NcclReceiver() = default;
+
+NcclReceiver::Peer* NcclReceiver::Find(Incarnation peer) {
+  const auto entry = peers_.find(peer);
+  return entry == peers_.end() ? nullptr : entry->second.get();
+}
+
+void NcclReceiver::AddPeer(Incarnation peer, uint64_t epoch) {
+  peers_[peer] = std::make_unique<Peer>();
+  peers_[peer]->epoch = epoch;
+}
+
+void NcclReceiver::RemovePeer(Incarnation id) {
+  Peer* const peer = Find(id);
+  if (peer == nullptr) return;
+  if (peer->link != nullptr) DropLink(id, peer);
+  for (Batch& batch : batches_) {
+    if (batch.peer == id) batch.counts = false;
+  }
+  peers_.erase(id);
+}
+
+void NcclReceiver::OpenReceive(ReceiveSpec spec) {
+  const Peer* const peer = Find(spec.peer);
+  table_.Open(std::move(spec), peer == nullptr ? 0 : peer->epoch);
+}
+
+void NcclReceiver::CloseReceive(TransferId transfer) {
+  closing_.push_back(transfer);
+  ConfirmClosed();
+}
+
+bool NcclReceiver::IsWriting(TransferId transfer) const {
+  for (const Batch& batch : batches_) {
+    if (batch.state != SlotState::kScattering) continue;
+    for (const uint32_t position : batch.running) {
+      if (batch.slices[position].transfer == transfer) return true;
+    }
+  }
+  return false;
+}
+
+void NcclReceiver::ConfirmClosed() {
+  std::erase_if(closing_, [&](TransferId transfer) {
+    if (IsWriting(transfer)) return false;
+    if (table_.Close(transfer)) inbox_->ReleaseOpenTransfer();
+    return true;
+  });
+}
+
+FrameHeader NcclReceiver::HeaderOf(const SliceRef& slice, uint64_t epoch) const {
+  return SliceFrameHeader(slice, epoch, static_cast<uint32_t>(ring_->slice_bytes()));
+}
+
+void NcclReceiver::Handle(Incarnation id, const NcclMessage& message, int64_t now_us) {
+  Peer* const peer = Find(id);
+  if (peer == nullptr) return;
+  if (message.kind == NcclMessageKind::kConnect) return Connect(id, message, now_us);
+  if (peer->link == nullptr || peer->link->number != message.link) {
+    if (message.kind == NcclMessageKind::kOffer) {
+      Refuse(id, message.link, NcclDropReason::kUnknown);
+    }
+    return;
+  }
+  if (message.kind == NcclMessageKind::kOffer) return TakeOffer(id, message, now_us);
+  parts_->nccl_counters->AddDrop(message.reason);
+  DropLink(id, peer);
+}
+
+void NcclReceiver::Refuse(Incarnation id, uint64_t link, NcclDropReason reason) {
+  NcclMessage drop;
+  drop.kind = NcclMessageKind::kDrop;
+  drop.reason = reason;
+  drop.link = link;
+  if (reason == NcclDropReason::kVersion) {
+    drop.number = static_cast<uint32_t>(parts_->table->version);
+  }
+  parts_->nccl_counters->AddDrop(reason);
+  // When it cannot be told, P finds out by its own deadline.
+  (void)parts_->post(id, drop);
+}
+
+void NcclReceiver::Connect(Incarnation id, const NcclMessage& message, int64_t now_us) {
+  Peer* const peer = Find(id);
+  // A new one means that P has given up the former.
+  if (peer->link != nullptr) DropLink(id, peer);
+  if (message.number != static_cast<uint32_t>(parts_->table->version)) {
+    return Refuse(id, message.link, NcclDropReason::kVersion);
+  }
+  if (parts_->budget->num_links >= parts_->limits.max_links && !parts_->evict_idle()) {
+    return Refuse(id, message.link, NcclDropReason::kBusy);
+  }
+  StatusOr<std::unique_ptr<NcclComm>> comm = NcclComm::Start(parts_->table, message.id, 1);
+  NcclMessage accept;
+  accept.kind = NcclMessageKind::kAccept;
+  accept.link = message.link;
+  accept.number = ring_->max_slices();
+  if (!comm.ok() || !parts_->post(id, accept)) {
+    return Refuse(id, message.link, NcclDropReason::kFailed);
+  }
+  ++parts_->budget->num_links;
+  peer->link = std::make_unique<Link>();
+  peer->link->number = message.link;
+  peer->link->comm = *std::move(comm);
+  peer->link->deadline_us = now_us + parts_->timers.build_us;
+  peer->link->used_us = now_us;
+}
+
+// Judged now, so that what nobody wants does not cross, and again before it is written.
+void NcclReceiver::TakeOffer(Incarnation id, const NcclMessage& message, int64_t now_us) {
+  Peer* const peer = Find(id);
+  if (message.slices.size() > ring_->max_slices() ||
+      peer->link->offers.size() >= kMaxWaitingOffers) {
+    return Fail(id, NcclDropReason::kProtocol,
+                InvalidArgument("an offer of {} slices behind {} others", message.slices.size(),
+                                peer->link->offers.size()));
+  }
+  peer->link->used_us = now_us;
+  NcclMessage offer = message;
+  std::vector<uint32_t> wanted;
+  for (uint32_t i = 0; i < offer.slices.size(); ++i) {
+    const FrameHeader header = HeaderOf(offer.slices[i], peer->epoch);
+    if (table_.Admit(id, peer->epoch, header) == nullptr) {
+      // Marked by an ordinal that no transfer has.
+      offer.slices[i].ordinal = kMaxSlicesPerTransfer;
+    } else {
+      wanted.push_back(i);
+    }
+  }
+  if (wanted.empty()) {
+    NcclMessage deny;
+    deny.kind = NcclMessageKind::kDeny;
+    deny.link = message.link;
+    deny.batch = message.batch;
+    if (!parts_->post(id, deny)) {
+      Fail(id, NcclDropReason::kFailed, ResourceExhausted("the answer cannot be queued"));
+    }
+    return;
+  }
+  peer->link->offers.push_back(std::move(offer));
+}
+
+uint32_t NcclReceiver::NumPosted(std::optional<Incarnation> of) const {
+  uint32_t count = 0;
+  for (const Batch& batch : batches_) {
+    const bool is_posted = batch.state == SlotState::kPosting || batch.state == SlotState::kMoving;
+    count += is_posted && (!of.has_value() || batch.peer == *of) ? 1 : 0;
+  }
+  return count;
+}
+
+int64_t NcclReceiver::Step(int64_t now_us) {
+  for (auto& [id, peer] : peers_) {
+    if (peer->link != nullptr) StepLink(id, peer.get(), now_us);
+  }
+  for (Batch& batch : batches_) StepBatch(&batch, now_us);
+  StartReceives(now_us);
+  ConfirmClosed();
+  const int64_t progress_us = table_.FlushProgress(now_us);
+  const int64_t due_us = NextDueUs(now_us);
+  if (progress_us == 0 || due_us == 0) return std::max(progress_us, due_us);
+  return std::min(progress_us, due_us);
+}
+
+int64_t NcclReceiver::NextDueUs(int64_t now_us) const {
+  for (const Batch& batch : batches_) {
+    if (batch.state != SlotState::kFree) return now_us;
+  }
+  for (const auto& [id, peer] : peers_) {
+    if (peer->link != nullptr && !peer->link->is_built) return now_us;
+  }
+  return 0;
+}
+
+void NcclReceiver::StepLink(Incarnation id, Peer* peer, int64_t now_us) {
+  Link* const link = peer->link.get();
+  if (link->is_built && NumPosted(id) == 0) return;
+  const StatusOr<bool> polled = link->comm->Poll();
+  if (!polled.ok()) return Fail(id, NcclDropReason::kFailed, polled.status());
+  if (*polled && !link->is_built) {
+    link->is_built = true;
+    link->comm->Register(ring_->memory());
+    parts_->nccl_counters->built.Add();
+  }
+  if (!link->is_built && now_us >= link->deadline_us) {
+    return Fail(id, NcclDropReason::kDeadline,
+                DeadlineExceeded("no communicator in {} ms", parts_->timers.build_us / 1000));
+  }
+  if (!*polled) return;
+  for (Batch& batch : batches_) {
+    if (batch.state != SlotState::kPosting || batch.peer != id) continue;
+    MustWork(batch.slot->event.Record(batch.slot->stream.get()));
+    batch.state = SlotState::kMoving;
+  }
+}
+
+void NcclReceiver::StepBatch(Batch* batch, int64_t now_us) {
+  if (batch->state == SlotState::kFree) return;
+  const bool is_done = batch->state != SlotState::kPosting && MustWork(batch->slot->event.Query());
+  if (batch->state == SlotState::kDraining) {
+    if (is_done) Release(batch);
+    return;
+  }
+  if (batch->state == SlotState::kScattering) {
+    if (is_done) FinishScatter(batch, now_us);
+    return;
+  }
+  if (batch->state == SlotState::kArrived) return Scatter(batch);
+  if (is_done) return Receive(batch, now_us);
+  if (now_us < batch->deadline_us) return;
+  Fail(batch->peer, NcclDropReason::kDeadline,
+       DeadlineExceeded("batch {} of {} slices did not arrive in time", batch->number,
+                        batch->slices.size()));
+}
+
+// The bytes are in staging: P is told, and they are judged.
+void NcclReceiver::Receive(Batch* batch, int64_t now_us) {
+  rate_.Add(batch->slices.size() * ring_->slice_bytes(), now_us - batch->begun_us);
+  parts_->nccl_counters->batches.Add();
+  Link* const link = Find(batch->peer)->link.get();
+  link->used_us = now_us;
+  NcclMessage done;
+  done.kind = NcclMessageKind::kDone;
+  done.link = link->number;
+  done.batch = batch->number;
+  batch->state = SlotState::kArrived;
+  if (!parts_->post(batch->peer, done)) {
+    Fail(batch->peer, NcclDropReason::kFailed, ResourceExhausted("the answer cannot be queued"));
+  }
+  Scatter(batch);
+}
+
+void NcclReceiver::StartReceives(int64_t now_us) {
+  const size_t num_peers = peers_.size();
+  auto entry = peers_.upper_bound(last_served_);
+  for (size_t i = 0; i < num_peers; ++i) {
+    if (entry == peers_.end()) entry = peers_.begin();
+    StartReceive(entry->first, entry->second.get(), now_us);
+    ++entry;
+  }
+}
+
+void NcclReceiver::StartReceive(Incarnation id, Peer* peer, int64_t now_us) {
+  if (peer->link == nullptr || !peer->link->is_built || peer->link->offers.empty()) return;
+  if (NumPosted(id) > 0 || NumPosted(std::nullopt) >= parts_->limits.max_posted) return;
+  const auto free = std::find_if(batches_.begin(), batches_.end(), [](const Batch& batch) {
+    return batch.state == SlotState::kFree;
+  });
+  if (free == batches_.end()) return;
+  last_served_ = id;
+  NcclMessage offer = std::move(peer->link->offers.front());
+  peer->link->offers.pop_front();
+  const uint64_t size = offer.slices.size() * ring_->slice_bytes();
+  const Status status =
+      peer->link->comm->Receive(free->slot->memory.first(size), free->slot->stream.get());
+  if (!status.ok()) return Fail(id, NcclDropReason::kFailed, status);
+  free->state = SlotState::kPosting;
+  free->peer = id;
+  free->epoch = peer->epoch;
+  free->number = offer.batch;
+  free->slices = std::move(offer.slices);
+  free->left.clear();
+  for (uint32_t i = 0; i < free->slices.size(); ++i) {
+    if (free->slices[i].ordinal < kMaxSlicesPerTransfer) free->left.push_back(i);
+  }
+  free->counts = true;
+  free->begun_us = now_us;
+  // P's deadline begins later and is shorter: it is the one to give up.
+  free->deadline_us = now_us + 2 * parts_->timers.operation_us + rate_.AllowanceUs(size);
+  NcclMessage grant;
+  grant.kind = NcclMessageKind::kGrant;
+  grant.link = offer.link;
+  grant.batch = offer.batch;
+  if (parts_->post(id, grant)) return;
+  Fail(id, NcclDropReason::kFailed, ResourceExhausted("the grant cannot be queued"));
+}
+
+std::vector<StagingRing::Arrival> NcclReceiver::AdmitLeft(Batch* batch) {
+  using Place = std::tuple<uint64_t, uint32_t, uint32_t>;
+  const auto place_of = [](const SliceRef& slice) {
+    return Place(slice.transfer.value(), slice.ordinal, slice.layer);
+  };
+  absl::flat_hash_set<Place> taken;
+  for (const Batch& other : batches_) {
+    if (other.state != SlotState::kScattering) continue;
+    for (const uint32_t position : other.running) taken.insert(place_of(other.slices[position]));
+  }
+  std::vector<StagingRing::Arrival> arrivals;
+  std::vector<uint32_t> later;
+  for (const uint32_t position : batch->left) {
+    const SliceRef& slice = batch->slices[position];
+    // Judged when the one that came first is in its block, or has turned out to be bad.
+    if (taken.contains(place_of(slice))) {
+      later.push_back(position);
+      continue;
+    }
+    const std::byte* const dest =
+        table_.Admit(batch->peer, batch->epoch, HeaderOf(slice, batch->epoch));
+    if (dest == nullptr) continue;
+    taken.insert(place_of(slice));
+    batch->running.push_back(position);
+    arrivals.push_back({position, static_cast<uint64_t>(dest - memory_.base), slice.checksum});
+  }
+  batch->left = std::move(later);
+  return arrivals;
+}
+
+void NcclReceiver::Scatter(Batch* batch) {
+  if (!batch->counts) return Release(batch);
+  const std::vector<StagingRing::Arrival> arrivals = AdmitLeft(batch);
+  if (!arrivals.empty()) {
+    batch->state = SlotState::kScattering;
+    return MustWork(ring_->Scatter(batch->slot, arrivals));
+  }
+  batch->state = SlotState::kArrived;
+  if (batch->left.empty()) Release(batch);
+}
+
+void NcclReceiver::FinishScatter(Batch* batch, int64_t now_us) {
+  LinkCounters* const link = batch->counts ? parts_->link_counters(batch->peer) : nullptr;
+  for (size_t i = 0; batch->counts && i < batch->running.size(); ++i) {
+    const FrameHeader header = HeaderOf(batch->slices[batch->running[i]], batch->epoch);
+    const bool is_good = table_.Finish(header, batch->slot->checksums[i], now_us);
+    if (is_good && link != nullptr) link->bytes_received.Add(ring_->slice_bytes());
+  }
+  batch->running.clear();
+  Scatter(batch);
+}
+
+void NcclReceiver::Release(Batch* batch) {
+  batch->state = SlotState::kFree;
+  batch->slices.clear();
+  batch->left.clear();
+  batch->running.clear();
+}
+
+void NcclReceiver::Fail(Incarnation id, NcclDropReason reason, const Status& why) {
+  Peer* const peer = Find(id);
+  BATON_LOG_DEBUG("NCCL from {}: {}", id, std::string(why.message()));
+  Refuse(id, peer->link->number, reason);
+  DropLink(id, peer);
+}
+
+void NcclReceiver::DropLink(Incarnation id, Peer* peer) {
+  peer->link.reset();  // aborts
+  --parts_->budget->num_links;
+  for (Batch& batch : batches_) {
+    const bool is_bound = batch.state == SlotState::kPosting || batch.state == SlotState::kMoving;
+    if (batch.peer != id || !is_bound) continue;
+    // After the abort the stream runs to its end; the event says when nobody writes to the slot.
+    MustWork(batch.slot->event.Record(batch.slot->stream.get()));
+    batch.state = SlotState::kDraining;
+  }
+}
+
+std::optional<int64_t> NcclReceiver::IdleSince() const {
+  std::optional<int64_t> since;
+  for (const auto& [id, peer] : peers_) {
+    const bool is_idle = peer->link != nullptr && peer->link->is_built &&
+                         peer->link->offers.empty() && NumPosted(id) == 0;
+    if (is_idle && (!since.has_value() || peer->link->used_us < *since)) {
+      since = peer->link->used_us;
+    }
+  }
+  return since;
+}
+
+void NcclReceiver::EvictIdle() {
+  const std::optional<int64_t> since = IdleSince();
+  for (auto& [id, peer] : peers_) {
+    const bool is_it = peer->link != nullptr && peer->link->is_built &&
+                       peer->link->offers.empty() && NumPosted(id) == 0 &&
+                       peer->link->used_us == since;
+    if (!is_it) continue;
+    Refuse(id, peer->link->number, NcclDropReason::kEvicted);
+    // It counts until it is gone.
+    parts_->budget->finishing.push_back({std::move(peer->link->comm)});
+    peer->link.reset();
+    return;
+  }
+}
+
+}  // namespace baton

@@ -1,0 +1,515 @@
+#include "kvcache/transport/nccl/nccl_sender.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "src/base/check.h"
+#include "src/base/log.h"
+
+namespace baton {
+namespace {
+
+// What a device did cannot be trusted after it failed (accelerator.h).
+template <typename T>
+T MustWork(StatusOr<T> result) {
+  BATON_CHECK(result.ok(), "the device failed: {}", result.status().ToString());
+  return *std::move(result);
+}
+void MustWork(const Status& status) {
+  BATON_CHECK(status.ok(), "the device failed: {}", status.ToString());
+}
+
+}  // namespace
+
+// A communicator to one peer, from its start to its end.
+struct NcclSender::Link {
+  uint64_t number = 0;
+  std::unique_ptr<NcclComm> comm;
+  bool is_built = false;
+  uint32_t max_slices = 0;  // what D takes at once; 0 = it has not answered
+  int64_t deadline_us = 0;  // of the building
+  int64_t used_us = 0;
+
+  bool IsReady() const { return is_built && max_slices > 0; }
+};
+
+// Who is connected, and what waits for it.
+struct NcclSender::Peer {
+  std::deque<SliceRef> queue;
+  std::unique_ptr<Link> link;
+  uint32_t num_failures = 0;  // since the last batch that arrived
+  int64_t retry_us = 0;       // no communicator before
+};
+
+// What a slot holds.
+struct NcclSender::Batch {
+  StagingRing::Slot* slot = nullptr;
+  SlotState state = SlotState::kFree;
+  Incarnation peer;
+  uint64_t number = 0;
+  std::vector<SliceRef> slices;
+  std::vector<bool> closed;   // by slice: its transfer was closed since
+  bool is_confirmed = false;  // D has the bytes
+  int64_t begun_us = 0;
+  int64_t deadline_us = 0;
+};
+
+NcclSender::NcclSender(const NcclParts* parts, std::unique_ptr<StagingRing> ring,
+                       TransportInbox* inbox)
+    : parts_(parts), ring_(std::move(ring)), inbox_(inbox) {
+  for (StagingRing::Slot& slot : ring_->slots()) batches_.emplace_back().slot = &slot;
+}
+
+NcclSender::~NcclSender() = default;
+
+NcclSender::Peer* NcclSender::Find(Incarnation peer) {
+  const auto entry = peers_.find(peer);
+  return entry == peers_.end() ? nullptr : entry->second.get();
+}
+
+NcclSender::Batch* NcclSender::FindBatch(Incarnation peer, uint64_t number) {
+  for (Batch& batch : batches_) {
+    const bool is_held = batch.state != SlotState::kFree && batch.state != SlotState::kDraining;
+    if (is_held && batch.peer == peer && batch.number == number) return &batch;
+  }
+  return nullptr;
+}
+
+void NcclSender::AddPeer(Incarnation peer) { peers_[peer] = std::make_unique<Peer>(); }
+
+void NcclSender::RemovePeer(Incarnation id) {
+  Peer* const peer = Find(id);
+  if (peer == nullptr) return;
+  // A gather reads on until its event; what it has is not for a later connection.
+  for (Batch& batch : batches_) {
+    if (batch.peer == id) batch.closed.assign(batch.slices.size(), true);
+  }
+  if (peer->link != nullptr) DropLink(id, peer);
+  inbox_->ReleaseSlices(id, static_cast<uint32_t>(peer->queue.size()));
+  peers_.erase(id);
+}
+
+void NcclSender::Enqueue(Incarnation id, std::span<const SliceRef> slices) {
+  Peer* const peer = Find(id);
+  if (peer == nullptr) {
+    inbox_->ReleaseSlices(id, static_cast<uint32_t>(slices.size()));
+    return;
+  }
+  peer->queue.insert(peer->queue.end(), slices.begin(), slices.end());
+}
+
+void NcclSender::CloseSend(Incarnation id, TransferId transfer) {
+  if (Peer* const peer = Find(id); peer != nullptr) {
+    const auto dropped = std::erase_if(
+        peer->queue, [&](const SliceRef& slice) { return slice.transfer == transfer; });
+    inbox_->ReleaseSlices(id, static_cast<uint32_t>(dropped));
+  }
+  for (Batch& batch : batches_) {
+    if (batch.state == SlotState::kFree || batch.peer != id) continue;
+    for (size_t i = 0; i < batch.slices.size(); ++i) {
+      if (batch.slices[i].transfer == transfer) batch.closed[i] = true;
+    }
+  }
+  closing_.push_back({id, transfer});
+  ConfirmClosed();
+}
+
+bool NcclSender::IsReading(Incarnation peer, TransferId transfer) const {
+  for (const Batch& batch : batches_) {
+    if (batch.state != SlotState::kGathering || batch.peer != peer) continue;
+    for (const SliceRef& slice : batch.slices) {
+      if (slice.transfer == transfer) return true;
+    }
+  }
+  return false;
+}
+
+void NcclSender::ConfirmClosed() {
+  std::erase_if(closing_, [&](const Closing& closing) {
+    if (IsReading(closing.peer, closing.transfer)) return false;
+    sink_->OnSendClosed(closing.peer, closing.transfer);
+    return true;
+  });
+}
+
+void NcclSender::Handle(Incarnation id, const NcclMessage& message, int64_t now_us) {
+  Peer* const peer = Find(id);
+  if (peer == nullptr) return;
+  const bool is_current = peer->link != nullptr && peer->link->number == message.link;
+  if (message.kind == NcclMessageKind::kDrop) {
+    if (!is_current) return;
+    if (message.reason == NcclDropReason::kVersion && peer->num_failures == 0) {
+      BATON_LOG_WARN("NCCL here is {}, at the peer {}; no KV goes over NCCL to it",
+                     nccl::VersionText(parts_->table->version),
+                     nccl::VersionText(static_cast<int>(message.number)));
+    }
+    parts_->nccl_counters->AddDrop(message.reason);
+    DropLink(id, peer);
+    // One that was evicted did nothing wrong.
+    if (message.reason == NcclDropReason::kEvicted) return;
+    return BackOff(peer, now_us);
+  }
+  // Of a link that has ended: D will hear of that, or has been told.
+  if (!is_current) return;
+  if (message.kind == NcclMessageKind::kAccept) {
+    if (message.number == 0) {
+      return Fail(id, NcclDropReason::kProtocol, InvalidArgument("batches of 0 slices"), now_us);
+    }
+    peer->link->max_slices = std::min(message.number, ring_->max_slices());
+    return;
+  }
+  Batch* const batch = FindBatch(id, message.batch);
+  const bool is_done = message.kind == NcclMessageKind::kDone;
+  const bool is_expected =
+      batch != nullptr && (is_done ? !batch->is_confirmed && (batch->state == SlotState::kPosting ||
+                                                              batch->state == SlotState::kMoving ||
+                                                              batch->state == SlotState::kSent)
+                                   : batch->state == SlotState::kOffered);
+  if (!is_expected) {
+    return Fail(id, NcclDropReason::kProtocol,
+                InvalidArgument("an answer to batch {}, which waits for none", message.batch),
+                now_us);
+  }
+  if (message.kind == NcclMessageKind::kDeny) return Deny(batch);
+  if (is_done) {
+    batch->is_confirmed = true;
+    if (batch->state == SlotState::kSent) Complete(batch);
+    return;
+  }
+  batch->state = SlotState::kGranted;
+  Post(batch, now_us);
+}
+
+// D has posted the receive. What was posted before may still be on its way out here.
+void NcclSender::Post(Batch* batch, int64_t now_us) {
+  if (NumPosted(batch->peer) > 0 || NumPosted(std::nullopt) >= parts_->limits.max_posted) return;
+  const uint64_t size = batch->slices.size() * ring_->slice_bytes();
+  const Status status =
+      Find(batch->peer)
+          ->link->comm->Send(batch->slot->memory.first(size), batch->slot->stream.get());
+  if (!status.ok()) return Fail(batch->peer, NcclDropReason::kFailed, status, now_us);
+  batch->state = SlotState::kPosting;
+  batch->begun_us = now_us;
+  batch->deadline_us = now_us + parts_->timers.operation_us + rate_.AllowanceUs(size);
+}
+
+uint32_t NcclSender::NumPosted(std::optional<Incarnation> of) const {
+  uint32_t count = 0;
+  for (const Batch& batch : batches_) {
+    const bool is_posted = batch.state == SlotState::kPosting || batch.state == SlotState::kMoving;
+    count += is_posted && (!of.has_value() || batch.peer == *of) ? 1 : 0;
+  }
+  return count;
+}
+
+uint32_t NcclSender::NumSlots(Incarnation of) const {
+  uint32_t count = 0;
+  for (const Batch& batch : batches_) {
+    count += batch.state != SlotState::kFree && batch.peer == of ? 1 : 0;
+  }
+  return count;
+}
+
+bool NcclSender::IsDone(const Batch& batch) const { return MustWork(batch.slot->event.Query()); }
+
+void NcclSender::Release(Batch* batch) {
+  inbox_->ReleaseSlices(batch->peer, static_cast<uint32_t>(batch->slices.size()));
+  batch->state = SlotState::kFree;
+  batch->slices.clear();
+  batch->closed.clear();
+}
+
+void NcclSender::Complete(Batch* batch) {
+  Peer* const peer = Find(batch->peer);
+  const uint64_t size = batch->slices.size() * ring_->slice_bytes();
+  if (LinkCounters* const link = parts_->link_counters(batch->peer)) link->bytes_sent.Add(size);
+  parts_->counters->slices_sent.Add(batch->slices.size());
+  parts_->nccl_counters->batches.Add();
+  peer->num_failures = 0;
+  Release(batch);
+}
+
+// D wants none of the slices: they were handed to it all the same.
+void NcclSender::Deny(Batch* batch) {
+  parts_->counters->slices_sent.Add(batch->slices.size());
+  Release(batch);
+}
+
+void NcclSender::BackOff(Peer* peer, int64_t now_us) {
+  constexpr uint32_t kMaxDoublings = 20;
+  const uint32_t doublings = std::min(peer->num_failures++, kMaxDoublings);
+  peer->retry_us =
+      now_us + std::min(parts_->timers.backoff_max_us, parts_->timers.backoff_min_us << doublings);
+}
+
+void NcclSender::Fail(Incarnation id, NcclDropReason reason, const Status& why, int64_t now_us) {
+  Peer* const peer = Find(id);
+  BATON_LOG_DEBUG("NCCL to {}: {}", id, std::string(why.message()));
+  parts_->nccl_counters->AddDrop(reason);
+  NcclMessage drop;
+  drop.kind = NcclMessageKind::kDrop;
+  drop.by_sender = true;
+  drop.reason = reason;
+  drop.link = peer->link->number;
+  // When it cannot be told, D finds out by its own deadline.
+  (void)parts_->post(id, drop);
+  DropLink(id, peer);
+  BackOff(peer, now_us);
+}
+
+void NcclSender::DropLink(Incarnation id, Peer* peer) {
+  peer->link.reset();  // aborts
+  --parts_->budget->num_links;
+  std::vector<Batch*> bound;
+  for (Batch& batch : batches_) {
+    const bool is_bound = batch.state == SlotState::kOffered ||
+                          batch.state == SlotState::kGranted ||
+                          batch.state == SlotState::kPosting || batch.state == SlotState::kMoving ||
+                          batch.state == SlotState::kSent;
+    if (batch.peer == id && is_bound) bound.push_back(&batch);
+  }
+  // The oldest comes to stand first.
+  std::sort(bound.begin(), bound.end(),
+            [](const Batch* a, const Batch* b) { return a->number > b->number; });
+  for (Batch* const batch : bound) {
+    Requeue(batch);
+    // After the abort the stream runs to its end; the event says when nobody reads the slot.
+    MustWork(batch->slot->event.Record(batch->slot->stream.get()));
+    batch->state = SlotState::kDraining;
+  }
+}
+
+// Puts back what is still wanted; the slot has no slices any more.
+void NcclSender::Requeue(Batch* batch) {
+  Peer* const peer = Find(batch->peer);
+  uint32_t num_dropped = 0;
+  for (size_t i = batch->slices.size(); i-- > 0;) {
+    if (peer == nullptr || batch->closed[i]) {
+      ++num_dropped;
+    } else {
+      peer->queue.push_front(batch->slices[i]);
+    }
+  }
+  inbox_->ReleaseSlices(batch->peer, num_dropped);
+  batch->slices.clear();
+  batch->closed.clear();
+}
+
+int64_t NcclSender::Step(int64_t now_us) {
+  for (auto& [id, peer] : peers_) {
+    if (peer->link != nullptr) StepLink(id, peer.get(), now_us);
+  }
+  for (Batch& batch : batches_) StepBatch(&batch, now_us);
+  StartLinks(now_us);
+  StartGathers();
+  ConfirmClosed();
+  return NextDueUs(now_us);
+}
+
+int64_t NcclSender::NextDueUs(int64_t now_us) const {
+  for (const Batch& batch : batches_) {
+    // What waits for D's word is woken by it, and else by its deadline.
+    const bool waits = batch.state == SlotState::kOffered || batch.state == SlotState::kSent;
+    if (batch.state != SlotState::kFree && !waits) return now_us;
+  }
+  int64_t due_us = 0;
+  const auto consider = [&due_us](int64_t at_us) {
+    due_us = due_us == 0 ? at_us : std::min(due_us, at_us);
+  };
+  for (const Batch& batch : batches_) {
+    if (batch.state != SlotState::kFree) consider(batch.deadline_us);
+  }
+  for (const auto& [id, peer] : peers_) {
+    if (peer->link != nullptr && !peer->link->IsReady()) return now_us;
+    if (peer->link == nullptr && !peer->queue.empty()) consider(std::max(peer->retry_us, now_us));
+  }
+  return due_us;
+}
+
+void NcclSender::StepLink(Incarnation id, Peer* peer, int64_t now_us) {
+  Link* const link = peer->link.get();
+  const bool is_moving = NumPosted(id) > 0;
+  if (link->IsReady() && !is_moving) return;
+  const StatusOr<bool> polled = link->comm->Poll();
+  if (!polled.ok()) return Fail(id, NcclDropReason::kFailed, polled.status(), now_us);
+  if (*polled && !link->is_built) {
+    link->is_built = true;
+    link->comm->Register(ring_->memory());
+    parts_->nccl_counters->built.Add();
+  }
+  if (!link->IsReady() && now_us >= link->deadline_us) {
+    return Fail(id, NcclDropReason::kDeadline,
+                DeadlineExceeded("no communicator in {} ms", parts_->timers.build_us / 1000),
+                now_us);
+  }
+  if (!*polled) return;
+  for (Batch& batch : batches_) {
+    if (batch.state != SlotState::kPosting || batch.peer != id) continue;
+    MustWork(batch.slot->event.Record(batch.slot->stream.get()));
+    batch.state = SlotState::kMoving;
+  }
+}
+
+void NcclSender::StepBatch(Batch* batch, int64_t now_us) {
+  switch (batch->state) {
+    case SlotState::kGathering:
+      if (IsDone(*batch)) Offer(batch, now_us);
+      return;
+    case SlotState::kGranted:
+      return Post(batch, now_us);
+    case SlotState::kMoving:
+      if (IsDone(*batch)) {
+        rate_.Add(batch->slices.size() * ring_->slice_bytes(), now_us - batch->begun_us);
+        Find(batch->peer)->link->used_us = now_us;
+        batch->state = SlotState::kSent;
+        if (batch->is_confirmed) return Complete(batch);
+      }
+      break;
+    case SlotState::kDraining:
+      if (IsDone(*batch)) Release(batch);
+      return;
+    default:
+      break;
+  }
+  const bool has_deadline = batch->state == SlotState::kOffered ||
+                            batch->state == SlotState::kPosting ||
+                            batch->state == SlotState::kMoving || batch->state == SlotState::kSent;
+  if (!has_deadline || now_us < batch->deadline_us) return;
+  const char* const what = batch->state == SlotState::kOffered ? "no credit" : "not sent";
+  Fail(batch->peer, NcclDropReason::kDeadline,
+       DeadlineExceeded("batch {} of {} slices: {} in time", batch->number, batch->slices.size(),
+                        what),
+       now_us);
+}
+
+// The gather is done. While it ran the communicator, or the peer, or all of its transfers may have
+// gone.
+void NcclSender::Offer(Batch* batch, int64_t now_us) {
+  Peer* const peer = Find(batch->peer);
+  const bool is_wanted =
+      std::find(batch->closed.begin(), batch->closed.end(), false) != batch->closed.end();
+  const bool fits = is_wanted && peer != nullptr && peer->link != nullptr &&
+                    peer->link->IsReady() && batch->slices.size() <= peer->link->max_slices;
+  if (!fits) {
+    Requeue(batch);
+    return Release(batch);
+  }
+  NcclMessage offer;
+  offer.kind = NcclMessageKind::kOffer;
+  offer.link = peer->link->number;
+  offer.batch = batch->number;
+  offer.slices = batch->slices;
+  batch->state = SlotState::kOffered;
+  batch->deadline_us = now_us + parts_->timers.credit_us;
+  if (parts_->post(batch->peer, offer)) return;
+  Fail(batch->peer, NcclDropReason::kFailed, ResourceExhausted("the offer cannot be queued"),
+       now_us);
+}
+
+void NcclSender::StartLinks(int64_t now_us) {
+  for (auto& [id, peer] : peers_) {
+    if (peer->link != nullptr || peer->queue.empty() || now_us < peer->retry_us) continue;
+    StartLink(id, peer.get(), now_us);
+  }
+}
+
+void NcclSender::StartLink(Incarnation id, Peer* peer, int64_t now_us) {
+  if (parts_->budget->num_links >= parts_->limits.max_links && !parts_->evict_idle()) {
+    peer->retry_us = now_us + parts_->timers.backoff_min_us;
+    return;
+  }
+  auto link = std::make_unique<Link>();
+  link->number = next_link_++;
+  link->deadline_us = now_us + parts_->timers.build_us;
+  link->used_us = now_us;
+  NcclMessage connect;
+  connect.kind = NcclMessageKind::kConnect;
+  connect.link = link->number;
+  connect.number = static_cast<uint32_t>(parts_->table->version);
+  Status status = nccl::ToStatus(*parts_->table, "ncclGetUniqueId",
+                                 parts_->table->ncclGetUniqueId(&connect.id));
+  if (status.ok()) {
+    StatusOr<std::unique_ptr<NcclComm>> comm = NcclComm::Start(parts_->table, connect.id, 0);
+    if (comm.ok()) link->comm = *std::move(comm);
+    status = comm.status();
+  }
+  if (status.ok() && !parts_->post(id, connect)) status = ResourceExhausted("no room to connect");
+  if (!status.ok()) {
+    BATON_LOG_DEBUG("NCCL to {}: {}", id, std::string(status.message()));
+    parts_->nccl_counters->AddDrop(NcclDropReason::kFailed);
+    return BackOff(peer, now_us);
+  }
+  ++parts_->budget->num_links;
+  peer->link = std::move(link);
+}
+
+// One buffer for each in turn, as long as there are some.
+void NcclSender::StartGathers() {
+  bool has_started = true;
+  while (has_started) {
+    has_started = false;
+    auto entry = peers_.upper_bound(last_served_);
+    for (size_t i = 0; i < peers_.size() && !has_started; ++i) {
+      if (entry == peers_.end()) entry = peers_.begin();
+      has_started = StartGather(entry->first, entry->second.get());
+      ++entry;
+    }
+  }
+}
+
+bool NcclSender::StartGather(Incarnation id, Peer* peer) {
+  if (peer->queue.empty() || peer->link == nullptr || !peer->link->IsReady() ||
+      NumSlots(id) >= parts_->limits.max_peer_slots) {
+    return false;
+  }
+  const auto free = std::find_if(batches_.begin(), batches_.end(), [](const Batch& batch) {
+    return batch.state == SlotState::kFree;
+  });
+  if (free == batches_.end()) return false;
+  const size_t count = std::min<size_t>(peer->queue.size(), peer->link->max_slices);
+  free->slices.assign(peer->queue.begin(), peer->queue.begin() + static_cast<ptrdiff_t>(count));
+  peer->queue.erase(peer->queue.begin(), peer->queue.begin() + static_cast<ptrdiff_t>(count));
+  free->closed.assign(count, false);
+  free->is_confirmed = false;
+  free->peer = id;
+  free->number = next_batch_++;
+  free->state = SlotState::kGathering;
+  last_served_ = id;
+  MustWork(ring_->Gather(free->slot, free->slices));
+  return true;
+}
+
+std::optional<int64_t> NcclSender::IdleSince() const {
+  std::optional<int64_t> since;
+  for (const auto& [id, peer] : peers_) {
+    const bool is_idle =
+        peer->link != nullptr && peer->link->IsReady() && peer->queue.empty() && NumSlots(id) == 0;
+    if (is_idle && (!since.has_value() || peer->link->used_us < *since)) {
+      since = peer->link->used_us;
+    }
+  }
+  return since;
+}
+
+void NcclSender::EvictIdle() {
+  const std::optional<int64_t> since = IdleSince();
+  for (auto& [id, peer] : peers_) {
+    const bool is_it = peer->link != nullptr && peer->link->IsReady() && peer->queue.empty() &&
+                       NumSlots(id) == 0 && peer->link->used_us == since;
+    if (!is_it) continue;
+    NcclMessage drop;
+    drop.kind = NcclMessageKind::kDrop;
+    drop.by_sender = true;
+    drop.reason = NcclDropReason::kEvicted;
+    drop.link = peer->link->number;
+    (void)parts_->post(id, drop);
+    parts_->nccl_counters->AddDrop(NcclDropReason::kEvicted);
+    // It counts until it is gone.
+    parts_->budget->finishing.push_back({std::move(peer->link->comm)});
+    peer->link.reset();
+    return;
+  }
+}
+
+}  // namespace baton

@@ -1,0 +1,111 @@
+// NcclSender: P's half of an NcclTransport. Queues slices by peer, gathers them into staging,
+// offers a batch, and sends it when D has posted the receive.
+//
+//   slot: free -> gathering -> offered -> granted -> posting -> moving -> sent -> free
+//                                 \___________\_________\_________\_______\-> draining -> free
+//
+// Owned by the transport's thread; every call returns at once. Invariants
+//  1. A source block is read only while a slot gathers from it.
+//  2. One operation of a peer is under way, of all peers `max_posted`; a peer that does not answer
+//     holds `max_peer_slots` buffers, and no longer than its deadlines.
+//  3. What D has not confirmed when a communicator fails goes back to the front of its peer's
+//  queue, less
+//     what was closed.
+//  4. Each slice that was queued is released in the inbox exactly once.
+#ifndef BATON_KVCACHE_TRANSPORT_NCCL_NCCL_SENDER_H_
+#define BATON_KVCACHE_TRANSPORT_NCCL_NCCL_SENDER_H_
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "absl/container/btree_map.h"
+
+#include "kvcache/transport/kv_transport.h"
+#include "kvcache/transport/nccl/nccl_parts.h"
+#include "kvcache/transport/transport_inbox.h"
+
+namespace baton {
+
+// See the file comment.
+class NcclSender {
+ public:
+  // All outlive it; the sink is set before the first other call.
+  NcclSender(const NcclParts* parts, std::unique_ptr<StagingRing> ring, TransportInbox* inbox);
+  ~NcclSender();
+  void set_sink(KvTransportSink* sink) { sink_ = sink; }
+
+  void AddPeer(Incarnation peer);
+  // Its communicator is aborted and what waits for it dropped.
+  void RemovePeer(Incarnation peer);
+  void Enqueue(Incarnation peer, std::span<const SliceRef> slices);
+  // Confirmed to the sink once no kernel reads the transfer's blocks.
+  void CloseSend(Incarnation peer, TransferId transfer);
+  // An Accept, Grant, Deny, Done or Drop (of a link of ours).
+  void Handle(Incarnation peer, const NcclMessage& message, int64_t now_us);
+
+  // Brings everything on that can be brought on. Returns when to be called again if nothing else
+  // happens: now_us = at once (something is under way), 0 = never.
+  int64_t Step(int64_t now_us);
+
+  // The idle communicator that was used least recently: when, or nullopt; and its end.
+  std::optional<int64_t> IdleSince() const;
+  void EvictIdle();
+
+ private:
+  struct Link;
+  struct Peer;
+  struct Batch;
+
+  int64_t NextDueUs(int64_t now_us) const;
+  void StepLink(Incarnation id, Peer* peer, int64_t now_us);
+  void StepBatch(Batch* batch, int64_t now_us);
+  void StartLinks(int64_t now_us);
+  void StartLink(Incarnation id, Peer* peer, int64_t now_us);
+  void StartGathers();
+  bool StartGather(Incarnation id, Peer* peer);
+  void Offer(Batch* batch, int64_t now_us);
+  void Post(Batch* batch, int64_t now_us);
+  void Complete(Batch* batch);
+  void Deny(Batch* batch);
+  void ConfirmClosed();
+  // Gives up the peer's communicator and tells D.
+  void Fail(Incarnation id, NcclDropReason reason, const Status& why, int64_t now_us);
+  void BackOff(Peer* peer, int64_t now_us);
+  // Aborts it; see invariant 3.
+  void DropLink(Incarnation id, Peer* peer);
+  void Requeue(Batch* batch);
+  void Release(Batch* batch);
+
+  Peer* Find(Incarnation peer);
+  Batch* FindBatch(Incarnation peer, uint64_t number);
+  bool IsReading(Incarnation peer, TransferId transfer) const;
+  bool IsDone(const Batch& batch) const;
+  // Operations under way: of one peer, or all.
+  uint32_t NumPosted(std::optional<Incarnation> of) const;
+  uint32_t NumSlots(Incarnation of) const;
+
+  const NcclParts* const parts_;
+  const std::unique_ptr<StagingRing> ring_;
+  TransportInbox* const inbox_;
+  KvTransportSink* sink_ = nullptr;
+  MeasuredRate rate_;
+  uint64_t next_link_ = 1;
+  uint64_t next_batch_ = 1;
+  absl::btree_map<Incarnation, std::unique_ptr<Peer>> peers_;
+  Incarnation last_served_;     // who got the last buffer: the others come first
+  std::vector<Batch> batches_;  // one a slot
+  // Closes that wait for a gather.
+  struct Closing {
+    Incarnation peer;
+    TransferId transfer;
+  };
+  std::vector<Closing> closing_;
+};
+
+}  // namespace baton
+
+#endif  // BATON_KVCACHE_TRANSPORT_NCCL_NCCL_SENDER_H_

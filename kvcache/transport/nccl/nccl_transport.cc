@@ -1,0 +1,396 @@
+#include "kvcache/transport/nccl/nccl_transport.h"
+
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <utility>
+
+#include "kvcache/transport/nccl/nccl_receiver.h"
+#include "kvcache/transport/nccl/nccl_sender.h"
+#include "kvcache/transport/send_queue.h"
+#include "src/base/check.h"
+#include "src/base/thread.h"
+
+namespace baton {
+namespace {
+
+// Between two looks at what is under way: a hundredth of the transfer of a full buffer.
+constexpr int64_t kPollUs = 20;
+// What an ended communicator may take to agree with the other side.
+constexpr int64_t kFinishUs = 1'000'000;
+
+// Something that the endpoint told.
+struct EndpointEvent {
+  // Which.
+  enum class Kind : uint8_t { kUp, kDown, kControl };
+  Kind kind = Kind::kControl;
+  PeerUp up;
+  Incarnation peer;
+  Status status;
+  std::string bytes;
+};
+
+Status Validate(const NcclTransportOptions& options) {
+  const size_t slice_bytes = options.device.memory.layout.SliceBytes();
+  if (slice_bytes < cuda::kMinKvSliceBytes || slice_bytes > cuda::kMaxKvSliceBytes ||
+      slice_bytes % 64 != 0) {
+    return InvalidArgument("slices of {} bytes are no multiple of 64 in [{}, {}]", slice_bytes,
+                           cuda::kMinKvSliceBytes, cuda::kMaxKvSliceBytes);
+  }
+  if (options.limits.slot_bytes < slice_bytes) {
+    return InvalidArgument("staging of {} bytes holds no slice of {}", options.limits.slot_bytes,
+                           slice_bytes);
+  }
+  return OkStatus();
+}
+
+// The implementation: the endpoint's sink, the inbox, and the thread over both halves.
+class NcclTransportImpl final : public NcclTransport, private KvTransportSink {
+ public:
+  NcclTransportImpl(const NcclTransportOptions& options, std::unique_ptr<KvEndpoint> endpoint)
+      : options_(options),
+        endpoint_(std::move(endpoint)),
+        inbox_(options.inbox, [this] { Wake(); }) {
+    parts_.table = options_.table;
+    parts_.timers = options_.timers;
+    parts_.limits = options_.limits;
+    parts_.counters = &counters_;
+    parts_.nccl_counters = &nccl_counters_;
+    parts_.budget = &budget_;
+    parts_.post = [this](Incarnation peer, const NcclMessage& message) {
+      return endpoint_->SendControl(peer, EncodeNcclMessage(message)).ok();
+    };
+    parts_.evict_idle = [this] { return EvictIdle(); };
+    parts_.link_counters = [this](Incarnation peer) { return CountersOf(peer); };
+  }
+
+  ~NcclTransportImpl() override { Stop(); }
+
+  Status Prepare() {
+    const size_t slice_bytes = options_.device.memory.layout.SliceBytes();
+    const StagingShape shape = {options_.limits.num_slots,
+                                static_cast<uint32_t>(std::min<uint64_t>(
+                                    kMaxOfferSlices, options_.limits.slot_bytes / slice_bytes))};
+    BATON_ASSIGN_OR_RETURN(auto send_ring, StagingRing::Create(options_.device, shape));
+    BATON_ASSIGN_OR_RETURN(auto receive_ring, StagingRing::Create(options_.device, shape));
+    sender_ = std::make_unique<NcclSender>(&parts_, std::move(send_ring), &inbox_);
+    receiver_ = std::make_unique<NcclReceiver>(&parts_, std::move(receive_ring),
+                                               options_.device.memory, &inbox_);
+    return OkStatus();
+  }
+
+  Status Start(KvTransportSink* sink) override {
+    if (thread_.joinable()) return FailedPrecondition("the transport is started already");
+    sink_ = sink;
+    sender_->set_sink(sink);
+    receiver_->set_sink(sink);
+    thread_ = Thread("kv-nccl", [this] { Run(); });
+    return endpoint_->Start(this);
+  }
+
+  void Stop() override {
+    endpoint_->Stop();
+    inbox_.Close();
+    {
+      std::lock_guard lock(wake_mutex_);
+      stop_ = true;
+    }
+    wake_.notify_one();
+    thread_.Join();
+  }
+
+  Status SendControl(Incarnation peer, std::string bytes) override {
+    if (!IsNcclMessage(bytes)) return endpoint_->SendControl(peer, std::move(bytes));
+    NcclMessage message;
+    message.kind = NcclMessageKind::kWrapped;
+    message.wrapped = std::move(bytes);
+    return endpoint_->SendControl(peer, EncodeNcclMessage(message));
+  }
+
+  Status SendSlices(Incarnation peer, std::span<const SliceRef> slices) override {
+    BATON_RETURN_IF_ERROR(ValidateSlices(slices, options_.device.memory));
+    return inbox_.PostSlices(peer, slices);
+  }
+  void CloseSend(Incarnation peer, TransferId transfer) override {
+    inbox_.PostCloseSend(peer, transfer);
+  }
+  Status OpenReceive(ReceiveSpec spec) override {
+    BATON_RETURN_IF_ERROR(ReceiveTable::Validate(spec, options_.device.memory));
+    return inbox_.PostOpenReceive(std::move(spec));
+  }
+  void CloseReceive(TransferId transfer) override { inbox_.PostCloseReceive(transfer); }
+
+  TransportStats Stats() const override {
+    TransportStats stats = endpoint_->Stats();
+    const TransportStats own = counters_.Snapshot();
+    stats.bad_slices = own.bad_slices;
+    stats.slices_received = own.slices_received;
+    stats.bytes_received = own.bytes_received;
+    stats.slices_sent = own.slices_sent;
+    return stats;
+  }
+
+  std::vector<LinkInfo> Links() const override {
+    std::vector<LinkInfo> links = endpoint_->Links();
+    std::lock_guard lock(links_mutex_);
+    for (LinkInfo& link : links) {
+      const auto entry = link_counters_.find(link.peer);
+      if (!link.up || entry == link_counters_.end()) continue;
+      link.kind = TransportKind::kNccl;
+      link.bytes_sent = entry->second->bytes_sent.value();
+      link.bytes_received = entry->second->bytes_received.value();
+    }
+    return links;
+  }
+
+  KvEndpoint* endpoint() override { return endpoint_.get(); }
+
+  NcclStats CommunicatorStats() const override {
+    NcclStats stats;
+    stats.built = nccl_counters_.built.value();
+    stats.batches = nccl_counters_.batches.value();
+    for (size_t i = 0; i < stats.dropped.size(); ++i) {
+      stats.dropped[i] = nccl_counters_.dropped[i].value();
+    }
+    return stats;
+  }
+
+ private:
+  // The endpoint's thread.
+  void OnPeerUp(const PeerUp& peer) override {
+    Tell({.kind = EndpointEvent::Kind::kUp, .up = peer, .peer = peer.peer});
+  }
+  void OnPeerDown(Incarnation peer, const Status& status) override {
+    Tell({.kind = EndpointEvent::Kind::kDown, .peer = peer, .status = status});
+  }
+  void OnControl(Incarnation peer, std::string bytes) override {
+    Tell({.kind = EndpointEvent::Kind::kControl, .peer = peer, .bytes = std::move(bytes)});
+  }
+  // It carries no slices.
+  void OnReceiveProgress(TransferId, uint32_t, bool) override {}
+  void OnBadSlice(const BadSlice&) override {}
+  void OnReceiveClosed(TransferId) override {}
+  void OnSendClosed(Incarnation, TransferId) override {}
+
+  void Tell(EndpointEvent event) {
+    {
+      std::lock_guard lock(wake_mutex_);
+      events_.push_back(std::move(event));
+      work_ = true;
+    }
+    wake_.notify_one();
+  }
+  void Wake() {
+    {
+      std::lock_guard lock(wake_mutex_);
+      work_ = true;
+    }
+    wake_.notify_one();
+  }
+
+  // The transport's own thread from here on.
+  void Run() {
+    options_.device.device->MakeCurrent();
+    int64_t due_us = 0;
+    while (WaitForWork(due_us)) due_us = Turn();
+    // Aborts the communicators; then nothing is under way.
+    for (const auto& [peer, epoch] : epochs_) {
+      sender_->RemovePeer(peer);
+      receiver_->RemovePeer(peer);
+    }
+    budget_.finishing.clear();
+    const Status status = options_.device.device->Wait();
+    BATON_CHECK(status.ok(), "the device failed: {}", status.ToString());
+  }
+
+  bool WaitForWork(int64_t due_us) {
+    std::unique_lock lock(wake_mutex_);
+    const auto is_due = [this] { return work_ || stop_; };
+    if (due_us == 0) {
+      wake_.wait(lock, is_due);
+    } else {
+      const int64_t wait_us = std::max(kPollUs, due_us - options_.clock->NowUs());
+      wake_.wait_for(lock, std::chrono::microseconds(wait_us), is_due);
+    }
+    work_ = false;
+    // Taken before the inbox: what was posted before an event came stands in there by now.
+    taken_events_.swap(events_);
+    return !stop_;
+  }
+
+  int64_t Turn() {
+    const int64_t now_us = options_.clock->NowUs();
+    if (inbox_.TakeAll(&batch_)) {
+      for (TransportCommand& command : batch_.commands) Execute(&command);
+    }
+    for (EndpointEvent& event : taken_events_) Handle(&event, now_us);
+    taken_events_.clear();
+    const int64_t receive_us = receiver_->Step(now_us);
+    const int64_t send_us = sender_->Step(now_us);
+    StepFinishing(now_us);
+    int64_t due_us = budget_.finishing.empty() ? 0 : now_us;
+    for (const int64_t other_us : {receive_us, send_us}) {
+      if (other_us != 0) due_us = due_us == 0 ? other_us : std::min(due_us, other_us);
+    }
+    return due_us;
+  }
+
+  void Execute(TransportCommand* command) {
+    const auto epoch = epochs_.find(command->peer);
+    switch (command->kind) {
+      case TransportCommand::Kind::kSlices:
+        if (epoch == epochs_.end() || epoch->second != command->epoch) {
+          inbox_.ReleaseSlices(command->peer, static_cast<uint32_t>(command->num_slices));
+          break;
+        }
+        sender_->Enqueue(
+            command->peer,
+            std::span(batch_.slices).subspan(command->first_slice, command->num_slices));
+        break;
+      case TransportCommand::Kind::kControl:
+        BATON_CHECK(false, "control messages are the endpoint's");
+        break;
+      case TransportCommand::Kind::kCloseSend:
+        sender_->CloseSend(command->peer, command->transfer);
+        break;
+      case TransportCommand::Kind::kOpenReceive:
+        receiver_->OpenReceive(std::move(*command->spec));
+        break;
+      case TransportCommand::Kind::kCloseReceive:
+        receiver_->CloseReceive(command->transfer);
+        break;
+    }
+  }
+
+  void Handle(EndpointEvent* event, int64_t now_us) {
+    switch (event->kind) {
+      case EndpointEvent::Kind::kUp:
+        return HandleUp(event->up);
+      case EndpointEvent::Kind::kDown:
+        return HandleDown(event->peer, event->status);
+      case EndpointEvent::Kind::kControl:
+        return HandleControl(event->peer, std::move(event->bytes), now_us);
+    }
+  }
+
+  void HandleUp(PeerUp up) {
+    const uint64_t epoch = next_epoch_++;
+    epochs_[up.peer] = epoch;
+    {
+      std::lock_guard lock(links_mutex_);
+      link_counters_[up.peer] = std::make_shared<LinkCounters>();
+    }
+    sender_->AddPeer(up.peer);
+    receiver_->AddPeer(up.peer, epoch);
+    inbox_.SetPeerUp(up.peer, epoch);
+    up.kind = TransportKind::kNccl;
+    sink_->OnPeerUp(up);
+  }
+
+  void HandleDown(Incarnation peer, const Status& status) {
+    if (epochs_.erase(peer) == 0) return;
+    sender_->RemovePeer(peer);
+    receiver_->RemovePeer(peer);
+    inbox_.SetPeerDown(peer);
+    {
+      std::lock_guard lock(links_mutex_);
+      link_counters_.erase(peer);
+    }
+    sink_->OnPeerDown(peer, status);
+  }
+
+  void HandleControl(Incarnation peer, std::string bytes, int64_t now_us) {
+    if (!IsNcclMessage(bytes)) return sink_->OnControl(peer, std::move(bytes));
+    StatusOr<NcclMessage> message = DecodeNcclMessage(bytes);
+    if (!message.ok()) {
+      // A member's own mistake: its link is of no use, and its deadlines end it.
+      nccl_counters_.AddDrop(NcclDropReason::kProtocol);
+      return;
+    }
+    switch (message->kind) {
+      case NcclMessageKind::kWrapped:
+        return sink_->OnControl(peer, std::move(message->wrapped));
+      case NcclMessageKind::kConnect:
+      case NcclMessageKind::kOffer:
+        return receiver_->Handle(peer, *message, now_us);
+      case NcclMessageKind::kAccept:
+      case NcclMessageKind::kGrant:
+      case NcclMessageKind::kDeny:
+      case NcclMessageKind::kDone:
+        return sender_->Handle(peer, *message, now_us);
+      case NcclMessageKind::kDrop:
+        if (message->by_sender) return receiver_->Handle(peer, *message, now_us);
+        return sender_->Handle(peer, *message, now_us);
+    }
+  }
+
+  bool EvictIdle() {
+    const std::optional<int64_t> send_idle_us = sender_->IdleSince();
+    const std::optional<int64_t> receive_idle_us = receiver_->IdleSince();
+    if (send_idle_us.has_value() &&
+        (!receive_idle_us.has_value() || *send_idle_us <= *receive_idle_us)) {
+      sender_->EvictIdle();
+    } else if (receive_idle_us.has_value()) {
+      receiver_->EvictIdle();
+    }
+    StepFinishing(options_.clock->NowUs());
+    return budget_.num_links < options_.limits.max_links;
+  }
+
+  void StepFinishing(int64_t now_us) {
+    std::erase_if(budget_.finishing, [&](LinkBudget::Finishing& finishing) {
+      if (finishing.deadline_us == 0) finishing.deadline_us = now_us + kFinishUs;
+      if (!finishing.comm->Finish() && now_us < finishing.deadline_us) return false;
+      --budget_.num_links;
+      return true;
+    });
+  }
+
+  LinkCounters* CountersOf(Incarnation peer) {
+    std::lock_guard lock(links_mutex_);
+    const auto entry = link_counters_.find(peer);
+    return entry == link_counters_.end() ? nullptr : entry->second.get();
+  }
+
+  // Constant after construction.
+  const NcclTransportOptions options_;
+  const std::unique_ptr<KvEndpoint> endpoint_;
+  NcclParts parts_;
+
+  TransportCounters counters_;
+  NcclCounters nccl_counters_;
+  TransportInbox inbox_;
+
+  std::mutex wake_mutex_;  // guards work_, stop_, events_
+  std::condition_variable wake_;
+  bool work_ = false;
+  bool stop_ = false;
+  std::vector<EndpointEvent> events_;
+
+  mutable std::mutex links_mutex_;  // guards link_counters_, which this thread alone changes
+  absl::flat_hash_map<Incarnation, std::shared_ptr<LinkCounters>> link_counters_;
+
+  // Owned by the thread.
+  KvTransportSink* sink_ = nullptr;
+  std::vector<EndpointEvent> taken_events_;
+  TransportBatch batch_;
+  LinkBudget budget_;
+  absl::flat_hash_map<Incarnation, uint64_t> epochs_;  // of the peers that are up
+  uint64_t next_epoch_ = 1;
+  std::unique_ptr<NcclSender> sender_;
+  std::unique_ptr<NcclReceiver> receiver_;
+
+  Thread thread_;
+};
+
+}  // namespace
+
+StatusOr<std::unique_ptr<NcclTransport>> NcclTransport::Create(
+    const NcclTransportOptions& options, std::unique_ptr<KvEndpoint> endpoint) {
+  BATON_RETURN_IF_ERROR(Validate(options));
+  auto transport = std::make_unique<NcclTransportImpl>(options, std::move(endpoint));
+  BATON_RETURN_IF_ERROR(transport->Prepare());
+  return transport;
+}
+
+}  // namespace baton

@@ -1,0 +1,96 @@
+// StagingRing: the buffers on a device between scattered blocks and NCCL, one direction of one
+// transport. A batch of slices has a slot from its gather to the end of its sending, or from its
+// posted receive to the end of its scatter.
+//
+// Owned by the transport's thread. Invariants
+//  1. All device memory is taken by Create.
+//  2. A slot's memory, lists and event are used by one batch at a time; kernels and copies run in
+//     the device's own stream, NCCL in the slot's.
+#ifndef BATON_KVCACHE_TRANSPORT_NCCL_STAGING_RING_H_
+#define BATON_KVCACHE_TRANSPORT_NCCL_STAGING_RING_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "kernels/cuda/kernel_table.h"
+#include "kvcache/kv_memory.h"
+#include "kvcache/transport/transport_types.h"
+#include "src/device/accelerator.h"
+
+namespace baton {
+
+// What moves slices on a device: the device, its kernels and its blocks.
+struct SliceDevice {
+  Accelerator* device = nullptr;
+  const cuda::KernelTable* kernels = nullptr;
+  KvMemory memory;  // on the device
+};
+
+// How many buffers of how many slices.
+struct StagingShape {
+  uint32_t num_slots = 3;
+  uint32_t max_slices = 0;  // a slot has max_slices * SliceBytes
+};
+
+// See the file comment.
+class StagingRing {
+ public:
+  // One buffer.
+  struct Slot {
+    std::span<std::byte> memory;  // on the device
+    DeviceStream stream;          // NCCL's
+    DeviceEvent event;            // of the last thing that was begun
+    std::vector<cuda::KvSlicePlace> places;
+    std::vector<uint64_t> expected;
+    std::vector<uint64_t> checksums;  // of the last gather or scatter, once its event is done
+    // The same lists on the device.
+    cuda::KvSlicePlace* device_places = nullptr;
+    uint64_t* device_expected = nullptr;
+    uint64_t* device_checksums = nullptr;
+  };
+
+  // ResourceExhausted when the device has no room.
+  static StatusOr<std::unique_ptr<StagingRing>> Create(const SliceDevice& parts,
+                                                       const StagingShape& shape);
+
+  // Copies the slices to the slot's memory, one behind the other.
+  Status Gather(Slot* slot, std::span<const SliceRef> slices);
+  // Copies each slice whose bytes have its checksum to its place in the blocks; no block is named
+  // twice. `slot->checksums` says what was found.
+  struct Arrival {
+    uint32_t position = 0;  // in the batch
+    uint64_t block_offset = 0;
+    uint64_t checksum = 0;
+  };
+  Status Scatter(Slot* slot, std::span<const Arrival> arrivals);
+
+  std::vector<Slot>& slots() { return slots_; }
+  // All slots' memory, to be told to NCCL.
+  std::span<std::byte> memory() const { return {buffer_.data(), buffer_.size_bytes()}; }
+  uint32_t max_slices() const { return shape_.max_slices; }
+  size_t slice_bytes() const { return parts_.memory.layout.SliceBytes(); }
+  Accelerator* device() const { return parts_.device; }
+
+ private:
+  StagingRing(const SliceDevice& parts, const StagingShape& shape) : parts_(parts), shape_(shape) {}
+  Status Allocate();
+  cuda::KvSlicesParams Params(const Slot& slot, size_t num_slices) const;
+  // Lists to the device, and what the kernel will find from it once the event is done.
+  Status CopyLists(Slot* slot);
+  Status Conclude(Slot* slot);
+
+  const SliceDevice parts_;
+  const StagingShape shape_;
+  DeviceBuffer buffer_;
+  DeviceBuffer lists_;
+  DeviceBuffer keys_;
+  std::vector<Slot> slots_;
+};
+
+}  // namespace baton
+
+#endif  // BATON_KVCACHE_TRANSPORT_NCCL_STAGING_RING_H_

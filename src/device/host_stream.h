@@ -1,0 +1,37 @@
+// HostStream and HostEvent: streams and events of a device that has none of its own, because its
+// kernels and copies are done when a call returns (the runner). Others that work asynchronously on
+// its memory (the loopback of NCCL) count what they put into a stream and what of it is done, in
+// order; an event remembers the first number and asks for the second.
+//
+// Any thread.
+#ifndef BATON_SRC_DEVICE_HOST_STREAM_H_
+#define BATON_SRC_DEVICE_HOST_STREAM_H_
+
+#include <atomic>
+#include <cstdint>
+
+namespace baton {
+
+// See the file comment. What was done before `num_done` was raised is visible to who reads it.
+struct HostStream {
+  std::atomic<uint64_t> num_put{0};
+  std::atomic<uint64_t> num_done{0};
+};
+
+// A mark in a stream; null = never recorded, or behind work that was done at once.
+struct HostEvent {
+  const HostStream* stream = nullptr;
+  uint64_t num_put = 0;
+
+  void Record(const HostStream* in) {
+    stream = in;
+    num_put = in == nullptr ? 0 : in->num_put.load(std::memory_order_acquire);
+  }
+  bool IsDone() const {
+    return stream == nullptr || stream->num_done.load(std::memory_order_acquire) >= num_put;
+  }
+};
+
+}  // namespace baton
+
+#endif  // BATON_SRC_DEVICE_HOST_STREAM_H_

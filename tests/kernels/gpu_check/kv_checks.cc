@@ -1,0 +1,106 @@
+// KvGather and KvScatter against their reference: equal bits.
+#include <string>
+#include <vector>
+
+#include "kernels/cuda/kv_slices_reference.h"
+#include "src/base/status.h"
+#include "tests/kernels/gpu_check/device_array.h"
+#include "tests/kernels/gpu_check/stages.h"
+#include "tests/test_seed.h"
+
+namespace baton::gpu_check {
+namespace {
+
+// So many slices of so many bytes; the last one of a scatter has a wrong checksum.
+struct SliceShape {
+  uint32_t num_slices;
+  uint32_t slice_bytes;
+};
+
+std::vector<std::byte> RandomBytes(size_t size, uint64_t seed) {
+  TestRandom random(seed);
+  std::vector<std::byte> bytes(size);
+  for (std::byte& byte : bytes) byte = static_cast<std::byte>(random.Next());
+  return bytes;
+}
+
+// Host memory of both sides of a move.
+struct Sides {
+  std::vector<std::byte> blocks;
+  std::vector<std::byte> staging;
+  std::vector<cuda::KvSlicePlace> places;
+  std::vector<uint64_t> expected;
+  std::vector<uint64_t> checksums;
+};
+
+// Every second place of the blocks has a slice, in reverse.
+Sides MakeSides(const SliceShape& shape) {
+  Sides sides{.blocks = RandomBytes(size_t{2} * shape.num_slices * shape.slice_bytes, 1),
+              .staging = RandomBytes(size_t{shape.num_slices} * shape.slice_bytes, 2),
+              .places = std::vector<cuda::KvSlicePlace>(shape.num_slices),
+              .expected = std::vector<uint64_t>(shape.num_slices),
+              .checksums = std::vector<uint64_t>(shape.num_slices)};
+  const auto keys = cuda::Xxh3Keys();
+  for (uint32_t i = 0; i < shape.num_slices; ++i) {
+    sides.places[i].block_offset = uint64_t{2} * (shape.num_slices - 1 - i) * shape.slice_bytes;
+    sides.places[i].staging_offset = uint64_t{i} * shape.slice_bytes;
+  }
+  // The checksums of what is in staging; no slice has the expected one, so no block changes.
+  cuda::ReferenceKvScatter({sides.blocks.data(), sides.staging.data(), sides.places.data(),
+                            keys.data(), sides.expected.data(), sides.checksums.data(),
+                            shape.num_slices, shape.slice_bytes});
+  sides.expected = sides.checksums;
+  sides.expected.back() ^= 1;
+  return sides;
+}
+
+absl::Status CheckMove(const DeviceBody& body, const SliceShape& shape, bool gather) {
+  Sides sides = MakeSides(shape);
+  const auto key_words = cuda::Xxh3Keys();
+  DeviceArray<std::byte> blocks(body, sides.blocks);
+  DeviceArray<std::byte> staging(body, sides.staging);
+  DeviceArray<cuda::KvSlicePlace> places(body, sides.places);
+  DeviceArray<uint64_t> expected(body, sides.expected);
+  DeviceArray<uint64_t> checksums(body, sides.checksums.size());
+  DeviceArray<uint64_t> keys(body, std::vector<uint64_t>(key_words.begin(), key_words.end()));
+  for (const auto* array : {&blocks, &staging}) BATON_RETURN_IF_ERROR(array->status());
+  for (const auto* array : {&expected, &checksums, &keys}) BATON_RETURN_IF_ERROR(array->status());
+  BATON_RETURN_IF_ERROR(places.status());
+  const auto run = gather ? body.kernels().kv_gather : body.kernels().kv_scatter;
+  BATON_RETURN_IF_ERROR(
+      run({blocks.data(), staging.data(), places.data(), keys.data(), expected.data(),
+           checksums.data(), shape.num_slices, shape.slice_bytes},
+          nullptr));
+  const cuda::KvSlicesParams host = {
+      sides.blocks.data(),   sides.staging.data(),   sides.places.data(), key_words.data(),
+      sides.expected.data(), sides.checksums.data(), shape.num_slices,    shape.slice_bytes};
+  gather ? cuda::ReferenceKvGather(host) : cuda::ReferenceKvScatter(host);
+  if (!SameValues(checksums.Values(), sides.checksums)) return Internal("other checksums");
+  if (!SameValues(staging.Values(), sides.staging)) return Internal("other staging");
+  if (!SameValues(blocks.Values(), sides.blocks)) return Internal("other blocks");
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status CheckKvSlices(const StageInput& input, Report& report) {
+  const std::vector<SliceShape> shapes =
+      input.is_tiny ? std::vector<SliceShape>{{1, 256}, {3, 1344}}
+                    : std::vector<SliceShape>{{1, 256}, {33, 12288}, {512, 65536}, {2, 4194368}};
+  for (const bool gather : {true, false}) {
+    Finding finding{.name = gather ? "kv_gather" : "kv_scatter",
+                    .detail = fmt::format("{} shapes", shapes.size())};
+    for (const SliceShape& shape : shapes) {
+      const absl::Status status = CheckMove(input.body, shape, gather);
+      if (status.ok()) continue;
+      finding.verdict = Verdict::kFail;
+      finding.detail = fmt::format("{} slices of {} bytes: {}", shape.num_slices, shape.slice_bytes,
+                                   std::string(status.message()));
+      break;
+    }
+    BATON_RETURN_IF_ERROR(report.Add(std::move(finding)));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace baton::gpu_check

@@ -1,0 +1,234 @@
+// NcclTransport beside the promises that all transports share: silent and hostile peers, versions,
+// limits. A peer that does not behave is a plain endpoint whose owner writes NCCL's messages
+// itself.
+#include "kvcache/transport/nccl/nccl_transport.h"
+
+#include <memory>
+#include <string>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+#include "kvcache/transport/nccl/nccl_message.h"
+#include "tests/kvcache/transport/test_rig.h"
+#include "tests/nccl/loopback_pair.h"
+
+namespace baton::test {
+namespace {
+
+NcclTransport* NcclOf(const Worker& worker) {
+  return static_cast<NcclTransport*>(worker.transport.get());
+}
+uint64_t Dropped(const Worker& worker, NcclDropReason reason) {
+  return NcclOf(worker)->CommunicatorStats().dropped[static_cast<size_t>(reason)];
+}
+
+// One pair of real transports and a plain endpoint, which the sender dials too.
+class NcclTransportTest : public testing::Test {
+ protected:
+  void MakeAll() {
+    nccl_test::Configure("");
+    d_ = rig_.MakeDecode("decode-0");
+    plain_ = plain_rig_.MakeDecode("plain-0");
+    // A decode worker can dial as well as listen.
+    p_ = rig_.MakeDecode("prefill-0");
+    std::vector<PeerAddress> peers;
+    for (const Worker* const worker : {&d_, &plain_}) {
+      peers.push_back({.worker_id = worker == &d_ ? "decode-0" : "plain-0",
+                       .incarnation = worker->incarnation,
+                       .host_id = HostId(),
+                       .tcp = worker->endpoint->tcp_address()});
+    }
+    ASSERT_TRUE(p_.endpoint->SetPeers(peers).ok());
+    ASSERT_TRUE(p_.sink->WaitUp(2));
+    ASSERT_TRUE(d_.sink->WaitUp(1));
+  }
+
+  // The message with this number that the plain peer got.
+  NcclMessage MessageAt(size_t index) {
+    EXPECT_TRUE(plain_.sink->WaitControls(index + 1));
+    const StatusOr<NcclMessage> message =
+        DecodeNcclMessage(plain_.sink->Snapshot().controls.at(index).second);
+    EXPECT_TRUE(message.ok()) << message.status();
+    return message.value_or(NcclMessage{});
+  }
+  void Answer(const NcclMessage& message) {
+    ASSERT_TRUE(plain_.transport->SendControl(p_.incarnation, EncodeNcclMessage(message)).ok());
+  }
+  // Slices for the plain peer, which nobody will ever take.
+  void OfferToPlain(uint32_t count) {
+    const Transfer transfer = MakeTransfer(900, count, 0, 0);
+    ASSERT_TRUE(p_.transport->SendSlices(plain_.incarnation, SlicesOf(transfer, p_.blocks())).ok());
+  }
+
+  Rig rig_{TransportKind::kNccl};
+  Rig plain_rig_{TransportKind::kTcp};
+  Worker d_;
+  Worker plain_;
+  Worker p_;
+};
+
+TEST_F(NcclTransportTest, APeerThatSaysNothingHoldsNobodyUp) {
+  MakeAll();
+  OfferToPlain(40);
+  EXPECT_EQ(MessageAt(0).kind, NcclMessageKind::kConnect);
+  for (uint64_t id = 1; id <= 5; ++id) ExpectTransferWorks(&p_, &d_, id);
+}
+
+TEST_F(NcclTransportTest, APeerThatGrantsNothingHoldsTwoBuffersAndNobodyUp) {
+  rig_.tweak_nccl = [](NcclTransportOptions* options) {
+    options->limits.slot_bytes = 4 * SmallLayout().SliceBytes();
+  };
+  MakeAll();
+  OfferToPlain(40);
+  // The plain peer joins the communicator by itself, so that offers come.
+  const NcclMessage connect = MessageAt(0);
+  nccl::Config config = nccl_test::NonBlocking();
+  nccl::Comm* comm = nullptr;
+  ASSERT_EQ(nccl_test::LoopbackTable().ncclCommInitRankConfig(&comm, 2, connect.id, 1, &config),
+            nccl::kInProgress);
+  NcclMessage accept;
+  accept.kind = NcclMessageKind::kAccept;
+  accept.link = connect.link;
+  accept.number = 100;
+  Answer(accept);
+  EXPECT_EQ(MessageAt(1).kind, NcclMessageKind::kOffer);
+  EXPECT_EQ(MessageAt(2).kind, NcclMessageKind::kOffer);
+  EXPECT_EQ(MessageAt(2).slices.size(), 4u) << "what its buffers hold";
+  for (uint64_t id = 1; id <= 5; ++id) ExpectTransferWorks(&p_, &d_, id);
+  EXPECT_EQ(plain_.sink->Snapshot().controls.size(), 3u) << "a third buffer is not its";
+  nccl_test::LoopbackTable().ncclCommAbort(comm);
+}
+
+TEST_F(NcclTransportTest, CreditThatDoesNotComeEndsTheCommunicatorAndIsAskedForAgain) {
+  rig_.tweak_nccl = [](NcclTransportOptions* options) { options->timers.credit_us = 10'000; };
+  MakeAll();
+  OfferToPlain(1);
+  const NcclMessage connect = MessageAt(0);
+  nccl::Config config = nccl_test::NonBlocking();
+  nccl::Comm* comm = nullptr;
+  ASSERT_EQ(nccl_test::LoopbackTable().ncclCommInitRankConfig(&comm, 2, connect.id, 1, &config),
+            nccl::kInProgress);
+  NcclMessage accept;
+  accept.kind = NcclMessageKind::kAccept;
+  accept.link = connect.link;
+  accept.number = 100;
+  Answer(accept);
+  EXPECT_EQ(MessageAt(1).kind, NcclMessageKind::kOffer);
+  const NcclMessage drop = MessageAt(2);
+  EXPECT_EQ(drop.kind, NcclMessageKind::kDrop);
+  EXPECT_EQ(drop.reason, NcclDropReason::kDeadline);
+  EXPECT_TRUE(drop.by_sender);
+  const NcclMessage again = MessageAt(3);
+  EXPECT_EQ(again.kind, NcclMessageKind::kConnect);
+  EXPECT_NE(again.link, connect.link);
+  EXPECT_TRUE(
+      nccl_test::Eventually([&] { return nccl_test::PollOnce(comm) == nccl::kRemoteError; }));
+  nccl_test::LoopbackTable().ncclCommAbort(comm);
+}
+
+TEST_F(NcclTransportTest, AnotherVersionIsRefusedByItsNumber) {
+  MakeAll();
+  // As D: the plain peer connects with another version.
+  ASSERT_TRUE(plain_.endpoint
+                  ->SetPeers(std::vector<PeerAddress>{{.worker_id = "decode-0",
+                                                       .incarnation = d_.incarnation,
+                                                       .host_id = HostId(),
+                                                       .tcp = d_.endpoint->tcp_address()}})
+                  .ok());
+  ASSERT_TRUE(d_.sink->WaitUp(2));
+  NcclMessage connect;
+  connect.kind = NcclMessageKind::kConnect;
+  connect.link = 5;
+  connect.number = 22705;
+  ASSERT_TRUE(plain_.transport->SendControl(d_.incarnation, EncodeNcclMessage(connect)).ok());
+  const NcclMessage drop = MessageAt(0);
+  EXPECT_EQ(drop.kind, NcclMessageKind::kDrop);
+  EXPECT_EQ(drop.reason, NcclDropReason::kVersion);
+  EXPECT_EQ(drop.number, 22809u);
+  EXPECT_EQ(drop.link, 5u);
+  // As P: the answer is counted, and the next communicator is tried later.
+  OfferToPlain(1);
+  NcclMessage refusal = drop;
+  refusal.link = MessageAt(1).link;
+  refusal.number = 23003;
+  Answer(refusal);
+  EXPECT_TRUE(Eventually([&] { return Dropped(p_, NcclDropReason::kVersion) == 1; }));
+  EXPECT_EQ(MessageAt(2).kind, NcclMessageKind::kConnect);
+  ExpectTransferWorks(&p_, &d_, 1);
+}
+
+TEST_F(NcclTransportTest, MessagesOutOfTurnEndNothingButTheirOwnLink) {
+  MakeAll();
+  ExpectTransferWorks(&p_, &d_, 1);
+  NcclMessage offer;
+  offer.kind = NcclMessageKind::kOffer;
+  offer.link = 77;
+  offer.batch = 1;
+  offer.slices.resize(3);
+  Answer(offer);  // of a link that is not
+  const NcclMessage drop = MessageAt(0);
+  EXPECT_EQ(drop.kind, NcclMessageKind::kDrop);
+  EXPECT_EQ(drop.reason, NcclDropReason::kUnknown);
+  EXPECT_EQ(drop.link, 77u);
+  std::string damaged = EncodeNcclMessage(offer);
+  damaged.pop_back();
+  ASSERT_TRUE(plain_.transport->SendControl(p_.incarnation, damaged).ok());
+  EXPECT_TRUE(Eventually([&] { return Dropped(p_, NcclDropReason::kProtocol) == 1; }));
+  // An answer that nobody waits for ends the link that it names.
+  OfferToPlain(1);
+  NcclMessage grant;
+  grant.kind = NcclMessageKind::kGrant;
+  grant.link = MessageAt(1).link;
+  grant.batch = 123456;
+  Answer(grant);
+  EXPECT_EQ(MessageAt(2).reason, NcclDropReason::kProtocol);
+  ExpectTransferWorks(&p_, &d_, 2);
+  EXPECT_EQ(NcclOf(d_)->CommunicatorStats().built, 1u) << "the other link stayed";
+}
+
+TEST_F(NcclTransportTest, TheLeastRecentlyUsedCommunicatorMakesRoom) {
+  rig_.tweak_nccl = [](NcclTransportOptions* options) { options->limits.max_links = 1; };
+  Worker first = rig_.MakeDecode("decode-1");
+  Worker second = rig_.MakeDecode("decode-2");
+  Worker p = rig_.MakePrefill("prefill-1", {&first, &second});
+  ASSERT_TRUE(p.sink->WaitUp(2));
+  for (uint64_t id = 1; id <= 6; ++id) ExpectTransferWorks(&p, id % 2 == 0 ? &first : &second, id);
+  EXPECT_EQ(Dropped(p, NcclDropReason::kEvicted), 5u);
+  EXPECT_EQ(NcclOf(p)->CommunicatorStats().built, 6u);
+}
+
+// The owner's control messages are any bytes, those of an NCCL message too.
+TEST_F(NcclTransportTest, AControlMessageThatLooksLikeNcclsArrivesAsItIs) {
+  MakeAll();
+  NcclMessage drop;
+  drop.kind = NcclMessageKind::kDrop;
+  for (const std::string& bytes :
+       {EncodeNcclMessage(drop), EncodeNcclMessage(drop).substr(0, 20)}) {
+    const size_t before = d_.sink->Snapshot().controls.size();
+    ASSERT_TRUE(p_.transport->SendControl(d_.incarnation, bytes).ok());
+    ASSERT_TRUE(d_.sink->WaitControls(before + 1));
+    EXPECT_EQ(d_.sink->Snapshot().controls.back().second, bytes);
+  }
+}
+
+TEST(NcclTransportOptionsTest, ShapesThatCannotWorkAreRefusedByNumber) {
+  KvLayout small = SmallLayout();
+  small.head_dim = 2;
+  small.num_kv_heads = 1;
+  const nccl_test::KvDevice narrow = nccl_test::MakeKvDevice(false, small, 4);
+  NcclTransportOptions options;
+  options.table = &nccl_test::LoopbackTable();
+  options.device = narrow.parts;
+  const auto message = [&] {
+    return std::string(NcclTransport::Create(options, nullptr).status().message());
+  };
+  EXPECT_THAT(message(), testing::HasSubstr("slices of 128 bytes"));
+  const nccl_test::KvDevice device = nccl_test::MakeKvDevice(false, SmallLayout(), 4);
+  options.device = device.parts;
+  options.limits.slot_bytes = 1000;
+  EXPECT_THAT(message(), testing::HasSubstr("staging of 1000 bytes holds no slice of 4096"));
+}
+
+}  // namespace
+}  // namespace baton::test
