@@ -227,6 +227,11 @@ bool StoreMessages(std::vector<ChatMessage> messages, ApiParams* params, Request
 
 bool StorePromptTokens(std::string_view name, std::vector<int64_t> tokens, ApiParams* params,
                        RequestError* error) {
+  for (const int64_t token : tokens) {
+    if (token >= 0 && token <= INT32_MAX) continue;
+    *error = FieldError(ErrorCode::kInvalidValue, name, "token ids from 0 on");
+    return false;
+  }
   if (tokens.size() > kApiMaxPromptTokens) {
     *error = FieldError(ErrorCode::kInvalidValue, name, "at most 1048576 token ids");
     return false;

@@ -110,6 +110,7 @@ v1::RequestState ToProto(RequestState state) {
 v1::TransportKind ToProto(TransportKind kind) {
   switch (kind) {
     case TransportKind::kAuto:
+    case TransportKind::kNccl:  // no worker offers it yet
       break;
     case TransportKind::kLocal:
       return v1::TRANSPORT_KIND_LOCAL;
