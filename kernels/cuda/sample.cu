@@ -8,8 +8,8 @@
 // Bytes: 4 a token and pass, from L2 behind the first: 1 pass greedy, 2 with a temperature, 4 to 8
 // more for each of top_k and top_p. Flops: with a temperature about 30 integer operations a token
 // (Philox), logarithms only where a bound says that it may win. Limit: a row is one SM's work,
-// whose L2 bandwidth limits a pass (128k tokens: 512 KiB); atomics where most tokens share a digit.
-// Reached: not yet measured on a GPU.
+// whose L2 bandwidth limits a pass (128k tokens: 512 KiB); where most tokens share a digit the
+// 64-bit additions in shared memory, which are loops. Reached: not yet measured on a GPU.
 #include <array>
 
 #include "kernels/cuda/kernel_table.h"

@@ -41,7 +41,7 @@ EXPECTED = {
     "SiluMulKernel": (r"LDG\.E\.NA\.LTC256B\.128\.CONSTANT", r"STG\.E\.128"),
     "GeluMulKernel": (r"LDG\.E\.NA\.LTC256B\.128\.CONSTANT", r"STG\.E\.128", r"FFMA"),
     "EmbedKernel": (r"LDG\.E.*\.128", r"STG\.E\.128"),
-    "SampleKernel": (r"ATOMS", r"SHFL\.BFLY", r"IMAD\.WIDE\.U32"),
+    "SampleKernel": (r"ATOMS\.CAST\.SPIN\.64", r"SHFL\.BFLY", r"IMAD\.WIDE\.U32"),
     "RopeAppendKernel": (
         r"LDG\.E\.64",
         r"STG\.E\.64",
