@@ -55,6 +55,7 @@ std::string WhatFor(const SimThread& thread) {
 
 FaultHandler* active_handler = nullptr;
 struct sigaction previous_action;
+stack_t previous_stack;
 
 // Where a thread goes on after a fault: on its own stack, from the top.
 thread_local const void* fault_address = nullptr;
@@ -166,7 +167,7 @@ FaultHandler::FaultHandler() {
   stack_t stack = {};
   stack.ss_sp = alternate;
   stack.ss_size = sizeof(alternate);
-  BATON_CHECK(sigaltstack(&stack, nullptr) == 0, "no stack for the fault handler");
+  BATON_CHECK(sigaltstack(&stack, &previous_stack) == 0, "no stack for the fault handler");
   struct sigaction action = {};
   action.sa_sigaction = OnFault;
   action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;
@@ -175,6 +176,8 @@ FaultHandler::FaultHandler() {
 
 FaultHandler::~FaultHandler() {
   sigaction(SIGSEGV, &previous_action, nullptr);
+  // A thread's own stack for signals, a sanitizer's for one, is given back with the thread.
+  sigaltstack(&previous_stack, nullptr);
   active_handler = nullptr;
 }
 
