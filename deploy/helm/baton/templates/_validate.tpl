@@ -1,0 +1,142 @@
+{{/* What a schema cannot say: combinations that could not run. Each message names the values, why, and
+     what to set instead. */}}
+
+{{- define "baton.validate" -}}
+{{- include "baton.validateModel" . -}}
+{{- include "baton.validateRouter" . -}}
+{{- include "baton.validateSecret" . -}}
+{{- range $role := list "prefill" "decode" -}}
+{{- $in := dict "root" $ "role" $role "pool" (index $.Values $role) -}}
+{{- if or (eq $role "decode") (ne $.Values.router.mode "aggregated") -}}
+{{- include "baton.validatePool" $in -}}
+{{- include "baton.validateDevice" $in -}}
+{{- include "baton.validateMemory" $in -}}
+{{- include "baton.validateScaling" $in -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "baton.validateModel" -}}
+{{- $m := .Values.model -}}
+{{- if not $m.size -}}
+{{- fail "model.size is missing: the size of the model's file, e.g. 94MiB; probes and the check of memory are computed from it" -}}
+{{- end -}}
+{{- if and (ne $m.source "pull") (not $m.path) -}}
+{{- fail (printf "model.path is missing: the .gguf file or model folder, with model.source %s" $m.source) -}}
+{{- end -}}
+{{- if and (eq $m.source "image") (not (hasPrefix "/" $m.path)) -}}
+{{- fail (printf "model.path %q: with model.source image it is an absolute path" $m.path) -}}
+{{- end -}}
+{{- if and (eq $m.source "pvc") (not $m.pvc.claimName) -}}
+{{- fail "model.pvc.claimName is missing: the claim that holds model.path" -}}
+{{- end -}}
+{{- if eq $m.source "pull" -}}
+{{- if not (regexMatch "^hf:[^/]+/[^/]+/.+[.]gguf$" $m.pull.name) -}}
+{{- fail (printf "model.pull.name %q is not hf:ORG/REPO/FILE.gguf; names of the catalogue come through pip, which the image does not have: put such a model on a volume (baton pull NAME) and use hostPath or pvc" $m.pull.name) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "baton.validateRouter" -}}
+{{- $r := .Values.router -}}
+{{- if and (gt (int $r.maxReplicas) 0) (lt (int $r.maxReplicas) (int $r.replicas)) -}}
+{{- fail (printf "router.maxReplicas %d is below router.replicas %d: workers would not register with the last ones" (int $r.maxReplicas) (int $r.replicas)) -}}
+{{- end -}}
+{{- if and $r.podDisruptionBudget.enabled (eq (int $r.podDisruptionBudget.maxUnavailable) 0) -}}
+{{- fail "router.podDisruptionBudget.maxUnavailable is 0: no node with a router could ever be drained" -}}
+{{- end -}}
+{{- range $api := list "http" "grpc" -}}
+{{- $route := index $.Values.gatewayApi $api -}}
+{{- if and $route.enabled (not $route.parentRefs) -}}
+{{- fail (printf "gatewayApi.%s.enabled without gatewayApi.%s.parentRefs: name the Gateway that it hangs on" $api $api) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "baton.validateSecret" -}}
+{{- $s := .Values.clusterSecret -}}
+{{- if and $s.existingSecret $s.value -}}
+{{- fail "clusterSecret.existingSecret and clusterSecret.value are both set: which one is it?" -}}
+{{- end -}}
+{{- /* Only where there is a cluster to ask: `helm template` has none, and finds no namespace either. */ -}}
+{{- if lookup "v1" "Namespace" "" "kube-system" -}}
+{{- range $value, $keys := dict "clusterSecret.existingSecret" (list $s.existingSecret "secret") "tls.existingSecret" (list .Values.tls.existingSecret "tls.crt" "tls.key" "ca.crt") -}}
+{{- $name := first $keys -}}
+{{- if $name -}}
+{{- $found := lookup "v1" "Secret" $.Release.Namespace $name -}}
+{{- if not $found -}}
+{{- fail (printf "%s: there is no Secret %q in namespace %q; no pod could start" $value $name $.Release.Namespace) -}}
+{{- end -}}
+{{- range rest $keys -}}
+{{- if not (hasKey (default dict $found.data) .) -}}
+{{- fail (printf "%s: the Secret %q has no key %q" $value $name .) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "baton.validatePool" -}}
+{{- $w := .root.Values.worker -}}
+{{- if and (eq (int .pool.replicas) 0) (not (include "baton.isAutoscaled" .pool)) -}}
+{{- fail (printf "%s.replicas is 0: router.mode %s needs at least one %s worker" .role .root.Values.router.mode .role) -}}
+{{- end -}}
+{{- if and $w.hostNetwork (ne (toString .pool.update.maxSurge) "0") -}}
+{{- fail (printf "worker.hostNetwork with %s.update.maxSurge %v: the new pod would need the ports of the old one; set maxSurge 0 and maxUnavailable 1" .role .pool.update.maxSurge) -}}
+{{- end -}}
+{{- if and (eq (toString .pool.update.maxSurge) "0") (eq (toString .pool.update.maxUnavailable) "0") -}}
+{{- fail (printf "%s.update: maxSurge and maxUnavailable are both 0, so no pod could ever be replaced" .role) -}}
+{{- end -}}
+{{- if and (eq $w.transport "shm") (not $w.hostNetwork) -}}
+{{- fail "worker.transport shm needs worker.hostNetwork: workers find each other by abstract unix sockets, which end at a pod's own network; use auto or tcp" -}}
+{{- end -}}
+{{- if and .pool.podDisruptionBudget.enabled (eq (int .pool.podDisruptionBudget.maxUnavailable) 0) -}}
+{{- fail (printf "%s.podDisruptionBudget.maxUnavailable is 0: no node with a %s worker could ever be drained" .role .role) -}}
+{{- end -}}
+{{- $ports := list .pool.ports.grpc .pool.ports.kv .pool.ports.admin -}}
+{{- if ne (len (uniq $ports)) 3 -}}
+{{- fail (printf "%s.ports: grpc, kv and admin must differ" .role) -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "baton.validateDevice" -}}
+{{- $gpus := int .pool.gpu.count -}}
+{{- if gt $gpus 1 -}}
+{{- fail (printf "%s.gpu.count %d: a worker computes on one GPU; raise %s.replicas instead" .role $gpus .role) -}}
+{{- end -}}
+{{- if and (eq .pool.device "cuda") (eq $gpus 0) -}}
+{{- fail (printf "%s.device cuda without a GPU: set %s.gpu.count 1" .role .role) -}}
+{{- end -}}
+{{- if and (eq .pool.device "cpu") (gt $gpus 0) -}}
+{{- fail (printf "%s.gpu.count %d with %s.device cpu: the GPU would be reserved and idle" .role $gpus .role) -}}
+{{- end -}}
+{{- if and (gt $gpus 0) (ne .root.Values.worker.kvDtype "bf16") -}}
+{{- fail (printf "worker.kvDtype %s with %s.gpu.count: a GPU stores K and V in bf16" .root.Values.worker.kvDtype .role) -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "baton.validateMemory" -}}
+{{- $need := addf (include "baton.mib" .root.Values.model.size | float64) (include "baton.mib" .pool.kvMemory | float64) -}}
+{{- $gpu := and (gt (int .pool.gpu.count) 0) .pool.gpu.memory -}}
+{{- if and $gpu (lt (include "baton.mib" .pool.gpu.memory | float64) $need) -}}
+{{- fail (printf "%s.gpu.memory %s is less than model.size %s and %s.kvMemory %s together: the model does not fit" .role .pool.gpu.memory .root.Values.model.size .role .pool.kvMemory) -}}
+{{- end -}}
+{{- /* A worker leaves 256 MiB of its limit free when it makes its pool, and takes some beside it. */ -}}
+{{- $limit := dig "limits" "memory" "" .pool.resources -}}
+{{- if and $limit (eq (int .pool.gpu.count) 0) (lt (include "baton.mib" $limit | float64) (addf $need 320.0)) -}}
+{{- fail (printf "%s.resources.limits.memory %v is less than model.size %s, %s.kvMemory %s and 320MiB together: the worker would be killed; raise the limit or lower kvMemory" .role $limit .root.Values.model.size .role .pool.kvMemory) -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "baton.validateScaling" -}}
+{{- $a := .pool.autoscaling -}}
+{{- if ne $a.kind "none" -}}
+{{- if gt (int $a.minReplicas) (int $a.maxReplicas) -}}
+{{- fail (printf "%s.autoscaling: minReplicas %d is above maxReplicas %d" .role (int $a.minReplicas) (int $a.maxReplicas)) -}}
+{{- end -}}
+{{- if and (eq $a.kind "keda") (not $a.prometheusAddress) -}}
+{{- fail (printf "%s.autoscaling.kind keda without prometheusAddress: KEDA asks Prometheus itself, e.g. http://prometheus.monitoring:9090" .role) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}

@@ -1,0 +1,183 @@
+{{/* One pool of workers. Everything takes (dict "root" $ "role" "prefill" "pool" .Values.prefill). */}}
+
+{{- define "baton.worker" -}}
+{{- $root := .root -}}
+{{- $full := include "baton.fullname" $root -}}
+apiVersion: apps/v1
+kind: Deployment
+metadata:
+  name: {{ $full }}-{{ .role }}
+  namespace: {{ $root.Release.Namespace }}
+  labels: {{- include "baton.labels" (dict "root" $root "role" .role) | nindent 4 }}
+spec:
+  {{- if not (include "baton.isAutoscaled" .pool) }}
+  replicas: {{ .pool.replicas }}
+  {{- end }}
+  # A worker that cannot start leaves those of the revision before where they are.
+  progressDeadlineSeconds: {{ add 120 (include "baton.startSeconds" $root | int) }}
+  revisionHistoryLimit: 5
+  selector:
+    matchLabels: {{- include "baton.selector" (dict "root" $root "role" .role) | nindent 6 }}
+  strategy:
+    type: RollingUpdate
+    rollingUpdate: {maxSurge: {{ .pool.update.maxSurge }}, maxUnavailable: {{ .pool.update.maxUnavailable }}}
+  template:
+    metadata: {{- include "baton.podMetadata" . | nindent 6 }}
+    spec: {{- include "baton.workerSpec" . | nindent 6 }}
+{{- end -}}
+
+{{- define "baton.workerSpec" -}}
+{{- $root := .root -}}
+{{- include "baton.podCommon" $root }}
+{{- if $root.Values.worker.hostNetwork }}
+hostNetwork: true
+dnsPolicy: ClusterFirstWithHostNet
+{{- end }}
+# The drain, what it announces before and says after it, and room.
+terminationGracePeriodSeconds: {{ add 15 (int $root.Values.worker.drainTimeoutSeconds) }}
+{{- include "baton.placement" (dict "root" $root "role" .role "pool" .pool "revision" "pod-template-hash") | nindent 0 }}
+{{- include "baton.initContainers" $root | nindent 0 }}
+containers:
+  - name: {{ .role }}
+    image: {{ include "baton.image" $root }}
+    imagePullPolicy: {{ $root.Values.image.pullPolicy }}
+    args: {{- include "baton.workerArgs" . | nindent 6 }}
+    env:
+      {{- include "baton.downwardEnv" $root | nindent 6 }}
+      {{- if include "baton.threadsOfLimit" .pool }}
+      - name: CPU_LIMIT
+        valueFrom: {resourceFieldRef: {containerName: {{ .role }}, resource: limits.cpu}}
+      {{- end }}
+    ports:
+      - {name: grpc, containerPort: {{ .pool.ports.grpc }}}
+      - {name: kv, containerPort: {{ .pool.ports.kv }}}
+      - {name: admin, containerPort: {{ .pool.ports.admin }}}
+    {{- include "baton.probes" (dict "startSeconds" (include "baton.startSeconds" $root)) | nindent 4 }}
+    resources: {{- include "baton.workerResources" .pool | nindent 6 }}
+    {{- $capabilities := ternary (list "IPC_LOCK") (list) (gt (int .pool.rdma.count) 0) }}
+    securityContext: {{- include "baton.containerSecurity" (dict "capabilities" $capabilities) | nindent 6 }}
+    volumeMounts:
+      {{- include "baton.secretMounts" $root | nindent 6 }}
+      {{- if ne $root.Values.model.source "image" }}
+      - {name: models, mountPath: /models, readOnly: true}
+      {{- end }}
+      {{- if .pool.shmSize }}
+      - {name: shm, mountPath: /dev/shm}
+      {{- end }}
+      {{- if .pool.hugePages.amount }}
+      - {name: huge-pages, mountPath: /dev/hugepages}
+      {{- end }}
+volumes:
+  {{- include "baton.secretVolumes" $root | nindent 2 }}
+  {{- include "baton.modelVolume" $root | nindent 2 }}
+  {{- with .pool.shmSize }}
+  - name: shm
+    emptyDir: {medium: Memory, sizeLimit: {{ . }}}
+  {{- end }}
+  {{- if .pool.hugePages.amount }}
+  - name: huge-pages
+    emptyDir: {medium: HugePages-{{ .pool.hugePages.pageSize }}}
+  {{- end }}
+{{- end -}}
+
+{{/* With a CPU limit the threads are as many as it allows, rounded up. */}}
+{{- define "baton.threadsOfLimit" -}}
+{{- if and (eq (int .threads) 0) (dig "limits" "cpu" "" .resources) }}true{{ end -}}
+{{- end -}}
+
+{{- define "baton.workerArgs" -}}
+{{- $w := .root.Values.worker -}}
+{{- $any := include "baton.anyAddress" .root -}}
+- {{ .role }}
+- --router={{ include "baton.routers" .root }}
+- --listen={{ $any }}:{{ .pool.ports.grpc }}
+- --kv-listen={{ $any }}:{{ .pool.ports.kv }}
+- --admin={{ $any }}:{{ .pool.ports.admin }}
+- --advertise={{ include "baton.podAddress" .root }}
+- --worker-id=$(POD_NAME)
+- --model={{ include "baton.modelPath" .root }}
+- --device={{ .pool.device }}
+{{- if include "baton.threadsOfLimit" .pool }}
+- --threads=$(CPU_LIMIT)
+{{- else }}
+- --threads={{ int .pool.threads }}
+{{- end }}
+- --isa={{ $w.isa }}
+- --transport={{ $w.transport }}
+- --kv-dtype={{ $w.kvDtype }}
+- --kv-memory={{ .pool.kvMemory }}
+- --max-context={{ int $w.maxContext }}
+- --prefix-cache={{ ternary "on" "off" $w.prefixCache }}
+- --drain-timeout={{ int $w.drainTimeoutSeconds }}
+{{ include "baton.secretArgs" .root }}
+{{- range .pool.extraArgs }}
+- {{ . | quote }}
+{{- end }}
+{{- end -}}
+
+{{/* The values' resources with GPUs, RDMA devices and huge pages, which must be limits. */}}
+{{- define "baton.workerResources" -}}
+{{- $extra := dict -}}
+{{- if gt (int .gpu.count) 0 -}}{{- $_ := set $extra .gpu.resource (int .gpu.count) -}}{{- end -}}
+{{- if gt (int .rdma.count) 0 -}}{{- $_ := set $extra .rdma.resource (int .rdma.count) -}}{{- end -}}
+{{- with .hugePages.amount -}}{{- $_ := set $extra (printf "hugepages-%s" $.hugePages.pageSize) . -}}{{- end -}}
+{{- $resources := deepCopy .resources -}}
+{{- $_ := set $resources "limits" (merge $extra (default dict $resources.limits)) -}}
+{{- toYaml $resources -}}
+{{- end -}}
+
+{{- define "baton.initContainers" -}}
+{{- $m := .Values.model -}}
+{{- if or (eq $m.source "pull") $m.check }}
+initContainers:
+  {{- if eq $m.source "pull" }}
+  - name: pull-model
+    image: {{ include "baton.image" . }}
+    imagePullPolicy: {{ .Values.image.pullPolicy }}
+    args: [pull, {{ $m.pull.name | quote }}]
+    env:
+      - {name: BATON_HOME, value: /models}
+      {{- with $m.pull.endpoint }}
+      - {name: HF_ENDPOINT, value: {{ . | quote }}}
+      {{- end }}
+      {{- with $m.pull.tokenSecret.name }}
+      - name: HF_TOKEN
+        valueFrom: {secretKeyRef: {name: {{ . }}, key: {{ $m.pull.tokenSecret.key }}}}
+      {{- end }}
+    resources: {requests: {cpu: 100m, memory: 64Mi}, limits: {memory: 512Mi}}
+    securityContext: {{- include "baton.containerSecurity" (dict) | nindent 6 }}
+    volumeMounts:
+      - {name: models, mountPath: /models}
+  {{- end }}
+  {{- if $m.check }}
+  # Refuses what the worker would refuse, and says so in its own log.
+  - name: check-model
+    image: {{ include "baton.image" . }}
+    imagePullPolicy: {{ .Values.image.pullPolicy }}
+    args: [inspect, {{ include "baton.modelPath" . | quote }}]
+    resources: {requests: {cpu: 100m, memory: 128Mi}, limits: {memory: 512Mi}}
+    securityContext: {{- include "baton.containerSecurity" (dict) | nindent 6 }}
+    {{- if ne $m.source "image" }}
+    volumeMounts:
+      - {name: models, mountPath: /models, readOnly: true}
+    {{- end }}
+  {{- end }}
+{{- end }}
+{{- end -}}
+
+{{- define "baton.modelVolume" -}}
+{{- $m := .Values.model -}}
+{{- if eq $m.source "hostPath" -}}
+- name: models
+  hostPath: {path: {{ $m.hostPath.folder }}, type: Directory}
+{{- else if eq $m.source "pvc" -}}
+- name: models
+  persistentVolumeClaim: {claimName: {{ $m.pvc.claimName }}}
+{{- else if and (eq $m.source "pull") $m.pull.claimName -}}
+- name: models
+  persistentVolumeClaim: {claimName: {{ $m.pull.claimName }}}
+{{- else if eq $m.source "pull" -}}
+- name: models
+  emptyDir: {}
+{{- end -}}
+{{- end -}}

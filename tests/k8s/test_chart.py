@@ -1,0 +1,219 @@
+"""The Helm chart without a cluster: lint, values it must refuse and why, and what it renders."""
+
+import json
+import os
+import subprocess
+
+import pytest
+import yaml
+
+from chart import CHART, SOURCE, helm, helm_path, objects, one, pod_spec, profile, template
+from value_sets import ACCEPTED, ACCEPTED_WITH_CRDS, BASE, PROFILES, REFUSED, SECRET, merged
+
+pytestmark = pytest.mark.skipif(
+    helm_path() is None, reason="helm is missing: tests/k8s/tools.sh builds it"
+)
+GOLDEN = SOURCE / "tests/k8s/golden"
+
+
+def everything():
+    """name -> values of all sets that the chart takes."""
+    sets = {name: profile(name) for name in PROFILES}
+    for name, values in {**ACCEPTED, **ACCEPTED_WITH_CRDS}.items():
+        sets[name] = merged(BASE, values)
+    return sets
+
+
+@pytest.mark.parametrize("name", PROFILES)
+def test_lint_is_strict_and_clean(name):
+    done = helm("lint", "--strict", CHART, "-f", CHART / f"profiles/{name}.yaml")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "[WARNING]" not in done.stdout
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_values_that_cannot_work_are_refused_with_the_reason(name):
+    values, message = REFUSED[name]
+    done = template(merged(BASE, values))
+    assert done.returncode != 0, "rendered"
+    assert message in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize("name", everything())
+def test_objects_of_every_set_are_named_and_placed(name):
+    rendered = objects(merged(everything()[name], SECRET if name != "secret-of-others" else {}))
+    assert len({(o["kind"], o["metadata"]["name"]) for o in rendered}) == len(rendered)
+    for o in rendered:
+        assert o["metadata"]["namespace"] == "llm"
+        assert len(o["metadata"]["name"]) <= 63
+        assert o["metadata"]["labels"]["app.kubernetes.io/instance"] == "demo"
+
+
+def containers(rendered):
+    for o in rendered:
+        spec = o if o["kind"] == "Pod" else o.get("spec", {}).get("template", {})
+        if "spec" in spec and o["kind"] in ("Pod", "Deployment", "StatefulSet"):
+            for container in spec["spec"].get("initContainers", []) + spec["spec"]["containers"]:
+                yield spec["spec"], container
+
+
+@pytest.mark.parametrize("name", everything())
+def test_no_container_has_rights_that_it_does_not_need(name):
+    rendered = objects(everything()[name])
+    count = 0
+    for pod, container in containers(rendered):
+        count += 1
+        security = container["securityContext"]
+        assert security["readOnlyRootFilesystem"] and not security["allowPrivilegeEscalation"]
+        assert security["capabilities"]["drop"] == ["ALL"]
+        assert set(security["capabilities"].get("add", [])) <= {"IPC_LOCK"}
+        assert pod["securityContext"]["runAsNonRoot"]
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert pod["automountServiceAccountToken"] is False
+        assert container["resources"]["limits"]["memory"]
+    assert count >= 3
+    assert not [o for o in rendered if o["kind"] in ("Role", "ClusterRole", "RoleBinding")]
+
+
+@pytest.mark.parametrize("name", PROFILES)
+def test_the_profiles_render_as_their_goldens(name):
+    done = template(merged(profile(name), SECRET))
+    assert done.returncode == 0, done.stderr
+    path = GOLDEN / f"{name}.yaml"
+    if os.environ.get("BATON_UPDATE_GOLDEN"):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(done.stdout, encoding="utf-8")
+    assert done.stdout == path.read_text(encoding="utf-8"), (
+        "read the difference, then BATON_UPDATE_GOLDEN=1 writes it"
+    )
+
+
+def test_the_kustomize_base_is_what_the_chart_gives():
+    done = subprocess.run(
+        [SOURCE / "deploy/kustomize/render.sh", "--check"], capture_output=True, text=True,
+        check=False, env={**os.environ, "HELM": helm_path()},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_secret_is_drawn_only_where_none_is_given():
+    secrets = [
+        one(objects(merged(BASE, layer)), "Secret", "demo-baton-cluster-1")["data"]["secret"]
+        for layer in ({}, {}, SECRET, SECRET)
+    ]
+    assert secrets[0] != secrets[1] and secrets[2] == secrets[3]
+    rendered = objects(merged(BASE, ACCEPTED["secret-of-others"]))
+    assert not [o for o in rendered if o["kind"] == "Secret"]
+
+
+def test_workers_register_with_every_router_by_name():
+    rendered = objects(merged(BASE, {"router": {"replicas": 2, "maxReplicas": 3}}))
+    service = one(rendered, "Service", "demo-baton-routers")
+    assert service["spec"]["publishNotReadyAddresses"] and service["spec"]["clusterIP"] == "None"
+    wanted = [f"demo-baton-router-{i}.demo-baton-routers:7070" for i in range(3)]
+    for role in ("prefill", "decode"):
+        args = pod_spec(rendered, role)["containers"][0]["args"]
+        assert "--router=" + ",".join(wanted) in args
+    assert one(rendered, "StatefulSet", "demo-baton-router")["spec"]["serviceName"] == (
+        "demo-baton-routers"
+    )
+
+
+@pytest.mark.parametrize("size,rate,seconds", [("94MiB", 20, 62), ("70GiB", 10, 760)])
+def test_the_time_to_start_follows_the_size_of_the_model(size, rate, seconds):
+    values = merged(
+        BASE,
+        {"model": {"size": size, "loadSecondsPerGiB": rate}},
+        {r: {"resources": {"limits": {"memory": "99Gi"}}} for r in ("prefill", "decode")},
+    )
+    probe = pod_spec(objects(values), "decode")["containers"][0]["startupProbe"]
+    assert probe["periodSeconds"] * probe["failureThreshold"] == seconds
+
+
+def test_a_pod_gets_longer_to_end_than_its_drain():
+    drains = {"worker": {"drainTimeoutSeconds": 100}, "router": {"drainTimeoutSeconds": 7}}
+    values = merged(BASE, drains)
+    rendered = objects(values)
+    for role, drain, grace in (("prefill", 100, 115), ("decode", 100, 115), ("router", 7, 27)):
+        spec = pod_spec(rendered, role)
+        assert f"--drain-timeout={drain}" in spec["containers"][0]["args"]
+        assert spec["terminationGracePeriodSeconds"] == grace
+
+
+def test_policies_let_only_routers_call_workers_and_only_senders_of_kv_reach_decode():
+    rendered = objects(merged(BASE, ACCEPTED["all-objects"]))
+
+    def who(role):
+        rules = one(rendered, "NetworkPolicy", f"demo-baton-{role}")["spec"]["ingress"]
+        return {
+            port["port"]: sorted(
+                peer["podSelector"]["matchLabels"]["app.kubernetes.io/component"]
+                for peer in rule["from"]
+                if "podSelector" in peer
+            )
+            for rule in reversed(rules)
+            for port in rule["ports"]
+        }
+
+    assert who("prefill") == {"grpc": ["router"], "admin": ["router"]}
+    assert who("decode") == {"grpc": ["router"], "admin": ["router"], "kv": ["decode", "prefill"]}
+    assert who("router")["grpc"] == ["decode", "prefill", "test"]
+    assert who("router")["admin"] == []
+
+
+def test_objects_of_crds_are_there_only_when_asked_for():
+    kinds = {o["kind"] for name in ACCEPTED for o in objects(merged(BASE, ACCEPTED[name]))}
+    crds = {"ScaledObject", "PodMonitor", "HTTPRoute", "GRPCRoute"}
+    assert not kinds & crds
+    asked = {o["kind"] for v in ACCEPTED_WITH_CRDS.values() for o in objects(merged(BASE, v))}
+    assert crds <= asked
+
+
+def test_a_scaled_pool_leaves_its_size_to_the_scaler():
+    rendered = objects(merged(BASE, ACCEPTED["hpa"]))
+    for role, metric, target in (
+        ("prefill", "baton_prefill_backlog_seconds", "1000m"),
+        ("decode", "baton_decode_kv_pressure", "700m"),
+    ):
+        assert "replicas" not in one(rendered, "Deployment", f"demo-baton-{role}")["spec"]
+        pods = one(rendered, "HorizontalPodAutoscaler", f"demo-baton-{role}")["spec"]["metrics"][0]
+        assert pods["pods"]["metric"]["name"] == metric
+        assert pods["pods"]["target"]["averageValue"] == target
+
+
+def test_threads_follow_a_cpu_limit():
+    spec = pod_spec(objects(merged(BASE, ACCEPTED["cpu-limit"])), "decode")["containers"][0]
+    assert "--threads=$(CPU_LIMIT)" in spec["args"]
+    names = [e["name"] for e in spec["env"]]
+    assert "CPU_LIMIT" in names
+    plain = pod_spec(objects(BASE), "decode")["containers"][0]
+    assert "--threads=0" in plain["args"]
+
+
+def test_every_value_is_described():
+    schema = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))
+
+    def check(node, path):
+        if "$ref" in node:
+            return
+        assert node.get("description"), f"{path} has no description"
+        for key, child in node.get("properties", {}).items():
+            check(child, f"{path}.{key}")
+
+    for key, child in {**schema["properties"], **schema["$defs"]}.items():
+        check(child, key)
+
+    def keys(tree, prefix=""):
+        for key, value in tree.items():
+            yield f"{prefix}{key}"
+            if isinstance(value, dict):
+                yield from keys(value, f"{prefix}{key}.")
+
+    values = yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8"))
+    for key in keys(values):
+        node = schema
+        for part in key.split("."):
+            if "$ref" in node:
+                node = schema["$defs"][node["$ref"].rsplit("/", 1)[-1]]
+            node = node.get("properties", {}).get(part) or node.get("additionalProperties")
+            assert isinstance(node, dict), f"values.yaml has {key}, the schema does not"
