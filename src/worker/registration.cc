@@ -24,6 +24,7 @@ constexpr int64_t kFirstBackoffUs = 100'000;
 constexpr int64_t kMaxBackoffUs = 2'000'000;
 // Reports that wait behind a write; more means that the router does not read.
 constexpr size_t kMaxQueuedReports = 8;
+constexpr int kMinLookUpGapMs = 1000;
 constexpr int kMaxMessageBytes = 32 * 1024 * 1024;
 
 }  // namespace
@@ -187,6 +188,9 @@ Registration::Registration(RegistrationConfig config) : config_(std::move(config
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 50);
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 50);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
+  // Behind a name a router that comes back may have another address (a pod has); gRPC would ask for
+  // it only once in 30 s.
+  arguments.SetInt(GRPC_ARG_DNS_MIN_TIME_BETWEEN_RESOLUTIONS_MS, kMinLookUpGapMs);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveTimeMs);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMs);
   arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);  // as many as it takes

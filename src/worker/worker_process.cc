@@ -21,6 +21,7 @@
 #include "src/base/log.h"
 #include "src/base/random.h"
 #include "src/base/size_text.h"
+#include "src/engine/first_token.h"
 #include "src/engine/prefix_journal.h"
 #include "src/model/compute_device.h"
 #include "src/model/device_model.h"
@@ -99,6 +100,7 @@ struct WorkerProcess::Parts {
   Status LoadOnDevice(const GgufFile& file);
   Status MakeArena();
   Status MakeEngine();
+  Status TryOneToken();
   Status StartServer();
   void Register();
   Status StartAdmin();
@@ -215,6 +217,15 @@ Status WorkerProcess::Parts::MakeEngine() {
     if (status.state == RequestState::kVerified) admin->OnVerified(status);
   });
   return OkStatus();
+}
+
+// Who is ready has produced a token: with these weights, on this device, in this pool.
+Status WorkerProcess::Parts::TryOneToken() {
+  const KvView view{.base = mirror != nullptr ? mirror->base() : arena->base(),
+                    .layout = &arena->layout(),
+                    .num_blocks = arena->num_blocks()};
+  const StatusOr<TokenId> token = ComputeFirstToken(model.get(), view);
+  return token.ok() ? OkStatus() : WithPrefix(token.status(), "--model " + config.model_path);
 }
 
 Status WorkerProcess::Parts::StartServer() {
@@ -354,6 +365,7 @@ StatusOr<std::unique_ptr<WorkerProcess>> WorkerProcess::Start(WorkerConfig confi
   Parts& p = *worker->parts_;
   BATON_RETURN_IF_ERROR(p.LoadModel());
   BATON_RETURN_IF_ERROR(p.MakeEngine());
+  BATON_RETURN_IF_ERROR(p.TryOneToken());
   BATON_RETURN_IF_ERROR(p.StartAdmin());  // before the engine, which counts hand-offs in it
   BATON_RETURN_IF_ERROR(p.engine->Start());
   BATON_RETURN_IF_ERROR(p.StartServer());
