@@ -157,7 +157,7 @@ HttpApi::PostHandler HttpApi::FindPostHandler(std::string_view path) {
 }
 
 void HttpApi::Handle(HttpRequest request, std::shared_ptr<HttpResponder> responder) {
-  Exchange exchange{std::move(request), std::move(responder), {}};
+  Exchange exchange{std::move(request), std::move(responder), {}, {}};
   exchange.arrival.now_us = clock_.NowUs();
   exchange.arrival.wall_unix_ms = clock_.WallUnixMs();
   exchange.arrival.request_id =
@@ -180,7 +180,7 @@ void HttpApi::Handle(HttpRequest request, std::shared_ptr<HttpResponder> respond
 
 void HttpApi::Send(Exchange& exchange, std::string body, std::string_view content_type) {
   HttpResponse response;
-  response.headers = AnswerHeaders(exchange.arrival.request_id, {});
+  response.headers = AnswerHeaders(exchange.arrival.request_id, exchange.ignored);
   response.headers.Set("Content-Type", content_type);
   response.body = std::move(body);
   exchange.responder->Respond(std::move(response));
@@ -312,6 +312,7 @@ std::shared_ptr<const ModelInfo> HttpApi::ModelOf(Exchange& exchange, const Json
 void HttpApi::PostTokenize(Exchange& exchange, const JsonValue& body) {
   const auto model = ModelOf(exchange, body);
   if (model == nullptr) return;
+  exchange.ignored = IgnoredJsonFields(body, {"model", "content", "add_special", "parse_special"});
   const JsonValue* content = body.Find("content");
   if (content == nullptr || content->AsString() == nullptr) {
     const bool missing = content == nullptr || content->is_null();
@@ -336,6 +337,7 @@ void HttpApi::PostTokenize(Exchange& exchange, const JsonValue& body) {
 void HttpApi::PostDetokenize(Exchange& exchange, const JsonValue& body) {
   const auto model = ModelOf(exchange, body);
   if (model == nullptr) return;
+  exchange.ignored = IgnoredJsonFields(body, {"model", "tokens"});
   const JsonValue* tokens = body.Find("tokens");
   if (tokens == nullptr || tokens->is_null()) {
     return Refuse(exchange,
@@ -356,6 +358,7 @@ void HttpApi::PostDetokenize(Exchange& exchange, const JsonValue& body) {
 void HttpApi::PostApplyTemplate(Exchange& exchange, const JsonValue& body) {
   const auto model = ModelOf(exchange, body);
   if (model == nullptr) return;
+  exchange.ignored = IgnoredJsonFields(body, {"model", "messages"});
   const JsonValue* messages = body.Find("messages");
   if (messages == nullptr || messages->is_null()) {
     return Refuse(exchange, FieldError(ErrorCode::kMissingField, "messages", kExpectedMessages));

@@ -37,6 +37,7 @@ class HttpApi {
     HttpRequest request;
     std::shared_ptr<HttpResponder> responder;
     Arrival arrival;
+    std::vector<std::string> ignored;  // fields that nothing read
   };
   using PostHandler = void (HttpApi::*)(Exchange& exchange, const JsonValue& body);
 

@@ -260,6 +260,15 @@ class IgnoredNames {
   std::vector<std::string>* const names_;
 };
 
+// What ReadTurn skips in the turns of `messages`.
+void AddIgnoredOfTurns(const JsonValue& root, IgnoredNames* names) {
+  const JsonValue* messages = root.Find("messages");
+  const JsonValue::Array* turns = messages == nullptr ? nullptr : messages->AsArray();
+  for (size_t i = 0; turns != nullptr && i < turns->size() && !names->full(); ++i) {
+    names->AddUnknownOfTurn((*turns)[i], fmt::format("messages[{}]", i));
+  }
+}
+
 // Names what the readers above skip, outer members first.
 void FindIgnored(const JsonValue& root, Endpoint endpoint, std::vector<std::string>* ignored) {
   IgnoredNames names(ignored);
@@ -268,11 +277,7 @@ void FindIgnored(const JsonValue& root, Endpoint endpoint, std::vector<std::stri
   });
   names.AddUnknown(root.Find("stream_options"), "stream_options.", {"include_usage"});
   names.AddUnknown(root.Find("response_format"), "response_format.", {"type"});
-  const JsonValue* messages = endpoint == Endpoint::kChat ? root.Find("messages") : nullptr;
-  const JsonValue::Array* turns = messages == nullptr ? nullptr : messages->AsArray();
-  for (size_t i = 0; turns != nullptr && i < turns->size() && !names.full(); ++i) {
-    names.AddUnknownOfTurn((*turns)[i], fmt::format("messages[{}]", i));
-  }
+  if (endpoint == Endpoint::kChat) AddIgnoredOfTurns(root, &names);
 }
 
 }  // namespace
@@ -291,6 +296,17 @@ bool ReadJsonParams(const JsonValue& root, Endpoint endpoint, ApiParams* params,
   }
   FindIgnored(root, endpoint, ignored);
   return true;
+}
+
+std::vector<std::string> IgnoredJsonFields(const JsonValue& root,
+                                           std::initializer_list<std::string_view> known) {
+  std::vector<std::string> ignored;
+  IgnoredNames names(&ignored);
+  names.AddUnknown(&root, "", known);
+  if (std::find(known.begin(), known.end(), "messages") != known.end()) {
+    AddIgnoredOfTurns(root, &names);
+  }
+  return ignored;
 }
 
 bool ReadJsonMessages(const JsonValue& value, ApiParams* params, RequestError* error) {

@@ -2,7 +2,9 @@
 #ifndef BATON_API_READ_JSON_H_
 #define BATON_API_READ_JSON_H_
 
+#include <initializer_list>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "src/api/json_value.h"
@@ -17,6 +19,10 @@ namespace baton {
 // False: `error` names the field and what it must be.
 bool ReadJsonParams(const JsonValue& root, Endpoint endpoint, ApiParams* params,
                     std::vector<std::string>* ignored, RequestError* error);
+
+// The same names for a body that has the members `known`, and, if `messages` is one of them, turns.
+std::vector<std::string> IgnoredJsonFields(const JsonValue& root,
+                                           std::initializer_list<std::string_view> known);
 
 // The value of `messages` alone, for /apply-template.
 bool ReadJsonMessages(const JsonValue& value, ApiParams* params, RequestError* error);

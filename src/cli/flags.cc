@@ -152,52 +152,69 @@ bool IsGiven(const std::vector<std::string>& args, const std::string& flag) {
   });
 }
 
-// The file's keys as arguments in front of the command line's own, without those that the command
-// line gives too (a list would hold both).
-StatusOr<std::vector<std::string>> FlagSet::WithConfigFile(
-    const std::vector<std::string>& args) const {
+// One key of the file as arguments behind `merged`, unless the command line gives the flag too (a
+// list would hold both). Throws what yaml-cpp and CLI11 throw.
+Status FlagSet::TakeKey(const YAML::Node& name, const YAML::Node& value,
+                        const std::vector<std::string>& args, std::vector<std::string>* merged) {
+  const std::string key = name.as<std::string>();
+  const std::string flag = FlagOfKey(key);
+  const CLI::Option* option = app_->get_option_no_throw(flag);
+  CLI::Option* argument = app_->get_option_no_throw(absl::AsciiStrToUpper(key));
+  const bool is_argument = option == nullptr && argument != nullptr && argument->get_positional();
+  if ((option == nullptr && !is_argument) || flag == kConfigFlag || flag == "--help") {
+    return InvalidArgument("unknown key '{}'{}", key, Suggestion(flag, FlagNames()));
+  }
+  if (value.IsMap()) return InvalidArgument("key '{}' is a map, not a value", key);
+  if (is_argument) {
+    if (!value.IsScalar()) return InvalidArgument("key '{}' takes one value", key);
+    argument->run_callback_for_default()->default_val(value.as<std::string>());
+    return OkStatus();
+  }
+  if (IsGiven(args, flag)) return OkStatus();
+  if (IsSwitch(flag)) {
+    if (value.as<bool>()) merged->push_back(flag);
+  } else if (value.IsSequence()) {
+    for (const auto& item : value) merged->push_back(flag + "=" + item.as<std::string>());
+  } else {
+    merged->push_back(flag + "=" + value.as<std::string>());
+  }
+  return OkStatus();
+}
+
+// The file's keys as arguments in front of the command line's own.
+StatusOr<std::vector<std::string>> FlagSet::WithConfigFile(const std::vector<std::string>& args) {
   const std::string path = ConfigFileOf(args);
   if (path.empty()) return args;
   const StatusOr<std::string> text = ReadInput(path, kMaxConfigBytes);
   if (!text.ok()) return WithPrefix(text.status(), "--config " + path);
   std::vector<std::string> merged;
+  std::string place = path;  // of the key at hand
   try {
     const YAML::Node root = YAML::Load(*text);
     if (root.IsNull()) return args;
     if (!root.IsMap()) return InvalidArgument("{}: the file must be a map of flags", path);
     BATON_RETURN_IF_ERROR(CheckKeysAreUnique(root, path));
-    const std::vector<std::string> known = FlagNames();
     for (const auto& entry : root) {
-      const std::string key = entry.first.as<std::string>();
-      const std::string flag = FlagOfKey(key);
-      const CLI::Option* option = app_->get_option_no_throw(flag);
-      CLI::Option* argument = app_->get_option_no_throw(absl::AsciiStrToUpper(key));
-      const bool is_argument =
-          option == nullptr && argument != nullptr && argument->get_positional();
-      if (is_argument && entry.second.IsScalar()) {
-        argument->run_callback_for_default()->default_val(entry.second.as<std::string>());
-        continue;
-      }
-      if (option == nullptr || flag == kConfigFlag || flag == "--help") {
-        return InvalidArgument("{}: unknown key '{}'{}", path, key, Suggestion(flag, known));
-      }
-      if (entry.second.IsMap()) return InvalidArgument("{}: key '{}' is a map", path, key);
-      if (IsGiven(args, flag)) continue;
-      if (IsSwitch(flag)) {
-        if (entry.second.as<bool>()) merged.push_back(flag);
-      } else if (entry.second.IsSequence()) {
-        for (const auto& item : entry.second) merged.push_back(flag + "=" + item.as<std::string>());
-      } else {
-        merged.push_back(flag + "=" + entry.second.as<std::string>());
-      }
+      place = fmt::format("{}: line {}", path, entry.first.Mark().line + 1);
+      const size_t num_before = merged.size();
+      const Status taken = TakeKey(entry.first, entry.second, args, &merged);
+      if (!taken.ok()) return WithPrefix(taken, place);
+      if (merged.size() == num_before) continue;
+      config_places_[FlagOfKey(entry.first.as<std::string>())] = place;
     }
   } catch (const YAML::Exception& error) {
     return InvalidArgument("{}: {}", path, error.what());
   } catch (const CLI::Error& error) {
-    return InvalidArgument("{}: {}", path, error.what());
+    return InvalidArgument("{}: {}", place, error.what());
   }
   merged.insert(merged.end(), args.begin(), args.end());
   return merged;
+}
+
+// What CLI11 says of a flag, with the place in the file if the flag came from there.
+std::string FlagSet::WithConfigPlace(const std::string& message) const {
+  const auto place = config_places_.find(message.substr(0, message.find(':')));
+  return place == config_places_.end() ? message : place->second + ": " + message;
 }
 
 // "--flag=" as "--flag" and an empty value: CLI11 would take the next argument for the value.
@@ -225,7 +242,7 @@ std::optional<int> FlagSet::Parse(const std::vector<std::string>& args) {
     std::fputs(app_->help().c_str(), stdout);
     return kExitOk;
   } catch (const CLI::ParseError& error) {
-    return Fail(name_, InvalidArgument("{}", error.what()), kExitUsage);
+    return Fail(name_, InvalidArgument("{}", WithConfigPlace(error.what())), kExitUsage);
   }
   const Status extras = CheckExtras(app_->remaining());
   if (!extras.ok()) return Fail(name_, extras, kExitUsage);

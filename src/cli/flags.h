@@ -5,6 +5,7 @@
 #define BATON_CLI_FLAGS_H_
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -15,6 +16,9 @@
 
 namespace CLI {
 class App;
+}
+namespace YAML {
+class Node;
 }
 
 namespace baton {
@@ -60,7 +64,10 @@ class FlagSet {
   bool IsSwitch(const std::string& flag) const;
 
  private:
-  StatusOr<std::vector<std::string>> WithConfigFile(const std::vector<std::string>& args) const;
+  StatusOr<std::vector<std::string>> WithConfigFile(const std::vector<std::string>& args);
+  Status TakeKey(const YAML::Node& name, const YAML::Node& value,
+                 const std::vector<std::string>& args, std::vector<std::string>* merged);
+  std::string WithConfigPlace(const std::string& message) const;
   std::vector<std::string> WithEmptyValuesApart(const std::vector<std::string>& args) const;
   Status CheckExtras(const std::vector<std::string>& extras) const;
   std::vector<std::string> FlagNames() const;
@@ -68,6 +75,7 @@ class FlagSet {
   std::string name_;
   std::unique_ptr<CLI::App> app_;
   std::string config_file_;
+  std::map<std::string, std::string> config_places_;  // "FILE: line N" of each flag taken from it
 };
 
 // Prints "baton NAME: message" to stderr and returns `code`.

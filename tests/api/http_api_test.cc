@@ -368,6 +368,25 @@ TEST_F(HttpApiTest, IgnoredFieldsAreNamedInAHeader) {
   EXPECT_EQ(responder->Header("X-Baton-Ignored-Fields"), "store, metadata");
 }
 
+TEST_F(HttpApiTest, IgnoredFieldsOfTheTextEndpointsAreNamedToo) {
+  struct Case {
+    const char* path;
+    const char* body;
+    const char* ignored;
+  };
+  for (const Case& c : {
+           Case{"/tokenize", R"({"content":"a","with_pieces":true})", "with_pieces"},
+           Case{"/detokenize", R"({"tokens":[1],"content":"a","x y":1})", "content, x?y"},
+           Case{"/apply-template", R"({"messages":[{"role":"user","content":"a","name":"b"}],)"
+                                   R"("tools":[]})",
+                "tools, messages[0].name"},
+       }) {
+    const auto responder = Post(c.path, c.body);
+    EXPECT_EQ(responder->status, 200) << c.path << responder->body;
+    EXPECT_EQ(responder->Header("X-Baton-Ignored-Fields"), c.ignored) << c.path;
+  }
+}
+
 TEST_F(HttpApiTest, ContentTypeIsChecked) {
   AnswerWith("x");
   const std::string body = kHello + "}";
