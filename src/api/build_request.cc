@@ -32,8 +32,8 @@ bool CheckCombinations(const ApiParams& params, const Arrival& arrival, RequestE
   if (is_chat && params.messages.empty()) {
     return Fail(error, ErrorCode::kMissingField, "messages", kExpectedMessages);
   }
-  if (!is_chat && params.prompt.has_value() == params.has_prompt_token_ids) {
-    const bool both = params.has_prompt_token_ids;
+  if (!is_chat && params.prompt.has_value() != params.prompt_token_field.empty()) {
+    const bool both = params.prompt.has_value();
     return Fail(error, both ? ErrorCode::kConflict : ErrorCode::kMissingField, "prompt",
                 both ? "only one of prompt and prompt_token_ids may be given" : kExpectedPrompt);
   }
@@ -84,17 +84,18 @@ bool EncodePrompt(const ApiParams& params, const ModelInfo& model, BuiltRequest*
     if (plan.echo) plan.echo_text = *params.prompt;
     return TokenizeText(model, {"prompt", *params.prompt}, {.add_special = true}, tokens, error);
   }
-  if (!CheckTokenIds(model, params.prompt_token_ids, "prompt", error)) return false;
+  const std::string_view field = params.prompt_token_field;
+  if (!CheckTokenIds(model, params.prompt_token_ids, field, error)) return false;
   tokens->assign(params.prompt_token_ids.begin(), params.prompt_token_ids.end());
-  return !plan.echo ||
-         DetokenizeIds(model, params.prompt_token_ids, "prompt", &plan.echo_text, error);
+  return !plan.echo || DetokenizeIds(model, params.prompt_token_ids, field, &plan.echo_text, error);
 }
 
 // Sets max_tokens and min_tokens from what the context leaves.
 bool SetLengths(const ApiParams& params, const ModelInfo& model, BuiltRequest* built,
                 RequestError* error) {
   const bool is_chat = built->plan.endpoint == Endpoint::kChat;
-  const std::string_view field = is_chat ? "messages" : "prompt";
+  std::string_view field = is_chat ? "messages" : "prompt";
+  if (!params.prompt_token_field.empty()) field = params.prompt_token_field;
   const size_t num_prompt_tokens = built->request.prompt.size();
   if (num_prompt_tokens == 0) {
     return Fail(error, ErrorCode::kInvalidValue, field, "at least one token long");

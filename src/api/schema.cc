@@ -237,7 +237,7 @@ bool StorePromptTokens(std::string_view name, std::vector<int64_t> tokens, ApiPa
     return false;
   }
   params->prompt_token_ids = std::move(tokens);
-  params->has_prompt_token_ids = true;
+  params->prompt_token_field = name;
   return true;
 }
 

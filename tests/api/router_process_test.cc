@@ -134,6 +134,12 @@ TEST_F(RouterProcessTest, CompletionsTakeTextOrIds) {
   EXPECT_TRUE(reader->Finish().ok());
   EXPECT_EQ(text, "ab");
   EXPECT_EQ(chunk.usage().prompt_tokens(), 1u);
+
+  by_ids.set_prompt_token_ids(0, 1 << 30);
+  grpc::ClientContext refused;
+  const grpc::Status status = completion_->Complete(&refused, by_ids, &response);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(status.error_message().find("'prompt_token_ids' is"), 0u) << status.error_message();
 }
 
 // A call that streams cannot rank its choices, whichever API it came by.
