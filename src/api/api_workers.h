@@ -19,6 +19,9 @@ namespace baton {
 
 class Submitter;
 
+// What a client is told by a job that came too late.
+inline RequestError ApiStops() { return RequestError{ErrorCode::kDraining}; }
+
 // A few threads behind one bounded queue, and one thread behind another.
 class ApiWorkers {
  public:
@@ -37,6 +40,12 @@ class ApiWorkers {
   // `num_bytes`: the size of the request. False: the queue is full, or stopped; the job is dropped.
   bool TryPost(size_t num_bytes, Job job) {
     return (num_bytes > kLargeBytes ? large_jobs_ : jobs_).TryPush(std::move(job));
+  }
+  // What a client is told when TryPost has failed.
+  RequestError Refusal() const {
+    RequestError error = stopping_.load() ? ApiStops() : RequestError{ErrorCode::kQueueFull};
+    error.retry_after_s = kRetryAfterS;
+    return error;
   }
   // Runs what is queued, as too late, and joins the threads: each waits for the job that it is in
   // the middle of. Idempotent; not from a job.
@@ -58,16 +67,6 @@ struct ApiParts {
   // Thoughts get a field of their own in answers to requests that do not say.
   bool splits_reasoning = true;
 };
-
-// What a client is told when TryPost has failed.
-inline RequestError ApiQueueFull() {
-  RequestError error{ErrorCode::kQueueFull};
-  error.retry_after_s = 1;
-  return error;
-}
-
-// What a client is told by a job that came too late.
-inline RequestError ApiStops() { return RequestError{ErrorCode::kDraining}; }
 
 }  // namespace baton
 

@@ -57,7 +57,7 @@ class UnaryCall final : public grpc::ServerUnaryReactor, public ResponseSink {
     arrival.splits_reasoning = parts.splits_reasoning;
     const bool posted = parts.workers->TryPost(
         request->ByteSizeLong(), [=](bool too_late) { call->Run(*request, arrival, too_late); });
-    if (!posted) call->Refuse(ApiQueueFull(), "");
+    if (!posted) call->Refuse(parts.workers->Refusal(), "");
     return call.get();
   }
 
@@ -128,7 +128,7 @@ class StreamCall final : public grpc::ServerWriteReactor<Chunk>, public Response
     arrival.splits_reasoning = parts.splits_reasoning;
     const bool posted = parts.workers->TryPost(
         request->ByteSizeLong(), [=](bool too_late) { call->Run(*request, arrival, too_late); });
-    if (!posted) call->Refuse(ApiQueueFull(), "");
+    if (!posted) call->Refuse(parts.workers->Refusal(), "");
     return call.get();
   }
 

@@ -114,8 +114,9 @@ class ModelServiceImpl final : public v1::ModelService::CallbackService {
     };
     const bool posted = parts_.workers->TryPost(request.ByteSizeLong(), std::move(job));
     if (!posted) {
-      parts_.submitter->CountAnswered(HttpStatusOf(ErrorCode::kQueueFull));
-      reactor->Finish(StatusOf(ApiQueueFull(), context));
+      const RequestError error = parts_.workers->Refusal();
+      parts_.submitter->CountAnswered(HttpStatusOf(error.code));
+      reactor->Finish(StatusOf(error, context));
     }
     return reactor;
   }

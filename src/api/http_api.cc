@@ -249,7 +249,7 @@ void HttpApi::HandlePost(Exchange exchange, PostHandler handler) {
     (this->*handler)(*shared, body);
   });
   if (posted) return;
-  Refuse(*shared, ApiQueueFull());
+  Refuse(*shared, workers_->Refusal());
 }
 
 void HttpApi::PostChat(Exchange& exchange, const JsonValue& body) {

@@ -41,6 +41,9 @@ constexpr int kMaxGrpcMessageBytes = 32 << 20;
 constexpr int kNumHttpThreads = 2;
 constexpr int kNumApiThreads = 2;
 constexpr int64_t kDrainPollUs = 50'000;
+// For so long no request runs before a drain ends: whoever has just read an answer may be sending
+// the next request over the same connection.
+constexpr int64_t kQuietUs = 300'000;
 // What gRPC may take to end calls that were already told to end.
 constexpr int64_t kLastCallsUs = 2'000'000;
 // A loop that has not turned for so long does not make progress.
@@ -300,11 +303,13 @@ void RouterProcessImpl::Drain(const std::function<bool()>& keep_waiting) {
     grpc_->Shutdown(grpc_deadline);
     grpc_is_shut_.store(true);
   });
-  router_->RefuseNewRequests();
-  const auto idle = [this] {
-    return router_->num_live() == 0 && http_->num_active_requests() == 0;
+  int64_t busy_us = SystemClock().NowUs();
+  const auto is_quiet = [this, &busy_us] {
+    const int64_t now_us = SystemClock().NowUs();
+    if (router_->num_live() > 0 || http_->num_active_requests() > 0) busy_us = now_us;
+    return now_us - busy_us >= kQuietUs;
   };
-  WaitFor(idle, end_us, keep_waiting);
+  WaitFor(is_quiet, end_us, keep_waiting);
 }
 
 void RouterProcessImpl::Stop() {

@@ -78,10 +78,6 @@ void HttpConnection::Start() { BeginRequest(); }
 
 void HttpConnection::StartRefused() { Refuse({503, "too many open connections; try again later"}); }
 
-void HttpConnection::CloseIfIdle() {
-  if (state_ == State::kHeader && buffer_.empty()) Close();
-}
-
 void HttpConnection::BeginRequest() {
   state_ = State::kHeader;
   scanned_ = 0;

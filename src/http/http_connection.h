@@ -53,8 +53,6 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   void Start();
   // Answers 503 without reading anything: the connection is one too many.
   void StartRefused();
-  // Closes it if no request has begun.
-  void CloseIfIdle();
   // Closes it now.
   void Close(HttpClientGone how = HttpClientGone::kLeft);
 

@@ -167,13 +167,6 @@ void BeastServer::BeginDrain() {
     ErrorCode ignored;
     acceptor_->close(ignored);
     accept_timer_->cancel();
-    // Posted from here, so that a connection accepted just before is on its loop already.
-    for (const auto& loop : loops_) {
-      asio::post(loop->io, [loop = loop.get()] {
-        const auto connections = loop->connections;  // closing edits the map
-        for (const auto& [key, connection] : connections) connection->CloseIfIdle();
-      });
-    }
   });
 }
 

@@ -64,8 +64,9 @@ class HttpServer {
   virtual uint16_t port() const = 0;
   virtual std::string address() const = 0;
 
-  // Drain: closes the listening socket and idle connections, and lets every answer from now on
-  // carry `Connection: close`. Running answers go on. Idempotent.
+  // Drain: closes the listening socket and lets every answer that begins from now on carry
+  // `Connection: close`. Open connections stay for one more request, which their clients may be
+  // sending right now. Idempotent.
   virtual void BeginDrain() = 0;
   // Open connections; 0 after a drain means that every answer has been delivered.
   virtual size_t num_connections() const = 0;

@@ -41,7 +41,7 @@ void Router::Stop() {
   thread_.Join();
   // The thread is gone: nobody else touches the core now. What was posted after its last turn was
   // accepted too; then sinks that still wait get their end.
-  core_.RefuseNewRequests();
+  core_.Shutdown();
   std::vector<RouterTask> tasks;
   inbox_->Take(clock_.NowUs(), &tasks);
   for (RouterTask& task : tasks) task(core_, clock_.NowUs());
@@ -114,10 +114,7 @@ void Router::GetRequests(absl::AnyInvocable<void(const std::vector<RequestView>&
 void Router::SetNotReady() {
   never_ready_.store(true, std::memory_order_release);
   SetReady(false);
-}
-
-void Router::RefuseNewRequests() {
-  inbox_->Post([](RouterCore& core, int64_t /*now_us*/) { core.RefuseNewRequests(); });
+  inbox_->Post([](RouterCore& core, int64_t /*now_us*/) { core.BeginLeave(); });
 }
 
 void Router::DrainWorker(std::string worker_id, uint32_t timeout_ms,

@@ -49,9 +49,8 @@ class Router final : public Submitter, private Generations {
   // Returns when no call of an earlier listener runs any more. Not from the listener.
   void SetReadyListener(std::function<void(bool)> listener);
 
-  // Steps of a shutdown. Not ready: only ready() changes. Refuse: new requests end in kDraining.
+  // A shutdown begins: ready() is false for good and no shadow runs. Requests are still served.
   void SetNotReady();
-  void RefuseNewRequests();
   // Ends every request with `code`.
   void FailAll(ErrorCode code);
   // RouterCore::DrainWorker; `done` is called on the router's thread, or never once it has stopped.

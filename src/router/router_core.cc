@@ -69,7 +69,8 @@ void RouterCore::Submit(RequestUid uid, GenerateRequest request, std::shared_ptr
   EnterQueue(record);
   if (record.spec.is_shadow()) ++num_shadows_;
   ReportTableSize();
-  if (refusing_) return EndBad(record, ErrorCode::kDraining);
+  const Stage last = record.spec.is_shadow() ? Stage::kServes : Stage::kLeaves;
+  if (stage_ > last) return EndBad(record, ErrorCode::kDraining);
   if (!registry_.Serves(record.spec.model->id)) return EndBad(record, ErrorCode::kNoWorkers);
   if (num_queued_ > config_.max_queued || requests_.size() > config_.max_live) {
     return EndBad(record, ErrorCode::kQueueFull);
@@ -248,8 +249,8 @@ void RouterCore::ReportTableSize() {
   metrics_->requests_waiting->Set(static_cast<double>(num_queued_));
 }
 
-void RouterCore::RefuseNewRequests() {
-  refusing_ = true;
+void RouterCore::BeginLeave() {
+  stage_ = Stage::kLeaves;
   EndShadows(LeaseId{});
 }
 
@@ -269,6 +270,7 @@ void RouterCore::FailAll(ErrorCode code) {
 }
 
 void RouterCore::Shutdown() {
+  stage_ = Stage::kStopped;
   FailAll(ErrorCode::kDraining);
   registry_.workers().clear();
 }
@@ -344,7 +346,7 @@ int64_t RouterCore::TickIntervalUs() const {
 bool RouterCore::TakeModelsChanged() { return std::exchange(models_changed_, false); }
 
 bool RouterCore::Ready(int64_t now_us) const {
-  if (refusing_) return false;
+  if (stage_ != Stage::kServes) return false;
   for (const auto& model : registry_.Models()) {
     const RouteTable table = registry_.TableFor(model->id, 1, now_us);
     RouteQuery query;

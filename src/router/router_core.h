@@ -118,11 +118,11 @@ class RouterCore {
   void Tick(int64_t now_us);
   int64_t TickIntervalUs() const;
 
-  // From now on Submit fails with kDraining; what runs for clients goes on.
-  void RefuseNewRequests();
+  // Not ready any more, and no shadow runs: only clients are waited for.
+  void BeginLeave();
   // Ends every request with `code`.
   void FailAll(ErrorCode code);
-  // Ends every request with kDraining, and every session and lease.
+  // Ends every request with kDraining, now and at Submit, and every session and lease.
   void Shutdown();
 
   // A request would be served now.
@@ -235,7 +235,7 @@ class RouterCore {
   // What num_queued_ counts, by model id.
   std::map<std::string, ModelQueue, std::less<>> model_queues_;
   bool queue_changed_ = false;  // PlaceQueued has something to try
-  bool refusing_ = false;
+  enum class Stage : uint8_t { kServes, kLeaves, kStopped } stage_ = Stage::kServes;
   bool models_changed_ = false;
   uint64_t num_not_kept_ = 0;     // of the index, when it was last looked at
   bool warned_key_ = false;       // of workers with another chain key

@@ -1,4 +1,5 @@
 // How the router process leaves: what a drain waits for, and what a stop does not.
+#include <atomic>
 #include <chrono>
 #include <string>
 #include <thread>
@@ -21,6 +22,14 @@ class RouterDrainTest : public RouterProcessTest {
     config.drain_timeout_us = timeout_us;
     StartProcess(config);
     JoinPair();
+  }
+  // Waits until no connection is taken any more.
+  bool WaitClosed() {
+    for (int i = 0; i < 400; ++i) {
+      if (!RawClient(PortOf(process_->http_address())).connected()) return true;
+      std::this_thread::sleep_for(milliseconds(25));
+    }
+    return false;
   }
   // Waits until clients were given so many tokens.
   bool WaitTokens(int num_tokens) {
@@ -78,6 +87,38 @@ TEST_F(RouterDrainTest, TheTimeoutBeginsBehindTheGrace) {
   EXPECT_GE(steady_clock::now() - start, milliseconds(850));
   process_->Stop();
   client.join();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE);
+}
+
+// The head of the answer before went out before the drain: the client does not know that this
+// connection ends.
+TEST_F(RouterDrainTest, TheNextRequestOnAnOpenConnectionIsServed) {
+  Restart(/*grace_us=*/0, /*timeout_us=*/20'000'000);
+  const std::string body = R"({"messages":[{"role":"user","content":"hi"}],"max_tokens":2})";
+  const std::string request =
+      "POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+      "Content-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body;
+  RawClient client(PortOf(process_->http_address()));
+  client.Send(request);
+  EXPECT_NE(client.ReceiveResponse().find("200 OK"), std::string::npos);
+  decode_->mood = ToyWorker::Mood::kSilent;
+  prefill_->mood = ToyWorker::Mood::kSilent;
+  grpc::Status status;
+  std::thread other([&] { Stream(Chat(9), &status); });
+  ASSERT_TRUE(decode_->WaitStarts(2));
+  std::atomic<bool> is_over{false};
+  std::thread drain([&] { process_->Drain([&] { return !is_over.load(); }); });
+  ASSERT_TRUE(WaitClosed()) << "no new connection is taken";
+  decode_->mood = ToyWorker::Mood::kServe;
+  prefill_->mood = ToyWorker::Mood::kServe;
+  client.Send(request);
+  const std::string answer = client.ReceiveAll();
+  EXPECT_NE(answer.find("200 OK"), std::string::npos) << answer;
+  EXPECT_NE(answer.find("Connection: close"), std::string::npos) << answer;
+  is_over = true;
+  drain.join();
+  process_->Stop();
+  other.join();
   EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE);
 }
 

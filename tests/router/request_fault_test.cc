@@ -393,18 +393,23 @@ TEST(RequestFaultTest, ShutdownEndsEverything) {
   }
 }
 
-TEST(RequestFaultTest, DrainingRefusesNewAndFinishesOld) {
+// Who still reaches a router that leaves is served, until it stops.
+TEST(RequestFaultTest, ARouterThatLeavesServesUntilItStops) {
   FakeCluster cluster;
   cluster.JoinPair();
   const RequestUid uid = PlayTo(cluster, Phase::kDecoding);
   const auto running = cluster.sink;
-  cluster.core.RefuseNewRequests();
+  cluster.core.BeginLeave();
   EXPECT_FALSE(cluster.core.Ready(cluster.now_us));
-  cluster.Submit(cluster.Request("late"));
-  ASSERT_TRUE(cluster.sink->error.has_value());
-  EXPECT_EQ(cluster.sink->error->code, ErrorCode::kDraining);
   cluster.Text("decode-0", uid, 3, "d", FinishReason::kLength);
   EXPECT_TRUE(running->result.has_value());
+  const RequestUid late = PlayTo(cluster, Phase::kDecoding);
+  cluster.Text("decode-0", late, 3, "d", FinishReason::kLength);
+  EXPECT_TRUE(cluster.sink->result.has_value());
+  cluster.core.Shutdown();
+  cluster.Submit(cluster.Request("later"));
+  ASSERT_TRUE(cluster.sink->error.has_value());
+  EXPECT_EQ(cluster.sink->error->code, ErrorCode::kDraining);
 }
 
 // A deadline that ends while a worker has the request is the client's, not the worker's fault.

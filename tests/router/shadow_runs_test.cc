@@ -306,7 +306,7 @@ TEST_F(ShadowRunsTest, ARouterThatLeavesEndsItsShadows) {
   Serve(Submit(Request()));
   Tick();
   EXPECT_EQ(runs_.num_running(), 1u);
-  cluster_.core.RefuseNewRequests();
+  cluster_.core.BeginLeave();
   EXPECT_EQ(cluster_.core.num_live(), 0u);
   EXPECT_EQ(Count(ShadowResult::kDropped), 1u);
   Tick();
