@@ -6,17 +6,21 @@
 #   scripts/deps.sh --tests    also what the tests use (formatter, promtool, Python clients, nvcc)
 #   scripts/deps.sh --cuda     also nvcc 13.0 for the preset cuda, where no CUDA 13 is installed:
 #                              Python wheels (500 MB) into build/cuda-venv
+#   scripts/deps.sh --k8s      --tests, and etcd, containerd and what else the Kubernetes of
+#                              tests/k8s runs on
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 with_tests=0
 with_cuda=0
+with_k8s=0
 case "${1:-}" in
   "") ;;
   --tests) with_tests=1 with_cuda=1 ;;
   --cuda) with_cuda=1 ;;
+  --k8s) with_tests=1 with_k8s=1 ;;
   *)
-    echo "deps.sh: unknown argument '$1'; it is --tests or --cuda" >&2
+    echo "deps.sh: unknown argument '$1'; it is --tests, --cuda or --k8s" >&2
     exit 2
     ;;
 esac
@@ -40,11 +44,13 @@ build_packages=(
   libgtest-dev libgmock-dev
   libbenchmark-dev)
 test_packages=(clang-format-14 prometheus iproute2 openssl)
+k8s_packages=(etcd-server containerd runc containernetworking-plugins iproute2 iptables openssl)
 
 installed() { [[ "$(dpkg-query -W -f '${Status}' "$1" 2>/dev/null)" == "install ok installed" ]]; }
 
 wanted=("${build_packages[@]}")
 [[ $with_tests -eq 1 ]] && wanted+=("${test_packages[@]}")
+[[ $with_k8s -eq 1 ]] && wanted+=("${k8s_packages[@]}")
 missing=()
 for package in "${wanted[@]}"; do
   installed "$package" || missing+=("$package")
@@ -81,9 +87,9 @@ else
   trap 'exit 130' INT
   trap 'exit 143' TERM
   trap 'exit 129' HUP
-  # The test tools come with a service we do not want started: policy-rc.d refuses starts while we
+  # Some packages come with a service we do not want started: policy-rc.d refuses starts while we
   # install, and an administrator's own policy stays as it is.
-  if [[ $with_tests -eq 1 && ! -e $policy ]]; then
+  if [[ $((with_tests + with_k8s)) -gt 0 && ! -e $policy ]]; then
     made_policy=1
     printf '#!/bin/sh\nexit 101\n' | "${as_root[@]}" tee "$policy" >/dev/null
     "${as_root[@]}" chmod +x "$policy"

@@ -19,7 +19,7 @@ sys.path.insert(0, str(ROOT / "benchmarks" / "compare"))
 import tables as compare  # noqa: E402
 
 RESULTS = ROOT / "benchmarks" / "results"
-PAGES = ("README.md", "deploy/operations.md", "tests/fuzz/README.md")
+PAGES = ("README.md", "deploy/README.md", "deploy/operations.md", "tests/fuzz/README.md")
 
 
 def where(result):
@@ -163,8 +163,28 @@ def fuzz(result):
     return lines + ["", f"`{result['command']}`, two sanitizers; " + where(result)]
 
 
+def k8s(result):
+    lines = [
+        "| event | planned | requests | failed | wrong | stall p99 | longest stall | seconds |",
+        "|---|---|---:|---:|---:|---:|---:|---:|",
+    ]
+    for row in result["rows"]:
+        stalls = [f"{row[k]:.0f} ms" if k in row else "" for k in ("stall_p99_ms", "stall_max_ms")]
+        numbers = [str(row.get(k, "")) for k in ("requests", "failed", "wrong")]
+        cells = [row["event"], "yes" if row["planned"] else "no", *numbers, *stalls]
+        lines.append("| " + " | ".join([*cells, f"{row.get('seconds', '')}"]) + " |")
+    image = result["images"]
+    return lines + [
+        "",
+        f"Image {image['archive_bytes'] / 1e6:.1f} MB; `helm install --wait`"
+        f" {result['install']['seconds']} s; {result['dry_run']['accepted']} value sets accepted by"
+        f" the API server; `scripts/test_full.sh k8s`, Kubernetes 1.34.2; " + where(result),
+    ]
+
+
 TABLES = {
     "chaos": chaos,
+    "k8s": k8s,
     "fuzz": fuzz,
     "serving": serving,
     "prefix_cache": prefix_cache,

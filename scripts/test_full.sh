@@ -2,14 +2,14 @@
 # The long forms: everything of test.sh, then a million simulated requests and twenty more seeds,
 # the suite under AddressSanitizer + UndefinedBehaviorSanitizer, our own threads under
 # ThreadSanitizer, clang-tidy, the long fault run, the long exploration of the hand-off and its
-# mutation test, a minute of search for each fuzz target, and clusters of this build and the release
-# before it.
-#   scripts/test_full.sh [release|sim|asan|tsan|tidy|chaos|closure|mutation|fuzz|wire ...]
+# mutation test, a minute of search for each fuzz target, clusters of this build and the release
+# before it, and the Helm chart on a real Kubernetes of two nodes.
+#   scripts/test_full.sh [release|sim|asan|tsan|tidy|chaos|closure|mutation|fuzz|wire|k8s ...]
 # only these. BATON_WIRE_OLD=COMMIT: what the tier `wire` takes for the release before.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-tier_names="release sim asan tsan tidy chaos closure mutation fuzz wire"
+tier_names="release sim asan tsan tidy chaos closure mutation fuzz wire k8s"
 tiers=("$@")
 [[ ${#tiers[@]} -gt 0 ]] || read -ra tiers <<<"$tier_names"
 jobs="${BATON_TEST_JOBS:-$(nproc)}"
@@ -34,6 +34,7 @@ run_tier() {
     mutation) scripts/mutate_handoff.py --jobs "$jobs" ;;
     fuzz) scripts/fuzz.sh 60 ;;
     wire) run_mixed_releases ;;
+    k8s) run_on_kubernetes ;;
     *)
       echo "test_full.sh: unknown tier '$1'; one of: $tier_names" >&2
       exit 2
@@ -86,6 +87,28 @@ run_mixed_releases() {
   build/baton pull smollm2:135m >/dev/null || return 1
   PYTHONDONTWRITEBYTECODE=1 build/venv/bin/python tests/e2e/wire_mix.py \
     "$folder/build/baton" "$PWD/build/baton"
+}
+
+# Its own Kubernetes, from packages and Go modules, in network namespaces of this machine.
+run_on_kubernetes() {
+  if [[ "$(id -u)" -ne 0 ]]; then
+    echo "k8s: skipped, needs root (network namespaces, mounts, control groups)"
+    return "$skipped"
+  fi
+  if ! command -v go >/dev/null; then
+    echo "k8s: skipped, go is missing (1.24 or newer builds Kubernetes from its modules)"
+    return "$skipped"
+  fi
+  scripts/deps.sh --k8s || return 1
+  tests/k8s/tools.sh || return 1
+  scripts/build.sh release baton baton_static || return 1
+  build/baton pull smollm2:135m >/dev/null || return 1
+  local test
+  for test in chart deploy_files; do
+    BATON_BIN="$PWD/build/baton" PYTHONDONTWRITEBYTECODE=1 build/venv/bin/python -m pytest -q -rs \
+      -p no:cacheprovider "tests/k8s/test_$test.py" || return 1
+  done
+  PYTHONDONTWRITEBYTECODE=1 build/venv/bin/python tests/k8s/prove.py --json build/k8s.json
 }
 
 run_clang_tidy() {

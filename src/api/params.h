@@ -23,7 +23,7 @@ struct ApiParams {
   std::vector<ChatMessage> messages;      // chat
   std::optional<std::string> prompt;      // completions: text
   std::vector<int64_t> prompt_token_ids;  // completions: ids
-  std::string_view prompt_token_field;  // which field gave prompt_token_ids; "" = none
+  std::string_view prompt_token_field;    // which field gave prompt_token_ids; "" = none
 
   std::optional<int64_t> max_tokens;
   std::optional<int64_t> max_completion_tokens;

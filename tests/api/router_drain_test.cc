@@ -97,7 +97,8 @@ TEST_F(RouterDrainTest, TheNextRequestOnAnOpenConnectionIsServed) {
   const std::string body = R"({"messages":[{"role":"user","content":"hi"}],"max_tokens":2})";
   const std::string request =
       "POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
-      "Content-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body;
+      "Content-Length: " +
+      std::to_string(body.size()) + "\r\n\r\n" + body;
   RawClient client(PortOf(process_->http_address()));
   client.Send(request);
   EXPECT_NE(client.ReceiveResponse().find("200 OK"), std::string::npos);

@@ -1,10 +1,14 @@
 #!/usr/bin/env bash
-# Builds what tests/k8s needs and Debian does not have, from Go modules, once: helm. Prints its
-# folder.
+# Builds what tests/k8s needs and no distribution has, from Go modules, once: helm, CoreDNS and
+# Kubernetes (one program for all parts). Prints the folder. About 5 minutes cold on 2 cores.
+#   tests/k8s/tools.sh [helm]      only helm, for the tests of the chart alone
 # BATON_K8S_BIN: another folder than ~/.cache/baton/k8s.
 set -euo pipefail
+here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 bin="${BATON_K8S_BIN:-$HOME/.cache/baton/k8s}"
+kubernetes=1.34.2
 helm=v3.19.2
+coredns=v1.12.4
 
 if ! command -v go >/dev/null; then
   echo "tools.sh: go is missing (1.24 or newer)" >&2
@@ -19,6 +23,43 @@ install_module() {  # NAME MODULE@VERSION [LINKER FLAGS]
   fi
 }
 
+# k8s.io/kubernetes requires its own parts as v0.0.0: each is replaced by its release.
+write_module() {
+  local parts=(api apiextensions-apiserver apimachinery apiserver cli-runtime client-go
+    cloud-provider cluster-bootstrap code-generator component-base component-helpers
+    controller-manager cri-api cri-client csi-translation-lib dynamic-resource-allocation
+    endpointslice externaljwt kms kube-aggregator kube-controller-manager kube-proxy
+    kube-scheduler kubectl kubelet metrics mount-utils pod-security-admission sample-apiserver
+    sample-cli-plugin sample-controller)
+  printf 'module controlplane\n\ngo 1.24.0\n\nrequire k8s.io/kubernetes v%s\n\n' "$kubernetes"
+  local part
+  for part in "${parts[@]}"; do
+    printf 'replace k8s.io/%s => k8s.io/%s v0.%s\n' "$part" "$part" "${kubernetes#1.}"
+  done
+}
+
+build_kubernetes() {
+  if [[ -x "$bin/kube-$kubernetes" ]]; then return; fi
+  echo "tools.sh: building Kubernetes $kubernetes" >&2
+  local source version=k8s.io/component-base/version
+  source="$(mktemp -d)"
+  trap 'rm -rf "$source"' RETURN
+  cp "$here/control_plane/main.go" "$source/"
+  write_module >"$source/go.mod"
+  (
+    cd "$source"
+    go mod tidy 2>tidy.log || { cat tidy.log >&2; exit 1; }
+    CGO_ENABLED=0 go build -o "$bin/kube-$kubernetes" -ldflags="-s -w \
+      -X $version.gitVersion=v$kubernetes -X $version.gitMajor=1 -X $version.gitMinor=34" .
+  )
+  local part
+  for part in apiserver controller-manager scheduler proxy; do
+    ln -sfn "kube-$kubernetes" "$bin/kube-$part"
+  done
+  ln -sfn "kube-$kubernetes" "$bin/kubelet"
+  ln -sfn "kube-$kubernetes" "$bin/kubectl"
+}
+
 # What helm takes for the cluster's version where it asks none; without these flags it is 1.20.
 rules=""
 for package in chartutil lint/rules; do
@@ -26,4 +67,8 @@ for package in chartutil lint/rules; do
   rules+=" -X helm.sh/helm/v3/pkg/$package.k8sVersionMinor=34"
 done
 install_module helm "helm.sh/helm/v3/cmd/helm@$helm" "$rules"
+if [[ "${1:-}" != helm ]]; then
+  install_module coredns "github.com/coredns/coredns@$coredns"
+  build_kubernetes
+fi
 echo "$bin"
