@@ -112,6 +112,11 @@ absl::StatusOr<std::unique_ptr<DeviceModel>> DeviceModel::Load(const GgufFile& f
 }
 
 std::string_view DeviceModel::arithmetic_name() const { return options_.device->arithmetic(); }
+uint32_t DeviceModel::KernelsAStep(const ModelConfig& config) {
+  // A layer: two norms, four products, rope, attention, gate. Around them: two gathers, the last
+  // norm, the output layer.
+  return 9 * config.num_layers + 4;
+}
 size_t DeviceModel::weight_bytes() const { return weights_->bytes(); }
 size_t DeviceModel::bytes_read_per_step() const {
   // Of the embedding only the rows of the batch are read, unless it is the output too.

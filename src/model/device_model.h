@@ -57,6 +57,9 @@ class DeviceModel final : public LoadedModel {
   const std::string& numerics_id() const override { return numerics_id_; }
   const std::string& numerics_text() const override { return numerics_text_; }
   std::string_view arithmetic_name() const override;
+  // Kernels of a step that has decode rows or chunks of prompts and wants logits; one more a layer
+  // when it has both, one more when tokens are chosen there.
+  static uint32_t KernelsAStep(const ModelConfig& config);
   size_t weight_bytes() const override;
   size_t bytes_read_per_step() const override;
 
