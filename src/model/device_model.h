@@ -41,6 +41,11 @@ class DeviceModel final : public LoadedModel {
   // which there is no kernel.
   static absl::StatusOr<std::unique_ptr<DeviceModel>> Load(const GgufFile& file,
                                                            const DeviceModelOptions& options);
+  // The same for weights that lie on the device already, of a config that no file describes: for
+  // measurements. `config` obeys the invariants of ModelConfig and has no rope factors.
+  static absl::StatusOr<std::unique_ptr<DeviceModel>> FromWeights(
+      const ModelConfig& config, std::unique_ptr<DeviceWeights> weights,
+      const std::string& weights_id, const DeviceModelOptions& options);
   ~DeviceModel() override;
   DeviceModel(const DeviceModel&) = delete;
   DeviceModel& operator=(const DeviceModel&) = delete;
@@ -65,6 +70,10 @@ class DeviceModel final : public LoadedModel {
 
  private:
   explicit DeviceModel(const DeviceModelOptions& options);
+  // Before the weights: whether there are kernels for it, and what it is loaded for.
+  Status TakeConfig(const ModelConfig& config);
+  // After them: the working memory and the ids.
+  Status Complete(std::span<const float> rope_factors, const std::string& weights_id);
 
   // The pieces of a layer; each puts kernels into the stream.
   const cuda::KernelTable& Kernels() const { return *options_.kernels; }
