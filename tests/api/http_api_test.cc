@@ -377,8 +377,9 @@ TEST_F(HttpApiTest, IgnoredFieldsOfTheTextEndpointsAreNamedToo) {
   for (const Case& c : {
            Case{"/tokenize", R"({"content":"a","with_pieces":true})", "with_pieces"},
            Case{"/detokenize", R"({"tokens":[1],"content":"a","x y":1})", "content, x?y"},
-           Case{"/apply-template", R"({"messages":[{"role":"user","content":"a","name":"b"}],)"
-                                   R"("tools":[]})",
+           Case{"/apply-template",
+                R"({"messages":[{"role":"user","content":"a","name":"b"}],)"
+                R"("tools":[]})",
                 "tools, messages[0].name"},
        }) {
     const auto responder = Post(c.path, c.body);
