@@ -38,7 +38,7 @@ int64_t PriorityUs(const Sequence& sequence, uint32_t aging_tokens_per_s) {
 }  // namespace
 
 Scheduler::Scheduler(const SchedulerConfig& config, BlockPool* pool, PrefixIndex* index)
-    : config_(config), pool_(pool), index_(index) {
+    : config_(config), pool_(pool), index_(index), cost_(config.first_cost) {
   BATON_CHECK(config.block_size >= 1 && config.max_running >= 1 && config.max_prefilling >= 1 &&
                   config.max_waiting >= 1 && config.max_chunk >= 1 &&
                   config.aging_tokens_per_s >= 1,
@@ -440,6 +440,7 @@ void Scheduler::AddChunk(Sequence* sequence, uint32_t num_tokens) {
   const bool is_last = num_tokens == sequence->num_remaining();
   sequence->planned = true;
   plan_.shape.AddPrefill(sequence->num_computed, num_tokens);
+  if (is_last) ++plan_.shape.logit_rows;
   plan_.items.push_back({.id = sequence->id(),
                          .sequence = sequence,
                          .first_pos = sequence->num_computed,

@@ -60,6 +60,8 @@ struct SchedulerConfig {
   int64_t target_mixed_step_us = 25'000;
   // A waiting prompt gains on newer ones as if it were this much shorter a second.
   uint32_t aging_tokens_per_s = 500;
+  // How long steps take, until some were measured.
+  StepWeights first_cost;
 };
 
 // Numbers for load reports and metrics.

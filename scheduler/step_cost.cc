@@ -10,6 +10,8 @@ namespace {
 constexpr double kTokensUnit = 128;
 constexpr double kRowsUnit = 8;
 constexpr double kKeysUnit = 65'536;
+// A small constant term: the fixed cost is learnt last, when the others explain the rest.
+constexpr double kConstantTerm = 0.25;
 // Half of each step's error is corrected: ten steps leave 0.1 % of a wrong start, one step that was
 // held up by the system is forgotten in as many.
 constexpr double kLearningRate = 0.5;
@@ -22,18 +24,22 @@ void StepShape::AddPrefill(uint32_t first_pos, uint32_t num_tokens) {
   prefill_tokens += num_tokens;
   // Row i of the chunk reads first_pos + i + 1 keys.
   attention_keys += uint64_t{num_tokens} * first_pos + uint64_t{num_tokens} * (num_tokens + 1) / 2;
+  if (num_tokens > 0) kv_tokens += uint64_t{first_pos} + num_tokens;
 }
 
 void StepShape::AddDecode(uint32_t position) {
   ++decode_rows;
+  ++logit_rows;
   attention_keys += uint64_t{position} + 1;
+  kv_tokens += uint64_t{position} + 1;
 }
 
-StepCost::StepCost() : weights_us_{0, 1'000 * kTokensUnit, 5'000 * kRowsUnit, 0} {}
+StepCost::StepCost(const StepWeights& start)
+    : weights_us_{start.fixed_us / kConstantTerm, start.prefill_token_us * kTokensUnit,
+                  start.decode_row_us * kRowsUnit, start.key_us * kKeysUnit} {}
 
 StepCost::Features StepCost::FeaturesOf(const StepShape& shape) {
-  // A small constant term: the fixed cost is learnt last, when the others explain the rest.
-  return {0.25, shape.prefill_tokens / kTokensUnit, shape.decode_rows / kRowsUnit,
+  return {kConstantTerm, shape.prefill_tokens / kTokensUnit, shape.decode_rows / kRowsUnit,
           static_cast<double>(shape.attention_keys) / kKeysUnit};
 }
 

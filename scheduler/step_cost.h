@@ -20,20 +20,31 @@ namespace baton {
 struct StepShape {
   uint32_t prefill_tokens = 0;
   uint32_t decode_rows = 0;
-  uint64_t attention_keys = 0;  // keys read, summed over all rows of the step
+  uint64_t attention_keys = 0;  // keys that rows see, summed over all rows of the step
+  uint64_t kv_tokens = 0;       // positions whose K and V are read: a chunk's once
+  uint32_t logit_rows = 0;      // rows that the output layer computes
 
-  // Adds a chunk [first_pos, first_pos + num_tokens) or, for one token, a decode row.
+  // Adds a chunk [first_pos, first_pos + num_tokens), without logits, or a decode row with them.
   void AddPrefill(uint32_t first_pos, uint32_t num_tokens);
   void AddDecode(uint32_t position);
   friend bool operator==(const StepShape&, const StepShape&) = default;
 };
 
+// The estimate in microseconds, none of them negative. Unless the machine is known (roofline.h): 1
+// ms a prefill token, 5 ms a decode row: slow enough that the first chunks are small on any
+// machine; ten steps of measurements replace it.
+struct StepWeights {
+  double fixed_us = 0;
+  double prefill_token_us = 1'000;
+  double decode_row_us = 5'000;
+  double key_us = 0;
+};
+
 // See the file comment.
 class StepCost {
  public:
-  // Before the first measurement: 1 ms a prefill token, 5 ms a decode row: slow enough that the
-  // first chunks are small on any machine; ten steps of measurements replace it.
-  StepCost();
+  // `start` is what is predicted before the first measurement.
+  explicit StepCost(const StepWeights& start = {});
 
   // The step of this shape took `elapsed_us` (<= 0 is ignored).
   void Measure(const StepShape& shape, int64_t elapsed_us);

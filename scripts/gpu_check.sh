@@ -3,35 +3,42 @@
 #   scripts/gpu_check.sh           build baton_gpu_check where it is missing (preset cuda), run it
 #   scripts/gpu_check.sh --simt    the same list with few values on the runner; needs no GPU
 # Stages are processes of their own with a limit each: 0 machine 20 s, 1 primitives 40 s, 2 kernels
-# 90 s. Each writes DIR/gpu_check_STAGE.json after every check, so a stage that is stopped leaves
-# what it had. A page of pass, FAIL and not run follows.
+# 90 s, 3 bandwidth 20 s, 4 timings 60 s, 5 model 90 s, 6 transport 40 s, 7 sanitizer 40 s, 8 peers
+# 50 s. Each writes DIR/gpu_check_STAGE.json after every check, so a stage that is stopped leaves
+# what it had; 7 and 8 share gpu_check_tools.json, for eight files are all that may come back. A
+# page of pass, FAIL and not run follows.
 # Options: --out DIR (build/gpu_check), --program FILE, --stages "0 1", --limit SECONDS (of every
-# stage), --total SECONDS.
+# stage), --total SECONDS, --cublaslt FILE, --sanitizer FILE, --python FILE (python3).
 # Exit status: 0 everything that could run passed, 1 something failed or was stopped, 77 nothing
 # could run (no GPU), 2 usage.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-names=(machine primitives kernels)
-limits=(20 40 90)
+names=(machine primitives kernels bandwidth timings model transport sanitizer peers)
+limits=(20 40 90 20 60 90 40 40 50)
+files=(machine primitives kernels bandwidth timings model transport tools tools)
 out=build/gpu_check
 program=""
-stages="0 1 2"
+stages="0 1 2 3 4 5 6 7 8"
 limit=""
 total=450
+cublaslt=""
+sanitizer=""
+python="$(command -v python3 || true)"
 body=()
 not_run=77
 
 usage() {
   echo "gpu_check.sh: $1; usage: scripts/gpu_check.sh [--simt] [--out DIR] [--program FILE]" \
-    "[--stages \"0 1\"] [--limit SECONDS] [--total SECONDS]" >&2
+    "[--stages \"0 1\"] [--limit SECONDS] [--total SECONDS] [--cublaslt FILE]" \
+    "[--sanitizer FILE] [--python FILE]" >&2
   exit 2
 }
 
 while [[ $# -gt 0 ]]; do
   case "$1" in
     --simt) body=(--simt) ;;
-    --out | --program | --stages | --limit | --total)
+    --out | --program | --stages | --limit | --total | --cublaslt | --sanitizer | --python)
       [[ $# -ge 2 ]] || usage "$1 needs a value"
       printf -v "${1#--}" '%s' "$2"
       shift
@@ -59,15 +66,21 @@ if [[ -z "$program" ]]; then
   fi
 fi
 mkdir -p "$out"
-commit="$(git rev-parse --short HEAD 2>/dev/null || true)"
+rm -f "$out"/gpu_check_*.json
+# A bundle has no repository; its commit is in a file.
+commit="$(git rev-parse --short HEAD 2>/dev/null || cat COMMIT 2>/dev/null || true)"
 
 page=()
 num_passed=0
 num_failed=0
 for stage in $stages; do
   name="${names[$stage]}"
-  json="$out/gpu_check_$name.json"
-  rm -f "$json"
+  json="$out/gpu_check_${files[$stage]}.json"
+  more=(--limits "$out/gpu_check_bandwidth.json" --peers tests/kernels/gpu_check/torch_peers.py)
+  for tool in cublaslt sanitizer python; do
+    if [[ -n "${!tool}" ]]; then more+=("--$tool" "${!tool}"); fi
+  done
+  if [[ -e "$json" ]]; then more+=(--append); fi
   left=$((total - (SECONDS - started)))
   seconds="${limit:-${limits[$stage]}}"
   if [[ $left -le 0 ]]; then
@@ -80,7 +93,7 @@ for stage in $stages; do
   begin=$SECONDS
   code=0
   timeout -k 2 "$seconds" "$program" --stage "$stage" "${body[@]}" --json "$json" \
-    --commit "$commit" || code=$?
+    --commit "$commit" "${more[@]}" || code=$?
   # A machine that is lent may be gone a moment later.
   if [[ -e "$json" ]]; then sync "$json" || true; fi
   case "$code" in

@@ -19,7 +19,13 @@ sys.path.insert(0, str(ROOT / "benchmarks" / "compare"))
 import tables as compare  # noqa: E402
 
 RESULTS = ROOT / "benchmarks" / "results"
-PAGES = ("README.md", "deploy/README.md", "deploy/operations.md", "tests/fuzz/README.md")
+PAGES = (
+    "README.md",
+    "deploy/README.md",
+    "deploy/operations.md",
+    "kernels/README.md",
+    "tests/fuzz/README.md",
+)
 
 
 def where(result):
@@ -182,10 +188,35 @@ def k8s(result):
     ]
 
 
+def gpu_check(result):
+    """What was timed on a GPU. A share is of limits that were measured in the same call."""
+    lines = [
+        "| what | µs | GB/s | TFLOP/s | of its limit | target |",
+        "|---|---:|---:|---:|---:|---:|",
+    ]
+
+    def cell(row, key, scale, text):
+        return text.format(row[key] / row["median_us"] / scale) if row.get(key) else ""
+
+    def percent(row, key):
+        return f"{row[key]:.0f} %" if key in row else ""
+
+    for row in result["checks"]:
+        if row.get("median_us", 0) <= 0:
+            continue
+        lines.append(
+            f"| {row['name']} | {row['median_us']:.1f} | {cell(row, 'bytes', 1e3, '{:.0f}')} |"
+            f" {cell(row, 'flops', 1e6, '{:.1f}')} | {percent(row, 'percent_of_limit')} |"
+            f" {percent(row, 'target_percent')} |"
+        )
+    return lines + ["", f"{result['device']}, commit {result['commit']}, `scripts/gpu_check.sh`."]
+
+
 TABLES = {
     "chaos": chaos,
     "k8s": k8s,
     "fuzz": fuzz,
+    "gpu_check": gpu_check,
     "serving": serving,
     "prefix_cache": prefix_cache,
 }

@@ -32,6 +32,8 @@ class Accelerator {
   virtual DeviceKind kind() const = 0;
   // Name and memory, for the log.
   virtual std::string Describe() const = 0;
+  // What its driver calls it, "NVIDIA H200"; empty when it is no product.
+  virtual std::string_view product() const { return {}; }
   // Names the order and rounding of everything that is computed here; part of numerics_id.
   virtual std::string_view arithmetic() const = 0;
   // The calling thread's work goes to this device from now on. Cheap when it does already.

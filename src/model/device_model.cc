@@ -77,41 +77,67 @@ absl::StatusOr<std::unique_ptr<DeviceModel>> DeviceModel::Load(const GgufFile& f
               "a device model needs a device, its kernels and a thread pool");
   options.device->MakeCurrent();
   std::unique_ptr<DeviceModel> model(new DeviceModel(options));
-  BATON_ASSIGN_OR_RETURN(model->config_, ReadModelConfig(file));
-  const ModelConfig& config = model->config_;
-  BATON_RETURN_IF_ERROR(CheckArchitecture(config, *options.device));
-  BATON_RETURN_IF_ERROR(CheckShape(config, *options.device));
-  BATON_ASSIGN_OR_RETURN(model->options_.max_context, ContextFor(config, options.max_context));
-  model->layout_ = KvLayoutOf(config, KvDtype::kBf16, options.block_size);
-  model->layout_.encoding = KvEncoding::kPlain;
-
+  BATON_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(file));
+  BATON_RETURN_IF_ERROR(model->TakeConfig(config));
   BATON_ASSIGN_OR_RETURN(const TensorPlan plan, PlanTensors(file, config));
   BATON_RETURN_IF_ERROR(CheckVectors(file));
   BATON_RETURN_IF_ERROR(CheckPowers(file, *options.pool));
   BATON_ASSIGN_OR_RETURN(DeviceWeights weights,
                          DeviceWeights::Load(plan, options.device, *options.pool));
   model->weights_ = std::make_unique<DeviceWeights>(std::move(weights));
-  const DeviceWorkspaceSize size{.max_rows = options.max_rows,
-                                 .max_logit_rows = options.max_logit_rows,
-                                 .max_context = model->options_.max_context,
-                                 .block_size = options.block_size};
   std::vector<float> rope_factors;
   if (plan.rope_factors != nullptr) rope_factors = FloatsOf(*plan.rope_factors);
-  BATON_ASSIGN_OR_RETURN(model->workspace_,
-                         DeviceWorkspace::Create(config, size, rope_factors, options.device));
-  BATON_RETURN_IF_ERROR(options.device->Wait());
-
-  model->weights_id_ = HashWeights(file, config);
-  model->numerics_text_ = NumericsText({.weights_id = model->weights_id_,
-                                        .tokenizer_id = options.tokenizer_id,
-                                        .arithmetic = options.device->arithmetic(),
-                                        .kv_dtype = KvDtype::kBf16,
-                                        .config = &config});
-  model->numerics_id_ = NumericsId(model->numerics_text_);
+  BATON_RETURN_IF_ERROR(model->Complete(rope_factors, HashWeights(file, config)));
   return model;
 }
 
+absl::StatusOr<std::unique_ptr<DeviceModel>> DeviceModel::FromWeights(
+    const ModelConfig& config, std::unique_ptr<DeviceWeights> weights,
+    const std::string& weights_id, const DeviceModelOptions& options) {
+  BATON_CHECK(options.device != nullptr && options.kernels != nullptr,
+              "a device model needs a device and its kernels");
+  options.device->MakeCurrent();
+  std::unique_ptr<DeviceModel> model(new DeviceModel(options));
+  BATON_RETURN_IF_ERROR(model->TakeConfig(config));
+  model->weights_ = std::move(weights);
+  BATON_RETURN_IF_ERROR(model->Complete({}, weights_id));
+  return model;
+}
+
+Status DeviceModel::TakeConfig(const ModelConfig& config) {
+  config_ = config;
+  BATON_RETURN_IF_ERROR(CheckArchitecture(config, *options_.device));
+  BATON_RETURN_IF_ERROR(CheckShape(config, *options_.device));
+  BATON_ASSIGN_OR_RETURN(options_.max_context, ContextFor(config, options_.max_context));
+  layout_ = KvLayoutOf(config, KvDtype::kBf16, options_.block_size);
+  layout_.encoding = KvEncoding::kPlain;
+  return OkStatus();
+}
+
+Status DeviceModel::Complete(std::span<const float> rope_factors, const std::string& weights_id) {
+  const DeviceWorkspaceSize size{.max_rows = options_.max_rows,
+                                 .max_logit_rows = options_.max_logit_rows,
+                                 .max_context = options_.max_context,
+                                 .block_size = options_.block_size};
+  BATON_ASSIGN_OR_RETURN(workspace_,
+                         DeviceWorkspace::Create(config_, size, rope_factors, options_.device));
+  BATON_RETURN_IF_ERROR(options_.device->Wait());
+  weights_id_ = weights_id;
+  numerics_text_ = NumericsText({.weights_id = weights_id_,
+                                 .tokenizer_id = options_.tokenizer_id,
+                                 .arithmetic = options_.device->arithmetic(),
+                                 .kv_dtype = KvDtype::kBf16,
+                                 .config = &config_});
+  numerics_id_ = NumericsId(numerics_text_);
+  return OkStatus();
+}
+
 std::string_view DeviceModel::arithmetic_name() const { return options_.device->arithmetic(); }
+uint32_t DeviceModel::KernelsAStep(const ModelConfig& config) {
+  // A layer: two norms, four products, rope, attention, gate. Around them: two gathers, the last
+  // norm, the output layer.
+  return 9 * config.num_layers + 4;
+}
 size_t DeviceModel::weight_bytes() const { return weights_->bytes(); }
 size_t DeviceModel::bytes_read_per_step() const {
   // Of the embedding only the rows of the batch are read, unless it is the output too.

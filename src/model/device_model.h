@@ -41,6 +41,11 @@ class DeviceModel final : public LoadedModel {
   // which there is no kernel.
   static absl::StatusOr<std::unique_ptr<DeviceModel>> Load(const GgufFile& file,
                                                            const DeviceModelOptions& options);
+  // The same for weights that lie on the device already, of a config that no file describes: for
+  // measurements. `config` obeys the invariants of ModelConfig and has no rope factors.
+  static absl::StatusOr<std::unique_ptr<DeviceModel>> FromWeights(
+      const ModelConfig& config, std::unique_ptr<DeviceWeights> weights,
+      const std::string& weights_id, const DeviceModelOptions& options);
   ~DeviceModel() override;
   DeviceModel(const DeviceModel&) = delete;
   DeviceModel& operator=(const DeviceModel&) = delete;
@@ -57,11 +62,18 @@ class DeviceModel final : public LoadedModel {
   const std::string& numerics_id() const override { return numerics_id_; }
   const std::string& numerics_text() const override { return numerics_text_; }
   std::string_view arithmetic_name() const override;
+  // Kernels of a step that has decode rows or chunks of prompts and wants logits; one more a layer
+  // when it has both, one more when tokens are chosen there.
+  static uint32_t KernelsAStep(const ModelConfig& config);
   size_t weight_bytes() const override;
   size_t bytes_read_per_step() const override;
 
  private:
   explicit DeviceModel(const DeviceModelOptions& options);
+  // Before the weights: whether there are kernels for it, and what it is loaded for.
+  Status TakeConfig(const ModelConfig& config);
+  // After them: the working memory and the ids.
+  Status Complete(std::span<const float> rope_factors, const std::string& weights_id);
 
   // The pieces of a layer; each puts kernels into the stream.
   const cuda::KernelTable& Kernels() const { return *options_.kernels; }

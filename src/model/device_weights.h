@@ -1,5 +1,6 @@
 // DeviceWeights: the weights of a model in bf16 in the memory of an accelerator, matrices row-major
-// [n][k] as in the file. Built by Load, constant afterwards. Private to src/model.
+// [n][k] as in the file. Built by Load, constant afterwards. Private to src/model, and to checks
+// that make random ones (DeviceModel::FromWeights).
 #ifndef BATON_MODEL_DEVICE_WEIGHTS_H_
 #define BATON_MODEL_DEVICE_WEIGHTS_H_
 

@@ -21,6 +21,7 @@
 #include "src/base/log.h"
 #include "src/base/random.h"
 #include "src/base/size_text.h"
+#include "src/engine/first_step_cost.h"
 #include "src/engine/first_token.h"
 #include "src/engine/prefix_journal.h"
 #include "src/model/compute_device.h"
@@ -99,6 +100,7 @@ struct WorkerProcess::Parts {
   Status LoadWeights(const GgufFile& file);
   Status LoadOnDevice(const GgufFile& file);
   Status MakeArena();
+  void EstimateSteps(SchedulerConfig* scheduler) const;
   Status MakeEngine();
   Status TryOneToken();
   Status StartServer();
@@ -171,6 +173,18 @@ Status WorkerProcess::Parts::MakeArena() {
   return OkStatus();
 }
 
+// Of a GPU whose limits are known; everything else is learnt from the first steps.
+void WorkerProcess::Parts::EstimateSteps(SchedulerConfig* scheduler) const {
+  if (device.accelerator == nullptr || device.accelerator->kind() != DeviceKind::kCuda) return;
+  const StatusOr<StepWeights> cost =
+      FirstStepCost(device.accelerator->product(), model->config(), model->bytes_read_per_step());
+  if (cost.ok()) {
+    scheduler->first_cost = *cost;
+  } else {
+    BATON_LOG_INFO("{}; the first steps are small", std::string(cost.status().message()));
+  }
+}
+
 Status WorkerProcess::Parts::MakeEngine() {
   BATON_RETURN_IF_ERROR(MakeArena());
   KvEndpointOptions options;
@@ -194,6 +208,7 @@ Status WorkerProcess::Parts::MakeEngine() {
   EngineConfig engine_config;
   engine_config.scheduler.role = prefill ? SchedulerRole::kPrefill : SchedulerRole::kDecode;
   engine_config.scheduler.max_batch_tokens = kMaxBatchTokens;
+  EstimateSteps(&engine_config.scheduler);
   engine_config.handoff.strand_us = kStrandUs;
   engine_config.prefix_cache = config.prefix_cache;
   engine_config.max_context = model->max_context();

@@ -11,6 +11,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
+#include "kernels/simt/run_options.h"
 #include "src/model/compute_device.h"
 #include "src/model/sampler.h"
 #include "tests/model/golden_compare.h"
@@ -66,6 +67,24 @@ void ExpectNear(ModelFixture& fixture, const std::string& golden_name, double bo
   EXPECT_LE(accuracy.worst, bound);
   EXPECT_EQ(accuracy.num_wrong, 0);
   EXPECT_GE(accuracy.num_decided, accuracy.num_rows / 4);
+}
+
+// What first estimates of a step's time count on.
+TEST(DeviceModelLaunchTest, AStepIsTheStatedNumberOfKernels) {
+  OnDevice on(Tiny("head64_llama"));
+  ASSERT_TRUE(on.fixture.status().ok()) << on.fixture.status();
+  const ModelConfig& config = on.fixture.model().config();
+  const std::vector<TokenId> tokens = RandomTokens(65, 1);
+  const std::span<const TokenId> all(tokens);
+  const auto launches = [&on](const std::vector<Chunk>& chunks) {
+    const uint64_t before = simt::TotalRunStats().num_launches;
+    EXPECT_TRUE(on.fixture.Run(chunks).ok());
+    return simt::TotalRunStats().num_launches - before;
+  };
+  const uint32_t kernels = DeviceModel::KernelsAStep(config);
+  EXPECT_EQ(launches({{0, 0, all}}), kernels) << "a prompt";
+  EXPECT_EQ(launches({{0, 65, all.first(1)}}), kernels) << "a decode row";
+  EXPECT_EQ(launches({{0, 66, all.first(1)}, {1, 0, all}}), kernels + config.num_layers);
 }
 
 class DeviceModelTest : public ::testing::TestWithParam<const char*> {};

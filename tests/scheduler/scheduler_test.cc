@@ -66,6 +66,35 @@ void RunToEnd(ToyWorker& worker, int max_steps = 10'000) {
   }
 }
 
+TEST(SchedulerTest, TheFirstChunkIsAsLongAsTheFirstEstimateAllows) {
+  SchedulerConfig config = Config();
+  const auto first_chunk = [&config] {
+    ToyWorker worker(config, 64);
+    EXPECT_TRUE(worker.scheduler().AddWaiting(worker.Spec(1, Chatty(90), Limits(1)), 0).ok());
+    return worker.scheduler().Plan(0).shape.prefill_tokens;
+  };
+  config.max_chunk = 90;
+  config.max_batch_tokens = 128;
+  config.target_step_us = 17'000;
+  EXPECT_EQ(first_chunk(), 16u) << "1 ms a token on a machine that nobody knows";
+  config.first_cost.prefill_token_us = 100;
+  EXPECT_EQ(first_chunk(), 90u);
+  config.first_cost.fixed_us = 12'900;
+  EXPECT_EQ(first_chunk(), 40u) << "41 tokens would fit; chunks end with a block";
+}
+
+TEST(SchedulerTest, ALastChunkIsPlannedWithItsLogits) {
+  SchedulerConfig config = Config();
+  config.target_step_us = 16'000;  // 16 tokens, until a step was measured
+  ToyWorker worker(config, 64);
+  ASSERT_TRUE(worker.scheduler().AddWaiting(worker.Spec(1, Chatty(20), Limits(3)), 0).ok());
+  const BatchPlan chunk = worker.Step();
+  ASSERT_EQ(chunk.shape.prefill_tokens, 16u);
+  EXPECT_EQ(chunk.shape.logit_rows, 0u);
+  EXPECT_EQ(worker.Step().shape.logit_rows, 1u) << "the last four tokens";
+  EXPECT_EQ(worker.Step().shape.logit_rows, 1u) << "a decode row";
+}
+
 TEST(SchedulerTest, APromptIsChunkedAtBlockBoundariesThenDecodes) {
   ToyWorker worker(Config(), 64);
   worker.cost = [](const StepShape&) { return 10; };

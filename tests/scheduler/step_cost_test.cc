@@ -34,9 +34,28 @@ TEST(StepShapeTest, CountsTheKeysThatEachRowReads) {
   shape.AddPrefill(10, 3);  // rows read 11, 12 and 13 keys
   EXPECT_EQ(shape.prefill_tokens, 3u);
   EXPECT_EQ(shape.attention_keys, 36u);
+  EXPECT_EQ(shape.kv_tokens, 13u) << "a chunk reads a position once";
+  EXPECT_EQ(shape.logit_rows, 0u);
   shape.AddDecode(20);
   EXPECT_EQ(shape.decode_rows, 1u);
   EXPECT_EQ(shape.attention_keys, 57u);
+  EXPECT_EQ(shape.kv_tokens, 34u);
+  EXPECT_EQ(shape.logit_rows, 1u);
+  const StepShape before = shape;
+  shape.AddPrefill(10, 0);
+  EXPECT_EQ(shape, before) << "no rows read nothing";
+}
+
+TEST(StepCostTest, StartsFromTheGivenWeights) {
+  StepShape shape = Prefill(100, 64);
+  for (int i = 0; i < 3; ++i) shape.AddDecode(500);
+  const StepCost unknown;
+  EXPECT_EQ(unknown.PredictUs(shape), 64 * 1'000 + 3 * 5'000);
+  const StepCost known(
+      {.fixed_us = 4'000, .prefill_token_us = 20, .decode_row_us = 7, .key_us = 1});
+  EXPECT_EQ(known.PredictUs(shape),
+            4'000 + 64 * 20 + 3 * 7 + static_cast<int64_t>(shape.attention_keys));
+  EXPECT_EQ(known.num_measurements(), 0u);
 }
 
 TEST(StepCostTest, LearnsAnyMachineWithinAFewHundredMixedSteps) {

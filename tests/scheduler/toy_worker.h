@@ -137,6 +137,7 @@ class ToyWorker {
       }
       EXPECT_EQ(item.first_pos, item.sequence->num_computed);
       const bool ends = item.first_pos + item.num_tokens == item.sequence->num_tokens();
+      if (ends && !item.is_decode) ++shape.logit_rows;
       EXPECT_EQ(item.wants_logits, ends);
     }
     EXPECT_EQ(plan.shape, shape);

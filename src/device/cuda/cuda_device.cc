@@ -39,6 +39,7 @@ absl::StatusOr<std::unique_ptr<CudaDevice>> CudaDevice::Open(int ordinal) {
                               properties.name, properties.major, properties.minor);
   }
   std::unique_ptr<CudaDevice> device(new CudaDevice(ordinal));
+  device->product_ = properties.name;
   device->description_ =
       fmt::format("{}, {}", properties.name, FormatSize(properties.totalGlobalMem));
   device->arithmetic_ = fmt::format("bf16.sm{}{}.1", properties.major, properties.minor);

@@ -25,6 +25,7 @@ class CudaDevice final : public Accelerator {
 
   DeviceKind kind() const override { return DeviceKind::kCuda; }
   std::string Describe() const override { return description_; }
+  std::string_view product() const override { return product_; }
   std::string_view arithmetic() const override { return arithmetic_; }
   void MakeCurrent() override;
   void* stream() const override { return stream_; }
@@ -45,6 +46,7 @@ class CudaDevice final : public Accelerator {
   explicit CudaDevice(int ordinal) : ordinal_(ordinal) {}
 
   const int ordinal_;
+  std::string product_;
   std::string description_;
   std::string arithmetic_;
   void* stream_ = nullptr;

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <cstring>
 #include <string>
 #include <vector>
 
@@ -9,17 +8,17 @@
 #include "kernels/math.h"
 #include "src/base/status.h"
 #include "tests/kernels/gpu_check/device_array.h"
-#include "tests/kernels/gpu_check/host_blocks.h"
 #include "tests/kernels/gpu_check/stages.h"
-#include "tests/kernels/simt/device_values.h"
+#include "tests/kernels/simt/host_blocks.h"
 
 namespace baton::gpu_check {
 namespace {
 
 using cuda::AttentionPlan;
-using cuda::AttentionRows;
 using cuda::Bf16;
-using simt_test::RandomBf16;
+using simt_test::AttentionInputs;
+using simt_test::Chunk;
+using simt_test::HeadShape;
 
 constexpr double kAttention = 3e-3;  // relative, in the Euclidean norm, as in attention_test
 constexpr float kScale = 0.0625f;
@@ -38,54 +37,11 @@ struct AttentionCase {
   bool is_cut = false;  // some pairs of decode are shared by several items
 };
 
-// The batch on the host. q depends on sequence and position, K and V on kv head too: the same rows
-// cut into other spans have the same inputs. Slots behind the last row of a sequence are poison.
-struct AttentionBatch {
-  explicit AttentionBatch(const AttentionCase& c) : shape(c.shape), blocks(c.shape, c.chunks) {
-    std::vector<uint32_t> ends;  // of sequences
-    for (const Chunk& chunk : c.chunks) {
-      spans.push_back({chunk.sequence, num_rows, chunk.count, chunk.first});
-      num_rows += chunk.count;
-      ends.resize(std::max<size_t>(ends.size(), chunk.sequence + 1));
-      ends[chunk.sequence] = std::max(ends[chunk.sequence], chunk.first + chunk.count);
-      for (uint32_t position = chunk.first; position < chunk.first + chunk.count; ++position) {
-        const std::vector<Bf16> row = RandomBf16(size_t{shape.num_heads} * shape.head_dim,
-                                                 100000 * (chunk.sequence + 1) + position);
-        q.insert(q.end(), row.begin(), row.end());
-      }
-    }
-    for (uint32_t sequence = 0; sequence < ends.size(); ++sequence) Fill(sequence, ends[sequence]);
-    plan_shape = {shape.num_heads, shape.num_kv_heads, c.window};
-  }
-
-  // K and V of positions [0, end).
-  void Fill(uint32_t sequence, uint32_t end) {
-    const size_t dim = shape.head_dim;
-    for (uint32_t head = 0; head < shape.num_kv_heads; ++head) {
-      const std::vector<Bf16> keys = RandomBf16(end * dim, 100 * sequence + head);
-      const std::vector<Bf16> values = RandomBf16(end * dim, 100 * sequence + 50 + head);
-      for (uint32_t position = 0; position < end; ++position) {
-        std::byte* at = blocks.bytes().data() + blocks.KeyOffset(sequence, head, position);
-        std::memcpy(at, keys.data() + position * dim, dim * sizeof(Bf16));
-        std::memcpy(at + blocks.kv().ValueOffset(), values.data() + position * dim,
-                    dim * sizeof(Bf16));
-      }
-    }
-  }
-
-  cuda::AttentionData Data() {
-    cuda::AttentionData data = {q.data(),   blocks.kv(), blocks.lists().data(), blocks.max_blocks(),
-                                plan_shape, kScale};
-    data.kv.base = blocks.bytes().data() + blocks.LayerOffset();
-    return data;
-  }
-
-  HeadShape shape;
-  HostBlocks blocks;
-  cuda::AttentionShape plan_shape = {};
-  std::vector<AttentionRows> spans;
-  uint32_t num_rows = 0;
-  std::vector<Bf16> q;
+// A case with its inputs.
+struct LaunchedCase {
+  const HeadShape& shape;
+  const AttentionInputs& inputs;
+  uint32_t num_ctas;
 };
 
 // A plan and what both kernels made of it.
@@ -94,17 +50,18 @@ struct AttentionRun {
   std::vector<Bf16> out;
 };
 
-absl::Status Launch(const DeviceBody& body, AttentionBatch& batch, uint32_t num_ctas,
-                    AttentionRun& run) {
+absl::Status Launch(const DeviceBody& body, const LaunchedCase& launched, AttentionRun& run) {
+  const AttentionInputs& batch = launched.inputs;
+  const HeadShape& shape = launched.shape;
   const AttentionPlan& plan = run.plan;
-  DeviceArray<Bf16> q(body, batch.q);
-  DeviceArray<Bf16> out(body, batch.q.size());
-  DeviceArray<std::byte> blocks(body, batch.blocks.bytes());
-  DeviceArray<uint32_t> lists(body, batch.blocks.lists());
+  DeviceArray<Bf16> q(body, batch.q());
+  DeviceArray<Bf16> out(body, batch.q().size());
+  DeviceArray<std::byte> blocks(body, batch.blocks().bytes());
+  DeviceArray<uint32_t> lists(body, batch.blocks().lists());
   DeviceArray<cuda::AttentionItem> prefill(body, plan.prefill);
   DeviceArray<cuda::AttentionItem> decode(body, plan.decode);
-  DeviceArray<std::byte> partials(
-      body, plan.num_partials * cuda::AttentionPartialBytes(batch.shape.head_dim));
+  DeviceArray<std::byte> partials(body,
+                                  plan.num_partials * cuda::AttentionPartialBytes(shape.head_dim));
   DeviceArray<uint32_t> arrivals(body, std::vector<uint32_t>(plan.num_arrivals));
   DeviceArray<uint32_t> counts(body,
                                std::vector<uint32_t>{static_cast<uint32_t>(plan.prefill.size()),
@@ -116,18 +73,18 @@ absl::Status Launch(const DeviceBody& body, AttentionBatch& batch, uint32_t num_
   }
   cuda::AttentionParams params = {.q = q.data(),
                                   .out = out.data(),
-                                  .kv = batch.blocks.kv(),
+                                  .kv = batch.blocks().kv(),
                                   .block_lists = lists.data(),
                                   .items = prefill.data(),
                                   .num_items = counts.data(),
                                   .partials = partials.data(),
                                   .arrivals = arrivals.data(),
-                                  .max_blocks = batch.blocks.max_blocks(),
-                                  .num_heads = batch.shape.num_heads,
-                                  .window = batch.plan_shape.window,
+                                  .max_blocks = batch.blocks().max_blocks(),
+                                  .num_heads = shape.num_heads,
+                                  .window = batch.plan_shape().window,
                                   .scale = kScale,
-                                  .num_ctas = num_ctas};
-  params.kv.base = blocks.data() + batch.blocks.LayerOffset();
+                                  .num_ctas = launched.num_ctas};
+  params.kv.base = blocks.data() + batch.blocks().LayerOffset();
   BATON_RETURN_IF_ERROR(body.kernels().attention_prefill(params, nullptr));
   params.items = decode.data();
   params.num_items = counts.data() + 1;
@@ -142,38 +99,38 @@ absl::Status Launch(const DeviceBody& body, AttentionBatch& batch, uint32_t num_
 
 // Plans and runs a case.
 absl::StatusOr<AttentionRun> Run(const StageInput& input, const AttentionCase& c,
-                                 AttentionBatch& batch) {
+                                 const AttentionInputs& batch) {
   const uint32_t num_ctas = input.is_tiny ? kTinyCtas : kCtas;
   AttentionRun run;
   BATON_RETURN_IF_ERROR(
-      cuda::PlanAttention(batch.plan_shape, {num_ctas, kMaxPartials}, batch.spans, run.plan));
+      cuda::PlanAttention(batch.plan_shape(), {num_ctas, kMaxPartials}, batch.spans(), run.plan));
   if (c.has_prefill != !run.plan.prefill.empty() || c.is_cut != (run.plan.num_arrivals > 0)) {
     return Internal("the plan has {} items of prefill and {} shared ones: not the case it is for",
                     run.plan.prefill.size(), run.plan.num_arrivals);
   }
-  BATON_RETURN_IF_ERROR(Launch(input.body, batch, num_ctas, run));
+  BATON_RETURN_IF_ERROR(Launch(input.body, {c.shape, batch, num_ctas}, run));
   return run;
 }
 
 // Hopper: the bits of the rules; any GPU: near exact arithmetic. What was found, in words.
 absl::StatusOr<std::string> CheckAttention(const StageInput& input, const AttentionCase& c) {
-  AttentionBatch batch(c);
+  AttentionInputs batch(c.shape, c.chunks, c.window);
   BATON_ASSIGN_OR_RETURN(const AttentionRun run, Run(input, c, batch));
   std::vector<float> got;
   for (const Bf16 value : run.out) got.push_back(FloatFromBf16(value.bits));
   const double error = cuda::RelativeError(
-      got.data(), cuda::ReferenceAttention(batch.Data(), batch.num_rows, batch.spans));
+      got.data(), cuda::ReferenceAttention(batch.Data(kScale), batch.num_rows(), batch.spans()));
   if (!(error < kAttention)) return Internal("relative error {:.3g}", error);
   if (input.major == 9) {
     const std::vector<Bf16> bits =
-        cuda::ReferenceAttentionBits(batch.Data(), batch.num_rows, batch.spans);
+        cuda::ReferenceAttentionBits(batch.Data(kScale), batch.num_rows(), batch.spans());
     if (!SameValues(run.out, bits)) {
       return Internal("other bits than the rules with the tensor cores' model, error {:.3g}",
                       error);
     }
   }
   return fmt::format("{} rows, {} heads on {}, {} + {} items, relative error {:.2g}",
-                     batch.num_rows, c.shape.num_heads, c.shape.num_kv_heads,
+                     batch.num_rows(), c.shape.num_heads, c.shape.num_kv_heads,
                      run.plan.prefill.size(), run.plan.decode.size(), error);
 }
 
@@ -189,12 +146,12 @@ absl::StatusOr<std::string> CheckSameBits(const StageInput& input, const Attenti
       rows.chunks.push_back({chunk.sequence, chunk.first + i, 1});
     }
   }
-  AttentionBatch whole_batch(whole);
-  AttentionBatch rows_batch(rows);
+  const AttentionInputs whole_batch(whole.shape, whole.chunks, whole.window);
+  const AttentionInputs rows_batch(rows.shape, rows.chunks, rows.window);
   BATON_ASSIGN_OR_RETURN(const AttentionRun prefill, Run(input, whole, whole_batch));
   BATON_ASSIGN_OR_RETURN(const AttentionRun decode, Run(input, rows, rows_batch));
   if (!SameValues(prefill.out, decode.out)) return Internal("other bits");
-  return fmt::format("{} rows", whole_batch.num_rows);
+  return fmt::format("{} rows", whole_batch.num_rows());
 }
 
 std::vector<AttentionCase> TinyCases() {

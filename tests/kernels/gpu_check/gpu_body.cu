@@ -13,7 +13,7 @@ absl::Status FromCuda(const char* what, cudaError_t error) {
                              cudaGetErrorString(error));
 }
 
-absl::Status Open(std::string* device, int* major) {
+absl::Status Open(DeviceInfo* info) {
   int count = 0;
   const cudaError_t error = cudaGetDeviceCount(&count);
   if (error != cudaSuccess || count == 0) {
@@ -24,9 +24,9 @@ absl::Status Open(std::string* device, int* major) {
   const absl::Status status =
       FromCuda("cudaGetDeviceProperties", cudaGetDeviceProperties(&properties, 0));
   if (!status.ok()) return status;
-  *device = std::string(properties.name) + ", sm_" + std::to_string(properties.major) +
-            std::to_string(properties.minor);
-  *major = properties.major;
+  *info = {std::string(properties.name) + ", sm_" + std::to_string(properties.major) +
+               std::to_string(properties.minor),
+           properties.name, properties.major};
   return absl::OkStatus();
 }
 
@@ -48,13 +48,85 @@ absl::Status CopyOut(void* to, const void* from_device, size_t bytes) {
   return FromCuda("copy from the GPU", cudaMemcpy(to, from_device, bytes, cudaMemcpyDeviceToHost));
 }
 
+// A recorded sample that can be replayed; its parts are given back whatever happened.
+class RecordedSample {
+ public:
+  ~RecordedSample() {
+    if (executable_ != nullptr) cudaGraphExecDestroy(executable_);
+    if (graph_ != nullptr) cudaGraphDestroy(graph_);
+    for (cudaEvent_t event : events_) {
+      if (event != nullptr) cudaEventDestroy(event);
+    }
+    if (stream_ != nullptr) cudaStreamDestroy(stream_);
+  }
+
+  // The first launch happens outside of the graph: it loads the kernel.
+  absl::Status Record(const TimedWork& work) {
+    absl::Status status = FromCuda("work before", cudaDeviceSynchronize());
+    if (status.ok()) {
+      status =
+          FromCuda("cudaStreamCreate", cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
+    }
+    if (status.ok()) status = work.launch(stream_, 0);
+    if (status.ok()) status = FromCuda("first launch", cudaStreamSynchronize(stream_));
+    for (cudaEvent_t& event : events_) {
+      if (status.ok()) status = FromCuda("cudaEventCreate", cudaEventCreate(&event));
+    }
+    if (status.ok()) {
+      status = FromCuda("cudaStreamBeginCapture",
+                        cudaStreamBeginCapture(stream_, cudaStreamCaptureModeRelaxed));
+    }
+    if (!status.ok()) return status;
+    for (uint32_t i = 0; i < work.num_launches && status.ok(); ++i) {
+      status = work.launch(stream_, i);
+    }
+    const absl::Status ended =
+        FromCuda("cudaStreamEndCapture", cudaStreamEndCapture(stream_, &graph_));
+    if (!status.ok()) return status;
+    if (!ended.ok()) return ended;
+    return FromCuda("cudaGraphInstantiate", cudaGraphInstantiate(&executable_, graph_, 0));
+  }
+
+  absl::Status Replay(float* milliseconds) {
+    absl::Status status = FromCuda("cudaEventRecord", cudaEventRecord(events_[0], stream_));
+    if (status.ok()) status = FromCuda("cudaGraphLaunch", cudaGraphLaunch(executable_, stream_));
+    if (status.ok()) status = FromCuda("cudaEventRecord", cudaEventRecord(events_[1], stream_));
+    if (status.ok()) status = FromCuda("timed work", cudaStreamSynchronize(stream_));
+    if (!status.ok()) return status;
+    return FromCuda("cudaEventElapsedTime",
+                    cudaEventElapsedTime(milliseconds, events_[0], events_[1]));
+  }
+
+ private:
+  cudaStream_t stream_ = nullptr;
+  cudaEvent_t events_[2] = {};
+  cudaGraph_t graph_ = nullptr;
+  cudaGraphExec_t executable_ = nullptr;
+};
+
+absl::Status Time(const TimedWork& work, std::vector<double>* us) {
+  constexpr uint32_t kWarmUp = 3;
+  RecordedSample sample;
+  absl::Status status = sample.Record(work);
+  us->clear();
+  for (uint32_t i = 0; i < kWarmUp + work.num_samples && status.ok(); ++i) {
+    float milliseconds = 0;
+    status = sample.Replay(&milliseconds);
+    if (i >= kWarmUp) us->push_back(milliseconds * 1e3 / work.num_launches);
+  }
+  return status;
+}
+
 constexpr DeviceBody kBody = {.name = "gpu",
+                              .is_gpu = true,
                               .open = Open,
                               .allocate = Allocate,
                               .release = Release,
                               .copy_in = CopyIn,
                               .copy_out = CopyOut,
+                              .time = Time,
                               .primitives = gpu::AllPrimitives,
+                              .loops = gpu::Loops,
                               .kernels = cuda::gpu::Kernels};
 
 }  // namespace

@@ -173,12 +173,11 @@ absl::Status CheckGpu(Report& report) {
 
 absl::Status CheckMachine(const StageInput& input, Report& report) {
 #ifdef BATON_GPU_CHECK_HAS_GPU
-  if (&input.body == GpuBody()) return CheckGpu(report);
+  if (input.body.is_gpu) return CheckGpu(report);
 #endif
-  std::string device;
-  int major = 0;
-  const absl::Status status = input.body.open(&device, &major);
-  return report.Add({"device", status.ok() ? Verdict::kPass : Verdict::kFail, device});
+  DeviceInfo info;
+  const absl::Status status = input.body.open(&info);
+  return report.Add({"device", status.ok() ? Verdict::kPass : Verdict::kFail, info.description});
 }
 
 }  // namespace baton::gpu_check

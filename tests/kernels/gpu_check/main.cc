@@ -1,18 +1,27 @@
 // baton_gpu_check: one stage of scripts/gpu_check.sh in one process. Exit status: 0 all that was
 // looked at passed, 1 something failed, 77 nothing could run (no GPU, or a build without CUDA), 2
 // usage. Options:
-//   --stage N       0 machine, 1 primitives, 2 kernels
-//   --simt          on the runner, a few values of each kind
-//   --json FILE     what was found; written again after each check
-//   --commit TEXT   for the file
-//   --float-mma     with --simt: the runner's quick arithmetic, whose bits must be noticed (a test
-//                   of the comparison)
+//   --stage N         0 machine, 1 primitives, 2 kernels, 3 bandwidth, 4 timings, 5 model,
+//                     6 transport, 7 sanitizer, 8 peers
+//   --simt            on the runner; implies --tiny
+//   --tiny            a few values of each kind
+//   --json FILE       what was found; written again after each check
+//   --append          what FILE holds already stays
+//   --commit TEXT     for the file
+//   --limits FILE     of stage 3, for shares of what the device can do
+//   --cublaslt FILE, --sanitizer FILE, --python FILE, --peers FILE
+//                     programs and libraries of others (stages.h)
+//   --float-mma       with --simt: the runner's quick arithmetic, whose bits must be noticed (a
+//                     test of the comparison)
 #include <cstdio>
 #include <cstdlib>
 #include <string>
+#include <string_view>
+#include <utility>
 
 #include "kernels/simt/run_options.h"
 #include "src/base/status.h"
+#include "tests/kernels/gpu_check/clock_log.h"
 #include "tests/kernels/gpu_check/device_body.h"
 #include "tests/kernels/gpu_check/report.h"
 #include "tests/kernels/gpu_check/stages.h"
@@ -21,37 +30,70 @@ namespace baton::gpu_check {
 namespace {
 
 constexpr int kExitUsage = 2;
-constexpr const char* kStageNames[] = {"machine", "primitives", "kernels"};
-constexpr int kNumStages = 3;
+
+// The stages by their numbers.
+struct Stage {
+  const char* name;
+  absl::Status (*run)(const StageInput& input, Report& report);
+};
+constexpr Stage kStages[] = {
+    {"machine", CheckMachine},     {"primitives", CheckPrimitives}, {"kernels", CheckKernels},
+    {"bandwidth", CheckBandwidth}, {"timings", CheckTimings},       {"model", CheckModel},
+    {"transport", CheckTransport}, {"sanitizer", CheckSanitizer},   {"peers", CheckPeers}};
+constexpr int kNumStages = sizeof(kStages) / sizeof(kStages[0]);
 
 // The command line.
 struct Options {
   int stage = -1;
   bool on_runner = false;
+  bool is_tiny = false;
+  bool append = false;
   bool float_mma = false;
   std::string json;
   std::string commit;
+  std::string limits;
+  ForeignTools tools;
 };
+
+// Where the value of an option goes; null for an unknown one.
+std::string* TextOf(Options& options, std::string_view name) {
+  const std::pair<std::string_view, std::string*> texts[] = {
+      {"--json", &options.json},
+      {"--commit", &options.commit},
+      {"--limits", &options.limits},
+      {"--cublaslt", &options.tools.cublaslt},
+      {"--sanitizer", &options.tools.sanitizer},
+      {"--python", &options.tools.python},
+      {"--peers", &options.tools.peers}};
+  for (const auto& [known, text] : texts) {
+    if (known == name) return text;
+  }
+  return nullptr;
+}
+
+bool* SwitchOf(Options& options, std::string_view name) {
+  if (name == "--simt") return &options.on_runner;
+  if (name == "--tiny") return &options.is_tiny;
+  if (name == "--append") return &options.append;
+  if (name == "--float-mma") return &options.float_mma;
+  return nullptr;
+}
 
 // False when an argument is unknown or lacks its value.
 bool Parse(int argc, char** argv, Options& options) {
   for (int i = 1; i < argc; ++i) {
-    const std::string name = argv[i];
-    const char* const value = i + 1 < argc ? argv[i + 1] : nullptr;
-    if (name == "--simt") {
-      options.on_runner = true;
-    } else if (name == "--float-mma") {
-      options.float_mma = true;
-    } else if (value == nullptr) {
-      return false;
-    } else if (name == "--stage") {
+    const std::string_view name = argv[i];
+    if (bool* const on = SwitchOf(options, name); on != nullptr) {
+      *on = true;
+      continue;
+    }
+    if (++i == argc) return false;
+    if (name == "--stage") {
       char* end = nullptr;
-      options.stage = static_cast<int>(std::strtol(value, &end, 10));
+      options.stage = static_cast<int>(std::strtol(argv[i], &end, 10));
       if (*end != '\0') return false;
-      ++i;
-    } else if (name == "--json" || name == "--commit") {
-      (name == "--json" ? options.json : options.commit) = value;
-      ++i;
+    } else if (std::string* const text = TextOf(options, name); text != nullptr) {
+      *text = argv[i];
     } else {
       return false;
     }
@@ -59,39 +101,40 @@ bool Parse(int argc, char** argv, Options& options) {
   return options.stage >= 0 && options.stage < kNumStages;
 }
 
-absl::Status RunStage(int stage, const StageInput& input, Report& report) {
-  switch (stage) {
-    case 0:
-      return CheckMachine(input, report);
-    case 1:
-      return CheckPrimitives(input, report);
-    default:
-      return CheckKernels(input, report);
-  }
-}
-
 absl::Status Check(const Options& options, Report& report) {
   const DeviceBody* body = options.on_runner ? &SimtBody() : GpuBody();
   if (body == nullptr) {
     return report.Add({"device", Verdict::kNotRun, "this build has no CUDA (preset cuda)"});
   }
-  std::string device;
-  int major = 0;
-  const absl::Status opened = body->open(&device, &major);
-  report.Describe("device", device);
+  DeviceInfo info;
+  const absl::Status opened = body->open(&info);
+  report.Describe("device", info.description);
+  report.Describe("product", info.product);
   // Stage 0 says more of what is missing.
   if (!opened.ok() && options.stage != 0) {
     return report.Add({"device", Verdict::kNotRun, std::string(opened.message())});
   }
-  return RunStage(options.stage, {*body, major, options.on_runner}, report);
+  ClockLog clocks;
+  if (body->is_gpu) clocks.Start();
+  report.Watch("clocks", [&clocks] { return clocks.Json(); });
+  const StageInput input = {.body = *body,
+                            .major = info.major,
+                            .is_tiny = options.is_tiny || options.on_runner,
+                            .limits = ReadLimits(options.limits),
+                            .tools = options.tools};
+  absl::Status status = kStages[options.stage].run(input, report);
+  if (status.ok()) status = report.Flush();
+  report.Watch("", nullptr);
+  return status;
 }
 
 int Main(int argc, char** argv) {
   Options options;
   if (!Parse(argc, argv, options)) {
     std::fprintf(stderr,
-                 "usage: baton_gpu_check --stage 0|1|2 [--simt [--float-mma]] [--json FILE] "
-                 "[--commit TEXT]\n");
+                 "usage: baton_gpu_check --stage 0..8 [--simt [--float-mma]] [--tiny] "
+                 "[--json FILE [--append]] [--commit TEXT] [--limits FILE] [--cublaslt FILE] "
+                 "[--sanitizer FILE] [--python FILE] [--peers FILE]\n");
     return kExitUsage;
   }
   simt::RunOptions run = simt::CurrentRunOptions();
@@ -99,8 +142,9 @@ int Main(int argc, char** argv) {
   simt::ScopedRunOptions scope(run);
   Report report(options.json, {{"benchmark", "gpu_check"},
                                {"commit", options.commit},
-                               {"stage", kStageNames[options.stage]},
+                               {"stage", kStages[options.stage].name},
                                {"body", options.on_runner ? "simt" : "gpu"}});
+  if (options.append) report.KeepEarlierChecks();
   const absl::Status status = Check(options, report);
   if (!status.ok()) {
     std::fprintf(stderr, "baton_gpu_check: %s\n", std::string(status.message()).c_str());

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <fstream>
+#include <utility>
 
 #include "src/base/status.h"
 
@@ -25,6 +27,25 @@ const char* NameOf(Verdict verdict) {
 
 }  // namespace
 
+Report::Report(std::string path, nlohmann::json head)
+    : path_(std::move(path)), json_(std::move(head)) {
+  json_["checks"] = nlohmann::json::array();
+}
+
+void Report::KeepEarlierChecks() {
+  std::ifstream file(path_);
+  if (!file) return;
+  const auto earlier = nlohmann::json::parse(file, nullptr, /*allow_exceptions=*/false);
+  if (!earlier.is_object() || !earlier.contains("checks")) return;
+  json_["checks"] = earlier["checks"];
+  json_["stage"] = earlier.value("stage", "") + "+" + json_.value("stage", "");
+}
+
+void Report::Watch(std::string key, std::function<nlohmann::json()> ask) {
+  watched_key_ = std::move(key);
+  ask_ = std::move(ask);
+}
+
 absl::Status Report::Add(Finding finding) {
   std::printf("  %-7s %-24s %s\n", NameOf(finding.verdict), finding.name.c_str(),
               finding.detail.c_str());
@@ -43,8 +64,9 @@ int Report::ExitCode() const {
   return num_passed_ > 0 ? 0 : kExitNotRun;
 }
 
-absl::Status Report::Write() const {
+absl::Status Report::Write() {
   if (path_.empty()) return absl::OkStatus();
+  if (ask_) json_[watched_key_] = ask_();
   const std::string text =
       json_.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
   const std::string part = path_ + ".part";

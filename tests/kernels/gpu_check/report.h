@@ -1,9 +1,10 @@
-// What one stage of gpu_check found, as JSON on disk: written again after each check, so that a
-// stage that is stopped leaves what it had. One thread.
+// What a stage of gpu_check found, as JSON on disk: written again after each check, so that a stage
+// that is stopped leaves what it had. One thread.
 #ifndef BATON_TESTS_KERNELS_GPU_CHECK_REPORT_H_
 #define BATON_TESTS_KERNELS_GPU_CHECK_REPORT_H_
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -22,16 +23,22 @@ struct Finding {
   nlohmann::json data = nlohmann::json::object();
 };
 
-// The file of a stage.
+// The file of a stage, or of several that share one.
 class Report {
  public:
   // `path` empty: nothing is written.
-  Report(std::string path, nlohmann::json head) : path_(std::move(path)), json_(std::move(head)) {
-    json_["checks"] = nlohmann::json::array();
-  }
+  Report(std::string path, nlohmann::json head);
+
+  // The checks of an earlier stage in the same file stay; call before the first Add. A file that is
+  // missing or damaged holds none.
+  void KeepEarlierChecks();
+  // `ask` is called before each writing, and what it says is kept under `key`.
+  void Watch(std::string key, std::function<nlohmann::json()> ask);
 
   // Prints the line and writes the file; Internal when it cannot be written.
   absl::Status Add(Finding finding);
+  // Writes the file once more, with what is watched as it is now.
+  absl::Status Flush() { return Write(); }
   // Adds to the head.
   void Describe(const std::string& key, nlohmann::json value) { json_[key] = std::move(value); }
 
@@ -39,10 +46,12 @@ class Report {
   int ExitCode() const;
 
  private:
-  absl::Status Write() const;
+  absl::Status Write();
 
   std::string path_;
   nlohmann::json json_;
+  std::string watched_key_;
+  std::function<nlohmann::json()> ask_;
   int num_passed_ = 0;
   int num_failed_ = 0;
 };

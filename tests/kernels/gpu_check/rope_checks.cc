@@ -8,9 +8,8 @@
 #include "kernels/math.h"
 #include "src/base/status.h"
 #include "tests/kernels/gpu_check/device_array.h"
-#include "tests/kernels/gpu_check/host_blocks.h"
 #include "tests/kernels/gpu_check/stages.h"
-#include "tests/kernels/simt/device_values.h"
+#include "tests/kernels/simt/host_blocks.h"
 
 namespace baton::gpu_check {
 namespace {
@@ -18,6 +17,9 @@ namespace {
 using cuda::Bf16;
 using cuda::kPaddingRow;
 using cuda::RopeAppendParams;
+using simt_test::Chunk;
+using simt_test::HeadShape;
+using simt_test::HostBlocks;
 using simt_test::RandomBf16;
 
 constexpr double kRotated = 5e-6;  // of a pair's products, as in rope_append_kernel_test

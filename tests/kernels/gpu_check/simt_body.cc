@@ -1,14 +1,15 @@
+#include <chrono>
 #include <cstring>
 
 #include "kernels/simt/device_memory.h"
+#include "kernels/simt/run_options.h"
 #include "tests/kernels/gpu_check/device_body.h"
 
 namespace baton::gpu_check {
 namespace {
 
-absl::Status Open(std::string* device, int* major) {
-  *device = "the runner of kernels/simt, with Hopper's bits";
-  *major = 9;
+absl::Status Open(DeviceInfo* info) {
+  *info = {"the runner of kernels/simt, with Hopper's bits", "", 9};
   return absl::OkStatus();
 }
 
@@ -28,13 +29,35 @@ absl::Status Copy(void* to, const void* from, size_t bytes) {
   return absl::OkStatus();
 }
 
+// Quickly: what runs is not looked at, and stages 1 and 2 looked for races.
+absl::Status Time(const TimedWork& work, std::vector<double>* us) {
+  simt::RunOptions quick = simt::CurrentRunOptions();
+  quick.detect_races = false;
+  quick.tensor_math = simt::TensorMath::kFloat;
+  const simt::ScopedRunOptions scope(quick);
+  us->clear();
+  for (uint32_t sample = 0; sample < work.num_samples; ++sample) {
+    const auto begin = std::chrono::steady_clock::now();
+    for (uint32_t i = 0; i < work.num_launches; ++i) {
+      if (const absl::Status status = work.launch(nullptr, i); !status.ok()) return status;
+    }
+    const std::chrono::duration<double, std::micro> elapsed =
+        std::chrono::steady_clock::now() - begin;
+    us->push_back(elapsed.count() / work.num_launches);
+  }
+  return absl::OkStatus();
+}
+
 constexpr DeviceBody kBody = {.name = "simt",
+                              .is_gpu = false,
                               .open = Open,
                               .allocate = Allocate,
                               .release = Release,
                               .copy_in = Copy,
                               .copy_out = Copy,
+                              .time = Time,
                               .primitives = runner::AllPrimitives,
+                              .loops = runner::Loops,
                               .kernels = cuda::runner::Kernels};
 
 }  // namespace

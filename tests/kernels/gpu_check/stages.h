@@ -1,29 +1,43 @@
-// The stages of gpu_check. Each adds its findings to the report, one for everything it looked at,
-// and returns Internal only when the report cannot be written.
+// The stages of gpu_check, in the order of their numbers. Each is a function with its cases: it
+// adds a finding to the report for everything it looked at, and returns Internal only when the
+// report cannot be written.
 #ifndef BATON_TESTS_KERNELS_GPU_CHECK_STAGES_H_
 #define BATON_TESTS_KERNELS_GPU_CHECK_STAGES_H_
+
+#include <string>
 
 #include "absl/status/status.h"
 
 #include "tests/kernels/gpu_check/device_body.h"
+#include "tests/kernels/gpu_check/limits.h"
 #include "tests/kernels/gpu_check/report.h"
 
 namespace baton::gpu_check {
+
+// Programs and libraries of others, where they are not found by themselves; empty: they are looked
+// for.
+struct ForeignTools {
+  std::string cublaslt;   // libcublasLt.so.13
+  std::string sanitizer;  // compute-sanitizer
+  std::string python;     // an interpreter with torch
+  std::string peers;      // torch_peers.py
+};
 
 // What a stage runs on, and how much of it.
 struct StageInput {
   const DeviceBody& body;
   int major;     // compute capability; Hopper's arithmetic is expected of 9 only
-  bool is_tiny;  // a few values of each kind: for the runner
+  bool is_tiny;  // a few values of each kind: for the runner, and under a sanitizer
+  MeasuredLimits limits = {};
+  ForeignTools tools = {};
 };
 
-// Stage 0: device, driver, and what of the driver API answers. With the runner there is only the
-// runner.
+// 0: device, driver, and what of the driver API answers. With the runner there is only the runner.
 absl::Status CheckMachine(const StageInput& input, Report& report);
-// Stage 1: every primitive of kernels/simt against the host's own arithmetic and the model of the
-// tensor cores. Outputs are kept, to be committed as goldens.
+// 1: every primitive of kernels/simt against the host's own arithmetic and the model of the tensor
+// cores. Outputs are kept, to be committed as goldens.
 absl::Status CheckPrimitives(const StageInput& input, Report& report);
-// Stage 2: the kernels against kernel_reference.h and attention_reference.h.
+// 2: the kernels against kernel_reference.h and attention_reference.h.
 absl::Status CheckKernels(const StageInput& input, Report& report);
 // Parts of it: RopeAppend; AttentionPrefill and AttentionDecode; KvGather and KvScatter; Sample
 // against the processor's.
@@ -31,6 +45,21 @@ absl::Status CheckRopeAppend(const StageInput& input, Report& report);
 absl::Status CheckAttentionKernels(const StageInput& input, Report& report);
 absl::Status CheckKvSlices(const StageInput& input, Report& report);
 absl::Status CheckSample(const StageInput& input, Report& report);
+// 3: what the memory and the tensor cores can do: the limits of the stages behind it.
+absl::Status CheckBandwidth(const StageInput& input, Report& report);
+// Part of it: cuBLASLt at the model's shapes.
+absl::Status CheckCublasLt(const StageInput& input, Report& report, MeasuredLimits& limits);
+// 4: how long each kernel takes at the shapes of Llama-3.1-8B.
+absl::Status CheckTimings(const StageInput& input, Report& report);
+// 5: a model of that shape with random weights: the same bits however a prompt is computed, and the
+// time of a step.
+absl::Status CheckModel(const StageInput& input, Report& report);
+// 6: two processes on one GPU.
+absl::Status CheckTransport(const StageInput& input, Report& report);
+// 7: stage 2's tiny list under compute-sanitizer.
+absl::Status CheckSanitizer(const StageInput& input, Report& report);
+// 8: the same work by torch, and every kernel of GemmBf16 at every number of rows.
+absl::Status CheckPeers(const StageInput& input, Report& report);
 
 }  // namespace baton::gpu_check
 

@@ -1,10 +1,11 @@
 """scripts/gpu_check.sh itself: what it makes of stages that pass, fail, hang or cannot run.
 
-Usage: test_gpu_check.py PROGRAM, the built baton_gpu_check.
+Usage: test_gpu_check.py PROGRAM FAKE_CUBLASLT, the built baton_gpu_check and a library beside it.
 """
 
 import json
 import os
+import re
 import stat
 import subprocess
 import sys
@@ -16,13 +17,17 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[3]
 SCRIPT = ROOT / "scripts" / "gpu_check.sh"
 PROGRAM = ""
+CUBLASLT = ""
 HAS_GPU = Path("/dev/nvidiactl").exists()
 
-# Does in stage N what the N-th word of $BEHAVIOUR says.
+NUM_STAGES = 9
+NUM_FILES = 8  # that may come back from a machine that is lent
+
+# Does in stage N what the N-th word of $BEHAVIOUR says; passes where there is none.
 FAKE = """#!/usr/bin/env bash
 words=($BEHAVIOUR)
 echo '{"stage": '"$2"'}' >"$4"
-case "${words[$2]}" in
+case "${words[$2]:-pass}" in
   pass) exit 0 ;;
   fail) exit 1 ;;
   none) exit 77 ;;
@@ -30,6 +35,50 @@ case "${words[$2]}" in
   hang) sleep 60 ;;
   deaf) trap '' TERM; while true; do sleep 1; done ;;
 esac
+"""
+
+
+# What torch_peers.py uses of torch; a sample of 128 launches takes 32 ms.
+FAKE_TORCH = """
+import contextlib
+bfloat16 = "bf16"
+__version__ = "0"
+
+
+class cuda:
+    is_available = staticmethod(lambda: True)
+    synchronize = staticmethod(lambda: None)
+    graph = staticmethod(lambda graph: contextlib.nullcontext())
+
+    class CUDAGraph:
+        def replay(self):
+            pass
+
+    class Event:
+        def __init__(self, enable_timing):
+            pass
+
+        def record(self):
+            pass
+
+        def elapsed_time(self, other):
+            return 0.25 * 128
+
+
+class functional:
+    linear = staticmethod(lambda x, w: None)
+    scaled_dot_product_attention = staticmethod(lambda q, k, v, is_causal, enable_gqa: None)
+
+
+class nn:
+    functional = functional
+
+
+no_grad = contextlib.nullcontext
+
+
+def randn(*sizes, device, dtype):
+    return None
 """
 
 
@@ -55,9 +104,22 @@ class GpuCheckScript(unittest.TestCase):
         return {file.stem: json.loads(file.read_text()) for file in files}
 
     def test_all_stages_pass(self):
-        done = self.run_fake("pass pass pass")
+        done = self.run_fake("")
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
-        self.assertEqual(len(self.results()), 3)
+        self.assertEqual(len(self.results()), NUM_FILES)
+        page = done.stdout.split("== summary")[1]
+        self.assertEqual(page.count(" pass "), NUM_STAGES)
+
+    def test_the_limits_of_the_stages_fill_the_whole_call(self):
+        text = SCRIPT.read_text()
+        limits = re.search(r"^limits=\((.*)\)$", text, re.M).group(1).split()
+        self.assertEqual(len(limits), NUM_STAGES)
+        self.assertEqual(sum(int(limit) for limit in limits), 450)
+
+    def test_results_of_an_earlier_run_are_gone(self):
+        self.run_fake("")
+        self.run_fake("", "--stages", "2")
+        self.assertEqual(list(self.results()), ["gpu_check_kernels"])
 
     def test_a_failing_stage_fails_the_call_and_the_later_ones_still_run(self):
         for behaviour in ("fail", "crash"):
@@ -74,7 +136,7 @@ class GpuCheckScript(unittest.TestCase):
             self.assertEqual(done.returncode, 1)
             self.assertRegex(done.stdout, r"1 primitives +FAIL .*stopped after 1 s")
             self.assertRegex(done.stdout, r"2 kernels +pass")
-            self.assertEqual(len(self.results()), 3)
+            self.assertEqual(len(self.results()), NUM_FILES)
 
     def test_the_whole_call_has_a_limit(self):
         done = self.run_fake("hang pass pass", "--total", "1")
@@ -82,14 +144,15 @@ class GpuCheckScript(unittest.TestCase):
         self.assertRegex(done.stdout, r"2 kernels +not run .*1 s are over")
 
     def test_what_cannot_run_is_not_a_pass(self):
-        done = self.run_fake("none none none")
+        none = "none " * NUM_STAGES
+        done = self.run_fake(none)
         self.assertEqual(done.returncode, 77)
         self.assertNotIn("pass ", done.stdout)
-        self.assertEqual(self.run_fake("pass none none").returncode, 0)
-        self.assertEqual(self.run_fake("none fail none").returncode, 1)
+        self.assertEqual(self.run_fake("pass " + none).returncode, 0)
+        self.assertEqual(self.run_fake("none fail " + none).returncode, 1)
 
     def test_wrong_arguments_are_named(self):
-        for arguments in (["--stages", "7"], ["--limit", "x"], ["--out"], ["--what"]):
+        for arguments in (["--stages", "9"], ["--limit", "x"], ["--out"], ["--what"]):
             done = self.run_script(*arguments)
             self.assertEqual(done.returncode, 2, arguments)
             self.assertIn("usage", done.stderr)
@@ -100,7 +163,7 @@ class GpuCheckScript(unittest.TestCase):
         self.assertEqual(done.returncode, 77, done.stdout + done.stderr)
         for result in self.results().values():
             self.assertEqual({check["verdict"] for check in result["checks"]}, {"not run"})
-        self.assertEqual(len(self.results()), 3)
+        self.assertEqual(len(self.results()), NUM_FILES)
 
     def run_stage_0_with_the_fake_driver(self, **environment):
         folder = Path(PROGRAM).resolve().parent / "fake_driver"
@@ -136,6 +199,119 @@ class GpuCheckScript(unittest.TestCase):
         for library in ("libcuda", "libcudart", "libnccl", "libcublas"):
             self.assertNotIn(library, "".join(needed))
 
+    def run_stage(self, stage, *arguments, **environment):
+        command = [PROGRAM, "--stage", str(stage), "--simt", "--json", self.folder / "j"]
+        done = subprocess.run(
+            [*command, *arguments],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            env=dict(os.environ, **environment),
+        )
+        result = json.loads((self.folder / "j").read_text())
+        return done.returncode, {check["name"]: check for check in result["checks"]}
+
+    def test_times_on_the_runner_claim_nothing_about_a_gpu(self):
+        limits = self.folder / "limits"
+        limits.write_text(json.dumps({"limits": {"read_bytes_per_s": 1, "bf16_flops_per_s": 1}}))
+        code, checks = self.run_stage(4, "--limits", limits)
+        self.assertEqual(code, 0, checks)
+        kinds = {re.sub(r" (m |b |prefill |)\d.*", "", name) for name in checks}
+        products = {f"gemm {name}" for name in ("qkv", "o", "gate_up", "down", "output")}
+        rows = {"rms_norm", "silu_mul", "gelu_mul", "embed", "rope_append", "sample"}
+        self.assertEqual(kinds, products | rows | {"attention", "kv_gather", "kv_scatter"})
+        for check in checks.values():
+            self.assertGreater(check["median_us"], 0)
+            self.assertEqual(len(check["samples_us"]), 3)
+            self.assertEqual(check["detail"], "timed, on this processor")
+            self.assertNotIn("percent_of_limit", check)
+
+    def test_a_model_has_the_same_bits_however_it_is_computed(self):
+        code, checks = self.run_stage(5)
+        self.assertEqual(code, 0, checks)
+        exact = [name for name in checks if "==" in name]
+        self.assertEqual(len(exact), 3)
+        # 2 layers, K and V of 2 heads of 64, two blocks of 64 tokens.
+        self.assertIn(f"{2 * 2 * 2 * 64 * 2 * 128} bytes moved", checks[exact[1]]["detail"])
+        steps = [check["step"] for check in checks.values() if "step" in check]
+        self.assertEqual({step["decode_rows"] for step in steps}, {0, 1, 2})
+
+    def test_cublaslt_is_called_where_it_is(self):
+        code, checks = self.run_stage(3, "--cublaslt", CUBLASLT)
+        self.assertEqual(code, 0, checks)
+        self.assertEqual(checks["cublaslt"]["verdict"], "pass")
+        self.assertIn("version 130000", checks["cublaslt"]["detail"])
+        timed = [name for name in checks if name.startswith("cublaslt ")]
+        self.assertEqual(len(timed), 10)
+
+    def test_a_cublaslt_that_is_wrong_missing_or_too_old_says_so(self):
+        code, checks = self.run_stage(3, "--cublaslt", CUBLASLT, FAKE_CUBLASLT_LACKS="result")
+        self.assertEqual(code, 1)
+        self.assertIn("relative error", checks["cublaslt"]["detail"])
+        code, checks = self.run_stage(3, "--cublaslt", CUBLASLT, FAKE_CUBLASLT_LACKS="algorithm")
+        self.assertEqual((code, checks["cublaslt"]["verdict"]), (1, "FAIL"))
+        for library in (self.folder / "missing.so", "libm.so.6"):
+            code, checks = self.run_stage(3, "--cublaslt", library)
+            self.assertEqual((code, checks["cublaslt"]["verdict"]), (0, "not run"))
+        self.assertIn("too old", checks["cublaslt"]["detail"])
+
+    def sanitizer(self, status):
+        """Runs what it is asked to watch, then says `status`."""
+        tool = self.folder / "sanitizer"
+        tool.write_text(
+            f'#!/usr/bin/env bash\necho "$2"\nshift 4\n"$@" --commit x >/dev/null || exit 3\n'
+            f"echo verdict\nexit {status}\n"
+        )
+        tool.chmod(0o755)
+        return self.run_stage(7, "--sanitizer", tool)
+
+    def test_the_sanitizer_runs_stage_2(self):
+        code, checks = self.sanitizer(0)
+        self.assertEqual(code, 0, checks)
+        self.assertEqual(checks["sanitizer racecheck"]["lines"], ["racecheck", "verdict"])
+        code, checks = self.sanitizer(9)
+        self.assertEqual(code, 1)
+        self.assertEqual(checks["sanitizer memcheck"]["detail"], "found something, verdict")
+        code, checks = self.run_stage(7)
+        self.assertEqual((code, checks["sanitizer"]["verdict"]), (77, "not run"))
+
+    def test_torch_is_asked_where_it_is(self):
+        site = self.folder / "site"
+        site.mkdir()
+        script = ROOT / "tests" / "kernels" / "gpu_check" / "torch_peers.py"
+        arguments = ["--python", sys.executable, "--peers", script]
+        code, checks = self.run_stage(8, *arguments, PYTHONPATH=str(site))
+        self.assertEqual(code, 0, checks)
+        self.assertEqual(checks["torch"]["verdict"], "not run")
+        self.assertIn("No module named 'torch'", checks["torch"]["detail"])
+        self.assertEqual(sum(name.startswith("sweep ") for name in checks), 16)
+        (site / "torch.py").write_text(FAKE_TORCH)
+        code, checks = self.run_stage(8, *arguments, PYTHONPATH=str(site))
+        self.assertEqual(code, 0, checks)
+        self.assertEqual(checks["torch gemm o m 3"]["samples_us"], [250.0, 250.0])
+        self.assertIn("torch attention b 1 x 16", checks)
+        (site / "torch.py").write_text("raise RuntimeError('broken')")
+        code, checks = self.run_stage(8, *arguments, PYTHONPATH=str(site))
+        self.assertEqual((code, checks["torch"]["verdict"]), (1, "FAIL"))
+        self.assertIn("broken", checks["torch"]["detail"])
+
+    def test_results_become_a_table(self):
+        sys.path.insert(0, str(ROOT / "scripts"))
+        import readme_tables
+
+        self.run_stage(4)
+        timed = json.loads((self.folder / "j").read_text())
+        row = next(check for check in timed["checks"] if check["name"] == "gemm qkv m 1")
+        row |= {"median_us": 20.0, "bytes": 5e7, "flops": 5e7}
+        row |= {"percent_of_limit": 58.1, "target_percent": 85}
+        table = readme_tables.gpu_check(timed)
+        self.assertIn("| gemm qkv m 1 | 20.0 | 2500 | 2.5 | 58 % | 85 % |", table)
+        self.assertEqual(len(table), 2 + len(timed["checks"]) + 2)
+
+    def test_two_processes_on_a_gpu_are_not_asked_yet(self):
+        code, checks = self.run_stage(6)
+        self.assertEqual((code, checks["two processes"]["verdict"]), (77, "not run"))
+
     def test_other_bits_of_the_tensor_cores_fail(self):
         command = [PROGRAM, "--stage", "1", "--simt", "--float-mma", "--json", self.folder / "j"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=120)
@@ -159,4 +335,5 @@ class GpuCheckScript(unittest.TestCase):
 
 if __name__ == "__main__":
     PROGRAM = sys.argv.pop(1)
+    CUBLASLT = sys.argv.pop(1)
     unittest.main()

@@ -1,0 +1,75 @@
+#!/usr/bin/env bash
+# Packs what scripts/gpu_check.sh needs on a machine with a GPU that has no network and no compiler:
+# the built program, the scripts and the commit, in one archive of at most 64 MiB.
+#   scripts/gpu_bundle.sh [--out FILE] [--program FILE] [--max-mib N]
+#     --out      build/gpu_bundle.tar.xz
+#     --program  a built baton_gpu_check; without it the preset cuda is built
+#     --max-mib  where less may travel; 64
+# There:  tar xf gpu_bundle.tar.xz && gpu_bundle/run.sh [options of gpu_check.sh]
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+max_mib=64
+out=build/gpu_bundle.tar.xz
+program=""
+
+fail() {
+  echo "gpu_bundle.sh: $1" >&2
+  exit "${2:-1}"
+}
+
+while [[ $# -gt 0 ]]; do
+  case "$1" in
+    --out | --program | --max-mib)
+      [[ $# -ge 2 ]] || fail "$1 needs a value" 2
+      name="${1#--}"
+      printf -v "${name/-/_}" '%s' "$2"
+      shift
+      ;;
+    *) fail "unknown argument '$1'; it is --out, --program or --max-mib" 2 ;;
+  esac
+  shift
+done
+[[ "$max_mib" =~ ^[1-9][0-9]*$ && "$max_mib" -le 64 ]] ||
+  fail "--max-mib $max_mib is not in [1, 64]" 2
+if [[ -z "$program" ]]; then
+  scripts/build.sh cuda baton_gpu_check
+  program=build/cuda/tests/kernels/gpu_check/baton_gpu_check
+fi
+[[ -x "$program" ]] || fail "$program is no program"
+if [[ -n "$(git status --porcelain 2>/dev/null)" ]]; then
+  echo "gpu_bundle.sh: the tree has changes that no commit names" >&2
+fi
+
+stage="$(mktemp -d)"
+trap 'rm -rf "$stage"' EXIT
+root="$stage/gpu_bundle"
+mkdir -p "$root/bin" "$root/scripts" "$root/tests/kernels/gpu_check"
+strip -o "$root/bin/baton_gpu_check" "$program"
+cp scripts/gpu_check.sh "$root/scripts/"
+cp tests/kernels/gpu_check/torch_peers.py "$root/tests/kernels/gpu_check/"
+git rev-parse --short HEAD >"$root/COMMIT" 2>/dev/null || true
+cat >"$root/run.sh" <<'RUN'
+#!/usr/bin/env bash
+# scripts/gpu_check.sh with the program of this bundle.
+here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
+exec "$here/scripts/gpu_check.sh" --program "$here/bin/baton_gpu_check" --out "$here/results" "$@"
+RUN
+chmod +x "$root/run.sh"
+# Libraries that every machine with our C library has; anything else would be missing there.
+needed="$(readelf -d "$root/bin/baton_gpu_check" | sed -n 's/.*NEEDED.*\[\(.*\)\]/\1/p')"
+for library in $needed; do
+  case "$library" in
+    libc.so.6 | libm.so.6 | libdl.so.2 | libpthread.so.0 | librt.so.1 | ld-linux-x86-64.so.2) ;;
+    *) fail "$program needs $library, which may be missing there" ;;
+  esac
+done
+mkdir -p "$(dirname "$out")"
+tar -C "$stage" --sort=name --owner=0 --group=0 --mtime=@0 -cf - gpu_bundle | xz -T1 -6 >"$out"
+bytes="$(stat -c %s "$out")"
+if [[ $bytes -gt $((max_mib << 20)) ]]; then
+  rm -f "$out"
+  fail "the archive would have $bytes bytes, $max_mib MiB may travel"
+fi
+versions="$(readelf -V "$root/bin/baton_gpu_check" | grep -o 'GLIBC_2\.[0-9]*' | sort -uV)"
+echo "wrote $out, $bytes bytes; it needs ${versions##*$'\n'} or newer"

@@ -1,0 +1,25 @@
+// What a scheduler may expect of a GPU before the first step was measured: the model's bytes and
+// operations over the device's limits (scheduler/roofline.h). Pure; any thread.
+#ifndef BATON_ENGINE_FIRST_STEP_COST_H_
+#define BATON_ENGINE_FIRST_STEP_COST_H_
+
+#include <cstddef>
+#include <string_view>
+
+#include "scheduler/roofline.h"
+#include "src/base/status.h"
+#include "src/model/model_config.h"
+
+namespace baton {
+
+// A model in bf16 as its device computes it. `step_bytes` are the weights that a step with logits
+// reads (ForwardModel::bytes_read_per_step).
+RooflineModel RooflineModelOf(const ModelConfig& config, size_t step_bytes);
+
+// NotFound naming the device when its limits are not known.
+StatusOr<StepWeights> FirstStepCost(std::string_view device, const ModelConfig& config,
+                                    size_t step_bytes);
+
+}  // namespace baton
+
+#endif  // BATON_ENGINE_FIRST_STEP_COST_H_

@@ -1,0 +1,53 @@
+#include "tests/kernels/gpu_check/gemm_timing.h"
+
+#include <vector>
+
+namespace baton::gpu_check {
+namespace {
+
+// Like a layer's: sums of some thousand products stay of the size of x.
+constexpr float kWeightSpread = 0.02f;
+
+size_t BytesOf(const ProductShape& shape) { return size_t{2} * shape.n * shape.k; }
+
+}  // namespace
+
+GemmTiming::GemmTiming(const StageInput& input, const ProductShape& shape, uint32_t max_rows)
+    : input_(input),
+      shape_(shape),
+      w_(input, BytesOf(shape), kWeightSpread),
+      x_(input, size_t{2} * max_rows * shape.k, 1.0f),
+      y_(input.body, size_t{max_rows} * shape.n),
+      partials_(input.body, cuda::kGemmMaxPartialBytes),
+      counters_(input.body, std::vector<uint32_t>(cuda::kGemmCounters)) {
+  for (const absl::Status& status :
+       {w_.status(), x_.status(), y_.status(), partials_.status(), counters_.status()}) {
+    if (status_.ok()) status_ = status;
+  }
+}
+
+absl::StatusOr<double> GemmTiming::Add(const TimedCase& named, uint32_t m, cuda::GemmPath path,
+                                       Report& report) {
+  TimedCase timed = named;
+  const size_t bytes = BytesOf(shape_);
+  timed.bytes = static_cast<double>(bytes) + 2.0 * m * (shape_.n + shape_.k);
+  timed.flops = 2.0 * m * shape_.n * shape_.k;
+  cuda::GemmParams params = {.x = reinterpret_cast<const cuda::Bf16*>(x_.Piece(0, 0)),
+                             .w = nullptr,
+                             .y_bf16 = y_.data(),
+                             .m = m,
+                             .n = shape_.n,
+                             .k = shape_.k,
+                             .partials = partials_.data(),
+                             .counters = counters_.data(),
+                             .partial_bytes = cuda::kGemmMaxPartialBytes,
+                             .path = path};
+  timed.work = WorkOf(input_, w_.NumPieces(bytes), [this, params, bytes](void* stream, uint32_t i) {
+    cuda::GemmParams launch = params;
+    launch.w = reinterpret_cast<const cuda::Bf16*>(w_.Piece(bytes, i));
+    return input_.body.kernels().gemm_bf16(launch, stream);
+  });
+  return AddTimed(input_, timed, report);
+}
+
+}  // namespace baton::gpu_check

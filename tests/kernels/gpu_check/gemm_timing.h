@@ -1,0 +1,35 @@
+// GemmBf16 at one weight matrix, timed with any number of rows and any of its kernels.
+#ifndef BATON_TESTS_KERNELS_GPU_CHECK_GEMM_TIMING_H_
+#define BATON_TESTS_KERNELS_GPU_CHECK_GEMM_TIMING_H_
+
+#include <string>
+
+#include "tests/kernels/gpu_check/model_shape.h"
+#include "tests/kernels/gpu_check/timing.h"
+
+namespace baton::gpu_check {
+
+// See the file comment. The matrix, and what the largest number of rows needs, lie on the device.
+class GemmTiming {
+ public:
+  GemmTiming(const StageInput& input, const ProductShape& shape, uint32_t max_rows);
+
+  const absl::Status& status() const { return status_; }
+  // Adds the finding `name`; the median in microseconds.
+  absl::StatusOr<double> Add(const TimedCase& named, uint32_t m, cuda::GemmPath path,
+                             Report& report);
+
+ private:
+  const StageInput& input_;
+  const ProductShape shape_;
+  RandomMemory w_;
+  RandomMemory x_;
+  DeviceArray<cuda::Bf16> y_;
+  DeviceArray<std::byte> partials_;
+  DeviceArray<uint32_t> counters_;
+  absl::Status status_;
+};
+
+}  // namespace baton::gpu_check
+
+#endif  // BATON_TESTS_KERNELS_GPU_CHECK_GEMM_TIMING_H_

@@ -1,0 +1,35 @@
+#include "tests/kernels/gpu_check/limits.h"
+
+#include <algorithm>
+#include <fstream>
+
+namespace baton::gpu_check {
+
+double MeasuredLimits::LimitUs(double bytes, double flops) const {
+  if ((bytes > 0 && read_bytes_per_s <= 0) || (flops > 0 && bf16_flops_per_s <= 0)) return 0;
+  const double read_us = bytes > 0 ? bytes / read_bytes_per_s * 1e6 : 0;
+  const double compute_us = flops > 0 ? flops / bf16_flops_per_s * 1e6 : 0;
+  return std::max(read_us, compute_us);
+}
+
+double MeasuredLimits::CopyLimitUs(double bytes) const {
+  return copy_bytes_per_s > 0 ? bytes / copy_bytes_per_s * 1e6 : 0;
+}
+
+nlohmann::json JsonOf(const MeasuredLimits& limits) {
+  return {{"read_bytes_per_s", limits.read_bytes_per_s},
+          {"copy_bytes_per_s", limits.copy_bytes_per_s},
+          {"bf16_flops_per_s", limits.bf16_flops_per_s}};
+}
+
+MeasuredLimits ReadLimits(const std::string& path) {
+  std::ifstream file(path);
+  if (!file) return {};
+  const auto result = nlohmann::json::parse(file, nullptr, /*allow_exceptions=*/false);
+  if (!result.is_object() || !result.contains("limits")) return {};
+  const auto& limits = result["limits"];
+  return {limits.value("read_bytes_per_s", 0.0), limits.value("copy_bytes_per_s", 0.0),
+          limits.value("bf16_flops_per_s", 0.0)};
+}
+
+}  // namespace baton::gpu_check

@@ -1,0 +1,302 @@
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "src/base/status.h"
+#include "src/engine/first_step_cost.h"
+#include "tests/kernels/gpu_check/device_array.h"
+#include "tests/kernels/gpu_check/model_rig.h"
+#include "tests/kernels/gpu_check/stages.h"
+#include "tests/kernels/gpu_check/timing.h"
+#include "tests/test_seed.h"
+
+namespace baton::gpu_check {
+namespace {
+
+// How much of a model's life is compared, and in which pieces.
+struct ExactSize {
+  uint32_t prompt;
+  uint32_t decoded;
+  std::vector<uint32_t> chunks;  // of the prompt, again and again
+};
+
+ExactSize ExactSizeFor(bool is_tiny) {
+  if (is_tiny) return {70, 2, {33, 1, 17}};
+  return {700, 24, {256, 1, 13, 77, 128}};
+}
+
+// Rows of the timed steps; both rigs hold the larger of what is compared and timed.
+std::vector<uint32_t> PrefillRows(bool is_tiny) {
+  if (is_tiny) return {66};
+  return {2048, 8192};
+}
+std::vector<DecodeShape> StepShapes(bool is_tiny) {
+  if (is_tiny) return {{1, 70}, {2, 70}};
+  return {{1, 1024}, {8, 1024}, {64, 1024}, {1, 8192}, {8, 8192}};
+}
+RigSize RigSizeFor(bool is_tiny) {
+  if (is_tiny) return {.max_rows = 80, .max_context = 128, .num_blocks = 11};
+  // 8 x 8192 and 64 x 1024 positions, and some.
+  return {.max_rows = 8192, .max_context = 8192 + kShapeBlockSize, .num_blocks = 1100};
+}
+
+uint32_t BlocksFor(uint32_t num_tokens) {
+  return (num_tokens + kShapeBlockSize - 1) / kShapeBlockSize;
+}
+
+std::vector<TokenId> RandomTokens(uint32_t count, uint32_t vocab_size, uint64_t seed) {
+  TestRandom random(seed);
+  std::vector<TokenId> tokens(count);
+  for (TokenId& token : tokens) token = static_cast<TokenId>(random.Below(vocab_size));
+  return tokens;
+}
+
+// A sequence on a rig: its blocks, how much is computed, and every logit so far.
+struct Life {
+  std::vector<uint32_t> blocks;
+  std::vector<TokenId> tokens;
+  std::vector<float> logits;
+
+  TokenId Best(uint32_t vocab_size) const {
+    const auto last = logits.end() - vocab_size;
+    return static_cast<TokenId>(std::max_element(last, logits.end()) - last);
+  }
+};
+
+// Blocks `stride` apart, so that no two lives lie alike.
+std::vector<uint32_t> SomeBlocks(const ModelRig& rig, uint32_t count, uint32_t first,
+                                 uint32_t stride) {
+  std::vector<uint32_t> blocks;
+  for (uint32_t i = 0; i < count; ++i) blocks.push_back((first + i * stride) % rig.num_blocks());
+  return blocks;
+}
+
+// Computes the tokens that follow `first_pos` others and keeps the last row's logits.
+absl::Status Step(ModelRig& rig, Life& life, uint32_t first_pos, uint32_t count) {
+  BATON_ASSIGN_OR_RETURN(
+      const std::vector<float> logits,
+      rig.Run({{life.blocks, first_pos, std::span(life.tokens).subspan(first_pos, count)}}));
+  life.logits.insert(life.logits.end(), logits.begin(), logits.end());
+  return absl::OkStatus();
+}
+
+// Greedy, from the logits that are there.
+absl::Status Decode(ModelRig& rig, Life& life, uint32_t count) {
+  for (uint32_t i = 0; i < count; ++i) {
+    const auto position = static_cast<uint32_t>(life.tokens.size());
+    life.tokens.push_back(life.Best(rig.model().config().vocab_size));
+    BATON_RETURN_IF_ERROR(Step(rig, life, position, 1));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> Same(const std::vector<float>& a, const std::vector<float>& b,
+                                 const char* what) {
+  if (!SameValues(a, b)) return Internal("{} have other bits", what);
+  return fmt::format("{} {} of equal bits", a.size(), what);
+}
+
+// The exactness of one prompt and what follows it.
+class Exactness {
+ public:
+  Exactness(ModelRig& prefill, ModelRig& decode, const ExactSize& size)
+      : p_(prefill), d_(decode), size_(size), num_blocks_(BlocksFor(size.prompt + size.decoded)) {}
+
+  // The prompt at once, then decode, all on one rig.
+  absl::StatusOr<std::string> Aggregated() {
+    whole_.blocks = SomeBlocks(p_, num_blocks_, 0, 1);
+    whole_.tokens = RandomTokens(size_.prompt, p_.model().config().vocab_size, TestSeed());
+    BATON_RETURN_IF_ERROR(Step(p_, whole_, 0, size_.prompt));
+    BATON_ASSIGN_OR_RETURN(prompt_kv_, p_.ReadBlocks(PromptBlocks(whole_)));
+    BATON_RETURN_IF_ERROR(Decode(p_, whole_, size_.decoded));
+    const auto [least, most] = std::minmax_element(whole_.logits.begin(), whole_.logits.end());
+    const bool is_finite = std::all_of(whole_.logits.begin(), whole_.logits.end(),
+                                       [](float value) { return std::isfinite(value); });
+    if (!is_finite || !(*least < *most)) return Internal("logits are not finite, or all the same");
+    return fmt::format("{} logits in [{:.3g}, {:.3g}]", whole_.logits.size(), *least, *most);
+  }
+
+  // The same prompt in pieces.
+  absl::StatusOr<std::string> Chunked() {
+    Life life{SomeBlocks(p_, num_blocks_, num_blocks_, 1), whole_.tokens, {}};
+    life.tokens.resize(size_.prompt);
+    uint32_t done = 0;
+    for (size_t i = 0; done < size_.prompt; ++i) {
+      const uint32_t count = std::min(size_.chunks[i % size_.chunks.size()], size_.prompt - done);
+      life.logits.clear();
+      BATON_RETURN_IF_ERROR(Step(p_, life, done, count));
+      done += count;
+    }
+    BATON_ASSIGN_OR_RETURN(const std::vector<std::byte> kv, p_.ReadBlocks(PromptBlocks(life)));
+    if (kv != prompt_kv_) return Internal("the blocks have other bytes");
+    BATON_RETURN_IF_ERROR(Decode(p_, life, size_.decoded));
+    return Same(life.logits, whole_.logits, "logits");
+  }
+
+  // The prompt's blocks, moved to other places of another model, which decodes.
+  absl::StatusOr<std::string> Disaggregated() {
+    Life life{SomeBlocks(d_, num_blocks_, 1, 2), whole_.tokens, {}};
+    life.tokens.resize(size_.prompt);
+    life.logits.assign(whole_.logits.begin(),
+                       whole_.logits.begin() + d_.model().config().vocab_size);
+    BATON_RETURN_IF_ERROR(d_.WriteBlocks(PromptBlocks(life), prompt_kv_));
+    BATON_RETURN_IF_ERROR(Decode(d_, life, size_.decoded));
+    BATON_ASSIGN_OR_RETURN(const std::string same, Same(life.logits, whole_.logits, "logits"));
+    return fmt::format("{}, {} bytes moved", same, prompt_kv_.size());
+  }
+
+  // The last step again, in a batch with a chunk of another prompt.
+  absl::StatusOr<std::string> Batched() {
+    const ModelConfig& config = p_.model().config();
+    Life other{SomeBlocks(p_, BlocksFor(40), 2 * num_blocks_, 1),
+               RandomTokens(40, config.vocab_size, 5),
+               {}};
+    const auto last = static_cast<uint32_t>(whole_.tokens.size() - 1);
+    BATON_ASSIGN_OR_RETURN(
+        const std::vector<float> logits,
+        p_.Run({{other.blocks, 0, other.tokens},
+                {whole_.blocks, last, std::span(whole_.tokens).subspan(last, 1)}}));
+    return Same({logits.begin() + config.vocab_size, logits.end()},
+                {whole_.logits.end() - config.vocab_size, whole_.logits.end()}, "logits");
+  }
+
+ private:
+  std::span<const uint32_t> PromptBlocks(const Life& life) const {
+    return std::span(life.blocks).first(BlocksFor(size_.prompt));
+  }
+
+  ModelRig& p_;
+  ModelRig& d_;
+  const ExactSize size_;
+  const uint32_t num_blocks_;
+  Life whole_;
+  std::vector<std::byte> prompt_kv_;
+};
+
+absl::Status AddOutcome(const char* name, const absl::StatusOr<std::string>& outcome,
+                        Report& report) {
+  return report.Add({name, outcome.ok() ? Verdict::kPass : Verdict::kFail,
+                     outcome.ok() ? *outcome : std::string(outcome.status().message())});
+}
+
+absl::Status AddExactness(ModelRig& prefill, ModelRig& decode, const ExactSize& size,
+                          Report& report) {
+  Exactness exactness(prefill, decode, size);
+  const absl::StatusOr<std::string> whole = exactness.Aggregated();
+  BATON_RETURN_IF_ERROR(AddOutcome("aggregated", whole, report));
+  if (!whole.ok()) return absl::OkStatus();  // nothing to compare with
+  BATON_RETURN_IF_ERROR(AddOutcome("chunked == aggregated", exactness.Chunked(), report));
+  BATON_RETURN_IF_ERROR(
+      AddOutcome("disaggregated == aggregated", exactness.Disaggregated(), report));
+  return AddOutcome("in a batch == alone", exactness.Batched(), report);
+}
+
+// ---- The time of a step, from the call to the logits on the host.
+
+// One kind of step.
+struct TimedStep {
+  uint32_t decode_rows;
+  uint32_t prefill_tokens;
+  uint32_t context;  // of every row's sequence, the step included
+};
+
+absl::StatusOr<std::vector<double>> TimeStep(ModelRig& rig, const TimedStep& step,
+                                             uint32_t num_samples) {
+  const uint32_t rows = std::max<uint32_t>(step.prefill_tokens, 1);
+  const uint32_t num_sequences = std::max<uint32_t>(step.decode_rows, 1);
+  const std::vector<TokenId> tokens = RandomTokens(rows, rig.model().config().vocab_size, 3);
+  const uint32_t blocks = BlocksFor(step.context);
+  std::vector<std::vector<uint32_t>> lists;
+  std::vector<RigChunk> chunks;
+  for (uint32_t i = 0; i < num_sequences; ++i) {
+    lists.push_back(SomeBlocks(rig, blocks, i * blocks, 1));
+  }
+  for (const auto& list : lists) chunks.push_back({list, step.context - rows, tokens});
+  std::vector<double> samples_us;
+  constexpr uint32_t kWarmUp = 2;
+  for (uint32_t i = 0; i < kWarmUp + num_samples; ++i) {
+    const auto begin = std::chrono::steady_clock::now();
+    BATON_RETURN_IF_ERROR(rig.Run(chunks).status());
+    const std::chrono::duration<double, std::micro> elapsed =
+        std::chrono::steady_clock::now() - begin;
+    if (i >= kWarmUp) samples_us.push_back(elapsed.count());
+  }
+  return samples_us;
+}
+
+absl::Status AddStep(const StageInput& input, ModelRig& rig, const TimedStep& step,
+                     Report& report) {
+  const bool is_decode = step.decode_rows > 0;
+  const uint32_t num_samples = input.is_tiny ? 2 : (is_decode ? 20 : 5);
+  Finding finding{.name = is_decode ? fmt::format("decode {} x {}", step.decode_rows, step.context)
+                                    : fmt::format("prefill {}", step.prefill_tokens)};
+  finding.data["step"] = {{"decode_rows", step.decode_rows},
+                          {"prefill_tokens", step.prefill_tokens},
+                          {"context", step.context}};
+  const absl::StatusOr<std::vector<double>> samples_us = TimeStep(rig, step, num_samples);
+  if (!samples_us.ok()) {
+    finding.verdict = Verdict::kFail;
+    finding.detail = std::string(samples_us.status().message());
+    return report.Add(std::move(finding));
+  }
+  const DeviceModel& model = rig.model();
+  const RooflineModel costs = RooflineModelOf(model.config(), model.bytes_read_per_step());
+  const double rows = std::max(step.decode_rows, step.prefill_tokens);
+  TimedCase timed = {.name = finding.name};
+  timed.bytes = static_cast<double>(model.bytes_read_per_step()) +
+                static_cast<double>(costs.kv_bytes_per_token) * step.context *
+                    std::max<uint32_t>(step.decode_rows, 1);
+  timed.flops = static_cast<double>(costs.num_layers * costs.layer_flops_per_row) * rows;
+  return AddSamples(input, timed, *samples_us, std::move(finding), report);
+}
+
+absl::Status AddSteps(const StageInput& input, ModelRig& rig, Report& report) {
+  if (const absl::Status filled = rig.FillBlocks(); !filled.ok()) {
+    return report.Add({"steps", Verdict::kFail, std::string(filled.message())});
+  }
+  for (const DecodeShape& shape : StepShapes(input.is_tiny)) {
+    BATON_RETURN_IF_ERROR(AddStep(input, rig, {shape.num_rows, 0, shape.context}, report));
+  }
+  for (const uint32_t rows : PrefillRows(input.is_tiny)) {
+    BATON_RETURN_IF_ERROR(AddStep(input, rig, {0, rows, rows}, report));
+  }
+  return absl::OkStatus();
+}
+
+nlohmann::json JsonOf(const DeviceModel& model) {
+  const ModelConfig& config = model.config();
+  return {{"num_layers", config.num_layers},     {"hidden_size", config.hidden_size},
+          {"ffn_size", config.ffn_size},         {"num_heads", config.num_heads},
+          {"num_kv_heads", config.num_kv_heads}, {"head_dim", config.head_dim},
+          {"vocab_size", config.vocab_size},     {"step_bytes", model.bytes_read_per_step()},
+          {"numerics", model.numerics_text()}};
+}
+
+}  // namespace
+
+absl::Status CheckModel(const StageInput& input, Report& report) {
+  const ExactSize exact = ExactSizeFor(input.is_tiny);
+  const RigSize size = RigSizeFor(input.is_tiny);
+  absl::StatusOr<std::unique_ptr<ModelRig>> rig = ModelRig::Create(input, size);
+  if (!rig.ok()) return report.Add({"model", Verdict::kFail, std::string(rig.status().message())});
+  report.Describe("model", JsonOf((*rig)->model()));
+  {
+    // Given back before the timed steps.
+    RigSize small = size;
+    small.max_rows = std::min(size.max_rows, 1024u);
+    small.num_blocks = 4 * BlocksFor(exact.prompt + exact.decoded) + 1;
+    absl::StatusOr<std::unique_ptr<ModelRig>> other = ModelRig::Create(input, small);
+    if (!other.ok()) {
+      return report.Add({"second model", Verdict::kFail, std::string(other.status().message())});
+    }
+    BATON_RETURN_IF_ERROR(AddExactness(**rig, **other, exact, report));
+  }
+  return AddSteps(input, **rig, report);
+}
+
+}  // namespace baton::gpu_check

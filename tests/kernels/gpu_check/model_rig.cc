@@ -1,0 +1,147 @@
+#include "tests/kernels/gpu_check/model_rig.h"
+
+#include <cmath>
+#include <utility>
+
+namespace baton::gpu_check {
+namespace {
+
+constexpr uint32_t kFillCtas = 4 * 148;
+constexpr uint32_t kTinyFillCtas = 2;
+
+ModelConfig ConfigOf(const ModelShape& shape, uint32_t max_context) {
+  ModelConfig config;
+  config.traits = FindArchitecture("llama");
+  config.architecture = "llama";
+  config.name = "random weights";
+  config.num_layers = shape.num_layers;
+  config.hidden_size = shape.hidden_size;
+  config.ffn_size = shape.ffn_size;
+  config.num_heads = shape.num_heads;
+  config.num_kv_heads = shape.num_kv_heads;
+  config.head_dim = shape.head_dim;
+  config.vocab_size = shape.vocab_size;
+  config.context_length = max_context;
+  config.rms_epsilon = 1e-5f;
+  config.rope_base = 500'000;
+  config.rope_dims = shape.head_dim;
+  config.attention_scale = 1.0f / std::sqrt(static_cast<float>(shape.head_dim));
+  config.layer_is_local.assign(shape.num_layers, false);
+  return config;
+}
+
+// Sums of k products with values of variance 1 then have variance 1.
+float SpreadFor(uint32_t k) { return std::sqrt(3.0f / static_cast<float>(k)); }
+
+}  // namespace
+
+absl::Status ModelRig::Make(size_t count, float mean, float spread, DeviceBuffer* buffer) {
+  BATON_ASSIGN_OR_RETURN(*buffer, DeviceBuffer::Create(device_.accelerator.get(),
+                                                       count * sizeof(simt::Bf16), "random"));
+  return input_.body.loops().fill({.to = buffer->as<simt::Vec16>(),
+                                   .num_vecs = count * sizeof(simt::Bf16) / sizeof(simt::Vec16),
+                                   .num_ctas = input_.is_tiny ? kTinyFillCtas : kFillCtas,
+                                   .seed = next_seed_++,
+                                   .mean = mean,
+                                   .spread = spread},
+                                  device_.accelerator->stream());
+}
+
+absl::Status ModelRig::MakeLayer(const ModelConfig& config, DeviceLayer* layer) {
+  const size_t hidden = config.hidden_size;
+  const float from_hidden = SpreadFor(config.hidden_size);
+  BATON_RETURN_IF_ERROR(Make(hidden, 1, 0.1f, &layer->attn_norm));
+  BATON_RETURN_IF_ERROR(Make(config.qkv_size() * hidden, 0, from_hidden, &layer->qkv));
+  BATON_RETURN_IF_ERROR(
+      Make(config.q_size() * hidden, 0, SpreadFor(config.q_size()), &layer->attn_output));
+  BATON_RETURN_IF_ERROR(Make(hidden, 1, 0.1f, &layer->ffn_norm));
+  BATON_RETURN_IF_ERROR(Make(2 * config.ffn_size * hidden, 0, from_hidden, &layer->gate_up));
+  return Make(config.ffn_size * hidden, 0, SpreadFor(config.ffn_size), &layer->down);
+}
+
+absl::Status ModelRig::MakeWeights(const ModelConfig& config, DeviceWeights* weights) {
+  const size_t hidden = config.hidden_size;
+  BATON_RETURN_IF_ERROR(Make(config.vocab_size * hidden, 0, 1, &weights->token_embd));
+  BATON_RETURN_IF_ERROR(Make(hidden, 1, 0.1f, &weights->output_norm));
+  BATON_RETURN_IF_ERROR(
+      Make(config.vocab_size * hidden, 0, SpreadFor(config.hidden_size), &weights->output));
+  weights->layers.resize(config.num_layers);
+  for (DeviceLayer& layer : weights->layers) BATON_RETURN_IF_ERROR(MakeLayer(config, &layer));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<ModelRig>> ModelRig::Create(const StageInput& input,
+                                                           const RigSize& size) {
+  std::unique_ptr<ModelRig> rig(new ModelRig(input));
+  BATON_ASSIGN_OR_RETURN(
+      rig->device_, OpenComputeDevice(input.body.is_gpu ? DeviceKind::kCuda : DeviceKind::kSimt));
+  rig->device_.accelerator->MakeCurrent();
+  const ModelConfig config = ConfigOf(ShapeFor(input.is_tiny), size.max_context);
+  auto weights = std::make_unique<DeviceWeights>();
+  BATON_RETURN_IF_ERROR(rig->MakeWeights(config, weights.get()));
+  BATON_ASSIGN_OR_RETURN(rig->model_,
+                         DeviceModel::FromWeights(config, std::move(weights), "random",
+                                                  {.device = rig->device_.accelerator.get(),
+                                                   .kernels = rig->device_.kernels,
+                                                   .block_size = kShapeBlockSize,
+                                                   .max_rows = size.max_rows,
+                                                   .max_logit_rows = kMostOutputRows,
+                                                   .max_context = size.max_context}));
+  rig->view_.layout = &rig->model_->layout();
+  rig->view_.num_blocks = size.num_blocks;
+  BATON_ASSIGN_OR_RETURN(
+      rig->kv_, DeviceBuffer::Create(rig->device_.accelerator.get(),
+                                     rig->view_.layout->BlockStride() * size.num_blocks, "KV"));
+  rig->view_.base = rig->kv_.data();
+  return rig;
+}
+
+absl::StatusOr<std::vector<float>> ModelRig::Run(const std::vector<RigChunk>& chunks) {
+  std::vector<TokenId> tokens;
+  std::vector<AttentionSpan> spans;
+  std::vector<uint32_t> logit_rows;
+  for (const RigChunk& chunk : chunks) {
+    const auto first_row = static_cast<uint32_t>(tokens.size());
+    const auto num_rows = static_cast<uint32_t>(chunk.tokens.size());
+    spans.push_back({{chunk.blocks}, first_row, num_rows, chunk.first_pos});
+    tokens.insert(tokens.end(), chunk.tokens.begin(), chunk.tokens.end());
+    logit_rows.push_back(first_row + num_rows - 1);
+  }
+  std::vector<float> logits(logit_rows.size() * model_->config().vocab_size);
+  BATON_RETURN_IF_ERROR(model_->Forward({tokens, spans, logit_rows}, view_, nullptr, logits));
+  return logits;
+}
+
+absl::StatusOr<std::vector<std::byte>> ModelRig::ReadBlocks(std::span<const uint32_t> blocks) {
+  device_.accelerator->MakeCurrent();
+  const size_t size = view_.layout->BlockBytes();
+  std::vector<std::byte> bytes(blocks.size() * size);
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    BATON_RETURN_IF_ERROR(device_.accelerator->CopyOut(
+        bytes.data() + i * size, view_.base + blocks[i] * view_.layout->BlockStride(), size));
+  }
+  BATON_RETURN_IF_ERROR(device_.accelerator->Wait());
+  return bytes;
+}
+
+absl::Status ModelRig::WriteBlocks(std::span<const uint32_t> blocks,
+                                   std::span<const std::byte> bytes) {
+  device_.accelerator->MakeCurrent();
+  const size_t size = view_.layout->BlockBytes();
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    BATON_RETURN_IF_ERROR(device_.accelerator->CopyIn(
+        view_.base + blocks[i] * view_.layout->BlockStride(), bytes.data() + i * size, size));
+  }
+  return device_.accelerator->Wait();
+}
+
+absl::Status ModelRig::FillBlocks() {
+  device_.accelerator->MakeCurrent();
+  return input_.body.loops().fill({.to = kv_.as<simt::Vec16>(),
+                                   .num_vecs = kv_.size_bytes() / sizeof(simt::Vec16),
+                                   .num_ctas = input_.is_tiny ? kTinyFillCtas : kFillCtas,
+                                   .seed = 1},
+                                  device_.accelerator->stream());
+}
+
+}  // namespace baton::gpu_check

@@ -1,0 +1,71 @@
+// ModelRig: a model with random weights, made where they are needed, and the KV blocks of a few
+// sequences. Rigs of one seed have the same weights. One thread.
+#ifndef BATON_TESTS_KERNELS_GPU_CHECK_MODEL_RIG_H_
+#define BATON_TESTS_KERNELS_GPU_CHECK_MODEL_RIG_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "src/base/ids.h"
+#include "src/base/status.h"
+#include "src/model/compute_device.h"
+#include "src/model/device_model.h"
+#include "src/model/device_weights.h"
+#include "tests/kernels/gpu_check/model_shape.h"
+#include "tests/kernels/gpu_check/stages.h"
+
+namespace baton::gpu_check {
+
+// What a rig is made for.
+struct RigSize {
+  uint32_t max_rows;
+  uint32_t max_context;
+  uint32_t num_blocks;  // of kShapeBlockSize tokens
+};
+
+// Tokens of one sequence to compute: they follow `first_pos` others in `blocks`.
+struct RigChunk {
+  std::span<const uint32_t> blocks;
+  uint32_t first_pos;
+  std::span<const TokenId> tokens;
+};
+
+// See the file comment.
+class ModelRig {
+ public:
+  static absl::StatusOr<std::unique_ptr<ModelRig>> Create(const StageInput& input,
+                                                          const RigSize& size);
+
+  // One Forward; the logits of each chunk's last row [chunks][vocab].
+  absl::StatusOr<std::vector<float>> Run(const std::vector<RigChunk>& chunks);
+  // The bytes of whole blocks, in this order.
+  absl::StatusOr<std::vector<std::byte>> ReadBlocks(std::span<const uint32_t> blocks);
+  absl::Status WriteBlocks(std::span<const uint32_t> blocks, std::span<const std::byte> bytes);
+  // Random K and V in every block, for steps whose results nobody looks at.
+  absl::Status FillBlocks();
+
+  const DeviceModel& model() const { return *model_; }
+  uint32_t num_blocks() const { return view_.num_blocks; }
+
+ private:
+  explicit ModelRig(const StageInput& input) : input_(input) {}
+  // A bf16 matrix or vector of random values.
+  absl::Status Make(size_t count, float mean, float spread, DeviceBuffer* buffer);
+  absl::Status MakeWeights(const ModelConfig& config, DeviceWeights* weights);
+  absl::Status MakeLayer(const ModelConfig& config, DeviceLayer* layer);
+
+  const StageInput& input_;
+  ComputeDevice device_;
+  uint32_t next_seed_ = 1;
+  std::unique_ptr<DeviceModel> model_;
+  DeviceBuffer kv_;
+  KvView view_;
+};
+
+}  // namespace baton::gpu_check
+
+#endif  // BATON_TESTS_KERNELS_GPU_CHECK_MODEL_RIG_H_

@@ -1,0 +1,224 @@
+// The parts of gpu_check that need no device: other programs, libraries, clocks, limits, files.
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+#include "tests/kernels/gpu_check/clock_log.h"
+#include "tests/kernels/gpu_check/library.h"
+#include "tests/kernels/gpu_check/limits.h"
+#include "tests/kernels/gpu_check/program.h"
+#include "tests/kernels/gpu_check/report.h"
+
+namespace baton::gpu_check {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+// A folder of its own, and an environment that is set back.
+class PartsTest : public ::testing::Test {
+ protected:
+  PartsTest() : folder_(std::filesystem::path(::testing::TempDir()) / "gpu_check_XXXXXX") {
+    std::string name = folder_.string();
+    EXPECT_NE(mkdtemp(name.data()), nullptr);
+    folder_ = name;
+    if (const char* path = std::getenv("PATH"); path != nullptr) path_ = path;
+  }
+  ~PartsTest() override {
+    setenv("PATH", path_.c_str(), 1);
+    unsetenv("GPU_CHECK_LIBRARY");
+    std::filesystem::remove_all(folder_);
+  }
+
+  std::string Path(const std::string& name) const { return (folder_ / name).string(); }
+  std::string Write(const std::string& name, const std::string& text) {
+    std::ofstream(folder_ / name) << text;
+    chmod(Path(name).c_str(), 0755);
+    return Path(name);
+  }
+  // Programs of the folder are found before all others.
+  void PutFolderOnPath() { setenv("PATH", (folder_.string() + ":" + path_).c_str(), 1); }
+
+  std::filesystem::path folder_;
+  std::string path_;
+};
+
+std::vector<std::string> Lines(const std::vector<std::string>& words, int* code) {
+  std::vector<std::string> lines;
+  const absl::StatusOr<int> done = RunProgram(words, [&lines](std::string_view line) {
+    lines.emplace_back(line);
+    return absl::OkStatus();
+  });
+  EXPECT_TRUE(done.ok()) << done.status();
+  *code = done.value_or(-1);
+  return lines;
+}
+
+TEST_F(PartsTest, AProgramsLinesAndExitStatusArrive) {
+  int code = 0;
+  EXPECT_THAT(Lines({"sh", "-c", "echo one; echo two >&2; printf three; exit 5"}, &code),
+              ElementsAre("one", "two", "three"));
+  EXPECT_EQ(code, 5);
+  EXPECT_THAT(Lines({"sh", "-c", "kill -TERM $$"}, &code), IsEmpty());
+  EXPECT_EQ(code, 128 + 15);
+  EXPECT_THAT(Lines({"sh", "-c", "cat; exit 0"}, &code), IsEmpty()) << "its input is empty";
+  EXPECT_EQ(code, 0);
+}
+
+TEST_F(PartsTest, AProgramThatIsNotThereIsUnavailable) {
+  const auto ignore = [](std::string_view) { return absl::OkStatus(); };
+  EXPECT_EQ(RunProgram({Path("nothing")}, ignore).status().code(), absl::StatusCode::kUnavailable);
+}
+
+TEST_F(PartsTest, ProgramsAreFoundOnPathThenInFolders) {
+  const std::string tool = Write("a_tool", "#!/bin/sh\n");
+  EXPECT_EQ(FindProgram("a_tool"), "");
+  EXPECT_EQ(FindProgram("a_tool", {folder_.string()}), tool);
+  PutFolderOnPath();
+  EXPECT_EQ(FindProgram("a_tool"), tool);
+}
+
+// ---- Clocks.
+
+TEST_F(PartsTest, ClocksAreAskedBeforeAndBeside) {
+  // Knows the old name of the last column only, as drivers before 535; then repeats itself.
+  Write("nvidia-smi",
+        "#!/bin/sh\n"
+        "case \"$*\" in *event_reasons*) echo no such field; exit 2;; esac\n"
+        "echo 'now, Fake, 580.1, P0, 1980, 2619, 40, 100.5, 0x0'\n"
+        "case \"$*\" in *--loop-ms*) "
+        "while echo 'later, Fake, 580.1, P0, 1200, 2619, 80, 700.5, 0x4'; do sleep 0.01; done;; "
+        "esac\n");
+  PutFolderOnPath();
+  ClockLog log;
+  log.Start();
+  nlohmann::json json;
+  do {
+    json = log.Json();
+    ASSERT_FALSE(json.contains("not_run")) << json;
+  } while (json["lines"].size() < 4);  // ends with the test's limit
+  EXPECT_EQ(json["columns"].back(), "clocks_throttle_reasons.active");
+  EXPECT_EQ(json["columns"].size(), json["lines"][0].size());
+  EXPECT_EQ(json["lines"][0][0], "now");
+  EXPECT_EQ(json["lines"][3][4], "1200");
+  EXPECT_EQ(json["lines"][3].back(), "0x4");
+}
+
+TEST_F(PartsTest, WithoutATellerClocksSayWhy) {
+  setenv("PATH", folder_.c_str(), 1);
+  ClockLog log;
+  log.Start();
+  EXPECT_EQ(log.Json()["not_run"], "there is no nvidia-smi");
+  Write("nvidia-smi", "#!/bin/sh\necho broken\nexit 9\n");
+  ClockLog broken;
+  broken.Start();
+  EXPECT_THAT(broken.Json()["not_run"].get<std::string>(), HasSubstr("exit status 9, broken"));
+}
+
+// ---- Libraries.
+
+std::string FakeLibrary() {
+  const char* const path = std::getenv("BATON_FAKE_CUBLASLT");
+  EXPECT_NE(path, nullptr);
+  return path == nullptr ? "" : path;
+}
+
+TEST_F(PartsTest, LibrariesAreLookedForInOrder) {
+  const LibraryPlaces nowhere = {"libof_nobody.so.1", "", "GPU_CHECK_LIBRARY", ""};
+  EXPECT_THAT(std::string(OpenLibrary(nowhere).status().message()), HasSubstr("libof_nobody"));
+
+  // Beside the packages of a python: what it prints as its path is searched.
+  std::filesystem::create_directories(folder_ / "site/nvidia/cu13/lib");
+  std::filesystem::copy_file(FakeLibrary(), folder_ / "site/nvidia/cu13/lib/libof_nobody.so.1");
+  LibraryPlaces in_wheels = nowhere;
+  in_wheels.python = Write("python", "#!/bin/sh\necho\necho /nowhere\necho " + Path("site") + "\n");
+  const auto found = OpenLibrary(in_wheels);
+  ASSERT_TRUE(found.ok()) << found.status();
+  EXPECT_EQ(found->path, Path("site/nvidia/cu13/lib/libof_nobody.so.1"));
+  LibraryPlaces not_in_wheels = in_wheels;
+  not_in_wheels.name = "libof_nobody.so.2";
+  EXPECT_THAT(std::string(OpenLibrary(not_in_wheels).status().message()),
+              HasSubstr("not among the packages of"));
+
+  setenv("GPU_CHECK_LIBRARY", FakeLibrary().c_str(), 1);
+  EXPECT_EQ(OpenLibrary(in_wheels)->path, FakeLibrary()) << "the environment before the rest";
+  LibraryPlaces with_flag = in_wheels;
+  with_flag.flag = Path("missing.so");
+  EXPECT_FALSE(OpenLibrary(with_flag).ok()) << "a place that is given is the only one";
+}
+
+TEST_F(PartsTest, MissingFunctionsAreNamed) {
+  const auto library = OpenLibrary({"", FakeLibrary(), nullptr, ""});
+  ASSERT_TRUE(library.ok()) << library.status();
+  void* version = nullptr;
+  void* missing = &version;
+  const Symbol optional[] = {{"cublasLtGetVersion", &version, true},
+                             {"cublasLtNothing", &missing, false}};
+  EXPECT_TRUE(FindSymbols(*library, optional).ok());
+  EXPECT_NE(version, nullptr);
+  EXPECT_EQ(missing, nullptr);
+  const Symbol required[] = {{"cublasLtNothing", &missing, true}};
+  EXPECT_THAT(std::string(FindSymbols(*library, required).message()),
+              HasSubstr("lacks cublasLtNothing"));
+}
+
+// ---- Limits and files.
+
+TEST_F(PartsTest, ALimitIsTheLongerOfReadingAndComputing) {
+  const MeasuredLimits limits = {.read_bytes_per_s = 4e12, .bf16_flops_per_s = 800e12};
+  EXPECT_DOUBLE_EQ(limits.LimitUs(8e9, 0), 2'000);
+  EXPECT_DOUBLE_EQ(limits.LimitUs(0, 8e12), 10'000);
+  EXPECT_DOUBLE_EQ(limits.LimitUs(8e9, 8e12), 10'000);
+  EXPECT_EQ(MeasuredLimits().LimitUs(8e9, 0), 0) << "nothing was measured";
+  EXPECT_DOUBLE_EQ((MeasuredLimits{.copy_bytes_per_s = 4e12}.CopyLimitUs(8e9)), 2'000);
+  EXPECT_EQ(limits.CopyLimitUs(8e9), 0);
+  EXPECT_EQ((MeasuredLimits{.read_bytes_per_s = 4e12}.LimitUs(8e9, 1)), 0);
+}
+
+TEST_F(PartsTest, LimitsComeFromTheirStagesFile) {
+  const MeasuredLimits limits = {1e12, 2e12, 3e12};
+  Write("bandwidth.json", nlohmann::json{{"limits", JsonOf(limits)}}.dump());
+  const MeasuredLimits read = ReadLimits(Path("bandwidth.json"));
+  EXPECT_EQ(read.read_bytes_per_s, 1e12);
+  EXPECT_EQ(read.copy_bytes_per_s, 2e12);
+  EXPECT_EQ(read.bf16_flops_per_s, 3e12);
+  Write("damaged.json", "{\"limits\": ");
+  for (const char* name : {"damaged.json", "missing.json"}) {
+    EXPECT_EQ(ReadLimits(Path(name)).read_bytes_per_s, 0) << name;
+  }
+}
+
+TEST_F(PartsTest, StagesMayShareAFile) {
+  const std::string path = Path("tools.json");
+  int asked = 0;
+  {
+    Report first(path, {{"stage", "sanitizer"}});
+    first.KeepEarlierChecks();
+    ASSERT_TRUE(first.Add({"one", Verdict::kFail, "wrong"}).ok());
+    EXPECT_EQ(first.ExitCode(), 1);
+  }
+  Report second(path, {{"stage", "peers"}});
+  second.KeepEarlierChecks();
+  second.Watch("asked", [&asked] { return ++asked; });
+  ASSERT_TRUE(second.Add({"two", Verdict::kPass, "right"}).ok());
+  ASSERT_TRUE(second.Flush().ok());
+  EXPECT_EQ(second.ExitCode(), 0) << "of its own checks";
+  const auto json = nlohmann::json::parse(std::ifstream(path));
+  EXPECT_EQ(json["stage"], "sanitizer+peers");
+  EXPECT_EQ(json["asked"], 2);
+  ASSERT_EQ(json["checks"].size(), 2u);
+  EXPECT_EQ(json["checks"][0]["verdict"], "FAIL");
+  EXPECT_EQ(json["checks"][1]["name"], "two");
+}
+
+}  // namespace
+}  // namespace baton::gpu_check

@@ -1,0 +1,46 @@
+// Other programs: run to their end, or beside us.
+#ifndef BATON_TESTS_KERNELS_GPU_CHECK_PROGRAM_H_
+#define BATON_TESTS_KERNELS_GPU_CHECK_PROGRAM_H_
+
+#include <sys/types.h>
+
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace baton::gpu_check {
+
+// The path of a program: on PATH, else in one of the folders; "" when it is nowhere.
+std::string FindProgram(const std::string& name, const std::vector<std::string>& folders = {});
+
+// A running program whose output (both streams) is read; ended, by its id, with this object.
+class Program {
+ public:
+  Program() = default;
+  ~Program();
+  Program(const Program&) = delete;
+  Program& operator=(const Program&) = delete;
+
+  // Unavailable when it cannot be started. Its first word is a path or is found on PATH.
+  absl::Status Start(const std::vector<std::string>& words);
+  // What it has written since the last call; waits for some when told to. False at its end.
+  bool Read(bool wait, std::string* output);
+  // Its exit status, 128 + the signal that ended it; waits for it.
+  int Wait();
+
+ private:
+  pid_t id_ = -1;
+  int pipe_ = -1;
+};
+
+// Runs it to its end; `on_line` gets each line of its output as it comes, and ends it with an
+// error. The exit status as Program::Wait's.
+absl::StatusOr<int> RunProgram(const std::vector<std::string>& words,
+                               const std::function<absl::Status(std::string_view)>& on_line);
+
+}  // namespace baton::gpu_check
+
+#endif  // BATON_TESTS_KERNELS_GPU_CHECK_PROGRAM_H_

@@ -1,0 +1,82 @@
+"""scripts/gpu_bundle.sh: the archive is unpacked in a folder of its own and run on the runner.
+
+Usage: test_gpu_bundle.py PROGRAM, the built baton_gpu_check.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[3]
+SCRIPT = ROOT / "scripts" / "gpu_bundle.sh"
+PROGRAM = ""
+
+
+class GpuBundle(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = Path(folder.name)
+        self.archive = self.folder / "bundle.tar.xz"
+
+    def pack(self, *arguments):
+        command = [str(SCRIPT), "--out", str(self.archive), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, timeout=280)
+
+    def test_what_is_unpacked_runs(self):
+        done = self.pack("--program", PROGRAM)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertLess(self.archive.stat().st_size, 64 << 20)
+        self.assertRegex(done.stdout, r"needs GLIBC_2\.\d+ or newer")
+        subprocess.run(["tar", "-C", self.folder, "-xf", self.archive], check=True)
+        root = self.folder / "gpu_bundle"
+        # No repository, no other folder of ours, no library of this build.
+        environment = {"PATH": os.environ["PATH"], "HOME": str(self.folder)}
+        command = [root / "run.sh", "--simt", "--stages", "0 3 6"]
+        done = subprocess.run(
+            command, capture_output=True, text=True, env=environment, cwd="/", timeout=120
+        )
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertRegex(done.stdout, r"3 bandwidth +pass")
+        self.assertRegex(done.stdout, r"6 transport +not run")
+        result = json.loads((root / "results" / "gpu_check_bandwidth.json").read_text())
+        head = ["git", "rev-parse", "--short", "HEAD"]
+        commit = subprocess.run(head, capture_output=True, text=True, cwd=ROOT, check=True).stdout
+        self.assertEqual(result["commit"], commit.strip())
+
+    def test_an_archive_that_cannot_travel_is_an_error(self):
+        large = self.folder / "large"
+        noise = self.folder / "noise"
+        noise.write_bytes(os.urandom(2 << 20))
+        # A section that strip keeps.
+        section = ["--add-section", f".noise={noise}", "--set-section-flags"]
+        command = ["objcopy", *section, ".noise=alloc,readonly,data", PROGRAM, large]
+        subprocess.run(command, check=True)
+        done = self.pack("--program", str(large), "--max-mib", "1")
+        self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
+        self.assertIn("1 MiB may travel", done.stderr)
+        self.assertFalse(self.archive.exists())
+
+    def test_a_library_that_may_be_missing_is_an_error(self):
+        source = self.folder / "main.cc"
+        source.write_text("#include <iostream>\nint main() { std::cout << 1; }\n")
+        subprocess.run(["g++", "-o", self.folder / "dynamic", source], check=True)
+        done = self.pack("--program", str(self.folder / "dynamic"))
+        self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
+        self.assertIn("needs libstdc++.so.6", done.stderr)
+
+    def test_wrong_arguments_are_named(self):
+        for arguments in (["--what"], ["--program"], ["--max-mib", "65"]):
+            self.assertEqual(self.pack(*arguments).returncode, 2)
+        done = self.pack("--program", str(self.folder / "nothing"))
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("is no program", done.stderr)
+
+
+if __name__ == "__main__":
+    PROGRAM = sys.argv.pop(1)
+    unittest.main()

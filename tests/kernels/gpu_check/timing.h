@@ -1,0 +1,65 @@
+// A case that is timed: what it must move and compute, and the line that comes of it. Memory is
+// walked over, so that no launch finds its operands in L2.
+#ifndef BATON_TESTS_KERNELS_GPU_CHECK_TIMING_H_
+#define BATON_TESTS_KERNELS_GPU_CHECK_TIMING_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+#include "tests/kernels/gpu_check/device_array.h"
+#include "tests/kernels/gpu_check/device_body.h"
+#include "tests/kernels/gpu_check/stages.h"
+
+namespace baton::gpu_check {
+
+// What is timed, and what one launch needs at least. One of `bytes` and `flops` may be 0.
+struct TimedCase {
+  std::string name;
+  TimedWork work;
+  double bytes = 0;
+  double flops = 0;
+  double target_percent = 0;  // of the limit, by the design; 0 = none is set
+  bool is_copy = false;       // its limit is that of copying
+};
+
+double MedianOf(std::vector<double> values);
+
+// Of a sample: enough launches for 0.1 ms and more on a GPU; few on the runner.
+TimedWork WorkOf(const StageInput& input, uint32_t num_launches,
+                 std::function<absl::Status(void* stream, uint32_t i)> launch);
+
+// Times the case and adds the finding: raw samples and their median; on a GPU also rates and, where
+// stage 3 measured what they need, the share of the limit. Returns the median; Internal when the
+// report cannot be written. A case that fails is a finding, and 0.
+absl::StatusOr<double> AddTimed(const StageInput& input, const TimedCase& timed, Report& report);
+// A step that was timed otherwise; the finding has its name and what else is to be kept.
+absl::Status AddSamples(const StageInput& input, const TimedCase& timed,
+                        const std::vector<double>& samples_us, Finding finding, Report& report);
+
+// Random bf16 on a device, handed out in pieces that follow one another and start again.
+class RandomMemory {
+ public:
+  // At least `bytes`; twice that and no more on the runner, enough to be cold on a GPU.
+  RandomMemory(const StageInput& input, size_t bytes, float spread);
+
+  const absl::Status& status() const { return status_; }
+  // Pieces of so many bytes (a multiple of 256), of which there are NumPieces.
+  std::byte* Piece(size_t bytes, uint32_t i) {
+    return memory_.data() + i % NumPieces(bytes) * bytes;
+  }
+  // As many as fit, at least one and at most 128.
+  uint32_t NumPieces(size_t bytes) const;
+
+ private:
+  size_t size_;
+  DeviceArray<std::byte> memory_;
+  absl::Status status_;
+};
+
+}  // namespace baton::gpu_check
+
+#endif  // BATON_TESTS_KERNELS_GPU_CHECK_TIMING_H_

@@ -1,0 +1,323 @@
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kernels/cuda/attention_plan.h"
+#include "src/base/status.h"
+#include "tests/kernels/gpu_check/device_array.h"
+#include "tests/kernels/gpu_check/gemm_timing.h"
+#include "tests/kernels/gpu_check/slice_timing.h"
+#include "tests/kernels/gpu_check/stages.h"
+#include "tests/kernels/gpu_check/timing.h"
+
+namespace baton::gpu_check {
+namespace {
+
+using cuda::Bf16;
+
+constexpr uint32_t kMaxSkinnyRows = 32;
+constexpr double kSkinnyTarget = 85;  // percent of reading; o has 33 MB and 70
+constexpr double kSkinnyOutputTarget = 70;
+constexpr double kDecodeAttentionTarget = 90;
+constexpr size_t kTargetKvBytes = 250'000'000;
+constexpr uint32_t kDecodeCtas = 4 * 132;  // as DeviceModel
+constexpr uint32_t kPrefillCtas = 2 * 132;
+
+double TargetOf(const ProductShape& shape, uint32_t m) {
+  if (m > kMaxSkinnyRows) return 0;
+  return std::string_view(shape.name) == "o" ? kSkinnyOutputTarget : kSkinnyTarget;
+}
+
+absl::Status AddProducts(const StageInput& input, Report& report) {
+  for (const ProductShape& shape : ProductsOf(ShapeFor(input.is_tiny))) {
+    std::vector<uint32_t> counts = RowCounts(input.is_tiny);
+    if (shape.is_output) std::erase_if(counts, [](uint32_t m) { return m > kMostOutputRows; });
+    GemmTiming timing(input, shape, counts.back());
+    if (!timing.status().ok()) {
+      BATON_RETURN_IF_ERROR(report.Add({fmt::format("gemm {}", shape.name), Verdict::kFail,
+                                        std::string(timing.status().message())}));
+      continue;
+    }
+    for (const uint32_t m : counts) {
+      const TimedCase named = {.name = fmt::format("gemm {} m {}", shape.name, m),
+                               .target_percent = TargetOf(shape, m)};
+      BATON_RETURN_IF_ERROR(timing.Add(named, m, cuda::GemmPath::kAuto, report).status());
+    }
+  }
+  return absl::OkStatus();
+}
+
+// One layer's KV of some sequences, and everything that attention reads besides.
+class AttentionTiming {
+ public:
+  // `rows` of each sequence, the last of them at position context - 1.
+  AttentionTiming(const StageInput& input, uint32_t num_sequences, uint32_t rows, uint32_t context)
+      : input_(input),
+        shape_(ShapeFor(input.is_tiny)),
+        kv_{nullptr, 0, shape_.num_kv_heads, shape_.head_dim, kShapeBlockSize},
+        max_blocks_((context - 1) / kShapeBlockSize + 1),
+        lists_(Lists(num_sequences * max_blocks_)),
+        status_(Plan(num_sequences, rows, context)),
+        kv_bytes_(size_t{num_sequences} * max_blocks_ * 2 * kv_.ValueOffset()),
+        memory_(input, kv_bytes_, 1.0f),
+        q_(input, size_t{2} * num_sequences * rows * shape_.num_heads * shape_.head_dim, 1.0f),
+        out_(input.body, size_t{num_sequences} * rows * shape_.num_heads * shape_.head_dim),
+        block_lists_(input.body, lists_),
+        prefill_(input.body, plan_.prefill),
+        decode_(input.body, plan_.decode),
+        counts_(input.body, std::vector<uint32_t>{static_cast<uint32_t>(plan_.prefill.size()),
+                                                  static_cast<uint32_t>(plan_.decode.size())}),
+        partials_(input.body, plan_.num_partials * cuda::AttentionPartialBytes(shape_.head_dim)),
+        arrivals_(input.body, std::vector<uint32_t>(plan_.num_arrivals)) {
+    kv_.block_stride_bytes = 2 * kv_.ValueOffset();
+    for (const absl::Status& status :
+         {memory_.status(), q_.status(), out_.status(), block_lists_.status(), prefill_.status(),
+          decode_.status(), counts_.status(), partials_.status(), arrivals_.status()}) {
+      if (status_.ok()) status_ = status;
+    }
+  }
+
+  absl::Status Add(TimedCase timed, Report& report) {
+    if (!status_.ok()) {
+      return report.Add({timed.name, Verdict::kFail, std::string(status_.message())});
+    }
+    const bool is_prefill = !plan_.prefill.empty();
+    timed.bytes = static_cast<double>(kv_bytes_);
+    timed.work =
+        WorkOf(input_, memory_.NumPieces(kv_bytes_), [this, is_prefill](void* stream, uint32_t i) {
+          const cuda::AttentionParams params = ParamsOf(is_prefill, i);
+          return is_prefill ? input_.body.kernels().attention_prefill(params, stream)
+                            : input_.body.kernels().attention_decode(params, stream);
+        });
+    return AddTimed(input_, timed, report).status();
+  }
+
+ private:
+  static std::vector<uint32_t> Lists(uint32_t num_blocks) {
+    std::vector<uint32_t> lists(num_blocks);
+    for (uint32_t i = 0; i < num_blocks; ++i) lists[i] = i;
+    return lists;
+  }
+
+  absl::Status Plan(uint32_t num_sequences, uint32_t rows, uint32_t context) {
+    std::vector<cuda::AttentionRows> spans;
+    for (uint32_t i = 0; i < num_sequences; ++i)
+      spans.push_back({i, i * rows, rows, context - rows});
+    return cuda::PlanAttention({shape_.num_heads, shape_.num_kv_heads, 0},
+                               {kDecodeCtas, 4 * kDecodeCtas}, spans, plan_);
+  }
+
+  cuda::AttentionParams ParamsOf(bool is_prefill, uint32_t i) {
+    const auto count =
+        static_cast<uint32_t>(is_prefill ? plan_.prefill.size() : plan_.decode.size());
+    cuda::AttentionParams params = {
+        .q = reinterpret_cast<const Bf16*>(q_.Piece(0, 0)),
+        .out = out_.data(),
+        .kv = kv_,
+        .block_lists = block_lists_.data(),
+        .items = is_prefill ? prefill_.data() : decode_.data(),
+        .num_items = counts_.data() + (is_prefill ? 0 : 1),
+        .partials = partials_.data(),
+        .arrivals = arrivals_.data(),
+        .max_blocks = max_blocks_,
+        .num_heads = shape_.num_heads,
+        .window = 0,
+        .scale = 0.088388f,  // 1 / sqrt(128)
+        .num_ctas = std::min(count, is_prefill ? kPrefillCtas : kDecodeCtas)};
+    params.kv.base = memory_.Piece(kv_bytes_, i);
+    return params;
+  }
+
+  const StageInput& input_;
+  const ModelShape& shape_;
+  cuda::KvBlocks kv_;
+  uint32_t max_blocks_;
+  std::vector<uint32_t> lists_;
+  cuda::AttentionPlan plan_;
+  absl::Status status_;
+  size_t kv_bytes_;
+  RandomMemory memory_;
+  RandomMemory q_;
+  DeviceArray<Bf16> out_;
+  DeviceArray<uint32_t> block_lists_;
+  DeviceArray<cuda::AttentionItem> prefill_;
+  DeviceArray<cuda::AttentionItem> decode_;
+  DeviceArray<uint32_t> counts_;
+  DeviceArray<std::byte> partials_;
+  DeviceArray<uint32_t> arrivals_;
+};
+
+absl::Status AddAttention(const StageInput& input, Report& report) {
+  const ModelShape& shape = ShapeFor(input.is_tiny);
+  for (const DecodeShape& decode : DecodeShapes(input.is_tiny)) {
+    AttentionTiming timing(input, decode.num_rows, 1, decode.context);
+    TimedCase timed = {.name = fmt::format("attention b {} x {}", decode.num_rows, decode.context)};
+    const size_t kv_bytes =
+        size_t{4} * decode.num_rows * decode.context * shape.num_kv_heads * shape.head_dim;
+    if (kv_bytes >= kTargetKvBytes) timed.target_percent = kDecodeAttentionTarget;
+    BATON_RETURN_IF_ERROR(timing.Add(timed, report));
+  }
+  const uint32_t rows = input.is_tiny ? 66 : 2048;
+  AttentionTiming timing(input, 1, rows, rows);
+  const double pairs = 0.5 * rows * (rows + 1) * shape.num_heads;
+  return timing.Add(
+      {.name = fmt::format("attention prefill {}", rows), .flops = 4 * pairs * shape.head_dim},
+      report);
+}
+
+// The kernels that work row by row. Their data is in L2 where it fits, as in a step.
+class RowTiming {
+ public:
+  RowTiming(const StageInput& input, uint32_t rows)
+      : input_(input),
+        shape_(ShapeFor(input.is_tiny)),
+        rows_(rows),
+        in_(input, Bytes(2 * shape_.ffn_size), 1.0f),
+        residual_(input, Bytes(shape_.hidden_size), 1.0f),
+        out_(input, Bytes(shape_.ffn_size), 1.0f),
+        num_blocks_((rows - 1) / kShapeBlockSize + 1),
+        kv_(input,
+            size_t{4} * num_blocks_ * kShapeBlockSize * shape_.num_kv_heads * shape_.head_dim,
+            1.0f),
+        cos_sin_(input.body, std::vector<float>(size_t{rows} * shape_.head_dim, 0.5f)),
+        ids_(input.body, Ascending(rows)),
+        zeros_(input.body, std::vector<uint32_t>(rows)),
+        lists_(input.body, Ascending(num_blocks_)) {
+    for (const absl::Status& status :
+         {in_.status(), residual_.status(), out_.status(), kv_.status(), cos_sin_.status(),
+          ids_.status(), zeros_.status(), lists_.status()}) {
+      if (status_.ok()) status_ = status;
+    }
+  }
+
+  absl::Status AddAll(Report& report) {
+    if (!status_.ok()) {
+      return report.Add(
+          {fmt::format("rows {}", rows_), Verdict::kFail, std::string(status_.message())});
+    }
+    const cuda::KernelTable& kernels = input_.body.kernels();
+    const uint32_t hidden = shape_.hidden_size;
+    const uint32_t ffn = shape_.ffn_size;
+    BATON_RETURN_IF_ERROR(Add("rms_norm", 8.0 * hidden, report, [&, hidden](void* stream) {
+      return kernels.rms_norm(
+          {Data(in_), Data(residual_), Data(in_), Data(out_), rows_, hidden, 1e-5f}, stream);
+    }));
+    BATON_RETURN_IF_ERROR(Add("silu_mul", 6.0 * ffn, report, [&, ffn](void* stream) {
+      return kernels.silu_mul({Data(in_), Data(out_), rows_, ffn}, stream);
+    }));
+    BATON_RETURN_IF_ERROR(Add("gelu_mul", 6.0 * ffn, report, [&, ffn](void* stream) {
+      return kernels.gelu_mul({Data(in_), Data(out_), rows_, ffn}, stream);
+    }));
+    BATON_RETURN_IF_ERROR(Add("embed", 4.0 * hidden, report, [&, hidden](void* stream) {
+      return kernels.embed({Data(in_), ids_.data(), Data(out_), rows_, rows_, hidden}, stream);
+    }));
+    return Add("rope_append", 4.0 * shape_.QkvSize(), report,
+               [&](void* stream) { return kernels.rope_append(RopeParams(), stream); });
+  }
+
+ private:
+  static std::vector<uint32_t> Ascending(uint32_t count) {
+    std::vector<uint32_t> values(count);
+    for (uint32_t i = 0; i < count; ++i) values[i] = i;
+    return values;
+  }
+  static Bf16* Data(RandomMemory& memory) { return reinterpret_cast<Bf16*>(memory.Piece(0, 0)); }
+  size_t Bytes(uint32_t width) const { return size_t{2} * rows_ * width; }
+
+  template <typename LaunchOne>
+  absl::Status Add(const char* kernel, double bytes_a_row, Report& report,
+                   const LaunchOne& launch_one) {
+    constexpr uint32_t kLaunches = 20;
+    const TimedCase timed = {
+        .name = fmt::format("{} m {}", kernel, rows_),
+        .work = WorkOf(input_, kLaunches,
+                       [&launch_one](void* stream, uint32_t) { return launch_one(stream); }),
+        .bytes = bytes_a_row * rows_};
+    return AddTimed(input_, timed, report).status();
+  }
+
+  cuda::RopeAppendParams RopeParams() {
+    cuda::KvBlocks kv = {kv_.Piece(0, 0), 0, shape_.num_kv_heads, shape_.head_dim, kShapeBlockSize};
+    kv.block_stride_bytes = 2 * kv.ValueOffset();
+    return {.qkv = Data(in_),
+            .q_norm = nullptr,
+            .k_norm = nullptr,
+            .cos_sin = cos_sin_.data(),
+            .positions = ids_.data(),
+            .sequences = zeros_.data(),
+            .block_lists = lists_.data(),
+            .q = Data(out_),
+            .kv = kv,
+            .num_rows = rows_,
+            .num_heads = shape_.num_heads,
+            .max_blocks = num_blocks_,
+            .eps = 1e-5f,
+            .interleaved = true};
+  }
+
+  const StageInput& input_;
+  const ModelShape& shape_;
+  uint32_t rows_;
+  RandomMemory in_;
+  RandomMemory residual_;
+  RandomMemory out_;
+  uint32_t num_blocks_;
+  RandomMemory kv_;
+  DeviceArray<float> cos_sin_;
+  DeviceArray<uint32_t> ids_;
+  DeviceArray<uint32_t> zeros_;
+  DeviceArray<uint32_t> lists_;
+  absl::Status status_;
+};
+
+// Every row of logits chosen by temperature and top_p, which reads it several times: the first
+// from memory.
+absl::Status AddSample(const StageInput& input, Report& report) {
+  const uint32_t vocab = ShapeFor(input.is_tiny).vocab_size;
+  for (const uint32_t rows :
+       input.is_tiny ? std::vector<uint32_t>{2} : std::vector<uint32_t>{1, 8, kMostOutputRows}) {
+    const size_t bytes = size_t{4} * rows * vocab;
+    RandomMemory logits(input, bytes, 8.0f);
+    DeviceArray<RowSampling> sampling(
+        input.body, std::vector<RowSampling>(
+                        rows, {.seed = 7, .temperature = 1.0f, .top_p = 0.95f, .on_device = 1}));
+    DeviceArray<uint32_t> tokens(input.body, rows);
+    TimedCase timed = {.name = fmt::format("sample m {}", rows),
+                       .bytes = static_cast<double>(bytes)};
+    absl::Status status = logits.status();
+    if (status.ok()) status = sampling.status();
+    if (status.ok()) status = tokens.status();
+    if (!status.ok()) {
+      BATON_RETURN_IF_ERROR(
+          report.Add({timed.name, Verdict::kFail, std::string(status.message())}));
+      continue;
+    }
+    timed.work = WorkOf(input, logits.NumPieces(bytes), [&](void* stream, uint32_t i) {
+      return input.body.kernels().sample(
+          {.logits = reinterpret_cast<const float*>(logits.Piece(bytes, i)),
+           .rows = sampling.data(),
+           .tokens = tokens.data(),
+           .num_rows = rows,
+           .vocab_size = vocab},
+          stream);
+    });
+    BATON_RETURN_IF_ERROR(AddTimed(input, timed, report).status());
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status CheckTimings(const StageInput& input, Report& report) {
+  for (const uint32_t rows :
+       input.is_tiny ? std::vector<uint32_t>{3} : std::vector<uint32_t>{1, 64, 2048}) {
+    BATON_RETURN_IF_ERROR(RowTiming(input, rows).AddAll(report));
+  }
+  BATON_RETURN_IF_ERROR(AddAttention(input, report));
+  BATON_RETURN_IF_ERROR(AddSliceTimings(input, report));
+  BATON_RETURN_IF_ERROR(AddSample(input, report));
+  return AddProducts(input, report);
+}
+
+}  // namespace baton::gpu_check
