@@ -26,6 +26,7 @@ constexpr Command kCommands[] = {
     {"bench", "load a server, or measure the forward pass of a model", &RunBench},
     {"drain", "let one worker of a running cluster go", &RunDrain},
     {"doctor", "examine this host, or audit the KV ledger of a cluster", &RunDoctor},
+    {"top", "watch the pools, queues and links of a running cluster", &RunTop},
     {"version", "print the version", &RunVersion},
 };
 
