@@ -34,6 +34,7 @@ int RunEval(const std::vector<std::string>& args);            // eval_command.cc
 int RunSim(const std::vector<std::string>& args);             // sim_command.cc
 int RunDrain(const std::vector<std::string>& args);           // drain_command.cc
 int RunDoctor(const std::vector<std::string>& args);          // doctor_command.cc
+int RunTop(const std::vector<std::string>& args);             // top/top_command.cc
 int RunVersion(const std::vector<std::string>& args);         // file_commands.cc
 
 }  // namespace baton

@@ -1,4 +1,5 @@
-// `baton doctor --ledger`: is every KV block of the cluster held by somebody who still needs it?
+// `baton doctor`: is this host fit to serve? `baton doctor --ledger`: is every KV block of the
+// cluster held by somebody who still needs it?
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -8,10 +9,16 @@
 #include "nlohmann/json.hpp"
 
 #include "src/base/clock.h"
+#include "src/base/log.h"
+#include "src/base/size_text.h"
 #include "src/cli/commands.h"
+#include "src/cli/doctor/doctor_report.h"
+#include "src/cli/doctor/host_checks.h"
+#include "src/cli/doctor/host_probe.h"
 #include "src/cli/flags.h"
 #include "src/cli/http_client.h"
 #include "src/cli/ledger_audit.h"
+#include "src/cli/worker_flags.h"
 
 namespace baton {
 namespace {
@@ -26,6 +33,16 @@ struct DoctorFlags {
   std::vector<std::string> admins;
   int64_t wait_s = kDefaultWaitS;
   bool json = false;
+  bool fix_plan = false;
+  std::string http = "127.0.0.1:8080";
+  std::string grpc = "127.0.0.1:7070";
+  std::string model;
+  std::string kv_memory;
+  int64_t num_workers = HostNeeds().num_workers;
+  int64_t threads = 0;
+  std::string device = "auto";
+  std::string secret_file;
+  TlsFiles tls;
 };
 
 StatusOr<std::string> ReadAdmin(const std::string& address, const std::string& path) {
@@ -161,26 +178,93 @@ int AuditLedger(const DoctorFlags& f) {
   return audit.suspects().empty() ? kExitOk : kExitFailure;
 }
 
+// A limit of the processes of one host, far above any.
+constexpr int64_t kMaxWorkers = 1024;
+constexpr int64_t kMaxThreads = 65536;
+
+void Declare(FlagSet& flags, DoctorFlags& f) {
+  flags.Add("--fix-plan", f.fix_plan,
+            "print a shell script with what to change; changes nothing itself");
+  flags.Add("--json", f.json, "JSON instead of text");
+  flags.Add("--model", f.model, "a model that must be there and fit; default: any in the folder");
+  flags.Add("--workers", f.num_workers, {1, kMaxWorkers}, "workers of this host");
+  flags.Add("--threads", f.threads, {0, kMaxThreads},
+            "compute threads of all of them; 0 = one per processor");
+  flags.Add("--kv-memory", f.kv_memory, "KV pool of each worker; default 1GiB");
+  flags.AddChoice("--device", f.device, {"auto", "cpu", "cuda"}, "where they compute");
+  flags.AddAddress("--http", f.http, "address of the router that must be free");
+  flags.AddAddress("--grpc", f.grpc, "address of the router that must be free");
+  flags.AddAddress("--admin", f.admins,
+                   "addresses that must be free; with --ledger: the admin address of a router, "
+                   "several with commas (all that share workers); default 127.0.0.1:9090");
+  flags.Add("--cluster-secret-file", f.secret_file, "file to be read");
+  DeclareTls(flags, f.tls);
+  flags.Add("--ledger", f.ledger,
+            "audit the KV ledger of a running cluster instead: each held block must have an owner "
+            "that its worker, its peer and a router know");
+  flags.Add("--wait", f.wait_s, {0, 3600},
+            "with --ledger: seconds that a block must stay without owner to be called an orphan; a "
+            "lease is 10");
+}
+
+// What is wrong with the command line itself.
+Status CheckFlags(const DoctorFlags& f) {
+  if (f.fix_plan && (f.json || f.ledger)) {
+    return InvalidArgument("--fix-plan is a script: without --json and --ledger");
+  }
+  if (!f.kv_memory.empty()) {
+    const StatusOr<uint64_t> bytes = ParseSize(f.kv_memory);
+    if (!bytes.ok()) return WithPrefix(bytes.status(), "--kv-memory");
+  }
+  return CheckTlsFlags(f.tls);
+}
+
+HostNeeds NeedsOf(const DoctorFlags& f) {
+  HostNeeds needs;
+  needs.num_workers = static_cast<uint32_t>(f.num_workers);
+  needs.threads = static_cast<uint32_t>(f.threads);
+  if (!f.kv_memory.empty()) needs.kv_memory_bytes = ParseSize(f.kv_memory).value();
+  needs.device = f.device;
+  return needs;
+}
+
+int ExamineHost(const DoctorFlags& f) {
+  const int64_t start_us = SystemClock().NowUs();
+  // What the endpoints that are measured say is no news here.
+  if (const Status s = InitLog({.role = "doctor", .level = LogLevel::kError, .file = ""});
+      !s.ok()) {
+    return Fail("doctor", s);
+  }
+  ProbePlan plan;
+  plan.ports = {{"--http", f.http}, {"--grpc", f.grpc}};
+  for (const std::string& admin : f.admins) plan.ports.emplace_back("--admin", admin);
+  plan.model = f.model;
+  plan.tls = f.tls;
+  plan.secret_file = f.secret_file;
+  const std::vector<HostCheck> checks = CheckHost(ProbeHost(plan), NeedsOf(f));
+  const int64_t elapsed_ms = (SystemClock().NowUs() - start_us) / 1000;
+  std::string text = DoctorText(checks, elapsed_ms);
+  if (f.json) text = DoctorJson(checks, elapsed_ms);
+  if (f.fix_plan) text = DoctorFixPlan(checks);
+  std::fputs(text.c_str(), stdout);
+  const size_t num_problems = CountVerdicts(checks)[static_cast<size_t>(Verdict::kProblem)];
+  return num_problems == 0 ? kExitOk : kExitFailure;
+}
+
 }  // namespace
 
 int RunDoctor(const std::vector<std::string>& args) {
-  FlagSet flags(
-      "doctor",
-      "Audits the KV ledger of a running cluster: each held block must have an owner that "
-      "its worker, its peer and a router know. Exit 1 when one has not.");
+  FlagSet flags("doctor",
+                "Examines this host: processors, memory, limits, ports, clocks, links, models, "
+                "GPUs; what was found, why it matters, how to mend it. Changes nothing and needs "
+                "no rights beyond a server's. Exit 1 when something keeps Baton from serving here "
+                "(with --ledger: when a KV block is nobody's).");
   DoctorFlags f;
-  flags.Add("--ledger", f.ledger, "audit the KV ledger; needed, it is the only check there is");
-  flags.AddAddress(
-      "--admin", f.admins,
-      "admin address of a router, several with commas (all that share workers); default "
-      "127.0.0.1:9090");
-  flags.Add("--wait", f.wait_s, {0, 3600},
-            "seconds that a block must stay without owner to be called an orphan; a lease is 10");
-  flags.Add("--json", f.json, "JSON instead of a table");
+  Declare(flags, f);
   if (std::optional<int> code = flags.Parse(args)) return *code;
-  if (!f.ledger) return Fail("doctor", InvalidArgument("give --ledger"), kExitUsage);
+  if (const Status s = CheckFlags(f); !s.ok()) return Fail("doctor", s, kExitUsage);
   if (f.admins.empty()) f.admins.push_back("127.0.0.1:9090");
-  return AuditLedger(f);
+  return f.ledger ? AuditLedger(f) : ExamineHost(f);
 }
 
 }  // namespace baton

@@ -25,7 +25,8 @@ constexpr Command kCommands[] = {
     {"sim", "simulate a cluster with faults and check every promise", &RunSim},
     {"bench", "load a server, or measure the forward pass of a model", &RunBench},
     {"drain", "let one worker of a running cluster go", &RunDrain},
-    {"doctor", "audit the KV ledger of a running cluster", &RunDoctor},
+    {"doctor", "examine this host, or audit the KV ledger of a cluster", &RunDoctor},
+    {"top", "watch the pools, queues and links of a running cluster", &RunTop},
     {"version", "print the version", &RunVersion},
 };
 

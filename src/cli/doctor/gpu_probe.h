@@ -1,0 +1,24 @@
+// Asks the GPU driver, NVML and NCCL, which are found at run time, from a child process: a driver
+// that hangs or crashes costs its deadline and is a finding, not the end of `baton doctor`.
+#ifndef BATON_CLI_DOCTOR_GPU_PROBE_H_
+#define BATON_CLI_DOCTOR_GPU_PROBE_H_
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "src/base/status.h"
+#include "src/cli/doctor/gpu_facts.h"
+
+namespace baton {
+
+// Fills `facts`; at most 2.5 s. No other thread of the process runs.
+void ProbeGpus(GpuFacts* facts);
+
+// What `body` returns, computed by a child process. DeadlineExceeded when it took longer (it is
+// killed then), Unavailable naming the signal or the exit code when it died. No other thread runs.
+StatusOr<std::string> RunApart(const std::function<std::string()>& body, int64_t timeout_ms);
+
+}  // namespace baton
+
+#endif  // BATON_CLI_DOCTOR_GPU_PROBE_H_

@@ -1,0 +1,35 @@
+// Reads the facts of `baton doctor` from the machine. Writes nothing, needs no right beyond a
+// server's own, and takes what a look at /proc takes, but for the measurements (below a second)
+// and the GPU driver (at most 2.5 s).
+#ifndef BATON_CLI_DOCTOR_HOST_PROBE_H_
+#define BATON_CLI_DOCTOR_HOST_PROBE_H_
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "src/cli/doctor/host_facts.h"
+#include "src/tls/tls_files.h"
+
+namespace baton {
+
+// What to look at beside the machine itself.
+struct ProbePlan {
+  // Where /proc, /sys and /run are; "" but in tests.
+  std::string root;
+  std::vector<std::pair<std::string, std::string>> ports;  // flag, "host:port"
+  std::string model;                                       // "" = not given
+  TlsFiles tls;
+  std::string secret_file;
+};
+
+// Everything. One thread, before any other of the process was started: the GPU driver is asked by a
+// child process, which may hang or die without harm.
+HostFacts ProbeHost(const ProbePlan& plan);
+
+// The parts that are files below `root`; for tests.
+void ProbeProcFiles(const std::string& root, HostFacts* facts);
+
+}  // namespace baton
+
+#endif  // BATON_CLI_DOCTOR_HOST_PROBE_H_

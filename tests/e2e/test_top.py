@@ -1,0 +1,37 @@
+"""`baton top` beside a running cluster."""
+
+import json
+import subprocess
+import urllib.request
+
+from baton_server import BIN, complete
+
+
+def top(*args):
+    return subprocess.run([BIN, "top", *args], capture_output=True, text=True, timeout=60)
+
+
+def test_one_frame_names_every_worker_and_link(server):
+    process = subprocess.Popen(
+        [BIN, "top", "--admin", server.router["admin"]], stdout=subprocess.PIPE, text=True
+    )
+    complete(server, prompt="A long story: " * 20, max_tokens=40)
+    frame, _ = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert "\x1b" not in frame, "a pipe gets no escapes"
+    for row in server.topology():
+        if row["role"] != "router":
+            assert row["worker_id"] in frame
+    with urllib.request.urlopen(f"http://{server.router['admin']}/v1/topology") as answer:
+        topology = json.load(answer)
+    links = [link for row in topology["processes"] for link in row.get("links", [])]
+    assert links and all(link["to"] in frame and link["transport"] in frame for link in links)
+
+
+def test_nobody_there_and_the_wrong_port_are_one_line(server):
+    nobody = top("--admin", "127.0.0.1:1")
+    assert nobody.returncode == 1 and "127.0.0.1:1" in nobody.stderr
+    worker = next(row for row in server.topology() if row["role"] == "decode")
+    wrong = top("--once", "--admin", worker["admin"])
+    assert wrong.returncode == 1
+    assert "not the admin port of a router" in wrong.stderr and wrong.stderr.count("\n") == 1
