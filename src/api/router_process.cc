@@ -20,6 +20,7 @@
 #include "src/api/grpc_services.h"
 #include "src/api/http_api.h"
 #include "src/api/openai_json.h"
+#include "src/api/trace_json.h"
 #include "src/base/hex.h"
 #include "src/base/host_port.h"
 #include "src/base/keepalive.h"
@@ -62,17 +63,18 @@ std::chrono::system_clock::time_point SystemTimeIn(int64_t us) {
 
 // What the admin server's thread waits for: an answer of the router's thread, which gives one
 // within a turn of its loop, or none when it stops.
+template <typename T>
 class LoopAnswer {
  public:
-  void Set(StatusOr<std::string> answer) {
+  void Set(StatusOr<T> answer) {
     std::lock_guard lock(mutex_);
     answer_ = std::move(answer);
     answered_.notify_all();
   }
-  StatusOr<std::string> Wait() {
+  StatusOr<T> Wait() {
     std::unique_lock lock(mutex_);
     if (answered_.wait_for(lock, kAdminWait, [this] { return answer_.has_value(); })) {
-      return *answer_;
+      return *std::move(answer_);
     }
     return Unavailable("the router's loop did not answer within {} ms", kAdminWait.count());
   }
@@ -80,7 +82,7 @@ class LoopAnswer {
  private:
   std::mutex mutex_;  // guards answer_
   std::condition_variable answered_;
-  std::optional<StatusOr<std::string>> answer_;
+  std::optional<StatusOr<T>> answer_;
 };
 
 class RouterProcessImpl final : public RouterProcess {
@@ -116,6 +118,7 @@ class RouterProcessImpl final : public RouterProcess {
   void SetHealth(bool ready);
   void AddRouterRow(Topology* topology) const;
   StatusOr<std::string> RequestsForAdmin();
+  StatusOr<std::string> TraceForAdmin();
   StatusOr<std::string> TopologyForAdmin();
   StatusOr<std::string> DrainForAdmin(std::string_view worker_id, uint32_t timeout_s);
   // Polls until `done` or `until_us`; false: `keep_waiting` ended it.
@@ -216,6 +219,7 @@ Status RouterProcessImpl::StartAdmin() {
     return router_->ready() ? OkStatus() : Unavailable("no worker could take a request");
   };
   providers.requests_json = [this] { return RequestsForAdmin(); };
+  providers.trace_json = [this] { return TraceForAdmin(); };
   providers.topology_json = [this] { return TopologyForAdmin(); };
   providers.drain = [this](std::string_view worker_id, uint32_t timeout_s) {
     return DrainForAdmin(worker_id, timeout_s);
@@ -253,14 +257,24 @@ void RouterProcessImpl::AddRouterRow(Topology* topology) const {
 }
 
 StatusOr<std::string> RouterProcessImpl::RequestsForAdmin() {
-  auto answer = std::make_shared<LoopAnswer>();
+  auto answer = std::make_shared<LoopAnswer<std::string>>();
   router_->GetRequests(
       [answer](const std::vector<RequestView>& requests) { answer->Set(RequestsJson(requests)); });
   return answer->Wait();
 }
 
+StatusOr<std::string> RouterProcessImpl::TraceForAdmin() {
+  using Traces = std::vector<std::shared_ptr<const RequestTrace>>;
+  auto answer = std::make_shared<LoopAnswer<Traces>>();
+  router_->GetTraces([answer](Traces traces) { answer->Set(std::move(traces)); });
+  BATON_ASSIGN_OR_RETURN(const Traces traces, answer->Wait());
+  // Written on this thread: it takes longer than the router's loop may.
+  return TraceJson(
+      traces, {.steady_us = SystemClock().NowUs(), .wall_unix_us = SystemClock().WallUnixUs()});
+}
+
 StatusOr<std::string> RouterProcessImpl::TopologyForAdmin() {
-  auto answer = std::make_shared<LoopAnswer>();
+  auto answer = std::make_shared<LoopAnswer<std::string>>();
   router_->GetTopology([this, answer](const Topology& topology) {
     Topology complete = topology;
     AddRouterRow(&complete);
@@ -271,7 +285,7 @@ StatusOr<std::string> RouterProcessImpl::TopologyForAdmin() {
 
 StatusOr<std::string> RouterProcessImpl::DrainForAdmin(std::string_view worker_id,
                                                        uint32_t timeout_s) {
-  auto answer = std::make_shared<LoopAnswer>();
+  auto answer = std::make_shared<LoopAnswer<std::string>>();
   router_->DrainWorker(
       std::string(worker_id), timeout_s * 1000, [answer](const StatusOr<Incarnation>& left) {
         if (!left.ok()) return answer->Set(left.status());

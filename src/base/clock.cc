@@ -10,6 +10,7 @@ class OsClock final : public Clock {
  public:
   int64_t NowUs() const override { return Read(CLOCK_MONOTONIC) / 1000; }
   int64_t WallUnixMs() const override { return Read(CLOCK_REALTIME) / 1'000'000; }
+  int64_t WallUnixUs() const override { return Read(CLOCK_REALTIME) / 1000; }
 
  private:
   static int64_t Read(clockid_t id) {

@@ -106,6 +106,9 @@ AdminServer::AdminServer(const MetricsRegistry* registry, AdminProviders provide
   router_.Add("GET", "/startupz", ProbeHandler(providers_.started));
   router_.Add("GET", "/debug/requests", JsonHandler(providers_.requests_json));
   router_.Add("GET", "/debug/blocks", JsonHandler(providers_.blocks_json));
+  if (providers_.trace_json) {
+    router_.Add("GET", "/debug/trace", JsonHandler(providers_.trace_json));
+  }
   if (providers_.topology_json) {
     router_.Add("GET", "/v1/topology", JsonHandler(providers_.topology_json));
   }

@@ -1,7 +1,7 @@
 // AdminServer: the port of each process for probes, metrics and a look inside. No authentication:
 // bind it to an address that only operators reach.
 //
-// GET /livez /readyz /startupz /metrics /debug/requests /debug/blocks, and on a router
+// GET /livez /readyz /startupz /metrics /debug/requests /debug/blocks /debug/trace, and on a router
 // GET /v1/topology and POST /drain?worker=ID[&timeout_s=N]; anything else is 404, another method
 // 405. Providers are called on the server's thread, concurrently with everything else, and must
 // answer without waiting for a step.
@@ -31,6 +31,8 @@ struct AdminProviders {
   std::function<StatusOr<std::string>()> requests_json;
   // Array of {index, generation, state, ...}.
   std::function<StatusOr<std::string>()> blocks_json;
+  // The object of /debug/trace: the last requests or steps; empty = no such path here.
+  std::function<StatusOr<std::string>()> trace_json;
   // The object of /v1/topology; empty = no such path here.
   std::function<StatusOr<std::string>()> topology_json;
   // Lets a worker go and answers with an object that names its incarnation, NotFound for an unknown

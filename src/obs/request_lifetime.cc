@@ -19,6 +19,13 @@ std::string_view StageName(RequestStage stage) {
   return kNames[static_cast<size_t>(stage)];
 }
 
+std::string_view EventName(RequestEvent event) {
+  constexpr std::array<std::string_view, kNumRequestEvents> kNames = {
+      "accepted", "admitted",           "prefill_started",  "first_token", "granted",
+      "verified", "first_step_started", "first_step_ended", "last_token"};
+  return kNames[static_cast<size_t>(event)];
+}
+
 RequestLifetime::RequestLifetime(int64_t accepted_us) {
   times_us_.fill(kUnmarked);
   times_us_[Index(RequestEvent::kAccepted)] = accepted_us;
@@ -52,6 +59,35 @@ std::array<int64_t, kNumRequestStages> RequestLifetime::StagesUs() const {
     stages_us[i] = now_us - before_us;
     before_us = now_us;
   }
+  return stages_us;
+}
+
+// The stage that has begun and not ended. Each path goes by the first token; the steps of a
+// hand-off before it may have passed already, and a local path has none. The last token's mark
+// moves with each token and so ends no stage here.
+size_t RequestLifetime::OpenStage() const {
+  constexpr size_t kFirstToken = Index(RequestEvent::kFirstToken);
+  for (size_t event = 1; event <= kFirstToken; ++event) {
+    if (times_us_[event] == kUnmarked) return event - 1;
+  }
+  size_t open = kFirstToken;
+  for (size_t event = kFirstToken; event < Index(RequestEvent::kLastToken); ++event) {
+    if (times_us_[event] != kUnmarked) open = event;
+  }
+  return open;
+}
+
+std::array<int64_t, kNumRequestStages> RequestLifetime::StagesUntilUs(int64_t end_us) const {
+  std::array<int64_t, kNumRequestStages> stages_us{};
+  int64_t before_us = times_us_[Index(RequestEvent::kAccepted)];
+  end_us = std::max(end_us, before_us);
+  const size_t open = OpenStage();
+  for (size_t i = 0; i < open; ++i) {
+    const int64_t now_us = std::min(end_us, std::max(before_us, times_us_[i + 1]));
+    stages_us[i] = now_us - before_us;
+    before_us = now_us;
+  }
+  stages_us[open] = end_us - before_us;
   return stages_us;
 }
 

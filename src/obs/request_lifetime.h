@@ -50,6 +50,8 @@ static_assert(kNumRequestStages + 1 == kNumRequestEvents,
 
 // "admit", "queue_prefill", ...
 std::string_view StageName(RequestStage stage);
+// "accepted", "admitted", "prefill_started", ...
+std::string_view EventName(RequestEvent event);
 
 // See the file comment.
 class RequestLifetime {
@@ -64,6 +66,10 @@ class RequestLifetime {
 
   // Microseconds of each stage, [kNumRequestStages], so far: up to the latest mark.
   std::array<int64_t, kNumRequestStages> StagesUs() const;
+  // The same of a request that has no good end: it lives or failed, and was seen until `end_us`.
+  // The time since the last mark belongs to the stage that had begun, so that they sum to end_us
+  // less the time of kAccepted.
+  std::array<int64_t, kNumRequestStages> StagesUntilUs(int64_t end_us) const;
   int64_t StageUs(RequestStage stage) const { return StagesUs()[static_cast<size_t>(stage)]; }
 
   // Accepted to the last token; without tokens, to the latest mark.
@@ -73,6 +79,7 @@ class RequestLifetime {
 
  private:
   int64_t EndUs() const;
+  size_t OpenStage() const;
 
   std::array<int64_t, kNumRequestEvents> times_us_;  // kUnmarked when it has not happened
 };

@@ -66,6 +66,7 @@ struct IdempotencyKey {
 // One validated request; see the file comment.
 struct GenerateRequest {
   std::string request_id;  // the client's name for it, or one made for it; logs and headers only
+  std::string answer_id;   // "chatcmpl-...", as the client is told; "" for none, as of a shadow
   std::shared_ptr<const ModelInfo> model;
   std::vector<TokenId> prompt;  // 1..max_context - 1
   SamplingSettings sampling;

@@ -111,6 +111,13 @@ void Router::GetRequests(absl::AnyInvocable<void(const std::vector<RequestView>&
   });
 }
 
+void Router::GetTraces(
+    absl::AnyInvocable<void(std::vector<std::shared_ptr<const RequestTrace>>)> done) {
+  inbox_->Post([done = std::move(done)](RouterCore& core, int64_t now_us) mutable {
+    done(core.Traces(now_us));
+  });
+}
+
 void Router::SetNotReady() {
   never_ready_.store(true, std::memory_order_release);
   SetReady(false);

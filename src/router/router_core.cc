@@ -61,6 +61,8 @@ void RouterCore::Submit(RequestUid uid, GenerateRequest request, std::shared_ptr
   auto owned = std::make_unique<RouterRequest>(uid, std::move(request), std::move(sink));
   RouterRequest& record = *owned;
   record.queued_us = now_us;
+  record.notes.num_running = static_cast<uint32_t>(requests_.size() - num_queued_ - num_shadows_);
+  record.notes.num_waiting = static_cast<uint32_t>(num_queued_);
   if (!requests_.emplace(uid, std::move(owned)).second) {
     // 128 random bits do not meet twice; a caller that reuses a uid must not end the first request.
     record.sink->OnFailed(RequestError{ErrorCode::kInternal});
@@ -142,6 +144,7 @@ void RouterCore::EndGood(RouterRequest& request) {
     metrics_->prompt_tokens_total->Add(result.num_prompt_tokens);
     metrics_->ObserveLifetime(request.lifetime);
   }
+  Remember(request, 200);
   Forget(request, /*waits=*/false);
 }
 
@@ -164,6 +167,7 @@ void RouterCore::EndBad(RouterRequest& request, const RequestError& error) {
 void RouterCore::TellFailed(RouterRequest& request, const RequestError& error, bool waits) {
   request.sink->OnFailed(error);
   if (!request.spec.is_shadow()) metrics_->CountRequest(HttpStatusOf(error.code));
+  Remember(request, HttpStatusOf(error.code));
   Forget(request, waits);
 }
 

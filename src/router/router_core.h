@@ -34,6 +34,8 @@
 #include "kvcache/hash_chain.h"
 #include "src/obs/baton_metrics.h"
 #include "src/router/queue_rate.h"
+#include "src/router/request_traces.h"
+#include "src/router/router_core_config.h"
 #include "src/router/router_prefix_index.h"
 #include "src/router/router_request.h"
 #include "src/router/submit.h"
@@ -42,45 +44,6 @@
 #include "src/router/worker_registry.h"
 
 namespace baton {
-
-// Which path prompts take.
-enum class ServeMode : uint8_t {
-  kDisagg,      // always a pair, when there is one
-  kAggregated,  // always the decode worker alone
-  kAdaptive,    // a pair for prompts longer than local_max_tokens
-};
-
-inline constexpr size_t kMaxPendingTokens = 65'536;  // undelivered tokens of one request
-inline constexpr uint32_t kRequestLeaseMs = 10'000;
-inline constexpr int64_t kRenewEveryUs = 2'500'000;  // four times within a lease
-
-// Limits and policy; constant.
-struct RouterCoreConfig {
-  ServeMode mode = ServeMode::kDisagg;
-  uint32_t local_max_tokens = 0;  // prompts up to this length take the local path (kAdaptive)
-  size_t max_queued = 1024;
-  size_t max_live = 8192;
-  int64_t queue_wait_us = 10'000'000;
-  // A worker with more to compute than this gets no more prompts: they wait here, where they can
-  // still go to another and where the queue wait counts.
-  int64_t prefill_wait_us = 60'000'000;
-  // How long a request that lost its worker waits for another: a restart and loading the model.
-  int64_t resume_wait_us = 30'000'000;
-  // A decode worker answers a reservation within one step (<= 100 ms); 2 s allow for a loaded host.
-  int64_t reserve_timeout_us = 2'000'000;
-  // No sign of progress of a worker that holds requests, heartbeats going on: its engine hangs.
-  int64_t worker_stall_us = 10'000'000;
-  int64_t slow_client_us = 30'000'000;
-  // After the first decode worker, how long to wait for a first prefill worker; and after a worker
-  // joined, how long to wait for its data connection, before prompts take the local path.
-  int64_t first_prefill_wait_us = 5'000'000;
-  int64_t link_wait_us = 3'000'000;
-  // Key of the prompts' chain, from the cluster's secret: without the workers' key no prompt is
-  // found in their caches.
-  ChainKey chain_key = DeriveChainKey("", "default");
-  uint32_t max_prefix_entries = kMaxPrefixEntries;
-  double shadow_share = 0;  // of requests that are run again and compared (shadow_runs.h), 0..1
-};
 
 // The request table and its life cycle; see the file comment.
 class RouterCore {
@@ -139,6 +102,8 @@ class RouterCore {
   // The workers' rows; the router's own is added by its process.
   Topology TopologyView(int64_t now_us) const;
   std::vector<RequestView> RequestViews(int64_t now_us) const;
+  // The last requests that ended, then those that live, each oldest first; no shadows.
+  std::vector<std::shared_ptr<const RequestTrace>> Traces(int64_t now_us) const;
   const WorkerRegistry& registry() const { return registry_; }
   const RouterPrefixIndex& prefixes() const { return prefixes_; }
 
@@ -164,6 +129,12 @@ class RouterCore {
   RegisteredWorker* FindStalled(const RouterRequest& request, int64_t now_us);
   void ReportTableSize();
   void EndShadows(LeaseId on);
+
+  // router_core_trace.cc: what is remembered of requests.
+  std::shared_ptr<RequestTrace> TraceOf(const RouterRequest& request, int64_t end_us) const;
+  void Remember(const RouterRequest& request, int http_status);
+  void NotePlacement(RouterRequest& request, const RegisteredWorker* prefill,
+                     const RegisteredWorker& decode, int64_t now_us);
 
   // router_core_placement.cc: the queue.
   struct PlannedRoute {
@@ -226,6 +197,7 @@ class RouterCore {
   WorkerConnector* const connector_;
   const BatonMetrics* const metrics_;
 
+  RequestTraces traces_;
   WorkerRegistry registry_;
   RouterPrefixIndex prefixes_;  // of the workers whose chain has our key
   std::unordered_map<RequestUid, std::unique_ptr<RouterRequest>> requests_;

@@ -278,6 +278,7 @@ void RouterCore::Start(RouterRequest& request, RegisteredWorker* prefill, Regist
   request.moved_us = now_us;
   request.is_counted = false;
   request.is_local = prefill == nullptr;
+  NotePlacement(request, prefill, decode, now_us);
   request.life.OnPlaced(request.is_local);
   const bool retargets = prefill != nullptr && prefill->lease == request.kept.lease;
   if (!retargets) CancelKept(request);
@@ -363,6 +364,7 @@ uint32_t RouterRequest::NumToReplay(bool moves) const {
 
 void RouterCore::Requeue(RouterRequest& request, int64_t not_before_us, KeptSource keep) {
   GiveUpMove(request);
+  request.notes.unplaced_us = now_us_;
   request.kept = keep;
   const bool moves = keep.lease.value() != 0 && request.decode.Is(keep.lease);
   const bool retargets = keep.lease.value() != 0 && request.prefill.Is(keep.lease);

@@ -102,6 +102,7 @@ void RouterCore::PlaceAgain(RouterRequest& request, PlacementFault why, int64_t 
                  request.attempt(), kResumeReasonNames[static_cast<size_t>(reason)],
                  request.merge.num_known());
   ++request.num_resumes;
+  ++request.notes.resumes[static_cast<size_t>(reason)];
   request.resume_reason = reason;
   request.queued_us = now_us_;
   Requeue(request, not_before_us, keep);

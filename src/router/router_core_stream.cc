@@ -141,6 +141,7 @@ bool RouterCore::DeliverNext(RouterRequest& request, uint32_t choice) {
   if (!request.spec.is_shadow()) {
     if (last_us != 0) {
       const int64_t gap_us = entry.arrived_us - last_us;
+      request.notes.CountGap(gap_us, token.index);
       metrics_->inter_token_latency_seconds->Observe(static_cast<double>(gap_us) * 1e-6);
     }
     metrics_->generation_tokens_total->Add();

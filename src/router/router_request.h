@@ -16,6 +16,7 @@
 #include "src/router/choice_text.h"
 #include "src/router/client_pause.h"
 #include "src/router/generate_request.h"
+#include "src/router/request_traces.h"
 #include "src/router/router_prefix_index.h"
 #include "src/router/submit.h"
 #include "src/router/token_merge.h"
@@ -113,6 +114,7 @@ struct RouterRequest {
   uint32_t num_finished = 0;
   uint32_t num_delivered = 0;  // tokens given to the sink
   RequestLifetime lifetime;
+  TraceNotes notes;
 
   ClientPause pause;
 

@@ -77,6 +77,10 @@ StatusOr<std::unique_ptr<WorkerAdmin>> WorkerAdmin::Start(WorkerAdminConfig conf
   providers.started = [] { return OkStatus(); };
   providers.requests_json = [self] { return self->RequestsJson(); };
   providers.blocks_json = [self] { return self->BlocksJson(); };
+  providers.trace_json = [self] {
+    return StepsToJson(self->steps_.Last(), self->config_.role, self->config_.worker_id,
+                       SystemClock());
+  };
   BATON_ASSIGN_OR_RETURN(
       admin->server_, AdminServer::Start(std::move(address->host), address->port, &self->registry_,
                                          std::move(providers)));
@@ -92,6 +96,7 @@ void WorkerAdmin::OnVerified(const RequestStatus& status) {
 void WorkerAdmin::OnStep(const StepShape& shape, int64_t elapsed_us) {
   const size_t phase = shape.decode_rows == 0 ? 0 : shape.prefill_tokens == 0 ? 1 : 2;
   metrics_.step_seconds[phase]->Observe(static_cast<double>(elapsed_us) * 1e-6);
+  steps_.Add(shape, elapsed_us, SystemClock().NowUs());
 }
 
 void WorkerAdmin::Refresh() {

@@ -16,6 +16,7 @@
 #include "src/engine/engine.h"
 #include "src/obs/admin_server.h"
 #include "src/obs/baton_metrics.h"
+#include "src/worker/step_traces.h"
 
 namespace baton {
 
@@ -43,7 +44,7 @@ class WorkerAdmin {
   std::string address() const { return server_->address(); }
   // Counts a hand-off that was verified. Engine thread.
   void OnVerified(const RequestStatus& status);
-  // Observes a step. Engine thread.
+  // Observes and remembers a step that has just ended. Engine thread.
   void OnStep(const StepShape& shape, int64_t elapsed_us);
 
  private:
@@ -58,6 +59,7 @@ class WorkerAdmin {
   const WorkerAdminConfig config_;
   MetricsRegistry registry_;
   BatonMetrics metrics_;
+  StepTraces steps_;
   Counter* tls_bytes_total_ = nullptr;
   std::array<Counter*, kNumCloseReasons> closes_total_{};  // by CloseReason; none for kNone
   std::mutex refresh_mutex_;                               // guards last_

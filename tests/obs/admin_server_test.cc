@@ -73,6 +73,16 @@ TEST_F(AdminServerTest, MetricsAreTextFormat004) {
                     EndsWith("# TYPE c_total counter\nc_total 0\n")));
 }
 
+TEST_F(AdminServerTest, TracesAreThereOnlyWhereSomebodyRemembers) {
+  EXPECT_THAT(Send("GET", "/debug/trace"), StartsWith("HTTP/1.1 404 "));
+  AdminProviders providers;
+  providers.trace_json = [] { return R"({"steps":[]})"; };
+  auto admin = AdminServer::Start("127.0.0.1", 0, &registry_, std::move(providers));
+  ASSERT_TRUE(admin.ok()) << admin.status();
+  admin_ = *std::move(admin);
+  EXPECT_THAT(Send("GET", "/debug/trace"), EndsWith("\r\n\r\n{\"steps\":[]}"));
+}
+
 TEST_F(AdminServerTest, DebugIsJson) {
   EXPECT_THAT(Send("GET", "/debug/requests"), AllOf(HasSubstr("Content-Type: application/json\r\n"),
                                                     EndsWith("\r\n[{\"request_uid\":\"ab\"}]")));

@@ -91,6 +91,47 @@ TEST(RequestLifetimeTest, StagesSumToEndToEndWhateverIsMarked) {
   }
 }
 
+// One that lives or failed: what passes goes to the stage that has begun.
+TEST(RequestLifetimeTest, AnOpenStageGrowsUntilTheLook) {
+  RequestLifetime lifetime(100);
+  const auto open_us = [&](RequestStage stage, int64_t end_us) {
+    return lifetime.StagesUntilUs(end_us)[static_cast<size_t>(stage)];
+  };
+  EXPECT_EQ(open_us(RequestStage::kAdmit, 130), 30);
+  lifetime.Mark(RequestEvent::kAdmitted, 130);
+  EXPECT_EQ(open_us(RequestStage::kQueuePrefill, 150), 20);
+  lifetime.Mark(RequestEvent::kPrefillStarted, 150);
+  lifetime.Mark(RequestEvent::kGranted, 160);  // while the prompt is computed
+  EXPECT_EQ(open_us(RequestStage::kPrefill, 200), 50);
+  lifetime.Mark(RequestEvent::kFirstToken, 200);
+  lifetime.Mark(RequestEvent::kLastToken, 200);
+  EXPECT_EQ(open_us(RequestStage::kKvTransfer, 210), 10);
+  lifetime.Mark(RequestEvent::kVerified, 220);
+  lifetime.Mark(RequestEvent::kFirstStepStarted, 230);
+  EXPECT_EQ(open_us(RequestStage::kFirstStep, 235), 5);
+  lifetime.Mark(RequestEvent::kFirstStepEnded, 240);
+  EXPECT_EQ(open_us(RequestStage::kDecode, 300), 60);
+}
+
+TEST(RequestLifetimeTest, StagesUntilALookSumToItsAge) {
+  const uint64_t seed = TestSeed();
+  std::mt19937_64 random(seed);
+  for (int round = 0; round < 5000; ++round) {
+    RequestLifetime lifetime(50);
+    for (size_t i = random() % 12; i > 0; --i) {
+      const auto event = static_cast<RequestEvent>(1 + random() % (kNumRequestEvents - 1));
+      lifetime.Mark(event, static_cast<int64_t>(random() % 200));
+    }
+    const auto end_us = static_cast<int64_t>(50 + random() % 200);
+    int64_t sum_us = 0;
+    for (const int64_t stage_us : lifetime.StagesUntilUs(end_us)) {
+      ASSERT_GE(stage_us, 0) << "BATON_TEST_SEED=" << seed;
+      sum_us += stage_us;
+    }
+    ASSERT_EQ(sum_us, end_us - 50) << "BATON_TEST_SEED=" << seed;
+  }
+}
+
 TEST(HeartbeatTest, StaleLoopIsUnavailable) {
   Heartbeat heartbeat(1'000'000);
   EXPECT_TRUE(heartbeat.Check(3'000'000, 2'000'000).ok());

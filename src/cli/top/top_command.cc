@@ -8,30 +8,21 @@
 #include <utility>
 
 #include "src/base/clock.h"
+#include "src/cli/admin_page.h"
 #include "src/cli/commands.h"
 #include "src/cli/flags.h"
-#include "src/cli/http_client.h"
 #include "src/cli/top/top_frame.h"
 
 namespace baton {
 namespace {
 
-StatusOr<std::string> ReadPage(const std::string& address, const std::string& path) {
-  BATON_ASSIGN_OR_RETURN(HttpClientResponse response, CallAdmin("GET", address, path));
-  if (response.status == 200) return std::move(response.body);
-  if (response.status == 404) {
-    return NotFound("{} has no {}: it is not the admin port of a router", address, path);
-  }
-  return Unavailable("http://{}{} answers {}", address, path, response.status);
-}
-
 StatusOr<MetricPage> ReadMetrics(const std::string& address) {
-  BATON_ASSIGN_OR_RETURN(const std::string text, ReadPage(address, "/metrics"));
+  BATON_ASSIGN_OR_RETURN(const std::string text, ReadAdminPage(address, "/metrics"));
   return MetricPage::Parse(text);
 }
 
 StatusOr<TopSnapshot> TakeSnapshot(const std::string& admin) {
-  BATON_ASSIGN_OR_RETURN(const std::string topology, ReadPage(admin, "/v1/topology"));
+  BATON_ASSIGN_OR_RETURN(const std::string topology, ReadAdminPage(admin, "/v1/topology"));
   BATON_ASSIGN_OR_RETURN(TopSnapshot snapshot, ReadTopTopology(topology));
   BATON_ASSIGN_OR_RETURN(snapshot.router, ReadMetrics(admin));
   for (TopWorker& worker : snapshot.workers) {

@@ -8,6 +8,8 @@
 #include "fmt/format.h"
 #include "nlohmann/json.hpp"
 
+#include "src/cli/json_fields.h"
+
 namespace baton {
 namespace {
 
@@ -17,21 +19,6 @@ constexpr size_t kBarWidth = 10;
 constexpr std::array<std::string_view, 8> kStages = {"admit",      "queue_prefill", "prefill",
                                                      "kv_wait",    "kv_transfer",   "queue_decode",
                                                      "first_step", "decode"};
-
-std::string TextOf(const json& row, const char* key) {
-  const auto found = row.find(key);
-  return found != row.end() && found->is_string() ? found->get<std::string>() : std::string();
-}
-
-uint64_t NumberOf(const json& row, const char* key) {
-  const auto found = row.find(key);
-  return found != row.end() && found->is_number_unsigned() ? found->get<uint64_t>() : 0;
-}
-
-bool FlagOf(const json& row, const char* key) {
-  const auto found = row.find(key);
-  return found != row.end() && found->is_boolean() && found->get<bool>();
-}
 
 TopWorker WorkerOf(const json& row) {
   TopWorker worker;
@@ -252,15 +239,6 @@ std::string_view CodeOf(LineStyle style) {
   return style == LineStyle::kWarning ? "\x1b[31m" : "";
 }
 
-// Names come from other processes: nothing in them may steer the terminal.
-std::string Printable(std::string text) {
-  for (char& c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (byte < 0x20 || byte == 0x7f) c = '?';
-  }
-  return text;
-}
-
 }  // namespace
 
 StatusOr<TopSnapshot> ReadTopTopology(std::string_view text) {
@@ -298,6 +276,7 @@ std::string PaintFrame(const std::vector<FrameLine>& lines, const FrameSize& siz
   // The last row stays free: a line end there would scroll.
   const size_t num_lines = size.rows > 1 ? std::min(lines.size(), size.rows - 1) : lines.size();
   for (size_t i = 0; i < num_lines; ++i) {
+    // Names come from other processes.
     std::string line = Printable(lines[i].text);
     if (size.columns > 0 && line.size() > size.columns) line.resize(size.columns);
     const std::string_view code = paint ? CodeOf(lines[i].style) : "";

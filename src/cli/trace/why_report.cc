@@ -1,0 +1,200 @@
+#include "src/cli/trace/why_report.h"
+
+#include <algorithm>
+#include <string_view>
+
+#include "fmt/format.h"
+#include "nlohmann/json.hpp"
+
+#include "src/base/size_text.h"
+#include "src/cli/json_fields.h"
+
+namespace baton {
+namespace {
+
+using nlohmann::ordered_json;
+
+double Ms(int64_t us) { return static_cast<double>(us) / 1000.0; }
+
+double ShareOf(const StageSpan& stage, const TracedRequest& request) {
+  const int64_t whole_us = request.elapsed_us();
+  return whole_us <= 0 ? 0 : static_cast<double>(stage.elapsed_us) / static_cast<double>(whole_us);
+}
+
+// What a request waits for in the stage.
+std::string_view MeaningOf(std::string_view stage) {
+  struct Meaning {
+    std::string_view stage;
+    std::string_view text;
+  };
+  constexpr Meaning kMeanings[] = {
+      {"admit", "a place: the router's queue, until workers had room for it"},
+      {"queue_prefill", "its turn at the worker that computes the prompt"},
+      {"prefill", "its prompt being computed"},
+      {"kv_wait", "room for its KV at the decode worker (the grant)"},
+      {"kv_transfer", "its KV on the way and being verified, beyond what prefill hid"},
+      {"queue_decode", "its turn at the decode worker"},
+      {"first_step", "its first decode step"},
+      {"decode", "its further tokens being decoded, one a step"}};
+  for (const Meaning& meaning : kMeanings) {
+    if (meaning.stage == stage) return meaning.text;
+  }
+  return "a stage that this release does not know";
+}
+
+std::string HowItEnded(const TracedRequest& request) {
+  if (request.status == 0) return fmt::format("lives ({})", request.state);
+  return fmt::format("ended with status {}", request.status);
+}
+
+std::string WorkText(const TracedRequest& request) {
+  std::string text =
+      fmt::format("{} prompt tokens ({} cached), {} tokens out", request.num_prompt_tokens,
+                  request.num_cached_tokens, request.num_output_tokens);
+  if (request.decode_worker.empty()) return text + "; no worker had it";
+  if (!request.disaggregated) return text + "; all of it at " + request.decode_worker;
+  return text + fmt::format("; {} -> {} over {}, {} of KV", request.prefill_worker,
+                            request.decode_worker, request.transport, FormatSize(request.kv_bytes));
+}
+
+std::string BesideText(const std::string& worker, const BesideLoad& load) {
+  return fmt::format("{} ran {} and had {} waiting, {} of {} blocks free", worker, load.running,
+                     load.waiting, load.free_blocks, load.num_blocks);
+}
+
+std::string LoadText(const TracedRequest& request) {
+  std::string text = fmt::format("When it came, {} other requests ran and {} waited at the router",
+                                 request.num_running, request.num_waiting);
+  if (request.decode_worker.empty()) return text + ".\n";
+  text += ".\nWhen it was placed, ";
+  if (request.disaggregated) {
+    text += BesideText(request.prefill_worker, request.prefill_load) + "; ";
+  }
+  return text + BesideText(request.decode_worker, request.decode_load) + ".\n";
+}
+
+std::string PlacementText(const TracedRequest& request) {
+  if (request.num_attempts == 0) return "It was never placed.\n";
+  if (request.num_attempts == 1) return "It was placed once.\n";
+  std::string reasons;
+  uint64_t num_resumes = 0;
+  for (const auto& [reason, count] : request.resumes) {
+    reasons += fmt::format("{}{} {}", reasons.empty() ? ": " : ", ", reason, count);
+    num_resumes += count;
+  }
+  return fmt::format(
+      "It was placed {} times, {} of them after a fault or a planned move{}, and waited {:.1f} ms "
+      "for new places.\n",
+      request.num_attempts, num_resumes, reasons, Ms(request.placed_again_us));
+}
+
+std::string StepsText(const TracedRequest& request, const StepsMeanwhile& steps) {
+  std::string text;
+  if (request.longest_gap_us > 0) {
+    text += fmt::format("Its longest pause between two tokens was {:.1f} ms, before token {}.\n",
+                        Ms(request.longest_gap_us), request.longest_gap_idx);
+  }
+  if (steps.num_steps == 0) return text;
+  text += fmt::format("Meanwhile {} ran {} steps of {:.1f} ms with {:.1f} streams each",
+                      request.decode_worker, steps.num_steps, steps.mean_ms, steps.mean_rows);
+  if (steps.num_mixed == 0) return text + ".\n";
+  return text + fmt::format("; {} of them also computed {} prompt tokens.\n", steps.num_mixed,
+                            steps.prompt_tokens);
+}
+
+}  // namespace
+
+StepsMeanwhile StepsBeside(const TracedRequest& request, const std::vector<TracePage>& pages) {
+  int64_t begin_us = request.end_us;
+  for (const StageSpan& stage : request.stages) {
+    if (stage.name == "first_step" || stage.name == "decode") begin_us -= stage.elapsed_us;
+  }
+  StepsMeanwhile sum;
+  for (const TracePage& page : pages) {
+    if (page.worker_id != request.decode_worker) continue;
+    for (const TracedStep& step : page.steps) {
+      if (step.end_us < begin_us || step.end_us > request.end_us) continue;
+      ++sum.num_steps;
+      sum.mean_ms += Ms(step.elapsed_us);
+      sum.mean_rows += static_cast<double>(step.num_decode_rows);
+      if (step.num_prefill_tokens > 0) ++sum.num_mixed;
+      sum.prompt_tokens += step.num_prefill_tokens;
+    }
+  }
+  if (sum.num_steps == 0) return sum;
+  sum.mean_ms /= static_cast<double>(sum.num_steps);
+  sum.mean_rows /= static_cast<double>(sum.num_steps);
+  return sum;
+}
+
+StageSpan LongestStage(const TracedRequest& request) {
+  const auto longest =
+      std::max_element(request.stages.begin(), request.stages.end(),
+                       [](const auto& a, const auto& b) { return a.elapsed_us < b.elapsed_us; });
+  return longest == request.stages.end() ? StageSpan{} : *longest;
+}
+
+std::string WhyText(const TracedRequest& request, const StepsMeanwhile& steps) {
+  std::string text =
+      fmt::format("request {} ({}) of {} {} after {:.1f} ms\n", Printable(request.request_id),
+                  request.answer_id.empty() ? request.request_uid : request.answer_id,
+                  request.model, HowItEnded(request), Ms(request.elapsed_us()));
+  text += WorkText(request) + "\n\n";
+  const StageSpan longest = LongestStage(request);
+  text += fmt::format("{:<14} {:>10} {:>7}   {}\n", "stage", "ms", "share", "waiting for");
+  for (const StageSpan& stage : request.stages) {
+    text += fmt::format("{:<14} {:>10.1f} {:>5.1f} %   {}{}\n", stage.name, Ms(stage.elapsed_us),
+                        100.0 * ShareOf(stage, request), MeaningOf(stage.name),
+                        stage.name == longest.name ? "  <- longest" : "");
+  }
+  text += fmt::format("\nIt spent {:.0f} % of its time in {}: {}.\n",
+                      100.0 * ShareOf(longest, request), longest.name, MeaningOf(longest.name));
+  return text + LoadText(request) + PlacementText(request) + StepsText(request, steps);
+}
+
+std::string WhyJson(const TracedRequest& request, const StepsMeanwhile& steps) {
+  ordered_json root = {{"request_uid", request.request_uid},
+                       {"request_id", request.request_id},
+                       {"answer_id", request.answer_id},
+                       {"model", request.model},
+                       {"status", request.status},
+                       {"state", request.state},
+                       {"end_to_end_ms", Ms(request.elapsed_us())}};
+  root["stages"] = ordered_json::array();
+  for (const StageSpan& stage : request.stages) {
+    root["stages"].push_back({{"name", stage.name},
+                              {"ms", Ms(stage.elapsed_us)},
+                              {"share", ShareOf(stage, request)},
+                              {"means", MeaningOf(stage.name)}});
+  }
+  root["longest"] = LongestStage(request).name;
+  root["prompt_tokens"] = request.num_prompt_tokens;
+  root["cached_tokens"] = request.num_cached_tokens;
+  root["output_tokens"] = request.num_output_tokens;
+  root["prefill_worker"] = request.prefill_worker;
+  root["decode_worker"] = request.decode_worker;
+  root["transport"] = request.transport;
+  root["kv_bytes"] = request.kv_bytes;
+  root["attempts"] = request.num_attempts;
+  root["resumes"] = request.resumes;
+  root["placed_again_ms"] = Ms(request.placed_again_us);
+  root["longest_gap_ms"] = Ms(request.longest_gap_us);
+  const auto beside = [](const BesideLoad& load) {
+    return ordered_json{{"running", load.running},
+                        {"waiting", load.waiting},
+                        {"free_blocks", load.free_blocks},
+                        {"num_blocks", load.num_blocks}};
+  };
+  root["load"] = {{"running", request.num_running},
+                  {"waiting", request.num_waiting},
+                  {"prefill", beside(request.prefill_load)},
+                  {"decode", beside(request.decode_load)}};
+  root["steps"] = {{"num_steps", steps.num_steps},
+                   {"mean_ms", steps.mean_ms},
+                   {"mean_rows", steps.mean_rows},
+                   {"num_mixed", steps.num_mixed},
+                   {"prompt_tokens", steps.prompt_tokens}};
+  return root.dump(1, ' ', false, ordered_json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace baton

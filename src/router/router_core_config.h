@@ -1,0 +1,54 @@
+// What RouterCore is configured with. Plain data; any thread.
+#ifndef BATON_ROUTER_ROUTER_CORE_CONFIG_H_
+#define BATON_ROUTER_ROUTER_CORE_CONFIG_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kvcache/hash_chain.h"
+#include "src/router/router_prefix_index.h"
+
+namespace baton {
+
+// Which path prompts take.
+enum class ServeMode : uint8_t {
+  kDisagg,      // always a pair, when there is one
+  kAggregated,  // always the decode worker alone
+  kAdaptive,    // a pair for prompts longer than local_max_tokens
+};
+
+inline constexpr size_t kMaxPendingTokens = 65'536;  // undelivered tokens of one request
+inline constexpr uint32_t kRequestLeaseMs = 10'000;
+inline constexpr int64_t kRenewEveryUs = 2'500'000;  // four times within a lease
+
+// Limits and policy; constant.
+struct RouterCoreConfig {
+  ServeMode mode = ServeMode::kDisagg;
+  uint32_t local_max_tokens = 0;  // prompts up to this length take the local path (kAdaptive)
+  size_t max_queued = 1024;
+  size_t max_live = 8192;
+  int64_t queue_wait_us = 10'000'000;
+  // A worker with more to compute than this gets no more prompts: they wait here, where they can
+  // still go to another and where the queue wait counts.
+  int64_t prefill_wait_us = 60'000'000;
+  // How long a request that lost its worker waits for another: a restart and loading the model.
+  int64_t resume_wait_us = 30'000'000;
+  // A decode worker answers a reservation within one step (<= 100 ms); 2 s allow for a loaded host.
+  int64_t reserve_timeout_us = 2'000'000;
+  // No sign of progress of a worker that holds requests, heartbeats going on: its engine hangs.
+  int64_t worker_stall_us = 10'000'000;
+  int64_t slow_client_us = 30'000'000;
+  // After the first decode worker, how long to wait for a first prefill worker; and after a worker
+  // joined, how long to wait for its data connection, before prompts take the local path.
+  int64_t first_prefill_wait_us = 5'000'000;
+  int64_t link_wait_us = 3'000'000;
+  // Key of the prompts' chain, from the cluster's secret: without the workers' key no prompt is
+  // found in their caches.
+  ChainKey chain_key = DeriveChainKey("", "default");
+  uint32_t max_prefix_entries = kMaxPrefixEntries;
+  double shadow_share = 0;  // of requests that are run again and compared (shadow_runs.h), 0..1
+};
+
+}  // namespace baton
+
+#endif  // BATON_ROUTER_ROUTER_CORE_CONFIG_H_

@@ -1,0 +1,74 @@
+#include "src/cli/trace/why_report.h"
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+
+#include "tests/cli/trace/traced_cluster.h"
+
+namespace baton {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+TEST(WhyReportTest, StepsAreThoseWhileItWasDecoded) {
+  const std::vector<TracePage> pages = TracedCluster();
+  const StepsMeanwhile steps = StepsBeside(pages[0].requests[0], pages);
+  EXPECT_EQ(steps.num_steps, 2u);
+  EXPECT_DOUBLE_EQ(steps.mean_ms, 10.0);
+  EXPECT_DOUBLE_EQ(steps.mean_rows, 3.0);
+  EXPECT_EQ(steps.num_mixed, 1u);
+  EXPECT_EQ(steps.prompt_tokens, 64u);
+}
+
+TEST(WhyReportTest, ItNamesEachStageTheLongestAndTheLoad) {
+  const std::vector<TracePage> pages = TracedCluster();
+  const TracedRequest& request = pages[0].requests[0];
+  const std::string text = WhyText(request, StepsBeside(request, pages));
+  EXPECT_THAT(text, HasSubstr("request mine (chatcmpl-1) of m ended with status 200 after 100.0 "
+                              "ms\n20 prompt tokens (16 cached), 6 tokens out; prefill-0 -> "
+                              "decode-0 over shm, 1 MiB of KV\n"));
+  EXPECT_THAT(text, HasSubstr("prefill              30.0  30.0 %   its prompt being computed\n"));
+  EXPECT_THAT(text, HasSubstr("decode               50.0  50.0 %   its further tokens being "
+                              "decoded, one a step  <- longest\n"));
+  EXPECT_THAT(text, HasSubstr("It spent 50 % of its time in decode: "));
+  EXPECT_THAT(text, HasSubstr("3 other requests ran and 2 waited at the router"));
+  EXPECT_THAT(text, HasSubstr("decode-0 ran 4 and had 1 waiting, 10 of 100 blocks free"));
+  EXPECT_THAT(text, HasSubstr("It was placed once.\n"));
+  EXPECT_THAT(text, HasSubstr("12.0 ms, before token 4"));
+  EXPECT_THAT(text, HasSubstr("decode-0 ran 2 steps of 10.0 ms with 3.0 streams each; 1 of them "
+                              "also computed 64 prompt tokens.\n"));
+}
+
+TEST(WhyReportTest, OneThatLivesAndWasPlacedAgainSaysSo) {
+  const std::vector<TracePage> pages = TracedCluster();
+  const std::string text = WhyText(pages[0].requests[1], {});
+  EXPECT_THAT(text, HasSubstr("lives (PREFILLING) after 40.0 ms"));
+  EXPECT_THAT(text, HasSubstr("placed 3 times, 1 of them after a fault or a planned move: "
+                              "decode_lost 1, and waited 7.0 ms"));
+  EXPECT_THAT(text, Not(HasSubstr("Meanwhile")));
+}
+
+TEST(WhyReportTest, ANameThatSteersATerminalDoesNot) {
+  TracedRequest request;
+  request.request_id = "\x1b[2J";
+  EXPECT_THAT(WhyText(request, {}), Not(HasSubstr("\x1b")));
+  EXPECT_THAT(WhyText(request, {}), HasSubstr("It was never placed."));
+}
+
+TEST(WhyReportTest, JsonSharesSumToOne) {
+  const std::vector<TracePage> pages = TracedCluster();
+  const TracedRequest& request = pages[0].requests[0];
+  const nlohmann::json root = nlohmann::json::parse(WhyJson(request, StepsBeside(request, pages)));
+  EXPECT_EQ(root["longest"], "decode");
+  EXPECT_EQ(root["end_to_end_ms"], 100.0);
+  double sum = 0;
+  for (const auto& stage : root["stages"]) sum += stage["share"].get<double>();
+  EXPECT_NEAR(sum, 1.0, 1e-9);
+  EXPECT_EQ(root["load"]["decode"]["running"], 4);
+  EXPECT_EQ(root["steps"]["num_steps"], 2);
+}
+
+}  // namespace
+}  // namespace baton
