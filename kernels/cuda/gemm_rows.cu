@@ -7,41 +7,33 @@
 // shared memory, 190 cycles; 64 rows in one cta would need 440. Reached: not yet measured on a GPU.
 //
 // Weights are the A operand (m16) and x is B (n8): one row of x costs half of what it would as A.
-// The bits are those of the other orientation (gemm_tiles.cu): a step of the tensor cores is a
-// function of the sixteen products and C as a set (tensor_core.h: exponents of a product add up,
-// significands multiply, the aligned terms are added exactly), so exchanging the factors of each
-// product changes nothing. gemm_test asserts it, gpu_check asks a GPU.
+// The bits are those of the other orientation (gemm_shapes.h).
 //
 // Combining: each cta stores its partial sums in the order of its fragments, 16 bytes a thread, and
 // counts itself; the one that arrives last adds all segments in index order, its own too, and sets
 // the counter back. Stages of 36 KiB (8 rows) or 48 KiB (32) let six or four ctas share an SM.
+#include "kernels/cuda/gemm_shapes.h"
 #include "kernels/cuda/gemm_tile.h"
 
 namespace baton::cuda {
 inline namespace BATON_BODY {
 namespace {
 
-using simt::FragmentA;
-using simt::FragmentB;
 using simt::FragmentC;
-using simt::Matrices;
 using simt::Vec16;
 
 constexpr uint32_t kRowsThreads = 128;
-constexpr uint32_t kWarpRows = 16;  // of w
-static_assert(kRowsThreads / simt::kWarpSize * kWarpRows == kGemmRowTile);
+static_assert(RowsShape<8>::kThreads == kRowsThreads);
 
-// [stage][row][chunk]
+// See GemmStages.
 template <uint32_t kGroup>
 struct RowsShared {
-  GemmRow w[kGemmStages][kGemmRowTile];
-  GemmRow x[kGemmStages][kGroup];
+  GemmStages<RowsShape<kGroup>> stages;
   uint32_t is_last;  // whether this cta arrived last
 };
 
-// [8 rows of x]: 16 rows of w x 8 rows of x each.
 template <uint32_t kGroup>
-using RowsSums = FragmentC[kGroup / 8];
+using RowsSums = typename RowsShape<kGroup>::Sums;
 
 // Copies a stage of K, if it belongs to this cta's segment; always ends a group.
 template <uint32_t kGroup>
@@ -52,29 +44,11 @@ BATON_DEVICE void CopyRowsStage(const GemmLaunch& launch, RowsShared<kGroup>& me
     const uint32_t slot = stage % kGemmStages;
     CopyRows<kGemmRowTile, kRowsThreads>(
         {params.w, params.n, simt::block().x * kGemmRowTile, params.k}, stage * kGemmStageK,
-        memory.w[slot]);
+        memory.stages.w[slot]);
     CopyRows<kGroup, kRowsThreads>({params.x, params.m, simt::block().z * kGroup, params.k},
-                                   stage * kGemmStageK, memory.x[slot]);
+                                   stage * kGemmStageK, memory.stages.x[slot]);
   }
   simt::cp_async_commit();
-}
-
-template <uint32_t kGroup>
-BATON_DEVICE void MultiplyRows(const RowsShared<kGroup>& memory, uint32_t slot,
-                               RowsSums<kGroup>& sums) {
-  constexpr uint32_t kStepChunks = kGemmStepK / kVec;
-  const uint32_t row = simt::warp() * kWarpRows;
-  BATON_UNROLL
-  for (uint32_t chunk = 0; chunk < kGemmChunks; chunk += 2 * kStepChunks) {
-    const FragmentA first = LoadA(memory.w[slot], row, chunk);
-    const FragmentA second = LoadA(memory.w[slot], row, chunk + kStepChunks);
-    BATON_UNROLL
-    for (uint32_t j = 0; j < kGroup / 8; ++j) {
-      const Matrices b = LoadTwoSteps(memory.x[slot], 8 * j, chunk);
-      simt::mma_bf16_m16n8k16(sums[j], first, FragmentB{{b.regs[0], b.regs[1]}});
-      simt::mma_bf16_m16n8k16(sums[j], second, FragmentB{{b.regs[2], b.regs[3]}});
-    }
-  }
 }
 
 // The partial sums of this cta's outputs in one segment, in sixteens of bytes: [j][thread].
@@ -111,8 +85,7 @@ BATON_DEVICE bool CombineSegments(const GemmLaunch& launch, RowsShared<kGroup>& 
   }
   simt::sync_block();
   if (memory.is_last == 0) return false;
-  BATON_UNROLL
-  for (uint32_t j = 0; j < kGroup / 8; ++j) sums[j] = {{0.0f, 0.0f, 0.0f, 0.0f}};
+  Clear(sums);
   for (uint32_t segment = 0; segment < launch.split.num_segments; ++segment) {
     const Vec16* from = PartialsOf<kGroup>(launch, segment) + simt::thread();
     BATON_UNROLL
@@ -127,29 +100,11 @@ BATON_DEVICE bool CombineSegments(const GemmLaunch& launch, RowsShared<kGroup>& 
   return true;
 }
 
-// Values 0..3 of a lane: rows of w g, g, g + 8, g + 8; rows of x 2t, 2t + 1, 2t, 2t + 1.
-template <uint32_t kGroup>
-BATON_DEVICE void StoreRows(const GemmParams& params, const RowsSums<kGroup>& sums) {
-  const uint32_t column =
-      simt::block().x * kGemmRowTile + simt::warp() * kWarpRows + simt::lane() / 4;
-  const uint32_t row = simt::block().z * kGroup + simt::lane() % 4 * 2;
-  BATON_UNROLL
-  for (uint32_t j = 0; j < kGroup / 8; ++j) {
-    BATON_UNROLL
-    for (uint32_t v = 0; v < 4; ++v) {
-      const uint32_t r = row + 8 * j + v % 2;
-      const uint32_t c = column + v / 2 * 8;
-      if (simt::guard(r < params.m && c < params.n)) StoreOutput(params, r, c, sums[j].values[v]);
-    }
-  }
-}
-
 template <uint32_t kGroup>
 BATON_DEVICE void MultiplyFewRows(const GemmLaunch& launch) {
   auto& memory = simt::shared<RowsShared<kGroup>>();
   RowsSums<kGroup> sums;
-  BATON_UNROLL
-  for (uint32_t j = 0; j < kGroup / 8; ++j) sums[j] = {{0.0f, 0.0f, 0.0f, 0.0f}};
+  Clear(sums);
   const uint32_t num_stages = (launch.params.k + kGemmStageK - 1) / kGemmStageK;
   const uint32_t stages = launch.split.segment_k / kGemmStageK;
   const uint32_t begin = simt::block().y * stages;
@@ -162,7 +117,7 @@ BATON_DEVICE void MultiplyFewRows(const GemmLaunch& launch) {
     simt::cp_async_wait<kGemmStages - 2>();
     simt::sync_block();
     CopyRowsStage(launch, memory, stage + kGemmStages - 1, end);
-    MultiplyRows(memory, stage % kGemmStages, sums);
+    RowsShape<kGroup>::Multiply(memory.stages, stage % kGemmStages, sums);
   }
   if (launch.split.num_segments > 1) {
     if (!CombineSegments(launch, memory, sums)) return;
@@ -174,7 +129,8 @@ BATON_DEVICE void MultiplyFewRows(const GemmLaunch& launch) {
       for (float& value : sums[j].values) value += 0.0f;
     }
   }
-  StoreRows<kGroup>(launch.params, sums);
+  RowsShape<kGroup>::Store(launch.params,
+                           {simt::block().z * kGroup, simt::block().x * kGemmRowTile}, sums);
 }
 
 BATON_KERNEL(kRowsThreads) GemmRows8Kernel(GemmLaunch launch) { MultiplyFewRows<8>(launch); }

@@ -1,5 +1,6 @@
-// What the two GEMM kernels share: stages of both operands in shared memory, fragments out of them,
-// and the last step of an output. Included by the GEMM's sources only.
+// What the GEMM kernels share: stages of both operands in shared memory, fragments out of them, the
+// walk through the segments of K, and the last step of an output. What a cta makes of a stage is in
+// gemm_shapes.h. Included by the GEMM's sources only.
 //
 // A stage holds rows x 64 of K of each operand. A row is 128 bytes, eight chunks of 16; chunk c of
 // row r lies at c ^ (r % 8), so the eight rows of an ldmatrix touch all 32 banks once.
@@ -80,6 +81,68 @@ BATON_DEVICE simt::Matrices LoadTwoSteps(const GemmRow* from, uint32_t row, uint
   return simt::ldmatrix_x4(&from[r][Swizzled(r, chunk + simt::lane() / 8)]);
 }
 
+// The stages of both operands of a shape (gemm_shapes.h): [stage][row][chunk].
+template <typename Shape>
+struct GemmStages {
+  GemmRow x[kGemmStages][Shape::kRowsX];
+  GemmRow w[kGemmStages][Shape::kRowsW];
+};
+
+template <size_t kCount>
+BATON_DEVICE void Clear(simt::FragmentC (&sums)[kCount]) {
+  BATON_UNROLL
+  for (uint32_t i = 0; i < kCount; ++i) sums[i] = {{0.0f, 0.0f, 0.0f, 0.0f}};
+}
+template <size_t kRows, size_t kColumns>
+BATON_DEVICE void Clear(simt::FragmentC (&sums)[kRows][kColumns]) {
+  BATON_UNROLL
+  for (uint32_t i = 0; i < kRows; ++i) Clear(sums[i]);
+}
+
+// totals += sums; sums = 0: the end of a segment.
+template <size_t kCount>
+BATON_DEVICE void AddSegment(simt::FragmentC (&totals)[kCount], simt::FragmentC (&sums)[kCount]) {
+  BATON_UNROLL
+  for (uint32_t i = 0; i < kCount; ++i) {
+    BATON_UNROLL
+    for (uint32_t v = 0; v < 4; ++v) totals[i].values[v] += sums[i].values[v];
+    sums[i] = {{0.0f, 0.0f, 0.0f, 0.0f}};
+  }
+}
+template <size_t kRows, size_t kColumns>
+BATON_DEVICE void AddSegment(simt::FragmentC (&totals)[kRows][kColumns],
+                             simt::FragmentC (&sums)[kRows][kColumns]) {
+  BATON_UNROLL
+  for (uint32_t i = 0; i < kRows; ++i) AddSegment(totals[i], sums[i]);
+}
+
+// totals = the segments of `split`, each from zero, added in index order to +0. `copy(stage)` has
+// the cta's part of a stage of K copied into its slot, if there is one, and ends a group.
+template <typename Shape, typename Copy>
+BATON_DEVICE void AddSegments(const GemmSplit& split, uint32_t k, const Copy& copy,
+                              const GemmStages<Shape>& memory, typename Shape::Sums& totals) {
+  typename Shape::Sums sums;
+  Clear(sums);
+  Clear(totals);
+  const uint32_t num_stages = (k + kGemmStageK - 1) / kGemmStageK;
+  const uint32_t stages_a_segment = split.segment_k / kGemmStageK;
+  BATON_UNROLL
+  for (uint32_t stage = 0; stage < kGemmStages - 1; ++stage) copy(stage);
+  uint32_t left = stages_a_segment;
+  for (uint32_t stage = 0; stage < num_stages; ++stage) {
+    // The own copies of this stage have landed; behind the barrier everyone's have, and everyone
+    // has read the stage before, whose slot is filled next.
+    simt::cp_async_wait<kGemmStages - 2>();
+    simt::sync_block();
+    copy(stage + kGemmStages - 1);
+    Shape::Multiply(memory, stage % kGemmStages, sums);
+    if (--left == 0 || stage + 1 == num_stages) {
+      AddSegment(totals, sums);
+      left = stages_a_segment;
+    }
+  }
+}
+
 // The bias is added in fp32, before the one rounding of a bf16 output.
 BATON_DEVICE float WithBias(const GemmParams& params, uint32_t column, float sum) {
   if (params.bias_float != nullptr) return sum + params.bias_float[column];
@@ -96,6 +159,12 @@ BATON_DEVICE void StoreOutput(const GemmParams& params, uint32_t row, uint32_t c
     params.y_bf16[at] = simt::to_bf16(value);
   }
 }
+
+// The first output of a cta.
+struct TileOrigin {
+  uint32_t row;     // of x and y
+  uint32_t column;  // of y, a row of w
+};
 
 // The launches behind GemmBf16, which has checked the call. `path` is not kAuto.
 absl::Status LaunchGemmRows(const GemmLaunch& launch, GemmPath path, void* stream);

@@ -15,6 +15,7 @@
 #include "absl/status/status.h"
 
 #include "kernels/cuda/attention_params.h"
+#include "kernels/cuda/experts_params.h"
 #include "kernels/cuda/gemm_segments.h"
 #include "kernels/cuda/kv_slices.h"
 #include "kernels/sampling.h"
@@ -119,6 +120,10 @@ struct KernelTable {
   absl::Status (*kv_gather)(const KvSlicesParams& params, void* stream);
   absl::Status (*kv_scatter)(const KvSlicesParams& params, void* stream);
   absl::Status (*sample)(const SampleParams& params, void* stream);
+  absl::Status (*route)(const RouteParams& params, void* stream);
+  absl::Status (*sort_pairs)(const SortPairsParams& params, void* stream);
+  absl::Status (*grouped_gemm)(const GroupedGemmParams& params, void* stream);
+  absl::Status (*combine)(const CombineParams& params, void* stream);
   const KernelInfo* const* infos;  // [num_infos]
   uint32_t num_infos;
 };
@@ -143,6 +148,10 @@ absl::Status AttentionDecode(const AttentionParams& params, void* stream);
 absl::Status KvGather(const KvSlicesParams& params, void* stream);
 absl::Status KvScatter(const KvSlicesParams& params, void* stream);
 absl::Status Sample(const SampleParams& params, void* stream);
+absl::Status Route(const RouteParams& params, void* stream);
+absl::Status SortPairs(const SortPairsParams& params, void* stream);
+absl::Status GroupedGemm(const GroupedGemmParams& params, void* stream);
+absl::Status Combine(const CombineParams& params, void* stream);
 extern const KernelInfo kRmsNormInfo;
 extern const KernelInfo kSiluMulInfo;
 extern const KernelInfo kGeluMulInfo;
@@ -157,6 +166,11 @@ extern const KernelInfo kAttentionDecodeInfos[3];   // head_dim 64, 128, 256
 extern const KernelInfo kKvGatherInfo;
 extern const KernelInfo kKvScatterInfo;
 extern const KernelInfo kSampleInfo;
+extern const KernelInfo kRouteInfo;
+extern const KernelInfo kSortPairsInfo;
+extern const KernelInfo kGroupedGemm8Info;
+extern const KernelInfo kGroupedGemm64Info;
+extern const KernelInfo kCombineInfo;
 }  // namespace BATON_BODY
 
 }  // namespace baton::cuda

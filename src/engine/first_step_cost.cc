@@ -12,9 +12,11 @@ RooflineModel RooflineModelOf(const ModelConfig& config, size_t step_bytes) {
   RooflineModel model;
   model.num_layers = config.num_layers;
   model.output_weight_bytes = std::min<uint64_t>(step_bytes, kBytes * output_weights);
-  // With experts these are all of them: many rows meet most, and one row is not slowed down by it
-  // beyond the first estimate.
-  model.layer_weight_bytes = (step_bytes - model.output_weight_bytes) / config.num_layers;
+  // One row reads its own experts only, but a chunk meets most of the others too.
+  const uint64_t other_experts =
+      uint64_t{3} * (config.num_experts - config.num_experts_used) * config.hidden_size;
+  model.layer_weight_bytes = (step_bytes - model.output_weight_bytes) / config.num_layers +
+                             kBytes * other_experts * config.ffn_size;
   model.layer_flops_per_row = 2 * config.LayerWeightsPerRow();
   // A score and a weighted value: two operations each for every element of every query head.
   model.attention_flops_per_key = uint64_t{4} * config.q_size();

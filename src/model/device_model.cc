@@ -37,15 +37,12 @@ namespace {
 
 // Two ctas on each of Hopper's 132 SMs, by their shared memory.
 constexpr uint32_t kPrefillCtas = 2 * 132;
+static_assert(kMaxExpertsUsed <= cuda::kMaxRouteTopK);
 
-// Pieces of the forward pass for which there is no kernel yet.
-absl::Status CheckArchitecture(const ModelConfig& config, const Accelerator& device) {
-  const ArchitectureTraits& traits = *config.traits;
-  const char* missing = nullptr;
-  if (traits.experts) missing = "a mixture of experts";
-  if (missing == nullptr) return OkStatus();
-  return Unimplemented("architecture {} has {}, for which device {} has no kernel yet; use cpu",
-                       traits.name, missing, DeviceKindName(device.kind()));
+// Rows of a tile of experts, by the rows that an expert has on average; it changes no bit.
+uint32_t TileRows(const ModelConfig& config, uint32_t num_pairs) {
+  const bool is_few = num_pairs <= config.num_experts * cuda::kExpertFewRows;
+  return is_few ? cuda::kExpertFewRows : cuda::kExpertManyRows;
 }
 
 absl::Status CheckShape(const ModelConfig& config, const Accelerator& device) {
@@ -106,7 +103,6 @@ absl::StatusOr<std::unique_ptr<DeviceModel>> DeviceModel::FromWeights(
 
 Status DeviceModel::TakeConfig(const ModelConfig& config) {
   config_ = config;
-  BATON_RETURN_IF_ERROR(CheckArchitecture(config, *options_.device));
   BATON_RETURN_IF_ERROR(CheckShape(config, *options_.device));
   BATON_ASSIGN_OR_RETURN(options_.max_context, ContextFor(config, options_.max_context));
   layout_ = KvLayoutOf(config, KvDtype::kBf16, options_.block_size);
@@ -134,14 +130,24 @@ Status DeviceModel::Complete(std::span<const float> rope_factors, const std::str
 
 std::string_view DeviceModel::arithmetic_name() const { return options_.device->arithmetic(); }
 uint32_t DeviceModel::KernelsAStep(const ModelConfig& config) {
-  // A layer: two norms, four products, rope, attention, gate. Around them: two gathers, the last
-  // norm, the output layer.
-  return 9 * config.num_layers + 4;
+  // A layer: two norms, four products, rope, attention, gate; with experts also the router's
+  // product, the choice, the sort and the sum. Around them: two gathers, the last norm, the output
+  // layer.
+  const uint32_t of_layer = config.num_experts == 0 ? 9 : 13;
+  return of_layer * config.num_layers + 4;
 }
 size_t DeviceModel::weight_bytes() const { return weights_->bytes(); }
 size_t DeviceModel::bytes_read_per_step() const {
   // Of the embedding only the rows of the batch are read, unless it is the output too.
-  return weights_->bytes() - (config_.tied_output ? 0 : weights_->token_embd.size_bytes());
+  const size_t total =
+      weights_->bytes() - (config_.tied_output ? 0 : weights_->token_embd.size_bytes());
+  if (!config_.traits->experts) return total;
+  size_t of_all_experts = 0;
+  for (const DeviceLayer& layer : weights_->layers) {
+    of_all_experts += layer.gate_up.size_bytes() + layer.down.size_bytes();
+  }
+  const size_t num_unused = config_.num_experts - config_.num_experts_used;
+  return total - of_all_experts / config_.num_experts * num_unused;
 }
 
 Status DeviceModel::Forward(const ModelBatch& batch, const KvView& kv, LayerHook* hook,
@@ -290,12 +296,13 @@ Status DeviceModel::FeedForward(uint32_t layer) {
                                                      .n = config_.hidden_size,
                                                      .k = config_.q_size()}));
   BATON_RETURN_IF_ERROR(Normalise({ws.added, &weights.post_attn_norm}, weights.ffn_norm));
+  if (config_.traits->experts) return MixExperts(layer);
   BATON_RETURN_IF_ERROR(MatMul(weights.gate_up, {.x = ws.normed,
                                                  .y = ws.gate_up,
                                                  .rows = ws.num_rows,
                                                  .n = 2 * config_.ffn_size,
                                                  .k = config_.hidden_size}));
-  BATON_RETURN_IF_ERROR(Gate());
+  BATON_RETURN_IF_ERROR(Gate(ws.num_rows));
   return MatMul(weights.down, {.x = ws.gated,
                                .y = ws.added,
                                .rows = ws.num_rows,
@@ -303,11 +310,85 @@ Status DeviceModel::FeedForward(uint32_t layer) {
                                .k = config_.ffn_size});
 }
 
-Status DeviceModel::Gate() {
+Status DeviceModel::MixExperts(uint32_t layer) {
+  DeviceWorkspace& ws = *workspace_;
+  const DeviceWorkspace::Experts& experts = ws.experts;
+  const DeviceLayer& weights = weights_->layers[layer];
+  void* const stream = options_.device->stream();
+  const uint32_t num_pairs = ws.num_rows * config_.num_experts_used;
+  BATON_RETURN_IF_ERROR(MatMul(weights.router, {.x = ws.normed,
+                                                .y = experts.logits,
+                                                .rows = ws.num_rows,
+                                                .n = config_.num_experts,
+                                                .k = config_.hidden_size,
+                                                .wants_float = true}));
+  BATON_RETURN_IF_ERROR(Kernels().route({.logits = experts.logits.as<float>(),
+                                         .experts = experts.pairs.as<uint32_t>(),
+                                         .weights = experts.weights.as<float>(),
+                                         .num_rows = ws.num_rows,
+                                         .num_experts = config_.num_experts,
+                                         .top_k = config_.num_experts_used},
+                                        stream));
+  BATON_RETURN_IF_ERROR(Kernels().sort_pairs({.experts = experts.pairs.as<uint32_t>(),
+                                              .slots = experts.slots.as<uint32_t>(),
+                                              .slot_rows = experts.slot_rows.as<uint32_t>(),
+                                              .begins = experts.begins.as<uint32_t>(),
+                                              .tiles = experts.tiles.as<cuda::ExpertTile>(),
+                                              .num_tiles = experts.num_tiles.as<uint32_t>(),
+                                              .arrivals = experts.arrivals.as<uint32_t>(),
+                                              .num_pairs = num_pairs,
+                                              .num_experts = config_.num_experts,
+                                              .top_k = config_.num_experts_used,
+                                              .tile_rows = TileRows(config_, num_pairs)},
+                                             stream));
+  BATON_RETURN_IF_ERROR(MultiplyExperts(weights.gate_up,
+                                        {.x = ws.normed,
+                                         .y = ws.gate_up,
+                                         .rows = num_pairs,
+                                         .n = 2 * config_.ffn_size,
+                                         .k = config_.hidden_size},
+                                        experts.slot_rows.as<uint32_t>()));
+  BATON_RETURN_IF_ERROR(Gate(num_pairs));
+  BATON_RETURN_IF_ERROR(MultiplyExperts(weights.down,
+                                        {.x = ws.gated,
+                                         .y = experts.outputs,
+                                         .rows = num_pairs,
+                                         .n = config_.hidden_size,
+                                         .k = config_.ffn_size},
+                                        nullptr));
+  return Kernels().combine({.y = experts.outputs.as<Bf16>(),
+                            .slots = experts.slots.as<uint32_t>(),
+                            .weights = experts.weights.as<float>(),
+                            .out = ws.added.as<Bf16>(),
+                            .num_rows = ws.num_rows,
+                            .top_k = config_.num_experts_used,
+                            .dim = config_.hidden_size},
+                           stream);
+}
+
+Status DeviceModel::MultiplyExperts(const DeviceBuffer& weight, const DeviceProduct& product,
+                                    const uint32_t* slot_rows) {
+  const DeviceWorkspace::Experts& experts = workspace_->experts;
+  const uint32_t tile_rows = TileRows(config_, product.rows);
+  return Kernels().grouped_gemm({.x = product.x.as<Bf16>(),
+                                 .slot_rows = slot_rows,
+                                 .w = weight.as<Bf16>(),
+                                 .y = product.y.as<Bf16>(),
+                                 .tiles = experts.tiles.as<cuda::ExpertTile>(),
+                                 .num_tiles = experts.num_tiles.as<uint32_t>(),
+                                 .max_tiles = static_cast<uint32_t>(cuda::MaxExpertTiles(
+                                     product.rows, config_.num_experts, tile_rows)),
+                                 .tile_rows = tile_rows,
+                                 .n = product.n,
+                                 .k = product.k},
+                                options_.device->stream());
+}
+
+Status DeviceModel::Gate(uint32_t rows) {
   DeviceWorkspace& ws = *workspace_;
   const cuda::GateMulParams params{.gate_up = ws.gate_up.as<Bf16>(),
                                    .out = ws.gated.as<Bf16>(),
-                                   .num_rows = ws.num_rows,
+                                   .num_rows = rows,
                                    .dim = config_.ffn_size};
   switch (config_.traits->activation) {
     case GateActivation::kSilu:

@@ -1,5 +1,5 @@
 // DeviceModel: a model that an accelerator computes, by the kernels of kernels/cuda: bf16 weights,
-// activations and KV, sums in fp32. The same forward pass as Model (README.md), but for experts.
+// activations and KV, sums in fp32. The same forward pass as Model (README.md).
 //
 // Threading and invariants 1 to 3 as Model. KV is KvEncoding::kPlain bf16 in the device's memory.
 #ifndef BATON_MODEL_DEVICE_MODEL_H_
@@ -37,8 +37,7 @@ class DeviceWorkspace;  // device_workspace.h
 // See the file comment.
 class DeviceModel final : public LoadedModel {
  public:
-  // Errors as Model::Load; Unimplemented naming the piece of the architecture, or the shape, for
-  // which there is no kernel.
+  // Errors as Model::Load; Unimplemented naming the shape for which there is no kernel.
   static absl::StatusOr<std::unique_ptr<DeviceModel>> Load(const GgufFile& file,
                                                            const DeviceModelOptions& options);
   // The same for weights that lie on the device already, of a config that no file describes: for
@@ -83,8 +82,13 @@ class DeviceModel final : public LoadedModel {
   Status FeedForward(uint32_t layer);
   // normed = norm(residual += branch).
   Status Normalise(const struct DeviceBranch& branch, const DeviceBuffer& weight);
+  // added = what the row's experts give for normed.
+  Status MixExperts(uint32_t layer);
+  // Where `slot_rows` is null, the slots are the rows of x.
+  Status MultiplyExperts(const DeviceBuffer& weight, const struct DeviceProduct& product,
+                         const uint32_t* slot_rows);
   // gated = activation(gate) * up.
-  Status Gate();
+  Status Gate(uint32_t rows);
   Status MatMul(const DeviceBuffer& weight, const struct DeviceProduct& product);
   Status ComputeLogits();
   // Chooses the tokens that are chosen here, and copies the other rows' logits.

@@ -37,6 +37,29 @@ absl::StatusOr<DeviceBuffer> LoadMatrix(std::initializer_list<const GgufTensor*>
   return buffer;
 }
 
+// Of each expert the rows of its gate, then those of its up: the experts of both tensors in turn.
+absl::StatusOr<DeviceBuffer> LoadGateUpOfExperts(const LayerTensors& tensors, Accelerator* device,
+                                                 ThreadPool& pool) {
+  const size_t total = 2 * tensors.gate->num_elements() * sizeof(uint16_t);
+  BATON_ASSIGN_OR_RETURN(DeviceBuffer buffer,
+                         DeviceBuffer::Create(device, total, tensors.gate->name));
+  const size_t num_experts = tensors.gate->dims[2];
+  const size_t part_bytes = total / num_experts / 2;
+  size_t place = 0;
+  for (const GgufTensor* tensor : {tensors.gate, tensors.up}) {
+    absl::StatusOr<std::vector<std::byte>> rows = EncodeMatrix(*tensor, GgmlType::kBf16, pool);
+    if (!rows.ok()) {
+      return WithPrefix(rows.status(), fmt::format("tensor \"{}\"", tensor->name));
+    }
+    for (size_t expert = 0; expert < num_experts; ++expert) {
+      BATON_RETURN_IF_ERROR(device->CopyIn(buffer.data() + (2 * expert + place) * part_bytes,
+                                           rows->data() + expert * part_bytes, part_bytes));
+    }
+    ++place;
+  }
+  return buffer;
+}
+
 absl::StatusOr<DeviceBuffer> LoadVector(const GgufTensor* tensor, Accelerator* device) {
   if (tensor == nullptr) return DeviceBuffer();
   std::vector<uint16_t> rounded;
@@ -62,7 +85,12 @@ absl::StatusOr<DeviceLayer> LoadLayer(const LayerTensors& tensors, Accelerator* 
   BATON_ASSIGN_OR_RETURN(out.post_attn_norm, LoadVector(tensors.post_attn_norm, device));
   BATON_ASSIGN_OR_RETURN(out.ffn_norm, LoadVector(tensors.ffn_norm, device));
   BATON_ASSIGN_OR_RETURN(out.post_ffn_norm, LoadVector(tensors.post_ffn_norm, device));
-  BATON_ASSIGN_OR_RETURN(out.gate_up, LoadMatrix({tensors.gate, tensors.up}, device, pool));
+  if (tensors.router == nullptr) {
+    BATON_ASSIGN_OR_RETURN(out.gate_up, LoadMatrix({tensors.gate, tensors.up}, device, pool));
+  } else {
+    BATON_ASSIGN_OR_RETURN(out.router, LoadMatrix({tensors.router}, device, pool));
+    BATON_ASSIGN_OR_RETURN(out.gate_up, LoadGateUpOfExperts(tensors, device, pool));
+  }
   BATON_ASSIGN_OR_RETURN(out.down, LoadMatrix({tensors.down}, device, pool));
   return out;
 }
@@ -90,8 +118,8 @@ size_t DeviceWeights::bytes() const {
   for (const DeviceLayer& layer : layers) {
     for (const DeviceBuffer* buffer :
          {&layer.attn_norm, &layer.qkv, &layer.attn_output, &layer.ffn_norm, &layer.gate_up,
-          &layer.down, &layer.qkv_bias, &layer.q_norm, &layer.k_norm, &layer.post_attn_norm,
-          &layer.post_ffn_norm}) {
+          &layer.down, &layer.qkv_bias, &layer.q_norm, &layer.k_norm, &layer.router,
+          &layer.post_attn_norm, &layer.post_ffn_norm}) {
       total += buffer->size_bytes();
     }
   }

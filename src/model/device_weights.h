@@ -21,12 +21,13 @@ struct DeviceLayer {
   DeviceBuffer qkv;          // [qkv_size][hidden]
   DeviceBuffer attn_output;  // [hidden][q_size]
   DeviceBuffer ffn_norm;     // [hidden]
-  DeviceBuffer gate_up;      // [2 ffn][hidden]: gate, then up
-  DeviceBuffer down;         // [hidden][ffn]
+  DeviceBuffer gate_up;      // [2 ffn][hidden]: gate, then up; of experts [experts][2 ffn][hidden]
+  DeviceBuffer down;         // [hidden][ffn]; of experts [experts][hidden][ffn]
   // Empty unless the architecture has them.
   DeviceBuffer qkv_bias;  // [qkv_size] fp32
   DeviceBuffer q_norm;    // [head_dim]
   DeviceBuffer k_norm;    // [head_dim]
+  DeviceBuffer router;    // [experts][hidden]
   // Norms of what attention and the feed-forward layer add to the residual.
   DeviceBuffer post_attn_norm;  // [hidden]
   DeviceBuffer post_ffn_norm;   // [hidden]

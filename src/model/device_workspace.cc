@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string_view>
 
+#include "kernels/cuda/experts_params.h"
 #include "kernels/cuda/gemm_segments.h"
 #include "kernels/simt/types.h"
 
@@ -22,6 +23,15 @@ struct Piece {
   size_t size_bytes;
   std::string_view name;
 };
+
+Status Take(Accelerator* device, std::span<const Piece> pieces) {
+  for (const Piece& piece : pieces) {
+    if (piece.size_bytes == 0) continue;
+    BATON_ASSIGN_OR_RETURN(*piece.buffer,
+                           DeviceBuffer::Create(device, piece.size_bytes, piece.name));
+  }
+  return OkStatus();
+}
 
 uint32_t BlocksUsed(const AttentionSpan& span, uint32_t block_size) {
   return (span.first_pos + span.num_rows - 1) / block_size + 1;
@@ -50,6 +60,7 @@ absl::StatusOr<std::unique_ptr<DeviceWorkspace>> DeviceWorkspace::Create(
 
 Status DeviceWorkspace::Allocate(const ModelConfig& config) {
   const size_t rows = size_.max_rows;
+  const size_t experts_of_row = config.traits->experts ? config.num_experts_used : 1;
   const size_t max_blocks = (size_.max_context - 1) / size_.block_size + 1;
   const auto bf16 = [rows](size_t width) { return rows * width * kBf16Bytes; };
   const auto bounds = cuda::BoundAttentionPlan(shape_, kPlanLimits, rows, rows);
@@ -64,8 +75,8 @@ Status DeviceWorkspace::Allocate(const ModelConfig& config) {
       {&qkv, bf16(config.qkv_size()), "qkv"},
       {&q, bf16(config.q_size()), "q"},
       {&attended, bf16(config.q_size()), "attended"},
-      {&gate_up, bf16(size_t{2} * config.ffn_size), "gate_up"},
-      {&gated, bf16(config.ffn_size), "gated"},
+      {&gate_up, bf16(2 * experts_of_row * config.ffn_size), "gate_up"},
+      {&gated, bf16(experts_of_row * config.ffn_size), "gated"},
       {&logits, size_t{size_.max_logit_rows} * config.vocab_size * sizeof(float), "logits"},
       {&sampling, size_.max_logit_rows * sizeof(RowSampling), "sampling of rows"},
       {&tokens, size_.max_logit_rows * kWordBytes, "chosen tokens"},
@@ -88,11 +99,8 @@ Status DeviceWorkspace::Allocate(const ModelConfig& config) {
       {&local_decode.items, local * bounds.num_decode_items * item_bytes, "items of local layers"},
       {&local_decode.num_items, local * kWordBytes, "number of items of local layers"},
   };
-  for (const Piece& piece : pieces) {
-    if (piece.size_bytes == 0) continue;
-    BATON_ASSIGN_OR_RETURN(*piece.buffer,
-                           DeviceBuffer::Create(device_, piece.size_bytes, piece.name));
-  }
+  BATON_RETURN_IF_ERROR(Take(device_, pieces));
+  if (config.traits->experts) BATON_RETURN_IF_ERROR(AllocateExperts(config));
   host_.reserve(rows * max_blocks);
   rows_.reserve(rows);
   plan_.prefill.reserve(bounds.num_prefill_items);
@@ -100,8 +108,29 @@ Status DeviceWorkspace::Allocate(const ModelConfig& config) {
   return OkStatus();
 }
 
+Status DeviceWorkspace::AllocateExperts(const ModelConfig& config) {
+  const size_t pairs = size_t{size_.max_rows} * config.num_experts_used;
+  const size_t max_tiles = cuda::MaxExpertTiles(pairs, config.num_experts, cuda::kExpertFewRows);
+  const Piece pieces[] = {
+      {&experts.logits, size_t{size_.max_rows} * config.num_experts * sizeof(float),
+       "router logits"},
+      {&experts.pairs, pairs * kWordBytes, "experts of rows"},
+      {&experts.weights, pairs * sizeof(float), "weights of experts"},
+      {&experts.slots, pairs * kWordBytes, "slots of experts"},
+      {&experts.slot_rows, pairs * kWordBytes, "rows of slots"},
+      {&experts.begins, config.num_experts * kWordBytes, "first slots of experts"},
+      {&experts.tiles, max_tiles * sizeof(cuda::ExpertTile), "tiles of experts"},
+      {&experts.num_tiles, kWordBytes, "number of tiles of experts"},
+      {&experts.arrivals, kWordBytes, "arrivals of experts"},
+      {&experts.outputs, pairs * config.hidden_size * kBf16Bytes, "outputs of experts"},
+  };
+  return Take(device_, pieces);
+}
+
 Status DeviceWorkspace::FillTables(const ModelConfig& config, std::span<const float> rope_factors) {
-  for (const DeviceBuffer* buffer : {&zeros_, &gemm_counters, &attention_arrivals}) {
+  for (const DeviceBuffer* buffer :
+       {&zeros_, &gemm_counters, &attention_arrivals, &experts.arrivals}) {
+    if (buffer->size_bytes() == 0) continue;
     const std::vector<std::byte> zeros(buffer->size_bytes());
     BATON_RETURN_IF_ERROR(device_->CopyIn(buffer->data(), zeros.data(), zeros.size()));
   }

@@ -51,8 +51,8 @@ class DeviceWorkspace {
   DeviceBuffer qkv;            // [max_rows][qkv_size]
   DeviceBuffer q;              // [max_rows][q_size]: rotated
   DeviceBuffer attended;       // [max_rows][q_size]
-  DeviceBuffer gate_up;        // [max_rows][2 ffn]
-  DeviceBuffer gated;          // [max_rows][ffn]
+  DeviceBuffer gate_up;        // [max_rows][2 ffn]; of experts [max_rows top_k][2 ffn]
+  DeviceBuffer gated;          // [max_rows][ffn]; of experts [max_rows top_k][ffn]
   DeviceBuffer logits;         // [max_logit_rows][vocab] fp32
   DeviceBuffer sampling;       // [max_logit_rows] RowSampling
   DeviceBuffer tokens;         // [max_logit_rows] uint32_t: chosen
@@ -63,6 +63,21 @@ class DeviceWorkspace {
   DeviceBuffer gemm_counters;
   DeviceBuffer attention_partials;
   DeviceBuffer attention_arrivals;
+
+  // Of a mixture of experts (kernels/cuda/experts_params.h); empty without.
+  struct Experts {
+    DeviceBuffer logits;     // [max_rows][experts] fp32
+    DeviceBuffer pairs;      // [max_rows][top_k]: the expert
+    DeviceBuffer weights;    // [max_rows][top_k] fp32
+    DeviceBuffer slots;      // [max_rows][top_k]
+    DeviceBuffer slot_rows;  // [max_rows top_k]
+    DeviceBuffer begins;     // [experts]
+    DeviceBuffer tiles;      // [MaxExpertTiles]
+    DeviceBuffer num_tiles;  // uint32_t
+    DeviceBuffer arrivals;   // uint32_t, zero between launches
+    DeviceBuffer outputs;    // [max_rows top_k][hidden]
+  };
+  Experts experts;
 
   // The batch; uint32_t.
   DeviceBuffer token_ids;    // [max_rows]
@@ -87,6 +102,7 @@ class DeviceWorkspace {
  private:
   DeviceWorkspace(const ModelConfig& config, const DeviceWorkspaceSize& size, Accelerator* device);
   Status Allocate(const ModelConfig& config);
+  Status AllocateExperts(const ModelConfig& config);
   Status FillTables(const ModelConfig& config, std::span<const float> rope_factors);
   Status FillRope(const ModelConfig& config, const RopeTableKind& kind, const DeviceBuffer& to);
   Status CopyHost(const DeviceBuffer& to);

@@ -42,6 +42,21 @@ TEST(FirstStepCostTest, CountsBytesAndOperationsOfAModel) {
   EXPECT_EQ(model.num_launches, 292u);
 }
 
+// A chunk may meet every expert, and a row pays for its own only.
+TEST(FirstStepCostTest, AStepReadsAllExpertsAndARowMultipliesItsOwn) {
+  ModelConfig config = Llama8b();
+  config.num_experts = 64;
+  config.num_experts_used = 8;
+  config.ffn_size = 1024;
+  const uint64_t expert = uint64_t{3} * 4096 * 1024;
+  const uint64_t others = uint64_t{4096} * (2 * 4096 + 2 * 1024 + 64);  // attention and router
+  const size_t read_by_a_row = 32 * 2 * (others + 8 * expert) + 1'050'673'152u;
+  const RooflineModel model = RooflineModelOf(config, read_by_a_row);
+  EXPECT_EQ(model.layer_weight_bytes, 2 * (others + 64 * expert));
+  EXPECT_EQ(model.layer_flops_per_row, 2 * (others + 8 * expert));
+  EXPECT_EQ(model.num_launches, 32u * 13 + 4);
+}
+
 TEST(FirstStepCostTest, AKnownDeviceDecodesWithinFourTimesItsLimit) {
   const StatusOr<StepWeights> weights = FirstStepCost("NVIDIA H200", Llama8b(), kStepBytes);
   ASSERT_TRUE(weights.ok()) << weights.status();

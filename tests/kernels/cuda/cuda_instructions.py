@@ -37,6 +37,11 @@ EXPECTED = {
         f"Kv{way}Kernel": (r"LDG\.E.*\.128", r"STG\.E\.128", r"SHFL\.BFLY", r"IMAD\.WIDE\.U32.*")
         for way in ("Gather", "Scatter")
     },
+    "GroupedGemm8Kernel": TENSOR_PIPELINE,
+    "GroupedGemm64Kernel": TENSOR_PIPELINE,
+    "RouteKernel": (r"SHFL\.BFLY", r"FSETP.*"),
+    "SortPairsKernel": (r"SHFL\.BFLY", r"ATOMG\.E\.ADD\.STRONG\.GPU"),
+    "CombineKernel": (r"LDG\.E\.NA\.LTC256B\.128\.CONSTANT", r"STG\.E\.128", r"FFMA"),
     "RmsNormKernel": (r"LDG\.E.*\.128", r"STG\.E\.128", r"SHFL\.BFLY", r"FFMA"),
     "SiluMulKernel": (r"LDG\.E\.NA\.LTC256B\.128\.CONSTANT", r"STG\.E\.128"),
     "GeluMulKernel": (r"LDG\.E\.NA\.LTC256B\.128\.CONSTANT", r"STG\.E\.128", r"FFMA"),

@@ -39,17 +39,18 @@ absl::Status CheckMachine(const StageInput& input, Report& report);
 absl::Status CheckPrimitives(const StageInput& input, Report& report);
 // 2: the kernels against kernel_reference.h and attention_reference.h.
 absl::Status CheckKernels(const StageInput& input, Report& report);
-// Parts of it: RopeAppend; AttentionPrefill and AttentionDecode; KvGather and KvScatter; Sample
-// against the processor's.
+// Parts of it: RopeAppend; AttentionPrefill and AttentionDecode; the kernels of experts; KvGather
+// and KvScatter; Sample against the processor's.
 absl::Status CheckRopeAppend(const StageInput& input, Report& report);
 absl::Status CheckAttentionKernels(const StageInput& input, Report& report);
+absl::Status CheckExperts(const StageInput& input, Report& report);
 absl::Status CheckKvSlices(const StageInput& input, Report& report);
 absl::Status CheckSample(const StageInput& input, Report& report);
 // 3: what the memory and the tensor cores can do: the limits of the stages behind it.
 absl::Status CheckBandwidth(const StageInput& input, Report& report);
 // Part of it: cuBLASLt at the model's shapes.
 absl::Status CheckCublasLt(const StageInput& input, Report& report, MeasuredLimits& limits);
-// 4: how long each kernel takes at the shapes of Llama-3.1-8B.
+// 4: how long each kernel takes at the shapes of Llama-3.1-8B; of experts, of Qwen3-30B-A3B.
 absl::Status CheckTimings(const StageInput& input, Report& report);
 // 5: a model of that shape with random weights: the same bits however a prompt is computed, and the
 // time of a step.

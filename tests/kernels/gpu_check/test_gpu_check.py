@@ -219,7 +219,9 @@ class GpuCheckScript(unittest.TestCase):
         kinds = {re.sub(r" (m |b |prefill |)\d.*", "", name) for name in checks}
         products = {f"gemm {name}" for name in ("qkv", "o", "gate_up", "down", "output")}
         rows = {"rms_norm", "silu_mul", "gelu_mul", "embed", "rope_append", "sample"}
-        self.assertEqual(kinds, products | rows | {"attention", "kv_gather", "kv_scatter"})
+        experts = {"route", "sort_pairs", "grouped_gemm", "combine"}
+        others = {"attention", "kv_gather", "kv_scatter"}
+        self.assertEqual(kinds, products | rows | experts | others)
         for check in checks.values():
             self.assertGreater(check["median_us"], 0)
             self.assertEqual(len(check["samples_us"]), 3)

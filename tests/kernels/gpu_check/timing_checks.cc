@@ -6,6 +6,7 @@
 #include "kernels/cuda/attention_plan.h"
 #include "src/base/status.h"
 #include "tests/kernels/gpu_check/device_array.h"
+#include "tests/kernels/gpu_check/experts_timing.h"
 #include "tests/kernels/gpu_check/gemm_timing.h"
 #include "tests/kernels/gpu_check/slice_timing.h"
 #include "tests/kernels/gpu_check/stages.h"
@@ -317,6 +318,7 @@ absl::Status CheckTimings(const StageInput& input, Report& report) {
   BATON_RETURN_IF_ERROR(AddAttention(input, report));
   BATON_RETURN_IF_ERROR(AddSliceTimings(input, report));
   BATON_RETURN_IF_ERROR(AddSample(input, report));
+  BATON_RETURN_IF_ERROR(AddExpertsTimings(input, report));
   return AddProducts(input, report);
 }
 

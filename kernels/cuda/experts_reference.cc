@@ -1,0 +1,86 @@
+#include "kernels/cuda/experts_reference.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <limits>
+#include <numeric>
+#include <vector>
+
+#include "kernels/cuda/kernel_reference.h"
+#include "kernels/math.h"
+
+namespace baton::cuda {
+
+void ReferenceRoute(const RouteParams& params) {
+  for (size_t row = 0; row < params.num_rows; ++row) {
+    const float* const logits = params.logits + row * params.num_experts;
+    uint32_t* const experts = params.experts + row * params.top_k;
+    float* const weights = params.weights + row * params.top_k;
+    const bool is_finite = std::all_of(logits, logits + params.num_experts,
+                                       [](float logit) { return std::isfinite(logit); });
+    std::vector<uint32_t> order(params.num_experts);
+    std::iota(order.begin(), order.end(), 0u);
+    if (is_finite) {
+      std::stable_sort(order.begin(), order.end(),
+                       [&](uint32_t a, uint32_t b) { return logits[a] > logits[b]; });
+    }
+    float sum = 0.0f;
+    for (size_t j = 0; j < params.top_k; ++j) {
+      experts[j] = order[j];
+      weights[j] = Exp(logits[order[j]] - logits[order[0]]);
+      sum += weights[j];
+    }
+    for (size_t j = 0; j < params.top_k; ++j) {
+      weights[j] = is_finite ? weights[j] / sum : std::numeric_limits<float>::quiet_NaN();
+    }
+  }
+}
+
+void ReferenceSortPairs(const SortPairsParams& params) {
+  uint32_t slot = 0;
+  *params.num_tiles = 0;
+  for (uint32_t expert = 0; expert < params.num_experts; ++expert) {
+    const uint32_t begin = slot;
+    params.begins[expert] = begin;
+    for (uint32_t pair = 0; pair < params.num_pairs; ++pair) {
+      if (params.experts[pair] != expert) continue;
+      params.slots[pair] = slot;
+      params.slot_rows[slot++] = pair / params.top_k;
+    }
+    for (uint32_t first = begin; first < slot; first += params.tile_rows) {
+      params.tiles[(*params.num_tiles)++] = {expert, first,
+                                             std::min(slot - first, params.tile_rows)};
+    }
+  }
+}
+
+void ReferenceGroupedGemmBits(const GroupedGemmParams& params) {
+  for (uint32_t i = 0; i < *params.num_tiles; ++i) {
+    const ExpertTile& tile = params.tiles[i];
+    for (size_t slot = tile.first_slot; slot < tile.first_slot + tile.num_slots; ++slot) {
+      const size_t row = params.slot_rows == nullptr ? slot : params.slot_rows[slot];
+      ReferenceGemmBits({.x = params.x + row * params.k,
+                         .w = params.w + size_t{tile.expert} * params.n * params.k,
+                         .y_bf16 = params.y + slot * params.n,
+                         .m = 1,
+                         .n = params.n,
+                         .k = params.k});
+    }
+  }
+}
+
+void ReferenceCombine(const CombineParams& params) {
+  for (size_t row = 0; row < params.num_rows; ++row) {
+    for (size_t i = 0; i < params.dim; ++i) {
+      float sum = 0.0f;
+      for (size_t pair = row * params.top_k; pair < (row + 1) * params.top_k; ++pair) {
+        const Bf16 y = params.y[size_t{params.slots[pair]} * params.dim + i];
+        sum = std::fma(params.weights[pair], FloatFromBf16(y.bits), sum);
+      }
+      params.out[row * params.dim + i].bits = Bf16FromFloat(sum);
+    }
+  }
+}
+
+}  // namespace baton::cuda
