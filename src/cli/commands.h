@@ -35,6 +35,7 @@ int RunSim(const std::vector<std::string>& args);             // sim_command.cc
 int RunDrain(const std::vector<std::string>& args);           // drain_command.cc
 int RunDoctor(const std::vector<std::string>& args);          // doctor_command.cc
 int RunTop(const std::vector<std::string>& args);             // top/top_command.cc
+int RunTopo(const std::vector<std::string>& args);            // top/topo_command.cc
 int RunTrace(const std::vector<std::string>& args);           // trace/trace_commands.cc
 int RunWhy(const std::vector<std::string>& args);             // trace/trace_commands.cc
 int RunVersion(const std::vector<std::string>& args);         // file_commands.cc

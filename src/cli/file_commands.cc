@@ -27,6 +27,7 @@ constexpr Command kCommands[] = {
     {"drain", "let one worker of a running cluster go", &RunDrain},
     {"doctor", "examine this host, or audit the KV ledger of a cluster", &RunDoctor},
     {"top", "watch the pools, queues and links of a running cluster", &RunTop},
+    {"topo", "show how KV crosses between the workers of a running cluster", &RunTopo},
     {"trace", "write the last requests and steps of a cluster for ui.perfetto.dev", &RunTrace},
     {"why", "say what one request waited for", &RunWhy},
     {"version", "print the version", &RunVersion},

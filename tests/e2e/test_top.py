@@ -28,6 +28,23 @@ def test_one_frame_names_every_worker_and_link(server):
     assert links and all(link["to"] in frame and link["transport"] in frame for link in links)
 
 
+def test_topo_has_a_cell_for_each_pair_of_workers(server):
+    complete(server, prompt="A long story: " * 40, max_tokens=2)
+    command = [BIN, "topo", "--admin", server.router["admin"]]
+    done = subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    links = json.loads(done.stdout)["links"]
+    workers = [row for row in server.topology() if row["role"] != "router"]
+    pairs = {(p["worker_id"], d["worker_id"])
+             for p in workers if p["role"] == "prefill"
+             for d in workers if d["role"] == "decode"}  # fmt: skip
+    assert {(link["from"], link["to"]) for link in links} == pairs
+    assert any(link["bytes_per_s"] for link in links)
+    table = subprocess.run(command, capture_output=True, text=True, timeout=60).stdout
+    assert all(link["from"] in table and link["to"] in table for link in links)
+    assert "GB/s" in table
+
+
 def test_nobody_there_and_the_wrong_port_are_one_line(server):
     nobody = top("--admin", "127.0.0.1:1")
     assert nobody.returncode == 1 and "127.0.0.1:1" in nobody.stderr

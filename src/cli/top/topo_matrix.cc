@@ -1,0 +1,74 @@
+#include "src/cli/top/topo_matrix.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "fmt/format.h"
+#include "nlohmann/json.hpp"
+
+namespace baton {
+namespace {
+
+std::string CellOf(const TopWorker& from, const TopWorker& to) {
+  const auto link = std::find_if(from.links.begin(), from.links.end(),
+                                 [&to](const TopLink& one) { return one.to == to.worker_id; });
+  if (link == from.links.end()) return "-";
+  if (!link->up) return "down";
+  if (link->bytes_per_s <= 0) return link->transport;
+  return fmt::format("{} {:.2f} GB/s", link->transport, link->bytes_per_s * 1e-9);
+}
+
+std::vector<const TopWorker*> WorkersOf(const TopSnapshot& cluster, std::string_view role) {
+  std::vector<const TopWorker*> found;
+  for (const TopWorker& worker : cluster.workers) {
+    if (worker.role == role) found.push_back(&worker);
+  }
+  return found;
+}
+
+// Lines of cells, each column as wide as its widest cell.
+std::string Aligned(const std::vector<std::vector<std::string>>& rows) {
+  std::vector<size_t> widths(rows[0].size());
+  for (const auto& row : rows) {
+    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+  }
+  std::string text;
+  for (const auto& row : rows) {
+    std::string line;
+    for (size_t i = 0; i < row.size(); ++i) line += fmt::format("{:<{}}  ", row[i], widths[i]);
+    line.erase(line.find_last_not_of(' ') + 1);
+    text += line + "\n";
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string TopoText(const TopSnapshot& cluster) {
+  const std::vector<const TopWorker*> decodes = WorkersOf(cluster, "decode");
+  std::vector<std::vector<std::string>> rows = {{"from \\ to"}};
+  for (const TopWorker* decode : decodes) rows[0].push_back(decode->worker_id);
+  for (const TopWorker* prefill : WorkersOf(cluster, "prefill")) {
+    rows.push_back({prefill->worker_id});
+    for (const TopWorker* decode : decodes) rows.back().push_back(CellOf(*prefill, *decode));
+  }
+  return Aligned(rows);
+}
+
+std::string TopoJson(const TopSnapshot& cluster) {
+  nlohmann::ordered_json links = nlohmann::ordered_json::array();
+  for (const TopWorker* prefill : WorkersOf(cluster, "prefill")) {
+    for (const TopLink& link : prefill->links) {
+      nlohmann::ordered_json row = {{"from", prefill->worker_id},
+                                    {"to", link.to},
+                                    {"transport", link.transport},
+                                    {"up", link.up}};
+      row["bytes_per_s"] = nullptr;
+      if (link.bytes_per_s > 0) row["bytes_per_s"] = static_cast<uint64_t>(link.bytes_per_s);
+      links.push_back(std::move(row));
+    }
+  }
+  return nlohmann::ordered_json{{"links", std::move(links)}}.dump(1) + "\n";
+}
+
+}  // namespace baton

@@ -1,0 +1,22 @@
+// What `baton topo` shows: the links from prefill to decode workers, as their hand-offs measured
+// them. Pure; any thread.
+#ifndef BATON_CLI_TOP_TOPO_MATRIX_H_
+#define BATON_CLI_TOP_TOPO_MATRIX_H_
+
+#include <string>
+
+#include "src/cli/top/top_frame.h"
+
+namespace baton {
+
+// A row for each prefill worker, a column for each decode worker; each cell "shm 2.50 GB/s",
+// "shm" before the first hand-off that was long enough to time, "down", or "-" without a link.
+std::string TopoText(const TopSnapshot& cluster);
+
+// {"links":[{"from","to","transport","up","bytes_per_s"}]}, in the order of the workers;
+// bytes_per_s is null before it was measured.
+std::string TopoJson(const TopSnapshot& cluster);
+
+}  // namespace baton
+
+#endif  // BATON_CLI_TOP_TOPO_MATRIX_H_

@@ -1,0 +1,59 @@
+// The matrix of links, from a page of /v1/topology.
+#include "src/cli/top/topo_matrix.h"
+
+#include "gtest/gtest.h"
+
+namespace baton {
+namespace {
+
+constexpr std::string_view kTopology = R"({"model":"m","processes":[
+ {"role":"router","worker_id":"router-0"},
+ {"role":"decode","worker_id":"decode-0","links":[]},
+ {"role":"decode","worker_id":"decode-1","links":[]},
+ {"role":"decode","worker_id":"decode-2","links":[]},
+ {"role":"prefill","worker_id":"prefill-0",
+  "links":[{"to":"decode-0","transport":"shm","bytes_per_s":2500000000,"up":true},
+           {"to":"decode-1","transport":"tcp","bytes_per_s":0,"up":true},
+           {"to":"decode-2","transport":"tcp","bytes_per_s":7,"up":false}]},
+ {"role":"prefill","worker_id":"prefill-1","links":[]}]})";
+
+TEST(TopoMatrixTest, ARowForEachPrefillWorkerAndAColumnForEachDecodeWorker) {
+  EXPECT_EQ(TopoText(ReadTopTopology(kTopology).value()),
+            "from \\ to  decode-0       decode-1  decode-2\n"
+            "prefill-0  shm 2.50 GB/s  tcp       down\n"
+            "prefill-1  -              -         -\n");
+}
+
+TEST(TopoMatrixTest, JsonHasEveryLinkAndNoSpeedThatNobodyMeasured) {
+  EXPECT_EQ(TopoJson(ReadTopTopology(
+                         R"({"model":"m","processes":[{"role":"prefill","worker_id":"p",
+ "links":[{"to":"a","transport":"shm","bytes_per_s":12,"up":true},
+          {"to":"b","transport":"tcp","bytes_per_s":0,"up":true}]}]})")
+                         .value()),
+            R"({
+ "links": [
+  {
+   "from": "p",
+   "to": "a",
+   "transport": "shm",
+   "up": true,
+   "bytes_per_s": 12
+  },
+  {
+   "from": "p",
+   "to": "b",
+   "transport": "tcp",
+   "up": true,
+   "bytes_per_s": null
+  }
+ ]
+}
+)");
+}
+
+TEST(TopoMatrixTest, AClusterWithoutWorkersIsAHeadAlone) {
+  EXPECT_EQ(TopoText(ReadTopTopology(R"({"model":"","processes":[]})").value()), "from \\ to\n");
+}
+
+}  // namespace
+}  // namespace baton
