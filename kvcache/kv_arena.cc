@@ -6,12 +6,12 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 #include <limits>
 #include <utility>
 
 #include "kvcache/available_memory.h"
 #include "src/base/checked_math.h"
+#include "src/base/errno_text.h"
 #include "src/base/size_text.h"
 
 #ifndef MFD_NOEXEC_SEAL
@@ -24,8 +24,6 @@ namespace {
 constexpr uint64_t kAllocateStepBytes = uint64_t{64} << 20;
 constexpr uint64_t kMaxReadBytes = uint64_t{128} << 20;
 constexpr int kRequiredSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL;
-
-std::string ErrnoText() { return strerrordesc_np(errno); }
 
 // An anonymous file that never needs to be executable; kernels before 6.3 do not know that flag.
 int CreateMemoryFile() {
@@ -43,12 +41,13 @@ Status AllocateRange(int fd, uint64_t offset, uint64_t size_bytes) {
   } while (result != 0 && errno == EINTR);
   if (result == 0) return OkStatus();
   return ResourceExhausted("the KV arena could not get {} of memory: {}", FormatSize(size_bytes),
-                           ErrnoText());
+                           ErrnoText(errno));
 }
 
 Status CheckPeerFile(int fd, uint64_t size_bytes) {
   const int seals = fcntl(fd, F_GET_SEALS);
-  if (seals < 0) return FailedPrecondition("the peer's arena is no memory file: {}", ErrnoText());
+  if (seals < 0)
+    return FailedPrecondition("the peer's arena is no memory file: {}", ErrnoText(errno));
   // WRITE is the stronger form of FUTURE_WRITE.
   const int effective = (seals & F_SEAL_WRITE) != 0 ? seals | F_SEAL_FUTURE_WRITE : seals;
   if ((effective & kRequiredSeals) != kRequiredSeals) {
@@ -56,7 +55,7 @@ Status CheckPeerFile(int fd, uint64_t size_bytes) {
                               kRequiredSeals);
   }
   struct stat info;
-  if (fstat(fd, &info) != 0) return FailedPrecondition("the peer's arena: {}", ErrnoText());
+  if (fstat(fd, &info) != 0) return FailedPrecondition("the peer's arena: {}", ErrnoText(errno));
   if (static_cast<uint64_t>(info.st_size) != size_bytes) {
     return FailedPrecondition("the peer's arena has {} bytes, needs {}", info.st_size, size_bytes);
   }
@@ -99,13 +98,13 @@ KvArena::~KvArena() {
 
 Status KvArena::Map() {
   fd_.reset(CreateMemoryFile());
-  if (!fd_.valid()) return Unavailable("memfd_create failed: {}", ErrnoText());
+  if (!fd_.valid()) return Unavailable("memfd_create failed: {}", ErrnoText(errno));
   if (ftruncate(fd_.get(), static_cast<off_t>(size_bytes())) != 0) {
-    return ResourceExhausted("a memory file of {} bytes: {}", size_bytes(), ErrnoText());
+    return ResourceExhausted("a memory file of {} bytes: {}", size_bytes(), ErrnoText(errno));
   }
   void* const base = mmap(nullptr, size_bytes(), PROT_READ | PROT_WRITE, MAP_SHARED, fd_.get(), 0);
   if (base == MAP_FAILED) {
-    return ResourceExhausted("mapping {} bytes: {}", size_bytes(), ErrnoText());
+    return ResourceExhausted("mapping {} bytes: {}", size_bytes(), ErrnoText(errno));
   }
   base_ = static_cast<std::byte*>(base);
   // Hints: huge pages where shmem_enabled allows them; no KV in core dumps.
@@ -128,7 +127,7 @@ Status KvArena::Allocate(const KvArenaOptions& options) {
 
 Status KvArena::Seal() {
   if (fcntl(fd_.get(), F_ADD_SEALS, kRequiredSeals) != 0) {
-    return Unavailable("sealing the KV arena needs Linux 5.1: {}", ErrnoText());
+    return Unavailable("sealing the KV arena needs Linux 5.1: {}", ErrnoText(errno));
   }
   return OkStatus();
 }
@@ -142,7 +141,8 @@ StatusOr<std::unique_ptr<PeerArena>> PeerArena::Map(UniqueFd fd, const KvLayout&
   BATON_RETURN_IF_ERROR(CheckPeerFile(fd.get(), *size_bytes));
   void* const base = mmap(nullptr, *size_bytes, PROT_READ, MAP_SHARED, fd.get(), 0);
   if (base == MAP_FAILED) {
-    return FailedPrecondition("mapping {} bytes of the peer's arena: {}", *size_bytes, ErrnoText());
+    return FailedPrecondition("mapping {} bytes of the peer's arena: {}", *size_bytes,
+                              ErrnoText(errno));
   }
   (void)madvise(base, *size_bytes, MADV_HUGEPAGE);
   (void)madvise(base, *size_bytes, MADV_DONTDUMP);

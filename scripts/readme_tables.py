@@ -184,7 +184,8 @@ def k8s(result):
         "",
         f"Image {image['archive_bytes'] / 1e6:.1f} MB; `helm install --wait`"
         f" {result['install']['seconds']} s; {result['dry_run']['accepted']} value sets accepted by"
-        f" the API server; `scripts/test_full.sh k8s`, Kubernetes 1.34.2; " + where(result),
+        f" the API server; `scripts/test_full.sh k8s`, Kubernetes 1.34.2; {result['cpu']},"
+        f" {result['cores']} cores for everything, commit {result['commit']}.",
     ]
 
 

@@ -54,7 +54,7 @@ inline absl::Status CheckKvShape(const char* kernel, const KvBlocks& kv, uint32_
                   " kv heads: the range is [1, " + std::to_string(kMaxGroup) + "] for each");
   }
   if (kv.block_stride_bytes % 16 != 0 ||
-      kv.block_stride_bytes < 2 * kv.num_kv_heads * kv.PieceBytes()) {
+      kv.block_stride_bytes < size_t{2} * kv.num_kv_heads * kv.PieceBytes()) {
     return refuse("a block stride of " + std::to_string(kv.block_stride_bytes) +
                   " bytes is no multiple of 16 that holds a slice");
   }

@@ -5,12 +5,12 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
 #include <utility>
 
 #include "kvcache/transport/slice_copy.h"
 #include "kvcache/transport/socket_io.h"
 #include "src/base/check.h"
+#include "src/base/errno_text.h"
 #include "src/base/xxh3.h"
 
 namespace baton {
@@ -113,7 +113,7 @@ void Connection::Work(int64_t now_us) {
 void Connection::OnConnected(int64_t now_us) {
   const int error = ConnectError(fd_.get());
   if (error != 0) {
-    EndWith(CloseReason::kUnreachable, Unavailable("connect: {}", strerrordesc_np(error)));
+    EndWith(CloseReason::kUnreachable, Unavailable("connect: {}", ErrnoText(error)));
     return;
   }
   if (kind_ == TransportKind::kShm) {
@@ -193,7 +193,7 @@ void Connection::EndOnError(const char* what, const IoOutcome& outcome) {
   if (tls_ != nullptr && tls_->failure().has_value()) {
     EndWith(tls_->failure()->reason, tls_->failure()->status);
   } else {
-    EndWith(CloseReason::kPeerClosed, Unavailable("{}: {}", what, strerrordesc_np(outcome.error)));
+    EndWith(CloseReason::kPeerClosed, Unavailable("{}: {}", what, ErrnoText(outcome.error)));
   }
 }
 

@@ -10,6 +10,8 @@
 #include <cstring>
 #include <memory>
 
+#include "src/base/errno_text.h"
+
 namespace baton {
 namespace {
 
@@ -21,11 +23,6 @@ constexpr int kKeepIdleS = 2;
 constexpr int kKeepIntervalS = 1;
 constexpr int kKeepProbes = 3;
 constexpr int kBacklog = 128;
-
-std::string ErrorText(int error) {
-  const char* const text = strerrordesc_np(error);
-  return text != nullptr ? text : "unknown error";
-}
 
 void SetOption(int fd, int level, int option, int value) {
   // All of them are tuning: a kernel that refuses one still carries the bytes.
@@ -120,11 +117,11 @@ std::string BoundTcpAddress(int fd) {
 
 StatusOr<UniqueFd> ListenOn(const SocketAddress& address, std::string_view text) {
   UniqueFd fd(socket(address.storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  if (!fd.valid()) return Unavailable("socket for {}: {}", text, ErrorText(errno));
+  if (!fd.valid()) return Unavailable("socket for {}: {}", text, ErrnoText(errno));
   if (address.storage.ss_family != AF_UNIX) SetOption(fd.get(), SOL_SOCKET, SO_REUSEADDR, 1);
   const auto* const raw = reinterpret_cast<const sockaddr*>(&address.storage);
   if (bind(fd.get(), raw, address.size_bytes) != 0 || listen(fd.get(), kBacklog) != 0) {
-    return Unavailable("cannot listen on {}: {}", text, ErrorText(errno));
+    return Unavailable("cannot listen on {}: {}", text, ErrnoText(errno));
   }
   return fd;
 }
@@ -132,13 +129,13 @@ StatusOr<UniqueFd> ListenOn(const SocketAddress& address, std::string_view text)
 StatusOr<UniqueFd> StartConnect(const SocketAddress& address) {
   const bool is_tcp = address.storage.ss_family != AF_UNIX;
   UniqueFd fd(socket(address.storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  if (!fd.valid()) return Unavailable("socket: {}", ErrorText(errno));
+  if (!fd.valid()) return Unavailable("socket: {}", ErrnoText(errno));
   // Before connecting: the receive buffer decides the window that TCP announces.
   TuneDataSocket(fd.get(), is_tcp);
   const auto* const raw = reinterpret_cast<const sockaddr*>(&address.storage);
   // A unix socket with a full backlog says EAGAIN and never becomes writable: that is a failure.
   if (connect(fd.get(), raw, address.size_bytes) != 0 && errno != EINPROGRESS) {
-    return Unavailable("connect: {}", ErrorText(errno));
+    return Unavailable("connect: {}", ErrnoText(errno));
   }
   return fd;
 }
@@ -165,7 +162,7 @@ StatusOr<uint32_t> PeerUserId(int fd) {
   ucred credentials{};
   socklen_t size = sizeof(credentials);
   if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &credentials, &size) != 0) {
-    return PermissionDenied("SO_PEERCRED: {}", ErrorText(errno));
+    return PermissionDenied("SO_PEERCRED: {}", ErrnoText(errno));
   }
   return credentials.uid;
 }

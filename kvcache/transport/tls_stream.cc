@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "src/base/check.h"
+#include "src/base/errno_text.h"
 
 namespace baton {
 namespace {
@@ -176,7 +177,7 @@ TlsStep TlsStream::Handshake() {
   const int broken = Flush();
   if (failure_.has_value()) return TlsStep::kFailed;
   if (broken != 0) {
-    failure_ = {CloseReason::kPeerClosed, Unavailable("send: {}", strerrordesc_np(broken))};
+    failure_ = {CloseReason::kPeerClosed, Unavailable("send: {}", ErrnoText(broken))};
     return TlsStep::kFailed;
   }
   return handshaken_ ? TlsStep::kDone : TlsStep::kGoesOn;
@@ -188,8 +189,7 @@ void TlsStream::Fail(int ssl_error) {
     return;
   }
   if (socket_error_ != 0) {
-    failure_ = {CloseReason::kPeerClosed,
-                Unavailable("receive: {}", strerrordesc_np(socket_error_))};
+    failure_ = {CloseReason::kPeerClosed, Unavailable("receive: {}", ErrnoText(socket_error_))};
     return;
   }
   if (at_end_) {

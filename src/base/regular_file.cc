@@ -6,8 +6,9 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 #include <string_view>
+
+#include "src/base/errno_text.h"
 
 namespace baton {
 namespace {
@@ -26,9 +27,9 @@ StatusOr<std::string> ReadRegularFile(const std::string& path, size_t max_bytes)
   // O_NONBLOCK: opening a FIFO must fail below, not wait for a writer.
   const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!fd && (errno == ENOENT || errno == ENOTDIR)) return NotFound("there is no such file");
-  if (!fd) return Unavailable("cannot open: {}", std::strerror(errno));
+  if (!fd) return Unavailable("cannot open: {}", ErrnoText(errno));
   struct stat info {};
-  if (::fstat(fd.get(), &info) != 0) return Unavailable("cannot stat: {}", std::strerror(errno));
+  if (::fstat(fd.get(), &info) != 0) return Unavailable("cannot stat: {}", ErrnoText(errno));
   if (!S_ISREG(info.st_mode)) return InvalidArgument("no regular file");
   const auto size = static_cast<size_t>(info.st_size);
   if (size > max_bytes) return InvalidArgument("{} bytes, more than {}", size, max_bytes);
@@ -36,7 +37,7 @@ StatusOr<std::string> ReadRegularFile(const std::string& path, size_t max_bytes)
   for (size_t done = 0; done < size;) {
     const ssize_t count = ::read(fd.get(), text.data() + done, size - done);
     if (count < 0 && errno == EINTR) continue;
-    if (count < 0) return Unavailable("cannot read: {}", std::strerror(errno));
+    if (count < 0) return Unavailable("cannot read: {}", ErrnoText(errno));
     if (count == 0) return Unavailable("ended after {} of {} bytes", done, size);
     done += static_cast<size_t>(count);
   }
@@ -46,9 +47,9 @@ StatusOr<std::string> ReadRegularFile(const std::string& path, size_t max_bytes)
 StatusOr<UniqueFd> OpenInput(const std::string& path) {
   UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!fd && (errno == ENOENT || errno == ENOTDIR)) return NotFound("there is no such file");
-  if (!fd) return Unavailable("cannot open: {}", std::strerror(errno));
+  if (!fd) return Unavailable("cannot open: {}", ErrnoText(errno));
   struct stat info {};
-  if (::fstat(fd.get(), &info) != 0) return Unavailable("cannot stat: {}", std::strerror(errno));
+  if (::fstat(fd.get(), &info) != 0) return Unavailable("cannot stat: {}", ErrnoText(errno));
   if (S_ISDIR(info.st_mode)) return InvalidArgument("is a folder");
   if (S_ISFIFO(info.st_mode) && !IsAnonymousPipe(fd.get())) {
     return InvalidArgument("is a FIFO, which is not waited for; give a file or <(command)");
@@ -56,7 +57,7 @@ StatusOr<UniqueFd> OpenInput(const std::string& path) {
   // From here on a pipe is waited for.
   const int flags = ::fcntl(fd.get(), F_GETFL);
   if (flags < 0 || ::fcntl(fd.get(), F_SETFL, flags & ~O_NONBLOCK) != 0) {
-    return Unavailable("cannot be read: {}", std::strerror(errno));
+    return Unavailable("cannot be read: {}", ErrnoText(errno));
   }
   return fd;
 }
@@ -71,7 +72,7 @@ StatusOr<std::string> ReadInput(const std::string& path, size_t max_bytes) {
     const ssize_t count = ::read(fd.get(), text.data() + done, text.size() - done);
     text.resize(done + static_cast<size_t>(std::max<ssize_t>(0, count)));
     if (count < 0 && errno == EINTR) continue;
-    if (count < 0) return Unavailable("cannot read: {}", std::strerror(errno));
+    if (count < 0) return Unavailable("cannot read: {}", ErrnoText(errno));
     if (count == 0) return text;
   }
   return InvalidArgument("has more than {} bytes", max_bytes);

@@ -8,11 +8,12 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
-#include <cstring>
 #include <fstream>
 
 #include "absl/strings/numbers.h"
 #include "nlohmann/json.hpp"
+
+#include "src/base/errno_text.h"
 
 namespace baton {
 namespace {
@@ -72,10 +73,10 @@ void SendReportToParent(const ChildReport& report) {
 
 StatusOr<ChildProcess> ChildProcess::Start(const ChildSpec& spec) {
   UniqueFd log(::open(spec.log_file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
-  if (!log) return Unavailable("cannot write {}: {}", spec.log_file, std::strerror(errno));
+  if (!log) return Unavailable("cannot write {}: {}", spec.log_file, ErrnoText(errno));
   const off_t log_begin = std::max<off_t>(0, ::lseek(log.get(), 0, SEEK_END));
   int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) return Unavailable("pipe: {}", std::strerror(errno));
+  if (::pipe2(ends, O_CLOEXEC) != 0) return Unavailable("pipe: {}", ErrnoText(errno));
   UniqueFd reader(ends[0]);
   UniqueFd writer(ends[1]);
   ::fcntl(reader.get(), F_SETFL, O_NONBLOCK);
@@ -94,7 +95,7 @@ StatusOr<ChildProcess> ChildProcess::Start(const ChildSpec& spec) {
   if (pid == 0) {
     ExecChild({.argv = argv.data(), .envp = envp.data()}, log.get(), writer.get(), parent);
   }
-  if (pid < 0) return Unavailable("fork: {}", std::strerror(errno));
+  if (pid < 0) return Unavailable("fork: {}", ErrnoText(errno));
   ChildProcess process(pid, std::move(reader));
   process.log_file_ = spec.log_file;
   process.log_begin_ = log_begin;

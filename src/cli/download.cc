@@ -8,7 +8,6 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -19,6 +18,7 @@
 #include "absl/strings/strip.h"
 
 #include "src/base/clock.h"
+#include "src/base/errno_text.h"
 #include "src/base/hex.h"
 #include "src/base/size_text.h"
 #include "src/base/unique_fd.h"
@@ -62,6 +62,7 @@ class ScratchFolder {
 // Runs a program with its stdout discarded; its stderr is ours. Returns its exit code.
 int RunProgram(const std::vector<std::string>& args) {
   std::vector<char*> argv;
+  argv.reserve(args.size() + 1);
   for (const std::string& arg : args) argv.push_back(const_cast<char*>(arg.c_str()));
   argv.push_back(nullptr);
   const pid_t pid = ::fork();
@@ -181,7 +182,7 @@ class PartWriter {
     }
     file_.reset(::open(path_.c_str(),
                        O_WRONLY | O_CREAT | O_CLOEXEC | (append ? O_APPEND : O_TRUNC), 0644));
-    if (!file_) return Unavailable("cannot write {}: {}", path_, std::strerror(errno));
+    if (!file_) return Unavailable("cannot write {}: {}", path_, ErrnoText(errno));
     bar_ = std::make_unique<ProgressBar>(label_, total_);
     return OkStatus();
   }
@@ -193,7 +194,7 @@ class PartWriter {
       if (written < 0 && errno == EINTR) continue;
       if (written < 0) {
         failure_ = Unavailable("cannot write {}: {}; run the same command to resume", path_,
-                               std::strerror(errno));
+                               ErrnoText(errno));
         return false;
       }
       size_ += static_cast<uint64_t>(written);

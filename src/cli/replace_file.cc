@@ -5,8 +5,8 @@
 
 #include <cerrno>
 #include <cstdio>
-#include <cstring>
 
+#include "src/base/errno_text.h"
 #include "src/base/unique_fd.h"
 
 namespace baton {
@@ -34,7 +34,7 @@ Status ReplaceFile(const std::string& path, std::string_view text, mode_t mode) 
   if (error == 0 && std::rename(next.c_str(), path.c_str()) != 0) error = errno;
   if (error == 0) return OkStatus();
   (void)::unlink(next.c_str());
-  return Unavailable("cannot write {}: {}", path, std::strerror(error));
+  return Unavailable("cannot write {}: {}", path, ErrnoText(error));
 }
 
 }  // namespace baton

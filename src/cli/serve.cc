@@ -7,12 +7,12 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <filesystem>
 
 #include "nlohmann/json.hpp"
 
 #include "src/base/clock.h"
+#include "src/base/errno_text.h"
 #include "src/base/hex.h"
 #include "src/base/random.h"
 #include "src/base/unique_fd.h"
@@ -118,7 +118,7 @@ class RunFolder {
   // Two servers in one folder would overwrite each other's secret and topology.
   Status Lock() {
     lock_.reset(::open((path_ + "/lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
-    if (!lock_.valid()) return Unavailable("--run-dir {}: {}", path_, strerrordesc_np(errno));
+    if (!lock_.valid()) return Unavailable("--run-dir {}: {}", path_, ErrnoText(errno));
     if (::flock(lock_.get(), LOCK_EX | LOCK_NB) == 0) return OkStatus();
     own_ = false;  // its owner's
     return FailedPrecondition("--run-dir {} is used by another `baton serve`; give another one",

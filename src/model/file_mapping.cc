@@ -5,16 +5,14 @@
 #include <sys/stat.h>
 
 #include <cerrno>
-#include <cstring>
 
+#include "src/base/errno_text.h"
 #include "src/base/unique_fd.h"
 
 namespace baton {
 namespace {
 
-absl::Status OpenError(std::string_view what) {
-  return NotFound("{}: {}", what, std::strerror(errno));
-}
+absl::Status OpenError(std::string_view what) { return NotFound("{}: {}", what, ErrnoText(errno)); }
 
 }  // namespace
 

@@ -4,10 +4,10 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstring>
 #include <filesystem>
 #include <utility>
 
+#include "src/base/errno_text.h"
 #include "src/base/unique_fd.h"
 
 namespace baton {
@@ -81,9 +81,9 @@ absl::Status PartialFile::Finish() {
 
 absl::Status PartialFile::Failed(std::string_view what, int error) const {
   if (error == ENOSPC || error == EDQUOT || error == EFBIG) {
-    return ResourceExhausted("cannot {} {}: {}", what, partial_, std::strerror(error));
+    return ResourceExhausted("cannot {} {}: {}", what, partial_, ErrnoText(error));
   }
-  return Unavailable("cannot {} {}: {}", what, partial_, std::strerror(error));
+  return Unavailable("cannot {} {}: {}", what, partial_, ErrnoText(error));
 }
 
 absl::Status PartialFile::Exists() const {

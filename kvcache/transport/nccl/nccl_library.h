@@ -34,6 +34,7 @@ inline constexpr int kMinVersion = 21800;
 
 // See the file comment.
 struct NcclTable {
+// NOLINTNEXTLINE(bugprone-macro-parentheses): a declarator
 #define BATON_DECLARE(name) decltype(&functions::name) name = nullptr;
   BATON_NCCL_FUNCTIONS(BATON_DECLARE, BATON_DECLARE)
 #undef BATON_DECLARE

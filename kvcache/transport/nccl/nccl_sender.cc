@@ -431,8 +431,8 @@ void NcclSender::StartLink(Incarnation id, Peer* peer, int64_t now_us) {
                                  parts_->table->ncclGetUniqueId(&connect.id));
   if (status.ok()) {
     StatusOr<std::unique_ptr<NcclComm>> comm = NcclComm::Start(parts_->table, connect.id, 0);
-    if (comm.ok()) link->comm = *std::move(comm);
     status = comm.status();
+    if (comm.ok()) link->comm = *std::move(comm);
   }
   if (status.ok() && !parts_->post(id, connect)) status = ResourceExhausted("no room to connect");
   if (!status.ok()) {
