@@ -18,7 +18,7 @@
 namespace baton {
 namespace {
 
-constexpr size_t kMaxReportBytes = 16 * 1024;
+constexpr size_t kMaxReportBytes = size_t{16} << 10;
 
 // This process's environment with the child's own report pipe (ours stays ours).
 std::vector<std::string> ChildEnvironment(int report_fd) {
@@ -44,7 +44,7 @@ struct ExecArgs {
   if (::getppid() != parent) ::_exit(1);  // the parent died before the line above
   sigset_t none;
   sigemptyset(&none);
-  ::sigprocmask(SIG_SETMASK, &none, nullptr);
+  ::pthread_sigmask(SIG_SETMASK, &none, nullptr);
   const int null_fd = ::open("/dev/null", O_RDONLY);
   ::dup2(null_fd, STDIN_FILENO);
   ::dup2(log_fd, STDOUT_FILENO);
@@ -84,10 +84,12 @@ StatusOr<ChildProcess> ChildProcess::Start(const ChildSpec& spec) {
   std::vector<std::string> args = {"baton", spec.role};
   args.insert(args.end(), spec.args.begin(), spec.args.end());
   std::vector<char*> argv;
+  argv.reserve(args.size() + 1);
   for (std::string& arg : args) argv.push_back(arg.data());
   argv.push_back(nullptr);
   std::vector<std::string> variables = ChildEnvironment(writer.get());
   std::vector<char*> envp;
+  envp.reserve(variables.size() + 1);
   for (std::string& variable : variables) envp.push_back(variable.data());
   envp.push_back(nullptr);
   const pid_t parent = ::getpid();

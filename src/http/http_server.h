@@ -38,9 +38,9 @@ struct HttpServerOptions {
   std::string thread_name = "http";  // listed in src/README.md
 
   size_t max_connections = 1024;                // one more gets 503 and a close
-  size_t max_header_bytes = 16 * 1024;          // request line and fields; above: 431
+  size_t max_header_bytes = size_t{16} << 10;   // request line and fields; above: 431
   size_t max_header_fields = 100;               // above: 431
-  size_t max_body_bytes = 8 * 1024 * 1024;      // above: 413
+  size_t max_body_bytes = size_t{8} << 20;      // above: 413
   size_t max_buffered_bytes = size_t{4} << 20;  // unsent answer bytes of one connection
   int64_t header_timeout_ms = 10'000;       // first byte of a request to the end of its header: 408
   int64_t body_timeout_ms = 60'000;         // end of header to end of body: 408
