@@ -63,22 +63,8 @@ uint32_t RunningRows(const Worker& worker, uint32_t limit) {
   return 0;
 }
 
-// The largest chunk that keeps the itl, of those the one that also keeps the ttft if any does.
-std::optional<AggregatedRun> KeepingItl(const PlanInput& input, uint32_t num_workers) {
-  const uint32_t block = input.memory.block_tokens;
-  std::optional<AggregatedRun> best;
-  for (uint32_t chunk = std::max(block, kMaxPlanChunk / block * block); chunk >= block;
-       chunk -= block) {
-    const AggregatedRun run = AggregatedWith(input, num_workers, chunk);
-    if (!run.carries || run.itl_p99_us > input.objective.itl_us) continue;
-    if (run.Meets(input.objective)) return run;
-    if (!best) best = run;
-  }
-  return best;
-}
-
 bool CanMeet(const PlanInput& input, uint32_t num_workers) {
-  const auto run = KeepingItl(input, num_workers);
+  const auto run = AggregatedKeepingItl(input, num_workers);
   return run && run->Meets(input.objective);
 }
 
@@ -106,6 +92,7 @@ AggregatedRun AggregatedWith(const PlanInput& input, uint32_t num_workers, uint3
   const uint32_t rows_p99 = std::max(rows, PoissonQuantile(worker.MeanBatch(rows), kPlanQuantile));
   if (rows_p99 > limit) return run;
   run.carries = true;
+  run.batch_p99 = rows_p99;
   const FixedServiceQueue queue = worker.Queue(rows);
   run.utilization = queue.utilization();
   run.ttft_p50_us = queue.WaitUs(0.5) + queue.service_us;
@@ -119,11 +106,24 @@ AggregatedRun AggregatedWith(const PlanInput& input, uint32_t num_workers, uint3
   return run;
 }
 
+std::optional<AggregatedRun> AggregatedKeepingItl(const PlanInput& input, uint32_t num_workers) {
+  const uint32_t block = input.memory.block_tokens;
+  std::optional<AggregatedRun> best;
+  for (uint32_t chunk = std::max(block, kMaxPlanChunk / block * block); chunk >= block;
+       chunk -= block) {
+    const AggregatedRun run = AggregatedWith(input, num_workers, chunk);
+    if (!run.carries || run.itl_p99_us > input.objective.itl_us) continue;
+    if (run.Meets(input.objective)) return run;
+    if (!best) best = run;
+  }
+  return best;
+}
+
 Comparison CompareWithAggregated(const PlanInput& input, const ClusterPlan& split) {
   Comparison out;
   const uint32_t num_workers = split.num_workers();
   out.whole_chunks = AggregatedWith(input, num_workers, kMaxPlanChunk);
-  out.keeps_itl = KeepingItl(input, num_workers);
+  out.keeps_itl = AggregatedKeepingItl(input, num_workers);
   out.fewest_workers = FewestWorkers(input, 2 * num_workers);
   out.split_helps = out.fewest_workers == 0 || out.fewest_workers > num_workers;
   return out;

@@ -27,7 +27,8 @@ struct AggregatedRun {
   // False when more arrives than kMaxUtilization computes or than the KV pool holds; then all below
   // are 0.
   bool carries = false;
-  double utilization = 0;   // share of the time in mixed steps
+  double utilization = 0;  // share of the time in mixed steps
+  uint32_t batch_p99 = 0;
   uint32_t mixed_gaps = 0;  // of a stream, 99th percentile
   double ttft_p50_us = 0;
   double ttft_p99_us = 0;
@@ -41,6 +42,10 @@ struct AggregatedRun {
 
 // `num_workers`, `chunk` >= 1.
 AggregatedRun AggregatedWith(const PlanInput& input, uint32_t num_workers, uint32_t chunk);
+
+// The run with the largest chunk that keeps the itl; of those, one that keeps the ttft too if any
+// does. Nothing when no chunk keeps the itl.
+std::optional<AggregatedRun> AggregatedKeepingItl(const PlanInput& input, uint32_t num_workers);
 
 // What a split is compared with.
 struct Comparison {

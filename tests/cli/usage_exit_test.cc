@@ -68,6 +68,8 @@ TEST(UsageExitTest, EveryRoleSaysTwoForAWrongCommandLine) {
       {&RunBench, {"speed"}, "speed"},
       {&RunBench, {"http://127.0.0.1:1", "m.gguf"}, "'m.gguf'"},
       {&RunBench, {"model", "m.gguf", "--cases=pp"}, "--cases"},
+      {&RunBench, {"model", "m.gguf", "--cases=pp8x2"}, "--cases: 'pp8x2'"},
+      {&RunBench, {"model", "m.gguf", "--cases=tg8x0"}, "--cases: 'tg8x0'"},
       {&RunRun, {"m.gguf", "--prompt", ""}, "--prompt is empty"},
       {&RunRun, {"--prompt=", "m.gguf"}, "--prompt is empty"},
       {&RunChat, {"--prompt", ""}, "--prompt is empty"},

@@ -212,6 +212,7 @@ TEST(AggregatedPlanTest, AMixedStepHasTheHandComputedTime) {
   // One row: two steps of 50 + 4 + 1 ms a prompt, each second; the others of 5 ms.
   EXPECT_NEAR(run.utilization, 0.110, 1e-9);
   // 100 gaps of 5.56 ms on average: 0.556 run and 0.556 prompts come meanwhile, 3 at times.
+  EXPECT_EQ(run.batch_p99, 3u);
   EXPECT_EQ(run.mixed_gaps, 6u) << "two chunks each, one gap may be long";
   EXPECT_DOUBLE_EQ(run.itl_p50_us, 5'000);
   EXPECT_DOUBLE_EQ(run.itl_p99_us, 50'000 + 4'000 + 3'000);
