@@ -1,6 +1,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <fstream>
 
 #include "gtest/gtest.h"
@@ -20,6 +21,21 @@ struct WrongUse {
   std::vector<std::string> args;
   std::string expected;
 };
+
+// A command line of `plan` that is right, and what comes after it.
+std::vector<std::string> PlanOf(const std::vector<std::string>& more) {
+  std::vector<std::string> args = {"m.gguf"};
+  const std::pair<std::string, std::string> usual[] = {
+      {"--input=", "8"}, {"--output=", "8"}, {"--rate=", "1"}, {"--ttft=", "1s"}, {"--itl=", "1s"}};
+  for (const auto& [flag, value] : usual) {
+    const bool is_given = std::any_of(more.begin(), more.end(), [&flag](const std::string& other) {
+      return other.starts_with(flag);
+    });
+    if (!is_given) args.push_back(flag + value);
+  }
+  args.insert(args.end(), more.begin(), more.end());
+  return args;
+}
 
 TEST(UsageExitTest, EveryRoleSaysTwoForAWrongCommandLine) {
   const std::string router = "--router=127.0.0.1:1";
@@ -70,6 +86,19 @@ TEST(UsageExitTest, EveryRoleSaysTwoForAWrongCommandLine) {
       {&RunBench, {"model", "m.gguf", "--cases=pp"}, "--cases"},
       {&RunBench, {"model", "m.gguf", "--cases=pp8x2"}, "--cases: 'pp8x2'"},
       {&RunBench, {"model", "m.gguf", "--cases=tg8x0"}, "--cases: 'tg8x0'"},
+      {&RunPlan, {}, "MODEL"},
+      {&RunPlan, PlanOf({"--device=NVIDIA H20"}), "did you mean \"NVIDIA H200\"?; known are cpu"},
+      {&RunPlan, PlanOf({"--device=tpu"}), "\"NVIDIA L40S\""},
+      {&RunPlan, PlanOf({"--device=cpu"}), "baton bench model m.gguf --threads N --cases pp16"},
+      {&RunPlan, PlanOf({"--device=NVIDIA H200", "--measured=m.json"}), "--measured"},
+      {&RunPlan, PlanOf({"--device=NVIDIA H200", "--rate=0"}), "--rate: '0'"},
+      {&RunPlan, PlanOf({"--device=NVIDIA H200", "--rate=-1"}), "--rate: '-1'"},
+      {&RunPlan, PlanOf({"--device=NVIDIA H200", "--ttft=5"}), "--ttft"},
+      {&RunPlan, PlanOf({"--device=NVIDIA H200", "--itl=0ms"}), "--itl: '0ms'"},
+      {&RunPlan, PlanOf({"--device=NVIDIA H200", "--input=0"}), "--input"},
+      {&RunPlan, PlanOf({"--device=NVIDIA H200", "--memory=lots"}), "--memory"},
+      {&RunPlan, PlanOf({"--device=NVIDIA H200", "--watts=none"}), "--watts"},
+      {&RunPlan, PlanOf({"--device=NVIDIA H200", "--values", "--json"}), "--values and --json"},
       {&RunRun, {"m.gguf", "--prompt", ""}, "--prompt is empty"},
       {&RunRun, {"--prompt=", "m.gguf"}, "--prompt is empty"},
       {&RunChat, {"--prompt", ""}, "--prompt is empty"},
@@ -107,6 +136,9 @@ TEST(UsageExitTest, AModelThatIsNotThereOrBrokenIsAFailureNotAWrongCommandLine) 
            WrongUse{&RunServe, {"/nowhere.gguf", "--mode=aggregated", "--prefill=0"}, "/nowhere"},
            WrongUse{&RunBench, {"model", "/nowhere.gguf"}, "/nowhere.gguf"},
            WrongUse{&RunBench, {"model", cut}, "GGUF"},
+           WrongUse{&RunPlan, PlanOf({"--device=cpu", "--measured=/nowhere.json"}),
+                    "/nowhere.json"},
+           WrongUse{&RunPlan, PlanOf({"--device=NVIDIA H200"}), "m.gguf"},
            WrongUse{&RunInspectCommand, {cut}, "GGUF"},
            WrongUse{&RunPull, {"nobody:7b"}, "nobody:7b"},
        }) {

@@ -17,6 +17,8 @@ constexpr uint64_t kMebibyte = uint64_t{1} << 20;
 constexpr double kKvPressure = 0.7;
 // The chart asks for 320 MiB beside weights and KV.
 constexpr uint64_t kProcessBytes = 512 * kMebibyte;
+// Of the host, for a process with a GPU beside the model's files: the driver and staging buffers.
+constexpr uint64_t kHostMebibytes = 4096;
 
 uint64_t Mebibytes(uint64_t bytes) { return (bytes + kMebibyte - 1) / kMebibyte; }
 
@@ -60,14 +62,14 @@ std::string GpuText(const PlanReport& report) {
   return fmt::format(
       "  device: cuda\n"
       "  gpu: {{count: 1, memory: {}MiB}}\n"
-      "  # Of the host, 3 and 4 times the model's files, as in profiles/1p1d.yaml.\n"
+      "  # Of the host: 3 and 4 times the model's files, as in profiles/1p1d.yaml, and 4 GiB.\n"
       "  resources:\n"
       "    requests: {{memory: {}Mi}}\n"
       "    limits: {{memory: {}Mi}}\n"
       "  # No spare GPU to surge onto: the old pod drains first.\n"
       "  update: {{maxSurge: 0, maxUnavailable: 1}}\n"
       "  tolerations: [{{key: nvidia.com/gpu, operator: Exists, effect: NoSchedule}}]\n",
-      report.device.memory_bytes / kMebibyte, 3 * size, 4 * size);
+      report.device.memory_bytes / kMebibyte, 3 * size + kHostMebibytes, 4 * size + kHostMebibytes);
 }
 
 std::string CpuText(const PlanReport& report, const PlanMemory& memory, const Pool& pool) {
