@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <span>
 
 #include "gtest/gtest.h"
 
@@ -21,6 +22,16 @@ struct WrongUse {
   std::vector<std::string> args;
   std::string expected;
 };
+
+void ExpectUsageErrors(std::span<const WrongUse> cases) {
+  for (const WrongUse& c : cases) {
+    testing::internal::CaptureStderr();
+    const int code = c.run(c.args);
+    const std::string error = testing::internal::GetCapturedStderr();
+    EXPECT_EQ(code, kExitUsage) << error;
+    EXPECT_NE(error.find(c.expected), std::string::npos) << error;
+  }
+}
 
 // A command line of `plan` that is right, and what comes after it.
 std::vector<std::string> PlanOf(const std::vector<std::string>& more) {
@@ -86,6 +97,21 @@ TEST(UsageExitTest, EveryRoleSaysTwoForAWrongCommandLine) {
       {&RunBench, {"model", "m.gguf", "--cases=pp"}, "--cases"},
       {&RunBench, {"model", "m.gguf", "--cases=pp8x2"}, "--cases: 'pp8x2'"},
       {&RunBench, {"model", "m.gguf", "--cases=tg8x0"}, "--cases: 'tg8x0'"},
+      {&RunRun, {"m.gguf", "--prompt", ""}, "--prompt is empty"},
+      {&RunRun, {"--prompt=", "m.gguf"}, "--prompt is empty"},
+      {&RunChat, {"--prompt", ""}, "--prompt is empty"},
+      {&RunChat, {"--url=ftp://x"}, "ftp://x"},
+      {&RunChat, {"--temperature=3"}, "[0, 2]"},
+      {&RunPull, {}, "MODEL"},
+      {&RunPull, {"hf:org/file.gguf"}, "hf:ORG/REPO/FILE"},
+      {&RunInspectCommand, {}, "MODEL"},
+      {&RunVersion, {"now"}, "'now'"},
+  };
+  ExpectUsageErrors(cases);
+}
+
+TEST(UsageExitTest, APlanSaysTwoForAWrongCommandLine) {
+  const WrongUse cases[] = {
       {&RunPlan, {}, "MODEL"},
       {&RunPlan, PlanOf({"--device=NVIDIA H20"}), "did you mean \"NVIDIA H200\"?; known are cpu"},
       {&RunPlan, PlanOf({"--device=tpu"}), "\"NVIDIA L40S\""},
@@ -99,23 +125,8 @@ TEST(UsageExitTest, EveryRoleSaysTwoForAWrongCommandLine) {
       {&RunPlan, PlanOf({"--device=NVIDIA H200", "--memory=lots"}), "--memory"},
       {&RunPlan, PlanOf({"--device=NVIDIA H200", "--watts=none"}), "--watts"},
       {&RunPlan, PlanOf({"--device=NVIDIA H200", "--values", "--json"}), "--values and --json"},
-      {&RunRun, {"m.gguf", "--prompt", ""}, "--prompt is empty"},
-      {&RunRun, {"--prompt=", "m.gguf"}, "--prompt is empty"},
-      {&RunChat, {"--prompt", ""}, "--prompt is empty"},
-      {&RunChat, {"--url=ftp://x"}, "ftp://x"},
-      {&RunChat, {"--temperature=3"}, "[0, 2]"},
-      {&RunPull, {}, "MODEL"},
-      {&RunPull, {"hf:org/file.gguf"}, "hf:ORG/REPO/FILE"},
-      {&RunInspectCommand, {}, "MODEL"},
-      {&RunVersion, {"now"}, "'now'"},
   };
-  for (const WrongUse& c : cases) {
-    testing::internal::CaptureStderr();
-    const int code = c.run(c.args);
-    const std::string error = testing::internal::GetCapturedStderr();
-    EXPECT_EQ(code, kExitUsage) << error;
-    EXPECT_NE(error.find(c.expected), std::string::npos) << error;
-  }
+  ExpectUsageErrors(cases);
 }
 
 // A pool has at most 256 threads; a machine may have more processors.
