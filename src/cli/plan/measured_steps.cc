@@ -100,18 +100,18 @@ double Predict(const Weights& weights, const Case& c) {
   return us;
 }
 
-// The weights of smallest squared relative error, none below zero.
-Weights Fit(std::span<const Case> cases, double Case::*time_us) {
+// The weights of smallest squared relative error of the medians, none below zero.
+Weights Fit(std::span<const Case> cases) {
   Weights scale = {};  // so that pivots compare
   for (size_t i = 0; i < kNumWeights; ++i) {
-    for (const Case& c : cases) scale[i] = std::max(scale[i], c.amounts[i] / (c.*time_us));
+    for (const Case& c : cases) scale[i] = std::max(scale[i], c.amounts[i] / c.median_us);
   }
   Matrix normal = {};
   for (const Case& c : cases) {
     for (size_t i = 0; i < kNumWeights; ++i) {
-      const double a = c.amounts[i] / (c.*time_us) / scale[i];
+      const double a = c.amounts[i] / c.median_us / scale[i];
       for (size_t j = 0; j < kNumWeights; ++j) {
-        normal[i][j] += a * c.amounts[j] / (c.*time_us) / scale[j];
+        normal[i][j] += a * c.amounts[j] / c.median_us / scale[j];
       }
       normal[i][kNumWeights] += a;
     }
@@ -124,29 +124,39 @@ Weights Fit(std::span<const Case> cases, double Case::*time_us) {
     if (*std::min_element(weights.begin(), weights.end()) < 0) continue;
     for (size_t i = 0; i < kNumWeights; ++i) weights[i] /= scale[i];
     double error = 0;
-    for (const Case& c : cases) error += std::pow(Predict(weights, c) / (c.*time_us) - 1, 2);
+    for (const Case& c : cases) error += std::pow(Predict(weights, c) / c.median_us - 1, 2);
     if (error < least) best = weights;
     least = std::min(least, error);
   }
   return best;
 }
 
-MeasuredWeights FitBoth(std::span<const Case> prompts, std::span<const Case> steps,
-                        double Case::*time_us) {
-  const Weights p = Fit(prompts, time_us);
-  const Weights d = Fit(steps, time_us);
-  return {
-      .prefill = {.fixed_us = p[0], .prefill_token_us = p[1], .decode_row_us = 0, .key_us = p[2]},
-      .decode = {.fixed_us = d[0], .prefill_token_us = 0, .decode_row_us = d[1], .key_us = d[2]}};
+// The fit, and how far the repetitions lie from it.
+struct Band {
+  Weights weights = {};
+  double fastest = 1;  // the smallest of measured over fitted
+  double slowest = 1;
+  double worst_error = 0;  // of the medians
+};
+
+Band FitBand(std::span<const Case> cases) {
+  Band band;
+  band.weights = Fit(cases);
+  for (const Case& c : cases) {
+    const double fitted_us = Predict(band.weights, c);
+    band.fastest = std::min(band.fastest, c.fastest_us / fitted_us);
+    band.slowest = std::max(band.slowest, c.slowest_us / fitted_us);
+    band.worst_error = std::max(band.worst_error, std::fabs(fitted_us / c.median_us - 1));
+  }
+  return band;
 }
 
-double WorstError(std::span<const Case> cases) {
-  const Weights weights = Fit(cases, &Case::median_us);
-  double worst = 0;
-  for (const Case& c : cases) {
-    worst = std::max(worst, std::fabs(Predict(weights, c) / c.median_us - 1));
-  }
-  return worst;
+StepWeights Scaled(const Band& band, double factor, bool is_prompt) {
+  const double each_us = factor * band.weights[1];
+  return {.fixed_us = factor * band.weights[0],
+          .prefill_token_us = is_prompt ? each_us : 0,
+          .decode_row_us = is_prompt ? 0 : each_us,
+          .key_us = factor * band.weights[2]};
 }
 
 // How many values `of` takes.
@@ -188,9 +198,11 @@ StatusOr<MeasuredSteps> ReadMeasuredSteps(std::string_view text) {
   out.processor = TextOf(page, "processor");
   out.num_threads = static_cast<uint32_t>(std::min<uint64_t>(NumberOf(page, "threads"), kMaxCount));
   out.weight_bytes = NumberOf(page, "weight_bytes");
-  out.fastest = FitBoth(prompts, steps, &Case::fastest_us);
-  out.slowest = FitBoth(prompts, steps, &Case::slowest_us);
-  out.worst_error = std::max(WorstError(prompts), WorstError(steps));
+  const Band prompt = FitBand(prompts);
+  const Band step = FitBand(steps);
+  out.fastest = {Scaled(prompt, prompt.fastest, true), Scaled(step, step.fastest, false)};
+  out.slowest = {Scaled(prompt, prompt.slowest, true), Scaled(step, step.slowest, false)};
+  out.worst_error = std::max(prompt.worst_error, step.worst_error);
   return out;
 }
 

@@ -2,8 +2,10 @@
 //
 // Each case is an equation: its time is the number of its passes times a fixed time, its tokens
 // times a time a token, and its keys times a time a key. Prompts and decode steps are fitted apart,
-// by least squares of the relative errors with no weight below zero (all supports of three weights
-// are tried; Lawson and Hanson, "Solving Least Squares Problems", 1974, state the problem).
+// by least squares of the relative errors of the medians with no weight below zero (all supports of
+// three weights are tried; Lawson and Hanson, "Solving Least Squares Problems", 1974, state the
+// problem). Two multiples of the fit then hold every repetition of every case between them, so that
+// the band has what the machine's load did and what the fit cannot say.
 #ifndef BATON_CLI_PLAN_MEASURED_STEPS_H_
 #define BATON_CLI_PLAN_MEASURED_STEPS_H_
 
@@ -27,8 +29,8 @@ struct MeasuredSteps {
   std::string processor;
   uint32_t num_threads = 0;
   uint64_t weight_bytes = 0;
-  MeasuredWeights fastest;  // of the best repetition of each case
-  MeasuredWeights slowest;  // of the worst
+  MeasuredWeights fastest;  // no repetition was below these times
+  MeasuredWeights slowest;  // none above, and no weight is smaller than in `fastest`
   double worst_error = 0;   // largest relative error of a case's median and the fit of medians
 };
 

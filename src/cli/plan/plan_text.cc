@@ -115,8 +115,8 @@ std::string BandText(const PlanReport& report) {
   }
   const MeasuredSteps& measured = *report.device.measured;
   return fmt::format(
-      "Measured on {}, {} threads a worker: step times fitted to the fastest and to the slowest\n"
-      "repetition of each case; the fit misses a case's median by {} at most.\n",
+      "Measured on {}, {} threads a worker: the two ends hold every repetition of every case "
+      "between\nthem; the fit misses a case's median by {} at most.\n",
       Printable(measured.processor), measured.num_threads, Percent(measured.worst_error));
 }
 

@@ -5,6 +5,7 @@
 #include "fmt/format.h"
 #include "nlohmann/json.hpp"
 
+#include "benchmarks/loadgen/quantity.h"
 #include "src/base/version.h"
 #include "src/cli/json_fields.h"
 #include "src/cli/plan/plan_report.h"
@@ -96,12 +97,12 @@ std::string HeadText(const PlanReport& report, uint64_t max_context) {
   const bool is_path = !name.empty() && name.front() != '.' &&
                        name.find_first_of(" \t\r\n\f\v") == std::string::npos;
   std::string text = fmt::format(
-      "# baton plan: {:.4g} requests a second of {} tokens with answers of {}, TTFT {:.4g} ms, ITL "
-      "{:.4g} ms.\n# Step times {}. {}\n",
+      "# baton plan: {:.4g} requests a second of {} tokens with answers of {}, TTFT {}, ITL "
+      "{}.\n# Step times {}. {}\n",
       report.load.rate_per_s, report.load.input_tokens, report.load.output_tokens,
-      report.objective.ttft_us / 1e3, report.objective.itl_us / 1e3,
+      FormatUs(report.objective.ttft_us), FormatUs(report.objective.itl_us),
       report.device.limits != nullptr ? "from half of the device's limits: measure before you rely"
-                                      : "of the slowest repetition that was measured",
+                                      : "at the slow end of what was measured",
       VerdictText(report, report.cautious));
   if (report.device.limits != nullptr) {
     text += fmt::format("image:\n  tag: {}-cuda\n", kVersion);

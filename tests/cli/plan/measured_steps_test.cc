@@ -89,6 +89,27 @@ TEST(MeasuredStepsTest, NoWeightIsBelowZero) {
   EXPECT_GT(steps->worst_error, 0.1);
 }
 
+TEST(MeasuredStepsTest, TheEndsHoldEveryRepetitionAndAreOrdered) {
+  json page = Page();
+  page["results"][1]["tokens_per_s"][0] = 5 * page["results"][1]["tokens_per_s"][0].get<double>();
+  page["results"][4]["tokens_per_s"][1] = 0.2 * page["results"][4]["tokens_per_s"][1].get<double>();
+  const StatusOr<MeasuredSteps> steps = ReadMeasuredSteps(page.dump());
+  ASSERT_TRUE(steps.ok()) << steps.status();
+  const auto us = [](const MeasuredWeights& weights, uint32_t chunk, uint32_t first_pos) {
+    return StepModel::OfMeasurements(weights).StepUs(
+        {.chunk_tokens = chunk, .first_pos = first_pos});
+  };
+  // 512 tokens at five times the speed of the median.
+  const double fastest_us = TrueUs(page["results"][1]) / 5;
+  EXPECT_LE(us(steps->fastest, 512, 0), fastest_us * 1.001);
+  const double slowest_us = TrueUs(page["results"][4]) / 16 / 0.8 / 0.2;
+  const StepModel slow = StepModel::OfMeasurements(steps->slowest);
+  EXPECT_GE(slow.StepUs({.decode_rows = 1, .context = 1009}), slowest_us * 0.999);
+  for (const uint32_t chunk : {1u, 16u, 512u}) {
+    EXPECT_LE(us(steps->fastest, chunk, 8000), us(steps->slowest, chunk, 8000));
+  }
+}
+
 TEST(MeasuredStepsTest, WhatIsNoMeasurementIsRefused) {
   for (const char* text : {"", "[]", "{}", "{\"chunk\": 512}", "{\"chunk\":512,\"results\":3}"}) {
     EXPECT_THAT(ErrorOf(text), HasSubstr("no result of `baton bench model --json`")) << text;
