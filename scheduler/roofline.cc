@@ -9,33 +9,35 @@ namespace {
 constexpr double kGiga = 1e9;
 constexpr double kTera = 1e12;
 constexpr double kMebi = 1 << 20;
+constexpr uint64_t kGigabytes = 1'000'000'000;
 
 // Peak of the data sheets without sparsity. Links count one direction, half of what is printed.
+// Memory is the data sheets' too (B200: 1,440 GB of the system of eight).
 constexpr std::array kDevices = {
     // "NVIDIA A100 Tensor Core GPU" data sheet, 80 GB SXM: 2,039 GB/s, 312 TFLOP/s, NVLink 600
     // GB/s; "NVIDIA A100 architecture" white paper: 40 MB of L2.
-    DeviceLimits{"NVIDIA A100-SXM4-80GB", 2'039 * kGiga, 312 * kTera, 40 * kMebi, 300 * kGiga},
+    DeviceLimits{"NVIDIA A100-SXM4-80GB", 2'039 * kGiga, 312 * kTera, 40 * kMebi, 300 * kGiga,
+                 80 * kGigabytes},
     // Copies measured at 3.0 TB/s (data sheet 3.35). "NVIDIA H100 Tensor Core GPU" data sheet, SXM:
     // 1,979 TFLOP/s with sparsity, NVLink 900 GB/s; "H100 architecture" white paper: 50 MB of L2.
-    DeviceLimits{"NVIDIA H100 80GB HBM3", 3'000 * kGiga, 989 * kTera, 50 * kMebi, 450 * kGiga},
+    DeviceLimits{"NVIDIA H100 80GB HBM3", 3'000 * kGiga, 989 * kTera, 50 * kMebi, 450 * kGiga,
+                 80 * kGigabytes},
     // Measured: copies 4.3 TB/s (data sheet 4.8), products 790 TFLOP/s (data sheet 989). "NVIDIA
     // H200 Tensor Core GPU" data sheet: NVLink 900 GB/s; the die is H100's.
-    DeviceLimits{"NVIDIA H200", 4'300 * kGiga, 790 * kTera, 50 * kMebi, 450 * kGiga},
+    DeviceLimits{"NVIDIA H200", 4'300 * kGiga, 790 * kTera, 50 * kMebi, 450 * kGiga,
+                 141 * kGigabytes},
     // "NVIDIA DGX B200" data sheet, an eighth of the system: 64 TB/s, 36 PFLOP/s with sparsity,
     // NVLink 14.4 TB/s; "Blackwell tuning guide" of the CUDA documentation: 126 MB of L2.
-    DeviceLimits{"NVIDIA B200", 8'000 * kGiga, 2'250 * kTera, 126 * kMebi, 900 * kGiga},
+    DeviceLimits{"NVIDIA B200", 8'000 * kGiga, 2'250 * kTera, 126 * kMebi, 900 * kGiga,
+                 180 * kGigabytes},
     // "NVIDIA L40S" data sheet: 864 GB/s, 362 TFLOP/s, PCIe 4.0 x16 64 GB/s; "Ada architecture"
     // white paper: 96 MB of L2.
-    DeviceLimits{"NVIDIA L40S", 864 * kGiga, 362 * kTera, 96 * kMebi, 32 * kGiga},
+    DeviceLimits{"NVIDIA L40S", 864 * kGiga, 362 * kTera, 96 * kMebi, 32 * kGiga, 48 * kGigabytes},
 };
 
 // What a kernel in a stream adds to its own time: 3.8 us for kernels of 2.9 us (A. Gray, "Getting
 // Started with CUDA Graphs", NVIDIA technical blog, 2019; a V100, kernels one after another).
 constexpr double kLaunchUs = 0.9;
-
-// Of its limits, what a device is trusted with before anything was measured. Too little makes the
-// first chunks smaller than they could be, too much makes running streams wait.
-constexpr double kFirstShare = 0.5;
 
 // Bytes and operations of one part.
 struct Part {

@@ -28,7 +28,12 @@ struct DeviceLimits {
   double bf16_flops_per_s;  // dense, of the tensor cores
   double l2_bytes;          // a working set up to this may be read faster than the memory allows
   double link_bytes_per_s;  // to another device, in one direction
+  uint64_t memory_bytes;    // of the data sheet, whose GB are 10^9 bytes here
 };
+
+// Of its limits, what a device is trusted with before anything was measured. Too little makes the
+// first chunks smaller than they could be, too much makes running streams wait.
+inline constexpr double kFirstShare = 0.5;
 
 // Every row of the table.
 std::span<const DeviceLimits> KnownDevices();

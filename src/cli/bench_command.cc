@@ -36,7 +36,7 @@ void Declare(FlagSet& flags, BenchFlags& f) {
   flags.Add("--repetitions", f.repetitions, {1, 1000}, "timed runs of each case");
   flags.Add("--chunk", f.chunk, {1, 8192}, "prompt tokens of one forward pass");
   flags.Add("--cases", f.cases,
-            "e.g. pp512,tg64,tg64@2000; default pp128,pp512,pp2000,tg64,tg64@2000");
+            "e.g. pp512,tg64,tg64@2000,tg16x8@512; default pp128,pp512,pp2000,tg64,tg64@2000");
   flags.Add("--json", f.json, "also write the samples to this file");
 }
 
@@ -47,22 +47,31 @@ std::optional<uint32_t> ParseCount(std::string_view text) {
   return count;
 }
 
-// "pp512", "tg64", "tg64@2000".
+// What follows `mark` in `text`, which then ends there; `fallback` when there is no such mark.
+std::optional<uint32_t> CutCount(std::string_view& text, char mark, uint32_t fallback) {
+  const size_t at = text.find(mark);
+  if (at == std::string_view::npos) return fallback;
+  const std::optional<uint32_t> count = ParseCount(text.substr(at + 1));
+  text = text.substr(0, at);
+  return count;
+}
+
+// "pp512", "tg64", "tg64@2000", "tg16x8@512".
 StatusOr<ModelBenchCase> ParseCase(std::string_view text) {
-  ModelBenchCase result;
   std::string_view head = text;
-  std::optional<uint32_t> depth = 0;
-  if (const size_t at = text.find('@'); at != std::string_view::npos) {
-    head = text.substr(0, at);
-    depth = ParseCount(text.substr(at + 1));
-  }
+  const std::optional<uint32_t> depth = CutCount(head, '@', 0);
+  const std::optional<uint32_t> streams = CutCount(head, 'x', 1);
   const std::optional<uint32_t> count = ParseCount(head.substr(std::min<size_t>(2, head.size())));
   const bool prompt = head.substr(0, 2) == "pp";
-  if (!count || *count == 0 || !depth || (!prompt && head.substr(0, 2) != "tg")) {
-    return InvalidArgument("--cases: '{}' is none of ppN, tgN, ppN@DEPTH, tgN@DEPTH", text);
+  const bool known = prompt ? streams == 1u : head.substr(0, 2) == "tg";
+  if (!known || !count || *count == 0 || !depth || !streams || *streams == 0) {
+    return InvalidArgument(
+        "--cases: '{}' is none of ppN, tgN, tgNxSTREAMS, each with or without @DEPTH", text);
   }
+  ModelBenchCase result;
   (prompt ? result.num_prompt : result.num_generate) = *count;
   result.depth = *depth;
+  result.num_streams = *streams;
   return result;
 }
 

@@ -32,6 +32,7 @@ int RunInspectCommand(const std::vector<std::string>& args);  // file_commands.c
 int RunConvert(const std::vector<std::string>& args);         // convert_command.cc
 int RunEval(const std::vector<std::string>& args);            // eval_command.cc
 int RunSim(const std::vector<std::string>& args);             // sim_command.cc
+int RunPlan(const std::vector<std::string>& args);            // plan/plan_command.cc
 int RunDrain(const std::vector<std::string>& args);           // drain_command.cc
 int RunDoctor(const std::vector<std::string>& args);          // doctor_command.cc
 int RunTop(const std::vector<std::string>& args);             // top/top_command.cc

@@ -24,6 +24,7 @@ constexpr Command kCommands[] = {
     {"eval", "measure how well a model predicts a text", &RunEval},
     {"sim", "simulate a cluster with faults and check every promise", &RunSim},
     {"bench", "load a server, or measure the forward pass of a model", &RunBench},
+    {"plan", "say how many workers a load needs, and whether a split helps", &RunPlan},
     {"drain", "let one worker of a running cluster go", &RunDrain},
     {"doctor", "examine this host, or audit the KV ledger of a cluster", &RunDoctor},
     {"top", "watch the pools, queues and links of a running cluster", &RunTop},

@@ -25,72 +25,89 @@ std::string ProcessorName() {
   return "unknown";
 }
 
-std::string JsonString(std::string_view text) {
-  std::string out = "\"";
-  for (const char c : text) {
-    if (c == '"' || c == '\\') out += '\\';
-    if (static_cast<unsigned char>(c) >= 0x20) out += c;
-  }
-  return out + "\"";
-}
-
-// One sequence in an arena of its own.
-class BenchSequence {
+// The sequences of one case after another, in an arena of their own.
+class BenchSequences {
  public:
-  BenchSequence(Model* model, KvArena* arena, uint32_t max_rows)
-      : model_(model), arena_(arena), max_rows_(max_rows) {
-    for (uint32_t i = 0; i < arena->num_blocks(); ++i) blocks_.push_back(i);
-    logits_.resize(model->config().vocab_size);
-    tokens_.resize(max_rows);
+  BenchSequences(Model* model, KvArena* arena, uint32_t max_rows)
+      : model_(model), arena_(arena), max_rows_(max_rows), tokens_(max_rows) {}
+
+  // Gives each stream of the case its blocks.
+  void Begin(const ModelBenchCase& c) {
+    const uint32_t num_blocks = arena_->layout().BlocksFor(c.depth + c.num_prompt + c.num_generate);
+    blocks_.assign(c.num_streams, {});
+    for (uint32_t i = 0; i < c.num_streams * num_blocks; ++i) {
+      blocks_[i / num_blocks].push_back(i);
+    }
+    logits_.resize(size_t{model_->config().vocab_size} * c.num_streams);
   }
 
-  // Computes `num_tokens` at positions [first_pos, +num_tokens) in passes of at most `rows`; logits
-  // of the last row of each pass if `every_pass`, else of the last pass.
-  Status Compute(uint32_t first_pos, uint32_t num_tokens, uint32_t rows, bool every_pass) {
+  // Computes `num_tokens` of each stream at positions [first_pos, +num_tokens) as prompts, in
+  // passes of at most max_rows; logits of the last row.
+  Status ComputePrompts(uint32_t first_pos, uint32_t num_tokens) {
     const uint32_t end = first_pos + num_tokens;
-    for (uint32_t pos = first_pos; pos < end; pos += rows) {
-      const uint32_t count = std::min(rows, end - pos);
-      // Any tokens will do: the work does not depend on them.
-      for (uint32_t i = 0; i < count; ++i) {
-        tokens_[i] =
-            static_cast<TokenId>((uint64_t{pos + i} * 7919 + 13) % model_->config().vocab_size);
+    for (const std::vector<uint32_t>& blocks : blocks_) {
+      for (uint32_t pos = first_pos; pos < end; pos += max_rows_) {
+        const uint32_t count = std::min(max_rows_, end - pos);
+        const AttentionSpan span{
+            .kv = {blocks}, .first_row = 0, .num_rows = count, .first_pos = pos};
+        const uint32_t last_row = count - 1;
+        const std::span<const uint32_t> wanted(&last_row, pos + count == end ? 1 : 0);
+        BATON_RETURN_IF_ERROR(Forward({&span, 1}, wanted, count, pos));
       }
-      const AttentionSpan span{
-          .kv = {blocks_}, .first_row = 0, .num_rows = count, .first_pos = pos};
-      const uint32_t last_row = count - 1;
-      ModelBatch batch{.token_ids = std::span(tokens_).first(count),
-                       .spans = std::span(&span, 1),
-                       .logit_rows = {}};
-      if (every_pass || pos + count == end) batch.logit_rows = std::span(&last_row, 1);
-      const KvView view{
-          .base = arena_->base(), .layout = &arena_->layout(), .num_blocks = arena_->num_blocks()};
-      BATON_RETURN_IF_ERROR(
-          model_->Forward(batch, view, nullptr,
-                          std::span(logits_).first(batch.logit_rows.size() * logits_.size())));
     }
     return OkStatus();
   }
 
-  uint32_t max_rows() const { return max_rows_; }
+  // Computes `num_tokens` of each stream one by one, all streams in one pass, each with logits.
+  Status Generate(uint32_t first_pos, uint32_t num_tokens) {
+    const auto num_rows = static_cast<uint32_t>(blocks_.size());
+    std::vector<AttentionSpan> spans;
+    std::vector<uint32_t> rows;
+    for (uint32_t pos = first_pos; pos < first_pos + num_tokens; ++pos) {
+      spans.clear();
+      rows.clear();
+      for (uint32_t i = 0; i < num_rows; ++i) {
+        spans.push_back({.kv = {blocks_[i]}, .first_row = i, .num_rows = 1, .first_pos = pos});
+        rows.push_back(i);
+      }
+      BATON_RETURN_IF_ERROR(Forward(spans, rows, num_rows, pos));
+    }
+    return OkStatus();
+  }
 
  private:
+  Status Forward(std::span<const AttentionSpan> spans, std::span<const uint32_t> wanted,
+                 uint32_t num_rows, uint32_t first_pos) {
+    const uint32_t vocab_size = model_->config().vocab_size;
+    // Any tokens will do: the work does not depend on them.
+    for (uint32_t i = 0; i < num_rows; ++i) {
+      tokens_[i] = static_cast<TokenId>((uint64_t{first_pos + i} * 7919 + 13) % vocab_size);
+    }
+    const ModelBatch batch{
+        .token_ids = std::span(tokens_).first(num_rows), .spans = spans, .logit_rows = wanted};
+    const KvView view{
+        .base = arena_->base(), .layout = &arena_->layout(), .num_blocks = arena_->num_blocks()};
+    return model_->Forward(batch, view, nullptr,
+                           std::span(logits_).first(wanted.size() * vocab_size));
+  }
+
   Model* const model_;
   KvArena* const arena_;
   const uint32_t max_rows_;
-  std::vector<uint32_t> blocks_;
+  std::vector<std::vector<uint32_t>> blocks_;  // [stream]
   std::vector<TokenId> tokens_;
   std::vector<float> logits_;
 };
 
-StatusOr<double> TimeOnce(const ModelBenchCase& c, BenchSequence* sequence) {
+StatusOr<double> TimeOnce(const ModelBenchCase& c, BenchSequences* sequences) {
   const int64_t start_us = SystemClock().NowUs();
   if (c.num_prompt > 0) {
-    BATON_RETURN_IF_ERROR(sequence->Compute(c.depth, c.num_prompt, sequence->max_rows(), false));
+    BATON_RETURN_IF_ERROR(sequences->ComputePrompts(c.depth, c.num_prompt));
   } else {
-    BATON_RETURN_IF_ERROR(sequence->Compute(c.depth, c.num_generate, 1, true));
+    BATON_RETURN_IF_ERROR(sequences->Generate(c.depth, c.num_generate));
   }
   const int64_t elapsed_us = std::max<int64_t>(1, SystemClock().NowUs() - start_us);
-  return (c.num_prompt + c.num_generate) * 1e6 / static_cast<double>(elapsed_us);
+  return (c.num_prompt + c.num_generate) * c.num_streams * 1e6 / static_cast<double>(elapsed_us);
 }
 
 // The average number of keys that a row at one of the `count` positions from `first_pos` on sees,
@@ -110,10 +127,10 @@ ModelBenchWork WorkOf(const ModelBenchCase& c, const Model& model, const Machine
   const double keys = KeysPerRow(config, c.depth, c.num_prompt + c.num_generate);
   ModelBenchWork work;
   if (c.num_generate > 0) {
-    // K and V in bf16.
+    // K and V in bf16; the weights are read once for all streams.
     work.limit = "read";
-    work.per_token =
-        static_cast<double>(model.bytes_read_per_step()) + keys * 2.0 * 2.0 * config.kv_size();
+    work.per_token = static_cast<double>(model.bytes_read_per_step()) / c.num_streams +
+                     keys * 2.0 * 2.0 * config.kv_size();
     work.limit_per_s = limits.read_gb_per_s * 1e9;
     return work;
   }
@@ -127,14 +144,13 @@ ModelBenchWork WorkOf(const ModelBenchCase& c, const Model& model, const Machine
 }
 
 StatusOr<ModelBenchRow> RunCase(const ModelBenchCase& c, uint32_t repetitions,
-                                BenchSequence* sequence) {
-  if (c.depth > 0) {
-    BATON_RETURN_IF_ERROR(sequence->Compute(0, c.depth, sequence->max_rows(), false));
-  }
-  BATON_RETURN_IF_ERROR(TimeOnce(c, sequence).status());  // warms caches and pages
+                                BenchSequences* sequences) {
+  sequences->Begin(c);
+  if (c.depth > 0) BATON_RETURN_IF_ERROR(sequences->ComputePrompts(0, c.depth));
+  BATON_RETURN_IF_ERROR(TimeOnce(c, sequences).status());  // warms caches and pages
   ModelBenchRow row{.bench_case = c, .work = {}, .tokens_per_s = {}};
   for (uint32_t i = 0; i < repetitions; ++i) {
-    BATON_ASSIGN_OR_RETURN(const double tokens_per_s, TimeOnce(c, sequence));
+    BATON_ASSIGN_OR_RETURN(const double tokens_per_s, TimeOnce(c, sequences));
     row.tokens_per_s.push_back(tokens_per_s);
   }
   return row;
@@ -145,7 +161,8 @@ StatusOr<ModelBenchRow> RunCase(const ModelBenchCase& c, uint32_t repetitions,
 std::string ModelBenchCase::Name() const {
   const std::string name =
       num_prompt > 0 ? fmt::format("pp{}", num_prompt) : fmt::format("tg{}", num_generate);
-  return depth > 0 ? fmt::format("{}@{}", name, depth) : name;
+  const std::string streams = num_streams > 1 ? fmt::format("x{}", num_streams) : "";
+  return name + streams + (depth > 0 ? fmt::format("@{}", depth) : "");
 }
 
 std::vector<ModelBenchCase> DefaultModelBenchCases() {
@@ -163,74 +180,47 @@ double ModelBenchRow::median() const {
   return sorted.size() % 2 == 1 ? sorted[half] : (sorted[half - 1] + sorted[half]) / 2;
 }
 
-std::string ModelBenchReport::ToTable() const {
-  std::string text = fmt::format("{}, {} weights of {} MB, {} threads, {}, {}\n\n", model_path,
-                                 model_name, weight_bytes / 1'000'000, num_threads, isa, processor);
-  text += "| case | tokens/s (median) | smallest | largest | of the limit |\n";
-  text += "|---|---:|---:|---:|---:|\n";
-  for (const ModelBenchRow& row : rows) {
-    const auto [low, high] = std::minmax_element(row.tokens_per_s.begin(), row.tokens_per_s.end());
-    text += fmt::format("| {} | {:.1f} | {:.1f} | {:.1f} | {:.0f} % of {} |\n",
-                        row.bench_case.Name(), row.median(), *low, *high,
-                        100.0 * row.work.Share(row.median()), row.work.limit);
-  }
-  return text;
-}
-
-std::string ModelBenchReport::ToJson() const {
-  std::string text = fmt::format(
-      "{{\"model\":{},\"name\":{},\"isa\":{},\"processor\":{},\"threads\":{},\"weight_bytes\":{},"
-      "\"results\":[",
-      JsonString(model_path), JsonString(model_name), JsonString(isa), JsonString(processor),
-      num_threads, weight_bytes);
-  for (size_t i = 0; i < rows.size(); ++i) {
-    const ModelBenchRow& row = rows[i];
-    text += fmt::format(
-        "{}{{\"case\":\"{}\",\"limit\":\"{}\",\"work_per_token\":{:.0f},\"limit_per_s\":{:.4g},"
-        "\"share_of_limit\":{:.4f},\"median\":{:.3f},\"tokens_per_s\":[",
-        i > 0 ? "," : "", row.bench_case.Name(), row.work.limit, row.work.per_token,
-        row.work.limit_per_s, row.work.Share(row.median()), row.median());
-    for (size_t j = 0; j < row.tokens_per_s.size(); ++j) {
-      text += fmt::format("{}{:.3f}", j > 0 ? "," : "", row.tokens_per_s[j]);
-    }
-    text += "]}";
-  }
-  return text + "]}";
-}
-
 StatusOr<ModelBenchReport> RunModelBench(
     const ModelBenchOptions& options, const std::function<void(const ModelBenchRow&)>& progress) {
   if (options.repetitions == 0 || options.max_rows == 0) {
     return InvalidArgument("repetitions {} and max_rows {} are at least 1", options.repetitions,
                            options.max_rows);
   }
+  const uint32_t max_streams = std::min(options.max_rows, kMaxBenchStreams);
+  for (const ModelBenchCase& c : options.cases) {
+    if (c.num_streams > 0 && c.num_streams <= max_streams) continue;
+    return InvalidArgument("case {} has {} streams, outside [1, {}]", c.Name(), c.num_streams,
+                           max_streams);
+  }
   BATON_ASSIGN_OR_RETURN(const std::unique_ptr<GgufFile> file, OpenModelFile(options.model_path));
   ThreadPool pool(options.num_threads);
   BATON_ASSIGN_OR_RETURN(
       const std::unique_ptr<Model> model,
       Model::Load(*file, {.pool = &pool, .isa = options.isa, .max_rows = options.max_rows}));
-  uint32_t max_tokens = 1;
+  uint32_t num_blocks = 1;
   for (const ModelBenchCase& c : options.cases) {
     const uint64_t tokens = uint64_t{c.depth} + c.num_prompt + c.num_generate;
     if (tokens == c.depth || tokens > model->max_context()) {
       return InvalidArgument("case {} computes up to token {}, outside [1, {}]", c.Name(), tokens,
                              model->max_context());
     }
-    max_tokens = std::max(max_tokens, static_cast<uint32_t>(tokens));
+    num_blocks = std::max(num_blocks,
+                          c.num_streams * model->layout().BlocksFor(static_cast<uint32_t>(tokens)));
   }
   BATON_ASSIGN_OR_RETURN(const std::unique_ptr<KvArena> arena,
-                         KvArena::Create(model->layout(), model->layout().BlocksFor(max_tokens)));
-  BenchSequence sequence(model.get(), arena.get(), options.max_rows);
+                         KvArena::Create(model->layout(), num_blocks));
+  BenchSequences sequences(model.get(), arena.get(), options.max_rows);
   ModelBenchReport report{.model_path = options.model_path,
                           .model_name = model->config().name,
                           .isa = std::string(model->ops().name),
                           .processor = ProcessorName(),
                           .num_threads = options.num_threads,
+                          .chunk = options.max_rows,
                           .weight_bytes = model->weight_bytes(),
                           .rows = {}};
   const MachineLimits limits = MeasureLimits(pool, model->ops().isa, kThoroughLimits);
   for (const ModelBenchCase& c : options.cases) {
-    BATON_ASSIGN_OR_RETURN(ModelBenchRow row, RunCase(c, options.repetitions, &sequence));
+    BATON_ASSIGN_OR_RETURN(ModelBenchRow row, RunCase(c, options.repetitions, &sequences));
     row.work = WorkOf(c, *model, limits);
     if (progress) progress(row);
     report.rows.push_back(std::move(row));

@@ -1,6 +1,7 @@
 // `baton bench model`: tokens a second of the forward pass alone, in the cases of llama-bench, so
 // that the two can be set beside each other: ppN = a prompt of N tokens (the last one's logits),
-// tgN at depth D = N tokens one by one, with logits, after a prompt of D. One thread calls.
+// tgN at depth D = N tokens one by one, with logits, after a prompt of D; tgNxS = the same of S
+// sequences at a time, a row of each in a step. One thread calls.
 #ifndef BATON_ENGINE_MODEL_BENCH_H_
 #define BATON_ENGINE_MODEL_BENCH_H_
 
@@ -15,13 +16,17 @@
 
 namespace baton {
 
+// As many as a worker decodes at most (SchedulerConfig::max_running).
+inline constexpr uint32_t kMaxBenchStreams = 256;
+
 // One measured case.
 struct ModelBenchCase {
   uint32_t num_prompt = 0;    // tokens computed as a prompt, or
   uint32_t num_generate = 0;  // tokens computed one by one
   uint32_t depth = 0;         // tokens already in the KV cache, not timed
+  uint32_t num_streams = 1;   // sequences, each of so many tokens; > 1 for generated ones only
 
-  // "pp512", "tg64", "tg64@2000".
+  // "pp512", "tg64", "tg64@2000", "tg16x8@512".
   std::string Name() const;
 };
 
@@ -63,6 +68,7 @@ struct ModelBenchReport {
   std::string isa;
   std::string processor;
   uint32_t num_threads = 0;
+  uint32_t chunk = 0;  // prompt tokens of one forward pass
   uint64_t weight_bytes = 0;
   std::vector<ModelBenchRow> rows;
 

@@ -1,7 +1,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <fstream>
+#include <span>
 
 #include "gtest/gtest.h"
 
@@ -20,6 +22,31 @@ struct WrongUse {
   std::vector<std::string> args;
   std::string expected;
 };
+
+void ExpectUsageErrors(std::span<const WrongUse> cases) {
+  for (const WrongUse& c : cases) {
+    testing::internal::CaptureStderr();
+    const int code = c.run(c.args);
+    const std::string error = testing::internal::GetCapturedStderr();
+    EXPECT_EQ(code, kExitUsage) << error;
+    EXPECT_NE(error.find(c.expected), std::string::npos) << error;
+  }
+}
+
+// A command line of `plan` that is right, and what comes after it.
+std::vector<std::string> PlanOf(const std::vector<std::string>& more) {
+  std::vector<std::string> args = {"m.gguf"};
+  const std::pair<std::string, std::string> usual[] = {
+      {"--input=", "8"}, {"--output=", "8"}, {"--rate=", "1"}, {"--ttft=", "1s"}, {"--itl=", "1s"}};
+  for (const auto& [flag, value] : usual) {
+    const bool is_given = std::any_of(more.begin(), more.end(), [&flag](const std::string& other) {
+      return other.starts_with(flag);
+    });
+    if (!is_given) args.push_back(flag + value);
+  }
+  args.insert(args.end(), more.begin(), more.end());
+  return args;
+}
 
 TEST(UsageExitTest, EveryRoleSaysTwoForAWrongCommandLine) {
   const std::string router = "--router=127.0.0.1:1";
@@ -68,6 +95,8 @@ TEST(UsageExitTest, EveryRoleSaysTwoForAWrongCommandLine) {
       {&RunBench, {"speed"}, "speed"},
       {&RunBench, {"http://127.0.0.1:1", "m.gguf"}, "'m.gguf'"},
       {&RunBench, {"model", "m.gguf", "--cases=pp"}, "--cases"},
+      {&RunBench, {"model", "m.gguf", "--cases=pp8x2"}, "--cases: 'pp8x2'"},
+      {&RunBench, {"model", "m.gguf", "--cases=tg8x0"}, "--cases: 'tg8x0'"},
       {&RunRun, {"m.gguf", "--prompt", ""}, "--prompt is empty"},
       {&RunRun, {"--prompt=", "m.gguf"}, "--prompt is empty"},
       {&RunChat, {"--prompt", ""}, "--prompt is empty"},
@@ -78,13 +107,26 @@ TEST(UsageExitTest, EveryRoleSaysTwoForAWrongCommandLine) {
       {&RunInspectCommand, {}, "MODEL"},
       {&RunVersion, {"now"}, "'now'"},
   };
-  for (const WrongUse& c : cases) {
-    testing::internal::CaptureStderr();
-    const int code = c.run(c.args);
-    const std::string error = testing::internal::GetCapturedStderr();
-    EXPECT_EQ(code, kExitUsage) << error;
-    EXPECT_NE(error.find(c.expected), std::string::npos) << error;
-  }
+  ExpectUsageErrors(cases);
+}
+
+TEST(UsageExitTest, APlanSaysTwoForAWrongCommandLine) {
+  const WrongUse cases[] = {
+      {&RunPlan, {}, "MODEL"},
+      {&RunPlan, PlanOf({"--device=NVIDIA H20"}), "did you mean \"NVIDIA H200\"?; known are cpu"},
+      {&RunPlan, PlanOf({"--device=tpu"}), "\"NVIDIA L40S\""},
+      {&RunPlan, PlanOf({"--device=cpu"}), "baton bench model m.gguf --threads N --cases pp16"},
+      {&RunPlan, PlanOf({"--device=NVIDIA H200", "--measured=m.json"}), "--measured"},
+      {&RunPlan, PlanOf({"--device=NVIDIA H200", "--rate=0"}), "--rate: '0'"},
+      {&RunPlan, PlanOf({"--device=NVIDIA H200", "--rate=-1"}), "--rate: '-1'"},
+      {&RunPlan, PlanOf({"--device=NVIDIA H200", "--ttft=5"}), "--ttft"},
+      {&RunPlan, PlanOf({"--device=NVIDIA H200", "--itl=0ms"}), "--itl: '0ms'"},
+      {&RunPlan, PlanOf({"--device=NVIDIA H200", "--input=0"}), "--input"},
+      {&RunPlan, PlanOf({"--device=NVIDIA H200", "--memory=lots"}), "--memory"},
+      {&RunPlan, PlanOf({"--device=NVIDIA H200", "--watts=none"}), "--watts"},
+      {&RunPlan, PlanOf({"--device=NVIDIA H200", "--values", "--json"}), "--values and --json"},
+  };
+  ExpectUsageErrors(cases);
 }
 
 // A pool has at most 256 threads; a machine may have more processors.
@@ -105,6 +147,9 @@ TEST(UsageExitTest, AModelThatIsNotThereOrBrokenIsAFailureNotAWrongCommandLine) 
            WrongUse{&RunServe, {"/nowhere.gguf", "--mode=aggregated", "--prefill=0"}, "/nowhere"},
            WrongUse{&RunBench, {"model", "/nowhere.gguf"}, "/nowhere.gguf"},
            WrongUse{&RunBench, {"model", cut}, "GGUF"},
+           WrongUse{&RunPlan, PlanOf({"--device=cpu", "--measured=/nowhere.json"}),
+                    "/nowhere.json"},
+           WrongUse{&RunPlan, PlanOf({"--device=NVIDIA H200"}), "m.gguf"},
            WrongUse{&RunInspectCommand, {cut}, "GGUF"},
            WrongUse{&RunPull, {"nobody:7b"}, "nobody:7b"},
        }) {

@@ -14,6 +14,28 @@ TEST(ModelBenchTest, CasesAreNamedAsInLlamaBench) {
   EXPECT_EQ(names, (std::vector<std::string>{"pp128", "pp512", "pp2000", "tg64", "tg64@2000"}));
 }
 
+TEST(ModelBenchTest, StreamsAreNamedAndReadTheWeightsOnce) {
+  const ModelBenchCase one = {.num_generate = 2, .depth = 16};
+  const ModelBenchCase four = {.num_generate = 2, .depth = 16, .num_streams = 4};
+  EXPECT_EQ(four.Name(), "tg2x4@16");
+  const std::string path = DemoModelPath();
+  const auto report = RunModelBench(
+      {.model_path = path, .max_rows = 16, .repetitions = 1, .cases = {one, four}}, {});
+  ASSERT_TRUE(report.ok()) << report.status();
+  const double kv_bytes = 30 * 17.5 * 2 * 2 * 192;
+  EXPECT_NEAR(report->rows[0].work.per_token - kv_bytes,
+              4 * (report->rows[1].work.per_token - kv_bytes), 1);
+  EXPECT_NE(report->ToJson().find("\"streams\":4,\"depth\":16"), std::string::npos);
+  for (const uint32_t streams : {0u, 17u, 300u}) {
+    const auto refused =
+        RunModelBench({.model_path = path,
+                       .max_rows = 16,
+                       .cases = {{.num_generate = 1, .depth = 0, .num_streams = streams}}},
+                      {});
+    EXPECT_TRUE(absl::IsInvalidArgument(refused.status())) << refused.status();
+  }
+}
+
 TEST(ModelBenchTest, TheMedianOfAnEvenCountIsTheMiddle) {
   const ModelBenchRow row{.bench_case = {}, .work = {}, .tokens_per_s = {4, 1, 3, 2}};
   EXPECT_EQ(row.median(), 2.5);

@@ -197,6 +197,7 @@ TEST(RooflineTest, DevicesAreFoundByTheirWholeName) {
     EXPECT_GT(device.bf16_flops_per_s / device.read_bytes_per_s, 100) << "operations a byte";
     EXPECT_GT(device.l2_bytes, 1e6);
     EXPECT_LT(device.link_bytes_per_s, device.read_bytes_per_s);
+    EXPECT_GE(device.memory_bytes, 48'000'000'000u);
   }
   EXPECT_EQ(KnownDevices().size(), 5u);
   for (const char* name : {"", "NVIDIA", "NVIDIA H100 PCIe", "NVIDIA H2000", "NVIDIA H20"}) {

@@ -1,0 +1,44 @@
+// What `baton bench model --json` measured, as step times for a plan. Pure; any thread.
+//
+// Each case is an equation: its time is the number of its passes times a fixed time, its tokens
+// times a time a token, and its keys times a time a key. Prompts and decode steps are fitted apart,
+// by least squares of the relative errors of the medians with no weight below zero (all supports of
+// three weights are tried; Lawson and Hanson, "Solving Least Squares Problems", 1974, state the
+// problem). Two multiples of the fit then hold every repetition of every case between them, so that
+// the band has what the machine's load did and what the fit cannot say.
+#ifndef BATON_CLI_PLAN_MEASURED_STEPS_H_
+#define BATON_CLI_PLAN_MEASURED_STEPS_H_
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "scheduler/step_model.h"
+#include "src/base/status.h"
+
+namespace baton {
+
+// The value of bench's --cases that gives all a plan needs. The shortest prompt tells what a pass
+// costs whatever its tokens.
+inline constexpr std::string_view kPlanBenchCases =
+    "pp16,pp128,pp512,pp1500,tg16,tg16@1000,tg16x4@250,tg8x16@250";
+
+// The content of a result file.
+struct MeasuredSteps {
+  std::string model_name;  // general.name of the model
+  std::string processor;
+  uint32_t num_threads = 0;
+  uint64_t weight_bytes = 0;
+  MeasuredWeights fastest;  // no repetition was below these times
+  MeasuredWeights slowest;  // none above, and no weight is smaller than in `fastest`
+  double worst_error = 0;   // largest relative error of a case's median and the fit of medians
+};
+
+// InvalidArgument for text that is no such result, and for one whose cases do not tell the weights
+// apart: prompts of two lengths, decode steps at two depths and of two numbers of streams are
+// needed.
+StatusOr<MeasuredSteps> ReadMeasuredSteps(std::string_view text);
+
+}  // namespace baton
+
+#endif  // BATON_CLI_PLAN_MEASURED_STEPS_H_

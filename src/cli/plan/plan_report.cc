@@ -1,0 +1,153 @@
+#include "src/cli/plan/plan_report.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "benchmarks/loadgen/quantity.h"
+#include "src/engine/first_step_cost.h"
+
+namespace baton {
+namespace {
+
+// Tokens of a block in a worker's pool: on a processor, on a GPU.
+constexpr uint32_t kCpuBlockTokens = 16;
+constexpr uint32_t kGpuBlockTokens = 64;
+
+// Bytes that a step reads at least: of a mixture the experts of one row.
+size_t StepBytes(const ModelConfig& config) {
+  const uint64_t output = uint64_t{config.vocab_size} * config.hidden_size;
+  return 2 * (config.num_layers * config.LayerWeightsPerRow() + output);
+}
+
+Status CheckFits(const PlannedModel& model, const PlannedDevice& device, const PlanLoad& load) {
+  const uint64_t tokens = uint64_t{load.input_tokens} + load.output_tokens;
+  if (tokens > model.config.context_length) {
+    return InvalidArgument("--input {} and --output {} are {} tokens, the model's context has {}",
+                           load.input_tokens, load.output_tokens, tokens,
+                           model.config.context_length);
+  }
+  if (device.measured && device.measured->model_name != model.config.name) {
+    return NotFound("--measured is of the model \"{}\", not of \"{}\"", device.measured->model_name,
+                    model.config.name);
+  }
+  return OkStatus();
+}
+
+PlanInput InputWithoutSteps(const PlanReport& report) {
+  const ModelConfig& config = report.model.config;
+  const PlannedDevice& device = report.device;
+  const uint32_t block_tokens = device.limits == nullptr ? kCpuBlockTokens : kGpuBlockTokens;
+  const KvLayout layout = KvLayoutOf(config, KvDtype::kBf16, block_tokens);
+  PlanInput input;
+  input.load = report.load;
+  input.objective = report.objective;
+  input.memory = {.device_bytes = device.memory_bytes,
+                  .weight_bytes = device.limits == nullptr ? device.measured->weight_bytes
+                                                           : DeviceWeightBytes(config),
+                  .kv_block_bytes = layout.BlockStride(),
+                  .block_tokens = block_tokens};
+  input.num_layers = config.num_layers;
+  input.kv_bytes_per_token = layout.BytesPerToken();
+  input.link_bytes_per_s = device.link_bytes_per_s;
+  return input;
+}
+
+PlanEnd DeviceEnd(const PlanReport& report, std::string name, double share) {
+  PlanEnd end{.name = std::move(name), .input = InputWithoutSteps(report), .aggregated = {}};
+  const DeviceLimits& limits = *report.device.limits;
+  const ModelConfig& config = report.model.config;
+  end.input.steps = StepModel::OfDevice(limits, RooflineModelOf(config, StepBytes(config)), share);
+  if (end.input.link_bytes_per_s == 0) end.input.link_bytes_per_s = limits.link_bytes_per_s * share;
+  return end;
+}
+
+PlanEnd MeasuredEnd(const PlanReport& report, std::string name, const MeasuredWeights& weights) {
+  PlanEnd end{.name = std::move(name), .input = InputWithoutSteps(report), .aggregated = {}};
+  end.input.steps = StepModel::OfMeasurements(weights);
+  return end;
+}
+
+void Complete(PlanEnd& end) {
+  end.plan = PlanCluster(end.input);
+  if (end.plan.ok()) end.aggregated = CompareWithAggregated(end.input, *end.plan);
+}
+
+std::string ItlAndTtft(const AggregatedRun& run) {
+  return fmt::format("TTFT {} and ITL {}", FormatUs(run.ttft_p99_us), FormatUs(run.itl_p99_us));
+}
+
+}  // namespace
+
+uint64_t DeviceWeightBytes(const ModelConfig& config) {
+  const uint64_t other_experts = uint64_t{3} * (config.num_experts - config.num_experts_used) *
+                                 config.hidden_size * config.ffn_size;
+  const uint64_t embeddings =
+      uint64_t{config.vocab_size} * config.hidden_size * (config.tied_output ? 1 : 2);
+  return 2 * (config.num_layers * (config.LayerWeightsPerRow() + other_experts) + embeddings);
+}
+
+StatusOr<PlanReport> MakePlan(PlannedModel model, PlannedDevice device, const PlanLoad& load,
+                              const PlanObjective& objective) {
+  BATON_RETURN_IF_ERROR(CheckFits(model, device, load));
+  PlanReport report{.model = std::move(model),
+                    .device = std::move(device),
+                    .load = load,
+                    .objective = objective,
+                    .best = {},
+                    .cautious = {}};
+  if (report.device.limits != nullptr) {
+    report.best = DeviceEnd(report, "at the limits", 1);
+    report.cautious = DeviceEnd(report, "at half of them", kFirstShare);
+  } else {
+    report.best = MeasuredEnd(report, "fastest measured", report.device.measured->fastest);
+    report.cautious = MeasuredEnd(report, "slowest measured", report.device.measured->slowest);
+  }
+  Complete(report.best);
+  Complete(report.cautious);
+  if (!report.best.plan.ok()) return report.best.plan.status();
+  return report;
+}
+
+std::string VerdictText(const PlanReport& report, const PlanEnd& end) {
+  const Comparison& other = end.aggregated;
+  const uint32_t num_split = end.plan->num_workers();
+  if (!other.split_helps) {
+    const auto run = AggregatedKeepingItl(end.input, other.fewest_workers);
+    return fmt::format(
+        "do not split: {} worker{} without a split meet{} both objectives ({} with chunks of {} "
+        "tokens), the split needs {}",
+        other.fewest_workers, other.fewest_workers == 1 ? "" : "s",
+        other.fewest_workers == 1 ? "s" : "", ItlAndTtft(*run), run->chunk, num_split);
+  }
+  std::string why;
+  if (!other.whole_chunks.carries) {
+    why = "do not carry the load with whole chunks";
+  } else {
+    why = fmt::format("reach {} with chunks of {} tokens", ItlAndTtft(other.whole_chunks),
+                      other.whole_chunks.chunk);
+  }
+  why += other.keeps_itl ? fmt::format(", and {} with chunks of {}, the largest that keep the ITL",
+                                       ItlAndTtft(*other.keeps_itl), other.keeps_itl->chunk)
+                         : ", and no chunk is small enough to keep the ITL";
+  const std::string needs =
+      other.fewest_workers > 0
+          ? fmt::format("{} would be needed", other.fewest_workers)
+          : fmt::format("not even {} meet TTFT {} and ITL {}", 2 * num_split,
+                        FormatUs(report.objective.ttft_us), FormatUs(report.objective.itl_us));
+  return fmt::format("split helps: the same {} workers without a split {}; {}", num_split, why,
+                     needs);
+}
+
+PlanCost CostOf(const PlanReport& report, uint32_t num_workers) {
+  const double output_per_hour = report.load.rate_per_s * report.load.output_tokens * 3600;
+  const double tokens_per_hour =
+      output_per_hour + report.load.rate_per_s * report.load.input_tokens * 3600;
+  const double cost = num_workers * report.device.cost_per_hour * 1e6;
+  const double kwh = num_workers * report.device.watts / 1000 * 1e6;
+  return {.cost_per_million_output = cost / output_per_hour,
+          .cost_per_million_tokens = cost / tokens_per_hour,
+          .kwh_per_million_output = kwh / output_per_hour,
+          .kwh_per_million_tokens = kwh / tokens_per_hour};
+}
+
+}  // namespace baton

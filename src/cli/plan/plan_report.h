@@ -1,0 +1,87 @@
+// A plan at its two ends, as text, JSON and Helm values. Pure; any thread.
+//
+// Nothing here is one number: a device is planned at its limits (no build is faster) and at the
+// half of them that a first step is trusted to reach; a measured machine at its fastest and at its
+// slowest repetition. What is printed for people to act on is the second, cautious end.
+#ifndef BATON_CLI_PLAN_PLAN_REPORT_H_
+#define BATON_CLI_PLAN_PLAN_REPORT_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "scheduler/aggregated_plan.h"
+#include "scheduler/cluster_plan.h"
+#include "src/base/status.h"
+#include "src/cli/plan/measured_steps.h"
+#include "src/model/model_config.h"
+
+namespace baton {
+
+// A model as a plan sees it.
+struct PlannedModel {
+  std::string id;         // what the API calls it
+  std::string file_name;  // without folders
+  uint64_t file_bytes = 0;
+  ModelConfig config;
+};
+
+// Where a worker runs; one of `limits` and `measured` is set.
+struct PlannedDevice {
+  std::string name;  // "NVIDIA H200", "cpu"
+  const DeviceLimits* limits = nullptr;
+  std::optional<MeasuredSteps> measured;
+  uint64_t memory_bytes = 0;    // of one worker; 0 = not bounded
+  double link_bytes_per_s = 0;  // as given; 0 = the device's own, if it is known
+  double cost_per_hour = 0;     // of one worker; 0 = not given
+  double watts = 0;             // the same
+};
+
+// One end of the band.
+struct PlanEnd {
+  std::string name;  // "at the limits"
+  PlanInput input;
+  StatusOr<ClusterPlan> plan = ClusterPlan();
+  Comparison aggregated;  // of a plan that is there
+};
+
+// Both, and what they are of.
+struct PlanReport {
+  PlannedModel model;
+  PlannedDevice device;
+  PlanLoad load;
+  PlanObjective objective;
+  PlanEnd best;
+  PlanEnd cautious;
+};
+
+// NotFound when `measured` is of another model, InvalidArgument when load and context disagree, and
+// what PlanCluster says when not even the best end has a plan; a cautious end without one stays in
+// the report with its reason.
+StatusOr<PlanReport> MakePlan(PlannedModel model, PlannedDevice device, const PlanLoad& load,
+                              const PlanObjective& objective);
+
+// Of the weights in bf16, as a GPU holds them, without norms (0.003 % of an 8B model).
+uint64_t DeviceWeightBytes(const ModelConfig& config);
+
+// The verdict in words, with the numbers that it follows from.
+std::string VerdictText(const PlanReport& report, const PlanEnd& end);
+// For a terminal, and with the same numbers for programs: one JSON object.
+std::string PlanText(const PlanReport& report);
+std::string PlanJson(const PlanReport& report);
+// values.yaml for deploy/helm/baton, of the cautious end; its error when it has no plan.
+// Where the verdict is not to split, a router in mode aggregated and decode workers alone.
+StatusOr<std::string> PlanValues(const PlanReport& report);
+
+// Money and energy of a million tokens; nothing that was not given.
+struct PlanCost {
+  double cost_per_million_output = 0;
+  double cost_per_million_tokens = 0;  // prompts and answers together
+  double kwh_per_million_output = 0;
+  double kwh_per_million_tokens = 0;
+};
+PlanCost CostOf(const PlanReport& report, uint32_t num_workers);
+
+}  // namespace baton
+
+#endif  // BATON_CLI_PLAN_PLAN_REPORT_H_
