@@ -54,7 +54,7 @@ Status CheckMemory(const PlanInput& input) {
 PrefillPlan PrefillWith(const PlanInput& input, uint32_t num_workers) {
   PrefillPlan plan;
   plan.num_workers = num_workers;
-  plan.chunk = PlannedChunk(input);
+  plan.chunk = std::min(PlannedChunk(input), input.load.input_tokens);
   plan.prompt_us = input.steps.PromptUs(input.load.input_tokens, plan.chunk, {});
   const FixedServiceQueue queue = {input.load.rate_per_s / num_workers, plan.prompt_us};
   plan.utilization = queue.utilization();

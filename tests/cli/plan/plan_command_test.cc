@@ -1,0 +1,80 @@
+// `baton plan` over model files as they lie on disk.
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+
+#include "src/cli/commands.h"
+#include "src/cli/flags.h"
+#include "tests/text/golden_file.h"
+
+namespace baton {
+namespace {
+
+using nlohmann::json;
+using ::testing::HasSubstr;
+
+// What a run said.
+struct Said {
+  int code;
+  std::string out;
+  std::string error;
+};
+
+Said PlanOf(const std::string& model, const std::vector<std::string>& more) {
+  std::vector<std::string> args = {
+      model, "--device=NVIDIA H200", "--output=16", "--rate=2", "--ttft=1s", "--itl=10ms"};
+  args.insert(args.end(), more.begin(), more.end());
+  testing::internal::CaptureStdout();
+  testing::internal::CaptureStderr();
+  const int code = RunPlan(args);
+  return {code, testing::internal::GetCapturedStdout(), testing::internal::GetCapturedStderr()};
+}
+
+TEST(PlanCommandTest, AFolderAndAFileArePlannedWithoutTheirWeights) {
+  for (const char* name : {"tiny_llama_yarn", "tiny_llama_yarn/", "tiny_bf16.gguf"}) {
+    const Said said = PlanOf(GoldenPath(name), {"--input=16"});
+    EXPECT_EQ(said.code, kExitOk) << said.error;
+    EXPECT_THAT(said.out, HasSubstr("2 requests a second of 16 tokens, answers of 16"));
+    EXPECT_THAT(said.out, HasSubstr("at half of them: do not split: 1 worker"));
+    EXPECT_EQ(said.error, "");
+    const Said as_json = PlanOf(GoldenPath(name), {"--input=16", "--json"});
+    EXPECT_EQ(json::parse(as_json.out)["ends"][1]["split_helps"], false) << name;
+    const Said values = PlanOf(GoldenPath(name), {"--input=16", "--values"});
+    EXPECT_THAT(values.out, HasSubstr("path: \"tiny_")) << name;
+  }
+}
+
+TEST(PlanCommandTest, WhatTheModelCannotDoIsOneLineAndAFailure) {
+  const std::string path = GoldenPath("tiny_bf16.gguf");
+  Said said = PlanOf(path, {"--input=1000000"});
+  EXPECT_EQ(said.code, kExitFailure);
+  EXPECT_THAT(said.error, HasSubstr("the model's context has"));
+  said = PlanOf(path, {"--input=16", "--memory=64KiB"});
+  EXPECT_EQ(said.code, kExitFailure);
+  EXPECT_THAT(said.error, HasSubstr("the model does not fit"));
+  EXPECT_EQ(said.out, "");
+}
+
+TEST(PlanCommandTest, AMeasurementOfAnotherKindIsNamed) {
+  const std::string path = testing::TempDir() + "/plan_command_test.json";
+  std::ofstream(path) << "{\"chunk\": 512}";
+  std::vector<std::string> args = {GoldenPath("tiny_bf16.gguf"),
+                                   "--device=cpu",
+                                   "--input=16",
+                                   "--output=16",
+                                   "--rate=1",
+                                   "--ttft=1s",
+                                   "--itl=1s",
+                                   "--measured=" + path};
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(RunPlan(args), kExitFailure);
+  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+              HasSubstr("--measured " + path + ": this is"));
+}
+
+}  // namespace
+}  // namespace baton
