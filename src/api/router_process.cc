@@ -320,7 +320,9 @@ void RouterProcessImpl::Drain(const std::function<bool()>& keep_waiting) {
   int64_t busy_us = SystemClock().NowUs();
   const auto is_quiet = [this, &busy_us] {
     const int64_t now_us = SystemClock().NowUs();
-    if (router_->num_live() > 0 || http_->num_active_requests() > 0) busy_us = now_us;
+    const bool is_busy =
+        workers_->num_busy() > 0 || router_->num_live() > 0 || http_->num_active_requests() > 0;
+    if (is_busy) busy_us = now_us;
     return now_us - busy_us >= kQuietUs;
   };
   WaitFor(is_quiet, end_us, keep_waiting);
