@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <memory>
 
+#include "src/base/log.h"
 #include "src/base/regular_file.h"
 #include "src/cli/commands.h"
 #include "src/cli/flags.h"
@@ -48,6 +49,8 @@ StatusOr<std::string> PlanAsked(const PlanFlags& f, PlannedDevice device,
                          MakePlan(*std::move(model), std::move(device), load, objective));
   if (f.values) return PlanValues(report);
   if (rows.empty()) return f.json ? PlanJson(report) : PlanText(report);
+  // The simulated processes would log as real ones do.
+  BATON_RETURN_IF_ERROR(InitLog({.role = "plan", .level = LogLevel::kOff}));
   const ReplayAsk ask = {
       .load = f.trace.empty() ? fmt::format("{} requests, Poisson", rows.size())
                               : fmt::format("{} requests of {}", rows.size(),
