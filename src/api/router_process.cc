@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "grpc/grpc.h"
+#include "grpc/health/v1/health.pb.h"
 #include "grpcpp/ext/proto_server_reflection_plugin.h"
 #include "grpcpp/grpcpp.h"
 #include "grpcpp/health_check_service_interface.h"
@@ -32,6 +33,7 @@
 #include "src/router/grpc_worker_session.h"
 #include "src/router/router.h"
 #include "src/rpc/credentials.h"
+#include "src/rpc/protobuf_log.h"
 #include "src/tls/tls_identity.h"
 
 namespace baton {
@@ -165,7 +167,10 @@ Status RouterProcessImpl::StartGrpc() {
   BATON_ASSIGN_OR_RETURN(const HostPort address,
                          ParseListenAddress("--grpc", config_.grpc_address));
   services_ = MakeApiServices(Parts());
+  TakeOverProtobufLog();
   grpc::EnableDefaultHealthCheckService(true);
+  // Reflection knows the types that are linked in, and the library's own service uses none.
+  (void)grpc::health::v1::HealthCheckRequest::descriptor();
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   grpc::ServerBuilder builder;
   int port = 0;
