@@ -51,6 +51,12 @@ Status CheckMemory(const PlanInput& input) {
       100 * kMemoryShare, FormatSize(memory.device_bytes));
 }
 
+// The first number of workers to try when at least so many are needed; more than the limit is one
+// more than it.
+uint32_t CountFrom(double least) {
+  return static_cast<uint32_t>(std::clamp(least, 1.0, kMaxPlanWorkers + 1.0));
+}
+
 PrefillPlan PrefillWith(const PlanInput& input, uint32_t num_workers) {
   PrefillPlan plan;
   plan.num_workers = num_workers;
@@ -77,8 +83,8 @@ StatusOr<PrefillPlan> PlanPrefill(const PlanInput& input) {
                               prompt_us / 1e3);
   }
   const double least = std::ceil(input.load.rate_per_s * prompt_us * 1e-6 / kMaxUtilization);
-  for (double n = std::max(1.0, least); n <= kMaxPlanWorkers; ++n) {
-    const PrefillPlan plan = PrefillWith(input, static_cast<uint32_t>(n));
+  for (uint32_t n = CountFrom(least); n <= kMaxPlanWorkers; ++n) {
+    const PrefillPlan plan = PrefillWith(input, n);
     if (plan.ttft_p99_us <= input.objective.ttft_us) return plan;
   }
   return ResourceExhausted(
@@ -133,10 +139,10 @@ StatusOr<DecodePlan> PlanDecode(const PlanInput& input) {
   }
   const double gaps_per_s = input.load.rate_per_s * (input.load.output_tokens - 1);
   const double most_per_s = kMaxUtilization * max_batch / (DecodeUs(input, max_batch) * 1e-6);
-  for (double n = std::max(1.0, std::ceil(gaps_per_s / most_per_s)); n <= kMaxPlanWorkers; ++n) {
+  for (uint32_t n = CountFrom(std::ceil(gaps_per_s / most_per_s)); n <= kMaxPlanWorkers; ++n) {
     const auto batch = Running(input, input.load.rate_per_s / n, max_batch);
     if (!batch) continue;
-    DecodePlan plan = DecodeWith(input, static_cast<uint32_t>(n), *batch);
+    DecodePlan plan = DecodeWith(input, n, *batch);
     plan.max_batch = max_batch;
     plan.bound = max_batch < in_memory        ? BatchBound::kObjective
                  : in_memory < kMaxDecodeRows ? BatchBound::kMemory
