@@ -150,6 +150,7 @@ Status RouterProcessImpl::Start() {
   // gRPC would only log what is wrong with them, connection after connection.
   if (!config_.tls.empty()) BATON_RETURN_IF_ERROR(TlsIdentity::Load(config_.tls).status());
   router_ = std::make_unique<Router>(config_.core, inbox_, &connector_, &metrics_);
+  AddMetricAliases(config_.metric_aliases, MetricAliasRole::kRouter, router_->metrics(), &metrics_);
   workers_ = std::make_unique<ApiWorkers>(kNumApiThreads);
   http_api_ =
       std::make_unique<HttpApi>(Parts(), [this](Topology* topology) { AddRouterRow(topology); });

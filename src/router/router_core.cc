@@ -142,6 +142,9 @@ void RouterCore::EndGood(RouterRequest& request) {
   if (!request.spec.is_shadow()) {
     metrics_->CountRequest(200);
     metrics_->prompt_tokens_total->Add(result.num_prompt_tokens);
+    for (const FinishReason reason : request.finished) {
+      metrics_->choices_finished_total[reason == FinishReason::kLength ? 1 : 0]->Add();
+    }
     metrics_->ObserveLifetime(request.lifetime);
   }
   Remember(request, 200);

@@ -16,6 +16,7 @@
 #include "src/engine/engine.h"
 #include "src/obs/admin_server.h"
 #include "src/obs/baton_metrics.h"
+#include "src/obs/metric_aliases.h"
 #include "src/worker/step_traces.h"
 
 namespace baton {
@@ -29,6 +30,8 @@ struct WorkerAdminConfig {
   Engine* engine = nullptr;
   KvTransport* transport = nullptr;
   std::function<Status()> ready;
+  uint32_t block_size = 0;  // tokens
+  MetricAliasSet aliases;
   // What this machine can do at best, measured at start; 0 = not known, and the ratios stay 0.
   double read_bytes_per_s = 0;
   double flops_per_s = 0;

@@ -1,0 +1,24 @@
+#include "src/cli/telemetry_flags.h"
+
+namespace baton {
+
+void DeclareTelemetry(FlagSet& flags, TelemetryFlags& telemetry) {
+  flags.Add("--metrics-aliases", telemetry.metrics_aliases,
+            "more names for the same metrics, with commas: vllm, and inference-extension (what the "
+            "endpoint picker of the Kubernetes Gateway API reads)");
+}
+
+Status CheckTelemetry(const TelemetryFlags& telemetry) {
+  return ParseMetricAliases(telemetry.metrics_aliases).status();
+}
+
+MetricAliasSet AliasesOf(const TelemetryFlags& telemetry) {
+  return ParseMetricAliases(telemetry.metrics_aliases).value_or(MetricAliasSet{});
+}
+
+void AppendTelemetry(const TelemetryFlags& telemetry, std::vector<std::string>& args) {
+  const MetricAliasSet aliases = AliasesOf(telemetry);
+  if (!aliases.none()) args.push_back("--metrics-aliases=" + aliases.Text());
+}
+
+}  // namespace baton
