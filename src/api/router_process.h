@@ -34,6 +34,7 @@ struct RouterConfig {
   // Thoughts get a field of their own (`reasoning_content`) where a request does not say.
   bool splits_reasoning = true;
   MetricAliasSet metric_aliases;
+  std::string otlp_endpoint;  // host:port of a collector (OTLP over gRPC); "" = no spans
 };
 
 // A running router; see the file comment.

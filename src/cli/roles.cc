@@ -94,6 +94,7 @@ StatusOr<WorkerConfig> BuildConfig(const WorkerFlags& f, WorkerRole role) {
   config.drain_timeout_ms = f.tuning.drain_timeout_s * 1000;
   config.allow_inexact = f.tuning.allow_inexact;
   config.metric_aliases = AliasesOf(f.telemetry);
+  config.otlp_endpoint = f.telemetry.otlp_endpoint;
   return config;
 }
 

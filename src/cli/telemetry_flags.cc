@@ -3,6 +3,9 @@
 namespace baton {
 
 void DeclareTelemetry(FlagSet& flags, TelemetryFlags& telemetry) {
+  flags.AddAddress("--otlp-endpoint", telemetry.otlp_endpoint,
+                   "HOST:PORT of an OpenTelemetry collector, to which spans of each request are "
+                   "sent (gRPC, plaintext); default: none");
   flags.Add("--metrics-aliases", telemetry.metrics_aliases,
             "more names for the same metrics, with commas: vllm, and inference-extension (what the "
             "endpoint picker of the Kubernetes Gateway API reads)");
@@ -19,6 +22,9 @@ MetricAliasSet AliasesOf(const TelemetryFlags& telemetry) {
 void AppendTelemetry(const TelemetryFlags& telemetry, std::vector<std::string>& args) {
   const MetricAliasSet aliases = AliasesOf(telemetry);
   if (!aliases.none()) args.push_back("--metrics-aliases=" + aliases.Text());
+  if (!telemetry.otlp_endpoint.empty()) {
+    args.push_back("--otlp-endpoint=" + telemetry.otlp_endpoint);
+  }
 }
 
 }  // namespace baton

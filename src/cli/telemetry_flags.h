@@ -14,6 +14,7 @@ namespace baton {
 // Texts as typed.
 struct TelemetryFlags {
   std::string metrics_aliases;
+  std::string otlp_endpoint;  // "" = no spans
 };
 
 void DeclareTelemetry(FlagSet& flags, TelemetryFlags& telemetry);

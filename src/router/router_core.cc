@@ -8,6 +8,7 @@
 
 #include "src/base/check.h"
 #include "src/base/log.h"
+#include "src/router/request_spans.h"
 
 namespace baton {
 namespace {
@@ -61,6 +62,9 @@ void RouterCore::Submit(RequestUid uid, GenerateRequest request, std::shared_ptr
   auto owned = std::make_unique<RouterRequest>(uid, std::move(request), std::move(sink));
   RouterRequest& record = *owned;
   record.queued_us = now_us;
+  if (config_.spans != nullptr && !record.spec.is_shadow()) {
+    record.span = SpanIdsOfRequest(record.spec.trace, uid);
+  }
   record.notes.num_running = static_cast<uint32_t>(requests_.size() - num_queued_ - num_shadows_);
   record.notes.num_waiting = static_cast<uint32_t>(num_queued_);
   if (!requests_.emplace(uid, std::move(owned)).second) {

@@ -33,7 +33,9 @@ size_t TransportIndex(TransportKind kind) {
 }  // namespace
 
 WorkerAdmin::WorkerAdmin(WorkerAdminConfig config)
-    : config_(std::move(config)), metrics_(RegisterBatonMetrics(&registry_)) {
+    : config_(std::move(config)),
+      metrics_(RegisterBatonMetrics(&registry_)),
+      span_metrics_(RegisterSpanMetrics(&registry_)) {
   registry_.SetConstantLabel("role", config_.role);
   registry_.SetConstantLabel("worker", config_.worker_id);
   registry_.SetConstantLabel("model", config_.model);

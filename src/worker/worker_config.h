@@ -45,6 +45,7 @@ struct WorkerConfig {
   bool allow_inexact = false;
   bool prefix_cache = true;
   MetricAliasSet metric_aliases;
+  std::string otlp_endpoint;  // host:port of a collector (OTLP over gRPC); "" = no spans
 };
 
 }  // namespace baton

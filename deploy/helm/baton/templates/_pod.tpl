@@ -54,6 +54,9 @@ livenessProbe:
 - --tls-ca=/etc/baton/tls/ca.crt
 {{- end }}
 - --log-level={{ .Values.logLevel }}
+{{- with .Values.otlpEndpoint }}
+- --otlp-endpoint={{ . }}
+{{- end }}
 {{- with .Values.metricsAliases }}
 - --metrics-aliases={{ join "," . }}
 {{- end }}
