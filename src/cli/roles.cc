@@ -110,6 +110,7 @@ int RunWorker(WorkerRole role, const std::vector<std::string>& args) {
   if (!config.ok()) return Fail(name, config.status());
   const StatusOr<LogLevel> level = ParseLogLevel(f.tuning.log_level);
   if (!level.ok()) return Fail(name, level.status(), kExitUsage);
+  ApplyLogFormat(f.telemetry);
   if (const Status s = InitLog({.role = config->worker_id, .level = *level, .file = ""}); !s.ok()) {
     return Fail(name, s);
   }

@@ -59,6 +59,7 @@ int RunRouter(const std::vector<std::string>& args) {
   if (const Status s = CheckTelemetry(f.telemetry); !s.ok()) return Fail("router", s, kExitUsage);
   f.config.metric_aliases = AliasesOf(f.telemetry);
   f.config.otlp_endpoint = f.telemetry.otlp_endpoint;
+  ApplyLogFormat(f.telemetry);
   if (const Status s = InitLog({.role = "router-0", .level = *level, .file = ""}); !s.ok()) {
     return Fail("router", s);
   }

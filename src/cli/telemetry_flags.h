@@ -15,6 +15,7 @@ namespace baton {
 struct TelemetryFlags {
   std::string metrics_aliases;
   std::string otlp_endpoint;  // "" = no spans
+  std::string log_format = "text";
 };
 
 void DeclareTelemetry(FlagSet& flags, TelemetryFlags& telemetry);
@@ -24,6 +25,9 @@ Status CheckTelemetry(const TelemetryFlags& telemetry);
 
 // The sets of --metrics-aliases; none when CheckTelemetry would refuse them.
 MetricAliasSet AliasesOf(const TelemetryFlags& telemetry);
+
+// Writes the log as --log-format says; before InitLog.
+void ApplyLogFormat(const TelemetryFlags& telemetry);
 
 // The flags that tell another process the same.
 void AppendTelemetry(const TelemetryFlags& telemetry, std::vector<std::string>& args);

@@ -151,6 +151,9 @@ void RouterCore::EndGood(RouterRequest& request) {
     }
     metrics_->ObserveLifetime(request.lifetime);
   }
+  BATON_LOG_DEBUG("request {} ({}) attempt {} is done: {} prompt tokens, {} tokens, {} us",
+                  request.uid, request.spec.request_id, request.attempt(), result.num_prompt_tokens,
+                  result.num_completion_tokens, request.lifetime.EndToEndUs());
   Remember(request, 200);
   Forget(request, /*waits=*/false);
 }

@@ -194,7 +194,7 @@ def test_spans_and_json_logs_are_asked_of_every_process():
     rendered = objects(merged(BASE, ACCEPTED["telemetry"]))
     for role in ("router", "prefill", "decode"):
         args = pod_spec(rendered, role)["containers"][0]["args"]
-        assert {"--otlp-endpoint=collector.monitoring:4317"} <= set(args)
+        assert {"--otlp-endpoint=collector.monitoring:4317", "--log-format=json"} <= set(args)
         policy = one(rendered, "NetworkPolicy", f"demo-baton-{role}")["spec"]
         assert [{"port": 4317}] in [rule["ports"] for rule in policy["egress"]]
 
