@@ -23,8 +23,8 @@
 //     before it. Events of another attempt, or while nothing is placed, are void and counted.
 //  3. When a placement ends for any reason release_workers is ordered in the same call.
 //  4. Three faults, or two deaths of workers, with no new token between end the request (the
-//     latter as poison). Moves, preemptions, refusals for load and deaths of workers that had not
-//     begun with it do not count.
+//     latter as poison). Moves, preemptions, refusals for load and the deaths that the router does
+//     not blame on it (one of a worker that had not begun with it) do not count.
 //  5. The loss of P after D has all KV is no fault.
 #ifndef BATON_KVCACHE_HANDOFF_REQUEST_H_
 #define BATON_KVCACHE_HANDOFF_REQUEST_H_

@@ -61,6 +61,7 @@ PrefillPlan PrefillWith(const PlanInput& input, uint32_t num_workers) {
   plan.wait_mean_us = queue.MeanWaitUs();
   plan.ttft_p50_us = queue.WaitUs(0.5) + plan.prompt_us;
   plan.ttft_p99_us = queue.WaitUs(kPlanQuantile) + plan.prompt_us;
+  if (!std::isfinite(plan.ttft_p99_us)) return plan;  // more arrives than it can do
   // Little's law at the 99th percentile's time: those waiting hold no blocks, but may come at once.
   const double prompts = std::ceil(queue.arrivals_per_s * plan.ttft_p99_us * 1e-6) + 1;
   plan.kv_bytes =

@@ -69,12 +69,15 @@ DecodeRank RankDecode(const DecodeLoad& decode, const RouteQuery& query, uint32_
   return {full, pressure, decode.num_running + decode.num_waiting, Mix(query.random, idx)};
 }
 
-// Predicted time until P has computed the prompt. A request that waits counts as a block's tokens
-// beside the backlog: a prompt that is cached whole still takes a step and a hand-off.
-double PredictedSeconds(const PrefillLoad& prefill, const RouteQuery& query) {
-  const double tokens = NumUncached(prefill.cached_tokens, query) +
-                        static_cast<double>(prefill.num_waiting) * prefill.block_size;
-  return prefill.backlog_s + tokens / prefill.tokens_per_s;
+// Predicted time until P has computed the prompt and D has its KV, which crosses meanwhile. A
+// request that waits counts as a block's tokens beside the backlog: a prompt that is cached whole
+// still takes a step and a hand-off.
+double PredictedSeconds(const PrefillLoad& prefill, const DecodeLoad& decode,
+                        double link_s_per_token, const RouteQuery& query) {
+  const double waiting = static_cast<double>(prefill.num_waiting) * prefill.block_size;
+  const double compute_s = NumUncached(prefill.cached_tokens, query) / prefill.tokens_per_s;
+  const double cross_s = NumUncached(decode.cached_tokens, query) * link_s_per_token;
+  return prefill.backlog_s + waiting / prefill.tokens_per_s + std::max(compute_s, cross_s);
 }
 
 // The unit in which predicted times are compared: a sixteenth of the whole prompt at the fastest P.
@@ -91,14 +94,15 @@ double PredictedUnit(const ClusterLoad& load, const RouteQuery& query) {
 // predicted end in units of `unit_s`.
 using PrefillRank = std::tuple<bool, bool, double, uint32_t, uint64_t>;
 constexpr size_t kPrefillFull = 1;
+constexpr size_t kPrefillEnd = 2;
 
-PrefillRank RankPrefill(const PrefillLoad& prefill, bool exact, const RouteQuery& query,
-                        double unit_s, uint32_t idx) {
+PrefillRank RankPrefill(const PrefillLoad& prefill, bool exact, double predicted_units,
+                        const RouteQuery& query, uint32_t idx) {
   const uint32_t need =
       NumToTake(BlocksFor(query.num_tokens, prefill.block_size), prefill.shared_blocks);
   const bool full =
       prefill.num_free_blocks < need || prefill.num_slots == 0 || IsBackedUp(prefill, query);
-  return {!exact, full, std::floor(PredictedSeconds(prefill, query) / unit_s), prefill.num_waiting,
+  return {!exact, full, std::floor(predicted_units), prefill.num_waiting,
           Mix(query.random ^ 0x5bf03635f0935ad1ull, idx)};
 }
 
@@ -108,6 +112,7 @@ struct PrefillPick {
   uint32_t idx = 0;
   bool exact = true;
   bool has_room = true;
+  double end = 0;  // predicted, in PredictedUnits
 };
 
 PrefillPick PickPrefill(const ClusterLoad& load, const RouteQuery& query, uint32_t decode_idx) {
@@ -134,10 +139,13 @@ PrefillPick PickPrefill(const ClusterLoad& load, const RouteQuery& query, uint32
       continue;
     }
     const bool exact = pairing == Pairing::kExact;
-    const PrefillRank rank = RankPrefill(prefill, exact, query, unit_s, link.prefill_idx);
+    const double end_s =
+        PredictedSeconds(prefill, load.decode[decode_idx], link.seconds_per_token, query);
+    const PrefillRank rank = RankPrefill(prefill, exact, end_s / unit_s, query, link.prefill_idx);
     if (pick.reason == RouteReason::kPair && !(rank < best)) continue;
     best = rank;
-    pick = {RouteReason::kPair, link.prefill_idx, exact, !std::get<kPrefillFull>(rank)};
+    pick = {RouteReason::kPair, link.prefill_idx, exact, !std::get<kPrefillFull>(rank),
+            std::get<kPrefillEnd>(rank)};
   }
   return pick;
 }
@@ -274,7 +282,8 @@ Route PickRoute(const ClusterLoad& load, const RouteQuery& query) {
         any_ready && !fits_later ? RouteReason::kExceedsEveryPool : RouteReason::kNoDecodeWorker;
     return route;
   }
-  // Among those about as loaded as the least loaded one, the one that holds most of the prompt.
+  // Among those about as loaded as the least loaded one, the one that holds most of the prompt,
+  // then the one that has its KV first: links may differ.
   DecodeChoice best = *least;
   for (uint32_t i = 0; i < load.decode.size(); ++i) {
     const DecodeLoad& decode = load.decode[i];
@@ -284,7 +293,10 @@ Route PickRoute(const ClusterLoad& load, const RouteQuery& query) {
     if (uncached > best_uncached) continue;
     const DecodeChoice choice = ChoiceOf(load, query, i);
     if (!IsAboutAsLoaded(choice, *least, load, query)) continue;
-    if (uncached < best_uncached || choice.rank() < best.rank()) best = choice;
+    const auto key = [](uint32_t tokens, const DecodeChoice& c) {
+      return std::tuple(tokens, c.is_paired() ? c.pick.end : 0, c.rank());
+    };
+    if (key(uncached, choice) < key(best_uncached, best)) best = choice;
   }
   return RouteOf(best, query);
 }

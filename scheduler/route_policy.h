@@ -2,11 +2,12 @@
 // of their loads. Pure: the tie-break is a random number given by the caller. Any thread.
 //
 // P is chosen among ready workers that are compatible with D and connected to it, by the predicted
-// end of the prompt there: what waits and what the worker's prefix cache lacks of it. D is chosen
-// among ready workers by free KV after this request, then by running sequences; one that holds more
-// of the prompt comes first only while it is about as loaded (kMax.. below), so that a prefix that
-// everybody uses does not pull every request to one worker. The prompt is computed by D itself when
-// few of its tokens are to be computed there, or when no P can serve it; the answer says why.
+// end of the prompt there: what waits, and the longer of computing what the worker's prefix cache
+// lacks of it and of sending what D's lacks over the link. D is chosen among ready workers by free
+// KV after this request, then by running sequences; one that holds more of the prompt, or that its
+// KV reaches sooner, comes first only while it is about as loaded (kMax.. below), so that a prefix
+// that everybody uses does not pull every request to one worker. The prompt is computed by D itself
+// when few of its tokens are to be computed there, or when no P can serve it; the answer says why.
 #ifndef BATON_SCHEDULER_ROUTE_POLICY_H_
 #define BATON_SCHEDULER_ROUTE_POLICY_H_
 
@@ -90,6 +91,7 @@ inline constexpr uint32_t kMaxExtraSequencesShare = 2;  // 1 / 2
 struct LinkUp {
   uint32_t prefill_idx = 0;
   uint32_t decode_idx = 0;
+  double seconds_per_token = 0;  // that KV takes to cross; 0 = not measured, or never the limit
 };
 
 // The snapshot.

@@ -5,30 +5,43 @@
 namespace baton {
 namespace {
 
-StepShape ShapeOf(const PlannedStep& step) {
+StepShape PromptsOf(const PlannedStep& step) {
   StepShape shape;
   shape.AddPrefill(step.first_pos, step.chunk_tokens);
-  shape.decode_rows = step.decode_rows;
-  shape.attention_keys += uint64_t{step.decode_rows} * step.context;
-  shape.kv_tokens += uint64_t{step.decode_rows} * step.context;
-  shape.logit_rows = step.decode_rows + (step.chunk_tokens > 0 ? 1 : 0);
+  shape.logit_rows = step.chunk_tokens > 0 ? 1 : 0;
   return shape;
 }
 
-double MeasuredUs(const MeasuredWeights& weights, const PlannedStep& step) {
+StepShape DecodesOf(const PlannedStep& step) {
+  StepShape shape;
+  shape.decode_rows = step.decode_rows;
+  shape.attention_keys = uint64_t{step.decode_rows} * step.context;
+  shape.kv_tokens = shape.attention_keys;
+  shape.logit_rows = step.decode_rows;
+  return shape;
+}
+
+StepShape Together(const StepShape& a, const StepShape& b) {
+  return {.prefill_tokens = a.prefill_tokens + b.prefill_tokens,
+          .decode_rows = a.decode_rows + b.decode_rows,
+          .attention_keys = a.attention_keys + b.attention_keys,
+          .kv_tokens = a.kv_tokens + b.kv_tokens,
+          .logit_rows = a.logit_rows + b.logit_rows};
+}
+
+double MeasuredUs(const MeasuredWeights& weights, const StepShape& prompts,
+                  const StepShape& decodes) {
   double fixed_us = 0;
   double rows_us = 0;
-  if (step.chunk_tokens > 0) {
-    StepShape chunk;
-    chunk.AddPrefill(step.first_pos, step.chunk_tokens);
+  if (prompts.prefill_tokens > 0) {
     fixed_us = weights.prefill.fixed_us;
-    rows_us += weights.prefill.prefill_token_us * step.chunk_tokens +
-               weights.prefill.key_us * static_cast<double>(chunk.attention_keys);
+    rows_us += weights.prefill.prefill_token_us * prompts.prefill_tokens +
+               weights.prefill.key_us * static_cast<double>(prompts.attention_keys);
   }
-  if (step.decode_rows > 0) {
+  if (decodes.decode_rows > 0) {
     fixed_us = std::max(fixed_us, weights.decode.fixed_us);
-    rows_us += (weights.decode.decode_row_us + weights.decode.key_us * step.context) *
-               static_cast<double>(step.decode_rows);
+    rows_us += weights.decode.decode_row_us * decodes.decode_rows +
+               weights.decode.key_us * static_cast<double>(decodes.attention_keys);
   }
   return fixed_us + rows_us;
 }
@@ -49,8 +62,13 @@ StepModel StepModel::OfMeasurements(const MeasuredWeights& weights) {
 }
 
 double StepModel::StepUs(const PlannedStep& step) const {
-  if (!roofline_) return MeasuredUs(weights_, step);
-  const StepTimes limit = StepLimit(roofline_->device, roofline_->model, ShapeOf(step));
+  return StepUs(PromptsOf(step), DecodesOf(step));
+}
+
+double StepModel::StepUs(const StepShape& prompts, const StepShape& decodes) const {
+  if (!roofline_) return MeasuredUs(weights_, prompts, decodes);
+  const StepTimes limit =
+      StepLimit(roofline_->device, roofline_->model, Together(prompts, decodes));
   return limit.total_us() / roofline_->share;
 }
 

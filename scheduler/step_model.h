@@ -38,6 +38,8 @@ class StepModel {
 
   // Microseconds; 0 for a step without rows. Rises, or stays, with every field.
   double StepUs(const PlannedStep& step) const;
+  // Any step: the part that computes prompts, and the part that decodes.
+  double StepUs(const StepShape& prompts, const StepShape& decodes) const;
   // A prompt computed from position 0 in chunks of at most `chunk` > 0 tokens, each beside these
   // decode rows. All whole chunks count as the one in the middle, which is exact where the time is
   // linear in the position.

@@ -25,6 +25,7 @@ PAGES = (
     "deploy/operations.md",
     "kernels/README.md",
     "tests/fuzz/README.md",
+    "src/cli/README.md",
 )
 
 
@@ -189,6 +190,39 @@ def k8s(result):
     ]
 
 
+def plan(result):
+    """A recorded load on simulated workers, under several policies."""
+
+    def ms(summary, key):
+        value = summary[f"{key}_ms"]
+        return f"{value / 1000:.2f} s" if value >= 1000 else f"{value:.3g} ms"
+
+    lines = [
+        "| policy | step times | workers | in time | TTFT p50 / p99 | ITL p50 / p99 |"
+        " found in a cache | refused | simulated in |",
+        "|---|---|---|---:|---:|---:|---:|---:|---:|",
+    ]
+    simulated = result["plan"]["simulated"]
+    for run in simulated["runs"]:
+        workers = f"{run['prefill']} P, {run['decode']} D" if run["prefill"] else str(run["decode"])
+        lines.append(
+            f"| {run['policy']} | {run['end']} | {workers} | {100 * run['met_share']:.1f} % |"
+            f" {ms(run['ttft'], 'p50')} / {ms(run['ttft'], 'p99')} |"
+            f" {ms(run['itl'], 'p50')} / {ms(run['itl'], 'p99')} |"
+            f" {100 * run['cached_tokens'] / run['prompt_tokens']:.1f} % |"
+            f" {run['refused'] + run['failed']} | {run['elapsed_s']:.0f} s |"
+        )
+    load, first = result["plan"]["load"], simulated["runs"][0]
+    return lines + [
+        "",
+        f"{first['requests']:,} requests, {load['rate_per_s']:.1f} a second, {load['input']:,} tokens"
+        f" in and {load['output']} out on average; {result['model']}; pools found in"
+        f" {simulated['sizing_runs']} simulations. `{result['command']}`; {result['cpu']},"
+        f" {result['cores']} cores, one of them used; {result['machine_load']}; commit"
+        f" {result['commit']}.",
+    ]
+
+
 def gpu_check(result):
     """What was timed on a GPU. A share is of limits that were measured in the same call."""
     lines = [
@@ -218,6 +252,7 @@ TABLES = {
     "k8s": k8s,
     "fuzz": fuzz,
     "gpu_check": gpu_check,
+    "plan": plan,
     "serving": serving,
     "prefix_cache": prefix_cache,
 }

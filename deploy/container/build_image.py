@@ -1,13 +1,16 @@
 #!/usr/bin/env python3
-"""Writes the CPU image as an OCI archive, with no container engine: one static binary, its SBOM and
-licences, certificates, and two empty folders.
+"""Writes an image as an OCI archive, with no container engine: the binary, its SBOM and licences,
+certificates, and two empty folders.
 
   build_image.py --binary build/release/baton-static --out build/image/baton-cpu.tar
   build_image.py --binary build/release/baton-static --rootfs FOLDER      (for the Containerfile)
+  build_image.py --cuda --binary build/cuda/baton [--nccl libnccl.so.2] --out build/image/baton-cuda.tar
 
-Prints one line of JSON: digest, bytes of archive and binary, number of SBOM packages. Equal inputs
-(binary, SOURCE_DATE_EPOCH, installed packages) give an equal digest. Needs ninja, g++, strip and
-dpkg, which built the binary.
+The CPU image has a static binary. With --cuda the binary is dynamic, since it opens the driver when
+it runs, and its libraries come along; the driver's own come from the node. Prints one line of JSON:
+digest, bytes of archive and binary, number of SBOM packages. Equal inputs (binary,
+SOURCE_DATE_EPOCH, installed packages) give an equal digest. Needs ninja, g++, strip and dpkg, which
+built the binary.
 """
 
 import argparse
@@ -23,6 +26,7 @@ import tempfile
 from pathlib import Path
 
 import sbom
+import shared_libs
 from oci_archive import tar_of_folder, write_archive
 
 SOURCE = Path(__file__).resolve().parents[2]
@@ -41,6 +45,7 @@ CONFIG = {
     ],
     "ExposedPorts": {"7070/tcp": {}, "8080/tcp": {}, "9090/tcp": {}},
 }
+CUDA_ENV = ["NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILITIES=compute,utility"]
 PT_DYNAMIC, PT_INTERP, DT_NEEDED = 2, 3, 1
 
 
@@ -86,15 +91,36 @@ def put(root, name, data, mode=0o644):
     path.chmod(mode)
 
 
-def make_root(root, binary, epoch):
+def dynamic_packages(files, nccl):
+    """{name: (version, purl)} of the packages that the shared libraries `files` are from."""
+    debian = sbom.debian_packages([str(f) for f in files if not nccl or f != Path(nccl).resolve()])
+    packages = {n: (v, f"pkg:deb/debian/{n}@{v}") for n, v in debian.items()}
+    if nccl:
+        data = Path(nccl).resolve().read_bytes()
+        found = re.search(rb"NCCL version (\d+\.\d+\.\d+)", data)
+        if not found:
+            raise SystemExit(f"build_image.py: {nccl} does not name a version of NCCL")
+        its_version = found.group(1).decode()
+        packages["nccl"] = (its_version, f"pkg:generic/nccl@{its_version}")
+    return packages
+
+
+def make_root(root, binary, epoch, cuda=False, nccl=None):
     """Fills the folder `root`; returns (bytes of the binary, packages of the SBOM)."""
     needs = dynamic_needs(binary)
-    if needs:
+    if bool(needs) != cuda:
         raise SystemExit(
             f"build_image.py: {binary} is not static ({needs[0]}); build the target baton_static"
+            if needs
+            else f"build_image.py: --cuda takes the dynamic program of preset cuda, {binary} is static"
         )
+    dynamic = {}
+    if cuda:
+        files = shared_libs.put(root, binary, [nccl] if nccl else [])
+        dynamic = dynamic_packages(files, nccl)
+        put(root, "etc/debian_version", Path("/etc/debian_version").read_bytes())
     stripped = Path(root) / "usr/bin/baton"
-    stripped.parent.mkdir(parents=True)
+    stripped.parent.mkdir(parents=True, exist_ok=True)
     # Without the build id, which is a hash over debug information and so over folder names.
     subprocess.run(
         ["strip", "--strip-all", "--remove-section=.note.gnu.build-id", "-o", stripped, binary],
@@ -102,14 +128,16 @@ def make_root(root, binary, epoch):
     )
     stripped.chmod(0o755)
     packages = sbom.debian_packages(
-        sbom.link_archives(Path(binary).resolve().parent, "baton_static"), sbom.HEADER_ONLY
+        sbom.link_archives(Path(binary).resolve().parent, "baton" if cuda else "baton_static"),
+        sbom.HEADER_ONLY,
     )
     rust = sbom.crates(SOURCE / "src/text/hf/Cargo.lock")
     digest = hashlib.sha256(stripped.read_bytes()).hexdigest()
     doc = "usr/share/doc/"
-    put(root, doc + "baton/sbom.spdx.json", sbom.document(version(), digest, packages, rust, epoch))
+    document = sbom.document(version(), digest, packages, rust, epoch, dynamic)
+    put(root, doc + "baton/sbom.spdx.json", document)
     put(root, doc + "baton/LICENSE", (SOURCE / "LICENSE").read_bytes())
-    for package in packages:
+    for package in {**packages, **dynamic}:
         notice = Path("/usr/share/doc") / package / "copyright"
         if notice.is_file():
             put(root, f"{doc}{package}/copyright", notice.read_bytes())
@@ -123,12 +151,14 @@ def make_root(root, binary, epoch):
     for folder in Path(root).rglob("*"):
         if folder.is_dir():
             folder.chmod(0o1777 if folder.name == "tmp" else 0o755)
-    return stripped.stat().st_size, 1 + len(packages) + len(rust)
+    return stripped.stat().st_size, 1 + len(packages) + len(rust) + len(dynamic)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n", maxsplit=1)[0])
-    parser.add_argument("--binary", required=True, help="the static binary, in its build folder")
+    parser.add_argument("--binary", required=True, help="the binary, in its build folder")
+    parser.add_argument("--cuda", action="store_true", help="the CUDA image, of a dynamic binary")
+    parser.add_argument("--nccl", help="with --cuda: libnccl.so.2 to take along")
     parser.add_argument("--out", help="OCI archive to write")
     parser.add_argument("--rootfs", help="folder that gets the root filesystem; must not exist")
     parser.add_argument("--name", default=f"localhost/baton:{version()}", help="name and tag")
@@ -137,12 +167,16 @@ def main():
         parser.error("--out or --rootfs is missing")
     if not Path(args.binary).is_file():
         parser.error(f"{args.binary} does not exist; scripts/build.sh release baton_static")
+    if args.nccl and not args.cuda:
+        parser.error("--nccl goes with --cuda")
     epoch = default_epoch()
     result = {"name": args.name}
     with tempfile.TemporaryDirectory() as scratch:
         root = Path(scratch) / "root"
         root.mkdir()
-        result["binary_bytes"], result["sbom_packages"] = make_root(root, args.binary, epoch)
+        result["binary_bytes"], result["sbom_packages"] = make_root(
+            root, args.binary, epoch, args.cuda, args.nccl
+        )
         if args.rootfs:
             shutil.copytree(root, args.rootfs)
         if args.out:
@@ -150,7 +184,8 @@ def main():
             out.parent.mkdir(parents=True, exist_ok=True)
             label = "org.opencontainers.image."
             labels = {label + "version": version(), label + "licenses": "Apache-2.0"}
-            config = {**CONFIG, "Labels": labels}
+            env = CONFIG["Env"] + (CUDA_ENV if args.cuda else [])
+            config = {**CONFIG, "Env": env, "Labels": labels}
             layer = tar_of_folder(root, epoch)
             result["digest"] = write_archive(out, args.name, [layer], config, epoch)
             result["archive_bytes"] = out.stat().st_size

@@ -91,8 +91,9 @@ def _package(name, version, purl, checksum=""):
     return row
 
 
-def document(version, binary_sha256, packages, rust, epoch):
-    """The SPDX document as canonical JSON bytes."""
+def document(version, binary_sha256, packages, rust, epoch, dynamic=()):
+    """The SPDX document as canonical JSON bytes. `dynamic`: {name: (version, purl)} of what lies
+    beside the binary as a shared library; `packages` were linked into it."""
     ours = _package("baton", version, f"pkg:generic/baton@{version}", binary_sha256)
     ours["licenseDeclared"] = "Apache-2.0"
     rows = [ours]
@@ -102,6 +103,9 @@ def document(version, binary_sha256, packages, rust, epoch):
         rows.append(_package(name, crate_version, f"pkg:cargo/{name}@{crate_version}", checksum))
     relations = [("SPDXRef-DOCUMENT", "DESCRIBES", ours["SPDXID"])]
     relations += [(ours["SPDXID"], "STATIC_LINK", row["SPDXID"]) for row in rows[1:]]
+    for name, (its_version, purl) in sorted(dict(dynamic).items()):
+        rows.append(_package(name, its_version, purl))
+        relations.append((ours["SPDXID"], "DYNAMIC_LINK", rows[-1]["SPDXID"]))
     return json.dumps(
         {
             "spdxVersion": "SPDX-2.3",

@@ -18,6 +18,8 @@ void ApiWorkers::RunJobs(BoundedQueue<Job>& jobs) {
     std::optional<Job> job = jobs.Pop(SystemClock().NowUs() + kIdleWaitUs);
     if (job.has_value()) {
       (*job)(stopping_.load());
+      job.reset();
+      num_busy_.fetch_sub(1);
     } else if (jobs.closed()) {
       return;
     }

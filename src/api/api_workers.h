@@ -39,8 +39,13 @@ class ApiWorkers {
 
   // `num_bytes`: the size of the request. False: the queue is full, or stopped; the job is dropped.
   bool TryPost(size_t num_bytes, Job job) {
-    return (num_bytes > kLargeBytes ? large_jobs_ : jobs_).TryPush(std::move(job));
+    num_busy_.fetch_add(1);
+    const bool taken = (num_bytes > kLargeBytes ? large_jobs_ : jobs_).TryPush(std::move(job));
+    if (!taken) num_busy_.fetch_sub(1);
+    return taken;
   }
+  // Jobs that wait or run.
+  size_t num_busy() const { return num_busy_.load(); }
   // What a client is told when TryPost has failed.
   RequestError Refusal() const {
     RequestError error = stopping_.load() ? ApiStops() : RequestError{ErrorCode::kQueueFull};
@@ -55,6 +60,7 @@ class ApiWorkers {
   void RunJobs(BoundedQueue<Job>& jobs);
 
   std::atomic<bool> stopping_{false};
+  std::atomic<size_t> num_busy_{0};
   BoundedQueue<Job> jobs_{kMaxJobs};
   BoundedQueue<Job> large_jobs_{kMaxLargeJobs};
   std::vector<Thread> threads_;

@@ -21,6 +21,11 @@ bool WrongType(std::string_view field, std::string_view expected, RequestError* 
   return false;
 }
 
+bool Missing(std::string_view field, std::string_view expected, RequestError* error) {
+  *error = FieldError(ErrorCode::kMissingField, field, expected);
+  return false;
+}
+
 // Reads one value into the place that a row names.
 class RowReader {
  public:
@@ -196,13 +201,13 @@ bool ReadTurn(const JsonValue& value, size_t idx, ChatMessage* turn, RequestErro
   const std::string at = fmt::format("messages[{}]", idx);
   if (value.AsObject() == nullptr) return WrongType(at, "an object with role and content", error);
   const JsonValue* role = value.Find("role");
-  if (role == nullptr || role->AsString() == nullptr) {
-    return WrongType(at + ".role", kExpectedRole, error);
-  }
+  if (role == nullptr) return Missing(at + ".role", kExpectedRole, error);
+  if (role->AsString() == nullptr) return WrongType(at + ".role", kExpectedRole, error);
   turn->role = *role->AsString();
   const JsonValue* content = value.Find("content");
-  if ((content == nullptr || content->is_null()) && turn->role != "assistant") {
-    return WrongType(at + ".content", kExpectedContent, error);
+  if (turn->role != "assistant") {
+    if (content == nullptr) return Missing(at + ".content", kExpectedContent, error);
+    if (content->is_null()) return WrongType(at + ".content", kExpectedContent, error);
   }
   if (!ReadContent(content, at + ".content", &turn->content, error)) return false;
   const JsonValue* calls = value.Find("tool_calls");

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "grpc/grpc.h"
+#include "grpc/health/v1/health.pb.h"
 #include "grpcpp/ext/proto_server_reflection_plugin.h"
 #include "grpcpp/grpcpp.h"
 #include "grpcpp/health_check_service_interface.h"
@@ -33,6 +34,7 @@
 #include "src/router/grpc_worker_session.h"
 #include "src/router/router.h"
 #include "src/rpc/credentials.h"
+#include "src/rpc/protobuf_log.h"
 #include "src/tls/tls_identity.h"
 
 namespace baton {
@@ -176,7 +178,10 @@ Status RouterProcessImpl::StartGrpc() {
   BATON_ASSIGN_OR_RETURN(const HostPort address,
                          ParseListenAddress("--grpc", config_.grpc_address));
   services_ = MakeApiServices(Parts());
+  TakeOverProtobufLog();
   grpc::EnableDefaultHealthCheckService(true);
+  // Reflection knows the types that are linked in, and the library's own service uses none.
+  (void)grpc::health::v1::HealthCheckRequest::descriptor();
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   grpc::ServerBuilder builder;
   int port = 0;
@@ -331,7 +336,9 @@ void RouterProcessImpl::Drain(const std::function<bool()>& keep_waiting) {
   int64_t busy_us = SystemClock().NowUs();
   const auto is_quiet = [this, &busy_us] {
     const int64_t now_us = SystemClock().NowUs();
-    if (router_->num_live() > 0 || http_->num_active_requests() > 0) busy_us = now_us;
+    const bool is_busy =
+        workers_->num_busy() > 0 || router_->num_live() > 0 || http_->num_active_requests() > 0;
+    if (is_busy) busy_us = now_us;
     return now_us - busy_us >= kQuietUs;
   };
   WaitFor(is_quiet, end_us, keep_waiting);

@@ -8,6 +8,7 @@
 #include "nlohmann/json.hpp"
 
 #include "src/base/clock.h"
+#include "src/cli/admin_page.h"
 #include "src/cli/commands.h"
 #include "src/cli/drain_step.h"
 #include "src/cli/flags.h"
@@ -26,10 +27,8 @@ constexpr int64_t kSecondUs = 1'000'000;
 int64_t NowUs() { return SystemClock().NowUs(); }
 
 StatusOr<std::vector<LedgerProcess>> ReadWorkers(const std::string& admin) {
-  BATON_ASSIGN_OR_RETURN(const HttpClientResponse response,
-                         CallAdmin("GET", admin, "/v1/topology"));
-  if (response.status != 200) return Unavailable("/v1/topology answers {}", response.status);
-  return ReadLedgerWorkers(response.body);
+  BATON_ASSIGN_OR_RETURN(const std::string text, ReadAdminPage(admin, "/v1/topology"));
+  return ReadLedgerWorkers(text);
 }
 
 // Asks; the incarnation that is to leave. A router that is busy is asked again: the order may have
@@ -46,6 +45,10 @@ StatusOr<std::string> AskToLeave(const std::string& admin, const std::string& wo
   }
   std::string text = response.body;
   while (!text.empty() && text.back() == '\n') text.pop_back();
+  // The public port has the topology too, and answers in JSON that it has no /drain.
+  if (response.status == 404 && text.starts_with("{")) {
+    return NotFound("{} has no /drain: it is not the admin port of a router", admin);
+  }
   if (response.status == 404) return NotFound("{}", text);
   if (response.status != 202) {
     return Unavailable("the router's admin port answers {}: {}", response.status, text);

@@ -163,7 +163,10 @@ Status FlagSet::TakeKey(const YAML::Node& name, const YAML::Node& value,
   const CLI::Option* option = app_->get_option_no_throw(flag);
   CLI::Option* argument = app_->get_option_no_throw(absl::AsciiStrToUpper(key));
   const bool is_argument = option == nullptr && argument != nullptr && argument->get_positional();
-  if ((option == nullptr && !is_argument) || flag == kConfigFlag || flag == "--help") {
+  if (flag == kConfigFlag || flag == "--help") {
+    return InvalidArgument("key '{}' belongs on the command line", key);
+  }
+  if (option == nullptr && !is_argument) {
     return InvalidArgument("unknown key '{}'{}", key, Suggestion(flag, FlagNames()));
   }
   if (value.IsMap()) return InvalidArgument("key '{}' is a map, not a value", key);
@@ -174,8 +177,13 @@ Status FlagSet::TakeKey(const YAML::Node& name, const YAML::Node& value,
   }
   if (IsGiven(args, flag)) return OkStatus();
   if (IsSwitch(flag)) {
-    if (value.as<bool>()) merged->push_back(flag);
+    bool is_on = false;
+    if (!YAML::convert<bool>::decode(value, is_on)) {
+      return InvalidArgument("key '{}' is true or false", key);
+    }
+    if (is_on) merged->push_back(flag);
   } else if (value.IsSequence()) {
+    if (option->get_expected_max() <= 1) return InvalidArgument("key '{}' takes one value", key);
     for (const auto& item : value) merged->push_back(flag + "=" + item.as<std::string>());
   } else {
     merged->push_back(flag + "=" + value.as<std::string>());
@@ -186,14 +194,20 @@ Status FlagSet::TakeKey(const YAML::Node& name, const YAML::Node& value,
 // The file's keys as arguments in front of the command line's own.
 StatusOr<std::vector<std::string>> FlagSet::WithConfigFile(const std::vector<std::string>& args) {
   const std::string path = ConfigFileOf(args);
-  if (path.empty()) return args;
+  if (path.empty()) {
+    const bool is_named = IsGiven(args, std::string(kConfigFlag));
+    return is_named ? StatusOr<std::vector<std::string>>(InvalidArgument("--config names no file"))
+                    : args;
+  }
   const StatusOr<std::string> text = ReadInput(path, kMaxConfigBytes);
   if (!text.ok()) return WithPrefix(text.status(), "--config " + path);
   std::vector<std::string> merged;
   std::string place = path;  // of the key at hand
   try {
-    const YAML::Node root = YAML::Load(*text);
-    if (root.IsNull()) return args;
+    const std::vector<YAML::Node> documents = YAML::LoadAll(*text);
+    if (documents.empty() || documents[0].IsNull()) return args;
+    if (documents.size() > 1) return InvalidArgument("{}: the file has several documents", path);
+    const YAML::Node& root = documents[0];
     if (!root.IsMap()) return InvalidArgument("{}: the file must be a map of flags", path);
     BATON_RETURN_IF_ERROR(CheckKeysAreUnique(root, path));
     for (const auto& entry : root) {

@@ -1,8 +1,10 @@
 // `baton SUBCOMMAND ...`: one binary for every role.
+#include <cerrno>
 #include <cstdio>
 #include <string>
 #include <vector>
 
+#include "src/base/errno_text.h"
 #include "src/base/nearest_name.h"
 #include "src/cli/commands.h"
 #include "src/cli/flags.h"
@@ -15,6 +17,13 @@ void PrintUsage(std::FILE* out) {
     fmt::print(out, "  {:<9} {}\n", command.name, command.about);
   }
   fmt::print(out, "\n`baton SUBCOMMAND --help` lists the flags.\n");
+}
+
+// What was printed counts as done only when it is written: a full disk is a failure.
+int WithOutputWritten(const std::string& command, int code) {
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return code;
+  fmt::print(stderr, "baton {}: cannot write the output: {}\n", command, baton::ErrnoText(errno));
+  return code == baton::kExitOk ? baton::kExitFailure : code;
 }
 
 }  // namespace
@@ -33,7 +42,8 @@ int main(int argc, char** argv) {
   std::vector<std::string_view> names;
   for (const baton::Command& command : baton::Commands()) {
     if (command.name == wanted) {
-      return command.run(std::vector<std::string>(argv + 2, argv + argc));
+      return WithOutputWritten(wanted,
+                               command.run(std::vector<std::string>(argv + 2, argv + argc)));
     }
     names.push_back(command.name);
   }

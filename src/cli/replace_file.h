@@ -17,6 +17,10 @@ namespace baton {
 // kept. One writer of a path at a time.
 Status ReplaceFile(const std::string& path, std::string_view text, mode_t mode);
 
+// For a name that somebody typed: what is no file (a device, a pipe) is written as it is, and
+// stays.
+Status WriteOutput(const std::string& path, std::string_view text, mode_t mode);
+
 }  // namespace baton
 
 #endif  // BATON_CLI_REPLACE_FILE_H_

@@ -28,6 +28,8 @@ constexpr int64_t kReadyTimeoutUs = 600'000'000;
 constexpr int64_t kReadyPollMs = 20;
 constexpr int64_t kIdlePollMs = 1000;
 constexpr int64_t kKillAfterUs = 5'000'000;
+// The same behind a drain's own time: a router gives its last calls 2 s, twice.
+constexpr int64_t kDrainKillAfterUs = 10'000'000;
 // A draining process accepts connections for 5 s before it counts its drain timeout.
 constexpr int64_t kPropagationUs = 5'000'000;
 
@@ -178,6 +180,7 @@ Status Supervisor::ReapChildren() {
 Status Supervisor::OnDeath(Slot& slot, int wait_status) {
   const int64_t now_us = SystemClock().NowUs();
   const std::string line = slot.process->LastLogLine();
+  const std::string end = DescribeEnd(wait_status);
   slot.process.reset();
   slot.report.reset();
   WriteTopology();
@@ -186,10 +189,13 @@ Status Supervisor::OnDeath(Slot& slot, int wait_status) {
     const bool obeyed = WIFEXITED(wait_status)
                             ? WEXITSTATUS(wait_status) == 0
                             : WTERMSIG(wait_status) == SIGINT || WTERMSIG(wait_status) == SIGTERM;
-    child_failed_ |= !obeyed;
+    if (!obeyed && unclean_end_.ok()) {
+      unclean_end_ =
+          Unavailable("{} did not end cleanly, but with {}{}{}; see {}", slot.spec.worker_id, end,
+                      line.empty() ? "" : ": ", line, slot.spec.log_file);
+    }
     return OkStatus();
   }
-  const std::string end = DescribeEnd(wait_status);
   if (!ready_) {
     return Unavailable("{} did not start: {}", slot.spec.worker_id, line.empty() ? end : line);
   }
@@ -241,15 +247,14 @@ void Supervisor::SignalAll(bool routers, int number) {
 // The router first: it lets running streams end while the workers still serve it.
 Status Supervisor::Drain() {
   draining_ = true;
-  const int64_t deadline_us =
-      SystemClock().NowUs() + kPropagationUs + config_.drain_timeout_s * 1'000'000 + kKillAfterUs;
-  BATON_RETURN_IF_ERROR(DrainSlots(/*routers=*/true, deadline_us));
-  BATON_RETURN_IF_ERROR(DrainSlots(/*routers=*/false, deadline_us));
-  if (child_failed_) return Unavailable("a process did not end cleanly; see {}", config_.run_dir);
-  return OkStatus();
+  BATON_RETURN_IF_ERROR(DrainSlots(/*routers=*/true));
+  BATON_RETURN_IF_ERROR(DrainSlots(/*routers=*/false));
+  return unclean_end_;
 }
 
-Status Supervisor::DrainSlots(bool routers, int64_t deadline_us) {
+Status Supervisor::DrainSlots(bool routers) {
+  int64_t deadline_us = SystemClock().NowUs() + kPropagationUs +
+                        config_.drain_timeout_s * 1'000'000 + kDrainKillAfterUs;
   // SIGINT asks a child to end at once; SIGTERM to drain first.
   bool sent_fast = fast_;
   SignalAll(routers, fast_ ? SIGINT : SIGTERM);

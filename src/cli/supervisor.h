@@ -70,7 +70,7 @@ class Supervisor {
   void OnSignal(int number);
   void SignalAll(bool routers, int number);
   Status Drain();
-  Status DrainSlots(bool routers, int64_t deadline_us);
+  Status DrainSlots(bool routers);
   void WriteTopology();
   bool AnyAlive(bool routers) const;
   bool ready_to_serve() const;
@@ -82,7 +82,7 @@ class Supervisor {
   bool fast_ = false;  // stop without waiting for running requests
   bool ready_ = false;
   bool draining_ = false;
-  bool child_failed_ = false;
+  Status unclean_end_;            // of the first child that did not obey
   bool topology_is_old_ = false;  // the last write failed; every Poll tries again
 };
 

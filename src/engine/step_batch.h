@@ -25,8 +25,8 @@ class StepBatch {
   // Replaces the batch; the plan's sequences and tables must live until the step is over.
   void Lower(const BatchPlan& plan);
 
-  // The model may choose the token of plan item `item`, which wants logits. Of every such item or
-  // of none, after Lower.
+  // The model may choose the token of plan item `item`, which wants logits. After Lower; items that
+  // are not named get their logits.
   void SetSampling(size_t item, const RowSampling& sampling) {
     sampling_[logit_index_[item]] = sampling;
   }

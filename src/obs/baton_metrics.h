@@ -65,10 +65,12 @@ enum class RefusalReason : uint8_t {
   kTokenizer,
   kFull,
   kMalformed,
-  kCertificate
+  kCertificate,
+  kWorkerId
 };
-inline constexpr std::array<std::string_view, 7> kRefusalReasonNames = {
-    "wire_version", "layout", "weights", "tokenizer", "full", "malformed", "certificate"};
+inline constexpr std::array<std::string_view, 8> kRefusalReasonNames = {
+    "wire_version", "layout",    "weights",     "tokenizer",
+    "full",         "malformed", "certificate", "worker_id"};
 
 // The handles; all set by RegisterBatonMetrics. R = counted by the router, W = by workers, D = by
 // the decode side of a hand-off only.

@@ -7,7 +7,7 @@
 // Invariants
 //  1. At most kMaxServed requests that a worker had, and kMaxRefused others, the last of each: a
 //     storm of refusals does not wash out the slow ones.
-//  2. Adding costs one allocation in TraceOf and no copy of anything older.
+//  2. Adding allocates in TraceOf, for the record and its few texts, and copies nothing older.
 #ifndef BATON_ROUTER_REQUEST_TRACES_H_
 #define BATON_ROUTER_REQUEST_TRACES_H_
 

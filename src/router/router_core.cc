@@ -13,10 +13,11 @@
 namespace baton {
 namespace {
 
-// While requests live, timers are checked this often; otherwise only heartbeats matter, and without
-// workers nothing does.
 // A client that waits for its deadline itself may be heard so long before it passes here.
 constexpr int64_t kCancelSlackUs = 100'000;
+
+// While requests live, timers are checked this often; otherwise only heartbeats matter, and without
+// workers nothing does.
 constexpr int64_t kBusyTickUs = 20'000;
 constexpr int64_t kIdleTickUs = 100'000;
 constexpr int64_t kAloneTickUs = 1'000'000;
@@ -264,7 +265,7 @@ void RouterCore::ReportTableSize() {
 }
 
 void RouterCore::BeginLeave() {
-  stage_ = Stage::kLeaves;
+  stage_ = std::max(stage_, Stage::kLeaves);
   EndShadows(LeaseId{});
 }
 
@@ -399,9 +400,10 @@ Topology RouterCore::TopologyView(int64_t now_us) const {
     view.waiting = worker.load.waiting;
     view.links = worker.load.links;
     for (LinkView& link : view.links) {
-      const auto speed = worker.link_bytes_per_s.find(link.to);
-      if (speed == worker.link_bytes_per_s.end()) continue;
-      link.bytes_per_s = static_cast<uint64_t>(speed->second);
+      const auto speed = worker.link_speeds.find(link.to);
+      if (speed == worker.link_speeds.end()) continue;
+      const auto& [average, limit] = speed->second;
+      link.bytes_per_s = static_cast<uint64_t>(limit > 0 ? limit : average);
     }
     topology.processes.push_back(std::move(view));
   }

@@ -25,7 +25,9 @@ constexpr size_t kMaxMoveTriesPerTick = 32;
 constexpr int64_t kMoveLinkWaitUs = 1'000'000;
 
 // Deaths of workers that had not begun with a request, in its life, for which it is not blamed.
-constexpr uint32_t kMaxEarlyDeaths = 4;
+// With the two that are its fault a request that kills whoever takes it ends three workers, fewer
+// than the deaths in a row after which `serve` gives one up.
+constexpr uint32_t kMaxEarlyDeaths = 1;
 
 ResumeReason ReasonOf(PlacementFault fault) {
   switch (fault) {

@@ -210,6 +210,7 @@ void RouterCore::OnMark(RouterRequest& request, bool is_prefill, const WorkerReq
       break;
     case WorkerRequestState::kPrefillDone:
       request.prompt_done = true;
+      request.prompt_done_us = now_us;
       ReleaseBacklog(is_prefill ? request.prefill : request.decode);
       break;
     case WorkerRequestState::kGranted:
@@ -223,7 +224,10 @@ void RouterCore::OnMark(RouterRequest& request, bool is_prefill, const WorkerReq
       request.kv_bytes += status.kv_bytes;
       if (status.transport != LinkKind::kUnspecified) request.transport = status.transport;
       if (RegisteredWorker* prefill = registry_.Find(request.prefill.lease)) {
-        prefill->AddTransfer(request.decode_worker_id, status.kv_bytes, status.transfer_seconds);
+        const double after_prompt_s =
+            request.prompt_done ? static_cast<double>(now_us - request.prompt_done_us) * 1e-6 : 0;
+        prefill->AddTransfer(request.decode_worker_id, status.kv_bytes, status.transfer_seconds,
+                             after_prompt_s);
         prefill->link_faults.erase(request.decode.lease);
       }
       break;

@@ -19,7 +19,7 @@ constexpr size_t kSweepSlots = 1 << 16;
 void RouterCore::OnWorkerHello(LeaseId lease, WorkerDescription worker,
                                std::unique_ptr<LeaseStream> stream, int64_t now_us) {
   now_us_ = std::max(now_us_, now_us);
-  if (const std::optional<Refusal> refusal = registry_.RefusalFor(worker)) {
+  if (const std::optional<Refusal> refusal = registry_.RefusalFor(worker, now_us_)) {
     BATON_LOG_ERROR("worker {} is refused: {}", worker.name.worker_id, refusal->text);
     CountRefusals(refusal->reason, 1);
     stream->Refuse(refusal->text);

@@ -93,9 +93,10 @@ struct RouterRequest {
   uint32_t cached_tokens = 0;  // of the prompt, at the worker that computes it
   LinkKind transport = LinkKind::kLocal;
   int64_t placed_us = 0;
-  int64_t moved_us = 0;      // last event of this placement
-  bool is_counted = false;   // this placement counts in the rate of its queue
-  bool prompt_done = false;  // token 0 of this placement was sampled
+  int64_t moved_us = 0;        // last event of this placement
+  bool is_counted = false;     // this placement counts in the rate of its queue
+  bool prompt_done = false;    // token 0 of this placement was sampled,
+  int64_t prompt_done_us = 0;  // then
   AskedMove move;
 
   // Output tokens that this placement (while queued: the next one) starts from.

@@ -110,7 +110,8 @@ class Submitter {
   virtual RequestUid Submit(GenerateRequest request, std::shared_ptr<ResponseSink> sink) = 0;
   // The client has gone: both workers are told within one step, unless the request has a key
   // (keyed_answers.h). Unknown or finished: no effect. The sink gets OnFailed: kSlowClient by that
-  // cause, kDeadlineExceeded when the client's own deadline has just passed, else kCancelled.
+  // cause, kDeadlineExceeded when the client's own deadline has just passed, else kCancelled; one
+  // with a key always gets kCancelled.
   virtual void Cancel(RequestUid uid, CancelCause cause) = 0;
 
   // Counts a request that an API answered without Submit, by the HTTP status of its answer: a

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <string>
 
+#include "absl/strings/ascii.h"
+
 #include "src/base/wire_text.h"
 #include "src/base/xxh3.h"
 
@@ -109,6 +111,10 @@ Status CheckHelloNames(const v1::WorkerHello& hello) {
     if (address->size() > kMaxAddressBytes) {
       return InvalidArgument("an address has {} bytes, more than {}", address->size(),
                              kMaxAddressBytes);
+    }
+    // Operators' tools print them.
+    if (!std::all_of(address->begin(), address->end(), absl::ascii_isgraph)) {
+      return InvalidArgument("an address has a byte that is not printed");
     }
   }
   if (hello.grpc_address().empty()) return InvalidArgument("grpc_address is empty");

@@ -17,6 +17,8 @@ constexpr double kAssumedTokensPerSecond = 500.0;
 
 // Share of the newest hand-off in a link's average: about the last ten count.
 constexpr double kLinkSpeedShare = 0.1;
+// Of less the latency is most of the time.
+constexpr uint64_t kMinLimitBytes = uint64_t{1} << 20;
 // What a worker reports as faster, or as done in no time at all, counts as this: a petabyte a
 // second still fits the whole number that the topology shows.
 constexpr double kMaxLinkSpeed = 1e15;
@@ -63,6 +65,14 @@ Row CommonRow(const RegisteredWorker& worker, double assumed, int64_t now_us) {
   return row;
 }
 
+// That KV takes to cross to the decode worker; 0 = the link was never what a hand-off waited for.
+double SecondsPerToken(const RegisteredWorker& prefill, const std::string& decode_worker) {
+  const auto speed = prefill.link_speeds.find(decode_worker);
+  if (speed == prefill.link_speeds.end() || speed->second.limit_bytes_per_s <= 0) return 0;
+  return static_cast<double>(prefill.description.kv_bytes_per_token) /
+         speed->second.limit_bytes_per_s;
+}
+
 // "00000000000000a1 (bf16 block=16)": descriptions can be equal where ids are not.
 std::string Named(uint64_t id, std::string_view text) {
   return text.empty() ? fmt::format("{:016x}", id) : fmt::format("{:016x} ({})", id, text);
@@ -98,6 +108,14 @@ std::optional<Refusal> DifferenceBetween(const WorkerDescription& joining,
   return std::nullopt;
 }
 
+Refusal TakenBy(const RegisteredWorker& present) {
+  const WorkerDescription& worker = present.description;
+  return {RefusalReason::kWorkerId,
+          fmt::format("the worker id {} is taken by another process that lives (pid {}, {}): give "
+                      "each worker a --worker-id of its own",
+                      worker.name.worker_id, worker.pid, worker.grpc_address)};
+}
+
 }  // namespace
 
 uint32_t RegisteredWorker::NumFreeBlocks() const {
@@ -107,11 +125,19 @@ uint32_t RegisteredWorker::NumFreeBlocks() const {
 }
 
 void RegisteredWorker::AddTransfer(std::string_view decode_worker, uint64_t num_bytes,
-                                   double seconds) {
+                                   double seconds, double after_prompt_s) {
   if (num_bytes == 0 || !(seconds > 0)) return;
   const double speed = std::min(static_cast<double>(num_bytes) / seconds, kMaxLinkSpeed);
-  const auto [it, is_first] = link_bytes_per_s.try_emplace(std::string(decode_worker), speed);
-  if (!is_first) it->second += (speed - it->second) * kLinkSpeedShare;
+  const auto learn = [speed](double* known) {
+    *known += *known == 0 ? speed : (speed - *known) * kLinkSpeedShare;
+  };
+  LinkSpeed& link = link_speeds[std::string(decode_worker)];
+  learn(&link.average_bytes_per_s);
+  // KV crosses while the prompt is computed, so most samples only say what the link does at least
+  // (as of a sender with little to send: Cardwell et al., "BBR", CACM 2017).
+  const bool is_limit = num_bytes >= kMinLimitBytes && after_prompt_s > seconds / 2;
+  const bool is_faster = link.limit_bytes_per_s > 0 && speed > link.limit_bytes_per_s;
+  if (is_limit || is_faster) learn(&link.limit_bytes_per_s);
 }
 
 bool RegisteredWorker::Usable(int64_t now_us) const {
@@ -145,7 +171,8 @@ void RegisteredWorker::CountRefusal(uint32_t retry_after_ms, int64_t now_us) {
   until_us = now_us + std::max(std::min(full_us, kMaxFullUs), asked_us);
 }
 
-std::optional<Refusal> WorkerRegistry::RefusalFor(const WorkerDescription& worker) const {
+std::optional<Refusal> WorkerRegistry::RefusalFor(const WorkerDescription& worker,
+                                                  int64_t now_us) const {
   const bool is_known = std::any_of(workers_.begin(), workers_.end(), [&](const auto& entry) {
     return entry.second.description.name.worker_id == worker.name.worker_id;
   });
@@ -155,7 +182,12 @@ std::optional<Refusal> WorkerRegistry::RefusalFor(const WorkerDescription& worke
   }
   for (const auto& [lease, present] : workers_) {
     // An older life of the same worker is about to be dropped and binds nobody.
-    if (present.description.name.worker_id == worker.name.worker_id) continue;
+    if (present.description.name.worker_id == worker.name.worker_id) {
+      // Two that live would drop each other for ever.
+      const bool is_other = present.description.name.incarnation != worker.name.incarnation;
+      if (is_other && now_us - present.heard_us < kSuspectUs) return TakenBy(present);
+      continue;
+    }
     if (present.description.model->id != worker.model->id) continue;
     std::optional<Refusal> difference = DifferenceBetween(worker, present.description);
     if (difference) return difference;
@@ -266,9 +298,8 @@ RouteTable WorkerRegistry::TableFor(std::string_view model_id, uint32_t min_cont
       const RegisteredWorker* decode = Find(table.decode_leases[it->second]);
       const auto faults = worker.link_faults.find(decode->lease);
       if (faults != worker.link_faults.end() && now_us < faults->second.avoided_until_us) continue;
-      if (link.to_incarnation == decode->description.name.incarnation) {
-        table.links.push_back({prefill_idx, it->second});
-      }
+      if (link.to_incarnation != decode->description.name.incarnation) continue;
+      table.links.push_back({prefill_idx, it->second, SecondsPerToken(worker, link.to)});
     }
   }
   return table;

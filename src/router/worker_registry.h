@@ -63,6 +63,13 @@ struct LoadRefusals {
   int64_t full_until_us = 0;  // nothing new before
 };
 
+// Of a prefill worker's connection to a decode worker.
+struct LinkSpeed {
+  double average_bytes_per_s = 0;  // over recent hand-offs, whatever held them up
+  // Over those that took longer than the prompt's computing; 0 = none has.
+  double limit_bytes_per_s = 0;
+};
+
 // One live registration.
 struct RegisteredWorker {
   LeaseId lease;
@@ -83,8 +90,7 @@ struct RegisteredWorker {
   int64_t progress_us = 0;  // last sign that its engine moved
   PlacementCost placed;     // live requests of this router
   SharedBlocks shared;      // their full prompt blocks, as counted in `placed`
-  // A prefill worker's: average over its recent hand-offs to a decode worker, by that one's id.
-  std::map<std::string, double, std::less<>> link_bytes_per_s;
+  std::map<std::string, LinkSpeed, std::less<>> link_speeds;  // a prefill worker's, by decode id
   std::map<LeaseId, LinkFaults> link_faults;  // a prefill worker's, by decode worker
   uint32_t num_requests = 0;
 
@@ -97,8 +103,10 @@ struct RegisteredWorker {
   }
   // Blocks that a new request may count on.
   uint32_t NumFreeBlocks() const;
-  // Takes a hand-off to `decode_worker` into the average of its link.
-  void AddTransfer(std::string_view decode_worker, uint64_t num_bytes, double seconds);
+  // Takes a hand-off to `decode_worker` into the speeds of its link; `after_prompt_s` of its time
+  // were behind the end of the prompt's computing.
+  void AddTransfer(std::string_view decode_worker, uint64_t num_bytes, double seconds,
+                   double after_prompt_s);
   // A hand-off to `decode` failed: the link rests for a while, the longer the oftener.
   void CountLinkFault(LeaseId decode, int64_t now_us);
   // It refused a request for load and asks for `retry_after_ms`: it is full for a while, the longer
@@ -131,7 +139,7 @@ struct Refusal {
 class WorkerRegistry {
  public:
   // Why `worker` cannot join, naming the differing field; nothing = it can.
-  std::optional<Refusal> RefusalFor(const WorkerDescription& worker) const;
+  std::optional<Refusal> RefusalFor(const WorkerDescription& worker, int64_t now_us) const;
   // Prompts in flight at one prefill worker: enough to keep it busy between two messages; the rest
   // waits in the router, where it can still go to another worker, and holds no decode blocks.
   static constexpr uint32_t kMaxPrefillsInFlight = 64;

@@ -21,11 +21,13 @@ constexpr uint32_t kMaxInFlight = 1024;
 }  // namespace
 
 SimTransport::SimTransport(SimProcess* process, SimNetwork* network, SimWire* wire,
-                           const KvArena* arena, std::function<void()> wake)
+                           const KvArena* arena, size_t slice_wire_bytes,
+                           std::function<void()> wake)
     : process_(process),
       network_(network),
       wire_(wire),
       arena_(arena),
+      slice_wire_bytes_(slice_wire_bytes > 0 ? slice_wire_bytes : arena->layout().SliceBytes()),
       wake_(std::move(wake)),
       scratch_(arena->layout().SliceBytes()) {}
 
@@ -190,7 +192,7 @@ Status SimTransport::SendSlices(Incarnation peer, std::span<const SliceRef> slic
     return ResourceExhausted("{} slices wait", link.num_in_flight);
   }
   const size_t slice_bytes = arena_->layout().SliceBytes();
-  const size_t num_bytes = slices.size() * (slice_bytes + kFrameHeaderBytes);
+  const size_t num_bytes = slices.size() * (slice_wire_bytes_ + kFrameHeaderBytes);
   SimTransport* const receiver = link.peer;
   const DataPassage passage = network_->PassData(*process_, receiver->process(), num_bytes);
   auto batch = std::make_unique<Batch>();

@@ -46,9 +46,9 @@ class SimWire final : public HandoffWire {
 class SimTransport final : public KvTransport {
  public:
   // `wake`: events wait in the engine's inbox. Lives as long as the world: Start begins a life of
-  // the worker, Stop ends it.
+  // the worker, Stop ends it. A slice takes the time of `slice_wire_bytes`; 0 = of its own.
   SimTransport(SimProcess* process, SimNetwork* network, SimWire* wire, const KvArena* arena,
-               std::function<void()> wake);
+               size_t slice_wire_bytes, std::function<void()> wake);
 
   // ---- KvTransport.
   Status Start(KvTransportSink* sink) override;
@@ -124,6 +124,7 @@ class SimTransport final : public KvTransport {
   SimNetwork* const network_;
   SimWire* const wire_;
   const KvArena* const arena_;
+  const size_t slice_wire_bytes_;
   const std::function<void()> wake_;
   Incarnation incarnation_;
   KvTransportSink* sink_ = nullptr;

@@ -32,10 +32,16 @@ constexpr int64_t kLastWordsUs = 50'000;
 // How often a turn is followed by a whole recount.
 constexpr uint64_t kAuditEvery = 2048;
 
-std::unique_ptr<KvArena> MakeArena(uint32_t num_blocks) {
-  auto arena = KvArena::Create(SimLayout(), num_blocks);
+std::unique_ptr<KvArena> MakeArena(const SimWorkerOptions& options) {
+  auto arena = KvArena::Create(options.layout, options.num_blocks);
   BATON_CHECK(arena.ok(), "no arena for a simulated worker: {}", arena.status().ToString());
   return *std::move(arena);
+}
+
+std::unique_ptr<ForwardModel> MakeModel(const SimWorkerOptions& options,
+                                        std::function<void(int64_t us)> spend) {
+  if (options.make_model) return options.make_model(std::move(spend));
+  return std::make_unique<SimModel>(options.cost, std::move(spend));
 }
 
 }  // namespace
@@ -45,9 +51,10 @@ SimWorker::SimWorker(const SimWorkerOptions& options, SimFabric* fabric, SimProc
       fabric_(fabric),
       process_(process),
       draws_(options.seed),
-      arena_(MakeArena(options.num_blocks)),
-      transport_(process, fabric->network, &wire_, arena_.get(), [this] { WakeSoon(); }),
-      model_(options.cost, [this](int64_t us) { Spend(us); }) {}
+      arena_(MakeArena(options)),
+      transport_(process, fabric->network, &wire_, arena_.get(), options.slice_wire_bytes,
+                 [this] { WakeSoon(); }),
+      model_(MakeModel(options, [this](int64_t us) { Spend(us); })) {}
 
 SimWorker::~SimWorker() { core_.reset(); }
 
@@ -60,7 +67,7 @@ EngineConfig SimWorker::MakeConfig() const {
   config.scheduler.max_batch_tokens = 128;
   config.scheduler.max_chunk = 64;
   config.scheduler.max_running = options_.max_running;
-  config.max_context = kSimContext;
+  config.max_context = options_.max_context;
   config.incarnation = incarnation_;
   config.cluster_secret = std::string(kSimSecret);
   config.eog_tokens = {kSimEos};
@@ -69,6 +76,7 @@ EngineConfig SimWorker::MakeConfig() const {
   config.inbox_capacity = kInboxEvents;
   config.max_bound_transfers = 256;
   config.handoff.strand_us = kStrandUs;
+  if (options_.tune) options_.tune(&config);
   return config;
 }
 
@@ -82,7 +90,7 @@ void SimWorker::Boot() {
   transport_.set_incarnation(incarnation_);
   const Status started = transport_.Start(sink_.get());
   BATON_CHECK(started.ok(), "{}", started.ToString());
-  const EngineParts parts{.model = &model_,
+  const EngineParts parts{.model = model_.get(),
                           .arena = arena_.get(),
                           .transport = &transport_,
                           .wire = &wire_,
@@ -210,6 +218,7 @@ void SimWorker::RunTurn() {
 
 // The device computed one layer; the transport's thread went on meanwhile.
 void SimWorker::Spend(int64_t us) {
+  busy_us_ += us;
   process_->Spend(us);
   transport_.DeliverControls();
 }

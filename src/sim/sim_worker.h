@@ -7,7 +7,9 @@
 #ifndef BATON_SIM_SIM_WORKER_H_
 #define BATON_SIM_SIM_WORKER_H_
 
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -23,6 +25,9 @@
 
 namespace baton {
 
+// Tokens of prompt and answer that a simulated worker takes, if not said otherwise.
+inline constexpr uint32_t kSimContext = 1024;
+
 // How a worker is made; constant.
 struct SimWorkerOptions {
   PoolRole role = PoolRole::kDecode;
@@ -32,12 +37,18 @@ struct SimWorkerOptions {
   std::shared_ptr<const ModelInfo> model;
   SimStepCost cost;
   uint64_t damage_every = 0;  // see SimOptions
+
+  KvLayout layout = SimLayout();
+  uint32_t max_context = kSimContext;
+  // What computes, and tells `spend` what each layer costs; empty = a SimModel of `cost`.
+  std::function<std::unique_ptr<ForwardModel>(std::function<void(int64_t us)> spend)> make_model;
+  // The last word on the engine's numbers; may be empty.
+  std::function<void(EngineConfig*)> tune;
+  size_t slice_wire_bytes = 0;  // what a slice counts for on its way; 0 = its own bytes
 };
 
 // The secret that keys the chains of a simulated cluster.
 inline constexpr std::string_view kSimSecret = "simulated";
-// Tokens of prompt and answer that a simulated worker takes.
-inline constexpr uint32_t kSimContext = 1024;
 
 // See the file comment.
 class SimWorker final : private EngineListener {
@@ -75,6 +86,8 @@ class SimWorker final : private EngineListener {
   bool leaving() const { return leaving_; }
   uint32_t num_blocks() const { return options_.num_blocks; }
   uint64_t num_turns() const { return num_turns_; }
+  // What its model has computed since the start, all lives together.
+  int64_t busy_us() const { return busy_us_; }
   const std::string& name() const { return process_->name(); }
 
   // Everything that was ever in use has come back: blocks free or cached, nothing live or open.
@@ -117,7 +130,7 @@ class SimWorker final : private EngineListener {
   std::unique_ptr<KvArena> arena_;  // its bytes outlive a life: what is stale looks real
   SimWire wire_;
   SimTransport transport_;
-  SimModel model_;
+  const std::unique_ptr<ForwardModel> model_;
 
   // Of this life.
   Incarnation incarnation_;
@@ -136,6 +149,7 @@ class SimWorker final : private EngineListener {
   int64_t turn_at_us_ = INT64_MAX;
   int64_t busy_until_us_ = 0;
   uint64_t num_turns_ = 0;
+  int64_t busy_us_ = 0;
 };
 
 }  // namespace baton

@@ -24,14 +24,14 @@ WorkerDescription SimWorker::Describe() const {
   WorkerDescription worker;
   worker.name = {name(), incarnation_};
   worker.role = options_.role;
-  worker.fingerprint.layout_id = SimLayout().LayoutId();
+  worker.fingerprint.layout_id = options_.layout.LayoutId();
   worker.fingerprint.weights_id = 2;
   worker.fingerprint.tokenizer_id = 3;
   worker.fingerprint.numerics_id = 4;
   worker.weights_text = "toy";
-  worker.layout_text = SimLayout().ToString();
-  worker.max_context = kSimContext;
-  worker.block_size = kSimBlock;
+  worker.layout_text = options_.layout.ToString();
+  worker.max_context = options_.max_context;
+  worker.block_size = options_.layout.block_size;
   worker.num_blocks = options_.num_blocks;
   worker.max_running = options_.max_running;
   worker.chain_check = ChainKeyCheck(DeriveChainKey(kSimSecret, kDefaultTenant));

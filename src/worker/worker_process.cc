@@ -31,6 +31,7 @@
 #include "src/model/tokenizer_metadata.h"
 #include "src/otlp/otlp_exporter.h"
 #include "src/rpc/credentials.h"
+#include "src/rpc/protobuf_log.h"
 #include "src/text/spec_from_metadata.h"
 #include "src/text/tokenizer.h"
 #include "src/tls/tls_identity.h"
@@ -249,6 +250,7 @@ Status WorkerProcess::Parts::TryOneToken() {
 }
 
 Status WorkerProcess::Parts::StartServer() {
+  TakeOverProtobufLog();
   int port = 0;
   grpc::ServerBuilder builder;
   builder.SetMaxReceiveMessageSize(kMaxMessageBytes);

@@ -147,7 +147,10 @@ TEST(FlagSetTest, BadConfigFilesAreUsageErrors) {
       {"threads: [", "flags_test.yaml"},
       {"threads: 1\nisa: auto\nthreads: 2\n", "line 3: key 'threads' is already given in line 1"},
       {"kv-memory: 1GiB\nkv_memory: 2GiB\n", "line 2: key 'kv_memory' is already given in line 1"},
-      {"deterministic: perhaps\n", "flags_test.yaml"},
+      {"deterministic: perhaps\n", "line 1: key 'deterministic' is true or false"},
+      {"threads: [1, 2]\n", "line 1: key 'threads' takes one value"},
+      {"threads: 1\n---\nfoo: bar\n", "several documents"},
+      {"help: true\n", "key 'help' belongs on the command line"},
   };
   for (const auto& c : cases) {
     Bound b;
@@ -158,6 +161,8 @@ TEST(FlagSetTest, BadConfigFilesAreUsageErrors) {
   Bound given;
   const Outcome own = Parse(given, {"m", "--config=" + WriteFile("isa: auto\n"), "--threads=99"});
   EXPECT_EQ(own.error.find("baton serve: --threads: '99'"), 0u) << own.error;
+  Bound unnamed;
+  EXPECT_EQ(Parse(unnamed, {"m", "--config="}).error, "baton serve: --config names no file\n");
   Bound b;
   const Outcome missing = Parse(b, {"m", "--config", "/nowhere.yaml"});
   EXPECT_EQ(missing.code, kExitUsage);

@@ -1,5 +1,6 @@
 #include "src/cli/replace_file.h"
 
+#include <fcntl.h>
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -51,6 +52,24 @@ TEST_F(ReplaceFileTest, TheModeOfAnOlderFileIsNotKept) {
   struct stat status;
   ASSERT_EQ(::lstat(path_.c_str(), &status), 0);
   EXPECT_EQ(status.st_mode & 0777, 0600u);
+}
+
+TEST_F(ReplaceFileTest, AnOutputThatIsNoFileStaysWhatItIs) {
+  ASSERT_EQ(::mkfifo(path_.c_str(), 0600), 0);
+  const int reader = ::open(path_.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+  ASSERT_GE(reader, 0);
+  EXPECT_TRUE(WriteOutput(path_, "text", 0600).ok());
+  char read[8] = {};
+  EXPECT_EQ(::read(reader, read, sizeof(read)), 4);
+  EXPECT_EQ(std::string(read), "text");
+  ::close(reader);
+  EXPECT_TRUE(fs::is_fifo(path_));
+  EXPECT_FALSE(WriteOutput(folder_, "text", 0600).ok()) << "a folder";
+  // The device that is always full.
+  EXPECT_FALSE(WriteOutput("/dev/full", "text", 0600).ok());
+  EXPECT_TRUE(fs::is_character_file("/dev/full"));
+  EXPECT_TRUE(WriteOutput(folder_ + "/new", "text", 0600).ok());
+  EXPECT_EQ(Contents(folder_ + "/new"), "text");
 }
 
 TEST_F(ReplaceFileTest, LinksAreNotFollowed) {

@@ -1,5 +1,8 @@
-"""The CPU image: what is in the archive, that it can be built again, and that router, prefill and
-decode serve from it as a pod would start them: its root read-only, as its user, without rights."""
+"""The images: what is in the archive, that it can be built again, and that router, prefill and
+decode serve from it as a pod would start them: its root read-only, as its user, without rights.
+
+`cuda` is written from the dynamic program of this build, or from BATON_CUDA_BIN, that of a build
+with CUDA (and BATON_NCCL, a libnccl.so.2), which then computes on the processor here."""
 
 import hashlib
 import json
@@ -20,7 +23,7 @@ import pytest
 SOURCE = Path(__file__).resolve().parents[2]
 BINARY = os.environ["BATON_STATIC_BIN"]
 MODEL = "SmolLM2-135M-Instruct.Q4_1.gguf"
-MAX_ARCHIVE_BYTES = 50_000_000
+MAX_ARCHIVE_BYTES = {"cpu": 50_000_000, "cuda": 1_200_000_000}
 UID = "65532"
 START_LIMIT_S = 60
 
@@ -33,10 +36,24 @@ def build(*args):
     return json.loads(done.stdout)
 
 
+def inputs(kind):
+    """What build_image.py is given for an image of that kind."""
+    if kind == "cpu":
+        return ["--binary", BINARY]
+    binary = os.environ.get("BATON_CUDA_BIN", os.environ["BATON_BIN"])
+    nccl = os.environ.get("BATON_NCCL")
+    return ["--cuda", "--binary", binary, *(["--nccl", nccl] if nccl else [])]
+
+
+@pytest.fixture(scope="module", name="kind", params=["cpu", "cuda"])
+def fixture_kind(request):
+    return request.param
+
+
 @pytest.fixture(scope="module", name="archive")
-def fixture_archive(tmp_path_factory):
+def fixture_archive(kind, tmp_path_factory):
     out = tmp_path_factory.mktemp("image") / "baton.tar"
-    return out, build("--binary", BINARY, "--out", str(out), "--name", "localhost/baton:test")
+    return out, build(*inputs(kind), "--out", str(out), "--name", "localhost/baton:test")
 
 
 def members(path):
@@ -64,30 +81,32 @@ def test_every_blob_has_the_digest_that_names_it_and_the_index_leads_to_all(arch
     assert json.loads(files["manifest.json"])[0]["RepoTags"] == ["localhost/baton:test"]
 
 
-def test_the_image_is_small_and_runs_as_nobody_special(archive):
+def test_the_image_is_small_and_runs_as_nobody_special(kind, archive):
     out, report = archive
-    assert report["archive_bytes"] == out.stat().st_size < MAX_ARCHIVE_BYTES
+    assert report["archive_bytes"] == out.stat().st_size < MAX_ARCHIVE_BYTES[kind]
     _, config = image_config(members(out))
     assert config["config"]["User"] == f"{UID}:{UID}"
     assert config["config"]["Entrypoint"] == ["/usr/bin/baton"]
+    for_gpu = "NVIDIA_DRIVER_CAPABILITIES=compute,utility" in config["config"]["Env"]
+    assert for_gpu == (kind == "cuda")
     print(f"archive {report['archive_bytes']} bytes, binary {report['binary_bytes']} bytes")
 
 
-def test_the_same_inputs_give_the_same_digest_and_others_another(archive, tmp_path):
+def test_the_same_inputs_give_the_same_digest_and_others_another(kind, archive, tmp_path):
     out, report = archive
-    again = build("--binary", BINARY, "--out", str(tmp_path / "b.tar"), "--name",
+    again = build(*inputs(kind), "--out", str(tmp_path / "b.tar"), "--name",
                   "localhost/baton:test")  # fmt: skip
     assert again["digest"] == report["digest"]
     assert (tmp_path / "b.tar").read_bytes() == out.read_bytes()
     os.environ["SOURCE_DATE_EPOCH"] = "1"
     try:
-        other = build("--binary", BINARY, "--out", str(tmp_path / "c.tar"))
+        other = build(*inputs(kind), "--out", str(tmp_path / "c.tar"))
     finally:
         del os.environ["SOURCE_DATE_EPOCH"]
     assert other["digest"] != report["digest"]
 
 
-def test_the_sbom_names_what_is_linked(archive):
+def test_the_sbom_names_what_is_linked(kind, archive):
     out, report = archive
     sbom = json.loads(Path(str(out) + ".spdx.json").read_text(encoding="utf-8"))
     assert sbom["spdxVersion"] == "SPDX-2.3"
@@ -95,19 +114,29 @@ def test_the_sbom_names_what_is_linked(archive):
     assert report["sbom_packages"] == len(sbom["packages"])
     # One of each way in: link line, compiler, header-only, Cargo.lock.
     assert {"libgrpc-dev", "libssl-dev", "libc6-dev", "nlohmann-json3-dev", "tokenizers"} <= names
+    beside = [r for r in sbom["relationships"] if r["relationshipType"] == "DYNAMIC_LINK"]
+    if kind == "cuda":
+        by_id = {row["SPDXID"]: row["name"] for row in sbom["packages"]}
+        assert {"libc6", "libstdc++6"} <= {by_id[r["relatedSpdxElement"]] for r in beside}
+    else:
+        assert not beside
     ids = [row["SPDXID"] for row in sbom["packages"]]
     assert len(ids) == len(set(ids))
     assert all(re.fullmatch(r"SPDXRef-[A-Za-z0-9.-]+", i) for i in ids)
 
 
-def test_a_dynamic_binary_is_refused(tmp_path):
+@pytest.mark.parametrize("args, error", [
+    (["--binary", os.environ["BATON_BIN"]], "is not static"),
+    (["--cuda", "--binary", BINARY], "is static"),
+])  # fmt: skip
+def test_the_other_kind_of_binary_is_refused(args, error, tmp_path):
     command = [sys.executable, "-B", str(SOURCE / "deploy/container/build_image.py")]
     done = subprocess.run(
-        [*command, "--binary", os.environ["BATON_BIN"], "--out", str(tmp_path / "x.tar")],
+        [*command, *args, "--out", str(tmp_path / "x.tar")],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 1
-    assert "is not static" in done.stderr and not (tmp_path / "x.tar").exists()
+    assert error in done.stderr and not (tmp_path / "x.tar").exists()
 
 
 class Pod:

@@ -3,9 +3,11 @@
 The short form of scripts/chaos.sh; both use fault_scenarios.py.
 """
 
+import subprocess
+
 import pytest
 
-from baton_server import Server
+from baton_server import BIN, START_LIMIT_S, Server
 from fault_scenarios import (
     CUT_REQUEST,
     ProxyCut,
@@ -22,7 +24,7 @@ from fault_scenarios import (
     kill_worker,
     reuse_ports,
 )
-from fault_work import Work, audit_ledger, fill_pool, pool_args, wait_clean
+from fault_work import Load, Work, audit_ledger, fill_pool, pool_args, wait_clean
 from memory_group import MemoryGroup
 from roles_cluster import RolesCluster
 
@@ -115,6 +117,24 @@ def test_a_one_way_partition_changes_no_answer(roles, small_work):
     result = cut_link(roles, small_work, any_token, cut, cut_s=4.0, width=6)
     check(result)
     assert result["waited"] + result["resumed"] > 0, "some hand-off met the cut"
+
+
+def test_a_second_process_with_a_living_workers_id_disturbs_nobody(roles, small_work):
+    args = list(roles.roles["decode-0"].args)
+    for flag in ("--listen", "--kv-listen", "--admin"):
+        args[args.index(flag) + 1] = "127.0.0.1:0"
+    second = subprocess.Popen(
+        [BIN, "decode", *args], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
+    with Load(roles, small_work, width=4) as load:
+        try:
+            _, error = second.communicate(timeout=START_LIMIT_S + 30)
+        finally:
+            second.kill()
+    assert second.returncode == 1
+    assert "the worker id decode-0 is taken by another process that lives" in error
+    assert load.num_done > 0 and load.problems == []
+    wait_clean(roles)
 
 
 @pytest.mark.parametrize("victim", ["decode-0", "prefill-0"])

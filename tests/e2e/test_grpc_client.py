@@ -80,6 +80,10 @@ def test_reflection_and_health(server):
     pool = DescriptorPool(ProtoReflectionDescriptorDatabase(server.channel))
     method = pool.FindServiceByName("baton.v1.ChatService").FindMethodByName("ChatCompletion")
     assert method.input_type.full_name == "baton.v1.ChatCompletionRequest"
+    # Everything that is listed can be resolved, by tools that know it from here alone.
+    for name in names:
+        if not name.startswith("grpc.reflection."):
+            assert pool.FindServiceByName(name).methods, name
     health = health_pb2_grpc.HealthStub(server.channel)
     assert (
         health.Check(health_pb2.HealthCheckRequest()).status

@@ -179,6 +179,18 @@ def test_sigterm_drains(server):
                 os.kill(row["pid"], 0)
 
 
+def test_a_stream_beyond_the_drain_timeout_is_ended_and_the_exit_is_clean():
+    with Server("--drain-timeout", "1") as other:
+        stream = open_stream(other, 8000)
+        other.process.send_signal(signal.SIGTERM)
+        stream.settimeout(60)
+        data = b""
+        while piece := stream.recv(65536):
+            data += piece
+        assert b'"code":"draining"' in data and b"[DONE]" not in data
+        assert other.process.wait(60) == 0, other.output()
+
+
 def all_links_up(server, wanted):
     processes = server.get("/v1/topology")[2]["processes"]
     return (

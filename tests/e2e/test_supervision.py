@@ -192,6 +192,12 @@ def test_drain_says_what_is_wrong(cluster):
         result = baton(*args)
         assert result.returncode == 2, result
         assert len(result.stderr.strip().splitlines()) == 1, result.stderr
+    worker = next(p for p in cluster.topology() if p["role"] == "decode")["admin"]
+    for admin in (cluster.router["http"], worker):
+        result = baton("drain", "decode-0", "--admin", admin)
+        assert result.returncode == 1
+        assert f"{admin} has no" in result.stderr
+        assert "it is not the admin port of a router" in result.stderr
     nobody = baton("drain", "decode-0", "--admin", "127.0.0.1:1")
     assert nobody.returncode == 1 and "127.0.0.1:1" in nobody.stderr
     assert is_serving(cluster, NUM_PROCESSES)

@@ -3,6 +3,7 @@
 // itself.
 #include "kvcache/transport/nccl/nccl_transport.h"
 
+#include <chrono>
 #include <memory>
 #include <string>
 
@@ -185,6 +186,26 @@ TEST_F(NcclTransportTest, MessagesOutOfTurnEndNothingButTheirOwnLink) {
   EXPECT_EQ(MessageAt(2).reason, NcclDropReason::kProtocol);
   ExpectTransferWorks(&p_, &d_, 2);
   EXPECT_EQ(NcclOf(d_)->CommunicatorStats().built, 1u) << "the other link stayed";
+}
+
+// However often D makes room for others.
+TEST_F(NcclTransportTest, AnEvictedCommunicatorIsNotBuiltAgainAtOnce) {
+  MakeAll();
+  OfferToPlain(4);
+  const auto begin = std::chrono::steady_clock::now();
+  constexpr size_t kNumEvictions = 5;
+  for (size_t i = 0; i < kNumEvictions; ++i) {
+    const NcclMessage connect = MessageAt(i);
+    ASSERT_EQ(connect.kind, NcclMessageKind::kConnect);
+    NcclMessage drop;
+    drop.kind = NcclMessageKind::kDrop;
+    drop.reason = NcclDropReason::kEvicted;
+    drop.link = connect.link;
+    Answer(drop);
+  }
+  EXPECT_EQ(MessageAt(kNumEvictions).kind, NcclMessageKind::kConnect);
+  const auto elapsed = std::chrono::steady_clock::now() - begin;
+  EXPECT_GE(elapsed, kNumEvictions * std::chrono::microseconds(NcclTimers().backoff_min_us));
 }
 
 TEST_F(NcclTransportTest, TheLeastRecentlyUsedCommunicatorMakesRoom) {

@@ -104,7 +104,7 @@ TEST(PlacementTest, LinkOfAFormerLifeDoesNotCount) {
   FakeCluster cluster;
   cluster.JoinPair();
   const Incarnation former = cluster.lives["decode-0"];
-  cluster.now_us += 100'000;
+  cluster.Advance(1'100'000, {"prefill-0"});  // silent for so long
   cluster.Join(FakeCluster::Describe("decode-0", PoolRole::kDecode));
   const Incarnation next = cluster.lives["decode-0"];
   cluster.Submit(cluster.Request("p"));
@@ -161,6 +161,7 @@ TEST(PlacementTest, RefusedWeightsMayComeOnceTheOthersAreGone) {
   cluster.Join(FakeCluster::Describe("decode-0", PoolRole::kDecode));
   WorkerDescription next = FakeCluster::Describe("decode-0", PoolRole::kDecode);
   next.fingerprint.weights_id = 9;
+  cluster.now_us += 1'100'000;  // silent for so long
   cluster.Join(next);
   EXPECT_TRUE(cluster.Log("decode-0").accepted) << "its own former life binds nobody";
   EXPECT_EQ(cluster.core.registry().workers().size(), 1u);
@@ -202,11 +203,35 @@ TEST(PlacementTest, NextLifeOfAWorkerVoidsTheFormer) {
   cluster.JoinPair();
   const RequestUid uid = cluster.Submit(cluster.Request("p"));
   const SessionRef old = cluster.Session("decode-0");
+  cluster.now_us += 1'100'000;  // silent for so long
   cluster.Join(FakeCluster::Describe("decode-0", PoolRole::kDecode));
   EXPECT_FALSE(cluster.sink->ended()) << "it waits for its next placement";
   cluster.core.OnSessionTokens(old, {FakeCluster::Token(uid, 0, 'x')}, cluster.now_us);
   EXPECT_TRUE(cluster.sink->tokens.empty());
   EXPECT_EQ(cluster.core.registry().workers().size(), 2u);
+}
+
+// Two would drop each other for ever, and every request with them.
+TEST(PlacementTest, AnotherProcessOfALivingWorkersNameIsRefused) {
+  FakeCluster cluster;
+  cluster.JoinPair();
+  cluster.Submit(cluster.Request("p"));
+  const Incarnation first = cluster.lives["decode-0"];
+  const LeaseId lease = cluster.leases["decode-0"];
+  cluster.Join(FakeCluster::Describe("decode-0", PoolRole::kDecode));
+  const std::string& refusal = cluster.Log("decode-0").refusal;
+  EXPECT_NE(refusal.find("--worker-id of its own"), std::string::npos) << refusal;
+  ASSERT_NE(cluster.core.registry().Find(lease), nullptr);
+  EXPECT_EQ(cluster.core.registry().Find(lease)->description.name.incarnation, first);
+  EXPECT_FALSE(cluster.sink->ended());
+  EXPECT_EQ(cluster.core.RequestViews(cluster.now_us)[0].attempt, 1u);
+  // Its own next connection is no other process.
+  cluster.leases["decode-0"] = lease;
+  cluster.lives["decode-0"] = first;
+  WorkerDescription again = FakeCluster::Describe("decode-0", PoolRole::kDecode);
+  again.name.incarnation = first;
+  cluster.Join(again);
+  EXPECT_TRUE(cluster.Log("decode-0").accepted);
 }
 
 TEST(PlacementTest, DrainingWorkerGetsNothingNew) {
@@ -449,6 +474,41 @@ TEST(PlacementTest, TopologyShowsHowFastALinkIs) {
   cross(0.0f);
   cross(std::nanf(""));
   EXPECT_NEAR(static_cast<double>(speed()), 3.8e9, 1e3);
+}
+
+// Computing sets the pace of a hand-off that ends with the prompt.
+TEST(PlacementTest, TheLimitOfALinkIsLearntWhereItIsTheLimit) {
+  FakeCluster cluster;
+  cluster.JoinPair();
+  const auto speed = [&] {
+    return cluster.core.TopologyView(cluster.now_us).processes[1].links[0].bytes_per_s;
+  };
+  const auto cross = [&](float seconds, bool behind_prompt) {
+    cluster.Report("decode-0");
+    cluster.Report("prefill-0", {"decode-0"});
+    const RequestUid uid = cluster.Submit(cluster.Request("p"));
+    WorkerRequestStatus status;
+    status.uid = uid;
+    status.attempt = 1;
+    if (behind_prompt) {
+      status.state = WorkerRequestState::kPrefillDone;
+      cluster.core.OnSessionStatus(cluster.Session("prefill-0"), status, cluster.now_us);
+    }
+    cluster.now_us += static_cast<int64_t>(seconds * 1e6f);
+    status.state = WorkerRequestState::kVerified;
+    status.kv_bytes = 4'000'000;
+    status.transfer_seconds = seconds;
+    cluster.core.OnSessionStatus(cluster.Session("decode-0"), status, cluster.now_us);
+    cluster.core.Cancel(uid);
+  };
+  cross(0.5f, false);
+  EXPECT_EQ(speed(), 8'000'000u) << "the average, as long as nothing else is known";
+  cross(1, true);
+  EXPECT_EQ(speed(), 4'000'000u);
+  cross(2, false);
+  EXPECT_EQ(speed(), 4'000'000u) << "a slow prompt is not a slow link";
+  cross(0.1f, false);
+  EXPECT_GT(speed(), 4'000'000u) << "but what has crossed has crossed";
 }
 
 TEST(PlacementTest, AWorkerThatWasAskedToLeaveGetsNothingNewAndFinishesWhatItHas) {

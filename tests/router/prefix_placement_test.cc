@@ -180,6 +180,7 @@ TEST(PrefixPlacementTest, ARestartedWorkerStartsEmpty) {
   cluster.JoinFour();
   cluster.Tell("prefill-1", kPrompt);
   const LeaseId former = cluster.leases["prefill-1"];
+  cluster.Advance(1'100'000, {"prefill-0", "decode-0", "decode-1"});  // silent for so long
   cluster.JoinCaching("prefill-1", PoolRole::kPrefill);
   cluster.Report("prefill-1", {"decode-0", "decode-1"});
   EXPECT_EQ(cluster.NumKnown("prefill-1"), 0u);

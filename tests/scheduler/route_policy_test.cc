@@ -60,6 +60,40 @@ TEST(RoutePolicyTest, ShortPromptsAndAggregatedModeStayAtD) {
   ExpectRoute(cluster.Pick(query), Route::Path::kLocal, RouteReason::kAggregatedMode);
 }
 
+// A prompt of 160 tokens at 500 a second takes 320 ms.
+TEST(RoutePolicyTest, ALinkThatIsSlowerThanComputingCounts) {
+  RouteCluster cluster(100, 2, 1);
+  cluster.links = {{0, 0, 0.001}, {1, 0, 0}};  // 160 ms: hidden behind the computing
+  std::array<uint32_t, 2> picked{};
+  for (uint64_t random = 0; random < 200; ++random) {
+    ++picked[cluster.Pick(Query(random)).prefill_idx];
+  }
+  EXPECT_GT(picked[0], 50u);
+  cluster.links[0].seconds_per_token = 0.01;  // 1.6 s
+  for (uint64_t random = 0; random < 200; ++random) {
+    EXPECT_EQ(cluster.Pick(Query(random)).prefill_idx, 1u);
+  }
+  // A queue may cost more than the link.
+  cluster.prefill[1].backlog_s = 2;
+  EXPECT_EQ(cluster.Pick(Query()).prefill_idx, 0u);
+  // What D has need not cross.
+  cluster.prefill[1].backlog_s = 0.1;
+  cluster.decode[0].cached_tokens = 144;
+  EXPECT_EQ(cluster.Pick(Query()).prefill_idx, 0u);
+}
+
+TEST(RoutePolicyTest, OfDecodeWorkersAboutAsLoadedTheOneIsTakenThatKvReachesSooner) {
+  RouteCluster cluster(100, 1, 2);
+  cluster.links = {{0, 0, 0.01}, {0, 1, 0.0001}};
+  for (uint64_t random = 0; random < 50; ++random) {
+    EXPECT_EQ(cluster.Pick(Query(random)).decode_idx, 1u);
+  }
+  cluster.decode[1].num_running = 3;  // more than two beside none
+  for (uint64_t random = 0; random < 50; ++random) {
+    EXPECT_EQ(cluster.Pick(Query(random)).decode_idx, 0u) << "a link is no reason to crowd one";
+  }
+}
+
 TEST(RoutePolicyTest, SaysWhyNoPrefillWorkerServes) {
   RouteCluster cluster(100, 2, 1);
   cluster.prefill[0].ready = cluster.prefill[1].ready = false;

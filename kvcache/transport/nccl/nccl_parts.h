@@ -42,7 +42,8 @@ struct NcclLimits {
 // What happened to communicators; any thread reads.
 struct NcclCounters {
   EventCounter built;
-  EventCounter batches;  // that were sent, or received and verified
+  EventCounter batches;   // that were sent, or received and verified
+  EventCounter overruns;  // control messages that found the queue full
   std::array<EventCounter, kNumNcclDropReasons> dropped;
 
   void AddDrop(NcclDropReason reason) { dropped[static_cast<size_t>(reason)].Add(); }

@@ -42,6 +42,7 @@ struct NcclReceiver::Link {
 struct NcclReceiver::Peer {
   uint64_t epoch = 0;
   std::unique_ptr<Link> link;
+  int64_t connect_us = 0;  // no further communicator before
 };
 
 // What a slot holds.
@@ -158,6 +159,9 @@ void NcclReceiver::Connect(Incarnation id, const NcclMessage& message, int64_t n
   if (message.number != static_cast<uint32_t>(parts_->table->version)) {
     return Refuse(id, message.link, NcclDropReason::kVersion);
   }
+  // An honest P waits between two for twice as long; each costs this thread, which serves all.
+  if (now_us < peer->connect_us) return Refuse(id, message.link, NcclDropReason::kBusy);
+  peer->connect_us = now_us + parts_->timers.backoff_min_us / 2;
   if (parts_->budget->num_links >= parts_->limits.max_links && !parts_->evict_idle()) {
     return Refuse(id, message.link, NcclDropReason::kBusy);
   }

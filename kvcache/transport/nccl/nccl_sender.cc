@@ -146,9 +146,10 @@ void NcclSender::Handle(Incarnation id, const NcclMessage& message, int64_t now_
     }
     parts_->nccl_counters->AddDrop(message.reason);
     DropLink(id, peer);
-    // One that was evicted did nothing wrong.
-    if (message.reason == NcclDropReason::kEvicted) return;
-    return BackOff(peer, now_us);
+    if (message.reason != NcclDropReason::kEvicted) return BackOff(peer, now_us);
+    // One that was evicted did nothing wrong, and is not built again and again all the same.
+    peer->retry_us = now_us + parts_->timers.backoff_min_us;
+    return;
   }
   // Of a link that has ended: D will hear of that, or has been told.
   if (!is_current) return;

@@ -18,6 +18,9 @@ namespace {
 constexpr int64_t kPollUs = 20;
 // What an ended communicator may take to agree with the other side.
 constexpr int64_t kFinishUs = 1'000'000;
+// What may wait of control messages while a communicator is built or aborted.
+constexpr size_t kMaxEvents = 8192;
+constexpr size_t kMaxEventBytes = size_t{64} << 20;
 
 // Something that the endpoint told.
 struct EndpointEvent {
@@ -149,6 +152,7 @@ class NcclTransportImpl final : public NcclTransport, private KvTransportSink {
     NcclStats stats;
     stats.built = nccl_counters_.built.value();
     stats.batches = nccl_counters_.batches.value();
+    stats.overruns = nccl_counters_.overruns.value();
     for (size_t i = 0; i < stats.dropped.size(); ++i) {
       stats.dropped[i] = nccl_counters_.dropped[i].value();
     }
@@ -172,9 +176,17 @@ class NcclTransportImpl final : public NcclTransport, private KvTransportSink {
   void OnReceiveClosed(TransferId) override {}
   void OnSendClosed(Incarnation, TransferId) override {}
 
+  // Control messages beyond the limits are dropped: hand-offs survive any loss by their leases, and
+  // communicators by their deadlines.
   void Tell(EndpointEvent event) {
     {
       std::lock_guard lock(wake_mutex_);
+      if (event.kind == EndpointEvent::Kind::kControl) {
+        if (events_.size() >= kMaxEvents || event_bytes_ + event.bytes.size() > kMaxEventBytes) {
+          return nccl_counters_.overruns.Add();
+        }
+        event_bytes_ += event.bytes.size();
+      }
       events_.push_back(std::move(event));
       work_ = true;
     }
@@ -215,6 +227,7 @@ class NcclTransportImpl final : public NcclTransport, private KvTransportSink {
     work_ = false;
     // Taken before the inbox: what was posted before an event came stands in there by now.
     taken_events_.swap(events_);
+    event_bytes_ = 0;
     return !stop_;
   }
 
@@ -325,6 +338,11 @@ class NcclTransportImpl final : public NcclTransport, private KvTransportSink {
   }
 
   bool EvictIdle() {
+    StepFinishing(options_.clock->NowUs());
+    // One that is being ended makes the room.
+    if (budget_.num_links - budget_.finishing.size() < options_.limits.max_links) {
+      return budget_.num_links < options_.limits.max_links;
+    }
     const std::optional<int64_t> send_idle_us = sender_->IdleSince();
     const std::optional<int64_t> receive_idle_us = receiver_->IdleSince();
     if (send_idle_us.has_value() &&
@@ -361,11 +379,12 @@ class NcclTransportImpl final : public NcclTransport, private KvTransportSink {
   NcclCounters nccl_counters_;
   TransportInbox inbox_;
 
-  std::mutex wake_mutex_;  // guards work_, stop_, events_
+  std::mutex wake_mutex_;  // guards work_, stop_, events_, event_bytes_
   std::condition_variable wake_;
   bool work_ = false;
   bool stop_ = false;
   std::vector<EndpointEvent> events_;
+  size_t event_bytes_ = 0;  // of the control messages in it
 
   mutable std::mutex links_mutex_;  // guards link_counters_, which this thread alone changes
   absl::flat_hash_map<Incarnation, std::shared_ptr<LinkCounters>> link_counters_;

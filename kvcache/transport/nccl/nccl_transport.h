@@ -40,7 +40,8 @@ struct NcclTransportOptions {
 // What became of its communicators; they only grow.
 struct NcclStats {
   uint64_t built = 0;
-  uint64_t batches = 0;  // sent, and received
+  uint64_t batches = 0;   // sent, and received
+  uint64_t overruns = 0;  // control messages dropped: too many waited for the thread
   std::array<uint64_t, kNumNcclDropReasons> dropped{};
 };
 

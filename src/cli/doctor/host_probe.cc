@@ -290,7 +290,7 @@ void ProbeFolder(StoreFacts* store) {
   }
   std::sort(store->models.begin(), store->models.end());
   // What exists of the path: there it would be made.
-  fs::path folder = store->models_folder;
+  fs::path folder = fs::absolute(store->models_folder, error);
   while (!fs::exists(folder, error) && folder.has_relative_path()) folder = folder.parent_path();
   store->folder_writable = access(folder.c_str(), W_OK) == 0;
   struct statvfs disk {};
@@ -307,7 +307,9 @@ uint64_t ModelBytes(const std::string& path) {
     return error ? 0 : bytes;
   }
   for (const auto& entry : fs::directory_iterator(path, error)) {
-    if (entry.path().extension() == ".safetensors") bytes += entry.file_size(error);
+    if (entry.path().extension() != ".safetensors") continue;
+    const uint64_t size = entry.file_size(error);
+    if (!error) bytes += size;
   }
   return bytes;
 }

@@ -23,6 +23,7 @@ using Weights = std::array<double, kNumWeights>;
 using Matrix = std::array<std::array<double, kNumWeights + 1>, kNumWeights>;
 // More is no measurement of ours, and products of counts stay below 2^53.
 constexpr uint64_t kMaxCount = 1u << 20;
+constexpr double kMinTokensPerS = 1e-6;
 
 // One case: what it did and how long that took.
 struct Case {
@@ -60,7 +61,10 @@ StatusOr<Case> ReadCase(const json& row, uint64_t chunk) {
   }
   const bool is_counted = c.num_tokens > 0 && c.num_streams > 0 &&
                           std::max({c.num_tokens, c.num_streams, c.depth}) <= kMaxCount;
-  if (!is_counted || per_s.empty() || !(*std::min_element(per_s.begin(), per_s.end()) > 0)) {
+  // A token takes at most 10^6 seconds, so that times stay finite.
+  const bool is_timed =
+      !per_s.empty() && *std::min_element(per_s.begin(), per_s.end()) >= kMinTokensPerS;
+  if (!is_counted || !is_timed) {
     return InvalidArgument("the case \"{}\" has no prompt or generate, streams and tokens_per_s",
                            Printable(TextOf(row, "case")));
   }
@@ -183,7 +187,7 @@ Status CheckTellsApart(std::span<const Case> prompts, std::span<const Case> step
 StatusOr<MeasuredSteps> ReadMeasuredSteps(std::string_view text) {
   const json page = json::parse(text, nullptr, false);
   const uint64_t chunk = page.is_object() ? NumberOf(page, "chunk") : 0;
-  if (chunk == 0 || !page.contains("results") || !page["results"].is_array()) {
+  if (chunk == 0 || chunk > kMaxCount || !page.contains("results") || !page["results"].is_array()) {
     return InvalidArgument("this is no result of `baton bench model --json`");
   }
   std::vector<Case> prompts;

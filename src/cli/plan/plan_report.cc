@@ -26,6 +26,10 @@ Status CheckFits(const PlannedModel& model, const PlannedDevice& device, const P
                            load.input_tokens, load.output_tokens, tokens,
                            model.config.context_length);
   }
+  if (device.measured && model.config.name.empty()) {
+    return NotFound(
+        "the model file has no general.name, so that nothing says what is measured of it");
+  }
   if (device.measured && device.measured->model_name != model.config.name) {
     return NotFound("--measured is of the model \"{}\", not of \"{}\"", device.measured->model_name,
                     model.config.name);
@@ -53,16 +57,24 @@ PlanInput InputWithoutSteps(const PlanReport& report) {
 }
 
 PlanEnd DeviceEnd(const PlanReport& report, std::string name, double share) {
-  PlanEnd end{.name = std::move(name), .input = InputWithoutSteps(report), .aggregated = {}};
+  PlanEnd end{.name = std::move(name),
+              .input = InputWithoutSteps(report),
+              .first_cost = {},
+              .aggregated = {}};
   const DeviceLimits& limits = *report.device.limits;
   const ModelConfig& config = report.model.config;
-  end.input.steps = StepModel::OfDevice(limits, RooflineModelOf(config, StepBytes(config)), share);
+  const RooflineModel model = RooflineModelOf(config, StepBytes(config));
+  end.input.steps = StepModel::OfDevice(limits, model, share);
+  end.first_cost = FirstEstimate(limits, model);
   if (end.input.link_bytes_per_s == 0) end.input.link_bytes_per_s = limits.link_bytes_per_s * share;
   return end;
 }
 
 PlanEnd MeasuredEnd(const PlanReport& report, std::string name, const MeasuredWeights& weights) {
-  PlanEnd end{.name = std::move(name), .input = InputWithoutSteps(report), .aggregated = {}};
+  PlanEnd end{.name = std::move(name),
+              .input = InputWithoutSteps(report),
+              .first_cost = {},
+              .aggregated = {}};
   end.input.steps = StepModel::OfMeasurements(weights);
   return end;
 }

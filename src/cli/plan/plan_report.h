@@ -41,9 +41,12 @@ struct PlannedDevice {
 struct PlanEnd {
   std::string name;  // "at the limits"
   PlanInput input;
+  std::optional<StepWeights> first_cost;  // what a worker expects there before it has measured
   StatusOr<ClusterPlan> plan = ClusterPlan();
   Comparison aggregated;  // of a plan that is there
 };
+
+struct PlanReplays;  // plan_replay.h
 
 // Both, and what they are of.
 struct PlanReport {
@@ -66,9 +69,10 @@ uint64_t DeviceWeightBytes(const ModelConfig& config);
 
 // The verdict in words, with the numbers that it follows from.
 std::string VerdictText(const PlanReport& report, const PlanEnd& end);
-// For a terminal, and with the same numbers for programs: one JSON object.
+// For a terminal, and with the same numbers for programs: one JSON object, with what was simulated
+// where something was.
 std::string PlanText(const PlanReport& report);
-std::string PlanJson(const PlanReport& report);
+std::string PlanJson(const PlanReport& report, const PlanReplays* replays = nullptr);
 // values.yaml for deploy/helm/baton, of the cautious end; its error when it has no plan.
 // Where the verdict is not to split, a router in mode aggregated and decode workers alone.
 StatusOr<std::string> PlanValues(const PlanReport& report);

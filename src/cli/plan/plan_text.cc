@@ -9,6 +9,7 @@
 #include "benchmarks/loadgen/quantity.h"
 #include "src/base/size_text.h"
 #include "src/cli/json_fields.h"
+#include "src/cli/plan/plan_replay.h"
 #include "src/cli/plan/plan_report.h"
 
 namespace baton {
@@ -224,7 +225,7 @@ std::string PlanText(const PlanReport& report) {
   return text;
 }
 
-std::string PlanJson(const PlanReport& report) {
+std::string PlanJson(const PlanReport& report, const PlanReplays* replays) {
   const PlanLoad& load = report.load;
   ordered_json out = {{"model", report.model.id},
                       {"device", report.device.name},
@@ -239,6 +240,7 @@ std::string PlanJson(const PlanReport& report) {
                         {"quantile", kPlanQuantile}}}};
   if (report.device.measured) out["fit_error"] = report.device.measured->worst_error;
   out["ends"] = {JsonOf(report, report.best), JsonOf(report, report.cautious)};
+  if (replays != nullptr) out["simulated"] = ReplayJson(*replays);
   return out.dump(1, ' ', false, ordered_json::error_handler_t::replace) + "\n";
 }
 

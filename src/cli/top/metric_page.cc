@@ -125,9 +125,8 @@ std::map<double, double> MetricPage::Buckets(std::string_view name) const {
   for (const MetricSample& sample : family->second) {
     const auto bound = sample.labels.find("le");
     if (bound == sample.labels.end()) continue;
-    if (const std::optional<double> value = ParseValue(bound->second)) {
-      buckets[*value] += sample.value;
-    }
+    const std::optional<double> value = ParseValue(bound->second);
+    if (value && !std::isnan(*value)) buckets[*value] += sample.value;
   }
   return buckets;
 }

@@ -4,6 +4,7 @@
 
 #include "src/cli/commands.h"
 #include "src/cli/flags.h"
+#include "src/cli/json_fields.h"
 #include "src/cli/replace_file.h"
 #include "src/cli/trace/perfetto.h"
 #include "src/cli/trace/trace_page.h"
@@ -16,7 +17,7 @@ StatusOr<std::vector<TracePage>> Fetch(const std::string& command, const std::st
   std::vector<std::string> errors;
   StatusOr<std::vector<TracePage>> pages = FetchTracePages(admin, &errors);
   for (const std::string& error : errors) {
-    fmt::print(stderr, "baton {}: without {}\n", command, error);
+    fmt::print(stderr, "baton {}: without {}\n", command, Printable(error));
   }
   return pages;
 }
@@ -49,7 +50,7 @@ int RunTrace(const std::vector<std::string>& args) {
     return kExitOk;
   }
   constexpr mode_t kMode = 0644;
-  if (const Status s = ReplaceFile(out, text, kMode); !s.ok()) return Fail("trace", s);
+  if (const Status s = WriteOutput(out, text, kMode); !s.ok()) return Fail("trace", s);
   PrintSummary(*pages, out);
   return kExitOk;
 }

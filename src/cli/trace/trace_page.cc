@@ -55,6 +55,12 @@ void ReadLoad(const json& row, TracedRequest* request) {
   }
 }
 
+// Of another process: whatever it says, sums and differences of a few stay in range.
+int64_t TimeOf(const json& row, const char* key) {
+  constexpr int64_t kFarthest = int64_t{1} << 58;
+  return std::clamp(SignedOf(row, key), -kFarthest, kFarthest);
+}
+
 TracedRequest RequestOf(const json& row, int64_t wall_minus_steady_us) {
   TracedRequest request;
   request.request_uid = TextOf(row, "request_uid");
@@ -64,12 +70,12 @@ TracedRequest RequestOf(const json& row, int64_t wall_minus_steady_us) {
   request.state = TextOf(row, "state");
   request.status = NumberOf(row, "status");
   request.num_attempts = NumberOf(row, "attempt");
-  request.accepted_us = SignedOf(row, "accepted_us") + wall_minus_steady_us;
-  request.end_us = SignedOf(row, "end_us") + wall_minus_steady_us;
+  request.accepted_us = TimeOf(row, "accepted_us") + wall_minus_steady_us;
+  request.end_us = TimeOf(row, "end_us") + wall_minus_steady_us;
   const json& stages = ObjectOf(row, "stages_us");
   for (size_t i = 0; i < kNumRequestStages; ++i) {
     const std::string name(StageName(static_cast<RequestStage>(i)));
-    request.stages.push_back({name, SignedOf(stages, name.c_str())});
+    request.stages.push_back({name, TimeOf(stages, name.c_str())});
   }
   ReadWork(row, &request);
   ReadLoad(row, &request);
@@ -77,8 +83,8 @@ TracedRequest RequestOf(const json& row, int64_t wall_minus_steady_us) {
 }
 
 TracedStep StepOf(const json& row, int64_t wall_minus_steady_us) {
-  return {.end_us = SignedOf(row, "end_us") + wall_minus_steady_us,
-          .elapsed_us = SignedOf(row, "elapsed_us"),
+  return {.end_us = TimeOf(row, "end_us") + wall_minus_steady_us,
+          .elapsed_us = TimeOf(row, "elapsed_us"),
           .num_prefill_tokens = NumberOf(row, "prefill_tokens"),
           .num_decode_rows = NumberOf(row, "decode_rows")};
 }
@@ -93,7 +99,7 @@ StatusOr<TracePage> ReadTracePage(std::string_view text) {
   TracePage page;
   page.role = TextOf(root, "role");
   page.worker_id = TextOf(root, "worker_id");
-  const int64_t offset_us = SignedOf(root, "unix_us") - SignedOf(root, "steady_us");
+  const int64_t offset_us = TimeOf(root, "unix_us") - TimeOf(root, "steady_us");
   for (const char* key : {"requests", "steps"}) {
     const auto rows = root.find(key);
     if (rows == root.end()) continue;
@@ -113,7 +119,8 @@ const TracedRequest* FindRequest(const TracePage& page, std::string_view name) {
     const bool is_longer = found == nullptr || request.elapsed_us() > found->elapsed_us();
     const bool is_named =
         name == request.request_uid || name == request.request_id || name == request.answer_id;
-    if (name.empty() ? is_longer : is_named) found = &request;
+    const bool is_newer = found == nullptr || request.accepted_us >= found->accepted_us;
+    if (name.empty() ? is_longer : is_named && is_newer) found = &request;
   }
   return found;
 }

@@ -76,5 +76,38 @@ TEST(PlanCommandTest, AMeasurementOfAnotherKindIsNamed) {
               HasSubstr("--measured " + path + ": this is"));
 }
 
+TEST(PlanCommandTest, ASteadyLoadIsSimulatedWhenAsked) {
+  const Said said =
+      PlanOf(GoldenPath("tiny_bf16.gguf"), {"--input=16", "--simulate", "--requests=50"});
+  EXPECT_EQ(said.code, kExitOk) << said.error;
+  EXPECT_THAT(said.out, HasSubstr("simulated with the shipped router and scheduler: 50 requests"));
+  EXPECT_THAT(said.error, HasSubstr("simulated no split on"));
+}
+
+TEST(PlanCommandTest, ATraceStandsForLengthsAndRate) {
+  const std::string trace = testing::TempDir() + "/plan_trace.jsonl";
+  std::ofstream file(trace);
+  for (int i = 0; i < 40; ++i) {
+    file << "{\"timestamp\": " << i * 250
+         << ", \"input_length\": 20, \"output_length\": 5, \"hash_ids\": [1]}\n";
+  }
+  file.close();
+  const std::string model = GoldenPath("tiny_bf16.gguf");
+  const std::vector<std::string> args = {model,        "--device=NVIDIA H200", "--ttft=1s",
+                                         "--itl=10ms", "--trace=" + trace,     "--json"};
+  testing::internal::CaptureStdout();
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(RunPlan(args), kExitOk);
+  const json out = json::parse(testing::internal::GetCapturedStdout());
+  (void)testing::internal::GetCapturedStderr();
+  EXPECT_EQ(out["load"]["input"], 20);
+  EXPECT_EQ(out["load"]["rate_per_s"], 4);
+  EXPECT_EQ(out["simulated"]["rows"], 40);
+  EXPECT_EQ(out["simulated"]["load"], "40 requests of plan_trace.jsonl");
+  EXPECT_EQ(PlanOf(model, {"--trace=" + trace}).code, kExitUsage) << "--rate goes not with it";
+  EXPECT_EQ(PlanOf(model, {"--input=16", "--prefill=2"}).code, kExitUsage);
+  EXPECT_EQ(PlanOf(model, {"--input=16", "--time-scale=2"}).code, kExitUsage);
+}
+
 }  // namespace
 }  // namespace baton
