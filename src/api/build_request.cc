@@ -204,6 +204,7 @@ void SetNames(const ApiParams& params, const Arrival& arrival, BuiltRequest* bui
   GenerateRequest& request = built->request;
   request.request_id = plan.request_id;
   request.answer_id = plan.id;
+  request.trace = arrival.trace;
   request.received_us = arrival.now_us;
   built->timeout_us = params.timeout_ms.value_or(kDefaultTimeoutMs) * 1000;
   request.timeout_us = built->timeout_us;

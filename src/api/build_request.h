@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "src/api/params.h"
+#include "src/base/span_ids.h"
 #include "src/router/generate_request.h"
 #include "src/router/request_error.h"
 #include "src/router/submit.h"
@@ -68,6 +69,7 @@ struct Arrival {
   int64_t now_us = 0;  // steady clock
   int64_t wall_unix_ms = 0;
   std::string request_id;                     // "" = none was given
+  SpanIds trace;                              // not valid = none was given
   int64_t timeout_us = 0;                     // the transport's own deadline, 0 = none
   bool stream = false;                        // the call streams whatever its parameters say (gRPC)
   bool splits_reasoning = true;               // where the request does not say

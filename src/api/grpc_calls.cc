@@ -43,6 +43,14 @@ std::string GivenRequestId(const grpc::CallbackServerContext& context) {
   return it == metadata.end() ? "" : std::string(it->second.data(), it->second.size());
 }
 
+// Of the client's span; none when there is not exactly one that is well formed.
+SpanIds GivenTrace(const grpc::CallbackServerContext& context) {
+  const auto& metadata = context.client_metadata();
+  if (metadata.count("traceparent") != 1) return {};
+  const grpc::string_ref text = metadata.find("traceparent")->second;
+  return ParseTraceparent({text.data(), text.size()}).value_or(SpanIds{});
+}
+
 }  // namespace
 
 grpc::Status StatusOf(const RequestError& error, grpc::CallbackServerContext* context) {
@@ -65,6 +73,7 @@ Arrival ArrivalOf(const grpc::CallbackServerContext& context, Endpoint endpoint)
   arrival.now_us = SystemClock().NowUs();
   arrival.wall_unix_ms = SystemClock().WallUnixMs();
   arrival.request_id = GivenRequestId(context);
+  arrival.trace = GivenTrace(context);
   const std::string key_name(kIdempotencyKeyMetadata);
   const auto [first_key, end_key] = context.client_metadata().equal_range(key_name);
   for (auto it = first_key; it != end_key; ++it) {

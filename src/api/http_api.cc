@@ -84,6 +84,13 @@ std::string DecodeSegment(std::string_view segment) {
   return decoded;
 }
 
+// Of the client's span; none when there is not exactly one that is well formed.
+SpanIds TraceOf(const HttpHeaders& headers) {
+  constexpr std::string_view kName = "traceparent";
+  if (headers.Count(kName) != 1) return {};
+  return ParseTraceparent(*headers.Find(kName)).value_or(SpanIds{});
+}
+
 }  // namespace
 
 HttpApi::HttpApi(const ApiParts& parts, std::function<void(Topology*)> complete_topology)
@@ -162,6 +169,7 @@ void HttpApi::Handle(HttpRequest request, std::shared_ptr<HttpResponder> respond
   exchange.arrival.wall_unix_ms = clock_.WallUnixMs();
   exchange.arrival.request_id =
       RequestIdFor(exchange.request.headers.Find(kRequestIdField).value_or(""));
+  exchange.arrival.trace = TraceOf(exchange.request.headers);
 
   const std::string& path = exchange.request.path;
   const std::string& method = exchange.request.method;

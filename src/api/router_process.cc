@@ -29,6 +29,7 @@
 #include "src/base/random.h"
 #include "src/http/http_server.h"
 #include "src/obs/admin_server.h"
+#include "src/otlp/otlp_exporter.h"
 #include "src/router/grpc_registry_service.h"
 #include "src/router/grpc_worker_session.h"
 #include "src/router/router.h"
@@ -131,6 +132,8 @@ class RouterProcessImpl final : public RouterProcess {
   const Incarnation incarnation_;
   const std::shared_ptr<RouterInbox> inbox_;
   MetricsRegistry metrics_;
+  const SpanMetrics span_metrics_ = RegisterSpanMetrics(&metrics_);
+  std::unique_ptr<OtlpExporter> spans_;  // null without --otlp-endpoint; outlives the router
   GrpcWorkerConnector connector_;
   GrpcRegistryService registry_service_;
 
@@ -151,7 +154,15 @@ class RouterProcessImpl final : public RouterProcess {
 Status RouterProcessImpl::Start() {
   // gRPC would only log what is wrong with them, connection after connection.
   if (!config_.tls.empty()) BATON_RETURN_IF_ERROR(TlsIdentity::Load(config_.tls).status());
-  router_ = std::make_unique<Router>(config_.core, inbox_, &connector_, &metrics_);
+  RouterCoreConfig core = config_.core;
+  if (!config_.otlp_endpoint.empty()) {
+    spans_ = std::make_unique<OtlpExporter>(
+        OtlpConfig{.endpoint = config_.otlp_endpoint, .role = "router", .worker_id = "router-0"},
+        span_metrics_);
+    core.spans = spans_.get();
+  }
+  router_ = std::make_unique<Router>(core, inbox_, &connector_, &metrics_);
+  AddMetricAliases(config_.metric_aliases, MetricAliasRole::kRouter, router_->metrics(), &metrics_);
   workers_ = std::make_unique<ApiWorkers>(kNumApiThreads);
   http_api_ =
       std::make_unique<HttpApi>(Parts(), [this](Topology* topology) { AddRouterRow(topology); });
@@ -346,6 +357,8 @@ void RouterProcessImpl::Stop() {
   }
   if (grpc_ != nullptr) StopGrpc();
   if (http_ != nullptr) http_->Stop();
+  // Behind the last request's end, and while /metrics still tells what became of the spans.
+  if (spans_ != nullptr) spans_->Stop();
   if (admin_ != nullptr) admin_->Stop();
 }
 

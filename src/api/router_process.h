@@ -10,6 +10,7 @@
 
 #include "src/base/status.h"
 #include "src/base/wire_versions.h"
+#include "src/obs/metric_aliases.h"
 #include "src/router/router_core.h"
 #include "src/tls/tls_files.h"
 
@@ -32,6 +33,8 @@ struct RouterConfig {
   WireRange wire = kWireVersions;
   // Thoughts get a field of their own (`reasoning_content`) where a request does not say.
   bool splits_reasoning = true;
+  MetricAliasSet metric_aliases;
+  std::string otlp_endpoint;  // host:port of a collector (OTLP over gRPC); "" = no spans
 };
 
 // A running router; see the file comment.

@@ -10,12 +10,18 @@
 #include "spdlog/sinks/stdout_sinks.h"
 #include "spdlog/spdlog.h"
 
+#include "src/base/log_format.h"
 #include "src/base/nearest_name.h"
 
 namespace baton {
 namespace {
 
 constexpr std::string_view kLevelNames[] = {"debug", "info", "warn", "error", "off"};
+
+constexpr char kTextPattern[] = "%Y-%m-%dT%H:%M:%S.%e %L %n %t %s:%#: %v";
+// %n: the name of a process has no character that JSON escapes; %v: JsonLogFields.
+constexpr char kJsonPattern[] =
+    R"({"time":"%Y-%m-%dT%H:%M:%S.%e%z","level":"%l","process":"%n","thread":%t,%v})";
 
 std::atomic<LogLevel> g_level{LogLevel::kInfo};
 
@@ -27,7 +33,7 @@ struct LogTarget {
 
 std::shared_ptr<spdlog::logger> MakeLogger(const std::string& role, spdlog::sink_ptr sink) {
   auto logger = std::make_shared<spdlog::logger>(role, std::move(sink));
-  logger->set_pattern("%Y-%m-%dT%H:%M:%S.%e %L %n %t %s:%#: %v");
+  logger->set_pattern(CurrentLogFormat() == LogFormat::kText ? kTextPattern : kJsonPattern);
   logger->set_level(spdlog::level::trace);
   logger->flush_on(spdlog::level::info);
   return logger;
@@ -118,10 +124,13 @@ namespace internal {
 bool LogEnabled(LogLevel level) { return level >= g_level.load(std::memory_order_relaxed); }
 
 void WriteLog(LogLevel level, const char* file, int line, std::string_view message) {
-  const char* name = std::strrchr(file, '/');
-  const std::string text = OnOneLine(message);
-  CurrentLogger()->log(spdlog::source_loc{name == nullptr ? file : name + 1, line, ""},
-                       ToSpdlog(level), spdlog::string_view_t(text.data(), text.size()));
+  const char* slash = std::strrchr(file, '/');
+  const char* const name = slash == nullptr ? file : slash + 1;
+  const std::string text = CurrentLogFormat() == LogFormat::kText
+                               ? OnOneLine(message)
+                               : JsonLogFields(name, line, message);
+  CurrentLogger()->log(spdlog::source_loc{name, line, ""}, ToSpdlog(level),
+                       spdlog::string_view_t(text.data(), text.size()));
 }
 
 }  // namespace internal

@@ -12,6 +12,8 @@
 #include "yaml-cpp/yaml.h"
 
 #include "src/base/host_port.h"
+#include "src/base/log.h"
+#include "src/base/log_format.h"
 #include "src/base/nearest_name.h"
 #include "src/base/regular_file.h"
 
@@ -273,7 +275,12 @@ bool FlagSet::IsSwitch(const std::string& flag) const {
   return option != nullptr && option->get_expected_min() == 0;
 }
 
+// Where the log is JSON, stderr is read by a program.
 int Fail(std::string_view name, const Status& status, int code) {
+  if (CurrentLogFormat() == LogFormat::kJson) {
+    BATON_LOG_ERROR("baton {}: {}", name, std::string(status.message()));
+    return code;
+  }
   fmt::print(stderr, "baton {}: {}\n", name,
              std::string_view(status.message().data(), status.message().size()));
   return code;

@@ -16,6 +16,7 @@
 #include "src/cli/flags.h"
 #include "src/cli/model_store.h"
 #include "src/cli/role_signals.h"
+#include "src/cli/telemetry_flags.h"
 #include "src/cli/worker_flags.h"
 #include "src/worker/advertise.h"
 #include "src/worker/worker_process.h"
@@ -34,6 +35,7 @@ struct WorkerFlags {
   std::string worker_id;
   int64_t threads = 0;
   WorkerTuning tuning;
+  TelemetryFlags telemetry;
 };
 
 void Declare(FlagSet& flags, WorkerFlags& f) {
@@ -48,11 +50,13 @@ void Declare(FlagSet& flags, WorkerFlags& f) {
   flags.Add("--worker-id", f.worker_id, "stable name, 1 to 64 of [a-z0-9-]");
   flags.Add("--threads", f.threads, kThreadsRange, "compute threads; 0 = one per processor");
   DeclareTuning(flags, f.tuning);
+  DeclareTelemetry(flags, f.telemetry);
 }
 
 // What is wrong with the command line itself, whatever files and machines there are.
 Status CheckFlags(const FlagSet& flags, const WorkerFlags& f) {
   BATON_RETURN_IF_ERROR(CheckTuning(f.tuning));
+  BATON_RETURN_IF_ERROR(CheckTelemetry(f.telemetry));
   if (f.routers.empty()) {
     return InvalidArgument("--router is missing: the gRPC address of a router");
   }
@@ -89,6 +93,8 @@ StatusOr<WorkerConfig> BuildConfig(const WorkerFlags& f, WorkerRole role) {
   config.kv_dtype = f.tuning.kv_dtype == "f32" ? KvDtype::kF32 : KvDtype::kBf16;
   config.drain_timeout_ms = f.tuning.drain_timeout_s * 1000;
   config.allow_inexact = f.tuning.allow_inexact;
+  config.metric_aliases = AliasesOf(f.telemetry);
+  config.otlp_endpoint = f.telemetry.otlp_endpoint;
   return config;
 }
 
@@ -104,6 +110,7 @@ int RunWorker(WorkerRole role, const std::vector<std::string>& args) {
   if (!config.ok()) return Fail(name, config.status());
   const StatusOr<LogLevel> level = ParseLogLevel(f.tuning.log_level);
   if (!level.ok()) return Fail(name, level.status(), kExitUsage);
+  ApplyLogFormat(f.telemetry);
   if (const Status s = InitLog({.role = config->worker_id, .level = *level, .file = ""}); !s.ok()) {
     return Fail(name, s);
   }

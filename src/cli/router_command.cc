@@ -9,6 +9,7 @@
 #include "src/cli/flags.h"
 #include "src/cli/role_signals.h"
 #include "src/cli/router_flags.h"
+#include "src/cli/telemetry_flags.h"
 #include "src/cli/worker_flags.h"
 
 namespace baton {
@@ -18,6 +19,7 @@ namespace {
 struct RouterFlags {
   RouterConfig config;
   RouterTuning tuning;
+  TelemetryFlags telemetry;
   int64_t drain_timeout_s = 60;
   std::string secret_file;
   std::string log_level = "info";
@@ -35,6 +37,7 @@ void Declare(FlagSet& flags, RouterFlags& f) {
   flags.Add("--cluster-secret-file", f.secret_file,
             "the workers' file: finds prompts in their prefix caches; without it none is found");
   DeclareTls(flags, f.config.tls);
+  DeclareTelemetry(flags, f.telemetry);
   flags.AddChoice("--log-level", f.log_level, {"debug", "info", "warn", "error"}, "what is logged");
 }
 
@@ -53,6 +56,10 @@ int RunRouter(const std::vector<std::string>& args) {
   if (const Status s = ApplyRouterTuning(f.tuning, f.config); !s.ok()) {
     return Fail("router", s, kExitUsage);
   }
+  if (const Status s = CheckTelemetry(f.telemetry); !s.ok()) return Fail("router", s, kExitUsage);
+  f.config.metric_aliases = AliasesOf(f.telemetry);
+  f.config.otlp_endpoint = f.telemetry.otlp_endpoint;
+  ApplyLogFormat(f.telemetry);
   if (const Status s = InitLog({.role = "router-0", .level = *level, .file = ""}); !s.ok()) {
     return Fail("router", s);
   }

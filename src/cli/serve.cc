@@ -25,6 +25,7 @@
 #include "src/cli/router_flags.h"
 #include "src/cli/run_folders.h"
 #include "src/cli/supervisor.h"
+#include "src/cli/telemetry_flags.h"
 #include "src/cli/worker_flags.h"
 #include "src/device/device.h"
 #include "src/tls/tls_identity.h"
@@ -49,6 +50,7 @@ struct ServeFlags {
   bool colocate = false;
   RouterTuning router;
   WorkerTuning tuning;
+  TelemetryFlags telemetry;
 };
 
 void Declare(FlagSet& flags, ServeFlags& f) {
@@ -65,6 +67,7 @@ void Declare(FlagSet& flags, ServeFlags& f) {
   flags.Add("--colocate", f.colocate, "both roles on one GPU (needs CUDA)");
   DeclareRouterTuning(flags, f.router);
   DeclareTuning(flags, f.tuning);
+  DeclareTelemetry(flags, f.telemetry);
 }
 
 Status CheckSupported(const ServeFlags& f) {
@@ -72,6 +75,7 @@ Status CheckSupported(const ServeFlags& f) {
     return Unimplemented("--colocate needs a CUDA build, which is not available yet");
   }
   BATON_RETURN_IF_ERROR(CheckTlsFlags(f.tuning.tls));
+  BATON_RETURN_IF_ERROR(CheckTelemetry(f.telemetry));
   RouterConfig router;  // only to see whether it can be made
   BATON_RETURN_IF_ERROR(ApplyRouterTuning(f.router, router));
   return CheckTuning(f.tuning);
@@ -170,6 +174,7 @@ ChildSpec WorkerSpec(const ServeFlags& f, const ChildSpec& base, const ChildRepo
                "--admin=127.0.0.1:0",
                fmt::format("--threads={}", NumComputeThreads(threads))};
   AppendTuning(f.tuning, spec.args);
+  AppendTelemetry(f.telemetry, spec.args);
   return spec;
 }
 
@@ -211,6 +216,7 @@ SupervisorConfig BuildConfig(const ServeFlags& f, const ModelFile& model, const 
                         "--log-level=" + f.tuning.log_level};
   AppendRouterTuning(f.router, config.router.args);
   AppendTls(f.tuning.tls, config.router.args);
+  AppendTelemetry(f.telemetry, config.router.args);
   config.workers = [f, dir](const ChildReport& router) {
     const ThreadShare share = ShareThreads(f);
     std::vector<ChildSpec> specs;

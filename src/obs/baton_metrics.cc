@@ -50,6 +50,11 @@ void RegisterRequestMetrics(MetricsRegistry* registry, BatonMetrics* metrics) {
         {"baton_requests_total", "Finished requests by HTTP status, of both APIs."},
         {{"code", std::to_string(kRequestCodes[i])}});
   }
+  for (size_t i = 0; i < kFinishReasonNames.size(); ++i) {
+    metrics->choices_finished_total[i] = registry->AddCounter(
+        {"baton_choices_finished_total", "Choices of finished requests by what ended them."},
+        {{"reason", std::string(kFinishReasonNames[i])}});
+  }
   metrics->requests_running =
       registry->AddGauge({"baton_requests_running", "Requests being computed or streamed."});
   metrics->requests_waiting = registry->AddGauge(
@@ -79,6 +84,10 @@ void RegisterKvMetrics(MetricsRegistry* registry, BatonMetrics* metrics) {
         {"baton_kv_blocks", "KV blocks by state; the states sum to the size of the pool."},
         {{"state", std::string(kKvBlockStates[i])}});
   }
+  metrics->kv_pool_blocks = registry->AddGauge(
+      {"baton_kv_pool_blocks", "Size of the KV pool; on a router, of all its decode workers'."});
+  metrics->kv_block_tokens = registry->AddGauge(
+      {"baton_kv_block_tokens", "Tokens of a KV block; 0 on a router without decode workers."});
   for (size_t i = 0; i < kTransportNames.size(); ++i) {
     const MetricLabels labels = {{"transport", std::string(kTransportNames[i])}};
     metrics->kv_transfer_bytes_total[i] = registry->AddCounter(
@@ -115,7 +124,9 @@ void RegisterWorkerMetrics(MetricsRegistry* registry, BatonMetrics* metrics) {
   metrics->prefill_backlog_seconds = registry->AddGauge(
       {"baton_prefill_backlog_seconds", "Predicted time to prefill what waits."});
   metrics->decode_kv_pressure =
-      registry->AddGauge({"baton_decode_kv_pressure", "Share of the KV blocks in use."});
+      registry->AddGauge({"baton_decode_kv_pressure",
+                          "Share of the KV blocks in use; on a router, of all its "
+                          "decode workers'."});
   for (size_t i = 0; i < kStepPhaseNames.size(); ++i) {
     metrics->step_seconds[i] = registry->AddHistogram(
         {"baton_step_seconds", "Steps of the engine: forward pass and sampling of one batch."},

@@ -25,6 +25,9 @@ inline constexpr std::array<std::string_view, 3> kTransportNames = {"local", "sh
 // What a step computed: the label of baton_step_seconds{phase}.
 inline constexpr std::array<std::string_view, 3> kStepPhaseNames = {"prefill", "decode", "mixed"};
 
+// How a choice ended well: the label of baton_choices_finished_total{reason}.
+inline constexpr std::array<std::string_view, 2> kFinishReasonNames = {"stop", "length"};
+
 // HTTP statuses that requests_total tells apart (gRPC answers are counted by the equal status);
 // any other is counted as 500.
 inline constexpr std::array<int, 17> kRequestCodes = {200, 400, 401, 404, 405, 408, 413, 415, 417,
@@ -72,16 +75,19 @@ inline constexpr std::array<std::string_view, 8> kRefusalReasonNames = {
 // The handles; all set by RegisterBatonMetrics. R = counted by the router, W = by workers, D = by
 // the decode side of a hand-off only.
 struct BatonMetrics {
-  std::array<Counter*, kRequestCodes.size()> requests_total;             // R; use CountRequest
-  Gauge* requests_running;                                               // R, W
-  Gauge* requests_waiting;                                               // R, W
-  Counter* prompt_tokens_total;                                          // R: of finished requests
-  Counter* generation_tokens_total;                                      // R
-  Histogram* time_to_first_token_seconds;                                // R
-  Histogram* inter_token_latency_seconds;                                // R
-  Histogram* e2e_request_latency_seconds;                                // R
-  std::array<Histogram*, kNumRequestStages> stage_seconds;               // R; use ObserveLifetime
-  std::array<Gauge*, kKvBlockStates.size()> kv_blocks;                   // W: sum = the pool's size
+  std::array<Counter*, kRequestCodes.size()> requests_total;               // R; use CountRequest
+  std::array<Counter*, kFinishReasonNames.size()> choices_finished_total;  // R
+  Gauge* requests_running;                                                 // R, W
+  Gauge* requests_waiting;                                                 // R, W
+  Counter* prompt_tokens_total;                             // R: of finished requests
+  Counter* generation_tokens_total;                         // R
+  Histogram* time_to_first_token_seconds;                   // R
+  Histogram* inter_token_latency_seconds;                   // R
+  Histogram* e2e_request_latency_seconds;                   // R
+  std::array<Histogram*, kNumRequestStages> stage_seconds;  // R; use ObserveLifetime
+  std::array<Gauge*, kKvBlockStates.size()> kv_blocks;      // W: sum = the pool's size
+  Gauge* kv_pool_blocks;   // W: its pool's size; R: of all decode workers
+  Gauge* kv_block_tokens;  // W: tokens of a block; R: of the decode workers, 0 = there is none
   std::array<Counter*, kTransportNames.size()> kv_transfer_bytes_total;  // D
   std::array<Histogram*, kTransportNames.size()> kv_transfer_seconds;    // D
   Counter* kv_checksum_fail_total;                                       // D
@@ -97,7 +103,7 @@ struct BatonMetrics {
       resumes_total;               // R: [reason][source]
   Gauge* exposed_transfer_ratio;   // D: exposed / total transfer time of the last hand-offs, 0..1
   Gauge* prefill_backlog_seconds;  // W: predicted time to prefill what waits
-  Gauge* decode_kv_pressure;       // W: blocks in use / total, 0..1
+  Gauge* decode_kv_pressure;  // W: blocks in use / total, 0..1; R: of all decode workers together
   std::array<Histogram*, kStepPhaseNames.size()> step_seconds;  // W
   Gauge* mbu_ratio;  // W: bytes a step had to read / time / measured bandwidth
   Gauge* mfu_ratio;  // W: likewise for arithmetic

@@ -96,6 +96,7 @@ MetricsRegistry::Series* MetricsRegistry::AddSeriesLocked(const MetricFamily& fa
   Family& known = entry->second;
   if (added) {
     known.help = std::string(family.help);
+    known.model_label = std::string(family.model_label);
     known.type = type;
   }
   BATON_CHECK(known.type == type, "metric {} is registered as two types", family.name);
@@ -111,20 +112,50 @@ MetricsRegistry::Series* MetricsRegistry::AddSeriesLocked(const MetricFamily& fa
 Counter* MetricsRegistry::AddCounter(const MetricFamily& family, MetricLabels labels) {
   std::lock_guard lock(mutex_);
   Series* series = AddSeriesLocked(family, Type::kCounter, std::move(labels));
-  return series->counter = &counters_.emplace_back();
+  Counter* const counter = &counters_.emplace_back();
+  series->counter = counter;
+  return counter;
 }
 
 Gauge* MetricsRegistry::AddGauge(const MetricFamily& family, MetricLabels labels) {
   std::lock_guard lock(mutex_);
   Series* series = AddSeriesLocked(family, Type::kGauge, std::move(labels));
-  return series->gauge = &gauges_.emplace_back();
+  Gauge* const gauge = &gauges_.emplace_back();
+  series->gauge = gauge;
+  return gauge;
 }
 
 Histogram* MetricsRegistry::AddHistogram(const MetricFamily& family, std::span<const double> bounds,
                                          MetricLabels labels) {
   std::lock_guard lock(mutex_);
   Series* series = AddSeriesLocked(family, Type::kHistogram, std::move(labels));
-  return series->histogram = &histograms_.emplace_back(bounds);
+  Histogram* const histogram = &histograms_.emplace_back(bounds);
+  series->histogram = histogram;
+  return histogram;
+}
+
+Info* MetricsRegistry::AddInfo(const MetricFamily& family) {
+  std::lock_guard lock(mutex_);
+  Series* series = AddSeriesLocked(family, Type::kGauge, {});
+  Info* const info = &infos_.emplace_back();
+  series->info = info;
+  return info;
+}
+
+void MetricsRegistry::AddAlias(const MetricFamily& family, const Counter* of, MetricLabels labels) {
+  std::lock_guard lock(mutex_);
+  AddSeriesLocked(family, Type::kCounter, std::move(labels))->counter = of;
+}
+
+void MetricsRegistry::AddAlias(const MetricFamily& family, const Gauge* of, MetricLabels labels) {
+  std::lock_guard lock(mutex_);
+  AddSeriesLocked(family, Type::kGauge, std::move(labels))->gauge = of;
+}
+
+void MetricsRegistry::AddAlias(const MetricFamily& family, const Histogram* of,
+                               MetricLabels labels) {
+  std::lock_guard lock(mutex_);
+  AddSeriesLocked(family, Type::kHistogram, std::move(labels))->histogram = of;
 }
 
 void MetricsRegistry::SetConstantLabel(std::string_view name, std::string_view value) {
@@ -143,15 +174,33 @@ void MetricsRegistry::AddRefresh(std::function<void()> refresh) {
   refreshes_.push_back(std::move(refresh));
 }
 
-std::string MetricsRegistry::LabelTextLocked(const MetricLabels& labels) const {
+std::string MetricsRegistry::LabelTextLocked(const Family& family,
+                                             const MetricLabels& labels) const {
   std::string text;
-  for (const MetricLabels* group : {&constant_labels_, &labels}) {
-    for (const auto& [name, value] : *group) {
-      if (!text.empty()) text += ',';
-      text += fmt::format("{}=\"{}\"", name, Escaped(value, true));
-    }
+  const auto append = [&text](std::string_view name, std::string_view value) {
+    if (!text.empty()) text += ',';
+    text += fmt::format("{}=\"{}\"", name, Escaped(value, true));
+  };
+  for (const auto& [name, value] : constant_labels_) {
+    append(name == "model" ? family.model_label : name, value);
   }
+  for (const auto& [name, value] : labels) append(name, value);
   return text;
+}
+
+void MetricsRegistry::ExposeLocked(std::string_view name, const Family& family,
+                                   const Series& series, std::string* out) const {
+  const MetricLabels& told = series.info == nullptr ? series.labels : series.info->labels();
+  const std::string labels = LabelTextLocked(family, told);
+  if (series.counter != nullptr) {
+    AppendSample({name, "", labels}, fmt::format("{}", series.counter->value()), out);
+  } else if (series.gauge != nullptr) {
+    AppendSample({name, "", labels}, NumberText(series.gauge->value()), out);
+  } else if (series.histogram != nullptr) {
+    AppendHistogram(name, labels, *series.histogram, out);
+  } else {
+    AppendSample({name, "", labels}, "1", out);
+  }
 }
 
 std::string MetricsRegistry::Expose() const {
@@ -168,16 +217,7 @@ std::string MetricsRegistry::Expose() const {
   for (const auto& [name, family] : families_) {
     out += fmt::format("# HELP {} {}\n# TYPE {} {}\n", name, Escaped(family.help, false), name,
                        kTypeNames[static_cast<size_t>(family.type)]);
-    for (const Series& series : family.series) {
-      const std::string labels = LabelTextLocked(series.labels);
-      if (series.counter != nullptr) {
-        AppendSample({name, "", labels}, fmt::format("{}", series.counter->value()), &out);
-      } else if (series.gauge != nullptr) {
-        AppendSample({name, "", labels}, NumberText(series.gauge->value()), &out);
-      } else {
-        AppendHistogram(name, labels, *series.histogram, &out);
-      }
-    }
+    for (const Series& series : family.series) ExposeLocked(name, family, series, &out);
   }
   return out;
 }

@@ -72,10 +72,28 @@ class Histogram {
 
 using MetricLabels = std::vector<std::pair<std::string, std::string>>;
 
-// What a family is; `name` and `help` are string literals.
+// Facts that are told as labels; its value is always 1. Any thread.
+class Info {
+ public:
+  void Set(MetricLabels labels) {
+    std::lock_guard lock(mutex_);
+    labels_ = std::move(labels);
+  }
+  MetricLabels labels() const {
+    std::lock_guard lock(mutex_);
+    return labels_;
+  }
+
+ private:
+  mutable std::mutex mutex_;  // guards labels_
+  MetricLabels labels_;
+};
+
+// What a family is; all texts are string literals.
 struct MetricFamily {
   std::string_view name;
   std::string_view help;
+  std::string_view model_label = "model";  // what the constant label `model` is called in it
 };
 
 // All metrics of one process. Registration and Expose take a mutex; updates do not.
@@ -92,6 +110,12 @@ class MetricsRegistry {
   Gauge* AddGauge(const MetricFamily& family, MetricLabels labels = {});
   Histogram* AddHistogram(const MetricFamily& family, std::span<const double> bounds,
                           MetricLabels labels = {});
+  Info* AddInfo(const MetricFamily& family);
+
+  // Shows a metric of this registry under one more name: the same value, not a second count.
+  void AddAlias(const MetricFamily& family, const Counter* of, MetricLabels labels = {});
+  void AddAlias(const MetricFamily& family, const Gauge* of, MetricLabels labels = {});
+  void AddAlias(const MetricFamily& family, const Histogram* of, MetricLabels labels = {});
 
   // Sets a label of every series (role, worker, model). May change later: a router learns its model
   // from the workers.
@@ -108,25 +132,30 @@ class MetricsRegistry {
   // One member of Series is set.
   struct Series {
     MetricLabels labels;
-    Counter* counter = nullptr;
-    Gauge* gauge = nullptr;
-    Histogram* histogram = nullptr;
+    const Counter* counter = nullptr;
+    const Gauge* gauge = nullptr;
+    const Histogram* histogram = nullptr;
+    const Info* info = nullptr;
   };
   enum class Type : uint8_t { kCounter, kGauge, kHistogram };
   struct Family {
     std::string help;
+    std::string model_label;
     Type type;
     std::vector<Series> series;
   };
 
   Series* AddSeriesLocked(const MetricFamily& family, Type type, MetricLabels labels);
-  std::string LabelTextLocked(const MetricLabels& labels) const;
+  std::string LabelTextLocked(const Family& family, const MetricLabels& labels) const;
+  void ExposeLocked(std::string_view name, const Family& family, const Series& series,
+                    std::string* out) const;
 
   mutable std::mutex mutex_;  // guards everything below
   std::map<std::string, Family, std::less<>> families_;
   std::deque<Counter> counters_;  // deques: handles must not move
   std::deque<Gauge> gauges_;
   std::deque<Histogram> histograms_;
+  std::deque<Info> infos_;
   MetricLabels constant_labels_;
   std::vector<std::function<void()>> refreshes_;
 };

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "src/base/ids.h"
+#include "src/base/span_ids.h"
 #include "src/base/xxh3.h"
 #include "src/text/stop_matcher.h"
 
@@ -78,6 +79,7 @@ struct GenerateRequest {
   // Set: a shadow (shadow_runs.h), which runs alone on an idle worker of these numerics, makes room
   // for every client and is counted as none.
   std::optional<uint64_t> shadow_numerics_id;
+  SpanIds trace;  // of the client's span that this is a part of; not valid = there is none
   std::shared_ptr<const IdempotencyKey> key;  // null: a request like most, which stands for itself
 
   bool is_shadow() const { return shadow_numerics_id.has_value(); }

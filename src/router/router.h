@@ -53,6 +53,8 @@ class Router final : public Submitter, private Generations {
   void SetNotReady();
   // Ends every request with `code`.
   void FailAll(ErrorCode code);
+  // The handles of what it counts.
+  const BatonMetrics& metrics() const { return metrics_; }
   // RouterCore::Traces; `done` is called on the router's thread, or never once it has stopped.
   void GetTraces(absl::AnyInvocable<void(std::vector<std::shared_ptr<const RequestTrace>>)> done);
   // RouterCore::DrainWorker; `done` is called on the router's thread, or never once it has stopped.

@@ -8,6 +8,7 @@
 
 #include "src/base/check.h"
 #include "src/base/log.h"
+#include "src/router/request_spans.h"
 
 namespace baton {
 namespace {
@@ -62,6 +63,9 @@ void RouterCore::Submit(RequestUid uid, GenerateRequest request, std::shared_ptr
   auto owned = std::make_unique<RouterRequest>(uid, std::move(request), std::move(sink));
   RouterRequest& record = *owned;
   record.queued_us = now_us;
+  if (config_.spans != nullptr && !record.spec.is_shadow()) {
+    record.span = SpanIdsOfRequest(record.spec.trace, uid);
+  }
   record.notes.num_running = static_cast<uint32_t>(requests_.size() - num_queued_ - num_shadows_);
   record.notes.num_waiting = static_cast<uint32_t>(num_queued_);
   if (!requests_.emplace(uid, std::move(owned)).second) {
@@ -143,8 +147,14 @@ void RouterCore::EndGood(RouterRequest& request) {
   if (!request.spec.is_shadow()) {
     metrics_->CountRequest(200);
     metrics_->prompt_tokens_total->Add(result.num_prompt_tokens);
+    for (const FinishReason reason : request.finished) {
+      metrics_->choices_finished_total[reason == FinishReason::kLength ? 1 : 0]->Add();
+    }
     metrics_->ObserveLifetime(request.lifetime);
   }
+  BATON_LOG_DEBUG("request {} ({}) attempt {} is done: {} prompt tokens, {} tokens, {} us",
+                  request.uid, request.spec.request_id, request.attempt(), result.num_prompt_tokens,
+                  result.num_completion_tokens, request.lifetime.EndToEndUs());
   Remember(request, 200);
   Forget(request, /*waits=*/false);
 }

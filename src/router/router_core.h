@@ -166,6 +166,7 @@ class RouterCore {
   void CheckWorkers(int64_t now_us);
   void TrackPrefixes(const RegisteredWorker& worker, int64_t now_us);
   void AskResyncs(int64_t now_us);
+  void ReportDecodePool();
 
   // router_core_recovery.cc: placements that cannot go on.
   // `code` is what the client is told when it was one fault too many.

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "kvcache/hash_chain.h"
+#include "src/obs/span.h"
 #include "src/router/router_prefix_index.h"
 
 namespace baton {
@@ -46,7 +47,8 @@ struct RouterCoreConfig {
   // found in their caches.
   ChainKey chain_key = DeriveChainKey("", "default");
   uint32_t max_prefix_entries = kMaxPrefixEntries;
-  double shadow_share = 0;  // of requests that are run again and compared (shadow_runs.h), 0..1
+  SpanSink* spans = nullptr;  // takes the spans of every request that ended; null: there are none
+  double shadow_share = 0;    // of requests that are run again and compared (shadow_runs.h), 0..1
 };
 
 }  // namespace baton

@@ -28,6 +28,7 @@ PlacementSpec SpecOf(const RouterRequest& request, uint32_t attempt, int64_t now
   spec.prompt = &request.spec.prompt;
   spec.replayed = request.Replayed();
   spec.sampling = &request.spec.sampling;
+  spec.trace = request.span;
   if (request.spec.is_shadow()) spec.tenant = kShadowTenant;
   return spec;
 }

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "src/router/request_spans.h"
 #include "src/router/router_core.h"
 
 namespace baton {
@@ -51,6 +52,9 @@ void RouterCore::Remember(const RouterRequest& request, int http_status) {
   if (http_status == 200) {  // it ended with its last token, as the stages of the metrics do
     trace->stages_us = request.lifetime.StagesUs();
     trace->end_us = request.spec.received_us + request.lifetime.EndToEndUs();
+  }
+  if (request.span.valid()) {
+    config_.spans->Add(SpansOfRequest(*trace, request.span, request.spec.trace.span_id));
   }
   const bool was_placed = request.lifetime.TimeOf(RequestEvent::kAdmitted).has_value();
   if (was_placed) return traces_.AddServed(std::move(trace));

@@ -168,6 +168,23 @@ void RouterCore::MembersChanged() {
   registry_.SendPeerLists();
 }
 
+void RouterCore::ReportDecodePool() {
+  uint64_t num_blocks = 0;
+  uint64_t num_free = 0;
+  uint32_t block_size = 0;
+  for (const auto& [lease, worker] : registry_.workers()) {
+    if (worker.IsPrefill()) continue;
+    num_blocks += worker.description.num_blocks;
+    num_free += worker.NumFreeBlocks();
+    block_size = worker.description.block_size;  // equal in a model's workers, as their layout is
+  }
+  const auto num_used = static_cast<double>(num_blocks - num_free);
+  metrics_->kv_pool_blocks->Set(static_cast<double>(num_blocks));
+  metrics_->kv_block_tokens->Set(block_size);
+  metrics_->decode_kv_pressure->Set(num_blocks == 0 ? 0
+                                                    : num_used / static_cast<double>(num_blocks));
+}
+
 void RouterCore::CheckWorkers(int64_t now_us) {
   for (const LeaseId lease : registry_.Dead(now_us)) DropWorker(lease, "no heartbeat for 2 s");
   AskResyncs(now_us);
@@ -176,6 +193,7 @@ void RouterCore::CheckWorkers(int64_t now_us) {
   metrics_->prefix_index_bytes->Set(static_cast<double>(prefixes_.memory_bytes()));
   const uint64_t not_kept = prefixes_.num_not_kept();
   metrics_->prefix_index_not_kept_total->Add(not_kept - std::exchange(num_not_kept_, not_kept));
+  ReportDecodePool();
   const bool renew = now_us - renewed_us_ >= kRenewEveryUs;
   if (renew) renewed_us_ = now_us;
   for (auto& [lease, worker] : registry_.workers()) {

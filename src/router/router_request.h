@@ -68,6 +68,7 @@ struct RouterRequest {
   GenerateRequest spec;
   std::shared_ptr<ResponseSink> sink;
 
+  SpanIds span;               // of this request; not valid = no spans are recorded
   HandoffRequest life;        // states and attempts: the specification's table
   int64_t queued_us = 0;      // when it first entered the queue
   int64_t not_before_us = 0;  // no placement earlier (a fault settles)

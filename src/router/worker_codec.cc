@@ -87,6 +87,11 @@ void EncodeSpec(const PlacementSpec& spec, v1::RequestSpec* out) {
   out->set_n(spec.num_choices);
   out->set_deadline_ms(spec.deadline_ms);
   out->set_tenant(std::string(spec.tenant));
+  if (!spec.trace.valid()) return;
+  v1::TraceSpan* const span = out->mutable_span();
+  span->set_trace_hi(spec.trace.trace_hi);
+  span->set_trace_lo(spec.trace.trace_lo);
+  span->set_span_id(spec.trace.span_id);
 }
 
 Status CheckHelloNames(const v1::WorkerHello& hello) {

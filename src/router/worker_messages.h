@@ -14,6 +14,7 @@
 #include "kvcache/prefix_listener.h"
 #include "scheduler/route_policy.h"
 #include "src/base/ids.h"
+#include "src/base/span_ids.h"
 #include "src/router/generate_request.h"
 #include "src/router/submit.h"
 
@@ -113,6 +114,7 @@ struct PlacementSpec {
   std::span<const TokenId> replayed;             // output known so far; only with one choice
   const SamplingSettings* sampling = nullptr;    // likewise
   std::string_view tenant = kDefaultTenant;      // salts the hash chain
+  SpanIds trace;                                 // the request's span; not valid = no spans of it
 };
 
 // A token from a worker.

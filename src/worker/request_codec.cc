@@ -150,6 +150,16 @@ Status RequestSpecFromProto(const v1::RouterMessage& message, const SessionLimit
   return OkStatus();
 }
 
+SpanIds SpanIdsFromProto(const v1::RouterMessage& start) {
+  const v1::RequestSpec& spec =
+      start.has_start_prefill() ? start.start_prefill().spec() : start.start_decode().spec();
+  const v1::TraceSpan& span = spec.span();
+  return {.trace_hi = span.trace_hi(),
+          .trace_lo = span.trace_lo(),
+          .span_id = span.span_id(),
+          .sampled = spec.has_span()};
+}
+
 RequestKey RequestKeyFromProto(const v1::CancelRequest& cancel) {
   return RequestKey{.uid = RequestUid{.hi = cancel.uid().hi(), .lo = cancel.uid().lo()},
                     .attempt = cancel.attempt()};

@@ -4,6 +4,7 @@
 #define BATON_WORKER_REQUEST_CODEC_H_
 
 #include "baton/v1/worker.pb.h"
+#include "src/base/span_ids.h"
 #include "src/engine/engine_types.h"
 
 namespace baton {
@@ -15,6 +16,8 @@ struct SessionLimits;
 // its range; FailedPrecondition when the message is for the other role.
 Status RequestSpecFromProto(const v1::RouterMessage& message, const SessionLimits& limits,
                             RequestSpec* out);
+// The span that the work of a start is a part of; not valid when there is none, or no such ids.
+SpanIds SpanIdsFromProto(const v1::RouterMessage& start);
 RequestKey RequestKeyFromProto(const v1::CancelRequest& cancel);
 
 void ToProto(const TokenEvent& event, v1::TokenEvent* out);

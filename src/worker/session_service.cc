@@ -8,6 +8,7 @@
 #include "src/base/log.h"
 #include "src/engine/cancellable_starts.h"
 #include "src/worker/request_codec.h"
+#include "src/worker/worker_spans.h"
 
 namespace baton {
 
@@ -147,9 +148,13 @@ class SessionReactor : public grpc::ServerBidiReactor<v1::RouterMessage, v1::Wor
     const RequestKey key = spec.key;
     if (status.ok()) {
       const bool is_new = NoteStart(key);
+      if (service_->spans_ != nullptr) {
+        service_->spans_->OnStart(key, SpanIdsFromProto(message));
+      }
       status = service_->engine_->TryStart(std::move(spec));
       if (status.ok()) return OkStatus();
       if (is_new) ForgetStart(key);
+      if (is_new && service_->spans_ != nullptr) service_->spans_->Forget(key);
     }
     RequestStatus rejected;
     rejected.session = id_;
@@ -290,12 +295,14 @@ void SessionService::OnStepEvents(std::span<const TokenEvent> events) {
       reactor = Find(current);
     }
     if (reactor) reactor->AddToken(event);
+    if (spans_ != nullptr && event.finish != FinishReason::kNone) spans_->OnLastToken(event.key);
   }
   if (reactor) reactor->Flush();
 }
 
 void SessionService::OnRequestStatus(const RequestStatus& status) {
   if (observer_) observer_(status);
+  if (spans_ != nullptr) spans_->OnStatus(status);
   if (const std::shared_ptr<SessionReactor> reactor = Find(status.session)) {
     reactor->SendStatus(status);
   }

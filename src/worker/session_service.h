@@ -32,6 +32,7 @@
 namespace baton {
 
 class SessionReactor;
+class WorkerSpans;
 
 inline constexpr size_t kMaxQueuedEvents = 65536;
 
@@ -54,6 +55,8 @@ class SessionService : public v1::WorkerService::CallbackService, public EngineL
   void set_observer(std::function<void(const RequestStatus&)> observer) {
     observer_ = std::move(observer);
   }
+  // Makes spans of the requests; set before the server starts, null = none.
+  void set_spans(WorkerSpans* spans) { spans_ = spans; }
 
   grpc::ServerBidiReactor<v1::RouterMessage, v1::WorkerMessage>* Session(
       grpc::CallbackServerContext* context) override;
@@ -75,6 +78,7 @@ class SessionService : public v1::WorkerService::CallbackService, public EngineL
   const SessionLimits limits_;
   Engine* engine_ = nullptr;
   std::function<void(const RequestStatus&)> observer_;
+  WorkerSpans* spans_ = nullptr;
   std::mutex mutex_;  // guards what follows; held for look-ups only
   uint64_t next_session_ = 1;
   absl::flat_hash_map<SessionId, std::shared_ptr<SessionReactor>> sessions_;

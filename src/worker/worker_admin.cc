@@ -33,12 +33,16 @@ size_t TransportIndex(TransportKind kind) {
 }  // namespace
 
 WorkerAdmin::WorkerAdmin(WorkerAdminConfig config)
-    : config_(std::move(config)), metrics_(RegisterBatonMetrics(&registry_)) {
+    : config_(std::move(config)),
+      metrics_(RegisterBatonMetrics(&registry_)),
+      span_metrics_(RegisterSpanMetrics(&registry_)) {
   registry_.SetConstantLabel("role", config_.role);
   registry_.SetConstantLabel("worker", config_.worker_id);
   registry_.SetConstantLabel("model", config_.model);
   RegisterConnectionMetrics();
+  metrics_.kv_block_tokens->Set(config_.block_size);
   registry_.AddRefresh([this] { Refresh(); });
+  AddMetricAliases(config_.aliases, MetricAliasRole::kWorker, metrics_, &registry_);
 }
 
 void WorkerAdmin::RegisterConnectionMetrics() {
@@ -108,6 +112,7 @@ void WorkerAdmin::Refresh() {
   for (size_t i = 0; i < kStates.size(); ++i) {
     metrics_.kv_blocks[i]->Set(now.blocks.of(kStates[i]));
   }
+  metrics_.kv_pool_blocks->Set(now.blocks.total);
   metrics_.preemptions_total->Add(now.scheduler.num_preemptions - last_.scheduler.num_preemptions);
   metrics_.prefix_cache_queries_total->Add(now.prefix.queried_tokens - last_.prefix.queried_tokens);
   metrics_.prefix_cache_hits_total->Add(now.prefix.hit_tokens - last_.prefix.hit_tokens);

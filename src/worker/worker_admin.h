@@ -16,6 +16,8 @@
 #include "src/engine/engine.h"
 #include "src/obs/admin_server.h"
 #include "src/obs/baton_metrics.h"
+#include "src/obs/metric_aliases.h"
+#include "src/obs/span.h"
 #include "src/worker/step_traces.h"
 
 namespace baton {
@@ -29,6 +31,8 @@ struct WorkerAdminConfig {
   Engine* engine = nullptr;
   KvTransport* transport = nullptr;
   std::function<Status()> ready;
+  uint32_t block_size = 0;  // tokens
+  MetricAliasSet aliases;
   // What this machine can do at best, measured at start; 0 = not known, and the ratios stay 0.
   double read_bytes_per_s = 0;
   double flops_per_s = 0;
@@ -42,6 +46,8 @@ class WorkerAdmin {
   ~WorkerAdmin();
 
   std::string address() const { return server_->address(); }
+  // Counters of the spans of this process.
+  const SpanMetrics& span_metrics() const { return span_metrics_; }
   // Counts a hand-off that was verified. Engine thread.
   void OnVerified(const RequestStatus& status);
   // Observes and remembers a step that has just ended. Engine thread.
@@ -59,6 +65,7 @@ class WorkerAdmin {
   const WorkerAdminConfig config_;
   MetricsRegistry registry_;
   BatonMetrics metrics_;
+  SpanMetrics span_metrics_;
   StepTraces steps_;
   Counter* tls_bytes_total_ = nullptr;
   std::array<Counter*, kNumCloseReasons> closes_total_{};  // by CloseReason; none for kNone

@@ -10,6 +10,7 @@
 #include "kvcache/kv_layout.h"
 #include "kvcache/transport/transport_types.h"
 #include "src/device/device.h"
+#include "src/obs/metric_aliases.h"
 #include "src/tls/tls_files.h"
 
 namespace baton {
@@ -43,6 +44,8 @@ struct WorkerConfig {
   int64_t drain_timeout_ms = 60'000;
   bool allow_inexact = false;
   bool prefix_cache = true;
+  MetricAliasSet metric_aliases;
+  std::string otlp_endpoint;  // host:port of a collector (OTLP over gRPC); "" = no spans
 };
 
 }  // namespace baton

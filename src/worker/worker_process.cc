@@ -29,6 +29,7 @@
 #include "src/model/hf_folder.h"
 #include "src/model/model.h"
 #include "src/model/tokenizer_metadata.h"
+#include "src/otlp/otlp_exporter.h"
 #include "src/rpc/credentials.h"
 #include "src/rpc/protobuf_log.h"
 #include "src/text/spec_from_metadata.h"
@@ -41,6 +42,7 @@
 #include "src/worker/session_service.h"
 #include "src/worker/worker_admin.h"
 #include "src/worker/worker_load.h"
+#include "src/worker/worker_spans.h"
 
 namespace baton {
 namespace {
@@ -91,6 +93,8 @@ struct WorkerProcess::Parts {
   std::unique_ptr<Registration> registration;
   Status failure;
   std::unique_ptr<WorkerAdmin> admin;
+  std::unique_ptr<OtlpExporter> exporter;  // null without --otlp-endpoint
+  std::unique_ptr<WorkerSpans> spans;
 
   std::atomic<bool> draining{false};
   std::atomic<bool> drain_asked{false};
@@ -107,6 +111,7 @@ struct WorkerProcess::Parts {
   Status StartServer();
   void Register();
   Status StartAdmin();
+  void StartSpans();
   Status Ready();
   v1::WorkerHello Hello() const;
   v1::WorkerLoad Load();
@@ -353,6 +358,8 @@ Status WorkerProcess::Parts::StartAdmin() {
   admin_config.engine = engine.get();
   admin_config.transport = endpoint.get();
   admin_config.ready = [this] { return Ready(); };
+  admin_config.block_size = model->layout().block_size;
+  admin_config.aliases = config.metric_aliases;
   if (const auto* on_cpu = dynamic_cast<const Model*>(model.get())) {
     const MachineLimits limits = MeasureLimits(*pool, on_cpu->ops().isa, kQuickLimits);
     admin_config.read_bytes_per_s = limits.read_gb_per_s * 1e9;
@@ -362,6 +369,17 @@ Status WorkerProcess::Parts::StartAdmin() {
   BATON_ASSIGN_OR_RETURN(admin, WorkerAdmin::Start(std::move(admin_config)));
   admin_address = AdvertisedOnHost(config.advertise, admin->address());
   return OkStatus();
+}
+
+void WorkerProcess::Parts::StartSpans() {
+  if (config.otlp_endpoint.empty()) return;
+  exporter = std::make_unique<OtlpExporter>(OtlpConfig{.endpoint = config.otlp_endpoint,
+                                                       .role = WorkerRoleName(config.role),
+                                                       .worker_id = config.worker_id},
+                                            admin->span_metrics());
+  spans = std::make_unique<WorkerSpans>(config.worker_id, exporter.get(), admin->span_metrics(),
+                                        &SystemClock());
+  sessions->set_spans(spans.get());
 }
 
 WorkerProcess::WorkerProcess(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
@@ -384,6 +402,7 @@ StatusOr<std::unique_ptr<WorkerProcess>> WorkerProcess::Start(WorkerConfig confi
   BATON_RETURN_IF_ERROR(p.MakeEngine());
   BATON_RETURN_IF_ERROR(p.TryOneToken());
   BATON_RETURN_IF_ERROR(p.StartAdmin());  // before the engine, which counts hand-offs in it
+  p.StartSpans();
   BATON_RETURN_IF_ERROR(p.engine->Start());
   BATON_RETURN_IF_ERROR(p.StartServer());
   p.Register();
@@ -457,6 +476,7 @@ void WorkerProcess::Stop() {
   if (p.sessions) p.sessions->CloseAll();
   if (p.server) p.server->Shutdown(std::chrono::system_clock::now() + std::chrono::seconds(1));
   if (p.engine) p.engine->Stop();
+  if (p.exporter) p.exporter->Stop();
   p.admin.reset();
 }
 

@@ -181,6 +181,24 @@ def test_a_scaled_pool_leaves_its_size_to_the_scaler():
         assert pods["pods"]["target"]["averageValue"] == target
 
 
+def test_metric_aliases_reach_every_process():
+    rendered = objects(merged(BASE, ACCEPTED["metrics-aliases"]))
+    for role in ("router", "prefill", "decode"):
+        args = pod_spec(rendered, role)["containers"][0]["args"]
+        assert "--metrics-aliases=vllm,inference-extension" in args
+        plain = pod_spec(objects(BASE), role)["containers"][0]["args"]
+        assert not [a for a in plain if "aliases" in a]
+
+
+def test_spans_and_json_logs_are_asked_of_every_process():
+    rendered = objects(merged(BASE, ACCEPTED["telemetry"]))
+    for role in ("router", "prefill", "decode"):
+        args = pod_spec(rendered, role)["containers"][0]["args"]
+        assert {"--otlp-endpoint=collector.monitoring:4317", "--log-format=json"} <= set(args)
+        policy = one(rendered, "NetworkPolicy", f"demo-baton-{role}")["spec"]
+        assert [{"port": 4317}] in [rule["ports"] for rule in policy["egress"]]
+
+
 def test_threads_follow_a_cpu_limit():
     spec = pod_spec(objects(merged(BASE, ACCEPTED["cpu-limit"])), "decode")["containers"][0]
     assert "--threads=$(CPU_LIMIT)" in spec["args"]

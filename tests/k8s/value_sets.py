@@ -56,6 +56,8 @@ ACCEPTED = {
     },
     "model-in-image": {"model": {"source": "image", "path": "/models/m.gguf"}},
     "all-objects": ALL_OBJECTS,
+    "metrics-aliases": {"metricsAliases": ["vllm", "inference-extension"]},
+    "telemetry": {"otlpEndpoint": "collector.monitoring:4317", "logFormat": "json"},
     "hpa": pools(autoscaling={"kind": "hpa", "minReplicas": 2, "maxReplicas": 6}),
     "cpu-limit": pools(resources={"requests": {"cpu": 2}, "limits": {"cpu": 2, "memory": "4Gi"}}),
     "huge-pages": pools(shmSize="1Gi", hugePages={"pageSize": "2Mi", "amount": "64Mi"}),

@@ -46,6 +46,8 @@ TEST_F(BatonMetricsTest, EveryNameOfTheContractStartsAtZero) {
                                       "baton_time_to_first_token_seconds_count",
                                       "baton_inter_token_latency_seconds_count",
                                       "baton_e2e_request_latency_seconds_sum",
+                                      "baton_kv_pool_blocks",
+                                      "baton_kv_block_tokens",
                                       "baton_kv_checksum_fail_total",
                                       "baton_kv_chain_mismatch_total",
                                       "baton_prefix_cache_queries_total",
@@ -78,6 +80,10 @@ TEST_F(BatonMetricsTest, EveryNameOfTheContractStartsAtZero) {
     const std::string label = fmt::format("transport=\"{}\"", transport);
     EXPECT_EQ(ValueOf("baton_kv_transfer_bytes_total", label), "0");
     EXPECT_EQ(ValueOf("baton_kv_transfer_seconds_count", label), "0");
+  }
+  for (const std::string_view reason : {"stop", "length"}) {
+    const std::string label = fmt::format("reason=\"{}\"", reason);
+    EXPECT_EQ(ValueOf("baton_choices_finished_total", label), "0");
   }
   EXPECT_EQ(ValueOf("baton_idempotency_bytes"), "0");
   for (const std::string_view result : {"new", "joined", "conflict"}) {

@@ -25,6 +25,7 @@ struct Order {
   uint32_t deadline_ms = 0;
   std::vector<TokenId> replayed;
   std::string tenant;
+  SpanIds trace;
 };
 
 // What a fake worker received; outlives its session.
@@ -79,7 +80,8 @@ class FakeSession final : public WorkerSession {
                             spec.num_choices,
                             spec.deadline_ms,
                             {spec.replayed.begin(), spec.replayed.end()},
-                            std::string(spec.tenant)});
+                            std::string(spec.tenant),
+                            spec.trace});
   }
   const std::shared_ptr<WorkerLog> log_;
 };

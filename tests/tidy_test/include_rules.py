@@ -20,6 +20,7 @@ TABLE = {
     "src/model": ["src/base", "src/device", "kernels"],
     "src/text": ["src/base"],
     "src/obs": ["src/base", "src/http"],
+    "src/otlp": ["src/base", "src/obs", "proto"],
     "src/engine": [
         "src/base",
         "src/device",
@@ -39,11 +40,12 @@ TABLE = {
         "kvcache/transport",
         "scheduler",
         "src/obs",
+        "src/otlp",
         "src/rpc",
         "proto",
     ],
     "src/router": ["scheduler", "kvcache", "src/text", "src/obs", "src/rpc", "proto"],
-    "src/api": ["src/router", "src/http", "src/text", "src/obs", "proto"],
+    "src/api": ["src/router", "src/http", "src/text", "src/obs", "src/otlp", "proto"],
     "benchmarks/loadgen": ["src/base", "proto"],
     "src/sim": ["src/engine", "src/router", "benchmarks/loadgen"],
     "src/cli": [
@@ -71,6 +73,7 @@ EXTRA_SOURCES = {
 IMPURE = {"kvcache/kv_arena.h": ["scheduler", "src/router", "src/api"]}
 
 GRPC_PEOPLE = {
+    "src/otlp",
     "src/rpc",
     "src/worker",
     "src/router",

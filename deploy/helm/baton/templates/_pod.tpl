@@ -54,6 +54,15 @@ livenessProbe:
 - --tls-ca=/etc/baton/tls/ca.crt
 {{- end }}
 - --log-level={{ .Values.logLevel }}
+{{- if ne .Values.logFormat "text" }}
+- --log-format={{ .Values.logFormat }}
+{{- end }}
+{{- with .Values.otlpEndpoint }}
+- --otlp-endpoint={{ . }}
+{{- end }}
+{{- with .Values.metricsAliases }}
+- --metrics-aliases={{ join "," . }}
+{{- end }}
 {{- end -}}
 
 {{- define "baton.secretMounts" -}}

@@ -1,0 +1,39 @@
+#include "src/cli/telemetry_flags.h"
+
+#include "src/base/log_format.h"
+
+namespace baton {
+
+void DeclareTelemetry(FlagSet& flags, TelemetryFlags& telemetry) {
+  flags.AddChoice("--log-format", telemetry.log_format, {"text", "json"},
+                  "json: one object a line, with the request's uid where it is about one");
+  flags.AddAddress("--otlp-endpoint", telemetry.otlp_endpoint,
+                   "HOST:PORT of an OpenTelemetry collector, to which spans of each request are "
+                   "sent (gRPC, plaintext); default: none");
+  flags.Add("--metrics-aliases", telemetry.metrics_aliases,
+            "more names for the same metrics, with commas: vllm, and inference-extension (what the "
+            "endpoint picker of the Kubernetes Gateway API reads)");
+}
+
+Status CheckTelemetry(const TelemetryFlags& telemetry) {
+  return ParseMetricAliases(telemetry.metrics_aliases).status();
+}
+
+MetricAliasSet AliasesOf(const TelemetryFlags& telemetry) {
+  return ParseMetricAliases(telemetry.metrics_aliases).value_or(MetricAliasSet{});
+}
+
+void ApplyLogFormat(const TelemetryFlags& telemetry) {
+  SetLogFormat(telemetry.log_format == "json" ? LogFormat::kJson : LogFormat::kText);
+}
+
+void AppendTelemetry(const TelemetryFlags& telemetry, std::vector<std::string>& args) {
+  args.push_back("--log-format=" + telemetry.log_format);
+  const MetricAliasSet aliases = AliasesOf(telemetry);
+  if (!aliases.none()) args.push_back("--metrics-aliases=" + aliases.Text());
+  if (!telemetry.otlp_endpoint.empty()) {
+    args.push_back("--otlp-endpoint=" + telemetry.otlp_endpoint);
+  }
+}
+
+}  // namespace baton

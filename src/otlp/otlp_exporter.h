@@ -1,0 +1,78 @@
+// OtlpExporter: sends the spans of a process to a collector, as OpenTelemetry's protocol says
+// (OTLP over gRPC, https://opentelemetry.io/docs/specs/otlp). Plaintext: a collector is taken to be
+// on the same host or within the network of the cluster.
+//
+// Add: any thread, at the cost of a lock held for moving a vector. Everything else happens on a
+// thread of its own ("otlp").
+//
+// Invariants
+//  1. At most max_queued spans wait; what comes beyond is dropped and counted, never waited for.
+//  2. Every span that was added is counted once: exported, or dropped by one reason.
+//  3. A collector that does not answer costs nobody but this thread.
+#ifndef BATON_OTLP_OTLP_EXPORTER_H_
+#define BATON_OTLP_OTLP_EXPORTER_H_
+
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "src/base/thread.h"
+#include "src/obs/span.h"
+
+namespace baton {
+
+// Where spans go and whose they are.
+struct OtlpConfig {
+  std::string endpoint;             // host:port
+  std::string role;                 // "router", "prefill", "decode"
+  std::string worker_id;            // service.instance.id
+  size_t max_queued = 8192;         // spans; about 1 KiB each
+  size_t max_batch = 512;           // spans of one call
+  int64_t interval_us = 1'000'000;  // a span waits no longer for others
+  int64_t timeout_us = 2'000'000;   // of one call
+  int max_tries = 3;           // of one batch, while the collector says that it may be tried again
+  int64_t retry_us = 500'000;  // between two of them
+};
+
+// See the file comment.
+class OtlpExporter final : public SpanSink {
+ public:
+  OtlpExporter(OtlpConfig config, const SpanMetrics& metrics);
+  // Stop.
+  ~OtlpExporter() override;
+
+  void Add(std::vector<Span> spans) override;
+
+  // Sends what waits, for at most `timeout_us`; what is left then is dropped and counted, as is
+  // whatever is added later. Idempotent.
+  void Stop(int64_t timeout_us = 2'000'000);
+
+ private:
+  class Wire;  // the generated types
+
+  void Loop();
+  void Send(const std::vector<Span>& batch);
+  // Waits before another try; false when there is to be none.
+  bool WaitForRetry();
+  int64_t CallTimeoutUs();
+
+  const OtlpConfig config_;
+  const SpanMetrics metrics_;
+  const std::unique_ptr<Wire> wire_;  // the thread's
+
+  std::mutex mutex_;  // guards what follows
+  std::condition_variable wake_;
+  std::deque<Span> queue_;
+  bool stopping_ = false;
+  int64_t stop_by_us_ = 0;  // steady clock, while stopping_
+  Thread thread_;
+};
+
+}  // namespace baton
+
+#endif  // BATON_OTLP_OTLP_EXPORTER_H_

@@ -1,0 +1,144 @@
+#include "src/router/request_spans.h"
+
+#include <map>
+#include <string>
+
+#include "gtest/gtest.h"
+
+#include "tests/router/fake_cluster.h"
+#include "tests/router/request_phase.h"
+
+namespace baton {
+namespace {
+
+constexpr SpanIds kClient = {.trace_hi = 7, .trace_lo = 8, .span_id = 9, .sampled = true};
+
+// Keeps what it gets.
+class SpanLog final : public SpanSink {
+ public:
+  void Add(std::vector<Span> spans) override {
+    for (Span& span : spans) all.push_back(std::move(span));
+  }
+  std::map<std::string, Span> ByName() const {
+    std::map<std::string, Span> named;
+    for (const Span& span : all) named[span.name] = span;
+    return named;
+  }
+  std::vector<Span> all;
+};
+
+RouterCoreConfig With(SpanSink* spans) {
+  RouterCoreConfig config;
+  config.spans = spans;
+  return config;
+}
+
+// One request from its submission to its end, with time between all that happens.
+void PlayRequest(FakeCluster& cluster, GenerateRequest request) {
+  const RequestUid uid = cluster.Submit(std::move(request));
+  cluster.now_us += 2000;
+  cluster.State("prefill-0", uid, WorkerRequestState::kPrefillStarted);
+  cluster.State("decode-0", uid, WorkerRequestState::kReserved);
+  cluster.now_us += 30'000;
+  cluster.Text("prefill-0", uid, 0, "a");
+  cluster.now_us += 500;
+  cluster.State("decode-0", uid, WorkerRequestState::kVerified);
+  cluster.State("decode-0", uid, WorkerRequestState::kDecodeStarted);
+  cluster.now_us += 4000;
+  cluster.State("decode-0", uid, WorkerRequestState::kFirstStepDone);
+  cluster.now_us += 4000;
+  cluster.Text("decode-0", uid, 1, "bc", FinishReason::kLength);
+  ASSERT_TRUE(cluster.sink->result.has_value());
+}
+
+TEST(RequestSpansTest, StagesLieOneBehindTheOtherBelowTheRequest) {
+  SpanLog log;
+  FakeCluster cluster(With(&log));
+  cluster.JoinPair();
+  const int64_t start_us = cluster.now_us;
+  PlayRequest(cluster, cluster.Request("prompt", 3));
+  const std::map<std::string, Span> spans = log.ByName();
+  const Span& whole = log.all[0];
+  EXPECT_EQ(whole.kind, SpanKind::kServer);
+  EXPECT_EQ(whole.start_us, start_us);
+  EXPECT_EQ(whole.end_us, start_us + 40'500);
+  EXPECT_EQ(spans.at("queue_prefill").end_us - spans.at("queue_prefill").start_us, 2000);
+  EXPECT_EQ(spans.at("prefill").end_us - spans.at("prefill").start_us, 30'000);
+  EXPECT_EQ(spans.at("kv_transfer").end_us - spans.at("kv_transfer").start_us, 500);
+  EXPECT_EQ(spans.at("decode").end_us, whole.end_us);
+  EXPECT_EQ(spans.count("kv_wait"), 0u) << "it took no time";
+  int64_t from_us = whole.start_us;
+  for (size_t i = 1; i < log.all.size(); ++i) {
+    EXPECT_EQ(log.all[i].start_us, from_us) << log.all[i].name;
+    EXPECT_EQ(log.all[i].parent_id, whole.context.span_id);
+    EXPECT_EQ(log.all[i].context.trace_lo, whole.context.trace_lo);
+    EXPECT_NE(log.all[i].context.span_id, whole.context.span_id);
+    from_us = log.all[i].end_us;
+  }
+  EXPECT_EQ(from_us, whole.end_us);
+}
+
+TEST(RequestSpansTest, WithoutAClientsTraceTheUidIsTheTrace) {
+  SpanLog log;
+  FakeCluster cluster(With(&log));
+  cluster.JoinPair();
+  PlayRequest(cluster, cluster.Request("prompt", 3));
+  EXPECT_EQ(log.all[0].context.trace_hi, 1u) << "the uid that the cluster of tests gives";
+  EXPECT_EQ(log.all[0].parent_id, 0u);
+}
+
+TEST(RequestSpansTest, AClientsTraceGoesOnAndReachesTheWorkers) {
+  SpanLog log;
+  FakeCluster cluster(With(&log));
+  cluster.JoinPair();
+  GenerateRequest request = cluster.Request("prompt", 3);
+  request.trace = kClient;
+  PlayRequest(cluster, std::move(request));
+  const Span& whole = log.all[0];
+  EXPECT_EQ(whole.context.trace_hi, 7u);
+  EXPECT_EQ(whole.context.trace_lo, 8u);
+  EXPECT_EQ(whole.parent_id, 9u);
+  EXPECT_NE(whole.context.span_id, 9u);
+  EXPECT_EQ(cluster.Log("prefill-0").Of(Order::Kind::kPrefill)[0].trace, whole.context);
+  EXPECT_EQ(cluster.Log("decode-0").Of(Order::Kind::kDecode)[0].trace, whole.context);
+}
+
+TEST(RequestSpansTest, NothingIsRecordedOfATraceThatIsNotSampled) {
+  SpanLog log;
+  FakeCluster cluster(With(&log));
+  cluster.JoinPair();
+  GenerateRequest request = cluster.Request("prompt", 3);
+  request.trace = kClient;
+  request.trace.sampled = false;
+  PlayRequest(cluster, std::move(request));
+  EXPECT_TRUE(log.all.empty());
+  EXPECT_FALSE(cluster.Log("prefill-0").Of(Order::Kind::kPrefill)[0].trace.valid());
+}
+
+TEST(RequestSpansTest, NothingIsRecordedWithoutASink) {
+  FakeCluster cluster;
+  cluster.JoinPair();
+  GenerateRequest request = cluster.Request("prompt", 3);
+  request.trace = kClient;
+  PlayRequest(cluster, std::move(request));
+  EXPECT_FALSE(cluster.Log("decode-0").Of(Order::Kind::kDecode)[0].trace.valid());
+}
+
+TEST(RequestSpansTest, ABadEndIsASpanWithItsStatus) {
+  SpanLog log;
+  FakeCluster cluster(With(&log));
+  cluster.Submit(cluster.Request("prompt", 3));  // nobody is there
+  ASSERT_EQ(log.all.size(), 1u);
+  EXPECT_EQ(log.all[0].error, "status 503");
+}
+
+TEST(RequestSpansTest, RequestsOfOneTraceHaveSpansOfTheirOwn) {
+  const SpanIds one = SpanIdsOfRequest(kClient, RequestUid{1, 2});
+  const SpanIds other = SpanIdsOfRequest(kClient, RequestUid{1, 3});
+  EXPECT_NE(one.span_id, other.span_id);
+  EXPECT_TRUE(SpanIdsOfRequest({}, RequestUid{1, 2}).valid());
+  EXPECT_FALSE(SpanIdsOfRequest({7, 8, 9, false}, RequestUid{1, 2}).valid());
+}
+
+}  // namespace
+}  // namespace baton

@@ -1,0 +1,55 @@
+// What RouterCore counts of its pools and of the ends of choices.
+#include "gtest/gtest.h"
+
+#include "tests/router/fake_cluster.h"
+#include "tests/router/request_phase.h"
+
+namespace baton {
+namespace {
+
+TEST(RouterMetricsTest, TheDecodeWorkersCountAsOnePool) {
+  FakeCluster cluster;
+  cluster.core.Tick(cluster.now_us);
+  EXPECT_EQ(cluster.metrics.kv_pool_blocks->value(), 0);
+  EXPECT_EQ(cluster.metrics.decode_kv_pressure->value(), 0);
+  cluster.JoinPair();
+  WorkerDescription larger = FakeCluster::Describe("decode-1", PoolRole::kDecode);
+  larger.num_blocks = 192;
+  cluster.Join(std::move(larger));
+  cluster.Report("decode-0", {}, 0);  // all 64 in use
+  cluster.core.Tick(cluster.now_us);
+  EXPECT_EQ(cluster.metrics.kv_pool_blocks->value(), 256) << "the prefill worker's are not in it";
+  EXPECT_EQ(cluster.metrics.kv_block_tokens->value(), 16);
+  EXPECT_EQ(cluster.metrics.decode_kv_pressure->value(), 0.25);
+}
+
+TEST(RouterMetricsTest, ALostDecodeWorkerLeavesThePool) {
+  FakeCluster cluster;
+  cluster.JoinPair();
+  cluster.core.Tick(cluster.now_us);
+  ASSERT_EQ(cluster.metrics.kv_pool_blocks->value(), 64);
+  cluster.core.OnLeaseClosed(cluster.leases["decode-0"]);
+  cluster.core.Tick(cluster.now_us);
+  EXPECT_EQ(cluster.metrics.kv_pool_blocks->value(), 0);
+  EXPECT_EQ(cluster.metrics.kv_block_tokens->value(), 0);
+}
+
+TEST(RouterMetricsTest, ChoicesAreCountedByWhatEndedThem) {
+  FakeCluster cluster;
+  cluster.JoinPair();
+  GenerateRequest request = cluster.Request("prompt", 2);
+  request.num_choices = 2;
+  const RequestUid uid = cluster.Submit(std::move(request));
+  cluster.State("decode-0", uid, WorkerRequestState::kReserved);
+  cluster.State("decode-0", uid, WorkerRequestState::kVerified);
+  cluster.Tokens("decode-0", {FakeCluster::Token(uid, 0, 'a', FinishReason::kStop, 0)});
+  EXPECT_EQ(cluster.metrics.choices_finished_total[0]->value(), 0u) << "the request goes on";
+  cluster.Tokens("decode-0", {FakeCluster::Token(uid, 0, 'b', FinishReason::kNone, 1),
+                              FakeCluster::Token(uid, 1, 'c', FinishReason::kLength, 1)});
+  ASSERT_TRUE(cluster.sink->result.has_value());
+  EXPECT_EQ(cluster.metrics.choices_finished_total[0]->value(), 1u);
+  EXPECT_EQ(cluster.metrics.choices_finished_total[1]->value(), 1u);
+}
+
+}  // namespace
+}  // namespace baton
