@@ -215,8 +215,8 @@ def plan(result):
     load, first = result["plan"]["load"], simulated["runs"][0]
     return lines + [
         "",
-        f"{first['requests']:,} requests, {load['rate_per_s']:.1f} a second, {load['input']:,} tokens"
-        f" in and {load['output']} out on average; {result['model']}; pools found in"
+        f"{first['requests']:,} requests, {load['rate_per_s']:.1f} a second, {load['input']:,}"
+        f" tokens in and {load['output']} out on average; {result['model']}; pools found in"
         f" {simulated['sizing_runs']} simulations. `{result['command']}`; {result['cpu']},"
         f" {result['cores']} cores, one of them used; {result['machine_load']}; commit"
         f" {result['commit']}.",

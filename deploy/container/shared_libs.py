@@ -1,5 +1,5 @@
-"""The shared libraries of a dynamic binary, put into an image's root filesystem as Debian has them, so
-that the container runtime of a GPU node finds where the driver's libraries belong.
+"""The shared libraries of a dynamic binary, put into an image's root filesystem as Debian has them,
+so that the container runtime of a GPU node finds where the driver's libraries belong.
 """
 
 import re
@@ -26,7 +26,7 @@ def closure(binary):
 
 
 def put(root, binary, more=()):
-    """Copies the closure of `binary` and the files `more` under `root`; returns the files copied."""
+    """Copies the closure of `binary` and the files `more` under `root`; gives the files copied."""
     libraries, interpreter = closure(binary)
     folder = Path(root) / FOLDER
     folder.mkdir(parents=True)

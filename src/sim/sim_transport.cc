@@ -21,13 +21,12 @@ constexpr uint32_t kMaxInFlight = 1024;
 }  // namespace
 
 SimTransport::SimTransport(SimProcess* process, SimNetwork* network, SimWire* wire,
-                           const KvArena* arena, size_t slice_wire_bytes,
-                           std::function<void()> wake)
+                           const KvArena* arena, std::function<void()> wake)
     : process_(process),
       network_(network),
       wire_(wire),
       arena_(arena),
-      slice_wire_bytes_(slice_wire_bytes > 0 ? slice_wire_bytes : arena->layout().SliceBytes()),
+      slice_wire_bytes_(arena->layout().SliceBytes()),
       wake_(std::move(wake)),
       scratch_(arena->layout().SliceBytes()) {}
 

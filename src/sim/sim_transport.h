@@ -46,9 +46,9 @@ class SimWire final : public HandoffWire {
 class SimTransport final : public KvTransport {
  public:
   // `wake`: events wait in the engine's inbox. Lives as long as the world: Start begins a life of
-  // the worker, Stop ends it. A slice takes the time of `slice_wire_bytes`; 0 = of its own.
+  // the worker, Stop ends it.
   SimTransport(SimProcess* process, SimNetwork* network, SimWire* wire, const KvArena* arena,
-               size_t slice_wire_bytes, std::function<void()> wake);
+               std::function<void()> wake);
 
   // ---- KvTransport.
   Status Start(KvTransportSink* sink) override;
@@ -62,6 +62,8 @@ class SimTransport final : public KvTransport {
   std::vector<LinkInfo> Links() const override;
 
   // ---- Connections; the worker's business.
+  // What a slice counts for on its way, in place of its own bytes.
+  void set_slice_wire_bytes(size_t num_bytes) { slice_wire_bytes_ = num_bytes; }
   void set_incarnation(Incarnation incarnation) { incarnation_ = incarnation; }
   Incarnation incarnation() const { return incarnation_; }
   SimProcess& process() { return *process_; }
@@ -124,7 +126,7 @@ class SimTransport final : public KvTransport {
   SimNetwork* const network_;
   SimWire* const wire_;
   const KvArena* const arena_;
-  const size_t slice_wire_bytes_;
+  size_t slice_wire_bytes_;
   const std::function<void()> wake_;
   Incarnation incarnation_;
   KvTransportSink* sink_ = nullptr;

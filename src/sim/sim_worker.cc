@@ -52,9 +52,10 @@ SimWorker::SimWorker(const SimWorkerOptions& options, SimFabric* fabric, SimProc
       process_(process),
       draws_(options.seed),
       arena_(MakeArena(options)),
-      transport_(process, fabric->network, &wire_, arena_.get(), options.slice_wire_bytes,
-                 [this] { WakeSoon(); }),
-      model_(MakeModel(options, [this](int64_t us) { Spend(us); })) {}
+      transport_(process, fabric->network, &wire_, arena_.get(), [this] { WakeSoon(); }),
+      model_(MakeModel(options, [this](int64_t us) { Spend(us); })) {
+  if (options.slice_wire_bytes > 0) transport_.set_slice_wire_bytes(options.slice_wire_bytes);
+}
 
 SimWorker::~SimWorker() { core_.reset(); }
 

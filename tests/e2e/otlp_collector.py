@@ -19,8 +19,8 @@ def _stubs():
 
     out = tempfile.mkdtemp(prefix="baton_otlp_stubs_")
     atexit.register(shutil.rmtree, out, ignore_errors=True)
-    root = ROOT / "proto/third_party/opentelemetry-proto"
-    files = [str(path.relative_to(root)) for path in root.rglob("*.proto")]
+    root = ROOT / "proto/standard"
+    files = [str(path.relative_to(root)) for path in root.glob("opentelemetry/**/*.proto")]
     assert protoc.main(["protoc", f"-I{root}", f"--python_out={out}", *files]) == 0
     sys.path.insert(0, out)
     from opentelemetry.proto.collector.trace.v1 import trace_service_pb2

@@ -71,6 +71,8 @@ double AloneShare(const PlanReport& report, const PlanEnd& end, const std::vecto
   return static_cast<double>(num_in_time) / static_cast<double>(rows.size());
 }
 
+uint32_t Larger(uint32_t num_workers) { return num_workers + std::max(1u, num_workers / 4); }
+
 // Runs of one plan, each told to who asked.
 class Runner {
  public:
@@ -95,34 +97,31 @@ class Runner {
     return OkStatus();
   }
 
+  // The split with the fewest workers that was found; its pools are left in `options`.
+  StatusOr<PlanRun> Search(const PlanEnd& end, ReplayOptions* options) {
+    const double goal = kMetShare * out_->alone_share;
+    BATON_ASSIGN_OR_RETURN(PlanRun best, Run("split", end, *options));
+    ReplayOptions next = *options;
+    for (out_->num_sizing = 1; out_->num_sizing < kMaxSizingRuns; ++out_->num_sizing) {
+      if (best.report.MetShare() >= goal) break;
+      // Gaps that are too long are a decode worker's; everything else is a wait for prefill.
+      const bool by_decode = best.report.itl_ms.p99 * 1e3 > out_->objective.itl_us;
+      const bool by_prefill = !by_decode || best.report.prefill_busy > kMaxUtilization;
+      if (by_decode && ask_.num_decode == 0) next.num_decode = Larger(next.num_decode);
+      if (by_prefill && ask_.num_prefill == 0) next.num_prefill = Larger(next.num_prefill);
+      if (next.num_decode == options->num_decode && next.num_prefill == options->num_prefill) break;
+      BATON_ASSIGN_OR_RETURN(PlanRun run, Run("split", end, next));
+      if (run.report.MetShare() < best.report.MetShare() + kMinGain) break;
+      best = std::move(run);
+      *options = next;
+    }
+    return best;
+  }
+
  private:
   const ReplayAsk& ask_;
   PlanReplays* const out_;
 };
-
-uint32_t Larger(uint32_t num_workers) { return num_workers + std::max(1u, num_workers / 4); }
-
-// The split with the fewest workers that was found; its pools are left in `options`.
-StatusOr<PlanRun> Search(const PlanReport& report, const PlanEnd& end, const ReplayAsk& ask,
-                         Runner& runner, ReplayOptions* options, PlanReplays* out) {
-  const double goal = kMetShare * out->alone_share;
-  BATON_ASSIGN_OR_RETURN(PlanRun best, runner.Run("split", end, *options));
-  ReplayOptions next = *options;
-  for (out->num_sizing = 1; out->num_sizing < kMaxSizingRuns; ++out->num_sizing) {
-    if (best.report.MetShare() >= goal) break;
-    // Gaps that are too long are a decode worker's; everything else is a wait for prefill.
-    const bool by_decode = best.report.itl_ms.p99 * 1e3 > report.objective.itl_us;
-    const bool by_prefill = !by_decode || best.report.prefill_busy > kMaxUtilization;
-    if (by_decode && ask.num_decode == 0) next.num_decode = Larger(next.num_decode);
-    if (by_prefill && ask.num_prefill == 0) next.num_prefill = Larger(next.num_prefill);
-    if (next.num_decode == options->num_decode && next.num_prefill == options->num_prefill) break;
-    BATON_ASSIGN_OR_RETURN(PlanRun run, runner.Run("split", end, next));
-    if (run.report.MetShare() < best.report.MetShare() + kMinGain) break;
-    best = std::move(run);
-    *options = next;
-  }
-  return best;
-}
 
 }  // namespace
 
@@ -158,7 +157,7 @@ StatusOr<PlanReplays> ReplayPlan(const PlanReport& report, const ReplayAsk& ask)
   out.alone_share = AloneShare(report, end, *ask.rows);
   Runner runner(ask, &out);
   if (ask.search) {
-    BATON_ASSIGN_OR_RETURN(PlanRun run, Search(report, end, ask, runner, &split, &out));
+    BATON_ASSIGN_OR_RETURN(PlanRun run, runner.Search(end, &split));
     out.runs.push_back(std::move(run));
   } else {
     BATON_RETURN_IF_ERROR(runner.Add("split", end, split));
