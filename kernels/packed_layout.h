@@ -25,9 +25,9 @@ constexpr size_t DigitBytes(PackedDigits digits) {
       return 2 * kNibbleBytes;
     case PackedDigits::kFive:
     case PackedDigits::kFiveOff16:
-      return kNibbleBytes + kPanelRows * 4;
+      return kNibbleBytes + size_t{kPanelRows} * 4;
     case PackedDigits::kSixOff32:
-      return kNibbleBytes + kPanelRows * 8;
+      return kNibbleBytes + size_t{kPanelRows} * 8;
     default:
       return kNibbleBytes;
   }
@@ -37,11 +37,11 @@ constexpr size_t DigitBytes(PackedDigits digits) {
 constexpr size_t BlockScaleBytes(PackedScales scales) {
   switch (scales) {
     case PackedScales::kHalfAndMin:
-      return kPanelRows * 4;
+      return size_t{kPanelRows} * 4;
     case PackedScales::kPowerOfTwo:
       return kPanelRows;
     default:
-      return kPanelRows * 2;
+      return size_t{kPanelRows} * 2;
   }
 }
 
@@ -49,9 +49,9 @@ constexpr size_t BlockScaleBytes(PackedScales scales) {
 constexpr size_t SuperScaleBytes(PackedScales scales) {
   switch (scales) {
     case PackedScales::kSuperAndMin:
-      return kPanelRows * 4;
+      return size_t{kPanelRows} * 4;
     case PackedScales::kSuperTwo:
-      return kPanelRows * 2;
+      return size_t{kPanelRows} * 2;
     default:
       return 0;
   }

@@ -19,6 +19,8 @@
 #include <memory>
 #include <sstream>
 
+#include "fmt/format.h"
+
 #include "kernels/cpu/machine_limits.h"
 #include "kernels/ops.h"
 #include "kvcache/kv_arena.h"
@@ -152,21 +154,21 @@ void ProbeCgroupV2(const std::string& mount, const std::string& path, HostFacts*
 
 void ProbeCgroupV1(const std::string& mount, const std::string& groups, HostFacts* facts) {
   for (const std::string& group : WithAncestors(CgroupPath(groups, "cpu").value_or(""))) {
-    const std::string folder = mount + "/cpu" + group;
+    const std::string folder = fmt::format("{}/cpu{}", mount, group);
     const std::string quota = ReadWord(folder + "/cpu.cfs_quota_us");
     const std::string period = ReadWord(folder + "/cpu.cfs_period_us");
-    KeepSmaller(ParseCpuMax(quota + " " + period), &facts->cpu.quota_cpus);
+    KeepSmaller(ParseCpuMax(fmt::format("{} {}", quota, period)), &facts->cpu.quota_cpus);
   }
   for (const std::string& group : WithAncestors(CgroupPath(groups, "memory").value_or(""))) {
     const std::optional<uint64_t> limit =
-        ReadCount(mount + "/memory" + group + "/memory.limit_in_bytes");
+        ReadCount(fmt::format("{}/memory{}/memory.limit_in_bytes", mount, group));
     // No limit is a number near 2^63 there.
     if (limit && *limit < (uint64_t{1} << 60)) {
       KeepSmaller(limit, &facts->memory.cgroup_limit_bytes);
     }
   }
   for (const std::string& group : WithAncestors(CgroupPath(groups, "pids").value_or(""))) {
-    KeepSmaller(ReadCount(mount + "/pids" + group + "/pids.max"), &facts->cpu.max_pids);
+    KeepSmaller(ReadCount(fmt::format("{}/pids{}/pids.max", mount, group)), &facts->cpu.max_pids);
   }
 }
 
