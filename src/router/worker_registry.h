@@ -138,7 +138,8 @@ struct Refusal {
 // The table of workers; see the file comment.
 class WorkerRegistry {
  public:
-  // Why `worker` cannot join, naming the differing field; nothing = it can.
+  // Why `worker` cannot join: the differing field, or another process of its id that was heard
+  // within kSuspectUs; nothing = it can.
   std::optional<Refusal> RefusalFor(const WorkerDescription& worker, int64_t now_us) const;
   // Prompts in flight at one prefill worker: enough to keep it busy between two messages; the rest
   // waits in the router, where it can still go to another worker, and holds no decode blocks.
