@@ -1,5 +1,7 @@
 #include "src/sim/replay.h"
 
+#include "benchmarks/loadgen/arrivals.h"
+#include "src/base/check.h"
 #include "src/sim/replay_world.h"
 #include "src/sim/sim_draws.h"
 
@@ -52,12 +54,13 @@ StatusOr<ReplayReport> Replay(const ReplayOptions& options) {
 std::vector<TraceRow> PoissonRows(uint64_t num_requests, double rate_per_s, uint32_t input_tokens,
                                   uint32_t output_tokens, uint64_t seed) {
   RandomDraws draws(StreamSeed(seed, DrawPurpose::kArrivals));
+  const auto starts = ArrivalTimes({.kind = ArrivalKind::kPoisson, .rate = rate_per_s},
+                                   {.max_count = num_requests}, draws);
+  BATON_CHECK(starts.ok(), "{}", starts.status().ToString());
   std::vector<TraceRow> rows;
-  rows.reserve(num_requests);
-  double start_us = 0;
-  for (uint64_t i = 0; i < num_requests; ++i) {
-    rows.push_back({static_cast<int64_t>(start_us), input_tokens, output_tokens, {}});
-    start_us += draws.Exponential() / rate_per_s * 1e6;
+  rows.reserve(starts->size());
+  for (const int64_t start_us : *starts) {
+    rows.push_back({start_us, input_tokens, output_tokens, {}});
   }
   return rows;
 }

@@ -78,7 +78,7 @@ uint64_t ReplayPoolBytes(const ReplayOptions& options);
 inline constexpr uint64_t kMaxReplayBytes = uint64_t{4} << 30;
 StatusOr<ReplayReport> Replay(const ReplayOptions& options);
 
-// Poisson arrivals of requests of one length, as rows; `num_requests` of them.
+// Poisson arrivals of requests of one length, as rows; `num_requests` of them, 1..kMaxArrivals.
 std::vector<TraceRow> PoissonRows(uint64_t num_requests, double rate_per_s, uint32_t input_tokens,
                                   uint32_t output_tokens, uint64_t seed);
 
