@@ -215,10 +215,7 @@ BATON_KERNEL(kKvThreads) KvScatterKernel(KvSlicesParams params) {
 }
 
 absl::Status CheckSlices(const char* kernel, const KvSlicesParams& params) {
-  if (params.slice_bytes % 64 == 0 && params.slice_bytes >= kMinKvSliceBytes &&
-      params.slice_bytes <= kMaxKvSliceBytes) {
-    return absl::OkStatus();
-  }
+  if (IsKvSliceSize(params.slice_bytes)) return absl::OkStatus();
   return absl::InvalidArgumentError(std::string(kernel) + ": slices of " +
                                     std::to_string(params.slice_bytes) +
                                     " bytes are no multiple of 64 in [256, 64 MiB]");

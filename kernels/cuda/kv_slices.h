@@ -24,6 +24,10 @@ std::array<uint64_t, kXxh3NumKeys> Xxh3Keys();
 
 inline constexpr uint32_t kMinKvSliceBytes = 256;        // below 241 bytes XXH3 is another function
 inline constexpr uint32_t kMaxKvSliceBytes = 64u << 20;  // kMaxSliceBytes of the wire
+// Whether the kernels take slices of this size.
+constexpr bool IsKvSliceSize(uint64_t bytes) {
+  return bytes % 64 == 0 && bytes >= kMinKvSliceBytes && bytes <= kMaxKvSliceBytes;
+}
 
 // Where one slice lies on both sides, in bytes; multiples of 16.
 struct KvSlicePlace {
@@ -33,7 +37,8 @@ struct KvSlicePlace {
 
 // KvGather copies slices to staging; KvScatter copies those whose bytes in staging have the
 // expected checksum to the blocks, and leaves the blocks of the others alone. What one call writes
-// is named once.
+// is named once. KvScatter with the blocks as its staging and equal offsets in each place only
+// hashes: what it may write is what is there.
 struct KvSlicesParams {
   std::byte* blocks;           // read by gather, written by scatter
   std::byte* staging;          // written by gather, read by scatter

@@ -18,5 +18,10 @@ void DeviceMemory::Bind(DeviceMemory* memory) { bound = memory; }
 
 bool DeviceMemory::IsBound(const DeviceMemory* memory) { return bound == memory; }
 
+std::mutex& LaunchMutex() {
+  static std::mutex mutex;
+  return mutex;
+}
+
 }  // namespace runner
 }  // namespace baton::simt

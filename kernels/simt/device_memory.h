@@ -3,6 +3,8 @@
 #ifndef BATON_KERNELS_SIMT_DEVICE_MEMORY_H_
 #define BATON_KERNELS_SIMT_DEVICE_MEMORY_H_
 
+#include <mutex>
+
 #include "kernels/simt/arena.h"
 #include "kernels/simt/shadow.h"
 
@@ -20,6 +22,10 @@ struct DeviceMemory {
   static void Bind(DeviceMemory* memory);
   static bool IsBound(const DeviceMemory* memory);
 };
+
+// Held by a launch, since the fault handler is the process's, and by who changes an arena that a
+// launch of another thread may be using.
+std::mutex& LaunchMutex();
 
 }  // namespace runner
 }  // namespace baton::simt

@@ -4,6 +4,7 @@
 
 #include "fmt/format.h"
 
+#include "kernels/simt/device_memory.h"
 #include "kernels/simt/run_state.h"
 #include "src/base/status.h"
 
@@ -87,9 +88,7 @@ const RunStats& TotalRunStats() { return State().stats; }
 
 absl::Status calls::Run(const LaunchConfig& config, const KernelCall& call) {
   BATON_RETURN_IF_ERROR(CheckConfig(config));
-  // The fault handler is the process's: launches of several threads take turns.
-  static std::mutex one_at_a_time;
-  const std::lock_guard<std::mutex> lock(one_at_a_time);
+  const std::lock_guard<std::mutex> lock(LaunchMutex());
   RunState run(config, call);
   absl::Status outcome = run.Execute();
   RunStats& sum = State().stats;

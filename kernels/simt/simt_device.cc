@@ -1,12 +1,13 @@
 #include "kernels/simt/simt_device.h"
 
 #include <cstring>
+#include <mutex>
 
 namespace baton::simt {
 inline namespace runner {
 
 SimtDevice::~SimtDevice() {
-  if (DeviceMemory::IsBound(&memory_)) DeviceMemory::Bind(nullptr);
+  if (DeviceMemory::IsBound(memory_.get())) DeviceMemory::Bind(nullptr);
 }
 
 std::string SimtDevice::Describe() const {
@@ -18,13 +19,19 @@ std::string_view SimtDevice::arithmetic() const {
 }
 
 void SimtDevice::MakeCurrent() {
-  if (DeviceMemory::IsBound(&memory_)) return;
-  DeviceMemory::Bind(&memory_);
+  if (DeviceMemory::IsBound(memory_.get())) return;
+  DeviceMemory::Bind(memory_.get());
   SetRunOptions(options_);
 }
 
 absl::StatusOr<std::byte*> SimtDevice::Allocate(size_t size_bytes, std::string_view name) {
-  return memory_.arena.Allocate(size_bytes, std::string(name));
+  const std::lock_guard<std::mutex> lock(LaunchMutex());
+  return memory_->arena.Allocate(size_bytes, std::string(name));
+}
+
+void SimtDevice::Free(std::byte* begin) {
+  const std::lock_guard<std::mutex> lock(LaunchMutex());
+  memory_->arena.Free(begin);
 }
 
 absl::Status SimtDevice::CopyIn(std::byte* to, const void* from, size_t size_bytes) {

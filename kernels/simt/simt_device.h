@@ -4,10 +4,12 @@
 //
 // Memory is an arena of its own with guard pages, and kernels are checked for bounds at every
 // access; races are looked for when the options say so, which a whole model is too slow for.
-// Several devices of a process take turns, launch by launch.
+// Several devices of a process, and several accelerators of one device, take turns, launch by
+// launch.
 #ifndef BATON_KERNELS_SIMT_SIMT_DEVICE_H_
 #define BATON_KERNELS_SIMT_SIMT_DEVICE_H_
 
+#include <memory>
 #include <string>
 #include <string_view>
 
@@ -23,7 +25,8 @@ inline namespace runner {
 class SimtDevice final : public Accelerator {
  public:
   // How launches run, in every thread for which the device is current.
-  explicit SimtDevice(const RunOptions& options) : options_(options) {}
+  explicit SimtDevice(const RunOptions& options)
+      : SimtDevice(options, std::make_shared<DeviceMemory>()) {}
   ~SimtDevice() override;
 
   DeviceKind kind() const override { return DeviceKind::kSimt; }
@@ -31,8 +34,11 @@ class SimtDevice final : public Accelerator {
   std::string_view arithmetic() const override;
   void MakeCurrent() override;
   void* stream() const override { return nullptr; }
+  absl::StatusOr<std::unique_ptr<Accelerator>> Share() override {
+    return std::unique_ptr<Accelerator>(new SimtDevice(options_, memory_));
+  }
   absl::StatusOr<std::byte*> Allocate(size_t size_bytes, std::string_view name) override;
-  void Free(std::byte* begin) override { memory_.arena.Free(begin); }
+  void Free(std::byte* begin) override;
   absl::Status CopyIn(std::byte* to, const void* from, size_t size_bytes) override;
   absl::Status CopyOut(void* to, const std::byte* from, size_t size_bytes) override;
   absl::Status CopyWithin(std::byte* to, const std::byte* from, size_t size_bytes) override;
@@ -50,8 +56,11 @@ class SimtDevice final : public Accelerator {
   }
 
  private:
+  SimtDevice(const RunOptions& options, std::shared_ptr<DeviceMemory> memory)
+      : options_(options), memory_(std::move(memory)) {}
+
   const RunOptions options_;
-  DeviceMemory memory_;
+  const std::shared_ptr<DeviceMemory> memory_;
 };
 
 }  // namespace runner

@@ -34,8 +34,9 @@ Status ValidateOptions(const KvEndpointOptions& options) {
                            kMaxWorkerIdBytes);
   }
   if (options.incarnation.value() == 0) return InvalidArgument("incarnation 0");
-  if (options.kind == TransportKind::kLocal) {
-    return InvalidArgument("an endpoint speaks auto, shm or tcp, not local");
+  if (options.kind == TransportKind::kLocal || options.kind == TransportKind::kNccl) {
+    return InvalidArgument("an endpoint speaks auto, shm or tcp, not {}",
+                           TransportKindName(options.kind));
   }
   return OkStatus();
 }

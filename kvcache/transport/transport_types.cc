@@ -20,10 +20,10 @@ std::string_view TransportKindName(TransportKind kind) {
 
 StatusOr<TransportKind> ParseTransportKind(std::string_view text) {
   for (const TransportKind kind :
-       {TransportKind::kAuto, TransportKind::kShm, TransportKind::kTcp}) {
+       {TransportKind::kAuto, TransportKind::kShm, TransportKind::kTcp, TransportKind::kNccl}) {
     if (text == TransportKindName(kind)) return kind;
   }
-  return InvalidArgument("transport \"{}\" is not one of auto, shm, tcp", text);
+  return InvalidArgument("transport \"{}\" is not one of auto, shm, tcp, nccl", text);
 }
 
 std::string_view BadSliceReasonName(BadSliceReason reason) {

@@ -20,7 +20,7 @@ enum class TransportKind : uint8_t { kAuto = 0, kLocal = 1, kShm = 2, kTcp = 3, 
 
 // "auto", "local", "shm", "tcp", "nccl".
 std::string_view TransportKindName(TransportKind kind);
-// "auto", "shm" or "tcp"; InvalidArgument otherwise, naming the choices.
+// "auto", "shm", "tcp" or "nccl"; InvalidArgument otherwise, naming the choices.
 StatusOr<TransportKind> ParseTransportKind(std::string_view text);
 
 // Longest worker id on the wire, bytes.

@@ -76,6 +76,7 @@ StatusOr<WorkerConfig> BuildConfig(const WorkerFlags& f, WorkerRole role) {
   BATON_ASSIGN_OR_RETURN(config.device, ParseDeviceKind(f.tuning.device));
   BATON_ASSIGN_OR_RETURN(config.isa, ParseIsa(f.tuning.isa));
   BATON_ASSIGN_OR_RETURN(config.transport, ParseTransportKind(f.tuning.transport));
+  config.nccl_library = f.tuning.nccl_library;
   if (!f.tuning.kv_memory.empty()) {
     BATON_ASSIGN_OR_RETURN(config.kv_memory_bytes, ParseSize(f.tuning.kv_memory));
   }

@@ -42,9 +42,13 @@ void DeclareTuning(FlagSet& flags, WorkerTuning& tuning) {
   DeclareDevice(flags, tuning.device);
   flags.AddChoice("--isa", tuning.isa, {"auto", "avx512", "avx2", "portable"},
                   "instruction set of the CPU backend");
-  flags.AddChoice("--transport", tuning.transport, {"auto", "shm", "tcp"},
-                  "how KV blocks cross; auto = the fastest that both ends support",
-                  {"cuda_ipc", "nccl"});
+  flags.AddChoice("--transport", tuning.transport, {"auto", "shm", "tcp", "nccl"},
+                  "how KV blocks cross; auto = shm within a host and tcp between hosts; nccl = "
+                  "between the memories of two GPUs",
+                  {"cuda_ipc"});
+  flags.Add("--nccl-library", tuning.nccl_library,
+            "the libnccl.so.2 of --transport nccl; default: the environment's BATON_NCCL_LIBRARY, "
+            "the loader's path, Python's packages");
   flags.AddChoice("--kv-dtype", tuning.kv_dtype, {"bf16", "f32"}, "type of stored K and V", {"q8"});
   flags.Add("--kv-memory", tuning.kv_memory,
             "bytes of the KV pool, e.g. 2GiB; default: the larger of 1GiB and one full sequence");
@@ -74,9 +78,16 @@ Status CheckTuning(const WorkerTuning& tuning) {
     return Unimplemented("--kv-dtype {}: device {} stores K and V in bf16", tuning.kv_dtype,
                          tuning.device);
   }
-  if (tuning.transport == "cuda_ipc" || tuning.transport == "nccl") {
-    return Unimplemented("--transport {} needs a CUDA build; use auto, shm or tcp",
-                         tuning.transport);
+  if (tuning.transport == "cuda_ipc") {
+    return Unimplemented("--transport cuda_ipc is not built yet; use auto, shm, tcp or nccl");
+  }
+  if (tuning.transport == "nccl" && kind == DeviceKind::kCpu) {
+    return InvalidArgument(
+        "--transport nccl moves KV between GPUs, and --device cpu has none; use auto, shm or tcp");
+  }
+  if (!tuning.nccl_library.empty() && tuning.transport != "nccl") {
+    return InvalidArgument("--nccl-library goes with --transport nccl, not with {}",
+                           tuning.transport);
   }
   if (tuning.kv_dtype == "q8") {
     return Unimplemented("--kv-dtype q8 is not built yet; use bf16 or f32");
@@ -108,6 +119,7 @@ void AppendTuning(const WorkerTuning& tuning, std::vector<std::string>& args) {
   args.push_back("--device=" + tuning.device);
   args.push_back("--isa=" + tuning.isa);
   args.push_back("--transport=" + tuning.transport);
+  if (!tuning.nccl_library.empty()) args.push_back("--nccl-library=" + tuning.nccl_library);
   args.push_back("--kv-dtype=" + tuning.kv_dtype);
   if (!tuning.kv_memory.empty()) args.push_back("--kv-memory=" + tuning.kv_memory);
   args.push_back(fmt::format("--max-context={}", tuning.max_context));

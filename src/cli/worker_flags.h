@@ -18,6 +18,7 @@ struct WorkerTuning {
   std::string isa = "auto";
   std::string prefix_cache = "on";
   std::string transport = "auto";
+  std::string nccl_library;  // "" = where it usually is
   std::string kv_dtype = "bf16";
   std::string kv_memory;    // "" = the larger of 1 GiB and one full sequence
   int64_t max_context = 0;  // 0 = the model's

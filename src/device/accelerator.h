@@ -2,10 +2,10 @@
 // runner that executes CUDA sources on this processor (kernels/simt). What computes on it is put
 // into stream() by the tables of kernels/cuda.
 //
-// Threading: one thread at a time. Each calls MakeCurrent before its first other call and before
-// it puts work into the stream. What waits for others (a collective library) goes into a stream of
-// its own (DeviceStream), so that it holds up nothing else; events (DeviceEvent) tell without
-// waiting how far a stream is.
+// Threading: one thread at a time; another thread gets one of its own over the same memory (Share).
+// Each calls MakeCurrent before its first other call and before it puts work into the stream. What
+// waits for others (a collective library) goes into a stream of its own (DeviceStream), so that it
+// holds up nothing else; events (DeviceEvent) tell without waiting how far a stream is.
 //
 // Invariants
 //  1. Copies and kernels happen in the order in which they were put into the stream.
@@ -15,6 +15,7 @@
 #define BATON_SRC_DEVICE_ACCELERATOR_H_
 
 #include <cstddef>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -40,6 +41,10 @@ class Accelerator {
   virtual void MakeCurrent() = 0;
   // A cudaStream_t, or null where the device has no streams.
   virtual void* stream() const = 0;
+  // Another accelerator of the same device, for another thread: with a stream of its own, which
+  // nothing orders with this one's. Memory of one may be used by both, and is freed by the one that
+  // allocated it. Neither must outlive the other. Internal when the device refuses a stream.
+  virtual absl::StatusOr<std::unique_ptr<Accelerator>> Share() = 0;
 
   // `size_bytes` of device memory, aligned to 256 bytes; contents undefined. ResourceExhausted
   // with needed and available bytes. `name` appears in reports.

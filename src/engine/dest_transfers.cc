@@ -38,7 +38,7 @@ DestTransfer* DestTransferSet::Find(const TransferKey& key) {
 }
 
 void DestTransferSet::Start(const RequestSpec& spec, DestStart start, int64_t now_us) {
-  const KvLayout& layout = parts_.arena->layout();
+  const KvLayout& layout = parts_.kv->layout();
   DestSpec dest;
   dest.key = {spec.key.uid, spec.key.attempt, TransferId(next_transfer_++)};
   dest.decode_incarnation = incarnation_;
@@ -196,7 +196,7 @@ void DestTransferSet::PerformOne(DestTransfer* transfer, HandoffAction action, i
     case HandoffActionKind::kUnpinBlocks:
       return Unpin(transfer);
     case HandoffActionKind::kBindBlocks:
-      if (parts_.mirror != nullptr) parts_.mirror->Push(transfer->crossing());
+      parts_.kv->Adopt(transfer->crossing());
       transfer->holds_requests = false;
       transfer->is_bound = true;
       ++num_bound_;

@@ -18,8 +18,7 @@ SchedulerConfig WithBlockSize(SchedulerConfig config, uint32_t block_size) {
 TransferParts MakeTransferParts(const EngineParts& parts, BlockPool* pool, Scheduler* scheduler) {
   return {.pool = pool,
           .scheduler = scheduler,
-          .arena = parts.arena,
-          .mirror = parts.mirror,
+          .kv = parts.kv,
           .transport = parts.transport,
           .wire = parts.wire};
 }
@@ -32,8 +31,8 @@ uint32_t MaxItems(const SchedulerConfig& config) {
 }  // namespace
 
 Status EngineCore::CheckConfig(const EngineConfig& config, const EngineParts& parts) {
-  if (parts.model == nullptr || parts.arena == nullptr || parts.listener == nullptr) {
-    return InvalidArgument("an engine needs a model, an arena and a listener");
+  if (parts.model == nullptr || parts.kv == nullptr || parts.listener == nullptr) {
+    return InvalidArgument("an engine needs a model, a KV store and a listener");
   }
   if ((parts.transport == nullptr) != (parts.wire == nullptr)) {
     return InvalidArgument("a transport and a wire format go together");
@@ -46,7 +45,7 @@ Status EngineCore::CheckConfig(const EngineConfig& config, const EngineParts& pa
     return InvalidArgument("max_batch_tokens {} is above the model's rows, {}",
                            config.scheduler.max_batch_tokens, parts.model->max_rows());
   }
-  const uint32_t block_size = parts.arena->layout().block_size;
+  const uint32_t block_size = parts.kv->layout().block_size;
   if (config.scheduler.max_batch_tokens < config.scheduler.max_running + block_size) {
     return InvalidArgument("max_batch_tokens {} is below max_running {} and a block of {}",
                            config.scheduler.max_batch_tokens, config.scheduler.max_running,
@@ -63,15 +62,12 @@ EngineCore::EngineCore(const EngineConfig& config, const EngineParts& parts, Eng
     : config_(config),
       parts_(parts),
       inbox_(inbox),
-      kv_view_{.base = parts.mirror ? parts.mirror->base() : parts.arena->base(),
-               .layout = &parts.arena->layout(),
-               .num_blocks = parts.arena->num_blocks()},
-      pool_(parts.arena->num_blocks()),
-      prefix_index_(config.prefix_cache
-                        ? std::make_unique<PrefixIndex>(&pool_, parts.arena->layout().block_size,
-                                                        parts.prefixes)
-                        : nullptr),
-      scheduler_(WithBlockSize(config.scheduler, parts.arena->layout().block_size), &pool_,
+      kv_view_(parts.kv->view()),
+      pool_(kv_view_.num_blocks),
+      prefix_index_(config.prefix_cache ? std::make_unique<PrefixIndex>(
+                                              &pool_, kv_view_.layout->block_size, parts.prefixes)
+                                        : nullptr),
+      scheduler_(WithBlockSize(config.scheduler, kv_view_.layout->block_size), &pool_,
                  prefix_index_.get()),
       sampler_(parts.model->vocab_size(), config.eog_tokens),
       sources_(MakeTransferParts(parts, &pool_, &scheduler_), config, this),

@@ -9,14 +9,13 @@
 #include <vector>
 
 #include "kvcache/handoff_action.h"
-#include "kvcache/kv_arena.h"
 #include "kvcache/prefix_listener.h"
 #include "kvcache/transport/kv_transport.h"
 #include "scheduler/scheduler.h"
 #include "src/base/clock.h"
 #include "src/base/ids.h"
 #include "src/engine/engine_types.h"
-#include "src/engine/kv_mirror.h"
+#include "src/engine/kv_store.h"
 #include "src/model/forward_model.h"
 
 namespace baton {
@@ -44,8 +43,7 @@ struct EngineConfig {
 // What an engine is joined with; everything outlives it.
 struct EngineParts {
   ForwardModel* model = nullptr;
-  KvArena* arena = nullptr;
-  KvMirror* mirror = nullptr;         // of the arena, where kernels use another memory; may be null
+  KvStore* kv = nullptr;
   KvTransport* transport = nullptr;   // null: only local requests
   const HandoffWire* wire = nullptr;  // null with transport
   EngineListener* listener = nullptr;

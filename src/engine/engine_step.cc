@@ -1,6 +1,5 @@
 // One step: plan, lower, forward, sample, finish.
 #include <algorithm>
-#include <cstring>
 #include <optional>
 #include <utility>
 
@@ -276,15 +275,7 @@ void EngineCore::StartChoices(LiveRequest* request) {
 }
 
 void EngineCore::CopyBlocks() {
-  const size_t stride = kv_view_.layout->BlockStride();
-  for (const BlockCopy& copy : copies_) {
-    if (parts_.mirror != nullptr) {
-      parts_.mirror->Copy(copy.from, copy.to);
-    } else {
-      std::memcpy(kv_view_.base + copy.to * stride, kv_view_.base + copy.from * stride,
-                  kv_view_.layout->BlockBytes());
-    }
-  }
+  for (const BlockCopy& copy : copies_) parts_.kv->Copy(copy.from, copy.to);
   copies_.clear();
 }
 

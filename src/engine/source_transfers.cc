@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "kvcache/transport/slice_copy.h"
 #include "src/base/check.h"
 #include "src/base/log.h"
 
@@ -51,7 +50,7 @@ SourceTransfer* SourceTransferSet::Find(const RequestKey& key) {
 
 SourceTransfer* SourceTransferSet::Start(const RequestSpec& spec, SequenceId sequence,
                                          int64_t now_us) {
-  const KvLayout& layout = parts_.arena->layout();
+  const KvLayout& layout = parts_.kv->layout();
   auto transfer = std::make_unique<SourceTransfer>(MakeSpec(spec, layout, timers_));
   SourceTransfer* const raw = transfer.get();
   raw->key = spec.key;
@@ -120,13 +119,11 @@ void SourceTransferSet::SetBlocks(SourceTransfer* transfer, std::span<const Bloc
 void SourceTransferSet::HashLayer(SourceTransfer* transfer, uint32_t first_ordinal,
                                   uint32_t num_ordinals, uint32_t layer) {
   const uint32_t num_layers = transfer->machine.spec().num_layers;
-  const size_t slice_bytes = parts_.arena->layout().SliceBytes();
-  if (parts_.mirror != nullptr) {
-    parts_.mirror->Fetch(std::span(transfer->blocks).subspan(first_ordinal, num_ordinals), layer);
-  }
-  for (uint32_t o = first_ordinal; o < first_ordinal + num_ordinals; ++o) {
-    transfer->checksums[size_t{o} * num_layers + layer] =
-        SliceChecksum(parts_.arena->Slice(transfer->blocks[o].index, layer), slice_bytes);
+  checksums_.resize(num_ordinals);
+  parts_.kv->Seal(std::span(transfer->blocks).subspan(first_ordinal, num_ordinals), layer,
+                  checksums_);
+  for (uint32_t i = 0; i < num_ordinals; ++i) {
+    transfer->checksums[size_t{first_ordinal + i} * num_layers + layer] = checksums_[i];
   }
 }
 
@@ -263,7 +260,7 @@ void SourceTransferSet::Tick(int64_t now_us) {
 }
 
 void SourceTransferSet::HashInTurns(int64_t now_us) {
-  const uint64_t num_a_turn = hash_bytes_per_turn_ / parts_.arena->layout().BlockBytes();
+  const uint64_t num_a_turn = hash_bytes_per_turn_ / parts_.kv->layout().BlockBytes();
   auto num_left = static_cast<uint32_t>(std::clamp<uint64_t>(num_a_turn, 1, UINT32_MAX));
   for (auto& [key, transfer] : transfers_) {
     if (!transfer->late_seal.has_value()) continue;
@@ -401,7 +398,7 @@ bool SourceTransferSet::OfferSome(SourceTransfer* transfer, SliceRange slices, i
   const Status status = parts_.transport->SendSlices(transfer->peer, refs_);
   if (status.ok()) {
     stats_.slices_offered += refs_.size();
-    stats_.bytes_offered += refs_.size() * parts_.arena->layout().SliceBytes();
+    stats_.bytes_offered += refs_.size() * parts_.kv->layout().SliceBytes();
     if (in_step_) stats_.slices_offered_in_step += refs_.size();
     return true;
   }

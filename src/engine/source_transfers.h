@@ -145,6 +145,7 @@ class SourceTransferSet {
   GrantPark park_;
   HandoffActions actions_;  // of the event being handled
   std::vector<SliceRef> refs_;
+  std::vector<uint64_t> checksums_;  // of one layer
   std::vector<Grant> expired_;
   bool in_step_ = false;
   bool any_finished_ = false;

@@ -7,11 +7,10 @@
 
 #include "kvcache/block_pool.h"
 #include "kvcache/handoff.h"
-#include "kvcache/kv_arena.h"
 #include "kvcache/transport/kv_transport.h"
 #include "scheduler/scheduler.h"
 #include "src/engine/engine_types.h"
-#include "src/engine/kv_mirror.h"
+#include "src/engine/kv_store.h"
 
 namespace baton {
 
@@ -19,8 +18,7 @@ namespace baton {
 struct TransferParts {
   BlockPool* pool = nullptr;
   Scheduler* scheduler = nullptr;
-  const KvArena* arena = nullptr;
-  KvMirror* mirror = nullptr;  // null: kernels use the arena itself
+  KvStore* kv = nullptr;
   KvTransport* transport = nullptr;
   const HandoffWire* wire = nullptr;
 };

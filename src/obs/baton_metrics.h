@@ -20,7 +20,7 @@ inline constexpr std::array<std::string_view, 9> kKvBlockStates = {
     "reserved", "receiving", "draining",  "quarantined"};
 
 // The labels of baton_kv_transfer_*{transport}.
-inline constexpr std::array<std::string_view, 3> kTransportNames = {"local", "shm", "tcp"};
+inline constexpr std::array<std::string_view, 4> kTransportNames = {"local", "shm", "tcp", "nccl"};
 
 // What a step computed: the label of baton_step_seconds{phase}.
 inline constexpr std::array<std::string_view, 3> kStepPhaseNames = {"prefill", "decode", "mixed"};
@@ -66,11 +66,12 @@ enum class RefusalReason : uint8_t {
   kFull,
   kMalformed,
   kCertificate,
-  kWorkerId
+  kWorkerId,
+  kTransport
 };
-inline constexpr std::array<std::string_view, 8> kRefusalReasonNames = {
-    "wire_version", "layout",    "weights",     "tokenizer",
-    "full",         "malformed", "certificate", "worker_id"};
+inline constexpr std::array<std::string_view, 9> kRefusalReasonNames = {
+    "wire_version", "layout",      "weights",   "tokenizer", "full",
+    "malformed",    "certificate", "worker_id", "transport"};
 
 // The handles; all set by RegisterBatonMetrics. R = counted by the router, W = by workers, D = by
 // the decode side of a hand-off only.

@@ -15,9 +15,9 @@
 namespace baton {
 
 // How KV crosses between two workers; the numbers are TransportKind's in common.proto.
-enum class LinkKind : uint8_t { kUnspecified = 0, kLocal = 1, kShm = 2, kTcp = 3 };
+enum class LinkKind : uint8_t { kUnspecified = 0, kLocal = 1, kShm = 2, kTcp = 3, kNccl = 4 };
 inline std::string_view LinkKindName(LinkKind kind) {
-  constexpr std::array<std::string_view, 4> kNames = {"", "local", "shm", "tcp"};
+  constexpr std::array<std::string_view, 5> kNames = {"", "local", "shm", "tcp", "nccl"};
   return kNames[static_cast<size_t>(kind)];
 }
 

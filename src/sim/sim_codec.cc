@@ -20,7 +20,7 @@ constexpr std::array<WorkerRequestState, 14> kStates = {
 LinkKind ToLinkKind(TransportKind kind) {
   switch (kind) {
     case TransportKind::kAuto:
-    case TransportKind::kNccl:  // no worker offers it yet
+    case TransportKind::kNccl:  // not simulated
       break;
     case TransportKind::kLocal:
       return LinkKind::kLocal;

@@ -52,6 +52,7 @@ SimWorker::SimWorker(const SimWorkerOptions& options, SimFabric* fabric, SimProc
       process_(process),
       draws_(options.seed),
       arena_(MakeArena(options)),
+      kv_(KvStore::OnHost(arena_.get())),
       transport_(process, fabric->network, &wire_, arena_.get(), [this] { WakeSoon(); }),
       model_(MakeModel(options, [this](int64_t us) { Spend(us); })) {
   if (options.slice_wire_bytes > 0) transport_.set_slice_wire_bytes(options.slice_wire_bytes);
@@ -92,7 +93,7 @@ void SimWorker::Boot() {
   const Status started = transport_.Start(sink_.get());
   BATON_CHECK(started.ok(), "{}", started.ToString());
   const EngineParts parts{.model = model_.get(),
-                          .arena = arena_.get(),
+                          .kv = kv_.get(),
                           .transport = &transport_,
                           .wire = &wire_,
                           .listener = this,

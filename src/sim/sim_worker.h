@@ -128,6 +128,7 @@ class SimWorker final : private EngineListener {
   SimProcess* const process_;
   RandomDraws draws_;
   std::unique_ptr<KvArena> arena_;  // its bytes outlive a life: what is stale looks real
+  std::unique_ptr<KvStore> kv_;
   SimWire wire_;
   SimTransport transport_;
   const std::unique_ptr<ForwardModel> model_;

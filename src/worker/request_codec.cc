@@ -107,10 +107,16 @@ v1::RequestState ToProto(RequestState state) {
   return v1::REQUEST_STATE_UNSPECIFIED;
 }
 
+void SetUid(const RequestUid& uid, v1::RequestUid* out) {
+  out->set_hi(uid.hi);
+  out->set_lo(uid.lo);
+}
+
+}  // namespace
+
 v1::TransportKind ToProto(TransportKind kind) {
   switch (kind) {
     case TransportKind::kAuto:
-    case TransportKind::kNccl:  // no worker offers it yet
       break;
     case TransportKind::kLocal:
       return v1::TRANSPORT_KIND_LOCAL;
@@ -118,16 +124,11 @@ v1::TransportKind ToProto(TransportKind kind) {
       return v1::TRANSPORT_KIND_SHM;
     case TransportKind::kTcp:
       return v1::TRANSPORT_KIND_TCP;
+    case TransportKind::kNccl:
+      return v1::TRANSPORT_KIND_NCCL;
   }
   return v1::TRANSPORT_KIND_UNSPECIFIED;
 }
-
-void SetUid(const RequestUid& uid, v1::RequestUid* out) {
-  out->set_hi(uid.hi);
-  out->set_lo(uid.lo);
-}
-
-}  // namespace
 
 Status RequestSpecFromProto(const v1::RouterMessage& message, const SessionLimits& limits,
                             RequestSpec* out) {

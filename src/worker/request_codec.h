@@ -3,6 +3,7 @@
 #ifndef BATON_WORKER_REQUEST_CODEC_H_
 #define BATON_WORKER_REQUEST_CODEC_H_
 
+#include "baton/v1/common.pb.h"
 #include "baton/v1/worker.pb.h"
 #include "src/base/span_ids.h"
 #include "src/engine/engine_types.h"
@@ -20,6 +21,7 @@ Status RequestSpecFromProto(const v1::RouterMessage& message, const SessionLimit
 SpanIds SpanIdsFromProto(const v1::RouterMessage& start);
 RequestKey RequestKeyFromProto(const v1::CancelRequest& cancel);
 
+v1::TransportKind ToProto(TransportKind kind);
 void ToProto(const TokenEvent& event, v1::TokenEvent* out);
 void ToProto(const RequestStatus& status, v1::RequestStatus* out);
 

@@ -27,6 +27,7 @@ constexpr auto kBadChecksum = static_cast<size_t>(BadSliceReason::kBadChecksum);
 size_t TransportIndex(TransportKind kind) {
   if (kind == TransportKind::kShm) return 1;
   if (kind == TransportKind::kTcp) return 2;
+  if (kind == TransportKind::kNccl) return 3;
   return 0;
 }
 

@@ -41,6 +41,7 @@ struct WorkerConfig {
   DeviceKind device = DeviceKind::kUnspecified;
   Isa isa = Isa::kAuto;  // of kCpu
   TransportKind transport = TransportKind::kAuto;
+  std::string nccl_library;  // with kNccl: this file; "" = where it usually is
   int64_t drain_timeout_ms = 60'000;
   bool allow_inexact = false;
   bool prefix_cache = true;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "src/worker/request_codec.h"
+
 namespace baton {
 
 void FillLoad(const EngineSnapshot& snapshot, const std::vector<LinkInfo>& links,
@@ -29,18 +31,33 @@ void FillLoad(const EngineSnapshot& snapshot, const std::vector<LinkInfo>& links
     v1::LinkLoad* row = out->add_links();
     row->set_to(link.worker_id);
     row->set_to_incarnation(link.peer.value());
-    row->set_transport(link.kind == TransportKind::kShm   ? v1::TRANSPORT_KIND_SHM
-                       : link.kind == TransportKind::kTcp ? v1::TRANSPORT_KIND_TCP
-                                                          : v1::TRANSPORT_KIND_UNSPECIFIED);
+    row->set_transport(ToProto(link.kind));
     row->set_up(link.up);
   }
 }
 
-std::vector<PeerAddress> PeerAddresses(const std::vector<v1::Peer>& peers) {
+namespace {
+
+// A peer that names no transport is of a release that had shm and tcp only.
+bool SharesTransport(const v1::Peer& peer, const std::vector<TransportKind>& kinds) {
+  if (peer.transports().empty()) {
+    return std::find(kinds.begin(), kinds.end(), TransportKind::kNccl) == kinds.end();
+  }
+  return std::any_of(kinds.begin(), kinds.end(), [&](TransportKind kind) {
+    return std::find(peer.transports().begin(), peer.transports().end(), ToProto(kind)) !=
+           peer.transports().end();
+  });
+}
+
+}  // namespace
+
+std::vector<PeerAddress> PeerAddresses(const std::vector<v1::Peer>& peers,
+                                       const std::vector<TransportKind>& kinds) {
   std::vector<PeerAddress> addresses;
   for (const v1::Peer& peer : peers) {
     const std::string& id = peer.worker().worker_id();
     if (id.empty() || id.size() > kMaxWorkerIdBytes || peer.worker().incarnation() == 0) continue;
+    if (!SharesTransport(peer, kinds)) continue;
     addresses.push_back({.worker_id = id,
                          .incarnation = Incarnation(peer.worker().incarnation()),
                          .host_id = peer.host_id(),

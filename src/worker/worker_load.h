@@ -16,8 +16,9 @@ void FillLoad(const EngineSnapshot& snapshot, const std::vector<LinkInfo>& links
               v1::WorkerLoad* out);
 
 // Where the peers of a router's list are reached; entries without a name or incarnation are left
-// out.
-std::vector<PeerAddress> PeerAddresses(const std::vector<v1::Peer>& peers);
+// out, and peers that have none of the transports `kinds`.
+std::vector<PeerAddress> PeerAddresses(const std::vector<v1::Peer>& peers,
+                                       const std::vector<TransportKind>& kinds);
 
 }  // namespace baton
 

@@ -13,8 +13,6 @@
 #include "grpcpp/server_builder.h"
 
 #include "kernels/cpu/machine_limits.h"
-#include "kvcache/kv_arena.h"
-#include "kvcache/transport/kv_endpoint.h"
 #include "src/base/clock.h"
 #include "src/base/hex.h"
 #include "src/base/keepalive.h"
@@ -37,8 +35,9 @@
 #include "src/tls/tls_identity.h"
 #include "src/worker/advertise.h"
 #include "src/worker/handoff_codec.h"
-#include "src/worker/pool_size.h"
+#include "src/worker/kv_parts.h"
 #include "src/worker/registration.h"
+#include "src/worker/request_codec.h"
 #include "src/worker/session_service.h"
 #include "src/worker/worker_admin.h"
 #include "src/worker/worker_load.h"
@@ -78,10 +77,8 @@ struct WorkerProcess::Parts {
   std::unique_ptr<ThreadPool> pool;
   ComputeDevice device;
   std::unique_ptr<LoadedModel> model;
-  std::unique_ptr<KvArena> arena;
-  std::unique_ptr<KvMirror> mirror;         // null on the processor
+  std::unique_ptr<KvParts> kv;
   std::unique_ptr<PrefixJournal> prefixes;  // null without a prefix cache
-  std::unique_ptr<KvEndpoint> endpoint;
   ProtoHandoffWire wire;
   std::unique_ptr<SessionService> sessions;
   std::unique_ptr<Engine> engine;
@@ -104,7 +101,6 @@ struct WorkerProcess::Parts {
   Status LoadModel();
   Status LoadWeights(const GgufFile& file);
   Status LoadOnDevice(const GgufFile& file);
-  Status MakeArena();
   void EstimateSteps(SchedulerConfig* scheduler) const;
   Status MakeEngine();
   Status TryOneToken();
@@ -168,17 +164,6 @@ Status WorkerProcess::Parts::LoadOnDevice(const GgufFile& file) {
   return OkStatus();
 }
 
-Status WorkerProcess::Parts::MakeArena() {
-  const KvLayout& layout = model->layout();
-  BATON_ASSIGN_OR_RETURN(const uint32_t num_blocks,
-                         NumPoolBlocks(config.kv_memory_bytes, layout, model->max_context()));
-  BATON_ASSIGN_OR_RETURN(arena, KvArena::Create(layout, num_blocks));
-  if (device.accelerator != nullptr) {
-    BATON_ASSIGN_OR_RETURN(mirror, KvMirror::Create(device.accelerator.get(), arena.get()));
-  }
-  return OkStatus();
-}
-
 // Of a GPU whose limits are known; everything else is learnt from the first steps.
 void WorkerProcess::Parts::EstimateSteps(SchedulerConfig* scheduler) const {
   if (device.accelerator == nullptr || device.accelerator->kind() != DeviceKind::kCuda) return;
@@ -192,18 +177,12 @@ void WorkerProcess::Parts::EstimateSteps(SchedulerConfig* scheduler) const {
 }
 
 Status WorkerProcess::Parts::MakeEngine() {
-  BATON_RETURN_IF_ERROR(MakeArena());
-  KvEndpointOptions options;
-  options.worker_id = config.worker_id;
-  options.incarnation = incarnation;
-  options.cluster_secret = config.cluster_secret;
-  options.tls = config.tls;
-  options.numerics_id = model->numerics_id();
-  options.allow_inexact = config.allow_inexact;
-  options.kind = config.transport;
-  options.listen = config.kv_listen.empty() ? HostOf(config.listen) + ":0" : config.kv_listen;
-  BATON_ASSIGN_OR_RETURN(endpoint, KvEndpoint::Create(options, arena.get()));
-  kv_address = AdvertisedOnHost(config.advertise, endpoint->tcp_address());
+  BATON_ASSIGN_OR_RETURN(kv, KvParts::Create(config, device,
+                                             {.layout = model->layout(),
+                                              .max_context = model->max_context(),
+                                              .numerics_id = model->numerics_id(),
+                                              .incarnation = incarnation}));
+  kv_address = AdvertisedOnHost(config.advertise, kv->endpoint()->tcp_address());
 
   const bool prefill = config.role == WorkerRole::kPrefill;
   sessions =
@@ -221,14 +200,15 @@ Status WorkerProcess::Parts::MakeEngine() {
   engine_config.incarnation = incarnation;
   engine_config.cluster_secret = config.cluster_secret;
   engine_config.eog_tokens = eog_tokens;
-  if (config.prefix_cache) prefixes = std::make_unique<PrefixJournal>(arena->num_blocks());
+  if (config.prefix_cache) {
+    prefixes = std::make_unique<PrefixJournal>(kv->store()->memory().num_blocks);
+  }
   const auto on_step = [this](const StepShape& shape, int64_t elapsed_us) {
     admin->OnStep(shape, elapsed_us);
   };
   BATON_ASSIGN_OR_RETURN(engine, Engine::Create(engine_config, {.model = model.get(),
-                                                                .arena = arena.get(),
-                                                                .mirror = mirror.get(),
-                                                                .transport = endpoint.get(),
+                                                                .kv = kv->store(),
+                                                                .transport = kv->transport(),
                                                                 .wire = &wire,
                                                                 .listener = sessions.get(),
                                                                 .prefixes = prefixes.get(),
@@ -242,10 +222,7 @@ Status WorkerProcess::Parts::MakeEngine() {
 
 // Who is ready has produced a token: with these weights, on this device, in this pool.
 Status WorkerProcess::Parts::TryOneToken() {
-  const KvView view{.base = mirror != nullptr ? mirror->base() : arena->base(),
-                    .layout = &arena->layout(),
-                    .num_blocks = arena->num_blocks()};
-  const StatusOr<TokenId> token = ComputeFirstToken(model.get(), view);
+  const StatusOr<TokenId> token = ComputeFirstToken(model.get(), kv->store()->view());
   return token.ok() ? OkStatus() : WithPrefix(token.status(), "--model " + config.model_path);
 }
 
@@ -288,18 +265,17 @@ v1::WorkerHello WorkerProcess::Parts::Hello() const {
   hello.set_grpc_address(grpc_address);
   hello.set_admin_address(admin_address);
   hello.set_kv_address(kv_address);
-  hello.set_kv_unix(endpoint->unix_name());
+  hello.set_kv_unix(kv->endpoint()->unix_name());
   hello.set_host_id(HostId());
   hello.set_pid(static_cast<uint32_t>(::getpid()));
   hello.set_model(config.model_id);
   hello.set_max_context(model->max_context());
   hello.set_block_size(model->layout().block_size);
   hello.set_kv_bytes_per_token(model->layout().BytesPerToken());
-  hello.set_num_blocks(arena->num_blocks());
+  hello.set_num_blocks(kv->store()->memory().num_blocks);
   hello.set_max_running(SchedulerConfig().max_running);
   hello.set_tokenizer(tokenizer_bytes);
-  if (config.transport != TransportKind::kTcp) hello.add_transports(v1::TRANSPORT_KIND_SHM);
-  if (config.transport != TransportKind::kShm) hello.add_transports(v1::TRANSPORT_KIND_TCP);
+  for (const TransportKind kind : kv->kinds()) hello.add_transports(ToProto(kind));
   hello.set_allow_inexact(config.allow_inexact);
   hello.set_vocab_size(model->config().vocab_size);
   if (prefixes) {
@@ -311,7 +287,7 @@ v1::WorkerHello WorkerProcess::Parts::Hello() const {
 
 v1::WorkerLoad WorkerProcess::Parts::Load() {
   v1::WorkerLoad load;
-  FillLoad(engine->Snapshot(), endpoint->Links(), &load);
+  FillLoad(engine->Snapshot(), kv->transport()->Links(), &load);
   load.set_draining(draining.load());
   load.set_ready(!draining.load());
   return load;
@@ -326,7 +302,7 @@ void WorkerProcess::Parts::Register() {
   registration_config.prefixes = prefixes.get();
   registration_config.on_peers = [this](const std::vector<v1::Peer>& peers) {
     // Decode workers listen; one that drains gets a list of those that may take its KV over.
-    const Status status = endpoint->SetPeers(PeerAddresses(peers));
+    const Status status = kv->endpoint()->SetPeers(PeerAddresses(peers, kv->kinds()));
     if (!status.ok()) BATON_LOG_WARN("{}", std::string(status.message()));
   };
   registration_config.on_drain = [this](int64_t timeout_ms) {
@@ -356,7 +332,7 @@ Status WorkerProcess::Parts::StartAdmin() {
   admin_config.worker_id = config.worker_id;
   admin_config.model = config.model_id;
   admin_config.engine = engine.get();
-  admin_config.transport = endpoint.get();
+  admin_config.transport = kv->transport();
   admin_config.ready = [this] { return Ready(); };
   admin_config.block_size = model->layout().block_size;
   admin_config.aliases = config.metric_aliases;
@@ -408,10 +384,12 @@ StatusOr<std::unique_ptr<WorkerProcess>> WorkerProcess::Start(WorkerConfig confi
   p.Register();
   // Parsing the model file and its tokenizer leaves tens of MB of free memory in the heap.
   (void)::malloc_trim(0);
+  const KvMemory& pool = p.kv->store()->memory();
   BATON_LOG_INFO("{} serves {} at {}: {} threads, {}, {} blocks of {} tokens ({}), weights {}",
                  p.config.worker_id, p.config.model_id, p.grpc_address, p.config.num_threads,
-                 std::string(p.model->arithmetic_name()), p.arena->num_blocks(),
-                 p.model->layout().block_size, FormatSize(p.arena->size_bytes()),
+                 std::string(p.model->arithmetic_name()), pool.num_blocks,
+                 p.model->layout().block_size,
+                 FormatSize(uint64_t{pool.num_blocks} * pool.layout.BlockStride()),
                  FormatSize(p.model->weight_bytes()));
   if (p.config.cluster_secret.empty()) {
     BATON_LOG_WARN("no --cluster-secret-file: any process that reaches the KV port may connect");

@@ -28,6 +28,9 @@ class FakeAccelerator final : public Accelerator {
   // The one that is current in the calling thread, for functions that stand for kernels.
   static FakeAccelerator* Current() { return current_; }
   void* stream() const override { return nullptr; }
+  absl::StatusOr<std::unique_ptr<Accelerator>> Share() override {
+    return std::make_unique<FakeAccelerator>();
+  }
 
   absl::StatusOr<std::byte*> Allocate(size_t size_bytes, std::string_view /*name*/) override {
     auto* const begin = new std::byte[size_bytes];

@@ -1,5 +1,8 @@
 """The CUDA sources as a product: workers that compute on the runner of kernels/simt give the same
-bits whether prefill and decode share a process, over both transports, and after a worker is lost.
+bits whether prefill and decode share a process, over every transport, and after a worker is lost.
+
+NCCL is the loopback of tests/nccl, through which the transport, its kernels and both processes run
+as they would with the library.
 """
 
 import subprocess
@@ -7,12 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from baton_server import BIN, Server, complete
+from baton_server import BIN, Server, complete, metric
 from fault_scenarios import all_begun, kill_worker
 from fault_work import Work
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 DEVICE = ("--device", "simt", "--kv-memory", "16MiB")
+SHM = ("--transport", "shm")
+LOOPBACK = Path(BIN).resolve().parent / "tests/nccl/libbaton_nccl_loopback.so"
+NCCL = ("--transport", "nccl", "--nccl-library", str(LOOPBACK))
 
 
 def build_has_runner():
@@ -55,13 +61,33 @@ def test_disaggregated_equals_aggregated(name):
 
 
 def test_the_transport_changes_no_bit():
-    over = {kind: answers("head64_llama", "--transport", kind) for kind in ("shm", "tcp")}
-    assert [a.bits() for a in over["shm"]] == [a.bits() for a in over["tcp"]]
+    over = {
+        name: answers("head64_llama", *args)
+        for name, args in dict(shm=SHM, tcp=("--transport", "tcp"), nccl=NCCL).items()
+    }
+    for name, given in over.items():
+        assert {a.timings.transport for a in given} == {name}
+        assert [a.bits() for a in given] == [a.bits() for a in over["shm"]]
 
 
-def test_a_killed_decode_worker_changes_no_answer():
+def test_what_crosses_by_nccl_is_counted_and_shown():
+    with Server(*DEVICE, *NCCL, model=str(GOLDEN / "tiny_head64_llama.gguf")) as server:
+        answer = complete(server, **requests()[2])
+        assert answer.timings.path == "disagg"
+        decode = next(w for w in server.workers() if w["role"] == "decode")
+        labels = 'transport="nccl"'
+        assert metric(decode, "baton_kv_transfer_bytes_total", labels) == answer.timings.kv_bytes
+        assert metric(decode, "baton_kv_transfer_seconds_count", labels) == 1
+        _, _, view = server.get("/v1/topology")
+        prefill = next(w for w in view["processes"] if w["role"] == "prefill")
+        assert [link["transport"] for link in prefill["links"]] == ["nccl"]
+        assert server.ledger_is_clean()
+
+
+@pytest.mark.parametrize("transport", [SHM, NCCL], ids=["shm", "nccl"])
+def test_a_killed_decode_worker_changes_no_answer(transport):
     model = str(GOLDEN / "tiny_head64_llama.gguf")
-    with Server(*DEVICE, "--decode", "2", model=model) as cluster:
+    with Server(*DEVICE, *transport, "--decode", "2", model=model) as cluster:
         work = Work(seed=1, num=0)
         # Long enough that each still runs when the last one has begun.
         work.requests = [dict(fields, max_tokens=200) for fields in requests()]
@@ -93,3 +119,17 @@ def test_what_has_no_kernel_is_one_clear_error():
         timeout=60,
     )
     assert result.returncode != 0 and "bf16" in result.stderr.splitlines()[-1]
+
+
+def test_nccl_that_cannot_be_used_is_one_clear_error():
+    args = [BIN, "decode", "--router", "127.0.0.1:1", "--transport", "nccl", "--model"]
+    model = GOLDEN / "tiny_head64_llama.gguf"
+    for more, words in (
+        (["--device", "simt", "--nccl-library", "/nowhere/libnccl.so.2"], "/nowhere/libnccl.so.2"),
+        (["--device", "auto", "--nccl-library", LOOPBACK], "computes on the processor"),
+    ):
+        result = subprocess.run(
+            [*args, model, *more], capture_output=True, text=True, timeout=60
+        )
+        assert result.returncode == 1
+        assert words in result.stderr.splitlines()[-1]

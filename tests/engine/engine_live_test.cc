@@ -34,12 +34,12 @@ class EngineLiveTest : public ::testing::Test {
  protected:
   EngineLiveTest() {
     arena_ = *KvArena::Create(ToyLayout(), 256);
+    kv_ = KvStore::OnHost(arena_.get());
     EngineConfig config;
     config.scheduler.max_batch_tokens = 128;
     config.scheduler.max_running = 32;
     config.max_context = 200;
-    engine_ =
-        *Engine::Create(config, {.model = &model_, .arena = arena_.get(), .listener = &recorder_});
+    engine_ = *Engine::Create(config, {.model = &model_, .kv = kv_.get(), .listener = &recorder_});
     EXPECT_TRUE(engine_->Start().ok());
   }
   bool WaitIdle() {
@@ -52,6 +52,7 @@ class EngineLiveTest : public ::testing::Test {
   ToyModel model_;
   Recorder recorder_;
   std::unique_ptr<KvArena> arena_;
+  std::unique_ptr<KvStore> kv_;
   std::unique_ptr<Engine> engine_;
 };
 
@@ -122,7 +123,9 @@ TEST_F(EngineLiveTest, ADrainRefusesAtOnceAndEndsIdle) {
 // One of two connected engines, at the pace of a real model.
 struct DecodeEngine {
   DecodeEngine(LocalHub* hub, TableWire* wire, uint64_t number)
-      : incarnation(number), arena(*KvArena::Create(ToyLayout(), 512)) {
+      : incarnation(number),
+        arena(*KvArena::Create(ToyLayout(), 512)),
+        kv(KvStore::OnHost(arena.get())) {
     transport = hub->Attach("decode-" + std::to_string(number), incarnation, arena.get());
     EngineConfig config;
     config.scheduler.role = SchedulerRole::kDecode;
@@ -133,7 +136,7 @@ struct DecodeEngine {
     config.eog_tokens = {0};
     config.handoff.strand_us = 3'000'000;
     engine = *Engine::Create(config, {.model = &model,
-                                      .arena = arena.get(),
+                                      .kv = kv.get(),
                                       .transport = transport.get(),
                                       .wire = wire,
                                       .listener = &recorder});
@@ -145,6 +148,7 @@ struct DecodeEngine {
   PacedModel model{1'000};
   Recorder recorder;
   std::unique_ptr<KvArena> arena;
+  std::unique_ptr<KvStore> kv;
   std::unique_ptr<KvTransport> transport;
   std::unique_ptr<Engine> engine;
 };
@@ -204,7 +208,8 @@ TEST(EngineCreateTest, NumbersOutsideTheirRangeAreRefusedByName) {
   ToyModel model;
   Recorder recorder;
   const auto arena = *KvArena::Create(ToyLayout(), 8);
-  const EngineParts parts{.model = &model, .arena = arena.get(), .listener = &recorder};
+  const auto kv = KvStore::OnHost(arena.get());
+  const EngineParts parts{.model = &model, .kv = kv.get(), .listener = &recorder};
   EngineConfig config;
   config.scheduler.max_batch_tokens = 128;
   config.scheduler.max_running = 32;

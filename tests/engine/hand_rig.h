@@ -76,11 +76,11 @@ class HandWorker {
     config.layers_per_group = 2;
     config.hash_bytes_per_turn = options.hash_bytes_per_turn;
     config.handoff.strand_us = options.strand_us;
-    if (options.has_device) mirror_ = *KvMirror::Create(&device_, arena_.get());
+    kv_ = options.has_device ? *KvStore::Mirrored(&device_, arena_.get())
+                             : KvStore::OnHost(arena_.get());
     ForwardModel* const streamed = &streamed_;
     const EngineParts parts{.model = options.has_device ? streamed : &model_,
-                            .arena = arena_.get(),
-                            .mirror = mirror_.get(),
+                            .kv = kv_.get(),
                             .transport = faulty_.get(),
                             .wire = wire,
                             .listener = &recorder_,
@@ -120,7 +120,7 @@ class HandWorker {
   StreamedModel streamed_{&model_, &device_};
   Recorder recorder_;
   std::unique_ptr<KvArena> arena_;
-  std::unique_ptr<KvMirror> mirror_;  // null without a device
+  std::unique_ptr<KvStore> kv_;
   std::unique_ptr<KvTransport> inner_;
   std::unique_ptr<FaultTransport> faulty_;
   EngineInbox inbox_;

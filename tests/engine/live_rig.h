@@ -43,6 +43,7 @@ class LiveWorker {
         file,
         {.pool = &pool_, .isa = options.isa, .max_rows = 512, .max_context = options.max_context});
     arena_ = *KvArena::Create(model_->layout(), options.num_blocks);
+    kv_ = KvStore::OnHost(arena_.get());
     if (options.kind == TransportKind::kLocal) {
       transport_ = hub->Attach(name(), incarnation(), arena_.get());
     } else if (options.kind != TransportKind::kAuto) {
@@ -69,7 +70,7 @@ class LiveWorker {
     config.handoff.ttl_ms *= kPatienceFactor;  // a worker is silent while it computes a step
     config.eog_tokens = {2};
     auto engine = Engine::Create(config, {.model = model_.get(),
-                                          .arena = arena_.get(),
+                                          .kv = kv_.get(),
                                           .transport = transport_.get(),
                                           .wire = transport_ ? wire : nullptr,
                                           .listener = &recorder_});
@@ -120,6 +121,7 @@ class LiveWorker {
   ThreadPool pool_;
   std::unique_ptr<Model> model_;
   std::unique_ptr<KvArena> arena_;
+  std::unique_ptr<KvStore> kv_;
   std::unique_ptr<KvTransport> transport_;
   KvEndpoint* endpoint_ = nullptr;  // transport_, when it is one
   Recorder recorder_;

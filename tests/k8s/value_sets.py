@@ -58,6 +58,10 @@ ACCEPTED = {
     "all-objects": ALL_OBJECTS,
     "metrics-aliases": {"metricsAliases": ["vllm", "inference-extension"]},
     "telemetry": {"otlpEndpoint": "collector.monitoring:4317", "logFormat": "json"},
+    "nccl": {
+        "worker": {"transport": "nccl"},
+        **pools(device="cuda", gpu={"count": 1, "memory": "141GiB"}, shmSize="1Gi"),
+    },
     "hpa": pools(autoscaling={"kind": "hpa", "minReplicas": 2, "maxReplicas": 6}),
     "cpu-limit": pools(resources={"requests": {"cpu": 2}, "limits": {"cpu": 2, "memory": "4Gi"}}),
     "huge-pages": pools(shmSize="1Gi", hugePages={"pageSize": "2Mi", "amount": "64Mi"}),
@@ -86,7 +90,7 @@ REFUSED = {
     "unknown-key": ({"decoder": {"replicas": 2}}, "decoder"),
     "unknown-key-inside": ({"decode": {"kvMemroy": "1GiB"}}, "kvMemroy"),
     "mode": ({"router": {"mode": "disaggregated"}}, "mode"),
-    "transport": ({"worker": {"transport": "nccl"}}, "transport"),
+    "transport": ({"worker": {"transport": "rdma"}}, "transport"),
     "size-unit": ({"model": {"size": "94 megabytes"}}, "size"),
     "kv-memory-quantity": ({"decode": {"kvMemory": "1Gi"}}, "kvMemory"),
     "digest": ({"image": {"digest": "latest"}}, "digest"),
@@ -110,6 +114,10 @@ REFUSED = {
     "no-decode": (
         {"router": {"mode": "aggregated"}, "decode": {"replicas": 0}},
         "needs at least one decode worker",
+    ),
+    "nccl-without-gpu": (
+        {"worker": {"transport": "nccl"}, "decode": {"device": "cuda", "gpu": {"count": 1}}},
+        "needs prefill.device cuda",
     ),
     "shm-between-pods": ({"worker": {"transport": "shm"}}, "needs worker.hostNetwork"),
     "host-ports-surge": ({"worker": {"hostNetwork": True}}, "would need the ports"),

@@ -145,6 +145,23 @@ TEST(PlacementTest, OtherWeightsLayoutOrTokenizerAreRefusedByName) {
   }
 }
 
+TEST(PlacementTest, WhoSharesNoTransportWithTheOtherRoleIsRefused) {
+  const auto describe = [](const char* id, PoolRole role, std::vector<LinkKind> kinds) {
+    WorkerDescription worker = FakeCluster::Describe(id, role);
+    worker.transports = std::move(kinds);
+    return worker;
+  };
+  FakeCluster cluster;
+  cluster.Join(describe("decode-0", PoolRole::kDecode, {LinkKind::kShm, LinkKind::kTcp}));
+  cluster.Join(describe("prefill-0", PoolRole::kPrefill, {LinkKind::kNccl}), /*ready=*/false);
+  EXPECT_EQ(cluster.Log("prefill-0").refusal,
+            "--transport differs: prefill-0 has nccl, decode-0 has shm, tcp");
+  cluster.Join(describe("prefill-1", PoolRole::kPrefill, {LinkKind::kTcp}));
+  EXPECT_TRUE(cluster.Log("prefill-1").accepted);
+  cluster.Join(describe("prefill-2", PoolRole::kPrefill, {}));
+  EXPECT_TRUE(cluster.Log("prefill-2").accepted) << "it says nothing of transports";
+}
+
 TEST(PlacementTest, RefusalTellsLayoutsOfEqualDescriptionApart) {
   FakeCluster cluster;
   cluster.Join(FakeCluster::Describe("decode-0", PoolRole::kDecode));

@@ -129,13 +129,14 @@ class SessionTest : public testing::Test {
     limits.wire = wire;
     sessions_ = std::make_unique<SessionService>(limits);
     arena_ = *KvArena::Create(ToyLayout(), 2048);
+    kv_ = KvStore::OnHost(arena_.get());
     EngineConfig config;
     config.scheduler.max_batch_tokens = 200;
     config.scheduler.max_running = 128;
     config.max_context = 200;
     config.request_lease_us = request_lease_us;
-    auto engine = Engine::Create(
-        config, {.model = &model_, .arena = arena_.get(), .listener = sessions_.get()});
+    auto engine =
+        Engine::Create(config, {.model = &model_, .kv = kv_.get(), .listener = sessions_.get()});
     ASSERT_TRUE(engine.ok()) << engine.status();
     engine_ = *std::move(engine);
     sessions_->set_engine(engine_.get());
@@ -188,6 +189,7 @@ class SessionTest : public testing::Test {
   PacedModel model_;
   std::unique_ptr<SessionService> sessions_;
   std::unique_ptr<KvArena> arena_;
+  std::unique_ptr<KvStore> kv_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<grpc::Server> server_;
   std::string address_;

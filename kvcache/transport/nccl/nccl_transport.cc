@@ -35,8 +35,7 @@ struct EndpointEvent {
 
 Status Validate(const NcclTransportOptions& options) {
   const size_t slice_bytes = options.device.memory.layout.SliceBytes();
-  if (slice_bytes < cuda::kMinKvSliceBytes || slice_bytes > cuda::kMaxKvSliceBytes ||
-      slice_bytes % 64 != 0) {
+  if (!cuda::IsKvSliceSize(slice_bytes)) {
     return InvalidArgument("slices of {} bytes are no multiple of 64 in [{}, {}]", slice_bytes,
                            cuda::kMinKvSliceBytes, cuda::kMaxKvSliceBytes);
   }

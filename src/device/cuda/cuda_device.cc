@@ -8,7 +8,7 @@
 namespace baton {
 namespace {
 
-// What a sticky error leaves behind cannot be used: the caller ends the process (KvMirror, engine).
+// What a sticky error leaves behind cannot be used: the caller ends the process (KvStore, engine).
 absl::Status FromCuda(std::string_view what, cudaError_t error) {
   if (error == cudaSuccess) return OkStatus();
   return Internal("{}: {}, {}", what, cudaGetErrorName(error), cudaGetErrorString(error));
@@ -52,6 +52,16 @@ CudaDevice::~CudaDevice() {
   if (stream_ == nullptr) return;
   MakeCurrent();
   (void)cudaStreamDestroy(StreamOf(stream_));
+}
+
+absl::StatusOr<std::unique_ptr<Accelerator>> CudaDevice::Share() {
+  std::unique_ptr<CudaDevice> device(new CudaDevice(ordinal_));
+  device->product_ = product_;
+  device->description_ = description_;
+  device->arithmetic_ = arithmetic_;
+  device->MakeCurrent();
+  BATON_ASSIGN_OR_RETURN(device->stream_, device->CreateStream());
+  return device;
 }
 
 void CudaDevice::MakeCurrent() { (void)cudaSetDevice(ordinal_); }

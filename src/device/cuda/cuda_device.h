@@ -29,6 +29,7 @@ class CudaDevice final : public Accelerator {
   std::string_view arithmetic() const override { return arithmetic_; }
   void MakeCurrent() override;
   void* stream() const override { return stream_; }
+  absl::StatusOr<std::unique_ptr<Accelerator>> Share() override;
   absl::StatusOr<std::byte*> Allocate(size_t size_bytes, std::string_view name) override;
   void Free(std::byte* begin) override;
   absl::Status CopyIn(std::byte* to, const void* from, size_t size_bytes) override;

@@ -161,6 +161,32 @@ TEST(KvSlices, AnyDamagedByteKeepsASliceOutOfItsBlock) {
   }
 }
 
+TEST(KvSlices, WithTheBlocksAsStagingOnlyChecksumsAreWritten) {
+  const Shape shape = {3, 1088};
+  const std::vector<std::byte> bytes = RandomBytes(size_t{4} * shape.slice_bytes, 3);
+  const auto key_words = Xxh3Keys();
+  SimBuffer blocks = OnDevice(bytes, "blocks");
+  std::vector<KvSlicePlace> where;
+  std::vector<uint64_t> wanted;
+  for (const uint64_t at : {3u, 0u, 2u}) {
+    where.push_back({at * shape.slice_bytes, at * shape.slice_bytes});
+    wanted.push_back(Xxh3Hash64(bytes.data() + at * shape.slice_bytes, shape.slice_bytes));
+  }
+  // One slice happens to have the checksum that is named: it is copied onto itself.
+  const std::vector<uint64_t> named = {0, wanted[1], 0};
+  SimBuffer places = OnDevice(where, "places");
+  SimBuffer expected = OnDevice(named, "expected");
+  SimBuffer checksums = OnDevice(std::vector<uint64_t>(3, 7), "checksums");
+  SimBuffer keys = OnDevice(std::vector<uint64_t>(key_words.begin(), key_words.end()), "keys");
+  const KvSlicesParams params = {blocks.as<std::byte>(),    blocks.as<std::byte>(),
+                                 places.as<KvSlicePlace>(), keys.as<uint64_t>(),
+                                 expected.as<uint64_t>(),   checksums.as<uint64_t>(),
+                                 shape.num_slices,          shape.slice_bytes};
+  ASSERT_TRUE(Table().kv_scatter(params, nullptr).ok());
+  EXPECT_TRUE(SameBits(checksums.data(), wanted.data(), checksums.size()));
+  EXPECT_TRUE(SameBits(blocks.data(), bytes.data(), blocks.size()));
+}
+
 TEST(KvSlices, SizesThatNoKernelTakesAreRefusedByName) {
   for (const uint32_t slice_bytes : {0u, 64u, 192u, 272u, kMaxKvSliceBytes + 64}) {
     const KvSlicesParams params = {.num_slices = 1, .slice_bytes = slice_bytes};

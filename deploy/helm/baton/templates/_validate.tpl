@@ -91,6 +91,9 @@
 {{- if and (eq $w.transport "shm") (not $w.hostNetwork) -}}
 {{- fail "worker.transport shm needs worker.hostNetwork: workers find each other by abstract unix sockets, which end at a pod's own network; use auto or tcp" -}}
 {{- end -}}
+{{- if and (eq $w.transport "nccl") (ne .pool.device "cuda") -}}
+{{- fail (printf "worker.transport nccl needs %s.device cuda: it moves KV between the memories of GPUs" .role) -}}
+{{- end -}}
 {{- if and .pool.podDisruptionBudget.enabled (eq (int .pool.podDisruptionBudget.maxUnavailable) 0) -}}
 {{- fail (printf "%s.podDisruptionBudget.maxUnavailable is 0: no node with a %s worker could ever be drained" .role .role) -}}
 {{- end -}}

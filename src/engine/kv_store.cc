@@ -1,0 +1,194 @@
+#include "src/engine/kv_store.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "kvcache/transport/slice_copy.h"
+#include "src/base/check.h"
+
+namespace baton {
+namespace {
+
+// Slices of one launch on a device: 16 KiB of lists, and more ctas than any GPU runs at once.
+constexpr size_t kMaxHashedAtOnce = 512;
+
+void MustWork(const Status& status) {
+  BATON_CHECK(status.ok(), "the device failed: {}", status.ToString());
+}
+
+void HashSlices(const KvArena& arena, std::span<const BlockHandle> blocks, uint32_t layer,
+                std::span<uint64_t> checksums) {
+  const size_t slice_bytes = arena.layout().SliceBytes();
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    checksums[i] = SliceChecksum(arena.Slice(blocks[i].index, layer), slice_bytes);
+  }
+}
+
+// See KvStore.
+class HostKvStore final : public KvStore {
+ public:
+  explicit HostKvStore(const KvArena* arena) : KvStore(arena->memory()), arena_(arena) {}
+
+  void Seal(std::span<const BlockHandle> blocks, uint32_t layer,
+            std::span<uint64_t> checksums) override {
+    HashSlices(*arena_, blocks, layer, checksums);
+  }
+  void Adopt(std::span<const BlockHandle>) override {}
+  void Copy(uint32_t from, uint32_t to) override {
+    std::memcpy(memory().Block(BlockIndex(to)), memory().Block(BlockIndex(from)),
+                layout().BlockBytes());
+  }
+
+ private:
+  const KvArena* const arena_;
+};
+
+// A store whose blocks are in a device's memory.
+class DeviceBlocks : public KvStore {
+ public:
+  void Copy(uint32_t from, uint32_t to) override {
+    device_->MakeCurrent();
+    MustWork(device_->CopyWithin(memory().Block(BlockIndex(to)), memory().Block(BlockIndex(from)),
+                                 layout().BlockBytes()));
+  }
+
+ protected:
+  DeviceBlocks(Accelerator* device, DeviceBuffer blocks, const KvLayout& layout,
+               uint32_t num_blocks)
+      : KvStore({blocks.data(), layout, num_blocks}), device_(device), blocks_(std::move(blocks)) {}
+  Accelerator* device() const { return device_; }
+
+ private:
+  Accelerator* const device_;
+  const DeviceBuffer blocks_;
+};
+
+// See KvStore.
+class MirroredKvStore final : public DeviceBlocks {
+ public:
+  MirroredKvStore(Accelerator* device, DeviceBuffer blocks, const KvArena* arena)
+      : DeviceBlocks(device, std::move(blocks), arena->layout(), arena->num_blocks()),
+        arena_(arena) {}
+
+  void Seal(std::span<const BlockHandle> blocks, uint32_t layer,
+            std::span<uint64_t> checksums) override {
+    device()->MakeCurrent();
+    for (const BlockHandle block : blocks) {
+      MustWork(device()->CopyOut(arena_->Slice(block.index, layer),
+                                 memory().Slice(block.index, layer), layout().SliceBytes()));
+    }
+    MustWork(device()->Wait());
+    HashSlices(*arena_, blocks, layer, checksums);
+  }
+  void Adopt(std::span<const BlockHandle> blocks) override {
+    device()->MakeCurrent();
+    for (const BlockHandle block : blocks) {
+      MustWork(device()->CopyIn(memory().Block(block.index), arena_->Block(block.index),
+                                layout().BlockBytes()));
+    }
+  }
+
+ private:
+  const KvArena* const arena_;
+};
+
+// See KvStore. Slices are hashed where they lie, by KvScatter with the blocks as its staging.
+class DeviceKvStore final : public DeviceBlocks {
+ public:
+  DeviceKvStore(Accelerator* device, const cuda::KernelTable* kernels, DeviceBuffer blocks,
+                const KvMemory& shape)
+      : DeviceBlocks(device, std::move(blocks), shape.layout, shape.num_blocks),
+        kernels_(kernels) {}
+
+  Status Prepare() {
+    const auto keys = cuda::Xxh3Keys();
+    BATON_ASSIGN_OR_RETURN(keys_, DeviceBuffer::Create(device(), sizeof(keys), "keys of XXH3"));
+    MustWork(device()->CopyIn(keys_.data(), keys.data(), sizeof(keys)));
+    BATON_ASSIGN_OR_RETURN(
+        places_, DeviceBuffer::Create(device(), kMaxHashedAtOnce * sizeof(cuda::KvSlicePlace),
+                                      "places of KV slices"));
+    const size_t list_bytes = kMaxHashedAtOnce * sizeof(uint64_t);
+    BATON_ASSIGN_OR_RETURN(expected_, DeviceBuffer::Create(device(), list_bytes, "checksums"));
+    BATON_ASSIGN_OR_RETURN(found_, DeviceBuffer::Create(device(), list_bytes, "found checksums"));
+    const std::vector<uint64_t> zeroes(kMaxHashedAtOnce);
+    MustWork(device()->CopyIn(expected_.data(), zeroes.data(), list_bytes));
+    host_places_.reserve(kMaxHashedAtOnce);
+    return device()->Wait();
+  }
+
+  void Seal(std::span<const BlockHandle> blocks, uint32_t layer,
+            std::span<uint64_t> checksums) override {
+    device()->MakeCurrent();
+    for (size_t done = 0; done < blocks.size(); done += kMaxHashedAtOnce) {
+      const size_t count = std::min(kMaxHashedAtOnce, blocks.size() - done);
+      HashSome(blocks.subspan(done, count), layer, checksums.subspan(done, count));
+    }
+  }
+  void Adopt(std::span<const BlockHandle>) override {}
+
+ private:
+  void HashSome(std::span<const BlockHandle> blocks, uint32_t layer,
+                std::span<uint64_t> checksums) {
+    host_places_.clear();
+    for (const BlockHandle block : blocks) {
+      const uint64_t offset = memory().SliceOffset(block.index, layer);
+      host_places_.push_back({offset, offset});
+    }
+    MustWork(device()->CopyIn(places_.data(), host_places_.data(),
+                              blocks.size() * sizeof(cuda::KvSlicePlace)));
+    MustWork(kernels_->kv_scatter({.blocks = memory().base,
+                                   .staging = memory().base,
+                                   .places = places_.as<cuda::KvSlicePlace>(),
+                                   .keys = keys_.as<uint64_t>(),
+                                   .expected = expected_.as<uint64_t>(),
+                                   .checksums = found_.as<uint64_t>(),
+                                   .num_slices = static_cast<uint32_t>(blocks.size()),
+                                   .slice_bytes = static_cast<uint32_t>(layout().SliceBytes())},
+                                  device()->stream()));
+    MustWork(device()->CopyOut(checksums.data(), found_.data(), blocks.size() * sizeof(uint64_t)));
+    MustWork(device()->Wait());
+  }
+
+  const cuda::KernelTable* const kernels_;
+  DeviceBuffer keys_;
+  DeviceBuffer places_;
+  DeviceBuffer expected_;  // zeroes: a slice that has this checksum is copied onto itself
+  DeviceBuffer found_;
+  std::vector<cuda::KvSlicePlace> host_places_;
+};
+
+StatusOr<DeviceBuffer> AllocateBlocks(Accelerator* device, const KvLayout& layout,
+                                      uint32_t num_blocks) {
+  device->MakeCurrent();
+  return DeviceBuffer::Create(device, num_blocks * layout.BlockStride(), "KV blocks");
+}
+
+}  // namespace
+
+std::unique_ptr<KvStore> KvStore::OnHost(const KvArena* arena) {
+  return std::make_unique<HostKvStore>(arena);
+}
+
+StatusOr<std::unique_ptr<KvStore>> KvStore::Mirrored(Accelerator* device, const KvArena* arena) {
+  BATON_ASSIGN_OR_RETURN(DeviceBuffer blocks,
+                         AllocateBlocks(device, arena->layout(), arena->num_blocks()));
+  return std::make_unique<MirroredKvStore>(device, std::move(blocks), arena);
+}
+
+StatusOr<std::unique_ptr<KvStore>> KvStore::OnDevice(Accelerator* device,
+                                                     const cuda::KernelTable* kernels,
+                                                     const KvLayout& layout, uint32_t num_blocks) {
+  if (!cuda::IsKvSliceSize(layout.SliceBytes())) {
+    return InvalidArgument("slices of {} bytes are no multiple of 64 in [{}, {}]",
+                           layout.SliceBytes(), cuda::kMinKvSliceBytes, cuda::kMaxKvSliceBytes);
+  }
+  BATON_ASSIGN_OR_RETURN(DeviceBuffer blocks, AllocateBlocks(device, layout, num_blocks));
+  auto store = std::make_unique<DeviceKvStore>(device, kernels, std::move(blocks),
+                                               KvMemory{nullptr, layout, num_blocks});
+  BATON_RETURN_IF_ERROR(store->Prepare());
+  return store;
+}
+
+}  // namespace baton

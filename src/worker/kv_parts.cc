@@ -1,0 +1,107 @@
+#include "src/worker/kv_parts.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "kvcache/transport/nccl/nccl_transport.h"
+#include "src/base/log.h"
+#include "src/worker/advertise.h"
+#include "src/worker/pool_size.h"
+
+namespace baton {
+namespace {
+
+// Slices of an NCCL worker never lie in its arena, which only tells its endpoint their layout.
+constexpr uint32_t kBlocksForWords = 1;
+
+KvEndpointOptions EndpointOptions(const WorkerConfig& config, const KvNeeds& needs) {
+  KvEndpointOptions options;
+  options.worker_id = config.worker_id;
+  options.incarnation = needs.incarnation;
+  options.cluster_secret = config.cluster_secret;
+  options.tls = config.tls;
+  options.numerics_id = needs.numerics_id;
+  options.allow_inexact = config.allow_inexact;
+  // Words need no shared memory.
+  options.kind = config.transport == TransportKind::kNccl ? TransportKind::kTcp : config.transport;
+  options.listen = config.kv_listen.empty() ? HostOf(config.listen) + ":0" : config.kv_listen;
+  return options;
+}
+
+std::vector<TransportKind> KindsOf(TransportKind flag) {
+  if (flag == TransportKind::kAuto) return {TransportKind::kShm, TransportKind::kTcp};
+  return {flag};
+}
+
+}  // namespace
+
+StatusOr<std::unique_ptr<KvParts>> KvParts::Create(const WorkerConfig& config,
+                                                   const ComputeDevice& device,
+                                                   const KvNeeds& needs) {
+  std::unique_ptr<KvParts> parts(new KvParts());
+  parts->kinds_ = KindsOf(config.transport);
+  BATON_RETURN_IF_ERROR(parts->MakeStore(config, device, needs));
+  BATON_ASSIGN_OR_RETURN(std::unique_ptr<KvEndpoint> endpoint,
+                         KvEndpoint::Create(EndpointOptions(config, needs), parts->arena_.get()));
+  parts->endpoint_ = endpoint.get();
+  if (config.transport == TransportKind::kNccl) {
+    BATON_RETURN_IF_ERROR(parts->MakeNccl(config, device, std::move(endpoint)));
+  } else {
+    parts->transport_ = std::move(endpoint);
+  }
+  return parts;
+}
+
+Status KvParts::MakeStore(const WorkerConfig& config, const ComputeDevice& device,
+                          const KvNeeds& needs) {
+  Accelerator* const accelerator = device.accelerator.get();
+  BATON_ASSIGN_OR_RETURN(const uint32_t num_blocks,
+                         NumPoolBlocks(config.kv_memory_bytes, needs.layout, needs.max_context));
+  if (config.transport == TransportKind::kNccl) {
+    BATON_RETURN_IF_ERROR(FindNccl(config, accelerator));
+    BATON_ASSIGN_OR_RETURN(arena_, KvArena::Create(needs.layout, kBlocksForWords));
+    BATON_ASSIGN_OR_RETURN(
+        store_, KvStore::OnDevice(accelerator, device.kernels, needs.layout, num_blocks));
+    return OkStatus();
+  }
+  BATON_ASSIGN_OR_RETURN(arena_, KvArena::Create(needs.layout, num_blocks));
+  if (accelerator == nullptr) {
+    store_ = KvStore::OnHost(arena_.get());
+    return OkStatus();
+  }
+  BATON_ASSIGN_OR_RETURN(store_, KvStore::Mirrored(accelerator, arena_.get()));
+  return OkStatus();
+}
+
+Status KvParts::FindNccl(const WorkerConfig& config, const Accelerator* accelerator) {
+  if (accelerator == nullptr) {
+    return FailedPrecondition(
+        "--transport nccl moves KV between devices, and this worker computes on the processor; use "
+        "auto, shm or tcp");
+  }
+  StatusOr<nccl::NcclTable> table =
+      nccl::LoadNccl({.library = config.nccl_library, .python_folders = nccl::PythonFolders()});
+  if (!table.ok()) return WithPrefix(table.status(), "--transport nccl");
+  nccl_ = *std::move(table);
+  return OkStatus();
+}
+
+Status KvParts::MakeNccl(const WorkerConfig& config, const ComputeDevice& device,
+                         std::unique_ptr<KvEndpoint> endpoint) {
+  BATON_ASSIGN_OR_RETURN(nccl_device_, device.accelerator->Share());
+  NcclTransportOptions options;
+  options.table = &nccl_;
+  options.device = {nccl_device_.get(), device.kernels, store_->memory()};
+  // A buffer larger than the pool would never be full.
+  const uint64_t pool_bytes =
+      uint64_t{store_->memory().num_blocks} * store_->layout().BlockStride();
+  options.limits.slot_bytes = std::min(options.limits.slot_bytes, pool_bytes);
+  BATON_ASSIGN_OR_RETURN(transport_, NcclTransport::Create(options, std::move(endpoint)));
+  BATON_LOG_INFO("KV crosses by NCCL {} ({})", nccl::VersionText(nccl_.version), nccl_.path);
+  if (!config.tls.empty()) {
+    BATON_LOG_WARN("NCCL has no encryption: TLS covers the words between workers, not their KV");
+  }
+  return OkStatus();
+}
+
+}  // namespace baton

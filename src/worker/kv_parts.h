@@ -1,0 +1,70 @@
+// KvParts: where a worker's KV blocks lie and how they cross, made as --device and --transport ask:
+//
+//   processor                  arena (shared memory), read and written by kernels and a KvEndpoint
+//   device, auto, shm, tcp     device memory for kernels, an arena beside it for the KvEndpoint
+//   device, nccl               device memory for both; the KvEndpoint carries words only
+//
+// Made by the main thread. The parts have their own threads; all outlive the engine's Stop.
+#ifndef BATON_WORKER_KV_PARTS_H_
+#define BATON_WORKER_KV_PARTS_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kvcache/kv_arena.h"
+#include "kvcache/transport/kv_endpoint.h"
+#include "kvcache/transport/nccl/nccl_library.h"
+#include "src/engine/kv_store.h"
+#include "src/model/compute_device.h"
+#include "src/worker/worker_config.h"
+
+namespace baton {
+
+// What the parts are made for.
+struct KvNeeds {
+  KvLayout layout;
+  uint32_t max_context = 0;  // of the model
+  std::string numerics_id;
+  Incarnation incarnation;
+};
+
+// See the file comment.
+class KvParts {
+ public:
+  // `device` outlives them. Errors name the flag: NotFound or FailedPrecondition for an NCCL that
+  // is not there or cannot be used, FailedPrecondition for NCCL without a device,
+  // ResourceExhausted without memory, and those of KvEndpoint::Create.
+  static StatusOr<std::unique_ptr<KvParts>> Create(const WorkerConfig& config,
+                                                   const ComputeDevice& device,
+                                                   const KvNeeds& needs);
+
+  KvStore* store() const { return store_.get(); }
+  // What the engine hands off through.
+  KvTransport* transport() const { return transport_.get(); }
+  // Who listens and dials: the transport itself, or NCCL's way to say words.
+  KvEndpoint* endpoint() const { return endpoint_; }
+  // How slices may cross to or from this worker; peers have one of these too.
+  const std::vector<TransportKind>& kinds() const { return kinds_; }
+
+ private:
+  KvParts() = default;
+  Status MakeStore(const WorkerConfig& config, const ComputeDevice& device, const KvNeeds& needs);
+  Status FindNccl(const WorkerConfig& config, const Accelerator* accelerator);
+  Status MakeNccl(const WorkerConfig& config, const ComputeDevice& device,
+                  std::unique_ptr<KvEndpoint> endpoint);
+
+  // In the order of construction; destroyed in reverse.
+  std::unique_ptr<KvArena> arena_;
+  std::unique_ptr<KvStore> store_;
+  nccl::NcclTable nccl_;
+  std::unique_ptr<Accelerator> nccl_device_;  // the transport's own, of the worker's device
+  std::unique_ptr<KvTransport> transport_;
+  KvEndpoint* endpoint_ = nullptr;
+  std::vector<TransportKind> kinds_;
+};
+
+}  // namespace baton
+
+#endif  // BATON_WORKER_KV_PARTS_H_

@@ -1,0 +1,165 @@
+// Where KV blocks lie: what is sealed and adopted is there with its checksums, and nothing else
+// moves.
+#include "src/engine/kv_store.h"
+
+#include <cstring>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+#include "kvcache/transport/slice_copy.h"
+#include "tests/device/fake_accelerator.h"
+#include "tests/engine/hand_rig.h"
+#include "tests/nccl/nccl_device.h"
+#include "tests/test_seed.h"
+
+namespace baton {
+namespace {
+
+constexpr uint32_t kNumBlocks = 5;
+
+std::byte ByteOf(uint32_t block, uint32_t layer) {
+  return static_cast<std::byte>(16 * block + layer + 1);
+}
+
+// An arena and its mirrored store; every slice of the device has a byte of its own.
+struct Pair {
+  Pair() : arena(*KvArena::Create(ToyLayout(), kNumBlocks)) {
+    store = *KvStore::Mirrored(&device, arena.get());
+    for (uint32_t b = 0; b < kNumBlocks; ++b) {
+      for (uint32_t l = 0; l < kToyLayers; ++l) {
+        std::memset(OnDevice(b, l), static_cast<int>(ByteOf(b, l)), slice_bytes);
+      }
+    }
+  }
+  std::byte* OnDevice(uint32_t block, uint32_t layer) const {
+    return store->memory().Slice(BlockIndex(block), layer);
+  }
+  bool ArenaHolds(uint32_t block, uint32_t layer, std::byte byte) const {
+    const std::vector<std::byte> expected(slice_bytes, byte);
+    return std::memcmp(arena->Slice(BlockIndex(block), layer), expected.data(), slice_bytes) == 0;
+  }
+  bool DeviceHolds(uint32_t block, uint32_t layer, std::byte byte) const {
+    const std::vector<std::byte> expected(slice_bytes, byte);
+    return std::memcmp(OnDevice(block, layer), expected.data(), slice_bytes) == 0;
+  }
+
+  const size_t slice_bytes = ToyLayout().SliceBytes();
+  FakeAccelerator device;
+  std::unique_ptr<KvArena> arena;
+  std::unique_ptr<KvStore> store;
+};
+
+BlockHandle Handle(uint32_t block) { return {BlockIndex(block), 1}; }
+
+TEST(KvStoreTest, SealBringsOneLayerOfTheBlocksBehindWhatWasComputed) {
+  Pair pair;
+  // A kernel that is still in the stream.
+  pair.device.Put([&] { std::memset(pair.OnDevice(3, 1), 0x77, pair.slice_bytes); });
+  const BlockHandle blocks[] = {Handle(3), Handle(1)};
+  uint64_t checksums[2];
+  pair.store->Seal(blocks, 1, checksums);
+  EXPECT_TRUE(pair.ArenaHolds(3, 1, std::byte{0x77}));
+  EXPECT_TRUE(pair.ArenaHolds(1, 1, ByteOf(1, 1)));
+  for (const uint32_t other : {0u, 2u, 4u}) EXPECT_TRUE(pair.ArenaHolds(other, 1, std::byte{0}));
+  for (const uint32_t block : {1u, 3u}) EXPECT_TRUE(pair.ArenaHolds(block, 0, std::byte{0}));
+  EXPECT_EQ(checksums[0], SliceChecksum(pair.OnDevice(3, 1), pair.slice_bytes));
+  EXPECT_EQ(checksums[1], SliceChecksum(pair.OnDevice(1, 1), pair.slice_bytes));
+}
+
+TEST(KvStoreTest, AdoptBringsAllLayersAndTheArenaMayChangeAtOnce) {
+  Pair pair;
+  for (uint32_t l = 0; l < kToyLayers; ++l) {
+    std::memset(pair.arena->Slice(BlockIndex(2), l), 0x40 + static_cast<int>(l), pair.slice_bytes);
+  }
+  const BlockHandle blocks[] = {Handle(2)};
+  pair.store->Adopt(blocks);
+  std::memset(pair.arena->Block(BlockIndex(2)), 0, ToyLayout().BlockBytes());
+  ASSERT_TRUE(pair.device.Wait().ok());
+  for (uint32_t l = 0; l < kToyLayers; ++l) {
+    EXPECT_TRUE(pair.DeviceHolds(2, l, static_cast<std::byte>(0x40 + l)));
+    EXPECT_TRUE(pair.DeviceHolds(1, l, ByteOf(1, l)));
+    EXPECT_TRUE(pair.DeviceHolds(3, l, ByteOf(3, l)));
+  }
+}
+
+TEST(KvStoreTest, CopyStaysOnTheDevice) {
+  Pair pair;
+  pair.store->Copy(4, 0);
+  ASSERT_TRUE(pair.device.Wait().ok());
+  for (uint32_t l = 0; l < kToyLayers; ++l) {
+    EXPECT_TRUE(pair.DeviceHolds(0, l, ByteOf(4, l)));
+    EXPECT_TRUE(pair.DeviceHolds(4, l, ByteOf(4, l)));
+    EXPECT_TRUE(pair.ArenaHolds(0, l, std::byte{0}));
+  }
+}
+
+TEST(KvStoreTest, OnHostKernelsAndTransportsUseTheArena) {
+  const auto arena = *KvArena::Create(ToyLayout(), kNumBlocks);
+  const auto store = KvStore::OnHost(arena.get());
+  EXPECT_EQ(store->view().base, arena->base());
+  std::memset(arena->Block(BlockIndex(1)), 0x21, ToyLayout().BlockBytes());
+  const BlockHandle blocks[] = {Handle(1)};
+  uint64_t checksum = 0;
+  store->Seal(blocks, 0, {&checksum, 1});
+  EXPECT_EQ(checksum, SliceChecksum(arena->Slice(BlockIndex(1), 0), ToyLayout().SliceBytes()));
+  store->Copy(1, 3);
+  EXPECT_EQ(std::memcmp(arena->Block(BlockIndex(3)), arena->Block(BlockIndex(1)),
+                        ToyLayout().BlockBytes()),
+            0);
+}
+
+// Blocks that only a device has.
+KvLayout WideLayout() {
+  return {.dtype = KvDtype::kBf16,
+          .encoding = KvEncoding::kPlain,
+          .num_layers = 2,
+          .num_kv_heads = 1,
+          .head_dim = 64,
+          .block_size = 4};
+}
+
+TEST(KvStoreTest, OnADeviceSlicesAreHashedWhereTheyLie) {
+  FakeAccelerator device;
+  // More than one launch takes.
+  constexpr uint32_t kMany = 700;
+  const auto made = KvStore::OnDevice(&device, &nccl_test::FakeKernels(), WideLayout(), kMany);
+  ASSERT_TRUE(made.ok()) << made.status();
+  KvStore& store = **made;
+  const size_t size = kMany * WideLayout().BlockStride();
+  TestRandom random(5);
+  for (size_t i = 0; i < size; ++i) store.memory().base[i] = static_cast<std::byte>(random.Next());
+  const std::vector<std::byte> before(store.memory().base, store.memory().base + size);
+  std::vector<BlockHandle> blocks;
+  for (uint32_t b = 0; b < kMany; ++b) blocks.push_back(Handle(kMany - 1 - b));
+  std::vector<uint64_t> checksums(kMany);
+  for (uint32_t layer = 0; layer < 2; ++layer) {
+    store.Seal(blocks, layer, checksums);
+    for (uint32_t i = 0; i < kMany; ++i) {
+      EXPECT_EQ(checksums[i], SliceChecksum(store.memory().Slice(blocks[i].index, layer),
+                                            WideLayout().SliceBytes()));
+    }
+  }
+  EXPECT_EQ(std::memcmp(before.data(), store.memory().base, size), 0) << "hashing writes nothing";
+}
+
+TEST(KvStoreTest, OnADeviceASealComesBehindWhatWasComputed) {
+  FakeAccelerator device;
+  const auto store = *KvStore::OnDevice(&device, &nccl_test::FakeKernels(), WideLayout(), 2);
+  const size_t slice_bytes = WideLayout().SliceBytes();
+  device.Put([&] { std::memset(store->memory().Slice(BlockIndex(1), 1), 0x42, slice_bytes); });
+  const BlockHandle blocks[] = {Handle(1)};
+  uint64_t checksum = 0;
+  store->Seal(blocks, 1, {&checksum, 1});
+  const std::vector<std::byte> computed(slice_bytes, std::byte{0x42});
+  EXPECT_EQ(checksum, SliceChecksum(computed.data(), slice_bytes));
+}
+
+TEST(KvStoreTest, SlicesThatNoKernelTakesAreRefused) {
+  FakeAccelerator device;
+  const auto store = KvStore::OnDevice(&device, &nccl_test::FakeKernels(), ToyLayout(), 2);
+  EXPECT_EQ(store.status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace baton

@@ -1,0 +1,47 @@
+// A router's list of peers as addresses to dial.
+#include "src/worker/worker_load.h"
+
+#include "gtest/gtest.h"
+
+namespace baton {
+namespace {
+
+v1::Peer MakePeer(const char* id, std::vector<v1::TransportKind> kinds) {
+  v1::Peer peer;
+  peer.mutable_worker()->set_worker_id(id);
+  peer.mutable_worker()->set_incarnation(7);
+  peer.set_kv_address("127.0.0.1:9");
+  for (const v1::TransportKind kind : kinds) peer.add_transports(kind);
+  return peer;
+}
+
+std::vector<std::string> IdsOf(const std::vector<PeerAddress>& addresses) {
+  std::vector<std::string> ids;
+  for (const PeerAddress& address : addresses) ids.push_back(address.worker_id);
+  return ids;
+}
+
+TEST(PeerAddressesTest, OnlyPeersWithACommonTransportAreDialled) {
+  const std::vector<v1::Peer> peers = {
+      MakePeer("both", {v1::TRANSPORT_KIND_SHM, v1::TRANSPORT_KIND_TCP}),
+      MakePeer("tcp", {v1::TRANSPORT_KIND_TCP}),
+      MakePeer("nccl", {v1::TRANSPORT_KIND_NCCL}),
+      MakePeer("silent", {}),
+      MakePeer("later", {static_cast<v1::TransportKind>(99)}),
+  };
+  using Ids = std::vector<std::string>;
+  EXPECT_EQ(IdsOf(PeerAddresses(peers, {TransportKind::kShm, TransportKind::kTcp})),
+            (Ids{"both", "tcp", "silent"}));
+  EXPECT_EQ(IdsOf(PeerAddresses(peers, {TransportKind::kShm})), (Ids{"both", "silent"}));
+  EXPECT_EQ(IdsOf(PeerAddresses(peers, {TransportKind::kNccl})), (Ids{"nccl"}));
+}
+
+TEST(PeerAddressesTest, EntriesWithoutANameOrIncarnationAreLeftOut) {
+  v1::Peer nameless = MakePeer("", {v1::TRANSPORT_KIND_TCP});
+  v1::Peer unborn = MakePeer("unborn", {v1::TRANSPORT_KIND_TCP});
+  unborn.mutable_worker()->set_incarnation(0);
+  EXPECT_TRUE(PeerAddresses({nameless, unborn}, {TransportKind::kTcp}).empty());
+}
+
+}  // namespace
+}  // namespace baton
