@@ -3,7 +3,8 @@
 // again, so a stale pointer faults; but shared memory, which no pointer may outlive, gets those of
 // its size. The range also makes the race detector's lookup an addition.
 //
-// Owned by one operating-system thread. Invariants: (1) buffers are aligned to 256 bytes, as
+// Owned by one operating-system thread, or guarded by LaunchMutex() (device_memory.h).
+// Invariants: (1) buffers are aligned to 256 bytes, as
 // cudaMalloc's; (2) bytes of a new buffer are 0xFF (NaN in fp32 and bf16); (3) the pages around a
 // buffer are never readable.
 #ifndef BATON_KERNELS_SIMT_ARENA_H_

@@ -18,8 +18,22 @@ void DeviceMemory::Bind(DeviceMemory* memory) { bound = memory; }
 
 bool DeviceMemory::IsBound(const DeviceMemory* memory) { return bound == memory; }
 
-std::mutex& LaunchMutex() {
-  static std::mutex mutex;
+void FairMutex::lock() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  const uint64_t ticket = next_++;
+  turn_.wait(lock, [&] { return serving_ == ticket; });
+}
+
+void FairMutex::unlock() {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    ++serving_;
+  }
+  turn_.notify_all();
+}
+
+FairMutex& LaunchMutex() {
+  static FairMutex mutex;
   return mutex;
 }
 

@@ -1,8 +1,11 @@
 // DeviceMemory: an arena and the record of who touched it. Each operating-system thread has one of
-// its own, for tests; a SimtDevice brings one that any thread may bind, one at a time.
+// its own, for tests; a SimtDevice brings one that any thread may bind, also two at once: whoever
+// launches or changes the arena holds LaunchMutex().
 #ifndef BATON_KERNELS_SIMT_DEVICE_MEMORY_H_
 #define BATON_KERNELS_SIMT_DEVICE_MEMORY_H_
 
+#include <condition_variable>
+#include <cstdint>
 #include <mutex>
 
 #include "kernels/simt/arena.h"
@@ -23,9 +26,23 @@ struct DeviceMemory {
   static bool IsBound(const DeviceMemory* memory);
 };
 
+// A mutex whose waiters get it in the order in which they came: an engine that launches kernel
+// after kernel must not keep a transport's thread from its own for longer than one.
+class FairMutex {
+ public:
+  void lock();    // NOLINT(readability-identifier-naming): std::lock_guard asks for it
+  void unlock();  // NOLINT(readability-identifier-naming)
+
+ private:
+  std::mutex mutex_;  // guards both numbers
+  std::condition_variable turn_;
+  uint64_t next_ = 0;     // ticket of who comes next
+  uint64_t serving_ = 0;  // ticket of who has it, or may
+};
+
 // Held by a launch, since the fault handler is the process's, and by who changes an arena that a
 // launch of another thread may be using.
-std::mutex& LaunchMutex();
+FairMutex& LaunchMutex();
 
 }  // namespace runner
 }  // namespace baton::simt

@@ -88,7 +88,7 @@ const RunStats& TotalRunStats() { return State().stats; }
 
 absl::Status calls::Run(const LaunchConfig& config, const KernelCall& call) {
   BATON_RETURN_IF_ERROR(CheckConfig(config));
-  const std::lock_guard<std::mutex> lock(LaunchMutex());
+  const std::lock_guard<FairMutex> lock(LaunchMutex());
   RunState run(config, call);
   absl::Status outcome = run.Execute();
   RunStats& sum = State().stats;

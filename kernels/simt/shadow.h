@@ -1,7 +1,7 @@
 // The race detector's memory of who last touched each byte of the arena, in which shared memory
 // lies too. A write conflicts with every earlier access that the writer does not know to have
 // happened, a read with every such write; two atomics never conflict. Exact: no access is evicted.
-// Owned by one operating-system thread, beside its Arena.
+// Owned by one operating-system thread, beside its Arena, or guarded as that is.
 #ifndef BATON_KERNELS_SIMT_SHADOW_H_
 #define BATON_KERNELS_SIMT_SHADOW_H_
 

@@ -25,12 +25,12 @@ void SimtDevice::MakeCurrent() {
 }
 
 absl::StatusOr<std::byte*> SimtDevice::Allocate(size_t size_bytes, std::string_view name) {
-  const std::lock_guard<std::mutex> lock(LaunchMutex());
+  const std::lock_guard<FairMutex> lock(LaunchMutex());
   return memory_->arena.Allocate(size_bytes, std::string(name));
 }
 
 void SimtDevice::Free(std::byte* begin) {
-  const std::lock_guard<std::mutex> lock(LaunchMutex());
+  const std::lock_guard<FairMutex> lock(LaunchMutex());
   memory_->arena.Free(begin);
 }
 

@@ -78,7 +78,14 @@ Status CheckSupported(const ServeFlags& f) {
   BATON_RETURN_IF_ERROR(CheckTelemetry(f.telemetry));
   RouterConfig router;  // only to see whether it can be made
   BATON_RETURN_IF_ERROR(ApplyRouterTuning(f.router, router));
-  return CheckTuning(f.tuning);
+  BATON_RETURN_IF_ERROR(CheckTuning(f.tuning));
+  if (f.tuning.transport == "nccl" && f.tuning.device != "simt") {
+    return InvalidArgument(
+        "--transport nccl needs a GPU for each worker, and serve computes on one: start `baton "
+        "router`, `baton prefill` and `baton decode`, the workers with a CUDA_VISIBLE_DEVICES "
+        "each");
+  }
+  return OkStatus();
 }
 
 // In aggregated mode no worker computes prompts only; a pool that was asked for must not vanish.

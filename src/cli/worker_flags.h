@@ -38,8 +38,8 @@ void AppendTls(const TlsFiles& files, std::vector<std::string>& args);
 
 void DeclareTuning(FlagSet& flags, WorkerTuning& tuning);
 
-// Unimplemented for what this build does not have (CUDA, nccl, q8), InvalidArgument for a size that
-// is none.
+// Unimplemented for what this build does not have (CUDA, cuda_ipc, q8), InvalidArgument for a size
+// that is none.
 Status CheckTuning(const WorkerTuning& tuning);
 
 // The bytes of --cluster-secret-file; none for "". NotFound when the file cannot be read or is

@@ -43,7 +43,7 @@ class Accelerator {
   virtual void* stream() const = 0;
   // Another accelerator of the same device, for another thread: with a stream of its own, which
   // nothing orders with this one's. Memory of one may be used by both, and is freed by the one that
-  // allocated it. Neither must outlive the other. Internal when the device refuses a stream.
+  // allocated it. Either may go first. Internal when the device refuses a stream.
   virtual absl::StatusOr<std::unique_ptr<Accelerator>> Share() = 0;
 
   // `size_bytes` of device memory, aligned to 256 bytes; contents undefined. ResourceExhausted

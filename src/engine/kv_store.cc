@@ -105,7 +105,7 @@ class DeviceKvStore final : public DeviceBlocks {
   Status Prepare() {
     const auto keys = cuda::Xxh3Keys();
     BATON_ASSIGN_OR_RETURN(keys_, DeviceBuffer::Create(device(), sizeof(keys), "keys of XXH3"));
-    MustWork(device()->CopyIn(keys_.data(), keys.data(), sizeof(keys)));
+    BATON_RETURN_IF_ERROR(device()->CopyIn(keys_.data(), keys.data(), sizeof(keys)));
     BATON_ASSIGN_OR_RETURN(
         places_, DeviceBuffer::Create(device(), kMaxHashedAtOnce * sizeof(cuda::KvSlicePlace),
                                       "places of KV slices"));
@@ -113,7 +113,7 @@ class DeviceKvStore final : public DeviceBlocks {
     BATON_ASSIGN_OR_RETURN(expected_, DeviceBuffer::Create(device(), list_bytes, "checksums"));
     BATON_ASSIGN_OR_RETURN(found_, DeviceBuffer::Create(device(), list_bytes, "found checksums"));
     const std::vector<uint64_t> zeroes(kMaxHashedAtOnce);
-    MustWork(device()->CopyIn(expected_.data(), zeroes.data(), list_bytes));
+    BATON_RETURN_IF_ERROR(device()->CopyIn(expected_.data(), zeroes.data(), list_bytes));
     host_places_.reserve(kMaxHashedAtOnce);
     return device()->Wait();
   }
@@ -127,6 +127,11 @@ class DeviceKvStore final : public DeviceBlocks {
     }
   }
   void Adopt(std::span<const BlockHandle>) override {}
+  // The transport has another stream: a block that the engine lets go of may be written by it.
+  void Copy(uint32_t from, uint32_t to) override {
+    DeviceBlocks::Copy(from, to);
+    MustWork(device()->Wait());
+  }
 
  private:
   void HashSome(std::span<const BlockHandle> blocks, uint32_t layer,

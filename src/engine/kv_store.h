@@ -57,7 +57,8 @@ class KvStore {
                     std::span<uint64_t> checksums) = 0;
   // A transport has written all layers of the blocks: from now on kernels may read them.
   virtual void Adopt(std::span<const BlockHandle> blocks) = 0;
-  // A whole block to another one, in the order of the kernels' work.
+  // A whole block to another one, behind the kernels' work and before what they do next. Where a
+  // transport shares the memory it is done when the call returns.
   virtual void Copy(uint32_t from, uint32_t to) = 0;
 
  protected:

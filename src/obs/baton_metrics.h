@@ -66,12 +66,11 @@ enum class RefusalReason : uint8_t {
   kFull,
   kMalformed,
   kCertificate,
-  kWorkerId,
-  kTransport
+  kWorkerId
 };
-inline constexpr std::array<std::string_view, 9> kRefusalReasonNames = {
-    "wire_version", "layout",      "weights",   "tokenizer", "full",
-    "malformed",    "certificate", "worker_id", "transport"};
+inline constexpr std::array<std::string_view, 8> kRefusalReasonNames = {
+    "wire_version", "layout",    "weights",     "tokenizer",
+    "full",         "malformed", "certificate", "worker_id"};
 
 // The handles; all set by RegisterBatonMetrics. R = counted by the router, W = by workers, D = by
 // the decode side of a hand-off only.

@@ -78,16 +78,8 @@ std::string Named(uint64_t id, std::string_view text) {
   return text.empty() ? fmt::format("{:016x}", id) : fmt::format("{:016x} ({})", id, text);
 }
 
-// "shm, tcp".
-std::string NamesOf(const std::vector<LinkKind>& kinds) {
-  std::vector<std::string_view> names;
-  for (const LinkKind kind : kinds) names.push_back(LinkKindName(kind));
-  return fmt::format("{}", fmt::join(names, ", "));
-}
-
-// KV has a way between them. Two of one role need none, and who names none is of another release.
-bool CanHandOff(const WorkerDescription& a, const WorkerDescription& b) {
-  if (a.role == b.role || a.transports.empty() || b.transports.empty()) return true;
+// KV has a way between them.
+bool ShareTransport(const WorkerDescription& a, const WorkerDescription& b) {
   return std::find_first_of(a.transports.begin(), a.transports.end(), b.transports.begin(),
                             b.transports.end()) != a.transports.end();
 }
@@ -118,10 +110,6 @@ std::optional<Refusal> DifferenceBetween(const WorkerDescription& joining,
   if (a.tokenizer_id != b.tokenizer_id) {
     return differs(RefusalReason::kTokenizer, "tokenizer_id", Named(a.tokenizer_id, ""),
                    Named(b.tokenizer_id, ""));
-  }
-  if (!CanHandOff(joining, present)) {
-    return differs(RefusalReason::kTransport, "--transport", NamesOf(joining.transports),
-                   NamesOf(present.transports));
   }
   return std::nullopt;
 }
@@ -332,7 +320,8 @@ void WorkerRegistry::SendPeerLists() {
         continue;
       }
       if (!worker.IsPrefill() && (other_lease == lease || other.load.draining)) continue;
-      if (!IsPaired(PairingOf(worker.description.fingerprint, other.description.fingerprint))) {
+      if (!IsPaired(PairingOf(worker.description.fingerprint, other.description.fingerprint)) ||
+          !ShareTransport(worker.description, other.description)) {
         continue;
       }
       peers.push_back(&other.description);

@@ -34,6 +34,7 @@ WorkerDescription SimWorker::Describe() const {
   worker.block_size = options_.layout.block_size;
   worker.num_blocks = options_.num_blocks;
   worker.max_running = options_.max_running;
+  worker.transports = {LinkKind::kShm, LinkKind::kTcp};
   worker.chain_check = ChainKeyCheck(DeriveChainKey(kSimSecret, kDefaultTenant));
   worker.model = options_.model;
   return worker;

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "kvcache/transport/nccl/nccl_transport.h"
 #include "src/base/log.h"
+#include "src/base/size_text.h"
 #include "src/worker/advertise.h"
 #include "src/worker/pool_size.h"
 
@@ -31,6 +31,12 @@ KvEndpointOptions EndpointOptions(const WorkerConfig& config, const KvNeeds& nee
 std::vector<TransportKind> KindsOf(TransportKind flag) {
   if (flag == TransportKind::kAuto) return {TransportKind::kShm, TransportKind::kTcp};
   return {flag};
+}
+
+template <typename T>
+StatusOr<T> Named(absl::string_view flag, StatusOr<T> made) {
+  if (!made.ok()) return WithPrefix(made.status(), flag);
+  return made;
 }
 
 }  // namespace
@@ -61,7 +67,8 @@ Status KvParts::MakeStore(const WorkerConfig& config, const ComputeDevice& devic
     BATON_RETURN_IF_ERROR(FindNccl(config, accelerator));
     BATON_ASSIGN_OR_RETURN(arena_, KvArena::Create(needs.layout, kBlocksForWords));
     BATON_ASSIGN_OR_RETURN(
-        store_, KvStore::OnDevice(accelerator, device.kernels, needs.layout, num_blocks));
+        store_, Named("--kv-memory",
+                      KvStore::OnDevice(accelerator, device.kernels, needs.layout, num_blocks)));
     return OkStatus();
   }
   BATON_ASSIGN_OR_RETURN(arena_, KvArena::Create(needs.layout, num_blocks));
@@ -69,7 +76,8 @@ Status KvParts::MakeStore(const WorkerConfig& config, const ComputeDevice& devic
     store_ = KvStore::OnHost(arena_.get());
     return OkStatus();
   }
-  BATON_ASSIGN_OR_RETURN(store_, KvStore::Mirrored(accelerator, arena_.get()));
+  BATON_ASSIGN_OR_RETURN(store_,
+                         Named("--kv-memory", KvStore::Mirrored(accelerator, arena_.get())));
   return OkStatus();
 }
 
@@ -78,6 +86,11 @@ Status KvParts::FindNccl(const WorkerConfig& config, const Accelerator* accelera
     return FailedPrecondition(
         "--transport nccl moves KV between devices, and this worker computes on the processor; use "
         "auto, shm or tcp");
+  }
+  // The library that a machine with GPUs has takes their memory and streams only.
+  if (accelerator->kind() == DeviceKind::kSimt && config.nccl_library.empty()) {
+    return FailedPrecondition(
+        "--transport nccl on the processor's runner needs a loopback: name it by --nccl-library");
   }
   StatusOr<nccl::NcclTable> table =
       nccl::LoadNccl({.library = config.nccl_library, .python_folders = nccl::PythonFolders()});
@@ -96,8 +109,14 @@ Status KvParts::MakeNccl(const WorkerConfig& config, const ComputeDevice& device
   const uint64_t pool_bytes =
       uint64_t{store_->memory().num_blocks} * store_->layout().BlockStride();
   options.limits.slot_bytes = std::min(options.limits.slot_bytes, pool_bytes);
-  BATON_ASSIGN_OR_RETURN(transport_, NcclTransport::Create(options, std::move(endpoint)));
-  BATON_LOG_INFO("KV crosses by NCCL {} ({})", nccl::VersionText(nccl_.version), nccl_.path);
+  StatusOr<std::unique_ptr<NcclTransport>> made =
+      NcclTransport::Create(options, std::move(endpoint));
+  if (!made.ok()) return WithPrefix(made.status(), "--transport nccl");
+  nccl_transport_ = made->get();
+  transport_ = *std::move(made);
+  BATON_LOG_INFO("KV crosses by NCCL {} ({}), {} of staging beside the pool",
+                 nccl::VersionText(nccl_.version), nccl_.path,
+                 FormatSize(2 * options.limits.num_slots * options.limits.slot_bytes));
   if (!config.tls.empty()) {
     BATON_LOG_WARN("NCCL has no encryption: TLS covers the words between workers, not their KV");
   }

@@ -15,7 +15,7 @@
 
 #include "kvcache/kv_arena.h"
 #include "kvcache/transport/kv_endpoint.h"
-#include "kvcache/transport/nccl/nccl_library.h"
+#include "kvcache/transport/nccl/nccl_transport.h"
 #include "src/engine/kv_store.h"
 #include "src/model/compute_device.h"
 #include "src/worker/worker_config.h"
@@ -34,8 +34,10 @@ struct KvNeeds {
 class KvParts {
  public:
   // `device` outlives them. Errors name the flag: NotFound or FailedPrecondition for an NCCL that
-  // is not there or cannot be used, FailedPrecondition for NCCL without a device,
-  // ResourceExhausted without memory, and those of KvEndpoint::Create.
+  // is not there or cannot be used, FailedPrecondition for NCCL without a device, InvalidArgument
+  // for slices that no kernel takes, ResourceExhausted without memory, and those of
+  // KvEndpoint::Create. With NCCL 256 MiB of staging buffers (less for a small pool) come on top of
+  // --kv-memory.
   static StatusOr<std::unique_ptr<KvParts>> Create(const WorkerConfig& config,
                                                    const ComputeDevice& device,
                                                    const KvNeeds& needs);
@@ -43,6 +45,8 @@ class KvParts {
   KvStore* store() const { return store_.get(); }
   // What the engine hands off through.
   KvTransport* transport() const { return transport_.get(); }
+  // The same, null when it is not NCCL.
+  NcclTransport* nccl() const { return nccl_transport_; }
   // Who listens and dials: the transport itself, or NCCL's way to say words.
   KvEndpoint* endpoint() const { return endpoint_; }
   // How slices may cross to or from this worker; peers have one of these too.
@@ -61,6 +65,7 @@ class KvParts {
   nccl::NcclTable nccl_;
   std::unique_ptr<Accelerator> nccl_device_;  // the transport's own, of the worker's device
   std::unique_ptr<KvTransport> transport_;
+  NcclTransport* nccl_transport_ = nullptr;
   KvEndpoint* endpoint_ = nullptr;
   std::vector<TransportKind> kinds_;
 };

@@ -55,6 +55,28 @@ void WorkerAdmin::RegisterConnectionMetrics() {
          "KV connections that ended, were refused or did not come about."},
         {{"reason", std::string(CloseReasonName(static_cast<CloseReason>(i)))}});
   }
+  if (config_.nccl == nullptr) return;
+  nccl_built_total_ = registry_.AddCounter(
+      {"baton_kv_nccl_communicators_total", "NCCL communicators that both sides have built."});
+  nccl_batches_total_ = registry_.AddCounter(
+      {"baton_kv_nccl_batches_total", "Buffers of KV that were sent or received over NCCL."});
+  for (size_t i = 1; i < kNumNcclDropReasons; ++i) {
+    nccl_drops_total_[i] = registry_.AddCounter(
+        {"baton_kv_nccl_drops_total",
+         "NCCL communicators that were given up or refused, and peers with another NCCL."},
+        {{"reason", std::string(NcclDropReasonName(static_cast<NcclDropReason>(i)))}});
+  }
+}
+
+void WorkerAdmin::RefreshNccl() {
+  if (config_.nccl == nullptr) return;
+  const NcclStats now = config_.nccl->CommunicatorStats();
+  nccl_built_total_->Add(now.built - last_nccl_.built);
+  nccl_batches_total_->Add(now.batches - last_nccl_.batches);
+  for (size_t i = 1; i < kNumNcclDropReasons; ++i) {
+    nccl_drops_total_[i]->Add(now.dropped[i] - last_nccl_.dropped[i]);
+  }
+  last_nccl_ = now;
 }
 
 void WorkerAdmin::RefreshConnections(const TransportStats& now) {
@@ -119,6 +141,7 @@ void WorkerAdmin::Refresh() {
   metrics_.prefix_cache_hits_total->Add(now.prefix.hit_tokens - last_.prefix.hit_tokens);
   metrics_.kv_chain_mismatch_total->Add(now.chain_mismatches - last_.chain_mismatches);
   RefreshConnections(transport);
+  RefreshNccl();
   metrics_.stale_events_total->Add(now.stale_events - last_.stale_events);
   metrics_.prefill_backlog_seconds->Set(static_cast<double>(now.scheduler.backlog_us) * 1e-6);
   if (now.blocks.total > 0) {

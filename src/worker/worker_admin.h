@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "kvcache/transport/kv_transport.h"
+#include "kvcache/transport/nccl/nccl_transport.h"
 #include "src/base/status.h"
 #include "src/engine/engine.h"
 #include "src/obs/admin_server.h"
@@ -30,6 +31,7 @@ struct WorkerAdminConfig {
   std::string model;
   Engine* engine = nullptr;
   KvTransport* transport = nullptr;
+  const NcclTransport* nccl = nullptr;  // the same where it is NCCL, else null
   std::function<Status()> ready;
   uint32_t block_size = 0;  // tokens
   MetricAliasSet aliases;
@@ -58,6 +60,7 @@ class WorkerAdmin {
   void Refresh();
   void RegisterConnectionMetrics();
   void RefreshConnections(const TransportStats& now);
+  void RefreshNccl();
   Status Live() const;
   StatusOr<std::string> RequestsJson();
   StatusOr<std::string> BlocksJson();
@@ -68,10 +71,15 @@ class WorkerAdmin {
   SpanMetrics span_metrics_;
   StepTraces steps_;
   Counter* tls_bytes_total_ = nullptr;
-  std::array<Counter*, kNumCloseReasons> closes_total_{};  // by CloseReason; none for kNone
-  std::mutex refresh_mutex_;                               // guards last_
-  EngineSnapshot last_;                                    // counted so far
+  // With NCCL only.
+  Counter* nccl_built_total_ = nullptr;
+  Counter* nccl_batches_total_ = nullptr;
+  std::array<Counter*, kNumNcclDropReasons> nccl_drops_total_{};  // none for kNone
+  std::array<Counter*, kNumCloseReasons> closes_total_{};         // by CloseReason; none for kNone
+  std::mutex refresh_mutex_;                                      // guards last_
+  EngineSnapshot last_;                                           // counted so far
   TransportStats last_transport_;
+  NcclStats last_nccl_;
   std::unique_ptr<AdminServer> server_;
 };
 

@@ -38,11 +38,8 @@ void FillLoad(const EngineSnapshot& snapshot, const std::vector<LinkInfo>& links
 
 namespace {
 
-// A peer that names no transport is of a release that had shm and tcp only.
+// None named: only such that this worker's router does not know.
 bool SharesTransport(const v1::Peer& peer, const std::vector<TransportKind>& kinds) {
-  if (peer.transports().empty()) {
-    return std::find(kinds.begin(), kinds.end(), TransportKind::kNccl) == kinds.end();
-  }
   return std::any_of(kinds.begin(), kinds.end(), [&](TransportKind kind) {
     return std::find(peer.transports().begin(), peer.transports().end(), ToProto(kind)) !=
            peer.transports().end();

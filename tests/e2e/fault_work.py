@@ -262,18 +262,23 @@ def wait_clean(cluster, limit_s=CLEAN_LIMIT_S):
 
 
 def fill_pool(cluster, num_decode=1):
-    """One request for each decode worker that needs every block there is; all must succeed."""
+    """One request for each decode worker that needs every block there is; all must succeed.
+
+    Each decodes for longer than a prefill worker whose pool the first one fills takes to say that
+    it has room for the next.
+    """
     topology = http_json(cluster.http + "/v1/topology")[2]
     decode = next(p for p in topology["processes"] if p["role"] == "decode")
     num_blocks = sum(decode["kv_blocks"].values())
     rng = random.Random(time.monotonic_ns())
-    length = (num_blocks - 1) * BLOCK - 8
+    max_tokens = 128
+    length = (num_blocks - 1) * BLOCK - max_tokens
     streams = [
         Stream(
             cluster,
             dict(
                 prompt_token_ids=[rng.randrange(17, 49000) for _ in range(length)],
-                max_tokens=8,
+                max_tokens=max_tokens,
                 temperature=0,
                 ignore_eos=True,
             ),
@@ -283,7 +288,7 @@ def fill_pool(cluster, num_decode=1):
     run_streams(streams, num_decode)
     for stream in streams:
         assert stream.error is None, f"a request for the whole pool: {stream.error}"
-        assert len(stream.answer().tokens[0]) == 8
+        assert len(stream.answer().tokens[0]) == max_tokens
     used = {stream.answer().timings.decode_worker for stream in streams}
     assert len(used) == num_decode, used
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from baton_server import BIN, Server, complete, metric
+from baton_server import BIN, Server, complete, metric, wait_until
 from fault_scenarios import all_begun, kill_worker
 from fault_work import Work
 
@@ -78,6 +78,9 @@ def test_what_crosses_by_nccl_is_counted_and_shown():
         labels = 'transport="nccl"'
         assert metric(decode, "baton_kv_transfer_bytes_total", labels) == answer.timings.kv_bytes
         assert metric(decode, "baton_kv_transfer_seconds_count", labels) == 1
+        assert metric(decode, "baton_kv_nccl_communicators_total") == 1
+        assert metric(decode, "baton_kv_nccl_batches_total") > 0
+        assert metric(decode, "baton_kv_nccl_drops_total", 'reason="failed"') == 0
         _, _, view = server.get("/v1/topology")
         prefill = next(w for w in view["processes"] if w["role"] == "prefill")
         assert [link["transport"] for link in prefill["links"]] == ["nccl"]
@@ -122,14 +125,44 @@ def test_what_has_no_kernel_is_one_clear_error():
 
 
 def test_nccl_that_cannot_be_used_is_one_clear_error():
-    args = [BIN, "decode", "--router", "127.0.0.1:1", "--transport", "nccl", "--model"]
-    model = GOLDEN / "tiny_head64_llama.gguf"
+    args = [BIN, "decode", "--router", "127.0.0.1:1", "--device", "simt", "--transport", "nccl"]
+    model = ["--model", GOLDEN / "tiny_head64_llama.gguf"]
     for more, words in (
-        (["--device", "simt", "--nccl-library", "/nowhere/libnccl.so.2"], "/nowhere/libnccl.so.2"),
-        (["--device", "auto", "--nccl-library", LOOPBACK], "computes on the processor"),
+        (["--nccl-library", "/nowhere/libnccl.so.2"], "/nowhere/libnccl.so.2"),
+        ([], "--nccl-library"),
     ):
         result = subprocess.run(
-            [*args, model, *more], capture_output=True, text=True, timeout=60
+            [*args, *model, *more], capture_output=True, text=True, timeout=60
         )
         assert result.returncode == 1
         assert words in result.stderr.splitlines()[-1]
+
+
+def test_workers_without_a_common_transport_are_not_paired(tmp_path):
+    """The other prefill worker stays, and gets no prompt."""
+    model = str(GOLDEN / "tiny_head64_llama.gguf")
+    with Server(*DEVICE, *SHM, model=model) as server:
+        args = [BIN, "prefill", "--router", server.router["grpc"], "--model", model]
+        secret = f"{server.dir}/cluster-secret"
+        args += ["--worker-id", "prefill-9", "--cluster-secret-file", secret]
+        with open(tmp_path / "prefill.log", "w") as log:
+            prefill = subprocess.Popen([*args, *DEVICE, *NCCL], stdout=log, stderr=log)
+        try:
+            row = wait_until(
+                lambda: next(
+                    (
+                        p
+                        for p in server.get("/v1/topology")[2]["processes"]
+                        if p["worker_id"] == "prefill-9" and p["ready"]
+                    ),
+                    None,
+                ),
+                60,
+                "it is ready",
+            )
+            given = [complete(server, **fields) for fields in requests()]
+        finally:
+            prefill.terminate()
+            assert prefill.wait(30) == 0
+    assert row["links"] == []
+    assert {(a.timings.path, a.timings.prefill_worker) for a in given} == {("disagg", "prefill-0")}

@@ -155,6 +155,17 @@ TEST(KvStoreTest, OnADeviceASealComesBehindWhatWasComputed) {
   EXPECT_EQ(checksum, SliceChecksum(computed.data(), slice_bytes));
 }
 
+TEST(KvStoreTest, OnADeviceACopyIsDoneWhenItReturns) {
+  FakeAccelerator device;
+  const auto store = *KvStore::OnDevice(&device, &nccl_test::FakeKernels(), WideLayout(), 2);
+  std::memset(store->memory().Block(BlockIndex(0)), 0x11, WideLayout().BlockBytes());
+  store->Copy(0, 1);
+  // A transport may write either block now, in a stream of its own.
+  EXPECT_EQ(std::memcmp(store->memory().Block(BlockIndex(0)), store->memory().Block(BlockIndex(1)),
+                        WideLayout().BlockBytes()),
+            0);
+}
+
 TEST(KvStoreTest, SlicesThatNoKernelTakesAreRefused) {
   FakeAccelerator device;
   const auto store = KvStore::OnDevice(&device, &nccl_test::FakeKernels(), ToyLayout(), 2);

@@ -119,6 +119,10 @@ REFUSED = {
         {"worker": {"transport": "nccl"}, "decode": {"device": "cuda", "gpu": {"count": 1}}},
         "needs prefill.device cuda",
     ),
+    "nccl-without-shm": (
+        {"worker": {"transport": "nccl"}, **pools(device="cuda", gpu={"count": 1})},
+        "needs prefill.shmSize",
+    ),
     "shm-between-pods": ({"worker": {"transport": "shm"}}, "needs worker.hostNetwork"),
     "host-ports-surge": ({"worker": {"hostNetwork": True}}, "would need the ports"),
     "never-replaced": (

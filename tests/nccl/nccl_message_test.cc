@@ -19,6 +19,10 @@ NcclMessage Make(NcclMessageKind kind) {
     message.wrapped = "anything";
     return message;
   }
+  if (kind == NcclMessageKind::kGreeting) {
+    message.number = 22809;
+    return message;
+  }
   message.link = 0x1122334455667788;
   const bool has_batch = kind == NcclMessageKind::kOffer || kind == NcclMessageKind::kGrant ||
                          kind == NcclMessageKind::kDeny || kind == NcclMessageKind::kDone;
@@ -48,7 +52,7 @@ NcclMessage Make(NcclMessageKind kind) {
 
 std::vector<NcclMessage> AllKinds() {
   std::vector<NcclMessage> all;
-  for (int kind = 0; kind <= 7; ++kind) all.push_back(Make(static_cast<NcclMessageKind>(kind)));
+  for (int kind = 0; kind <= 8; ++kind) all.push_back(Make(static_cast<NcclMessageKind>(kind)));
   return all;
 }
 

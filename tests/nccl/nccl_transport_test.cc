@@ -20,6 +20,9 @@ namespace {
 NcclTransport* NcclOf(const Worker& worker) {
   return static_cast<NcclTransport*>(worker.transport.get());
 }
+// The loopback's.
+constexpr uint32_t kVersion = 22809;
+
 uint64_t Dropped(const Worker& worker, NcclDropReason reason) {
   return NcclOf(worker)->CommunicatorStats().dropped[static_cast<size_t>(reason)];
 }
@@ -41,17 +44,43 @@ class NcclTransportTest : public testing::Test {
                        .tcp = worker->endpoint->tcp_address()});
     }
     ASSERT_TRUE(p_.endpoint->SetPeers(peers).ok());
+    ASSERT_TRUE(plain_.sink->WaitUp(1));
+    Greet(p_, kVersion);
     ASSERT_TRUE(p_.sink->WaitUp(2));
     ASSERT_TRUE(d_.sink->WaitUp(1));
   }
 
-  // The message with this number that the plain peer got.
+  // What the plain peer got beside greetings.
+  std::vector<NcclMessage> Messages() {
+    std::vector<NcclMessage> messages;
+    for (const auto& [peer, bytes] : plain_.sink->Snapshot().controls) {
+      StatusOr<NcclMessage> message = DecodeNcclMessage(bytes);
+      EXPECT_TRUE(message.ok()) << message.status();
+      if (!message.ok() || message->kind == NcclMessageKind::kGreeting) continue;
+      messages.push_back(*std::move(message));
+    }
+    return messages;
+  }
+  // The one with this number.
   NcclMessage MessageAt(size_t index) {
-    EXPECT_TRUE(plain_.sink->WaitControls(index + 1));
-    const StatusOr<NcclMessage> message =
-        DecodeNcclMessage(plain_.sink->Snapshot().controls.at(index).second);
-    EXPECT_TRUE(message.ok()) << message.status();
-    return message.value_or(NcclMessage{});
+    EXPECT_TRUE(Eventually([&] { return Messages().size() > index; }));
+    return Messages().at(index);
+  }
+  // The plain peer is a sender to D.
+  void DialD() {
+    ASSERT_TRUE(plain_.endpoint
+                    ->SetPeers(std::vector<PeerAddress>{{.worker_id = "decode-0",
+                                                         .incarnation = d_.incarnation,
+                                                         .host_id = HostId(),
+                                                         .tcp = d_.endpoint->tcp_address()}})
+                    .ok());
+  }
+  // The plain peer says which NCCL it has.
+  void Greet(const Worker& to, uint32_t version) {
+    NcclMessage greeting;
+    greeting.kind = NcclMessageKind::kGreeting;
+    greeting.number = version;
+    ASSERT_TRUE(plain_.transport->SendControl(to.incarnation, EncodeNcclMessage(greeting)).ok());
   }
   void Answer(const NcclMessage& message) {
     ASSERT_TRUE(plain_.transport->SendControl(p_.incarnation, EncodeNcclMessage(message)).ok());
@@ -97,7 +126,7 @@ TEST_F(NcclTransportTest, APeerThatGrantsNothingHoldsTwoBuffersAndNobodyUp) {
   EXPECT_EQ(MessageAt(2).kind, NcclMessageKind::kOffer);
   EXPECT_EQ(MessageAt(2).slices.size(), 4u) << "what its buffers hold";
   for (uint64_t id = 1; id <= 5; ++id) ExpectTransferWorks(&p_, &d_, id);
-  EXPECT_EQ(plain_.sink->Snapshot().controls.size(), 3u) << "a third buffer is not its";
+  EXPECT_EQ(Messages().size(), 3u) << "a third buffer is not its";
   nccl_test::LoopbackTable().ncclCommAbort(comm);
 }
 
@@ -128,15 +157,49 @@ TEST_F(NcclTransportTest, CreditThatDoesNotComeEndsTheCommunicatorAndIsAskedForA
   nccl_test::LoopbackTable().ncclCommAbort(comm);
 }
 
-TEST_F(NcclTransportTest, AnotherVersionIsRefusedByItsNumber) {
+TEST_F(NcclTransportTest, APeerIsUpOnlyWithTheSameVersion) {
   MakeAll();
-  // As D: the plain peer connects with another version.
-  ASSERT_TRUE(plain_.endpoint
-                  ->SetPeers(std::vector<PeerAddress>{{.worker_id = "decode-0",
-                                                       .incarnation = d_.incarnation,
-                                                       .host_id = HostId(),
-                                                       .tcp = d_.endpoint->tcp_address()}})
-                  .ok());
+  DialD();
+  const auto link = [&] {
+    for (const LinkInfo& row : d_.transport->Links()) {
+      if (row.peer == plain_.incarnation) return row;
+    }
+    return LinkInfo{};
+  };
+  ASSERT_TRUE(Eventually([&] { return link().worker_id == "plain-0"; }));
+  EXPECT_FALSE(link().up) << "it has not said its version";
+  // Words of a peer that is not up reach nobody.
+  ASSERT_TRUE(plain_.transport->SendControl(d_.incarnation, "early").ok());
+  Greet(d_, 22705);
+  ASSERT_TRUE(Eventually([&] { return Dropped(d_, NcclDropReason::kVersion) == 1; }));
+  EXPECT_FALSE(link().up);
+  EXPECT_THAT(link().last_failure, testing::HasSubstr("it has NCCL 2.27.5, this worker 2.28.9"));
+  ExpectTransferWorks(&p_, &d_, 1);
+  EXPECT_EQ(d_.sink->Snapshot().ups.size(), 1u);
+  EXPECT_TRUE(d_.sink->Snapshot().controls.empty());
+  // A second word about it is out of turn.
+  Greet(d_, kVersion);
+  EXPECT_TRUE(Eventually([&] { return Dropped(d_, NcclDropReason::kProtocol) == 1; }));
+  EXPECT_FALSE(link().up);
+}
+
+TEST_F(NcclTransportTest, WhatCameBeforeTheGreetingComesBehindThePeer) {
+  MakeAll();
+  DialD();
+  ASSERT_TRUE(plain_.sink->WaitUp(2));
+  ASSERT_TRUE(plain_.transport->SendControl(d_.incarnation, "grant").ok());
+  Greet(d_, kVersion);
+  ASSERT_TRUE(d_.sink->WaitControls(1));
+  EXPECT_EQ(d_.sink->Snapshot().ups.size(), 2u);
+  EXPECT_EQ(d_.sink->Snapshot().controls[0].second, "grant");
+}
+
+TEST_F(NcclTransportTest, ACommunicatorOfAnotherVersionIsRefusedByItsNumber) {
+  MakeAll();
+  // As D: the plain peer connects with another version than it has said.
+  DialD();
+  ASSERT_TRUE(plain_.sink->WaitUp(2));
+  Greet(d_, kVersion);
   ASSERT_TRUE(d_.sink->WaitUp(2));
   NcclMessage connect;
   connect.kind = NcclMessageKind::kConnect;

@@ -40,6 +40,7 @@ class FakeCluster {
     worker.block_size = 16;
     worker.num_blocks = 64;
     worker.max_running = 8;
+    worker.transports = {LinkKind::kShm, LinkKind::kTcp};
     worker.model = TestModel();
     return worker;
   }

@@ -145,23 +145,6 @@ TEST(PlacementTest, OtherWeightsLayoutOrTokenizerAreRefusedByName) {
   }
 }
 
-TEST(PlacementTest, WhoSharesNoTransportWithTheOtherRoleIsRefused) {
-  const auto describe = [](const char* id, PoolRole role, std::vector<LinkKind> kinds) {
-    WorkerDescription worker = FakeCluster::Describe(id, role);
-    worker.transports = std::move(kinds);
-    return worker;
-  };
-  FakeCluster cluster;
-  cluster.Join(describe("decode-0", PoolRole::kDecode, {LinkKind::kShm, LinkKind::kTcp}));
-  cluster.Join(describe("prefill-0", PoolRole::kPrefill, {LinkKind::kNccl}), /*ready=*/false);
-  EXPECT_EQ(cluster.Log("prefill-0").refusal,
-            "--transport differs: prefill-0 has nccl, decode-0 has shm, tcp");
-  cluster.Join(describe("prefill-1", PoolRole::kPrefill, {LinkKind::kTcp}));
-  EXPECT_TRUE(cluster.Log("prefill-1").accepted);
-  cluster.Join(describe("prefill-2", PoolRole::kPrefill, {}));
-  EXPECT_TRUE(cluster.Log("prefill-2").accepted) << "it says nothing of transports";
-}
-
 TEST(PlacementTest, RefusalTellsLayoutsOfEqualDescriptionApart) {
   FakeCluster cluster;
   cluster.Join(FakeCluster::Describe("decode-0", PoolRole::kDecode));
@@ -196,6 +179,27 @@ TEST(PlacementTest, OtherNumericsServeButDoNotPair) {
   const auto orders = cluster.Log("decode-0").Of(Order::Kind::kDecode);
   ASSERT_EQ(orders.size(), 1u);
   EXPECT_EQ(orders[0].peer, "");
+}
+
+TEST(PlacementTest, WithoutACommonTransportTheyServeButDoNotPair) {
+  const auto describe = [](const char* id, PoolRole role, std::vector<LinkKind> kinds) {
+    WorkerDescription worker = FakeCluster::Describe(id, role);
+    worker.transports = std::move(kinds);
+    return worker;
+  };
+  FakeCluster cluster;
+  cluster.Join(describe("decode-0", PoolRole::kDecode, {LinkKind::kShm, LinkKind::kTcp}));
+  cluster.Join(describe("decode-1", PoolRole::kDecode, {LinkKind::kNccl}));
+  cluster.Join(describe("prefill-0", PoolRole::kPrefill, {LinkKind::kNccl}));
+  cluster.Join(describe("prefill-1", PoolRole::kPrefill, {LinkKind::kTcp}));
+  // Only kinds that this router does not know.
+  cluster.Join(describe("prefill-2", PoolRole::kPrefill, {}));
+  for (const char* id : {"prefill-0", "prefill-1", "prefill-2"}) {
+    EXPECT_TRUE(cluster.Log(id).accepted) << id;
+  }
+  EXPECT_EQ(cluster.Log("prefill-0").peers, std::vector<std::string>{"decode-1"});
+  EXPECT_EQ(cluster.Log("prefill-1").peers, std::vector<std::string>{"decode-0"});
+  EXPECT_TRUE(cluster.Log("prefill-2").peers.empty());
 }
 
 TEST(PlacementTest, InexactPairsSaySo) {

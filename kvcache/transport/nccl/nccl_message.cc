@@ -54,6 +54,7 @@ StatusOr<size_t> PayloadBytes(NcclMessageKind kind, size_t actual) {
     case NcclMessageKind::kDeny:
     case NcclMessageKind::kDrop:
     case NcclMessageKind::kDone:
+    case NcclMessageKind::kGreeting:
       return size_t{0};
   }
   return DataLoss("kind {}", static_cast<int>(kind));
@@ -61,11 +62,12 @@ StatusOr<size_t> PayloadBytes(NcclMessageKind kind, size_t actual) {
 
 Status CheckUnused(const Head& head, NcclMessageKind kind) {
   const bool has_number = kind == NcclMessageKind::kConnect || kind == NcclMessageKind::kAccept ||
-                          kind == NcclMessageKind::kDrop;
+                          kind == NcclMessageKind::kDrop || kind == NcclMessageKind::kGreeting;
+  const bool has_link = kind != NcclMessageKind::kWrapped && kind != NcclMessageKind::kGreeting;
   const bool has_batch = kind == NcclMessageKind::kOffer || kind == NcclMessageKind::kGrant ||
                          kind == NcclMessageKind::kDeny || kind == NcclMessageKind::kDone;
   if (head.zero != 0 || (!has_number && head.number != 0) || (!has_batch && head.batch != 0) ||
-      (kind == NcclMessageKind::kWrapped && head.link != 0)) {
+      (!has_link && head.link != 0)) {
     return DataLoss("a field that kind {} does not use is not 0", static_cast<int>(kind));
   }
   const bool has_flag = kind == NcclMessageKind::kDrop;

@@ -2,6 +2,7 @@
 // the connection between their endpoints. Encoding and decoding only. Pure; any thread.
 //
 //   P                                              D
+//   Greeting {NCCL's version}                  <->     the peer is up once both are equal
 //   Connect {link, NCCL's version, unique id}  ->      both sides build a communicator
 //                                              <-  Accept {link, slices a batch at most}
 //   gathers; Offer {link, batch, slices}       ->      judges each slice
@@ -41,6 +42,7 @@ enum class NcclMessageKind : uint8_t {
   kDeny = 5,
   kDrop = 6,
   kDone = 7,
+  kGreeting = 8,
 };
 
 // Why a communicator is given up.
@@ -63,7 +65,7 @@ struct NcclMessage {
   // kDrop: the speaker is the one that sends slices over this link.
   bool by_sender = false;
   NcclDropReason reason = NcclDropReason::kNone;
-  // kConnect, kDrop: NCCL's version; kAccept: slices a batch.
+  // kGreeting, kConnect, kDrop: NCCL's version; kAccept: slices a batch.
   uint32_t number = 0;
   uint64_t link = 0;   // a communicator, numbered by who sends slices over it
   uint64_t batch = 0;  // kOffer, kGrant, kDeny, kDone

@@ -39,6 +39,7 @@ struct NcclSender::Peer {
   std::deque<SliceRef> queue;
   std::unique_ptr<Link> link;
   uint32_t num_failures = 0;  // since the last batch that arrived
+  int64_t reported_us = 0;    // when a failure was last told at warn
   int64_t retry_us = 0;       // no communicator before
 };
 
@@ -237,6 +238,17 @@ void NcclSender::Deny(Batch* batch) {
   Release(batch);
 }
 
+void NcclSender::Report(Incarnation id, Peer* peer, const Status& why, int64_t now_us) {
+  constexpr int64_t kReportEveryUs = 10'000'000;
+  if (peer->reported_us != 0 && now_us < peer->reported_us + kReportEveryUs) {
+    BATON_LOG_DEBUG("NCCL to {}: {}", id, std::string(why.message()));
+    return;
+  }
+  peer->reported_us = now_us;
+  BATON_LOG_WARN("NCCL to {} failed, {} times in a row, and is tried again: {}", id,
+                 peer->num_failures + 1, std::string(why.message()));
+}
+
 void NcclSender::BackOff(Peer* peer, int64_t now_us) {
   constexpr uint32_t kMaxDoublings = 20;
   const uint32_t doublings = std::min(peer->num_failures++, kMaxDoublings);
@@ -246,7 +258,7 @@ void NcclSender::BackOff(Peer* peer, int64_t now_us) {
 
 void NcclSender::Fail(Incarnation id, NcclDropReason reason, const Status& why, int64_t now_us) {
   Peer* const peer = Find(id);
-  BATON_LOG_DEBUG("NCCL to {}: {}", id, std::string(why.message()));
+  Report(id, peer, why, now_us);
   parts_->nccl_counters->AddDrop(reason);
   NcclMessage drop;
   drop.kind = NcclMessageKind::kDrop;
@@ -437,7 +449,7 @@ void NcclSender::StartLink(Incarnation id, Peer* peer, int64_t now_us) {
   }
   if (status.ok() && !parts_->post(id, connect)) status = ResourceExhausted("no room to connect");
   if (!status.ok()) {
-    BATON_LOG_DEBUG("NCCL to {}: {}", id, std::string(status.message()));
+    Report(id, peer, status, now_us);
     parts_->nccl_counters->AddDrop(NcclDropReason::kFailed);
     return BackOff(peer, now_us);
   }

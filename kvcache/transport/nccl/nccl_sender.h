@@ -74,6 +74,8 @@ class NcclSender {
   void ConfirmClosed();
   // Gives up the peer's communicator and tells D.
   void Fail(Incarnation id, NcclDropReason reason, const Status& why, int64_t now_us);
+  // To the log: at warn once in ten seconds for each peer.
+  void Report(Incarnation id, Peer* peer, const Status& why, int64_t now_us);
   void BackOff(Peer* peer, int64_t now_us);
   // Aborts it; see invariant 3.
   void DropLink(Incarnation id, Peer* peer);

@@ -9,6 +9,7 @@
 #include "kvcache/transport/nccl/nccl_sender.h"
 #include "kvcache/transport/send_queue.h"
 #include "src/base/check.h"
+#include "src/base/log.h"
 #include "src/base/thread.h"
 
 namespace baton {
@@ -21,6 +22,9 @@ constexpr int64_t kFinishUs = 1'000'000;
 // What may wait of control messages while a communicator is built or aborted.
 constexpr size_t kMaxEvents = 8192;
 constexpr size_t kMaxEventBytes = size_t{64} << 20;
+// Messages of a peer before its greeting: what may be parked for one that is not connected.
+constexpr size_t kMaxEarlyWords = 1024;
+constexpr size_t kMaxEarlyBytes = size_t{16} << 20;
 
 // Something that the endpoint told.
 struct EndpointEvent {
@@ -136,9 +140,16 @@ class NcclTransportImpl final : public NcclTransport, private KvTransportSink {
     std::vector<LinkInfo> links = endpoint_->Links();
     std::lock_guard lock(links_mutex_);
     for (LinkInfo& link : links) {
-      const auto entry = link_counters_.find(link.peer);
-      if (!link.up || entry == link_counters_.end()) continue;
+      if (!link.up) continue;
       link.kind = TransportKind::kNccl;
+      const auto entry = link_counters_.find(link.peer);
+      if (entry == link_counters_.end()) {
+        const auto refusal = refusals_.find(link.peer);
+        link.up = false;
+        link.last_failure =
+            refusal == refusals_.end() ? "no word of its NCCL yet" : refusal->second;
+        continue;
+      }
       link.bytes_sent = entry->second->bytes_sent.value();
       link.bytes_received = entry->second->bytes_received.value();
     }
@@ -288,7 +299,40 @@ class NcclTransportImpl final : public NcclTransport, private KvTransportSink {
     }
   }
 
+  // Connected; it is up once its NCCL is known to be the same.
   void HandleUp(PeerUp up) {
+    const Incarnation peer = up.peer;
+    Forget(peer);
+    greeted_[peer].up = std::move(up);
+    NcclMessage greeting;
+    greeting.kind = NcclMessageKind::kGreeting;
+    greeting.number = static_cast<uint32_t>(options_.table->version);
+    // A peer that is not told has a queue that is full at its start: its connection is ending.
+    (void)parts_.post(peer, greeting);
+  }
+
+  void HandleGreeting(Incarnation peer, uint32_t version, int64_t now_us) {
+    const auto greeted = greeted_.find(peer);
+    if (greeted == greeted_.end()) return nccl_counters_.AddDrop(NcclDropReason::kProtocol);
+    const auto own = static_cast<uint32_t>(options_.table->version);
+    if (version == own) {
+      Greeted known = std::move(greeted->second);
+      greeted_.erase(greeted);
+      Introduce(std::move(known.up));
+      for (std::string& word : known.words) HandleControl(peer, std::move(word), now_us);
+      return;
+    }
+    nccl_counters_.AddDrop(NcclDropReason::kVersion);
+    std::string why = fmt::format("it has NCCL {}, this worker {}: they must be equal",
+                                  nccl::VersionText(static_cast<int>(version)),
+                                  nccl::VersionText(options_.table->version));
+    BATON_LOG_WARN("no KV to or from {}: {}", greeted->second.up.worker_id, why);
+    greeted_.erase(greeted);
+    std::lock_guard lock(links_mutex_);
+    refusals_[peer] = std::move(why);
+  }
+
+  void Introduce(PeerUp up) {
     const uint64_t epoch = next_epoch_++;
     epochs_[up.peer] = epoch;
     {
@@ -302,7 +346,27 @@ class NcclTransportImpl final : public NcclTransport, private KvTransportSink {
     sink_->OnPeerUp(up);
   }
 
+  // Messages that waited for the connection come before the greeting that the connection brings.
+  void KeepWord(Incarnation peer, std::string bytes) {
+    const auto greeted = greeted_.find(peer);
+    if (greeted == greeted_.end()) return;
+    Greeted& early = greeted->second;
+    if (early.words.size() >= kMaxEarlyWords || early.bytes + bytes.size() > kMaxEarlyBytes) {
+      return nccl_counters_.overruns.Add();
+    }
+    early.bytes += bytes.size();
+    early.words.push_back(std::move(bytes));
+  }
+
+  // What is kept of a peer that is not up.
+  void Forget(Incarnation peer) {
+    greeted_.erase(peer);
+    std::lock_guard lock(links_mutex_);
+    refusals_.erase(peer);
+  }
+
   void HandleDown(Incarnation peer, const Status& status) {
+    Forget(peer);
     if (epochs_.erase(peer) == 0) return;
     sender_->RemovePeer(peer);
     receiver_->RemovePeer(peer);
@@ -315,14 +379,24 @@ class NcclTransportImpl final : public NcclTransport, private KvTransportSink {
   }
 
   void HandleControl(Incarnation peer, std::string bytes, int64_t now_us) {
-    if (!IsNcclMessage(bytes)) return sink_->OnControl(peer, std::move(bytes));
+    const bool is_up = epochs_.contains(peer);
+    if (!IsNcclMessage(bytes)) {
+      if (is_up) return sink_->OnControl(peer, std::move(bytes));
+      return KeepWord(peer, std::move(bytes));
+    }
     StatusOr<NcclMessage> message = DecodeNcclMessage(bytes);
     if (!message.ok()) {
       // A member's own mistake: its link is of no use, and its deadlines end it.
       nccl_counters_.AddDrop(NcclDropReason::kProtocol);
       return;
     }
+    if (message->kind == NcclMessageKind::kGreeting) {
+      return HandleGreeting(peer, message->number, now_us);
+    }
+    if (!is_up) return KeepWord(peer, std::move(bytes));
     switch (message->kind) {
+      case NcclMessageKind::kGreeting:
+        return;
       case NcclMessageKind::kWrapped:
         return sink_->OnControl(peer, std::move(message->wrapped));
       case NcclMessageKind::kConnect:
@@ -388,8 +462,9 @@ class NcclTransportImpl final : public NcclTransport, private KvTransportSink {
   std::vector<EndpointEvent> events_;
   size_t event_bytes_ = 0;  // of the control messages in it
 
-  mutable std::mutex links_mutex_;  // guards link_counters_, which this thread alone changes
-  absl::flat_hash_map<Incarnation, std::shared_ptr<LinkCounters>> link_counters_;
+  mutable std::mutex links_mutex_;  // guards the next two, which this thread alone changes
+  absl::flat_hash_map<Incarnation, std::shared_ptr<LinkCounters>> link_counters_;  // of who is up
+  absl::flat_hash_map<Incarnation, std::string> refusals_;  // why a connected peer is not up
 
   // Owned by the thread.
   KvTransportSink* sink_ = nullptr;
@@ -397,6 +472,13 @@ class NcclTransportImpl final : public NcclTransport, private KvTransportSink {
   TransportBatch batch_;
   LinkBudget budget_;
   absl::flat_hash_map<Incarnation, uint64_t> epochs_;  // of the peers that are up
+  // Connected; their version is not known yet.
+  struct Greeted {
+    PeerUp up;
+    std::vector<std::string> words;  // that came before it
+    size_t bytes = 0;                // of these
+  };
+  absl::flat_hash_map<Incarnation, Greeted> greeted_;
   uint64_t next_epoch_ = 1;
   std::unique_ptr<NcclSender> sender_;
   std::unique_ptr<NcclReceiver> receiver_;

@@ -119,6 +119,39 @@ TEST(SimtDeviceTest, AnEventStandsBehindWhatOthersPutIntoAStream) {
   EXPECT_TRUE(*event.Query());
 }
 
+// As an engine and a transport use one device: each thread launches, allocates and frees, and reads
+// what the other has written.
+TEST(SimtDeviceTest, TwoThreadsShareTheMemoryOfOneDevice) {
+  SimtDevice device({.detect_races = false});
+  device.MakeCurrent();
+  const std::vector<Bf16> values = RandomBf16(size_t{kRows} * kDim, 1);
+  const DeviceBuffer table = Create(&device, kBytes);
+  const DeviceBuffer turned = Create(&device, kBytes);
+  ASSERT_TRUE(device.CopyIn(table.data(), values.data(), kBytes).ok());
+  ASSERT_TRUE(GatherReversed(&device, table.as<Bf16>(), turned).ok());
+  const std::unique_ptr<Accelerator> shared = *device.Share();
+  EXPECT_EQ(shared->kind(), device.kind());
+  EXPECT_EQ(shared->arithmetic(), device.arithmetic());
+  std::thread other([&] {
+    auto* const own = static_cast<SimtDevice*>(shared.get());
+    own->MakeCurrent();
+    for (int i = 0; i < 50; ++i) {
+      // Turned twice is as it was.
+      const DeviceBuffer out = Create(own, kBytes);
+      ASSERT_TRUE(GatherReversed(own, turned.as<Bf16>(), out).ok());
+      std::vector<Bf16> got(values.size());
+      ASSERT_TRUE(own->CopyOut(got.data(), out.data(), kBytes).ok());
+      ASSERT_EQ(std::memcmp(got.data(), values.data(), kBytes), 0);
+    }
+  });
+  for (int i = 0; i < 50; ++i) {
+    const DeviceBuffer out = Create(&device, kBytes);
+    ASSERT_TRUE(GatherReversed(&device, table.as<Bf16>(), out).ok());
+    ExpectReversed(&device, values, out);
+  }
+  other.join();
+}
+
 TEST(SimtDeviceTest, DevicesOfSeveralThreadsTakeTurns) {
   std::vector<std::thread> threads;
   for (uint64_t seed = 1; seed <= 3; ++seed) {

@@ -94,6 +94,9 @@
 {{- if and (eq $w.transport "nccl") (ne .pool.device "cuda") -}}
 {{- fail (printf "worker.transport nccl needs %s.device cuda: it moves KV between the memories of GPUs" .role) -}}
 {{- end -}}
+{{- if and (eq $w.transport "nccl") (not .pool.shmSize) -}}
+{{- fail (printf "worker.transport nccl needs %s.shmSize: NCCL keeps its queues in /dev/shm, of which a container has 64 MiB; 1Gi will do" .role) -}}
+{{- end -}}
 {{- if and .pool.podDisruptionBudget.enabled (eq (int .pool.podDisruptionBudget.maxUnavailable) 0) -}}
 {{- fail (printf "%s.podDisruptionBudget.maxUnavailable is 0: no node with a %s worker could ever be drained" .role .role) -}}
 {{- end -}}
