@@ -112,7 +112,16 @@ def chaos(result):
     for name, write in (("overload", overload), ("slow_readers", slow_readers), ("soak", soak)):
         if name in result["scenarios"]:
             lines += ["", *write(result["scenarios"][name])]
-    return lines + ["", f"`{result['command']}`; " + busy + where(result)]
+    return lines + ["", f"`{result['command']}`; " + busy + where(result) + other_commits(result)]
+
+
+def other_commits(result):
+    """The scenarios that were run by themselves, at another commit than the file's."""
+    at = {}
+    for name, row in result["scenarios"].items():
+        if row.get("commit", result["commit"]) != result["commit"]:
+            at.setdefault(row["commit"], []).append(name)
+    return "".join(f" At {commit}: {', '.join(names)}." for commit, names in at.items())
 
 
 def overload(row):
@@ -145,12 +154,11 @@ def slow_readers(row):
 def soak(row):
     faults = ", ".join(f"{count} {name}" for name, count in row["faults"].items())
     slopes = ", ".join(f"{k} {v:+.2f}" for k, v in row["rss_slope_mib_per_min"].items())
-    at = f" (commit {row['commit']})" if "commit" in row else ""  # where it was run by itself
     return [
         f"Soak of {row['minutes']:.0f} minutes, {row['streams']} answers, {row['problems']} wrong"
         f" or failed; faults: {faults}. Resident memory grows by (MiB a minute) {slopes}. Answers"
         f" a second: {row['answers_per_s_before']:.1f} before, {row['answers_per_s_after']:.1f}"
-        f" from 10 s after the last fault on{at}."
+        f" from 10 s after the last fault on."
     ]
 
 
