@@ -8,11 +8,17 @@
 #include <bit>
 #include <cstdint>
 #include <limits>
+#include <string_view>
 
 #include "kernels/math.h"
 #include "src/base/philox.h"
 
 namespace baton {
+
+// Names the random function and every rule that decides which token is chosen, here and in
+// src/model/sampler.cc; part of numerics_id. A change of any token or log-probability takes
+// another.
+inline constexpr std::string_view kSamplingRules = "gumbel64.2";
 
 inline constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 

@@ -153,6 +153,7 @@ PrefillPick PickPrefill(const ClusterLoad& load, const RouteQuery& query, uint32
 // A decode worker, and what would happen with the request there.
 struct DecodeChoice {
   uint32_t idx = 0;
+  bool other_numerics = false;  // than the output so far
   bool wants_pair = false;
   PrefillPick pick;
   DecodeRank decode_rank;
@@ -160,17 +161,21 @@ struct DecodeChoice {
   bool is_paired() const { return wants_pair && pick.reason == RouteReason::kPair; }
   // At D, and at the P that computes the prompt.
   bool has_room() const { return !std::get<kDecodeFull>(decode_rank) && pick.has_room; }
-  // A D with a P beside it, or that needs none, comes before any D without one, then one with room
-  // before any where the request would wait; then the better D.
-  std::tuple<bool, bool, DecodeRank> rank() const {
-    return {wants_pair && !is_paired(), !has_room(), decode_rank};
+  // A D that goes on with the same bits comes first, also where it must be waited for; then one
+  // with a P beside it, or that needs none, before any without one, then one with room before any
+  // where the request would wait; then the better D.
+  std::tuple<bool, bool, bool, DecodeRank> rank() const {
+    return {other_numerics, is_alone(), !has_room(), decode_rank};
   }
+  bool is_alone() const { return wants_pair && !is_paired(); }
 };
 
 DecodeChoice ChoiceOf(const ClusterLoad& load, const RouteQuery& query, uint32_t idx) {
   const DecodeLoad& decode = load.decode[idx];
   DecodeChoice choice;
   choice.idx = idx;
+  choice.other_numerics =
+      query.numerics_id.has_value() && decode.fingerprint.numerics_id != *query.numerics_id;
   choice.wants_pair =
       query.disaggregate && NumUncached(decode.cached_tokens, query) > query.local_max_tokens;
   if (choice.wants_pair) choice.pick = PickPrefill(load, query, idx);
@@ -181,14 +186,17 @@ DecodeChoice ChoiceOf(const ClusterLoad& load, const RouteQuery& query, uint32_t
 }
 
 // True when `choice` may be preferred to the least loaded D for what it holds of the prompt: both
-// have a P beside them and room, or both have not, and the bounds of the header are kept. A prompt
-// that D computes itself waits behind its other prompts, so for no longer than the hit saves.
+// go on with the same bits or neither, both have a P beside them and room, or both have not, and
+// the bounds of the header are kept. A prompt that D computes itself waits behind its other
+// prompts, so for no longer than the hit saves.
 bool IsAboutAsLoaded(const DecodeChoice& choice, const DecodeChoice& least, const ClusterLoad& load,
                      const RouteQuery& query) {
   const DecodeRank& a = choice.decode_rank;
   const DecodeRank& b = least.decode_rank;
-  const bool is_alone = std::get<0>(choice.rank());
-  if (is_alone != std::get<0>(least.rank()) || choice.has_room() != least.has_room()) return false;
+  if (choice.other_numerics != least.other_numerics || choice.is_alone() != least.is_alone() ||
+      choice.has_room() != least.has_room()) {
+    return false;
+  }
   if (std::get<kPressure>(a) > std::get<kPressure>(b) + kMaxExtraPressure) return false;
   const uint32_t sequences = std::get<kSequences>(b);
   const uint32_t limit = sequences + kMaxExtraSequences + sequences / kMaxExtraSequencesShare;

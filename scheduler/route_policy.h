@@ -13,6 +13,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -111,6 +112,8 @@ struct RouteQuery {
   // A worker with so much to compute is full, once one prompt waits there behind another.
   double max_backlog_s = std::numeric_limits<double>::infinity();
   uint64_t random = 0;  // tie-break
+  // Of the D that the output so far came from: another D could go on with other tokens.
+  std::optional<uint64_t> numerics_id = std::nullopt;
 };
 
 // Why this route.

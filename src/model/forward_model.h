@@ -54,7 +54,7 @@ class LoadedModel : public ForwardModel {
   // Hash of everything that decides bits, 32 hex digits: two models of equal numerics_id give equal
   // bits.
   virtual const std::string& numerics_id() const = 0;
-  // The parts of numerics_id in words: "weights=... tokenizer=... arithmetic=... kv=...".
+  // The parts of numerics_id in words: "weights=... tokenizer=... arithmetic=... sampling=...".
   virtual const std::string& numerics_text() const = 0;
   virtual size_t weight_bytes() const = 0;  // all tensors, as they lie in the device's memory
   // What computes: "avx2", "simt".

@@ -1,15 +1,17 @@
 #include "src/model/numerics.h"
 
+#include "kernels/sampling.h"
 #include "src/base/hex.h"
 #include "src/base/xxh3.h"
 
 namespace baton {
 
 std::string NumericsText(const NumericsParts& parts) {
-  return fmt::format("weights={} tokenizer={} arithmetic={} rope={} kv={} deterministic=1",
-                     parts.weights_id, HexFromU64(parts.tokenizer_id), parts.arithmetic,
-                     parts.config->rope_interleaved ? "interleaved" : "halves",
-                     parts.kv_dtype == KvDtype::kF32 ? "f32" : "bf16");
+  return fmt::format(
+      "weights={} tokenizer={} arithmetic={} sampling={} rope={} kv={} deterministic=1",
+      parts.weights_id, HexFromU64(parts.tokenizer_id), parts.arithmetic, kSamplingRules,
+      parts.config->rope_interleaved ? "interleaved" : "halves",
+      parts.kv_dtype == KvDtype::kF32 ? "f32" : "bf16");
 }
 
 std::string NumericsId(std::string_view text) {

@@ -22,7 +22,7 @@ struct NumericsParts {
   const ModelConfig* config;
 };
 
-// "weights=... tokenizer=... arithmetic=... kv=...".
+// "weights=... tokenizer=... arithmetic=... sampling=... rope=... kv=...".
 std::string NumericsText(const NumericsParts& parts);
 // Its hash, 32 hex digits.
 std::string NumericsId(std::string_view text);

@@ -108,8 +108,9 @@ class RouterCore {
   const RouterPrefixIndex& prefixes() const { return prefixes_; }
 
  private:
-  // What came of trying to place a request.
-  enum class Placing : uint8_t { kPlaced, kWait, kEnded };
+  // What came of trying to place a request. kWaitAside: it waits for a worker of its own numerics
+  // while another has room, so nobody else need wait behind it.
+  enum class Placing : uint8_t { kPlaced, kWait, kWaitAside, kEnded };
 
   // router_core.cc: life and end of requests.
   std::optional<uint32_t> OverloadRetryS(const RouterRequest& request, int64_t now_us) const;
@@ -141,6 +142,7 @@ class RouterCore {
     Route route;
     RouteTable table;              // that the route's indices refer to
     LeaseId source;                // the decode worker whose KV moves to the route's; 0 = none
+    bool waits_aside = false;      // only workers of other numerics have room
     LeaseId PrefillLease() const;  // where KV comes from to the route's decode worker; 0 = none
   };
   PlannedRoute RouteFor(RouterRequest& request, int64_t now_us);

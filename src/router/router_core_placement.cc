@@ -99,18 +99,21 @@ void RouterCore::PlaceQueued(int64_t now_us) {
     const std::string_view model = request->spec.model->id;
     const bool blocked =
         std::find(blocked_models.begin(), blocked_models.end(), model) != blocked_models.end();
+    Placing placing = Placing::kWait;
     if (!blocked && now_us >= request->not_before_us) {
-      if (TryPlace(*request, now_us) != Placing::kWait) continue;
-      const bool frees_room = num_shadows_ > 0 && !request->spec.is_shadow();
+      placing = TryPlace(*request, now_us);
+      const bool waits = placing == Placing::kWait || placing == Placing::kWaitAside;
+      const bool frees_room = waits && num_shadows_ > 0 && !request->spec.is_shadow();
       if (frees_room) EndShadows(LeaseId{});
-      if (frees_room && TryPlace(*request, now_us) != Placing::kWait) continue;
+      if (frees_room) placing = TryPlace(*request, now_us);
+      if (placing == Placing::kPlaced || placing == Placing::kEnded) continue;
     }
     if (request->spec.is_shadow()) {  // it never waits, and never before a client
       const bool was_placed = request->num_resumes > 0;
       EndBad(*request, was_placed ? ErrorCode::kWorkerLost : ErrorCode::kQueueFull);
       continue;
     }
-    if (!blocked) blocked_models.push_back(model);
+    if (!blocked && placing == Placing::kWait) blocked_models.push_back(model);
     waiting.push_back(uid);
   }
   queue_ = std::move(waiting);
@@ -119,6 +122,11 @@ void RouterCore::PlaceQueued(int64_t now_us) {
 std::span<const TokenId> RouterRequest::Replayed() const {
   if (spec.num_choices > 1) return {};
   return std::span<const TokenId>(merge.tokens(0)).first(num_replayed);
+}
+
+bool RouterRequest::ExactBy(const Route& route, const WorkerDescription& decode) const {
+  if (merge.num_known() == 0) return route.exact;
+  return exact && route.exact && decode.fingerprint.numerics_id == numerics_id;
 }
 
 uint32_t RouterRequest::NumHitsAt(const RegisteredWorker& worker) const {
@@ -171,6 +179,10 @@ RouterCore::PlannedRoute RouterCore::RouteFor(RouterRequest& request, int64_t no
   query.num_choices = request.spec.num_choices;
   query.max_total_tokens = max_total;
   query.random = request.uid.lo;
+  // In the second half of its time in the queue another worker is better than none.
+  const bool may_wait =
+      request.IsPlaced() || now_us - request.queued_us < config_.resume_wait_us / 2;
+  if (request.merge.num_known() > 0 && may_wait) query.numerics_id = request.numerics_id;
   if (request.spec.is_shadow()) {
     planned.route = RouteForShadow(request, query, table);
     return planned;
@@ -198,6 +210,10 @@ RouterCore::PlannedRoute RouterCore::RouteFor(RouterRequest& request, int64_t no
     }
   }
   planned.route = PickRoute(table.Load(), query);
+  if (!planned.route.has_room && query.numerics_id.has_value()) {
+    query.numerics_id.reset();
+    planned.waits_aside = PickRoute(table.Load(), query).has_room;
+  }
   return planned;
 }
 
@@ -242,9 +258,9 @@ RouterCore::Placing RouterCore::TryPlace(RouterRequest& request, int64_t now_us)
       ShouldWaitForPair(route.reason, *request.spec.model, now_us)) {
     return Placing::kWait;
   }
-  if (!route.has_room) return Placing::kWait;
-  request.exact = route.exact;
+  if (!route.has_room) return planned.waits_aside ? Placing::kWaitAside : Placing::kWait;
   RegisteredWorker& decode = *registry_.Find(table.decode_leases[route.decode_idx]);
+  request.exact = request.ExactBy(route, decode.description);
   Start(request, registry_.Find(planned.PrefillLease()), decode, now_us);
   return Placing::kPlaced;
 }
@@ -281,6 +297,8 @@ void RouterCore::Start(RouterRequest& request, RegisteredWorker* prefill, Regist
   request.is_local = prefill == nullptr;
   NotePlacement(request, prefill, decode, now_us);
   request.life.OnPlaced(request.is_local);
+  if (request.merge.num_known() == 0)
+    request.numerics_id = decode.description.fingerprint.numerics_id;
   const bool retargets = prefill != nullptr && prefill->lease == request.kept.lease;
   if (!retargets) CancelKept(request);
   // Alone, a worker only accepts or refuses; there is no reservation to wait for.
@@ -342,7 +360,7 @@ void RouterCore::AskMove(RouterRequest& request, const PlannedRoute& planned, in
   AskedMove& move = request.move;
   move.source = planned.PrefillLease();
   move.num_replayed = request.num_replayed;
-  move.exact = planned.route.exact;
+  move.exact = request.ExactBy(planned.route, decode.description);
   move.asked_us = now_us;
   const PlacementSpec spec = SpecOf(request, request.life.next_attempt(), now_us);
   StartDecode(request, spec, decode, prefill, move.decode);

@@ -81,8 +81,9 @@ struct RouterRequest {
   // The current placement.
   PlacementHalf prefill;
   PlacementHalf decode;
-  bool is_local = false;  // the decode worker computes the prompt itself
-  bool exact = true;
+  bool is_local = false;          // the decode worker computes the prompt itself
+  bool exact = true;              // also of the output before this placement
+  uint64_t numerics_id = 0;       // of the decode worker that the first token came from
   std::string prefill_worker_id;  // "" when local
   std::string decode_worker_id;
   // The decode worker has reserved blocks: from now on tokens go to the client. Before, a refusal
@@ -121,6 +122,8 @@ struct RouterRequest {
   ClientPause pause;
 
   int64_t DeadlineUs() const { return spec.received_us + spec.timeout_us; }
+  // Whether all of its answer is of the same numerics when `route` to `decode` is taken.
+  bool ExactBy(const Route& route, const WorkerDescription& decode) const;
   // The prompt's first blocks that a worker is taken to hold.
   uint32_t NumHitsAt(const RegisteredWorker& worker) const;
   // Prompt tokens that a worker is taken to hold; at least one is always computed.

@@ -53,9 +53,13 @@ class Role:
 class RolesCluster(Server):
     """Router, prefill workers and decode workers as processes of their own."""
 
-    def __init__(self, prefill=1, decode=1, worker_args=(), proxied=False, binaries=None):
-        """`binaries`: {role: path} of roles that run another build than BATON_BIN."""
+    def __init__(
+        self, prefill=1, decode=1, worker_args=(), proxied=False, binaries=None, unpaired=()
+    ):
+        """`binaries`: {role or process: path} of those that run another build than BATON_BIN;
+        `unpaired`: decode workers that no prefill worker will be connected to."""
         self.binaries = binaries or {}
+        self.unpaired = set(unpaired)
         self.dir = tempfile.mkdtemp(prefix="baton_roles_")
         self.roles, self.proxies = {}, {}
         self.secret = os.path.join(self.dir, "secret")
@@ -112,13 +116,16 @@ class RolesCluster(Server):
             )
         self._add(name, role, [*args, *worker_args])
 
+    def _binary(self, role):
+        return self.binaries.get(role.name, self.binaries.get(role.role, BIN))
+
     def start(self, name, wait=True):
         """Starts one process; with `wait` until it has reported its addresses."""
         role = self.roles[name]
         read_fd, write_fd = os.pipe()
         with open(os.path.join(self.dir, f"{name}.log"), "ab") as log:
             role.process = subprocess.Popen(
-                [self.binaries.get(role.role, BIN), role.role, *role.args],
+                [self._binary(role), role.role, *role.args],
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 pass_fds=[write_fd],
@@ -165,7 +172,8 @@ class RolesCluster(Server):
             _, _, seen = http_json(f"http://{self.roles['router-0'].report['http']}/v1/topology")
         except OSError:
             return False
-        return is_whole(seen, {row["worker_id"]: row["incarnation"] for row in self.topology()})
+        expected = {row["worker_id"]: row["incarnation"] for row in self.topology()}
+        return is_whole(seen, expected, self.unpaired)
 
     def output(self):
         return "\n".join(
@@ -195,12 +203,13 @@ class RolesCluster(Server):
             print(self.output())
 
 
-def is_whole(topology, expected):
-    """True when /v1/topology shows exactly these {worker_id: incarnation}, ready and linked."""
+def is_whole(topology, expected, unpaired=frozenset()):
+    """True when /v1/topology shows exactly these {worker_id: incarnation}, ready and linked, but
+    for the decode workers in `unpaired`."""
     rows = {row["worker_id"]: row for row in topology["processes"]}
     if {name: row["incarnation"] for name, row in rows.items()} != expected:
         return False
-    decode = {name for name, row in rows.items() if row["role"] == "decode"}
+    decode = {name for name, row in rows.items() if row["role"] == "decode"} - unpaired
     for row in rows.values():
         if not row["ready"]:
             return False

@@ -2,13 +2,14 @@
 
   wire_mix.py OLD_BINARY NEW_BINARY
 
-Prints a table; exit 1 when an answer differs from the clusters of one release, or when two workers
-that could hand a prompt over did not.
+Prints a table; exit 1 when an answer differs from the clusters of one release, when two workers
+that could hand a prompt over did not, or when a stream that one release began and the other ended
+does not say whether the bits are the same.
 """
 
 import sys
 
-from baton_server import complete
+from baton_server import Answer, complete, generated_stubs
 from roles_cluster import RolesCluster
 
 # Greedy, seeded with penalties, two choices, a stop string, a prompt of more than one chunk.
@@ -22,13 +23,38 @@ REQUESTS = (
 )  # fmt: skip
 
 
+def is_said(old, new, same):
+    """A stream begins at a decode worker of the old release, the only one with a prefill worker of
+    its kind, and is taken over by one of the new release when that one is killed."""
+    builds = {"router": new, "prefill-0": old, "decode-0": old, "decode-1": new}
+    unpaired = [] if same else ["decode-1"]
+    with RolesCluster(1, 2, binaries=builds, unpaired=unpaired) as cluster:
+        pb2, pb2_grpc = generated_stubs()
+        request = pb2.CompletionRequest(
+            prompt="Once upon a time", max_tokens=200, temperature=0, ignore_eos=True, logprobs=1
+        )
+
+        def chunks():
+            stub = pb2_grpc.CompletionServiceStub(cluster.channel)
+            for i, chunk in enumerate(stub.StreamComplete(request, timeout=300)):
+                if i == 20:
+                    cluster.kill("decode-0")
+                yield chunk
+
+        answer = Answer(chunks())
+    exact, worker = answer.timings.exact, answer.timings.decode_worker
+    num_tokens = len(answer.tokens[0])
+    print(f"old decode killed, new goes on: {num_tokens} tokens, by {worker}, exact {exact}")
+    return num_tokens == 200 and exact == same
+
+
 def main():
     old, new = sys.argv[1:]
     roles = ("router", "prefill", "decode")
 
-    def mix(*old_roles):
+    def mix(*old_roles, unpaired=()):
         builds = {role: old if role in old_roles else new for role in roles}
-        with RolesCluster(1, 1, binaries=builds) as cluster:
+        with RolesCluster(1, 1, binaries=builds, unpaired=unpaired) as cluster:
             return [complete(cluster, logprobs=2, **request) for request in REQUESTS]
 
     reference = {"new": mix(), "old": mix(*roles)}
@@ -37,13 +63,13 @@ def main():
     print(f"alone: the two builds give {'the same' if same else 'OTHER'} bits")
     # Builds of other arithmetic are not paired: the decode worker then computes the prompt too.
     path = "disagg" if same else "local"
-    failed = False
+    failed = not is_said(old, new, same)
     mixes = (("prefill",), ("decode",), ("router",), ("prefill", "decode"), ("router", "prefill"))
     for old_roles in mixes:
         wanted = bits["old" if "decode" in old_roles else "new"]
-        given = mix(*old_roles)
-        paths = {a.timings.path for a in given}
         is_mixed_pair = len({"prefill", "decode"} & set(old_roles)) == 1
+        given = mix(*old_roles, unpaired=["decode-0"] if is_mixed_pair and not same else [])
+        paths = {a.timings.path for a in given}
         equal = [a.bits() for a in given] == wanted
         as_wanted = paths == {path if is_mixed_pair else "disagg"}
         num_kv_bytes = sum(a.timings.kv_bytes for a in given)

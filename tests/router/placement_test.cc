@@ -181,6 +181,62 @@ TEST(PlacementTest, OtherNumericsServeButDoNotPair) {
   EXPECT_EQ(orders[0].peer, "");
 }
 
+// A stream goes on where its bits are the same, also where it must be waited for; elsewhere only
+// when no such worker is left or gets room, and the answer says so.
+TEST(PlacementTest, AStreamIsResumedByItsOwnNumericsOrSaysSo) {
+  enum class Twin { kNone, kFull, kGetsRoom };
+  for (const Twin twin : {Twin::kNone, Twin::kFull, Twin::kGetsRoom}) {
+    SCOPED_TRACE(static_cast<int>(twin));
+    const bool twin_is_left = twin != Twin::kNone;
+    FakeCluster cluster({.mode = ServeMode::kAggregated});
+    cluster.Join(FakeCluster::Describe("decode-0", PoolRole::kDecode));
+    const RequestUid uid = cluster.Submit(cluster.Request("prompt"));
+    cluster.Text("decode-0", uid, 0, "ab");
+    if (twin_is_left) {
+      cluster.Join(FakeCluster::Describe("decode-1", PoolRole::kDecode));
+      cluster.Report("decode-1", {}, 0);  // no room yet
+    }
+    WorkerDescription other = FakeCluster::Describe("decode-2", PoolRole::kDecode);
+    other.fingerprint.numerics_id = 9;
+    cluster.Join(std::move(other));
+    const auto advance = [&](int64_t us) {
+      for (const int64_t end_us = cluster.now_us + us; cluster.now_us < end_us;) {
+        if (twin_is_left) cluster.Report("decode-1", {}, 0);
+        cluster.Advance(100'000, {"decode-2"});
+      }
+    };
+    for (int i = 0; i < 20; ++i) {
+      cluster.Report("decode-0", {}, std::nullopt, /*draining=*/true);
+      advance(100'000);
+    }
+    EXPECT_TRUE(cluster.Log("decode-2").Of(Order::Kind::kDecode).empty()) << "a planned move waits";
+    cluster.core.OnLeaseClosed(cluster.leases["decode-0"]);
+    advance(500'000);
+    if (twin_is_left) {
+      EXPECT_TRUE(cluster.Log("decode-2").Of(Order::Kind::kDecode).empty());
+      EXPECT_TRUE(cluster.Log("decode-1").Of(Order::Kind::kDecode).empty());
+      const RequestUid fresh = cluster.Submit(cluster.Request("fresh"));
+      EXPECT_EQ(cluster.Log("decode-2").Of(Order::Kind::kDecode).size(), 1u) << "it is not blocked";
+      cluster.core.Cancel(fresh);
+    }
+    if (twin == Twin::kFull) advance(RouterCoreConfig().resume_wait_us / 2);
+    if (twin == Twin::kGetsRoom) {
+      cluster.Report("decode-1");
+      cluster.core.Tick(cluster.now_us);
+    }
+    const std::string next = twin == Twin::kGetsRoom ? "decode-1" : "decode-2";
+    auto orders = cluster.Log(next).Of(Order::Kind::kDecode);
+    std::erase_if(orders, [&](const Order& order) { return order.uid != uid; });
+    ASSERT_EQ(orders.size(), 1u);
+    cluster.text_attempt = orders[0].attempt;
+    cluster.Text(next, uid, 2, "cd", FinishReason::kLength);
+    const RecordingSink& sink = *cluster.sinks.at(uid);
+    ASSERT_TRUE(sink.result.has_value());
+    EXPECT_EQ(sink.Text(), "abcd");
+    EXPECT_EQ(sink.result->timings.exact, twin == Twin::kGetsRoom);
+  }
+}
+
 TEST(PlacementTest, WithoutACommonTransportTheyServeButDoNotPair) {
   const auto describe = [](const char* id, PoolRole role, std::vector<LinkKind> kinds) {
     WorkerDescription worker = FakeCluster::Describe(id, role);

@@ -222,6 +222,26 @@ TEST(RoutePolicyTest, AnExactPartnerComesBeforeAnIdleInexactOne) {
   ExpectRoute(cluster.Pick(Query()), Route::Path::kLocal, RouteReason::kNoCompatiblePair);
 }
 
+TEST(RoutePolicyTest, OutputGoesOnWithItsOwnNumericsFirst) {
+  RouteCluster cluster(100, 0, 2);
+  cluster.decode[0].fingerprint.numerics_id = 7;
+  cluster.decode[1].num_free_blocks = 0;
+  EXPECT_EQ(cluster.Pick(Query()).decode_idx, 0u) << "without output only room counts";
+  RouteQuery query = Query();
+  query.numerics_id = 0;
+  EXPECT_EQ(cluster.Pick(query).decode_idx, 1u);
+  EXPECT_FALSE(cluster.Pick(query).has_room) << "it is waited for";
+  cluster.decode[1].ready = false;
+  EXPECT_EQ(cluster.Pick(query).decode_idx, 0u);
+  EXPECT_TRUE(cluster.Pick(query).has_room);
+  // What a worker holds of the prompt is no reason either.
+  cluster.decode[1].ready = true;
+  cluster.decode[1].num_free_blocks = cluster.decode[1].num_blocks;
+  cluster.decode[0].cached_tokens = query.num_tokens;
+  EXPECT_EQ(cluster.Pick(query).decode_idx, 1u);
+  EXPECT_EQ(cluster.Pick(Query()).decode_idx, 0u);
+}
+
 TEST(RoutePolicyTest, PairingComparesEachFieldAndNamesIt) {
   const WorkerFingerprint same;
   EXPECT_EQ(PairingOf(same, same), Pairing::kExact);
