@@ -123,6 +123,7 @@ int Converse(std::string_view command, const ChatFlags& f, ChatOptions options) 
   }
   const bool terminal = ::isatty(STDIN_FILENO) != 0;
   if (terminal) fmt::print("Ask something. /clear forgets the conversation, /exit ends it.\n");
+  bool asked = false;
   bool failed = false;
   std::string line;
   for (;;) {
@@ -134,6 +135,7 @@ int Converse(std::string_view command, const ChatFlags& f, ChatOptions options) 
     const absl::string_view trimmed = absl::StripAsciiWhitespace(line);
     const std::string question(trimmed.data(), trimmed.size());
     if (question.empty()) continue;
+    asked = true;
     if (question == "/exit" || question == "/quit") break;
     if (question == "/clear") {
       session.Clear();
@@ -142,6 +144,10 @@ int Converse(std::string_view command, const ChatFlags& f, ChatOptions options) 
     const Status status = AskAndPrint(session, printer, question);
     failed = !status.ok();
     if (failed) Fail(command, status);
+  }
+  if (!asked && !terminal) {
+    return Fail(command, InvalidArgument("standard input has no question; give --prompt TEXT"),
+                kExitUsage);
   }
   return failed ? kExitFailure : kExitOk;
 }
@@ -289,11 +295,16 @@ int RunRun(const std::vector<std::string>& args) {
   RunFlags run;
   ChatFlags f;
   flags.Add("MODEL", run.model, "a .gguf file, a Hugging Face folder or a catalogue name");
+  flags.Add("PROMPT", f.prompt, "as --prompt");
   flags.AddChoice("--mode", run.mode, {"disagg", "aggregated", "adaptive"}, "who computes prompts");
   flags.Add("--threads", run.threads, {0, 1024}, "compute threads; 0 = one per processor");
   DeclareChat(flags, f);
   DeclareTuning(flags, run.tuning);
   if (std::optional<int> code = flags.Parse(args)) return *code;
+  if (flags.Given("PROMPT") && (flags.Given("--prompt") || f.prompt.empty())) {
+    return Fail("run", InvalidArgument("give PROMPT or --prompt, one of them and not empty"),
+                kExitUsage);
+  }
   StatusOr<ChatOptions> options = BuildOptions(flags, f, "http://127.0.0.1:1");
   if (!options.ok()) return Fail("run", options.status(), kExitUsage);
   if (const Status status = CheckTuning(run.tuning); !status.ok()) {

@@ -106,6 +106,8 @@ TEST(UsageExitTest, EveryRoleSaysTwoForAWrongCommandLine) {
       {&RunBench, {"model", "m.gguf", "--cases=tg8x0"}, "--cases: 'tg8x0'"},
       {&RunRun, {"m.gguf", "--prompt", ""}, "--prompt is empty"},
       {&RunRun, {"--prompt=", "m.gguf"}, "--prompt is empty"},
+      {&RunRun, {"m.gguf", ""}, "one of them and not empty"},
+      {&RunRun, {"m.gguf", "hi", "--prompt=ho"}, "one of them and not empty"},
       {&RunChat, {"--prompt", ""}, "--prompt is empty"},
       {&RunChat, {"--url=ftp://x"}, "ftp://x"},
       {&RunChat, {"--temperature=3"}, "[0, 2]"},

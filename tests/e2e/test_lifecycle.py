@@ -339,9 +339,7 @@ def test_an_interrupted_run_leaves_nothing(tmp_path, number):
 
 
 def test_quick_answer_in_one_command():
-    result = baton(
-        "run", MODEL, "--prompt", "Why is the sky blue?", "--max-tokens", "40", timeout=120
-    )
+    result = baton("run", MODEL, "Why is the sky blue?", "--max-tokens", "40", timeout=120)
     assert result.returncode == 0, result.stderr
     lines = result.stdout.strip().splitlines()
     assert "light" in result.stdout.lower()

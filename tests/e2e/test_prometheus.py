@@ -89,16 +89,19 @@ def refuse_a_registration(cluster):
 def kill_a_worker_with_streams(cluster, prometheus):
     """Its streams are placed again; the targets follow its next life."""
     before = {row["worker_id"]: row["incarnation"] for row in cluster.workers()}
-    running = wait_for_series(prometheus, 'baton_requests_running{role="decode"} > 1', LIMIT_S)
-    name = running[0][0]["worker"]
-    victim = next(row for row in cluster.workers() if row["worker_id"] == name)
-    os.kill(victim["pid"], signal.SIGKILL)
+    # Short prompts and many tokens: however slow prefill is, streams are being decoded at a scrape.
+    with Load(cluster, width=3, words=1, max_tokens=400) as load:
+        running = wait_for_series(prometheus, 'baton_requests_running{role="decode"} > 1', LIMIT_S)
+        name = running[0][0]["worker"]
+        victim = next(row for row in cluster.workers() if row["worker_id"] == name)
+        os.kill(victim["pid"], signal.SIGKILL)
 
-    def is_back():
-        rows = {row["worker_id"]: row["incarnation"] for row in cluster.workers()}
-        return rows.get(name) not in (None, "", before[name])
+        def is_back():
+            rows = {row["worker_id"]: row["incarnation"] for row in cluster.workers()}
+            return rows.get(name) not in (None, "", before[name])
 
-    wait_until(is_back, LIMIT_S, f"{name} lives again")
+        wait_until(is_back, LIMIT_S, f"{name} lives again")
+    assert not load.errors, load.errors
     prometheus.write_targets()
 
 

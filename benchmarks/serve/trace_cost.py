@@ -1,0 +1,107 @@
+#!/usr/bin/env python3
+"""What sending spans costs: two servers, one with --otlp-endpoint at a collector that lives here,
+one without, get the same requests in turn.
+
+  build/venv/bin/python benchmarks/serve/trace_cost.py --model NAME [--out FILE] [--rounds 20]
+
+A round is 4 streams of 64 tokens to one server, then the same to the other, the order alternating.
+Compared is the processor time of a server's processes for a round (it does not contain what the
+collector and this client need), and the gap between tokens. Needs grpcio (scripts/deps.sh --tests).
+"""
+
+import json
+import random
+import statistics
+import sys
+import threading
+import time
+from pathlib import Path
+
+from serving import ROOT, Server, argument_parser, stream, token_prompt
+
+sys.path[:0] = [str(ROOT / "benchmarks"), str(ROOT / "tests/e2e")]
+from machine import record  # noqa: E402
+from otlp_collector import Collector  # noqa: E402
+
+STREAMS = 4
+TOKENS = 64
+PROMPT_TOKENS = 64
+
+
+def cpu_ms(server):
+    """Processor time that the threads of router and workers have had."""
+    spent_ns = 0
+    for process in server.processes():
+        for task in Path(f"/proc/{process['pid']}/task").iterdir():
+            spent_ns += int((task / "schedstat").read_text().split()[0])
+    return spent_ns / 1e6
+
+
+def one_round(server, rng):
+    """(processor ms, median gap in ms) of STREAMS streams at once."""
+    prompts = [token_prompt(rng, PROMPT_TOKENS) for _ in range(STREAMS)]
+    answers = [None] * STREAMS
+    before = cpu_ms(server)
+
+    def ask(i):
+        answers[i] = stream(server.port, prompts[i], TOKENS)
+
+    threads = [threading.Thread(target=ask, args=(i,)) for i in range(STREAMS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    time.sleep(1.5)  # spans wait up to a second for others
+    gaps = [b - a for _, times, _ in answers for a, b in zip(times, times[1:])]
+    return cpu_ms(server) - before, statistics.median(gaps) * 1e3
+
+
+def spread(ratios):
+    """Median, and the 95 % interval of it by the order statistics."""
+    ordered = sorted(ratios)
+    reach = round(0.98 * len(ordered) ** 0.5)
+    middle = len(ordered) // 2
+    low, high = ordered[max(0, middle - reach)], ordered[min(len(ordered) - 1, middle + reach)]
+    return {"median": statistics.median(ordered), "low": low, "high": high}
+
+
+def main():
+    parser = argument_parser(__doc__)
+    parser.set_defaults(rounds=20)
+    args = parser.parse_args()
+    collector = Collector()
+    servers = {
+        "on": Server(args, ["--otlp-endpoint", collector.address]),
+        "off": Server(args),
+    }
+    for server in servers.values():
+        one_round(server, random.Random(0))
+    cpu, gap = {"on": [], "off": []}, {"on": [], "off": []}
+    for k in range(args.rounds):
+        for name in ("on", "off") if k % 2 == 0 else ("off", "on"):
+            spent, between = one_round(servers[name], random.Random(k + 1))
+            cpu[name].append(spent)
+            gap[name].append(between)
+    for server in servers.values():
+        server.stop()
+    num_spans = len(collector.spans())
+    if num_spans == 0:
+        raise SystemExit("the collector got no spans")
+    result = {**record("trace_cost", args.threads), "model": Path(args.model).name}
+    result |= {"streams": STREAMS, "tokens": TOKENS, "spans": num_spans}
+    result |= {"cpu_ms": cpu, "gap_ms": gap}
+    for key, values in (("cpu", cpu), ("gap", gap)):
+        ratio = spread([on / off for on, off in zip(values["on"], values["off"])])
+        result[f"{key}_ratio"] = ratio
+        print(
+            f"{key}: {statistics.median(values['off']):.2f} ms without, "
+            f"{statistics.median(values['on']):.2f} ms with spans; ratio {ratio['median']:.4f} "
+            f"({ratio['low']:.4f} .. {ratio['high']:.4f} over {args.rounds} rounds)"
+        )
+    print(f"{num_spans} spans arrived")
+    if args.out:
+        Path(args.out).write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
