@@ -36,6 +36,12 @@ bool IsJsonType(const HttpHeaders& headers) {
          EqualsIgnoreCase(media.substr(media.size() - kSuffix.size()), kSuffix);
 }
 
+// True when the body is as the client wrote it: no compression, which nobody here would undo.
+bool IsPlain(const HttpHeaders& headers) {
+  const auto coding = headers.Find("Content-Encoding");
+  return !coding.has_value() || EqualsIgnoreCase(*coding, "identity");
+}
+
 // The name of a request: the client's, or a new one.
 std::string RequestIdFor(std::string_view given) {
   return IsUsableRequestId(given) ? std::string(given) : RandomRequestUid().ToHex();
@@ -243,7 +249,7 @@ void HttpApi::GetTopology(Exchange& exchange) {
 }
 
 void HttpApi::HandlePost(Exchange exchange, PostHandler handler) {
-  if (!IsJsonType(exchange.request.headers)) {
+  if (!IsJsonType(exchange.request.headers) || !IsPlain(exchange.request.headers)) {
     return Refuse(exchange, RequestError{ErrorCode::kUnsupportedMediaType});
   }
   auto shared = std::make_shared<Exchange>(std::move(exchange));

@@ -235,7 +235,7 @@ class InterruptWatch {
     sigset_t mask;
     sigemptyset(&mask);
     for (int number : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&mask, number);
-    ::sigprocmask(SIG_BLOCK, &mask, nullptr);
+    ::pthread_sigmask(SIG_BLOCK, &mask, nullptr);
     signals_.reset(::signalfd(-1, &mask, SFD_CLOEXEC));
     quit_.reset(::eventfd(0, EFD_CLOEXEC));
     thread_ = Thread("signals", [this] { Loop(); });

@@ -51,7 +51,7 @@ std::string DescribeAnswer(const AnswerStats& stats);
 // Keeps at most one line, of at most kMaxLineBytes.
 class EventStreamParser {
  public:
-  static constexpr size_t kMaxLineBytes = 4 * 1024 * 1024;
+  static constexpr size_t kMaxLineBytes = size_t{4} << 20;
 
   // Calls on_data for every complete event in order. ResourceExhausted when a line is too long;
   // the stream is then of no more use.

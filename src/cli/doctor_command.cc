@@ -105,7 +105,8 @@ void PrintTable(const LedgerLook& look, const std::vector<LedgerSuspect>& orphan
     num_held += worker.held.size();
   }
   if (orphans.empty()) {
-    fmt::print("ledger clean: {} held blocks, each with an owner that is known\n", num_held);
+    fmt::print("ledger clean: {} held blocks of {} workers, each with an owner that is known\n",
+               num_held, look.workers.size());
     return;
   }
   fmt::print("\n{:<20} {:>7} {:>10} {:<10} {:<32} {:>8} {}\n", "orphan at", "block", "generation",
@@ -164,11 +165,15 @@ int AuditLedger(const DoctorFlags& f) {
       if (std::exchange(is_first, false)) first_ms = now_ms;
       last = *std::move(look);
       audit.Add(last);
-      if (audit.suspects().empty() || now_ms - first_ms >= f.wait_s * 1000) break;
+      const bool has_finding = !audit.suspects().empty() || last.workers.empty();
+      if (!has_finding || now_ms - first_ms >= f.wait_s * 1000) break;
     } else if (is_over) {
       // Not one that has just ended: that is missing from the next topology.
       return Fail("doctor", look.status());
     }
+  }
+  if (last.workers.empty()) {
+    return Fail("doctor", Unavailable("no worker is registered, so there is no ledger to audit"));
   }
   if (f.json) {
     PrintJson(last, audit.suspects());

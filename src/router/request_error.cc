@@ -67,7 +67,7 @@ constexpr ErrorRow kRows[] = {
     {ErrorCode::kBodyTooLarge, 413, kGrpcInvalidArgument, kInvalidRequest, "body_too_large",
      "The request is larger than 8 MiB."},
     {ErrorCode::kUnsupportedMediaType, 415, kGrpcInvalidArgument, kInvalidRequest,
-     "unsupported_media_type", "The content type must be application/json."},
+     "unsupported_media_type", "The body must be application/json, without Content-Encoding."},
     {ErrorCode::kQueueFull, 429, kGrpcResourceExhausted, kRateLimit, "queue_full",
      "Too many requests are waiting; try again later."},
     {ErrorCode::kQueueTimeout, 429, kGrpcResourceExhausted, kRateLimit, "queue_timeout",

@@ -404,6 +404,11 @@ TEST_F(HttpApiTest, ContentTypeIsChecked) {
     EXPECT_EQ(responder->status, 415) << type;
     EXPECT_EQ(Text(*responder, {"error", "code"}), "unsupported_media_type");
   }
+  for (const auto& [coding, status] : {std::pair{"gzip", 415}, {"br", 415}, {"Identity", 200}}) {
+    const auto responder = Send("POST", kChatPath, body, {{"Content-Encoding", coding}});
+    ASSERT_TRUE(responder->Wait());
+    EXPECT_EQ(responder->status, status) << coding;
+  }
 }
 
 TEST_F(HttpApiTest, PathsAndMethods) {

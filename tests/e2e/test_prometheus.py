@@ -90,7 +90,7 @@ def kill_a_worker_with_streams(cluster, prometheus):
     """Its streams are placed again; the targets follow its next life."""
     before = {row["worker_id"]: row["incarnation"] for row in cluster.workers()}
     # Short prompts and many tokens: however slow prefill is, streams are being decoded at a scrape.
-    with Load(cluster, width=3, words=1, max_tokens=400) as load:
+    with Load(cluster, width=3, words=1, max_tokens=120) as load:
         running = wait_for_series(prometheus, 'baton_requests_running{role="decode"} > 1', LIMIT_S)
         name = running[0][0]["worker"]
         victim = next(row for row in cluster.workers() if row["worker_id"] == name)

@@ -348,8 +348,9 @@ TEST(PlacementTest, FullPoolKeepsRequestsInOrder) {
   cluster.JoinPair();
   // 64 blocks of 16 tokens; 320 tokens take 20 + 1.
   std::vector<RequestUid> uids;
-  for (int i = 0; i < 5; ++i)
+  for (int i = 0; i < 5; ++i) {
     uids.push_back(cluster.Submit(cluster.Request(std::string(320, 'p'))));
+  }
   EXPECT_EQ(cluster.Log("decode-0").Of(Order::Kind::kDecode).size(), 3u);
   EXPECT_EQ(cluster.metrics.requests_waiting->value(), 2.0);
   // A small request could fit, but would starve the large ones.
