@@ -77,9 +77,10 @@ uint64_t RoomInGroup(const std::string& folder, const MemoryController& controll
 // in the mounted tree; the mount itself is then the container's own group.
 uint64_t RoomInAncestors(const std::string& root, std::string path,
                          const MemoryController& controller) {
-  uint64_t room = RoomInGroup(root + controller.mount, controller);
+  const std::string mount = root + controller.mount;
+  uint64_t room = RoomInGroup(mount, controller);
   while (path.size() > 1) {
-    room = std::min(room, RoomInGroup(root + controller.mount + path, controller));
+    room = std::min(room, RoomInGroup(mount + path, controller));
     path.resize(path.rfind('/'));
   }
   return room;

@@ -26,7 +26,7 @@ BATON_INLINE I32x16 LoadSignedBytes(const void* p) {
   int8_t bytes[16];
   std::memcpy(bytes, p, sizeof(bytes));
   I32x16 out;
-  for (int i = 0; i < 16; ++i) out.v[i / 4][i % 4] = bytes[i];
+  for (int i = 0; i < 16; ++i) out.v[i / 4][i % 4] = int32_t{bytes[i]};
   return out;
 }
 // Two int16 in every lane.
@@ -86,7 +86,7 @@ BATON_INLINE I32x16 LookUp(const int8_t* table, I32x16 v) {
   I32x16 out;
   for (int i = 0; i < 4; ++i) {
     const I8x16 index = std::bit_cast<I8x16>(v.v[i]);
-    I8x16 found = index ^ index;
+    I8x16 found = {};
     for (int8_t value = 0; value < 16; ++value) found |= (index == value) & table[value];
     out.v[i] = std::bit_cast<I32x4>(found);
   }
