@@ -3,9 +3,10 @@
 //
 // P is chosen among ready workers that are compatible with D and connected to it, by the predicted
 // end of the prompt there: what waits, and the longer of computing what the worker's prefix cache
-// lacks of it and of sending what D's lacks over the link. D is chosen among ready workers by free
-// KV after this request, then by running sequences; one that holds more of the prompt, or that its
-// KV reaches sooner, comes first only while it is about as loaded (kMax.. below), so that a prefix
+// lacks of it and of sending what D's lacks over the link. D is chosen among ready workers, those
+// of the numerics of a stream's output before all others whether they have room or not, by free KV
+// after this request, then by running sequences; one that holds more of the prompt, or that its KV
+// reaches sooner, comes first only while it is about as loaded (kMax.. below), so that a prefix
 // that everybody uses does not pull every request to one worker. The prompt is computed by D itself
 // when few of its tokens are to be computed there, or when no P can serve it; the answer says why.
 #ifndef BATON_SCHEDULER_ROUTE_POLICY_H_
@@ -112,7 +113,8 @@ struct RouteQuery {
   // A worker with so much to compute is full, once one prompt waits there behind another.
   double max_backlog_s = std::numeric_limits<double>::infinity();
   uint64_t random = 0;  // tie-break
-  // Of the D that the output so far came from: another D could go on with other tokens.
+  // Of the D that the output so far came from: another D could go on with other tokens, so one of
+  // these comes first, also where the stream has to wait for room.
   std::optional<uint64_t> numerics_id = std::nullopt;
 };
 

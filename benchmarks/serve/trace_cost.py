@@ -10,6 +10,7 @@ collector and this client need), and the gap between tokens. Needs grpcio (scrip
 """
 
 import json
+import math
 import random
 import statistics
 import sys
@@ -29,11 +30,14 @@ PROMPT_TOKENS = 64
 
 
 def cpu_ms(server):
-    """Processor time that the threads of router and workers have had."""
+    """Processor time that the threads of router and workers have had; they live as long as it."""
     spent_ns = 0
     for process in server.processes():
         for task in Path(f"/proc/{process['pid']}/task").iterdir():
-            spent_ns += int((task / "schedstat").read_text().split()[0])
+            try:
+                spent_ns += int((task / "schedstat").read_text().split()[0])
+            except (FileNotFoundError, ProcessLookupError):
+                pass  # one of the library's that has just ended
     return spent_ns / 1e6
 
 
@@ -57,11 +61,15 @@ def one_round(server, rng):
 
 
 def spread(ratios):
-    """Median, and the 95 % interval of it by the order statistics."""
+    """Median, and an interval that holds it with at least 95 %: so many of the ordered ratios are
+    left out on each side as a binomial of one half allows; with fewer than 6 none."""
     ordered = sorted(ratios)
-    reach = round(0.98 * len(ordered) ** 0.5)
-    middle = len(ordered) // 2
-    low, high = ordered[max(0, middle - reach)], ordered[min(len(ordered) - 1, middle + reach)]
+    num_out, tail = 0, 2.0 ** -len(ordered)
+    while tail <= 0.025:
+        num_out += 1
+        tail += math.comb(len(ordered), num_out) * 2.0 ** -len(ordered)
+    num_out = max(num_out - 1, 0)
+    low, high = ordered[num_out], ordered[-1 - num_out]
     return {"median": statistics.median(ordered), "low": low, "high": high}
 
 

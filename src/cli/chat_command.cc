@@ -113,6 +113,23 @@ Status AskAndPrint(ChatSession& session, AnswerPrinter& printer, const std::stri
   return OkStatus();
 }
 
+// Nobody at a terminal and nothing to read: there will be no question. Waits for the first byte.
+bool InputIsEmpty() {
+  return ::isatty(STDIN_FILENO) == 0 &&
+         (std::cin >> std::ws).peek() == std::char_traits<char>::eof();
+}
+
+// The same where it is known already: a pipe may yet bring a question.
+bool InputHasEnded() {
+  pollfd input = {.fd = STDIN_FILENO, .events = POLLIN, .revents = 0};
+  return ::poll(&input, 1, 0) > 0 && InputIsEmpty();
+}
+
+int FailWithoutQuestion(std::string_view command) {
+  return Fail(command, InvalidArgument("standard input has no question; give --prompt TEXT"),
+              kExitUsage);
+}
+
 int Converse(std::string_view command, const ChatFlags& f, ChatOptions options) {
   AnswerPrinter printer;
   options.on_thought = [&printer](std::string_view text) { printer.OnThought(text); };
@@ -121,9 +138,9 @@ int Converse(std::string_view command, const ChatFlags& f, ChatOptions options) 
     const Status status = AskAndPrint(session, printer, f.prompt);
     return status.ok() ? kExitOk : Fail(command, status);
   }
+  if (InputIsEmpty()) return FailWithoutQuestion(command);
   const bool terminal = ::isatty(STDIN_FILENO) != 0;
   if (terminal) fmt::print("Ask something. /clear forgets the conversation, /exit ends it.\n");
-  bool asked = false;
   bool failed = false;
   std::string line;
   for (;;) {
@@ -135,7 +152,6 @@ int Converse(std::string_view command, const ChatFlags& f, ChatOptions options) 
     const absl::string_view trimmed = absl::StripAsciiWhitespace(line);
     const std::string question(trimmed.data(), trimmed.size());
     if (question.empty()) continue;
-    asked = true;
     if (question == "/exit" || question == "/quit") break;
     if (question == "/clear") {
       session.Clear();
@@ -144,10 +160,6 @@ int Converse(std::string_view command, const ChatFlags& f, ChatOptions options) 
     const Status status = AskAndPrint(session, printer, question);
     failed = !status.ok();
     if (failed) Fail(command, status);
-  }
-  if (!asked && !terminal) {
-    return Fail(command, InvalidArgument("standard input has no question; give --prompt TEXT"),
-                kExitUsage);
   }
   return failed ? kExitFailure : kExitOk;
 }
@@ -310,6 +322,7 @@ int RunRun(const std::vector<std::string>& args) {
   if (const Status status = CheckTuning(run.tuning); !status.ok()) {
     return Fail("run", status, kExitUsage);
   }
+  if (f.prompt.empty() && InputHasEnded()) return FailWithoutQuestion("run");
   const StatusOr<ModelFile> model = ResolveOrPullModel(run.model);
   if (!model.ok()) return Fail("run", model.status());
 

@@ -126,7 +126,8 @@ int RunWorker(WorkerRole role, const std::vector<std::string>& args) {
                       {"pid", std::to_string(::getpid())},
                       {"grpc", (*worker)->grpc_address()},
                       {"admin", (*worker)->admin_address()},
-                      {"kv", (*worker)->kv_address()}});
+                      {"kv", (*worker)->kv_address()},
+                      {"device", (*worker)->DescribeDevice()}});
   signals.Wait([&worker] { return (*worker)->drain_asked() || !(*worker)->failure().ok(); });
   const Status drained = (*worker)->Drain(signals.stop_now());
   FlushLog();

@@ -243,7 +243,8 @@ SupervisorConfig BuildConfig(const ServeFlags& f, const ModelFile& model, const 
   config.on_ready = [model](const ChildReport& router, const std::vector<ChildReport>& workers) {
     WarnWithoutChat(router.at("http"));
     for (const ChildReport& worker : workers) {
-      fmt::print("{:<10} pid {}\n", worker.at("worker_id"), worker.at("pid"));
+      fmt::print("{:<10} pid {:<8} {}\n", worker.at("worker_id"), worker.at("pid"),
+                 worker.at("device"));
     }
     fmt::print("{} is ready: http://{}/v1  grpc {}  admin http://{}\n", model.id, router.at("http"),
                router.at("grpc"), router.at("admin"));

@@ -59,6 +59,10 @@ void RegisterRequestMetrics(MetricsRegistry* registry, BatonMetrics* metrics) {
       registry->AddGauge({"baton_requests_running", "Requests being computed or streamed."});
   metrics->requests_waiting = registry->AddGauge(
       {"baton_requests_waiting", "Requests admitted to a queue and not started."});
+  metrics->requests_waiting_numerics =
+      registry->AddGauge({"baton_requests_waiting_numerics",
+                          "Resumed streams that wait for a worker of the numerics of their output, "
+                          "others being there."});
   metrics->prompt_tokens_total =
       registry->AddCounter({"baton_prompt_tokens_total", "Prompt tokens of finished requests."});
   metrics->generation_tokens_total =
@@ -152,6 +156,8 @@ void RegisterRecoveryMetrics(MetricsRegistry* registry, BatonMetrics* metrics) {
         {"baton_registrations_refused_total", "Workers that the router did not take."},
         {{"reason", std::string(kRefusalReasonNames[i])}});
   }
+  metrics->inexact_answers_total = registry->AddCounter(
+      {"baton_inexact_answers_total", "Whole answers whose parts are of different numerics."});
   metrics->stale_events_total = registry->AddCounter(
       {"baton_stale_events_total", "Messages of an older attempt or incarnation, dropped."});
 }

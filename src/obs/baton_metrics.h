@@ -79,8 +79,9 @@ struct BatonMetrics {
   std::array<Counter*, kFinishReasonNames.size()> choices_finished_total;  // R
   Gauge* requests_running;                                                 // R, W
   Gauge* requests_waiting;                                                 // R, W
-  Counter* prompt_tokens_total;                             // R: of finished requests
-  Counter* generation_tokens_total;                         // R
+  Gauge* requests_waiting_numerics;  // R: of them, for a worker of the numerics of their output
+  Counter* prompt_tokens_total;      // R: of finished requests
+  Counter* generation_tokens_total;  // R
   Histogram* time_to_first_token_seconds;                   // R
   Histogram* inter_token_latency_seconds;                   // R
   Histogram* e2e_request_latency_seconds;                   // R
@@ -108,7 +109,8 @@ struct BatonMetrics {
   Gauge* mbu_ratio;  // W: bytes a step had to read / time / measured bandwidth
   Gauge* mfu_ratio;  // W: likewise for arithmetic
   std::array<Counter*, kRefusalReasonNames.size()> registrations_refused_total;  // R
-  Counter* stale_events_total;  // R: messages of an older attempt or incarnation, dropped
+  Counter* inexact_answers_total;  // R: whole answers with exact=false
+  Counter* stale_events_total;     // R: messages of an older attempt or incarnation, dropped
   std::array<Counter*, kKeyedResultNames.size()> idempotency_requests_total;  // R: by KeyedResult
   std::array<Gauge*, kKeyedStateNames.size()> idempotency_answers;            // R: by KeyedState
   Gauge* idempotency_bytes;                                                   // R

@@ -79,7 +79,7 @@ void RouterCore::Submit(RequestUid uid, GenerateRequest request, std::shared_ptr
   const Stage last = record.spec.is_shadow() ? Stage::kServes : Stage::kLeaves;
   if (stage_ > last) return EndBad(record, ErrorCode::kDraining);
   if (!registry_.Serves(record.spec.model->id)) return EndBad(record, ErrorCode::kNoWorkers);
-  if (num_queued_ > config_.max_queued || requests_.size() > config_.max_live) {
+  if (num_queued_ - num_aside_ > config_.max_queued || requests_.size() > config_.max_live) {
     return EndBad(record, ErrorCode::kQueueFull);
   }
   if (const std::optional<uint32_t> retry_s = OverloadRetryS(record, now_us)) {
@@ -107,17 +107,28 @@ std::optional<uint32_t> RouterCore::OverloadRetryS(const RouterRequest& request,
 }
 
 // Shadows are in the queue too, but count in nothing that clients can notice.
-void RouterCore::EnterQueue(const RouterRequest& request) {
+void RouterCore::EnterQueue(RouterRequest& request) {
   if (request.spec.is_shadow()) return;
   ++num_queued_;
   ++model_queues_[request.spec.model->id].num_waiting;
 }
 
-void RouterCore::LeaveQueue(const RouterRequest& request) {
+void RouterCore::LeaveQueue(RouterRequest& request) {
   if (request.spec.is_shadow()) return;
+  SetAside(request, false);
   --num_queued_;
   const auto it = model_queues_.find(request.spec.model->id);
   if (--it->second.num_waiting == 0) model_queues_.erase(it);
+}
+
+// Who waits aside says nothing about how fast the others get on.
+void RouterCore::SetAside(RouterRequest& request, bool waits_aside) {
+  if (request.spec.is_shadow() || request.waits_aside == waits_aside) return;
+  request.waits_aside = waits_aside;
+  num_aside_ += waits_aside ? 1 : -1;
+  const auto it = model_queues_.try_emplace(request.spec.model->id).first;
+  it->second.num_waiting += waits_aside ? -1 : 1;
+  if (it->second.num_waiting == 0) model_queues_.erase(it);
 }
 
 void RouterCore::Cancel(RequestUid uid, CancelCause cause, int64_t now_us) {
@@ -147,6 +158,7 @@ void RouterCore::EndGood(RouterRequest& request) {
   if (!request.spec.is_shadow()) {
     metrics_->CountRequest(200);
     metrics_->prompt_tokens_total->Add(result.num_prompt_tokens);
+    if (!request.exact) metrics_->inexact_answers_total->Add();
     for (const FinishReason reason : request.finished) {
       metrics_->choices_finished_total[reason == FinishReason::kLength ? 1 : 0]->Add();
     }
@@ -262,6 +274,7 @@ void RouterCore::ReportTableSize() {
   const size_t num_running = requests_.size() - num_queued_ - num_shadows_;
   metrics_->requests_running->Set(static_cast<double>(num_running));
   metrics_->requests_waiting->Set(static_cast<double>(num_queued_));
+  metrics_->requests_waiting_numerics->Set(static_cast<double>(num_aside_));
 }
 
 void RouterCore::BeginLeave() {

@@ -109,13 +109,13 @@ class RouterCore {
 
  private:
   // What came of trying to place a request. kWaitAside: it waits for a worker of its own numerics
-  // while another has room, so nobody else need wait behind it.
+  // while there are others, at which nobody need wait behind it.
   enum class Placing : uint8_t { kPlaced, kWait, kWaitAside, kEnded };
 
   // router_core.cc: life and end of requests.
   std::optional<uint32_t> OverloadRetryS(const RouterRequest& request, int64_t now_us) const;
-  void EnterQueue(const RouterRequest& request);
-  void LeaveQueue(const RouterRequest& request);
+  void EnterQueue(RouterRequest& request);
+  void LeaveQueue(RouterRequest& request);
   void EndGood(RouterRequest& request);
   void EndBad(RouterRequest& request, const RequestError& error);
   void EndBad(RouterRequest& request, ErrorCode code);
@@ -142,13 +142,26 @@ class RouterCore {
     Route route;
     RouteTable table;              // that the route's indices refer to
     LeaseId source;                // the decode worker whose KV moves to the route's; 0 = none
-    bool waits_aside = false;      // only workers of other numerics have room
+    bool is_bound = false;         // to its numerics, and workers of others are there
+    bool must_wait = false;        // bound, and one of its numerics may become ready
     LeaseId PrefillLease() const;  // where KV comes from to the route's decode worker; 0 = none
   };
-  PlannedRoute RouteFor(RouterRequest& request, int64_t now_us);
+  // Decode workers that later requests of the queue leave to one before them.
+  struct Claim {
+    std::string_view model;
+    std::optional<uint64_t> numerics_id;  // none: all of the model
+  };
+  using Claims = std::vector<Claim>;
+  static bool HasClaim(const Claims& claims, std::string_view model,
+                       std::optional<uint64_t> numerics_id);
+  PlannedRoute RouteFor(RouterRequest& request, const Claims& claims, int64_t now_us);
+  bool IsBound(const RouterRequest& request, int64_t now_us) const;
+  bool CutFromNumerics(RouterRequest& request);
+  bool MayBecomeReady(const ModelInfo& model, uint64_t numerics_id) const;
+  void SetAside(RouterRequest& request, bool waits_aside);
   Route RouteForShadow(const RouterRequest& request, const RouteQuery& query, RouteTable& table);
   void PlaceQueued(int64_t now_us);
-  Placing TryPlace(RouterRequest& request, int64_t now_us);
+  Placing TryPlace(RouterRequest& request, const Claims& claims, int64_t now_us);
   void FindPrefixes(RouterRequest& request, RouteTable& table);
   bool ShouldWaitForPair(RouteReason reason, const ModelInfo& model, int64_t now_us) const;
   void Start(RouterRequest& request, RegisteredWorker* prefill, RegisteredWorker& decode,
@@ -206,8 +219,9 @@ class RouterCore {
   std::unordered_map<RequestUid, std::unique_ptr<RouterRequest>> requests_;
   std::deque<RequestUid> queue_;  // arrival order; may name requests that have ended
   size_t num_queued_ = 0;         // of requests_, clients' only
+  size_t num_aside_ = 0;          // of num_queued_, nobody waits behind them
   size_t num_shadows_ = 0;        // of requests_, queued or placed
-  // What num_queued_ counts, by model id.
+  // What num_queued_ counts without num_aside_, by model id.
   std::map<std::string, ModelQueue, std::less<>> model_queues_;
   bool queue_changed_ = false;  // PlaceQueued has something to try
   enum class Stage : uint8_t { kServes, kLeaves, kStopped } stage_ = Stage::kServes;

@@ -34,6 +34,9 @@ struct RouterCoreConfig {
   int64_t prefill_wait_us = 60'000'000;
   // How long a request that lost its worker waits for another: a restart and loading the model.
   int64_t resume_wait_us = 30'000'000;
+  // How long of that it waits for one of the numerics that its client has seen, before another one
+  // may go on: at most resume_wait_us.
+  int64_t own_numerics_wait_us = 15'000'000;
   // A decode worker answers a reservation within one step (<= 100 ms); 2 s allow for a loaded host.
   int64_t reserve_timeout_us = 2'000'000;
   // No sign of progress of a worker that holds requests, heartbeats going on: its engine hangs.

@@ -79,13 +79,21 @@ bool TakesShadow(const RegisteredWorker& worker, const GenerateRequest& shadow) 
 
 }  // namespace
 
-// First come, first served within a model: a request that finds no room keeps later ones of its
-// model behind it, so that a large one is not starved by small ones. So does one whose fault
-// settles, for its 10 ms: what else was lost then is not known yet.
+bool RouterCore::HasClaim(const Claims& claims, std::string_view model,
+                          std::optional<uint64_t> numerics_id) {
+  return std::any_of(claims.begin(), claims.end(), [&](const Claim& claim) {
+    return claim.model == model && claim.numerics_id == numerics_id;
+  });
+}
+
+// First come, first served within a model: a request that finds no room claims what comes free, so
+// that a large one is not starved by small ones: all workers of its model, or those of its numerics
+// where only they will do. So does one whose fault settles, for its 10 ms: what else was lost then
+// is not known yet.
 void RouterCore::PlaceQueued(int64_t now_us) {
   if (!queue_changed_) return;
   queue_changed_ = false;
-  std::vector<std::string_view> blocked_models;
+  Claims claims;
   std::deque<RequestUid> waiting;
   while (!queue_.empty()) {
     const RequestUid uid = queue_.front();
@@ -97,15 +105,16 @@ void RouterCore::PlaceQueued(int64_t now_us) {
       continue;
     }
     const std::string_view model = request->spec.model->id;
-    const bool blocked =
-        std::find(blocked_models.begin(), blocked_models.end(), model) != blocked_models.end();
-    Placing placing = Placing::kWait;
-    if (!blocked && now_us >= request->not_before_us) {
-      placing = TryPlace(*request, now_us);
+    const uint64_t numerics_id = request->numerics_id;
+    const bool blocked = HasClaim(claims, model, std::nullopt);
+    const bool is_behind = IsBound(*request, now_us) && HasClaim(claims, model, numerics_id);
+    Placing placing = is_behind ? Placing::kWaitAside : Placing::kWait;
+    if (!blocked && !is_behind && now_us >= request->not_before_us) {
+      placing = TryPlace(*request, claims, now_us);
       const bool waits = placing == Placing::kWait || placing == Placing::kWaitAside;
       const bool frees_room = waits && num_shadows_ > 0 && !request->spec.is_shadow();
       if (frees_room) EndShadows(LeaseId{});
-      if (frees_room) placing = TryPlace(*request, now_us);
+      if (frees_room) placing = TryPlace(*request, claims, now_us);
       if (placing == Placing::kPlaced || placing == Placing::kEnded) continue;
     }
     if (request->spec.is_shadow()) {  // it never waits, and never before a client
@@ -113,10 +122,35 @@ void RouterCore::PlaceQueued(int64_t now_us) {
       EndBad(*request, was_placed ? ErrorCode::kWorkerLost : ErrorCode::kQueueFull);
       continue;
     }
-    if (!blocked && placing == Placing::kWait) blocked_models.push_back(model);
+    if (!blocked) {
+      SetAside(*request, placing == Placing::kWaitAside);
+      if (placing == Placing::kWait) claims.push_back({model, std::nullopt});
+      if (placing == Placing::kWaitAside && !is_behind) claims.push_back({model, numerics_id});
+    }
     waiting.push_back(uid);
   }
   queue_ = std::move(waiting);
+  ReportTableSize();
+}
+
+// Its client has seen tokens of one numerics, and a worker of others could go on with other ones.
+// In the end that is better than none, but not for several choices: they are computed again from
+// their beginning, and what was seen would not fit what follows.
+bool RouterCore::IsBound(const RouterRequest& request, int64_t now_us) const {
+  if (!request.exact || request.num_delivered == 0 || request.spec.is_shadow()) return false;
+  return request.IsPlaced() || request.spec.num_choices > 1 ||
+         now_us - request.queued_us < config_.own_numerics_wait_us;
+}
+
+// Registered, and not about to leave: at most silent for a while, or its session opens again.
+bool RouterCore::MayBecomeReady(const ModelInfo& model, uint64_t numerics_id) const {
+  const auto& workers = registry_.workers();
+  return std::any_of(workers.begin(), workers.end(), [&](const auto& entry) {
+    const RegisteredWorker& worker = entry.second;
+    return !worker.IsPrefill() && !worker.load.draining &&
+           worker.description.model->id == model.id &&
+           worker.description.fingerprint.numerics_id == numerics_id;
+  });
 }
 
 std::span<const TokenId> RouterRequest::Replayed() const {
@@ -127,6 +161,11 @@ std::span<const TokenId> RouterRequest::Replayed() const {
 bool RouterRequest::ExactBy(const Route& route, const WorkerDescription& decode) const {
   if (merge.num_known() == 0) return route.exact;
   return exact && route.exact && decode.fingerprint.numerics_id == numerics_id;
+}
+
+void RouterRequest::ForgetTokens() {
+  merge = TokenMerge(spec.num_choices, spec.sampling.max_tokens);
+  num_replayed = 0;
 }
 
 uint32_t RouterRequest::NumHitsAt(const RegisteredWorker& worker) const {
@@ -167,7 +206,8 @@ void RouterCore::FindPrefixes(RouterRequest& request, RouteTable& table) {
   }
 }
 
-RouterCore::PlannedRoute RouterCore::RouteFor(RouterRequest& request, int64_t now_us) {
+RouterCore::PlannedRoute RouterCore::RouteFor(RouterRequest& request, const Claims& claims,
+                                              int64_t now_us) {
   const uint32_t num_tokens = request.NumTokens();
   const auto max_total =
       static_cast<uint32_t>(request.spec.prompt.size() + request.spec.sampling.max_tokens);
@@ -179,10 +219,13 @@ RouterCore::PlannedRoute RouterCore::RouteFor(RouterRequest& request, int64_t no
   query.num_choices = request.spec.num_choices;
   query.max_total_tokens = max_total;
   query.random = request.uid.lo;
-  // In the second half of its time in the queue another worker is better than none.
-  const bool may_wait =
-      request.IsPlaced() || now_us - request.queued_us < config_.resume_wait_us / 2;
-  if (request.merge.num_known() > 0 && may_wait) query.numerics_id = request.numerics_id;
+  const bool is_bound = IsBound(request, now_us);
+  if (is_bound) query.numerics_id = request.numerics_id;
+  for (DecodeLoad& row : table.decode) {
+    const uint64_t numerics_id = row.fingerprint.numerics_id;
+    if (is_bound && row.ready && numerics_id != request.numerics_id) planned.is_bound = true;
+    if (HasClaim(claims, request.spec.model->id, numerics_id)) row.ready = false;
+  }
   if (request.spec.is_shadow()) {
     planned.route = RouteForShadow(request, query, table);
     return planned;
@@ -210,10 +253,11 @@ RouterCore::PlannedRoute RouterCore::RouteFor(RouterRequest& request, int64_t no
     }
   }
   planned.route = PickRoute(table.Load(), query);
-  if (!planned.route.has_room && query.numerics_id.has_value()) {
-    query.numerics_id.reset();
-    planned.waits_aside = PickRoute(table.Load(), query).has_room;
-  }
+  if (!is_bound || planned.route.path == Route::Path::kNone) return planned;
+  const DecodeLoad& chosen = table.decode[planned.route.decode_idx];
+  planned.must_wait =
+      chosen.fingerprint.numerics_id != request.numerics_id &&
+      (request.spec.num_choices > 1 || MayBecomeReady(*request.spec.model, request.numerics_id));
   return planned;
 }
 
@@ -245,24 +289,44 @@ Route RouterCore::RouteForShadow(const RouterRequest& request, const RouteQuery&
   return PickRoute(table.Load(), alone);
 }
 
-RouterCore::Placing RouterCore::TryPlace(RouterRequest& request, int64_t now_us) {
-  const PlannedRoute planned = RouteFor(request, now_us);
+RouterCore::Placing RouterCore::TryPlace(RouterRequest& request, const Claims& claims,
+                                         int64_t now_us) {
+  const PlannedRoute planned = RouteFor(request, claims, now_us);
   const RouteTable& table = planned.table;
   const Route& route = planned.route;
+  const Placing wait = planned.is_bound ? Placing::kWaitAside : Placing::kWait;
   if (route.path == Route::Path::kNone) {
-    if (route.reason != RouteReason::kExceedsEveryPool) return Placing::kWait;
+    if (route.reason != RouteReason::kExceedsEveryPool) return wait;
     EndBad(request, TooLargeError(request));
     return Placing::kEnded;
   }
+  if (planned.must_wait) return Placing::kWaitAside;
   if (planned.source.value() == 0 && route.path == Route::Path::kLocal &&
       ShouldWaitForPair(route.reason, *request.spec.model, now_us)) {
-    return Placing::kWait;
+    return wait;
   }
-  if (!route.has_room) return planned.waits_aside ? Placing::kWaitAside : Placing::kWait;
+  if (!route.has_room) return wait;
   RegisteredWorker& decode = *registry_.Find(table.decode_leases[route.decode_idx]);
+  if (request.LeavesNumerics(decode.description) && CutFromNumerics(request)) {
+    return TryPlace(request, claims, now_us);
+  }
   request.exact = request.ExactBy(route, decode.description);
   Start(request, registry_.Find(planned.PrefillLease()), decode, now_us);
   return Placing::kPlaced;
+}
+
+// Nothing that workers of other numerics would have to find again is left to them: every token that
+// the client has seen is replayed, what it has not is forgotten. True when that changed something.
+bool RouterCore::CutFromNumerics(RouterRequest& request) {
+  if (request.num_delivered == 0) {
+    request.ForgetTokens();
+  } else {
+    const auto num_first = static_cast<uint32_t>(request.merge.tokens(0).size());
+    if (request.spec.num_choices > 1 || request.num_replayed == num_first) return false;
+    request.num_replayed = num_first;
+  }
+  CancelKept(request);
+  return true;
 }
 
 LeaseId RouterCore::PlannedRoute::PrefillLease() const {

@@ -151,7 +151,7 @@ bool RouterCore::TryMove(RouterRequest& request, const RegisteredWorker& worker,
   }
   const uint32_t num_replayed = request.num_replayed;
   request.num_replayed = request.NumToReplay(has_kv);
-  const PlannedRoute planned = RouteFor(request, now_us);
+  const PlannedRoute planned = RouteFor(request, Claims{}, now_us);
   const Route& route = planned.route;
   const bool has_room = route.path != Route::Path::kNone && route.has_room;
   // A better way than this one may be about to open.
@@ -171,16 +171,20 @@ bool RouterCore::TryMove(RouterRequest& request, const RegisteredWorker& worker,
 }
 
 // The worker that was asked has reserved: what it takes over ends here, and its source is told.
-// False when that one has gone meanwhile; the stream then stays.
+// False when that one has gone meanwhile, or tokens came that the other could not go on from; the
+// stream then stays.
 bool RouterCore::Move(RouterRequest& request, int64_t now_us) {
   RegisteredWorker* const source = registry_.Find(request.move.source);
+  RegisteredWorker* const dest = registry_.Find(request.move.decode.lease);
   const bool needs_source = request.move.source.value() != 0;
-  if (needs_source && (source == nullptr || !source->session_up)) {
+  const bool prefill_holds = request.prefill.Is(request.move.source) && request.prefill.live;
+  const bool is_kept = request.decode.Is(request.move.source) || prefill_holds;
+  const bool is_gone = needs_source && (source == nullptr || !source->session_up);
+  const bool leaves = request.LeavesNumerics(dest->description) && (request.exact || !is_kept);
+  if (is_gone || leaves) {
     GiveUpMove(request);
     return false;
   }
-  const bool prefill_holds = request.prefill.Is(request.move.source) && request.prefill.live;
-  const bool is_kept = request.decode.Is(request.move.source) || prefill_holds;
   const auto num_known = static_cast<uint32_t>(request.merge.num_known());
   request.life.OnFault(request.attempt(), PlacementFault::kMoved, num_known);
   const AskedMove move = std::exchange(request.move, AskedMove{});
@@ -189,7 +193,7 @@ bool RouterCore::Move(RouterRequest& request, int64_t now_us) {
   request.num_replayed = move.num_replayed;
   request.exact = move.exact;
   request.move = move;
-  Start(request, source, *registry_.Find(move.decode.lease), now_us);
+  Start(request, source, *dest, now_us);
   return true;
 }
 

@@ -84,6 +84,7 @@ struct RouterRequest {
   bool is_local = false;          // the decode worker computes the prompt itself
   bool exact = true;              // also of the output before this placement
   uint64_t numerics_id = 0;       // of the decode worker that the first token came from
+  bool waits_aside = false;       // while queued: see RouterCore::Placing
   std::string prefill_worker_id;  // "" when local
   std::string decode_worker_id;
   // The decode worker has reserved blocks: from now on tokens go to the client. Before, a refusal
@@ -124,6 +125,12 @@ struct RouterRequest {
   int64_t DeadlineUs() const { return spec.received_us + spec.timeout_us; }
   // Whether all of its answer is of the same numerics when `route` to `decode` is taken.
   bool ExactBy(const Route& route, const WorkerDescription& decode) const;
+  // `decode` could go on with other tokens than those that are known.
+  bool LeavesNumerics(const WorkerDescription& decode) const {
+    return merge.num_known() > 0 && decode.fingerprint.numerics_id != numerics_id;
+  }
+  // The known tokens, which no client has seen, are those of a worker that is lost.
+  void ForgetTokens();
   // The prompt's first blocks that a worker is taken to hold.
   uint32_t NumHitsAt(const RegisteredWorker& worker) const;
   // Prompt tokens that a worker is taken to hold; at least one is always computed.

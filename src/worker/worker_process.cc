@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "fmt/format.h"
 #include "grpcpp/server_builder.h"
 
 #include "kernels/cpu/machine_limits.h"
@@ -400,6 +401,10 @@ StatusOr<std::unique_ptr<WorkerProcess>> WorkerProcess::Start(WorkerConfig confi
 
 const std::string& WorkerProcess::grpc_address() const { return parts_->grpc_address; }
 const std::string& WorkerProcess::kv_address() const { return parts_->kv_address; }
+std::string WorkerProcess::DescribeDevice() const {
+  if (const Accelerator* device = parts_->device.accelerator.get()) return device->Describe();
+  return fmt::format("{} on the processor", parts_->model->arithmetic_name());
+}
 const std::string& WorkerProcess::admin_address() const { return parts_->admin_address; }
 const std::string& WorkerProcess::incarnation() const { return parts_->incarnation_text; }
 bool WorkerProcess::drain_asked() const { return parts_->drain_asked.load(); }

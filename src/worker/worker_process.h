@@ -28,6 +28,8 @@ class WorkerProcess {
   // As bound and advertised, "host:port".
   const std::string& grpc_address() const;
   const std::string& kv_address() const;
+  // What computes: "avx512 on the processor", or the device's name.
+  std::string DescribeDevice() const;
   const std::string& admin_address() const;
   // 16 hexadecimal digits.
   const std::string& incarnation() const;

@@ -338,6 +338,19 @@ def test_an_interrupted_run_leaves_nothing(tmp_path, number):
     process.communicate()
 
 
+def test_no_question_starts_no_server(tmp_path):
+    result = subprocess.run(
+        [BIN, "run", source_model()],
+        stdin=subprocess.DEVNULL,
+        env={**os.environ, "BATON_HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert result.returncode == 2 and "no question; give --prompt" in result.stderr, result
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_quick_answer_in_one_command():
     result = baton("run", MODEL, "Why is the sky blue?", "--max-tokens", "40", timeout=120)
     assert result.returncode == 0, result.stderr

@@ -86,14 +86,18 @@ def refuse_a_registration(cluster):
         list(register(iter([b"\x0a\x00"]), timeout=10))  # WorkerReport{hello {}}
 
 
+def busy_workers(cluster):
+    rows = cluster.get("/v1/topology")["processes"]
+    return [row for row in rows if row["role"] == "decode" and row["running"] > 0]
+
+
 def kill_a_worker_with_streams(cluster, prometheus):
     """Its streams are placed again; the targets follow its next life."""
     before = {row["worker_id"]: row["incarnation"] for row in cluster.workers()}
-    # Short prompts and many tokens: however slow prefill is, streams are being decoded at a scrape.
-    with Load(cluster, width=3, words=1, max_tokens=120) as load:
-        running = wait_for_series(prometheus, 'baton_requests_running{role="decode"} > 1', LIMIT_S)
-        name = running[0][0]["worker"]
-        victim = next(row for row in cluster.workers() if row["worker_id"] == name)
+    # Short prompts and many tokens: however slow prefill is, streams are being decoded.
+    with Load(cluster, width=3, words=1, max_tokens=200) as load:
+        victim = wait_until(lambda: busy_workers(cluster), LIMIT_S, "a stream is decoded")[0]
+        name = victim["worker_id"]
         os.kill(victim["pid"], signal.SIGKILL)
 
         def is_back():

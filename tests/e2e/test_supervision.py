@@ -243,6 +243,16 @@ class FakeAdmin:
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
 
 
+def test_a_ledger_without_workers_is_not_called_clean():
+    router = FakeAdmin()
+    router.pages = {
+        "/v1/topology": {"model": "m", "processes": [{"role": "router"}]},
+        "/debug/requests": [],
+    }
+    result = baton("doctor", "--ledger", "--wait", "0", "--admin", router.address)
+    assert result.returncode == 1 and "no worker is registered" in result.stderr, result
+
+
 @pytest.fixture
 def leaking():
     """A router without requests and a worker that still holds a block for one."""

@@ -9,7 +9,7 @@ does not say whether the bits are the same.
 
 import sys
 
-from baton_server import Answer, complete, generated_stubs
+from baton_server import Answer, complete, generated_stubs, http_json, wait_until
 from roles_cluster import RolesCluster
 
 # Greedy, seeded with penalties, two choices, a stop string, a prompt of more than one chunk.
@@ -23,12 +23,23 @@ REQUESTS = (
 )  # fmt: skip
 
 
+def serving(cluster):
+    """Decode workers with a stream, as /v1/topology shows them."""
+
+    def busy():
+        rows = http_json(cluster.http + "/v1/topology")["processes"]
+        return [r["worker_id"] for r in rows if r["role"] == "decode" and r["running"] > 0]
+
+    return wait_until(busy, 10, "the stream is seen at a worker")
+
+
 def is_said(old, new, same):
-    """A stream begins at a decode worker of the old release, the only one with a prefill worker of
-    its kind, and is taken over by one of the new release when that one is killed."""
+    """A stream begins at one decode worker and is taken over by the other when that is killed. Of
+    two numerics the first is of the old release, the only one with a prefill worker of its kind."""
     builds = {"router": new, "prefill-0": old, "decode-0": old, "decode-1": new}
     unpaired = [] if same else ["decode-1"]
     with RolesCluster(1, 2, binaries=builds, unpaired=unpaired) as cluster:
+        victims = []
         pb2, pb2_grpc = generated_stubs()
         request = pb2.CompletionRequest(
             prompt="Once upon a time", max_tokens=200, temperature=0, ignore_eos=True, logprobs=1
@@ -38,14 +49,19 @@ def is_said(old, new, same):
             stub = pb2_grpc.CompletionServiceStub(cluster.channel)
             for i, chunk in enumerate(stub.StreamComplete(request, timeout=300)):
                 if i == 20:
-                    cluster.kill("decode-0")
+                    victims.extend(serving(cluster))
+                    cluster.kill(victims[0])
                 yield chunk
 
         answer = Answer(chunks())
-    exact, worker = answer.timings.exact, answer.timings.decode_worker
-    num_tokens = len(answer.tokens[0])
-    print(f"old decode killed, new goes on: {num_tokens} tokens, by {worker}, exact {exact}")
-    return num_tokens == 200 and exact == same
+    timings, num_tokens = answer.timings, len(answer.tokens[0])
+    print(
+        f"{victims[0]} killed, {timings.decode_worker} goes on: {num_tokens} tokens,"
+        f" resumes {timings.resumes}, exact {timings.exact}"
+    )
+    went_on = timings.resumes >= 1 and timings.decode_worker != victims[0]
+    began_right = same or victims == ["decode-0"]
+    return num_tokens == 200 and timings.exact == same and went_on and began_right
 
 
 def main():

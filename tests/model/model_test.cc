@@ -8,6 +8,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
+#include "kernels/sampling.h"
 #include "tests/model/gguf_builder.h"
 #include "tests/model/memory_meter.h"
 #include "tests/model/model_fixture.h"
@@ -307,6 +308,8 @@ TEST(ModelTest, IdsTellWeightsAndNumericsApart) {
   EXPECT_EQ(a->weights_id().size(), 32u);
   EXPECT_NE(a->weights_id(), load("tiny_q4_1.gguf", KvDtype::kBf16, 1)->weights_id());
   EXPECT_NE(a->numerics_id(), load("tiny_q4_0.gguf", KvDtype::kF32, 1)->numerics_id());
+  const std::string rules = "sampling=" + std::string(kSamplingRules);
+  EXPECT_NE(a->numerics_text().find(rules), std::string::npos) << a->numerics_text();
   EXPECT_NE(a->numerics_id(), load("tiny_q4_0.gguf", KvDtype::kBf16, 2)->numerics_id());
 }
 

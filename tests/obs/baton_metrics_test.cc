@@ -41,6 +41,8 @@ class BatonMetricsTest : public ::testing::Test {
 TEST_F(BatonMetricsTest, EveryNameOfTheContractStartsAtZero) {
   for (const std::string_view name : {"baton_requests_running",
                                       "baton_requests_waiting",
+                                      "baton_requests_waiting_numerics",
+                                      "baton_inexact_answers_total",
                                       "baton_prompt_tokens_total",
                                       "baton_generation_tokens_total",
                                       "baton_time_to_first_token_seconds_count",

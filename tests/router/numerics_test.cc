@@ -1,0 +1,209 @@
+// Streams in a cluster whose workers are of two numerics, as in a rolling update: what a client has
+// seen goes on with the same bits, or says that it did not; and nobody else waits for that.
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+#include "tests/router/fake_cluster.h"
+
+namespace baton {
+namespace {
+
+constexpr ServeMode kAlone = ServeMode::kAggregated;
+
+// A decode worker of the numerics that every other one of these tests has, or of other ones.
+WorkerDescription Own(const std::string& id) {
+  return FakeCluster::Describe(id, PoolRole::kDecode);
+}
+WorkerDescription Other(const std::string& id) {
+  WorkerDescription worker = Own(id);
+  worker.fingerprint.numerics_id = 9;
+  return worker;
+}
+
+std::vector<Order> OrdersOf(FakeCluster& cluster, const std::string& id, RequestUid uid) {
+  std::vector<Order> orders = cluster.Log(id).Of(Order::Kind::kDecode);
+  std::erase_if(orders, [&](const Order& order) { return order.uid != uid; });
+  return orders;
+}
+
+void Lose(FakeCluster& cluster, const std::string& id) {
+  cluster.core.OnLeaseClosed(cluster.leases.at(id));
+}
+
+TEST(NumericsTest, TheOneNewTokenIsReplayedToOtherNumerics) {
+  FakeCluster cluster({.mode = kAlone});
+  cluster.Join(Own("own"));
+  const RequestUid uid = cluster.Submit(cluster.Request("prompt"));
+  cluster.Text("own", uid, 0, "a");
+  cluster.Join(Other("other"));
+  Lose(cluster, "own");
+  cluster.Advance(200'000, {"other"});
+  const auto orders = OrdersOf(cluster, "other", uid);
+  ASSERT_EQ(orders.size(), 1u);
+  EXPECT_EQ(orders[0].replayed, BytesOf("a")) << "it could choose another one";
+  cluster.text_attempt = orders[0].attempt;
+  cluster.Text("other", uid, 1, "b", FinishReason::kLength);
+  ASSERT_TRUE(cluster.sink->result.has_value());
+  EXPECT_EQ(cluster.sink->Text(), "ab");
+  EXPECT_FALSE(cluster.sink->result->timings.exact);
+  EXPECT_EQ(cluster.metrics.inexact_answers_total->value(), 1u);
+  EXPECT_EQ(cluster.metrics.kv_chain_mismatch_total->value(), 0u);
+}
+
+TEST(NumericsTest, TokensThatNobodyHasSeenBindNothing) {
+  FakeCluster cluster;
+  cluster.JoinPair();
+  const RequestUid uid = cluster.Submit(cluster.Request("prompt"));
+  cluster.Text("prefill-0", uid, 0, "a");  // decode-0 has not accepted
+  cluster.Join(Other("other"));
+  Lose(cluster, "decode-0");
+  cluster.Advance(4'000'000, {"other", "prefill-0"});
+  const auto orders = OrdersOf(cluster, "other", uid);
+  ASSERT_EQ(orders.size(), 1u);
+  EXPECT_TRUE(orders[0].replayed.empty());
+  cluster.text_attempt = orders[0].attempt;
+  cluster.Text("other", uid, 0, "zy", FinishReason::kLength);
+  ASSERT_TRUE(cluster.sink->result.has_value());
+  EXPECT_EQ(cluster.sink->Text(), "zy");
+  EXPECT_TRUE(cluster.sink->result->timings.exact);
+}
+
+TEST(NumericsTest, SeveralChoicesNeverLeaveTheirNumerics) {
+  FakeCluster cluster({.mode = kAlone});
+  cluster.Join(Own("own"));
+  GenerateRequest request = cluster.Request("prompt");
+  request.num_choices = 2;
+  const RequestUid uid = cluster.Submit(std::move(request));
+  cluster.Text("own", uid, 0, "a");
+  cluster.Join(Other("other"));
+  Lose(cluster, "own");
+  cluster.Advance(RouterCoreConfig().resume_wait_us - 1'000'000, {"other"});
+  EXPECT_TRUE(OrdersOf(cluster, "other", uid).empty());
+  EXPECT_FALSE(cluster.sink->error.has_value());
+  cluster.Advance(2'000'000, {"other"});
+  ASSERT_TRUE(cluster.sink->error.has_value());
+  EXPECT_EQ(cluster.sink->error->code, ErrorCode::kWorkerLost);
+  EXPECT_EQ(cluster.metrics.kv_chain_mismatch_total->value(), 0u);
+}
+
+TEST(NumericsTest, AMoveThatWouldCrossIsGivenUp) {
+  FakeCluster cluster({.mode = kAlone});
+  cluster.Join(Own("own"));
+  const RequestUid uid = cluster.Submit(cluster.Request("prompt"));
+  cluster.Join(Other("other"));
+  cluster.Report("own", {}, std::nullopt, /*draining=*/true);
+  cluster.core.Tick(cluster.now_us += 20'000);
+  const auto asked = OrdersOf(cluster, "other", uid);
+  ASSERT_EQ(asked.size(), 1u) << "without a token it may go anywhere";
+  cluster.Text("own", uid, 0, "a");
+  cluster.text_attempt = asked[0].attempt;
+  cluster.Text("other", uid, 0, "z");
+  EXPECT_EQ(cluster.Log("other").Of(Order::Kind::kCancel).size(), 1u);
+  cluster.text_attempt = 1;
+  cluster.Text("own", uid, 1, "b", FinishReason::kLength);
+  ASSERT_TRUE(cluster.sink->result.has_value());
+  EXPECT_EQ(cluster.sink->Text(), "ab");
+  EXPECT_TRUE(cluster.sink->result->timings.exact);
+}
+
+TEST(NumericsTest, AWorkerOfItsNumericsThatIsSilentIsWaitedFor) {
+  FakeCluster cluster({.mode = kAlone});
+  cluster.Join(Own("own"));
+  const RequestUid uid = cluster.Submit(cluster.Request("prompt"));
+  cluster.Text("own", uid, 0, "ab");
+  cluster.Join(Own("silent"), /*ready=*/false);
+  cluster.Join(Other("other"));
+  Lose(cluster, "own");
+  cluster.Advance(600'000, {"other"});
+  EXPECT_TRUE(OrdersOf(cluster, "other", uid).empty());
+  cluster.Report("silent");
+  cluster.core.Tick(cluster.now_us += 20'000);
+  EXPECT_EQ(OrdersOf(cluster, "silent", uid).size(), 1u);
+}
+
+TEST(NumericsTest, HowLongItWaitsIsALimitOfItsOwn) {
+  FakeCluster cluster({.mode = kAlone, .own_numerics_wait_us = 5'000'000});
+  cluster.Join(Own("own"));
+  const RequestUid uid = cluster.Submit(cluster.Request("prompt"));
+  cluster.Text("own", uid, 0, "ab");
+  cluster.Join(Own("full"));
+  cluster.Join(Other("other"));
+  Lose(cluster, "own");
+  const auto advance = [&](int64_t us) {
+    for (const int64_t end_us = cluster.now_us + us; cluster.now_us < end_us;) {
+      cluster.Report("full", {}, 0);
+      cluster.Advance(100'000, {"other"});
+    }
+  };
+  cluster.Report("full", {}, 0);
+  advance(4'800'000);
+  EXPECT_TRUE(OrdersOf(cluster, "other", uid).empty());
+  EXPECT_EQ(cluster.metrics.requests_waiting_numerics->value(), 1.0);
+  advance(400'000);
+  EXPECT_EQ(OrdersOf(cluster, "other", uid).size(), 1u);
+  EXPECT_EQ(cluster.metrics.requests_waiting_numerics->value(), 0.0);
+}
+
+TEST(NumericsTest, AnAnswerThatIsInexactAlreadyWaitsForNobody) {
+  FakeCluster cluster({.mode = kAlone});
+  cluster.Join(Own("own"));
+  const RequestUid uid = cluster.Submit(cluster.Request("prompt"));
+  cluster.Text("own", uid, 0, "ab");
+  cluster.Join(Other("other"));
+  Lose(cluster, "own");
+  cluster.Advance(100'000, {"other"});
+  const auto orders = OrdersOf(cluster, "other", uid);
+  ASSERT_EQ(orders.size(), 1u);
+  cluster.text_attempt = orders[0].attempt;
+  cluster.Text("other", uid, 2, "c");
+  cluster.Join(Own("full"));
+  cluster.Join(Other("another"));
+  cluster.Report("full", {}, 0);
+  Lose(cluster, "other");
+  cluster.Report("full", {}, 0);
+  cluster.Advance(100'000, {"another"});
+  EXPECT_EQ(OrdersOf(cluster, "another", uid).size(), 1u);
+}
+
+// What only one numerics can serve is left to the stream that waits for it, and to no one before
+// it; all others go to the rest, and do not count those who wait aside as a queue before them.
+TEST(NumericsTest, WhoWaitsAsideHoldsUpNobodyAndIsPassedByNobody) {
+  FakeCluster cluster({.mode = kAlone, .max_queued = 2});
+  cluster.Join(Own("own"));
+  std::vector<RequestUid> streams;
+  for (int i = 0; i < 4; ++i) {
+    // 15 of the 64 blocks each, and one to grow into.
+    streams.push_back(
+        cluster.Submit(cluster.Request(std::string(240, static_cast<char>('a' + i)))));
+    cluster.Text("own", streams.back(), 0, "x");
+  }
+  WorkerDescription twin = Own("twin");
+  twin.num_blocks = 17;  // room for one of them
+  cluster.Join(std::move(twin));
+  cluster.Join(Other("other"));
+  cluster.Report("twin", {}, 10);
+  Lose(cluster, "own");
+  for (int i = 0; i < 3; ++i) {
+    cluster.Report("twin", {}, 10);
+    cluster.Advance(100'000, {"other"});
+  }
+  EXPECT_EQ(cluster.metrics.requests_waiting_numerics->value(), 4.0);
+  for (int i = 0; i < 5; ++i) {
+    const RequestUid fresh = cluster.Submit(cluster.Request("a small one"));
+    EXPECT_EQ(OrdersOf(cluster, "other", fresh).size(), 1u) << i;
+    EXPECT_FALSE(cluster.sink->error.has_value());
+  }
+  EXPECT_TRUE(cluster.Log("twin").Of(Order::Kind::kDecode).empty());
+  cluster.Report("twin");
+  cluster.core.Tick(cluster.now_us += 20'000);
+  EXPECT_EQ(OrdersOf(cluster, "twin", streams[0]).size(), 1u) << "first come, first served";
+  EXPECT_EQ(cluster.Log("twin").Of(Order::Kind::kDecode).size(), 1u);
+  EXPECT_EQ(cluster.metrics.requests_waiting_numerics->value(), 3.0);
+}
+
+}  // namespace
+}  // namespace baton
