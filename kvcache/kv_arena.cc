@@ -1,8 +1,6 @@
 #include "kvcache/kv_arena.h"
 
-#include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -12,61 +10,14 @@
 #include "kvcache/available_memory.h"
 #include "src/base/checked_math.h"
 #include "src/base/errno_text.h"
+#include "src/base/memory_file.h"
 #include "src/base/size_text.h"
-
-#ifndef MFD_NOEXEC_SEAL
-#define MFD_NOEXEC_SEAL 0x0008U  // Linux 6.3
-#endif
 
 namespace baton {
 namespace {
 
 constexpr uint64_t kAllocateStepBytes = uint64_t{64} << 20;
 constexpr uint64_t kMaxReadBytes = uint64_t{128} << 20;
-constexpr int kRequiredSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL;
-
-// An anonymous file that never needs to be executable; kernels before 6.3 do not know that flag.
-int CreateMemoryFile() {
-  const unsigned flags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
-  const int fd = memfd_create("baton-kv-arena", flags | MFD_NOEXEC_SEAL);
-  if (fd >= 0 || errno != EINVAL) return fd;
-  return memfd_create("baton-kv-arena", flags);
-}
-
-// Gives every page of the range memory, or fails without a signal.
-Status AllocateRange(int fd, uint64_t offset, uint64_t size_bytes) {
-  int result;
-  do {
-    result = fallocate(fd, 0, static_cast<off_t>(offset), static_cast<off_t>(size_bytes));
-  } while (result != 0 && errno == EINTR);
-  if (result == 0) return OkStatus();
-  return ResourceExhausted("the KV arena could not get {} of memory: {}", FormatSize(size_bytes),
-                           ErrnoText(errno));
-}
-
-Status CheckPeerFile(int fd, uint64_t size_bytes) {
-  const int seals = fcntl(fd, F_GET_SEALS);
-  if (seals < 0)
-    return FailedPrecondition("the peer's arena is no memory file: {}", ErrnoText(errno));
-  // WRITE is the stronger form of FUTURE_WRITE.
-  const int effective = (seals & F_SEAL_WRITE) != 0 ? seals | F_SEAL_FUTURE_WRITE : seals;
-  if ((effective & kRequiredSeals) != kRequiredSeals) {
-    return FailedPrecondition("the peer's arena has seals {:#x}, needs {:#x}", seals,
-                              kRequiredSeals);
-  }
-  struct stat info;
-  if (fstat(fd, &info) != 0) return FailedPrecondition("the peer's arena: {}", ErrnoText(errno));
-  if (static_cast<uint64_t>(info.st_size) != size_bytes) {
-    return FailedPrecondition("the peer's arena has {} bytes, needs {}", info.st_size, size_bytes);
-  }
-  // A hole would be filled at our cost when we read it. The seals forbid making one later.
-  const uint64_t allocated = static_cast<uint64_t>(info.st_blocks) * 512;
-  if (allocated < size_bytes) {
-    return FailedPrecondition("the peer's arena has only {} of its {} bytes allocated", allocated,
-                              size_bytes);
-  }
-  return OkStatus();
-}
 
 }  // namespace
 
@@ -88,7 +39,7 @@ StatusOr<std::unique_ptr<KvArena>> KvArena::Create(const KvLayout& layout, uint3
   std::unique_ptr<KvArena> arena(new KvArena(layout, num_blocks));
   BATON_RETURN_IF_ERROR(arena->Map());
   BATON_RETURN_IF_ERROR(arena->Allocate(options));
-  BATON_RETURN_IF_ERROR(arena->Seal());
+  BATON_RETURN_IF_ERROR(WithPrefix(SealMemoryFile(arena->fd_.get()), "the KV arena"));
   return arena;
 }
 
@@ -97,11 +48,7 @@ KvArena::~KvArena() {
 }
 
 Status KvArena::Map() {
-  fd_.reset(CreateMemoryFile());
-  if (!fd_.valid()) return Unavailable("memfd_create failed: {}", ErrnoText(errno));
-  if (ftruncate(fd_.get(), static_cast<off_t>(size_bytes())) != 0) {
-    return ResourceExhausted("a memory file of {} bytes: {}", size_bytes(), ErrnoText(errno));
-  }
+  BATON_ASSIGN_OR_RETURN(fd_, CreateMemoryFile("baton-kv-arena", size_bytes()));
   void* const base = mmap(nullptr, size_bytes(), PROT_READ | PROT_WRITE, MAP_SHARED, fd_.get(), 0);
   if (base == MAP_FAILED) {
     return ResourceExhausted("mapping {} bytes: {}", size_bytes(), ErrnoText(errno));
@@ -116,18 +63,11 @@ Status KvArena::Map() {
 Status KvArena::Allocate(const KvArenaOptions& options) {
   for (uint64_t done = 0; done < size_bytes();) {
     const uint64_t step = std::min(kAllocateStepBytes, size_bytes() - done);
-    BATON_RETURN_IF_ERROR(AllocateRange(fd_.get(), done, step));
+    BATON_RETURN_IF_ERROR(WithPrefix(AllocateMemoryFile(fd_.get(), done, step), "the KV arena"));
     done += step;
     if (options.progress && !options.progress(done, size_bytes())) {
       return Cancelled("allocating the KV arena was stopped at {} of {} bytes", done, size_bytes());
     }
-  }
-  return OkStatus();
-}
-
-Status KvArena::Seal() {
-  if (fcntl(fd_.get(), F_ADD_SEALS, kRequiredSeals) != 0) {
-    return Unavailable("sealing the KV arena needs Linux 5.1: {}", ErrnoText(errno));
   }
   return OkStatus();
 }
@@ -138,7 +78,7 @@ StatusOr<std::unique_ptr<PeerArena>> PeerArena::Map(UniqueFd fd, const KvLayout&
   if (!size_bytes.has_value() || *size_bytes == 0) {
     return FailedPrecondition("the peer's arena claims {} blocks", num_blocks);
   }
-  BATON_RETURN_IF_ERROR(CheckPeerFile(fd.get(), *size_bytes));
+  BATON_RETURN_IF_ERROR(CheckMemoryFile(fd.get(), *size_bytes, "the peer's arena"));
   void* const base = mmap(nullptr, *size_bytes, PROT_READ, MAP_SHARED, fd.get(), 0);
   if (base == MAP_FAILED) {
     return FailedPrecondition("mapping {} bytes of the peer's arena: {}", *size_bytes,

@@ -75,7 +75,6 @@ class KvArena {
   KvArena(const KvLayout& layout, uint32_t num_blocks) : layout_(layout), num_blocks_(num_blocks) {}
   Status Map();
   Status Allocate(const KvArenaOptions& options);
-  Status Seal();
 
   const KvLayout layout_;
   const uint32_t num_blocks_;

@@ -1,12 +1,14 @@
 // The runner's device memory: one reserved range of addresses in which each buffer ends as close to
 // an unreadable page as its alignment allows, and starts behind one. Freed addresses are never used
 // again, so a stale pointer faults; but shared memory, which no pointer may outlive, gets those of
-// its size. The range also makes the race detector's lookup an addition.
+// its size, and so does memory of other processes. The range also makes the race detector's lookup
+// an addition.
 //
 // Owned by one operating-system thread, or guarded by LaunchMutex() (device_memory.h).
 // Invariants: (1) buffers are aligned to 256 bytes, as
 // cudaMalloc's; (2) bytes of a new buffer are 0xFF (NaN in fp32 and bf16); (3) the pages around a
-// buffer are never readable.
+// buffer are never readable; (4) an imported buffer is never written here, neither by kernels
+// ("bounds") nor by anybody else (its pages are read-only).
 #ifndef BATON_KERNELS_SIMT_ARENA_H_
 #define BATON_KERNELS_SIMT_ARENA_H_
 
@@ -19,6 +21,8 @@
 
 #include "absl/status/statusor.h"
 
+#include "src/base/unique_fd.h"
+
 namespace baton::simt {
 inline namespace runner {
 
@@ -27,8 +31,10 @@ struct ArenaBuffer {
   std::byte* begin = nullptr;
   size_t size = 0;
   std::string name;
-  bool is_shared = false;  // a cta's shared memory, which other ctas cannot reach
+  bool is_shared = false;    // a cta's shared memory, which other ctas cannot reach
+  bool is_imported = false;  // another arena's file
   bool live = false;
+  UniqueFd file;  // of AllocateFile
 };
 
 // The range and its buffers.
@@ -46,6 +52,14 @@ class Arena {
   // `size` bytes of 0xFF; a size of 0 gives an address at which nothing may be read.
   // ResourceExhausted when the range is used up or the system refuses.
   absl::StatusOr<std::byte*> Allocate(size_t size, std::string name, bool is_shared = false);
+  // The same in a sealed memory file, which other arenas can import. InvalidArgument for size 0.
+  absl::StatusOr<std::byte*> AllocateFile(size_t size, std::string name);
+  // Maps the file of an AllocateFile of `size` bytes, to be read. FailedPrecondition naming what is
+  // wrong unless it is one.
+  absl::StatusOr<std::byte*> Import(int file, size_t size, std::string name);
+  // The descriptor of what AllocateFile gave, which stays the arena's; -1 = it did not.
+  int FileOf(const std::byte* begin) const;
+  // For all three.
   void Free(std::byte* begin);
 
   bool Contains(const void* address) const {
@@ -65,16 +79,18 @@ class Arena {
  private:
   // A buffer at the next addresses, with its guard pages; nothing is readable yet.
   absl::StatusOr<ArenaBuffer*> Place(size_t size, std::string name);
-  // A freed piece of shared memory of this size, or null.
-  ArenaBuffer* FindFreeShared(size_t size);
+  // A freed piece of shared or imported memory of this size, or null.
+  ArenaBuffer* FindFree(size_t size, bool is_imported);
   static std::span<std::byte> PagesOf(const ArenaBuffer& buffer);
   static absl::Status MakeReadable(const ArenaBuffer& buffer);
+  // Maps a file over the buffer's pages.
+  static absl::Status MapFile(const ArenaBuffer& buffer, int file, int protection);
 
   std::byte* base_ = nullptr;
   size_t used_ = 0;
   uint32_t* page_owner_ = nullptr;  // [kRangeBytes / kPageBytes] 1 + index in buffers_, 0 = none
   std::vector<ArenaBuffer> buffers_;
-  std::vector<uint32_t> free_shared_;  // indices in buffers_
+  std::vector<uint32_t> free_;  // indices in buffers_: shared and imported memory
 };
 
 // One owned buffer of the calling thread's arena; move-only.

@@ -238,6 +238,10 @@ bool RunState::CheckBounds(const Access& access) {
     Fail("bounds", fmt::format("{} {} {} bytes at {}", DescribeCode(access.code), verb, access.size,
                                arena_.Describe(access.address)));
   }
+  if (access.is_write && buffer->is_imported) {
+    Fail("bounds", fmt::format("{} {} {} bytes at {}, which others own", DescribeCode(access.code),
+                               verb, access.size, arena_.Describe(access.address)));
+  }
   if (buffer->is_shared && buffer->begin != thread.cta->shared) {
     Fail("bounds",
          fmt::format("{} {} shared memory of another cta", DescribeCode(access.code), verb));
@@ -246,14 +250,18 @@ bool RunState::CheckBounds(const Access& access) {
 }
 
 void RunState::Touch(const Access& access, bool atomic) {
-  if (active_ == nullptr) return;  // the host's own code between two threads
+  // Between two threads, or writing a report: the linker may have given the host's code functions
+  // of the standard library that were compiled with a kernel.
+  if (active_ == nullptr || is_checking_) return;
+  is_checking_ = true;  // for good when the check fails: no thread runs again
   CountStep({});
-  if (!CheckBounds(access)) return;
-  if (access.is_write) NoteProgress();
-  if (!options_.detect_races) return;
-  const SimThread& thread = self();
-  CheckRace(access,
-            Epoch::Of(thread.cta->id, thread.index, thread.clock.Local(thread.index), atomic));
+  if (CheckBounds(access)) {
+    if (access.is_write) NoteProgress();
+    const SimThread& thread = self();
+    CheckRace(access,
+              Epoch::Of(thread.cta->id, thread.index, thread.clock.Local(thread.index), atomic));
+  }
+  is_checking_ = false;
 }
 
 void RunState::CheckRace(const Access& access, Epoch self_epoch) {

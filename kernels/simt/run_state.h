@@ -176,6 +176,7 @@ class RunState {
   std::vector<std::unique_ptr<Cta>> ctas_;
   std::deque<SimThread*> ready_;
   SimThread* active_ = nullptr;
+  bool is_checking_ = false;  // an access of it is looked at
   Fiber scheduler_;
   uint64_t idle_turns_ = 0;
   uint32_t num_live_ = 0;

@@ -1,7 +1,12 @@
 #include "kernels/simt/simt_device.h"
 
+#include <fcntl.h>
+
+#include <cerrno>
 #include <cstring>
 #include <mutex>
+
+#include "src/base/errno_text.h"
 
 namespace baton::simt {
 inline namespace runner {
@@ -32,6 +37,30 @@ absl::StatusOr<std::byte*> SimtDevice::Allocate(size_t size_bytes, std::string_v
 void SimtDevice::Free(std::byte* begin) {
   const std::lock_guard<FairMutex> lock(LaunchMutex());
   memory_->arena.Free(begin);
+}
+
+absl::StatusOr<std::byte*> SimtDevice::AllocateShared(size_t size_bytes, std::string_view name) {
+  const std::lock_guard<FairMutex> lock(LaunchMutex());
+  return memory_->arena.AllocateFile(size_bytes, std::string(name));
+}
+
+absl::StatusOr<UniqueFd> SimtDevice::ExportShared(const std::byte* begin) {
+  const std::lock_guard<FairMutex> lock(LaunchMutex());
+  const int file = memory_->arena.FileOf(begin);
+  if (file < 0) return InvalidArgument("no shared memory begins there");
+  UniqueFd copy(fcntl(file, F_DUPFD_CLOEXEC, 0));
+  if (!copy.valid()) return ResourceExhausted("a descriptor: {}", ErrnoText(errno));
+  return copy;
+}
+
+absl::StatusOr<const std::byte*> SimtDevice::ImportShared(const UniqueFd& fd, size_t size_bytes) {
+  const std::lock_guard<FairMutex> lock(LaunchMutex());
+  return memory_->arena.Import(fd.get(), size_bytes, "memory of another process");
+}
+
+void SimtDevice::ReleaseShared(const std::byte* begin) {
+  const std::lock_guard<FairMutex> lock(LaunchMutex());
+  memory_->arena.Free(const_cast<std::byte*>(begin));
 }
 
 absl::Status SimtDevice::CopyIn(std::byte* to, const void* from, size_t size_bytes) {

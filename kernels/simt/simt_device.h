@@ -3,7 +3,8 @@
 // HostStreams, for those who work on its memory by themselves.
 //
 // Memory is an arena of its own with guard pages, and kernels are checked for bounds at every
-// access; races are looked for when the options say so, which a whole model is too slow for.
+// access; what is shared between processes lies in sealed memory files, mapped read-only by who
+// imports them. Races are looked for when the options say so, which a whole model is too slow for.
 // Several devices of a process, and several accelerators of one device, take turns, launch by
 // launch.
 #ifndef BATON_KERNELS_SIMT_SIMT_DEVICE_H_
@@ -39,6 +40,10 @@ class SimtDevice final : public Accelerator {
   }
   absl::StatusOr<std::byte*> Allocate(size_t size_bytes, std::string_view name) override;
   void Free(std::byte* begin) override;
+  absl::StatusOr<std::byte*> AllocateShared(size_t size_bytes, std::string_view name) override;
+  absl::StatusOr<UniqueFd> ExportShared(const std::byte* begin) override;
+  absl::StatusOr<const std::byte*> ImportShared(const UniqueFd& fd, size_t size_bytes) override;
+  void ReleaseShared(const std::byte* begin) override;
   absl::Status CopyIn(std::byte* to, const void* from, size_t size_bytes) override;
   absl::Status CopyOut(void* to, const std::byte* from, size_t size_bytes) override;
   absl::Status CopyWithin(std::byte* to, const std::byte* from, size_t size_bytes) override;

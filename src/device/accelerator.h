@@ -2,6 +2,9 @@
 // runner that executes CUDA sources on this processor (kernels/simt). What computes on it is put
 // into stream() by the tables of kernels/cuda.
 //
+// Memory is the process's own, or shared with others of this host (AllocateShared, ImportShared):
+// who shares a descriptor trusts who gets it, because a GPU's importer chooses its own access.
+//
 // Threading: one thread at a time; another thread gets one of its own over the same memory (Share).
 // Each calls MakeCurrent before its first other call and before it puts work into the stream. What
 // waits for others (a collective library) goes into a stream of its own (DeviceStream), so that it
@@ -21,6 +24,7 @@
 #include <utility>
 
 #include "src/base/status.h"
+#include "src/base/unique_fd.h"
 #include "src/device/device.h"
 
 namespace baton {
@@ -50,6 +54,20 @@ class Accelerator {
   // with needed and available bytes. `name` appears in reports.
   virtual absl::StatusOr<std::byte*> Allocate(size_t size_bytes, std::string_view name) = 0;
   virtual void Free(std::byte* begin) = 0;
+
+  // As Allocate, of memory that other processes of this host can map. FailedPrecondition naming
+  // what the device lacks.
+  virtual absl::StatusOr<std::byte*> AllocateShared(size_t size_bytes, std::string_view name) = 0;
+  // A descriptor of what AllocateShared gave, to be passed to another process. The memory lives as
+  // long as anybody has it mapped or has a descriptor.
+  virtual absl::StatusOr<UniqueFd> ExportShared(const std::byte* begin) = 0;
+  // Maps what another process's device of the same kind exported, to be read only. `size_bytes` is
+  // what it was allocated with. FailedPrecondition naming what is wrong when the descriptor is of
+  // anything else, or the device cannot reach that memory. The bytes may change at any time.
+  virtual absl::StatusOr<const std::byte*> ImportShared(const UniqueFd& fd, size_t size_bytes) = 0;
+  // Unmaps it. No kernel and no copy that reads it is under way.
+  virtual void ReleaseShared(const std::byte* begin) = 0;
+
   // To the device, in stream order; `from` may be changed when the call returns.
   virtual absl::Status CopyIn(std::byte* to, const void* from, size_t size_bytes) = 0;
   // From the device, in stream order; the bytes are there after Wait, or once an event says so.
@@ -80,6 +98,13 @@ class DeviceBuffer {
   static absl::StatusOr<DeviceBuffer> Create(Accelerator* device, size_t size_bytes,
                                              std::string_view name) {
     absl::StatusOr<std::byte*> begin = device->Allocate(size_bytes, name);
+    if (!begin.ok()) return begin.status();
+    return DeviceBuffer(device, *begin, size_bytes);
+  }
+  // Of memory that Accelerator::ExportShared takes.
+  static absl::StatusOr<DeviceBuffer> CreateShared(Accelerator* device, size_t size_bytes,
+                                                   std::string_view name) {
+    absl::StatusOr<std::byte*> begin = device->AllocateShared(size_bytes, name);
     if (!begin.ok()) return begin.status();
     return DeviceBuffer(device, *begin, size_bytes);
   }

@@ -4,15 +4,20 @@
 #ifndef BATON_TESTS_DEVICE_FAKE_ACCELERATOR_H_
 #define BATON_TESTS_DEVICE_FAKE_ACCELERATOR_H_
 
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <cstring>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "src/base/memory_file.h"
 #include "src/device/accelerator.h"
 #include "src/device/host_stream.h"
 
@@ -37,7 +42,37 @@ class FakeAccelerator final : public Accelerator {
     std::memset(begin, 0xFF, size_bytes);
     return begin;
   }
-  void Free(std::byte* begin) override { delete[] begin; }
+  void Free(std::byte* begin) override {
+    const auto shared = shared_.find(begin);
+    if (shared == shared_.end()) {
+      delete[] begin;
+      return;
+    }
+    munmap(begin, shared->second.size_bytes);
+    shared_.erase(shared);
+  }
+
+  absl::StatusOr<std::byte*> AllocateShared(size_t size_bytes, std::string_view /*name*/) override {
+    BATON_ASSIGN_OR_RETURN(UniqueFd file, CreateMemoryFile("fake-device", size_bytes));
+    BATON_RETURN_IF_ERROR(AllocateMemoryFile(file.get(), 0, size_bytes));
+    BATON_ASSIGN_OR_RETURN(std::byte* const begin, Map(file.get(), size_bytes, PROT_WRITE));
+    BATON_RETURN_IF_ERROR(SealMemoryFile(file.get()));
+    std::memset(begin, 0xFF, size_bytes);
+    shared_[begin] = {std::move(file), size_bytes};
+    return begin;
+  }
+  absl::StatusOr<UniqueFd> ExportShared(const std::byte* begin) override {
+    return UniqueFd(dup(shared_.at(begin).file.get()));
+  }
+  absl::StatusOr<const std::byte*> ImportShared(const UniqueFd& fd, size_t size_bytes) override {
+    BATON_RETURN_IF_ERROR(CheckMemoryFile(fd.get(), size_bytes, "memory of another process"));
+    BATON_ASSIGN_OR_RETURN(std::byte* const begin, Map(fd.get(), size_bytes, 0));
+    shared_[begin] = {UniqueFd(), size_bytes};
+    return begin;
+  }
+  void ReleaseShared(const std::byte* begin) override { Free(const_cast<std::byte*>(begin)); }
+  // Mappings of others' memory and own shared memory that exist now.
+  size_t num_shared() const { return shared_.size(); }
 
   absl::Status CopyIn(std::byte* to, const void* from, size_t size_bytes) override {
     const auto* const bytes = static_cast<const std::byte*>(from);
@@ -80,6 +115,17 @@ class FakeAccelerator final : public Accelerator {
   }
 
  private:
+  // Memory with a descriptor: own, or another's (then without one).
+  struct SharedMemory {
+    UniqueFd file;
+    size_t size_bytes = 0;
+  };
+  static absl::StatusOr<std::byte*> Map(int file, size_t size_bytes, int protection) {
+    void* const begin = mmap(nullptr, size_bytes, PROT_READ | protection, MAP_SHARED, file, 0);
+    if (begin == MAP_FAILED) return ResourceExhausted("mapping {} bytes", size_bytes);
+    return static_cast<std::byte*>(begin);
+  }
+
   void RunNext() {
     stream_.front()();
     stream_.pop_front();
@@ -87,6 +133,7 @@ class FakeAccelerator final : public Accelerator {
   }
 
   static inline thread_local FakeAccelerator* current_ = nullptr;
+  std::map<const std::byte*, SharedMemory> shared_;
   HostStream own_;
   std::deque<std::function<void()>> stream_;
 };

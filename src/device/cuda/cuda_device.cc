@@ -4,6 +4,7 @@
 
 #include "src/base/log.h"
 #include "src/base/size_text.h"
+#include "src/device/cuda/shared_memory.h"
 
 namespace baton {
 namespace {
@@ -48,7 +49,10 @@ absl::StatusOr<std::unique_ptr<CudaDevice>> CudaDevice::Open(int ordinal) {
   return device;
 }
 
+CudaDevice::CudaDevice(int ordinal) : ordinal_(ordinal) {}
+
 CudaDevice::~CudaDevice() {
+  shared_.reset();
   if (stream_ == nullptr) return;
   MakeCurrent();
   (void)cudaStreamDestroy(StreamOf(stream_));
@@ -80,10 +84,36 @@ absl::StatusOr<std::byte*> CudaDevice::Allocate(size_t size_bytes, std::string_v
 }
 
 void CudaDevice::Free(std::byte* begin) {
+  if (shared_ != nullptr && shared_->Owns(begin)) return shared_->Free(begin);
   if (const cudaError_t error = cudaFree(begin); error != cudaSuccess) {
     BATON_LOG_ERROR("cudaFree: {}", cudaGetErrorName(error));
   }
 }
+
+absl::StatusOr<CudaSharedMemory*> CudaDevice::Shared() {
+  if (shared_ == nullptr) {
+    MakeCurrent();
+    BATON_ASSIGN_OR_RETURN(shared_, CudaSharedMemory::Open(ordinal_));
+  }
+  return shared_.get();
+}
+
+absl::StatusOr<std::byte*> CudaDevice::AllocateShared(size_t size_bytes, std::string_view name) {
+  BATON_ASSIGN_OR_RETURN(CudaSharedMemory* const shared, Shared());
+  return shared->Allocate(size_bytes, name);
+}
+
+absl::StatusOr<UniqueFd> CudaDevice::ExportShared(const std::byte* begin) {
+  BATON_ASSIGN_OR_RETURN(CudaSharedMemory* const shared, Shared());
+  return shared->Export(begin);
+}
+
+absl::StatusOr<const std::byte*> CudaDevice::ImportShared(const UniqueFd& fd, size_t size_bytes) {
+  BATON_ASSIGN_OR_RETURN(CudaSharedMemory* const shared, Shared());
+  return shared->Import(fd, size_bytes);
+}
+
+void CudaDevice::ReleaseShared(const std::byte* begin) { shared_->Free(begin); }
 
 absl::Status CudaDevice::CopyIn(std::byte* to, const void* from, size_t size_bytes) {
   return FromCuda("copy to the GPU",

@@ -15,6 +15,8 @@
 
 namespace baton {
 
+class CudaSharedMemory;
+
 // See the file comment.
 class CudaDevice final : public Accelerator {
  public:
@@ -32,6 +34,10 @@ class CudaDevice final : public Accelerator {
   absl::StatusOr<std::unique_ptr<Accelerator>> Share() override;
   absl::StatusOr<std::byte*> Allocate(size_t size_bytes, std::string_view name) override;
   void Free(std::byte* begin) override;
+  absl::StatusOr<std::byte*> AllocateShared(size_t size_bytes, std::string_view name) override;
+  absl::StatusOr<UniqueFd> ExportShared(const std::byte* begin) override;
+  absl::StatusOr<const std::byte*> ImportShared(const UniqueFd& fd, size_t size_bytes) override;
+  void ReleaseShared(const std::byte* begin) override;
   absl::Status CopyIn(std::byte* to, const void* from, size_t size_bytes) override;
   absl::Status CopyOut(void* to, const std::byte* from, size_t size_bytes) override;
   absl::Status CopyWithin(std::byte* to, const std::byte* from, size_t size_bytes) override;
@@ -44,13 +50,16 @@ class CudaDevice final : public Accelerator {
   absl::StatusOr<bool> Query(void* event) override;
 
  private:
-  explicit CudaDevice(int ordinal) : ordinal_(ordinal) {}
+  explicit CudaDevice(int ordinal);
+  // Opens it at its first use.
+  absl::StatusOr<CudaSharedMemory*> Shared();
 
   const int ordinal_;
   std::string product_;
   std::string description_;
   std::string arithmetic_;
   void* stream_ = nullptr;
+  std::unique_ptr<CudaSharedMemory> shared_;
 };
 
 }  // namespace baton

@@ -1,6 +1,8 @@
 // The runner as an accelerator: memory, files that kernels reach, launches of several devices.
 #include "kernels/simt/simt_device.h"
 
+#include <fcntl.h>
+
 #include <cstring>
 #include <memory>
 #include <numeric>
@@ -11,6 +13,8 @@
 #include "gtest/gtest.h"
 
 #include "kernels/cuda/kernel_table.h"
+#include "src/base/memory_file.h"
+#include "src/base/unique_fd.h"
 #include "tests/kernels/simt/device_values.h"
 
 namespace baton::simt {
@@ -150,6 +154,97 @@ TEST(SimtDeviceTest, TwoThreadsShareTheMemoryOfOneDevice) {
     ExpectReversed(&device, values, out);
   }
   other.join();
+}
+
+// Two devices of one process stand for those of two: nothing but the descriptor joins them.
+TEST(SimtDeviceTest, AnotherDeviceReadsSharedMemoryAsItChanges) {
+  SimtDevice owner({});
+  owner.MakeCurrent();
+  const std::vector<Bf16> values = RandomBf16(size_t{kRows} * kDim, 1);
+  auto table = std::make_unique<DeviceBuffer>(*DeviceBuffer::CreateShared(&owner, kBytes, "pool"));
+  const UniqueFd fd = *owner.ExportShared(table->data());
+  SimtDevice reader({});
+  reader.MakeCurrent();
+  const std::byte* const mapped = *reader.ImportShared(fd, kBytes);
+  EXPECT_NE(mapped, table->data());
+  EXPECT_EQ(mapped[0], std::byte{0xFF}) << "new memory is poisoned as any other";
+  ASSERT_TRUE(owner.CopyIn(table->data(), values.data(), kBytes).ok());
+  const DeviceBuffer out = Create(&reader, kBytes);
+  const auto* const rows = reinterpret_cast<const Bf16*>(mapped);
+  ASSERT_TRUE(GatherReversed(&reader, rows, out).ok());
+  ExpectReversed(&reader, values, out);
+  // Who made it may be gone.
+  table.reset();
+  reader.MakeCurrent();
+  ASSERT_TRUE(GatherReversed(&reader, rows, out).ok());
+  ExpectReversed(&reader, values, out);
+  reader.ReleaseShared(mapped);
+  EXPECT_EQ(GatherReversed(&reader, rows, out).code(), absl::StatusCode::kInternal);
+}
+
+TEST(SimtDeviceTest, AKernelThatWritesToImportedMemoryIsReported) {
+  SimtDevice owner({});
+  owner.MakeCurrent();
+  const DeviceBuffer pool = *DeviceBuffer::CreateShared(&owner, kBytes, "pool");
+  const UniqueFd fd = *owner.ExportShared(pool.data());
+  SimtDevice reader({});
+  reader.MakeCurrent();
+  const std::byte* const mapped = *reader.ImportShared(fd, kBytes);
+  const std::vector<uint32_t> ids = {0};
+  const DeviceBuffer device_ids = Create(&reader, sizeof(uint32_t));
+  ASSERT_TRUE(reader.CopyIn(device_ids.data(), ids.data(), sizeof(uint32_t)).ok());
+  const DeviceBuffer table = Create(&reader, kBytes);
+  const auto* const out = reinterpret_cast<const Bf16*>(mapped);
+  const absl::Status status = cuda::runner::Kernels().embed({.table = table.as<Bf16>(),
+                                                             .ids = device_ids.as<uint32_t>(),
+                                                             .out = const_cast<Bf16*>(out),
+                                                             .num_rows = kRows,
+                                                             .num_ids = 1,
+                                                             .dim = kDim},
+                                                            reader.stream());
+  EXPECT_THAT(std::string(status.message()), HasSubstr("which others own"));
+  reader.ReleaseShared(mapped);
+}
+
+TEST(SimtDeviceTest, ImportTakesOnlyWhatWasExportedWithThatSize) {
+  SimtDevice owner({});
+  owner.MakeCurrent();
+  constexpr size_t kSize = 3 * Arena::kPageBytes;
+  const DeviceBuffer pool = *DeviceBuffer::CreateShared(&owner, kSize, "pool");
+  const DeviceBuffer plain = Create(&owner, kSize);
+  EXPECT_EQ(owner.ExportShared(plain.data()).status().code(), absl::StatusCode::kInvalidArgument);
+  const UniqueFd fd = *owner.ExportShared(pool.data());
+  const auto reason = [&](const UniqueFd& file, size_t size) {
+    return std::string(owner.ImportShared(file, size).status().message());
+  };
+  EXPECT_THAT(reason(fd, kSize + 1), HasSubstr("has 12288 bytes, needs 16384"));
+  EXPECT_THAT(reason(fd, Arena::kPageBytes), HasSubstr("has 12288 bytes, needs 4096"));
+  EXPECT_THAT(reason(fd, 0), HasSubstr("0 bytes"));
+  EXPECT_THAT(reason(fd, ~size_t{0}), HasSubstr("bytes"));
+  EXPECT_THAT(reason(UniqueFd(), kSize), HasSubstr("no memory file"));
+  EXPECT_THAT(reason(UniqueFd(open("/dev/null", O_RDONLY | O_CLOEXEC)), kSize),
+              HasSubstr("no memory file"));
+  EXPECT_THAT(reason(*CreateMemoryFile("unsealed", kSize), kSize), HasSubstr("seals"));
+  const UniqueFd hollow = *CreateMemoryFile("hollow", kSize);
+  ASSERT_TRUE(SealMemoryFile(hollow.get()).ok());
+  EXPECT_THAT(reason(hollow, kSize), HasSubstr("only 0 of its 12288 bytes"));
+  EXPECT_EQ(DeviceBuffer::CreateShared(&owner, 0, "pool").status().code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+// A peer that comes back again and again must not use up the addresses.
+TEST(SimtDeviceTest, ImportsUseNoMoreAddressesOverTime) {
+  SimtDevice device({});
+  device.MakeCurrent();
+  const DeviceBuffer pool = *DeviceBuffer::CreateShared(&device, kBytes, "pool");
+  const UniqueFd fd = *device.ExportShared(pool.data());
+  const std::byte* const first = *device.ImportShared(fd, kBytes);
+  device.ReleaseShared(first);
+  for (int i = 0; i < 100; ++i) {
+    const std::byte* const again = *device.ImportShared(fd, kBytes);
+    EXPECT_EQ(again, first);
+    device.ReleaseShared(again);
+  }
 }
 
 TEST(SimtDeviceTest, DevicesOfSeveralThreadsTakeTurns) {

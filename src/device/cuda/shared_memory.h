@@ -1,0 +1,86 @@
+// CudaSharedMemory: a GPU's memory that other processes of this host can map, by the driver's
+// virtual memory management: an allocation becomes a file descriptor, and whoever gets it maps the
+// same bytes (CUDA driver API, "Virtual Memory Management"). No GPU has run it.
+//
+// The driver's functions are found at run time, so that a build starts without one. Owned by a
+// CudaDevice; one thread at a time.
+//
+// Invariants
+//  1. Each mapping has addresses of its own, a multiple of granularity() long.
+//  2. An imported mapping is readable only. That is a guard rail: who has the descriptor could map
+//     it for writing, so processes that share one trust each other.
+#ifndef BATON_SRC_DEVICE_CUDA_SHARED_MEMORY_H_
+#define BATON_SRC_DEVICE_CUDA_SHARED_MEMORY_H_
+
+#include <cuda.h>
+
+#include <cstddef>
+#include <memory>
+#include <string_view>
+
+#include "absl/container/flat_hash_map.h"
+
+#include "src/base/status.h"
+#include "src/base/unique_fd.h"
+
+namespace baton {
+
+// The functions that are used, under their own names.
+struct VmmTable {
+  decltype(&::cuDeviceGetAttribute) cuDeviceGetAttribute = nullptr;
+  decltype(&::cuGetErrorName) cuGetErrorName = nullptr;
+  decltype(&::cuMemAddressFree) cuMemAddressFree = nullptr;
+  decltype(&::cuMemAddressReserve) cuMemAddressReserve = nullptr;
+  decltype(&::cuMemCreate) cuMemCreate = nullptr;
+  decltype(&::cuMemExportToShareableHandle) cuMemExportToShareableHandle = nullptr;
+  decltype(&::cuMemGetAllocationGranularity) cuMemGetAllocationGranularity = nullptr;
+  decltype(&::cuMemGetAllocationPropertiesFromHandle) cuMemGetAllocationPropertiesFromHandle =
+      nullptr;
+  decltype(&::cuMemImportFromShareableHandle) cuMemImportFromShareableHandle = nullptr;
+  decltype(&::cuMemMap) cuMemMap = nullptr;
+  decltype(&::cuMemRelease) cuMemRelease = nullptr;
+  decltype(&::cuMemSetAccess) cuMemSetAccess = nullptr;
+  decltype(&::cuMemUnmap) cuMemUnmap = nullptr;
+};
+
+// See the file comment.
+class CudaSharedMemory {
+ public:
+  // FailedPrecondition when the driver or the GPU `ordinal` has no memory with file descriptors.
+  static absl::StatusOr<std::unique_ptr<CudaSharedMemory>> Open(int ordinal);
+  ~CudaSharedMemory();
+  CudaSharedMemory(const CudaSharedMemory&) = delete;
+  CudaSharedMemory& operator=(const CudaSharedMemory&) = delete;
+
+  // As Accelerator's AllocateShared, ExportShared and ImportShared.
+  absl::StatusOr<std::byte*> Allocate(size_t size_bytes, std::string_view name);
+  absl::StatusOr<UniqueFd> Export(const std::byte* begin) const;
+  absl::StatusOr<const std::byte*> Import(const UniqueFd& fd, size_t size_bytes);
+  bool Owns(const std::byte* begin) const { return regions_.contains(begin); }
+  // Unmaps what Allocate or Import gave. Nothing on the GPU uses it any more.
+  void Free(const std::byte* begin);
+
+ private:
+  // What lies behind one address.
+  struct Region {
+    size_t size_bytes = 0;  // mapped
+    CUmemGenericAllocationHandle handle = 0;
+  };
+
+  explicit CudaSharedMemory(int ordinal) : ordinal_(ordinal) {}
+  Status Prepare();
+  CUmemAllocationProp Properties() const;
+  Status FromDriver(std::string_view what, CUresult result) const;
+  size_t Rounded(size_t size_bytes) const;
+  // Takes `handle`; the region's address.
+  absl::StatusOr<std::byte*> Map(const Region& region, CUmemAccess_flags access);
+
+  const int ordinal_;
+  VmmTable driver_;
+  size_t granularity_ = 0;
+  absl::flat_hash_map<const std::byte*, Region> regions_;
+};
+
+}  // namespace baton
+
+#endif  // BATON_SRC_DEVICE_CUDA_SHARED_MEMORY_H_
