@@ -34,7 +34,10 @@ HandshakeOptions MakeHandshakeOptions(const ConnectionServices& services,
   result.self.numerics_id = Xxh3Hash64(options.numerics_id);
   result.self.epoch = start.id;
   const bool passes_arena = start.dialled && start.kind == TransportKind::kShm;
-  result.self.num_blocks = passes_arena ? services.arena->num_blocks() : 0;
+  const uint32_t num_blocks =
+      options.pools != nullptr ? options.pools->num_blocks() : services.arena->num_blocks();
+  result.self.num_blocks = passes_arena ? num_blocks : 0;
+  result.self.has_pools = options.pools != nullptr;
   result.self.allow_inexact = options.allow_inexact;
   result.self.worker_id = options.worker_id;
   return result;
@@ -171,7 +174,9 @@ void Connection::EndUnsecured(TlsFailure failure) {
 
 IoOutcome Connection::Send(std::span<const iovec> parts) {
   if (tls_ != nullptr) return tls_->Send(parts);
-  return SendParts(fd_.get(), parts, pass_arena_ ? services_.arena->fd() : -1);
+  if (!pass_arena_) return SendParts(fd_.get(), parts);
+  const PoolExchange* const pools = services_.options->pools;
+  return SendParts(fd_.get(), parts, pools != nullptr ? pools->fd() : services_.arena->fd());
 }
 
 IoOutcome Connection::Receive(std::span<iovec> parts, int64_t* turn_bytes) {
@@ -370,6 +375,10 @@ void Connection::OnIntroductionFrame(const FrameHeader& header,
 }
 
 Status Connection::MapPeerArena() {
+  PoolExchange* const pools = services_.options->pools;
+  if (pools != nullptr) {
+    return pools->Take(peer(), handshake_.peer().num_blocks, std::move(passed_fd_));
+  }
   if (!passed_fd_.valid()) return FailedPrecondition("the dialler passed no arena");
   BATON_ASSIGN_OR_RETURN(peer_arena_,
                          PeerArena::Map(std::move(passed_fd_), services_.arena->layout(),

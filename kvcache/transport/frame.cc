@@ -19,6 +19,8 @@ constexpr size_t kHeaderChecksumOffset = 56;
 static_assert(kHeaderChecksumOffset + 8 == kFrameHeaderBytes);
 
 // Offsets of an introduction.
+constexpr uint32_t kFlagAllowInexact = 1;
+constexpr uint32_t kFlagHasPools = 2;  // since cuda_ipc: an older peer refuses it
 constexpr size_t kIntroNonceOffset = 56;
 constexpr size_t kIntroIdBytesOffset = kIntroNonceOffset + kNonceBytes;
 constexpr size_t kIntroIdOffset = kIntroIdBytesOffset + 1;
@@ -167,7 +169,8 @@ void EncodeIntroduction(const Introduction& intro, std::span<std::byte, kIntrodu
   Store<uint64_t>(p + 32, intro.numerics_id);
   Store<uint64_t>(p + 40, intro.epoch);
   Store<uint32_t>(p + 48, intro.num_blocks);
-  Store<uint8_t>(p + 52, intro.allow_inexact ? 1 : 0);
+  Store<uint32_t>(p + 52, (intro.allow_inexact ? kFlagAllowInexact : 0) |
+                              (intro.has_pools ? kFlagHasPools : 0));
   std::memcpy(p + kIntroNonceOffset, intro.nonce.data(), kNonceBytes);
   Store<uint8_t>(p + kIntroIdBytesOffset, static_cast<uint8_t>(intro.worker_id.size()));
   std::memcpy(p + kIntroIdOffset, intro.worker_id.data(), intro.worker_id.size());
@@ -194,8 +197,10 @@ StatusOr<Introduction> DecodeIntroduction(std::span<const std::byte, kIntroducti
   intro.numerics_id = Load<uint64_t>(p + 32);
   intro.epoch = Load<uint64_t>(p + 40);
   intro.num_blocks = Load<uint32_t>(p + 48);
-  if (Load<uint32_t>(p + 52) > 1) return DataLoss("flags {:#x}", Load<uint32_t>(p + 52));
-  intro.allow_inexact = Load<uint32_t>(p + 52) == 1;
+  const uint32_t flags = Load<uint32_t>(p + 52);
+  if ((flags & ~(kFlagAllowInexact | kFlagHasPools)) != 0) return DataLoss("flags {:#x}", flags);
+  intro.allow_inexact = (flags & kFlagAllowInexact) != 0;
+  intro.has_pools = (flags & kFlagHasPools) != 0;
   std::memcpy(intro.nonce.data(), p + kIntroNonceOffset, kNonceBytes);
   const uint8_t id_bytes = Load<uint8_t>(p + kIntroIdBytesOffset);
   if (id_bytes == 0 || id_bytes > kMaxWorkerIdBytes)

@@ -100,7 +100,8 @@ struct Introduction {
   uint64_t epoch = 0;        // drawn by the acceptor; 0 from the dialler
   uint32_t num_blocks = 0;   // of the dialler's arena when it passes one, else 0
   bool allow_inexact = false;
-  std::string worker_id;  // 1..kMaxWorkerIdBytes of [A-Za-z0-9._-]
+  bool has_pools = false;  // slices lie in a pool of the transport above, not in an arena
+  std::string worker_id;   // 1..kMaxWorkerIdBytes of [A-Za-z0-9._-]
   HelloNonce nonce{};
 
   friend bool operator==(const Introduction&, const Introduction&) = default;

@@ -89,6 +89,13 @@ Status Handshake::CheckPeer() {
                 FailedPrecondition("{} has KV layout {:x}, this worker {:x}", peer_.worker_id,
                                    peer_.layout_id, self.layout_id));
   }
+  if (peer_.has_pools != self.has_pools) {
+    const auto name = [](bool has_pools) { return has_pools ? "on a device" : "in host memory"; };
+    return Fail(CloseReason::kArena,
+                FailedPrecondition("{} shares blocks {}, this worker {}: --transport cuda_ipc is "
+                                   "for both or neither",
+                                   peer_.worker_id, name(peer_.has_pools), name(self.has_pools)));
+  }
   const bool both_allow = peer_.allow_inexact && self.allow_inexact;
   if (peer_.numerics_id != self.numerics_id && !both_allow) {
     return Fail(CloseReason::kNumerics,

@@ -34,8 +34,13 @@ Status ValidateOptions(const KvEndpointOptions& options) {
                            kMaxWorkerIdBytes);
   }
   if (options.incarnation.value() == 0) return InvalidArgument("incarnation 0");
-  if (options.kind == TransportKind::kLocal || options.kind == TransportKind::kNccl) {
+  if (options.kind != TransportKind::kAuto && options.kind != TransportKind::kShm &&
+      options.kind != TransportKind::kTcp) {
     return InvalidArgument("an endpoint speaks auto, shm or tcp, not {}",
+                           TransportKindName(options.kind));
+  }
+  if (options.pools != nullptr && options.kind != TransportKind::kShm) {
+    return InvalidArgument("pools are handed over by unix sockets only: kind shm, not {}",
                            TransportKindName(options.kind));
   }
   return OkStatus();

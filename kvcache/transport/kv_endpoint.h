@@ -27,6 +27,7 @@
 
 #include "kvcache/kv_arena.h"
 #include "kvcache/transport/kv_transport.h"
+#include "kvcache/transport/pool_exchange.h"
 #include "src/base/clock.h"
 #include "src/tls/tls_files.h"
 
@@ -79,6 +80,10 @@ struct KvEndpointOptions {
   TlsFiles tls;
   // kShm or kTcp: only that one is listened on and dialled; kAuto: both.
   TransportKind kind = TransportKind::kAuto;
+  // Not null: a transport over this endpoint has its blocks elsewhere, and this is handed over in
+  // place of the arena, to peers that have one too. Needs kShm. The endpoint then carries words
+  // only. Outlives it.
+  PoolExchange* pools = nullptr;
   // "host:port" (port 0 = any) that accepts peers; "" = this endpoint only dials.
   std::string listen;
   KvEndpointTimers timers;

@@ -1,9 +1,9 @@
 // KvTransport: copies (block, layer) slices between the blocks of two workers and carries their
 // control messages. It knows bytes, blocks and peers; sequences and requests are not its business.
 //
-// Implementations: KvEndpoint (shm and tcp), NcclTransport (device memory), LocalTransport (one
-// process), FaultTransport (decorator). tests/kvcache/transport/conformance_test.cc holds all of
-// them to this page.
+// Implementations: KvEndpoint (shm and tcp), NcclTransport and IpcTransport (device memory),
+// LocalTransport (one process), FaultTransport (decorator).
+// tests/kvcache/transport/conformance_test.cc holds all of them to this page.
 //
 // P side: SendSlices offers sealed slices, CloseSend ends a transfer. D side: OpenReceive names the
 // blocks that a transfer may fill, CloseReceive ends it. Every call only posts to the transport's

@@ -14,16 +14,18 @@ std::string_view TransportKindName(TransportKind kind) {
       return "tcp";
     case TransportKind::kNccl:
       return "nccl";
+    case TransportKind::kCudaIpc:
+      return "cuda_ipc";
   }
   return "unknown";
 }
 
 StatusOr<TransportKind> ParseTransportKind(std::string_view text) {
-  for (const TransportKind kind :
-       {TransportKind::kAuto, TransportKind::kShm, TransportKind::kTcp, TransportKind::kNccl}) {
+  for (const TransportKind kind : {TransportKind::kAuto, TransportKind::kShm, TransportKind::kTcp,
+                                   TransportKind::kNccl, TransportKind::kCudaIpc}) {
     if (text == TransportKindName(kind)) return kind;
   }
-  return InvalidArgument("transport \"{}\" is not one of auto, shm, tcp, nccl", text);
+  return InvalidArgument("transport \"{}\" is not one of auto, shm, tcp, nccl, cuda_ipc", text);
 }
 
 std::string_view BadSliceReasonName(BadSliceReason reason) {

@@ -16,11 +16,18 @@
 namespace baton {
 
 // How bytes cross between two workers.
-enum class TransportKind : uint8_t { kAuto = 0, kLocal = 1, kShm = 2, kTcp = 3, kNccl = 4 };
+enum class TransportKind : uint8_t {
+  kAuto = 0,
+  kLocal = 1,
+  kShm = 2,
+  kTcp = 3,
+  kNccl = 4,
+  kCudaIpc = 5,
+};
 
-// "auto", "local", "shm", "tcp", "nccl".
+// "auto", "local", "shm", "tcp", "nccl", "cuda_ipc".
 std::string_view TransportKindName(TransportKind kind);
-// "auto", "shm", "tcp" or "nccl"; InvalidArgument otherwise, naming the choices.
+// "auto", "shm", "tcp", "nccl" or "cuda_ipc"; InvalidArgument otherwise, naming the choices.
 StatusOr<TransportKind> ParseTransportKind(std::string_view text);
 
 // Longest worker id on the wire, bytes.

@@ -42,10 +42,10 @@ void DeclareTuning(FlagSet& flags, WorkerTuning& tuning) {
   DeclareDevice(flags, tuning.device);
   flags.AddChoice("--isa", tuning.isa, {"auto", "avx512", "avx2", "portable"},
                   "instruction set of the CPU backend");
-  flags.AddChoice("--transport", tuning.transport, {"auto", "shm", "tcp", "nccl"},
+  flags.AddChoice("--transport", tuning.transport, {"auto", "shm", "tcp", "nccl", "cuda_ipc"},
                   "how KV blocks cross; auto = shm within a host and tcp between hosts; nccl = "
-                  "between the memories of two GPUs",
-                  {"cuda_ipc"});
+                  "between the memories of two GPUs; cuda_ipc = within the memory of one GPU that "
+                  "workers of a host share");
   flags.Add("--nccl-library", tuning.nccl_library,
             "the libnccl.so.2 of --transport nccl; default: the environment's BATON_NCCL_LIBRARY, "
             "the loader's path, Python's packages");
@@ -78,8 +78,10 @@ Status CheckTuning(const WorkerTuning& tuning) {
     return Unimplemented("--kv-dtype {}: device {} stores K and V in bf16", tuning.kv_dtype,
                          tuning.device);
   }
-  if (tuning.transport == "cuda_ipc") {
-    return Unimplemented("--transport cuda_ipc is not built yet; use auto, shm, tcp or nccl");
+  if (tuning.transport == "cuda_ipc" && kind == DeviceKind::kCpu) {
+    return InvalidArgument(
+        "--transport cuda_ipc shares a GPU's memory, and --device cpu has none; use auto, shm or "
+        "tcp");
   }
   if (tuning.transport == "nccl" && kind == DeviceKind::kCpu) {
     return InvalidArgument(

@@ -38,7 +38,7 @@ void AppendTls(const TlsFiles& files, std::vector<std::string>& args);
 
 void DeclareTuning(FlagSet& flags, WorkerTuning& tuning);
 
-// Unimplemented for what this build does not have (CUDA, cuda_ipc, q8), InvalidArgument for a size
+// Unimplemented for what this build does not have (CUDA, q8), InvalidArgument for a size
 // that is none.
 Status CheckTuning(const WorkerTuning& tuning);
 

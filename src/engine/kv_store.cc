@@ -165,9 +165,13 @@ class DeviceKvStore final : public DeviceBlocks {
 };
 
 StatusOr<DeviceBuffer> AllocateBlocks(Accelerator* device, const KvLayout& layout,
-                                      uint32_t num_blocks) {
+                                      uint32_t num_blocks, KvSharing sharing) {
   device->MakeCurrent();
-  return DeviceBuffer::Create(device, num_blocks * layout.BlockStride(), "KV blocks");
+  const size_t size_bytes = num_blocks * layout.BlockStride();
+  if (sharing == KvSharing::kHost) {
+    return DeviceBuffer::CreateShared(device, size_bytes, "KV blocks");
+  }
+  return DeviceBuffer::Create(device, size_bytes, "KV blocks");
 }
 
 }  // namespace
@@ -177,19 +181,21 @@ std::unique_ptr<KvStore> KvStore::OnHost(const KvArena* arena) {
 }
 
 StatusOr<std::unique_ptr<KvStore>> KvStore::Mirrored(Accelerator* device, const KvArena* arena) {
-  BATON_ASSIGN_OR_RETURN(DeviceBuffer blocks,
-                         AllocateBlocks(device, arena->layout(), arena->num_blocks()));
+  BATON_ASSIGN_OR_RETURN(
+      DeviceBuffer blocks,
+      AllocateBlocks(device, arena->layout(), arena->num_blocks(), KvSharing::kPrivate));
   return std::make_unique<MirroredKvStore>(device, std::move(blocks), arena);
 }
 
 StatusOr<std::unique_ptr<KvStore>> KvStore::OnDevice(Accelerator* device,
                                                      const cuda::KernelTable* kernels,
-                                                     const KvLayout& layout, uint32_t num_blocks) {
+                                                     const KvLayout& layout, uint32_t num_blocks,
+                                                     KvSharing sharing) {
   if (!cuda::IsKvSliceSize(layout.SliceBytes())) {
     return InvalidArgument("slices of {} bytes are no multiple of 64 in [{}, {}]",
                            layout.SliceBytes(), cuda::kMinKvSliceBytes, cuda::kMaxKvSliceBytes);
   }
-  BATON_ASSIGN_OR_RETURN(DeviceBuffer blocks, AllocateBlocks(device, layout, num_blocks));
+  BATON_ASSIGN_OR_RETURN(DeviceBuffer blocks, AllocateBlocks(device, layout, num_blocks, sharing));
   auto store = std::make_unique<DeviceKvStore>(device, kernels, std::move(blocks),
                                                KvMemory{nullptr, layout, num_blocks});
   BATON_RETURN_IF_ERROR(store->Prepare());

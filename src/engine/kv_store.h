@@ -32,6 +32,12 @@
 
 namespace baton {
 
+// Who can map a store's blocks on a device.
+enum class KvSharing : uint8_t {
+  kPrivate,  // this process
+  kHost,     // and others of this host that get its descriptor (Accelerator::ExportShared)
+};
+
 // See the file comment.
 class KvStore {
  public:
@@ -40,10 +46,12 @@ class KvStore {
   // On the device, beside the arena. ResourceExhausted when the device has no room for its blocks.
   static StatusOr<std::unique_ptr<KvStore>> Mirrored(Accelerator* device, const KvArena* arena);
   // On the device alone. `kernels` are the device's; slices have sizes that KvScatter takes
-  // (InvalidArgument otherwise). ResourceExhausted as above.
+  // (InvalidArgument otherwise). ResourceExhausted as above; FailedPrecondition when the device's
+  // memory cannot be shared as asked.
   static StatusOr<std::unique_ptr<KvStore>> OnDevice(Accelerator* device,
                                                      const cuda::KernelTable* kernels,
-                                                     const KvLayout& layout, uint32_t num_blocks);
+                                                     const KvLayout& layout, uint32_t num_blocks,
+                                                     KvSharing sharing = KvSharing::kPrivate);
   virtual ~KvStore() = default;
 
   // The blocks that kernels use; on a device, those that a transport of device memory uses too.

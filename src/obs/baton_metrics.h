@@ -20,7 +20,8 @@ inline constexpr std::array<std::string_view, 9> kKvBlockStates = {
     "reserved", "receiving", "draining",  "quarantined"};
 
 // The labels of baton_kv_transfer_*{transport}.
-inline constexpr std::array<std::string_view, 4> kTransportNames = {"local", "shm", "tcp", "nccl"};
+inline constexpr std::array<std::string_view, 5> kTransportNames = {"local", "shm", "tcp", "nccl",
+                                                                    "cuda_ipc"};
 
 // What a step computed: the label of baton_step_seconds{phase}.
 inline constexpr std::array<std::string_view, 3> kStepPhaseNames = {"prefill", "decode", "mixed"};

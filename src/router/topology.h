@@ -15,9 +15,18 @@
 namespace baton {
 
 // How KV crosses between two workers; the numbers are TransportKind's in common.proto.
-enum class LinkKind : uint8_t { kUnspecified = 0, kLocal = 1, kShm = 2, kTcp = 3, kNccl = 4 };
+enum class LinkKind : uint8_t {
+  kUnspecified = 0,
+  kLocal = 1,
+  kShm = 2,
+  kTcp = 3,
+  kNccl = 4,
+  kCudaIpc = 5,
+};
+inline constexpr int kLastLinkKind = 5;
 inline std::string_view LinkKindName(LinkKind kind) {
-  constexpr std::array<std::string_view, 5> kNames = {"", "local", "shm", "tcp", "nccl"};
+  constexpr std::array<std::string_view, kLastLinkKind + 1> kNames = {"",    "local", "shm",
+                                                                      "tcp", "nccl",  "cuda_ipc"};
   return kNames[static_cast<size_t>(kind)];
 }
 

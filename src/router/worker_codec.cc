@@ -39,7 +39,8 @@ uint64_t IdOfText(const std::string& text) { return Xxh3Hash64(text); }
 
 LinkKind DecodeKind(v1::TransportKind kind) {
   const int number = static_cast<int>(kind);
-  return number >= 1 && number <= 4 ? static_cast<LinkKind>(number) : LinkKind::kUnspecified;
+  const bool is_known = number >= 1 && number <= kLastLinkKind;
+  return is_known ? static_cast<LinkKind>(number) : LinkKind::kUnspecified;
 }
 
 RequestUid DecodeUid(const v1::RequestUid& uid) { return {uid.hi(), uid.lo()}; }

@@ -20,7 +20,8 @@ constexpr std::array<WorkerRequestState, 14> kStates = {
 LinkKind ToLinkKind(TransportKind kind) {
   switch (kind) {
     case TransportKind::kAuto:
-    case TransportKind::kNccl:  // not simulated
+    case TransportKind::kNccl:  // not simulated, nor the next
+    case TransportKind::kCudaIpc:
       break;
     case TransportKind::kLocal:
       return LinkKind::kLocal;

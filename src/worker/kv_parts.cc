@@ -11,8 +11,20 @@
 namespace baton {
 namespace {
 
-// Slices of an NCCL worker never lie in its arena, which only tells its endpoint their layout.
+// Slices on a device never lie in an arena, which only tells the endpoint their layout.
 constexpr uint32_t kBlocksForWords = 1;
+// A slice takes the runner a millisecond, and a close waits for the launch that is under way.
+constexpr uint64_t kRunnerOfferBytes = uint64_t{512} << 10;
+
+bool IsOnDevice(TransportKind kind) {
+  return kind == TransportKind::kNccl || kind == TransportKind::kCudaIpc;
+}
+
+// What carries the words.
+TransportKind EndpointKind(TransportKind kind) {
+  if (kind == TransportKind::kNccl) return TransportKind::kTcp;
+  return kind == TransportKind::kCudaIpc ? TransportKind::kShm : kind;
+}
 
 KvEndpointOptions EndpointOptions(const WorkerConfig& config, const KvNeeds& needs) {
   KvEndpointOptions options;
@@ -22,8 +34,7 @@ KvEndpointOptions EndpointOptions(const WorkerConfig& config, const KvNeeds& nee
   options.tls = config.tls;
   options.numerics_id = needs.numerics_id;
   options.allow_inexact = config.allow_inexact;
-  // Words need no shared memory.
-  options.kind = config.transport == TransportKind::kNccl ? TransportKind::kTcp : config.transport;
+  options.kind = EndpointKind(config.transport);
   options.listen = config.kv_listen.empty() ? HostOf(config.listen) + ":0" : config.kv_listen;
   return options;
 }
@@ -47,6 +58,11 @@ StatusOr<std::unique_ptr<KvParts>> KvParts::Create(const WorkerConfig& config,
   std::unique_ptr<KvParts> parts(new KvParts());
   parts->kinds_ = KindsOf(config.transport);
   BATON_RETURN_IF_ERROR(parts->MakeStore(config, device, needs));
+  if (config.transport == TransportKind::kCudaIpc) {
+    BATON_RETURN_IF_ERROR(
+        WithPrefix(parts->MakeIpc(device, EndpointOptions(config, needs)), "--transport cuda_ipc"));
+    return parts;
+  }
   BATON_ASSIGN_OR_RETURN(std::unique_ptr<KvEndpoint> endpoint,
                          KvEndpoint::Create(EndpointOptions(config, needs), parts->arena_.get()));
   parts->endpoint_ = endpoint.get();
@@ -63,12 +79,20 @@ Status KvParts::MakeStore(const WorkerConfig& config, const ComputeDevice& devic
   Accelerator* const accelerator = device.accelerator.get();
   BATON_ASSIGN_OR_RETURN(const uint32_t num_blocks,
                          NumPoolBlocks(config.kv_memory_bytes, needs.layout, needs.max_context));
-  if (config.transport == TransportKind::kNccl) {
-    BATON_RETURN_IF_ERROR(FindNccl(config, accelerator));
+  if (IsOnDevice(config.transport)) {
+    if (accelerator == nullptr) {
+      return FailedPrecondition(
+          "--transport {} moves KV between devices, and this worker computes on the processor; use "
+          "auto, shm or tcp",
+          TransportKindName(config.transport));
+    }
+    const bool is_ipc = config.transport == TransportKind::kCudaIpc;
+    if (!is_ipc) BATON_RETURN_IF_ERROR(FindNccl(config, accelerator));
     BATON_ASSIGN_OR_RETURN(arena_, KvArena::Create(needs.layout, kBlocksForWords));
     BATON_ASSIGN_OR_RETURN(
-        store_, Named("--kv-memory",
-                      KvStore::OnDevice(accelerator, device.kernels, needs.layout, num_blocks)));
+        store_, Named(is_ipc ? "--transport cuda_ipc, --kv-memory" : "--kv-memory",
+                      KvStore::OnDevice(accelerator, device.kernels, needs.layout, num_blocks,
+                                        is_ipc ? KvSharing::kHost : KvSharing::kPrivate)));
     return OkStatus();
   }
   BATON_ASSIGN_OR_RETURN(arena_, KvArena::Create(needs.layout, num_blocks));
@@ -82,11 +106,6 @@ Status KvParts::MakeStore(const WorkerConfig& config, const ComputeDevice& devic
 }
 
 Status KvParts::FindNccl(const WorkerConfig& config, const Accelerator* accelerator) {
-  if (accelerator == nullptr) {
-    return FailedPrecondition(
-        "--transport nccl moves KV between devices, and this worker computes on the processor; use "
-        "auto, shm or tcp");
-  }
   // The library that a machine with GPUs has takes their memory and streams only.
   if (accelerator->kind() == DeviceKind::kSimt && config.nccl_library.empty()) {
     return FailedPrecondition(
@@ -99,12 +118,32 @@ Status KvParts::FindNccl(const WorkerConfig& config, const Accelerator* accelera
   return OkStatus();
 }
 
+Status KvParts::MakeIpc(const ComputeDevice& device, KvEndpointOptions endpoint_options) {
+  BATON_ASSIGN_OR_RETURN(auto pools,
+                         DevicePools::Create(device.accelerator.get(), store_->memory()));
+  endpoint_options.pools = pools.get();
+  BATON_ASSIGN_OR_RETURN(auto endpoint, KvEndpoint::Create(endpoint_options, arena_.get()));
+  endpoint_ = endpoint.get();
+  BATON_ASSIGN_OR_RETURN(transport_device_, device.accelerator->Share());
+  IpcTransportOptions options;
+  options.device = {transport_device_.get(), device.kernels, store_->memory()};
+  if (device.accelerator->kind() == DeviceKind::kSimt) {
+    options.limits.offer_bytes = kRunnerOfferBytes;
+  }
+  BATON_ASSIGN_OR_RETURN(auto transport,
+                         IpcTransport::Create(options, std::move(pools), std::move(endpoint)));
+  ipc_transport_ = transport.get();
+  transport_ = std::move(transport);
+  BATON_LOG_INFO("KV is pulled from pool to pool on the device, by processes of this host");
+  return OkStatus();
+}
+
 Status KvParts::MakeNccl(const WorkerConfig& config, const ComputeDevice& device,
                          std::unique_ptr<KvEndpoint> endpoint) {
-  BATON_ASSIGN_OR_RETURN(nccl_device_, device.accelerator->Share());
+  BATON_ASSIGN_OR_RETURN(transport_device_, device.accelerator->Share());
   NcclTransportOptions options;
   options.table = &nccl_;
-  options.device = {nccl_device_.get(), device.kernels, store_->memory()};
+  options.device = {transport_device_.get(), device.kernels, store_->memory()};
   // A buffer larger than the pool would never be full.
   const uint64_t pool_bytes =
       uint64_t{store_->memory().num_blocks} * store_->layout().BlockStride();

@@ -2,7 +2,7 @@
 //
 //   processor                  arena (shared memory), read and written by kernels and a KvEndpoint
 //   device, auto, shm, tcp     device memory for kernels, an arena beside it for the KvEndpoint
-//   device, nccl               device memory for both; the KvEndpoint carries words only
+//   device, nccl, cuda_ipc     device memory for both; the KvEndpoint carries words only
 //
 // Made by the main thread. The parts have their own threads; all outlive the engine's Stop.
 #ifndef BATON_WORKER_KV_PARTS_H_
@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "kvcache/kv_arena.h"
+#include "kvcache/transport/ipc/ipc_transport.h"
 #include "kvcache/transport/kv_endpoint.h"
 #include "kvcache/transport/nccl/nccl_transport.h"
 #include "src/engine/kv_store.h"
@@ -34,7 +35,8 @@ struct KvNeeds {
 class KvParts {
  public:
   // `device` outlives them. Errors name the flag: NotFound or FailedPrecondition for an NCCL that
-  // is not there or cannot be used, FailedPrecondition for NCCL without a device, InvalidArgument
+  // is not there or cannot be used, FailedPrecondition for NCCL or CUDA IPC without a device, or
+  // for a device whose memory cannot be shared, InvalidArgument
   // for slices that no kernel takes, ResourceExhausted without memory, and those of
   // KvEndpoint::Create. With NCCL 256 MiB of staging buffers (less for a small pool) come on top of
   // --kv-memory.
@@ -47,7 +49,9 @@ class KvParts {
   KvTransport* transport() const { return transport_.get(); }
   // The same, null when it is not NCCL.
   NcclTransport* nccl() const { return nccl_transport_; }
-  // Who listens and dials: the transport itself, or NCCL's way to say words.
+  // The same, null when it is not CUDA IPC.
+  IpcTransport* ipc() const { return ipc_transport_; }
+  // Who listens and dials: the transport itself, or the way of NCCL and CUDA IPC to say words.
   KvEndpoint* endpoint() const { return endpoint_; }
   // How slices may cross to or from this worker; peers have one of these too.
   const std::vector<TransportKind>& kinds() const { return kinds_; }
@@ -58,14 +62,16 @@ class KvParts {
   Status FindNccl(const WorkerConfig& config, const Accelerator* accelerator);
   Status MakeNccl(const WorkerConfig& config, const ComputeDevice& device,
                   std::unique_ptr<KvEndpoint> endpoint);
+  Status MakeIpc(const ComputeDevice& device, KvEndpointOptions endpoint_options);
 
   // In the order of construction; destroyed in reverse.
   std::unique_ptr<KvArena> arena_;
   std::unique_ptr<KvStore> store_;
   nccl::NcclTable nccl_;
-  std::unique_ptr<Accelerator> nccl_device_;  // the transport's own, of the worker's device
+  std::unique_ptr<Accelerator> transport_device_;  // the transport's own, of the worker's device
   std::unique_ptr<KvTransport> transport_;
   NcclTransport* nccl_transport_ = nullptr;
+  IpcTransport* ipc_transport_ = nullptr;
   KvEndpoint* endpoint_ = nullptr;
   std::vector<TransportKind> kinds_;
 };

@@ -126,6 +126,8 @@ v1::TransportKind ToProto(TransportKind kind) {
       return v1::TRANSPORT_KIND_TCP;
     case TransportKind::kNccl:
       return v1::TRANSPORT_KIND_NCCL;
+    case TransportKind::kCudaIpc:
+      return v1::TRANSPORT_KIND_CUDA_IPC;
   }
   return v1::TRANSPORT_KIND_UNSPECIFIED;
 }

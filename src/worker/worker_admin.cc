@@ -21,6 +21,9 @@ constexpr std::array<BlockState, kKvBlockStates.size()> kStates = {
     BlockState::kBound,     BlockState::kExported, BlockState::kReserved,
     BlockState::kReceiving, BlockState::kDraining, BlockState::kQuarantined};
 
+// The label of baton_kv_ipc_faults_total{reason}.
+constexpr std::array<std::string_view, 3> kIpcFaultNames = {"late", "protocol", "overrun"};
+
 constexpr auto kBadChecksum = static_cast<size_t>(BadSliceReason::kBadChecksum);
 
 // Index into kTransportNames.
@@ -28,6 +31,7 @@ size_t TransportIndex(TransportKind kind) {
   if (kind == TransportKind::kShm) return 1;
   if (kind == TransportKind::kTcp) return 2;
   if (kind == TransportKind::kNccl) return 3;
+  if (kind == TransportKind::kCudaIpc) return 4;
   return 0;
 }
 
@@ -55,6 +59,7 @@ void WorkerAdmin::RegisterConnectionMetrics() {
          "KV connections that ended, were refused or did not come about."},
         {{"reason", std::string(CloseReasonName(static_cast<CloseReason>(i)))}});
   }
+  RegisterIpc();
   if (config_.nccl == nullptr) return;
   nccl_built_total_ = registry_.AddCounter(
       {"baton_kv_nccl_communicators_total", "NCCL communicators that both sides have built."});
@@ -66,6 +71,27 @@ void WorkerAdmin::RegisterConnectionMetrics() {
          "NCCL communicators that were given up or refused, and peers with another NCCL."},
         {{"reason", std::string(NcclDropReasonName(static_cast<NcclDropReason>(i)))}});
   }
+}
+
+void WorkerAdmin::RegisterIpc() {
+  if (config_.ipc == nullptr) return;
+  ipc_offers_total_ = registry_.AddCounter(
+      {"baton_kv_ipc_offers_total", "Batches of KV slices that were offered and pulled."});
+  for (size_t i = 0; i < kIpcFaultNames.size(); ++i) {
+    ipc_faults_total_[i] = registry_.AddCounter(
+        {"baton_kv_ipc_faults_total", "Words about batches that were lost, late or wrong."},
+        {{"reason", std::string(kIpcFaultNames[i])}});
+  }
+}
+
+void WorkerAdmin::RefreshIpc() {
+  if (config_.ipc == nullptr) return;
+  const IpcStats now = config_.ipc->OfferStats();
+  ipc_offers_total_->Add(now.offers - last_ipc_.offers);
+  ipc_faults_total_[0]->Add(now.late - last_ipc_.late);
+  ipc_faults_total_[1]->Add(now.protocol - last_ipc_.protocol);
+  ipc_faults_total_[2]->Add(now.overruns - last_ipc_.overruns);
+  last_ipc_ = now;
 }
 
 void WorkerAdmin::RefreshNccl() {
@@ -142,6 +168,7 @@ void WorkerAdmin::Refresh() {
   metrics_.kv_chain_mismatch_total->Add(now.chain_mismatches - last_.chain_mismatches);
   RefreshConnections(transport);
   RefreshNccl();
+  RefreshIpc();
   metrics_.stale_events_total->Add(now.stale_events - last_.stale_events);
   metrics_.prefill_backlog_seconds->Set(static_cast<double>(now.scheduler.backlog_us) * 1e-6);
   if (now.blocks.total > 0) {

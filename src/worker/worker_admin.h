@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "kvcache/transport/ipc/ipc_transport.h"
 #include "kvcache/transport/kv_transport.h"
 #include "kvcache/transport/nccl/nccl_transport.h"
 #include "src/base/status.h"
@@ -32,6 +33,7 @@ struct WorkerAdminConfig {
   Engine* engine = nullptr;
   KvTransport* transport = nullptr;
   const NcclTransport* nccl = nullptr;  // the same where it is NCCL, else null
+  const IpcTransport* ipc = nullptr;    // the same where it is CUDA IPC, else null
   std::function<Status()> ready;
   uint32_t block_size = 0;  // tokens
   MetricAliasSet aliases;
@@ -61,6 +63,8 @@ class WorkerAdmin {
   void RegisterConnectionMetrics();
   void RefreshConnections(const TransportStats& now);
   void RefreshNccl();
+  void RegisterIpc();
+  void RefreshIpc();
   Status Live() const;
   StatusOr<std::string> RequestsJson();
   StatusOr<std::string> BlocksJson();
@@ -71,6 +75,10 @@ class WorkerAdmin {
   SpanMetrics span_metrics_;
   StepTraces steps_;
   Counter* tls_bytes_total_ = nullptr;
+  // With CUDA IPC only.
+  Counter* ipc_offers_total_ = nullptr;
+  std::array<Counter*, 3> ipc_faults_total_{};
+  IpcStats last_ipc_;
   // With NCCL only.
   Counter* nccl_built_total_ = nullptr;
   Counter* nccl_batches_total_ = nullptr;

@@ -335,6 +335,7 @@ Status WorkerProcess::Parts::StartAdmin() {
   admin_config.engine = engine.get();
   admin_config.transport = kv->transport();
   admin_config.nccl = kv->nccl();
+  admin_config.ipc = kv->ipc();
   admin_config.ready = [this] { return Ready(); };
   admin_config.block_size = model->layout().block_size;
   admin_config.aliases = config.metric_aliases;

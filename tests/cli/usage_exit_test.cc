@@ -56,7 +56,7 @@ TEST(UsageExitTest, EveryRoleSaysTwoForAWrongCommandLine) {
       {&RunPrefill, {router, "--model=m.gguf", "--device=cuda"}, "--device cuda"},
       {&RunDecode, {router, "--model=m.gguf", "--kv-memory=lots"}, "--kv-memory"},
       {&RunDecode, {router, "--model=m.gguf", "--kv-dtype=q8"}, "--kv-dtype q8"},
-      {&RunDecode, {router, "--model=m.gguf", "--transport=cuda_ipc"}, "cuda_ipc"},
+      {&RunDecode, {router, "--model=m", "--transport=cuda_ipc", "--device=cpu"}, "cuda_ipc"},
       {&RunDecode, {router, "--model=m", "--transport=nccl", "--device=cpu"}, "cpu has none"},
       {&RunServe, {"m.gguf", "--transport=nccl"}, "a GPU for each worker"},
       {&RunServe, {"m.gguf", "--nccl-library=x.so"}, "goes with --transport nccl"},

@@ -1,12 +1,13 @@
 // An accelerator without kernels: memory of its own on the host, and copies that land as late as
 // the contract allows, so that a missing Wait gives wrong bytes. Each Query of an event that is not
-// done yet brings the stream on by one piece of work.
+// done yet brings the stream on by one piece of work. Shared memory is a sealed memory file.
 #ifndef BATON_TESTS_DEVICE_FAKE_ACCELERATOR_H_
 #define BATON_TESTS_DEVICE_FAKE_ACCELERATOR_H_
 
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstring>
 #include <deque>
 #include <functional>
@@ -62,17 +63,24 @@ class FakeAccelerator final : public Accelerator {
     return begin;
   }
   absl::StatusOr<UniqueFd> ExportShared(const std::byte* begin) override {
-    return UniqueFd(dup(shared_.at(begin).file.get()));
+    const auto shared = shared_.find(begin);
+    if (shared == shared_.end()) return InvalidArgument("no shared memory begins there");
+    return UniqueFd(dup(shared->second.file.get()));
   }
   absl::StatusOr<const std::byte*> ImportShared(const UniqueFd& fd, size_t size_bytes) override {
+    if (refuses_imports) return FailedPrecondition("this device cannot reach that memory");
     BATON_RETURN_IF_ERROR(CheckMemoryFile(fd.get(), size_bytes, "memory of another process"));
     BATON_ASSIGN_OR_RETURN(std::byte* const begin, Map(fd.get(), size_bytes, 0));
     shared_[begin] = {UniqueFd(), size_bytes};
     return begin;
   }
   void ReleaseShared(const std::byte* begin) override { Free(const_cast<std::byte*>(begin)); }
-  // Mappings of others' memory and own shared memory that exist now.
-  size_t num_shared() const { return shared_.size(); }
+
+  // Faults. While held, Query brings nothing on.
+  std::atomic<bool> is_held = false;
+  static inline std::atomic<bool> refuses_imports = false;
+  // Something was put into the stream and is not done. Any thread.
+  bool IsBusy() const { return own_.num_put.load() != own_.num_done.load(); }
 
   absl::Status CopyIn(std::byte* to, const void* from, size_t size_bytes) override {
     const auto* const bytes = static_cast<const std::byte*>(from);
@@ -104,7 +112,7 @@ class FakeAccelerator final : public Accelerator {
   absl::StatusOr<bool> Query(void* event) override {
     const auto* const mark = static_cast<HostEvent*>(event);
     const bool is_done = mark->IsDone();
-    if (!is_done && mark->stream == &own_) RunNext();
+    if (!is_done && mark->stream == &own_ && !is_held) RunNext();
     return is_done;
   }
 

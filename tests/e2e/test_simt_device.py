@@ -2,7 +2,8 @@
 bits whether prefill and decode share a process, over every transport, and after a worker is lost.
 
 NCCL is the loopback of tests/nccl, through which the transport, its kernels and both processes run
-as they would with the library.
+as they would with the library. CUDA IPC passes a memory file between the processes where a GPU has
+memory with a descriptor.
 """
 
 import subprocess
@@ -19,6 +20,7 @@ DEVICE = ("--device", "simt", "--kv-memory", "16MiB")
 SHM = ("--transport", "shm")
 LOOPBACK = Path(BIN).resolve().parent / "tests/nccl/libbaton_nccl_loopback.so"
 NCCL = ("--transport", "nccl", "--nccl-library", str(LOOPBACK))
+IPC = ("--transport", "cuda_ipc")
 
 
 def build_has_runner():
@@ -63,7 +65,9 @@ def test_disaggregated_equals_aggregated(name):
 def test_the_transport_changes_no_bit():
     over = {
         name: answers("head64_llama", *args)
-        for name, args in dict(shm=SHM, tcp=("--transport", "tcp"), nccl=NCCL).items()
+        for name, args in dict(
+            shm=SHM, tcp=("--transport", "tcp"), nccl=NCCL, cuda_ipc=IPC
+        ).items()
     }
     for name, given in over.items():
         assert {a.timings.transport for a in given} == {name}
@@ -87,7 +91,26 @@ def test_what_crosses_by_nccl_is_counted_and_shown():
         assert server.ledger_is_clean()
 
 
-@pytest.mark.parametrize("transport", [SHM, NCCL], ids=["shm", "nccl"])
+def test_what_crosses_by_cuda_ipc_is_counted_and_shown():
+    with Server(*DEVICE, *IPC, model=str(GOLDEN / "tiny_head64_llama.gguf")) as server:
+        answer = complete(server, **requests()[2])
+        assert answer.timings.path == "disagg"
+        workers = {w["role"]: w for w in server.workers()}
+        labels = 'transport="cuda_ipc"'
+        decode = workers["decode"]
+        assert metric(decode, "baton_kv_transfer_bytes_total", labels) == answer.timings.kv_bytes
+        assert metric(decode, "baton_kv_transfer_seconds_count", labels) == 1
+        for worker in workers.values():
+            assert metric(worker, "baton_kv_ipc_offers_total") > 0
+            for reason in ("late", "protocol", "overrun"):
+                assert metric(worker, "baton_kv_ipc_faults_total", f'reason="{reason}"') == 0
+        _, _, view = server.get("/v1/topology")
+        prefill = next(w for w in view["processes"] if w["role"] == "prefill")
+        assert [link["transport"] for link in prefill["links"]] == ["cuda_ipc"]
+        assert server.ledger_is_clean()
+
+
+@pytest.mark.parametrize("transport", [SHM, NCCL, IPC], ids=["shm", "nccl", "cuda_ipc"])
 def test_a_killed_decode_worker_changes_no_answer(transport):
     model = str(GOLDEN / "tiny_head64_llama.gguf")
     with Server(*DEVICE, *transport, "--decode", "2", model=model) as cluster:
@@ -138,7 +161,16 @@ def test_nccl_that_cannot_be_used_is_one_clear_error():
         assert words in result.stderr.splitlines()[-1]
 
 
-def test_workers_without_a_common_transport_are_not_paired(tmp_path):
+def test_cuda_ipc_without_a_device_is_one_clear_error():
+    args = [BIN, "decode", "--router", "127.0.0.1:1", "--device", "cpu", "--transport", "cuda_ipc"]
+    model = ["--model", GOLDEN / "tiny_head64_llama.gguf"]
+    result = subprocess.run([*args, *model], capture_output=True, text=True, timeout=60)
+    assert result.returncode == 2
+    assert "--transport cuda_ipc shares a GPU's memory" in result.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize("other", [NCCL, IPC], ids=["nccl", "cuda_ipc"])
+def test_workers_without_a_common_transport_are_not_paired(tmp_path, other):
     """The other prefill worker stays, and gets no prompt."""
     model = str(GOLDEN / "tiny_head64_llama.gguf")
     with Server(*DEVICE, *SHM, model=model) as server:
@@ -146,7 +178,7 @@ def test_workers_without_a_common_transport_are_not_paired(tmp_path):
         secret = f"{server.dir}/cluster-secret"
         args += ["--worker-id", "prefill-9", "--cluster-secret-file", secret]
         with open(tmp_path / "prefill.log", "w") as log:
-            prefill = subprocess.Popen([*args, *DEVICE, *NCCL], stdout=log, stderr=log)
+            prefill = subprocess.Popen([*args, *DEVICE, *other], stdout=log, stderr=log)
         try:
             row = wait_until(
                 lambda: next(

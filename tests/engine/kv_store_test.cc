@@ -166,6 +166,21 @@ TEST(KvStoreTest, OnADeviceACopyIsDoneWhenItReturns) {
             0);
 }
 
+TEST(KvStoreTest, OnlyASharedStoreCanBeMappedByOthers) {
+  FakeAccelerator device;
+  FakeAccelerator other;
+  const auto store =
+      *KvStore::OnDevice(&device, &nccl_test::FakeKernels(), WideLayout(), 2, KvSharing::kHost);
+  const size_t size = 2 * WideLayout().BlockStride();
+  const UniqueFd fd = *device.ExportShared(store->memory().base);
+  const std::byte* const mapped = *other.ImportShared(fd, size);
+  store->memory().base[size - 1] = std::byte{0x42};
+  EXPECT_EQ(mapped[size - 1], std::byte{0x42});
+  other.ReleaseShared(mapped);
+  const auto own = *KvStore::OnDevice(&device, &nccl_test::FakeKernels(), WideLayout(), 2);
+  EXPECT_FALSE(device.ExportShared(own->memory().base).ok());
+}
+
 TEST(KvStoreTest, SlicesThatNoKernelTakesAreRefused) {
   FakeAccelerator device;
   const auto store = KvStore::OnDevice(&device, &nccl_test::FakeKernels(), ToyLayout(), 2);

@@ -1,5 +1,5 @@
-// Devices for NcclTransport where there is no GPU: the runner with the CUDA kernels, or a fake
-// accelerator whose kernels are their references, put into its late stream.
+// Devices for NcclTransport and IpcTransport where there is no GPU: the runner with the CUDA
+// kernels, or a fake accelerator whose kernels are their references, put into its late stream.
 #ifndef BATON_TESTS_NCCL_NCCL_DEVICE_H_
 #define BATON_TESTS_NCCL_NCCL_DEVICE_H_
 
@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "kernels/cuda/kv_slices_reference.h"
-#include "kvcache/transport/nccl/staging_ring.h"
+#include "kvcache/transport/slice_device.h"
 #include "src/base/check.h"
 #include "tests/device/fake_accelerator.h"
 #ifdef BATON_HAVE_SIMT
@@ -41,8 +41,10 @@ inline const cuda::KernelTable& FakeKernels() {
   return table;
 }
 
-// The runner where it is built and wanted, else the fake. Blocks start as zeros.
-inline KvDevice MakeKvDevice(bool is_runner, const KvLayout& layout, uint32_t num_blocks) {
+// The runner where it is built and wanted, else the fake. Blocks start as zeros; `is_shared`: with
+// a descriptor.
+inline KvDevice MakeKvDevice(bool is_runner, const KvLayout& layout, uint32_t num_blocks,
+                             bool is_shared = false) {
   KvDevice made;
   made.parts.kernels = &FakeKernels();
 #ifdef BATON_HAVE_SIMT
@@ -58,7 +60,9 @@ inline KvDevice MakeKvDevice(bool is_runner, const KvLayout& layout, uint32_t nu
   if (made.device == nullptr) made.device = std::make_unique<FakeAccelerator>();
   made.device->MakeCurrent();
   const size_t size = num_blocks * layout.BlockStride();
-  StatusOr<DeviceBuffer> buffer = DeviceBuffer::Create(made.device.get(), size, "KV blocks");
+  StatusOr<DeviceBuffer> buffer =
+      is_shared ? DeviceBuffer::CreateShared(made.device.get(), size, "KV blocks")
+                : DeviceBuffer::Create(made.device.get(), size, "KV blocks");
   BATON_CHECK(buffer.ok(), "{}", buffer.status().ToString());
   made.buffer = *std::move(buffer);
   std::memset(made.buffer.data(), 0, size);

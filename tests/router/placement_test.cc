@@ -248,6 +248,8 @@ TEST(PlacementTest, WithoutACommonTransportTheyServeButDoNotPair) {
   cluster.Join(describe("decode-1", PoolRole::kDecode, {LinkKind::kNccl}));
   cluster.Join(describe("prefill-0", PoolRole::kPrefill, {LinkKind::kNccl}));
   cluster.Join(describe("prefill-1", PoolRole::kPrefill, {LinkKind::kTcp}));
+  cluster.Join(describe("decode-2", PoolRole::kDecode, {LinkKind::kCudaIpc}));
+  cluster.Join(describe("prefill-3", PoolRole::kPrefill, {LinkKind::kCudaIpc}));
   // Only kinds that this router does not know.
   cluster.Join(describe("prefill-2", PoolRole::kPrefill, {}));
   for (const char* id : {"prefill-0", "prefill-1", "prefill-2"}) {
@@ -256,6 +258,7 @@ TEST(PlacementTest, WithoutACommonTransportTheyServeButDoNotPair) {
   EXPECT_EQ(cluster.Log("prefill-0").peers, std::vector<std::string>{"decode-1"});
   EXPECT_EQ(cluster.Log("prefill-1").peers, std::vector<std::string>{"decode-0"});
   EXPECT_TRUE(cluster.Log("prefill-2").peers.empty());
+  EXPECT_EQ(cluster.Log("prefill-3").peers, std::vector<std::string>{"decode-2"});
 }
 
 TEST(PlacementTest, InexactPairsSaySo) {

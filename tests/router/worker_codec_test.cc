@@ -102,9 +102,12 @@ TEST(WorkerCodecTest, WhatIsKeptOfAHelloIsBounded) {
   v1::WorkerHello hello = Hello();
   for (int i = 0; i < 1000; ++i) hello.add_transports(v1::TRANSPORT_KIND_TCP);
   hello.add_transports(v1::TRANSPORT_KIND_SHM);
+  hello.add_transports(v1::TRANSPORT_KIND_CUDA_IPC);
+  hello.add_transports(static_cast<v1::TransportKind>(v1::TRANSPORT_KIND_CUDA_IPC + 1));
   const auto worker = DecodeHello(hello);
   ASSERT_TRUE(worker.ok()) << worker.status();
-  EXPECT_EQ(worker->transports.size(), 2u);
+  ASSERT_EQ(worker->transports.size(), 3u) << "the last is not known";
+  EXPECT_EQ(worker->transports[2], LinkKind::kCudaIpc);
   const auto refused = [](const v1::WorkerHello& m) {
     return DecodeHello(m).status().code() == StatusCode::kInvalidArgument;
   };

@@ -68,6 +68,8 @@ EXTRA_HEADERS = {
 EXTRA_SOURCES = {
     "kvcache/kv_arena": ["src/device"],
     "kvcache/transport/nccl": ["kernels"],
+    "kvcache/transport/ipc": ["kernels"],
+    "kvcache/transport/slice_device": ["kernels"],
 }
 # Headers of a component that are not part of its pure face, and who may not see them.
 IMPURE = {"kvcache/kv_arena.h": ["scheduler", "src/router", "src/api"]}
@@ -95,7 +97,6 @@ CUDA_PEOPLE = (
     "src/device/cuda/",
     "kernels/cuda/",
     "kvcache/transport/nccl",
-    "kvcache/transport/cuda_ipc",
     "src/device/simt/",
     "kernels/simt/",
 )

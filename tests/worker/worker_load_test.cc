@@ -26,6 +26,7 @@ TEST(PeerAddressesTest, OnlyPeersWithACommonTransportAreDialled) {
       MakePeer("both", {v1::TRANSPORT_KIND_SHM, v1::TRANSPORT_KIND_TCP}),
       MakePeer("tcp", {v1::TRANSPORT_KIND_TCP}),
       MakePeer("nccl", {v1::TRANSPORT_KIND_NCCL}),
+      MakePeer("ipc", {v1::TRANSPORT_KIND_CUDA_IPC}),
       MakePeer("silent", {}),
       MakePeer("later", {static_cast<v1::TransportKind>(99)}),
   };
@@ -34,6 +35,7 @@ TEST(PeerAddressesTest, OnlyPeersWithACommonTransportAreDialled) {
             (Ids{"both", "tcp"}));
   EXPECT_EQ(IdsOf(PeerAddresses(peers, {TransportKind::kShm})), Ids{"both"});
   EXPECT_EQ(IdsOf(PeerAddresses(peers, {TransportKind::kNccl})), Ids{"nccl"});
+  EXPECT_EQ(IdsOf(PeerAddresses(peers, {TransportKind::kCudaIpc})), Ids{"ipc"});
 }
 
 TEST(PeerAddressesTest, EntriesWithoutANameOrIncarnationAreLeftOut) {

@@ -12,16 +12,6 @@
 namespace baton {
 namespace {
 
-// What a device did cannot be trusted after it failed (accelerator.h).
-template <typename T>
-T MustWork(StatusOr<T> result) {
-  BATON_CHECK(result.ok(), "the device failed: {}", result.status().ToString());
-  return *std::move(result);
-}
-void MustWork(const Status& status) {
-  BATON_CHECK(status.ok(), "the device failed: {}", status.ToString());
-}
-
 // Offers of one peer that wait: P has two buffers for it at most, and this leaves room for others'
 // limits.
 constexpr size_t kMaxWaitingOffers = 8;

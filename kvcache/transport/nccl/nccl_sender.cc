@@ -8,19 +8,6 @@
 #include "src/base/log.h"
 
 namespace baton {
-namespace {
-
-// What a device did cannot be trusted after it failed (accelerator.h).
-template <typename T>
-T MustWork(StatusOr<T> result) {
-  BATON_CHECK(result.ok(), "the device failed: {}", result.status().ToString());
-  return *std::move(result);
-}
-void MustWork(const Status& status) {
-  BATON_CHECK(status.ok(), "the device failed: {}", status.ToString());
-}
-
-}  // namespace
 
 // A communicator to one peer, from its start to its end.
 struct NcclSender::Link {

@@ -1,10 +1,9 @@
 #include "kvcache/transport/nccl/nccl_transport.h"
 
-#include <chrono>
-#include <condition_variable>
 #include <mutex>
 #include <utility>
 
+#include "kvcache/transport/endpoint_events.h"
 #include "kvcache/transport/nccl/nccl_receiver.h"
 #include "kvcache/transport/nccl/nccl_sender.h"
 #include "kvcache/transport/send_queue.h"
@@ -15,27 +14,11 @@
 namespace baton {
 namespace {
 
-// Between two looks at what is under way: a hundredth of the transfer of a full buffer.
-constexpr int64_t kPollUs = 20;
 // What an ended communicator may take to agree with the other side.
 constexpr int64_t kFinishUs = 1'000'000;
-// What may wait of control messages while a communicator is built or aborted.
-constexpr size_t kMaxEvents = 8192;
-constexpr size_t kMaxEventBytes = size_t{64} << 20;
 // Messages of a peer before its greeting: what may be parked for one that is not connected.
 constexpr size_t kMaxEarlyWords = 1024;
 constexpr size_t kMaxEarlyBytes = size_t{16} << 20;
-
-// Something that the endpoint told.
-struct EndpointEvent {
-  // Which.
-  enum class Kind : uint8_t { kUp, kDown, kControl };
-  Kind kind = Kind::kControl;
-  PeerUp up;
-  Incarnation peer;
-  Status status;
-  std::string bytes;
-};
 
 Status Validate(const NcclTransportOptions& options) {
   const size_t slice_bytes = options.device.memory.layout.SliceBytes();
@@ -50,13 +33,13 @@ Status Validate(const NcclTransportOptions& options) {
   return OkStatus();
 }
 
-// The implementation: the endpoint's sink, the inbox, and the thread over both halves.
-class NcclTransportImpl final : public NcclTransport, private KvTransportSink {
+// The implementation: what the endpoint tells, the inbox, and the thread over both halves.
+class NcclTransportImpl final : public NcclTransport {
  public:
   NcclTransportImpl(const NcclTransportOptions& options, std::unique_ptr<KvEndpoint> endpoint)
       : options_(options),
         endpoint_(std::move(endpoint)),
-        inbox_(options.inbox, [this] { Wake(); }) {
+        inbox_(options.inbox, [this] { events_.Wake(); }) {
     parts_.table = options_.table;
     parts_.timers = options_.timers;
     parts_.limits = options_.limits;
@@ -91,17 +74,13 @@ class NcclTransportImpl final : public NcclTransport, private KvTransportSink {
     sender_->set_sink(sink);
     receiver_->set_sink(sink);
     thread_ = Thread("kv-nccl", [this] { Run(); });
-    return endpoint_->Start(this);
+    return endpoint_->Start(&events_);
   }
 
   void Stop() override {
     endpoint_->Stop();
     inbox_.Close();
-    {
-      std::lock_guard lock(wake_mutex_);
-      stop_ = true;
-    }
-    wake_.notify_one();
+    events_.Stop();
     thread_.Join();
   }
 
@@ -162,7 +141,7 @@ class NcclTransportImpl final : public NcclTransport, private KvTransportSink {
     NcclStats stats;
     stats.built = nccl_counters_.built.value();
     stats.batches = nccl_counters_.batches.value();
-    stats.overruns = nccl_counters_.overruns.value();
+    stats.overruns = nccl_counters_.overruns.value() + events_.overruns();
     for (size_t i = 0; i < stats.dropped.size(); ++i) {
       stats.dropped[i] = nccl_counters_.dropped[i].value();
     }
@@ -170,54 +149,12 @@ class NcclTransportImpl final : public NcclTransport, private KvTransportSink {
   }
 
  private:
-  // The endpoint's thread.
-  void OnPeerUp(const PeerUp& peer) override {
-    Tell({.kind = EndpointEvent::Kind::kUp, .up = peer, .peer = peer.peer});
-  }
-  void OnPeerDown(Incarnation peer, const Status& status) override {
-    // A copy of its own: Abseil's shared one is counted where ThreadSanitizer does not look.
-    Tell({.kind = EndpointEvent::Kind::kDown,
-          .peer = peer,
-          .status = Status(status.code(), status.message())});
-  }
-  void OnControl(Incarnation peer, std::string bytes) override {
-    Tell({.kind = EndpointEvent::Kind::kControl, .peer = peer, .bytes = std::move(bytes)});
-  }
-  // It carries no slices.
-  void OnReceiveProgress(TransferId, uint32_t, bool) override {}
-  void OnBadSlice(const BadSlice&) override {}
-  void OnReceiveClosed(TransferId) override {}
-  void OnSendClosed(Incarnation, TransferId) override {}
-
-  // Control messages beyond the limits are dropped: hand-offs survive any loss by their leases, and
-  // communicators by their deadlines.
-  void Tell(EndpointEvent event) {
-    {
-      std::lock_guard lock(wake_mutex_);
-      if (event.kind == EndpointEvent::Kind::kControl) {
-        if (events_.size() >= kMaxEvents || event_bytes_ + event.bytes.size() > kMaxEventBytes) {
-          return nccl_counters_.overruns.Add();
-        }
-        event_bytes_ += event.bytes.size();
-      }
-      events_.push_back(std::move(event));
-      work_ = true;
-    }
-    wake_.notify_one();
-  }
-  void Wake() {
-    {
-      std::lock_guard lock(wake_mutex_);
-      work_ = true;
-    }
-    wake_.notify_one();
-  }
-
   // The transport's own thread from here on.
   void Run() {
     options_.device.device->MakeCurrent();
     int64_t due_us = 0;
-    while (WaitForWork(due_us)) due_us = Turn();
+    // Events are taken before the inbox: what was posted before one came stands in there by then.
+    while (events_.Wait(*options_.clock, due_us, &taken_events_)) due_us = Turn();
     // Aborts the communicators; then nothing is under way.
     for (const auto& [peer, epoch] : epochs_) {
       sender_->RemovePeer(peer);
@@ -226,22 +163,6 @@ class NcclTransportImpl final : public NcclTransport, private KvTransportSink {
     budget_.finishing.clear();
     const Status status = options_.device.device->Wait();
     BATON_CHECK(status.ok(), "the device failed: {}", status.ToString());
-  }
-
-  bool WaitForWork(int64_t due_us) {
-    std::unique_lock lock(wake_mutex_);
-    const auto is_due = [this] { return work_ || stop_; };
-    if (due_us == 0) {
-      wake_.wait(lock, is_due);
-    } else {
-      const int64_t wait_us = std::max(kPollUs, due_us - options_.clock->NowUs());
-      wake_.wait_for(lock, std::chrono::microseconds(wait_us), is_due);
-    }
-    work_ = false;
-    // Taken before the inbox: what was posted before an event came stands in there by now.
-    taken_events_.swap(events_);
-    event_bytes_ = 0;
-    return !stop_;
   }
 
   int64_t Turn() {
@@ -455,12 +376,7 @@ class NcclTransportImpl final : public NcclTransport, private KvTransportSink {
   NcclCounters nccl_counters_;
   TransportInbox inbox_;
 
-  std::mutex wake_mutex_;  // guards work_, stop_, events_, event_bytes_
-  std::condition_variable wake_;
-  bool work_ = false;
-  bool stop_ = false;
-  std::vector<EndpointEvent> events_;
-  size_t event_bytes_ = 0;  // of the control messages in it
+  EndpointEvents events_;
 
   mutable std::mutex links_mutex_;  // guards the next two, which this thread alone changes
   absl::flat_hash_map<Incarnation, std::shared_ptr<LinkCounters>> link_counters_;  // of who is up

@@ -16,19 +16,11 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/cuda/kernel_table.h"
-#include "kvcache/kv_memory.h"
+#include "kvcache/transport/slice_device.h"
 #include "kvcache/transport/transport_types.h"
 #include "src/device/accelerator.h"
 
 namespace baton {
-
-// What moves slices on a device: the device, its kernels and its blocks.
-struct SliceDevice {
-  Accelerator* device = nullptr;
-  const cuda::KernelTable* kernels = nullptr;
-  KvMemory memory;  // on the device
-};
 
 // How many buffers of how many slices.
 struct StagingShape {

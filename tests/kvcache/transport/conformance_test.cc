@@ -1,5 +1,6 @@
 // What KvTransport promises, held against every implementation: local, shm, tcp, tcp with TLS, and
-// NCCL (the loopback) between fake accelerators and between runners of the CUDA kernels.
+// NCCL (the loopback) and CUDA IPC between fake accelerators and between runners of the CUDA
+// kernels.
 #include <dirent.h>
 
 #include <algorithm>
@@ -522,13 +523,12 @@ TEST_P(ConformanceTest, StopIsQuickAndSilent) {
 }
 
 std::vector<Kind> Kinds() {
-  std::vector<Kind> kinds = {{TransportKind::kLocal},
-                             {TransportKind::kShm},
-                             {TransportKind::kTcp},
-                             {TransportKind::kTcp, true},
-                             {TransportKind::kNccl}};
+  std::vector<Kind> kinds = {{TransportKind::kLocal}, {TransportKind::kShm},
+                             {TransportKind::kTcp},   {TransportKind::kTcp, true},
+                             {TransportKind::kNccl},  {TransportKind::kCudaIpc}};
 #ifdef BATON_HAVE_SIMT
   kinds.push_back({.kind = TransportKind::kNccl, .on_runner = true});
+  kinds.push_back({.kind = TransportKind::kCudaIpc, .on_runner = true});
 #endif
   return kinds;
 }

@@ -128,6 +128,14 @@ TEST(FrameTest, IntroductionsComeBackAndHostileOnesAreRefused) {
   const StatusOr<Introduction> decoded = DecodeIntroduction(bytes);
   ASSERT_TRUE(decoded.ok());
   EXPECT_EQ(*decoded, SomeIntroduction());
+  for (const bool allow_inexact : {false, true}) {
+    Introduction flagged = SomeIntroduction();
+    flagged.allow_inexact = allow_inexact;
+    flagged.has_pools = true;
+    std::array<std::byte, kIntroductionBytes> flagged_bytes;
+    EncodeIntroduction(flagged, flagged_bytes);
+    EXPECT_EQ(*DecodeIntroduction(flagged_bytes), flagged);
+  }
   const auto with = [&](size_t offset, uint8_t value) {
     std::array<std::byte, kIntroductionBytes> damaged = bytes;
     damaged[offset] = std::byte{value};
@@ -136,7 +144,8 @@ TEST(FrameTest, IntroductionsComeBackAndHostileOnesAreRefused) {
   EXPECT_FALSE(with(0, 0));   // wire_min 0
   EXPECT_FALSE(with(0, 2));   // wire_min > wire_max
   EXPECT_FALSE(with(8, 0));   // incarnation 0
-  EXPECT_FALSE(with(52, 2));  // flags
+  EXPECT_FALSE(with(52, 4));  // flags
+  EXPECT_FALSE(with(53, 1));
   EXPECT_FALSE(with(88, 0));  // id length
   EXPECT_FALSE(with(88, 65));
   EXPECT_FALSE(with(88, 10));    // bytes behind the id

@@ -167,45 +167,82 @@ NcclTransportOptions QuickNccl(const SliceDevice& device) {
   return options;
 }
 
+IpcTransportOptions QuickIpc(const SliceDevice& device) {
+  IpcTransportOptions options;
+  options.device = device;
+  options.timers.answer_us = 20'000'000;
+  options.timers.max_answer_us = 20'000'000;
+  options.limits.offer_bytes = uint64_t{4} << 20;
+  return options;
+}
+
+std::unique_ptr<KvEndpoint> MakeEndpoint(const KvEndpointOptions& options, Worker* worker) {
+  auto endpoint = KvEndpoint::Create(options, worker->arena.get());
+  BATON_CHECK(endpoint.ok(), "{}", endpoint.status().ToString());
+  worker->endpoint = endpoint->get();
+  return *std::move(endpoint);
+}
+
 }  // namespace
 
 Worker Rig::Make(const std::string& worker_id, Incarnation incarnation, bool listens) {
   Worker worker;
   worker.incarnation = incarnation.value() != 0 ? incarnation : Incarnation(next_incarnation_++);
   names_[worker.incarnation.value()] = worker_id;
-  worker.arena = MakeArena(layout_, kind_ == TransportKind::kNccl ? 1 : num_blocks_);
+  const bool is_on_device = kind_ == TransportKind::kNccl || kind_ == TransportKind::kCudaIpc;
+  worker.arena = MakeArena(layout_, is_on_device ? 1 : num_blocks_);
   if (kind_ == TransportKind::kLocal) {
     worker.transport = hub_->Attach(worker_id, worker.incarnation, worker.arena.get());
   } else {
-    MakeTransport(worker_id, listens, &worker);
+    MakeTransport(listens, &worker);
   }
   const Status started = worker.transport->Start(worker.sink.get());
   BATON_CHECK(started.ok(), "{}", started.ToString());
   return worker;
 }
 
-void Rig::MakeTransport(const std::string& worker_id, bool listens, Worker* worker) {
+KvEndpointOptions Rig::EndpointOptions(const Worker& worker, bool listens) {
   KvEndpointOptions options;
-  options.worker_id = worker_id;
-  options.incarnation = worker->incarnation;
+  options.worker_id = names_[worker.incarnation.value()];
+  options.incarnation = worker.incarnation;
   options.cluster_secret = "a secret";
   options.numerics_id = "numerics";
-  options.kind = kind_ == TransportKind::kNccl ? TransportKind::kTcp : kind_;
+  options.kind = kind_ == TransportKind::kNccl      ? TransportKind::kTcp
+                 : kind_ == TransportKind::kCudaIpc ? TransportKind::kShm
+                                                    : kind_;
   if (listens) options.listen = "127.0.0.1:0";
   options.timers = QuickTimers();
   if (tweak) tweak(&options);
-  auto endpoint = KvEndpoint::Create(options, worker->arena.get());
-  BATON_CHECK(endpoint.ok(), "{}", endpoint.status().ToString());
-  worker->endpoint = endpoint->get();
-  if (kind_ != TransportKind::kNccl) {
-    worker->transport = *std::move(endpoint);
-    return;
-  }
+  return options;
+}
+
+void Rig::MakeTransport(bool listens, Worker* worker) {
+  if (kind_ == TransportKind::kCudaIpc) return MakeIpc(listens, worker);
+  auto endpoint = MakeEndpoint(EndpointOptions(*worker, listens), worker);
+  if (kind_ == TransportKind::kNccl) return MakeNccl(std::move(endpoint), worker);
+  worker->transport = std::move(endpoint);
+}
+
+void Rig::MakeNccl(std::unique_ptr<KvEndpoint> endpoint, Worker* worker) {
   worker->device = nccl_test::MakeKvDevice(on_runner, layout_, num_blocks_);
   NcclTransportOptions nccl = QuickNccl(worker->device.parts);
   if (on_runner) nccl.limits.slot_bytes /= 8;
   if (tweak_nccl) tweak_nccl(&nccl);
-  auto transport = NcclTransport::Create(nccl, *std::move(endpoint));
+  auto transport = NcclTransport::Create(nccl, std::move(endpoint));
+  BATON_CHECK(transport.ok(), "{}", transport.status().ToString());
+  worker->transport = *std::move(transport);
+}
+
+void Rig::MakeIpc(bool listens, Worker* worker) {
+  worker->device = nccl_test::MakeKvDevice(on_runner, layout_, num_blocks_, true);
+  IpcTransportOptions ipc = QuickIpc(worker->device.parts);
+  if (on_runner) ipc.limits.offer_bytes /= 8;
+  if (tweak_ipc) tweak_ipc(&ipc);
+  auto pools = DevicePools::Create(worker->device.device.get(), worker->device.parts.memory);
+  BATON_CHECK(pools.ok(), "{}", pools.status().ToString());
+  KvEndpointOptions options = EndpointOptions(*worker, listens);
+  options.pools = pools->get();
+  auto transport = IpcTransport::Create(ipc, *std::move(pools), MakeEndpoint(options, worker));
   BATON_CHECK(transport.ok(), "{}", transport.status().ToString());
   worker->transport = *std::move(transport);
 }

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "kvcache/kv_arena.h"
+#include "kvcache/transport/ipc/ipc_transport.h"
 #include "kvcache/transport/kv_endpoint.h"
 #include "kvcache/transport/kv_transport.h"
 #include "kvcache/transport/local_transport.h"
@@ -108,7 +109,7 @@ bool Eventually(const std::function<bool()>& condition);
 struct Worker {
   Incarnation incarnation;
   std::unique_ptr<KvArena> arena;
-  nccl_test::KvDevice device;  // nccl: has the blocks instead of the arena
+  nccl_test::KvDevice device;  // nccl, cuda_ipc: has the blocks instead of the arena
   std::unique_ptr<RecordingSink> sink = std::make_unique<RecordingSink>();
   std::unique_ptr<KvTransport> transport;
   KvEndpoint* endpoint = nullptr;  // null for local
@@ -143,16 +144,20 @@ class Rig {
   void SetDecodes(Worker* prefill, const std::vector<const Worker*>& decodes);
 
   TransportKind kind() const { return kind_; }
-  // nccl: on the runner instead of the fake accelerator.
+  // nccl, cuda_ipc: on the runner instead of the fake accelerator.
   bool on_runner = false;
   const KvLayout& layout() const { return layout_; }
   // Changes the options of the workers made from now on.
   std::function<void(KvEndpointOptions*)> tweak;
   std::function<void(NcclTransportOptions*)> tweak_nccl;
+  std::function<void(IpcTransportOptions*)> tweak_ipc;
 
  private:
   Worker Make(const std::string& worker_id, Incarnation incarnation, bool listens);
-  void MakeTransport(const std::string& worker_id, bool listens, Worker* worker);
+  KvEndpointOptions EndpointOptions(const Worker& worker, bool listens);
+  void MakeTransport(bool listens, Worker* worker);
+  void MakeNccl(std::unique_ptr<KvEndpoint> endpoint, Worker* worker);
+  void MakeIpc(bool listens, Worker* worker);
 
   const TransportKind kind_;
   const KvLayout layout_;

@@ -1,0 +1,79 @@
+#include "kvcache/transport/endpoint_events.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+namespace baton {
+namespace {
+
+// Between two looks at what is under way: a hundredth of the transfer of a full buffer.
+constexpr int64_t kPollUs = 20;
+// What may wait of control messages while the transport's thread is busy.
+constexpr size_t kMaxEvents = 8192;
+constexpr size_t kMaxEventBytes = size_t{64} << 20;
+
+}  // namespace
+
+void EndpointEvents::OnPeerUp(const PeerUp& peer) {
+  Tell({.kind = EndpointEvent::Kind::kUp, .up = peer, .peer = peer.peer});
+}
+
+void EndpointEvents::OnPeerDown(Incarnation peer, const Status& status) {
+  // A copy of its own: Abseil's shared one is counted where ThreadSanitizer does not look.
+  Tell({.kind = EndpointEvent::Kind::kDown,
+        .peer = peer,
+        .status = Status(status.code(), status.message())});
+}
+
+void EndpointEvents::OnControl(Incarnation peer, std::string bytes) {
+  Tell({.kind = EndpointEvent::Kind::kControl, .peer = peer, .bytes = std::move(bytes)});
+}
+
+void EndpointEvents::Tell(EndpointEvent event) {
+  {
+    std::lock_guard lock(mutex_);
+    if (event.kind == EndpointEvent::Kind::kControl) {
+      if (events_.size() >= kMaxEvents || event_bytes_ + event.bytes.size() > kMaxEventBytes) {
+        return overruns_.Add();
+      }
+      event_bytes_ += event.bytes.size();
+    }
+    events_.push_back(std::move(event));
+    work_ = true;
+  }
+  wake_.notify_one();
+}
+
+void EndpointEvents::Wake() {
+  {
+    std::lock_guard lock(mutex_);
+    work_ = true;
+  }
+  wake_.notify_one();
+}
+
+void EndpointEvents::Stop() {
+  {
+    std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  wake_.notify_one();
+}
+
+bool EndpointEvents::Wait(const Clock& clock, int64_t due_us, std::vector<EndpointEvent>* taken) {
+  std::unique_lock lock(mutex_);
+  const auto is_due = [this] { return work_ || stop_; };
+  if (due_us == 0) {
+    wake_.wait(lock, is_due);
+  } else {
+    const int64_t wait_us = std::max(kPollUs, due_us - clock.NowUs());
+    wake_.wait_for(lock, std::chrono::microseconds(wait_us), is_due);
+  }
+  work_ = false;
+  taken->swap(events_);
+  event_bytes_ = 0;
+  return !stop_;
+}
+
+}  // namespace baton

@@ -1,0 +1,52 @@
+// What both halves of an IpcTransport share: limits, times, counters. Internal to
+// kvcache/transport/ipc; all but the counters belong to the transport's thread.
+#ifndef BATON_KVCACHE_TRANSPORT_IPC_IPC_PARTS_H_
+#define BATON_KVCACHE_TRANSPORT_IPC_IPC_PARTS_H_
+
+#include <cstdint>
+#include <functional>
+
+#include "kvcache/transport/ipc/ipc_message.h"
+#include "kvcache/transport/transport_counters.h"
+
+namespace baton {
+
+// Deadlines, microseconds.
+struct IpcTimers {
+  int64_t answer_us = 1'000'000;      // from Offer to Done; then it is offered again. Doubles
+  int64_t max_answer_us = 8'000'000;  // up to this
+  int64_t repost_us = 1'000;          // after an Offer that found the queue of words full
+};
+
+// Sizes of tables.
+struct IpcLimits {
+  uint32_t max_offers = 2;      // P: of one peer, without an answer
+  uint32_t num_slots = 4;       // D: launches under way
+  uint32_t max_peer_slots = 2;  // D: of one peer
+  // P: bytes that one offer names, at least one slice and at most kMaxIpcOfferSlices.
+  uint64_t offer_bytes = uint64_t{32} << 20;
+};
+
+// What happened; any thread reads.
+struct IpcCounters {
+  EventCounter offers;    // that D answered, or that were copied here
+  EventCounter late;      // that were offered again
+  EventCounter protocol;  // messages that no honest peer sends
+};
+
+// Everything that both halves use.
+struct IpcParts {
+  IpcTimers timers;
+  IpcLimits limits;
+  size_t slice_bytes = 0;
+  TransportCounters* counters = nullptr;
+  IpcCounters* ipc_counters = nullptr;
+  // Sends a message; false when it cannot be queued.
+  std::function<bool(Incarnation, const IpcMessage&)> post;
+  // The bytes of a peer's connection, null when it is gone.
+  std::function<LinkCounters*(Incarnation)> link_counters;
+};
+
+}  // namespace baton
+
+#endif  // BATON_KVCACHE_TRANSPORT_IPC_IPC_PARTS_H_

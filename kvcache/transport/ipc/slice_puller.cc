@@ -1,0 +1,67 @@
+#include "kvcache/transport/ipc/slice_puller.h"
+
+namespace baton {
+namespace {
+
+// Of the lists of a slot on the device, for each slice.
+constexpr size_t kListBytes = sizeof(cuda::KvSlicePlace) + sizeof(uint64_t);
+
+}  // namespace
+
+StatusOr<std::unique_ptr<SlicePuller>> SlicePuller::Create(const SliceDevice& parts,
+                                                           uint32_t num_slots,
+                                                           uint32_t max_slices) {
+  std::unique_ptr<SlicePuller> puller(new SlicePuller(parts, max_slices));
+  parts.device->MakeCurrent();
+  BATON_RETURN_IF_ERROR(puller->Allocate(num_slots));
+  return puller;
+}
+
+Status SlicePuller::Allocate(uint32_t num_slots) {
+  Accelerator* const device = parts_.device;
+  const size_t list_bytes = max_slices_ * kListBytes;
+  BATON_ASSIGN_OR_RETURN(
+      lists_, DeviceBuffer::Create(device, num_slots * list_bytes, "lists of KV slices"));
+  const auto keys = cuda::Xxh3Keys();
+  BATON_ASSIGN_OR_RETURN(keys_, DeviceBuffer::Create(device, sizeof(keys), "keys of XXH3"));
+  BATON_RETURN_IF_ERROR(device->CopyIn(keys_.data(), keys.data(), sizeof(keys)));
+  BATON_RETURN_IF_ERROR(device->Wait());
+  slots_.resize(num_slots);
+  for (size_t i = 0; i < slots_.size(); ++i) {
+    Slot& slot = slots_[i];
+    BATON_ASSIGN_OR_RETURN(slot.event, DeviceEvent::Create(device));
+    slot.places.reserve(max_slices_);
+    slot.checksums.reserve(max_slices_);
+    std::byte* const lists = lists_.data() + i * list_bytes;
+    slot.device_places = reinterpret_cast<cuda::KvSlicePlace*>(lists);
+    slot.device_checksums = reinterpret_cast<uint64_t*>(slot.device_places + max_slices_);
+  }
+  return OkStatus();
+}
+
+Status SlicePuller::Begin(Slot* slot, const std::byte* pool, std::span<const Pull> pulls) {
+  Accelerator* const device = parts_.device;
+  device->MakeCurrent();  // letting go of a pool is another one's work in this thread
+  slot->places.clear();
+  for (const Pull& pull : pulls) slot->places.push_back({pull.from, pull.to});
+  slot->checksums.resize(pulls.size());
+  BATON_RETURN_IF_ERROR(device->CopyIn(reinterpret_cast<std::byte*>(slot->device_places),
+                                       slot->places.data(),
+                                       pulls.size() * sizeof(cuda::KvSlicePlace)));
+  const cuda::KvSlicesParams params = {
+      .blocks = const_cast<std::byte*>(pool),  // KvGather only reads them
+      .staging = parts_.memory.base,
+      .places = slot->device_places,
+      .keys = keys_.as<uint64_t>(),
+      .expected = nullptr,
+      .checksums = slot->device_checksums,
+      .num_slices = static_cast<uint32_t>(pulls.size()),
+      .slice_bytes = static_cast<uint32_t>(slice_bytes())};
+  BATON_RETURN_IF_ERROR(parts_.kernels->kv_gather(params, device->stream()));
+  BATON_RETURN_IF_ERROR(device->CopyOut(slot->checksums.data(),
+                                        reinterpret_cast<const std::byte*>(slot->device_checksums),
+                                        pulls.size() * sizeof(uint64_t)));
+  return slot->event.Record(device->stream());
+}
+
+}  // namespace baton

@@ -1,0 +1,65 @@
+// SlicePuller: copies KV slices from the pool of a peer straight into own blocks on a device, and
+// hashes what it stored: one launch of KvGather a batch, with the peer's blocks as its blocks and
+// the own ones as its staging. No staging, and each byte is read once.
+//
+// Owned by the transport's thread. Invariants
+//  1. All device memory is taken by Create.
+//  2. A slot's lists and event are used by one batch at a time. Everything runs in the device's own
+//     stream, in order.
+#ifndef BATON_KVCACHE_TRANSPORT_IPC_SLICE_PULLER_H_
+#define BATON_KVCACHE_TRANSPORT_IPC_SLICE_PULLER_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "kvcache/transport/slice_device.h"
+
+namespace baton {
+
+// See the file comment.
+class SlicePuller {
+ public:
+  // What one launch needs.
+  struct Slot {
+    DeviceEvent event;  // behind the last launch and the copy of its checksums
+    std::vector<cuda::KvSlicePlace> places;
+    std::vector<uint64_t> checksums;  // of what was stored, once the event is done
+    // The same lists on the device.
+    cuda::KvSlicePlace* device_places = nullptr;
+    uint64_t* device_checksums = nullptr;
+  };
+
+  // ResourceExhausted when the device has no room for the lists: 24 bytes a slice and slot.
+  static StatusOr<std::unique_ptr<SlicePuller>> Create(const SliceDevice& parts, uint32_t num_slots,
+                                                       uint32_t max_slices);
+
+  // Offsets in bytes: from the peer's pool, and from the own blocks. No place of the own blocks is
+  // written by anything else until the event is done.
+  struct Pull {
+    uint64_t from = 0;
+    uint64_t to = 0;
+  };
+  Status Begin(Slot* slot, const std::byte* pool, std::span<const Pull> pulls);
+
+  std::vector<Slot>& slots() { return slots_; }
+  uint32_t max_slices() const { return max_slices_; }
+  size_t slice_bytes() const { return parts_.memory.layout.SliceBytes(); }
+
+ private:
+  SlicePuller(const SliceDevice& parts, uint32_t max_slices)
+      : parts_(parts), max_slices_(max_slices) {}
+  Status Allocate(uint32_t num_slots);
+
+  const SliceDevice parts_;
+  const uint32_t max_slices_;
+  DeviceBuffer lists_;
+  DeviceBuffer keys_;
+  std::vector<Slot> slots_;
+};
+
+}  // namespace baton
+
+#endif  // BATON_KVCACHE_TRANSPORT_IPC_SLICE_PULLER_H_

@@ -1,0 +1,33 @@
+// SliceDevice: what a transport moves slices with on a device. Internal to the transports of device
+// memory and who makes them.
+#ifndef BATON_KVCACHE_TRANSPORT_SLICE_DEVICE_H_
+#define BATON_KVCACHE_TRANSPORT_SLICE_DEVICE_H_
+
+#include "kernels/cuda/kernel_table.h"
+#include "kvcache/kv_memory.h"
+#include "src/base/check.h"
+#include "src/base/status.h"
+#include "src/device/accelerator.h"
+
+namespace baton {
+
+// The device, its kernels and its blocks.
+struct SliceDevice {
+  Accelerator* device = nullptr;
+  const cuda::KernelTable* kernels = nullptr;
+  KvMemory memory;  // on the device
+};
+
+// What a device did cannot be trusted after it failed (accelerator.h).
+inline void MustWork(const Status& status) {
+  BATON_CHECK(status.ok(), "the device failed: {}", status.ToString());
+}
+template <typename T>
+T MustWork(StatusOr<T> result) {
+  MustWork(result.status());
+  return *std::move(result);
+}
+
+}  // namespace baton
+
+#endif  // BATON_KVCACHE_TRANSPORT_SLICE_DEVICE_H_
