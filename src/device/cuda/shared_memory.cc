@@ -2,6 +2,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <bit>
 #include <cstdint>
 
 #include "src/base/log.h"
@@ -114,7 +115,7 @@ absl::StatusOr<std::byte*> CudaSharedMemory::Map(const Region& region, CUmemAcce
     (void)driver_.cuMemRelease(region.handle);
     return status;
   }
-  auto* const begin = reinterpret_cast<std::byte*>(address);
+  auto* const begin = std::bit_cast<std::byte*>(address);
   regions_[begin] = region;
   CUmemAccessDesc description{};
   description.location = Properties().location;
@@ -155,7 +156,7 @@ absl::StatusOr<UniqueFd> CudaSharedMemory::Export(const std::byte* begin) const 
 
 absl::StatusOr<const std::byte*> CudaSharedMemory::Import(const UniqueFd& fd, size_t size_bytes) {
   // The driver takes the number for a pointer.
-  auto* const handle_of_system = reinterpret_cast<void*>(static_cast<intptr_t>(fd.get()));
+  auto* const handle_of_system = std::bit_cast<void*>(static_cast<intptr_t>(fd.get()));
   Region region{.size_bytes = Rounded(size_bytes)};
   BATON_RETURN_IF_ERROR(FromDriver(
       "cuMemImportFromShareableHandle",
