@@ -81,9 +81,9 @@ Status CheckSupported(const ServeFlags& f) {
   BATON_RETURN_IF_ERROR(CheckTuning(f.tuning));
   if (f.tuning.transport == "nccl" && f.tuning.device != "simt") {
     return InvalidArgument(
-        "--transport nccl needs a GPU for each worker, and serve computes on one: start `baton "
-        "router`, `baton prefill` and `baton decode`, the workers with a CUDA_VISIBLE_DEVICES "
-        "each");
+        "--transport nccl needs a GPU for each worker, and serve computes on one: use cuda_ipc, or "
+        "start `baton router`, `baton prefill` and `baton decode`, the workers with a "
+        "CUDA_VISIBLE_DEVICES each");
   }
   return OkStatus();
 }
