@@ -322,9 +322,9 @@ int RunRun(const std::vector<std::string>& args) {
   if (const Status status = CheckTuning(run.tuning); !status.ok()) {
     return Fail("run", status, kExitUsage);
   }
-  if (f.prompt.empty() && InputHasEnded()) return FailWithoutQuestion("run");
   const StatusOr<ModelFile> model = ResolveOrPullModel(run.model);
   if (!model.ok()) return Fail("run", model.status());
+  if (f.prompt.empty() && InputHasEnded()) return FailWithoutQuestion("run");
 
   RemoveDeadRunFolders(RunFolders(), SystemClock().WallUnixMs() / 1000);
   PrivateServer server(RunFolderOf(::getpid()));

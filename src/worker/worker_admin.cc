@@ -14,6 +14,9 @@ namespace {
 
 // A prefill step is planned to 100 ms; a loop that has not turned for this long hangs.
 constexpr int64_t kLiveLimitUs = 10'000'000;
+// So long after its last step a worker uses nothing of its machine; shorter than a scrape or two
+// would show 0 between the requests of a light load.
+constexpr int64_t kUseIsOverUs = 10'000'000;
 
 // The engine's block states in the order of kKvBlockStates.
 constexpr std::array<BlockState, kKvBlockStates.size()> kStates = {
@@ -149,7 +152,8 @@ void WorkerAdmin::OnVerified(const RequestStatus& status) {
 void WorkerAdmin::OnStep(const StepShape& shape, int64_t elapsed_us) {
   const size_t phase = shape.decode_rows == 0 ? 0 : shape.prefill_tokens == 0 ? 1 : 2;
   metrics_.step_seconds[phase]->Observe(static_cast<double>(elapsed_us) * 1e-6);
-  steps_.Add(shape, elapsed_us, SystemClock().NowUs());
+  last_step_us_ = SystemClock().NowUs();
+  steps_.Add(shape, elapsed_us, last_step_us_);
 }
 
 void WorkerAdmin::Refresh() {
@@ -176,8 +180,10 @@ void WorkerAdmin::Refresh() {
                                                now.blocks.total);
   }
   if (config_.read_bytes_per_s > 0) {
-    metrics_.mbu_ratio->Set(now.decode_bytes_per_s / config_.read_bytes_per_s);
-    metrics_.mfu_ratio->Set(now.prefill_flops_per_s / config_.flops_per_s);
+    // The last steps' averages, until long after them.
+    const bool is_idle = SystemClock().NowUs() - last_step_us_ > kUseIsOverUs;
+    metrics_.mbu_ratio->Set(is_idle ? 0 : now.decode_bytes_per_s / config_.read_bytes_per_s);
+    metrics_.mfu_ratio->Set(is_idle ? 0 : now.prefill_flops_per_s / config_.flops_per_s);
   }
   // Slices that left while their step still computed are hidden behind it.
   if (now.exported_total > 0) {

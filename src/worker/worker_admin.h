@@ -4,6 +4,7 @@
 #define BATON_WORKER_WORKER_ADMIN_H_
 
 #include <array>
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -74,6 +75,7 @@ class WorkerAdmin {
   BatonMetrics metrics_;
   SpanMetrics span_metrics_;
   StepTraces steps_;
+  std::atomic<int64_t> last_step_us_ = 0;  // written by the engine's thread
   Counter* tls_bytes_total_ = nullptr;
   // With CUDA IPC only.
   Counter* ipc_offers_total_ = nullptr;

@@ -103,6 +103,7 @@ def test_steps_are_measured_against_the_machine(server):
     # Caches and neighbours on the machine move both sides: a share, but not an exact one.
     assert 0 < metric(rows["prefill"], "baton_mfu_ratio") < 1.5
     assert 0 < metric(rows["decode"], "baton_mbu_ratio") < 1.5
+    wait_until(lambda: metric(rows["decode"], "baton_mbu_ratio") == 0, 15, "nothing runs any more")
 
 
 def test_lost_workers_come_back_and_their_requests_go_on():

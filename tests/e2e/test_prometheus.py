@@ -87,7 +87,8 @@ def refuse_a_registration(cluster):
 
 
 def busy_workers(cluster):
-    rows = cluster.get("/v1/topology")["processes"]
+    _, _, topology = cluster.get("/v1/topology")
+    rows = topology["processes"]
     return [row for row in rows if row["role"] == "decode" and row["running"] > 0]
 
 

@@ -27,7 +27,8 @@ def serving(cluster):
     """Decode workers with a stream, as /v1/topology shows them."""
 
     def busy():
-        rows = http_json(cluster.http + "/v1/topology")["processes"]
+        _, _, topology = http_json(cluster.http + "/v1/topology")
+        rows = topology["processes"]
         return [r["worker_id"] for r in rows if r["role"] == "decode" and r["running"] > 0]
 
     return wait_until(busy, 10, "the stream is seen at a worker")
