@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
-"""What sending spans costs: two servers, one with --otlp-endpoint at a collector that lives here,
-one without, get the same requests in turn.
+"""What sending spans costs: servers with --otlp-endpoint at a collector that lives here, and
+servers without, get the same requests.
 
-  build/venv/bin/python benchmarks/serve/trace_cost.py --model NAME [--out FILE] [--rounds 20]
+  build/venv/bin/python benchmarks/serve/trace_cost.py --model NAME [--out FILE] [--rounds 12]
 
-A round is 4 streams of 64 tokens to one server, then the same to the other, the order alternating.
-Compared is the processor time of a server's processes for a round (it does not contain what the
-collector and this client need), and the gap between tokens. Needs grpcio (scripts/deps.sh --tests).
+A round is a server of each kind, the order alternating: two that live side by side differ by some
+percent, whatever they do, by where their memory came to lie. Each gets 4 streams of 64 tokens to
+warm up and then twice more. Compared is the processor time of its processes for that (without what
+the collector and this client need), and the gap between tokens. Needs grpcio (scripts/deps.sh
+--tests).
 """
 
 import json
@@ -27,6 +29,7 @@ from otlp_collector import Collector  # noqa: E402
 STREAMS = 4
 TOKENS = 64
 PROMPT_TOKENS = 64
+ROUNDS_A_SERVER = 2
 
 
 def cpu_ms(server):
@@ -73,25 +76,29 @@ def spread(ratios):
     return {"median": statistics.median(ordered), "low": low, "high": high}
 
 
+def measure(extra, args, seed):
+    """(processor ms, median gap in ms) of a server of its own, after a round that warms it up."""
+    server = Server(args, extra)
+    try:
+        one_round(server, random.Random(0))
+        rounds = [one_round(server, random.Random(seed + i)) for i in range(ROUNDS_A_SERVER)]
+    finally:
+        server.stop()
+    return [statistics.mean(column) for column in zip(*rounds)]
+
+
 def main():
     parser = argument_parser(__doc__)
-    parser.set_defaults(rounds=20)
+    parser.set_defaults(rounds=12)
     args = parser.parse_args()
     collector = Collector()
-    servers = {
-        "on": Server(args, ["--otlp-endpoint", collector.address]),
-        "off": Server(args),
-    }
-    for server in servers.values():
-        one_round(server, random.Random(0))
+    extra = {"on": ["--otlp-endpoint", collector.address], "off": []}
     cpu, gap = {"on": [], "off": []}, {"on": [], "off": []}
     for k in range(args.rounds):
         for name in ("on", "off") if k % 2 == 0 else ("off", "on"):
-            spent, between = one_round(servers[name], random.Random(k + 1))
+            spent, between = measure(extra[name], args, 100 * (k + 1))
             cpu[name].append(spent)
             gap[name].append(between)
-    for server in servers.values():
-        server.stop()
     num_spans = len(collector.spans())
     if num_spans == 0:
         raise SystemExit("the collector got no spans")
