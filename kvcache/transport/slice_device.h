@@ -1,5 +1,5 @@
 // SliceDevice: what a transport moves slices with on a device. Internal to the transports of device
-// memory and who makes them.
+// memory, who makes them, and the store that such a transport reads.
 #ifndef BATON_KVCACHE_TRANSPORT_SLICE_DEVICE_H_
 #define BATON_KVCACHE_TRANSPORT_SLICE_DEVICE_H_
 
@@ -26,6 +26,14 @@ template <typename T>
 T MustWork(StatusOr<T> result) {
   MustWork(result.status());
   return *std::move(result);
+}
+
+// InvalidArgument for slices of a size that no kernel takes.
+inline Status CheckSliceSize(const KvLayout& layout) {
+  const size_t slice_bytes = layout.SliceBytes();
+  if (cuda::IsKvSliceSize(slice_bytes)) return OkStatus();
+  return InvalidArgument("slices of {} bytes are no multiple of 64 in [{}, {}]", slice_bytes,
+                         cuda::kMinKvSliceBytes, cuda::kMaxKvSliceBytes);
 }
 
 }  // namespace baton

@@ -6,17 +6,13 @@
 #include <vector>
 
 #include "kvcache/transport/slice_copy.h"
-#include "src/base/check.h"
+#include "kvcache/transport/slice_device.h"
 
 namespace baton {
 namespace {
 
 // Slices of one launch on a device: 16 KiB of lists, and more ctas than any GPU runs at once.
 constexpr size_t kMaxHashedAtOnce = 512;
-
-void MustWork(const Status& status) {
-  BATON_CHECK(status.ok(), "the device failed: {}", status.ToString());
-}
 
 void HashSlices(const KvArena& arena, std::span<const BlockHandle> blocks, uint32_t layer,
                 std::span<uint64_t> checksums) {
@@ -191,10 +187,7 @@ StatusOr<std::unique_ptr<KvStore>> KvStore::OnDevice(Accelerator* device,
                                                      const cuda::KernelTable* kernels,
                                                      const KvLayout& layout, uint32_t num_blocks,
                                                      KvSharing sharing) {
-  if (!cuda::IsKvSliceSize(layout.SliceBytes())) {
-    return InvalidArgument("slices of {} bytes are no multiple of 64 in [{}, {}]",
-                           layout.SliceBytes(), cuda::kMinKvSliceBytes, cuda::kMaxKvSliceBytes);
-  }
+  BATON_RETURN_IF_ERROR(CheckSliceSize(layout));
   BATON_ASSIGN_OR_RETURN(DeviceBuffer blocks, AllocateBlocks(device, layout, num_blocks, sharing));
   auto store = std::make_unique<DeviceKvStore>(device, kernels, std::move(blocks),
                                                KvMemory{nullptr, layout, num_blocks});

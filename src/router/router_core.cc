@@ -126,6 +126,7 @@ void RouterCore::SetAside(RouterRequest& request, bool waits_aside) {
   if (request.spec.is_shadow() || request.waits_aside == waits_aside) return;
   request.waits_aside = waits_aside;
   num_aside_ += waits_aside ? 1 : -1;
+  metrics_->requests_waiting_numerics->Set(static_cast<double>(num_aside_));
   const auto it = model_queues_.try_emplace(request.spec.model->id).first;
   it->second.num_waiting += waits_aside ? -1 : 1;
   if (it->second.num_waiting == 0) model_queues_.erase(it);
@@ -274,7 +275,6 @@ void RouterCore::ReportTableSize() {
   const size_t num_running = requests_.size() - num_queued_ - num_shadows_;
   metrics_->requests_running->Set(static_cast<double>(num_running));
   metrics_->requests_waiting->Set(static_cast<double>(num_queued_));
-  metrics_->requests_waiting_numerics->Set(static_cast<double>(num_aside_));
 }
 
 void RouterCore::BeginLeave() {

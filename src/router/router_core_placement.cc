@@ -130,7 +130,6 @@ void RouterCore::PlaceQueued(int64_t now_us) {
     waiting.push_back(uid);
   }
   queue_ = std::move(waiting);
-  ReportTableSize();
 }
 
 // Its client has seen tokens of one numerics, and a worker of others could go on with other ones.

@@ -2,9 +2,8 @@
 // endpoints. Encoding and decoding only. Pure; any thread.
 //
 //   P                                          D
-//   Offer {batch, slices}              ->      judges each slice, copies it out of P's pool into
-//   its
-//                                              own block, hashes what it stored
+//   Offer {batch, slices}              ->      judges each slice, copies it out of P's pool
+//                                              into its own block, hashes what it stored
 //                                      <-      Done {batch}: nothing of it is read any more
 //
 // Little-endian: magic 16, kind u8, 0 u8, 0 u16, 0 u32, batch u64, then the payload. A message of

@@ -259,11 +259,7 @@ class IpcTransportImpl final : public IpcTransport {
 StatusOr<std::unique_ptr<IpcTransport>> IpcTransport::Create(const IpcTransportOptions& options,
                                                              std::unique_ptr<DevicePools> pools,
                                                              std::unique_ptr<KvEndpoint> endpoint) {
-  const size_t slice_bytes = options.device.memory.layout.SliceBytes();
-  if (!cuda::IsKvSliceSize(slice_bytes)) {
-    return InvalidArgument("slices of {} bytes are no multiple of 64 in [{}, {}]", slice_bytes,
-                           cuda::kMinKvSliceBytes, cuda::kMaxKvSliceBytes);
-  }
+  BATON_RETURN_IF_ERROR(CheckSliceSize(options.device.memory.layout));
   auto transport =
       std::make_unique<IpcTransportImpl>(options, std::move(pools), std::move(endpoint));
   BATON_RETURN_IF_ERROR(transport->Prepare());

@@ -21,11 +21,8 @@ constexpr size_t kMaxEarlyWords = 1024;
 constexpr size_t kMaxEarlyBytes = size_t{16} << 20;
 
 Status Validate(const NcclTransportOptions& options) {
+  BATON_RETURN_IF_ERROR(CheckSliceSize(options.device.memory.layout));
   const size_t slice_bytes = options.device.memory.layout.SliceBytes();
-  if (!cuda::IsKvSliceSize(slice_bytes)) {
-    return InvalidArgument("slices of {} bytes are no multiple of 64 in [{}, {}]", slice_bytes,
-                           cuda::kMinKvSliceBytes, cuda::kMaxKvSliceBytes);
-  }
   if (options.limits.slot_bytes < slice_bytes) {
     return InvalidArgument("staging of {} bytes holds no slice of {}", options.limits.slot_bytes,
                            slice_bytes);
@@ -161,8 +158,7 @@ class NcclTransportImpl final : public NcclTransport {
       receiver_->RemovePeer(peer);
     }
     budget_.finishing.clear();
-    const Status status = options_.device.device->Wait();
-    BATON_CHECK(status.ok(), "the device failed: {}", status.ToString());
+    MustWork(options_.device.device->Wait());
   }
 
   int64_t Turn() {
