@@ -24,46 +24,57 @@ GemmPath Choose(const GemmParams& params) {
   return NumTiles128(params) >= kNumSms ? GemmPath::kTile128 : GemmPath::kTile64;
 }
 
-absl::Status CheckOperands(const GemmParams& params) {
+}  // namespace
+
+absl::Status CheckGemm(const char* kernel, const GemmParams& params) {
+  constexpr uint32_t kMaxK = 1u << 20;
+  if (absl::Status status = CheckDim(kernel, params.k, kMaxK); !status.ok()) return status;
+  if (params.m == 0 || params.n == 0) return absl::OkStatus();
   if ((params.y_float == nullptr) == (params.y_bf16 == nullptr)) {
-    return absl::InvalidArgumentError("GemmBf16: exactly one of y_float and y_bf16 is given");
+    return absl::InvalidArgumentError(std::string(kernel) +
+                                      ": exactly one of y_float and y_bf16 is given");
   }
   if (params.bias_float != nullptr && params.bias_bf16 != nullptr) {
-    return absl::InvalidArgumentError("GemmBf16: at most one of bias_float and bias_bf16 is given");
+    return absl::InvalidArgumentError(std::string(kernel) +
+                                      ": at most one of bias_float and bias_bf16 is given");
   }
   return absl::OkStatus();
 }
 
-// For the kernels of few rows.
-absl::Status CheckSpread(const GemmParams& params) {
+absl::Status CheckPacked(const char* kernel, const PackedMatrixView& w, uint32_t k) {
+  constexpr uint32_t kGroup = 32;
+  if (w.format != PackedFormat::kBf16 && w.data != nullptr && k % kGroup == 0 && k > 0) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(std::string(kernel) + ": no packed matrix of rows of " +
+                                    std::to_string(k));
+}
+
+absl::Status CheckSpread(const char* kernel, const GemmParams& params) {
   if (params.m > kGemmMaxSpreadRows) {
-    return absl::InvalidArgumentError("GemmBf16: " + std::to_string(params.m) +
+    return absl::InvalidArgumentError(std::string(kernel) + ": " + std::to_string(params.m) +
                                       " rows, the kernels of few rows take 64");
   }
   const size_t bytes = GemmPartialBytes(params.m, params.n, params.k);
   if (bytes == 0) return absl::OkStatus();
   if (params.partials == nullptr || params.partial_bytes < bytes) {
-    return absl::InvalidArgumentError("GemmBf16: " + std::to_string(params.partial_bytes) +
-                                      " bytes for partial sums, " + std::to_string(bytes) +
-                                      " are needed");
+    return absl::InvalidArgumentError(
+        std::string(kernel) + ": " + std::to_string(params.partial_bytes) +
+        " bytes for partial sums, " + std::to_string(bytes) + " are needed");
   }
   if (params.counters != nullptr) return absl::OkStatus();
-  return absl::InvalidArgumentError("GemmBf16: no counters for partial sums");
+  return absl::InvalidArgumentError(std::string(kernel) + ": no counters for partial sums");
 }
 
-}  // namespace
-
 absl::Status GemmBf16(const GemmParams& params, void* stream) {
-  constexpr uint32_t kMaxK = 1u << 20;
-  if (absl::Status status = CheckDim("GemmBf16", params.k, kMaxK); !status.ok()) return status;
+  if (absl::Status status = CheckGemm("GemmBf16", params); !status.ok()) return status;
   if (params.m == 0 || params.n == 0) return absl::OkStatus();
-  if (absl::Status status = CheckOperands(params); !status.ok()) return status;
   const GemmPath path = params.path == GemmPath::kAuto ? Choose(params) : params.path;
   const GemmLaunch launch = {params, GemmSegments(params.n, params.k)};
   if (path == GemmPath::kTile64 || path == GemmPath::kTile128) {
     return LaunchGemmTiles(launch, path, stream);
   }
-  if (absl::Status status = CheckSpread(params); !status.ok()) return status;
+  if (absl::Status status = CheckSpread("GemmBf16", params); !status.ok()) return status;
   return LaunchGemmRows(launch, path, stream);
 }
 

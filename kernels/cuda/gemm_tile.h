@@ -166,6 +166,12 @@ struct TileOrigin {
   uint32_t column;  // of y, a row of w
 };
 
+// What is wrong with a call of `kernel`, whatever multiplies; with a packed w besides; and when
+// segments may be spread.
+absl::Status CheckGemm(const char* kernel, const GemmParams& params);
+absl::Status CheckPacked(const char* kernel, const PackedMatrixView& w, uint32_t k);
+absl::Status CheckSpread(const char* kernel, const GemmParams& params);
+
 // The launches behind GemmBf16, which has checked the call. `path` is not kAuto.
 absl::Status LaunchGemmRows(const GemmLaunch& launch, GemmPath path, void* stream);
 absl::Status LaunchGemmTiles(const GemmLaunch& launch, GemmPath path, void* stream);

@@ -18,6 +18,7 @@
 #include "kernels/cuda/experts_params.h"
 #include "kernels/cuda/gemm_segments.h"
 #include "kernels/cuda/kv_slices.h"
+#include "kernels/cuda/packed_weights.h"
 #include "kernels/sampling.h"
 #include "kernels/simt/types.h"
 
@@ -89,6 +90,38 @@ struct GemmParams {
   GemmPath path = GemmPath::kAuto;
 };
 
+// A quantised matrix of a packed format, [PackedBytes(format, n, k)].
+struct PackedMatrixView {
+  const std::byte* data;
+  PackedFormat format;
+};
+
+// GemmBf16 of the matrix that `w` is once unpacked, with the same bits, for at most
+// kGemmMaxSpreadRows rows. `path` is not one of tiles; `k` is a multiple of 32.
+struct PackedGemmParams {
+  GemmParams product;  // its w is not used
+  PackedMatrixView w;  // [n][k]
+};
+
+// out = the weights of `w` in bf16, row-major. `k` is a multiple of 32.
+struct UnpackParams {
+  PackedMatrixView w;
+  Bf16* out;  // [n][k]
+  uint32_t n;
+  uint32_t k;
+};
+
+// Embed of the table that `table` is once unpacked. `dim` is a multiple of 32.
+struct EmbedPackedParams {
+  PackedMatrixView table;  // [num_ids][dim]
+  const uint32_t* ids;     // [num_rows]
+  Bf16* out;               // [num_rows][dim]
+  uint32_t num_rows;
+  uint32_t num_ids;
+  uint32_t dim;
+  float scale = 1.0f;
+};
+
 // The token of each row by the rules of src/model/sampler.h from step 5 on, with its bits.
 struct SampleParams {
   const float* logits;      // [num_rows][vocab_size]; not written
@@ -114,6 +147,9 @@ struct KernelTable {
   absl::Status (*gelu_mul)(const GateMulParams& params, void* stream);
   absl::Status (*embed)(const EmbedParams& params, void* stream);
   absl::Status (*gemm_bf16)(const GemmParams& params, void* stream);
+  absl::Status (*gemm_packed)(const PackedGemmParams& params, void* stream);
+  absl::Status (*unpack)(const UnpackParams& params, void* stream);
+  absl::Status (*embed_packed)(const EmbedPackedParams& params, void* stream);
   absl::Status (*rope_append)(const RopeAppendParams& params, void* stream);
   absl::Status (*attention_prefill)(const AttentionParams& params, void* stream);
   absl::Status (*attention_decode)(const AttentionParams& params, void* stream);
@@ -142,6 +178,9 @@ absl::Status SiluMul(const GateMulParams& params, void* stream);
 absl::Status GeluMul(const GateMulParams& params, void* stream);
 absl::Status Embed(const EmbedParams& params, void* stream);
 absl::Status GemmBf16(const GemmParams& params, void* stream);
+absl::Status GemmPacked(const PackedGemmParams& params, void* stream);
+absl::Status Unpack(const UnpackParams& params, void* stream);
+absl::Status EmbedPacked(const EmbedPackedParams& params, void* stream);
 absl::Status RopeAppend(const RopeAppendParams& params, void* stream);
 absl::Status AttentionPrefill(const AttentionParams& params, void* stream);
 absl::Status AttentionDecode(const AttentionParams& params, void* stream);
@@ -160,6 +199,9 @@ extern const KernelInfo kGemmRows8Info;
 extern const KernelInfo kGemmRows32Info;
 extern const KernelInfo kGemmTile64Info;
 extern const KernelInfo kGemmTile128Info;
+extern const KernelInfo kGemmPackedInfos[2 * kNumPackedFormats];  // of each format 8 rows, 32
+extern const KernelInfo kUnpackInfos[kNumPackedFormats];
+extern const KernelInfo kEmbedPackedInfos[kNumPackedFormats];
 extern const KernelInfo kRopeAppendInfo;
 extern const KernelInfo kAttentionPrefillInfos[3];  // head_dim 64, 128, 256
 extern const KernelInfo kAttentionDecodeInfos[3];   // head_dim 64, 128, 256

@@ -105,10 +105,10 @@ class SimBuffer {
   SimBuffer& operator=(SimBuffer&&) = delete;
   ~SimBuffer();
 
-  std::byte* data() { return begin_; }
+  std::byte* data() const { return begin_; }
   size_t size() const { return size_; }
   template <typename T>
-  T* as() {
+  T* as() const {
     return reinterpret_cast<T*>(begin_);
   }
 

@@ -12,7 +12,7 @@
 
 #include "absl/status/status.h"
 
-#include "kernels/math.h"
+#include "kernels/simt/gpu_arithmetic.h"
 #include "kernels/simt/types.h"
 
 namespace baton::simt {
@@ -197,16 +197,6 @@ BATON_DEVICE void spin_pause(Site = Here()) { __nanosleep(20); }
 
 BATON_DEVICE bool guard(bool condition, Site = Here()) { return condition; }
 
-// One rounding; IEEE square root; bf16 to nearest even.
-BATON_DEVICE float fma(float a, float b, float c) { return __fmaf_rn(a, b, c); }
-BATON_DEVICE float square_root(float x) { return __fsqrt_rn(x); }
-BATON_DEVICE float from_bf16(Bf16 value) { return FloatFromBf16(value.bits); }
-BATON_DEVICE Bf16 to_bf16(float value) {
-  // The instruction gives 0x7FFF for every NaN; the processor's keeps its payload.
-  uint16_t bits;
-  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(value));
-  return {value != value ? Bf16FromFloat(value) : bits};
-}
 // Sixteen bytes that nobody writes during the kernel and that are read once.
 BATON_DEVICE Vec16 load_once(const Vec16* from) {
   Vec16 v;

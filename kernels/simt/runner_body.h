@@ -121,6 +121,14 @@ inline float square_root(float x) { return __builtin_sqrtf(x); }
 inline float from_bf16(Bf16 value) { return FloatFromBf16(value.bits); }
 inline Bf16 to_bf16(float value) { return {Bf16FromFloat(value)}; }
 
+inline uint32_t pack_bf16(float low, float high) {
+  return Bf16FromFloat(low) | uint32_t{Bf16FromFloat(high)} << 16;
+}
+inline uint32_t and_or(uint32_t value, uint32_t mask, uint32_t bits) {
+  return (value & mask) | bits;
+}
+inline float from_half(uint16_t bits) { return FloatFromHalf(bits); }
+
 // Sixteen bytes that are read once: on a GPU they bypass L1.
 inline Vec16 load_once(const Vec16* from) { return *from; }
 

@@ -81,6 +81,8 @@ StatusOr<WorkerConfig> BuildConfig(const WorkerFlags& f, WorkerRole role) {
     BATON_ASSIGN_OR_RETURN(config.kv_memory_bytes, ParseSize(f.tuning.kv_memory));
   }
   config.role = role;
+  config.keeps_packed = f.tuning.device_weights == "packed" ||
+                        (f.tuning.device_weights == "auto" && role == WorkerRole::kDecode);
   config.worker_id = f.worker_id.empty() ? fmt::format("{}-0", WorkerRoleName(role)) : f.worker_id;
   config.routers = f.routers;
   config.listen = f.listen;

@@ -40,6 +40,11 @@ void AppendTls(const TlsFiles& files, std::vector<std::string>& args) {
 
 void DeclareTuning(FlagSet& flags, WorkerTuning& tuning) {
   DeclareDevice(flags, tuning.device);
+  flags.AddChoice(
+      "--device-weights", tuning.device_weights, {"auto", "packed", "bf16"},
+      "how a device keeps quantised weights: packed as in the file, or dequantised at "
+      "load; answers are the same. auto = packed where tokens are generated, which reads "
+      "them every step, and bf16 where prompts are computed");
   flags.AddChoice("--isa", tuning.isa, {"auto", "avx512", "avx2", "portable"},
                   "instruction set of the CPU backend");
   flags.AddChoice("--transport", tuning.transport, {"auto", "shm", "tcp", "nccl", "cuda_ipc"},
@@ -77,6 +82,10 @@ Status CheckTuning(const WorkerTuning& tuning) {
   if (is_device && tuning.kv_dtype != "bf16") {
     return Unimplemented("--kv-dtype {}: device {} stores K and V in bf16", tuning.kv_dtype,
                          tuning.device);
+  }
+  if (tuning.device_weights == "bf16" && kind == DeviceKind::kCpu) {
+    return InvalidArgument(
+        "--device-weights bf16 is for devices; --device cpu always keeps weights packed");
   }
   if (tuning.transport == "cuda_ipc" && kind == DeviceKind::kCpu) {
     return InvalidArgument(
@@ -119,6 +128,7 @@ StatusOr<std::string> ReadClusterSecret(const std::string& path) {
 
 void AppendTuning(const WorkerTuning& tuning, std::vector<std::string>& args) {
   args.push_back("--device=" + tuning.device);
+  args.push_back("--device-weights=" + tuning.device_weights);
   args.push_back("--isa=" + tuning.isa);
   args.push_back("--transport=" + tuning.transport);
   if (!tuning.nccl_library.empty()) args.push_back("--nccl-library=" + tuning.nccl_library);

@@ -15,6 +15,7 @@ namespace baton {
 // How a worker uses its device; texts as typed.
 struct WorkerTuning {
   std::string device = "auto";
+  std::string device_weights = "auto";
   std::string isa = "auto";
   std::string prefix_cache = "on";
   std::string transport = "auto";

@@ -45,6 +45,22 @@ uint32_t TileRows(const ModelConfig& config, uint32_t num_pairs) {
   return is_few ? cuda::kExpertFewRows : cuda::kExpertManyRows;
 }
 
+// Of the largest packed matrix of a layer in bf16.
+size_t UnpackedBytes(const ModelConfig& config, const DeviceWeights& weights) {
+  size_t largest = 0;
+  const auto take = [&largest](const DeviceMatrix& matrix, size_t n, size_t k) {
+    if (matrix.is_packed()) largest = std::max(largest, n * k * sizeof(Bf16));
+  };
+  for (const DeviceLayer& layer : weights.layers) {
+    take(layer.qkv, config.qkv_size(), config.hidden_size);
+    take(layer.attn_output, config.hidden_size, config.q_size());
+    take(layer.gate_up, size_t{2} * config.ffn_size, config.hidden_size);
+    take(layer.down, config.hidden_size, config.ffn_size);
+    take(layer.router, config.num_experts, config.hidden_size);
+  }
+  return largest;
+}
+
 absl::Status CheckShape(const ModelConfig& config, const Accelerator& device) {
   const auto refuse = [&](std::string_view what, uint32_t value, std::string_view range) {
     return Unimplemented("{} {}: the kernels of device {} take {}; use cpu", what, value,
@@ -79,8 +95,8 @@ absl::StatusOr<std::unique_ptr<DeviceModel>> DeviceModel::Load(const GgufFile& f
   BATON_ASSIGN_OR_RETURN(const TensorPlan plan, PlanTensors(file, config));
   BATON_RETURN_IF_ERROR(CheckVectors(file));
   BATON_RETURN_IF_ERROR(CheckPowers(file, *options.pool));
-  BATON_ASSIGN_OR_RETURN(DeviceWeights weights,
-                         DeviceWeights::Load(plan, options.device, *options.pool));
+  BATON_ASSIGN_OR_RETURN(DeviceWeights weights, DeviceWeights::Load(plan, options.keeps_packed,
+                                                                    options.device, *options.pool));
   model->weights_ = std::make_unique<DeviceWeights>(std::move(weights));
   std::vector<float> rope_factors;
   if (plan.rope_factors != nullptr) rope_factors = FloatsOf(*plan.rope_factors);
@@ -114,7 +130,8 @@ Status DeviceModel::Complete(std::span<const float> rope_factors, const std::str
   const DeviceWorkspaceSize size{.max_rows = options_.max_rows,
                                  .max_logit_rows = options_.max_logit_rows,
                                  .max_context = options_.max_context,
-                                 .block_size = options_.block_size};
+                                 .block_size = options_.block_size,
+                                 .unpacked_bytes = UnpackedBytes(config_, *weights_)};
   BATON_ASSIGN_OR_RETURN(workspace_,
                          DeviceWorkspace::Create(config_, size, rope_factors, options_.device));
   BATON_RETURN_IF_ERROR(options_.device->Wait());
@@ -137,6 +154,7 @@ uint32_t DeviceModel::KernelsAStep(const ModelConfig& config) {
   return of_layer * config.num_layers + 4;
 }
 size_t DeviceModel::weight_bytes() const { return weights_->bytes(); }
+size_t DeviceModel::packed_bytes() const { return weights_->packed_bytes(); }
 size_t DeviceModel::bytes_read_per_step() const {
   // Of the embedding only the rows of the batch are read, unless it is the output too.
   const size_t total =
@@ -163,14 +181,7 @@ Status DeviceModel::Forward(const ModelBatch& batch, const KvView& kv, LayerHook
   device.MakeCurrent();
   DeviceWorkspace& ws = *workspace_;
   BATON_RETURN_IF_ERROR(ws.SetBatch(batch));
-  BATON_RETURN_IF_ERROR(Kernels().embed({.table = weights_->token_embd.as<Bf16>(),
-                                         .ids = ws.token_ids.as<uint32_t>(),
-                                         .out = ws.residual.as<Bf16>(),
-                                         .num_rows = ws.num_rows,
-                                         .num_ids = config_.vocab_size,
-                                         .dim = config_.hidden_size,
-                                         .scale = config_.embedding_scale},
-                                        device.stream()));
+  BATON_RETURN_IF_ERROR(EmbedTokens());
   for (uint32_t layer = 0; layer < config_.num_layers; ++layer) {
     BATON_RETURN_IF_ERROR(StoreKv(layer, kv));
     if (hook != nullptr) {
@@ -184,6 +195,28 @@ Status DeviceModel::Forward(const ModelBatch& batch, const KvView& kv, LayerHook
   if (ws.num_logit_rows == 0) return device.Wait();
   BATON_RETURN_IF_ERROR(ComputeLogits());
   return WriteAnswers(batch, logits);
+}
+
+Status DeviceModel::EmbedTokens() {
+  DeviceWorkspace& ws = *workspace_;
+  const DeviceMatrix& table = weights_->token_embd;
+  const cuda::EmbedParams params{.table = table.data.as<Bf16>(),
+                                 .ids = ws.token_ids.as<uint32_t>(),
+                                 .out = ws.residual.as<Bf16>(),
+                                 .num_rows = ws.num_rows,
+                                 .num_ids = config_.vocab_size,
+                                 .dim = config_.hidden_size,
+                                 .scale = config_.embedding_scale};
+  void* const stream = options_.device->stream();
+  if (!table.is_packed()) return Kernels().embed(params, stream);
+  return Kernels().embed_packed({.table = table.packed(),
+                                 .ids = params.ids,
+                                 .out = params.out,
+                                 .num_rows = params.num_rows,
+                                 .num_ids = params.num_ids,
+                                 .dim = params.dim,
+                                 .scale = params.scale},
+                                stream);
 }
 
 Status DeviceModel::Normalise(const DeviceBranch& branch, const DeviceBuffer& weight) {
@@ -200,11 +233,11 @@ Status DeviceModel::Normalise(const DeviceBranch& branch, const DeviceBuffer& we
       options_.device->stream());
 }
 
-Status DeviceModel::MatMul(const DeviceBuffer& weight, const DeviceProduct& product) {
+Status DeviceModel::MatMul(const DeviceMatrix& weight, const DeviceProduct& product) {
   DeviceWorkspace& ws = *workspace_;
   cuda::GemmParams params{
       .x = product.x.as<Bf16>(),
-      .w = weight.as<Bf16>(),
+      .w = weight.data.as<Bf16>(),
       .bias_float = product.bias == nullptr ? nullptr : product.bias->as<float>(),
       .m = product.rows,
       .n = product.n,
@@ -217,7 +250,31 @@ Status DeviceModel::MatMul(const DeviceBuffer& weight, const DeviceProduct& prod
   } else {
     params.y_bf16 = product.y.as<Bf16>();
   }
+  if (weight.is_packed()) return MatMulPacked(weight, params);
   return Kernels().gemm_bf16(params, options_.device->stream());
+}
+
+Status DeviceModel::MatMulPacked(const DeviceMatrix& weight, const cuda::GemmParams& params) {
+  void* const stream = options_.device->stream();
+  const DeviceBuffer& unpacked = workspace_->unpacked;
+  cuda::GemmParams rest = params;
+  if (params.m > cuda::kGemmMaxSpreadRows &&
+      size_t{params.n} * params.k * sizeof(Bf16) <= unpacked.size_bytes()) {
+    BATON_RETURN_IF_ERROR(Kernels().unpack(
+        {.w = weight.packed(), .out = unpacked.as<Bf16>(), .n = params.n, .k = params.k}, stream));
+    rest.w = unpacked.as<Bf16>();
+    return Kernels().gemm_bf16(rest, stream);
+  }
+  // The output layer of many rows, which the scratch has no room for.
+  for (uint32_t done = 0; done < params.m; done += rest.m) {
+    rest.m = std::min(params.m - done, cuda::kGemmMaxSpreadRows);
+    rest.x = params.x + size_t{done} * params.k;
+    const size_t outputs = size_t{done} * params.n;
+    if (params.y_float != nullptr) rest.y_float = params.y_float + outputs;
+    if (params.y_bf16 != nullptr) rest.y_bf16 = params.y_bf16 + outputs;
+    BATON_RETURN_IF_ERROR(Kernels().gemm_packed({rest, weight.packed()}, stream));
+  }
+  return OkStatus();
 }
 
 Status DeviceModel::StoreKv(uint32_t layer, const KvView& kv) {
@@ -366,13 +423,13 @@ Status DeviceModel::MixExperts(uint32_t layer) {
                            stream);
 }
 
-Status DeviceModel::MultiplyExperts(const DeviceBuffer& weight, const DeviceProduct& product,
+Status DeviceModel::MultiplyExperts(const DeviceMatrix& weight, const DeviceProduct& product,
                                     const uint32_t* slot_rows) {
   const DeviceWorkspace::Experts& experts = workspace_->experts;
   const uint32_t tile_rows = TileRows(config_, product.rows);
   return Kernels().grouped_gemm({.x = product.x.as<Bf16>(),
                                  .slot_rows = slot_rows,
-                                 .w = weight.as<Bf16>(),
+                                 .w = weight.data.as<Bf16>(),
                                  .y = product.y.as<Bf16>(),
                                  .tiles = experts.tiles.as<cuda::ExpertTile>(),
                                  .num_tiles = experts.num_tiles.as<uint32_t>(),

@@ -1,5 +1,6 @@
-// DeviceModel: a model that an accelerator computes, by the kernels of kernels/cuda: bf16 weights,
-// activations and KV, sums in fp32. The same forward pass as Model (README.md).
+// DeviceModel: a model that an accelerator computes, by the kernels of kernels/cuda: weights,
+// activations and KV in bf16, sums in fp32. The same forward pass as Model (README.md). Whether
+// weights lie there packed or in bf16 changes no bit.
 //
 // Threading and invariants 1 to 3 as Model. KV is KvEncoding::kPlain bf16 in the device's memory.
 #ifndef BATON_MODEL_DEVICE_MODEL_H_
@@ -29,8 +30,12 @@ struct DeviceModelOptions {
   uint32_t max_logit_rows = 1024;              // of them whose logits may be wanted
   uint32_t max_context = 0;   // positions of one sequence; 0 = the model's context length
   uint64_t tokenizer_id = 0;  // part of numerics_id
+  // Quantised weights stay packed: a step of few rows reads them as they are, one of more than
+  // cuda::kGemmMaxSpreadRows unpacks each matrix first. Else they are dequantised once, at load.
+  bool keeps_packed = true;
 };
 
+struct DeviceMatrix;    // device_weights.h
 struct DeviceWeights;   // device_weights.h
 class DeviceWorkspace;  // device_workspace.h
 
@@ -62,9 +67,11 @@ class DeviceModel final : public LoadedModel {
   const std::string& numerics_text() const override { return numerics_text_; }
   std::string_view arithmetic_name() const override;
   // Kernels of a step that has decode rows or chunks of prompts and wants logits; one more a layer
-  // when it has both, one more when tokens are chosen there.
+  // when it has both, one more when tokens are chosen there, and one more for each packed matrix
+  // that many rows have unpacked.
   static uint32_t KernelsAStep(const ModelConfig& config);
   size_t weight_bytes() const override;
+  size_t packed_bytes() const;  // of them, in matrices that are packed
   size_t bytes_read_per_step() const override;
 
  private:
@@ -85,11 +92,13 @@ class DeviceModel final : public LoadedModel {
   // added = what the row's experts give for normed.
   Status MixExperts(uint32_t layer);
   // Where `slot_rows` is null, the slots are the rows of x.
-  Status MultiplyExperts(const DeviceBuffer& weight, const struct DeviceProduct& product,
+  Status MultiplyExperts(const DeviceMatrix& weight, const struct DeviceProduct& product,
                          const uint32_t* slot_rows);
   // gated = activation(gate) * up.
   Status Gate(uint32_t rows);
-  Status MatMul(const DeviceBuffer& weight, const struct DeviceProduct& product);
+  Status EmbedTokens();
+  Status MatMul(const DeviceMatrix& weight, const struct DeviceProduct& product);
+  Status MatMulPacked(const DeviceMatrix& weight, const cuda::GemmParams& params);
   Status ComputeLogits();
   // Chooses the tokens that are chosen here, and copies the other rows' logits.
   Status WriteAnswers(const ModelBatch& batch, std::span<float> logits);

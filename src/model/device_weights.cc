@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "kernels/cuda/pack_weights.h"
 #include "kernels/math.h"
 #include "src/model/encode_matrix.h"
 
@@ -18,23 +19,65 @@ absl::StatusOr<DeviceBuffer> CopyToDevice(Accelerator* device, std::span<const s
   return buffer;
 }
 
-// The rows of all parts below one another, in bf16; none of them null.
-absl::StatusOr<DeviceBuffer> LoadMatrix(std::initializer_list<const GgufTensor*> parts,
-                                        Accelerator* device, ThreadPool& pool) {
+// Tensors whose rows lie below one another in one matrix; none of them null.
+using MatrixParts = std::initializer_list<const GgufTensor*>;
+
+uint32_t RowsOf(const GgufTensor& tensor) {
+  return static_cast<uint32_t>(tensor.num_elements() / tensor.dims[0]);
+}
+
+// The format in which the parts can be joined; kBf16 when they have none.
+cuda::PackedFormat FormatOf(const MatrixParts& parts) {
+  const GgufTensor* const first = *parts.begin();
+  const GgufTensor* const last = *(parts.end() - 1);
+  for (const GgufTensor* part : parts) {
+    const bool joins = part == last || RowsOf(*part) % cuda::kPackedRows == 0;
+    if (!joins || WeightTypeOf(*part) != WeightTypeOf(*first)) return cuda::PackedFormat::kBf16;
+  }
+  return cuda::PackedFormatOf(WeightTypeOf(*first));
+}
+
+// One part as it lies on the device.
+absl::StatusOr<std::vector<std::byte>> RowsFor(cuda::PackedFormat format, const GgufTensor& part,
+                                               ThreadPool& pool) {
+  if (format == cuda::PackedFormat::kBf16) return EncodeMatrix(part, GgmlType::kBf16, pool);
+  const uint32_t n = RowsOf(part);
+  const auto k = static_cast<uint32_t>(part.dims[0]);
+  std::vector<std::byte> out(cuda::PackedBytes(format, n, k));
+  BATON_RETURN_IF_ERROR(cuda::PackWeights({WeightTypeOf(part), part.data, n}, k, pool, out));
+  return out;
+}
+
+size_t BytesFor(cuda::PackedFormat format, const GgufTensor& part) {
+  if (format == cuda::PackedFormat::kBf16) return part.num_elements() * sizeof(uint16_t);
+  return cuda::PackedBytes(format, RowsOf(part), static_cast<uint32_t>(part.dims[0]));
+}
+
+// Where weights go, and how.
+struct Loader {
+  bool keeps_packed;
+  Accelerator* device;
+  ThreadPool& pool;
+};
+
+absl::StatusOr<DeviceMatrix> LoadMatrix(const MatrixParts& parts, const Loader& loader) {
+  DeviceMatrix out;
+  if (loader.keeps_packed) out.format = FormatOf(parts);
   size_t total = 0;
-  for (const GgufTensor* part : parts) total += part->num_elements() * sizeof(uint16_t);
+  for (const GgufTensor* part : parts) total += BytesFor(out.format, *part);
   const std::string name((*parts.begin())->name);
-  BATON_ASSIGN_OR_RETURN(DeviceBuffer buffer, DeviceBuffer::Create(device, total, name));
+  BATON_ASSIGN_OR_RETURN(out.data, DeviceBuffer::Create(loader.device, total, name));
   size_t done = 0;
   for (const GgufTensor* part : parts) {
-    absl::StatusOr<std::vector<std::byte>> rows = EncodeMatrix(*part, GgmlType::kBf16, pool);
+    const absl::StatusOr<std::vector<std::byte>> rows = RowsFor(out.format, *part, loader.pool);
     if (!rows.ok()) {
       return WithPrefix(rows.status(), fmt::format("tensor \"{}\"", part->name));
     }
-    BATON_RETURN_IF_ERROR(device->CopyIn(buffer.data() + done, rows->data(), rows->size()));
+    BATON_RETURN_IF_ERROR(
+        loader.device->CopyIn(out.data.data() + done, rows->data(), rows->size()));
     done += rows->size();
   }
-  return buffer;
+  return out;
 }
 
 // Of each expert the rows of its gate, then those of its up: the experts of both tensors in turn.
@@ -73,56 +116,80 @@ absl::StatusOr<DeviceBuffer> LoadBias(const LayerTensors& tensors, Accelerator* 
   return CopyToDevice(device, std::as_bytes(std::span(values)), tensors.q_bias->name);
 }
 
-absl::StatusOr<DeviceLayer> LoadLayer(const LayerTensors& tensors, Accelerator* device,
-                                      ThreadPool& pool) {
+absl::StatusOr<DeviceLayer> LoadLayer(const LayerTensors& tensors, const Loader& loader) {
+  Accelerator* const device = loader.device;
   DeviceLayer out;
   BATON_ASSIGN_OR_RETURN(out.attn_norm, LoadVector(tensors.attn_norm, device));
-  BATON_ASSIGN_OR_RETURN(out.qkv, LoadMatrix({tensors.q, tensors.k, tensors.v}, device, pool));
+  BATON_ASSIGN_OR_RETURN(out.qkv, LoadMatrix({tensors.q, tensors.k, tensors.v}, loader));
   BATON_ASSIGN_OR_RETURN(out.qkv_bias, LoadBias(tensors, device));
   BATON_ASSIGN_OR_RETURN(out.q_norm, LoadVector(tensors.q_norm, device));
   BATON_ASSIGN_OR_RETURN(out.k_norm, LoadVector(tensors.k_norm, device));
-  BATON_ASSIGN_OR_RETURN(out.attn_output, LoadMatrix({tensors.attn_output}, device, pool));
+  BATON_ASSIGN_OR_RETURN(out.attn_output, LoadMatrix({tensors.attn_output}, loader));
   BATON_ASSIGN_OR_RETURN(out.post_attn_norm, LoadVector(tensors.post_attn_norm, device));
   BATON_ASSIGN_OR_RETURN(out.ffn_norm, LoadVector(tensors.ffn_norm, device));
   BATON_ASSIGN_OR_RETURN(out.post_ffn_norm, LoadVector(tensors.post_ffn_norm, device));
   if (tensors.router == nullptr) {
-    BATON_ASSIGN_OR_RETURN(out.gate_up, LoadMatrix({tensors.gate, tensors.up}, device, pool));
-  } else {
-    BATON_ASSIGN_OR_RETURN(out.router, LoadMatrix({tensors.router}, device, pool));
-    BATON_ASSIGN_OR_RETURN(out.gate_up, LoadGateUpOfExperts(tensors, device, pool));
+    BATON_ASSIGN_OR_RETURN(out.gate_up, LoadMatrix({tensors.gate, tensors.up}, loader));
+    BATON_ASSIGN_OR_RETURN(out.down, LoadMatrix({tensors.down}, loader));
+    return out;
   }
-  BATON_ASSIGN_OR_RETURN(out.down, LoadMatrix({tensors.down}, device, pool));
+  BATON_ASSIGN_OR_RETURN(out.router, LoadMatrix({tensors.router}, loader));
+  BATON_ASSIGN_OR_RETURN(out.gate_up.data, LoadGateUpOfExperts(tensors, device, loader.pool));
+  const Loader of_experts = {/*keeps_packed=*/false, device, loader.pool};
+  BATON_ASSIGN_OR_RETURN(out.down, LoadMatrix({tensors.down}, of_experts));
   return out;
+}
+
+// Each matrix of the model.
+template <typename Visit>
+void ForEachMatrix(const DeviceWeights& weights, const Visit& visit) {
+  visit(weights.token_embd);
+  visit(weights.output);
+  for (const DeviceLayer& layer : weights.layers) {
+    for (const DeviceMatrix* matrix :
+         {&layer.qkv, &layer.attn_output, &layer.gate_up, &layer.down, &layer.router}) {
+      visit(*matrix);
+    }
+  }
 }
 
 }  // namespace
 
-absl::StatusOr<DeviceWeights> DeviceWeights::Load(const TensorPlan& plan, Accelerator* device,
-                                                  ThreadPool& pool) {
+absl::StatusOr<DeviceWeights> DeviceWeights::Load(const TensorPlan& plan, bool keeps_packed,
+                                                  Accelerator* device, ThreadPool& pool) {
+  const Loader loader = {keeps_packed, device, pool};
   DeviceWeights out;
-  BATON_ASSIGN_OR_RETURN(out.token_embd, LoadMatrix({plan.token_embd}, device, pool));
+  BATON_ASSIGN_OR_RETURN(out.token_embd, LoadMatrix({plan.token_embd}, loader));
   if (plan.output != plan.token_embd) {
-    BATON_ASSIGN_OR_RETURN(out.output, LoadMatrix({plan.output}, device, pool));
+    BATON_ASSIGN_OR_RETURN(out.output, LoadMatrix({plan.output}, loader));
   }
   BATON_ASSIGN_OR_RETURN(out.output_norm, LoadVector(plan.output_norm, device));
   out.layers.reserve(plan.layers.size());
   for (const LayerTensors& tensors : plan.layers) {
-    BATON_ASSIGN_OR_RETURN(DeviceLayer layer, LoadLayer(tensors, device, pool));
+    BATON_ASSIGN_OR_RETURN(DeviceLayer layer, LoadLayer(tensors, loader));
     out.layers.push_back(std::move(layer));
   }
   return out;
 }
 
 size_t DeviceWeights::bytes() const {
-  size_t total = token_embd.size_bytes() + output.size_bytes() + output_norm.size_bytes();
+  size_t total = output_norm.size_bytes();
+  ForEachMatrix(*this, [&total](const DeviceMatrix& matrix) { total += matrix.size_bytes(); });
   for (const DeviceLayer& layer : layers) {
     for (const DeviceBuffer* buffer :
-         {&layer.attn_norm, &layer.qkv, &layer.attn_output, &layer.ffn_norm, &layer.gate_up,
-          &layer.down, &layer.qkv_bias, &layer.q_norm, &layer.k_norm, &layer.router,
+         {&layer.attn_norm, &layer.ffn_norm, &layer.qkv_bias, &layer.q_norm, &layer.k_norm,
           &layer.post_attn_norm, &layer.post_ffn_norm}) {
       total += buffer->size_bytes();
     }
   }
+  return total;
+}
+
+size_t DeviceWeights::packed_bytes() const {
+  size_t total = 0;
+  ForEachMatrix(*this, [&total](const DeviceMatrix& matrix) {
+    if (matrix.is_packed()) total += matrix.size_bytes();
+  });
   return total;
 }
 

@@ -1,5 +1,5 @@
-// DeviceWeights: the weights of a model in bf16 in the memory of an accelerator, matrices row-major
-// [n][k] as in the file. Built by Load, constant afterwards. Private to src/model, and to checks
+// DeviceWeights: the weights of a model in the memory of an accelerator: bf16, or matrices as
+// packed as in the file. Built by Load, constant afterwards. Private to src/model, and to checks
 // that make random ones (DeviceModel::FromWeights).
 #ifndef BATON_MODEL_DEVICE_WEIGHTS_H_
 #define BATON_MODEL_DEVICE_WEIGHTS_H_
@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <vector>
 
+#include "kernels/cuda/kernel_table.h"
 #include "src/base/status.h"
 #include "src/device/accelerator.h"
 #include "src/device/thread_pool.h"
@@ -15,19 +16,30 @@
 
 namespace baton {
 
+// A matrix [n][k]: row-major bf16, or packed (kernels/cuda/packed_weights.h). Products have the
+// same bits either way.
+struct DeviceMatrix {
+  DeviceBuffer data;
+  cuda::PackedFormat format = cuda::PackedFormat::kBf16;
+
+  bool is_packed() const { return format != cuda::PackedFormat::kBf16; }
+  cuda::PackedMatrixView packed() const { return {data.data(), format}; }
+  size_t size_bytes() const { return data.size_bytes(); }
+};
+
 // The weights of one transformer layer; vectors are bf16 too, but for biases.
 struct DeviceLayer {
   DeviceBuffer attn_norm;    // [hidden]
-  DeviceBuffer qkv;          // [qkv_size][hidden]
-  DeviceBuffer attn_output;  // [hidden][q_size]
+  DeviceMatrix qkv;          // [qkv_size][hidden]
+  DeviceMatrix attn_output;  // [hidden][q_size]
   DeviceBuffer ffn_norm;     // [hidden]
-  DeviceBuffer gate_up;      // [2 ffn][hidden]: gate, then up; of experts [experts][2 ffn][hidden]
-  DeviceBuffer down;         // [hidden][ffn]; of experts [experts][hidden][ffn]
+  DeviceMatrix gate_up;      // [2 ffn][hidden]: gate, then up; of experts [experts][2 ffn][hidden]
+  DeviceMatrix down;         // [hidden][ffn]; of experts [experts][hidden][ffn]
   // Empty unless the architecture has them.
   DeviceBuffer qkv_bias;  // [qkv_size] fp32
   DeviceBuffer q_norm;    // [head_dim]
   DeviceBuffer k_norm;    // [head_dim]
-  DeviceBuffer router;    // [experts][hidden]
+  DeviceMatrix router;    // [experts][hidden]
   // Norms of what attention and the feed-forward layer add to the residual.
   DeviceBuffer post_attn_norm;  // [hidden]
   DeviceBuffer post_ffn_norm;   // [hidden]
@@ -35,19 +47,22 @@ struct DeviceLayer {
 
 // See the file comment.
 struct DeviceWeights {
-  DeviceBuffer token_embd;   // [vocab][hidden]
-  DeviceBuffer output;       // [vocab][hidden]; empty when tied
+  DeviceMatrix token_embd;   // [vocab][hidden]
+  DeviceMatrix output;       // [vocab][hidden]; empty when tied
   DeviceBuffer output_norm;  // [hidden]
   std::vector<DeviceLayer> layers;
 
-  // Dequantises with `pool` and copies tensor by tensor: the host never holds more than one matrix
-  // packed and in bf16. ResourceExhausted when the device's memory is short.
-  static absl::StatusOr<DeviceWeights> Load(const TensorPlan& plan, Accelerator* device,
-                                            ThreadPool& pool);
+  // Packs or dequantises with `pool` and copies tensor by tensor: the host never holds more than
+  // one matrix packed and in bf16. With `keeps_packed`, matrices stay packed whose types have a
+  // format for it; those of experts never do. ResourceExhausted when the device's memory is short.
+  static absl::StatusOr<DeviceWeights> Load(const TensorPlan& plan, bool keeps_packed,
+                                            Accelerator* device, ThreadPool& pool);
 
   // Of the output layer.
-  const DeviceBuffer& OutputMatrix() const { return output.size_bytes() > 0 ? output : token_embd; }
+  const DeviceMatrix& OutputMatrix() const { return output.size_bytes() > 0 ? output : token_embd; }
   size_t bytes() const;
+  // Of the matrices that are packed.
+  size_t packed_bytes() const;
 };
 
 }  // namespace baton

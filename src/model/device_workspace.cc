@@ -84,6 +84,8 @@ Status DeviceWorkspace::Allocate(const ModelConfig& config) {
       {&local_cos_sin, local * rope_bytes, "rotary table of local layers"},
       {&gemm_partials, cuda::kGemmMaxPartialBytes, "partial sums of products"},
       {&gemm_counters, cuda::kGemmCounters * kWordBytes, "counters of products"},
+      {&unpacked, size_.max_rows > cuda::kGemmMaxSpreadRows ? size_.unpacked_bytes : 0,
+       "an unpacked matrix"},
       {&attention_partials, kPlanLimits.max_partials * cuda::AttentionPartialBytes(config.head_dim),
        "partial sums of attention"},
       {&attention_arrivals, kPlanLimits.num_decode_ctas * kWordBytes, "arrivals of attention"},

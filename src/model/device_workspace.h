@@ -28,6 +28,7 @@ struct DeviceWorkspaceSize {
   uint32_t max_logit_rows = 0;  // of a batch
   uint32_t max_context = 0;     // positions of a sequence
   uint32_t block_size = 0;      // tokens
+  size_t unpacked_bytes = 0;    // of the largest packed matrix of a layer in bf16
 };
 
 // The buffers; row-major.
@@ -61,6 +62,8 @@ class DeviceWorkspace {
   // Of products whose segments are spread, and of attention whose splits are.
   DeviceBuffer gemm_partials;
   DeviceBuffer gemm_counters;
+  // A packed matrix in bf16 for products of many rows; empty where none needs it.
+  DeviceBuffer unpacked;
   DeviceBuffer attention_partials;
   DeviceBuffer attention_arrivals;
 

@@ -39,7 +39,8 @@ struct WorkerConfig {
   uint32_t max_context = 0;      // 0 = the model's
   KvDtype kv_dtype = KvDtype::kBf16;
   DeviceKind device = DeviceKind::kUnspecified;
-  Isa isa = Isa::kAuto;  // of kCpu
+  bool keeps_packed = true;  // quantised weights, on a device
+  Isa isa = Isa::kAuto;      // of kCpu
   TransportKind transport = TransportKind::kAuto;
   std::string nccl_library;  // with kNccl: this file; "" = where it usually is
   int64_t drain_timeout_ms = 60'000;

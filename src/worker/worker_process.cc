@@ -152,16 +152,26 @@ Status WorkerProcess::Parts::LoadWeights(const GgufFile& file) {
 
 Status WorkerProcess::Parts::LoadOnDevice(const GgufFile& file) {
   const SchedulerConfig limits;
-  BATON_ASSIGN_OR_RETURN(
-      model, DeviceModel::Load(file, {.device = device.accelerator.get(),
-                                      .kernels = device.kernels,
-                                      .pool = pool.get(),
-                                      .block_size = kDeviceBlockSize,
-                                      .max_rows = kMaxBatchTokens,
-                                      .max_logit_rows = limits.max_running + limits.max_prefilling,
-                                      .max_context = config.max_context,
-                                      .tokenizer_id = tokenizer_id}));
-  BATON_LOG_INFO("computing on {}", device.accelerator->Describe());
+  StatusOr<std::unique_ptr<DeviceModel>> loaded =
+      DeviceModel::Load(file, {.device = device.accelerator.get(),
+                               .kernels = device.kernels,
+                               .pool = pool.get(),
+                               .block_size = kDeviceBlockSize,
+                               .max_rows = kMaxBatchTokens,
+                               .max_logit_rows = limits.max_running + limits.max_prefilling,
+                               .max_context = config.max_context,
+                               .tokenizer_id = tokenizer_id,
+                               .keeps_packed = config.keeps_packed});
+  if (!loaded.ok()) {
+    const bool may_pack = absl::IsResourceExhausted(loaded.status()) && !config.keeps_packed;
+    if (!may_pack) return loaded.status();
+    return WithPrefix(loaded.status(),
+                      "with quantised weights in bf16 (--device-weights packed takes less)");
+  }
+  BATON_LOG_INFO("computing on {}; weights of {}, {} of them packed",
+                 device.accelerator->Describe(), FormatSize((*loaded)->weight_bytes()),
+                 FormatSize((*loaded)->packed_bytes()));
+  model = *std::move(loaded);
   return OkStatus();
 }
 

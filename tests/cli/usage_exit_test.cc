@@ -56,10 +56,6 @@ TEST(UsageExitTest, EveryRoleSaysTwoForAWrongCommandLine) {
       {&RunPrefill, {router, "--model=m.gguf", "--device=cuda"}, "--device cuda"},
       {&RunDecode, {router, "--model=m.gguf", "--kv-memory=lots"}, "--kv-memory"},
       {&RunDecode, {router, "--model=m.gguf", "--kv-dtype=q8"}, "--kv-dtype q8"},
-      {&RunDecode, {router, "--model=m", "--transport=cuda_ipc", "--device=cpu"}, "cuda_ipc"},
-      {&RunDecode, {router, "--model=m", "--transport=nccl", "--device=cpu"}, "cpu has none"},
-      {&RunServe, {"m.gguf", "--transport=nccl"}, "a GPU for each worker"},
-      {&RunServe, {"m.gguf", "--nccl-library=x.so"}, "goes with --transport nccl"},
       {&RunServe, {"m.gguf", "--kv-memory=lots"}, "--kv-memory"},
       {&RunServe, {"m.gguf", "--metrics-aliases=vlm"}, "mean 'vllm'"},
       {&RunRouter, {"--metrics-aliases=vllm,sglang"}, "--metrics-aliases: 'sglang'"},
@@ -115,6 +111,19 @@ TEST(UsageExitTest, EveryRoleSaysTwoForAWrongCommandLine) {
       {&RunPull, {"hf:org/file.gguf"}, "hf:ORG/REPO/FILE"},
       {&RunInspectCommand, {}, "MODEL"},
       {&RunVersion, {"now"}, "'now'"},
+  };
+  ExpectUsageErrors(cases);
+}
+
+TEST(UsageExitTest, ADeviceAndWhatItCannotDoAreAWrongCommandLine) {
+  const std::string router = "--router=127.0.0.1:1";
+  const WrongUse cases[] = {
+      {&RunDecode, {router, "--model=m", "--transport=cuda_ipc", "--device=cpu"}, "cuda_ipc"},
+      {&RunDecode, {router, "--model=m", "--transport=nccl", "--device=cpu"}, "cpu has none"},
+      {&RunServe, {"m.gguf", "--transport=nccl"}, "a GPU for each worker"},
+      {&RunServe, {"m.gguf", "--nccl-library=x.so"}, "goes with --transport nccl"},
+      {&RunDecode, {router, "--model=m", "--device=cpu", "--device-weights=bf16"}, "keeps weights"},
+      {&RunServe, {"m.gguf", "--device-weights=int8"}, "--device-weights"},
   };
   ExpectUsageErrors(cases);
 }

@@ -30,6 +30,7 @@ struct FixtureOptions {
   // Where it computes instead; bf16 KV only. Outlives the fixture.
   Accelerator* device = nullptr;
   const cuda::KernelTable* kernels = nullptr;
+  bool keeps_packed = true;
 };
 
 // Tokens of one sequence to compute in a step.
@@ -150,7 +151,8 @@ class ModelFixture {
                                           .block_size = options.block_size,
                                           .max_rows = options.max_rows,
                                           .max_logit_rows = options.max_rows,
-                                          .max_context = options.max_context});
+                                          .max_context = options.max_context,
+                                          .keeps_packed = options.keeps_packed});
     if (model.ok()) model_ = *std::move(model);
     return model.status();
   }

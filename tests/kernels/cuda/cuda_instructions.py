@@ -24,13 +24,17 @@ ATTENTION = (
 )
 # Partials travel as pairs of sums; the item that comes last is told by a counter.
 ATTENTION_DECODE = (*ATTENTION, r"STG\.E\.64", r"LDG\.E\.64", r"ATOMG\.E\.ADD\.STRONG\.GPU")
+PARTIALS = (r"STG\.E\.128", r"LDG\.E\.128")
+# Formats of packed weights, and how they become bf16.
+PACKED = ("Q40", "Q41", "Q4K", "Q80", "Q6K")
+UNPACKING = (r"LOP3\.LUT", r"FFMA", r"F2FP\.BF16\.F32\.PACK_AB", r"HADD2\.F32")
 # Kernel -> patterns of which each must match some instruction. Partial sums of products travel as
 # 16 bytes; load_once passes L1 by; rotation moves quads of bf16.
 EXPECTED = {
     **{f"AttentionDecode{dim}Kernel": ATTENTION_DECODE for dim in (64, 128, 256)},
     **{f"AttentionPrefill{dim}Kernel": ATTENTION for dim in (64, 128, 256)},
-    "GemmRows8Kernel": (*TENSOR_PIPELINE, r"STG\.E\.128", r"LDG\.E\.128"),
-    "GemmRows32Kernel": (*TENSOR_PIPELINE, r"STG\.E\.128", r"LDG\.E\.128"),
+    "GemmRows8Kernel": (*TENSOR_PIPELINE, *PARTIALS),
+    "GemmRows32Kernel": (*TENSOR_PIPELINE, *PARTIALS),
     "GemmTile64Kernel": TENSOR_PIPELINE,
     "GemmTile128Kernel": TENSOR_PIPELINE,
     **{
@@ -39,6 +43,14 @@ EXPECTED = {
     },
     "GroupedGemm8Kernel": TENSOR_PIPELINE,
     "GroupedGemm64Kernel": TENSOR_PIPELINE,
+    # Digits are taken out by one LOP3 each and become weights by one fma; halves by HADD2.
+    **{
+        f"PackedRows{rows}{kind}Kernel": (*TENSOR_PIPELINE, *UNPACKING, r"LDS\.128", *PARTIALS)
+        for rows in (8, 32)
+        for kind in PACKED
+    },
+    **{f"Unpack{kind}Kernel": (*UNPACKING, r"LDS\.128", r"STG\.E\.128") for kind in PACKED},
+    **{f"Embed{kind}Kernel": UNPACKING for kind in PACKED},
     "RouteKernel": (r"SHFL\.BFLY", r"FSETP.*"),
     "SortPairsKernel": (r"SHFL\.BFLY", r"ATOMG\.E\.ADD\.STRONG\.GPU"),
     "CombineKernel": (r"LDG\.E\.NA\.LTC256B\.128\.CONSTANT", r"STG\.E\.128", r"FFMA"),

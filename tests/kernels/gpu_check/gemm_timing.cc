@@ -10,6 +10,12 @@ constexpr float kWeightSpread = 0.02f;
 
 size_t BytesOf(const ProductShape& shape) { return size_t{2} * shape.n * shape.k; }
 
+// Of the matrix in a packed format, up to the next piece of a RandomMemory.
+size_t PackedPieceBytes(cuda::PackedFormat format, const ProductShape& shape) {
+  constexpr size_t kPiece = 256;
+  return (cuda::PackedBytes(format, shape.n, shape.k) + kPiece - 1) / kPiece * kPiece;
+}
+
 }  // namespace
 
 GemmTiming::GemmTiming(const StageInput& input, const ProductShape& shape, uint32_t max_rows)
@@ -18,12 +24,26 @@ GemmTiming::GemmTiming(const StageInput& input, const ProductShape& shape, uint3
       w_(input, BytesOf(shape), kWeightSpread),
       x_(input, size_t{2} * max_rows * shape.k, 1.0f),
       y_(input.body, size_t{max_rows} * shape.n),
+      unpacked_(input.body, shape.is_output ? 0 : size_t{shape.n} * shape.k),
       partials_(input.body, cuda::kGemmMaxPartialBytes),
       counters_(input.body, std::vector<uint32_t>(cuda::kGemmCounters)) {
-  for (const absl::Status& status :
-       {w_.status(), x_.status(), y_.status(), partials_.status(), counters_.status()}) {
+  for (const absl::Status& status : {w_.status(), x_.status(), y_.status(), unpacked_.status(),
+                                     partials_.status(), counters_.status()}) {
     if (status_.ok()) status_ = status;
   }
+}
+
+cuda::GemmParams GemmTiming::ParamsOf(uint32_t m, cuda::GemmPath path) {
+  return {.x = reinterpret_cast<const cuda::Bf16*>(x_.Piece(0, 0)),
+          .w = nullptr,
+          .y_bf16 = y_.data(),
+          .m = m,
+          .n = shape_.n,
+          .k = shape_.k,
+          .partials = partials_.data(),
+          .counters = counters_.data(),
+          .partial_bytes = cuda::kGemmMaxPartialBytes,
+          .path = path};
 }
 
 absl::StatusOr<double> GemmTiming::Add(const TimedCase& named, uint32_t m, cuda::GemmPath path,
@@ -32,22 +52,41 @@ absl::StatusOr<double> GemmTiming::Add(const TimedCase& named, uint32_t m, cuda:
   const size_t bytes = BytesOf(shape_);
   timed.bytes = static_cast<double>(bytes) + 2.0 * m * (shape_.n + shape_.k);
   timed.flops = 2.0 * m * shape_.n * shape_.k;
-  cuda::GemmParams params = {.x = reinterpret_cast<const cuda::Bf16*>(x_.Piece(0, 0)),
-                             .w = nullptr,
-                             .y_bf16 = y_.data(),
-                             .m = m,
-                             .n = shape_.n,
-                             .k = shape_.k,
-                             .partials = partials_.data(),
-                             .counters = counters_.data(),
-                             .partial_bytes = cuda::kGemmMaxPartialBytes,
-                             .path = path};
+  const cuda::GemmParams params = ParamsOf(m, path);
   timed.work = WorkOf(input_, w_.NumPieces(bytes), [this, params, bytes](void* stream, uint32_t i) {
     cuda::GemmParams launch = params;
     launch.w = reinterpret_cast<const cuda::Bf16*>(w_.Piece(bytes, i));
     return input_.body.kernels().gemm_bf16(launch, stream);
   });
   return AddTimed(input_, timed, report);
+}
+
+absl::Status GemmTiming::AddPacked(const TimedCase& named, uint32_t m, cuda::PackedFormat format,
+                                   Report& report) {
+  TimedCase timed = named;
+  const size_t bytes = PackedPieceBytes(format, shape_);
+  timed.bytes = static_cast<double>(bytes) + 2.0 * m * (shape_.n + shape_.k);
+  timed.flops = 2.0 * m * shape_.n * shape_.k;
+  const cuda::GemmParams params = ParamsOf(m, cuda::GemmPath::kAuto);
+  timed.work =
+      WorkOf(input_, w_.NumPieces(bytes), [this, params, bytes, format](void* stream, uint32_t i) {
+        return input_.body.kernels().gemm_packed({params, {w_.Piece(bytes, i), format}}, stream);
+      });
+  return AddTimed(input_, timed, report).status();
+}
+
+absl::Status GemmTiming::AddUnpack(const TimedCase& named, cuda::PackedFormat format,
+                                   Report& report) {
+  TimedCase timed = named;
+  const size_t bytes = PackedPieceBytes(format, shape_);
+  timed.bytes = static_cast<double>(bytes + BytesOf(shape_));
+  timed.is_copy = true;
+  timed.work = WorkOf(input_, w_.NumPieces(bytes), [this, bytes, format](void* stream, uint32_t i) {
+    return input_.body.kernels().unpack(
+        {.w = {w_.Piece(bytes, i), format}, .out = unpacked_.data(), .n = shape_.n, .k = shape_.k},
+        stream);
+  });
+  return AddTimed(input_, timed, report).status();
 }
 
 }  // namespace baton::gpu_check

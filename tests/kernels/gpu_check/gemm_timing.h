@@ -1,4 +1,5 @@
-// GemmBf16 at one weight matrix, timed with any number of rows and any of its kernels.
+// One weight matrix: GemmBf16 timed with any number of rows and any of its kernels, and the kernels
+// of packed weights.
 #ifndef BATON_TESTS_KERNELS_GPU_CHECK_GEMM_TIMING_H_
 #define BATON_TESTS_KERNELS_GPU_CHECK_GEMM_TIMING_H_
 
@@ -18,13 +19,20 @@ class GemmTiming {
   // Adds the finding `name`; the median in microseconds.
   absl::StatusOr<double> Add(const TimedCase& named, uint32_t m, cuda::GemmPath path,
                              Report& report);
+  // GemmPacked of at most kGemmMaxSpreadRows rows, and Unpack, of the matrix in a packed format.
+  absl::Status AddPacked(const TimedCase& named, uint32_t m, cuda::PackedFormat format,
+                         Report& report);
+  absl::Status AddUnpack(const TimedCase& named, cuda::PackedFormat format, Report& report);
 
  private:
+  cuda::GemmParams ParamsOf(uint32_t m, cuda::GemmPath path);
+
   const StageInput& input_;
   const ProductShape shape_;
   RandomMemory w_;
   RandomMemory x_;
-  DeviceArray<cuda::Bf16> y_;
+  DeviceArray<cuda::Bf16> y_;         // [max_rows][n]
+  DeviceArray<cuda::Bf16> unpacked_;  // [n][k]; empty for the output layer
   DeviceArray<std::byte> partials_;
   DeviceArray<uint32_t> counters_;
   absl::Status status_;

@@ -225,6 +225,7 @@ absl::Status CheckKernels(const StageInput& input, Report& report) {
                          : std::string(status.message());
     BATON_RETURN_IF_ERROR(report.Add(std::move(finding)));
   }
+  BATON_RETURN_IF_ERROR(CheckPackedWeights(input, report));
   BATON_RETURN_IF_ERROR(CheckRopeAppend(input, report));
   BATON_RETURN_IF_ERROR(CheckAttentionKernels(input, report));
   BATON_RETURN_IF_ERROR(CheckExperts(input, report));

@@ -51,20 +51,20 @@ absl::Status ModelRig::MakeLayer(const ModelConfig& config, DeviceLayer* layer) 
   const size_t hidden = config.hidden_size;
   const float from_hidden = SpreadFor(config.hidden_size);
   BATON_RETURN_IF_ERROR(Make(hidden, 1, 0.1f, &layer->attn_norm));
-  BATON_RETURN_IF_ERROR(Make(config.qkv_size() * hidden, 0, from_hidden, &layer->qkv));
+  BATON_RETURN_IF_ERROR(Make(config.qkv_size() * hidden, 0, from_hidden, &layer->qkv.data));
   BATON_RETURN_IF_ERROR(
-      Make(config.q_size() * hidden, 0, SpreadFor(config.q_size()), &layer->attn_output));
+      Make(config.q_size() * hidden, 0, SpreadFor(config.q_size()), &layer->attn_output.data));
   BATON_RETURN_IF_ERROR(Make(hidden, 1, 0.1f, &layer->ffn_norm));
-  BATON_RETURN_IF_ERROR(Make(2 * config.ffn_size * hidden, 0, from_hidden, &layer->gate_up));
-  return Make(config.ffn_size * hidden, 0, SpreadFor(config.ffn_size), &layer->down);
+  BATON_RETURN_IF_ERROR(Make(2 * config.ffn_size * hidden, 0, from_hidden, &layer->gate_up.data));
+  return Make(config.ffn_size * hidden, 0, SpreadFor(config.ffn_size), &layer->down.data);
 }
 
 absl::Status ModelRig::MakeWeights(const ModelConfig& config, DeviceWeights* weights) {
   const size_t hidden = config.hidden_size;
-  BATON_RETURN_IF_ERROR(Make(config.vocab_size * hidden, 0, 1, &weights->token_embd));
+  BATON_RETURN_IF_ERROR(Make(config.vocab_size * hidden, 0, 1, &weights->token_embd.data));
   BATON_RETURN_IF_ERROR(Make(hidden, 1, 0.1f, &weights->output_norm));
   BATON_RETURN_IF_ERROR(
-      Make(config.vocab_size * hidden, 0, SpreadFor(config.hidden_size), &weights->output));
+      Make(config.vocab_size * hidden, 0, SpreadFor(config.hidden_size), &weights->output.data));
   weights->layers.resize(config.num_layers);
   for (DeviceLayer& layer : weights->layers) BATON_RETURN_IF_ERROR(MakeLayer(config, &layer));
   return absl::OkStatus();

@@ -215,6 +215,26 @@ std::vector<WordCheck> RoundingChecks(const Primitives& p, bool is_tiny) {
   return {check};
 }
 
+// Every finite half, as the lower half of floats of all exponents.
+std::vector<WordCheck> HalfChecks(const Primitives& p, bool is_tiny) {
+  WordCheck check{.name = "from_half, pack_bf16, and_or", .launch = p.half};
+  TestRandom random(12);
+  for (uint32_t half = 0; half < 65536; half += is_tiny ? 127 : 1) {
+    const uint32_t word = random.Below(1u << 16) << 16 | half;
+    const bool is_finite = (half & 0x7C00u) != 0x7C00u && (word & 0x7F800000u) != 0x7F800000u;
+    if (!is_finite) continue;
+    check.in.push_back(word);
+    check.expected.push_back(std::bit_cast<uint32_t>(FloatFromHalf(static_cast<uint16_t>(half))));
+    check.expected.push_back(Bf16FromFloat(std::bit_cast<float>(word)) |
+                             uint32_t{Bf16FromFloat(std::bit_cast<float>(word ^ 0x80000001u))}
+                                 << 16);
+    check.expected.push_back((word & 0x007F8000u) | 0x43000000u);
+  }
+  check.count = static_cast<uint32_t>(check.in.size());
+  check.out.assign(check.expected.size(), 0);
+  return {check};
+}
+
 std::vector<WordCheck> ArithmeticChecks(const Primitives& p, bool is_tiny) {
   WordCheck check{.name = "fma, sqrt, /, Exp, *+", .launch = p.arithmetic, .any_nan = true};
   TestRandom random(11);
@@ -261,9 +281,9 @@ std::vector<WordCheck> MmaChecks(const Primitives& p, bool is_tiny) {
 
 absl::Status CheckPrimitives(const StageInput& input, Report& report) {
   const Primitives& p = input.body.primitives();
-  for (const auto& group :
-       {WarpChecks(p), CopyChecks(p), AtomicChecks(p), RoundingChecks(p, input.is_tiny),
-        ArithmeticChecks(p, input.is_tiny), MmaChecks(p, input.is_tiny)}) {
+  for (const auto& group : {WarpChecks(p), CopyChecks(p), AtomicChecks(p),
+                            RoundingChecks(p, input.is_tiny), HalfChecks(p, input.is_tiny),
+                            ArithmeticChecks(p, input.is_tiny), MmaChecks(p, input.is_tiny)}) {
     for (const WordCheck& check : group) {
       BATON_RETURN_IF_ERROR(report.Add(RunCheck(input, check)));
     }

@@ -124,6 +124,17 @@ BATON_KERNEL(kCopyThreads) RoundKernel(WordParams params) {
   params.out[i] = rounded | uint32_t{simt::to_bf16(upper).bits} << 16;
 }
 
+BATON_KERNEL(kCopyThreads) HalfKernel(WordParams params) {
+  const uint32_t i = simt::block().x * kCopyThreads + thread();
+  if (!guard(i < params.count)) return;
+  const uint32_t word = params.in[i];
+  params.out[3 * i] =
+      std::bit_cast<uint32_t>(simt::from_half(static_cast<uint16_t>(word & 0xFFFFu)));
+  params.out[3 * i + 1] =
+      simt::pack_bf16(std::bit_cast<float>(word), std::bit_cast<float>(word ^ 0x80000001u));
+  params.out[3 * i + 2] = simt::and_or(word, 0x007F8000u, 0x43000000u);
+}
+
 BATON_KERNEL(kCopyThreads) ArithmeticKernel(WordParams params) {
   const uint32_t i = simt::block().x * kCopyThreads + thread();
   if (!guard(i < params.count)) return;
@@ -174,6 +185,10 @@ absl::Status RunRound(const WordParams& params, uint32_t) {
   return Start({"Round", kCopyThreads}, (params.count + kCopyThreads - 1) / kCopyThreads,
                RoundKernel, params);
 }
+absl::Status RunHalf(const WordParams& params, uint32_t) {
+  return Start({"Half", kCopyThreads}, (params.count + kCopyThreads - 1) / kCopyThreads, HalfKernel,
+               params);
+}
 absl::Status RunArithmetic(const WordParams& params, uint32_t) {
   return Start({"Arithmetic", kCopyThreads}, (params.count + kCopyThreads - 1) / kCopyThreads,
                ArithmeticKernel, params);
@@ -220,6 +235,7 @@ const Primitives kPrimitives = {
     .mma = RunMma,
     .atomics = RunAtomics,
     .to_bf16 = RunRound,
+    .half = RunHalf,
     .arithmetic = RunArithmetic,
 };
 

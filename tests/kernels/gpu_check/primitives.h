@@ -62,6 +62,10 @@ struct Primitives {
   // out[i] = bf16 of the float in[i] | in[i]'s upper half as a float, rounded again, << 16; `count`
   // words.
   Launch to_bf16;
+  // out[3i] = the lower half of in[i] as an IEEE half, in fp32; out[3i + 1] = bf16 of the float
+  // in[i] | bf16 of in[i] ^ 0x80000001 << 16; out[3i + 2] = in[i] & 0x007F8000 | 0x43000000.
+  // `count` words, none a NaN.
+  Launch half;
   // `count` times (a, b, c, unused): fma, square root of a, a / b, Exp(a), a * b + c with two
   // roundings.
   Launch arithmetic;

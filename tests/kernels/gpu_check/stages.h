@@ -39,8 +39,9 @@ absl::Status CheckMachine(const StageInput& input, Report& report);
 absl::Status CheckPrimitives(const StageInput& input, Report& report);
 // 2: the kernels against kernel_reference.h and attention_reference.h.
 absl::Status CheckKernels(const StageInput& input, Report& report);
-// Parts of it: RopeAppend; AttentionPrefill and AttentionDecode; the kernels of experts; KvGather
-// and KvScatter; Sample against the processor's.
+// Parts of it: the kernels of packed weights; RopeAppend; AttentionPrefill and AttentionDecode; the
+// kernels of experts; KvGather and KvScatter; Sample against the processor's.
+absl::Status CheckPackedWeights(const StageInput& input, Report& report);
 absl::Status CheckRopeAppend(const StageInput& input, Report& report);
 absl::Status CheckAttentionKernels(const StageInput& input, Report& report);
 absl::Status CheckExperts(const StageInput& input, Report& report);

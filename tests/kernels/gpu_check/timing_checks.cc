@@ -30,6 +30,26 @@ double TargetOf(const ProductShape& shape, uint32_t m) {
   return std::string_view(shape.name) == "o" ? kSkinnyOutputTarget : kSkinnyTarget;
 }
 
+// The formats that differ in bits a weight or in what a weight costs.
+absl::Status AddPackedProducts(const StageInput& input, const ProductShape& shape,
+                               GemmTiming& timing, Report& report) {
+  constexpr std::pair<cuda::PackedFormat, const char*> kFormats[] = {
+      {cuda::PackedFormat::kQ4_0, "q4_0"},
+      {cuda::PackedFormat::kQ4_K, "q4_k"},
+      {cuda::PackedFormat::kQ8_0, "q8_0"}};
+  for (const auto& [format, format_name] : kFormats) {
+    for (const uint32_t m :
+         input.is_tiny ? std::vector<uint32_t>{1} : std::vector<uint32_t>{1, 8, kMaxSkinnyRows}) {
+      const TimedCase named = {.name = fmt::format("gemm {} {} m {}", format_name, shape.name, m),
+                               .target_percent = kSkinnyTarget};
+      BATON_RETURN_IF_ERROR(timing.AddPacked(named, m, format, report));
+    }
+    const TimedCase named = {.name = fmt::format("unpack {} {}", format_name, shape.name)};
+    BATON_RETURN_IF_ERROR(timing.AddUnpack(named, format, report));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status AddProducts(const StageInput& input, Report& report) {
   for (const ProductShape& shape : ProductsOf(ShapeFor(input.is_tiny))) {
     std::vector<uint32_t> counts = RowCounts(input.is_tiny);
@@ -45,6 +65,9 @@ absl::Status AddProducts(const StageInput& input, Report& report) {
                                .target_percent = TargetOf(shape, m)};
       BATON_RETURN_IF_ERROR(timing.Add(named, m, cuda::GemmPath::kAuto, report).status());
     }
+    const std::string_view name = shape.name;
+    if (name != "gate_up" && name != "down") continue;
+    BATON_RETURN_IF_ERROR(AddPackedProducts(input, shape, timing, report));
   }
   return absl::OkStatus();
 }

@@ -1,0 +1,169 @@
+#include <cstring>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kernels/cuda/gemm_segments.h"
+#include "kernels/cuda/kernel_reference.h"
+#include "kernels/cuda/pack_weights.h"
+#include "kernels/math.h"
+#include "kernels/ops.h"
+#include "kernels/packed_matrix.h"
+#include "src/base/status.h"
+#include "tests/kernels/gpu_check/device_array.h"
+#include "tests/kernels/gpu_check/stages.h"
+#include "tests/kernels/simt/device_values.h"
+#include "tests/test_seed.h"
+
+namespace baton::gpu_check {
+namespace {
+
+using cuda::Bf16;
+using simt_test::RandomBf16;
+
+// A weight type, and where the fp16 fields of its blocks lie.
+struct TypeCase {
+  WeightType type;
+  std::vector<uint32_t> halves;  // byte offsets
+};
+
+struct PackedCase {
+  uint32_t m;
+  uint32_t n;
+  uint32_t k;
+};
+
+// Random blocks [n][k] whose scales are about 2^-7.
+std::vector<std::byte> RandomBlocks(const TypeCase& c, const PackedCase& shape) {
+  TestRandom random(51);
+  std::vector<std::byte> raw(shape.n * RawRowBytes(c.type, shape.k));
+  for (std::byte& byte : raw) byte = static_cast<std::byte>(random.Below(256));
+  for (size_t at = 0; at < raw.size(); at += TraitsOf(c.type).block_bytes) {
+    for (const uint32_t offset : c.halves) {
+      const auto half = static_cast<uint16_t>((random.Below(1u << 16) & 0x83FFu) | 0x2000u);
+      std::memcpy(&raw[at + offset], &half, sizeof(half));
+    }
+  }
+  return raw;
+}
+
+// The weights in bf16, by the processor.
+absl::StatusOr<std::vector<Bf16>> Dequantised(const RawRows& rows, uint32_t k, ThreadPool& pool) {
+  BATON_ASSIGN_OR_RETURN(const PackedMatrix matrix,
+                         PackedMatrix::Pack(rows.type, rows.bytes, rows.n, k, pool));
+  std::vector<int32_t> ids(rows.n);
+  for (uint32_t i = 0; i < rows.n; ++i) ids[i] = static_cast<int32_t>(i);
+  std::vector<float> values(size_t{rows.n} * k);
+  ReferenceOps().embed(pool, matrix, ids, values.data());
+  std::vector<Bf16> out(values.size());
+  for (size_t i = 0; i < out.size(); ++i) out[i].bits = Bf16FromFloat(values[i]);
+  return out;
+}
+
+// A zero may have either sign.
+absl::Status ExpectSame(const char* what, const std::vector<Bf16>& got,
+                        const std::vector<Bf16>& expected) {
+  for (size_t i = 0; i < expected.size(); ++i) {
+    const float value = FloatFromBf16(got[i].bits);
+    const float wanted = FloatFromBf16(expected[i].bits);
+    if (!(value == wanted)) return Internal("{}[{}] is {}, not {}", what, i, value, wanted);
+  }
+  return absl::OkStatus();
+}
+
+// Unpack, EmbedPacked and GemmPacked of one matrix: the weights of the processor, and the bits that
+// GemmBf16 gives of them.
+absl::Status CheckType(const DeviceBody& body, const TypeCase& c, const PackedCase& shape) {
+  const cuda::KernelTable& table = body.kernels();
+  const std::vector<std::byte> raw = RandomBlocks(c, shape);
+  const cuda::PackedFormat format = cuda::PackedFormatOf(c.type);
+  ThreadPool pool(1);
+  std::vector<std::byte> tiles(cuda::PackedBytes(format, shape.n, shape.k));
+  BATON_RETURN_IF_ERROR(cuda::PackWeights({c.type, raw, shape.n}, shape.k, pool, tiles));
+  BATON_ASSIGN_OR_RETURN(const std::vector<Bf16> weights,
+                         Dequantised({c.type, raw, shape.n}, shape.k, pool));
+  const std::vector<Bf16> x = RandomBf16(size_t{shape.m} * shape.k, 52);
+  const std::vector<uint32_t> ids = {shape.n - 1, 0, shape.n};  // the last is unknown
+  DeviceArray<std::byte> tiles_device(body, tiles);
+  DeviceArray<Bf16> unpacked(body, weights.size());
+  DeviceArray<Bf16> x_device(body, x);
+  DeviceArray<uint32_t> ids_device(body, ids);
+  DeviceArray<Bf16> rows(body, ids.size() * shape.k);
+  DeviceArray<float> packed_y(body, size_t{shape.m} * shape.n);
+  DeviceArray<float> y(body, size_t{shape.m} * shape.n);
+  DeviceArray<std::byte> partials(body, cuda::GemmPartialBytes(shape.m, shape.n, shape.k));
+  DeviceArray<uint32_t> counters(body, std::vector<uint32_t>(cuda::kGemmCounters));
+  for (const absl::Status& status :
+       {tiles_device.status(), unpacked.status(), x_device.status(), ids_device.status(),
+        rows.status(), packed_y.status(), y.status(), partials.status(), counters.status()}) {
+    BATON_RETURN_IF_ERROR(status);
+  }
+  const cuda::PackedMatrixView view = {tiles_device.data(), format};
+  BATON_RETURN_IF_ERROR(
+      table.unpack({.w = view, .out = unpacked.data(), .n = shape.n, .k = shape.k}, nullptr));
+  BATON_RETURN_IF_ERROR(table.embed_packed({.table = view,
+                                            .ids = ids_device.data(),
+                                            .out = rows.data(),
+                                            .num_rows = static_cast<uint32_t>(ids.size()),
+                                            .num_ids = shape.n,
+                                            .dim = shape.k,
+                                            .scale = 3.0f},
+                                           nullptr));
+  cuda::GemmParams params = {.x = x_device.data(),
+                             .w = unpacked.data(),
+                             .y_float = y.data(),
+                             .m = shape.m,
+                             .n = shape.n,
+                             .k = shape.k,
+                             .partials = partials.data(),
+                             .counters = counters.data(),
+                             .partial_bytes = cuda::GemmPartialBytes(shape.m, shape.n, shape.k)};
+  BATON_RETURN_IF_ERROR(table.gemm_bf16(params, nullptr));
+  params.y_float = packed_y.data();
+  BATON_RETURN_IF_ERROR(table.gemm_packed({params, view}, nullptr));
+
+  std::vector<Bf16> expected_rows(rows.Values().size());
+  cuda::ReferenceEmbed({.table = weights.data(),
+                        .ids = ids.data(),
+                        .out = expected_rows.data(),
+                        .num_rows = static_cast<uint32_t>(ids.size()),
+                        .num_ids = shape.n,
+                        .dim = shape.k,
+                        .scale = 3.0f});
+  BATON_RETURN_IF_ERROR(ExpectSame("unpacked", unpacked.Values(), weights));
+  BATON_RETURN_IF_ERROR(ExpectSame("embedded", rows.Values(), expected_rows));
+  const bool is_same = SameValues(packed_y.Values(), y.Values());
+  for (const absl::Status& status :
+       {unpacked.status(), rows.status(), packed_y.status(), y.status()}) {
+    BATON_RETURN_IF_ERROR(status);
+  }
+  return is_same ? absl::OkStatus() : Internal("the product has other bits than that of bf16");
+}
+
+}  // namespace
+
+absl::Status CheckPackedWeights(const StageInput& input, Report& report) {
+  const std::vector<TypeCase> types = {{WeightType::kQ4_0, {0}},
+                                       {WeightType::kQ4_1, {0, 2}},
+                                       {WeightType::kQ4_K, {0, 2}},
+                                       {WeightType::kQ8_0, {0}},
+                                       {WeightType::kQ6_K, {208}}};
+  const std::vector<PackedCase> tiny = {{3, 67, 512}};
+  const std::vector<PackedCase> full = {{1, 4096, 4096}, {33, 1030, 14336}, {64, 519, 768}};
+  for (const TypeCase& type : types) {
+    Finding finding{.name = fmt::format("packed {}", TraitsOf(type.type).name)};
+    for (const PackedCase& shape : input.is_tiny ? tiny : full) {
+      const absl::Status status = CheckType(input.body, type, shape);
+      finding.detail += fmt::format("{}{} x {} x {}", finding.detail.empty() ? "" : ", ", shape.m,
+                                    shape.n, shape.k);
+      if (status.ok()) continue;
+      finding.verdict = Verdict::kFail;
+      finding.detail += fmt::format(": {}", std::string(status.message()));
+      break;
+    }
+    BATON_RETURN_IF_ERROR(report.Add(std::move(finding)));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace baton::gpu_check

@@ -1,0 +1,334 @@
+// Packed weights on the runner: what a file's blocks are in double, rounded to bf16, is what the
+// kernels make of the tiles, and products have the bits that the same weights in bf16 give.
+#include "kernels/cuda/packed_weights.h"
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+#include "kernels/cuda/gemm_segments.h"
+#include "kernels/cuda/kernel_reference.h"
+#include "kernels/cuda/kernel_table.h"
+#include "kernels/cuda/pack_weights.h"
+#include "kernels/math.h"
+#include "kernels/simt/arena.h"
+#include "kernels/simt/run_options.h"
+#include "tests/kernels/kernel_fixtures.h"
+#include "tests/kernels/simt/device_values.h"
+#include "tests/kernels/simt/mutation.h"
+#include "tests/test_seed.h"
+
+namespace baton::cuda {
+namespace {
+
+using simt::AllOrders;
+using simt::RunOptions;
+using simt::ScopedRunOptions;
+using simt::SimBuffer;
+using simt_test::FromDevice;
+using simt_test::OnDevice;
+using simt_test::RandomBf16;
+using simt_test::SameBits;
+using testing::HasSubstr;
+
+constexpr WeightType kTypes[] = {WeightType::kQ4_0, WeightType::kQ4_1, WeightType::kQ4_K,
+                                 WeightType::kQ8_0, WeightType::kQ6_K};
+
+// A matrix [n][k] of a file, its tiles on the runner, and its weights in bf16.
+struct Matrix {
+  Matrix(WeightType of_type, uint32_t rows, uint32_t columns)
+      : type(of_type),
+        n(rows),
+        k(columns),
+        raw(Raw()),
+        tiles(PackedBytes(PackedFormatOf(type), n, k), "tiles"),
+        weights(size_t{n} * k) {
+    ThreadPool pool(1);
+    std::vector<std::byte> packed(tiles.size());
+    const absl::Status status = PackWeights({type, raw, n}, k, pool, packed);
+    EXPECT_TRUE(status.ok()) << status;
+    std::memcpy(tiles.data(), packed.data(), packed.size());
+    for (size_t at = 0; at < weights.size(); ++at) {
+      const double exact =
+          RawElement(type, raw, k, static_cast<uint32_t>(at / k), static_cast<uint32_t>(at % k));
+      weights[at] = {Bf16FromFloat(static_cast<float>(exact))};
+    }
+  }
+
+  PackedMatrixView view() const { return {tiles.data(), PackedFormatOf(type)}; }
+
+  WeightType type;
+  uint32_t n;
+  uint32_t k;
+  std::vector<std::byte> raw;
+  SimBuffer tiles;
+  std::vector<Bf16> weights;
+
+ private:
+  std::vector<std::byte> Raw() const {
+    Random random(uint64_t{n} << 32 | k);
+    return RandomRaw(&random, type, n, k);
+  }
+};
+
+std::string Name(const Matrix& w) {
+  return fmt::format("{} {} x {}", TraitsOf(w.type).name, w.n, w.k);
+}
+
+// The first place where `got` is not `expected`, or "". A zero may have either sign.
+std::string Difference(const std::vector<Bf16>& got, const std::vector<Bf16>& expected) {
+  for (size_t i = 0; i < expected.size(); ++i) {
+    const float value = FloatFromBf16(got[i].bits);
+    const float wanted = FloatFromBf16(expected[i].bits);
+    if (!(value == wanted)) return fmt::format("element {} is {}, not {}", i, value, wanted);
+  }
+  return "";
+}
+
+std::string CheckUnpack(const Matrix& w) {
+  SimBuffer out(w.weights.size() * sizeof(Bf16), "out");
+  const absl::Status status =
+      runner::Kernels().unpack({.w = w.view(), .out = out.as<Bf16>(), .n = w.n, .k = w.k}, nullptr);
+  if (!status.ok()) return Name(w) + ": " + std::string(status.message());
+  const std::string difference = Difference(FromDevice<Bf16>(out), w.weights);
+  return difference.empty() ? "" : Name(w) + ": " + difference;
+}
+
+std::string CheckEmbed(const Matrix& table, const std::vector<uint32_t>& ids, float scale) {
+  const auto num_rows = static_cast<uint32_t>(ids.size());
+  SimBuffer ids_buffer = OnDevice(ids, "ids");
+  SimBuffer out(ids.size() * table.k * sizeof(Bf16), "out");
+  const absl::Status status = runner::Kernels().embed_packed({.table = table.view(),
+                                                              .ids = ids_buffer.as<uint32_t>(),
+                                                              .out = out.as<Bf16>(),
+                                                              .num_rows = num_rows,
+                                                              .num_ids = table.n,
+                                                              .dim = table.k,
+                                                              .scale = scale},
+                                                             nullptr);
+  if (!status.ok()) return Name(table) + ": " + std::string(status.message());
+  std::vector<Bf16> expected(size_t{num_rows} * table.k);
+  ReferenceEmbed({.table = table.weights.data(),
+                  .ids = ids.data(),
+                  .out = expected.data(),
+                  .num_rows = num_rows,
+                  .num_ids = table.n,
+                  .dim = table.k,
+                  .scale = scale});
+  const std::string difference = Difference(FromDevice<Bf16>(out), expected);
+  return difference.empty() ? "" : Name(table) + ": " + difference;
+}
+
+// x of m rows times a matrix, against the bits that the weights in bf16 give.
+struct Product {
+  uint32_t m;
+  GemmPath path = GemmPath::kAuto;
+  bool has_bias = false;
+  bool to_bf16 = false;
+};
+
+std::string CheckProduct(const Matrix& w, const Product& p) {
+  const std::vector<Bf16> x = RandomBf16(size_t{p.m} * w.k, 6);
+  std::vector<float> bias(w.n);
+  for (uint32_t i = 0; i < w.n; ++i) bias[i] = 0.25f * static_cast<float>(i);
+  SimBuffer x_buffer = OnDevice(x, "x");
+  SimBuffer bias_buffer = OnDevice(bias, "bias");
+  SimBuffer partials(GemmPartialBytes(p.m, w.n, w.k), "partials");
+  SimBuffer counters = OnDevice(std::vector<uint32_t>(kGemmCounters), "counters");
+  std::vector<std::byte> expected(size_t{p.m} * w.n * (p.to_bf16 ? 2 : 4));
+  SimBuffer y(expected.size(), "y");
+  GemmParams params = {.x = x_buffer.as<Bf16>(),
+                       .w = nullptr,
+                       .m = p.m,
+                       .n = w.n,
+                       .k = w.k,
+                       .partials = partials.data(),
+                       .counters = counters.as<uint32_t>(),
+                       .partial_bytes = partials.size(),
+                       .path = p.path};
+  if (p.has_bias) params.bias_float = bias_buffer.as<float>();
+  const auto write_to = [&p](GemmParams& to, std::byte* out) {
+    to.y_float = p.to_bf16 ? nullptr : reinterpret_cast<float*>(out);
+    to.y_bf16 = p.to_bf16 ? reinterpret_cast<Bf16*>(out) : nullptr;
+  };
+  write_to(params, y.data());
+  const absl::Status status = runner::Kernels().gemm_packed({params, w.view()}, nullptr);
+  const std::string name = fmt::format("{} rows, {}: ", p.m, Name(w));
+  if (!status.ok()) return name + std::string(status.message());
+  params.x = x.data();
+  params.w = w.weights.data();
+  if (p.has_bias) params.bias_float = bias.data();
+  write_to(params, expected.data());
+  ReferenceGemmBits(params);
+  return SameBits(y.data(), expected.data(), y.size()) ? "" : name + "other bits";
+}
+
+class EveryOrder : public testing::TestWithParam<RunOptions> {
+ protected:
+  ScopedRunOptions options_{GetParam()};
+};
+
+TEST_P(EveryOrder, KernelsHaveTheBitsOfTheirReferences) {
+  for (const WeightType type : kTypes) {
+    const Matrix w(type, 67, 512);  // two segments
+    EXPECT_EQ(CheckUnpack(w), "");
+    EXPECT_EQ(CheckEmbed(w, {0, 7, 66, 67, 8, 15, 16}, 1.0f), "");
+    EXPECT_EQ(CheckProduct(w, {.m = 5, .has_bias = true}), "");
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(, EveryOrder, testing::ValuesIn(AllOrders(2)));
+
+class EveryType : public testing::TestWithParam<WeightType> {
+ protected:
+  // The smallest k of the type.
+  uint32_t unit() const { return TraitsOf(GetParam()).block_elements; }
+};
+
+TEST_P(EveryType, EveryElementOfEveryShapeIsUnpacked) {
+  for (const uint32_t n : {1u, 15u, 16u, 17u, 67u}) {
+    for (const uint32_t blocks : {1u, 2u, 3u, 5u}) {
+      EXPECT_EQ(CheckUnpack(Matrix(GetParam(), n, blocks * unit())), "");
+    }
+  }
+}
+
+TEST_P(EveryType, EveryNumberOfRowsHasTheBitsOfBf16Weights) {
+  const Matrix w(GetParam(), 69, std::max(unit(), 288 / unit() * unit()));
+  for (const uint32_t m : {1u, 7u, 8u, 9u, 31u, 32u, 33u, 64u}) {
+    EXPECT_EQ(CheckProduct(w, {.m = m, .has_bias = m % 2 == 0, .to_bf16 = m % 3 == 0}), "");
+  }
+  EXPECT_EQ(CheckProduct(w, {.m = 3, .path = GemmPath::kRows32}), "");
+  EXPECT_EQ(CheckProduct(w, {.m = 17, .path = GemmPath::kRows8}), "");
+}
+
+TEST_P(EveryType, UglyShapesHaveTheBitsOfBf16Weights) {
+  for (const uint32_t n : {1u, 16u, 63u, 64u, 137u}) {
+    for (const uint32_t blocks : {1u, 2u, 9u}) {
+      const Matrix w(GetParam(), n, blocks * unit());
+      EXPECT_EQ(CheckProduct(w, {.m = 2}), "");
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(, EveryType, testing::ValuesIn(kTypes),
+                         [](const auto& info) { return std::string(TraitsOf(info.param).name); });
+
+TEST(PackedWeights, RowsOfATableAreScaledAfterTheirRounding) {
+  for (const WeightType type : kTypes) {
+    const Matrix table(type, 33, 2 * TraitsOf(type).block_elements);
+    EXPECT_EQ(CheckEmbed(table, {32, 33, 0, 0xFFFFFFFFu, 17, 24}, 25.298221f), "");
+  }
+}
+
+// More stages in a segment than slots of the ring.
+TEST(PackedWeights, LongSegmentsHaveTheBitsOfBf16Weights) {
+  RunOptions options;
+  options.detect_races = false;  // EveryOrder looks for them
+  ScopedRunOptions scope(options);
+  const Matrix w(WeightType::kQ4_1, kGemmRowTile * (kGemmTargetTiles / 2), 1280);
+  ASSERT_EQ(GemmSegments(w.n, w.k).segment_k, 10 * kGemmStageK);
+  EXPECT_EQ(CheckProduct(w, {.m = 1}), "");
+}
+
+// Matrices of the same k are joined by their bytes (Q, K and V; gate and up).
+TEST(PackedWeights, MatricesOfWholeTilesAreJoinedByRows) {
+  const Matrix first(WeightType::kQ4_1, 32, 160);
+  const Matrix second(WeightType::kQ4_1, 19, 160);
+  Matrix both(WeightType::kQ4_1, 51, 160);
+  std::memcpy(both.tiles.data(), first.tiles.data(), first.tiles.size());
+  std::memcpy(both.tiles.data() + first.tiles.size(), second.tiles.data(), second.tiles.size());
+  both.weights = first.weights;
+  both.weights.insert(both.weights.end(), second.weights.begin(), second.weights.end());
+  EXPECT_EQ(CheckUnpack(both), "");
+}
+
+TEST(PackedWeights, AWeightTakesTheBitsThatItsFormatSays) {
+  const auto bits = [](PackedFormat format) {
+    return 8.0 * static_cast<double>(PackedBytes(format, 4096, 4096)) / (4096.0 * 4096.0);
+  };
+  EXPECT_EQ(bits(PackedFormat::kQ4_0), 4.5);
+  EXPECT_EQ(bits(PackedFormat::kQ4_1), 5);
+  EXPECT_EQ(bits(PackedFormat::kQ4_K), 5);
+  EXPECT_EQ(bits(PackedFormat::kQ8_0), 8.5);
+  EXPECT_EQ(bits(PackedFormat::kQ6_K), 9);
+  EXPECT_EQ(PackedFormatOf(WeightType::kF16), PackedFormat::kBf16);
+  EXPECT_EQ(PackedFormatOf(WeightType::kMxfp4), PackedFormat::kBf16);
+}
+
+TEST(PackedWeights, AScaleThatIsNotFiniteIsNamedByItsRow) {
+  Random random(3);
+  ThreadPool pool(2);
+  for (const uint16_t half : {0x7C00, 0xFC00, 0x7E00}) {
+    std::vector<std::byte> raw = RandomRaw(&random, WeightType::kQ8_0, 40, 64);
+    std::memcpy(raw.data() + 37 * RawRowBytes(WeightType::kQ8_0, 64), &half, sizeof(half));
+    std::vector<std::byte> out(PackedBytes(PackedFormat::kQ8_0, 40, 64));
+    const absl::Status status = PackWeights({WeightType::kQ8_0, raw, 40}, 64, pool, out);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(status.message()),
+                HasSubstr("row 37 of 40 has a Q8_0 block whose scale is not a finite number"));
+  }
+}
+
+TEST(PackedWeights, SizesThatDoNotMatchAreRefused) {
+  Random random(4);
+  ThreadPool pool(1);
+  const std::vector<std::byte> raw = RandomRaw(&random, WeightType::kQ4_K, 3, 256);
+  std::vector<std::byte> out(PackedBytes(PackedFormat::kQ4_K, 3, 256));
+  const auto refused = [&](const RawRows& rows, uint32_t k, std::span<std::byte> to) {
+    return PackWeights(rows, k, pool, to).code() == absl::StatusCode::kInvalidArgument;
+  };
+  EXPECT_TRUE(PackWeights({WeightType::kQ4_K, raw, 3}, 256, pool, out).ok());
+  EXPECT_TRUE(refused({WeightType::kQ4_K, raw, 3}, 128, out));
+  EXPECT_TRUE(refused({WeightType::kQ4_K, raw, 4}, 256, out));
+  EXPECT_TRUE(refused({WeightType::kQ4_K, raw, 0}, 256, out));
+  EXPECT_TRUE(refused({WeightType::kQ4_K, raw, 3}, 256, std::span(out).first(out.size() - 16)));
+  EXPECT_TRUE(refused({WeightType::kMxfp4, raw, 3}, 256, out));
+}
+
+TEST(PackedWeights, CallsThatNoKernelTakesAreRefused) {
+  const Matrix w(WeightType::kQ4_0, 32, 96);
+  SimBuffer x(size_t{65} * 96 * 2, "x");
+  SimBuffer y(size_t{65} * 32 * 4, "y");
+  const GemmParams good = {
+      .x = x.as<Bf16>(), .w = nullptr, .y_float = y.as<float>(), .m = 65, .n = 32, .k = 96};
+  const auto message = [](const PackedGemmParams& params) {
+    return std::string(runner::Kernels().gemm_packed(params, nullptr).message());
+  };
+  EXPECT_THAT(message({good, w.view()}), HasSubstr("65 rows, the kernels of few rows take 64"));
+  GemmParams few = good;
+  few.m = 3;
+  few.path = GemmPath::kTile64;
+  EXPECT_THAT(message({few, w.view()}), HasSubstr("tiles take weights in bf16"));
+  few.path = GemmPath::kAuto;
+  EXPECT_THAT(message({few, {w.tiles.data(), PackedFormat::kBf16}}),
+              HasSubstr("no packed matrix of rows of 96"));
+  EXPECT_THAT(message({few, {nullptr, PackedFormat::kQ4_0}}), HasSubstr("no packed matrix"));
+  few.k = 88;
+  EXPECT_THAT(message({few, w.view()}), HasSubstr("no packed matrix of rows of 88"));
+  few.y_float = nullptr;
+  EXPECT_THAT(message({few, w.view()}), HasSubstr("GemmPacked: exactly one of y_float"));
+  const UnpackParams unpack = {
+      .w = {nullptr, PackedFormat::kQ4_0}, .out = nullptr, .n = 1, .k = 32};
+  EXPECT_FALSE(runner::Kernels().unpack(unpack, nullptr).ok());
+  EXPECT_FALSE(
+      runner::Kernels().embed_packed({.table = w.view(), .num_rows = 1, .dim = 8}, nullptr).ok());
+}
+
+TEST(PackedWeights, MutantsAreNoticed) {
+  const Matrix small(WeightType::kQ4_1, 19, 96);
+  const Matrix deep(WeightType::kQ8_0, 66, 288);
+  const simt_test::Suite suite = [&] {
+    return CheckProduct(small, {.m = 2}).empty() && CheckProduct(deep, {.m = 9}).empty() &&
+           CheckUnpack(small).empty() && CheckUnpack(deep).empty() &&
+           CheckEmbed(small, {18, 33, 3}, 2.0f).empty();
+  };
+  simt_test::ExpectAllNoticed(suite, 20);
+}
+
+}  // namespace
+}  // namespace baton::cuda
