@@ -220,8 +220,14 @@ class GpuCheckScript(unittest.TestCase):
         products = {f"gemm {name}" for name in ("qkv", "o", "gate_up", "down", "output")}
         rows = {"rms_norm", "silu_mul", "gelu_mul", "embed", "rope_append", "sample"}
         experts = {"route", "sort_pairs", "grouped_gemm", "combine"}
+        packed = {
+            f"{work} {kind} {name}"
+            for work in ("gemm", "unpack")
+            for kind in ("q4_0", "q4_k", "q8_0")
+            for name in ("gate_up", "down")
+        }
         others = {"attention", "kv_gather", "kv_scatter"}
-        self.assertEqual(kinds, products | rows | experts | others)
+        self.assertEqual(kinds, products | packed | rows | experts | others)
         for check in checks.values():
             self.assertGreater(check["median_us"], 0)
             self.assertEqual(len(check["samples_us"]), 3)
