@@ -30,9 +30,10 @@ struct GroupedLaunch {
   GemmSplit split;
 };
 
-// Copies a stage of K, if there is one; always ends a group.
+// The stages of K of a tile.
 template <typename Shape>
-struct GroupedCopy {
+struct GroupedStages {
+  static constexpr uint32_t kCount = kGemmStages;
   static constexpr uint32_t kRowsOfThread =
       (Shape::kRowsX * kGemmChunks + kGroupedThreads - 1) / kGroupedThreads;
 
@@ -42,7 +43,8 @@ struct GroupedCopy {
   uint32_t rows[kRowsOfThread];  // of x, of this thread's copies
 
   // Finds the rows.
-  BATON_DEVICE GroupedCopy(const GroupedGemmParams& of, const ExpertTile& at, GemmStages<Shape>& to)
+  BATON_DEVICE GroupedStages(const GroupedGemmParams& of, const ExpertTile& at,
+                             GemmStages<Shape>& to)
       : params(of), tile(at), memory(to) {
     BATON_UNROLL
     for (uint32_t i = 0; i < kRowsOfThread; ++i) {
@@ -52,17 +54,16 @@ struct GroupedCopy {
     }
   }
 
-  BATON_DEVICE void operator()(uint32_t stage) const {
+  BATON_DEVICE void Copy(uint32_t stage) const {
     const uint32_t k_begin = stage * kGemmStageK;
-    if (simt::guard(k_begin < params.k)) {
-      const uint32_t slot = stage % kGemmStages;
-      CopySlots(k_begin, memory.x[slot]);
-      CopyRows<kGroupedRowsW, kGroupedThreads>(
-          {params.w + size_t{tile.expert} * params.n * params.k, params.n,
-           simt::block().x * kGroupedRowsW, params.k},
-          k_begin, memory.w[slot]);
-    }
-    simt::cp_async_commit();
+    const uint32_t slot = stage % kCount;
+    CopySlots(k_begin, memory.x[slot]);
+    CopyRows<kGroupedRowsW, kGroupedThreads>({params.w + size_t{tile.expert} * params.n * params.k,
+                                              params.n, simt::block().x * kGroupedRowsW, params.k},
+                                             k_begin, memory.w[slot]);
+  }
+  BATON_DEVICE void Multiply(uint32_t stage, typename Shape::Sums& sums) const {
+    Shape::Multiply(memory, stage % kCount, sums);
   }
 
  private:
@@ -89,8 +90,7 @@ BATON_DEVICE void MultiplyExpert(const GroupedLaunch& launch) {
   const ExpertTile tile = params.tiles[simt::block().y];
   auto& memory = simt::shared<GemmStages<Shape>>();
   typename Shape::Sums totals;
-  AddSegments<Shape>(launch.split, params.k, GroupedCopy<Shape>(params, tile, memory), memory,
-                     totals);
+  AddSegments(launch.split, params.k, GroupedStages<Shape>(params, tile, memory), totals);
   GemmParams outputs = {};
   outputs.y_bf16 = params.y + size_t{tile.first_slot} * params.n;
   outputs.m = tile.num_slots;
@@ -112,17 +112,21 @@ const KernelInfo kGroupedGemm8Info = {"GroupedGemm8Kernel", kGroupedThreads,
 const KernelInfo kGroupedGemm64Info = {"GroupedGemm64Kernel", kGroupedThreads,
                                        sizeof(GemmStages<ManyRows>)};
 
-absl::Status GroupedGemm(const GroupedGemmParams& params, void* stream) {
+absl::Status CheckGrouped(const char* kernel, const GroupedGemmParams& params) {
   constexpr uint32_t kMaxK = 1u << 20;
   constexpr uint32_t kMaxGridY = 65535;
-  if (absl::Status status = CheckDim("GroupedGemm", params.k, kMaxK); !status.ok()) return status;
-  const bool is_few = params.tile_rows == kExpertFewRows;
-  if ((!is_few && params.tile_rows != kExpertManyRows) || params.max_tiles > kMaxGridY) {
-    return absl::InvalidArgumentError("GroupedGemm: " + std::to_string(params.max_tiles) +
-                                      " tiles of " + std::to_string(params.tile_rows) +
-                                      " rows; it takes up to 65535 of 8 or 64");
-  }
+  if (absl::Status status = CheckDim(kernel, params.k, kMaxK); !status.ok()) return status;
+  const bool is_tile = params.tile_rows == kExpertFewRows || params.tile_rows == kExpertManyRows;
+  if (is_tile && params.max_tiles <= kMaxGridY) return absl::OkStatus();
+  return absl::InvalidArgumentError(std::string(kernel) + ": " + std::to_string(params.max_tiles) +
+                                    " tiles of " + std::to_string(params.tile_rows) +
+                                    " rows; it takes up to 65535 of 8 or 64");
+}
+
+absl::Status GroupedGemm(const GroupedGemmParams& params, void* stream) {
+  if (absl::Status status = CheckGrouped("GroupedGemm", params); !status.ok()) return status;
   if (params.max_tiles == 0 || params.n == 0) return absl::OkStatus();
+  const bool is_few = params.tile_rows == kExpertFewRows;
   const KernelInfo& info = is_few ? kGroupedGemm8Info : kGroupedGemm64Info;
   return simt::launch({.name = "GroupedGemm",
                        .grid = {(params.n - 1) / kGroupedRowsW + 1, params.max_tiles, 1},

@@ -13,7 +13,7 @@
 #include <string>
 
 #include "kernels/cuda/gemm_spread.h"
-#include "kernels/cuda/packed_tile.h"
+#include "kernels/cuda/packed_stages.h"
 
 namespace baton::cuda {
 inline namespace BATON_BODY {
@@ -21,105 +21,29 @@ namespace {
 
 constexpr uint32_t kPackedStages = 8;
 
-// [stage] of both operands.
-template <PackedFormat kFormat, uint32_t kGroup>
-struct PackedShared {
-  GemmRow x[kPackedStages][kGroup];
-  PackedTile<kFormat> w[kPackedStages][kGemmRowTile / kPackedRows];  // a tile a warp
-  uint32_t is_last;  // whether this cta arrived last
-};
-
 // A launch: the product, whose w is not used, and the tiles.
 struct PackedLaunch {
   GemmLaunch product;
   const std::byte* w;
 };
 
-// The stages of K of this cta's rows. What a thread copies lies at the same distance in every
-// stage, so places are found once: 32 instructions a stage are one a weight.
 template <PackedFormat kFormat, uint32_t kGroup>
-class PackedStages {
- public:
-  static constexpr uint32_t kCount = kPackedStages;
-
-  BATON_DEVICE PackedStages(const PackedLaunch& launch, PackedShared<kFormat, kGroup>& memory)
-      : memory_(memory) {
-    const GemmParams& params = launch.product.params;
-    const uint32_t rows = simt::block().x * (kGemmRowTile / kPackedRows) + simt::warp();
-    // Zeros below the last rows.
-    const bool has_rows = simt::guard(rows * kPackedRows < params.n);
-    w_bytes_ = has_rows ? 16 : 0;
-    w_ = reinterpret_cast<const simt::Vec16*>(launch.w) +
-         (has_rows ? size_t{rows} * PackedTilesOfRow(params.k) * kTileVecs : 0) + simt::lane();
-    BATON_UNROLL
-    for (uint32_t i = 0; i < kXCopies; ++i) {
-      const uint32_t at = i * kRowsThreads + simt::thread();
-      const uint32_t row = simt::block().z * kGroup + at / kGemmChunks;
-      const uint32_t column = at % kGemmChunks * kVec;
-      const bool is_row = simt::guard(row < params.m && column < params.k);
-      x_[i] = params.x + (is_row ? size_t{row} * params.k + column : 0);
-      x_ends_[i] = is_row ? params.k - column : 0;
-    }
-  }
-
-  BATON_DEVICE void Copy(uint32_t stage) const {
-    const uint32_t slot = stage % kCount;
-    auto* const tile = reinterpret_cast<simt::Vec16*>(&memory_.w[slot][simt::warp()]);
-    const simt::Vec16* const from = w_ + size_t{stage} * kTileVecs;
-    BATON_UNROLL
-    for (uint32_t i = 0; i < (kTileVecs + simt::kWarpSize - 1) / simt::kWarpSize; ++i) {
-      const uint32_t vec = i * simt::kWarpSize + simt::lane();
-      if (vec < kTileVecs) simt::cp_async16(tile + vec, from + i * simt::kWarpSize, w_bytes_);
-    }
-    const uint32_t k_begin = stage * kGemmStageK;
-    BATON_UNROLL
-    for (uint32_t i = 0; i < kXCopies; ++i) {
-      const uint32_t at = i * kRowsThreads + simt::thread();
-      if (kGroup * kGemmChunks < kRowsThreads && at >= kGroup * kGemmChunks) break;
-      const uint32_t row = at / kGemmChunks;
-      const bool inside = simt::guard(k_begin < x_ends_[i]);
-      simt::cp_async16(&memory_.x[slot][row][Swizzled(row, at % kGemmChunks)],
-                       x_[i] + (inside ? k_begin : 0), inside ? 16 : 0);
-    }
-  }
-
-  BATON_DEVICE void Multiply(uint32_t stage, RowsSums<kGroup>& sums) const {
-    constexpr uint32_t kStepChunks = kGemmStepK / kVec;
-    const uint32_t slot = stage % kCount;
-    const PackedTile<kFormat>& tile = memory_.w[slot][simt::warp()];
-    const LaneDigits<kFormat> digits = DigitsOf(tile, simt::lane());
-    BATON_UNROLL
-    for (uint32_t step = 0; step < kPackedSteps; step += 2) {
-      const simt::FragmentA first = WeightsOf(tile, digits, step);
-      const simt::FragmentA second = WeightsOf(tile, digits, step + 1);
-      BATON_UNROLL
-      for (uint32_t j = 0; j < kGroup / 8; ++j) {
-        const simt::Matrices b = LoadTwoSteps(memory_.x[slot], 8 * j, step * kStepChunks);
-        simt::mma_bf16_m16n8k16(sums[j], first, simt::FragmentB{{b.regs[0], b.regs[1]}});
-        simt::mma_bf16_m16n8k16(sums[j], second, simt::FragmentB{{b.regs[2], b.regs[3]}});
-      }
-    }
-  }
-
- private:
-  static constexpr uint32_t kTileVecs = sizeof(PackedTile<kFormat>) / sizeof(simt::Vec16);
-  static_assert(sizeof(PackedTile<kFormat>) == PackedTileBytes(kFormat));
-  static constexpr uint32_t kXCopies =
-      (kGroup * kGemmChunks + kRowsThreads - 1) / kRowsThreads;  // of a thread
-
-  PackedShared<kFormat, kGroup>& memory_;
-  // Of this thread in the first stage: of its warp's tile, and of x.
-  const simt::Vec16* w_;
-  uint32_t w_bytes_;
-  const Bf16* x_[kXCopies];
-  uint32_t x_ends_[kXCopies];  // what is left of K behind it; 0 below the last row
+struct PackedRowsShared {
+  PackedMemory<kFormat, kGroup, kPackedStages> stages;
+  uint32_t is_last;  // whether this cta arrived last
 };
 
 template <PackedFormat kFormat, uint32_t kGroup>
 BATON_DEVICE void MultiplyPacked(const PackedLaunch& launch) {
-  auto& memory = simt::shared<PackedShared<kFormat, kGroup>>();
-  MultiplyFewRows<kGroup>(launch.product, PackedStages<kFormat, kGroup>(launch, memory),
-                          memory.is_last);
+  auto& memory = simt::shared<PackedRowsShared<kFormat, kGroup>>();
+  const GemmParams& params = launch.product.params;
+  const auto row_of = [&params](uint32_t i) {
+    const uint32_t row = simt::block().z * kGroup + i;
+    return simt::guard(row < params.m) ? params.x + size_t{row} * params.k : nullptr;
+  };
+  const PackedStages<kFormat, kGroup, kPackedStages> stages({launch.w, params.n, params.k}, row_of,
+                                                            memory.stages);
+  MultiplyFewRows<kGroup>(launch.product, stages, memory.is_last);
 }
 
 BATON_KERNEL(kRowsThreads) PackedRows8Q40Kernel(PackedLaunch launch) {
@@ -154,7 +78,7 @@ BATON_KERNEL(kRowsThreads) PackedRows32Q6KKernel(PackedLaunch launch) {
 }
 
 template <PackedFormat kFormat, uint32_t kGroup>
-constexpr uint32_t kShared = sizeof(PackedShared<kFormat, kGroup>);
+constexpr uint32_t kShared = sizeof(PackedRowsShared<kFormat, kGroup>);
 
 }  // namespace
 

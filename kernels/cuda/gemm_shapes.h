@@ -113,7 +113,7 @@ struct TileShape {
   }
 };
 
-// Ninety-four registers and 64 KiB: three ctas an SM.
+// Ninety-six registers and 64 KiB: three ctas an SM.
 using Tile64 = TileShape<2, 2, 32, 32>;
 
 }  // namespace BATON_BODY

@@ -72,8 +72,7 @@ BATON_DEVICE bool CombineSegments(const GemmLaunch& launch, uint32_t& is_last,
   return true;
 }
 
-// y of this cta. `stages` has Copy(stage) put a stage of K into its slot of kCount, and
-// Multiply(stage, sums) add its products; `is_last` is a word of shared memory.
+// y of this cta. `stages` as AddSegments'; `is_last` is a word of shared memory.
 template <uint32_t kGroup, typename Stages>
 BATON_DEVICE void MultiplyFewRows(const GemmLaunch& launch, const Stages& stages,
                                   uint32_t& is_last) {
@@ -83,19 +82,14 @@ BATON_DEVICE void MultiplyFewRows(const GemmLaunch& launch, const Stages& stages
   const uint32_t stages_of_cta = launch.split.segment_k / kGemmStageK;
   const uint32_t begin = simt::block().y * stages_of_cta;
   const uint32_t end = begin + stages_of_cta < num_stages ? begin + stages_of_cta : num_stages;
-  // A group for each stage, if there is one or not.
-  const auto copy = [&](uint32_t stage) {
-    if (simt::guard(stage < end)) stages.Copy(stage);
-    simt::cp_async_commit();
-  };
   BATON_UNROLL
-  for (uint32_t i = 0; i < Stages::kCount - 1; ++i) copy(begin + i);
+  for (uint32_t i = 0; i < Stages::kCount - 1; ++i) CopyStage(stages, begin + i, end);
   for (uint32_t stage = begin; stage < end; ++stage) {
     // The own copies of this stage have landed; behind the barrier everyone's have, and everyone
     // has read the stage before, whose slot is filled next.
     simt::cp_async_wait<Stages::kCount - 2>();
     simt::sync_block();
-    copy(stage + Stages::kCount - 1);
+    CopyStage(stages, stage + Stages::kCount - 1, end);
     stages.Multiply(stage, sums);
   }
   if (launch.split.num_segments > 1) {

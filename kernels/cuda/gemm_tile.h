@@ -116,26 +116,36 @@ BATON_DEVICE void AddSegment(simt::FragmentC (&totals)[kRows][kColumns],
   for (uint32_t i = 0; i < kRows; ++i) AddSegment(totals[i], sums[i]);
 }
 
-// totals = the segments of `split`, each from zero, added in index order to +0. `copy(stage)` has
-// the cta's part of a stage of K copied into its slot, if there is one, and ends a group.
-template <typename Shape, typename Copy>
-BATON_DEVICE void AddSegments(const GemmSplit& split, uint32_t k, const Copy& copy,
-                              const GemmStages<Shape>& memory, typename Shape::Sums& totals) {
-  typename Shape::Sums sums;
+// Begins the copies of a stage, if it is below `end`; always ends a group.
+template <typename Stages>
+BATON_DEVICE void CopyStage(const Stages& stages, uint32_t stage, uint32_t end) {
+  if (simt::guard(stage < end)) stages.Copy(stage);
+  simt::cp_async_commit();
+}
+
+// totals = the segments of `split`, each from zero, added in index order to +0. `stages` has
+// Copy(stage) put the cta's part of a stage of K into its slot of kCount, and Multiply(stage, sums)
+// add its products.
+template <typename Stages, typename Sums>
+BATON_DEVICE void AddSegments(const GemmSplit& split, uint32_t k, const Stages& stages,
+                              Sums& totals) {
+  Sums sums;
   Clear(sums);
   Clear(totals);
   const uint32_t num_stages = (k + kGemmStageK - 1) / kGemmStageK;
   const uint32_t stages_a_segment = split.segment_k / kGemmStageK;
   BATON_UNROLL
-  for (uint32_t stage = 0; stage < kGemmStages - 1; ++stage) copy(stage);
+  for (uint32_t stage = 0; stage < Stages::kCount - 1; ++stage) {
+    CopyStage(stages, stage, num_stages);
+  }
   uint32_t left = stages_a_segment;
   for (uint32_t stage = 0; stage < num_stages; ++stage) {
     // The own copies of this stage have landed; behind the barrier everyone's have, and everyone
     // has read the stage before, whose slot is filled next.
-    simt::cp_async_wait<kGemmStages - 2>();
+    simt::cp_async_wait<Stages::kCount - 2>();
     simt::sync_block();
-    copy(stage + kGemmStages - 1);
-    Shape::Multiply(memory, stage % kGemmStages, sums);
+    CopyStage(stages, stage + Stages::kCount - 1, num_stages);
+    stages.Multiply(stage, sums);
     if (--left == 0 || stage + 1 == num_stages) {
       AddSegment(totals, sums);
       left = stages_a_segment;
@@ -171,6 +181,7 @@ struct TileOrigin {
 absl::Status CheckGemm(const char* kernel, const GemmParams& params);
 absl::Status CheckPacked(const char* kernel, const PackedMatrixView& w, uint32_t k);
 absl::Status CheckSpread(const char* kernel, const GemmParams& params);
+absl::Status CheckGrouped(const char* kernel, const GroupedGemmParams& params);
 
 // The launches behind GemmBf16, which has checked the call. `path` is not kAuto.
 absl::Status LaunchGemmRows(const GemmLaunch& launch, GemmPath path, void* stream);

@@ -20,33 +20,33 @@ namespace {
 using Tile128 = TileShape<2, 4, 64, 32>;
 static_assert(sizeof(GemmStages<Tile128>) == 128 * 1024);
 
-// Copies a stage of K, if there is one; always ends a group.
+// The stages of K of this cta's rows.
 template <typename Shape>
-struct TileCopy {
-  const GemmLaunch& launch;
+struct TileStages {
+  static constexpr uint32_t kCount = kGemmStages;
+
+  const GemmParams& params;
   GemmStages<Shape>& memory;
 
-  BATON_DEVICE void operator()(uint32_t stage) const {
-    const GemmParams& params = launch.params;
-    if (simt::guard(stage * kGemmStageK < params.k)) {
-      const uint32_t slot = stage % kGemmStages;
-      CopyRows<Shape::kRowsX, Shape::kThreads>(
-          {params.x, params.m, simt::block().x * Shape::kRowsX, params.k}, stage * kGemmStageK,
-          memory.x[slot]);
-      CopyRows<Shape::kRowsW, Shape::kThreads>(
-          {params.w, params.n, simt::block().y * Shape::kRowsW, params.k}, stage * kGemmStageK,
-          memory.w[slot]);
-    }
-    simt::cp_async_commit();
+  BATON_DEVICE void Copy(uint32_t stage) const {
+    const uint32_t slot = stage % kCount;
+    CopyRows<Shape::kRowsX, Shape::kThreads>(
+        {params.x, params.m, simt::block().x * Shape::kRowsX, params.k}, stage * kGemmStageK,
+        memory.x[slot]);
+    CopyRows<Shape::kRowsW, Shape::kThreads>(
+        {params.w, params.n, simt::block().y * Shape::kRowsW, params.k}, stage * kGemmStageK,
+        memory.w[slot]);
+  }
+  BATON_DEVICE void Multiply(uint32_t stage, typename Shape::Sums& sums) const {
+    Shape::Multiply(memory, stage % kCount, sums);
   }
 };
 
 template <typename Shape>
 BATON_DEVICE void MultiplyManyRows(const GemmLaunch& launch) {
-  auto& memory = simt::shared<GemmStages<Shape>>();
+  const TileStages<Shape> stages = {launch.params, simt::shared<GemmStages<Shape>>()};
   typename Shape::Sums totals;
-  AddSegments<Shape>(launch.split, launch.params.k, TileCopy<Shape>{launch, memory}, memory,
-                     totals);
+  AddSegments(launch.split, launch.params.k, stages, totals);
   Shape::Store(launch.params, {simt::block().x * Shape::kRowsX, simt::block().y * Shape::kRowsW},
                totals);
 }

@@ -103,6 +103,13 @@ struct PackedGemmParams {
   PackedMatrixView w;  // [n][k]
 };
 
+// GroupedGemm of the experts that `w` are once unpacked, with the same bits. `k` is a multiple
+// of 32.
+struct GroupedPackedParams {
+  GroupedGemmParams product;  // its w is not used
+  PackedMatrixView w;         // of each expert [n][k], PackedBytes apart
+};
+
 // out = the weights of `w` in bf16, row-major. `k` is a multiple of 32.
 struct UnpackParams {
   PackedMatrixView w;
@@ -159,6 +166,7 @@ struct KernelTable {
   absl::Status (*route)(const RouteParams& params, void* stream);
   absl::Status (*sort_pairs)(const SortPairsParams& params, void* stream);
   absl::Status (*grouped_gemm)(const GroupedGemmParams& params, void* stream);
+  absl::Status (*grouped_packed)(const GroupedPackedParams& params, void* stream);
   absl::Status (*combine)(const CombineParams& params, void* stream);
   const KernelInfo* const* infos;  // [num_infos]
   uint32_t num_infos;
@@ -190,6 +198,7 @@ absl::Status Sample(const SampleParams& params, void* stream);
 absl::Status Route(const RouteParams& params, void* stream);
 absl::Status SortPairs(const SortPairsParams& params, void* stream);
 absl::Status GroupedGemm(const GroupedGemmParams& params, void* stream);
+absl::Status GroupedPacked(const GroupedPackedParams& params, void* stream);
 absl::Status Combine(const CombineParams& params, void* stream);
 extern const KernelInfo kRmsNormInfo;
 extern const KernelInfo kSiluMulInfo;
@@ -212,6 +221,7 @@ extern const KernelInfo kRouteInfo;
 extern const KernelInfo kSortPairsInfo;
 extern const KernelInfo kGroupedGemm8Info;
 extern const KernelInfo kGroupedGemm64Info;
+extern const KernelInfo kGroupedPackedInfos[2 * kNumPackedFormats];  // of each format 8 rows, 64
 extern const KernelInfo kCombineInfo;
 }  // namespace BATON_BODY
 

@@ -54,9 +54,10 @@ size_t UnpackedBytes(const ModelConfig& config, const DeviceWeights& weights) {
   for (const DeviceLayer& layer : weights.layers) {
     take(layer.qkv, config.qkv_size(), config.hidden_size);
     take(layer.attn_output, config.hidden_size, config.q_size());
+    take(layer.router, config.num_experts, config.hidden_size);
+    if (config.traits->experts) continue;  // their matrices no kernel unpacks
     take(layer.gate_up, size_t{2} * config.ffn_size, config.hidden_size);
     take(layer.down, config.hidden_size, config.ffn_size);
-    take(layer.router, config.num_experts, config.hidden_size);
   }
   return largest;
 }
@@ -427,18 +428,20 @@ Status DeviceModel::MultiplyExperts(const DeviceMatrix& weight, const DeviceProd
                                     const uint32_t* slot_rows) {
   const DeviceWorkspace::Experts& experts = workspace_->experts;
   const uint32_t tile_rows = TileRows(config_, product.rows);
-  return Kernels().grouped_gemm({.x = product.x.as<Bf16>(),
-                                 .slot_rows = slot_rows,
-                                 .w = weight.data.as<Bf16>(),
-                                 .y = product.y.as<Bf16>(),
-                                 .tiles = experts.tiles.as<cuda::ExpertTile>(),
-                                 .num_tiles = experts.num_tiles.as<uint32_t>(),
-                                 .max_tiles = static_cast<uint32_t>(cuda::MaxExpertTiles(
-                                     product.rows, config_.num_experts, tile_rows)),
-                                 .tile_rows = tile_rows,
-                                 .n = product.n,
-                                 .k = product.k},
-                                options_.device->stream());
+  const cuda::GroupedGemmParams params{.x = product.x.as<Bf16>(),
+                                       .slot_rows = slot_rows,
+                                       .w = weight.data.as<Bf16>(),
+                                       .y = product.y.as<Bf16>(),
+                                       .tiles = experts.tiles.as<cuda::ExpertTile>(),
+                                       .num_tiles = experts.num_tiles.as<uint32_t>(),
+                                       .max_tiles = static_cast<uint32_t>(cuda::MaxExpertTiles(
+                                           product.rows, config_.num_experts, tile_rows)),
+                                       .tile_rows = tile_rows,
+                                       .n = product.n,
+                                       .k = product.k};
+  void* const stream = options_.device->stream();
+  if (weight.is_packed()) return Kernels().grouped_packed({params, weight.packed()}, stream);
+  return Kernels().grouped_gemm(params, stream);
 }
 
 Status DeviceModel::Gate(uint32_t rows) {

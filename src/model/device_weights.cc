@@ -37,6 +37,12 @@ cuda::PackedFormat FormatOf(const MatrixParts& parts) {
   return cuda::PackedFormatOf(WeightTypeOf(*first));
 }
 
+// The same of parts that are all experts in turn, each of which is to be whole tiles.
+cuda::PackedFormat FormatOfExperts(const MatrixParts& parts) {
+  const bool is_whole = (*parts.begin())->dims[1] % cuda::kPackedRows == 0;
+  return is_whole ? FormatOf(parts) : cuda::PackedFormat::kBf16;
+}
+
 // One part as it lies on the device.
 absl::StatusOr<std::vector<std::byte>> RowsFor(cuda::PackedFormat format, const GgufTensor& part,
                                                ThreadPool& pool) {
@@ -81,26 +87,33 @@ absl::StatusOr<DeviceMatrix> LoadMatrix(const MatrixParts& parts, const Loader& 
 }
 
 // Of each expert the rows of its gate, then those of its up: the experts of both tensors in turn.
-absl::StatusOr<DeviceBuffer> LoadGateUpOfExperts(const LayerTensors& tensors, Accelerator* device,
-                                                 ThreadPool& pool) {
-  const size_t total = 2 * tensors.gate->num_elements() * sizeof(uint16_t);
-  BATON_ASSIGN_OR_RETURN(DeviceBuffer buffer,
-                         DeviceBuffer::Create(device, total, tensors.gate->name));
+absl::StatusOr<DeviceMatrix> LoadGateUpOfExperts(const LayerTensors& tensors,
+                                                 const Loader& loader) {
+  DeviceMatrix out;
+  if (loader.keeps_packed) out.format = FormatOfExperts({tensors.gate, tensors.up});
   const size_t num_experts = tensors.gate->dims[2];
-  const size_t part_bytes = total / num_experts / 2;
+  const size_t part_bytes = BytesFor(out.format, *tensors.gate) / num_experts;
+  BATON_ASSIGN_OR_RETURN(out.data, DeviceBuffer::Create(loader.device, 2 * num_experts * part_bytes,
+                                                        tensors.gate->name));
   size_t place = 0;
   for (const GgufTensor* tensor : {tensors.gate, tensors.up}) {
-    absl::StatusOr<std::vector<std::byte>> rows = EncodeMatrix(*tensor, GgmlType::kBf16, pool);
+    const absl::StatusOr<std::vector<std::byte>> rows = RowsFor(out.format, *tensor, loader.pool);
     if (!rows.ok()) {
       return WithPrefix(rows.status(), fmt::format("tensor \"{}\"", tensor->name));
     }
     for (size_t expert = 0; expert < num_experts; ++expert) {
-      BATON_RETURN_IF_ERROR(device->CopyIn(buffer.data() + (2 * expert + place) * part_bytes,
-                                           rows->data() + expert * part_bytes, part_bytes));
+      BATON_RETURN_IF_ERROR(
+          loader.device->CopyIn(out.data.data() + (2 * expert + place) * part_bytes,
+                                rows->data() + expert * part_bytes, part_bytes));
     }
     ++place;
   }
-  return buffer;
+  return out;
+}
+
+absl::StatusOr<DeviceMatrix> LoadDownOfExperts(const GgufTensor& tensor, const Loader& loader) {
+  const bool is_packed = FormatOfExperts({&tensor}) != cuda::PackedFormat::kBf16;
+  return LoadMatrix({&tensor}, {loader.keeps_packed && is_packed, loader.device, loader.pool});
 }
 
 absl::StatusOr<DeviceBuffer> LoadVector(const GgufTensor* tensor, Accelerator* device) {
@@ -134,9 +147,8 @@ absl::StatusOr<DeviceLayer> LoadLayer(const LayerTensors& tensors, const Loader&
     return out;
   }
   BATON_ASSIGN_OR_RETURN(out.router, LoadMatrix({tensors.router}, loader));
-  BATON_ASSIGN_OR_RETURN(out.gate_up.data, LoadGateUpOfExperts(tensors, device, loader.pool));
-  const Loader of_experts = {/*keeps_packed=*/false, device, loader.pool};
-  BATON_ASSIGN_OR_RETURN(out.down, LoadMatrix({tensors.down}, of_experts));
+  BATON_ASSIGN_OR_RETURN(out.gate_up, LoadGateUpOfExperts(tensors, loader));
+  BATON_ASSIGN_OR_RETURN(out.down, LoadDownOfExperts(*tensors.down, loader));
   return out;
 }
 

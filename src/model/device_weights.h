@@ -54,7 +54,7 @@ struct DeviceWeights {
 
   // Packs or dequantises with `pool` and copies tensor by tensor: the host never holds more than
   // one matrix packed and in bf16. With `keeps_packed`, matrices stay packed whose types have a
-  // format for it; those of experts never do. ResourceExhausted when the device's memory is short.
+  // format for it. ResourceExhausted when the device's memory is short.
   static absl::StatusOr<DeviceWeights> Load(const TensorPlan& plan, bool keeps_packed,
                                             Accelerator* device, ThreadPool& pool);
 

@@ -49,6 +49,11 @@ EXPECTED = {
         for rows in (8, 32)
         for kind in PACKED
     },
+    **{
+        f"GroupedPacked{rows}{kind}Kernel": (*TENSOR_PIPELINE, *UNPACKING, r"LDS\.128")
+        for rows in (8, 64)
+        for kind in PACKED
+    },
     **{f"Unpack{kind}Kernel": (*UNPACKING, r"LDS\.128", r"STG\.E\.128") for kind in PACKED},
     **{f"Embed{kind}Kernel": UNPACKING for kind in PACKED},
     "RouteKernel": (r"SHFL\.BFLY", r"FSETP.*"),

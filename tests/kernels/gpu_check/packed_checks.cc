@@ -71,6 +71,48 @@ absl::Status ExpectSame(const char* what, const std::vector<Bf16>& got,
   return absl::OkStatus();
 }
 
+// A packed matrix on the device, the same unpacked, and x [rows][k].
+struct ExpertsInput {
+  cuda::PackedMatrixView packed;
+  const Bf16* weights;
+  const Bf16* x;
+  uint32_t k;
+};
+
+// The first rows of the matrix as two experts: GroupedPacked has the bits of GroupedGemm.
+absl::Status CheckExperts(const DeviceBody& body, const ExpertsInput& in, uint32_t tile_rows) {
+  constexpr uint32_t kRowsOfExpert = 32;
+  const std::vector<uint32_t> slot_rows = {0, 0, 0};
+  const std::vector<cuda::ExpertTile> tiles = {{0, 0, 1}, {1, 1, 2}};
+  DeviceArray<uint32_t> rows(body, slot_rows);
+  DeviceArray<cuda::ExpertTile> tiles_device(body, tiles);
+  DeviceArray<uint32_t> num_tiles(body, std::vector<uint32_t>{2});
+  DeviceArray<Bf16> y(body, slot_rows.size() * kRowsOfExpert);
+  DeviceArray<Bf16> packed_y(body, slot_rows.size() * kRowsOfExpert);
+  for (const absl::Status& status :
+       {rows.status(), tiles_device.status(), num_tiles.status(), y.status(), packed_y.status()}) {
+    BATON_RETURN_IF_ERROR(status);
+  }
+  cuda::GroupedGemmParams params = {.x = in.x,
+                                    .slot_rows = rows.data(),
+                                    .w = in.weights,
+                                    .y = y.data(),
+                                    .tiles = tiles_device.data(),
+                                    .num_tiles = num_tiles.data(),
+                                    .max_tiles = 2,
+                                    .tile_rows = tile_rows,
+                                    .n = kRowsOfExpert,
+                                    .k = in.k};
+  BATON_RETURN_IF_ERROR(body.kernels().grouped_gemm(params, nullptr));
+  params.y = packed_y.data();
+  BATON_RETURN_IF_ERROR(body.kernels().grouped_packed({params, in.packed}, nullptr));
+  const bool is_same = SameValues(packed_y.Values(), y.Values());
+  BATON_RETURN_IF_ERROR(packed_y.status());
+  BATON_RETURN_IF_ERROR(y.status());
+  if (is_same) return absl::OkStatus();
+  return Internal("experts in tiles of {} rows have other bits than those of bf16", tile_rows);
+}
+
 // Unpack, EmbedPacked and GemmPacked of one matrix: the weights of the processor, and the bits that
 // GemmBf16 gives of them.
 absl::Status CheckType(const DeviceBody& body, const TypeCase& c, const PackedCase& shape) {
@@ -82,11 +124,10 @@ absl::Status CheckType(const DeviceBody& body, const TypeCase& c, const PackedCa
   BATON_RETURN_IF_ERROR(cuda::PackWeights({c.type, raw, shape.n}, shape.k, pool, tiles));
   BATON_ASSIGN_OR_RETURN(const std::vector<Bf16> weights,
                          Dequantised({c.type, raw, shape.n}, shape.k, pool));
-  const std::vector<Bf16> x = RandomBf16(size_t{shape.m} * shape.k, 52);
   const std::vector<uint32_t> ids = {shape.n - 1, 0, shape.n};  // the last is unknown
   DeviceArray<std::byte> tiles_device(body, tiles);
   DeviceArray<Bf16> unpacked(body, weights.size());
-  DeviceArray<Bf16> x_device(body, x);
+  DeviceArray<Bf16> x_device(body, RandomBf16(size_t{shape.m} * shape.k, 52));
   DeviceArray<uint32_t> ids_device(body, ids);
   DeviceArray<Bf16> rows(body, ids.size() * shape.k);
   DeviceArray<float> packed_y(body, size_t{shape.m} * shape.n);
@@ -121,6 +162,11 @@ absl::Status CheckType(const DeviceBody& body, const TypeCase& c, const PackedCa
   BATON_RETURN_IF_ERROR(table.gemm_bf16(params, nullptr));
   params.y_float = packed_y.data();
   BATON_RETURN_IF_ERROR(table.gemm_packed({params, view}, nullptr));
+
+  for (const uint32_t tile_rows : {cuda::kExpertFewRows, cuda::kExpertManyRows}) {
+    BATON_RETURN_IF_ERROR(
+        CheckExperts(body, {view, unpacked.data(), x_device.data(), shape.k}, tile_rows));
+  }
 
   std::vector<Bf16> expected_rows(rows.Values().size());
   cuda::ReferenceEmbed({.table = weights.data(),

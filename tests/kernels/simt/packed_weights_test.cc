@@ -10,6 +10,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
+#include "kernels/cuda/experts_reference.h"
 #include "kernels/cuda/gemm_segments.h"
 #include "kernels/cuda/kernel_reference.h"
 #include "kernels/cuda/kernel_table.h"
@@ -167,6 +168,53 @@ std::string CheckProduct(const Matrix& w, const Product& p) {
   return SameBits(y.data(), expected.data(), y.size()) ? "" : name + "other bits";
 }
 
+// Tiles of three experts of 19 rows each; a slot's row of x is not its own number.
+std::string CheckExperts(WeightType type, uint32_t tile_rows, uint32_t k) {
+  constexpr uint32_t kExperts = 3;
+  constexpr uint32_t kRows = 19;
+  constexpr uint32_t kN = 32;  // whole tiles, so that one matrix is all experts
+  const Matrix all(type, kExperts * kN, k);
+  const std::vector<Bf16> x = RandomBf16(size_t{kRows} * k, 8);
+  std::vector<uint32_t> slot_rows;
+  std::vector<ExpertTile> tiles;
+  for (uint32_t expert = 0; expert < kExperts; ++expert) {
+    for (uint32_t row = 0; row < kRows; ++row) {
+      if (row % tile_rows == 0) {
+        const auto slot = static_cast<uint32_t>(slot_rows.size());
+        tiles.push_back({expert, slot, std::min(tile_rows, kRows - row)});
+      }
+      slot_rows.push_back(row * 7 % kRows);
+    }
+  }
+  const auto num_tiles = static_cast<uint32_t>(tiles.size());
+  SimBuffer x_buffer = OnDevice(x, "x");
+  SimBuffer rows_buffer = OnDevice(slot_rows, "rows of slots");
+  SimBuffer tiles_buffer = OnDevice(tiles, "tiles");
+  SimBuffer count = OnDevice(std::vector<uint32_t>{num_tiles}, "number of tiles");
+  std::vector<Bf16> expected(slot_rows.size() * kN);
+  SimBuffer y(expected.size() * sizeof(Bf16), "y");
+  GroupedGemmParams params = {.x = x_buffer.as<Bf16>(),
+                              .slot_rows = rows_buffer.as<uint32_t>(),
+                              .w = nullptr,
+                              .y = y.as<Bf16>(),
+                              .tiles = tiles_buffer.as<ExpertTile>(),
+                              .num_tiles = count.as<uint32_t>(),
+                              .max_tiles = num_tiles + 2,
+                              .tile_rows = tile_rows,
+                              .n = kN,
+                              .k = k};
+  const absl::Status status = runner::Kernels().grouped_packed({params, all.view()}, nullptr);
+  if (!status.ok()) return Name(all) + ": " + std::string(status.message());
+  params.x = x.data();
+  params.slot_rows = slot_rows.data();
+  params.w = all.weights.data();
+  params.y = expected.data();
+  params.tiles = tiles.data();
+  params.num_tiles = &num_tiles;
+  ReferenceGroupedGemmBits(params);
+  return SameBits(y.data(), expected.data(), y.size()) ? "" : Name(all) + ": other bits";
+}
+
 class EveryOrder : public testing::TestWithParam<RunOptions> {
  protected:
   ScopedRunOptions options_{GetParam()};
@@ -178,6 +226,8 @@ TEST_P(EveryOrder, KernelsHaveTheBitsOfTheirReferences) {
     EXPECT_EQ(CheckUnpack(w), "");
     EXPECT_EQ(CheckEmbed(w, {0, 7, 66, 67, 8, 15, 16}, 1.0f), "");
     EXPECT_EQ(CheckProduct(w, {.m = 5, .has_bias = true}), "");
+    EXPECT_EQ(CheckExperts(type, kExpertFewRows, 512), "");
+    EXPECT_EQ(CheckExperts(type, kExpertManyRows, 512), "");
   }
 }
 
@@ -204,6 +254,14 @@ TEST_P(EveryType, EveryNumberOfRowsHasTheBitsOfBf16Weights) {
   }
   EXPECT_EQ(CheckProduct(w, {.m = 3, .path = GemmPath::kRows32}), "");
   EXPECT_EQ(CheckProduct(w, {.m = 17, .path = GemmPath::kRows8}), "");
+}
+
+TEST_P(EveryType, ExpertsHaveTheBitsOfBf16Weights) {
+  for (const uint32_t tile_rows : {kExpertFewRows, kExpertManyRows}) {
+    for (const uint32_t blocks : {1u, 3u}) {
+      EXPECT_EQ(CheckExperts(GetParam(), tile_rows, blocks * unit()), "");
+    }
+  }
 }
 
 TEST_P(EveryType, UglyShapesHaveTheBitsOfBf16Weights) {
@@ -312,6 +370,9 @@ TEST(PackedWeights, CallsThatNoKernelTakesAreRefused) {
   EXPECT_THAT(message({few, w.view()}), HasSubstr("no packed matrix of rows of 88"));
   few.y_float = nullptr;
   EXPECT_THAT(message({few, w.view()}), HasSubstr("GemmPacked: exactly one of y_float"));
+  const GroupedGemmParams tiles = {.max_tiles = 1, .tile_rows = 16, .n = 32, .k = 96};
+  EXPECT_THAT(std::string(runner::Kernels().grouped_packed({tiles, w.view()}, nullptr).message()),
+              HasSubstr("GroupedPacked: 1 tiles of 16 rows"));
   const UnpackParams unpack = {
       .w = {nullptr, PackedFormat::kQ4_0}, .out = nullptr, .n = 1, .k = 32};
   EXPECT_FALSE(runner::Kernels().unpack(unpack, nullptr).ok());
@@ -322,10 +383,13 @@ TEST(PackedWeights, CallsThatNoKernelTakesAreRefused) {
 TEST(PackedWeights, MutantsAreNoticed) {
   const Matrix small(WeightType::kQ4_1, 19, 96);
   const Matrix deep(WeightType::kQ8_0, 66, 288);
+  const Matrix shallow(WeightType::kQ4_0, 3, 32);  // half of a stage
   const simt_test::Suite suite = [&] {
-    return CheckProduct(small, {.m = 2}).empty() && CheckProduct(deep, {.m = 9}).empty() &&
-           CheckUnpack(small).empty() && CheckUnpack(deep).empty() &&
-           CheckEmbed(small, {18, 33, 3}, 2.0f).empty();
+    return CheckProduct(shallow, {.m = 1}).empty() && CheckProduct(small, {.m = 2}).empty() &&
+           CheckProduct(deep, {.m = 9}).empty() && CheckUnpack(small).empty() &&
+           CheckUnpack(deep).empty() && CheckEmbed(small, {18, 33, 3}, 2.0f).empty() &&
+           CheckExperts(WeightType::kQ4_0, kExpertFewRows, 96).empty() &&
+           CheckExperts(WeightType::kQ8_0, kExpertManyRows, 96).empty();
   };
   simt_test::ExpectAllNoticed(suite, 20);
 }
