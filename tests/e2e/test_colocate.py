@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from baton_server import BIN, Server, complete, metric, wait_until
+from baton_server import BIN, Server, complete, http_json, metric, wait_until
 from fault_scenarios import all_begun, any_token, kill_worker
 from fault_work import Stream, Work, audit_ledger, pool_args, wait_clean, wait_serving
 
@@ -192,6 +192,8 @@ def test_a_second_sigterm_is_fast():
         wait_until(lambda: len(stream.chunks) > 3, 30, "it runs")
         (pid,) = {row["pid"] for row in server.workers()}
         server.process.send_signal(signal.SIGTERM)
+        # Two that nobody has taken yet are one.
+        wait_until(lambda: http_json(server.http + "/health")[0] == 503, 10, "it drains")
         server.process.send_signal(signal.SIGTERM)
         assert server.process.wait(20) == 0, server.output()
         thread.join()
