@@ -212,6 +212,7 @@ ChildSpec WorkerSpec(const ServeFlags& f, const ChildReport& router, const std::
 
 std::vector<ChildSpec> WorkerSpecs(const ServeFlags& f, const ChildReport& router) {
   std::vector<ChildSpec> specs;
+  specs.reserve(static_cast<size_t>(f.num_prefill + f.num_decode));
   for (int64_t i = 0; i < f.num_prefill; ++i) specs.push_back(WorkerSpec(f, router, "prefill", i));
   if (f.colocate) {
     ChildSpec& both = specs.front();

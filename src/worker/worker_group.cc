@@ -7,6 +7,7 @@ namespace baton {
 
 StatusOr<std::unique_ptr<WorkerGroup>> WorkerGroup::Start(std::vector<WorkerConfig> configs) {
   std::unique_ptr<WorkerGroup> group(new WorkerGroup());
+  group->workers_.reserve(configs.size());
   if (configs.size() > 1) group->hub_ = std::make_unique<LocalHub>(/*own_thread=*/true);
   for (WorkerConfig& config : configs) {
     Colocation colocation;
@@ -35,6 +36,7 @@ Status WorkerGroup::failure() const {
 
 Status WorkerGroup::Drain(const std::atomic<bool>* stop_now) {
   std::vector<WorkerProcess*> workers;
+  workers.reserve(workers_.size());
   for (const auto& worker : workers_) workers.push_back(worker.get());
   return WorkerProcess::DrainTogether(workers, stop_now);
 }

@@ -461,6 +461,7 @@ Status WorkerProcess::DrainTogether(std::span<WorkerProcess* const> workers,
                                      [](const WorkerProcess* w) { return w->drain_asked(); });
   int64_t timeout_ms = 0;
   std::vector<DrainingParts> parts;
+  parts.reserve(workers.size());
   for (const WorkerProcess* const worker : workers) {
     Parts& p = *worker->parts_;
     if (worker->drain_asked() == any_asked) {
@@ -470,7 +471,7 @@ Status WorkerProcess::DrainTogether(std::span<WorkerProcess* const> workers,
     p.registration->ReportNow();
     parts.push_back({p.engine.get(), p.sessions.get()});
   }
-  const Status status = DrainEngines(parts, timeout_ms, stop_now);
+  Status status = DrainEngines(parts, timeout_ms, stop_now);
   for (WorkerProcess* const worker : workers) worker->Stop();
   return status;
 }

@@ -243,7 +243,7 @@ TEST(DeviceModelLoadTest, IsAnotherArithmeticThanTheProcessors) {
   EXPECT_THAT(on.fixture.model().numerics_text(), HasSubstr("arithmetic=bf16.float.1"));
 }
 
-TEST(DeviceModelShareTest, AnotherModelOverTheSameWeightsTakesNoneOfItsOwn) {
+TEST(DeviceModelShareTest, AnotherModelOverTheSameWeightsGivesTheSameBits) {
   for (const char* name : {"head64_llama", "head64_gemma3", "head64_qwen3moe"}) {
     OnDevice on(Tiny(name));
     ASSERT_TRUE(on.fixture.status().ok()) << on.fixture.status();
