@@ -428,7 +428,7 @@ StatusOr<std::unique_ptr<WorkerProcess>> WorkerProcess::Start(WorkerConfig confi
                  p.model->layout().block_size,
                  FormatSize(uint64_t{pool.num_blocks} * pool.layout.BlockStride()),
                  FormatSize(p.model->weight_bytes()));
-  if (p.config.cluster_secret.empty()) {
+  if (p.config.cluster_secret.empty() && p.kv->endpoint() != nullptr) {
     BATON_LOG_WARN("no --cluster-secret-file: any process that reaches the KV port may connect");
   }
   return worker;
