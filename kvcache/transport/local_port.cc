@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "kvcache/transport/frame.h"
 #include "kvcache/transport/send_queue.h"
 #include "kvcache/transport/slice_copy.h"
 
@@ -16,14 +15,15 @@ constexpr int64_t kControlTtlUs = 2'000'000;
 
 }  // namespace
 
-LocalPort::LocalPort(std::shared_ptr<LocalCore> core, std::string worker_id,
-                     Incarnation incarnation, const KvArena* arena)
+LocalPort::LocalPort(std::shared_ptr<LocalCore> core, LocalWorker worker)
     : core_(std::move(core)),
-      worker_id_(std::move(worker_id)),
-      incarnation_(incarnation),
-      arena_(arena),
+      worker_id_(std::move(worker.worker_id)),
+      incarnation_(worker.incarnation),
+      memory_(worker.memory),
+      dials_(worker.dials),
+      puller_(std::move(worker.puller)),
       inbox_(TransportInboxLimits{}, [this] { core_->Wake(); }),
-      receives_(arena->memory(), &counters_) {}
+      receives_(memory_, &counters_) {}
 
 LocalPort::~LocalPort() { Stop(); }
 
@@ -42,7 +42,7 @@ Status LocalPort::SendControl(Incarnation peer, std::string bytes) {
 }
 
 Status LocalPort::SendSlices(Incarnation peer, std::span<const SliceRef> slices) {
-  BATON_RETURN_IF_ERROR(ValidateSlices(slices, arena_->memory()));
+  BATON_RETURN_IF_ERROR(ValidateSlices(slices, memory_));
   return inbox_.PostSlices(peer, slices);
 }
 
@@ -51,7 +51,7 @@ void LocalPort::CloseSend(Incarnation peer, TransferId transfer) {
 }
 
 Status LocalPort::OpenReceive(ReceiveSpec spec) {
-  BATON_RETURN_IF_ERROR(ReceiveTable::Validate(spec, arena_->memory()));
+  BATON_RETURN_IF_ERROR(ReceiveTable::Validate(spec, memory_));
   return inbox_.PostOpenReceive(std::move(spec));
 }
 
@@ -69,8 +69,7 @@ void LocalPort::Leave() {
 
 void LocalPort::Connect(LocalPort* other, uint64_t epoch) {
   links_[other->incarnation()] = {other, epoch, std::make_shared<LinkCounters>()};
-  link_events_.push_back(
-      {{other->incarnation(), other->worker_id(), TransportKind::kLocal, false}, true});
+  link_events_.push_back({PeerOf(*other), true});
   counters_.connections.Add();
   inbox_.SetPeerUp(other->incarnation(), epoch);
   PublishLinks();
@@ -80,10 +79,17 @@ void LocalPort::Disconnect(LocalPort* other) {
   const Incarnation peer = other->incarnation();
   if (links_.erase(peer) == 0) return;
   DropOutgoing(peer, TransferId(0), true);
-  link_events_.push_back({{peer, other->worker_id(), TransportKind::kLocal, false}, false});
+  link_events_.push_back({PeerOf(*other), false});
   counters_.AddClose(CloseReason::kPeerClosed);
   inbox_.SetPeerDown(peer);
   PublishLinks();
+}
+
+PeerUp LocalPort::PeerOf(const LocalPort& other) const {
+  return {.peer = other.incarnation(),
+          .worker_id = other.worker_id(),
+          .kind = TransportKind::kLocal,
+          .dialled = dials_};
 }
 
 void LocalPort::PublishLinks() {
@@ -93,6 +99,7 @@ void LocalPort::PublishLinks() {
     entry.info.peer = peer;
     entry.info.worker_id = link.port->worker_id();
     entry.info.kind = TransportKind::kLocal;
+    entry.info.dialled = dials_;
     entry.info.up = true;
     entry.counters = link.counters;
   }
@@ -180,31 +187,79 @@ void LocalPort::DropOutgoing(Incarnation peer, TransferId transfer, bool all_tra
 }
 
 bool LocalPort::MoveSlices(int64_t now_us) {
-  const size_t slice_bytes = arena_->layout().SliceBytes();
-  size_t moved_bytes = 0;
-  while (!outgoing_.empty() && moved_bytes < kTurnBytes) {
-    const Outgoing outgoing = outgoing_.front();
-    outgoing_.pop_front();
-    moved_bytes += slice_bytes;
+  if (outgoing_.empty()) return false;
+  const size_t slice_bytes = layout().SliceBytes();
+  size_t room = is_on_device() ? puller_->max_slices() : kTurnBytes / slice_bytes + 1;
+  while (!outgoing_.empty() && room > 0) {
+    const Incarnation peer = outgoing_.front().peer;
+    moving_.clear();
+    for (; !outgoing_.empty() && outgoing_.front().peer == peer && room > 0; --room) {
+      moving_.push_back(outgoing_.front());
+      outgoing_.pop_front();
+    }
     // Disconnect dropped what had no link.
-    Link* const link = FindLink(outgoing.peer);
-    counters_.slices_sent.Add();
-    link->counters->bytes_sent.Add(slice_bytes);
-    link->port->TakeSlice(*this, outgoing, now_us);
-    inbox_.ReleaseSlices(outgoing.peer, 1);
+    Link* const link = FindLink(peer);
+    counters_.slices_sent.Add(moving_.size());
+    link->counters->bytes_sent.Add(moving_.size() * slice_bytes);
+    link->port->TakeSlices(*this, moving_, now_us);
+    inbox_.ReleaseSlices(peer, static_cast<uint32_t>(moving_.size()));
   }
-  return moved_bytes > 0;
+  return true;
 }
 
-void LocalPort::TakeSlice(const LocalPort& sender, const Outgoing& outgoing, int64_t now_us) {
+void LocalPort::TakeSlices(const LocalPort& sender, std::span<const Outgoing> slices,
+                           int64_t now_us) {
+  if (!is_on_device()) {
+    for (const Outgoing& outgoing : slices) CopySlice(sender, outgoing, now_us);
+    return;
+  }
+  for (const Outgoing& outgoing : slices) PullSlice(sender, outgoing, now_us);
+  FinishPulls(sender, now_us);
+}
+
+void LocalPort::CopySlice(const LocalPort& sender, const Outgoing& outgoing, int64_t now_us) {
   const FrameHeader header = SliceFrameHeader(outgoing.slice, outgoing.epoch, 0);
   std::byte* const dest = receives_.Admit(sender.incarnation(), outgoing.epoch, header);
   if (dest == nullptr) return;
-  const size_t slice_bytes = arena_->layout().SliceBytes();
-  const std::byte* const source = sender.arena_->Slice(outgoing.slice.source, outgoing.slice.layer);
-  const uint64_t checksum = CopyAndChecksum(dest, source, slice_bytes);
-  Link* const link = FindLink(sender.incarnation());
-  if (receives_.Finish(header, checksum, now_us)) link->counters->bytes_received.Add(slice_bytes);
+  const std::byte* const source = sender.memory_.Slice(outgoing.slice.source, outgoing.slice.layer);
+  FinishSlice(sender, header, CopyAndChecksum(dest, source, layout().SliceBytes()), now_us);
+}
+
+void LocalPort::PullSlice(const LocalPort& sender, const Outgoing& outgoing, int64_t now_us) {
+  const FrameHeader header = SliceFrameHeader(outgoing.slice, outgoing.epoch, 0);
+  const auto admit = [&] { return receives_.Admit(sender.incarnation(), outgoing.epoch, header); };
+  const std::byte* dest = admit();
+  if (dest == nullptr) return;
+  uint64_t to = static_cast<uint64_t>(dest - memory_.base);
+  // One that is offered twice is judged again once the first is done.
+  if (pulls_.size() == puller_->max_slices() || destinations_.contains(to)) {
+    FinishPulls(sender, now_us);
+    dest = admit();
+    if (dest == nullptr) return;
+    to = static_cast<uint64_t>(dest - memory_.base);
+  }
+  destinations_.insert(to);
+  pulls_.push_back({sender.memory_.SliceOffset(outgoing.slice.source, outgoing.slice.layer), to});
+  pulled_.push_back(header);
+}
+
+void LocalPort::FinishPulls(const LocalPort& sender, int64_t now_us) {
+  if (pulls_.empty()) return;
+  SlicePuller::Slot& slot = puller_->slots().front();
+  MustWork(puller_->Begin(&slot, sender.memory_.base, pulls_));
+  MustWork(puller_->Wait());
+  for (size_t i = 0; i < pulled_.size(); ++i) {
+    FinishSlice(sender, pulled_[i], slot.checksums[i], now_us);
+  }
+  pulls_.clear();
+  pulled_.clear();
+  destinations_.clear();
+}
+
+void LocalPort::FinishSlice(const LocalPort& sender, const FrameHeader& header, uint64_t checksum,
+                            int64_t now_us) {
+  if (!receives_.Finish(header, checksum, now_us)) return;
+  FindLink(sender.incarnation())->counters->bytes_received.Add(layout().SliceBytes());
 }
 
 int64_t LocalPort::ServeTimers(int64_t now_us) {

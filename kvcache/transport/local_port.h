@@ -15,9 +15,11 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 
-#include "kvcache/kv_arena.h"
+#include "kvcache/transport/frame.h"
 #include "kvcache/transport/kv_transport.h"
+#include "kvcache/transport/local_transport.h"
 #include "kvcache/transport/receive_table.h"
 #include "kvcache/transport/transport_counters.h"
 #include "kvcache/transport/transport_inbox.h"
@@ -67,8 +69,7 @@ class LocalCore {
 // One worker's transport; see the file comment.
 class LocalPort final : public KvTransport {
  public:
-  LocalPort(std::shared_ptr<LocalCore> core, std::string worker_id, Incarnation incarnation,
-            const KvArena* arena);
+  LocalPort(std::shared_ptr<LocalCore> core, LocalWorker worker);
   ~LocalPort() override;
 
   Status Start(KvTransportSink* sink) override;
@@ -95,7 +96,8 @@ class LocalPort final : public KvTransport {
 
   Incarnation incarnation() const { return incarnation_; }
   const std::string& worker_id() const { return worker_id_; }
-  const KvLayout& layout() const { return arena_->layout(); }
+  const KvLayout& layout() const { return memory_.layout; }
+  bool is_on_device() const { return puller_ != nullptr; }
 
  private:
   // The other end of a connection.
@@ -125,15 +127,24 @@ class LocalPort final : public KvTransport {
   void Execute(TransportCommand* command);
   void SendOrPark(Incarnation peer, std::string bytes);
   void DropOutgoing(Incarnation peer, TransferId transfer, bool all_transfers);
-  // Takes one slice from `sender`, copying it out of its arena.
-  void TakeSlice(const LocalPort& sender, const Outgoing& outgoing, int64_t now_us);
+  // Takes slices from `sender`, copying them out of its blocks; each is judged before and after.
+  void TakeSlices(const LocalPort& sender, std::span<const Outgoing> slices, int64_t now_us);
+  void CopySlice(const LocalPort& sender, const Outgoing& outgoing, int64_t now_us);
+  // The same on a device: gathers what one launch may copy, which FinishPulls does.
+  void PullSlice(const LocalPort& sender, const Outgoing& outgoing, int64_t now_us);
+  void FinishPulls(const LocalPort& sender, int64_t now_us);
+  void FinishSlice(const LocalPort& sender, const FrameHeader& header, uint64_t checksum,
+                   int64_t now_us);
+  PeerUp PeerOf(const LocalPort& other) const;
   Link* FindLink(Incarnation peer);
   void PublishLinks();
 
   const std::shared_ptr<LocalCore> core_;
   const std::string worker_id_;
   const Incarnation incarnation_;
-  const KvArena* const arena_;
+  const KvMemory memory_;
+  const bool dials_;
+  const std::unique_ptr<SlicePuller> puller_;  // served; null in host memory
   TransportCounters counters_;
   LinkBoard board_;
   TransportInbox inbox_;
@@ -146,6 +157,11 @@ class LocalPort final : public KvTransport {
   std::vector<LinkEvent> link_events_;
   std::deque<Outgoing> outgoing_;
   std::deque<Parked> parked_;
+  std::vector<Outgoing> moving_;  // to one peer
+  // Of the next launch, in one order; no two go to one place.
+  std::vector<SlicePuller::Pull> pulls_;
+  std::vector<FrameHeader> pulled_;
+  absl::flat_hash_set<uint64_t> destinations_;
 };
 
 }  // namespace baton

@@ -58,6 +58,11 @@ void LocalCore::Join(LocalPort* port, KvTransportSink* sink) {
     std::lock_guard lock(serve_mutex_);
     port->Join(sink);
     for (LocalPort* const other : ports_) {
+      if (other->is_on_device() != port->is_on_device()) {
+        BATON_LOG_WARN("{} and {} are not paired, the KV of only one lies on a device",
+                       port->worker_id(), other->worker_id());
+        continue;
+      }
       if (other->layout() != port->layout()) {
         BATON_LOG_WARN("{} and {} are not paired, their KV layouts differ: {}", port->worker_id(),
                        other->worker_id(), KvLayout::Difference(port->layout(), other->layout()));
@@ -102,9 +107,16 @@ LocalHub::LocalHub(bool own_thread, const Clock* clock)
 
 LocalHub::~LocalHub() { core_->StopThread(); }
 
+std::unique_ptr<KvTransport> LocalHub::Attach(LocalWorker worker) {
+  return std::make_unique<LocalPort>(core_, std::move(worker));
+}
+
 std::unique_ptr<KvTransport> LocalHub::Attach(std::string worker_id, Incarnation incarnation,
                                               const KvArena* arena) {
-  return std::make_unique<LocalPort>(core_, std::move(worker_id), incarnation, arena);
+  return Attach({.worker_id = std::move(worker_id),
+                 .incarnation = incarnation,
+                 .memory = arena->memory(),
+                 .puller = nullptr});
 }
 
 bool LocalHub::Pump() { return core_->Serve().did_work; }

@@ -1,5 +1,6 @@
-// LocalTransport: the KvTransport between workers that live in one process (colocated pools, tests,
-// simulation). Slices are copied and checked from arena to arena; no sockets, no frames.
+// LocalTransport: the KvTransport between workers that live in one process (`--colocate`, tests).
+// Slices are copied and checked from pool to pool, in host memory by the hub's thread and on a
+// device by one launch for many; no sockets, no frames.
 //
 // A LocalHub joins any number of transports: all attached ones are connected with each other. The
 // hub's one thread ("kv-transport") does the copying; without a thread, Pump() does, on the
@@ -11,12 +12,25 @@
 #include <string>
 
 #include "kvcache/kv_arena.h"
+#include "kvcache/kv_memory.h"
+#include "kvcache/transport/ipc/slice_puller.h"
 #include "kvcache/transport/kv_transport.h"
 #include "src/base/clock.h"
 
 namespace baton {
 
 class LocalCore;
+
+// A worker that joins a hub.
+struct LocalWorker {
+  std::string worker_id;
+  Incarnation incarnation;
+  KvMemory memory;  // outlives its transport
+  // Not null when the memory is a device's: what slices of the others get into it by, in the hub's
+  // thread alone.
+  std::unique_ptr<SlicePuller> puller;
+  bool dials = false;  // its ends of connections count as those that dialled
+};
 
 // Joins the local transports of a process. Outlives them; any thread.
 class LocalHub {
@@ -27,8 +41,11 @@ class LocalHub {
   LocalHub(const LocalHub&) = delete;
   LocalHub& operator=(const LocalHub&) = delete;
 
-  // A transport for one worker; it connects with the others at its Start and disconnects at its
-  // Stop. `arena` outlives it.
+  // A transport for one worker; it connects at its Start with the others whose layout is equal and
+  // whose memory is of the same kind, and disconnects at its Stop. What the puller's device is made
+  // of outlives it.
+  std::unique_ptr<KvTransport> Attach(LocalWorker worker);
+  // The same for an arena, which outlives it.
   std::unique_ptr<KvTransport> Attach(std::string worker_id, Incarnation incarnation,
                                       const KvArena* arena);
 

@@ -212,7 +212,7 @@ class PrivateServer {
     if (error) return Unavailable("cannot create {}: {}", folder_, error.message());
     args.push_back("--run-dir=" + folder_);
     const ChildSpec spec{.role = "serve",
-                         .worker_id = "serve",
+                         .name = "serve",
                          .args = std::move(args),
                          .log_file = folder_ + "/serve.log"};
     BATON_ASSIGN_OR_RETURN(ChildProcess process, ChildProcess::Start(spec));

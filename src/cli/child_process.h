@@ -14,12 +14,12 @@
 
 namespace baton {
 
-// Name of the variable that holds the number of the pipe on which a child reports: one JSON object
-// a line, {"role","worker_id","incarnation","pid","grpc","http","admin","kv"} with string values
-// (pid too).
+// Name of the variable that holds the number of the pipe on which a child reports: for each role
+// that it plays one JSON object on a line, {"role","worker_id","incarnation","pid","grpc","http",
+// "admin","kv"} with string values (pid too).
 inline constexpr char kReportFdVariable[] = "BATON_REPORT_FD";
 
-// What a child said about itself.
+// What a child said about itself, or about one of its workers.
 using ChildReport = std::map<std::string, std::string>;
 
 // Writes a report to the parent when this process has one; otherwise does nothing.
@@ -28,7 +28,8 @@ void SendReportToParent(const ChildReport& report);
 // What to start. The executable is always this one.
 struct ChildSpec {
   std::string role;               // subcommand
-  std::string worker_id;          // "prefill-0"
+  std::string name;               // "prefill-0", or "prefill-0+decode-0" for two workers
+  size_t num_reports = 1;         // that it sends once it serves: one for each worker
   std::vector<std::string> args;  // after the subcommand
   std::string log_file;           // stdout and stderr are appended here
 };
@@ -43,7 +44,8 @@ class ChildProcess {
   pid_t pid() const { return pid_; }
   // Readable when a report (or end of file) can be read.
   int report_fd() const { return report_.get(); }
-  // Reads what has arrived; a report once its line is complete. DataLoss when the pipe ended.
+  // Reads what has arrived; the next report once its line is complete. DataLoss when the pipe
+  // ended.
   StatusOr<std::optional<ChildReport>> ReadReport();
   void Signal(int number) const;
   // The last line with text that this process logged, or "": shown when it died at its start.

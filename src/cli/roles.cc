@@ -19,7 +19,7 @@
 #include "src/cli/telemetry_flags.h"
 #include "src/cli/worker_flags.h"
 #include "src/worker/advertise.h"
-#include "src/worker/worker_process.h"
+#include "src/worker/worker_group.h"
 
 namespace baton {
 namespace {
@@ -34,6 +34,8 @@ struct WorkerFlags {
   std::string model;
   std::string worker_id;
   int64_t threads = 0;
+  std::string colocate_decode;  // prefill only; "" = alone in the process
+  int64_t colocate_threads = 0;
   WorkerTuning tuning;
   TelemetryFlags telemetry;
 };
@@ -53,6 +55,45 @@ void Declare(FlagSet& flags, WorkerFlags& f) {
   DeclareTelemetry(flags, f.telemetry);
 }
 
+void DeclareColocation(FlagSet& flags, WorkerFlags& f) {
+  flags.Add("--colocate-decode", f.colocate_decode,
+            "a decode worker of this name in the same process: both compute with one copy of the "
+            "weights, each has --kv-memory of its own, KV crosses within the process and to no "
+            "other, and both leave together; its ports are free ones of the same hosts");
+  flags.Add("--colocate-threads", f.colocate_threads, kThreadsRange,
+            "compute threads of --colocate-decode; 0 = as many as --threads");
+}
+
+Status CheckColocation(const FlagSet& flags, const WorkerFlags& f) {
+  if (f.colocate_decode.empty()) {
+    if (!flags.Given("--colocate-threads")) return OkStatus();
+    return InvalidArgument("--colocate-threads goes with --colocate-decode");
+  }
+  BATON_RETURN_IF_ERROR(WithPrefix(CheckWorkerId(f.colocate_decode), "--colocate-decode"));
+  if (f.colocate_decode == (f.worker_id.empty() ? "prefill-0" : f.worker_id)) {
+    return InvalidArgument("--colocate-decode {} is the name of the prefill worker too",
+                           f.colocate_decode);
+  }
+  if (f.tuning.transport != "auto") {
+    return InvalidArgument(
+        "--transport {}: --colocate-decode hands KV over within the process; leave --transport out",
+        f.tuning.transport);
+  }
+  if (flags.Given("--kv-listen")) {
+    return InvalidArgument(
+        "--kv-listen {}: --colocate-decode hands KV over within the process, and nobody listens",
+        f.kv_listen);
+  }
+  const size_t colon = f.advertise.rfind(':');
+  if (colon != std::string::npos && f.advertise.find(']', colon) == std::string::npos) {
+    return InvalidArgument(
+        "--advertise {}: with --colocate-decode a host without a port, because "
+        "each worker has its own",
+        f.advertise);
+  }
+  return OkStatus();
+}
+
 // What is wrong with the command line itself, whatever files and machines there are.
 Status CheckFlags(const FlagSet& flags, const WorkerFlags& f) {
   BATON_RETURN_IF_ERROR(CheckTuning(f.tuning));
@@ -64,6 +105,7 @@ Status CheckFlags(const FlagSet& flags, const WorkerFlags& f) {
     return InvalidArgument("--model is missing: a .gguf file, a model folder or smollm2:135m");
   }
   if (flags.Given("--worker-id")) BATON_RETURN_IF_ERROR(CheckWorkerId(f.worker_id));
+  BATON_RETURN_IF_ERROR(CheckColocation(flags, f));
   return CheckAdvertise(f.advertise);
 }
 
@@ -101,39 +143,67 @@ StatusOr<WorkerConfig> BuildConfig(const WorkerFlags& f, WorkerRole role) {
   return config;
 }
 
+// The same process's other worker: everything but its name and its ports is the first one's.
+WorkerConfig ColocatedConfig(const WorkerFlags& f, const WorkerConfig& first) {
+  WorkerConfig config = first;
+  config.role = WorkerRole::kDecode;
+  config.worker_id = f.colocate_decode;
+  config.listen = HostOf(first.listen) + ":0";
+  config.admin = HostOf(first.admin) + ":0";
+  if (f.colocate_threads > 0) config.num_threads = NumComputeThreads(f.colocate_threads);
+  return config;
+}
+
+StatusOr<std::vector<WorkerConfig>> BuildConfigs(const WorkerFlags& f, WorkerRole role) {
+  std::vector<WorkerConfig> configs(1);
+  BATON_ASSIGN_OR_RETURN(configs.front(), BuildConfig(f, role));
+  if (!f.colocate_decode.empty()) configs.push_back(ColocatedConfig(f, configs.front()));
+  return configs;
+}
+
+// One line for each worker.
+void ReportWorkers(const WorkerGroup& group) {
+  for (const std::unique_ptr<WorkerProcess>& worker : group.workers()) {
+    SendReportToParent({{"role", WorkerRoleName(worker->role())},
+                        {"worker_id", worker->worker_id()},
+                        {"incarnation", worker->incarnation()},
+                        {"pid", std::to_string(::getpid())},
+                        {"grpc", worker->grpc_address()},
+                        {"admin", worker->admin_address()},
+                        {"kv", worker->kv_address()},
+                        {"device", worker->DescribeDevice()}});
+  }
+}
+
 int RunWorker(WorkerRole role, const std::vector<std::string>& args) {
   const std::string name = WorkerRoleName(role);
   FlagSet flags(name, role == WorkerRole::kPrefill ? "A worker that computes prompts."
                                                    : "A worker that generates tokens.");
   WorkerFlags f;
   Declare(flags, f);
+  if (role == WorkerRole::kPrefill) DeclareColocation(flags, f);
   if (std::optional<int> code = flags.Parse(args)) return *code;
   if (const Status s = CheckFlags(flags, f); !s.ok()) return Fail(name, s, kExitUsage);
-  StatusOr<WorkerConfig> config = BuildConfig(f, role);
-  if (!config.ok()) return Fail(name, config.status());
+  StatusOr<std::vector<WorkerConfig>> configs = BuildConfigs(f, role);
+  if (!configs.ok()) return Fail(name, configs.status());
   const StatusOr<LogLevel> level = ParseLogLevel(f.tuning.log_level);
   if (!level.ok()) return Fail(name, level.status(), kExitUsage);
   ApplyLogFormat(f.telemetry);
-  if (const Status s = InitLog({.role = config->worker_id, .level = *level, .file = ""}); !s.ok()) {
+  std::string log_name = configs->front().worker_id;
+  if (!f.colocate_decode.empty()) log_name += "+" + f.colocate_decode;
+  if (const Status s = InitLog({.role = log_name, .level = *level, .file = ""}); !s.ok()) {
     return Fail(name, s);
   }
   RoleSignals signals;
-  const std::string worker_id = config->worker_id;
-  StatusOr<std::unique_ptr<WorkerProcess>> worker = WorkerProcess::Start(*std::move(config));
-  if (!worker.ok()) return Fail(name, worker.status());
+  const StatusOr<std::unique_ptr<WorkerGroup>> group = WorkerGroup::Start(*std::move(configs));
+  if (!group.ok()) return Fail(name, group.status());
+  WorkerGroup& workers = **group;
   signals.SetStarted();
-  SendReportToParent({{"role", name},
-                      {"worker_id", worker_id},
-                      {"incarnation", (*worker)->incarnation()},
-                      {"pid", std::to_string(::getpid())},
-                      {"grpc", (*worker)->grpc_address()},
-                      {"admin", (*worker)->admin_address()},
-                      {"kv", (*worker)->kv_address()},
-                      {"device", (*worker)->DescribeDevice()}});
-  signals.Wait([&worker] { return (*worker)->drain_asked() || !(*worker)->failure().ok(); });
-  const Status drained = (*worker)->Drain(signals.stop_now());
+  ReportWorkers(workers);
+  signals.Wait([&workers] { return workers.drain_asked() || !workers.failure().ok(); });
+  const Status drained = workers.Drain(signals.stop_now());
   FlushLog();
-  if (const Status failure = (*worker)->failure(); !failure.ok()) return Fail(name, failure);
+  if (const Status failure = workers.failure(); !failure.ok()) return Fail(name, failure);
   return drained.ok() ? kExitOk : Fail(name, drained);
 }
 

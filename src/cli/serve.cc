@@ -64,16 +64,37 @@ void Declare(FlagSet& flags, ServeFlags& f) {
   flags.Add("--threads", f.threads, {0, 1024},
             "compute threads of all workers together; 0 = one per processor");
   flags.Add("--run-dir", f.run_dir, "folder for logs and topology.json");
-  flags.Add("--colocate", f.colocate, "both roles on one GPU (needs CUDA)");
+  flags.Add("--colocate", f.colocate,
+            "one prefill and one decode worker in one process: they share a GPU and one copy of "
+            "the weights, and KV crosses within the process; both die together");
   DeclareRouterTuning(flags, f.router);
   DeclareTuning(flags, f.tuning);
   DeclareTelemetry(flags, f.telemetry);
 }
 
-Status CheckSupported(const ServeFlags& f) {
-  if (f.colocate) {
-    return Unimplemented("--colocate needs a CUDA build, which is not available yet");
+// One process is one worker of each role, and nothing else can reach its KV.
+Status CheckColocation(const ServeFlags& f) {
+  if (!f.colocate) return OkStatus();
+  if (f.router.mode == "aggregated") {
+    return InvalidArgument(
+        "--mode aggregated has decode workers only: there is nothing to put together by "
+        "--colocate");
   }
+  for (const auto& [flag, number] :
+       {std::pair("--prefill", f.num_prefill), std::pair("--decode", f.num_decode)}) {
+    if (number == 1) continue;
+    return InvalidArgument("{} {}: --colocate is one prefill and one decode worker", flag, number);
+  }
+  if (f.tuning.transport != "auto") {
+    return InvalidArgument(
+        "--transport {}: --colocate hands KV over within the process; leave --transport out",
+        f.tuning.transport);
+  }
+  return OkStatus();
+}
+
+Status CheckSupported(const ServeFlags& f) {
+  BATON_RETURN_IF_ERROR(CheckColocation(f));
   BATON_RETURN_IF_ERROR(CheckTlsFlags(f.tuning.tls));
   BATON_RETURN_IF_ERROR(CheckTelemetry(f.telemetry));
   RouterConfig router;  // only to see whether it can be made
@@ -170,19 +191,40 @@ ThreadShare ShareThreads(const ServeFlags& f) {
   return share;
 }
 
-ChildSpec WorkerSpec(const ServeFlags& f, const ChildSpec& base, const ChildReport& router,
-                     int64_t threads) {
-  ChildSpec spec = base;
+ChildSpec WorkerSpec(const ServeFlags& f, const ChildReport& router, const std::string& role,
+                     int64_t idx) {
+  const ThreadShare share = ShareThreads(f);
+  const int64_t threads = role == "prefill" ? share.prefill : share.decode;
+  ChildSpec spec;
+  spec.role = role;
+  spec.name = fmt::format("{}-{}", role, idx);
   spec.args = {"--router=" + router.at("grpc"),
-               "--worker-id=" + base.worker_id,
+               "--worker-id=" + spec.name,
                "--model=" + f.model,
                "--listen=127.0.0.1:0",
-               "--kv-listen=127.0.0.1:0",
                "--admin=127.0.0.1:0",
                fmt::format("--threads={}", NumComputeThreads(threads))};
+  if (!f.colocate) spec.args.emplace_back("--kv-listen=127.0.0.1:0");
   AppendTuning(f.tuning, spec.args);
   AppendTelemetry(f.telemetry, spec.args);
   return spec;
+}
+
+std::vector<ChildSpec> WorkerSpecs(const ServeFlags& f, const ChildReport& router) {
+  std::vector<ChildSpec> specs;
+  specs.reserve(static_cast<size_t>(f.num_prefill + f.num_decode));
+  for (int64_t i = 0; i < f.num_prefill; ++i) specs.push_back(WorkerSpec(f, router, "prefill", i));
+  if (f.colocate) {
+    ChildSpec& both = specs.front();
+    const int64_t threads = NumComputeThreads(ShareThreads(f).decode);
+    both.args.emplace_back("--colocate-decode=decode-0");
+    both.args.push_back(fmt::format("--colocate-threads={}", threads));
+    both.name += "+decode-0";
+    both.num_reports = 2;
+    return specs;
+  }
+  for (int64_t i = 0; i < f.num_decode; ++i) specs.push_back(WorkerSpec(f, router, "decode", i));
+  return specs;
 }
 
 // Asks the server for a prompt, and says on stderr when it cannot make one of a conversation: a
@@ -214,7 +256,7 @@ SupervisorConfig BuildConfig(const ServeFlags& f, const ModelFile& model, const 
   config.drain_timeout_s = f.tuning.drain_timeout_s;
   const std::string& dir = folder.path();
   config.router = {
-      .role = "router", .worker_id = "router-0", .args = {}, .log_file = dir + "/router-0.log"};
+      .role = "router", .name = "router-0", .args = {}, .log_file = dir + "/router-0.log"};
   config.router.args = {"--grpc=" + f.grpc,
                         "--http=" + f.http,
                         "--admin=" + f.admin,
@@ -225,19 +267,8 @@ SupervisorConfig BuildConfig(const ServeFlags& f, const ModelFile& model, const 
   AppendTls(f.tuning.tls, config.router.args);
   AppendTelemetry(f.telemetry, config.router.args);
   config.workers = [f, dir](const ChildReport& router) {
-    const ThreadShare share = ShareThreads(f);
-    std::vector<ChildSpec> specs;
-    for (const char* role : {"prefill", "decode"}) {
-      const bool prefill = std::string_view(role) == "prefill";
-      for (int64_t i = 0; i < (prefill ? f.num_prefill : f.num_decode); ++i) {
-        const std::string id = fmt::format("{}-{}", role, i);
-        const ChildSpec base = {.role = role,
-                                .worker_id = id,
-                                .args = {},
-                                .log_file = fmt::format("{}/{}.log", dir, id)};
-        specs.push_back(WorkerSpec(f, base, router, prefill ? share.prefill : share.decode));
-      }
-    }
+    std::vector<ChildSpec> specs = WorkerSpecs(f, router);
+    for (ChildSpec& spec : specs) spec.log_file = fmt::format("{}/{}.log", dir, spec.name);
     return specs;
   };
   config.on_ready = [model](const ChildReport& router, const std::vector<ChildReport>& workers) {

@@ -38,6 +38,24 @@ std::string DescribeEnd(int wait_status) {
   return fmt::format("exit code {}", WEXITSTATUS(wait_status));
 }
 
+// A row of topology.json.
+nlohmann::ordered_json TopologyRow(const ChildReport& report, pid_t pid) {
+  const auto text = [&](const char* key) {
+    const auto found = report.find(key);
+    return found == report.end() ? std::string() : found->second;
+  };
+  nlohmann::ordered_json row;
+  row["role"] = text("role");
+  row["worker_id"] = text("worker_id");
+  row["incarnation"] = text("incarnation");
+  row["pid"] = pid;
+  row["grpc"] = text("grpc");
+  if (text("role") == "router") row["http"] = text("http");
+  row["admin"] = text("admin");
+  row["kv"] = text("kv");
+  return row;
+}
+
 }  // namespace
 
 Status Supervisor::Run() {
@@ -62,7 +80,7 @@ Status Supervisor::Run() {
 Status Supervisor::StartSlot(Slot& slot) {
   BATON_ASSIGN_OR_RETURN(ChildProcess process, ChildProcess::Start(slot.spec));
   slot.process.emplace(std::move(process));
-  slot.report.reset();
+  slot.reports.clear();
   slot.started_us = SystemClock().NowUs();
   slot.restart_us = 0;
   return OkStatus();
@@ -71,7 +89,7 @@ Status Supervisor::StartSlot(Slot& slot) {
 Status Supervisor::StartRouter() {
   slots_.push_back(Slot{.spec = config_.router});
   BATON_RETURN_IF_ERROR(StartSlot(slots_[0]));
-  while (!slots_[0].report && num_stop_signals_ == 0) {
+  while (!slots_[0].has_reported() && num_stop_signals_ == 0) {
     BATON_RETURN_IF_ERROR(Poll(kReadyPollMs));
   }
   return OkStatus();
@@ -79,7 +97,7 @@ Status Supervisor::StartRouter() {
 
 Status Supervisor::StartWorkers() {
   // The router's ports are kept over its restarts, so that workers and clients find it again.
-  const ChildReport& router = *slots_[0].report;
+  const ChildReport& router = slots_[0].reports.front();
   for (const char* flag : {"grpc", "http", "admin"}) {
     const auto address = router.find(flag);
     if (address == router.end()) return Internal("the router did not report its {} address", flag);
@@ -94,10 +112,11 @@ Status Supervisor::StartWorkers() {
 
 bool Supervisor::ready_to_serve() const {
   for (const Slot& slot : slots_) {
-    if (!slot.report) return false;
+    if (!slot.has_reported()) return false;
   }
   HttpClientRequest request;
-  StatusOr<HttpUrl> url = ParseHttpUrl("http://" + slots_[0].report->at("admin") + "/readyz");
+  StatusOr<HttpUrl> url =
+      ParseHttpUrl("http://" + slots_[0].reports.front().at("admin") + "/readyz");
   if (!url.ok()) return false;
   request.url = *url;
   request.idle_timeout_ms = 1000;
@@ -117,8 +136,10 @@ Status Supervisor::WaitUntilReady() {
   ready_ = true;
   if (num_stop_signals_ > 0) return OkStatus();
   std::vector<ChildReport> workers;
-  for (size_t i = 1; i < slots_.size(); ++i) workers.push_back(*slots_[i].report);
-  config_.on_ready(*slots_[0].report, workers);
+  for (size_t i = 1; i < slots_.size(); ++i) {
+    workers.insert(workers.end(), slots_[i].reports.begin(), slots_[i].reports.end());
+  }
+  config_.on_ready(slots_[0].reports.front(), workers);
   return OkStatus();
 }
 
@@ -126,7 +147,7 @@ Status Supervisor::Poll(int64_t timeout_ms) {
   const int64_t now_us = SystemClock().NowUs();
   std::vector<pollfd> fds = {{.fd = signals_.get(), .events = POLLIN, .revents = 0}};
   for (const Slot& slot : slots_) {
-    if (slot.process && slot.process->report_fd() >= 0 && !slot.report) {
+    if (slot.process && slot.process->report_fd() >= 0 && !slot.has_reported()) {
       fds.push_back({.fd = slot.process->report_fd(), .events = POLLIN, .revents = 0});
     }
     if (slot.restart_us != 0) {
@@ -153,13 +174,13 @@ void Supervisor::OnSignal(int number) {
 
 void Supervisor::ReadReports() {
   for (Slot& slot : slots_) {
-    if (!slot.process || slot.report || slot.process->report_fd() < 0) continue;
-    StatusOr<std::optional<ChildReport>> report = slot.process->ReadReport();
-    if (!report.ok() || !*report) continue;
-    slot.report = std::move(**report);
-    (*slot.report)["role"] = slot.spec.role;
-    (*slot.report)["worker_id"] = slot.spec.worker_id;
-    WriteTopology();
+    if (!slot.process || slot.process->report_fd() < 0) continue;
+    while (!slot.has_reported()) {
+      StatusOr<std::optional<ChildReport>> report = slot.process->ReadReport();
+      if (!report.ok() || !*report) break;
+      slot.reports.push_back(std::move(**report));
+      if (slot.has_reported()) WriteTopology();
+    }
   }
 }
 
@@ -182,7 +203,7 @@ Status Supervisor::OnDeath(Slot& slot, int wait_status) {
   const std::string line = slot.process->LastLogLine();
   const std::string end = DescribeEnd(wait_status);
   slot.process.reset();
-  slot.report.reset();
+  slot.reports.clear();
   WriteTopology();
   if (draining_) {
     // Our own signal ends a child that has not come to handling it.
@@ -190,14 +211,13 @@ Status Supervisor::OnDeath(Slot& slot, int wait_status) {
                             ? WEXITSTATUS(wait_status) == 0
                             : WTERMSIG(wait_status) == SIGINT || WTERMSIG(wait_status) == SIGTERM;
     if (!obeyed && unclean_end_.ok()) {
-      unclean_end_ =
-          Unavailable("{} did not end cleanly, but with {}{}{}; see {}", slot.spec.worker_id, end,
-                      line.empty() ? "" : ": ", line, slot.spec.log_file);
+      unclean_end_ = Unavailable("{} did not end cleanly, but with {}{}{}; see {}", slot.spec.name,
+                                 end, line.empty() ? "" : ": ", line, slot.spec.log_file);
     }
     return OkStatus();
   }
   if (!ready_) {
-    return Unavailable("{} did not start: {}", slot.spec.worker_id, line.empty() ? end : line);
+    return Unavailable("{} did not start: {}", slot.spec.name, line.empty() ? end : line);
   }
   // It was asked to leave and has drained: no fault, however often it happens.
   const bool left = WIFEXITED(wait_status) && WEXITSTATUS(wait_status) == 0;
@@ -206,18 +226,18 @@ Status Supervisor::OnDeath(Slot& slot, int wait_status) {
   if (slot.num_quick_deaths >= kMaxQuickDeaths) {
     slot.given_up = true;
     fmt::print(stderr, "{} ended with {}: given up after {} deaths in a row; see {}\n",
-               slot.spec.worker_id, end, slot.num_quick_deaths, slot.spec.log_file);
+               slot.spec.name, end, slot.num_quick_deaths, slot.spec.log_file);
     const bool any_worker_left =
         std::any_of(slots_.begin() + 1, slots_.end(), [](const Slot& s) { return !s.given_up; });
     if (slot.spec.role == "router" || !any_worker_left) {
-      return Unavailable("{} keeps dying; see {}", slot.spec.worker_id, slot.spec.log_file);
+      return Unavailable("{} keeps dying; see {}", slot.spec.name, slot.spec.log_file);
     }
     return OkStatus();
   }
   slot.backoff_us =
       quick ? std::clamp(slot.backoff_us * 2, kFirstBackoffUs, kMaxBackoffUs) : kFirstBackoffUs;
   slot.restart_us = now_us + slot.backoff_us;
-  fmt::print(stderr, "{} ended with {}; starting it again in {} ms\n", slot.spec.worker_id, end,
+  fmt::print(stderr, "{} ended with {}; starting it again in {} ms\n", slot.spec.name, end,
              slot.backoff_us / 1000);
   return OkStatus();
 }
@@ -228,7 +248,7 @@ void Supervisor::RestartDue(int64_t now_us) {
     const Status status = StartSlot(slot);
     if (status.ok()) continue;
     slot.restart_us = now_us + kMaxBackoffUs;
-    fmt::print(stderr, "{}: {}\n", slot.spec.worker_id, std::string(status.message()));
+    fmt::print(stderr, "{}: {}\n", slot.spec.name, std::string(status.message()));
   }
 }
 
@@ -276,21 +296,10 @@ void Supervisor::WriteTopology() {
   root["model"] = config_.model_id;
   root["processes"] = nlohmann::ordered_json::array();
   for (const Slot& slot : slots_) {
-    if (!slot.process || !slot.report) continue;
-    nlohmann::ordered_json row;
-    const auto text = [&](const char* key) {
-      const auto found = slot.report->find(key);
-      return found == slot.report->end() ? std::string() : found->second;
-    };
-    row["role"] = slot.spec.role;
-    row["worker_id"] = slot.spec.worker_id;
-    row["incarnation"] = text("incarnation");
-    row["pid"] = slot.process->pid();
-    row["grpc"] = text("grpc");
-    if (slot.spec.role == "router") row["http"] = text("http");
-    row["admin"] = text("admin");
-    row["kv"] = text("kv");
-    root["processes"].push_back(std::move(row));
+    if (!slot.process || !slot.has_reported()) continue;
+    for (const ChildReport& report : slot.reports) {
+      root["processes"].push_back(TopologyRow(report, slot.process->pid()));
+    }
   }
   const std::string path = config_.run_dir + "/topology.json";
   const Status status = ReplaceFile(path, root.dump(1) + "\n", 0644);

@@ -5,7 +5,8 @@
 //  1. A child that dies is started again after a back-off of 0.2 s, doubled to at most 5 s; after 5
 //     deaths in a row, each within 10 s of its start, it is given up and that is said. One that
 //     exits with 0 was asked to leave: it is started again too, and counts as no death.
-//  2. topology.json lists exactly the children that are alive and have reported; while it cannot be
+//  2. topology.json lists exactly the children that are alive and have reported, one that is two
+//     workers in two rows; while it cannot be
 //     written (disk full) the last whole one stays, that is said, and it is tried again.
 //  3. Run returns only when no child is left.
 #ifndef BATON_CLI_SUPERVISOR_H_
@@ -31,7 +32,7 @@ struct SupervisorConfig {
   // Given the router's report, the workers to start.
   std::function<std::vector<ChildSpec>(const ChildReport& router)> workers;
   ChildSpec router;
-  // Called once, when the router says that it would serve a request.
+  // Called once, when the router says that it would serve a request; a report for each worker.
   std::function<void(const ChildReport& router, const std::vector<ChildReport>& workers)> on_ready;
 };
 
@@ -49,12 +50,14 @@ class Supervisor {
   struct Slot {
     ChildSpec spec;
     std::optional<ChildProcess> process;
-    std::optional<ChildReport> report;
+    std::vector<ChildReport> reports;
     int64_t started_us = 0;
     int64_t restart_us = 0;  // when to start it again; 0 = not waiting
     int64_t backoff_us = 0;
     int num_quick_deaths = 0;
     bool given_up = false;
+
+    bool has_reported() const { return reports.size() == spec.num_reports; }
   };
 
   Status StartSlot(Slot& slot);

@@ -49,6 +49,11 @@ class Accelerator {
   // nothing orders with this one's. Memory of one may be used by both, and is freed by the one that
   // allocated it. Either may go first. Internal when the device refuses a stream.
   virtual absl::StatusOr<std::unique_ptr<Accelerator>> Share() = 0;
+  // As Share, for a second worker on this device: where it can be divided, stream() of each runs on
+  // processors of its own from now on: a quarter of them is the new one's, which is for work that
+  // memory binds. Elsewhere the new one's work comes first, and one line of the log says why. Once,
+  // before anything is in stream().
+  virtual absl::StatusOr<std::unique_ptr<Accelerator>> Split() { return Share(); }
 
   // `size_bytes` of device memory, aligned to 256 bytes; contents undefined. ResourceExhausted
   // with needed and available bytes. `name` appears in reports.

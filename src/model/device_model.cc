@@ -98,10 +98,9 @@ absl::StatusOr<std::unique_ptr<DeviceModel>> DeviceModel::Load(const GgufFile& f
   BATON_RETURN_IF_ERROR(CheckPowers(file, *options.pool));
   BATON_ASSIGN_OR_RETURN(DeviceWeights weights, DeviceWeights::Load(plan, options.keeps_packed,
                                                                     options.device, *options.pool));
-  model->weights_ = std::make_unique<DeviceWeights>(std::move(weights));
-  std::vector<float> rope_factors;
-  if (plan.rope_factors != nullptr) rope_factors = FloatsOf(*plan.rope_factors);
-  BATON_RETURN_IF_ERROR(model->Complete(rope_factors, HashWeights(file, config)));
+  model->weights_ = std::make_shared<const DeviceWeights>(std::move(weights));
+  if (plan.rope_factors != nullptr) model->rope_factors_ = FloatsOf(*plan.rope_factors);
+  BATON_RETURN_IF_ERROR(model->Complete(HashWeights(file, config)));
   return model;
 }
 
@@ -114,7 +113,21 @@ absl::StatusOr<std::unique_ptr<DeviceModel>> DeviceModel::FromWeights(
   std::unique_ptr<DeviceModel> model(new DeviceModel(options));
   BATON_RETURN_IF_ERROR(model->TakeConfig(config));
   model->weights_ = std::move(weights);
-  BATON_RETURN_IF_ERROR(model->Complete({}, weights_id));
+  BATON_RETURN_IF_ERROR(model->Complete(weights_id));
+  return model;
+}
+
+StatusOr<std::unique_ptr<LoadedModel>> DeviceModel::Share(const ModelThreads& threads) const {
+  BATON_CHECK(threads.device != nullptr, "a device model needs a device");
+  threads.device->MakeCurrent();
+  DeviceModelOptions options = options_;
+  options.device = threads.device;
+  options.pool = threads.pool;
+  std::unique_ptr<DeviceModel> model(new DeviceModel(options));
+  BATON_RETURN_IF_ERROR(model->TakeConfig(config_));
+  model->weights_ = weights_;
+  model->rope_factors_ = rope_factors_;
+  BATON_RETURN_IF_ERROR(model->Complete(weights_id_));
   return model;
 }
 
@@ -127,14 +140,14 @@ Status DeviceModel::TakeConfig(const ModelConfig& config) {
   return OkStatus();
 }
 
-Status DeviceModel::Complete(std::span<const float> rope_factors, const std::string& weights_id) {
+Status DeviceModel::Complete(const std::string& weights_id) {
   const DeviceWorkspaceSize size{.max_rows = options_.max_rows,
                                  .max_logit_rows = options_.max_logit_rows,
                                  .max_context = options_.max_context,
                                  .block_size = options_.block_size,
                                  .unpacked_bytes = UnpackedBytes(config_, *weights_)};
   BATON_ASSIGN_OR_RETURN(workspace_,
-                         DeviceWorkspace::Create(config_, size, rope_factors, options_.device));
+                         DeviceWorkspace::Create(config_, size, rope_factors_, options_.device));
   BATON_RETURN_IF_ERROR(options_.device->Wait());
   weights_id_ = weights_id;
   numerics_text_ = NumericsText({.weights_id = weights_id_,

@@ -11,6 +11,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "kernels/cuda/kernel_table.h"
 #include "src/device/accelerator.h"
@@ -54,6 +55,7 @@ class DeviceModel final : public LoadedModel {
   DeviceModel(const DeviceModel&) = delete;
   DeviceModel& operator=(const DeviceModel&) = delete;
 
+  StatusOr<std::unique_ptr<LoadedModel>> Share(const ModelThreads& threads) const override;
   Status Forward(const ModelBatch& batch, const KvView& kv, LayerHook* hook,
                  std::span<float> logits) override;
 
@@ -78,8 +80,8 @@ class DeviceModel final : public LoadedModel {
   explicit DeviceModel(const DeviceModelOptions& options);
   // Before the weights: whether there are kernels for it, and what it is loaded for.
   Status TakeConfig(const ModelConfig& config);
-  // After them: the working memory and the ids.
-  Status Complete(std::span<const float> rope_factors, const std::string& weights_id);
+  // After them and the rope factors: the working memory and the ids.
+  Status Complete(const std::string& weights_id);
 
   // The pieces of a layer; each puts kernels into the stream.
   const cuda::KernelTable& Kernels() const { return *options_.kernels; }
@@ -111,7 +113,8 @@ class DeviceModel final : public LoadedModel {
   std::string weights_id_;
   std::string numerics_id_;
   std::string numerics_text_;
-  std::unique_ptr<DeviceWeights> weights_;
+  std::vector<float> rope_factors_;               // as FillRopeTable's
+  std::shared_ptr<const DeviceWeights> weights_;  // of all models of Share
   // Owned by the thread that calls Forward.
   std::unique_ptr<DeviceWorkspace> workspace_;
 };

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -16,6 +17,9 @@
 #include "src/model/model_config.h"
 
 namespace baton {
+
+class Accelerator;
+class ThreadPool;
 
 // See the file comment.
 class ForwardModel {
@@ -44,9 +48,20 @@ class ForwardModel {
   virtual uint64_t flops_per_row() const { return 0; }
 };
 
+// What a model computes with; both outlive it.
+struct ModelThreads {
+  ThreadPool* pool = nullptr;     // of the host
+  Accelerator* device = nullptr;  // of the model's device and this model's alone; null on the host
+};
+
 // See the file comment.
 class LoadedModel : public ForwardModel {
  public:
+  // Another model over the same weights, for another engine thread: equal in all that follows here,
+  // with working memory of its own. The weights live as long as one of these models, on a device no
+  // longer than the accelerator that they were loaded with. ResourceExhausted when memory is short.
+  virtual StatusOr<std::unique_ptr<LoadedModel>> Share(const ModelThreads& threads) const = 0;
+
   virtual const ModelConfig& config() const = 0;
   virtual const KvLayout& layout() const = 0;  // of every KvView given to Forward
   // Hash of the config and of every tensor's bytes, 32 hex digits. Equal ids = equal weights.

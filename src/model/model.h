@@ -63,6 +63,7 @@ class Model final : public LoadedModel {
   Model(const Model&) = delete;
   Model& operator=(const Model&) = delete;
 
+  StatusOr<std::unique_ptr<LoadedModel>> Share(const ModelThreads& threads) const override;
   Status Forward(const ModelBatch& batch, const KvView& kv, LayerHook* hook,
                  std::span<float> logits) override;
 
@@ -85,6 +86,7 @@ class Model final : public LoadedModel {
 
  private:
   Model();
+  Status MakeWorkspace();
 
   void RunLayers(const ModelBatch& batch, const KvView& kv, LayerHook* hook);
   // The pieces of a layer, in model_layers.cc.
@@ -114,7 +116,7 @@ class Model final : public LoadedModel {
   std::string weights_id_;
   std::string numerics_id_;
   std::string numerics_text_;
-  std::unique_ptr<ModelWeights> weights_;
+  std::shared_ptr<const ModelWeights> weights_;  // of all models of Share
   // Owned by the thread that calls Forward.
   std::unique_ptr<ModelWorkspace> workspace_;
 };

@@ -50,14 +50,8 @@ absl::StatusOr<std::unique_ptr<Model>> Model::Load(const GgufFile& file,
   BATON_RETURN_IF_ERROR(CheckVectors(file));
   BATON_RETURN_IF_ERROR(CheckPowers(file, *options.pool));
   BATON_ASSIGN_OR_RETURN(ModelWeights weights, LoadWeights(plan, *options.pool));
-  model->weights_ = std::make_unique<ModelWeights>(std::move(weights));
-  WorkspaceSize size;
-  size.max_rows = options.max_rows;
-  size.max_context = model->max_context_;
-  size.attention_scratch_bytes = model->ops_->attention_scratch_bytes(
-      options.pool->num_threads(), config.num_heads, config.num_kv_heads, config.head_dim);
-  BATON_ASSIGN_OR_RETURN(model->workspace_,
-                         ModelWorkspace::Create(config, size, model->weights_->rope_factors));
+  model->weights_ = std::make_shared<const ModelWeights>(std::move(weights));
+  BATON_RETURN_IF_ERROR(model->MakeWorkspace());
 
   model->weights_id_ = HashWeights(file, config);
   model->numerics_text_ = NumericsText({.weights_id = model->weights_id_,
@@ -66,6 +60,33 @@ absl::StatusOr<std::unique_ptr<Model>> Model::Load(const GgufFile& file,
                                         .kv_dtype = options.kv_dtype,
                                         .config = &config});
   model->numerics_id_ = NumericsId(model->numerics_text_);
+  return model;
+}
+
+Status Model::MakeWorkspace() {
+  WorkspaceSize size;
+  size.max_rows = max_rows_;
+  size.max_context = max_context_;
+  size.attention_scratch_bytes = ops_->attention_scratch_bytes(
+      pool_->num_threads(), config_.num_heads, config_.num_kv_heads, config_.head_dim);
+  BATON_ASSIGN_OR_RETURN(workspace_, ModelWorkspace::Create(config_, size, weights_->rope_factors));
+  return OkStatus();
+}
+
+StatusOr<std::unique_ptr<LoadedModel>> Model::Share(const ModelThreads& threads) const {
+  BATON_CHECK(threads.pool != nullptr, "a model needs a thread pool");
+  std::unique_ptr<Model> model(new Model());
+  model->config_ = config_;
+  model->layout_ = layout_;
+  model->ops_ = ops_;
+  model->pool_ = threads.pool;
+  model->max_rows_ = max_rows_;
+  model->max_context_ = max_context_;
+  model->weights_id_ = weights_id_;
+  model->numerics_id_ = numerics_id_;
+  model->numerics_text_ = numerics_text_;
+  model->weights_ = weights_;
+  BATON_RETURN_IF_ERROR(model->MakeWorkspace());
   return model;
 }
 

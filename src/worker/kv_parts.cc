@@ -16,8 +16,18 @@ constexpr uint32_t kBlocksForWords = 1;
 // A slice takes the runner a millisecond, and a close waits for the launch that is under way.
 constexpr uint64_t kRunnerOfferBytes = uint64_t{512} << 10;
 
+// Read and written by an H200 in some 16 us, several times what a launch costs.
+constexpr uint64_t kPullBytes = uint64_t{32} << 20;
+constexpr uint64_t kMaxPullSlices = 1024;  // 24 bytes of lists each
+
 bool IsOnDevice(TransportKind kind) {
   return kind == TransportKind::kNccl || kind == TransportKind::kCudaIpc;
+}
+
+uint32_t SlicesOfPull(const Accelerator& device, const KvLayout& layout) {
+  const uint64_t bytes = device.kind() == DeviceKind::kSimt ? kRunnerOfferBytes : kPullBytes;
+  return static_cast<uint32_t>(
+      std::clamp<uint64_t>(bytes / layout.SliceBytes(), 1, kMaxPullSlices));
 }
 
 // What carries the words.
@@ -56,6 +66,10 @@ StatusOr<std::unique_ptr<KvParts>> KvParts::Create(const WorkerConfig& config,
                                                    const ComputeDevice& device,
                                                    const KvNeeds& needs) {
   std::unique_ptr<KvParts> parts(new KvParts());
+  if (needs.hub != nullptr) {
+    BATON_RETURN_IF_ERROR(parts->MakeLocal(config, device, needs));
+    return parts;
+  }
   parts->kinds_ = KindsOf(config.transport);
   BATON_RETURN_IF_ERROR(parts->MakeStore(config, device, needs));
   if (config.transport == TransportKind::kCudaIpc) {
@@ -115,6 +129,33 @@ Status KvParts::FindNccl(const WorkerConfig& config, const Accelerator* accelera
       nccl::LoadNccl({.library = config.nccl_library, .python_folders = nccl::PythonFolders()});
   if (!table.ok()) return WithPrefix(table.status(), "--transport nccl");
   nccl_ = *std::move(table);
+  return OkStatus();
+}
+
+Status KvParts::MakeLocal(const WorkerConfig& config, const ComputeDevice& device,
+                          const KvNeeds& needs) {
+  kinds_ = {TransportKind::kLocal};
+  BATON_ASSIGN_OR_RETURN(const uint32_t num_blocks,
+                         NumPoolBlocks(config.kv_memory_bytes, needs.layout, needs.max_context));
+  LocalWorker worker;
+  worker.worker_id = config.worker_id;
+  worker.incarnation = needs.incarnation;
+  worker.dials = config.role == WorkerRole::kPrefill;
+  if (device.accelerator == nullptr) {
+    BATON_ASSIGN_OR_RETURN(arena_, KvArena::Create(needs.layout, num_blocks));
+    store_ = KvStore::OnHost(arena_.get());
+  } else {
+    BATON_ASSIGN_OR_RETURN(
+        store_, Named("--kv-memory", KvStore::OnDevice(device.accelerator.get(), device.kernels,
+                                                       needs.layout, num_blocks)));
+    BATON_ASSIGN_OR_RETURN(transport_device_, device.accelerator->Share());
+    BATON_ASSIGN_OR_RETURN(
+        worker.puller,
+        SlicePuller::Create({transport_device_.get(), device.kernels, store_->memory()},
+                            /*num_slots=*/1, SlicesOfPull(*transport_device_, needs.layout)));
+  }
+  worker.memory = store_->memory();
+  transport_ = needs.hub->Attach(std::move(worker));
   return OkStatus();
 }
 

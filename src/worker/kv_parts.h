@@ -3,6 +3,8 @@
 //   processor                  arena (shared memory), read and written by kernels and a KvEndpoint
 //   device, auto, shm, tcp     device memory for kernels, an arena beside it for the KvEndpoint
 //   device, nccl, cuda_ipc     device memory for both; the KvEndpoint carries words only
+//   colocated                  the arena, or on a device its memory, for both; words and slices go
+//                              through the LocalHub of the process, and no other process can come
 //
 // Made by the main thread. The parts have their own threads; all outlive the engine's Stop.
 #ifndef BATON_WORKER_KV_PARTS_H_
@@ -16,6 +18,7 @@
 #include "kvcache/kv_arena.h"
 #include "kvcache/transport/ipc/ipc_transport.h"
 #include "kvcache/transport/kv_endpoint.h"
+#include "kvcache/transport/local_transport.h"
 #include "kvcache/transport/nccl/nccl_transport.h"
 #include "src/engine/kv_store.h"
 #include "src/model/compute_device.h"
@@ -29,6 +32,7 @@ struct KvNeeds {
   uint32_t max_context = 0;  // of the model
   std::string numerics_id;
   Incarnation incarnation;
+  LocalHub* hub = nullptr;  // of a process whose workers hand off to each other; outlives the parts
 };
 
 // See the file comment.
@@ -51,7 +55,8 @@ class KvParts {
   NcclTransport* nccl() const { return nccl_transport_; }
   // The same, null when it is not CUDA IPC.
   IpcTransport* ipc() const { return ipc_transport_; }
-  // Who listens and dials: the transport itself, or the way of NCCL and CUDA IPC to say words.
+  // Who listens and dials: the transport itself, or the way of NCCL and CUDA IPC to say words; null
+  // when colocated.
   KvEndpoint* endpoint() const { return endpoint_; }
   // How slices may cross to or from this worker; peers have one of these too.
   const std::vector<TransportKind>& kinds() const { return kinds_; }
@@ -63,6 +68,7 @@ class KvParts {
   Status MakeNccl(const WorkerConfig& config, const ComputeDevice& device,
                   std::unique_ptr<KvEndpoint> endpoint);
   Status MakeIpc(const ComputeDevice& device, KvEndpointOptions endpoint_options);
+  Status MakeLocal(const WorkerConfig& config, const ComputeDevice& device, const KvNeeds& needs);
 
   // In the order of construction; destroyed in reverse.
   std::unique_ptr<KvArena> arena_;

@@ -336,7 +336,8 @@ void Registration::TakeAck(Router& router, const v1::RegisterAck& ack, int64_t n
     router.refusal = ack.refusal();
     return;
   }
-  BATON_LOG_INFO("registered with router {}", router.address);
+  BATON_LOG_INFO("{} is registered with router {}", config_.hello.worker().worker_id(),
+                 router.address);
   router.refusal.clear();
   router.failure.clear();
   router.heartbeat_ms = ack.heartbeat_ms();

@@ -41,6 +41,7 @@
 #include "src/worker/request_codec.h"
 #include "src/worker/session_service.h"
 #include "src/worker/worker_admin.h"
+#include "src/worker/worker_drain.h"
 #include "src/worker/worker_load.h"
 #include "src/worker/worker_spans.h"
 
@@ -52,22 +53,16 @@ constexpr uint32_t kCpuBlockSize = 16;
 constexpr uint32_t kDeviceBlockSize = 64;
 constexpr uint32_t kMaxBatchTokens = 1024;
 constexpr int kMaxMessageBytes = 32 * 1024 * 1024;
-// Two heartbeats: after them no router places a request here any more.
-constexpr int64_t kAnnounceMs = 500;
-constexpr int64_t kDrainPollMs = 5;
 // How long a prompt whose decode worker is lost keeps its blocks for another: a router that lives
 // places it again within milliseconds.
 constexpr int64_t kStrandUs = 3'000'000;
-// For the last tokens to reach the routers, and for these to have read them before they see the
-// lease end, which comes on another connection.
-constexpr int64_t kLastWordsMs = 500;
-constexpr int64_t kReadingMs = 50;
 
 }  // namespace
 
 // In the order of construction; destroyed in reverse.
 struct WorkerProcess::Parts {
   WorkerConfig config;
+  Colocation colocation;
   Incarnation incarnation = RandomIncarnation();
   std::string incarnation_text;
   std::string tokenizer_bytes;
@@ -77,6 +72,7 @@ struct WorkerProcess::Parts {
 
   std::unique_ptr<ThreadPool> pool;
   ComputeDevice device;
+  std::unique_ptr<Accelerator> part_of_next;  // of the device, until the next worker takes it
   std::unique_ptr<LoadedModel> model;
   std::unique_ptr<KvParts> kv;
   std::unique_ptr<PrefixJournal> prefixes;  // null without a prefix cache
@@ -100,6 +96,7 @@ struct WorkerProcess::Parts {
   std::atomic<bool> stopped{false};
 
   Status LoadModel();
+  Status ShareModel(Parts& first);
   Status LoadWeights(const GgufFile& file);
   Status LoadOnDevice(const GgufFile& file);
   void EstimateSteps(SchedulerConfig* scheduler) const;
@@ -129,6 +126,21 @@ Status WorkerProcess::Parts::LoadModel() {
   return OkStatus();
 }
 
+// What `first` has read; its weights are there once.
+Status WorkerProcess::Parts::ShareModel(Parts& first) {
+  tokenizer_bytes = first.tokenizer_bytes;
+  tokenizer_id = first.tokenizer_id;
+  eog_tokens = first.eog_tokens;
+  loaded_unix_s = first.loaded_unix_s;
+  pool = std::make_unique<ThreadPool>(ThreadPool::Options{.num_threads = config.num_threads});
+  device.kernels = first.device.kernels;
+  device.accelerator = std::move(first.part_of_next);
+  BATON_ASSIGN_OR_RETURN(
+      model, first.model->Share({.pool = pool.get(), .device = device.accelerator.get()}));
+  BATON_LOG_INFO("{} computes with the weights of {}", config.worker_id, first.config.worker_id);
+  return OkStatus();
+}
+
 Status WorkerProcess::Parts::LoadWeights(const GgufFile& file) {
   const bool is_auto = config.device == DeviceKind::kUnspecified;
   // Only the processor has another type of K and V.
@@ -138,6 +150,7 @@ Status WorkerProcess::Parts::LoadWeights(const GgufFile& file) {
     const Status status = LoadOnDevice(file);
     if (!is_auto || !absl::IsUnimplemented(status)) return status;
     BATON_LOG_WARN("{}; computing on the processor", std::string(status.message()));
+    part_of_next.reset();
     device = ComputeDevice{};
   }
   BATON_ASSIGN_OR_RETURN(model, Model::Load(file, {.pool = pool.get(),
@@ -152,6 +165,9 @@ Status WorkerProcess::Parts::LoadWeights(const GgufFile& file) {
 
 Status WorkerProcess::Parts::LoadOnDevice(const GgufFile& file) {
   const SchedulerConfig limits;
+  if (colocation.hub != nullptr) {
+    BATON_ASSIGN_OR_RETURN(part_of_next, device.accelerator->Split());
+  }
   StatusOr<std::unique_ptr<DeviceModel>> loaded =
       DeviceModel::Load(file, {.device = device.accelerator.get(),
                                .kernels = device.kernels,
@@ -178,6 +194,7 @@ Status WorkerProcess::Parts::LoadOnDevice(const GgufFile& file) {
 // Of a GPU whose limits are known; everything else is learnt from the first steps.
 void WorkerProcess::Parts::EstimateSteps(SchedulerConfig* scheduler) const {
   if (device.accelerator == nullptr || device.accelerator->kind() != DeviceKind::kCuda) return;
+  if (colocation.hub != nullptr) return;  // it has a part of the GPU
   const StatusOr<StepWeights> cost =
       FirstStepCost(device.accelerator->product(), model->config(), model->bytes_read_per_step());
   if (cost.ok()) {
@@ -192,8 +209,11 @@ Status WorkerProcess::Parts::MakeEngine() {
                                              {.layout = model->layout(),
                                               .max_context = model->max_context(),
                                               .numerics_id = model->numerics_id(),
-                                              .incarnation = incarnation}));
-  kv_address = AdvertisedOnHost(config.advertise, kv->endpoint()->tcp_address());
+                                              .incarnation = incarnation,
+                                              .hub = colocation.hub}));
+  if (const KvEndpoint* endpoint = kv->endpoint()) {
+    kv_address = AdvertisedOnHost(config.advertise, endpoint->tcp_address());
+  }
 
   const bool prefill = config.role == WorkerRole::kPrefill;
   sessions =
@@ -276,7 +296,7 @@ v1::WorkerHello WorkerProcess::Parts::Hello() const {
   hello.set_grpc_address(grpc_address);
   hello.set_admin_address(admin_address);
   hello.set_kv_address(kv_address);
-  hello.set_kv_unix(kv->endpoint()->unix_name());
+  if (const KvEndpoint* endpoint = kv->endpoint()) hello.set_kv_unix(endpoint->unix_name());
   hello.set_host_id(HostId());
   hello.set_pid(static_cast<uint32_t>(::getpid()));
   hello.set_model(config.model_id);
@@ -312,6 +332,7 @@ void WorkerProcess::Parts::Register() {
   registration_config.load = [this] { return Load(); };
   registration_config.prefixes = prefixes.get();
   registration_config.on_peers = [this](const std::vector<v1::Peer>& peers) {
+    if (kv->endpoint() == nullptr) return;  // it has met the only one that it can have
     // Decode workers listen; one that drains gets a list of those that may take its KV over.
     const Status status = kv->endpoint()->SetPeers(PeerAddresses(peers, kv->kinds()));
     if (!status.ok()) BATON_LOG_WARN("{}", std::string(status.message()));
@@ -375,7 +396,8 @@ WorkerProcess::WorkerProcess(std::unique_ptr<Parts> parts) : parts_(std::move(pa
 
 WorkerProcess::~WorkerProcess() { Stop(); }
 
-StatusOr<std::unique_ptr<WorkerProcess>> WorkerProcess::Start(WorkerConfig config) {
+StatusOr<std::unique_ptr<WorkerProcess>> WorkerProcess::Start(WorkerConfig config,
+                                                              const Colocation& colocation) {
   BATON_RETURN_IF_ERROR(CheckWorkerId(config.worker_id));
   BATON_RETURN_IF_ERROR(CheckAdvertise(config.advertise));
   if (config.routers.empty()) return InvalidArgument("--router is missing");
@@ -383,11 +405,13 @@ StatusOr<std::unique_ptr<WorkerProcess>> WorkerProcess::Start(WorkerConfig confi
   if (!config.tls.empty()) BATON_RETURN_IF_ERROR(TlsIdentity::Load(config.tls).status());
   auto parts = std::make_unique<Parts>();
   parts->config = std::move(config);
+  parts->colocation = colocation;
   parts->drain_timeout_ms.store(parts->config.drain_timeout_ms);
   parts->incarnation_text = HexFromU64(parts->incarnation.value());
   std::unique_ptr<WorkerProcess> worker(new WorkerProcess(std::move(parts)));
   Parts& p = *worker->parts_;
-  BATON_RETURN_IF_ERROR(p.LoadModel());
+  BATON_RETURN_IF_ERROR(colocation.first == nullptr ? p.LoadModel()
+                                                    : p.ShareModel(*colocation.first->parts_));
   BATON_RETURN_IF_ERROR(p.MakeEngine());
   BATON_RETURN_IF_ERROR(p.TryOneToken());
   BATON_RETURN_IF_ERROR(p.StartAdmin());  // before the engine, which counts hand-offs in it
@@ -404,12 +428,14 @@ StatusOr<std::unique_ptr<WorkerProcess>> WorkerProcess::Start(WorkerConfig confi
                  p.model->layout().block_size,
                  FormatSize(uint64_t{pool.num_blocks} * pool.layout.BlockStride()),
                  FormatSize(p.model->weight_bytes()));
-  if (p.config.cluster_secret.empty()) {
+  if (p.config.cluster_secret.empty() && p.kv->endpoint() != nullptr) {
     BATON_LOG_WARN("no --cluster-secret-file: any process that reaches the KV port may connect");
   }
   return worker;
 }
 
+WorkerRole WorkerProcess::role() const { return parts_->config.role; }
+const std::string& WorkerProcess::worker_id() const { return parts_->config.worker_id; }
 const std::string& WorkerProcess::grpc_address() const { return parts_->grpc_address; }
 const std::string& WorkerProcess::kv_address() const { return parts_->kv_address; }
 std::string WorkerProcess::DescribeDevice() const {
@@ -425,38 +451,29 @@ Status WorkerProcess::failure() const {
 }
 
 Status WorkerProcess::Drain(const std::atomic<bool>* stop_now) {
-  Parts& p = *parts_;
-  p.draining.store(true);
-  p.registration->ReportNow();
-  const int64_t start_us = SystemClock().NowUs();
-  const int64_t announced_us = start_us + kAnnounceMs * 1000;
-  const int64_t deadline_us = announced_us + p.drain_timeout_ms.load() * 1000;
-  bool refusing = false;
-  while (!stop_now->load() && SystemClock().NowUs() < deadline_us) {
-    if (SystemClock().NowUs() >= announced_us && !std::exchange(refusing, true)) {
-      p.engine->BeginDrain();
+  WorkerProcess* const self = this;
+  return DrainTogether(std::span(&self, 1), stop_now);
+}
+
+Status WorkerProcess::DrainTogether(std::span<WorkerProcess* const> workers,
+                                    const std::atomic<bool>* stop_now) {
+  const bool any_asked = std::any_of(workers.begin(), workers.end(),
+                                     [](const WorkerProcess* w) { return w->drain_asked(); });
+  int64_t timeout_ms = 0;
+  std::vector<DrainingParts> parts;
+  parts.reserve(workers.size());
+  for (const WorkerProcess* const worker : workers) {
+    Parts& p = *worker->parts_;
+    if (worker->drain_asked() == any_asked) {
+      timeout_ms = std::max(timeout_ms, p.drain_timeout_ms.load());
     }
-    if (refusing && p.engine->IsIdle()) break;
-    std::this_thread::sleep_for(std::chrono::milliseconds(kDrainPollMs));
+    p.draining.store(true);
+    p.registration->ReportNow();
+    parts.push_back({p.engine.get(), p.sessions.get()});
   }
-  p.engine->BeginDrain();
-  if (!p.engine->IsIdle()) {
-    p.engine->FailAll(Unavailable("the worker stops"));
-    const int64_t grace_us = SystemClock().NowUs() + 1'000'000;
-    while (!p.engine->IsIdle() && SystemClock().NowUs() < grace_us) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(kDrainPollMs));
-    }
-  }
-  const bool clean = p.engine->IsIdle();
-  p.sessions->CloseAll();
-  const int64_t last_words_us = SystemClock().NowUs() + kLastWordsMs * 1000;
-  while (p.sessions->num_sessions() > 0 && SystemClock().NowUs() < last_words_us) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(kDrainPollMs));
-  }
-  std::this_thread::sleep_for(std::chrono::milliseconds(kReadingMs));
-  Stop();
-  if (!clean) return Internal("blocks or requests were left when the worker stopped");
-  return OkStatus();
+  Status status = DrainEngines(parts, timeout_ms, stop_now);
+  for (WorkerProcess* const worker : workers) worker->Stop();
+  return status;
 }
 
 void WorkerProcess::Stop() {

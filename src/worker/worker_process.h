@@ -1,5 +1,6 @@
 // WorkerProcess: everything a prefill or decode worker is made of, joined and running: model,
-// arena, engine, KV endpoint, gRPC service, registration, admin port.
+// arena, engine, KV endpoint, gRPC service, registration, admin port. Most have a process of their
+// own; WorkerGroup joins two in one.
 //
 // Start and Stop: the main thread. The accessors: any thread.
 #ifndef BATON_WORKER_WORKER_PROCESS_H_
@@ -8,6 +9,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 
 #include "src/base/status.h"
@@ -15,17 +17,29 @@
 
 namespace baton {
 
+class LocalHub;
+class WorkerProcess;
+
+// What a worker has in common with another one of its process; both outlive it.
+struct Colocation {
+  LocalHub* hub = nullptr;         // KV crosses here and nowhere else; null: the worker is alone
+  WorkerProcess* first = nullptr;  // whose weights and device it uses; null: it is the first
+};
+
 // See the file comment.
 class WorkerProcess {
  public:
   // Loads the model and starts serving; registration goes on in the background. Any failure is one
   // sentence with the values and the flag that mends it, and leaves nothing running.
-  static StatusOr<std::unique_ptr<WorkerProcess>> Start(WorkerConfig config);
+  static StatusOr<std::unique_ptr<WorkerProcess>> Start(WorkerConfig config,
+                                                        const Colocation& colocation = {});
   ~WorkerProcess();
   WorkerProcess(const WorkerProcess&) = delete;
   WorkerProcess& operator=(const WorkerProcess&) = delete;
 
-  // As bound and advertised, "host:port".
+  WorkerRole role() const;
+  const std::string& worker_id() const;
+  // As bound and advertised, "host:port"; the address for KV is "" when it is colocated.
   const std::string& grpc_address() const;
   const std::string& kv_address() const;
   // What computes: "avx512 on the processor", or the device's name.
@@ -43,6 +57,10 @@ class WorkerProcess {
   // the drain timeout or until `*stop_now` is true; what is left then fails. OK = the ledger was
   // empty.
   Status Drain(const std::atomic<bool>* stop_now);
+  // The same for workers that leave together: all are told first, each goes on until all have
+  // nothing to do. When routers asked some of them to leave, their time holds.
+  static Status DrainTogether(std::span<WorkerProcess* const> workers,
+                              const std::atomic<bool>* stop_now);
   // Ends everything at once. Idempotent.
   void Stop();
 

@@ -48,6 +48,32 @@ std::vector<std::string> PlanOf(const std::vector<std::string>& more) {
   return args;
 }
 
+TEST(UsageExitTest, WhatTwoWorkersOfAProcessCannotHaveIsNamed) {
+  const std::vector<std::string> prefill = {"--router=127.0.0.1:1", "--model=m.gguf"};
+  const auto with = [&prefill](std::vector<std::string> more) {
+    more.insert(more.end(), prefill.begin(), prefill.end());
+    return more;
+  };
+  const std::string decode = "--colocate-decode=decode-0";
+  const WrongUse cases[] = {
+      {&RunServe, {"m.gguf", "--colocate", "--prefill=2"}, "--prefill 2: --colocate"},
+      {&RunServe, {"m.gguf", "--colocate", "--prefill=0"}, "--prefill 0: --colocate"},
+      {&RunServe, {"m.gguf", "--colocate", "--decode=2"}, "--decode 2: --colocate"},
+      {&RunServe, {"m.gguf", "--colocate", "--mode=aggregated"}, "--mode aggregated"},
+      {&RunServe, {"m.gguf", "--colocate", "--transport=shm"}, "--transport shm: --colocate"},
+      {&RunServe, {"m.gguf", "--colocate", "--transport=nccl"}, "--transport nccl: --colocate"},
+      {&RunDecode, with({decode}), "--colocate-decode"},
+      {&RunPrefill, with({"--colocate-threads=2"}), "goes with --colocate-decode"},
+      {&RunPrefill, with({"--colocate-decode=Not ok"}), "--colocate-decode"},
+      {&RunPrefill, with({"--colocate-decode=prefill-0"}), "the name of the prefill worker too"},
+      {&RunPrefill, with({"--colocate-decode=a", "--worker-id=a"}), "of the prefill worker too"},
+      {&RunPrefill, with({decode, "--transport=tcp"}), "--transport tcp: --colocate-decode"},
+      {&RunPrefill, with({decode, "--kv-listen=127.0.0.1:0"}), "--kv-listen 127.0.0.1:0"},
+      {&RunPrefill, with({decode, "--advertise=10.0.0.1:70"}), "--advertise 10.0.0.1:70"},
+  };
+  ExpectUsageErrors(cases);
+}
+
 TEST(UsageExitTest, EveryRoleSaysTwoForAWrongCommandLine) {
   const std::string router = "--router=127.0.0.1:1";
   const WrongUse cases[] = {

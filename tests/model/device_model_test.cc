@@ -243,6 +243,29 @@ TEST(DeviceModelLoadTest, IsAnotherArithmeticThanTheProcessors) {
   EXPECT_THAT(on.fixture.model().numerics_text(), HasSubstr("arithmetic=bf16.float.1"));
 }
 
+TEST(DeviceModelShareTest, AnotherModelOverTheSameWeightsGivesTheSameBits) {
+  for (const char* name : {"head64_llama", "head64_gemma3", "head64_qwen3moe"}) {
+    OnDevice on(Tiny(name));
+    ASSERT_TRUE(on.fixture.status().ok()) << on.fixture.status();
+    const auto device = on.device.accelerator->Split();
+    ASSERT_TRUE(device.ok());
+    ModelFixture second({.max_rows = 96,
+                         .max_context = 512,
+                         .num_blocks = 61,
+                         .device = device->get(),
+                         .kernels = on.device.kernels,
+                         .weights_of = &on.fixture.model()});
+    ASSERT_TRUE(second.status().ok()) << second.status();
+    EXPECT_EQ(second.model().numerics_id(), on.fixture.model().numerics_id());
+    const std::vector<TokenId> tokens = RandomTokens(70, 3);
+    const auto a = on.fixture.Run({{0, 0, tokens}});
+    const auto b = second.Run({{0, 0, tokens}});
+    ASSERT_TRUE(a.ok() && b.ok());
+    EXPECT_EQ(*a, *b);
+    EXPECT_EQ(on.fixture.KvBytes(0, 70), second.KvBytes(0, 70));
+  }
+}
+
 TEST(DeviceModelLoadTest, ABatchOutsideTheLimitsIsRefused) {
   OnDevice on(Tiny("head64_llama"), 64, /*max_rows=*/16);
   ASSERT_TRUE(on.fixture.status().ok()) << on.fixture.status();

@@ -31,6 +31,7 @@ struct FixtureOptions {
   Accelerator* device = nullptr;
   const cuda::KernelTable* kernels = nullptr;
   bool keeps_packed = true;
+  const LoadedModel* weights_of = nullptr;  // instead of the path; of the same device
 };
 
 // Tokens of one sequence to compute in a step.
@@ -51,12 +52,7 @@ inline constexpr float kUntouched = 12345.0f;
 class ModelFixture {
  public:
   explicit ModelFixture(const FixtureOptions& options) : pool_(options.num_threads) {
-    auto file = OpenModelFile(options.path);
-    if (!file.ok()) {
-      status_ = file.status();
-      return;
-    }
-    status_ = options.device == nullptr ? LoadOnCpu(**file, options) : LoadOn(**file, options);
+    status_ = options.weights_of == nullptr ? Load(options) : Share(options);
     if (!status_.ok()) return;
     view_.layout = &model_->layout();
     view_.num_blocks = options.num_blocks;
@@ -134,6 +130,15 @@ class ModelFixture {
     return out;
   }
 
+  absl::Status Load(const FixtureOptions& options) {
+    BATON_ASSIGN_OR_RETURN(const auto file, OpenModelFile(options.path));
+    return options.device == nullptr ? LoadOnCpu(*file, options) : LoadOn(*file, options);
+  }
+  absl::Status Share(const FixtureOptions& options) {
+    BATON_ASSIGN_OR_RETURN(model_,
+                           options.weights_of->Share({.pool = &pool_, .device = options.device}));
+    return OkStatus();
+  }
   absl::Status LoadOnCpu(const GgufFile& file, const FixtureOptions& options) {
     auto model = Model::Load(file, {.pool = &pool_,
                                     .isa = options.isa,

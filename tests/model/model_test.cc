@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <random>
+#include <thread>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -251,6 +252,37 @@ TEST(ModelTest, ForwardWritesOnlyItsBlocksAndAllocatesNothing) {
   EXPECT_EQ(std::memcmp(before.data(), now, 7 * stride), 0);
   EXPECT_EQ(
       std::memcmp(before.data() + 8 * stride, now + 8 * stride, (view.num_blocks - 8) * stride), 0);
+}
+
+// Two engine threads, one set of weights.
+TEST(ModelTest, ModelsOfTheSameWeightsComputeAtOnceAndGiveEqualBits) {
+  const FixtureOptions options = {.path = GoldenPath("tiny_mixed_rope.gguf"), .num_threads = 2};
+  std::vector<TokenId> tokens(40);
+  for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<TokenId>(1 + i * 7 % 50);
+  ModelFixture alone(options);
+  ASSERT_TRUE(alone.status().ok()) << alone.status();
+  const auto expected = alone.Run({{0, 0, tokens}}, /*all_rows=*/true);
+  ASSERT_TRUE(expected.ok());
+
+  auto first = std::make_unique<ModelFixture>(options);
+  FixtureOptions beside = options;
+  beside.num_threads = 1;
+  beside.weights_of = &first->model();
+  ModelFixture second(beside);
+  ASSERT_TRUE(second.status().ok()) << second.status();
+  EXPECT_EQ(second.model().numerics_id(), first->model().numerics_id());
+  EXPECT_EQ(second.model().weight_bytes(), first->model().weight_bytes());
+  const auto run = [&](ModelFixture* fixture) {
+    for (int i = 0; i < 20; ++i) {
+      const auto logits = fixture->Run({{0, 0, tokens}}, /*all_rows=*/true);
+      EXPECT_TRUE(logits.ok() && SameBits(*logits, *expected));
+    }
+  };
+  std::thread other(run, &second);
+  run(first.get());
+  other.join();
+  first.reset();
+  run(&second);
 }
 
 TEST(ModelTest, RefusesABatchThatDoesNotFitBeforeTouchingKv) {

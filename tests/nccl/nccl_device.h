@@ -42,17 +42,18 @@ inline const cuda::KernelTable& FakeKernels() {
 }
 
 // The runner where it is built and wanted, else the fake. Blocks start as zeros; `is_shared`: with
-// a descriptor.
+// a descriptor; `beside`: on that device.
 inline KvDevice MakeKvDevice(bool is_runner, const KvLayout& layout, uint32_t num_blocks,
-                             bool is_shared = false) {
+                             bool is_shared = false, Accelerator* beside = nullptr) {
   KvDevice made;
+  if (beside != nullptr) made.device = beside->Share().value();
   made.parts.kernels = &FakeKernels();
 #ifdef BATON_HAVE_SIMT
   if (is_runner) {
     // Bounds are checked at every access; races are the kernels' own tests'.
     simt::RunOptions options;
     options.detect_races = false;
-    made.device = std::make_unique<simt::SimtDevice>(options);
+    if (beside == nullptr) made.device = std::make_unique<simt::SimtDevice>(options);
     made.parts.kernels = &cuda::runner::Kernels();
   }
 #endif

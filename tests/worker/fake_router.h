@@ -88,6 +88,7 @@ class FakeRouter final : public v1::RouterRegistry::Service {
         continue;
       }
       last_hello = report.hello();
+      hellos.push_back(report.hello());
       hello_us.push_back(SystemClock().NowUs());
       changed_.notify_all();
       if (!answer_) break;
@@ -106,6 +107,7 @@ class FakeRouter final : public v1::RouterRegistry::Service {
 
   // Guarded by the mutex: read them inside Wait, or when no worker is connected.
   v1::WorkerHello last_hello;
+  std::vector<v1::WorkerHello> hellos;
   std::vector<int64_t> hello_us;
   std::vector<v1::WorkerLoad> loads;
   std::vector<v1::PrefixEvents> prefixes;

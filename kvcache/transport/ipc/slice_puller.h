@@ -1,6 +1,7 @@
-// SlicePuller: copies KV slices from the pool of a peer straight into own blocks on a device, and
-// hashes what it stored: one launch of KvGather a batch, with the peer's blocks as its blocks and
-// the own ones as its staging. No staging, and each byte is read once.
+// SlicePuller: copies KV slices from the pool of a peer, which may be one of this process, straight
+// into own blocks on a device, and hashes what it stored: one launch of KvGather a batch, with the
+// peer's blocks as its blocks and the own ones as its staging. No staging, and each byte is read
+// once.
 //
 // Owned by the transport's thread. Invariants
 //  1. All device memory is taken by Create.
@@ -43,6 +44,8 @@ class SlicePuller {
     uint64_t to = 0;
   };
   Status Begin(Slot* slot, const std::byte* pool, std::span<const Pull> pulls);
+  // Until all that was begun is done; for a thread that has nothing else to do meanwhile.
+  Status Wait() { return parts_.device->Wait(); }
 
   std::vector<Slot>& slots() { return slots_; }
   uint32_t max_slices() const { return max_slices_; }

@@ -4,6 +4,8 @@
 
 #include "src/base/log.h"
 #include "src/base/size_text.h"
+#include "src/device/cuda/driver_entry.h"
+#include "src/device/cuda/green_contexts.h"
 #include "src/device/cuda/shared_memory.h"
 
 namespace baton {
@@ -13,6 +15,18 @@ namespace {
 absl::Status FromCuda(std::string_view what, cudaError_t error) {
   if (error == cudaSuccess) return OkStatus();
   return Internal("{}: {}, {}", what, cudaGetErrorName(error), cudaGetErrorString(error));
+}
+
+// The interface that green contexts are complete with.
+constexpr unsigned kGreenInterface = 12050;
+
+// What the driver lacks stays null, and is named when it is asked for.
+GreenTable FindGreenTable() {
+  GreenTable driver;
+#define BATON_FIND(name) (void)FindInDriver(#name, kGreenInterface, &driver.name);
+  BATON_GREEN_FUNCTIONS(BATON_FIND)
+#undef BATON_FIND
+  return driver;
 }
 
 cudaStream_t StreamOf(void* stream) { return static_cast<cudaStream_t>(stream); }
@@ -53,19 +67,64 @@ CudaDevice::CudaDevice(int ordinal) : ordinal_(ordinal) {}
 
 CudaDevice::~CudaDevice() {
   shared_.reset();
-  if (stream_ == nullptr) return;
-  MakeCurrent();
-  (void)cudaStreamDestroy(StreamOf(stream_));
+  DropStream();
 }
 
-absl::StatusOr<std::unique_ptr<Accelerator>> CudaDevice::Share() {
+void CudaDevice::DropStream() {
+  if (stream_ == nullptr) return;
+  MakeCurrent();
+  if (part_ != nullptr) {
+    part_->DestroyStream(StreamOf(stream_));
+  } else {
+    (void)cudaStreamDestroy(StreamOf(stream_));
+  }
+  stream_ = nullptr;
+}
+
+std::unique_ptr<CudaDevice> CudaDevice::Another() const {
   std::unique_ptr<CudaDevice> device(new CudaDevice(ordinal_));
   device->product_ = product_;
   device->description_ = description_;
   device->arithmetic_ = arithmetic_;
   device->MakeCurrent();
+  return device;
+}
+
+absl::StatusOr<std::unique_ptr<Accelerator>> CudaDevice::Share() {
+  std::unique_ptr<CudaDevice> device = Another();
   BATON_ASSIGN_OR_RETURN(device->stream_, device->CreateStream());
   return device;
+}
+
+absl::StatusOr<std::unique_ptr<Accelerator>> CudaDevice::Split() {
+  std::unique_ptr<CudaDevice> device = Another();
+  absl::StatusOr<SmSplit> split = SmSplit::Create(FindGreenTable(), ordinal_);
+  if (split.ok()) {
+    BATON_RETURN_IF_ERROR(Enter(std::move(split->most), split->num_sms));
+    BATON_RETURN_IF_ERROR(device->Enter(std::move(split->quarter), split->num_sms));
+    return device;
+  }
+  BATON_LOG_WARN("GPU {} cannot be divided between its workers, they take turns: {}", ordinal_,
+                 std::string(split.status().message()));
+  int least = 0;
+  int greatest = 0;
+  BATON_RETURN_IF_ERROR(FromCuda("cudaDeviceGetStreamPriorityRange",
+                                 cudaDeviceGetStreamPriorityRange(&least, &greatest)));
+  cudaStream_t stream = nullptr;
+  BATON_RETURN_IF_ERROR(
+      FromCuda("cudaStreamCreateWithPriority",
+               cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, greatest)));
+  device->stream_ = stream;
+  return device;
+}
+
+Status CudaDevice::Enter(std::unique_ptr<SmPart> part, uint32_t num_sms) {
+  BATON_ASSIGN_OR_RETURN(const CUstream stream, part->CreateStream());
+  DropStream();
+  part_ = std::move(part);
+  stream_ = stream;
+  description_ += fmt::format(", {} of {} multiprocessors", part_->num_sms(), num_sms);
+  return OkStatus();
 }
 
 void CudaDevice::MakeCurrent() { (void)cudaSetDevice(ordinal_); }

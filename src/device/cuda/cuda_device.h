@@ -7,6 +7,7 @@
 #ifndef BATON_SRC_DEVICE_CUDA_CUDA_DEVICE_H_
 #define BATON_SRC_DEVICE_CUDA_CUDA_DEVICE_H_
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -16,6 +17,7 @@
 namespace baton {
 
 class CudaSharedMemory;
+class SmPart;
 
 // See the file comment.
 class CudaDevice final : public Accelerator {
@@ -32,6 +34,7 @@ class CudaDevice final : public Accelerator {
   void MakeCurrent() override;
   void* stream() const override { return stream_; }
   absl::StatusOr<std::unique_ptr<Accelerator>> Share() override;
+  absl::StatusOr<std::unique_ptr<Accelerator>> Split() override;
   absl::StatusOr<std::byte*> Allocate(size_t size_bytes, std::string_view name) override;
   void Free(std::byte* begin) override;
   absl::StatusOr<std::byte*> AllocateShared(size_t size_bytes, std::string_view name) override;
@@ -51,6 +54,11 @@ class CudaDevice final : public Accelerator {
 
  private:
   explicit CudaDevice(int ordinal);
+  // Another one of the same GPU, without a stream.
+  std::unique_ptr<CudaDevice> Another() const;
+  // From now on its stream is one of `part`, of `num_sms` in all.
+  Status Enter(std::unique_ptr<SmPart> part, uint32_t num_sms);
+  void DropStream();
   // Opens it at its first use.
   absl::StatusOr<CudaSharedMemory*> Shared();
 
@@ -58,6 +66,7 @@ class CudaDevice final : public Accelerator {
   std::string product_;
   std::string description_;
   std::string arithmetic_;
+  std::unique_ptr<SmPart> part_;  // of the GPU, that stream_ is bound to; null = all of it
   void* stream_ = nullptr;
   std::unique_ptr<CudaSharedMemory> shared_;
 };

@@ -7,6 +7,7 @@
 
 #include "src/base/log.h"
 #include "src/base/size_text.h"
+#include "src/device/cuda/driver_entry.h"
 
 namespace baton {
 namespace {
@@ -15,25 +16,11 @@ constexpr auto kFileDescriptor = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
 // The interface that is asked for: all of it is as old as CUDA 11.
 constexpr unsigned kDriverInterface = 12000;
 
-template <typename Function>
-Status Find(const char* name, Function* function) {
-  void* found = nullptr;
-  cudaDriverEntryPointQueryResult result = cudaDriverEntryPointSymbolNotFound;
-  const cudaError_t error =
-      cudaGetDriverEntryPointByVersion(name, &found, kDriverInterface, cudaEnableDefault, &result);
-  if (error != cudaSuccess || result != cudaDriverEntryPointSuccess || found == nullptr) {
-    (void)cudaGetLastError();
-    return FailedPrecondition("the CUDA driver has no {}", name);
-  }
-  *function = reinterpret_cast<Function>(found);
-  return OkStatus();
-}
-
 CUdeviceptr AddressOf(const std::byte* begin) { return reinterpret_cast<CUdeviceptr>(begin); }
 
 }  // namespace
 
-#define BATON_FIND(name) BATON_RETURN_IF_ERROR(Find(#name, &driver_.name))
+#define BATON_FIND(name) BATON_RETURN_IF_ERROR(FindInDriver(#name, kDriverInterface, &driver_.name))
 
 absl::StatusOr<std::unique_ptr<CudaSharedMemory>> CudaSharedMemory::Open(int ordinal) {
   std::unique_ptr<CudaSharedMemory> memory(new CudaSharedMemory(ordinal));

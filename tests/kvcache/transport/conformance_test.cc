@@ -1,6 +1,6 @@
 // What KvTransport promises, held against every implementation: local, shm, tcp, tcp with TLS, and
-// NCCL (the loopback) and CUDA IPC between fake accelerators and between runners of the CUDA
-// kernels.
+// local within the memory of a device, NCCL (the loopback) and CUDA IPC between fake accelerators
+// and between runners of the CUDA kernels.
 #include <dirent.h>
 
 #include <algorithm>
@@ -23,6 +23,7 @@ constexpr std::byte kCanary{0xA5};
 struct Kind {
   TransportKind kind;
   bool tls = false;
+  bool on_device = false;  // local; the others say it by their kind
   bool on_runner = false;
 };
 
@@ -31,6 +32,7 @@ class ConformanceTest : public testing::TestWithParam<Kind> {
   static std::unique_ptr<Rig> MakeRig(const KvLayout& layout = SmallLayout(),
                                       uint32_t num_blocks = 64) {
     auto rig = std::make_unique<Rig>(GetParam().kind, layout, num_blocks);
+    rig->on_device = GetParam().on_device;
     rig->on_runner = GetParam().on_runner;
     if (GetParam().tls) {
       static const TempFolder folder;
@@ -94,6 +96,8 @@ TEST_P(ConformanceTest, PeersLearnOfEachOther) {
   EXPECT_EQ(at_p.worker_id, "decode-0");
   EXPECT_EQ(at_p.kind, GetParam().kind);
   EXPECT_EQ(at_p.tls, GetParam().tls);
+  EXPECT_TRUE(at_p.dialled);
+  EXPECT_FALSE(at_d.dialled);
   EXPECT_EQ(at_d.peer, p_.incarnation);
   EXPECT_EQ(at_d.worker_id, "prefill-0");
   EXPECT_EQ(at_d.kind, GetParam().kind);
@@ -101,6 +105,7 @@ TEST_P(ConformanceTest, PeersLearnOfEachOther) {
   const std::vector<LinkInfo> links = p_.transport->Links();
   ASSERT_EQ(links.size(), 1u);
   EXPECT_TRUE(links[0].up);
+  EXPECT_TRUE(links[0].dialled);
   EXPECT_EQ(links[0].kind, GetParam().kind);
   EXPECT_EQ(links[0].tls, GetParam().tls);
 }
@@ -526,7 +531,9 @@ std::vector<Kind> Kinds() {
   std::vector<Kind> kinds = {{TransportKind::kLocal}, {TransportKind::kShm},
                              {TransportKind::kTcp},   {TransportKind::kTcp, true},
                              {TransportKind::kNccl},  {TransportKind::kCudaIpc}};
+  kinds.push_back({.kind = TransportKind::kLocal, .on_device = true});
 #ifdef BATON_HAVE_SIMT
+  kinds.push_back({.kind = TransportKind::kLocal, .on_device = true, .on_runner = true});
   kinds.push_back({.kind = TransportKind::kNccl, .on_runner = true});
   kinds.push_back({.kind = TransportKind::kCudaIpc, .on_runner = true});
 #endif
@@ -537,6 +544,7 @@ INSTANTIATE_TEST_SUITE_P(Transports, ConformanceTest, testing::ValuesIn(Kinds())
                          [](const auto& param_info) {
                            return std::string(TransportKindName(param_info.param.kind)) +
                                   (param_info.param.tls ? "_tls" : "") +
+                                  (param_info.param.on_device ? "_device" : "") +
                                   (param_info.param.on_runner ? "_runner" : "");
                          });
 

@@ -463,6 +463,27 @@ TEST(FaultTransportTest, EqualSeedsGiveEqualFaults) {
   EXPECT_NEAR(static_cast<double>(counts[0].dropped), 500, 100);
 }
 
+TEST(LocalTransportTest, BlocksOfTheHostAndOfADeviceAreNotPaired) {
+  LocalHub hub(false);
+  const auto arena = MakeArena(SmallLayout(), 4);
+  const nccl_test::KvDevice device = nccl_test::MakeKvDevice(false, SmallLayout(), 4);
+  auto puller = SlicePuller::Create(device.parts, 1, 4);
+  ASSERT_TRUE(puller.ok());
+  RecordingSink sinks[2];
+  const auto p = hub.Attach("p", Incarnation(1), arena.get());
+  const auto d = hub.Attach({.worker_id = "d",
+                             .incarnation = Incarnation(2),
+                             .memory = device.parts.memory,
+                             .puller = *std::move(puller)});
+  ASSERT_TRUE(p->Start(&sinks[0]).ok());
+  ASSERT_TRUE(d->Start(&sinks[1]).ok());
+  hub.Pump();
+  EXPECT_TRUE(sinks[0].Snapshot().ups.empty());
+  EXPECT_TRUE(p->Links().empty() && d->Links().empty());
+  p->Stop();
+  d->Stop();
+}
+
 TEST(LocalTransportTest, APumpedHubWorksOnTheCallersThreadAndClock) {
   FakeClock clock;
   LocalHub hub(false, &clock);

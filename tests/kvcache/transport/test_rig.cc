@@ -189,10 +189,11 @@ Worker Rig::Make(const std::string& worker_id, Incarnation incarnation, bool lis
   Worker worker;
   worker.incarnation = incarnation.value() != 0 ? incarnation : Incarnation(next_incarnation_++);
   names_[worker.incarnation.value()] = worker_id;
-  const bool is_on_device = kind_ == TransportKind::kNccl || kind_ == TransportKind::kCudaIpc;
+  const bool is_on_device =
+      kind_ == TransportKind::kNccl || kind_ == TransportKind::kCudaIpc || on_device;
   worker.arena = MakeArena(layout_, is_on_device ? 1 : num_blocks_);
   if (kind_ == TransportKind::kLocal) {
-    worker.transport = hub_->Attach(worker_id, worker.incarnation, worker.arena.get());
+    MakeLocal(!listens, &worker);
   } else {
     MakeTransport(listens, &worker);
   }
@@ -245,6 +246,25 @@ void Rig::MakeIpc(bool listens, Worker* worker) {
   auto transport = IpcTransport::Create(ipc, *std::move(pools), MakeEndpoint(options, worker));
   BATON_CHECK(transport.ok(), "{}", transport.status().ToString());
   worker->transport = *std::move(transport);
+}
+
+// All of one device, as in a process whose workers share it.
+void Rig::MakeLocal(bool dials, Worker* worker) {
+  LocalWorker local{.worker_id = names_[worker->incarnation.value()],
+                    .incarnation = worker->incarnation,
+                    .memory = worker->arena->memory(),
+                    .puller = nullptr,
+                    .dials = dials};
+  if (on_device) {
+    worker->device =
+        nccl_test::MakeKvDevice(on_runner, layout_, num_blocks_, false, shared_device_.get());
+    if (shared_device_ == nullptr) shared_device_ = worker->device.device->Share().value();
+    local.memory = worker->device.parts.memory;
+    auto puller = SlicePuller::Create(worker->device.parts, 1, on_runner ? 16 : 100);
+    BATON_CHECK(puller.ok(), "{}", puller.status().ToString());
+    local.puller = *std::move(puller);
+  }
+  worker->transport = hub_->Attach(std::move(local));
 }
 
 Worker Rig::MakeDecode(const std::string& worker_id, Incarnation incarnation) {

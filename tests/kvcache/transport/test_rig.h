@@ -109,7 +109,7 @@ bool Eventually(const std::function<bool()>& condition);
 struct Worker {
   Incarnation incarnation;
   std::unique_ptr<KvArena> arena;
-  nccl_test::KvDevice device;  // nccl, cuda_ipc: has the blocks instead of the arena
+  nccl_test::KvDevice device;  // has the blocks instead of the arena where one is used
   std::unique_ptr<RecordingSink> sink = std::make_unique<RecordingSink>();
   std::unique_ptr<KvTransport> transport;
   KvEndpoint* endpoint = nullptr;  // null for local
@@ -144,7 +144,9 @@ class Rig {
   void SetDecodes(Worker* prefill, const std::vector<const Worker*>& decodes);
 
   TransportKind kind() const { return kind_; }
-  // nccl, cuda_ipc: on the runner instead of the fake accelerator.
+  // local: on a device, as nccl and cuda_ipc always are.
+  bool on_device = false;
+  // On a device: the runner instead of the fake accelerator.
   bool on_runner = false;
   const KvLayout& layout() const { return layout_; }
   // Changes the options of the workers made from now on.
@@ -158,11 +160,14 @@ class Rig {
   void MakeTransport(bool listens, Worker* worker);
   void MakeNccl(std::unique_ptr<KvEndpoint> endpoint, Worker* worker);
   void MakeIpc(bool listens, Worker* worker);
+  void MakeLocal(bool dials, Worker* worker);
 
   const TransportKind kind_;
   const KvLayout layout_;
   const uint32_t num_blocks_;
-  std::unique_ptr<LocalHub> hub_;  // kLocal only
+  // kLocal only.
+  std::unique_ptr<LocalHub> hub_;
+  std::unique_ptr<Accelerator> shared_device_;  // of all workers
   uint64_t next_incarnation_;
   std::map<uint64_t, std::string> names_;
 };

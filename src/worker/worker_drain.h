@@ -1,0 +1,29 @@
+// How the engines of workers that leave together come to rest, once their routers know of it.
+#ifndef BATON_WORKER_WORKER_DRAIN_H_
+#define BATON_WORKER_WORKER_DRAIN_H_
+
+#include <atomic>
+#include <cstdint>
+#include <span>
+
+#include "src/base/status.h"
+#include "src/engine/engine.h"
+#include "src/worker/session_service.h"
+
+namespace baton {
+
+// What of one worker has to come to rest.
+struct DrainingParts {
+  Engine* engine = nullptr;
+  SessionService* sessions = nullptr;
+};
+
+// Refuses new requests once routers have had two heartbeats to place none any more, and waits until
+// no engine has anything to do, at most `timeout_ms` from then or until `*stop_now` is true; what
+// is left then fails. Ends every session behind its last word. OK = the ledgers were empty. Blocks.
+Status DrainEngines(std::span<const DrainingParts> workers, int64_t timeout_ms,
+                    const std::atomic<bool>* stop_now);
+
+}  // namespace baton
+
+#endif  // BATON_WORKER_WORKER_DRAIN_H_
