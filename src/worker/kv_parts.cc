@@ -35,6 +35,7 @@ KvEndpointOptions EndpointOptions(const WorkerConfig& config, const KvNeeds& nee
   options.numerics_id = needs.numerics_id;
   options.allow_inexact = config.allow_inexact;
   options.kind = EndpointKind(config.transport);
+  if (IsOnDevice(config.transport)) options.slices = config.transport;
   options.listen = config.kv_listen.empty() ? HostOf(config.listen) + ":0" : config.kv_listen;
   return options;
 }
