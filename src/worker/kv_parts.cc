@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "kvcache/transport/slice_device.h"
 #include "src/base/log.h"
 #include "src/base/size_text.h"
 #include "src/worker/advertise.h"
@@ -88,6 +89,8 @@ Status KvParts::MakeStore(const WorkerConfig& config, const ComputeDevice& devic
           TransportKindName(config.transport));
     }
     const bool is_ipc = config.transport == TransportKind::kCudaIpc;
+    BATON_RETURN_IF_ERROR(WithPrefix(CheckSliceSize(needs.layout),
+                                     is_ipc ? "--transport cuda_ipc" : "--transport nccl"));
     if (!is_ipc) BATON_RETURN_IF_ERROR(FindNccl(config, accelerator));
     BATON_ASSIGN_OR_RETURN(arena_, KvArena::Create(needs.layout, kBlocksForWords));
     BATON_ASSIGN_OR_RETURN(
@@ -156,7 +159,7 @@ Status KvParts::MakeNccl(const WorkerConfig& config, const ComputeDevice& device
   transport_ = *std::move(made);
   BATON_LOG_INFO("KV crosses by NCCL {} ({}), {} of staging beside the pool",
                  nccl::VersionText(nccl_.version), nccl_.path,
-                 FormatSize(2 * options.limits.num_slots * options.limits.slot_bytes));
+                 FormatSize(uint64_t{2} * options.limits.num_slots * options.limits.slot_bytes));
   if (!config.tls.empty()) {
     BATON_LOG_WARN("NCCL has no encryption: TLS covers the words between workers, not their KV");
   }

@@ -38,7 +38,10 @@ class FakeAccelerator final : public Accelerator {
     return std::make_unique<FakeAccelerator>();
   }
 
-  absl::StatusOr<std::byte*> Allocate(size_t size_bytes, std::string_view /*name*/) override {
+  absl::StatusOr<std::byte*> Allocate(size_t size_bytes, std::string_view name) override {
+    if (size_bytes > max_allocation) {
+      return ResourceExhausted("{} needs {}, the fake has {}", name, size_bytes, max_allocation);
+    }
     auto* const begin = new std::byte[size_bytes];
     std::memset(begin, 0xFF, size_bytes);
     return begin;
@@ -53,7 +56,9 @@ class FakeAccelerator final : public Accelerator {
     shared_.erase(shared);
   }
 
-  absl::StatusOr<std::byte*> AllocateShared(size_t size_bytes, std::string_view /*name*/) override {
+  absl::StatusOr<std::byte*> AllocateShared(size_t size_bytes, std::string_view name) override {
+    if (!shares_memory) return FailedPrecondition("the fake has no memory to share");
+    if (size_bytes > max_allocation) return Allocate(size_bytes, name);
     BATON_ASSIGN_OR_RETURN(UniqueFd file, CreateMemoryFile("fake-device", size_bytes));
     BATON_RETURN_IF_ERROR(AllocateMemoryFile(file.get(), 0, size_bytes));
     BATON_ASSIGN_OR_RETURN(std::byte* const begin, Map(file.get(), size_bytes, PROT_WRITE));
@@ -79,6 +84,8 @@ class FakeAccelerator final : public Accelerator {
   // Faults. While held, Query brings nothing on.
   std::atomic<bool> is_held = false;
   static inline std::atomic<bool> refuses_imports = false;
+  bool shares_memory = true;
+  size_t max_allocation = ~size_t{0};
   // Something was put into the stream and is not done. Any thread.
   bool IsBusy() const { return own_.num_put.load() != own_.num_done.load(); }
 
