@@ -93,7 +93,8 @@ void CudaDevice::Free(std::byte* begin) {
 absl::StatusOr<CudaSharedMemory*> CudaDevice::Shared() {
   if (shared_ == nullptr) {
     MakeCurrent();
-    BATON_ASSIGN_OR_RETURN(shared_, CudaSharedMemory::Open(ordinal_));
+    BATON_ASSIGN_OR_RETURN(const VmmTable driver, LoadVmmTable());
+    BATON_ASSIGN_OR_RETURN(shared_, CudaSharedMemory::Open(driver, ordinal_));
   }
   return shared_.get();
 }
