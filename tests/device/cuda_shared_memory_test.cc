@@ -12,8 +12,8 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-#include "src/device/cuda/shared_memory.h"
 #include "src/base/memory_file.h"
+#include "src/device/cuda/shared_memory.h"
 #include "tests/device/fake_vmm.h"
 
 namespace baton {

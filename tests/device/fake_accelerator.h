@@ -18,8 +18,10 @@
 #include <utility>
 #include <vector>
 
+#include "src/base/check.h"
 #include "src/base/memory_file.h"
 #include "src/device/accelerator.h"
+#include "src/device/host_memory.h"
 #include "src/device/host_stream.h"
 
 namespace baton {
@@ -56,6 +58,14 @@ class FakeAccelerator final : public Accelerator {
     shared_.erase(shared);
   }
 
+  // Accelerators of one GPU share what is pinned; so do all fakes.
+  absl::StatusOr<std::byte*> AllocateHost(size_t size_bytes, std::string_view name) override {
+    return host_.Allocate(size_bytes, name);
+  }
+  void FreeHost(std::byte* begin) override { host_.Free(begin); }
+  // Copies out for which a GPU would have waited, of all fakes.
+  static uint64_t num_waits() { return host_.num_waits(); }
+
   absl::StatusOr<std::byte*> AllocateShared(size_t size_bytes, std::string_view name) override {
     if (!shares_memory) return FailedPrecondition("the fake has no memory to share");
     if (size_bytes > max_allocation) return Allocate(size_bytes, name);
@@ -90,12 +100,14 @@ class FakeAccelerator final : public Accelerator {
   bool IsBusy() const { return own_.num_put.load() != own_.num_done.load(); }
 
   absl::Status CopyIn(std::byte* to, const void* from, size_t size_bytes) override {
+    BATON_CHECK(!host_.Has(from, size_bytes), "a GPU would read pinned memory later");
     const auto* const bytes = static_cast<const std::byte*>(from);
     std::vector<std::byte> kept(bytes, bytes + size_bytes);  // the caller may change them
     Put([to, kept = std::move(kept)] { std::memcpy(to, kept.data(), kept.size()); });
     return OkStatus();
   }
   absl::Status CopyOut(void* to, const std::byte* from, size_t size_bytes) override {
+    host_.NoteCopy(to, size_bytes);
     Put([=] { std::memcpy(to, from, size_bytes); });
     return OkStatus();
   }
@@ -148,6 +160,7 @@ class FakeAccelerator final : public Accelerator {
   }
 
   static inline thread_local FakeAccelerator* current_ = nullptr;
+  static inline HostMemory host_;
   std::map<const std::byte*, SharedMemory> shared_;
   HostStream own_;
   std::deque<std::function<void()>> stream_;
