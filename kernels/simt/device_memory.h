@@ -10,6 +10,7 @@
 
 #include "kernels/simt/arena.h"
 #include "kernels/simt/shadow.h"
+#include "src/device/host_memory.h"
 
 namespace baton::simt {
 inline namespace runner {
@@ -18,6 +19,7 @@ inline namespace runner {
 struct DeviceMemory {
   Arena arena;
   Shadow shadow{arena};
+  HostMemory host;  // in place of pinned memory
 
   // What launches and buffers of the calling thread use: the bound one, or the thread's own.
   static DeviceMemory& OfThisThread();

@@ -69,6 +69,7 @@ absl::Status SimtDevice::CopyIn(std::byte* to, const void* from, size_t size_byt
 }
 
 absl::Status SimtDevice::CopyOut(void* to, const std::byte* from, size_t size_bytes) {
+  memory_->host.NoteCopy(to, size_bytes);
   if (size_bytes > 0) std::memcpy(to, from, size_bytes);
   return absl::OkStatus();
 }

@@ -40,6 +40,12 @@ class SimtDevice final : public Accelerator {
   }
   absl::StatusOr<std::byte*> Allocate(size_t size_bytes, std::string_view name) override;
   void Free(std::byte* begin) override;
+  absl::StatusOr<std::byte*> AllocateHost(size_t size_bytes, std::string_view name) override {
+    return memory_->host.Allocate(size_bytes, name);
+  }
+  void FreeHost(std::byte* begin) override { memory_->host.Free(begin); }
+  // Copies out for which a GPU would have waited, of all accelerators of this memory.
+  uint64_t num_waits() const { return memory_->host.num_waits(); }
   absl::StatusOr<std::byte*> AllocateShared(size_t size_bytes, std::string_view name) override;
   absl::StatusOr<UniqueFd> ExportShared(const std::byte* begin) override;
   absl::StatusOr<const std::byte*> ImportShared(const UniqueFd& fd, size_t size_bytes) override;

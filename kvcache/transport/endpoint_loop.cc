@@ -402,8 +402,8 @@ void EndpointLoop::OnReady(Connection* connection) {
   if (connection->encrypted()) counters_.tls_connections.Add();
   inbox_.SetPeerUp(peer, connection->epoch());
   PublishLinks();
-  BATON_LOG_INFO("data connection with {} over {}{}", connection->peer_worker_id(),
-                 TransportKindName(connection->kind()), connection->encrypted() ? " with TLS" : "");
+  BATON_LOG_INFO("data connection with {} over {}", connection->peer_worker_id(),
+                 WayOf(*connection));
   sink_->OnPeerUp({peer, connection->peer_worker_id(), connection->kind(), connection->dialled(),
                    connection->encrypted()});
   const auto parked = parked_.find(peer);
@@ -459,12 +459,10 @@ void EndpointLoop::EndConnection(Slot* slot) {
 }
 
 void EndpointLoop::LogEnd(const Connection& connection) {
-  const std::string_view failure(connection.close_status().message().data(),
-                                 connection.close_status().message().size());
+  const std::string failure(connection.close_status().message());
   if (connection.was_ready()) {
     BATON_LOG_INFO("data connection with {} over {} ended ({}): {}", connection.peer_worker_id(),
-                   TransportKindName(connection.kind()), CloseReasonName(connection.close_reason()),
-                   failure);
+                   WayOf(connection), CloseReasonName(connection.close_reason()), failure);
     return;
   }
   // A dialled peer is logged when its failure is a new one, a stranger once a second at most.
@@ -474,8 +472,14 @@ void EndpointLoop::LogEnd(const Connection& connection) {
   if (!connection.dialled()) refusal_logged_us_ = now_us_;
   BATON_LOG_WARN("no data connection with {} over {} ({}): {}",
                  connection.peer_worker_id().empty() ? "?" : connection.peer_worker_id(),
-                 TransportKindName(connection.kind()), CloseReasonName(connection.close_reason()),
-                 failure);
+                 WayOf(connection), CloseReasonName(connection.close_reason()), failure);
+}
+
+std::string EndpointLoop::WayOf(const Connection& connection) const {
+  std::string way(TransportKindName(connection.kind()));
+  if (connection.encrypted()) way += " with TLS";
+  if (options_.slices == TransportKind::kAuto) return way;
+  return fmt::format("{} (words; KV by {})", way, TransportKindName(options_.slices));
 }
 
 void EndpointLoop::PublishLinks() {

@@ -98,6 +98,8 @@ class EndpointLoop final : public ConnectionOwner {
   void ReapConnections();
   void EndConnection(Slot* slot);
   void LogEnd(const Connection& connection);
+  // How it crosses and what for, for the log.
+  std::string WayOf(const Connection& connection) const;
   void PublishLinks();
   Connection* FindReady(Incarnation peer);
 

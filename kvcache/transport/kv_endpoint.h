@@ -80,9 +80,11 @@ struct KvEndpointOptions {
   TlsFiles tls;
   // kShm or kTcp: only that one is listened on and dialled; kAuto: both.
   TransportKind kind = TransportKind::kAuto;
-  // Not null: a transport over this endpoint has its blocks elsewhere, and this is handed over in
-  // place of the arena, to peers that have one too. Needs kShm. The endpoint then carries words
-  // only. Outlives it.
+  // Not kAuto: a transport over this endpoint moves the slices in this way; the endpoint carries
+  // words only, and its log says so.
+  TransportKind slices = TransportKind::kAuto;
+  // Not null: such a transport has its blocks elsewhere, and this is handed over in place of the
+  // arena, to peers that have one too. Needs kShm. Outlives it.
   PoolExchange* pools = nullptr;
   // "host:port" (port 0 = any) that accepts peers; "" = this endpoint only dials.
   std::string listen;

@@ -17,6 +17,7 @@ struct ReceiveTable::Transfer {
   uint32_t num_done = 0;
   bool milestone = false;  // a group or everything became complete since the last report
   bool dirty = false;      // listed in dirty_
+  bool is_closing = false;
   int64_t reported_us = 0;
 
   uint32_t SliceIndex(const FrameHeader& header) const {
@@ -62,6 +63,10 @@ void ReceiveTable::Open(ReceiveSpec spec, uint64_t epoch) {
   BATON_CHECK(is_new, "transfer {} is already open", id);
 }
 
+void ReceiveTable::BeginClose(TransferId transfer) {
+  if (Transfer* const open = Find(transfer); open != nullptr) open->is_closing = true;
+}
+
 bool ReceiveTable::Close(TransferId transfer) {
   const bool was_open = transfers_.erase(transfer) > 0;
   sink_->OnReceiveClosed(transfer);
@@ -70,7 +75,7 @@ bool ReceiveTable::Close(TransferId transfer) {
 
 ReceiveTable::Transfer* ReceiveTable::Find(TransferId transfer) {
   const auto entry = transfers_.find(transfer);
-  return entry == transfers_.end() ? nullptr : entry->second.get();
+  return entry == transfers_.end() || entry->second->is_closing ? nullptr : entry->second.get();
 }
 
 void ReceiveTable::Refuse(const FrameHeader& header, BadSliceReason reason, bool report) {

@@ -43,6 +43,9 @@ class ReceiveTable {
   // Opens a validated transfer whose id is not open. `epoch` is that of the peer's connection, 0
   // when there is none yet.
   void Open(ReceiveSpec spec, uint64_t epoch);
+  // Nothing more of it counts or is admitted, as if it were unknown already: for who must wait for
+  // a copy before Close.
+  void BeginClose(TransferId transfer);
   // Forgets a transfer and confirms it to the sink, also when it is unknown. Returns whether it was
   // open.
   bool Close(TransferId transfer);
@@ -62,6 +65,7 @@ class ReceiveTable {
  private:
   struct Transfer;
 
+  // Null for one that is being closed.
   Transfer* Find(TransferId transfer);
   void Refuse(const FrameHeader& header, BadSliceReason reason, bool report);
   void ReportProgress(Transfer* transfer, int64_t now_us);

@@ -60,6 +60,11 @@ class Accelerator {
   virtual absl::StatusOr<std::byte*> Allocate(size_t size_bytes, std::string_view name) = 0;
   virtual void Free(std::byte* begin) = 0;
 
+  // `size_bytes` of host memory for CopyOut, aligned to 64 bytes; contents undefined.
+  // ResourceExhausted naming the size. HostBuffer owns it.
+  virtual absl::StatusOr<std::byte*> AllocateHost(size_t size_bytes, std::string_view name) = 0;
+  virtual void FreeHost(std::byte* begin) = 0;
+
   // As Allocate, of memory that other processes of this host can map. FailedPrecondition naming
   // what the device lacks.
   virtual absl::StatusOr<std::byte*> AllocateShared(size_t size_bytes, std::string_view name) = 0;
@@ -73,9 +78,12 @@ class Accelerator {
   // Unmaps it. No kernel and no copy that reads it is under way.
   virtual void ReleaseShared(const std::byte* begin) = 0;
 
-  // To the device, in stream order; `from` may be changed when the call returns.
+  // To the device, in stream order; `from`, which is not of AllocateHost, may be changed when the
+  // call returns.
   virtual absl::Status CopyIn(std::byte* to, const void* from, size_t size_bytes) = 0;
-  // From the device, in stream order; the bytes are there after Wait, or once an event says so.
+  // From the device, in stream order; the bytes are there after Wait, or once an event says so. To
+  // memory that is not of AllocateHost a GPU copies before the call returns, which waits for the
+  // stream.
   virtual absl::Status CopyOut(void* to, const std::byte* from, size_t size_bytes) = 0;
   // From one place of the device to another, which do not overlap, in stream order.
   virtual absl::Status CopyWithin(std::byte* to, const std::byte* from, size_t size_bytes) = 0;

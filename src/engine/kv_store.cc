@@ -7,6 +7,7 @@
 
 #include "kvcache/transport/slice_copy.h"
 #include "kvcache/transport/slice_device.h"
+#include "src/device/host_staging.h"
 
 namespace baton {
 namespace {
@@ -108,6 +109,7 @@ class DeviceKvStore final : public DeviceBlocks {
     const size_t list_bytes = kMaxHashedAtOnce * sizeof(uint64_t);
     BATON_ASSIGN_OR_RETURN(expected_, DeviceBuffer::Create(device(), list_bytes, "checksums"));
     BATON_ASSIGN_OR_RETURN(found_, DeviceBuffer::Create(device(), list_bytes, "found checksums"));
+    BATON_ASSIGN_OR_RETURN(results_, HostStaging::Create(device(), list_bytes, "checksums"));
     const std::vector<uint64_t> zeroes(kMaxHashedAtOnce);
     BATON_RETURN_IF_ERROR(device()->CopyIn(expected_.data(), zeroes.data(), list_bytes));
     host_places_.reserve(kMaxHashedAtOnce);
@@ -148,8 +150,8 @@ class DeviceKvStore final : public DeviceBlocks {
                                    .num_slices = static_cast<uint32_t>(blocks.size()),
                                    .slice_bytes = static_cast<uint32_t>(layout().SliceBytes())},
                                   device()->stream()));
-    MustWork(device()->CopyOut(checksums.data(), found_.data(), blocks.size() * sizeof(uint64_t)));
-    MustWork(device()->Wait());
+    MustWork(results_->CopyOut(checksums.data(), found_.data(), blocks.size() * sizeof(uint64_t)));
+    MustWork(results_->Finish());
   }
 
   const cuda::KernelTable* const kernels_;
@@ -157,6 +159,7 @@ class DeviceKvStore final : public DeviceBlocks {
   DeviceBuffer places_;
   DeviceBuffer expected_;  // zeroes: a slice that has this checksum is copied onto itself
   DeviceBuffer found_;
+  std::unique_ptr<HostStaging> results_;
   std::vector<cuda::KvSlicePlace> host_places_;
 };
 

@@ -495,15 +495,15 @@ Status DeviceModel::ComputeLogits() {
 }
 
 Status DeviceModel::WriteAnswers(const ModelBatch& batch, std::span<float> logits) {
-  Accelerator& device = *options_.device;
+  HostStaging& answers = *workspace_->answers;
   BATON_RETURN_IF_ERROR(ChooseTokens(batch));
   const size_t row_bytes = config_.vocab_size * sizeof(float);
   for (size_t i = 0; i < batch.logit_rows.size(); ++i) {
     if (!batch.sampling.empty() && batch.sampling[i].on_device != 0) continue;
-    BATON_RETURN_IF_ERROR(device.CopyOut(logits.data() + i * config_.vocab_size,
-                                         workspace_->logits.data() + i * row_bytes, row_bytes));
+    BATON_RETURN_IF_ERROR(answers.CopyOut(logits.data() + i * config_.vocab_size,
+                                          workspace_->logits.data() + i * row_bytes, row_bytes));
   }
-  return device.Wait();
+  return answers.Finish();
 }
 
 Status DeviceModel::ChooseTokens(const ModelBatch& batch) {
@@ -521,7 +521,7 @@ Status DeviceModel::ChooseTokens(const ModelBatch& batch) {
                                          device.stream()));
   static_assert(sizeof(TokenId) == sizeof(uint32_t) &&
                 static_cast<TokenId>(cuda::kNoToken) == kNoTokenId);
-  return device.CopyOut(batch.tokens.data(), ws.tokens.data(), batch.tokens.size_bytes());
+  return ws.answers->CopyOut(batch.tokens.data(), ws.tokens.data(), batch.tokens.size_bytes());
 }
 
 }  // namespace baton

@@ -12,6 +12,8 @@ namespace {
 
 constexpr size_t kBf16Bytes = sizeof(simt::Bf16);
 constexpr size_t kWordBytes = sizeof(uint32_t);
+// Pinned memory for answers: 13 rows of logits of 152 Ki tokens at once; more cross in turns.
+constexpr size_t kAnswerBytes = size_t{8} << 20;
 
 // Each of the ctas has at most four splits at a time.
 constexpr cuda::AttentionPlanLimits kPlanLimits = {.num_decode_ctas = kDecodeCtas,
@@ -102,6 +104,10 @@ Status DeviceWorkspace::Allocate(const ModelConfig& config) {
       {&local_decode.num_items, local * kWordBytes, "number of items of local layers"},
   };
   BATON_RETURN_IF_ERROR(Take(device_, pieces));
+  BATON_ASSIGN_OR_RETURN(
+      answers,
+      HostStaging::Create(
+          device_, std::min(logits.size_bytes() + tokens.size_bytes(), kAnswerBytes), "answers"));
   if (config.traits->experts) BATON_RETURN_IF_ERROR(AllocateExperts(config));
   host_.reserve(rows * max_blocks);
   rows_.reserve(rows);

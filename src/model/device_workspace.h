@@ -13,6 +13,7 @@
 #include "kernels/cuda/attention_plan.h"
 #include "src/base/status.h"
 #include "src/device/accelerator.h"
+#include "src/device/host_staging.h"
 #include "src/model/model_batch.h"
 #include "src/model/model_config.h"
 #include "src/model/model_rope.h"
@@ -81,6 +82,8 @@ class DeviceWorkspace {
     DeviceBuffer outputs;    // [max_rows top_k][hidden]
   };
   Experts experts;
+
+  std::unique_ptr<HostStaging> answers;  // chosen tokens and logits on their way to the host
 
   // The batch; uint32_t.
   DeviceBuffer token_ids;    // [max_rows]

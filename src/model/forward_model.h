@@ -79,7 +79,7 @@ class LoadedModel : public ForwardModel {
   // A multiplication and an addition per weight of every matrix that a row passes through; the
   // output layer only counts for the rows whose logits are wanted, which are few in a prefill.
   uint64_t flops_per_row() const override {
-    return 2 * config().num_layers * config().LayerWeightsPerRow();
+    return uint64_t{2} * config().num_layers * config().LayerWeightsPerRow();
   }
 };
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "kvcache/transport/slice_device.h"
 #include "src/base/log.h"
 #include "src/base/size_text.h"
 #include "src/worker/advertise.h"
@@ -45,6 +46,7 @@ KvEndpointOptions EndpointOptions(const WorkerConfig& config, const KvNeeds& nee
   options.numerics_id = needs.numerics_id;
   options.allow_inexact = config.allow_inexact;
   options.kind = EndpointKind(config.transport);
+  if (IsOnDevice(config.transport)) options.slices = config.transport;
   options.listen = config.kv_listen.empty() ? HostOf(config.listen) + ":0" : config.kv_listen;
   return options;
 }
@@ -101,6 +103,8 @@ Status KvParts::MakeStore(const WorkerConfig& config, const ComputeDevice& devic
           TransportKindName(config.transport));
     }
     const bool is_ipc = config.transport == TransportKind::kCudaIpc;
+    BATON_RETURN_IF_ERROR(WithPrefix(CheckSliceSize(needs.layout),
+                                     is_ipc ? "--transport cuda_ipc" : "--transport nccl"));
     if (!is_ipc) BATON_RETURN_IF_ERROR(FindNccl(config, accelerator));
     BATON_ASSIGN_OR_RETURN(arena_, KvArena::Create(needs.layout, kBlocksForWords));
     BATON_ASSIGN_OR_RETURN(
@@ -196,7 +200,7 @@ Status KvParts::MakeNccl(const WorkerConfig& config, const ComputeDevice& device
   transport_ = *std::move(made);
   BATON_LOG_INFO("KV crosses by NCCL {} ({}), {} of staging beside the pool",
                  nccl::VersionText(nccl_.version), nccl_.path,
-                 FormatSize(2 * options.limits.num_slots * options.limits.slot_bytes));
+                 FormatSize(uint64_t{2} * options.limits.num_slots * options.limits.slot_bytes));
   if (!config.tls.empty()) {
     BATON_LOG_WARN("NCCL has no encryption: TLS covers the words between workers, not their KV");
   }

@@ -18,8 +18,10 @@
 #include <utility>
 #include <vector>
 
+#include "src/base/check.h"
 #include "src/base/memory_file.h"
 #include "src/device/accelerator.h"
+#include "src/device/host_memory.h"
 #include "src/device/host_stream.h"
 
 namespace baton {
@@ -38,7 +40,10 @@ class FakeAccelerator final : public Accelerator {
     return std::make_unique<FakeAccelerator>();
   }
 
-  absl::StatusOr<std::byte*> Allocate(size_t size_bytes, std::string_view /*name*/) override {
+  absl::StatusOr<std::byte*> Allocate(size_t size_bytes, std::string_view name) override {
+    if (size_bytes > max_allocation) {
+      return ResourceExhausted("{} needs {}, the fake has {}", name, size_bytes, max_allocation);
+    }
     auto* const begin = new std::byte[size_bytes];
     std::memset(begin, 0xFF, size_bytes);
     return begin;
@@ -53,7 +58,17 @@ class FakeAccelerator final : public Accelerator {
     shared_.erase(shared);
   }
 
-  absl::StatusOr<std::byte*> AllocateShared(size_t size_bytes, std::string_view /*name*/) override {
+  // Accelerators of one GPU share what is pinned; so do all fakes.
+  absl::StatusOr<std::byte*> AllocateHost(size_t size_bytes, std::string_view name) override {
+    return host_.Allocate(size_bytes, name);
+  }
+  void FreeHost(std::byte* begin) override { host_.Free(begin); }
+  // Copies out for which a GPU would have waited, of all fakes.
+  static uint64_t num_waits() { return host_.num_waits(); }
+
+  absl::StatusOr<std::byte*> AllocateShared(size_t size_bytes, std::string_view name) override {
+    if (!shares_memory) return FailedPrecondition("the fake has no memory to share");
+    if (size_bytes > max_allocation) return Allocate(size_bytes, name);
     BATON_ASSIGN_OR_RETURN(UniqueFd file, CreateMemoryFile("fake-device", size_bytes));
     BATON_RETURN_IF_ERROR(AllocateMemoryFile(file.get(), 0, size_bytes));
     BATON_ASSIGN_OR_RETURN(std::byte* const begin, Map(file.get(), size_bytes, PROT_WRITE));
@@ -79,16 +94,20 @@ class FakeAccelerator final : public Accelerator {
   // Faults. While held, Query brings nothing on.
   std::atomic<bool> is_held = false;
   static inline std::atomic<bool> refuses_imports = false;
+  bool shares_memory = true;
+  size_t max_allocation = ~size_t{0};
   // Something was put into the stream and is not done. Any thread.
   bool IsBusy() const { return own_.num_put.load() != own_.num_done.load(); }
 
   absl::Status CopyIn(std::byte* to, const void* from, size_t size_bytes) override {
+    BATON_CHECK(!host_.Has(from, size_bytes), "a GPU would read pinned memory later");
     const auto* const bytes = static_cast<const std::byte*>(from);
     std::vector<std::byte> kept(bytes, bytes + size_bytes);  // the caller may change them
     Put([to, kept = std::move(kept)] { std::memcpy(to, kept.data(), kept.size()); });
     return OkStatus();
   }
   absl::Status CopyOut(void* to, const std::byte* from, size_t size_bytes) override {
+    host_.NoteCopy(to, size_bytes);
     Put([=] { std::memcpy(to, from, size_bytes); });
     return OkStatus();
   }
@@ -141,6 +160,7 @@ class FakeAccelerator final : public Accelerator {
   }
 
   static inline thread_local FakeAccelerator* current_ = nullptr;
+  static inline HostMemory host_;
   std::map<const std::byte*, SharedMemory> shared_;
   HostStream own_;
   std::deque<std::function<void()>> stream_;

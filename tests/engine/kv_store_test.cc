@@ -133,6 +133,7 @@ TEST(KvStoreTest, OnADeviceSlicesAreHashedWhereTheyLie) {
   std::vector<BlockHandle> blocks;
   for (uint32_t b = 0; b < kMany; ++b) blocks.push_back(Handle(kMany - 1 - b));
   std::vector<uint64_t> checksums(kMany);
+  const uint64_t waits_before = FakeAccelerator::num_waits();
   for (uint32_t layer = 0; layer < 2; ++layer) {
     store.Seal(blocks, layer, checksums);
     for (uint32_t i = 0; i < kMany; ++i) {
@@ -141,6 +142,7 @@ TEST(KvStoreTest, OnADeviceSlicesAreHashedWhereTheyLie) {
     }
   }
   EXPECT_EQ(std::memcmp(before.data(), store.memory().base, size), 0) << "hashing writes nothing";
+  EXPECT_EQ(FakeAccelerator::num_waits(), waits_before);
 }
 
 TEST(KvStoreTest, OnADeviceASealComesBehindWhatWasComputed) {

@@ -258,6 +258,14 @@ TEST_F(IpcTransportTest, AControlMessageThatLooksLikeAnOfferArrivesAsItIs) {
   }
 }
 
+// The thread that serves all peers never sleeps in a copy of some checksums.
+TEST_F(IpcTransportTest, NoCopyToTheHostWaits) {
+  const uint64_t before = FakeAccelerator::num_waits();
+  MakePair();
+  for (uint64_t id = 1; id <= 3; ++id) ExpectTransferWorks(p_.get(), &d_, id);
+  EXPECT_EQ(FakeAccelerator::num_waits(), before);
+}
+
 TEST_F(IpcTransportTest, SlicesGoFromWhoDialledOnly) {
   MakePair();
   const Transfer transfer = MakeTransfer(1, 1, 0, 0);

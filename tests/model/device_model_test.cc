@@ -12,6 +12,7 @@
 #include "gtest/gtest.h"
 
 #include "kernels/simt/run_options.h"
+#include "kernels/simt/simt_device.h"
 #include "src/model/compute_device.h"
 #include "src/model/sampler.h"
 #include "tests/model/golden_compare.h"
@@ -174,6 +175,8 @@ TEST_P(DeviceModelTest, ChoosesTokensAsTheSamplerDoes) {
     EXPECT_EQ(chosen->tokens[i], expected.token) << "row " << i;
     EXPECT_THAT(left, ::testing::Each(kUntouched));
   }
+  // Logits and tokens go to memory for which a GPU does not wait at every row.
+  EXPECT_EQ(static_cast<simt::SimtDevice&>(*on.device.accelerator).num_waits(), 0u);
   sampling.pop_back();
   EXPECT_EQ(on.fixture.Choose(chunks, sampling).status().code(),
             absl::StatusCode::kInvalidArgument);

@@ -282,6 +282,14 @@ TEST_F(NcclTransportTest, TheLeastRecentlyUsedCommunicatorMakesRoom) {
   EXPECT_EQ(NcclOf(p)->CommunicatorStats().built, 6u);
 }
 
+// The thread that serves all peers never sleeps in a copy of some checksums.
+TEST_F(NcclTransportTest, NoCopyToTheHostWaits) {
+  const uint64_t before = FakeAccelerator::num_waits();
+  MakeAll();
+  for (uint64_t id = 1; id <= 3; ++id) ExpectTransferWorks(&p_, &d_, id);
+  EXPECT_EQ(FakeAccelerator::num_waits(), before);
+}
+
 // The owner's control messages are any bytes, those of an NCCL message too.
 TEST_F(NcclTransportTest, AControlMessageThatLooksLikeNcclsArrivesAsItIs) {
   MakeAll();

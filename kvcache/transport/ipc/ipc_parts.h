@@ -4,10 +4,8 @@
 #define BATON_KVCACHE_TRANSPORT_IPC_IPC_PARTS_H_
 
 #include <cstdint>
-#include <functional>
 
-#include "kvcache/transport/ipc/ipc_message.h"
-#include "kvcache/transport/transport_counters.h"
+#include "kvcache/transport/slice_transport.h"
 
 namespace baton {
 
@@ -35,16 +33,11 @@ struct IpcCounters {
 };
 
 // Everything that both halves use.
-struct IpcParts {
+struct IpcParts : SliceParts {
   IpcTimers timers;
   IpcLimits limits;
   size_t slice_bytes = 0;
-  TransportCounters* counters = nullptr;
   IpcCounters* ipc_counters = nullptr;
-  // Sends a message; false when it cannot be queued.
-  std::function<bool(Incarnation, const IpcMessage&)> post;
-  // The bytes of a peer's connection, null when it is gone.
-  std::function<LinkCounters*(Incarnation)> link_counters;
 };
 
 }  // namespace baton

@@ -37,18 +37,14 @@ struct IpcReceiver::Batch {
   uint64_t epoch = 0;
   uint64_t number = 0;
   bool counts = false;                   // the peer is still there
-  std::shared_ptr<const PeerPool> pool;  // invariant 3
+  std::shared_ptr<const PeerPool> pool;  // invariant 2
   std::vector<SliceRef> left;            // not judged yet
   std::vector<SliceRef> running;         // of the slot's last launch, in its order
 };
 
 IpcReceiver::IpcReceiver(const IpcParts* parts, std::unique_ptr<SlicePuller> puller,
-                         const KvMemory& memory, TransportInbox* inbox)
-    : parts_(parts),
-      puller_(std::move(puller)),
-      memory_(memory),
-      inbox_(inbox),
-      table_(memory, parts->counters) {
+                         const KvMemory& memory, DevicePools* pools)
+    : parts_(parts), puller_(std::move(puller)), memory_(memory), pools_(pools) {
   for (SlicePuller::Slot& slot : puller_->slots()) batches_.emplace_back().slot = &slot;
 }
 
@@ -59,10 +55,11 @@ IpcReceiver::Peer* IpcReceiver::Find(Incarnation peer) {
   return entry == peers_.end() ? nullptr : entry->second.get();
 }
 
-void IpcReceiver::AddPeer(Incarnation peer, uint64_t epoch, std::shared_ptr<const PeerPool> pool) {
-  peers_[peer] = std::make_unique<Peer>();
-  peers_[peer]->epoch = epoch;
-  peers_[peer]->pool = std::move(pool);
+void IpcReceiver::AddPeer(const PeerUp& peer, uint64_t epoch) {
+  auto added = std::make_unique<Peer>();
+  added->epoch = epoch;
+  if (!peer.dialled) added->pool = pools_->Claim(peer.peer);
+  peers_[peer.peer] = std::move(added);
 }
 
 void IpcReceiver::RemovePeer(Incarnation id) {
@@ -75,33 +72,11 @@ void IpcReceiver::RemovePeer(Incarnation id) {
   peers_.erase(id);
 }
 
-void IpcReceiver::OpenReceive(ReceiveSpec spec) {
-  const Peer* const peer = Find(spec.peer);
-  table_.Open(std::move(spec), peer == nullptr ? 0 : peer->epoch);
-}
-
-void IpcReceiver::CloseReceive(TransferId transfer) {
-  closing_.push_back(transfer);
-  ConfirmClosed();
-}
-
-bool IpcReceiver::IsClosing(TransferId transfer) const {
-  return std::find(closing_.begin(), closing_.end(), transfer) != closing_.end();
-}
-
 bool IpcReceiver::IsWriting(TransferId transfer) const {
   return std::any_of(batches_.begin(), batches_.end(), [transfer](const Batch& batch) {
     return batch.is_pulling &&
            std::any_of(batch.running.begin(), batch.running.end(),
                        [transfer](const SliceRef& slice) { return slice.transfer == transfer; });
-  });
-}
-
-void IpcReceiver::ConfirmClosed() {
-  std::erase_if(closing_, [&](TransferId transfer) {
-    if (IsWriting(transfer)) return false;
-    if (table_.Close(transfer)) inbox_->ReleaseOpenTransfer();
-    return true;
   });
 }
 
@@ -127,11 +102,9 @@ int64_t IpcReceiver::Step(int64_t now_us) {
     if (batch.is_used) StepBatch(&batch, now_us);
   }
   StartBatches();
-  ConfirmClosed();
-  const int64_t progress_us = table_.FlushProgress(now_us);
   const bool is_busy = std::any_of(batches_.begin(), batches_.end(),
                                    [](const Batch& batch) { return batch.is_used; });
-  return is_busy ? now_us : progress_us;
+  return is_busy ? now_us : 0;
 }
 
 void IpcReceiver::StepBatch(Batch* batch, int64_t now_us) {
@@ -146,29 +119,20 @@ void IpcReceiver::FinishPull(Batch* batch, int64_t now_us) {
   batch->is_pulling = false;
   LinkCounters* const link = batch->counts ? parts_->link_counters(batch->peer) : nullptr;
   for (size_t i = 0; batch->counts && i < batch->running.size(); ++i) {
-    const SliceRef& slice = batch->running[i];
-    if (IsClosing(slice.transfer)) {
-      parts_->counters->AddBadSlice(BadSliceReason::kUnknownTransfer);
-      continue;
-    }
-    const FrameHeader header = SliceFrameHeader(slice, batch->epoch, 0);
-    const bool is_good = table_.Finish(header, batch->slot->checksums[i], now_us);
+    const FrameHeader header = SliceFrameHeader(batch->running[i], batch->epoch, 0);
+    const bool is_good = parts_->receives->Finish(header, batch->slot->checksums[i], now_us);
     if (is_good && link != nullptr) link->bytes_received.Add(parts_->slice_bytes);
   }
   batch->running.clear();
 }
 
 bool IpcReceiver::Admit(const Batch& batch, const SliceRef& slice, SlicePuller::Pull* pull) {
-  if (IsClosing(slice.transfer)) {
-    parts_->counters->AddBadSlice(BadSliceReason::kUnknownTransfer);
-    return false;
-  }
   if (slice.source.value() >= batch.pool->num_blocks) {
     parts_->counters->AddBadSlice(BadSliceReason::kOutOfRange);
     return false;
   }
   const FrameHeader header = SliceFrameHeader(slice, batch.epoch, 0);
-  const std::byte* const dest = table_.Admit(batch.peer, batch.epoch, header);
+  const std::byte* const dest = parts_->receives->Admit(batch.peer, batch.epoch, header);
   if (dest == nullptr) return false;
   // Admit has compared the layer; both pools have one layout.
   pull->from = memory_.SliceOffset(slice.source, slice.layer);
@@ -214,7 +178,7 @@ void IpcReceiver::Pull(Batch* batch) {
     done.kind = IpcMessageKind::kDone;
     done.batch = batch->number;
     // When it cannot be told, P offers the batch again.
-    (void)parts_->post(batch->peer, done);
+    (void)parts_->post(batch->peer, EncodeIpcMessage(done));
   }
   batch->is_used = false;
   batch->pool = nullptr;

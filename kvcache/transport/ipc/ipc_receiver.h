@@ -5,10 +5,8 @@
 //
 // Owned by the transport's thread; every call returns at once. Invariants
 //  1. A block is written only by a pull that is under way; of one slice there is one at most.
-//  2. Every slice is judged by the ReceiveTable before it is pulled, and with the hash of what was
-//     stored before it counts as filled. A transfer that is being closed gets nothing more.
-//  3. A peer's mapping lives until no pull from it is under way, also when the peer is gone.
-//  4. A peer has at most `max_peer_slots` launches under way, and kMaxWaitingOffers waiting.
+//  2. A peer's mapping lives until no pull from it is under way, also when the peer is gone.
+//  3. A peer has at most `max_peer_slots` launches under way, and kMaxWaitingOffers waiting.
 #ifndef BATON_KVCACHE_TRANSPORT_IPC_IPC_RECEIVER_H_
 #define BATON_KVCACHE_TRANSPORT_IPC_IPC_RECEIVER_H_
 
@@ -19,33 +17,27 @@
 #include "absl/container/btree_map.h"
 
 #include "kvcache/transport/ipc/device_pools.h"
+#include "kvcache/transport/ipc/ipc_message.h"
 #include "kvcache/transport/ipc/ipc_parts.h"
 #include "kvcache/transport/ipc/slice_puller.h"
-#include "kvcache/transport/receive_table.h"
-#include "kvcache/transport/transport_inbox.h"
 
 namespace baton {
 
 // See the file comment.
-class IpcReceiver {
+class IpcReceiver final : public SliceReceiver {
  public:
-  // All outlive it; the sink is set before the first other call.
+  // All outlive it.
   IpcReceiver(const IpcParts* parts, std::unique_ptr<SlicePuller> puller, const KvMemory& memory,
-              TransportInbox* inbox);
-  ~IpcReceiver();
-  void set_sink(KvTransportSink* sink) { table_.set_sink(sink); }
+              DevicePools* pools);
+  ~IpcReceiver() override;
 
-  // `pool` is null for a peer that passed none: its offers are refused.
-  void AddPeer(Incarnation peer, uint64_t epoch, std::shared_ptr<const PeerPool> pool);
-  void RemovePeer(Incarnation peer);
-  void OpenReceive(ReceiveSpec spec);
-  // Confirmed to the sink once no pull writes to the transfer's blocks.
-  void CloseReceive(TransferId transfer);
+  // One that passed no pool offers in vain.
+  void AddPeer(const PeerUp& peer, uint64_t epoch) override;
+  void RemovePeer(Incarnation peer) override;
+  bool IsWriting(TransferId transfer) const override;
+  int64_t Step(int64_t now_us) override;
+
   void HandleOffer(Incarnation peer, IpcMessage offer);
-
-  // Brings everything on that can be brought on. Returns when to be called again if nothing else
-  // happens: now_us = at once (something is under way), 0 = never.
-  int64_t Step(int64_t now_us);
 
  private:
   struct Peer;
@@ -62,19 +54,14 @@ class IpcReceiver {
   bool Admit(const Batch& batch, const SliceRef& slice, SlicePuller::Pull* pull);
   void StartBatches();
   bool StartBatch(Incarnation id, Peer* peer);
-  void ConfirmClosed();
-  bool IsClosing(TransferId transfer) const;
-  bool IsWriting(TransferId transfer) const;
 
   const IpcParts* const parts_;
   const std::unique_ptr<SlicePuller> puller_;
   const KvMemory memory_;
-  TransportInbox* const inbox_;
-  ReceiveTable table_;
+  DevicePools* const pools_;
   absl::btree_map<Incarnation, std::unique_ptr<Peer>> peers_;
   Incarnation last_served_;     // who got the last slot: the others come first
   std::vector<Batch> batches_;  // one a slot
-  std::vector<TransferId> closing_;
 };
 
 }  // namespace baton

@@ -4,6 +4,8 @@
 #include <deque>
 #include <vector>
 
+#include "kvcache/transport/ipc/ipc_message.h"
+
 namespace baton {
 
 // An offer without an answer.
@@ -21,9 +23,8 @@ struct IpcSender::Peer {
   std::vector<Batch> offered;
 };
 
-IpcSender::IpcSender(const IpcParts* parts, TransportInbox* inbox)
+IpcSender::IpcSender(const IpcParts* parts)
     : parts_(parts),
-      inbox_(inbox),
       max_slices_(std::clamp<uint64_t>(parts->limits.offer_bytes / parts->slice_bytes, 1,
                                        kMaxIpcOfferSlices)) {}
 
@@ -34,34 +35,36 @@ IpcSender::Peer* IpcSender::Find(Incarnation peer) {
   return entry == peers_.end() ? nullptr : entry->second.get();
 }
 
-void IpcSender::AddPeer(Incarnation peer) { peers_[peer] = std::make_unique<Peer>(); }
+bool IpcSender::AddPeer(const PeerUp& peer) {
+  if (peer.dialled) peers_[peer.peer] = std::make_unique<Peer>();
+  return peer.dialled;
+}
 
 void IpcSender::RemovePeer(Incarnation id) {
   const Peer* const peer = Find(id);
   if (peer == nullptr) return;
   size_t count = peer->queue.size();
   for (const Batch& batch : peer->offered) count += batch.slices.size();
-  inbox_->ReleaseSlices(id, static_cast<uint32_t>(count));
+  parts_->inbox->ReleaseSlices(id, static_cast<uint32_t>(count));
   peers_.erase(id);
 }
 
 void IpcSender::Enqueue(Incarnation id, std::span<const SliceRef> slices) {
   Peer* const peer = Find(id);
   if (peer == nullptr) {
-    inbox_->ReleaseSlices(id, static_cast<uint32_t>(slices.size()));
+    parts_->inbox->ReleaseSlices(id, static_cast<uint32_t>(slices.size()));
     return;
   }
   peer->queue.insert(peer->queue.end(), slices.begin(), slices.end());
 }
 
 void IpcSender::CloseSend(Incarnation id, TransferId transfer) {
-  if (Peer* const peer = Find(id); peer != nullptr) {
-    const auto is_its = [transfer](const SliceRef& slice) { return slice.transfer == transfer; };
-    size_t dropped = std::erase_if(peer->queue, is_its);
-    for (Batch& batch : peer->offered) dropped += std::erase_if(batch.slices, is_its);
-    inbox_->ReleaseSlices(id, static_cast<uint32_t>(dropped));
-  }
-  sink_->OnSendClosed(id, transfer);
+  Peer* const peer = Find(id);
+  if (peer == nullptr) return;
+  const auto is_its = [transfer](const SliceRef& slice) { return slice.transfer == transfer; };
+  size_t dropped = std::erase_if(peer->queue, is_its);
+  for (Batch& batch : peer->offered) dropped += std::erase_if(batch.slices, is_its);
+  parts_->inbox->ReleaseSlices(id, static_cast<uint32_t>(dropped));
 }
 
 void IpcSender::HandleDone(Incarnation id, uint64_t number) {
@@ -77,7 +80,7 @@ void IpcSender::HandleDone(Incarnation id, uint64_t number) {
   if (LinkCounters* const link = parts_->link_counters(id)) {
     link->bytes_sent.Add(batch->num_offered * parts_->slice_bytes);
   }
-  inbox_->ReleaseSlices(id, static_cast<uint32_t>(batch->slices.size()));
+  parts_->inbox->ReleaseSlices(id, static_cast<uint32_t>(batch->slices.size()));
   peer->offered.erase(batch);
 }
 
@@ -117,7 +120,7 @@ void IpcSender::Offer(Incarnation id, Batch* batch, int64_t now_us) {
   offer.kind = IpcMessageKind::kOffer;
   offer.batch = batch->number;
   offer.slices = batch->slices;
-  if (!parts_->post(id, offer)) {
+  if (!parts_->post(id, EncodeIpcMessage(offer))) {
     batch->deadline_us = now_us + parts_->timers.repost_us;
     return;
   }

@@ -6,7 +6,6 @@
 //     holds up nobody else.
 //  2. An offer is made again until D answers it or all its transfers are closed: a lost word loses
 //     no slice. D takes each only once.
-//  3. Each slice that was queued is released in the inbox exactly once.
 #ifndef BATON_KVCACHE_TRANSPORT_IPC_IPC_SENDER_H_
 #define BATON_KVCACHE_TRANSPORT_IPC_IPC_SENDER_H_
 
@@ -17,32 +16,26 @@
 #include "absl/container/btree_map.h"
 
 #include "kvcache/transport/ipc/ipc_parts.h"
-#include "kvcache/transport/kv_transport.h"
-#include "kvcache/transport/transport_inbox.h"
 
 namespace baton {
 
 // See the file comment.
-class IpcSender {
+class IpcSender final : public SliceSender {
  public:
-  // All outlive it; the sink is set before the first other call.
-  IpcSender(const IpcParts* parts, TransportInbox* inbox);
-  ~IpcSender();
-  void set_sink(KvTransportSink* sink) { sink_ = sink; }
+  // They outlive it.
+  explicit IpcSender(const IpcParts* parts);
+  ~IpcSender() override;
 
-  // One that has this side's pool.
-  void AddPeer(Incarnation peer);
-  // What waits for it is dropped.
-  void RemovePeer(Incarnation peer);
-  void Enqueue(Incarnation peer, std::span<const SliceRef> slices);
-  // Confirmed to the sink at once: this side reads nothing, and what D may still read late fails
-  // its checksum when the block was given to another.
-  void CloseSend(Incarnation peer, TransferId transfer);
+  // False for one that has not this side's pool: who was not dialled.
+  bool AddPeer(const PeerUp& peer) override;
+  void RemovePeer(Incarnation peer) override;
+  void Enqueue(Incarnation peer, std::span<const SliceRef> slices) override;
+  void CloseSend(Incarnation peer, TransferId transfer) override;
+  // What D may still read late fails its checksum when the block was given to another.
+  bool IsReading(Incarnation, TransferId) const override { return false; }
+  int64_t Step(int64_t now_us) override;
+
   void HandleDone(Incarnation peer, uint64_t batch);
-
-  // Brings everything on that can be brought on. Returns when to be called again if nothing else
-  // happens, 0 = never.
-  int64_t Step(int64_t now_us);
 
  private:
   struct Batch;
@@ -53,9 +46,7 @@ class IpcSender {
   void Offer(Incarnation id, Batch* batch, int64_t now_us);
 
   const IpcParts* const parts_;
-  TransportInbox* const inbox_;
   const size_t max_slices_;  // of an offer
-  KvTransportSink* sink_ = nullptr;
   uint64_t next_batch_ = 1;
   absl::btree_map<Incarnation, std::unique_ptr<Peer>> peers_;
 };

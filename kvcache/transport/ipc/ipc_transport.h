@@ -1,18 +1,11 @@
 // IpcTransport: KV between the memories of devices of one host: D has mapped P's whole pool, which
-// P handed over once, and pulls slices straight from P's blocks into its own. Connections, words
-// and who is alive are a KvEndpoint's (a unix socket). README.md, "CUDA IPC", has the way of a
-// slice.
+// P handed over once, and pulls slices straight from P's blocks into its own. Words go over a unix
+// socket. README.md, "CUDA IPC", has the way of a slice. Its thread is "kv-ipc".
 //
-// One thread ("kv-ipc") owns the device's use; it polls while something is under way and sleeps
-// otherwise.
-//
-// Invariants (beside KvTransport's)
+// Invariants (beside SliceTransport's)
 //  1. Slices go from who dialled to who accepted: the other direction is Unavailable.
 //  2. No host memory ever holds a slice. P's device does nothing for a transfer.
 //  3. A peer that is slow, silent or dead holds back only its own slices.
-//
-// Owner: the worker. The device and the memory outlive it. The device is this transport's alone,
-// but its memory may be another's of the same GPU.
 #ifndef BATON_KVCACHE_TRANSPORT_IPC_IPC_TRANSPORT_H_
 #define BATON_KVCACHE_TRANSPORT_IPC_IPC_TRANSPORT_H_
 
@@ -20,9 +13,7 @@
 
 #include "kvcache/transport/ipc/device_pools.h"
 #include "kvcache/transport/ipc/ipc_parts.h"
-#include "kvcache/transport/kv_endpoint.h"
-#include "kvcache/transport/slice_device.h"
-#include "kvcache/transport/transport_inbox.h"
+#include "kvcache/transport/slice_transport.h"
 
 namespace baton {
 
@@ -43,9 +34,11 @@ struct IpcStats {
   uint64_t overruns = 0;  // control messages dropped: too many waited for the thread
 };
 
-// The interface of what is described above. Beside KvTransport's calls: the endpoint's addresses
-// and peers are set on the endpoint itself.
-class IpcTransport : public KvTransport {
+class IpcReceiver;
+class IpcSender;
+
+// See the file comment.
+class IpcTransport final : public SliceTransport {
  public:
   // `endpoint` is not started, has the device memory's layout and `pools` among its options.
   // InvalidArgument for a slice that no kernel takes; ResourceExhausted when the device has no room
@@ -53,10 +46,22 @@ class IpcTransport : public KvTransport {
   static StatusOr<std::unique_ptr<IpcTransport>> Create(const IpcTransportOptions& options,
                                                         std::unique_ptr<DevicePools> pools,
                                                         std::unique_ptr<KvEndpoint> endpoint);
-  virtual KvEndpoint* endpoint() = 0;
-  virtual IpcStats OfferStats() const = 0;
+  ~IpcTransport() override;
+
+  IpcStats OfferStats() const;
   // Pools of peers that are mapped now.
-  virtual uint32_t num_mapped() const = 0;
+  uint32_t num_mapped() const { return pools_->num_mapped(); }
+
+ private:
+  IpcTransport(const IpcTransportOptions& options, std::unique_ptr<DevicePools> pools,
+               std::unique_ptr<KvEndpoint> endpoint);
+  void HandleWord(Incarnation peer, const std::string& bytes, int64_t now_us) override;
+
+  const std::unique_ptr<DevicePools> pools_;  // outlive the receiver, which uses what they mapped
+  IpcCounters counters_;
+  IpcParts parts_;
+  std::unique_ptr<IpcSender> sender_;
+  std::unique_ptr<IpcReceiver> receiver_;
 };
 
 }  // namespace baton

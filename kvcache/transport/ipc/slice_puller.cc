@@ -22,6 +22,9 @@ Status SlicePuller::Allocate(uint32_t num_slots) {
   const size_t list_bytes = max_slices_ * kListBytes;
   BATON_ASSIGN_OR_RETURN(
       lists_, DeviceBuffer::Create(device, num_slots * list_bytes, "lists of KV slices"));
+  BATON_ASSIGN_OR_RETURN(
+      checksums_, HostBuffer::Create(device, size_t{num_slots} * max_slices_ * sizeof(uint64_t),
+                                     "checksums of KV slices"));
   const auto keys = cuda::Xxh3Keys();
   BATON_ASSIGN_OR_RETURN(keys_, DeviceBuffer::Create(device, sizeof(keys), "keys of XXH3"));
   BATON_RETURN_IF_ERROR(device->CopyIn(keys_.data(), keys.data(), sizeof(keys)));
@@ -31,7 +34,7 @@ Status SlicePuller::Allocate(uint32_t num_slots) {
     Slot& slot = slots_[i];
     BATON_ASSIGN_OR_RETURN(slot.event, DeviceEvent::Create(device));
     slot.places.reserve(max_slices_);
-    slot.checksums.reserve(max_slices_);
+    slot.checksums = checksums_.as<uint64_t>() + i * max_slices_;
     std::byte* const lists = lists_.data() + i * list_bytes;
     slot.device_places = reinterpret_cast<cuda::KvSlicePlace*>(lists);
     slot.device_checksums = reinterpret_cast<uint64_t*>(slot.device_places + max_slices_);
@@ -44,7 +47,6 @@ Status SlicePuller::Begin(Slot* slot, const std::byte* pool, std::span<const Pul
   device->MakeCurrent();  // letting go of a pool is another one's work in this thread
   slot->places.clear();
   for (const Pull& pull : pulls) slot->places.push_back({pull.from, pull.to});
-  slot->checksums.resize(pulls.size());
   BATON_RETURN_IF_ERROR(device->CopyIn(reinterpret_cast<std::byte*>(slot->device_places),
                                        slot->places.data(),
                                        pulls.size() * sizeof(cuda::KvSlicePlace)));
@@ -58,7 +60,7 @@ Status SlicePuller::Begin(Slot* slot, const std::byte* pool, std::span<const Pul
       .num_slices = static_cast<uint32_t>(pulls.size()),
       .slice_bytes = static_cast<uint32_t>(slice_bytes())};
   BATON_RETURN_IF_ERROR(parts_.kernels->kv_gather(params, device->stream()));
-  BATON_RETURN_IF_ERROR(device->CopyOut(slot->checksums.data(),
+  BATON_RETURN_IF_ERROR(device->CopyOut(slot->checksums,
                                         reinterpret_cast<const std::byte*>(slot->device_checksums),
                                         pulls.size() * sizeof(uint64_t)));
   return slot->event.Record(device->stream());

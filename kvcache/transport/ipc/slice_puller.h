@@ -4,7 +4,7 @@
 // once.
 //
 // Owned by the transport's thread. Invariants
-//  1. All device memory is taken by Create.
+//  1. All device memory is taken by Create, and the host's for checksums.
 //  2. A slot's lists and event are used by one batch at a time. Everything runs in the device's own
 //     stream, in order.
 #ifndef BATON_KVCACHE_TRANSPORT_IPC_SLICE_PULLER_H_
@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "kvcache/transport/slice_device.h"
+#include "src/device/host_buffer.h"
 
 namespace baton {
 
@@ -27,7 +28,7 @@ class SlicePuller {
   struct Slot {
     DeviceEvent event;  // behind the last launch and the copy of its checksums
     std::vector<cuda::KvSlicePlace> places;
-    std::vector<uint64_t> checksums;  // of what was stored, once the event is done
+    uint64_t* checksums = nullptr;  // [places]: of what was stored, once the event is done
     // The same lists on the device.
     cuda::KvSlicePlace* device_places = nullptr;
     uint64_t* device_checksums = nullptr;
@@ -60,6 +61,7 @@ class SlicePuller {
   const uint32_t max_slices_;
   DeviceBuffer lists_;
   DeviceBuffer keys_;
+  HostBuffer checksums_;
   std::vector<Slot> slots_;
 };
 

@@ -1,5 +1,5 @@
-// What two NcclTransports tell each other, beside the bytes that NCCL carries: control messages of
-// the connection between their endpoints. Encoding and decoding only. Pure; any thread.
+// What two NcclTransports tell each other, beside the bytes that NCCL carries, in the form of
+// kvcache/transport/slice_message.h, whose invariant it has. Pure; any thread.
 //
 //   P                                              D
 //   Greeting {NCCL's version}                  <->     the peer is up once both are equal
@@ -13,12 +13,7 @@
 //                                              is wanted
 //   Drop {link, why}                           <->     the communicator is aborted on both sides
 //
-// Little-endian: magic 16, kind u8, flag u8, 0 u16, number u32, link u64, batch u64, then the
-// payload. A message of the owner of the transport travels as it is, unless it begins with the
-// magic; then it is wrapped (kWrapped).
-//
-// Invariant: Decode reads only the bytes given and accepts only what Encode can produce. What the
-// numbers refer to is judged by who owns the tables.
+// The flag of a Drop is reason * 2 + by_sender.
 #ifndef BATON_KVCACHE_TRANSPORT_NCCL_NCCL_MESSAGE_H_
 #define BATON_KVCACHE_TRANSPORT_NCCL_NCCL_MESSAGE_H_
 
@@ -28,13 +23,12 @@
 #include <vector>
 
 #include "kvcache/transport/nccl/nccl_api.h"
-#include "kvcache/transport/transport_types.h"
+#include "kvcache/transport/slice_message.h"
 
 namespace baton {
 
 // Which message.
 enum class NcclMessageKind : uint8_t {
-  kWrapped = 0,
   kConnect = 1,
   kAccept = 2,
   kOffer = 3,
@@ -70,15 +64,16 @@ struct NcclMessage {
   uint64_t link = 0;   // a communicator, numbered by who sends slices over it
   uint64_t batch = 0;  // kOffer, kGrant, kDeny, kDone
   nccl::UniqueId id{};
-  std::vector<SliceRef> slices;  // kOffer; `source` stays at home
-  std::string wrapped;           // kWrapped
+  std::vector<SliceRef> slices;  // kOffer: 1..kMaxOfferSlices; `source` stays at home
 };
 
-// Slices of one Offer at most: 32 bytes each, far below a control message's limit.
 inline constexpr uint32_t kMaxOfferSlices = 1u << 14;
+inline constexpr SliceMessageForm kNcclForm = {.magic = {"\x9b\x0f"
+                                                         "BatonNccl1\x00\xe1\x77\xc4",
+                                                         16},
+                                               .has_links = true,
+                                               .max_slices = kMaxOfferSlices};
 
-// Whether a control message is one of these.
-bool IsNcclMessage(std::string_view bytes);
 std::string EncodeNcclMessage(const NcclMessage& message);
 // DataLoss naming the field for anything that EncodeNcclMessage cannot have written.
 StatusOr<NcclMessage> DecodeNcclMessage(std::string_view bytes);

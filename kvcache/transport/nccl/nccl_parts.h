@@ -11,12 +11,10 @@
 #include <memory>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
-
 #include "kvcache/transport/nccl/nccl_comm.h"
 #include "kvcache/transport/nccl/nccl_message.h"
 #include "kvcache/transport/nccl/staging_ring.h"
-#include "kvcache/transport/transport_counters.h"
+#include "kvcache/transport/slice_transport.h"
 
 namespace baton {
 
@@ -82,20 +80,20 @@ struct LinkBudget {
 };
 
 // Everything that both halves use.
-struct NcclParts {
+struct NcclParts : SliceParts {
   const nccl::NcclTable* table = nullptr;
   NcclTimers timers;
   NcclLimits limits;
-  TransportCounters* counters = nullptr;
   NcclCounters* nccl_counters = nullptr;
   LinkBudget* budget = nullptr;
-  // Sends a message; false when it cannot be queued, which is a failure of the link.
-  std::function<bool(Incarnation, const NcclMessage&)> post;
   // Ends the idle communicator that was used least recently. True when there is room for one more
   // now; false when none is idle, or it is still being ended.
   std::function<bool()> evict_idle;
-  // The bytes of a peer's connection, null when it is gone.
-  std::function<LinkCounters*(Incarnation)> link_counters;
+
+  // False when it cannot be queued, which is a failure of the link.
+  bool Post(Incarnation peer, const NcclMessage& message) const {
+    return post(peer, EncodeNcclMessage(message));
+  }
 };
 
 // What has been begun for the bytes of one slot.

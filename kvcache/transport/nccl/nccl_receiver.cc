@@ -51,12 +51,8 @@ struct NcclReceiver::Batch {
 };
 
 NcclReceiver::NcclReceiver(const NcclParts* parts, std::unique_ptr<StagingRing> ring,
-                           const KvMemory& memory, TransportInbox* inbox)
-    : parts_(parts),
-      ring_(std::move(ring)),
-      memory_(memory),
-      inbox_(inbox),
-      table_(memory, parts->counters) {
+                           const KvMemory& memory)
+    : parts_(parts), ring_(std::move(ring)), memory_(memory) {
   for (StagingRing::Slot& slot : ring_->slots()) batches_.emplace_back().slot = &slot;
 }
 
@@ -67,9 +63,10 @@ NcclReceiver::Peer* NcclReceiver::Find(Incarnation peer) {
   return entry == peers_.end() ? nullptr : entry->second.get();
 }
 
-void NcclReceiver::AddPeer(Incarnation peer, uint64_t epoch) {
-  peers_[peer] = std::make_unique<Peer>();
-  peers_[peer]->epoch = epoch;
+void NcclReceiver::AddPeer(const PeerUp& peer, uint64_t epoch) {
+  auto added = std::make_unique<Peer>();
+  added->epoch = epoch;
+  peers_[peer.peer] = std::move(added);
 }
 
 void NcclReceiver::RemovePeer(Incarnation id) {
@@ -82,16 +79,6 @@ void NcclReceiver::RemovePeer(Incarnation id) {
   peers_.erase(id);
 }
 
-void NcclReceiver::OpenReceive(ReceiveSpec spec) {
-  const Peer* const peer = Find(spec.peer);
-  table_.Open(std::move(spec), peer == nullptr ? 0 : peer->epoch);
-}
-
-void NcclReceiver::CloseReceive(TransferId transfer) {
-  closing_.push_back(transfer);
-  ConfirmClosed();
-}
-
 bool NcclReceiver::IsWriting(TransferId transfer) const {
   for (const Batch& batch : batches_) {
     if (batch.state != SlotState::kScattering) continue;
@@ -100,14 +87,6 @@ bool NcclReceiver::IsWriting(TransferId transfer) const {
     }
   }
   return false;
-}
-
-void NcclReceiver::ConfirmClosed() {
-  std::erase_if(closing_, [&](TransferId transfer) {
-    if (IsWriting(transfer)) return false;
-    if (table_.Close(transfer)) inbox_->ReleaseOpenTransfer();
-    return true;
-  });
 }
 
 FrameHeader NcclReceiver::HeaderOf(const SliceRef& slice, uint64_t epoch) const {
@@ -139,7 +118,7 @@ void NcclReceiver::Refuse(Incarnation id, uint64_t link, NcclDropReason reason) 
   }
   parts_->nccl_counters->AddDrop(reason);
   // When it cannot be told, P finds out by its own deadline.
-  (void)parts_->post(id, drop);
+  (void)parts_->Post(id, drop);
 }
 
 void NcclReceiver::Connect(Incarnation id, const NcclMessage& message, int64_t now_us) {
@@ -160,7 +139,7 @@ void NcclReceiver::Connect(Incarnation id, const NcclMessage& message, int64_t n
   accept.kind = NcclMessageKind::kAccept;
   accept.link = message.link;
   accept.number = ring_->max_slices();
-  if (!comm.ok() || !parts_->post(id, accept)) {
+  if (!comm.ok() || !parts_->Post(id, accept)) {
     return Refuse(id, message.link, NcclDropReason::kFailed);
   }
   ++parts_->budget->num_links;
@@ -185,7 +164,7 @@ void NcclReceiver::TakeOffer(Incarnation id, const NcclMessage& message, int64_t
   std::vector<uint32_t> wanted;
   for (uint32_t i = 0; i < offer.slices.size(); ++i) {
     const FrameHeader header = HeaderOf(offer.slices[i], peer->epoch);
-    if (table_.Admit(id, peer->epoch, header) == nullptr) {
+    if (parts_->receives->Admit(id, peer->epoch, header) == nullptr) {
       // Marked by an ordinal that no transfer has.
       offer.slices[i].ordinal = kMaxSlicesPerTransfer;
     } else {
@@ -197,7 +176,7 @@ void NcclReceiver::TakeOffer(Incarnation id, const NcclMessage& message, int64_t
     deny.kind = NcclMessageKind::kDeny;
     deny.link = message.link;
     deny.batch = message.batch;
-    if (!parts_->post(id, deny)) {
+    if (!parts_->Post(id, deny)) {
       Fail(id, NcclDropReason::kFailed, ResourceExhausted("the answer cannot be queued"));
     }
     return;
@@ -220,11 +199,7 @@ int64_t NcclReceiver::Step(int64_t now_us) {
   }
   for (Batch& batch : batches_) StepBatch(&batch, now_us);
   StartReceives(now_us);
-  ConfirmClosed();
-  const int64_t progress_us = table_.FlushProgress(now_us);
-  const int64_t due_us = NextDueUs(now_us);
-  if (progress_us == 0 || due_us == 0) return std::max(progress_us, due_us);
-  return std::min(progress_us, due_us);
+  return NextDueUs(now_us);
 }
 
 int64_t NcclReceiver::NextDueUs(int64_t now_us) const {
@@ -289,7 +264,7 @@ void NcclReceiver::Receive(Batch* batch, int64_t now_us) {
   done.link = link->number;
   done.batch = batch->number;
   batch->state = SlotState::kArrived;
-  if (!parts_->post(batch->peer, done)) {
+  if (!parts_->Post(batch->peer, done)) {
     Fail(batch->peer, NcclDropReason::kFailed, ResourceExhausted("the answer cannot be queued"));
   }
   Scatter(batch);
@@ -336,7 +311,7 @@ void NcclReceiver::StartReceive(Incarnation id, Peer* peer, int64_t now_us) {
   grant.kind = NcclMessageKind::kGrant;
   grant.link = offer.link;
   grant.batch = offer.batch;
-  if (parts_->post(id, grant)) return;
+  if (parts_->Post(id, grant)) return;
   Fail(id, NcclDropReason::kFailed, ResourceExhausted("the grant cannot be queued"));
 }
 
@@ -360,7 +335,7 @@ std::vector<StagingRing::Arrival> NcclReceiver::AdmitLeft(Batch* batch) {
       continue;
     }
     const std::byte* const dest =
-        table_.Admit(batch->peer, batch->epoch, HeaderOf(slice, batch->epoch));
+        parts_->receives->Admit(batch->peer, batch->epoch, HeaderOf(slice, batch->epoch));
     if (dest == nullptr) continue;
     taken.insert(place_of(slice));
     batch->running.push_back(position);
@@ -385,7 +360,7 @@ void NcclReceiver::FinishScatter(Batch* batch, int64_t now_us) {
   LinkCounters* const link = batch->counts ? parts_->link_counters(batch->peer) : nullptr;
   for (size_t i = 0; batch->counts && i < batch->running.size(); ++i) {
     const FrameHeader header = HeaderOf(batch->slices[batch->running[i]], batch->epoch);
-    const bool is_good = table_.Finish(header, batch->slot->checksums[i], now_us);
+    const bool is_good = parts_->receives->Finish(header, batch->slot->checksums[i], now_us);
     if (is_good && link != nullptr) link->bytes_received.Add(ring_->slice_bytes());
   }
   batch->running.clear();

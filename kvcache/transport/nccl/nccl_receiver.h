@@ -6,7 +6,7 @@
 //
 // Owned by the transport's thread; every call returns at once. Invariants
 //  1. A block is written only by a scatter, of slices that ReceiveTable::Admit has let in just
-//     before; a transfer is not confirmed as closed while one runs that names it.
+//     before.
 //  2. No block is named twice by the scatters that run.
 //  3. One receive of a peer is under way, of all peers `max_posted`. Batches of a peer are granted
 //     in the order of their offers, which is the order in which NCCL matches them.
@@ -22,31 +22,26 @@
 #include "absl/container/btree_map.h"
 
 #include "kvcache/transport/nccl/nccl_parts.h"
-#include "kvcache/transport/receive_table.h"
-#include "kvcache/transport/transport_inbox.h"
 
 namespace baton {
 
 // See the file comment.
-class NcclReceiver {
+class NcclReceiver final : public SliceReceiver {
  public:
   // All outlive it.
-  NcclReceiver(const NcclParts* parts, std::unique_ptr<StagingRing> ring, const KvMemory& memory,
-               TransportInbox* inbox);
-  ~NcclReceiver();
-  void set_sink(KvTransportSink* sink) { table_.set_sink(sink); }
+  NcclReceiver(const NcclParts* parts, std::unique_ptr<StagingRing> ring, const KvMemory& memory);
+  ~NcclReceiver() override;
 
-  // A connection to the peer, numbered so that transfers know which they belong to.
-  void AddPeer(Incarnation peer, uint64_t epoch);
-  // Its communicator is aborted; what runs for it is not counted any more.
-  void RemovePeer(Incarnation peer);
-  void OpenReceive(ReceiveSpec spec);
-  void CloseReceive(TransferId transfer);
+  void AddPeer(const PeerUp& peer, uint64_t epoch) override;
+  // Aborts its communicator.
+  void RemovePeer(Incarnation peer) override;
+  bool IsWriting(TransferId transfer) const override;
+  int64_t Step(int64_t now_us) override;
+
   // A Connect, Offer or Drop (of the peer's link).
   void Handle(Incarnation peer, const NcclMessage& message, int64_t now_us);
 
   // As NcclSender's.
-  int64_t Step(int64_t now_us);
   std::optional<int64_t> IdleSince() const;
   void EvictIdle();
 
@@ -66,8 +61,6 @@ class NcclReceiver {
   std::vector<StagingRing::Arrival> AdmitLeft(Batch* batch);
   void Receive(Batch* batch, int64_t now_us);
   void FinishScatter(Batch* batch, int64_t now_us);
-  void ConfirmClosed();
-  bool IsWriting(TransferId transfer) const;
   int64_t NextDueUs(int64_t now_us) const;
 
   void Refuse(Incarnation id, uint64_t link, NcclDropReason reason);
@@ -81,13 +74,10 @@ class NcclReceiver {
   const NcclParts* const parts_;
   const std::unique_ptr<StagingRing> ring_;
   const KvMemory memory_;
-  TransportInbox* const inbox_;
-  ReceiveTable table_;
   MeasuredRate rate_;
   absl::btree_map<Incarnation, std::unique_ptr<Peer>> peers_;
   Incarnation last_served_;
   std::vector<Batch> batches_;  // one a slot
-  std::vector<TransferId> closing_;
 };
 
 }  // namespace baton

@@ -43,9 +43,8 @@ struct NcclSender::Batch {
   int64_t deadline_us = 0;
 };
 
-NcclSender::NcclSender(const NcclParts* parts, std::unique_ptr<StagingRing> ring,
-                       TransportInbox* inbox)
-    : parts_(parts), ring_(std::move(ring)), inbox_(inbox) {
+NcclSender::NcclSender(const NcclParts* parts, std::unique_ptr<StagingRing> ring)
+    : parts_(parts), ring_(std::move(ring)) {
   for (StagingRing::Slot& slot : ring_->slots()) batches_.emplace_back().slot = &slot;
 }
 
@@ -64,7 +63,10 @@ NcclSender::Batch* NcclSender::FindBatch(Incarnation peer, uint64_t number) {
   return nullptr;
 }
 
-void NcclSender::AddPeer(Incarnation peer) { peers_[peer] = std::make_unique<Peer>(); }
+bool NcclSender::AddPeer(const PeerUp& peer) {
+  peers_[peer.peer] = std::make_unique<Peer>();
+  return true;
+}
 
 void NcclSender::RemovePeer(Incarnation id) {
   Peer* const peer = Find(id);
@@ -74,14 +76,14 @@ void NcclSender::RemovePeer(Incarnation id) {
     if (batch.peer == id) batch.closed.assign(batch.slices.size(), true);
   }
   if (peer->link != nullptr) DropLink(id, peer);
-  inbox_->ReleaseSlices(id, static_cast<uint32_t>(peer->queue.size()));
+  parts_->inbox->ReleaseSlices(id, static_cast<uint32_t>(peer->queue.size()));
   peers_.erase(id);
 }
 
 void NcclSender::Enqueue(Incarnation id, std::span<const SliceRef> slices) {
   Peer* const peer = Find(id);
   if (peer == nullptr) {
-    inbox_->ReleaseSlices(id, static_cast<uint32_t>(slices.size()));
+    parts_->inbox->ReleaseSlices(id, static_cast<uint32_t>(slices.size()));
     return;
   }
   peer->queue.insert(peer->queue.end(), slices.begin(), slices.end());
@@ -91,7 +93,7 @@ void NcclSender::CloseSend(Incarnation id, TransferId transfer) {
   if (Peer* const peer = Find(id); peer != nullptr) {
     const auto dropped = std::erase_if(
         peer->queue, [&](const SliceRef& slice) { return slice.transfer == transfer; });
-    inbox_->ReleaseSlices(id, static_cast<uint32_t>(dropped));
+    parts_->inbox->ReleaseSlices(id, static_cast<uint32_t>(dropped));
   }
   for (Batch& batch : batches_) {
     if (batch.state == SlotState::kFree || batch.peer != id) continue;
@@ -99,8 +101,6 @@ void NcclSender::CloseSend(Incarnation id, TransferId transfer) {
       if (batch.slices[i].transfer == transfer) batch.closed[i] = true;
     }
   }
-  closing_.push_back({id, transfer});
-  ConfirmClosed();
 }
 
 bool NcclSender::IsReading(Incarnation peer, TransferId transfer) const {
@@ -111,14 +111,6 @@ bool NcclSender::IsReading(Incarnation peer, TransferId transfer) const {
     }
   }
   return false;
-}
-
-void NcclSender::ConfirmClosed() {
-  std::erase_if(closing_, [&](const Closing& closing) {
-    if (IsReading(closing.peer, closing.transfer)) return false;
-    sink_->OnSendClosed(closing.peer, closing.transfer);
-    return true;
-  });
 }
 
 void NcclSender::Handle(Incarnation id, const NcclMessage& message, int64_t now_us) {
@@ -203,7 +195,7 @@ uint32_t NcclSender::NumSlots(Incarnation of) const {
 bool NcclSender::IsDone(const Batch& batch) const { return MustWork(batch.slot->event.Query()); }
 
 void NcclSender::Release(Batch* batch) {
-  inbox_->ReleaseSlices(batch->peer, static_cast<uint32_t>(batch->slices.size()));
+  parts_->inbox->ReleaseSlices(batch->peer, static_cast<uint32_t>(batch->slices.size()));
   batch->state = SlotState::kFree;
   batch->slices.clear();
   batch->closed.clear();
@@ -253,7 +245,7 @@ void NcclSender::Fail(Incarnation id, NcclDropReason reason, const Status& why, 
   drop.reason = reason;
   drop.link = peer->link->number;
   // When it cannot be told, D finds out by its own deadline.
-  (void)parts_->post(id, drop);
+  (void)parts_->Post(id, drop);
   DropLink(id, peer);
   BackOff(peer, now_us);
 }
@@ -291,7 +283,7 @@ void NcclSender::Requeue(Batch* batch) {
       peer->queue.push_front(batch->slices[i]);
     }
   }
-  inbox_->ReleaseSlices(batch->peer, num_dropped);
+  parts_->inbox->ReleaseSlices(batch->peer, num_dropped);
   batch->slices.clear();
   batch->closed.clear();
 }
@@ -303,7 +295,6 @@ int64_t NcclSender::Step(int64_t now_us) {
   for (Batch& batch : batches_) StepBatch(&batch, now_us);
   StartLinks(now_us);
   StartGathers();
-  ConfirmClosed();
   return NextDueUs(now_us);
 }
 
@@ -402,7 +393,7 @@ void NcclSender::Offer(Batch* batch, int64_t now_us) {
   offer.slices = batch->slices;
   batch->state = SlotState::kOffered;
   batch->deadline_us = now_us + parts_->timers.credit_us;
-  if (parts_->post(batch->peer, offer)) return;
+  if (parts_->Post(batch->peer, offer)) return;
   Fail(batch->peer, NcclDropReason::kFailed, ResourceExhausted("the offer cannot be queued"),
        now_us);
 }
@@ -434,7 +425,7 @@ void NcclSender::StartLink(Incarnation id, Peer* peer, int64_t now_us) {
     status = comm.status();
     if (comm.ok()) link->comm = *std::move(comm);
   }
-  if (status.ok() && !parts_->post(id, connect)) status = ResourceExhausted("no room to connect");
+  if (status.ok() && !parts_->Post(id, connect)) status = ResourceExhausted("no room to connect");
   if (!status.ok()) {
     Report(id, peer, status, now_us);
     parts_->nccl_counters->AddDrop(NcclDropReason::kFailed);
@@ -503,7 +494,7 @@ void NcclSender::EvictIdle() {
     drop.by_sender = true;
     drop.reason = NcclDropReason::kEvicted;
     drop.link = peer->link->number;
-    (void)parts_->post(id, drop);
+    (void)parts_->Post(id, drop);
     parts_->nccl_counters->AddDrop(NcclDropReason::kEvicted);
     // It counts until it is gone.
     parts_->budget->finishing.push_back({std::move(peer->link->comm)});

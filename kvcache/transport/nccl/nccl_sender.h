@@ -9,9 +9,7 @@
 //  2. One operation of a peer is under way, of all peers `max_posted`; a peer that does not answer
 //     holds `max_peer_slots` buffers, and no longer than its deadlines.
 //  3. What D has not confirmed when a communicator fails goes back to the front of its peer's
-//  queue, less
-//     what was closed.
-//  4. Each slice that was queued is released in the inbox exactly once.
+//     queue, less what was closed.
 #ifndef BATON_KVCACHE_TRANSPORT_NCCL_NCCL_SENDER_H_
 #define BATON_KVCACHE_TRANSPORT_NCCL_NCCL_SENDER_H_
 
@@ -24,32 +22,27 @@
 
 #include "absl/container/btree_map.h"
 
-#include "kvcache/transport/kv_transport.h"
 #include "kvcache/transport/nccl/nccl_parts.h"
-#include "kvcache/transport/transport_inbox.h"
 
 namespace baton {
 
 // See the file comment.
-class NcclSender {
+class NcclSender final : public SliceSender {
  public:
-  // All outlive it; the sink is set before the first other call.
-  NcclSender(const NcclParts* parts, std::unique_ptr<StagingRing> ring, TransportInbox* inbox);
-  ~NcclSender();
-  void set_sink(KvTransportSink* sink) { sink_ = sink; }
+  // All outlive it.
+  NcclSender(const NcclParts* parts, std::unique_ptr<StagingRing> ring);
+  ~NcclSender() override;
 
-  void AddPeer(Incarnation peer);
-  // Its communicator is aborted and what waits for it dropped.
-  void RemovePeer(Incarnation peer);
-  void Enqueue(Incarnation peer, std::span<const SliceRef> slices);
-  // Confirmed to the sink once no kernel reads the transfer's blocks.
-  void CloseSend(Incarnation peer, TransferId transfer);
+  bool AddPeer(const PeerUp& peer) override;
+  // Aborts its communicator.
+  void RemovePeer(Incarnation peer) override;
+  void Enqueue(Incarnation peer, std::span<const SliceRef> slices) override;
+  void CloseSend(Incarnation peer, TransferId transfer) override;
+  bool IsReading(Incarnation peer, TransferId transfer) const override;
+  int64_t Step(int64_t now_us) override;
+
   // An Accept, Grant, Deny, Done or Drop (of a link of ours).
   void Handle(Incarnation peer, const NcclMessage& message, int64_t now_us);
-
-  // Brings everything on that can be brought on. Returns when to be called again if nothing else
-  // happens: now_us = at once (something is under way), 0 = never.
-  int64_t Step(int64_t now_us);
 
   // The idle communicator that was used least recently: when, or nullopt; and its end.
   std::optional<int64_t> IdleSince() const;
@@ -71,7 +64,6 @@ class NcclSender {
   void Post(Batch* batch, int64_t now_us);
   void Complete(Batch* batch);
   void Deny(Batch* batch);
-  void ConfirmClosed();
   // Gives up the peer's communicator and tells D.
   void Fail(Incarnation id, NcclDropReason reason, const Status& why, int64_t now_us);
   // To the log: at warn once in ten seconds for each peer.
@@ -84,7 +76,6 @@ class NcclSender {
 
   Peer* Find(Incarnation peer);
   Batch* FindBatch(Incarnation peer, uint64_t number);
-  bool IsReading(Incarnation peer, TransferId transfer) const;
   bool IsDone(const Batch& batch) const;
   // Operations under way: of one peer, or all.
   uint32_t NumPosted(std::optional<Incarnation> of) const;
@@ -92,20 +83,12 @@ class NcclSender {
 
   const NcclParts* const parts_;
   const std::unique_ptr<StagingRing> ring_;
-  TransportInbox* const inbox_;
-  KvTransportSink* sink_ = nullptr;
   MeasuredRate rate_;
   uint64_t next_link_ = 1;
   uint64_t next_batch_ = 1;
   absl::btree_map<Incarnation, std::unique_ptr<Peer>> peers_;
   Incarnation last_served_;     // who got the last buffer: the others come first
   std::vector<Batch> batches_;  // one a slot
-  // Closes that wait for a gather.
-  struct Closing {
-    Incarnation peer;
-    TransferId transfer;
-  };
-  std::vector<Closing> closing_;
 };
 
 }  // namespace baton

@@ -1,29 +1,28 @@
-// NcclTransport: KV between the memories of two devices by NCCL. Connections, control messages and
-// who is alive are a KvEndpoint's; the bytes go over one communicator of two ranks for each pair
-// and direction, which is built when the first slice is offered, never waited for, and aborted when
-// anything takes too long. README.md, "NCCL", has the way of a batch.
+// NcclTransport: KV between the memories of two devices by NCCL: one communicator of two ranks for
+// each pair and direction, which is built when the first slice is offered, never waited for, and
+// aborted when anything takes too long. README.md, "NCCL", has the way of a batch. Its thread,
+// "kv-nccl", owns communicators and staging too.
 //
-// One thread ("kv-nccl") owns communicators, staging and the device's use; it polls while something
-// is under way and sleeps otherwise.
-//
-// Invariants (beside KvTransport's)
+// Invariants (beside SliceTransport's)
 //  1. A peer that is slow, silent or dead holds back only its own slices, and buffers no longer
-//  than
-//     its deadlines (NcclTimers).
+//     than its deadlines (NcclTimers).
 //  2. A byte of a block is read or written only by kernels; no communicator ever sees a block.
 //  3. What a failed communicator did not deliver is sent again over the next one; a slice is done
 //     once all the same (KvTransport's invariant 3).
+//  4. A peer is introduced once its NCCL is known to be the same.
 //
-// Owner: the worker. The table, the device and the memory outlive it. The device is this
-// transport's alone, but its memory may be another's of the same GPU.
+// The table outlives it.
 #ifndef BATON_KVCACHE_TRANSPORT_NCCL_NCCL_TRANSPORT_H_
 #define BATON_KVCACHE_TRANSPORT_NCCL_NCCL_TRANSPORT_H_
 
 #include <memory>
+#include <string>
+#include <vector>
 
-#include "kvcache/transport/kv_endpoint.h"
+#include "absl/container/flat_hash_map.h"
+
 #include "kvcache/transport/nccl/nccl_parts.h"
-#include "kvcache/transport/transport_inbox.h"
+#include "kvcache/transport/slice_transport.h"
 
 namespace baton {
 
@@ -45,17 +44,47 @@ struct NcclStats {
   std::array<uint64_t, kNumNcclDropReasons> dropped{};
 };
 
-// The interface of what is described above. Beside KvTransport's calls: the endpoint's addresses
-// and peers are set on the endpoint itself.
-class NcclTransport : public KvTransport {
+class NcclReceiver;
+class NcclSender;
+
+// See the file comment.
+class NcclTransport final : public SliceTransport {
  public:
   // `endpoint` is not started and has the device memory's layout. InvalidArgument for a slice that
   // no kernel takes or a buffer that is smaller than one; ResourceExhausted when the device has no
   // room for the buffers.
   static StatusOr<std::unique_ptr<NcclTransport>> Create(const NcclTransportOptions& options,
                                                          std::unique_ptr<KvEndpoint> endpoint);
-  virtual KvEndpoint* endpoint() = 0;
-  virtual NcclStats CommunicatorStats() const = 0;
+  ~NcclTransport() override;
+
+  NcclStats CommunicatorStats() const;
+
+ private:
+  // Connected; its version is not known yet.
+  struct Greeted {
+    PeerUp up;
+    std::vector<std::string> words;  // that came before it
+    size_t bytes = 0;                // of these
+  };
+
+  NcclTransport(const NcclTransportOptions& options, std::unique_ptr<KvEndpoint> endpoint);
+  void HandleWord(Incarnation peer, const std::string& bytes, int64_t now_us) override;
+  void HandleUp(PeerUp up) override;
+  void HandleEarly(Incarnation peer, std::string bytes, int64_t now_us) override;
+  void HandleDown(Incarnation peer) override;
+  int64_t StepMore(int64_t now_us) override;
+  void EndMore() override;
+
+  void HandleGreeting(Incarnation peer, uint32_t version, int64_t now_us);
+  bool EvictIdle();
+
+  const Clock* const clock_;
+  NcclCounters counters_;
+  LinkBudget budget_;
+  NcclParts parts_;
+  absl::flat_hash_map<Incarnation, Greeted> greeted_;
+  std::unique_ptr<NcclSender> sender_;
+  std::unique_ptr<NcclReceiver> receiver_;
 };
 
 }  // namespace baton

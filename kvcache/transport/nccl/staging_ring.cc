@@ -23,8 +23,11 @@ Status StagingRing::Allocate() {
   BATON_ASSIGN_OR_RETURN(buffer_,
                          DeviceBuffer::Create(device, shape_.num_slots * slot_bytes, "KV staging"));
   const size_t list_bytes = shape_.max_slices * kListBytes;
+  const size_t num_checksums = size_t{shape_.num_slots} * shape_.max_slices;
   BATON_ASSIGN_OR_RETURN(
       lists_, DeviceBuffer::Create(device, shape_.num_slots * list_bytes, "lists of KV slices"));
+  BATON_ASSIGN_OR_RETURN(checksums_, HostBuffer::Create(device, num_checksums * sizeof(uint64_t),
+                                                        "checksums of KV slices"));
   const auto keys = cuda::Xxh3Keys();
   BATON_ASSIGN_OR_RETURN(keys_, DeviceBuffer::Create(device, sizeof(keys), "keys of XXH3"));
   BATON_RETURN_IF_ERROR(device->CopyIn(keys_.data(), keys.data(), sizeof(keys)));
@@ -37,7 +40,7 @@ Status StagingRing::Allocate() {
     BATON_ASSIGN_OR_RETURN(slot.event, DeviceEvent::Create(device));
     slot.places.reserve(shape_.max_slices);
     slot.expected.reserve(shape_.max_slices);
-    slot.checksums.reserve(shape_.max_slices);
+    slot.checksums = checksums_.as<uint64_t>() + i * shape_.max_slices;
     std::byte* const lists = lists_.data() + i * list_bytes;
     slot.device_places = reinterpret_cast<cuda::KvSlicePlace*>(lists);
     slot.device_expected = reinterpret_cast<uint64_t*>(slot.device_places + shape_.max_slices);
@@ -67,10 +70,9 @@ Status StagingRing::CopyLists(Slot* slot) {
 }
 
 Status StagingRing::Conclude(Slot* slot) {
-  slot->checksums.resize(slot->places.size());
   BATON_RETURN_IF_ERROR(parts_.device->CopyOut(
-      slot->checksums.data(), reinterpret_cast<const std::byte*>(slot->device_checksums),
-      slot->checksums.size() * sizeof(uint64_t)));
+      slot->checksums, reinterpret_cast<const std::byte*>(slot->device_checksums),
+      slot->places.size() * sizeof(uint64_t)));
   return slot->event.Record(parts_.device->stream());
 }
 

@@ -3,7 +3,7 @@
 // posted receive to the end of its scatter.
 //
 // Owned by the transport's thread. Invariants
-//  1. All device memory is taken by Create.
+//  1. All device memory is taken by Create, and the host's for checksums.
 //  2. A slot's memory, lists and event are used by one batch at a time; kernels and copies run in
 //     the device's own stream, NCCL in the slot's.
 #ifndef BATON_KVCACHE_TRANSPORT_NCCL_STAGING_RING_H_
@@ -18,7 +18,7 @@
 
 #include "kvcache/transport/slice_device.h"
 #include "kvcache/transport/transport_types.h"
-#include "src/device/accelerator.h"
+#include "src/device/host_buffer.h"
 
 namespace baton {
 
@@ -38,7 +38,8 @@ class StagingRing {
     DeviceEvent event;            // of the last thing that was begun
     std::vector<cuda::KvSlicePlace> places;
     std::vector<uint64_t> expected;
-    std::vector<uint64_t> checksums;  // of the last gather or scatter, once its event is done
+    // [places]: of the last gather or scatter, once its event is done.
+    uint64_t* checksums = nullptr;
     // The same lists on the device.
     cuda::KvSlicePlace* device_places = nullptr;
     uint64_t* device_expected = nullptr;
@@ -80,6 +81,7 @@ class StagingRing {
   DeviceBuffer buffer_;
   DeviceBuffer lists_;
   DeviceBuffer keys_;
+  HostBuffer checksums_;
   std::vector<Slot> slots_;
 };
 

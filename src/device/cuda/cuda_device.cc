@@ -149,10 +149,26 @@ void CudaDevice::Free(std::byte* begin) {
   }
 }
 
+absl::StatusOr<std::byte*> CudaDevice::AllocateHost(size_t size_bytes, std::string_view name) {
+  void* begin = nullptr;
+  const cudaError_t error = cudaMallocHost(&begin, size_bytes > 0 ? size_bytes : 1);
+  if (error == cudaSuccess) return static_cast<std::byte*>(begin);
+  (void)cudaGetLastError();  // as in Allocate
+  return ResourceExhausted("{} needs {} of pinned memory of the host: {}", name,
+                           FormatSize(size_bytes), cudaGetErrorName(error));
+}
+
+void CudaDevice::FreeHost(std::byte* begin) {
+  if (const cudaError_t error = cudaFreeHost(begin); error != cudaSuccess) {
+    BATON_LOG_ERROR("cudaFreeHost: {}", cudaGetErrorName(error));
+  }
+}
+
 absl::StatusOr<CudaSharedMemory*> CudaDevice::Shared() {
   if (shared_ == nullptr) {
     MakeCurrent();
-    BATON_ASSIGN_OR_RETURN(shared_, CudaSharedMemory::Open(ordinal_));
+    BATON_ASSIGN_OR_RETURN(const VmmTable driver, LoadVmmTable());
+    BATON_ASSIGN_OR_RETURN(shared_, CudaSharedMemory::Open(driver, ordinal_));
   }
   return shared_.get();
 }

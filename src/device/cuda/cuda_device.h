@@ -2,8 +2,8 @@
 // found at run time). Only in builds with BATON_CUDA; the only place outside kernels and transports
 // that knows CUDA's names.
 //
-// One in-order stream. Copies are from and to pageable memory, which the driver stages: correct,
-// and slower than pinned memory would be.
+// One in-order stream. Host memory of AllocateHost is pinned; copies from and to any other are
+// staged by the driver, and those to it wait.
 #ifndef BATON_SRC_DEVICE_CUDA_CUDA_DEVICE_H_
 #define BATON_SRC_DEVICE_CUDA_CUDA_DEVICE_H_
 
@@ -37,6 +37,8 @@ class CudaDevice final : public Accelerator {
   absl::StatusOr<std::unique_ptr<Accelerator>> Split() override;
   absl::StatusOr<std::byte*> Allocate(size_t size_bytes, std::string_view name) override;
   void Free(std::byte* begin) override;
+  absl::StatusOr<std::byte*> AllocateHost(size_t size_bytes, std::string_view name) override;
+  void FreeHost(std::byte* begin) override;
   absl::StatusOr<std::byte*> AllocateShared(size_t size_bytes, std::string_view name) override;
   absl::StatusOr<UniqueFd> ExportShared(const std::byte* begin) override;
   absl::StatusOr<const std::byte*> ImportShared(const UniqueFd& fd, size_t size_bytes) override;

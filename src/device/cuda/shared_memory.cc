@@ -1,47 +1,28 @@
 #include "src/device/cuda/shared_memory.h"
 
-#include <cuda_runtime_api.h>
-
 #include <bit>
 #include <cstdint>
 
 #include "src/base/log.h"
 #include "src/base/size_text.h"
-#include "src/device/cuda/driver_entry.h"
 
 namespace baton {
 namespace {
 
 constexpr auto kFileDescriptor = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-// The interface that is asked for: all of it is as old as CUDA 11.
-constexpr unsigned kDriverInterface = 12000;
 
 CUdeviceptr AddressOf(const std::byte* begin) { return reinterpret_cast<CUdeviceptr>(begin); }
 
 }  // namespace
 
-#define BATON_FIND(name) BATON_RETURN_IF_ERROR(FindInDriver(#name, kDriverInterface, &driver_.name))
-
-absl::StatusOr<std::unique_ptr<CudaSharedMemory>> CudaSharedMemory::Open(int ordinal) {
-  std::unique_ptr<CudaSharedMemory> memory(new CudaSharedMemory(ordinal));
+absl::StatusOr<std::unique_ptr<CudaSharedMemory>> CudaSharedMemory::Open(const VmmTable& driver,
+                                                                         int ordinal) {
+  std::unique_ptr<CudaSharedMemory> memory(new CudaSharedMemory(driver, ordinal));
   BATON_RETURN_IF_ERROR(memory->Prepare());
   return memory;
 }
 
 Status CudaSharedMemory::Prepare() {
-  BATON_FIND(cuDeviceGetAttribute);
-  BATON_FIND(cuGetErrorName);
-  BATON_FIND(cuMemAddressFree);
-  BATON_FIND(cuMemAddressReserve);
-  BATON_FIND(cuMemCreate);
-  BATON_FIND(cuMemExportToShareableHandle);
-  BATON_FIND(cuMemGetAllocationGranularity);
-  BATON_FIND(cuMemGetAllocationPropertiesFromHandle);
-  BATON_FIND(cuMemImportFromShareableHandle);
-  BATON_FIND(cuMemMap);
-  BATON_FIND(cuMemRelease);
-  BATON_FIND(cuMemSetAccess);
-  BATON_FIND(cuMemUnmap);
   // A CUdevice is the ordinal of the GPU.
   for (const CUdevice_attribute needed :
        {CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,
@@ -60,8 +41,6 @@ Status CudaSharedMemory::Prepare() {
                     driver_.cuMemGetAllocationGranularity(&granularity_, &properties,
                                                           CU_MEM_ALLOC_GRANULARITY_MINIMUM));
 }
-
-#undef BATON_FIND
 
 CudaSharedMemory::~CudaSharedMemory() {
   while (!regions_.empty()) Free(regions_.begin()->first);
@@ -123,7 +102,7 @@ absl::StatusOr<std::byte*> CudaSharedMemory::Allocate(size_t size_bytes, std::st
   if (result == CUDA_ERROR_OUT_OF_MEMORY) {
     size_t free_bytes = 0;
     size_t total_bytes = 0;
-    (void)cudaMemGetInfo(&free_bytes, &total_bytes);
+    (void)driver_.cuMemGetInfo(&free_bytes, &total_bytes);
     return ResourceExhausted("{} needs {}, GPU {} has {} free of {}", name, FormatSize(size_bytes),
                              ordinal_, FormatSize(free_bytes), FormatSize(total_bytes));
   }

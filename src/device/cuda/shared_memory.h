@@ -1,9 +1,9 @@
 // CudaSharedMemory: a GPU's memory that other processes of this host can map, by the driver's
 // virtual memory management: an allocation becomes a file descriptor, and whoever gets it maps the
-// same bytes (CUDA driver API, "Virtual Memory Management"). No GPU has run it.
+// same bytes (CUDA driver API, "Virtual Memory Management"). No GPU has run it; a test plays the
+// driver.
 //
-// The driver's functions are found at run time, so that a build starts without one. Owned by a
-// CudaDevice; one thread at a time.
+// Owned by a CudaDevice; one thread at a time, in which the GPU is current.
 //
 // Invariants
 //  1. Each mapping has addresses of its own, a multiple of granularity() long.
@@ -11,8 +11,6 @@
 //     it for writing, so processes that share one trust each other.
 #ifndef BATON_SRC_DEVICE_CUDA_SHARED_MEMORY_H_
 #define BATON_SRC_DEVICE_CUDA_SHARED_MEMORY_H_
-
-#include <cuda.h>
 
 #include <cstddef>
 #include <memory>
@@ -22,32 +20,16 @@
 
 #include "src/base/status.h"
 #include "src/base/unique_fd.h"
+#include "src/device/cuda/vmm_table.h"
 
 namespace baton {
-
-// The functions that are used, under their own names.
-struct VmmTable {
-  decltype(&::cuDeviceGetAttribute) cuDeviceGetAttribute = nullptr;
-  decltype(&::cuGetErrorName) cuGetErrorName = nullptr;
-  decltype(&::cuMemAddressFree) cuMemAddressFree = nullptr;
-  decltype(&::cuMemAddressReserve) cuMemAddressReserve = nullptr;
-  decltype(&::cuMemCreate) cuMemCreate = nullptr;
-  decltype(&::cuMemExportToShareableHandle) cuMemExportToShareableHandle = nullptr;
-  decltype(&::cuMemGetAllocationGranularity) cuMemGetAllocationGranularity = nullptr;
-  decltype(&::cuMemGetAllocationPropertiesFromHandle) cuMemGetAllocationPropertiesFromHandle =
-      nullptr;
-  decltype(&::cuMemImportFromShareableHandle) cuMemImportFromShareableHandle = nullptr;
-  decltype(&::cuMemMap) cuMemMap = nullptr;
-  decltype(&::cuMemRelease) cuMemRelease = nullptr;
-  decltype(&::cuMemSetAccess) cuMemSetAccess = nullptr;
-  decltype(&::cuMemUnmap) cuMemUnmap = nullptr;
-};
 
 // See the file comment.
 class CudaSharedMemory {
  public:
-  // FailedPrecondition when the driver or the GPU `ordinal` has no memory with file descriptors.
-  static absl::StatusOr<std::unique_ptr<CudaSharedMemory>> Open(int ordinal);
+  // FailedPrecondition when the GPU `ordinal` has no memory with file descriptors.
+  static absl::StatusOr<std::unique_ptr<CudaSharedMemory>> Open(const VmmTable& driver,
+                                                                int ordinal);
   ~CudaSharedMemory();
   CudaSharedMemory(const CudaSharedMemory&) = delete;
   CudaSharedMemory& operator=(const CudaSharedMemory&) = delete;
@@ -67,7 +49,7 @@ class CudaSharedMemory {
     CUmemGenericAllocationHandle handle = 0;
   };
 
-  explicit CudaSharedMemory(int ordinal) : ordinal_(ordinal) {}
+  CudaSharedMemory(const VmmTable& driver, int ordinal) : driver_(driver), ordinal_(ordinal) {}
   Status Prepare();
   CUmemAllocationProp Properties() const;
   Status FromDriver(std::string_view what, CUresult result) const;
@@ -75,8 +57,8 @@ class CudaSharedMemory {
   // Takes `handle`; the region's address.
   absl::StatusOr<std::byte*> Map(const Region& region, CUmemAccess_flags access);
 
+  const VmmTable driver_;
   const int ordinal_;
-  VmmTable driver_;
   size_t granularity_ = 0;
   absl::flat_hash_map<const std::byte*, Region> regions_;
 };

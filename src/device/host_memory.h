@@ -1,0 +1,63 @@
+// HostMemory: what stands for pinned memory on a device that has none of it (the runner, a fake in
+// tests): plain memory, of which it knows every piece, so that a copy to any other memory can be
+// noted. With a GPU that copy would wait.
+//
+// Any thread.
+#ifndef BATON_SRC_DEVICE_HOST_MEMORY_H_
+#define BATON_SRC_DEVICE_HOST_MEMORY_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+#include <map>
+#include <mutex>
+#include <string_view>
+#include <utility>
+
+#include "src/device/aligned_buffer.h"
+
+namespace baton {
+
+// See the file comment.
+class HostMemory {
+ public:
+  // As Accelerator's AllocateHost.
+  absl::StatusOr<std::byte*> Allocate(size_t size_bytes, std::string_view name) {
+    absl::StatusOr<AlignedBuffer> made = AlignedBuffer::Allocate(size_bytes);
+    if (!made.ok()) return WithPrefix(made.status(), absl::string_view(name.data(), name.size()));
+    AlignedBuffer piece = *std::move(made);
+    std::byte* const begin = piece.data();
+    const std::lock_guard lock(mutex_);
+    pieces_[begin] = std::move(piece);
+    return begin;
+  }
+  void Free(std::byte* begin) {
+    const std::lock_guard lock(mutex_);
+    pieces_.erase(begin);
+  }
+  bool Has(const void* begin, size_t size_bytes) const {
+    const auto* const first = static_cast<const std::byte*>(begin);
+    const std::lock_guard lock(mutex_);
+    const auto next = pieces_.upper_bound(first);
+    if (next == pieces_.begin()) return false;
+    const auto& [start, piece] = *std::prev(next);
+    return first + size_bytes <= start + piece.size();
+  }
+
+  // A device copies out to this place.
+  void NoteCopy(const void* to, size_t size_bytes) {
+    if (!Has(to, size_bytes)) num_waits_.fetch_add(1, std::memory_order_relaxed);
+  }
+  // Such copies so far for which a GPU would have waited.
+  uint64_t num_waits() const { return num_waits_.load(std::memory_order_relaxed); }
+
+ private:
+  mutable std::mutex mutex_;  // guards pieces_
+  std::map<const std::byte*, AlignedBuffer> pieces_;
+  std::atomic<uint64_t> num_waits_ = 0;
+};
+
+}  // namespace baton
+
+#endif  // BATON_SRC_DEVICE_HOST_MEMORY_H_
