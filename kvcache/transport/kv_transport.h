@@ -40,8 +40,9 @@ class KvTransportSink {
 
   // A connection is ready. Precedes every other event of that connection.
   virtual void OnPeerUp(const PeerUp& peer) = 0;
-  // The connection is gone, within 50 ms of an end of file; what was queued for the peer is
-  // dropped. Transfers with it stay open until they are closed, and get nothing more.
+  // The connection is gone, within 50 ms of an end of file, or the transport has given the peer up
+  // for a time; what was queued for the peer is dropped. Transfers with it stay open until they are
+  // closed, and get nothing more.
   virtual void OnPeerDown(Incarnation peer, const Status& status) = 0;
   // A whole, checksummed control message.
   virtual void OnControl(Incarnation peer, std::string bytes) = 0;

@@ -4,9 +4,9 @@
 // of open transfers; it polls while something is under way and sleeps otherwise.
 //
 // Invariants (beside KvTransport's)
-//  1. Halves and sink know a peer from Introduce until its connection is gone, with a new epoch
-//  each
-//     time; a word of a peer that they do not know reaches neither.
+//  1. Halves and sink know a peer from Introduce to Withdraw, which the end of its connection is at
+//     the latest, with a new epoch each time; a word of a peer that they do not know reaches
+//     neither.
 //  2. The owner's control messages arrive as they were sent, whatever they begin with.
 //  3. A closed transfer gets nothing more, and is confirmed once no half touches its blocks.
 //
@@ -110,6 +110,8 @@ class SliceTransport : public KvTransport {
 
   // The thread's from here on.
   void Introduce(PeerUp up);
+  // The opposite; nothing for a peer that is not introduced.
+  void Withdraw(Incarnation peer, const Status& why);
   // Says in Links why a connected peer is not introduced.
   void Explain(Incarnation peer, std::string why);
 
@@ -130,7 +132,6 @@ class SliceTransport : public KvTransport {
   int64_t Turn();
   void Execute(TransportCommand* command);
   void Handle(EndpointEvent* event, int64_t now_us);
-  void Withdraw(Incarnation peer, const Status& why);
   void ConfirmClosed();
 
   // Constant after Start.

@@ -68,6 +68,9 @@ void WorkerAdmin::RegisterConnectionMetrics() {
       {"baton_kv_nccl_communicators_total", "NCCL communicators that both sides have built."});
   nccl_batches_total_ = registry_.AddCounter(
       {"baton_kv_nccl_batches_total", "Buffers of KV that were sent or received over NCCL."});
+  nccl_lost_total_ = registry_.AddCounter(
+      {"baton_kv_nccl_peers_lost_total",
+       "Peers given up for a time, because several communicators in a row delivered nothing."});
   for (size_t i = 1; i < kNumNcclDropReasons; ++i) {
     nccl_drops_total_[i] = registry_.AddCounter(
         {"baton_kv_nccl_drops_total",
@@ -102,6 +105,7 @@ void WorkerAdmin::RefreshNccl() {
   const NcclStats now = config_.nccl->CommunicatorStats();
   nccl_built_total_->Add(now.built - last_nccl_.built);
   nccl_batches_total_->Add(now.batches - last_nccl_.batches);
+  nccl_lost_total_->Add(now.lost - last_nccl_.lost);
   for (size_t i = 1; i < kNumNcclDropReasons; ++i) {
     nccl_drops_total_[i]->Add(now.dropped[i] - last_nccl_.dropped[i]);
   }

@@ -61,6 +61,7 @@ void ShortDeadlines(NcclTransportOptions* options) {
   options->timers.backoff_min_us = 500;
   options->timers.backoff_max_us = 5'000;
   options->limits.slot_bytes = 6 * SmallLayout().SliceBytes();
+  options->limits.max_failures = ~uint32_t{0};  // nobody is given up
   // A slice that is not given back soon fills it.
   options->inbox.max_slices = 64;
 }

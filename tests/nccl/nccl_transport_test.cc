@@ -251,6 +251,105 @@ TEST_F(NcclTransportTest, MessagesOutOfTurnEndNothingButTheirOwnLink) {
   EXPECT_EQ(NcclOf(d_)->CommunicatorStats().built, 1u) << "the other link stayed";
 }
 
+// A pair that gives up after three failures.
+class NcclLostPeerTest : public NcclTransportTest {
+ protected:
+  NcclLostPeerTest() {
+    rig_.tweak_nccl = [](NcclTransportOptions* options) {
+      options->limits.max_failures = 3;
+      options->timers.backoff_min_us = 500;
+      options->timers.backoff_max_us = 1000;
+      options->timers.build_us = 20'000;
+      options->timers.rest_min_us = kRestMs * 1000;
+      options->timers.rest_max_us = kRestMs * 3000;
+    };
+    MakeAll();
+  }
+  // Slices that cannot arrive; waits until D is down at P for the `count`th time, and for how long.
+  void Lose(size_t count, int64_t rest_ms) {
+    const Transfer transfer = MakeTransfer(500 + count, 4, 0, 20);
+    ASSERT_TRUE(d_.transport->OpenReceive(SpecFor(transfer, p_.incarnation)).ok());
+    ASSERT_TRUE(SendWhenUp(transfer));
+    ASSERT_TRUE(p_.sink->WaitDown(count));
+    EXPECT_EQ(p_.sink->Snapshot().downs.back().first, d_.incarnation);
+    const std::string why = p_.sink->Snapshot().downs.back().second;
+    EXPECT_THAT(why, testing::HasSubstr("3 communicators in a row delivered nothing, the last: "));
+    EXPECT_THAT(why, testing::HasSubstr("; tried again in " + std::to_string(rest_ms) + " ms"));
+    EXPECT_EQ(NcclOf(p_)->CommunicatorStats().lost, count);
+    d_.transport->CloseReceive(transfer.id);
+    ASSERT_TRUE(d_.sink->WaitReceiveClosed(transfer.id));
+    ASSERT_TRUE(EndSend(p_, d_.incarnation, transfer.id)) << "also when the peer is down";
+  }
+  bool SendWhenUp(const Transfer& transfer) {
+    return Eventually([&] {
+      return p_.transport->SendSlices(d_.incarnation, SlicesOf(transfer, p_.blocks())).ok();
+    });
+  }
+  LinkInfo LinkToD() {
+    for (const LinkInfo& row : p_.transport->Links()) {
+      if (row.peer == d_.incarnation) return row;
+    }
+    return {};
+  }
+
+  static constexpr int64_t kRestMs = 500;
+};
+
+TEST_F(NcclLostPeerTest, APeerWhoseCommunicatorsAllFailIsDownForATimeAndThenWorks) {
+  {
+    const nccl_test::ScopedFaults faults("init_error=1");
+    Lose(1, kRestMs);
+    EXPECT_GE(nccl_test::Counts().init_errors, 3u);
+    EXPECT_FALSE(LinkToD().up);
+    EXPECT_THAT(LinkToD().last_failure, testing::HasSubstr("3 communicators in a row"));
+    const Transfer transfer = MakeTransfer(600, 1, 0, 20);
+    EXPECT_EQ(p_.transport->SendSlices(d_.incarnation, SlicesOf(transfer, p_.blocks())).code(),
+              StatusCode::kUnavailable);
+    // Words to it still cross; the connection is not at fault.
+    ASSERT_TRUE(p_.transport->SendControl(d_.incarnation, "moved").ok());
+    ASSERT_TRUE(d_.sink->WaitControls(1));
+  }
+  ASSERT_TRUE(p_.sink->WaitUp(3));
+  EXPECT_TRUE(LinkToD().up);
+  ExpectTransferWorks(&p_, &d_, 1);
+  EXPECT_TRUE(d_.sink->Snapshot().downs.empty());
+}
+
+TEST_F(NcclLostPeerTest, BuildsThatHangAreCountedToo) {
+  const nccl_test::ScopedFaults faults("init_hang=1");
+  Lose(1, kRestMs);
+}
+
+TEST_F(NcclLostPeerTest, ItRestsTwiceAsLongUntilSomethingArrives) {
+  {
+    const nccl_test::ScopedFaults faults("init_error=1");
+    Lose(1, kRestMs);
+    Lose(2, 2 * kRestMs);
+    Lose(3, 3 * kRestMs);
+  }
+  ASSERT_TRUE(p_.sink->WaitUp(5));
+  ExpectTransferWorks(&p_, &d_, 1);
+  // A communicator that is built and moves nothing.
+  const nccl_test::ScopedFaults faults("error=1");
+  Lose(4, kRestMs);
+}
+
+TEST_F(NcclLostPeerTest, APeerWithoutRoomIsNotGivenUp) {
+  OfferToPlain(4);
+  for (size_t i = 0; i < 6; ++i) {
+    const NcclMessage connect = MessageAt(i);
+    ASSERT_EQ(connect.kind, NcclMessageKind::kConnect);
+    NcclMessage drop;
+    drop.kind = NcclMessageKind::kDrop;
+    drop.reason = i % 2 == 0 ? NcclDropReason::kBusy : NcclDropReason::kEvicted;
+    drop.link = connect.link;
+    Answer(drop);
+  }
+  EXPECT_EQ(MessageAt(6).kind, NcclMessageKind::kConnect);
+  EXPECT_EQ(NcclOf(p_)->CommunicatorStats().lost, 0u);
+  EXPECT_TRUE(p_.sink->Snapshot().downs.empty());
+}
+
 // However often D makes room for others.
 TEST_F(NcclTransportTest, AnEvictedCommunicatorIsNotBuiltAgainAtOnce) {
   MakeAll();

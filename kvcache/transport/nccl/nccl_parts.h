@@ -26,6 +26,8 @@ struct NcclTimers {
   int64_t operation_us = 250'000;
   int64_t backoff_min_us = 10'000;  // after a failure, before the next communicator; doubles
   int64_t backoff_max_us = 1'000'000;
+  int64_t rest_min_us = 2'000'000;  // of a peer that was given up, before it is up again; doubles
+  int64_t rest_max_us = 60'000'000;
 };
 
 // Sizes of tables.
@@ -35,6 +37,9 @@ struct NcclLimits {
   uint32_t max_peer_slots = 2;  // buffers of one peer: one is filled while the other is sent
   uint32_t num_slots = 4;       // buffers in each direction
   uint64_t slot_bytes = uint64_t{32} << 20;
+  // Communicators to one peer, one after the other, that failed and delivered nothing; then the
+  // peer is down. Failures that are told at once take 0.3 s, builds that hang half a minute.
+  uint32_t max_failures = 6;
 };
 
 // What happened to communicators; any thread reads.
@@ -42,6 +47,7 @@ struct NcclCounters {
   EventCounter built;
   EventCounter batches;   // that were sent, or received and verified
   EventCounter overruns;  // control messages that found the queue full
+  EventCounter lost;      // peers that were given up
   std::array<EventCounter, kNumNcclDropReasons> dropped;
 
   void AddDrop(NcclDropReason reason) { dropped[static_cast<size_t>(reason)].Add(); }

@@ -25,9 +25,11 @@ struct NcclSender::Link {
 struct NcclSender::Peer {
   std::deque<SliceRef> queue;
   std::unique_ptr<Link> link;
-  uint32_t num_failures = 0;  // since the last batch that arrived
-  int64_t reported_us = 0;    // when a failure was last told at warn
-  int64_t retry_us = 0;       // no communicator before
+  uint32_t num_failures = 0;   // since the last batch that arrived, for the back-off
+  uint32_t num_fruitless = 0;  // of these, those that are no fault of a third one
+  bool has_delivered = false;
+  int64_t reported_us = 0;  // when a failure was last told at warn
+  int64_t retry_us = 0;     // no communicator before
 };
 
 // What a slot holds.
@@ -126,7 +128,12 @@ void NcclSender::Handle(Incarnation id, const NcclMessage& message, int64_t now_
     }
     parts_->nccl_counters->AddDrop(message.reason);
     DropLink(id, peer);
-    if (message.reason != NcclDropReason::kEvicted) return BackOff(peer, now_us);
+    // No place for one more: the others' links are in use.
+    if (message.reason == NcclDropReason::kBusy) return BackOff(peer, now_us);
+    if (message.reason != NcclDropReason::kEvicted) {
+      return CountFailure(
+          id, peer, fmt::format("the peer says {}", NcclDropReasonName(message.reason)), now_us);
+    }
     // One that was evicted did nothing wrong, and is not built again and again all the same.
     peer->retry_us = now_us + parts_->timers.backoff_min_us;
     return;
@@ -208,6 +215,8 @@ void NcclSender::Complete(Batch* batch) {
   parts_->counters->slices_sent.Add(batch->slices.size());
   parts_->nccl_counters->batches.Add();
   peer->num_failures = 0;
+  peer->num_fruitless = 0;
+  peer->has_delivered = true;
   Release(batch);
 }
 
@@ -235,6 +244,12 @@ void NcclSender::BackOff(Peer* peer, int64_t now_us) {
       now_us + std::min(parts_->timers.backoff_max_us, parts_->timers.backoff_min_us << doublings);
 }
 
+void NcclSender::CountFailure(Incarnation id, Peer* peer, std::string why, int64_t now_us) {
+  BackOff(peer, now_us);
+  if (++peer->num_fruitless != parts_->limits.max_failures) return;
+  lost_.push_back({id, std::move(why), peer->has_delivered});
+}
+
 void NcclSender::Fail(Incarnation id, NcclDropReason reason, const Status& why, int64_t now_us) {
   Peer* const peer = Find(id);
   Report(id, peer, why, now_us);
@@ -247,7 +262,7 @@ void NcclSender::Fail(Incarnation id, NcclDropReason reason, const Status& why, 
   // When it cannot be told, D finds out by its own deadline.
   (void)parts_->Post(id, drop);
   DropLink(id, peer);
-  BackOff(peer, now_us);
+  CountFailure(id, peer, std::string(why.message()), now_us);
 }
 
 void NcclSender::DropLink(Incarnation id, Peer* peer) {
@@ -429,7 +444,7 @@ void NcclSender::StartLink(Incarnation id, Peer* peer, int64_t now_us) {
   if (!status.ok()) {
     Report(id, peer, status, now_us);
     parts_->nccl_counters->AddDrop(NcclDropReason::kFailed);
-    return BackOff(peer, now_us);
+    return CountFailure(id, peer, std::string(status.message()), now_us);
   }
   ++parts_->budget->num_links;
   peer->link = std::move(link);

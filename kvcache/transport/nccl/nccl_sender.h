@@ -8,7 +8,8 @@
 //  1. A source block is read only while a slot gathers from it.
 //  2. One operation of a peer is under way, of all peers `max_posted`; a peer that does not answer
 //     holds `max_peer_slots` buffers, and no longer than its deadlines.
-//  3. What D has not confirmed when a communicator fails goes back to the front of its peer's
+//  3. A peer whose communicators deliver nothing is given up after `max_failures`.
+//  4. What D has not confirmed when a communicator fails goes back to the front of its peer's
 //     queue, less what was closed.
 #ifndef BATON_KVCACHE_TRANSPORT_NCCL_NCCL_SENDER_H_
 #define BATON_KVCACHE_TRANSPORT_NCCL_NCCL_SENDER_H_
@@ -18,6 +19,8 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/container/btree_map.h"
@@ -44,6 +47,15 @@ class NcclSender final : public SliceSender {
   // An Accept, Grant, Deny, Done or Drop (of a link of ours).
   void Handle(Incarnation peer, const NcclMessage& message, int64_t now_us);
 
+  // Peers to which max_failures communicators in a row delivered nothing, since the last call. Who
+  // takes them removes them.
+  struct LostPeer {
+    Incarnation peer;
+    std::string why;             // the last one failed
+    bool has_delivered = false;  // before, since it was added
+  };
+  std::vector<LostPeer> TakeLost() { return std::exchange(lost_, {}); }
+
   // The idle communicator that was used least recently: when, or nullopt; and its end.
   std::optional<int64_t> IdleSince() const;
   void EvictIdle();
@@ -69,7 +81,9 @@ class NcclSender final : public SliceSender {
   // To the log: at warn once in ten seconds for each peer.
   void Report(Incarnation id, Peer* peer, const Status& why, int64_t now_us);
   void BackOff(Peer* peer, int64_t now_us);
-  // Aborts it; see invariant 3.
+  // Backs off, and gives the peer up where that was one too many.
+  void CountFailure(Incarnation id, Peer* peer, std::string why, int64_t now_us);
+  // Aborts it; see invariant 4.
   void DropLink(Incarnation id, Peer* peer);
   void Requeue(Batch* batch);
   void Release(Batch* batch);
@@ -89,6 +103,7 @@ class NcclSender final : public SliceSender {
   absl::btree_map<Incarnation, std::unique_ptr<Peer>> peers_;
   Incarnation last_served_;     // who got the last buffer: the others come first
   std::vector<Batch> batches_;  // one a slot
+  std::vector<LostPeer> lost_;
 };
 
 }  // namespace baton

@@ -60,6 +60,7 @@ NcclStats NcclTransport::CommunicatorStats() const {
   NcclStats stats;
   stats.built = counters_.built.value();
   stats.batches = counters_.batches.value();
+  stats.lost = counters_.lost.value();
   stats.overruns = counters_.overruns.value() + overruns();
   for (size_t i = 0; i < stats.dropped.size(); ++i) {
     stats.dropped[i] = counters_.dropped[i].value();
@@ -78,7 +79,10 @@ void NcclTransport::HandleUp(PeerUp up) {
   (void)parts_.Post(peer, greeting);
 }
 
-void NcclTransport::HandleDown(Incarnation peer) { greeted_.erase(peer); }
+void NcclTransport::HandleDown(Incarnation peer) {
+  greeted_.erase(peer);
+  known_.erase(peer);
+}
 
 // Messages that waited for the connection come before the greeting that the connection brings.
 void NcclTransport::HandleEarly(Incarnation peer, std::string bytes, int64_t now_us) {
@@ -107,6 +111,7 @@ void NcclTransport::HandleGreeting(Incarnation peer, uint32_t version, int64_t n
   Greeted known = std::move(greeted->second);
   greeted_.erase(greeted);
   if (version == static_cast<uint32_t>(parts_.table->version)) {
+    known_[peer] = {.up = known.up};
     Introduce(std::move(known.up));
     for (std::string& word : known.words) HandleControl(peer, std::move(word), now_us);
     return;
@@ -141,7 +146,7 @@ void NcclTransport::HandleWord(Incarnation peer, const std::string& bytes, int64
 }
 
 bool NcclTransport::EvictIdle() {
-  (void)StepMore(clock_->NowUs());
+  StepFinishing(clock_->NowUs());
   // One that is being ended makes the room.
   if (budget_.num_links - budget_.finishing.size() < parts_.limits.max_links) {
     return budget_.num_links < parts_.limits.max_links;
@@ -154,19 +159,53 @@ bool NcclTransport::EvictIdle() {
   } else if (receive_idle_us.has_value()) {
     receiver_->EvictIdle();
   }
-  (void)StepMore(clock_->NowUs());
+  StepFinishing(clock_->NowUs());
   return budget_.num_links < parts_.limits.max_links;
 }
 
-// Communicators that are being ended.
-int64_t NcclTransport::StepMore(int64_t now_us) {
+void NcclTransport::StepFinishing(int64_t now_us) {
   std::erase_if(budget_.finishing, [&](LinkBudget::Finishing& finishing) {
     if (finishing.deadline_us == 0) finishing.deadline_us = now_us + kFinishUs;
     if (!finishing.comm->Finish() && now_us < finishing.deadline_us) return false;
     --budget_.num_links;
     return true;
   });
-  return budget_.finishing.empty() ? 0 : now_us;
+}
+
+// Its owner hears what it hears of a peer that hung up, and so do routers, which pair it with
+// others; the connection stays, and with it the words to the peer.
+void NcclTransport::GiveUp(Incarnation peer, const std::string& why, bool has_delivered,
+                           int64_t now_us) {
+  Known& known = known_.at(peer);
+  const NcclTimers& timers = parts_.timers;
+  known.rest_us = known.rest_us == 0 || has_delivered
+                      ? timers.rest_min_us
+                      : std::min(2 * known.rest_us, timers.rest_max_us);
+  known.again_us = now_us + known.rest_us;
+  counters_.lost.Add();
+  std::string text =
+      fmt::format("{} communicators in a row delivered nothing, the last: {}; tried again in {} ms",
+                  parts_.limits.max_failures, why, known.rest_us / 1000);
+  BATON_LOG_ERROR("no KV to {} over NCCL: {}", known.up.worker_id, text);
+  Withdraw(peer, Unavailable("{}", text));
+  Explain(peer, std::move(text));
+}
+
+int64_t NcclTransport::StepMore(int64_t now_us) {
+  StepFinishing(now_us);
+  for (const NcclSender::LostPeer& lost : sender_->TakeLost()) {
+    GiveUp(lost.peer, lost.why, lost.has_delivered, now_us);
+  }
+  int64_t due_us = budget_.finishing.empty() ? 0 : now_us;
+  for (auto& [peer, known] : known_) {
+    if (known.again_us != 0 && now_us >= known.again_us) {
+      known.again_us = 0;
+      Introduce(known.up);
+    }
+    if (known.again_us != 0)
+      due_us = due_us == 0 ? known.again_us : std::min(due_us, known.again_us);
+  }
+  return due_us;
 }
 
 void NcclTransport::EndMore() { budget_.finishing.clear(); }

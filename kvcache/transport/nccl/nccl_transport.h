@@ -9,7 +9,8 @@
 //  2. A byte of a block is read or written only by kernels; no communicator ever sees a block.
 //  3. What a failed communicator did not deliver is sent again over the next one; a slice is done
 //     once all the same (KvTransport's invariant 3).
-//  4. A peer is introduced once its NCCL is known to be the same.
+//  4. A peer is introduced once its NCCL is known to be the same. One that was given up
+//     (NcclLimits::max_failures) is down like one that hung up, and introduced again after a rest.
 //
 // The table outlives it.
 #ifndef BATON_KVCACHE_TRANSPORT_NCCL_NCCL_TRANSPORT_H_
@@ -41,6 +42,7 @@ struct NcclStats {
   uint64_t built = 0;
   uint64_t batches = 0;   // sent, and received
   uint64_t overruns = 0;  // control messages dropped: too many waited for the thread
+  uint64_t lost = 0;      // peers given up: several communicators in a row delivered nothing
   std::array<uint64_t, kNumNcclDropReasons> dropped{};
 };
 
@@ -67,6 +69,13 @@ class NcclTransport final : public SliceTransport {
     size_t bytes = 0;                // of these
   };
 
+  // Connected, of the same version.
+  struct Known {
+    PeerUp up;
+    int64_t rest_us = 0;   // the last one
+    int64_t again_us = 0;  // when it is introduced again; 0 = it is
+  };
+
   NcclTransport(const NcclTransportOptions& options, std::unique_ptr<KvEndpoint> endpoint);
   void HandleWord(Incarnation peer, const std::string& bytes, int64_t now_us) override;
   void HandleUp(PeerUp up) override;
@@ -76,13 +85,16 @@ class NcclTransport final : public SliceTransport {
   void EndMore() override;
 
   void HandleGreeting(Incarnation peer, uint32_t version, int64_t now_us);
+  void GiveUp(Incarnation peer, const std::string& why, bool has_delivered, int64_t now_us);
   bool EvictIdle();
+  void StepFinishing(int64_t now_us);
 
   const Clock* const clock_;
   NcclCounters counters_;
   LinkBudget budget_;
   NcclParts parts_;
   absl::flat_hash_map<Incarnation, Greeted> greeted_;
+  absl::flat_hash_map<Incarnation, Known> known_;
   std::unique_ptr<NcclSender> sender_;
   std::unique_ptr<NcclReceiver> receiver_;
 };
