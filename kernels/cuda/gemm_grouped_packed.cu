@@ -6,8 +6,6 @@
 // n k a slot. Limit: memory or instructions with 8 slots, as gemm_packed.cu; with 64 the tensor
 // cores and the 6 to 7 instructions a weight, which 64 rows of x share. Reached: not yet measured
 // on a GPU.
-#include <string>
-
 #include "kernels/cuda/packed_stages.h"
 
 namespace baton::cuda {

@@ -90,7 +90,8 @@ struct GemmParams {
   GemmPath path = GemmPath::kAuto;
 };
 
-// A quantised matrix of a packed format, [PackedBytes(format, n, k)].
+// A quantised matrix of a packed format, [PackedBytes(format, n, k)], aligned to 16 bytes; its
+// scales are finite, as PackWeights makes sure.
 struct PackedMatrixView {
   const std::byte* data;
   PackedFormat format;

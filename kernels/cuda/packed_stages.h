@@ -3,6 +3,7 @@
 #ifndef BATON_KERNELS_CUDA_PACKED_STAGES_H_
 #define BATON_KERNELS_CUDA_PACKED_STAGES_H_
 
+#include <cstddef>
 #include <cstdint>
 
 #include "kernels/cuda/gemm_spread.h"
@@ -47,7 +48,8 @@ class PackedStages {
     for (uint32_t i = 0; i < kXCopies; ++i) {
       const uint32_t at = i * kRowsThreads + simt::thread();
       const uint32_t column = at % kGemmChunks * kVec;
-      const Bf16* const row = row_of(at / kGemmChunks);
+      const bool is_copied = kGroup * kGemmChunks >= kRowsThreads || at < kGroup * kGemmChunks;
+      const Bf16* const row = is_copied ? row_of(at / kGemmChunks) : nullptr;
       const bool is_row = row != nullptr && simt::guard(column < w.k);
       x_[i] = is_row ? row + column : reinterpret_cast<const Bf16*>(w.tiles);
       x_ends_[i] = is_row ? w.k - column : 0;

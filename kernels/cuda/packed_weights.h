@@ -38,6 +38,9 @@ inline constexpr uint32_t kPackedK = 64;
 
 // Of a packed format in kPackedFormats.
 constexpr uint32_t PackedIndex(PackedFormat format) { return static_cast<uint32_t>(format) - 1; }
+static_assert(sizeof(kPackedFormats) / sizeof(kPackedFormats[0]) == kNumPackedFormats &&
+              PackedIndex(kPackedFormats[0]) == 0 &&
+              PackedIndex(kPackedFormats[kNumPackedFormats - 1]) == kNumPackedFormats - 1);
 
 constexpr uint32_t PackedDigitBits(PackedFormat format) {
   return format == PackedFormat::kQ8_0 || format == PackedFormat::kQ6_K ? 8 : 4;

@@ -123,10 +123,8 @@ StatusOr<WorkerConfig> BuildConfig(const WorkerFlags& f, WorkerRole role) {
     BATON_ASSIGN_OR_RETURN(config.kv_memory_bytes, ParseSize(f.tuning.kv_memory));
   }
   config.role = role;
-  // Weights that are shared are those of whom they matter to more.
-  const bool is_for_tokens = role == WorkerRole::kDecode || !f.colocate_decode.empty();
   config.keeps_packed =
-      f.tuning.device_weights == "packed" || (f.tuning.device_weights == "auto" && is_for_tokens);
+      KeepsPacked(f.tuning, role == WorkerRole::kPrefill && f.colocate_decode.empty());
   config.worker_id = f.worker_id.empty() ? fmt::format("{}-0", WorkerRoleName(role)) : f.worker_id;
   config.routers = f.routers;
   config.listen = f.listen;

@@ -205,7 +205,11 @@ ChildSpec WorkerSpec(const ServeFlags& f, const ChildReport& router, const std::
                "--admin=127.0.0.1:0",
                fmt::format("--threads={}", NumComputeThreads(threads))};
   if (!f.colocate) spec.args.emplace_back("--kv-listen=127.0.0.1:0");
-  AppendTuning(f.tuning, spec.args);
+  // All workers of serve share a device, where a prefill worker's own copy in bf16 would take three
+  // times what theirs do.
+  WorkerTuning tuning = f.tuning;
+  if (tuning.device_weights == "auto") tuning.device_weights = "packed";
+  AppendTuning(tuning, spec.args);
   AppendTelemetry(f.telemetry, spec.args);
   return spec;
 }

@@ -42,9 +42,10 @@ void DeclareTuning(FlagSet& flags, WorkerTuning& tuning) {
   DeclareDevice(flags, tuning.device);
   flags.AddChoice(
       "--device-weights", tuning.device_weights, {"auto", "packed", "bf16"},
-      "how a device keeps quantised weights: packed as in the file, or dequantised at "
-      "load; answers are the same. auto = packed where tokens are generated, which reads "
-      "them every step, and bf16 where prompts are computed");
+      "how a device keeps quantised weights: packed (4.5 to 9 bits each), or dequantised at load; "
+      "answers are the same. bf16 is faster in steps of more than 128 rows. auto = bf16 in a "
+      "prefill "
+      "worker that has a device for itself, else packed");
   flags.AddChoice("--isa", tuning.isa, {"auto", "avx512", "avx2", "portable"},
                   "instruction set of the CPU backend");
   flags.AddChoice("--transport", tuning.transport, {"auto", "shm", "tcp", "nccl", "cuda_ipc"},
@@ -72,6 +73,11 @@ void DeclareTuning(FlagSet& flags, WorkerTuning& tuning) {
             "pair with workers of other numerics; every answer then says exact=false");
   flags.AddChoice("--log-level", tuning.log_level, {"debug", "info", "warn", "error"},
                   "what is logged");
+}
+
+bool KeepsPacked(const WorkerTuning& tuning, bool is_for_prompts_only) {
+  if (tuning.device_weights == "auto") return !is_for_prompts_only;
+  return tuning.device_weights == "packed";
 }
 
 Status CheckTuning(const WorkerTuning& tuning) {

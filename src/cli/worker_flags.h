@@ -15,7 +15,7 @@ namespace baton {
 // How a worker uses its device; texts as typed.
 struct WorkerTuning {
   std::string device = "auto";
-  std::string device_weights = "auto";
+  std::string device_weights = "auto";  // see KeepsPacked
   std::string isa = "auto";
   std::string prefix_cache = "on";
   std::string transport = "auto";
@@ -38,6 +38,10 @@ void DeclareTls(FlagSet& flags, TlsFiles& files);
 void AppendTls(const TlsFiles& files, std::vector<std::string>& args);
 
 void DeclareTuning(FlagSet& flags, WorkerTuning& tuning);
+
+// What `--device-weights` comes to for a worker that only computes prompts, or for one that also
+// generates tokens or shares its device with one that does.
+bool KeepsPacked(const WorkerTuning& tuning, bool is_for_prompts_only);
 
 // Unimplemented for what this build does not have (CUDA, q8), InvalidArgument for a size
 // that is none.

@@ -12,8 +12,10 @@
 
 namespace baton {
 
-// A model in bf16 as its device computes it. `step_bytes` are the weights that a step with logits
-// reads (ForwardModel::bytes_read_per_step).
+// A model as its device computes it. `step_bytes` are the weights that a step with logits reads
+// (ForwardModel::bytes_read_per_step). The output layer, and the experts that a row does not
+// choose, count as bf16: where they are packed the estimate is too slow, and first chunks are
+// smaller.
 RooflineModel RooflineModelOf(const ModelConfig& config, size_t step_bytes);
 
 // NotFound naming the device when its limits are not known.

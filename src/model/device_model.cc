@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/cuda/pack_weights.h"
 #include "src/base/check.h"
 #include "src/model/batch_check.h"
 #include "src/model/device_weights.h"
@@ -44,6 +45,11 @@ uint32_t TileRows(const ModelConfig& config, uint32_t num_pairs) {
   const bool is_few = num_pairs <= config.num_experts * cuda::kExpertFewRows;
   return is_few ? cuda::kExpertFewRows : cuda::kExpertManyRows;
 }
+
+// Rows up to which packed weights are read again for each 64. Unpacking an 8B model at 4.5 bits
+// moves 18 GB and the product reads 14 more, 7.4 ms of H200's memory; by the instructions of
+// gemm_packed.cu 64 rows take 2.8 ms. A wrong number costs time, never bits.
+constexpr uint32_t kMaxPackedRows = 2 * cuda::kGemmMaxSpreadRows;
 
 // Of the largest packed matrix of a layer in bf16.
 size_t UnpackedBytes(const ModelConfig& config, const DeviceWeights& weights) {
@@ -169,6 +175,12 @@ uint32_t DeviceModel::KernelsAStep(const ModelConfig& config) {
 }
 size_t DeviceModel::weight_bytes() const { return weights_->bytes(); }
 size_t DeviceModel::packed_bytes() const { return weights_->packed_bytes(); }
+bool DeviceModel::HasPackable(const GgufFile& file) {
+  return std::any_of(file.tensors().begin(), file.tensors().end(), [](const GgufTensor& tensor) {
+    return tensor.type->support == GgufTypeSupport::kSupported &&
+           cuda::PackedFormatOf(WeightTypeOf(tensor)) != cuda::PackedFormat::kBf16;
+  });
+}
 size_t DeviceModel::bytes_read_per_step() const {
   // Of the embedding only the rows of the batch are read, unless it is the output too.
   const size_t total =
@@ -272,14 +284,14 @@ Status DeviceModel::MatMulPacked(const DeviceMatrix& weight, const cuda::GemmPar
   void* const stream = options_.device->stream();
   const DeviceBuffer& unpacked = workspace_->unpacked;
   cuda::GemmParams rest = params;
-  if (params.m > cuda::kGemmMaxSpreadRows &&
+  if (params.m > kMaxPackedRows &&
       size_t{params.n} * params.k * sizeof(Bf16) <= unpacked.size_bytes()) {
     BATON_RETURN_IF_ERROR(Kernels().unpack(
         {.w = weight.packed(), .out = unpacked.as<Bf16>(), .n = params.n, .k = params.k}, stream));
     rest.w = unpacked.as<Bf16>();
     return Kernels().gemm_bf16(rest, stream);
   }
-  // The output layer of many rows, which the scratch has no room for.
+  // Also the output layer of more rows, where the scratch has no room for it.
   for (uint32_t done = 0; done < params.m; done += rest.m) {
     rest.m = std::min(params.m - done, cuda::kGemmMaxSpreadRows);
     rest.x = params.x + size_t{done} * params.k;

@@ -31,8 +31,8 @@ struct DeviceModelOptions {
   uint32_t max_logit_rows = 1024;              // of them whose logits may be wanted
   uint32_t max_context = 0;   // positions of one sequence; 0 = the model's context length
   uint64_t tokenizer_id = 0;  // part of numerics_id
-  // Quantised weights stay packed: a step of few rows reads them as they are, one of more than
-  // cuda::kGemmMaxSpreadRows unpacks each matrix first. Else they are dequantised once, at load.
+  // Quantised weights stay packed: a step of up to 128 rows reads them as they are, one of more
+  // unpacks each matrix of a layer first. Else they are dequantised once, at load.
   bool keeps_packed = true;
 };
 
@@ -68,12 +68,14 @@ class DeviceModel final : public LoadedModel {
   const std::string& numerics_id() const override { return numerics_id_; }
   const std::string& numerics_text() const override { return numerics_text_; }
   std::string_view arithmetic_name() const override;
-  // Kernels of a step that has decode rows or chunks of prompts and wants logits; one more a layer
-  // when it has both, one more when tokens are chosen there, and one more for each packed matrix
-  // that many rows have unpacked.
+  // Kernels of a step of at most 64 rows that has decode rows or chunks of prompts and wants
+  // logits; one more a layer when it has both, one more when tokens are chosen there. With more
+  // rows each packed matrix takes another one: for the next 64 rows, or to be unpacked.
   static uint32_t KernelsAStep(const ModelConfig& config);
   size_t weight_bytes() const override;
   size_t packed_bytes() const;  // of them, in matrices that are packed
+  // Whether a file has matrices that a device can keep packed.
+  static bool HasPackable(const GgufFile& file);
   size_t bytes_read_per_step() const override;
 
  private:

@@ -42,7 +42,8 @@ class ForwardModel {
   // Whether it takes ModelBatch::sampling.
   virtual bool samples() const { return false; }
 
-  // Bytes of weights that a step of one row with logits reads, and operations (multiplications and
+  // Bytes of weights that a step of one row with logits reads (packed ones are read again for every
+  // 64 rows, or unpacked), and operations (multiplications and
   // additions) that one row costs without attention; 0 = unknown. For the utilisation metrics.
   virtual size_t bytes_read_per_step() const { return 0; }
   virtual uint64_t flops_per_row() const { return 0; }

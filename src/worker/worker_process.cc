@@ -179,7 +179,8 @@ Status WorkerProcess::Parts::LoadOnDevice(const GgufFile& file) {
                                .tokenizer_id = tokenizer_id,
                                .keeps_packed = config.keeps_packed});
   if (!loaded.ok()) {
-    const bool may_pack = absl::IsResourceExhausted(loaded.status()) && !config.keeps_packed;
+    const bool may_pack = absl::IsResourceExhausted(loaded.status()) && !config.keeps_packed &&
+                          DeviceModel::HasPackable(file);
     if (!may_pack) return loaded.status();
     return WithPrefix(loaded.status(),
                       "with quantised weights in bf16 (--device-weights packed takes less)");

@@ -5,11 +5,13 @@
 #include <fstream>
 #include <span>
 
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 #include "src/cli/commands.h"
 #include "src/cli/compute_threads.h"
 #include "src/cli/flags.h"
+#include "src/cli/worker_flags.h"
 
 namespace baton {
 namespace {
@@ -171,6 +173,25 @@ TEST(UsageExitTest, APlanSaysTwoForAWrongCommandLine) {
       {&RunPlan, PlanOf({"--device=NVIDIA H200", "--values", "--json"}), "--values and --json"},
   };
   ExpectUsageErrors(cases);
+}
+
+TEST(DeviceWeightsTest, OnlyPrefillWorkersOfTheirOwnDeviceTakeBf16ByThemselves) {
+  const auto keeps = [](const char* choice, bool is_for_prompts_only) {
+    WorkerTuning tuning;
+    tuning.device_weights = choice;
+    return KeepsPacked(tuning, is_for_prompts_only);
+  };
+  EXPECT_TRUE(keeps("auto", false));
+  EXPECT_FALSE(keeps("auto", true));
+  for (const bool is_for_prompts_only : {false, true}) {
+    EXPECT_TRUE(keeps("packed", is_for_prompts_only));
+    EXPECT_FALSE(keeps("bf16", is_for_prompts_only));
+  }
+  WorkerTuning tuning;
+  tuning.device_weights = "bf16";
+  std::vector<std::string> args;
+  AppendTuning(tuning, args);
+  EXPECT_THAT(args, testing::Contains("--device-weights=bf16"));
 }
 
 // A pool has at most 256 threads; a machine may have more processors.

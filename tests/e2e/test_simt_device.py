@@ -66,7 +66,10 @@ def test_the_transport_changes_no_bit():
     over = {
         name: answers("head64_llama", *args)
         for name, args in dict(
-            shm=SHM, tcp=("--transport", "tcp"), nccl=NCCL, cuda_ipc=IPC
+            shm=SHM,
+            tcp=("--transport", "tcp", "--device-weights", "bf16"),
+            nccl=NCCL,
+            cuda_ipc=IPC,
         ).items()
     }
     for name, given in over.items():

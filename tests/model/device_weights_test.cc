@@ -109,7 +109,7 @@ TEST_P(DeviceWeightsTest, PackedAndInBf16TheyGiveTheSameBits) {
   };
   run({{0, 0, all.first(70)}}, /*all_rows=*/true);
   run({{0, 70, all.subspan(70, 1)}, {1, 0, all.first(20)}}, /*all_rows=*/false);
-  run({{0, 71, all.subspan(71, 1)}, {1, 20, all.subspan(20, 130)}}, /*all_rows=*/false);
+  run({{0, 71, all.subspan(71, 1)}, {1, 20, all.subspan(20, 130)}}, /*all_rows=*/true);
   for (const uint32_t sequence : {0u, 1u}) {
     const uint32_t length = sequence == 0 ? 72 : 150;
     EXPECT_EQ(packed.fixture.KvBytes(sequence, length), in_bf16.fixture.KvBytes(sequence, length));
@@ -124,23 +124,25 @@ INSTANTIATE_TEST_SUITE_P(
                       Case{"head64_qwen3moe", "q8_0"}),
     [](const auto& info) { return std::string(info.param.model) + "_" + info.param.type; });
 
-// A decode step reads packed weights by as many kernels as it has of bf16; a long prompt has each
-// matrix of a layer unpacked.
+// A step of few rows reads packed weights by as many kernels as it has of bf16, the next 64 rows
+// take one more for each matrix, and so does unpacking those of a layer for more rows than that.
 TEST(DeviceWeightsLaunchTest, ManyRowsUnpackEachMatrixOfALayer) {
   const Converted file("head64_llama", "q8_0");
   OnDevice packed(file.path(), /*keeps_packed=*/true);
   ASSERT_TRUE(packed.fixture.status().ok()) << packed.fixture.status();
   const ModelConfig& config = packed.fixture.model().config();
-  const std::vector<TokenId> tokens = RandomTokens(66);
+  const std::vector<TokenId> tokens = RandomTokens(129);
+  const std::span<const TokenId> all(tokens);
   const auto launches = [&](const std::vector<Chunk>& chunks) {
     const uint64_t before = simt::TotalRunStats().num_launches;
     EXPECT_TRUE(packed.fixture.Run(chunks).ok());
     return simt::TotalRunStats().num_launches - before;
   };
   const uint32_t kernels = DeviceModel::KernelsAStep(config);
-  EXPECT_EQ(launches({{0, 0, std::span(tokens).first(64)}}), kernels);
-  EXPECT_EQ(launches({{1, 0, std::span(tokens).first(65)}}), kernels + 4 * config.num_layers);
-  EXPECT_EQ(launches({{1, 65, std::span(tokens).subspan(65)}}), kernels);
+  EXPECT_EQ(launches({{0, 0, all.first(64)}}), kernels);
+  EXPECT_EQ(launches({{1, 0, all.first(65)}}), kernels + 4 * config.num_layers);
+  EXPECT_EQ(launches({{2, 0, all}}), kernels + 4 * config.num_layers);
+  EXPECT_EQ(launches({{2, 129, all.first(1)}}), kernels);
 }
 
 }  // namespace

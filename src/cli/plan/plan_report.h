@@ -64,7 +64,8 @@ struct PlanReport {
 StatusOr<PlanReport> MakePlan(PlannedModel model, PlannedDevice device, const PlanLoad& load,
                               const PlanObjective& objective);
 
-// Of the weights in bf16, as a GPU holds them, without norms (0.003 % of an 8B model).
+// Of the weights in bf16, as a GPU holds them with --device-weights bf16, without norms (0.003 % of
+// an 8B model).
 uint64_t DeviceWeightBytes(const ModelConfig& config);
 
 // The verdict in words, with the numbers that it follows from.

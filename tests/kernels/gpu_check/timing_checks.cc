@@ -38,10 +38,12 @@ absl::Status AddPackedProducts(const StageInput& input, const ProductShape& shap
       {cuda::PackedFormat::kQ4_K, "q4_k"},
       {cuda::PackedFormat::kQ8_0, "q8_0"}};
   for (const auto& [format, format_name] : kFormats) {
-    for (const uint32_t m :
-         input.is_tiny ? std::vector<uint32_t>{1} : std::vector<uint32_t>{1, 8, kMaxSkinnyRows}) {
+    for (const uint32_t m : input.is_tiny ? std::vector<uint32_t>{1}
+                                          : std::vector<uint32_t>{1, 8, kMaxSkinnyRows, 64}) {
+      // At 4 bits instructions bind on H200 (gemm_packed.cu).
+      const bool is_wide = cuda::PackedDigitBits(format) == 8;
       const TimedCase named = {.name = fmt::format("gemm {} {} m {}", format_name, shape.name, m),
-                               .target_percent = kSkinnyTarget};
+                               .target_percent = is_wide ? kSkinnyTarget : 0};
       BATON_RETURN_IF_ERROR(timing.AddPacked(named, m, format, report));
     }
     const TimedCase named = {.name = fmt::format("unpack {} {}", format_name, shape.name)};

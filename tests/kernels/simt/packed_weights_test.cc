@@ -283,14 +283,23 @@ TEST(PackedWeights, RowsOfATableAreScaledAfterTheirRounding) {
   }
 }
 
-// More stages in a segment than slots of the ring.
+// More stages in a segment than slots of the ring, which is filled again before all have read it if
+// a barrier is missing.
 TEST(PackedWeights, LongSegmentsHaveTheBitsOfBf16Weights) {
-  RunOptions options;
-  options.detect_races = false;  // EveryOrder looks for them
-  ScopedRunOptions scope(options);
-  const Matrix w(WeightType::kQ4_1, kGemmRowTile * (kGemmTargetTiles / 2), 1280);
-  ASSERT_EQ(GemmSegments(w.n, w.k).segment_k, 10 * kGemmStageK);
-  EXPECT_EQ(CheckProduct(w, {.m = 1}), "");
+  constexpr uint32_t kN = kGemmRowTile * (kGemmTargetTiles / 2);
+  ASSERT_EQ(GemmSegments(kN, 1280).segment_k, 10 * kGemmStageK);
+  const Matrix narrow(WeightType::kQ4_1, kN, 1280);
+  const Matrix wide(WeightType::kQ8_0, kN, 1280);
+  for (const simt::Landing landing : {simt::Landing::kEarliest, simt::Landing::kLatest}) {
+    RunOptions options;
+    options.landing = landing;
+    options.order =
+        landing == simt::Landing::kLatest ? simt::Order::kDescending : simt::Order::kAscending;
+    options.detect_races = false;  // the copies' own order shows what is missing
+    ScopedRunOptions scope(options);
+    EXPECT_EQ(CheckProduct(narrow, {.m = 1}), "");
+    EXPECT_EQ(CheckProduct(wide, {.m = 9}), "");
+  }
 }
 
 // Matrices of the same k are joined by their bytes (Q, K and V; gate and up).
@@ -321,14 +330,23 @@ TEST(PackedWeights, AWeightTakesTheBitsThatItsFormatSays) {
 TEST(PackedWeights, AScaleThatIsNotFiniteIsNamedByItsRow) {
   Random random(3);
   ThreadPool pool(2);
-  for (const uint16_t half : {0x7C00, 0xFC00, 0x7E00}) {
-    std::vector<std::byte> raw = RandomRaw(&random, WeightType::kQ8_0, 40, 64);
-    std::memcpy(raw.data() + 37 * RawRowBytes(WeightType::kQ8_0, 64), &half, sizeof(half));
-    std::vector<std::byte> out(PackedBytes(PackedFormat::kQ8_0, 40, 64));
-    const absl::Status status = PackWeights({WeightType::kQ8_0, raw, 40}, 64, pool, out);
-    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-    EXPECT_THAT(std::string(status.message()),
-                HasSubstr("row 37 of 40 has a Q8_0 block whose scale is not a finite number"));
+  // Where the fp16 fields of a block lie.
+  const std::pair<WeightType, uint32_t> fields[] = {{WeightType::kQ4_0, 0},  {WeightType::kQ4_1, 0},
+                                                    {WeightType::kQ4_1, 2},  {WeightType::kQ4_K, 0},
+                                                    {WeightType::kQ4_K, 2},  {WeightType::kQ8_0, 0},
+                                                    {WeightType::kQ6_K, 208}};
+  for (const auto& [type, offset] : fields) {
+    for (const uint16_t half : {0x7C00, 0xFC00, 0x7E00}) {
+      std::vector<std::byte> raw = RandomRaw(&random, type, 40, 256);
+      std::memcpy(raw.data() + 37 * RawRowBytes(type, 256) + offset, &half, sizeof(half));
+      std::vector<std::byte> out(PackedBytes(PackedFormatOf(type), 40, 256));
+      const absl::Status status = PackWeights({type, raw, 40}, 256, pool, out);
+      EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+      EXPECT_THAT(std::string(status.message()),
+                  HasSubstr(fmt::format("row 37 of 40 has a {} block whose scale is not a finite "
+                                        "number",
+                                        TraitsOf(type).name)));
+    }
   }
 }
 
