@@ -88,6 +88,7 @@ def test_what_crosses_by_nccl_is_counted_and_shown():
         assert metric(decode, "baton_kv_nccl_communicators_total") == 1
         assert metric(decode, "baton_kv_nccl_batches_total") > 0
         assert metric(decode, "baton_kv_nccl_drops_total", 'reason="failed"') == 0
+        assert metric(decode, "baton_kv_nccl_peers_lost_total") == 0
         _, _, view = server.get("/v1/topology")
         prefill = next(w for w in view["processes"] if w["role"] == "prefill")
         assert [link["transport"] for link in prefill["links"]] == ["nccl"]
