@@ -98,14 +98,11 @@ absl::StatusOr<std::unique_ptr<Accelerator>> CudaDevice::Share() {
 
 absl::StatusOr<std::unique_ptr<Accelerator>> CudaDevice::Split() {
   std::unique_ptr<CudaDevice> device = Another();
-  absl::StatusOr<SmSplit> split = SmSplit::Create(FindGreenTable(), ordinal_);
-  if (split.ok()) {
-    BATON_RETURN_IF_ERROR(Enter(std::move(split->most), split->num_sms));
-    BATON_RETURN_IF_ERROR(device->Enter(std::move(split->quarter), split->num_sms));
-    return device;
-  }
+  StatusOr<SmSplit> split = SmSplit::Create(FindGreenTable(), ordinal_);
+  const Status divided = split.ok() ? Divide(&*split, device.get()) : split.status();
+  if (divided.ok()) return device;
   BATON_LOG_WARN("GPU {} cannot be divided between its workers, they take turns: {}", ordinal_,
-                 std::string(split.status().message()));
+                 std::string(divided.message()));
   int least = 0;
   int greatest = 0;
   BATON_RETURN_IF_ERROR(FromCuda("cudaDeviceGetStreamPriorityRange",
@@ -118,13 +115,23 @@ absl::StatusOr<std::unique_ptr<Accelerator>> CudaDevice::Split() {
   return device;
 }
 
-Status CudaDevice::Enter(std::unique_ptr<SmPart> part, uint32_t num_sms) {
-  BATON_ASSIGN_OR_RETURN(const CUstream stream, part->CreateStream());
+Status CudaDevice::Divide(SmSplit* split, CudaDevice* other) {
+  BATON_ASSIGN_OR_RETURN(const CUstream mine, split->most->CreateStream());
+  const StatusOr<CUstream> theirs = split->quarter->CreateStream();
+  if (!theirs.ok()) {
+    split->most->DestroyStream(mine);
+    return theirs.status();
+  }
+  Enter(std::move(split->most), mine, split->num_sms);
+  other->Enter(std::move(split->quarter), *theirs, split->num_sms);
+  return OkStatus();
+}
+
+void CudaDevice::Enter(std::unique_ptr<SmPart> part, void* stream, uint32_t num_sms) {
   DropStream();
   part_ = std::move(part);
   stream_ = stream;
-  description_ += fmt::format(", {} of {} multiprocessors", part_->num_sms(), num_sms);
-  return OkStatus();
+  part_text_ = fmt::format(", {} of {} multiprocessors", part_->num_sms(), num_sms);
 }
 
 void CudaDevice::MakeCurrent() { (void)cudaSetDevice(ordinal_); }

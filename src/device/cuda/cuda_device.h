@@ -18,6 +18,7 @@ namespace baton {
 
 class CudaSharedMemory;
 class SmPart;
+struct SmSplit;
 
 // See the file comment.
 class CudaDevice final : public Accelerator {
@@ -28,7 +29,7 @@ class CudaDevice final : public Accelerator {
   ~CudaDevice() override;
 
   DeviceKind kind() const override { return DeviceKind::kCuda; }
-  std::string Describe() const override { return description_; }
+  std::string Describe() const override { return description_ + part_text_; }
   std::string_view product() const override { return product_; }
   std::string_view arithmetic() const override { return arithmetic_; }
   void MakeCurrent() override;
@@ -58,8 +59,10 @@ class CudaDevice final : public Accelerator {
   explicit CudaDevice(int ordinal);
   // Another one of the same GPU, without a stream.
   std::unique_ptr<CudaDevice> Another() const;
-  // From now on its stream is one of `part`, of `num_sms` in all.
-  Status Enter(std::unique_ptr<SmPart> part, uint32_t num_sms);
+  // Each of the two gets its part; nothing is changed when one is refused a stream.
+  Status Divide(SmSplit* split, CudaDevice* other);
+  // From now on its stream is this one of `part`, of `num_sms` in all.
+  void Enter(std::unique_ptr<SmPart> part, void* stream, uint32_t num_sms);
   void DropStream();
   // Opens it at its first use.
   absl::StatusOr<CudaSharedMemory*> Shared();
@@ -67,6 +70,7 @@ class CudaDevice final : public Accelerator {
   const int ordinal_;
   std::string product_;
   std::string description_;
+  std::string part_text_;  // ", 32 of 132 multiprocessors"; empty = all of them
   std::string arithmetic_;
   std::unique_ptr<SmPart> part_;  // of the GPU, that stream_ is bound to; null = all of it
   void* stream_ = nullptr;
