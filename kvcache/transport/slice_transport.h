@@ -110,7 +110,8 @@ class SliceTransport : public KvTransport {
 
   // The thread's from here on.
   void Introduce(PeerUp up);
-  // The opposite; nothing for a peer that is not introduced.
+  // The opposite, and forgets what Explain said; no more than that for a peer that is not
+  // introduced.
   void Withdraw(Incarnation peer, const Status& why);
   // Says in Links why a connected peer is not introduced.
   void Explain(Incarnation peer, std::string why);

@@ -149,6 +149,8 @@ Status KvParts::MakeLocal(const WorkerConfig& config, const ComputeDevice& devic
     BATON_ASSIGN_OR_RETURN(arena_, KvArena::Create(needs.layout, num_blocks));
     store_ = KvStore::OnHost(arena_.get());
   } else {
+    BATON_RETURN_IF_ERROR(
+        WithPrefix(CheckSliceSize(needs.layout), "workers of one process on a device"));
     BATON_ASSIGN_OR_RETURN(
         store_, Named("--kv-memory", KvStore::OnDevice(device.accelerator.get(), device.kernels,
                                                        needs.layout, num_blocks)));

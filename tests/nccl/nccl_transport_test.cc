@@ -350,6 +350,23 @@ TEST_F(NcclLostPeerTest, APeerWithoutRoomIsNotGivenUp) {
   EXPECT_TRUE(p_.sink->Snapshot().downs.empty());
 }
 
+// What it did last and its end are heard in one turn, or one after the other.
+TEST_F(NcclLostPeerTest, APeerThatEndsWithItsLastFailureIsGoneAndNoMore) {
+  OfferToPlain(4);
+  for (size_t i = 0; i < 3; ++i) {
+    const NcclMessage connect = MessageAt(i);
+    ASSERT_EQ(connect.kind, NcclMessageKind::kConnect);
+    NcclMessage drop;
+    drop.kind = NcclMessageKind::kDrop;
+    drop.reason = NcclDropReason::kFailed;
+    drop.link = connect.link;
+    Answer(drop);
+  }
+  plain_.transport->Stop();
+  ASSERT_TRUE(p_.sink->WaitDown(1));
+  ExpectTransferWorks(&p_, &d_, 1);
+}
+
 // However often D makes room for others.
 TEST_F(NcclTransportTest, AnEvictedCommunicatorIsNotBuiltAgainAtOnce) {
   MakeAll();

@@ -80,6 +80,8 @@ void NcclSender::RemovePeer(Incarnation id) {
   if (peer->link != nullptr) DropLink(id, peer);
   parts_->inbox->ReleaseSlices(id, static_cast<uint32_t>(peer->queue.size()));
   peers_.erase(id);
+  // What it did last and its end may be heard in one turn: the end is all that is to be said.
+  std::erase_if(lost_, [id](const LostPeer& lost) { return lost.peer == id; });
 }
 
 void NcclSender::Enqueue(Incarnation id, std::span<const SliceRef> slices) {

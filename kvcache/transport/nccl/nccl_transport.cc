@@ -96,7 +96,8 @@ void NcclTransport::HandleEarly(Incarnation peer, std::string bytes, int64_t now
     }
   }
   const auto greeted = greeted_.find(peer);
-  if (greeted == greeted_.end()) return;
+  // Of a peer that was given up or refused: its owner has no peer to hear it of.
+  if (greeted == greeted_.end()) return counters_.overruns.Add();
   Greeted& early = greeted->second;
   if (early.words.size() >= kMaxEarlyWords || early.bytes + bytes.size() > kMaxEarlyBytes) {
     return counters_.overruns.Add();
@@ -176,7 +177,9 @@ void NcclTransport::StepFinishing(int64_t now_us) {
 // others; the connection stays, and with it the words to the peer.
 void NcclTransport::GiveUp(Incarnation peer, const std::string& why, bool has_delivered,
                            int64_t now_us) {
-  Known& known = known_.at(peer);
+  const auto found = known_.find(peer);
+  if (found == known_.end()) return;
+  Known& known = found->second;
   const NcclTimers& timers = parts_.timers;
   known.rest_us = known.rest_us == 0 || has_delivered
                       ? timers.rest_min_us
@@ -202,8 +205,9 @@ int64_t NcclTransport::StepMore(int64_t now_us) {
       known.again_us = 0;
       Introduce(known.up);
     }
-    if (known.again_us != 0)
+    if (known.again_us != 0) {
       due_us = due_us == 0 ? known.again_us : std::min(due_us, known.again_us);
+    }
   }
   return due_us;
 }
