@@ -6,8 +6,8 @@
 //     deaths in a row, each within 10 s of its start, it is given up and that is said. One that
 //     exits with 0 was asked to leave: it is started again too, and counts as no death.
 //  2. topology.json lists exactly the children that are alive and have reported, one that is two
-//     workers in two rows; while it cannot be
-//     written (disk full) the last whole one stays, that is said, and it is tried again.
+//     workers in two rows; while it cannot be written (disk full) the last whole one stays, that is
+//     said, and it is tried again.
 //  3. Run returns only when no child is left.
 #ifndef BATON_CLI_SUPERVISOR_H_
 #define BATON_CLI_SUPERVISOR_H_
