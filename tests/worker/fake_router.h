@@ -8,7 +8,9 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -53,7 +55,14 @@ class FakeRouter final : public v1::RouterRegistry::Service {
   // To every stream that lives.
   void Send(const v1::RouterDirective& directive) {
     std::lock_guard lock(mutex_);
-    for (Stream* stream : streams_) stream->Write(directive);
+    for (const auto& [stream, worker_id] : streams_) stream->Write(directive);
+  }
+  // To that of one worker, if it lives.
+  void SendTo(std::string_view to, const v1::RouterDirective& directive) {
+    std::lock_guard lock(mutex_);
+    for (const auto& [stream, worker_id] : streams_) {
+      if (worker_id == to) stream->Write(directive);
+    }
   }
 
   // The process is gone; its port is free.
@@ -74,6 +83,7 @@ class FakeRouter final : public v1::RouterRegistry::Service {
 
   grpc::Status Register(grpc::ServerContext* /*context*/, Stream* stream) override {
     v1::WorkerReport report;
+    std::string worker_id;
     while (stream->Read(&report)) {
       std::unique_lock lock(mutex_);
       if (report.has_prefix()) {
@@ -83,10 +93,12 @@ class FakeRouter final : public v1::RouterRegistry::Service {
       }
       if (!report.has_hello()) {
         loads.push_back(report.load());
+        if (report.load().draining()) leaving.insert(worker_id);
         load_us.push_back(SystemClock().NowUs());
         changed_.notify_all();
         continue;
       }
+      worker_id = report.hello().worker().worker_id();
       last_hello = report.hello();
       hellos.push_back(report.hello());
       hello_us.push_back(SystemClock().NowUs());
@@ -97,10 +109,11 @@ class FakeRouter final : public v1::RouterRegistry::Service {
       ack.mutable_ack()->set_refusal(refusal_);
       stream->Write(ack);
       if (hang_up_ || !refusal_.empty()) break;
-      streams_.push_back(stream);
+      streams_.emplace_back(stream, worker_id);
     }
     std::lock_guard lock(mutex_);
-    std::erase(streams_, stream);
+    if (num_ends++ == 0) leaving_at_first_end = leaving;
+    std::erase_if(streams_, [stream](const auto& row) { return row.first == stream; });
     changed_.notify_all();
     return grpc::Status::OK;
   }
@@ -112,6 +125,9 @@ class FakeRouter final : public v1::RouterRegistry::Service {
   std::vector<v1::WorkerLoad> loads;
   std::vector<v1::PrefixEvents> prefixes;
   std::vector<int64_t> load_us;
+  size_t num_ends = 0;                         // of streams
+  std::set<std::string> leaving;               // workers that said so
+  std::set<std::string> leaving_at_first_end;  // of them when the first stream ended
   size_t num_streams() const { return streams_.size(); }
 
  private:
@@ -133,7 +149,7 @@ class FakeRouter final : public v1::RouterRegistry::Service {
   std::unique_ptr<grpc::Server> server_;
   std::mutex mutex_;  // guards what follows and the public members
   std::condition_variable changed_;
-  std::vector<Stream*> streams_;
+  std::vector<std::pair<Stream*, std::string>> streams_;  // of which worker
   std::string refusal_;
   bool hang_up_ = false;
   bool answer_ = true;
