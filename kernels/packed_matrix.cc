@@ -5,6 +5,7 @@
 #include <cstring>
 #include <vector>
 
+#include "src/base/atomic_min.h"
 #include "src/base/checked_math.h"
 
 namespace baton {
@@ -170,12 +171,6 @@ uint32_t PackQuantizedPanel(const WeightTraits& traits, std::span<const std::byt
     }
   }
   return bad_row;
-}
-
-void LowerTo(uint32_t value, std::atomic<uint32_t>* lowest) {
-  uint32_t now = lowest->load();
-  while (value < now && !lowest->compare_exchange_weak(now, value)) {
-  }
 }
 
 void PackFloatPanel(uint32_t element_bytes, std::span<const std::byte* const> rows, uint32_t k,

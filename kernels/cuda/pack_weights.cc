@@ -4,6 +4,8 @@
 #include <atomic>
 #include <cstring>
 
+#include "src/base/atomic_min.h"
+
 namespace baton::cuda {
 namespace {
 
@@ -85,12 +87,6 @@ bool PackRow(PackedFormat format, const RawRow& row, uint32_t r, std::byte* tile
     StoreScales(format, block, r, group, tile + PackedDigitBytes(format));
   }
   return is_finite;
-}
-
-void LowerTo(uint32_t value, std::atomic<uint32_t>* lowest) {
-  uint32_t now = lowest->load();
-  while (value < now && !lowest->compare_exchange_weak(now, value)) {
-  }
 }
 
 }  // namespace

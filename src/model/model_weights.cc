@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cmath>
 
+#include "src/base/atomic_min.h"
 #include "src/base/hex.h"
 #include "src/base/xxh3.h"
 
@@ -202,9 +203,7 @@ absl::Status CheckPowers(const GgufFile& file, ThreadPool& pool) {
     pool.RunRanges(num_rows, 8, 4 * pool.num_threads(), [&](TaskRange range, uint32_t) {
       for (uint32_t row = range.begin; row < range.end; ++row) {
         if (!HasInfiniteMxfp4(tensor.data.subspan(row * row_bytes, row_bytes))) continue;
-        uint32_t lowest = bad_row.load();
-        while (row < lowest && !bad_row.compare_exchange_weak(lowest, row)) {
-        }
+        LowerTo(row, &bad_row);
         return;
       }
     });

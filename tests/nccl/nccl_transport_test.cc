@@ -50,6 +50,17 @@ class NcclTransportTest : public testing::Test {
     ASSERT_TRUE(d_.sink->WaitUp(1));
   }
 
+  // Message i to the plain peer asks for a communicator; it answers that there is none.
+  void DropConnect(size_t i, NcclDropReason reason) {
+    const NcclMessage connect = MessageAt(i);
+    ASSERT_EQ(connect.kind, NcclMessageKind::kConnect);
+    NcclMessage drop;
+    drop.kind = NcclMessageKind::kDrop;
+    drop.reason = reason;
+    drop.link = connect.link;
+    Answer(drop);
+  }
+
   // What the plain peer got beside greetings.
   std::vector<NcclMessage> Messages() {
     std::vector<NcclMessage> messages;
@@ -337,13 +348,8 @@ TEST_F(NcclLostPeerTest, ItRestsTwiceAsLongUntilSomethingArrives) {
 TEST_F(NcclLostPeerTest, APeerWithoutRoomIsNotGivenUp) {
   OfferToPlain(4);
   for (size_t i = 0; i < 6; ++i) {
-    const NcclMessage connect = MessageAt(i);
-    ASSERT_EQ(connect.kind, NcclMessageKind::kConnect);
-    NcclMessage drop;
-    drop.kind = NcclMessageKind::kDrop;
-    drop.reason = i % 2 == 0 ? NcclDropReason::kBusy : NcclDropReason::kEvicted;
-    drop.link = connect.link;
-    Answer(drop);
+    ASSERT_NO_FATAL_FAILURE(
+        DropConnect(i, i % 2 == 0 ? NcclDropReason::kBusy : NcclDropReason::kEvicted));
   }
   EXPECT_EQ(MessageAt(6).kind, NcclMessageKind::kConnect);
   EXPECT_EQ(NcclOf(p_)->CommunicatorStats().lost, 0u);
@@ -354,13 +360,7 @@ TEST_F(NcclLostPeerTest, APeerWithoutRoomIsNotGivenUp) {
 TEST_F(NcclLostPeerTest, APeerThatEndsWithItsLastFailureIsGoneAndNoMore) {
   OfferToPlain(4);
   for (size_t i = 0; i < 3; ++i) {
-    const NcclMessage connect = MessageAt(i);
-    ASSERT_EQ(connect.kind, NcclMessageKind::kConnect);
-    NcclMessage drop;
-    drop.kind = NcclMessageKind::kDrop;
-    drop.reason = NcclDropReason::kFailed;
-    drop.link = connect.link;
-    Answer(drop);
+    ASSERT_NO_FATAL_FAILURE(DropConnect(i, NcclDropReason::kFailed));
   }
   plain_.transport->Stop();
   ASSERT_TRUE(p_.sink->WaitDown(1));
@@ -374,13 +374,7 @@ TEST_F(NcclTransportTest, AnEvictedCommunicatorIsNotBuiltAgainAtOnce) {
   const auto begin = std::chrono::steady_clock::now();
   constexpr size_t kNumEvictions = 5;
   for (size_t i = 0; i < kNumEvictions; ++i) {
-    const NcclMessage connect = MessageAt(i);
-    ASSERT_EQ(connect.kind, NcclMessageKind::kConnect);
-    NcclMessage drop;
-    drop.kind = NcclMessageKind::kDrop;
-    drop.reason = NcclDropReason::kEvicted;
-    drop.link = connect.link;
-    Answer(drop);
+    ASSERT_NO_FATAL_FAILURE(DropConnect(i, NcclDropReason::kEvicted));
   }
   EXPECT_EQ(MessageAt(kNumEvictions).kind, NcclMessageKind::kConnect);
   const auto elapsed = std::chrono::steady_clock::now() - begin;
