@@ -5,6 +5,7 @@
 #include "fmt/format.h"
 
 #include "kernels/simt/device_memory.h"
+#include "kernels/simt/kernel_graph.h"
 #include "kernels/simt/run_state.h"
 #include "src/base/status.h"
 
@@ -88,6 +89,10 @@ const RunStats& TotalRunStats() { return State().stats; }
 
 absl::Status calls::Run(const LaunchConfig& config, const KernelCall& call) {
   BATON_RETURN_IF_ERROR(CheckConfig(config));
+  if (KernelGraph* const graph = KernelGraph::Recording(); graph != nullptr) {
+    graph->Append(config, call);
+    return absl::OkStatus();
+  }
   const std::lock_guard<FairMutex> lock(LaunchMutex());
   RunState run(config, call);
   absl::Status outcome = run.Execute();

@@ -141,6 +141,7 @@ absl::Status launch(const LaunchConfig& config, void (*kernel)(P),
     void (*kernel)(P);
     P params;
   };
+  static_assert(std::is_trivially_copyable_v<P>, "parameters are copied as bytes");
   const Call call{kernel, params};
   return calls::Run(config, {&call, sizeof(call), [](const void* data) {
                                const auto* bound = static_cast<const Call*>(data);

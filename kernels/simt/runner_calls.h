@@ -64,9 +64,9 @@ struct KernelCall {
   void (*body)(const void* data);
 };
 
-// Calls the kernel as every thread of the grid. OK, or what went wrong: InvalidArgument for a
-// launch that no GPU would take; Internal, "deadlock:", "race:", "bounds:" or "misuse:", with
-// places.
+// Calls the kernel as every thread of the grid, or keeps the launch (KernelGraph). OK, or what went
+// wrong: InvalidArgument for a launch that no GPU would take; Internal, "deadlock:", "race:",
+// "bounds:" or "misuse:", with places.
 absl::Status Run(const LaunchConfig& config, const KernelCall& call);
 
 }  // namespace calls

@@ -13,6 +13,7 @@ inline namespace runner {
 
 SimtDevice::~SimtDevice() {
   if (DeviceMemory::IsBound(memory_.get())) DeviceMemory::Bind(nullptr);
+  if (recorded_ != nullptr) KernelGraph::RecordInto(nullptr);
 }
 
 std::string SimtDevice::Describe() const {
@@ -64,19 +65,40 @@ void SimtDevice::ReleaseShared(const std::byte* begin) {
 }
 
 absl::Status SimtDevice::CopyIn(std::byte* to, const void* from, size_t size_bytes) {
+  BATON_RETURN_IF_ERROR(CheckIdle());
   if (size_bytes > 0) std::memcpy(to, from, size_bytes);
   return absl::OkStatus();
 }
 
 absl::Status SimtDevice::CopyOut(void* to, const std::byte* from, size_t size_bytes) {
+  BATON_RETURN_IF_ERROR(CheckIdle());
   memory_->host.NoteCopy(to, size_bytes);
   if (size_bytes > 0) std::memcpy(to, from, size_bytes);
   return absl::OkStatus();
 }
 
 absl::Status SimtDevice::CopyWithin(std::byte* to, const std::byte* from, size_t size_bytes) {
+  BATON_RETURN_IF_ERROR(CheckIdle());
   if (size_bytes > 0) std::memcpy(to, from, size_bytes);
   return absl::OkStatus();
+}
+
+absl::Status SimtDevice::CheckIdle() const {
+  if (recorded_ == nullptr) return absl::OkStatus();
+  return Internal("a graph is being recorded, which holds kernels only");
+}
+
+absl::Status SimtDevice::BeginRecording() {
+  BATON_RETURN_IF_ERROR(CheckIdle());
+  recorded_ = std::make_unique<KernelGraph>();
+  KernelGraph::RecordInto(recorded_.get());
+  return absl::OkStatus();
+}
+
+absl::StatusOr<void*> SimtDevice::EndRecording() {
+  if (recorded_ == nullptr) return Internal("nothing is being recorded");
+  KernelGraph::RecordInto(nullptr);
+  return recorded_.release();
 }
 
 }  // namespace runner

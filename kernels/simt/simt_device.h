@@ -15,6 +15,7 @@
 #include <string_view>
 
 #include "kernels/simt/device_memory.h"
+#include "kernels/simt/kernel_graph.h"
 #include "kernels/simt/run_options.h"
 #include "src/device/accelerator.h"
 #include "src/device/host_stream.h"
@@ -53,7 +54,11 @@ class SimtDevice final : public Accelerator {
   absl::Status CopyIn(std::byte* to, const void* from, size_t size_bytes) override;
   absl::Status CopyOut(void* to, const std::byte* from, size_t size_bytes) override;
   absl::Status CopyWithin(std::byte* to, const std::byte* from, size_t size_bytes) override;
-  absl::Status Wait() override { return absl::OkStatus(); }
+  absl::Status Wait() override { return CheckIdle(); }
+  absl::Status BeginRecording() override;
+  absl::StatusOr<void*> EndRecording() override;
+  absl::Status LaunchGraph(void* graph) override { return static_cast<KernelGraph*>(graph)->Run(); }
+  void DestroyGraph(void* graph) override { delete static_cast<KernelGraph*>(graph); }
   absl::StatusOr<void*> CreateStream() override { return new HostStream; }
   void DestroyStream(void* stream) override { delete static_cast<HostStream*>(stream); }
   absl::StatusOr<void*> CreateEvent() override { return new HostEvent; }
@@ -70,8 +75,12 @@ class SimtDevice final : public Accelerator {
   SimtDevice(const RunOptions& options, std::shared_ptr<DeviceMemory> memory)
       : options_(options), memory_(std::move(memory)) {}
 
+  // Internal while launches are being recorded: a graph of ours holds kernels only.
+  absl::Status CheckIdle() const;
+
   const RunOptions options_;
   const std::shared_ptr<DeviceMemory> memory_;
+  std::unique_ptr<KernelGraph> recorded_;  // null = launches run
 };
 
 }  // namespace runner

@@ -78,8 +78,8 @@ class Accelerator {
   // Unmaps it. No kernel and no copy that reads it is under way.
   virtual void ReleaseShared(const std::byte* begin) = 0;
 
-  // To the device, in stream order; `from`, which is not of AllocateHost, may be changed when the
-  // call returns.
+  // To the device, in stream order. `from` may be changed when the call returns; if it is of
+  // AllocateHost a GPU reads it later, and it may be changed once the copy is done.
   virtual absl::Status CopyIn(std::byte* to, const void* from, size_t size_bytes) = 0;
   // From the device, in stream order; the bytes are there after Wait, or once an event says so. To
   // memory that is not of AllocateHost a GPU copies before the call returns, which waits for the
@@ -89,6 +89,19 @@ class Accelerator {
   virtual absl::Status CopyWithin(std::byte* to, const std::byte* from, size_t size_bytes) = 0;
   // Until all that is in the stream is done. Internal with what a kernel did wrong.
   virtual absl::Status Wait() = 0;
+
+  // What is put into stream() from BeginRecording to EndRecording is not done but kept, in order,
+  // as a graph that can be put into the stream again and again, as one piece of work. Kernels only:
+  // each with its parameters as they were given, so memory that they point to stays, and its
+  // contents may change. Unimplemented where a device records nothing; then nothing began.
+  // EndRecording follows each BeginRecording, whatever failed between them.
+  virtual absl::Status BeginRecording() {
+    return Unimplemented("device {} records nothing", DeviceKindName(kind()));
+  }
+  virtual absl::StatusOr<void*> EndRecording() { return Internal("nothing is being recorded"); }
+  virtual absl::Status LaunchGraph(void* /*graph*/) { return Internal("there are no graphs"); }
+  // It is not under way.
+  virtual void DestroyGraph(void* /*graph*/) {}
 
   // One more in-order stream: a cudaStream_t, or a HostStream* where the device has no streams.
   // Nothing orders it with stream(). Nothing may be under way in it when it is destroyed.

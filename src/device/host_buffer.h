@@ -1,9 +1,7 @@
-// HostBuffer: an owned piece of host memory into which a device copies while the host goes on. With
-// a GPU it is pinned: a copy to any other memory of the host returns only when the bytes are there,
-// behind all that was in the stream before it (CUDA, "API synchronization behavior").
-//
-// Never the source of Accelerator::CopyIn: its caller may change the bytes at once, and a GPU would
-// read pinned ones later.
+// HostBuffer: an owned piece of host memory that a device copies to or from while the host goes on.
+// With a GPU it is pinned: a copy to any other memory of the host returns only when the bytes are
+// there, behind all that was in the stream before it (CUDA, "API synchronization behavior"), and a
+// copy from any other is staged first.
 #ifndef BATON_SRC_DEVICE_HOST_BUFFER_H_
 #define BATON_SRC_DEVICE_HOST_BUFFER_H_
 
@@ -16,8 +14,8 @@
 
 namespace baton {
 
-// See the file comment. Move-only; its accelerator outlives it, and no copy into it is under way
-// when it is destroyed.
+// See the file comment. Move-only; its accelerator outlives it, and no copy to or from it is under
+// way when it is destroyed.
 class HostBuffer {
  public:
   HostBuffer() = default;

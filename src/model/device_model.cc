@@ -36,8 +36,6 @@ struct DeviceBranch {
 
 namespace {
 
-// Two ctas on each of Hopper's 132 SMs, by their shared memory.
-constexpr uint32_t kPrefillCtas = 2 * 132;
 static_assert(kMaxExpertsUsed <= cuda::kMaxRouteTopK);
 
 // Rows of a tile of experts, by the rows that an expert has on average; it changes no bit.
@@ -66,6 +64,11 @@ size_t UnpackedBytes(const ModelConfig& config, const DeviceWeights& weights) {
     take(layer.down, config.hidden_size, config.ffn_size);
   }
   return largest;
+}
+
+bool WantsTokens(const ModelBatch& batch) {
+  return std::any_of(batch.sampling.begin(), batch.sampling.end(),
+                     [](const RowSampling& row) { return row.on_device != 0; });
 }
 
 absl::Status CheckShape(const ModelConfig& config, const Accelerator& device) {
@@ -147,10 +150,10 @@ Status DeviceModel::TakeConfig(const ModelConfig& config) {
 }
 
 Status DeviceModel::Complete(const std::string& weights_id) {
-  const DeviceWorkspaceSize size{.max_rows = options_.max_rows,
-                                 .max_logit_rows = options_.max_logit_rows,
-                                 .max_context = options_.max_context,
-                                 .block_size = options_.block_size,
+  const DeviceWorkspaceSize size{.batch = {.max_rows = options_.max_rows,
+                                           .max_logit_rows = options_.max_logit_rows,
+                                           .max_context = options_.max_context,
+                                           .block_size = options_.block_size},
                                  .unpacked_bytes = UnpackedBytes(config_, *weights_)};
   BATON_ASSIGN_OR_RETURN(workspace_,
                          DeviceWorkspace::Create(config_, size, rope_factors_, options_.device));
@@ -203,33 +206,41 @@ Status DeviceModel::Forward(const ModelBatch& batch, const KvView& kv, LayerHook
     return InvalidArgument("logits of {} rows are wanted, the model was loaded for {}",
                            batch.logit_rows.size(), options_.max_logit_rows);
   }
-  Accelerator& device = *options_.device;
-  device.MakeCurrent();
-  DeviceWorkspace& ws = *workspace_;
-  BATON_RETURN_IF_ERROR(ws.SetBatch(batch));
+  options_.device->MakeCurrent();
+  const uint32_t padded_rows = PaddedRows(batch, kv, hook);
+  BATON_RETURN_IF_ERROR(workspace_->batch->Set(batch, padded_rows));
+  if (padded_rows > 0) {
+    BATON_RETURN_IF_ERROR(GraphFor(padded_rows).Launch());
+  } else {
+    BATON_RETURN_IF_ERROR(LaunchStep(kv, hook, WantsTokens(batch)));
+  }
+  return batch.logit_rows.empty() ? options_.device->Wait() : TakeAnswers(batch, logits);
+}
+
+Status DeviceModel::LaunchStep(const KvView& kv, LayerHook* hook, bool wants_tokens) {
+  const uint32_t num_logit_rows = workspace_->batch->num_logit_rows();
   BATON_RETURN_IF_ERROR(EmbedTokens());
   for (uint32_t layer = 0; layer < config_.num_layers; ++layer) {
     BATON_RETURN_IF_ERROR(StoreKv(layer, kv));
     if (hook != nullptr) {
-      BATON_RETURN_IF_ERROR(device.Wait());
+      BATON_RETURN_IF_ERROR(options_.device->Wait());
       hook->OnLayerStored(layer);
     }
-    if (layer + 1 == config_.num_layers && ws.num_logit_rows == 0) break;
+    if (layer + 1 == config_.num_layers && num_logit_rows == 0) return OkStatus();
     BATON_RETURN_IF_ERROR(Attend(layer, kv));
     BATON_RETURN_IF_ERROR(FeedForward(layer));
   }
-  if (ws.num_logit_rows == 0) return device.Wait();
   BATON_RETURN_IF_ERROR(ComputeLogits());
-  return WriteAnswers(batch, logits);
+  return wants_tokens ? ChooseTokens() : OkStatus();
 }
 
 Status DeviceModel::EmbedTokens() {
   DeviceWorkspace& ws = *workspace_;
   const DeviceMatrix& table = weights_->token_embd;
   const cuda::EmbedParams params{.table = table.data.as<Bf16>(),
-                                 .ids = ws.token_ids.as<uint32_t>(),
+                                 .ids = ws.batch->token_ids(),
                                  .out = ws.residual.as<Bf16>(),
-                                 .num_rows = ws.num_rows,
+                                 .num_rows = ws.batch->num_rows(),
                                  .num_ids = config_.vocab_size,
                                  .dim = config_.hidden_size,
                                  .scale = config_.embedding_scale};
@@ -252,7 +263,7 @@ Status DeviceModel::Normalise(const DeviceBranch& branch, const DeviceBuffer& we
        .residual = ws.residual.as<Bf16>(),
        .weight = weight.as<Bf16>(),
        .out = ws.normed.as<Bf16>(),
-       .num_rows = ws.num_rows,
+       .num_rows = ws.batch->num_rows(),
        .dim = config_.hidden_size,
        .eps = config_.rms_epsilon,
        .x_weight = branch.post_norm == nullptr ? nullptr : branch.post_norm->as<Bf16>()},
@@ -314,7 +325,7 @@ Status DeviceModel::StoreKv(uint32_t layer, const KvView& kv) {
   }
   BATON_RETURN_IF_ERROR(MatMul(weights.qkv, {.x = ws.normed,
                                              .y = ws.qkv,
-                                             .rows = ws.num_rows,
+                                             .rows = ws.batch->num_rows(),
                                              .n = config_.qkv_size(),
                                              .k = config_.hidden_size,
                                              .bias = &weights.qkv_bias}));
@@ -323,14 +334,14 @@ Status DeviceModel::StoreKv(uint32_t layer, const KvView& kv) {
        .q_norm = weights.q_norm.as<Bf16>(),
        .k_norm = weights.k_norm.as<Bf16>(),
        .cos_sin = (config_.IsLocal(layer) ? ws.local_cos_sin : ws.cos_sin).as<float>(),
-       .positions = ws.positions.as<uint32_t>(),
-       .sequences = ws.sequences.as<uint32_t>(),
-       .block_lists = ws.block_lists.as<uint32_t>(),
+       .positions = ws.batch->positions(),
+       .sequences = ws.batch->sequences(),
+       .block_lists = ws.batch->block_lists(),
        .q = ws.q.as<Bf16>(),
        .kv = BlocksOf(layer, kv),
-       .num_rows = ws.num_rows,
+       .num_rows = ws.batch->num_rows(),
        .num_heads = config_.num_heads,
-       .max_blocks = ws.max_blocks,
+       .max_blocks = 1,
        .eps = config_.rms_epsilon,
        .interleaved = config_.rope_interleaved},
       options_.device->stream());
@@ -347,26 +358,27 @@ cuda::KvBlocks DeviceModel::BlocksOf(uint32_t layer, const KvView& kv) const {
 Status DeviceModel::Attend(uint32_t layer, const KvView& kv) {
   DeviceWorkspace& ws = *workspace_;
   const bool is_local = config_.IsLocal(layer);
-  const DeviceWorkspace::Items& decode = is_local ? ws.local_decode : ws.decode;
+  const DeviceItems prefill = ws.batch->prefill();
+  const DeviceItems decode = is_local ? ws.batch->local_decode() : ws.batch->decode();
   cuda::AttentionParams params{.q = ws.q.as<Bf16>(),
                                .out = ws.attended.as<Bf16>(),
                                .kv = BlocksOf(layer, kv),
-                               .block_lists = ws.block_lists.as<uint32_t>(),
-                               .items = ws.prefill.items.as<cuda::AttentionItem>(),
-                               .num_items = ws.prefill.num_items.as<uint32_t>(),
+                               .block_lists = ws.batch->block_lists(),
+                               .items = prefill.items,
+                               .num_items = prefill.num_items,
                                .partials = ws.attention_partials.data(),
                                .arrivals = ws.attention_arrivals.as<uint32_t>(),
-                               .max_blocks = ws.max_blocks,
+                               .max_blocks = 1,
                                .num_heads = config_.num_heads,
                                .window = is_local ? config_.window : 0,
                                .scale = config_.attention_scale,
-                               .num_ctas = std::min(ws.prefill.count, kPrefillCtas)};
+                               .num_ctas = prefill.num_ctas};
   void* const stream = options_.device->stream();
-  if (ws.prefill.count > 0) BATON_RETURN_IF_ERROR(Kernels().attention_prefill(params, stream));
-  if (decode.count == 0) return OkStatus();
-  params.items = decode.items.as<cuda::AttentionItem>();
-  params.num_items = decode.num_items.as<uint32_t>();
-  params.num_ctas = std::min(decode.count, kDecodeCtas);
+  if (prefill.num_ctas > 0) BATON_RETURN_IF_ERROR(Kernels().attention_prefill(params, stream));
+  if (decode.num_ctas == 0) return OkStatus();
+  params.items = decode.items;
+  params.num_items = decode.num_items;
+  params.num_ctas = decode.num_ctas;
   return Kernels().attention_decode(params, stream);
 }
 
@@ -375,20 +387,20 @@ Status DeviceModel::FeedForward(uint32_t layer) {
   const DeviceLayer& weights = weights_->layers[layer];
   BATON_RETURN_IF_ERROR(MatMul(weights.attn_output, {.x = ws.attended,
                                                      .y = ws.added,
-                                                     .rows = ws.num_rows,
+                                                     .rows = ws.batch->num_rows(),
                                                      .n = config_.hidden_size,
                                                      .k = config_.q_size()}));
   BATON_RETURN_IF_ERROR(Normalise({ws.added, &weights.post_attn_norm}, weights.ffn_norm));
   if (config_.traits->experts) return MixExperts(layer);
   BATON_RETURN_IF_ERROR(MatMul(weights.gate_up, {.x = ws.normed,
                                                  .y = ws.gate_up,
-                                                 .rows = ws.num_rows,
+                                                 .rows = ws.batch->num_rows(),
                                                  .n = 2 * config_.ffn_size,
                                                  .k = config_.hidden_size}));
-  BATON_RETURN_IF_ERROR(Gate(ws.num_rows));
+  BATON_RETURN_IF_ERROR(Gate(ws.batch->num_rows()));
   return MatMul(weights.down, {.x = ws.gated,
                                .y = ws.added,
-                               .rows = ws.num_rows,
+                               .rows = ws.batch->num_rows(),
                                .n = config_.hidden_size,
                                .k = config_.ffn_size});
 }
@@ -398,17 +410,17 @@ Status DeviceModel::MixExperts(uint32_t layer) {
   const DeviceWorkspace::Experts& experts = ws.experts;
   const DeviceLayer& weights = weights_->layers[layer];
   void* const stream = options_.device->stream();
-  const uint32_t num_pairs = ws.num_rows * config_.num_experts_used;
+  const uint32_t num_pairs = ws.batch->num_rows() * config_.num_experts_used;
   BATON_RETURN_IF_ERROR(MatMul(weights.router, {.x = ws.normed,
                                                 .y = experts.logits,
-                                                .rows = ws.num_rows,
+                                                .rows = ws.batch->num_rows(),
                                                 .n = config_.num_experts,
                                                 .k = config_.hidden_size,
                                                 .wants_float = true}));
   BATON_RETURN_IF_ERROR(Kernels().route({.logits = experts.logits.as<float>(),
                                          .experts = experts.pairs.as<uint32_t>(),
                                          .weights = experts.weights.as<float>(),
-                                         .num_rows = ws.num_rows,
+                                         .num_rows = ws.batch->num_rows(),
                                          .num_experts = config_.num_experts,
                                          .top_k = config_.num_experts_used},
                                         stream));
@@ -443,7 +455,7 @@ Status DeviceModel::MixExperts(uint32_t layer) {
                             .slots = experts.slots.as<uint32_t>(),
                             .weights = experts.weights.as<float>(),
                             .out = ws.added.as<Bf16>(),
-                            .num_rows = ws.num_rows,
+                            .num_rows = ws.batch->num_rows(),
                             .top_k = config_.num_experts_used,
                             .dim = config_.hidden_size},
                            stream);
@@ -492,48 +504,46 @@ Status DeviceModel::ComputeLogits() {
       Normalise({ws.added, &weights_->layers.back().post_ffn_norm}, weights_->output_norm));
   // The wanted rows, moved to the front of a buffer that is free by now.
   BATON_RETURN_IF_ERROR(Kernels().embed({.table = ws.normed.as<Bf16>(),
-                                         .ids = ws.logit_rows.as<uint32_t>(),
+                                         .ids = ws.batch->logit_rows(),
                                          .out = ws.added.as<Bf16>(),
-                                         .num_rows = ws.num_logit_rows,
-                                         .num_ids = ws.num_rows,
+                                         .num_rows = ws.batch->num_logit_rows(),
+                                         .num_ids = ws.batch->num_rows(),
                                          .dim = config_.hidden_size},
                                         device.stream()));
   return MatMul(weights_->OutputMatrix(), {.x = ws.added,
                                            .y = ws.logits,
-                                           .rows = ws.num_logit_rows,
+                                           .rows = ws.batch->num_logit_rows(),
                                            .n = config_.vocab_size,
                                            .k = config_.hidden_size,
                                            .wants_float = true});
 }
 
-Status DeviceModel::WriteAnswers(const ModelBatch& batch, std::span<float> logits) {
-  HostStaging& answers = *workspace_->answers;
-  BATON_RETURN_IF_ERROR(ChooseTokens(batch));
+Status DeviceModel::ChooseTokens() {
+  DeviceWorkspace& ws = *workspace_;
+  return Kernels().sample({.logits = ws.logits.as<float>(),
+                           .rows = ws.batch->sampling(),
+                           .tokens = ws.tokens.as<uint32_t>(),
+                           .num_rows = ws.batch->num_logit_rows(),
+                           .vocab_size = config_.vocab_size},
+                          options_.device->stream());
+}
+
+Status DeviceModel::TakeAnswers(const ModelBatch& batch, std::span<float> logits) {
+  DeviceWorkspace& ws = *workspace_;
+  HostStaging& answers = *ws.answers;
+  if (WantsTokens(batch)) {
+    static_assert(sizeof(TokenId) == sizeof(uint32_t) &&
+                  static_cast<TokenId>(cuda::kNoToken) == kNoTokenId);
+    BATON_RETURN_IF_ERROR(
+        answers.CopyOut(batch.tokens.data(), ws.tokens.data(), batch.tokens.size_bytes()));
+  }
   const size_t row_bytes = config_.vocab_size * sizeof(float);
   for (size_t i = 0; i < batch.logit_rows.size(); ++i) {
     if (!batch.sampling.empty() && batch.sampling[i].on_device != 0) continue;
     BATON_RETURN_IF_ERROR(answers.CopyOut(logits.data() + i * config_.vocab_size,
-                                          workspace_->logits.data() + i * row_bytes, row_bytes));
+                                          ws.logits.data() + i * row_bytes, row_bytes));
   }
   return answers.Finish();
-}
-
-Status DeviceModel::ChooseTokens(const ModelBatch& batch) {
-  const auto wanted = [](const RowSampling& row) { return row.on_device != 0; };
-  if (std::none_of(batch.sampling.begin(), batch.sampling.end(), wanted)) return OkStatus();
-  DeviceWorkspace& ws = *workspace_;
-  Accelerator& device = *options_.device;
-  BATON_RETURN_IF_ERROR(
-      device.CopyIn(ws.sampling.data(), batch.sampling.data(), batch.sampling.size_bytes()));
-  BATON_RETURN_IF_ERROR(Kernels().sample({.logits = ws.logits.as<float>(),
-                                          .rows = ws.sampling.as<RowSampling>(),
-                                          .tokens = ws.tokens.as<uint32_t>(),
-                                          .num_rows = ws.num_logit_rows,
-                                          .vocab_size = config_.vocab_size},
-                                         device.stream()));
-  static_assert(sizeof(TokenId) == sizeof(uint32_t) &&
-                static_cast<TokenId>(cuda::kNoToken) == kNoTokenId);
-  return ws.answers->CopyOut(batch.tokens.data(), ws.tokens.data(), batch.tokens.size_bytes());
 }
 
 }  // namespace baton

@@ -15,6 +15,7 @@
 
 #include "kernels/cuda/kernel_table.h"
 #include "src/device/accelerator.h"
+#include "src/device/device_graph.h"
 #include "src/device/thread_pool.h"
 #include "src/model/forward_model.h"
 #include "src/model/gguf.h"
@@ -34,6 +35,9 @@ struct DeviceModelOptions {
   // Quantised weights stay packed: a step of up to 128 rows reads them as they are, one of more
   // unpacks each matrix of a layer first. Else they are dequantised once, at load.
   bool keeps_packed = true;
+  // Prepare records decode steps as graphs of the device. For comparisons and for the search of a
+  // fault; it changes no bit.
+  bool records_steps = true;
 };
 
 struct DeviceMatrix;    // device_weights.h
@@ -56,10 +60,14 @@ class DeviceModel final : public LoadedModel {
   DeviceModel& operator=(const DeviceModel&) = delete;
 
   StatusOr<std::unique_ptr<LoadedModel>> Share(const ModelThreads& threads) const override;
+  // Records a step of decode rows for each of some 60 shapes of it; one line of the log says when
+  // the device cannot.
+  Status Prepare(const KvView& kv) override;
   Status Forward(const ModelBatch& batch, const KvView& kv, LayerHook* hook,
                  std::span<float> logits) override;
 
   bool samples() const override { return true; }
+  size_t num_recorded_steps() const { return graphs_.size(); }
   const ModelConfig& config() const override { return config_; }
   const KvLayout& layout() const override { return layout_; }
   uint32_t max_rows() const override { return options_.max_rows; }
@@ -85,6 +93,19 @@ class DeviceModel final : public LoadedModel {
   // After them and the rope factors: the working memory and the ids.
   Status Complete(const std::string& weights_id);
 
+  // A step of so many decode rows whose attention so many ctas walk.
+  struct StepGraph {
+    uint32_t rows;
+    uint32_t num_ctas;
+    DeviceGraph graph;
+  };
+  // To how many rows a recorded step needs the batch padded; 0 = no recorded step computes it.
+  uint32_t PaddedRows(const ModelBatch& batch, const KvView& kv, const LayerHook* hook) const;
+  // Of the batch as it is set.
+  const DeviceGraph& GraphFor(uint32_t rows) const;
+  // Puts the kernels of a step into the stream, for the batch as it is set or placed.
+  Status LaunchStep(const KvView& kv, LayerHook* hook, bool wants_tokens);
+
   // The pieces of a layer; each puts kernels into the stream.
   const cuda::KernelTable& Kernels() const { return *options_.kernels; }
   cuda::KvBlocks BlocksOf(uint32_t layer, const KvView& kv) const;
@@ -104,9 +125,9 @@ class DeviceModel final : public LoadedModel {
   Status MatMul(const DeviceMatrix& weight, const struct DeviceProduct& product);
   Status MatMulPacked(const DeviceMatrix& weight, const cuda::GemmParams& params);
   Status ComputeLogits();
-  // Chooses the tokens that are chosen here, and copies the other rows' logits.
-  Status WriteAnswers(const ModelBatch& batch, std::span<float> logits);
-  Status ChooseTokens(const ModelBatch& batch);
+  Status ChooseTokens();
+  // Copies the tokens that were chosen here, and the other rows' logits; waits for them.
+  Status TakeAnswers(const ModelBatch& batch, std::span<float> logits);
 
   // Constant after Load.
   DeviceModelOptions options_;
@@ -119,6 +140,8 @@ class DeviceModel final : public LoadedModel {
   std::shared_ptr<const DeviceWeights> weights_;  // of all models of Share
   // Owned by the thread that calls Forward.
   std::unique_ptr<DeviceWorkspace> workspace_;
+  std::vector<StepGraph> graphs_;           // rows ascending
+  const std::byte* recorded_kv_ = nullptr;  // what they compute in
 };
 
 }  // namespace baton

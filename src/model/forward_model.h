@@ -31,6 +31,11 @@ class ForwardModel {
   virtual uint32_t max_rows() const = 0;
   virtual uint32_t max_context() const = 0;
 
+  // Once, with the view that Forward will be given, before the first Forward: what can be made
+  // ready is. The view's memory may hold anything, and nothing is written to it. Internal when a
+  // device failed. Not needed for right answers.
+  virtual Status Prepare(const KvView& /*kv*/) { return OkStatus(); }
+
   // Computes the rows of `batch`: stores their K and V in the blocks of their spans, and writes the
   // logits of the wanted rows to `logits` [logit_rows, vocab_size] in their order. `hook` (may be
   // null) hears of each layer. Allocates nothing. InvalidArgument with the values, before anything

@@ -216,6 +216,43 @@ absl::Status CudaDevice::Wait() {
   return FromCuda("the GPU's stream", cudaStreamSynchronize(StreamOf(stream_)));
 }
 
+absl::Status CudaDevice::BeginRecording() {
+  return FromCuda("cudaStreamBeginCapture",
+                  cudaStreamBeginCapture(StreamOf(stream_), cudaStreamCaptureModeThreadLocal));
+}
+
+absl::StatusOr<void*> CudaDevice::EndRecording() {
+  cudaGraph_t recorded = nullptr;
+  const cudaError_t ended = cudaStreamEndCapture(StreamOf(stream_), &recorded);
+  if (ended != cudaSuccess) {
+    (void)cudaGetLastError();  // an invalid capture is not sticky
+    return FromCuda("cudaStreamEndCapture", ended);
+  }
+  cudaGraphExec_t graph = nullptr;
+  cudaError_t error = cudaGraphInstantiate(&graph, recorded, 0);
+  (void)cudaGraphDestroy(recorded);
+  if (error == cudaSuccess) {
+    // Or the first launch would do it.
+    error = cudaGraphUpload(graph, StreamOf(stream_));
+    if (error != cudaSuccess) (void)cudaGraphExecDestroy(graph);
+  }
+  if (error == cudaErrorMemoryAllocation) {
+    (void)cudaGetLastError();  // as in Allocate
+    return ResourceExhausted("a recorded graph: {}", cudaGetErrorName(error));
+  }
+  BATON_RETURN_IF_ERROR(FromCuda("cudaGraphInstantiate", error));
+  return graph;
+}
+
+absl::Status CudaDevice::LaunchGraph(void* graph) {
+  return FromCuda("cudaGraphLaunch",
+                  cudaGraphLaunch(static_cast<cudaGraphExec_t>(graph), StreamOf(stream_)));
+}
+
+void CudaDevice::DestroyGraph(void* graph) {
+  (void)cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(graph));
+}
+
 absl::StatusOr<void*> CudaDevice::CreateStream() {
   cudaStream_t stream = nullptr;
   BATON_RETURN_IF_ERROR(FromCuda("cudaStreamCreateWithFlags",

@@ -48,6 +48,10 @@ class CudaDevice final : public Accelerator {
   absl::Status CopyOut(void* to, const std::byte* from, size_t size_bytes) override;
   absl::Status CopyWithin(std::byte* to, const std::byte* from, size_t size_bytes) override;
   absl::Status Wait() override;
+  absl::Status BeginRecording() override;
+  absl::StatusOr<void*> EndRecording() override;
+  absl::Status LaunchGraph(void* graph) override;
+  void DestroyGraph(void* graph) override;
   absl::StatusOr<void*> CreateStream() override;
   void DestroyStream(void* stream) override;
   absl::StatusOr<void*> CreateEvent() override;

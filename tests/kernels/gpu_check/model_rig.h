@@ -40,6 +40,8 @@ class ModelRig {
   static absl::StatusOr<std::unique_ptr<ModelRig>> Create(const StageInput& input,
                                                           const RigSize& size);
 
+  // Has the model record its decode steps from now on.
+  absl::Status Prepare() { return model_->Prepare(view_); }
   // One Forward; the logits of each chunk's last row [chunks][vocab].
   absl::StatusOr<std::vector<float>> Run(const std::vector<RigChunk>& chunks);
   // The bytes of whole blocks, in this order.

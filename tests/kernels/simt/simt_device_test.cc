@@ -15,6 +15,7 @@
 #include "kernels/cuda/kernel_table.h"
 #include "src/base/memory_file.h"
 #include "src/base/unique_fd.h"
+#include "src/device/device_graph.h"
 #include "tests/kernels/simt/device_values.h"
 
 namespace baton::simt {
@@ -66,6 +67,55 @@ TEST(SimtDeviceTest, AKernelReadsWhatWasCopiedIn) {
   ASSERT_TRUE(device.CopyIn(table.data(), values.data(), kBytes).ok());
   ASSERT_TRUE(GatherReversed(&device, table.as<Bf16>(), out).ok());
   ExpectReversed(&device, values, out);
+}
+
+TEST(SimtDeviceTest, ARecordedKernelReadsWhatIsThereWhenItsGraphIsLaunched) {
+  SimtDevice device({});
+  device.MakeCurrent();
+  const DeviceBuffer table = Create(&device, kBytes);
+  const DeviceBuffer out = Create(&device, kBytes);
+  const std::vector<uint32_t> ids = {2, 1, 0};
+  const DeviceBuffer device_ids = Create(&device, sizeof(uint32_t) * ids.size());
+  ASSERT_TRUE(device.CopyIn(device_ids.data(), ids.data(), device_ids.size_bytes()).ok());
+  const auto gather = [&] {
+    return cuda::runner::Kernels().embed({.table = table.as<Bf16>(),
+                                          .ids = device_ids.as<uint32_t>(),
+                                          .out = out.as<Bf16>(),
+                                          .num_rows = kRows,
+                                          .num_ids = kRows,
+                                          .dim = kDim},
+                                         device.stream());
+  };
+  const uint64_t before = TotalRunStats().num_launches;
+  const auto graph = DeviceGraph::Record(&device, gather);
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  EXPECT_EQ(TotalRunStats().num_launches, before) << "nothing ran yet";
+  for (const uint64_t seed : {1, 2}) {
+    const std::vector<Bf16> values = RandomBf16(size_t{kRows} * kDim, seed);
+    ASSERT_TRUE(device.CopyIn(table.data(), values.data(), kBytes).ok());
+    ASSERT_TRUE(graph->Launch().ok());
+    ExpectReversed(&device, values, out);
+  }
+  EXPECT_EQ(TotalRunStats().num_launches, before + 2);
+}
+
+// What fails in the middle ends the recording, and launches run again.
+TEST(SimtDeviceTest, AGraphHoldsKernelsOnly) {
+  SimtDevice device({});
+  device.MakeCurrent();
+  const DeviceBuffer memory = Create(&device, kBytes);
+  std::vector<std::byte> host(kBytes);
+  const auto record = [&device](const auto& put) {
+    return DeviceGraph::Record(&device, put).status().code();
+  };
+  EXPECT_EQ(record([&] { return device.CopyIn(memory.data(), host.data(), kBytes); }),
+            absl::StatusCode::kInternal);
+  EXPECT_EQ(record([&] { return device.CopyOut(host.data(), memory.data(), kBytes); }),
+            absl::StatusCode::kInternal);
+  EXPECT_EQ(record([&] { return device.Wait(); }), absl::StatusCode::kInternal);
+  EXPECT_EQ(record([&] { return device.BeginRecording(); }), absl::StatusCode::kInternal);
+  EXPECT_EQ(device.EndRecording().status().code(), absl::StatusCode::kInternal);
+  EXPECT_TRUE(device.CopyIn(memory.data(), host.data(), kBytes).ok());
 }
 
 TEST(SimtDeviceTest, AnAccessOutsideABufferIsInternalAndNamesIt) {

@@ -1,0 +1,194 @@
+#include "src/model/device_batch.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "src/base/check.h"
+
+namespace baton {
+namespace {
+
+constexpr size_t kWordBytes = sizeof(uint32_t);
+
+uint32_t BlocksUsed(const AttentionSpan& span, uint32_t block_size) {
+  return (span.first_pos + span.num_rows - 1) / block_size + 1;
+}
+
+// The arrays one behind the other, each aligned as kernels and vectors like it.
+class Places16 {
+ public:
+  size_t Take(size_t size_bytes) {
+    constexpr size_t kAlignment = 16;
+    const size_t begin = end_;
+    end_ = (end_ + size_bytes + kAlignment - 1) / kAlignment * kAlignment;
+    return begin;
+  }
+  size_t end() const { return end_; }
+
+ private:
+  size_t end_ = 0;
+};
+
+}  // namespace
+
+DeviceBatch::DeviceBatch(const ModelConfig& config, const DeviceBatchSize& size)
+    : size_(size),
+      shape_{.num_heads = config.num_heads, .num_kv_heads = config.num_kv_heads, .window = 0},
+      local_shape_{.num_heads = config.num_heads,
+                   .num_kv_heads = config.num_kv_heads,
+                   .window = config.window},
+      has_local_layers_(config.traits->windowed) {}
+
+absl::StatusOr<std::unique_ptr<DeviceBatch>> DeviceBatch::Create(const ModelConfig& config,
+                                                                 const DeviceBatchSize& size,
+                                                                 Accelerator* device) {
+  std::unique_ptr<DeviceBatch> out(new DeviceBatch(config, size));
+  const size_t max_blocks = (size.max_context - 1) / size.block_size + 1;
+  const auto bounds =
+      cuda::BoundAttentionPlan(out->shape_, kAttentionLimits, size.max_rows, size.max_rows);
+  const Sizes largest = {.rows = size.max_rows,
+                         .logit_rows = size.max_logit_rows,
+                         .sampled_rows = size.max_logit_rows,
+                         .prefill = bounds.num_prefill_items,
+                         .decode = bounds.num_decode_items,
+                         .local = out->has_local_layers_ ? bounds.num_decode_items : 0,
+                         .list_words = size.max_rows * max_blocks};
+  const size_t size_bytes = PlacesOf(largest).end;
+  out->device_ = device;
+  BATON_ASSIGN_OR_RETURN(out->memory_, DeviceBuffer::Create(device, size_bytes, "batch"));
+  BATON_ASSIGN_OR_RETURN(out->staged_, HostBuffer::Create(device, size_bytes, "batch"));
+  out->rows_.reserve(size.max_rows);
+  for (cuda::AttentionPlan* plan : {&out->plan_, &out->local_plan_}) {
+    plan->prefill.reserve(bounds.num_prefill_items);
+    plan->decode.reserve(bounds.num_decode_items);
+  }
+  return out;
+}
+
+DeviceBatch::Places DeviceBatch::PlacesOf(const Sizes& sizes) {
+  Places16 places;
+  Places out;
+  places.Take(kNumCounts * kWordBytes);
+  out.token_ids = places.Take(sizes.rows * kWordBytes);
+  out.positions = places.Take(sizes.rows * kWordBytes);
+  out.sequences = places.Take(sizes.rows * kWordBytes);
+  out.logit_rows = places.Take(sizes.logit_rows * kWordBytes);
+  out.sampling = places.Take(sizes.sampled_rows * sizeof(RowSampling));
+  out.prefill = places.Take(sizes.prefill * sizeof(Item));
+  out.decode = places.Take(sizes.decode * sizeof(Item));
+  out.local = places.Take(sizes.local * sizeof(Item));
+  out.block_lists = places.Take(sizes.list_words * kWordBytes);
+  out.end = places.end();
+  return out;
+}
+
+// Items have the room of the most that decode rows can need; the lists come last.
+void DeviceBatch::PlacePadded(uint32_t rows, uint32_t num_ctas) {
+  BATON_CHECK(
+      rows > 0 && rows <= kMaxPaddedRows && rows <= size_.max_rows && rows <= size_.max_logit_rows,
+      "a batch cannot be padded to {} rows", rows);
+  const size_t items =
+      cuda::BoundAttentionPlan(shape_, kAttentionLimits, rows, rows).num_decode_items;
+  sizes_ = {.rows = rows,
+            .logit_rows = rows,
+            .sampled_rows = rows,
+            .decode = items,
+            .local = has_local_layers_ ? items : 0,
+            .decode_ctas = num_ctas,
+            .local_ctas = num_ctas};
+  places_ = PlacesOf(sizes_);
+}
+
+Status DeviceBatch::Set(const ModelBatch& batch, uint32_t padded_rows) {
+  BATON_RETURN_IF_ERROR(Plan(batch));
+  size_t list_words = 0;
+  for (const AttentionSpan& span : batch.spans) list_words += BlocksUsed(span, size_.block_size);
+  const auto num_decode = static_cast<uint32_t>(plan_.decode.size());
+  const auto num_local = static_cast<uint32_t>(local_plan_.decode.size());
+  if (padded_rows > 0) {
+    BATON_CHECK(batch.logit_rows.size() == batch.num_rows() && plan_.prefill.empty() &&
+                    padded_rows >= batch.num_rows(),
+                "{} rows that want {} logits cannot be padded to {}", batch.num_rows(),
+                batch.logit_rows.size(), padded_rows);
+    const bool is_small = std::max(num_decode, num_local) <= kPaddedGrids[0];
+    PlacePadded(padded_rows, kPaddedGrids[is_small ? 0 : 1]);
+    places_.end = places_.block_lists + list_words * kWordBytes;
+  } else {
+    const auto num_prefill = static_cast<uint32_t>(plan_.prefill.size());
+    sizes_ = {.rows = batch.num_rows(),
+              .logit_rows = static_cast<uint32_t>(batch.logit_rows.size()),
+              .sampled_rows = static_cast<uint32_t>(batch.sampling.size()),
+              .prefill = num_prefill,
+              .decode = num_decode,
+              .local = num_local,
+              .list_words = list_words,
+              .prefill_ctas = std::min(num_prefill, kPrefillCtas),
+              .decode_ctas = std::min(num_decode, kDecodeCtas),
+              .local_ctas = std::min(num_local, kDecodeCtas)};
+    places_ = PlacesOf(sizes_);
+  }
+  Write(batch);
+  return device_->CopyIn(memory_.data(), staged_.data(), places_.end);
+}
+
+Status DeviceBatch::Plan(const ModelBatch& batch) {
+  rows_.clear();
+  uint32_t list = 0;
+  for (const AttentionSpan& span : batch.spans) {
+    rows_.push_back({.sequence = list,
+                     .first_row = span.first_row,
+                     .num_rows = span.num_rows,
+                     .first_position = span.first_pos});
+    list += BlocksUsed(span, size_.block_size);
+  }
+  BATON_RETURN_IF_ERROR(cuda::PlanAttention(shape_, kAttentionLimits, rows_, plan_));
+  if (!has_local_layers_) return OkStatus();
+  // Layers follow one another, so both plans may use the same partials.
+  return cuda::PlanAttention(local_shape_, kAttentionLimits, rows_, local_plan_);
+}
+
+void DeviceBatch::Write(const ModelBatch& batch) const {
+  WriteRows(batch);
+  const auto put = [this](size_t place, const auto& from) {
+    if (!from.empty()) {
+      std::memcpy(staged_.data() + place, from.data(), from.size() * sizeof(from[0]));
+    }
+  };
+  put(places_.prefill, plan_.prefill);
+  put(places_.decode, plan_.decode);
+  put(places_.local, local_plan_.decode);
+  const std::span<uint32_t> counts = HostAt<uint32_t>(0, kNumCounts);
+  counts[0] = static_cast<uint32_t>(plan_.prefill.size());
+  counts[1] = static_cast<uint32_t>(plan_.decode.size());
+  counts[2] = static_cast<uint32_t>(local_plan_.decode.size());
+  auto* list = reinterpret_cast<uint32_t*>(staged_.data() + places_.block_lists);
+  for (const AttentionSpan& span : batch.spans) {
+    const std::span<const uint32_t> used = span.kv.blocks.first(BlocksUsed(span, size_.block_size));
+    list = std::copy(used.begin(), used.end(), list);
+  }
+}
+
+void DeviceBatch::WriteRows(const ModelBatch& batch) const {
+  const uint32_t num_rows = batch.num_rows();
+  const auto ids = HostAt<uint32_t>(places_.token_ids, sizes_.rows);
+  const auto positions = HostAt<uint32_t>(places_.positions, sizes_.rows);
+  const auto sequences = HostAt<uint32_t>(places_.sequences, sizes_.rows);
+  std::copy(batch.token_ids.begin(), batch.token_ids.end(), ids.begin());
+  for (const cuda::AttentionRows& span : rows_) {
+    for (uint32_t r = 0; r < span.num_rows; ++r) {
+      positions[span.first_row + r] = span.first_position + r;
+      sequences[span.first_row + r] = span.sequence;
+    }
+  }
+  std::fill(ids.begin() + num_rows, ids.end(), 0u);
+  std::fill(positions.begin() + num_rows, positions.end(), 0u);
+  std::fill(sequences.begin() + num_rows, sequences.end(), cuda::kPaddingRow);
+  const auto logit_rows = HostAt<uint32_t>(places_.logit_rows, sizes_.logit_rows);
+  std::fill(std::copy(batch.logit_rows.begin(), batch.logit_rows.end(), logit_rows.begin()),
+            logit_rows.end(), 0u);
+  const auto sampling = HostAt<RowSampling>(places_.sampling, sizes_.sampled_rows);
+  std::fill(std::copy(batch.sampling.begin(), batch.sampling.end(), sampling.begin()),
+            sampling.end(), RowSampling{});
+}
+
+}  // namespace baton

@@ -1,0 +1,147 @@
+// DeviceBatch: a batch as kernels read it, with the plan of its attention: one piece of device
+// memory, filled by one copy a step. Owned by the thread that calls Forward. Private to src/model.
+//
+// A batch may be padded to more rows than it has: then where each array begins depends on that
+// number alone, so kernels whose parameters were recorded read any such batch. Rows of padding have
+// no sequence (cuda::kPaddingRow), token 0 and logits that nobody wants.
+//
+//   [counts][token ids][positions][sequences][logit rows][sampling][items ...][block lists]
+#ifndef BATON_MODEL_DEVICE_BATCH_H_
+#define BATON_MODEL_DEVICE_BATCH_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "kernels/cuda/attention_plan.h"
+#include "kernels/sampling.h"
+#include "src/base/status.h"
+#include "src/device/accelerator.h"
+#include "src/device/host_buffer.h"
+#include "src/model/model_batch.h"
+#include "src/model/model_config.h"
+
+namespace baton {
+
+// Ctas that decode attention is spread over: four of 128 threads on each of Hopper's 132 SMs.
+inline constexpr uint32_t kDecodeCtas = 4 * 132;
+// Each of the ctas has at most four splits at a time.
+inline constexpr cuda::AttentionPlanLimits kAttentionLimits = {.num_decode_ctas = kDecodeCtas,
+                                                               .max_partials = 4 * kDecodeCtas};
+// Two of prefill on each, by their shared memory.
+inline constexpr uint32_t kPrefillCtas = 2 * 132;
+// Rows to which a batch may be padded at most, and the grids that walk its items: a cta without an
+// item costs its launch, so few items get a cta an SM.
+inline constexpr uint32_t kMaxPaddedRows = 128;
+inline constexpr uint32_t kPaddedGrids[] = {132, kDecodeCtas};
+
+// What sizes a batch.
+struct DeviceBatchSize {
+  uint32_t max_rows = 0;
+  uint32_t max_logit_rows = 0;
+  uint32_t max_context = 0;  // positions of a sequence
+  uint32_t block_size = 0;   // tokens
+};
+
+// Attention's items on the device, and the grid that walks them; 0 = there are none.
+struct DeviceItems {
+  const cuda::AttentionItem* items = nullptr;
+  const uint32_t* num_items = nullptr;
+  uint32_t num_ctas = 0;
+};
+
+// See the file comment.
+class DeviceBatch {
+ public:
+  // ResourceExhausted when memory is short.
+  static absl::StatusOr<std::unique_ptr<DeviceBatch>> Create(const ModelConfig& config,
+                                                             const DeviceBatchSize& size,
+                                                             Accelerator* device);
+
+  // Puts the copy of the batch, which was checked, into the stream; nothing of an earlier one is
+  // under way. `padded_rows` 0: as it is; else a batch of decode rows, each of which wants logits,
+  // and at least as many as it has, at most kMaxPaddedRows.
+  Status Set(const ModelBatch& batch, uint32_t padded_rows);
+  // Where everything is of a batch padded to `rows`, whose items `num_ctas` walk, copying nothing:
+  // to record what reads it.
+  void PlacePadded(uint32_t rows, uint32_t num_ctas);
+
+  // Rows and logit rows, padding included; arrays in device memory.
+  uint32_t num_rows() const { return sizes_.rows; }
+  uint32_t num_logit_rows() const { return sizes_.logit_rows; }
+  const uint32_t* token_ids() const { return At<uint32_t>(places_.token_ids); }
+  const uint32_t* positions() const { return At<uint32_t>(places_.positions); }
+  // [rows]: at which entry of block_lists() the list of the row's sequence begins.
+  const uint32_t* sequences() const { return At<uint32_t>(places_.sequences); }
+  const uint32_t* logit_rows() const { return At<uint32_t>(places_.logit_rows); }
+  // [logit_rows] RowSampling; null where the model is asked for no token.
+  const RowSampling* sampling() const {
+    return sizes_.sampled_rows == 0 ? nullptr : At<RowSampling>(places_.sampling);
+  }
+  const uint32_t* block_lists() const { return At<uint32_t>(places_.block_lists); }
+  // Of every layer; none in a padded batch.
+  DeviceItems prefill() const { return {At<Item>(places_.prefill), Count(0), sizes_.prefill_ctas}; }
+  // Of layers that see everything; in a padded batch one of kPaddedGrids, the same for both.
+  DeviceItems decode() const { return {At<Item>(places_.decode), Count(1), sizes_.decode_ctas}; }
+  // Of local layers: no split that lies wholly before the window.
+  DeviceItems local_decode() const {
+    return {At<Item>(places_.local), Count(2), sizes_.local_ctas};
+  }
+
+ private:
+  using Item = cuda::AttentionItem;
+  static constexpr uint32_t kNumCounts = 3;  // prefill, decode, local decode
+
+  // Lengths of the arrays, and of grids.
+  struct Sizes {
+    uint32_t rows = 0;
+    uint32_t logit_rows = 0;
+    uint32_t sampled_rows = 0;
+    size_t prefill = 0;
+    size_t decode = 0;
+    size_t local = 0;
+    size_t list_words = 0;
+    uint32_t prefill_ctas = 0;
+    uint32_t decode_ctas = 0;
+    uint32_t local_ctas = 0;
+  };
+  // Where they begin and the last one ends, in bytes from the piece's begin.
+  struct Places {
+    size_t token_ids, positions, sequences, logit_rows, sampling, prefill, decode, local;
+    size_t block_lists, end;
+  };
+
+  DeviceBatch(const ModelConfig& config, const DeviceBatchSize& size);
+  static Places PlacesOf(const Sizes& sizes);
+  template <typename T>
+  const T* At(size_t place) const {
+    return reinterpret_cast<const T*>(memory_.data() + place);
+  }
+  template <typename T>
+  std::span<T> HostAt(size_t place, size_t count) const {
+    return {reinterpret_cast<T*>(staged_.data() + place), count};
+  }
+  const uint32_t* Count(uint32_t which) const { return At<uint32_t>(0) + which; }
+  Status Plan(const ModelBatch& batch);
+  void Write(const ModelBatch& batch) const;
+  void WriteRows(const ModelBatch& batch) const;
+
+  const DeviceBatchSize size_;
+  const cuda::AttentionShape shape_;
+  const cuda::AttentionShape local_shape_;
+  const bool has_local_layers_;
+  Accelerator* device_ = nullptr;
+  DeviceBuffer memory_;
+  HostBuffer staged_;  // what is being copied
+  Sizes sizes_;
+  Places places_ = {};
+  std::vector<cuda::AttentionRows> rows_;  // reserved, as the plans
+  cuda::AttentionPlan plan_;
+  cuda::AttentionPlan local_plan_;
+};
+
+}  // namespace baton
+
+#endif  // BATON_MODEL_DEVICE_BATCH_H_
