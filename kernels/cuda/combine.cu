@@ -20,6 +20,7 @@ BATON_KERNEL(kCombineThreads) CombineKernel(CombineParams params) {
   const uint32_t ctas_a_row = (num_groups + kCombineThreads - 1) / kCombineThreads;
   const size_t row = simt::block().x / ctas_a_row;
   const uint32_t at = simt::block().x % ctas_a_row * kCombineThreads + simt::thread();
+  simt::wait_for_previous();
   if (!simt::guard(at < num_groups)) return;
   const auto* y = reinterpret_cast<const Vec16*>(params.y) + at;
   float sums[kVec];
@@ -27,7 +28,7 @@ BATON_KERNEL(kCombineThreads) CombineKernel(CombineParams params) {
   for (float& sum : sums) sum = 0.0f;
   for (size_t pair = row * params.top_k; pair < (row + 1) * params.top_k; ++pair) {
     const float weight = params.weights[pair];
-    const Vec16 part = simt::load_once(y + size_t{params.slots[pair]} * num_groups);
+    const Vec16 part = y[size_t{params.slots[pair]} * num_groups];
     BATON_UNROLL
     for (uint32_t i = 0; i < kVec; ++i) sums[i] = simt::fma(weight, Element(part, i), sums[i]);
   }
@@ -51,6 +52,7 @@ absl::Status Combine(const CombineParams& params, void* stream) {
   return simt::launch({.name = "Combine",
                        .grid = {static_cast<uint32_t>(ctas), 1, 1},
                        .num_threads = kCombineThreads,
+                       .overlaps = true,
                        .stream = stream},
                       CombineKernel, params);
 }

@@ -15,6 +15,7 @@ using simt::Vec16;
 constexpr uint32_t kEmbedThreads = 128;
 
 BATON_KERNEL(kEmbedThreads) EmbedKernel(EmbedParams params) {
+  simt::wait_for_previous();
   const uint32_t num_groups = params.dim / kVec;
   const uint32_t id = params.ids[simt::block().x];
   const auto* from = reinterpret_cast<const Vec16*>(params.table) + size_t{id} * num_groups;
@@ -45,6 +46,7 @@ absl::Status Embed(const EmbedParams& params, void* stream) {
   return simt::launch({.name = "Embed",
                        .grid = {params.num_rows, 1, 1},
                        .num_threads = kEmbedThreads,
+                       .overlaps = true,
                        .stream = stream},
                       EmbedKernel, params);
 }

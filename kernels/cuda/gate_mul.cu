@@ -31,10 +31,11 @@ BATON_DEVICE void MultiplyGates(const GateMulParams& params) {
   const uint32_t ctas_a_row = (num_groups + kGateThreads - 1) / kGateThreads;
   const size_t row = simt::block().x / ctas_a_row;
   const uint32_t at = simt::block().x % ctas_a_row * kGateThreads + simt::thread();
+  simt::wait_for_previous();
   if (!simt::guard(at < num_groups)) return;
   const auto* gates = reinterpret_cast<const Vec16*>(params.gate_up) + row * 2 * num_groups;
-  const Vec16 gate = simt::load_once(gates + at);
-  const Vec16 up = simt::load_once(gates + num_groups + at);
+  const Vec16 gate = gates[at];
+  const Vec16 up = gates[num_groups + at];
   Vec16 result;
   BATON_UNROLL
   for (uint32_t w = 0; w < 4; ++w) {
@@ -60,6 +61,7 @@ absl::Status Launch(const char* name, void (*kernel)(GateMulParams), const GateM
   return simt::launch({.name = name,
                        .grid = {static_cast<uint32_t>(ctas), 1, 1},
                        .num_threads = kGateThreads,
+                       .overlaps = true,
                        .stream = stream},
                       kernel, params);
 }

@@ -86,6 +86,7 @@ struct GroupedStages {
 template <typename Shape>
 BATON_DEVICE void MultiplyExpert(const GroupedLaunch& launch) {
   const GroupedGemmParams& params = launch.params;
+  simt::wait_for_previous();
   if (!simt::guard(simt::block().y < *params.num_tiles)) return;
   const ExpertTile tile = params.tiles[simt::block().y];
   auto& memory = simt::shared<GemmStages<Shape>>();
@@ -132,6 +133,7 @@ absl::Status GroupedGemm(const GroupedGemmParams& params, void* stream) {
                        .grid = {(params.n - 1) / kGroupedRowsW + 1, params.max_tiles, 1},
                        .num_threads = kGroupedThreads,
                        .shared_bytes = info.shared_bytes,
+                       .overlaps = true,
                        .stream = stream},
                       is_few ? GroupedGemm8Kernel : GroupedGemm64Kernel,
                       GroupedLaunch{params, GemmSegments(params.n, params.k)});

@@ -28,6 +28,7 @@ struct GroupedPackedLaunch {
 template <PackedFormat kFormat, uint32_t kGroup>
 BATON_DEVICE void MultiplyExpert(const GroupedPackedLaunch& launch) {
   const GroupedGemmParams& params = launch.params.product;
+  simt::wait_for_previous();
   if (!simt::guard(simt::block().y < *params.num_tiles)) return;
   const ExpertTile tile = params.tiles[simt::block().y];
   const auto row_of = [&](uint32_t i) -> const Bf16* {
@@ -120,6 +121,7 @@ absl::Status GroupedPacked(const GroupedPackedParams& params, void* stream) {
                        .grid = {(product.n - 1) / kGemmRowTile + 1, product.max_tiles, 1},
                        .num_threads = kRowsThreads,
                        .shared_bytes = kGroupedPackedInfos[at].shared_bytes,
+                       .overlaps = true,
                        .stream = stream},
                       kKernels[at],
                       GroupedPackedLaunch{params, GemmSegments(product.n, product.k)});

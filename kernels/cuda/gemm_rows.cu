@@ -32,13 +32,14 @@ struct RowsStages {
   const GemmParams& params;
   GemmStages<RowsShape<kGroup>>& memory;
 
-  BATON_DEVICE void Copy(uint32_t stage) const {
-    const uint32_t slot = stage % kCount;
+  BATON_DEVICE void CopyWeights(uint32_t stage) const {
     CopyRows<kGemmRowTile, kRowsThreads>(
         {params.w, params.n, simt::block().x * kGemmRowTile, params.k}, stage * kGemmStageK,
-        memory.w[slot]);
+        memory.w[stage % kCount]);
+  }
+  BATON_DEVICE void CopyRowsOfX(uint32_t stage) const {
     CopyRows<kGroup, kRowsThreads>({params.x, params.m, simt::block().z * kGroup, params.k},
-                                   stage * kGemmStageK, memory.x[slot]);
+                                   stage * kGemmStageK, memory.x[stage % kCount]);
   }
   BATON_DEVICE void Multiply(uint32_t stage, RowsSums<kGroup>& sums) const {
     RowsShape<kGroup>::Multiply(memory, stage % kCount, sums);

@@ -74,6 +74,7 @@ BATON_KERNEL(kNormThreads) RmsNormKernel(RmsNormParams params) {
   const auto* weight = reinterpret_cast<const Vec16*>(params.weight);
   auto* out = reinterpret_cast<Vec16*>(params.out) + first;
 
+  simt::wait_for_previous();
   NormRow added;
   NormRow sum;  // the residual, then with what was added
   BATON_UNROLL
@@ -135,6 +136,7 @@ absl::Status RmsNorm(const RmsNormParams& params, void* stream) {
                        .grid = {params.num_rows, 1, 1},
                        .num_threads = threads < kNormThreads ? threads : kNormThreads,
                        .shared_bytes = sizeof(NormShared),
+                       .overlaps = true,
                        .stream = stream},
                       RmsNormKernel, params);
 }

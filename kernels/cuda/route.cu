@@ -63,6 +63,7 @@ BATON_DEVICE bool AllFinite(const RouteParams& params, const float* logits) {
 }
 
 BATON_KERNEL(kRouteThreads) RouteKernel(RouteParams params) {
+  simt::wait_for_previous();
   const uint32_t row = simt::block().x * kRouteRows + simt::warp();
   if (!simt::guard(row < params.num_rows)) return;
   const float* const logits = params.logits + size_t{row} * params.num_experts;
@@ -111,6 +112,7 @@ absl::Status Route(const RouteParams& params, void* stream) {
   return simt::launch({.name = "Route",
                        .grid = {(params.num_rows - 1) / kRouteRows + 1, 1, 1},
                        .num_threads = kRouteThreads,
+                       .overlaps = true,
                        .stream = stream},
                       RouteKernel, params);
 }

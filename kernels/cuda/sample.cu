@@ -201,6 +201,7 @@ BATON_DEVICE uint64_t BestOf(const Row& row, const RowSampling& how, uint32_t fi
 }
 
 BATON_KERNEL(kSampleThreads) SampleKernel(SampleParams params) {
+  simt::wait_for_previous();
   auto& memory = simt::shared<SampleShared>();
   const uint32_t row_index = simt::block().x;
   const RowSampling how = params.rows[row_index];
@@ -240,6 +241,7 @@ absl::Status Sample(const SampleParams& params, void* stream) {
                        .grid = {params.num_rows, 1, 1},
                        .num_threads = kSampleThreads,
                        .shared_bytes = sizeof(SampleShared),
+                       .overlaps = true,
                        .stream = stream},
                       SampleKernel, params);
 }

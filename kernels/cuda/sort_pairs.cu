@@ -107,6 +107,7 @@ BATON_DEVICE bool ArrivesLast(const SortPairsParams& params, SortShared& memory)
 }
 
 BATON_KERNEL(kSortThreads) SortPairsKernel(SortPairsParams params) {
+  simt::wait_for_previous();
   auto& memory = simt::shared<SortShared>();
   const uint32_t expert = simt::block().x;
   const Part pairs = PartOfThread(params.num_pairs);
@@ -145,6 +146,7 @@ absl::Status SortPairs(const SortPairsParams& params, void* stream) {
                        .grid = {params.num_experts, 1, 1},
                        .num_threads = kSortThreads,
                        .shared_bytes = sizeof(SortShared),
+                       .overlaps = true,
                        .stream = stream},
                       SortPairsKernel, params);
 }

@@ -81,6 +81,7 @@ BATON_DEVICE uint32_t Scaled(uint32_t pair, float scale) {
 
 template <PackedFormat kFormat>
 BATON_DEVICE void EmbedRow(const EmbedPackedParams& params) {
+  simt::wait_for_previous();
   constexpr uint32_t kThreadsOfTile = 4;
   const uint32_t id = params.ids[simt::block().x];
   const bool is_known = simt::guard(id < params.num_ids);
@@ -164,6 +165,7 @@ absl::Status EmbedPacked(const EmbedPackedParams& params, void* stream) {
   return simt::launch({.name = "EmbedPacked",
                        .grid = {params.num_rows, 1, 1},
                        .num_threads = kUnpackThreads,
+                       .overlaps = true,
                        .stream = stream},
                       kEmbedKernels[PackedIndex(params.table.format)], params);
 }

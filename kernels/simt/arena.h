@@ -33,6 +33,7 @@ struct ArenaBuffer {
   std::string name;
   bool is_shared = false;    // a cta's shared memory, which other ctas cannot reach
   bool is_imported = false;  // another arena's file
+  bool is_written = false;   // a kernel has written there since it was allocated
   bool live = false;
   UniqueFd file;  // of AllocateFile
 };
@@ -72,6 +73,10 @@ class Arena {
   const ArenaBuffer* Find(const void* address) const {
     const uint32_t id = page_owner_[OffsetOf(address) / kPageBytes];
     return id == 0 || !buffers_[id - 1].live ? nullptr : &buffers_[id - 1];
+  }
+  // A kernel writes to an address of a live buffer.
+  void NoteWrite(const void* address) {
+    buffers_[page_owner_[OffsetOf(address) / kPageBytes] - 1].is_written = true;
   }
   // "byte 12 of 'weights' (64 bytes)", "8 bytes behind 'weights' (64 bytes)".
   std::string Describe(const void* address) const;

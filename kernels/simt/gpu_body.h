@@ -51,6 +51,15 @@ BATON_DEVICE T shfl_xor(T value, uint32_t lane_mask, uint32_t mask = kFullMask, 
   return __shfl_xor_sync(mask, value, lane_mask);
 }
 
+// Behind it everything is done that came before this kernel in the stream; and the next kernel may
+// begin. Nothing in a launch that does not overlap.
+BATON_DEVICE void wait_for_previous(Site = Here()) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
 // Sixteen bytes, both sides aligned to 16; those from valid_bytes on become zero. The caller's
 // cp_async_wait<N> ends all but its N latest committed groups; other threads see them after a
 // barrier that follows.
@@ -224,12 +233,19 @@ absl::Status launch(const LaunchConfig& config, void (*kernel)(P),
   P copy = params;
   void* arguments[] = {&copy};
   const auto* entry = reinterpret_cast<const void*>(kernel);
-  if (error == cudaSuccess) {
-    error = config.cooperative
-                ? cudaLaunchCooperativeKernel(entry, grid, threads, arguments, config.shared_bytes,
-                                              stream)
-                : cudaLaunchKernel(entry, grid, threads, arguments, config.shared_bytes, stream);
-  }
+  cudaLaunchAttribute attributes[2] = {};
+  attributes[0].id = cudaLaunchAttributeCooperative;
+  attributes[0].val.cooperative = config.cooperative ? 1 : 0;
+  attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[1].val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t how = {};
+  how.gridDim = grid;
+  how.blockDim = threads;
+  how.dynamicSmemBytes = config.shared_bytes;
+  how.stream = stream;
+  how.attrs = attributes;
+  how.numAttrs = config.overlaps ? 2 : 1;
+  if (error == cudaSuccess) error = cudaLaunchKernelExC(&how, entry, arguments);
   if (error == cudaSuccess) return absl::OkStatus();
   return absl::InternalError(std::string("kernel ") + config.name + ": " + cudaGetErrorName(error));
 }

@@ -42,7 +42,7 @@ const char* MutationName(Mutation mutation) {
     case Mutation::kDropArrive:
       return "arrive dropped";
     case Mutation::kSkipWait:
-      return "mbar_wait skipped";
+      return "wait skipped";
     case Mutation::kRelaxed:
       return "relaxed";
     case Mutation::kDropFence:

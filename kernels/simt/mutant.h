@@ -23,7 +23,7 @@ enum class Mutation : uint8_t {
   kDropCommit,    // the copies join the next group
   kWaitForFewer,  // cp_async_wait<N> waits as N + 1
   kDropArrive,    // mbar_arrive and mbar_arrive_expect
-  kSkipWait,      // mbar_wait
+  kSkipWait,      // mbar_wait and wait_for_previous
   kRelaxed,       // load_acquire and store_release order nothing
   kDropFence,     // fence and mbar_fence_init
   kGuardTrue,

@@ -13,8 +13,6 @@ namespace {
 // A launch in which spinning threads had so many turns each and nothing was written is a deadlock.
 // It must exceed what one thread polls in a row without waiting: a list of flags, say.
 constexpr uint64_t kIdleTurnsPerThread = 4096;
-// Loads, stores and guards of one thread in one launch; beyond, it will not end.
-constexpr uint64_t kMaxSteps = uint64_t{1} << 24;
 
 thread_local RunState* current = nullptr;
 
@@ -103,6 +101,7 @@ void RunState::StartCta(uint32_t id, std::byte* shared) {
     auto thread = std::make_unique<SimThread>();
     thread->cta = cta.get();
     thread->index = i;
+    thread->has_waited = !config_.overlaps;
     thread->stack_top = stacks_.Take();
     thread->fiber.Reset(thread->stack_top, &RunState::ThreadMain);
     if (options_.detect_races) {
@@ -146,6 +145,7 @@ void RunState::ReturnFromKernel() {
   if (!thread.copies.empty()) {
     Misuse(thread.copies.front().site, "the thread returned without waiting for this copy");
   }
+  if (!thread.has_waited) Fail("overlap", "the thread returned without wait_for_previous");
   ++thread.cta->num_returned;
   --num_live_;
   NoteProgress();
@@ -211,11 +211,17 @@ void RunState::Misuse(Site site, const std::string& message) {
   Fail("misuse", fmt::format("{}: {}", DescribeSite(site), message));
 }
 
+void RunState::FailWithoutEnd(const std::string& place) {
+  Fail("deadlock",
+       fmt::format("no end after {} loads, stores and guards; now at {}", kMaxSteps, place));
+}
+
 void RunState::CountStep(Site site) {
-  if (++self().num_steps > kMaxSteps) {
-    Fail("deadlock", fmt::format("no end after {} loads, stores and guards; now at {}", kMaxSteps,
-                                 DescribeSite(site)));
-  }
+  if (IsAtItsEnd()) FailWithoutEnd(DescribeSite(site));
+}
+
+void RunState::CountStep(const Access& access) {
+  if (IsAtItsEnd()) FailWithoutEnd(DescribeCode(access.code));
 }
 
 bool RunState::CheckBounds(const Access& access) {
@@ -246,7 +252,16 @@ bool RunState::CheckBounds(const Access& access) {
     Fail("bounds",
          fmt::format("{} {} shared memory of another cta", DescribeCode(access.code), verb));
   }
+  if (!buffer->is_shared) CheckOverlap(access);
   return true;
+}
+
+void RunState::CheckOverlap(const Access& access) {
+  if (access.is_write) arena_.NoteWrite(access.address);
+  if (self().has_waited || !arena_.Find(access.address)->is_written) return;
+  Fail("overlap", fmt::format("{} {} {}, which kernels write, before wait_for_previous",
+                              DescribeCode(access.code), access.is_write ? "writes" : "reads",
+                              arena_.Describe(access.address)));
 }
 
 void RunState::Touch(const Access& access, bool atomic) {
@@ -254,8 +269,8 @@ void RunState::Touch(const Access& access, bool atomic) {
   // of the standard library that were compiled with a kernel.
   if (active_ == nullptr || is_checking_) return;
   is_checking_ = true;  // for good when the check fails: no thread runs again
-  CountStep({});
   if (CheckBounds(access)) {
+    CountStep(access);
     if (access.is_write) NoteProgress();
     const SimThread& thread = self();
     CheckRace(access,

@@ -28,6 +28,9 @@
 namespace baton::simt {
 inline namespace runner {
 
+// Loads, stores and guards of one thread in one launch; beyond, it will not end.
+inline constexpr uint64_t kMaxSteps = uint64_t{1} << 24;
+
 // What a thread waits for; kNothing while it is ready or active.
 enum class Waiting : uint8_t { kNothing, kSyncBlock, kWarp, kMbarrier, kSpin, kReturned };
 
@@ -68,6 +71,7 @@ struct SimThread {
   Clock at_fence;       // published by relaxed atomics after the last fence
   Clock since_relaxed;  // seen by relaxed atomics, known after the next fence
   uint64_t num_steps = 0;
+  bool has_waited = true;  // for the kernel before: false until then in a launch that overlaps
 };
 
 // The lanes of one mask that have arrived at a warp-wide operation.
@@ -128,6 +132,7 @@ class RunState {
   [[noreturn]] void Fail(const char* kind, const std::string& message);
   [[noreturn]] void Misuse(Site site, const std::string& message);
   void CountStep(Site site);
+  void CountStep(const Access& access);
 
   void MakeReady(SimThread& thread);
   void NoteProgress() { idle_turns_ = 0; }
@@ -135,6 +140,8 @@ class RunState {
   void MakeReadyInOrder(std::vector<SimThread*> threads);
   // Fails unless the bytes belong to the active thread; true if they lie in device memory.
   bool CheckBounds(const Access& access);
+  // Fails for an access to device memory that the kernel before may be making too.
+  void CheckOverlap(const Access& access);
   // CheckBounds and, if races are looked for, CheckRace as the active thread.
   void Touch(const Access& access, bool atomic = false);
   // Fails when the access, made as `self`, conflicts with an earlier one.
@@ -156,6 +163,8 @@ class RunState {
 
  private:
   static void ThreadMain();
+  bool IsAtItsEnd() { return ++self().num_steps > kMaxSteps; }
+  [[noreturn]] void FailWithoutEnd(const std::string& place);
   void StartCta(uint32_t id, std::byte* shared);
   void FinishCta(Cta* cta);
   SimThread* NextReady();

@@ -236,6 +236,11 @@ void calls::SyncWarp(uint32_t mask, Site site) {
   Meet({WarpOp::kSync, LanesThatExist(run, run.self().index, mask), nullptr, nullptr}, site);
 }
 
+void calls::WaitForPrevious(Site site) {
+  if (Mutated(site, Mutation::kSkipWait)) return;
+  RunState::Current()->self().has_waited = true;
+}
+
 uint32_t calls::ShuffleXor(uint32_t value, uint32_t lane_mask, uint32_t mask, Site site) {
   const ShuffleIn in{value, lane_mask};
   uint32_t out = 0;

@@ -79,13 +79,17 @@ struct Mbarrier {
 };
 
 // How a kernel is started. `name` appears in reports. Threads are one-dimensional, at most
-// kMaxThreads. A cooperative launch needs every cta resident at once (grid barriers).
+// kMaxThreads. A cooperative launch needs every cta resident at once (grid barriers). One that
+// overlaps may begin while the kernel before it in the stream runs (programmatic dependent launch):
+// each of its threads calls wait_for_previous() on every path, and before only reads memory that no
+// kernel writes.
 struct LaunchConfig {
   const char* name = "kernel";
   Dim3 grid;
   uint32_t num_threads = kWarpSize;
   uint32_t shared_bytes = 0;
   bool cooperative = false;
+  bool overlaps = false;
   void* stream = nullptr;
 };
 

@@ -28,42 +28,55 @@ PARTIALS = (r"STG\.E\.128", r"LDG\.E\.128")
 # Formats of packed weights, and how they become bf16.
 PACKED = ("Q40", "Q41", "Q4K", "Q80", "Q6K")
 UNPACKING = (r"LOP3\.LUT", r"FFMA", r"F2FP\.BF16\.F32\.PACK_AB", r"HADD2\.F32")
+# The wait for the kernel before, and the word that the next may begin (griddepcontrol).
+OVERLAP = (r"ACQBULK", r"PREEXIT")
 # Kernel -> patterns of which each must match some instruction. Partial sums of products travel as
-# 16 bytes; load_once passes L1 by; rotation moves quads of bf16.
+# 16 bytes; rotation moves quads of bf16.
 EXPECTED = {
     **{f"AttentionDecode{dim}Kernel": ATTENTION_DECODE for dim in (64, 128, 256)},
     **{f"AttentionPrefill{dim}Kernel": ATTENTION for dim in (64, 128, 256)},
-    "GemmRows8Kernel": (*TENSOR_PIPELINE, *PARTIALS),
-    "GemmRows32Kernel": (*TENSOR_PIPELINE, *PARTIALS),
+    "GemmRows8Kernel": (*TENSOR_PIPELINE, *PARTIALS, *OVERLAP),
+    "GemmRows32Kernel": (*TENSOR_PIPELINE, *PARTIALS, *OVERLAP),
     "GemmTile64Kernel": TENSOR_PIPELINE,
     "GemmTile128Kernel": TENSOR_PIPELINE,
     **{
         f"Kv{way}Kernel": (r"LDG\.E.*\.128", r"STG\.E\.128", r"SHFL\.BFLY", r"IMAD\.WIDE\.U32.*")
         for way in ("Gather", "Scatter")
     },
-    "GroupedGemm8Kernel": TENSOR_PIPELINE,
-    "GroupedGemm64Kernel": TENSOR_PIPELINE,
+    "GroupedGemm8Kernel": (*TENSOR_PIPELINE, *OVERLAP),
+    "GroupedGemm64Kernel": (*TENSOR_PIPELINE, *OVERLAP),
     # Digits are taken out by one LOP3 each and become weights by one fma; halves by HADD2.
     **{
-        f"PackedRows{rows}{kind}Kernel": (*TENSOR_PIPELINE, *UNPACKING, r"LDS\.128", *PARTIALS)
+        f"PackedRows{rows}{kind}Kernel": (
+            *TENSOR_PIPELINE,
+            *UNPACKING,
+            r"LDS\.128",
+            *PARTIALS,
+            *OVERLAP,
+        )
         for rows in (8, 32)
         for kind in PACKED
     },
     **{
-        f"GroupedPacked{rows}{kind}Kernel": (*TENSOR_PIPELINE, *UNPACKING, r"LDS\.128")
+        f"GroupedPacked{rows}{kind}Kernel": (
+            *TENSOR_PIPELINE,
+            *UNPACKING,
+            r"LDS\.128",
+            *OVERLAP,
+        )
         for rows in (8, 64)
         for kind in PACKED
     },
     **{f"Unpack{kind}Kernel": (*UNPACKING, r"LDS\.128", r"STG\.E\.128") for kind in PACKED},
-    **{f"Embed{kind}Kernel": UNPACKING for kind in PACKED},
-    "RouteKernel": (r"SHFL\.BFLY", r"FSETP.*"),
-    "SortPairsKernel": (r"SHFL\.BFLY", r"ATOMG\.E\.ADD\.STRONG\.GPU"),
-    "CombineKernel": (r"LDG\.E\.NA\.LTC256B\.128\.CONSTANT", r"STG\.E\.128", r"FFMA"),
-    "RmsNormKernel": (r"LDG\.E.*\.128", r"STG\.E\.128", r"SHFL\.BFLY", r"FFMA"),
-    "SiluMulKernel": (r"LDG\.E\.NA\.LTC256B\.128\.CONSTANT", r"STG\.E\.128"),
-    "GeluMulKernel": (r"LDG\.E\.NA\.LTC256B\.128\.CONSTANT", r"STG\.E\.128", r"FFMA"),
-    "EmbedKernel": (r"LDG\.E.*\.128", r"STG\.E\.128"),
-    "SampleKernel": (r"ATOMS\.CAST\.SPIN\.64", r"SHFL\.BFLY", r"IMAD\.WIDE\.U32"),
+    **{f"Embed{kind}Kernel": (*UNPACKING, *OVERLAP) for kind in PACKED},
+    "RouteKernel": (r"SHFL\.BFLY", r"FSETP.*", *OVERLAP),
+    "SortPairsKernel": (r"SHFL\.BFLY", r"ATOMG\.E\.ADD\.STRONG\.GPU", *OVERLAP),
+    "CombineKernel": (r"LDG\.E.*\.128", r"STG\.E\.128", r"FFMA", *OVERLAP),
+    "RmsNormKernel": (r"LDG\.E.*\.128", r"STG\.E\.128", r"SHFL\.BFLY", r"FFMA", *OVERLAP),
+    "SiluMulKernel": (r"LDG\.E.*\.128", r"STG\.E\.128", *OVERLAP),
+    "GeluMulKernel": (r"LDG\.E.*\.128", r"STG\.E\.128", r"FFMA", *OVERLAP),
+    "EmbedKernel": (r"LDG\.E.*\.128", r"STG\.E\.128", *OVERLAP),
+    "SampleKernel": (r"ATOMS\.CAST\.SPIN\.64", r"SHFL\.BFLY", r"IMAD\.WIDE\.U32", *OVERLAP),
     "RopeAppendKernel": (
         r"LDG\.E\.64",
         r"STG\.E\.64",
