@@ -32,7 +32,7 @@ BATON_DEVICE Dim3 grid() { return {gridDim.x, gridDim.y, gridDim.z}; }
 // The cta's shared memory as one struct of at most LaunchConfig::shared_bytes; uninitialised.
 template <typename T>
 BATON_DEVICE T& shared(Site = Here()) {
-  extern __shared__ __align__(128) unsigned char raw[];
+  extern __shared__ __align__(1024) unsigned char raw[];
   return *reinterpret_cast<T*>(raw);
 }
 
