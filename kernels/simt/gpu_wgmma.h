@@ -42,7 +42,11 @@ BATON_DEVICE TileDescriptor describe_tile(const void* tile, Site = Here()) {
 // What the calling thread knows to be written in shared memory by threads becomes visible to wgmma
 // and tensor copies that come after it in this order.
 BATON_DEVICE void fence_proxy_async(Site = Here()) {
+#if __CUDA_ARCH__ >= 900
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#else
+  __trap();
+#endif
 }
 
 // Of the warpgroup, at the same line: what its threads did to sums comes before the products that
