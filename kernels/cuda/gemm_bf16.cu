@@ -1,5 +1,5 @@
-// GemmBf16 on the host: checks the call and chooses the kernel. The kernels are in gemm_rows.cu and
-// gemm_tiles.cu; all give the same bits, so the choice is free.
+// GemmBf16 on the host: checks the call and chooses the kernel. The kernels are in gemm_rows.cu,
+// gemm_tiles.cu and gemm_wgmma.cu; all give the same bits, so the choice is free.
 #include <string>
 
 #include "kernels/cuda/gemm_tile.h"
@@ -10,10 +10,29 @@ namespace {
 
 // Rows of x whose products one kernel takes without reading weights twice.
 constexpr uint32_t kOneGroup = 32;
-constexpr uint32_t kNumSms = 132;  // of Hopper; a wrong number costs time, never bits
 
-uint64_t NumTiles128(const GemmParams& params) {
-  return ((uint64_t{params.m} + 127) / 128) * ((uint64_t{params.n} + 127) / 128);
+// A kernel of many rows: the outputs of a tile, and which share of wgmma's rate it is limited to,
+// in percent (gemm_tiles.cu, gemm_wgmma.cu).
+struct TileKernel {
+  GemmPath path;
+  uint32_t rows_x;
+  uint32_t rows_w;
+  uint32_t percent;
+};
+constexpr TileKernel kTile64 = {GemmPath::kTile64, 64, 64, 60};
+constexpr TileKernel kTile128 = {GemmPath::kTile128, 128, 128, 60};
+constexpr TileKernel kWgmma128 = {GemmPath::kWgmma128, 128, 128, 80};
+constexpr TileKernel kWgmma192 = {GemmPath::kWgmma192, 128, 192, 92};
+
+uint64_t NumTiles(const GemmParams& params, const TileKernel& kernel) {
+  return ((uint64_t{params.m} - 1) / kernel.rows_x + 1) *
+         ((uint64_t{params.n} - 1) / kernel.rows_w + 1);
+}
+
+// The time of the SM with the most tiles, in products of one output at a hundredth of wgmma's rate.
+uint64_t CostOf(const GemmParams& params, const TileKernel& kernel) {
+  const uint64_t rounds = (NumTiles(params, kernel) - 1) / params.num_sms + 1;
+  return rounds * kernel.rows_x * kernel.rows_w * 100 / kernel.percent;
 }
 
 // Up to 32 rows weights are read once. Up to 64 they are read twice, the second time from L2, where
@@ -21,7 +40,13 @@ uint64_t NumTiles128(const GemmParams& params) {
 GemmPath Choose(const GemmParams& params) {
   if (params.m <= 8) return GemmPath::kRows8;
   if (params.m <= kOneGroup || GemmSpreads(params.m, params.n, params.k)) return GemmPath::kRows32;
-  return NumTiles128(params) >= kNumSms ? GemmPath::kTile128 : GemmPath::kTile64;
+  TileKernel best = NumTiles(params, kTile128) >= params.num_sms ? kTile128 : kTile64;
+  if (params.allows_wgmma) {
+    for (const TileKernel& kernel : {kWgmma128, kWgmma192}) {
+      if (CostOf(params, kernel) <= CostOf(params, best)) best = kernel;
+    }
+  }
+  return best.path;
 }
 
 }  // namespace
@@ -33,6 +58,9 @@ absl::Status CheckGemm(const char* kernel, const GemmParams& params) {
   if ((params.y_float == nullptr) == (params.y_bf16 == nullptr)) {
     return absl::InvalidArgumentError(std::string(kernel) +
                                       ": exactly one of y_float and y_bf16 is given");
+  }
+  if (params.num_sms == 0) {
+    return absl::InvalidArgumentError(std::string(kernel) + ": num_sms is 0");
   }
   if (params.bias_float != nullptr && params.bias_bf16 != nullptr) {
     return absl::InvalidArgumentError(std::string(kernel) +
@@ -73,6 +101,9 @@ absl::Status GemmBf16(const GemmParams& params, void* stream) {
   const GemmLaunch launch = {params, GemmSegments(params.n, params.k)};
   if (path == GemmPath::kTile64 || path == GemmPath::kTile128) {
     return LaunchGemmTiles(launch, path, stream);
+  }
+  if (path == GemmPath::kWgmma128 || path == GemmPath::kWgmma192) {
+    return LaunchGemmWgmma(launch, path, stream);
   }
   if (absl::Status status = CheckSpread("GemmBf16", params); !status.ok()) return status;
   return LaunchGemmRows(launch, path, stream);

@@ -67,7 +67,9 @@ struct EmbedParams {
 
 // Which kernel multiplies. All give the same bits; kAuto chooses by shape, the others are for tests
 // and timing. The kernels of few rows take up to kGemmMaxSpreadRows.
-enum class GemmPath : uint8_t { kAuto, kRows8, kRows32, kTile64, kTile128 };
+// Those of wgmma need a device that has it (KernelTable::has_wgmma).
+enum class GemmPath : uint8_t { kAuto, kRows8, kRows32, kTile64, kTile128, kWgmma128, kWgmma192 };
+inline constexpr uint32_t kHopperSms = 132;
 
 // y = x w^T + bias: fp32 sums over the segments of gemm_segments.h by the tensor cores' arithmetic,
 // the bias added in fp32, then one rounding if y is bf16. Bits are promised except which NaN a NaN
@@ -88,6 +90,8 @@ struct GemmParams {
   uint32_t* counters = nullptr;  // [kGemmCounters], zero before and after each launch
   size_t partial_bytes = 0;
   GemmPath path = GemmPath::kAuto;
+  bool allows_wgmma = false;      // for kAuto: the device passed CheckWgmma (wgmma_check.h)
+  uint32_t num_sms = kHopperSms;  // at least 1; a wrong number costs time, never bits
 };
 
 // A quantised matrix of a packed format, [PackedBytes(format, n, k)], aligned to 16 bytes; its
@@ -169,6 +173,8 @@ struct KernelTable {
   absl::Status (*grouped_gemm)(const GroupedGemmParams& params, void* stream);
   absl::Status (*grouped_packed)(const GroupedPackedParams& params, void* stream);
   absl::Status (*combine)(const CombineParams& params, void* stream);
+  // Whether the current device has wgmma. Not what it computes: CheckWgmma.
+  bool (*has_wgmma)();
   const KernelInfo* const* infos;  // [num_infos]
   uint32_t num_infos;
 };
@@ -187,6 +193,7 @@ absl::Status SiluMul(const GateMulParams& params, void* stream);
 absl::Status GeluMul(const GateMulParams& params, void* stream);
 absl::Status Embed(const EmbedParams& params, void* stream);
 absl::Status GemmBf16(const GemmParams& params, void* stream);
+bool HasWgmma();
 absl::Status GemmPacked(const PackedGemmParams& params, void* stream);
 absl::Status Unpack(const UnpackParams& params, void* stream);
 absl::Status EmbedPacked(const EmbedPackedParams& params, void* stream);
@@ -209,6 +216,7 @@ extern const KernelInfo kGemmRows8Info;
 extern const KernelInfo kGemmRows32Info;
 extern const KernelInfo kGemmTile64Info;
 extern const KernelInfo kGemmTile128Info;
+extern const KernelInfo kGemmWgmmaInfos[2];                       // 128 rows of w a tile, 192
 extern const KernelInfo kGemmPackedInfos[2 * kNumPackedFormats];  // of each format 8 rows, 32
 extern const KernelInfo kUnpackInfos[kNumPackedFormats];
 extern const KernelInfo kEmbedPackedInfos[kNumPackedFormats];

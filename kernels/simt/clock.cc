@@ -36,6 +36,11 @@ void Clock::JoinCta(uint32_t cta, const std::vector<uint32_t>& slots) {
   foreign_.push_back({cta, slots});
 }
 
+void Clock::Meet(const Clock& other) {
+  foreign_.clear();
+  for (size_t i = 0; i < local_.size(); ++i) local_[i] = std::min(local_[i], other.local_[i]);
+}
+
 void Clock::Join(const Clock& other) {
   if (other.local_.empty() && other.foreign_.empty()) return;
   if (local_.empty() && foreign_.empty()) {

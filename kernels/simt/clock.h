@@ -1,6 +1,7 @@
 // Vector clocks of simulated threads. Within a cta a clock has one entry for each slot: its
-// threads, the asynchronous copies of each thread (they happen on their own), and its mbarriers
-// (on which bulk copies land). What is known of other ctas is kept per cta, and is usually nothing.
+// threads, the asynchronous copies of each thread (they happen on their own), its mbarriers (on
+// which bulk copies land), and the products of its warpgroups. What is known of other ctas is kept
+// per cta, and is usually nothing.
 // Owned by one run.
 #ifndef BATON_KERNELS_SIMT_CLOCK_H_
 #define BATON_KERNELS_SIMT_CLOCK_H_
@@ -13,8 +14,16 @@ inline namespace runner {
 
 inline constexpr uint32_t kMaxMbarriers = 64;
 
-// Slots of a cta with n threads: [0, n) threads, [n, 2n) their copies, [2n, 2n + kMaxMbarriers).
-constexpr uint32_t NumSlots(uint32_t num_threads) { return 2 * num_threads + kMaxMbarriers; }
+inline constexpr uint32_t kMaxWarpgroups = 8;
+
+// Slots of a cta with n threads: [0, n) threads, [n, 2n) their copies, then the mbarriers, then the
+// warpgroups.
+constexpr uint32_t FirstWarpgroupSlot(uint32_t num_threads) {
+  return 2 * num_threads + kMaxMbarriers;
+}
+constexpr uint32_t NumSlots(uint32_t num_threads) {
+  return FirstWarpgroupSlot(num_threads) + kMaxWarpgroups;
+}
 
 // A moment of one slot: [cta 20][slot 12][clock 30][atomic 1][0]. Zero is "never".
 struct Epoch {
@@ -50,6 +59,8 @@ class Clock {
   // Afterwards everything that `other` knows is known here. A default clock knows nothing and
   // becomes a copy.
   void Join(const Clock& other);
+  // Afterwards only what both know of their cta is known here; nothing of other ctas.
+  void Meet(const Clock& other);
 
  private:
   // What is known of another cta.

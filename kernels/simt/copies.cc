@@ -1,11 +1,14 @@
-// Asynchronous copies: cp.async groups of one thread, and bulk copies that arrive on an mbarrier.
+// Asynchronous copies: cp.async groups of one thread, and bulk and tensor copies that arrive on an
+// mbarrier.
 //
 // A copy happens on its own, somewhere between its call and the wait that covers it. To the race
 // detector it is an access by a slot of its own (clock.h), which the waiting thread then knows.
+#include <algorithm>
 #include <cstring>
 
 #include "kernels/simt/mutant.h"
 #include "kernels/simt/run_state.h"
+#include "kernels/simt/tensor_shape.h"
 #include "src/base/status.h"
 
 namespace baton::simt {
@@ -16,12 +19,35 @@ bool Aligned(const void* address, uintptr_t bytes) {
   return reinterpret_cast<uintptr_t>(address) % bytes == 0;
 }
 
+// Where the row of a tile lies in its matrix, and how many bytes of it are inside.
+Access RowOf(const MatrixTile& tile, uint32_t row, const void* code) {
+  const TensorShape& shape = tile.shape;
+  const TileCorner& corner = tile.corner;
+  if (corner.row + row >= shape.num_rows || corner.column >= shape.row_elements) return {};
+  const uint32_t elements = std::min(kTileColumns, shape.row_elements - corner.column);
+  return {shape.data + size_t{corner.row + row} * shape.row_elements + corner.column,
+          elements * sizeof(Bf16), false, code};
+}
+
+// The reads of a copy, none of them empty.
+std::vector<Access> SourcesOf(const PendingCopy& copy) {
+  if (!copy.tile.has_value()) {
+    if (copy.num_valid == 0) return {};
+    return {{copy.from, copy.num_valid, false, copy.code}};
+  }
+  std::vector<Access> rows;
+  for (uint32_t row = 0; row < copy.tile->shape.tile_rows; ++row) {
+    const Access access = RowOf(*copy.tile, row, copy.code);
+    if (access.size > 0) rows.push_back(access);
+  }
+  return rows;
+}
+
 // Checks and records both sides of a copy as accesses of `slot` at `clock`.
 void TouchBothSides(RunState& run, const PendingCopy& copy, uint32_t slot, uint32_t clock) {
   const Epoch epoch = Epoch::Of(run.self().cta->id, slot, clock, false);
-  const Access read{copy.from, copy.num_valid, false, copy.code};
   const Access write{copy.to, copy.num_bytes, true, copy.code};
-  if (copy.num_valid > 0) {
+  for (const Access& read : SourcesOf(copy)) {
     if (!run.CheckBounds(read)) run.Misuse(copy.site, "a copy's source is not in device memory");
     run.CheckRace(read, epoch);
   }
@@ -182,30 +208,21 @@ void calls::WaitBarrier(Mbarrier* barrier, uint32_t parity, Site site) {
   run.MaybePreempt();
 }
 
-void calls::BulkCopy(void* to_shared, const void* from, uint32_t bytes, Mbarrier* barrier,
-                     Site site) {
-  RunState& run = *RunState::Current();
-  run.Touch({barrier, sizeof(Mbarrier), false, __builtin_return_address(0)}, /*atomic=*/true);
-  BarrierState& state = BarrierAt(barrier, site);
-  if (!Aligned(to_shared, 16) || !Aligned(from, 16) || bytes % 16 != 0 || bytes == 0) {
-    run.Misuse(site, fmt::format("bulk_copy of {} bytes from {} to {}: all are multiples of 16",
-                                 bytes, from, to_shared));
-  }
+namespace {
+
+// Sends a copy on its way to arrive on the barrier.
+void StartFlight(RunState& run, PendingCopy copy, Mbarrier* barrier) {
+  run.Touch({barrier, sizeof(Mbarrier), false, copy.code}, /*atomic=*/true);
+  BarrierState& state = BarrierAt(barrier, copy.site);
   if (!state.visible_to_copies) {
-    run.Misuse(site,
+    run.Misuse(copy.site,
                "mbar_fence_init was not called after mbar_init of " + DescribeSite(state.init));
   }
-  PendingCopy copy{static_cast<std::byte*>(to_shared),
-                   static_cast<const std::byte*>(from),
-                   bytes,
-                   bytes,
-                   0,
-                   __builtin_return_address(0),
-                   site};
   TouchBothSides(run, copy, SlotOf(run, state), static_cast<uint32_t>(state.phase) + 1);
-  if (Mutated(site, Mutation::kDropCopy)) {
+  if (Mutated(copy.site, Mutation::kDropCopy)) {
+    copy.group = copy.num_bytes;
     copy.num_valid = copy.num_bytes = 0;
-    copy.group = bytes;
+    copy.tile.reset();
   }
   state.flights.push_back(copy);
   if (run.LandsNow()) {
@@ -213,6 +230,67 @@ void calls::BulkCopy(void* to_shared, const void* from, uint32_t bytes, Mbarrier
     LandFlight(run, *run.self().cta, state, barrier);
   }
   run.MaybePreempt();
+}
+
+// A TensorMap of the runner: the shape, and a word that says so.
+struct RunnerMap {
+  TensorShape shape;
+  uint64_t mark;
+};
+constexpr uint64_t kMapMark = 0x6D61702D73696D74;
+static_assert(sizeof(RunnerMap) <= sizeof(TensorMap));
+
+}  // namespace
+
+void calls::BulkCopy(void* to_shared, const void* from, uint32_t bytes, Mbarrier* barrier,
+                     Site site) {
+  RunState& run = *RunState::Current();
+  if (!Aligned(to_shared, 16) || !Aligned(from, 16) || bytes % 16 != 0 || bytes == 0) {
+    run.Misuse(site, fmt::format("bulk_copy of {} bytes from {} to {}: all are multiples of 16",
+                                 bytes, from, to_shared));
+  }
+  StartFlight(run,
+              {static_cast<std::byte*>(to_shared), static_cast<const std::byte*>(from), bytes,
+               bytes, 0, __builtin_return_address(0), site},
+              barrier);
+}
+
+absl::Status calls::MakeTensorMap(const TensorShape& shape, TensorMap* map) {
+  if (absl::Status status = CheckTensorShape(shape); !status.ok()) return status;
+  const RunnerMap made{shape, kMapMark};
+  std::memcpy(map, &made, sizeof(made));
+  return absl::OkStatus();
+}
+
+void calls::TensorCopy(const TensorTile& tile, void* to_shared, Mbarrier* barrier, Site site) {
+  RunState& run = *RunState::Current();
+  RunnerMap map;
+  std::memcpy(&map, tile.map, sizeof(map));
+  if (map.mark != kMapMark || !Aligned(tile.map, alignof(TensorMap))) {
+    run.Misuse(site, "no tensor map: make_tensor_map did not make it, or it is not aligned to 64");
+  }
+  if (!Aligned(to_shared, kTileAlignment)) {
+    run.Misuse(site, "tensor_copy: the tile is not aligned to 1024 bytes");
+  }
+  const uint32_t bytes = map.shape.tile_rows * kTileColumns * uint32_t{sizeof(Bf16)};
+  StartFlight(run,
+              {static_cast<std::byte*>(to_shared), nullptr, bytes, bytes, 0,
+               __builtin_return_address(0), site, MatrixTile{map.shape, tile.corner}},
+              barrier);
+}
+
+void RunState::LandTile(const PendingCopy& copy) {
+  constexpr size_t kRowBytes = kTileColumns * sizeof(Bf16);
+  constexpr size_t kChunk = 16;
+  for (uint32_t row = 0; row < copy.tile->shape.tile_rows; ++row) {
+    std::byte line[kRowBytes] = {};
+    const Access from = RowOf(*copy.tile, row, nullptr);
+    if (from.size > 0) std::memcpy(line, from.address, from.size);
+    for (size_t chunk = 0; chunk < kRowBytes / kChunk; ++chunk) {
+      std::memcpy(copy.to + row * kRowBytes + (chunk ^ row % 8) * kChunk, line + chunk * kChunk,
+                  kChunk);
+    }
+  }
 }
 
 bool RunState::LandOneFlight() {

@@ -7,6 +7,8 @@
 
 #ifdef __CUDACC__
 #include "kernels/simt/gpu_body.h"
+#include "kernels/simt/gpu_launch.h"
+#include "kernels/simt/gpu_wgmma.h"
 #else
 #include "kernels/simt/runner_body.h"
 #endif

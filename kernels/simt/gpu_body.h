@@ -7,10 +7,6 @@
 #include <cuda_runtime.h>
 
 #include <cstdint>
-#include <string>
-#include <type_traits>
-
-#include "absl/status/status.h"
 
 #include "kernels/simt/gpu_arithmetic.h"
 #include "kernels/simt/types.h"
@@ -32,7 +28,7 @@ BATON_DEVICE Dim3 grid() { return {gridDim.x, gridDim.y, gridDim.z}; }
 // The cta's shared memory as one struct of at most LaunchConfig::shared_bytes; uninitialised.
 template <typename T>
 BATON_DEVICE T& shared(Site = Here()) {
-  extern __shared__ __align__(128) unsigned char raw[];
+  extern __shared__ __align__(1024) unsigned char raw[];
   return *reinterpret_cast<T*>(raw);
 }
 
@@ -213,41 +209,6 @@ BATON_DEVICE Vec16 load_once(const Vec16* from) {
                : "=r"(v.words[0]), "=r"(v.words[1]), "=r"(v.words[2]), "=r"(v.words[3])
                : "l"(__cvta_generic_to_global(from)));
   return v;
-}
-
-// Puts the kernel into the stream. Internal, with CUDA's name of the error, when the launch is
-// refused; what goes wrong inside the kernel appears when the stream is waited for.
-template <typename P>
-absl::Status launch(const LaunchConfig& config, void (*kernel)(P),
-                    const std::type_identity_t<P>& params) {
-  constexpr uint32_t kDefaultSharedBytes = 48 * 1024;
-  cudaError_t error = cudaSuccess;
-  if (config.shared_bytes > kDefaultSharedBytes) {
-    error = cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
-                                 cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                 static_cast<int>(config.shared_bytes));
-  }
-  const dim3 grid(config.grid.x, config.grid.y, config.grid.z);
-  const dim3 threads(config.num_threads);
-  auto* const stream = static_cast<cudaStream_t>(config.stream);
-  P copy = params;
-  void* arguments[] = {&copy};
-  const auto* entry = reinterpret_cast<const void*>(kernel);
-  cudaLaunchAttribute attributes[2] = {};
-  attributes[0].id = cudaLaunchAttributeCooperative;
-  attributes[0].val.cooperative = config.cooperative ? 1 : 0;
-  attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[1].val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t how = {};
-  how.gridDim = grid;
-  how.blockDim = threads;
-  how.dynamicSmemBytes = config.shared_bytes;
-  how.stream = stream;
-  how.attrs = attributes;
-  how.numAttrs = config.overlaps ? 2 : 1;
-  if (error == cudaSuccess) error = cudaLaunchKernelExC(&how, entry, arguments);
-  if (error == cudaSuccess) return absl::OkStatus();
-  return absl::InternalError(std::string("kernel ") + config.name + ": " + cudaGetErrorName(error));
 }
 
 }  // namespace gpu

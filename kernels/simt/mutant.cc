@@ -39,6 +39,8 @@ const char* MutationName(Mutation mutation) {
       return "commit dropped";
     case Mutation::kWaitForFewer:
       return "wait for one group fewer";
+    case Mutation::kDropProduct:
+      return "product dropped";
     case Mutation::kDropArrive:
       return "arrive dropped";
     case Mutation::kSkipWait:

@@ -19,13 +19,14 @@ enum class Mutation : uint8_t {
   kDropSyncBlock,
   kDropSyncWarp,
   kDropShuffle,   // returns the caller's own value
-  kDropCopy,      // cp_async16 and bulk_copy move nothing (a bulk copy still arrives)
-  kDropCommit,    // the copies join the next group
-  kWaitForFewer,  // cp_async_wait<N> waits as N + 1
+  kDropCopy,      // cp_async16, bulk_copy and tensor_copy move nothing (the latter still arrive)
+  kDropCommit,    // the copies, or products, join the next group
+  kWaitForFewer,  // cp_async_wait<N> and wgmma_wait<N> wait as N + 1
+  kDropProduct,   // a wgmma leaves the sums as they are
   kDropArrive,    // mbar_arrive and mbar_arrive_expect
   kSkipWait,      // mbar_wait and wait_for_previous
   kRelaxed,       // load_acquire and store_release order nothing
-  kDropFence,     // fence and mbar_fence_init
+  kDropFence,     // fence, mbar_fence_init, fence_proxy_async and wgmma_fence
   kGuardTrue,
   kGuardFalse,
 };

@@ -101,6 +101,7 @@ absl::Status calls::Run(const LaunchConfig& config, const KernelCall& call) {
   sum.num_switches += run.stats().num_switches;
   sum.num_accesses += run.stats().num_accesses;
   sum.num_mma += run.stats().num_mma;
+  sum.num_wgmma += run.stats().num_wgmma;
   return outcome;
 }
 

@@ -13,11 +13,12 @@ inline namespace runner {
 // Which of the threads that could go on goes on. kShuffled also changes threads in the middle.
 enum class Order : uint8_t { kAscending, kDescending, kShuffled };
 
-// When an asynchronous copy reads its source and writes its target: at the call; as late as the
-// waits allow; or one or the other for each copy, by the seed.
+// When an asynchronous copy reads its source and writes its target, and a wgmma its tiles: at the
+// call; as late as the waits allow; or one or the other for each of them, by the seed.
 enum class Landing : uint8_t { kEarliest, kLatest, kMixed };
 
-// The arithmetic of mma: the published bits of Hopper, or one fp32 chain (for whole models).
+// The arithmetic of mma and wgmma: the published bits of Hopper, or one fp32 chain (for whole
+// models).
 enum class TensorMath : uint8_t { kHopperBits, kFloat };
 
 // One way to run a kernel.
@@ -43,6 +44,7 @@ struct RunStats {
   uint64_t num_switches = 0;
   uint64_t num_accesses = 0;  // loads and stores looked at, in shared and global memory
   uint64_t num_mma = 0;
+  uint64_t num_wgmma = 0;
 };
 
 // How the launches of this thread run from now on.

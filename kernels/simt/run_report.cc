@@ -43,6 +43,8 @@ std::string WhatFor(const SimThread& thread) {
     case Waiting::kWarp:
       return fmt::format("wait in {} of lanes {:#010x}, {}", WarpOpName(thread.warp_op),
                          thread.mask, DescribeSite(thread.site));
+    case Waiting::kWarpgroup:
+      return "wait for their warpgroup in a wgmma, " + DescribeSite(thread.site);
     case Waiting::kMbarrier:
       return "wait in mbar_wait, " + DescribeSite(thread.site);
     case Waiting::kSpin:
@@ -120,6 +122,9 @@ std::string RunState::NameOf(Epoch epoch) const {
   if (slot < threads) return fmt::format("thread {}", slot) + cta;
   if (slot < 2 * threads)
     return fmt::format("an asynchronous copy by thread {}", slot - threads) + cta;
+  const uint32_t first_warpgroup = FirstWarpgroupSlot(threads);
+  if (slot >= first_warpgroup)
+    return fmt::format("a wgmma of warpgroup {}", slot - first_warpgroup) + cta;
   return fmt::format("a bulk copy on mbarrier {}", slot - 2 * threads) + cta;
 }
 

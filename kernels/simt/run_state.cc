@@ -95,6 +95,7 @@ void RunState::StartCta(uint32_t id, std::byte* shared) {
   cta->position = PositionOf(id, config_.grid);
   cta->shared = shared;
   cta->warps.resize((config_.num_threads + kWarpSize - 1) / kWarpSize);
+  cta->warpgroups.resize(config_.num_threads / kWarpgroupSize);
   const uint32_t num_slots = NumSlots(config_.num_threads);
   std::vector<SimThread*> started;
   for (uint32_t i = 0; i < config_.num_threads; ++i) {
@@ -146,6 +147,9 @@ void RunState::ReturnFromKernel() {
     Misuse(thread.copies.front().site, "the thread returned without waiting for this copy");
   }
   if (!thread.has_waited) Fail("overlap", "the thread returned without wait_for_previous");
+  if (!thread.sums.empty()) {
+    Misuse(thread.site, "the thread returned without waiting for its last wgmma");
+  }
   ++thread.cta->num_returned;
   --num_live_;
   NoteProgress();
@@ -280,8 +284,12 @@ void RunState::Touch(const Access& access, bool atomic) {
 }
 
 void RunState::CheckRace(const Access& access, Epoch self_epoch) {
+  CheckRace(access, self_epoch, self().clock);
+}
+
+void RunState::CheckRace(const Access& access, Epoch self_epoch, const Clock& known) {
   if (!options_.detect_races) return;
-  const auto conflict = shadow_.Record(access, self_epoch, self().clock);
+  const auto conflict = shadow_.Record(access, self_epoch, known);
   if (!conflict.has_value()) return;
   Fail("race", fmt::format("{}: {} at {} {} {}, not ordered after the {} of {} at {}",
                            arena_.Describe(conflict->address), NameOf(self_epoch),
@@ -303,6 +311,10 @@ bool RunState::LandsNow() {
 }
 
 void RunState::Land(const PendingCopy& copy) {
+  if (copy.tile.has_value()) {
+    LandTile(copy);
+    return;
+  }
   std::memmove(copy.to, copy.from, copy.num_valid);
   std::memset(copy.to + copy.num_valid, 0, copy.num_bytes - copy.num_valid);
 }

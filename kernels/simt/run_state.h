@@ -18,6 +18,7 @@
 #include "kernels/simt/arena.h"
 #include "kernels/simt/clock.h"
 #include "kernels/simt/fiber.h"
+#include "kernels/simt/pending_work.h"
 #include "kernels/simt/run_options.h"
 #include "kernels/simt/runner_calls.h"
 #include "kernels/simt/shadow.h"
@@ -32,23 +33,20 @@ inline namespace runner {
 inline constexpr uint64_t kMaxSteps = uint64_t{1} << 24;
 
 // What a thread waits for; kNothing while it is ready or active.
-enum class Waiting : uint8_t { kNothing, kSyncBlock, kWarp, kMbarrier, kSpin, kReturned };
+enum class Waiting : uint8_t {
+  kNothing,
+  kSyncBlock,
+  kWarp,
+  kWarpgroup,
+  kMbarrier,
+  kSpin,
+  kReturned
+};
 
 // The warp-wide operations; all lanes of a mask must meet in the same one.
 enum class WarpOp : uint8_t { kSync, kShuffle, kLoadMatrices, kLoadTransposed, kMultiply };
 
 struct Cta;
-
-// A copy that has been asked for: it moves `num_valid` bytes and zeroes the rest.
-struct PendingCopy {
-  std::byte* to;
-  const std::byte* from;
-  uint32_t num_valid;
-  uint32_t num_bytes;
-  uint32_t group;  // of cp_async: how many commits came before, plus one
-  const void* code;
-  Site site;
-};
 
 // One simulated thread.
 struct SimThread {
@@ -67,6 +65,10 @@ struct SimThread {
   // Asynchronous copies, oldest first, and how many groups were committed.
   std::deque<PendingCopy> copies;
   uint32_t num_commits = 0;
+  // The same of its warpgroup's products; whether wgmma_fence came after the last wait.
+  std::vector<SumsInFlight> sums;
+  uint32_t num_product_commits = 0;
+  bool has_fenced_sums = false;
   Clock clock;
   Clock at_fence;       // published by relaxed atomics after the last fence
   Clock since_relaxed;  // seen by relaxed atomics, known after the next fence
@@ -95,6 +97,12 @@ struct BarrierState {
   std::deque<PendingCopy> flights;
 };
 
+// Four warps that multiply together.
+struct Warpgroup {
+  std::vector<SimThread*> met;          // threads that wait for the others in a wgmma
+  std::deque<PendingProduct> products;  // oldest first
+};
+
 // A cta that is resident.
 struct Cta {
   uint32_t id = 0;
@@ -102,6 +110,8 @@ struct Cta {
   std::byte* shared = nullptr;
   std::vector<std::unique_ptr<SimThread>> threads;
   std::vector<std::vector<Rendezvous>> warps;
+  std::vector<Warpgroup> warpgroups;
+  Clock fenced;  // what was known at a fence_proxy_async
   std::unordered_map<const void*, BarrierState> barriers;
   uint32_t num_at_sync = 0;
   uint32_t num_returned = 0;
@@ -144,8 +154,12 @@ class RunState {
   void CheckOverlap(const Access& access);
   // CheckBounds and, if races are looked for, CheckRace as the active thread.
   void Touch(const Access& access, bool atomic = false);
-  // Fails when the access, made as `self`, conflicts with an earlier one.
+  // Fails when the access, made as `self`, conflicts with an earlier one that `known`, or the
+  // active thread, does not know of.
   void CheckRace(const Access& access, Epoch self);
+  void CheckRace(const Access& access, Epoch self, const Clock& known);
+  // Who wrote a byte of device memory last.
+  Epoch LastWrite(const void* address) const { return shadow_.LastWrite(address); }
 
   // Publishes what the thread knows, then lets its clock go on.
   void Release(SimThread& thread, Clock& into);
@@ -155,6 +169,7 @@ class RunState {
   bool LandsNow();
   // Moves the bytes of a copy.
   static void Land(const PendingCopy& copy);
+  static void LandTile(const PendingCopy& copy);
   bool LandOneFlight();
 
   // For the fault handler: the running thread's stack, or null; and what then becomes of it.

@@ -88,6 +88,40 @@ inline void bulk_copy(void* to_shared, const void* from, uint32_t bytes, Mbarrie
   calls::BulkCopy(to_shared, from, bytes, barrier, site);
 }
 
+// What Hopper alone has: tensor copies and wgmma. The runner is a Hopper.
+inline bool has_wgmma() { return true; }
+inline absl::Status make_tensor_map(const TensorShape& shape, TensorMap* map) {
+  return calls::MakeTensorMap(shape, map);
+}
+inline void tensor_copy(void* to_shared, const TensorMap& map, TileCorner corner, Mbarrier* barrier,
+                        Site site = Here()) {
+  calls::TensorCopy({&map, corner}, to_shared, barrier, site);
+}
+inline TileDescriptor describe_tile(const void* tile, Site site = Here()) {
+  return calls::DescribeTileAt(tile, site);
+}
+inline void fence_proxy_async(Site site = Here()) { calls::FenceProxyAsync(site); }
+inline void wgmma_fence(Site site = Here()) { calls::FenceProducts(site); }
+inline void wgmma_commit(Site site = Here()) { calls::CommitProducts(site); }
+template <uint32_t kPending>
+void wgmma_wait(Site site = Here()) {
+  calls::WaitProducts(kPending, site);
+}
+template <size_t kCount>
+void wgmma_finish(FragmentC (&)[kCount], Site site = Here()) {
+  calls::WaitProducts(0, site);
+}
+template <size_t kCount>
+void wgmma_bf16_m64k16(FragmentC (&sums)[kCount], TileDescriptor a, TileDescriptor b, bool adds,
+                       Site site = Here()) {
+  static_assert(kCount == 16 || kCount == 24, "the GPU body has 128 and 192 columns");
+  calls::StartProduct({sums, uint32_t{8} * kCount, a, b, adds}, site);
+}
+template <uint32_t kRegisters>
+void reg_dealloc() {}
+template <uint32_t kRegisters>
+void reg_alloc() {}
+
 // Words in global memory that several ctas use.
 inline uint32_t atomic_add(uint32_t* word, uint32_t value, Site site = Here()) {
   return calls::AtomicUpdate({calls::AtomicOp::kAdd, value, 0}, word, site);

@@ -26,6 +26,21 @@ struct AtomicRequest {
   uint32_t expected;
 };
 
+// A tile of a map's matrix.
+struct TensorTile {
+  const TensorMap* map;
+  TileCorner corner;
+};
+
+// One wgmma as each of its threads asks for it: sums[j] are of columns [8j, 8j + 8).
+struct TileProduct {
+  FragmentC* sums;
+  uint32_t num_columns;
+  TileDescriptor a;
+  TileDescriptor b;
+  bool adds;
+};
+
 uint32_t Thread();
 uint32_t NumThreads();
 Dim3 Block();
@@ -49,6 +64,17 @@ void FenceBarrierInit(Site site);
 void ArriveBarrier(Mbarrier* barrier, uint32_t expect_bytes, Site site);
 void WaitBarrier(Mbarrier* barrier, uint32_t parity, Site site);
 void BulkCopy(void* to_shared, const void* from, uint32_t bytes, Mbarrier* barrier, Site site);
+
+// A matrix as a tensor copy sees it; and a tile of it into shared memory.
+absl::Status MakeTensorMap(const TensorShape& shape, TensorMap* map);
+void TensorCopy(const TensorTile& tile, void* to_shared, Mbarrier* barrier, Site site);
+
+TileDescriptor DescribeTileAt(const void* tile, Site site);
+void FenceProxyAsync(Site site);
+void FenceProducts(Site site);
+void StartProduct(const TileProduct& product, Site site);
+void CommitProducts(Site site);
+void WaitProducts(uint32_t max_pending, Site site);
 
 uint32_t AtomicUpdate(const AtomicRequest& request, uint32_t* word, Site site);
 void AtomicAdd64(uint64_t* word, uint64_t value, Site site);

@@ -118,6 +118,11 @@ std::optional<Conflict> Shadow::Record(const Access& access, Epoch self, const C
   return std::nullopt;
 }
 
+Epoch Shadow::LastWrite(const void* address) const {
+  const Cell& cell = cells_[arena_.OffsetOf(address)];
+  return cell.launch == launch_ ? Epoch{cell.write} : Epoch{};
+}
+
 void Shadow::Forget(const void* begin, size_t size) {
   Cell* cell = cells_ + arena_.OffsetOf(begin);
   for (size_t i = 0; i < size; ++i) {

@@ -48,6 +48,8 @@ class Shadow {
   // Records the access as `self`; the first conflict with what `known` does not know, if any. The
   // bytes must lie in the arena.
   std::optional<Conflict> Record(const Access& access, Epoch self, const Clock& known);
+  // Who wrote the byte last in this launch; not set: nobody.
+  Epoch LastWrite(const void* address) const;
   // Forgets the accesses to these bytes: shared memory is given to the next cta.
   void Forget(const void* begin, size_t size);
 

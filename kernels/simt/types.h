@@ -13,6 +13,8 @@
 #define BATON_BODY gpu
 // A kernel for at most `threads` threads a cta. One parameter: a struct, passed by value.
 #define BATON_KERNEL(threads) __global__ void __launch_bounds__(threads)
+// Before a kernel's parameter that holds a TensorMap: copies are given its address.
+#define BATON_MAP_PARAM const __grid_constant__
 #define BATON_DEVICE __device__ __forceinline__
 #define BATON_UNROLL _Pragma("unroll")
 // So many times; a constant that may depend on a template's parameter.
@@ -21,6 +23,7 @@
 #else
 #define BATON_BODY runner
 #define BATON_KERNEL(threads) static void
+#define BATON_MAP_PARAM const
 #define BATON_DEVICE inline
 #define BATON_UNROLL
 #define BATON_UNROLL_BY(times)
@@ -72,6 +75,57 @@ struct FragmentC {
 struct Matrices {
   uint32_t regs[4];
 };
+
+// Threads whose products one wgmma makes: four warps, the first a multiple of four.
+inline constexpr uint32_t kWarpgroupSize = 128;
+// bf16 in a row of a tile that tensor_copy writes and wgmma reads: 128 bytes, the span of the
+// swizzle. Chunk c of 16 bytes of row r lies at chunk c ^ (r % 8) of that row, so a tile begins at
+// a multiple of 1024 bytes, eight rows.
+inline constexpr uint32_t kTileColumns = 64;
+inline constexpr uint32_t kTileAlignment = 1024;
+inline constexpr uint32_t kMaxTileRows = 256;
+
+// A matrix in global memory as a tensor copy sees it, opaque: made on the host by make_tensor_map,
+// read in a kernel's parameters (BATON_MAP_PARAM).
+struct alignas(64) TensorMap {
+  uint64_t opaque[16];
+};
+
+// The first element of a tile in its matrix.
+struct TileCorner {
+  uint32_t column;
+  uint32_t row;
+};
+
+// What a TensorMap is made of: row-major bf16, aligned to 16 bytes; row_elements is a multiple
+// of 8.
+struct TensorShape {
+  const Bf16* data;  // [num_rows][row_elements]
+  uint32_t num_rows;
+  uint32_t row_elements;
+  uint32_t tile_rows;  // that one copy brings, each kTileColumns long; at most kMaxTileRows
+};
+
+// An operand of wgmma in shared memory: K-major rows of a tile, swizzled in spans of 128 bytes (PTX
+// ISA, "Matrix Descriptor Format"): [layout 2 = 1][0 13][bytes between groups of eight rows / 16:
+// 14][0 2][unused with this swizzle: 14][0 2][shared address / 16: 14].
+struct TileDescriptor {
+  uint64_t bits;
+};
+
+// The descriptor of the tile at a shared address.
+constexpr TileDescriptor DescribeTile(uint32_t shared_address) {
+  constexpr uint64_t kSwizzle128 = uint64_t{1} << 62;
+  constexpr uint64_t kGroupBytes = uint64_t{kTileAlignment / 16} << 32;
+  constexpr uint64_t kUnused = uint64_t{1} << 16;
+  return {kSwizzle128 | kGroupBytes | kUnused | (shared_address & 0x3FFFF) >> 4};
+}
+
+// The same from column 16 * step on: the swizzle is of the address, so the start alone moves.
+constexpr TileDescriptor TileStep(TileDescriptor tile, uint32_t step) {
+  constexpr uint32_t kStepBytes = 32;
+  return {tile.bits + step * (kStepBytes / 16)};
+}
 
 // An object in shared memory on which threads and bulk copies arrive; opaque.
 struct Mbarrier {

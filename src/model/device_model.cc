@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "kernels/cuda/pack_weights.h"
+#include "kernels/cuda/wgmma_check.h"
 #include "src/base/check.h"
 #include "src/model/batch_check.h"
 #include "src/model/device_weights.h"
@@ -157,6 +158,9 @@ Status DeviceModel::Complete(const std::string& weights_id) {
                                  .unpacked_bytes = UnpackedBytes(config_, *weights_)};
   BATON_ASSIGN_OR_RETURN(workspace_,
                          DeviceWorkspace::Create(config_, size, rope_factors_, options_.device));
+  if (!options_.allows_wgmma.has_value()) {
+    BATON_ASSIGN_OR_RETURN(options_.allows_wgmma, cuda::CheckWgmma(Kernels(), *options_.device));
+  }
   BATON_RETURN_IF_ERROR(options_.device->Wait());
   weights_id_ = weights_id;
   numerics_text_ = NumericsText({.weights_id = weights_id_,
@@ -281,7 +285,8 @@ Status DeviceModel::MatMul(const DeviceMatrix& weight, const DeviceProduct& prod
       .k = product.k,
       .partials = ws.gemm_partials.data(),
       .counters = ws.gemm_counters.as<uint32_t>(),
-      .partial_bytes = ws.gemm_partials.size_bytes()};
+      .partial_bytes = ws.gemm_partials.size_bytes(),
+      .allows_wgmma = *options_.allows_wgmma};
   if (product.wants_float) {
     params.y_float = product.y.as<float>();
   } else {

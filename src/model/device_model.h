@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -38,6 +39,8 @@ struct DeviceModelOptions {
   // Prepare records decode steps as graphs of the device. For comparisons and for the search of a
   // fault; it changes no bit.
   bool records_steps = true;
+  // Many rows are multiplied by wgmma. Unknown: the device is asked at load (CheckWgmma).
+  std::optional<bool> allows_wgmma = {};
 };
 
 struct DeviceMatrix;    // device_weights.h
@@ -82,6 +85,8 @@ class DeviceModel final : public LoadedModel {
   static uint32_t KernelsAStep(const ModelConfig& config);
   size_t weight_bytes() const override;
   size_t packed_bytes() const;  // of them, in matrices that are packed
+  // Whether the device passed CheckWgmma.
+  bool allows_wgmma() const { return *options_.allows_wgmma; }
   // Whether a file has matrices that a device can keep packed.
   static bool HasPackable(const GgufFile& file);
   size_t bytes_read_per_step() const override;

@@ -99,7 +99,9 @@ absl::Status AddTileSweep(const StageInput& input, Report& report) {
   constexpr GemmKernel kKernels[] = {{"rows8", cuda::GemmPath::kRows8, true},
                                      {"rows32", cuda::GemmPath::kRows32, true},
                                      {"tile64", cuda::GemmPath::kTile64, false},
-                                     {"tile128", cuda::GemmPath::kTile128, false}};
+                                     {"tile128", cuda::GemmPath::kTile128, false},
+                                     {"wgmma128", cuda::GemmPath::kWgmma128, false},
+                                     {"wgmma192", cuda::GemmPath::kWgmma192, false}};
   const std::vector<uint32_t> counts =
       input.is_tiny ? std::vector<uint32_t>{9}
                     : std::vector<uint32_t>{1, 4, 8, 16, 32, 48, 64, 128, 256, 512};
@@ -114,6 +116,8 @@ absl::Status AddTileSweep(const StageInput& input, Report& report) {
     for (const uint32_t m : counts) {
       for (const GemmKernel& kernel : kKernels) {
         if (kernel.takes_few_rows && m > cuda::kGemmMaxSpreadRows) continue;
+        const bool needs_wgmma = std::string_view(kernel.name).starts_with("wgmma");
+        if (needs_wgmma && input.major != 9) continue;
         const TimedCase named = {.name =
                                      fmt::format("sweep {} m {} {}", shape.name, m, kernel.name)};
         BATON_RETURN_IF_ERROR(timing.Add(named, m, kernel.path, report).status());

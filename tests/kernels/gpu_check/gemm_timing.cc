@@ -43,7 +43,8 @@ cuda::GemmParams GemmTiming::ParamsOf(uint32_t m, cuda::GemmPath path) {
           .partials = partials_.data(),
           .counters = counters_.data(),
           .partial_bytes = cuda::kGemmMaxPartialBytes,
-          .path = path};
+          .path = path,
+          .allows_wgmma = input_.major == 9};
 }
 
 absl::StatusOr<double> GemmTiming::Add(const TimedCase& named, uint32_t m, cuda::GemmPath path,

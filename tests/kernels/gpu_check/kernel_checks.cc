@@ -120,6 +120,10 @@ absl::Status CheckEmbed(const DeviceBody& body, const RowShape& shape) {
   return SameValues(got, expected) ? absl::OkStatus() : Internal("out has other bits");
 }
 
+bool NeedsWgmma(GemmPath path) {
+  return path == GemmPath::kWgmma128 || path == GemmPath::kWgmma192;
+}
+
 // One product and the path that makes it.
 struct GemmCase {
   const char* name;
@@ -207,17 +211,25 @@ absl::Status CheckKernels(const StageInput& input, Report& report) {
   const std::vector<GemmCase> tiny = {{"gemm rows8", GemmPath::kRows8, 3, 67, 328},
                                       {"gemm rows32", GemmPath::kRows32, 33, 65, 264},
                                       {"gemm tile64", GemmPath::kTile64, 65, 66, 328},
-                                      {"gemm tile128", GemmPath::kTile128, 3, 129, 264}};
+                                      {"gemm tile128", GemmPath::kTile128, 3, 129, 264},
+                                      {"gemm wgmma128", GemmPath::kWgmma128, 65, 130, 328},
+                                      {"gemm wgmma192", GemmPath::kWgmma192, 3, 193, 264}};
   // The model takes 117 ns for 16 products: the first is one row of o_proj of an 8B model, 123 ms.
   const std::vector<GemmCase> full = {{"gemm rows8", GemmPath::kRows8, 1, 4096, 4096},
                                       {"gemm rows8 deep", GemmPath::kRows8, 8, 1030, 14336},
                                       {"gemm rows32", GemmPath::kRows32, 33, 1030, 4096},
                                       {"gemm tile64", GemmPath::kTile64, 129, 519, 2880},
                                       {"gemm tile128", GemmPath::kTile128, 129, 519, 2880},
+                                      {"gemm wgmma128", GemmPath::kWgmma128, 129, 519, 2880},
+                                      {"gemm wgmma192", GemmPath::kWgmma192, 129, 519, 2880},
                                       {"gemm auto", GemmPath::kAuto, 257, 300, 1032}};
   for (const GemmCase& c : input.is_tiny ? tiny : full) {
     Finding finding{.name = c.name};
     double error = 0;
+    if (NeedsWgmma(c.path) && input.major != 9) {
+      BATON_RETURN_IF_ERROR(report.Add({c.name, Verdict::kNotRun, "needs sm_90"}));
+      continue;
+    }
     const absl::Status status = CheckGemm(input, c, error);
     finding.verdict = status.ok() ? Verdict::kPass : Verdict::kFail;
     finding.detail = status.ok()

@@ -127,4 +127,46 @@ std::vector<uint32_t> ExchangedModel(const std::vector<uint32_t>& model,
   return out;
 }
 
+std::vector<uint32_t> MmaGrid(MmaKind kind, uint32_t columns, uint64_t seed) {
+  const size_t across = columns / 8;
+  std::vector<uint32_t> grid = MmaInputs(kind, static_cast<uint32_t>(4 * across), seed);
+  for (size_t tile = 0; tile < 4 * across; ++tile) {
+    const uint32_t* a = &grid[tile / across * across * kMmaWords];
+    const uint32_t* b = &grid[tile % across * kMmaWords + kWordsA];
+    uint32_t* to = &grid[tile * kMmaWords];
+    if (a != to) std::copy(a, a + kWordsA, to);
+    if (b != to + kWordsA) std::copy(b, b + kWordsB, to + kWordsA);
+  }
+  return grid;
+}
+
+std::vector<uint32_t> WgmmaInputs(const std::vector<uint32_t>& grid, uint32_t columns) {
+  const size_t across = columns / 8;
+  std::vector<uint32_t> in;
+  for (size_t i = 0; i < 4; ++i) {
+    const auto a = grid.begin() + static_cast<ptrdiff_t>(i * across * kMmaWords);
+    in.insert(in.end(), a, a + kWordsA);
+  }
+  std::vector<uint32_t> c;
+  for (size_t tile = 0; tile < 4 * across; ++tile) {
+    const auto b = grid.begin() + static_cast<ptrdiff_t>(tile * kMmaWords + kWordsA);
+    if (tile < across) in.insert(in.end(), b, b + kWordsB);
+    c.insert(c.end(), b + kWordsB, b + kWordsB + kWordsC);
+  }
+  const std::vector<uint32_t> rows = WgmmaOutputs(c, columns);
+  in.insert(in.end(), rows.begin(), rows.end());
+  return in;
+}
+
+std::vector<uint32_t> WgmmaOutputs(const std::vector<uint32_t>& d, uint32_t columns) {
+  std::vector<uint32_t> out(d.size());
+  for (size_t i = 0; i < out.size(); ++i) {
+    const size_t row = i / columns;
+    const size_t column = i % columns;
+    const size_t tile = row / 16 * (columns / 8) + column / 8;
+    out[i] = d[tile * kWordsC + row % 16 * 8 + column % 8];
+  }
+  return out;
+}
+
 }  // namespace baton::gpu_check

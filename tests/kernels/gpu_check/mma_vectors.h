@@ -27,6 +27,13 @@ std::vector<uint32_t> MmaExchanged(const std::vector<uint32_t>& in);
 std::vector<uint32_t> ExchangedModel(const std::vector<uint32_t>& model,
                                      const std::vector<uint32_t>& model_of_exchanged);
 
+// Products of a warpgroup, A [64][16] by B [columns][16], as tiles for the mma primitive: tile i *
+// columns / 8 + j is of A's 16 rows i and of B's 8 rows j.
+std::vector<uint32_t> MmaGrid(MmaKind kind, uint32_t columns, uint64_t seed);
+// The same operands as the wgmma primitives read them, and D of the tiles as those write it.
+std::vector<uint32_t> WgmmaInputs(const std::vector<uint32_t>& grid, uint32_t columns);
+std::vector<uint32_t> WgmmaOutputs(const std::vector<uint32_t>& d, uint32_t columns);
+
 }  // namespace baton::gpu_check
 
 #endif  // BATON_TESTS_KERNELS_GPU_CHECK_MMA_VECTORS_H_

@@ -7,95 +7,13 @@
 
 #include "kernels/math.h"
 #include "src/base/status.h"
-#include "tests/kernels/gpu_check/device_array.h"
 #include "tests/kernels/gpu_check/mma_vectors.h"
 #include "tests/kernels/gpu_check/stages.h"
+#include "tests/kernels/gpu_check/word_check.h"
 #include "tests/test_seed.h"
 
 namespace baton::gpu_check {
 namespace {
-
-// Words of inputs and of outputs that a finding keeps: 32 tiles of mma.
-constexpr size_t kRawWords = 32 * kMmaWords;
-constexpr size_t kMaxMismatches = 8;
-
-// One run of a primitive and what must come out.
-struct WordCheck {
-  std::string name;
-  Launch launch = nullptr;
-  std::vector<uint32_t> in;
-  std::vector<uint32_t> out;  // before the launch
-  std::vector<uint32_t> expected;
-  uint32_t num_ctas = 1;
-  uint32_t count = 0;
-  bool any_nan = false;      // which NaN a NaN is does not count
-  bool hopper_only = false;  // the instruction, or the expected bits
-};
-
-bool IsNan(uint32_t word) { return (word & 0x7FFFFFFFu) > 0x7F800000u; }
-
-bool Agree(const WordCheck& check, uint32_t got, uint32_t expected) {
-  return got == expected || (check.any_nan && IsNan(got) && IsNan(expected));
-}
-
-// Compares, and says where it differs.
-void Judge(const WordCheck& check, const std::vector<uint32_t>& got, Finding& finding) {
-  size_t num_wrong = 0;
-  auto wrong = nlohmann::json::array();
-  for (size_t i = 0; i < got.size(); ++i) {
-    if (Agree(check, got[i], check.expected[i])) continue;
-    ++num_wrong;
-    if (wrong.size() < kMaxMismatches) {
-      wrong.push_back(fmt::format("[{}] {:08x}, expected {:08x}", i, got[i], check.expected[i]));
-    }
-  }
-  finding.verdict = num_wrong == 0 ? Verdict::kPass : Verdict::kFail;
-  finding.detail = num_wrong == 0 ? fmt::format("{} words", got.size())
-                                  : fmt::format("{} of {} words differ, first {}", num_wrong,
-                                                got.size(), wrong[0].get<std::string>());
-  finding.data["wrong"] = std::move(wrong);
-}
-
-absl::Status LaunchAndRead(const StageInput& input, const WordCheck& check,
-                           std::vector<uint32_t>& got) {
-  DeviceArray<uint32_t> in(input.body, check.in);
-  DeviceArray<uint32_t> out(input.body, check.out);
-  DeviceArray<uint32_t> scratch(input.body, std::vector<uint32_t>(64));
-  for (const auto* array : {&in, &out, &scratch}) BATON_RETURN_IF_ERROR(array->status());
-  BATON_RETURN_IF_ERROR(
-      check.launch({in.data(), out.data(), scratch.data(), check.count}, check.num_ctas));
-  got = out.Values();
-  return out.status();
-}
-
-Finding RunCheck(const StageInput& input, const WordCheck& check) {
-  Finding finding{.name = check.name};
-  // A bulk copy traps where there is none; an mma runs, but its bits are another generation's.
-  const bool is_foreign = check.hopper_only && input.major != 9;
-  const bool is_mma = check.launch == input.body.primitives().mma;
-  if (is_foreign && !is_mma) {
-    finding.verdict = Verdict::kNotRun;
-    finding.detail = "needs sm_90";
-    return finding;
-  }
-  std::vector<uint32_t> got;
-  const absl::Status status = LaunchAndRead(input, check, got);
-  if (!status.ok()) {
-    finding.verdict = Verdict::kFail;
-    finding.detail = std::string(status.message());
-    return finding;
-  }
-  Judge(check, got, finding);
-  if (is_foreign) {
-    finding.verdict = Verdict::kNotRun;
-    finding.detail = "the model is Hopper's; the vectors are kept";
-  }
-  finding.data["digest_in"] = DigestOf(check.in);
-  finding.data["digest_out"] = DigestOf(got);
-  finding.data["in"] = HexOf(check.in, kRawWords);
-  finding.data["out"] = HexOf(got, kRawWords);
-  return finding;
-}
 
 uint32_t InputWord(uint32_t i) { return 7 * i + 1; }
 
@@ -266,7 +184,7 @@ std::vector<WordCheck> MmaChecks(const Primitives& p, bool is_tiny) {
     check.in = MmaInputs(kind, check.num_ctas, 1 + static_cast<uint64_t>(kind));
     check.expected = MmaModel(check.in);
     check.out.assign(check.expected.size(), 0xDEADBEEF);
-    check.hopper_only = true;
+    check.hopper_only = check.is_mma = true;
     WordCheck exchanged = check;
     exchanged.name += " exchanged";
     exchanged.in = MmaExchanged(check.in);
@@ -288,7 +206,7 @@ absl::Status CheckPrimitives(const StageInput& input, Report& report) {
       BATON_RETURN_IF_ERROR(report.Add(RunCheck(input, check)));
     }
   }
-  return absl::OkStatus();
+  return CheckWgmmaPrimitives(input, report);
 }
 
 }  // namespace baton::gpu_check

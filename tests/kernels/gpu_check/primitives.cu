@@ -3,6 +3,7 @@
 #include "kernels/math.h"
 #include "kernels/simt/device.h"
 #include "tests/kernels/gpu_check/primitives.h"
+#include "tests/kernels/simt/wgmma_kernels.h"
 
 namespace baton::gpu_check {
 inline namespace BATON_BODY {
@@ -220,6 +221,17 @@ absl::Status RunGridBarrier(const WordParams& params, uint32_t num_ctas) {
   return simt_test::BATON_BODY::GridBarrier(params, num_ctas);
 }
 
+absl::Status RunTiles(const WordParams& params, uint32_t) {
+  return simt_test::BATON_BODY::TensorTiles(params);
+}
+template <uint32_t kColumns>
+absl::Status RunWgmma(const WordParams& params, uint32_t) {
+  return simt_test::BATON_BODY::WarpgroupProduct(params, kColumns);
+}
+absl::Status RunChain(const WordParams& params, uint32_t) {
+  return simt_test::BATON_BODY::WarpgroupChain(params);
+}
+
 const Primitives kPrimitives = {
     .shuffle = RunShuffle,
     .warp_reverse = RunReverse,
@@ -233,6 +245,10 @@ const Primitives kPrimitives = {
     .ldmatrix = RunMatrix,
     .ldmatrix_trans = RunTransposed,
     .mma = RunMma,
+    .tensor_tiles = RunTiles,
+    .wgmma128 = RunWgmma<128>,
+    .wgmma192 = RunWgmma<192>,
+    .wgmma_chain = RunChain,
     .atomics = RunAtomics,
     .to_bf16 = RunRound,
     .half = RunHalf,

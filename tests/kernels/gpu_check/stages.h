@@ -37,6 +37,8 @@ absl::Status CheckMachine(const StageInput& input, Report& report);
 // 1: every primitive of kernels/simt against the host's own arithmetic and the model of the tensor
 // cores. Outputs are kept, to be committed as goldens.
 absl::Status CheckPrimitives(const StageInput& input, Report& report);
+// Part of it: tensor copies and wgmma, which has the bits of mma.sync.
+absl::Status CheckWgmmaPrimitives(const StageInput& input, Report& report);
 // 2: the kernels against kernel_reference.h and attention_reference.h.
 absl::Status CheckKernels(const StageInput& input, Report& report);
 // Parts of it: the kernels of packed weights; RopeAppend; AttentionPrefill and AttentionDecode; the

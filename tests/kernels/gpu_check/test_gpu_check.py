@@ -218,6 +218,11 @@ class GpuCheckScript(unittest.TestCase):
         self.assertEqual(code, 0, checks)
         kinds = {re.sub(r" (m |b |prefill |)\d.*", "", name) for name in checks}
         products = {f"gemm {name}" for name in ("qkv", "o", "gate_up", "down", "output")}
+        products |= {
+            f"gemm {kernel} {name}"
+            for kernel in ("tile128", "wgmma128", "wgmma192")
+            for name in ("qkv", "o", "gate_up", "down")
+        }
         rows = {"rms_norm", "silu_mul", "gelu_mul", "embed", "rope_append", "sample"}
         experts = {"route", "sort_pairs", "grouped_gemm", "combine"}
         packed = {
@@ -326,7 +331,11 @@ class GpuCheckScript(unittest.TestCase):
         self.assertEqual(done.returncode, 1)
         checks = json.loads((self.folder / "j").read_text())["checks"]
         failed = {check["name"] for check in checks if check["verdict"] == "FAIL"}
-        self.assertTrue(failed and all(name.startswith("mma ") for name in failed), failed)
+        self.assertTrue(any(name.startswith("mma ") for name in failed), failed)
+        self.assertTrue(any(name.startswith("wgmma ") for name in failed), failed)
+        # Both are wrong alike, and nothing else is.
+        self.assertFalse(any(name.startswith("wgmma =") for name in failed), failed)
+        self.assertTrue(all(name.startswith(("mma ", "wgmma ")) for name in failed), failed)
         self.assertIn("expected", next(check for check in checks if check["wrong"])["wrong"][0])
 
     def test_the_files_hold_the_vectors(self):

@@ -52,6 +52,24 @@ absl::Status AddPackedProducts(const StageInput& input, const ProductShape& shap
   return absl::OkStatus();
 }
 
+// Every kernel of many rows, whichever would be chosen.
+absl::Status AddManyRows(const StageInput& input, const ProductShape& shape, GemmTiming& timing,
+                         Report& report) {
+  constexpr std::pair<cuda::GemmPath, const char*> kKernels[] = {
+      {cuda::GemmPath::kTile128, "tile128"},
+      {cuda::GemmPath::kWgmma128, "wgmma128"},
+      {cuda::GemmPath::kWgmma192, "wgmma192"}};
+  for (const uint32_t m : RowCounts(input.is_tiny)) {
+    if (m <= (input.is_tiny ? 1 : cuda::kGemmMaxSpreadRows)) continue;
+    for (const auto& [path, kernel] : kKernels) {
+      if (path != cuda::GemmPath::kTile128 && input.major != 9) continue;
+      const TimedCase named = {.name = fmt::format("gemm {} {} m {}", kernel, shape.name, m)};
+      BATON_RETURN_IF_ERROR(timing.Add(named, m, path, report).status());
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status AddProducts(const StageInput& input, Report& report) {
   for (const ProductShape& shape : ProductsOf(ShapeFor(input.is_tiny))) {
     std::vector<uint32_t> counts = RowCounts(input.is_tiny);
@@ -67,6 +85,7 @@ absl::Status AddProducts(const StageInput& input, Report& report) {
                                .target_percent = TargetOf(shape, m)};
       BATON_RETURN_IF_ERROR(timing.Add(named, m, cuda::GemmPath::kAuto, report).status());
     }
+    if (!shape.is_output) BATON_RETURN_IF_ERROR(AddManyRows(input, shape, timing, report));
     const std::string_view name = shape.name;
     if (name != "gate_up" && name != "down") continue;
     BATON_RETURN_IF_ERROR(AddPackedProducts(input, shape, timing, report));

@@ -1,0 +1,257 @@
+// y = x w^T for many rows of x on Hopper: one thread brings tiles by tensor copies, two warpgroups
+// multiply them by wgmma, each with a second set of sums for the segments of K that are done.
+//
+// Work: a cta stays on its SM and takes tiles of 128 rows of x by 128 or 192 of w in turn; each
+// warpgroup has 64 of the rows. 64 of K a stage, six or five stages of 32 or 40 KiB in flight; the
+// copies of the next tile begin while this one is stored. Registers: 2 x 64 or 2 x 96 for the two
+// sets of sums, of 232 a thread (the copying warpgroup gives its own back); 2 x 128 do not fit.
+// Tiles go by groups of 16 tiles of x, those the fast index: what runs at once is 2048 rows of x
+// and eight tiles of w or so, and w is read from memory once for each 2048 rows. Bytes: 2 (m + n) k
+// from memory, 2 or 4 m n out. Flops: 2 m n k. Limit: shared memory, 128 bytes a cycle. A wgmma of
+// n columns takes n / 2 cycles and reads 32 (64 + n) bytes (96 a cycle with 128 columns, 85 with
+// 192), and what it reads was written once (64 and 53 a cycle): 160 or 138 in all, so 80 or 92 % of
+// the tensor cores' rate. Reached: not yet measured on a GPU.
+#include <algorithm>
+
+#include "kernels/cuda/gemm_tile.h"
+
+namespace baton::cuda {
+inline namespace BATON_BODY {
+namespace {
+
+constexpr uint32_t kConsumers = 2;  // warpgroups that multiply
+constexpr uint32_t kRowsA = 64;     // of x, a warpgroup
+constexpr uint32_t kRowsX = kConsumers * kRowsA;
+constexpr uint32_t kThreads = (1 + kConsumers) * simt::kWarpgroupSize;
+constexpr uint32_t kGroupTiles = 16;
+// 65536 of an SM: 168 a thread at the start, then 128 x 40 + 256 x 232.
+constexpr uint32_t kCopyRegisters = 40;
+constexpr uint32_t kMultiplyRegisters = 232;
+static_assert(kGemmStageK == simt::kTileColumns);
+
+// The ring of stages for tiles of kColumns rows of w: [slot][row].
+template <uint32_t kColumns>
+struct WgmmaShared {
+  static constexpr uint32_t kSlots = kColumns == 128 ? 6 : 5;
+  static constexpr uint32_t kStageBytes = (kRowsX + kColumns) * sizeof(GemmRow);
+
+  alignas(simt::kTileAlignment) GemmRow x[kSlots][kRowsX];
+  GemmRow w[kSlots][kColumns];
+  simt::Mbarrier full[kSlots];   // a phase: one arrival and kStageBytes
+  simt::Mbarrier empty[kSlots];  // a phase: every warp that multiplies
+};
+
+// A launch: the call, and its operands as tensor copies see them.
+struct WgmmaLaunch {
+  simt::TensorMap x;
+  simt::TensorMap w;
+  GemmLaunch gemm;
+};
+
+// Where in the ring a thread is.
+template <uint32_t kSlots>
+struct RingPlace {
+  uint32_t slot = 0;
+  uint32_t parity = 0;  // of the phase in which the slot is filled
+
+  BATON_DEVICE void Advance() {
+    if (++slot < kSlots) return;
+    slot = 0;
+    parity ^= 1;
+  }
+};
+
+constexpr uint32_t TilesOf(uint32_t size, uint32_t tile) { return (size - 1) / tile + 1; }
+
+template <uint32_t kColumns>
+constexpr uint32_t NumTiles(const GemmParams& params) {
+  return TilesOf(params.m, kRowsX) * TilesOf(params.n, kColumns);
+}
+
+// Tile i in the order of the file comment.
+template <uint32_t kColumns>
+BATON_DEVICE TileOrigin OriginOf(const GemmParams& params, uint32_t tile) {
+  const uint32_t a_group = kGroupTiles * TilesOf(params.n, kColumns);
+  const uint32_t first = tile / a_group * kGroupTiles;
+  const uint32_t left = TilesOf(params.m, kRowsX) - first;
+  const uint32_t in_group = left < kGroupTiles ? left : kGroupTiles;
+  const uint32_t at = tile % a_group;
+  return {(first + at % in_group) * kRowsX, at / in_group * kColumns};
+}
+
+// One thread: fills the slots as they become empty.
+template <uint32_t kColumns>
+BATON_DEVICE void CopyTiles(const WgmmaLaunch& launch, WgmmaShared<kColumns>& memory) {
+  using Shared = WgmmaShared<kColumns>;
+  const GemmParams& params = launch.gemm.params;
+  RingPlace<Shared::kSlots> place;
+  const uint32_t num_tiles = NumTiles<kColumns>(params);
+  for (uint32_t tile = simt::block().x; tile < num_tiles; tile += simt::grid().x) {
+    const TileOrigin origin = OriginOf<kColumns>(params, tile);
+    for (uint32_t k = 0; k < params.k; k += kGemmStageK) {
+      simt::Mbarrier* full = &memory.full[place.slot];
+      // The phase before the first counts as over: the slots begin empty.
+      simt::mbar_wait(&memory.empty[place.slot], place.parity ^ 1);
+      simt::mbar_arrive_expect(full, Shared::kStageBytes);
+      simt::tensor_copy(memory.x[place.slot], launch.x, {k, origin.row}, full);
+      simt::tensor_copy(memory.w[place.slot], launch.w, {k, origin.column}, full);
+      place.Advance();
+    }
+  }
+}
+
+// sums = the products of the next num_stages stages; gives their slots back.
+template <uint32_t kColumns, size_t kCount>
+BATON_DEVICE void MultiplySegment(WgmmaShared<kColumns>& memory, uint32_t num_stages,
+                                  RingPlace<WgmmaShared<kColumns>::kSlots>& place,
+                                  simt::FragmentC (&sums)[kCount]) {
+  const uint32_t row = (simt::warp() / 4 - 1) * kRowsA;
+  uint32_t before = 0;  // the slot of the stage whose products are under way
+  for (uint32_t stage = 0; stage < num_stages; ++stage) {
+    simt::mbar_wait(&memory.full[place.slot], place.parity);
+    const simt::TileDescriptor a = simt::describe_tile(&memory.x[place.slot][row]);
+    const simt::TileDescriptor b = simt::describe_tile(memory.w[place.slot]);
+    simt::wgmma_fence();
+    BATON_UNROLL
+    for (uint32_t step = 0; step < kGemmStageK / kGemmStepK; ++step) {
+      // The first product of a segment starts from zero.
+      simt::wgmma_bf16_m64k16(sums, TileStep(a, step), TileStep(b, step),
+                              simt::guard(stage > 0 || step > 0));
+    }
+    simt::wgmma_commit();
+    // The tensor cores go on with this stage while the one before is given back.
+    simt::wgmma_wait<1>();
+    if (stage > 0 && simt::lane() == 0) simt::mbar_arrive(&memory.empty[before]);
+    before = place.slot;
+    place.Advance();
+  }
+  simt::wgmma_finish(sums);
+  if (simt::lane() == 0) simt::mbar_arrive(&memory.empty[before]);
+}
+
+// Two outputs of a row, the first at an even column.
+BATON_DEVICE void StorePair(const GemmParams& params, uint32_t row, uint32_t column, float first,
+                            float second) {
+  if (params.n % 2 != 0) {  // else both are inside or neither
+    if (simt::guard(column < params.n)) StoreOutput(params, row, column, first);
+    if (simt::guard(column + 1 < params.n)) StoreOutput(params, row, column + 1, second);
+    return;
+  }
+  if (!simt::guard(column < params.n)) return;
+  const size_t at = size_t{row} * params.n + column;
+  first = WithBias(params, column, first);
+  second = WithBias(params, column + 1, second);
+  if (params.y_float != nullptr) {
+    struct alignas(8) FloatPair {
+      float first;
+      float second;
+    };
+    *reinterpret_cast<FloatPair*>(params.y_float + at) = {first, second};
+  } else {
+    *reinterpret_cast<uint32_t*>(params.y_bf16 + at) = Pair(first, second);
+  }
+}
+
+// The threads that multiply: all tiles of the cta.
+template <uint32_t kColumns>
+BATON_DEVICE void MultiplyTiles(const WgmmaLaunch& launch, WgmmaShared<kColumns>& memory) {
+  const GemmParams& params = launch.gemm.params;
+  const uint32_t num_stages = TilesOf(params.k, kGemmStageK);
+  const uint32_t a_segment = launch.gemm.split.segment_k / kGemmStageK;
+  const uint32_t num_tiles = NumTiles<kColumns>(params);
+  RingPlace<WgmmaShared<kColumns>::kSlots> place;
+  simt::FragmentC sums[kColumns / 8];
+  simt::FragmentC totals[kColumns / 8];
+  Clear(sums);
+  for (uint32_t tile = simt::block().x; tile < num_tiles; tile += simt::grid().x) {
+    Clear(totals);
+    for (uint32_t first = 0; first < num_stages; first += a_segment) {
+      const uint32_t left = num_stages - first;
+      MultiplySegment<kColumns>(memory, left < a_segment ? left : a_segment, place, sums);
+      BATON_UNROLL
+      for (uint32_t j = 0; j < kColumns / 8; ++j) {
+        BATON_UNROLL
+        for (uint32_t v = 0; v < 4; ++v) totals[j].values[v] += sums[j].values[v];
+      }
+    }
+    const TileOrigin origin = OriginOf<kColumns>(params, tile);
+    const uint32_t row = origin.row + (simt::warp() - 4) * 16 + simt::lane() / 4;
+    const uint32_t column = origin.column + simt::lane() % 4 * 2;
+    BATON_UNROLL
+    for (uint32_t half = 0; half < 2; ++half) {
+      const uint32_t r = row + 8 * half;
+      if (!simt::guard(r < params.m)) continue;
+      BATON_UNROLL
+      for (uint32_t j = 0; j < kColumns / 8; ++j) {
+        StorePair(params, r, column + 8 * j, totals[j].values[2 * half],
+                  totals[j].values[2 * half + 1]);
+      }
+    }
+  }
+}
+
+template <uint32_t kColumns>
+BATON_DEVICE void MultiplyByWgmma(const WgmmaLaunch& launch) {
+  using Shared = WgmmaShared<kColumns>;
+  auto& memory = simt::shared<Shared>();
+  if (simt::thread() == 0) {
+    for (uint32_t slot = 0; slot < Shared::kSlots; ++slot) {
+      simt::mbar_init(&memory.full[slot], 1);
+      simt::mbar_init(&memory.empty[slot], kConsumers * simt::kWarpgroupSize / simt::kWarpSize);
+    }
+    simt::mbar_fence_init();
+  }
+  simt::sync_block();
+  if (simt::warp() < simt::kWarpgroupSize / simt::kWarpSize) {
+    simt::reg_dealloc<kCopyRegisters>();
+    if (simt::thread() == 0) CopyTiles<kColumns>(launch, memory);
+  } else {
+    simt::reg_alloc<kMultiplyRegisters>();
+    MultiplyTiles<kColumns>(launch, memory);
+  }
+}
+
+BATON_KERNEL(kThreads) GemmWgmma128Kernel(BATON_MAP_PARAM WgmmaLaunch launch) {
+  MultiplyByWgmma<128>(launch);
+}
+BATON_KERNEL(kThreads) GemmWgmma192Kernel(BATON_MAP_PARAM WgmmaLaunch launch) {
+  MultiplyByWgmma<192>(launch);
+}
+
+template <uint32_t kColumns>
+absl::Status Launch(const GemmLaunch& gemm, void (*kernel)(WgmmaLaunch), void* stream) {
+  const GemmParams& params = gemm.params;
+  const uint64_t num_tiles = uint64_t{TilesOf(params.m, kRowsX)} * TilesOf(params.n, kColumns);
+  if (num_tiles > kMaxGridX) return absl::InvalidArgumentError("GemmBf16: too many tiles");
+  WgmmaLaunch launch;
+  launch.gemm = gemm;
+  const simt::TensorShape x = {params.x, params.m, params.k, kRowsX};
+  const simt::TensorShape w = {params.w, params.n, params.k, kColumns};
+  if (absl::Status status = simt::make_tensor_map(x, &launch.x); !status.ok()) return status;
+  if (absl::Status status = simt::make_tensor_map(w, &launch.w); !status.ok()) return status;
+  return simt::launch(
+      {.name = "GemmWgmma",
+       .grid = {static_cast<uint32_t>(std::min<uint64_t>(num_tiles, params.num_sms)), 1, 1},
+       .num_threads = kThreads,
+       .shared_bytes = sizeof(WgmmaShared<kColumns>),
+       .stream = stream},
+      kernel, launch);
+}
+
+}  // namespace
+
+const KernelInfo kGemmWgmmaInfos[2] = {{"GemmWgmma128Kernel", kThreads, sizeof(WgmmaShared<128>)},
+                                       {"GemmWgmma192Kernel", kThreads, sizeof(WgmmaShared<192>)}};
+
+bool HasWgmma() { return simt::has_wgmma(); }
+
+absl::Status LaunchGemmWgmma(const GemmLaunch& launch, GemmPath path, void* stream) {
+  if (!simt::has_wgmma()) {
+    return absl::FailedPreconditionError("GemmBf16: the device has no wgmma");
+  }
+  return path == GemmPath::kWgmma128 ? Launch<128>(launch, GemmWgmma128Kernel, stream)
+                                     : Launch<192>(launch, GemmWgmma192Kernel, stream);
+}
+
+}  // namespace BATON_BODY
+}  // namespace baton::cuda

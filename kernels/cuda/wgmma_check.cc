@@ -1,0 +1,123 @@
+#include "kernels/cuda/wgmma_check.h"
+
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "src/base/log.h"
+#include "src/base/split_mix.h"
+
+namespace baton::cuda {
+namespace {
+
+constexpr uint32_t kRows = 64;      // of x: all places in a warpgroup
+constexpr uint32_t kColumns = 192;  // of w: the widest tile
+constexpr uint32_t kDepth = 520;    // three segments, the last of them ragged
+static_assert(GemmSegments(kColumns, kDepth).num_segments == 3);
+
+// Exponent fields of bf16 from which the rows of an operand are drawn, by row % 6. The sums of the
+// tiny ones are subnormal, those of the huge ones reach infinity.
+struct Exponents {
+  uint32_t first;
+  uint32_t count;
+};
+constexpr Exponents kKinds[] = {{124, 4}, {107, 40}, {48, 24}, {184, 8}, {120, 8}, {0, 130}};
+constexpr uint32_t kCancelling = 4;  // the kind whose neighbours in K nearly cancel
+
+// Rows of all kinds. Where both operands cancel, a pair's products differ in the last bit at most;
+// `flips_sign` is for one of the two.
+std::vector<Bf16> DrawRows(uint32_t num_rows, uint64_t seed, bool flips_sign) {
+  std::vector<Bf16> values(size_t{num_rows} * kDepth);
+  uint64_t state = seed;
+  for (size_t i = 0; i < values.size(); ++i) {
+    const uint64_t bits = SplitMix(state += kSplitMixStep);
+    const size_t kind = i / kDepth % std::size(kKinds);
+    const auto exponent =
+        static_cast<uint32_t>(kKinds[kind].first + (bits >> 32) % kKinds[kind].count);
+    values[i].bits = static_cast<uint16_t>(exponent << 7 | (bits & 0x807F));
+    if (kind != kCancelling || i % 2 == 0) continue;
+    const uint16_t before = values[i - 1].bits;
+    values[i].bits = static_cast<uint16_t>(flips_sign ? before ^ 0x8000 : before ^ (bits & 1));
+  }
+  return values;
+}
+
+bool IsNan(uint32_t bits) { return (bits & 0x7FFFFFFF) > 0x7F800000; }
+
+// Which NaN a NaN is does not count.
+uint32_t NumDifferent(std::span<const uint32_t> a, std::span<const uint32_t> b) {
+  uint32_t num_different = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    num_different += a[i] != b[i] && !(IsNan(a[i]) && IsNan(b[i])) ? 1 : 0;
+  }
+  return num_different;
+}
+
+// The operands on the device.
+struct Operands {
+  DeviceBuffer x;
+  DeviceBuffer w;
+  DeviceBuffer y;
+};
+
+absl::StatusOr<Operands> MakeOperands(Accelerator& device) {
+  Operands made;
+  const std::vector<Bf16> x = DrawRows(kRows, 1, true);
+  const std::vector<Bf16> w = DrawRows(kColumns, 2, false);
+  const auto put = [&](const std::vector<Bf16>& values) -> absl::StatusOr<DeviceBuffer> {
+    const size_t bytes = values.size() * sizeof(Bf16);
+    BATON_ASSIGN_OR_RETURN(DeviceBuffer buffer,
+                           DeviceBuffer::Create(&device, bytes, "check of wgmma"));
+    BATON_RETURN_IF_ERROR(device.CopyIn(buffer.data(), values.data(), bytes));
+    return buffer;
+  };
+  BATON_ASSIGN_OR_RETURN(made.x, put(x));
+  BATON_ASSIGN_OR_RETURN(made.w, put(w));
+  BATON_ASSIGN_OR_RETURN(
+      made.y, DeviceBuffer::Create(&device, sizeof(float) * kRows * kColumns, "check of wgmma"));
+  return made;
+}
+
+absl::Status Multiply(const KernelTable& kernels, Accelerator& device, const Operands& operands,
+                      GemmPath path, std::vector<uint32_t>* y) {
+  BATON_RETURN_IF_ERROR(kernels.gemm_bf16({.x = operands.x.as<Bf16>(),
+                                           .w = operands.w.as<Bf16>(),
+                                           .y_float = operands.y.as<float>(),
+                                           .m = kRows,
+                                           .n = kColumns,
+                                           .k = kDepth,
+                                           .path = path},
+                                          device.stream()));
+  y->assign(size_t{kRows} * kColumns, 0);
+  BATON_RETURN_IF_ERROR(device.CopyOut(y->data(), operands.y.data(), operands.y.size_bytes()));
+  return device.Wait();
+}
+
+}  // namespace
+
+absl::StatusOr<bool> CheckWgmma(const KernelTable& kernels, Accelerator& device) {
+  if (!kernels.has_wgmma()) return false;
+  BATON_ASSIGN_OR_RETURN(const Operands operands, MakeOperands(device));
+  std::vector<uint32_t> expected;
+  BATON_RETURN_IF_ERROR(Multiply(kernels, device, operands, GemmPath::kTile64, &expected));
+  for (const GemmPath path : {GemmPath::kWgmma128, GemmPath::kWgmma192}) {
+    std::vector<uint32_t> got;
+    const absl::Status status = Multiply(kernels, device, operands, path, &got);
+    if (status.code() == absl::StatusCode::kFailedPrecondition) {
+      BATON_LOG_WARN("{} multiplies by mma.sync: {}", device.Describe(),
+                     std::string(status.message()));
+      return false;
+    }
+    BATON_RETURN_IF_ERROR(status);
+    const uint32_t num_different = NumDifferent(expected, got);
+    if (num_different == 0) continue;
+    BATON_LOG_WARN("{} multiplies by mma.sync: wgmma gives {} of {} outputs other bits",
+                   device.Describe(), num_different, expected.size());
+    return false;
+  }
+  return true;
+}
+
+}  // namespace baton::cuda

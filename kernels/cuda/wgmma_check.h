@@ -1,0 +1,21 @@
+// CheckWgmma: whether a device's wgmma gives the bits of its mma.sync, so that GemmBf16 may choose
+// between them. It is published that a Hopper does; a model asks the device itself when it is
+// loaded. Host code.
+#ifndef BATON_KERNELS_CUDA_WGMMA_CHECK_H_
+#define BATON_KERNELS_CUDA_WGMMA_CHECK_H_
+
+#include "kernels/cuda/kernel_table.h"
+#include "src/base/status.h"
+#include "src/device/accelerator.h"
+
+namespace baton::cuda {
+
+// True when 64 x 192 outputs of three segments have the same bits by every kernel of both; false
+// otherwise, with one line in the log unless the device has no wgmma at all. Operands have mixed
+// signs, exponents far apart, tiny and huge, subnormals, and pairs that nearly cancel. Needs
+// 0.3 MB on the device for so long. Errors are the device's; `device` is current.
+absl::StatusOr<bool> CheckWgmma(const KernelTable& kernels, Accelerator& device);
+
+}  // namespace baton::cuda
+
+#endif  // BATON_KERNELS_CUDA_WGMMA_CHECK_H_

@@ -1,0 +1,120 @@
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "src/base/status.h"
+#include "tests/kernels/gpu_check/mma_vectors.h"
+#include "tests/kernels/gpu_check/stages.h"
+#include "tests/kernels/gpu_check/word_check.h"
+#include "tests/kernels/simt/wgmma_kernels.h"
+
+namespace baton::gpu_check {
+namespace {
+
+using simt_test::WgmmaCount;
+
+constexpr uint32_t kPoison = 0xDEADBEEF;
+
+// Elements of the matrix count up from 1, so that a zero is one that was filled in.
+WordCheck TilesCheck(const Primitives& p) {
+  using namespace simt_test;  // NOLINT: the constants of one kernel
+  WordCheck check{.name = "tensor_copy", .launch = p.tensor_tiles};
+  check.hopper_only = true;
+  for (uint32_t i = 0; i < kMatrixWords; ++i) check.in.push_back((2 * i + 1) | (2 * i + 2) << 16);
+  constexpr uint32_t kRowWords = simt::kTileColumns / 2;
+  for (uint32_t i = 0; i < kCopiedWords; ++i) {
+    const uint32_t tile = i / (kCopiedRows * kRowWords);
+    const uint32_t row = FirstRowOf(tile) + i / kRowWords % kCopiedRows;
+    const uint32_t word = FirstColumnOf(tile) / 2 + i % kRowWords;
+    const bool is_inside = row < kMatrixRows && word < kMatrixColumns / 2;
+    check.expected.push_back(is_inside ? check.in[row * (kMatrixColumns / 2) + word] : 0);
+  }
+  check.out.assign(kCopiedWords, kPoison);
+  return check;
+}
+
+// A kind's operands, in a step of K that differs by kind: with C and from zero.
+std::vector<WordCheck> ProductChecks(const Primitives& p, MmaKind kind, uint32_t columns) {
+  std::vector<WordCheck> checks;
+  const auto seed = 21 + static_cast<uint64_t>(kind);
+  std::vector<uint32_t> grid = MmaGrid(kind, columns, seed);
+  for (const bool adds : {true, false}) {
+    WordCheck check{
+        .name = fmt::format("wgmma {} {}{}", columns, MmaKindName(kind), adds ? "" : " from zero"),
+        .launch = columns == 128 ? p.wgmma128 : p.wgmma192};
+    check.in = WgmmaInputs(grid, columns);
+    if (!adds) {
+      for (size_t i = 0; i < grid.size(); ++i) {
+        if (i % kMmaWords >= kWordsA + kWordsB) grid[i] = 0;
+      }
+    }
+    check.expected = WgmmaOutputs(MmaModel(grid), columns);
+    check.count = WgmmaCount(static_cast<uint32_t>(kind) % 4, adds);
+    check.out.assign(check.expected.size(), kPoison);
+    check.hopper_only = true;
+    checks.push_back(std::move(check));
+  }
+  return checks;
+}
+
+// Two products of the same sums, the second begun while the first is under way.
+WordCheck ChainCheck(const Primitives& p) {
+  constexpr uint32_t kColumns = 128;
+  std::vector<uint32_t> grid = MmaGrid(MmaKind::kWide, kColumns, 31);
+  WordCheck check{.name = "wgmma chain", .launch = p.wgmma_chain};
+  check.in = WgmmaInputs(grid, kColumns);
+  const std::vector<uint32_t> once = MmaModel(grid);
+  for (size_t i = 0; i < once.size(); ++i) {
+    grid[i / kWordsC * kMmaWords + kWordsA + kWordsB + i % kWordsC] = once[i];
+  }
+  check.expected = WgmmaOutputs(MmaModel(grid), kColumns);
+  check.count = 2;
+  check.out.assign(check.expected.size(), kPoison);
+  check.hopper_only = true;
+  return check;
+}
+
+// The device's own mma.sync instead of the model: what GemmBf16 needs, whatever the model is.
+Finding CompareWithMma(const StageInput& input, MmaKind kind) {
+  constexpr uint32_t kColumns = 128;
+  Finding finding{.name = std::string("wgmma = mma ") + MmaKindName(kind)};
+  if (input.major != 9) {
+    finding.verdict = Verdict::kNotRun;
+    finding.detail = "needs sm_90";
+    return finding;
+  }
+  const Primitives& p = input.body.primitives();
+  const std::vector<uint32_t> grid = MmaGrid(kind, kColumns, 41 + static_cast<uint64_t>(kind));
+  WordCheck mma{.launch = p.mma, .in = grid, .num_ctas = 4 * kColumns / 8};
+  mma.out.assign(simt_test::WgmmaWordsC(kColumns), kPoison);
+  WordCheck wgmma{.name = finding.name, .launch = p.wgmma128};
+  wgmma.in = WgmmaInputs(grid, kColumns);
+  wgmma.count = WgmmaCount(0, true);
+  wgmma.out = mma.out;
+  std::vector<uint32_t> d;
+  if (const absl::Status status = LaunchAndRead(input, mma, d); !status.ok()) {
+    finding.verdict = Verdict::kFail;
+    finding.detail = std::string(status.message());
+    return finding;
+  }
+  wgmma.expected = WgmmaOutputs(d, kColumns);
+  return RunCheck(input, wgmma);
+}
+
+}  // namespace
+
+absl::Status CheckWgmmaPrimitives(const StageInput& input, Report& report) {
+  const Primitives& p = input.body.primitives();
+  BATON_RETURN_IF_ERROR(report.Add(RunCheck(input, TilesCheck(p))));
+  for (const MmaKind kind : kMmaKinds) {
+    for (const uint32_t columns : {128u, 192u}) {
+      for (const WordCheck& check : ProductChecks(p, kind, columns)) {
+        BATON_RETURN_IF_ERROR(report.Add(RunCheck(input, check)));
+      }
+    }
+    BATON_RETURN_IF_ERROR(report.Add(CompareWithMma(input, kind)));
+  }
+  return report.Add(RunCheck(input, ChainCheck(p)));
+}
+
+}  // namespace baton::gpu_check
