@@ -1,4 +1,5 @@
-// How the GPU body starts a kernel. Included through device.h only; runner_body.h has the same name.
+// How the GPU body starts a kernel. Included through device.h only; runner_body.h has the same
+// name.
 #ifndef BATON_KERNELS_SIMT_GPU_LAUNCH_H_
 #define BATON_KERNELS_SIMT_GPU_LAUNCH_H_
 
