@@ -8,6 +8,7 @@
 
 #include "src/base/log.h"
 #include "src/base/split_mix.h"
+#include "src/device/host_buffer.h"
 
 namespace baton::cuda {
 namespace {
@@ -55,11 +56,12 @@ uint32_t NumDifferent(std::span<const uint32_t> a, std::span<const uint32_t> b) 
   return num_different;
 }
 
-// The operands on the device.
+// The operands on the device, and room for an answer on the host.
 struct Operands {
   DeviceBuffer x;
   DeviceBuffer w;
   DeviceBuffer y;
+  HostBuffer y_host;
 };
 
 absl::StatusOr<Operands> MakeOperands(Accelerator& device) {
@@ -75,8 +77,9 @@ absl::StatusOr<Operands> MakeOperands(Accelerator& device) {
   };
   BATON_ASSIGN_OR_RETURN(made.x, put(x));
   BATON_ASSIGN_OR_RETURN(made.w, put(w));
-  BATON_ASSIGN_OR_RETURN(
-      made.y, DeviceBuffer::Create(&device, sizeof(float) * kRows * kColumns, "check of wgmma"));
+  constexpr size_t kBytes = sizeof(float) * kRows * kColumns;
+  BATON_ASSIGN_OR_RETURN(made.y, DeviceBuffer::Create(&device, kBytes, "check of wgmma"));
+  BATON_ASSIGN_OR_RETURN(made.y_host, HostBuffer::Create(&device, kBytes, "check of wgmma"));
   return made;
 }
 
@@ -90,9 +93,12 @@ absl::Status Multiply(const KernelTable& kernels, Accelerator& device, const Ope
                                            .k = kDepth,
                                            .path = path},
                                           device.stream()));
-  y->assign(size_t{kRows} * kColumns, 0);
-  BATON_RETURN_IF_ERROR(device.CopyOut(y->data(), operands.y.data(), operands.y.size_bytes()));
-  return device.Wait();
+  const size_t bytes = operands.y.size_bytes();
+  BATON_RETURN_IF_ERROR(device.CopyOut(operands.y_host.data(), operands.y.data(), bytes));
+  BATON_RETURN_IF_ERROR(device.Wait());
+  y->resize(size_t{kRows} * kColumns);
+  std::memcpy(y->data(), operands.y_host.data(), bytes);
+  return absl::OkStatus();
 }
 
 }  // namespace

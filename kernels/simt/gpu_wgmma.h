@@ -49,8 +49,9 @@ BATON_DEVICE void fence_proxy_async(Site = Here()) {
 #endif
 }
 
-// Of the warpgroup, at the same line: what its threads did to sums comes before the products that
-// follow.
+// Of the warpgroup, at the same line, before each group of products: what its threads did to sums
+// comes first. The runner asks for it only where sums were the threads' own; ptxas inserts one
+// elsewhere.
 BATON_DEVICE void wgmma_fence(Site = Here()) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");

@@ -107,7 +107,7 @@ struct TensorShape {
 };
 
 // An operand of wgmma in shared memory: K-major rows of a tile, swizzled in spans of 128 bytes (PTX
-// ISA, "Matrix Descriptor Format"): [layout 2 = 1][0 13][bytes between groups of eight rows / 16:
+// ISA, "Matrix Descriptor Format"): [layout 2 = 1][0 16][bytes between groups of eight rows / 16:
 // 14][0 2][unused with this swizzle: 14][0 2][shared address / 16: 14].
 struct TileDescriptor {
   uint64_t bits;

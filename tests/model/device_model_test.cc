@@ -349,6 +349,46 @@ TEST(DeviceModelShareTest, AnotherModelOverTheSameWeightsGivesTheSameBits) {
   }
 }
 
+// On one SM: tiles of wgmma are then the quickest way for many rows.
+const cuda::KernelTable& KernelsOfOneSm() {
+  static const cuda::KernelTable table = [] {
+    cuda::KernelTable kernels = cuda::runner::Kernels();
+    kernels.gemm_bf16 = [](const cuda::GemmParams& params, void* stream) {
+      cuda::GemmParams call = params;
+      call.num_sms = 1;
+      return cuda::runner::Kernels().gemm_bf16(call, stream);
+    };
+    return kernels;
+  }();
+  return table;
+}
+
+TEST(DeviceModelWgmmaTest, APromptByWgmmaHasTheBitsOfItsChunksByMma) {
+  const ComputeDevice device = *OpenComputeDevice(DeviceKind::kSimt);
+  ModelFixture fixture({.path = Tiny("head64_llama"),
+                        .block_size = 64,
+                        .max_rows = 96,
+                        .max_context = 512,
+                        .num_blocks = 61,
+                        .device = device.accelerator.get(),
+                        .kernels = &KernelsOfOneSm(),
+                        .keeps_packed = false});
+  ASSERT_TRUE(fixture.status().ok()) << fixture.status();
+  const std::vector<TokenId> tokens = RandomTokens(83, TestSeed());
+  const std::span<const TokenId> all(tokens);
+  const uint64_t before = simt::TotalRunStats().num_wgmma;
+  const auto whole = fixture.Run({{0, 0, all}});
+  const uint64_t of_prompt = simt::TotalRunStats().num_wgmma - before;
+  EXPECT_GT(of_prompt, 0u);
+  ASSERT_TRUE(whole.ok() && fixture.Run({{1, 0, all.first(30)}}).ok());
+  ASSERT_TRUE(fixture.Run({{1, 30, all.subspan(30, 30)}}).ok());
+  const auto last = fixture.Run({{1, 60, all.subspan(60)}});
+  ASSERT_TRUE(last.ok()) << last.status();
+  EXPECT_EQ(simt::TotalRunStats().num_wgmma - before, of_prompt);
+  EXPECT_EQ(*whole, *last);
+  EXPECT_EQ(fixture.KvBytes(0, 83), fixture.KvBytes(1, 83));
+}
+
 TEST(DeviceModelLoadTest, ABatchOutsideTheLimitsIsRefused) {
   OnDevice on(Tiny("head64_llama"), 64, /*max_rows=*/16);
   ASSERT_TRUE(on.fixture.status().ok()) << on.fixture.status();

@@ -1,9 +1,10 @@
 """Compiles the CUDA kernels with nvcc and compares what ptxas gave them with the baseline.
 
 Usage: cuda_resources.py NVCC CUOBJDUMP [--arch sm_90a] [--update]. Exit 1 on a difference, a spill,
-a warning of ptxas, an instruction that should be there and is not (cuda_instructions.py), or a
-missing compiler. The baseline is kernels/cuda/resources_ARCH.txt; --update writes its columns from
-this compiler (the dynamic columns stay: the kernels' test on the runner checks them).
+a warning of ptxas, a wgmma that waits for the one before, an instruction that should be there and
+is not (cuda_instructions.py), or a missing compiler. The baseline is kernels/cuda/resources_ARCH.txt;
+--update writes its columns from this compiler (the dynamic columns stay: the kernels' test on the
+runner checks them).
 """
 
 import argparse
@@ -29,6 +30,8 @@ NAME = re.compile(r"\d([A-Z][A-Za-z0-9]*Kernel)E")
 STACK = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
 USED = re.compile(r"Used (\d+) registers")
 SHARED = re.compile(r"(\d+) bytes smem")
+# ptxas only remarks that it waits for each wgmma before the next one.
+SERIALIZED = re.compile(r"wgmma\S* instructions are serialized")
 HEADER = """\
 # What a kernel takes of an SM, by ptxas of CUDA 13.0. cuda_resources_test checks registers, stack,
 # spilled bytes and static shared memory; cuda_kernels_test dynamic shared memory and threads.
@@ -79,6 +82,8 @@ def compile_all(nvcc, cuobjdump, arch):
             )
             if done.returncode != 0:
                 sys.exit(f"{source.name} does not compile for {arch}:\n{done.stdout}{done.stderr}")
+            if SERIALIZED.search(done.stdout + done.stderr):
+                sys.exit(f"{source.name}: ptxas waits for each wgmma:\n{done.stdout}{done.stderr}")
             found.update(parse(done.stdout + done.stderr))
             instructions.update(cuda_instructions.read(cuobjdump, target))
     return found, instructions

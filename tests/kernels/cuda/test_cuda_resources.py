@@ -54,6 +54,11 @@ class CudaResources(unittest.TestCase):
     def test_reads_what_ptxas_says(self):
         self.assertEqual(cuda_resources.parse(OUTPUT), {"AddBothKernel": Resources(40, 8, 16, 128)})
 
+    def test_a_remark_that_products_are_serialized_is_found(self):
+        remark = "Potential Performance Loss: wgmma.mma_async instructions are serialized due to"
+        self.assertTrue(cuda_resources.SERIALIZED.search(remark))
+        self.assertFalse(cuda_resources.SERIALIZED.search(OUTPUT))
+
     def test_equal_is_no_difference(self):
         found = {"A": Resources(40, 0, 0, 128)}
         self.assertEqual(cuda_resources.differences(found, {"A": [40, 0, 0, 128, 0, 64]}), [])

@@ -57,18 +57,20 @@ std::vector<WordCheck> ProductChecks(const Primitives& p, MmaKind kind, uint32_t
   return checks;
 }
 
-// Two products of the same sums, the second begun while the first is under way.
+// Products of the same sums, each begun while the one before is under way.
 WordCheck ChainCheck(const Primitives& p) {
   constexpr uint32_t kColumns = 128;
   std::vector<uint32_t> grid = MmaGrid(MmaKind::kWide, kColumns, 31);
   WordCheck check{.name = "wgmma chain", .launch = p.wgmma_chain};
   check.in = WgmmaInputs(grid, kColumns);
-  const std::vector<uint32_t> once = MmaModel(grid);
-  for (size_t i = 0; i < once.size(); ++i) {
-    grid[i / kWordsC * kMmaWords + kWordsA + kWordsB + i % kWordsC] = once[i];
+  std::vector<uint32_t> d;
+  for (uint32_t times = 0; times < simt_test::kChainProducts; ++times) {
+    d = MmaModel(grid);
+    for (size_t i = 0; i < d.size(); ++i) {
+      grid[i / kWordsC * kMmaWords + kWordsA + kWordsB + i % kWordsC] = d[i];
+    }
   }
-  check.expected = WgmmaOutputs(MmaModel(grid), kColumns);
-  check.count = 2;
+  check.expected = WgmmaOutputs(d, kColumns);
   check.out.assign(check.expected.size(), kPoison);
   check.hopper_only = true;
   return check;

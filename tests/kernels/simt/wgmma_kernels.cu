@@ -10,8 +10,7 @@ namespace {
 using namespace simt;  // NOLINT: the primitives are the language here
 
 constexpr uint32_t kRowsA = 64;
-constexpr uint32_t kChunks = 8;     // of 16 bytes, a row of a tile
-constexpr uint32_t kStepWords = 8;  // of a row of A or B: one step of K
+constexpr uint32_t kChunks = 8;  // of 16 bytes, a row of a tile
 
 struct TileParams {
   TensorMap map;
@@ -53,7 +52,8 @@ struct ProductShared {
   Vec16 b[kColumns][kChunks];
 };
 
-// Words [row][kStepWords] to the tile's columns of a step; the rest of the tile stays what it is.
+// Words [row][8], a step of K, to the tile's columns of a step; the rest of the tile stays what it
+// is.
 BATON_DEVICE void PutRows(const uint32_t* words, uint32_t num_rows, uint32_t step,
                           Vec16 (*tile)[kChunks]) {
   for (uint32_t i = thread(); i < 2 * num_rows; i += kWarpgroupSize) {
@@ -86,7 +86,6 @@ BATON_DEVICE void RunProduct(const WordParams& params, uint32_t step, const Mult
   }
   const TileDescriptor a = TileStep(describe_tile(memory.a), step);
   const TileDescriptor b = TileStep(describe_tile(memory.b), step);
-  wgmma_fence();
   multiply(sums, a, b);
   wgmma_finish(sums);
   BATON_UNROLL
@@ -102,6 +101,7 @@ template <uint32_t kColumns>
 BATON_DEVICE void MultiplyOnce(const WordParams& params) {
   RunProduct<kColumns>(params, params.count % 4,
                        [&](FragmentC(&sums)[kColumns / 8], TileDescriptor a, TileDescriptor b) {
+                         wgmma_fence();
                          wgmma_bf16_m64k16(sums, a, b, params.count >= 4);
                          wgmma_commit();
                        });
@@ -112,7 +112,9 @@ BATON_KERNEL(kWarpgroupSize) Product192Kernel(WordParams params) { MultiplyOnce<
 
 BATON_KERNEL(kWarpgroupSize) ChainKernel(WordParams params) {
   RunProduct<128>(params, 0, [&](FragmentC(&sums)[16], TileDescriptor a, TileDescriptor b) {
-    for (uint32_t i = 0; i < params.count; ++i) {
+    BATON_UNROLL
+    for (uint32_t i = 0; i < kChainProducts; ++i) {
+      wgmma_fence();
       wgmma_bf16_m64k16(sums, a, b, true);
       wgmma_commit();
       wgmma_wait<1>();

@@ -33,14 +33,16 @@ constexpr uint32_t WgmmaWords(uint32_t columns) {
 // C counts.
 constexpr uint32_t WgmmaCount(uint32_t step, bool adds) { return step + (adds ? 4 : 0); }
 
+inline constexpr uint32_t kChainProducts = 3;
+
 inline namespace BATON_BODY {
 
 // out = kCopiedTiles tiles of the bf16 matrix `in` [kMatrixRows][kMatrixColumns], in plain order.
 absl::Status TensorTiles(const WordParams& params);
 // out = D = A B^T, plus C when it counts, of `in` = A, B, C; `columns` is 128 or 192.
 absl::Status WarpgroupProduct(const WordParams& params, uint32_t columns);
-// out = D of `count` products in turn, all of the same A and B and each a group of its own, begun
-// while the one before is under way; C counts.
+// out = D of kChainProducts products in turn, all of the same A and B and each a group of its own,
+// begun while the one before is under way; C counts; 128 columns.
 absl::Status WarpgroupChain(const WordParams& params);
 
 }  // namespace BATON_BODY
