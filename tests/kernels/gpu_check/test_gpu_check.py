@@ -218,7 +218,8 @@ class GpuCheckScript(unittest.TestCase):
         self.assertEqual(code, 0, checks)
         kinds = {re.sub(r" (m |b |prefill |)\d.*", "", name) for name in checks}
         products = {f"gemm {name}" for name in ("qkv", "o", "gate_up", "down", "output")}
-        rows = {"rms_norm", "silu_mul", "gelu_mul", "embed", "rope_append", "sample"}
+        rows = {"rms_norm", "silu_mul", "gelu_mul", "embed", "sample"}
+        rows |= {"rope_append", "rope_append fp8"}
         experts = {"route", "sort_pairs", "grouped_gemm", "combine"}
         packed = {
             f"{work} {kind} {name}"
@@ -226,7 +227,7 @@ class GpuCheckScript(unittest.TestCase):
             for kind in ("q4_0", "q4_k", "q8_0")
             for name in ("gate_up", "down")
         }
-        others = {"attention", "kv_gather", "kv_scatter"}
+        others = {"attention", "attention fp8", "kv_gather", "kv_scatter"}
         self.assertEqual(kinds, products | packed | rows | experts | others)
         for check in checks.values():
             self.assertGreater(check["median_us"], 0)
