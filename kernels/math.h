@@ -39,6 +39,33 @@ constexpr float FloatFromHalf(uint16_t half) {
   return std::bit_cast<float>(std::bit_cast<uint32_t>(value) | sign);
 }
 
+// e4m3 (OCP 8-bit floating point, revision 1.0: sign, exponent of 4 bits with bias 7, mantissa of 3
+// bits; no infinity, NaN is 0x7F and 0xFF) to fp32; exact, subnormals included.
+constexpr float FloatFromE4m3(uint8_t code) {
+  const uint32_t sign = static_cast<uint32_t>(code & 0x80u) << 24;
+  const uint32_t magnitude = code & 0x7Fu;
+  if (magnitude == 0x7Fu) return std::bit_cast<float>(sign | 0x7FC00000u);
+  // As an fp32 the shifted bits are the value times 2^-120.
+  constexpr float kTwoTo120 = 1329227995784915872903807060280344576.0f;
+  const float value = std::bit_cast<float>(magnitude << 20) * kTwoTo120;
+  return std::bit_cast<float>(std::bit_cast<uint32_t>(value) | sign);
+}
+
+// fp32 to e4m3, round to nearest even; what is beyond 448 becomes 448, a NaN 0x7F.
+constexpr uint8_t E4m3FromFloat(float value) {
+  const uint32_t bits = std::bit_cast<uint32_t>(value);
+  const uint32_t sign = (bits >> 24) & 0x80u;
+  const uint32_t magnitude = bits & 0x7FFFFFFFu;
+  if (magnitude > 0x7F800000u) return 0x7Fu;
+  if (magnitude >= 0x43E00000u) return static_cast<uint8_t>(sign | 0x7Eu);  // >= 448
+  if (magnitude < 0x3C800000u) {  // < 2^-6: a multiple of 2^-9, rounded by adding 2^14 (its ulp)
+    const float rounded = std::bit_cast<float>(magnitude) + 16384.0f;
+    return static_cast<uint8_t>(sign | (std::bit_cast<uint32_t>(rounded) - 0x46800000u));
+  }
+  const uint32_t rounded = magnitude + 0x7FFFFu + ((magnitude >> 20) & 1u);
+  return static_cast<uint8_t>(sign | ((rounded - 0x3C000000u) >> 20));
+}
+
 // fp32 to IEEE half, round to nearest even; overflow gives infinity, a NaN stays a NaN.
 constexpr uint16_t HalfFromFloat(float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);

@@ -1,7 +1,5 @@
 #include "kvcache/kv_layout.h"
 
-#include <string_view>
-
 #include "fmt/format.h"
 
 #include "src/base/checked_math.h"
@@ -16,20 +14,10 @@ constexpr uint32_t kMaxLayers = 4096;
 constexpr uint32_t kMaxKvHeads = 4096;
 constexpr uint32_t kMaxHeadDim = 8192;
 constexpr uint32_t kMaxBlockSize = 4096;
+// Dims and tokens that the encoding of fp8 takes at a time.
+constexpr uint32_t kFp8Tile = 16;
 // 1 TiB: no arena holds such a block, so a larger product is a damaged file.
 constexpr uint64_t kMaxBlockBytes = uint64_t{1} << 40;
-
-std::string_view DtypeName(KvDtype dtype) {
-  switch (dtype) {
-    case KvDtype::kUnspecified:
-      return "unspecified";
-    case KvDtype::kBf16:
-      return "bf16";
-    case KvDtype::kF32:
-      return "f32";
-  }
-  return "unknown";
-}
 
 std::string_view EncodingName(KvEncoding encoding) {
   switch (encoding) {
@@ -39,6 +27,8 @@ std::string_view EncodingName(KvEncoding encoding) {
       return "plain";
     case KvEncoding::kPaired:
       return "paired";
+    case KvEncoding::kFragments:
+      return "fragments";
   }
   return "unknown";
 }
@@ -53,17 +43,41 @@ Status CheckRange(std::string_view name, uint32_t value, uint32_t max, bool even
 
 }  // namespace
 
-absl::Status KvLayout::Validate() const {
-  if (dtype != KvDtype::kBf16 && dtype != KvDtype::kF32) {
-    return InvalidArgument("KV layout: dtype {} is not bf16 (1) or f32 (2)", int(dtype));
+std::string_view KvDtypeName(KvDtype dtype) {
+  switch (dtype) {
+    case KvDtype::kUnspecified:
+      return "unspecified";
+    case KvDtype::kBf16:
+      return "bf16";
+    case KvDtype::kF32:
+      return "f32";
+    case KvDtype::kFp8:
+      return "fp8";
   }
-  if (encoding != KvEncoding::kPlain && encoding != KvEncoding::kPaired) {
-    return InvalidArgument("KV layout: encoding {} is not plain (1) or paired (2)", int(encoding));
+  return "unknown";
+}
+
+absl::Status KvLayout::Validate() const {
+  if (dtype != KvDtype::kBf16 && dtype != KvDtype::kF32 && dtype != KvDtype::kFp8) {
+    return InvalidArgument("KV layout: dtype {} is not bf16 (1), f32 (2) or fp8 (3)", int(dtype));
+  }
+  if (encoding != KvEncoding::kPlain && encoding != KvEncoding::kPaired &&
+      encoding != KvEncoding::kFragments) {
+    return InvalidArgument("KV layout: encoding {} is not plain (1), paired (2) or fragments (3)",
+                           int(encoding));
+  }
+  if ((dtype == KvDtype::kFp8) != (encoding == KvEncoding::kFragments)) {
+    return InvalidArgument("KV layout: {} does not go with the encoding {}", KvDtypeName(dtype),
+                           EncodingName(encoding));
   }
   BATON_RETURN_IF_ERROR(CheckRange("num_layers", num_layers, kMaxLayers, false));
   BATON_RETURN_IF_ERROR(CheckRange("num_kv_heads", num_kv_heads, kMaxKvHeads, false));
   BATON_RETURN_IF_ERROR(CheckRange("head_dim", head_dim, kMaxHeadDim, true));
   BATON_RETURN_IF_ERROR(CheckRange("block_size", block_size, kMaxBlockSize, true));
+  if (dtype == KvDtype::kFp8 && (head_dim % kFp8Tile != 0 || block_size % kFp8Tile != 0)) {
+    return InvalidArgument("KV layout: fp8 takes head_dim {} and block_size {} in multiples of {}",
+                           head_dim, block_size, kFp8Tile);
+  }
   if (SliceBytes() % 64 != 0) {
     return InvalidArgument(
         "KV layout: a slice of {} bytes ({} heads x {} dims x {} tokens) is no multiple of 64",
@@ -80,16 +94,16 @@ absl::Status KvLayout::Validate() const {
 uint64_t KvLayout::LayoutId() const { return Xxh3Hash64(ToString()); }
 
 std::string KvLayout::ToString() const {
-  return fmt::format("{} {} layers={} kv_heads={} head_dim={} block={} window={}", DtypeName(dtype),
-                     EncodingName(encoding), num_layers, num_kv_heads, head_dim, block_size,
-                     window_tokens);
+  return fmt::format("{} {} layers={} kv_heads={} head_dim={} block={} window={}",
+                     KvDtypeName(dtype), EncodingName(encoding), num_layers, num_kv_heads, head_dim,
+                     block_size, window_tokens);
 }
 
 std::string KvLayout::Difference(const KvLayout& a, const KvLayout& b) {
   const auto field = [](std::string_view name, auto x, auto y) {
     return x == y ? std::string() : fmt::format("{} {} against {}", name, x, y);
   };
-  std::string text = field("dtype", DtypeName(a.dtype), DtypeName(b.dtype));
+  std::string text = field("dtype", KvDtypeName(a.dtype), KvDtypeName(b.dtype));
   if (text.empty()) text = field("encoding", EncodingName(a.encoding), EncodingName(b.encoding));
   if (text.empty()) text = field("num_layers", a.num_layers, b.num_layers);
   if (text.empty()) text = field("num_kv_heads", a.num_kv_heads, b.num_kv_heads);

@@ -14,13 +14,18 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "src/base/status.h"
 
 namespace baton {
 
-// Element type of stored K and V.
-enum class KvDtype : uint8_t { kUnspecified = 0, kBf16 = 1, kF32 = 2 };
+// Element type of stored K and V. kFp8 = e4m3 with a scale for each row of a head (a token's K or
+// V), a power of two as bf16 (kernels/cuda/kv_fp8.h).
+enum class KvDtype : uint8_t { kUnspecified = 0, kBf16 = 1, kF32 = 2, kFp8 = 3 };
+
+// "bf16", as flags and layouts say it.
+std::string_view KvDtypeName(KvDtype dtype);
 
 // Order of elements inside a piece. Part of the layout's identity, so that a peer with another
 // SIMD order is refused and never misread.
@@ -31,6 +36,10 @@ enum class KvEncoding : uint8_t {
   // K as [dim/2][token][2] and V as [token/2][dim][2]: a 32-bit lane holds two bf16 values that one
   // shift and one mask turn into fp32, and the 16 tokens of a block are the SIMD lanes of a score.
   kPaired = 2,
+  // fp8 on devices: K and V as [token][dim], dims 16i + j and 16i + 8 + j neighbours for j < 8,
+  // then the scales [token]. Two neighbours of two tokens, or four bytes of one, are then what a
+  // lane multiplies with on tensor cores.
+  kFragments = 3,
 };
 
 inline constexpr size_t kKvBlockAlignment = 4096;
@@ -41,12 +50,16 @@ struct KvLayout {
   KvEncoding encoding = KvEncoding::kPaired;
   uint32_t num_layers = 0;
   uint32_t num_kv_heads = 0;
-  uint32_t head_dim = 0;       // elements; even
-  uint32_t block_size = 16;    // tokens; even
+  uint32_t head_dim = 0;       // elements; even; fp8: a multiple of 16
+  uint32_t block_size = 16;    // tokens; even; fp8: a multiple of 16
   uint32_t window_tokens = 0;  // sliding window of the windowed layers, 0 = none
 
-  size_t ElementBytes() const { return dtype == KvDtype::kF32 ? 4 : 2; }
-  size_t PieceBytes() const { return size_t{block_size} * head_dim * ElementBytes(); }
+  size_t ElementBytes() const {
+    return dtype == KvDtype::kFp8 ? 1 : dtype == KvDtype::kF32 ? 4 : 2;
+  }
+  // Of the scale of one head's row.
+  size_t ScaleBytes() const { return dtype == KvDtype::kFp8 ? 2 : 0; }
+  size_t PieceBytes() const { return block_size * (head_dim * ElementBytes() + ScaleBytes()); }
   // Bytes of one (block, layer) slice: K of all heads, then V of all heads.
   size_t SliceBytes() const { return 2 * size_t{num_kv_heads} * PieceBytes(); }
   // Bytes of one block that carry KV (num_layers slices).
@@ -60,7 +73,8 @@ struct KvLayout {
     return (num_tokens + block_size - 1) / block_size;
   }
 
-  // InvalidArgument naming the field and its range when a size is zero, odd, or overflows.
+  // InvalidArgument naming the field and its range when a size is zero, odd, or overflows, or an
+  // encoding is not the dtype's.
   absl::Status Validate() const;
   // XXH3-64 of the canonical text form; equal ids <=> equal layouts.
   uint64_t LayoutId() const;

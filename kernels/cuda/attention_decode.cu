@@ -11,6 +11,11 @@
 // head_dim a key, of which group / 16 are useful. Limit: memory; a cta with fewer than four splits
 // (below 1k keys) has idle warps, and the last cta of 128k keys and 4 pairs folds 1 MiB alone.
 // Reached: not yet measured on a GPU.
+// Fp8: codes become operands in registers (attention_fp8.h). Bytes: 2 head_dim + 4 a key and kv
+// head; units of 64 dims are 4 KiB. Instructions: 2.25 an element more, 1.75 of them shifts and
+// LOP3: 45 % of what their pipe (64 a cycle) takes while memory gives an SM its 16.5 bytes a cycle
+// (H200, 4.3 TB/s at 1.98 GHz).
+#include "kernels/cuda/attention_fp8.h"
 #include "kernels/cuda/attention_items.h"
 #include "kernels/cuda/attention_tile.h"
 #include "kernels/cuda/kernel_table.h"
@@ -24,11 +29,13 @@ constexpr uint32_t kDecodeThreads = 128;
 constexpr uint32_t kWarps = kDecodeThreads / simt::kWarpSize;
 constexpr uint32_t kSlots = 3;
 constexpr uint32_t kUnitBytes = 8192;
-template <uint32_t kDim>
-constexpr uint32_t kUnitKeys = kUnitBytes / (kDim * sizeof(Bf16));  // 64, 32, 16
+constexpr uint32_t SmallerOf(uint32_t a, uint32_t b) { return a < b ? a : b; }
+// 64, 32, 16 of bf16; 64, 64, 32 of fp8, whose units of 64 dims have 4 KiB.
+template <KvElement kElement, uint32_t kDim>
+constexpr uint32_t kUnitKeys = SmallerOf(kTileKeys, kUnitBytes / 16 / kKeyChunks<kElement, kDim>);
 // A tile's units: those of K, then as many of V.
-template <uint32_t kDim>
-constexpr uint32_t kTileUnits = 2 * kTileKeys / kUnitKeys<kDim>;
+template <KvElement kElement, uint32_t kDim>
+constexpr uint32_t kTileUnits = 2 * kTileKeys / kUnitKeys<kElement, kDim>;
 
 // Two neighbouring dims of one pair.
 struct alignas(8) Sums {
@@ -44,23 +51,25 @@ struct Partial {
 };
 static_assert(sizeof(Partial<128>) == AttentionPartialBytes(128));
 
-// A warp's ring [slot][key][chunk] while it walks its split, then its partial.
-template <uint32_t kDim>
+// A warp's ring [slot] while it walks its split, then its partial.
+template <KvElement kElement, uint32_t kDim>
 union WarpMemory {
-  Vec16 ring[kSlots][kUnitKeys<kDim>][kDim / kVec];
+  StoredKeys<kElement, kDim, kUnitKeys<kElement, kDim>> ring[kSlots];
   Partial<kDim> partial;
 };
 
 // q [pair][chunk]; the folded splits, of which each warp has a quarter of the dims and each thread
 // its own part, [n8, value][thread]: beside the sums of a split they do not fit into registers.
-template <uint32_t kDim>
+template <KvElement kElement, uint32_t kDim>
 struct DecodeShared {
   Vec16 q[kWarpPairs][kDim / kVec];
-  WarpMemory<kDim> warps[kWarps];
+  WarpMemory<kElement, kDim> warps[kWarps];
   float totals[kDim / 8 / kWarps * 4][kDecodeThreads];
   uint32_t is_last;
 };
-static_assert(sizeof(DecodeShared<128>) < 113 * 1024, "two ctas of an SM's 227 KiB");
+static_assert(sizeof(DecodeShared<KvElement::kBf16, 128>) < 113 * 1024 &&
+                  sizeof(DecodeShared<KvElement::kFp8, 128>) < 113 * 1024,
+              "two ctas of an SM's 227 KiB");
 
 // Tiles [first, end) of a split, at absolute positions.
 struct Tiles {
@@ -77,23 +86,25 @@ BATON_DEVICE Tiles TilesOfSplit(uint32_t split, const KeyRange& seen) {
 }
 
 // Copies a unit into its slot, if there is one; always ends a group.
-template <uint32_t kDim>
+template <KvElement kElement, uint32_t kDim>
 BATON_DEVICE void CopyUnit(const KeySource& source, const Tiles& tiles, uint32_t unit,
-                           WarpMemory<kDim>& memory) {
-  const uint32_t tile = tiles.first + unit / kTileUnits<kDim>;
+                           WarpMemory<kElement, kDim>& memory) {
+  constexpr uint32_t kUnits = kTileUnits<kElement, kDim>;
+  constexpr uint32_t kKeys = kUnitKeys<kElement, kDim>;
+  const uint32_t tile = tiles.first + unit / kUnits;
   if (simt::guard(tile < tiles.end)) {
-    const uint32_t part = unit % kTileUnits<kDim>;
-    const uint32_t key = part * kUnitKeys<kDim> % kTileKeys;
-    CopyKeys<kDim, kUnitKeys<kDim>, simt::kWarpSize>(
-        source, tile * kTileKeys + key, part >= kTileUnits<kDim> / 2, memory.ring[unit % kSlots]);
+    const uint32_t part = unit % kUnits;
+    CopyKeys<kElement, kDim, kKeys, simt::kWarpSize>(
+        source, tile * kTileKeys + part * kKeys % kTileKeys, part >= kUnits / 2,
+        memory.ring[unit % kSlots]);
   }
   simt::cp_async_commit();
 }
 
 // Waits for a unit of the walk and has the one after next under way.
-template <uint32_t kDim>
+template <KvElement kElement, uint32_t kDim>
 BATON_DEVICE void NextUnit(const KeySource& source, const Tiles& tiles, uint32_t unit,
-                           WarpMemory<kDim>& memory) {
+                           WarpMemory<kElement, kDim>& memory) {
   // The own copies of the unit have landed; behind the barrier the warp's have, and every lane has
   // read the unit before, whose slot is filled next.
   simt::cp_async_wait<kSlots - 2>();
@@ -110,10 +121,10 @@ struct Walk {
 };
 
 // Walks the tiles, whose first units are under way. At the end the ring is free.
-template <uint32_t kDim>
+template <KvElement kElement, uint32_t kDim>
 BATON_DEVICE void AttendSplit(const Walk& walk, const Vec16 (*q)[kDim / kVec],
-                              WarpMemory<kDim>& memory, SplitState<kDim>& split) {
-  constexpr uint32_t kKeys = kUnitKeys<kDim>;
+                              WarpMemory<kElement, kDim>& memory, SplitState<kDim>& split) {
+  constexpr uint32_t kKeys = kUnitKeys<kElement, kDim>;
   Begin(split);
   uint32_t unit = 0;
   for (uint32_t tile = walk.tiles.first; tile < walk.tiles.end; ++tile) {
@@ -123,7 +134,11 @@ BATON_DEVICE void AttendSplit(const Walk& walk, const Vec16 (*q)[kDim / kVec],
     BATON_UNROLL
     for (uint32_t key = 0; key < kTileKeys; key += kKeys) {
       NextUnit(walk.source, walk.tiles, unit, memory);
-      MultiplyKeys<kDim, kKeys>(q, memory.ring[unit % kSlots], scores + key / 8);
+      if constexpr (kElement == KvElement::kFp8) {
+        MultiplyCodes<kDim, kKeys>(q, memory.ring[unit % kSlots], scores + key / 8);
+      } else {
+        MultiplyKeys<kDim, kKeys>(q, memory.ring[unit % kSlots].rows, scores + key / 8);
+      }
       ++unit;
     }
     FragmentA weights[kTileKeys / 16];
@@ -131,7 +146,12 @@ BATON_DEVICE void AttendSplit(const Walk& walk, const Vec16 (*q)[kDim / kVec],
     BATON_UNROLL
     for (uint32_t key = 0; key < kTileKeys; key += kKeys) {
       NextUnit(walk.source, walk.tiles, unit, memory);
-      AddValues<kDim, kKeys>(weights + key / 16, memory.ring[unit % kSlots], split);
+      if constexpr (kElement == KvElement::kFp8) {
+        AddCodes<kDim, kKeys>(weights + key / 16, memory.ring[unit % kSlots],
+                              {walk.source.seen, tile * kTileKeys + key}, split);
+      } else {
+        AddValues<kDim, kKeys>(weights + key / 16, memory.ring[unit % kSlots].rows, split);
+      }
       ++unit;
     }
   }
@@ -156,9 +176,9 @@ BATON_DEVICE void StorePartial(const SplitState<kDim>& split, uint32_t num_pairs
 }
 
 // Folds a split's partial into the thread's totals.
-template <uint32_t kDim>
+template <KvElement kElement, uint32_t kDim>
 BATON_DEVICE void FoldPartial(const Partial<kDim>& from, uint32_t num_pairs, RowTotal (&rows)[2],
-                              DecodeShared<kDim>& memory) {
+                              DecodeShared<kElement, kDim>& memory) {
   BATON_UNROLL
   for (uint32_t half = 0; half < 2; ++half) {
     const uint32_t pair = simt::lane() / 4 + 8 * half;
@@ -176,9 +196,10 @@ BATON_DEVICE void FoldPartial(const Partial<kDim>& from, uint32_t num_pairs, Row
   }
 }
 
-template <uint32_t kDim>
+template <KvElement kElement, uint32_t kDim>
 BATON_DEVICE void StoreTotals(const AttentionParams& params, const AttentionItem& item,
-                              const RowTotal (&rows)[2], const DecodeShared<kDim>& memory) {
+                              const RowTotal (&rows)[2],
+                              const DecodeShared<kElement, kDim>& memory) {
   BATON_UNROLL
   for (uint32_t half = 0; half < 2; ++half) {
     const uint32_t pair = simt::lane() / 4 + 8 * half;
@@ -196,9 +217,9 @@ BATON_DEVICE void StoreTotals(const AttentionParams& params, const AttentionItem
 }
 
 // True in the cta that arrives last of the item's parts; it then sees the partials of all.
-template <uint32_t kDim>
+template <KvElement kElement, uint32_t kDim>
 BATON_DEVICE bool ArrivesLast(const AttentionParams& params, const AttentionItem& item,
-                              DecodeShared<kDim>& memory) {
+                              DecodeShared<kElement, kDim>& memory) {
   simt::sync_block();
   if (simt::thread() == 0) {
     uint32_t* const arrivals = params.arrivals + item.arrival;
@@ -213,9 +234,9 @@ BATON_DEVICE bool ArrivesLast(const AttentionParams& params, const AttentionItem
   return memory.is_last == 1;
 }
 
-template <uint32_t kDim>
+template <KvElement kElement, uint32_t kDim>
 BATON_DEVICE void AttendItem(const AttentionParams& params, const AttentionItem& item,
-                             DecodeShared<kDim>& memory) {
+                             DecodeShared<kElement, kDim>& memory) {
   const KeyRange seen = KeysOfPairs(params, item, 0, kWarpPairs);
   const KeySource source = SourceOf(params, item, seen);
   const PairRows rows = RowsOfWarp(params, item, 0);
@@ -223,7 +244,7 @@ BATON_DEVICE void AttendItem(const AttentionParams& params, const AttentionItem&
   auto* const partials =
       reinterpret_cast<Partial<kDim>*>(params.partials) + (is_alone ? 0 : item.first_partial);
   const uint32_t first_split = seen.begin / (kSplitTiles * kTileKeys);
-  WarpMemory<kDim>& own = memory.warps[simt::warp()];
+  WarpMemory<kElement, kDim>& own = memory.warps[simt::warp()];
   RowTotal totals[2] = {{kNothing, 0.0f}, {kNothing, 0.0f}};
 
   CopyPairs<kDim, kWarpPairs, kDecodeThreads>(params, item, memory.q);
@@ -260,9 +281,9 @@ BATON_DEVICE void AttendItem(const AttentionParams& params, const AttentionItem&
   StoreTotals(params, item, totals, memory);
 }
 
-template <uint32_t kDim>
+template <KvElement kElement, uint32_t kDim>
 BATON_DEVICE void AttendItems(const AttentionParams& params) {
-  auto& memory = simt::shared<DecodeShared<kDim>>();
+  auto& memory = simt::shared<DecodeShared<kElement, kDim>>();
   const uint32_t num_items = *params.num_items;
   for (uint32_t i = simt::block().x; i < num_items; i += simt::grid().x) {
     const AttentionItem item = params.items[i];
@@ -271,36 +292,48 @@ BATON_DEVICE void AttendItems(const AttentionParams& params) {
 }
 
 BATON_KERNEL(kDecodeThreads) AttentionDecode64Kernel(AttentionParams params) {
-  AttendItems<64>(params);
+  AttendItems<KvElement::kBf16, 64>(params);
 }
 BATON_KERNEL(kDecodeThreads) AttentionDecode128Kernel(AttentionParams params) {
-  AttendItems<128>(params);
+  AttendItems<KvElement::kBf16, 128>(params);
 }
 BATON_KERNEL(kDecodeThreads) AttentionDecode256Kernel(AttentionParams params) {
-  AttendItems<256>(params);
+  AttendItems<KvElement::kBf16, 256>(params);
 }
+BATON_KERNEL(kDecodeThreads) AttentionDecode64Fp8Kernel(AttentionParams params) {
+  AttendItems<KvElement::kFp8, 64>(params);
+}
+BATON_KERNEL(kDecodeThreads) AttentionDecode128Fp8Kernel(AttentionParams params) {
+  AttendItems<KvElement::kFp8, 128>(params);
+}
+BATON_KERNEL(kDecodeThreads) AttentionDecode256Fp8Kernel(AttentionParams params) {
+  AttendItems<KvElement::kFp8, 256>(params);
+}
+
+using Kernel = void (*)(AttentionParams);
+constexpr Kernel kKernels[6] = {AttentionDecode64Kernel,     AttentionDecode128Kernel,
+                                AttentionDecode256Kernel,    AttentionDecode64Fp8Kernel,
+                                AttentionDecode128Fp8Kernel, AttentionDecode256Fp8Kernel};
 
 }  // namespace
 
-const KernelInfo kAttentionDecodeInfos[3] = {
-    {"AttentionDecode64Kernel", kDecodeThreads, sizeof(DecodeShared<64>)},
-    {"AttentionDecode128Kernel", kDecodeThreads, sizeof(DecodeShared<128>)},
-    {"AttentionDecode256Kernel", kDecodeThreads, sizeof(DecodeShared<256>)}};
+const KernelInfo kAttentionDecodeInfos[6] = {
+    {"AttentionDecode64Kernel", kDecodeThreads, sizeof(DecodeShared<KvElement::kBf16, 64>)},
+    {"AttentionDecode128Kernel", kDecodeThreads, sizeof(DecodeShared<KvElement::kBf16, 128>)},
+    {"AttentionDecode256Kernel", kDecodeThreads, sizeof(DecodeShared<KvElement::kBf16, 256>)},
+    {"AttentionDecode64Fp8Kernel", kDecodeThreads, sizeof(DecodeShared<KvElement::kFp8, 64>)},
+    {"AttentionDecode128Fp8Kernel", kDecodeThreads, sizeof(DecodeShared<KvElement::kFp8, 128>)},
+    {"AttentionDecode256Fp8Kernel", kDecodeThreads, sizeof(DecodeShared<KvElement::kFp8, 256>)}};
 
 absl::Status AttentionDecode(const AttentionParams& params, void* stream) {
   if (absl::Status status = CheckAttention("AttentionDecode", params); !status.ok()) return status;
-  const bool is_64 = params.kv.head_dim == 64;
-  const bool is_128 = params.kv.head_dim == 128;
-  const KernelInfo& info = kAttentionDecodeInfos[is_64 ? 0 : is_128 ? 1 : 2];
+  const uint32_t index = KernelIndex(params.kv);
   return simt::launch({.name = "AttentionDecode",
                        .grid = {params.num_ctas, 1, 1},
                        .num_threads = kDecodeThreads,
-                       .shared_bytes = info.shared_bytes,
+                       .shared_bytes = kAttentionDecodeInfos[index].shared_bytes,
                        .stream = stream},
-                      is_64    ? AttentionDecode64Kernel
-                      : is_128 ? AttentionDecode128Kernel
-                               : AttentionDecode256Kernel,
-                      params);
+                      kKernels[index], params);
 }
 
 }  // namespace BATON_BODY

@@ -2,7 +2,8 @@
 // q, K and V into shared memory. Included by the attention kernels and their reference.
 //
 // Shared memory: rows of head_dim bf16 in chunks of sixteen bytes, chunk c of row r at c ^ (r % 8):
-// the eight rows of an ldmatrix touch 32 different banks.
+// the eight rows of an ldmatrix touch 32 different banks. Rows of fp8 likewise; of 64 dims they
+// have four chunks, and chunk c of row r lies at c ^ (r / 2 % 4).
 #ifndef BATON_KERNELS_CUDA_ATTENTION_ITEMS_H_
 #define BATON_KERNELS_CUDA_ATTENTION_ITEMS_H_
 
@@ -24,6 +25,27 @@ using simt::Vec16;
 inline constexpr uint32_t kTileKeys = 64;
 inline constexpr uint32_t kSplitTiles = 4;
 inline constexpr uint32_t kWarpPairs = 16;
+
+// Chunks of sixteen bytes of a row of K or V, and where one lies in a row in shared memory.
+template <KvElement kElement, uint32_t kDim>
+inline constexpr uint32_t kKeyChunks = kElement == KvElement::kFp8 ? kDim / 16 : kDim / kVec;
+template <uint32_t kChunks>
+BATON_DEVICE uint32_t KeyChunkAt(uint32_t row, uint32_t chunk) {
+  return kChunks < 8 ? chunk ^ (row / 2 % 4) : Swizzled(row, chunk);
+}
+
+// Some keys' K or V as they are stored: rows [key][chunk] and, of fp8, their scales [key].
+template <KvElement kElement, uint32_t kDim, uint32_t kKeys>
+struct StoredKeys {
+  Vec16 rows[kKeys][kKeyChunks<kElement, kDim>];
+};
+template <uint32_t kDim, uint32_t kKeys>
+struct StoredKeys<KvElement::kFp8, kDim, kKeys> {
+  Vec16 rows[kKeys][kKeyChunks<KvElement::kFp8, kDim>];
+  Vec16 scales[kKeys / kVec];
+};
+template <uint32_t kDim, uint32_t kKeys>
+using CodedKeys = StoredKeys<KvElement::kFp8, kDim, kKeys>;
 
 // Keys [begin, end).
 struct KeyRange {
@@ -94,33 +116,70 @@ BATON_DEVICE KeySource SourceOf(const AttentionParams& params, const AttentionIt
           seen};
 }
 
-// K or V of kKeys keys from `first_key`, a multiple of kKeys, by kThreads threads. Slots that the
-// item does not see become zeros and are not read: they may hold anything, and their block none.
-template <uint32_t kDim, uint32_t kKeys, uint32_t kThreads>
-BATON_DEVICE void CopyKeys(const KeySource& from, uint32_t first_key, bool is_value,
-                           Vec16 (*to)[kDim / kVec]) {
-  constexpr uint32_t kChunks = kDim / kVec;
+// Rows of K or V of kKeys keys from `first_key`, a multiple of kKeys, by kThreads threads. Slots
+// that the item does not see become zeros and are not read: they may hold anything, and their block
+// none.
+template <KvElement kElement, uint32_t kDim, uint32_t kKeys, uint32_t kThreads>
+BATON_DEVICE void CopyRows(const KeySource& from, uint32_t first_key, bool is_value,
+                           Vec16 (*to)[kKeyChunks<kElement, kDim>]) {
+  constexpr uint32_t kChunks = kKeyChunks<kElement, kDim>;
+  constexpr size_t kElementBytes = kChunks * sizeof(Vec16) / kDim;
   constexpr uint32_t kRows = kThreads / kChunks;  // at a time
-  static_assert(kMinBlockSize % kRows == 0, "a block is looked up once for sixteen keys");
+  // A block is looked up once for sixteen keys; more rows at a time are several sixteens.
+  constexpr uint32_t kSixteens = kRows > kMinBlockSize ? kRows / kMinBlockSize : 1;
+  static_assert(kSixteens * kMinBlockSize % kRows == 0 && kKeys % kRows == 0);
   // At head_dim 256 the sums are 128 registers: addresses kept for later copies would spill.
-  [[maybe_unused]] constexpr uint32_t kCopies = kDim == 256 ? 1 : kMinBlockSize / kRows;
+  [[maybe_unused]] constexpr uint32_t kCopies = kDim == 256 ? 1 : kSixteens * kMinBlockSize / kRows;
   const uint32_t thread = simt::thread() % kThreads;
   const uint32_t chunk = thread % kChunks;
+  const uint32_t own = kSixteens == 1 ? 0 : thread / kChunks / kMinBlockSize * kMinBlockSize;
   BATON_UNROLL
-  for (uint32_t first = 0; first < kKeys; first += kMinBlockSize) {
-    const uint32_t key = first_key + first;
+  for (uint32_t first = 0; first < kKeys; first += kSixteens * kMinBlockSize) {
+    const uint32_t key = first_key + first + own;
     const bool any = simt::guard(from.seen.Meets(key, kMinBlockSize));
     const uint32_t block = any ? from.blocks[key / from.kv.block_size] : 0;
-    const size_t offset = from.kv.KeyOffset(block, from.kv_head, key % from.kv.block_size) +
-                          (is_value ? from.kv.ValueOffset() : 0);
+    const size_t offset =
+        from.kv.KeyOffset(block, from.kv_head, key % from.kv.block_size, kElement) +
+        (is_value ? from.kv.ValueOffset(kElement) : 0);
     BATON_UNROLL_BY(kCopies)
-    for (uint32_t i = 0; i < kMinBlockSize; i += kRows) {
-      const uint32_t row = i + thread / kChunks;
-      const bool inside = simt::guard(from.seen.Has(key + row));
+    for (uint32_t i = 0; i < kSixteens * kMinBlockSize; i += kRows) {
+      const uint32_t row = i + thread / kChunks - own;
+      const bool is_seen = from.seen.Has(key + row);
+      // No guard for fp8: a code too many has a scale of zero in the end (attention_fp8.h), and to
+      // ask costs less registers than not to.
+      const bool inside = kElement == KvElement::kFp8 ? is_seen : simt::guard(is_seen);
       const std::byte* at = from.kv.base;
-      if (inside) at += offset + (row * kDim + chunk * kVec) * sizeof(Bf16);
-      simt::cp_async16(&to[first + row][Swizzled(first + row, chunk)], at, inside ? 16 : 0);
+      if (inside) at += offset + (row * kDim + chunk * (kDim / kChunks)) * kElementBytes;
+      const uint32_t to_row = first + own + row;
+      simt::cp_async16(&to[to_row][KeyChunkAt<kChunks>(to_row, chunk)], at, inside ? 16 : 0);
     }
+  }
+}
+
+// Their scales, of fp8, by the first threads: eight at a time where the item sees any of them, so
+// those of slots that it does not see may be anything; zeros where it sees none.
+template <uint32_t kKeys, uint32_t kThreads>
+BATON_DEVICE void CopyScales(const KeySource& from, uint32_t first_key, bool is_value, Vec16* to) {
+  const uint32_t thread = simt::thread() % kThreads;
+  if (thread >= kKeys / kVec) return;
+  const uint32_t key = first_key + thread * kVec;
+  const bool any = simt::guard(from.seen.Meets(key, kVec));
+  const std::byte* at = from.kv.base;
+  if (any) {
+    const uint32_t block = from.blocks[key / from.kv.block_size];
+    at += from.kv.KeyOffset(block, from.kv_head, 0, KvElement::kFp8) +
+          (is_value ? from.kv.ValueOffset(KvElement::kFp8) : 0) +
+          from.kv.ScaleOffset(key % from.kv.block_size);
+  }
+  simt::cp_async16(to + thread, at, any ? 16 : 0);
+}
+
+template <KvElement kElement, uint32_t kDim, uint32_t kKeys, uint32_t kThreads>
+BATON_DEVICE void CopyKeys(const KeySource& from, uint32_t first_key, bool is_value,
+                           StoredKeys<kElement, kDim, kKeys>& to) {
+  CopyRows<kElement, kDim, kKeys, kThreads>(from, first_key, is_value, to.rows);
+  if constexpr (kElement == KvElement::kFp8) {
+    CopyScales<kKeys, kThreads>(from, first_key, is_value, to.scales);
   }
 }
 
@@ -143,6 +202,12 @@ BATON_DEVICE PairRows RowsOfWarp(const AttentionParams& params, const AttentionI
 
 BATON_DEVICE void StorePair(Bf16* row, uint32_t dim, float low, float high) {
   *reinterpret_cast<uint32_t*>(row + dim) = Pair(low, high);
+}
+
+// Which of a kernel's six forms takes these blocks: head_dim 64, 128, 256 of bf16; of fp8.
+inline uint32_t KernelIndex(const KvBlocks& kv) {
+  const uint32_t of_dim = kv.head_dim == 64 ? 0 : kv.head_dim == 128 ? 1 : 2;
+  return of_dim + (kv.element == KvElement::kFp8 ? 3 : 0);
 }
 
 // OK for what both kernels take.

@@ -21,8 +21,9 @@ inline constexpr uint32_t kPaddingRow = 0xFFFFFFFFu;
 //   norm: x / sqrt(mean(x^2) + eps) * weight, in fp32
 //   pair (x0, x1) with (cos, sin): fma(x0, cos, -(x1 sin)), fma(x1, cos, x0 sin), rounded to bf16
 // once. Rows of one sequence stand together, positions ascending. The last of them zeroes the token
-// slots of its block behind itself (K and V, this layer): a block has the same bytes however its
-// prompt was cut. V keeps its bits.
+// slots of its block behind itself (K and V, this layer; of fp8 their scales too): a block has the
+// same bytes however its prompt was cut. V keeps its bits. In fp8 the bf16 of K and V become a row
+// each of kv_fp8.h.
 struct RopeAppendParams {
   const simt::Bf16* qkv;        // [num_rows][num_heads + 2 num_kv_heads][head_dim]
   const simt::Bf16* q_norm;     // [head_dim], null for none
@@ -63,7 +64,8 @@ struct AttentionItem {
 // so a row's bits do not depend on how a prompt is cut, on the batch, the block size or the plan,
 // and `attention_prefill` and `attention_decode` give the same bits. That holds while the values of
 // a sequence are zero or in [2^-60, 2^40]; a NaN or infinity in K or V may reach any row of its
-// sequence, and no other. Slots that no row of an item sees are not read.
+// sequence, and no other. Slots that no row of an item sees are not read; of fp8 their scales may
+// be, eight at a time, and change nothing.
 struct AttentionParams {
   const simt::Bf16* q;  // [num_rows][num_heads][head_dim]
   simt::Bf16* out;      // [num_rows][num_heads][head_dim]

@@ -5,6 +5,7 @@
 
 #include "kernels/cuda/attention_tile.h"
 #include "kernels/cuda/kernel_reference.h"
+#include "kernels/cuda/kv_rows_reference.h"
 #include "kernels/math.h"
 #include "kernels/simt/tensor_core.h"
 
@@ -172,6 +173,39 @@ void AttendHeadBits(const AttentionData& data, const HeadQuery& query, Bf16* out
   }
 }
 
+// K or V of one head in all slots of a block.
+void WidenPiece(const KvBlocks& from, const std::byte* piece, const KvBlocks& to, std::byte* wide) {
+  for (uint32_t token = 0; token < from.block_size; ++token) {
+    const std::vector<Bf16> row = ReferenceLoadRow(from, piece, token);
+    std::copy(row.begin(), row.end(), reinterpret_cast<Bf16*>(wide + token * to.RowBytes()));
+  }
+}
+
+// The same with K and V in bf16, which `bytes` then holds: attention over fp8 is attention over
+// those. A block that some span sees has all its slots there.
+AttentionData InBf16(const AttentionData& data, std::span<const AttentionRows> spans,
+                     std::vector<std::byte>& bytes) {
+  if (data.kv.element == KvElement::kBf16) return data;
+  AttentionData wide = data;
+  wide.kv.element = KvElement::kBf16;
+  wide.kv.block_stride_bytes = 2 * wide.kv.ValueOffset();
+  for (const AttentionRows& span : spans) {
+    if (span.num_rows == 0) continue;
+    const uint32_t* blocks = data.block_lists + size_t{span.sequence} * data.max_blocks;
+    const uint32_t first = KeysAt(span.first_position, data.shape.window).begin;
+    const uint32_t last = span.first_position + span.num_rows - 1;
+    for (uint32_t i = first / data.kv.block_size; i <= last / data.kv.block_size; ++i) {
+      bytes.resize(std::max(bytes.size(), (size_t{blocks[i]} + 1) * wide.kv.block_stride_bytes));
+      for (uint32_t piece = 0; piece < 2 * data.kv.num_kv_heads; ++piece) {
+        const std::byte* from = data.kv.base + data.kv.KeyOffset(blocks[i], piece, 0);
+        WidenPiece(data.kv, from, wide.kv, bytes.data() + wide.kv.KeyOffset(blocks[i], piece, 0));
+      }
+    }
+  }
+  wide.kv.base = bytes.data();
+  return wide;
+}
+
 // Calls attend(query, at) for each row and head of the spans; `at` is where its elements begin.
 template <typename Attend>
 void ForEachHead(const AttentionData& data, std::span<const AttentionRows> spans,
@@ -216,16 +250,20 @@ RotatedRows ReferenceRotate(const RopeAppendParams& params) {
 std::vector<double> ReferenceAttention(const AttentionData& data, uint32_t num_rows,
                                        std::span<const AttentionRows> spans) {
   std::vector<double> out(size_t{num_rows} * data.shape.num_heads * data.kv.head_dim);
-  ForEachHead(data, spans,
-              [&](const HeadQuery& query, size_t at) { AttendHead(data, query, out.data() + at); });
+  std::vector<std::byte> bytes;
+  const AttentionData wide = InBf16(data, spans, bytes);
+  ForEachHead(wide, spans,
+              [&](const HeadQuery& query, size_t at) { AttendHead(wide, query, out.data() + at); });
   return out;
 }
 
 std::vector<Bf16> ReferenceAttentionBits(const AttentionData& data, uint32_t num_rows,
                                          std::span<const AttentionRows> spans) {
   std::vector<Bf16> out(size_t{num_rows} * data.shape.num_heads * data.kv.head_dim, Bf16{0});
-  ForEachHead(data, spans, [&](const HeadQuery& query, size_t at) {
-    AttendHeadBits(data, query, out.data() + at);
+  std::vector<std::byte> bytes;
+  const AttentionData wide = InBf16(data, spans, bytes);
+  ForEachHead(wide, spans, [&](const HeadQuery& query, size_t at) {
+    AttendHeadBits(wide, query, out.data() + at);
   });
   return out;
 }

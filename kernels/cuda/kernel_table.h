@@ -220,9 +220,9 @@ extern const KernelInfo kGemmWgmmaInfos[2];                       // 128 rows of
 extern const KernelInfo kGemmPackedInfos[2 * kNumPackedFormats];  // of each format 8 rows, 32
 extern const KernelInfo kUnpackInfos[kNumPackedFormats];
 extern const KernelInfo kEmbedPackedInfos[kNumPackedFormats];
-extern const KernelInfo kRopeAppendInfo;
-extern const KernelInfo kAttentionPrefillInfos[3];  // head_dim 64, 128, 256
-extern const KernelInfo kAttentionDecodeInfos[3];   // head_dim 64, 128, 256
+extern const KernelInfo kRopeAppendInfos[2];        // bf16, fp8
+extern const KernelInfo kAttentionPrefillInfos[6];  // head_dim 64, 128, 256 of bf16; of fp8
+extern const KernelInfo kAttentionDecodeInfos[6];   // head_dim 64, 128, 256 of bf16; of fp8
 extern const KernelInfo kKvGatherInfo;
 extern const KernelInfo kKvScatterInfo;
 extern const KernelInfo kSampleInfo;

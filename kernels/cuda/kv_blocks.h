@@ -1,8 +1,9 @@
 // Where K and V of one layer lie on a device: the bytes of kvcache/kv_layout.h for bf16 in the
-// encoding kPlain, as a plain struct that kernels take by value. Pure; any thread, host or device.
+// encoding kPlain and for fp8 in kFragments, as a plain struct that kernels take by value. Pure;
+// any thread, host or device.
 //
-// A (block, layer) slice is [K|V][kv_head][token][dim], so V of a head and token lies ValueOffset()
-// behind its K.
+// A (block, layer) slice is [K|V][kv_head][piece], so V of a head and token lies ValueOffset()
+// behind its K. A piece is [token][dim], of fp8 then a scale for each token.
 #ifndef BATON_KERNELS_CUDA_KV_BLOCKS_H_
 #define BATON_KERNELS_CUDA_KV_BLOCKS_H_
 
@@ -18,6 +19,12 @@ namespace baton::cuda {
 inline constexpr uint32_t kMaxGroup = 16;
 // The smallest block: sixteen tokens from a multiple of sixteen on lie in one block.
 inline constexpr uint32_t kMinBlockSize = 16;
+// Of a row in fp8: a bf16.
+inline constexpr uint32_t kKvScaleBytes = 2;
+
+// What K and V are stored as. A kernel is compiled for one, and names it where it asks for places:
+// then they cost no more than with one type.
+enum class KvElement : uint32_t { kBf16 = 0, kFp8 = 1 };
 
 // The blocks of a device as one layer sees them.
 struct KvBlocks {
@@ -26,14 +33,30 @@ struct KvBlocks {
   uint32_t num_kv_heads;
   uint32_t head_dim;    // 64, 128 or 256
   uint32_t block_size;  // tokens: 16, 32 or 64
+  KvElement element = KvElement::kBf16;
 
-  // K (or V) of one head and token.
-  constexpr size_t RowBytes() const { return size_t{head_dim} * 2; }
-  constexpr size_t PieceBytes() const { return block_size * RowBytes(); }
-  constexpr size_t ValueOffset() const { return num_kv_heads * PieceBytes(); }
+  // K (or V) of one head and token, without its scale.
+  constexpr size_t RowBytes(KvElement of) const {
+    return size_t{head_dim} * (of == KvElement::kFp8 ? 1 : 2);
+  }
+  constexpr size_t PieceBytes(KvElement of) const {
+    return block_size * (RowBytes(of) + (of == KvElement::kFp8 ? kKvScaleBytes : 0));
+  }
+  constexpr size_t ValueOffset(KvElement of) const { return num_kv_heads * PieceBytes(of); }
   // Of K, from `base`; token < block_size.
+  constexpr size_t KeyOffset(uint32_t block, uint32_t kv_head, uint32_t token, KvElement of) const {
+    return block * block_stride_bytes + kv_head * PieceBytes(of) + token * RowBytes(of);
+  }
+  // Of fp8: of the scale of a token from its piece.
+  constexpr size_t ScaleOffset(uint32_t token) const {
+    return size_t{block_size} * head_dim + token * kKvScaleBytes;
+  }
+
+  constexpr size_t RowBytes() const { return RowBytes(element); }
+  constexpr size_t PieceBytes() const { return PieceBytes(element); }
+  constexpr size_t ValueOffset() const { return ValueOffset(element); }
   constexpr size_t KeyOffset(uint32_t block, uint32_t kv_head, uint32_t token) const {
-    return block * block_stride_bytes + kv_head * PieceBytes() + token * RowBytes();
+    return KeyOffset(block, kv_head, token, element);
   }
 };
 

@@ -6,7 +6,12 @@
 // an element, 10 with norms. Limit: memory (few rows: latency). Reached: not yet measured on a GPU.
 // Order of a norm: a lane adds its squares ascending by fma, a head its lanes by the tree
 // head_dim / 16, ..., 2, 1. It depends on head_dim only.
+// Fp8 (kv_fp8.h): K and V rounded to bf16 as above, then to codes. The lanes of a head agree on its
+// largest magnitude by the same tree of shuffles; one more for each half of the head puts dims i
+// and i + 8 of sixteen into one lane, which stores four codes at once. Bytes: 3 an element of K and
+// V.
 #include "kernels/cuda/kernel_table.h"
+#include "kernels/cuda/kv_fp8.h"
 #include "kernels/cuda/row_shapes.h"
 #include "kernels/simt/device.h"
 
@@ -125,7 +130,80 @@ BATON_DEVICE void ZeroSlotsBehind(const RopeAppendParams& params, const Place& p
   }
 }
 
-BATON_KERNEL(kRopeThreads) RopeAppendKernel(RopeAppendParams params) {
+BATON_DEVICE uint32_t Larger(uint32_t a, uint32_t b) { return a > b ? a : b; }
+
+// Bits of bf16 of the largest magnitude; the order of the bits is that of the numbers.
+BATON_DEVICE uint32_t LargestOf(const Quad& quad) {
+  uint32_t largest = 0;
+  BATON_UNROLL
+  for (const uint32_t word : quad.words) {
+    largest = Larger(largest, Larger(word & 0x7FFFu, word >> 16 & 0x7FFFu));
+  }
+  return largest;
+}
+
+// Of all elements of the head, the same in its lanes. All lanes of the warp call it.
+BATON_DEVICE uint32_t LargestOfHead(const Quad& low, const Quad& high, uint32_t lanes) {
+  uint32_t largest = Larger(LargestOf(low), LargestOf(high));
+  for (uint32_t step = lanes / 2; step > 0; step /= 2) {
+    largest = Larger(largest, simt::shfl_xor(largest, step));
+  }
+  return largest;
+}
+
+// Four codes of the lane and of the one with the dims that are eight away, in the order of the
+// piece: those of the first two dims of both in the lane of the lower dims, else of the last two.
+BATON_DEVICE uint32_t CodesOf(const Quad& quad, float inverse, uint32_t lane) {
+  const uint32_t own =
+      simt::to_e4m3x2(QuadElement(quad, 0) * inverse, QuadElement(quad, 1) * inverse) |
+      simt::to_e4m3x2(QuadElement(quad, 2) * inverse, QuadElement(quad, 3) * inverse) << 16;
+  const uint32_t other = simt::shfl_xor(own, 2u);
+  const bool is_lower = lane % 4 < 2;
+  const uint32_t lower = is_lower ? own : other >> 16;
+  const uint32_t upper = is_lower ? other : own >> 16;
+  return (lower & 0xFFu) | (upper & 0xFFu) << 8 | (lower & 0xFF00u) << 8 | (upper & 0xFF00u) << 16;
+}
+
+// A head's K or V in fp8: this lane's codes, and its scale.
+struct CodedHead {
+  uint32_t low;   // of [0, head_dim / 2)
+  uint32_t high;  // of [head_dim / 2, head_dim)
+  uint16_t scale;
+};
+
+// All lanes of the warp call it.
+BATON_DEVICE CodedHead CodeHead(const Quad& low, const Quad& high, uint32_t lane, uint32_t lanes) {
+  const uint16_t scale = Fp8Scale(LargestOfHead(low, high, lanes));
+  const float inverse = Fp8Inverse(scale);
+  return {CodesOf(low, inverse, lane), CodesOf(high, inverse, lane), scale};
+}
+
+// Stores the row's codes and scale and, where the row is its sequence's last, zeros into the slots
+// behind it.
+BATON_DEVICE void StoreCodes(const RopeAppendParams& params, const Place& place, std::byte* piece,
+                             uint32_t token, const CodedHead& coded) {
+  const KvBlocks& kv = params.kv;
+  const bool is_last = place.row + 1 == params.num_rows ||
+                       params.sequences[place.row + 1] != params.sequences[place.row];
+  const uint32_t end = simt::guard(is_last) ? kv.block_size : token + 1;
+  const uint32_t lane = place.lane;
+  const uint32_t words_a_row = kv.head_dim / kQuad;
+  auto* row = reinterpret_cast<uint32_t*>(piece) + size_t{token} * words_a_row + lane / 4 * 4 +
+              lane % 2 * 2 + lane % 4 / 2;
+  auto* scales = reinterpret_cast<uint16_t*>(piece + kv.ScaleOffset(0));
+  row[0] = coded.low;
+  row[words_a_row / 2] = coded.high;
+  if (lane == 0) scales[token] = coded.scale;
+  for (uint32_t i = token + 1; i < end; ++i) {
+    row += words_a_row;
+    row[0] = 0;
+    row[words_a_row / 2] = 0;
+    if (lane == 0) scales[i] = 0;
+  }
+}
+
+template <KvElement kElement>
+BATON_DEVICE void Append(RopeAppendParams params) {
   const KvBlocks& kv = params.kv;
   const Place place = PlaceOfThread(params);
   const uint32_t sequence = params.sequences[place.row];
@@ -154,13 +232,18 @@ BATON_KERNEL(kRopeThreads) RopeAppendKernel(RopeAppendParams params) {
     const Bf16* weight = is_q ? params.q_norm : params.k_norm;
     if (!is_v && weight != nullptr) ScaleByWeight(weight, kv.head_dim, place, scale, x);
   }
-  if (!place.is_head) return;
+  if (kElement == KvElement::kBf16 && !place.is_head) return;
   if (!is_v) {
     Rotate(params, params.cos_sin + size_t{position} * kv.head_dim, place.lane, x);
     low = Narrow(x.values);
     high = Narrow(x.values + kQuad);
   }
 
+  [[maybe_unused]] CodedHead coded;
+  if constexpr (kElement == KvElement::kFp8) {
+    coded = CodeHead(low, high, place.lane, kv.head_dim / kVec);
+    if (!place.is_head) return;
+  }
   if (is_q) {
     auto* out = reinterpret_cast<Quad*>(params.q) +
                 (size_t{place.row} * params.num_heads + place.head) * quads_a_row + place.lane;
@@ -171,16 +254,30 @@ BATON_KERNEL(kRopeThreads) RopeAppendKernel(RopeAppendParams params) {
   const uint32_t kv_head = (place.head - params.num_heads) % kv.num_kv_heads;
   const uint32_t* blocks = params.block_lists + size_t{sequence} * params.max_blocks;
   const uint32_t token = position % kv.block_size;
-  const size_t offset = kv.KeyOffset(blocks[position / kv.block_size], kv_head, token);
-  auto* slot = reinterpret_cast<Quad*>(kv.base + offset + (is_v ? kv.ValueOffset() : 0));
+  if constexpr (kElement == KvElement::kFp8) {
+    const size_t piece = kv.KeyOffset(blocks[position / kv.block_size], kv_head, 0, kElement);
+    StoreCodes(params, place, kv.base + piece + (is_v ? kv.ValueOffset(kElement) : 0), token,
+               coded);
+    return;
+  }
+  const size_t offset = kv.KeyOffset(blocks[position / kv.block_size], kv_head, token, kElement);
+  auto* slot = reinterpret_cast<Quad*>(kv.base + offset + (is_v ? kv.ValueOffset(kElement) : 0));
   slot[place.lane] = low;
   slot[quads_a_row / 2 + place.lane] = high;
   ZeroSlotsBehind(params, place, slot + quads_a_row, kv.block_size - 1 - token);
 }
 
+BATON_KERNEL(kRopeThreads) RopeAppendKernel(RopeAppendParams params) {
+  Append<KvElement::kBf16>(params);
+}
+BATON_KERNEL(kRopeThreads) RopeAppendFp8Kernel(RopeAppendParams params) {
+  Append<KvElement::kFp8>(params);
+}
+
 }  // namespace
 
-const KernelInfo kRopeAppendInfo = {"RopeAppendKernel", kRopeThreads, 0};
+const KernelInfo kRopeAppendInfos[2] = {{"RopeAppendKernel", kRopeThreads, 0},
+                                        {"RopeAppendFp8Kernel", kRopeThreads, 0}};
 
 absl::Status RopeAppend(const RopeAppendParams& params, void* stream) {
   if (absl::Status status = CheckKvShape("RopeAppend", params.kv, params.num_heads); !status.ok()) {
@@ -198,7 +295,8 @@ absl::Status RopeAppend(const RopeAppendParams& params, void* stream) {
                        .grid = {static_cast<uint32_t>(ctas), 1, 1},
                        .num_threads = kRopeThreads,
                        .stream = stream},
-                      RopeAppendKernel, params);
+                      params.kv.element == KvElement::kFp8 ? RopeAppendFp8Kernel : RopeAppendKernel,
+                      params);
 }
 
 }  // namespace BATON_BODY

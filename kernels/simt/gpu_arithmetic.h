@@ -39,6 +39,24 @@ BATON_DEVICE float from_half(uint16_t bits) {
   return value;
 }
 
+// Two bf16 times two bf16, each product rounded to nearest even; every NaN is 0x7FFF.
+BATON_DEVICE uint32_t mul_bf16x2(uint32_t a, uint32_t b) {
+  // sm_80 has no product of its own; adding -0 keeps the sign of a zero.
+  uint32_t product;
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(product) : "r"(a), "r"(b), "r"(0x80008000u));
+  return product;
+}
+// Two values to e4m3 as E4m3FromFloat; `low` in the lower byte.
+BATON_DEVICE uint32_t to_e4m3x2(float low, float high) {
+#if __CUDA_ARCH__ >= 890
+  uint16_t pair;
+  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(high), "f"(low));
+  return pair;
+#else
+  return E4m3FromFloat(low) | uint32_t{E4m3FromFloat(high)} << 8;
+#endif
+}
+
 }  // namespace gpu
 }  // namespace baton::simt
 

@@ -164,6 +164,18 @@ inline uint32_t and_or(uint32_t value, uint32_t mask, uint32_t bits) {
   return (value & mask) | bits;
 }
 inline float from_half(uint16_t bits) { return FloatFromHalf(bits); }
+inline uint32_t mul_bf16x2(uint32_t a, uint32_t b) {
+  uint32_t pair = 0;
+  for (uint32_t shift = 0; shift < 32; shift += 16) {
+    const float product = FloatFromBf16(static_cast<uint16_t>(a >> shift)) *
+                          FloatFromBf16(static_cast<uint16_t>(b >> shift));
+    pair |= (product != product ? 0x7FFFu : uint32_t{Bf16FromFloat(product)}) << shift;
+  }
+  return pair;
+}
+inline uint32_t to_e4m3x2(float low, float high) {
+  return E4m3FromFloat(low) | uint32_t{E4m3FromFloat(high)} << 8;
+}
 
 // Sixteen bytes that are read once: on a GPU they bypass L1.
 inline Vec16 load_once(const Vec16* from) { return *from; }

@@ -60,6 +60,47 @@ TEST(HalfFormat, RoundsToNearestEven) {
   EXPECT_EQ(HalfFromFloat(-0.0f), 0x8000);
 }
 
+TEST(E4m3Format, EveryCodeIsConvertedByItsDefinitionAndBack) {
+  for (uint32_t bits = 0; bits < 0x100; ++bits) {
+    const auto code = static_cast<uint8_t>(bits);
+    const float value = FloatFromE4m3(code);
+    EXPECT_EQ(std::signbit(value), code >> 7 != 0) << bits;
+    const int exponent = code >> 3 & 15;
+    const int fraction = code & 7;
+    if (exponent == 15 && fraction == 7) {
+      EXPECT_TRUE(std::isnan(value)) << bits;
+      EXPECT_EQ(E4m3FromFloat(value), 0x7F) << bits;
+      continue;
+    }
+    const double magnitude =
+        exponent == 0 ? std::ldexp(fraction, -9) : std::ldexp(8 + fraction, exponent - 10);
+    EXPECT_EQ(value, static_cast<float>(code >> 7 != 0 ? -magnitude : magnitude)) << bits;
+    EXPECT_EQ(E4m3FromFloat(value), code) << bits;
+  }
+}
+
+TEST(E4m3Format, RoundsToNearestEvenAndStopsAt448) {
+  for (uint32_t bits = 0; bits < 0x7E; ++bits) {
+    for (const uint32_t sign : {0u, 0x80u}) {
+      const double low = FloatFromE4m3(static_cast<uint8_t>(sign | bits));
+      const double high = FloatFromE4m3(static_cast<uint8_t>(sign | (bits + 1)));
+      const auto middle = static_cast<float>((low + high) / 2);
+      const float outwards = sign == 0 ? kInfinity : -kInfinity;
+      ASSERT_EQ(E4m3FromFloat(middle), sign | (bits % 2 == 0 ? bits : bits + 1)) << bits;
+      ASSERT_EQ(E4m3FromFloat(std::nextafter(middle, 0.0f)), sign | bits) << bits;
+      ASSERT_EQ(E4m3FromFloat(std::nextafter(middle, outwards)), sign | (bits + 1)) << bits;
+    }
+  }
+  for (const float large : {448.5f, 464.0f, 479.0f, 480.0f, 1e30f, kInfinity}) {
+    EXPECT_EQ(E4m3FromFloat(large), 0x7E) << large;
+    EXPECT_EQ(E4m3FromFloat(-large), 0xFE) << large;
+  }
+  EXPECT_EQ(E4m3FromFloat(1e-45f), 0);
+  EXPECT_EQ(E4m3FromFloat(-1e-45f), 0x80);
+  EXPECT_EQ(E4m3FromFloat(std::bit_cast<float>(0x7F800001u)), 0x7F);
+  EXPECT_EQ(E4m3FromFloat(std::bit_cast<float>(0xFFC00000u)), 0x7F);
+}
+
 TEST(Bf16Format, RoundsToNearestEvenAndKeepsNan) {
   for (uint32_t bits = 0; bits < 0x10000; ++bits) {
     const auto bf16 = static_cast<uint16_t>(bits);

@@ -16,6 +16,13 @@ KvLayout SmolLm2() {
   return layout;
 }
 
+KvLayout Fp8() {
+  KvLayout layout = SmolLm2();
+  layout.dtype = KvDtype::kFp8;
+  layout.encoding = KvEncoding::kFragments;
+  return layout;
+}
+
 // Layouts that differ from SmolLm2 in one field each, and the field's name.
 struct Variant {
   const char* field;
@@ -30,6 +37,8 @@ std::vector<Variant> Variants() {
     variants.push_back({field, layout});
   };
   add("dtype", [](KvLayout& l) { l.dtype = KvDtype::kF32; });
+  add("dtype", [](KvLayout& l) { l = Fp8(); });
+  add("encoding", [](KvLayout& l) { l.encoding = KvEncoding::kFragments; });
   add("encoding", [](KvLayout& l) { l.encoding = KvEncoding::kPlain; });
   add("num_layers", [](KvLayout& l) { l.num_layers = 31; });
   add("num_kv_heads", [](KvLayout& l) { l.num_kv_heads = 4; });
@@ -55,6 +64,28 @@ TEST(KvLayoutTest, SizesOfTheDemoModelAreExact) {
   EXPECT_EQ(layout.BlocksFor(17), 2u);
 }
 
+// A row of 64 e4m3 has a scale of two bytes, and a slice of any number of heads is still a multiple
+// of 64.
+TEST(KvLayoutTest, SizesOfFp8AreExact) {
+  KvLayout layout = Fp8();
+  ASSERT_TRUE(layout.Validate().ok()) << layout.Validate();
+  EXPECT_EQ(layout.PieceBytes(), 16u * (64 + 2));
+  EXPECT_EQ(layout.SliceBytes(), 2u * 3 * 16 * 66);
+  EXPECT_EQ(layout.BytesPerToken(), 30u * 2 * 3 * 66);
+  EXPECT_EQ(layout.ToString(), "fp8 fragments layers=30 kv_heads=3 head_dim=64 block=16 window=0");
+  for (const uint32_t heads : {1u, 2u, 5u}) {
+    for (const uint32_t dim : {64u, 128u, 256u}) {
+      for (const uint32_t block_size : {16u, 32u, 64u}) {
+        layout.num_kv_heads = heads;
+        layout.head_dim = dim;
+        layout.block_size = block_size;
+        EXPECT_TRUE(layout.Validate().ok()) << layout.Validate();
+        EXPECT_EQ(layout.SliceBytes() % 64, 0u);
+      }
+    }
+  }
+}
+
 TEST(KvLayoutTest, IdsAreEqualExactlyWhenLayoutsAre) {
   std::set<uint64_t> ids = {SmolLm2().LayoutId()};
   for (const Variant& variant : Variants()) ids.insert(variant.layout.LayoutId());
@@ -70,7 +101,8 @@ TEST(KvLayoutTest, DifferenceNamesTheFieldAndBothValues) {
     EXPECT_TRUE(text.starts_with(variant.field)) << text;
     EXPECT_NE(text.find(" against "), std::string::npos) << text;
   }
-  EXPECT_EQ(KvLayout::Difference(SmolLm2(), Variants()[2].layout), "num_layers 30 against 31");
+  EXPECT_EQ(KvLayout::Difference(SmolLm2(), Variants()[4].layout), "num_layers 30 against 31");
+  EXPECT_EQ(KvLayout::Difference(SmolLm2(), Fp8()), "dtype bf16 against fp8");
 }
 
 TEST(KvLayoutTest, ValidateNamesWhatIsWrong) {
@@ -100,6 +132,17 @@ TEST(KvLayoutTest, ValidateNamesWhatIsWrong) {
   add("exceeds", [](KvLayout& l) {
     l.num_layers = l.num_kv_heads = l.block_size = 4096;
     l.head_dim = 8192;
+  });
+  add("bf16 does not go with the encoding fragments",
+      [](KvLayout& l) { l.encoding = KvEncoding::kFragments; });
+  add("fp8 does not go with the encoding paired", [](KvLayout& l) { l.dtype = KvDtype::kFp8; });
+  add("head_dim 72 and block_size 16 in multiples of 16", [](KvLayout& l) {
+    l = Fp8();
+    l.head_dim = 72;
+  });
+  add("head_dim 64 and block_size 24", [](KvLayout& l) {
+    l = Fp8();
+    l.block_size = 24;
   });
   for (const Case& c : cases) {
     const Status status = c.layout.Validate();

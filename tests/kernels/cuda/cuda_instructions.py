@@ -39,6 +39,8 @@ ATTENTION = (
 )
 # Partials travel as pairs of sums; the item that comes last is told by a counter.
 ATTENTION_DECODE = (*ATTENTION, r"STG\.E\.64", r"LDG\.E\.64", r"ATOMG\.E\.ADD\.STRONG\.GPU")
+# Codes of fp8 become bf16 by two LOP3 and a product of pairs.
+CODES = (r"LOP3\.LUT", r"HMUL2\.BF16_V2")
 PARTIALS = (r"STG\.E\.128", r"LDG\.E\.128")
 # Formats of packed weights, and how they become bf16.
 PACKED = ("Q40", "Q41", "Q4K", "Q80", "Q6K")
@@ -50,6 +52,12 @@ OVERLAP = (r"ACQBULK", r"PREEXIT")
 EXPECTED = {
     **{f"AttentionDecode{dim}Kernel": ATTENTION_DECODE for dim in (64, 128, 256)},
     **{f"AttentionPrefill{dim}Kernel": ATTENTION for dim in (64, 128, 256)},
+    **{f"AttentionDecode{dim}Fp8Kernel": (*ATTENTION_DECODE, *CODES) for dim in (64, 128, 256)},
+    # Codes are read and their bf16 written sixteen bytes at a time.
+    **{
+        f"AttentionPrefill{dim}Fp8Kernel": (*ATTENTION, *CODES, r"LDS\.128", r"STS\.128")
+        for dim in (64, 128, 256)
+    },
     "GemmRows8Kernel": (*TENSOR_PIPELINE, *PARTIALS, *OVERLAP),
     "GemmRows32Kernel": (*TENSOR_PIPELINE, *PARTIALS, *OVERLAP),
     "GemmTile64Kernel": TENSOR_PIPELINE,
@@ -100,6 +108,7 @@ EXPECTED = {
         r"F2FP\.BF16\.F32\.PACK_AB",
         r"SHFL\.BFLY",
     ),
+    "RopeAppendFp8Kernel": (r"LDG\.E\.64", r"FFMA", r"F2FP.*E4M3.*", r"SHFL\.BFLY"),
 }
 # Local memory: an array or a spill that ptxas did not warn of.
 NOWHERE = (r"LDL.*", r"STL.*")

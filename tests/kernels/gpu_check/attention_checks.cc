@@ -22,6 +22,7 @@ using simt_test::HeadShape;
 
 constexpr double kAttention = 3e-3;  // relative, in the Euclidean norm, as in attention_test
 constexpr float kScale = 0.0625f;
+constexpr cuda::KvElement kFp8 = cuda::KvElement::kFp8;
 constexpr uint32_t kMaxPartials = 4096;
 // Of both grids: two ctas an SM of Hopper; few on the runner.
 constexpr uint32_t kCtas = 264;
@@ -160,22 +161,32 @@ std::vector<AttentionCase> TinyCases() {
           {"decode 256", {256, 2, 2, 64}, 0, {{0, 256, 1}}},
           {"prefill 64", {64, 8, 2, 16}, 0, {{0, 250, 20}, {1, 9, 1}}, true},
           {"prefill 128", {128, 3, 1, 32}, 60, {{0, 70, 22}}, true},
-          {"prefill 256", {256, 16, 1, 64}, 0, {{0, 60, 5}}, true}};
+          {"prefill 256", {256, 16, 1, 64}, 0, {{0, 60, 5}}, true},
+          {"decode 64 fp8 cut", {64, 2, 1, 16, kFp8}, 0, {{0, 1100, 1}, {1, 20, 1}}, false, true},
+          {"decode 128 fp8 window", {128, 6, 2, 32, kFp8}, 50, {{1, 70, 1}, {0, 255, 2}}},
+          {"prefill 256 fp8", {256, 16, 1, 64, kFp8}, 0, {{0, 60, 5}}, true}};
 }
 
 // The model takes 117 ns for 16 products: "prefill 128" is 2 s of it, "decode 128 cut" 0.5 s.
 std::vector<AttentionCase> FullCases() {
-  return {{"decode 64",
-           {64, 9, 3, 16},
-           0,
-           {{0, 0, 1}, {1, 255, 1}, {2, 256, 1}, {3, 5000, 3}, {4, 1, 1}},
-           false,
-           true},
-          {"decode 128 cut", {128, 32, 8, 32}, 0, {{0, 8300, 1}, {1, 77, 1}}, false, true},
-          {"decode 256 window", {256, 16, 4, 64}, 1000, {{0, 3000, 1}, {1, 512, 2}}, false, true},
-          {"prefill 64", {64, 9, 3, 16}, 0, {{0, 100, 130}, {1, 40, 1}, {2, 0, 33}}, true},
-          {"prefill 128", {128, 8, 2, 32}, 0, {{0, 700, 130}, {1, 0, 65}}, true},
-          {"prefill 256", {256, 4, 1, 64}, 200, {{0, 500, 70}}, true}};
+  return {
+      {"decode 64",
+       {64, 9, 3, 16},
+       0,
+       {{0, 0, 1}, {1, 255, 1}, {2, 256, 1}, {3, 5000, 3}, {4, 1, 1}},
+       false,
+       true},
+      {"decode 128 cut", {128, 32, 8, 32}, 0, {{0, 8300, 1}, {1, 77, 1}}, false, true},
+      {"decode 256 window", {256, 16, 4, 64}, 1000, {{0, 3000, 1}, {1, 512, 2}}, false, true},
+      {"prefill 64", {64, 9, 3, 16}, 0, {{0, 100, 130}, {1, 40, 1}, {2, 0, 33}}, true},
+      {"prefill 128", {128, 8, 2, 32}, 0, {{0, 700, 130}, {1, 0, 65}}, true},
+      {"prefill 256", {256, 4, 1, 64}, 200, {{0, 500, 70}}, true},
+      {"decode 64 fp8", {64, 9, 3, 16, kFp8}, 0, {{0, 0, 1}, {1, 255, 1}, {2, 256, 1}}},
+      {"decode 128 fp8 cut", {128, 32, 8, 32, kFp8}, 0, {{0, 4300, 1}, {1, 77, 1}}, false, true},
+      {"decode 256 fp8 window", {256, 16, 4, 64, kFp8}, 1000, {{0, 3000, 1}}, false, true},
+      {"prefill 64 fp8", {64, 9, 3, 16, kFp8}, 0, {{0, 100, 70}, {2, 0, 33}}, true},
+      {"prefill 128 fp8", {128, 8, 2, 32, kFp8}, 0, {{0, 500, 66}}, true},
+      {"prefill 256 fp8", {256, 4, 1, 64, kFp8}, 200, {{0, 500, 35}}, true}};
 }
 
 absl::Status Add(const char* name, const absl::StatusOr<std::string>& outcome, Report& report) {
@@ -192,10 +203,13 @@ absl::Status CheckAttentionKernels(const StageInput& input, Report& report) {
     BATON_RETURN_IF_ERROR(Add(c.name, CheckAttention(input, c), report));
   }
   const Chunk chunk = input.is_tiny ? Chunk{0, 250, 17} : Chunk{0, 1000, 200};
-  for (const uint32_t dim : {64u, 128u, 256u}) {
-    const AttentionCase c = {"", {dim, 4, 1, 32}, 0, {chunk}, true};
-    BATON_RETURN_IF_ERROR(
-        Add(fmt::format("decode == prefill {}", dim).c_str(), CheckSameBits(input, c), report));
+  for (const cuda::KvElement element : {cuda::KvElement::kBf16, kFp8}) {
+    for (const uint32_t dim : {64u, 128u, 256u}) {
+      const AttentionCase c = {"", {dim, 4, 1, 32, element}, 0, {chunk}, true};
+      const std::string name =
+          fmt::format("decode == prefill {}{}", dim, element == kFp8 ? " fp8" : "");
+      BATON_RETURN_IF_ERROR(Add(name.c_str(), CheckSameBits(input, c), report));
+    }
   }
   return absl::OkStatus();
 }

@@ -85,8 +85,9 @@ absl::Status CheckMove(const DeviceBody& body, const SliceShape& shape, bool gat
 
 absl::Status CheckKvSlices(const StageInput& input, Report& report) {
   const std::vector<SliceShape> shapes =
-      input.is_tiny ? std::vector<SliceShape>{{1, 256}, {3, 1344}}
-                    : std::vector<SliceShape>{{1, 256}, {33, 12288}, {512, 65536}, {2, 4194368}};
+      input.is_tiny ? std::vector<SliceShape>{{1, 256}, {3, 1344}, {2, 2112}}
+                    : std::vector<SliceShape>{
+                          {1, 256}, {33, 12288}, {512, 65536}, {64, 133120}, {2, 4194368}};
   for (const bool gather : {true, false}) {
     Finding finding{.name = gather ? "kv_gather" : "kv_scatter",
                     .detail = fmt::format("{} shapes", shapes.size())};

@@ -153,6 +153,45 @@ std::vector<WordCheck> HalfChecks(const Primitives& p, bool is_tiny) {
   return {check};
 }
 
+uint32_t ProductOfPairs(uint32_t a, uint32_t b) {
+  uint32_t pair = 0;
+  for (uint32_t shift = 0; shift < 32; shift += 16) {
+    const float product = FloatFromBf16(static_cast<uint16_t>(a >> shift)) *
+                          FloatFromBf16(static_cast<uint16_t>(b >> shift));
+    pair |= (std::isnan(product) ? 0x7FFFu : uint32_t{Bf16FromFloat(product)}) << shift;
+  }
+  return pair;
+}
+
+// Codes of fp8 KV times scales, as kernels/cuda/kv_fp8.h needs them exact, subnormals included; any
+// bf16; and the floats at which rounding to e4m3 turns, of both signs.
+std::vector<WordCheck> Fp8Checks(const Primitives& p, bool is_tiny) {
+  WordCheck check{.name = "mul_bf16x2, to_e4m3x2", .launch = p.fp8};
+  const auto add = [&check](uint32_t a, uint32_t b) {
+    check.in.push_back(a);
+    check.in.push_back(b);
+    check.expected.push_back(ProductOfPairs(a, b));
+    check.expected.push_back(E4m3FromFloat(std::bit_cast<float>(a)) |
+                             uint32_t{E4m3FromFloat(std::bit_cast<float>(b))} << 8);
+  };
+  for (uint32_t code = 0; code < 0x7F; ++code) {
+    for (uint32_t exponent = 0; exponent < 255; exponent += is_tiny ? 41 : 1) {
+      add(code << 4 | (code << 4 | 0x8000u) << 16, exponent << 7 | exponent << 23);
+    }
+    const double low = FloatFromE4m3(static_cast<uint8_t>(code));
+    const double high = code == 0x7E ? 480.0 : FloatFromE4m3(static_cast<uint8_t>(code + 1));
+    const auto middle = std::bit_cast<uint32_t>(static_cast<float>((low + high) / 2));
+    for (const uint32_t bits : {middle - 1, middle, middle + 1}) add(bits, bits | 0x80000000u);
+  }
+  TestRandom random(13);
+  for (uint32_t i = 0; i < (is_tiny ? 256u : 65536u); ++i) {
+    add(static_cast<uint32_t>(random.Next()), static_cast<uint32_t>(random.Next()));
+  }
+  check.count = static_cast<uint32_t>(check.in.size() / 2);
+  check.out.assign(check.expected.size(), 0xDEADBEEF);
+  return {check};
+}
+
 std::vector<WordCheck> ArithmeticChecks(const Primitives& p, bool is_tiny) {
   WordCheck check{.name = "fma, sqrt, /, Exp, *+", .launch = p.arithmetic, .any_nan = true};
   TestRandom random(11);
@@ -199,9 +238,10 @@ std::vector<WordCheck> MmaChecks(const Primitives& p, bool is_tiny) {
 
 absl::Status CheckPrimitives(const StageInput& input, Report& report) {
   const Primitives& p = input.body.primitives();
-  for (const auto& group : {WarpChecks(p), CopyChecks(p), AtomicChecks(p),
-                            RoundingChecks(p, input.is_tiny), HalfChecks(p, input.is_tiny),
-                            ArithmeticChecks(p, input.is_tiny), MmaChecks(p, input.is_tiny)}) {
+  for (const auto& group :
+       {WarpChecks(p), CopyChecks(p), AtomicChecks(p), RoundingChecks(p, input.is_tiny),
+        HalfChecks(p, input.is_tiny), Fp8Checks(p, input.is_tiny),
+        ArithmeticChecks(p, input.is_tiny), MmaChecks(p, input.is_tiny)}) {
     for (const WordCheck& check : group) {
       BATON_RETURN_IF_ERROR(report.Add(RunCheck(input, check)));
     }

@@ -136,6 +136,15 @@ BATON_KERNEL(kCopyThreads) HalfKernel(WordParams params) {
   params.out[3 * i + 2] = simt::and_or(word, 0x007F8000u, 0x43000000u);
 }
 
+BATON_KERNEL(kCopyThreads) Fp8Kernel(WordParams params) {
+  const uint32_t i = simt::block().x * kCopyThreads + thread();
+  if (!guard(i < params.count)) return;
+  const uint32_t a = params.in[2 * i];
+  const uint32_t b = params.in[2 * i + 1];
+  params.out[2 * i] = simt::mul_bf16x2(a, b);
+  params.out[2 * i + 1] = simt::to_e4m3x2(std::bit_cast<float>(a), std::bit_cast<float>(b));
+}
+
 BATON_KERNEL(kCopyThreads) ArithmeticKernel(WordParams params) {
   const uint32_t i = simt::block().x * kCopyThreads + thread();
   if (!guard(i < params.count)) return;
@@ -188,6 +197,10 @@ absl::Status RunRound(const WordParams& params, uint32_t) {
 }
 absl::Status RunHalf(const WordParams& params, uint32_t) {
   return Start({"Half", kCopyThreads}, (params.count + kCopyThreads - 1) / kCopyThreads, HalfKernel,
+               params);
+}
+absl::Status RunFp8(const WordParams& params, uint32_t) {
+  return Start({"Fp8", kCopyThreads}, (params.count + kCopyThreads - 1) / kCopyThreads, Fp8Kernel,
                params);
 }
 absl::Status RunArithmetic(const WordParams& params, uint32_t) {
@@ -252,6 +265,7 @@ const Primitives kPrimitives = {
     .atomics = RunAtomics,
     .to_bf16 = RunRound,
     .half = RunHalf,
+    .fp8 = RunFp8,
     .arithmetic = RunArithmetic,
 };
 

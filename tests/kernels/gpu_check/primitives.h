@@ -71,6 +71,9 @@ struct Primitives {
   // in[i] | bf16 of in[i] ^ 0x80000001 << 16; out[3i + 2] = in[i] & 0x007F8000 | 0x43000000.
   // `count` words, none a NaN.
   Launch half;
+  // out[2i] = the bf16 pairs in[2i] and in[2i + 1] multiplied; out[2i + 1] = e4m3 of both as
+  // floats, the first in the lower byte. `count` pairs.
+  Launch fp8;
   // `count` times (a, b, c, unused): fma, square root of a, a / b, Exp(a), a * b + c with two
   // roundings.
   Launch arithmetic;

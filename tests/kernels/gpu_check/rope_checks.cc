@@ -205,6 +205,41 @@ absl::Status CheckRope(const DeviceBody& body, const RopeCase& c) {
   return got.blocks == expected ? absl::OkStatus() : Internal("the blocks have other bytes");
 }
 
+// What one row's slots hold in fp8 when `wide` are the blocks of the same case in bf16.
+void ExpectCodes(const RopeBatch& wide, const std::vector<std::byte>& wide_blocks,
+                 const RopeBatch& coded, uint32_t row, std::vector<std::byte>& expected) {
+  const RopeAppendParams& params = coded.params;
+  const cuda::KvBlocks& kv = params.kv;
+  const uint32_t sequence = params.sequences[row];
+  const uint32_t position = params.positions[row];
+  const uint32_t token = position % kv.block_size;
+  const bool is_last = row + 1 == params.num_rows || params.sequences[row + 1] != sequence;
+  const size_t behind = is_last ? kv.block_size - 1 - token : 0;
+  for (uint32_t i = 0; i < 2 * kv.num_kv_heads; ++i) {
+    const auto* from = reinterpret_cast<const Bf16*>(wide_blocks.data() +
+                                                     wide.blocks.KeyOffset(sequence, i, position));
+    std::byte* const piece = expected.data() + coded.blocks.PieceOffset(sequence, i, position);
+    cuda::ReferenceStoreRow(kv, from, piece, token);
+    std::memset(piece + (token + 1) * kv.RowBytes(), 0, behind * kv.RowBytes());
+    std::memset(piece + kv.ScaleOffset(token + 1), 0, behind * cuda::kKvScaleBytes);
+  }
+}
+
+// Fp8 stores what the bf16 of the same case becomes, byte for byte.
+absl::Status CheckRopeCodes(const DeviceBody& body, RopeCase c) {
+  const RopeBatch wide(c);
+  c.shape.element = cuda::KvElement::kFp8;
+  const RopeBatch coded(c);
+  BATON_ASSIGN_OR_RETURN(const RopeResult from, RunRope(body, wide));
+  BATON_ASSIGN_OR_RETURN(const RopeResult got, RunRope(body, coded));
+  std::vector<std::byte> expected = coded.blocks.bytes();
+  for (uint32_t row = 0; row < coded.params.num_rows; ++row) {
+    if (coded.sequences[row] != kPaddingRow) ExpectCodes(wide, from.blocks, coded, row, expected);
+  }
+  if (!SameValues(got.q, from.q)) return Internal("another q in fp8");
+  return got.blocks == expected ? absl::OkStatus() : Internal("other bytes in fp8");
+}
+
 }  // namespace
 
 absl::Status CheckRopeAppend(const StageInput& input, Report& report) {
@@ -222,12 +257,14 @@ absl::Status CheckRopeAppend(const StageInput& input, Report& report) {
        {{0, 1000, 257}, {1, 0, 33}, {kPaddingRow, 0, 5}}},
       {"rope_append 256", {256, 16, 4, 64}, false, true, true, {{1, 63, 65}, {0, 999, 1}}}};
   for (const RopeCase& c : input.is_tiny ? tiny : full) {
-    const absl::Status status = CheckRope(input.body, c);
+    absl::Status status = CheckRope(input.body, c);
+    if (status.ok()) status = CheckRopeCodes(input.body, c);
     Finding finding{.name = c.name};
     finding.verdict = status.ok() ? Verdict::kPass : Verdict::kFail;
-    finding.detail = status.ok() ? fmt::format("{} heads on {}, blocks of {}", c.shape.num_heads,
-                                               c.shape.num_kv_heads, c.shape.block_size)
-                                 : std::string(status.message());
+    finding.detail = status.ok()
+                         ? fmt::format("{} heads on {}, blocks of {}, bf16 and fp8",
+                                       c.shape.num_heads, c.shape.num_kv_heads, c.shape.block_size)
+                         : std::string(status.message());
     BATON_RETURN_IF_ERROR(report.Add(std::move(finding)));
   }
   return absl::OkStatus();

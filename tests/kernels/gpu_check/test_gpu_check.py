@@ -223,7 +223,8 @@ class GpuCheckScript(unittest.TestCase):
             for kernel in ("tile128", "wgmma128", "wgmma192")
             for name in ("qkv", "o", "gate_up", "down")
         }
-        rows = {"rms_norm", "silu_mul", "gelu_mul", "embed", "rope_append", "sample"}
+        rows = {"rms_norm", "silu_mul", "gelu_mul", "embed", "sample"}
+        rows |= {"rope_append", "rope_append fp8"}
         experts = {"route", "sort_pairs", "grouped_gemm", "combine"}
         packed = {
             f"{work} {kind} {name}"
@@ -231,7 +232,7 @@ class GpuCheckScript(unittest.TestCase):
             for kind in ("q4_0", "q4_k", "q8_0")
             for name in ("gate_up", "down")
         }
-        others = {"attention", "kv_gather", "kv_scatter"}
+        others = {"attention", "attention fp8", "kv_gather", "kv_scatter"}
         self.assertEqual(kinds, products | packed | rows | experts | others)
         for check in checks.values():
             self.assertGreater(check["median_us"], 0)

@@ -93,21 +93,28 @@ absl::Status AddProducts(const StageInput& input, Report& report) {
   return absl::OkStatus();
 }
 
+// `rows` of each sequence, the last of them at position context - 1.
+struct TimedRows {
+  uint32_t num_sequences;
+  uint32_t rows;
+  uint32_t context;
+};
+
 // One layer's KV of some sequences, and everything that attention reads besides.
 class AttentionTiming {
  public:
-  // `rows` of each sequence, the last of them at position context - 1.
-  AttentionTiming(const StageInput& input, uint32_t num_sequences, uint32_t rows, uint32_t context)
+  // Fp8 has random codes and scales, which cost what any cost.
+  AttentionTiming(const StageInput& input, cuda::KvElement element, const TimedRows& timed)
       : input_(input),
         shape_(ShapeFor(input.is_tiny)),
-        kv_{nullptr, 0, shape_.num_kv_heads, shape_.head_dim, kShapeBlockSize},
-        max_blocks_((context - 1) / kShapeBlockSize + 1),
-        lists_(Lists(num_sequences * max_blocks_)),
-        status_(Plan(num_sequences, rows, context)),
-        kv_bytes_(size_t{num_sequences} * max_blocks_ * 2 * kv_.ValueOffset()),
+        kv_{nullptr, 0, shape_.num_kv_heads, shape_.head_dim, kShapeBlockSize, element},
+        max_blocks_((timed.context - 1) / kShapeBlockSize + 1),
+        lists_(Lists(timed.num_sequences * max_blocks_)),
+        status_(Plan(timed)),
+        kv_bytes_(size_t{timed.num_sequences} * max_blocks_ * 2 * kv_.ValueOffset()),
         memory_(input, kv_bytes_, 1.0f),
-        q_(input, size_t{2} * num_sequences * rows * shape_.num_heads * shape_.head_dim, 1.0f),
-        out_(input.body, size_t{num_sequences} * rows * shape_.num_heads * shape_.head_dim),
+        q_(input, 2 * NumElements(timed), 1.0f),
+        out_(input.body, NumElements(timed)),
         block_lists_(input.body, lists_),
         prefill_(input.body, plan_.prefill),
         decode_(input.body, plan_.decode),
@@ -145,10 +152,17 @@ class AttentionTiming {
     return lists;
   }
 
-  absl::Status Plan(uint32_t num_sequences, uint32_t rows, uint32_t context) {
+  // Of q and of out.
+  size_t NumElements(const TimedRows& timed) const {
+    return size_t{timed.num_sequences} * timed.rows * shape_.num_heads * shape_.head_dim;
+  }
+
+  absl::Status Plan(const TimedRows& timed) {
+    const uint32_t rows = timed.rows;
     std::vector<cuda::AttentionRows> spans;
-    for (uint32_t i = 0; i < num_sequences; ++i)
-      spans.push_back({i, i * rows, rows, context - rows});
+    for (uint32_t i = 0; i < timed.num_sequences; ++i) {
+      spans.push_back({i, i * rows, rows, timed.context - rows});
+    }
     return cuda::PlanAttention({shape_.num_heads, shape_.num_kv_heads, 0},
                                {kDecodeCtas, 4 * kDecodeCtas}, spans, plan_);
   }
@@ -193,21 +207,23 @@ class AttentionTiming {
   DeviceArray<uint32_t> arrivals_;
 };
 
-absl::Status AddAttention(const StageInput& input, Report& report) {
+absl::Status AddAttention(const StageInput& input, cuda::KvElement element, Report& report) {
   const ModelShape& shape = ShapeFor(input.is_tiny);
+  const bool is_fp8 = element == cuda::KvElement::kFp8;
+  const std::string name = is_fp8 ? "attention fp8" : "attention";
   for (const DecodeShape& decode : DecodeShapes(input.is_tiny)) {
-    AttentionTiming timing(input, decode.num_rows, 1, decode.context);
-    TimedCase timed = {.name = fmt::format("attention b {} x {}", decode.num_rows, decode.context)};
-    const size_t kv_bytes =
-        size_t{4} * decode.num_rows * decode.context * shape.num_kv_heads * shape.head_dim;
+    AttentionTiming timing(input, element, {decode.num_rows, 1, decode.context});
+    TimedCase timed = {.name = fmt::format("{} b {} x {}", name, decode.num_rows, decode.context)};
+    const size_t kv_bytes = size_t{is_fp8 ? 2u : 4u} * decode.num_rows * decode.context *
+                            shape.num_kv_heads * shape.head_dim;
     if (kv_bytes >= kTargetKvBytes) timed.target_percent = kDecodeAttentionTarget;
     BATON_RETURN_IF_ERROR(timing.Add(timed, report));
   }
   const uint32_t rows = input.is_tiny ? 66 : 2048;
-  AttentionTiming timing(input, 1, rows, rows);
+  AttentionTiming timing(input, element, {1, rows, rows});
   const double pairs = 0.5 * rows * (rows + 1) * shape.num_heads;
   return timing.Add(
-      {.name = fmt::format("attention prefill {}", rows), .flops = 4 * pairs * shape.head_dim},
+      {.name = fmt::format("{} prefill {}", name, rows), .flops = 4 * pairs * shape.head_dim},
       report);
 }
 
@@ -257,8 +273,13 @@ class RowTiming {
     BATON_RETURN_IF_ERROR(Add("embed", 4.0 * hidden, report, [&, hidden](void* stream) {
       return kernels.embed({Data(in_), ids_.data(), Data(out_), rows_, rows_, hidden}, stream);
     }));
-    return Add("rope_append", 4.0 * shape_.QkvSize(), report,
-               [&](void* stream) { return kernels.rope_append(RopeParams(), stream); });
+    BATON_RETURN_IF_ERROR(Add("rope_append", 4.0 * shape_.QkvSize(), report, [&](void* stream) {
+      return kernels.rope_append(RopeParams(cuda::KvElement::kBf16), stream);
+    }));
+    const double fp8_bytes = 4.0 * shape_.QkvSize() - 2.0 * shape_.num_kv_heads * shape_.head_dim;
+    return Add("rope_append fp8", fp8_bytes, report, [&](void* stream) {
+      return kernels.rope_append(RopeParams(cuda::KvElement::kFp8), stream);
+    });
   }
 
  private:
@@ -282,8 +303,9 @@ class RowTiming {
     return AddTimed(input_, timed, report).status();
   }
 
-  cuda::RopeAppendParams RopeParams() {
-    cuda::KvBlocks kv = {kv_.Piece(0, 0), 0, shape_.num_kv_heads, shape_.head_dim, kShapeBlockSize};
+  cuda::RopeAppendParams RopeParams(cuda::KvElement element) {
+    cuda::KvBlocks kv = {kv_.Piece(0, 0), 0,      shape_.num_kv_heads, shape_.head_dim,
+                         kShapeBlockSize, element};
     kv.block_stride_bytes = 2 * kv.ValueOffset();
     return {.qkv = Data(in_),
             .q_norm = nullptr,
@@ -359,7 +381,9 @@ absl::Status CheckTimings(const StageInput& input, Report& report) {
        input.is_tiny ? std::vector<uint32_t>{3} : std::vector<uint32_t>{1, 64, 2048}) {
     BATON_RETURN_IF_ERROR(RowTiming(input, rows).AddAll(report));
   }
-  BATON_RETURN_IF_ERROR(AddAttention(input, report));
+  for (const cuda::KvElement element : {cuda::KvElement::kBf16, cuda::KvElement::kFp8}) {
+    BATON_RETURN_IF_ERROR(AddAttention(input, element, report));
+  }
   BATON_RETURN_IF_ERROR(AddSliceTimings(input, report));
   BATON_RETURN_IF_ERROR(AddSample(input, report));
   BATON_RETURN_IF_ERROR(AddExpertsTimings(input, report));

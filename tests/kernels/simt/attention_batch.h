@@ -36,6 +36,7 @@ struct AttentionCase {
   uint32_t splits_an_item = 0;  // recuts decode items; 0 leaves the plan as it is
   bool is_whole = false;        // no place for partials: an item has all splits of its pairs
   uint32_t poison_rows = 0;     // that belong to no chunk, behind the others
+  KvElement element = KvElement::kBf16;
 };
 
 // Every decode item, cut into items of so many splits that meet in the partials.
@@ -64,8 +65,8 @@ class AttentionBatch {
  public:
   explicit AttentionBatch(const AttentionCase& c)
       : case_(c),
-        inputs_({c.head_dim, c.num_heads, c.num_kv_heads, c.block_size}, c.chunks, c.window,
-                c.q_scale),
+        inputs_({c.head_dim, c.num_heads, c.num_kv_heads, c.block_size, c.element}, c.chunks,
+                c.window, c.q_scale),
         num_rows_(inputs_.num_rows() + c.poison_rows) {}
 
   // Plans and runs both kernels; out keeps its poison where nothing is written.
@@ -112,6 +113,11 @@ class AttentionBatch {
       if (arrival != 0) return absl::InternalError("an arrival is left");
     }
     return FromDevice<Bf16>(out);
+  }
+
+  // Another V of the first kv head, at a position of a sequence.
+  void StoreValue(const simt_test::KeyPlace& place, const std::vector<Bf16>& row) {
+    inputs_.StoreValue(place, row);
   }
 
   std::vector<double> Reference() {

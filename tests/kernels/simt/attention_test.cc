@@ -1,12 +1,13 @@
 // Attention on the runner: within the tolerance of plain softmax in double for ugly shapes, and the
 // same bits for a row however its prompt was cut, whatever shares its batch, in every block size,
-// plan and order.
+// plan and order; with K and V in bf16 and in fp8.
 #include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstdio>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -99,7 +100,16 @@ constexpr uint32_t kWindows[] = {0, 1, 100};
 constexpr uint32_t kDims[] = {64, 128, 256};
 constexpr uint32_t kBlockSizes[] = {16, 32, 64};
 
-TEST(Attention, DecodeFollowsTheReference) {
+// K and V in bf16, and in fp8: the same rules, over the values that are stored.
+class AttentionOf : public testing::TestWithParam<KvElement> {
+ protected:
+  static AttentionCase Of(AttentionCase c) {
+    c.element = GetParam();
+    return c;
+  }
+};
+
+TEST_P(AttentionOf, DecodeFollowsTheReference) {
   ScopedRunOptions quick(Quick());
   double worst = 0;
   uint32_t turn = 0;
@@ -115,15 +125,15 @@ TEST(Attention, DecodeFollowsTheReference) {
                            .splits_an_item = turn % 4,
                            .poison_rows = 2};
         ++turn;
-        EXPECT_EQ(Check(c, &worst), "") << length << " heads " << heads.num_heads << " window "
-                                        << window << " dim " << c.head_dim;
+        EXPECT_EQ(Check(Of(c), &worst), "") << length << " heads " << heads.num_heads << " window "
+                                            << window << " dim " << c.head_dim;
       }
     }
   }
   std::printf("worst relative error of decode %.2g, the limit is %.2g\n", worst, kAttention);
 }
 
-TEST(Attention, PrefillFollowsTheReference) {
+TEST_P(AttentionOf, PrefillFollowsTheReference) {
   ScopedRunOptions quick(Quick());
   double worst = 0;
   uint32_t turn = 0;
@@ -140,25 +150,26 @@ TEST(Attention, PrefillFollowsTheReference) {
                          .chunks = {{1, length - count, count}, {0, 7, 1}},
                          .poison_rows = 1};
       ++turn;
-      EXPECT_EQ(Check(c, &worst), "") << length << " heads " << heads.num_heads << " window "
-                                      << window << " dim " << c.head_dim;
+      EXPECT_EQ(Check(Of(c), &worst), "") << length << " heads " << heads.num_heads << " window "
+                                          << window << " dim " << c.head_dim;
     }
   }
   std::printf("worst relative error of prefill %.2g, the limit is %.2g\n", worst, kAttention);
 }
 
-TEST(Attention, HugeLogitsFollowTheReference) {
+TEST_P(AttentionOf, HugeLogitsFollowTheReference) {
   ScopedRunOptions quick(Quick());
   for (const float scale : {0.0f, 1e-20f, 300.0f, 1e20f}) {
-    EXPECT_EQ(Check({.num_heads = 3, .q_scale = scale, .chunks = {{0, 300, 1}}}), "") << scale;
-    EXPECT_EQ(Check({.num_heads = 3, .q_scale = scale, .chunks = {{0, 250, 25}}}), "") << scale;
+    for (const Chunk& chunk : {Chunk{0, 300, 1}, Chunk{0, 250, 25}}) {
+      EXPECT_EQ(Check(Of({.num_heads = 3, .q_scale = scale, .chunks = {chunk}})), "") << scale;
+    }
   }
 }
 
-TEST(Attention, ARowsBitsDoNotDependOnHowItIsComputed) {
+TEST_P(AttentionOf, ARowsBitsDoNotDependOnHowItIsComputed) {
   for (const uint32_t window : {0u, 100u}) {
-    const AttentionCase alone = {
-        .num_heads = 4, .num_kv_heads = 2, .window = window, .chunks = {{1, 299, 1}}};
+    const AttentionCase alone =
+        Of({.num_heads = 4, .num_kv_heads = 2, .window = window, .chunks = {{1, 299, 1}}});
     const std::vector<uint16_t> bits = RowBits(alone, 0);
     AttentionCase c = alone;
     for (const uint32_t block_size : {32u, 64u}) {
@@ -184,7 +195,7 @@ TEST(Attention, ARowsBitsDoNotDependOnHowItIsComputed) {
   }
 }
 
-TEST(Attention, HasTheBitsOfItsRules) {
+TEST_P(AttentionOf, HasTheBitsOfItsRules) {
   const AttentionCase cases[] = {
       {.head_dim = 128, .num_heads = 3, .chunks = {{0, 597, 1}, {1, 19, 2}}},
       {.num_heads = 2, .window = 100, .chunks = {{0, 250, 40}}},
@@ -194,15 +205,16 @@ TEST(Attention, HasTheBitsOfItsRules) {
        .q_scale = 30.0f,
        .chunks = {{0, 260, 1}}}};
   for (const AttentionCase& c : cases) {
-    AttentionBatch batch(c);
+    AttentionBatch batch(Of(c));
     const absl::StatusOr<std::vector<Bf16>> out = batch.Run();
     ASSERT_TRUE(out.ok()) << out.status();
     EXPECT_EQ(Bits(*out), Bits(batch.ReferenceBits())) << "head_dim " << c.head_dim;
   }
 }
 
-TEST(Attention, LongContextsHaveTheSameBitsHoweverTheirSplitsAreCut) {
-  AttentionCase c = {.num_heads = 2, .block_size = 64, .chunks = {{0, 1299, 1}}, .is_whole = true};
+TEST_P(AttentionOf, LongContextsHaveTheSameBitsHoweverTheirSplitsAreCut) {
+  AttentionCase c =
+      Of({.num_heads = 2, .block_size = 64, .chunks = {{0, 1299, 1}}, .is_whole = true});
   const std::vector<uint16_t> bits = RowBits(c, 0);  // six splits in two rounds of one item
   EXPECT_EQ(Check(c), "");
   c.is_whole = false;
@@ -214,9 +226,9 @@ TEST(Attention, LongContextsHaveTheSameBitsHoweverTheirSplitsAreCut) {
   EXPECT_EQ(RowBits(c, 39), bits) << "prefill";
 }
 
-TEST(Attention, LargerHeadsHaveTheSameBitsInBothKernels) {
+TEST_P(AttentionOf, LargerHeadsHaveTheSameBitsInBothKernels) {
   for (const uint32_t dim : {128u, 256u}) {
-    const AttentionCase one = {.head_dim = dim, .num_heads = 16, .chunks = {{0, 259, 1}}};
+    const AttentionCase one = Of({.head_dim = dim, .num_heads = 16, .chunks = {{0, 259, 1}}});
     AttentionCase chunk = one;
     chunk.block_size = 64;
     chunk.chunks = {{0, 255, 6}};
@@ -224,12 +236,12 @@ TEST(Attention, LargerHeadsHaveTheSameBitsInBothKernels) {
   }
 }
 
-TEST(Attention, NanQueriesGiveNan) {
+TEST_P(AttentionOf, NanQueriesGiveNan) {
   ScopedRunOptions quick(Quick());
   for (const uint32_t count : {1u, 40u}) {
-    AttentionBatch batch({.num_heads = 2,
-                          .q_scale = std::bit_cast<float>(0x7FC00000u),
-                          .chunks = {{0, 270, count}}});
+    AttentionBatch batch(Of({.num_heads = 2,
+                             .q_scale = std::bit_cast<float>(0x7FC00000u),
+                             .chunks = {{0, 270, count}}}));
     const absl::StatusOr<std::vector<Bf16>> out = batch.Run();
     ASSERT_TRUE(out.ok()) << out.status();
     for (const Bf16 value : *out) {
@@ -238,14 +250,16 @@ TEST(Attention, NanQueriesGiveNan) {
   }
 }
 
+INSTANTIATE_TEST_SUITE_P(, AttentionOf, testing::Values(KvElement::kBf16, KvElement::kFp8));
+
 class AttentionInEveryOrder : public testing::TestWithParam<RunOptions> {
  protected:
   ScopedRunOptions options_{GetParam()};
 };
 
 // A few small shapes that between them take every path.
-const std::vector<AttentionCase>& SmallCases() {
-  static const std::vector<AttentionCase> cases = {
+std::vector<AttentionCase> SmallCases(KvElement element) {
+  std::vector<AttentionCase> cases = {
       {.chunks = {}},
       // Two tiles in an item or split: the last unit lies where the next copies go.
       {.num_heads = 9, .window = 100, .chunks = {{0, 100, 1}, {1, 241, 16}}, .num_ctas = 1},
@@ -255,19 +269,23 @@ const std::vector<AttentionCase>& SmallCases() {
        .block_size = 32,
        .chunks = {{0, 256, 2}},
        .num_ctas = 1}};
+  for (AttentionCase& c : cases) c.element = element;
   return cases;
 }
 
 TEST_P(AttentionInEveryOrder, SmallShapesHaveTheSameBits) {
-  for (size_t i = 0; i < SmallCases().size(); ++i) {
-    static std::map<size_t, std::vector<uint16_t>> first;
-    AttentionBatch batch(SmallCases()[i]);
-    const absl::StatusOr<std::vector<Bf16>> out = batch.Run();
-    ASSERT_TRUE(out.ok()) << out.status();
-    const auto [found, is_new] = first.emplace(i, Bits(*out));
-    EXPECT_EQ(Bits(*out), found->second) << i;
-    if (is_new) {
-      EXPECT_EQ(Check(SmallCases()[i]), "") << i;
+  static std::map<std::pair<KvElement, size_t>, std::vector<uint16_t>> first;
+  for (const KvElement element : {KvElement::kBf16, KvElement::kFp8}) {
+    const std::vector<AttentionCase> cases = SmallCases(element);
+    for (size_t i = 0; i < cases.size(); ++i) {
+      AttentionBatch batch(cases[i]);
+      const absl::StatusOr<std::vector<Bf16>> out = batch.Run();
+      ASSERT_TRUE(out.ok()) << out.status();
+      const auto [found, is_new] = first.emplace(std::pair(element, i), Bits(*out));
+      EXPECT_EQ(Bits(*out), found->second) << i;
+      if (is_new) {
+        EXPECT_EQ(Check(cases[i]), "") << i;
+      }
     }
   }
 }
@@ -285,17 +303,77 @@ TEST(Attention, RefusesShapesByName) {
               HasSubstr("AttentionPrefill: a grid of 0 ctas"));
 }
 
-TEST(Attention, MutantsAreNoticed) {
-  const simt_test::Suite suite = [] {
+TEST_P(AttentionOf, MutantsAreNoticed) {
+  const std::vector<AttentionCase> cases = SmallCases(GetParam());
+  const simt_test::Suite suite = [&cases] {
     RunOptions options = simt::CurrentRunOptions();
     options.tensor_math = simt::TensorMath::kFloat;
     ScopedRunOptions scope(options);
-    for (const AttentionCase& c : SmallCases()) {
+    for (const AttentionCase& c : cases) {
       if (!Check(c).empty()) return false;
     }
     return true;
   };
-  simt_test::ExpectAllNoticed(suite, 30);
+  std::vector<simt_test::Equivalent> equivalents;
+  if (GetParam() == KvElement::kFp8) {
+    equivalents = {{"simt::sync_block();  // between items", simt::Mutation::kDropSyncBlock,
+                    "q and the slots were read before the last unit's barrier, and its bf16 lies "
+                    "in the buffer that an item fills behind its first barrier"}};
+  }
+  simt_test::ExpectAllNoticed(suite, 30, equivalents);
+}
+
+// In fp8 the output moves by what the rounding of K and V moves it. With equal weights that is less
+// than the 2^-4 that an element of V may move (relative, in the Euclidean norm); the weights move
+// with the scores, here of a spread of 1.4, by as much again.
+TEST(AttentionFp8, StaysNearTheValuesBeforeTheyWereRounded) {
+  ScopedRunOptions quick(Quick());
+  for (const float q_scale : {0.0f, 1.0f}) {
+    double worst = 0;
+    for (const uint32_t dim : kDims) {
+      for (const Chunk& chunk : {Chunk{0, 300, 1}, Chunk{0, 40, 30}, Chunk{0, 700, 9}}) {
+        AttentionCase c = {.head_dim = dim, .num_heads = 3, .q_scale = q_scale, .chunks = {chunk}};
+        AttentionBatch exact(c);
+        c.element = KvElement::kFp8;
+        const absl::StatusOr<std::vector<Bf16>> out = AttentionBatch(c).Run();
+        ASSERT_TRUE(out.ok()) << out.status();
+        std::vector<float> got;
+        for (const Bf16 value : *out) got.push_back(FloatFromBf16(value.bits));
+        worst = std::max(worst, RelativeError(got.data(), exact.Reference()));
+      }
+    }
+    const double limit = q_scale == 0.0f ? 1.0 / 16 : 1.0 / 8;
+    std::printf("worst relative error of fp8 %.3g, the limit is %.3g\n", worst, limit);
+    EXPECT_LT(worst, limit);
+  }
+}
+
+// Rows of a NaN, of an infinity, beyond the range and below it, each in one sequence of three.
+TEST(AttentionFp8, ANanStaysInItsSequenceAndHugeRowsAreCut) {
+  const std::vector<Chunk> chunks = {{0, 20, 1}, {1, 20, 1}, {2, 17, 4}};
+  AttentionCase c = {.num_heads = 2, .chunks = chunks, .element = KvElement::kFp8};
+  AttentionBatch plain(c);
+  const absl::StatusOr<std::vector<Bf16>> before = plain.Run();
+  ASSERT_TRUE(before.ok()) << before.status();
+  for (const float value : {std::bit_cast<float>(0x7FC00000u), HUGE_VALF, 1e30f, 1e-30f}) {
+    AttentionBatch batch(c);
+    std::vector<Bf16> row = RandomBf16(c.head_dim, 5);
+    row[3].bits = Bf16FromFloat(value);
+    batch.StoreValue({1, 7}, row);
+    const absl::StatusOr<std::vector<Bf16>> out = batch.Run();
+    ASSERT_TRUE(out.ok()) << out.status();
+    for (const uint32_t other : {0u, 2u, 3u, 4u, 5u}) {
+      EXPECT_EQ(Bits(batch.Row(*out, other)), Bits(plain.Row(*before, other))) << value;
+    }
+    const bool is_nan = !(std::fabs(value) < HUGE_VALF);
+    for (const Bf16 got : batch.Row(*out, 1)) {
+      const float x = FloatFromBf16(got.bits);
+      EXPECT_TRUE(is_nan ? std::isnan(x) : std::fabs(x) <= 57344.0f) << value << " gives " << x;
+    }
+    if (!is_nan) {
+      EXPECT_EQ(Bits(*out), Bits(batch.ReferenceBits())) << value;
+    }
+  }
 }
 
 }  // namespace

@@ -6,12 +6,12 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <vector>
 
 #include "kernels/cuda/attention_plan.h"
 #include "kernels/cuda/attention_reference.h"
 #include "kernels/cuda/kernel_table.h"
+#include "kernels/cuda/kv_rows_reference.h"
 #include "tests/kernels/simt/device_values.h"
 
 namespace baton::simt_test {
@@ -22,6 +22,7 @@ struct HeadShape {
   uint32_t num_heads = 1;
   uint32_t num_kv_heads = 1;
   uint32_t block_size = 16;
+  cuda::KvElement element = cuda::KvElement::kBf16;
 };
 
 // Rows [first, first + count) of a sequence; so many rows of padding where it is kPaddingRow.
@@ -58,7 +59,7 @@ class HostBlocks {
   static constexpr uint32_t kNoBlock = 0xFFFFFFFFu;
 
   HostBlocks(const HeadShape& shape, const std::vector<Chunk>& chunks, uint32_t window = 0)
-      : kv_{nullptr, 0, shape.num_kv_heads, shape.head_dim, shape.block_size} {
+      : kv_{nullptr, 0, shape.num_kv_heads, shape.head_dim, shape.block_size, shape.element} {
     kv_.block_stride_bytes = 2 * LayerOffset();
     const std::vector<SeenKeys> seen = SeenBy(chunks, window);
     for (const SeenKeys& keys : seen) max_blocks_ = std::max(max_blocks_, BlocksFor(keys.end));
@@ -90,6 +91,10 @@ class HostBlocks {
     const uint32_t block = lists_[size_t{sequence} * max_blocks_ + position / kv_.block_size];
     return LayerOffset() + kv_.KeyOffset(block, kv_head, position % kv_.block_size);
   }
+  // Of the piece of K that the position lies in.
+  size_t PieceOffset(uint32_t sequence, uint32_t kv_head, uint32_t position) const {
+    return KeyOffset(sequence, kv_head, position / kv_.block_size * kv_.block_size);
+  }
 
  private:
   uint32_t BlocksFor(uint32_t keys) const { return (keys + kv_.block_size - 1) / kv_.block_size; }
@@ -98,6 +103,12 @@ class HostBlocks {
   uint32_t max_blocks_ = 1;
   std::vector<uint32_t> lists_;
   std::vector<std::byte> bytes_;
+};
+
+// A position of a sequence.
+struct KeyPlace {
+  uint32_t sequence;
+  uint32_t position;
 };
 
 // The inputs of attention. q depends on sequence and position, K and V on kv head too: the same
@@ -128,6 +139,14 @@ class AttentionInputs {
     return {shape_.num_heads, shape_.num_kv_heads, window_};
   }
 
+  // Another V of the first kv head.
+  void StoreValue(const KeyPlace& place, const std::vector<cuda::Bf16>& row) {
+    const cuda::KvBlocks& kv = blocks_.kv();
+    const size_t piece = blocks_.PieceOffset(place.sequence, 0, place.position) + kv.ValueOffset();
+    cuda::ReferenceStoreRow(kv, row.data(), blocks_.bytes().data() + piece,
+                            place.position % kv.block_size);
+  }
+
   // For the references.
   cuda::AttentionData Data(float scale) {
     cuda::AttentionData data = {
@@ -143,10 +162,12 @@ class AttentionInputs {
       const auto keys = RandomBf16(seen.end * dim, 100 * sequence + head);
       const auto values = RandomBf16(seen.end * dim, 100 * sequence + 50 + head);
       for (uint32_t position = seen.first; position < seen.end; ++position) {
-        std::byte* at = blocks_.bytes().data() + blocks_.KeyOffset(sequence, head, position);
-        std::memcpy(at, keys.data() + position * dim, dim * sizeof(cuda::Bf16));
-        std::memcpy(at + blocks_.kv().ValueOffset(), values.data() + position * dim,
-                    dim * sizeof(cuda::Bf16));
+        const cuda::KvBlocks& kv = blocks_.kv();
+        std::byte* piece = blocks_.bytes().data() + blocks_.PieceOffset(sequence, head, position);
+        const uint32_t token = position % kv.block_size;
+        cuda::ReferenceStoreRow(kv, keys.data() + position * dim, piece, token);
+        cuda::ReferenceStoreRow(kv, values.data() + position * dim, piece + kv.ValueOffset(),
+                                token);
       }
     }
   }

@@ -102,9 +102,10 @@ inline MutationResult RunMutants(const Suite& suite, const std::vector<Equivalen
   return result;
 }
 
-// Every mutant is noticed, and there are at least so many.
-inline void ExpectAllNoticed(const Suite& suite, uint32_t min_mutants) {
-  const MutationResult result = RunMutants(suite, {});
+// Every mutant that is not equivalent is noticed, and there are at least so many.
+inline void ExpectAllNoticed(const Suite& suite, uint32_t min_mutants,
+                             const std::vector<Equivalent>& equivalents = {}) {
+  const MutationResult result = RunMutants(suite, equivalents);
   EXPECT_GE(result.num_mutants, min_mutants);
   EXPECT_THAT(result.survivors, testing::IsEmpty());
   EXPECT_THAT(result.stale, testing::IsEmpty());

@@ -11,6 +11,7 @@
 #include "kernels/cuda/attention_reference.h"
 #include "kernels/cuda/kernel_reference.h"
 #include "kernels/cuda/kernel_table.h"
+#include "kernels/cuda/kv_rows_reference.h"
 #include "kernels/simt/run_options.h"
 #include "tests/kernels/simt/device_values.h"
 #include "tests/kernels/simt/mutation.h"
@@ -50,6 +51,7 @@ struct RopeCase {
   bool k_norm = false;
   float scale = 1.0f;
   std::vector<Rows> rows = {{1, 0, 3}};
+  KvElement element = KvElement::kBf16;
 };
 
 // A batch on the device, and what it was made of. A row's inputs depend on its sequence and
@@ -58,7 +60,7 @@ class RopeBatch {
  public:
   explicit RopeBatch(const RopeCase& c)
       : max_blocks_((kMaxPositions + c.block_size - 1) / c.block_size),
-        kv_{nullptr, 0, c.num_kv_heads, c.head_dim, c.block_size} {
+        kv_{nullptr, 0, c.num_kv_heads, c.head_dim, c.block_size, c.element} {
     const size_t row_size = size_t{c.num_heads + 2 * c.num_kv_heads} * c.head_dim;
     for (const Rows& rows : c.rows) {
       for (uint32_t i = 0; i < rows.count; ++i) {
@@ -193,6 +195,58 @@ std::string CheckRope(const RopeCase& c) {
   return SameBits(arena.data(), expected.data(), arena.size()) ? "" : "other bytes in the blocks";
 }
 
+// Where one row's K lies, of one head, and how many slots behind it are to be zeros.
+struct RowPlace {
+  size_t piece;
+  uint32_t token;
+  uint32_t num_behind;
+};
+
+// Puts what must be in the slots of a row of fp8 into `expected`, if bf16 gave `row`.
+void ExpectCodes(const KvBlocks& kv, const Bf16* row, const RowPlace& place,
+                 std::vector<std::byte>& expected) {
+  std::byte* const piece = expected.data() + place.piece;
+  ReferenceStoreRow(kv, row, piece, place.token);
+  const uint32_t next = place.token + 1;
+  std::memset(piece + next * kv.RowBytes(), 0, place.num_behind * kv.RowBytes());
+  std::memset(piece + kv.ScaleOffset(next), 0, size_t{place.num_behind} * kKvScaleBytes);
+}
+
+// In fp8 the blocks hold what the bf16 of the same case becomes, byte for byte, and q is the same;
+// the first difference, or "".
+std::string CheckCodes(RopeCase c) {
+  const RopeBatch wide(c);
+  c.element = KvElement::kFp8;
+  const RopeBatch batch(c);
+  const RopeAppendParams& host = batch.host();
+  const KvBlocks& kv = host.kv;
+  SimBuffer wide_q(size_t{host.num_rows} * c.num_heads * c.head_dim * sizeof(Bf16), "q");
+  SimBuffer wide_arena(wide.ArenaBytes(), "blocks");
+  SimBuffer q(wide_q.size(), "q");
+  SimBuffer arena(batch.ArenaBytes(), "blocks");
+  for (const absl::Status& status : {wide.Run(wide_q, wide_arena), batch.Run(q, arena)}) {
+    if (!status.ok()) return std::string(status.message());
+  }
+  std::vector<std::byte> expected(arena.size(), std::byte{0xFF});
+  for (uint32_t row = 0; row < host.num_rows; ++row) {
+    const uint32_t sequence = host.sequences[row];
+    if (sequence == kPaddingRow) continue;
+    const uint32_t position = host.positions[row];
+    const uint32_t block = host.block_lists[sequence * host.max_blocks + position / c.block_size];
+    const bool is_last = row + 1 == host.num_rows || host.sequences[row + 1] != sequence;
+    const uint32_t token = position % c.block_size;
+    const uint32_t num_behind = is_last ? c.block_size - 1 - token : 0;
+    for (uint32_t piece = 0; piece < 2 * c.num_kv_heads; ++piece) {
+      const size_t from = wide.SliceBytes() + wide.host().kv.KeyOffset(block, piece, token);
+      ExpectCodes(kv, reinterpret_cast<const Bf16*>(wide_arena.data() + from),
+                  {batch.SliceBytes() + kv.KeyOffset(block, piece, 0), token, num_behind},
+                  expected);
+    }
+  }
+  if (!SameBits(q.data(), wide_q.data(), q.size())) return "another q";
+  return SameBits(arena.data(), expected.data(), arena.size()) ? "" : "other bytes in the blocks";
+}
+
 const std::vector<RopeCase>& Cases() {
   static const std::vector<RopeCase> cases = {
       {.rows = {}},
@@ -222,7 +276,10 @@ class RopeInEveryOrder : public testing::TestWithParam<RunOptions> {
 };
 
 TEST_P(RopeInEveryOrder, FollowsTheReference) {
-  for (size_t i = 0; i < Cases().size(); ++i) EXPECT_EQ(CheckRope(Cases()[i]), "") << i;
+  for (size_t i = 0; i < Cases().size(); ++i) {
+    EXPECT_EQ(CheckRope(Cases()[i]), "") << i;
+    EXPECT_EQ(CheckCodes(Cases()[i]), "") << i << " in fp8";
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(, RopeInEveryOrder, testing::ValuesIn(AllOrders(2)));
@@ -243,12 +300,23 @@ TEST(RopeAppend, RotatesWithTheStatedRoundings) {
   }
 }
 
-TEST(RopeAppend, BlocksHaveTheSameBytesHoweverAPromptIsCut) {
+// Rows of every order of magnitude, of zeros, and those that become infinities and NaN.
+TEST(RopeAppend, CodesOfAnyRowAreThoseOfItsBf16) {
+  for (const float scale : {0.0f, 1e-38f, 1e-20f, 1e-14f, 3e-3f, 5e3f, 1e5f, 1e30f, HUGE_VALF}) {
+    for (uint32_t first = 0; first < 3; ++first) {
+      EXPECT_EQ(CheckCodes({.scale = scale, .rows = {{first, first, 12}}}), "") << scale;
+    }
+  }
+}
+
+class RopeAppendOf : public testing::TestWithParam<KvElement> {};
+
+TEST_P(RopeAppendOf, BlocksHaveTheSameBytesHoweverAPromptIsCut) {
   const auto blocks_of = [](const std::vector<std::vector<Rows>>& batches) {
-    const RopeCase whole;
+    const RopeCase whole = {.element = GetParam()};
     SimBuffer arena(RopeBatch(whole).ArenaBytes(), "blocks");
     for (const auto& rows : batches) {
-      RopeCase c = {.q_norm = true, .k_norm = true};
+      RopeCase c = {.q_norm = true, .k_norm = true, .element = GetParam()};
       c.rows = rows;
       SimBuffer q(size_t{20} * 2 * 64 * sizeof(Bf16), "q");
       EXPECT_TRUE(RopeBatch(c).Run(q, arena).ok());
@@ -259,6 +327,8 @@ TEST(RopeAppend, BlocksHaveTheSameBytesHoweverAPromptIsCut) {
   EXPECT_EQ(once, blocks_of({{{1, 0, 7}}, {{1, 7, 9}}, {{1, 16, 3}}}));
   EXPECT_EQ(once, blocks_of({{{1, 0, 18}}, {{kPaddingRow, 0, 1}, {1, 18, 1}}}));
 }
+
+INSTANTIATE_TEST_SUITE_P(, RopeAppendOf, testing::Values(KvElement::kBf16, KvElement::kFp8));
 
 TEST(RopeAppend, RefusesShapesByName) {
   const auto message = [](const KvBlocks& kv, uint32_t num_heads) {
@@ -275,9 +345,12 @@ TEST(RopeAppend, RefusesShapesByName) {
 
 TEST(RopeAppend, MutantsAreNoticed) {
   const simt_test::Suite suite = [] {
-    return CheckRope(Cases()[2]).empty() && CheckRope(Cases()[3]).empty();
+    for (const size_t i : {2, 3}) {
+      if (!CheckRope(Cases()[i]).empty() || !CheckCodes(Cases()[i]).empty()) return false;
+    }
+    return true;
   };
-  simt_test::ExpectAllNoticed(suite, 7);
+  simt_test::ExpectAllNoticed(suite, 10);
 }
 
 }  // namespace
