@@ -284,6 +284,7 @@ BATON_DEVICE void AttendItem(const AttentionParams& params, const AttentionItem&
 template <KvElement kElement, uint32_t kDim>
 BATON_DEVICE void AttendItems(const AttentionParams& params) {
   auto& memory = simt::shared<DecodeShared<kElement, kDim>>();
+  simt::wait_for_previous();
   const uint32_t num_items = *params.num_items;
   for (uint32_t i = simt::block().x; i < num_items; i += simt::grid().x) {
     const AttentionItem item = params.items[i];
@@ -332,6 +333,7 @@ absl::Status AttentionDecode(const AttentionParams& params, void* stream) {
                        .grid = {params.num_ctas, 1, 1},
                        .num_threads = kDecodeThreads,
                        .shared_bytes = kAttentionDecodeInfos[index].shared_bytes,
+                       .overlaps = true,
                        .stream = stream},
                       kKernels[index], params);
 }

@@ -12,6 +12,10 @@
 
 namespace baton::cuda {
 
+// Lists of blocks, the same in all of them: block_lists [num_sequences][max_blocks], of which a
+// sequence's number names a row. Where lists lie one behind the other, max_blocks is 1 and a
+// sequence's number is the place at which its list begins.
+
 // The sequence of a row that is no row: the rest of a batch padded to a size for which a graph was
 // recorded. Nothing is read or written for it.
 inline constexpr uint32_t kPaddingRow = 0xFFFFFFFFu;
@@ -72,9 +76,9 @@ struct AttentionParams {
   KvBlocks kv;
   const uint32_t* block_lists;  // [num_sequences][max_blocks]
   const AttentionItem* items;   // [*num_items], in device memory: PlanAttention makes them
-  const uint32_t* num_items;    // in device memory, so that a recorded graph takes any batch
-  std::byte* partials;          // decode: AttentionPartialBytes(head_dim) each, not initialised
-  uint32_t* arrivals;           // decode: zero before the first launch; each launch leaves zeros
+  const uint32_t* num_items;  // in device memory, so that a recorded graph takes any batch
+  std::byte* partials;        // decode: AttentionPartialBytes(head_dim) each, not initialised
+  uint32_t* arrivals;         // decode: zero before the first launch; each launch leaves zeros
   uint32_t max_blocks;
   uint32_t num_heads;
   uint32_t window;    // 0 = none

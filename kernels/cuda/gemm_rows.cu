@@ -32,14 +32,21 @@ struct RowsStages {
   const GemmParams& params;
   GemmStages<RowsShape<kGroup>>& memory;
 
-  BATON_DEVICE void CopyWeights(uint32_t stage) const {
+  // A row of w in a stage is a line of L2.
+  BATON_DEVICE void Prefetch(uint32_t first, uint32_t num_stages) const {
+    for (uint32_t at = simt::thread(); at < num_stages * kGemmRowTile; at += kRowsThreads) {
+      const uint32_t row = simt::block().x * kGemmRowTile + at % kGemmRowTile;
+      const size_t column = size_t{first + at / kGemmRowTile} * kGemmStageK;
+      if (row < params.n) simt::prefetch(params.w + size_t{row} * params.k + column);
+    }
+  }
+  BATON_DEVICE void Copy(uint32_t stage) const {
+    const uint32_t slot = stage % kCount;
     CopyRows<kGemmRowTile, kRowsThreads>(
         {params.w, params.n, simt::block().x * kGemmRowTile, params.k}, stage * kGemmStageK,
-        memory.w[stage % kCount]);
-  }
-  BATON_DEVICE void CopyRowsOfX(uint32_t stage) const {
+        memory.w[slot]);
     CopyRows<kGroup, kRowsThreads>({params.x, params.m, simt::block().z * kGroup, params.k},
-                                   stage * kGemmStageK, memory.x[stage % kCount]);
+                                   stage * kGemmStageK, memory.x[slot]);
   }
   BATON_DEVICE void Multiply(uint32_t stage, RowsSums<kGroup>& sums) const {
     RowsShape<kGroup>::Multiply(memory, stage % kCount, sums);

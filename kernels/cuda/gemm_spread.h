@@ -72,19 +72,9 @@ BATON_DEVICE bool CombineSegments(const GemmLaunch& launch, uint32_t& is_last,
   return true;
 }
 
-// Begin the copies of one operand of a stage that is below `end`.
-template <typename Stages>
-BATON_DEVICE void CopyWeights(const Stages& stages, uint32_t stage, uint32_t end) {
-  if (simt::guard(stage < end)) stages.CopyWeights(stage);
-}
-template <typename Stages>
-BATON_DEVICE void CopyRowsOfX(const Stages& stages, uint32_t stage, uint32_t end) {
-  if (simt::guard(stage < end)) stages.CopyRowsOfX(stage);
-}
-
-// y of this cta. `stages` has CopyWeights(stage) and CopyRowsOfX(stage) put the cta's part of a
-// stage of K into its slot of kCount, and Multiply(stage, sums) add its products; `is_last` is a
-// word of shared memory. The first weights are on their way before the kernel that makes x is done.
+// y of this cta. `stages` as AddSegments', and Prefetch(first, count) asks for the cta's weights of
+// some stages; `is_last` is a word of shared memory. The first weights are on their way to L2 before
+// the kernel that makes x is done.
 template <uint32_t kGroup, typename Stages>
 BATON_DEVICE void MultiplyFewRows(const GemmLaunch& launch, const Stages& stages,
                                   uint32_t& is_last) {
@@ -94,22 +84,17 @@ BATON_DEVICE void MultiplyFewRows(const GemmLaunch& launch, const Stages& stages
   const uint32_t stages_of_cta = launch.split.segment_k / kGemmStageK;
   const uint32_t begin = simt::block().y * stages_of_cta;
   const uint32_t end = begin + stages_of_cta < num_stages ? begin + stages_of_cta : num_stages;
-  BATON_UNROLL
-  for (uint32_t i = 0; i < Stages::kCount - 1; ++i) CopyWeights(stages, begin + i, end);
+  const uint32_t num_first = end - begin < Stages::kCount ? end - begin : Stages::kCount;
+  stages.Prefetch(begin, num_first);
   simt::wait_for_previous();
   BATON_UNROLL
-  for (uint32_t i = 0; i < Stages::kCount - 1; ++i) {
-    CopyRowsOfX(stages, begin + i, end);
-    simt::cp_async_commit();
-  }
+  for (uint32_t i = 0; i < Stages::kCount - 1; ++i) CopyStage(stages, begin + i, end);
   for (uint32_t stage = begin; stage < end; ++stage) {
     // The own copies of this stage have landed; behind the barrier everyone's have, and everyone
     // has read the stage before, whose slot is filled next.
     simt::cp_async_wait<Stages::kCount - 2>();
     simt::sync_block();
-    CopyWeights(stages, stage + Stages::kCount - 1, end);
-    CopyRowsOfX(stages, stage + Stages::kCount - 1, end);
-    simt::cp_async_commit();
+    CopyStage(stages, stage + Stages::kCount - 1, end);
     stages.Multiply(stage, sums);
   }
   if (launch.split.num_segments > 1) {

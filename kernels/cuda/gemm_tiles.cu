@@ -44,6 +44,7 @@ struct TileStages {
 
 template <typename Shape>
 BATON_DEVICE void MultiplyManyRows(const GemmLaunch& launch) {
+  simt::wait_for_previous();
   const TileStages<Shape> stages = {launch.params, simt::shared<GemmStages<Shape>>()};
   typename Shape::Sums totals;
   AddSegments(launch.split, launch.params.k, stages, totals);
@@ -68,6 +69,7 @@ absl::Status Launch(const GemmLaunch& launch, void (*kernel)(GemmLaunch), void* 
                        .grid = {(params.m - 1) / Shape::kRowsX + 1, tiles_w, 1},
                        .num_threads = Shape::kThreads,
                        .shared_bytes = sizeof(GemmStages<Shape>),
+                       .overlaps = true,
                        .stream = stream},
                       kernel, launch);
 }

@@ -201,6 +201,7 @@ BATON_DEVICE void MultiplyByWgmma(const WgmmaLaunch& launch) {
     }
     simt::mbar_fence_init();
   }
+  simt::wait_for_previous();
   simt::sync_block();
   if (simt::warp() < simt::kWarpgroupSize / simt::kWarpSize) {
     simt::reg_dealloc<kCopyRegisters>();
@@ -234,6 +235,7 @@ absl::Status Launch(const GemmLaunch& gemm, void (*kernel)(WgmmaLaunch), void* s
        .grid = {static_cast<uint32_t>(std::min<uint64_t>(num_tiles, params.num_sms)), 1, 1},
        .num_threads = kThreads,
        .shared_bytes = sizeof(WgmmaShared<kColumns>),
+       .overlaps = true,
        .stream = stream},
       kernel, launch);
 }

@@ -56,20 +56,26 @@ class PackedStages {
     }
   }
 
-  BATON_DEVICE void Copy(uint32_t stage) const {
-    CopyWeights(stage);
-    CopyRowsOfX(stage);
+  // The tiles of a warp lie one behind the other.
+  BATON_DEVICE void Prefetch(uint32_t first, uint32_t num_stages) const {
+    constexpr uint32_t kLineVecs = 8;
+    if (w_bytes_ == 0) return;
+    const simt::Vec16* const from = w_ - simt::lane() + size_t{first} * kTileVecs;
+    const uint32_t num_vecs = num_stages * kTileVecs;
+    for (uint32_t vec = simt::lane() * kLineVecs; vec < num_vecs;
+         vec += simt::kWarpSize * kLineVecs) {
+      simt::prefetch(from + vec);
+    }
   }
-  BATON_DEVICE void CopyWeights(uint32_t stage) const {
-    auto* const tile = reinterpret_cast<simt::Vec16*>(&memory_.w[stage % kCount][simt::warp()]);
+  BATON_DEVICE void Copy(uint32_t stage) const {
+    const uint32_t slot = stage % kCount;
+    auto* const tile = reinterpret_cast<simt::Vec16*>(&memory_.w[slot][simt::warp()]);
     const simt::Vec16* const from = w_ + size_t{stage} * kTileVecs;
     BATON_UNROLL
     for (uint32_t i = 0; i < (kTileVecs + simt::kWarpSize - 1) / simt::kWarpSize; ++i) {
       const uint32_t vec = i * simt::kWarpSize + simt::lane();
       if (vec < kTileVecs) simt::cp_async16(tile + vec, from + i * simt::kWarpSize, w_bytes_);
     }
-  }
-  BATON_DEVICE void CopyRowsOfX(uint32_t stage) const {
     const uint32_t k_begin = stage * kGemmStageK;
     BATON_UNROLL
     for (uint32_t i = 0; i < kXCopies; ++i) {
@@ -77,7 +83,7 @@ class PackedStages {
       if (kGroup * kGemmChunks < kRowsThreads && at >= kGroup * kGemmChunks) break;
       const uint32_t row = at / kGemmChunks;
       const bool inside = simt::guard(k_begin < x_ends_[i]);
-      simt::cp_async16(&memory_.x[stage % kCount][row][Swizzled(row, at % kGemmChunks)],
+      simt::cp_async16(&memory_.x[slot][row][Swizzled(row, at % kGemmChunks)],
                        x_[i] + (inside ? k_begin : 0), inside ? 16 : 0);
     }
   }

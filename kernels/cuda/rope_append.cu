@@ -204,6 +204,7 @@ BATON_DEVICE void StoreCodes(const RopeAppendParams& params, const Place& place,
 
 template <KvElement kElement>
 BATON_DEVICE void Append(RopeAppendParams params) {
+  simt::wait_for_previous();
   const KvBlocks& kv = params.kv;
   const Place place = PlaceOfThread(params);
   const uint32_t sequence = params.sequences[place.row];
@@ -294,6 +295,7 @@ absl::Status RopeAppend(const RopeAppendParams& params, void* stream) {
   return simt::launch({.name = "RopeAppend",
                        .grid = {static_cast<uint32_t>(ctas), 1, 1},
                        .num_threads = kRopeThreads,
+                       .overlaps = true,
                        .stream = stream},
                       params.kv.element == KvElement::kFp8 ? RopeAppendFp8Kernel : RopeAppendKernel,
                       params);

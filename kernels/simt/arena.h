@@ -33,7 +33,7 @@ struct ArenaBuffer {
   std::string name;
   bool is_shared = false;    // a cta's shared memory, which other ctas cannot reach
   bool is_imported = false;  // another arena's file
-  bool is_written = false;   // a kernel has written there since it was allocated
+  bool is_written = false;   // a kernel has written there since the host last waited
   bool live = false;
   UniqueFd file;  // of AllocateFile
 };
@@ -77,6 +77,10 @@ class Arena {
   // A kernel writes to an address of a live buffer.
   void NoteWrite(const void* address) {
     buffers_[page_owner_[OffsetOf(address) / kPageBytes] - 1].is_written = true;
+  }
+  // The host has waited for all kernels.
+  void NoteWait() {
+    for (ArenaBuffer& buffer : buffers_) buffer.is_written = false;
   }
   // "byte 12 of 'weights' (64 bytes)", "8 bytes behind 'weights' (64 bytes)".
   std::string Describe(const void* address) const;

@@ -34,17 +34,22 @@ absl::Status launch(const LaunchConfig& config, void (*kernel)(P),
   void* arguments[] = {&copy};
   const auto* entry = reinterpret_cast<const void*>(kernel);
   cudaLaunchAttribute attributes[2] = {};
-  attributes[0].id = cudaLaunchAttributeCooperative;
-  attributes[0].val.cooperative = config.cooperative ? 1 : 0;
-  attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[1].val.programmaticStreamSerializationAllowed = 1;
+  unsigned num_attributes = 0;
+  if (config.cooperative) {
+    attributes[num_attributes].id = cudaLaunchAttributeCooperative;
+    attributes[num_attributes++].val.cooperative = 1;
+  }
+  if (config.overlaps) {
+    attributes[num_attributes].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[num_attributes++].val.programmaticStreamSerializationAllowed = 1;
+  }
   cudaLaunchConfig_t how = {};
   how.gridDim = grid;
   how.blockDim = threads;
   how.dynamicSmemBytes = config.shared_bytes;
   how.stream = stream;
   how.attrs = attributes;
-  how.numAttrs = config.overlaps ? 2 : 1;
+  how.numAttrs = num_attributes;
   if (error == cudaSuccess) error = cudaLaunchKernelExC(&how, entry, arguments);
   if (error == cudaSuccess) return absl::OkStatus();
   return absl::InternalError(std::string("kernel ") + config.name + ": " + cudaGetErrorName(error));

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "kernels/simt/device_memory.h"
 #include "src/base/status.h"
@@ -229,6 +230,13 @@ void RunState::CountStep(const Access& access) {
 }
 
 bool RunState::CheckBounds(const Access& access) {
+  const bool was_checking = std::exchange(is_checking_, true);
+  const bool on_device = IsOnDevice(access);
+  is_checking_ = was_checking;
+  return on_device;
+}
+
+bool RunState::IsOnDevice(const Access& access) {
   ++stats_.num_accesses;
   const SimThread& thread = self();
   const auto* begin = static_cast<const std::byte*>(access.address);
@@ -291,6 +299,7 @@ void RunState::CheckRace(const Access& access, Epoch self_epoch, const Clock& kn
   if (!options_.detect_races) return;
   const auto conflict = shadow_.Record(access, self_epoch, known);
   if (!conflict.has_value()) return;
+  is_checking_ = true;
   Fail("race", fmt::format("{}: {} at {} {} {}, not ordered after the {} of {} at {}",
                            arena_.Describe(conflict->address), NameOf(self_epoch),
                            DescribeCode(access.code), access.is_write ? "writes" : "reads",

@@ -150,8 +150,6 @@ class RunState {
   void MakeReadyInOrder(std::vector<SimThread*> threads);
   // Fails unless the bytes belong to the active thread; true if they lie in device memory.
   bool CheckBounds(const Access& access);
-  // Fails for an access to device memory that the kernel before may be making too.
-  void CheckOverlap(const Access& access);
   // CheckBounds and, if races are looked for, CheckRace as the active thread.
   void Touch(const Access& access, bool atomic = false);
   // Fails when the access, made as `self`, conflicts with an earlier one that `known`, or the
@@ -178,6 +176,9 @@ class RunState {
 
  private:
   static void ThreadMain();
+  bool IsOnDevice(const Access& access);  // CheckBounds itself
+  // Fails for an access to device memory that the kernel before may be making too.
+  void CheckOverlap(const Access& access);
   bool IsAtItsEnd() { return ++self().num_steps > kMaxSteps; }
   [[noreturn]] void FailWithoutEnd(const std::string& place);
   void StartCta(uint32_t id, std::byte* shared);
@@ -200,7 +201,9 @@ class RunState {
   std::vector<std::unique_ptr<Cta>> ctas_;
   std::deque<SimThread*> ready_;
   SimThread* active_ = nullptr;
-  bool is_checking_ = false;  // an access of it is looked at
+  // An access of it is looked at, or a report written: by functions that may have been compiled
+  // with a kernel.
+  bool is_checking_ = false;
   Fiber scheduler_;
   uint64_t idle_turns_ = 0;
   uint32_t num_live_ = 0;

@@ -44,6 +44,7 @@ T shfl_xor(T value, uint32_t lane_mask, uint32_t mask = kFullMask, Site site = H
   return std::bit_cast<T>(calls::ShuffleXor(std::bit_cast<uint32_t>(value), lane_mask, mask, site));
 }
 
+inline void prefetch(const void* address, Site site = Here()) { calls::Prefetch(address, site); }
 inline void wait_for_previous(Site site = Here()) { calls::WaitForPrevious(site); }
 
 // Asynchronous copies of the calling thread.

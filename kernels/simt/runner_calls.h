@@ -50,6 +50,7 @@ void* Shared(size_t bytes, Site site);
 void SyncBlock(Site site);
 void SyncWarp(uint32_t mask, Site site);
 void WaitForPrevious(Site site);
+void Prefetch(const void* address, Site site);
 uint32_t ShuffleXor(uint32_t value, uint32_t lane_mask, uint32_t mask, Site site);
 
 void CopyAsync16(void* to_shared, const void* from, uint32_t valid_bytes, Site site);

@@ -83,6 +83,13 @@ absl::Status SimtDevice::CopyWithin(std::byte* to, const std::byte* from, size_t
   return absl::OkStatus();
 }
 
+absl::Status SimtDevice::Wait() {
+  BATON_RETURN_IF_ERROR(CheckIdle());
+  const std::lock_guard<FairMutex> lock(LaunchMutex());
+  memory_->arena.NoteWait();
+  return absl::OkStatus();
+}
+
 absl::Status SimtDevice::CheckIdle() const {
   if (recorded_ == nullptr) return absl::OkStatus();
   return Internal("a graph is being recorded, which holds kernels only");

@@ -236,6 +236,15 @@ void calls::SyncWarp(uint32_t mask, Site site) {
   Meet({WarpOp::kSync, LanesThatExist(run, run.self().index, mask), nullptr, nullptr}, site);
 }
 
+void calls::Prefetch(const void* address, Site site) {
+  RunState& run = *RunState::Current();
+  const ArenaBuffer* const buffer =
+      run.arena().Contains(address) ? run.arena().Find(address) : nullptr;
+  const auto* const begin = static_cast<const std::byte*>(address);
+  if (buffer != nullptr && begin >= buffer->begin && begin < buffer->begin + buffer->size) return;
+  run.Misuse(site, "no buffer is at the address to prefetch");
+}
+
 void calls::WaitForPrevious(Site site) {
   if (Mutated(site, Mutation::kSkipWait)) return;
   RunState::Current()->self().has_waited = true;

@@ -136,7 +136,7 @@ struct Mbarrier {
 // kMaxThreads. A cooperative launch needs every cta resident at once (grid barriers). One that
 // overlaps may begin while the kernel before it in the stream runs (programmatic dependent launch):
 // each of its threads calls wait_for_previous() on every path, and before only reads memory that no
-// kernel writes.
+// kernel under way writes.
 struct LaunchConfig {
   const char* name = "kernel";
   Dim3 grid;

@@ -18,6 +18,7 @@
 #define BATON_SRC_DEVICE_ACCELERATOR_H_
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -39,6 +40,9 @@ class Accelerator {
   virtual std::string Describe() const = 0;
   // What its driver calls it, "NVIDIA H200"; empty when it is no product.
   virtual std::string_view product() const { return {}; }
+  // Multiprocessors on which stream() runs: a part of the device's where it is divided. An H200's
+  // for what has none.
+  virtual uint32_t num_sms() const { return 132; }
   // Names the order and rounding of everything that is computed here; part of numerics_id.
   virtual std::string_view arithmetic() const = 0;
   // The calling thread's work goes to this device from now on. Cheap when it does already.

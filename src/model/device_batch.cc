@@ -87,8 +87,8 @@ void DeviceBatch::PlacePadded(uint32_t rows, uint32_t num_ctas) {
   BATON_CHECK(
       rows > 0 && rows <= kMaxPaddedRows && rows <= size_.max_rows && rows <= size_.max_logit_rows,
       "a batch cannot be padded to {} rows", rows);
-  const size_t items =
-      cuda::BoundAttentionPlan(shape_, kAttentionLimits, rows, rows).num_decode_items;
+  size_t items = cuda::BoundAttentionPlan(shape_, kAttentionLimits, rows, rows).num_decode_items;
+  if (num_ctas < kDecodeCtas) items = std::min<size_t>(items, num_ctas);  // Set chooses the grid
   sizes_ = {.rows = rows,
             .logit_rows = rows,
             .sampled_rows = rows,

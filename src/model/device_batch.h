@@ -2,7 +2,7 @@
 // memory, filled by one copy a step. Owned by the thread that calls Forward. Private to src/model.
 //
 // A batch may be padded to more rows than it has: then where each array begins depends on that
-// number alone, so kernels whose parameters were recorded read any such batch. Rows of padding have
+// number and the grid for its attention alone, so kernels whose parameters were recorded read any such batch. Rows of padding have
 // no sequence (cuda::kPaddingRow), token 0 and logits that nobody wants.
 //
 //   [counts][token ids][positions][sequences][logit rows][sampling][items ...][block lists]
@@ -60,8 +60,8 @@ class DeviceBatch {
                                                              const DeviceBatchSize& size,
                                                              Accelerator* device);
 
-  // Puts the copy of the batch, which was checked, into the stream; nothing of an earlier one is
-  // under way. `padded_rows` 0: as it is; else a batch of decode rows, each of which wants logits,
+  // Puts the copy of the batch, which was checked, into the stream; the copy of an earlier one is
+  // done. `padded_rows` 0: as it is; else a batch of decode rows, each of which wants logits,
   // and at least as many as it has, at most kMaxPaddedRows.
   Status Set(const ModelBatch& batch, uint32_t padded_rows);
   // Where everything is of a batch padded to `rows`, whose items `num_ctas` walk, copying nothing:

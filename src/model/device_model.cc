@@ -213,10 +213,11 @@ Status DeviceModel::Forward(const ModelBatch& batch, const KvView& kv, LayerHook
   options_.device->MakeCurrent();
   const uint32_t padded_rows = PaddedRows(batch, kv, hook);
   BATON_RETURN_IF_ERROR(workspace_->batch->Set(batch, padded_rows));
-  if (padded_rows > 0) {
-    BATON_RETURN_IF_ERROR(GraphFor(padded_rows).Launch());
-  } else {
-    BATON_RETURN_IF_ERROR(LaunchStep(kv, hook, WantsTokens(batch)));
+  const Status launched = padded_rows > 0 ? GraphFor(padded_rows).Launch()
+                                          : LaunchStep(kv, hook, WantsTokens(batch));
+  if (!launched.ok()) {
+    (void)options_.device->Wait();  // for the copy of the batch, whose source the next one takes
+    return launched;
   }
   return batch.logit_rows.empty() ? options_.device->Wait() : TakeAnswers(batch, logits);
 }
@@ -286,7 +287,8 @@ Status DeviceModel::MatMul(const DeviceMatrix& weight, const DeviceProduct& prod
       .partials = ws.gemm_partials.data(),
       .counters = ws.gemm_counters.as<uint32_t>(),
       .partial_bytes = ws.gemm_partials.size_bytes(),
-      .allows_wgmma = *options_.allows_wgmma};
+      .allows_wgmma = *options_.allows_wgmma,
+      .num_sms = options_.device->num_sms()};
   if (product.wants_float) {
     params.y_float = product.y.as<float>();
   } else {

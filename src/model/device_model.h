@@ -63,8 +63,8 @@ class DeviceModel final : public LoadedModel {
   DeviceModel& operator=(const DeviceModel&) = delete;
 
   StatusOr<std::unique_ptr<LoadedModel>> Share(const ModelThreads& threads) const override;
-  // Records a step of decode rows for each of some 60 shapes of it; one line of the log says when
-  // the device cannot.
+  // Records a step of decode rows for each of some 60 shapes of it, or as many as there is room
+  // for; then one line of the log says why.
   Status Prepare(const KvView& kv) override;
   Status Forward(const ModelBatch& batch, const KvView& kv, LayerHook* hook,
                  std::span<float> logits) override;
@@ -104,6 +104,8 @@ class DeviceModel final : public LoadedModel {
     uint32_t num_ctas;
     DeviceGraph graph;
   };
+  // Keeps what was recorded before this error; the error when the device failed.
+  Status StopRecording(const Status& why);
   // To how many rows a recorded step needs the batch padded; 0 = no recorded step computes it.
   uint32_t PaddedRows(const ModelBatch& batch, const KvView& kv, const LayerHook* hook) const;
   // Of the batch as it is set.

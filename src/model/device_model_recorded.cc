@@ -34,15 +34,19 @@ Status DeviceModel::Prepare(const KvView& kv) {
       workspace_->batch->PlacePadded(rows, num_ctas);
       absl::StatusOr<DeviceGraph> graph = DeviceGraph::Record(
           options_.device, [&] { return LaunchStep(kv, nullptr, /*wants_tokens=*/true); });
-      if (!graph.ok()) {
-        graphs_.clear();
-        BATON_LOG_WARN("decode steps are launched kernel by kernel, they cannot be recorded: {}",
-                       std::string(graph.status().message()));
-        return OkStatus();
-      }
+      if (!graph.ok()) return StopRecording(graph.status());
       graphs_.push_back({rows, num_ctas, *std::move(graph)});
     }
   }
+  return options_.device->Wait();
+}
+
+Status DeviceModel::StopRecording(const Status& why) {
+  if (absl::IsInternal(why)) return why;
+  // A number of rows has graphs for all grids or none.
+  while (graphs_.size() % std::size(kPaddedGrids) != 0) graphs_.pop_back();
+  BATON_LOG_WARN("decode steps of more than {} rows are launched kernel by kernel: {}",
+                 graphs_.empty() ? 0 : graphs_.back().rows, std::string(why.message()));
   return options_.device->Wait();
 }
 

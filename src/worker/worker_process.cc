@@ -254,7 +254,10 @@ Status WorkerProcess::Parts::MakeEngine() {
 
 // Who is ready has produced a token: with these weights, on this device, in this pool.
 Status WorkerProcess::Parts::TryOneToken() {
-  BATON_RETURN_IF_ERROR(model->Prepare(kv->store()->view()));
+  // A prefill worker's steps are prompts, but for requests that nobody else can decode.
+  if (config.role != WorkerRole::kPrefill) {
+    BATON_RETURN_IF_ERROR(model->Prepare(kv->store()->view()));
+  }
   const StatusOr<TokenId> token = ComputeFirstToken(model.get(), kv->store()->view());
   return token.ok() ? OkStatus() : WithPrefix(token.status(), "--model " + config.model_path);
 }

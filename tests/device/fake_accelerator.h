@@ -100,7 +100,10 @@ class FakeAccelerator final : public Accelerator {
   bool IsBusy() const { return own_.num_put.load() != own_.num_done.load(); }
 
   absl::Status CopyIn(std::byte* to, const void* from, size_t size_bytes) override {
-    BATON_CHECK(!host_.Has(from, size_bytes), "a GPU would read pinned memory later");
+    if (host_.Has(from, size_bytes)) {
+      Put([=] { std::memcpy(to, from, size_bytes); });
+      return OkStatus();
+    }
     const auto* const bytes = static_cast<const std::byte*>(from);
     std::vector<std::byte> kept(bytes, bytes + size_bytes);  // the caller may change them
     Put([to, kept = std::move(kept)] { std::memcpy(to, kept.data(), kept.size()); });

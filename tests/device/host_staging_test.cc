@@ -49,6 +49,21 @@ TEST_F(HostStagingTest, ACopyToAnyOtherMemoryIsNoted) {
   EXPECT_EQ(FakeAccelerator::num_waits(), waits_before_ + 2);
 }
 
+// As a GPU does: other memory may be changed when the call returns, pinned memory when the copy is
+// done.
+TEST_F(HostStagingTest, ACopyFromPinnedMemoryReadsItLate) {
+  const HostBuffer pinned = *HostBuffer::Create(&device_, 1, "test");
+  *pinned.data() = std::byte{7};
+  host_[0] = std::byte{7};
+  ASSERT_TRUE(device_.CopyIn(memory_.data(), pinned.data(), 1).ok());
+  ASSERT_TRUE(device_.CopyIn(memory_.data() + 1, host_.data(), 1).ok());
+  *pinned.data() = std::byte{8};
+  host_[0] = std::byte{8};
+  ASSERT_TRUE(device_.Wait().ok());
+  EXPECT_EQ(memory_.data()[0], std::byte{8});
+  EXPECT_EQ(memory_.data()[1], std::byte{7});
+}
+
 TEST_F(HostStagingTest, NothingArrivesBeforeFinishAndEverythingWithIt) {
   const auto staging = *HostStaging::Create(&device_, kBytes, "test");
   Copy(staging.get(), 10, 20);

@@ -12,6 +12,7 @@
 
 #include "kernels/simt/run_options.h"
 #include "kernels/simt/simt_device.h"
+#include "tests/device/fake_accelerator.h"
 
 namespace baton {
 namespace {
@@ -108,7 +109,9 @@ TEST_P(DeviceBatchTest, HoldsABatchAsItIs) {
 TEST_P(DeviceBatchTest, PaddedBatchesLieWhereTheyWereRecorded) {
   batch_->PlacePadded(24, kPaddedGrids[0]);
   const uint32_t* const token_ids = batch_->token_ids();
+  const uint32_t* const positions = batch_->positions();
   const uint32_t* const sequences = batch_->sequences();
+  const uint32_t* const logit_rows = batch_->logit_rows();
   const RowSampling* const sampling = batch_->sampling();
   const uint32_t* const lists = batch_->block_lists();
   const DeviceItems decode = batch_->decode();
@@ -121,13 +124,16 @@ TEST_P(DeviceBatchTest, PaddedBatchesLieWhereTheyWereRecorded) {
     EXPECT_EQ(batch_->num_rows(), 24u);
     EXPECT_EQ(batch_->num_logit_rows(), 24u);
     EXPECT_EQ(batch_->token_ids(), token_ids);
+    EXPECT_EQ(batch_->positions(), positions);
     EXPECT_EQ(batch_->sequences(), sequences);
+    EXPECT_EQ(batch_->logit_rows(), logit_rows);
     EXPECT_EQ(batch_->sampling(), sampling);
     EXPECT_EQ(batch_->block_lists(), lists);
     EXPECT_EQ(batch_->decode().items, decode.items);
     EXPECT_EQ(batch_->decode().num_items, decode.num_items);
     EXPECT_EQ(batch_->decode().num_ctas, decode.num_ctas);
     EXPECT_EQ(batch_->local_decode().items, local.items);
+    EXPECT_EQ(batch_->local_decode().num_items, local.num_items);
     EXPECT_EQ(batch_->prefill().num_ctas, 0u);
     ExpectLists(batch);
     const uint32_t padding = 24 - num_rows;
@@ -135,6 +141,25 @@ TEST_P(DeviceBatchTest, PaddedBatchesLieWhereTheyWereRecorded) {
     EXPECT_THAT(Read(token_ids + num_rows, padding), Each(0u));
     for (uint32_t i = num_rows; i < 24; ++i) EXPECT_EQ(sampling[i].on_device, 0u);
   }
+}
+
+// A GPU reads the batch when it comes to the copy: until then nothing of it may be written again.
+TEST(DeviceBatchPinnedTest, IsReadWhenTheCopyIsDone) {
+  FakeAccelerator device;
+  ModelConfig config;
+  config.traits = FindArchitecture("llama");
+  config.num_heads = config.num_kv_heads = 1;
+  config.head_dim = 64;
+  const auto batch = *DeviceBatch::Create(
+      config,
+      {.max_rows = 8, .max_logit_rows = 8, .max_context = 64, .block_size = kBlockSize}, &device);
+  TestBatch made;
+  made.Add(5, 1);
+  ASSERT_TRUE(batch->Set(made.Get(), 4).ok());
+  EXPECT_NE(*batch->token_ids(), 100u) << "the copy is under way";
+  ASSERT_TRUE(device.Wait().ok());
+  EXPECT_EQ(*batch->token_ids(), 100u);
+  EXPECT_EQ(batch->sequences()[1], cuda::kPaddingRow);
 }
 
 // One row of a long context is cut into more items than the small grid has ctas.

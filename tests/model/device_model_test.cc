@@ -207,6 +207,8 @@ TEST_P(RecordedStepTest, HasTheBitsOfAStepThatIsNotRecorded) {
   OnDevice recorded(Tiny(GetParam()), 16, kMaxRows);
   ASSERT_TRUE(plain.fixture.status().ok()) << plain.fixture.status();
   ASSERT_TRUE(recorded.fixture.model().Prepare(recorded.fixture.view()).ok());
+  const auto& model = static_cast<const DeviceModel&>(recorded.fixture.model());
+  ASSERT_EQ(model.num_recorded_steps(), 2 * 17u) << "1 to 16 and 24 rows, on two grids";
   const std::vector<TokenId> tokens = RandomTokens(kMaxRows, TestSeed());
   uint32_t at = 0;
   for (const uint32_t num_rows : {1u, 3u, 16u, 17u, 24u, 26u, 2u}) {

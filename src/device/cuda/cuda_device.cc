@@ -57,6 +57,7 @@ absl::StatusOr<std::unique_ptr<CudaDevice>> CudaDevice::Open(int ordinal) {
   device->product_ = properties.name;
   device->description_ =
       fmt::format("{}, {}", properties.name, FormatSize(properties.totalGlobalMem));
+  device->num_sms_ = static_cast<uint32_t>(properties.multiProcessorCount);
   device->arithmetic_ = fmt::format("bf16.sm{}{}.1", properties.major, properties.minor);
   BATON_RETURN_IF_ERROR(FromCuda("cudaSetDevice", cudaSetDevice(ordinal)));
   BATON_ASSIGN_OR_RETURN(device->stream_, device->CreateStream());
@@ -86,6 +87,7 @@ std::unique_ptr<CudaDevice> CudaDevice::Another() const {
   device->product_ = product_;
   device->description_ = description_;
   device->arithmetic_ = arithmetic_;
+  device->num_sms_ = num_sms_;
   device->MakeCurrent();
   return device;
 }
@@ -131,6 +133,7 @@ void CudaDevice::Enter(std::unique_ptr<SmPart> part, void* stream, uint32_t num_
   DropStream();
   part_ = std::move(part);
   stream_ = stream;
+  num_sms_ = part_->num_sms();
   part_text_ = fmt::format(", {} of {} multiprocessors", part_->num_sms(), num_sms);
 }
 
@@ -217,8 +220,9 @@ absl::Status CudaDevice::Wait() {
 }
 
 absl::Status CudaDevice::BeginRecording() {
+  // Relaxed: a kernel is loaded at its first launch, which may be one that is recorded.
   return FromCuda("cudaStreamBeginCapture",
-                  cudaStreamBeginCapture(StreamOf(stream_), cudaStreamCaptureModeThreadLocal));
+                  cudaStreamBeginCapture(StreamOf(stream_), cudaStreamCaptureModeRelaxed));
 }
 
 absl::StatusOr<void*> CudaDevice::EndRecording() {
@@ -229,18 +233,18 @@ absl::StatusOr<void*> CudaDevice::EndRecording() {
     return FromCuda("cudaStreamEndCapture", ended);
   }
   cudaGraphExec_t graph = nullptr;
-  cudaError_t error = cudaGraphInstantiate(&graph, recorded, 0);
+  const cudaError_t made = cudaGraphInstantiate(&graph, recorded, 0);
   (void)cudaGraphDestroy(recorded);
-  if (error == cudaSuccess) {
-    // Or the first launch would do it.
-    error = cudaGraphUpload(graph, StreamOf(stream_));
-    if (error != cudaSuccess) (void)cudaGraphExecDestroy(graph);
-  }
-  if (error == cudaErrorMemoryAllocation) {
+  if (made == cudaErrorMemoryAllocation) {
     (void)cudaGetLastError();  // as in Allocate
-    return ResourceExhausted("a recorded graph: {}", cudaGetErrorName(error));
+    return ResourceExhausted("a recorded graph: {}", cudaGetErrorName(made));
   }
-  BATON_RETURN_IF_ERROR(FromCuda("cudaGraphInstantiate", error));
+  BATON_RETURN_IF_ERROR(FromCuda("cudaGraphInstantiate", made));
+  // Or the first launch would do it.
+  if (const cudaError_t error = cudaGraphUpload(graph, StreamOf(stream_)); error != cudaSuccess) {
+    (void)cudaGraphExecDestroy(graph);
+    return FromCuda("cudaGraphUpload", error);
+  }
   return graph;
 }
 

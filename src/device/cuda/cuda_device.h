@@ -32,6 +32,7 @@ class CudaDevice final : public Accelerator {
   std::string Describe() const override { return description_ + part_text_; }
   std::string_view product() const override { return product_; }
   std::string_view arithmetic() const override { return arithmetic_; }
+  uint32_t num_sms() const override { return num_sms_; }
   void MakeCurrent() override;
   void* stream() const override { return stream_; }
   absl::StatusOr<std::unique_ptr<Accelerator>> Share() override;
@@ -74,6 +75,7 @@ class CudaDevice final : public Accelerator {
   const int ordinal_;
   std::string product_;
   std::string description_;
+  uint32_t num_sms_ = 0;
   std::string part_text_;  // ", 32 of 132 multiprocessors"; empty = all of them
   std::string arithmetic_;
   std::unique_ptr<SmPart> part_;  // of the GPU, that stream_ is bound to; null = all of it

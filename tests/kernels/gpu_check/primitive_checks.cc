@@ -10,6 +10,7 @@
 #include "tests/kernels/gpu_check/mma_vectors.h"
 #include "tests/kernels/gpu_check/stages.h"
 #include "tests/kernels/gpu_check/word_check.h"
+#include "tests/kernels/simt/overlap_kernels.h"
 #include "tests/test_seed.h"
 
 namespace baton::gpu_check {
@@ -215,6 +216,19 @@ std::vector<WordCheck> ArithmeticChecks(const Primitives& p, bool is_tiny) {
   return {check};
 }
 
+// Sums that each launch takes up where the one before it left them.
+std::vector<WordCheck> OverlapChecks(const Primitives& p, bool is_tiny) {
+  const uint32_t num_ctas = is_tiny ? 3 : 1000;
+  const uint32_t num_words = num_ctas * simt_test::kOverlapThreads;
+  const uint32_t times = is_tiny ? 4 : 100;
+  WordCheck check = FromIndex("wait_for_previous", p.overlap, num_words, num_words,
+                              [times](uint32_t i) { return times * InputWord(i); });
+  check.num_ctas = num_ctas;
+  check.count = times;
+  check.out.assign(num_words, 0);
+  return {check};
+}
+
 std::vector<WordCheck> MmaChecks(const Primitives& p, bool is_tiny) {
   std::vector<WordCheck> checks;
   for (const MmaKind kind : kMmaKinds) {
@@ -238,10 +252,10 @@ std::vector<WordCheck> MmaChecks(const Primitives& p, bool is_tiny) {
 
 absl::Status CheckPrimitives(const StageInput& input, Report& report) {
   const Primitives& p = input.body.primitives();
-  for (const auto& group :
-       {WarpChecks(p), CopyChecks(p), AtomicChecks(p), RoundingChecks(p, input.is_tiny),
-        HalfChecks(p, input.is_tiny), Fp8Checks(p, input.is_tiny),
-        ArithmeticChecks(p, input.is_tiny), MmaChecks(p, input.is_tiny)}) {
+  for (const auto& group : {WarpChecks(p), CopyChecks(p), AtomicChecks(p),
+                            RoundingChecks(p, input.is_tiny), HalfChecks(p, input.is_tiny),
+                            Fp8Checks(p, input.is_tiny), ArithmeticChecks(p, input.is_tiny),
+                            OverlapChecks(p, input.is_tiny), MmaChecks(p, input.is_tiny)}) {
     for (const WordCheck& check : group) {
       BATON_RETURN_IF_ERROR(report.Add(RunCheck(input, check)));
     }

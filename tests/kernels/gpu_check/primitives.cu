@@ -3,6 +3,7 @@
 #include "kernels/math.h"
 #include "kernels/simt/device.h"
 #include "tests/kernels/gpu_check/primitives.h"
+#include "tests/kernels/simt/overlap_kernels.h"
 #include "tests/kernels/simt/wgmma_kernels.h"
 
 namespace baton::gpu_check {
@@ -244,6 +245,10 @@ absl::Status RunWgmma(const WordParams& params, uint32_t) {
 absl::Status RunChain(const WordParams& params, uint32_t) {
   return simt_test::BATON_BODY::WarpgroupChain(params);
 }
+absl::Status RunOverlap(const WordParams& params, uint32_t num_ctas) {
+  return simt_test::BATON_BODY::AddAgainAndAgain(
+      {params.in, params.out, simt_test::Early::kCopiesConstants}, num_ctas, params.count, nullptr);
+}
 
 const Primitives kPrimitives = {
     .shuffle = RunShuffle,
@@ -266,6 +271,7 @@ const Primitives kPrimitives = {
     .to_bf16 = RunRound,
     .half = RunHalf,
     .fp8 = RunFp8,
+    .overlap = RunOverlap,
     .arithmetic = RunArithmetic,
 };
 

@@ -74,6 +74,9 @@ struct Primitives {
   // out[2i] = the bf16 pairs in[2i] and in[2i + 1] multiplied; out[2i + 1] = e4m3 of both as
   // floats, the first in the lower byte. `count` pairs.
   Launch fp8;
+  // `count` launches of num_ctas ctas, one behind the other: each out[i] += in[i]. See
+  // overlap_kernels.h.
+  Launch overlap;
   // `count` times (a, b, c, unused): fma, square root of a, a / b, Exp(a), a * b + c with two
   // roundings.
   Launch arithmetic;

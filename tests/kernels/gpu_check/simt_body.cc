@@ -29,6 +29,11 @@ absl::Status Copy(void* to, const void* from, size_t bytes) {
   return absl::OkStatus();
 }
 
+absl::Status CopyOut(void* to, const void* from_device, size_t bytes) {
+  simt::DeviceMemory::OfThisThread().arena.NoteWait();
+  return Copy(to, from_device, bytes);
+}
+
 // Quickly: what runs is not looked at, and stages 1 and 2 looked for races.
 absl::Status Time(const TimedWork& work, std::vector<double>* us) {
   simt::RunOptions quick = simt::CurrentRunOptions();
@@ -54,7 +59,7 @@ constexpr DeviceBody kBody = {.name = "simt",
                               .allocate = Allocate,
                               .release = Release,
                               .copy_in = Copy,
-                              .copy_out = Copy,
+                              .copy_out = CopyOut,
                               .time = Time,
                               .primitives = runner::AllPrimitives,
                               .loops = runner::Loops,
