@@ -3,6 +3,7 @@
 #include "src/model/device_model.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <random>
 #include <string>
@@ -33,9 +34,11 @@ constexpr double kDemoBound = 0.2;
 
 // A model on its own device.
 struct OnDevice {
-  explicit OnDevice(const std::string& name, uint32_t block_size = 64, uint32_t max_rows = 96)
+  explicit OnDevice(const std::string& name, uint32_t block_size = 64, uint32_t max_rows = 96,
+                    KvDtype kv_dtype = KvDtype::kBf16)
       : device(*OpenComputeDevice(DeviceKind::kSimt)),
         fixture({.path = name,
+                 .kv_dtype = kv_dtype,
                  .block_size = block_size,
                  .max_rows = max_rows,
                  .max_context = 512,
@@ -103,12 +106,12 @@ TEST_P(DeviceModelTest, LogitsAgreeWithTheReference) {
 
 // Decoded token by token, then prefilled in chunks of any size, in blocks of another size, and in
 // one batch with others: the same logits and the same KV.
-TEST_P(DeviceModelTest, ARowsBitsDependOnItsSequenceAlone) {
+void ExpectBitsOfTheSequenceAlone(const std::string& name, KvDtype kv_dtype) {
   const uint32_t kPrompt = 30;
   const uint32_t kTotal = 50;
   const std::vector<TokenId> tokens = RandomTokens(kTotal, TestSeed());
   const std::span<const TokenId> all(tokens);
-  OnDevice on(Tiny(GetParam()));
+  OnDevice on(name, 64, 96, kv_dtype);
   ASSERT_TRUE(on.fixture.status().ok()) << on.fixture.status();
   auto logits = on.fixture.Run({{0, 0, all.first(kPrompt)}});
   for (uint32_t i = kPrompt; i < kTotal; ++i) {
@@ -130,10 +133,14 @@ TEST_P(DeviceModelTest, ARowsBitsDependOnItsSequenceAlone) {
   }
   EXPECT_EQ(on.fixture.KvBytes(1, kTotal), kv);
 
-  OnDevice small(Tiny(GetParam()), /*block_size=*/16);
+  OnDevice small(name, /*block_size=*/16, 96, kv_dtype);
   const auto again = small.fixture.Run({{0, 0, all}});
   ASSERT_TRUE(again.ok()) << again.status();
   EXPECT_TRUE(std::equal(logits->begin(), logits->end(), again->begin()));
+}
+
+TEST_P(DeviceModelTest, ARowsBitsDependOnItsSequenceAlone) {
+  ExpectBitsOfTheSequenceAlone(Tiny(GetParam()), KvDtype::kBf16);
 }
 
 // A row's token is the processor's choice of its logits; the logits of the others are the same.
@@ -187,11 +194,65 @@ INSTANTIATE_TEST_SUITE_P(Shapes, DeviceModelTest,
                                            "head64_gemma3", "head64_qwen3moe"),
                          [](const auto& info) { return std::string(info.param); });
 
+// About twice the worst found: how far K and V in fp8, 2^-4 of an element instead of 2^-9, move the
+// logits of models of random weights, in units of a row's root mean square. In a mixture a row may
+// go to another expert: its worst logit is 25 times its mean.
+constexpr double kFp8Bound = 1.5;
+constexpr double kFp8MeanBound = 0.2;
+
+class DeviceModelFp8Test : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(DeviceModelFp8Test, LogitsStayNearThoseOfBf16) {
+  OnDevice wide(Tiny(GetParam()));
+  OnDevice on(Tiny(GetParam()), 64, 96, KvDtype::kFp8);
+  ASSERT_TRUE(on.fixture.status().ok()) << on.fixture.status();
+  const std::vector<TokenId> tokens = RandomTokens(90, 4);
+  const auto expected = wide.fixture.Run({{0, 0, tokens}}, /*all_rows=*/true);
+  const auto logits = on.fixture.Run({{0, 0, tokens}}, /*all_rows=*/true);
+  ASSERT_TRUE(expected.ok() && logits.ok()) << logits.status();
+  const size_t vocab = on.fixture.vocab();
+  double worst = 0;
+  double total = 0;
+  for (size_t row = 0; row < tokens.size(); ++row) {
+    double squares = 0;
+    double error = 0;
+    double errors = 0;
+    for (size_t i = row * vocab; i < (row + 1) * vocab; ++i) {
+      const double difference = std::fabs((*logits)[i] - (*expected)[i]);
+      squares += double{(*expected)[i]} * (*expected)[i];
+      errors += difference * difference;
+      error = std::max(error, difference);
+    }
+    worst = std::max(worst, error / std::sqrt(squares / static_cast<double>(vocab)));
+    total += std::sqrt(errors / squares);
+  }
+  const double mean = total / static_cast<double>(tokens.size());
+  std::printf("%s: worst %.3g of bound %.2g, mean %.3g of bound %.2g\n", GetParam(), worst,
+              kFp8Bound, mean, kFp8MeanBound);
+  EXPECT_LT(worst, kFp8Bound);
+  EXPECT_LT(mean, kFp8MeanBound);
+  EXPECT_GT(mean, 0.0);
+  EXPECT_EQ(on.fixture.view().layout->BytesPerToken() * 2,
+            wide.fixture.view().layout->BytesPerToken() / wide.fixture.model().config().head_dim *
+                (on.fixture.model().config().head_dim + 2));
+}
+
+TEST_P(DeviceModelFp8Test, ARowsBitsDependOnItsSequenceAlone) {
+  ExpectBitsOfTheSequenceAlone(Tiny(GetParam()), KvDtype::kFp8);
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, DeviceModelFp8Test,
+                         ::testing::Values("head64_llama", "head128_qwen3", "head64_gemma3",
+                                           "head64_qwen3moe"),
+                         [](const auto& info) { return std::string(info.param); });
+
+class DeviceModelWindowTest : public ::testing::TestWithParam<KvDtype> {};
+
 // Local layers whose window begins in the second split of 256 keys, beside layers that see all.
-TEST(DeviceModelWindowTest, DecodingFarBehindTheWindowHasTheBitsOfPrefill) {
+TEST_P(DeviceModelWindowTest, DecodingFarBehindTheWindowHasTheBitsOfPrefill) {
   const std::vector<TokenId> tokens = RandomTokens(300, TestSeed());
   const std::span<const TokenId> all(tokens);
-  OnDevice on(Tiny("head64_gemma3"));
+  OnDevice on(Tiny("head64_gemma3"), 64, 96, GetParam());
   ASSERT_TRUE(on.fixture.status().ok()) << on.fixture.status();
   for (uint32_t begin = 0; begin < 270; begin += 90) {
     ASSERT_TRUE(on.fixture.Run({{0, begin, all.subspan(begin, 90)}}).ok());
@@ -209,6 +270,10 @@ TEST(DeviceModelWindowTest, DecodingFarBehindTheWindowHasTheBitsOfPrefill) {
   EXPECT_EQ(on.fixture.KvBytes(0, 300), on.fixture.KvBytes(1, 300));
 }
 
+INSTANTIATE_TEST_SUITE_P(Types, DeviceModelWindowTest,
+                         ::testing::Values(KvDtype::kBf16, KvDtype::kFp8),
+                         [](const auto& info) { return std::string(KvDtypeName(info.param)); });
+
 TEST(DeviceModelDemoTest, SomeTokensOfTheDemoModelAgreeWithTheReference) {
   OnDevice on(DemoModelPath(), /*block_size=*/64, /*max_rows=*/64);
   ExpectNear(on.fixture, "smollm2.golden", kDemoBound, 1);
@@ -223,6 +288,23 @@ TEST(DeviceModelLoadTest, RefusesWhatHasNoKernel) {
   EXPECT_THAT(refusal("gemma3"), HasSubstr("head size 16"));
   EXPECT_THAT(refusal("qwen3moe"), HasSubstr("head size 16"));
   EXPECT_THAT(refusal("bf16"), HasSubstr("head size 16"));
+}
+
+// Workers pair by these.
+TEST(DeviceModelLoadTest, Fp8IsAnotherLayoutAndOtherNumericsAndF32IsRefused) {
+  OnDevice wide(Tiny("head64_llama"));
+  OnDevice on(Tiny("head64_llama"), 64, 96, KvDtype::kFp8);
+  ASSERT_TRUE(on.fixture.status().ok()) << on.fixture.status();
+  const LoadedModel& model = on.fixture.model();
+  EXPECT_THAT(model.numerics_text(), HasSubstr("kv=fp8"));
+  EXPECT_NE(model.numerics_id(), wide.fixture.model().numerics_id());
+  EXPECT_TRUE(model.layout().Validate().ok()) << model.layout().Validate();
+  EXPECT_EQ(KvLayout::Difference(model.layout(), wide.fixture.model().layout()),
+            "dtype fp8 against bf16");
+  EXPECT_NE(model.layout().LayoutId(), wide.fixture.model().layout().LayoutId());
+  OnDevice f32(Tiny("head64_llama"), 64, 96, KvDtype::kF32);
+  EXPECT_EQ(f32.fixture.status().code(), absl::StatusCode::kUnimplemented);
+  EXPECT_THAT(std::string(f32.fixture.status().message()), HasSubstr("bf16 or fp8"));
 }
 
 TEST(DeviceModelLoadTest, AKindThatIsNotInThisBuildIsNamed) {
