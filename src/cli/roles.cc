@@ -135,7 +135,7 @@ StatusOr<WorkerConfig> BuildConfig(const WorkerFlags& f, WorkerRole role) {
   config.model_id = model.id;
   config.num_threads = NumComputeThreads(f.threads);
   config.max_context = static_cast<uint32_t>(f.tuning.max_context);
-  config.kv_dtype = f.tuning.kv_dtype == "f32" ? KvDtype::kF32 : KvDtype::kBf16;
+  config.kv_dtype = KvDtypeOf(f.tuning);
   config.drain_timeout_ms = f.tuning.drain_timeout_s * 1000;
   config.allow_inexact = f.tuning.allow_inexact;
   config.metric_aliases = AliasesOf(f.telemetry);

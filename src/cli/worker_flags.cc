@@ -55,7 +55,11 @@ void DeclareTuning(FlagSet& flags, WorkerTuning& tuning) {
   flags.Add("--nccl-library", tuning.nccl_library,
             "the libnccl.so.2 of --transport nccl; default: the environment's BATON_NCCL_LIBRARY, "
             "the loader's path, Python's packages");
-  flags.AddChoice("--kv-dtype", tuning.kv_dtype, {"bf16", "f32"}, "type of stored K and V", {"q8"});
+  flags.AddChoice(
+      "--kv-dtype", tuning.kv_dtype, {"bf16", "f32", "fp8"},
+      "type of stored K and V; f32 is of the processor. fp8 is of devices and takes half "
+      "the memory and half the bytes on the way; all workers of a model have the same",
+      {"q8"});
   flags.Add("--kv-memory", tuning.kv_memory,
             "bytes of the KV pool, e.g. 2GiB; default: the larger of 1GiB and one full sequence");
   flags.Add("--max-context", tuning.max_context, {0, 1 << 24},
@@ -85,9 +89,11 @@ Status CheckTuning(const WorkerTuning& tuning) {
   BATON_ASSIGN_OR_RETURN(const DeviceKind kind, ParseDeviceKind(tuning.device));
   BATON_RETURN_IF_ERROR(CheckDeviceInBuild(kind));
   const bool is_device = kind == DeviceKind::kCuda || kind == DeviceKind::kSimt;
-  if (is_device && tuning.kv_dtype != "bf16") {
-    return Unimplemented("--kv-dtype {}: device {} stores K and V in bf16", tuning.kv_dtype,
-                         tuning.device);
+  if (is_device && tuning.kv_dtype == "f32") {
+    return Unimplemented("--kv-dtype f32: device {} stores K and V in bf16 or fp8", tuning.device);
+  }
+  if (kind == DeviceKind::kCpu && tuning.kv_dtype == "fp8") {
+    return Unimplemented("--kv-dtype fp8: device cpu stores K and V in bf16 or f32");
   }
   if (tuning.device_weights == "bf16" && kind == DeviceKind::kCpu) {
     return InvalidArgument(
@@ -107,7 +113,7 @@ Status CheckTuning(const WorkerTuning& tuning) {
                            tuning.transport);
   }
   if (tuning.kv_dtype == "q8") {
-    return Unimplemented("--kv-dtype q8 is not built yet; use bf16 or f32");
+    return Unimplemented("--kv-dtype q8 is not built yet; use bf16, or fp8 on a device");
   }
   if (tuning.max_context == 1) {
     return InvalidArgument(
@@ -119,6 +125,13 @@ Status CheckTuning(const WorkerTuning& tuning) {
     if (!bytes.ok()) return WithPrefix(bytes.status(), "--kv-memory");
   }
   return OkStatus();
+}
+
+KvDtype KvDtypeOf(const WorkerTuning& tuning) {
+  for (const KvDtype dtype : {KvDtype::kF32, KvDtype::kFp8}) {
+    if (tuning.kv_dtype == KvDtypeName(dtype)) return dtype;
+  }
+  return KvDtype::kBf16;
 }
 
 StatusOr<std::string> ReadClusterSecret(const std::string& path) {

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "kvcache/kv_layout.h"
 #include "src/base/status.h"
 #include "src/cli/flags.h"
 #include "src/tls/tls_files.h"
@@ -43,9 +44,12 @@ void DeclareTuning(FlagSet& flags, WorkerTuning& tuning);
 // generates tokens or shares its device with one that does.
 bool KeepsPacked(const WorkerTuning& tuning, bool is_for_prompts_only);
 
-// Unimplemented for what this build does not have (CUDA, q8), InvalidArgument for a size
-// that is none.
+// Unimplemented for what this build or the device does not have (CUDA, q8; f32 of devices, fp8 of
+// the processor), InvalidArgument for a size that is none.
 Status CheckTuning(const WorkerTuning& tuning);
+
+// Of a tuning that was checked.
+KvDtype KvDtypeOf(const WorkerTuning& tuning);
 
 // The bytes of --cluster-secret-file; none for "". NotFound when the file cannot be read or is
 // empty.

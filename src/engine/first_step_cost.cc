@@ -26,11 +26,10 @@ RooflineModel RooflineModelOf(const ModelConfig& config, size_t step_bytes) {
   return model;
 }
 
-StatusOr<StepWeights> FirstStepCost(std::string_view device, const ModelConfig& config,
-                                    size_t step_bytes) {
+StatusOr<StepWeights> FirstStepCost(std::string_view device, const RooflineModel& model) {
   const DeviceLimits* const limits = FindDevice(device);
   if (limits == nullptr) return NotFound("the limits of \"{}\" are not known", device);
-  return FirstEstimate(*limits, RooflineModelOf(config, step_bytes));
+  return FirstEstimate(*limits, model);
 }
 
 }  // namespace baton

@@ -15,12 +15,11 @@ namespace baton {
 // A model as its device computes it. `step_bytes` are the weights that a step with logits reads
 // (ForwardModel::bytes_read_per_step). The output layer, and the experts that a row does not
 // choose, count as bf16: where they are packed the estimate is too slow, and first chunks are
-// smaller.
+// smaller. So does KV, which a caller that stores another type sets.
 RooflineModel RooflineModelOf(const ModelConfig& config, size_t step_bytes);
 
 // NotFound naming the device when its limits are not known.
-StatusOr<StepWeights> FirstStepCost(std::string_view device, const ModelConfig& config,
-                                    size_t step_bytes);
+StatusOr<StepWeights> FirstStepCost(std::string_view device, const RooflineModel& model);
 
 }  // namespace baton
 

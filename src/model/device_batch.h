@@ -2,8 +2,9 @@
 // memory, filled by one copy a step. Owned by the thread that calls Forward. Private to src/model.
 //
 // A batch may be padded to more rows than it has: then where each array begins depends on that
-// number and the grid for its attention alone, so kernels whose parameters were recorded read any such batch. Rows of padding have
-// no sequence (cuda::kPaddingRow), token 0 and logits that nobody wants.
+// number and the grid for its attention alone, so kernels whose parameters were recorded read any
+// such batch. Rows of padding have no sequence (cuda::kPaddingRow), token 0 and logits that nobody
+// wants.
 //
 //   [counts][token ids][positions][sequences][logit rows][sampling][items ...][block lists]
 #ifndef BATON_MODEL_DEVICE_BATCH_H_

@@ -145,7 +145,12 @@ Status DeviceModel::TakeConfig(const ModelConfig& config) {
   config_ = config;
   BATON_RETURN_IF_ERROR(CheckShape(config, *options_.device));
   BATON_ASSIGN_OR_RETURN(options_.max_context, ContextFor(config, options_.max_context));
-  layout_ = KvLayoutOf(config, KvDtype::kBf16, options_.block_size);
+  layout_ = KvLayoutOf(config, options_.kv_dtype, options_.block_size);
+  if (options_.kv_dtype == KvDtype::kFp8) return OkStatus();
+  if (options_.kv_dtype != KvDtype::kBf16) {
+    return Unimplemented("KV dtype {}: device {} stores K and V in bf16 or fp8",
+                         KvDtypeName(options_.kv_dtype), DeviceKindName(options_.device->kind()));
+  }
   layout_.encoding = KvEncoding::kPlain;
   return OkStatus();
 }
@@ -166,7 +171,7 @@ Status DeviceModel::Complete(const std::string& weights_id) {
   numerics_text_ = NumericsText({.weights_id = weights_id_,
                                  .tokenizer_id = options_.tokenizer_id,
                                  .arithmetic = options_.device->arithmetic(),
-                                 .kv_dtype = KvDtype::kBf16,
+                                 .kv_dtype = options_.kv_dtype,
                                  .config = &config_});
   numerics_id_ = NumericsId(numerics_text_);
   return OkStatus();
@@ -213,8 +218,8 @@ Status DeviceModel::Forward(const ModelBatch& batch, const KvView& kv, LayerHook
   options_.device->MakeCurrent();
   const uint32_t padded_rows = PaddedRows(batch, kv, hook);
   BATON_RETURN_IF_ERROR(workspace_->batch->Set(batch, padded_rows));
-  const Status launched = padded_rows > 0 ? GraphFor(padded_rows).Launch()
-                                          : LaunchStep(kv, hook, WantsTokens(batch));
+  const Status launched =
+      padded_rows > 0 ? GraphFor(padded_rows).Launch() : LaunchStep(kv, hook, WantsTokens(batch));
   if (!launched.ok()) {
     (void)options_.device->Wait();  // for the copy of the batch, whose source the next one takes
     return launched;
@@ -359,7 +364,9 @@ cuda::KvBlocks DeviceModel::BlocksOf(uint32_t layer, const KvView& kv) const {
           .block_stride_bytes = layout_.BlockStride(),
           .num_kv_heads = config_.num_kv_heads,
           .head_dim = config_.head_dim,
-          .block_size = layout_.block_size};
+          .block_size = layout_.block_size,
+          .element =
+              options_.kv_dtype == KvDtype::kFp8 ? cuda::KvElement::kFp8 : cuda::KvElement::kBf16};
 }
 
 Status DeviceModel::Attend(uint32_t layer, const KvView& kv) {

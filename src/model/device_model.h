@@ -1,8 +1,9 @@
-// DeviceModel: a model that an accelerator computes, by the kernels of kernels/cuda: weights,
-// activations and KV in bf16, sums in fp32. The same forward pass as Model (README.md). Whether
-// weights lie there packed or in bf16 changes no bit.
+// DeviceModel: a model that an accelerator computes, by the kernels of kernels/cuda: weights and
+// activations in bf16, KV in bf16 or fp8, sums in fp32. The same forward pass as Model (README.md).
+// Whether weights lie there packed or in bf16 changes no bit.
 //
-// Threading and invariants 1 to 3 as Model. KV is KvEncoding::kPlain bf16 in the device's memory.
+// Threading and invariants 1 to 3 as Model. KV lies in the device's memory, bf16 as
+// KvEncoding::kPlain, fp8 as kFragments.
 #ifndef BATON_MODEL_DEVICE_MODEL_H_
 #define BATON_MODEL_DEVICE_MODEL_H_
 
@@ -28,6 +29,7 @@ struct DeviceModelOptions {
   Accelerator* device = nullptr;               // not owned; outlives the model
   const cuda::KernelTable* kernels = nullptr;  // of that device
   ThreadPool* pool = nullptr;                  // of the host, for loading only
+  KvDtype kv_dtype = KvDtype::kBf16;           // or kFp8
   uint32_t block_size = 64;                    // tokens of a KV block: 16, 32 or 64
   uint32_t max_rows = 1024;                    // rows of one Forward
   uint32_t max_logit_rows = 1024;              // of them whose logits may be wanted

@@ -303,7 +303,9 @@ absl::StatusOr<ModelConfig> ReadModelConfig(const GgufFile& file) {
 KvLayout KvLayoutOf(const ModelConfig& config, KvDtype dtype, uint32_t block_size) {
   KvLayout layout;
   layout.dtype = dtype;
-  layout.encoding = dtype == KvDtype::kBf16 ? KvEncoding::kPaired : KvEncoding::kPlain;
+  layout.encoding = dtype == KvDtype::kBf16  ? KvEncoding::kPaired
+                    : dtype == KvDtype::kFp8 ? KvEncoding::kFragments
+                                             : KvEncoding::kPlain;
   layout.num_layers = config.num_layers;
   layout.num_kv_heads = config.num_kv_heads;
   layout.head_dim = config.head_dim;

@@ -21,8 +21,8 @@ absl::Status CheckOptions(const ModelOptions& options) {
     return InvalidArgument("max_rows {} is outside [1, {}]", options.max_rows, kMaxRows);
   }
   if (options.kv_dtype != KvDtype::kBf16 && options.kv_dtype != KvDtype::kF32) {
-    return InvalidArgument("KV dtype {} is not supported (bf16 and f32 are)",
-                           static_cast<int>(options.kv_dtype));
+    return InvalidArgument("KV dtype {}: the processor stores K and V in bf16 or f32",
+                           KvDtypeName(options.kv_dtype));
   }
   if (options.block_size < 2 || options.block_size > kMaxBlockSize || options.block_size % 2 != 0) {
     return InvalidArgument("block size {} is not an even number in [2, {}]", options.block_size,

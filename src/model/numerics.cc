@@ -10,8 +10,7 @@ std::string NumericsText(const NumericsParts& parts) {
   return fmt::format(
       "weights={} tokenizer={} arithmetic={} sampling={} rope={} kv={} deterministic=1",
       parts.weights_id, HexFromU64(parts.tokenizer_id), parts.arithmetic, kSamplingRules,
-      parts.config->rope_interleaved ? "interleaved" : "halves",
-      parts.kv_dtype == KvDtype::kF32 ? "f32" : "bf16");
+      parts.config->rope_interleaved ? "interleaved" : "halves", KvDtypeName(parts.kv_dtype));
 }
 
 std::string NumericsId(std::string_view text) {

@@ -143,15 +143,21 @@ Status WorkerProcess::Parts::ShareModel(Parts& first) {
 
 Status WorkerProcess::Parts::LoadWeights(const GgufFile& file) {
   const bool is_auto = config.device == DeviceKind::kUnspecified;
-  // Only the processor has another type of K and V.
-  const bool needs_cpu = is_auto && config.kv_dtype != KvDtype::kBf16;
+  // Each type of K and V but bf16 is one of the processor or one of devices.
+  const bool needs_cpu = is_auto && config.kv_dtype == KvDtype::kF32;
+  const bool needs_device = config.kv_dtype == KvDtype::kFp8;
   BATON_ASSIGN_OR_RETURN(device, OpenComputeDevice(needs_cpu ? DeviceKind::kCpu : config.device));
   if (device.accelerator != nullptr) {
     const Status status = LoadOnDevice(file);
-    if (!is_auto || !absl::IsUnimplemented(status)) return status;
+    if (!is_auto || needs_device || !absl::IsUnimplemented(status)) return status;
     BATON_LOG_WARN("{}; computing on the processor", std::string(status.message()));
     part_of_next.reset();
     device = ComputeDevice{};
+  }
+  if (needs_device) {
+    return FailedPrecondition(
+        "--kv-dtype fp8 is for devices, and this worker would compute on the processor, which "
+        "stores K and V in bf16 or f32");
   }
   BATON_ASSIGN_OR_RETURN(model, Model::Load(file, {.pool = pool.get(),
                                                    .isa = config.isa,
@@ -172,6 +178,7 @@ Status WorkerProcess::Parts::LoadOnDevice(const GgufFile& file) {
       DeviceModel::Load(file, {.device = device.accelerator.get(),
                                .kernels = device.kernels,
                                .pool = pool.get(),
+                               .kv_dtype = config.kv_dtype,
                                .block_size = kDeviceBlockSize,
                                .max_rows = kMaxBatchTokens,
                                .max_logit_rows = limits.max_running + limits.max_prefilling,
@@ -196,8 +203,9 @@ Status WorkerProcess::Parts::LoadOnDevice(const GgufFile& file) {
 void WorkerProcess::Parts::EstimateSteps(SchedulerConfig* scheduler) const {
   if (device.accelerator == nullptr || device.accelerator->kind() != DeviceKind::kCuda) return;
   if (colocation.hub != nullptr) return;  // it has a part of the GPU
-  const StatusOr<StepWeights> cost =
-      FirstStepCost(device.accelerator->product(), model->config(), model->bytes_read_per_step());
+  RooflineModel roofline = RooflineModelOf(model->config(), model->bytes_read_per_step());
+  roofline.kv_bytes_per_token = model->layout().BytesPerToken();
+  const StatusOr<StepWeights> cost = FirstStepCost(device.accelerator->product(), roofline);
   if (cost.ok()) {
     scheduler->first_cost = *cost;
   } else {

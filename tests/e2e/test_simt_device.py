@@ -6,6 +6,7 @@ as they would with the library. CUDA IPC passes a memory file between the proces
 memory with a descriptor.
 """
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -21,6 +22,7 @@ SHM = ("--transport", "shm")
 LOOPBACK = Path(BIN).resolve().parent / "tests/nccl/libbaton_nccl_loopback.so"
 NCCL = ("--transport", "nccl", "--nccl-library", str(LOOPBACK))
 IPC = ("--transport", "cuda_ipc")
+FP8 = ("--kv-dtype", "fp8")
 
 
 def build_has_runner():
@@ -77,6 +79,26 @@ def test_the_transport_changes_no_bit():
         assert [a.bits() for a in given] == [a.bits() for a in over["shm"]]
 
 
+def test_fp8_kv_has_the_same_bits_everywhere_and_half_the_bytes():
+    local = answers("head64_llama", *FP8, "--mode", "aggregated")
+    wide = answers("head64_llama", *SHM)
+    for transport in (SHM, IPC, NCCL):
+        remote = answers("head64_llama", *FP8, *transport)
+        assert {a.timings.path for a in remote} == {"disagg"}
+        assert [a.bits() for a in remote] == [a.bits() for a in local]
+        # A row of 64 codes has a scale of two bytes.
+        assert [a.timings.kv_bytes * 128 for a in remote] == [
+            a.timings.kv_bytes * 66 for a in wide
+        ]
+    assert [a.bits() for a in local] != [a.bits() for a in wide]
+
+
+def test_fp8_kv_of_windows_and_experts_has_the_bits_of_one_process():
+    for name in ("head64_gemma3", "head64_qwen3moe"):
+        local = answers(name, *FP8, "--mode", "aggregated")
+        assert [a.bits() for a in answers(name, *FP8)] == [a.bits() for a in local]
+
+
 def test_what_crosses_by_nccl_is_counted_and_shown():
     with Server(*DEVICE, *NCCL, model=str(GOLDEN / "tiny_head64_llama.gguf")) as server:
         answer = complete(server, **requests()[2])
@@ -114,7 +136,11 @@ def test_what_crosses_by_cuda_ipc_is_counted_and_shown():
         assert server.ledger_is_clean()
 
 
-@pytest.mark.parametrize("transport", [SHM, NCCL, IPC], ids=["shm", "nccl", "cuda_ipc"])
+@pytest.mark.parametrize(
+    "transport",
+    [SHM, NCCL, IPC, (*SHM, *FP8)],
+    ids=["shm", "nccl", "cuda_ipc", "shm_fp8"],
+)
 def test_a_killed_decode_worker_changes_no_answer(transport):
     model = str(GOLDEN / "tiny_head64_llama.gguf")
     with Server(*DEVICE, *transport, "--decode", "2", model=model) as cluster:
@@ -151,6 +177,19 @@ def test_what_has_no_kernel_is_one_clear_error():
     assert result.returncode != 0 and "bf16" in result.stderr.splitlines()[-1]
 
 
+@pytest.mark.skipif(os.path.exists("/dev/nvidiactl"), reason="there is a GPU here")
+def test_fp8_kv_without_a_device_is_one_clear_error():
+    args = [BIN, "decode", "--router", "127.0.0.1:1", *FP8]
+    model = ["--model", GOLDEN / "tiny_head64_llama.gguf"]
+    for device, code in (("auto", 1), ("cpu", 2)):
+        result = subprocess.run(
+            [*args, *model, "--device", device], capture_output=True, text=True, timeout=60
+        )
+        assert result.returncode == code
+        said = result.stderr.splitlines()[-1]
+        assert "--kv-dtype fp8" in said and "bf16 or f32" in said
+
+
 def test_nccl_that_cannot_be_used_is_one_clear_error():
     args = [BIN, "decode", "--router", "127.0.0.1:1", "--device", "simt", "--transport", "nccl"]
     model = ["--model", GOLDEN / "tiny_head64_llama.gguf"]
@@ -171,6 +210,19 @@ def test_cuda_ipc_without_a_device_is_one_clear_error():
     result = subprocess.run([*args, *model], capture_output=True, text=True, timeout=60)
     assert result.returncode == 2
     assert "--transport cuda_ipc shares a GPU's memory" in result.stderr.splitlines()[-1]
+
+
+def test_a_worker_with_kv_of_another_type_is_refused():
+    model = str(GOLDEN / "tiny_head64_llama.gguf")
+    with Server(*DEVICE, *SHM, model=model) as server:
+        args = [BIN, "prefill", "--router", server.router["grpc"], "--model", model]
+        secret = f"{server.dir}/cluster-secret"
+        args += ["--worker-id", "prefill-9", "--cluster-secret-file", secret, *DEVICE, *SHM]
+        result = subprocess.run([*args, *FP8], capture_output=True, text=True, timeout=60)
+    assert result.returncode == 1
+    said = result.stderr.splitlines()[-1]
+    assert "layout_id differs" in said
+    assert "(fp8 fragments" in said and "(bf16 plain" in said
 
 
 @pytest.mark.parametrize("other", [NCCL, IPC], ids=["nccl", "cuda_ipc"])

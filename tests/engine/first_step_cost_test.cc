@@ -58,7 +58,8 @@ TEST(FirstStepCostTest, AStepReadsAllExpertsAndARowMultipliesItsOwn) {
 }
 
 TEST(FirstStepCostTest, AKnownDeviceDecodesWithinFourTimesItsLimit) {
-  const StatusOr<StepWeights> weights = FirstStepCost("NVIDIA H200", Llama8b(), kStepBytes);
+  const StatusOr<StepWeights> weights =
+      FirstStepCost("NVIDIA H200", RooflineModelOf(Llama8b(), kStepBytes));
   ASSERT_TRUE(weights.ok()) << weights.status();
   StepShape shape;
   shape.AddDecode(1023);
@@ -68,7 +69,8 @@ TEST(FirstStepCostTest, AKnownDeviceDecodesWithinFourTimesItsLimit) {
 }
 
 TEST(FirstStepCostTest, AnUnknownDeviceIsNamed) {
-  const absl::Status status = FirstStepCost("NVIDIA Unheard", Llama8b(), kStepBytes).status();
+  const absl::Status status =
+      FirstStepCost("NVIDIA Unheard", RooflineModelOf(Llama8b(), kStepBytes)).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(std::string(status.message()), HasSubstr("\"NVIDIA Unheard\""));
 }

@@ -136,6 +136,7 @@ REFUSED = {
         {"worker": {"kvDtype": "f32"}, "decode": {"gpu": {"count": 1}}},
         "stores K and V in bf16",
     ),
+    "cpu-fp8": ({"worker": {"kvDtype": "fp8"}}, "stores K and V in bf16 or f32"),
     "too-big": ({"model": {"size": "8GiB"}}, "the worker would be killed"),
     "too-big-for-gpu": (
         {

@@ -151,8 +151,8 @@ TEST(DeviceBatchPinnedTest, IsReadWhenTheCopyIsDone) {
   config.num_heads = config.num_kv_heads = 1;
   config.head_dim = 64;
   const auto batch = *DeviceBatch::Create(
-      config,
-      {.max_rows = 8, .max_logit_rows = 8, .max_context = 64, .block_size = kBlockSize}, &device);
+      config, {.max_rows = 8, .max_logit_rows = 8, .max_context = 64, .block_size = kBlockSize},
+      &device);
   TestBatch made;
   made.Add(5, 1);
   ASSERT_TRUE(batch->Set(made.Get(), 4).ok());

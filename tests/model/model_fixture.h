@@ -27,7 +27,7 @@ struct FixtureOptions {
   uint32_t max_rows = 512;
   uint32_t max_context = 512;
   uint32_t num_blocks = 160;
-  // Where it computes instead; bf16 KV only. Outlives the fixture.
+  // Where it computes instead. Outlives the fixture.
   Accelerator* device = nullptr;
   const cuda::KernelTable* kernels = nullptr;
   bool keeps_packed = true;
@@ -153,6 +153,7 @@ class ModelFixture {
     auto model = DeviceModel::Load(file, {.device = options.device,
                                           .kernels = options.kernels,
                                           .pool = &pool_,
+                                          .kv_dtype = options.kv_dtype,
                                           .block_size = options.block_size,
                                           .max_rows = options.max_rows,
                                           .max_logit_rows = options.max_rows,

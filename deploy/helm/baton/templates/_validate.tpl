@@ -117,8 +117,11 @@
 {{- if and (eq .pool.device "cpu") (gt $gpus 0) -}}
 {{- fail (printf "%s.gpu.count %d with %s.device cpu: the GPU would be reserved and idle" .role $gpus .role) -}}
 {{- end -}}
-{{- if and (gt $gpus 0) (ne .root.Values.worker.kvDtype "bf16") -}}
-{{- fail (printf "worker.kvDtype %s with %s.gpu.count: a GPU stores K and V in bf16" .root.Values.worker.kvDtype .role) -}}
+{{- if and (gt $gpus 0) (eq .root.Values.worker.kvDtype "f32") -}}
+{{- fail (printf "worker.kvDtype f32 with %s.gpu.count: a GPU stores K and V in bf16 or fp8" .role) -}}
+{{- end -}}
+{{- if and (eq $gpus 0) (eq .root.Values.worker.kvDtype "fp8") -}}
+{{- fail (printf "worker.kvDtype fp8 without %s.gpu.count: a processor stores K and V in bf16 or f32" .role) -}}
 {{- end -}}
 {{- end -}}
 

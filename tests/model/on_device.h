@@ -1,0 +1,46 @@
+// Tiny models on the runner of CUDA sources, and tokens for them.
+#ifndef BATON_TESTS_MODEL_ON_DEVICE_H_
+#define BATON_TESTS_MODEL_ON_DEVICE_H_
+
+#include <cstdint>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "src/model/compute_device.h"
+#include "tests/model/golden_file.h"
+#include "tests/model/model_fixture.h"
+#include "tests/model/test_model.h"
+
+namespace baton {
+
+// A model on its own device.
+struct OnDevice {
+  explicit OnDevice(const std::string& name, uint32_t block_size = 64, uint32_t max_rows = 96,
+                    KvDtype kv_dtype = KvDtype::kBf16)
+      : device(*OpenComputeDevice(DeviceKind::kSimt)),
+        fixture({.path = name,
+                 .kv_dtype = kv_dtype,
+                 .block_size = block_size,
+                 .max_rows = max_rows,
+                 .max_context = 512,
+                 .num_blocks = 61,  // prime
+                 .device = device.accelerator.get(),
+                 .kernels = device.kernels}) {}
+
+  ComputeDevice device;
+  ModelFixture fixture;
+};
+
+inline std::string Tiny(const std::string& name) { return GoldenPath("tiny_" + name + ".gguf"); }
+
+inline std::vector<TokenId> RandomTokens(size_t count, uint64_t seed) {
+  std::mt19937_64 random(seed);
+  std::vector<TokenId> out(count);
+  for (TokenId& token : out) token = static_cast<TokenId>(random() % 263);
+  return out;
+}
+
+}  // namespace baton
+
+#endif  // BATON_TESTS_MODEL_ON_DEVICE_H_
