@@ -199,7 +199,8 @@ BATON_DEVICE void AttendItems(const AttentionParams& params) {
     const AttentionItem item = params.items[i];
     AttendItem(params, item, memory);
     // Everyone has read the last units, whose slots the next item fills. Fp8 could do without (its
-    // slots were read before the last unit's barrier), but 256 dims then take a register too many.
+    // slots were read before the last unit's barrier), but 256 dims on sm_90, and 64 on
+    // sm_80, then take a register too many.
     simt::sync_block();  // between items
   }
 }

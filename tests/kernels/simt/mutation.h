@@ -37,10 +37,15 @@ struct MutationResult {
   std::vector<std::string> stale;      // listed as equivalent, but noticed or never met
 };
 
-// The given line of a source file, without indentation; "" when there is none.
+// The given line of a source file, without indentation; "" when there is none. `path` is from the
+// build folder; tests run there or in the repository's root.
 inline std::string SourceLine(const std::string& path, int line) {
   std::string text;
-  if (std::FILE* file = std::fopen(path.c_str(), "r")) {
+  std::string from_root = path;
+  while (from_root.starts_with("../")) from_root.erase(0, 3);
+  std::FILE* file = std::fopen(from_root.c_str(), "r");
+  if (file == nullptr) file = std::fopen(path.c_str(), "r");
+  if (file != nullptr) {
     char buffer[512];
     for (int i = 0; i < line && std::fgets(buffer, sizeof(buffer), file) != nullptr; ++i) {
       if (i == line - 1) text = buffer;
