@@ -84,8 +84,8 @@ struct GemmParams {
   uint32_t m;
   uint32_t n;
   uint32_t k;
-  // What spread segments need (GemmPartialBytes() > 0), else unused. Launches that may run at the
-  // same time need their own.
+  // What spread segments need (GemmPartialBytes() > 0), else unused. Launches of different
+  // streams need their own.
   void* partials = nullptr;      // partial_bytes >= GemmPartialBytes(m, n, k), any content
   uint32_t* counters = nullptr;  // [kGemmCounters], zero before and after each launch
   size_t partial_bytes = 0;
