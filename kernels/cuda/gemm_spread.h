@@ -73,8 +73,8 @@ BATON_DEVICE bool CombineSegments(const GemmLaunch& launch, uint32_t& is_last,
 }
 
 // y of this cta. `stages` as AddSegments', and Prefetch(first, count) asks for the cta's weights of
-// some stages; `is_last` is a word of shared memory. The first weights are on their way to L2 before
-// the kernel that makes x is done.
+// some stages; `is_last` is a word of shared memory. The first weights are on their way to L2
+// before the kernel that makes x is done.
 template <uint32_t kGroup, typename Stages>
 BATON_DEVICE void MultiplyFewRows(const GemmLaunch& launch, const Stages& stages,
                                   uint32_t& is_last) {

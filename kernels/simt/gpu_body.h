@@ -48,8 +48,8 @@ BATON_DEVICE T shfl_xor(T value, uint32_t lane_mask, uint32_t mask = kFullMask, 
 }
 
 // Behind it all kernels are done that came before this one in the stream, because each thread of
-// those that overlap waited in its turn; and the next one may begin. Nothing to wait for in a launch
-// that does not overlap.
+// those that overlap waited in its turn; and the next one may begin. Nothing to wait for in a
+// launch that does not overlap.
 BATON_DEVICE void wait_for_previous(Site = Here()) {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
@@ -203,8 +203,8 @@ BATON_DEVICE void spin_pause(Site = Here()) { __nanosleep(20); }
 
 BATON_DEVICE bool guard(bool condition, Site = Here()) { return condition; }
 
-// Asks for the line of 128 bytes at an address of a buffer to be brought to L2. Reads nothing, so it
-// may come before wait_for_previous.
+// Asks for the line of 128 bytes at an address of a buffer to be brought to L2. Reads nothing, so
+// it may come before wait_for_previous.
 BATON_DEVICE void prefetch(const void* address, Site = Here()) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(__cvta_generic_to_global(address)));
 }
