@@ -202,6 +202,7 @@ BATON_DEVICE void StoreCodes(const RopeAppendParams& params, const Place& place,
   }
 }
 
+// By value, as the kernels take it: a reference costs two registers.
 template <KvElement kElement>
 BATON_DEVICE void Append(RopeAppendParams params) {
   simt::wait_for_previous();
