@@ -76,9 +76,9 @@ struct AttentionParams {
   KvBlocks kv;
   const uint32_t* block_lists;  // [num_sequences][max_blocks]
   const AttentionItem* items;   // [*num_items], in device memory: PlanAttention makes them
-  const uint32_t* num_items;  // in device memory, so that a recorded graph takes any batch
-  std::byte* partials;        // decode: AttentionPartialBytes(head_dim) each, not initialised
-  uint32_t* arrivals;         // decode: zero before the first launch; each launch leaves zeros
+  const uint32_t* num_items;    // in device memory, so that a recorded graph takes any batch
+  std::byte* partials;          // decode: AttentionPartialBytes(head_dim) each, not initialised
+  uint32_t* arrivals;           // decode: zero before the first launch; each launch leaves zeros
   uint32_t max_blocks;
   uint32_t num_heads;
   uint32_t window;    // 0 = none
