@@ -32,8 +32,10 @@ struct RowsStages {
   const GemmParams& params;
   GemmStages<RowsShape<kGroup>>& memory;
 
-  // A row of w in a stage is a line of L2.
+  // A row of w in a stage is a line of L2 (two where k is no multiple of 64: then its first). The
+  // ctas of other rows of x read the same.
   BATON_DEVICE void Prefetch(uint32_t first, uint32_t num_stages) const {
+    if (simt::block().z > 0) return;
     for (uint32_t at = simt::thread(); at < num_stages * kGemmRowTile; at += kRowsThreads) {
       const uint32_t row = simt::block().x * kGemmRowTile + at % kGemmRowTile;
       const size_t column = size_t{first + at / kGemmRowTile} * kGemmStageK;

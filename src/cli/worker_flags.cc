@@ -92,8 +92,12 @@ Status CheckTuning(const WorkerTuning& tuning) {
   if (is_device && tuning.kv_dtype == "f32") {
     return Unimplemented("--kv-dtype f32: device {} stores K and V in bf16 or fp8", tuning.device);
   }
-  if (kind == DeviceKind::kCpu && tuning.kv_dtype == "fp8") {
-    return Unimplemented("--kv-dtype fp8: device cpu stores K and V in bf16 or f32");
+  const bool is_processor =
+      kind == DeviceKind::kCpu ||
+      (kind == DeviceKind::kUnspecified && !CheckDeviceInBuild(DeviceKind::kCuda).ok());
+  if (is_processor && tuning.kv_dtype == "fp8") {
+    return Unimplemented("--kv-dtype fp8: device cpu stores K and V in bf16 or f32{}",
+                         kind == DeviceKind::kCpu ? "" : "; this build has no GPU to choose");
   }
   if (tuning.device_weights == "bf16" && kind == DeviceKind::kCpu) {
     return InvalidArgument(

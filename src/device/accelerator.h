@@ -98,7 +98,8 @@ class Accelerator {
   // as a graph that can be put into the stream again and again, as one piece of work. Kernels only:
   // each with its parameters as they were given, so memory that they point to stays, and its
   // contents may change. Unimplemented where a device records nothing; then nothing began.
-  // EndRecording follows each BeginRecording, whatever failed between them.
+  // EndRecording follows each BeginRecording, whatever failed between them. A failure leaves the
+  // device as it was, unless Wait says otherwise.
   virtual absl::Status BeginRecording() {
     return Unimplemented("device {} records nothing", DeviceKindName(kind()));
   }

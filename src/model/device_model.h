@@ -38,9 +38,6 @@ struct DeviceModelOptions {
   // Quantised weights stay packed: a step of up to 128 rows reads them as they are, one of more
   // unpacks each matrix of a layer first. Else they are dequantised once, at load.
   bool keeps_packed = true;
-  // Prepare records decode steps as graphs of the device. For comparisons and for the search of a
-  // fault; it changes no bit.
-  bool records_steps = true;
   // Many rows are multiplied by wgmma. Unknown: the device is asked at load (CheckWgmma).
   std::optional<bool> allows_wgmma = {};
 };
@@ -65,8 +62,8 @@ class DeviceModel final : public LoadedModel {
   DeviceModel& operator=(const DeviceModel&) = delete;
 
   StatusOr<std::unique_ptr<LoadedModel>> Share(const ModelThreads& threads) const override;
-  // Records a step of decode rows for each of some 60 shapes of it, or as many as there is room
-  // for; then one line of the log says why.
+  // Records a step of decode rows for each of some 60 shapes of it; one line of the log says why
+  // when the device cannot.
   Status Prepare(const KvView& kv) override;
   Status Forward(const ModelBatch& batch, const KvView& kv, LayerHook* hook,
                  std::span<float> logits) override;
@@ -106,7 +103,7 @@ class DeviceModel final : public LoadedModel {
     uint32_t num_ctas;
     DeviceGraph graph;
   };
-  // Keeps what was recorded before this error; the error when the device failed.
+  // Goes on without recorded steps; Internal when the device has failed.
   Status StopRecording(const Status& why);
   // To how many rows a recorded step needs the batch padded; 0 = no recorded step computes it.
   uint32_t PaddedRows(const ModelBatch& batch, const KvView& kv, const LayerHook* hook) const;

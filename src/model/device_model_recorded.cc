@@ -25,7 +25,6 @@ constexpr uint32_t NextPaddedRows(uint32_t rows) {
 Status DeviceModel::Prepare(const KvView& kv) {
   graphs_.clear();
   recorded_kv_ = kv.base;
-  if (!options_.records_steps) return OkStatus();
   options_.device->MakeCurrent();
   const uint32_t max_rows = std::min({options_.max_rows, options_.max_logit_rows, kMaxPaddedRows});
   graphs_.reserve(std::size(kPaddedGrids) * kMaxPaddedRows);
@@ -42,11 +41,9 @@ Status DeviceModel::Prepare(const KvView& kv) {
 }
 
 Status DeviceModel::StopRecording(const Status& why) {
-  if (absl::IsInternal(why)) return why;
-  // A number of rows has graphs for all grids or none.
-  while (graphs_.size() % std::size(kPaddedGrids) != 0) graphs_.pop_back();
-  BATON_LOG_WARN("decode steps of more than {} rows are launched kernel by kernel: {}",
-                 graphs_.empty() ? 0 : graphs_.back().rows, std::string(why.message()));
+  graphs_.clear();  // what memory is left others need: kernels and communicators come later
+  BATON_LOG_WARN("decode steps are launched kernel by kernel, they cannot be recorded: {}",
+                 std::string(why.message()));
   return options_.device->Wait();
 }
 

@@ -149,7 +149,10 @@ Status WorkerProcess::Parts::LoadWeights(const GgufFile& file) {
   BATON_ASSIGN_OR_RETURN(device, OpenComputeDevice(needs_cpu ? DeviceKind::kCpu : config.device));
   if (device.accelerator != nullptr) {
     const Status status = LoadOnDevice(file);
-    if (!is_auto || needs_device || !absl::IsUnimplemented(status)) return status;
+    if (needs_device && absl::IsUnimplemented(status)) {
+      return WithPrefix(status, "--kv-dtype fp8 needs a device");
+    }
+    if (!is_auto || !absl::IsUnimplemented(status)) return status;
     BATON_LOG_WARN("{}; computing on the processor", std::string(status.message()));
     part_of_next.reset();
     device = ComputeDevice{};

@@ -181,11 +181,12 @@ def test_what_has_no_kernel_is_one_clear_error():
 def test_fp8_kv_without_a_device_is_one_clear_error():
     args = [BIN, "decode", "--router", "127.0.0.1:1", *FP8]
     model = ["--model", GOLDEN / "tiny_head64_llama.gguf"]
-    for device, code in (("auto", 1), ("cpu", 2)):
+    # Without CUDA in the build it is the command line's error, else that of a machine without a GPU.
+    for device, codes in (("auto", (1, 2)), ("cpu", (2,))):
         result = subprocess.run(
             [*args, *model, "--device", device], capture_output=True, text=True, timeout=60
         )
-        assert result.returncode == code
+        assert result.returncode in codes
         said = result.stderr.splitlines()[-1]
         assert "--kv-dtype fp8" in said and "bf16 or f32" in said
 

@@ -2,6 +2,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -14,7 +15,7 @@ namespace baton {
 namespace {
 
 // A model that records its decode steps beside one that does not.
-class RecordedStepTest : public ::testing::TestWithParam<const char*> {
+class RecordedStepTest : public ::testing::TestWithParam<std::pair<const char*, KvDtype>> {
  protected:
   // `count` rows of one step, each of a sequence of its own, which is `at` long.
   static std::vector<Chunk> DecodeRows(std::span<const TokenId> tokens, uint32_t count,
@@ -29,14 +30,18 @@ class RecordedStepTest : public ::testing::TestWithParam<const char*> {
 // whose tokens are chosen: the bits of a step that is launched kernel by kernel.
 TEST_P(RecordedStepTest, HasTheBitsOfAStepThatIsNotRecorded) {
   constexpr uint32_t kMaxRows = 26;
-  OnDevice plain(Tiny(GetParam()), 16, kMaxRows);
-  OnDevice recorded(Tiny(GetParam()), 16, kMaxRows);
+  const auto [name, kv_dtype] = GetParam();
+  OnDevice plain(Tiny(name), 16, kMaxRows, kv_dtype);
+  OnDevice recorded(Tiny(name), 16, kMaxRows, kv_dtype);
   ASSERT_TRUE(plain.fixture.status().ok()) << plain.fixture.status();
   ASSERT_TRUE(recorded.fixture.model().Prepare(recorded.fixture.view()).ok());
   const auto& model = static_cast<const DeviceModel&>(recorded.fixture.model());
   ASSERT_EQ(model.num_recorded_steps(), 2 * 17u) << "1 to 16 and 24 rows, on two grids";
   const std::vector<TokenId> tokens = RandomTokens(kMaxRows, TestSeed());
-  uint32_t at = 0;
+  // A token of each, behind which its block is zeros: positions that a step leaves out hold numbers.
+  const std::vector<Chunk> first = DecodeRows(tokens, kMaxRows, 0);
+  ASSERT_TRUE(plain.fixture.Run(first).ok() && recorded.fixture.Run(first).ok());
+  uint32_t at = 1;
   for (const uint32_t num_rows : {1u, 3u, 16u, 17u, 24u, 26u, 2u}) {
     const std::vector<Chunk> chunks = DecodeRows(tokens, num_rows, at++);
     std::vector<RowSampling> sampling(num_rows);
@@ -55,8 +60,44 @@ TEST_P(RecordedStepTest, HasTheBitsOfAStepThatIsNotRecorded) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, RecordedStepTest,
-                         ::testing::Values("head64_llama", "head64_gemma3", "head64_qwen3moe"),
-                         [](const auto& info) { return std::string(info.param); });
+                         ::testing::Values(std::pair("head64_llama", KvDtype::kBf16),
+                                           std::pair("head64_llama", KvDtype::kFp8),
+                                           std::pair("head64_gemma3", KvDtype::kBf16),
+                                           std::pair("head64_qwen3moe", KvDtype::kBf16)),
+                         [](const auto& info) {
+                           return std::string(info.param.first) + "_" +
+                                  std::string(KvDtypeName(info.param.second));
+                         });
+
+// As when a device has no memory left for the thirty-first graph.
+const cuda::KernelTable& KernelsThatRunShort() {
+  static const cuda::KernelTable table = [] {
+    cuda::KernelTable kernels = cuda::runner::Kernels();
+    kernels.sample = [](const cuda::SampleParams& params, void* stream) {
+      static uint32_t num_calls = 0;
+      if (++num_calls == 31) return absl::ResourceExhaustedError("no memory for a graph");
+      return cuda::runner::Kernels().sample(params, stream);
+    };
+    return kernels;
+  }();
+  return table;
+}
+
+TEST(DeviceModelRecordedTest, WithoutMemoryForGraphsStepsAreLaunchedKernelByKernel) {
+  const ComputeDevice device = *OpenComputeDevice(DeviceKind::kSimt);
+  ModelFixture fixture({.path = Tiny("head64_llama"),
+                        .block_size = 16,
+                        .max_rows = 32,
+                        .max_context = 64,
+                        .num_blocks = 7,
+                        .device = device.accelerator.get(),
+                        .kernels = &KernelsThatRunShort()});
+  ASSERT_TRUE(fixture.status().ok()) << fixture.status();
+  ASSERT_TRUE(fixture.model().Prepare(fixture.view()).ok());
+  EXPECT_EQ(static_cast<const DeviceModel&>(fixture.model()).num_recorded_steps(), 0u);
+  const std::vector<TokenId> tokens = RandomTokens(1, 1);
+  EXPECT_TRUE(fixture.Run({{0, 0, tokens}}).ok());
+}
 
 // A step is one of the recorded kind only if all its rows decode, nobody hears of its layers and
 // its KV lies where it did: the kernel that chooses tokens is in every recorded step.

@@ -235,14 +235,14 @@ absl::StatusOr<void*> CudaDevice::EndRecording() {
   cudaGraphExec_t graph = nullptr;
   const cudaError_t made = cudaGraphInstantiate(&graph, recorded, 0);
   (void)cudaGraphDestroy(recorded);
-  if (made == cudaErrorMemoryAllocation) {
+  if (made != cudaSuccess) {
     (void)cudaGetLastError();  // as in Allocate
-    return ResourceExhausted("a recorded graph: {}", cudaGetErrorName(made));
+    return FromCuda("cudaGraphInstantiate", made);
   }
-  BATON_RETURN_IF_ERROR(FromCuda("cudaGraphInstantiate", made));
   // Or the first launch would do it.
   if (const cudaError_t error = cudaGraphUpload(graph, StreamOf(stream_)); error != cudaSuccess) {
     (void)cudaGraphExecDestroy(graph);
+    (void)cudaGetLastError();  // as in Allocate
     return FromCuda("cudaGraphUpload", error);
   }
   return graph;

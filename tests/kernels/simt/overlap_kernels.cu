@@ -19,6 +19,8 @@ BATON_KERNEL(kOverlapThreads) OverlapKernel(OverlapParams params) {
   const uint32_t* const from = params.early == Early::kCopies ? params.sums : params.constants;
   cp_async16(&memory.copied[thread()], from + at / 4 * 4);
   cp_async_commit();
+  if (params.early == Early::kPrefetches) prefetch(params.sums + at);
+  if (params.early == Early::kPrefetchesOutside) prefetch(params.sums - 1 - at);
   if (params.early == Early::kWrites && is_first) params.sums[at] = 0;
   uint32_t sum = 0;
   if (params.early == Early::kReads && is_first) sum = params.sums[at];

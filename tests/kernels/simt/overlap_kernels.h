@@ -14,7 +14,15 @@ namespace baton::simt_test {
 inline constexpr uint32_t kOverlapThreads = 64;
 
 // What a thread does before wait_for_previous, or instead of it.
-enum class Early : uint8_t { kCopiesConstants, kReads, kWrites, kCopies, kReturns };
+enum class Early : uint8_t {
+  kCopiesConstants,
+  kPrefetches,
+  kPrefetchesOutside,
+  kReads,
+  kWrites,
+  kCopies,
+  kReturns
+};
 
 // sums[i] += constants[i] of kOverlapThreads x `num_ctas` words; the constants nobody writes.
 struct OverlapParams {

@@ -9,6 +9,7 @@
 #include "kernels/simt/arena.h"
 #include "kernels/simt/mutant.h"
 #include "kernels/simt/run_options.h"
+#include "kernels/simt/simt_device.h"
 #include "tests/kernels/simt/overlap_kernels.h"
 
 namespace baton::simt_test {
@@ -56,6 +57,31 @@ TEST(Overlap, WhatKernelsWriteIsNotTouchedBeforeTheWait) {
   OverlapBuffers buffers;
   EXPECT_THAT(std::string(buffers.Run(Early::kWrites, 1).message()),
               AllOf(HasSubstr("overlap:"), HasSubstr("writes"), HasSubstr("'sums'")));
+}
+
+// A prefetch reads nothing.
+TEST(Overlap, APrefetchMayComeBeforeTheWaitButNotOutsideOfBuffers) {
+  OverlapBuffers buffers;
+  ASSERT_TRUE(buffers.Run(Early::kPrefetches, 2).ok());
+  EXPECT_EQ(buffers.sums.as<uint32_t>()[5], 2 * 6u);
+  EXPECT_THAT(std::string(buffers.Run(Early::kPrefetchesOutside, 1).message()),
+              AllOf(HasSubstr("misuse:"), HasSubstr("no buffer"), HasSubstr("overlap_kernels.cu")));
+}
+
+// What the host has waited for is no longer under way.
+TEST(Overlap, AWaitOfTheHostSettlesWhatKernelsWrote) {
+  simt::SimtDevice device{simt::RunOptions{}};
+  device.MakeCurrent();
+  const DeviceBuffer constants = *DeviceBuffer::Create(&device, 4 * kOverlapThreads, "constants");
+  const DeviceBuffer sums = *DeviceBuffer::Create(&device, 4 * kOverlapThreads, "sums");
+  const auto run = [&](Early early) {
+    return runner::AddAgainAndAgain({constants.as<uint32_t>(), sums.as<uint32_t>(), early}, 1, 1,
+                                    device.stream());
+  };
+  ASSERT_TRUE(run(Early::kCopiesConstants).ok());
+  EXPECT_FALSE(run(Early::kReads).ok());
+  ASSERT_TRUE(device.Wait().ok());
+  EXPECT_TRUE(run(Early::kReads).ok());
 }
 
 TEST(Overlap, EveryThreadWaits) {
