@@ -2,9 +2,9 @@
 
 Usage: cuda_resources.py NVCC CUOBJDUMP [--arch sm_90a] [--update]. Exit 1 on a difference, a spill,
 a warning of ptxas, a wgmma that waits for the one before, an instruction that should be there and
-is not (cuda_instructions.py), or a missing compiler. The baseline is kernels/cuda/resources_ARCH.txt;
---update writes its columns from this compiler (the dynamic columns stay: the kernels' test on the
-runner checks them).
+is not (cuda_instructions.py), or a missing compiler. The baseline is
+kernels/cuda/resources_ARCH.txt; --update writes its columns from this compiler (the dynamic columns
+stay: the kernels' test on the runner checks them).
 """
 
 import argparse
