@@ -23,6 +23,7 @@ constexpr TileKernel kTile64 = {GemmPath::kTile64, 64, 64, 60};
 constexpr TileKernel kTile128 = {GemmPath::kTile128, 128, 128, 60};
 constexpr TileKernel kWgmma128 = {GemmPath::kWgmma128, 128, 128, 80};
 constexpr TileKernel kWgmma192 = {GemmPath::kWgmma192, 128, 192, 92};
+constexpr TileKernel kWgmma256 = {GemmPath::kWgmma256, 128, 256, 100};
 
 uint64_t NumTiles(const GemmParams& params, const TileKernel& kernel) {
   return ((uint64_t{params.m} - 1) / kernel.rows_x + 1) *
@@ -42,7 +43,9 @@ GemmPath Choose(const GemmParams& params) {
   if (params.m <= kOneGroup || GemmSpreads(params.m, params.n, params.k)) return GemmPath::kRows32;
   TileKernel best = NumTiles(params, kTile128) >= params.num_sms ? kTile128 : kTile64;
   if (params.allows_wgmma) {
-    for (const TileKernel& kernel : {kWgmma128, kWgmma192}) {
+    const bool is_whole = GemmSegments(params.n, params.k).num_segments == 1;
+    for (const TileKernel& kernel : {kWgmma128, kWgmma192, kWgmma256}) {
+      if (kernel.path == GemmPath::kWgmma256 && !is_whole) continue;
       if (CostOf(params, kernel) <= CostOf(params, best)) best = kernel;
     }
   }
@@ -102,7 +105,7 @@ absl::Status GemmBf16(const GemmParams& params, void* stream) {
   if (path == GemmPath::kTile64 || path == GemmPath::kTile128) {
     return LaunchGemmTiles(launch, path, stream);
   }
-  if (path == GemmPath::kWgmma128 || path == GemmPath::kWgmma192) {
+  if (path == GemmPath::kWgmma128 || path == GemmPath::kWgmma192 || path == GemmPath::kWgmma256) {
     return LaunchGemmWgmma(launch, path, stream);
   }
   if (absl::Status status = CheckSpread("GemmBf16", params); !status.ok()) return status;

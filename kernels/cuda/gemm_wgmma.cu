@@ -1,16 +1,20 @@
 // y = x w^T for many rows of x on Hopper: one thread brings tiles by tensor copies, two warpgroups
-// multiply them by wgmma, each with a second set of sums for the segments of K that are done.
+// multiply them by wgmma, with a second set of sums for the segments of K that are done.
 //
-// Work: a cta stays on its SM and takes tiles of 128 rows of x by 128 or 192 of w in turn; each
-// warpgroup has 64 of the rows. 64 of K a stage, six or five stages of 32 or 40 KiB in flight; the
-// copies of the next tile begin while this one is stored. Registers: 2 x 64 or 2 x 96 for the two
-// sets of sums, of 232 a thread (the copying warpgroup gives its own back); 2 x 128 do not fit.
-// Tiles go by groups of 16 tiles of x, those the fast index: what runs at once is 2048 rows of x
-// and eight tiles of w or so, and w is read from memory once for each 2048 rows. Bytes: 2 (m + n) k
-// from memory, 2 or 4 m n out. Flops: 2 m n k. Limit: shared memory, 128 bytes a cycle. A wgmma of
-// n columns takes n / 2 cycles and reads 32 (64 + n) bytes (96 a cycle with 128 columns, 85 with
-// 192), and what it reads was written once (64 and 53 a cycle): 160 or 138 in all, so 80 or 92 % of
-// the tensor cores' rate. Reached: not yet measured on a GPU.
+// Work: a cta stays on its SM and takes tiles of 128 rows of x by 128 or 192 of w in turn, or by
+// 256 where K is one segment; each warpgroup has 64 of the rows. 64 of K a stage; six, five or four
+// stages of 32, 40 or 48 KiB; the copies of the next tile begin while this one is stored.
+// Registers: 2 x 64, 2 x 96 or 1 x 128 for sums, of 232 a thread (the warpgroup that copies gives
+// its own back); 2 x 128 do not fit. Tiles go by groups of 16 tiles of x, those the fast index:
+// what runs at once is 2048 rows of x and eight tiles of w or so, and w is read from memory once
+// for each 2048 rows. Bytes: 2 (m + n) k from memory, 2 or 4 m n out. Flops: 2 m n k. Limits:
+// shared memory, 128 bytes a cycle: a wgmma of n columns takes n / 2 cycles and reads 32 (64 + n)
+// bytes (96, 85 or 80 a cycle), and what it reads was written once (64, 53 or 48): 160, 139 or 128
+// in all, so 80, 92 or 100 % of the tensor cores' rate. L2: the same 64, 53 or 48 bytes a cycle and
+// SM are 12.3, 10.3 or 9.3 TB/s at 790 TFLOP/s, more than the 5.5 to 7 that are published for it,
+// unless it merges what SMs that run side by side ask for at once; ctas that share a tile of w are
+// neighbours for that. If it does not, pairs of ctas that copy w to each other would need 7.2.
+// Reached: not yet measured on a GPU.
 #include <algorithm>
 
 #include "kernels/cuda/gemm_tile.h"
@@ -24,6 +28,7 @@ constexpr uint32_t kRowsA = 64;     // of x, a warpgroup
 constexpr uint32_t kRowsX = kConsumers * kRowsA;
 constexpr uint32_t kThreads = (1 + kConsumers) * simt::kWarpgroupSize;
 constexpr uint32_t kGroupTiles = 16;
+constexpr uint32_t kWholeColumns = 256;  // of the tile that has room for one segment only
 // 65536 of an SM: 168 a thread at the start, then 128 x 40 + 256 x 232.
 constexpr uint32_t kCopyRegisters = 40;
 constexpr uint32_t kMultiplyRegisters = 232;
@@ -32,7 +37,7 @@ static_assert(kGemmStageK == simt::kTileColumns);
 // The ring of stages for tiles of kColumns rows of w: [slot][row].
 template <uint32_t kColumns>
 struct WgmmaShared {
-  static constexpr uint32_t kSlots = kColumns == 128 ? 6 : 5;
+  static constexpr uint32_t kSlots = kColumns == 128 ? 6 : (kColumns == 192 ? 5 : 4);
   static constexpr uint32_t kStageBytes = (kRowsX + kColumns) * sizeof(GemmRow);
 
   alignas(simt::kTileAlignment) GemmRow x[kSlots][kRowsX];
@@ -152,6 +157,35 @@ BATON_DEVICE void StorePair(const GemmParams& params, uint32_t row, uint32_t col
   }
 }
 
+// This thread's part of a tile.
+template <uint32_t kColumns>
+BATON_DEVICE void StoreTile(const GemmParams& params, uint32_t tile,
+                            const simt::FragmentC (&results)[kColumns / 8]) {
+  const TileOrigin origin = OriginOf<kColumns>(params, tile);
+  const uint32_t row = origin.row + (simt::warp() - 4) * 16 + simt::lane() / 4;
+  const uint32_t column = origin.column + simt::lane() % 4 * 2;
+  BATON_UNROLL
+  for (uint32_t half = 0; half < 2; ++half) {
+    const uint32_t r = row + 8 * half;
+    if (!simt::guard(r < params.m)) continue;
+    BATON_UNROLL
+    for (uint32_t j = 0; j < kColumns / 8; ++j) {
+      StorePair(params, r, column + 8 * j, results[j].values[2 * half],
+                results[j].values[2 * half + 1]);
+    }
+  }
+}
+
+// totals += sums.
+template <size_t kCount>
+BATON_DEVICE void AddTo(simt::FragmentC (&totals)[kCount], const simt::FragmentC (&sums)[kCount]) {
+  BATON_UNROLL
+  for (uint32_t j = 0; j < kCount; ++j) {
+    BATON_UNROLL
+    for (uint32_t v = 0; v < 4; ++v) totals[j].values[v] += sums[j].values[v];
+  }
+}
+
 // The threads that multiply: all tiles of the cta.
 template <uint32_t kColumns>
 BATON_DEVICE void MultiplyTiles(const WgmmaLaunch& launch, WgmmaShared<kColumns>& memory) {
@@ -161,31 +195,26 @@ BATON_DEVICE void MultiplyTiles(const WgmmaLaunch& launch, WgmmaShared<kColumns>
   const uint32_t num_tiles = NumTiles<kColumns>(params);
   RingPlace<WgmmaShared<kColumns>::kSlots> place;
   simt::FragmentC sums[kColumns / 8];
-  simt::FragmentC totals[kColumns / 8];
   Clear(sums);
   for (uint32_t tile = simt::block().x; tile < num_tiles; tile += simt::grid().x) {
-    Clear(totals);
-    for (uint32_t first = 0; first < num_stages; first += a_segment) {
-      const uint32_t left = num_stages - first;
-      MultiplySegment<kColumns>(memory, left < a_segment ? left : a_segment, place, sums);
+    if constexpr (kColumns == kWholeColumns) {
+      MultiplySegment<kColumns>(memory, num_stages, place, sums);
+      // As a segment is added to +0.
       BATON_UNROLL
       for (uint32_t j = 0; j < kColumns / 8; ++j) {
         BATON_UNROLL
-        for (uint32_t v = 0; v < 4; ++v) totals[j].values[v] += sums[j].values[v];
+        for (uint32_t v = 0; v < 4; ++v) sums[j].values[v] += 0.0f;
       }
-    }
-    const TileOrigin origin = OriginOf<kColumns>(params, tile);
-    const uint32_t row = origin.row + (simt::warp() - 4) * 16 + simt::lane() / 4;
-    const uint32_t column = origin.column + simt::lane() % 4 * 2;
-    BATON_UNROLL
-    for (uint32_t half = 0; half < 2; ++half) {
-      const uint32_t r = row + 8 * half;
-      if (!simt::guard(r < params.m)) continue;
-      BATON_UNROLL
-      for (uint32_t j = 0; j < kColumns / 8; ++j) {
-        StorePair(params, r, column + 8 * j, totals[j].values[2 * half],
-                  totals[j].values[2 * half + 1]);
+      StoreTile<kColumns>(params, tile, sums);
+    } else {
+      simt::FragmentC totals[kColumns / 8];
+      Clear(totals);
+      for (uint32_t first = 0; first < num_stages; first += a_segment) {
+        const uint32_t left = num_stages - first;
+        MultiplySegment<kColumns>(memory, left < a_segment ? left : a_segment, place, sums);
+        AddTo(totals, sums);
       }
+      StoreTile<kColumns>(params, tile, totals);
     }
   }
 }
@@ -218,6 +247,9 @@ BATON_KERNEL(kThreads) GemmWgmma128Kernel(BATON_MAP_PARAM WgmmaLaunch launch) {
 BATON_KERNEL(kThreads) GemmWgmma192Kernel(BATON_MAP_PARAM WgmmaLaunch launch) {
   MultiplyByWgmma<192>(launch);
 }
+BATON_KERNEL(kThreads) GemmWgmma256Kernel(BATON_MAP_PARAM WgmmaLaunch launch) {
+  MultiplyByWgmma<256>(launch);
+}
 
 template <uint32_t kColumns>
 absl::Status Launch(const GemmLaunch& gemm, void (*kernel)(WgmmaLaunch), void* stream) {
@@ -242,8 +274,9 @@ absl::Status Launch(const GemmLaunch& gemm, void (*kernel)(WgmmaLaunch), void* s
 
 }  // namespace
 
-const KernelInfo kGemmWgmmaInfos[2] = {{"GemmWgmma128Kernel", kThreads, sizeof(WgmmaShared<128>)},
-                                       {"GemmWgmma192Kernel", kThreads, sizeof(WgmmaShared<192>)}};
+const KernelInfo kGemmWgmmaInfos[3] = {{"GemmWgmma128Kernel", kThreads, sizeof(WgmmaShared<128>)},
+                                       {"GemmWgmma192Kernel", kThreads, sizeof(WgmmaShared<192>)},
+                                       {"GemmWgmma256Kernel", kThreads, sizeof(WgmmaShared<256>)}};
 
 bool HasWgmma() { return simt::has_wgmma(); }
 
@@ -251,8 +284,12 @@ absl::Status LaunchGemmWgmma(const GemmLaunch& launch, GemmPath path, void* stre
   if (!simt::has_wgmma()) {
     return absl::FailedPreconditionError("GemmBf16: the device has no wgmma");
   }
-  return path == GemmPath::kWgmma128 ? Launch<128>(launch, GemmWgmma128Kernel, stream)
-                                     : Launch<192>(launch, GemmWgmma192Kernel, stream);
+  if (path == GemmPath::kWgmma128) return Launch<128>(launch, GemmWgmma128Kernel, stream);
+  if (path == GemmPath::kWgmma192) return Launch<192>(launch, GemmWgmma192Kernel, stream);
+  if (launch.split.num_segments > 1) {
+    return absl::InvalidArgumentError("GemmBf16: tiles of 256 rows of w take one segment of K");
+  }
+  return Launch<256>(launch, GemmWgmma256Kernel, stream);
 }
 
 }  // namespace BATON_BODY

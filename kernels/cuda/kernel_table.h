@@ -66,9 +66,18 @@ struct EmbedParams {
 };
 
 // Which kernel multiplies. All give the same bits; kAuto chooses by shape, the others are for tests
-// and timing. The kernels of few rows take up to kGemmMaxSpreadRows.
-// Those of wgmma need a device that has it (KernelTable::has_wgmma).
-enum class GemmPath : uint8_t { kAuto, kRows8, kRows32, kTile64, kTile128, kWgmma128, kWgmma192 };
+// and timing. The kernels of few rows take up to kGemmMaxSpreadRows. Those of wgmma need a device
+// that has it (KernelTable::has_wgmma); the last one takes one segment of K.
+enum class GemmPath : uint8_t {
+  kAuto,
+  kRows8,
+  kRows32,
+  kTile64,
+  kTile128,
+  kWgmma128,
+  kWgmma192,
+  kWgmma256
+};
 inline constexpr uint32_t kHopperSms = 132;
 
 // y = x w^T + bias: fp32 sums over the segments of gemm_segments.h by the tensor cores' arithmetic,
@@ -216,7 +225,7 @@ extern const KernelInfo kGemmRows8Info;
 extern const KernelInfo kGemmRows32Info;
 extern const KernelInfo kGemmTile64Info;
 extern const KernelInfo kGemmTile128Info;
-extern const KernelInfo kGemmWgmmaInfos[2];                       // 128 rows of w a tile, 192
+extern const KernelInfo kGemmWgmmaInfos[3];                       // 128 rows of w a tile, 192, 256
 extern const KernelInfo kGemmPackedInfos[2 * kNumPackedFormats];  // of each format 8 rows, 32
 extern const KernelInfo kUnpackInfos[kNumPackedFormats];
 extern const KernelInfo kEmbedPackedInfos[kNumPackedFormats];

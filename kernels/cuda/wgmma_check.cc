@@ -13,10 +13,21 @@
 namespace baton::cuda {
 namespace {
 
-constexpr uint32_t kRows = 64;      // of x: all places in a warpgroup
-constexpr uint32_t kColumns = 192;  // of w: the widest tile
-constexpr uint32_t kDepth = 520;    // three segments, the last of them ragged
+constexpr uint32_t kRows = 128;        // of x: both warpgroups of a tile
+constexpr uint32_t kColumns = 256;     // of w: the widest tile
+constexpr uint32_t kDepth = 520;       // three segments, the last of them ragged
+constexpr uint32_t kWholeDepth = 256;  // the first elements of the same memory: one segment
 static_assert(GemmSegments(kColumns, kDepth).num_segments == 3);
+static_assert(GemmSegments(kColumns, kWholeDepth).num_segments == 1);
+
+// A kernel of wgmma, and the depth of what it is asked for.
+struct AskedKernel {
+  GemmPath path;
+  uint32_t depth;
+};
+constexpr AskedKernel kAsked[] = {{GemmPath::kWgmma128, kDepth},
+                                  {GemmPath::kWgmma192, kDepth},
+                                  {GemmPath::kWgmma256, kWholeDepth}};
 
 // Exponent fields of bf16 from which the rows of an operand are drawn, by row % 6. The sums of the
 // tiny ones are subnormal, those of the huge ones reach infinity.
@@ -84,16 +95,20 @@ absl::StatusOr<Operands> MakeOperands(Accelerator& device) {
 }
 
 absl::Status Multiply(const KernelTable& kernels, Accelerator& device, const Operands& operands,
-                      GemmPath path, std::vector<uint32_t>* y) {
+                      const AskedKernel& kernel, std::vector<uint32_t>* y) {
+  // NaN, so that an output which is not written shows.
+  const size_t bytes = operands.y.size_bytes();
+  std::memset(operands.y_host.data(), 0xFF, bytes);
+  BATON_RETURN_IF_ERROR(device.CopyIn(operands.y.data(), operands.y_host.data(), bytes));
   BATON_RETURN_IF_ERROR(kernels.gemm_bf16({.x = operands.x.as<Bf16>(),
                                            .w = operands.w.as<Bf16>(),
                                            .y_float = operands.y.as<float>(),
                                            .m = kRows,
                                            .n = kColumns,
-                                           .k = kDepth,
-                                           .path = path},
+                                           .k = kernel.depth,
+                                           .path = kernel.path,
+                                           .num_sms = 1},  // a cta has more than one tile
                                           device.stream()));
-  const size_t bytes = operands.y.size_bytes();
   BATON_RETURN_IF_ERROR(device.CopyOut(operands.y_host.data(), operands.y.data(), bytes));
   BATON_RETURN_IF_ERROR(device.Wait());
   y->resize(size_t{kRows} * kColumns);
@@ -106,11 +121,12 @@ absl::Status Multiply(const KernelTable& kernels, Accelerator& device, const Ope
 absl::StatusOr<bool> CheckWgmma(const KernelTable& kernels, Accelerator& device) {
   if (!kernels.has_wgmma()) return false;
   BATON_ASSIGN_OR_RETURN(const Operands operands, MakeOperands(device));
-  std::vector<uint32_t> expected;
-  BATON_RETURN_IF_ERROR(Multiply(kernels, device, operands, GemmPath::kTile64, &expected));
-  for (const GemmPath path : {GemmPath::kWgmma128, GemmPath::kWgmma192}) {
+  for (const AskedKernel& kernel : kAsked) {
+    std::vector<uint32_t> expected;
     std::vector<uint32_t> got;
-    const absl::Status status = Multiply(kernels, device, operands, path, &got);
+    BATON_RETURN_IF_ERROR(
+        Multiply(kernels, device, operands, {GemmPath::kTile64, kernel.depth}, &expected));
+    const absl::Status status = Multiply(kernels, device, operands, kernel, &got);
     if (status.code() == absl::StatusCode::kFailedPrecondition) {
       BATON_LOG_WARN("{} multiplies by mma.sync: {}", device.Describe(),
                      std::string(status.message()));

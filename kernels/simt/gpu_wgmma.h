@@ -90,9 +90,10 @@ BATON_DEVICE void wgmma_finish(FragmentC (&sums)[kCount], Site = Here()) {
 }
 
 // Registers of a thread for each thread of the warpgroup: the pool of those that reg_dealloc gave
-// back is what reg_alloc waits for. Multiples of 8.
+// back is what reg_alloc waits for. Multiples of 8 in [24, 256].
 template <uint32_t kRegisters>
 BATON_DEVICE void reg_dealloc() {
+  static_assert(kRegisters % 8 == 0 && kRegisters >= 24 && kRegisters <= 256);
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
 #else
@@ -101,6 +102,7 @@ BATON_DEVICE void reg_dealloc() {
 }
 template <uint32_t kRegisters>
 BATON_DEVICE void reg_alloc() {
+  static_assert(kRegisters % 8 == 0 && kRegisters >= 24 && kRegisters <= 256);
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
 #else
@@ -150,6 +152,28 @@ BATON_DEVICE void wgmma_bf16_m64k16(FragmentC (&sums)[24], TileDescriptor a, Til
       "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
       "}, %96, %97, p, 1, 1, 0, 0; }"
       : BATON_EIGHT_SUMS(0), BATON_EIGHT_SUMS(8), BATON_EIGHT_SUMS(16)
+      : "l"(a.bits), "l"(b.bits), "r"(static_cast<uint32_t>(adds)));
+#else
+  __trap();
+#endif
+}
+BATON_DEVICE void wgmma_bf16_m64k16(FragmentC (&sums)[32], TileDescriptor a, TileDescriptor b,
+                                    bool adds, Site = Here()) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  asm volatile(
+      "{ .reg .pred p; setp.ne.b32 p, %130, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 {"
+      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+      "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "
+      "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "
+      "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "
+      "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, "
+      "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, "
+      "%127"
+      "}, %128, %129, p, 1, 1, 0, 0; }"
+      : BATON_EIGHT_SUMS(0), BATON_EIGHT_SUMS(8), BATON_EIGHT_SUMS(16), BATON_EIGHT_SUMS(24)
       : "l"(a.bits), "l"(b.bits), "r"(static_cast<uint32_t>(adds)));
 #else
   __trap();

@@ -115,7 +115,7 @@ void wgmma_finish(FragmentC (&)[kCount], Site site = Here()) {
 template <size_t kCount>
 void wgmma_bf16_m64k16(FragmentC (&sums)[kCount], TileDescriptor a, TileDescriptor b, bool adds,
                        Site site = Here()) {
-  static_assert(kCount == 16 || kCount == 24, "the GPU body has 128 and 192 columns");
+  static_assert(kCount == 16 || kCount == 24 || kCount == 32, "128, 192 or 256 columns");
   calls::StartProduct({sums, uint32_t{8} * kCount, a, b, adds}, site);
 }
 template <uint32_t kRegisters>

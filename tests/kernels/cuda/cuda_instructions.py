@@ -10,7 +10,7 @@ import subprocess
 
 FUNCTION = re.compile(r"Function : (\S+)")
 NAME = re.compile(r"\d([A-Z][A-Za-z0-9]*Kernel)E")
-INSTRUCTION = re.compile(r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]*)")
+INSTRUCTION = re.compile(r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_.x]*)")
 
 # Products of bf16 with fp32 sums, copies to shared memory past L1, four 8 x 8 matrices at once.
 TENSOR_PIPELINE = (r"HMMA\.16816\.F32\.BF16", r"LDGSTS\.E\.BYPASS.*\.128", r"LDSM\.16\.M88\.4")
@@ -65,7 +65,7 @@ EXPECTED = {
     "GemmRows32Kernel": (*TENSOR_PIPELINE, *PARTIALS),
     "GemmTile64Kernel": TENSOR_PIPELINE,
     "GemmTile128Kernel": TENSOR_PIPELINE,
-    **{f"GemmWgmma{rows}Kernel": wgmma_pipeline(rows) for rows in (128, 192)},
+    **{f"GemmWgmma{rows}Kernel": wgmma_pipeline(rows) for rows in (128, 192, 256)},
     **{
         f"Kv{way}Kernel": (r"LDG\.E.*\.128", r"STG\.E\.128", r"SHFL\.BFLY", r"IMAD\.WIDE\.U32.*")
         for way in ("Gather", "Scatter")

@@ -20,15 +20,15 @@ SASS = f"""\
         /*04f0*/              @!PT LDS RZ, [RZ] ;             /* 0x00000000fffff984 */
         /*1a20*/                   HMMA.16816.F32.BF16 R4, R8, R12, R4 ;  /* 0x0 */
         /*1a30*/              @P0  HMMA.16816.F32.BF16 R4, R8, R12, R4 ;  /* 0x0 */
+        /*1a40*/                   HGMMA.64x128x16.F32.BF16 R24, gdesc[UR4], R24 ;  /* 0x0 */
 """
 
 
 class CudaInstructions(unittest.TestCase):
     def test_reads_what_cuobjdump_says(self):
         found = cuda_instructions.parse(SASS)
-        self.assertEqual(
-            found, {"AddBothKernel": {"LDC": 1, "LDS": 1, "HMMA.16816.F32.BF16": 2}}
-        )
+        products = {"HMMA.16816.F32.BF16": 2, "HGMMA.64x128x16.F32.BF16": 1}
+        self.assertEqual(found, {"AddBothKernel": {"LDC": 1, "LDS": 1, **products}})
 
     def test_what_is_unlisted_missing_or_in_local_memory_is_a_difference(self):
         full = {

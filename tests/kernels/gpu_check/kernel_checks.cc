@@ -121,7 +121,7 @@ absl::Status CheckEmbed(const DeviceBody& body, const RowShape& shape) {
 }
 
 bool NeedsWgmma(GemmPath path) {
-  return path == GemmPath::kWgmma128 || path == GemmPath::kWgmma192;
+  return path == GemmPath::kWgmma128 || path == GemmPath::kWgmma192 || path == GemmPath::kWgmma256;
 }
 
 // One product and the path that makes it.
@@ -213,7 +213,8 @@ absl::Status CheckKernels(const StageInput& input, Report& report) {
                                       {"gemm tile64", GemmPath::kTile64, 65, 66, 328},
                                       {"gemm tile128", GemmPath::kTile128, 3, 129, 264},
                                       {"gemm wgmma128", GemmPath::kWgmma128, 65, 130, 328},
-                                      {"gemm wgmma192", GemmPath::kWgmma192, 3, 193, 264}};
+                                      {"gemm wgmma192", GemmPath::kWgmma192, 3, 193, 264},
+                                      {"gemm wgmma256", GemmPath::kWgmma256, 3, 257, 72}};
   // The model takes 117 ns for 16 products: the first is one row of o_proj of an 8B model, 123 ms.
   const std::vector<GemmCase> full = {{"gemm rows8", GemmPath::kRows8, 1, 4096, 4096},
                                       {"gemm rows8 deep", GemmPath::kRows8, 8, 1030, 14336},
@@ -222,6 +223,7 @@ absl::Status CheckKernels(const StageInput& input, Report& report) {
                                       {"gemm tile128", GemmPath::kTile128, 129, 519, 2880},
                                       {"gemm wgmma128", GemmPath::kWgmma128, 129, 519, 2880},
                                       {"gemm wgmma192", GemmPath::kWgmma192, 129, 519, 2880},
+                                      {"gemm wgmma256", GemmPath::kWgmma256, 9, 16900, 520},
                                       {"gemm auto", GemmPath::kAuto, 257, 300, 1032}};
   for (const GemmCase& c : input.is_tiny ? tiny : full) {
     Finding finding{.name = c.name};

@@ -266,6 +266,7 @@ const Primitives kPrimitives = {
     .tensor_tiles = RunTiles,
     .wgmma128 = RunWgmma<128>,
     .wgmma192 = RunWgmma<192>,
+    .wgmma256 = RunWgmma<256>,
     .wgmma_chain = RunChain,
     .atomics = RunAtomics,
     .to_bf16 = RunRound,

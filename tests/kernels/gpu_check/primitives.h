@@ -59,6 +59,7 @@ struct Primitives {
   Launch tensor_tiles;
   Launch wgmma128;
   Launch wgmma192;
+  Launch wgmma256;
   Launch wgmma_chain;
   // kAtomicCtas ctas; out[0..2] = count, maximum of in, sum of in by compare-and-swap; out[4..5] =
   // the 64-bit sum of in * 2^20; out[8 + i] is exchanged for i + 7 and lands in

@@ -220,7 +220,7 @@ class GpuCheckScript(unittest.TestCase):
         products = {f"gemm {name}" for name in ("qkv", "o", "gate_up", "down", "output")}
         products |= {
             f"gemm {kernel} {name}"
-            for kernel in ("tile128", "wgmma128", "wgmma192")
+            for kernel in ("tile128", "wgmma128", "wgmma192", "wgmma256")
             for name in ("qkv", "o", "gate_up", "down")
         }
         rows = {"rms_norm", "silu_mul", "gelu_mul", "embed", "sample"}
@@ -298,7 +298,7 @@ class GpuCheckScript(unittest.TestCase):
         self.assertEqual(code, 0, checks)
         self.assertEqual(checks["torch"]["verdict"], "not run")
         self.assertIn("No module named 'torch'", checks["torch"]["detail"])
-        self.assertEqual(sum(name.startswith("sweep ") for name in checks), 16)
+        self.assertEqual(sum(name.startswith("sweep ") for name in checks), 24)
         (site / "torch.py").write_text(FAKE_TORCH)
         code, checks = self.run_stage(8, *arguments, PYTHONPATH=str(site))
         self.assertEqual(code, 0, checks)

@@ -58,11 +58,16 @@ absl::Status AddManyRows(const StageInput& input, const ProductShape& shape, Gem
   constexpr std::pair<cuda::GemmPath, const char*> kKernels[] = {
       {cuda::GemmPath::kTile128, "tile128"},
       {cuda::GemmPath::kWgmma128, "wgmma128"},
-      {cuda::GemmPath::kWgmma192, "wgmma192"}};
+      {cuda::GemmPath::kWgmma192, "wgmma192"},
+      {cuda::GemmPath::kWgmma256, "wgmma256"}};
   for (const uint32_t m : RowCounts(input.is_tiny)) {
     if (m <= (input.is_tiny ? 1 : cuda::kGemmMaxSpreadRows)) continue;
     for (const auto& [path, kernel] : kKernels) {
       if (path != cuda::GemmPath::kTile128 && input.major != 9) continue;
+      if (path == cuda::GemmPath::kWgmma256 &&
+          cuda::GemmSegments(shape.n, shape.k).num_segments > 1) {
+        continue;
+      }
       const TimedCase named = {.name = fmt::format("gemm {} {} m {}", kernel, shape.name, m)};
       BATON_RETURN_IF_ERROR(timing.Add(named, m, path, report).status());
     }

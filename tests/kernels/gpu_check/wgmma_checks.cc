@@ -41,7 +41,7 @@ std::vector<WordCheck> ProductChecks(const Primitives& p, MmaKind kind, uint32_t
   for (const bool adds : {true, false}) {
     WordCheck check{
         .name = fmt::format("wgmma {} {}{}", columns, MmaKindName(kind), adds ? "" : " from zero"),
-        .launch = columns == 128 ? p.wgmma128 : p.wgmma192};
+        .launch = columns == 128 ? p.wgmma128 : (columns == 192 ? p.wgmma192 : p.wgmma256)};
     check.in = WgmmaInputs(grid, columns);
     if (!adds) {
       for (size_t i = 0; i < grid.size(); ++i) {
@@ -109,7 +109,7 @@ absl::Status CheckWgmmaPrimitives(const StageInput& input, Report& report) {
   const Primitives& p = input.body.primitives();
   BATON_RETURN_IF_ERROR(report.Add(RunCheck(input, TilesCheck(p))));
   for (const MmaKind kind : kMmaKinds) {
-    for (const uint32_t columns : {128u, 192u}) {
+    for (const uint32_t columns : {128u, 192u, 256u}) {
       for (const WordCheck& check : ProductChecks(p, kind, columns)) {
         BATON_RETURN_IF_ERROR(report.Add(RunCheck(input, check)));
       }

@@ -23,14 +23,18 @@ using simt::RunOptions;
 using simt::ScopedRunOptions;
 using testing::HasSubstr;
 
-constexpr GemmPath kPaths[] = {GemmPath::kWgmma128, GemmPath::kWgmma192};
+constexpr GemmPath kPaths[] = {GemmPath::kWgmma128, GemmPath::kWgmma192, GemmPath::kWgmma256};
+
+bool Takes(GemmPath path, uint32_t n, uint32_t k) {
+  return path != GemmPath::kWgmma256 || GemmSegments(n, k).num_segments == 1;
+}
 
 class EveryOrder : public testing::TestWithParam<RunOptions> {
  protected:
   ScopedRunOptions options_{GetParam()};
 };
 
-TEST_P(EveryOrder, BothTilesHaveTheBitsOfTheModel) {
+TEST_P(EveryOrder, EveryTileHasTheBitsOfTheModel) {
   for (const GemmCase& c : {
            // Three segments in ten stages, more than the ring holds; both warpgroups have rows.
            GemmCase{67, 5, 584, GemmPath::kWgmma128, Bias::kBf16},
@@ -38,6 +42,8 @@ TEST_P(EveryOrder, BothTilesHaveTheBitsOfTheModel) {
            // One cta takes four tiles, or two take two each.
            GemmCase{131, 131, 72, GemmPath::kWgmma128, Bias::kNone, true, 1.0f, 1},
            GemmCase{131, 193, 72, GemmPath::kWgmma192, Bias::kNone, false, 1.0f, 2},
+           // One segment in four stages, as many as the ring holds, twice.
+           GemmCase{67, 257, 200, GemmPath::kWgmma256, Bias::kFloat, true, 1.0f, 1},
        }) {
     EXPECT_EQ(Check(c), "");
   }
@@ -49,6 +55,7 @@ TEST(GemmWgmma, UglyShapesHaveTheBitsOfTheModel) {
   for (const GemmPath path : kPaths) {
     for (const uint32_t m : {1u, 63u, 64u, 65u, 128u, 129u}) {
       for (const uint32_t k : {8u, 64u, 72u, 264u}) {
+        if (!Takes(path, 7, k)) continue;
         const Bias bias = m % 2 == 0 ? Bias::kFloat : Bias::kNone;
         EXPECT_EQ(Check({m, 7, k, path, bias, k % 3 == 0}), "");
       }
@@ -63,12 +70,14 @@ TEST(GemmWgmma, UglyShapesHaveTheBitsOfTheModel) {
 TEST(GemmWgmma, EveryNumberOfRowsGivesARowTheBitsThatMmaGives) {
   uint32_t num_products = 0;
   for (const GemmCase& shape : {GemmCase{130, 13, 328, GemmPath::kAuto, Bias::kFloat},
+                                GemmCase{130, 7, 256, GemmPath::kAuto, Bias::kBf16, false},
                                 GemmCase{130, 9, 840, GemmPath::kAuto, Bias::kNone, true}}) {
     Operands operands(shape);
     SimBuffer expected(operands.y_bytes(130), "expected");
     ASSERT_EQ(operands.Run(0, 130, GemmPath::kTile128, expected), "");
     for (const uint32_t m : {1u, 2u, 17u, 64u, 65u, 127u, 130u}) {
       for (const GemmPath path : kPaths) {
+        if (!Takes(path, shape.n, shape.k)) continue;
         SimBuffer y(operands.y_bytes(m), "y");
         ASSERT_EQ(operands.Run(0, m, path, y), "") << m << " of " << Name(shape);
         ASSERT_TRUE(SameBits(y.data(), expected.data(), y.size())) << m << " of " << Name(shape);
@@ -128,7 +137,7 @@ TEST(GemmWgmma, FastArithmeticHasTheBitsThatMmaGivesInIt) {
   Operands operands({67, 129, 600});
   SimBuffer expected(operands.y_bytes(67), "expected");
   ASSERT_EQ(operands.Run(0, 67, GemmPath::kTile64, expected), "");
-  for (const GemmPath path : kPaths) {
+  for (const GemmPath path : {GemmPath::kWgmma128, GemmPath::kWgmma192}) {
     SimBuffer y(operands.y_bytes(67), "y");
     ASSERT_EQ(operands.Run(0, 67, path, y), "");
     EXPECT_TRUE(SameBits(y.data(), expected.data(), y.size()));
@@ -152,9 +161,12 @@ TEST(GemmWgmma, IsChosenForManyRowsWhereTheDeviceAllowsIt) {
   params.num_sms = 2;
   EXPECT_EQ(NumWgmma(params), 0u);
   params.allows_wgmma = true;
-  // A warpgroup takes four steps of K a tile. Two rounds of 128 x 192 cost less than three of 128.
+  // Two warpgroups take four steps of K a tile; there are two tiles of x. Two rounds of 128 x 192
+  // cost less than three of 128, or two of 256.
   EXPECT_EQ(NumWgmma(params), 2u * 2 * 2 * 4);
-  params.n = 256;  // two rounds of either: the smaller tile
+  params.n = 256;  // one round of 256 costs less than two of 128
+  EXPECT_EQ(NumWgmma(params), 2u * 2 * 1 * 4);
+  params.num_sms = 4;  // one round of either: the smaller tile
   EXPECT_EQ(NumWgmma(params), 2u * 2 * 2 * 4);
   params.num_sms = kHopperSms;  // four tiles would leave most SMs without work
   EXPECT_EQ(NumWgmma(params), 0u);
@@ -172,19 +184,25 @@ TEST(GemmWgmma, CallsThatNoKernelTakesAreRefusedByName) {
   params.num_sms = 0;
   EXPECT_THAT(message(), HasSubstr("GemmBf16: num_sms is 0"));
   params.num_sms = 1;
+  params.path = GemmPath::kWgmma256;
+  params.k = 264;
+  EXPECT_THAT(message(), HasSubstr("tiles of 256 rows of w take one segment of K"));
   params.m = params.n = 0xFFFFFFFF;
   params.path = GemmPath::kWgmma192;
   EXPECT_THAT(message(), HasSubstr("GemmBf16: too many tiles"));
 }
 
-// The runner's kernels, but wgmma is missing, is refused, or gets one output wrong.
+// The runner's kernels, but wgmma is missing, is refused, gets one output wrong, or
+// writes none.
 bool has_wgmma = true;
+bool writes = true;
 absl::Status refusal;
 KernelTable Tampered() {
   KernelTable table = runner::Kernels();
   table.has_wgmma = [] { return has_wgmma; };
   table.gemm_bf16 = [](const GemmParams& params, void* stream) -> absl::Status {
     if (params.path == GemmPath::kWgmma192 && !refusal.ok()) return refusal;
+    if (params.path == GemmPath::kWgmma192 && !writes) return absl::OkStatus();
     absl::Status status = runner::Kernels().gemm_bf16(params, stream);
     if (params.path == GemmPath::kWgmma192) reinterpret_cast<uint32_t*>(params.y_float)[7] ^= 1;
     return status;
@@ -198,6 +216,8 @@ TEST(CheckWgmma, IsTrueOnlyWhenAllBitsAgree) {
   EXPECT_TRUE(CheckWgmma(runner::Kernels(), device).value());
   const KernelTable table = Tampered();
   EXPECT_FALSE(CheckWgmma(table, device).value());
+  writes = false;
+  EXPECT_FALSE(CheckWgmma(table, device).value());
   refusal = absl::FailedPreconditionError("the driver has no tensor maps");
   EXPECT_FALSE(CheckWgmma(table, device).value());
   refusal = absl::InternalError("the device is gone");
@@ -209,7 +229,8 @@ TEST(CheckWgmma, IsTrueOnlyWhenAllBitsAgree) {
 TEST(GemmWgmma, MutantsAreNoticed) {
   const simt_test::Suite suite = [] {
     return Check({67, 3, 584, GemmPath::kWgmma128}).empty() &&
-           Check({3, 130, 8, GemmPath::kWgmma128, Bias::kNone, true, 1.0f, 1}).empty();
+           Check({3, 130, 8, GemmPath::kWgmma128, Bias::kNone, true, 1.0f, 1}).empty() &&
+           Check({3, 258, 200, GemmPath::kWgmma256, Bias::kNone, false, 1.0f, 1}).empty();
   };
   simt_test::ExpectAllNoticed(suite, 18);
 }

@@ -109,6 +109,7 @@ BATON_DEVICE void MultiplyOnce(const WordParams& params) {
 
 BATON_KERNEL(kWarpgroupSize) Product128Kernel(WordParams params) { MultiplyOnce<128>(params); }
 BATON_KERNEL(kWarpgroupSize) Product192Kernel(WordParams params) { MultiplyOnce<192>(params); }
+BATON_KERNEL(kWarpgroupSize) Product256Kernel(WordParams params) { MultiplyOnce<256>(params); }
 
 BATON_KERNEL(kWarpgroupSize) ChainKernel(WordParams params) {
   RunProduct<128>(params, 0, [&](FragmentC(&sums)[16], TileDescriptor a, TileDescriptor b) {
@@ -147,8 +148,9 @@ absl::Status TensorTiles(const WordParams& params) {
 }
 
 absl::Status WarpgroupProduct(const WordParams& params, uint32_t columns) {
-  return columns == 128 ? Start<128>("Product128", Product128Kernel, params)
-                        : Start<192>("Product192", Product192Kernel, params);
+  if (columns == 128) return Start<128>("Product128", Product128Kernel, params);
+  return columns == 192 ? Start<192>("Product192", Product192Kernel, params)
+                        : Start<256>("Product256", Product256Kernel, params);
 }
 
 absl::Status WarpgroupChain(const WordParams& params) {

@@ -112,6 +112,7 @@ TEST_P(EveryOrder, AProductHasTheBitsOfTheModel) {
   EXPECT_EQ(CheckProduct(128, 0, false), "");
   EXPECT_EQ(CheckProduct(128, 3, true), "");
   EXPECT_EQ(CheckProduct(192, 1, true), "");
+  EXPECT_EQ(CheckProduct(256, 2, true), "");
 }
 
 TEST_P(EveryOrder, ProductsOfTheSameSumsAreAChain) { EXPECT_EQ(CheckChain(), ""); }
