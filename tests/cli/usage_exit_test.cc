@@ -86,9 +86,6 @@ TEST(UsageExitTest, EveryRoleSaysTwoForAWrongCommandLine) {
       {&RunDecode, {router, "--model=m.gguf", "--kv-dtype=q8"}, "--kv-dtype q8"},
       {&RunDecode, {router, "--model=m.gguf", "--device=cpu", "--kv-dtype=fp8"}, "bf16 or f32"},
       {&RunServe, {"m.gguf", "--device=cpu", "--kv-dtype=fp8"}, "--kv-dtype fp8"},
-#ifndef BATON_HAVE_CUDA
-      {&RunServe, {"m.gguf", "--kv-dtype=fp8"}, "no GPU to choose"},
-#endif
       {&RunServe, {"m.gguf", "--kv-dtype=fp4"}, "bf16|f32|fp8"},
       {&RunServe, {"m.gguf", "--kv-memory=lots"}, "--kv-memory"},
       {&RunServe, {"m.gguf", "--metrics-aliases=vlm"}, "mean 'vllm'"},

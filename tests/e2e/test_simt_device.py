@@ -181,7 +181,7 @@ def test_what_has_no_kernel_is_one_clear_error():
 def test_fp8_kv_without_a_device_is_one_clear_error():
     args = [BIN, "decode", "--router", "127.0.0.1:1", *FP8]
     model = ["--model", GOLDEN / "tiny_head64_llama.gguf"]
-    # Without CUDA in the build it is the command line's error, else that of a machine without a GPU.
+    # Without CUDA in the build the command line is refused, else the machine.
     for device, codes in (("auto", (1, 2)), ("cpu", (2,))):
         result = subprocess.run(
             [*args, *model, "--device", device], capture_output=True, text=True, timeout=60
