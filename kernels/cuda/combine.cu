@@ -3,6 +3,8 @@
 // Work: one thread for eight elements of a row. Bytes: 2 top_k + 2 an element, the slots and
 // weights once a row from L2. Flops: 2 top_k an element. Limit: memory. Reached: not yet measured
 // on a GPU.
+#include <bit>
+
 #include "kernels/cuda/kernel_table.h"
 #include "kernels/cuda/row_shapes.h"
 #include "kernels/simt/device.h"
@@ -31,6 +33,19 @@ BATON_KERNEL(kCombineThreads) CombineKernel(CombineParams params) {
     const Vec16 part = y[size_t{params.slots[pair]} * num_groups];
     BATON_UNROLL
     for (uint32_t i = 0; i < kVec; ++i) sums[i] = simt::fma(weight, Element(part, i), sums[i]);
+  }
+  if (params.out_float != nullptr) {
+    auto* const out = reinterpret_cast<Vec16*>(params.out_float) + 2 * (row * num_groups + at);
+    BATON_UNROLL
+    for (uint32_t half = 0; half < 2; ++half) {
+      Vec16 four;
+      BATON_UNROLL
+      for (uint32_t w = 0; w < 4; ++w) {
+        four.words[w] = std::bit_cast<uint32_t>(sums[4 * half + w]);
+      }
+      out[half] = four;
+    }
+    return;
   }
   Vec16 result;
   BATON_UNROLL

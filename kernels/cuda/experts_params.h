@@ -78,15 +78,16 @@ struct GroupedGemmParams {
 };
 
 // out[row] = sum over j of weights[row][j] y[slots[row][j]], one fma chain from +0 with j ascending
-// in fp32, rounded to bf16 once. `dim` is a multiple of 8, at least 8.
+// in fp32, rounded to bf16 once unless out_float is given. `dim` is a multiple of 8, at least 8.
 struct CombineParams {
   const simt::Bf16* y;    // [num_rows top_k][dim]
   const uint32_t* slots;  // [num_rows][top_k]
   const float* weights;   // [num_rows][top_k]
-  simt::Bf16* out;        // [num_rows][dim]
+  simt::Bf16* out;        // [num_rows][dim]; null when out_float is given
   uint32_t num_rows;
   uint32_t top_k;
   uint32_t dim;
+  float* out_float = nullptr;  // [num_rows][dim]
 };
 
 }  // namespace baton::cuda

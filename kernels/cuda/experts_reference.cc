@@ -78,7 +78,12 @@ void ReferenceCombine(const CombineParams& params) {
         const Bf16 y = params.y[size_t{params.slots[pair]} * params.dim + i];
         sum = std::fma(params.weights[pair], FloatFromBf16(y.bits), sum);
       }
-      params.out[row * params.dim + i].bits = Bf16FromFloat(sum);
+      const size_t at = row * params.dim + i;
+      if (params.out_float != nullptr) {
+        params.out_float[at] = sum;
+      } else {
+        params.out[at].bits = Bf16FromFloat(sum);
+      }
     }
   }
 }

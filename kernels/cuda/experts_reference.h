@@ -16,7 +16,7 @@ void ReferenceSortPairs(const SortPairsParams& params);
 // Writes y of the slots of all tiles, as ReferenceGemmBits does.
 void ReferenceGroupedGemmBits(const GroupedGemmParams& params);
 
-// Writes params.out.
+// Writes params.out or out_float.
 void ReferenceCombine(const CombineParams& params);
 
 }  // namespace baton::cuda

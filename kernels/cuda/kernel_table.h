@@ -15,6 +15,7 @@
 #include "absl/status/status.h"
 
 #include "kernels/cuda/attention_params.h"
+#include "kernels/cuda/exchange_params.h"
 #include "kernels/cuda/experts_params.h"
 #include "kernels/cuda/gemm_segments.h"
 #include "kernels/cuda/kv_slices.h"
@@ -182,6 +183,8 @@ struct KernelTable {
   absl::Status (*grouped_gemm)(const GroupedGemmParams& params, void* stream);
   absl::Status (*grouped_packed)(const GroupedPackedParams& params, void* stream);
   absl::Status (*combine)(const CombineParams& params, void* stream);
+  absl::Status (*all_reduce)(const AllReduceParams& params, void* stream);
+  absl::Status (*gather_columns)(const GatherColumnsParams& params, void* stream);
   // Whether the current device has wgmma. Not what it computes: CheckWgmma.
   bool (*has_wgmma)();
   const KernelInfo* const* infos;  // [num_infos]
@@ -217,6 +220,8 @@ absl::Status SortPairs(const SortPairsParams& params, void* stream);
 absl::Status GroupedGemm(const GroupedGemmParams& params, void* stream);
 absl::Status GroupedPacked(const GroupedPackedParams& params, void* stream);
 absl::Status Combine(const CombineParams& params, void* stream);
+absl::Status AllReduce(const AllReduceParams& params, void* stream);
+absl::Status GatherColumns(const GatherColumnsParams& params, void* stream);
 extern const KernelInfo kRmsNormInfo;
 extern const KernelInfo kSiluMulInfo;
 extern const KernelInfo kGeluMulInfo;
@@ -241,6 +246,8 @@ extern const KernelInfo kGroupedGemm8Info;
 extern const KernelInfo kGroupedGemm64Info;
 extern const KernelInfo kGroupedPackedInfos[2 * kNumPackedFormats];  // of each format 8 rows, 64
 extern const KernelInfo kCombineInfo;
+extern const KernelInfo kAllReduceInfo;
+extern const KernelInfo kGatherColumnsInfo;
 }  // namespace BATON_BODY
 
 }  // namespace baton::cuda

@@ -198,8 +198,24 @@ BATON_DEVICE void store_release(uint32_t* word, uint32_t value, Site = Here()) {
                "r"(value)
                : "memory");
 }
+// The same between threads of several GPUs of this host.
+BATON_DEVICE uint32_t load_acquire_system(const uint32_t* word, Site = Here()) {
+  uint32_t value;
+  asm volatile("ld.acquire.sys.global.u32 %0, [%1];"
+               : "=r"(value)
+               : "l"(__cvta_generic_to_global(word))
+               : "memory");
+  return value;
+}
+BATON_DEVICE void store_release_system(uint32_t* word, uint32_t value, Site = Here()) {
+  asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(__cvta_generic_to_global(word)),
+               "r"(value)
+               : "memory");
+}
 BATON_DEVICE void fence(Site = Here()) { __threadfence(); }
 BATON_DEVICE void spin_pause(Site = Here()) { __nanosleep(20); }
+// Ends the launch with an error: what a thread waits for never comes.
+BATON_DEVICE void give_up(Site = Here()) { __trap(); }
 
 BATON_DEVICE bool guard(bool condition, Site = Here()) { return condition; }
 

@@ -146,8 +146,18 @@ inline uint32_t load_acquire(const uint32_t* word, Site site = Here()) {
 inline void store_release(uint32_t* word, uint32_t value, Site site = Here()) {
   calls::StoreRelease(word, value, site);
 }
+inline uint32_t load_acquire_system(const uint32_t* word, Site site = Here()) {
+  return calls::LoadAcquire(word, site);
+}
+inline void store_release_system(uint32_t* word, uint32_t value, Site site = Here()) {
+  calls::StoreRelease(word, value, site);
+}
 inline void fence(Site site = Here()) { calls::Fence(site); }
 inline void spin_pause(Site site = Here()) { calls::SpinPause(site); }
+// Found as a deadlock at the latest.
+inline void give_up(Site site = Here()) {
+  for (;;) calls::SpinPause(site);
+}
 
 // A condition that mutation may fix to true or false.
 inline bool guard(bool condition, Site site = Here()) { return calls::Guard(condition, site); }

@@ -250,7 +250,24 @@ std::string CheckCombine(uint32_t rows, uint32_t top_k, uint32_t dim) {
   if (!status.ok()) return std::string(status.message());
   std::vector<Bf16> expected(size_t{rows} * dim);
   ReferenceCombine({y.data(), slots.data(), weights.data(), expected.data(), rows, top_k, dim});
-  return SameBits(out.data(), expected.data(), out.size()) ? "" : "out has other bits";
+  if (!SameBits(out.data(), expected.data(), out.size())) return "out has other bits";
+  // The same in fp32.
+  SimBuffer sums(size_t{rows} * dim * sizeof(float), "sums");
+  std::vector<float> exact(size_t{rows} * dim);
+  CombineParams params = {y_device.as<Bf16>(),
+                          slots_device.as<uint32_t>(),
+                          weights_device.as<float>(),
+                          nullptr,
+                          rows,
+                          top_k,
+                          dim,
+                          sums.as<float>()};
+  if (const absl::Status sum = Table().combine(params, nullptr); !sum.ok()) {
+    return std::string(sum.message());
+  }
+  ReferenceCombine(
+      {y.data(), slots.data(), weights.data(), nullptr, rows, top_k, dim, exact.data()});
+  return SameBits(sums.data(), exact.data(), sums.size()) ? "" : "the sums have other bits";
 }
 
 class EveryOrder : public testing::TestWithParam<RunOptions> {

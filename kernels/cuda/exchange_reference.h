@@ -1,0 +1,18 @@
+// What the exchanges of several ranks give, in the plainest form, on host memory, with the kernels'
+// bits. Slow; for tests and for checks on a GPU. Pure: flags are not used.
+#ifndef BATON_KERNELS_CUDA_EXCHANGE_REFERENCE_H_
+#define BATON_KERNELS_CUDA_EXCHANGE_REFERENCE_H_
+
+#include "kernels/cuda/exchange_params.h"
+
+namespace baton::cuda {
+
+// Writes params.outs of all ranks.
+void ReferenceAllReduce(const AllReduceParams& params);
+
+// Writes params.out.
+void ReferenceGatherColumns(const GatherColumnsParams& params);
+
+}  // namespace baton::cuda
+
+#endif  // BATON_KERNELS_CUDA_EXCHANGE_REFERENCE_H_
