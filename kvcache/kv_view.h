@@ -17,13 +17,25 @@ struct KvView {
   std::byte* base = nullptr;
   const KvLayout* layout = nullptr;
   uint32_t num_blocks = 0;
+  // Of a model of several ranks, instead of `base`: where the blocks of each rank lie, with the
+  // layout RankLayout(*layout, ranks.size()).
+  std::span<std::byte* const> ranks = {};
 
+  std::byte* BaseOfRank(uint32_t rank) const { return ranks.empty() ? base : ranks[rank]; }
   // First byte of the K (which = 0) or V (which = 1) piece of one head in one block.
   std::byte* Piece(uint32_t block, uint32_t layer, uint32_t which, uint32_t kv_head) const {
     return base + size_t{block} * layout->BlockStride() + size_t{layer} * layout->SliceBytes() +
            (size_t{which} * layout->num_kv_heads + kv_head) * layout->PieceBytes();
   }
 };
+
+// Of the blocks of one of `num_ranks` ranks, each of which has as many KV heads: rank r those from
+// r * num_kv_heads / num_ranks on.
+inline KvLayout RankLayout(const KvLayout& layout, uint32_t num_ranks) {
+  KvLayout part = layout;
+  part.num_kv_heads /= num_ranks;
+  return part;
+}
 
 // Block list of one sequence in token order: token t lives in blocks[t / block_size].
 struct KvBlockList {

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
+#include <string>
 
 #include "src/base/log.h"
 #include "src/base/size_text.h"
@@ -79,6 +80,10 @@ Status CheckColocation(const FlagSet& flags, const WorkerFlags& f) {
         "--transport {}: --colocate-decode hands KV over within the process; leave --transport out",
         f.tuning.transport);
   }
+  if (f.tuning.tensor_parallel != "1") {
+    return InvalidArgument("--tensor-parallel {}: --colocate-decode is for workers of one GPU",
+                           f.tuning.tensor_parallel);
+  }
   if (flags.Given("--kv-listen")) {
     return InvalidArgument(
         "--kv-listen {}: --colocate-decode hands KV over within the process, and nobody listens",
@@ -134,6 +139,7 @@ StatusOr<WorkerConfig> BuildConfig(const WorkerFlags& f, WorkerRole role) {
   config.model_path = model.path;
   config.model_id = model.id;
   config.num_threads = NumComputeThreads(f.threads);
+  config.num_ranks = static_cast<uint32_t>(std::stoul(f.tuning.tensor_parallel));
   config.max_context = static_cast<uint32_t>(f.tuning.max_context);
   config.kv_dtype = KvDtypeOf(f.tuning);
   config.drain_timeout_ms = f.tuning.drain_timeout_s * 1000;

@@ -85,6 +85,10 @@ Status CheckColocation(const ServeFlags& f) {
     if (number == 1) continue;
     return InvalidArgument("{} {}: --colocate is one prefill and one decode worker", flag, number);
   }
+  if (f.tuning.tensor_parallel != "1") {
+    return InvalidArgument("--tensor-parallel {}: --colocate is for workers of one GPU",
+                           f.tuning.tensor_parallel);
+  }
   if (f.tuning.transport != "auto") {
     return InvalidArgument(
         "--transport {}: --colocate hands KV over within the process; leave --transport out",

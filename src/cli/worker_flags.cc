@@ -21,6 +21,22 @@ void DeclareDevice(FlagSet& flags, std::string& device) {
                   missing);
 }
 
+Status CheckTensorParallel(const WorkerTuning& tuning, bool is_processor) {
+  if (tuning.tensor_parallel == "1") return OkStatus();
+  if (is_processor) {
+    return InvalidArgument(
+        "--tensor-parallel {} divides a model among GPUs, and the processor computes it whole",
+        tuning.tensor_parallel);
+  }
+  if (tuning.transport == "nccl" || tuning.transport == "cuda_ipc") {
+    return Unimplemented(
+        "--transport {} hands over the KV of one GPU; with --tensor-parallel {} use auto, shm or "
+        "tcp",
+        tuning.transport, tuning.tensor_parallel);
+  }
+  return OkStatus();
+}
+
 }  // namespace
 
 void DeclareTls(FlagSet& flags, TlsFiles& files) {
@@ -40,6 +56,9 @@ void AppendTls(const TlsFiles& files, std::vector<std::string>& args) {
 
 void DeclareTuning(FlagSet& flags, WorkerTuning& tuning) {
   DeclareDevice(flags, tuning.device);
+  flags.AddChoice("--tensor-parallel", tuning.tensor_parallel, {"1", "2", "4", "8"},
+                  "GPUs of one worker, the first so many: each computes a part of every layer, and "
+                  "their memories hold one model together. KV then crosses by shm or tcp");
   flags.AddChoice(
       "--device-weights", tuning.device_weights, {"auto", "packed", "bf16"},
       "how a device keeps quantised weights: packed (4.5 to 9 bits each), or dequantised at load; "
@@ -99,6 +118,7 @@ Status CheckTuning(const WorkerTuning& tuning) {
     return Unimplemented("--kv-dtype fp8: device cpu stores K and V in bf16 or f32{}",
                          kind == DeviceKind::kCpu ? "" : "; this build has no GPU to choose");
   }
+  BATON_RETURN_IF_ERROR(CheckTensorParallel(tuning, is_processor));
   if (tuning.device_weights == "bf16" && kind == DeviceKind::kCpu) {
     return InvalidArgument(
         "--device-weights bf16 is for devices; --device cpu always keeps weights packed");
@@ -151,6 +171,7 @@ StatusOr<std::string> ReadClusterSecret(const std::string& path) {
 
 void AppendTuning(const WorkerTuning& tuning, std::vector<std::string>& args) {
   args.push_back("--device=" + tuning.device);
+  args.push_back("--tensor-parallel=" + tuning.tensor_parallel);
   args.push_back("--device-weights=" + tuning.device_weights);
   args.push_back("--isa=" + tuning.isa);
   args.push_back("--transport=" + tuning.transport);

@@ -16,6 +16,7 @@ namespace baton {
 // How a worker uses its device; texts as typed.
 struct WorkerTuning {
   std::string device = "auto";
+  std::string tensor_parallel = "1";
   std::string device_weights = "auto";  // see KeepsPacked
   std::string isa = "auto";
   std::string prefix_cache = "on";

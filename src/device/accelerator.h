@@ -30,6 +30,14 @@
 
 namespace baton {
 
+// Rows of equal size, so far apart on either side.
+struct CopyShape {
+  size_t num_rows;
+  size_t row_bytes;
+  size_t device_pitch;  // bytes from one row to the next
+  size_t host_pitch;
+};
+
 // See the file comment.
 class Accelerator {
  public:
@@ -58,6 +66,12 @@ class Accelerator {
   // memory binds. Elsewhere the new one's work comes first, and one line of the log says why. Once,
   // before anything is in stream().
   virtual absl::StatusOr<std::unique_ptr<Accelerator>> Split() { return Share(); }
+
+  // From now on kernels here read and write what `other`, of the same kind, allocates (but for
+  // AllocateShared). FailedPrecondition naming both when they cannot.
+  virtual absl::Status ReachMemoryOf(const Accelerator& other) {
+    return FailedPrecondition("{} cannot reach the memory of {}", Describe(), other.Describe());
+  }
 
   // `size_bytes` of device memory, aligned to 256 bytes; contents undefined. ResourceExhausted
   // with needed and available bytes. `name` appears in reports.
@@ -89,6 +103,23 @@ class Accelerator {
   // memory that is not of AllocateHost a GPU copies before the call returns, which waits for the
   // stream.
   virtual absl::Status CopyOut(void* to, const std::byte* from, size_t size_bytes) = 0;
+  // As CopyIn and CopyOut, of rows.
+  virtual absl::Status CopyRowsIn(std::byte* to, const std::byte* from, const CopyShape& shape) {
+    absl::Status status;
+    for (size_t row = 0; row < shape.num_rows && status.ok(); ++row) {
+      status =
+          CopyIn(to + row * shape.device_pitch, from + row * shape.host_pitch, shape.row_bytes);
+    }
+    return status;
+  }
+  virtual absl::Status CopyRowsOut(std::byte* to, const std::byte* from, const CopyShape& shape) {
+    absl::Status status;
+    for (size_t row = 0; row < shape.num_rows && status.ok(); ++row) {
+      status =
+          CopyOut(to + row * shape.host_pitch, from + row * shape.device_pitch, shape.row_bytes);
+    }
+    return status;
+  }
   // From one place of the device to another, which do not overlap, in stream order.
   virtual absl::Status CopyWithin(std::byte* to, const std::byte* from, size_t size_bytes) = 0;
   // Until all that is in the stream is done. Internal with what a kernel did wrong.

@@ -5,7 +5,9 @@
 #ifndef BATON_SRC_DEVICE_DEVICE_GRAPH_H_
 #define BATON_SRC_DEVICE_DEVICE_GRAPH_H_
 
+#include <span>
 #include <utility>
+#include <vector>
 
 #include "src/base/status.h"
 #include "src/device/accelerator.h"
@@ -16,14 +18,27 @@ namespace baton {
 class DeviceGraph {
  public:
   DeviceGraph() = default;
-  // Of what `put`, which returns Status, puts into the device's stream. Its error, or the device's.
+  // Of what `put`, which returns Status, puts into the devices' streams, one graph each. Its error,
+  // or a device's.
   template <typename Put>
-  static absl::StatusOr<DeviceGraph> Record(Accelerator* device, Put&& put) {
-    if (absl::Status began = device->BeginRecording(); !began.ok()) return began;
-    const absl::Status done = put();
-    absl::StatusOr<void*> graph = device->EndRecording();
-    if (!graph.ok()) return done.ok() ? graph.status() : done;
-    DeviceGraph recorded(device, *graph);
+  static absl::StatusOr<std::vector<DeviceGraph>> Record(std::span<Accelerator* const> devices,
+                                                         const Put& put) {
+    absl::Status done;
+    size_t num_begun = 0;
+    for (Accelerator* const device : devices) {
+      device->MakeCurrent();
+      done = device->BeginRecording();
+      if (!done.ok()) break;
+      ++num_begun;
+    }
+    if (done.ok()) done = put();
+    std::vector<DeviceGraph> recorded;
+    for (Accelerator* const device : devices.first(num_begun)) {
+      device->MakeCurrent();
+      absl::StatusOr<void*> graph = device->EndRecording();
+      if (graph.ok()) recorded.push_back(DeviceGraph(device, *graph));
+      done.Update(graph.status());
+    }
     if (!done.ok()) return done;
     return recorded;
   }
@@ -40,7 +55,10 @@ class DeviceGraph {
     device_->DestroyGraph(graph_);
   }
 
-  absl::Status Launch() const { return device_->LaunchGraph(graph_); }
+  absl::Status Launch() const {
+    device_->MakeCurrent();
+    return device_->LaunchGraph(graph_);
+  }
 
  private:
   DeviceGraph(Accelerator* device, void* graph) : device_(device), graph_(graph) {}

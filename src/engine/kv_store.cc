@@ -91,6 +91,80 @@ class MirroredKvStore final : public DeviceBlocks {
   const KvArena* const arena_;
 };
 
+// Where the blocks of one rank lie.
+struct RankBlocks {
+  Accelerator* device;
+  DeviceBuffer blocks;
+};
+
+// See KvStore.
+class RankedKvStore final : public KvStore {
+ public:
+  RankedKvStore(std::vector<RankBlocks> ranks, const KvArena* arena)
+      : KvStore({nullptr, arena->layout(), arena->num_blocks()}, BasesOf(ranks)),
+        arena_(arena),
+        rank_layout_(RankLayout(arena->layout(), static_cast<uint32_t>(ranks.size()))),
+        ranks_(std::move(ranks)) {}
+
+  void Seal(std::span<const BlockHandle> blocks, uint32_t layer,
+            std::span<uint64_t> checksums) override {
+    for (size_t rank = 0; rank < ranks_.size(); ++rank) {
+      ranks_[rank].device->MakeCurrent();
+      for (const BlockHandle block : blocks) {
+        MustWork(ranks_[rank].device->CopyRowsOut(
+            arena_->Slice(block.index, layer) + rank * HeadBytes(),
+            BlockOf(rank, block.index) + layer * rank_layout_.SliceBytes(), Heads(1)));
+      }
+    }
+    for (const RankBlocks& rank : ranks_) {
+      rank.device->MakeCurrent();
+      MustWork(rank.device->Wait());
+    }
+    HashSlices(*arena_, blocks, layer, checksums);
+  }
+  void Adopt(std::span<const BlockHandle> blocks) override {
+    for (size_t rank = 0; rank < ranks_.size(); ++rank) {
+      ranks_[rank].device->MakeCurrent();
+      for (const BlockHandle block : blocks) {
+        MustWork(ranks_[rank].device->CopyRowsIn(BlockOf(rank, block.index),
+                                                 arena_->Block(block.index) + rank * HeadBytes(),
+                                                 Heads(layout().num_layers)));
+      }
+    }
+  }
+  void Copy(uint32_t from, uint32_t to) override {
+    for (size_t rank = 0; rank < ranks_.size(); ++rank) {
+      ranks_[rank].device->MakeCurrent();
+      MustWork(ranks_[rank].device->CopyWithin(BlockOf(rank, BlockIndex(to)),
+                                               BlockOf(rank, BlockIndex(from)),
+                                               rank_layout_.BlockBytes()));
+    }
+  }
+
+ private:
+  static std::vector<std::byte*> BasesOf(const std::vector<RankBlocks>& ranks) {
+    std::vector<std::byte*> bases;
+    for (const RankBlocks& rank : ranks) bases.push_back(rank.blocks.data());
+    return bases;
+  }
+  std::byte* BlockOf(size_t rank, BlockIndex block) const {
+    return ranks_[rank].blocks.data() + block.value() * rank_layout_.BlockStride();
+  }
+  // K or V of a rank's heads in one layer.
+  size_t HeadBytes() const { return rank_layout_.SliceBytes() / 2; }
+  // K and V of a rank's heads in so many layers.
+  CopyShape Heads(uint32_t num_layers) const {
+    return {.num_rows = size_t{2} * num_layers,
+            .row_bytes = HeadBytes(),
+            .device_pitch = HeadBytes(),
+            .host_pitch = layout().SliceBytes() / 2};
+  }
+
+  const KvArena* const arena_;
+  const KvLayout rank_layout_;
+  const std::vector<RankBlocks> ranks_;
+};
+
 // See KvStore. Slices are hashed where they lie, by KvScatter with the blocks as its staging.
 class DeviceKvStore final : public DeviceBlocks {
  public:
@@ -184,6 +258,19 @@ StatusOr<std::unique_ptr<KvStore>> KvStore::Mirrored(Accelerator* device, const 
       DeviceBuffer blocks,
       AllocateBlocks(device, arena->layout(), arena->num_blocks(), KvSharing::kPrivate));
   return std::make_unique<MirroredKvStore>(device, std::move(blocks), arena);
+}
+
+StatusOr<std::unique_ptr<KvStore>> KvStore::Ranked(std::span<Accelerator* const> devices,
+                                                   uint32_t num_ranks, const KvArena* arena) {
+  std::vector<RankBlocks> ranks;
+  for (uint32_t rank = 0; rank < num_ranks; ++rank) {
+    Accelerator* const device = devices[devices.size() == 1 ? 0 : rank];
+    BATON_ASSIGN_OR_RETURN(DeviceBuffer blocks,
+                           AllocateBlocks(device, RankLayout(arena->layout(), num_ranks),
+                                          arena->num_blocks(), KvSharing::kPrivate));
+    ranks.push_back({device, std::move(blocks)});
+  }
+  return std::make_unique<RankedKvStore>(std::move(ranks), arena);
 }
 
 StatusOr<std::unique_ptr<KvStore>> KvStore::OnDevice(Accelerator* device,

@@ -7,6 +7,9 @@
 //               computed here: device --Seal--> arena -> the peer
 //               received here: the peer -> arena --Adopt--> device
 //   device    kernels and transports use a device's memory; nothing moves
+//   ranked    mirrored, of a model that several ranks compute: each has the heads that are its own
+//             in blocks of its own, on its device; the arena has all heads of a block together, so
+//             peers may have another number of ranks
 //
 // Neither side of a mirrored store is ever a copy that must be kept up to date: a block's bytes are
 // on the device, and in the arena only from Seal to the end of its transfer, or from its arrival to
@@ -22,6 +25,8 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <utility>
+#include <vector>
 
 #include "kernels/cuda/kernel_table.h"
 #include "kvcache/block_pool.h"
@@ -45,6 +50,10 @@ class KvStore {
   static std::unique_ptr<KvStore> OnHost(const KvArena* arena);
   // On the device, beside the arena. ResourceExhausted when the device has no room for its blocks.
   static StatusOr<std::unique_ptr<KvStore>> Mirrored(Accelerator* device, const KvArena* arena);
+  // The same of so many ranks, each with a device, or all with one. `num_ranks` divides the
+  // layout's KV heads.
+  static StatusOr<std::unique_ptr<KvStore>> Ranked(std::span<Accelerator* const> devices,
+                                                   uint32_t num_ranks, const KvArena* arena);
   // On the device alone. `kernels` are the device's; slices have sizes that KvScatter takes
   // (InvalidArgument otherwise). ResourceExhausted as above; FailedPrecondition when the device's
   // memory cannot be shared as asked.
@@ -54,10 +63,11 @@ class KvStore {
                                                      KvSharing sharing = KvSharing::kPrivate);
   virtual ~KvStore() = default;
 
-  // The blocks that kernels use; on a device, those that a transport of device memory uses too.
+  // The blocks that kernels use; on a device, those that a transport of device memory uses too. Of
+  // ranks no place is told.
   const KvMemory& memory() const { return memory_; }
   const KvLayout& layout() const { return memory_.layout; }
-  KvView view() const { return {memory_.base, &memory_.layout, memory_.num_blocks}; }
+  KvView view() const { return {memory_.base, &memory_.layout, memory_.num_blocks, ranks_}; }
 
   // One layer of the blocks is stored for good: its checksums (SliceChecksum), [blocks.size()].
   // From now on a transport may read it.
@@ -70,10 +80,12 @@ class KvStore {
   virtual void Copy(uint32_t from, uint32_t to) = 0;
 
  protected:
-  explicit KvStore(const KvMemory& memory) : memory_(memory) {}
+  explicit KvStore(const KvMemory& memory, std::vector<std::byte*> ranks = {})
+      : memory_(memory), ranks_(std::move(ranks)) {}
 
  private:
   const KvMemory memory_;
+  const std::vector<std::byte*> ranks_;  // where each rank's blocks lie
 };
 
 }  // namespace baton

@@ -30,13 +30,30 @@ absl::StatusOr<ComputeDevice> OpenSimt() { return CheckDeviceInBuild(DeviceKind:
 
 #ifdef BATON_HAVE_CUDA
 constexpr bool kHasCuda = true;
-absl::StatusOr<ComputeDevice> OpenCuda() {
+absl::StatusOr<ComputeDevice> OpenCuda(uint32_t num_ranks) {
   BATON_ASSIGN_OR_RETURN(std::unique_ptr<CudaDevice> device, CudaDevice::Open(0));
-  return ComputeDevice{std::move(device), &cuda::gpu::Kernels()};
+  ComputeDevice out{std::move(device), &cuda::gpu::Kernels()};
+  for (uint32_t rank = 1; rank < num_ranks; ++rank) {
+    BATON_ASSIGN_OR_RETURN(std::unique_ptr<CudaDevice> peer,
+                           CudaDevice::Open(static_cast<int>(rank)));
+    if (peer->arithmetic() != out.accelerator->arithmetic()) {
+      return FailedPrecondition("GPUs 0 and {} compute other bits: {} and {}", rank,
+                                out.accelerator->Describe(), peer->Describe());
+    }
+    out.peers.push_back(std::move(peer));
+  }
+  for (Accelerator* const from : out.accelerators()) {
+    for (const Accelerator* to : out.accelerators()) {
+      if (from != to) BATON_RETURN_IF_ERROR(from->ReachMemoryOf(*to));
+    }
+  }
+  return out;
 }
 #else
 constexpr bool kHasCuda = false;
-absl::StatusOr<ComputeDevice> OpenCuda() { return CheckDeviceInBuild(DeviceKind::kCuda); }
+absl::StatusOr<ComputeDevice> OpenCuda(uint32_t /*num_ranks*/) {
+  return CheckDeviceInBuild(DeviceKind::kCuda);
+}
 #endif
 
 }  // namespace
@@ -48,11 +65,19 @@ absl::Status CheckDeviceInBuild(DeviceKind kind) {
   return OkStatus();
 }
 
-absl::StatusOr<ComputeDevice> OpenComputeDevice(DeviceKind kind) {
+std::vector<Accelerator*> ComputeDevice::accelerators() const {
+  std::vector<Accelerator*> all;
+  if (accelerator != nullptr) all.push_back(accelerator.get());
+  for (const std::unique_ptr<Accelerator>& peer : peers) all.push_back(peer.get());
+  return all;
+}
+
+absl::StatusOr<ComputeDevice> OpenComputeDevice(DeviceKind kind, uint32_t num_ranks) {
   if (kind == DeviceKind::kSimt) return OpenSimt();
-  if (kind == DeviceKind::kCuda) return OpenCuda();
-  if (kind == DeviceKind::kUnspecified && kHasCuda) {
-    absl::StatusOr<ComputeDevice> gpu = OpenCuda();
+  const bool is_auto = kind == DeviceKind::kUnspecified;
+  if (kind == DeviceKind::kCuda || (is_auto && num_ranks > 1)) return OpenCuda(num_ranks);
+  if (is_auto && kHasCuda) {
+    absl::StatusOr<ComputeDevice> gpu = OpenCuda(num_ranks);
     if (gpu.ok()) return gpu;
     BATON_LOG_WARN("{}; computing on the processor", std::string(gpu.status().message()));
   }

@@ -3,7 +3,9 @@
 #ifndef BATON_MODEL_COMPUTE_DEVICE_H_
 #define BATON_MODEL_COMPUTE_DEVICE_H_
 
+#include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "kernels/cuda/kernel_table.h"
 #include "src/base/status.h"
@@ -16,6 +18,11 @@ namespace baton {
 struct ComputeDevice {
   std::unique_ptr<Accelerator> accelerator;
   const cuda::KernelTable* kernels = nullptr;
+  // GPUs beside it, of a model that is divided: each reaches the memory of all.
+  std::vector<std::unique_ptr<Accelerator>> peers = {};
+
+  // All of them; none for the processor.
+  std::vector<Accelerator*> accelerators() const;
 };
 
 // OK when this build can compute on that kind, whether or not this machine can; Unimplemented
@@ -24,8 +31,10 @@ absl::Status CheckDeviceInBuild(DeviceKind kind);
 
 // kUnspecified (auto) is the best that this machine has, and says in one line of the log why it is
 // not a better one of this build. Errors as CheckDeviceInBuild; FailedPrecondition in one line when
-// the machine lacks what the kind needs.
-absl::StatusOr<ComputeDevice> OpenComputeDevice(DeviceKind kind);
+// the machine lacks what the kind needs. With `num_ranks` > 1 the first so many GPUs, or the one
+// device of the runner, which has all ranks: auto is then never the processor. `num_ranks` is at
+// least 1.
+absl::StatusOr<ComputeDevice> OpenComputeDevice(DeviceKind kind, uint32_t num_ranks = 1);
 
 }  // namespace baton
 

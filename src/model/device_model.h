@@ -2,6 +2,11 @@
 // activations in bf16, KV in bf16 or fp8, sums in fp32. The same forward pass as Model (README.md).
 // Whether weights lie there packed or in bf16 changes no bit.
 //
+// Several ranks (tensor parallelism) each compute a part of it, on a device each or all on one, and
+// exchange what they have parts of (kernels/cuda/exchange_params.h): twice a layer sums of
+// hidden_size a row, then the logits. One thread puts the work into all streams. The number of
+// ranks decides bits; on how many devices they are does not.
+//
 // Threading and invariants 1 to 3 as Model. KV lies in the device's memory, bf16 as
 // KvEncoding::kPlain, fp8 as kFragments.
 #ifndef BATON_MODEL_DEVICE_MODEL_H_
@@ -38,29 +43,39 @@ struct DeviceModelOptions {
   // Quantised weights stay packed: a step of up to 128 rows reads them as they are, one of more
   // unpacks each matrix of a layer first. Else they are dequantised once, at load.
   bool keeps_packed = true;
-  // Many rows are multiplied by wgmma. Unknown: the device is asked at load (CheckWgmma).
+  // Many rows are multiplied by wgmma. Unknown: the devices are asked at load (CheckWgmma).
   std::optional<bool> allows_wgmma = {};
+  uint32_t num_ranks = 1;  // 1, 2, 4 or 8
+  // The devices of ranks 1, 2, ...: not owned, of one kind with `device`, and each reaches the
+  // memory of all others (Accelerator::ReachMemoryOf). Empty: all ranks are on `device`.
+  std::vector<Accelerator*> peers = {};
 };
 
-struct DeviceMatrix;    // device_weights.h
-struct DeviceWeights;   // device_weights.h
-class DeviceWorkspace;  // device_workspace.h
+struct DeviceWeights;             // device_weights.h
+class DeviceRank;                 // device_rank.h
+enum class PartialSum : uint8_t;  // device_rank.h
+
+// Of each rank.
+using RankWeights = std::vector<std::shared_ptr<const DeviceWeights>>;
 
 // See the file comment.
 class DeviceModel final : public LoadedModel {
  public:
-  // Errors as Model::Load; Unimplemented naming the shape for which there is no kernel.
+  // Errors as Model::Load; Unimplemented naming the shape for which there is no kernel;
+  // InvalidArgument when the model cannot be divided among so many ranks.
   static absl::StatusOr<std::unique_ptr<DeviceModel>> Load(const GgufFile& file,
                                                            const DeviceModelOptions& options);
-  // The same for weights that lie on the device already, of a config that no file describes: for
-  // measurements. `config` obeys the invariants of ModelConfig and has no rope factors.
+  // The same for weights that lie on the devices already, of each rank, of a config that no file
+  // describes: for measurements. `config` obeys the invariants of ModelConfig and has no rope
+  // factors.
   static absl::StatusOr<std::unique_ptr<DeviceModel>> FromWeights(
-      const ModelConfig& config, std::unique_ptr<DeviceWeights> weights,
-      const std::string& weights_id, const DeviceModelOptions& options);
+      const ModelConfig& config, RankWeights weights, const std::string& weights_id,
+      const DeviceModelOptions& options);
   ~DeviceModel() override;
   DeviceModel(const DeviceModel&) = delete;
   DeviceModel& operator=(const DeviceModel&) = delete;
 
+  // Unimplemented where ranks have devices of their own.
   StatusOr<std::unique_ptr<LoadedModel>> Share(const ModelThreads& threads) const override;
   // Records a step of decode rows for each of some 60 shapes of it; one line of the log says why
   // when the device cannot.
@@ -80,7 +95,8 @@ class DeviceModel final : public LoadedModel {
   std::string_view arithmetic_name() const override;
   // Kernels of a step of at most 64 rows that has decode rows or chunks of prompts and wants
   // logits; one more a layer when it has both, one more when tokens are chosen there. With more
-  // rows each packed matrix takes another one: for the next 64 rows, or to be unpacked.
+  // rows each packed matrix takes another one: for the next 64 rows, or to be unpacked. Of one rank
+  // alone; of several each has as many, and two exchanges a layer and one of logits.
   static uint32_t KernelsAStep(const ModelConfig& config);
   size_t weight_bytes() const override;
   size_t packed_bytes() const;  // of them, in matrices that are packed
@@ -97,43 +113,33 @@ class DeviceModel final : public LoadedModel {
   // After them and the rope factors: the working memory and the ids.
   Status Complete(const std::string& weights_id);
 
-  // A step of so many decode rows whose attention so many ctas walk.
+  // A step of so many decode rows whose attention so many ctas walk, on each device.
   struct StepGraph {
     uint32_t rows;
     uint32_t num_ctas;
-    DeviceGraph graph;
+    std::vector<DeviceGraph> graphs;
   };
-  // Goes on without recorded steps; Internal when the device has failed.
+  // Goes on without recorded steps; Internal when a device has failed.
   Status StopRecording(const Status& why);
   // To how many rows a recorded step needs the batch padded; 0 = no recorded step computes it.
   uint32_t PaddedRows(const ModelBatch& batch, const KvView& kv, const LayerHook* hook) const;
   // Of the batch as it is set.
-  const DeviceGraph& GraphFor(uint32_t rows) const;
-  // Puts the kernels of a step into the stream, for the batch as it is set or placed.
+  Status LaunchRecorded(uint32_t rows) const;
+  // Puts the kernels of a step into the streams, for the batch as it is set or placed.
   Status LaunchStep(const KvView& kv, LayerHook* hook, bool wants_tokens);
 
-  // The pieces of a layer; each puts kernels into the stream.
-  const cuda::KernelTable& Kernels() const { return *options_.kernels; }
-  cuda::KvBlocks BlocksOf(uint32_t layer, const KvView& kv) const;
-  Status StoreKv(uint32_t layer, const KvView& kv);
-  Status Attend(uint32_t layer, const KvView& kv);
-  Status FeedForward(uint32_t layer);
-  // normed = norm(residual += branch).
-  Status Normalise(const struct DeviceBranch& branch, const DeviceBuffer& weight);
-  // added = what the row's experts give for normed.
-  Status MixExperts(uint32_t layer);
-  // Where `slot_rows` is null, the slots are the rows of x.
-  Status MultiplyExperts(const DeviceMatrix& weight, const struct DeviceProduct& product,
-                         const uint32_t* slot_rows);
-  // gated = activation(gate) * up.
-  Status Gate(uint32_t rows);
-  Status EmbedTokens();
-  Status MatMul(const DeviceMatrix& weight, const struct DeviceProduct& product);
-  Status MatMulPacked(const DeviceMatrix& weight, const cuda::GemmParams& params);
-  Status ComputeLogits();
-  Status ChooseTokens();
-  // Copies the tokens that were chosen here, and the other rows' logits; waits for them.
-  Status TakeAnswers(const ModelBatch& batch, std::span<float> logits);
+  Accelerator* DeviceOfRank(uint32_t rank) const;
+  // Calls it with every rank, whose device is current. Its first error.
+  template <typename Call>
+  Status ForEachRank(const Call& call) const;
+  // For what has been put into all streams.
+  Status WaitForAll() const;
+  // What the ranks exchange; nothing is put into the stream of one rank alone.
+  Status AddPartialSums(PartialSum which) const;
+  Status GatherLogits() const;
+  // Puts an exchange into every stream; `launch` is given who exchanges, and the stream.
+  template <typename Launch>
+  Status Exchange(const Launch& launch) const;
 
   // Constant after Load.
   DeviceModelOptions options_;
@@ -142,12 +148,13 @@ class DeviceModel final : public LoadedModel {
   std::string weights_id_;
   std::string numerics_id_;
   std::string numerics_text_;
-  std::vector<float> rope_factors_;               // as FillRopeTable's
-  std::shared_ptr<const DeviceWeights> weights_;  // of all models of Share
+  std::vector<float> rope_factors_;    // as FillRopeTable's
+  RankWeights weights_;                // of all models of Share
+  std::vector<Accelerator*> devices_;  // of ranks 0, 1, ..., or the one of all
   // Owned by the thread that calls Forward.
-  std::unique_ptr<DeviceWorkspace> workspace_;
+  std::vector<std::unique_ptr<DeviceRank>> ranks_;
   std::vector<StepGraph> graphs_;           // rows ascending
-  const std::byte* recorded_kv_ = nullptr;  // what they compute in
+  const std::byte* recorded_kv_ = nullptr;  // what they compute in, of rank 0
 };
 
 }  // namespace baton

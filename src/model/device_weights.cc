@@ -167,18 +167,34 @@ void ForEachMatrix(const DeviceWeights& weights, const Visit& visit) {
 
 }  // namespace
 
-absl::StatusOr<DeviceWeights> DeviceWeights::Load(const TensorPlan& plan, bool keeps_packed,
+absl::StatusOr<DeviceWeights> DeviceWeights::Load(const TensorPlan& plan,
+                                                  const DeviceWeightsPart& part,
                                                   Accelerator* device, ThreadPool& pool) {
-  const Loader loader = {keeps_packed, device, pool};
+  const Loader loader = {part.keeps_packed, device, pool};
   DeviceWeights out;
   BATON_ASSIGN_OR_RETURN(out.token_embd, LoadMatrix({plan.token_embd}, loader));
-  if (plan.output != plan.token_embd) {
+  const IndexRange logits = LogitsOfRank(*part.config, part.rank);
+  if (part.rank.count > 1) {
+    const IndexRange columns = {0, plan.output->dims[0]};
+    BATON_ASSIGN_OR_RETURN(const TensorSlice rows,
+                           SliceTensor(*plan.output, logits, columns, pool));
+    if (logits.count > 0) {
+      BATON_ASSIGN_OR_RETURN(out.output, LoadMatrix({&rows.tensor}, loader));
+    }
+  } else if (plan.output != plan.token_embd) {
     BATON_ASSIGN_OR_RETURN(out.output, LoadMatrix({plan.output}, loader));
   }
   BATON_ASSIGN_OR_RETURN(out.output_norm, LoadVector(plan.output_norm, device));
   out.layers.reserve(plan.layers.size());
   for (const LayerTensors& tensors : plan.layers) {
-    BATON_ASSIGN_OR_RETURN(DeviceLayer layer, LoadLayer(tensors, loader));
+    if (part.rank.count == 1) {
+      BATON_ASSIGN_OR_RETURN(DeviceLayer layer, LoadLayer(tensors, loader));
+      out.layers.push_back(std::move(layer));
+      continue;
+    }
+    BATON_ASSIGN_OR_RETURN(const LayerSlice slice,
+                           LayerSlice::Create(tensors, *part.config, part.rank, pool));
+    BATON_ASSIGN_OR_RETURN(DeviceLayer layer, LoadLayer(slice.tensors(), loader));
     out.layers.push_back(std::move(layer));
   }
   return out;

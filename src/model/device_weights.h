@@ -1,6 +1,6 @@
-// DeviceWeights: the weights of a model in the memory of an accelerator: bf16, or matrices as
-// packed as in the file. Built by Load, constant afterwards. Private to src/model, and to checks
-// that make random ones (DeviceModel::FromWeights).
+// DeviceWeights: the weights of a model, or of one rank of it, in the memory of an accelerator:
+// bf16, or matrices as packed as in the file. Sizes are of the rank. Built by Load, constant
+// afterwards. Private to src/model, and to checks that make random ones (DeviceModel::FromWeights).
 #ifndef BATON_MODEL_DEVICE_WEIGHTS_H_
 #define BATON_MODEL_DEVICE_WEIGHTS_H_
 
@@ -12,6 +12,7 @@
 #include "src/device/accelerator.h"
 #include "src/device/thread_pool.h"
 #include "src/model/model_config.h"
+#include "src/model/model_rank.h"
 #include "src/model/tensor_plan.h"
 
 namespace baton {
@@ -45,20 +46,28 @@ struct DeviceLayer {
   DeviceBuffer post_ffn_norm;   // [hidden]
 };
 
+// Which weights, and how.
+struct DeviceWeightsPart {
+  const ModelConfig* config = nullptr;  // of the whole model
+  ModelRank rank;
+  bool keeps_packed = true;  // matrices whose types have a format for it
+};
+
 // See the file comment.
 struct DeviceWeights {
-  DeviceMatrix token_embd;   // [vocab][hidden]
-  DeviceMatrix output;       // [vocab][hidden]; empty when tied
+  DeviceMatrix token_embd;  // [vocab][hidden]
+  // [vocab][hidden], empty when tied; of one of several ranks its rows, tied or not (LogitsOfRank)
+  DeviceMatrix output;
   DeviceBuffer output_norm;  // [hidden]
   std::vector<DeviceLayer> layers;
 
   // Packs or dequantises with `pool` and copies tensor by tensor: the host never holds more than
-  // one matrix packed and in bf16. With `keeps_packed`, matrices stay packed whose types have a
-  // format for it. ResourceExhausted when the device's memory is short.
-  static absl::StatusOr<DeviceWeights> Load(const TensorPlan& plan, bool keeps_packed,
+  // one matrix packed and in bf16, and of a rank its part of one layer. ResourceExhausted when the
+  // device's memory is short.
+  static absl::StatusOr<DeviceWeights> Load(const TensorPlan& plan, const DeviceWeightsPart& part,
                                             Accelerator* device, ThreadPool& pool);
 
-  // Of the output layer.
+  // Of the output layer, of one rank alone.
   const DeviceMatrix& OutputMatrix() const { return output.size_bytes() > 0 ? output : token_embd; }
   size_t bytes() const;
   // Of the matrices that are packed.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string_view>
 
+#include "kernels/cuda/exchange_params.h"
 #include "kernels/cuda/experts_params.h"
 #include "kernels/cuda/gemm_segments.h"
 #include "kernels/simt/types.h"
@@ -49,6 +50,9 @@ Status DeviceWorkspace::Allocate(const ModelConfig& config) {
   const auto bf16 = [rows](size_t width) { return rows * width * kBf16Bytes; };
   const size_t rope_bytes = size_t{size_.batch.max_context} * config.head_dim * sizeof(float);
   const size_t local = config.traits->windowed ? 1 : 0;
+  const size_t first = size_.rank.index == 0 ? 1 : 0;
+  const size_t several = size_.rank.count > 1 ? 1 : 0;
+  const size_t sum_bytes = several * rows * config.hidden_size * sizeof(float);
   const Piece pieces[] = {
       {&residual, bf16(config.hidden_size), "residual"},
       {&added, bf16(config.hidden_size), "added"},
@@ -59,7 +63,12 @@ Status DeviceWorkspace::Allocate(const ModelConfig& config) {
       {&attended, bf16(config.q_size()), "attended"},
       {&gate_up, bf16(2 * experts_of_row * config.ffn_size), "gate_up"},
       {&gated, bf16(experts_of_row * config.ffn_size), "gated"},
-      {&logits, logit_rows * config.vocab_size * sizeof(float), "logits"},
+      {&logits, first * logit_rows * config.vocab_size * sizeof(float), "logits"},
+      {&partial_sums[0], sum_bytes, "parts of sums"},
+      {&partial_sums[1], sum_bytes, "parts of sums"},
+      {&logit_columns, several * logit_rows * size_.logit_columns * sizeof(float),
+       "columns of logits"},
+      {&flags, several * sizeof(cuda::ExchangeFlags), "flags of exchanges"},
       {&tokens, logit_rows * kWordBytes, "chosen tokens"},
       {&cos_sin, rope_bytes, "rotary table"},
       {&local_cos_sin, local * rope_bytes, "rotary table of local layers"},
@@ -101,7 +110,7 @@ Status DeviceWorkspace::AllocateExperts(const ModelConfig& config) {
 
 Status DeviceWorkspace::FillTables(const ModelConfig& config, std::span<const float> rope_factors) {
   for (const DeviceBuffer* buffer :
-       {&zeros_, &gemm_counters, &attention_arrivals, &experts.arrivals}) {
+       {&zeros_, &gemm_counters, &attention_arrivals, &experts.arrivals, &flags}) {
     if (buffer->size_bytes() == 0) continue;
     const std::vector<std::byte> zeros(buffer->size_bytes());
     BATON_RETURN_IF_ERROR(device_->CopyIn(buffer->data(), zeros.data(), zeros.size()));

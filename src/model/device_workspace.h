@@ -13,6 +13,7 @@
 #include "src/device/host_staging.h"
 #include "src/model/device_batch.h"
 #include "src/model/model_config.h"
+#include "src/model/model_rank.h"
 #include "src/model/model_rope.h"
 
 namespace baton {
@@ -21,6 +22,8 @@ namespace baton {
 struct DeviceWorkspaceSize {
   DeviceBatchSize batch;
   size_t unpacked_bytes = 0;  // of the largest packed matrix of a layer in bf16
+  ModelRank rank;
+  uint64_t logit_columns = 0;  // of the rank
 };
 
 // The buffers; row-major.
@@ -46,10 +49,14 @@ class DeviceWorkspace {
   DeviceBuffer attended;       // [max_rows][q_size]
   DeviceBuffer gate_up;        // [max_rows][2 ffn]; of experts [max_rows top_k][2 ffn]
   DeviceBuffer gated;          // [max_rows][ffn]; of experts [max_rows top_k][ffn]
-  DeviceBuffer logits;         // [max_logit_rows][vocab] fp32
+  DeviceBuffer logits;         // [max_logit_rows][vocab] fp32; of rank 0
   DeviceBuffer tokens;         // [max_logit_rows] uint32_t: chosen
   DeviceBuffer cos_sin;        // [max_context][head_dim / 2][2] fp32
   DeviceBuffer local_cos_sin;  // the same of local layers; empty without
+  // Of one of several ranks; empty of one alone.
+  DeviceBuffer partial_sums[2];  // [max_rows][hidden] fp32, in turn: of attention, feed-forward
+  DeviceBuffer logit_columns;    // [max_logit_rows][columns of the rank] fp32
+  DeviceBuffer flags;            // ExchangeFlags
   // Of products whose segments are spread, and of attention whose splits are.
   DeviceBuffer gemm_partials;
   DeviceBuffer gemm_counters;

@@ -4,6 +4,7 @@
 #ifndef BATON_MODEL_MODEL_BATCH_H_
 #define BATON_MODEL_MODEL_BATCH_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 
@@ -26,6 +27,11 @@ struct ModelBatch {
   std::span<TokenId> tokens = {};
 
   uint32_t num_rows() const { return static_cast<uint32_t>(token_ids.size()); }
+  // Whether the model is to choose a token of some row.
+  bool wants_tokens() const {
+    return std::any_of(sampling.begin(), sampling.end(),
+                       [](const RowSampling& row) { return row.on_device != 0; });
+  }
 };
 
 // Called by Forward on its own thread, between two layers.

@@ -7,10 +7,12 @@
 namespace baton {
 
 std::string NumericsText(const NumericsParts& parts) {
-  return fmt::format(
+  std::string text = fmt::format(
       "weights={} tokenizer={} arithmetic={} sampling={} rope={} kv={} deterministic=1",
       parts.weights_id, HexFromU64(parts.tokenizer_id), parts.arithmetic, kSamplingRules,
       parts.config->rope_interleaved ? "interleaved" : "halves", KvDtypeName(parts.kv_dtype));
+  if (parts.num_ranks > 1) text += fmt::format(" ranks={}", parts.num_ranks);
+  return text;
 }
 
 std::string NumericsId(std::string_view text) {

@@ -20,6 +20,7 @@ struct NumericsParts {
   std::string_view arithmetic;  // order and rounding of every operation
   KvDtype kv_dtype;
   const ModelConfig* config;
+  uint32_t num_ranks = 1;  // whose parts of sums are added in their order
 };
 
 // "weights=... tokenizer=... arithmetic=... sampling=... rope=... kv=...".

@@ -118,6 +118,12 @@ Status KvParts::MakeStore(const WorkerConfig& config, const ComputeDevice& devic
     store_ = KvStore::OnHost(arena_.get());
     return OkStatus();
   }
+  if (config.num_ranks > 1) {
+    BATON_ASSIGN_OR_RETURN(
+        store_, Named("--kv-memory",
+                      KvStore::Ranked(device.accelerators(), config.num_ranks, arena_.get())));
+    return OkStatus();
+  }
   BATON_ASSIGN_OR_RETURN(store_,
                          Named("--kv-memory", KvStore::Mirrored(accelerator, arena_.get())));
   return OkStatus();

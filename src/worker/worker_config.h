@@ -40,6 +40,7 @@ struct WorkerConfig {
   KvDtype kv_dtype = KvDtype::kBf16;
   DeviceKind device = DeviceKind::kUnspecified;
   bool keeps_packed = true;  // quantised weights, on a device
+  uint32_t num_ranks = 1;    // GPUs among which the model is divided; on kSimt all are one device
   Isa isa = Isa::kAuto;      // of kCpu
   TransportKind transport = TransportKind::kAuto;
   std::string nccl_library;  // with kNccl: this file; "" = where it usually is

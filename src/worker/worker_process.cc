@@ -57,6 +57,12 @@ constexpr int kMaxMessageBytes = 32 * 1024 * 1024;
 // places it again within milliseconds.
 constexpr int64_t kStrandUs = 3'000'000;
 
+std::string RanksText(uint32_t num_ranks, size_t num_peers) {
+  if (num_ranks == 1) return "";
+  return num_peers > 0 ? fmt::format(" and {} others, a rank of the model on each", num_peers)
+                       : fmt::format(", all {} ranks of the model on it", num_ranks);
+}
+
 }  // namespace
 
 // In the order of construction; destroyed in reverse.
@@ -146,13 +152,19 @@ Status WorkerProcess::Parts::LoadWeights(const GgufFile& file) {
   // Each type of K and V but bf16 is one of the processor or one of devices.
   const bool needs_cpu = is_auto && config.kv_dtype == KvDtype::kF32;
   const bool needs_device = config.kv_dtype == KvDtype::kFp8;
-  BATON_ASSIGN_OR_RETURN(device, OpenComputeDevice(needs_cpu ? DeviceKind::kCpu : config.device));
+  StatusOr<ComputeDevice> opened =
+      OpenComputeDevice(needs_cpu ? DeviceKind::kCpu : config.device, config.num_ranks);
+  if (!opened.ok() && config.num_ranks > 1) {
+    return WithPrefix(opened.status(), fmt::format("--tensor-parallel {}", config.num_ranks));
+  }
+  BATON_ASSIGN_OR_RETURN(device, std::move(opened));
   if (device.accelerator != nullptr) {
     const Status status = LoadOnDevice(file);
     if (needs_device && absl::IsUnimplemented(status)) {
       return WithPrefix(status, "--kv-dtype fp8 needs a device");
     }
-    if (!is_auto || !absl::IsUnimplemented(status)) return status;
+    const bool may_leave = is_auto && config.num_ranks == 1;
+    if (!may_leave || !absl::IsUnimplemented(status)) return status;
     BATON_LOG_WARN("{}; computing on the processor", std::string(status.message()));
     part_of_next.reset();
     device = ComputeDevice{};
@@ -177,6 +189,8 @@ Status WorkerProcess::Parts::LoadOnDevice(const GgufFile& file) {
   if (colocation.hub != nullptr) {
     BATON_ASSIGN_OR_RETURN(part_of_next, device.accelerator->Split());
   }
+  std::vector<Accelerator*> peers = device.accelerators();
+  peers.erase(peers.begin());
   StatusOr<std::unique_ptr<DeviceModel>> loaded =
       DeviceModel::Load(file, {.device = device.accelerator.get(),
                                .kernels = device.kernels,
@@ -187,7 +201,12 @@ Status WorkerProcess::Parts::LoadOnDevice(const GgufFile& file) {
                                .max_logit_rows = limits.max_running + limits.max_prefilling,
                                .max_context = config.max_context,
                                .tokenizer_id = tokenizer_id,
-                               .keeps_packed = config.keeps_packed});
+                               .keeps_packed = config.keeps_packed,
+                               .num_ranks = config.num_ranks,
+                               .peers = peers});
+  if (!loaded.ok() && absl::IsInvalidArgument(loaded.status()) && config.num_ranks > 1) {
+    return WithPrefix(loaded.status(), fmt::format("--tensor-parallel {}", config.num_ranks));
+  }
   if (!loaded.ok()) {
     const bool may_pack = absl::IsResourceExhausted(loaded.status()) && !config.keeps_packed &&
                           DeviceModel::HasPackable(file);
@@ -195,9 +214,9 @@ Status WorkerProcess::Parts::LoadOnDevice(const GgufFile& file) {
     return WithPrefix(loaded.status(),
                       "with quantised weights in bf16 (--device-weights packed takes less)");
   }
-  BATON_LOG_INFO("computing on {}; weights of {}, {} of them packed",
-                 device.accelerator->Describe(), FormatSize((*loaded)->weight_bytes()),
-                 FormatSize((*loaded)->packed_bytes()));
+  BATON_LOG_INFO("computing on {}{}; weights of {}, {} of them packed",
+                 device.accelerator->Describe(), RanksText(config.num_ranks, peers.size()),
+                 FormatSize((*loaded)->weight_bytes()), FormatSize((*loaded)->packed_bytes()));
   model = *std::move(loaded);
   return OkStatus();
 }
@@ -206,6 +225,7 @@ Status WorkerProcess::Parts::LoadOnDevice(const GgufFile& file) {
 void WorkerProcess::Parts::EstimateSteps(SchedulerConfig* scheduler) const {
   if (device.accelerator == nullptr || device.accelerator->kind() != DeviceKind::kCuda) return;
   if (colocation.hub != nullptr) return;  // it has a part of the GPU
+  if (config.num_ranks > 1) return;       // it has several, and what they exchange is not modelled
   RooflineModel roofline = RooflineModelOf(model->config(), model->bytes_read_per_step());
   roofline.kv_bytes_per_token = model->layout().BytesPerToken();
   const StatusOr<StepWeights> cost = FirstStepCost(device.accelerator->product(), roofline);

@@ -183,6 +183,79 @@ TEST(KvStoreTest, OnlyASharedStoreCanBeMappedByOthers) {
   EXPECT_FALSE(device.ExportShared(own->memory().base).ok());
 }
 
+// ---- Ranks: each has its own heads in blocks of its own.
+
+KvLayout FourHeads() {
+  return {.dtype = KvDtype::kBf16,
+          .encoding = KvEncoding::kPlain,
+          .num_layers = 3,
+          .num_kv_heads = 4,
+          .head_dim = 4,
+          .block_size = 2};
+}
+
+// The pieces of rank `rank` of `num_ranks`; `visit` is given the piece and its place in the whole.
+template <typename Visit>
+void ForEachPiece(const KvStore& store, uint32_t rank, uint32_t num_ranks, uint32_t block,
+                  const Visit& visit) {
+  const KvLayout layout = RankLayout(FourHeads(), num_ranks);
+  const KvView view = {store.view().ranks[rank], &layout, kNumBlocks};
+  for (uint32_t layer = 0; layer < layout.num_layers; ++layer) {
+    for (uint32_t which = 0; which < 2; ++which) {
+      for (uint32_t head = 0; head < layout.num_kv_heads; ++head) {
+        const uint32_t of_all = rank * layout.num_kv_heads + head;
+        visit(view.Piece(block, layer, which, head), 64 * block + 16 * layer + 4 * which + of_all);
+      }
+    }
+  }
+}
+
+// A block that ranks computed is one to whoever receives it, whatever the number of its ranks.
+TEST(KvStoreTest, RanksOfAnotherNumberTakeTheHeadsThatAreTheirs) {
+  const size_t piece_bytes = FourHeads().PieceBytes();
+  for (const uint32_t num_senders : {2u, 4u}) {
+    FakeAccelerator devices[4];
+    const std::vector<Accelerator*> senders = {&devices[0], &devices[1], &devices[2], &devices[3]};
+    const auto from = *KvArena::Create(FourHeads(), kNumBlocks);
+    const auto sender =
+        *KvStore::Ranked(std::span(senders).first(num_senders), num_senders, from.get());
+    EXPECT_EQ(sender->view().base, nullptr);
+    for (uint32_t rank = 0; rank < num_senders; ++rank) {
+      ForEachPiece(*sender, rank, num_senders, 1, [&](std::byte* piece, uint32_t place) {
+        devices[rank].Put([=] { std::memset(piece, static_cast<int>(place), piece_bytes); });
+      });
+    }
+    const BlockHandle blocks[] = {Handle(1)};
+    for (uint32_t layer = 0; layer < 3; ++layer) {
+      uint64_t checksum = 0;
+      sender->Seal(blocks, layer, {&checksum, 1});
+      EXPECT_EQ(checksum,
+                SliceChecksum(from->Slice(BlockIndex(1), layer), FourHeads().SliceBytes()));
+    }
+    for (const uint32_t num_receivers : {1u, 2u, 4u}) {
+      FakeAccelerator device;
+      Accelerator* const one[] = {&device};
+      const auto to = *KvArena::Create(FourHeads(), kNumBlocks);
+      const auto receiver = *KvStore::Ranked(one, num_receivers, to.get());
+      std::memcpy(to->Block(BlockIndex(3)), from->Block(BlockIndex(1)), FourHeads().BlockBytes());
+      const BlockHandle received[] = {Handle(3)};
+      receiver->Adopt(received);
+      receiver->Copy(3, 0);
+      ASSERT_TRUE(device.Wait().ok());
+      for (uint32_t rank = 0; rank < num_receivers; ++rank) {
+        for (const uint32_t block : {3u, 0u}) {
+          ForEachPiece(
+              *receiver, rank, num_receivers, block, [&](std::byte* piece, uint32_t place) {
+                const uint32_t sent = place - 64 * block + 64;
+                const std::vector<std::byte> expected(piece_bytes, static_cast<std::byte>(sent));
+                EXPECT_EQ(std::memcmp(piece, expected.data(), piece_bytes), 0) << "piece " << sent;
+              });
+        }
+      }
+    }
+  }
+}
+
 TEST(KvStoreTest, SlicesThatNoKernelTakesAreRefused) {
   FakeAccelerator device;
   const auto store = KvStore::OnDevice(&device, &nccl_test::FakeKernels(), ToyLayout(), 2);

@@ -4,6 +4,7 @@
 #ifndef BATON_TESTS_MODEL_MODEL_FIXTURE_H_
 #define BATON_TESTS_MODEL_MODEL_FIXTURE_H_
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <span>
@@ -31,6 +32,8 @@ struct FixtureOptions {
   Accelerator* device = nullptr;
   const cuda::KernelTable* kernels = nullptr;
   bool keeps_packed = true;
+  uint32_t num_ranks = 1;  // all on that device, or
+  std::vector<Accelerator*> peers = {};
   const LoadedModel* weights_of = nullptr;  // instead of the path; of the same device
 };
 
@@ -57,6 +60,10 @@ class ModelFixture {
     view_.layout = &model_->layout();
     view_.num_blocks = options.num_blocks;
     const size_t size_bytes = view_.layout->BlockStride() * options.num_blocks;
+    if (options.num_ranks > 1) {
+      TakeRanks(options);
+      return;
+    }
     if (options.device != nullptr) {
       device_arena_ = *DeviceBuffer::Create(options.device, size_bytes, "KV");
       view_.base = device_arena_.data();
@@ -100,9 +107,13 @@ class ModelFixture {
   // Every KV byte of the blocks that hold `num_tokens` tokens of a sequence, in token order.
   std::vector<std::byte> KvBytes(uint32_t sequence, uint32_t num_tokens) {
     std::vector<std::byte> out;
-    for (uint32_t block : Blocks(sequence, num_tokens).first(view_.layout->BlocksFor(num_tokens))) {
-      const std::byte* begin = view_.base + size_t{block} * view_.layout->BlockStride();
-      out.insert(out.end(), begin, begin + view_.layout->BlockBytes());
+    const auto num_ranks = static_cast<uint32_t>(std::max<size_t>(view_.ranks.size(), 1));
+    const KvLayout layout = RankLayout(*view_.layout, num_ranks);
+    for (uint32_t block : Blocks(sequence, num_tokens).first(layout.BlocksFor(num_tokens))) {
+      for (uint32_t rank = 0; rank < num_ranks; ++rank) {
+        const std::byte* begin = view_.BaseOfRank(rank) + size_t{block} * layout.BlockStride();
+        out.insert(out.end(), begin, begin + layout.BlockBytes());
+      }
     }
     return out;
   }
@@ -128,6 +139,17 @@ class ModelFixture {
     const ModelBatch batch{tokens, spans, logit_rows, sampling, out.tokens};
     BATON_RETURN_IF_ERROR(model_->Forward(batch, view_, hook, out.logits));
     return out;
+  }
+
+  void TakeRanks(const FixtureOptions& options) {
+    const KvLayout layout = RankLayout(*view_.layout, options.num_ranks);
+    for (uint32_t rank = 0; rank < options.num_ranks; ++rank) {
+      rank_arenas_.push_back(
+          *DeviceBuffer::Create(options.device, layout.BlockStride() * options.num_blocks, "KV"));
+      rank_bases_.push_back(rank_arenas_.back().data());
+      std::memset(rank_bases_.back(), 0x5C, rank_arenas_.back().size_bytes());
+    }
+    view_.ranks = rank_bases_;
   }
 
   absl::Status Load(const FixtureOptions& options) {
@@ -158,7 +180,9 @@ class ModelFixture {
                                           .max_rows = options.max_rows,
                                           .max_logit_rows = options.max_rows,
                                           .max_context = options.max_context,
-                                          .keeps_packed = options.keeps_packed});
+                                          .keeps_packed = options.keeps_packed,
+                                          .num_ranks = options.num_ranks,
+                                          .peers = options.peers});
     if (model.ok()) model_ = *std::move(model);
     return model.status();
   }
@@ -168,6 +192,8 @@ class ModelFixture {
   std::unique_ptr<LoadedModel> model_;
   AlignedBuffer arena_;
   DeviceBuffer device_arena_;
+  std::vector<DeviceBuffer> rank_arenas_;
+  std::vector<std::byte*> rank_bases_;
   KvView view_;
   std::vector<std::vector<uint32_t>> tables_;
   uint32_t next_block_ = 0;

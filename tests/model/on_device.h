@@ -17,7 +17,7 @@ namespace baton {
 // A model on its own device.
 struct OnDevice {
   explicit OnDevice(const std::string& name, uint32_t block_size = 64, uint32_t max_rows = 96,
-                    KvDtype kv_dtype = KvDtype::kBf16)
+                    KvDtype kv_dtype = KvDtype::kBf16, uint32_t num_ranks = 1)
       : device(*OpenComputeDevice(DeviceKind::kSimt)),
         fixture({.path = name,
                  .kv_dtype = kv_dtype,
@@ -26,7 +26,8 @@ struct OnDevice {
                  .max_context = 512,
                  .num_blocks = 61,  // prime
                  .device = device.accelerator.get(),
-                 .kernels = device.kernels}) {}
+                 .kernels = device.kernels,
+                 .num_ranks = num_ranks}) {}
 
   ComputeDevice device;
   ModelFixture fixture;

@@ -117,6 +117,25 @@ absl::StatusOr<std::unique_ptr<Accelerator>> CudaDevice::Split() {
   return device;
 }
 
+absl::Status CudaDevice::ReachMemoryOf(const Accelerator& other) {
+  const int peer = static_cast<const CudaDevice&>(other).ordinal_;
+  if (peer == ordinal_) return OkStatus();
+  int can = 0;
+  BATON_RETURN_IF_ERROR(
+      FromCuda("cudaDeviceCanAccessPeer", cudaDeviceCanAccessPeer(&can, ordinal_, peer)));
+  if (can == 0) {
+    return FailedPrecondition(
+        "GPU {} cannot reach the memory of GPU {}: no NVLink and no PCIe path", ordinal_, peer);
+  }
+  MakeCurrent();
+  const cudaError_t error = cudaDeviceEnablePeerAccess(peer, 0);
+  if (error == cudaErrorPeerAccessAlreadyEnabled) {
+    (void)cudaGetLastError();  // not sticky
+    return OkStatus();
+  }
+  return FromCuda("cudaDeviceEnablePeerAccess", error);
+}
+
 Status CudaDevice::Divide(SmSplit* split, CudaDevice* other) {
   BATON_ASSIGN_OR_RETURN(const CUstream mine, split->most->CreateStream());
   const StatusOr<CUstream> theirs = split->quarter->CreateStream();
@@ -208,6 +227,18 @@ absl::Status CudaDevice::CopyIn(std::byte* to, const void* from, size_t size_byt
 absl::Status CudaDevice::CopyOut(void* to, const std::byte* from, size_t size_bytes) {
   return FromCuda("copy from the GPU",
                   cudaMemcpyAsync(to, from, size_bytes, cudaMemcpyDeviceToHost, StreamOf(stream_)));
+}
+
+absl::Status CudaDevice::CopyRowsIn(std::byte* to, const std::byte* from, const CopyShape& shape) {
+  return FromCuda("copy to the GPU",
+                  cudaMemcpy2DAsync(to, shape.device_pitch, from, shape.host_pitch, shape.row_bytes,
+                                    shape.num_rows, cudaMemcpyHostToDevice, StreamOf(stream_)));
+}
+
+absl::Status CudaDevice::CopyRowsOut(std::byte* to, const std::byte* from, const CopyShape& shape) {
+  return FromCuda("copy from the GPU",
+                  cudaMemcpy2DAsync(to, shape.host_pitch, from, shape.device_pitch, shape.row_bytes,
+                                    shape.num_rows, cudaMemcpyDeviceToHost, StreamOf(stream_)));
 }
 
 absl::Status CudaDevice::CopyWithin(std::byte* to, const std::byte* from, size_t size_bytes) {

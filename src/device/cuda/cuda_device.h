@@ -37,6 +37,7 @@ class CudaDevice final : public Accelerator {
   void* stream() const override { return stream_; }
   absl::StatusOr<std::unique_ptr<Accelerator>> Share() override;
   absl::StatusOr<std::unique_ptr<Accelerator>> Split() override;
+  absl::Status ReachMemoryOf(const Accelerator& other) override;
   absl::StatusOr<std::byte*> Allocate(size_t size_bytes, std::string_view name) override;
   void Free(std::byte* begin) override;
   absl::StatusOr<std::byte*> AllocateHost(size_t size_bytes, std::string_view name) override;
@@ -47,6 +48,8 @@ class CudaDevice final : public Accelerator {
   void ReleaseShared(const std::byte* begin) override;
   absl::Status CopyIn(std::byte* to, const void* from, size_t size_bytes) override;
   absl::Status CopyOut(void* to, const std::byte* from, size_t size_bytes) override;
+  absl::Status CopyRowsIn(std::byte* to, const std::byte* from, const CopyShape& shape) override;
+  absl::Status CopyRowsOut(std::byte* to, const std::byte* from, const CopyShape& shape) override;
   absl::Status CopyWithin(std::byte* to, const std::byte* from, size_t size_bytes) override;
   absl::Status Wait() override;
   absl::Status BeginRecording() override;

@@ -87,13 +87,15 @@ TEST(SimtDeviceTest, ARecordedKernelReadsWhatIsThereWhenItsGraphIsLaunched) {
                                          device.stream());
   };
   const uint64_t before = TotalRunStats().num_launches;
-  const auto graph = DeviceGraph::Record(&device, gather);
+  Accelerator* const devices[] = {&device};
+  const auto graph = DeviceGraph::Record(devices, gather);
   ASSERT_TRUE(graph.ok()) << graph.status();
+  ASSERT_EQ(graph->size(), 1u);
   EXPECT_EQ(TotalRunStats().num_launches, before) << "nothing ran yet";
   for (const uint64_t seed : {1, 2}) {
     const std::vector<Bf16> values = RandomBf16(size_t{kRows} * kDim, seed);
     ASSERT_TRUE(device.CopyIn(table.data(), values.data(), kBytes).ok());
-    ASSERT_TRUE(graph->Launch().ok());
+    ASSERT_TRUE(graph->front().Launch().ok());
     ExpectReversed(&device, values, out);
   }
   EXPECT_EQ(TotalRunStats().num_launches, before + 2);
@@ -105,8 +107,9 @@ TEST(SimtDeviceTest, AGraphHoldsKernelsOnly) {
   device.MakeCurrent();
   const DeviceBuffer memory = Create(&device, kBytes);
   std::vector<std::byte> host(kBytes);
-  const auto record = [&device](const auto& put) {
-    return DeviceGraph::Record(&device, put).status().code();
+  Accelerator* const devices[] = {&device};
+  const auto record = [&devices](const auto& put) {
+    return DeviceGraph::Record(devices, put).status().code();
   };
   EXPECT_EQ(record([&] { return device.CopyIn(memory.data(), host.data(), kBytes); }),
             absl::StatusCode::kInternal);

@@ -1,0 +1,404 @@
+#include "src/model/device_rank.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "src/base/check.h"
+
+namespace baton {
+
+using simt::Bf16;
+
+// y = x weight^T (+ bias).
+struct DeviceProduct {
+  const DeviceBuffer& x;  // [rows][k]
+  const DeviceBuffer& y;  // [rows][n], bf16 or fp32
+  uint32_t rows;
+  uint32_t n;
+  uint32_t k;
+  const DeviceBuffer* bias = nullptr;  // [n] fp32; null or empty for none
+  bool wants_float = false;
+};
+
+// What a norm adds to the residual.
+struct DeviceBranch {
+  const DeviceBuffer& added;                // [rows][hidden]
+  const DeviceBuffer* post_norm = nullptr;  // [hidden] norms it first; null or empty for none
+};
+
+namespace {
+
+static_assert(kMaxExpertsUsed <= cuda::kMaxRouteTopK);
+
+// Rows of a tile of experts, by the rows that an expert has on average; it changes no bit.
+uint32_t TileRows(const ModelConfig& config, uint32_t num_pairs) {
+  const bool is_few = num_pairs <= config.num_experts * cuda::kExpertFewRows;
+  return is_few ? cuda::kExpertFewRows : cuda::kExpertManyRows;
+}
+
+// Rows up to which packed weights are read again for each 64. Unpacking an 8B model at 4.5 bits
+// moves 18 GB and the product reads 14 more, 7.4 ms of H200's memory; by the instructions of
+// gemm_packed.cu 64 rows take 2.8 ms. A wrong number costs time, never bits.
+constexpr uint32_t kMaxPackedRows = 2 * cuda::kGemmMaxSpreadRows;
+
+// Of the largest packed matrix of a layer in bf16.
+size_t UnpackedBytes(const ModelConfig& config, const DeviceWeights& weights) {
+  size_t largest = 0;
+  const auto take = [&largest](const DeviceMatrix& matrix, size_t n, size_t k) {
+    if (matrix.is_packed()) largest = std::max(largest, n * k * sizeof(Bf16));
+  };
+  for (const DeviceLayer& layer : weights.layers) {
+    take(layer.qkv, config.qkv_size(), config.hidden_size);
+    take(layer.attn_output, config.hidden_size, config.q_size());
+    take(layer.router, config.num_experts, config.hidden_size);
+    if (config.traits->experts) continue;  // their matrices no kernel unpacks
+    take(layer.gate_up, size_t{2} * config.ffn_size, config.hidden_size);
+    take(layer.down, config.hidden_size, config.ffn_size);
+  }
+  return largest;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<DeviceRank>> DeviceRank::Create(
+    const DeviceRankOptions& options, std::shared_ptr<const DeviceWeights> weights) {
+  std::unique_ptr<DeviceRank> out(new DeviceRank(options, std::move(weights)));
+  options.device->MakeCurrent();
+  const DeviceWorkspaceSize size{.batch = options.batch,
+                                 .unpacked_bytes = UnpackedBytes(options.config, *out->weights_),
+                                 .rank = options.rank,
+                                 .logit_columns = options.logits.count};
+  BATON_ASSIGN_OR_RETURN(
+      out->workspace_,
+      DeviceWorkspace::Create(options.config, size, options.rope_factors, options.device));
+  return out;
+}
+
+Status DeviceRank::EmbedTokens() {
+  DeviceWorkspace& ws = *workspace_;
+  const DeviceMatrix& table = weights_->token_embd;
+  const cuda::EmbedParams params{.table = table.data.as<Bf16>(),
+                                 .ids = ws.batch->token_ids(),
+                                 .out = ws.residual.as<Bf16>(),
+                                 .num_rows = ws.batch->num_rows(),
+                                 .num_ids = options_.config.vocab_size,
+                                 .dim = options_.config.hidden_size,
+                                 .scale = options_.config.embedding_scale};
+  void* const stream = options_.device->stream();
+  if (!table.is_packed()) return Kernels().embed(params, stream);
+  return Kernels().embed_packed({.table = table.packed(),
+                                 .ids = params.ids,
+                                 .out = params.out,
+                                 .num_rows = params.num_rows,
+                                 .num_ids = params.num_ids,
+                                 .dim = params.dim,
+                                 .scale = params.scale},
+                                stream);
+}
+
+Status DeviceRank::Normalise(const DeviceBranch& branch, const DeviceBuffer& weight) {
+  DeviceWorkspace& ws = *workspace_;
+  return Kernels().rms_norm(
+      {.x = branch.added.as<Bf16>(),
+       .residual = ws.residual.as<Bf16>(),
+       .weight = weight.as<Bf16>(),
+       .out = ws.normed.as<Bf16>(),
+       .num_rows = ws.batch->num_rows(),
+       .dim = options_.config.hidden_size,
+       .eps = options_.config.rms_epsilon,
+       .x_weight = branch.post_norm == nullptr ? nullptr : branch.post_norm->as<Bf16>()},
+      options_.device->stream());
+}
+
+Status DeviceRank::MatMul(const DeviceMatrix& weight, const DeviceProduct& product) {
+  DeviceWorkspace& ws = *workspace_;
+  cuda::GemmParams params{
+      .x = product.x.as<Bf16>(),
+      .w = weight.data.as<Bf16>(),
+      .bias_float = product.bias == nullptr ? nullptr : product.bias->as<float>(),
+      .m = product.rows,
+      .n = product.n,
+      .k = product.k,
+      .partials = ws.gemm_partials.data(),
+      .counters = ws.gemm_counters.as<uint32_t>(),
+      .partial_bytes = ws.gemm_partials.size_bytes(),
+      .allows_wgmma = options_.allows_wgmma,
+      .num_sms = options_.device->num_sms()};
+  if (product.wants_float) {
+    params.y_float = product.y.as<float>();
+  } else {
+    params.y_bf16 = product.y.as<Bf16>();
+  }
+  if (weight.is_packed()) return MatMulPacked(weight, params);
+  return Kernels().gemm_bf16(params, options_.device->stream());
+}
+
+Status DeviceRank::MatMulPacked(const DeviceMatrix& weight, const cuda::GemmParams& params) {
+  void* const stream = options_.device->stream();
+  const DeviceBuffer& unpacked = workspace_->unpacked;
+  cuda::GemmParams rest = params;
+  if (params.m > kMaxPackedRows &&
+      size_t{params.n} * params.k * sizeof(Bf16) <= unpacked.size_bytes()) {
+    BATON_RETURN_IF_ERROR(Kernels().unpack(
+        {.w = weight.packed(), .out = unpacked.as<Bf16>(), .n = params.n, .k = params.k}, stream));
+    rest.w = unpacked.as<Bf16>();
+    return Kernels().gemm_bf16(rest, stream);
+  }
+  // Also the output layer of more rows, where the scratch has no room for it.
+  for (uint32_t done = 0; done < params.m; done += rest.m) {
+    rest.m = std::min(params.m - done, cuda::kGemmMaxSpreadRows);
+    rest.x = params.x + size_t{done} * params.k;
+    const size_t outputs = size_t{done} * params.n;
+    if (params.y_float != nullptr) rest.y_float = params.y_float + outputs;
+    if (params.y_bf16 != nullptr) rest.y_bf16 = params.y_bf16 + outputs;
+    BATON_RETURN_IF_ERROR(Kernels().gemm_packed({rest, weight.packed()}, stream));
+  }
+  return OkStatus();
+}
+
+Status DeviceRank::StoreKv(uint32_t layer, std::byte* kv) {
+  DeviceWorkspace& ws = *workspace_;
+  const DeviceLayer& weights = weights_->layers[layer];
+  if (layer == 0) {
+    BATON_RETURN_IF_ERROR(Normalise({ws.nothing()}, weights.attn_norm));
+  } else {
+    const DeviceBuffer& post_norm = weights_->layers[layer - 1].post_ffn_norm;
+    BATON_RETURN_IF_ERROR(Normalise({ws.added, &post_norm}, weights.attn_norm));
+  }
+  BATON_RETURN_IF_ERROR(MatMul(weights.qkv, {.x = ws.normed,
+                                             .y = ws.qkv,
+                                             .rows = ws.batch->num_rows(),
+                                             .n = options_.config.qkv_size(),
+                                             .k = options_.config.hidden_size,
+                                             .bias = &weights.qkv_bias}));
+  return Kernels().rope_append(
+      {.qkv = ws.qkv.as<Bf16>(),
+       .q_norm = weights.q_norm.as<Bf16>(),
+       .k_norm = weights.k_norm.as<Bf16>(),
+       .cos_sin = (options_.config.IsLocal(layer) ? ws.local_cos_sin : ws.cos_sin).as<float>(),
+       .positions = ws.batch->positions(),
+       .sequences = ws.batch->sequences(),
+       .block_lists = ws.batch->block_lists(),
+       .q = ws.q.as<Bf16>(),
+       .kv = BlocksOf(layer, kv),
+       .num_rows = ws.batch->num_rows(),
+       .num_heads = options_.config.num_heads,
+       .max_blocks = 1,
+       .eps = options_.config.rms_epsilon,
+       .interleaved = options_.config.rope_interleaved},
+      options_.device->stream());
+}
+
+cuda::KvBlocks DeviceRank::BlocksOf(uint32_t layer, std::byte* kv) const {
+  const KvLayout& layout = options_.layout;
+  return {
+      .base = kv + layer * layout.SliceBytes(),
+      .block_stride_bytes = layout.BlockStride(),
+      .num_kv_heads = options_.config.num_kv_heads,
+      .head_dim = options_.config.head_dim,
+      .block_size = layout.block_size,
+      .element = layout.dtype == KvDtype::kFp8 ? cuda::KvElement::kFp8 : cuda::KvElement::kBf16};
+}
+
+Status DeviceRank::Attend(uint32_t layer, std::byte* kv) {
+  DeviceWorkspace& ws = *workspace_;
+  const bool is_local = options_.config.IsLocal(layer);
+  const DeviceItems prefill = ws.batch->prefill();
+  const DeviceItems decode = is_local ? ws.batch->local_decode() : ws.batch->decode();
+  cuda::AttentionParams params{.q = ws.q.as<Bf16>(),
+                               .out = ws.attended.as<Bf16>(),
+                               .kv = BlocksOf(layer, kv),
+                               .block_lists = ws.batch->block_lists(),
+                               .items = prefill.items,
+                               .num_items = prefill.num_items,
+                               .partials = ws.attention_partials.data(),
+                               .arrivals = ws.attention_arrivals.as<uint32_t>(),
+                               .max_blocks = 1,
+                               .num_heads = options_.config.num_heads,
+                               .window = is_local ? options_.config.window : 0,
+                               .scale = options_.config.attention_scale,
+                               .num_ctas = prefill.num_ctas};
+  void* const stream = options_.device->stream();
+  if (prefill.num_ctas > 0) BATON_RETURN_IF_ERROR(Kernels().attention_prefill(params, stream));
+  if (decode.num_ctas > 0) {
+    params.items = decode.items;
+    params.num_items = decode.num_items;
+    params.num_ctas = decode.num_ctas;
+    BATON_RETURN_IF_ERROR(Kernels().attention_decode(params, stream));
+  }
+  return MatMulOfBranch(weights_->layers[layer].attn_output, ws.attended, options_.config.q_size(),
+                        PartialSum::kAttention);
+}
+
+Status DeviceRank::MatMulOfBranch(const DeviceMatrix& weight, const DeviceBuffer& x, uint32_t k,
+                                  PartialSum which) {
+  DeviceWorkspace& ws = *workspace_;
+  return MatMul(weight, {.x = x,
+                         .y = is_alone() ? ws.added : Partial(which),
+                         .rows = ws.batch->num_rows(),
+                         .n = options_.config.hidden_size,
+                         .k = k,
+                         .wants_float = !is_alone()});
+}
+
+Status DeviceRank::FeedForward(uint32_t layer) {
+  DeviceWorkspace& ws = *workspace_;
+  const DeviceLayer& weights = weights_->layers[layer];
+  BATON_RETURN_IF_ERROR(Normalise({ws.added, &weights.post_attn_norm}, weights.ffn_norm));
+  if (options_.config.traits->experts) return MixExperts(layer);
+  BATON_RETURN_IF_ERROR(MatMul(weights.gate_up, {.x = ws.normed,
+                                                 .y = ws.gate_up,
+                                                 .rows = ws.batch->num_rows(),
+                                                 .n = 2 * options_.config.ffn_size,
+                                                 .k = options_.config.hidden_size}));
+  BATON_RETURN_IF_ERROR(Gate(ws.batch->num_rows()));
+  return MatMulOfBranch(weights.down, ws.gated, options_.config.ffn_size, PartialSum::kFeedForward);
+}
+
+Status DeviceRank::MixExperts(uint32_t layer) {
+  DeviceWorkspace& ws = *workspace_;
+  const DeviceWorkspace::Experts& experts = ws.experts;
+  const DeviceLayer& weights = weights_->layers[layer];
+  void* const stream = options_.device->stream();
+  const uint32_t num_pairs = ws.batch->num_rows() * options_.config.num_experts_used;
+  BATON_RETURN_IF_ERROR(MatMul(weights.router, {.x = ws.normed,
+                                                .y = experts.logits,
+                                                .rows = ws.batch->num_rows(),
+                                                .n = options_.config.num_experts,
+                                                .k = options_.config.hidden_size,
+                                                .wants_float = true}));
+  BATON_RETURN_IF_ERROR(Kernels().route({.logits = experts.logits.as<float>(),
+                                         .experts = experts.pairs.as<uint32_t>(),
+                                         .weights = experts.weights.as<float>(),
+                                         .num_rows = ws.batch->num_rows(),
+                                         .num_experts = options_.config.num_experts,
+                                         .top_k = options_.config.num_experts_used},
+                                        stream));
+  BATON_RETURN_IF_ERROR(Kernels().sort_pairs({.experts = experts.pairs.as<uint32_t>(),
+                                              .slots = experts.slots.as<uint32_t>(),
+                                              .slot_rows = experts.slot_rows.as<uint32_t>(),
+                                              .begins = experts.begins.as<uint32_t>(),
+                                              .tiles = experts.tiles.as<cuda::ExpertTile>(),
+                                              .num_tiles = experts.num_tiles.as<uint32_t>(),
+                                              .arrivals = experts.arrivals.as<uint32_t>(),
+                                              .num_pairs = num_pairs,
+                                              .num_experts = options_.config.num_experts,
+                                              .top_k = options_.config.num_experts_used,
+                                              .tile_rows = TileRows(options_.config, num_pairs)},
+                                             stream));
+  BATON_RETURN_IF_ERROR(MultiplyExperts(weights.gate_up,
+                                        {.x = ws.normed,
+                                         .y = ws.gate_up,
+                                         .rows = num_pairs,
+                                         .n = 2 * options_.config.ffn_size,
+                                         .k = options_.config.hidden_size},
+                                        experts.slot_rows.as<uint32_t>()));
+  BATON_RETURN_IF_ERROR(Gate(num_pairs));
+  BATON_RETURN_IF_ERROR(MultiplyExperts(weights.down,
+                                        {.x = ws.gated,
+                                         .y = experts.outputs,
+                                         .rows = num_pairs,
+                                         .n = options_.config.hidden_size,
+                                         .k = options_.config.ffn_size},
+                                        nullptr));
+  return Kernels().combine(
+      {.y = experts.outputs.as<Bf16>(),
+       .slots = experts.slots.as<uint32_t>(),
+       .weights = experts.weights.as<float>(),
+       .out = is_alone() ? ws.added.as<Bf16>() : nullptr,
+       .num_rows = ws.batch->num_rows(),
+       .top_k = options_.config.num_experts_used,
+       .dim = options_.config.hidden_size,
+       .out_float = is_alone() ? nullptr : Partial(PartialSum::kFeedForward).as<float>()},
+      stream);
+}
+
+Status DeviceRank::MultiplyExperts(const DeviceMatrix& weight, const DeviceProduct& product,
+                                   const uint32_t* slot_rows) {
+  const DeviceWorkspace::Experts& experts = workspace_->experts;
+  const uint32_t tile_rows = TileRows(options_.config, product.rows);
+  const cuda::GroupedGemmParams params{.x = product.x.as<Bf16>(),
+                                       .slot_rows = slot_rows,
+                                       .w = weight.data.as<Bf16>(),
+                                       .y = product.y.as<Bf16>(),
+                                       .tiles = experts.tiles.as<cuda::ExpertTile>(),
+                                       .num_tiles = experts.num_tiles.as<uint32_t>(),
+                                       .max_tiles = static_cast<uint32_t>(cuda::MaxExpertTiles(
+                                           product.rows, options_.config.num_experts, tile_rows)),
+                                       .tile_rows = tile_rows,
+                                       .n = product.n,
+                                       .k = product.k};
+  void* const stream = options_.device->stream();
+  if (weight.is_packed()) return Kernels().grouped_packed({params, weight.packed()}, stream);
+  return Kernels().grouped_gemm(params, stream);
+}
+
+Status DeviceRank::Gate(uint32_t rows) {
+  DeviceWorkspace& ws = *workspace_;
+  const cuda::GateMulParams params{.gate_up = ws.gate_up.as<Bf16>(),
+                                   .out = ws.gated.as<Bf16>(),
+                                   .num_rows = rows,
+                                   .dim = options_.config.ffn_size};
+  switch (options_.config.traits->activation) {
+    case GateActivation::kSilu:
+      return Kernels().silu_mul(params, options_.device->stream());
+    case GateActivation::kGeluTanh:
+      return Kernels().gelu_mul(params, options_.device->stream());
+  }
+  BATON_CHECK(false, "activation {} has no kernel",
+              static_cast<int>(options_.config.traits->activation));
+  return OkStatus();
+}
+
+Status DeviceRank::ComputeLogits() {
+  DeviceWorkspace& ws = *workspace_;
+  Accelerator& device = *options_.device;
+  BATON_RETURN_IF_ERROR(
+      Normalise({ws.added, &weights_->layers.back().post_ffn_norm}, weights_->output_norm));
+  // The wanted rows, moved to the front of a buffer that is free by now.
+  BATON_RETURN_IF_ERROR(Kernels().embed({.table = ws.normed.as<Bf16>(),
+                                         .ids = ws.batch->logit_rows(),
+                                         .out = ws.added.as<Bf16>(),
+                                         .num_rows = ws.batch->num_logit_rows(),
+                                         .num_ids = ws.batch->num_rows(),
+                                         .dim = options_.config.hidden_size},
+                                        device.stream()));
+  if (options_.logits.count == 0) return OkStatus();
+  return MatMul(is_alone() ? weights_->OutputMatrix() : weights_->output,
+                {.x = ws.added,
+                 .y = is_alone() ? ws.logits : ws.logit_columns,
+                 .rows = ws.batch->num_logit_rows(),
+                 .n = static_cast<uint32_t>(options_.logits.count),
+                 .k = options_.config.hidden_size,
+                 .wants_float = true});
+}
+
+Status DeviceRank::ChooseTokens() {
+  DeviceWorkspace& ws = *workspace_;
+  return Kernels().sample({.logits = ws.logits.as<float>(),
+                           .rows = ws.batch->sampling(),
+                           .tokens = ws.tokens.as<uint32_t>(),
+                           .num_rows = ws.batch->num_logit_rows(),
+                           .vocab_size = options_.config.vocab_size},
+                          options_.device->stream());
+}
+
+Status DeviceRank::TakeAnswers(const ModelBatch& batch, std::span<float> logits) {
+  DeviceWorkspace& ws = *workspace_;
+  HostStaging& answers = *ws.answers;
+  if (batch.wants_tokens()) {
+    static_assert(sizeof(TokenId) == sizeof(uint32_t) &&
+                  static_cast<TokenId>(cuda::kNoToken) == kNoTokenId);
+    BATON_RETURN_IF_ERROR(
+        answers.CopyOut(batch.tokens.data(), ws.tokens.data(), batch.tokens.size_bytes()));
+  }
+  const size_t row_bytes = options_.config.vocab_size * sizeof(float);
+  for (size_t i = 0; i < batch.logit_rows.size(); ++i) {
+    if (!batch.sampling.empty() && batch.sampling[i].on_device != 0) continue;
+    BATON_RETURN_IF_ERROR(answers.CopyOut(logits.data() + i * options_.config.vocab_size,
+                                          ws.logits.data() + i * row_bytes, row_bytes));
+  }
+  return answers.Finish();
+}
+
+}  // namespace baton

@@ -1,0 +1,106 @@
+// DeviceRank: what one device computes of a model: the whole of it, or the part of one of several
+// ranks (model_rank.h). Each call puts kernels into the device's stream; the model (device_model.h)
+// says in which order, and has ranks exchange what they have parts of.
+//
+// Owned by the thread that calls Forward, for which the device is current. Private to src/model.
+#ifndef BATON_MODEL_DEVICE_RANK_H_
+#define BATON_MODEL_DEVICE_RANK_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "kernels/cuda/kernel_table.h"
+#include "src/base/status.h"
+#include "src/device/accelerator.h"
+#include "src/model/device_weights.h"
+#include "src/model/device_workspace.h"
+#include "src/model/model_batch.h"
+#include "src/model/model_config.h"
+#include "src/model/model_rank.h"
+
+namespace baton {
+
+// What a rank is made of.
+struct DeviceRankOptions {
+  Accelerator* device = nullptr;
+  const cuda::KernelTable* kernels = nullptr;
+  ModelConfig config;  // of the rank
+  KvLayout layout;     // of its blocks
+  ModelRank rank;
+  IndexRange logits;  // whose columns it computes
+  DeviceBatchSize batch;
+  std::span<const float> rope_factors;  // as FillRopeTable's; read by Create
+  bool allows_wgmma = false;
+};
+
+// Where a rank leaves a part of a sum.
+enum class PartialSum : uint8_t { kAttention = 0, kFeedForward = 1 };
+
+// See the file comment.
+class DeviceRank {
+ public:
+  // ResourceExhausted when the device's memory is short.
+  static absl::StatusOr<std::unique_ptr<DeviceRank>> Create(
+      const DeviceRankOptions& options, std::shared_ptr<const DeviceWeights> weights);
+
+  uint32_t index() const { return options_.rank.index; }
+  Accelerator* device() const { return options_.device; }
+  const DeviceWeights& weights() const { return *weights_; }
+  DeviceBatch& batch() const { return *workspace_->batch; }
+
+  Status EmbedTokens();
+  // K and V of a layer into blocks of this rank that begin at `kv`.
+  Status StoreKv(uint32_t layer, std::byte* kv);
+  // Leaves what attention adds to the residual: in added(), or as a part of the sum.
+  Status Attend(uint32_t layer, std::byte* kv);
+  // Adds that, and leaves what the feed-forward layer adds.
+  Status FeedForward(uint32_t layer);
+  // Adds that, and computes the rank's columns of the wanted logits.
+  Status ComputeLogits();
+  // Of rank 0, which has all logits by then.
+  Status ChooseTokens();
+  // Of rank 0: copies the tokens that were chosen here, and the other rows' logits; waits for them.
+  Status TakeAnswers(const ModelBatch& batch, std::span<float> logits);
+
+  // What ranks exchange; of one rank, nothing is.
+  simt::Bf16* added() const { return workspace_->added.as<simt::Bf16>(); }
+  const float* partial_sum(PartialSum which) const { return Partial(which).as<float>(); }
+  const float* logit_columns() const { return workspace_->logit_columns.as<float>(); }
+  float* logits() const { return workspace_->logits.as<float>(); }  // of rank 0
+  cuda::ExchangeFlags* flags() const { return workspace_->flags.as<cuda::ExchangeFlags>(); }
+
+ private:
+  DeviceRank(const DeviceRankOptions& options, std::shared_ptr<const DeviceWeights> weights)
+      : options_(options), weights_(std::move(weights)) {}
+
+  bool is_alone() const { return options_.rank.count == 1; }
+  const DeviceBuffer& Partial(PartialSum which) const {
+    return workspace_->partial_sums[static_cast<size_t>(which)];
+  }
+  const cuda::KernelTable& Kernels() const { return *options_.kernels; }
+  cuda::KvBlocks BlocksOf(uint32_t layer, std::byte* kv) const;
+  // normed = norm(residual += branch).
+  Status Normalise(const struct DeviceBranch& branch, const DeviceBuffer& weight);
+  // What the row's experts give for normed.
+  Status MixExperts(uint32_t layer);
+  // Where `slot_rows` is null, the slots are the rows of x.
+  Status MultiplyExperts(const DeviceMatrix& weight, const struct DeviceProduct& product,
+                         const uint32_t* slot_rows);
+  // gated = activation(gate) * up.
+  Status Gate(uint32_t rows);
+  Status MatMul(const DeviceMatrix& weight, const struct DeviceProduct& product);
+  Status MatMulPacked(const DeviceMatrix& weight, const cuda::GemmParams& params);
+  // The product that a branch ends with: hidden_size sums of k a row.
+  Status MatMulOfBranch(const DeviceMatrix& weight, const DeviceBuffer& x, uint32_t k,
+                        PartialSum which);
+
+  const DeviceRankOptions options_;
+  const std::shared_ptr<const DeviceWeights> weights_;
+  std::unique_ptr<DeviceWorkspace> workspace_;
+};
+
+}  // namespace baton
+
+#endif  // BATON_MODEL_DEVICE_RANK_H_

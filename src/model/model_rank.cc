@@ -1,0 +1,129 @@
+#include "src/model/model_rank.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "src/model/encode_matrix.h"
+
+namespace baton {
+namespace {
+
+// Where parts of the output layer begin: whole tiles of every packed format.
+constexpr uint64_t kLogitsStep = 64;
+
+uint64_t NumMatrices(const GgufTensor& tensor) { return tensor.dims[2] * tensor.dims[3]; }
+
+// The part `rank` of `size`, which divides by the count.
+IndexRange PartOf(uint64_t size, const ModelRank& rank) {
+  const uint64_t part = size / rank.count;
+  return {rank.index * part, part};
+}
+
+IndexRange RowsOf(const GgufTensor& tensor) { return {0, tensor.dims[1]}; }
+IndexRange ColumnsOf(const GgufTensor& tensor) { return {0, tensor.dims[0]}; }
+
+}  // namespace
+
+absl::Status CheckRankCount(const ModelConfig& config, uint32_t count) {
+  if (count != 1 && count != 2 && count != 4 && count != 8) {
+    return InvalidArgument("{} ranks: a model is divided among 1, 2, 4 or 8", count);
+  }
+  const std::pair<std::string_view, uint32_t> sizes[] = {{"heads", config.num_heads},
+                                                         {"KV heads", config.num_kv_heads},
+                                                         {"ffn size", config.ffn_size}};
+  for (const auto& [what, size] : sizes) {
+    if (size % count != 0) {
+      return InvalidArgument("{} ranks: the model's {}, {}, cannot be divided among them", count,
+                             what, size);
+    }
+  }
+  return OkStatus();
+}
+
+ModelConfig ConfigOfRank(const ModelConfig& config, uint32_t count) {
+  ModelConfig part = config;
+  part.num_heads /= count;
+  part.num_kv_heads /= count;
+  part.ffn_size /= count;
+  return part;
+}
+
+IndexRange LogitsOfRank(const ModelConfig& config, const ModelRank& rank) {
+  if (rank.count == 1) return {0, config.vocab_size};
+  const uint64_t steps = (config.vocab_size + kLogitsStep - 1) / kLogitsStep;
+  const uint64_t part = (steps + rank.count - 1) / rank.count * kLogitsStep;
+  const uint64_t first = std::min<uint64_t>(rank.index * part, config.vocab_size);
+  return {first, std::min<uint64_t>(part, config.vocab_size - first)};
+}
+
+absl::StatusOr<TensorSlice> SliceTensor(const GgufTensor& tensor, const IndexRange& rows,
+                                        const IndexRange& columns, ThreadPool& pool) {
+  TensorSlice out = {tensor, {}};
+  std::vector<std::byte> encoded;
+  const uint32_t step = tensor.type->block_elements;
+  const bool cuts_blocks = columns.first % step != 0 || columns.count % step != 0;
+  if (cuts_blocks) {
+    BATON_ASSIGN_OR_RETURN(encoded, EncodeMatrix(tensor, GgmlType::kBf16, pool));
+    out.tensor.type = FindGgufTensorType(static_cast<uint32_t>(GgmlType::kBf16));
+    out.tensor.data = encoded;
+  }
+  const GgufTensorType& type = *out.tensor.type;
+  const auto bytes_of = [&type](uint64_t elements) {
+    return elements / type.block_elements * type.block_bytes;
+  };
+  const uint64_t row_bytes = bytes_of(tensor.dims[0]);
+  const uint64_t part_bytes = bytes_of(columns.count);
+  out.storage.resize(NumMatrices(tensor) * rows.count * part_bytes);
+  std::byte* to = out.storage.data();
+  for (uint64_t matrix = 0; matrix < NumMatrices(tensor); ++matrix) {
+    const std::byte* from = out.tensor.data.data() +
+                            (matrix * tensor.dims[1] + rows.first) * row_bytes +
+                            bytes_of(columns.first);
+    for (uint64_t row = 0; row < rows.count; ++row, from += row_bytes, to += part_bytes) {
+      std::memcpy(to, from, part_bytes);
+    }
+  }
+  out.tensor.dims[0] = columns.count;
+  out.tensor.dims[1] = rows.count;
+  out.tensor.data = out.storage;
+  return out;
+}
+
+absl::StatusOr<LayerSlice> LayerSlice::Create(const LayerTensors& layer, const ModelConfig& config,
+                                              const ModelRank& rank, ThreadPool& pool) {
+  LayerSlice out;
+  out.tensors_ = layer;
+  const IndexRange q = PartOf(config.q_size(), rank);
+  const IndexRange kv = PartOf(config.kv_size(), rank);
+  const IndexRange ffn = PartOf(config.ffn_size, rank);
+  const auto cut = [&](const GgufTensor** tensor, const IndexRange& rows,
+                       const IndexRange& columns) -> Status {
+    StatusOr<TensorSlice> slice = SliceTensor(**tensor, rows, columns, pool);
+    if (!slice.ok()) {
+      return WithPrefix(slice.status(), fmt::format("tensor \"{}\"", (*tensor)->name));
+    }
+    out.slices_.push_back(*std::move(slice));
+    *tensor = &out.slices_.back().tensor;
+    return OkStatus();
+  };
+  LayerTensors& tensors = out.tensors_;
+  const std::pair<const GgufTensor**, IndexRange> by_rows[] = {{&tensors.q, q},
+                                                               {&tensors.k, kv},
+                                                               {&tensors.v, kv},
+                                                               {&tensors.gate, ffn},
+                                                               {&tensors.up, ffn}};
+  for (const auto& [tensor, rows] : by_rows) {
+    BATON_RETURN_IF_ERROR(cut(tensor, rows, ColumnsOf(**tensor)));
+  }
+  BATON_RETURN_IF_ERROR(cut(&tensors.attn_output, RowsOf(*tensors.attn_output), q));
+  BATON_RETURN_IF_ERROR(cut(&tensors.down, RowsOf(*tensors.down), ffn));
+  const std::pair<const GgufTensor**, IndexRange> biases[] = {
+      {&tensors.q_bias, q}, {&tensors.k_bias, kv}, {&tensors.v_bias, kv}};
+  for (const auto& [tensor, elements] : biases) {
+    if (*tensor != nullptr) BATON_RETURN_IF_ERROR(cut(tensor, RowsOf(**tensor), elements));
+  }
+  return out;
+}
+
+}  // namespace baton

@@ -1,0 +1,71 @@
+// What one of several ranks has of a model whose matrices are divided among devices (tensor
+// parallelism): heads of attention with their K and V, a part of every feed-forward layer, columns
+// of the logits. Norms, the router and the embedding every rank has whole. Private to src/model.
+//
+//   q, k, v, gate, up   rows: what the rank's heads and its part of the layer are made of
+//   attn_output, down   columns: each rank's product is a part of the sum
+//   output              rows
+#ifndef BATON_MODEL_MODEL_RANK_H_
+#define BATON_MODEL_MODEL_RANK_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <vector>
+
+#include "src/base/status.h"
+#include "src/device/thread_pool.h"
+#include "src/model/gguf.h"
+#include "src/model/model_config.h"
+#include "src/model/tensor_plan.h"
+
+namespace baton {
+
+// One of `count` ranks.
+struct ModelRank {
+  uint32_t index = 0;
+  uint32_t count = 1;
+};
+
+// [first, first + count)
+struct IndexRange {
+  uint64_t first = 0;
+  uint64_t count = 0;
+};
+
+// InvalidArgument with the values when so many ranks cannot each have a part: heads, KV heads and
+// the feed-forward layer divide by it, and `count` is 1, 2, 4 or 8.
+absl::Status CheckRankCount(const ModelConfig& config, uint32_t count);
+
+// What a rank computes with, of a count that was checked. The vocabulary is whole.
+ModelConfig ConfigOfRank(const ModelConfig& config, uint32_t count);
+
+// The tokens whose logits a rank computes; the last ranks of a small vocabulary may have none.
+IndexRange LogitsOfRank(const ModelConfig& config, const ModelRank& rank);
+
+// A tensor of a part, and what it views.
+struct TensorSlice {
+  GgufTensor tensor;
+  std::vector<std::byte> storage;
+};
+
+// `rows` and `columns` of every matrix of the tensor. It has the tensor's type where the columns
+// begin and end with blocks of it, else bf16 (EncodeMatrix, with its errors).
+absl::StatusOr<TensorSlice> SliceTensor(const GgufTensor& tensor, const IndexRange& rows,
+                                        const IndexRange& columns, ThreadPool& pool);
+
+// A rank's part of a layer; the tensors that it has whole are the layer's.
+class LayerSlice {
+ public:
+  static absl::StatusOr<LayerSlice> Create(const LayerTensors& layer, const ModelConfig& config,
+                                           const ModelRank& rank, ThreadPool& pool);
+  const LayerTensors& tensors() const { return tensors_; }
+
+ private:
+  LayerTensors tensors_;
+  std::deque<TensorSlice> slices_;  // which does not move them
+};
+
+}  // namespace baton
+
+#endif  // BATON_MODEL_MODEL_RANK_H_
