@@ -54,11 +54,21 @@ class RolesCluster(Server):
     """Router, prefill workers and decode workers as processes of their own."""
 
     def __init__(
-        self, prefill=1, decode=1, worker_args=(), proxied=False, binaries=None, unpaired=()
+        self,
+        prefill=1,
+        decode=1,
+        worker_args=(),
+        proxied=False,
+        binaries=None,
+        unpaired=(),
+        model=MODEL,
+        role_args=None,
     ):
-        """`binaries`: {role or process: path} of those that run another build than BATON_BIN;
+        """`role_args`: {role: arguments} beside `worker_args`; `binaries`: {role or process: path} of those that run another build than BATON_BIN;
         `unpaired`: decode workers that no prefill worker will be connected to."""
         self.binaries = binaries or {}
+        self.model = model
+        self.role_args = role_args or {}
         self.unpaired = set(unpaired)
         self.dir = tempfile.mkdtemp(prefix="baton_roles_")
         self.roles, self.proxies = {}, {}
@@ -107,14 +117,14 @@ class RolesCluster(Server):
         host = TOLD_HOST if proxied else REAL_HOST
         kv_port = free_port()
         args = ["--router", self.roles["router-0"].report["grpc"], "--worker-id", name]
-        args += ["--model", MODEL, "--threads", "1", "--listen", f"{host}:{free_port()}"]
+        args += ["--model", self.model, "--threads", "1", "--listen", f"{host}:{free_port()}"]
         args += ["--kv-listen", f"{REAL_HOST}:{kv_port}", "--admin", f"{host}:0"]
         if proxied:
             args += ["--advertise", TOLD_HOST]
             self.proxies[name] = KvFaultProxy(
                 (TOLD_HOST, kv_port), (REAL_HOST, kv_port), Faults(seed=len(self.proxies) + 1)
             )
-        self._add(name, role, [*args, *worker_args])
+        self._add(name, role, [*args, *worker_args, *self.role_args.get(role, ())])
 
     def _binary(self, role):
         return self.binaries.get(role.name, self.binaries.get(role.role, BIN))

@@ -1,0 +1,96 @@
+"""Workers whose model is divided among ranks, on the runner of kernels/simt: the same bits whether
+prefill and decode share a process, and a hand-off between workers of another number of ranks.
+"""
+
+import subprocess
+
+import pytest
+
+from baton_server import BIN, Server, complete
+from roles_cluster import RolesCluster
+from test_simt_device import DEVICE, GOLDEN, build_has_runner, requests
+
+MODEL = str(GOLDEN / "tiny_ranks8_llama.gguf")
+
+pytestmark = pytest.mark.skipif(
+    not build_has_runner(),
+    reason="the runner needs x86-64, gcc and a build without ThreadSanitizer",
+)
+
+
+def ranks(count):
+    return ("--tensor-parallel", str(count))
+
+
+def answers(*args, model=MODEL):
+    with Server(*DEVICE, *args, model=model) as server:
+        return [complete(server, **fields) for fields in requests()]
+
+
+def test_disaggregated_equals_aggregated():
+    for kv_dtype, transports in (("bf16", ("shm", "tcp")), ("fp8", ("shm",))):
+        divided = (*ranks(2), "--kv-dtype", kv_dtype)
+        local = answers(*divided, "--mode", "aggregated")
+        assert {a.timings.path for a in local} == {"local"}
+        for transport in transports:
+            remote = answers(*divided, "--transport", transport)
+            assert {a.timings.path for a in remote} == {"disagg"}
+            assert {a.timings.transport for a in remote} == {transport}
+            assert [a.bits() for a in remote] == [a.bits() for a in local]
+
+
+def test_experts_and_windows_are_divided():
+    for name in ("ranks2_gemma3", "ranks2_qwen3moe"):
+        model = str(GOLDEN / f"tiny_{name}.gguf")
+        local = answers(*ranks(2), "--mode", "aggregated", model=model)
+        remote = answers(*ranks(2), model=model)
+        assert {a.timings.path for a in remote} == {"disagg"}
+        assert [a.bits() for a in remote] == [a.bits() for a in local]
+
+
+def test_workers_of_another_number_of_ranks_hand_over_when_they_may_be_inexact():
+    alone = answers(*ranks(1))
+    with RolesCluster(
+        worker_args=(*DEVICE, "--allow-inexact"),
+        role_args={"prefill": ranks(4), "decode": ranks(2)},
+        model=MODEL,
+    ) as cluster:
+        given = [complete(cluster, **fields) for fields in requests()]
+    assert {a.timings.path for a in given} == {"disagg"}
+    # The KV has the same size and heads, whoever wrote it.
+    assert [a.timings.kv_bytes for a in given] == [a.timings.kv_bytes for a in alone]
+    # Sums were added in another order, which no choice of a token shows here.
+    assert [a.tokens for a in given] == [a.tokens for a in alone]
+    assert not any(a.timings.exact for a in given)
+
+
+def test_else_they_are_not_paired_and_nothing_is_lost():
+    with RolesCluster(
+        worker_args=DEVICE,
+        role_args={"prefill": ranks(4), "decode": ranks(2)},
+        model=MODEL,
+        unpaired=("decode-0",),
+    ) as cluster:
+        answer = complete(cluster, **requests()[0])
+    assert (answer.timings.path, answer.timings.exact) == ("local", True)
+
+
+def test_what_cannot_be_divided_is_one_clear_error():
+    args = [BIN, "decode", "--router", "127.0.0.1:1", "--model"]
+    simt = ["--device", "simt"]
+    for model, more, words in (
+        ("head64_llama", [*simt, *ranks(2)], ("--tensor-parallel 2", "heads, 3,")),
+        ("ranks2_gemma3", [*simt, *ranks(4)], ("--tensor-parallel 4", "KV heads, 2,")),
+        ("ranks8_llama", [*simt, *ranks(3)], ("--tensor-parallel", "3")),
+        ("ranks8_llama", [*simt, *ranks(2), "--transport", "nccl"], ("--transport nccl",)),
+        ("ranks8_llama", ["--device", "cpu", *ranks(2)], ("--tensor-parallel 2", "processor")),
+    ):
+        result = subprocess.run(
+            [*args, GOLDEN / f"tiny_{model}.gguf", *more],
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert result.returncode in (1, 2)
+        said = result.stderr.splitlines()[-1]
+        assert all(word in said for word in words), said
