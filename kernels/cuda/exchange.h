@@ -62,25 +62,25 @@ BATON_DEVICE void AwaitAll(const ExchangeRanks& ranks, const ExchangeCta& cta, u
   simt::sync_block();
 }
 
-// Elements of a rank in one slice; multiples of kVec.
-BATON_DEVICE size_t SliceElements(const AllReduceParams& params) {
-  const size_t num_vecs = params.num_elements / kVec;
-  return (num_vecs + params.ranks.num_ranks - 1) / params.ranks.num_ranks * kVec;
-}
-
-// Eight sums from element `at` on.
+// Eight sums, those of vector `at`; what all ranks have is asked for at once.
 BATON_DEVICE simt::Vec16 AddParts(const AllReduceParams& params, size_t at) {
+  simt::Vec16 halves[kMaxRanks][2];
+  BATON_UNROLL
+  for (uint32_t rank = 0; rank < kMaxRanks; ++rank) {
+    if (rank >= params.ranks.num_ranks) continue;
+    const auto* const part = reinterpret_cast<const simt::Vec16*>(params.parts[rank]);
+    halves[rank][0] = part[2 * at];
+    halves[rank][1] = part[2 * at + 1];
+  }
   float sums[kVec];
   BATON_UNROLL
   for (float& sum : sums) sum = -0.0f;  // changes no value that is added to it
   BATON_UNROLL
   for (uint32_t rank = 0; rank < kMaxRanks; ++rank) {
-    if (rank >= params.ranks.num_ranks) break;
-    const auto* const part = reinterpret_cast<const simt::Vec16*>(params.parts[rank] + at);
-    const simt::Vec16 halves[2] = {part[0], part[1]};
+    if (rank >= params.ranks.num_ranks) continue;
     BATON_UNROLL
     for (uint32_t i = 0; i < kVec; ++i) {
-      sums[i] += std::bit_cast<float>(halves[i / 4].words[i % 4]);
+      sums[i] += std::bit_cast<float>(halves[rank][i / 4].words[i % 4]);
     }
   }
   simt::Vec16 result;
@@ -89,16 +89,16 @@ BATON_DEVICE simt::Vec16 AddParts(const AllReduceParams& params, size_t at) {
   return result;
 }
 
-// The sums of elements [begin, end) that this cta has of them, to the outs of ranks
+// The sums of vectors [begin, end) that this cta has of them, to the outs of ranks
 // [first, first + count).
 BATON_DEVICE void ReduceRange(const AllReduceParams& params, size_t begin, size_t end,
                               uint32_t first, uint32_t count) {
-  const size_t step = size_t{simt::grid().x} * kExchangeThreads * kVec;
-  size_t at = begin + (size_t{simt::block().x} * kExchangeThreads + simt::thread()) * kVec;
+  const size_t step = size_t{simt::grid().x} * kExchangeThreads;
+  size_t at = begin + size_t{simt::block().x} * kExchangeThreads + simt::thread();
   for (; at < end; at += step) {
     const simt::Vec16 sums = AddParts(params, at);
     for (uint32_t rank = first; rank < first + count; ++rank) {
-      *reinterpret_cast<simt::Vec16*>(params.outs[rank] + at) = sums;
+      reinterpret_cast<simt::Vec16*>(params.outs[rank])[at] = sums;
     }
   }
 }
@@ -110,12 +110,13 @@ BATON_DEVICE void AllReduceCta(const AllReduceParams& params) {
   uint32_t meeting = NextMeeting(ranks, cta);
   Arrive(ranks, cta, meeting);
   AwaitAll(ranks, cta, meeting);
+  const size_t num_vecs = params.num_elements / kVec;
   if (params.path == AllReducePath::kWhole) {
-    ReduceRange(params, 0, params.num_elements, cta.rank, 1);
+    ReduceRange(params, 0, num_vecs, cta.rank, 1);
   } else {
-    const size_t slice = SliceElements(params);
+    const size_t slice = (num_vecs + ranks.num_ranks - 1) / ranks.num_ranks;
     const size_t begin = slice * cta.rank;
-    const size_t end = begin + slice < params.num_elements ? begin + slice : params.num_elements;
+    const size_t end = begin + slice < num_vecs ? begin + slice : num_vecs;
     ReduceRange(params, begin, end, 0, ranks.num_ranks);
     ++meeting;
     Arrive(ranks, cta, meeting);

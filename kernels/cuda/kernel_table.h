@@ -17,6 +17,7 @@
 #include "kernels/cuda/attention_params.h"
 #include "kernels/cuda/exchange_params.h"
 #include "kernels/cuda/experts_params.h"
+#include "kernels/cuda/gemm_params.h"
 #include "kernels/cuda/gemm_segments.h"
 #include "kernels/cuda/kv_slices.h"
 #include "kernels/cuda/packed_weights.h"
@@ -64,44 +65,6 @@ struct EmbedParams {
   uint32_t num_ids;
   uint32_t dim;
   float scale = 1.0f;
-};
-
-// Which kernel multiplies. All give the same bits; kAuto chooses by shape, the others are for tests
-// and timing. The kernels of few rows take up to kGemmMaxSpreadRows. Those of wgmma need a device
-// that has it (KernelTable::has_wgmma); the last one takes one segment of K.
-enum class GemmPath : uint8_t {
-  kAuto,
-  kRows8,
-  kRows32,
-  kTile64,
-  kTile128,
-  kWgmma128,
-  kWgmma192,
-  kWgmma256
-};
-inline constexpr uint32_t kHopperSms = 132;
-
-// y = x w^T + bias: fp32 sums over the segments of gemm_segments.h by the tensor cores' arithmetic,
-// the bias added in fp32, then one rounding if y is bf16. Bits are promised except which NaN a NaN
-// is. `k` is a multiple of 8, at least 8; no limit on m but the grid's.
-struct GemmParams {
-  const Bf16* x;                      // [m][k]
-  const Bf16* w;                      // [n][k]
-  float* y_float = nullptr;           // [m][n]; exactly one of the two is given
-  Bf16* y_bf16 = nullptr;             // [m][n]
-  const float* bias_float = nullptr;  // [n]; at most one of the two is given
-  const Bf16* bias_bf16 = nullptr;    // [n]
-  uint32_t m;
-  uint32_t n;
-  uint32_t k;
-  // What spread segments need (GemmPartialBytes() > 0), else unused. Launches of different
-  // streams need their own.
-  void* partials = nullptr;      // partial_bytes >= GemmPartialBytes(m, n, k), any content
-  uint32_t* counters = nullptr;  // [kGemmCounters], zero before and after each launch
-  size_t partial_bytes = 0;
-  GemmPath path = GemmPath::kAuto;
-  bool allows_wgmma = false;      // for kAuto: the device passed CheckWgmma (wgmma_check.h)
-  uint32_t num_sms = kHopperSms;  // at least 1; a wrong number costs time, never bits
 };
 
 // A quantised matrix of a packed format, [PackedBytes(format, n, k)], aligned to 16 bytes; its

@@ -64,7 +64,8 @@ class RolesCluster(Server):
         model=MODEL,
         role_args=None,
     ):
-        """`role_args`: {role: arguments} beside `worker_args`; `binaries`: {role or process: path} of those that run another build than BATON_BIN;
+        """`binaries`: {role or process: path} of those that run another build than BATON_BIN;
+        `role_args`: {role: arguments} beside `worker_args`;
         `unpaired`: decode workers that no prefill worker will be connected to."""
         self.binaries = binaries or {}
         self.model = model

@@ -62,6 +62,10 @@ ACCEPTED = {
         "worker": {"transport": "nccl"},
         **pools(device="cuda", gpu={"count": 1, "memory": "141GiB"}, shmSize="1Gi"),
     },
+    "tensor-parallel": {
+        "model": {"size": "400GiB"},
+        **pools(device="cuda", gpu={"count": 4, "memory": "141GiB"}),
+    },
     "hpa": pools(autoscaling={"kind": "hpa", "minReplicas": 2, "maxReplicas": 6}),
     "cpu-limit": pools(resources={"requests": {"cpu": 2}, "limits": {"cpu": 2, "memory": "4Gi"}}),
     "huge-pages": pools(shmSize="1Gi", hugePages={"pageSize": "2Mi", "amount": "64Mi"}),
@@ -129,7 +133,15 @@ REFUSED = {
         {"decode": {"update": {"maxSurge": 0, "maxUnavailable": 0}}},
         "no pod could ever be replaced",
     ),
-    "two-gpus": ({"decode": {"gpu": {"count": 2}}}, "computes on one GPU"),
+    "three-gpus": (pools(gpu={"count": 3}), "among 1, 2, 4 or 8 GPUs"),
+    "unequal-gpus": (
+        {"prefill": {"gpu": {"count": 4}}, "decode": {"gpu": {"count": 2}}},
+        "only paired with --allow-inexact",
+    ),
+    "nccl-two-gpus": (
+        {"worker": {"transport": "nccl"}, **pools(device="cuda", gpu={"count": 2}, shmSize="1Gi")},
+        "the KV of one GPU",
+    ),
     "cuda-without-gpu": ({"decode": {"device": "cuda"}}, "without a GPU"),
     "gpu-idle": ({"decode": {"device": "cpu", "gpu": {"count": 1}}}, "reserved and idle"),
     "gpu-f32": (
@@ -145,6 +157,10 @@ REFUSED = {
             "decode": {"gpu": {"count": 1, "memory": "141GiB"}},
         },
         "the model does not fit",
+    ),
+    "too-big-for-gpus": (
+        {"model": {"size": "400GiB"}, **pools(gpu={"count": 2, "memory": "141GiB"})},
+        "times gpu.count is less",
     ),
     "keda-blind": ({"decode": {"autoscaling": {"kind": "keda"}}}, "without prometheusAddress"),
     "scale-bounds": (

@@ -42,6 +42,8 @@ ATTENTION_DECODE = (*ATTENTION, r"STG\.E\.64", r"LDG\.E\.64", r"ATOMG\.E\.ADD\.S
 # Codes of fp8 become bf16 by two LOP3 and a product of pairs.
 CODES = (r"LOP3\.LUT", r"HMUL2\.BF16_V2")
 PARTIALS = (r"STG\.E\.128", r"LDG\.E\.128")
+# Ranks meet through flags that every GPU of the host sees.
+MEETING = (r"STG\.E\.STRONG\.SYS", r"LDG\.E\.STRONG\.SYS")
 # Formats of packed weights, and how they become bf16.
 PACKED = ("Q40", "Q41", "Q4K", "Q80", "Q6K")
 UNPACKING = (r"LOP3\.LUT", r"FFMA", r"F2FP\.BF16\.F32\.PACK_AB", r"HADD2\.F32")
@@ -87,6 +89,8 @@ EXPECTED = {
     **{f"Embed{kind}Kernel": UNPACKING for kind in PACKED},
     "RouteKernel": (r"SHFL\.BFLY", r"FSETP.*"),
     "SortPairsKernel": (r"SHFL\.BFLY", r"ATOMG\.E\.ADD\.STRONG\.GPU"),
+    "AllReduceKernel": (*MEETING, r"LDG\.E.*\.128", r"STG\.E\.128", r"F2FP\.BF16.*"),
+    "GatherColumnsKernel": MEETING,
     "CombineKernel": (r"LDG\.E.*\.128", r"STG\.E\.128", r"FFMA"),
     "RmsNormKernel": (r"LDG\.E.*\.128", r"STG\.E\.128", r"SHFL\.BFLY", r"FFMA"),
     "SiluMulKernel": (r"LDG\.E.*\.128", r"STG\.E\.128"),

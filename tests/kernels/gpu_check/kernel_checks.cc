@@ -243,6 +243,7 @@ absl::Status CheckKernels(const StageInput& input, Report& report) {
   BATON_RETURN_IF_ERROR(CheckRopeAppend(input, report));
   BATON_RETURN_IF_ERROR(CheckAttentionKernels(input, report));
   BATON_RETURN_IF_ERROR(CheckExperts(input, report));
+  BATON_RETURN_IF_ERROR(CheckExchanges(input, report));
   BATON_RETURN_IF_ERROR(CheckKvSlices(input, report));
   return CheckSample(input, report);
 }

@@ -196,6 +196,30 @@ absl::Status AddExactness(ModelRig& prefill, ModelRig& decode, const ExactSize& 
   return AddOutcome("in a batch == alone", exactness.Batched(), report);
 }
 
+// A model of two ranks, both on this device: a prompt in pieces beside another, then steps that
+// were recorded, has the logits of the prompt at once and steps that were not.
+absl::StatusOr<std::string> CheckDivided(const StageInput& input, const ExactSize& size) {
+  const uint32_t num_blocks = BlocksFor(size.prompt + size.decoded);
+  const RigSize rig_size = {.max_rows = std::max(size.prompt, 80u),
+                            .max_context = num_blocks * kShapeBlockSize,
+                            .num_blocks = 2 * num_blocks + 1,
+                            .num_ranks = 2};
+  BATON_ASSIGN_OR_RETURN(const std::unique_ptr<ModelRig> rig, ModelRig::Create(input, rig_size));
+  const uint32_t vocab_size = rig->model().config().vocab_size;
+  Life whole = {SomeBlocks(*rig, num_blocks, 0, 1), RandomTokens(size.prompt, vocab_size, 9), {}};
+  Life pieces = {SomeBlocks(*rig, num_blocks, num_blocks, 1), whole.tokens, {}};
+  BATON_RETURN_IF_ERROR(Step(*rig, whole, 0, size.prompt));
+  BATON_RETURN_IF_ERROR(Decode(*rig, whole, size.decoded));
+  const uint32_t half = size.prompt / 2;
+  BATON_RETURN_IF_ERROR(Step(*rig, pieces, 0, half));
+  pieces.logits.clear();
+  BATON_RETURN_IF_ERROR(Step(*rig, pieces, half, size.prompt - half));
+  BATON_RETURN_IF_ERROR(rig->Prepare());
+  if (rig->model().num_recorded_steps() == 0) return Internal("no step could be recorded");
+  BATON_RETURN_IF_ERROR(Decode(*rig, pieces, size.decoded));
+  return Same(pieces.logits, whole.logits, "logits");
+}
+
 // ---- The time of a step, from the call to the logits on the host.
 
 // One kind of step.
@@ -325,6 +349,8 @@ absl::Status CheckModel(const StageInput& input, Report& report) {
     }
     BATON_RETURN_IF_ERROR(AddExactness(**rig, **other, exact, report));
   }
+  BATON_RETURN_IF_ERROR(
+      AddOutcome("2 ranks: recorded, in pieces == whole", CheckDivided(input, exact), report));
   return AddSteps(input, **rig, report);
 }
 

@@ -59,12 +59,13 @@ absl::Status ModelRig::MakeLayer(const ModelConfig& config, DeviceLayer* layer) 
   return Make(config.ffn_size * hidden, 0, SpreadFor(config.ffn_size), &layer->down.data);
 }
 
-absl::Status ModelRig::MakeWeights(const ModelConfig& config, DeviceWeights* weights) {
+absl::Status ModelRig::MakeWeights(const ModelConfig& config, uint32_t num_logits,
+                                   DeviceWeights* weights) {
   const size_t hidden = config.hidden_size;
   BATON_RETURN_IF_ERROR(Make(config.vocab_size * hidden, 0, 1, &weights->token_embd.data));
   BATON_RETURN_IF_ERROR(Make(hidden, 1, 0.1f, &weights->output_norm));
   BATON_RETURN_IF_ERROR(
-      Make(config.vocab_size * hidden, 0, SpreadFor(config.hidden_size), &weights->output.data));
+      Make(num_logits * hidden, 0, SpreadFor(config.hidden_size), &weights->output.data));
   weights->layers.resize(config.num_layers);
   for (DeviceLayer& layer : weights->layers) BATON_RETURN_IF_ERROR(MakeLayer(config, &layer));
   return absl::OkStatus();
@@ -77,8 +78,15 @@ absl::StatusOr<std::unique_ptr<ModelRig>> ModelRig::Create(const StageInput& inp
       rig->device_, OpenComputeDevice(input.body.is_gpu ? DeviceKind::kCuda : DeviceKind::kSimt));
   rig->device_.accelerator->MakeCurrent();
   const ModelConfig config = ConfigOf(ShapeFor(input.is_tiny), size.max_context);
-  auto weights = std::make_unique<DeviceWeights>();
-  BATON_RETURN_IF_ERROR(rig->MakeWeights(config, weights.get()));
+  RankWeights weights;
+  for (uint32_t rank = 0; rank < size.num_ranks; ++rank) {
+    auto made = std::make_shared<DeviceWeights>();
+    const auto num_logits =
+        static_cast<uint32_t>(LogitsOfRank(config, {rank, size.num_ranks}).count);
+    BATON_RETURN_IF_ERROR(
+        rig->MakeWeights(ConfigOfRank(config, size.num_ranks), num_logits, made.get()));
+    weights.push_back(std::move(made));
+  }
   BATON_ASSIGN_OR_RETURN(rig->model_,
                          DeviceModel::FromWeights(config, std::move(weights), "random",
                                                   {.device = rig->device_.accelerator.get(),
@@ -86,13 +94,20 @@ absl::StatusOr<std::unique_ptr<ModelRig>> ModelRig::Create(const StageInput& inp
                                                    .block_size = kShapeBlockSize,
                                                    .max_rows = size.max_rows,
                                                    .max_logit_rows = kMostOutputRows,
-                                                   .max_context = size.max_context}));
+                                                   .max_context = size.max_context,
+                                                   .num_ranks = size.num_ranks}));
   rig->view_.layout = &rig->model_->layout();
   rig->view_.num_blocks = size.num_blocks;
-  BATON_ASSIGN_OR_RETURN(
-      rig->kv_, DeviceBuffer::Create(rig->device_.accelerator.get(),
-                                     rig->view_.layout->BlockStride() * size.num_blocks, "KV"));
-  rig->view_.base = rig->kv_.data();
+  const size_t kv_bytes =
+      RankLayout(*rig->view_.layout, size.num_ranks).BlockStride() * size.num_blocks;
+  for (uint32_t rank = 0; rank < size.num_ranks; ++rank) {
+    BATON_ASSIGN_OR_RETURN(DeviceBuffer kv,
+                           DeviceBuffer::Create(rig->device_.accelerator.get(), kv_bytes, "KV"));
+    rig->kv_bases_.push_back(kv.data());
+    rig->kv_.push_back(std::move(kv));
+  }
+  rig->view_.base = rig->kv_bases_[0];
+  if (size.num_ranks > 1) rig->view_.ranks = rig->kv_bases_;
   return rig;
 }
 
@@ -137,8 +152,8 @@ absl::Status ModelRig::WriteBlocks(std::span<const uint32_t> blocks,
 
 absl::Status ModelRig::FillBlocks() {
   device_.accelerator->MakeCurrent();
-  return input_.body.loops().fill({.to = kv_.as<simt::Vec16>(),
-                                   .num_vecs = kv_.size_bytes() / sizeof(simt::Vec16),
+  return input_.body.loops().fill({.to = kv_[0].as<simt::Vec16>(),
+                                   .num_vecs = kv_[0].size_bytes() / sizeof(simt::Vec16),
                                    .num_ctas = input_.is_tiny ? kTinyFillCtas : kFillCtas,
                                    .seed = 1},
                                   device_.accelerator->stream());

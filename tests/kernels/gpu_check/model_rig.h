@@ -24,7 +24,9 @@ namespace baton::gpu_check {
 struct RigSize {
   uint32_t max_rows;
   uint32_t max_context;
-  uint32_t num_blocks;  // of kShapeBlockSize tokens
+  uint32_t num_blocks;     // of kShapeBlockSize tokens
+  uint32_t num_ranks = 1;  // all on the device, each with weights of its own; then blocks are not
+                           // read, written or filled
 };
 
 // Tokens of one sequence to compute: they follow `first_pos` others in `blocks`.
@@ -57,14 +59,16 @@ class ModelRig {
   explicit ModelRig(const StageInput& input) : input_(input) {}
   // A bf16 matrix or vector of random values.
   absl::Status Make(size_t count, float mean, float spread, DeviceBuffer* buffer);
-  absl::Status MakeWeights(const ModelConfig& config, DeviceWeights* weights);
+  // Of a rank with this config, and so many columns of the logits.
+  absl::Status MakeWeights(const ModelConfig& config, uint32_t num_logits, DeviceWeights* weights);
   absl::Status MakeLayer(const ModelConfig& config, DeviceLayer* layer);
 
   const StageInput& input_;
   ComputeDevice device_;
   uint32_t next_seed_ = 1;
   std::unique_ptr<DeviceModel> model_;
-  DeviceBuffer kv_;
+  std::vector<DeviceBuffer> kv_;  // of each rank
+  std::vector<std::byte*> kv_bases_;
   KvView view_;
 };
 

@@ -42,11 +42,13 @@ absl::Status CheckWgmmaPrimitives(const StageInput& input, Report& report);
 // 2: the kernels against kernel_reference.h and attention_reference.h.
 absl::Status CheckKernels(const StageInput& input, Report& report);
 // Parts of it: the kernels of packed weights; RopeAppend; AttentionPrefill and AttentionDecode; the
-// kernels of experts; KvGather and KvScatter; Sample against the processor's.
+// kernels of experts; what ranks on this device exchange; KvGather and KvScatter; Sample against
+// the processor's.
 absl::Status CheckPackedWeights(const StageInput& input, Report& report);
 absl::Status CheckRopeAppend(const StageInput& input, Report& report);
 absl::Status CheckAttentionKernels(const StageInput& input, Report& report);
 absl::Status CheckExperts(const StageInput& input, Report& report);
+absl::Status CheckExchanges(const StageInput& input, Report& report);
 absl::Status CheckKvSlices(const StageInput& input, Report& report);
 absl::Status CheckSample(const StageInput& input, Report& report);
 // 3: what the memory and the tensor cores can do: the limits of the stages behind it.

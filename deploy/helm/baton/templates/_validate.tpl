@@ -108,8 +108,16 @@
 
 {{- define "baton.validateDevice" -}}
 {{- $gpus := int .pool.gpu.count -}}
-{{- if gt $gpus 1 -}}
-{{- fail (printf "%s.gpu.count %d: a worker computes on one GPU; raise %s.replicas instead" .role $gpus .role) -}}
+{{- if not (has $gpus (list 0 1 2 4 8)) -}}
+{{- fail (printf "%s.gpu.count %d: a model is divided among 1, 2, 4 or 8 GPUs; %s.replicas is the number of workers" .role $gpus .role) -}}
+{{- end -}}
+{{- if and (gt $gpus 1) (eq .root.Values.worker.transport "nccl") -}}
+{{- fail (printf "worker.transport nccl with %s.gpu.count %d: it hands over the KV of one GPU; use auto or tcp" .role $gpus) -}}
+{{- end -}}
+{{- $other := int (index .root.Values (ternary "decode" "prefill" (eq .role "prefill"))).gpu.count -}}
+{{- $inexact := has "--allow-inexact" (default list .pool.extraArgs) -}}
+{{- if and (eq .root.Values.router.mode "disagg") (gt $gpus 0) (gt $other 0) (ne $gpus $other) (not $inexact) -}}
+{{- fail (printf "%s.gpu.count %d, the other pool's %d: their bits differ, so they are only paired with --allow-inexact in the extraArgs of both" .role $gpus $other) -}}
 {{- end -}}
 {{- if and (eq .pool.device "cuda") (eq $gpus 0) -}}
 {{- fail (printf "%s.device cuda without a GPU: set %s.gpu.count 1" .role .role) -}}
@@ -128,8 +136,8 @@
 {{- define "baton.validateMemory" -}}
 {{- $need := addf (include "baton.mib" .root.Values.model.size | float64) (include "baton.mib" .pool.kvMemory | float64) -}}
 {{- $gpu := and (gt (int .pool.gpu.count) 0) .pool.gpu.memory -}}
-{{- if and $gpu (lt (include "baton.mib" .pool.gpu.memory | float64) $need) -}}
-{{- fail (printf "%s.gpu.memory %s is less than model.size %s and %s.kvMemory %s together: the model does not fit" .role .pool.gpu.memory .root.Values.model.size .role .pool.kvMemory) -}}
+{{- if and $gpu (lt (mulf (include "baton.mib" .pool.gpu.memory | float64) (int .pool.gpu.count)) $need) -}}
+{{- fail (printf "%s.gpu.memory %s times gpu.count is less than model.size %s and %s.kvMemory %s together: the model does not fit" .role .pool.gpu.memory .root.Values.model.size .role .pool.kvMemory) -}}
 {{- end -}}
 {{- /* A worker leaves 256 MiB of its limit free when it makes its pool, and takes some beside it. */ -}}
 {{- $limit := dig "limits" "memory" "" .pool.resources -}}

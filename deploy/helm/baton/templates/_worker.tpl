@@ -102,6 +102,9 @@ volumes:
 {{- else }}
 - --threads={{ int .pool.threads }}
 {{- end }}
+{{- if gt (int .pool.gpu.count) 1 }}
+- --tensor-parallel={{ int .pool.gpu.count }}
+{{- end }}
 - --isa={{ $w.isa }}
 - --transport={{ $w.transport }}
 - --kv-dtype={{ $w.kvDtype }}

@@ -1,0 +1,165 @@
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kernels/cuda/exchange_reference.h"
+#include "kernels/math.h"
+#include "src/base/status.h"
+#include "tests/kernels/gpu_check/device_array.h"
+#include "tests/kernels/gpu_check/stages.h"
+#include "tests/kernels/simt/device_values.h"
+
+namespace baton::gpu_check {
+namespace {
+
+using cuda::AllReduceParams;
+using cuda::AllReducePath;
+using cuda::Bf16;
+using cuda::ExchangeFlags;
+using cuda::GatherColumnsParams;
+
+std::vector<float> RandomFloats(size_t count, uint64_t seed) {
+  std::vector<float> values;
+  for (const Bf16 value : simt_test::RandomBf16(count, seed)) {
+    values.push_back(FloatFromBf16(value.bits) / 3.0f);
+  }
+  return values;
+}
+
+// What several ranks of one device have, each an array of its own.
+template <typename T>
+class OfRanks {
+ public:
+  template <typename Value>
+  OfRanks(const DeviceBody& body, uint32_t num_ranks, const Value& value) {
+    for (uint32_t rank = 0; rank < num_ranks; ++rank) {
+      arrays_.push_back(std::make_unique<DeviceArray<T>>(body, value(rank)));
+    }
+  }
+  DeviceArray<T>& operator[](uint32_t rank) { return *arrays_[rank]; }
+  absl::Status status() const {
+    absl::Status first;
+    for (const auto& array : arrays_) first.Update(array->status());
+    return first;
+  }
+
+ private:
+  std::vector<std::unique_ptr<DeviceArray<T>>> arrays_;
+};
+
+// The flags of all ranks, which one launch computes.
+class Ranks {
+ public:
+  Ranks(const DeviceBody& body, uint32_t num_ranks)
+      : flags_(body, num_ranks,
+               [](uint32_t) { return std::vector<ExchangeFlags>(1, ExchangeFlags{}); }) {
+    view_ = {.num_ranks = num_ranks, .first_rank = 0, .num_here = num_ranks, .flags = {}};
+    for (uint32_t rank = 0; rank < num_ranks; ++rank) view_.flags[rank] = flags_[rank].data();
+  }
+  absl::Status status() const { return flags_.status(); }
+  const cuda::ExchangeRanks& view() const { return view_; }
+
+ private:
+  OfRanks<ExchangeFlags> flags_;
+  cuda::ExchangeRanks view_;
+};
+
+// So often, one launch behind the other, with the meetings that go on.
+constexpr uint32_t kTimes = 3;
+
+absl::Status CheckAllReduce(const DeviceBody& body, const Ranks& ranks, size_t num_elements,
+                            AllReducePath path) {
+  const uint32_t num_ranks = ranks.view().num_ranks;
+  std::vector<std::vector<float>> values;
+  std::vector<std::vector<Bf16>> exact(num_ranks, std::vector<Bf16>(num_elements));
+  for (uint32_t rank = 0; rank < num_ranks; ++rank) {
+    values.push_back(RandomFloats(num_elements, 50 + rank));
+  }
+  OfRanks<float> parts(body, num_ranks, [&](uint32_t rank) { return values[rank]; });
+  OfRanks<Bf16> outs(body, num_ranks, [&](uint32_t) { return num_elements; });
+  BATON_RETURN_IF_ERROR(parts.status());
+  BATON_RETURN_IF_ERROR(outs.status());
+  AllReduceParams params = {
+      .ranks = ranks.view(), .parts = {}, .outs = {}, .num_elements = num_elements, .path = path};
+  AllReduceParams expected = params;
+  for (uint32_t rank = 0; rank < num_ranks; ++rank) {
+    params.parts[rank] = parts[rank].data();
+    params.outs[rank] = outs[rank].data();
+    expected.parts[rank] = values[rank].data();
+    expected.outs[rank] = exact[rank].data();
+  }
+  for (uint32_t i = 0; i < kTimes; ++i) {
+    BATON_RETURN_IF_ERROR(body.kernels().all_reduce(params, nullptr));
+  }
+  cuda::ReferenceAllReduce(expected);
+  for (uint32_t rank = 0; rank < num_ranks; ++rank) {
+    const std::vector<Bf16> got = outs[rank].Values();
+    BATON_RETURN_IF_ERROR(outs[rank].status());
+    if (!SameValues(got, exact[rank])) return Internal("sums of rank {} have other bits", rank);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckGather(const DeviceBody& body, const Ranks& ranks, uint32_t num_rows,
+                         uint32_t num_columns) {
+  const uint32_t num_ranks = ranks.view().num_ranks;
+  const uint32_t rank_columns = (num_columns + num_ranks - 1) / num_ranks;
+  std::vector<std::vector<float>> values;
+  for (uint32_t rank = 0; rank < num_ranks; ++rank) {
+    const uint32_t width = cuda::ColumnsOfRank(num_columns, rank_columns, rank);
+    values.push_back(RandomFloats(size_t{num_rows} * width, 60 + rank));
+  }
+  OfRanks<float> parts(body, num_ranks, [&](uint32_t rank) { return values[rank]; });
+  DeviceArray<float> out(body, size_t{num_rows} * num_columns);
+  BATON_RETURN_IF_ERROR(parts.status());
+  BATON_RETURN_IF_ERROR(out.status());
+  std::vector<float> exact(size_t{num_rows} * num_columns);
+  GatherColumnsParams params = {.ranks = ranks.view(),
+                                .parts = {},
+                                .out = out.data(),
+                                .num_rows = num_rows,
+                                .num_columns = num_columns,
+                                .rank_columns = rank_columns};
+  GatherColumnsParams expected = params;
+  expected.out = exact.data();
+  for (uint32_t rank = 0; rank < num_ranks; ++rank) {
+    params.parts[rank] = parts[rank].data();
+    expected.parts[rank] = values[rank].data();
+  }
+  for (uint32_t i = 0; i < kTimes; ++i) {
+    BATON_RETURN_IF_ERROR(body.kernels().gather_columns(params, nullptr));
+  }
+  cuda::ReferenceGatherColumns(expected);
+  const std::vector<float> got = out.Values();
+  BATON_RETURN_IF_ERROR(out.status());
+  return SameValues(got, exact) ? absl::OkStatus() : Internal("the columns have other bits");
+}
+
+absl::Status CheckRanksOf(const StageInput& input, uint32_t num_ranks, size_t num_elements) {
+  const Ranks ranks(input.body, num_ranks);
+  BATON_RETURN_IF_ERROR(ranks.status());
+  for (const AllReducePath path : {AllReducePath::kWhole, AllReducePath::kSlices}) {
+    BATON_RETURN_IF_ERROR(CheckAllReduce(input.body, ranks, num_elements, path));
+  }
+  return CheckGather(input.body, ranks, 3, input.is_tiny ? 263 : 128256);
+}
+
+}  // namespace
+
+absl::Status CheckExchanges(const StageInput& input, Report& report) {
+  for (const uint32_t num_ranks : {2u, 8u}) {
+    const size_t num_elements = input.is_tiny ? 8 * 331 : 1024 * 4096;
+    const absl::Status status = CheckRanksOf(input, num_ranks, num_elements);
+    Finding finding{.name = fmt::format("exchanges of {} ranks", num_ranks)};
+    finding.verdict = status.ok() ? Verdict::kPass : Verdict::kFail;
+    finding.detail =
+        status.ok()
+            ? fmt::format("{} sums, whole and in slices, and columns of logits", num_elements)
+            : std::string(status.message());
+    BATON_RETURN_IF_ERROR(report.Add(std::move(finding)));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace baton::gpu_check
