@@ -25,7 +25,7 @@ namespace baton::gpu_check {
 namespace {
 
 constexpr uint32_t kSamples = 10;
-constexpr uint32_t kTinySamples = 3;
+constexpr uint32_t kFewSamples = 3;  // on the runner, and where two ranks of NCCL share a GPU
 // What is copied for comparison is walked over, as blocks are.
 constexpr size_t kCopyRoom = 4;
 // Of a peer that was killed: the kernel takes a GPU from it before it closes its sockets.
@@ -54,6 +54,9 @@ class HandOffCheck {
   Status KillSender(Finding* finding);
   Status KillReceiver(Finding* finding);
   Status PairAnew(Finding* finding);
+  uint32_t NumSamples() const {
+    return input_.is_tiny || options_.kind == TransportKind::kNccl ? kFewSamples : kSamples;
+  }
   StatusOr<std::vector<double>> TimeCopies(size_t bytes);
   // The row of one step; false when it failed, and the next ones make no sense.
   absl::StatusOr<bool> AddStep(const std::string& what,
@@ -78,9 +81,8 @@ Status HandOffCheck::Pair(Finding* finding) {
   child_options_.incarnation = RandomIncarnation();
   const int64_t begin_us = SystemClock().NowUs();
   BATON_RETURN_IF_ERROR(child_->Start(side_.get(), child_options_, input_.other_bytes));
-  BATON_RETURN_IF_ERROR(
-      receiver_->WaitWith("the other process", peer(),
-                          [this](const auto& events) { return events.ups.contains(peer()); }));
+  BATON_RETURN_IF_ERROR(receiver_->WaitWith(
+      "pairing", peer(), [this](const auto& events) { return events.ups.contains(peer()); }));
   const double paired_ms = MsOf(SystemClock().NowUs() - begin_us);
   // What is built or loaded at the first use is not timed again.
   BATON_ASSIGN_OR_RETURN(const int64_t first_us, receiver_->Move(peer(), 1));
@@ -101,7 +103,7 @@ StatusOr<std::vector<double>> HandOffCheck::TimeCopies(size_t bytes) {
   }
   std::vector<double> samples_ms;
   // The first one is not kept.
-  for (uint32_t i = 0; i <= (input_.is_tiny ? kTinySamples : kSamples); ++i) {
+  for (uint32_t i = 0; i <= NumSamples(); ++i) {
     const size_t offset = i * bytes % (copies_[0].size_bytes() - bytes + 1) / 256 * 256;
     BATON_RETURN_IF_ERROR(device->Wait());
     const int64_t begin_us = SystemClock().NowUs();
@@ -118,7 +120,7 @@ Status HandOffCheck::TimeTransfers(uint32_t num_blocks, Finding* finding) {
   const double bytes = static_cast<double>(num_blocks * layout.BlockBytes());
   std::vector<double> samples_ms;
   std::vector<double> rates;
-  for (uint32_t i = 0; i < (input_.is_tiny ? kTinySamples : kSamples); ++i) {
+  for (uint32_t i = 0; i < NumSamples(); ++i) {
     BATON_ASSIGN_OR_RETURN(const int64_t us, receiver_->Move(peer(), num_blocks));
     samples_ms.push_back(MsOf(us));
     rates.push_back(GbPerS(bytes, MsOf(us)));
@@ -183,9 +185,9 @@ Status HandOffCheck::KillReceiver(Finding* finding) {
   HandOffGrant grant;
   BATON_RETURN_IF_ERROR(receiver_->AskToTake(peer(), sizes_.back(), &grant));
   sender.Prepare(grant);
-  // Some rounds of all slices, and more wait by then.
+  // Two rounds of all slices, and more wait by then.
   const uint64_t num_enough = side_->transport()->Stats().slices_sent +
-                              4 * sizes_.back() * side_->memory().layout.num_layers;
+                              2 * sizes_.back() * side_->memory().layout.num_layers;
   const int64_t end_us = SystemClock().NowUs() + receiver_->patience_us();
   const auto has_sent = [&] { return side_->transport()->Stats().slices_sent >= num_enough; };
   sender.Flood([&] { return has_sent() || SystemClock().NowUs() > end_us; });

@@ -72,7 +72,7 @@ StatusOr<int64_t> HandOffReceiver::Go(const GrantedTransfer& transfer) {
 
 Status HandOffReceiver::Flood(const GrantedTransfer& transfer) {
   BATON_RETURN_IF_ERROR(Say(transfer, "flood"));
-  const uint32_t num_good = NumSlices(transfer) / 2;
+  const size_t num_good = transfer.blocks.size() / 2 * side_->memory().layout.num_layers;
   return WaitWith("slices on their way", transfer.peer, [&](const HandOffEvents& events) {
     const auto done = events.slices_done.find(transfer.id);
     return done != events.slices_done.end() && done->second >= num_good &&

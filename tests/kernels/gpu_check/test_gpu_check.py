@@ -7,6 +7,7 @@ beside it (LOOPBACK: tests/nccl).
 import json
 import os
 import re
+import signal
 import stat
 import subprocess
 import sys
@@ -344,8 +345,15 @@ class GpuCheckScript(unittest.TestCase):
                 self.assertLess(check["down_ms"], 20000)
         for kind in ("cuda_ipc", "nccl"):
             self.assertEqual(checks[f"{kind} sender killed"]["slices_done"], 12)
-        self.assertEqual(checks["nccl 12 KiB"]["transport"]["version"], "2.28.9")
-        self.assertEqual(checks["nccl 12 KiB"]["transport"]["dropped"], {})
+        transport = checks["nccl 12 KiB"]["transport"]
+        self.assertEqual((transport["version"], transport["dropped"]), ("2.28.9", {}))
+        self.assertIn("NCCL_HOSTID", transport["way"])
+
+    def test_a_newer_nccl_shares_a_gpu(self):
+        faults = {"BATON_NCCL_LOOPBACK": "version=23003"}
+        code, checks = self.run_stage(6, "--nccl", LOOPBACK, **faults)
+        self.assertEqual(code, 0, checks)
+        self.assertIn("NCCL_MULTI_RANK_GPU_ENABLE", checks["nccl pair"]["transport"]["way"])
 
     def test_a_hand_off_without_nccl_says_so(self):
         for arguments, why in (
@@ -387,8 +395,9 @@ class GpuCheckScript(unittest.TestCase):
             children = own / "task" / str(stage.pid) / "children"
             self.wait_until(lambda: children.read_text())
             child = Path("/proc") / children.read_text().split()[0]
-            # Until it is the program again, behind the fork.
-            self.wait_until(lambda: "hand-off-child" in (child / "cmdline").read_text())
+            # It has threads once it runs; one that is stopped cannot see that its peer hung up.
+            self.wait_until(lambda: len(list((child / "task").iterdir())) > 1)
+            os.kill(int(child.name), signal.SIGSTOP)
             stage.kill()
             stage.wait()
         self.wait_until(lambda: self.is_gone(child))
