@@ -8,7 +8,7 @@
 # what it had; 7 and 8 share gpu_check_tools.json, for eight files are all that may come back. A
 # page of pass, FAIL and not run follows.
 # Options: --out DIR (build/gpu_check), --program FILE, --stages "0 1", --limit SECONDS (of every
-# stage), --total SECONDS, --cublaslt FILE, --sanitizer FILE, --python FILE (python3).
+# stage), --total SECONDS, --cublaslt FILE, --nccl FILE, --sanitizer FILE, --python FILE (python3).
 # Exit status: 0 everything that could run passed, 1 something failed or was stopped, 77 nothing
 # could run (no GPU), 2 usage.
 set -euo pipefail
@@ -23,6 +23,7 @@ stages="0 1 2 3 4 5 6 7 8"
 limit=""
 total=450
 cublaslt=""
+nccl=""
 sanitizer=""
 python="$(command -v python3 || true)"
 body=()
@@ -31,14 +32,14 @@ not_run=77
 usage() {
   echo "gpu_check.sh: $1; usage: scripts/gpu_check.sh [--simt] [--out DIR] [--program FILE]" \
     "[--stages \"0 1\"] [--limit SECONDS] [--total SECONDS] [--cublaslt FILE]" \
-    "[--sanitizer FILE] [--python FILE]" >&2
+    "[--nccl FILE] [--sanitizer FILE] [--python FILE]" >&2
   exit 2
 }
 
 while [[ $# -gt 0 ]]; do
   case "$1" in
     --simt) body=(--simt) ;;
-    --out | --program | --stages | --limit | --total | --cublaslt | --sanitizer | --python)
+    --out | --program | --stages | --limit | --total | --cublaslt | --nccl | --sanitizer | --python)
       [[ $# -ge 2 ]] || usage "$1 needs a value"
       printf -v "${1#--}" '%s' "$2"
       shift
@@ -77,7 +78,7 @@ for stage in $stages; do
   name="${names[$stage]}"
   json="$out/gpu_check_${files[$stage]}.json"
   more=(--limits "$out/gpu_check_bandwidth.json" --peers tests/kernels/gpu_check/torch_peers.py)
-  for tool in cublaslt sanitizer python; do
+  for tool in cublaslt nccl sanitizer python; do
     if [[ -n "${!tool}" ]]; then more+=("--$tool" "${!tool}"); fi
   done
   if [[ -e "$json" ]]; then more+=(--append); fi

@@ -28,12 +28,12 @@ inline constexpr uint32_t kHopperSms = 132;
 // the bias added in fp32, then one rounding if y is bf16. Bits are promised except which NaN a NaN
 // is. `k` is a multiple of 8, at least 8; no limit on m but the grid's.
 struct GemmParams {
-  const simt::Bf16* x;                      // [m][k]
-  const simt::Bf16* w;                      // [n][k]
-  float* y_float = nullptr;           // [m][n]; exactly one of the two is given
-  simt::Bf16* y_bf16 = nullptr;             // [m][n]
-  const float* bias_float = nullptr;  // [n]; at most one of the two is given
-  const simt::Bf16* bias_bf16 = nullptr;    // [n]
+  const simt::Bf16* x;                    // [m][k]
+  const simt::Bf16* w;                    // [n][k]
+  float* y_float = nullptr;               // [m][n]; exactly one of the two is given
+  simt::Bf16* y_bf16 = nullptr;           // [m][n]
+  const float* bias_float = nullptr;      // [n]; at most one of the two is given
+  const simt::Bf16* bias_bf16 = nullptr;  // [n]
   uint32_t m;
   uint32_t n;
   uint32_t k;

@@ -1,5 +1,5 @@
-// DeviceStream, DeviceEvent: owned streams and events of an Accelerator; move-only. Their accelerator
-// outlives them.
+// DeviceStream, DeviceEvent: owned streams and events of an Accelerator; move-only. Their
+// accelerator outlives them.
 #ifndef BATON_SRC_DEVICE_DEVICE_STREAM_H_
 #define BATON_SRC_DEVICE_DEVICE_STREAM_H_
 

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "kvcache/transport/slice_device.h"
+#include "src/device/device_stream.h"
 #include "src/device/host_buffer.h"
 
 namespace baton {

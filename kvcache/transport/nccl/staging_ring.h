@@ -18,6 +18,7 @@
 
 #include "kvcache/transport/slice_device.h"
 #include "kvcache/transport/transport_types.h"
+#include "src/device/device_stream.h"
 #include "src/device/host_buffer.h"
 
 namespace baton {

@@ -1,5 +1,3 @@
-#include <unistd.h>
-
 #include <string>
 #include <string_view>
 #include <utility>
@@ -18,12 +16,6 @@ constexpr const char* kSanitizerTools[] = {"memcheck", "racecheck", "synccheck",
 // What the sanitizer is told to exit with when it found something.
 constexpr int kSanitizerFound = 9;
 constexpr size_t kKeptLines = 200;
-
-std::string OwnPath() {
-  char path[4096];
-  const ssize_t size = readlink("/proc/self/exe", path, sizeof(path));
-  return size > 0 ? std::string(path, static_cast<size_t>(size)) : "";
-}
 
 absl::Status RunUnderSanitizer(const StageInput& input, const std::string& sanitizer,
                                const char* tool, Report& report) {
@@ -128,11 +120,6 @@ absl::Status AddTileSweep(const StageInput& input, Report& report) {
 }
 
 }  // namespace
-
-absl::Status CheckTransport(const StageInput&, Report& report) {
-  return report.Add({"two processes", Verdict::kNotRun,
-                     "this build has no transport between processes of one GPU to ask"});
-}
 
 absl::Status CheckSanitizer(const StageInput& input, Report& report) {
   std::string sanitizer = input.tools.sanitizer;

@@ -9,10 +9,12 @@
 //   --append          what FILE holds already stays
 //   --commit TEXT     for the file
 //   --limits FILE     of stage 3, for shares of what the device can do
-//   --cublaslt FILE, --sanitizer FILE, --python FILE, --peers FILE
+//   --cublaslt FILE, --nccl FILE, --sanitizer FILE, --python FILE, --peers FILE
 //                     programs and libraries of others (stages.h)
 //   --float-mma       with --simt: the runner's quick arithmetic, whose bits must be noticed (a
 //                     test of the comparison)
+//   --other-bytes     stage 6: the sender's blocks hold other bytes than they should (likewise)
+// Stage 6 starts this program once more with an argument of its own (hand_off_child.h).
 #include <cstdio>
 #include <cstdlib>
 #include <string>
@@ -20,9 +22,11 @@
 #include <utility>
 
 #include "kernels/simt/run_options.h"
+#include "src/base/log.h"
 #include "src/base/status.h"
 #include "tests/kernels/gpu_check/clock_log.h"
 #include "tests/kernels/gpu_check/device_body.h"
+#include "tests/kernels/gpu_check/hand_off_child.h"
 #include "tests/kernels/gpu_check/report.h"
 #include "tests/kernels/gpu_check/stages.h"
 
@@ -49,6 +53,7 @@ struct Options {
   bool is_tiny = false;
   bool append = false;
   bool float_mma = false;
+  bool other_bytes = false;
   std::string json;
   std::string commit;
   std::string limits;
@@ -58,13 +63,10 @@ struct Options {
 // Where the value of an option goes; null for an unknown one.
 std::string* TextOf(Options& options, std::string_view name) {
   const std::pair<std::string_view, std::string*> texts[] = {
-      {"--json", &options.json},
-      {"--commit", &options.commit},
-      {"--limits", &options.limits},
-      {"--cublaslt", &options.tools.cublaslt},
-      {"--sanitizer", &options.tools.sanitizer},
-      {"--python", &options.tools.python},
-      {"--peers", &options.tools.peers}};
+      {"--json", &options.json},           {"--commit", &options.commit},
+      {"--limits", &options.limits},       {"--cublaslt", &options.tools.cublaslt},
+      {"--nccl", &options.tools.nccl},     {"--sanitizer", &options.tools.sanitizer},
+      {"--python", &options.tools.python}, {"--peers", &options.tools.peers}};
   for (const auto& [known, text] : texts) {
     if (known == name) return text;
   }
@@ -76,6 +78,7 @@ bool* SwitchOf(Options& options, std::string_view name) {
   if (name == "--tiny") return &options.is_tiny;
   if (name == "--append") return &options.append;
   if (name == "--float-mma") return &options.float_mma;
+  if (name == "--other-bytes") return &options.other_bytes;
   return nullptr;
 }
 
@@ -121,7 +124,8 @@ absl::Status Check(const Options& options, Report& report) {
                             .major = info.major,
                             .is_tiny = options.is_tiny || options.on_runner,
                             .limits = ReadLimits(options.limits),
-                            .tools = options.tools};
+                            .tools = options.tools,
+                            .other_bytes = options.other_bytes};
   absl::Status status = kStages[options.stage].run(input, report);
   if (status.ok()) status = report.Flush();
   report.Watch("", nullptr);
@@ -129,12 +133,15 @@ absl::Status Check(const Options& options, Report& report) {
 }
 
 int Main(int argc, char** argv) {
+  if (argc == 3 && std::string_view(argv[1]) == kHandOffChildFlag) return RunHandOffChild(argv[2]);
+  (void)InitLog({.role = "gpu_check", .level = LogLevel::kWarn});
   Options options;
   if (!Parse(argc, argv, options)) {
     std::fprintf(stderr,
                  "usage: baton_gpu_check --stage 0..8 [--simt [--float-mma]] [--tiny] "
                  "[--json FILE [--append]] [--commit TEXT] [--limits FILE] [--cublaslt FILE] "
-                 "[--sanitizer FILE] [--python FILE] [--peers FILE]\n");
+                 "[--nccl FILE] [--sanitizer FILE] [--python FILE] [--peers FILE] "
+                 "[--other-bytes]\n");
     return kExitUsage;
   }
   simt::RunOptions run = simt::CurrentRunOptions();

@@ -34,11 +34,15 @@ std::string FindProgram(const std::string& name, const std::vector<std::string>&
   return "";
 }
 
+std::string OwnPath() {
+  char path[4096];
+  const ssize_t size = readlink("/proc/self/exe", path, sizeof(path));
+  return size > 0 ? std::string(path, static_cast<size_t>(size)) : "";
+}
+
 Program::~Program() {
-  if (id_ > 0) {
-    kill(id_, SIGKILL);
-    Wait();
-  }
+  Kill();
+  Wait();
   if (pipe_ >= 0) close(pipe_);
 }
 
@@ -73,6 +77,10 @@ bool Program::Read(bool wait, std::string* output) {
     output->append(buffer, static_cast<size_t>(count));
     wait = false;
   }
+}
+
+void Program::Kill() const {
+  if (id_ > 0) kill(id_, SIGKILL);
 }
 
 int Program::Wait() {

@@ -16,6 +16,9 @@ namespace baton::gpu_check {
 // The path of a program: on PATH, else in one of the folders; "" when it is nowhere.
 std::string FindProgram(const std::string& name, const std::vector<std::string>& folders = {});
 
+// The path of this program; "" when the system does not tell it.
+std::string OwnPath();
+
 // A running program whose output (both streams) is read; ended, by its id, with this object.
 class Program {
  public:
@@ -28,6 +31,8 @@ class Program {
   absl::Status Start(const std::vector<std::string>& words);
   // What it has written since the last call; waits for some when told to. False at its end.
   bool Read(bool wait, std::string* output);
+  // Ends it; does not wait until it has ended.
+  void Kill() const;
   // Its exit status, 128 + the signal that ended it; waits for it.
   int Wait();
 

@@ -18,6 +18,7 @@ namespace baton::gpu_check {
 // for.
 struct ForeignTools {
   std::string cublaslt;   // libcublasLt.so.13
+  std::string nccl;       // libnccl.so.2; with the runner a loopback (tests/nccl)
   std::string sanitizer;  // compute-sanitizer
   std::string python;     // an interpreter with torch
   std::string peers;      // torch_peers.py
@@ -30,6 +31,7 @@ struct StageInput {
   bool is_tiny;  // a few values of each kind: for the runner, and under a sanitizer
   MeasuredLimits limits = {};
   ForeignTools tools = {};
+  bool other_bytes = false;  // stage 6: the sender writes other ones (a test of the comparison)
 };
 
 // 0: device, driver, and what of the driver API answers. With the runner there is only the runner.
@@ -60,7 +62,7 @@ absl::Status CheckTimings(const StageInput& input, Report& report);
 // 5: a model of that shape with random weights: the same bits however a prompt is computed, and the
 // time of a step.
 absl::Status CheckModel(const StageInput& input, Report& report);
-// 6: two processes on one GPU.
+// 6: two processes on one GPU hand KV over, by CUDA IPC and by NCCL.
 absl::Status CheckTransport(const StageInput& input, Report& report);
 // 7: stage 2's tiny list under compute-sanitizer.
 absl::Status CheckSanitizer(const StageInput& input, Report& report);

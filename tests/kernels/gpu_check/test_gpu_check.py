@@ -1,11 +1,13 @@
 """scripts/gpu_check.sh itself: what it makes of stages that pass, fail, hang or cannot run.
 
-Usage: test_gpu_check.py PROGRAM FAKE_CUBLASLT, the built baton_gpu_check and a library beside it.
+Usage: test_gpu_check.py PROGRAM FAKE_CUBLASLT LOOPBACK, the built baton_gpu_check and libraries
+beside it (LOOPBACK: tests/nccl).
 """
 
 import json
 import os
 import re
+import signal
 import stat
 import subprocess
 import sys
@@ -18,6 +20,7 @@ ROOT = Path(__file__).resolve().parents[3]
 SCRIPT = ROOT / "scripts" / "gpu_check.sh"
 PROGRAM = ""
 CUBLASLT = ""
+LOOPBACK = ""
 HAS_GPU = Path("/dev/nvidiactl").exists()
 
 NUM_STAGES = 9
@@ -322,9 +325,82 @@ class GpuCheckScript(unittest.TestCase):
         self.assertIn("| gemm qkv m 1 | 20.0 | 2500 | 2.5 | 58 % | 85 % |", table)
         self.assertEqual(len(table), 2 + len(timed["checks"]) + 2)
 
-    def test_two_processes_on_a_gpu_are_not_asked_yet(self):
-        code, checks = self.run_stage(6)
-        self.assertEqual((code, checks["two processes"]["verdict"]), (77, "not run"))
+    def test_two_processes_hand_over(self):
+        code, checks = self.run_stage(6, "--nccl", LOOPBACK)
+        self.assertEqual(code, 0, checks)
+        sizes = ["12 KiB", "24 KiB", "60 KiB", "96 KiB"]
+        steps = ["pair", *sizes, "sender killed", "paired anew"]
+        rows = [f"cuda_ipc {step}" for step in steps] + [f"nccl {step}" for step in steps]
+        rows += ["nccl receiver killed", "nccl and once more"]
+        self.assertEqual(list(checks), rows)
+        for name, check in checks.items():
+            self.assertEqual(check["blocks_leaked"], 0)
+            if name.endswith("KiB"):
+                self.assertEqual(check["bytes"], 4096 * check["slices"])
+                self.assertEqual(check["bytes_compared"], 3 * check["bytes"])
+                self.assertEqual(check["checksums_verified"], 3 * check["slices"])
+                self.assertEqual((len(check["samples_ms"]), len(check["copy_samples_ms"])), (3, 3))
+                self.assertNotIn("gb_per_s", check)
+            if name.endswith("killed"):
+                self.assertLess(check["down_ms"], 20000)
+        for kind in ("cuda_ipc", "nccl"):
+            self.assertEqual(checks[f"{kind} sender killed"]["slices_done"], 12)
+        transport = checks["nccl 12 KiB"]["transport"]
+        self.assertEqual((transport["version"], transport["dropped"]), ("2.28.9", {}))
+        self.assertIn("NCCL_HOSTID", transport["way"])
+
+    def test_a_newer_nccl_shares_a_gpu(self):
+        faults = {"BATON_NCCL_LOOPBACK": "version=23003"}
+        code, checks = self.run_stage(6, "--nccl", LOOPBACK, **faults)
+        self.assertEqual(code, 0, checks)
+        self.assertIn("NCCL_MULTI_RANK_GPU_ENABLE", checks["nccl pair"]["transport"]["way"])
+
+    def test_a_hand_off_without_nccl_says_so(self):
+        for arguments, why in (
+            ([], "--nccl"),
+            (["--nccl", str(self.folder / "missing.so")], "missing.so"),
+            (["--nccl", "libm.so.6"], "lacks ncclGetVersion"),
+        ):
+            code, checks = self.run_stage(6, *arguments)
+            self.assertEqual((code, checks["nccl"]["verdict"]), (0, "not run"))
+            self.assertRegex(checks["nccl"]["detail"], f"^skipped: .*{why}")
+
+    def test_other_bytes_than_the_sender_s_fail(self):
+        code, checks = self.run_stage(6, "--other-bytes", "--nccl", LOOPBACK)
+        self.assertEqual((code, list(checks)), (1, ["cuda_ipc pair", "nccl pair"]))
+        for check in checks.values():
+            self.assertRegex(check["detail"], r"block 0 of 1: byte 12287 is \w\w, the sender's is")
+        code, checks = self.run_stage(6, "--nccl", LOOPBACK, BATON_NCCL_LOOPBACK="corrupt=1")
+        self.assertEqual((code, checks["nccl pair"]["verdict"]), (1, "FAIL"))
+        self.assertIn("other checksums than the sender's", checks["nccl pair"]["detail"])
+
+    @staticmethod
+    def is_gone(process):
+        try:
+            # It may stay as a zombie where nobody waits for orphans.
+            return ") Z" in (process / "stat").read_text()
+        except (FileNotFoundError, ProcessLookupError):
+            return True
+
+    def wait_until(self, condition):
+        end = time.monotonic() + 60
+        while not condition():
+            self.assertLess(time.monotonic(), end)
+            time.sleep(0.002)
+
+    def test_the_other_process_dies_with_the_stage(self):
+        command = [PROGRAM, "--stage", "6", "--simt"]
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL) as stage:
+            own = Path("/proc") / str(stage.pid)
+            children = own / "task" / str(stage.pid) / "children"
+            self.wait_until(lambda: children.read_text())
+            child = Path("/proc") / children.read_text().split()[0]
+            # It has threads once it runs; one that is stopped cannot see that its peer hung up.
+            self.wait_until(lambda: len(list((child / "task").iterdir())) > 1)
+            os.kill(int(child.name), signal.SIGSTOP)
+            stage.kill()
+            stage.wait()
+        self.wait_until(lambda: self.is_gone(child))
 
     def test_other_bits_of_the_tensor_cores_fail(self):
         command = [PROGRAM, "--stage", "1", "--simt", "--float-mma", "--json", self.folder / "j"]
@@ -354,4 +430,5 @@ class GpuCheckScript(unittest.TestCase):
 if __name__ == "__main__":
     PROGRAM = sys.argv.pop(1)
     CUBLASLT = sys.argv.pop(1)
+    LOOPBACK = sys.argv.pop(1)
     unittest.main()

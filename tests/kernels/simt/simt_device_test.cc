@@ -16,6 +16,7 @@
 #include "src/base/memory_file.h"
 #include "src/base/unique_fd.h"
 #include "src/device/device_graph.h"
+#include "src/device/device_stream.h"
 #include "tests/kernels/simt/device_values.h"
 
 namespace baton::simt {

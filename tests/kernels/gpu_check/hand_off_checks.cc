@@ -1,0 +1,295 @@
+// Stage 6: KV handed over between two processes of one GPU. This one receives; a child sends
+// (hand_off_child.h), is killed in the middle of a transfer, and followed by another one. With NCCL
+// then the other way round.
+//
+// A time is that of a whole transfer as its receiver sees it: from the word that everything is
+// ready, over the sender's offers, to the last slice whose bytes have the sender's checksum. Beside
+// it stands the device's own copy of as many bytes, between two waits of the host too.
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "src/base/clock.h"
+#include "src/base/random.h"
+#include "tests/kernels/gpu_check/hand_off_child.h"
+#include "tests/kernels/gpu_check/hand_off_receiver.h"
+#include "tests/kernels/gpu_check/hand_off_sender.h"
+#include "tests/kernels/gpu_check/hand_off_side.h"
+#include "tests/kernels/gpu_check/library.h"
+#include "tests/kernels/gpu_check/stages.h"
+#include "tests/kernels/gpu_check/timing.h"
+
+namespace baton::gpu_check {
+namespace {
+
+constexpr uint32_t kSamples = 10;
+constexpr uint32_t kFewSamples = 3;  // on the runner, and where two ranks of NCCL share a GPU
+// What is copied for comparison is walked over, as blocks are.
+constexpr size_t kCopyRoom = 4;
+// Of a peer that was killed: the kernel takes a GPU from it before it closes its sockets.
+constexpr int64_t kMaxDownUs = 5'000'000;
+
+double MsOf(int64_t us) { return static_cast<double>(us) / 1e3; }
+
+double GbPerS(double bytes, double ms) { return ms > 0 ? bytes / ms / 1e6 : 0; }
+
+// All rows of one transport.
+class HandOffCheck {
+ public:
+  HandOffCheck(const StageInput& input, const SideOptions& options)
+      : input_(input),
+        options_(options),
+        name_(TransportKindName(options.kind)),
+        sizes_(HandOffSizes(options.on_runner)) {}
+
+  absl::Status Add(Report& report);
+
+ private:
+  // A new child, connected.
+  Status Pair(Finding* finding);
+  Status TimeTransfers(uint32_t num_blocks, Finding* finding);
+  Status KillChild(Finding* finding);
+  Status KillSender(Finding* finding);
+  Status KillReceiver(Finding* finding);
+  Status PairAnew(Finding* finding);
+  uint32_t NumSamples() const {
+    return input_.is_tiny || options_.kind == TransportKind::kNccl ? kFewSamples : kSamples;
+  }
+  StatusOr<std::vector<double>> TimeCopies(size_t bytes);
+  // The row of one step; false when it failed, and the next ones make no sense.
+  absl::StatusOr<bool> AddStep(const std::string& what,
+                               const std::function<Status(Finding* finding)>& step, Report& report);
+  Incarnation peer() const { return child_options_.incarnation; }
+
+  const StageInput& input_;
+  const SideOptions options_;
+  const std::string name_;
+  const std::vector<uint32_t> sizes_;
+  std::unique_ptr<HandOffSide> side_;
+  std::unique_ptr<HandOffReceiver> receiver_;
+  DeviceBuffer copies_[2];
+  std::unique_ptr<HandOffChild> child_;
+  SideOptions child_options_;
+};
+
+Status HandOffCheck::Pair(Finding* finding) {
+  child_ = std::make_unique<HandOffChild>();
+  child_options_ = options_;
+  child_options_.listens = false;
+  child_options_.incarnation = RandomIncarnation();
+  const int64_t begin_us = SystemClock().NowUs();
+  BATON_RETURN_IF_ERROR(child_->Start(side_.get(), child_options_, input_.other_bytes));
+  BATON_RETURN_IF_ERROR(receiver_->WaitWith(
+      "pairing", peer(), [this](const auto& events) { return events.ups.contains(peer()); }));
+  const double paired_ms = MsOf(SystemClock().NowUs() - begin_us);
+  // What is built or loaded at the first use is not timed again.
+  BATON_ASSIGN_OR_RETURN(const int64_t first_us, receiver_->Move(peer(), 1));
+  finding->data["paired_ms"] = paired_ms;
+  finding->data["first_transfer_ms"] = MsOf(first_us);
+  finding->detail =
+      fmt::format("process to peer {:.0f} ms, first block {:.1f} ms", paired_ms, MsOf(first_us));
+  return OkStatus();
+}
+
+StatusOr<std::vector<double>> HandOffCheck::TimeCopies(size_t bytes) {
+  Accelerator* const device = side_->device();
+  device->MakeCurrent();
+  for (DeviceBuffer& buffer : copies_) {
+    if (buffer.data() != nullptr) continue;
+    const size_t room = kCopyRoom * sizes_.back() * side_->memory().layout.BlockBytes();
+    BATON_ASSIGN_OR_RETURN(buffer, DeviceBuffer::Create(device, room, "copies"));
+  }
+  std::vector<double> samples_ms;
+  // The first one is not kept.
+  for (uint32_t i = 0; i <= NumSamples(); ++i) {
+    const size_t offset = i * bytes % (copies_[0].size_bytes() - bytes + 1) / 256 * 256;
+    BATON_RETURN_IF_ERROR(device->Wait());
+    const int64_t begin_us = SystemClock().NowUs();
+    BATON_RETURN_IF_ERROR(
+        device->CopyWithin(copies_[1].data() + offset, copies_[0].data() + offset, bytes));
+    BATON_RETURN_IF_ERROR(device->Wait());
+    if (i > 0) samples_ms.push_back(MsOf(SystemClock().NowUs() - begin_us));
+  }
+  return samples_ms;
+}
+
+Status HandOffCheck::TimeTransfers(uint32_t num_blocks, Finding* finding) {
+  const KvLayout& layout = side_->memory().layout;
+  const double bytes = static_cast<double>(num_blocks * layout.BlockBytes());
+  std::vector<double> samples_ms;
+  std::vector<double> rates;
+  for (uint32_t i = 0; i < NumSamples(); ++i) {
+    BATON_ASSIGN_OR_RETURN(const int64_t us, receiver_->Move(peer(), num_blocks));
+    samples_ms.push_back(MsOf(us));
+    rates.push_back(GbPerS(bytes, MsOf(us)));
+  }
+  BATON_ASSIGN_OR_RETURN(const std::vector<double> copies_ms,
+                         TimeCopies(num_blocks * layout.BlockBytes()));
+  nlohmann::json& data = finding->data;
+  data["bytes"] = bytes;
+  data["slices"] = num_blocks * layout.num_layers;
+  data["checksums_verified"] = samples_ms.size() * num_blocks * layout.num_layers;
+  data["bytes_compared"] = static_cast<double>(samples_ms.size()) * bytes;
+  data["samples_ms"] = samples_ms;
+  data["copy_samples_ms"] = copies_ms;
+  finding->detail = "timed, on this processor";
+  if (!input_.body.is_gpu) return OkStatus();
+  const double ms = MedianOf(samples_ms);
+  const double copy_ms = MedianOf(copies_ms);
+  data["median_ms"] = ms;
+  data["samples_gb_per_s"] = rates;
+  data["gb_per_s"] = GbPerS(bytes, ms);
+  data["copy_gb_per_s"] = GbPerS(bytes, copy_ms);
+  data["percent_of_copy"] = ms > 0 ? 100 * copy_ms / ms : 0;
+  finding->detail = fmt::format("{:.2f} ms, {:.1f} GB/s; a copy {:.2f} ms, {:.1f} GB/s", ms,
+                                GbPerS(bytes, ms), copy_ms, GbPerS(bytes, copy_ms));
+  return OkStatus();
+}
+
+Status HandOffCheck::KillChild(Finding* finding) {
+  const int64_t begin_us = SystemClock().NowUs();
+  child_->Kill();
+  BATON_RETURN_IF_ERROR(side_->sink()->WaitFor(
+      "word of the peer that was killed",
+      input_.body.is_gpu ? kMaxDownUs : receiver_->patience_us(),
+      [this](const auto& events) { return events.down_us.contains(peer()); }));
+  HandOffEvents now = side_->sink()->Snapshot();
+  finding->data["down_ms"] = MsOf(now.down_us[peer()] - begin_us);
+  finding->data["down_reason"] = now.down_reasons[peer()];
+  return OkStatus();
+}
+
+Status HandOffCheck::KillSender(Finding* finding) {
+  GrantedTransfer transfer;
+  BATON_RETURN_IF_ERROR(receiver_->Grant(peer(), sizes_.back(), &transfer));
+  BATON_RETURN_IF_ERROR(receiver_->Flood(transfer));
+  BATON_RETURN_IF_ERROR(KillChild(finding));
+  HandOffEvents now = side_->sink()->Snapshot();
+  finding->data["slices_done"] = now.slices_done[transfer.id];
+  finding->data["slices_refused"] = now.num_bad[transfer.id];
+  if (now.complete_us.contains(transfer.id)) return Internal("a transfer without end is complete");
+  BATON_RETURN_IF_ERROR(receiver_->Compare(transfer, transfer.blocks.size() / 2));
+  const int64_t closing_us = SystemClock().NowUs();
+  BATON_RETURN_IF_ERROR(receiver_->End(transfer, /*peer_lives=*/false));
+  finding->data["closed_ms"] = MsOf(SystemClock().NowUs() - closing_us);
+  finding->detail = fmt::format("{} of {} slices were there; {}", now.slices_done[transfer.id],
+                                receiver_->NumSlices(transfer), now.down_reasons[peer()]);
+  return OkStatus();
+}
+
+Status HandOffCheck::KillReceiver(Finding* finding) {
+  HandOffSender sender(side_.get(), peer());
+  BATON_RETURN_IF_ERROR(sender.FillBlocks(/*is_wrong=*/false));
+  HandOffGrant grant;
+  BATON_RETURN_IF_ERROR(receiver_->AskToTake(peer(), sizes_.back(), &grant));
+  sender.Prepare(grant);
+  // Two rounds of all slices, and more wait by then.
+  const uint64_t num_enough = side_->transport()->Stats().slices_sent +
+                              2 * sizes_.back() * side_->memory().layout.num_layers;
+  const int64_t end_us = SystemClock().NowUs() + receiver_->patience_us();
+  const auto has_sent = [&] { return side_->transport()->Stats().slices_sent >= num_enough; };
+  sender.Flood([&] { return has_sent() || SystemClock().NowUs() > end_us; });
+  if (!has_sent()) return DeadlineExceeded("the receiver did not take enough");
+  BATON_RETURN_IF_ERROR(KillChild(finding));
+  const int64_t closing_us = SystemClock().NowUs();
+  BATON_RETURN_IF_ERROR(sender.Close(receiver_->patience_us()));
+  finding->data["closed_ms"] = MsOf(SystemClock().NowUs() - closing_us);
+  finding->detail = side_->sink()->Snapshot().down_reasons[peer()];
+  return OkStatus();
+}
+
+Status HandOffCheck::PairAnew(Finding* finding) {
+  BATON_RETURN_IF_ERROR(Pair(finding));
+  BATON_RETURN_IF_ERROR(receiver_->Move(peer(), sizes_.back()).status());
+  // Of the dead one's pool nothing is left by now.
+  const nlohmann::json counters = side_->Counters();
+  if (counters.value("mapped_pools", 1) == 1) return OkStatus();
+  return Internal("{} pools are mapped, of one peer", counters["mapped_pools"].dump());
+}
+
+absl::StatusOr<bool> HandOffCheck::AddStep(const std::string& what,
+                                           const std::function<Status(Finding* finding)>& step,
+                                           Report& report) {
+  Finding finding{.name = fmt::format("{} {}", name_, what)};
+  Status status = step(&finding);
+  const bool has_leaked = status.ok() && receiver_->NumLeaked() > 0;
+  if (has_leaked) status = Internal("{} blocks are not free", receiver_->NumLeaked());
+  finding.data["blocks_leaked"] = receiver_->NumLeaked();
+  finding.data["transport"] = side_->Counters();
+  if (!status.ok()) {
+    finding.verdict = Verdict::kFail;
+    const std::string said = child_ != nullptr ? child_->Output() : "";
+    finding.detail = fmt::format("{}{}{}", std::string(status.message()),
+                                 said.empty() ? "" : "; the other process: ", said);
+  } else if (options_.kind == TransportKind::kNccl && input_.body.is_gpu) {
+    finding.detail += fmt::format("; two ranks of one GPU {}: for correctness only",
+                                  finding.data["transport"].value("way", ""));
+  }
+  BATON_RETURN_IF_ERROR(report.Add(std::move(finding)));
+  return status.ok();
+}
+
+absl::Status HandOffCheck::Add(Report& report) {
+  StatusOr<std::unique_ptr<HandOffSide>> side = HandOffSide::Open(options_);
+  if (!side.ok()) {
+    const bool is_missing = side.status().code() == absl::StatusCode::kFailedPrecondition;
+    return report.Add({name_, is_missing ? Verdict::kNotRun : Verdict::kFail,
+                       (is_missing ? "skipped: " : "") + std::string(side.status().message())});
+  }
+  side_ = *std::move(side);
+  receiver_ = std::make_unique<HandOffReceiver>(side_.get(), options_.on_runner);
+  std::vector<std::pair<std::string, std::function<Status(Finding * finding)>>> steps;
+  steps.emplace_back("pair", [this](Finding* finding) { return Pair(finding); });
+  for (const uint32_t num_blocks : sizes_) {
+    const size_t bytes = num_blocks * side_->memory().layout.BlockBytes();
+    steps.emplace_back(fmt::format("{} KiB", bytes >> 10), [this, num_blocks](Finding* finding) {
+      return TimeTransfers(num_blocks, finding);
+    });
+  }
+  steps.emplace_back("sender killed", [this](Finding* finding) { return KillSender(finding); });
+  steps.emplace_back("paired anew", [this](Finding* finding) { return PairAnew(finding); });
+  // With CUDA IPC slices go from who dialled only, and who is pulled from waits for nothing.
+  if (options_.kind == TransportKind::kNccl) {
+    steps.emplace_back("receiver killed",
+                       [this](Finding* finding) { return KillReceiver(finding); });
+    steps.emplace_back("and once more", [this](Finding* finding) { return PairAnew(finding); });
+  }
+  for (const auto& [what, step] : steps) {
+    BATON_ASSIGN_OR_RETURN(const bool passed, AddStep(what, step, report));
+    if (!passed) break;
+  }
+  return absl::OkStatus();
+}
+
+// The path of NCCL, or why there is none.
+absl::StatusOr<std::string> FindNccl(const StageInput& input) {
+  if (!input.body.is_gpu && input.tools.nccl.empty()) {
+    return Unavailable("on the runner a loopback has to be named (--nccl)");
+  }
+  const LibraryPlaces places = {"libnccl.so.2", input.tools.nccl, "BATON_NCCL_LIBRARY",
+                                input.tools.python};
+  const absl::StatusOr<Library> library = OpenLibrary(places);
+  if (!library.ok()) return library.status();
+  return library->path;
+}
+
+}  // namespace
+
+absl::Status CheckTransport(const StageInput& input, Report& report) {
+  SideOptions options = {.on_runner = !input.body.is_gpu, .listens = true};
+  options.incarnation = RandomIncarnation();
+  BATON_RETURN_IF_ERROR(HandOffCheck(input, options).Add(report));
+  const absl::StatusOr<std::string> library = FindNccl(input);
+  if (!library.ok()) {
+    return report.Add(
+        {"nccl", Verdict::kNotRun, "skipped: " + std::string(library.status().message())});
+  }
+  options.kind = TransportKind::kNccl;
+  options.nccl_library = *library;
+  options.incarnation = RandomIncarnation();
+  return HandOffCheck(input, options).Add(report);
+}
+
+}  // namespace baton::gpu_check

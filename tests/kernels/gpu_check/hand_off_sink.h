@@ -1,0 +1,61 @@
+// What the transport of one side of a hand-off told, with its times: recorded by the transport's
+// thread, waited for by any other.
+#ifndef BATON_TESTS_KERNELS_GPU_CHECK_HAND_OFF_SINK_H_
+#define BATON_TESTS_KERNELS_GPU_CHECK_HAND_OFF_SINK_H_
+
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "kvcache/transport/kv_transport.h"
+
+namespace baton::gpu_check {
+
+// Times are those of SystemClock(), microseconds.
+struct HandOffEvents {
+  std::set<Incarnation> ups;
+  std::map<Incarnation, int64_t> down_us;
+  std::map<Incarnation, std::string> down_reasons;
+  std::set<Incarnation> ended;  // whose process is gone
+  std::vector<std::string> words;
+  std::map<TransferId, uint32_t> slices_done;
+  std::map<TransferId, int64_t> complete_us;
+  std::map<TransferId, uint64_t> num_bad;  // slices refused
+  std::set<TransferId> receives_closed;
+  std::set<TransferId> sends_closed;
+};
+
+// See the file comment.
+class HandOffSink final : public KvTransportSink {
+ public:
+  void OnPeerUp(const PeerUp& peer) override;
+  void OnPeerDown(Incarnation peer, const Status& status) override;
+  void OnControl(Incarnation peer, std::string bytes) override;
+  void OnReceiveProgress(TransferId transfer, uint32_t slices_done, bool complete) override;
+  void OnBadSlice(const BadSlice& slice) override;
+  void OnReceiveClosed(TransferId transfer) override;
+  void OnSendClosed(Incarnation peer, TransferId transfer) override;
+  // Its process has closed its output.
+  void NoteEnded(Incarnation peer);
+
+  // Until the condition holds; DeadlineExceeded naming `what` when it does not in `limit_us`.
+  Status WaitFor(const char* what, int64_t limit_us,
+                 const std::function<bool(const HandOffEvents&)>& condition);
+  HandOffEvents Snapshot();
+
+ private:
+  void Record(const std::function<void(HandOffEvents*)>& change);
+
+  std::mutex mutex_;  // guards events_
+  std::condition_variable changed_;
+  HandOffEvents events_;
+};
+
+}  // namespace baton::gpu_check
+
+#endif  // BATON_TESTS_KERNELS_GPU_CHECK_HAND_OFF_SINK_H_
