@@ -15,7 +15,8 @@ inline namespace BATON_BODY {
 
 inline constexpr uint32_t kExchangeThreads = 256;
 // Some 20 s on a GPU, where a look at a flag takes most of a microsecond: a rank that failed never
-// comes.
+// comes. Nor does one whose work the host has not put into its stream yet, so a process that is
+// stopped for longer between the launches of two ranks fails too.
 inline constexpr uint32_t kMaxExchangeSpins = 1u << 25;
 
 // One cta of a rank.

@@ -3,9 +3,8 @@
 // through kernel_table.h.
 //
 // Each rank launches the same exchanges in the same order, in a stream of its own device; or one
-// launch computes all ranks, where they share one device. An exchange begins once every rank has
-// come to it. Parts may be written again once the rank has left the exchange after that one: two
-// buffers in turn do.
+// launch computes all ranks, where they share one device. A rank that waits for another gives up
+// after some 20 s (exchange.h), which its device reports as a failed kernel.
 #ifndef BATON_KERNELS_CUDA_EXCHANGE_PARAMS_H_
 #define BATON_KERNELS_CUDA_EXCHANGE_PARAMS_H_
 
@@ -40,6 +39,9 @@ struct ExchangeRanks {
 // same.
 enum class AllReducePath : uint8_t { kAuto, kWhole, kSlices };
 
+// No rank adds before all have come. Parts may be written again once the rank has left the next
+// AllReduce: two buffers in turn do.
+//
 // outs[r] = ((parts[0] + parts[1]) + parts[2]) + ... in fp32, rounded to bf16 once, for every rank
 // r: equal bits at all of them.
 struct AllReduceParams {
@@ -51,7 +53,8 @@ struct AllReduceParams {
 };
 
 // out = the columns of all ranks beside one another: rank r has those from r * rank_columns on, at
-// most rank_columns of them. Rank 0 alone writes.
+// most rank_columns of them. Each writes its own into rank 0's memory, and rank 0 leaves once all
+// have: `out` is free when the first rank comes.
 struct GatherColumnsParams {
   ExchangeRanks ranks;
   const float* parts[kMaxRanks];  // [num_rows][columns of the rank]

@@ -97,6 +97,9 @@ absl::Status SimtDevice::CheckIdle() const {
 
 absl::Status SimtDevice::BeginRecording() {
   BATON_RETURN_IF_ERROR(CheckIdle());
+  if (KernelGraph::Recording() != nullptr) {
+    return Unimplemented("the runner records one device at a time");
+  }
   recorded_ = std::make_unique<KernelGraph>();
   KernelGraph::RecordInto(recorded_.get());
   return absl::OkStatus();

@@ -104,6 +104,14 @@ Status CheckSupported(const ServeFlags& f) {
   RouterConfig router;  // only to see whether it can be made
   BATON_RETURN_IF_ERROR(ApplyRouterTuning(f.router, router));
   BATON_RETURN_IF_ERROR(CheckTuning(f.tuning));
+  const bool has_one_worker = f.router.mode == "aggregated" && f.num_decode == 1;
+  if (f.tuning.tensor_parallel != "1" && f.tuning.device != "simt" && !has_one_worker) {
+    return InvalidArgument(
+        "--tensor-parallel {} needs GPUs of its own for each worker, and serve's workers share "
+        "them: give --mode aggregated --decode 1, or start `baton router`, `baton prefill` and "
+        "`baton decode`, the workers with a CUDA_VISIBLE_DEVICES each",
+        f.tuning.tensor_parallel);
+  }
   if (f.tuning.transport == "nccl" && f.tuning.device != "simt") {
     return InvalidArgument(
         "--transport nccl needs a GPU for each worker, and serve computes on one: use cuda_ipc, or "

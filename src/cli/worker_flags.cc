@@ -28,6 +28,12 @@ Status CheckTensorParallel(const WorkerTuning& tuning, bool is_processor) {
         "--tensor-parallel {} divides a model among GPUs, and the processor computes it whole",
         tuning.tensor_parallel);
   }
+  if (tuning.kv_dtype == "f32") {
+    return Unimplemented(
+        "--kv-dtype f32 with --tensor-parallel {}: GPUs store K and V in bf16 or "
+        "fp8",
+        tuning.tensor_parallel);
+  }
   if (tuning.transport == "nccl" || tuning.transport == "cuda_ipc") {
     return Unimplemented(
         "--transport {} hands over the KV of one GPU; with --tensor-parallel {} use auto, shm or "

@@ -1,5 +1,7 @@
 #include "src/model/compute_device.h"
 
+#include <cstdlib>
+#include <string_view>
 #include <utility>
 
 #include "src/base/log.h"
@@ -30,7 +32,20 @@ absl::StatusOr<ComputeDevice> OpenSimt() { return CheckDeviceInBuild(DeviceKind:
 
 #ifdef BATON_HAVE_CUDA
 constexpr bool kHasCuda = true;
+// A GPU waits there for what the host gives to the others: no launch may wait for a GPU.
+absl::Status LetLaunchesReturnAtOnce() {
+  const char* const blocking = std::getenv("CUDA_LAUNCH_BLOCKING");
+  if (blocking != nullptr && *blocking != 0 && std::string_view(blocking) != "0") {
+    return FailedPrecondition(
+        "CUDA_LAUNCH_BLOCKING is set, and then ranks wait for one another for ever; unset it");
+  }
+  // A kernel that is loaded when it is first launched may wait for other GPUs.
+  ::setenv("CUDA_MODULE_LOADING", "EAGER", /*overwrite=*/1);
+  return absl::OkStatus();
+}
+
 absl::StatusOr<ComputeDevice> OpenCuda(uint32_t num_ranks) {
+  if (num_ranks > 1) BATON_RETURN_IF_ERROR(LetLaunchesReturnAtOnce());
   BATON_ASSIGN_OR_RETURN(std::unique_ptr<CudaDevice> device, CudaDevice::Open(0));
   ComputeDevice out{std::move(device), &cuda::gpu::Kernels()};
   for (uint32_t rank = 1; rank < num_ranks; ++rank) {
@@ -75,6 +90,9 @@ std::vector<Accelerator*> ComputeDevice::accelerators() const {
 absl::StatusOr<ComputeDevice> OpenComputeDevice(DeviceKind kind, uint32_t num_ranks) {
   if (kind == DeviceKind::kSimt) return OpenSimt();
   const bool is_auto = kind == DeviceKind::kUnspecified;
+  if (kind == DeviceKind::kCpu && num_ranks > 1) {
+    return InvalidArgument("the processor computes a model whole, not in {} ranks", num_ranks);
+  }
   if (kind == DeviceKind::kCuda || (is_auto && num_ranks > 1)) return OpenCuda(num_ranks);
   if (is_auto && kHasCuda) {
     absl::StatusOr<ComputeDevice> gpu = OpenCuda(num_ranks);

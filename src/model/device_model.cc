@@ -104,7 +104,8 @@ Status DeviceModel::TakeConfig(const ModelConfig& config) {
   devices_.insert(devices_.end(), options_.peers.begin(), options_.peers.end());
   BATON_CHECK(devices_.size() == 1 || devices_.size() == options_.num_ranks,
               "{} devices for {} ranks", devices_.size(), options_.num_ranks);
-  BATON_RETURN_IF_ERROR(CheckRankCount(config, options_.num_ranks));
+  BATON_RETURN_IF_ERROR(
+      WithPrefix(CheckRankCount(config, options_.num_ranks), "--tensor-parallel"));
   BATON_RETURN_IF_ERROR(CheckShape(ConfigOfRank(config, options_.num_ranks), *options_.device));
   BATON_ASSIGN_OR_RETURN(options_.max_context, ContextFor(config, options_.max_context));
   layout_ = KvLayoutOf(config, options_.kv_dtype, options_.block_size);
@@ -219,6 +220,13 @@ Status DeviceModel::WaitForAll() const {
   return first;
 }
 
+Status DeviceModel::CheckRanksOf(const KvView& kv) const {
+  const size_t wanted = options_.num_ranks == 1 ? 0 : options_.num_ranks;
+  if (kv.ranks.size() == wanted) return OkStatus();
+  return InvalidArgument("the KV view has blocks of {} ranks, the model has {}",
+                         std::max<size_t>(kv.ranks.size(), 1), options_.num_ranks);
+}
+
 Status DeviceModel::Forward(const ModelBatch& batch, const KvView& kv, LayerHook* hook,
                             std::span<float> logits) {
   BATON_RETURN_IF_ERROR(
@@ -228,16 +236,15 @@ Status DeviceModel::Forward(const ModelBatch& batch, const KvView& kv, LayerHook
     return InvalidArgument("logits of {} rows are wanted, the model was loaded for {}",
                            batch.logit_rows.size(), options_.max_logit_rows);
   }
-  if (options_.num_ranks > 1 && kv.ranks.size() != options_.num_ranks) {
-    return InvalidArgument("the KV view has blocks of {} ranks, the model has {}", kv.ranks.size(),
-                           options_.num_ranks);
-  }
+  BATON_RETURN_IF_ERROR(CheckRanksOf(kv));
   options_.device->MakeCurrent();
   const uint32_t padded_rows = PaddedRows(batch, kv, hook);
-  BATON_RETURN_IF_ERROR(
-      ForEachRank([&](const DeviceRank& rank) { return rank.batch().Set(batch, padded_rows); }));
-  const Status launched =
-      padded_rows > 0 ? LaunchRecorded(padded_rows) : LaunchStep(kv, hook, batch.wants_tokens());
+  Status launched =
+      ForEachRank([&](const DeviceRank& rank) { return rank.batch().Set(batch, padded_rows); });
+  if (launched.ok()) {
+    launched =
+        padded_rows > 0 ? LaunchRecorded(padded_rows) : LaunchStep(kv, hook, batch.wants_tokens());
+  }
   if (!launched.ok()) {
     (void)WaitForAll();  // for the copies of the batch, whose source the next one takes
     return launched;

@@ -119,6 +119,8 @@ class DeviceModel final : public LoadedModel {
     uint32_t num_ctas;
     std::vector<DeviceGraph> graphs;
   };
+  // InvalidArgument when the view is of another number of ranks.
+  Status CheckRanksOf(const KvView& kv) const;
   // Goes on without recorded steps; Internal when a device has failed.
   Status StopRecording(const Status& why);
   // To how many rows a recorded step needs the batch padded; 0 = no recorded step computes it.

@@ -23,6 +23,7 @@ constexpr uint32_t NextPaddedRows(uint32_t rows) {
 }  // namespace
 
 Status DeviceModel::Prepare(const KvView& kv) {
+  BATON_RETURN_IF_ERROR(CheckRanksOf(kv));
   graphs_.clear();
   recorded_kv_ = kv.BaseOfRank(0);
   options_.device->MakeCurrent();

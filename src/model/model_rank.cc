@@ -59,25 +59,30 @@ IndexRange LogitsOfRank(const ModelConfig& config, const ModelRank& rank) {
 
 absl::StatusOr<TensorSlice> SliceTensor(const GgufTensor& tensor, const IndexRange& rows,
                                         const IndexRange& columns, ThreadPool& pool) {
-  TensorSlice out = {tensor, {}};
-  std::vector<std::byte> encoded;
-  const uint32_t step = tensor.type->block_elements;
-  const bool cuts_blocks = columns.first % step != 0 || columns.count % step != 0;
-  if (cuts_blocks) {
-    BATON_ASSIGN_OR_RETURN(encoded, EncodeMatrix(tensor, GgmlType::kBf16, pool));
-    out.tensor.type = FindGgufTensorType(static_cast<uint32_t>(GgmlType::kBf16));
-    out.tensor.data = encoded;
+  const uint64_t step = tensor.type->block_elements;
+  const uint64_t first = columns.first / step * step;
+  const uint64_t end = (columns.first + columns.count + step - 1) / step * step;
+  if (first != columns.first || end != columns.first + columns.count) {
+    // The whole blocks around them in bf16, of which any columns can be taken.
+    BATON_ASSIGN_OR_RETURN(TensorSlice wider,
+                           SliceTensor(tensor, rows, {first, end - first}, pool));
+    BATON_ASSIGN_OR_RETURN(const std::vector<std::byte> encoded,
+                           EncodeMatrix(wider.tensor, GgmlType::kBf16, pool));
+    wider.tensor.type = FindGgufTensorType(static_cast<uint32_t>(GgmlType::kBf16));
+    wider.tensor.data = encoded;
+    return SliceTensor(wider.tensor, {0, rows.count}, {columns.first - first, columns.count}, pool);
   }
-  const GgufTensorType& type = *out.tensor.type;
+  TensorSlice out = {tensor, std::make_unique<std::vector<std::byte>>()};
+  const GgufTensorType& type = *tensor.type;
   const auto bytes_of = [&type](uint64_t elements) {
     return elements / type.block_elements * type.block_bytes;
   };
   const uint64_t row_bytes = bytes_of(tensor.dims[0]);
   const uint64_t part_bytes = bytes_of(columns.count);
-  out.storage.resize(NumMatrices(tensor) * rows.count * part_bytes);
-  std::byte* to = out.storage.data();
+  out.storage->resize(NumMatrices(tensor) * rows.count * part_bytes);
+  std::byte* to = out.storage->data();
   for (uint64_t matrix = 0; matrix < NumMatrices(tensor); ++matrix) {
-    const std::byte* from = out.tensor.data.data() +
+    const std::byte* from = tensor.data.data() +
                             (matrix * tensor.dims[1] + rows.first) * row_bytes +
                             bytes_of(columns.first);
     for (uint64_t row = 0; row < rows.count; ++row, from += row_bytes, to += part_bytes) {
@@ -86,7 +91,7 @@ absl::StatusOr<TensorSlice> SliceTensor(const GgufTensor& tensor, const IndexRan
   }
   out.tensor.dims[0] = columns.count;
   out.tensor.dims[1] = rows.count;
-  out.tensor.data = out.storage;
+  out.tensor.data = *out.storage;
   return out;
 }
 

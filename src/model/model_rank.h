@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <vector>
 
 #include "src/base/status.h"
@@ -43,10 +44,10 @@ ModelConfig ConfigOfRank(const ModelConfig& config, uint32_t count);
 // The tokens whose logits a rank computes; the last ranks of a small vocabulary may have none.
 IndexRange LogitsOfRank(const ModelConfig& config, const ModelRank& rank);
 
-// A tensor of a part, and what it views.
+// A tensor of a part, and what it views; moved, never copied.
 struct TensorSlice {
   GgufTensor tensor;
-  std::vector<std::byte> storage;
+  std::unique_ptr<std::vector<std::byte>> storage;
 };
 
 // `rows` and `columns` of every matrix of the tensor. It has the tensor's type where the columns

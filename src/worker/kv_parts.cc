@@ -67,6 +67,9 @@ StatusOr<T> Named(absl::string_view flag, StatusOr<T> made) {
 StatusOr<std::unique_ptr<KvParts>> KvParts::Create(const WorkerConfig& config,
                                                    const ComputeDevice& device,
                                                    const KvNeeds& needs) {
+  if (config.num_ranks > 1 && (needs.hub != nullptr || IsOnDevice(config.transport))) {
+    return Unimplemented("a model of {} ranks hands KV over by shm or tcp", config.num_ranks);
+  }
   std::unique_ptr<KvParts> parts(new KvParts());
   if (needs.hub != nullptr) {
     BATON_RETURN_IF_ERROR(parts->MakeLocal(config, device, needs));

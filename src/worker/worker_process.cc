@@ -204,9 +204,6 @@ Status WorkerProcess::Parts::LoadOnDevice(const GgufFile& file) {
                                .keeps_packed = config.keeps_packed,
                                .num_ranks = config.num_ranks,
                                .peers = peers});
-  if (!loaded.ok() && absl::IsInvalidArgument(loaded.status()) && config.num_ranks > 1) {
-    return WithPrefix(loaded.status(), fmt::format("--tensor-parallel {}", config.num_ranks));
-  }
   if (!loaded.ok()) {
     const bool may_pack = absl::IsResourceExhausted(loaded.status()) && !config.keeps_packed &&
                           DeviceModel::HasPackable(file);

@@ -57,6 +57,7 @@ TEST_P(DeviceRanksTest, LogitsAgreeWithTheReference) {
       GetParam().name, GetParam().num_ranks, accuracy.num_rows, accuracy.worst, accuracy.mean,
       bound, accuracy.num_decided);
   EXPECT_LE(accuracy.worst, bound);
+  EXPECT_LE(accuracy.mean, kTinyBound);
   EXPECT_EQ(accuracy.num_wrong, 0);
 }
 
@@ -149,6 +150,35 @@ TEST(DeviceRanks, AViewOfOtherRanksIsRefused) {
   const ModelBatch batch{.token_ids = {&token, 1}, .spans = {&span, 1}, .logit_rows = {}};
   EXPECT_THAT(std::string(on.fixture.model().Forward(batch, view, nullptr, {}).message()),
               HasSubstr("blocks of 1 ranks, the model has 2"));
+  EXPECT_FALSE(on.fixture.model().Prepare(view).ok());
+}
+
+// Sums of few rows are never added in slices by themselves.
+TEST(DeviceRanks, SumsInSlicesHaveTheSameBits) {
+  static const cuda::KernelTable kernels = [] {
+    cuda::KernelTable table = cuda::runner::Kernels();
+    table.all_reduce = [](const cuda::AllReduceParams& params, void* stream) {
+      cuda::AllReduceParams in_slices = params;
+      in_slices.path = cuda::AllReducePath::kSlices;
+      return cuda::runner::Kernels().all_reduce(in_slices, stream);
+    };
+    return table;
+  }();
+  OnDevice whole(Tiny("ranks8_llama"), 16, 96, KvDtype::kBf16, 4);
+  const ComputeDevice device = *OpenComputeDevice(DeviceKind::kSimt);
+  ModelFixture slices({.path = Tiny("ranks8_llama"),
+                       .block_size = 16,
+                       .max_rows = 96,
+                       .num_blocks = 61,
+                       .device = device.accelerator.get(),
+                       .kernels = &kernels,
+                       .num_ranks = 4});
+  ASSERT_TRUE(whole.fixture.status().ok() && slices.status().ok());
+  const std::vector<TokenId> tokens = RandomTokens(40, TestSeed());
+  const auto expected = whole.fixture.Run({{0, 0, tokens}});
+  const auto got = slices.Run({{0, 0, tokens}});
+  ASSERT_TRUE(expected.ok() && got.ok()) << expected.status() << got.status();
+  EXPECT_EQ(*got, *expected);
 }
 
 // ---- Ranks on devices of their own. The runner computes a launch at once, so one of a single rank
@@ -202,6 +232,10 @@ TEST(DeviceRanks, OnDevicesOfTheirOwnTheyGiveTheSameBits) {
   EXPECT_EQ(*got, *expected);
   EXPECT_EQ(apart.KvBytes(0, 40), together.fixture.KvBytes(0, 40));
   EXPECT_FALSE(apart.model().Share({}).ok());
+  // The runner cannot record two devices: it goes on without.
+  ASSERT_TRUE(apart.model().Prepare(apart.view()).ok());
+  EXPECT_EQ(static_cast<const DeviceModel&>(apart.model()).num_recorded_steps(), 0u);
+  EXPECT_TRUE(apart.Run({{0, 40, std::span(tokens).first(1)}}).ok());
 }
 
 // ---- Parts of tensors.

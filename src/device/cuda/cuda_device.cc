@@ -55,8 +55,8 @@ absl::StatusOr<std::unique_ptr<CudaDevice>> CudaDevice::Open(int ordinal) {
   }
   std::unique_ptr<CudaDevice> device(new CudaDevice(ordinal));
   device->product_ = properties.name;
-  device->description_ =
-      fmt::format("{}, {}", properties.name, FormatSize(properties.totalGlobalMem));
+  device->description_ = fmt::format("GPU {} ({}, {})", ordinal, properties.name,
+                                     FormatSize(properties.totalGlobalMem));
   device->num_sms_ = static_cast<uint32_t>(properties.multiProcessorCount);
   device->arithmetic_ = fmt::format("bf16.sm{}{}.1", properties.major, properties.minor);
   BATON_RETURN_IF_ERROR(FromCuda("cudaSetDevice", cudaSetDevice(ordinal)));
