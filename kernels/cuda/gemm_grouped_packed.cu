@@ -66,6 +66,9 @@ BATON_KERNEL(kRowsThreads) GroupedPacked8Q80Kernel(GroupedPackedLaunch launch) {
 BATON_KERNEL(kRowsThreads) GroupedPacked8Q6KKernel(GroupedPackedLaunch launch) {
   MultiplyExpert<PackedFormat::kQ6_K, 8>(launch);
 }
+BATON_KERNEL(kRowsThreads) GroupedPacked8E4m3Kernel(GroupedPackedLaunch launch) {
+  MultiplyExpert<PackedFormat::kE4m3, 8>(launch);
+}
 BATON_KERNEL(kRowsThreads) GroupedPacked64Q40Kernel(GroupedPackedLaunch launch) {
   MultiplyExpert<PackedFormat::kQ4_0, 64>(launch);
 }
@@ -81,6 +84,9 @@ BATON_KERNEL(kRowsThreads) GroupedPacked64Q80Kernel(GroupedPackedLaunch launch) 
 BATON_KERNEL(kRowsThreads) GroupedPacked64Q6KKernel(GroupedPackedLaunch launch) {
   MultiplyExpert<PackedFormat::kQ6_K, 64>(launch);
 }
+BATON_KERNEL(kRowsThreads) GroupedPacked64E4m3Kernel(GroupedPackedLaunch launch) {
+  MultiplyExpert<PackedFormat::kE4m3, 64>(launch);
+}
 }  // namespace
 
 // In the order of kPackedFormats, and for each 8 rows, then 64.
@@ -95,6 +101,8 @@ const KernelInfo kGroupedPackedInfos[2 * kNumPackedFormats] = {
     {"GroupedPacked64Q80Kernel", kRowsThreads, sizeof(ExpertMemory<PackedFormat::kQ8_0, 64>)},
     {"GroupedPacked8Q6KKernel", kRowsThreads, sizeof(ExpertMemory<PackedFormat::kQ6_K, 8>)},
     {"GroupedPacked64Q6KKernel", kRowsThreads, sizeof(ExpertMemory<PackedFormat::kQ6_K, 64>)},
+    {"GroupedPacked8E4m3Kernel", kRowsThreads, sizeof(ExpertMemory<PackedFormat::kE4m3, 8>)},
+    {"GroupedPacked64E4m3Kernel", kRowsThreads, sizeof(ExpertMemory<PackedFormat::kE4m3, 64>)},
 };
 
 namespace {
@@ -103,7 +111,7 @@ void (*const kKernels[2 * kNumPackedFormats])(GroupedPackedLaunch) = {
     GroupedPacked8Q40Kernel,  GroupedPacked64Q40Kernel, GroupedPacked8Q41Kernel,
     GroupedPacked64Q41Kernel, GroupedPacked8Q4KKernel,  GroupedPacked64Q4KKernel,
     GroupedPacked8Q80Kernel,  GroupedPacked64Q80Kernel, GroupedPacked8Q6KKernel,
-    GroupedPacked64Q6KKernel,
+    GroupedPacked64Q6KKernel, GroupedPacked8E4m3Kernel, GroupedPacked64E4m3Kernel,
 };
 
 }  // namespace

@@ -4,11 +4,12 @@
 // Work: as gemm_rows.cu; a lane's digits of a tile lie in 16 bytes (two of them at 8 bits) in the
 // order of its fragments, so they need no ldmatrix. Bytes: of w 4.5 to 9 bits a weight once from
 // memory; the rest as there. Flops: 2 m n k. Instructions: a shift, a mask, an fma and half of a
-// rounding a weight, one more with a minimum, and with what a stage needs besides 5.9 (kQ4_0) to
-// 7.3 (kQ4_K, kQ6_K), counted in the machine code. Limit: memory at 8 bits; at 4 bits instructions,
-// of which H100's memory leaves 5.6 for a weight of 4.5 bits and H200's 3.9 (of 5 bits 6.2
-// and 4.3): by that count kQ4_0 would be read at 94 and 66 % of what the memory gives, kQ4_K at 85
-// and 59 %, and with more than 32 rows at half of it. Reached: not yet measured on a GPU.
+// rounding a weight, one more with a minimum or of a code, and with what a stage needs besides 5.9
+// (kQ4_0) to 7.3 (kQ4_K, kQ6_K), counted in the machine code. Limit: memory at 8 bits; at 4 bits
+// instructions, of which H100's memory leaves 5.6 for a weight of 4.5 bits and H200's 3.9 (of 5
+// bits 6.2 and 4.3): by that count kQ4_0 would be read at 94 and 66 % of what the memory gives,
+// kQ4_K at 85 and 59 %, and with more than 32 rows at half of it. Reached: not yet measured on a
+// GPU.
 //
 // Stages are small, so there are eight: two ctas an SM then have 32 KiB and more under way.
 #include "kernels/cuda/gemm_spread.h"
@@ -60,6 +61,9 @@ BATON_KERNEL(kRowsThreads) PackedRows8Q80Kernel(PackedLaunch launch) {
 BATON_KERNEL(kRowsThreads) PackedRows8Q6KKernel(PackedLaunch launch) {
   MultiplyPacked<PackedFormat::kQ6_K, 8>(launch);
 }
+BATON_KERNEL(kRowsThreads) PackedRows8E4m3Kernel(PackedLaunch launch) {
+  MultiplyPacked<PackedFormat::kE4m3, 8>(launch);
+}
 BATON_KERNEL(kRowsThreads) PackedRows32Q40Kernel(PackedLaunch launch) {
   MultiplyPacked<PackedFormat::kQ4_0, 32>(launch);
 }
@@ -74,6 +78,9 @@ BATON_KERNEL(kRowsThreads) PackedRows32Q80Kernel(PackedLaunch launch) {
 }
 BATON_KERNEL(kRowsThreads) PackedRows32Q6KKernel(PackedLaunch launch) {
   MultiplyPacked<PackedFormat::kQ6_K, 32>(launch);
+}
+BATON_KERNEL(kRowsThreads) PackedRows32E4m3Kernel(PackedLaunch launch) {
+  MultiplyPacked<PackedFormat::kE4m3, 32>(launch);
 }
 
 template <PackedFormat kFormat, uint32_t kGroup>
@@ -92,14 +99,16 @@ const KernelInfo kGemmPackedInfos[2 * kNumPackedFormats] = {
     {"PackedRows8Q80Kernel", kRowsThreads, kShared<PackedFormat::kQ8_0, 8>},
     {"PackedRows32Q80Kernel", kRowsThreads, kShared<PackedFormat::kQ8_0, 32>},
     {"PackedRows8Q6KKernel", kRowsThreads, kShared<PackedFormat::kQ6_K, 8>},
-    {"PackedRows32Q6KKernel", kRowsThreads, kShared<PackedFormat::kQ6_K, 32>}};
+    {"PackedRows32Q6KKernel", kRowsThreads, kShared<PackedFormat::kQ6_K, 32>},
+    {"PackedRows8E4m3Kernel", kRowsThreads, kShared<PackedFormat::kE4m3, 8>},
+    {"PackedRows32E4m3Kernel", kRowsThreads, kShared<PackedFormat::kE4m3, 32>}};
 
 namespace {
 
 void (*const kKernels[2 * kNumPackedFormats])(PackedLaunch) = {
-    PackedRows8Q40Kernel, PackedRows32Q40Kernel, PackedRows8Q41Kernel, PackedRows32Q41Kernel,
-    PackedRows8Q4KKernel, PackedRows32Q4KKernel, PackedRows8Q80Kernel, PackedRows32Q80Kernel,
-    PackedRows8Q6KKernel, PackedRows32Q6KKernel};
+    PackedRows8Q40Kernel, PackedRows32Q40Kernel, PackedRows8Q41Kernel,  PackedRows32Q41Kernel,
+    PackedRows8Q4KKernel, PackedRows32Q4KKernel, PackedRows8Q80Kernel,  PackedRows32Q80Kernel,
+    PackedRows8Q6KKernel, PackedRows32Q6KKernel, PackedRows8E4m3Kernel, PackedRows32E4m3Kernel};
 
 }  // namespace
 

@@ -67,8 +67,8 @@ struct EmbedParams {
   float scale = 1.0f;
 };
 
-// A quantised matrix of a packed format, [PackedBytes(format, n, k)], aligned to 16 bytes; its
-// scales are finite, as PackWeights makes sure.
+// A quantised matrix of a packed format, [PackedBytes(format, n, k)], aligned to 16 bytes, as
+// PackWeights and PackFp8 give it; its scales are finite and none of its codes is a NaN.
 struct PackedMatrixView {
   const std::byte* data;
   PackedFormat format;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <cstring>
 
 #include "src/base/atomic_min.h"
@@ -28,7 +29,9 @@ DigitPlace PlaceOf(PackedFormat format, uint32_t r, uint32_t k) {
     const uint32_t bit = 4 * pair + 16 * upper;
     return {(lane * 4 + step) * 4 + bit / 8, bit % 8};
   }
-  return {((step / 2 * 32 + lane) * 2 + step % 2) * 8 + 2 * pair + upper, 0};
+  const uint32_t words = ((step / 2 * 32 + lane) * 2 + step % 2) * 8;
+  if (format == PackedFormat::kE4m3) return {words + pair / 2 * 4 + pair % 2 + 2 * upper, 0};
+  return {words + 2 * pair + upper, 0};
 }
 
 void StoreHalf(std::byte* scales, uint32_t at, uint16_t half) {
@@ -53,6 +56,7 @@ void StoreScales(PackedFormat format, const WeightBlock& block, uint32_t r, uint
       StoreHalf(scales, 2 * r + 1, format == PackedFormat::kQ4_K ? block.min : block.scale);
       std::memcpy(second + 4 * size_t{r} + 2 * size_t{group}, block.factors, 2);
       return;
+    case PackedFormat::kE4m3:
     case PackedFormat::kBf16:
       return;
   }
@@ -89,6 +93,36 @@ bool PackRow(PackedFormat format, const RawRow& row, uint32_t r, std::byte* tile
   return is_finite;
 }
 
+// Row `at` into the tiles of its sixteen, which are zero.
+void PackFp8Row(const Fp8Rows& rows, uint32_t at, std::byte* tiles) {
+  constexpr PackedFormat kFormat = PackedFormat::kE4m3;
+  const uint32_t r = at % kPackedRows;
+  const std::byte* const codes = rows.codes.data() + size_t{at} * rows.k;
+  const float* const scales = rows.scales.data() + size_t{at} * rows.groups();
+  for (uint32_t first = 0; first < rows.k; first += kPackedK, tiles += PackedTileBytes(kFormat)) {
+    for (uint32_t i = 0; i < std::min(kPackedK, rows.k - first); ++i) {
+      tiles[PlaceOf(kFormat, r, i).byte] = codes[first + i];
+    }
+    const float scale = std::ldexp(scales[first / rows.group], 120);
+    std::memcpy(tiles + PackedDigitBytes(kFormat) + 4 * size_t{r}, &scale, sizeof(scale));
+  }
+}
+
+// Calls pack_rows(first row, its tiles) for each sixteen of n rows, whose tiles are zero before.
+template <typename PackRows>
+void ForEachTileRow(uint32_t n, ThreadPool& pool, std::span<std::byte> out,
+                    const PackRows& pack_rows) {
+  const uint32_t num_groups = (n - 1) / kPackedRows + 1;
+  const size_t tiles_bytes = out.size() / num_groups;
+  pool.RunRanges(num_groups, 1, 8 * pool.num_threads(), [&](TaskRange range, uint32_t) {
+    for (uint32_t at = range.begin; at < range.end; ++at) {
+      std::byte* const tiles = out.data() + at * tiles_bytes;
+      std::memset(tiles, 0, tiles_bytes);
+      pack_rows(at * kPackedRows, tiles);
+    }
+  });
+}
+
 }  // namespace
 
 PackedFormat PackedFormatOf(WeightType type) {
@@ -120,23 +154,42 @@ absl::Status PackWeights(const RawRows& rows, uint32_t k, ThreadPool& pool,
     return InvalidArgument("{} rows of {} {} elements in {} bytes cannot be packed into {} bytes",
                            rows.n, k, traits.name, rows.bytes.size(), out.size());
   }
-  const size_t tiles_bytes = size_t{PackedTilesOfRow(k)} * PackedTileBytes(format);
   std::atomic<uint32_t> bad_row = rows.n;
-  const uint32_t num_groups = (rows.n - 1) / kPackedRows + 1;
-  pool.RunRanges(num_groups, 1, 8 * pool.num_threads(), [&](TaskRange range, uint32_t) {
-    for (uint32_t at = range.begin; at < range.end; ++at) {
-      std::byte* const tiles = out.data() + at * tiles_bytes;
-      std::memset(tiles, 0, tiles_bytes);
-      const uint32_t first = at * kPackedRows;
-      for (uint32_t r = 0; r < std::min(kPackedRows, rows.n - first); ++r) {
-        const RawRow row = {rows.bytes.data() + (first + r) * RawRowBytes(rows.type, k), traits, k};
-        if (!PackRow(format, row, r, tiles)) LowerTo(first + r, &bad_row);
-      }
+  ForEachTileRow(rows.n, pool, out, [&](uint32_t first, std::byte* tiles) {
+    for (uint32_t r = 0; r < std::min(kPackedRows, rows.n - first); ++r) {
+      const RawRow row = {rows.bytes.data() + (first + r) * RawRowBytes(rows.type, k), traits, k};
+      if (!PackRow(format, row, r, tiles)) LowerTo(first + r, &bad_row);
     }
   });
   if (bad_row == rows.n) return absl::OkStatus();
   return InvalidArgument("row {} of {} has a {} block whose scale is not a finite number",
                          bad_row.load(), rows.n, traits.name);
+}
+
+PackedFormat PackedFormatOf(const Fp8Rows& rows) {
+  const bool fits =
+      rows.k % kQuantBlock == 0 && (rows.group >= rows.k || rows.group % kPackedK == 0);
+  return fits ? PackedFormat::kE4m3 : PackedFormat::kBf16;
+}
+
+absl::Status PackFp8(const Fp8Rows& rows, ThreadPool& pool, std::span<std::byte> out) {
+  const bool fits = rows.n > 0 && rows.k > 0 && rows.group > 0 &&
+                    PackedFormatOf(rows) == PackedFormat::kE4m3 &&
+                    rows.codes.size() == size_t{rows.n} * rows.k &&
+                    rows.scales.size() == size_t{rows.n} * rows.groups() &&
+                    out.size() == PackedBytes(PackedFormat::kE4m3, rows.n, rows.k);
+  if (!fits) {
+    return InvalidArgument(
+        "{} rows of {} e4m3 codes in {} bytes, {} of them to each of {} scales, cannot be packed "
+        "into {} bytes",
+        rows.n, rows.k, rows.codes.size(), rows.group, rows.scales.size(), out.size());
+  }
+  ForEachTileRow(rows.n, pool, out, [&rows](uint32_t first, std::byte* tiles) {
+    for (uint32_t r = 0; r < std::min(kPackedRows, rows.n - first); ++r) {
+      PackFp8Row(rows, first + r, tiles);
+    }
+  });
+  return OkStatus();
 }
 
 }  // namespace baton::cuda

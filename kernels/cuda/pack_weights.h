@@ -6,6 +6,7 @@
 #include <span>
 
 #include "kernels/cuda/packed_weights.h"
+#include "kernels/fp8_rows.h"
 #include "kernels/packed_matrix.h"
 #include "kernels/weight_type.h"
 #include "src/base/status.h"
@@ -20,6 +21,13 @@ PackedFormat PackedFormatOf(WeightType type);
 // the values when a size does not match, or naming the row whose scale is not a finite number.
 absl::Status PackWeights(const RawRows& rows, uint32_t k, ThreadPool& pool,
                          std::span<std::byte> out);
+
+// Whether a device takes the rows packed: k is a multiple of 32, and no tile needs two scales of a
+// row. Else kBf16.
+PackedFormat PackedFormatOf(const Fp8Rows& rows);
+
+// As PackWeights, in kE4m3. Codes and scales are what Fp8Rows says they are.
+absl::Status PackFp8(const Fp8Rows& rows, ThreadPool& pool, std::span<std::byte> out);
 
 }  // namespace baton::cuda
 

@@ -3,7 +3,9 @@
 //
 // A digit becomes an fp32 by putting its bits below the exponent of 128 (no conversion); s q (+ m)
 // is then one fma, exact without a minimum: with 4 bits value = 128 + digit, and s value - 136 s is
-// s (digit - 8); with 8 bits value = 128 + digit / 2, and 2 s value - 384 s is s (digit - 128).
+// s (digit - 8); with 8 bits value = 128 + digit / 2, and 2 s value - 384 s is s (digit - 128). An
+// e4m3 code's bits where bf16 has sign, exponent and mantissa are its value times 2^-120,
+// subnormals included, which the scale times 2^120 gives back in one product.
 #ifndef BATON_KERNELS_CUDA_PACKED_TILE_H_
 #define BATON_KERNELS_CUDA_PACKED_TILE_H_
 
@@ -35,7 +37,8 @@ struct LaneDigits {
   simt::Vec16 vecs[PackedTile<kFormat>::kDigitVecs];
 };
 
-// What makes weights of the digits of one row in a step of K: fma(scale, value, offset).
+// What makes weights of the digits of one row in a step of K: fma(scale, value, offset); of codes
+// scale * value.
 struct StepScale {
   float scale;
   float offset;
@@ -76,6 +79,8 @@ BATON_DEVICE StepScale ScaleOf(const PackedTile<kFormat>& tile, uint32_t row, ui
     return {s * 2.0f, s * -kByteZero};
   } else if constexpr (kFormat == PackedFormat::kQ4_1) {
     return {Half(first, group), Half(tile.scales[1][row], group)};
+  } else if constexpr (kFormat == PackedFormat::kE4m3) {
+    return {std::bit_cast<float>(first), 0};
   } else {
     static_assert(kFormat == PackedFormat::kQ4_K);
     const uint32_t factors = tile.scales[1][row];
@@ -84,10 +89,24 @@ BATON_DEVICE StepScale ScaleOf(const PackedTile<kFormat>& tile, uint32_t row, ui
   }
 }
 
+// Two of the four codes in a word, as the weights of bf16 that they are: bytes 0 and 2, or 1 and 3.
+BATON_DEVICE uint32_t CodePair(uint32_t word, bool is_odd, float scale) {
+  constexpr uint32_t kSigns = 0x80008000u;
+  constexpr uint32_t kMagnitudes = 0x07F007F0u;
+  const uint32_t codes = is_odd ? simt::and_or(word, kSigns, word >> 4 & kMagnitudes)
+                                : simt::and_or(word << 8, kSigns, word << 4 & kMagnitudes);
+  return simt::pack_bf16(std::bit_cast<float>(codes << 16) * scale,
+                         std::bit_cast<float>(codes & 0xFFFF0000u) * scale);
+}
+
 // Pair `pair` (0..3) of a lane's digits in step `step`, as the weights of bf16 that they are.
 template <PackedFormat kFormat>
 BATON_DEVICE uint32_t WeightPair(const LaneDigits<kFormat>& digits, uint32_t step, uint32_t pair,
                                  const StepScale& scale) {
+  if constexpr (kFormat == PackedFormat::kE4m3) {
+    return CodePair(digits.vecs[step / 2].words[step % 2 * 2 + pair / 2], pair % 2 != 0,
+                    scale.scale);
+  }
   // One shift and one operation of three inputs a digit.
   constexpr uint32_t kExponent = 0x43000000u;  // of 128; the units bit is 16
   constexpr bool kIsNibble = PackedDigitBits(kFormat) == 4;

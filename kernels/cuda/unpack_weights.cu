@@ -72,6 +72,9 @@ BATON_KERNEL(kUnpackThreads) UnpackQ80Kernel(UnpackParams params) {
 BATON_KERNEL(kUnpackThreads) UnpackQ6KKernel(UnpackParams params) {
   UnpackTile<PackedFormat::kQ6_K>(params);
 }
+BATON_KERNEL(kUnpackThreads) UnpackE4m3Kernel(UnpackParams params) {
+  UnpackTile<PackedFormat::kE4m3>(params);
+}
 
 // The pair of bf16 times scale.
 BATON_DEVICE uint32_t Scaled(uint32_t pair, float scale) {
@@ -122,12 +125,17 @@ BATON_KERNEL(kUnpackThreads) EmbedQ80Kernel(EmbedPackedParams params) {
 BATON_KERNEL(kUnpackThreads) EmbedQ6KKernel(EmbedPackedParams params) {
   EmbedRow<PackedFormat::kQ6_K>(params);
 }
+BATON_KERNEL(kUnpackThreads) EmbedE4m3Kernel(EmbedPackedParams params) {
+  EmbedRow<PackedFormat::kE4m3>(params);
+}
 
 // In the order of kPackedFormats.
-void (*const kUnpackKernels[kNumPackedFormats])(UnpackParams) = {
-    UnpackQ40Kernel, UnpackQ41Kernel, UnpackQ4KKernel, UnpackQ80Kernel, UnpackQ6KKernel};
+void (*const kUnpackKernels[kNumPackedFormats])(UnpackParams) = {UnpackQ40Kernel, UnpackQ41Kernel,
+                                                                 UnpackQ4KKernel, UnpackQ80Kernel,
+                                                                 UnpackQ6KKernel, UnpackE4m3Kernel};
 void (*const kEmbedKernels[kNumPackedFormats])(EmbedPackedParams) = {
-    EmbedQ40Kernel, EmbedQ41Kernel, EmbedQ4KKernel, EmbedQ80Kernel, EmbedQ6KKernel};
+    EmbedQ40Kernel, EmbedQ41Kernel, EmbedQ4KKernel,
+    EmbedQ80Kernel, EmbedQ6KKernel, EmbedE4m3Kernel};
 
 }  // namespace
 
@@ -136,12 +144,12 @@ const KernelInfo kUnpackInfos[kNumPackedFormats] = {
     {"UnpackQ41Kernel", kUnpackThreads, sizeof(UnpackShared)},
     {"UnpackQ4KKernel", kUnpackThreads, sizeof(UnpackShared)},
     {"UnpackQ80Kernel", kUnpackThreads, sizeof(UnpackShared)},
-    {"UnpackQ6KKernel", kUnpackThreads, sizeof(UnpackShared)}};
-const KernelInfo kEmbedPackedInfos[kNumPackedFormats] = {{"EmbedQ40Kernel", kUnpackThreads, 0},
-                                                         {"EmbedQ41Kernel", kUnpackThreads, 0},
-                                                         {"EmbedQ4KKernel", kUnpackThreads, 0},
-                                                         {"EmbedQ80Kernel", kUnpackThreads, 0},
-                                                         {"EmbedQ6KKernel", kUnpackThreads, 0}};
+    {"UnpackQ6KKernel", kUnpackThreads, sizeof(UnpackShared)},
+    {"UnpackE4m3Kernel", kUnpackThreads, sizeof(UnpackShared)}};
+const KernelInfo kEmbedPackedInfos[kNumPackedFormats] = {
+    {"EmbedQ40Kernel", kUnpackThreads, 0}, {"EmbedQ41Kernel", kUnpackThreads, 0},
+    {"EmbedQ4KKernel", kUnpackThreads, 0}, {"EmbedQ80Kernel", kUnpackThreads, 0},
+    {"EmbedQ6KKernel", kUnpackThreads, 0}, {"EmbedE4m3Kernel", kUnpackThreads, 0}};
 
 absl::Status Unpack(const UnpackParams& params, void* stream) {
   if (absl::Status status = CheckPacked("Unpack", params.w, params.k); !status.ok()) return status;

@@ -4,7 +4,6 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/cuda/pack_weights.h"
 #include "kernels/cuda/wgmma_check.h"
 #include "src/base/check.h"
 #include "src/model/batch_check.h"
@@ -12,6 +11,7 @@
 #include "src/model/device_weights.h"
 #include "src/model/model_weights.h"
 #include "src/model/numerics.h"
+#include "src/model/pack_tensor.h"
 #include "src/model/tensor_plan.h"
 
 namespace baton {
@@ -51,7 +51,7 @@ absl::StatusOr<std::unique_ptr<DeviceModel>> DeviceModel::Load(const GgufFile& f
   BATON_RETURN_IF_ERROR(model->TakeConfig(config));
   BATON_ASSIGN_OR_RETURN(const TensorPlan plan, PlanTensors(file, config));
   BATON_RETURN_IF_ERROR(CheckVectors(file));
-  BATON_RETURN_IF_ERROR(CheckPowers(file, *options.pool));
+  BATON_RETURN_IF_ERROR(CheckElements(file, *options.pool));
   for (uint32_t index = 0; index < options.num_ranks; ++index) {
     Accelerator* const device = model->DeviceOfRank(index);
     device->MakeCurrent();
@@ -183,7 +183,7 @@ size_t DeviceModel::packed_bytes() const {
 bool DeviceModel::HasPackable(const GgufFile& file) {
   return std::any_of(file.tensors().begin(), file.tensors().end(), [](const GgufTensor& tensor) {
     return tensor.type->support == GgufTypeSupport::kSupported &&
-           cuda::PackedFormatOf(WeightTypeOf(tensor)) != cuda::PackedFormat::kBf16;
+           PackedFormatOf(tensor) != cuda::PackedFormat::kBf16;
   });
 }
 size_t DeviceModel::bytes_read_per_step() const {

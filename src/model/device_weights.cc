@@ -5,9 +5,9 @@
 #include <string>
 #include <utility>
 
-#include "kernels/cuda/pack_weights.h"
 #include "kernels/math.h"
 #include "src/model/encode_matrix.h"
+#include "src/model/pack_tensor.h"
 
 namespace baton {
 namespace {
@@ -32,9 +32,9 @@ cuda::PackedFormat FormatOf(const MatrixParts& parts) {
   const GgufTensor* const last = *(parts.end() - 1);
   for (const GgufTensor* part : parts) {
     const bool joins = part == last || RowsOf(*part) % cuda::kPackedRows == 0;
-    if (!joins || WeightTypeOf(*part) != WeightTypeOf(*first)) return cuda::PackedFormat::kBf16;
+    if (!joins || PackedFormatOf(*part) != PackedFormatOf(*first)) return cuda::PackedFormat::kBf16;
   }
-  return cuda::PackedFormatOf(WeightTypeOf(*first));
+  return PackedFormatOf(*first);
 }
 
 // The same of parts that are all experts in turn, each of which is to be whole tiles.
@@ -47,10 +47,9 @@ cuda::PackedFormat FormatOfExperts(const MatrixParts& parts) {
 absl::StatusOr<std::vector<std::byte>> RowsFor(cuda::PackedFormat format, const GgufTensor& part,
                                                ThreadPool& pool) {
   if (format == cuda::PackedFormat::kBf16) return EncodeMatrix(part, GgmlType::kBf16, pool);
-  const uint32_t n = RowsOf(part);
   const auto k = static_cast<uint32_t>(part.dims[0]);
-  std::vector<std::byte> out(cuda::PackedBytes(format, n, k));
-  BATON_RETURN_IF_ERROR(cuda::PackWeights({WeightTypeOf(part), part.data, n}, k, pool, out));
+  std::vector<std::byte> out(cuda::PackedBytes(format, RowsOf(part), k));
+  BATON_RETURN_IF_ERROR(PackTensor(part, pool, out));
   return out;
 }
 

@@ -9,14 +9,35 @@
 #include "src/model/tensor_plan.h"
 
 namespace baton {
+namespace {
+
+uint64_t RowBytes(uint64_t k, GgmlType type) {
+  const GgufTensorType& row = *FindGgufTensorType(static_cast<uint32_t>(type));
+  return k / row.block_elements * row.block_bytes;
+}
+
+}  // namespace
 
 uint64_t EncodedRowBytes(const GgufTensor& tensor, GgmlType type) {
-  const GgufTensorType& row = *FindGgufTensorType(static_cast<uint32_t>(type));
-  return tensor.dims[0] / row.block_elements * row.block_bytes;
+  return RowBytes(tensor.dims[0], type);
+}
+
+std::vector<std::byte> EncodeFp8(const Fp8Rows& rows, GgmlType type, ThreadPool& pool) {
+  const uint64_t row_bytes = RowBytes(rows.k, type);
+  std::vector<std::byte> out(rows.n * row_bytes);
+  pool.RunRanges(rows.n, 8, 4 * pool.num_threads(), [&](TaskRange range, uint32_t) {
+    std::vector<float> weights(rows.k);
+    for (uint32_t row = range.begin; row < range.end; ++row) {
+      rows.Weights(row, weights.data());
+      EncodeRow(type, weights, out.data() + row * row_bytes);
+    }
+  });
+  return out;
 }
 
 absl::StatusOr<std::vector<std::byte>> EncodeMatrix(const GgufTensor& tensor, GgmlType type,
                                                     ThreadPool& pool) {
+  if (tensor.fp8() != nullptr) return EncodeFp8(Fp8RowsOf(tensor), type, pool);
   const uint32_t k = static_cast<uint32_t>(tensor.dims[0]);
   const uint32_t n = static_cast<uint32_t>(tensor.num_elements() / tensor.dims[0]);
   BATON_ASSIGN_OR_RETURN(const PackedMatrix matrix,

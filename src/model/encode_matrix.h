@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "kernels/fp8_rows.h"
 #include "src/base/status.h"
 #include "src/device/thread_pool.h"
 #include "src/model/gguf.h"
@@ -22,6 +23,8 @@ uint64_t EncodedRowBytes(const GgufTensor& tensor, GgmlType type);
 // matrix packed, in the new type, and 256 rows of it in fp32.
 absl::StatusOr<std::vector<std::byte>> EncodeMatrix(const GgufTensor& tensor, GgmlType type,
                                                     ThreadPool& pool);
+// The same of rows in fp8; no errors.
+std::vector<std::byte> EncodeFp8(const Fp8Rows& rows, GgmlType type, ThreadPool& pool);
 
 }  // namespace baton
 

@@ -30,8 +30,9 @@ constexpr ErrorRow kRows[] = {
     {"tied_mismatch"},
     {"unknown_tensor", kUnimplemented},
     {"missing_expert", kNotFound},
+    {"bad_scale"},
 };
-static_assert(std::size(kRows) == static_cast<size_t>(FolderErrorCode::kMissingExpert) + 1);
+static_assert(std::size(kRows) == static_cast<size_t>(FolderErrorCode::kBadScale) + 1);
 constexpr ErrorTable<FolderErrorCode> kTable("baton/folder-error", kRows);
 
 }  // namespace

@@ -22,9 +22,9 @@ enum class FolderErrorCode : uint8_t {
   kUnknownArchitecture = 6,  // model_type that is not supported
   kUnknownRopeType = 7,      // rope_scaling that is not supported
   kUnsupportedValue = 8,     // a key whose value changes the result and is not computed
-  kQuantized = 9,            // quantization_config: AWQ, GPTQ, fp8 ...
+  kQuantized = 9,            // quantization_config: AWQ, GPTQ ...
   kTruncated = 10,           // a safetensors file ends inside its header
-  kBadDtype = 11,            // element type that is not F32, F16 or BF16
+  kBadDtype = 11,            // element type that is not read, or not for this tensor
   kBadShape = 12,            // more dimensions than a weight has, or another shape than needed
   kBadOffsets = 13,          // bytes that overlap, leave a gap or are not those of the shape
   kDataOutOfFile = 14,       // bytes beyond the end of the file
@@ -34,6 +34,7 @@ enum class FolderErrorCode : uint8_t {
   kTiedMismatch = 18,        // lm_head.weight disagrees with tie_word_embeddings
   kUnknownTensor = 19,       // a tensor that the architecture does not have
   kMissingExpert = 20,       // experts that are not numbered 0 to n - 1, or differ in shape
+  kBadScale = 21,            // of an fp8 matrix: missing, of another shape or out of range
 };
 
 // "missing_file", "bad_json": stable names for logs and tests.

@@ -60,6 +60,7 @@ struct GgufTensor {
   std::span<const std::byte> data;
 
   uint64_t num_elements() const { return dims[0] * dims[1] * dims[2] * dims[3]; }
+  const Fp8Scales* fp8() const { return type->fp8; }
   std::string DimsText() const;  // "[576, 49152]"
 };
 

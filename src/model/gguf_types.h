@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string_view>
 
 namespace baton {
@@ -58,6 +59,12 @@ enum class GgmlType : uint32_t {
   kMxfp4 = 39,
 };
 
+// What the codes of a matrix in fp8 are multiplied by (kernels/fp8_rows.h).
+struct Fp8Scales {
+  std::span<const float> values;  // [rows][ceil(row length / group)]
+  uint32_t group = 0;
+};
+
 // One row of the tensor type table.
 struct GgufTensorType {
   uint32_t id;
@@ -65,7 +72,13 @@ struct GgufTensorType {
   uint32_t block_elements;  // elements of one block; a row is a whole number of blocks
   uint32_t block_bytes;     // 0 when not known
   GgufTypeSupport support;
+  const Fp8Scales* fp8 = nullptr;  // of one tensor in fp8, whose row this is
 };
+
+// The row of a matrix in fp8, which folders alone have: the format has no id for it.
+inline GgufTensorType Fp8TensorType(const Fp8Scales& scales) {
+  return {UINT32_MAX, "F8_E4M3", 1, 1, GgufTypeSupport::kSupported, &scales};
+}
 
 // The row of `id`; nullptr when the format has never had it (as far as this table knows).
 const GgufTensorType* FindGgufTensorType(uint32_t id);

@@ -6,6 +6,7 @@
 
 #include "src/base/quoted_text.h"
 #include "src/model/folder_error.h"
+#include "src/model/hf_fp8.h"
 #include "src/model/hf_json.h"
 #include "src/model/hf_rope.h"
 #include "src/model/model_config.h"
@@ -16,16 +17,7 @@ namespace {
 using Json = nlohmann::json;
 
 absl::StatusOr<const ArchitectureTraits*> ReadModelType(const JsonObject& config) {
-  if (const Json* quantized = config.Find("quantization_config"); quantized != nullptr) {
-    const bool named = quantized->is_object() && quantized->contains("quant_method") &&
-                       (*quantized)["quant_method"].is_string();
-    const std::string method =
-        named ? QuotedForMessage((*quantized)["quant_method"].get<std::string>()) : "unnamed";
-    return FolderError(FolderErrorCode::kQuantized,
-                       fmt::format("config.json: quantization_config (method {}) is not supported; "
-                                   "take the model in bf16, f16 or f32, or a GGUF file of it",
-                                   method));
-  }
+  BATON_RETURN_IF_ERROR(CheckHfQuantization(config));
   BATON_ASSIGN_OR_RETURN(const std::string type, config.String("model_type"));
   const ArchitectureTraits* traits = FindArchitectureOfHf(type);
   if (traits != nullptr) return traits;

@@ -8,10 +8,12 @@
 #include <map>
 #include <utility>
 
+#include "src/base/log.h"
 #include "src/base/quoted_text.h"
 #include "src/device/aligned_buffer.h"
 #include "src/model/folder_error.h"
 #include "src/model/hf_config.h"
+#include "src/model/hf_fp8.h"
 #include "src/model/hf_index.h"
 #include "src/model/hf_tensors.h"
 #include "src/model/safetensors.h"
@@ -27,6 +29,8 @@ struct FolderStorage {
   std::vector<std::unique_ptr<SafetensorsFile>> files;
   std::deque<std::string> names;
   std::deque<AlignedBuffer> copies;
+  std::deque<Fp8Scales> scales;
+  std::deque<GgufTensorType> types;  // with those scales
 };
 
 std::string_view TextOf(std::span<const std::byte> bytes) {
@@ -121,7 +125,13 @@ class ShardReader {
 class TensorConverter {
  public:
   TensorConverter(const HfConfig& config, FolderStorage& storage)
-      : config_(config), storage_(storage) {}
+      : config_(config), storage_(storage) {
+    for (const auto& file : storage_.files) {
+      for (const SafetensorsTensor& tensor : file->tensors()) by_name_.push_back(&tensor);
+    }
+    std::sort(by_name_.begin(), by_name_.end(),
+              [](const auto* a, const auto* b) { return a->name < b->name; });
+  }
 
   absl::StatusOr<std::vector<GgufTensor>> Convert() {
     BATON_RETURN_IF_ERROR(CheckTied());
@@ -132,17 +142,21 @@ class TensorConverter {
     }
     for (auto& [name, experts] : experts_) BATON_RETURN_IF_ERROR(Stack(name, experts));
     if (!config_.rope_factors.empty()) BATON_RETURN_IF_ERROR(AddRopeFactors());
+    if (num_unused_scales_ > 0) {
+      BATON_LOG_INFO(
+          "{} scales of activations or KV are not used: activations are not quantised, KV in fp8 "
+          "has scales of its own",
+          num_unused_scales_);
+    }
     return std::move(tensors_);
   }
 
  private:
   const SafetensorsTensor* Find(std::string_view name) const {
-    for (const auto& file : storage_.files) {
-      for (const SafetensorsTensor& tensor : file->tensors()) {
-        if (tensor.name == name) return &tensor;
-      }
-    }
-    return nullptr;
+    const auto it = std::lower_bound(
+        by_name_.begin(), by_name_.end(), name,
+        [](const SafetensorsTensor* tensor, std::string_view key) { return tensor->name < key; });
+    return it == by_name_.end() || (*it)->name != name ? nullptr : *it;
   }
 
   // With tie_word_embeddings there is no other lm_head than the embedding; without it there must
@@ -155,6 +169,11 @@ class TensorConverter {
                          "lm_head.weight");
     }
     if (!config_.tied || head == nullptr) return OkStatus();
+    if (head->type == SafetensorsType::kF8E4M3) {
+      return FolderError(
+          FolderErrorCode::kTiedMismatch,
+          "config.json says tie_word_embeddings true, but lm_head.weight is F8_E4M3");
+    }
     const SafetensorsTensor* embedding = Find("model.embed_tokens.weight");
     const bool same = embedding != nullptr && embedding->type == head->type &&
                       embedding->shape == head->shape &&
@@ -168,14 +187,23 @@ class TensorConverter {
 
   absl::Status Add(const SafetensorsTensor& tensor) {
     if (config_.tied && tensor.name == "lm_head.weight") return OkStatus();
+    if (const std::string_view weight = WeightOfHfScale(tensor.name); !weight.empty()) {
+      const SafetensorsTensor* scaled = Find(weight);
+      if (scaled != nullptr && scaled->type == SafetensorsType::kF8E4M3) return OkStatus();
+      return TensorError(FolderErrorCode::kBadScale, tensor.name,
+                         fmt::format("there is no F8_E4M3 tensor {}", QuotedForMessage(weight)));
+    }
     const std::optional<HfTensorPlan> plan = PlanHfTensor(*config_.traits, tensor);
     if (!plan.has_value()) {
       return TensorError(
           FolderErrorCode::kUnknownTensor, tensor.name,
           fmt::format("not part of a {} model that is supported", config_.traits->hf_type));
     }
-    if (plan->gguf_name.empty()) return OkStatus();
-    if (tensor.shape.size() > 2) {
+    if (plan->gguf_name.empty()) {
+      num_unused_scales_ += IsHfActivationScale(tensor.name) ? 1 : 0;
+      return OkStatus();
+    }
+    if (tensor.shape.empty() || tensor.shape.size() > 2) {
       return TensorError(FolderErrorCode::kBadShape, tensor.name,
                          fmt::format("{} dimensions", tensor.shape.size()));
     }
@@ -188,6 +216,14 @@ class TensorConverter {
     SetShape(tensor.shape, out);
     SetType(plan->as_f32 ? SafetensorsType::kF32 : tensor.type, out);
     out.data = tensor.data;
+    if (tensor.type == SafetensorsType::kF8E4M3) {
+      if (plan->as_f32) {
+        return TensorError(FolderErrorCode::kBadDtype, tensor.name,
+                           "vectors and routers are not read in F8_E4M3");
+      }
+      const SafetensorsTensor* const matrices[] = {&tensor};
+      BATON_RETURN_IF_ERROR(AddScales(matrices, out));
+    }
     if (plan->permuted_q || plan->permuted_k) {
       const uint32_t heads = plan->permuted_q ? config_.num_heads : config_.num_kv_heads;
       BATON_RETURN_IF_ERROR(Permute(tensor, heads, out));
@@ -208,9 +244,54 @@ class TensorConverter {
       return TensorError(FolderErrorCode::kBadShape, tensor.name,
                          fmt::format("{} rows for {} heads", rows, heads));
     }
-    BATON_ASSIGN_OR_RETURN(AlignedBuffer * copy, NewCopy(tensor.data.size()));
-    PermuteRows({heads, rows / heads / 2, tensor.data.size() / rows}, tensor.data, copy->data());
-    out.data = {copy->data(), copy->size()};
+    BATON_ASSIGN_OR_RETURN(out.data, PermutedRows(tensor.data, rows, heads));
+    if (out.fp8() == nullptr) return OkStatus();
+    Fp8Scales& scales = storage_.scales.back();
+    BATON_ASSIGN_OR_RETURN(const std::span<const std::byte> bytes,
+                           PermutedRows(std::as_bytes(scales.values), rows, heads));
+    scales.values = {reinterpret_cast<const float*>(bytes.data()), scales.values.size()};
+    return OkStatus();
+  }
+
+  absl::StatusOr<std::span<const std::byte>> PermutedRows(std::span<const std::byte> in,
+                                                          uint64_t rows, uint32_t heads) {
+    BATON_ASSIGN_OR_RETURN(AlignedBuffer * copy, NewCopy(in.size()));
+    PermuteRows({heads, rows / heads / 2, in.size() / rows}, in, copy->data());
+    return std::span<const std::byte>(copy->data(), copy->size());
+  }
+
+  // The tensor beside an F8_E4M3 matrix that scales it.
+  absl::StatusOr<const SafetensorsTensor*> ScaleOf(const SafetensorsTensor& matrix) const {
+    const SafetensorsTensor* plain = Find(matrix.name + "_scale");
+    const SafetensorsTensor* inverse = Find(matrix.name + "_scale_inv");
+    if ((plain == nullptr) != (inverse == nullptr)) return plain == nullptr ? inverse : plain;
+    return TensorError(FolderErrorCode::kBadScale, matrix.name,
+                       fmt::format("F8_E4M3 with {} of weight_scale and weight_scale_inv, one is "
+                                   "needed",
+                                   plain == nullptr ? "none" : "both"));
+  }
+
+  // Gives `out` the scales of F8_E4M3 matrices of one shape that lie below one another.
+  absl::Status AddScales(std::span<const SafetensorsTensor* const> matrices, GgufTensor& out) {
+    BATON_ASSIGN_OR_RETURN(const SafetensorsTensor* first, ScaleOf(*matrices[0]));
+    BATON_ASSIGN_OR_RETURN(const HfScaleGrid grid, HfScaleGridOf(*matrices[0], *first));
+    const uint64_t n = matrices[0]->shape[0];
+    const uint64_t count = n * grid.groups;
+    BATON_ASSIGN_OR_RETURN(AlignedBuffer * copy, NewCopy(matrices.size() * count * sizeof(float)));
+    auto* at = reinterpret_cast<float*>(copy->data());
+    for (const SafetensorsTensor* matrix : matrices) {
+      BATON_ASSIGN_OR_RETURN(const SafetensorsTensor* scale, ScaleOf(*matrix));
+      BATON_ASSIGN_OR_RETURN(const HfScaleGrid other, HfScaleGridOf(*matrix, *scale));
+      if (other.group != grid.group) {
+        return TensorError(FolderErrorCode::kBadScale, scale->name,
+                           "scales otherwise than the other experts' do");
+      }
+      BATON_RETURN_IF_ERROR(ReadHfScales(*scale, other, n, at));
+      at += count;
+    }
+    const auto* values = reinterpret_cast<const float*>(copy->data());
+    const Fp8Scales scales = {{values, matrices.size() * count}, grid.group};
+    out.type = &storage_.types.emplace_back(Fp8TensorType(storage_.scales.emplace_back(scales)));
     return OkStatus();
   }
 
@@ -233,8 +314,10 @@ class TensorConverter {
     }
     BATON_ASSIGN_OR_RETURN(AlignedBuffer * copy, NewCopy(first.data.size() * experts.size()));
     std::byte* at = copy->data();
+    std::vector<const SafetensorsTensor*> matrices;
     for (const auto& [expert, tensor] : experts) {
       at = std::copy(tensor->data.begin(), tensor->data.end(), at);
+      matrices.push_back(tensor);
     }
     GgufTensor out;
     out.name = Keep(name);
@@ -242,6 +325,7 @@ class TensorConverter {
     shape.insert(shape.begin(), experts.size());
     SetShape(shape, out);
     SetType(first.type, out);
+    if (first.type == SafetensorsType::kF8E4M3) BATON_RETURN_IF_ERROR(AddScales(matrices, out));
     out.data = {copy->data(), copy->size()};
     tensors_.push_back(out);
     return OkStatus();
@@ -276,6 +360,8 @@ class TensorConverter {
       case SafetensorsType::kBf16:
         out.type = FindGgufTensorType(static_cast<uint32_t>(GgmlType::kBf16));
         break;
+      case SafetensorsType::kF8E4M3:
+        break;  // by AddScales
     }
   }
 
@@ -288,6 +374,8 @@ class TensorConverter {
 
   const HfConfig& config_;
   FolderStorage& storage_;
+  std::vector<const SafetensorsTensor*> by_name_;  // of all files
+  size_t num_unused_scales_ = 0;
   std::vector<GgufTensor> tensors_;
   std::map<std::string, std::map<uint32_t, const SafetensorsTensor*>> experts_;
 };

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "kernels/math.h"
+#include "src/model/hf_fp8.h"
 #include "src/model/model_config.h"
 
 namespace baton {
@@ -78,7 +79,7 @@ std::optional<HfTensorPlan> PlanHfTensor(const ArchitectureTraits& traits,
   }
   const std::optional<uint32_t> layer = TakeNumber("model.layers.", kMaxLayers, name);
   if (!layer.has_value()) return std::nullopt;
-  if (name == "self_attn.rotary_emb.inv_freq") return out;
+  if (name == "self_attn.rotary_emb.inv_freq" || IsHfActivationScale(name)) return out;
   const size_t dot = name.rfind('.');
   if (dot == std::string_view::npos) return std::nullopt;
   const std::string_view kind = name.substr(dot + 1);
@@ -118,6 +119,9 @@ void ToF32(SafetensorsType type, std::span<const std::byte> in, float added, flo
     uint16_t half = 0;
     float value = 0;
     switch (type) {
+      case SafetensorsType::kF8E4M3:
+        value = FloatFromE4m3(static_cast<uint8_t>(in[i]));
+        break;
       case SafetensorsType::kF32:
         std::memcpy(&value, in.data() + i * size, size);
         break;

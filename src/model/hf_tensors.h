@@ -27,7 +27,7 @@ struct HfTensorPlan {
 };
 
 // nullopt for a tensor that the architecture does not have. Constant tables of a model (rotary
-// frequencies) have a plan with an empty name: they are not weights.
+// frequencies) and scales of activations have a plan with an empty name: they are not weights.
 std::optional<HfTensorPlan> PlanHfTensor(const ArchitectureTraits& traits,
                                          const SafetensorsTensor& tensor);
 
@@ -40,7 +40,7 @@ struct PermuteShape {
 };
 void PermuteRows(const PermuteShape& shape, std::span<const std::byte> in, std::byte* out);
 
-// Elements to fp32 (exact), plus `added`.
+// Elements to fp32 (exact; of fp8 without their scales), plus `added`.
 void ToF32(SafetensorsType type, std::span<const std::byte> in, float added, float* out);
 
 }  // namespace baton

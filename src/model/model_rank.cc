@@ -23,6 +23,32 @@ IndexRange PartOf(uint64_t size, const ModelRank& rank) {
 IndexRange RowsOf(const GgufTensor& tensor) { return {0, tensor.dims[1]}; }
 IndexRange ColumnsOf(const GgufTensor& tensor) { return {0, tensor.dims[0]}; }
 
+// Of a row in fp8 with one scale, any columns can be taken.
+uint64_t BlockElements(const GgufTensor& tensor) {
+  if (tensor.fp8() == nullptr) return tensor.type->block_elements;
+  return tensor.fp8()->group < tensor.dims[0] ? tensor.fp8()->group : 1;
+}
+
+// The scales of the slice, which begins and ends with groups unless a row has one.
+void TakeScales(const GgufTensor& tensor, const IndexRange& rows, const IndexRange& columns,
+                TensorSlice& out) {
+  const Fp8Scales& scales = *tensor.fp8();
+  const uint64_t row_scales = (tensor.dims[0] - 1) / scales.group + 1;
+  const uint64_t first = row_scales == 1 ? 0 : columns.first / scales.group;
+  const uint64_t count = row_scales == 1 ? 1 : (columns.count - 1) / scales.group + 1;
+  out.fp8 = std::make_unique<TensorSlice::Fp8Part>();
+  for (uint64_t matrix = 0; matrix < NumMatrices(tensor); ++matrix) {
+    for (uint64_t row = 0; row < rows.count; ++row) {
+      const uint64_t at = (matrix * tensor.dims[1] + rows.first + row) * row_scales + first;
+      const auto of_row = scales.values.subspan(at, count);
+      out.fp8->values.insert(out.fp8->values.end(), of_row.begin(), of_row.end());
+    }
+  }
+  out.fp8->scales = {out.fp8->values, scales.group};
+  out.fp8->type = Fp8TensorType(out.fp8->scales);
+  out.tensor.type = &out.fp8->type;
+}
+
 }  // namespace
 
 absl::Status CheckRankCount(const ModelConfig& config, uint32_t count) {
@@ -59,9 +85,10 @@ IndexRange LogitsOfRank(const ModelConfig& config, const ModelRank& rank) {
 
 absl::StatusOr<TensorSlice> SliceTensor(const GgufTensor& tensor, const IndexRange& rows,
                                         const IndexRange& columns, ThreadPool& pool) {
-  const uint64_t step = tensor.type->block_elements;
+  const uint64_t step = BlockElements(tensor);
   const uint64_t first = columns.first / step * step;
-  const uint64_t end = (columns.first + columns.count + step - 1) / step * step;
+  const uint64_t end =
+      std::min((columns.first + columns.count + step - 1) / step * step, tensor.dims[0]);
   if (first != columns.first || end != columns.first + columns.count) {
     // The whole blocks around them in bf16, of which any columns can be taken.
     BATON_ASSIGN_OR_RETURN(TensorSlice wider,
@@ -72,7 +99,7 @@ absl::StatusOr<TensorSlice> SliceTensor(const GgufTensor& tensor, const IndexRan
     wider.tensor.data = encoded;
     return SliceTensor(wider.tensor, {0, rows.count}, {columns.first - first, columns.count}, pool);
   }
-  TensorSlice out = {tensor, std::make_unique<std::vector<std::byte>>()};
+  TensorSlice out = {tensor, std::make_unique<std::vector<std::byte>>(), nullptr};
   const GgufTensorType& type = *tensor.type;
   const auto bytes_of = [&type](uint64_t elements) {
     return elements / type.block_elements * type.block_bytes;
@@ -92,6 +119,7 @@ absl::StatusOr<TensorSlice> SliceTensor(const GgufTensor& tensor, const IndexRan
   out.tensor.dims[0] = columns.count;
   out.tensor.dims[1] = rows.count;
   out.tensor.data = *out.storage;
+  if (tensor.fp8() != nullptr) TakeScales(tensor, rows, columns, out);
   return out;
 }
 

@@ -46,12 +46,20 @@ IndexRange LogitsOfRank(const ModelConfig& config, const ModelRank& rank);
 
 // A tensor of a part, and what it views; moved, never copied.
 struct TensorSlice {
+  struct Fp8Part {
+    std::vector<float> values;
+    Fp8Scales scales;
+    GgufTensorType type;
+  };
+
   GgufTensor tensor;
   std::unique_ptr<std::vector<std::byte>> storage;
+  std::unique_ptr<Fp8Part> fp8;  // of a tensor in fp8: its type row and the scales
 };
 
 // `rows` and `columns` of every matrix of the tensor. It has the tensor's type where the columns
-// begin and end with blocks of it, else bf16 (EncodeMatrix, with its errors).
+// begin and end with blocks of it (of fp8, groups of one scale), else bf16 (EncodeMatrix, with its
+// errors).
 absl::StatusOr<TensorSlice> SliceTensor(const GgufTensor& tensor, const IndexRange& rows,
                                         const IndexRange& columns, ThreadPool& pool);
 

@@ -7,6 +7,8 @@
 #include "src/base/atomic_min.h"
 #include "src/base/hex.h"
 #include "src/base/xxh3.h"
+#include "src/model/encode_matrix.h"
+#include "src/model/tensor_plan.h"
 
 namespace baton {
 namespace {
@@ -18,44 +20,53 @@ size_t VectorBytes(const std::vector<float>& values) { return values.size() * si
 
 uint32_t RowsOf(const GgufTensor& tensor) { return static_cast<uint32_t>(tensor.dims[1]); }
 
-RawRows RawRowsOf(const GgufTensor& tensor) {
-  return {WeightTypeOf(tensor), tensor.data, RowsOf(tensor)};
-}
-
-// Rows [first, first + num_rows) of a tensor that is no vector.
-absl::StatusOr<PackedMatrix> PackRowsOf(const GgufTensor& tensor, uint64_t first, uint64_t num_rows,
-                                        ThreadPool& pool) {
-  const uint64_t row_bytes = tensor.data.size() / (tensor.num_elements() / tensor.dims[0]);
-  absl::StatusOr<PackedMatrix> matrix = PackedMatrix::Pack(
-      WeightTypeOf(tensor), tensor.data.subspan(first * row_bytes, num_rows * row_bytes),
-      static_cast<uint32_t>(num_rows), static_cast<uint32_t>(tensor.dims[0]), pool);
-  if (matrix.ok()) return matrix;
-  const std::string where = first == 0 ? "" : fmt::format(" from row {}", first);
-  return WithPrefix(matrix.status(), fmt::format("tensor \"{}\"{}", tensor.name, where));
-}
-
-// A tensor, or one expert's part of it.
+// Rows of a tensor that is no vector: all, or those of one expert.
 struct TensorPart {
   const GgufTensor* tensor;
-  RawRows rows;
+  uint64_t first_row;
+  uint32_t num_rows;
 };
 
-TensorPart WholeOf(const GgufTensor* tensor) { return {tensor, RawRowsOf(*tensor)}; }
+TensorPart WholeOf(const GgufTensor* tensor) { return {tensor, 0, RowsOf(*tensor)}; }
 
 TensorPart ExpertOf(const GgufTensor* tensor, size_t expert) {
-  const size_t bytes = tensor->data.size() / tensor->dims[2];
-  return {tensor,
-          {WeightTypeOf(*tensor), tensor->data.subspan(expert * bytes, bytes), RowsOf(*tensor)}};
+  return {tensor, expert * RowsOf(*tensor), RowsOf(*tensor)};
+}
+
+// A part as it is packed: bytes of the file, or fp8 in bf16, which `in_bf16` then holds.
+RawRows RawRowsOf(const TensorPart& part, ThreadPool& pool, std::vector<std::byte>& in_bf16) {
+  const GgufTensor& tensor = *part.tensor;
+  if (tensor.fp8() != nullptr) {
+    const auto first = static_cast<uint32_t>(part.first_row);
+    in_bf16 = EncodeFp8(Fp8RowsOf(tensor).Part(first, part.num_rows), GgmlType::kBf16, pool);
+    return {WeightType::kBf16, in_bf16, part.num_rows};
+  }
+  const uint64_t row_bytes = tensor.data.size() / (tensor.num_elements() / tensor.dims[0]);
+  return {WeightTypeOf(tensor),
+          tensor.data.subspan(part.first_row * row_bytes, part.num_rows * row_bytes),
+          part.num_rows};
+}
+
+absl::StatusOr<PackedMatrix> PackPart(const TensorPart& part, ThreadPool& pool) {
+  std::vector<std::byte> in_bf16;
+  const RawRows rows = RawRowsOf(part, pool, in_bf16);
+  absl::StatusOr<PackedMatrix> matrix = PackedMatrix::Pack(
+      rows.type, rows.bytes, rows.n, static_cast<uint32_t>(part.tensor->dims[0]), pool);
+  if (matrix.ok()) return matrix;
+  const std::string where = part.first_row == 0 ? "" : fmt::format(" from row {}", part.first_row);
+  return WithPrefix(matrix.status(), fmt::format("tensor \"{}\"{}", part.tensor->name, where));
 }
 
 absl::StatusOr<MatrixGroup> PackGroup(std::span<const TensorPart> parts, ThreadPool& pool) {
   const uint32_t k = static_cast<uint32_t>(parts[0].tensor->dims[0]);
   MatrixGroup group;
+  std::vector<std::vector<std::byte>> in_bf16(parts.size());
   for (size_t begin = 0; begin < parts.size();) {
     std::vector<RawRows> joined;
     size_t end = begin;
-    while (end < parts.size() && parts[end].rows.type == parts[begin].rows.type) {
-      joined.push_back(parts[end++].rows);
+    const WeightType type = WeightTypeOf(*parts[begin].tensor);
+    for (; end < parts.size() && WeightTypeOf(*parts[end].tensor) == type; ++end) {
+      joined.push_back(RawRowsOf(parts[end], pool, in_bf16[end]));
     }
     absl::StatusOr<PackedMatrix> matrix = PackedMatrix::PackRows(joined, k, pool);
     if (!matrix.ok()) {
@@ -165,8 +176,7 @@ size_t ModelWeights::bytes() const {
 
 absl::StatusOr<ModelWeights> LoadWeights(const TensorPlan& plan, ThreadPool& pool) {
   ModelWeights out;
-  const GgufTensor& embd = *plan.token_embd;
-  BATON_ASSIGN_OR_RETURN(out.token_embd, PackRowsOf(embd, 0, RowsOf(embd), pool));
+  BATON_ASSIGN_OR_RETURN(out.token_embd, PackPart(WholeOf(plan.token_embd), pool));
   if (plan.output != plan.token_embd) {
     BATON_ASSIGN_OR_RETURN(out.output, PackOne(WholeOf(plan.output), pool));
   }
@@ -194,36 +204,40 @@ absl::Status CheckVectors(const GgufFile& file) {
   return OkStatus();
 }
 
-absl::Status CheckPowers(const GgufFile& file, ThreadPool& pool) {
+absl::Status CheckElements(const GgufFile& file, ThreadPool& pool) {
   for (const GgufTensor& tensor : file.tensors()) {
-    if (static_cast<GgmlType>(tensor.type->id) != GgmlType::kMxfp4) continue;
+    const bool is_fp8 = tensor.fp8() != nullptr;
+    if (!is_fp8 && static_cast<GgmlType>(tensor.type->id) != GgmlType::kMxfp4) continue;
     const uint32_t num_rows = static_cast<uint32_t>(tensor.num_elements() / tensor.dims[0]);
     const uint64_t row_bytes = tensor.data.size() / num_rows;
     std::atomic<uint32_t> bad_row = num_rows;
     pool.RunRanges(num_rows, 8, 4 * pool.num_threads(), [&](TaskRange range, uint32_t) {
       for (uint32_t row = range.begin; row < range.end; ++row) {
-        if (!HasInfiniteMxfp4(tensor.data.subspan(row * row_bytes, row_bytes))) continue;
+        const std::span<const std::byte> bytes = tensor.data.subspan(row * row_bytes, row_bytes);
+        const bool is_bad =
+            is_fp8 ? std::any_of(bytes.begin(), bytes.end(), IsNanCode) : HasInfiniteMxfp4(bytes);
+        if (!is_bad) continue;
         LowerTo(row, &bad_row);
         return;
       }
     });
     if (bad_row == num_rows) continue;
-    return InvalidArgument("tensor \"{}\": row {} of {} has an infinite element", tensor.name,
-                           bad_row.load(), num_rows);
+    return InvalidArgument("tensor \"{}\": row {} of {} has {}", tensor.name, bad_row.load(),
+                           num_rows, is_fp8 ? "a NaN (code 0x7F or 0xFF)" : "an infinite element");
   }
   return OkStatus();
 }
 
 absl::Status CheckWeightValues(const GgufFile& file, ThreadPool& pool) {
   BATON_RETURN_IF_ERROR(CheckVectors(file));
-  BATON_RETURN_IF_ERROR(CheckPowers(file, pool));
+  BATON_RETURN_IF_ERROR(CheckElements(file, pool));
   for (const GgufTensor& tensor : file.tensors()) {
-    if (tensor.num_dims == 1) continue;
+    if (tensor.num_dims == 1 || tensor.fp8() != nullptr) continue;
     const uint64_t num_rows = tensor.num_elements() / tensor.dims[0];
     const uint64_t step = std::max<uint64_t>(1, kCheckedBytes / (tensor.data.size() / num_rows));
     for (uint64_t row = 0; row < num_rows; row += step) {
-      const uint64_t count = std::min(step, num_rows - row);
-      BATON_RETURN_IF_ERROR(PackRowsOf(tensor, row, count, pool).status());
+      const auto count = static_cast<uint32_t>(std::min(step, num_rows - row));
+      BATON_RETURN_IF_ERROR(PackPart({&tensor, row, count}, pool).status());
     }
   }
   return OkStatus();
@@ -239,6 +253,8 @@ std::string HashWeights(const GgufFile& file, const ModelConfig& config) {
   for (const GgufTensor* tensor : tensors) {
     hash.Update(fmt::format("\n{} {} {}\n", tensor->name, tensor->type->name, tensor->DimsText()));
     hash.Update(tensor->data.data(), tensor->data.size());
+    if (tensor->fp8() == nullptr) continue;
+    hash.Update(tensor->fp8()->values.data(), tensor->fp8()->values.size_bytes());
   }
   const Hash128 digest = hash.Digest128();
   return HexFromU64(digest.hi) + HexFromU64(digest.lo);

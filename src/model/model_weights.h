@@ -73,16 +73,16 @@ absl::StatusOr<ModelWeights> LoadWeights(const TensorPlan& plan, ThreadPool& poo
 // finite, or a rope factor that is not positive: every logit would be NaN.
 absl::Status CheckVectors(const GgufFile& file);
 
-// InvalidArgument naming the first row of an MXFP4 tensor with an element beyond fp32: a power that
-// is finite itself, times a digit. Reads these tensors once.
-absl::Status CheckPowers(const GgufFile& file, ThreadPool& pool);
+// InvalidArgument naming the first row of an MXFP4 tensor with an element beyond fp32 (a power that
+// is finite itself, times a digit), or of an fp8 tensor with a NaN. Reads these tensors once.
+absl::Status CheckElements(const GgufFile& file, ThreadPool& pool);
 
-// What LoadWeights, CheckVectors and CheckPowers would say of a file that PlanTensors
+// What LoadWeights, CheckVectors and CheckElements would say of a file that PlanTensors
 // accepts, 16 MiB (or a row) at a time. Costs one read of the file.
 absl::Status CheckWeightValues(const GgufFile& file, ThreadPool& pool);
 
-// Hash of the canonical config and of name, type, shape and bytes of every tensor, by ascending
-// name; 32 hex digits.
+// Hash of the canonical config and of name, type, shape, bytes and scales of every tensor, by
+// ascending name; 32 hex digits.
 std::string HashWeights(const GgufFile& file, const ModelConfig& config);
 
 }  // namespace baton

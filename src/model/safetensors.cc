@@ -32,19 +32,18 @@ absl::StatusOr<SafetensorsType> TypeOf(const HeaderEntry& entry) {
   if (entry.dtype == "F32") return SafetensorsType::kF32;
   if (entry.dtype == "F16") return SafetensorsType::kF16;
   if (entry.dtype == "BF16") return SafetensorsType::kBf16;
-  const bool fp8 = entry.dtype.starts_with("F8");
+  if (entry.dtype == "F8_E4M3") return SafetensorsType::kF8E4M3;
   return BadTensor(FolderErrorCode::kBadDtype, entry.name,
-                   fmt::format("element type {} is not supported (F32, F16 and BF16 are){}",
-                               QuotedForMessage(entry.dtype),
-                               fp8 ? "; convert the fp8 weights to bf16 first" : ""));
+                   fmt::format("element type {} is not supported (F32, F16, BF16 and F8_E4M3 are)",
+                               QuotedForMessage(entry.dtype)));
 }
 
 // Bytes of the shape; an error when it has no weight's shape.
 absl::StatusOr<uint64_t> BytesOfShape(const HeaderEntry& entry, SafetensorsType type) {
-  if (entry.shape.empty() || entry.shape.size() > kMaxSafetensorsDims) {
+  if (entry.shape.size() > kMaxSafetensorsDims) {
     return BadTensor(
         FolderErrorCode::kBadShape, entry.name,
-        fmt::format("{} dimensions, allowed are 1..{}", entry.shape.size(), kMaxSafetensorsDims));
+        fmt::format("{} dimensions, allowed are 0..{}", entry.shape.size(), kMaxSafetensorsDims));
   }
   std::optional<uint64_t> bytes = BytesOf(type);
   for (uint64_t size : entry.shape) {
@@ -81,7 +80,7 @@ absl::StatusOr<SafetensorsTensor> CheckEntry(const HeaderEntry& entry,
 
 // The shortest entry that CheckEntry accepts.
 constexpr std::string_view kShortestEntry =
-    R"("":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},)";
+    R"("":{"dtype":"F32","shape":[],"data_offsets":[0,4]},)";
 
 // Reads {"NAME": {"dtype": "F32", "shape": [..], "data_offsets": [b, e]}, "__metadata__": {..}} as
 // it is parsed, so that a hostile header never becomes a tree: each entry is checked when it ends

@@ -29,14 +29,16 @@ inline constexpr uint64_t kMaxSafetensorsHeaderBytes = uint64_t{16} << 20;
 inline constexpr size_t kMaxSafetensorsDims = 4;
 
 // The element types that weights are made of here.
-enum class SafetensorsType : uint8_t { kF32 = 0, kF16 = 1, kBf16 = 2 };
-inline size_t BytesOf(SafetensorsType type) { return type == SafetensorsType::kF32 ? 4 : 2; }
+enum class SafetensorsType : uint8_t { kF32 = 0, kF16 = 1, kBf16 = 2, kF8E4M3 = 3 };
+inline size_t BytesOf(SafetensorsType type) {
+  return type == SafetensorsType::kF32 ? 4 : type == SafetensorsType::kF8E4M3 ? 1 : 2;
+}
 
 // One tensor.
 struct SafetensorsTensor {
   std::string name;
   SafetensorsType type = SafetensorsType::kF32;
-  std::vector<uint64_t> shape;  // slowest first, each >= 1, at most kMaxSafetensorsDims
+  std::vector<uint64_t> shape;  // slowest first, each >= 1, at most kMaxSafetensorsDims; [] is one
   std::span<const std::byte> data;
 };
 

@@ -187,6 +187,7 @@ std::vector<float> QkvBiasOf(const LayerTensors& tensors) {
 }
 
 WeightType WeightTypeOf(const GgufTensor& tensor) {
+  if (tensor.fp8() != nullptr) return WeightType::kBf16;
   switch (static_cast<GgmlType>(tensor.type->id)) {
     case GgmlType::kF32:
       return WeightType::kF32;
@@ -216,6 +217,14 @@ WeightType WeightTypeOf(const GgufTensor& tensor) {
   // PlanTensors lets supported types through only.
   BATON_CHECK(false, "tensor type {} has no kernel", tensor.type->id);
   return WeightType::kF32;
+}
+
+Fp8Rows Fp8RowsOf(const GgufTensor& tensor) {
+  return {.codes = tensor.data,
+          .scales = tensor.fp8()->values,
+          .n = static_cast<uint32_t>(tensor.num_elements() / tensor.dims[0]),
+          .k = static_cast<uint32_t>(tensor.dims[0]),
+          .group = tensor.fp8()->group};
 }
 
 }  // namespace baton

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "kernels/fp8_rows.h"
 #include "kernels/weight_type.h"
 #include "src/base/status.h"
 #include "src/model/gguf.h"
@@ -54,8 +55,11 @@ std::vector<float> FloatsOf(const GgufTensor& tensor);
 // [qkv_size] as the matrices lie side by side; empty where the layer has no biases.
 std::vector<float> QkvBiasOf(const LayerTensors& tensors);
 
-// The kernels' name of a supported tensor type.
+// The kernels' name of a supported tensor type; of fp8 that of what it is turned into, kBf16.
 WeightType WeightTypeOf(const GgufTensor& tensor);
+
+// A tensor in fp8: a matrix, or several one below the other.
+Fp8Rows Fp8RowsOf(const GgufTensor& tensor);
 
 }  // namespace baton
 

@@ -124,20 +124,20 @@ def gguf_seeds():
 # ---- Hugging Face folders
 
 
-def safetensors(tensors, metadata=None):
-    """tensors: name -> (dtype, shape); zeros."""
+def safetensors(tensors, metadata=None, fill=b"\0"):
+    """tensors: name -> (dtype, shape); every byte of the data is `fill`."""
     header, offset = {}, 0
     if metadata is not None:
         header["__metadata__"] = metadata
     for name, (dtype, shape) in tensors.items():
-        size = 4 if dtype == "F32" else 2
+        size = {"F32": 4, "F8_E4M3": 1}.get(dtype, 2)
         for dim in shape:
             size *= dim
         header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [offset, offset + size]}
         offset += size
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
-    return struct.pack("<Q", len(text)) + text + bytes(offset)
+    return struct.pack("<Q", len(text)) + text + fill * offset
 
 
 CONFIG = {
@@ -171,8 +171,27 @@ def llama_tensors():
     return tensors
 
 
+def fp8_seeds():
+    for method, suffix, scale in (
+        ("fbgemm_fp8", "_scale", ("F32", [32, 1])),
+        ("compressed-tensors", "_scale", ("BF16", [])),
+        ("fp8", "_scale_inv", ("F32", [1, 1])),
+    ):
+        tensors = {}
+        for name, (dtype, shape) in llama_tensors().items():
+            is_coded = name.endswith("_proj.weight")
+            tensors[name] = ("F8_E4M3", shape) if is_coded else (dtype, shape)
+            if is_coded:
+                tensors[name + suffix] = scale
+        config = {**CONFIG, "quantization_config": {"quant_method": method}}
+        data = safetensors(tensors, fill=b"\x3c")  # a scale of 0.0115
+        put("model_folder", method, json.dumps(config), "", data)
+    put("safetensors", "fp8", data)
+
+
 def folder_seeds():
     tensors = llama_tensors()
+    fp8_seeds()
     put("model_folder", "llama", json.dumps(CONFIG), "", safetensors(tensors))
     names = list(tensors)
     first, second = dict(list(tensors.items())[:5]), dict(list(tensors.items())[5:])

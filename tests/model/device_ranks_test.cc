@@ -269,6 +269,46 @@ TEST(TensorSliceTest, TakesRowsAndColumnsOfEveryMatrixWhateverTheType) {
   }
 }
 
+// Codes take the scales of their rows and columns with them; cuts within a group give bf16.
+TEST(TensorSliceTest, OfFp8HasTheScalesOfItsCodes) {
+  ThreadPool pool(1);
+  constexpr uint32_t kRows = 6;
+  constexpr uint32_t kColumns = 160;
+  for (const uint32_t group : {64u, kColumns}) {
+    const uint32_t groups = (kColumns - 1) / group + 1;
+    TestRandom random(3);
+    std::vector<std::byte> codes(size_t{2} * kRows * kColumns);
+    for (std::byte& code : codes) code = static_cast<std::byte>(random.Below(0x7F));
+    std::vector<float> values;
+    for (uint32_t i = 0; i < 2 * kRows * groups; ++i) {
+      values.push_back(static_cast<float>(1 + random.Below(1000)) / 512.0f);
+    }
+    const Fp8Scales scales = {values, group};
+    const GgufTensorType type = Fp8TensorType(scales);
+    const GgufTensor tensor = {.name = "fp8",
+                               .type = &type,
+                               .num_dims = 3,
+                               .dims = {kColumns, kRows, 2, 1},
+                               .data = codes};
+    const auto whole = *EncodeMatrix(tensor, GgmlType::kBf16, pool);
+    for (const IndexRange columns :
+         {IndexRange{0, kColumns}, IndexRange{64, 64}, IndexRange{128, 32}, IndexRange{32, 96}}) {
+      const auto slice = SliceTensor(tensor, {2, 3}, columns, pool);
+      ASSERT_TRUE(slice.ok()) << slice.status();
+      const bool cuts = group == 64 && columns.first % 64 != 0;
+      EXPECT_EQ(slice->tensor.fp8() == nullptr, cuts);
+      const auto part = *EncodeMatrix(slice->tensor, GgmlType::kBf16, pool);
+      for (uint64_t row = 0; row < 6; ++row) {
+        const uint64_t from = (row / 3 * kRows + 2 + row % 3) * kColumns + columns.first;
+        EXPECT_EQ(std::memcmp(part.data() + row * columns.count * 2, whole.data() + from * 2,
+                              columns.count * 2),
+                  0)
+            << "group " << group << " row " << row << " columns from " << columns.first;
+      }
+    }
+  }
+}
+
 TEST(LogitsOfRankTest, CoverTheVocabularyInTilesWithoutOverlap) {
   for (const uint32_t vocab : {1u, 63u, 64u, 263u, 49152u, 151936u}) {
     ModelConfig config;

@@ -45,8 +45,11 @@ PARTIALS = (r"STG\.E\.128", r"LDG\.E\.128")
 # Ranks meet through flags that every GPU of the host sees.
 MEETING = (r"STG\.E\.STRONG\.SYS", r"LDG\.E\.STRONG\.SYS")
 # Formats of packed weights, and how they become bf16.
-PACKED = ("Q40", "Q41", "Q4K", "Q80", "Q6K")
 UNPACKING = (r"LOP3\.LUT", r"FFMA", r"F2FP\.BF16\.F32\.PACK_AB", r"HADD2\.F32")
+PACKED = {
+    **{kind: UNPACKING for kind in ("Q40", "Q41", "Q4K", "Q80", "Q6K")},
+    "E4m3": (r"LOP3\.LUT", r"FMUL", r"F2FP\.BF16\.F32\.PACK_AB"),
+}
 # The wait for the kernel before, and the word that the next may begin (griddepcontrol): in every
 # kernel of a step. What that kernel wrote must not be read by a path that expects no writer.
 OVERLAP = (r"ACQBULK", r"PREEXIT")
@@ -74,19 +77,23 @@ EXPECTED = {
     },
     "GroupedGemm8Kernel": TENSOR_PIPELINE,
     "GroupedGemm64Kernel": TENSOR_PIPELINE,
-    # Digits are taken out by one LOP3 each and become weights by one fma; halves by HADD2.
+    # Digits are taken out by one LOP3 each and become weights by one fma; halves by HADD2. Codes
+    # are taken out in pairs and become weights by a product.
     **{
-        f"PackedRows{rows}{kind}Kernel": (*TENSOR_PIPELINE, *UNPACKING, r"LDS\.128", *PARTIALS)
+        f"PackedRows{rows}{kind}Kernel": (*TENSOR_PIPELINE, *unpacking, r"LDS\.128", *PARTIALS)
         for rows in (8, 32)
-        for kind in PACKED
+        for kind, unpacking in PACKED.items()
     },
     **{
-        f"GroupedPacked{rows}{kind}Kernel": (*TENSOR_PIPELINE, *UNPACKING, r"LDS\.128")
+        f"GroupedPacked{rows}{kind}Kernel": (*TENSOR_PIPELINE, *unpacking, r"LDS\.128")
         for rows in (8, 64)
-        for kind in PACKED
+        for kind, unpacking in PACKED.items()
     },
-    **{f"Unpack{kind}Kernel": (*UNPACKING, r"LDS\.128", r"STG\.E\.128") for kind in PACKED},
-    **{f"Embed{kind}Kernel": UNPACKING for kind in PACKED},
+    **{
+        f"Unpack{kind}Kernel": (*unpacking, r"LDS\.128", r"STG\.E\.128")
+        for kind, unpacking in PACKED.items()
+    },
+    **{f"Embed{kind}Kernel": unpacking for kind, unpacking in PACKED.items()},
     "RouteKernel": (r"SHFL\.BFLY", r"FSETP.*"),
     "SortPairsKernel": (r"SHFL\.BFLY", r"ATOMG\.E\.ADD\.STRONG\.GPU"),
     "AllReduceKernel": (*MEETING, r"LDG\.E.*\.128", r"STG\.E\.128", r"F2FP\.BF16.*"),

@@ -1,3 +1,4 @@
+#include <cmath>
 #include <cstring>
 #include <string>
 #include <utility>
@@ -33,6 +34,13 @@ struct PackedCase {
   uint32_t k;
 };
 
+// A matrix [n][k] packed, and its weights in bf16 by the processor.
+struct PackedMatrixCase {
+  cuda::PackedFormat format;
+  std::vector<std::byte> tiles;
+  std::vector<Bf16> weights;
+};
+
 // Random blocks [n][k] whose scales are about 2^-7.
 std::vector<std::byte> RandomBlocks(const TypeCase& c, const PackedCase& shape) {
   TestRandom random(51);
@@ -47,16 +55,48 @@ std::vector<std::byte> RandomBlocks(const TypeCase& c, const PackedCase& shape) 
   return raw;
 }
 
-// The weights in bf16, by the processor.
-absl::StatusOr<std::vector<Bf16>> Dequantised(const RawRows& rows, uint32_t k, ThreadPool& pool) {
+absl::StatusOr<PackedMatrixCase> MakeBlocks(const TypeCase& c, const PackedCase& shape) {
+  ThreadPool pool(1);
+  const std::vector<std::byte> raw = RandomBlocks(c, shape);
+  PackedMatrixCase out = {cuda::PackedFormatOf(c.type), {}, {}};
+  out.tiles.resize(cuda::PackedBytes(out.format, shape.n, shape.k));
+  BATON_RETURN_IF_ERROR(cuda::PackWeights({c.type, raw, shape.n}, shape.k, pool, out.tiles));
   BATON_ASSIGN_OR_RETURN(const PackedMatrix matrix,
-                         PackedMatrix::Pack(rows.type, rows.bytes, rows.n, k, pool));
-  std::vector<int32_t> ids(rows.n);
-  for (uint32_t i = 0; i < rows.n; ++i) ids[i] = static_cast<int32_t>(i);
-  std::vector<float> values(size_t{rows.n} * k);
+                         PackedMatrix::Pack(c.type, raw, shape.n, shape.k, pool));
+  std::vector<int32_t> ids(shape.n);
+  for (uint32_t i = 0; i < shape.n; ++i) ids[i] = static_cast<int32_t>(i);
+  std::vector<float> values(size_t{shape.n} * shape.k);
   ReferenceOps().embed(pool, matrix, ids, values.data());
-  std::vector<Bf16> out(values.size());
-  for (size_t i = 0; i < out.size(); ++i) out[i].bits = Bf16FromFloat(values[i]);
+  for (const float value : values) out.weights.push_back({Bf16FromFloat(value)});
+  return out;
+}
+
+// Codes with scales of 24 bits for each 128 of a row; those of every seventh row are so small that
+// weights are subnormal.
+absl::StatusOr<PackedMatrixCase> MakeFp8(const PackedCase& shape) {
+  ThreadPool pool(1);
+  TestRandom random(53);
+  std::vector<std::byte> codes(size_t{shape.n} * shape.k);
+  for (std::byte& code : codes) {
+    code = static_cast<std::byte>(random.Below(256));
+    if (IsNanCode(code)) code ^= std::byte{1};
+  }
+  Fp8Rows rows = {.codes = codes, .scales = {}, .n = shape.n, .k = shape.k, .group = 128};
+  std::vector<float> scales(size_t{shape.n} * rows.groups());
+  for (size_t at = 0; at < scales.size(); ++at) {
+    const bool is_tiny = at / rows.groups() % 7 == 6;
+    const auto digits = static_cast<float>(1 + random.Below(is_tiny ? 1u << 16 : 1u << 24));
+    scales[at] = std::ldexp(digits, is_tiny ? -149 : -31);
+  }
+  rows.scales = scales;
+  PackedMatrixCase out = {cuda::PackedFormat::kE4m3, {}, {}};
+  out.tiles.resize(cuda::PackedBytes(out.format, shape.n, shape.k));
+  BATON_RETURN_IF_ERROR(cuda::PackFp8(rows, pool, out.tiles));
+  std::vector<float> values(shape.k);
+  for (uint32_t row = 0; row < shape.n; ++row) {
+    rows.Weights(row, values.data());
+    for (const float value : values) out.weights.push_back({Bf16FromFloat(value)});
+  }
   return out;
 }
 
@@ -115,17 +155,12 @@ absl::Status CheckExperts(const DeviceBody& body, const ExpertsInput& in, uint32
 
 // Unpack, EmbedPacked and GemmPacked of one matrix: the weights of the processor, and the bits that
 // GemmBf16 gives of them.
-absl::Status CheckType(const DeviceBody& body, const TypeCase& c, const PackedCase& shape) {
+absl::Status CheckMatrix(const DeviceBody& body, const PackedMatrixCase& matrix,
+                         const PackedCase& shape) {
   const cuda::KernelTable& table = body.kernels();
-  const std::vector<std::byte> raw = RandomBlocks(c, shape);
-  const cuda::PackedFormat format = cuda::PackedFormatOf(c.type);
-  ThreadPool pool(1);
-  std::vector<std::byte> tiles(cuda::PackedBytes(format, shape.n, shape.k));
-  BATON_RETURN_IF_ERROR(cuda::PackWeights({c.type, raw, shape.n}, shape.k, pool, tiles));
-  BATON_ASSIGN_OR_RETURN(const std::vector<Bf16> weights,
-                         Dequantised({c.type, raw, shape.n}, shape.k, pool));
+  const std::vector<Bf16>& weights = matrix.weights;
   const std::vector<uint32_t> ids = {shape.n - 1, 0, shape.n};  // the last is unknown
-  DeviceArray<std::byte> tiles_device(body, tiles);
+  DeviceArray<std::byte> tiles_device(body, matrix.tiles);
   DeviceArray<Bf16> unpacked(body, weights.size());
   DeviceArray<Bf16> x_device(body, RandomBf16(size_t{shape.m} * shape.k, 52));
   DeviceArray<uint32_t> ids_device(body, ids);
@@ -139,7 +174,7 @@ absl::Status CheckType(const DeviceBody& body, const TypeCase& c, const PackedCa
         rows.status(), packed_y.status(), y.status(), partials.status(), counters.status()}) {
     BATON_RETURN_IF_ERROR(status);
   }
-  const cuda::PackedMatrixView view = {tiles_device.data(), format};
+  const cuda::PackedMatrixView view = {tiles_device.data(), matrix.format};
   BATON_RETURN_IF_ERROR(
       table.unpack({.w = view, .out = unpacked.data(), .n = shape.n, .k = shape.k}, nullptr));
   BATON_RETURN_IF_ERROR(table.embed_packed({.table = view,
@@ -197,10 +232,13 @@ absl::Status CheckPackedWeights(const StageInput& input, Report& report) {
   const std::vector<PackedCase> tiny = {{3, 67, 512}};
   // Blocks of 256 leave no half of a tile; those of 32 do in packed_weights_test.
   const std::vector<PackedCase> full = {{1, 4096, 4096}, {33, 1030, 14336}, {64, 519, 768}};
-  for (const TypeCase& type : types) {
-    Finding finding{.name = fmt::format("packed {}", TraitsOf(type.type).name)};
-    for (const PackedCase& shape : input.is_tiny ? tiny : full) {
-      const absl::Status status = CheckType(input.body, type, shape);
+  const std::vector<PackedCase>& shapes = input.is_tiny ? tiny : full;
+  const auto check = [&](std::string_view name, const auto& make) {
+    Finding finding{.name = fmt::format("packed {}", name)};
+    for (const PackedCase& shape : shapes) {
+      const absl::StatusOr<PackedMatrixCase> matrix = make(shape);
+      const absl::Status status =
+          matrix.ok() ? CheckMatrix(input.body, *matrix, shape) : matrix.status();
       finding.detail += fmt::format("{}{} x {} x {}", finding.detail.empty() ? "" : ", ", shape.m,
                                     shape.n, shape.k);
       if (status.ok()) continue;
@@ -208,9 +246,14 @@ absl::Status CheckPackedWeights(const StageInput& input, Report& report) {
       finding.detail += fmt::format(": {}", std::string(status.message()));
       break;
     }
-    BATON_RETURN_IF_ERROR(report.Add(std::move(finding)));
+    return report.Add(std::move(finding));
+  };
+  for (const TypeCase& type : types) {
+    BATON_RETURN_IF_ERROR(check(TraitsOf(type.type).name, [&type](const PackedCase& shape) {
+      return MakeBlocks(type, shape);
+    }));
   }
-  return absl::OkStatus();
+  return check("E4M3", MakeFp8);
 }
 
 }  // namespace baton::gpu_check

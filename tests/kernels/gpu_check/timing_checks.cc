@@ -36,7 +36,8 @@ absl::Status AddPackedProducts(const StageInput& input, const ProductShape& shap
   constexpr std::pair<cuda::PackedFormat, const char*> kFormats[] = {
       {cuda::PackedFormat::kQ4_0, "q4_0"},
       {cuda::PackedFormat::kQ4_K, "q4_k"},
-      {cuda::PackedFormat::kQ8_0, "q8_0"}};
+      {cuda::PackedFormat::kQ8_0, "q8_0"},
+      {cuda::PackedFormat::kE4m3, "e4m3"}};
   for (const auto& [format, format_name] : kFormats) {
     for (const uint32_t m : input.is_tiny ? std::vector<uint32_t>{1}
                                           : std::vector<uint32_t>{1, 8, kMaxSkinnyRows, 64}) {

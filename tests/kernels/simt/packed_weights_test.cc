@@ -3,6 +3,7 @@
 #include "kernels/cuda/packed_weights.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <string>
 #include <vector>
@@ -36,49 +37,97 @@ using simt_test::RandomBf16;
 using simt_test::SameBits;
 using testing::HasSubstr;
 
-constexpr WeightType kTypes[] = {WeightType::kQ4_0, WeightType::kQ4_1, WeightType::kQ4_K,
-                                 WeightType::kQ8_0, WeightType::kQ6_K};
+// How matrices of a file are made into a format; not of kE4m3.
+WeightType TypeOf(PackedFormat format) {
+  constexpr WeightType kTypes[] = {WeightType::kQ4_0, WeightType::kQ4_1, WeightType::kQ4_K,
+                                   WeightType::kQ8_0, WeightType::kQ6_K};
+  return kTypes[PackedIndex(format)];
+}
+std::string NameOf(PackedFormat format) {
+  return format == PackedFormat::kE4m3 ? "E4M3" : std::string(TraitsOf(TypeOf(format)).name);
+}
+// The smallest k.
+uint32_t UnitOf(PackedFormat format) {
+  return format == PackedFormat::kE4m3 ? kQuantBlock : TraitsOf(TypeOf(format)).block_elements;
+}
+
+// A code by its definition (OCP 8-bit floating point): 1.m 2^(e - 7), or 0.m 2^-6 where e is 0.
+double ExactE4m3(std::byte code) {
+  const auto bits = static_cast<int>(code);
+  const int exponent = bits >> 3 & 15;
+  const int mantissa = (bits & 7) + (exponent == 0 ? 0 : 8);
+  return (bits >= 128 ? -1.0 : 1.0) * std::ldexp(mantissa, std::max(exponent, 1) - 10);
+}
+
+// Codes of every value, and scales of all 24 bits: most near 0.01, some the smallest and the
+// largest that there are.
+struct Fp8Matrix {
+  Fp8Matrix(uint32_t n, uint32_t k) {
+    Random random(uint64_t{n} << 32 | k);
+    codes = random.Bytes(size_t{n} * k);
+    for (std::byte& code : codes) code = IsNanCode(code) ? code ^ std::byte{1} : code;
+    rows = {.n = n, .k = k, .group = n % 2 == 0 ? 128 : k};
+    for (uint32_t at = 0; at < n * rows.groups(); ++at) {
+      const float scale = 0.005f + std::ldexp(static_cast<float>(random.Below(1 << 24)), -31);
+      const float extremes[] = {std::ldexp(1.0f, -149), std::ldexp(scale, -120), kMaxFp8Scale};
+      scales.push_back(at % 7 < 4 ? scale : extremes[at % 7 - 4]);
+    }
+    rows.codes = codes;
+    rows.scales = scales;
+  }
+
+  std::vector<std::byte> codes;
+  std::vector<float> scales;
+  Fp8Rows rows;
+};
 
 // A matrix [n][k] of a file, its tiles on the runner, and its weights in bf16.
 struct Matrix {
-  Matrix(WeightType of_type, uint32_t rows, uint32_t columns)
-      : type(of_type),
-        n(rows),
-        k(columns),
-        raw(Raw()),
-        tiles(PackedBytes(PackedFormatOf(type), n, k), "tiles"),
+  Matrix(PackedFormat of_format, uint32_t num_rows, uint32_t num_columns)
+      : format(of_format),
+        n(num_rows),
+        k(num_columns),
+        tiles(PackedBytes(format, n, k), "tiles"),
         weights(size_t{n} * k) {
     ThreadPool pool(1);
     std::vector<std::byte> packed(tiles.size());
-    const absl::Status status = PackWeights({type, raw, n}, k, pool, packed);
+    const absl::Status status =
+        format == PackedFormat::kE4m3 ? MakeFp8(pool, packed) : MakeBlocks(pool, packed);
     EXPECT_TRUE(status.ok()) << status;
     std::memcpy(tiles.data(), packed.data(), packed.size());
-    for (size_t at = 0; at < weights.size(); ++at) {
-      const double exact =
-          RawElement(type, raw, k, static_cast<uint32_t>(at / k), static_cast<uint32_t>(at % k));
-      weights[at] = {Bf16FromFloat(static_cast<float>(exact))};
-    }
   }
 
-  PackedMatrixView view() const { return {tiles.data(), PackedFormatOf(type)}; }
+  PackedMatrixView view() const { return {tiles.data(), format}; }
 
-  WeightType type;
+  PackedFormat format;
   uint32_t n;
   uint32_t k;
-  std::vector<std::byte> raw;
   SimBuffer tiles;
   std::vector<Bf16> weights;
 
  private:
-  std::vector<std::byte> Raw() const {
+  absl::Status MakeBlocks(ThreadPool& pool, std::span<std::byte> packed) {
+    const WeightType type = TypeOf(format);
     Random random(uint64_t{n} << 32 | k);
-    return RandomRaw(&random, type, n, k);
+    const std::vector<std::byte> raw = RandomRaw(&random, type, n, k);
+    for (uint32_t at = 0; at < weights.size(); ++at) {
+      weights[at] = {Bf16FromFloat(static_cast<float>(RawElement(type, raw, k, at / k, at % k)))};
+    }
+    return PackWeights({type, raw, n}, k, pool, packed);
+  }
+  absl::Status MakeFp8(ThreadPool& pool, std::span<std::byte> packed) {
+    const Fp8Matrix matrix(n, k);
+    const uint32_t groups = matrix.rows.groups();
+    for (uint32_t at = 0; at < weights.size(); ++at) {
+      const float scale = matrix.scales[at / k * groups + at % k / matrix.rows.group];
+      const double exact = ExactE4m3(matrix.codes[at]) * scale;
+      weights[at] = {Bf16FromFloat(static_cast<float>(exact))};
+    }
+    return PackFp8(matrix.rows, pool, packed);
   }
 };
 
-std::string Name(const Matrix& w) {
-  return fmt::format("{} {} x {}", TraitsOf(w.type).name, w.n, w.k);
-}
+std::string Name(const Matrix& w) { return fmt::format("{} {} x {}", NameOf(w.format), w.n, w.k); }
 
 // The first place where `got` is not `expected`, or "". A zero may have either sign.
 std::string Difference(const std::vector<Bf16>& got, const std::vector<Bf16>& expected) {
@@ -169,11 +218,11 @@ std::string CheckProduct(const Matrix& w, const Product& p) {
 }
 
 // Tiles of three experts of 19 rows each; a slot's row of x is not its own number.
-std::string CheckExperts(WeightType type, uint32_t tile_rows, uint32_t k) {
+std::string CheckExperts(PackedFormat format, uint32_t tile_rows, uint32_t k) {
   constexpr uint32_t kExperts = 3;
   constexpr uint32_t kRows = 19;
   constexpr uint32_t kN = 32;  // whole tiles, so that one matrix is all experts
-  const Matrix all(type, kExperts * kN, k);
+  const Matrix all(format, kExperts * kN, k);
   const std::vector<Bf16> x = RandomBf16(size_t{kRows} * k, 8);
   std::vector<uint32_t> slot_rows;
   std::vector<ExpertTile> tiles;
@@ -221,25 +270,24 @@ class EveryOrder : public testing::TestWithParam<RunOptions> {
 };
 
 TEST_P(EveryOrder, KernelsHaveTheBitsOfTheirReferences) {
-  for (const WeightType type : kTypes) {
-    const Matrix w(type, 67, 512);  // two segments
+  for (const PackedFormat format : kPackedFormats) {
+    const Matrix w(format, 67, 512);  // two segments
     EXPECT_EQ(CheckUnpack(w), "");
     EXPECT_EQ(CheckEmbed(w, {0, 7, 66, 67, 8, 15, 16}, 1.0f), "");
     EXPECT_EQ(CheckProduct(w, {.m = 5, .has_bias = true}), "");
-    EXPECT_EQ(CheckExperts(type, kExpertFewRows, 512), "");
-    EXPECT_EQ(CheckExperts(type, kExpertManyRows, 512), "");
+    EXPECT_EQ(CheckExperts(format, kExpertFewRows, 512), "");
+    EXPECT_EQ(CheckExperts(format, kExpertManyRows, 512), "");
   }
 }
 
 INSTANTIATE_TEST_SUITE_P(, EveryOrder, testing::ValuesIn(AllOrders(2)));
 
-class EveryType : public testing::TestWithParam<WeightType> {
+class EveryFormat : public testing::TestWithParam<PackedFormat> {
  protected:
-  // The smallest k of the type.
-  uint32_t unit() const { return TraitsOf(GetParam()).block_elements; }
+  uint32_t unit() const { return UnitOf(GetParam()); }
 };
 
-TEST_P(EveryType, EveryElementOfEveryShapeIsUnpacked) {
+TEST_P(EveryFormat, EveryElementOfEveryShapeIsUnpacked) {
   for (const uint32_t n : {1u, 15u, 16u, 17u, 67u}) {
     for (const uint32_t blocks : {1u, 2u, 3u, 5u}) {
       EXPECT_EQ(CheckUnpack(Matrix(GetParam(), n, blocks * unit())), "");
@@ -247,7 +295,7 @@ TEST_P(EveryType, EveryElementOfEveryShapeIsUnpacked) {
   }
 }
 
-TEST_P(EveryType, EveryNumberOfRowsHasTheBitsOfBf16Weights) {
+TEST_P(EveryFormat, EveryNumberOfRowsHasTheBitsOfBf16Weights) {
   const Matrix w(GetParam(), 69, std::max(unit(), 288 / unit() * unit()));
   for (const uint32_t m : {1u, 7u, 8u, 9u, 31u, 32u, 33u, 64u}) {
     EXPECT_EQ(CheckProduct(w, {.m = m, .has_bias = m % 2 == 0, .to_bf16 = m % 3 == 0}), "");
@@ -256,7 +304,7 @@ TEST_P(EveryType, EveryNumberOfRowsHasTheBitsOfBf16Weights) {
   EXPECT_EQ(CheckProduct(w, {.m = 17, .path = GemmPath::kRows8}), "");
 }
 
-TEST_P(EveryType, ExpertsHaveTheBitsOfBf16Weights) {
+TEST_P(EveryFormat, ExpertsHaveTheBitsOfBf16Weights) {
   for (const uint32_t tile_rows : {kExpertFewRows, kExpertManyRows}) {
     for (const uint32_t blocks : {1u, 3u}) {
       EXPECT_EQ(CheckExperts(GetParam(), tile_rows, blocks * unit()), "");
@@ -264,7 +312,7 @@ TEST_P(EveryType, ExpertsHaveTheBitsOfBf16Weights) {
   }
 }
 
-TEST_P(EveryType, UglyShapesHaveTheBitsOfBf16Weights) {
+TEST_P(EveryFormat, UglyShapesHaveTheBitsOfBf16Weights) {
   for (const uint32_t n : {1u, 16u, 63u, 64u, 137u}) {
     for (const uint32_t blocks : {1u, 2u, 9u}) {
       const Matrix w(GetParam(), n, blocks * unit());
@@ -273,12 +321,12 @@ TEST_P(EveryType, UglyShapesHaveTheBitsOfBf16Weights) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(, EveryType, testing::ValuesIn(kTypes),
-                         [](const auto& info) { return std::string(TraitsOf(info.param).name); });
+INSTANTIATE_TEST_SUITE_P(, EveryFormat, testing::ValuesIn(kPackedFormats),
+                         [](const auto& info) { return NameOf(info.param); });
 
 TEST(PackedWeights, RowsOfATableAreScaledAfterTheirRounding) {
-  for (const WeightType type : kTypes) {
-    const Matrix table(type, 33, 2 * TraitsOf(type).block_elements);
+  for (const PackedFormat format : kPackedFormats) {
+    const Matrix table(format, 33, 2 * UnitOf(format));
     EXPECT_EQ(CheckEmbed(table, {32, 33, 0, 0xFFFFFFFFu, 17, 24}, 25.298221f), "");
   }
 }
@@ -288,8 +336,8 @@ TEST(PackedWeights, RowsOfATableAreScaledAfterTheirRounding) {
 TEST(PackedWeights, LongSegmentsHaveTheBitsOfBf16Weights) {
   constexpr uint32_t kN = kGemmRowTile * (kGemmTargetTiles / 2);
   ASSERT_EQ(GemmSegments(kN, 1280).segment_k, 10 * kGemmStageK);
-  const Matrix narrow(WeightType::kQ4_1, kN, 1280);
-  const Matrix wide(WeightType::kQ8_0, kN, 1280);
+  const Matrix narrow(PackedFormat::kQ4_1, kN, 1280);
+  const Matrix wide(PackedFormat::kQ8_0, kN, 1280);
   for (const simt::Landing landing : {simt::Landing::kEarliest, simt::Landing::kLatest}) {
     RunOptions options;
     options.landing = landing;
@@ -304,9 +352,9 @@ TEST(PackedWeights, LongSegmentsHaveTheBitsOfBf16Weights) {
 
 // Matrices of the same k are joined by their bytes (Q, K and V; gate and up).
 TEST(PackedWeights, MatricesOfWholeTilesAreJoinedByRows) {
-  const Matrix first(WeightType::kQ4_1, 32, 160);
-  const Matrix second(WeightType::kQ4_1, 19, 160);
-  Matrix both(WeightType::kQ4_1, 51, 160);
+  const Matrix first(PackedFormat::kQ4_1, 32, 160);
+  const Matrix second(PackedFormat::kQ4_1, 19, 160);
+  Matrix both(PackedFormat::kQ4_1, 51, 160);
   std::memcpy(both.tiles.data(), first.tiles.data(), first.tiles.size());
   std::memcpy(both.tiles.data() + first.tiles.size(), second.tiles.data(), second.tiles.size());
   both.weights = first.weights;
@@ -323,6 +371,7 @@ TEST(PackedWeights, AWeightTakesTheBitsThatItsFormatSays) {
   EXPECT_EQ(bits(PackedFormat::kQ4_K), 5);
   EXPECT_EQ(bits(PackedFormat::kQ8_0), 8.5);
   EXPECT_EQ(bits(PackedFormat::kQ6_K), 9);
+  EXPECT_EQ(bits(PackedFormat::kE4m3), 8.5);
   EXPECT_EQ(PackedFormatOf(WeightType::kF16), PackedFormat::kBf16);
   EXPECT_EQ(PackedFormatOf(WeightType::kMxfp4), PackedFormat::kBf16);
 }
@@ -366,8 +415,36 @@ TEST(PackedWeights, SizesThatDoNotMatchAreRefused) {
   EXPECT_TRUE(refused({WeightType::kMxfp4, raw, 3}, 256, out));
 }
 
+TEST(PackedWeights, Fp8OfOtherSizesIsRefused) {
+  ThreadPool pool(1);
+  const Fp8Matrix whole(2, 160);
+  std::vector<std::byte> out(PackedBytes(PackedFormat::kE4m3, 2, 160));
+  const auto refused = [&](const auto& change, size_t bytes) {
+    Fp8Rows rows = whole.rows;
+    change(rows);
+    return PackFp8(rows, pool, std::span(out).first(bytes)).code() ==
+           absl::StatusCode::kInvalidArgument;
+  };
+  EXPECT_FALSE(refused([](Fp8Rows&) {}, out.size()));
+  EXPECT_TRUE(refused([](Fp8Rows&) {}, out.size() - 16));
+  EXPECT_TRUE(refused([](Fp8Rows& rows) { rows.n = 3; }, out.size()));
+  EXPECT_TRUE(refused([](Fp8Rows& rows) { rows.n = 0; }, out.size()));
+  EXPECT_TRUE(refused([](Fp8Rows& rows) { rows.k = 320; }, out.size()));
+  EXPECT_TRUE(refused([](Fp8Rows& rows) { rows.group = 32; }, out.size()));
+  EXPECT_TRUE(refused([](Fp8Rows& rows) { rows.group = 0; }, out.size()));
+  EXPECT_TRUE(refused([](Fp8Rows& rows) { rows.scales = rows.scales.first(3); }, out.size()));
+}
+
+// Where a tile would need two scales of a row, and rows that are no groups of 32.
+TEST(PackedWeights, Fp8ThatNoTileHoldsStaysInBf16) {
+  EXPECT_EQ(PackedFormatOf({.n = 1, .k = 96, .group = 96}), PackedFormat::kE4m3);
+  EXPECT_EQ(PackedFormatOf({.n = 1, .k = 160, .group = 128}), PackedFormat::kE4m3);
+  EXPECT_EQ(PackedFormatOf({.n = 1, .k = 160, .group = 96}), PackedFormat::kBf16);
+  EXPECT_EQ(PackedFormatOf({.n = 1, .k = 72, .group = 72}), PackedFormat::kBf16);
+}
+
 TEST(PackedWeights, CallsThatNoKernelTakesAreRefused) {
-  const Matrix w(WeightType::kQ4_0, 32, 96);
+  const Matrix w(PackedFormat::kQ4_0, 32, 96);
   SimBuffer x(size_t{65} * 96 * 2, "x");
   SimBuffer y(size_t{65} * 32 * 4, "y");
   const GemmParams good = {
@@ -399,15 +476,17 @@ TEST(PackedWeights, CallsThatNoKernelTakesAreRefused) {
 }
 
 TEST(PackedWeights, MutantsAreNoticed) {
-  const Matrix small(WeightType::kQ4_1, 19, 96);
-  const Matrix deep(WeightType::kQ8_0, 66, 288);
-  const Matrix shallow(WeightType::kQ4_0, 3, 32);  // half of a stage
+  const Matrix small(PackedFormat::kQ4_1, 19, 96);
+  const Matrix deep(PackedFormat::kQ8_0, 66, 288);
+  const Matrix shallow(PackedFormat::kQ4_0, 3, 32);  // half of a stage
+  const Matrix codes(PackedFormat::kE4m3, 18, 160);
   const simt_test::Suite suite = [&] {
     return CheckProduct(shallow, {.m = 1}).empty() && CheckProduct(small, {.m = 2}).empty() &&
            CheckProduct(deep, {.m = 9}).empty() && CheckUnpack(small).empty() &&
-           CheckUnpack(deep).empty() && CheckEmbed(small, {18, 33, 3}, 2.0f).empty() &&
-           CheckExperts(WeightType::kQ4_0, kExpertFewRows, 96).empty() &&
-           CheckExperts(WeightType::kQ8_0, kExpertManyRows, 96).empty();
+           CheckUnpack(deep).empty() && CheckUnpack(codes).empty() &&
+           CheckProduct(codes, {.m = 3}).empty() && CheckEmbed(small, {18, 33, 3}, 2.0f).empty() &&
+           CheckExperts(PackedFormat::kQ4_0, kExpertFewRows, 96).empty() &&
+           CheckExperts(PackedFormat::kQ8_0, kExpertManyRows, 96).empty();
   };
   simt_test::ExpectAllNoticed(suite, 20);
 }

@@ -1,0 +1,24 @@
+// A tensor of a model file as packed weights of a device (kernels/cuda/packed_weights.h). Pure; any
+// thread. Private to src/model.
+#ifndef BATON_MODEL_PACK_TENSOR_H_
+#define BATON_MODEL_PACK_TENSOR_H_
+
+#include <cstddef>
+#include <span>
+
+#include "kernels/cuda/pack_weights.h"
+#include "src/base/status.h"
+#include "src/device/thread_pool.h"
+#include "src/model/gguf.h"
+
+namespace baton {
+
+// Of a supported tensor; kBf16 when devices keep it dequantised.
+cuda::PackedFormat PackedFormatOf(const GgufTensor& tensor);
+
+// All rows, to `out` [PackedBytes]. Errors as cuda::PackWeights and cuda::PackFp8.
+absl::Status PackTensor(const GgufTensor& tensor, ThreadPool& pool, std::span<std::byte> out);
+
+}  // namespace baton
+
+#endif  // BATON_MODEL_PACK_TENSOR_H_
