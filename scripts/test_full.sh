@@ -2,14 +2,15 @@
 # The long forms: everything of test.sh, then a million simulated requests and twenty more seeds,
 # the suite under AddressSanitizer + UndefinedBehaviorSanitizer, our own threads under
 # ThreadSanitizer, clang-tidy, the long fault run, the long exploration of the hand-off and its
-# mutation test, a minute of search for each fuzz target, clusters of this build and the release
-# before it, and the Helm chart on a real Kubernetes of two nodes.
-#   scripts/test_full.sh [release|sim|asan|tsan|tidy|chaos|closure|mutation|fuzz|wire|k8s ...]
+# mutation test, the CUDA kernels compiled for other architectures than the one that is served, a
+# minute of search for each fuzz target, clusters of this build and the release before it, and the
+# Helm chart on a real Kubernetes of two nodes.
+#   scripts/test_full.sh [release|sim|asan|tsan|tidy|chaos|closure|mutation|archs|fuzz|wire|k8s ...]
 # only these. BATON_WIRE_OLD=COMMIT: what the tier `wire` takes for the release before.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-tier_names="release sim asan tsan tidy chaos closure mutation fuzz wire k8s"
+tier_names="release sim asan tsan tidy chaos closure mutation archs fuzz wire k8s"
 tiers=("$@")
 [[ ${#tiers[@]} -gt 0 ]] || read -ra tiers <<<"$tier_names"
 jobs="${BATON_TEST_JOBS:-$(nproc)}"
@@ -32,6 +33,7 @@ run_tier() {
     closure) scripts/build.sh release kvcache_closure_test &&
       BATON_CLOSURE=long build/release/tests/kvcache/kvcache_closure_test ;;
     mutation) scripts/mutate_handoff.py --jobs "$jobs" ;;
+    archs) compile_for_architectures ;;
     fuzz) scripts/fuzz.sh 60 ;;
     wire) run_mixed_releases ;;
     k8s) run_on_kubernetes ;;
@@ -64,6 +66,17 @@ run_simulations() {
       return 1
     }
     echo "seed $seed: $(grep '^digest' build/sim.txt)"
+  done
+}
+
+# Ampere, Hopper without its own instructions, Blackwell: no spills and no warnings.
+compile_for_architectures() {
+  scripts/deps.sh --cuda || return 1
+  local tools arch
+  tools="$(echo "$PWD"/build/cuda-venv/lib/python3*/site-packages/nvidia/cu13/bin)"
+  for arch in sm_80 sm_90 sm_100; do
+    python3 -B tests/kernels/cuda/cuda_resources.py "$tools/nvcc" "$tools/cuobjdump" \
+      --arch "$arch" --no-baseline || return 1
   done
 }
 

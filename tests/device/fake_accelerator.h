@@ -11,6 +11,7 @@
 #include <cstring>
 #include <deque>
 #include <functional>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <string>
@@ -29,6 +30,10 @@ namespace baton {
 // See the file comment. One thread.
 class FakeAccelerator final : public Accelerator {
  public:
+  ~FakeAccelerator() override {
+    if (current_ == this) current_ = nullptr;
+  }
+
   DeviceKind kind() const override { return DeviceKind::kSimt; }
   std::string Describe() const override { return "fake"; }
   std::string_view arithmetic() const override { return "none"; }
@@ -46,16 +51,27 @@ class FakeAccelerator final : public Accelerator {
     }
     auto* const begin = new std::byte[size_bytes];
     std::memset(begin, 0xFF, size_bytes);
+    allocated_[begin] = size_bytes;
     return begin;
   }
   void Free(std::byte* begin) override {
     const auto shared = shared_.find(begin);
     if (shared == shared_.end()) {
+      allocated_.erase(begin);
       delete[] begin;
       return;
     }
     munmap(begin, shared->second.size_bytes);
     shared_.erase(shared);
+  }
+
+  // Whether this one allocated what lies there.
+  bool Owns(const void* address) const {
+    const auto* const byte = static_cast<const std::byte*>(address);
+    const auto after = allocated_.upper_bound(byte);
+    if (after == allocated_.begin()) return false;
+    const auto& [begin, size_bytes] = *std::prev(after);
+    return byte < begin + size_bytes;
   }
 
   // Accelerators of one GPU share what is pinned; so do all fakes.
@@ -100,6 +116,7 @@ class FakeAccelerator final : public Accelerator {
   bool IsBusy() const { return own_.num_put.load() != own_.num_done.load(); }
 
   absl::Status CopyIn(std::byte* to, const void* from, size_t size_bytes) override {
+    CheckCurrent();
     if (host_.Has(from, size_bytes)) {
       Put([=] { std::memcpy(to, from, size_bytes); });
       return OkStatus();
@@ -110,11 +127,13 @@ class FakeAccelerator final : public Accelerator {
     return OkStatus();
   }
   absl::Status CopyOut(void* to, const std::byte* from, size_t size_bytes) override {
+    CheckCurrent();
     host_.NoteCopy(to, size_bytes);
     Put([=] { std::memcpy(to, from, size_bytes); });
     return OkStatus();
   }
   absl::Status CopyWithin(std::byte* to, const std::byte* from, size_t size_bytes) override {
+    CheckCurrent();
     Put([=] { std::memcpy(to, from, size_bytes); });
     return OkStatus();
   }
@@ -122,6 +141,28 @@ class FakeAccelerator final : public Accelerator {
     while (!stream_.empty()) RunNext();
     return OkStatus();
   }
+  // Graphs of nothing, which are counted.
+  bool records = false;
+  bool is_recording = false;
+  size_t num_graphs = 0;
+  size_t num_graph_launches = 0;
+  absl::Status BeginRecording() override {
+    if (!records) return Unimplemented("the fake records nothing");
+    is_recording = true;
+    return OkStatus();
+  }
+  absl::StatusOr<void*> EndRecording() override {
+    if (!std::exchange(is_recording, false)) return Internal("nothing is being recorded");
+    ++num_graphs;
+    return this;
+  }
+  absl::Status LaunchGraph(void* graph) override {
+    BATON_CHECK(graph == this && current_ == this, "a graph of another device");
+    ++num_graph_launches;
+    return OkStatus();
+  }
+  void DestroyGraph(void* /*graph*/) override { --num_graphs; }
+
   absl::StatusOr<void*> CreateStream() override { return new HostStream; }
   void DestroyStream(void* stream) override { delete static_cast<HostStream*>(stream); }
   absl::StatusOr<void*> CreateEvent() override { return new HostEvent; }
@@ -156,6 +197,9 @@ class FakeAccelerator final : public Accelerator {
     return static_cast<std::byte*>(begin);
   }
 
+  void CheckCurrent() const {
+    BATON_CHECK(current_ == nullptr || current_ == this, "another device is current");
+  }
   void RunNext() {
     stream_.front()();
     stream_.pop_front();
@@ -164,6 +208,7 @@ class FakeAccelerator final : public Accelerator {
 
   static inline thread_local FakeAccelerator* current_ = nullptr;
   static inline HostMemory host_;
+  std::map<const std::byte*, size_t> allocated_;
   std::map<const std::byte*, SharedMemory> shared_;
   HostStream own_;
   std::deque<std::function<void()>> stream_;

@@ -6,8 +6,11 @@
 #include "kernels/cuda/exchange_reference.h"
 #include "kernels/math.h"
 #include "src/base/status.h"
+#include "src/model/compute_device.h"
 #include "tests/kernels/gpu_check/device_array.h"
+#include "tests/kernels/gpu_check/model_shape.h"
 #include "tests/kernels/gpu_check/stages.h"
+#include "tests/kernels/gpu_check/timing.h"
 #include "tests/kernels/simt/device_values.h"
 
 namespace baton::gpu_check {
@@ -65,16 +68,16 @@ class Ranks {
   cuda::ExchangeRanks view_;
 };
 
-// So often, one launch behind the other, with the meetings that go on.
-constexpr uint32_t kTimes = 3;
+// Rounds of different parts, one launch behind the other, with the meetings that go on.
+constexpr uint32_t kRounds = 3;
 
 absl::Status CheckAllReduce(const DeviceBody& body, const Ranks& ranks, size_t num_elements,
-                            AllReducePath path) {
+                            AllReducePath path, uint32_t round) {
   const uint32_t num_ranks = ranks.view().num_ranks;
   std::vector<std::vector<float>> values;
   std::vector<std::vector<Bf16>> exact(num_ranks, std::vector<Bf16>(num_elements));
   for (uint32_t rank = 0; rank < num_ranks; ++rank) {
-    values.push_back(RandomFloats(num_elements, 50 + rank));
+    values.push_back(RandomFloats(num_elements, 50 + 8 * round + rank));
   }
   OfRanks<float> parts(body, num_ranks, [&](uint32_t rank) { return values[rank]; });
   OfRanks<Bf16> outs(body, num_ranks, [&](uint32_t) { return num_elements; });
@@ -89,9 +92,7 @@ absl::Status CheckAllReduce(const DeviceBody& body, const Ranks& ranks, size_t n
     expected.parts[rank] = values[rank].data();
     expected.outs[rank] = exact[rank].data();
   }
-  for (uint32_t i = 0; i < kTimes; ++i) {
-    BATON_RETURN_IF_ERROR(body.kernels().all_reduce(params, nullptr));
-  }
+  BATON_RETURN_IF_ERROR(body.kernels().all_reduce(params, nullptr));
   cuda::ReferenceAllReduce(expected);
   for (uint32_t rank = 0; rank < num_ranks; ++rank) {
     const std::vector<Bf16> got = outs[rank].Values();
@@ -102,13 +103,13 @@ absl::Status CheckAllReduce(const DeviceBody& body, const Ranks& ranks, size_t n
 }
 
 absl::Status CheckGather(const DeviceBody& body, const Ranks& ranks, uint32_t num_rows,
-                         uint32_t num_columns) {
+                         uint32_t num_columns, uint32_t round) {
   const uint32_t num_ranks = ranks.view().num_ranks;
   const uint32_t rank_columns = (num_columns + num_ranks - 1) / num_ranks;
   std::vector<std::vector<float>> values;
   for (uint32_t rank = 0; rank < num_ranks; ++rank) {
     const uint32_t width = cuda::ColumnsOfRank(num_columns, rank_columns, rank);
-    values.push_back(RandomFloats(size_t{num_rows} * width, 60 + rank));
+    values.push_back(RandomFloats(size_t{num_rows} * width, 90 + 8 * round + rank));
   }
   OfRanks<float> parts(body, num_ranks, [&](uint32_t rank) { return values[rank]; });
   DeviceArray<float> out(body, size_t{num_rows} * num_columns);
@@ -127,9 +128,7 @@ absl::Status CheckGather(const DeviceBody& body, const Ranks& ranks, uint32_t nu
     params.parts[rank] = parts[rank].data();
     expected.parts[rank] = values[rank].data();
   }
-  for (uint32_t i = 0; i < kTimes; ++i) {
-    BATON_RETURN_IF_ERROR(body.kernels().gather_columns(params, nullptr));
-  }
+  BATON_RETURN_IF_ERROR(body.kernels().gather_columns(params, nullptr));
   cuda::ReferenceGatherColumns(expected);
   const std::vector<float> got = out.Values();
   BATON_RETURN_IF_ERROR(out.status());
@@ -139,10 +138,68 @@ absl::Status CheckGather(const DeviceBody& body, const Ranks& ranks, uint32_t nu
 absl::Status CheckRanksOf(const StageInput& input, uint32_t num_ranks, size_t num_elements) {
   const Ranks ranks(input.body, num_ranks);
   BATON_RETURN_IF_ERROR(ranks.status());
-  for (const AllReducePath path : {AllReducePath::kWhole, AllReducePath::kSlices}) {
-    BATON_RETURN_IF_ERROR(CheckAllReduce(input.body, ranks, num_elements, path));
+  for (uint32_t round = 0; round < kRounds; ++round) {
+    for (const AllReducePath path : {AllReducePath::kWhole, AllReducePath::kSlices}) {
+      BATON_RETURN_IF_ERROR(CheckAllReduce(input.body, ranks, num_elements, path, round));
+    }
+    BATON_RETURN_IF_ERROR(CheckGather(input.body, ranks, 3, input.is_tiny ? 263 : 128256, round));
   }
-  return CheckGather(input.body, ranks, 3, input.is_tiny ? 263 : 128256);
+  return absl::OkStatus();
+}
+
+// Two ranks as on GPUs of their own: a launch each, in streams that nothing orders. 64 ctas of
+// each, and as many that overlap them, are resident together.
+absl::Status CheckTwoStreams(const StageInput& input) {
+  constexpr uint32_t kNumRanks = 2;
+  constexpr size_t kElements = 64 * 4096;
+  BATON_ASSIGN_OR_RETURN(const ComputeDevice device, OpenComputeDevice(DeviceKind::kCuda));
+  BATON_ASSIGN_OR_RETURN(const std::unique_ptr<Accelerator> peer, device.accelerator->Share());
+  Accelerator* const streams[kNumRanks] = {device.accelerator.get(), peer.get()};
+  const Ranks ranks(input.body, kNumRanks);
+  BATON_RETURN_IF_ERROR(ranks.status());
+  OfRanks<Bf16> outs(input.body, kNumRanks, [](uint32_t) { return kElements; });
+  BATON_RETURN_IF_ERROR(outs.status());
+  for (uint32_t round = 0; round < kRounds; ++round) {
+    for (const AllReducePath path : {AllReducePath::kWhole, AllReducePath::kSlices}) {
+      std::vector<std::vector<float>> values;
+      std::vector<Bf16> exact(kElements);
+      for (uint32_t rank = 0; rank < kNumRanks; ++rank) {
+        values.push_back(RandomFloats(kElements, 70 + 2 * round + rank));
+      }
+      OfRanks<float> parts(input.body, kNumRanks, [&](uint32_t rank) { return values[rank]; });
+      BATON_RETURN_IF_ERROR(parts.status());
+      AllReduceParams params = {
+          .ranks = ranks.view(), .parts = {}, .outs = {}, .num_elements = kElements, .path = path};
+      AllReduceParams expected = params;
+      params.ranks.num_here = 1;
+      for (uint32_t rank = 0; rank < kNumRanks; ++rank) {
+        params.parts[rank] = parts[rank].data();
+        params.outs[rank] = outs[rank].data();
+        expected.parts[rank] = values[rank].data();
+        expected.outs[rank] = exact.data();
+      }
+      for (uint32_t rank = 0; rank < kNumRanks; ++rank) {
+        params.ranks.first_rank = rank;
+        BATON_RETURN_IF_ERROR(input.body.kernels().all_reduce(params, streams[rank]->stream()));
+      }
+      for (Accelerator* const stream : streams) BATON_RETURN_IF_ERROR(stream->Wait());
+      cuda::ReferenceAllReduce(expected);
+      for (uint32_t rank = 0; rank < kNumRanks; ++rank) {
+        if (!SameValues(outs[rank].Values(), exact)) {
+          return Internal("sums of rank {} have other bits", rank);
+        }
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status AddOutcome(std::string name, const absl::Status& status, std::string detail,
+                        Report& report) {
+  Finding finding{.name = std::move(name)};
+  finding.verdict = status.ok() ? Verdict::kPass : Verdict::kFail;
+  finding.detail = status.ok() ? std::move(detail) : std::string(status.message());
+  return report.Add(std::move(finding));
 }
 
 }  // namespace
@@ -150,14 +207,46 @@ absl::Status CheckRanksOf(const StageInput& input, uint32_t num_ranks, size_t nu
 absl::Status CheckExchanges(const StageInput& input, Report& report) {
   for (const uint32_t num_ranks : {2u, 8u}) {
     const size_t num_elements = input.is_tiny ? 8 * 331 : 1024 * 4096;
-    const absl::Status status = CheckRanksOf(input, num_ranks, num_elements);
-    Finding finding{.name = fmt::format("exchanges of {} ranks", num_ranks)};
-    finding.verdict = status.ok() ? Verdict::kPass : Verdict::kFail;
-    finding.detail =
-        status.ok()
-            ? fmt::format("{} sums, whole and in slices, and columns of logits", num_elements)
-            : std::string(status.message());
-    BATON_RETURN_IF_ERROR(report.Add(std::move(finding)));
+    BATON_RETURN_IF_ERROR(AddOutcome(
+        fmt::format("exchanges of {} ranks", num_ranks),
+        CheckRanksOf(input, num_ranks, num_elements),
+        fmt::format("{} sums, whole and in slices, and columns of logits", num_elements), report));
+  }
+  if (!input.body.is_gpu || input.is_tiny) return absl::OkStatus();
+  return AddOutcome("exchanges of 2 streams", CheckTwoStreams(input), "a launch a rank, on one GPU",
+                    report);
+}
+
+absl::Status AddExchangeTimings(const StageInput& input, Report& report) {
+  constexpr uint32_t kNumRanks = 2;
+  const size_t hidden = ShapeFor(input.is_tiny).hidden_size;
+  for (const size_t rows :
+       input.is_tiny ? std::vector<size_t>{1} : std::vector<size_t>{1, 32, 1024}) {
+    const size_t count = rows * hidden;
+    const Ranks ranks(input.body, kNumRanks);
+    OfRanks<float> parts(input.body, kNumRanks,
+                         [&](uint32_t rank) { return RandomFloats(count, rank); });
+    OfRanks<Bf16> outs(input.body, kNumRanks, [&](uint32_t) { return count; });
+    TimedCase timed = {
+        .name = fmt::format("all_reduce {} ranks x {} rows, one device", kNumRanks, rows)};
+    absl::Status status = ranks.status();
+    status.Update(parts.status());
+    status.Update(outs.status());
+    if (!status.ok()) {
+      return report.Add({timed.name, Verdict::kFail, std::string(status.message())});
+    }
+    AllReduceParams params = {
+        .ranks = ranks.view(), .parts = {}, .outs = {}, .num_elements = count};
+    for (uint32_t rank = 0; rank < kNumRanks; ++rank) {
+      params.parts[rank] = parts[rank].data();
+      params.outs[rank] = outs[rank].data();
+    }
+    // Each part is read once and each sum written twice, as in slices.
+    timed.bytes = static_cast<double>(count) * kNumRanks * (sizeof(float) + sizeof(Bf16));
+    timed.work = WorkOf(input, 8, [&](void* stream, uint32_t) {
+      return input.body.kernels().all_reduce(params, stream);
+    });
+    BATON_RETURN_IF_ERROR(AddTimed(input, timed, report).status());
   }
   return absl::OkStatus();
 }

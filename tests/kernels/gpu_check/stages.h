@@ -59,6 +59,8 @@ absl::Status CheckBandwidth(const StageInput& input, Report& report);
 absl::Status CheckCublasLt(const StageInput& input, Report& report, MeasuredLimits& limits);
 // 4: how long each kernel takes at the shapes of Llama-3.1-8B; of experts, of Qwen3-30B-A3B.
 absl::Status CheckTimings(const StageInput& input, Report& report);
+// Part of it: sums of ranks that share the device, so without links between them.
+absl::Status AddExchangeTimings(const StageInput& input, Report& report);
 // 5: a model of that shape with random weights: the same bits however a prompt is computed, and the
 // time of a step.
 absl::Status CheckModel(const StageInput& input, Report& report);

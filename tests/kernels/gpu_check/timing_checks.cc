@@ -391,6 +391,7 @@ absl::Status CheckTimings(const StageInput& input, Report& report) {
     BATON_RETURN_IF_ERROR(AddAttention(input, element, report));
   }
   BATON_RETURN_IF_ERROR(AddSliceTimings(input, report));
+  BATON_RETURN_IF_ERROR(AddExchangeTimings(input, report));
   BATON_RETURN_IF_ERROR(AddSample(input, report));
   BATON_RETURN_IF_ERROR(AddExpertsTimings(input, report));
   return AddProducts(input, report);

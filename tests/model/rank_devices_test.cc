@@ -1,0 +1,181 @@
+// Ranks with a device each: every kernel is put into its rank's stream while that device is
+// current, and works on that device's memory; all ranks come to an exchange before any kernel
+// behind it. The devices and kernels stand for real ones and compute nothing.
+#include <deque>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+#include "src/device/device_graph.h"
+#include "src/engine/kv_store.h"
+#include "tests/device/fake_accelerator.h"
+#include "tests/model/on_device.h"
+
+namespace baton {
+namespace {
+
+constexpr uint32_t kNumRanks = 4;
+
+// What was put into streams, in order: the device and whether it was an exchange.
+struct Put {
+  const FakeAccelerator* device;
+  bool is_exchange;
+};
+std::vector<Put>& Puts() {
+  static std::vector<Put> puts;
+  return puts;
+}
+
+absl::Status Note(const void* written, bool is_exchange = false) {
+  const FakeAccelerator* const device = FakeAccelerator::Current();
+  EXPECT_TRUE(device->Owns(written)) << "memory of another device";
+  Puts().push_back({device, is_exchange});
+  return OkStatus();
+}
+
+template <typename Params>
+absl::Status NoteExchange(const Params& params) {
+  EXPECT_EQ(params.ranks.num_ranks, kNumRanks);
+  EXPECT_EQ(params.ranks.num_here, 1u);
+  return Note(params.ranks.flags[params.ranks.first_rank], /*is_exchange=*/true);
+}
+
+const cuda::KernelTable& Kernels() {
+  static const cuda::KernelTable table = [] {
+    cuda::KernelTable kernels = {};
+    kernels.has_wgmma = [] { return false; };
+    kernels.embed = [](const cuda::EmbedParams& p, void*) { return Note(p.out); };
+    kernels.embed_packed = [](const cuda::EmbedPackedParams& p, void*) { return Note(p.out); };
+    kernels.rms_norm = [](const cuda::RmsNormParams& p, void*) { return Note(p.out); };
+    kernels.gemm_bf16 = [](const cuda::GemmParams& p, void*) {
+      return Note(p.y_float != nullptr ? static_cast<void*>(p.y_float) : p.y_bf16);
+    };
+    kernels.gemm_packed = [](const cuda::PackedGemmParams& p, void*) {
+      EXPECT_TRUE(FakeAccelerator::Current()->Owns(p.w.data));
+      return Note(p.product.y_float != nullptr ? static_cast<void*>(p.product.y_float)
+                                               : p.product.y_bf16);
+    };
+    kernels.rope_append = [](const cuda::RopeAppendParams& p, void*) {
+      EXPECT_TRUE(FakeAccelerator::Current()->Owns(p.kv.base));
+      return Note(p.q);
+    };
+    kernels.attention_prefill = [](const cuda::AttentionParams& p, void*) { return Note(p.out); };
+    kernels.attention_decode = [](const cuda::AttentionParams& p, void*) { return Note(p.out); };
+    kernels.silu_mul = [](const cuda::GateMulParams& p, void*) { return Note(p.out); };
+    kernels.sample = [](const cuda::SampleParams& p, void*) { return Note(p.tokens); };
+    kernels.all_reduce = [](const cuda::AllReduceParams& p, void*) { return NoteExchange(p); };
+    kernels.gather_columns = [](const cuda::GatherColumnsParams& p, void*) {
+      return NoteExchange(p);
+    };
+    return kernels;
+  }();
+  return table;
+}
+
+// A model of four ranks, its KV and a sequence of one block.
+class RankDevices : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    const auto file = OpenModelFile(Tiny("ranks8_llama"));
+    ASSERT_TRUE(file.ok()) << file.status();
+    for (FakeAccelerator& device : devices_) all_.push_back(&device);
+    auto model = DeviceModel::Load(**file, {.device = all_[0],
+                                            .kernels = &Kernels(),
+                                            .pool = &pool_,
+                                            .block_size = 16,
+                                            .max_rows = 8,
+                                            .max_logit_rows = 8,
+                                            .max_context = 16,
+                                            .num_ranks = kNumRanks,
+                                            .peers = {all_.begin() + 1, all_.end()}});
+    ASSERT_TRUE(model.ok()) << model.status();
+    model_ = *std::move(model);
+    arena_ = *KvArena::Create(model_->layout(), 2);
+    store_ = *KvStore::Ranked(all_, kNumRanks, arena_.get());
+    Puts().clear();
+  }
+  Status Forward(uint32_t num_rows, uint32_t num_logits) {
+    const std::vector<TokenId> tokens(num_rows, 1);
+    const uint32_t block = 1;
+    const AttentionSpan span{.kv = {{&block, 1}}, .first_row = 0, .num_rows = num_rows};
+    const uint32_t last = num_rows - 1;
+    std::vector<float> logits(num_logits * model_->vocab_size());
+    return model_->Forward({.token_ids = tokens,
+                            .spans = {&span, 1},
+                            .logit_rows = std::span(&last, 1).first(num_logits)},
+                           store_->view(), nullptr, logits);
+  }
+
+  ThreadPool pool_{1};
+  FakeAccelerator devices_[kNumRanks];
+  std::vector<Accelerator*> all_;
+  std::unique_ptr<DeviceModel> model_;
+  std::unique_ptr<KvArena> arena_;
+  std::unique_ptr<KvStore> store_;
+};
+
+TEST_F(RankDevices, EveryKernelGoesToItsRanksDevice) {
+  ASSERT_TRUE(Forward(3, 1).ok());
+  std::vector<size_t> exchanges(kNumRanks);
+  std::vector<size_t> kernels(kNumRanks);
+  for (const Put& put : Puts()) {
+    const auto rank = static_cast<size_t>(put.device - devices_);
+    ASSERT_LT(rank, kNumRanks);
+    // Nobody is further than one exchange ahead, and then only by kernels before the next.
+    if (put.is_exchange) {
+      for (size_t other = 0; other < kNumRanks; ++other) {
+        EXPECT_EQ(exchanges[other], exchanges[rank] + (other < rank ? 1 : 0));
+      }
+      ++exchanges[rank];
+    } else {
+      EXPECT_EQ(exchanges[rank], exchanges[kNumRanks - 1]) << "a kernel behind an exchange of some";
+      ++kernels[rank];
+    }
+  }
+  // Two layers of two sums, and the logits.
+  EXPECT_THAT(exchanges, ::testing::Each(5u));
+  // 263 tokens are five tiles of logits, two of a rank: the last has none.
+  const size_t of_step = DeviceModel::KernelsAStep(model_->config());
+  EXPECT_THAT(kernels, ::testing::ElementsAre(of_step, of_step, of_step, of_step - 1));
+}
+
+TEST_F(RankDevices, WithoutLogitsTheLastLayerOnlyStores) {
+  ASSERT_TRUE(Forward(3, 0).ok());
+  size_t num_exchanges = 0;
+  for (const Put& put : Puts()) num_exchanges += put.is_exchange ? 1 : 0;
+  EXPECT_EQ(num_exchanges, 2 * kNumRanks);
+  for (const FakeAccelerator& device : devices_)
+    EXPECT_FALSE(device.IsBusy()) << "it was waited for";
+}
+
+TEST_F(RankDevices, AStepIsRecordedOnEveryDevice) {
+  for (FakeAccelerator& device : devices_) device.records = true;
+  ASSERT_TRUE(model_->Prepare(store_->view()).ok());
+  ASSERT_GT(model_->num_recorded_steps(), 0u);
+  for (const FakeAccelerator& device : devices_) {
+    EXPECT_EQ(device.num_graphs, model_->num_recorded_steps());
+  }
+  Puts().clear();
+  ASSERT_TRUE(Forward(1, 1).ok());
+  EXPECT_TRUE(Puts().empty()) << "only graphs were launched";
+  for (const FakeAccelerator& device : devices_) EXPECT_EQ(device.num_graph_launches, 1u);
+}
+
+TEST_F(RankDevices, WhereOneCannotRecordNoneGoesOnRecording) {
+  for (const size_t refuses : {0u, 2u}) {
+    for (FakeAccelerator& device : devices_) device.records = &device != &devices_[refuses];
+    ASSERT_TRUE(model_->Prepare(store_->view()).ok());
+    EXPECT_EQ(model_->num_recorded_steps(), 0u);
+    for (const FakeAccelerator& device : devices_) {
+      EXPECT_FALSE(device.is_recording);
+      EXPECT_EQ(device.num_graphs, 0u);
+    }
+  }
+  EXPECT_TRUE(Forward(1, 1).ok());
+}
+
+}  // namespace
+}  // namespace baton
