@@ -181,7 +181,8 @@ void HttpExchange::Abandon(const std::function<HttpResponse()>& error) {
   bool unanswered = false;
   {
     std::lock_guard lock(mutex_);
-    unanswered = state_ == State::kUnanswered;
+    // A client that has gone gets no answer, and none is counted.
+    unanswered = state_ == State::kUnanswered && !peer_closed_;
   }
   if (unanswered) {
     Respond(error());

@@ -7,6 +7,7 @@
 #include "src/base/quoted_text.h"
 #include "src/model/encode_matrix.h"
 #include "src/model/model_config.h"
+#include "src/model/model_weights.h"
 #include "src/model/partial_file.h"
 #include "src/model/tensor_plan.h"
 
@@ -67,6 +68,8 @@ absl::StatusOr<GgmlType> ParseConvertType(std::string_view text) {
 absl::Status ConvertModel(const GgufFile& file, const ConvertOptions& options,
                           const std::string& path) {
   BATON_RETURN_IF_ERROR(ReadModelConfig(file).status());
+  BATON_RETURN_IF_ERROR(CheckVectors(file));
+  BATON_RETURN_IF_ERROR(CheckElements(file, *options.pool));
   GgufWriter writer;
   BATON_RETURN_IF_ERROR(AddKeys(file, options, writer));
   for (const GgufTensor& tensor : file.tensors()) {

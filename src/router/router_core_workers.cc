@@ -31,6 +31,7 @@ void RouterCore::OnWorkerHello(LeaseId lease, WorkerDescription worker,
   BATON_LOG_INFO("{} worker {} joins with model {}, {} blocks, pid {}", PoolRoleName(worker.role),
                  worker.name.worker_id, worker.model->id, worker.num_blocks, worker.pid);
   RegisteredWorker& added = registry_.Add(lease, std::move(worker), std::move(stream), now_us);
+  for (const std::string& line : registry_.NotPairedWith(added)) BATON_LOG_WARN("{}", line);
   if (added.IsPrefill()) seen_prefill_ = true;
   if (!added.IsPrefill() && first_decode_us_ < 0) first_decode_us_ = now_us;
   added.stream->Accept(kHeartbeatMs);

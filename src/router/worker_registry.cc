@@ -1,10 +1,16 @@
 #include "src/router/worker_registry.h"
 
 #include <algorithm>
+#include <iterator>
 #include <optional>
+#include <set>
+#include <sstream>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "fmt/format.h"
+#include "fmt/ranges.h"
 
 #include "src/base/wire_versions.h"
 
@@ -82,6 +88,23 @@ std::string Named(uint64_t id, std::string_view text) {
 bool ShareTransport(const WorkerDescription& a, const WorkerDescription& b) {
   return std::find_first_of(a.transports.begin(), a.transports.end(), b.transports.begin(),
                             b.transports.end()) != a.transports.end();
+}
+
+// "ranks=2 | ranks=4": the words of each that the other has not.
+std::string DifferingWords(const std::string& a, const std::string& b) {
+  const auto words = [](const std::string& text) {
+    std::istringstream in(text);
+    return std::set<std::string>(std::istream_iterator<std::string>(in), {});
+  };
+  const auto only = [&words](const std::string& in, const std::string& not_in) {
+    const std::set<std::string> all = words(in);
+    const std::set<std::string> others = words(not_in);
+    std::vector<std::string> left;
+    std::set_difference(all.begin(), all.end(), others.begin(), others.end(),
+                        std::back_inserter(left));
+    return left.empty() ? std::string("-") : fmt::format("{}", fmt::join(left, " "));
+  };
+  return fmt::format("{} | {}", only(a, b), only(b, a));
 }
 
 // "weights_id differs: decode-1 has A, prefill-0 has B" for the first field that differs.
@@ -211,6 +234,29 @@ RegisteredWorker& WorkerRegistry::Add(LeaseId lease, WorkerDescription descripti
   worker.heard_us = now_us;
   worker.progress_us = now_us;
   return worker;
+}
+
+std::vector<std::string> WorkerRegistry::NotPairedWith(const RegisteredWorker& worker) const {
+  std::vector<std::string> lines;
+  for (const auto& [lease, other] : workers_) {
+    const bool are_one_pair = other.IsPrefill() != worker.IsPrefill() &&
+                              other.description.model->id == worker.description.model->id;
+    if (!are_one_pair) continue;
+    const WorkerDescription& a = (worker.IsPrefill() ? worker : other).description;
+    const WorkerDescription& b = (worker.IsPrefill() ? other : worker).description;
+    std::string why;
+    if (!IsPaired(PairingOf(a.fingerprint, b.fingerprint))) {
+      why = fmt::format("their answers have other bits ({}), and not both have --allow-inexact",
+                        DifferingWords(a.numerics_text, b.numerics_text));
+    } else if (!ShareTransport(a, b)) {
+      why = "they have no --transport in common";
+    } else {
+      continue;
+    }
+    lines.push_back(fmt::format("{} hands nothing to {}, which computes prompts itself: {}",
+                                a.name.worker_id, b.name.worker_id, why));
+  }
+  return lines;
 }
 
 bool WorkerRegistry::Remove(LeaseId lease) {

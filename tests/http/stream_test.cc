@@ -53,6 +53,27 @@ class StreamTest : public ::testing::Test {
   std::unique_ptr<HttpServer> server_;
 };
 
+// Error answers are counted where they are made: one to nobody would be a fault that nobody had.
+TEST_F(StreamTest, AClientThatHasGoneIsAnsweredNothing) {
+  std::atomic<int> made{0};
+  HttpServerOptions options;
+  options.error_formatter = [&made](int status, std::string_view, std::string_view) {
+    ++made;
+    return HttpResponse{status, {}, ""};
+  };
+  Start(std::move(options));
+  std::shared_ptr<HttpResponder> responder;
+  {
+    RawClient client(server_->port());
+    client.Send(kGet);
+    responder = TakeResponder();
+  }
+  ASSERT_TRUE(Eventually([this] { return closed_ == 1; }));
+  responder.reset();
+  EXPECT_TRUE(Eventually([this] { return server_->num_connections() == 0; }));
+  EXPECT_EQ(made, 0);
+}
+
 TEST_F(StreamTest, ChunksArriveOneByOneAndTheConnectionGoesOn) {
   Start();
   RawClient client(server_->port());

@@ -2,6 +2,7 @@
 // wrong with scales, codes or their description gives one typed error.
 #include "src/model/hf_fp8.h"
 
+#include <filesystem>
 #include <functional>
 #include <limits>
 
@@ -278,6 +279,10 @@ TEST(HfFp8Test, ANanIsNamedByTensorAndRow) {
     ASSERT_TRUE(file.ok()) << file.status();
     ThreadPool pool(2);
     EXPECT_EQ(CheckWeights(**file, pool).message(), wanted);
+    const std::string converted = ::testing::TempDir() + "baton_fp8_nan.gguf";
+    EXPECT_EQ(ConvertModel(**file, {.type = GgmlType::kBf16, .pool = &pool}, converted).message(),
+              wanted);
+    EXPECT_FALSE(std::filesystem::exists(converted));
   }
 }
 

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 #include "tests/router/fake_cluster.h"
@@ -203,6 +204,32 @@ TEST(NumericsTest, WhoWaitsAsideHoldsUpNobodyAndIsPassedByNobody) {
   EXPECT_EQ(OrdersOf(cluster, "twin", streams[0]).size(), 1u) << "first come, first served";
   EXPECT_EQ(cluster.Log("twin").Of(Order::Kind::kDecode).size(), 1u);
   EXPECT_EQ(cluster.metrics.requests_waiting_numerics->value(), 3.0);
+}
+
+// What an operator reads when a prefill worker has nothing to do.
+TEST(NumericsTest, WhoIsNotPairedIsSaidWithWhatDiffers) {
+  WorkerRegistry registry;
+  WorkerDescription decode = FakeCluster::Describe("decode-0", PoolRole::kDecode);
+  decode.numerics_text = "weights=a kv=bf16 ranks=4";
+  registry.Add(LeaseId(1), decode, nullptr, 0);
+  WorkerDescription prefill = FakeCluster::Describe("prefill-0", PoolRole::kPrefill);
+  prefill.numerics_text = "weights=a kv=bf16";
+  RegisteredWorker& added = registry.Add(LeaseId(2), prefill, nullptr, 0);
+  EXPECT_THAT(registry.NotPairedWith(added), testing::IsEmpty()) << "of one numerics";
+  added.description.fingerprint.numerics_id = 9;
+  EXPECT_THAT(registry.NotPairedWith(added),
+              testing::ElementsAre(
+                  "prefill-0 hands nothing to decode-0, which computes prompts itself: their "
+                  "answers have other bits (- | ranks=4), and not both have --allow-inexact"));
+  added.description.fingerprint.allow_inexact = true;
+  RegisteredWorker& other = *registry.Find(LeaseId(1));
+  EXPECT_EQ(registry.NotPairedWith(other).size(), 1u) << "one of both";
+  other.description.fingerprint.allow_inexact = true;
+  EXPECT_THAT(registry.NotPairedWith(other), testing::IsEmpty());
+  other.description.transports = {LinkKind::kNccl};
+  added.description.transports = {LinkKind::kTcp};
+  EXPECT_THAT(registry.NotPairedWith(other),
+              testing::ElementsAre(testing::HasSubstr("no --transport in common")));
 }
 
 }  // namespace
