@@ -104,8 +104,8 @@ Status DeviceModel::TakeConfig(const ModelConfig& config) {
   devices_.insert(devices_.end(), options_.peers.begin(), options_.peers.end());
   BATON_CHECK(devices_.size() == 1 || devices_.size() == options_.num_ranks,
               "{} devices for {} ranks", devices_.size(), options_.num_ranks);
-  BATON_RETURN_IF_ERROR(
-      WithPrefix(CheckRankCount(config, options_.num_ranks), "--tensor-parallel"));
+  BATON_RETURN_IF_ERROR(WithPrefix(CheckRankCount(config, options_.num_ranks),
+                                   fmt::format("--tensor-parallel {}", options_.num_ranks)));
   BATON_RETURN_IF_ERROR(CheckShape(ConfigOfRank(config, options_.num_ranks), *options_.device));
   BATON_ASSIGN_OR_RETURN(options_.max_context, ContextFor(config, options_.max_context));
   layout_ = KvLayoutOf(config, options_.kv_dtype, options_.block_size);

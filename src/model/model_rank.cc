@@ -53,15 +53,15 @@ void TakeScales(const GgufTensor& tensor, const IndexRange& rows, const IndexRan
 
 absl::Status CheckRankCount(const ModelConfig& config, uint32_t count) {
   if (count != 1 && count != 2 && count != 4 && count != 8) {
-    return InvalidArgument("{} ranks: a model is divided among 1, 2, 4 or 8", count);
+    return InvalidArgument("a model is divided among 1, 2, 4 or 8 ranks, not {}", count);
   }
   const std::pair<std::string_view, uint32_t> sizes[] = {{"heads", config.num_heads},
                                                          {"KV heads", config.num_kv_heads},
                                                          {"ffn size", config.ffn_size}};
   for (const auto& [what, size] : sizes) {
     if (size % count != 0) {
-      return InvalidArgument("{} ranks: the model's {}, {}, cannot be divided among them", count,
-                             what, size);
+      return InvalidArgument("the model's {}, {}, cannot be divided among {} ranks", what, size,
+                             count);
     }
   }
   return OkStatus();
