@@ -29,7 +29,15 @@ absl::Status CheckIsText(const JsonObject& object, const char* key, std::string_
 
 // compressed-tensors describes the weights of each group of modules.
 absl::Status CheckGroups(const JsonObject& config) {
-  BATON_RETURN_IF_ERROR(CheckIsText(config, "format", "float-quantized"));
+  // Who computes in fp8 says the former, who only keeps weights in it the latter; both lie alike.
+  BATON_ASSIGN_OR_RETURN(const std::string format, config.StringOr("format", "float-quantized"));
+  if (format != "float-quantized" && format != "naive-quantized") {
+    return config.Unsupported("format", "float-quantized, naive-quantized");
+  }
+  const Json* transforms = config.Find("transform_config");
+  if (transforms != nullptr && !transforms->is_null() && !transforms->empty()) {
+    return config.Unsupported("transform_config", "none");
+  }
   const Json* groups = config.Find("config_groups");
   if (groups == nullptr) return OkStatus();
   if (!groups->is_object()) return config.Bad("config_groups", "an object");
@@ -90,8 +98,8 @@ std::string_view WeightOfHfScale(std::string_view name) {
 }
 
 bool IsHfActivationScale(std::string_view name) {
-  constexpr std::array<std::string_view, 4> kSuffixes = {".input_scale", ".output_scale",
-                                                         ".k_scale", ".v_scale"};
+  constexpr std::array<std::string_view, 6> kSuffixes = {
+      ".input_scale", ".output_scale", ".q_scale", ".k_scale", ".v_scale", ".kv_scale"};
   return std::any_of(kSuffixes.begin(), kSuffixes.end(),
                      [name](std::string_view suffix) { return name.ends_with(suffix); });
 }

@@ -77,9 +77,10 @@ std::optional<HfTensorPlan> PlanHfTensor(const ArchitectureTraits& traits,
     out.gguf_name = std::string(whole);
     return out;
   }
+  if (IsHfActivationScale(name)) return out;
   const std::optional<uint32_t> layer = TakeNumber("model.layers.", kMaxLayers, name);
   if (!layer.has_value()) return std::nullopt;
-  if (name == "self_attn.rotary_emb.inv_freq" || IsHfActivationScale(name)) return out;
+  if (name == "self_attn.rotary_emb.inv_freq") return out;
   const size_t dot = name.rfind('.');
   if (dot == std::string_view::npos) return std::nullopt;
   const std::string_view kind = name.substr(dot + 1);

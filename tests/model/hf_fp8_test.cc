@@ -225,6 +225,10 @@ TEST(HfFp8Test, RefusesOtherQuantizationsByName) {
       {E::kUnsupportedValue, {"block_structure"}, "rows", says(groups(blocks))},
       {E::kBadValue, {"config_groups"}, "rows", says(groups(3))},
       {E::kBadValue, {"config_groups"}, "rows", says(groups(Json::object()))},
+      {E::kUnsupportedValue,
+       {"transform_config"},
+       "rows",
+       says({{"quant_method", "compressed-tensors"}, {"transform_config", {{"u", 1}}}})},
   });
 }
 
@@ -243,8 +247,14 @@ TEST(HfFp8Test, ReadsWhatTheKnownMethodsSay) {
         {"format", "float-quantized"},
         {"config_groups", {{"group_0", {{"weights", weights}}}}}}},
   };
-  for (const auto& [layout, quantization] : cases) {
+  for (auto [layout, quantization] : cases) {
     Fp8Model model = MakeModel(layout);
+    if (quantization.contains("format")) {
+      model.config["quantization_config"] = quantization;
+      EXPECT_TRUE(OpenStatus(model).ok()) << OpenStatus(model);
+      quantization["format"] = "naive-quantized";  // weights alone
+      quantization["transform_config"] = nullptr;
+    }
     model.config["quantization_config"] = quantization;
     EXPECT_TRUE(OpenStatus(model).ok()) << OpenStatus(model);
   }
@@ -256,9 +266,11 @@ TEST(HfFp8Test, ScalesOfActivationsAndKvChangeNothing) {
   const TestFolder with("with");
   without.Write(model.config, model.fp8);
   const std::string attention = "model.layers.1.self_attn.";
-  for (const char* name : {"q_proj.input_scale", "k_scale", "v_scale", "k_proj.output_scale"}) {
+  for (const char* name :
+       {"q_proj.input_scale", "q_scale", "k_scale", "v_scale", "kv_scale", "k_proj.output_scale"}) {
     model.fp8[attention + name] = Scales({}, 7.0f);
   }
+  model.fp8["lm_head.input_scale"] = Scales({}, 7.0f);
   with.Write(model.config, model.fp8);
   ModelFixture a({.path = without.path()});
   ModelFixture b({.path = with.path()});

@@ -232,10 +232,10 @@ class GpuCheckScript(unittest.TestCase):
         packed = {
             f"{work} {kind} {name}"
             for work in ("gemm", "unpack")
-            for kind in ("q4_0", "q4_k", "q8_0")
+            for kind in ("q4_0", "q4_k", "q8_0", "e4m3")
             for name in ("gate_up", "down")
         }
-        others = {"attention", "attention fp8", "kv_gather", "kv_scatter"}
+        others = {"all_reduce", "attention", "attention fp8", "kv_gather", "kv_scatter"}
         self.assertEqual(kinds, products | packed | rows | experts | others)
         for check in checks.values():
             self.assertGreater(check["median_us"], 0)
@@ -247,7 +247,7 @@ class GpuCheckScript(unittest.TestCase):
         code, checks = self.run_stage(5)
         self.assertEqual(code, 0, checks)
         exact = [name for name in checks if "==" in name]
-        self.assertEqual(len(exact), 3)
+        self.assertEqual(len(exact), 4)
         # 2 layers, K and V of 2 heads of 64, two blocks of 64 tokens.
         self.assertIn(f"{2 * 2 * 2 * 64 * 2 * 128} bytes moved", checks[exact[1]]["detail"])
         steps = [check["step"] for check in checks.values() if "step" in check]
