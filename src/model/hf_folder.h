@@ -1,12 +1,14 @@
 // Reads a Hugging Face model folder (config.json and *.safetensors) as the GGUF file that it would
 // be converted to: same keys, same names, same row order, same bytes. So a folder and a file of the
 // same weights have one weights_id and give the same bits, and every reader of a model knows one
-// form. Any thread.
+// form. But for matrices in fp8, which GGUF has no type for: theirs is Fp8TensorType
+// (gguf_types.h), and the folder has a weights_id of its own. Any thread.
 //
 // The folder is untrusted input: every length, offset, number and name is checked, and a refused
 // one gives one Status with a FolderErrorCode. Weights stay in the mapped files; what GGUF stores
 // in another order or type (rows of q and k of llama, vectors, the experts of a mixture) is copied,
-// which for a mixture is most of the model.
+// which for a mixture is most of the model; so are the scales of fp8, an fp32 for each group of a
+// row.
 #ifndef BATON_MODEL_HF_FOLDER_H_
 #define BATON_MODEL_HF_FOLDER_H_
 

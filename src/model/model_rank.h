@@ -1,6 +1,7 @@
 // What one of several ranks has of a model whose matrices are divided among devices (tensor
 // parallelism): heads of attention with their K and V, a part of every feed-forward layer, columns
-// of the logits. Norms, the router and the embedding every rank has whole. Private to src/model.
+// of the logits. Norms, the router and the embedding every rank has whole. Private to src/model,
+// and to checks that make random weights (DeviceModel::FromWeights).
 //
 //   q, k, v, gate, up   rows: what the rank's heads and its part of the layer are made of
 //   attn_output, down   columns: each rank's product is a part of the sum

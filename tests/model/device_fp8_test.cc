@@ -2,32 +2,11 @@
 // same weights in bf16, logits and KV have the same bits.
 #include "gtest/gtest.h"
 
-#include "src/model/compute_device.h"
-#include "src/model/device_model.h"
 #include "tests/model/fp8_folder.h"
-#include "tests/model/model_fixture.h"
+#include "tests/model/on_device.h"
 
 namespace baton {
 namespace {
-
-// A folder on a device of its own.
-struct FolderOnDevice {
-  FolderOnDevice(const TestFolder& folder, bool keeps_packed)
-      : device(*OpenComputeDevice(DeviceKind::kSimt)),
-        fixture({.path = folder.path(),
-                 .block_size = 64,
-                 .max_rows = 200,
-                 .max_context = 512,
-                 .num_blocks = 61,
-                 .device = device.accelerator.get(),
-                 .kernels = device.kernels,
-                 .keeps_packed = keeps_packed}) {}
-
-  const DeviceModel& model() { return dynamic_cast<const DeviceModel&>(fixture.model()); }
-
-  ComputeDevice device;
-  ModelFixture fixture;
-};
 
 struct Case {
   Fp8Layout layout;
@@ -53,10 +32,10 @@ TEST_P(DeviceFp8Test, PackedDequantisedAndInBf16TheyGiveTheSameBits) {
   const TestFolder plain("device_plain");
   coded.Write(weights.config, weights.fp8);
   plain.Write(weights.config, weights.bf16);
-  FolderOnDevice packed(coded, /*keeps_packed=*/true);
-  FolderOnDevice dequantised(coded, /*keeps_packed=*/false);
-  FolderOnDevice in_bf16(plain, /*keeps_packed=*/true);
-  for (FolderOnDevice* one : {&packed, &dequantised, &in_bf16}) {
+  WeightsOnDevice packed(coded.path(), /*keeps_packed=*/true);
+  WeightsOnDevice dequantised(coded.path(), /*keeps_packed=*/false);
+  WeightsOnDevice in_bf16(plain.path(), /*keeps_packed=*/true);
+  for (WeightsOnDevice* one : {&packed, &dequantised, &in_bf16}) {
     ASSERT_TRUE(one->fixture.status().ok()) << one->fixture.status();
   }
   EXPECT_EQ(packed.fixture.model().numerics_id(), dequantised.fixture.model().numerics_id());
@@ -73,7 +52,7 @@ TEST_P(DeviceFp8Test, PackedDequantisedAndInBf16TheyGiveTheSameBits) {
   const auto run = [&](const std::vector<Chunk>& chunks, bool all_rows) {
     const auto wanted = in_bf16.fixture.Run(chunks, all_rows);
     ASSERT_TRUE(wanted.ok()) << wanted.status();
-    for (FolderOnDevice* one : {&packed, &dequantised}) {
+    for (WeightsOnDevice* one : {&packed, &dequantised}) {
       const auto got = one->fixture.Run(chunks, all_rows);
       ASSERT_TRUE(got.ok()) << got.status();
       ASSERT_TRUE(std::equal(got->begin(), got->end(), wanted->begin(), wanted->end()));

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <filesystem>
 #include <memory>
-#include <random>
 #include <string>
 #include <vector>
 
@@ -13,10 +12,8 @@
 #include "gtest/gtest.h"
 
 #include "kernels/simt/run_options.h"
-#include "src/model/compute_device.h"
 #include "src/model/convert.h"
-#include "src/model/device_model.h"
-#include "tests/model/model_fixture.h"
+#include "tests/model/on_device.h"
 #include "tests/model/test_model.h"
 #include "tests/test_seed.h"
 
@@ -24,34 +21,6 @@ namespace baton {
 namespace {
 
 namespace fs = std::filesystem;
-
-constexpr uint32_t kVocab = 263;
-
-// A model on a device of its own.
-struct OnDevice {
-  OnDevice(const std::string& path, bool keeps_packed)
-      : device(*OpenComputeDevice(DeviceKind::kSimt)),
-        fixture({.path = path,
-                 .block_size = 64,
-                 .max_rows = 200,
-                 .max_context = 512,
-                 .num_blocks = 61,
-                 .device = device.accelerator.get(),
-                 .kernels = device.kernels,
-                 .keeps_packed = keeps_packed}) {}
-
-  const DeviceModel& model() { return dynamic_cast<const DeviceModel&>(fixture.model()); }
-
-  ComputeDevice device;
-  ModelFixture fixture;
-};
-
-std::vector<TokenId> RandomTokens(size_t count) {
-  std::mt19937_64 random(TestSeed());
-  std::vector<TokenId> out(count);
-  for (TokenId& token : out) token = static_cast<TokenId>(random() % kVocab);
-  return out;
-}
 
 // A tiny model in another element type, in a file of its own.
 class Converted {
@@ -85,8 +54,8 @@ class DeviceWeightsTest : public ::testing::TestWithParam<Case> {};
 // Prompts that have each matrix unpacked, decode rows that read it packed, many rows of logits.
 TEST_P(DeviceWeightsTest, PackedAndInBf16TheyGiveTheSameBits) {
   const Converted file(GetParam().model, GetParam().type);
-  OnDevice packed(file.path(), /*keeps_packed=*/true);
-  OnDevice in_bf16(file.path(), /*keeps_packed=*/false);
+  WeightsOnDevice packed(file.path(), /*keeps_packed=*/true);
+  WeightsOnDevice in_bf16(file.path(), /*keeps_packed=*/false);
   ASSERT_TRUE(packed.fixture.status().ok()) << packed.fixture.status();
   ASSERT_TRUE(in_bf16.fixture.status().ok()) << in_bf16.fixture.status();
   EXPECT_EQ(packed.fixture.model().numerics_id(), in_bf16.fixture.model().numerics_id());
@@ -98,7 +67,7 @@ TEST_P(DeviceWeightsTest, PackedAndInBf16TheyGiveTheSameBits) {
     EXPECT_LT(packed.model().bytes_read_per_step(), in_bf16.model().bytes_read_per_step());
   }
 
-  const std::vector<TokenId> tokens = RandomTokens(150);
+  const std::vector<TokenId> tokens = RandomTokens(150, TestSeed());
   const std::span<const TokenId> all(tokens);
   const auto run = [&](const std::vector<Chunk>& chunks, bool all_rows) {
     const auto one = packed.fixture.Run(chunks, all_rows);
@@ -128,10 +97,10 @@ INSTANTIATE_TEST_SUITE_P(
 // take one more for each matrix, and so does unpacking those of a layer for more rows than that.
 TEST(DeviceWeightsLaunchTest, ManyRowsUnpackEachMatrixOfALayer) {
   const Converted file("head64_llama", "q8_0");
-  OnDevice packed(file.path(), /*keeps_packed=*/true);
+  WeightsOnDevice packed(file.path(), /*keeps_packed=*/true);
   ASSERT_TRUE(packed.fixture.status().ok()) << packed.fixture.status();
   const ModelConfig& config = packed.fixture.model().config();
-  const std::vector<TokenId> tokens = RandomTokens(129);
+  const std::vector<TokenId> tokens = RandomTokens(129, TestSeed());
   const std::span<const TokenId> all(tokens);
   const auto launches = [&](const std::vector<Chunk>& chunks) {
     const uint64_t before = simt::TotalRunStats().num_launches;

@@ -33,6 +33,25 @@ struct OnDevice {
   ModelFixture fixture;
 };
 
+// The same, whose weights stay packed or not.
+struct WeightsOnDevice {
+  WeightsOnDevice(const std::string& path, bool keeps_packed)
+      : device(*OpenComputeDevice(DeviceKind::kSimt)),
+        fixture({.path = path,
+                 .block_size = 64,
+                 .max_rows = 200,
+                 .max_context = 512,
+                 .num_blocks = 61,
+                 .device = device.accelerator.get(),
+                 .kernels = device.kernels,
+                 .keeps_packed = keeps_packed}) {}
+
+  const DeviceModel& model() { return dynamic_cast<const DeviceModel&>(fixture.model()); }
+
+  ComputeDevice device;
+  ModelFixture fixture;
+};
+
 inline std::string Tiny(const std::string& name) { return GoldenPath("tiny_" + name + ".gguf"); }
 
 inline std::vector<TokenId> RandomTokens(size_t count, uint64_t seed) {
