@@ -51,6 +51,9 @@ double ReadUs(const DeviceLimits& device, double bytes) {
 double ComputeUs(const DeviceLimits& device, double flops) {
   return flops / device.bf16_flops_per_s * 1e6;
 }
+double LinkUs(const DeviceLimits& device, double bytes) {
+  return bytes / device.link_bytes_per_s * 1e6;
+}
 double LimitUs(const DeviceLimits& device, const Part& part) {
   return std::max(ReadUs(device, part.bytes), ComputeUs(device, part.flops));
 }
@@ -85,6 +88,7 @@ StepTimes StepLimit(const DeviceLimits& device, const RooflineModel& model,
                          as_double(model.output_flops_per_row) * as_double(shape.logit_rows)});
   }
   times.launches_us = kLaunchUs * model.num_launches;
+  times.exchanges_us = LinkUs(device, as_double(model.exchange_bytes_per_row) * rows);
   return times;
 }
 
@@ -93,7 +97,8 @@ StepWeights FirstEstimate(const DeviceLimits& device, const RooflineModel& model
   const double weight_bytes = layers * static_cast<double>(model.layer_weight_bytes) +
                               static_cast<double>(model.output_weight_bytes);
   const double row_us = ComputeUs(device, layers * static_cast<double>(model.layer_flops_per_row) +
-                                              static_cast<double>(model.output_flops_per_row));
+                                              static_cast<double>(model.output_flops_per_row)) +
+                        LinkUs(device, static_cast<double>(model.exchange_bytes_per_row));
   StepWeights out;
   out.fixed_us = (ReadUs(device, weight_bytes) + kLaunchUs * model.num_launches) / kFirstShare;
   // A prompt's rows are charged for logits too, which only the last of them has: the output layer
@@ -109,7 +114,7 @@ StepWeights FirstEstimate(const DeviceLimits& device, const RooflineModel& model
 }
 
 double TransferLimitUs(const DeviceLimits& device, uint64_t num_bytes) {
-  return static_cast<double>(num_bytes) / device.link_bytes_per_s * 1e6;
+  return LinkUs(device, static_cast<double>(num_bytes));
 }
 
 }  // namespace baton

@@ -2,10 +2,10 @@
 // scheduler starts from until steps were measured. Pure; any thread.
 //
 // A step is three parts after one another: the products of the layers, their attention, and the
-// output layer. Each takes the longer of its bytes over the memory's bandwidth and its operations
-// over the peak of the tensor cores (Williams, Waterman, Patterson, "Roofline", CACM 2009); kernel
-// launches add to them. Weights are read once a step, K and V of a position once for each decode
-// row and once for a whole chunk.
+// output layer; and what ranks exchange between them. Each takes the longer of its bytes over the
+// memory's bandwidth and its operations over the peak of the tensor cores (Williams, Waterman,
+// Patterson, "Roofline", CACM 2009); kernel launches add to them. Weights are read once a step, K
+// and V of a position once for each decode row and once for a whole chunk.
 //
 // Invariants
 //  1. StepLimit rises, or stays, with every field of the shape and of the model.
@@ -50,7 +50,8 @@ struct RooflineModel {
   uint64_t kv_bytes_per_token = 0;       // K and V of all layers
   uint64_t output_weight_bytes = 0;
   uint64_t output_flops_per_row = 0;
-  uint32_t num_launches = 0;  // kernels of a step
+  uint32_t num_launches = 0;            // kernels of a step
+  uint64_t exchange_bytes_per_row = 0;  // that a rank reads from the others in all layers
 };
 
 // The least time of each part of a step, in microseconds.
@@ -59,7 +60,10 @@ struct StepTimes {
   double attention_us = 0;
   double output_us = 0;
   double launches_us = 0;
-  double total_us() const { return layers_us + attention_us + output_us + launches_us; }
+  double exchanges_us = 0;  // between ranks, by the link
+  double total_us() const {
+    return layers_us + attention_us + output_us + launches_us + exchanges_us;
+  }
 };
 
 // All zeros for a shape without rows. `model.num_launches` = 0 gives the bound of memory and tensor

@@ -26,6 +26,23 @@ RooflineModel RooflineModelOf(const ModelConfig& config, size_t step_bytes) {
   return model;
 }
 
+RooflineModel OfOneRank(const RooflineModel& whole, const ModelConfig& config, uint32_t num_ranks) {
+  if (num_ranks == 1) return whole;
+  RooflineModel out = whole;
+  for (uint64_t* divided :
+       {&out.layer_weight_bytes, &out.layer_flops_per_row, &out.attention_flops_per_key,
+        &out.kv_bytes_per_token, &out.output_weight_bytes, &out.output_flops_per_row}) {
+    *divided /= num_ranks;
+  }
+  // Twice a layer, in slices: the others' fp32 parts of the rank's slice, and their slices of the
+  // sum in bf16.
+  constexpr uint64_t kSliceBytes = 4 + 2;
+  out.exchange_bytes_per_row =
+      2 * config.num_layers * (num_ranks - 1) * config.hidden_size * kSliceBytes / num_ranks;
+  out.num_launches += 2 * config.num_layers + 1;
+  return out;
+}
+
 StatusOr<StepWeights> FirstStepCost(std::string_view device, const RooflineModel& model) {
   const DeviceLimits* const limits = FindDevice(device);
   if (limits == nullptr) return NotFound("the limits of \"{}\" are not known", device);

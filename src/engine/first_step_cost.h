@@ -18,6 +18,9 @@ namespace baton {
 // smaller. So does KV, which a caller that stores another type sets.
 RooflineModel RooflineModelOf(const ModelConfig& config, size_t step_bytes);
 
+// What one of `num_ranks` devices does of such a step; several ranks on one device do all of it.
+RooflineModel OfOneRank(const RooflineModel& whole, const ModelConfig& config, uint32_t num_ranks);
+
 // NotFound naming the device when its limits are not known.
 StatusOr<StepWeights> FirstStepCost(std::string_view device, const RooflineModel& model);
 

@@ -227,9 +227,10 @@ Status WorkerProcess::Parts::LoadOnDevice(const GgufFile& file) {
 void WorkerProcess::Parts::EstimateSteps(SchedulerConfig* scheduler) const {
   if (device.accelerator == nullptr || device.accelerator->kind() != DeviceKind::kCuda) return;
   if (colocation.hub != nullptr) return;  // it has a part of the GPU
-  if (config.num_ranks > 1) return;       // it has several, and what they exchange is not modelled
   RooflineModel roofline = RooflineModelOf(model->config(), model->bytes_read_per_step());
   roofline.kv_bytes_per_token = model->layout().BytesPerToken();
+  const auto num_devices = static_cast<uint32_t>(device.accelerators().size());
+  roofline = OfOneRank(roofline, model->config(), num_devices);
   const StatusOr<StepWeights> cost = FirstStepCost(device.accelerator->product(), roofline);
   if (cost.ok()) {
     scheduler->first_cost = *cost;

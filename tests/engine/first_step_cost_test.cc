@@ -68,6 +68,23 @@ TEST(FirstStepCostTest, AKnownDeviceDecodesWithinFourTimesItsLimit) {
   EXPECT_LT(us, 4e6 / 284);
 }
 
+TEST(FirstStepCostTest, ARankDoesItsShareAndExchangesSums) {
+  const RooflineModel whole = RooflineModelOf(Llama8b(), kStepBytes);
+  EXPECT_EQ(OfOneRank(whole, Llama8b(), 1).layer_weight_bytes, whole.layer_weight_bytes);
+  EXPECT_EQ(OfOneRank(whole, Llama8b(), 1).exchange_bytes_per_row, 0u);
+  const RooflineModel rank = OfOneRank(whole, Llama8b(), 4);
+  EXPECT_EQ(rank.layer_weight_bytes, whole.layer_weight_bytes / 4);
+  EXPECT_EQ(rank.kv_bytes_per_token, whole.kv_bytes_per_token / 4);
+  EXPECT_EQ(rank.exchange_bytes_per_row, 2u * 32 * 3 * 1024 * 6);
+  EXPECT_EQ(rank.num_launches, whole.num_launches + 65);
+  // 2,048 rows: a quarter of 36 ms of products, and 2.4 GB from the others.
+  StepShape chunk;
+  chunk.AddPrefill(0, 2048);
+  const StepTimes times = StepLimit(*FindDevice("NVIDIA H200"), rank, chunk);
+  EXPECT_NEAR(times.exchanges_us, 5'369, 1);
+  EXPECT_LT(times.layers_us, 0.26 * StepLimit(*FindDevice("NVIDIA H200"), whole, chunk).layers_us);
+}
+
 TEST(FirstStepCostTest, AnUnknownDeviceIsNamed) {
   const absl::Status status =
       FirstStepCost("NVIDIA Unheard", RooflineModelOf(Llama8b(), kStepBytes)).status();

@@ -56,7 +56,8 @@ RooflineModel RandomModel(TestRandom* random) {
           .kv_bytes_per_token = uint64_t{random->Between(1, 1'000'000)},
           .output_weight_bytes = hidden * random->Between(1, 300'000),
           .output_flops_per_row = hidden * random->Between(1, 300'000),
-          .num_launches = random->Below(1'000)};
+          .num_launches = random->Below(1'000),
+          .exchange_bytes_per_row = hidden * random->Below(3'000)};
 }
 
 StepShape RandomShape(TestRandom* random) {
