@@ -45,6 +45,11 @@ class SimtDevice final : public Accelerator {
     return memory_->host.Allocate(size_bytes, name);
   }
   void FreeHost(std::byte* begin) override { memory_->host.Free(begin); }
+  absl::Status PinHost(std::byte* begin, size_t size_bytes) override {
+    memory_->host.Pin(begin, size_bytes);
+    return absl::OkStatus();
+  }
+  void UnpinHost(std::byte* begin) override { memory_->host.Free(begin); }
   // Copies out for which a GPU would have waited, of all accelerators of this memory.
   uint64_t num_waits() const { return memory_->host.num_waits(); }
   absl::StatusOr<std::byte*> AllocateShared(size_t size_bytes, std::string_view name) override;
@@ -70,6 +75,8 @@ class SimtDevice final : public Accelerator {
   absl::StatusOr<bool> Query(void* event) override {
     return static_cast<HostEvent*>(event)->IsDone();
   }
+  // Of kernels behind the event nothing is known to be done: no NoteWait.
+  absl::Status WaitFor(void* /*event*/) override { return CheckIdle(); }
 
  private:
   SimtDevice(const RunOptions& options, std::shared_ptr<DeviceMemory> memory)

@@ -82,6 +82,12 @@ class Accelerator {
   // ResourceExhausted naming the size. HostBuffer owns it.
   virtual absl::StatusOr<std::byte*> AllocateHost(size_t size_bytes, std::string_view name) = 0;
   virtual void FreeHost(std::byte* begin) = 0;
+  // From now on copies to and from this memory of the process, whole pages, are as those of
+  // AllocateHost: they do not wait. FailedPrecondition naming why when the device refuses; then
+  // nothing has changed. Until UnpinHost, before it is unmapped.
+  virtual absl::Status PinHost(std::byte* begin, size_t size_bytes) = 0;
+  // No copy to or from it is under way.
+  virtual void UnpinHost(std::byte* begin) = 0;
 
   // As Allocate, of memory that other processes of this host can map. FailedPrecondition naming
   // what the device lacks.
@@ -97,11 +103,11 @@ class Accelerator {
   virtual void ReleaseShared(const std::byte* begin) = 0;
 
   // To the device, in stream order. `from` may be changed when the call returns; if it is of
-  // AllocateHost a GPU reads it later, and it may be changed once the copy is done.
+  // AllocateHost or pinned a GPU reads it later, and it may be changed once the copy is done.
   virtual absl::Status CopyIn(std::byte* to, const void* from, size_t size_bytes) = 0;
   // From the device, in stream order; the bytes are there after Wait, or once an event says so. To
-  // memory that is not of AllocateHost a GPU copies before the call returns, which waits for the
-  // stream.
+  // memory that is neither of AllocateHost nor pinned a GPU copies before the call returns, which
+  // waits for the stream.
   virtual absl::Status CopyOut(void* to, const std::byte* from, size_t size_bytes) = 0;
   // As CopyIn and CopyOut, of rows.
   virtual absl::Status CopyRowsIn(std::byte* to, const std::byte* from, const CopyShape& shape) {
@@ -151,6 +157,9 @@ class Accelerator {
   // Whether all that the event stands behind is done, kernels and copies; true before the first
   // Record. Never waits. Internal as for Wait.
   virtual absl::StatusOr<bool> Query(void* event) = 0;
+  // Until all that an event in stream() stands behind is done; what was put there later may be
+  // under way. Errors as Wait.
+  virtual absl::Status WaitFor(void* event) = 0;
 };
 
 // An owned piece of device memory; move-only. Its accelerator outlives it.

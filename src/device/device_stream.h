@@ -64,6 +64,7 @@ class DeviceEvent {
 
   absl::Status Record(void* stream) { return device_->Record(event_, stream); }
   absl::StatusOr<bool> Query() const { return device_->Query(event_); }
+  absl::Status Wait() const { return device_->WaitFor(event_); }
 
  private:
   DeviceEvent(Accelerator* device, void* event) : device_(device), event_(event) {}

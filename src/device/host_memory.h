@@ -29,12 +29,17 @@ class HostMemory {
     AlignedBuffer piece = *std::move(made);
     std::byte* const begin = piece.data();
     const std::lock_guard lock(mutex_);
-    pieces_[begin] = std::move(piece);
+    pieces_[begin] = {size_bytes, std::move(piece)};
     return begin;
   }
   void Free(std::byte* begin) {
     const std::lock_guard lock(mutex_);
     pieces_.erase(begin);
+  }
+  // Memory of others that counts as this kind until Free.
+  void Pin(std::byte* begin, size_t size_bytes) {
+    const std::lock_guard lock(mutex_);
+    pieces_[begin] = {size_bytes, AlignedBuffer()};
   }
   bool Has(const void* begin, size_t size_bytes) const {
     const auto* const first = static_cast<const std::byte*>(begin);
@@ -42,7 +47,7 @@ class HostMemory {
     const auto next = pieces_.upper_bound(first);
     if (next == pieces_.begin()) return false;
     const auto& [start, piece] = *std::prev(next);
-    return first + size_bytes <= start + piece.size();
+    return first + size_bytes <= start + piece.size_bytes;
   }
 
   // A device copies out to this place.
@@ -53,8 +58,13 @@ class HostMemory {
   uint64_t num_waits() const { return num_waits_.load(std::memory_order_relaxed); }
 
  private:
+  struct Piece {
+    size_t size_bytes = 0;
+    AlignedBuffer memory;  // empty where it is others'
+  };
+
   mutable std::mutex mutex_;  // guards pieces_
-  std::map<const std::byte*, AlignedBuffer> pieces_;
+  std::map<const std::byte*, Piece> pieces_;
   std::atomic<uint64_t> num_waits_ = 0;
 };
 

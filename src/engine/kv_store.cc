@@ -7,6 +7,8 @@
 
 #include "kvcache/transport/slice_copy.h"
 #include "kvcache/transport/slice_device.h"
+#include "src/base/log.h"
+#include "src/device/device_stream.h"
 #include "src/device/host_staging.h"
 
 namespace baton {
@@ -42,6 +44,80 @@ class HostKvStore final : public KvStore {
   const KvArena* const arena_;
 };
 
+// Where what is sealed is copied or hashed: a stream beside that of the device, behind what the
+// store itself put into that.
+class SealStream {
+ public:
+  static StatusOr<SealStream> Create(Accelerator* device) {
+    device->MakeCurrent();
+    SealStream out;
+    out.main_ = device;
+    BATON_ASSIGN_OR_RETURN(out.own_, device->Share());
+    BATON_ASSIGN_OR_RETURN(out.changed_, DeviceEvent::Create(device));
+    BATON_ASSIGN_OR_RETURN(out.done_, DeviceEvent::Create(out.own_.get()));
+    return out;
+  }
+
+  // The store has put something into the device's stream.
+  void NoteChange() {
+    MustWork(changed_.Record(main_->stream()));
+    has_changed_ = true;
+  }
+  // Waits for the last of that. The stream is current then.
+  Accelerator& Begin() const {
+    if (std::exchange(has_changed_, false)) {
+      main_->MakeCurrent();
+      MustWork(changed_.Wait());
+    }
+    own_->MakeCurrent();
+    return *own_;
+  }
+  // For what was put into this stream.
+  void Wait() {
+    own_->MakeCurrent();
+    MustWork(done_.Record(own_->stream()));
+    MustWork(done_.Wait());
+  }
+  Accelerator* device() const { return own_.get(); }
+
+ private:
+  Accelerator* main_ = nullptr;
+  std::unique_ptr<Accelerator> own_;
+  DeviceEvent changed_;
+  DeviceEvent done_;
+  mutable bool has_changed_ = false;
+};
+
+// An arena that a device pinned, or refused to.
+class PinnedArena {
+ public:
+  PinnedArena(Accelerator* device, const KvArena* arena) : device_(device), arena_(arena) {
+    device->MakeCurrent();
+    const Status pinned = device->PinHost(arena->memory().base, arena->size_bytes());
+    is_pinned_ = pinned.ok();
+    if (!is_pinned_) {
+      BATON_LOG_WARN("KV blocks cross to {} by way of memory that is not pinned, slowly: {}",
+                     device->Describe(), std::string(pinned.message()));
+    }
+  }
+  PinnedArena(const PinnedArena&) = delete;
+  PinnedArena& operator=(const PinnedArena&) = delete;
+  ~PinnedArena() {
+    if (!is_pinned_) return;
+    device_->MakeCurrent();
+    // What Adopt put into the stream may still read it.
+    if (const Status status = device_->Wait(); !status.ok()) return;
+    device_->UnpinHost(arena_->memory().base);
+  }
+  const KvArena& operator*() const { return *arena_; }
+  const KvArena* operator->() const { return arena_; }
+
+ private:
+  Accelerator* const device_;
+  const KvArena* const arena_;
+  bool is_pinned_ = false;
+};
+
 // A store whose blocks are in a device's memory.
 class DeviceBlocks : public KvStore {
  public:
@@ -49,34 +125,41 @@ class DeviceBlocks : public KvStore {
     device_->MakeCurrent();
     MustWork(device_->CopyWithin(memory().Block(BlockIndex(to)), memory().Block(BlockIndex(from)),
                                  layout().BlockBytes()));
+    seals_.NoteChange();
   }
 
  protected:
-  DeviceBlocks(Accelerator* device, DeviceBuffer blocks, const KvLayout& layout,
+  DeviceBlocks(Accelerator* device, SealStream seals, DeviceBuffer blocks, const KvLayout& layout,
                uint32_t num_blocks)
-      : KvStore({blocks.data(), layout, num_blocks}), device_(device), blocks_(std::move(blocks)) {}
+      : KvStore({blocks.data(), layout, num_blocks}),
+        device_(device),
+        blocks_(std::move(blocks)),
+        seals_(std::move(seals)) {}
   Accelerator* device() const { return device_; }
+  SealStream& seals() { return seals_; }
 
  private:
   Accelerator* const device_;
   const DeviceBuffer blocks_;
+  SealStream seals_;
 };
 
 // See KvStore.
 class MirroredKvStore final : public DeviceBlocks {
  public:
-  MirroredKvStore(Accelerator* device, DeviceBuffer blocks, const KvArena* arena)
-      : DeviceBlocks(device, std::move(blocks), arena->layout(), arena->num_blocks()),
-        arena_(arena) {}
+  MirroredKvStore(Accelerator* device, SealStream seals, DeviceBuffer blocks, const KvArena* arena)
+      : DeviceBlocks(device, std::move(seals), std::move(blocks), arena->layout(),
+                     arena->num_blocks()),
+        arena_(device, arena) {}
 
   void Seal(std::span<const BlockHandle> blocks, uint32_t layer,
             std::span<uint64_t> checksums) override {
-    device()->MakeCurrent();
+    Accelerator& stream = seals().Begin();
     for (const BlockHandle block : blocks) {
-      MustWork(device()->CopyOut(arena_->Slice(block.index, layer),
-                                 memory().Slice(block.index, layer), layout().SliceBytes()));
+      MustWork(stream.CopyOut(arena_->Slice(block.index, layer), memory().Slice(block.index, layer),
+                              layout().SliceBytes()));
     }
-    MustWork(device()->Wait());
+    seals().Wait();
     HashSlices(*arena_, blocks, layer, checksums);
   }
   void Adopt(std::span<const BlockHandle> blocks) override {
@@ -85,16 +168,18 @@ class MirroredKvStore final : public DeviceBlocks {
       MustWork(device()->CopyIn(memory().Block(block.index), arena_->Block(block.index),
                                 layout().BlockBytes()));
     }
+    seals().NoteChange();
   }
 
  private:
-  const KvArena* const arena_;
+  const PinnedArena arena_;
 };
 
 // Where the blocks of one rank lie.
 struct RankBlocks {
   Accelerator* device;
   DeviceBuffer blocks;
+  SealStream seals;
 };
 
 // See KvStore.
@@ -102,24 +187,29 @@ class RankedKvStore final : public KvStore {
  public:
   RankedKvStore(std::vector<RankBlocks> ranks, const KvArena* arena)
       : KvStore({nullptr, arena->layout(), arena->num_blocks()}, BasesOf(ranks)),
-        arena_(arena),
         rank_layout_(RankLayout(arena->layout(), static_cast<uint32_t>(ranks.size()))),
-        ranks_(std::move(ranks)) {}
+        ranks_(std::move(ranks)),
+        arena_(ranks_[0].device, arena) {}
+
+  // What Adopt put into the streams may still read the arena.
+  ~RankedKvStore() override {
+    for (const RankBlocks& rank : ranks_) {
+      rank.device->MakeCurrent();
+      (void)rank.device->Wait();
+    }
+  }
 
   void Seal(std::span<const BlockHandle> blocks, uint32_t layer,
             std::span<uint64_t> checksums) override {
     for (size_t rank = 0; rank < ranks_.size(); ++rank) {
-      ranks_[rank].device->MakeCurrent();
+      Accelerator& stream = ranks_[rank].seals.Begin();
       for (const BlockHandle block : blocks) {
-        MustWork(ranks_[rank].device->CopyRowsOut(
-            arena_->Slice(block.index, layer) + rank * HeadBytes(),
-            BlockOf(rank, block.index) + layer * rank_layout_.SliceBytes(), Heads(1)));
+        MustWork(stream.CopyRowsOut(arena_->Slice(block.index, layer) + rank * HeadBytes(),
+                                    BlockOf(rank, block.index) + layer * rank_layout_.SliceBytes(),
+                                    Heads(1)));
       }
     }
-    for (const RankBlocks& rank : ranks_) {
-      rank.device->MakeCurrent();
-      MustWork(rank.device->Wait());
-    }
+    for (RankBlocks& rank : ranks_) rank.seals.Wait();
     HashSlices(*arena_, blocks, layer, checksums);
   }
   void Adopt(std::span<const BlockHandle> blocks) override {
@@ -130,6 +220,7 @@ class RankedKvStore final : public KvStore {
                                                  arena_->Block(block.index) + rank * HeadBytes(),
                                                  Heads(layout().num_layers)));
       }
+      ranks_[rank].seals.NoteChange();
     }
   }
   void Copy(uint32_t from, uint32_t to) override {
@@ -138,6 +229,7 @@ class RankedKvStore final : public KvStore {
       MustWork(ranks_[rank].device->CopyWithin(BlockOf(rank, BlockIndex(to)),
                                                BlockOf(rank, BlockIndex(from)),
                                                rank_layout_.BlockBytes()));
+      ranks_[rank].seals.NoteChange();
     }
   }
 
@@ -160,17 +252,17 @@ class RankedKvStore final : public KvStore {
             .host_pitch = layout().SliceBytes() / 2};
   }
 
-  const KvArena* const arena_;
   const KvLayout rank_layout_;
-  const std::vector<RankBlocks> ranks_;
+  std::vector<RankBlocks> ranks_;
+  const PinnedArena arena_;
 };
 
 // See KvStore. Slices are hashed where they lie, by KvScatter with the blocks as its staging.
 class DeviceKvStore final : public DeviceBlocks {
  public:
-  DeviceKvStore(Accelerator* device, const cuda::KernelTable* kernels, DeviceBuffer blocks,
-                const KvMemory& shape)
-      : DeviceBlocks(device, std::move(blocks), shape.layout, shape.num_blocks),
+  DeviceKvStore(Accelerator* device, SealStream seals, const cuda::KernelTable* kernels,
+                DeviceBuffer blocks, const KvMemory& shape)
+      : DeviceBlocks(device, std::move(seals), std::move(blocks), shape.layout, shape.num_blocks),
         kernels_(kernels) {}
 
   Status Prepare() {
@@ -183,7 +275,8 @@ class DeviceKvStore final : public DeviceBlocks {
     const size_t list_bytes = kMaxHashedAtOnce * sizeof(uint64_t);
     BATON_ASSIGN_OR_RETURN(expected_, DeviceBuffer::Create(device(), list_bytes, "checksums"));
     BATON_ASSIGN_OR_RETURN(found_, DeviceBuffer::Create(device(), list_bytes, "found checksums"));
-    BATON_ASSIGN_OR_RETURN(results_, HostStaging::Create(device(), list_bytes, "checksums"));
+    BATON_ASSIGN_OR_RETURN(results_,
+                           HostStaging::Create(seals().device(), list_bytes, "checksums"));
     const std::vector<uint64_t> zeroes(kMaxHashedAtOnce);
     BATON_RETURN_IF_ERROR(device()->CopyIn(expected_.data(), zeroes.data(), list_bytes));
     host_places_.reserve(kMaxHashedAtOnce);
@@ -192,10 +285,10 @@ class DeviceKvStore final : public DeviceBlocks {
 
   void Seal(std::span<const BlockHandle> blocks, uint32_t layer,
             std::span<uint64_t> checksums) override {
-    device()->MakeCurrent();
+    Accelerator& stream = seals().Begin();
     for (size_t done = 0; done < blocks.size(); done += kMaxHashedAtOnce) {
       const size_t count = std::min(kMaxHashedAtOnce, blocks.size() - done);
-      HashSome(blocks.subspan(done, count), layer, checksums.subspan(done, count));
+      HashSome(stream, blocks.subspan(done, count), layer, checksums.subspan(done, count));
     }
   }
   void Adopt(std::span<const BlockHandle>) override {}
@@ -206,15 +299,15 @@ class DeviceKvStore final : public DeviceBlocks {
   }
 
  private:
-  void HashSome(std::span<const BlockHandle> blocks, uint32_t layer,
+  void HashSome(Accelerator& stream, std::span<const BlockHandle> blocks, uint32_t layer,
                 std::span<uint64_t> checksums) {
     host_places_.clear();
     for (const BlockHandle block : blocks) {
       const uint64_t offset = memory().SliceOffset(block.index, layer);
       host_places_.push_back({offset, offset});
     }
-    MustWork(device()->CopyIn(places_.data(), host_places_.data(),
-                              blocks.size() * sizeof(cuda::KvSlicePlace)));
+    MustWork(stream.CopyIn(places_.data(), host_places_.data(),
+                           blocks.size() * sizeof(cuda::KvSlicePlace)));
     MustWork(kernels_->kv_scatter({.blocks = memory().base,
                                    .staging = memory().base,
                                    .places = places_.as<cuda::KvSlicePlace>(),
@@ -223,7 +316,7 @@ class DeviceKvStore final : public DeviceBlocks {
                                    .checksums = found_.as<uint64_t>(),
                                    .num_slices = static_cast<uint32_t>(blocks.size()),
                                    .slice_bytes = static_cast<uint32_t>(layout().SliceBytes())},
-                                  device()->stream()));
+                                  stream.stream()));
     MustWork(results_->CopyOut(checksums.data(), found_.data(), blocks.size() * sizeof(uint64_t)));
     MustWork(results_->Finish());
   }
@@ -257,7 +350,8 @@ StatusOr<std::unique_ptr<KvStore>> KvStore::Mirrored(Accelerator* device, const 
   BATON_ASSIGN_OR_RETURN(
       DeviceBuffer blocks,
       AllocateBlocks(device, arena->layout(), arena->num_blocks(), KvSharing::kPrivate));
-  return std::make_unique<MirroredKvStore>(device, std::move(blocks), arena);
+  BATON_ASSIGN_OR_RETURN(SealStream seals, SealStream::Create(device));
+  return std::make_unique<MirroredKvStore>(device, std::move(seals), std::move(blocks), arena);
 }
 
 StatusOr<std::unique_ptr<KvStore>> KvStore::Ranked(std::span<Accelerator* const> devices,
@@ -268,7 +362,8 @@ StatusOr<std::unique_ptr<KvStore>> KvStore::Ranked(std::span<Accelerator* const>
     BATON_ASSIGN_OR_RETURN(DeviceBuffer blocks,
                            AllocateBlocks(device, RankLayout(arena->layout(), num_ranks),
                                           arena->num_blocks(), KvSharing::kPrivate));
-    ranks.push_back({device, std::move(blocks)});
+    BATON_ASSIGN_OR_RETURN(SealStream seals, SealStream::Create(device));
+    ranks.push_back({device, std::move(blocks), std::move(seals)});
   }
   return std::make_unique<RankedKvStore>(std::move(ranks), arena);
 }
@@ -279,7 +374,8 @@ StatusOr<std::unique_ptr<KvStore>> KvStore::OnDevice(Accelerator* device,
                                                      KvSharing sharing) {
   BATON_RETURN_IF_ERROR(CheckSliceSize(layout));
   BATON_ASSIGN_OR_RETURN(DeviceBuffer blocks, AllocateBlocks(device, layout, num_blocks, sharing));
-  auto store = std::make_unique<DeviceKvStore>(device, kernels, std::move(blocks),
+  BATON_ASSIGN_OR_RETURN(SealStream seals, SealStream::Create(device));
+  auto store = std::make_unique<DeviceKvStore>(device, std::move(seals), kernels, std::move(blocks),
                                                KvMemory{nullptr, layout, num_blocks});
   BATON_RETURN_IF_ERROR(store->Prepare());
   return store;

@@ -15,6 +15,9 @@
 // on the device, and in the arena only from Seal to the end of its transfer, or from its arrival to
 // Adopt.
 //
+// What is sealed is copied and hashed in a stream of its own, beside the work in the device's: it
+// is stored, so nothing there writes it.
+//
 // Engine thread. What it is made of outlives it. Invariants
 //  1. All memory is taken when it is made.
 //  2. A device that fails ends the process: nothing that it computed is to be trusted (invariant 2
@@ -48,7 +51,8 @@ class KvStore {
  public:
   // In the arena itself.
   static std::unique_ptr<KvStore> OnHost(const KvArena* arena);
-  // On the device, beside the arena. ResourceExhausted when the device has no room for its blocks.
+  // On the device, beside the arena, which the device pins: one line of the log says why when it
+  // does not, and copies wait. ResourceExhausted when the device has no room for its blocks.
   static StatusOr<std::unique_ptr<KvStore>> Mirrored(Accelerator* device, const KvArena* arena);
   // The same of so many ranks, each with a device, or all with one. `num_ranks` divides the
   // layout's KV heads.
@@ -69,8 +73,8 @@ class KvStore {
   const KvLayout& layout() const { return memory_.layout; }
   KvView view() const { return {memory_.base, &memory_.layout, memory_.num_blocks, ranks_}; }
 
-  // One layer of the blocks is stored for good: its checksums (SliceChecksum), [blocks.size()].
-  // From now on a transport may read it.
+  // One layer of the blocks is stored for good, and the host knows it (by LayerHook or Forward):
+  // its checksums (SliceChecksum), [blocks.size()]. From now on a transport may read it.
   virtual void Seal(std::span<const BlockHandle> blocks, uint32_t layer,
                     std::span<uint64_t> checksums) = 0;
   // A transport has written all layers of the blocks: from now on kernels may read them.

@@ -79,6 +79,12 @@ class FakeAccelerator final : public Accelerator {
     return host_.Allocate(size_bytes, name);
   }
   void FreeHost(std::byte* begin) override { host_.Free(begin); }
+  absl::Status PinHost(std::byte* begin, size_t size_bytes) override {
+    if (refuses_pins) return FailedPrecondition("the fake pins nothing");
+    host_.Pin(begin, size_bytes);
+    return OkStatus();
+  }
+  void UnpinHost(std::byte* begin) override { host_.Free(begin); }
   // Copies out for which a GPU would have waited, of all fakes.
   static uint64_t num_waits() { return host_.num_waits(); }
 
@@ -110,6 +116,7 @@ class FakeAccelerator final : public Accelerator {
   // Faults. While held, Query brings nothing on.
   std::atomic<bool> is_held = false;
   static inline std::atomic<bool> refuses_imports = false;
+  static inline std::atomic<bool> refuses_pins = false;
   bool shares_memory = true;
   size_t max_allocation = ~size_t{0};
   // Something was put into the stream and is not done. Any thread.
@@ -177,6 +184,12 @@ class FakeAccelerator final : public Accelerator {
     const bool is_done = mark->IsDone();
     if (!is_done && mark->stream == &own_ && !is_held) RunNext();
     return is_done;
+  }
+  absl::Status WaitFor(void* event) override {
+    const auto* const mark = static_cast<HostEvent*>(event);
+    BATON_CHECK(mark->stream == nullptr || mark->stream == &own_, "an event of another stream");
+    while (!mark->IsDone()) RunNext();
+    return OkStatus();
   }
 
   // Puts what a kernel would do into the stream.

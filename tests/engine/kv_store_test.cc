@@ -52,14 +52,18 @@ struct Pair {
 
 BlockHandle Handle(uint32_t block) { return {BlockIndex(block), 1}; }
 
-TEST(KvStoreTest, SealBringsOneLayerOfTheBlocksBehindWhatWasComputed) {
+TEST(KvStoreTest, SealBringsOneLayerOfTheBlocksBesideWhatIsComputed) {
   Pair pair;
-  // A kernel that is still in the stream.
-  pair.device.Put([&] { std::memset(pair.OnDevice(3, 1), 0x77, pair.slice_bytes); });
+  // A kernel of a later layer, which is not waited for.
+  bool has_run = false;
+  pair.device.Put([&] { has_run = true; });
+  const uint64_t num_waits = FakeAccelerator::num_waits();
   const BlockHandle blocks[] = {Handle(3), Handle(1)};
   uint64_t checksums[2];
   pair.store->Seal(blocks, 1, checksums);
-  EXPECT_TRUE(pair.ArenaHolds(3, 1, std::byte{0x77}));
+  EXPECT_FALSE(has_run);
+  EXPECT_EQ(FakeAccelerator::num_waits(), num_waits) << "the arena is pinned";
+  EXPECT_TRUE(pair.ArenaHolds(3, 1, ByteOf(3, 1)));
   EXPECT_TRUE(pair.ArenaHolds(1, 1, ByteOf(1, 1)));
   for (const uint32_t other : {0u, 2u, 4u}) EXPECT_TRUE(pair.ArenaHolds(other, 1, std::byte{0}));
   for (const uint32_t block : {1u, 3u}) EXPECT_TRUE(pair.ArenaHolds(block, 0, std::byte{0}));
@@ -67,20 +71,50 @@ TEST(KvStoreTest, SealBringsOneLayerOfTheBlocksBehindWhatWasComputed) {
   EXPECT_EQ(checksums[1], SliceChecksum(pair.OnDevice(1, 1), pair.slice_bytes));
 }
 
-TEST(KvStoreTest, AdoptBringsAllLayersAndTheArenaMayChangeAtOnce) {
+TEST(KvStoreTest, AdoptBringsAllLayersBehindWhatIsComputed) {
   Pair pair;
+  bool has_run = false;
+  pair.device.Put([&] { has_run = true; });
   for (uint32_t l = 0; l < kToyLayers; ++l) {
     std::memset(pair.arena->Slice(BlockIndex(2), l), 0x40 + static_cast<int>(l), pair.slice_bytes);
   }
   const BlockHandle blocks[] = {Handle(2)};
   pair.store->Adopt(blocks);
-  std::memset(pair.arena->Block(BlockIndex(2)), 0, ToyLayout().BlockBytes());
+  EXPECT_FALSE(has_run);
   ASSERT_TRUE(pair.device.Wait().ok());
   for (uint32_t l = 0; l < kToyLayers; ++l) {
     EXPECT_TRUE(pair.DeviceHolds(2, l, static_cast<std::byte>(0x40 + l)));
     EXPECT_TRUE(pair.DeviceHolds(1, l, ByteOf(1, l)));
     EXPECT_TRUE(pair.DeviceHolds(3, l, ByteOf(3, l)));
   }
+}
+
+// As when a request moves on before any step: the bytes are those that the store itself brings.
+TEST(KvStoreTest, SealIsBehindWhatWasAdoptedAndCopied) {
+  Pair pair;
+  const BlockHandle adopted[] = {Handle(2)};
+  std::memset(pair.arena->Block(BlockIndex(2)), 0x51, ToyLayout().BlockBytes());
+  pair.store->Adopt(adopted);
+  uint64_t checksum = 0;
+  pair.store->Seal(adopted, 1, {&checksum, 1});
+  EXPECT_TRUE(pair.ArenaHolds(2, 1, std::byte{0x51}));
+  EXPECT_TRUE(pair.DeviceHolds(2, 1, std::byte{0x51}));
+  pair.store->Copy(2, 4);
+  const BlockHandle copied[] = {Handle(4)};
+  pair.store->Seal(copied, 0, {&checksum, 1});
+  EXPECT_TRUE(pair.ArenaHolds(4, 0, std::byte{0x51}));
+}
+
+TEST(KvStoreTest, AnArenaThatIsNotPinnedIsSlowAndRight) {
+  FakeAccelerator::refuses_pins = true;
+  Pair pair;
+  FakeAccelerator::refuses_pins = false;
+  const uint64_t num_waits = FakeAccelerator::num_waits();
+  const BlockHandle blocks[] = {Handle(3)};
+  uint64_t checksum = 0;
+  pair.store->Seal(blocks, 1, {&checksum, 1});
+  EXPECT_TRUE(pair.ArenaHolds(3, 1, ByteOf(3, 1)));
+  EXPECT_EQ(FakeAccelerator::num_waits(), num_waits + 1);
 }
 
 TEST(KvStoreTest, CopyStaysOnTheDevice) {
@@ -145,14 +179,17 @@ TEST(KvStoreTest, OnADeviceSlicesAreHashedWhereTheyLie) {
   EXPECT_EQ(FakeAccelerator::num_waits(), waits_before);
 }
 
-TEST(KvStoreTest, OnADeviceASealComesBehindWhatWasComputed) {
+TEST(KvStoreTest, OnADeviceASealHashesBesideWhatIsComputed) {
   FakeAccelerator device;
   const auto store = *KvStore::OnDevice(&device, &nccl_test::FakeKernels(), WideLayout(), 2);
   const size_t slice_bytes = WideLayout().SliceBytes();
-  device.Put([&] { std::memset(store->memory().Slice(BlockIndex(1), 1), 0x42, slice_bytes); });
+  std::memset(store->memory().Slice(BlockIndex(1), 1), 0x42, slice_bytes);
+  bool has_run = false;
+  device.Put([&] { has_run = true; });
   const BlockHandle blocks[] = {Handle(1)};
   uint64_t checksum = 0;
   store->Seal(blocks, 1, {&checksum, 1});
+  EXPECT_FALSE(has_run);
   const std::vector<std::byte> computed(slice_bytes, std::byte{0x42});
   EXPECT_EQ(checksum, SliceChecksum(computed.data(), slice_bytes));
 }
@@ -222,7 +259,7 @@ TEST(KvStoreTest, RanksOfAnotherNumberTakeTheHeadsThatAreTheirs) {
     EXPECT_EQ(sender->view().base, nullptr);
     for (uint32_t rank = 0; rank < num_senders; ++rank) {
       ForEachPiece(*sender, rank, num_senders, 1, [&](std::byte* piece, uint32_t place) {
-        devices[rank].Put([=] { std::memset(piece, static_cast<int>(place), piece_bytes); });
+        std::memset(piece, static_cast<int>(place), piece_bytes);
       });
     }
     const BlockHandle blocks[] = {Handle(1)};

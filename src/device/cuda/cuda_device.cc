@@ -193,6 +193,20 @@ void CudaDevice::FreeHost(std::byte* begin) {
   }
 }
 
+absl::Status CudaDevice::PinHost(std::byte* begin, size_t size_bytes) {
+  const cudaError_t error = cudaHostRegister(begin, size_bytes, cudaHostRegisterPortable);
+  if (error == cudaSuccess) return OkStatus();
+  (void)cudaGetLastError();  // as in Allocate
+  return FailedPrecondition("cudaHostRegister of {}: {}", FormatSize(size_bytes),
+                            cudaGetErrorName(error));
+}
+
+void CudaDevice::UnpinHost(std::byte* begin) {
+  if (const cudaError_t error = cudaHostUnregister(begin); error != cudaSuccess) {
+    BATON_LOG_ERROR("cudaHostUnregister: {}", cudaGetErrorName(error));
+  }
+}
+
 absl::StatusOr<CudaSharedMemory*> CudaDevice::Shared() {
   if (shared_ == nullptr) {
     MakeCurrent();
@@ -318,6 +332,10 @@ absl::StatusOr<bool> CudaDevice::Query(void* event) {
   if (error == cudaErrorNotReady) return false;
   BATON_RETURN_IF_ERROR(FromCuda("the GPU's stream", error));
   return true;
+}
+
+absl::Status CudaDevice::WaitFor(void* event) {
+  return FromCuda("the GPU's stream", cudaEventSynchronize(static_cast<cudaEvent_t>(event)));
 }
 
 }  // namespace baton

@@ -42,6 +42,8 @@ class CudaDevice final : public Accelerator {
   void Free(std::byte* begin) override;
   absl::StatusOr<std::byte*> AllocateHost(size_t size_bytes, std::string_view name) override;
   void FreeHost(std::byte* begin) override;
+  absl::Status PinHost(std::byte* begin, size_t size_bytes) override;
+  void UnpinHost(std::byte* begin) override;
   absl::StatusOr<std::byte*> AllocateShared(size_t size_bytes, std::string_view name) override;
   absl::StatusOr<UniqueFd> ExportShared(const std::byte* begin) override;
   absl::StatusOr<const std::byte*> ImportShared(const UniqueFd& fd, size_t size_bytes) override;
@@ -62,6 +64,7 @@ class CudaDevice final : public Accelerator {
   void DestroyEvent(void* event) override;
   absl::Status Record(void* event, void* stream) override;
   absl::StatusOr<bool> Query(void* event) override;
+  absl::Status WaitFor(void* event) override;
 
  private:
   explicit CudaDevice(int ordinal);
