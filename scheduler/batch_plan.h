@@ -12,6 +12,8 @@
 
 namespace baton {
 
+inline constexpr uint32_t kNotFed = UINT32_MAX;
+
 // Tokens [first_pos, first_pos + num_tokens) of one sequence; their blocks are in its table.
 struct BatchItem {
   SequenceId id;
@@ -21,6 +23,8 @@ struct BatchItem {
   bool is_decode = false;     // one token of a running sequence
   bool wants_logits = false;  // the last of its tokens is followed by a sampled one
   bool ends_prompt = false;   // the sequence becomes PromptDone (Finish ignores its sampled token)
+  // Of a plan that was made ahead: the item of the plan before it whose token is this one's.
+  uint32_t fed_by = kNotFed;
 };
 
 // One step; see the file comment. Decode items come first.

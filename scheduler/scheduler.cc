@@ -50,6 +50,7 @@ Scheduler::Scheduler(const SchedulerConfig& config, BlockPool* pool, PrefixIndex
   plan_.items.reserve(config.max_running + config.max_prefilling);
   plan_.started.reserve(config.max_prefilling);
   plan_.preempted.reserve(config.max_running + config.max_prefilling);
+  ahead_.items.reserve(config.max_running + config.max_prefilling);
   waiting_.reserve(config.max_waiting + config.max_running);
   prefilling_.reserve(config.max_prefilling);
   decoding_.reserve(config.max_running);
@@ -449,20 +450,78 @@ void Scheduler::AddChunk(Sequence* sequence, uint32_t num_tokens) {
                          .ends_prompt = is_last && LeavesAtPromptEnd(*sequence)});
 }
 
+bool Scheduler::EndsInPlannedStep(const Sequence& sequence) const {
+  return sequence.spec.limits.After(sequence.spec.num_prompt_tokens,
+                                    sequence.num_output_tokens() + 1,
+                                    /*is_stop=*/false) != FinishReason::kNone;
+}
+
+const BatchPlan* Scheduler::PlanAhead() {
+  BATON_CHECK(in_step_ && ahead_.items.empty(), "there is no step to plan behind");
+  if (!waiting_.empty() || !prefilling_.empty()) return nullptr;
+  uint32_t item = 0;  // decode rows of the planned step are in the order of decoding_
+  for (Sequence* sequence : decoding_) {
+    if (!sequence->planned) {
+      DropAhead();
+      return nullptr;
+    }
+    const uint32_t fed_by = item++;
+    if (sequence->ended || EndsInPlannedStep(*sequence)) continue;
+    const uint32_t position = sequence->num_computed + 1;
+    const bool has_block = sequence->table.size() >= BlocksFor(position + 1) ||
+                           sequence->table.Grow(pool_, 1, BlockState::kBound, sequence->spec.uid);
+    if (!has_block) {
+      DropAhead();
+      return nullptr;
+    }
+    sequence->planned_ahead = true;
+    ahead_.shape.AddDecode(position);
+    ahead_.items.push_back({.id = sequence->id(),
+                            .sequence = sequence,
+                            .first_pos = position,
+                            .num_tokens = 1,
+                            .is_decode = true,
+                            .wants_logits = true,
+                            .fed_by = fed_by});
+  }
+  if (ahead_.items.empty()) return nullptr;
+  ahead_.predicted_us = cost_.PredictUs(ahead_.shape);
+  return &ahead_;
+}
+
+void Scheduler::DropAhead() {
+  for (const BatchItem& item : ahead_.items) {
+    sequences_.find(item.id)->second->planned_ahead = false;
+  }
+  ahead_.items.clear();
+  ahead_.shape = {};
+}
+
 void Scheduler::Finish(std::span<const ItemResult> results, int64_t elapsed_us, int64_t now_us) {
   (void)now_us;
   BATON_CHECK(results.size() == plan_.items.size(), "{} results for {} items", results.size(),
               plan_.items.size());
-  in_step_ = false;
   cost_.Measure(plan_.shape, elapsed_us);
   for (size_t i = 0; i < results.size(); ++i) FinishItem(plan_.items[i], results[i]);
   plan_.items.clear();  // the sequences they point to may be gone
+  plan_.started.clear();
+  plan_.preempted.clear();
+  std::swap(plan_.items, ahead_.items);
+  plan_.shape = std::exchange(ahead_.shape, {});
+  plan_.predicted_us = ahead_.predicted_us;
+  for (const BatchItem& item : plan_.items) {
+    Sequence* const sequence = sequences_.find(item.id)->second.get();
+    sequence->planned = true;
+    sequence->planned_ahead = false;
+  }
+  in_step_ = !plan_.items.empty();
 }
 
 void Scheduler::FinishItem(const BatchItem& item, const ItemResult& result) {
   const auto found = sequences_.find(item.id);
   BATON_CHECK(found != sequences_.end(), "sequence {} left during its step", item.id);
   Sequence* sequence = found->second.get();
+  if (sequence->ended) return Erase(sequence);
   sequence->planned = false;
   sequence->num_computed += item.num_tokens;
   KeepFullBlocks(sequence);
@@ -474,7 +533,10 @@ void Scheduler::FinishItem(const BatchItem& item, const ItemResult& result) {
     return;
   }
   if (!item.wants_logits) return;
-  if (result.finished) return Erase(sequence);
+  if (result.finished) {
+    sequence->ended = sequence->planned_ahead;
+    return sequence->ended ? void() : Erase(sequence);
+  }
   AppendToken(sequence, result.token);
   if (!item.is_decode) {
     EraseFrom(&prefilling_, sequence);

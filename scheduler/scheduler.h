@@ -1,7 +1,8 @@
 // Scheduler: decides what each step of one worker computes. Pure (time is an argument); engine
 // thread. The same code serves the prefill, decode and aggregated roles.
 //
-// A step is Plan -> the engine runs it -> Finish. Decode rows come first, one for each running
+// A step is Plan -> the engine runs it -> Finish; or, where steps overlap, Plan -> (PlanAhead ->
+// Finish) -> Finish. Decode rows come first, one for each running
 // sequence; then chunks of prompts as far as the token budget and the step's target time allow.
 // Prompts are ordered by work left plus arrival (README.md: "Order of prompts"), so a short prompt
 // overtakes a long one and no prompt waits for ever. Blocks for a whole prompt are taken when its
@@ -16,7 +17,7 @@
 //     is in it.
 //  3. A sequence's table holds blocks for every token of its item before the plan is returned.
 //  4. The oldest sequence that decodes is never preempted for a younger one.
-//  5. Between Plan and Finish nothing is added or removed.
+//  5. Between Plan and the Finish that leaves no planned step nothing is added or removed.
 //  6. No allocation in Plan and Finish once the queues have reached their size.
 #ifndef BATON_SCHEDULER_SCHEDULER_H_
 #define BATON_SCHEDULER_SCHEDULER_H_
@@ -118,6 +119,16 @@ class Scheduler {
 
   // Decides the next step. O(running + prompts considered).
   const BatchPlan& Plan(int64_t now_us);
+  // The planned step; valid until Finish.
+  const BatchPlan& plan() const { return plan_; }
+  // Between Plan and Finish, at most once: decides the step behind the planned one before that
+  // one's tokens are known, so that it can be begun while that one runs. Decode rows go on at their
+  // next position, each fed with the token that the planned step gives it (BatchItem::fed_by);
+  // those that will be at their limit do not. Null where the step may have to be another one: a
+  // prompt waits or is being computed, a sequence is not in the planned step, or a row needs a
+  // block that is not free. Finish then makes it the planned step; a sequence that finished by then
+  // stays until it, and its result there is ignored.
+  const BatchPlan* PlanAhead();
   // Takes the results of the step, parallel to the plan's items. `elapsed_us` = measured time of
   // the step, 0 = do not learn from it. Finished sequences are gone afterwards.
   void Finish(std::span<const ItemResult> results, int64_t elapsed_us, int64_t now_us);
@@ -180,6 +191,9 @@ class Scheduler {
   uint32_t ChunkFor(const Sequence& sequence) const;
   void AddChunk(Sequence* sequence, uint32_t num_tokens);
   void FinishItem(const BatchItem& item, const ItemResult& result);
+  // The sequence will be at its limit once the planned step has given it a token.
+  bool EndsInPlannedStep(const Sequence& sequence) const;
+  void DropAhead();
 
   const SchedulerConfig config_;
   BlockPool* const pool_;
@@ -195,6 +209,7 @@ class Scheduler {
   bool in_step_ = false;
   std::vector<BlockHandle> hits_;  // of the prompt being admitted
   BatchPlan plan_;
+  BatchPlan ahead_;  // the step behind plan_; empty when that is not decided
   StepCost cost_;
 };
 

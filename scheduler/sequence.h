@@ -70,9 +70,11 @@ struct Sequence {
   uint32_t num_kept_blocks = 0;  // at the front, offered to the prefix index already
   bool preempted = false;        // lost its blocks once and is computed again
   uint32_t num_preemptions = 0;
-  int64_t arrival_us = 0;   // kept over preemptions
-  int64_t priority_us = 0;  // smaller runs first; see Scheduler
-  bool planned = false;     // is an item of the current plan
+  int64_t arrival_us = 0;      // kept over preemptions
+  int64_t priority_us = 0;     // smaller runs first; see Scheduler
+  bool planned = false;        // is an item of the current plan
+  bool planned_ahead = false;  // is an item of the plan behind it
+  bool ended = false;          // finished when it was planned ahead: leaves with that plan
 
   SequenceId id() const { return spec.id; }
   uint32_t num_tokens() const { return static_cast<uint32_t>(spec.tokens.size()); }

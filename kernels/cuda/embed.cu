@@ -17,7 +17,7 @@ constexpr uint32_t kEmbedThreads = 128;
 BATON_KERNEL(kEmbedThreads) EmbedKernel(EmbedParams params) {
   simt::wait_for_previous();
   const uint32_t num_groups = params.dim / kVec;
-  const uint32_t id = params.ids[simt::block().x];
+  const uint32_t id = IdOf(params.ids, params.fed, simt::block().x);
   const auto* from = reinterpret_cast<const Vec16*>(params.table) + size_t{id} * num_groups;
   auto* to = reinterpret_cast<Vec16*>(params.out) + size_t{simt::block().x} * num_groups;
   const bool is_known = simt::guard(id < params.num_ids);

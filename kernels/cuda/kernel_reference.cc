@@ -107,7 +107,8 @@ Tolerance GeluMulTolerance(Bf16 gate, Bf16 up) {
 
 void ReferenceEmbed(const EmbedParams& params) {
   for (size_t row = 0; row < params.num_rows; ++row) {
-    const uint32_t id = params.ids[row];
+    const bool is_fed = params.fed != nullptr && (params.ids[row] & kFedId) != 0;
+    const uint32_t id = is_fed ? params.fed[params.ids[row] & ~kFedId] : params.ids[row];
     for (size_t i = 0; i < params.dim; ++i) {
       const bool is_known = id < params.num_ids;
       const Bf16 from = is_known ? params.table[size_t{id} * params.dim + i] : Bf16{0};

@@ -55,6 +55,9 @@ struct GateMulParams {
   uint32_t dim;
 };
 
+// With it, an id is the index of an id that an earlier kernel wrote to `fed`.
+inline constexpr uint32_t kFedId = uint32_t{1} << 31;
+
 // out[i] = table[ids[i]] * scale, the product in fp32, then rounded to bf16; a row of zeros for an
 // id that is not below `num_ids`. `dim` is a multiple of 8, at least 8.
 struct EmbedParams {
@@ -65,6 +68,7 @@ struct EmbedParams {
   uint32_t num_ids;
   uint32_t dim;
   float scale = 1.0f;
+  const uint32_t* fed = nullptr;  // as long as any kFedId index of `ids` needs
 };
 
 // A quantised matrix of a packed format, [PackedBytes(format, n, k)], aligned to 16 bytes, as
@@ -105,6 +109,7 @@ struct EmbedPackedParams {
   uint32_t num_ids;
   uint32_t dim;
   float scale = 1.0f;
+  const uint32_t* fed = nullptr;  // as EmbedParams
 };
 
 // The token of each row by the rules of src/model/sampler.h from step 5 on, with its bits.

@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 
+#include "kernels/cuda/kernel_table.h"
 #include "kernels/simt/device.h"
 
 namespace baton::cuda {
@@ -36,6 +37,12 @@ BATON_DEVICE float Element(const simt::Vec16& v, uint32_t i) {
 
 BATON_DEVICE uint32_t Pair(float low, float high) {
   return simt::to_bf16(low).bits | uint32_t{simt::to_bf16(high).bits} << 16;
+}
+
+// Id `row` of what an embedding gathers (kernel_table.h).
+BATON_DEVICE uint32_t IdOf(const uint32_t* ids, const uint32_t* fed, uint32_t row) {
+  const uint32_t id = ids[row];
+  return fed != nullptr && (id & kFedId) != 0 ? fed[id & ~kFedId] : id;
 }
 
 }  // namespace BATON_BODY

@@ -86,7 +86,7 @@ template <PackedFormat kFormat>
 BATON_DEVICE void EmbedRow(const EmbedPackedParams& params) {
   simt::wait_for_previous();
   constexpr uint32_t kThreadsOfTile = 4;
-  const uint32_t id = params.ids[simt::block().x];
+  const uint32_t id = IdOf(params.ids, params.fed, simt::block().x);
   const bool is_known = simt::guard(id < params.num_ids);
   const uint32_t row = id % kPackedRows;
   const uint32_t tiles_of_row = PackedTilesOfRow(params.dim);

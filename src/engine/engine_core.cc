@@ -28,6 +28,10 @@ uint32_t MaxItems(const SchedulerConfig& config) {
   return config.max_running + config.max_prefilling;
 }
 
+StepBatch MakeBatch(const SchedulerConfig& config, const ForwardModel& model) {
+  return StepBatch(config.max_batch_tokens, MaxItems(config), model.vocab_size(), model.samples());
+}
+
 }  // namespace
 
 Status EngineCore::CheckConfig(const EngineConfig& config, const EngineParts& parts) {
@@ -74,8 +78,8 @@ EngineCore::EngineCore(const EngineConfig& config, const EngineParts& parts, Eng
       dests_(MakeTransferParts(parts, &pool_, &scheduler_), config, parts.model->vocab_size(),
              this),
       outbox_(parts.listener),
-      batch_(config.scheduler.max_batch_tokens, MaxItems(config.scheduler),
-             parts.model->vocab_size(), parts.model->samples()) {
+      batches_{MakeBatch(config.scheduler, *parts.model),
+               MakeBatch(config.scheduler, *parts.model)} {
   const uint32_t max_items = MaxItems(config.scheduler);
   outbox_.Reserve(max_items + kMaxChoices);
   pending_.reserve(config.inbox_capacity);
@@ -94,11 +98,15 @@ EngineCore::EngineCore(const EngineConfig& config, const EngineParts& parts, Eng
   Publish();
 }
 
-EngineCore::~EngineCore() = default;
+EngineCore::~EngineCore() {
+  // Nobody is told of its tokens.
+  if (in_flight_) (void)parts_.model->End(batch().chosen());
+}
 
 bool EngineCore::Turn() {
   now_us_ = parts_.clock->NowUs();
   inbox_->Take(&pending_);
+  if (in_flight_ && (!pending_.empty() || now_us_ >= NextDueUs())) Settle();
   // Handling an event may not add to the vector: only Take does.
   for (EngineEvent& event : pending_) Handle(std::move(event));
   numbers_.num_events += pending_.size();

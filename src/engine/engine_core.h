@@ -5,11 +5,16 @@
 // it, report its tokens -> publish the snapshot. A step is bounded by the scheduler's target time,
 // so that every event is handled within about 100 ms.
 //
+// Where the model's steps overlap (README.md) a turn of decode rows begins the step behind the one
+// that runs, then ends that one: its tokens are handled beside the next. Nothing is handled but by
+// a turn that has ended all it had begun: an event waits for one step more.
+//
 // On the path of a step there is no lock, no allocation in steady state and no formatting; the
 // inbox is read once a layer group, for grants.
 #ifndef BATON_ENGINE_ENGINE_CORE_H_
 #define BATON_ENGINE_ENGINE_CORE_H_
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -123,13 +128,28 @@ class EngineCore : private TransferOwner, private LayerHook {
 
   // engine_step.cc: one step.
   bool RunStep();
+  // The planned step, by Forward.
+  void Compute();
+  void Begin(StepBatch* step);
+  // Begins the step behind the planned one, which runs, unless something else may come first.
+  void BeginNext();
+  // Waits for the step that runs; the one behind it, if it was begun, runs then.
+  void EndStep();
+  // Waits for all that was begun, so that requests and blocks may come and go.
+  void Settle();
+  StepBatch& batch() { return batches_[current_]; }
   void LowerPlan(const BatchPlan& plan);
-  void AskForTokens(const BatchPlan& plan);
+  // Whom the plan's sequences work for; nobody any more where one has ended.
+  void TakeUses(const BatchPlan& plan);
+  void AskForTokens(const BatchPlan& plan, StepBatch* step) const;
   void NotePlanned(const BatchPlan& plan);
   void NoteSeals(const BatchItem& item, const SequenceUse& use);
   void SealHits();
   void OnLayerStored(uint32_t layer) override;
   void TakeGrants();
+  void FinishStep();
+  // What waits for the end of all steps that were begun.
+  void EndRequests();
   void SampleAll(const BatchPlan& plan);
   // The token of plan item `item` into `sampled_`; false, and the request is noted as failed, when
   // nothing can be chosen.
@@ -163,7 +183,10 @@ class EngineCore : private TransferOwner, private LayerHook {
   absl::btree_map<SessionId, Session> sessions_;  // of live requests
   absl::flat_hash_map<Incarnation, TransportKind> peers_;
   Outbox outbox_;
-  StepBatch batch_;
+  std::array<StepBatch, 2> batches_;
+  size_t current_ = 0;      // of batches_, the planned step's
+  bool in_flight_ = false;  // the planned step was begun, and has not ended
+  int64_t step_began_us_ = 0;
   bool draining_ = false;
   uint64_t last_sequence_id_ = 0;
   int64_t now_us_ = 0;    // of this turn

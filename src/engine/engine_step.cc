@@ -1,4 +1,4 @@
-// One step: plan, lower, forward, sample, finish.
+// One step: plan, lower, forward, sample, finish; or begin, begin the next, end.
 #include <algorithm>
 #include <optional>
 #include <utility>
@@ -18,66 +18,116 @@ SampleQuery QueryOf(const LiveRequest& request, const Choice& choice) {
           .stop_tokens = request.spec.stop_tokens};
 }
 
+void CheckComputed(const Status& status) {
+  BATON_CHECK(status.ok(), "the model did not compute a batch of ours: {}", status.ToString());
+}
+
 }  // namespace
 
 bool EngineCore::RunStep() {
-  if (!scheduler_.HasWork()) return false;
-  const BatchPlan& plan = scheduler_.Plan(now_us_);
-  if (plan.empty()) return false;
-  LowerPlan(plan);
-  NotePlanned(plan);
-  outbox_.Flush();
+  if (!in_flight_) {
+    if (!scheduler_.HasWork()) return false;
+    const BatchPlan& plan = scheduler_.Plan(now_us_);
+    if (plan.empty()) return false;
+    LowerPlan(plan);
+    NotePlanned(plan);
+    outbox_.Flush();
+    step_began_us_ = parts_.clock->NowUs();
+    if (!parts_.model->overlaps_steps() || !seals_.empty() || !batch().IsChosenWhole()) {
+      Compute();
+      EndRequests();
+      return true;
+    }
+    Begin(&batch());
+    in_flight_ = true;
+  }
+  BeginNext();
+  EndStep();
+  if (!failed_.empty()) {
+    Settle();
+  } else if (!in_flight_) {
+    EndRequests();
+  }
+  return true;
+}
 
-  const int64_t start_us = parts_.clock->NowUs();
+void EngineCore::Compute() {
   sources_.BeginStep();
   SealHits();
-  const Status status = parts_.model->Forward(batch_.batch(), kv_view_,
-                                              seals_.empty() ? nullptr : this, batch_.logits());
-  BATON_CHECK(status.ok(), "the model did not compute a batch of ours: {}", status.ToString());
-  SampleAll(plan);
-  now_us_ = parts_.clock->NowUs();
-  const int64_t elapsed_us = now_us_ - start_us;
-  MeasureStep(plan, elapsed_us);
-  scheduler_.Finish(results_, elapsed_us, now_us_);
-  for (LiveRequest* request : first_steps_) SetState(request, RequestState::kFirstStepDone);
-  for (const DonePrompt& done : done_prompts_) FinishPrompt(done);
-  // From here on requests end, and pointers to them become void.
-  for (LiveRequest* request : finished_) End(request, RequestState::kFinished, OkStatus());
-  for (LiveRequest* request : failed_) {
-    Abandon(request, RequestState::kFailed, DataLoss("the model's logits hold no number"));
-  }
-  sources_.FinishStep(now_us_);
-  return true;
+  const Status status = parts_.model->Forward(batch().batch(), kv_view_,
+                                              seals_.empty() ? nullptr : this, batch().logits());
+  CheckComputed(status);
+  FinishStep();
+}
+
+// ---- Steps that overlap.
+
+void EngineCore::Begin(StepBatch* step) {
+  CheckComputed(parts_.model->Begin(step->batch(), kv_view_));
+}
+
+void EngineCore::BeginNext() {
+  if (inbox_->HasEvents()) return;
+  const BatchPlan* const ahead = scheduler_.PlanAhead();
+  if (ahead == nullptr) return;
+  StepBatch& next = batches_[1 - current_];
+  next.Lower(*ahead);
+  AskForTokens(*ahead, &next);
+  Begin(&next);
+  ++numbers_.num_steps_ahead;
+}
+
+void EngineCore::EndStep() {
+  CheckComputed(parts_.model->End(batch().chosen()));
+  FinishStep();
+  const BatchPlan& next = scheduler_.plan();
+  in_flight_ = !next.empty();
+  if (!in_flight_) return;
+  current_ = 1 - current_;
+  step_began_us_ = now_us_;
+  TakeUses(next);
+}
+
+void EngineCore::Settle() {
+  if (in_flight_) EndStep();
+  BATON_CHECK(!in_flight_, "a step was begun behind the last one");
+  EndRequests();
 }
 
 // ---- Before the forward pass.
 
 void EngineCore::LowerPlan(const BatchPlan& plan) {
-  batch_.Lower(plan);
-  uses_.clear();
+  batch().Lower(plan);
+  TakeUses(plan);
   seals_.clear();
   hit_seals_.clear();
-  results_.clear();
-  first_steps_.clear();
-  done_prompts_.clear();
-  finished_.clear();
-  failed_.clear();
-  for (const BatchItem& item : plan.items) {
-    const SequenceUse* const use = requests_.FindSequence(item.id);
-    BATON_CHECK(use != nullptr, "sequence {} is planned and works for nobody", item.id);
-    uses_.push_back(*use);
-    if (use->is_prompt && use->request->source != nullptr) NoteSeals(item, *use);
+  for (size_t i = 0; i < plan.items.size(); ++i) {
+    const SequenceUse& use = uses_[i];
+    if (use.is_prompt && use.request->source != nullptr) NoteSeals(plan.items[i], use);
   }
-  if (parts_.model->samples()) AskForTokens(plan);
+  if (parts_.model->samples()) AskForTokens(plan, &batch());
 }
 
-void EngineCore::AskForTokens(const BatchPlan& plan) {
+void EngineCore::TakeUses(const BatchPlan& plan) {
+  uses_.clear();
+  for (const BatchItem& item : plan.items) {
+    const SequenceUse* const use = requests_.FindSequence(item.id);
+    BATON_CHECK(use != nullptr || item.sequence->ended,
+                "sequence {} is planned and works for nobody", item.id);
+    uses_.push_back(use == nullptr ? SequenceUse() : *use);
+  }
+}
+
+void EngineCore::AskForTokens(const BatchPlan& plan, StepBatch* step) const {
   for (size_t i = 0; i < plan.items.size(); ++i) {
-    const LiveRequest& request = *uses_[i].request;
+    const BatchItem& item = plan.items[i];
+    const SequenceUse& use = *requests_.FindSequence(item.id);
     // The choices of a prompt that ends all begin with its logits.
-    const bool one_choice = !plan.items[i].ends_prompt || request.choices.size() == 1;
-    if (!plan.items[i].wants_logits || !one_choice) continue;
-    batch_.SetSampling(i, RowSamplingOf(QueryOf(request, request.choices[uses_[i].choice])));
+    const bool one_choice = !item.ends_prompt || use.request->choices.size() == 1;
+    if (!item.wants_logits || !one_choice) continue;
+    RowSampling sampling = RowSamplingOf(QueryOf(*use.request, use.request->choices[use.choice]));
+    if (item.fed_by != kNotFed) ++sampling.output_index;  // behind a token that is not known yet
+    step->SetSampling(i, sampling);
   }
 }
 
@@ -155,11 +205,40 @@ void EngineCore::TakeGrants() {
 
 // ---- After the forward pass.
 
+void EngineCore::FinishStep() {
+  const BatchPlan& plan = scheduler_.plan();
+  results_.clear();
+  done_prompts_.clear();
+  finished_.clear();
+  SampleAll(plan);
+  now_us_ = parts_.clock->NowUs();
+  const int64_t elapsed_us = now_us_ - step_began_us_;
+  MeasureStep(plan, elapsed_us);
+  scheduler_.Finish(results_, elapsed_us, now_us_);
+  for (LiveRequest* request : first_steps_) SetState(request, RequestState::kFirstStepDone);
+  first_steps_.clear();
+  for (const DonePrompt& done : done_prompts_) FinishPrompt(done);
+  // From here on requests end, and pointers to them become void.
+  for (LiveRequest* request : finished_) End(request, RequestState::kFinished, OkStatus());
+}
+
+void EngineCore::EndRequests() {
+  for (LiveRequest* request : failed_) {
+    Abandon(request, RequestState::kFailed, DataLoss("the model's logits hold no number"));
+  }
+  failed_.clear();
+  sources_.FinishStep(now_us_);
+}
+
 void EngineCore::SampleAll(const BatchPlan& plan) {
   for (size_t i = 0; i < plan.items.size(); ++i) {
     const BatchItem& item = plan.items[i];
     ItemResult& result = results_.emplace_back();
     if (!item.wants_logits) continue;
+    if (item.sequence->ended) {
+      ++numbers_.num_wasted_rows;
+      continue;
+    }
     LiveRequest* const request = uses_[i].request;
     if (item.ends_prompt) {
       done_prompts_.push_back({request, i});  // sampled once the sequence is at its prompt's end
@@ -180,12 +259,12 @@ void EngineCore::SampleAll(const BatchPlan& plan) {
 }
 
 bool EngineCore::Sample(LiveRequest* request, const Choice& choice, size_t item) {
-  if (const std::optional<TokenId> chosen = batch_.ChosenOf(item)) {
+  if (const std::optional<TokenId> chosen = batch().ChosenOf(item)) {
     sampled_ = {.token = *chosen};
     if (*chosen != kNoTokenId) return true;
   } else {
     SampleQuery query = QueryOf(*request, choice);
-    query.logits = batch_.LogitsOf(item);
+    query.logits = batch().LogitsOf(item);
     if (sampler_.Sample(query, sampled_).ok()) return true;
   }
   if (std::find(failed_.begin(), failed_.end(), request) == failed_.end()) {

@@ -1,5 +1,7 @@
 #include "src/engine/step_batch.h"
 
+#include <algorithm>
+
 #include "src/base/check.h"
 
 namespace baton {
@@ -25,8 +27,11 @@ void StepBatch::Lower(const BatchPlan& plan) {
   for (const BatchItem& item : plan.items) {
     const auto first_row = static_cast<uint32_t>(tokens_.size());
     const std::span<const TokenId> tokens =
-        std::span(item.sequence->spec.tokens).subspan(item.first_pos, item.num_tokens);
+        item.fed_by != kNotFed
+            ? std::span<const TokenId>()
+            : std::span(item.sequence->spec.tokens).subspan(item.first_pos, item.num_tokens);
     tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
+    if (item.fed_by != kNotFed) tokens_.push_back(FedToken(item.fed_by));
     spans_.push_back({.kv = {item.sequence->table.indices()},
                       .first_row = first_row,
                       .num_rows = item.num_tokens,
@@ -55,6 +60,12 @@ std::optional<TokenId> StepBatch::ChosenOf(size_t item) const {
   const uint32_t row = logit_index_[item];
   if (!samples_ || sampling_[row].on_device == 0) return std::nullopt;
   return chosen_[row];
+}
+
+bool StepBatch::IsChosenWhole() const {
+  return !sampling_.empty() && sampling_.size() == tokens_.size() &&
+         std::all_of(sampling_.begin(), sampling_.end(),
+                     [](const RowSampling& row) { return row.on_device != 0; });
 }
 
 }  // namespace baton

@@ -44,6 +44,10 @@ class StepBatch {
   std::span<const float> LogitsOf(size_t item) const;
   // The token that the model chose for it; nothing where it was not asked to.
   std::optional<TokenId> ChosenOf(size_t item) const;
+  // Whether every row decodes and has its token chosen by the model. After SetSampling.
+  bool IsChosenWhole() const;
+  // [rows] of such a batch, to be written by ForwardModel::End.
+  std::span<TokenId> chosen() { return chosen_; }
 
  private:
   const uint32_t vocab_size_;

@@ -49,6 +49,7 @@ absl::Status CheckBatch(const ModelBatch& batch, const KvView& kv, const BatchLi
     return InvalidArgument("the KV view has another layout than the model");
   }
   for (TokenId token : batch.token_ids) {
+    if (token < 0 && FeedingRow(token) < limits.num_feeding) continue;
     if (token < 0 || static_cast<uint32_t>(token) >= limits.vocab_size) {
       return InvalidArgument("token {} is outside [0, {})", token, limits.vocab_size);
     }

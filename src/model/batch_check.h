@@ -17,6 +17,7 @@ struct BatchLimits {
   uint32_t max_rows;
   uint32_t max_context;
   uint32_t vocab_size;
+  uint32_t num_feeding = 0;  // rows of a step before that may feed this one
 };
 
 // InvalidArgument with the values when a size, token, position or block lies outside the limits, or

@@ -56,7 +56,9 @@ absl::StatusOr<std::unique_ptr<DeviceBatch>> DeviceBatch::Create(const ModelConf
   const size_t size_bytes = PlacesOf(largest).end;
   out->device_ = device;
   BATON_ASSIGN_OR_RETURN(out->memory_, DeviceBuffer::Create(device, size_bytes, "batch"));
-  BATON_ASSIGN_OR_RETURN(out->staged_, HostBuffer::Create(device, size_bytes, "batch"));
+  for (HostBuffer& staged : out->staged_) {
+    BATON_ASSIGN_OR_RETURN(staged, HostBuffer::Create(device, size_bytes, "batch"));
+  }
   out->rows_.reserve(size.max_rows);
   for (cuda::AttentionPlan* plan : {&out->plan_, &out->local_plan_}) {
     plan->prefill.reserve(bounds.num_prefill_items);
@@ -127,8 +129,9 @@ Status DeviceBatch::Set(const ModelBatch& batch, uint32_t padded_rows) {
               .local_ctas = std::min(num_local, kDecodeCtas)};
     places_ = PlacesOf(sizes_);
   }
+  which_staged_ = 1 - which_staged_;
   Write(batch);
-  return device_->CopyIn(memory_.data(), staged_.data(), places_.end);
+  return device_->CopyIn(memory_.data(), staged(), places_.end);
 }
 
 Status DeviceBatch::Plan(const ModelBatch& batch) {
@@ -151,7 +154,7 @@ void DeviceBatch::Write(const ModelBatch& batch) const {
   WriteRows(batch);
   const auto put = [this](size_t place, const auto& from) {
     if (!from.empty()) {
-      std::memcpy(staged_.data() + place, from.data(), from.size() * sizeof(from[0]));
+      std::memcpy(staged() + place, from.data(), from.size() * sizeof(from[0]));
     }
   };
   put(places_.prefill, plan_.prefill);
@@ -161,7 +164,7 @@ void DeviceBatch::Write(const ModelBatch& batch) const {
   counts[0] = static_cast<uint32_t>(plan_.prefill.size());
   counts[1] = static_cast<uint32_t>(plan_.decode.size());
   counts[2] = static_cast<uint32_t>(local_plan_.decode.size());
-  auto* list = reinterpret_cast<uint32_t*>(staged_.data() + places_.block_lists);
+  auto* list = reinterpret_cast<uint32_t*>(staged() + places_.block_lists);
   for (const AttentionSpan& span : batch.spans) {
     const std::span<const uint32_t> used = span.kv.blocks.first(BlocksUsed(span, size_.block_size));
     list = std::copy(used.begin(), used.end(), list);

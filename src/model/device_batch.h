@@ -61,9 +61,9 @@ class DeviceBatch {
                                                              const DeviceBatchSize& size,
                                                              Accelerator* device);
 
-  // Puts the copy of the batch, which was checked, into the stream; the copy of an earlier one is
-  // done. `padded_rows` 0: as it is; else a batch of decode rows, each of which wants logits,
-  // and at least as many as it has, at most kMaxPaddedRows.
+  // Puts the copy of the batch, which was checked, into the stream; that of the batch before the
+  // last one is done. `padded_rows` 0: as it is; else a batch of decode rows, each of which wants
+  // logits, and at least as many as it has, at most kMaxPaddedRows.
   Status Set(const ModelBatch& batch, uint32_t padded_rows);
   // Where everything is of a batch padded to `rows`, whose items `num_ctas` walk, copying nothing:
   // to record what reads it.
@@ -122,8 +122,9 @@ class DeviceBatch {
   }
   template <typename T>
   std::span<T> HostAt(size_t place, size_t count) const {
-    return {reinterpret_cast<T*>(staged_.data() + place), count};
+    return {reinterpret_cast<T*>(staged() + place), count};
   }
+  std::byte* staged() const { return staged_[which_staged_].data(); }
   const uint32_t* Count(uint32_t which) const { return At<uint32_t>(0) + which; }
   Status Plan(const ModelBatch& batch);
   void Write(const ModelBatch& batch) const;
@@ -135,7 +136,8 @@ class DeviceBatch {
   const bool has_local_layers_;
   Accelerator* device_ = nullptr;
   DeviceBuffer memory_;
-  HostBuffer staged_;  // what is being copied
+  HostBuffer staged_[2];     // what is being copied, in turn
+  size_t which_staged_ = 0;  // the last batch's
   Sizes sizes_;
   Places places_ = {};
   std::vector<cuda::AttentionRows> rows_;  // reserved, as the plans

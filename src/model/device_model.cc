@@ -146,6 +146,13 @@ Status DeviceModel::Complete(const std::string& weights_id) {
                                               weights_[index]));
     ranks_.push_back(std::move(made));
   }
+  for (uint32_t layer = 0; layer < config_.num_layers; ++layer) {
+    for (Accelerator* const device : devices_) {
+      device->MakeCurrent();
+      BATON_ASSIGN_OR_RETURN(DeviceEvent stored, DeviceEvent::Create(device));
+      stored_.push_back(std::move(stored));
+    }
+  }
   BATON_RETURN_IF_ERROR(WaitForAll());
   weights_id_ = weights_id;
   numerics_text_ = NumericsText({.weights_id = weights_id_,
@@ -229,6 +236,7 @@ Status DeviceModel::CheckRanksOf(const KvView& kv) const {
 
 Status DeviceModel::Forward(const ModelBatch& batch, const KvView& kv, LayerHook* hook,
                             std::span<float> logits) {
+  BATON_CHECK(num_begun_ == 0, "{} steps were begun and have not ended", num_begun_);
   BATON_RETURN_IF_ERROR(
       CheckBatch(batch, kv, {&layout_, options_.max_rows, options_.max_context, config_.vocab_size},
                  logits.size()));
@@ -237,7 +245,17 @@ Status DeviceModel::Forward(const ModelBatch& batch, const KvView& kv, LayerHook
                            batch.logit_rows.size(), options_.max_logit_rows);
   }
   BATON_RETURN_IF_ERROR(CheckRanksOf(kv));
+  BATON_RETURN_IF_ERROR(PutStep(batch, kv, hook));
+  if (batch.logit_rows.empty()) return WaitForAll();
+  // Every rank came to the exchange of logits, so its copy is done too.
   options_.device->MakeCurrent();
+  return ranks_[0]->TakeAnswers(batch, logits);
+}
+
+Status DeviceModel::PutStep(const ModelBatch& batch, const KvView& kv, LayerHook* hook) {
+  options_.device->MakeCurrent();
+  num_noted_ = 0;
+  num_told_ = 0;
   const uint32_t padded_rows = PaddedRows(batch, kv, hook);
   Status launched =
       ForEachRank([&](const DeviceRank& rank) { return rank.batch().Set(batch, padded_rows); });
@@ -245,26 +263,50 @@ Status DeviceModel::Forward(const ModelBatch& batch, const KvView& kv, LayerHook
     launched =
         padded_rows > 0 ? LaunchRecorded(padded_rows) : LaunchStep(kv, hook, batch.wants_tokens());
   }
-  if (!launched.ok()) {
-    (void)WaitForAll();  // for the copies of the batch, whose source the next one takes
-    return launched;
+  if (launched.ok() && hook != nullptr) launched = TellStored(hook, /*waits=*/true);
+  // For the copies of the batch, whose source a later one takes.
+  if (!launched.ok()) (void)WaitForAll();
+  return launched;
+}
+
+Status DeviceModel::NoteStored() {
+  for (size_t i = 0; i < devices_.size(); ++i) {
+    devices_[i]->MakeCurrent();
+    BATON_RETURN_IF_ERROR(stored_[num_noted_ * devices_.size() + i].Record(devices_[i]->stream()));
   }
-  if (batch.logit_rows.empty()) return WaitForAll();
-  // Every rank came to the exchange of logits, so its copy is done too.
+  ++num_noted_;
+  return OkStatus();
+}
+
+Status DeviceModel::TellStored(LayerHook* hook, bool waits) {
+  for (; num_told_ < num_noted_; ++num_told_) {
+    for (size_t i = 0; i < devices_.size(); ++i) {
+      const DeviceEvent& stored = stored_[num_told_ * devices_.size() + i];
+      devices_[i]->MakeCurrent();
+      if (waits) {
+        BATON_RETURN_IF_ERROR(stored.Wait());
+        continue;
+      }
+      BATON_ASSIGN_OR_RETURN(const bool is_done, stored.Query());
+      if (!is_done) return OkStatus();
+    }
+    hook->OnLayerStored(num_told_);
+  }
   options_.device->MakeCurrent();
-  return ranks_[0]->TakeAnswers(batch, logits);
+  return OkStatus();
 }
 
 Status DeviceModel::LaunchStep(const KvView& kv, LayerHook* hook, bool wants_tokens) {
   const uint32_t num_logit_rows = ranks_[0]->batch().num_logit_rows();
   const auto kv_of = [&kv](const DeviceRank& rank) { return kv.BaseOfRank(rank.index()); };
-  BATON_RETURN_IF_ERROR(ForEachRank([](DeviceRank& rank) { return rank.EmbedTokens(); }));
+  const uint32_t* const fed = overlaps_steps() ? ranks_[0]->tokens() : nullptr;
+  BATON_RETURN_IF_ERROR(ForEachRank([fed](DeviceRank& rank) { return rank.EmbedTokens(fed); }));
   for (uint32_t layer = 0; layer < config_.num_layers; ++layer) {
     BATON_RETURN_IF_ERROR(
         ForEachRank([&](DeviceRank& rank) { return rank.StoreKv(layer, kv_of(rank)); }));
     if (hook != nullptr) {
-      BATON_RETURN_IF_ERROR(WaitForAll());
-      hook->OnLayerStored(layer);
+      BATON_RETURN_IF_ERROR(NoteStored());
+      BATON_RETURN_IF_ERROR(TellStored(hook, /*waits=*/false));
     }
     if (layer + 1 == config_.num_layers && num_logit_rows == 0) return OkStatus();
     BATON_RETURN_IF_ERROR(

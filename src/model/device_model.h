@@ -23,6 +23,7 @@
 #include "kernels/cuda/kernel_table.h"
 #include "src/device/accelerator.h"
 #include "src/device/device_graph.h"
+#include "src/device/device_stream.h"
 #include "src/device/thread_pool.h"
 #include "src/model/forward_model.h"
 #include "src/model/gguf.h"
@@ -84,6 +85,10 @@ class DeviceModel final : public LoadedModel {
                  std::span<float> logits) override;
 
   bool samples() const override { return true; }
+  // Where one stream orders all ranks' work.
+  bool overlaps_steps() const override { return devices_.size() == 1; }
+  Status Begin(const ModelBatch& batch, const KvView& kv) override;
+  Status End(std::span<TokenId> tokens) override;
   size_t num_recorded_steps() const { return graphs_.size(); }
   const ModelConfig& config() const override { return config_; }
   const KvLayout& layout() const override { return layout_; }
@@ -127,8 +132,15 @@ class DeviceModel final : public LoadedModel {
   uint32_t PaddedRows(const ModelBatch& batch, const KvView& kv, const LayerHook* hook) const;
   // Of the batch as it is set.
   Status LaunchRecorded(uint32_t rows) const;
+  // Puts a step, which was checked, into the streams; after an error none of it is under way.
+  Status PutStep(const ModelBatch& batch, const KvView& kv, LayerHook* hook);
   // Puts the kernels of a step into the streams, for the batch as it is set or placed.
   Status LaunchStep(const KvView& kv, LayerHook* hook, bool wants_tokens);
+  // K and V of the next layer are in all streams.
+  Status NoteStored();
+  // Tells the hook, in order, of layers that are stored on all devices: of those that are by now,
+  // or of all that were noted.
+  Status TellStored(LayerHook* hook, bool waits);
 
   Accelerator* DeviceOfRank(uint32_t rank) const;
   // Calls it with every rank, whose device is current. Its first error.
@@ -155,6 +167,12 @@ class DeviceModel final : public LoadedModel {
   std::vector<Accelerator*> devices_;  // of ranks 0, 1, ..., or the one of all
   // Owned by the thread that calls Forward.
   std::vector<std::unique_ptr<DeviceRank>> ranks_;
+  std::vector<DeviceEvent> stored_;  // [layers][devices]: K and V of a layer are
+  uint32_t num_noted_ = 0;           // layers of the step, in the streams
+  uint32_t num_told_ = 0;            // and of them, told to the hook
+  size_t num_begun_ = 0;             // steps, 2 at most
+  size_t last_begun_ = 0;            // of two, in turn
+  uint32_t begun_rows_[2] = {};
   std::vector<StepGraph> graphs_;           // rows ascending
   const std::byte* recorded_kv_ = nullptr;  // what they compute in, of rank 0
 };

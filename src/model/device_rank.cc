@@ -1,6 +1,7 @@
 #include "src/model/device_rank.h"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "src/base/check.h"
@@ -74,7 +75,7 @@ absl::StatusOr<std::unique_ptr<DeviceRank>> DeviceRank::Create(
   return out;
 }
 
-Status DeviceRank::EmbedTokens() {
+Status DeviceRank::EmbedTokens(const uint32_t* fed) {
   DeviceWorkspace& ws = *workspace_;
   const DeviceMatrix& table = weights_->token_embd;
   const cuda::EmbedParams params{.table = table.data.as<Bf16>(),
@@ -83,7 +84,8 @@ Status DeviceRank::EmbedTokens() {
                                  .num_rows = ws.batch->num_rows(),
                                  .num_ids = options_.config.vocab_size,
                                  .dim = options_.config.hidden_size,
-                                 .scale = options_.config.embedding_scale};
+                                 .scale = options_.config.embedding_scale,
+                                 .fed = fed};
   void* const stream = options_.device->stream();
   if (!table.is_packed()) return Kernels().embed(params, stream);
   return Kernels().embed_packed({.table = table.packed(),
@@ -92,7 +94,8 @@ Status DeviceRank::EmbedTokens() {
                                  .num_rows = params.num_rows,
                                  .num_ids = params.num_ids,
                                  .dim = params.dim,
-                                 .scale = params.scale},
+                                 .scale = params.scale,
+                                 .fed = params.fed},
                                 stream);
 }
 
@@ -399,6 +402,21 @@ Status DeviceRank::TakeAnswers(const ModelBatch& batch, std::span<float> logits)
                                           ws.logits.data() + i * row_bytes, row_bytes));
   }
   return answers.Finish();
+}
+
+Status DeviceRank::SendTokens(size_t which, uint32_t num_rows) {
+  static_assert(static_cast<uint32_t>(FedToken(5)) == (cuda::kFedId | 5));
+  DeviceWorkspace::SentTokens& sent = workspace_->sent[which];
+  BATON_RETURN_IF_ERROR(options_.device->CopyOut(sent.tokens.data(), workspace_->tokens.data(),
+                                                 num_rows * sizeof(uint32_t)));
+  return sent.arrived.Record(options_.device->stream());
+}
+
+Status DeviceRank::TakeTokens(size_t which, std::span<TokenId> to) {
+  const DeviceWorkspace::SentTokens& sent = workspace_->sent[which];
+  BATON_RETURN_IF_ERROR(sent.arrived.Wait());
+  std::memcpy(to.data(), sent.tokens.data(), to.size_bytes());
+  return OkStatus();
 }
 
 }  // namespace baton

@@ -50,7 +50,8 @@ class DeviceRank {
   const DeviceWeights& weights() const { return *weights_; }
   DeviceBatch& batch() const { return *workspace_->batch; }
 
-  Status EmbedTokens();
+  // `fed`: the tokens of the step before, for ids that are FedToken; null where there are none.
+  Status EmbedTokens(const uint32_t* fed);
   // K and V of a layer into blocks of this rank that begin at `kv`.
   Status StoreKv(uint32_t layer, std::byte* kv);
   // Leaves what attention adds to the residual: in added(), or as a part of the sum.
@@ -63,12 +64,19 @@ class DeviceRank {
   Status ChooseTokens();
   // Of rank 0: copies the tokens that were chosen here, and the other rows' logits; waits for them.
   Status TakeAnswers(const ModelBatch& batch, std::span<float> logits);
+  // Of rank 0: puts the copy of the first `num_rows` tokens into the stream, as those of step
+  // `which` of two.
+  Status SendTokens(size_t which, uint32_t num_rows);
+  // Waits for them and no further.
+  Status TakeTokens(size_t which, std::span<TokenId> to);
 
   // What ranks exchange; of one rank, nothing is.
   simt::Bf16* added() const { return workspace_->added.as<simt::Bf16>(); }
   const float* partial_sum(PartialSum which) const { return Partial(which).as<float>(); }
   const float* logit_columns() const { return workspace_->logit_columns.as<float>(); }
   float* logits() const { return workspace_->logits.as<float>(); }  // of rank 0
+  // Chosen by rank 0 in the last step.
+  const uint32_t* tokens() const { return workspace_->tokens.as<uint32_t>(); }
   cuda::ExchangeFlags* flags() const { return workspace_->flags.as<cuda::ExchangeFlags>(); }
 
  private:

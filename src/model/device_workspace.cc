@@ -86,6 +86,12 @@ Status DeviceWorkspace::Allocate(const ModelConfig& config) {
       answers,
       HostStaging::Create(
           device_, std::min(logits.size_bytes() + tokens.size_bytes(), kAnswerBytes), "answers"));
+  for (SentTokens& step : sent) {
+    if (size_.rank.index > 0) break;
+    BATON_ASSIGN_OR_RETURN(step.tokens,
+                           HostBuffer::Create(device_, tokens.size_bytes(), "tokens of a step"));
+    BATON_ASSIGN_OR_RETURN(step.arrived, DeviceEvent::Create(device_));
+  }
   return config.traits->experts ? AllocateExperts(config) : OkStatus();
 }
 

@@ -10,6 +10,8 @@
 
 #include "src/base/status.h"
 #include "src/device/accelerator.h"
+#include "src/device/device_stream.h"
+#include "src/device/host_buffer.h"
 #include "src/device/host_staging.h"
 #include "src/model/device_batch.h"
 #include "src/model/model_config.h"
@@ -81,6 +83,13 @@ class DeviceWorkspace {
   Experts experts;
 
   std::unique_ptr<HostStaging> answers;  // chosen tokens and logits on their way to the host
+
+  // The tokens of a step that was begun, on their way to the host, and when they are there.
+  struct SentTokens {
+    HostBuffer tokens;  // [max_logit_rows] uint32_t
+    DeviceEvent arrived;
+  };
+  SentTokens sent[2];  // of steps in turn; of rank 0
 
  private:
   DeviceWorkspace(const DeviceWorkspaceSize& size, Accelerator* device)

@@ -47,6 +47,19 @@ class ForwardModel {
   // Whether it takes ModelBatch::sampling.
   virtual bool samples() const { return false; }
 
+  // Whether steps can overlap: one is begun before the one before it has ended.
+  virtual bool overlaps_steps() const { return false; }
+  // Puts a step into the device's stream and does not wait for it. All its rows decode, and the
+  // model chooses a token for each of them. A token id may be a FedToken of the step begun before,
+  // which has not ended. Two steps are begun and not ended at most. The arrays may change when it
+  // returns. Errors as Forward; then nothing was begun.
+  virtual Status Begin(const ModelBatch& /*batch*/, const KvView& /*kv*/) {
+    return Unimplemented("steps of this model do not overlap");
+  }
+  // Waits for the older of the steps that were begun; `tokens` [rows] as ModelBatch::tokens.
+  // Internal when a device failed; then none is begun any more.
+  virtual Status End(std::span<TokenId> /*tokens*/) { return Internal("no step was begun"); }
+
   // Bytes of weights that a step of one row with logits reads (packed ones are read again for every
   // 64 rows, or unpacked), and operations (multiplications and
   // additions) that one row costs without attention; 0 = unknown. For the utilisation metrics.

@@ -16,9 +16,17 @@ namespace baton {
 
 inline constexpr TokenId kNoTokenId = -1;
 
+// In place of a token id, in a step that is begun behind another one: the token that `row` of that
+// one gives, which the host does not know yet.
+constexpr TokenId FedToken(uint32_t row) { return static_cast<TokenId>(row | uint32_t{1} << 31); }
+// The row of a FedToken.
+constexpr uint32_t FeedingRow(TokenId fed) {
+  return static_cast<uint32_t>(fed) & ~(uint32_t{1} << 31);
+}
+
 // The rows of one step. The arrays belong to the caller and live until Forward returns.
 struct ModelBatch {
-  std::span<const TokenId> token_ids;    // [rows], each in [0, vocab_size)
+  std::span<const TokenId> token_ids;    // [rows], each in [0, vocab_size) or a FedToken
   std::span<const AttentionSpan> spans;  // cover [0, rows) in ascending order without gaps
   std::span<const uint32_t> logit_rows;  // ascending rows whose logits are wanted; may be empty
   // For a model that samples(): [logit_rows] each, or empty. Where on_device is set the model

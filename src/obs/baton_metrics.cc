@@ -125,6 +125,10 @@ void RegisterWorkerMetrics(MetricsRegistry* registry, BatonMetrics* metrics) {
       {"baton_prefix_cache_hits_total", "Prompt tokens found in the prefix cache."});
   metrics->preemptions_total = registry->AddCounter(
       {"baton_preemptions_total", "Sequences whose blocks were taken for an older one."});
+  metrics->steps_ahead_total = registry->AddCounter(
+      {"baton_steps_ahead_total", "Steps begun on a device before the step before had ended."});
+  metrics->wasted_rows_total = registry->AddCounter(
+      {"baton_wasted_rows_total", "Rows of such steps whose sequence had ended meanwhile."});
   metrics->prefill_backlog_seconds = registry->AddGauge(
       {"baton_prefill_backlog_seconds", "Predicted time to prefill what waits."});
   metrics->decode_kv_pressure =

@@ -101,6 +101,8 @@ struct BatonMetrics {
   Counter* prefix_index_not_kept_total;                                  // R: no room for them
   Counter* prefix_index_resyncs_total;                                   // R: asked for
   Counter* preemptions_total;                                            // W
+  Counter* steps_ahead_total;                                            // W
+  Counter* wasted_rows_total;                                            // W
   std::array<std::array<Counter*, kResumeSourceNames.size()>, kResumeReasonNames.size()>
       resumes_total;               // R: [reason][source]
   Gauge* exposed_transfer_ratio;   // D: exposed / total transfer time of the last hand-offs, 0..1

@@ -171,6 +171,8 @@ void WorkerAdmin::Refresh() {
   }
   metrics_.kv_pool_blocks->Set(now.blocks.total);
   metrics_.preemptions_total->Add(now.scheduler.num_preemptions - last_.scheduler.num_preemptions);
+  metrics_.steps_ahead_total->Add(now.num_steps_ahead - last_.num_steps_ahead);
+  metrics_.wasted_rows_total->Add(now.num_wasted_rows - last_.num_wasted_rows);
   metrics_.prefix_cache_queries_total->Add(now.prefix.queried_tokens - last_.prefix.queried_tokens);
   metrics_.prefix_cache_hits_total->Add(now.prefix.hit_tokens - last_.prefix.hit_tokens);
   metrics_.kv_chain_mismatch_total->Add(now.chain_mismatches - last_.chain_mismatches);

@@ -16,7 +16,9 @@
 #include "src/engine/engine_core.h"
 #include "src/engine/transport_sink.h"
 #include "tests/device/fake_accelerator.h"
+#include "tests/engine/overlapping_model.h"
 #include "tests/engine/recorder.h"
+#include "tests/engine/streamed_model.h"
 #include "tests/engine/toy_model.h"
 
 namespace baton {
@@ -33,25 +35,7 @@ struct HandWorkerOptions {
   int64_t strand_us = 0;
   uint64_t hash_bytes_per_turn = 1;  // one block
   bool has_device = false;           // kernels use a memory of their own
-};
-
-// A model that computes in a device's stream: behind what was copied to it.
-class StreamedModel final : public ForwardModel {
- public:
-  StreamedModel(ForwardModel* model, Accelerator* device) : model_(model), device_(device) {}
-
-  uint32_t vocab_size() const override { return model_->vocab_size(); }
-  uint32_t max_rows() const override { return model_->max_rows(); }
-  uint32_t max_context() const override { return model_->max_context(); }
-  Status Forward(const ModelBatch& batch, const KvView& kv, LayerHook* hook,
-                 std::span<float> logits) override {
-    BATON_RETURN_IF_ERROR(device_->Wait());
-    return model_->Forward(batch, kv, hook, logits);
-  }
-
- private:
-  ForwardModel* const model_;
-  Accelerator* const device_;
+  bool overlaps_steps = false;       // the model chooses tokens, and its steps overlap
 };
 
 // One engine without a thread.
@@ -78,8 +62,11 @@ class HandWorker {
     config.handoff.strand_us = options.strand_us;
     kv_ = options.has_device ? *KvStore::Mirrored(&device_, arena_.get())
                              : KvStore::OnHost(arena_.get());
-    ForwardModel* const streamed = &streamed_;
-    const EngineParts parts{.model = options.has_device ? streamed : &model_,
+    ForwardModel* model = &model_;
+    if (options.overlaps_steps) model = &overlapping_;
+    streamed_ = std::make_unique<StreamedModel>(model, &device_);
+    if (options.has_device) model = streamed_.get();
+    const EngineParts parts{.model = model,
                             .kv = kv_.get(),
                             .transport = faulty_.get(),
                             .wire = wire,
@@ -109,6 +96,7 @@ class HandWorker {
   Recorder& recorder() { return recorder_; }
   FaultTransport& transport() { return *faulty_; }
   ToyModel& model() { return model_; }
+  OverlappingModel& overlapping() { return overlapping_; }
   Incarnation incarnation() const { return incarnation_; }
   bool HasEvents() const { return inbox_.HasEvents(); }
   bool AllFree() const { return core_->pool().num_available() == core_->pool().num_blocks(); }
@@ -117,7 +105,8 @@ class HandWorker {
   const Incarnation incarnation_;
   ToyModel model_;
   FakeAccelerator device_;
-  StreamedModel streamed_{&model_, &device_};
+  OverlappingModel overlapping_;
+  std::unique_ptr<StreamedModel> streamed_;
   Recorder recorder_;
   std::unique_ptr<KvArena> arena_;
   std::unique_ptr<KvStore> kv_;

@@ -104,6 +104,19 @@ class ModelFixture {
     return Forward(chunks, /*all_rows=*/false, nullptr, sampling);
   }
 
+  // Begins a step of the chunks, which are rows; nothing of what was given is read afterwards.
+  absl::Status Begin(const std::vector<Chunk>& chunks, const std::vector<RowSampling>& sampling) {
+    const Lowered lowered = Lower(chunks, /*all_rows=*/false);
+    std::vector<TokenId> tokens(sampling.size());
+    return model_->Begin({lowered.tokens, lowered.spans, lowered.logit_rows, sampling, tokens},
+                         view_);
+  }
+  absl::StatusOr<std::vector<TokenId>> End(size_t num_rows) {
+    std::vector<TokenId> tokens(num_rows);
+    BATON_RETURN_IF_ERROR(model_->End(tokens));
+    return tokens;
+  }
+
   // Every KV byte of the blocks that hold `num_tokens` tokens of a sequence, in token order.
   std::vector<std::byte> KvBytes(uint32_t sequence, uint32_t num_tokens) {
     std::vector<std::byte> out;
@@ -119,24 +132,35 @@ class ModelFixture {
   }
 
  private:
-  absl::StatusOr<ChosenRows> Forward(const std::vector<Chunk>& chunks, bool all_rows,
-                                     LayerHook* hook, const std::vector<RowSampling>& sampling) {
+  // The arrays of a batch.
+  struct Lowered {
     std::vector<TokenId> tokens;
     std::vector<AttentionSpan> spans;
     std::vector<uint32_t> logit_rows;
+  };
+  Lowered Lower(const std::vector<Chunk>& chunks, bool all_rows) {
+    Lowered out;
     for (const Chunk& chunk : chunks) {
       const uint32_t size = static_cast<uint32_t>(chunk.tokens.size());
-      const uint32_t first = static_cast<uint32_t>(tokens.size());
+      const uint32_t first = static_cast<uint32_t>(out.tokens.size());
       Blocks(chunk.sequence, chunk.first_pos + size);
-      tokens.insert(tokens.end(), chunk.tokens.begin(), chunk.tokens.end());
-      spans.push_back({{}, first, size, chunk.first_pos});
-      for (uint32_t i = all_rows ? 0 : size - 1; i < size; ++i) logit_rows.push_back(first + i);
+      out.tokens.insert(out.tokens.end(), chunk.tokens.begin(), chunk.tokens.end());
+      out.spans.push_back({{}, first, size, chunk.first_pos});
+      for (uint32_t i = all_rows ? 0 : size - 1; i < size; ++i) out.logit_rows.push_back(first + i);
     }
-    for (size_t i = 0; i < chunks.size(); ++i) spans[i].kv.blocks = tables_[chunks[i].sequence];
+    for (size_t i = 0; i < chunks.size(); ++i) {
+      out.spans[i].kv.blocks = tables_[chunks[i].sequence];
+    }
+    return out;
+  }
+
+  absl::StatusOr<ChosenRows> Forward(const std::vector<Chunk>& chunks, bool all_rows,
+                                     LayerHook* hook, const std::vector<RowSampling>& sampling) {
+    const Lowered lowered = Lower(chunks, all_rows);
     ChosenRows out;
     out.tokens.assign(sampling.size(), 0);
-    out.logits.assign(logit_rows.size() * vocab(), kUntouched);
-    const ModelBatch batch{tokens, spans, logit_rows, sampling, out.tokens};
+    out.logits.assign(lowered.logit_rows.size() * vocab(), kUntouched);
+    const ModelBatch batch{lowered.tokens, lowered.spans, lowered.logit_rows, sampling, out.tokens};
     BATON_RETURN_IF_ERROR(model_->Forward(batch, view_, hook, out.logits));
     return out;
   }

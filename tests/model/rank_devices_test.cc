@@ -1,7 +1,9 @@
 // Ranks with a device each: every kernel is put into its rank's stream while that device is
 // current, and works on that device's memory; all ranks come to an exchange before any kernel
 // behind it. The devices and kernels stand for real ones and compute nothing.
+#include <algorithm>
 #include <deque>
+#include <map>
 #include <span>
 #include <string>
 #include <vector>
@@ -27,6 +29,16 @@ struct Put {
 std::vector<Put>& Puts() {
   static std::vector<Put> puts;
   return puts;
+}
+
+// Layers whose K and V were put into a device's stream, and those that are stored there by now.
+struct Stored {
+  uint32_t num_put = 0;
+  uint32_t num_done = 0;
+};
+std::map<const FakeAccelerator*, Stored>& StoredOn() {
+  static std::map<const FakeAccelerator*, Stored> stored;
+  return stored;
 }
 
 absl::Status Note(const void* written, bool is_exchange = false) {
@@ -60,6 +72,9 @@ const cuda::KernelTable& Kernels() {
     };
     kernels.rope_append = [](const cuda::RopeAppendParams& p, void*) {
       EXPECT_TRUE(FakeAccelerator::Current()->Owns(p.kv.base));
+      Stored* const stored = &StoredOn()[FakeAccelerator::Current()];
+      ++stored->num_put;
+      FakeAccelerator::Current()->Put([stored] { ++stored->num_done; });
       return Note(p.q);
     };
     kernels.attention_prefill = [](const cuda::AttentionParams& p, void*) { return Note(p.out); };
@@ -96,8 +111,9 @@ class RankDevices : public ::testing::Test {
     arena_ = *KvArena::Create(model_->layout(), 2);
     store_ = *KvStore::Ranked(all_, kNumRanks, arena_.get());
     Puts().clear();
+    StoredOn().clear();
   }
-  Status Forward(uint32_t num_rows, uint32_t num_logits) {
+  Status Forward(uint32_t num_rows, uint32_t num_logits, LayerHook* hook = nullptr) {
     const std::vector<TokenId> tokens(num_rows, 1);
     const uint32_t block = 1;
     const AttentionSpan span{.kv = {{&block, 1}}, .first_row = 0, .num_rows = num_rows};
@@ -106,7 +122,7 @@ class RankDevices : public ::testing::Test {
     return model_->Forward({.token_ids = tokens,
                             .spans = {&span, 1},
                             .logit_rows = std::span(&last, 1).first(num_logits)},
-                           store_->view(), nullptr, logits);
+                           store_->view(), hook, logits);
   }
 
   ThreadPool pool_{1};
@@ -116,6 +132,30 @@ class RankDevices : public ::testing::Test {
   std::unique_ptr<KvArena> arena_;
   std::unique_ptr<KvStore> store_;
 };
+
+// The host goes on with the next layer meanwhile.
+TEST_F(RankDevices, ALayerIsToldOnceAllDevicesHaveStoredIt) {
+  struct Hook : LayerHook {
+    void OnLayerStored(uint32_t layer) override {
+      EXPECT_EQ(layer, num_told++);
+      for (const auto& [device, stored] : StoredOn()) {
+        EXPECT_GT(stored.num_done, layer);
+        most_ahead = std::max(most_ahead, stored.num_put - num_told);
+      }
+    }
+    uint32_t num_told = 0;
+    uint32_t most_ahead = 0;
+  };
+  const uint32_t num_layers = model_->config().num_layers;
+  for (const uint32_t num_logits : {0u, 1u}) {
+    StoredOn().clear();
+    Hook hook;
+    ASSERT_TRUE(Forward(3, num_logits, &hook).ok());
+    EXPECT_EQ(hook.num_told, num_layers);
+    EXPECT_EQ(hook.most_ahead, num_layers - 1) << "the streams take a piece of work a query";
+    EXPECT_EQ(StoredOn().size(), kNumRanks);
+  }
+}
 
 TEST_F(RankDevices, EveryKernelGoesToItsRanksDevice) {
   ASSERT_TRUE(Forward(3, 1).ok());

@@ -59,6 +59,8 @@ TEST_F(BatonMetricsTest, EveryNameOfTheContractStartsAtZero) {
                                       "baton_prefix_index_not_kept_total",
                                       "baton_prefix_index_resyncs_total",
                                       "baton_preemptions_total",
+                                      "baton_steps_ahead_total",
+                                      "baton_wasted_rows_total",
                                       "baton_exposed_transfer_ratio",
                                       "baton_prefill_backlog_seconds",
                                       "baton_decode_kv_pressure",

@@ -43,18 +43,27 @@ TEST(NoAllocationTest, PlanAndFinishUseTheMemoryTakenBefore) {
   uint64_t during_steps = 0;
   uint64_t preempted = 0;
   uint64_t tokens = 0;
+  uint64_t ahead = 0;
   for (int step = 0; step < 400; ++step) {
+    // From then on nothing waits, and steps are planned ahead.
+    for (uint64_t i = 9; step == 200 && i <= 40; ++i) scheduler.Remove(SequenceId(i));
     const uint64_t before = num_allocations.load();
     const BatchPlan& plan = scheduler.Plan(step);
     preempted += plan.preempted.size();
     tokens += plan.num_tokens();
     for (ItemResult& result : results) result.token = step;
+    if (step % 2 == 0 && !plan.empty() && scheduler.PlanAhead() != nullptr) {
+      ++ahead;
+      scheduler.Finish(std::span(results).first(plan.items.size()), 1'000, step);
+    }
     scheduler.Finish(std::span(results).first(plan.items.size()), 1'000, step);
     during_steps += num_allocations.load() - before;
   }
   EXPECT_GT(tokens, 4'000u);
+  EXPECT_GT(ahead, 20u);
   EXPECT_GT(preempted, 10u) << "the pool is small enough to preempt";
-  EXPECT_EQ(during_steps, 0u) << "allocations in 400 steps of prefill, decode and preemption";
+  EXPECT_EQ(during_steps, 0u)
+      << "allocations in 400 steps of prefill, decode, preemption and planning ahead";
 }
 
 }  // namespace

@@ -73,6 +73,7 @@ class RandomRun {
 
   uint64_t num_preemptions() { return worker_.scheduler().Load().num_preemptions; }
   size_t num_requests() const { return requests_.size(); }
+  const ToyWorker& worker() const { return worker_; }
 
  private:
   SchedulerConfig MakeConfig(SchedulerRole role) {
@@ -152,7 +153,7 @@ class RandomRun {
   }
 
   void Step() {
-    const BatchPlan plan = worker_.Step();
+    const BatchPlan plan = worker_.Step(random_.Below(5));
     handed_off_.insert(handed_off_.end(), worker_.done.begin(), worker_.done.end());
     progressed_ = !plan.empty();
     const bool others_hold = !reservations_.empty() || !handed_off_.empty();
@@ -189,6 +190,8 @@ class SchedulerPropertyTest : public testing::TestWithParam<SchedulerRole> {};
 TEST_P(SchedulerPropertyTest, EveryRequestSaysWhatItWouldSayAlone) {
   uint64_t preemptions = 0;
   size_t requests = 0;
+  uint64_t ahead = 0;
+  uint64_t wasted = 0;
   for (const uint64_t seed : TestSeeds(2)) {
     for (uint64_t i = 0; i < 60; ++i) {
       SCOPED_TRACE(testing::Message() << "BATON_TEST_SEED=" << seed << " run " << i);
@@ -201,10 +204,15 @@ TEST_P(SchedulerPropertyTest, EveryRequestSaysWhatItWouldSayAlone) {
       if (testing::Test::HasFailure()) return;
       preemptions += run.num_preemptions();
       requests += run.num_requests();
+      ahead += run.worker().num_ahead;
+      wasted += run.worker().num_wasted;
     }
   }
-  std::printf("%zu requests, %llu preemptions\n", requests,
-              static_cast<unsigned long long>(preemptions));
+  std::printf("%zu requests, %llu preemptions, %llu steps ahead, %llu rows for nothing\n", requests,
+              static_cast<unsigned long long>(preemptions), static_cast<unsigned long long>(ahead),
+              static_cast<unsigned long long>(wasted));
+  EXPECT_EQ(ahead > 500, GetParam() != SchedulerRole::kPrefill);
+  EXPECT_EQ(wasted > 50, GetParam() != SchedulerRole::kPrefill);
   EXPECT_GT(requests, 2'000u);
   EXPECT_EQ(preemptions > 100, GetParam() != SchedulerRole::kPrefill);
 }

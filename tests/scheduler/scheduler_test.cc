@@ -123,6 +123,83 @@ TEST(SchedulerTest, APromptIsChunkedAtBlockBoundariesThenDecodes) {
   EXPECT_EQ(worker.pool().num_free(), 64u);
 }
 
+// Decoding sequences of 8 tokens each with so many output tokens left.
+void StartDecoding(ToyWorker& worker, const std::vector<uint32_t>& max_tokens) {
+  for (uint64_t i = 0; i < max_tokens.size(); ++i) {
+    const SequenceSpec spec = worker.Spec(i + 1, Chatty(8), Limits(max_tokens[i] + 1));
+    EXPECT_TRUE(worker.scheduler().AddWaiting(spec, 0).ok());
+  }
+  while (worker.scheduler().Load().num_running < max_tokens.size()) worker.Step();
+}
+
+TEST(SchedulerTest, AStepIsPlannedAheadOfTheTokensThatFeedIt) {
+  ToyWorker worker(Config(), 64);
+  StartDecoding(worker, {5, 1, 5});
+  Scheduler& scheduler = worker.scheduler();
+  const BatchPlan now = scheduler.Plan(0);
+  ASSERT_EQ(now.items.size(), 3u);
+  const BatchPlan* const planned = scheduler.PlanAhead();
+  ASSERT_NE(planned, nullptr);
+  const BatchPlan ahead = *planned;
+  ASSERT_EQ(ahead.items.size(), 2u) << "the second will have its last token";
+  EXPECT_EQ(ahead.items[0].fed_by, 0u);
+  EXPECT_EQ(ahead.items[1].fed_by, 2u);
+  for (const BatchItem& item : ahead.items) {
+    EXPECT_EQ(item.first_pos, now.items[item.fed_by].first_pos + 1);
+    EXPECT_TRUE(item.is_decode && item.wants_logits && !item.ends_prompt);
+  }
+  // The third stops early: its row ahead is for nothing, and its blocks stay until then.
+  const ItemResult results[] = {{7, false}, {8, true}, {kToyStop, true}};
+  scheduler.Finish(results, 10, 0);
+  EXPECT_EQ(scheduler.Find(now.items[1].id), nullptr);
+  ASSERT_NE(scheduler.Find(now.items[2].id), nullptr);
+  EXPECT_FALSE(scheduler.Find(now.items[2].id)->table.empty());
+  EXPECT_EQ(scheduler.Find(now.items[0].id)->spec.tokens.back(), 7);
+  EXPECT_EQ(scheduler.plan().items.size(), 2u) << "the step ahead is the planned one";
+  // Behind it only the first goes on.
+  const BatchPlan* const next = scheduler.PlanAhead();
+  ASSERT_NE(next, nullptr);
+  ASSERT_EQ(next->items.size(), 1u);
+  EXPECT_EQ(next->items[0].fed_by, 0u);
+  scheduler.Finish(std::vector<ItemResult>{{9, false}, {1, false}}, 10, 0);
+  EXPECT_EQ(scheduler.Find(now.items[2].id), nullptr);
+  scheduler.Finish(std::vector<ItemResult>{{10, true}}, 10, 0);
+  EXPECT_FALSE(scheduler.HasWork());
+  EXPECT_EQ(worker.pool().num_free(), 64u);
+}
+
+TEST(SchedulerTest, NothingIsPlannedAheadWhereTheNextStepMayBeAnother) {
+  {
+    ToyWorker worker(Config(), 64);
+    StartDecoding(worker, {5});
+    ASSERT_TRUE(worker.scheduler().AddWaiting(worker.Spec(9, Chatty(90), Limits(5)), 0).ok());
+    ASSERT_FALSE(worker.scheduler().Plan(0).empty());
+    EXPECT_EQ(worker.scheduler().PlanAhead(), nullptr) << "a prompt is being computed";
+  }
+  {
+    ToyWorker worker(Config(), 64);
+    StartDecoding(worker, {1});
+    ASSERT_FALSE(worker.scheduler().Plan(0).empty());
+    EXPECT_EQ(worker.scheduler().PlanAhead(), nullptr) << "the only one will be at its end";
+  }
+  {
+    // Each needs a block for its next token but one; there is one.
+    ToyWorker worker(Config(), 64);
+    StartDecoding(worker, {40, 40});
+    const uint32_t block_size = Config().block_size;
+    while ((worker.scheduler().Plan(0).items[0].first_pos + 2) % block_size != 1) {
+      worker.scheduler().Finish(std::vector<ItemResult>(2, {1, false}), 10, 0);
+    }
+    std::vector<BlockHandle> others;
+    ASSERT_TRUE(worker.pool().Allocate(worker.pool().num_free() - 1, BlockState::kReserved, {0, 77},
+                                       &others));
+    EXPECT_EQ(worker.scheduler().PlanAhead(), nullptr) << "nobody loses blocks for a step ahead";
+    worker.scheduler().Finish(std::vector<ItemResult>(2, {1, false}), 10, 0);
+    EXPECT_TRUE(worker.scheduler().Plan(0).preempted.size() == 1) << "but for the step itself";
+    for (const BlockHandle& block : others) worker.pool().DropRequestRef(block);
+  }
+}
+
 TEST(SchedulerTest, StepsStayNearTheirTargetOnceTheMachineIsKnown) {
   SchedulerConfig config = Config();
   config.max_batch_tokens = 1'024;

@@ -15,35 +15,9 @@
 #include "gtest/gtest.h"
 
 #include "scheduler/scheduler.h"
-#include "src/base/xxh3.h"
+#include "tests/scheduler/toy_text.h"
 
 namespace baton {
-
-inline constexpr TokenId kToyStop = 0;
-// A prompt that begins with this token is never answered by the stop token.
-inline constexpr TokenId kToyChatty = 1'000;
-
-// What the toy model says after these tokens; 1 in 24 is the stop token. Choices differ by a salt.
-inline TokenId ToyNext(const std::vector<TokenId>& tokens, uint32_t choice) {
-  const uint64_t hash = Xxh3Hash64(tokens.data(), tokens.size() * sizeof(TokenId), choice);
-  if (tokens.front() == kToyChatty) return static_cast<TokenId>(1 + hash % 23);
-  return static_cast<TokenId>(hash % 24);
-}
-
-// The whole output of one choice, computed without any scheduler.
-inline std::vector<TokenId> ToyOutput(std::vector<TokenId> tokens, uint32_t choice,
-                                      const SequenceLimits& limits) {
-  const auto num_prompt = static_cast<uint32_t>(tokens.size());
-  std::vector<TokenId> output;
-  FinishReason reason = FinishReason::kNone;
-  while (reason == FinishReason::kNone) {
-    output.push_back(ToyNext(tokens, choice));
-    tokens.push_back(output.back());
-    reason =
-        limits.After(num_prompt, static_cast<uint32_t>(output.size()), output.back() == kToyStop);
-  }
-  return output;
-}
 
 // See the file comment.
 class ToyWorker {
@@ -77,17 +51,24 @@ class ToyWorker {
     return spec;
   }
 
-  // Plans and runs one step; the plan is copied for the test to look at.
-  BatchPlan Step() {
+  // Plans and runs one step, and up to `max_ahead` that are planned ahead of their tokens; the
+  // first plan is copied for the test to look at.
+  BatchPlan Step(uint32_t max_ahead = 0) {
     done.clear();
     BatchPlan plan = scheduler_.Plan(now_us_);
     CheckPlan(plan);
     std::vector<ItemResult> results;
-    std::vector<std::pair<SequenceSpec, uint32_t>> divided;
-    for (const BatchItem& item : plan.items) results.push_back(Compute(item));
-    const int64_t elapsed_us = cost(plan.shape);
-    now_us_ += plan.empty() ? 1'000 : elapsed_us;
-    scheduler_.Finish(results, elapsed_us, now_us_);
+    for (const BatchItem& item : plan.items) results.push_back(Compute(item, {}));
+    for (uint32_t n = 0; n < max_ahead && !plan.empty(); ++n) {
+      const BatchPlan* const ahead = scheduler_.PlanAhead();
+      if (ahead == nullptr) break;
+      ++num_ahead;
+      std::vector<ItemResult> next;
+      for (const BatchItem& item : ahead->items) next.push_back(Compute(item, results));
+      Finish(results);
+      results = std::move(next);
+    }
+    Finish(results);
     for (const BatchItem& item : plan.items) {
       if (!item.ends_prompt) continue;
       if (scheduler_.config().role == SchedulerRole::kPrefill) {
@@ -112,10 +93,22 @@ class ToyWorker {
     Copy(copies);
   }
 
+  // Steps that were planned ahead, and rows of them that were for nothing.
+  uint64_t num_ahead = 0;
+  uint64_t num_wasted = 0;
+
   int64_t now_us() const { return now_us_; }
   void AdvanceUs(int64_t us) { now_us_ += us; }
 
  private:
+  void Finish(const std::vector<ItemResult>& results) {
+    const BatchPlan& plan = scheduler_.plan();
+    const int64_t elapsed_us = cost(plan.shape);
+    now_us_ += plan.empty() ? 1'000 : elapsed_us;
+    scheduler_.Finish(results, elapsed_us, now_us_);
+    EXPECT_TRUE(scheduler_.Audit().ok()) << scheduler_.Audit();
+  }
+
   void CheckPlan(const BatchPlan& plan) {
     const SchedulerConfig& config = scheduler_.config();
     EXPECT_LE(plan.num_tokens(), config.max_batch_tokens);
@@ -155,8 +148,12 @@ class ToyWorker {
     }
   }
 
-  ItemResult Compute(const BatchItem& item) {
+  // `before` has the results of the step that feeds the item.
+  ItemResult Compute(const BatchItem& item, const std::vector<ItemResult>& before) {
     const Sequence& sequence = *item.sequence;
+    std::vector<TokenId> tokens = sequence.spec.tokens;
+    const bool is_fed = item.fed_by != kNotFed;
+    if (is_fed) tokens.push_back(before.at(item.fed_by).token);
     const uint32_t block_size = scheduler_.config().block_size;
     const uint32_t end = item.first_pos + item.num_tokens;
     std::vector<TokenId> read;
@@ -167,15 +164,19 @@ class ToyWorker {
       }
       TokenId& slot =
           kv_[sequence.table.indices()[pos / block_size] * block_size + pos % block_size];
-      if (pos >= item.first_pos) slot = sequence.spec.tokens[pos];
+      if (pos >= item.first_pos) slot = tokens.at(pos);
       read.push_back(slot);
     }
-    EXPECT_EQ(read, std::vector<TokenId>(sequence.spec.tokens.begin(),
-                                         sequence.spec.tokens.begin() + end))
+    EXPECT_EQ(read, std::vector<TokenId>(tokens.begin(), tokens.begin() + end))
         << "the KV of sequence " << item.id.value() << " was overwritten";
     if (!item.wants_logits || item.ends_prompt) return {};
     const TokenId token = ToyNext(read, sequence.spec.choice);
-    return {token, Emit(sequence.spec, sequence.spec.choice, sequence.num_output_tokens(), token)};
+    if (is_fed && before[item.fed_by].finished) {
+      ++num_wasted;
+      return {token, false};  // whatever it says
+    }
+    const uint32_t index = static_cast<uint32_t>(tokens.size()) - sequence.spec.num_prompt_tokens;
+    return {token, Emit(sequence.spec, sequence.spec.choice, index, token)};
   }
 
   // Records one output token; true when it ends the choice.

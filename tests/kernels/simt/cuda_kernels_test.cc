@@ -117,16 +117,21 @@ std::string CheckEmbed(uint32_t rows, uint32_t dim, float scale = 1.0f) {
   std::vector<uint32_t> ids(rows);
   for (uint32_t i = 0; i < rows; ++i) ids[i] = i * 7 % kIds;
   if (rows > 2) ids[1] = kIds;  // unknown: a row of zeros
-  if (rows > 4) ids[3] = std::numeric_limits<uint32_t>::max();
+  // Two that another kernel gives, one of them unknown.
+  const std::vector<uint32_t> fed = {kNoToken, 5, 2};
+  if (rows > 4) ids[3] = kFedId | 1;
+  if (rows > 5) ids[5] = kFedId;
+  SimBuffer fed_buffer = OnDevice(fed, "fed");
   SimBuffer table_buffer = OnDevice(table, "table");
   SimBuffer id_buffer = OnDevice(ids, "ids");
   SimBuffer out(size_t{rows} * dim * sizeof(Bf16), "out");
-  const absl::Status status = Table().embed(
-      {table_buffer.as<Bf16>(), id_buffer.as<uint32_t>(), out.as<Bf16>(), rows, kIds, dim, scale},
-      nullptr);
+  const absl::Status status =
+      Table().embed({table_buffer.as<Bf16>(), id_buffer.as<uint32_t>(), out.as<Bf16>(), rows, kIds,
+                     dim, scale, fed_buffer.as<uint32_t>()},
+                    nullptr);
   if (!status.ok()) return std::string(status.message());
   std::vector<Bf16> expected(size_t{rows} * dim);
-  ReferenceEmbed({table.data(), ids.data(), expected.data(), rows, kIds, dim, scale});
+  ReferenceEmbed({table.data(), ids.data(), expected.data(), rows, kIds, dim, scale, fed.data()});
   return SameBits(out.data(), expected.data(), out.size()) ? "" : "out has other bits";
 }
 

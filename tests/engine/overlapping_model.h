@@ -1,0 +1,152 @@
+// OverlappingModel: a toy model that chooses tokens itself and whose steps overlap, as a device's
+// do: a step is computed when it is begun, or only when it is ended, which is as early and as late
+// as a stream may.
+#ifndef BATON_TESTS_ENGINE_OVERLAPPING_MODEL_H_
+#define BATON_TESTS_ENGINE_OVERLAPPING_MODEL_H_
+
+#include <algorithm>
+#include <deque>
+#include <span>
+#include <vector>
+
+#include "src/base/check.h"
+#include "src/model/sampler.h"
+#include "tests/engine/toy_model.h"
+
+namespace baton {
+
+// See the file comment.
+class OverlappingModel final : public ForwardModel {
+ public:
+  // Steps are computed when they are ended.
+  bool is_late = false;
+  // From this decode row on, all rows counted, one row's logits hold no number; 0 = never.
+  uint64_t damaged_row = 0;
+
+  uint64_t num_behind() const { return num_behind_; }  // steps begun behind one that had not ended
+  bool IsIdle() const { return begun_.empty(); }
+
+  uint32_t vocab_size() const override { return toy_.vocab_size(); }
+  uint32_t max_rows() const override { return toy_.max_rows(); }
+  uint32_t max_context() const override { return toy_.max_context(); }
+  bool samples() const override { return true; }
+  bool overlaps_steps() const override { return true; }
+
+  Status Forward(const ModelBatch& batch, const KvView& kv, LayerHook* hook,
+                 std::span<float> logits) override {
+    BATON_CHECK(begun_.empty(), "{} steps were begun and have not ended", begun_.size());
+    BATON_RETURN_IF_ERROR(toy_.Forward(batch, kv, hook, logits));
+    Choose(batch.sampling, logits, batch.tokens);
+    return OkStatus();
+  }
+
+  Status Begin(const ModelBatch& batch, const KvView& kv) override {
+    const bool is_decode = batch.spans.size() == batch.num_rows() &&
+                           batch.logit_rows.size() == batch.num_rows() &&
+                           batch.sampling.size() == batch.num_rows();
+    BATON_CHECK(is_decode && begun_.size() < 2, "{} steps are begun already", begun_.size());
+    Step step;
+    step.kv = kv;
+    for (uint32_t row = 0; row < batch.num_rows(); ++row) {
+      const TokenId token = batch.token_ids[row];
+      const bool may_feed = !begun_.empty() && FeedingRow(token) < begun_.back().rows.size();
+      BATON_CHECK(token >= 0 || may_feed, "row {} is fed by a row that is not there", row);
+      BATON_CHECK(batch.sampling[row].on_device != 0, "row {} is not to be chosen here", row);
+      const AttentionSpan& span = batch.spans[row];
+      step.rows.push_back({token,
+                           span.first_pos,
+                           {span.kv.blocks.begin(), span.kv.blocks.end()},
+                           batch.sampling[row]});
+    }
+    num_behind_ += begun_.empty() ? 0 : 1;
+    begun_.push_back(std::move(step));
+    if (!is_late) ComputeAll();
+    return OkStatus();
+  }
+
+  Status End(std::span<TokenId> tokens) override {
+    if (begun_.empty()) return Internal("no step was begun");
+    Compute(&begun_.front());
+    const std::vector<TokenId>& chosen = begun_.front().tokens;
+    BATON_CHECK(tokens.size() == chosen.size(), "{} tokens of {}", tokens.size(), chosen.size());
+    std::copy(chosen.begin(), chosen.end(), tokens.begin());
+    begun_.pop_front();
+    return OkStatus();
+  }
+
+ private:
+  struct Row {
+    TokenId token;
+    uint32_t position;
+    std::vector<uint32_t> blocks;
+    RowSampling sampling;
+  };
+  struct Step {
+    KvView kv;
+    std::vector<Row> rows;
+    std::vector<TokenId> tokens;  // empty until it is computed
+  };
+
+  void ComputeAll() {
+    for (Step& step : begun_) Compute(&step);
+  }
+  void Compute(Step* step) {
+    if (!step->tokens.empty()) return;
+    std::vector<TokenId> ids;
+    std::vector<AttentionSpan> spans;
+    std::vector<uint32_t> logit_rows;
+    std::vector<RowSampling> sampling;
+    for (uint32_t i = 0; i < step->rows.size(); ++i) {
+      const Row& row = step->rows[i];
+      const TokenId id = row.token >= 0 ? row.token : last_tokens_[FeedingRow(row.token)];
+      ids.push_back(std::max(id, 0));  // a device reads a row of zeros for no token
+      spans.push_back(
+          {.kv = {row.blocks}, .first_row = i, .num_rows = 1, .first_pos = row.position});
+      logit_rows.push_back(i);
+      sampling.push_back(row.sampling);
+    }
+    std::vector<float> logits(ids.size() * kToyVocab);
+    const ModelBatch batch{.token_ids = ids, .spans = spans, .logit_rows = logit_rows};
+    const Status status = toy_.Forward(batch, step->kv, nullptr, logits);
+    BATON_CHECK(status.ok(), "{}", status.ToString());
+    step->tokens.resize(ids.size());
+    Choose(sampling, logits, step->tokens);
+    last_tokens_ = step->tokens;
+  }
+  void Choose(std::span<const RowSampling> rows, std::span<const float> logits,
+              std::span<TokenId> tokens) {
+    for (size_t i = 0; i < rows.size(); ++i) {
+      if (rows[i].on_device == 0) continue;
+      const bool is_damaged = ++num_chosen_ == damaged_row;
+      tokens[i] = is_damaged ? kNoTokenId : ChooseOne(rows[i], logits.subspan(i * kToyVocab));
+    }
+  }
+  TokenId ChooseOne(const RowSampling& row, std::span<const float> logits) {
+    const SamplingParams params{.temperature = row.temperature,
+                                .top_k = row.top_k,
+                                .top_p = row.top_p,
+                                .min_p = row.min_p,
+                                .seed = row.seed};
+    SamplerState state(params, {}, row.output_index);
+    for (uint32_t i = 0; i < row.output_index; ++i) state.Append(0);
+    SampledToken out;
+    const Status status = sampler_.Sample({.params = &params,
+                                           .state = &state,
+                                           .choice = row.choice,
+                                           .stop_tokens = {},
+                                           .logits = logits.first(kToyVocab)},
+                                          out);
+    return status.ok() ? out.token : kNoTokenId;
+  }
+
+  ToyModel toy_;
+  Sampler sampler_{kToyVocab, std::vector<TokenId>{}};
+  std::deque<Step> begun_;
+  std::vector<TokenId> last_tokens_;  // of the step that was computed last
+  uint64_t num_behind_ = 0;
+  uint64_t num_chosen_ = 0;
+};
+
+}  // namespace baton
+
+#endif  // BATON_TESTS_ENGINE_OVERLAPPING_MODEL_H_

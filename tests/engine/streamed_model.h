@@ -1,0 +1,39 @@
+// StreamedModel: a model of tests behind the stream of a device.
+#ifndef BATON_TESTS_ENGINE_STREAMED_MODEL_H_
+#define BATON_TESTS_ENGINE_STREAMED_MODEL_H_
+
+#include "src/device/accelerator.h"
+#include "src/model/forward_model.h"
+
+namespace baton {
+
+// A model that computes in a device's stream: behind what was copied to it.
+class StreamedModel final : public ForwardModel {
+ public:
+  StreamedModel(ForwardModel* model, Accelerator* device) : model_(model), device_(device) {}
+
+  bool samples() const override { return model_->samples(); }
+  bool overlaps_steps() const override { return model_->overlaps_steps(); }
+  Status Begin(const ModelBatch& batch, const KvView& kv) override {
+    BATON_RETURN_IF_ERROR(device_->Wait());
+    return model_->Begin(batch, kv);
+  }
+  Status End(std::span<TokenId> tokens) override { return model_->End(tokens); }
+
+  uint32_t vocab_size() const override { return model_->vocab_size(); }
+  uint32_t max_rows() const override { return model_->max_rows(); }
+  uint32_t max_context() const override { return model_->max_context(); }
+  Status Forward(const ModelBatch& batch, const KvView& kv, LayerHook* hook,
+                 std::span<float> logits) override {
+    BATON_RETURN_IF_ERROR(device_->Wait());
+    return model_->Forward(batch, kv, hook, logits);
+  }
+
+ private:
+  ForwardModel* const model_;
+  Accelerator* const device_;
+};
+
+}  // namespace baton
+
+#endif  // BATON_TESTS_ENGINE_STREAMED_MODEL_H_
