@@ -103,20 +103,25 @@ absl::Status CheckEmbed(const DeviceBody& body, const RowShape& shape) {
   const std::vector<Bf16> table = RandomBf16(size_t{kIds} * shape.dim, 5);
   std::vector<uint32_t> ids(shape.rows);
   for (uint32_t i = 0; i < shape.rows; ++i) ids[i] = i * 7 % (kIds + 1);  // one is unknown
+  const std::vector<uint32_t> fed = {7, 3};  // the last row's comes from another kernel
+  if (!ids.empty()) ids.back() = cuda::kFedId | 1;
   DeviceArray<Bf16> table_device(body, table);
   DeviceArray<uint32_t> ids_device(body, ids);
+  DeviceArray<uint32_t> fed_device(body, fed);
+  BATON_RETURN_IF_ERROR(fed_device.status());
   DeviceArray<Bf16> out(body, size_t{shape.rows} * shape.dim);
   BATON_RETURN_IF_ERROR(table_device.status());
   BATON_RETURN_IF_ERROR(ids_device.status());
   BATON_RETURN_IF_ERROR(out.status());
-  BATON_RETURN_IF_ERROR(body.kernels().embed(
-      {table_device.data(), ids_device.data(), out.data(), shape.rows, kIds, shape.dim, kScale},
-      nullptr));
+  BATON_RETURN_IF_ERROR(
+      body.kernels().embed({table_device.data(), ids_device.data(), out.data(), shape.rows, kIds,
+                            shape.dim, kScale, fed_device.data()},
+                           nullptr));
   const std::vector<Bf16> got = out.Values();
   BATON_RETURN_IF_ERROR(out.status());
   std::vector<Bf16> expected(got.size());
   cuda::ReferenceEmbed(
-      {table.data(), ids.data(), expected.data(), shape.rows, kIds, shape.dim, kScale});
+      {table.data(), ids.data(), expected.data(), shape.rows, kIds, shape.dim, kScale, fed.data()});
   return SameValues(got, expected) ? absl::OkStatus() : Internal("out has other bits");
 }
 

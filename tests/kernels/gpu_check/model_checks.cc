@@ -26,7 +26,7 @@ struct ExactSize {
 };
 
 ExactSize ExactSizeFor(bool is_tiny) {
-  if (is_tiny) return {70, 2, {33, 1, 17}};
+  if (is_tiny) return {70, 3, {33, 1, 17}};
   return {700, 24, {256, 1, 13, 77, 128}};
 }
 
@@ -150,6 +150,26 @@ class Exactness {
     return fmt::format("{}, {} bytes moved", same, prompt_kv_.size());
   }
 
+  // The same tokens, each fed to the next step on the device.
+  absl::StatusOr<std::string> Overlapping() {
+    Life life{SomeBlocks(p_, num_blocks_, num_blocks_, 1), whole_.tokens, {}};
+    life.tokens.resize(size_.prompt);
+    BATON_RETURN_IF_ERROR(Step(p_, life, 0, size_.prompt));
+    life.tokens.push_back(life.Best(p_.model().config().vocab_size));
+    const TokenId fed = FedToken(0);
+    const auto position = [this](uint32_t step) { return size_.prompt + step; };
+    BATON_RETURN_IF_ERROR(p_.Begin({{life.blocks, position(0), std::span(life.tokens).last(1)}}));
+    for (uint32_t step = 1; step + 1 < size_.decoded; ++step) {
+      BATON_RETURN_IF_ERROR(p_.Begin({{life.blocks, position(step), {&fed, 1}}}));
+      BATON_ASSIGN_OR_RETURN(const std::vector<TokenId> tokens, p_.End(1));
+      life.tokens.push_back(tokens[0]);
+    }
+    BATON_ASSIGN_OR_RETURN(const std::vector<TokenId> last, p_.End(1));
+    life.tokens.push_back(last[0]);
+    if (life.tokens != whole_.tokens) return Internal("other tokens");
+    return fmt::format("{} equal tokens", size_.decoded);
+  }
+
   // The last step again, in a batch with a chunk of another prompt.
   absl::StatusOr<std::string> Batched() {
     const ModelConfig& config = p_.model().config();
@@ -193,7 +213,8 @@ absl::Status AddExactness(ModelRig& prefill, ModelRig& decode, const ExactSize& 
   BATON_RETURN_IF_ERROR(AddOutcome("chunked == aggregated", exactness.Chunked(), report));
   BATON_RETURN_IF_ERROR(
       AddOutcome("disaggregated == aggregated", exactness.Disaggregated(), report));
-  return AddOutcome("in a batch == alone", exactness.Batched(), report);
+  BATON_RETURN_IF_ERROR(AddOutcome("in a batch == alone", exactness.Batched(), report));
+  return AddOutcome("overlapping == one after another", exactness.Overlapping(), report);
 }
 
 // A model of two ranks, both on this device: a prompt in pieces beside another, then steps that
@@ -220,7 +241,8 @@ absl::StatusOr<std::string> CheckDivided(const StageInput& input, const ExactSiz
   return Same(pieces.logits, whole.logits, "logits");
 }
 
-// ---- The time of a step, from the call to the logits on the host.
+// ---- The time of a step, from the call to the tokens on the host; where steps overlap, from the
+// tokens of the one before.
 
 // One kind of step.
 struct TimedStep {
@@ -228,7 +250,30 @@ struct TimedStep {
   uint32_t prefill_tokens;
   uint32_t context;  // of every row's sequence, the step included
   const char* how = "";
+  bool overlaps = false;
 };
+
+using MicrosecondsSince = std::chrono::duration<double, std::micro>;
+
+// The step again and again, each fed by the one before it.
+absl::StatusOr<std::vector<double>> TimeOverlapping(ModelRig& rig, std::vector<RigChunk> rows,
+                                                    uint32_t num_samples) {
+  std::vector<TokenId> fed;
+  for (uint32_t row = 0; row < rows.size(); ++row) fed.push_back(FedToken(row));
+  BATON_RETURN_IF_ERROR(rig.Begin(rows));
+  for (size_t row = 0; row < rows.size(); ++row) rows[row].tokens = std::span(fed).subspan(row, 1);
+  std::vector<double> samples_us;
+  auto begin = std::chrono::steady_clock::now();
+  for (uint32_t i = 0; i < num_samples; ++i) {
+    BATON_RETURN_IF_ERROR(rig.Begin(rows));
+    BATON_RETURN_IF_ERROR(rig.End(rows.size()).status());
+    const auto end = std::chrono::steady_clock::now();
+    samples_us.push_back(MicrosecondsSince(end - begin).count());
+    begin = end;
+  }
+  BATON_RETURN_IF_ERROR(rig.End(rows.size()).status());
+  return samples_us;
+}
 
 absl::StatusOr<std::vector<double>> TimeStep(ModelRig& rig, const TimedStep& step,
                                              uint32_t num_samples) {
@@ -245,10 +290,10 @@ absl::StatusOr<std::vector<double>> TimeStep(ModelRig& rig, const TimedStep& ste
   std::vector<double> samples_us;
   constexpr uint32_t kWarmUp = 2;
   for (uint32_t i = 0; i < kWarmUp + num_samples; ++i) {
+    if (i == kWarmUp && step.overlaps) return TimeOverlapping(rig, std::move(chunks), num_samples);
     const auto begin = std::chrono::steady_clock::now();
-    BATON_RETURN_IF_ERROR(rig.Run(chunks).status());
-    const std::chrono::duration<double, std::micro> elapsed =
-        std::chrono::steady_clock::now() - begin;
+    BATON_RETURN_IF_ERROR(rig.Choose(chunks).status());
+    const MicrosecondsSince elapsed = std::chrono::steady_clock::now() - begin;
     if (i >= kWarmUp) samples_us.push_back(elapsed.count());
   }
   return samples_us;
@@ -310,6 +355,8 @@ absl::Status AddSteps(const StageInput& input, ModelRig& rig, Report& report) {
   BATON_RETURN_IF_ERROR(AddRecording(rig, report));
   for (const DecodeShape& shape : shapes) {
     BATON_RETURN_IF_ERROR(AddStep(input, rig, {shape.num_rows, 0, shape.context}, report));
+    BATON_RETURN_IF_ERROR(
+        AddStep(input, rig, {shape.num_rows, 0, shape.context, ", overlapping", true}, report));
   }
   for (const uint32_t rows : PrefillRows(input.is_tiny)) {
     BATON_RETURN_IF_ERROR(AddStep(input, rig, {0, rows, rows}, report));

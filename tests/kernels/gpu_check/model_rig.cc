@@ -111,20 +111,50 @@ absl::StatusOr<std::unique_ptr<ModelRig>> ModelRig::Create(const StageInput& inp
   return rig;
 }
 
-absl::StatusOr<std::vector<float>> ModelRig::Run(const std::vector<RigChunk>& chunks) {
+struct ModelRig::Lowered {
+  explicit Lowered(const std::vector<RigChunk>& chunks) {
+    for (const RigChunk& chunk : chunks) {
+      const auto first_row = static_cast<uint32_t>(tokens.size());
+      const auto num_rows = static_cast<uint32_t>(chunk.tokens.size());
+      spans.push_back({{chunk.blocks}, first_row, num_rows, chunk.first_pos});
+      tokens.insert(tokens.end(), chunk.tokens.begin(), chunk.tokens.end());
+      logit_rows.push_back(first_row + num_rows - 1);
+    }
+    greedy.assign(chunks.size(), {.on_device = 1});
+    chosen.resize(chunks.size());
+  }
+  ModelBatch batch() { return {tokens, spans, logit_rows, greedy, chosen}; }
+
   std::vector<TokenId> tokens;
   std::vector<AttentionSpan> spans;
   std::vector<uint32_t> logit_rows;
-  for (const RigChunk& chunk : chunks) {
-    const auto first_row = static_cast<uint32_t>(tokens.size());
-    const auto num_rows = static_cast<uint32_t>(chunk.tokens.size());
-    spans.push_back({{chunk.blocks}, first_row, num_rows, chunk.first_pos});
-    tokens.insert(tokens.end(), chunk.tokens.begin(), chunk.tokens.end());
-    logit_rows.push_back(first_row + num_rows - 1);
-  }
-  std::vector<float> logits(logit_rows.size() * model_->config().vocab_size);
-  BATON_RETURN_IF_ERROR(model_->Forward({tokens, spans, logit_rows}, view_, nullptr, logits));
+  std::vector<RowSampling> greedy;
+  std::vector<TokenId> chosen;
+};
+
+absl::StatusOr<std::vector<float>> ModelRig::Run(const std::vector<RigChunk>& chunks) {
+  const Lowered lowered(chunks);
+  std::vector<float> logits(chunks.size() * model_->config().vocab_size);
+  BATON_RETURN_IF_ERROR(
+      model_->Forward({lowered.tokens, lowered.spans, lowered.logit_rows}, view_, nullptr, logits));
   return logits;
+}
+
+absl::StatusOr<std::vector<TokenId>> ModelRig::Choose(const std::vector<RigChunk>& chunks) {
+  Lowered lowered(chunks);
+  unread_logits_.resize(chunks.size() * model_->config().vocab_size);
+  BATON_RETURN_IF_ERROR(model_->Forward(lowered.batch(), view_, nullptr, unread_logits_));
+  return std::move(lowered.chosen);
+}
+
+absl::Status ModelRig::Begin(const std::vector<RigChunk>& rows) {
+  return model_->Begin(Lowered(rows).batch(), view_);
+}
+
+absl::StatusOr<std::vector<TokenId>> ModelRig::End(size_t num_rows) {
+  std::vector<TokenId> tokens(num_rows);
+  BATON_RETURN_IF_ERROR(model_->End(tokens));
+  return tokens;
 }
 
 absl::StatusOr<std::vector<std::byte>> ModelRig::ReadBlocks(std::span<const uint32_t> blocks) {

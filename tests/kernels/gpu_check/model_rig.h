@@ -46,6 +46,11 @@ class ModelRig {
   absl::Status Prepare() { return model_->Prepare(view_); }
   // One Forward; the logits of each chunk's last row [chunks][vocab].
   absl::StatusOr<std::vector<float>> Run(const std::vector<RigChunk>& chunks);
+  // The same, but for the token of the largest logit of each, which the device chooses.
+  absl::StatusOr<std::vector<TokenId>> Choose(const std::vector<RigChunk>& chunks);
+  // A step of rows with such tokens, which may be fed by the one begun before; and its tokens.
+  absl::Status Begin(const std::vector<RigChunk>& rows);
+  absl::StatusOr<std::vector<TokenId>> End(size_t num_rows);
   // The bytes of whole blocks, in this order.
   absl::StatusOr<std::vector<std::byte>> ReadBlocks(std::span<const uint32_t> blocks);
   absl::Status WriteBlocks(std::span<const uint32_t> blocks, std::span<const std::byte> bytes);
@@ -56,6 +61,8 @@ class ModelRig {
   uint32_t num_blocks() const { return view_.num_blocks; }
 
  private:
+  struct Lowered;  // chunks as a batch
+
   explicit ModelRig(const StageInput& input) : input_(input) {}
   // A bf16 matrix or vector of random values.
   absl::Status Make(size_t count, float mean, float spread, DeviceBuffer* buffer);
@@ -70,6 +77,7 @@ class ModelRig {
   std::vector<DeviceBuffer> kv_;  // of each rank
   std::vector<std::byte*> kv_bases_;
   KvView view_;
+  std::vector<float> unread_logits_;  // of rows whose tokens are chosen: room that nobody writes
 };
 
 }  // namespace baton::gpu_check
