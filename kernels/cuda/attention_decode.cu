@@ -287,7 +287,8 @@ BATON_DEVICE void AttendItems(const AttentionParams& params) {
   simt::wait_for_previous();
   const uint32_t num_items = *params.num_items;
   for (uint32_t i = simt::block().x; i < num_items; i += simt::grid().x) {
-    const AttentionItem item = params.items[i];
+    // Not a copy: its fields are read again where registers are short.
+    const AttentionItem& item = params.items[i];
     AttendItem(params, item, memory);
   }
 }

@@ -128,7 +128,7 @@ BATON_DEVICE void AddCodes(const FragmentA* weights, const CodedKeys<kDim, kKeys
 }
 
 // The keys as rows of bf16, by kThreads threads; zeros where the item does not see one.
-template <uint32_t kDim, uint32_t kKeys, uint32_t kThreads>
+template <uint32_t kDim, uint32_t kKeys, uint32_t kThreads, SharedRows kAs>
 BATON_DEVICE void WidenKeys(const CodedKeys<kDim, kKeys>& from, const SeenTile& tile,
                             Vec16 (*to)[kDim / kVec]) {
   constexpr uint32_t kChunks = kKeyChunks<KvElement::kFp8, kDim>;
@@ -148,7 +148,7 @@ BATON_DEVICE void WidenKeys(const CodedKeys<kDim, kKeys>& from, const SeenTile& 
       for (uint32_t i = 0; i < 4; ++i) {
         wide.words[i] = EvenCodes(wide.words[i] >> 8 * half, scale);
       }
-      to[row][Swizzled(row, 2 * chunk + half)] = wide;
+      *ChunkOf<kAs, kDim, kKeys>(to, row, 2 * chunk + half) = wide;
     }
   }
 }

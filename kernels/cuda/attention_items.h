@@ -34,6 +34,18 @@ BATON_DEVICE uint32_t KeyChunkAt(uint32_t row, uint32_t chunk) {
   return kChunks < 8 ? chunk ^ (row / 2 % 4) : Swizzled(row, chunk);
 }
 
+// How rows of bf16 lie: [row][chunk], or as tiles [64 columns][row][chunk of the tile].
+enum class SharedRows : uint8_t { kWhole, kTiles };
+
+// A chunk of a row of kRows.
+template <SharedRows kAs, uint32_t kDim, uint32_t kRows>
+BATON_DEVICE Vec16* ChunkOf(Vec16 (*rows)[kDim / kVec], uint32_t row, uint32_t chunk) {
+  if constexpr (kAs == SharedRows::kWhole) return &rows[row][Swizzled(row, chunk)];
+  constexpr uint32_t kTileChunks = simt::kTileColumns / kVec;
+  const uint32_t tile = chunk / kTileChunks;
+  return rows[0] + (tile * kRows + row) * kTileChunks + Swizzled(row, chunk % kTileChunks);
+}
+
 // Some keys' K or V as they are stored: rows [key][chunk] and, of fp8, their scales [key].
 template <KvElement kElement, uint32_t kDim, uint32_t kKeys>
 struct StoredKeys {
@@ -86,7 +98,7 @@ BATON_DEVICE size_t PairOffset(const AttentionParams& params, const AttentionIte
 }
 
 // q of the item's first kPairs pairs, zeros behind the last, by kThreads threads.
-template <uint32_t kDim, uint32_t kPairs, uint32_t kThreads>
+template <uint32_t kDim, uint32_t kPairs, uint32_t kThreads, SharedRows kAs = SharedRows::kWhole>
 BATON_DEVICE void CopyPairs(const AttentionParams& params, const AttentionItem& item,
                             Vec16 (*to)[kDim / kVec]) {
   constexpr uint32_t kChunks = kDim / kVec;
@@ -98,7 +110,7 @@ BATON_DEVICE void CopyPairs(const AttentionParams& params, const AttentionItem& 
     const uint32_t chunk = at % kChunks;
     const bool inside = simt::guard(pair < item.num_pairs);
     const Bf16* from = params.q + (inside ? PairOffset(params, item, pair) + chunk * kVec : 0);
-    simt::cp_async16(&to[pair][Swizzled(pair, chunk)], from, inside ? 16 : 0);
+    simt::cp_async16(ChunkOf<kAs, kDim, kPairs>(to, pair, chunk), from, inside ? 16 : 0);
   }
 }
 
@@ -119,7 +131,7 @@ BATON_DEVICE KeySource SourceOf(const AttentionParams& params, const AttentionIt
 // Rows of K or V of kKeys keys from `first_key`, a multiple of kKeys, by kThreads threads. Slots
 // that the item does not see become zeros and are not read: they may hold anything, and their block
 // none.
-template <KvElement kElement, uint32_t kDim, uint32_t kKeys, uint32_t kThreads>
+template <KvElement kElement, uint32_t kDim, uint32_t kKeys, uint32_t kThreads, SharedRows kAs>
 BATON_DEVICE void CopyRows(const KeySource& from, uint32_t first_key, bool is_value,
                            Vec16 (*to)[kKeyChunks<kElement, kDim>]) {
   constexpr uint32_t kChunks = kKeyChunks<kElement, kDim>;
@@ -151,7 +163,13 @@ BATON_DEVICE void CopyRows(const KeySource& from, uint32_t first_key, bool is_va
       const std::byte* at = from.kv.base;
       if (inside) at += offset + (row * kDim + chunk * (kDim / kChunks)) * kElementBytes;
       const uint32_t to_row = first + own + row;
-      simt::cp_async16(&to[to_row][KeyChunkAt<kChunks>(to_row, chunk)], at, inside ? 16 : 0);
+      Vec16* to_chunk = nullptr;
+      if constexpr (kElement == KvElement::kFp8) {
+        to_chunk = &to[to_row][KeyChunkAt<kChunks>(to_row, chunk)];
+      } else {
+        to_chunk = ChunkOf<kAs, kDim, kKeys>(to, to_row, chunk);
+      }
+      simt::cp_async16(to_chunk, at, inside ? 16 : 0);
     }
   }
 }
@@ -174,10 +192,12 @@ BATON_DEVICE void CopyScales(const KeySource& from, uint32_t first_key, bool is_
   simt::cp_async16(to + thread, at, any ? 16 : 0);
 }
 
-template <KvElement kElement, uint32_t kDim, uint32_t kKeys, uint32_t kThreads>
+// `kAs` is of bf16; fp8 lies as the file comment says.
+template <KvElement kElement, uint32_t kDim, uint32_t kKeys, uint32_t kThreads,
+          SharedRows kAs = SharedRows::kWhole>
 BATON_DEVICE void CopyKeys(const KeySource& from, uint32_t first_key, bool is_value,
                            StoredKeys<kElement, kDim, kKeys>& to) {
-  CopyRows<kElement, kDim, kKeys, kThreads>(from, first_key, is_value, to.rows);
+  CopyRows<kElement, kDim, kKeys, kThreads, kAs>(from, first_key, is_value, to.rows);
   if constexpr (kElement == KvElement::kFp8) {
     CopyScales<kKeys, kThreads>(from, first_key, is_value, to.scales);
   }

@@ -84,6 +84,8 @@ struct AttentionParams {
   uint32_t window;    // 0 = none
   float scale;        // of q k
   uint32_t num_ctas;  // of the grid that walks the items
+  // Prefill: by wgmma, with the same bits on a device that passed CheckWgmmaAttention.
+  bool by_wgmma = false;
 };
 
 // One split's state of up to sixteen pairs: sums [head_dim][16], maxima and weights [16].

@@ -1,6 +1,6 @@
-// CheckWgmma: whether a device's wgmma gives the bits of its mma.sync, so that GemmBf16 may choose
-// between them. It is published that a Hopper does; a model asks the device itself when it is
-// loaded. Host code.
+// CheckWgmma, CheckWgmmaAttention: whether a device's wgmma gives the bits of its mma.sync, so that
+// GemmBf16 and AttentionPrefill may choose between them. It is published that a Hopper does; a
+// model asks the device itself when it is loaded. Host code.
 #ifndef BATON_KERNELS_CUDA_WGMMA_CHECK_H_
 #define BATON_KERNELS_CUDA_WGMMA_CHECK_H_
 
@@ -16,6 +16,11 @@ namespace baton::cuda {
 // and pairs that nearly cancel. Needs 0.4 MB on the device for so long. Errors are the device's;
 // `device` is current.
 absl::StatusOr<bool> CheckWgmma(const KernelTable& kernels, Accelerator& device);
+
+// The same of AttentionPrefill at this head_dim over K and V of this type: 40 rows of four heads on
+// two, 310 keys in blocks with NaNs behind the last. Needs 1 MB.
+absl::StatusOr<bool> CheckWgmmaAttention(const KernelTable& kernels, Accelerator& device,
+                                         uint32_t head_dim, KvElement element);
 
 }  // namespace baton::cuda
 

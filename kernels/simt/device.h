@@ -9,6 +9,7 @@
 #include "kernels/simt/gpu_body.h"
 #include "kernels/simt/gpu_launch.h"
 #include "kernels/simt/gpu_wgmma.h"
+#include "kernels/simt/gpu_wgmma_products.h"
 #else
 #include "kernels/simt/runner_body.h"
 #endif

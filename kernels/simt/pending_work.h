@@ -38,15 +38,26 @@ struct SumsInFlight {
   uint32_t last_group;  // of the products that add to them
 };
 
-// A wgmma that was asked for: sums += a b^T of 16 columns of K. Group: how many commits came
-// before, plus one.
+// What a thread has of the first operand of a wgmma not yet waited for, in registers that are to
+// stay as they are.
+struct OperandInFlight {
+  const FragmentA* place;
+  FragmentA value;
+  uint32_t group;  // of the product
+  Site site;
+};
+
+// A wgmma that was asked for: sums += a b^T of 16 columns of K, or sums += a b of columns. Group:
+// how many commits came before, plus one.
 struct PendingProduct {
   uint32_t group;
   uint32_t num_columns;
-  const std::byte* a;
+  const std::byte* a;  // null where the threads have it
   const std::byte* b;
+  uint32_t b_tile_bytes;  // between tiles of 64 columns; 0 for rows along K
   bool adds;
   std::vector<FragmentC*> places;  // of each thread of the warpgroup
+  std::vector<FragmentA> own_a;    // likewise, where a is null
 };
 
 }  // namespace runner

@@ -67,6 +67,7 @@ struct SimThread {
   uint32_t num_commits = 0;
   // The same of its warpgroup's products; whether wgmma_fence came after the last wait.
   std::vector<SumsInFlight> sums;
+  std::vector<OperandInFlight> operands;
   uint32_t num_product_commits = 0;
   bool has_fenced_sums = false;
   Clock clock;

@@ -101,6 +101,10 @@ inline void tensor_copy(void* to_shared, const TensorMap& map, TileCorner corner
 inline TileDescriptor describe_tile(const void* tile, Site site = Here()) {
   return calls::DescribeTileAt(tile, site);
 }
+inline ColumnsDescriptor describe_columns(const void* tile, uint32_t tile_bytes,
+                                          Site site = Here()) {
+  return calls::DescribeColumnsAt(tile, tile_bytes, site);
+}
 inline void fence_proxy_async(Site site = Here()) { calls::FenceProxyAsync(site); }
 inline void wgmma_fence(Site site = Here()) { calls::FenceProducts(site); }
 inline void wgmma_commit(Site site = Here()) { calls::CommitProducts(site); }
@@ -112,11 +116,22 @@ template <size_t kCount>
 void wgmma_finish(FragmentC (&)[kCount], Site site = Here()) {
   calls::WaitProducts(0, site);
 }
+template <size_t kCount, size_t kSteps>
+void wgmma_finish(FragmentC (&)[kCount], const FragmentA (&)[kSteps], Site site = Here()) {
+  calls::WaitProducts(0, site);
+}
 template <size_t kCount>
 void wgmma_bf16_m64k16(FragmentC (&sums)[kCount], TileDescriptor a, TileDescriptor b, bool adds,
                        Site site = Here()) {
-  static_assert(kCount == 16 || kCount == 24 || kCount == 32, "128, 192 or 256 columns");
+  static_assert(kCount == 8 || kCount == 16 || kCount == 24 || kCount == 32,
+                "64, 128, 192 or 256 columns");
   calls::StartProduct({sums, uint32_t{8} * kCount, a, b, adds}, site);
+}
+template <size_t kCount>
+void wgmma_bf16_m64k16(FragmentC (&sums)[kCount], const FragmentA& a, ColumnsDescriptor b,
+                       Site site = Here()) {
+  static_assert(kCount == 8 || kCount == 16 || kCount == 32, "64, 128 or 256 columns");
+  calls::StartProduct({sums, uint32_t{8} * kCount, {}, {b.bits}, true, &a, true}, site);
 }
 template <uint32_t kRegisters>
 void reg_dealloc() {}

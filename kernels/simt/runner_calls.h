@@ -36,9 +36,11 @@ struct TensorTile {
 struct TileProduct {
   FragmentC* sums;
   uint32_t num_columns;
-  TileDescriptor a;
+  TileDescriptor a;  // unless the threads have it in registers
   TileDescriptor b;
   bool adds;
+  const FragmentA* own_a = nullptr;
+  bool b_has_columns = false;  // then b is a ColumnsDescriptor
 };
 
 uint32_t Thread();
@@ -71,6 +73,7 @@ absl::Status MakeTensorMap(const TensorShape& shape, TensorMap* map);
 void TensorCopy(const TensorTile& tile, void* to_shared, Mbarrier* barrier, Site site);
 
 TileDescriptor DescribeTileAt(const void* tile, Site site);
+ColumnsDescriptor DescribeColumnsAt(const void* tile, uint32_t tile_bytes, Site site);
 void FenceProxyAsync(Site site);
 void FenceProducts(Site site);
 void StartProduct(const TileProduct& product, Site site);

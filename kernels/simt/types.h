@@ -127,6 +127,27 @@ constexpr TileDescriptor TileStep(TileDescriptor tile, uint32_t step) {
   return {tile.bits + step * (kStepBytes / 16)};
 }
 
+// The second operand of wgmma with the columns of the product along the rows of tiles ("MN-major"),
+// as V lies: row k of a tile holds element k of 64 columns, and the tile of the next 64 lies
+// tile_bytes behind: [layout 2 = 1][0 16][bytes between groups of eight rows / 16: 14][0
+// 2][tile_bytes / 16: 14][0 2][shared address / 16: 14].
+struct ColumnsDescriptor {
+  uint64_t bits;
+};
+
+// The descriptor of the first of those tiles, at a shared address.
+constexpr ColumnsDescriptor DescribeColumns(uint32_t shared_address, uint32_t tile_bytes) {
+  constexpr uint64_t kUnused = uint64_t{1} << 16;
+  const uint64_t between = uint64_t{tile_bytes / 16} << 16;
+  return {(DescribeTile(shared_address).bits & ~kUnused) | between};
+}
+
+// The same from row 16 * step on.
+constexpr ColumnsDescriptor ColumnsStep(ColumnsDescriptor columns, uint32_t step) {
+  constexpr uint32_t kStepBytes = 16 * 128;
+  return {columns.bits + step * (kStepBytes / 16)};
+}
+
 // An object in shared memory on which threads and bulk copies arrive; opaque.
 struct Mbarrier {
   uint64_t opaque;

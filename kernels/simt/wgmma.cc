@@ -19,6 +19,7 @@ constexpr uint32_t kRowsA = 64;
 constexpr uint32_t kStepColumns = kTensorCoreProducts;
 constexpr size_t kRowBytes = kTileColumns * sizeof(Bf16);
 constexpr size_t kStepBytes = kStepColumns * sizeof(Bf16);
+constexpr size_t kChunkBytes = 16;
 constexpr uint32_t kPoison = 0x7FC0DEAD;
 // Shared memory of a cta does not begin at 0: an address of 0 is nobody's.
 constexpr uint32_t kSharedBegin = 1024;
@@ -43,14 +44,45 @@ void CheckPoison(RunState& run, const SumsInFlight& sums, Site site) {
   }
 }
 
-// 16 bf16 of each row of a tile, from the first column of a step on: the chunk's place is the
-// address's, as on the GPU.
+// Where a chunk of a tile lies that would lie here in plain order: the swizzle is of the address,
+// as on the GPU.
+const std::byte* ChunkAt(const std::byte* plain) {
+  const auto address = reinterpret_cast<uintptr_t>(plain);
+  return plain + ((address ^ (address >> 3 & 0x70)) - address);
+}
+
+// 16 bf16 of each row of a tile, from the first column of a step on.
 void ReadRows(const std::byte* from, uint32_t num_rows, Bf16 (*to)[kStepColumns]) {
   for (uint32_t row = 0; row < num_rows; ++row) {
     for (size_t half = 0; half < 2; ++half) {
-      const auto address = reinterpret_cast<uintptr_t>(from + row * kRowBytes + 16 * half);
-      const size_t swizzled = (address ^ (address >> 3 & 0x70)) - address;
-      std::memcpy(&to[row][8 * half], from + row * kRowBytes + 16 * half + swizzled, 16);
+      const std::byte* chunk = ChunkAt(from + row * kRowBytes + kChunkBytes * half);
+      std::memcpy(&to[row][8 * half], chunk, kChunkBytes);
+    }
+  }
+}
+
+// Sixteen rows of tiles of columns, from the first row of a step on: to[column][row].
+void ReadColumns(const PendingProduct& product, Bf16 (*to)[kStepColumns]) {
+  for (uint32_t column = 0; column < product.num_columns; column += 8) {
+    const std::byte* tile = product.b + column / kTileColumns * product.b_tile_bytes;
+    for (uint32_t row = 0; row < kStepColumns; ++row) {
+      Bf16 values[8];
+      const size_t in_row = column % kTileColumns * sizeof(Bf16);
+      std::memcpy(values, ChunkAt(tile + row * kRowBytes + in_row), kChunkBytes);
+      for (uint32_t i = 0; i < 8; ++i) to[column + i][row] = values[i];
+    }
+  }
+}
+
+// The rows of a that the threads have (FragmentA).
+void ReadFragments(const std::vector<FragmentA>& fragments, Bf16 (*to)[kStepColumns]) {
+  for (uint32_t thread = 0; thread < kWarpgroupSize; ++thread) {
+    for (uint32_t i = 0; i < 4; ++i) {
+      const uint32_t row = thread / kWarpSize * 16 + thread % kWarpSize / 4 + i % 2 * 8;
+      const uint32_t column = thread % 4 * 2 + i / 2 * 8;
+      const uint32_t pair = fragments[thread].regs[i];
+      to[row][column] = {static_cast<uint16_t>(pair)};
+      to[row][column + 1] = {static_cast<uint16_t>(pair >> 16)};
     }
   }
 }
@@ -108,8 +140,16 @@ void Happen(RunState& run, Warpgroup& warpgroup, uint32_t first_thread) {
   const PendingProduct product = std::move(warpgroup.products.front());
   warpgroup.products.pop_front();
   Operands operands;
-  ReadRows(product.a, kRowsA, operands.a);
-  ReadRows(product.b, product.num_columns, operands.b);
+  if (product.a != nullptr) {
+    ReadRows(product.a, kRowsA, operands.a);
+  } else {
+    ReadFragments(product.own_a, operands.a);
+  }
+  if (product.b_tile_bytes == 0) {
+    ReadRows(product.b, product.num_columns, operands.b);
+  } else {
+    ReadColumns(product, operands.b);
+  }
   for (uint32_t i = 0; i < kRowsA; ++i) operands.is_zero[i] = IsZero(operands.a[i]);
   for (uint32_t i = 0; i < product.num_columns; ++i) {
     operands.is_finite[i] = IsFinite(operands.b[i]);
@@ -143,6 +183,27 @@ const std::byte* TileAt(RunState& run, TileDescriptor tile, uint32_t num_rows, S
   return run.self().cta->shared + (address - kSharedBegin);
 }
 
+// Where tiles of columns lie of which only one step is read; checks all that a descriptor says.
+const std::byte* ColumnsAt(RunState& run, ColumnsDescriptor columns, uint32_t num_columns,
+                           Site site) {
+  const auto address = static_cast<uint32_t>(columns.bits & 0x3FFF) << 4;
+  const auto tile_bytes = static_cast<uint32_t>(columns.bits >> 16 & 0x3FFF) << 4;
+  if (columns.bits != DescribeColumns(address, tile_bytes).bits) {
+    run.Misuse(site, "wgmma: not a descriptor of columns swizzled in spans of 128 bytes");
+  }
+  if (address % kTileAlignment != 0 || tile_bytes % kTileAlignment != 0) {
+    run.Misuse(site, fmt::format("wgmma: columns at {} of shared memory, {} bytes between their "
+                                 "tiles: not multiples of 1024",
+                                 address - kSharedBegin, tile_bytes));
+  }
+  const size_t end =
+      address + size_t{num_columns / kTileColumns - 1} * tile_bytes + kStepColumns * kRowBytes;
+  if (address < kSharedBegin || end > kSharedBegin + run.config().shared_bytes) {
+    run.Misuse(site, "wgmma: columns are not in shared memory");
+  }
+  return run.self().cta->shared + (address - kSharedBegin);
+}
+
 // As whom a product reads: its warpgroup's slot, and what all of its threads know.
 struct Reader {
   Epoch epoch;
@@ -150,23 +211,35 @@ struct Reader {
   Site site;
 };
 
-// Checks and records the reads of one operand.
-void TouchTile(RunState& run, const std::byte* tile, uint32_t num_rows, const Reader& reader) {
+// Checks and records the read of a chunk.
+void TouchChunk(RunState& run, const std::byte* chunk, const Reader& reader) {
   const Cta& cta = *run.self().cta;
   const uint32_t num_generic = 2 * run.config().num_threads;  // slots of threads, their copies
+  run.CheckRace({chunk, kChunkBytes, false, __builtin_return_address(0)}, reader.epoch,
+                reader.known);
+  const Epoch write = run.LastWrite(chunk);
+  if (write.IsSet() && write.slot() < num_generic && !cta.fenced.Knows(write)) {
+    run.Misuse(reader.site, fmt::format("wgmma reads what thread {} wrote, and no "
+                                        "fence_proxy_async came between",
+                                        write.slot() % run.config().num_threads));
+  }
+}
+
+// Of one operand: a step of rows of a tile.
+void TouchTile(RunState& run, const std::byte* tile, uint32_t num_rows, const Reader& reader) {
   for (uint32_t row = 0; row < num_rows; ++row) {
     for (size_t half = 0; half < 2; ++half) {
-      const auto address = reinterpret_cast<uintptr_t>(tile + row * kRowBytes + 16 * half);
-      const size_t swizzled = (address ^ (address >> 3 & 0x70)) - address;
-      const std::byte* chunk = tile + row * kRowBytes + 16 * half + swizzled;
-      run.CheckRace({chunk, 16, false, __builtin_return_address(0)}, reader.epoch, reader.known);
-      const Epoch write = run.LastWrite(chunk);
-      if (write.IsSet() && write.slot() < num_generic && !cta.fenced.Knows(write)) {
-        run.Misuse(reader.site,
-                   fmt::format("wgmma reads what thread {} wrote, and no fence_proxy_async "
-                               "came between",
-                               write.slot() % run.config().num_threads));
-      }
+      TouchChunk(run, ChunkAt(tile + row * kRowBytes + kChunkBytes * half), reader);
+    }
+  }
+}
+
+// Of the second operand: a step of tiles of columns.
+void TouchColumns(RunState& run, const PendingProduct& product, const Reader& reader) {
+  for (uint32_t column = 0; column < product.num_columns; column += kTileColumns) {
+    const std::byte* tile = product.b + column / kTileColumns * product.b_tile_bytes;
+    for (size_t at = 0; at < kStepColumns * kRowBytes; at += kChunkBytes) {
+      TouchChunk(run, ChunkAt(tile + at), reader);
     }
   }
 }
@@ -179,8 +252,12 @@ void TouchTiles(RunState& run, const Warpgroup& warpgroup, const PendingProduct&
   for (const SimThread* thread : warpgroup.met) reader.known.Meet(thread->clock);
   const uint32_t slot = FirstWarpgroupSlot(run.config().num_threads) + self.index / kWarpgroupSize;
   reader.epoch = Epoch::Of(self.cta->id, slot, product.group, false);
-  TouchTile(run, product.a, kRowsA, reader);
-  TouchTile(run, product.b, product.num_columns, reader);
+  if (product.a != nullptr) TouchTile(run, product.a, kRowsA, reader);
+  if (product.b_tile_bytes == 0) {
+    TouchTile(run, product.b, product.num_columns, reader);
+  } else {
+    TouchColumns(run, product, reader);
+  }
 }
 
 // The thread's part in a product: its sums go on their way.
@@ -198,6 +275,21 @@ void TakeSums(RunState& run, SimThread& thread, const calls::TileProduct& produc
     CheckPoison(run, sums, site);
   }
   sums.last_group = thread.num_product_commits + 1;
+  if (product.own_a != nullptr) {
+    thread.operands.push_back({product.own_a, *product.own_a, sums.last_group, site});
+  }
+}
+
+// The operands of products of groups up to `done` are the thread's again.
+void GiveBackOperands(RunState& run, SimThread& thread, uint32_t done) {
+  std::erase_if(thread.operands, [&](const OperandInFlight& operand) {
+    if (operand.group > done) return false;
+    if (std::memcmp(operand.place, &operand.value, sizeof(FragmentA)) != 0) {
+      run.Misuse(operand.site,
+                 "the thread wrote an operand before it waited for the wgmma that reads it");
+    }
+    return true;
+  });
 }
 
 // Waits for all threads of the warpgroup. True for the last one, which goes on for all; the others
@@ -217,12 +309,37 @@ bool MeetWarpgroup(RunState& run, Warpgroup& warpgroup, Site site) {
 
 bool SameOperands(const calls::TileProduct& a, const calls::TileProduct& b) {
   return a.num_columns == b.num_columns && a.a.bits == b.a.bits && a.b.bits == b.b.bits &&
-         a.adds == b.adds;
+         a.adds == b.adds && (a.own_a == nullptr) == (b.own_a == nullptr) &&
+         a.b_has_columns == b.b_has_columns;
 }
 
-}  // namespace
+// The product that the warpgroup asks for, but for what each thread has of it.
+PendingProduct Describe(RunState& run, const calls::TileProduct& product, uint32_t group,
+                        Site site) {
+  PendingProduct pending = {.group = group,
+                            .num_columns = product.num_columns,
+                            .a = nullptr,
+                            .b = nullptr,
+                            .b_tile_bytes = 0,
+                            .adds = product.adds,
+                            .places = std::vector<FragmentC*>(kWarpgroupSize),
+                            .own_a = {}};
+  if (product.own_a == nullptr) {
+    pending.a = TileAt(run, product.a, kRowsA, site);
+  } else {
+    pending.own_a.resize(kWarpgroupSize);
+  }
+  if (product.b_has_columns) {
+    pending.b = ColumnsAt(run, {product.b.bits}, product.num_columns, site);
+    pending.b_tile_bytes = static_cast<uint32_t>(product.b.bits >> 16 & 0x3FFF) << 4;
+  } else {
+    pending.b = TileAt(run, product.b, product.num_columns, site);
+  }
+  return pending;
+}
 
-TileDescriptor calls::DescribeTileAt(const void* tile, Site site) {
+// Where a tile lies, as a descriptor says it.
+uint32_t SharedAddressOf(const void* tile, Site site) {
   RunState& run = *RunState::Current();
   const auto offset =
       static_cast<size_t>(static_cast<const std::byte*>(tile) - run.self().cta->shared);
@@ -230,7 +347,17 @@ TileDescriptor calls::DescribeTileAt(const void* tile, Site site) {
   if (reinterpret_cast<uintptr_t>(run.self().cta->shared) % kTileAlignment != 0) {
     run.Misuse(site, "shared memory with tiles is asked for in multiples of 1024 bytes");
   }
-  return DescribeTile(kSharedBegin + static_cast<uint32_t>(offset));
+  return kSharedBegin + static_cast<uint32_t>(offset);
+}
+
+}  // namespace
+
+TileDescriptor calls::DescribeTileAt(const void* tile, Site site) {
+  return DescribeTile(SharedAddressOf(tile, site));
+}
+
+ColumnsDescriptor calls::DescribeColumnsAt(const void* tile, uint32_t tile_bytes, Site site) {
+  return DescribeColumns(SharedAddressOf(tile, site), tile_bytes);
 }
 
 void calls::FenceProxyAsync(Site site) {
@@ -255,12 +382,7 @@ void calls::StartProduct(const TileProduct& product, Site site) {
   Warpgroup& warpgroup = WarpgroupOf(run);
   if (!MeetWarpgroup(run, warpgroup, site)) return;
   const bool is_dropped = Mutated(site, Mutation::kDropProduct);
-  PendingProduct pending{self.num_product_commits + 1,
-                         product.num_columns,
-                         TileAt(run, product.a, kRowsA, site),
-                         TileAt(run, product.b, product.num_columns, site),
-                         product.adds,
-                         std::vector<FragmentC*>(kWarpgroupSize)};
+  PendingProduct pending = Describe(run, product, self.num_product_commits + 1, site);
   std::vector<SimThread*> others;
   for (SimThread* thread : warpgroup.met) {
     const auto& own = *static_cast<const TileProduct*>(thread->in);
@@ -268,7 +390,9 @@ void calls::StartProduct(const TileProduct& product, Site site) {
       run.Misuse(site, "the threads of a warpgroup ask for different products");
     }
     if (!is_dropped) TakeSums(run, *thread, own, site);
-    pending.places[thread->index - first_thread] = own.sums;
+    const uint32_t place = thread->index - first_thread;
+    pending.places[place] = own.sums;
+    if (own.own_a != nullptr) pending.own_a[place] = *own.own_a;
     if (thread != &self) others.push_back(thread);
   }
   if (!is_dropped) {
@@ -297,6 +421,7 @@ void calls::WaitProducts(uint32_t max_pending, Site site) {
   while (!warpgroup.products.empty() && warpgroup.products.front().group <= done) {
     Happen(run, warpgroup, self.index / kWarpgroupSize * kWarpgroupSize);
   }
+  GiveBackOperands(run, self, done);
   std::erase_if(self.sums, [&](SumsInFlight& sums) {
     if (sums.last_group > done) return false;
     CheckPoison(run, sums, site);

@@ -118,16 +118,26 @@ Status DeviceModel::TakeConfig(const ModelConfig& config) {
   return OkStatus();
 }
 
-Status DeviceModel::Complete(const std::string& weights_id) {
-  if (!options_.allows_wgmma.has_value()) {
-    bool allowed = true;
-    for (Accelerator* const device : devices_) {
-      device->MakeCurrent();
-      BATON_ASSIGN_OR_RETURN(const bool passed, cuda::CheckWgmma(*options_.kernels, *device));
-      allowed = allowed && passed;
-    }
-    options_.allows_wgmma = allowed;
+Status DeviceModel::AskForWgmma() {
+  if (options_.allows_wgmma.has_value() && options_.attends_by_wgmma.has_value()) return OkStatus();
+  bool products = true;
+  bool attention = true;
+  for (Accelerator* const device : devices_) {
+    device->MakeCurrent();
+    BATON_ASSIGN_OR_RETURN(const bool multiplies, cuda::CheckWgmma(*options_.kernels, *device));
+    BATON_ASSIGN_OR_RETURN(const bool attends,
+                           cuda::CheckWgmmaAttention(*options_.kernels, *device, config_.head_dim,
+                                                     ElementOf(layout_)));
+    products = products && multiplies;
+    attention = attention && attends;
   }
+  if (!options_.allows_wgmma.has_value()) options_.allows_wgmma = products;
+  if (!options_.attends_by_wgmma.has_value()) options_.attends_by_wgmma = attention;
+  return OkStatus();
+}
+
+Status DeviceModel::Complete(const std::string& weights_id) {
+  BATON_RETURN_IF_ERROR(AskForWgmma());
   for (uint32_t index = 0; index < options_.num_ranks; ++index) {
     const ModelRank rank = {index, options_.num_ranks};
     BATON_ASSIGN_OR_RETURN(auto made,
@@ -142,7 +152,8 @@ Status DeviceModel::Complete(const std::string& weights_id) {
                                                          .max_context = options_.max_context,
                                                          .block_size = options_.block_size},
                                                .rope_factors = rope_factors_,
-                                               .allows_wgmma = *options_.allows_wgmma},
+                                               .allows_wgmma = *options_.allows_wgmma,
+                                               .attends_by_wgmma = *options_.attends_by_wgmma},
                                               weights_[index]));
     ranks_.push_back(std::move(made));
   }

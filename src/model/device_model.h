@@ -46,6 +46,8 @@ struct DeviceModelOptions {
   bool keeps_packed = true;
   // Many rows are multiplied by wgmma. Unknown: the devices are asked at load (CheckWgmma).
   std::optional<bool> allows_wgmma = {};
+  // Likewise attention of prompts (CheckWgmmaAttention).
+  std::optional<bool> attends_by_wgmma = {};
   uint32_t num_ranks = 1;  // 1, 2, 4 or 8
   // The devices of ranks 1, 2, ...: not owned, of one kind with `device`, and each reaches the
   // memory of all others (Accelerator::ReachMemoryOf). Empty: all ranks are on `device`.
@@ -107,6 +109,8 @@ class DeviceModel final : public LoadedModel {
   size_t packed_bytes() const;  // of them, in matrices that are packed
   // Whether the device passed CheckWgmma.
   bool allows_wgmma() const { return *options_.allows_wgmma; }
+  // Likewise CheckWgmmaAttention.
+  bool attends_by_wgmma() const { return *options_.attends_by_wgmma; }
   // Whether a file has matrices that a device can keep packed.
   static bool HasPackable(const GgufFile& file);
   size_t bytes_read_per_step() const override;
@@ -116,6 +120,8 @@ class DeviceModel final : public LoadedModel {
   // Before the weights: whether there are kernels for it, and what it is loaded for.
   Status TakeConfig(const ModelConfig& config);
   // After them and the rope factors: the working memory and the ids.
+  // Asks the devices what options_ leave open.
+  Status AskForWgmma();
   Status Complete(const std::string& weights_id);
 
   // A step of so many decode rows whose attention so many ctas walk, on each device.

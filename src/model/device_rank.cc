@@ -194,13 +194,12 @@ Status DeviceRank::StoreKv(uint32_t layer, std::byte* kv) {
 
 cuda::KvBlocks DeviceRank::BlocksOf(uint32_t layer, std::byte* kv) const {
   const KvLayout& layout = options_.layout;
-  return {
-      .base = kv + layer * layout.SliceBytes(),
-      .block_stride_bytes = layout.BlockStride(),
-      .num_kv_heads = options_.config.num_kv_heads,
-      .head_dim = options_.config.head_dim,
-      .block_size = layout.block_size,
-      .element = layout.dtype == KvDtype::kFp8 ? cuda::KvElement::kFp8 : cuda::KvElement::kBf16};
+  return {.base = kv + layer * layout.SliceBytes(),
+          .block_stride_bytes = layout.BlockStride(),
+          .num_kv_heads = options_.config.num_kv_heads,
+          .head_dim = options_.config.head_dim,
+          .block_size = layout.block_size,
+          .element = ElementOf(layout)};
 }
 
 Status DeviceRank::Attend(uint32_t layer, std::byte* kv) {
@@ -220,7 +219,8 @@ Status DeviceRank::Attend(uint32_t layer, std::byte* kv) {
                                .num_heads = options_.config.num_heads,
                                .window = is_local ? options_.config.window : 0,
                                .scale = options_.config.attention_scale,
-                               .num_ctas = prefill.num_ctas};
+                               .num_ctas = prefill.num_ctas,
+                               .by_wgmma = options_.attends_by_wgmma};
   void* const stream = options_.device->stream();
   if (prefill.num_ctas > 0) BATON_RETURN_IF_ERROR(Kernels().attention_prefill(params, stream));
   if (decode.num_ctas > 0) {

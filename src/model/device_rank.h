@@ -22,6 +22,11 @@
 
 namespace baton {
 
+// What kernels call the type of K and V, bf16 or fp8.
+inline cuda::KvElement ElementOf(const KvLayout& layout) {
+  return layout.dtype == KvDtype::kFp8 ? cuda::KvElement::kFp8 : cuda::KvElement::kBf16;
+}
+
 // What a rank is made of.
 struct DeviceRankOptions {
   Accelerator* device = nullptr;
@@ -33,6 +38,7 @@ struct DeviceRankOptions {
   DeviceBatchSize batch;
   std::span<const float> rope_factors;  // as FillRopeTable's; read by Create
   bool allows_wgmma = false;
+  bool attends_by_wgmma = false;
 };
 
 // Where a rank leaves a part of a sum.

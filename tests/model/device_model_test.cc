@@ -363,10 +363,14 @@ TEST(DeviceModelWgmmaTest, APromptByWgmmaHasTheBitsOfItsChunksByMma) {
   const auto whole = fixture.Run({{0, 0, all}});
   const uint64_t of_prompt = simt::TotalRunStats().num_wgmma - before;
   EXPECT_GT(of_prompt, 0u);
-  ASSERT_TRUE(whole.ok() && fixture.Run({{1, 0, all.first(30)}}).ok());
-  ASSERT_TRUE(fixture.Run({{1, 30, all.subspan(30, 30)}}).ok());
-  const auto last = fixture.Run({{1, 60, all.subspan(60)}});
-  ASSERT_TRUE(last.ok()) << last.status();
+  ASSERT_TRUE(whole.ok()) << whole.status();
+  // Too few rows for wgmma in products and, with their heads, in attention.
+  constexpr uint32_t kChunk = 15;
+  absl::StatusOr<std::vector<float>> last = std::vector<float>();
+  for (uint32_t done = 0; done < tokens.size(); done += kChunk) {
+    last = fixture.Run({{1, done, all.subspan(done, std::min<size_t>(kChunk, 83 - done))}});
+    ASSERT_TRUE(last.ok()) << last.status();
+  }
   EXPECT_EQ(simt::TotalRunStats().num_wgmma - before, of_prompt);
   EXPECT_EQ(*whole, *last);
   EXPECT_EQ(fixture.KvBytes(0, 83), fixture.KvBytes(1, 83));

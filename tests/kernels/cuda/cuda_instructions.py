@@ -37,6 +37,20 @@ ATTENTION = (
     r"F2FP\.BF16\.F32\.PACK_AB",
     r"SHFL\.BFLY",
 )
+# Scores are 64 columns whatever the head, sums as many as it has dims; the weights of the sums are
+# registers. No operand is loaded by lanes.
+def wgmma_attention(dim):
+    """Copies past L1, products of both kinds, and the arithmetic between them."""
+    return (
+        r"HGMMA\.64x64x16\.F32\.BF16",
+        rf"HGMMA\.64x{dim}x16\.F32\.BF16",
+        r"LDGSTS\.E\.BYPASS.*\.128",
+        r"FFMA",
+        r"F2FP\.BF16\.F32\.PACK_AB",
+        r"SHFL\.BFLY",
+    )
+
+
 # Partials travel as pairs of sums; the item that comes last is told by a counter.
 ATTENTION_DECODE = (*ATTENTION, r"STG\.E\.64", r"LDG\.E\.64", r"ATOMG\.E\.ADD\.STRONG\.GPU")
 # Codes of fp8 become bf16 by two LOP3 and a product of pairs.
@@ -61,9 +75,19 @@ EXPECTED = {
     **{f"AttentionDecode{dim}Kernel": ATTENTION_DECODE for dim in (64, 128, 256)},
     **{f"AttentionPrefill{dim}Kernel": ATTENTION for dim in (64, 128, 256)},
     **{f"AttentionDecode{dim}Fp8Kernel": (*ATTENTION_DECODE, *CODES) for dim in (64, 128, 256)},
+    **{f"AttentionWgmma{dim}Kernel": wgmma_attention(dim) for dim in (64, 128, 256)},
     # Codes are read and their bf16 written sixteen bytes at a time.
     **{
         f"AttentionPrefill{dim}Fp8Kernel": (*ATTENTION, *CODES, r"LDS\.128", r"STS\.128")
+        for dim in (64, 128, 256)
+    },
+    **{
+        f"AttentionWgmma{dim}Fp8Kernel": (
+            *wgmma_attention(dim),
+            *CODES,
+            r"LDS\.128",
+            r"STS\.128",
+        )
         for dim in (64, 128, 256)
     },
     "GemmRows8Kernel": (*TENSOR_PIPELINE, *PARTIALS),

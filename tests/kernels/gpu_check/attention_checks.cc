@@ -36,6 +36,7 @@ struct AttentionCase {
   std::vector<Chunk> chunks;
   bool has_prefill = false;
   bool is_cut = false;  // some pairs of decode are shared by several items
+  bool by_wgmma = false;
 };
 
 // A case with its inputs.
@@ -43,6 +44,7 @@ struct LaunchedCase {
   const HeadShape& shape;
   const AttentionInputs& inputs;
   uint32_t num_ctas;
+  bool by_wgmma;
 };
 
 // A plan and what both kernels made of it.
@@ -84,7 +86,8 @@ absl::Status Launch(const DeviceBody& body, const LaunchedCase& launched, Attent
                                   .num_heads = shape.num_heads,
                                   .window = batch.plan_shape().window,
                                   .scale = kScale,
-                                  .num_ctas = launched.num_ctas};
+                                  .num_ctas = launched.num_ctas,
+                                  .by_wgmma = launched.by_wgmma};
   params.kv.base = blocks.data() + batch.blocks().LayerOffset();
   BATON_RETURN_IF_ERROR(body.kernels().attention_prefill(params, nullptr));
   params.items = decode.data();
@@ -109,7 +112,7 @@ absl::StatusOr<AttentionRun> Run(const StageInput& input, const AttentionCase& c
     return Internal("the plan has {} items of prefill and {} shared ones: not the case it is for",
                     run.plan.prefill.size(), run.plan.num_arrivals);
   }
-  BATON_RETURN_IF_ERROR(Launch(input.body, {c.shape, batch, num_ctas}, run));
+  BATON_RETURN_IF_ERROR(Launch(input.body, {c.shape, batch, num_ctas, c.by_wgmma}, run));
   return run;
 }
 
@@ -153,6 +156,16 @@ absl::StatusOr<std::string> CheckSameBits(const StageInput& input, const Attenti
   BATON_ASSIGN_OR_RETURN(const AttentionRun decode, Run(input, rows, rows_batch));
   if (!SameValues(prefill.out, decode.out)) return Internal("other bits");
   return fmt::format("{} rows", whole_batch.num_rows());
+}
+
+// By wgmma and by mma.sync.
+absl::StatusOr<std::string> CheckByWgmma(const StageInput& input, AttentionCase c) {
+  const AttentionInputs batch(c.shape, c.chunks, c.window);
+  BATON_ASSIGN_OR_RETURN(const AttentionRun by_mma, Run(input, c, batch));
+  c.by_wgmma = true;
+  BATON_ASSIGN_OR_RETURN(const AttentionRun by_wgmma, Run(input, c, batch));
+  if (!SameValues(by_mma.out, by_wgmma.out)) return Internal("other bits");
+  return fmt::format("{} rows, {} items", batch.num_rows(), by_mma.plan.prefill.size());
 }
 
 std::vector<AttentionCase> TinyCases() {
@@ -201,6 +214,13 @@ absl::Status Add(const char* name, const absl::StatusOr<std::string>& outcome, R
 absl::Status CheckAttentionKernels(const StageInput& input, Report& report) {
   for (const AttentionCase& c : input.is_tiny ? TinyCases() : FullCases()) {
     BATON_RETURN_IF_ERROR(Add(c.name, CheckAttention(input, c), report));
+    if (!c.has_prefill) continue;
+    const std::string name = fmt::format("{}, wgmma == mma", c.name);
+    if (input.major == 9) {
+      BATON_RETURN_IF_ERROR(Add(name.c_str(), CheckByWgmma(input, c), report));
+    } else {
+      BATON_RETURN_IF_ERROR(report.Add({name, Verdict::kNotRun, "needs sm_90"}));
+    }
   }
   const Chunk chunk = input.is_tiny ? Chunk{0, 250, 17} : Chunk{0, 1000, 200};
   for (const cuda::KvElement element : {cuda::KvElement::kBf16, kFp8}) {

@@ -370,7 +370,8 @@ nlohmann::json JsonOf(const DeviceModel& model) {
           {"ffn_size", config.ffn_size},         {"num_heads", config.num_heads},
           {"num_kv_heads", config.num_kv_heads}, {"head_dim", config.head_dim},
           {"vocab_size", config.vocab_size},     {"step_bytes", model.bytes_read_per_step()},
-          {"wgmma", model.allows_wgmma()},       {"numerics", model.numerics_text()}};
+          {"wgmma", model.allows_wgmma()},       {"wgmma_attention", model.attends_by_wgmma()},
+          {"numerics", model.numerics_text()}};
 }
 
 }  // namespace

@@ -242,6 +242,10 @@ template <uint32_t kColumns>
 absl::Status RunWgmma(const WordParams& params, uint32_t) {
   return simt_test::BATON_BODY::WarpgroupProduct(params, kColumns);
 }
+template <uint32_t kColumns>
+absl::Status RunColumns(const WordParams& params, uint32_t) {
+  return simt_test::BATON_BODY::WarpgroupColumns(params, kColumns);
+}
 absl::Status RunChain(const WordParams& params, uint32_t) {
   return simt_test::BATON_BODY::WarpgroupChain(params);
 }
@@ -264,9 +268,13 @@ const Primitives kPrimitives = {
     .ldmatrix_trans = RunTransposed,
     .mma = RunMma,
     .tensor_tiles = RunTiles,
+    .wgmma64 = RunWgmma<64>,
     .wgmma128 = RunWgmma<128>,
     .wgmma192 = RunWgmma<192>,
     .wgmma256 = RunWgmma<256>,
+    .wgmma_columns64 = RunColumns<64>,
+    .wgmma_columns128 = RunColumns<128>,
+    .wgmma_columns256 = RunColumns<256>,
     .wgmma_chain = RunChain,
     .atomics = RunAtomics,
     .to_bf16 = RunRound,

@@ -57,9 +57,13 @@ struct Primitives {
   Launch mma;
   // See wgmma_kernels.h. sm_90a.
   Launch tensor_tiles;
+  Launch wgmma64;
   Launch wgmma128;
   Launch wgmma192;
   Launch wgmma256;
+  Launch wgmma_columns64;
+  Launch wgmma_columns128;
+  Launch wgmma_columns256;
   Launch wgmma_chain;
   // kAtomicCtas ctas; out[0..2] = count, maximum of in, sum of in by compare-and-swap; out[4..5] =
   // the 64-bit sum of in * 2^20; out[8 + i] is exchanged for i + 7 and lands in

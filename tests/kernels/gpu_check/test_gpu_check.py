@@ -235,7 +235,8 @@ class GpuCheckScript(unittest.TestCase):
             for kind in ("q4_0", "q4_k", "q8_0", "e4m3")
             for name in ("gate_up", "down")
         }
-        others = {"all_reduce", "attention", "attention fp8", "kv_gather", "kv_scatter"}
+        others = {"all_reduce", "kv_gather", "kv_scatter"}
+        others |= {f"attention{of}{by}" for of in ("", " fp8") for by in ("", " wgmma")}
         self.assertEqual(kinds, products | packed | rows | experts | others)
         for check in checks.values():
             self.assertGreater(check["median_us"], 0)

@@ -136,10 +136,12 @@ class AttentionTiming {
     }
   }
 
-  absl::Status Add(TimedCase timed, Report& report) {
+  // Prompts by mma.sync, or by wgmma.
+  absl::Status Add(TimedCase timed, Report& report, bool by_wgmma = false) {
     if (!status_.ok()) {
       return report.Add({timed.name, Verdict::kFail, std::string(status_.message())});
     }
+    by_wgmma_ = by_wgmma;
     const bool is_prefill = !plan_.prefill.empty();
     timed.bytes = static_cast<double>(kv_bytes_);
     timed.work =
@@ -189,7 +191,8 @@ class AttentionTiming {
         .num_heads = shape_.num_heads,
         .window = 0,
         .scale = 0.088388f,  // 1 / sqrt(128)
-        .num_ctas = std::min(count, is_prefill ? kPrefillCtas : kDecodeCtas)};
+        .num_ctas = std::min(count, is_prefill ? kPrefillCtas : kDecodeCtas),
+        .by_wgmma = by_wgmma_};
     params.kv.base = memory_.Piece(kv_bytes_, i);
     return params;
   }
@@ -202,6 +205,7 @@ class AttentionTiming {
   cuda::AttentionPlan plan_;
   absl::Status status_;
   size_t kv_bytes_;
+  bool by_wgmma_ = false;
   RandomMemory memory_;
   RandomMemory q_;
   DeviceArray<Bf16> out_;
@@ -228,9 +232,12 @@ absl::Status AddAttention(const StageInput& input, cuda::KvElement element, Repo
   const uint32_t rows = input.is_tiny ? 66 : 2048;
   AttentionTiming timing(input, element, {1, rows, rows});
   const double pairs = 0.5 * rows * (rows + 1) * shape.num_heads;
-  return timing.Add(
-      {.name = fmt::format("{} prefill {}", name, rows), .flops = 4 * pairs * shape.head_dim},
-      report);
+  TimedCase timed = {.name = fmt::format("{} prefill {}", name, rows),
+                     .flops = 4 * pairs * shape.head_dim};
+  BATON_RETURN_IF_ERROR(timing.Add(timed, report));
+  if (input.major != 9) return absl::OkStatus();
+  timed.name = fmt::format("{} wgmma prefill {}", name, rows);
+  return timing.Add(timed, report, /*by_wgmma=*/true);
 }
 
 // The kernels that work row by row. Their data is in L2 where it fits, as in a step.

@@ -33,6 +33,28 @@ WordCheck TilesCheck(const Primitives& p) {
   return check;
 }
 
+using Launch = decltype(Primitives::wgmma128);
+
+Launch ProductOf(const Primitives& p, uint32_t columns) {
+  if (columns == 64) return p.wgmma64;
+  return columns == 128 ? p.wgmma128 : (columns == 192 ? p.wgmma192 : p.wgmma256);
+}
+
+// A in registers, B in tiles of columns, in a step of K that differs by kind.
+WordCheck ColumnsCheck(const Primitives& p, MmaKind kind, uint32_t columns) {
+  const std::vector<uint32_t> grid = MmaGrid(kind, columns, 51 + static_cast<uint64_t>(kind));
+  WordCheck check{.name = fmt::format("wgmma columns {} {}", columns, MmaKindName(kind)),
+                  .launch = columns == 64    ? p.wgmma_columns64
+                            : columns == 128 ? p.wgmma_columns128
+                                             : p.wgmma_columns256};
+  check.in = WgmmaInputs(grid, columns);
+  check.expected = WgmmaOutputs(MmaModel(grid), columns);
+  check.count = WgmmaCount(static_cast<uint32_t>(kind) % 4, true);
+  check.out.assign(check.expected.size(), kPoison);
+  check.hopper_only = true;
+  return check;
+}
+
 // A kind's operands, in a step of K that differs by kind: with C and from zero.
 std::vector<WordCheck> ProductChecks(const Primitives& p, MmaKind kind, uint32_t columns) {
   std::vector<WordCheck> checks;
@@ -41,7 +63,7 @@ std::vector<WordCheck> ProductChecks(const Primitives& p, MmaKind kind, uint32_t
   for (const bool adds : {true, false}) {
     WordCheck check{
         .name = fmt::format("wgmma {} {}{}", columns, MmaKindName(kind), adds ? "" : " from zero"),
-        .launch = columns == 128 ? p.wgmma128 : (columns == 192 ? p.wgmma192 : p.wgmma256)};
+        .launch = ProductOf(p, columns)};
     check.in = WgmmaInputs(grid, columns);
     if (!adds) {
       for (size_t i = 0; i < grid.size(); ++i) {
@@ -109,7 +131,10 @@ absl::Status CheckWgmmaPrimitives(const StageInput& input, Report& report) {
   const Primitives& p = input.body.primitives();
   BATON_RETURN_IF_ERROR(report.Add(RunCheck(input, TilesCheck(p))));
   for (const MmaKind kind : kMmaKinds) {
-    for (const uint32_t columns : {128u, 192u, 256u}) {
+    for (const uint32_t columns : {64u, 128u, 256u}) {
+      BATON_RETURN_IF_ERROR(report.Add(RunCheck(input, ColumnsCheck(p, kind, columns))));
+    }
+    for (const uint32_t columns : {64u, 128u, 192u, 256u}) {
       for (const WordCheck& check : ProductChecks(p, kind, columns)) {
         BATON_RETURN_IF_ERROR(report.Add(RunCheck(input, check)));
       }

@@ -37,6 +37,7 @@ struct AttentionCase {
   bool is_whole = false;        // no place for partials: an item has all splits of its pairs
   uint32_t poison_rows = 0;     // that belong to no chunk, behind the others
   KvElement element = KvElement::kBf16;
+  bool by_wgmma = false;  // prefill
 };
 
 // Every decode item, cut into items of so many splits that meet in the partials.
@@ -101,7 +102,8 @@ class AttentionBatch {
                               .num_heads = case_.num_heads,
                               .window = case_.window,
                               .scale = kScale,
-                              .num_ctas = case_.num_ctas};
+                              .num_ctas = case_.num_ctas,
+                              .by_wgmma = case_.by_wgmma};
     params.kv.base = arena.data() + inputs_.blocks().LayerOffset();
     status = runner::Kernels().attention_prefill(params, nullptr);
     if (!status.ok()) return status;

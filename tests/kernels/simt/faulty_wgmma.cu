@@ -27,7 +27,9 @@ struct Faulty {
 // Zeros written by threads, as both operands.
 BATON_DEVICE void FillTile(const Faulty& run, FaultShared& memory) {
   for (uint32_t i = thread(); i < kRows * 8; i += num_threads()) memory.tile[i / 8][i % 8] = {};
-  if (run.fault != WgmmaFault::kNoProxyFence) fence_proxy_async();
+  const bool is_fenced =
+      run.fault != WgmmaFault::kNoProxyFence && run.fault != WgmmaFault::kColumnsNotFenced;
+  if (is_fenced) fence_proxy_async();
   sync_block();
 }
 
@@ -40,6 +42,16 @@ BATON_DEVICE void Once(FragmentC (&sums)[16], TileDescriptor a, TileDescriptor b
   wgmma_bf16_m64k16(sums, a, b, true);
   wgmma_commit();
   wgmma_finish(sums);
+}
+
+constexpr uint32_t kTileBytes = 64 * 128;  // of columns
+
+BATON_DEVICE void Once(FragmentC (&sums)[16], ColumnsDescriptor columns) {
+  const FragmentA a[1] = {};
+  wgmma_fence();
+  wgmma_bf16_m64k16(sums, a[0], columns);
+  wgmma_commit();
+  wgmma_finish(sums, a);
 }
 
 // Who calls, and with what.
@@ -72,6 +84,15 @@ BATON_DEVICE void Calls(const Faulty& run, FaultShared& memory, FragmentC (&sums
     case WgmmaFault::kNoSwizzle:
       Once(sums, {tile.bits & ~(uint64_t{3} << 62)}, tile);
       return;
+    case WgmmaFault::kColumnsMisaligned:
+      Once(sums, describe_columns(memory.tile[1], kTileBytes));
+      return;
+    case WgmmaFault::kColumnsNoSwizzle:
+      Once(sums, {describe_columns(memory.tile, kTileBytes).bits & ~(uint64_t{3} << 62)});
+      return;
+    case WgmmaFault::kColumnsOutside:  // the second tile
+      Once(sums, ColumnsStep(describe_columns(memory.tile, kTileBytes), 4));
+      return;
     case WgmmaFault::kTileOutside:  // 128 rows from the middle on
       Once(sums, tile, describe_tile(memory.tile[64]));
       return;
@@ -80,10 +101,25 @@ BATON_DEVICE void Calls(const Faulty& run, FaultShared& memory, FragmentC (&sums
   }
 }
 
+// What is done with registers and tiles of columns while a product of them is under way.
+BATON_DEVICE void OrdersOfColumns(const Faulty& run, FaultShared& memory, FragmentC (&sums)[16]) {
+  FragmentA a[1] = {};
+  wgmma_fence();
+  wgmma_bf16_m64k16(sums, a[0], describe_columns(memory.tile, kTileBytes));
+  wgmma_commit();
+  if (run.fault == WgmmaFault::kOperandWritten) a[0].regs[thread() % 4] = 1;
+  if (run.fault == WgmmaFault::kColumnsWritten) memory.tile[thread() % 16][0] = {};
+  wgmma_finish(sums, a);
+}
+
 // What is done with sums and tiles while a product is under way.
 BATON_DEVICE void Orders(const Faulty& run, FaultShared& memory, FragmentC (&sums)[16]) {
   const TileDescriptor tile = describe_tile(memory.tile);
   if (thread() >= kWarpgroupSize) return;
+  if (run.fault >= WgmmaFault::kOperandWritten && run.fault <= WgmmaFault::kColumnsWritten) {
+    OrdersOfColumns(run, memory, sums);
+    return;
+  }
   if (run.fault != WgmmaFault::kNoFence) wgmma_fence();
   wgmma_bf16_m64k16(sums, tile, tile, true);
   wgmma_commit();

@@ -68,15 +68,9 @@ BATON_DEVICE uint32_t PlaceOf(uint32_t columns, uint32_t j, uint32_t v) {
   return row * columns + 8 * j + lane() % 4 * 2 + v % 2;
 }
 
-template <uint32_t kColumns, typename Multiply>
-BATON_DEVICE void RunProduct(const WordParams& params, uint32_t step, const Multiply& multiply) {
-  auto& memory = shared<ProductShared<kColumns>>();
+template <uint32_t kColumns>
+BATON_DEVICE void LoadSums(const WordParams& params, FragmentC (&sums)[kColumns / 8]) {
   const uint32_t* c = params.in + kWgmmaWordsA + WgmmaWordsB(kColumns);
-  PutRows(params.in, kRowsA, step, memory.a);
-  PutRows(params.in + kWgmmaWordsA, kColumns, step, memory.b);
-  fence_proxy_async();
-  sync_block();
-  FragmentC sums[kColumns / 8];
   BATON_UNROLL
   for (uint32_t j = 0; j < kColumns / 8; ++j) {
     BATON_UNROLL
@@ -84,10 +78,10 @@ BATON_DEVICE void RunProduct(const WordParams& params, uint32_t step, const Mult
       sums[j].values[v] = std::bit_cast<float>(c[PlaceOf(kColumns, j, v)]);
     }
   }
-  const TileDescriptor a = TileStep(describe_tile(memory.a), step);
-  const TileDescriptor b = TileStep(describe_tile(memory.b), step);
-  multiply(sums, a, b);
-  wgmma_finish(sums);
+}
+
+template <uint32_t kColumns>
+BATON_DEVICE void StoreSums(const WordParams& params, const FragmentC (&sums)[kColumns / 8]) {
   BATON_UNROLL
   for (uint32_t j = 0; j < kColumns / 8; ++j) {
     BATON_UNROLL
@@ -95,6 +89,22 @@ BATON_DEVICE void RunProduct(const WordParams& params, uint32_t step, const Mult
       params.out[PlaceOf(kColumns, j, v)] = std::bit_cast<uint32_t>(sums[j].values[v]);
     }
   }
+}
+
+template <uint32_t kColumns, typename Multiply>
+BATON_DEVICE void RunProduct(const WordParams& params, uint32_t step, const Multiply& multiply) {
+  auto& memory = shared<ProductShared<kColumns>>();
+  PutRows(params.in, kRowsA, step, memory.a);
+  PutRows(params.in + kWgmmaWordsA, kColumns, step, memory.b);
+  fence_proxy_async();
+  sync_block();
+  FragmentC sums[kColumns / 8];
+  LoadSums<kColumns>(params, sums);
+  const TileDescriptor a = TileStep(describe_tile(memory.a), step);
+  const TileDescriptor b = TileStep(describe_tile(memory.b), step);
+  multiply(sums, a, b);
+  wgmma_finish(sums);
+  StoreSums<kColumns>(params, sums);
 }
 
 template <uint32_t kColumns>
@@ -107,6 +117,7 @@ BATON_DEVICE void MultiplyOnce(const WordParams& params) {
                        });
 }
 
+BATON_KERNEL(kWarpgroupSize) Product64Kernel(WordParams params) { MultiplyOnce<64>(params); }
 BATON_KERNEL(kWarpgroupSize) Product128Kernel(WordParams params) { MultiplyOnce<128>(params); }
 BATON_KERNEL(kWarpgroupSize) Product192Kernel(WordParams params) { MultiplyOnce<192>(params); }
 BATON_KERNEL(kWarpgroupSize) Product256Kernel(WordParams params) { MultiplyOnce<256>(params); }
@@ -121,6 +132,54 @@ BATON_KERNEL(kWarpgroupSize) ChainKernel(WordParams params) {
       wgmma_wait<1>();
     }
   });
+}
+
+// Tiles of columns: [tile][row][column of the tile], chunks swizzled.
+template <uint32_t kColumns>
+struct ColumnsShared {
+  alignas(kTileAlignment) Bf16 tiles[kColumns / kTileColumns][kTileColumns][kTileColumns];
+};
+
+// A from registers, and B, [column][16], as sixteen rows of tiles of columns.
+template <uint32_t kColumns>
+BATON_DEVICE void MultiplyColumns(const WordParams& params) {
+  auto& memory = shared<ColumnsShared<kColumns>>();
+  const uint32_t step = params.count % 4;
+  const auto* b = reinterpret_cast<const Bf16*>(params.in + kWgmmaWordsA);
+  for (uint32_t i = thread(); i < kColumns * 16; i += kWarpgroupSize) {
+    const uint32_t column = i / 16;
+    const uint32_t row = 16 * step + i % 16;
+    const uint32_t chunk = column % kTileColumns / 8;
+    memory.tiles[column / kTileColumns][row][(chunk ^ row % 8) * 8 + column % 8] = b[i];
+  }
+  fence_proxy_async();
+  sync_block();
+  FragmentA a[1];
+  BATON_UNROLL
+  for (uint32_t i = 0; i < 4; ++i) {
+    const uint32_t row = warp() * 16 + lane() / 4 + i % 2 * 8;
+    a[0].regs[i] = params.in[row * 8 + lane() % 4 + i / 2 * 4];
+  }
+  FragmentC sums[kColumns / 8];
+  LoadSums<kColumns>(params, sums);
+  wgmma_fence();
+  wgmma_bf16_m64k16(sums, a[0],
+                    ColumnsStep(describe_columns(memory.tiles, sizeof(memory.tiles[0])), step));
+  wgmma_commit();
+  wgmma_finish(sums, a);
+  StoreSums<kColumns>(params, sums);
+}
+
+BATON_KERNEL(kWarpgroupSize) Columns64Kernel(WordParams params) { MultiplyColumns<64>(params); }
+BATON_KERNEL(kWarpgroupSize) Columns128Kernel(WordParams params) { MultiplyColumns<128>(params); }
+BATON_KERNEL(kWarpgroupSize) Columns256Kernel(WordParams params) { MultiplyColumns<256>(params); }
+
+template <uint32_t kColumns>
+absl::Status StartColumns(const char* name, void (*kernel)(WordParams), const WordParams& params) {
+  return launch({.name = name,
+                 .num_threads = kWarpgroupSize,
+                 .shared_bytes = sizeof(ColumnsShared<kColumns>)},
+                kernel, params);
 }
 
 template <uint32_t kColumns>
@@ -148,9 +207,16 @@ absl::Status TensorTiles(const WordParams& params) {
 }
 
 absl::Status WarpgroupProduct(const WordParams& params, uint32_t columns) {
+  if (columns == 64) return Start<64>("Product64", Product64Kernel, params);
   if (columns == 128) return Start<128>("Product128", Product128Kernel, params);
   return columns == 192 ? Start<192>("Product192", Product192Kernel, params)
                         : Start<256>("Product256", Product256Kernel, params);
+}
+
+absl::Status WarpgroupColumns(const WordParams& params, uint32_t columns) {
+  if (columns == 64) return StartColumns<64>("Columns64", Columns64Kernel, params);
+  return columns == 128 ? StartColumns<128>("Columns128", Columns128Kernel, params)
+                        : StartColumns<256>("Columns256", Columns256Kernel, params);
 }
 
 absl::Status WarpgroupChain(const WordParams& params) {

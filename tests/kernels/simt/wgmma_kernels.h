@@ -39,9 +39,11 @@ inline namespace BATON_BODY {
 
 // out = kCopiedTiles tiles of the bf16 matrix `in` [kMatrixRows][kMatrixColumns], in plain order.
 absl::Status TensorTiles(const WordParams& params);
-// out = D = A B^T, plus C when it counts, of `in` = A, B, C; `columns` is 128, 192 or
-// 256.
+// out = D = A B^T, plus C when it counts, of `in` = A, B, C; `columns` is 64, 128, 192 or 256.
 absl::Status WarpgroupProduct(const WordParams& params, uint32_t columns);
+// The same with A in registers and B in tiles of columns, in rows [16 step, 16 step + 16) of those;
+// C counts; 64, 128 or 256.
+absl::Status WarpgroupColumns(const WordParams& params, uint32_t columns);
 // out = D of kChainProducts products in turn, all of the same A and B and each a group of its own,
 // begun while the one before is under way; C counts; 128 columns.
 absl::Status WarpgroupChain(const WordParams& params);

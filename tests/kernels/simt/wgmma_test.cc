@@ -79,6 +79,13 @@ std::string CheckProduct(uint32_t columns, uint32_t step, bool adds) {
   return status.ok() ? product.Wrong(1, adds) : std::string(status.message());
 }
 
+// The same with A in registers and B in tiles of columns.
+std::string CheckColumns(uint32_t columns, uint32_t step) {
+  ProductCase product(columns);
+  const absl::Status status = WarpgroupColumns(product.Params(WgmmaCount(step, true)), columns);
+  return status.ok() ? product.Wrong(1, true) : std::string(status.message());
+}
+
 std::string CheckChain() {
   ProductCase product(128);
   const absl::Status status = WarpgroupChain(product.Params(0));
@@ -113,6 +120,13 @@ TEST_P(EveryOrder, AProductHasTheBitsOfTheModel) {
   EXPECT_EQ(CheckProduct(128, 3, true), "");
   EXPECT_EQ(CheckProduct(192, 1, true), "");
   EXPECT_EQ(CheckProduct(256, 2, true), "");
+  EXPECT_EQ(CheckProduct(64, 1, false), "");
+}
+
+TEST_P(EveryOrder, AProductOfRegistersAndColumnsHasTheBitsOfTheModel) {
+  EXPECT_EQ(CheckColumns(64, 0), "");
+  EXPECT_EQ(CheckColumns(128, 3), "");
+  EXPECT_EQ(CheckColumns(256, 1), "");
 }
 
 TEST_P(EveryOrder, ProductsOfTheSameSumsAreAChain) { EXPECT_EQ(CheckChain(), ""); }
@@ -159,6 +173,9 @@ INSTANTIATE_TEST_SUITE_P(
         Case{WgmmaFault::kTileMisaligned, {"misuse:", "a tile at 128 of shared memory"}},
         Case{WgmmaFault::kStepBeyondTile, {"misuse:", "or a step beyond its 64 columns"}},
         Case{WgmmaFault::kNoSwizzle, {"misuse:", "not a descriptor of a tile swizzled"}},
+        Case{WgmmaFault::kColumnsMisaligned, {"misuse:", "columns at 128 of shared memory"}},
+        Case{WgmmaFault::kColumnsNoSwizzle, {"misuse:", "not a descriptor of columns swizzled"}},
+        Case{WgmmaFault::kColumnsOutside, {"misuse:", "columns are not in shared memory"}},
         Case{WgmmaFault::kTileOutside, {"misuse:", "a tile is not in shared memory"}}));
 
 INSTANTIATE_TEST_SUITE_P(
@@ -169,6 +186,9 @@ INSTANTIATE_TEST_SUITE_P(
         Case{WgmmaFault::kNoProxyFence, {"misuse:", "no fence_proxy_async came between"}},
         Case{WgmmaFault::kSumsWritten, {"misuse:", "wrote its sums before it waited"}},
         Case{WgmmaFault::kSumsWrittenBetween, {"misuse:", "wrote its sums before it waited"}},
+        Case{WgmmaFault::kOperandWritten, {"misuse:", "wrote an operand before it waited"}},
+        Case{WgmmaFault::kColumnsNotFenced, {"misuse:", "no fence_proxy_async came between"}},
+        Case{WgmmaFault::kColumnsWritten, {"race:", "the read of a wgmma of warpgroup 0"}},
         Case{WgmmaFault::kNotWaited, {"misuse:", "without waiting for its last wgmma"}},
         Case{WgmmaFault::kTileWritten, {"race:", "the read of a wgmma of warpgroup 0"}},
         Case{WgmmaFault::kTileWrittenAfterTooFew, {"race:", "the read of a wgmma of warpgroup 0"}},
@@ -232,6 +252,7 @@ TEST(Mutants, OfTensorTilesAreNoticed) {
 
 TEST(Mutants, OfProductsAreNoticed) {
   ExpectAllNoticed([] { return CheckProduct(128, 2, true).empty(); });
+  ExpectAllNoticed([] { return CheckColumns(128, 2).empty(); });
 }
 
 }  // namespace

@@ -1,0 +1,87 @@
+// AttentionPrefill on Hopper: the walk, the rules and so the bits of attention_prefill.cu, but the
+// four warps are one warpgroup, and wgmma multiplies.
+//
+// Work: as there. Scores are eight products at 128 dims, m64 n64 k16, of q and K in shared memory;
+// the sums four, m64 n128 k16, of the weights in registers and V, whose rows lie along K: no lane
+// loads an operand. Bytes and flops: as there. Limits, a tile of 64 keys at 128 dims and a cta: the
+// tensor cores 512 cycles; shared memory 128 bytes a cycle: 32 KiB of q and K, 16 of V, and 32 that
+// are copied, 640 cycles; scale, mask, Exp2 and the rest of WeighTile about 700 instructions of
+// each warp, so those bind (mma.sync takes the same and 830 cycles of tensor cores, with 200
+// instructions for its operands) [calc]. Two ctas share an SM up to 128 dims: one multiplies while
+// the other weighs. At 256 there is one, and they take turns. Reached: not yet measured on a GPU.
+#include "kernels/cuda/attention_walk.h"
+#include "kernels/cuda/kernel_table.h"
+#include "kernels/simt/device.h"
+
+namespace baton::cuda {
+inline namespace BATON_BODY {
+namespace {
+
+// See attention_walk.h; tiles are aligned.
+template <KvElement kElement, uint32_t kDim>
+struct WgmmaShared : WalkTraits<kElement, kDim, SharedRows::kTiles> {
+  alignas(simt::kTileAlignment) Vec16 q[kPrefillPairs][kDim / kVec];
+  StoredKeys<kElement, kDim, kTileKeys> ring[kSlots];
+  float totals[kDim / 2][kPrefillThreads];
+};
+template <uint32_t kDim>
+struct WgmmaShared<KvElement::kFp8, kDim> : WalkTraits<KvElement::kFp8, kDim, SharedRows::kTiles> {
+  alignas(simt::kTileAlignment) Vec16 q[kPrefillPairs][kDim / kVec];
+  Vec16 wide[2][kTileKeys][kDim / kVec];
+  StoredKeys<KvElement::kFp8, kDim, kTileKeys> ring[kSlots];
+  float totals[kDim / 2][kPrefillThreads];
+};
+static_assert(sizeof(WgmmaShared<KvElement::kFp8, 128>) < 113 * 1024,
+              "two ctas of an SM's 227 KiB");
+static_assert(sizeof(WgmmaShared<KvElement::kFp8, 256>) < 227 * 1024);
+
+BATON_KERNEL(kPrefillThreads) AttentionWgmma64Kernel(AttentionParams params) {
+  AttendItems<WgmmaShared<KvElement::kBf16, 64>>(params);
+}
+BATON_KERNEL(kPrefillThreads) AttentionWgmma128Kernel(AttentionParams params) {
+  AttendItems<WgmmaShared<KvElement::kBf16, 128>>(params);
+}
+BATON_KERNEL(kPrefillThreads) AttentionWgmma256Kernel(AttentionParams params) {
+  AttendItems<WgmmaShared<KvElement::kBf16, 256>>(params);
+}
+BATON_KERNEL(kPrefillThreads) AttentionWgmma64Fp8Kernel(AttentionParams params) {
+  AttendItems<WgmmaShared<KvElement::kFp8, 64>>(params);
+}
+BATON_KERNEL(kPrefillThreads) AttentionWgmma128Fp8Kernel(AttentionParams params) {
+  AttendItems<WgmmaShared<KvElement::kFp8, 128>>(params);
+}
+BATON_KERNEL(kPrefillThreads) AttentionWgmma256Fp8Kernel(AttentionParams params) {
+  AttendItems<WgmmaShared<KvElement::kFp8, 256>>(params);
+}
+
+using Kernel = void (*)(AttentionParams);
+constexpr Kernel kKernels[6] = {AttentionWgmma64Kernel,     AttentionWgmma128Kernel,
+                                AttentionWgmma256Kernel,    AttentionWgmma64Fp8Kernel,
+                                AttentionWgmma128Fp8Kernel, AttentionWgmma256Fp8Kernel};
+
+}  // namespace
+
+const KernelInfo kAttentionWgmmaInfos[6] = {
+    {"AttentionWgmma64Kernel", kPrefillThreads, sizeof(WgmmaShared<KvElement::kBf16, 64>)},
+    {"AttentionWgmma128Kernel", kPrefillThreads, sizeof(WgmmaShared<KvElement::kBf16, 128>)},
+    {"AttentionWgmma256Kernel", kPrefillThreads, sizeof(WgmmaShared<KvElement::kBf16, 256>)},
+    {"AttentionWgmma64Fp8Kernel", kPrefillThreads, sizeof(WgmmaShared<KvElement::kFp8, 64>)},
+    {"AttentionWgmma128Fp8Kernel", kPrefillThreads, sizeof(WgmmaShared<KvElement::kFp8, 128>)},
+    {"AttentionWgmma256Fp8Kernel", kPrefillThreads, sizeof(WgmmaShared<KvElement::kFp8, 256>)}};
+
+absl::Status LaunchAttentionWgmma(const AttentionParams& params, void* stream) {
+  if (!simt::has_wgmma()) {
+    return absl::FailedPreconditionError("AttentionPrefill: the device has no wgmma");
+  }
+  const uint32_t index = KernelIndex(params.kv);
+  return simt::launch({.name = "AttentionWgmma",
+                       .grid = {params.num_ctas, 1, 1},
+                       .num_threads = kPrefillThreads,
+                       .shared_bytes = kAttentionWgmmaInfos[index].shared_bytes,
+                       .overlaps = true,
+                       .stream = stream},
+                      kKernels[index], params);
+}
+
+}  // namespace BATON_BODY
+}  // namespace baton::cuda
