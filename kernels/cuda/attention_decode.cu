@@ -6,14 +6,15 @@
 // two ahead: 64 KiB a cta under way) and leaves (maximum, weight, sums) as a partial: in its ring,
 // where the cta folds the four in ascending order, each warp a quarter of the dims; or, when the
 // pairs' splits are cut over several items, in the workspace, where the last cta to arrive folds
-// all. Bytes: 4 head_dim a key and kv head, once (a second time from L2 for each further sixteen
-// pairs); a cut split also writes and reads 4 head_dim + 8 a pair, 3 % at four pairs. Flops: 64
-// head_dim a key, of which group / 16 are useful. Limit: memory; a cta with fewer than four splits
-// (below 1k keys) has idle warps, and the last cta of 128k keys and 4 pairs folds 1 MiB alone.
-// Reached: not yet measured on a GPU.
-// Fp8: codes become operands in registers (attention_fp8.h). Bytes: 2 head_dim + 4 a key and kv
-// head; units of 64 dims are 4 KiB. Instructions: 2.25 an element more, 1.75 of them shifts and
-// LOP3: 45 % of what their pipe (64 a cycle) takes while memory gives an SM its 16.5 bytes a cycle
+// all. Where shared memory has no room for four rings a cta has two warps; the bits are the same.
+// (Rings of two slots instead take registers too many at 256 dims.) Bytes: 4 head_dim a key and kv
+// head, once (a second time from L2 for each further sixteen pairs); a cut split also writes and
+// reads 4 head_dim + 8 a pair, 3 % at four pairs. Flops: 64 head_dim a key, of which group / 16 are
+// useful. Limit: memory; a cta with fewer than four splits (below 1k keys) has idle warps, and the
+// last cta of 128k keys and 4 pairs folds 1 MiB alone. Reached: not yet measured on a GPU. Fp8:
+// codes become operands in registers (attention_fp8.h). Bytes: 2 head_dim + 4 a key and kv head;
+// units of 64 dims are 4 KiB. Instructions: 2.25 an element more, 1.75 of them shifts and LOP3: 45
+// % of what their pipe (64 a cycle) takes while memory gives an SM its 16.5 bytes a cycle
 // (H200, 4.3 TB/s at 1.98 GHz).
 #include "kernels/cuda/attention_fp8.h"
 #include "kernels/cuda/attention_items.h"
@@ -25,8 +26,10 @@ namespace baton::cuda {
 inline namespace BATON_BODY {
 namespace {
 
-constexpr uint32_t kDecodeThreads = 128;
-constexpr uint32_t kWarps = kDecodeThreads / simt::kWarpSize;
+// Warps of a cta, and where shared memory has no room for their rings.
+constexpr uint32_t kMostWarps = 4;
+constexpr uint32_t kFewWarps = 2;
+constexpr uint32_t ThreadsOf(uint32_t num_warps) { return num_warps * simt::kWarpSize; }
 constexpr uint32_t kSlots = 3;
 constexpr uint32_t kUnitBytes = 8192;
 constexpr uint32_t SmallerOf(uint32_t a, uint32_t b) { return a < b ? a : b; }
@@ -58,18 +61,23 @@ union WarpMemory {
   Partial<kDim> partial;
 };
 
-// q [pair][chunk]; the folded splits, of which each warp has a quarter of the dims and each thread
+// q [pair][chunk]; the folded splits, of which each warp has as many of the dims and each thread
 // its own part, [n8, value][thread]: beside the sums of a split they do not fit into registers.
-template <KvElement kElement, uint32_t kDim>
+template <KvElement kElement, uint32_t kDim, uint32_t kWarps>
 struct DecodeShared {
   Vec16 q[kWarpPairs][kDim / kVec];
   WarpMemory<kElement, kDim> warps[kWarps];
-  float totals[kDim / 8 / kWarps * 4][kDecodeThreads];
+  float totals[kDim / 8 / kWarps * 4][ThreadsOf(kWarps)];
   uint32_t is_last;
 };
-static_assert(sizeof(DecodeShared<KvElement::kBf16, 128>) < 113 * 1024 &&
-                  sizeof(DecodeShared<KvElement::kFp8, 128>) < 113 * 1024,
+static_assert(sizeof(DecodeShared<KvElement::kBf16, 128, kMostWarps>) < 113 * 1024 &&
+                  sizeof(DecodeShared<KvElement::kFp8, 128, kMostWarps>) < 113 * 1024,
               "two ctas of an SM's 227 KiB");
+static_assert(sizeof(DecodeShared<KvElement::kFp8, 64, kMostWarps>) <= simt::kLeastSharedBytes &&
+                  sizeof(DecodeShared<KvElement::kBf16, 256, kFewWarps>) <=
+                      simt::kLeastSharedBytes &&
+                  sizeof(DecodeShared<KvElement::kFp8, 256, kFewWarps>) <= simt::kLeastSharedBytes,
+              "every GPU has room for two warps");
 
 // Tiles [first, end) of a split, at absolute positions.
 struct Tiles {
@@ -176,9 +184,9 @@ BATON_DEVICE void StorePartial(const SplitState<kDim>& split, uint32_t num_pairs
 }
 
 // Folds a split's partial into the thread's totals.
-template <KvElement kElement, uint32_t kDim>
+template <KvElement kElement, uint32_t kDim, uint32_t kWarps>
 BATON_DEVICE void FoldPartial(const Partial<kDim>& from, uint32_t num_pairs, RowTotal (&rows)[2],
-                              DecodeShared<kElement, kDim>& memory) {
+                              DecodeShared<kElement, kDim, kWarps>& memory) {
   BATON_UNROLL
   for (uint32_t half = 0; half < 2; ++half) {
     const uint32_t pair = simt::lane() / 4 + 8 * half;
@@ -196,10 +204,10 @@ BATON_DEVICE void FoldPartial(const Partial<kDim>& from, uint32_t num_pairs, Row
   }
 }
 
-template <KvElement kElement, uint32_t kDim>
+template <KvElement kElement, uint32_t kDim, uint32_t kWarps>
 BATON_DEVICE void StoreTotals(const AttentionParams& params, const AttentionItem& item,
                               const RowTotal (&rows)[2],
-                              const DecodeShared<kElement, kDim>& memory) {
+                              const DecodeShared<kElement, kDim, kWarps>& memory) {
   BATON_UNROLL
   for (uint32_t half = 0; half < 2; ++half) {
     const uint32_t pair = simt::lane() / 4 + 8 * half;
@@ -217,9 +225,9 @@ BATON_DEVICE void StoreTotals(const AttentionParams& params, const AttentionItem
 }
 
 // True in the cta that arrives last of the item's parts; it then sees the partials of all.
-template <KvElement kElement, uint32_t kDim>
+template <KvElement kElement, uint32_t kDim, uint32_t kWarps>
 BATON_DEVICE bool ArrivesLast(const AttentionParams& params, const AttentionItem& item,
-                              DecodeShared<kElement, kDim>& memory) {
+                              DecodeShared<kElement, kDim, kWarps>& memory) {
   simt::sync_block();
   if (simt::thread() == 0) {
     uint32_t* const arrivals = params.arrivals + item.arrival;
@@ -234,9 +242,9 @@ BATON_DEVICE bool ArrivesLast(const AttentionParams& params, const AttentionItem
   return memory.is_last == 1;
 }
 
-template <KvElement kElement, uint32_t kDim>
+template <KvElement kElement, uint32_t kDim, uint32_t kWarps>
 BATON_DEVICE void AttendItem(const AttentionParams& params, const AttentionItem& item,
-                             DecodeShared<kElement, kDim>& memory) {
+                             DecodeShared<kElement, kDim, kWarps>& memory) {
   const KeyRange seen = KeysOfPairs(params, item, 0, kWarpPairs);
   const KeySource source = SourceOf(params, item, seen);
   const PairRows rows = RowsOfWarp(params, item, 0);
@@ -247,7 +255,7 @@ BATON_DEVICE void AttendItem(const AttentionParams& params, const AttentionItem&
   WarpMemory<kElement, kDim>& own = memory.warps[simt::warp()];
   RowTotal totals[2] = {{kNothing, 0.0f}, {kNothing, 0.0f}};
 
-  CopyPairs<kDim, kWarpPairs, kDecodeThreads>(params, item, memory.q);
+  CopyPairs<kDim, kWarpPairs, ThreadsOf(kWarps)>(params, item, memory.q);
   simt::cp_async_commit();
   for (uint32_t round = 0; round < item.num_splits; round += kWarps) {
     const uint32_t split = item.first_split + round + simt::warp();
@@ -281,9 +289,9 @@ BATON_DEVICE void AttendItem(const AttentionParams& params, const AttentionItem&
   StoreTotals(params, item, totals, memory);
 }
 
-template <KvElement kElement, uint32_t kDim>
+template <KvElement kElement, uint32_t kDim, uint32_t kWarps>
 BATON_DEVICE void AttendItems(const AttentionParams& params) {
-  auto& memory = simt::shared<DecodeShared<kElement, kDim>>();
+  auto& memory = simt::shared<DecodeShared<kElement, kDim, kWarps>>();
   simt::wait_for_previous();
   const uint32_t num_items = *params.num_items;
   for (uint32_t i = simt::block().x; i < num_items; i += simt::grid().x) {
@@ -293,46 +301,88 @@ BATON_DEVICE void AttendItems(const AttentionParams& params) {
   }
 }
 
-BATON_KERNEL(kDecodeThreads) AttentionDecode64Kernel(AttentionParams params) {
-  AttendItems<KvElement::kBf16, 64>(params);
+BATON_KERNEL(ThreadsOf(kMostWarps)) AttentionDecode64Kernel(AttentionParams params) {
+  AttendItems<KvElement::kBf16, 64, kMostWarps>(params);
 }
-BATON_KERNEL(kDecodeThreads) AttentionDecode128Kernel(AttentionParams params) {
-  AttendItems<KvElement::kBf16, 128>(params);
+BATON_KERNEL(ThreadsOf(kMostWarps)) AttentionDecode128Kernel(AttentionParams params) {
+  AttendItems<KvElement::kBf16, 128, kMostWarps>(params);
 }
-BATON_KERNEL(kDecodeThreads) AttentionDecode256Kernel(AttentionParams params) {
-  AttendItems<KvElement::kBf16, 256>(params);
+BATON_KERNEL(ThreadsOf(kMostWarps)) AttentionDecode256Kernel(AttentionParams params) {
+  AttendItems<KvElement::kBf16, 256, kMostWarps>(params);
 }
-BATON_KERNEL(kDecodeThreads) AttentionDecode64Fp8Kernel(AttentionParams params) {
-  AttendItems<KvElement::kFp8, 64>(params);
+BATON_KERNEL(ThreadsOf(kMostWarps)) AttentionDecode64Fp8Kernel(AttentionParams params) {
+  AttendItems<KvElement::kFp8, 64, kMostWarps>(params);
 }
-BATON_KERNEL(kDecodeThreads) AttentionDecode128Fp8Kernel(AttentionParams params) {
-  AttendItems<KvElement::kFp8, 128>(params);
+BATON_KERNEL(ThreadsOf(kMostWarps)) AttentionDecode128Fp8Kernel(AttentionParams params) {
+  AttendItems<KvElement::kFp8, 128, kMostWarps>(params);
 }
-BATON_KERNEL(kDecodeThreads) AttentionDecode256Fp8Kernel(AttentionParams params) {
-  AttendItems<KvElement::kFp8, 256>(params);
+BATON_KERNEL(ThreadsOf(kMostWarps)) AttentionDecode256Fp8Kernel(AttentionParams params) {
+  AttendItems<KvElement::kFp8, 256, kMostWarps>(params);
+}
+BATON_KERNEL(ThreadsOf(kFewWarps)) AttentionDecodeFew64Kernel(AttentionParams params) {
+  AttendItems<KvElement::kBf16, 64, kFewWarps>(params);
+}
+BATON_KERNEL(ThreadsOf(kFewWarps)) AttentionDecodeFew128Kernel(AttentionParams params) {
+  AttendItems<KvElement::kBf16, 128, kFewWarps>(params);
+}
+BATON_KERNEL(ThreadsOf(kFewWarps)) AttentionDecodeFew256Kernel(AttentionParams params) {
+  AttendItems<KvElement::kBf16, 256, kFewWarps>(params);
+}
+BATON_KERNEL(ThreadsOf(kFewWarps)) AttentionDecodeFew128Fp8Kernel(AttentionParams params) {
+  AttendItems<KvElement::kFp8, 128, kFewWarps>(params);
+}
+BATON_KERNEL(ThreadsOf(kFewWarps)) AttentionDecodeFew256Fp8Kernel(AttentionParams params) {
+  AttendItems<KvElement::kFp8, 256, kFewWarps>(params);
 }
 
 using Kernel = void (*)(AttentionParams);
-constexpr Kernel kKernels[6] = {AttentionDecode64Kernel,     AttentionDecode128Kernel,
-                                AttentionDecode256Kernel,    AttentionDecode64Fp8Kernel,
-                                AttentionDecode128Fp8Kernel, AttentionDecode256Fp8Kernel};
+constexpr Kernel kKernels[kNumAttentionDecode] = {
+    AttentionDecode64Kernel,        AttentionDecode128Kernel,      AttentionDecode256Kernel,
+    AttentionDecode64Fp8Kernel,     AttentionDecode128Fp8Kernel,   AttentionDecode256Fp8Kernel,
+    AttentionDecodeFew64Kernel,     AttentionDecodeFew128Kernel,   AttentionDecodeFew256Kernel,
+    AttentionDecodeFew128Fp8Kernel, AttentionDecodeFew256Fp8Kernel};
+
+// Which kernel takes these blocks on the current device: with all warps if there is room.
+uint32_t DecodeKernel(const KvBlocks& kv) {
+  // Of 64 dims of fp8 all fit everywhere.
+  static constexpr uint32_t kFew[6] = {6, 7, 8, 3, 9, 10};
+  const uint32_t index = KernelIndex(kv);
+  return kAttentionDecodeInfos[index].shared_bytes <= simt::max_shared_bytes() ? index
+                                                                               : kFew[index];
+}
 
 }  // namespace
 
-const KernelInfo kAttentionDecodeInfos[6] = {
-    {"AttentionDecode64Kernel", kDecodeThreads, sizeof(DecodeShared<KvElement::kBf16, 64>)},
-    {"AttentionDecode128Kernel", kDecodeThreads, sizeof(DecodeShared<KvElement::kBf16, 128>)},
-    {"AttentionDecode256Kernel", kDecodeThreads, sizeof(DecodeShared<KvElement::kBf16, 256>)},
-    {"AttentionDecode64Fp8Kernel", kDecodeThreads, sizeof(DecodeShared<KvElement::kFp8, 64>)},
-    {"AttentionDecode128Fp8Kernel", kDecodeThreads, sizeof(DecodeShared<KvElement::kFp8, 128>)},
-    {"AttentionDecode256Fp8Kernel", kDecodeThreads, sizeof(DecodeShared<KvElement::kFp8, 256>)}};
+const KernelInfo kAttentionDecodeInfos[kNumAttentionDecode] = {
+    {"AttentionDecode64Kernel", ThreadsOf(kMostWarps),
+     sizeof(DecodeShared<KvElement::kBf16, 64, kMostWarps>)},
+    {"AttentionDecode128Kernel", ThreadsOf(kMostWarps),
+     sizeof(DecodeShared<KvElement::kBf16, 128, kMostWarps>)},
+    {"AttentionDecode256Kernel", ThreadsOf(kMostWarps),
+     sizeof(DecodeShared<KvElement::kBf16, 256, kMostWarps>)},
+    {"AttentionDecode64Fp8Kernel", ThreadsOf(kMostWarps),
+     sizeof(DecodeShared<KvElement::kFp8, 64, kMostWarps>)},
+    {"AttentionDecode128Fp8Kernel", ThreadsOf(kMostWarps),
+     sizeof(DecodeShared<KvElement::kFp8, 128, kMostWarps>)},
+    {"AttentionDecode256Fp8Kernel", ThreadsOf(kMostWarps),
+     sizeof(DecodeShared<KvElement::kFp8, 256, kMostWarps>)},
+    {"AttentionDecodeFew64Kernel", ThreadsOf(kFewWarps),
+     sizeof(DecodeShared<KvElement::kBf16, 64, kFewWarps>)},
+    {"AttentionDecodeFew128Kernel", ThreadsOf(kFewWarps),
+     sizeof(DecodeShared<KvElement::kBf16, 128, kFewWarps>)},
+    {"AttentionDecodeFew256Kernel", ThreadsOf(kFewWarps),
+     sizeof(DecodeShared<KvElement::kBf16, 256, kFewWarps>)},
+    {"AttentionDecodeFew128Fp8Kernel", ThreadsOf(kFewWarps),
+     sizeof(DecodeShared<KvElement::kFp8, 128, kFewWarps>)},
+    {"AttentionDecodeFew256Fp8Kernel", ThreadsOf(kFewWarps),
+     sizeof(DecodeShared<KvElement::kFp8, 256, kFewWarps>)}};
 
 absl::Status AttentionDecode(const AttentionParams& params, void* stream) {
   if (absl::Status status = CheckAttention("AttentionDecode", params); !status.ok()) return status;
-  const uint32_t index = KernelIndex(params.kv);
+  const uint32_t index = DecodeKernel(params.kv);
   return simt::launch({.name = "AttentionDecode",
                        .grid = {params.num_ctas, 1, 1},
-                       .num_threads = kDecodeThreads,
+                       .num_threads = kAttentionDecodeInfos[index].max_threads,
                        .shared_bytes = kAttentionDecodeInfos[index].shared_bytes,
                        .overlaps = true,
                        .stream = stream},

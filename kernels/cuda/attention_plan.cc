@@ -33,8 +33,9 @@ uint64_t PairsOf(const AttentionShape& shape, const AttentionRows& span) {
   return uint64_t{span.num_rows} * (shape.num_heads / shape.num_kv_heads);
 }
 
-bool IsPrefill(const AttentionShape& shape, const AttentionRows& span) {
-  return PairsOf(shape, span) > kPrefillPairs;
+bool IsPrefill(const AttentionShape& shape, const AttentionPlanLimits& limits,
+               const AttentionRows& span) {
+  return limits.has_prefill && PairsOf(shape, span) > kPrefillPairs;
 }
 
 DecodePairs PairsFrom(const AttentionShape& shape, const AttentionRows& span, uint32_t first) {
@@ -157,7 +158,7 @@ absl::Status PlanAttention(const AttentionShape& shape, const AttentionPlanLimit
   BATON_RETURN_IF_ERROR(Check(shape, limits, spans));
   uint64_t num_splits = 0;
   for (const AttentionRows& span : spans) {
-    if (IsPrefill(shape, span)) continue;
+    if (IsPrefill(shape, limits, span)) continue;
     for (uint32_t first = 0; first < PairsOf(shape, span); first += kDecodePairs) {
       num_splits += uint64_t{PairsFrom(shape, span, first).splits.count} * shape.num_kv_heads;
     }
@@ -166,7 +167,7 @@ absl::Status PlanAttention(const AttentionShape& shape, const AttentionPlanLimit
   DecodeItems decode(shape, std::max<uint64_t>(kWarps, RoundUp(aim, kWarps)), limits.max_partials,
                      plan);
   for (const AttentionRows& span : spans) {
-    if (IsPrefill(shape, span)) {
+    if (IsPrefill(shape, limits, span)) {
       AddPrefill(shape, span, plan.prefill);
     } else {
       decode.Add(span);

@@ -1,11 +1,11 @@
 // Cuts a batch into the items that the attention kernels walk. Pure host code: no device, no clock,
 // nothing but the batch's numbers. No bit of the result depends on the cuts.
 //
-// A span of more than 64 (token, head) pairs is prefill: items of 64 pairs, each with all its keys
-// in one cta. Any other span is decode: items of 16 pairs and a run of splits of 256 keys, one warp
-// a split; a cta needs the next item only after four splits, so runs are multiples of four. Where
-// few rows have long contexts, the pairs' splits are cut over several items, which leave partials
-// that the last of them to finish folds.
+// A span of more than 64 (token, head) pairs is prefill, where the device has a kernel for it:
+// items of 64 pairs, each with all its keys in one cta. Any other span is decode: items of 16 pairs
+// and a run of splits of 256 keys, one warp a split; a cta needs the next item only after four
+// splits, so runs are multiples of four. Where few rows have long contexts, the pairs' splits are
+// cut over several items, which leave partials that the last of them to finish folds.
 //
 // Bounds, of R rows in S spans, H kv heads, G = heads / H, T = limits.num_decode_ctas:
 //   prefill items <= H (floor(R G / 64) + S)       decode items <= T + H (floor(R G / 16) + S)
@@ -46,6 +46,7 @@ struct AttentionShape {
 struct AttentionPlanLimits {
   uint32_t num_decode_ctas;  // the grid that decode items should fill; at least 1
   uint32_t max_partials;     // places in the workspace; pairs that find none stay in one item
+  bool has_prefill = true;   // false: every span is decode
 };
 
 // Items for attention_prefill and attention_decode; either may be empty.

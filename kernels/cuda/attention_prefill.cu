@@ -76,6 +76,14 @@ const KernelInfo kAttentionPrefillInfos[6] = {
     {"AttentionPrefill128Fp8Kernel", kPrefillThreads, sizeof(PrefillShared<KvElement::kFp8, 128>)},
     {"AttentionPrefill256Fp8Kernel", kPrefillThreads, sizeof(PrefillShared<KvElement::kFp8, 256>)}};
 
+bool HasPrefill(uint32_t head_dim, KvElement element) {
+  KvBlocks kv = {};
+  kv.head_dim = head_dim;
+  kv.element = element;
+  const uint32_t index = KernelIndex(kv);
+  return kAttentionPrefillInfos[index].shared_bytes <= simt::max_shared_bytes();
+}
+
 absl::Status AttentionPrefill(const AttentionParams& params, void* stream) {
   if (absl::Status status = CheckAttention("AttentionPrefill", params); !status.ok()) return status;
   if (params.by_wgmma) return LaunchAttentionWgmma(params, stream);

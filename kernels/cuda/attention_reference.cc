@@ -7,7 +7,6 @@
 #include "kernels/cuda/kernel_reference.h"
 #include "kernels/cuda/kv_rows_reference.h"
 #include "kernels/math.h"
-#include "kernels/simt/tensor_core.h"
 
 namespace baton::cuda {
 namespace {
@@ -116,7 +115,7 @@ void AddTile(const AttentionData& data, const HeadQuery& query, uint32_t first_k
     const Bf16* k = KeyAt(data, query, key);
     float score = 0.0f;
     for (uint32_t d = 0; d < data.kv.head_dim; d += kStep) {
-      score = simt::HopperDotBf16(query.q + d, k + d, score);
+      score = simt::DotBf16(data.core, query.q + d, k + d, score);
     }
     scores[i] = score * scale;
     after = std::max(after, scores[i]);
@@ -138,7 +137,7 @@ void AddTile(const AttentionData& data, const HeadQuery& query, uint32_t first_k
         if (key < query.keys.begin || key >= query.keys.end) continue;
         values[j] = ValueAt(data, query, key)[d];
       }
-      state.sums[d] = simt::HopperDotBf16(weights + i, values, state.sums[d]);
+      state.sums[d] = simt::DotBf16(data.core, weights + i, values, state.sums[d]);
     }
   }
 }

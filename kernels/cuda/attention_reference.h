@@ -8,6 +8,7 @@
 
 #include "kernels/cuda/attention_plan.h"
 #include "kernels/cuda/kernel_table.h"
+#include "kernels/simt/tensor_core.h"
 
 namespace baton::cuda {
 
@@ -28,14 +29,15 @@ struct AttentionData {
   uint32_t max_blocks;
   AttentionShape shape;
   float scale;
+  simt::TensorCore core = simt::TensorCore::kHopper;
 };
 // softmax(scale q K^T) V of each row of the spans over the keys that it sees, as one sum in double:
 // [rows][num_heads][head_dim]; zeros in rows of no span.
 std::vector<double> ReferenceAttention(const AttentionData& data, uint32_t num_rows,
                                        std::span<const AttentionRows> spans);
 
-// The kernels' bits, by the rules of attention_tile.h in scalar code over the model of Hopper's
-// tensor cores; zeros in rows of no span.
+// The kernels' bits, by the rules of attention_tile.h in scalar code over the model of the tensor
+// cores of `data`; zeros in rows of no span.
 std::vector<Bf16> ReferenceAttentionBits(const AttentionData& data, uint32_t num_rows,
                                          std::span<const AttentionRows> spans);
 

@@ -55,7 +55,7 @@ void ReferenceSortPairs(const SortPairsParams& params) {
   }
 }
 
-void ReferenceGroupedGemmBits(const GroupedGemmParams& params) {
+void ReferenceGroupedGemmBits(const GroupedGemmParams& params, simt::TensorCore core) {
   for (uint32_t i = 0; i < *params.num_tiles; ++i) {
     const ExpertTile& tile = params.tiles[i];
     for (size_t slot = tile.first_slot; slot < tile.first_slot + tile.num_slots; ++slot) {
@@ -65,7 +65,8 @@ void ReferenceGroupedGemmBits(const GroupedGemmParams& params) {
                          .y_bf16 = params.y + slot * params.n,
                          .m = 1,
                          .n = params.n,
-                         .k = params.k});
+                         .k = params.k},
+                        core);
     }
   }
 }

@@ -4,6 +4,7 @@
 #define BATON_KERNELS_CUDA_EXPERTS_REFERENCE_H_
 
 #include "kernels/cuda/kernel_table.h"
+#include "kernels/simt/tensor_core.h"
 
 namespace baton::cuda {
 
@@ -14,7 +15,8 @@ void ReferenceRoute(const RouteParams& params);
 void ReferenceSortPairs(const SortPairsParams& params);
 
 // Writes y of the slots of all tiles, as ReferenceGemmBits does.
-void ReferenceGroupedGemmBits(const GroupedGemmParams& params);
+void ReferenceGroupedGemmBits(const GroupedGemmParams& params,
+                              simt::TensorCore core = simt::TensorCore::kHopper);
 
 // Writes params.out or out_float.
 void ReferenceCombine(const CombineParams& params);

@@ -41,7 +41,9 @@ uint64_t CostOf(const GemmParams& params, const TileKernel& kernel) {
 GemmPath Choose(const GemmParams& params) {
   if (params.m <= 8) return GemmPath::kRows8;
   if (params.m <= kOneGroup || GemmSpreads(params.m, params.n, params.k)) return GemmPath::kRows32;
-  TileKernel best = NumTiles(params, kTile128) >= params.num_sms ? kTile128 : kTile64;
+  const bool fills = NumTiles(params, kTile128) >= params.num_sms;
+  TileKernel best =
+      fills && kGemmTile128Info.shared_bytes <= simt::max_shared_bytes() ? kTile128 : kTile64;
   if (params.allows_wgmma) {
     const bool is_whole = GemmSegments(params.n, params.k).num_segments == 1;
     for (const TileKernel& kernel : {kWgmma128, kWgmma192, kWgmma256}) {

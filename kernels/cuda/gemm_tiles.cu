@@ -81,6 +81,9 @@ const KernelInfo kGemmTile64Info = {"GemmTile64Kernel", Tile64::kThreads,
 const KernelInfo kGemmTile128Info = {"GemmTile128Kernel", Tile128::kThreads,
                                      sizeof(GemmStages<Tile128>)};
 
+// All kernels are compiled for the same architectures.
+absl::Status CheckCode() { return simt::check_code(GemmTile64Kernel); }
+
 absl::Status LaunchGemmTiles(const GemmLaunch& launch, GemmPath path, void* stream) {
   return path == GemmPath::kTile64 ? Launch<Tile64>(launch, GemmTile64Kernel, stream)
                                    : Launch<Tile128>(launch, GemmTile128Kernel, stream);

@@ -4,9 +4,9 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <span>
 
 #include "kernels/math.h"
-#include "kernels/simt/tensor_core.h"
 
 namespace baton::cuda {
 namespace {
@@ -126,24 +126,24 @@ double BiasOf(const GemmParams& params, size_t column) {
   return params.bias_bf16 != nullptr ? Value(params.bias_bf16[column]) : 0.0;
 }
 
-// One segment of an output: [begin, end) of K in steps of the tensor cores, from zero.
-float SegmentSum(const Bf16* x, const Bf16* w, size_t begin, size_t end) {
+// One segment of an output, x and as much of w in steps of the tensor cores, from zero.
+float SegmentSum(simt::TensorCore core, std::span<const Bf16> x, const Bf16* w) {
   constexpr size_t kStep = simt::kTensorCoreProducts;
   float sum = 0.0f;
-  for (size_t k = begin; k < end; k += kStep) {
+  for (size_t k = 0; k < x.size(); k += kStep) {
     Bf16 x_step[kStep] = {};
     Bf16 w_step[kStep] = {};
-    const size_t count = std::min(kStep, end - k);
-    std::memcpy(x_step, x + k, count * sizeof(Bf16));
+    const size_t count = std::min(kStep, x.size() - k);
+    std::memcpy(x_step, &x[k], count * sizeof(Bf16));
     std::memcpy(w_step, w + k, count * sizeof(Bf16));
-    sum = simt::HopperDotBf16(x_step, w_step, sum);
+    sum = simt::DotBf16(core, x_step, w_step, sum);
   }
   return sum;
 }
 
 }  // namespace
 
-void ReferenceGemmBits(const GemmParams& params) {
+void ReferenceGemmBits(const GemmParams& params, simt::TensorCore core) {
   const GemmSplit split = GemmSegments(params.n, params.k);
   for (size_t at = 0; at < size_t{params.m} * params.n; ++at) {
     const size_t column = at % params.n;
@@ -151,7 +151,8 @@ void ReferenceGemmBits(const GemmParams& params) {
     const Bf16* w = params.w + column * params.k;
     float total = 0.0f;
     for (size_t begin = 0; begin < params.k; begin += split.segment_k) {
-      total += SegmentSum(x, w, begin, std::min<size_t>(begin + split.segment_k, params.k));
+      const size_t count = std::min<size_t>(split.segment_k, params.k - begin);
+      total += SegmentSum(core, {x + begin, count}, w + begin);
     }
     if (params.bias_float != nullptr || params.bias_bf16 != nullptr) {
       total += static_cast<float>(BiasOf(params, column));

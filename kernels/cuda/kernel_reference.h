@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kernels/cuda/kernel_table.h"
+#include "kernels/simt/tensor_core.h"
 
 namespace baton::cuda {
 
@@ -28,8 +29,9 @@ std::vector<double> ReferenceGeluMul(const GateMulParams& params);
 // Writes params.out with the kernel's bits.
 void ReferenceEmbed(const EmbedParams& params);
 
-// Writes the output of params with the bits of Hopper's tensor cores (kernels/simt/tensor_core.h).
-void ReferenceGemmBits(const GemmParams& params);
+// Writes the output of params with the bits of a generation's tensor cores
+// (kernels/simt/tensor_core.h).
+void ReferenceGemmBits(const GemmParams& params, simt::TensorCore core = simt::TensorCore::kHopper);
 
 // y [m][n] in double, ascending k, with the bias, before the rounding of a bf16 output.
 std::vector<double> ReferenceGemm(const GemmParams& params);

@@ -1,4 +1,5 @@
 #include "kernels/cuda/kernel_table.h"
+#include "kernels/simt/device.h"
 
 namespace baton::cuda {
 
@@ -60,6 +61,11 @@ const KernelInfo* const kInfos[] = {&kRmsNormInfo,
                                     &kAttentionDecodeInfos[3],
                                     &kAttentionDecodeInfos[4],
                                     &kAttentionDecodeInfos[5],
+                                    &kAttentionDecodeInfos[6],
+                                    &kAttentionDecodeInfos[7],
+                                    &kAttentionDecodeInfos[8],
+                                    &kAttentionDecodeInfos[9],
+                                    &kAttentionDecodeInfos[10],
                                     &kKvGatherInfo,
                                     &kKvScatterInfo,
                                     &kSampleInfo,
@@ -103,11 +109,16 @@ const KernelTable kTable = {.rms_norm = RmsNorm,
                             .combine = Combine,
                             .all_reduce = AllReduce,
                             .gather_columns = GatherColumns,
+                            .check_code = CheckCode,
                             .has_wgmma = HasWgmma,
+                            .max_shared_bytes = MaxSharedBytes,
+                            .has_prefill = HasPrefill,
                             .infos = kInfos,
                             .num_infos = sizeof(kInfos) / sizeof(kInfos[0])};
 
 }  // namespace
+
+uint32_t BATON_BODY::MaxSharedBytes() { return simt::max_shared_bytes(); }
 
 const KernelTable& BATON_BODY::Kernels() { return kTable; }
 

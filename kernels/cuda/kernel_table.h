@@ -153,8 +153,16 @@ struct KernelTable {
   absl::Status (*combine)(const CombineParams& params, void* stream);
   absl::Status (*all_reduce)(const AllReduceParams& params, void* stream);
   absl::Status (*gather_columns)(const GatherColumnsParams& params, void* stream);
+  // Whether this build has code for the current device; FailedPrecondition with CUDA's words.
+  absl::Status (*check_code)();
   // Whether the current device has wgmma. Not what it computes: CheckWgmma.
   bool (*has_wgmma)();
+  // Shared memory of a cta of the current device. Kernels that need more are not chosen: all but
+  // attention_prefill have another with the same bits.
+  uint32_t (*max_shared_bytes)();
+  // Whether attention_prefill takes such blocks on the current device. attention_decode does on
+  // every device, with the same bits: AttentionPlanLimits::has_prefill.
+  bool (*has_prefill)(uint32_t head_dim, KvElement element);
   const KernelInfo* const* infos;  // [num_infos]
   uint32_t num_infos;
 };
@@ -173,7 +181,10 @@ absl::Status SiluMul(const GateMulParams& params, void* stream);
 absl::Status GeluMul(const GateMulParams& params, void* stream);
 absl::Status Embed(const EmbedParams& params, void* stream);
 absl::Status GemmBf16(const GemmParams& params, void* stream);
+absl::Status CheckCode();
 bool HasWgmma();
+uint32_t MaxSharedBytes();
+bool HasPrefill(uint32_t head_dim, KvElement element);
 absl::Status GemmPacked(const PackedGemmParams& params, void* stream);
 absl::Status Unpack(const UnpackParams& params, void* stream);
 absl::Status EmbedPacked(const EmbedPackedParams& params, void* stream);
@@ -205,7 +216,9 @@ extern const KernelInfo kEmbedPackedInfos[kNumPackedFormats];
 extern const KernelInfo kRopeAppendInfos[2];        // bf16, fp8
 extern const KernelInfo kAttentionPrefillInfos[6];  // head_dim 64, 128, 256 of bf16; of fp8
 extern const KernelInfo kAttentionWgmmaInfos[6];    // likewise
-extern const KernelInfo kAttentionDecodeInfos[6];   // head_dim 64, 128, 256 of bf16; of fp8
+// head_dim 64, 128, 256 of bf16; of fp8; with fewer warps likewise, but 64 of fp8.
+inline constexpr uint32_t kNumAttentionDecode = 11;
+extern const KernelInfo kAttentionDecodeInfos[kNumAttentionDecode];
 extern const KernelInfo kKvGatherInfo;
 extern const KernelInfo kKvScatterInfo;
 extern const KernelInfo kSampleInfo;

@@ -10,19 +10,26 @@
 
 #include "absl/status/status.h"
 
+#include "kernels/simt/gpu_limits.h"
 #include "kernels/simt/types.h"
 
 namespace baton::simt {
 inline namespace gpu {
 
-// Puts the kernel into the stream. Internal, with CUDA's name of the error, when the launch is
-// refused; what goes wrong inside the kernel appears when the stream is waited for.
+// Puts the kernel into the stream. FailedPrecondition when the device has too little shared memory;
+// Internal, with CUDA's name of the error, when the launch is refused; what goes wrong inside the
+// kernel appears when the stream is waited for.
 template <typename P>
 absl::Status launch(const LaunchConfig& config, void (*kernel)(P),
                     const std::type_identity_t<P>& params) {
   constexpr uint32_t kDefaultSharedBytes = 48 * 1024;
   cudaError_t error = cudaSuccess;
   if (config.shared_bytes > kDefaultSharedBytes) {
+    if (config.shared_bytes > max_shared_bytes()) {
+      return absl::FailedPreconditionError(
+          std::string("kernel ") + config.name + " needs " + std::to_string(config.shared_bytes) +
+          " bytes of shared memory, the device has " + std::to_string(max_shared_bytes()));
+    }
     error = cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
                                  cudaFuncAttributeMaxDynamicSharedMemorySize,
                                  static_cast<int>(config.shared_bytes));
@@ -39,7 +46,7 @@ absl::Status launch(const LaunchConfig& config, void (*kernel)(P),
     attributes[num_attributes].id = cudaLaunchAttributeCooperative;
     attributes[num_attributes++].val.cooperative = 1;
   }
-  if (config.overlaps) {
+  if (config.overlaps && overlaps_launches()) {
     attributes[num_attributes].id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attributes[num_attributes++].val.programmaticStreamSerializationAllowed = 1;
   }

@@ -17,7 +17,6 @@ namespace baton::simt {
 inline namespace gpu {
 
 // Of gpu_wgmma.h, which only nvcc reads.
-bool has_wgmma();
 absl::Status make_tensor_map(const TensorShape& shape, TensorMap* map);
 
 namespace {
@@ -33,16 +32,6 @@ absl::StatusOr<EncodeFunction> FindEncode() {
 }
 
 }  // namespace
-
-bool has_wgmma() {
-  int device = 0;
-  int major = 0;
-  const bool is_known =
-      cudaGetDevice(&device) == cudaSuccess &&
-      cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess;
-  if (!is_known) (void)cudaGetLastError();
-  return is_known && major == 9;  // not what came after: wgmma exists on sm_90a alone
-}
 
 absl::Status make_tensor_map(const TensorShape& shape, TensorMap* map) {
   if (absl::Status status = CheckTensorShape(shape); !status.ok()) return status;

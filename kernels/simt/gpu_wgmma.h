@@ -14,8 +14,6 @@
 namespace baton::simt {
 inline namespace gpu {
 
-// On the host: whether the current device is a Hopper.
-bool has_wgmma();
 // On the host: *map = the matrix, for copies of tiles. InvalidArgument for a shape that no map
 // takes, FailedPrecondition when the driver has no tensor maps.
 absl::Status make_tensor_map(const TensorShape& shape, TensorMap* map);

@@ -1,5 +1,6 @@
 #include "kernels/simt/run_options.h"
 
+#include <algorithm>
 #include <mutex>
 
 #include "fmt/format.h"
@@ -7,6 +8,7 @@
 #include "kernels/simt/device_memory.h"
 #include "kernels/simt/kernel_graph.h"
 #include "kernels/simt/run_state.h"
+#include "kernels/simt/tensor_core.h"
 #include "src/base/status.h"
 
 namespace baton::simt {
@@ -24,11 +26,10 @@ ThreadState& State() {
   return state;
 }
 
-// What any GPU of ours refuses too.
+// What a GPU refuses too.
 absl::Status CheckConfig(const LaunchConfig& config) {
   constexpr uint32_t kMaxGridYz = 65535;
-  constexpr uint32_t kMaxCtas = 1u << 20;           // the runner's own limit (Epoch)
-  constexpr uint32_t kMaxSharedBytes = 227 * 1024;  // of a cta on Hopper
+  constexpr uint32_t kMaxCtas = 1u << 20;  // the runner's own limit (Epoch)
   const Dim3& grid = config.grid;
   const uint64_t num_ctas = uint64_t{grid.x} * grid.y * grid.z;
   if (num_ctas == 0 || num_ctas > kMaxCtas || grid.y > kMaxGridYz || grid.z > kMaxGridYz) {
@@ -39,14 +40,20 @@ absl::Status CheckConfig(const LaunchConfig& config) {
     return InvalidArgument("kernel {}: {} threads a cta, the range is [1, {}]", config.name,
                            config.num_threads, kMaxThreads);
   }
-  if (config.shared_bytes > kMaxSharedBytes) {
+  if (config.shared_bytes > State().options.max_shared_bytes) {
     return InvalidArgument("kernel {}: {} bytes of shared memory, the limit is {}", config.name,
-                           config.shared_bytes, kMaxSharedBytes);
+                           config.shared_bytes, State().options.max_shared_bytes);
   }
   return absl::OkStatus();
 }
 
 }  // namespace
+
+float DotBf16(TensorMath math, const Bf16* a, const Bf16* b, float c) {
+  if (math == TensorMath::kFloat) return FloatDotBf16(a, b, c);
+  return DotBf16(math == TensorMath::kAmpereBits ? TensorCore::kAmpere : TensorCore::kHopper, a, b,
+                 c);
+}
 
 std::string Describe(const RunOptions& options) {
   static constexpr const char* kOrders[] = {"ascending", "descending", "shuffled"};
@@ -87,6 +94,8 @@ const RunOptions& CurrentRunOptions() { return State().options; }
 
 const RunStats& TotalRunStats() { return State().stats; }
 
+uint32_t calls::MaxSharedBytes() { return State().options.max_shared_bytes; }
+
 absl::Status calls::Run(const LaunchConfig& config, const KernelCall& call) {
   BATON_RETURN_IF_ERROR(CheckConfig(config));
   if (KernelGraph* const graph = KernelGraph::Recording(); graph != nullptr) {
@@ -98,6 +107,7 @@ absl::Status calls::Run(const LaunchConfig& config, const KernelCall& call) {
   absl::Status outcome = run.Execute();
   RunStats& sum = State().stats;
   ++sum.num_launches;
+  sum.most_shared_bytes = std::max(sum.most_shared_bytes, config.shared_bytes);
   sum.num_switches += run.stats().num_switches;
   sum.num_accesses += run.stats().num_accesses;
   sum.num_mma += run.stats().num_mma;

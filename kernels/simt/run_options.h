@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "kernels/simt/types.h"
+
 namespace baton::simt {
 inline namespace runner {
 
@@ -17,15 +19,23 @@ enum class Order : uint8_t { kAscending, kDescending, kShuffled };
 // call; as late as the waits allow; or one or the other for each of them, by the seed.
 enum class Landing : uint8_t { kEarliest, kLatest, kMixed };
 
-// The arithmetic of mma and wgmma: the published bits of Hopper, or one fp32 chain (for whole
-// models).
-enum class TensorMath : uint8_t { kHopperBits, kFloat };
+// The arithmetic of mma and wgmma: the published bits of Hopper; those of Ampere, which has no
+// wgmma; or one fp32 chain (for whole models).
+enum class TensorMath : uint8_t { kHopperBits, kAmpereBits, kFloat };
+
+// c + sum of a[i] b[i] over the sixteen elements of a step (tensor_core.h).
+float DotBf16(TensorMath math, const Bf16* a, const Bf16* b, float c);
+
+// Shared memory that a cta can have on sm_90 and sm_100, and on sm_80; kLeastSharedBytes elsewhere.
+inline constexpr uint32_t kHopperSharedBytes = 227 * 1024;
+inline constexpr uint32_t kAmpereSharedBytes = 163 * 1024;
 
 // One way to run a kernel.
 struct RunOptions {
   Order order = Order::kAscending;
   Landing landing = Landing::kEarliest;
   TensorMath tensor_math = TensorMath::kHopperBits;
+  uint32_t max_shared_bytes = kHopperSharedBytes;  // what kernels choose by, and may ask for
   bool detect_races = true;
   uint32_t max_resident_ctas = 4;  // at least 1; a cooperative launch has all of them
   bool locate_code = true;         // run addr2line for a report; 50 ms, once a fault
@@ -45,6 +55,7 @@ struct RunStats {
   uint64_t num_accesses = 0;  // loads and stores looked at, in shared and global memory
   uint64_t num_mma = 0;
   uint64_t num_wgmma = 0;
+  uint32_t most_shared_bytes = 0;  // that one of them asked for
 };
 
 // How the launches of this thread run from now on.

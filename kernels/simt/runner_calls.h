@@ -100,6 +100,10 @@ struct KernelCall {
 // "bounds:" or "misuse:", with places.
 absl::Status Run(const LaunchConfig& config, const KernelCall& call);
 
+// What launches of this thread find.
+bool HasWgmma();
+uint32_t MaxSharedBytes();
+
 }  // namespace calls
 }  // namespace runner
 }  // namespace baton::simt

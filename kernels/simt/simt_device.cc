@@ -21,7 +21,8 @@ std::string SimtDevice::Describe() const {
 }
 
 std::string_view SimtDevice::arithmetic() const {
-  return options_.tensor_math == TensorMath::kHopperBits ? "bf16.hopper.1" : "bf16.float.1";
+  static constexpr std::string_view kNames[] = {"bf16.hopper.1", "bf16.ampere.1", "bf16.float.1"};
+  return kNames[static_cast<size_t>(options_.tensor_math)];
 }
 
 void SimtDevice::MakeCurrent() {

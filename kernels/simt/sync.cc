@@ -4,7 +4,6 @@
 
 #include "kernels/simt/mutant.h"
 #include "kernels/simt/run_state.h"
-#include "kernels/simt/tensor_core.h"
 #include "src/base/status.h"
 
 namespace baton::simt {
@@ -91,7 +90,7 @@ void MultiplyAll(RunState& run, SimThread* const* lanes) {
       for (uint32_t reg = 0; reg < 2; ++reg) b[group][k + reg * 8] = HalfOf(in->b.regs[reg], half);
     }
   }
-  const bool exact = run.options().tensor_math == TensorMath::kHopperBits;
+  const TensorMath math = run.options().tensor_math;
   for (uint32_t i = 0; i < kWarpSize; ++i) {
     const auto* in = static_cast<const MultiplyIn*>(lanes[i]->in);
     auto* out = static_cast<FragmentC*>(lanes[i]->out);
@@ -99,7 +98,7 @@ void MultiplyAll(RunState& run, SimThread* const* lanes) {
       const Bf16* row = a[i / 4 + v / 2 * 8];
       const Bf16* column = b[i % 4 * 2 + v % 2];
       const float c = in->c.values[v];
-      out->values[v] = exact ? HopperDotBf16(row, column, c) : FloatDotBf16(row, column, c);
+      out->values[v] = DotBf16(math, row, column, c);
     }
   }
 }

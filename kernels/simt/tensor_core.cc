@@ -36,18 +36,18 @@ int64_t ShiftTowardZero(int64_t value, int left) {
   return value < 0 ? -static_cast<int64_t>(shifted) : static_cast<int64_t>(shifted);
 }
 
-// sum * 2^(exponent - kHopperFractionBits), cut toward zero to fp32.
-float Truncate(int64_t sum, int exponent) {
+// sum * 2^(exponent - fraction_bits), cut toward zero to fp32.
+float Truncate(int64_t sum, int exponent, int fraction_bits) {
   if (sum == 0) return 0.0f;
   uint64_t magnitude = static_cast<uint64_t>(std::llabs(sum));
   const int top = 63 - std::countl_zero(magnitude);
-  int value_exponent = exponent - kHopperFractionBits + top;
+  int value_exponent = exponent - fraction_bits + top;
   if (value_exponent > 127) {
     return std::bit_cast<float>(sum < 0 ? 0xFF800000u : 0x7F800000u);
   }
   // The last place of the result is 2^(max(value_exponent, -126) - 23).
   const int last_place = (value_exponent < -126 ? -126 : value_exponent) - 23;
-  const int shift = exponent - kHopperFractionBits - last_place;
+  const int shift = exponent - fraction_bits - last_place;
   magnitude = static_cast<uint64_t>(ShiftTowardZero(static_cast<int64_t>(magnitude), shift));
   if (magnitude == 0) return 0.0f;
   const uint32_t field = value_exponent < -126 ? 0u : static_cast<uint32_t>(value_exponent + 127);
@@ -55,16 +55,17 @@ float Truncate(int64_t sum, int exponent) {
   return std::bit_cast<float>(sum < 0 ? bits | 0x80000000u : bits);
 }
 
-}  // namespace
-
-float HopperDotBf16(const Bf16* a, const Bf16* b, float c) {
-  // Products carry 7 + 7 fraction bits, C 23; both are brought to 25 behind the largest exponent.
-  Decoded terms[kTensorCoreProducts + 1];
+// One step of kCount products.
+template <int kCount, int kFractionBits>
+float Step(const Bf16* a, const Bf16* b, float c) {
+  // Products carry 7 + 7 fraction bits, C 23; both are brought to so many behind the largest
+  // exponent.
+  Decoded terms[kCount];
   bool finite = IsFinite(c);
   double special = finite ? 0.0 : c;  // only its kind counts: infinity, minus infinity or NaN
   Decoded c_term = DecodeFloat(std::bit_cast<uint32_t>(c));
   int largest = c_term.exponent;
-  for (int i = 0; i < kTensorCoreProducts; ++i) {
+  for (int i = 0; i < kCount; ++i) {
     const float x = FloatFromBf16(a[i].bits);
     const float y = FloatFromBf16(b[i].bits);
     if (!IsFinite(x) || !IsFinite(y)) {
@@ -81,12 +82,20 @@ float HopperDotBf16(const Bf16* a, const Bf16* b, float c) {
     return special != special ? std::bit_cast<float>(0x7FFFFFFFu) : static_cast<float>(special);
   }
   int64_t sum =
-      ShiftTowardZero(c_term.significand, kHopperFractionBits - 23 - (largest - c_term.exponent));
-  for (int i = 0; i < kTensorCoreProducts; ++i) {
-    sum += ShiftTowardZero(terms[i].significand,
-                           kHopperFractionBits - 14 - (largest - terms[i].exponent));
+      ShiftTowardZero(c_term.significand, kFractionBits - 23 - (largest - c_term.exponent));
+  for (int i = 0; i < kCount; ++i) {
+    sum +=
+        ShiftTowardZero(terms[i].significand, kFractionBits - 14 - (largest - terms[i].exponent));
   }
-  return Truncate(sum, largest);
+  return Truncate(sum, largest, kFractionBits);
+}
+
+}  // namespace
+
+float DotBf16(TensorCore core, const Bf16* a, const Bf16* b, float c) {
+  if (core == TensorCore::kHopper) return Step<kTensorCoreProducts, 25>(a, b, c);
+  constexpr int kHalf = kTensorCoreProducts / 2;
+  return Step<kHalf, 24>(a + kHalf, b + kHalf, Step<kHalf, 24>(a, b, c));
 }
 
 float FloatDotBf16(const Bf16* a, const Bf16* b, float c) {

@@ -34,6 +34,8 @@ namespace baton::simt {
 inline constexpr uint32_t kWarpSize = 32;
 inline constexpr uint32_t kFullMask = 0xFFFFFFFFu;
 inline constexpr uint32_t kMaxThreads = 1024;
+// Shared memory that a cta can have on every GPU from sm_80 on (8.6, 8.9 and 12.0 have no more).
+inline constexpr uint32_t kLeastSharedBytes = 99 * 1024;
 
 // Sizes of a grid, or a position in it.
 struct Dim3 {

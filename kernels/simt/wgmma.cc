@@ -109,7 +109,7 @@ struct Operands {
   bool is_finite[kMaxTileRows];
 };
 
-void Multiply(const Operands& operands, const PendingProduct& product, bool is_exact,
+void Multiply(const Operands& operands, const PendingProduct& product, TensorMath math,
               uint32_t thread, std::vector<FragmentC>& sums) {
   for (uint32_t j = 0; j < product.num_columns / 8; ++j) {
     for (uint32_t v = 0; v < 4; ++v) {
@@ -121,8 +121,7 @@ void Multiply(const Operands& operands, const PendingProduct& product, bool is_e
       if (sum == 0.0f && operands.is_zero[row] && operands.is_finite[column]) {
         sum = 0.0f;
       } else {
-        sum = is_exact ? HopperDotBf16(operands.a[row], operands.b[column], sum)
-                       : FloatDotBf16(operands.a[row], operands.b[column], sum);
+        sum = DotBf16(math, operands.a[row], operands.b[column], sum);
       }
     }
   }
@@ -154,11 +153,11 @@ void Happen(RunState& run, Warpgroup& warpgroup, uint32_t first_thread) {
   for (uint32_t i = 0; i < product.num_columns; ++i) {
     operands.is_finite[i] = IsFinite(operands.b[i]);
   }
-  const bool is_exact = run.options().tensor_math == TensorMath::kHopperBits;
+  const TensorMath math = run.options().tensor_math;
   ++run.stats().num_wgmma;
   for (uint32_t i = 0; i < kWarpgroupSize; ++i) {
     SimThread& thread = *run.self().cta->threads[first_thread + i];
-    Multiply(operands, product, is_exact, i, FlightOf(thread, product.places[i]).values);
+    Multiply(operands, product, math, i, FlightOf(thread, product.places[i]).values);
   }
 }
 
@@ -371,6 +370,13 @@ void calls::FenceProducts(Site site) {
   RunState::Current()->self().has_fenced_sums = true;
 }
 
+// What has less shared memory than a Hopper is none.
+bool calls::HasWgmma() {
+  const RunOptions& options = CurrentRunOptions();
+  return options.tensor_math != TensorMath::kAmpereBits &&
+         options.max_shared_bytes >= kHopperSharedBytes;
+}
+
 void calls::StartProduct(const TileProduct& product, Site site) {
   RunState& run = *RunState::Current();
   SimThread& self = run.self();
@@ -378,6 +384,7 @@ void calls::StartProduct(const TileProduct& product, Site site) {
   if (first_thread + kWarpgroupSize > run.config().num_threads) {
     run.Misuse(site, "wgmma needs a warpgroup: 128 threads, the first a multiple of 128");
   }
+  if (!HasWgmma()) run.Misuse(site, "wgmma on a device that has none");
   self.in = &product;
   Warpgroup& warpgroup = WarpgroupOf(run);
   if (!MeetWarpgroup(run, warpgroup, site)) return;

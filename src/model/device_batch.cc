@@ -33,6 +33,9 @@ class Places16 {
 
 DeviceBatch::DeviceBatch(const ModelConfig& config, const DeviceBatchSize& size)
     : size_(size),
+      limits_{.num_decode_ctas = kDecodeCtas,
+              .max_partials = kMaxPartials,
+              .has_prefill = size.has_prefill},
       shape_{.num_heads = config.num_heads, .num_kv_heads = config.num_kv_heads, .window = 0},
       local_shape_{.num_heads = config.num_heads,
                    .num_kv_heads = config.num_kv_heads,
@@ -45,7 +48,7 @@ absl::StatusOr<std::unique_ptr<DeviceBatch>> DeviceBatch::Create(const ModelConf
   std::unique_ptr<DeviceBatch> out(new DeviceBatch(config, size));
   const size_t max_blocks = (size.max_context - 1) / size.block_size + 1;
   const auto bounds =
-      cuda::BoundAttentionPlan(out->shape_, kAttentionLimits, size.max_rows, size.max_rows);
+      cuda::BoundAttentionPlan(out->shape_, out->limits_, size.max_rows, size.max_rows);
   const Sizes largest = {.rows = size.max_rows,
                          .logit_rows = size.max_logit_rows,
                          .sampled_rows = size.max_logit_rows,
@@ -89,7 +92,7 @@ void DeviceBatch::PlacePadded(uint32_t rows, uint32_t num_ctas) {
   BATON_CHECK(
       rows > 0 && rows <= kMaxPaddedRows && rows <= size_.max_rows && rows <= size_.max_logit_rows,
       "a batch cannot be padded to {} rows", rows);
-  size_t items = cuda::BoundAttentionPlan(shape_, kAttentionLimits, rows, rows).num_decode_items;
+  size_t items = cuda::BoundAttentionPlan(shape_, limits_, rows, rows).num_decode_items;
   if (num_ctas < kDecodeCtas) items = std::min<size_t>(items, num_ctas);  // Set chooses the grid
   sizes_ = {.rows = rows,
             .logit_rows = rows,
@@ -144,10 +147,10 @@ Status DeviceBatch::Plan(const ModelBatch& batch) {
                      .first_position = span.first_pos});
     list += BlocksUsed(span, size_.block_size);
   }
-  BATON_RETURN_IF_ERROR(cuda::PlanAttention(shape_, kAttentionLimits, rows_, plan_));
+  BATON_RETURN_IF_ERROR(cuda::PlanAttention(shape_, limits_, rows_, plan_));
   if (!has_local_layers_) return OkStatus();
   // Layers follow one another, so both plans may use the same partials.
-  return cuda::PlanAttention(local_shape_, kAttentionLimits, rows_, local_plan_);
+  return cuda::PlanAttention(local_shape_, limits_, rows_, local_plan_);
 }
 
 void DeviceBatch::Write(const ModelBatch& batch) const {

@@ -29,8 +29,7 @@ namespace baton {
 // Ctas that decode attention is spread over: four of 128 threads on each of Hopper's 132 SMs.
 inline constexpr uint32_t kDecodeCtas = 4 * 132;
 // Each of the ctas has at most four splits at a time.
-inline constexpr cuda::AttentionPlanLimits kAttentionLimits = {.num_decode_ctas = kDecodeCtas,
-                                                               .max_partials = 4 * kDecodeCtas};
+inline constexpr uint32_t kMaxPartials = 4 * kDecodeCtas;
 // Two of prefill on each, by their shared memory.
 inline constexpr uint32_t kPrefillCtas = 2 * 132;
 // Rows to which a batch may be padded at most, and the grids that walk its items: a cta without an
@@ -44,6 +43,7 @@ struct DeviceBatchSize {
   uint32_t max_logit_rows = 0;
   uint32_t max_context = 0;  // positions of a sequence
   uint32_t block_size = 0;   // tokens
+  bool has_prefill = true;   // cuda::AttentionPlanLimits
 };
 
 // Attention's items on the device, and the grid that walks them; 0 = there are none.
@@ -131,6 +131,7 @@ class DeviceBatch {
   void WriteRows(const ModelBatch& batch) const;
 
   const DeviceBatchSize size_;
+  const cuda::AttentionPlanLimits limits_;
   const cuda::AttentionShape shape_;
   const cuda::AttentionShape local_shape_;
   const bool has_local_layers_;

@@ -140,8 +140,11 @@ Status DeviceModel::Complete(const std::string& weights_id) {
   BATON_RETURN_IF_ERROR(AskForWgmma());
   for (uint32_t index = 0; index < options_.num_ranks; ++index) {
     const ModelRank rank = {index, options_.num_ranks};
+    Accelerator* const device = DeviceOfRank(index);
+    device->MakeCurrent();
+    const bool has_prefill = options_.kernels->has_prefill(config_.head_dim, ElementOf(layout_));
     BATON_ASSIGN_OR_RETURN(auto made,
-                           DeviceRank::Create({.device = DeviceOfRank(index),
+                           DeviceRank::Create({.device = device,
                                                .kernels = options_.kernels,
                                                .config = ConfigOfRank(config_, options_.num_ranks),
                                                .layout = RankLayout(layout_, options_.num_ranks),
@@ -150,7 +153,8 @@ Status DeviceModel::Complete(const std::string& weights_id) {
                                                .batch = {.max_rows = options_.max_rows,
                                                          .max_logit_rows = options_.max_logit_rows,
                                                          .max_context = options_.max_context,
-                                                         .block_size = options_.block_size},
+                                                         .block_size = options_.block_size,
+                                                         .has_prefill = has_prefill},
                                                .rope_factors = rope_factors_,
                                                .allows_wgmma = *options_.allows_wgmma,
                                                .attends_by_wgmma = *options_.attends_by_wgmma},

@@ -75,10 +75,9 @@ Status DeviceWorkspace::Allocate(const ModelConfig& config) {
       {&gemm_partials, cuda::kGemmMaxPartialBytes, "partial sums of products"},
       {&gemm_counters, cuda::kGemmCounters * kWordBytes, "counters of products"},
       {&unpacked, size_.unpacked_bytes, "an unpacked matrix"},
-      {&attention_partials,
-       kAttentionLimits.max_partials * cuda::AttentionPartialBytes(config.head_dim),
+      {&attention_partials, kMaxPartials * cuda::AttentionPartialBytes(config.head_dim),
        "partial sums of attention"},
-      {&attention_arrivals, kAttentionLimits.num_decode_ctas * kWordBytes, "arrivals of attention"},
+      {&attention_arrivals, kDecodeCtas * kWordBytes, "arrivals of attention"},
   };
   BATON_RETURN_IF_ERROR(Take(device_, pieces));
   BATON_ASSIGN_OR_RETURN(batch, DeviceBatch::Create(config, size_.batch, device_));

@@ -89,7 +89,9 @@ absl::Status Launch(const DeviceBody& body, const LaunchedCase& launched, Attent
                                   .num_ctas = launched.num_ctas,
                                   .by_wgmma = launched.by_wgmma};
   params.kv.base = blocks.data() + batch.blocks().LayerOffset();
-  BATON_RETURN_IF_ERROR(body.kernels().attention_prefill(params, nullptr));
+  if (body.kernels().has_prefill(shape.head_dim, shape.element)) {
+    BATON_RETURN_IF_ERROR(body.kernels().attention_prefill(params, nullptr));
+  }
   params.items = decode.data();
   params.num_items = counts.data() + 1;
   BATON_RETURN_IF_ERROR(body.kernels().attention_decode(params, nullptr));
@@ -106,9 +108,13 @@ absl::StatusOr<AttentionRun> Run(const StageInput& input, const AttentionCase& c
                                  const AttentionInputs& batch) {
   const uint32_t num_ctas = input.is_tiny ? kTinyCtas : kCtas;
   AttentionRun run;
-  BATON_RETURN_IF_ERROR(
-      cuda::PlanAttention(batch.plan_shape(), {num_ctas, kMaxPartials}, batch.spans(), run.plan));
-  if (c.has_prefill != !run.plan.prefill.empty() || c.is_cut != (run.plan.num_arrivals > 0)) {
+  // Where the kernel of prompts has no room, all of it is decode, which has the same bits.
+  const bool has_prefill = input.body.kernels().has_prefill(c.shape.head_dim, c.shape.element);
+  BATON_RETURN_IF_ERROR(cuda::PlanAttention(
+      batch.plan_shape(), {num_ctas, kMaxPartials, has_prefill}, batch.spans(), run.plan));
+  const bool is_other =
+      c.has_prefill != !run.plan.prefill.empty() || c.is_cut != (run.plan.num_arrivals > 0);
+  if (has_prefill && is_other) {
     return Internal("the plan has {} items of prefill and {} shared ones: not the case it is for",
                     run.plan.prefill.size(), run.plan.num_arrivals);
   }
@@ -116,7 +122,8 @@ absl::StatusOr<AttentionRun> Run(const StageInput& input, const AttentionCase& c
   return run;
 }
 
-// Hopper: the bits of the rules; any GPU: near exact arithmetic. What was found, in words.
+// The bits of the rules where those of the tensor cores are known; any GPU: near exact arithmetic.
+// What was found, in words.
 absl::StatusOr<std::string> CheckAttention(const StageInput& input, const AttentionCase& c) {
   AttentionInputs batch(c.shape, c.chunks, c.window);
   BATON_ASSIGN_OR_RETURN(const AttentionRun run, Run(input, c, batch));
@@ -125,9 +132,11 @@ absl::StatusOr<std::string> CheckAttention(const StageInput& input, const Attent
   const double error = cuda::RelativeError(
       got.data(), cuda::ReferenceAttention(batch.Data(kScale), batch.num_rows(), batch.spans()));
   if (!(error < kAttention)) return Internal("relative error {:.3g}", error);
-  if (input.major == 9) {
+  if (const auto core = simt::TensorCoreOf(input.major); core.has_value()) {
+    cuda::AttentionData data = batch.Data(kScale);
+    data.core = *core;
     const std::vector<Bf16> bits =
-        cuda::ReferenceAttentionBits(batch.Data(kScale), batch.num_rows(), batch.spans());
+        cuda::ReferenceAttentionBits(data, batch.num_rows(), batch.spans());
     if (!SameValues(run.out, bits)) {
       return Internal("other bits than the rules with the tensor cores' model, error {:.3g}",
                       error);

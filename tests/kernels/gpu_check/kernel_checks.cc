@@ -138,7 +138,8 @@ struct GemmCase {
   uint32_t k;
 };
 
-// Hopper: the bits of the model; any GPU: near exact arithmetic. `error` gets the distance.
+// The bits of the model where one is known; any GPU: near exact arithmetic. `error` gets the
+// distance.
 absl::Status CheckGemm(const StageInput& input, const GemmCase& c, double& error) {
   const DeviceBody& body = input.body;
   const std::vector<Bf16> x = RandomBf16(size_t{c.m} * c.k, 6);
@@ -176,8 +177,9 @@ absl::Status CheckGemm(const StageInput& input, const GemmCase& c, double& error
       .x = x.data(), .w = w.data(), .y_float = bits.data(), .m = c.m, .n = c.n, .k = c.k};
   error = cuda::RelativeError(got.data(), cuda::ReferenceGemm(host));
   if (!(error < kGemm)) return Internal("relative error {:.3g}", error);
-  if (input.major != 9) return absl::OkStatus();
-  cuda::ReferenceGemmBits(host);
+  const std::optional<simt::TensorCore> core = simt::TensorCoreOf(input.major);
+  if (!core.has_value()) return absl::OkStatus();
+  cuda::ReferenceGemmBits(host, *core);
   if (SameValues(got, bits)) return absl::OkStatus();
   return Internal("other bits than the tensor cores' model, relative error {:.3g}", error);
 }
@@ -235,6 +237,12 @@ absl::Status CheckKernels(const StageInput& input, Report& report) {
     double error = 0;
     if (NeedsWgmma(c.path) && input.major != 9) {
       BATON_RETURN_IF_ERROR(report.Add({c.name, Verdict::kNotRun, "needs sm_90"}));
+      continue;
+    }
+    constexpr uint32_t kTile128Bytes = 128 * 1024;
+    if (c.path == GemmPath::kTile128 && body.kernels().max_shared_bytes() < kTile128Bytes) {
+      BATON_RETURN_IF_ERROR(
+          report.Add({c.name, Verdict::kNotRun, "needs 128 KiB of shared memory"}));
       continue;
     }
     const absl::Status status = CheckGemm(input, c, error);

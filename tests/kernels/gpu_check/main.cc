@@ -13,6 +13,7 @@
 //                     programs and libraries of others (stages.h)
 //   --float-mma       with --simt: the runner's quick arithmetic, whose bits must be noticed (a
 //                     test of the comparison)
+//   --ampere          with --simt: tensor cores as Ampere's and Ada's shared memory
 //   --other-bytes     stage 6: the sender's blocks hold other bytes than they should (likewise)
 // Stage 6 starts this program once more with an argument of its own (hand_off_child.h).
 #include <cstdio>
@@ -53,6 +54,7 @@ struct Options {
   bool is_tiny = false;
   bool append = false;
   bool float_mma = false;
+  bool is_ampere = false;
   bool other_bytes = false;
   std::string json;
   std::string commit;
@@ -78,6 +80,7 @@ bool* SwitchOf(Options& options, std::string_view name) {
   if (name == "--tiny") return &options.is_tiny;
   if (name == "--append") return &options.append;
   if (name == "--float-mma") return &options.float_mma;
+  if (name == "--ampere") return &options.is_ampere;
   if (name == "--other-bytes") return &options.other_bytes;
   return nullptr;
 }
@@ -138,7 +141,7 @@ int Main(int argc, char** argv) {
   Options options;
   if (!Parse(argc, argv, options)) {
     std::fprintf(stderr,
-                 "usage: baton_gpu_check --stage 0..8 [--simt [--float-mma]] [--tiny] "
+                 "usage: baton_gpu_check --stage 0..8 [--simt [--float-mma | --ampere]] [--tiny] "
                  "[--json FILE [--append]] [--commit TEXT] [--limits FILE] [--cublaslt FILE] "
                  "[--nccl FILE] [--sanitizer FILE] [--python FILE] [--peers FILE] "
                  "[--other-bytes]\n");
@@ -146,6 +149,10 @@ int Main(int argc, char** argv) {
   }
   simt::RunOptions run = simt::CurrentRunOptions();
   if (options.float_mma) run.tensor_math = simt::TensorMath::kFloat;
+  if (options.is_ampere) {
+    run.tensor_math = simt::TensorMath::kAmpereBits;
+    run.max_shared_bytes = simt::kLeastSharedBytes;
+  }
   simt::ScopedRunOptions scope(run);
   Report report(options.json, {{"benchmark", "gpu_check"},
                                {"commit", options.commit},

@@ -5,7 +5,6 @@
 #include <cstring>
 
 #include "kernels/math.h"
-#include "kernels/simt/tensor_core.h"
 #include "tests/kernels/gpu_check/primitives.h"
 #include "tests/test_seed.h"
 
@@ -84,7 +83,7 @@ std::vector<uint32_t> MmaInputs(MmaKind kind, uint32_t num_tiles, uint64_t seed)
   return words;
 }
 
-std::vector<uint32_t> MmaModel(const std::vector<uint32_t>& in) {
+std::vector<uint32_t> MmaModel(simt::TensorCore core, const std::vector<uint32_t>& in) {
   std::vector<uint32_t> out(in.size() / kMmaWords * kWordsC);
   for (size_t i = 0; i < out.size(); ++i) {
     const uint32_t* a = &in[i / kWordsC * kMmaWords];
@@ -97,7 +96,7 @@ std::vector<uint32_t> MmaModel(const std::vector<uint32_t>& in) {
       y[k] = ElementOf(b, i % 8 * 16 + k);
     }
     const float c = std::bit_cast<float>(b[kWordsB + i % kWordsC]);
-    out[i] = std::bit_cast<uint32_t>(simt::HopperDotBf16(x, y, c));
+    out[i] = std::bit_cast<uint32_t>(simt::DotBf16(core, x, y, c));
   }
   return out;
 }

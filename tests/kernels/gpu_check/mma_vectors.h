@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "kernels/simt/tensor_core.h"
+
 namespace baton::gpu_check {
 
 // Random: factors near one. Wide: exponents 40 apart. Denormal: bf16 and fp32 subnormals. Huge:
@@ -17,8 +19,8 @@ const char* MmaKindName(MmaKind kind);
 
 // num_tiles times A, B, C as the mma primitive reads them (primitives.h).
 std::vector<uint32_t> MmaInputs(MmaKind kind, uint32_t num_tiles, uint64_t seed);
-// D of each tile, by the model of Hopper.
-std::vector<uint32_t> MmaModel(const std::vector<uint32_t>& in);
+// D of each tile, by the model of those tensor cores.
+std::vector<uint32_t> MmaModel(simt::TensorCore core, const std::vector<uint32_t>& in);
 // The same products with A's first eight rows and B exchanged: A' = B and eight rows of zeros, B' =
 // A[0, 8), C' = the transpose of C[0, 8).
 std::vector<uint32_t> MmaExchanged(const std::vector<uint32_t>& in);

@@ -9,7 +9,9 @@ namespace baton::gpu_check {
 namespace {
 
 absl::Status Open(DeviceInfo* info) {
-  *info = {"the runner of kernels/simt, with Hopper's bits", "", 9};
+  const bool is_ampere = simt::CurrentRunOptions().tensor_math == simt::TensorMath::kAmpereBits;
+  *info = is_ampere ? DeviceInfo{"the runner of kernels/simt, with Ampere's bits", "", 8}
+                    : DeviceInfo{"the runner of kernels/simt, with Hopper's bits", "", 9};
   return absl::OkStatus();
 }
 

@@ -416,6 +416,23 @@ class GpuCheckScript(unittest.TestCase):
         self.assertTrue(all(name.startswith(("mma ", "wgmma ")) for name in failed), failed)
         self.assertIn("expected", next(check for check in checks if check["wrong"])["wrong"][0])
 
+    def test_on_an_ampere_the_bits_are_those_of_its_model(self):
+        for stage in ("1", "2"):
+            command = [PROGRAM, "--stage", stage, "--simt", "--ampere", "--json", self.folder / "j"]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+            self.assertEqual(done.returncode, 0, done.stdout)
+            verdicts = {
+                check["name"]: check["verdict"]
+                for check in json.loads((self.folder / "j").read_text())["checks"]
+            }
+            left_out = {name for name, verdict in verdicts.items() if verdict == "not run"}
+            hopper = ("wgmma", "tensor", "bulk_copy", "gemm wgmma", "gemm tile128", "mbarrier")
+            for name in left_out:
+                self.assertTrue(any(word in name for word in hopper), name)
+            self.assertEqual(set(verdicts.values()), {"pass", "not run"})
+            wanted = "mma random" if stage == "1" else "gemm tile64"
+            self.assertEqual(verdicts[wanted], "pass")
+
     def test_the_files_hold_the_vectors(self):
         command = [PROGRAM, "--stage", "1", "--simt", "--json", self.folder / "j"]
         subprocess.run(command, capture_output=True, check=True, timeout=120)

@@ -48,7 +48,7 @@ WordCheck ColumnsCheck(const Primitives& p, MmaKind kind, uint32_t columns) {
                             : columns == 128 ? p.wgmma_columns128
                                              : p.wgmma_columns256};
   check.in = WgmmaInputs(grid, columns);
-  check.expected = WgmmaOutputs(MmaModel(grid), columns);
+  check.expected = WgmmaOutputs(MmaModel(simt::TensorCore::kHopper, grid), columns);
   check.count = WgmmaCount(static_cast<uint32_t>(kind) % 4, true);
   check.out.assign(check.expected.size(), kPoison);
   check.hopper_only = true;
@@ -70,7 +70,7 @@ std::vector<WordCheck> ProductChecks(const Primitives& p, MmaKind kind, uint32_t
         if (i % kMmaWords >= kWordsA + kWordsB) grid[i] = 0;
       }
     }
-    check.expected = WgmmaOutputs(MmaModel(grid), columns);
+    check.expected = WgmmaOutputs(MmaModel(simt::TensorCore::kHopper, grid), columns);
     check.count = WgmmaCount(static_cast<uint32_t>(kind) % 4, adds);
     check.out.assign(check.expected.size(), kPoison);
     check.hopper_only = true;
@@ -87,7 +87,7 @@ WordCheck ChainCheck(const Primitives& p) {
   check.in = WgmmaInputs(grid, kColumns);
   std::vector<uint32_t> d;
   for (uint32_t times = 0; times < simt_test::kChainProducts; ++times) {
-    d = MmaModel(grid);
+    d = MmaModel(simt::TensorCore::kHopper, grid);
     for (size_t i = 0; i < d.size(); ++i) {
       grid[i / kWordsC * kMmaWords + kWordsA + kWordsB + i % kWordsC] = d[i];
     }

@@ -22,8 +22,8 @@ struct WordCheck {
   uint32_t num_ctas = 1;
   uint32_t count = 0;
   bool any_nan = false;      // which NaN a NaN is does not count
-  bool hopper_only = false;  // the instruction, or the expected bits
-  bool is_mma = false;       // only the bits: it runs elsewhere too
+  bool hopper_only = false;  // the instruction
+  bool is_mma = false;       // expects bits that are known of some tensor cores only
 };
 
 // Launches it and compares; the finding keeps the first words of what went in and came out.

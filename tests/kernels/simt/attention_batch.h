@@ -14,6 +14,7 @@
 #include "kernels/cuda/kernel_table.h"
 #include "tests/kernels/simt/device_values.h"
 #include "tests/kernels/simt/host_blocks.h"
+#include "tests/kernels/simt/other_gpus.h"
 
 namespace baton::cuda {
 
@@ -73,10 +74,13 @@ class AttentionBatch {
   // Plans and runs both kernels; out keeps its poison where nothing is written.
   absl::StatusOr<std::vector<Bf16>> Run() {
     AttentionPlan plan;
+    const bool has_prefill = runner::Kernels().has_prefill(case_.head_dim, case_.element);
     const bool has_partials = !case_.is_whole && case_.splits_an_item == 0;
-    absl::Status status = PlanAttention(
-        inputs_.plan_shape(), {.num_decode_ctas = 8, .max_partials = has_partials ? 1000u : 0u},
-        inputs_.spans(), plan);
+    absl::Status status = PlanAttention(inputs_.plan_shape(),
+                                        {.num_decode_ctas = 8,
+                                         .max_partials = has_partials ? 1000u : 0u,
+                                         .has_prefill = has_prefill},
+                                        inputs_.spans(), plan);
     if (!status.ok()) return status;
     if (case_.splits_an_item > 0) Recut(case_.splits_an_item, plan);
     SimBuffer q = OnDevice(inputs_.q(), "q");
@@ -105,7 +109,7 @@ class AttentionBatch {
                               .num_ctas = case_.num_ctas,
                               .by_wgmma = case_.by_wgmma};
     params.kv.base = arena.data() + inputs_.blocks().LayerOffset();
-    status = runner::Kernels().attention_prefill(params, nullptr);
+    if (has_prefill) status = runner::Kernels().attention_prefill(params, nullptr);
     if (!status.ok()) return status;
     params.items = decode.as<AttentionItem>();
     params.num_items = counts.as<uint32_t>() + 1;
@@ -126,7 +130,9 @@ class AttentionBatch {
     return ReferenceAttention(inputs_.Data(kScale), num_rows_, inputs_.spans());
   }
   std::vector<Bf16> ReferenceBits() {
-    return ReferenceAttentionBits(inputs_.Data(kScale), num_rows_, inputs_.spans());
+    AttentionData data = inputs_.Data(kScale);
+    data.core = simt_test::CurrentCore();
+    return ReferenceAttentionBits(data, num_rows_, inputs_.spans());
   }
 
   // A row of a result, all heads.

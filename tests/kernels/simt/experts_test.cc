@@ -18,6 +18,7 @@
 #include "src/device/thread_pool.h"
 #include "tests/kernels/simt/device_values.h"
 #include "tests/kernels/simt/mutation.h"
+#include "tests/kernels/simt/other_gpus.h"
 #include "tests/test_seed.h"
 
 namespace baton::cuda {
@@ -225,9 +226,10 @@ std::string CheckGroupedGemm(const GroupedCase& c) {
       nullptr);
   if (!status.ok()) return Name(c) + ": " + std::string(status.message());
   std::vector<Bf16> expected(num_outputs);
-  ReferenceGroupedGemmBits({on.x.data(), c.gathers ? on.sorted.slot_rows.data() : nullptr,
-                            on.w.data(), expected.data(), on.sorted.tiles.data(),
-                            &on.sorted.num_tiles, on.sorted.num_tiles, c.tile_rows, c.n, c.k});
+  ReferenceGroupedGemmBits(
+      {on.x.data(), c.gathers ? on.sorted.slot_rows.data() : nullptr, on.w.data(), expected.data(),
+       on.sorted.tiles.data(), &on.sorted.num_tiles, on.sorted.num_tiles, c.tile_rows, c.n, c.k},
+      simt_test::CurrentCore());
   return SameBits(y.data(), expected.data(), y.size()) ? "" : Name(c) + ": other bits";
 }
 
@@ -309,7 +311,7 @@ TEST_P(EveryOrder, CombineHasTheBitsOfTheReference) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(, EveryOrder, testing::ValuesIn(AllOrders(2)));
+INSTANTIATE_TEST_SUITE_P(, EveryOrder, testing::ValuesIn(simt_test::AllOrdersAndGpus()));
 
 TEST(Experts, RouteHasTheBitsOfTheProcessors) {
   ThreadPool pool(1);

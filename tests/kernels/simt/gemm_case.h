@@ -18,6 +18,7 @@
 #include "kernels/math.h"
 #include "kernels/simt/arena.h"
 #include "tests/kernels/simt/device_values.h"
+#include "tests/kernels/simt/other_gpus.h"
 
 namespace baton::cuda {
 
@@ -94,7 +95,7 @@ class Operands {
   // All rows by the model.
   std::vector<std::byte> Expected() const {
     std::vector<std::byte> y(y_bytes(case_.m));
-    ReferenceGemmBits(HostParams(y.data()));
+    ReferenceGemmBits(HostParams(y.data()), simt_test::CurrentCore());
     return y;
   }
 

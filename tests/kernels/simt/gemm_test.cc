@@ -185,9 +185,11 @@ TEST(Gemm, ExchangingTheFactorsChangesNoBits) {
         b[i] = draw();
       }
       const float c = FloatFromBf16(draw().bits);
-      const float one = simt::HopperDotBf16(a, b, c);
-      const float other = simt::HopperDotBf16(b, a, c);
-      ASSERT_TRUE(SameBits(&one, &other, sizeof(one))) << "seed " << seed << " " << round;
+      for (const simt::TensorCore core : {simt::TensorCore::kHopper, simt::TensorCore::kAmpere}) {
+        const float one = simt::DotBf16(core, a, b, c);
+        const float other = simt::DotBf16(core, b, a, c);
+        ASSERT_TRUE(SameBits(&one, &other, sizeof(one))) << "seed " << seed << " " << round;
+      }
     }
   }
 }

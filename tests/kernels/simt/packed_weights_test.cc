@@ -22,6 +22,7 @@
 #include "tests/kernels/kernel_fixtures.h"
 #include "tests/kernels/simt/device_values.h"
 #include "tests/kernels/simt/mutation.h"
+#include "tests/kernels/simt/other_gpus.h"
 #include "tests/test_seed.h"
 
 namespace baton::cuda {
@@ -223,7 +224,7 @@ std::string CheckProduct(const Matrix& w, const Product& p) {
   params.w = w.weights.data();
   if (p.has_bias) params.bias_float = bias.data();
   write_to(params, expected.data());
-  ReferenceGemmBits(params);
+  ReferenceGemmBits(params, simt_test::CurrentCore());
   return SameBits(y.data(), expected.data(), y.size()) ? "" : name + "other bits";
 }
 
@@ -270,7 +271,7 @@ std::string CheckExperts(PackedFormat format, uint32_t tile_rows, uint32_t k) {
   params.y = expected.data();
   params.tiles = tiles.data();
   params.num_tiles = &num_tiles;
-  ReferenceGroupedGemmBits(params);
+  ReferenceGroupedGemmBits(params, simt_test::CurrentCore());
   return SameBits(y.data(), expected.data(), y.size()) ? "" : Name(all) + ": other bits";
 }
 
@@ -290,7 +291,7 @@ TEST_P(EveryOrder, KernelsHaveTheBitsOfTheirReferences) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(, EveryOrder, testing::ValuesIn(AllOrders(2)));
+INSTANTIATE_TEST_SUITE_P(, EveryOrder, testing::ValuesIn(simt_test::AllOrdersAndGpus()));
 
 class EveryFormat : public testing::TestWithParam<PackedFormat> {
  protected:

@@ -1,5 +1,5 @@
-// The bit model of Hopper's tensor cores: cases worked out by hand from the published rules, and
-// random ones against an independent form of the same rules in exact integer arithmetic.
+// The bit models of Hopper's and Ampere's tensor cores: cases worked out by hand from the published
+// rules, and random ones against an independent form of the same rules in double.
 #include "kernels/simt/tensor_core.h"
 
 #include <bit>
@@ -24,7 +24,8 @@ struct Factors {
     b[i] = {Bf16FromFloat(y)};
     return *this;
   }
-  float Dot(float c) const { return HopperDotBf16(a, b, c); }
+  float Dot(float c) const { return DotBf16(TensorCore::kHopper, a, b, c); }
+  float AmpereDot(float c) const { return DotBf16(TensorCore::kAmpere, a, b, c); }
 };
 
 TEST(HopperDot, SmallIntegersAreExact) {
@@ -81,15 +82,55 @@ TEST(HopperDot, SpecialValues) {
   EXPECT_EQ(bits(Factors().Dot(-0.0f)), 0u);
 }
 
+TEST(AmpereDot, TermsAreCutTwentyFourBitsBelowTheLargest) {
+  EXPECT_EQ(Factors().Set(0, 1.0f, 1.0f).Set(1, 0x1p-12f, 0x1p-12f).AmpereDot(-1.0f), 0x1p-24f);
+  EXPECT_EQ(Factors().Set(0, 1.0f, 1.0f).Set(1, 0x1p-12f, 0x1p-13f).AmpereDot(-1.0f), 0.0f);
+}
+
+TEST(AmpereDot, EightProductsAreAddedAndThenTheOtherEight) {
+  // 1 + 2^-24 is cut to 1 before the second eight, which take the 1 away.
+  EXPECT_EQ(
+      Factors().Set(0, 1.0f, 1.0f).Set(7, 0x1p-12f, 0x1p-12f).Set(8, -1.0f, 1.0f).AmpereDot(0),
+      0.0f);
+  // In one step the small one stays.
+  EXPECT_EQ(
+      Factors().Set(0, 1.0f, 1.0f).Set(8, 0x1p-12f, 0x1p-12f).Set(7, -1.0f, 1.0f).AmpereDot(0),
+      0x1p-24f);
+  // Hopper does not tell the one from the other.
+  EXPECT_EQ(Factors().Set(0, 1.0f, 1.0f).Set(7, 0x1p-12f, 0x1p-12f).Set(8, -1.0f, 1.0f).Dot(0),
+            0x1p-24f);
+}
+
+TEST(AmpereDot, SpecialValuesPassBothSteps) {
+  const float infinity = std::bit_cast<float>(0x7F800000u);
+  const auto bits = [](float x) { return std::bit_cast<uint32_t>(x); };
+  EXPECT_EQ(Factors().Set(0, 0x1p127f, 0x1p127f).AmpereDot(0.0f), infinity);
+  EXPECT_EQ(Factors().Set(15, 0x1p127f, -0x1p127f).AmpereDot(0.0f), -infinity);
+  // Beyond fp32 after the first step: what the second takes away comes too late.
+  Factors f;
+  f.Set(0, 0x1p127f, 2.0f).Set(8, 0x1p127f, -2.0f);
+  EXPECT_EQ(f.AmpereDot(0.0f), infinity);
+  EXPECT_EQ(f.Dot(0.0f), 0.0f);
+  f.Set(0, infinity, 1.0f).Set(8, infinity, -1.0f);
+  EXPECT_EQ(bits(f.AmpereDot(0.0f)), 0x7FFFFFFFu);
+  EXPECT_EQ(bits(Factors().AmpereDot(-0.0f)), 0u);
+}
+
+TEST(TensorCoreOf, IsKnownOfAmpereAdaAndHopperAlone) {
+  EXPECT_EQ(TensorCoreOf(8), TensorCore::kAmpere);
+  EXPECT_EQ(TensorCoreOf(9), TensorCore::kHopper);
+  for (const int major : {0, 7, 10, 12}) EXPECT_FALSE(TensorCoreOf(major).has_value()) << major;
+}
+
 // The published rules with floating point in double, where every step is exact: scalings by powers
-// of two, truncation to 25 fraction bits (27 bits of magnitude), sums of 17 such terms.
-double ReferenceDot(const Factors& f, float c) {
+// of two, truncation to so many fraction bits, sums of terms. One step of products [first, end).
+double ReferenceStep(const Factors& f, int first, int end, int fraction_bits, double c) {
   const auto exponent_of = [](double x) {
     if (x == 0) return -126;
     return std::max(std::ilogb(x), -126);
   };
   std::vector<std::pair<double, int>> terms = {{c, exponent_of(c)}};
-  for (int i = 0; i < 16; ++i) {
+  for (int i = first; i < end; ++i) {
     const double x = FloatFromBf16(f.a[i].bits);
     const double y = FloatFromBf16(f.b[i].bits);
     terms.emplace_back(x * y, exponent_of(x) + exponent_of(y));
@@ -97,14 +138,15 @@ double ReferenceDot(const Factors& f, float c) {
   int largest = terms[0].second;
   for (const auto& term : terms) largest = std::max(largest, term.second);
   double sum = 0;
-  for (const auto& term : terms) sum += std::trunc(std::ldexp(term.first, 25 - largest));
-  const double value = std::ldexp(sum, largest - 25);
+  for (const auto& term : terms) sum += std::trunc(std::ldexp(term.first, fraction_bits - largest));
+  const double value = std::ldexp(sum, largest - fraction_bits);
   if (value == 0) return 0;
   const int last_place = exponent_of(value) - 23;
   return std::ldexp(std::trunc(std::ldexp(value, -last_place)), last_place);
 }
 
-TEST(HopperDot, EqualsTheRulesOnRandomFactors) {
+TEST(TensorCoreDot, EqualsTheRulesOnRandomFactors) {
+  int num_other = 0;
   for (const uint64_t seed : TestSeeds(2)) {
     TestRandom random(seed);
     for (int round = 0; round < 20000; ++round) {
@@ -120,10 +162,14 @@ TEST(HopperDot, EqualsTheRulesOnRandomFactors) {
         f.b[i] = draw();
       }
       const float c = FloatFromBf16(draw().bits) * (1.0f + 0x1p-20f * random.Below(1 << 19));
-      const float got = f.Dot(c);
-      ASSERT_EQ(static_cast<double>(got), ReferenceDot(f, c)) << "seed " << seed << " " << round;
+      const double hopper = ReferenceStep(f, 0, 16, 25, c);
+      const double ampere = ReferenceStep(f, 8, 16, 24, ReferenceStep(f, 0, 8, 24, c));
+      ASSERT_EQ(static_cast<double>(f.Dot(c)), hopper) << "seed " << seed << " " << round;
+      ASSERT_EQ(static_cast<double>(f.AmpereDot(c)), ampere) << "seed " << seed << " " << round;
+      if (hopper != ampere) ++num_other;
     }
   }
+  EXPECT_GT(num_other, 1000);  // they are two arithmetics
 }
 
 TEST(FloatDot, IsOneChainOfProducts) {

@@ -55,7 +55,8 @@ class ProductCase {
     for (uint32_t i = 0; i < c_.size(); ++i) {
       float sum = adds ? FloatFromBf16(c_[i].bits) : 0.0f;
       for (uint32_t t = 0; t < times; ++t) {
-        sum = simt::HopperDotBf16(&a_[i / columns_ * 16], &b_[i % columns_ * 16], sum);
+        sum = simt::DotBf16(simt::TensorCore::kHopper, &a_[i / columns_ * 16],
+                            &b_[i % columns_ * 16], sum);
       }
       if (out_.as<uint32_t>()[i] == std::bit_cast<uint32_t>(sum)) continue;
       return fmt::format("output {} is {}, not {}", i, out_.as<float>()[i], sum);

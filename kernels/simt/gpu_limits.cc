@@ -1,0 +1,57 @@
+// What the host asks of a GPU before it launches. CUDA builds only.
+#include "kernels/simt/gpu_limits.h"
+
+#include <cuda_runtime_api.h>
+
+#include <string>
+
+#include "src/base/status.h"
+
+namespace baton::simt {
+inline namespace gpu {
+namespace {
+
+// Of the device that was current last, of the calling thread.
+struct DeviceLimits {
+  int device = -1;
+  int major = 0;
+  uint32_t shared_bytes = 0;
+};
+
+int AttributeOf(int device, cudaDeviceAttr which) {
+  int value = 0;
+  if (cudaDeviceGetAttribute(&value, which, device) == cudaSuccess) return value;
+  (void)cudaGetLastError();
+  return 0;
+}
+
+const DeviceLimits& CurrentLimits() {
+  static thread_local DeviceLimits limits;
+  int device = -1;
+  if (cudaGetDevice(&device) != cudaSuccess) (void)cudaGetLastError();
+  if (device != limits.device) {
+    limits = {device, AttributeOf(device, cudaDevAttrComputeCapabilityMajor),
+              static_cast<uint32_t>(AttributeOf(device, cudaDevAttrMaxSharedMemoryPerBlockOptin))};
+  }
+  return limits;
+}
+
+}  // namespace
+
+// Not of what came after Hopper: wgmma exists on sm_90a alone.
+bool has_wgmma() { return CurrentLimits().major == 9; }
+
+uint32_t max_shared_bytes() { return CurrentLimits().shared_bytes; }
+
+bool overlaps_launches() { return CurrentLimits().major >= 9; }
+
+absl::Status check_code_of(const void* kernel) {
+  cudaFuncAttributes attributes;
+  const cudaError_t error = cudaFuncGetAttributes(&attributes, kernel);
+  if (error == cudaSuccess) return absl::OkStatus();
+  (void)cudaGetLastError();  // not sticky
+  return FailedPrecondition("{}, {}", cudaGetErrorName(error), cudaGetErrorString(error));
+}
+
+}  // namespace gpu
+}  // namespace baton::simt
