@@ -15,10 +15,11 @@ if(BATON_CUDA)
     endif()
     set(CMAKE_CUDA_COMPILER "${BATON_NVCC}")
   endif()
-  # The `a` is needed: the Hopper-only instructions exist in no other architecture's name.
-  if(NOT CMAKE_CUDA_ARCHITECTURES)
-    set(CMAKE_CUDA_ARCHITECTURES "90a-real" CACHE STRING "GPU architectures to compile for")
-  endif()
+  # The `a` is needed: the Hopper-only instructions exist in no other architecture's name. What
+  # users run also has machine code for Ampere and Ada, and PTX for what came after Hopper (preset
+  # cuda-all).
+  set(BATON_CUDA_ARCHITECTURES "90a-real" CACHE STRING "GPU architectures to compile for")
+  set(CMAKE_CUDA_ARCHITECTURES ${BATON_CUDA_ARCHITECTURES})
   if(BATON_CCACHE)
     set(CMAKE_CUDA_COMPILER_LAUNCHER "${BATON_CCACHE}")
   endif()

@@ -46,11 +46,13 @@ absl::Status LetLaunchesReturnAtOnce() {
 
 absl::StatusOr<ComputeDevice> OpenCuda(uint32_t num_ranks) {
   if (num_ranks > 1) BATON_RETURN_IF_ERROR(LetLaunchesReturnAtOnce());
-  BATON_ASSIGN_OR_RETURN(std::unique_ptr<CudaDevice> device, CudaDevice::Open(0));
+  BATON_ASSIGN_OR_RETURN(std::unique_ptr<CudaDevice> device,
+                         CudaDevice::Open(0, cuda::gpu::Kernels().check_code));
   ComputeDevice out{std::move(device), &cuda::gpu::Kernels()};
   for (uint32_t rank = 1; rank < num_ranks; ++rank) {
-    BATON_ASSIGN_OR_RETURN(std::unique_ptr<CudaDevice> peer,
-                           CudaDevice::Open(static_cast<int>(rank)));
+    BATON_ASSIGN_OR_RETURN(
+        std::unique_ptr<CudaDevice> peer,
+        CudaDevice::Open(static_cast<int>(rank), cuda::gpu::Kernels().check_code));
     if (peer->arithmetic() != out.accelerator->arithmetic()) {
       return FailedPrecondition("GPUs 0 and {} compute other bits: {} and {}", rank,
                                 out.accelerator->Describe(), peer->Describe());

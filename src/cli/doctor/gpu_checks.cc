@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/strings/str_join.h"
@@ -9,12 +10,14 @@
 
 #include "src/base/size_text.h"
 #include "src/cli/doctor/host_checks.h"
+#include "src/device/gpu_code.h"
 
 namespace baton {
 namespace {
 
 constexpr int kOldestCuda = 13000;  // the driver's number of CUDA 13.0
-constexpr int kHopper = 9;          // the kernels are machine code of sm_90a
+// What the preset cuda-all compiles for; the kernels have no form for less.
+constexpr std::string_view kMostCode = "80-real, 90a-real, 90-virtual";
 
 std::string CudaText(int version) {
   return fmt::format("CUDA {}.{}", version / 1000, version % 1000 / 10);
@@ -54,27 +57,33 @@ HostCheck CheckDriver(const GpuFacts& gpu, const HostNeeds& needs) {
 }
 
 HostCheck CheckDevices(const GpuFacts& gpu, const HostNeeds& needs) {
-  HostCheck check{.id = "gpus", .why = "the kernels are machine code for Hopper (sm_90a)"};
+  HostCheck check{.id = "gpus", .why = "kernels are machine code for GPUs from sm_80 on, by build"};
   if (gpu.gpus.empty()) {
     const std::string value =
         fmt::format("{} device nodes, none that the driver names", gpu.num_device_nodes);
     if (needs.device == "cuda") {
       return AsProblem(check, value,
-                       {"give this host a Hopper GPU, or serve on the processor", ""});
+                       {"give this host a GPU from sm_80 on, or serve on the processor", ""});
     }
     return AsNotApplicable(check, value);
   }
   const GpuFact& first = gpu.gpus.front();
   const std::string value = fmt::format("{} x {}, {}, sm_{}{}", gpu.gpus.size(), first.name,
                                         FormatSize(first.memory_bytes), first.major, first.minor);
-  const bool fits = std::all_of(gpu.gpus.begin(), gpu.gpus.end(),
-                                [](const GpuFact& one) { return one.major == kHopper; });
-  if (!fits) {
-    return AsWarning(check, value, {"use a Hopper GPU; others compute on the processor", ""});
+  const auto all_run = [&gpu](std::string_view code) {
+    return std::all_of(gpu.gpus.begin(), gpu.gpus.end(), [code](const GpuFact& one) {
+      return GpuCodeServes(code, {one.major, one.minor});
+    });
+  };
+  if (!all_run(kMostCode)) {
+    return AsWarning(check, value,
+                     {"use GPUs from sm_80 on; on others the processor computes", ""});
   }
-  if (!gpu.build_has_cuda) {
-    return AsWarning(check, value + "; this build has no CUDA",
-                     {"use a binary of the preset cuda: scripts/build.sh cuda", ""});
+  const CheckFix rebuild = {"use a binary of the preset cuda-all: scripts/build.sh cuda-all", ""};
+  if (!gpu.build_has_cuda) return AsWarning(check, value + "; this build has no CUDA", rebuild);
+  if (!all_run(gpu.build_code)) {
+    return AsWarning(check, fmt::format("{}; this build is for {}", value, gpu.build_code),
+                     rebuild);
   }
   return AsOk(check, value);
 }

@@ -35,6 +35,7 @@ struct GpuPair {
 // See the file comment.
 struct GpuFacts {
   bool build_has_cuda = false;
+  std::string_view build_code;     // BuildGpuCode
   bool program_is_static = false;  // it can load no library
   uint32_t num_device_nodes = 0;   // /dev/nvidia0, ...
   std::string driver_error;        // "" = libcuda was loaded and answers

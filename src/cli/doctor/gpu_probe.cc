@@ -16,6 +16,7 @@
 #include "src/base/clock.h"
 #include "src/base/unique_fd.h"
 #include "src/cli/doctor/proc_text.h"
+#include "src/device/gpu_code.h"
 #include "src/model/compute_device.h"
 
 namespace baton {
@@ -202,6 +203,7 @@ StatusOr<std::string> RunApart(const std::function<std::string()>& body, int64_t
 
 void ProbeGpus(GpuFacts* facts) {
   facts->build_has_cuda = CheckDeviceInBuild(DeviceKind::kCuda).ok();
+  facts->build_code = BuildGpuCode();
   // A program without an interpreter is linked statically: its dlopen needs the very C library that
   // it was built with, and crashes with another.
   facts->program_is_static = getauxval(AT_BASE) == 0;

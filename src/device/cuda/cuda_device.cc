@@ -7,6 +7,7 @@
 #include "src/device/cuda/driver_entry.h"
 #include "src/device/cuda/green_contexts.h"
 #include "src/device/cuda/shared_memory.h"
+#include "src/device/gpu_code.h"
 
 namespace baton {
 namespace {
@@ -33,7 +34,7 @@ cudaStream_t StreamOf(void* stream) { return static_cast<cudaStream_t>(stream); 
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<CudaDevice>> CudaDevice::Open(int ordinal) {
+absl::StatusOr<std::unique_ptr<CudaDevice>> CudaDevice::Open(int ordinal, CodeCheck check_code) {
   int driver_version = 0;  // stays 0 where there is none
   (void)cudaDriverGetVersion(&driver_version);
   if (driver_version == 0) return FailedPrecondition("no GPU can be used: there is no CUDA driver");
@@ -47,19 +48,18 @@ absl::StatusOr<std::unique_ptr<CudaDevice>> CudaDevice::Open(int ordinal) {
   cudaDeviceProp properties;
   BATON_RETURN_IF_ERROR(
       FromCuda("cudaGetDeviceProperties", cudaGetDeviceProperties(&properties, ordinal)));
-  // The kernels are machine code of sm_90a, which runs on no other generation.
-  constexpr int kMajor = 9;
-  if (properties.major != kMajor) {
-    return FailedPrecondition("GPU {} ({}) is sm_{}{}; this build has kernels for sm_90a", ordinal,
-                              properties.name, properties.major, properties.minor);
+  BATON_RETURN_IF_ERROR(FromCuda("cudaSetDevice", cudaSetDevice(ordinal)));
+  if (const absl::Status code = (*check_code)(); !code.ok()) {
+    return FailedPrecondition("GPU {} ({}) is sm_{}{}; this build has kernels for {}: {}", ordinal,
+                              properties.name, properties.major, properties.minor, BuildGpuCode(),
+                              std::string(code.message()));
   }
   std::unique_ptr<CudaDevice> device(new CudaDevice(ordinal));
   device->product_ = properties.name;
   device->description_ = fmt::format("GPU {} ({}, {})", ordinal, properties.name,
                                      FormatSize(properties.totalGlobalMem));
   device->num_sms_ = static_cast<uint32_t>(properties.multiProcessorCount);
-  device->arithmetic_ = fmt::format("bf16.sm{}{}.1", properties.major, properties.minor);
-  BATON_RETURN_IF_ERROR(FromCuda("cudaSetDevice", cudaSetDevice(ordinal)));
+  device->arithmetic_ = GpuArithmetic({properties.major, properties.minor});
   BATON_ASSIGN_OR_RETURN(device->stream_, device->CreateStream());
   return device;
 }

@@ -23,9 +23,10 @@ struct SmSplit;
 // See the file comment.
 class CudaDevice final : public Accelerator {
  public:
-  // FailedPrecondition in one line saying what is missing: a driver, a GPU, or one for which this
-  // build has machine code.
-  static absl::StatusOr<std::unique_ptr<CudaDevice>> Open(int ordinal);
+  // Whether this build has kernels for the current device (cuda::KernelTable::check_code).
+  using CodeCheck = absl::Status (*)();
+  // FailedPrecondition in one line saying what is missing: a driver, a GPU, or code for it.
+  static absl::StatusOr<std::unique_ptr<CudaDevice>> Open(int ordinal, CodeCheck check_code);
   ~CudaDevice() override;
 
   DeviceKind kind() const override { return DeviceKind::kCuda; }

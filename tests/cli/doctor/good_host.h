@@ -58,6 +58,7 @@ inline HostFacts GoodHost() {
                  .tls_days_left = 300,
                  .secret_given = true};
   facts.gpu.build_has_cuda = true;
+  facts.gpu.build_code = "90a-real";
   facts.gpu.num_device_nodes = 2;
   facts.gpu.cuda_version = 13000;
   facts.gpu.gpus = {{"NVIDIA H200", 141 * kGiB, 9, 0, 18}, {"NVIDIA H200", 141 * kGiB, 9, 0, 18}};

@@ -299,7 +299,17 @@ TEST(HostChecksTest, Gpus) {
          host.facts.gpu.gpus.clear();
          host.needs.device = "cuda";
        }},
-      {"gpus", Verdict::kWarning, "sm_90", [](Host& host) { host.facts.gpu.gpus[1].major = 8; }},
+      {"gpus", Verdict::kWarning, "sm_75",
+       [](Host& host) {
+         host.facts.gpu.gpus = {{"Tesla T4", kGiB, 7, 5, 0}};
+       }},
+      {"gpus", Verdict::kWarning, "this build is for 90a-real",
+       [](Host& host) { host.facts.gpu.gpus[1].major = 8; }},
+      {"gpus", Verdict::kOk, "sm_89",
+       [](Host& host) {
+         host.facts.gpu.build_code = "80-real, 90a-real, 90-virtual";
+         host.facts.gpu.gpus = {{"NVIDIA L40S", kGiB, 8, 9, 0}, {"NVIDIA B200", kGiB, 10, 0, 18}};
+       }},
       {"gpus", Verdict::kWarning, "no CUDA",
        [](Host& host) { host.facts.gpu.build_has_cuda = false; }},
       {"nccl", Verdict::kOk, "2.28.9", [](Host&) {}},

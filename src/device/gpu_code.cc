@@ -1,0 +1,49 @@
+#include "src/device/gpu_code.h"
+
+#include <algorithm>
+#include <charconv>
+
+#include "fmt/format.h"
+
+namespace baton {
+namespace {
+
+bool TakeSuffix(std::string_view* text, std::string_view suffix) {
+  if (!text->ends_with(suffix)) return false;
+  text->remove_suffix(suffix.size());
+  return true;
+}
+
+bool Serves(std::string_view architecture, ComputeCapability gpu) {
+  const bool is_real = TakeSuffix(&architecture, "-real");
+  TakeSuffix(&architecture, "-virtual");
+  int number = 0;
+  const char* const last = architecture.data() + architecture.size();
+  const auto [end, error] = std::from_chars(architecture.data(), last, number);
+  if (error != std::errc()) return false;
+  const int major = number / 10;
+  const int minor = number % 10;
+  if (end != last) return gpu.major == major && gpu.minor == minor;
+  if (gpu.major == major) return gpu.minor >= minor;
+  return !is_real && gpu.major > major;
+}
+
+}  // namespace
+
+std::string_view BuildGpuCode() { return BATON_CUDA_ARCHITECTURES; }
+
+bool GpuCodeServes(std::string_view architectures, ComputeCapability gpu) {
+  constexpr std::string_view kBetween = ", ";
+  while (!architectures.empty()) {
+    const size_t size = std::min(architectures.find(kBetween), architectures.size());
+    if (Serves(architectures.substr(0, size), gpu)) return true;
+    architectures.remove_prefix(std::min(size + kBetween.size(), architectures.size()));
+  }
+  return false;
+}
+
+std::string GpuArithmetic(ComputeCapability gpu) {
+  return fmt::format("bf16.sm{}{}.1", gpu.major, gpu.minor);
+}
+
+}  // namespace baton

@@ -1,0 +1,33 @@
+// For which GPUs this build's kernels were compiled, as CMake names architectures, and what that
+// means for a GPU. Pure; a CUDA build asks the runtime before it computes
+// (KernelTable::check_code): this is for messages, and for who must not touch a GPU.
+#ifndef BATON_SRC_DEVICE_GPU_CODE_H_
+#define BATON_SRC_DEVICE_GPU_CODE_H_
+
+#include <string>
+#include <string_view>
+
+namespace baton {
+
+// Of one GPU; sm_89 is {8, 9}.
+struct ComputeCapability {
+  int major;
+  int minor;
+};
+
+// "80-real, 90a-real, 90-virtual"; empty in a build without CUDA.
+std::string_view BuildGpuCode();
+
+// Whether a GPU runs code for these architectures. NN-real is machine code, which GPUs of the same
+// major version and at least that minor one run; NN-virtual is PTX, which the driver compiles for
+// all that came later; NN is both. A letter behind the number (90a): that GPU alone.
+bool GpuCodeServes(std::string_view architectures, ComputeCapability gpu);
+
+// "bf16.sm80.1": the order and rounding of what a GPU computes, a part of numerics_id. By major and
+// minor, because of tensor cores nobody promises more; the kernels' own code gives the same bits
+// everywhere, whether it came as machine code or as PTX.
+std::string GpuArithmetic(ComputeCapability gpu);
+
+}  // namespace baton
+
+#endif  // BATON_SRC_DEVICE_GPU_CODE_H_
