@@ -206,8 +206,7 @@ extern const KernelInfo kRopeAppendInfos[2];        // bf16, fp8
 extern const KernelInfo kAttentionPrefillInfos[6];  // head_dim 64, 128, 256 of bf16; of fp8
 extern const KernelInfo kAttentionWgmmaInfos[6];    // likewise
 extern const KernelInfo kAttentionDecodeInfos[6];   // head_dim 64, 128, 256 of bf16; of fp8
-extern const KernelInfo kKvGatherInfo;
-extern const KernelInfo kKvScatterInfo;
+extern const KernelInfo kKvSlicesInfos[4];          // gather, then scatter: of one memory, of ranks
 extern const KernelInfo kSampleInfo;
 extern const KernelInfo kRouteInfo;
 extern const KernelInfo kSortPairsInfo;
