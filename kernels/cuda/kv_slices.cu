@@ -5,6 +5,8 @@
 // adds its eight stripes by shuffles; eight threads then follow the hash's chain over the round's
 // KiB while the others load the next round. Bytes: gather 2 a byte of slice; scatter 2, and one
 // more from L2, since it hashes before it writes. Integer operations: 1.1 a byte. Limit: memory.
+// Where ranks share a slice (KvSide) kernels of their own look for each 16 bytes up: one division
+// a side, some 20 more integer operations a side [calc]; limit: the links to the other ranks.
 // Reached: not yet measured on a GPU.
 #include "kernels/cuda/kernel_table.h"
 #include "kernels/cuda/row_shapes.h"
@@ -50,10 +52,37 @@ struct LanePair {
   uint64_t odd;
 };
 
+// One slice at one side, all of it in one memory.
+struct WholeSlice {
+  Vec16* begin;
+
+  BATON_DEVICE WholeSlice(const KvSide& side, uint64_t offset, uint32_t /*num_vecs*/)
+      : begin(reinterpret_cast<Vec16*>(side.ranks[0] + offset)) {}
+  BATON_DEVICE Vec16* At(uint32_t at) const { return begin + at; }
+};
+
+// The same in the memories of ranks, of one too: each has K of its heads, and V of them behind it.
+struct DividedSlice {
+  const KvSide& side;
+  uint64_t offset;      // in each memory
+  uint32_t piece_vecs;  // of K, or V, of one rank's heads
+
+  BATON_DEVICE DividedSlice(const KvSide& of, uint64_t from, uint32_t num_vecs)
+      : side(of), offset(from), piece_vecs(num_vecs / (2 * of.num_ranks)) {}
+  BATON_DEVICE Vec16* At(uint32_t at) const {
+    const uint32_t piece = at / piece_vecs;  // [K|V][rank]
+    const bool is_value = piece >= side.num_ranks;
+    const uint32_t rank = piece - (is_value ? side.num_ranks : 0);
+    return reinterpret_cast<Vec16*>(side.ranks[rank] + offset) + at - piece * piece_vecs +
+           (is_value ? piece_vecs : 0);
+  }
+};
+
 // One slice on its way.
+template <typename Slice>
 struct Move {
-  const Vec16* from;
-  Vec16* to;
+  Slice from;
+  Slice to;
   const uint64_t* keys;
   uint32_t num_vecs;
 };
@@ -126,8 +155,8 @@ BATON_DEVICE uint64_t Merge(const uint64_t* accumulators, const uint64_t* keys, 
 }
 
 // One round: copies if asked to, and leaves the sums of its KiB in `sums`.
-template <bool kStores>
-BATON_DEVICE void AddRound(const Move& move, uint32_t round, uint64_t (*sums)[2][kLanes]) {
+template <bool kStores, typename Slice>
+BATON_DEVICE void AddRound(const Move<Slice>& move, uint32_t round, uint64_t (*sums)[2][kLanes]) {
   const uint32_t quad = simt::thread() % kStripeVecs;
   const uint32_t stripe = simt::thread() / kStripeVecs % kStripesAKib;
   const LanePair keys = {move.keys[stripe + 2 * quad], move.keys[stripe + 2 * quad + 1]};
@@ -136,8 +165,8 @@ BATON_DEVICE void AddRound(const Move& move, uint32_t round, uint64_t (*sums)[2]
     const uint32_t at = round * kRoundVecs + pass * kKvThreads + simt::thread();
     LanePair terms = {0, 0};
     if (simt::guard(at < move.num_vecs)) {
-      const Vec16 v = move.from[at];
-      if (kStores) move.to[at] = v;
+      const Vec16 v = *move.from.At(at);
+      if (kStores) *move.to.At(at) = v;
       // The last stripe has keys of its own.
       const bool is_last = simt::guard(at + kStripeVecs - quad == move.num_vecs);
       terms = Terms(v, is_last ? LanePair{move.keys[kXxh3LastKeys + 2 * quad],
@@ -154,7 +183,8 @@ BATON_DEVICE void AddRound(const Move& move, uint32_t round, uint64_t (*sums)[2]
 }
 
 // The chain of one lane over a round's KiB; the last KiB of a slice is not scrambled.
-BATON_DEVICE uint64_t FollowRound(const Move& move, uint32_t round, uint64_t accumulator,
+template <typename Slice>
+BATON_DEVICE uint64_t FollowRound(const Move<Slice>& move, uint32_t round, uint64_t accumulator,
                                   const uint64_t (*sums)[2][kLanes]) {
   const uint32_t lane = simt::thread();
   const uint32_t num_kib = (move.num_vecs + kKibVecs - 1) / kKibVecs;
@@ -168,8 +198,8 @@ BATON_DEVICE uint64_t FollowRound(const Move& move, uint32_t round, uint64_t acc
 }
 
 // The slice's checksum, known to all threads of the cta.
-template <bool kStores>
-BATON_DEVICE uint64_t HashSlice(const Move& move) {
+template <bool kStores, typename Slice>
+BATON_DEVICE uint64_t HashSlice(const Move<Slice>& move) {
   auto& shared = simt::shared<KvShared>();
   const uint32_t num_rounds = (move.num_vecs + kRoundVecs - 1) / kRoundVecs;
   uint64_t accumulator = StartOfLane(simt::thread());
@@ -189,63 +219,92 @@ BATON_DEVICE uint64_t HashSlice(const Move& move) {
   return shared.hash;
 }
 
-BATON_KERNEL(kKvThreads) KvGatherKernel(KvSlicesParams params) {
-  const uint32_t slice = simt::block().x;
-  const KvSlicePlace place = params.places[slice];
-  const Move move = {reinterpret_cast<const Vec16*>(params.blocks + place.block_offset),
-                     reinterpret_cast<Vec16*>(params.staging + place.staging_offset), params.keys,
-                     params.slice_bytes / static_cast<uint32_t>(sizeof(Vec16))};
-  const uint64_t hash = HashSlice<true>(move);
-  if (simt::thread() == 0) params.checksums[slice] = hash;
+// Of the cta's slice, in the direction of each kernel.
+template <typename Slice>
+BATON_DEVICE Move<Slice> MoveOf(const KvSlicesParams& params, bool is_gather) {
+  const KvSlicePlace place = params.places[simt::block().x];
+  const uint32_t num_vecs = params.slice_bytes / static_cast<uint32_t>(sizeof(Vec16));
+  const Slice blocks(params.blocks, place.block_offset, num_vecs);
+  const Slice staging(params.staging, place.staging_offset, num_vecs);
+  return {is_gather ? blocks : staging, is_gather ? staging : blocks, params.keys, num_vecs};
 }
 
-BATON_KERNEL(kKvThreads) KvScatterKernel(KvSlicesParams params) {
-  const uint32_t slice = simt::block().x;
-  const KvSlicePlace place = params.places[slice];
-  const Move move = {reinterpret_cast<const Vec16*>(params.staging + place.staging_offset),
-                     reinterpret_cast<Vec16*>(params.blocks + place.block_offset), params.keys,
-                     params.slice_bytes / static_cast<uint32_t>(sizeof(Vec16))};
+template <typename Slice>
+BATON_DEVICE void GatherSlice(const KvSlicesParams& params) {
+  const uint64_t hash = HashSlice<true>(MoveOf<Slice>(params, true));
+  if (simt::thread() == 0) params.checksums[simt::block().x] = hash;
+}
+
+template <typename Slice>
+BATON_DEVICE void ScatterSlice(const KvSlicesParams& params) {
+  const auto move = MoveOf<Slice>(params, false);
   const uint64_t hash = HashSlice<false>(move);
+  const uint32_t slice = simt::block().x;
   if (simt::thread() == 0) params.checksums[slice] = hash;
   // A slice with other bytes than the sender hashed never reaches a block.
   if (simt::guard(hash != params.expected[slice])) return;
   for (uint32_t at = simt::thread(); at < move.num_vecs; at += kKvThreads) {
-    move.to[at] = move.from[at];
+    *move.to.At(at) = *move.from.At(at);
   }
 }
 
+BATON_KERNEL(kKvThreads) KvGatherKernel(BATON_MAP_PARAM KvSlicesParams params) {
+  GatherSlice<WholeSlice>(params);
+}
+BATON_KERNEL(kKvThreads) KvGatherRanksKernel(BATON_MAP_PARAM KvSlicesParams params) {
+  GatherSlice<DividedSlice>(params);
+}
+BATON_KERNEL(kKvThreads) KvScatterKernel(BATON_MAP_PARAM KvSlicesParams params) {
+  ScatterSlice<WholeSlice>(params);
+}
+BATON_KERNEL(kKvThreads) KvScatterRanksKernel(BATON_MAP_PARAM KvSlicesParams params) {
+  ScatterSlice<DividedSlice>(params);
+}
+
 absl::Status CheckSlices(const char* kernel, const KvSlicesParams& params) {
-  if (IsKvSliceSize(params.slice_bytes)) return absl::OkStatus();
-  return absl::InvalidArgumentError(std::string(kernel) + ": slices of " +
-                                    std::to_string(params.slice_bytes) +
-                                    " bytes are no multiple of 64 in [256, 64 MiB]");
+  const auto refuse = [&](const std::string& why) {
+    return absl::InvalidArgumentError(std::string(kernel) + ": slices of " +
+                                      std::to_string(params.slice_bytes) + " bytes " + why);
+  };
+  if (!IsKvSliceSize(params.slice_bytes)) return refuse("are no multiple of 64 in [256, 64 MiB]");
+  for (const uint32_t num_ranks : {params.blocks.num_ranks, params.staging.num_ranks}) {
+    if (num_ranks >= 1 && num_ranks <= kMaxKvRanks &&
+        IsKvSliceOfRanks(params.slice_bytes, num_ranks)) {
+      continue;
+    }
+    return refuse("of " + std::to_string(num_ranks) +
+                  " ranks are no multiple of 32 for each of 1 to 8");
+  }
+  return absl::OkStatus();
+}
+
+// `whole` where each side is one memory, `divided` otherwise.
+absl::Status LaunchSlices(const char* name, const KvSlicesParams& params, void* stream,
+                          void (*whole)(KvSlicesParams), void (*divided)(KvSlicesParams)) {
+  if (absl::Status status = CheckSlices(name, params); !status.ok()) return status;
+  if (params.num_slices == 0) return absl::OkStatus();
+  const bool is_whole = params.blocks.num_ranks == 1 && params.staging.num_ranks == 1;
+  return simt::launch({.name = name,
+                       .grid = {params.num_slices, 1, 1},
+                       .num_threads = kKvThreads,
+                       .shared_bytes = sizeof(KvShared),
+                       .stream = stream},
+                      is_whole ? whole : divided, params);
 }
 
 }  // namespace
 
-const KernelInfo kKvGatherInfo = {"KvGatherKernel", kKvThreads, sizeof(KvShared)};
-const KernelInfo kKvScatterInfo = {"KvScatterKernel", kKvThreads, sizeof(KvShared)};
+const KernelInfo kKvSlicesInfos[4] = {{"KvGatherKernel", kKvThreads, sizeof(KvShared)},
+                                      {"KvGatherRanksKernel", kKvThreads, sizeof(KvShared)},
+                                      {"KvScatterKernel", kKvThreads, sizeof(KvShared)},
+                                      {"KvScatterRanksKernel", kKvThreads, sizeof(KvShared)}};
 
 absl::Status KvGather(const KvSlicesParams& params, void* stream) {
-  if (absl::Status status = CheckSlices("KvGather", params); !status.ok()) return status;
-  if (params.num_slices == 0) return absl::OkStatus();
-  return simt::launch({.name = "KvGather",
-                       .grid = {params.num_slices, 1, 1},
-                       .num_threads = kKvThreads,
-                       .shared_bytes = sizeof(KvShared),
-                       .stream = stream},
-                      KvGatherKernel, params);
+  return LaunchSlices("KvGather", params, stream, KvGatherKernel, KvGatherRanksKernel);
 }
 
 absl::Status KvScatter(const KvSlicesParams& params, void* stream) {
-  if (absl::Status status = CheckSlices("KvScatter", params); !status.ok()) return status;
-  if (params.num_slices == 0) return absl::OkStatus();
-  return simt::launch({.name = "KvScatter",
-                       .grid = {params.num_slices, 1, 1},
-                       .num_threads = kKvThreads,
-                       .shared_bytes = sizeof(KvShared),
-                       .stream = stream},
-                      KvScatterKernel, params);
+  return LaunchSlices("KvScatter", params, stream, KvScatterKernel, KvScatterRanksKernel);
 }
 
 }  // namespace BATON_BODY

@@ -28,26 +28,47 @@ inline constexpr uint32_t kMaxKvSliceBytes = 64u << 20;  // kMaxSliceBytes of th
 constexpr bool IsKvSliceSize(uint64_t bytes) {
   return bytes % 64 == 0 && bytes >= kMinKvSliceBytes && bytes <= kMaxKvSliceBytes;
 }
+// Whether they take those of so many ranks: K and V of each one's heads are whole 16 bytes.
+constexpr bool IsKvSliceOfRanks(uint64_t bytes, uint32_t num_ranks) {
+  return num_ranks == 1 || bytes % (32 * num_ranks) == 0;
+}
+
+// Of a divided model: those that share the KV heads of a slice.
+inline constexpr uint32_t kMaxKvRanks = 8;
+
+// One side of a move: the memory that slices lie in, or those of several ranks that the launch's
+// device reaches. A slice is [K|V][kv_head][piece]; rank r of n then has the part of its heads,
+// those from r / n of them on, as a slice of its own, at one offset in every rank's memory.
+struct KvSide {
+  KvSide() = default;
+  // One memory: not explicit, as nearly all are that.
+  KvSide(std::byte* base) : ranks{base} {}
+
+  std::byte* ranks[kMaxKvRanks] = {};
+  uint32_t num_ranks = 1;  // in [1, kMaxKvRanks]
+};
 
 // Where one slice lies on both sides, in bytes; multiples of 16.
 struct KvSlicePlace {
-  uint64_t block_offset;    // from `blocks`
-  uint64_t staging_offset;  // from `staging`
+  uint64_t block_offset;    // from `blocks`, of each rank
+  uint64_t staging_offset;  // from `staging`, of each rank
 };
 
 // KvGather copies slices to staging; KvScatter copies those whose bytes in staging have the
 // expected checksum to the blocks, and leaves the blocks of the others alone. What one call writes
 // is named once. KvScatter with the blocks as its staging and equal offsets in each place only
-// hashes: what it may write is what is there.
+// hashes: what it may write is what is there. Checksums are of the whole slices, in their order,
+// whatever the number of ranks on either side.
 struct KvSlicesParams {
-  std::byte* blocks;           // read by gather, written by scatter
-  std::byte* staging;          // written by gather, read by scatter
+  KvSide blocks;               // read by gather, written by scatter
+  KvSide staging;              // written by gather, read by scatter
   const KvSlicePlace* places;  // [num_slices]
   const uint64_t* keys;        // [kXxh3NumKeys] Xxh3Keys()
   const uint64_t* expected;    // [num_slices]; scatter only
   uint64_t* checksums;         // [num_slices] written: of the bytes that were read
   uint32_t num_slices;
-  uint32_t slice_bytes;  // a multiple of 64 in [kMinKvSliceBytes, kMaxKvSliceBytes]
+  // A multiple of 64 in [kMinKvSliceBytes, kMaxKvSliceBytes], and of 32 for each rank.
+  uint32_t slice_bytes;
 };
 
 }  // namespace baton::cuda

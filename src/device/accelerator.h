@@ -67,9 +67,9 @@ class Accelerator {
   // before anything is in stream().
   virtual absl::StatusOr<std::unique_ptr<Accelerator>> Split() { return Share(); }
 
-  // From now on kernels here read and write what `other`, of the same kind, allocates (but for
-  // AllocateShared). FailedPrecondition naming both when they cannot.
-  virtual absl::Status ReachMemoryOf(const Accelerator& other) {
+  // From now on kernels here read and write what `other`, of the same kind, allocates.
+  // FailedPrecondition naming both when they cannot.
+  virtual absl::Status ReachMemoryOf(Accelerator& other) {
     return FailedPrecondition("{} cannot reach the memory of {}", Describe(), other.Describe());
   }
 

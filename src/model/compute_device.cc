@@ -60,7 +60,7 @@ absl::StatusOr<ComputeDevice> OpenCuda(uint32_t num_ranks) {
     out.peers.push_back(std::move(peer));
   }
   for (Accelerator* const from : out.accelerators()) {
-    for (const Accelerator* to : out.accelerators()) {
+    for (Accelerator* const to : out.accelerators()) {
       if (from != to) BATON_RETURN_IF_ERROR(from->ReachMemoryOf(*to));
     }
   }

@@ -84,6 +84,19 @@ TEST_F(CudaSharedMemoryTest, WhatIsExportedIsReadWhereItIsImported) {
   EXPECT_EQ(driver_.alive(), kOneRegion);
 }
 
+TEST_F(CudaSharedMemoryTest, OnlyGpusThatReachItReadAndWriteIt) {
+  const int reached_by[] = {1, 3};
+  begin_ = *own_->Allocate(kBytes, "KV blocks", reached_by);
+  for (const int gpu : {0, 1, 3}) {
+    EXPECT_EQ(driver_.AccessAt(begin_, gpu), CU_MEM_ACCESS_FLAGS_PROT_READWRITE) << gpu;
+  }
+  EXPECT_EQ(driver_.AccessAt(begin_, 2), CU_MEM_ACCESS_FLAGS_PROT_NONE);
+  const UniqueFd fd = *own_->Export(begin_);
+  const std::byte* const mapped = *peer_->Import(fd, kBytes);
+  EXPECT_EQ(driver_.AccessAt(mapped, 1), CU_MEM_ACCESS_FLAGS_PROT_NONE) << "who imports reads";
+  peer_->Free(mapped);
+}
+
 TEST_F(CudaSharedMemoryTest, MemoryLivesAsLongAsAnybodyHasIt) {
   UniqueFd fd = MakeExported();
   std::memset(begin_, 0x5A, kBytes);

@@ -92,7 +92,7 @@ CUresult FakeVmm::SetAccess(CUdeviceptr address, size_t size, const CUmemAccessD
   }
   const bool writes = access.flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
   mprotect(At(address), size, PROT_READ | (writes ? PROT_WRITE : 0));
-  found->second.access = access.flags;
+  found->second.access[access.location.id] = access.flags;
   return CUDA_SUCCESS;
 }
 
@@ -182,9 +182,14 @@ void FakeVmm::AddAddresses(VmmTable* table) {
     return Call("cuMemMap", [=](FakeVmm* fake) { return fake->Map(address, size, handle); });
   };
   table->cuMemSetAccess = [](CUdeviceptr address, size_t size, const CUmemAccessDesc* access,
-                             size_t) {
-    return Call("cuMemSetAccess",
-                [=](FakeVmm* fake) { return fake->SetAccess(address, size, *access); });
+                             size_t count) {
+    return Call("cuMemSetAccess", [=](FakeVmm* fake) {
+      CUresult result = CUDA_SUCCESS;
+      for (size_t i = 0; i < count && result == CUDA_SUCCESS; ++i) {
+        result = fake->SetAccess(address, size, access[i]);
+      }
+      return result;
+    });
   };
   table->cuMemUnmap = [](CUdeviceptr address, size_t size) {
     return Call("cuMemUnmap", [=](FakeVmm* fake) { return fake->Unmap(address, size); });

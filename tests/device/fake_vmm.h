@@ -47,9 +47,11 @@ class FakeVmm {
     friend bool operator==(const Alive&, const Alive&) = default;
   };
   Alive alive() const { return {handles_.size(), reservations_.size(), mappings_.size()}; }
-  // What was allowed at an address that is mapped.
-  CUmemAccess_flags AccessAt(const void* address) const {
-    return mappings_.at(reinterpret_cast<CUdeviceptr>(address)).access;
+  // What was allowed at an address that is mapped, to a GPU.
+  CUmemAccess_flags AccessAt(const void* address, int gpu = 0) const {
+    const auto& access = mappings_.at(reinterpret_cast<CUdeviceptr>(address)).access;
+    const auto found = access.find(gpu);
+    return found == access.end() ? CU_MEM_ACCESS_FLAGS_PROT_NONE : found->second;
   }
 
   static VmmTable Table() {
@@ -73,7 +75,7 @@ class FakeVmm {
   };
   struct Mapping {
     size_t size_bytes = 0;
-    CUmemAccess_flags access = CU_MEM_ACCESS_FLAGS_PROT_NONE;
+    std::map<int, CUmemAccess_flags> access;  // by GPU
   };
 
   // Notes the call, and does it unless it is to fail.

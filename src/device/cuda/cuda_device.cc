@@ -117,7 +117,7 @@ absl::StatusOr<std::unique_ptr<Accelerator>> CudaDevice::Split() {
   return device;
 }
 
-absl::Status CudaDevice::ReachMemoryOf(const Accelerator& other) {
+absl::Status CudaDevice::ReachMemoryOf(Accelerator& other) {
   const int peer = static_cast<const CudaDevice&>(other).ordinal_;
   if (peer == ordinal_) return OkStatus();
   int can = 0;
@@ -131,9 +131,11 @@ absl::Status CudaDevice::ReachMemoryOf(const Accelerator& other) {
   const cudaError_t error = cudaDeviceEnablePeerAccess(peer, 0);
   if (error == cudaErrorPeerAccessAlreadyEnabled) {
     (void)cudaGetLastError();  // not sticky
-    return OkStatus();
+  } else {
+    BATON_RETURN_IF_ERROR(FromCuda("cudaDeviceEnablePeerAccess", error));
   }
-  return FromCuda("cudaDeviceEnablePeerAccess", error);
+  static_cast<CudaDevice&>(other).reached_by_.push_back(ordinal_);
+  return OkStatus();
 }
 
 Status CudaDevice::Divide(SmSplit* split, CudaDevice* other) {
@@ -218,7 +220,7 @@ absl::StatusOr<CudaSharedMemory*> CudaDevice::Shared() {
 
 absl::StatusOr<std::byte*> CudaDevice::AllocateShared(size_t size_bytes, std::string_view name) {
   BATON_ASSIGN_OR_RETURN(CudaSharedMemory* const shared, Shared());
-  return shared->Allocate(size_bytes, name);
+  return shared->Allocate(size_bytes, name, reached_by_);
 }
 
 absl::StatusOr<UniqueFd> CudaDevice::ExportShared(const std::byte* begin) {

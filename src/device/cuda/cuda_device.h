@@ -11,6 +11,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "src/device/accelerator.h"
 
@@ -38,7 +39,7 @@ class CudaDevice final : public Accelerator {
   void* stream() const override { return stream_; }
   absl::StatusOr<std::unique_ptr<Accelerator>> Share() override;
   absl::StatusOr<std::unique_ptr<Accelerator>> Split() override;
-  absl::Status ReachMemoryOf(const Accelerator& other) override;
+  absl::Status ReachMemoryOf(Accelerator& other) override;
   absl::StatusOr<std::byte*> Allocate(size_t size_bytes, std::string_view name) override;
   void Free(std::byte* begin) override;
   absl::StatusOr<std::byte*> AllocateHost(size_t size_bytes, std::string_view name) override;
@@ -87,6 +88,7 @@ class CudaDevice final : public Accelerator {
   std::string arithmetic_;
   std::unique_ptr<SmPart> part_;  // of the GPU, that stream_ is bound to; null = all of it
   void* stream_ = nullptr;
+  std::vector<int> reached_by_;  // GPUs whose kernels use what is allocated here
   std::unique_ptr<CudaSharedMemory> shared_;
 };
 

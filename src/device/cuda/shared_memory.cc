@@ -2,6 +2,7 @@
 
 #include <bit>
 #include <cstdint>
+#include <vector>
 
 #include "src/base/log.h"
 #include "src/base/size_text.h"
@@ -66,7 +67,8 @@ size_t CudaSharedMemory::Rounded(size_t size_bytes) const {
   return (size_bytes + granularity_ - 1) / granularity_ * granularity_;
 }
 
-absl::StatusOr<std::byte*> CudaSharedMemory::Map(const Region& region, CUmemAccess_flags access) {
+absl::StatusOr<std::byte*> CudaSharedMemory::Map(const Region& region, CUmemAccess_flags access,
+                                                 std::span<const int> others) {
   CUdeviceptr address = 0;
   Status status = FromDriver("cuMemAddressReserve",
                              driver_.cuMemAddressReserve(&address, region.size_bytes, 0, 0, 0));
@@ -83,11 +85,15 @@ absl::StatusOr<std::byte*> CudaSharedMemory::Map(const Region& region, CUmemAcce
   }
   auto* const begin = std::bit_cast<std::byte*>(address);
   regions_[begin] = region;
-  CUmemAccessDesc description{};
-  description.location = Properties().location;
-  description.flags = access;
-  status = FromDriver("cuMemSetAccess",
-                      driver_.cuMemSetAccess(address, region.size_bytes, &description, 1));
+  std::vector<CUmemAccessDesc> descriptions(1 + others.size());
+  for (size_t i = 0; i < descriptions.size(); ++i) {
+    descriptions[i].location = Properties().location;
+    if (i > 0) descriptions[i].location.id = others[i - 1];
+    descriptions[i].flags = access;
+  }
+  status = FromDriver(
+      "cuMemSetAccess",
+      driver_.cuMemSetAccess(address, region.size_bytes, descriptions.data(), descriptions.size()));
   if (!status.ok()) {
     Free(begin);
     return status;
@@ -95,7 +101,8 @@ absl::StatusOr<std::byte*> CudaSharedMemory::Map(const Region& region, CUmemAcce
   return begin;
 }
 
-absl::StatusOr<std::byte*> CudaSharedMemory::Allocate(size_t size_bytes, std::string_view name) {
+absl::StatusOr<std::byte*> CudaSharedMemory::Allocate(size_t size_bytes, std::string_view name,
+                                                      std::span<const int> reached_by) {
   const CUmemAllocationProp properties = Properties();
   Region region{.size_bytes = Rounded(size_bytes)};
   const CUresult result = driver_.cuMemCreate(&region.handle, region.size_bytes, &properties, 0);
@@ -107,7 +114,7 @@ absl::StatusOr<std::byte*> CudaSharedMemory::Allocate(size_t size_bytes, std::st
                              ordinal_, FormatSize(free_bytes), FormatSize(total_bytes));
   }
   BATON_RETURN_IF_ERROR(FromDriver("cuMemCreate", result));
-  return Map(region, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+  return Map(region, CU_MEM_ACCESS_FLAGS_PROT_READWRITE, reached_by);
 }
 
 absl::StatusOr<UniqueFd> CudaSharedMemory::Export(const std::byte* begin) const {

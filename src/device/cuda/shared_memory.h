@@ -14,6 +14,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <span>
 #include <string_view>
 
 #include "absl/container/flat_hash_map.h"
@@ -34,8 +35,10 @@ class CudaSharedMemory {
   CudaSharedMemory(const CudaSharedMemory&) = delete;
   CudaSharedMemory& operator=(const CudaSharedMemory&) = delete;
 
-  // As Accelerator's AllocateShared, ExportShared and ImportShared.
-  absl::StatusOr<std::byte*> Allocate(size_t size_bytes, std::string_view name);
+  // As Accelerator's AllocateShared, ExportShared and ImportShared. The GPUs `reached_by` read and
+  // write it too.
+  absl::StatusOr<std::byte*> Allocate(size_t size_bytes, std::string_view name,
+                                      std::span<const int> reached_by = {});
   absl::StatusOr<UniqueFd> Export(const std::byte* begin) const;
   absl::StatusOr<const std::byte*> Import(const UniqueFd& fd, size_t size_bytes);
   bool Owns(const std::byte* begin) const { return regions_.contains(begin); }
@@ -54,8 +57,9 @@ class CudaSharedMemory {
   CUmemAllocationProp Properties() const;
   Status FromDriver(std::string_view what, CUresult result) const;
   size_t Rounded(size_t size_bytes) const;
-  // Takes `handle`; the region's address.
-  absl::StatusOr<std::byte*> Map(const Region& region, CUmemAccess_flags access);
+  // Takes `handle`; the region's address. `others` are GPUs beside this one.
+  absl::StatusOr<std::byte*> Map(const Region& region, CUmemAccess_flags access,
+                                 std::span<const int> others = {});
 
   const VmmTable driver_;
   const int ordinal_;

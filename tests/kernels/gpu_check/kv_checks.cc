@@ -11,10 +11,12 @@
 namespace baton::gpu_check {
 namespace {
 
-// So many slices of so many bytes; the last one of a scatter has a wrong checksum.
+// So many slices of so many bytes, which so many ranks share at one side; the last one of a scatter
+// has a wrong checksum.
 struct SliceShape {
   uint32_t num_slices;
   uint32_t slice_bytes;
+  uint32_t num_ranks = 1;
 };
 
 std::vector<std::byte> RandomBytes(size_t size, uint64_t seed) {
@@ -33,6 +35,17 @@ struct Sides {
   std::vector<uint64_t> checksums;
 };
 
+// The blocks as so many ranks have them: each an equal part of the memory.
+cuda::KvSide BlocksOf(const SliceShape& shape, std::byte* base) {
+  cuda::KvSide side(base);
+  side.num_ranks = shape.num_ranks;
+  const size_t rank_bytes = size_t{2} * shape.num_slices * shape.slice_bytes / shape.num_ranks;
+  for (uint32_t rank = 0; rank < shape.num_ranks; ++rank) {
+    side.ranks[rank] = base + rank * rank_bytes;
+  }
+  return side;
+}
+
 // Every second place of the blocks has a slice, in reverse.
 Sides MakeSides(const SliceShape& shape) {
   Sides sides{.blocks = RandomBytes(size_t{2} * shape.num_slices * shape.slice_bytes, 1),
@@ -42,13 +55,14 @@ Sides MakeSides(const SliceShape& shape) {
               .checksums = std::vector<uint64_t>(shape.num_slices)};
   const auto keys = cuda::Xxh3Keys();
   for (uint32_t i = 0; i < shape.num_slices; ++i) {
-    sides.places[i].block_offset = uint64_t{2} * (shape.num_slices - 1 - i) * shape.slice_bytes;
+    sides.places[i].block_offset =
+        uint64_t{2} * (shape.num_slices - 1 - i) * (shape.slice_bytes / shape.num_ranks);
     sides.places[i].staging_offset = uint64_t{i} * shape.slice_bytes;
   }
   // The checksums of what is in staging; no slice has the expected one, so no block changes.
-  cuda::ReferenceKvScatter({sides.blocks.data(), sides.staging.data(), sides.places.data(),
-                            keys.data(), sides.expected.data(), sides.checksums.data(),
-                            shape.num_slices, shape.slice_bytes});
+  cuda::ReferenceKvScatter({BlocksOf(shape, sides.blocks.data()), sides.staging.data(),
+                            sides.places.data(), keys.data(), sides.expected.data(),
+                            sides.checksums.data(), shape.num_slices, shape.slice_bytes});
   sides.expected = sides.checksums;
   sides.expected.back() ^= 1;
   return sides;
@@ -68,12 +82,17 @@ absl::Status CheckMove(const DeviceBody& body, const SliceShape& shape, bool gat
   BATON_RETURN_IF_ERROR(places.status());
   const auto run = gather ? body.kernels().kv_gather : body.kernels().kv_scatter;
   BATON_RETURN_IF_ERROR(
-      run({blocks.data(), staging.data(), places.data(), keys.data(), expected.data(),
-           checksums.data(), shape.num_slices, shape.slice_bytes},
+      run({BlocksOf(shape, blocks.data()), staging.data(), places.data(), keys.data(),
+           expected.data(), checksums.data(), shape.num_slices, shape.slice_bytes},
           nullptr));
-  const cuda::KvSlicesParams host = {
-      sides.blocks.data(),   sides.staging.data(),   sides.places.data(), key_words.data(),
-      sides.expected.data(), sides.checksums.data(), shape.num_slices,    shape.slice_bytes};
+  const cuda::KvSlicesParams host = {BlocksOf(shape, sides.blocks.data()),
+                                     sides.staging.data(),
+                                     sides.places.data(),
+                                     key_words.data(),
+                                     sides.expected.data(),
+                                     sides.checksums.data(),
+                                     shape.num_slices,
+                                     shape.slice_bytes};
   gather ? cuda::ReferenceKvGather(host) : cuda::ReferenceKvScatter(host);
   if (!SameValues(checksums.Values(), sides.checksums)) return Internal("other checksums");
   if (!SameValues(staging.Values(), sides.staging)) return Internal("other staging");
@@ -85,9 +104,10 @@ absl::Status CheckMove(const DeviceBody& body, const SliceShape& shape, bool gat
 
 absl::Status CheckKvSlices(const StageInput& input, Report& report) {
   const std::vector<SliceShape> shapes =
-      input.is_tiny ? std::vector<SliceShape>{{1, 256}, {3, 1344}, {2, 2112}}
-                    : std::vector<SliceShape>{
-                          {1, 256}, {33, 12288}, {512, 65536}, {64, 133120}, {2, 4194368}};
+      input.is_tiny
+          ? std::vector<SliceShape>{{1, 256}, {3, 1344}, {2, 2112}, {3, 1280, 2}, {2, 4352, 8}}
+          : std::vector<SliceShape>{{1, 256},     {33, 12288},    {512, 65536},    {64, 133120},
+                                    {2, 4194368}, {33, 12288, 2}, {64, 133120, 4}, {64, 67584, 8}};
   for (const bool gather : {true, false}) {
     Finding finding{.name = gather ? "kv_gather" : "kv_scatter",
                     .detail = fmt::format("{} shapes", shapes.size())};
@@ -95,8 +115,9 @@ absl::Status CheckKvSlices(const StageInput& input, Report& report) {
       const absl::Status status = CheckMove(input.body, shape, gather);
       if (status.ok()) continue;
       finding.verdict = Verdict::kFail;
-      finding.detail = fmt::format("{} slices of {} bytes: {}", shape.num_slices, shape.slice_bytes,
-                                   std::string(status.message()));
+      finding.detail =
+          fmt::format("{} slices of {} bytes and {} ranks: {}", shape.num_slices, shape.slice_bytes,
+                      shape.num_ranks, std::string(status.message()));
       break;
     }
     BATON_RETURN_IF_ERROR(report.Add(std::move(finding)));
