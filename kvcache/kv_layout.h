@@ -86,6 +86,14 @@ struct KvLayout {
   friend bool operator==(const KvLayout&, const KvLayout&) = default;
 };
 
+// Of the blocks of one of `num_ranks` ranks, each of which has as many KV heads: rank r those from
+// r * num_kv_heads / num_ranks on.
+inline KvLayout RankLayout(const KvLayout& layout, uint32_t num_ranks) {
+  KvLayout part = layout;
+  part.num_kv_heads /= num_ranks;
+  return part;
+}
+
 }  // namespace baton
 
 #endif  // BATON_KVCACHE_KV_LAYOUT_H_

@@ -29,14 +29,6 @@ struct KvView {
   }
 };
 
-// Of the blocks of one of `num_ranks` ranks, each of which has as many KV heads: rank r those from
-// r * num_kv_heads / num_ranks on.
-inline KvLayout RankLayout(const KvLayout& layout, uint32_t num_ranks) {
-  KvLayout part = layout;
-  part.num_kv_heads /= num_ranks;
-  return part;
-}
-
 // Block list of one sequence in token order: token t lives in blocks[t / block_size].
 struct KvBlockList {
   std::span<const uint32_t> blocks;

@@ -78,6 +78,7 @@ Connection::Connection(const ConnectionServices& services, ConnectionStart start
       last_read_us_(now_us),
       last_write_us_(now_us) {
   fd_ = std::move(start.fd);
+  if (services.options->pools != nullptr) passed_.max = kMaxPassedFds;
   if (start.tls == nullptr) return;
   tls_ = std::make_unique<TlsStream>(*start.tls, fd_.get(), dialled_);
   if (!dialled_) state_ = State::kSecuring;
@@ -176,12 +177,13 @@ IoOutcome Connection::Send(std::span<const iovec> parts) {
   if (tls_ != nullptr) return tls_->Send(parts);
   if (!pass_arena_) return SendParts(fd_.get(), parts);
   const PoolExchange* const pools = services_.options->pools;
-  return SendParts(fd_.get(), parts, pools != nullptr ? pools->fd() : services_.arena->fd());
+  return SendParts(fd_.get(), parts,
+                   pools != nullptr ? pools->fds() : std::vector<int>{services_.arena->fd()});
 }
 
 IoOutcome Connection::Receive(std::span<iovec> parts, int64_t* turn_bytes) {
   if (tls_ != nullptr) return tls_->Receive(parts, turn_bytes);
-  UniqueFd* const passed = state_ == State::kIntroducing ? &passed_fd_ : nullptr;
+  PassedFds* const passed = state_ == State::kIntroducing ? &passed_ : nullptr;
   const IoOutcome outcome = ReceiveParts(fd_.get(), parts, passed);
   *turn_bytes -= static_cast<int64_t>(outcome.bytes);
   return outcome;
@@ -377,11 +379,11 @@ void Connection::OnIntroductionFrame(const FrameHeader& header,
 Status Connection::MapPeerArena() {
   PoolExchange* const pools = services_.options->pools;
   if (pools != nullptr) {
-    return pools->Take(peer(), handshake_.peer().num_blocks, std::move(passed_fd_));
+    return pools->Take(peer(), handshake_.peer().num_blocks, std::move(passed_.fds));
   }
-  if (!passed_fd_.valid()) return FailedPrecondition("the dialler passed no arena");
+  if (passed_.fds.empty()) return FailedPrecondition("the dialler passed no arena");
   BATON_ASSIGN_OR_RETURN(peer_arena_,
-                         PeerArena::Map(std::move(passed_fd_), services_.arena->layout(),
+                         PeerArena::Map(std::move(passed_.fds[0]), services_.arena->layout(),
                                         handshake_.peer().num_blocks));
   return OkStatus();
 }
@@ -399,7 +401,7 @@ void Connection::BecomeReady() {
     }
     queue_.PushFrame({.kind = FrameKind::kWelcome, .epoch = epoch()}, {});
   }
-  passed_fd_.reset();
+  passed_.fds.clear();
   state_ = State::kReady;
   was_ready_ = true;
   queue_.SetUp(dialled_ && kind_ == TransportKind::kShm, epoch());

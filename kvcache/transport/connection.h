@@ -177,7 +177,7 @@ class Connection {
   bool unread_frames_ = false;  // the turn ended before the reader was empty
   bool write_blocked_ = false;  // the socket took less than was offered
   bool pass_arena_ = false;     // the next byte sent carries the arena's descriptor
-  UniqueFd passed_fd_;          // the dialler's arena, until it is mapped
+  PassedFds passed_;            // the dialler's arena or pools, until they are mapped
   std::unique_ptr<PeerArena> peer_arena_;
 
   int64_t begun_us_;       // of the present state

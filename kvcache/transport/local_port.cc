@@ -246,7 +246,7 @@ void LocalPort::PullSlice(const LocalPort& sender, const Outgoing& outgoing, int
 void LocalPort::FinishPulls(const LocalPort& sender, int64_t now_us) {
   if (pulls_.empty()) return;
   SlicePuller::Slot& slot = puller_->slots().front();
-  MustWork(puller_->Begin(&slot, sender.memory_.base, pulls_));
+  MustWork(puller_->Begin(&slot, sender.memory_, pulls_));
   MustWork(puller_->Wait());
   for (size_t i = 0; i < pulled_.size(); ++i) {
     FinishSlice(sender, pulled_[i], slot.checksums[i], now_us);

@@ -4,6 +4,7 @@
 #define BATON_KVCACHE_TRANSPORT_POOL_EXCHANGE_H_
 
 #include <cstdint>
+#include <vector>
 
 #include "src/base/ids.h"
 #include "src/base/status.h"
@@ -16,13 +17,14 @@ class PoolExchange {
  public:
   virtual ~PoolExchange() = default;
 
-  // The descriptor that goes with this side's introduction, and the blocks behind it.
-  virtual int fd() const = 0;
+  // The descriptors that go with this side's introduction, at most kMaxPassedFds, and the blocks
+  // behind them.
+  virtual std::vector<int> fds() const = 0;
   virtual uint32_t num_blocks() const = 0;
   // Takes that of a peer which is proven and has the same layout: OnPeerUp follows at once when
-  // this is OK, and otherwise the connection is refused (CloseReason::kArena). The descriptor may
-  // be anything, or invalid.
-  virtual Status Take(Incarnation peer, uint32_t num_blocks, UniqueFd fd) = 0;
+  // this is OK, and otherwise the connection is refused (CloseReason::kArena). The descriptors may
+  // be anything, as many as kMaxPassedFds, or none.
+  virtual Status Take(Incarnation peer, uint32_t num_blocks, std::vector<UniqueFd> fds) = 0;
 };
 
 }  // namespace baton

@@ -3,6 +3,8 @@
 #ifndef BATON_KVCACHE_TRANSPORT_SLICE_DEVICE_H_
 #define BATON_KVCACHE_TRANSPORT_SLICE_DEVICE_H_
 
+#include <algorithm>
+
 #include "kernels/cuda/kernel_table.h"
 #include "kvcache/kv_memory.h"
 #include "src/base/check.h"
@@ -15,8 +17,16 @@ namespace baton {
 struct SliceDevice {
   Accelerator* device = nullptr;
   const cuda::KernelTable* kernels = nullptr;
-  KvMemory memory;  // on the device
+  KvMemory memory;  // on the device; of ranks each on its own, which this device reaches
 };
+
+// The blocks as the kernels of slices take them.
+inline cuda::KvSide SideOf(const KvMemory& memory) {
+  cuda::KvSide side(memory.base);
+  side.num_ranks = memory.num_ranks();
+  std::copy(memory.ranks.begin(), memory.ranks.end(), side.ranks);
+  return side;
+}
 
 // What a device did cannot be trusted after it failed (accelerator.h).
 inline void MustWork(const Status& status) {
@@ -28,12 +38,19 @@ T MustWork(StatusOr<T> result) {
   return *std::move(result);
 }
 
-// InvalidArgument for slices of a size that no kernel takes.
-inline Status CheckSliceSize(const KvLayout& layout) {
+// InvalidArgument for slices of a size that no kernel takes, or not from so many ranks.
+inline Status CheckSliceSize(const KvLayout& layout, uint32_t num_ranks = 1) {
   const size_t slice_bytes = layout.SliceBytes();
-  if (cuda::IsKvSliceSize(slice_bytes)) return OkStatus();
-  return InvalidArgument("slices of {} bytes are no multiple of 64 in [{}, {}]", slice_bytes,
-                         cuda::kMinKvSliceBytes, cuda::kMaxKvSliceBytes);
+  if (!cuda::IsKvSliceSize(slice_bytes)) {
+    return InvalidArgument("slices of {} bytes are no multiple of 64 in [{}, {}]", slice_bytes,
+                           cuda::kMinKvSliceBytes, cuda::kMaxKvSliceBytes);
+  }
+  const bool is_divisible = num_ranks >= 1 && num_ranks <= cuda::kMaxKvRanks &&
+                            layout.num_kv_heads % num_ranks == 0 &&
+                            cuda::IsKvSliceOfRanks(slice_bytes, num_ranks);
+  if (is_divisible) return OkStatus();
+  return InvalidArgument("slices of {} bytes and {} KV heads cannot be divided among {} ranks",
+                         slice_bytes, layout.num_kv_heads, num_ranks);
 }
 
 }  // namespace baton

@@ -167,19 +167,19 @@ StatusOr<uint32_t> PeerUserId(int fd) {
   return credentials.uid;
 }
 
-IoOutcome SendParts(int fd, std::span<const iovec> parts, int pass_fd) {
+IoOutcome SendParts(int fd, std::span<const iovec> parts, std::span<const int> pass_fds) {
   msghdr message{};
   message.msg_iov = const_cast<iovec*>(parts.data());
   message.msg_iovlen = parts.size();
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-  if (pass_fd >= 0) {
+  alignas(cmsghdr) char control[CMSG_SPACE(kMaxPassedFds * sizeof(int))] = {};
+  if (!pass_fds.empty()) {
     message.msg_control = control;
-    message.msg_controllen = sizeof(control);
+    message.msg_controllen = CMSG_SPACE(pass_fds.size_bytes());
     cmsghdr* const header = CMSG_FIRSTHDR(&message);
     header->cmsg_level = SOL_SOCKET;
     header->cmsg_type = SCM_RIGHTS;
-    header->cmsg_len = CMSG_LEN(sizeof(int));
-    std::memcpy(CMSG_DATA(header), &pass_fd, sizeof(int));
+    header->cmsg_len = CMSG_LEN(pass_fds.size_bytes());
+    std::memcpy(CMSG_DATA(header), pass_fds.data(), pass_fds.size_bytes());
   }
   while (true) {
     const ssize_t sent = sendmsg(fd, &message, MSG_NOSIGNAL);
@@ -190,15 +190,15 @@ IoOutcome SendParts(int fd, std::span<const iovec> parts, int pass_fd) {
   }
 }
 
-IoOutcome ReceiveParts(int fd, std::span<iovec> parts, UniqueFd* passed) {
+IoOutcome ReceiveParts(int fd, std::span<iovec> parts, PassedFds* passed) {
   msghdr message{};
   message.msg_iov = parts.data();
   message.msg_iovlen = parts.size();
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  alignas(cmsghdr) char control[CMSG_SPACE(kMaxPassedFds * sizeof(int))] = {};
   if (passed != nullptr) {
     message.msg_control = control;
-    // CMSG_SPACE is padded, which would let a second descriptor in.
-    message.msg_controllen = CMSG_LEN(sizeof(int));
+    // CMSG_SPACE is padded, which would let one descriptor more in.
+    message.msg_controllen = CMSG_LEN(passed->max * sizeof(int));
   }
   ssize_t received = 0;
   do {
@@ -213,9 +213,10 @@ IoOutcome ReceiveParts(int fd, std::span<iovec> parts, UniqueFd* passed) {
     for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr;
          header = CMSG_NXTHDR(&message, header)) {
       if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;
-      int descriptor = -1;
-      std::memcpy(&descriptor, CMSG_DATA(header), sizeof(int));
-      passed->reset(descriptor);
+      std::vector<int> numbers((header->cmsg_len - CMSG_LEN(0)) / sizeof(int));
+      std::memcpy(numbers.data(), CMSG_DATA(header), numbers.size() * sizeof(int));
+      passed->fds.clear();
+      for (const int number : numbers) passed->fds.emplace_back(number);
     }
   }
   if (received == 0) return {IoResult::kEndOfFile, 0, 0};

@@ -11,6 +11,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "src/base/status.h"
 #include "src/base/unique_fd.h"
@@ -56,11 +57,20 @@ struct IoOutcome {
   int error = 0;
 };
 
-// Writes as much as goes. With `pass_fd` >= 0 the descriptor travels beside the first byte.
-IoOutcome SendParts(int fd, std::span<const iovec> parts, int pass_fd = -1);
-// Reads what is there. A descriptor that comes beside it is stored in `passed` when that is given,
-// and otherwise closed by the kernel; at most one is taken.
-IoOutcome ReceiveParts(int fd, std::span<iovec> parts, UniqueFd* passed = nullptr);
+// Descriptors that travel together.
+inline constexpr size_t kMaxPassedFds = 8;
+
+// What came beside bytes.
+struct PassedFds {
+  size_t max = 1;             // that are taken, up to kMaxPassedFds; the kernel closes the others
+  std::vector<UniqueFd> fds;  // of the last ones that came
+};
+
+// Writes as much as goes. `pass_fds`, at most kMaxPassedFds, travel beside the first byte.
+IoOutcome SendParts(int fd, std::span<const iovec> parts, std::span<const int> pass_fds = {});
+// Reads what is there. Descriptors that come beside it replace those in `passed` when that is
+// given, and are otherwise closed by the kernel.
+IoOutcome ReceiveParts(int fd, std::span<iovec> parts, PassedFds* passed = nullptr);
 
 }  // namespace baton
 

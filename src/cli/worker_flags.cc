@@ -34,12 +34,6 @@ Status CheckTensorParallel(const WorkerTuning& tuning, bool is_processor) {
         "fp8",
         tuning.tensor_parallel);
   }
-  if (tuning.transport == "nccl" || tuning.transport == "cuda_ipc") {
-    return Unimplemented(
-        "--transport {} hands over the KV of one GPU; with --tensor-parallel {} use auto, shm or "
-        "tcp",
-        tuning.transport, tuning.tensor_parallel);
-  }
   return OkStatus();
 }
 
@@ -64,7 +58,7 @@ void DeclareTuning(FlagSet& flags, WorkerTuning& tuning) {
   DeclareDevice(flags, tuning.device);
   flags.AddChoice("--tensor-parallel", tuning.tensor_parallel, {"1", "2", "4", "8"},
                   "GPUs of one worker, the first so many: each computes a part of every layer, and "
-                  "their memories hold one model together. KV then crosses by shm or tcp");
+                  "their memories hold one model together");
   flags.AddChoice(
       "--device-weights", tuning.device_weights, {"auto", "packed", "bf16"},
       "how a device keeps quantised weights: packed (4.5 to 9 bits each), or dequantised at load; "
@@ -73,10 +67,12 @@ void DeclareTuning(FlagSet& flags, WorkerTuning& tuning) {
       "worker that has a device for itself, else packed");
   flags.AddChoice("--isa", tuning.isa, {"auto", "avx512", "avx2", "portable"},
                   "instruction set of the CPU backend");
-  flags.AddChoice("--transport", tuning.transport, {"auto", "shm", "tcp", "nccl", "cuda_ipc"},
-                  "how KV blocks cross; auto = shm within a host and tcp between hosts; nccl = "
-                  "between the memories of two GPUs; cuda_ipc = within the memory of one GPU that "
-                  "workers of a host share");
+  flags.AddChoice(
+      "--transport", tuning.transport, {"auto", "shm", "tcp", "nccl", "cuda_ipc"},
+      "how KV blocks cross; auto = shm within a host and tcp between hosts; nccl = "
+      "between the memories of GPUs, by the first one of each worker; cuda_ipc = within "
+      "the memory of one GPU that workers of a host share, or between those of GPUs "
+      "that each worker sees");
   flags.Add("--nccl-library", tuning.nccl_library,
             "the libnccl.so.2 of --transport nccl; default: the environment's BATON_NCCL_LIBRARY, "
             "the loader's path, Python's packages");

@@ -118,77 +118,74 @@ class PinnedArena {
   bool is_pinned_ = false;
 };
 
-// A store whose blocks are in a device's memory.
-class DeviceBlocks : public KvStore {
- public:
-  void Copy(uint32_t from, uint32_t to) override {
-    device_->MakeCurrent();
-    MustWork(device_->CopyWithin(memory().Block(BlockIndex(to)), memory().Block(BlockIndex(from)),
-                                 layout().BlockBytes()));
-    seals_.NoteChange();
+// Where the blocks of one rank lie, or of all.
+struct RankBlocks {
+  Accelerator* device;
+  DeviceBuffer blocks;
+
+  // A whole block to another one, in the stream.
+  void Copy(const KvMemory& memory, uint32_t from, uint32_t to) const {
+    device->MakeCurrent();
+    MustWork(device->CopyWithin(blocks.data() + memory.SliceOffset(BlockIndex(to), 0),
+                                blocks.data() + memory.SliceOffset(BlockIndex(from), 0),
+                                memory.rank_layout().BlockBytes()));
   }
-
- protected:
-  DeviceBlocks(Accelerator* device, SealStream seals, DeviceBuffer blocks, const KvLayout& layout,
-               uint32_t num_blocks)
-      : KvStore({blocks.data(), layout, num_blocks}),
-        device_(device),
-        blocks_(std::move(blocks)),
-        seals_(std::move(seals)) {}
-  Accelerator* device() const { return device_; }
-  SealStream& seals() { return seals_; }
-
- private:
-  Accelerator* const device_;
-  const DeviceBuffer blocks_;
-  SealStream seals_;
 };
 
+KvMemory MemoryOf(const std::vector<RankBlocks>& ranks, const KvLayout& layout,
+                  uint32_t num_blocks) {
+  KvMemory memory{ranks[0].blocks.data(), layout, num_blocks};
+  for (const RankBlocks& rank : ranks) memory.ranks.push_back(rank.blocks.data());
+  return memory;
+}
+
 // See KvStore.
-class MirroredKvStore final : public DeviceBlocks {
+class MirroredKvStore final : public KvStore {
  public:
-  MirroredKvStore(Accelerator* device, SealStream seals, DeviceBuffer blocks, const KvArena* arena)
-      : DeviceBlocks(device, std::move(seals), std::move(blocks), arena->layout(),
-                     arena->num_blocks()),
-        arena_(device, arena) {}
+  MirroredKvStore(RankBlocks own, SealStream seals, const KvArena* arena)
+      : KvStore({own.blocks.data(), arena->layout(), arena->num_blocks()}),
+        own_(std::move(own)),
+        seals_(std::move(seals)),
+        arena_(own_.device, arena) {}
 
   void Seal(std::span<const BlockHandle> blocks, uint32_t layer,
             std::span<uint64_t> checksums) override {
-    Accelerator& stream = seals().Begin();
+    Accelerator& stream = seals_.Begin();
     for (const BlockHandle block : blocks) {
       MustWork(stream.CopyOut(arena_->Slice(block.index, layer), memory().Slice(block.index, layer),
                               layout().SliceBytes()));
     }
-    seals().Wait();
+    seals_.Wait();
     HashSlices(*arena_, blocks, layer, checksums);
   }
   void Adopt(std::span<const BlockHandle> blocks) override {
-    device()->MakeCurrent();
+    own_.device->MakeCurrent();
     for (const BlockHandle block : blocks) {
-      MustWork(device()->CopyIn(memory().Block(block.index), arena_->Block(block.index),
-                                layout().BlockBytes()));
+      MustWork(own_.device->CopyIn(memory().Block(block.index), arena_->Block(block.index),
+                                   layout().BlockBytes()));
     }
-    seals().NoteChange();
+    seals_.NoteChange();
+  }
+  void Copy(uint32_t from, uint32_t to) override {
+    own_.Copy(memory(), from, to);
+    seals_.NoteChange();
   }
 
  private:
+  const RankBlocks own_;
+  SealStream seals_;
   const PinnedArena arena_;
-};
-
-// Where the blocks of one rank lie.
-struct RankBlocks {
-  Accelerator* device;
-  DeviceBuffer blocks;
-  SealStream seals;
 };
 
 // See KvStore.
 class RankedKvStore final : public KvStore {
  public:
-  RankedKvStore(std::vector<RankBlocks> ranks, const KvArena* arena)
-      : KvStore({nullptr, arena->layout(), arena->num_blocks()}, BasesOf(ranks)),
-        rank_layout_(RankLayout(arena->layout(), static_cast<uint32_t>(ranks.size()))),
+  // `seals` are one a rank.
+  RankedKvStore(std::vector<RankBlocks> ranks, std::vector<SealStream> seals, const KvArena* arena)
+      : KvStore(MemoryOf(ranks, arena->layout(), arena->num_blocks())),
+        rank_layout_(memory().rank_layout()),
         ranks_(std::move(ranks)),
+        seals_(std::move(seals)),
         arena_(ranks_[0].device, arena) {}
 
   // What Adopt put into the streams may still read the arena.
@@ -202,46 +199,36 @@ class RankedKvStore final : public KvStore {
   void Seal(std::span<const BlockHandle> blocks, uint32_t layer,
             std::span<uint64_t> checksums) override {
     for (size_t rank = 0; rank < ranks_.size(); ++rank) {
-      Accelerator& stream = ranks_[rank].seals.Begin();
+      Accelerator& stream = seals_[rank].Begin();
       for (const BlockHandle block : blocks) {
-        MustWork(stream.CopyRowsOut(arena_->Slice(block.index, layer) + rank * HeadBytes(),
-                                    BlockOf(rank, block.index) + layer * rank_layout_.SliceBytes(),
-                                    Heads(1)));
+        MustWork(stream.CopyRowsOut(
+            arena_->Slice(block.index, layer) + rank * HeadBytes(),
+            ranks_[rank].blocks.data() + memory().SliceOffset(block.index, layer), Heads(1)));
       }
     }
-    for (RankBlocks& rank : ranks_) rank.seals.Wait();
+    for (SealStream& seals : seals_) seals.Wait();
     HashSlices(*arena_, blocks, layer, checksums);
   }
   void Adopt(std::span<const BlockHandle> blocks) override {
     for (size_t rank = 0; rank < ranks_.size(); ++rank) {
-      ranks_[rank].device->MakeCurrent();
+      const RankBlocks& own = ranks_[rank];
+      own.device->MakeCurrent();
       for (const BlockHandle block : blocks) {
-        MustWork(ranks_[rank].device->CopyRowsIn(BlockOf(rank, block.index),
-                                                 arena_->Block(block.index) + rank * HeadBytes(),
-                                                 Heads(layout().num_layers)));
+        MustWork(own.device->CopyRowsIn(own.blocks.data() + memory().SliceOffset(block.index, 0),
+                                        arena_->Block(block.index) + rank * HeadBytes(),
+                                        Heads(layout().num_layers)));
       }
-      ranks_[rank].seals.NoteChange();
+      seals_[rank].NoteChange();
     }
   }
   void Copy(uint32_t from, uint32_t to) override {
     for (size_t rank = 0; rank < ranks_.size(); ++rank) {
-      ranks_[rank].device->MakeCurrent();
-      MustWork(ranks_[rank].device->CopyWithin(BlockOf(rank, BlockIndex(to)),
-                                               BlockOf(rank, BlockIndex(from)),
-                                               rank_layout_.BlockBytes()));
-      ranks_[rank].seals.NoteChange();
+      ranks_[rank].Copy(memory(), from, to);
+      seals_[rank].NoteChange();
     }
   }
 
  private:
-  static std::vector<std::byte*> BasesOf(const std::vector<RankBlocks>& ranks) {
-    std::vector<std::byte*> bases;
-    for (const RankBlocks& rank : ranks) bases.push_back(rank.blocks.data());
-    return bases;
-  }
-  std::byte* BlockOf(size_t rank, BlockIndex block) const {
-    return ranks_[rank].blocks.data() + block.value() * rank_layout_.BlockStride();
-  }
   // K or V of a rank's heads in one layer.
   size_t HeadBytes() const { return rank_layout_.SliceBytes() / 2; }
   // K and V of a rank's heads in so many layers.
@@ -253,39 +240,45 @@ class RankedKvStore final : public KvStore {
   }
 
   const KvLayout rank_layout_;
-  std::vector<RankBlocks> ranks_;
+  const std::vector<RankBlocks> ranks_;
+  std::vector<SealStream> seals_;
   const PinnedArena arena_;
 };
 
-// See KvStore. Slices are hashed where they lie, by KvScatter with the blocks as its staging.
-class DeviceKvStore final : public DeviceBlocks {
+// See KvStore. Slices are hashed where they lie, by KvScatter with the blocks as its staging: those
+// of ranks by the first one's device, which reads the others' memory.
+class DeviceKvStore final : public KvStore {
  public:
-  DeviceKvStore(Accelerator* device, SealStream seals, const cuda::KernelTable* kernels,
-                DeviceBuffer blocks, const KvMemory& shape)
-      : DeviceBlocks(device, std::move(seals), std::move(blocks), shape.layout, shape.num_blocks),
+  // Whole blocks are those of one rank.
+  DeviceKvStore(std::vector<RankBlocks> ranks, SealStream seals, const cuda::KernelTable* kernels,
+                KvMemory memory)
+      : KvStore(std::move(memory)),
+        ranks_(std::move(ranks)),
+        seals_(std::move(seals)),
         kernels_(kernels) {}
 
   Status Prepare() {
+    Accelerator* const device = ranks_[0].device;
+    device->MakeCurrent();
     const auto keys = cuda::Xxh3Keys();
-    BATON_ASSIGN_OR_RETURN(keys_, DeviceBuffer::Create(device(), sizeof(keys), "keys of XXH3"));
-    BATON_RETURN_IF_ERROR(device()->CopyIn(keys_.data(), keys.data(), sizeof(keys)));
+    BATON_ASSIGN_OR_RETURN(keys_, DeviceBuffer::Create(device, sizeof(keys), "keys of XXH3"));
+    BATON_RETURN_IF_ERROR(device->CopyIn(keys_.data(), keys.data(), sizeof(keys)));
     BATON_ASSIGN_OR_RETURN(
-        places_, DeviceBuffer::Create(device(), kMaxHashedAtOnce * sizeof(cuda::KvSlicePlace),
+        places_, DeviceBuffer::Create(device, kMaxHashedAtOnce * sizeof(cuda::KvSlicePlace),
                                       "places of KV slices"));
     const size_t list_bytes = kMaxHashedAtOnce * sizeof(uint64_t);
-    BATON_ASSIGN_OR_RETURN(expected_, DeviceBuffer::Create(device(), list_bytes, "checksums"));
-    BATON_ASSIGN_OR_RETURN(found_, DeviceBuffer::Create(device(), list_bytes, "found checksums"));
-    BATON_ASSIGN_OR_RETURN(results_,
-                           HostStaging::Create(seals().device(), list_bytes, "checksums"));
+    BATON_ASSIGN_OR_RETURN(expected_, DeviceBuffer::Create(device, list_bytes, "checksums"));
+    BATON_ASSIGN_OR_RETURN(found_, DeviceBuffer::Create(device, list_bytes, "found checksums"));
+    BATON_ASSIGN_OR_RETURN(results_, HostStaging::Create(seals_.device(), list_bytes, "checksums"));
     const std::vector<uint64_t> zeroes(kMaxHashedAtOnce);
-    BATON_RETURN_IF_ERROR(device()->CopyIn(expected_.data(), zeroes.data(), list_bytes));
+    BATON_RETURN_IF_ERROR(device->CopyIn(expected_.data(), zeroes.data(), list_bytes));
     host_places_.reserve(kMaxHashedAtOnce);
-    return device()->Wait();
+    return device->Wait();
   }
 
   void Seal(std::span<const BlockHandle> blocks, uint32_t layer,
             std::span<uint64_t> checksums) override {
-    Accelerator& stream = seals().Begin();
+    Accelerator& stream = seals_.Begin();
     for (size_t done = 0; done < blocks.size(); done += kMaxHashedAtOnce) {
       const size_t count = std::min(kMaxHashedAtOnce, blocks.size() - done);
       HashSome(stream, blocks.subspan(done, count), layer, checksums.subspan(done, count));
@@ -294,8 +287,11 @@ class DeviceKvStore final : public DeviceBlocks {
   void Adopt(std::span<const BlockHandle>) override {}
   // The transport has another stream: a block that the engine lets go of may be written by it.
   void Copy(uint32_t from, uint32_t to) override {
-    DeviceBlocks::Copy(from, to);
-    MustWork(device()->Wait());
+    for (const RankBlocks& rank : ranks_) rank.Copy(memory(), from, to);
+    for (const RankBlocks& rank : ranks_) {
+      rank.device->MakeCurrent();
+      MustWork(rank.device->Wait());
+    }
   }
 
  private:
@@ -308,8 +304,8 @@ class DeviceKvStore final : public DeviceBlocks {
     }
     MustWork(stream.CopyIn(places_.data(), host_places_.data(),
                            blocks.size() * sizeof(cuda::KvSlicePlace)));
-    MustWork(kernels_->kv_scatter({.blocks = memory().base,
-                                   .staging = memory().base,
+    MustWork(kernels_->kv_scatter({.blocks = SideOf(memory()),
+                                   .staging = SideOf(memory()),
                                    .places = places_.as<cuda::KvSlicePlace>(),
                                    .keys = keys_.as<uint64_t>(),
                                    .expected = expected_.as<uint64_t>(),
@@ -321,6 +317,8 @@ class DeviceKvStore final : public DeviceBlocks {
     MustWork(results_->Finish());
   }
 
+  const std::vector<RankBlocks> ranks_;
+  const SealStream seals_;
   const cuda::KernelTable* const kernels_;
   DeviceBuffer keys_;
   DeviceBuffer places_;
@@ -330,14 +328,16 @@ class DeviceKvStore final : public DeviceBlocks {
   std::vector<cuda::KvSlicePlace> host_places_;
 };
 
-StatusOr<DeviceBuffer> AllocateBlocks(Accelerator* device, const KvLayout& layout,
-                                      uint32_t num_blocks, KvSharing sharing) {
+// Blocks of one rank.
+StatusOr<RankBlocks> AllocateBlocks(Accelerator* device, const KvLayout& layout,
+                                    uint32_t num_blocks, KvSharing sharing) {
   device->MakeCurrent();
   const size_t size_bytes = num_blocks * layout.BlockStride();
-  if (sharing == KvSharing::kHost) {
-    return DeviceBuffer::CreateShared(device, size_bytes, "KV blocks");
-  }
-  return DeviceBuffer::Create(device, size_bytes, "KV blocks");
+  BATON_ASSIGN_OR_RETURN(DeviceBuffer blocks,
+                         sharing == KvSharing::kHost
+                             ? DeviceBuffer::CreateShared(device, size_bytes, "KV blocks")
+                             : DeviceBuffer::Create(device, size_bytes, "KV blocks"));
+  return RankBlocks{device, std::move(blocks)};
 }
 
 }  // namespace
@@ -348,35 +348,43 @@ std::unique_ptr<KvStore> KvStore::OnHost(const KvArena* arena) {
 
 StatusOr<std::unique_ptr<KvStore>> KvStore::Mirrored(Accelerator* device, const KvArena* arena) {
   BATON_ASSIGN_OR_RETURN(
-      DeviceBuffer blocks,
+      RankBlocks blocks,
       AllocateBlocks(device, arena->layout(), arena->num_blocks(), KvSharing::kPrivate));
   BATON_ASSIGN_OR_RETURN(SealStream seals, SealStream::Create(device));
-  return std::make_unique<MirroredKvStore>(device, std::move(seals), std::move(blocks), arena);
+  return std::make_unique<MirroredKvStore>(std::move(blocks), std::move(seals), arena);
 }
 
-StatusOr<std::unique_ptr<KvStore>> KvStore::Ranked(std::span<Accelerator* const> devices,
-                                                   uint32_t num_ranks, const KvArena* arena) {
-  std::vector<RankBlocks> ranks;
-  for (uint32_t rank = 0; rank < num_ranks; ++rank) {
-    Accelerator* const device = devices[devices.size() == 1 ? 0 : rank];
-    BATON_ASSIGN_OR_RETURN(DeviceBuffer blocks,
-                           AllocateBlocks(device, RankLayout(arena->layout(), num_ranks),
-                                          arena->num_blocks(), KvSharing::kPrivate));
-    BATON_ASSIGN_OR_RETURN(SealStream seals, SealStream::Create(device));
-    ranks.push_back({device, std::move(blocks), std::move(seals)});
+StatusOr<std::unique_ptr<KvStore>> KvStore::Ranked(std::span<Accelerator* const> ranks,
+                                                   const KvArena* arena) {
+  const KvLayout layout = RankLayout(arena->layout(), static_cast<uint32_t>(ranks.size()));
+  std::vector<RankBlocks> blocks;
+  std::vector<SealStream> seals;
+  for (Accelerator* const device : ranks) {
+    BATON_ASSIGN_OR_RETURN(
+        blocks.emplace_back(),
+        AllocateBlocks(device, layout, arena->num_blocks(), KvSharing::kPrivate));
+    BATON_ASSIGN_OR_RETURN(seals.emplace_back(), SealStream::Create(device));
   }
-  return std::make_unique<RankedKvStore>(std::move(ranks), arena);
+  return std::make_unique<RankedKvStore>(std::move(blocks), std::move(seals), arena);
 }
 
-StatusOr<std::unique_ptr<KvStore>> KvStore::OnDevice(Accelerator* device,
+StatusOr<std::unique_ptr<KvStore>> KvStore::OnDevice(std::span<Accelerator* const> ranks,
                                                      const cuda::KernelTable* kernels,
                                                      const KvLayout& layout, uint32_t num_blocks,
                                                      KvSharing sharing) {
-  BATON_RETURN_IF_ERROR(CheckSliceSize(layout));
-  BATON_ASSIGN_OR_RETURN(DeviceBuffer blocks, AllocateBlocks(device, layout, num_blocks, sharing));
-  BATON_ASSIGN_OR_RETURN(SealStream seals, SealStream::Create(device));
-  auto store = std::make_unique<DeviceKvStore>(device, std::move(seals), kernels, std::move(blocks),
-                                               KvMemory{nullptr, layout, num_blocks});
+  const auto num_ranks = static_cast<uint32_t>(ranks.size());
+  BATON_RETURN_IF_ERROR(CheckSliceSize(layout, num_ranks));
+  std::vector<RankBlocks> blocks;
+  for (Accelerator* const device : ranks) {
+    BATON_ASSIGN_OR_RETURN(
+        blocks.emplace_back(),
+        AllocateBlocks(device, RankLayout(layout, num_ranks), num_blocks, sharing));
+  }
+  KvMemory memory = MemoryOf(blocks, layout, num_blocks);
+  if (num_ranks == 1) memory.ranks.clear();
+  BATON_ASSIGN_OR_RETURN(SealStream seals, SealStream::Create(ranks[0]));
+  auto store = std::make_unique<DeviceKvStore>(std::move(blocks), std::move(seals), kernels,
+                                               std::move(memory));
   BATON_RETURN_IF_ERROR(store->Prepare());
   return store;
 }

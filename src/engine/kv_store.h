@@ -7,9 +7,11 @@
 //               computed here: device --Seal--> arena -> the peer
 //               received here: the peer -> arena --Adopt--> device
 //   device    kernels and transports use a device's memory; nothing moves
-//   ranked    mirrored, of a model that several ranks compute: each has the heads that are its own
-//             in blocks of its own, on its device; the arena has all heads of a block together, so
-//             peers may have another number of ranks
+//
+// A model that several ranks compute has one of the last two: each rank has the heads that are its
+// own in blocks of its own, on its device. What crosses has all heads of a block together, so peers
+// may have another number of ranks: the arena does, and transports of device memory put a slice
+// together from all ranks (KvMemory).
 //
 // Neither side of a mirrored store is ever a copy that must be kept up to date: a block's bytes are
 // on the device, and in the arena only from Seal to the end of its transfer, or from its arrival to
@@ -29,7 +31,6 @@
 #include <memory>
 #include <span>
 #include <utility>
-#include <vector>
 
 #include "kernels/cuda/kernel_table.h"
 #include "kvcache/block_pool.h"
@@ -54,24 +55,34 @@ class KvStore {
   // On the device, beside the arena, which the device pins: one line of the log says why when it
   // does not, and copies wait. ResourceExhausted when the device has no room for its blocks.
   static StatusOr<std::unique_ptr<KvStore>> Mirrored(Accelerator* device, const KvArena* arena);
-  // The same of so many ranks, each with a device, or all with one. `num_ranks` divides the
-  // layout's KV heads.
-  static StatusOr<std::unique_ptr<KvStore>> Ranked(std::span<Accelerator* const> devices,
-                                                   uint32_t num_ranks, const KvArena* arena);
-  // On the device alone. `kernels` are the device's; slices have sizes that KvScatter takes
-  // (InvalidArgument otherwise). ResourceExhausted as above; FailedPrecondition when the device's
+  // The same of ranks, each with a device, which may be one. Their number divides the layout's KV
+  // heads.
+  static StatusOr<std::unique_ptr<KvStore>> Ranked(std::span<Accelerator* const> ranks,
+                                                   const KvArena* arena);
+  // On devices alone, one of each rank, which may be one. `kernels` are the first one's, which
+  // reaches the memory of the others; slices have sizes that KvScatter takes from so many ranks
+  // (InvalidArgument otherwise). ResourceExhausted as above; FailedPrecondition when a device's
   // memory cannot be shared as asked.
-  static StatusOr<std::unique_ptr<KvStore>> OnDevice(Accelerator* device,
+  static StatusOr<std::unique_ptr<KvStore>> OnDevice(std::span<Accelerator* const> ranks,
                                                      const cuda::KernelTable* kernels,
                                                      const KvLayout& layout, uint32_t num_blocks,
                                                      KvSharing sharing = KvSharing::kPrivate);
+  // The same of one.
+  static StatusOr<std::unique_ptr<KvStore>> OnDevice(Accelerator* device,
+                                                     const cuda::KernelTable* kernels,
+                                                     const KvLayout& layout, uint32_t num_blocks,
+                                                     KvSharing sharing = KvSharing::kPrivate) {
+    return OnDevice({&device, 1}, kernels, layout, num_blocks, sharing);
+  }
   virtual ~KvStore() = default;
 
-  // The blocks that kernels use; on a device, those that a transport of device memory uses too. Of
-  // ranks no place is told.
+  // The blocks that kernels use; on a device, those that a transport of device memory uses too.
   const KvMemory& memory() const { return memory_; }
   const KvLayout& layout() const { return memory_.layout; }
-  KvView view() const { return {memory_.base, &memory_.layout, memory_.num_blocks, ranks_}; }
+  KvView view() const {
+    return {memory_.ranks.empty() ? memory_.base : nullptr, &memory_.layout, memory_.num_blocks,
+            memory_.ranks};
+  }
 
   // One layer of the blocks is stored for good, and the host knows it (by LayerHook or Forward):
   // its checksums (SliceChecksum), [blocks.size()]. From now on a transport may read it.
@@ -84,12 +95,10 @@ class KvStore {
   virtual void Copy(uint32_t from, uint32_t to) = 0;
 
  protected:
-  explicit KvStore(const KvMemory& memory, std::vector<std::byte*> ranks = {})
-      : memory_(memory), ranks_(std::move(ranks)) {}
+  explicit KvStore(KvMemory memory) : memory_(std::move(memory)) {}
 
  private:
   const KvMemory memory_;
-  const std::vector<std::byte*> ranks_;  // where each rank's blocks lie
 };
 
 }  // namespace baton

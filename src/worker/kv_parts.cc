@@ -56,6 +56,13 @@ std::vector<TransportKind> KindsOf(TransportKind flag) {
   return {flag};
 }
 
+// One of each rank; those of the runner share its device.
+std::vector<Accelerator*> DevicesOfRanks(const ComputeDevice& device, uint32_t num_ranks) {
+  std::vector<Accelerator*> ranks = device.accelerators();
+  ranks.resize(num_ranks, ranks[0]);
+  return ranks;
+}
+
 template <typename T>
 StatusOr<T> Named(absl::string_view flag, StatusOr<T> made) {
   if (!made.ok()) return WithPrefix(made.status(), flag);
@@ -67,8 +74,9 @@ StatusOr<T> Named(absl::string_view flag, StatusOr<T> made) {
 StatusOr<std::unique_ptr<KvParts>> KvParts::Create(const WorkerConfig& config,
                                                    const ComputeDevice& device,
                                                    const KvNeeds& needs) {
-  if (config.num_ranks > 1 && (needs.hub != nullptr || IsOnDevice(config.transport))) {
-    return Unimplemented("a model of {} ranks hands KV over by shm or tcp", config.num_ranks);
+  if (config.num_ranks > 1 && needs.hub != nullptr) {
+    return Unimplemented("a model of {} ranks does not share its devices with another worker",
+                         config.num_ranks);
   }
   std::unique_ptr<KvParts> parts(new KvParts());
   if (needs.hub != nullptr) {
@@ -106,13 +114,14 @@ Status KvParts::MakeStore(const WorkerConfig& config, const ComputeDevice& devic
           TransportKindName(config.transport));
     }
     const bool is_ipc = config.transport == TransportKind::kCudaIpc;
-    BATON_RETURN_IF_ERROR(WithPrefix(CheckSliceSize(needs.layout),
+    BATON_RETURN_IF_ERROR(WithPrefix(CheckSliceSize(needs.layout, config.num_ranks),
                                      is_ipc ? "--transport cuda_ipc" : "--transport nccl"));
     if (!is_ipc) BATON_RETURN_IF_ERROR(FindNccl(config, accelerator));
     BATON_ASSIGN_OR_RETURN(arena_, KvArena::Create(needs.layout, kBlocksForWords));
     BATON_ASSIGN_OR_RETURN(
         store_, Named(is_ipc ? "--transport cuda_ipc, --kv-memory" : "--kv-memory",
-                      KvStore::OnDevice(accelerator, device.kernels, needs.layout, num_blocks,
+                      KvStore::OnDevice(DevicesOfRanks(device, config.num_ranks), device.kernels,
+                                        needs.layout, num_blocks,
                                         is_ipc ? KvSharing::kHost : KvSharing::kPrivate)));
     return OkStatus();
   }
@@ -124,7 +133,7 @@ Status KvParts::MakeStore(const WorkerConfig& config, const ComputeDevice& devic
   if (config.num_ranks > 1) {
     BATON_ASSIGN_OR_RETURN(
         store_, Named("--kv-memory",
-                      KvStore::Ranked(device.accelerators(), config.num_ranks, arena_.get())));
+                      KvStore::Ranked(DevicesOfRanks(device, config.num_ranks), arena_.get())));
     return OkStatus();
   }
   BATON_ASSIGN_OR_RETURN(store_,
@@ -175,8 +184,9 @@ Status KvParts::MakeLocal(const WorkerConfig& config, const ComputeDevice& devic
 }
 
 Status KvParts::MakeIpc(const ComputeDevice& device, KvEndpointOptions endpoint_options) {
-  BATON_ASSIGN_OR_RETURN(auto pools,
-                         DevicePools::Create(device.accelerator.get(), store_->memory()));
+  BATON_ASSIGN_OR_RETURN(
+      auto pools,
+      DevicePools::Create(DevicesOfRanks(device, store_->memory().num_ranks()), store_->memory()));
   endpoint_options.pools = pools.get();
   BATON_ASSIGN_OR_RETURN(auto endpoint, KvEndpoint::Create(endpoint_options, arena_.get()));
   endpoint_ = endpoint.get();
@@ -190,7 +200,7 @@ Status KvParts::MakeIpc(const ComputeDevice& device, KvEndpointOptions endpoint_
                          IpcTransport::Create(options, std::move(pools), std::move(endpoint)));
   ipc_transport_ = transport.get();
   transport_ = std::move(transport);
-  BATON_LOG_INFO("KV is pulled from pool to pool on the device, by processes of this host");
+  BATON_LOG_INFO("KV is pulled from pool to pool on devices, by processes of this host");
   return OkStatus();
 }
 

@@ -6,9 +6,11 @@ import subprocess
 
 import pytest
 
-from baton_server import BIN, Server, complete
+from baton_server import BIN, Server, complete, metric
+from fault_scenarios import all_begun, in_prefill, kill_worker
+from fault_work import Work
 from roles_cluster import RolesCluster
-from test_simt_device import DEVICE, GOLDEN, build_has_runner, requests
+from test_simt_device import DEVICE, GOLDEN, IPC, NCCL, SHM, build_has_runner, requests
 
 MODEL = str(GOLDEN / "tiny_ranks8_llama.gguf")
 
@@ -27,16 +29,25 @@ def answers(*args, model=MODEL):
         return [complete(server, **fields) for fields in requests()]
 
 
-def test_disaggregated_equals_aggregated():
-    for kv_dtype, transports in (("bf16", ("shm", "tcp")), ("fp8", ("shm",))):
-        divided = (*ranks(2), "--kv-dtype", kv_dtype)
-        local = answers(*divided, "--mode", "aggregated")
-        assert {a.timings.path for a in local} == {"local"}
-        for transport in transports:
-            remote = answers(*divided, "--transport", transport)
-            assert {a.timings.path for a in remote} == {"disagg"}
-            assert {a.timings.transport for a in remote} == {transport}
-            assert [a.bits() for a in remote] == [a.bits() for a in local]
+TRANSPORTS = {"shm": SHM, "tcp": ("--transport", "tcp"), "nccl": NCCL, "cuda_ipc": IPC}
+
+
+@pytest.mark.parametrize(
+    "kv_dtype,transports", [("bf16", list(TRANSPORTS)), ("fp8", ["shm", "nccl", "cuda_ipc"])]
+)
+def test_disaggregated_equals_aggregated(kv_dtype, transports):
+    divided = (*ranks(2), "--kv-dtype", kv_dtype)
+    local = answers(*divided, "--mode", "aggregated")
+    assert {a.timings.path for a in local} == {"local"}
+    kv_bytes = None
+    for transport in transports:
+        remote = answers(*divided, *TRANSPORTS[transport])
+        assert {a.timings.path for a in remote} == {"disagg"}
+        assert {a.timings.transport for a in remote} == {transport}
+        assert [a.bits() for a in remote] == [a.bits() for a in local]
+        # All heads of a block cross as one slice, however they cross.
+        kv_bytes = kv_bytes or [a.timings.kv_bytes for a in remote]
+        assert [a.timings.kv_bytes for a in remote] == kv_bytes and min(kv_bytes) > 0
 
 
 def test_experts_and_windows_are_divided():
@@ -48,15 +59,26 @@ def test_experts_and_windows_are_divided():
         assert [a.bits() for a in remote] == [a.bits() for a in local]
 
 
-def test_workers_of_another_number_of_ranks_hand_over_when_they_may_be_inexact():
+@pytest.mark.parametrize(
+    "transport,prefill,decode", [("shm", 4, 2), ("nccl", 4, 2), ("nccl", 1, 2), ("cuda_ipc", 2, 4)]
+)
+def test_workers_of_another_number_of_ranks_hand_over_when_they_may_be_inexact(
+    transport, prefill, decode
+):
     alone = answers(*ranks(1))
     with RolesCluster(
-        worker_args=(*DEVICE, "--allow-inexact"),
-        role_args={"prefill": ranks(4), "decode": ranks(2)},
+        worker_args=(*DEVICE, *TRANSPORTS[transport], "--allow-inexact"),
+        role_args={"prefill": ranks(prefill), "decode": ranks(decode)},
         model=MODEL,
     ) as cluster:
         given = [complete(cluster, **fields) for fields in requests()]
+        if transport == "nccl":
+            # Whatever the ranks, one communicator carries all of it.
+            worker = next(w for w in cluster.workers() if w["role"] == "decode")
+            assert metric(worker, "baton_kv_nccl_communicators_total") == 1
+            assert metric(worker, "baton_kv_nccl_drops_total", 'reason="failed"') == 0
     assert {a.timings.path for a in given} == {"disagg"}
+    assert {a.timings.transport for a in given} == {transport}
     # The KV has the same size and heads, whoever wrote it.
     assert [a.timings.kv_bytes for a in given] == [a.timings.kv_bytes for a in alone]
     # Sums were added in another order, which no choice of a token shows here.
@@ -75,6 +97,27 @@ def test_else_they_are_not_paired_and_nothing_is_lost():
     assert (answer.timings.path, answer.timings.exact) == ("local", True)
 
 
+@pytest.mark.parametrize("transport", ["nccl", "cuda_ipc"])
+@pytest.mark.parametrize("victim", ["prefill-0", "decode-0"])
+def test_a_worker_killed_in_a_hand_over_changes_no_answer(transport, victim):
+    with Server(
+        *DEVICE, *ranks(2), *TRANSPORTS[transport], "--prefill", "2", "--decode", "2", model=MODEL
+    ) as cluster:
+        work = Work(seed=1, num=0)
+        # Those that the victim decodes still run when it dies, and prompts wait behind others.
+        work.requests = [dict(fields, max_tokens=60) for fields in 2 * requests()]
+        work.record(cluster, width=len(work.requests))
+        result = kill_worker(
+            cluster,
+            work,
+            in_prefill("prefill-0") if victim == "prefill-0" else all_begun,
+            lambda workers: next(w for w in workers if w["worker_id"] == victim),
+            width=len(work.requests),
+        )
+        print(result)
+        assert result["problems"] == []
+
+
 def test_what_cannot_be_divided_is_one_clear_error():
     args = [BIN, "decode", "--router", "127.0.0.1:1", "--model"]
     simt = ["--device", "simt"]
@@ -82,7 +125,6 @@ def test_what_cannot_be_divided_is_one_clear_error():
         ("head64_llama", [*simt, *ranks(2)], ("--tensor-parallel 2", "heads, 3,")),
         ("ranks2_gemma3", [*simt, *ranks(4)], ("--tensor-parallel 4", "KV heads, 2,")),
         ("ranks8_llama", [*simt, *ranks(3)], ("--tensor-parallel", "3")),
-        ("ranks8_llama", [*simt, *ranks(2), "--transport", "nccl"], ("--transport nccl",)),
         ("ranks8_llama", ["--device", "cpu", *ranks(2)], ("--tensor-parallel 2", "processor")),
     ):
         result = subprocess.run(

@@ -3,6 +3,8 @@
 #include "src/engine/kv_store.h"
 
 #include <cstring>
+#include <span>
+#include <utility>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -254,8 +256,7 @@ TEST(KvStoreTest, RanksOfAnotherNumberTakeTheHeadsThatAreTheirs) {
     FakeAccelerator devices[4];
     const std::vector<Accelerator*> senders = {&devices[0], &devices[1], &devices[2], &devices[3]};
     const auto from = *KvArena::Create(FourHeads(), kNumBlocks);
-    const auto sender =
-        *KvStore::Ranked(std::span(senders).first(num_senders), num_senders, from.get());
+    const auto sender = *KvStore::Ranked(std::span(senders).first(num_senders), from.get());
     EXPECT_EQ(sender->view().base, nullptr);
     for (uint32_t rank = 0; rank < num_senders; ++rank) {
       ForEachPiece(*sender, rank, num_senders, 1, [&](std::byte* piece, uint32_t place) {
@@ -271,9 +272,9 @@ TEST(KvStoreTest, RanksOfAnotherNumberTakeTheHeadsThatAreTheirs) {
     }
     for (const uint32_t num_receivers : {1u, 2u, 4u}) {
       FakeAccelerator device;
-      Accelerator* const one[] = {&device};
+      const std::vector<Accelerator*> all_on_one(num_receivers, &device);
       const auto to = *KvArena::Create(FourHeads(), kNumBlocks);
-      const auto receiver = *KvStore::Ranked(one, num_receivers, to.get());
+      const auto receiver = *KvStore::Ranked(all_on_one, to.get());
       std::memcpy(to->Block(BlockIndex(3)), from->Block(BlockIndex(1)), FourHeads().BlockBytes());
       const BlockHandle received[] = {Handle(3)};
       receiver->Adopt(received);
@@ -293,10 +294,69 @@ TEST(KvStoreTest, RanksOfAnotherNumberTakeTheHeadsThatAreTheirs) {
   }
 }
 
+// The same blocks on devices alone: nothing moves, and what is sealed is the whole slice.
+TEST(KvStoreTest, OnDevicesOfRanksASealIsThatOfTheArena) {
+  KvLayout layout = FourHeads();
+  layout.head_dim = 16;
+  for (const uint32_t num_ranks : {1u, 2u, 4u}) {
+    FakeAccelerator devices[4];
+    const std::vector<Accelerator*> all = {&devices[0], &devices[1], &devices[2], &devices[3]};
+    const auto ranks = std::span(all).first(num_ranks);
+    const auto arena = *KvArena::Create(layout, kNumBlocks);
+    const auto through_host = *KvStore::Ranked(ranks, arena.get());
+    const auto made = KvStore::OnDevice(ranks, &nccl_test::FakeKernels(), layout, kNumBlocks);
+    ASSERT_TRUE(made.ok()) << made.status();
+    KvStore& store = **made;
+    ASSERT_EQ(store.memory().num_ranks(), num_ranks);
+    TestRandom random(num_ranks);
+    const size_t rank_bytes = store.memory().RankBytes();
+    for (uint32_t rank = 0; rank < num_ranks; ++rank) {
+      EXPECT_TRUE(devices[rank].Owns(store.view().BaseOfRank(rank)));
+      for (size_t i = 0; i < rank_bytes; ++i) {
+        const auto byte = static_cast<std::byte>(random.Next());
+        store.view().BaseOfRank(rank)[i] = byte;
+        through_host->view().BaseOfRank(rank)[i] = byte;
+      }
+    }
+    store.Copy(2, 0);  // done when it returns, whatever the ranks' streams hold
+    const BlockHandle blocks[] = {Handle(3), Handle(1), Handle(0)};
+    const BlockHandle as_before[] = {Handle(3), Handle(1), Handle(2)};
+    for (uint32_t layer = 0; layer < layout.num_layers; ++layer) {
+      std::vector<uint64_t> expected(3);
+      through_host->Seal(as_before, layer, expected);
+      std::vector<uint64_t> found(3);
+      store.Seal(blocks, layer, found);
+      EXPECT_EQ(found, expected) << num_ranks << " ranks, layer " << layer;
+    }
+  }
+}
+
+TEST(KvStoreTest, EachRankOfASharedStoreHasADescriptor) {
+  FakeAccelerator devices[2];
+  const std::vector<Accelerator*> ranks = {&devices[0], &devices[1]};
+  KvLayout layout = FourHeads();
+  layout.head_dim = 16;
+  const auto store =
+      *KvStore::OnDevice(ranks, &nccl_test::FakeKernels(), layout, 2, KvSharing::kHost);
+  for (size_t rank = 0; rank < 2; ++rank) {
+    EXPECT_TRUE(devices[rank].ExportShared(store->memory().ranks[rank]).ok());
+    EXPECT_FALSE(devices[1 - rank].ExportShared(store->memory().ranks[rank]).ok());
+  }
+}
+
 TEST(KvStoreTest, SlicesThatNoKernelTakesAreRefused) {
   FakeAccelerator device;
   const auto store = KvStore::OnDevice(&device, &nccl_test::FakeKernels(), ToyLayout(), 2);
   EXPECT_EQ(store.status().code(), absl::StatusCode::kInvalidArgument);
+  // Six heads, and pieces of 40 bytes.
+  const std::vector<Accelerator*> four(4, &device);
+  for (const auto& [num_heads, head_dim] : {std::pair{6u, 16u}, {4u, 10u}}) {
+    KvLayout layout = FourHeads();
+    layout.num_kv_heads = num_heads;
+    layout.head_dim = head_dim;
+    const auto divided = KvStore::OnDevice(four, &nccl_test::FakeKernels(), layout, 2);
+    EXPECT_EQ(divided.status().code(), absl::StatusCode::kInvalidArgument) << num_heads;
+  }
 }
 
 }  // namespace

@@ -147,7 +147,8 @@ class Wire {
   void Say(std::string_view bytes, int pass_fd = -1) {
     while (!bytes.empty() && !connection_->closed()) {
       const iovec part{const_cast<char*>(bytes.data()), std::min<size_t>(bytes.size(), 16384)};
-      const IoOutcome outcome = SendParts(peer_.get(), {&part, 1}, pass_fd);
+      const IoOutcome outcome =
+          SendParts(peer_.get(), {&part, 1}, std::span<const int>(&pass_fd, pass_fd >= 0 ? 1 : 0));
       BATON_CHECK(outcome.result == IoResult::kDone, "errno {}", outcome.error);
       bytes.remove_prefix(outcome.bytes);
       pass_fd = -1;

@@ -20,16 +20,21 @@ inline FakeAccelerator* FakeOf(const Worker& worker) {
   return static_cast<FakeAccelerator*>(worker.device.device.get());
 }
 
-// Hands over any descriptor and takes all.
+// Hands over any descriptors and takes all.
 class AnyPool final : public PoolExchange {
  public:
-  AnyPool(UniqueFd fd, uint32_t num_blocks) : fd_(std::move(fd)), num_blocks_(num_blocks) {}
-  int fd() const override { return fd_.get(); }
+  AnyPool(std::vector<UniqueFd> fds, uint32_t num_blocks)
+      : fds_(std::move(fds)), num_blocks_(num_blocks) {}
+  std::vector<int> fds() const override {
+    std::vector<int> numbers;
+    for (const UniqueFd& fd : fds_) numbers.push_back(fd.get());
+    return numbers;
+  }
   uint32_t num_blocks() const override { return num_blocks_; }
-  Status Take(Incarnation, uint32_t, UniqueFd) override { return OkStatus(); }
+  Status Take(Incarnation, uint32_t, std::vector<UniqueFd>) override { return OkStatus(); }
 
  private:
-  const UniqueFd fd_;
+  const std::vector<UniqueFd> fds_;
   const uint32_t num_blocks_;
 };
 
@@ -58,9 +63,10 @@ struct PlainPeer {
   }
 };
 
-inline PlainPeer MakePlainPeer(const std::string& worker_id, UniqueFd fd, uint32_t num_blocks) {
+inline PlainPeer MakePlainPeer(const std::string& worker_id, std::vector<UniqueFd> fds,
+                               uint32_t num_blocks) {
   PlainPeer peer;
-  peer.pool = std::make_unique<AnyPool>(std::move(fd), num_blocks);
+  peer.pool = std::make_unique<AnyPool>(std::move(fds), num_blocks);
   peer.rig = std::make_unique<Rig>(TransportKind::kShm, SmallLayout(), 1);
   peer.rig->tweak = [pool = peer.pool.get()](KvEndpointOptions* options) { options->pools = pool; };
   // Listens, and can dial as well.

@@ -3,6 +3,9 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <string>
+#include <vector>
+
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -24,19 +27,25 @@ UniqueFd SealedFile(uint64_t size_bytes, bool has_pages = true) {
   return fd;
 }
 
-// What a peer may hand over, and how many blocks it may claim for it.
+// What a peer may hand over, how often, and how many blocks it may claim for it.
 struct BadPool {
   const char* name;
   UniqueFd (*make)();
   uint32_t num_blocks = kBlocks;
+  uint32_t num_parts = 1;
 };
+
+// Of one of two ranks.
+uint64_t HalfPoolBytes() { return kBlocks * RankLayout(SmallLayout(), 2).BlockStride(); }
 
 class BadPoolTest : public testing::TestWithParam<BadPool> {};
 
 TEST_P(BadPoolTest, ItsConnectionIsRefusedAndNobodyElseNoticesIt) {
   Rig rig(TransportKind::kCudaIpc);
   Worker d = rig.MakeDecode("decode-0");
-  PlainPeer liar = MakePlainPeer("liar-0", GetParam().make(), GetParam().num_blocks);
+  std::vector<UniqueFd> parts;
+  for (uint32_t i = 0; i < GetParam().num_parts; ++i) parts.push_back(GetParam().make());
+  PlainPeer liar = MakePlainPeer("liar-0", std::move(parts), GetParam().num_blocks);
   Dial(liar.worker, {AddressOf(d, "decode-0")});
   ASSERT_TRUE(WaitClose(d, CloseReason::kArena, 2)) << "it dials again, with the same result";
   EXPECT_EQ(IpcOf(d)->num_mapped(), 0u);
@@ -50,7 +59,12 @@ TEST_P(BadPoolTest, ItsConnectionIsRefusedAndNobodyElseNoticesIt) {
 INSTANTIATE_TEST_SUITE_P(
     Pools, BadPoolTest,
     testing::Values(
-        BadPool{"None", [] { return UniqueFd(); }},
+        BadPool{"None", [] { return UniqueFd(); }, kBlocks, 0},
+        BadPool{"OneHalf", [] { return SealedFile(HalfPoolBytes()); }},
+        BadPool{"TwoWholes", [] { return SealedFile(PoolBytes()); }, kBlocks, 2},
+        BadPool{"ThreeParts", [] { return SealedFile(HalfPoolBytes()); }, kBlocks, 3},
+        BadPool{"FourHalves", [] { return SealedFile(HalfPoolBytes()); }, kBlocks, 4},
+        BadPool{"EightParts", [] { return SealedFile(HalfPoolBytes()); }, kBlocks, 8},
         BadPool{"TooSmall", [] { return SealedFile(PoolBytes() - 4096); }},
         BadPool{"TooLarge", [] { return SealedFile(PoolBytes() + 4096); }},
         BadPool{"NoPages", [] { return SealedFile(PoolBytes(), false); }},
@@ -118,16 +132,43 @@ TEST(IpcPoolsTest, APeerThatComesAgainLeavesOneMappingAndNoDescriptor) {
   EXPECT_EQ(IpcOf(p)->num_mapped(), 0u) << "only who is dialled maps";
 }
 
+TEST(IpcPoolsTest, PeersOfOtherNumbersOfRanksHandOverAtOnce) {
+  Rig rig(TransportKind::kCudaIpc);
+  rig.decode_ranks = 2;
+  Worker d = rig.MakeDecode("decode-0");
+  std::vector<Worker> senders;
+  std::vector<Transfer> transfers;
+  for (const uint32_t num_ranks : {1u, 2u, 4u}) {
+    rig.prefill_ranks = num_ranks;
+    Worker& p = senders.emplace_back(rig.MakePrefill("prefill-" + std::to_string(num_ranks), {&d}));
+    ASSERT_TRUE(p.sink->WaitUp(1));
+    transfers.push_back(MakeTransfer(num_ranks, 8, num_ranks, 8 * num_ranks));
+    FillSource(transfers.back(), p.blocks(), num_ranks);
+    ASSERT_TRUE(d.transport->OpenReceive(SpecFor(transfers.back(), p.incarnation)).ok());
+  }
+  ASSERT_TRUE(d.sink->WaitUp(3));
+  EXPECT_EQ(IpcOf(d)->num_mapped(), 3u) << "pools of peers, whatever their parts";
+  for (size_t i = 0; i < senders.size(); ++i) {
+    const auto slices = SlicesOf(transfers[i], senders[i].blocks());
+    ASSERT_TRUE(senders[i].transport->SendSlices(d.incarnation, slices).ok());
+  }
+  for (size_t i = 0; i < senders.size(); ++i) {
+    ASSERT_TRUE(d.sink->WaitComplete(transfers[i].id));
+    EXPECT_TRUE(Arrived(transfers[i], senders[i].blocks(), d.blocks())) << i;
+  }
+  EXPECT_TRUE(d.sink->Snapshot().bad_slices.empty());
+}
+
 TEST(IpcPoolsTest, WhatCannotWorkIsRefusedByName) {
   KvLayout narrow = SmallLayout();
   narrow.head_dim = 2;
   narrow.num_kv_heads = 1;
-  const nccl_test::KvDevice device = nccl_test::MakeKvDevice(false, narrow, 4, true);
+  const nccl_test::KvDevice device = nccl_test::MakeKvDevice({.is_shared = true}, narrow, 4);
   IpcTransportOptions options;
   options.device = device.parts;
   EXPECT_THAT(std::string(IpcTransport::Create(options, nullptr, nullptr).status().message()),
               testing::HasSubstr("slices of 128 bytes"));
-  AnyPool pool(UniqueFd(), 1);
+  AnyPool pool({}, 1);
   KvEndpointOptions endpoint;
   endpoint.worker_id = "a";
   endpoint.incarnation = Incarnation(1);

@@ -33,8 +33,10 @@ class IpcTransportTest : public testing::Test {
   }
   // A plain endpoint that `p_` dials beside `d_`, or that dials `d_`.
   PlainPeer MakePlain(const std::string& worker_id) {
-    const nccl_test::KvDevice pool = nccl_test::MakeKvDevice(false, SmallLayout(), 4, true);
-    return MakePlainPeer(worker_id, *pool.device->ExportShared(pool.parts.memory.base), 4);
+    const nccl_test::KvDevice pool = nccl_test::MakeKvDevice({.is_shared = true}, SmallLayout(), 4);
+    std::vector<UniqueFd> fds;
+    fds.push_back(*pool.device->ExportShared(pool.parts.memory.base));
+    return MakePlainPeer(worker_id, std::move(fds), 4);
   }
 
   Rig rig_{TransportKind::kCudaIpc};

@@ -62,6 +62,10 @@ ACCEPTED = {
         "worker": {"transport": "nccl"},
         **pools(device="cuda", gpu={"count": 1, "memory": "141GiB"}, shmSize="1Gi"),
     },
+    "nccl-tensor-parallel": {
+        "worker": {"transport": "nccl"},
+        **pools(device="cuda", gpu={"count": 2, "memory": "141GiB"}, shmSize="1Gi"),
+    },
     "tensor-parallel": {
         "model": {"size": "400GiB"},
         **pools(device="cuda", gpu={"count": 4, "memory": "141GiB"}),
@@ -137,10 +141,6 @@ REFUSED = {
     "unequal-gpus": (
         {"prefill": {"gpu": {"count": 4}}, "decode": {"gpu": {"count": 2}}},
         "only paired with --allow-inexact",
-    ),
-    "nccl-two-gpus": (
-        {"worker": {"transport": "nccl"}, **pools(device="cuda", gpu={"count": 2}, shmSize="1Gi")},
-        "the KV of one GPU",
     ),
     "cuda-without-gpu": ({"decode": {"device": "cuda"}}, "without a GPU"),
     "gpu-idle": ({"decode": {"device": "cpu", "gpu": {"count": 1}}}, "reserved and idle"),

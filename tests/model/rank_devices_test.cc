@@ -109,7 +109,7 @@ class RankDevices : public ::testing::Test {
     ASSERT_TRUE(model.ok()) << model.status();
     model_ = *std::move(model);
     arena_ = *KvArena::Create(model_->layout(), 2);
-    store_ = *KvStore::Ranked(all_, kNumRanks, arena_.get());
+    store_ = *KvStore::Ranked(all_, arena_.get());
     Puts().clear();
     StoredOn().clear();
   }

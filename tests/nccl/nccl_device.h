@@ -6,6 +6,7 @@
 #include <cstring>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "kernels/cuda/kv_slices_reference.h"
 #include "kvcache/transport/slice_device.h"
@@ -20,8 +21,24 @@ namespace baton::nccl_test {
 // A device with KV blocks that this processor can read and write too.
 struct KvDevice {
   std::unique_ptr<Accelerator> device;
-  DeviceBuffer buffer;
+  std::vector<std::unique_ptr<Accelerator>> peers;  // of the other ranks, of the fake
+  std::vector<DeviceBuffer> buffers;                // of each rank
   SliceDevice parts;
+
+  // Of each rank; one where they share it.
+  std::vector<Accelerator*> ranks() const {
+    std::vector<Accelerator*> all(parts.memory.num_ranks(), device.get());
+    for (size_t i = 0; i < peers.size(); ++i) all[1 + i] = peers[i].get();
+    return all;
+  }
+};
+
+// What is made.
+struct KvDeviceOptions {
+  bool is_runner = false;         // where it is built, else the fake
+  bool is_shared = false;         // memory with a descriptor
+  uint32_t num_ranks = 1;         // those of the runner share its device
+  Accelerator* beside = nullptr;  // on that device
 };
 
 // The kernels of the fake: done when its stream comes to them.
@@ -41,34 +58,46 @@ inline const cuda::KernelTable& FakeKernels() {
   return table;
 }
 
-// The runner where it is built and wanted, else the fake. Blocks start as zeros; `is_shared`: with
-// a descriptor; `beside`: on that device.
-inline KvDevice MakeKvDevice(bool is_runner, const KvLayout& layout, uint32_t num_blocks,
-                             bool is_shared = false, Accelerator* beside = nullptr) {
+// Memory of one rank, zeros.
+inline std::byte* AddBuffer(Accelerator* device, size_t size_bytes, bool is_shared,
+                            KvDevice* made) {
+  device->MakeCurrent();
+  StatusOr<DeviceBuffer> buffer = is_shared
+                                      ? DeviceBuffer::CreateShared(device, size_bytes, "KV blocks")
+                                      : DeviceBuffer::Create(device, size_bytes, "KV blocks");
+  BATON_CHECK(buffer.ok(), "{}", buffer.status().ToString());
+  std::memset(buffer->data(), 0, size_bytes);
+  return made->buffers.emplace_back(*std::move(buffer)).data();
+}
+
+// Blocks start as zeros.
+inline KvDevice MakeKvDevice(const KvDeviceOptions& wanted, const KvLayout& layout,
+                             uint32_t num_blocks) {
   KvDevice made;
-  if (beside != nullptr) made.device = beside->Share().value();
+  if (wanted.beside != nullptr) made.device = wanted.beside->Share().value();
   made.parts.kernels = &FakeKernels();
 #ifdef BATON_HAVE_SIMT
-  if (is_runner) {
+  if (wanted.is_runner) {
     // Bounds are checked at every access; races are the kernels' own tests'.
     simt::RunOptions options;
     options.detect_races = false;
-    if (beside == nullptr) made.device = std::make_unique<simt::SimtDevice>(options);
+    if (wanted.beside == nullptr) made.device = std::make_unique<simt::SimtDevice>(options);
     made.parts.kernels = &cuda::runner::Kernels();
   }
 #endif
-  BATON_CHECK(!is_runner || made.device != nullptr, "this build has no runner");
+  BATON_CHECK(!wanted.is_runner || made.device != nullptr, "this build has no runner");
   if (made.device == nullptr) made.device = std::make_unique<FakeAccelerator>();
-  made.device->MakeCurrent();
-  const size_t size = num_blocks * layout.BlockStride();
-  StatusOr<DeviceBuffer> buffer =
-      is_shared ? DeviceBuffer::CreateShared(made.device.get(), size, "KV blocks")
-                : DeviceBuffer::Create(made.device.get(), size, "KV blocks");
-  BATON_CHECK(buffer.ok(), "{}", buffer.status().ToString());
-  made.buffer = *std::move(buffer);
-  std::memset(made.buffer.data(), 0, size);
+  const size_t size_bytes = num_blocks * RankLayout(layout, wanted.num_ranks).BlockStride();
   made.parts.device = made.device.get();
-  made.parts.memory = {made.buffer.data(), layout, num_blocks};
+  KvMemory& memory = made.parts.memory;
+  memory = {AddBuffer(made.device.get(), size_bytes, wanted.is_shared, &made), layout, num_blocks};
+  if (wanted.num_ranks > 1) memory.ranks.push_back(memory.base);
+  for (uint32_t rank = 1; rank < wanted.num_ranks; ++rank) {
+    if (!wanted.is_runner) made.peers.push_back(std::make_unique<FakeAccelerator>());
+    Accelerator* const device = wanted.is_runner ? made.device.get() : made.peers.back().get();
+    memory.ranks.push_back(AddBuffer(device, size_bytes, wanted.is_shared, &made));
+  }
+  made.device->MakeCurrent();
   return made;
 }
 

@@ -53,6 +53,9 @@ struct Tally {
   uint64_t deaths = 0;  // of the sender itself
 };
 
+// Of a worker, whose peers have other numbers: 1, 2 and 4 send to 1 and 4.
+uint32_t RanksOf(uint32_t index) { return 1u << index; }
+
 // Deadlines as short as a busy machine allows, so that hangs cost little.
 void ShortDeadlines(NcclTransportOptions* options) {
   options->timers.build_us = 100'000 * kPatienceFactor;
@@ -71,6 +74,7 @@ class Cluster {
   explicit Cluster(uint64_t seed) : seed_(seed) {
     rig_.tweak_nccl = ShortDeadlines;
     for (uint32_t i = 0; i < kNumReceivers; ++i) {
+      rig_.decode_ranks = RanksOf(2 * i);
       receivers_.push_back(rig_.MakeDecode("decode-" + std::to_string(i)));
       for (uint32_t block = 0; block < kNumSenders * kBlocks; ++block) {
         SetBlock(receivers_[i].blocks(), BlockIndex(block), kCanary);
@@ -105,6 +109,7 @@ class Cluster {
     std::vector<const Worker*> peers;
     for (const Worker& receiver : receivers_) peers.push_back(&receiver);
     std::lock_guard lock(rig_mutex_);
+    rig_.prefill_ranks = RanksOf(index);
     Worker worker = rig_.MakePrefill("prefill-" + std::to_string(index), peers);
     BATON_CHECK(worker.sink->WaitUp(kNumReceivers), "no connection");
     return worker;

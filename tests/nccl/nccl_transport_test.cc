@@ -418,7 +418,7 @@ TEST(NcclTransportOptionsTest, ShapesThatCannotWorkAreRefusedByNumber) {
   KvLayout small = SmallLayout();
   small.head_dim = 2;
   small.num_kv_heads = 1;
-  const nccl_test::KvDevice narrow = nccl_test::MakeKvDevice(false, small, 4);
+  const nccl_test::KvDevice narrow = nccl_test::MakeKvDevice({}, small, 4);
   NcclTransportOptions options;
   options.table = &nccl_test::LoopbackTable();
   options.device = narrow.parts;
@@ -426,7 +426,7 @@ TEST(NcclTransportOptionsTest, ShapesThatCannotWorkAreRefusedByNumber) {
     return std::string(NcclTransport::Create(options, nullptr).status().message());
   };
   EXPECT_THAT(message(), testing::HasSubstr("slices of 128 bytes"));
-  const nccl_test::KvDevice device = nccl_test::MakeKvDevice(false, SmallLayout(), 4);
+  const nccl_test::KvDevice device = nccl_test::MakeKvDevice({}, SmallLayout(), 4);
   options.device = device.parts;
   options.limits.slot_bytes = 1000;
   EXPECT_THAT(message(), testing::HasSubstr("staging of 1000 bytes holds no slice of 4096"));

@@ -61,9 +61,10 @@ struct Made {
   std::vector<TransportKind> kinds;
   bool listens_tcp;
   bool listens_unix;
+  uint32_t num_ranks = 1;
 
   std::string name() const {
-    return fmt::format("{}_{}", DeviceKindName(device), TransportKindName(transport));
+    return fmt::format("{}_{}_{}", DeviceKindName(device), TransportKindName(transport), num_ranks);
   }
 };
 
@@ -76,6 +77,7 @@ TEST_P(KvPartsMadeTest, PartsAreThoseThatTheFlagsName) {
   ASSERT_TRUE(device.ok()) << device.status();
   WorkerConfig config = ConfigOf(wanted.transport);
   config.nccl_library = LoopbackPath();
+  config.num_ranks = wanted.num_ranks;
   const auto made = KvParts::Create(config, *device, NeedsOf());
   ASSERT_TRUE(made.ok()) << made.status();
   const KvParts& parts = **made;
@@ -90,6 +92,7 @@ TEST_P(KvPartsMadeTest, PartsAreThoseThatTheFlagsName) {
   EXPECT_EQ(!parts.endpoint()->unix_name().empty(), wanted.listens_unix);
   EXPECT_EQ(parts.store()->memory().num_blocks, kBlocks);
   EXPECT_EQ(parts.store()->layout(), SmallLayout());
+  EXPECT_EQ(parts.store()->memory().num_ranks(), wanted.num_ranks);
   // Blocks that a kernel of the device may write, and that this processor can look at.
   for (uint32_t block = 0; block < kBlocks; ++block) {
     test::SetBlock(parts.store()->memory(), BlockIndex(block), std::byte{7});
@@ -112,7 +115,11 @@ INSTANTIATE_TEST_SUITE_P(All, KvPartsMadeTest,
                                          Made{kSimt, kShm, {kShm}, false, true},
                                          Made{kSimt, kTcp, {kTcp}, true, false},
                                          Made{kSimt, kNccl, {kNccl}, true, false},
-                                         Made{kSimt, kIpc, {kIpc}, false, true}),
+                                         Made{kSimt, kIpc, {kIpc}, false, true},
+                                         Made{kSimt, kAuto, {kShm, kTcp}, true, true, 2},
+                                         Made{kSimt, kNccl, {kNccl}, true, false, 2},
+                                         Made{kSimt, kNccl, {kNccl}, true, false, 4},
+                                         Made{kSimt, kIpc, {kIpc}, false, true, 2}),
                          [](const auto& param_info) { return param_info.param.name(); });
 
 TEST(KvPartsTest, OnTheProcessorNothingMovesBetweenDevices) {
@@ -202,6 +209,20 @@ TEST(KvPartsTest, SlicesThatNoKernelTakesAreRefusedByTheTransportThatNeedsThem) 
   EXPECT_TRUE(KvParts::Create(ConfigOf(kTcp), device, needs).ok());
 }
 
+TEST(KvPartsTest, HeadsThatRanksCannotShareAreRefusedByTheTransportThatMovesThem) {
+  const ComputeDevice device = FakeDevice();
+  for (const TransportKind kind : {kNccl, kIpc}) {
+    WorkerConfig config = ConfigOf(kind);
+    config.nccl_library = LoopbackPath();
+    config.num_ranks = 8;
+    const auto made = KvParts::Create(config, device, NeedsOf());
+    EXPECT_EQ(made.status().code(), StatusCode::kInvalidArgument);
+    EXPECT_EQ(Sentence(made), fmt::format("--transport {}: slices of 4096 bytes and 4 KV heads "
+                                          "cannot be divided among 8 ranks",
+                                          TransportKindName(kind)));
+  }
+}
+
 TEST(KvPartsTest, AnAddressThatCannotBeListenedOnIsNamed) {
   WorkerConfig config = ConfigOf(kTcp);
   config.kv_listen = "127.0.0.1:99999";
@@ -256,7 +277,7 @@ TEST_P(KvPartsPairTest, TheLogSaysWhatCrossesHow) {
       break;
     case kIpc:
       EXPECT_THAT(log, HasSubstr("data connection with decode-0 over shm (words; KV by cuda_ipc)"));
-      EXPECT_THAT(log, HasSubstr("KV is pulled from pool to pool on the device"));
+      EXPECT_THAT(log, HasSubstr("KV is pulled from pool to pool on devices"));
       break;
     default:
       EXPECT_THAT(log, HasSubstr("data connection with decode-0 over shm"));

@@ -2,44 +2,70 @@
 
 #include <algorithm>
 
+#include "kvcache/transport/slice_device.h"
 #include "src/base/checked_math.h"
 
 namespace baton {
 
-StatusOr<std::unique_ptr<DevicePools>> DevicePools::Create(Accelerator* device,
+StatusOr<std::unique_ptr<DevicePools>> DevicePools::Create(std::span<Accelerator* const> ranks,
                                                            const KvMemory& memory) {
   std::unique_ptr<DevicePools> pools(new DevicePools(memory));
-  device->MakeCurrent();
-  BATON_ASSIGN_OR_RETURN(pools->fd_, device->ExportShared(memory.base));
-  BATON_ASSIGN_OR_RETURN(pools->importer_, device->Share());
-  device->MakeCurrent();
+  for (size_t rank = 0; rank < memory.num_ranks(); ++rank) {
+    ranks[rank]->MakeCurrent();
+    BATON_ASSIGN_OR_RETURN(
+        pools->fds_.emplace_back(),
+        ranks[rank]->ExportShared(memory.ranks.empty() ? memory.base : memory.ranks[rank]));
+  }
+  ranks[0]->MakeCurrent();
+  BATON_ASSIGN_OR_RETURN(pools->importer_, ranks[0]->Share());
+  ranks[0]->MakeCurrent();
   return pools;
 }
 
-Status DevicePools::Take(Incarnation peer, uint32_t num_blocks, UniqueFd fd) {
-  const auto size_bytes = CheckedMul(num_blocks, memory_.layout.BlockStride());
+std::vector<int> DevicePools::fds() const {
+  std::vector<int> fds;
+  for (const UniqueFd& fd : fds_) fds.push_back(fd.get());
+  return fds;
+}
+
+Status DevicePools::Take(Incarnation peer, uint32_t num_blocks, std::vector<UniqueFd> fds) {
+  if (fds.empty()) return FailedPrecondition("the peer passed no pool");
+  const auto num_ranks = static_cast<uint32_t>(fds.size());
+  BATON_RETURN_IF_ERROR(WithPrefix(CheckSliceSize(memory_.layout, num_ranks), "the peer's pool"));
+  KvMemory memory{nullptr, memory_.layout, num_blocks};
+  const auto size_bytes =
+      CheckedMul(num_blocks, RankLayout(memory_.layout, num_ranks).BlockStride());
   if (!size_bytes.has_value() || *size_bytes == 0) {
     return FailedPrecondition("the peer's pool claims {} blocks", num_blocks);
   }
-  if (!fd.valid()) return FailedPrecondition("the peer passed no pool");
   std::lock_guard lock(mutex_);
   importer_->MakeCurrent();
-  StatusOr<const std::byte*> base = importer_->ImportShared(fd, *size_bytes);
-  if (!base.ok()) {
-    return FailedPrecondition("the peer's pool of {} bytes: {}", *size_bytes,
-                              std::string(base.status().message()));
+  for (const UniqueFd& fd : fds) {
+    const StatusOr<const std::byte*> base = importer_->ImportShared(fd, *size_bytes);
+    if (!base.ok()) {
+      Unmap(memory);
+      return FailedPrecondition("the peer's pool of {} bytes, part {} of {}: {}", *size_bytes,
+                                memory.ranks.size() + 1, num_ranks,
+                                std::string(base.status().message()));
+    }
+    memory.ranks.push_back(const_cast<std::byte*>(*base));  // see PeerPool
   }
+  memory.base = memory.ranks[0];
   ++num_mapped_;
   taken_.emplace_back(
-      peer, std::shared_ptr<const PeerPool>(new PeerPool{*base, num_blocks},
+      peer, std::shared_ptr<const PeerPool>(new PeerPool{std::move(memory)},
                                             [this](const PeerPool* pool) { Release(pool); }));
   return OkStatus();
 }
 
+void DevicePools::Unmap(const KvMemory& memory) {
+  importer_->MakeCurrent();
+  for (const std::byte* const rank : memory.ranks) importer_->ReleaseShared(rank);
+}
+
 void DevicePools::Release(const PeerPool* pool) {
   std::lock_guard lock(mutex_);
-  importer_->MakeCurrent();
-  importer_->ReleaseShared(pool->base);
+  Unmap(pool->memory);
   --num_mapped_;
   delete pool;
 }

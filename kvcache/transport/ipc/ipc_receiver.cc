@@ -127,15 +127,15 @@ void IpcReceiver::FinishPull(Batch* batch, int64_t now_us) {
 }
 
 bool IpcReceiver::Admit(const Batch& batch, const SliceRef& slice, SlicePuller::Pull* pull) {
-  if (slice.source.value() >= batch.pool->num_blocks) {
+  if (slice.source.value() >= batch.pool->memory.num_blocks) {
     parts_->counters->AddBadSlice(BadSliceReason::kOutOfRange);
     return false;
   }
   const FrameHeader header = SliceFrameHeader(slice, batch.epoch, 0);
   const std::byte* const dest = parts_->receives->Admit(batch.peer, batch.epoch, header);
   if (dest == nullptr) return false;
-  // Admit has compared the layer; both pools have one layout.
-  pull->from = memory_.SliceOffset(slice.source, slice.layer);
+  // Admit has compared the layer; both pools have one layout, divided among ranks or not.
+  pull->from = batch.pool->memory.SliceOffset(slice.source, slice.layer);
   pull->to = static_cast<uint64_t>(dest - memory_.base);
   return true;
 }
@@ -167,7 +167,7 @@ std::vector<SlicePuller::Pull> IpcReceiver::AdmitLeft(Batch* batch) {
 void IpcReceiver::Pull(Batch* batch) {
   const std::vector<SlicePuller::Pull> pulls = AdmitLeft(batch);
   if (!pulls.empty()) {
-    MustWork(puller_->Begin(batch->slot, batch->pool->base, pulls));
+    MustWork(puller_->Begin(batch->slot, batch->pool->memory, pulls));
     batch->is_pulling = true;
     return;
   }

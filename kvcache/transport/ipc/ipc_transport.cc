@@ -11,7 +11,7 @@ StatusOr<std::unique_ptr<IpcTransport>> IpcTransport::Create(const IpcTransportO
                                                              std::unique_ptr<DevicePools> pools,
                                                              std::unique_ptr<KvEndpoint> endpoint) {
   const KvMemory& memory = options.device.memory;
-  BATON_RETURN_IF_ERROR(CheckSliceSize(memory.layout));
+  BATON_RETURN_IF_ERROR(CheckSliceSize(memory.layout, memory.num_ranks()));
   BATON_ASSIGN_OR_RETURN(auto puller, SlicePuller::Create(options.device, options.limits.num_slots,
                                                           kMaxIpcOfferSlices));
   std::unique_ptr<IpcTransport> transport(

@@ -42,7 +42,7 @@ Status SlicePuller::Allocate(uint32_t num_slots) {
   return OkStatus();
 }
 
-Status SlicePuller::Begin(Slot* slot, const std::byte* pool, std::span<const Pull> pulls) {
+Status SlicePuller::Begin(Slot* slot, const KvMemory& pool, std::span<const Pull> pulls) {
   Accelerator* const device = parts_.device;
   device->MakeCurrent();  // letting go of a pool is another one's work in this thread
   slot->places.clear();
@@ -50,15 +50,14 @@ Status SlicePuller::Begin(Slot* slot, const std::byte* pool, std::span<const Pul
   BATON_RETURN_IF_ERROR(device->CopyIn(reinterpret_cast<std::byte*>(slot->device_places),
                                        slot->places.data(),
                                        pulls.size() * sizeof(cuda::KvSlicePlace)));
-  const cuda::KvSlicesParams params = {
-      .blocks = const_cast<std::byte*>(pool),  // KvGather only reads them
-      .staging = parts_.memory.base,
-      .places = slot->device_places,
-      .keys = keys_.as<uint64_t>(),
-      .expected = nullptr,
-      .checksums = slot->device_checksums,
-      .num_slices = static_cast<uint32_t>(pulls.size()),
-      .slice_bytes = static_cast<uint32_t>(slice_bytes())};
+  const cuda::KvSlicesParams params = {.blocks = SideOf(pool),  // KvGather only reads them
+                                       .staging = SideOf(parts_.memory),
+                                       .places = slot->device_places,
+                                       .keys = keys_.as<uint64_t>(),
+                                       .expected = nullptr,
+                                       .checksums = slot->device_checksums,
+                                       .num_slices = static_cast<uint32_t>(pulls.size()),
+                                       .slice_bytes = static_cast<uint32_t>(slice_bytes())};
   BATON_RETURN_IF_ERROR(parts_.kernels->kv_gather(params, device->stream()));
   BATON_RETURN_IF_ERROR(device->CopyOut(slot->checksums,
                                         reinterpret_cast<const std::byte*>(slot->device_checksums),

@@ -39,13 +39,14 @@ class SlicePuller {
   static StatusOr<std::unique_ptr<SlicePuller>> Create(const SliceDevice& parts, uint32_t num_slots,
                                                        uint32_t max_slices);
 
-  // Offsets in bytes: from the peer's pool, and from the own blocks. No place of the own blocks is
-  // written by anything else until the event is done.
+  // Offsets in bytes: in the memory of each rank of the peer's pool, and of the own blocks. No
+  // place of the own blocks is written by anything else until the event is done.
   struct Pull {
     uint64_t from = 0;
     uint64_t to = 0;
   };
-  Status Begin(Slot* slot, const std::byte* pool, std::span<const Pull> pulls);
+  // `pool` is only read.
+  Status Begin(Slot* slot, const KvMemory& pool, std::span<const Pull> pulls);
   // Until all that was begun is done; for a thread that has nothing else to do meanwhile.
   Status Wait() { return parts_.device->Wait(); }
 

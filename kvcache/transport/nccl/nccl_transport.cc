@@ -22,7 +22,7 @@ constexpr size_t kMaxEarlyBytes = size_t{16} << 20;
 StatusOr<std::unique_ptr<NcclTransport>> NcclTransport::Create(
     const NcclTransportOptions& options, std::unique_ptr<KvEndpoint> endpoint) {
   const KvMemory& memory = options.device.memory;
-  BATON_RETURN_IF_ERROR(CheckSliceSize(memory.layout));
+  BATON_RETURN_IF_ERROR(CheckSliceSize(memory.layout, memory.num_ranks()));
   const uint64_t num_slices = options.limits.slot_bytes / memory.layout.SliceBytes();
   if (num_slices == 0) {
     return InvalidArgument("staging of {} bytes holds no slice of {}", options.limits.slot_bytes,

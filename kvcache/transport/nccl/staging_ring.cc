@@ -50,7 +50,7 @@ Status StagingRing::Allocate() {
 }
 
 cuda::KvSlicesParams StagingRing::Params(const Slot& slot, size_t num_slices) const {
-  return {.blocks = parts_.memory.base,
+  return {.blocks = SideOf(parts_.memory),
           .staging = slot.memory.data(),
           .places = slot.device_places,
           .keys = keys_.as<uint64_t>(),

@@ -56,8 +56,8 @@ class StagingRing {
   // Copies each slice whose bytes have its checksum to its place in the blocks; no block is named
   // twice. `slot->checksums` says what was found.
   struct Arrival {
-    uint32_t position = 0;  // in the batch
-    uint64_t block_offset = 0;
+    uint32_t position = 0;      // in the batch
+    uint64_t block_offset = 0;  // in each rank's memory
     uint64_t checksum = 0;
   };
   Status Scatter(Slot* slot, std::span<const Arrival> arrivals);

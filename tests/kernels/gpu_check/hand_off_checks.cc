@@ -1,6 +1,7 @@
 // Stage 6: KV handed over between two processes of one GPU. This one receives; a child sends
 // (hand_off_child.h), is killed in the middle of a transfer, and followed by another one. With NCCL
-// then the other way round.
+// then the other way round. Where there are two GPUs both processes then have blocks that two ranks
+// share, on both GPUs each; on the runner too.
 //
 // A time is that of a whole transfer as its receiver sees it: from the word that everything is
 // ready, over the sender's offers, to the last slice whose bytes have the sender's checksum. Beside
@@ -41,7 +42,9 @@ class HandOffCheck {
   HandOffCheck(const StageInput& input, const SideOptions& options)
       : input_(input),
         options_(options),
-        name_(TransportKindName(options.kind)),
+        name_(fmt::format(
+            "{}{}", TransportKindName(options.kind),
+            options.num_ranks == 1 ? "" : fmt::format(" of {} ranks", options.num_ranks))),
         sizes_(HandOffSizes(options.on_runner)) {}
 
   absl::Status Add(Report& report);
@@ -61,6 +64,9 @@ class HandOffCheck {
   // The row of one step; false when it failed, and the next ones make no sense.
   absl::StatusOr<bool> AddStep(const std::string& what,
                                const std::function<Status(Finding* finding)>& step, Report& report);
+  using Step = std::pair<std::string, std::function<Status(Finding* finding)>>;
+  // Up to the first that fails.
+  absl::Status AddSteps(const std::vector<Step>& steps, Report& report);
   Incarnation peer() const { return child_options_.incarnation; }
 
   const StageInput& input_;
@@ -224,7 +230,7 @@ absl::StatusOr<bool> HandOffCheck::AddStep(const std::string& what,
     finding.detail = fmt::format("{}{}{}", std::string(status.message()),
                                  said.empty() ? "" : "; the other process: ", said);
   } else if (options_.kind == TransportKind::kNccl && input_.body.is_gpu) {
-    finding.detail += fmt::format("; two ranks of one GPU {}: for correctness only",
+    finding.detail += fmt::format("; two ranks of NCCL on one GPU {}: for correctness only",
                                   finding.data["transport"].value("way", ""));
   }
   BATON_RETURN_IF_ERROR(report.Add(std::move(finding)));
@@ -240,7 +246,7 @@ absl::Status HandOffCheck::Add(Report& report) {
   }
   side_ = *std::move(side);
   receiver_ = std::make_unique<HandOffReceiver>(side_.get(), options_.on_runner);
-  std::vector<std::pair<std::string, std::function<Status(Finding * finding)>>> steps;
+  std::vector<Step> steps;
   steps.emplace_back("pair", [this](Finding* finding) { return Pair(finding); });
   for (const uint32_t num_blocks : sizes_) {
     const size_t bytes = num_blocks * side_->memory().layout.BlockBytes();
@@ -248,6 +254,7 @@ absl::Status HandOffCheck::Add(Report& report) {
       return TimeTransfers(num_blocks, finding);
     });
   }
+  if (options_.num_ranks > 1) return AddSteps({steps.front(), steps.back()}, report);
   steps.emplace_back("sender killed", [this](Finding* finding) { return KillSender(finding); });
   steps.emplace_back("paired anew", [this](Finding* finding) { return PairAnew(finding); });
   // With CUDA IPC slices go from who dialled only, and who is pulled from waits for nothing.
@@ -256,9 +263,23 @@ absl::Status HandOffCheck::Add(Report& report) {
                        [this](Finding* finding) { return KillReceiver(finding); });
     steps.emplace_back("and once more", [this](Finding* finding) { return PairAnew(finding); });
   }
+  return AddSteps(steps, report);
+}
+
+absl::Status HandOffCheck::AddSteps(const std::vector<Step>& steps, Report& report) {
   for (const auto& [what, step] : steps) {
     BATON_ASSIGN_OR_RETURN(const bool passed, AddStep(what, step, report));
     if (!passed) break;
+  }
+  return absl::OkStatus();
+}
+
+// Of one rank, and of two.
+absl::Status CheckHandOffs(const StageInput& input, SideOptions options, Report& report) {
+  for (const uint32_t num_ranks : {1u, 2u}) {
+    options.num_ranks = num_ranks;
+    options.incarnation = RandomIncarnation();
+    BATON_RETURN_IF_ERROR(HandOffCheck(input, options).Add(report));
   }
   return absl::OkStatus();
 }
@@ -279,8 +300,7 @@ absl::StatusOr<std::string> FindNccl(const StageInput& input) {
 
 absl::Status CheckTransport(const StageInput& input, Report& report) {
   SideOptions options = {.on_runner = !input.body.is_gpu, .listens = true};
-  options.incarnation = RandomIncarnation();
-  BATON_RETURN_IF_ERROR(HandOffCheck(input, options).Add(report));
+  BATON_RETURN_IF_ERROR(CheckHandOffs(input, options, report));
   const absl::StatusOr<std::string> library = FindNccl(input);
   if (!library.ok()) {
     return report.Add(
@@ -288,8 +308,7 @@ absl::Status CheckTransport(const StageInput& input, Report& report) {
   }
   options.kind = TransportKind::kNccl;
   options.nccl_library = *library;
-  options.incarnation = RandomIncarnation();
-  return HandOffCheck(input, options).Add(report);
+  return CheckHandOffs(input, options, report);
 }
 
 }  // namespace baton::gpu_check

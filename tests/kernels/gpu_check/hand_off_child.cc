@@ -83,6 +83,7 @@ Status Servant::Serve() {
 Status Run(const nlohmann::json& config) {
   const SideOptions options = {.kind = static_cast<TransportKind>(config["kind"].get<int>()),
                                .on_runner = config["on_runner"].get<bool>(),
+                               .num_ranks = config["ranks"].get<uint32_t>(),
                                .nccl_library = config["nccl"].get<std::string>(),
                                .incarnation = Incarnation(config["own"].get<uint64_t>())};
   const Incarnation starter(config["starter"].get<uint64_t>());
@@ -116,6 +117,7 @@ Status HandOffChild::Start(HandOffSide* starter, const SideOptions& options, boo
   const nlohmann::json config = {{"parent", getpid()},
                                  {"kind", static_cast<int>(options.kind)},
                                  {"on_runner", options.on_runner},
+                                 {"ranks", options.num_ranks},
                                  {"nccl", options.nccl_library},
                                  {"own", options.incarnation.value()},
                                  {"starter", starter->incarnation().value()},

@@ -43,7 +43,7 @@ Status HandOffReceiver::Grant(Incarnation peer, uint32_t num_blocks, GrantedTran
     generations.push_back(block.generation);
     BATON_RETURN_IF_ERROR(side_->WriteBlock(block.index, poison_));
   }
-  BATON_RETURN_IF_ERROR(side_->device()->Wait());
+  BATON_RETURN_IF_ERROR(side_->Wait());
   BATON_RETURN_IF_ERROR(side_->transport()->OpenReceive(std::move(spec)));
   BATON_RETURN_IF_ERROR(
       Say(*transfer, "grant", {{"first", transfer->first}, {"generations", generations}}));

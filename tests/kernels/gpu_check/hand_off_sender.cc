@@ -18,7 +18,7 @@ Status HandOffSender::FillBlocks(bool is_wrong) {
       checksums_.push_back(SliceChecksum(bytes.data() + layer * slice_bytes, slice_bytes));
     }
   }
-  return side_->device()->Wait();
+  return side_->Wait();
 }
 
 void HandOffSender::Prepare(const HandOffGrant& grant) {

@@ -67,7 +67,8 @@ std::vector<std::byte> PatternOf(const KvLayout& layout, BlockIndex block) {
 StatusOr<std::unique_ptr<HandOffSide>> HandOffSide::Open(const SideOptions& options) {
   std::unique_ptr<HandOffSide> side(new HandOffSide(options));
   BATON_ASSIGN_OR_RETURN(
-      side->device_, OpenComputeDevice(options.on_runner ? DeviceKind::kSimt : DeviceKind::kCuda));
+      side->device_, OpenComputeDevice(options.on_runner ? DeviceKind::kSimt : DeviceKind::kCuda,
+                                       options.num_ranks));
   side->device()->MakeCurrent();
   BATON_RETURN_IF_ERROR(side->MakePool());
   BATON_RETURN_IF_ERROR(options.kind == TransportKind::kNccl ? side->MakeNccl() : side->MakeIpc());
@@ -82,15 +83,27 @@ HandOffSide::~HandOffSide() {
 Status HandOffSide::MakePool() {
   memory_.layout = HandOffLayout(options_.on_runner);
   memory_.num_blocks = HandOffPoolBlocks(options_.on_runner);
-  const size_t size_bytes = memory_.num_blocks * memory_.layout.BlockStride();
-  BATON_ASSIGN_OR_RETURN(buffer_,
-                         options_.kind == TransportKind::kCudaIpc
-                             ? DeviceBuffer::CreateShared(device(), size_bytes, "KV blocks")
-                             : DeviceBuffer::Create(device(), size_bytes, "KV blocks"));
-  memory_.base = buffer_.data();
+  const size_t size_bytes =
+      memory_.num_blocks * RankLayout(memory_.layout, options_.num_ranks).BlockStride();
+  for (Accelerator* const rank : RankDevices()) {
+    rank->MakeCurrent();
+    BATON_ASSIGN_OR_RETURN(buffers_.emplace_back(),
+                           options_.kind == TransportKind::kCudaIpc
+                               ? DeviceBuffer::CreateShared(rank, size_bytes, "KV blocks")
+                               : DeviceBuffer::Create(rank, size_bytes, "KV blocks"));
+    memory_.ranks.push_back(buffers_.back().data());
+  }
+  memory_.base = memory_.ranks[0];
+  device()->MakeCurrent();
   BATON_ASSIGN_OR_RETURN(arena_, KvArena::Create(memory_.layout, 1));
   BATON_ASSIGN_OR_RETURN(transport_device_, device()->Share());
   return OkStatus();
+}
+
+std::vector<Accelerator*> HandOffSide::RankDevices() const {
+  std::vector<Accelerator*> ranks = device_.accelerators();
+  ranks.resize(options_.num_ranks, ranks[0]);
+  return ranks;
 }
 
 KvEndpointOptions HandOffSide::EndpointOptions() const {
@@ -109,7 +122,7 @@ KvEndpointOptions HandOffSide::EndpointOptions() const {
 }
 
 Status HandOffSide::MakeIpc() {
-  BATON_ASSIGN_OR_RETURN(auto pools, DevicePools::Create(device(), memory_));
+  BATON_ASSIGN_OR_RETURN(auto pools, DevicePools::Create(RankDevices(), memory_));
   KvEndpointOptions words = EndpointOptions();
   words.pools = pools.get();
   BATON_ASSIGN_OR_RETURN(auto endpoint, KvEndpoint::Create(words, arena_.get()));
@@ -163,15 +176,45 @@ Status HandOffSide::MakeNccl() {
   return OkStatus();
 }
 
+CopyShape HandOffSide::HeadsOfBlock() const {
+  const size_t head_bytes = memory_.rank_layout().SliceBytes() / 2;
+  return {.num_rows = size_t{2} * memory_.layout.num_layers,
+          .row_bytes = head_bytes,
+          .device_pitch = head_bytes,
+          .host_pitch = memory_.layout.SliceBytes() / 2};
+}
+
 Status HandOffSide::WriteBlock(BlockIndex block, std::span<const std::byte> bytes) {
-  device()->MakeCurrent();
-  return device()->CopyIn(memory_.Block(block), bytes.data(), bytes.size());
+  const std::vector<Accelerator*> ranks = RankDevices();
+  const CopyShape heads = HeadsOfBlock();
+  for (size_t rank = 0; rank < ranks.size(); ++rank) {
+    ranks[rank]->MakeCurrent();
+    BATON_RETURN_IF_ERROR(
+        ranks[rank]->CopyRowsIn(memory_.ranks[rank] + memory_.SliceOffset(block, 0),
+                                bytes.data() + rank * heads.row_bytes, heads));
+  }
+  return OkStatus();
 }
 
 Status HandOffSide::ReadBlock(BlockIndex block, std::span<std::byte> bytes) {
+  const std::vector<Accelerator*> ranks = RankDevices();
+  const CopyShape heads = HeadsOfBlock();
+  for (size_t rank = 0; rank < ranks.size(); ++rank) {
+    ranks[rank]->MakeCurrent();
+    BATON_RETURN_IF_ERROR(
+        ranks[rank]->CopyRowsOut(bytes.data() + rank * heads.row_bytes,
+                                 memory_.ranks[rank] + memory_.SliceOffset(block, 0), heads));
+  }
+  return Wait();
+}
+
+Status HandOffSide::Wait() {
+  for (Accelerator* const rank : RankDevices()) {
+    rank->MakeCurrent();
+    BATON_RETURN_IF_ERROR(rank->Wait());
+  }
   device()->MakeCurrent();
-  BATON_RETURN_IF_ERROR(device()->CopyOut(bytes.data(), memory_.Block(block), bytes.size()));
-  return device()->Wait();
+  return OkStatus();
 }
 
 }  // namespace baton::gpu_check

@@ -1,5 +1,6 @@
-// HandOffSide: one process of a hand-off between two: a device, a pool of KV blocks in its memory,
-// and the transport that a worker with --transport cuda_ipc or nccl has, over its endpoint.
+// HandOffSide: one process of a hand-off between two: a device, or one of each rank, a pool of KV
+// blocks in its memory, and the transport that a worker with --transport cuda_ipc or nccl has, over
+// its endpoint.
 #ifndef BATON_TESTS_KERNELS_GPU_CHECK_HAND_OFF_SIDE_H_
 #define BATON_TESTS_KERNELS_GPU_CHECK_HAND_OFF_SIDE_H_
 
@@ -26,6 +27,7 @@ struct SideOptions {
   TransportKind kind = TransportKind::kCudaIpc;  // or kNccl
   bool on_runner = false;                        // in tiny shapes too
   bool listens = false;                          // else it dials
+  uint32_t num_ranks = 1;                        // the first so many GPUs, or of the runner
   std::string nccl_library;                      // kNccl
   Incarnation incarnation;
 };
@@ -60,13 +62,18 @@ class HandOffSide {
   // What the transport counted, for the record.
   nlohmann::json Counters() const { return counters_(); }
 
-  // Whole blocks, [BlockBytes].
+  // Whole blocks, [BlockBytes]. What is written is there behind Wait.
   Status WriteBlock(BlockIndex block, std::span<const std::byte> bytes);
   Status ReadBlock(BlockIndex block, std::span<std::byte> bytes);
+  Status Wait();
 
  private:
   explicit HandOffSide(const SideOptions& options) : options_(options) {}
   Status MakePool();
+  // One of each rank.
+  std::vector<Accelerator*> RankDevices() const;
+  // K and V of a rank's heads in every layer of a block.
+  CopyShape HeadsOfBlock() const;
   KvEndpointOptions EndpointOptions() const;
   Status MakeIpc();
   Status MakeNccl();
@@ -75,7 +82,7 @@ class HandOffSide {
   // In the order of construction; destroyed in reverse.
   HandOffSink sink_;
   ComputeDevice device_;
-  DeviceBuffer buffer_;
+  std::vector<DeviceBuffer> buffers_;
   KvMemory memory_;
   std::unique_ptr<KvArena> arena_;  // tells the endpoint the layout
   nccl::NcclTable nccl_;

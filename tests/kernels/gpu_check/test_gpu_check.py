@@ -331,8 +331,10 @@ class GpuCheckScript(unittest.TestCase):
         self.assertEqual(code, 0, checks)
         sizes = ["12 KiB", "24 KiB", "60 KiB", "96 KiB"]
         steps = ["pair", *sizes, "sender killed", "paired anew"]
-        rows = [f"cuda_ipc {step}" for step in steps] + [f"nccl {step}" for step in steps]
+        divided = ["of 2 ranks pair", "of 2 ranks 96 KiB"]
+        rows = [f"cuda_ipc {step}" for step in steps + divided] + [f"nccl {step}" for step in steps]
         rows += ["nccl receiver killed", "nccl and once more"]
+        rows += [f"nccl {step}" for step in divided]
         self.assertEqual(list(checks), rows)
         for name, check in checks.items():
             self.assertEqual(check["blocks_leaked"], 0)
@@ -368,7 +370,9 @@ class GpuCheckScript(unittest.TestCase):
 
     def test_other_bytes_than_the_sender_s_fail(self):
         code, checks = self.run_stage(6, "--other-bytes", "--nccl", LOOPBACK)
-        self.assertEqual((code, list(checks)), (1, ["cuda_ipc pair", "nccl pair"]))
+        kinds = ("cuda_ipc", "cuda_ipc of 2 ranks", "nccl", "nccl of 2 ranks")
+        pairs = [f"{kind} pair" for kind in kinds]
+        self.assertEqual((code, list(checks)), (1, pairs))
         for check in checks.values():
             self.assertRegex(check["detail"], r"block 0 of 1: byte 12287 is \w\w, the sender's is")
         code, checks = self.run_stage(6, "--nccl", LOOPBACK, BATON_NCCL_LOOPBACK="corrupt=1")

@@ -1,12 +1,14 @@
 // What KvTransport promises, held against every implementation: local, shm, tcp, tcp with TLS, and
 // local within the memory of a device, NCCL (the loopback) and CUDA IPC between fake accelerators
-// and between runners of the CUDA kernels.
+// and between runners of the CUDA kernels, between workers of one rank and of several.
 #include <dirent.h>
 
 #include <algorithm>
 #include <fstream>
 #include <random>
+#include <string>
 #include <thread>
+#include <utility>
 
 #include "gtest/gtest.h"
 
@@ -25,6 +27,8 @@ struct Kind {
   bool tls = false;
   bool on_device = false;  // local; the others say it by their kind
   bool on_runner = false;
+  uint32_t prefill_ranks = 1;
+  uint32_t decode_ranks = 1;
 };
 
 class ConformanceTest : public testing::TestWithParam<Kind> {
@@ -34,6 +38,8 @@ class ConformanceTest : public testing::TestWithParam<Kind> {
     auto rig = std::make_unique<Rig>(GetParam().kind, layout, num_blocks);
     rig->on_device = GetParam().on_device;
     rig->on_runner = GetParam().on_runner;
+    rig->prefill_ranks = GetParam().prefill_ranks;
+    rig->decode_ranks = GetParam().decode_ranks;
     if (GetParam().tls) {
       static const TempFolder folder;
       static const TlsFiles files = TestAuthority().Issue(folder, "worker");
@@ -53,6 +59,10 @@ class ConformanceTest : public testing::TestWithParam<Kind> {
   static KvLayout LargeLayout() {
     KvLayout layout = ModelLayout();
     if (GetParam().on_runner) layout.num_layers = 3;
+    if (std::max(GetParam().prefill_ranks, GetParam().decode_ranks) > 1) {
+      layout.num_kv_heads = 4;
+      layout.head_dim = 48;
+    }
     return layout;
   }
   static uint64_t Rounds(uint64_t count) {
@@ -532,7 +542,16 @@ std::vector<Kind> Kinds() {
                              {TransportKind::kTcp},   {TransportKind::kTcp, true},
                              {TransportKind::kNccl},  {TransportKind::kCudaIpc}};
   kinds.push_back({.kind = TransportKind::kLocal, .on_device = true});
+  for (const TransportKind kind : {TransportKind::kNccl, TransportKind::kCudaIpc}) {
+    for (const auto& [from, to] : {std::pair{1u, 2u}, {2u, 1u}, {2u, 2u}, {2u, 4u}, {4u, 2u}}) {
+      kinds.push_back({.kind = kind, .prefill_ranks = from, .decode_ranks = to});
+    }
+  }
 #ifdef BATON_HAVE_SIMT
+  kinds.push_back(
+      {.kind = TransportKind::kNccl, .on_runner = true, .prefill_ranks = 2, .decode_ranks = 4});
+  kinds.push_back(
+      {.kind = TransportKind::kCudaIpc, .on_runner = true, .prefill_ranks = 4, .decode_ranks = 2});
   kinds.push_back({.kind = TransportKind::kLocal, .on_device = true, .on_runner = true});
   kinds.push_back({.kind = TransportKind::kNccl, .on_runner = true});
   kinds.push_back({.kind = TransportKind::kCudaIpc, .on_runner = true});
@@ -542,10 +561,14 @@ std::vector<Kind> Kinds() {
 
 INSTANTIATE_TEST_SUITE_P(Transports, ConformanceTest, testing::ValuesIn(Kinds()),
                          [](const auto& param_info) {
-                           return std::string(TransportKindName(param_info.param.kind)) +
-                                  (param_info.param.tls ? "_tls" : "") +
-                                  (param_info.param.on_device ? "_device" : "") +
-                                  (param_info.param.on_runner ? "_runner" : "");
+                           const Kind& kind = param_info.param;
+                           const bool is_divided = kind.prefill_ranks > 1 || kind.decode_ranks > 1;
+                           return std::string(TransportKindName(kind.kind)) +
+                                  (kind.tls ? "_tls" : "") + (kind.on_device ? "_device" : "") +
+                                  (kind.on_runner ? "_runner" : "") +
+                                  (is_divided ? "_ranks" + std::to_string(kind.prefill_ranks) +
+                                                    "to" + std::to_string(kind.decode_ranks)
+                                              : "");
                          });
 
 }  // namespace

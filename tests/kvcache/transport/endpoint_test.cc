@@ -466,7 +466,7 @@ TEST(FaultTransportTest, EqualSeedsGiveEqualFaults) {
 TEST(LocalTransportTest, BlocksOfTheHostAndOfADeviceAreNotPaired) {
   LocalHub hub(false);
   const auto arena = MakeArena(SmallLayout(), 4);
-  const nccl_test::KvDevice device = nccl_test::MakeKvDevice(false, SmallLayout(), 4);
+  const nccl_test::KvDevice device = nccl_test::MakeKvDevice({}, SmallLayout(), 4);
   auto puller = SlicePuller::Create(device.parts, 1, 4);
   ASSERT_TRUE(puller.ok());
   RecordingSink sinks[2];

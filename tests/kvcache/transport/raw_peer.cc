@@ -58,7 +58,7 @@ bool RawPeer::Introduce(const std::string& worker_id, Incarnation self, int pass
   EncodeFrameHeader(header, bytes);
   const iovec parts[2] = {{bytes.data(), bytes.size()},
                           {hello.payload.data(), hello.payload.size()}};
-  (void)SendParts(fd_.get(), parts, pass_fd);
+  (void)SendParts(fd_.get(), parts, std::span(&pass_fd, pass_fd >= 0 ? 1 : 0));
   sent_.insert(sent_.end(), bytes.begin(), bytes.end());
   sent_.insert(sent_.end(), hello.payload.begin(), hello.payload.end());
   while (!handshake.ready()) {

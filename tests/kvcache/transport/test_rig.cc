@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <cstring>
 #include <random>
+#include <span>
 #include <thread>
 
 #include "gtest/gtest.h"
 
+#include "kvcache/kv_view.h"
 #include "kvcache/transport/slice_copy.h"
 #include "src/base/check.h"
 #include "src/base/random.h"
@@ -23,8 +25,8 @@ constexpr std::chrono::seconds kPatience(20);
 KvLayout SmallLayout() {
   KvLayout layout;
   layout.num_layers = 3;
-  layout.num_kv_heads = 2;
-  layout.head_dim = 32;
+  layout.num_kv_heads = 4;
+  layout.head_dim = 16;
   layout.block_size = 16;
   return layout;
 }
@@ -44,28 +46,68 @@ std::unique_ptr<KvArena> MakeArena(const KvLayout& layout, uint32_t num_blocks) 
   return *std::move(arena);
 }
 
+namespace {
+
+// The block in each rank's memory, its padding included.
+std::vector<std::span<std::byte>> PartsOf(const KvMemory& memory, BlockIndex block) {
+  std::vector<std::span<std::byte>> parts;
+  for (uint32_t rank = 0; rank < memory.num_ranks(); ++rank) {
+    std::byte* const base = memory.ranks.empty() ? memory.base : memory.ranks[rank];
+    parts.emplace_back(base + memory.SliceOffset(block, 0), memory.rank_layout().BlockStride());
+  }
+  return parts;
+}
+
+// Calls `visit` with the piece of each head, of K and then of V, in the order of a whole slice.
+template <typename Visit>
+void ForEachPiece(const KvMemory& memory, BlockIndex block, uint32_t layer, const Visit& visit) {
+  const KvLayout part = memory.rank_layout();
+  for (const uint32_t which : {0u, 1u}) {
+    for (uint32_t head = 0; head < memory.layout.num_kv_heads; ++head) {
+      const uint32_t rank = head / part.num_kv_heads;
+      const KvView own{memory.ranks.empty() ? memory.base : memory.ranks[rank], &part,
+                       memory.num_blocks};
+      visit(own.Piece(block.value(), layer, which, head % part.num_kv_heads));
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<std::byte> ReadSlice(const KvMemory& memory, BlockIndex block, uint32_t layer) {
+  std::vector<std::byte> slice;
+  ForEachPiece(memory, block, layer, [&](const std::byte* piece) {
+    slice.insert(slice.end(), piece, piece + memory.layout.PieceBytes());
+  });
+  return slice;
+}
+
 void FillSlice(const KvMemory& memory, BlockIndex block, uint32_t layer, uint64_t seed) {
   std::mt19937_64 random(seed ^ (uint64_t{block.value()} << 32) ^ layer);
-  std::byte* const slice = memory.Slice(block, layer);
-  for (size_t i = 0; i < memory.layout.SliceBytes(); i += sizeof(uint64_t)) {
-    const uint64_t word = random();
-    std::memcpy(slice + i, &word, sizeof(word));
-  }
+  ForEachPiece(memory, block, layer, [&](std::byte* piece) {
+    for (size_t i = 0; i < memory.layout.PieceBytes(); i += sizeof(uint64_t)) {
+      const uint64_t word = random();
+      std::memcpy(piece + i, &word, sizeof(word));
+    }
+  });
 }
 
 bool SameSlice(const KvMemory& a, BlockIndex block_a, const KvMemory& b, BlockIndex block_b,
                uint32_t layer) {
-  return std::memcmp(a.Slice(block_a, layer), b.Slice(block_b, layer), a.layout.SliceBytes()) == 0;
+  return ReadSlice(a, block_a, layer) == ReadSlice(b, block_b, layer);
 }
 
 bool BlockIs(const KvMemory& memory, BlockIndex block, std::byte value) {
-  const std::byte* const begin = memory.Block(block);
-  return std::all_of(begin, begin + memory.layout.BlockStride(),
-                     [value](std::byte byte) { return byte == value; });
+  const auto parts = PartsOf(memory, block);
+  return std::all_of(parts.begin(), parts.end(), [value](std::span<std::byte> part) {
+    return std::all_of(part.begin(), part.end(), [value](std::byte byte) { return byte == value; });
+  });
 }
 
 void SetBlock(const KvMemory& memory, BlockIndex block, std::byte value) {
-  std::memset(memory.Block(block), std::to_integer<int>(value), memory.layout.BlockStride());
+  for (const std::span<std::byte> part : PartsOf(memory, block)) {
+    std::fill(part.begin(), part.end(), value);
+  }
 }
 
 void RecordingSink::Record(const std::function<void(Recorded*)>& change) {
@@ -220,12 +262,19 @@ KvEndpointOptions Rig::EndpointOptions(const Worker& worker, bool listens) {
 void Rig::MakeTransport(bool listens, Worker* worker) {
   if (kind_ == TransportKind::kCudaIpc) return MakeIpc(listens, worker);
   auto endpoint = MakeEndpoint(EndpointOptions(*worker, listens), worker);
-  if (kind_ == TransportKind::kNccl) return MakeNccl(std::move(endpoint), worker);
+  if (kind_ == TransportKind::kNccl) return MakeNccl(std::move(endpoint), listens, worker);
   worker->transport = std::move(endpoint);
 }
 
-void Rig::MakeNccl(std::unique_ptr<KvEndpoint> endpoint, Worker* worker) {
-  worker->device = nccl_test::MakeKvDevice(on_runner, layout_, num_blocks_);
+nccl_test::KvDevice Rig::MakeDevice(bool listens, bool is_shared) {
+  return nccl_test::MakeKvDevice({.is_runner = on_runner,
+                                  .is_shared = is_shared,
+                                  .num_ranks = listens ? decode_ranks : prefill_ranks},
+                                 layout_, num_blocks_);
+}
+
+void Rig::MakeNccl(std::unique_ptr<KvEndpoint> endpoint, bool listens, Worker* worker) {
+  worker->device = MakeDevice(listens, false);
   NcclTransportOptions nccl = QuickNccl(worker->device.parts);
   if (on_runner) nccl.limits.slot_bytes /= 8;
   if (tweak_nccl) tweak_nccl(&nccl);
@@ -235,11 +284,11 @@ void Rig::MakeNccl(std::unique_ptr<KvEndpoint> endpoint, Worker* worker) {
 }
 
 void Rig::MakeIpc(bool listens, Worker* worker) {
-  worker->device = nccl_test::MakeKvDevice(on_runner, layout_, num_blocks_, true);
+  worker->device = MakeDevice(listens, true);
   IpcTransportOptions ipc = QuickIpc(worker->device.parts);
   if (on_runner) ipc.limits.offer_bytes /= 8;
   if (tweak_ipc) tweak_ipc(&ipc);
-  auto pools = DevicePools::Create(worker->device.device.get(), worker->device.parts.memory);
+  auto pools = DevicePools::Create(worker->device.ranks(), worker->device.parts.memory);
   BATON_CHECK(pools.ok(), "{}", pools.status().ToString());
   KvEndpointOptions options = EndpointOptions(*worker, listens);
   options.pools = pools->get();
@@ -256,8 +305,8 @@ void Rig::MakeLocal(bool dials, Worker* worker) {
                     .puller = nullptr,
                     .dials = dials};
   if (on_device) {
-    worker->device =
-        nccl_test::MakeKvDevice(on_runner, layout_, num_blocks_, false, shared_device_.get());
+    worker->device = nccl_test::MakeKvDevice(
+        {.is_runner = on_runner, .beside = shared_device_.get()}, layout_, num_blocks_);
     if (shared_device_ == nullptr) shared_device_ = worker->device.device->Share().value();
     local.memory = worker->device.parts.memory;
     auto puller = SlicePuller::Create(worker->device.parts, 1, on_runner ? 16 : 100);
@@ -323,7 +372,8 @@ std::vector<SliceRef> SlicesOf(const Transfer& transfer, const KvMemory& source)
       slice.layer = layer;
       slice.generation = transfer.dest[ordinal].generation;
       slice.source = transfer.source[ordinal];
-      slice.checksum = SliceChecksum(source.Slice(slice.source, layer), source.layout.SliceBytes());
+      const std::vector<std::byte> bytes = ReadSlice(source, slice.source, layer);
+      slice.checksum = SliceChecksum(bytes.data(), bytes.size());
     }
   }
   return slices;

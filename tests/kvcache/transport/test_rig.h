@@ -33,6 +33,8 @@ KvLayout ModelLayout();
 
 // An arena that never fails for want of memory in a test.
 std::unique_ptr<KvArena> MakeArena(const KvLayout& layout, uint32_t num_blocks);
+// A slice of all heads, whether one memory has it or several ranks.
+std::vector<std::byte> ReadSlice(const KvMemory& memory, BlockIndex block, uint32_t layer);
 // Bytes of (block, layer) drawn from `seed`.
 void FillSlice(const KvMemory& memory, BlockIndex block, uint32_t layer, uint64_t seed);
 bool SameSlice(const KvMemory& a, BlockIndex block_a, const KvMemory& b, BlockIndex block_b,
@@ -148,6 +150,9 @@ class Rig {
   bool on_device = false;
   // On a device: the runner instead of the fake accelerator.
   bool on_runner = false;
+  // On a device: ranks that have the blocks of the workers made from now on, by role.
+  uint32_t decode_ranks = 1;
+  uint32_t prefill_ranks = 1;
   const KvLayout& layout() const { return layout_; }
   // Changes the options of the workers made from now on.
   std::function<void(KvEndpointOptions*)> tweak;
@@ -158,7 +163,8 @@ class Rig {
   Worker Make(const std::string& worker_id, Incarnation incarnation, bool listens);
   KvEndpointOptions EndpointOptions(const Worker& worker, bool listens);
   void MakeTransport(bool listens, Worker* worker);
-  void MakeNccl(std::unique_ptr<KvEndpoint> endpoint, Worker* worker);
+  nccl_test::KvDevice MakeDevice(bool listens, bool is_shared);
+  void MakeNccl(std::unique_ptr<KvEndpoint> endpoint, bool listens, Worker* worker);
   void MakeIpc(bool listens, Worker* worker);
   void MakeLocal(bool dials, Worker* worker);
 

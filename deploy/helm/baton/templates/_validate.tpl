@@ -111,9 +111,6 @@
 {{- if not (has $gpus (list 0 1 2 4 8)) -}}
 {{- fail (printf "%s.gpu.count %d: a model is divided among 1, 2, 4 or 8 GPUs; %s.replicas is the number of workers" .role $gpus .role) -}}
 {{- end -}}
-{{- if and (gt $gpus 1) (eq .root.Values.worker.transport "nccl") -}}
-{{- fail (printf "worker.transport nccl with %s.gpu.count %d: it hands over the KV of one GPU; use auto or tcp" .role $gpus) -}}
-{{- end -}}
 {{- $other := int (index .root.Values (ternary "decode" "prefill" (eq .role "prefill"))).gpu.count -}}
 {{- $inexact := has "--allow-inexact" (default list .pool.extraArgs) -}}
 {{- if and (eq .root.Values.router.mode "disagg") (gt $gpus 0) (gt $other 0) (ne $gpus $other) (not $inexact) -}}
