@@ -226,6 +226,11 @@ void WriteProcess(const ProcessView& process, JsonWriter* json) {
     json->Key("transport").String(LinkKindName(link.kind));
     json->Key("bytes_per_s").Uint(link.bytes_per_s).Key("up").Bool(link.up).EndObject();
   }
+  json->EndArray();
+  json->Key("not_paired").BeginArray();
+  for (const UnpairedView& other : process.not_paired) {
+    json->BeginObject().Key("with").String(other.with).Key("why").String(other.why).EndObject();
+  }
   json->EndArray().EndObject();
 }
 

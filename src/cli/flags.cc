@@ -31,7 +31,9 @@ std::string ConfigFileOf(const std::vector<std::string>& args) {
   return "";
 }
 
+// "" for a number: the one with the most digits in common is not what was meant.
 std::string Suggestion(std::string_view name, const std::vector<std::string>& known) {
+  if (!name.empty() && name.find_first_not_of("0123456789") == std::string_view::npos) return "";
   const std::string nearest = NearestName(name, std::span<const std::string>(known));
   return nearest.empty() ? "" : fmt::format("; did you mean {}?", nearest);
 }

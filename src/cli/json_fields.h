@@ -9,7 +9,7 @@
 
 namespace baton {
 
-// The field, or "" / 0 / false when it is missing or of another type.
+// The field, or "" / 0 / false / [] when it is missing or of another type.
 inline std::string TextOf(const nlohmann::json& row, const char* key) {
   const auto found = row.find(key);
   return found != row.end() && found->is_string() ? found->get<std::string>() : std::string();
@@ -21,6 +21,10 @@ inline uint64_t NumberOf(const nlohmann::json& row, const char* key) {
 inline int64_t SignedOf(const nlohmann::json& row, const char* key) {
   const auto found = row.find(key);
   return found != row.end() && found->is_number_integer() ? found->get<int64_t>() : 0;
+}
+inline nlohmann::json ArrayOf(const nlohmann::json& row, const char* key) {
+  const auto found = row.find(key);
+  return found != row.end() && found->is_array() ? *found : nlohmann::json::array();
 }
 inline bool FlagOf(const nlohmann::json& row, const char* key) {
   const auto found = row.find(key);

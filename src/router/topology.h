@@ -40,6 +40,12 @@ struct LinkView {
   bool operator==(const LinkView&) const = default;
 };
 
+// A worker of the other role and the same model that gets no KV of this one.
+struct UnpairedView {
+  std::string with;  // its worker id
+  std::string why;   // what differs, a clause
+};
+
 // One process: the router or a registered worker.
 struct ProcessView {
   std::string role;  // "router", "prefill", "decode"
@@ -55,7 +61,8 @@ struct ProcessView {
   std::vector<std::pair<std::string, uint32_t>> kv_blocks;  // state name, blocks; workers only
   uint32_t running = 0;
   uint32_t waiting = 0;
-  std::vector<LinkView> links;  // prefill workers only
+  std::vector<LinkView> links;           // prefill workers only
+  std::vector<UnpairedView> not_paired;  // prefill workers only
 };
 
 // Everything the router knows of; the router's own row is first.

@@ -236,8 +236,8 @@ RegisteredWorker& WorkerRegistry::Add(LeaseId lease, WorkerDescription descripti
   return worker;
 }
 
-std::vector<std::string> WorkerRegistry::NotPairedWith(const RegisteredWorker& worker) const {
-  std::vector<std::string> lines;
+std::vector<UnpairedView> WorkerRegistry::NotPairedWith(const RegisteredWorker& worker) const {
+  std::vector<UnpairedView> unpaired;
   for (const auto& [lease, other] : workers_) {
     const bool are_one_pair = other.IsPrefill() != worker.IsPrefill() &&
                               other.description.model->id == worker.description.model->id;
@@ -253,10 +253,9 @@ std::vector<std::string> WorkerRegistry::NotPairedWith(const RegisteredWorker& w
     } else {
       continue;
     }
-    lines.push_back(fmt::format("{} hands nothing to {}, which computes prompts itself: {}",
-                                a.name.worker_id, b.name.worker_id, why));
+    unpaired.push_back({other.description.name.worker_id, std::move(why)});
   }
-  return lines;
+  return unpaired;
 }
 
 bool WorkerRegistry::Remove(LeaseId lease) {

@@ -26,6 +26,7 @@
 #include "src/base/status.h"
 #include "src/obs/baton_metrics.h"
 #include "src/router/shared_blocks.h"
+#include "src/router/topology.h"
 #include "src/router/worker_link.h"
 #include "src/router/worker_messages.h"
 
@@ -148,9 +149,9 @@ class WorkerRegistry {
   // Adds a worker that RefusalFor accepts and returns it. `lease` is new.
   RegisteredWorker& Add(LeaseId lease, WorkerDescription description,
                         std::unique_ptr<LeaseStream> stream, int64_t now_us);
-  // One line for each worker of the other role and the same model that no KV will cross to or from,
-  // with what differs.
-  std::vector<std::string> NotPairedWith(const RegisteredWorker& worker) const;
+  // Each worker of the other role and the same model that no KV will cross to or from, with what
+  // differs.
+  std::vector<UnpairedView> NotPairedWith(const RegisteredWorker& worker) const;
   // Drops the worker with its stream and session; false = unknown.
   bool Remove(LeaseId lease);
 

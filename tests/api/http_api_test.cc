@@ -501,6 +501,7 @@ TEST_F(HttpApiTest, TopologyHasTheRouterFirst) {
   worker.ready = true;
   worker.kv_blocks = {{"free", 3}, {"cached", 0}};
   worker.links = {{"decode-0", Incarnation(7), LinkKind::kShm, 5, true}};
+  worker.not_paired = {{"decode-1", "they have no --transport in common"}};
   submitter_.topology.model = "toy";
   submitter_.topology.processes = {worker};
   const auto responder = Send("GET", "/v1/topology");
@@ -510,6 +511,9 @@ TEST_F(HttpApiTest, TopologyHasTheRouterFirst) {
   EXPECT_EQ(Text(*responder, {"processes", "0", "http"}), "127.0.0.1:8080");
   EXPECT_EQ(Text(*responder, {"processes", "1", "kv_blocks", "free"}), "3");
   EXPECT_EQ(Text(*responder, {"processes", "1", "links", "0", "transport"}), "shm");
+  EXPECT_EQ(Text(*responder, {"processes", "1", "not_paired", "0", "with"}), "decode-1");
+  EXPECT_EQ(Text(*responder, {"processes", "1", "not_paired", "0", "why"}),
+            "they have no --transport in common");
 }
 
 TEST_F(HttpApiTest, DisconnectCancels) {

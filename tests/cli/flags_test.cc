@@ -70,6 +70,17 @@ TEST(FlagSetTest, KnowsWhichFlagsHaveNoValue) {
   }
 }
 
+TEST(FlagSetTest, ANumberThatIsNoChoiceGetsTheListAlone) {
+  FlagSet flags("serve", "Test.");
+  std::string ranks = "1";
+  flags.AddChoice("--ranks", ranks, {"1", "2", "4", "8"}, "ranks");
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(flags.Parse({"--ranks", "16"}), 2);
+  const std::string error = testing::internal::GetCapturedStderr();
+  EXPECT_NE(error.find("'16' is not one of 1|2|4|8"), std::string::npos) << error;
+  EXPECT_EQ(error.find("did you mean"), std::string::npos) << error;
+}
+
 TEST(FlagSetTest, UsageErrorsNameTheNearestOrTheRange) {
   const struct {
     std::vector<std::string> args;

@@ -217,10 +217,11 @@ TEST(NumericsTest, WhoIsNotPairedIsSaidWithWhatDiffers) {
   RegisteredWorker& added = registry.Add(LeaseId(2), prefill, nullptr, 0);
   EXPECT_THAT(registry.NotPairedWith(added), testing::IsEmpty()) << "of one numerics";
   added.description.fingerprint.numerics_id = 9;
-  EXPECT_THAT(registry.NotPairedWith(added),
-              testing::ElementsAre(
-                  "prefill-0 hands nothing to decode-0, which computes prompts itself: their "
-                  "answers have other bits (- | ranks=4), and not both have --allow-inexact"));
+  const std::vector<UnpairedView> unpaired = registry.NotPairedWith(added);
+  ASSERT_EQ(unpaired.size(), 1u);
+  EXPECT_EQ(unpaired[0].with, "decode-0");
+  EXPECT_EQ(unpaired[0].why,
+            "their answers have other bits (- | ranks=4), and not both have --allow-inexact");
   added.description.fingerprint.allow_inexact = true;
   RegisteredWorker& other = *registry.Find(LeaseId(1));
   EXPECT_EQ(registry.NotPairedWith(other).size(), 1u) << "one of both";
@@ -229,7 +230,8 @@ TEST(NumericsTest, WhoIsNotPairedIsSaidWithWhatDiffers) {
   other.description.transports = {LinkKind::kNccl};
   added.description.transports = {LinkKind::kTcp};
   EXPECT_THAT(registry.NotPairedWith(other),
-              testing::ElementsAre(testing::HasSubstr("no --transport in common")));
+              testing::ElementsAre(testing::Field(&UnpairedView::why,
+                                                  testing::HasSubstr("no --transport in common"))));
 }
 
 }  // namespace

@@ -34,9 +34,10 @@ TopWorker WorkerOf(const json& row) {
       if (count.is_number_unsigned()) worker.blocks[state] = count.get<uint64_t>();
     }
   }
-  const auto links = row.find("links");
-  if (links == row.end() || !links->is_array()) return worker;
-  for (const json& link : *links) {
+  for (const json& other : ArrayOf(row, "not_paired")) {
+    worker.not_paired.push_back({TextOf(other, "with"), TextOf(other, "why")});
+  }
+  for (const json& link : ArrayOf(row, "links")) {
     worker.links.push_back({.to = TextOf(link, "to"),
                             .transport = TextOf(link, "transport"),
                             .bytes_per_s = static_cast<double>(NumberOf(link, "bytes_per_s")),

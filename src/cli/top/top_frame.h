@@ -23,6 +23,12 @@ struct TopLink {
   bool up = false;
 };
 
+// A decode worker that gets nothing of a prefill worker, and why.
+struct TopUnpaired {
+  std::string with;
+  std::string why;
+};
+
 // A worker of the topology; its metrics when it answered.
 struct TopWorker {
   std::string role;
@@ -34,6 +40,7 @@ struct TopWorker {
   uint64_t waiting = 0;
   std::map<std::string, uint64_t> blocks;  // by state
   std::vector<TopLink> links;
+  std::vector<TopUnpaired> not_paired;
   std::optional<MetricPage> metrics;
   std::string error;  // why there are no metrics
 };

@@ -6,10 +6,20 @@
 #include "fmt/format.h"
 #include "nlohmann/json.hpp"
 
+#include "src/cli/json_fields.h"
+
 namespace baton {
 namespace {
 
+const TopUnpaired* WhyNot(const TopWorker& from, const TopWorker& to) {
+  const auto other =
+      std::find_if(from.not_paired.begin(), from.not_paired.end(),
+                   [&to](const TopUnpaired& one) { return one.with == to.worker_id; });
+  return other == from.not_paired.end() ? nullptr : &*other;
+}
+
 std::string CellOf(const TopWorker& from, const TopWorker& to) {
+  if (WhyNot(from, to) != nullptr) return "not paired";
   const auto link = std::find_if(from.links.begin(), from.links.end(),
                                  [&to](const TopLink& one) { return one.to == to.worker_id; });
   if (link == from.links.end()) return "-";
@@ -47,12 +57,20 @@ std::string Aligned(const std::vector<std::vector<std::string>>& rows) {
 std::string TopoText(const TopSnapshot& cluster) {
   const std::vector<const TopWorker*> decodes = WorkersOf(cluster, "decode");
   std::vector<std::vector<std::string>> rows = {{"from \\ to"}};
+  std::string reasons;
   for (const TopWorker* decode : decodes) rows[0].push_back(decode->worker_id);
   for (const TopWorker* prefill : WorkersOf(cluster, "prefill")) {
     rows.push_back({prefill->worker_id});
-    for (const TopWorker* decode : decodes) rows.back().push_back(CellOf(*prefill, *decode));
+    for (const TopWorker* decode : decodes) {
+      rows.back().push_back(CellOf(*prefill, *decode));
+      const TopUnpaired* const unpaired = WhyNot(*prefill, *decode);
+      if (unpaired == nullptr) continue;
+      reasons += Printable(fmt::format("{} -> {}: {}", prefill->worker_id, decode->worker_id,
+                                       unpaired->why)) +
+                 "\n";
+    }
   }
-  return Aligned(rows);
+  return Aligned(rows) + reasons;
 }
 
 std::string TopoJson(const TopSnapshot& cluster) {
@@ -68,7 +86,15 @@ std::string TopoJson(const TopSnapshot& cluster) {
       links.push_back(std::move(row));
     }
   }
-  return nlohmann::ordered_json{{"links", std::move(links)}}.dump(1) + "\n";
+  nlohmann::ordered_json unpaired = nlohmann::ordered_json::array();
+  for (const TopWorker* prefill : WorkersOf(cluster, "prefill")) {
+    for (const TopUnpaired& other : prefill->not_paired) {
+      unpaired.push_back({{"from", prefill->worker_id}, {"to", other.with}, {"why", other.why}});
+    }
+  }
+  return nlohmann::ordered_json{{"links", std::move(links)}, {"not_paired", std::move(unpaired)}}
+             .dump(1) +
+         "\n";
 }
 
 }  // namespace baton

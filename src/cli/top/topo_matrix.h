@@ -10,11 +10,12 @@
 namespace baton {
 
 // A row for each prefill worker, a column for each decode worker; each cell "shm 2.50 GB/s",
-// "shm" before the first hand-off that was long enough to time, "down", or "-" without a link.
+// "shm" before the first hand-off that was long enough to time, "down", "not paired", or "-"
+// without a link. Below, a line for each pair that is not paired, with what differs.
 std::string TopoText(const TopSnapshot& cluster);
 
-// {"links":[{"from","to","transport","up","bytes_per_s"}]}, in the order of the workers;
-// bytes_per_s is null before it was measured.
+// {"links":[{"from","to","transport","up","bytes_per_s"}],"not_paired":[{"from","to","why"}]}, in
+// the order of the workers; bytes_per_s is null before it was measured.
 std::string TopoJson(const TopSnapshot& cluster);
 
 }  // namespace baton

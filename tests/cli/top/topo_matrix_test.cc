@@ -15,20 +15,23 @@ constexpr std::string_view kTopology = R"({"model":"m","processes":[
   "links":[{"to":"decode-0","transport":"shm","bytes_per_s":2500000000,"up":true},
            {"to":"decode-1","transport":"tcp","bytes_per_s":0,"up":true},
            {"to":"decode-2","transport":"tcp","bytes_per_s":7,"up":false}]},
- {"role":"prefill","worker_id":"prefill-1","links":[]}]})";
+ {"role":"prefill","worker_id":"prefill-1","links":[],
+  "not_paired":[{"with":"decode-1","why":"they have no\t--transport in common"}]}]})";
 
 TEST(TopoMatrixTest, ARowForEachPrefillWorkerAndAColumnForEachDecodeWorker) {
   EXPECT_EQ(TopoText(ReadTopTopology(kTopology).value()),
-            "from \\ to  decode-0       decode-1  decode-2\n"
-            "prefill-0  shm 2.50 GB/s  tcp       down\n"
-            "prefill-1  -              -         -\n");
+            "from \\ to  decode-0       decode-1    decode-2\n"
+            "prefill-0  shm 2.50 GB/s  tcp         down\n"
+            "prefill-1  -              not paired  -\n"
+            "prefill-1 -> decode-1: they have no?--transport in common\n");
 }
 
 TEST(TopoMatrixTest, JsonHasEveryLinkAndNoSpeedThatNobodyMeasured) {
   EXPECT_EQ(TopoJson(ReadTopTopology(
                          R"({"model":"m","processes":[{"role":"prefill","worker_id":"p",
  "links":[{"to":"a","transport":"shm","bytes_per_s":12,"up":true},
-          {"to":"b","transport":"tcp","bytes_per_s":0,"up":true}]}]})")
+          {"to":"b","transport":"tcp","bytes_per_s":0,"up":true}],
+ "not_paired":[{"with":"c","why":"bits"}]}]})")
                          .value()),
             R"({
  "links": [
@@ -45,6 +48,13 @@ TEST(TopoMatrixTest, JsonHasEveryLinkAndNoSpeedThatNobodyMeasured) {
    "transport": "tcp",
    "up": true,
    "bytes_per_s": null
+  }
+ ],
+ "not_paired": [
+  {
+   "from": "p",
+   "to": "c",
+   "why": "bits"
   }
  ]
 }
