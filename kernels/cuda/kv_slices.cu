@@ -5,8 +5,8 @@
 // adds its eight stripes by shuffles; eight threads then follow the hash's chain over the round's
 // KiB while the others load the next round. Bytes: gather 2 a byte of slice; scatter 2, and one
 // more from L2, since it hashes before it writes. Integer operations: 1.1 a byte. Limit: memory.
-// Where ranks share a slice (KvSide) kernels of their own look for each 16 bytes up: one division
-// a side, some 20 more integer operations a side [calc]; limit: the links to the other ranks.
+// Where ranks share a slice (KvSide) kernels of their own look up each 16 bytes: a division a side,
+// KvGather has 888 instructions for 600 (sm_90a); limit: the links to the other ranks.
 // Reached: not yet measured on a GPU.
 #include "kernels/cuda/kernel_table.h"
 #include "kernels/cuda/row_shapes.h"

@@ -97,7 +97,7 @@ EXPECTED = {
     **{f"GemmWgmma{rows}Kernel": wgmma_pipeline(rows) for rows in (128, 192, 256)},
     **{
         f"Kv{way}Kernel": (r"LDG\.E.*\.128", r"STG\.E\.128", r"SHFL\.BFLY", r"IMAD\.WIDE\.U32.*")
-        for way in ("Gather", "Scatter")
+        for way in ("Gather", "GatherRanks", "Scatter", "ScatterRanks")
     },
     "GroupedGemm8Kernel": TENSOR_PIPELINE,
     "GroupedGemm64Kernel": TENSOR_PIPELINE,
