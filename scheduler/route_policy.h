@@ -30,6 +30,7 @@ struct WorkerFingerprint {
   uint64_t tokenizer_id = 0;
   uint64_t numerics_id = 0;  // a hash of the text id
   bool allow_inexact = false;
+  bool varies_with_batch = false;  // its bits depend on how a prompt is cut into steps
 
   friend bool operator==(const WorkerFingerprint&, const WorkerFingerprint&) = default;
 };

@@ -109,6 +109,13 @@ Status UnknownModel(std::string_view model) {
                                   : fmt::format("; did you mean {}?", nearest));
 }
 
+std::string HomeFolder() {
+  const char* home = std::getenv("BATON_HOME");
+  if (home != nullptr && *home != '\0') return home;
+  const char* user_home = std::getenv("HOME");
+  return std::string(user_home == nullptr ? "/tmp" : user_home) + "/.cache/baton";
+}
+
 }  // namespace
 
 const CatalogueEntry* FindCatalogueEntry(std::string_view name) {
@@ -118,12 +125,8 @@ const CatalogueEntry* FindCatalogueEntry(std::string_view name) {
   return nullptr;
 }
 
-std::string ModelsFolder() {
-  const char* home = std::getenv("BATON_HOME");
-  if (home != nullptr && *home != '\0') return std::string(home) + "/models";
-  const char* user_home = std::getenv("HOME");
-  return std::string(user_home == nullptr ? "/tmp" : user_home) + "/.cache/baton/models";
-}
+std::string ModelsFolder() { return HomeFolder() + "/models"; }
+std::string PlansFolder() { return HomeFolder() + "/products"; }
 
 StatusOr<ModelFile> ResolveModel(std::string_view model) {
   if (model.empty())

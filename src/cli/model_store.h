@@ -40,6 +40,9 @@ const CatalogueEntry* FindCatalogueEntry(std::string_view name);
 // ${BATON_HOME:-~/.cache/baton}/models.
 std::string ModelsFolder();
 
+// ${BATON_HOME:-~/.cache/baton}/products: what was timed on this machine (model/product_plan.h).
+std::string PlansFolder();
+
 // What a MODEL argument means: a .gguf file (of a split model the first part), a Hugging Face
 // folder, or a catalogue name whose file is in the models folder. NotFound names the fix (`baton
 // pull NAME`) or the nearest name.

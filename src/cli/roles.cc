@@ -124,6 +124,9 @@ StatusOr<WorkerConfig> BuildConfig(const WorkerFlags& f, WorkerRole role) {
   BATON_ASSIGN_OR_RETURN(config.isa, ParseIsa(f.tuning.isa));
   BATON_ASSIGN_OR_RETURN(config.transport, ParseTransportKind(f.tuning.transport));
   config.nccl_library = f.tuning.nccl_library;
+  config.deterministic = f.tuning.deterministic;
+  config.cublaslt_library = f.tuning.cublaslt_library;
+  config.plan_folder = PlansFolder();
   if (!f.tuning.kv_memory.empty()) {
     BATON_ASSIGN_OR_RETURN(config.kv_memory_bytes, ParseSize(f.tuning.kv_memory));
   }

@@ -37,6 +37,21 @@ Status CheckTensorParallel(const WorkerTuning& tuning, bool is_processor) {
   return OkStatus();
 }
 
+Status CheckCublasLt(const WorkerTuning& tuning, bool is_processor) {
+  if (tuning.cublaslt_library.empty()) return OkStatus();
+  if (tuning.deterministic) {
+    return InvalidArgument(
+        "--cublaslt-library {}: with --deterministic all products are by own kernels; leave one "
+        "out",
+        tuning.cublaslt_library);
+  }
+  if (is_processor) {
+    return InvalidArgument("--cublaslt-library {}: cuBLASLt is for GPUs, not for the processor",
+                           tuning.cublaslt_library);
+  }
+  return OkStatus();
+}
+
 }  // namespace
 
 void DeclareTls(FlagSet& flags, TlsFiles& files) {
@@ -76,6 +91,11 @@ void DeclareTuning(FlagSet& flags, WorkerTuning& tuning) {
   flags.Add("--nccl-library", tuning.nccl_library,
             "the libnccl.so.2 of --transport nccl; default: the environment's BATON_NCCL_LIBRARY, "
             "the loader's path, Python's packages");
+  flags.Add(
+      "--cublaslt-library", tuning.cublaslt_library,
+      "the libcublasLt.so.13 that multiplies prompts on a GPU unless --deterministic is given; "
+      "default: the environment's BATON_CUBLASLT_LIBRARY, the loader's path, Python's "
+      "packages; own kernels where there is none. --device simt looks nowhere else");
   flags.AddChoice(
       "--kv-dtype", tuning.kv_dtype, {"bf16", "f32", "fp8"},
       "type of stored K and V; f32 is of the processor. fp8 is of devices and takes half "
@@ -92,8 +112,11 @@ void DeclareTuning(FlagSet& flags, WorkerTuning& tuning) {
   flags.Add("--cluster-secret-file", tuning.secret_file,
             "file whose bytes the router and all workers of this cluster share");
   DeclareTls(flags, tuning.tls);
-  flags.Add("--deterministic", tuning.deterministic,
-            "equal bits whatever the batch; the CPU backend always has them");
+  flags.Add(
+      "--deterministic", tuning.deterministic,
+      "equal bits whatever the batch: a GPU multiplies by own kernels only, not by cuBLASLt, "
+      "which is faster for prompts and whose answers say exact=false; --device cpu always has "
+      "them");
   flags.Add("--allow-inexact", tuning.allow_inexact,
             "pair with workers of other numerics; every answer then says exact=false");
   flags.AddChoice("--log-level", tuning.log_level, {"debug", "info", "warn", "error"},
@@ -138,6 +161,7 @@ Status CheckTuning(const WorkerTuning& tuning) {
     return InvalidArgument("--nccl-library goes with --transport nccl, not with {}",
                            tuning.transport);
   }
+  BATON_RETURN_IF_ERROR(CheckCublasLt(tuning, is_processor));
   if (tuning.kv_dtype == "q8") {
     return Unimplemented("--kv-dtype q8 is not built yet; use bf16, or fp8 on a device");
   }
@@ -178,6 +202,9 @@ void AppendTuning(const WorkerTuning& tuning, std::vector<std::string>& args) {
   args.push_back("--isa=" + tuning.isa);
   args.push_back("--transport=" + tuning.transport);
   if (!tuning.nccl_library.empty()) args.push_back("--nccl-library=" + tuning.nccl_library);
+  if (!tuning.cublaslt_library.empty()) {
+    args.push_back("--cublaslt-library=" + tuning.cublaslt_library);
+  }
   args.push_back("--kv-dtype=" + tuning.kv_dtype);
   if (!tuning.kv_memory.empty()) args.push_back("--kv-memory=" + tuning.kv_memory);
   args.push_back(fmt::format("--max-context={}", tuning.max_context));

@@ -21,14 +21,15 @@ struct WorkerTuning {
   std::string isa = "auto";
   std::string prefix_cache = "on";
   std::string transport = "auto";
-  std::string nccl_library;  // "" = where it usually is
+  std::string nccl_library;      // "" = where it usually is
+  std::string cublaslt_library;  // "" = where it usually is
   std::string kv_dtype = "bf16";
   std::string kv_memory;    // "" = the larger of 1 GiB and one full sequence
   int64_t max_context = 0;  // 0 = the model's
   int64_t drain_timeout_s = 60;
   std::string secret_file;     // "" = empty secret
   TlsFiles tls;                // empty = plaintext
-  bool deterministic = false;  // the CPU backend always is
+  bool deterministic = false;  // the processor and the runner without a library always are
   bool allow_inexact = false;
   std::string log_level = "info";
 };

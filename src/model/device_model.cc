@@ -6,6 +6,7 @@
 
 #include "kernels/cuda/wgmma_check.h"
 #include "src/base/check.h"
+#include "src/base/log.h"
 #include "src/model/batch_check.h"
 #include "src/model/device_rank.h"
 #include "src/model/device_weights.h"
@@ -136,8 +137,22 @@ Status DeviceModel::AskForWgmma() {
   return OkStatus();
 }
 
+// Ranks stay with our own kernels: one of the library that is loaded at its first launch, in the
+// middle of a step, could wait for ranks that wait for this one. So do mixtures of experts, whose
+// products are mostly grouped ones, and whose logits have no bound where another expert is chosen.
+FastMode DeviceModel::FastModeOfRanks() const {
+  const bool is_divided = options_.num_ranks > 1;
+  if (options_.fast.library == nullptr || !(is_divided || config_.traits->experts)) {
+    return options_.fast;
+  }
+  BATON_LOG_INFO("all products are by our own kernels: a model {} has no fast mode",
+                 is_divided ? fmt::format("of {} ranks", options_.num_ranks) : "with experts");
+  return {};
+}
+
 Status DeviceModel::Complete(const std::string& weights_id) {
   BATON_RETURN_IF_ERROR(AskForWgmma());
+  const FastMode fast = FastModeOfRanks();
   for (uint32_t index = 0; index < options_.num_ranks; ++index) {
     const ModelRank rank = {index, options_.num_ranks};
     Accelerator* const device = DeviceOfRank(index);
@@ -157,7 +172,8 @@ Status DeviceModel::Complete(const std::string& weights_id) {
                                                          .has_prefill = has_prefill},
                                                .rope_factors = rope_factors_,
                                                .allows_wgmma = *options_.allows_wgmma,
-                                               .attends_by_wgmma = *options_.attends_by_wgmma},
+                                               .attends_by_wgmma = *options_.attends_by_wgmma,
+                                               .fast = fast},
                                               weights_[index]));
     ranks_.push_back(std::move(made));
   }
@@ -170,12 +186,14 @@ Status DeviceModel::Complete(const std::string& weights_id) {
   }
   BATON_RETURN_IF_ERROR(WaitForAll());
   weights_id_ = weights_id;
-  numerics_text_ = NumericsText({.weights_id = weights_id_,
-                                 .tokenizer_id = options_.tokenizer_id,
-                                 .arithmetic = options_.device->arithmetic(),
-                                 .kv_dtype = options_.kv_dtype,
-                                 .config = &config_,
-                                 .num_ranks = options_.num_ranks});
+  numerics_text_ =
+      NumericsText({.weights_id = weights_id_,
+                    .tokenizer_id = options_.tokenizer_id,
+                    .arithmetic = options_.device->arithmetic(),
+                    .kv_dtype = options_.kv_dtype,
+                    .config = &config_,
+                    .num_ranks = options_.num_ranks,
+                    .fast = is_deterministic() ? "" : ranks_[0]->fast()->NumericsText()});
   numerics_id_ = NumericsId(numerics_text_);
   return OkStatus();
 }
@@ -184,6 +202,7 @@ Accelerator* DeviceModel::DeviceOfRank(uint32_t rank) const {
   return devices_[devices_.size() == 1 ? 0 : rank];
 }
 
+bool DeviceModel::is_deterministic() const { return ranks_[0]->fast() == nullptr; }
 std::string_view DeviceModel::arithmetic_name() const { return options_.device->arithmetic(); }
 uint32_t DeviceModel::KernelsAStep(const ModelConfig& config) {
   // A layer: two norms, four products, rope, attention, gate; with experts also the router's

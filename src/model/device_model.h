@@ -25,6 +25,7 @@
 #include "src/device/device_graph.h"
 #include "src/device/device_stream.h"
 #include "src/device/thread_pool.h"
+#include "src/model/fast_products.h"
 #include "src/model/forward_model.h"
 #include "src/model/gguf.h"
 
@@ -48,6 +49,9 @@ struct DeviceModelOptions {
   std::optional<bool> allows_wgmma = {};
   // Likewise attention of prompts (CheckWgmmaAttention).
   std::optional<bool> attends_by_wgmma = {};
+  // Fast mode, where its library is right on this device; of dense models of one rank, others
+  // compute all by our own kernels and say so in one line of the log.
+  FastMode fast = {};
   uint32_t num_ranks = 1;  // 1, 2, 4 or 8
   // The devices of ranks 1, 2, ...: not owned, of one kind with `device`, and each reaches the
   // memory of all others (Accelerator::ReachMemoryOf). Empty: all ranks are on `device`.
@@ -99,6 +103,7 @@ class DeviceModel final : public LoadedModel {
   const std::string& weights_id() const override { return weights_id_; }
   const std::string& numerics_id() const override { return numerics_id_; }
   const std::string& numerics_text() const override { return numerics_text_; }
+  bool is_deterministic() const override;
   std::string_view arithmetic_name() const override;
   // Kernels of a step of at most 64 rows that has decode rows or chunks of prompts and wants
   // logits; one more a layer when it has both, one more when tokens are chosen there. With more
@@ -122,6 +127,8 @@ class DeviceModel final : public LoadedModel {
   // After them and the rope factors: the working memory and the ids.
   // Asks the devices what options_ leave open.
   Status AskForWgmma();
+  // Of options_, or none where there is none for this model.
+  FastMode FastModeOfRanks() const;
   Status Complete(const std::string& weights_id);
 
   // A step of so many decode rows whose attention so many ctas walk, on each device.

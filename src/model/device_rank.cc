@@ -72,7 +72,58 @@ absl::StatusOr<std::unique_ptr<DeviceRank>> DeviceRank::Create(
   BATON_ASSIGN_OR_RETURN(
       out->workspace_,
       DeviceWorkspace::Create(options.config, size, options.rope_factors, options.device));
+  if (options.fast.library == nullptr) return out;
+  const std::vector<FastSite> sites = out->FastSites();
+  BATON_ASSIGN_OR_RETURN(out->fast_, FastProducts::Create(options.fast, options.device, sites));
   return out;
+}
+
+// Products with a bias stay ours: the library adds one in the type of the output, ours is fp32.
+std::vector<FastSite> DeviceRank::FastSites() {
+  const DeviceWorkspace& ws = *workspace_;
+  const DeviceLayer& layer = weights_->layers.front();
+  const ModelConfig& config = options_.config;
+  const uint32_t rows = options_.batch.max_rows;
+  std::vector<FastSite> sites;
+  if (layer.qkv_bias.size_bytes() == 0) {
+    AddSite("qkv", layer.qkv, {ws.normed, ws.qkv, rows, config.qkv_size(), config.hidden_size},
+            &sites);
+  }
+  AddSite("attention output", layer.attn_output,
+          {ws.attended, ws.added, rows, config.hidden_size, config.q_size()}, &sites);
+  AddSite("gate and up", layer.gate_up,
+          {ws.normed, ws.gate_up, rows, 2 * config.ffn_size, config.hidden_size}, &sites);
+  AddSite("down", layer.down, {ws.gated, ws.added, rows, config.hidden_size, config.ffn_size},
+          &sites);
+  AddSite("output layer", weights_->OutputMatrix(),
+          {.x = ws.added,
+           .y = ws.logits,
+           .rows = std::min(rows, options_.batch.max_logit_rows),
+           .n = config.vocab_size,
+           .k = config.hidden_size,
+           .wants_float = true},
+          &sites);
+  return sites;
+}
+
+void DeviceRank::AddSite(const char* name, const DeviceMatrix& weight, const DeviceProduct& product,
+                         std::vector<FastSite>* sites) {
+  const cublaslt::LtShape shape = {product.n, product.k, product.wants_float};
+  const bool is_known = std::any_of(sites->begin(), sites->end(),
+                                    [&](const FastSite& site) { return site.shape == shape; });
+  const bool can_be_dense = !weight.is_packed() || CanUnpack(product.n, product.k);
+  if (is_known || !can_be_dense || product.rows <= kMaxOwnRows) return;
+  const auto multiply = [this, &weight, product](uint32_t rows) {
+    DeviceProduct some = product;
+    some.rows = rows;
+    return MatMul(weight, some);
+  };
+  const auto weights = [this, &weight, shape]() -> StatusOr<const void*> {
+    if (!weight.is_packed()) return weight.data.data();
+    BATON_RETURN_IF_ERROR(Unpack(weight, shape.n, shape.k));
+    return workspace_->unpacked.data();
+  };
+  sites->push_back({name, shape, &product.x, &product.y, product.rows, multiply, weights});
 }
 
 Status DeviceRank::EmbedTokens(const uint32_t* fed) {
@@ -132,20 +183,30 @@ Status DeviceRank::MatMul(const DeviceMatrix& weight, const DeviceProduct& produ
   } else {
     params.y_bf16 = product.y.as<Bf16>();
   }
-  if (weight.is_packed()) return MatMulPacked(weight, params);
+  return weight.is_packed() ? MatMulPacked(weight, params) : MatMulDense(params);
+}
+
+Status DeviceRank::MatMulDense(const cuda::GemmParams& params) {
+  if (fast_ != nullptr && fast_->Takes(params)) return fast_->Multiply(params);
   return Kernels().gemm_bf16(params, options_.device->stream());
 }
 
+bool DeviceRank::CanUnpack(uint32_t n, uint32_t k) const {
+  return size_t{n} * k * sizeof(Bf16) <= workspace_->unpacked.size_bytes();
+}
+
+Status DeviceRank::Unpack(const DeviceMatrix& weight, uint32_t n, uint32_t k) {
+  return Kernels().unpack(
+      {.w = weight.packed(), .out = workspace_->unpacked.as<Bf16>(), .n = n, .k = k},
+      options_.device->stream());
+}
+
 Status DeviceRank::MatMulPacked(const DeviceMatrix& weight, const cuda::GemmParams& params) {
-  void* const stream = options_.device->stream();
-  const DeviceBuffer& unpacked = workspace_->unpacked;
   cuda::GemmParams rest = params;
-  if (params.m > kMaxPackedRows &&
-      size_t{params.n} * params.k * sizeof(Bf16) <= unpacked.size_bytes()) {
-    BATON_RETURN_IF_ERROR(Kernels().unpack(
-        {.w = weight.packed(), .out = unpacked.as<Bf16>(), .n = params.n, .k = params.k}, stream));
-    rest.w = unpacked.as<Bf16>();
-    return Kernels().gemm_bf16(rest, stream);
+  if (params.m > kMaxPackedRows && CanUnpack(params.n, params.k)) {
+    BATON_RETURN_IF_ERROR(Unpack(weight, params.n, params.k));
+    rest.w = workspace_->unpacked.as<Bf16>();
+    return MatMulDense(rest);
   }
   // Also the output layer of more rows, where the scratch has no room for it.
   for (uint32_t done = 0; done < params.m; done += rest.m) {
@@ -154,7 +215,8 @@ Status DeviceRank::MatMulPacked(const DeviceMatrix& weight, const cuda::GemmPara
     const size_t outputs = size_t{done} * params.n;
     if (params.y_float != nullptr) rest.y_float = params.y_float + outputs;
     if (params.y_bf16 != nullptr) rest.y_bf16 = params.y_bf16 + outputs;
-    BATON_RETURN_IF_ERROR(Kernels().gemm_packed({rest, weight.packed()}, stream));
+    BATON_RETURN_IF_ERROR(
+        Kernels().gemm_packed({rest, weight.packed()}, options_.device->stream()));
   }
   return OkStatus();
 }

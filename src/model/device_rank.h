@@ -10,12 +10,14 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "kernels/cuda/kernel_table.h"
 #include "src/base/status.h"
 #include "src/device/accelerator.h"
 #include "src/model/device_weights.h"
 #include "src/model/device_workspace.h"
+#include "src/model/fast_products.h"
 #include "src/model/model_batch.h"
 #include "src/model/model_config.h"
 #include "src/model/model_rank.h"
@@ -39,6 +41,7 @@ struct DeviceRankOptions {
   std::span<const float> rope_factors;  // as FillRopeTable's; read by Create
   bool allows_wgmma = false;
   bool attends_by_wgmma = false;
+  FastMode fast;  // of a rank that is alone
 };
 
 // Where a rank leaves a part of a sum.
@@ -55,6 +58,8 @@ class DeviceRank {
   Accelerator* device() const { return options_.device; }
   const DeviceWeights& weights() const { return *weights_; }
   DeviceBatch& batch() const { return *workspace_->batch; }
+  // Null: all products are by our own kernels.
+  const FastProducts* fast() const { return fast_.get(); }
 
   // `fed`: the tokens of the step before, for ids that are FedToken; null where there are none.
   Status EmbedTokens(const uint32_t* fed);
@@ -106,6 +111,14 @@ class DeviceRank {
   Status Gate(uint32_t rows);
   Status MatMul(const DeviceMatrix& weight, const struct DeviceProduct& product);
   Status MatMulPacked(const DeviceMatrix& weight, const cuda::GemmParams& params);
+  // By cuBLASLt where it takes the product, by our own kernels elsewhere.
+  Status MatMulDense(const cuda::GemmParams& params);
+  bool CanUnpack(uint32_t n, uint32_t k) const;
+  Status Unpack(const DeviceMatrix& weight, uint32_t n, uint32_t k);
+  // Of FastProducts: the products of a layer and of the output layer.
+  std::vector<FastSite> FastSites();
+  void AddSite(const char* name, const DeviceMatrix& weight, const struct DeviceProduct& product,
+               std::vector<FastSite>* sites);
   // The product that a branch ends with: hidden_size sums of k a row.
   Status MatMulOfBranch(const DeviceMatrix& weight, const DeviceBuffer& x, uint32_t k,
                         PartialSum which);
@@ -113,6 +126,7 @@ class DeviceRank {
   const DeviceRankOptions options_;
   const std::shared_ptr<const DeviceWeights> weights_;
   std::unique_ptr<DeviceWorkspace> workspace_;
+  std::unique_ptr<FastProducts> fast_;  // null without
 };
 
 }  // namespace baton

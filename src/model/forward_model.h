@@ -90,6 +90,9 @@ class LoadedModel : public ForwardModel {
   virtual const std::string& numerics_id() const = 0;
   // The parts of numerics_id in words: "weights=... tokenizer=... arithmetic=... sampling=...".
   virtual const std::string& numerics_text() const = 0;
+  // Whether equal bits come whatever else is in a batch and however a prompt is cut into steps; if
+  // not, numerics_id names a class of arithmetic, and logits of one sequence differ a little.
+  virtual bool is_deterministic() const { return true; }
   virtual size_t weight_bytes() const = 0;  // all tensors, as they lie in the device's memory
   // What computes: "avx2", "simt".
   virtual std::string_view arithmetic_name() const = 0;

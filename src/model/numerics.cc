@@ -8,9 +8,11 @@ namespace baton {
 
 std::string NumericsText(const NumericsParts& parts) {
   std::string text = fmt::format(
-      "weights={} tokenizer={} arithmetic={} sampling={} rope={} kv={} deterministic=1",
+      "weights={} tokenizer={} arithmetic={} sampling={} rope={} kv={} deterministic={}",
       parts.weights_id, HexFromU64(parts.tokenizer_id), parts.arithmetic, kSamplingRules,
-      parts.config->rope_interleaved ? "interleaved" : "halves", KvDtypeName(parts.kv_dtype));
+      parts.config->rope_interleaved ? "interleaved" : "halves", KvDtypeName(parts.kv_dtype),
+      parts.fast.empty() ? 1 : 0);
+  if (!parts.fast.empty()) text += " " + parts.fast;
   if (parts.num_ranks > 1) text += fmt::format(" ranks={}", parts.num_ranks);
   return text;
 }

@@ -21,9 +21,10 @@ struct NumericsParts {
   KvDtype kv_dtype;
   const ModelConfig* config;
   uint32_t num_ranks = 1;  // whose parts of sums are added in their order
+  std::string fast = "";   // FastProducts::NumericsText; "": equal bits whatever the batch
 };
 
-// "weights=... tokenizer=... arithmetic=... sampling=... rope=... kv=...".
+// "weights=... tokenizer=... arithmetic=... sampling=... rope=... kv=... deterministic=...".
 std::string NumericsText(const NumericsParts& parts);
 // Its hash, 32 hex digits.
 std::string NumericsId(std::string_view text);

@@ -290,6 +290,11 @@ Route RouterCore::RouteForShadow(const RouterRequest& request, const RouteQuery&
 
 RouterCore::Placing RouterCore::TryPlace(RouterRequest& request, const Claims& claims,
                                          int64_t now_us) {
+  if (request.varies && request.spec.num_choices > 1 && request.num_delivered > 0) {
+    // No worker computes again what was seen.
+    EndBad(request, ErrorCode::kWorkerLost);
+    return Placing::kEnded;
+  }
   const PlannedRoute planned = RouteFor(request, claims, now_us);
   const RouteTable& table = planned.table;
   const Route& route = planned.route;
@@ -306,9 +311,11 @@ RouterCore::Placing RouterCore::TryPlace(RouterRequest& request, const Claims& c
   }
   if (!route.has_room) return wait;
   RegisteredWorker& decode = *registry_.Find(table.decode_leases[route.decode_idx]);
-  if (request.LeavesNumerics(decode.description) && CutFromNumerics(request)) {
-    return TryPlace(request, claims, now_us);
-  }
+  const bool keeps_kv =
+      request.kept.lease.value() != 0 && planned.PrefillLease() == request.kept.lease;
+  const bool may_differ =
+      request.LeavesNumerics(decode.description) || (!keeps_kv && request.MayDiffer());
+  if (may_differ && CutFromNumerics(request)) return TryPlace(request, claims, now_us);
   request.exact = request.ExactBy(route, decode.description);
   Start(request, registry_.Find(planned.PrefillLease()), decode, now_us);
   return Placing::kPlaced;
@@ -360,8 +367,10 @@ void RouterCore::Start(RouterRequest& request, RegisteredWorker* prefill, Regist
   request.is_local = prefill == nullptr;
   NotePlacement(request, prefill, decode, now_us);
   request.life.OnPlaced(request.is_local);
-  if (request.merge.num_known() == 0)
+  if (request.merge.num_known() == 0) {
     request.numerics_id = decode.description.fingerprint.numerics_id;
+    request.varies = decode.description.fingerprint.varies_with_batch;
+  }
   const bool retargets = prefill != nullptr && prefill->lease == request.kept.lease;
   if (!retargets) CancelKept(request);
   // Alone, a worker only accepts or refuses; there is no reservation to wait for.

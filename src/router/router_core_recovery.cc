@@ -181,7 +181,9 @@ bool RouterCore::Move(RouterRequest& request, int64_t now_us) {
   const bool is_kept = request.decode.Is(request.move.source) || prefill_holds;
   const bool is_gone = needs_source && (source == nullptr || !source->session_up);
   const bool leaves = request.LeavesNumerics(dest->description) && (request.exact || !is_kept);
-  if (is_gone || leaves) {
+  const bool may_differ =
+      !is_kept && request.varies && request.merge.num_known() > request.move.num_replayed;
+  if (is_gone || leaves || may_differ) {
     GiveUpMove(request);
     return false;
   }

@@ -84,6 +84,7 @@ struct RouterRequest {
   bool is_local = false;          // the decode worker computes the prompt itself
   bool exact = true;              // also of the output before this placement
   uint64_t numerics_id = 0;       // of the decode worker that the first token came from
+  bool varies = false;            // another computation of the same may give other tokens there
   bool waits_aside = false;       // while queued: see RouterCore::Placing
   std::string prefill_worker_id;  // "" when local
   std::string decode_worker_id;
@@ -129,6 +130,9 @@ struct RouterRequest {
   bool LeavesNumerics(const WorkerDescription& decode) const {
     return merge.num_known() > 0 && decode.fingerprint.numerics_id != numerics_id;
   }
+  // Computing what is known and not replayed again, from no KV that is kept, could give other
+  // tokens even at a worker of the same numerics.
+  bool MayDiffer() const { return varies && merge.num_known() > num_replayed; }
   // The known tokens, which no client has seen, are those of a worker that is lost.
   void ForgetTokens();
   // The prompt's first blocks that a worker is taken to hold.

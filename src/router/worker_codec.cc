@@ -177,6 +177,7 @@ StatusOr<WorkerDescription> DecodeHello(const v1::WorkerHello& hello, const Wire
   worker.fingerprint.tokenizer_id = fingerprint.tokenizer_id();
   worker.fingerprint.numerics_id = IdOfText(fingerprint.numerics_id());
   worker.fingerprint.allow_inexact = hello.allow_inexact();
+  worker.fingerprint.varies_with_batch = fingerprint.varies_with_batch();
   worker.weights_text = fingerprint.weights_id();
   worker.layout_text = fingerprint.layout_text();
   worker.numerics_id_text = fingerprint.numerics_id();
@@ -327,6 +328,7 @@ void EncodePeers(const std::vector<const WorkerDescription*>& peers, v1::PeerLis
     fingerprint->set_numerics_id(worker->numerics_id_text);
     fingerprint->set_layout_text(worker->layout_text);
     fingerprint->set_numerics_text(worker->numerics_text);
+    fingerprint->set_varies_with_batch(worker->fingerprint.varies_with_batch);
     for (const LinkKind kind : worker->transports) {
       peer->add_transports(static_cast<v1::TransportKind>(kind));
     }

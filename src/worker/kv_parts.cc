@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "kvcache/transport/slice_device.h"
+#include "src/base/library.h"
 #include "src/base/log.h"
 #include "src/base/size_text.h"
 #include "src/worker/advertise.h"
@@ -148,7 +149,7 @@ Status KvParts::FindNccl(const WorkerConfig& config, const Accelerator* accelera
         "--transport nccl on the processor's runner needs a loopback: name it by --nccl-library");
   }
   StatusOr<nccl::NcclTable> table =
-      nccl::LoadNccl({.library = config.nccl_library, .python_folders = nccl::PythonFolders()});
+      nccl::LoadNccl({.library = config.nccl_library, .python_folders = PythonFolders()});
   if (!table.ok()) return WithPrefix(table.status(), "--transport nccl");
   nccl_ = *std::move(table);
   return OkStatus();

@@ -43,7 +43,10 @@ struct WorkerConfig {
   uint32_t num_ranks = 1;    // GPUs among which the model is divided; on kSimt all are one device
   Isa isa = Isa::kAuto;      // of kCpu
   TransportKind transport = TransportKind::kAuto;
-  std::string nccl_library;  // with kNccl: this file; "" = where it usually is
+  std::string nccl_library;      // with kNccl: this file; "" = where it usually is
+  bool deterministic = false;    // own kernels only, on a device
+  std::string cublaslt_library;  // else this file; "" = where it usually is, on kSimt nowhere
+  std::string plan_folder;       // what was timed on this machine; "" = it is not kept
   int64_t drain_timeout_ms = 60'000;
   bool allow_inexact = false;
   bool prefix_cache = true;

@@ -35,6 +35,7 @@
 #include "src/text/tokenizer.h"
 #include "src/tls/tls_identity.h"
 #include "src/worker/advertise.h"
+#include "src/worker/fast_library.h"
 #include "src/worker/handoff_codec.h"
 #include "src/worker/kv_parts.h"
 #include "src/worker/registration.h"
@@ -191,6 +192,7 @@ Status WorkerProcess::Parts::LoadOnDevice(const GgufFile& file) {
   }
   std::vector<Accelerator*> peers = device.accelerators();
   peers.erase(peers.begin());
+  BATON_ASSIGN_OR_RETURN(const FastMode fast, FindFastMode(config, device.accelerator->kind()));
   const auto begin = std::chrono::steady_clock::now();
   StatusOr<std::unique_ptr<DeviceModel>> loaded =
       DeviceModel::Load(file, {.device = device.accelerator.get(),
@@ -203,6 +205,7 @@ Status WorkerProcess::Parts::LoadOnDevice(const GgufFile& file) {
                                .max_context = config.max_context,
                                .tokenizer_id = tokenizer_id,
                                .keeps_packed = config.keeps_packed,
+                               .fast = fast,
                                .num_ranks = config.num_ranks,
                                .peers = peers});
   if (!loaded.ok()) {
@@ -332,6 +335,7 @@ v1::WorkerHello WorkerProcess::Parts::Hello() const {
   fingerprint->set_numerics_id(model->numerics_id());
   fingerprint->set_layout_text(model->layout().ToString());
   fingerprint->set_numerics_text(model->numerics_text());
+  fingerprint->set_varies_with_batch(!model->is_deterministic());
   hello.set_grpc_address(grpc_address);
   hello.set_admin_address(admin_address);
   hello.set_kv_address(kv_address);

@@ -153,6 +153,7 @@ TEST(UsageExitTest, ADeviceAndWhatItCannotDoAreAWrongCommandLine) {
       {&RunDecode, {router, "--model=m", "--transport=nccl", "--device=cpu"}, "cpu has none"},
       {&RunServe, {"m.gguf", "--transport=nccl"}, "a GPU for each worker"},
       {&RunServe, {"m.gguf", "--nccl-library=x.so"}, "goes with --transport nccl"},
+      {&RunServe, {"m.gguf", "--device=cpu", "--cublaslt-library=x.so"}, "not for the processor"},
       {&RunDecode, {router, "--model=m", "--device=cpu", "--device-weights=bf16"}, "keeps weights"},
       {&RunServe, {"m.gguf", "--device-weights=int8"}, "--device-weights"},
   };

@@ -20,6 +20,8 @@ GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 DEVICE = ("--device", "simt", "--kv-memory", "16MiB")
 SHM = ("--transport", "shm")
 LOOPBACK = Path(BIN).resolve().parent / "tests/nccl/libbaton_nccl_loopback.so"
+CUBLASLT = LOOPBACK.parents[1] / "cublaslt/libbaton_cublaslt_loopback.so"
+FAST = ("--cublaslt-library", str(CUBLASLT))
 NCCL = ("--transport", "nccl", "--nccl-library", str(LOOPBACK))
 IPC = ("--transport", "cuda_ipc")
 FP8 = ("--kv-dtype", "fp8")
@@ -77,6 +79,87 @@ def test_the_transport_changes_no_bit():
     for name, given in over.items():
         assert {a.timings.transport for a in given} == {name}
         assert [a.bits() for a in given] == [a.bits() for a in over["shm"]]
+
+
+def long_requests():
+    """Prompts of more rows than own kernels have in fast mode, and one of few."""
+    fields = dict(temperature=0, ignore_eos=True, logprobs=3, max_tokens=6)
+    return [dict(fields, prompt_token_ids=list(range(3, 3 + num))) for num in (140, 200, 40)]
+
+
+def answers_to_long_prompts(tmp_path, *args, **env):
+    """And what the workers said."""
+    model = str(GOLDEN / "tiny_head64_llama.gguf")
+    environment = {"BATON_HOME": str(tmp_path), **env}
+    with Server(*DEVICE, *args, model=model, env=environment) as server:
+        given = [complete(server, **fields) for fields in long_requests()]
+        said = server.output()
+    return given, said
+
+
+def test_fast_mode_says_that_it_is_not_exact_and_is_near(tmp_path):
+    own, said = answers_to_long_prompts(tmp_path)
+    assert all(a.timings.exact for a in own)
+    assert "cuBLASLt" not in said, "on the runner nobody looks for it"
+    fast, said = answers_to_long_prompts(tmp_path, *FAST)
+    assert {a.timings.path for a in fast} == {"disagg"}
+    assert not any(a.timings.exact for a in fast)
+    assert said.count("products of more than 128 rows are by cuBLASLt 13.0.0") == 2
+    assert [a.bits() for a in fast] != [a.bits() for a in own], "the library was used"
+    # One plan, of the first worker that came, for both.
+    assert len(list((tmp_path / "products").glob("*.plan"))) == 1
+    deterministic, _ = answers_to_long_prompts(tmp_path, "--deterministic")
+    assert all(a.timings.exact for a in deterministic)
+    assert [a.bits() for a in deterministic] == [a.bits() for a in own]
+
+
+def test_a_wrong_library_is_not_used_and_one_line_says_so(tmp_path):
+    own, _ = answers_to_long_prompts(tmp_path)
+    wrong, said = answers_to_long_prompts(tmp_path, *FAST, BATON_CUBLASLT_LOOPBACK="wrong=0")
+    assert [a.bits() for a in wrong] == [a.bits() for a in own]
+    assert all(a.timings.exact for a in wrong)
+    assert said.count("all products are by our own kernels") == 2
+    assert "is wrong, relative error 1" in said
+
+
+def test_a_fast_and_a_deterministic_worker_are_not_paired(tmp_path):
+    model = str(GOLDEN / "tiny_head64_llama.gguf")
+    with Server(*DEVICE, *SHM, model=model, env={"BATON_HOME": str(tmp_path)}) as server:
+        args = [BIN, "prefill", "--router", server.router["grpc"], "--model", model]
+        secret = f"{server.dir}/cluster-secret"
+        args += ["--worker-id", "prefill-9", "--cluster-secret-file", secret, *DEVICE, *SHM]
+        with open(tmp_path / "prefill.log", "w") as log:
+            prefill = subprocess.Popen([*args, *FAST], stdout=log, stderr=log)
+        try:
+            wait_until(
+                lambda: any(
+                    p["worker_id"] == "prefill-9" and p["ready"]
+                    for p in server.get("/v1/topology")[2]["processes"]
+                ),
+                60,
+                "it is ready",
+            )
+            given = [complete(server, **fields) for fields in long_requests()]
+            said = server.output()
+        finally:
+            prefill.terminate()
+            assert prefill.wait(30) == 0
+    assert {a.timings.prefill_worker for a in given} == {"prefill-0"}
+    assert all(a.timings.exact for a in given)
+    assert "deterministic=0" in said, "the router names what differs"
+
+
+def test_a_library_that_cannot_be_used_is_one_clear_error():
+    model = ["--model", str(GOLDEN / "tiny_head64_llama.gguf")]
+    for device, more, code, words in (
+        ("simt", ["--cublaslt-library", "/nowhere/lt.so"], 1, "/nowhere/lt.so"),
+        ("simt", [*FAST, "--deterministic"], 2, "--deterministic"),
+        ("cpu", FAST, 2, "not for the processor"),
+    ):
+        args = [BIN, "decode", "--router", "127.0.0.1:1", "--device", device, *model, *more]
+        result = subprocess.run(args, capture_output=True, text=True, timeout=60)
+        assert result.returncode == code
+        assert words in result.stderr.splitlines()[-1]
 
 
 def test_fp8_kv_has_the_same_bits_everywhere_and_half_the_bytes():

@@ -32,6 +32,7 @@ struct FixtureOptions {
   Accelerator* device = nullptr;
   const cuda::KernelTable* kernels = nullptr;
   bool keeps_packed = true;
+  FastMode fast = {};
   uint32_t num_ranks = 1;  // all on that device, or
   std::vector<Accelerator*> peers = {};
   const LoadedModel* weights_of = nullptr;  // instead of the path; of the same device
@@ -205,6 +206,7 @@ class ModelFixture {
                                           .max_logit_rows = options.max_rows,
                                           .max_context = options.max_context,
                                           .keeps_packed = options.keeps_packed,
+                                          .fast = options.fast,
                                           .num_ranks = options.num_ranks,
                                           .peers = options.peers});
     if (model.ok()) model_ = *std::move(model);

@@ -35,7 +35,7 @@ struct OnDevice {
 
 // The same, whose weights stay packed or not.
 struct WeightsOnDevice {
-  WeightsOnDevice(const std::string& path, bool keeps_packed)
+  WeightsOnDevice(const std::string& path, bool keeps_packed, const FastMode& fast = {})
       : device(*OpenComputeDevice(DeviceKind::kSimt)),
         fixture({.path = path,
                  .block_size = 64,
@@ -44,7 +44,8 @@ struct WeightsOnDevice {
                  .num_blocks = 61,
                  .device = device.accelerator.get(),
                  .kernels = device.kernels,
-                 .keeps_packed = keeps_packed}) {}
+                 .keeps_packed = keeps_packed,
+                 .fast = fast}) {}
 
   const DeviceModel& model() { return dynamic_cast<const DeviceModel&>(fixture.model()); }
 

@@ -25,6 +25,13 @@ WorkerDescription Other(const std::string& id) {
   return worker;
 }
 
+// One whose bits depend on how a prompt is cut into steps.
+WorkerDescription Fast(const std::string& id) {
+  WorkerDescription worker = Other(id);
+  worker.fingerprint.varies_with_batch = true;
+  return worker;
+}
+
 std::vector<Order> OrdersOf(FakeCluster& cluster, const std::string& id, RequestUid uid) {
   std::vector<Order> orders = cluster.Log(id).Of(Order::Kind::kDecode);
   std::erase_if(orders, [&](const Order& order) { return order.uid != uid; });
@@ -52,6 +59,54 @@ TEST(NumericsTest, TheOneNewTokenIsReplayedToOtherNumerics) {
   EXPECT_EQ(cluster.sink->Text(), "ab");
   EXPECT_FALSE(cluster.sink->result->timings.exact);
   EXPECT_EQ(cluster.metrics.inexact_answers_total->value(), 1u);
+  EXPECT_EQ(cluster.metrics.kv_chain_mismatch_total->value(), 0u);
+}
+
+TEST(NumericsTest, AnswersOfFastWorkersAreNotExact) {
+  FakeCluster cluster({.mode = kAlone});
+  cluster.Join(Fast("fast"));
+  const RequestUid uid = cluster.Submit(cluster.Request("prompt"));
+  cluster.Text("fast", uid, 0, "ab", FinishReason::kLength);
+  ASSERT_TRUE(cluster.sink->result.has_value());
+  EXPECT_FALSE(cluster.sink->result->timings.exact);
+  EXPECT_EQ(cluster.metrics.inexact_answers_total->value(), 0u) << "all of it is of one numerics";
+}
+
+// What equal workers would compute again with the same bits, fast ones need not.
+TEST(NumericsTest, AFastStreamGoesOnFromAllThatWasSeen) {
+  for (const bool is_fast : {true, false}) {
+    FakeCluster cluster({.mode = kAlone});
+    cluster.Join(is_fast ? Fast("lost") : Other("lost"));
+    const RequestUid uid = cluster.Submit(cluster.Request("prompt"));
+    cluster.Text("lost", uid, 0, "a");
+    cluster.Join(is_fast ? Fast("next") : Other("next"));
+    Lose(cluster, "lost");
+    cluster.Advance(200'000, {"next"});
+    const auto orders = OrdersOf(cluster, "next", uid);
+    ASSERT_EQ(orders.size(), 1u);
+    EXPECT_EQ(orders[0].replayed, BytesOf(is_fast ? "a" : ""));
+    cluster.text_attempt = orders[0].attempt;
+    cluster.Text("next", uid, is_fast ? 1 : 0, is_fast ? "b" : "ab", FinishReason::kLength);
+    ASSERT_TRUE(cluster.sink->result.has_value());
+    EXPECT_EQ(cluster.sink->Text(), "ab");
+    EXPECT_EQ(cluster.sink->result->timings.exact, !is_fast);
+    EXPECT_EQ(cluster.metrics.kv_chain_mismatch_total->value(), 0u);
+  }
+}
+
+TEST(NumericsTest, SeveralChoicesOfAFastWorkerAreNotComputedAgain) {
+  FakeCluster cluster({.mode = kAlone});
+  cluster.Join(Fast("lost"));
+  GenerateRequest request = cluster.Request("prompt");
+  request.num_choices = 2;
+  const RequestUid uid = cluster.Submit(std::move(request));
+  cluster.Text("lost", uid, 0, "a");
+  cluster.Join(Fast("next"));
+  Lose(cluster, "lost");
+  cluster.Advance(200'000, {"next"});
+  EXPECT_TRUE(OrdersOf(cluster, "next", uid).empty());
+  ASSERT_TRUE(cluster.sink->error.has_value());
+  EXPECT_EQ(cluster.sink->error->code, ErrorCode::kWorkerLost);
   EXPECT_EQ(cluster.metrics.kv_chain_mismatch_total->value(), 0u);
 }
 

@@ -87,6 +87,13 @@ TEST(WorkerCodecTest, WireVersionsOfAHelloAreComparedBeforeAnythingElse) {
   }
 }
 
+TEST(WorkerCodecTest, WhetherBitsVaryIsToldAndFalseOfWhoDoesNotTell) {
+  v1::WorkerHello hello = Hello();
+  EXPECT_FALSE(DecodeHello(hello)->fingerprint.varies_with_batch);
+  hello.mutable_fingerprint()->set_varies_with_batch(true);
+  EXPECT_TRUE(DecodeHello(hello)->fingerprint.varies_with_batch);
+}
+
 TEST(WorkerCodecTest, AFinishOfALaterVersionIsAFinish) {
   v1::StepEvents step;
   step.add_events();

@@ -47,13 +47,10 @@ struct NcclSearch {
   // The flag --nccl-library: a file. When it is given nothing else is tried, and neither behind the
   // environment's BATON_NCCL_LIBRARY, which comes next: who names a library wants that one.
   std::string library;
-  // Folders of Python packages (site-packages) that may hold nvidia/nccl/lib/libnccl.so.2, tried
-  // behind the loader's own path. PythonFolders() for those of this machine.
+  // Folders of Python packages (site-packages) that may hold nvidia/*/lib/libnccl.so.2, tried
+  // behind the loader's own path. PythonFolders() for those of this machine (src/base/library.h).
   std::vector<std::string> python_folders;
 };
-
-// site-packages and dist-packages of $VIRTUAL_ENV, of ~/.local and of the system.
-std::vector<std::string> PythonFolders();
 
 // The first library found. In one line: NotFound naming every place when there is none,
 // FailedPrecondition naming the file when it lacks functions (which) or is older than kMinVersion

@@ -12,13 +12,14 @@
 #include <utility>
 #include <vector>
 
+#include "kvcache/transport/nccl/nccl_library.h"
 #include "src/base/clock.h"
 #include "src/base/random.h"
 #include "tests/kernels/gpu_check/hand_off_child.h"
 #include "tests/kernels/gpu_check/hand_off_receiver.h"
 #include "tests/kernels/gpu_check/hand_off_sender.h"
 #include "tests/kernels/gpu_check/hand_off_side.h"
-#include "tests/kernels/gpu_check/library.h"
+#include "tests/kernels/gpu_check/program.h"
 #include "tests/kernels/gpu_check/stages.h"
 #include "tests/kernels/gpu_check/timing.h"
 
@@ -289,11 +290,10 @@ absl::StatusOr<std::string> FindNccl(const StageInput& input) {
   if (!input.body.is_gpu && input.tools.nccl.empty()) {
     return Unavailable("on the runner a loopback has to be named (--nccl)");
   }
-  const LibraryPlaces places = {"libnccl.so.2", input.tools.nccl, "BATON_NCCL_LIBRARY",
-                                input.tools.python};
-  const absl::StatusOr<Library> library = OpenLibrary(places);
-  if (!library.ok()) return library.status();
-  return library->path;
+  BATON_ASSIGN_OR_RETURN(const nccl::NcclTable table,
+                         nccl::LoadNccl({.library = input.tools.nccl,
+                                         .python_folders = PackagesOf(input.tools.python)}));
+  return table.path;
 }
 
 }  // namespace

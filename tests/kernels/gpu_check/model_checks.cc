@@ -399,7 +399,9 @@ absl::Status CheckModel(const StageInput& input, Report& report) {
   }
   BATON_RETURN_IF_ERROR(
       AddOutcome("2 ranks: recorded, in pieces == whole", CheckDivided(input, exact), report));
-  return AddSteps(input, **rig, report);
+  BATON_RETURN_IF_ERROR(AddSteps(input, **rig, report));
+  rig->reset();  // its memory is needed
+  return CheckFastMode(input, report);
 }
 
 }  // namespace baton::gpu_check

@@ -95,6 +95,7 @@ absl::StatusOr<std::unique_ptr<ModelRig>> ModelRig::Create(const StageInput& inp
                                                    .max_rows = size.max_rows,
                                                    .max_logit_rows = kMostOutputRows,
                                                    .max_context = size.max_context,
+                                                   .fast = size.fast,
                                                    .num_ranks = size.num_ranks}));
   rig->view_.layout = &rig->model_->layout();
   rig->view_.num_blocks = size.num_blocks;

@@ -27,6 +27,7 @@ struct RigSize {
   uint32_t num_blocks;     // of kShapeBlockSize tokens
   uint32_t num_ranks = 1;  // all on the device, each with weights of its own; then blocks are not
                            // read, written or filled
+  FastMode fast = {};
 };
 
 // Tokens of one sequence to compute: they follow `first_pos` others in `blocks`.

@@ -12,7 +12,6 @@
 #include "gtest/gtest.h"
 
 #include "tests/kernels/gpu_check/clock_log.h"
-#include "tests/kernels/gpu_check/library.h"
 #include "tests/kernels/gpu_check/limits.h"
 #include "tests/kernels/gpu_check/program.h"
 #include "tests/kernels/gpu_check/report.h"
@@ -35,7 +34,6 @@ class PartsTest : public ::testing::Test {
   }
   ~PartsTest() override {
     setenv("PATH", path_.c_str(), 1);
-    unsetenv("GPU_CHECK_LIBRARY");
     std::filesystem::remove_all(folder_);
   }
 
@@ -124,51 +122,12 @@ TEST_F(PartsTest, WithoutATellerClocksSayWhy) {
   EXPECT_THAT(broken.Json()["not_run"].get<std::string>(), HasSubstr("exit status 9, broken"));
 }
 
-// ---- Libraries.
-
-std::string FakeLibrary() {
-  const char* const path = std::getenv("BATON_FAKE_CUBLASLT");
-  EXPECT_NE(path, nullptr);
-  return path == nullptr ? "" : path;
-}
-
-TEST_F(PartsTest, LibrariesAreLookedForInOrder) {
-  const LibraryPlaces nowhere = {"libof_nobody.so.1", "", "GPU_CHECK_LIBRARY", ""};
-  EXPECT_THAT(std::string(OpenLibrary(nowhere).status().message()), HasSubstr("libof_nobody"));
-
-  // Beside the packages of a python: what it prints as its path is searched.
-  std::filesystem::create_directories(folder_ / "site/nvidia/cu13/lib");
-  std::filesystem::copy_file(FakeLibrary(), folder_ / "site/nvidia/cu13/lib/libof_nobody.so.1");
-  LibraryPlaces in_wheels = nowhere;
-  in_wheels.python = Write("python", "#!/bin/sh\necho\necho /nowhere\necho " + Path("site") + "\n");
-  const auto found = OpenLibrary(in_wheels);
-  ASSERT_TRUE(found.ok()) << found.status();
-  EXPECT_EQ(found->path, Path("site/nvidia/cu13/lib/libof_nobody.so.1"));
-  LibraryPlaces not_in_wheels = in_wheels;
-  not_in_wheels.name = "libof_nobody.so.2";
-  EXPECT_THAT(std::string(OpenLibrary(not_in_wheels).status().message()),
-              HasSubstr("not among the packages of"));
-
-  setenv("GPU_CHECK_LIBRARY", FakeLibrary().c_str(), 1);
-  EXPECT_EQ(OpenLibrary(in_wheels)->path, FakeLibrary()) << "the environment before the rest";
-  LibraryPlaces with_flag = in_wheels;
-  with_flag.flag = Path("missing.so");
-  EXPECT_FALSE(OpenLibrary(with_flag).ok()) << "a place that is given is the only one";
-}
-
-TEST_F(PartsTest, MissingFunctionsAreNamed) {
-  const auto library = OpenLibrary({"", FakeLibrary(), nullptr, ""});
-  ASSERT_TRUE(library.ok()) << library.status();
-  void* version = nullptr;
-  void* missing = &version;
-  const Symbol optional[] = {{"cublasLtGetVersion", &version, true},
-                             {"cublasLtNothing", &missing, false}};
-  EXPECT_TRUE(FindSymbols(*library, optional).ok());
-  EXPECT_NE(version, nullptr);
-  EXPECT_EQ(missing, nullptr);
-  const Symbol required[] = {{"cublasLtNothing", &missing, true}};
-  EXPECT_THAT(std::string(FindSymbols(*library, required).message()),
-              HasSubstr("lacks cublasLtNothing"));
+TEST_F(PartsTest, APythonTellsWhereItsPackagesAre) {
+  EXPECT_THAT(PackagesOf(""), IsEmpty());
+  EXPECT_THAT(PackagesOf(Path("missing")), IsEmpty());
+  const std::string python = Write("python", "#!/bin/sh\necho\necho /nowhere\necho /site\n");
+  EXPECT_THAT(PackagesOf(python), ElementsAre("/nowhere", "/site"));
+  EXPECT_THAT(PackagesOf(Write("broken", "#!/bin/sh\necho /site\nexit 1\n")), IsEmpty());
 }
 
 // ---- Limits and files.

@@ -111,4 +111,15 @@ absl::StatusOr<int> RunProgram(const std::vector<std::string>& words,
   return program.Wait();
 }
 
+std::vector<std::string> PackagesOf(const std::string& python) {
+  if (python.empty()) return {};
+  std::vector<std::string> folders;
+  const auto note = [&folders](std::string_view line) {
+    if (line.starts_with("/")) folders.emplace_back(line);
+    return absl::OkStatus();
+  };
+  const auto code = RunProgram({python, "-c", "import sys; print('\\n'.join(sys.path))"}, note);
+  return code.ok() && *code == 0 ? folders : std::vector<std::string>();
+}
+
 }  // namespace baton::gpu_check

@@ -46,6 +46,9 @@ class Program {
 absl::StatusOr<int> RunProgram(const std::vector<std::string>& words,
                                const std::function<absl::Status(std::string_view)>& on_line);
 
+// The folders in which a python finds packages; none for "", or when it does not run.
+std::vector<std::string> PackagesOf(const std::string& python);
+
 }  // namespace baton::gpu_check
 
 #endif  // BATON_TESTS_KERNELS_GPU_CHECK_PROGRAM_H_

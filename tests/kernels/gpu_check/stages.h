@@ -7,7 +7,9 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 
+#include "kernels/cublaslt/cublaslt_library.h"
 #include "tests/kernels/gpu_check/device_body.h"
 #include "tests/kernels/gpu_check/limits.h"
 #include "tests/kernels/gpu_check/report.h"
@@ -53,6 +55,8 @@ absl::Status CheckExperts(const StageInput& input, Report& report);
 absl::Status CheckExchanges(const StageInput& input, Report& report);
 absl::Status CheckKvSlices(const StageInput& input, Report& report);
 absl::Status CheckSample(const StageInput& input, Report& report);
+// cuBLASLt where `tools` say; errors as LoadCublasLt.
+absl::StatusOr<cublaslt::CublasLtTable> FindCublasLt(const ForeignTools& tools);
 // 3: what the memory and the tensor cores can do: the limits of the stages behind it.
 absl::Status CheckBandwidth(const StageInput& input, Report& report);
 // Part of it: cuBLASLt at the model's shapes.
@@ -64,6 +68,9 @@ absl::Status AddExchangeTimings(const StageInput& input, Report& report);
 // 5: a model of that shape with random weights: the same bits however a prompt is computed, and the
 // time of a step.
 absl::Status CheckModel(const StageInput& input, Report& report);
+// Part of it: what bits that do not depend on the batch cost. Prompts by our own kernels and by
+// cuBLASLt, whose logits are within the bound.
+absl::Status CheckFastMode(const StageInput& input, Report& report);
 // 6: two processes on one GPU hand KV over, by CUDA IPC and by NCCL.
 absl::Status CheckTransport(const StageInput& input, Report& report);
 // 7: stage 2's tiny list under compute-sanitizer.

@@ -1,7 +1,7 @@
 """scripts/gpu_check.sh itself: what it makes of stages that pass, fail, hang or cannot run.
 
-Usage: test_gpu_check.py PROGRAM FAKE_CUBLASLT LOOPBACK, the built baton_gpu_check and libraries
-beside it (LOOPBACK: tests/nccl).
+Usage: test_gpu_check.py PROGRAM CUBLASLT NCCL, the built baton_gpu_check and the loopbacks of
+tests/cublaslt and tests/nccl.
 """
 
 import json
@@ -254,6 +254,26 @@ class GpuCheckScript(unittest.TestCase):
         steps = [check["step"] for check in checks.values() if "step" in check]
         self.assertEqual({step["decode_rows"] for step in steps}, {0, 1, 2})
 
+    def test_what_equal_bits_cost_is_told_where_cublaslt_is(self):
+        code, checks = self.run_stage(5)
+        self.assertEqual(code, 0, checks)
+        self.assertEqual(checks["fast mode"]["verdict"], "not run")
+        code, checks = self.run_stage(5, "--cublaslt", CUBLASLT)
+        self.assertEqual(code, 0, checks)
+        self.assertIn("cublaslt=13.0.0 rows>128", checks["fast mode"]["detail"])
+        for name in ("deterministic: prefill 136", "fast: prefill 136"):
+            self.assertGreater(checks[name]["median_us"], 0)
+        cost = checks["cost of equal bits, prefill 136"]
+        self.assertGreater(cost["cost_ratio"], 0)
+        logits = checks["logits of prefill 136"]
+        self.assertEqual(logits["verdict"], "pass")
+        self.assertGreater(logits["error"], 0)
+
+    def test_a_cublaslt_that_is_wrong_is_no_fast_mode(self):
+        faults = {"BATON_CUBLASLT_LOOPBACK": "wrong=0"}
+        code, checks = self.run_stage(5, "--cublaslt", CUBLASLT, **faults)
+        self.assertEqual((code, checks["fast mode"]["verdict"]), (1, "FAIL"))
+
     def test_cublaslt_is_called_where_it_is(self):
         code, checks = self.run_stage(3, "--cublaslt", CUBLASLT)
         self.assertEqual(code, 0, checks)
@@ -263,15 +283,15 @@ class GpuCheckScript(unittest.TestCase):
         self.assertEqual(len(timed), 10)
 
     def test_a_cublaslt_that_is_wrong_missing_or_too_old_says_so(self):
-        code, checks = self.run_stage(3, "--cublaslt", CUBLASLT, FAKE_CUBLASLT_LACKS="result")
+        code, checks = self.run_stage(3, "--cublaslt", CUBLASLT, BATON_CUBLASLT_LOOPBACK="wrong=0")
         self.assertEqual(code, 1)
         self.assertIn("relative error", checks["cublaslt"]["detail"])
-        code, checks = self.run_stage(3, "--cublaslt", CUBLASLT, FAKE_CUBLASLT_LACKS="algorithm")
+        code, checks = self.run_stage(3, "--cublaslt", CUBLASLT, BATON_CUBLASLT_LOOPBACK="refuse=0")
         self.assertEqual((code, checks["cublaslt"]["verdict"]), (1, "FAIL"))
         for library in (self.folder / "missing.so", "libm.so.6"):
             code, checks = self.run_stage(3, "--cublaslt", library)
             self.assertEqual((code, checks["cublaslt"]["verdict"]), (0, "not run"))
-        self.assertIn("too old", checks["cublaslt"]["detail"])
+        self.assertIn("lacks cublasLtGetVersion", checks["cublaslt"]["detail"])
 
     def sanitizer(self, status):
         """Runs what it is asked to watch, then says `status`."""

@@ -1,9 +1,11 @@
-// The part of cuBLASLt's C interface that gpu_check calls, declared here so that a build without
-// the library's headers (they come with half a gigabyte of library) can load it where it is.
-// Values and layouts as in cublasLt.h and library_types.h, whose older interfaces newer versions
-// keep.
-#ifndef BATON_TESTS_KERNELS_GPU_CHECK_CUBLASLT_ABI_H_
-#define BATON_TESTS_KERNELS_GPU_CHECK_CUBLASLT_ABI_H_
+// The part of cuBLASLt's C interface that is called here, declared so that a build without the
+// library's headers (they come with half a gigabyte of library) can load it where it is. Names,
+// values and layouts of cublasLt.h and library_types.h, whose interfaces newer versions keep.
+//
+// Nothing here is defined or linked; cublaslt_library.h finds the functions at run time, and the
+// loopback (tests/cublaslt) defines them for tests.
+#ifndef BATON_KERNELS_CUBLASLT_CUBLASLT_API_H_
+#define BATON_KERNELS_CUBLASLT_CUBLASLT_API_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -39,6 +41,8 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc, int att
                                               const void* value, size_t bytes);
 cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t* layout, cudaDataType_t type,
                                           uint64_t rows, uint64_t columns, int64_t stride);
+cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t layout, int attribute,
+                                                const void* value, size_t bytes);
 cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout);
 cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t* preference);
 cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t preference);
@@ -51,6 +55,11 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
                                               int num_requested,
                                               cublasLtMatmulHeuristicResult_t* results,
                                               int* num_found);
+cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc,
+                                       cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+                                       cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
+                                       const cublasLtMatmulAlgo_t* algo,
+                                       cublasLtMatmulHeuristicResult_t* result);
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, const void* alpha,
                               const void* a, cublasLtMatrixLayout_t a_layout, const void* b,
                               cublasLtMatrixLayout_t b_layout, const void* beta, const void* c,
@@ -61,38 +70,22 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
 
 }  // extern "C"
 
-namespace baton::gpu_check {
+namespace baton::cublaslt {
 
-inline constexpr int kCublasCompute32F = 68;
-inline constexpr int kCudaReal32F = 0;
-inline constexpr int kCudaReal16BF = 14;
-inline constexpr int kCublasOpTransposed = 1;
-inline constexpr int kMatmulDescTransA = 3;
-inline constexpr int kPreferenceMaxWorkspaceBytes = 1;
+inline constexpr cublasStatus_t kSuccess = 0;
+inline constexpr cublasComputeType_t kCompute32F = 68;
+inline constexpr cudaDataType_t kReal32F = 0;
+inline constexpr cudaDataType_t kReal16BF = 14;
+inline constexpr int kOpTransposed = 1;
+// Attributes, and the type of what they are set to.
+inline constexpr int kMatmulDescTransA = 3;                   // int32_t
+inline constexpr int kLayoutColumns = 3;                      // uint64_t
+inline constexpr int kPreferenceMaxWorkspace = 1;             // uint64_t, bytes
+inline constexpr int kPreferenceReductions = 3;               // uint32_t, a mask
+inline constexpr int kPreferenceAlignments[] = {5, 6, 7, 8};  // uint32_t, bytes; of A, B, C, D
+// Partial sums are kept in the type of the sums, not in that of the output.
+inline constexpr uint32_t kReductionInComputeType = 2;
 
-// X(name): every function that is called. A library without one of them is too old.
-#define BATON_CUBLASLT_FUNCTIONS(X)       \
-  X(cublasLtGetVersion)                   \
-  X(cublasLtCreate)                       \
-  X(cublasLtDestroy)                      \
-  X(cublasLtMatmulDescCreate)             \
-  X(cublasLtMatmulDescDestroy)            \
-  X(cublasLtMatmulDescSetAttribute)       \
-  X(cublasLtMatrixLayoutCreate)           \
-  X(cublasLtMatrixLayoutDestroy)          \
-  X(cublasLtMatmulPreferenceCreate)       \
-  X(cublasLtMatmulPreferenceDestroy)      \
-  X(cublasLtMatmulPreferenceSetAttribute) \
-  X(cublasLtMatmulAlgoGetHeuristic)       \
-  X(cublasLtMatmul)
+}  // namespace baton::cublaslt
 
-// Pointers into the library.
-struct CublasLtTable {
-#define BATON_DECLARE(name) decltype(&::name) name = nullptr;
-  BATON_CUBLASLT_FUNCTIONS(BATON_DECLARE)
-#undef BATON_DECLARE
-};
-
-}  // namespace baton::gpu_check
-
-#endif  // BATON_TESTS_KERNELS_GPU_CHECK_CUBLASLT_ABI_H_
+#endif  // BATON_KERNELS_CUBLASLT_CUBLASLT_API_H_

@@ -1,0 +1,331 @@
+#include "src/model/fast_products.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "kernels/math.h"
+#include "src/base/log.h"
+#include "src/base/split_mix.h"
+#include "src/model/device_batch.h"
+
+namespace baton {
+
+using cublaslt::LtProduct;
+using cublaslt::LtShape;
+using simt::Bf16;
+
+namespace {
+
+static_assert(kMaxOwnRows >= kMaxPaddedRows, "the library must not enter recorded steps");
+
+// What NVIDIA advises for Hopper.
+constexpr size_t kWorkspaceBytes = size_t{32} << 20;
+// What the library's estimate ranks behind these has not won a timing yet [not measured here].
+constexpr int kMaxCandidates = 8;
+// Rows of x that are repeated over its length, so that our own product of them is that of all.
+constexpr uint32_t kPatternRows = 64;
+
+// The last row counts of the ranges: doubling, so that a range's algorithm is timed at no more than
+// twice the rows of any product that it takes.
+std::vector<uint32_t> RangesUpTo(uint32_t max_rows) {
+  std::vector<uint32_t> ranges;
+  for (uint32_t rows = kMaxOwnRows; rows < max_rows;) {
+    rows = std::min(2 * rows, max_rows);
+    ranges.push_back(rows);
+  }
+  return ranges;
+}
+
+LtShape ShapeOf(const cuda::GemmParams& params) {
+  return {.n = params.n, .k = params.k, .is_float = params.y_float != nullptr};
+}
+
+size_t RowBytes(const LtShape& shape) {
+  return shape.n * (shape.is_float ? sizeof(float) : sizeof(Bf16));
+}
+
+// Relative, of all; not a number where one is none.
+double RelativeError(std::span<const float> got, std::span<const float> expected) {
+  double error = 0;
+  double norm = 0;
+  for (size_t i = 0; i < got.size(); ++i) {
+    const double wanted = expected[i % expected.size()];
+    error += (got[i] - wanted) * (got[i] - wanted);
+    norm += wanted * wanted;
+  }
+  return norm == 0 ? error : std::sqrt(error / norm);
+}
+
+}  // namespace
+
+double FastLogitBound(const ModelConfig& config) {
+  constexpr double kRounding = 0x1p-9;
+  constexpr double kRoundingsOfLayer = 8;
+  return 2 * 4 * kRounding * std::sqrt(kRoundingsOfLayer * config.num_layers);
+}
+
+StatusOr<std::unique_ptr<FastProducts>> FastProducts::Create(const FastMode& mode,
+                                                             Accelerator* device,
+                                                             std::span<const FastSite> sites) {
+  const std::string library = fmt::format(
+      "cuBLASLt {} ({})", cublaslt::VersionText(mode.library->version), mode.library->path);
+  auto handle = cublaslt::LtHandle::Create(*mode.library);
+  if (!handle.ok()) {
+    BATON_LOG_WARN("all products are by our own kernels: {}: {}", library,
+                   std::string(handle.status().message()));
+    return nullptr;
+  }
+  std::unique_ptr<FastProducts> made(new FastProducts(device, *std::move(handle)));
+  const Status status = made->Prepare(mode, sites);
+  if (absl::IsFailedPrecondition(status)) {
+    BATON_LOG_WARN("all products are by our own kernels: {}: {}", library,
+                   std::string(status.message()));
+    return nullptr;
+  }
+  BATON_RETURN_IF_ERROR(status);
+  BATON_LOG_INFO("products of more than {} rows are by {}, with {} of {} kinds of matrices{}",
+                 kMaxOwnRows, library, made->products_.size(), sites.size(), made->refused_);
+  return made;
+}
+
+Status FastProducts::Prepare(const FastMode& mode, std::span<const FastSite> sites) {
+  BATON_ASSIGN_OR_RETURN(workspace_,
+                         DeviceBuffer::Create(device_, kWorkspaceBytes, "scratch of cuBLASLt"));
+  ProductPlan plan = Questions(sites);
+  for (const FastSite& site : sites) {
+    auto product = LtProduct::Create(*handle_, site.shape);
+    if (!product.ok()) return FailedPrecondition("{}", std::string(product.status().message()));
+    products_.push_back({*std::move(product), {}, {}});
+  }
+  BATON_RETURN_IF_ERROR(Answer(mode, sites, &plan));
+  for (size_t i = 0; i < sites.size(); ++i) {
+    for (const PlannedProduct& planned : plan.products) {
+      const bool is_its = planned.shape == sites[i].shape && planned.algorithm.has_value();
+      if (is_its && planned.rows <= sites[i].max_rows) products_[i].ranges.push_back(planned);
+    }
+    BATON_RETURN_IF_ERROR(CheckSite(sites[i], &products_[i]));
+    NoteRows(sites[i], &products_[i]);
+  }
+  std::erase_if(products_, [](const Product& product) {
+    return std::find(product.takes.begin(), product.takes.end(), true) == product.takes.end();
+  });
+  return products_.empty() ? FailedPrecondition("it has no algorithm for any product") : OkStatus();
+}
+
+ProductPlan FastProducts::Questions(std::span<const FastSite> sites) const {
+  ProductPlan plan;
+  plan.machine = fmt::format("{} '{}' with {} multiprocessors, cuBLASLt {}, scratch {}",
+                             DeviceKindName(device_->kind()), device_->product(),
+                             device_->num_sms(), handle_->table().version, kWorkspaceBytes);
+  for (const FastSite& site : sites) {
+    for (const uint32_t rows : RangesUpTo(site.max_rows)) {
+      plan.products.push_back({site.shape, rows});
+    }
+  }
+  return plan;
+}
+
+Status FastProducts::Answer(const FastMode& mode, std::span<const FastSite> sites,
+                            ProductPlan* plan) {
+  const std::string path = mode.plan_folder.empty() ? "" : PlanPath(mode.plan_folder, *plan);
+  if (!path.empty()) {
+    const Status read = ReadPlan(path, plan);
+    if (read.ok()) return OkStatus();
+    if (!absl::IsNotFound(read)) {
+      BATON_LOG_WARN("{} is not used and written anew: {}", path, std::string(read.message()));
+    }
+  }
+  size_t next = 0;
+  for (size_t i = 0; i < sites.size(); ++i) {
+    BATON_RETURN_IF_ERROR(FillRows(sites[i]));
+    for (; next < plan->products.size() && plan->products[next].shape == sites[i].shape; ++next) {
+      BATON_RETURN_IF_ERROR(Tune(sites[i], products_[i].product.get(), &plan->products[next]));
+    }
+  }
+  if (path.empty()) return OkStatus();
+  const Status written = WritePlan(path, *plan);
+  if (!written.ok()) {
+    BATON_LOG_WARN("the next start times products again: {}", std::string(written.message()));
+  }
+  return OkStatus();
+}
+
+Status FastProducts::FillRows(const FastSite& site) {
+  std::vector<Bf16> pattern(size_t{kPatternRows} * site.shape.k);
+  uint64_t state = site.shape.k;
+  for (Bf16& value : pattern) {
+    const uint64_t bits = SplitMix(state += kSplitMixStep);
+    value.bits = Bf16FromFloat(static_cast<float>(static_cast<int64_t>(bits)) * 0x1p-63f);
+  }
+  const size_t row_bytes = site.shape.k * sizeof(Bf16);
+  for (uint32_t first = 0; first < site.max_rows; first += kPatternRows) {
+    const uint32_t count = std::min(kPatternRows, site.max_rows - first);
+    BATON_RETURN_IF_ERROR(
+        device_->CopyIn(site.x->data() + first * row_bytes, pattern.data(), count * row_bytes));
+  }
+  return OkStatus();
+}
+
+Status FastProducts::Tune(const FastSite& site, LtProduct* product, PlannedProduct* planned) {
+  auto candidates = product->Candidates(planned->rows, kWorkspaceBytes, kMaxCandidates);
+  if (!candidates.ok()) {
+    return FailedPrecondition("{}", std::string(candidates.status().message()));
+  }
+  double least_s = std::numeric_limits<double>::infinity();
+  Status failed;
+  for (const cublasLtMatmulAlgo_t& candidate : *candidates) {
+    const StatusOr<double> seconds =
+        TimeOf(site, product, {planned->shape, planned->rows, candidate});
+    if (absl::IsFailedPrecondition(seconds.status())) failed = seconds.status();
+    if (absl::IsFailedPrecondition(seconds.status())) continue;
+    BATON_RETURN_IF_ERROR(seconds.status());
+    if (*seconds >= least_s) continue;
+    least_s = *seconds;
+    planned->algorithm = candidate;
+  }
+  return planned->algorithm.has_value() ? OkStatus() : failed;
+}
+
+Status FastProducts::Put(const FastSite& site, LtProduct* product, const PlannedProduct& planned,
+                         const void* weights) {
+  const Status put =
+      product->Multiply(*planned.algorithm, {site.x->data(), weights, site.y->data(), planned.rows},
+                        Workspace(), device_->stream());
+  if (put.ok()) return OkStatus();
+  return FailedPrecondition("its {} of {} rows: {}", site.name, planned.rows,
+                            std::string(put.message()));
+}
+
+StatusOr<double> FastProducts::TimeOf(const FastSite& site, LtProduct* product,
+                                      const PlannedProduct& planned) {
+  BATON_ASSIGN_OR_RETURN(const void* const weights, site.weights());
+  const auto seconds_of = [&](uint32_t count) -> StatusOr<double> {
+    BATON_RETURN_IF_ERROR(device_->Wait());
+    const auto begin = std::chrono::steady_clock::now();
+    for (uint32_t i = 0; i < count; ++i) {
+      BATON_RETURN_IF_ERROR(Put(site, product, planned, weights));
+    }
+    BATON_RETURN_IF_ERROR(device_->Wait());
+    const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - begin;
+    return elapsed.count() / count;
+  };
+  constexpr double kLongS = 20e-3;   // the first launch is as good as any
+  constexpr double kSampleS = 2e-3;  // enough for the host's launches not to count
+  BATON_ASSIGN_OR_RETURN(double least, seconds_of(1));
+  if (!(least < kLongS)) return least;
+  const auto count = static_cast<uint32_t>(std::clamp(kSampleS / std::max(least, 1e-9), 1.0, 32.0));
+  for (int sample = 0; sample < 3; ++sample) {
+    BATON_ASSIGN_OR_RETURN(const double seconds, seconds_of(count));
+    least = sample == 0 ? seconds : std::min(least, seconds);
+  }
+  return least;
+}
+
+Status FastProducts::ReadRows(const FastSite& site, uint32_t first, std::vector<float>* rows) {
+  const size_t row_bytes = RowBytes(site.shape);
+  const size_t count = size_t{kPatternRows} * site.shape.n;
+  const std::byte* const from = site.y->data() + first * row_bytes;
+  const size_t begin = rows->size();
+  rows->resize(begin + count);
+  if (site.shape.is_float) {
+    BATON_RETURN_IF_ERROR(device_->CopyOut(rows->data() + begin, from, count * sizeof(float)));
+    return device_->Wait();
+  }
+  std::vector<Bf16> values(count);
+  BATON_RETURN_IF_ERROR(device_->CopyOut(values.data(), from, count * sizeof(Bf16)));
+  BATON_RETURN_IF_ERROR(device_->Wait());
+  std::transform(values.begin(), values.end(), rows->begin() + static_cast<std::ptrdiff_t>(begin),
+                 [](Bf16 value) { return FloatFromBf16(value.bits); });
+  return OkStatus();
+}
+
+// With NaNs, so that an output which is not written shows.
+Status FastProducts::PoisonRows(const FastSite& site, uint32_t first) {
+  const std::vector<std::byte> nans(kPatternRows * RowBytes(site.shape), std::byte{0xFF});
+  return device_->CopyIn(site.y->data() + first * RowBytes(site.shape), nans.data(), nans.size());
+}
+
+Status FastProducts::CheckSite(const FastSite& site, Product* product) {
+  if (product->ranges.empty()) return OkStatus();
+  BATON_RETURN_IF_ERROR(FillRows(site));
+  BATON_RETURN_IF_ERROR(site.multiply(kPatternRows));
+  std::vector<float> expected;
+  BATON_RETURN_IF_ERROR(ReadRows(site, 0, &expected));
+  const double limit = site.shape.is_float ? kMaxFloatError : kMaxError;
+  for (const PlannedProduct& planned : product->ranges) {
+    BATON_ASSIGN_OR_RETURN(const double error, ErrorOf(site, product, planned, expected));
+    if (error <= limit) continue;
+    return FailedPrecondition("its {} of {} rows is wrong, relative error {:.2g}", site.name,
+                              planned.rows, error);
+  }
+  return OkStatus();
+}
+
+// Of the first and the last rows of a range's largest product.
+StatusOr<double> FastProducts::ErrorOf(const FastSite& site, Product* product,
+                                       const PlannedProduct& planned,
+                                       std::span<const float> expected) {
+  // So that the last rows are those of the pattern, in its order.
+  const uint32_t rows = planned.rows / kPatternRows * kPatternRows;
+  const uint32_t firsts[] = {0, rows - kPatternRows};
+  for (const uint32_t first : firsts) BATON_RETURN_IF_ERROR(PoisonRows(site, first));
+  BATON_ASSIGN_OR_RETURN(const void* const weights, site.weights());
+  BATON_RETURN_IF_ERROR(Put(site, product->product.get(), planned, weights));
+  std::vector<float> got;
+  for (const uint32_t first : firsts) BATON_RETURN_IF_ERROR(ReadRows(site, first, &got));
+  return RelativeError(got, expected);
+}
+
+void FastProducts::NoteRows(const FastSite& site, Product* product) {
+  uint32_t rows = kMaxOwnRows + 1;
+  size_t num_refused = 0;
+  product->takes.assign(site.max_rows > kMaxOwnRows ? site.max_rows - kMaxOwnRows : 0, false);
+  for (const PlannedProduct& planned : product->ranges) {
+    // A range that has no algorithm is not among these.
+    for (rows = std::max(rows, planned.rows / 2 + 1); rows <= planned.rows; ++rows) {
+      const bool takes = product->product->Takes(*planned.algorithm, rows, kWorkspaceBytes);
+      product->takes[rows - kMaxOwnRows - 1] = takes;
+      num_refused += takes ? 0 : 1;
+    }
+  }
+  if (num_refused == 0 && !product->ranges.empty()) return;
+  const std::string count = product->ranges.empty() ? "all" : std::to_string(num_refused);
+  refused_ += fmt::format("; it refuses {} numbers of rows of {}", count, site.name);
+}
+
+const FastProducts::Product* FastProducts::Find(const LtShape& shape) const {
+  const auto found = std::find_if(products_.begin(), products_.end(), [&](const Product& product) {
+    return product.product->shape() == shape;
+  });
+  return found == products_.end() ? nullptr : &*found;
+}
+
+bool FastProducts::Takes(const cuda::GemmParams& params) const {
+  if (params.m <= kMaxOwnRows || params.bias_float != nullptr || params.bias_bf16 != nullptr) {
+    return false;
+  }
+  const Product* const product = Find(ShapeOf(params));
+  const size_t index = params.m - kMaxOwnRows - 1;
+  return product != nullptr && index < product->takes.size() && product->takes[index];
+}
+
+Status FastProducts::Multiply(const cuda::GemmParams& params) const {
+  const Product& product = *Find(ShapeOf(params));
+  const auto planned =
+      std::find_if(product.ranges.begin(), product.ranges.end(),
+                   [&](const PlannedProduct& range) { return range.rows >= params.m; });
+  void* const y = params.y_float != nullptr ? static_cast<void*>(params.y_float)
+                                            : static_cast<void*>(params.y_bf16);
+  return product.product->Multiply(*planned->algorithm, {params.x, params.w, y, params.m},
+                                   Workspace(), device_->stream());
+}
+
+std::string FastProducts::NumericsText() const {
+  return fmt::format("cublaslt={} rows>{}", cublaslt::VersionText(handle_->table().version),
+                     kMaxOwnRows);
+}
+
+}  // namespace baton

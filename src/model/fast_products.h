@@ -1,0 +1,128 @@
+// FastProducts: a rank's products of many rows by cuBLASLt, which is faster than our own kernels
+// and adds in an order of its own: one for each range of rows, that of the algorithm which was the
+// fastest there when it was timed. So bits of a prompt depend on how it is cut into steps (README,
+// "Fast and deterministic").
+//
+// Made at load, when everything is decided: which products it takes, by which algorithm, and
+// whether the library's results are right. A step allocates and chooses nothing.
+//
+// Owned by the thread that calls Forward, for which the device is current. Private to src/model.
+#ifndef BATON_MODEL_FAST_PRODUCTS_H_
+#define BATON_MODEL_FAST_PRODUCTS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kernels/cublaslt/lt_product.h"
+#include "kernels/cuda/gemm_params.h"
+#include "src/base/status.h"
+#include "src/device/accelerator.h"
+#include "src/model/model_config.h"
+#include "src/model/product_plan.h"
+
+namespace baton {
+
+// Products of up to so many rows are always our own: those of recorded decode steps
+// (device_batch.h), which no foreign kernel enters, and those that packed weights are read for as
+// they are.
+inline constexpr uint32_t kMaxOwnRows = 128;
+
+// By whom products of many rows are.
+struct FastMode {
+  std::shared_ptr<const cublaslt::CublasLtTable> library;  // null: our own kernels only
+  std::string plan_folder;                                 // where plans are kept; "": nowhere
+};
+
+// Between a logit of fast mode and of our own kernels, in units of the row's root mean square, at
+// most: both choose the same token where the largest logit leads by more than twice as much. Where
+// sums in another order round to another bf16, what follows rounds otherwise too, so at worst the
+// two modes round independently: some 8 times a layer, each by 2^-9 at most. Such errors add in
+// squares: 2^-9 sqrt(8 layers) in one mode, twice that between two, and 4 times that for the worst
+// logit of a row. Measured: 2.3e-2 of 0.117 (fast_products_test; seven layers), and one mode
+// against exact arithmetic 0.11 of the half of 0.242 (thirty layers). Not for mixtures of experts:
+// where another expert is chosen there is no bound.
+double FastLogitBound(const ModelConfig& config);
+
+// Products with one matrix, or with that of each layer.
+struct FastSite {
+  std::string name;  // for the log
+  cublaslt::LtShape shape;
+  const DeviceBuffer* x;  // [max_rows][k]; any content, also afterwards
+  const DeviceBuffer* y;  // [max_rows][n]; likewise
+  uint32_t max_rows;
+  // Puts the product of the first m rows by our own kernels into the stream.
+  std::function<Status(uint32_t m)> multiply;
+  // The weights [n][k] in bf16, which are there once the stream gets so far; until the next call of
+  // any site.
+  std::function<StatusOr<const void*>()> weights;
+};
+
+// See the file comment.
+class FastProducts {
+ public:
+  // Null, with one line of the log that says why, where the library cannot be used or is wrong:
+  // each product that it takes is compared with our own, and the relative L2 error is at most
+  // kMaxError. Errors are the device's. The library outlives it.
+  static StatusOr<std::unique_ptr<FastProducts>> Create(const FastMode& mode, Accelerator* device,
+                                                        std::span<const FastSite> sites);
+  // A bf16 output differs by an ulp (2^-8) at most, an fp32 one as sums in another order do.
+  static constexpr double kMaxError = 0x1p-8;
+  static constexpr double kMaxFloatError = 2e-4;
+
+  // Whether such a product is the library's.
+  bool Takes(const cuda::GemmParams& params) const;
+  // Puts a product that it takes into the stream.
+  Status Multiply(const cuda::GemmParams& params) const;
+
+  // What of it decides bits, for numerics_id: "cublaslt=13.0.2 rows>128".
+  std::string NumericsText() const;
+
+ private:
+  // Of one site; ranges of rows ascend.
+  struct Product {
+    std::unique_ptr<cublaslt::LtProduct> product;
+    std::vector<PlannedProduct> ranges;
+    std::vector<bool> takes;  // [rows - kMaxOwnRows - 1]
+  };
+  FastProducts(Accelerator* device, std::unique_ptr<cublaslt::LtHandle> handle)
+      : device_(device), handle_(std::move(handle)) {}
+
+  // OK: it can be used. FailedPrecondition: it cannot, and why.
+  Status Prepare(const FastMode& mode, std::span<const FastSite> sites);
+  ProductPlan Questions(std::span<const FastSite> sites) const;
+  // Has answers from a file, or times candidates and keeps what was found.
+  Status Answer(const FastMode& mode, std::span<const FastSite> sites, ProductPlan* plan);
+  Status Tune(const FastSite& site, cublaslt::LtProduct* product, PlannedProduct* planned);
+  // Puts the largest product of a range; FailedPrecondition where the library refuses the call.
+  Status Put(const FastSite& site, cublaslt::LtProduct* product, const PlannedProduct& planned,
+             const void* weights);
+  StatusOr<double> TimeOf(const FastSite& site, cublaslt::LtProduct* product,
+                          const PlannedProduct& planned);
+  Status FillRows(const FastSite& site);
+  Status CheckSite(const FastSite& site, Product* product);
+  StatusOr<double> ErrorOf(const FastSite& site, Product* product, const PlannedProduct& planned,
+                           std::span<const float> expected);
+  // Rows [first, first + count) of y.
+  Status ReadRows(const FastSite& site, uint32_t first, std::vector<float>* rows);
+  Status PoisonRows(const FastSite& site, uint32_t first);
+  // What it takes, by numbers of rows.
+  void NoteRows(const FastSite& site, Product* product);
+  const Product* Find(const cublaslt::LtShape& shape) const;
+  cublaslt::LtWorkspace Workspace() const { return {workspace_.data(), workspace_.size_bytes()}; }
+
+  Accelerator* const device_;
+  const std::unique_ptr<cublaslt::LtHandle> handle_;  // before the products, which use it
+  DeviceBuffer workspace_;
+  std::vector<Product> products_;
+  std::string refused_;  // by the library, for the log
+};
+
+}  // namespace baton
+
+#endif  // BATON_MODEL_FAST_PRODUCTS_H_

@@ -1,0 +1,46 @@
+// ProductPlan: which algorithm of cuBLASLt multiplies which product, as it was timed on a machine,
+// and the file that keeps it: the next start of the same model on the same kind of machine times
+// nothing. A plan is a pure function of its questions and of the library's version, so a file is
+// written once and never changed. Any thread. Private to src/model.
+#ifndef BATON_MODEL_PRODUCT_PLAN_H_
+#define BATON_MODEL_PRODUCT_PLAN_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "kernels/cublaslt/lt_product.h"
+#include "src/base/status.h"
+
+namespace baton {
+
+// Products of one shape with (rows of the bucket before, rows] rows.
+struct PlannedProduct {
+  cublaslt::LtShape shape;
+  uint32_t rows;
+  // Of the library's version that the plan names; none: it has none, and our own kernels multiply.
+  std::optional<cublasLtMatmulAlgo_t> algorithm = {};
+};
+
+// See the file comment.
+struct ProductPlan {
+  std::string machine;  // one line: what decides how long an algorithm takes
+  std::vector<PlannedProduct> products;
+};
+
+// The file of a plan that asks the same, "FOLDER/HASH.plan".
+std::string PlanPath(const std::string& folder, const ProductPlan& plan);
+
+// Fills in the algorithms of a plan that has its machine and products. NotFound without a file;
+// DataLoss naming what is wrong with it when it is damaged or answers other questions; then the
+// plan is unchanged.
+Status ReadPlan(const std::string& path, ProductPlan* plan);
+
+// Keeps a plan, in place of a file that was damaged. What another process has kept meanwhile stays.
+// ResourceExhausted or Unavailable with the reason.
+Status WritePlan(const std::string& path, const ProductPlan& plan);
+
+}  // namespace baton
+
+#endif  // BATON_MODEL_PRODUCT_PLAN_H_

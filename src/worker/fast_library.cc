@@ -1,0 +1,29 @@
+#include "src/worker/fast_library.h"
+
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "src/base/library.h"
+#include "src/base/log.h"
+
+namespace baton {
+
+StatusOr<FastMode> FindFastMode(const WorkerConfig& config, DeviceKind kind) {
+  const bool is_named = !config.cublaslt_library.empty();
+  // The library that a machine with GPUs has takes their memory and streams only.
+  const bool looks_around = kind == DeviceKind::kCuda;
+  if (config.deterministic || !(is_named || looks_around)) return FastMode{};
+  StatusOr<cublaslt::CublasLtTable> table = cublaslt::LoadCublasLt(
+      {.library = config.cublaslt_library, .python_folders = PythonFolders()});
+  if (!table.ok() && is_named) return WithPrefix(table.status(), "--cublaslt-library");
+  if (!table.ok()) {
+    BATON_LOG_WARN("all products are by our own kernels: {}",
+                   std::string(table.status().message()));
+    return FastMode{};
+  }
+  return FastMode{.library = std::make_shared<const cublaslt::CublasLtTable>(*std::move(table)),
+                  .plan_folder = config.plan_folder};
+}
+
+}  // namespace baton

@@ -1,0 +1,20 @@
+// Where a worker's fast mode comes from: the flags, and what this machine has. Any thread.
+#ifndef BATON_WORKER_FAST_LIBRARY_H_
+#define BATON_WORKER_FAST_LIBRARY_H_
+
+#include "src/base/status.h"
+#include "src/device/device.h"
+#include "src/model/fast_products.h"
+#include "src/worker/worker_config.h"
+
+namespace baton {
+
+// By whom a model on a device of that kind multiplies many rows: our own kernels alone with
+// --deterministic, and on the runner unless a library is named. On a GPU also, with one line of the
+// log that says why, when none is found. NotFound or FailedPrecondition when one is named that
+// cannot be loaded.
+StatusOr<FastMode> FindFastMode(const WorkerConfig& config, DeviceKind kind);
+
+}  // namespace baton
+
+#endif  // BATON_WORKER_FAST_LIBRARY_H_

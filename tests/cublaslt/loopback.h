@@ -1,0 +1,14 @@
+// What the loopback of cuBLASLt tells its tests beyond cuBLASLt's own interface.
+#ifndef BATON_TESTS_CUBLASLT_LOOPBACK_H_
+#define BATON_TESTS_CUBLASLT_LOOPBACK_H_
+
+#include <cstdint>
+
+extern "C" {
+
+// Products that this process has had from it.
+uint64_t baton_cublaslt_loopback_products(void);
+
+}  // extern "C"
+
+#endif  // BATON_TESTS_CUBLASLT_LOOPBACK_H_

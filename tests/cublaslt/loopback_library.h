@@ -1,0 +1,57 @@
+// The loopback of cuBLASLt as tests load it, and its faults.
+#ifndef BATON_TESTS_CUBLASLT_LOOPBACK_LIBRARY_H_
+#define BATON_TESTS_CUBLASLT_LOOPBACK_LIBRARY_H_
+
+#include <dlfcn.h>
+
+#include <cstdint>
+#include <cstdlib>
+#include <string>
+
+#include "kernels/cublaslt/cublaslt_library.h"
+#include "src/base/check.h"
+#include "tests/cublaslt/loopback.h"
+
+namespace baton::cublaslt_test {
+
+// Of this build.
+inline std::string BuiltLibrary(const std::string& name) {
+  const char* const build = std::getenv("BATON_BUILD_DIR");
+  return std::string(build == nullptr ? "build" : build) + "/tests/cublaslt/" + name;
+}
+inline std::string LoopbackPath() { return BuiltLibrary("libbaton_cublaslt_loopback.so"); }
+
+// Loaded once.
+inline const cublaslt::CublasLtTable& LoopbackTable() {
+  static const cublaslt::CublasLtTable table = [] {
+    auto loaded = cublaslt::LoadCublasLt({.library = LoopbackPath()});
+    BATON_CHECK(loaded.ok(), "{}", loaded.status().ToString());
+    return *std::move(loaded);
+  }();
+  return table;
+}
+
+// Products that the loopback has computed in this process.
+inline uint64_t NumProducts() {
+  void* const library = dlopen(LoopbackTable().path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  const auto products = reinterpret_cast<decltype(&baton_cublaslt_loopback_products)>(
+      dlsym(library, "baton_cublaslt_loopback_products"));
+  const uint64_t count = products();
+  dlclose(library);  // the table keeps it
+  return count;
+}
+
+// Faults of the loopback (loopback.cc) for as long as it lives; one thread.
+class ScopedFaults {
+ public:
+  explicit ScopedFaults(const std::string& faults) {
+    setenv("BATON_CUBLASLT_LOOPBACK", faults.c_str(), 1);
+  }
+  ~ScopedFaults() { unsetenv("BATON_CUBLASLT_LOOPBACK"); }
+  ScopedFaults(const ScopedFaults&) = delete;
+  ScopedFaults& operator=(const ScopedFaults&) = delete;
+};
+
+}  // namespace baton::cublaslt_test
+
+#endif  // BATON_TESTS_CUBLASLT_LOOPBACK_LIBRARY_H_
