@@ -1,6 +1,7 @@
 #include "kernels/embed.h"
 
 #include <bit>
+#include <cstring>
 
 #include "kernels/kv_piece.h"
 #include "kernels/math.h"
@@ -17,6 +18,17 @@ void Dequantize(PackedScales coded, const WeightBlock& block, float* out) {
   }
 }
 
+float FloatOf(WeightType type, uint32_t bits) {
+  switch (type) {
+    case WeightType::kF16:
+      return FloatFromHalf(static_cast<uint16_t>(bits));
+    case WeightType::kBf16:
+      return FloatFromBf16(static_cast<uint16_t>(bits));
+    default:
+      return std::bit_cast<float>(bits);
+  }
+}
+
 void EmbedRow(const PackedMatrix& matrix, uint32_t row, float* out) {
   if (matrix.traits().quantized()) {
     for (uint32_t b = 0; b < matrix.k() / kQuantBlock; ++b) {
@@ -25,18 +37,7 @@ void EmbedRow(const PackedMatrix& matrix, uint32_t row, float* out) {
     return;
   }
   for (uint32_t i = 0; i < matrix.k(); ++i) {
-    const uint32_t bits = matrix.ElementBits(row, i);
-    switch (matrix.type()) {
-      case WeightType::kF16:
-        out[i] = FloatFromHalf(static_cast<uint16_t>(bits));
-        break;
-      case WeightType::kBf16:
-        out[i] = FloatFromBf16(static_cast<uint16_t>(bits));
-        break;
-      default:
-        out[i] = std::bit_cast<float>(bits);
-        break;
-    }
+    out[i] = FloatOf(matrix.type(), matrix.ElementBits(row, i));
   }
 }
 
@@ -50,6 +51,27 @@ void EmbedRows(ThreadPool& pool, const PackedMatrix& matrix, std::span<const int
                      EmbedRow(matrix, static_cast<uint32_t>(ids[r]), out + size_t{r} * matrix.k());
                    }
                  });
+}
+
+bool DequantizeRow(WeightType type, const std::byte* raw, uint32_t k, float* out) {
+  const WeightTraits& traits = TraitsOf(type);
+  if (!traits.quantized()) {
+    for (uint32_t i = 0; i < k; ++i) {
+      uint32_t bits = 0;  // little endian
+      std::memcpy(&bits, raw + size_t{i} * traits.block_bytes, traits.block_bytes);
+      out[i] = FloatOf(type, bits);
+    }
+    return true;
+  }
+  const uint32_t blocks_of_raw = traits.block_elements / kQuantBlock;
+  bool is_finite = true;
+  for (uint32_t b = 0; b < k / kQuantBlock; ++b) {
+    WeightBlock block = {};
+    traits.unpack(raw + size_t{b / blocks_of_raw} * traits.block_bytes, b % blocks_of_raw, &block);
+    is_finite = is_finite && HasFiniteScales(traits.scales, block);
+    Dequantize(traits.scales, block, out + size_t{b} * kQuantBlock);
+  }
+  return is_finite;
 }
 
 void ZeroUnusedSlots(const RopeAppendArgs& args, const AttentionSpan& span) {

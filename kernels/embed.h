@@ -13,6 +13,10 @@ namespace baton {
 void EmbedRows(ThreadPool& pool, const PackedMatrix& matrix, std::span<const int32_t> ids,
                float* out);
 
+// A raw row of `k` elements as it lies in a model file, to out [k]: the values of EmbedRows. False
+// when a scale or min of it is an infinity or a NaN, which Pack refuses.
+bool DequantizeRow(WeightType type, const std::byte* raw, uint32_t k, float* out);
+
 // When span's last row leaves its block part-full and the block was begun by this span, zeroes the
 // unused token slots of that block and layer, for all heads. Slots of a block that was begun
 // earlier were zeroed then.

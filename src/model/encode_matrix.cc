@@ -1,10 +1,12 @@
 #include "src/model/encode_matrix.h"
 
 #include <algorithm>
-#include <span>
+#include <atomic>
+#include <cstring>
 
-#include "kernels/ops.h"
-#include "kernels/packed_matrix.h"
+#include "kernels/embed.h"
+#include "src/base/atomic_min.h"
+#include "src/base/check.h"
 #include "src/model/quantize.h"
 #include "src/model/tensor_plan.h"
 
@@ -16,6 +18,36 @@ uint64_t RowBytes(uint64_t k, GgmlType type) {
   return k / row.block_elements * row.block_bytes;
 }
 
+// Rows [n][k] in `type`, to out [n][row_bytes].
+struct EncodedRows {
+  GgmlType type;
+  uint32_t n;
+  uint32_t k;
+  std::byte* out;
+};
+
+// Calls weights_of(row, fp32 [k]) for each row; the first that gives false is returned, n if none.
+template <typename WeightsOf>
+uint32_t EncodeEach(const EncodedRows& rows, ThreadPool& pool, const WeightsOf& weights_of) {
+  const uint64_t row_bytes = RowBytes(rows.k, rows.type);
+  std::atomic<uint32_t> bad_row = rows.n;
+  pool.RunRanges(rows.n, 8, 4 * pool.num_threads(), [&](TaskRange range, uint32_t) {
+    std::vector<float> weights(rows.k);
+    for (uint32_t row = range.begin; row < range.end; ++row) {
+      if (!weights_of(row, weights.data())) LowerTo(row, &bad_row);
+      EncodeRow(rows.type, weights, rows.out + row * row_bytes);
+    }
+  });
+  return bad_row;
+}
+
+void EncodeFp8To(const Fp8Rows& rows, GgmlType type, ThreadPool& pool, std::byte* out) {
+  EncodeEach({type, rows.n, rows.k, out}, pool, [&rows](uint32_t row, float* weights) {
+    rows.Weights(row, weights);
+    return true;
+  });
+}
+
 }  // namespace
 
 uint64_t EncodedRowBytes(const GgufTensor& tensor, GgmlType type) {
@@ -23,43 +55,44 @@ uint64_t EncodedRowBytes(const GgufTensor& tensor, GgmlType type) {
 }
 
 std::vector<std::byte> EncodeFp8(const Fp8Rows& rows, GgmlType type, ThreadPool& pool) {
-  const uint64_t row_bytes = RowBytes(rows.k, type);
-  std::vector<std::byte> out(rows.n * row_bytes);
-  pool.RunRanges(rows.n, 8, 4 * pool.num_threads(), [&](TaskRange range, uint32_t) {
-    std::vector<float> weights(rows.k);
-    for (uint32_t row = range.begin; row < range.end; ++row) {
-      rows.Weights(row, weights.data());
-      EncodeRow(type, weights, out.data() + row * row_bytes);
-    }
-  });
+  std::vector<std::byte> out(rows.n * RowBytes(rows.k, type));
+  EncodeFp8To(rows, type, pool, out.data());
   return out;
+}
+
+absl::Status EncodeRows(const GgufTensor& tensor, GgmlType type, ThreadPool& pool,
+                        std::span<std::byte> out) {
+  const auto k = static_cast<uint32_t>(tensor.dims[0]);
+  const auto n = static_cast<uint32_t>(tensor.num_elements() / tensor.dims[0]);
+  BATON_CHECK(out.size() == n * RowBytes(k, type), "{} rows of {} elements in {} bytes", n, k,
+              out.size());
+  if (tensor.fp8() != nullptr) {
+    EncodeFp8To(Fp8RowsOf(tensor), type, pool, out.data());
+    return OkStatus();
+  }
+  const WeightType from = WeightTypeOf(tensor);
+  const size_t raw_bytes = RawRowBytes(from, k);
+  if (tensor.type->id == static_cast<uint32_t>(type) && !TraitsOf(from).quantized()) {
+    pool.RunRanges(n, 8, 4 * pool.num_threads(), [&](TaskRange range, uint32_t) {
+      std::memcpy(out.data() + range.begin * raw_bytes,
+                  tensor.data.data() + range.begin * raw_bytes, range.size() * raw_bytes);
+    });
+    return OkStatus();
+  }
+  const uint32_t bad_row =
+      EncodeEach({type, n, k, out.data()}, pool, [&](uint32_t row, float* weights) {
+        return DequantizeRow(from, tensor.data.data() + row * raw_bytes, k, weights);
+      });
+  if (bad_row == n) return OkStatus();
+  return InvalidArgument("row {} of {} has a {} block whose scale is not a finite number", bad_row,
+                         n, TraitsOf(from).name);
 }
 
 absl::StatusOr<std::vector<std::byte>> EncodeMatrix(const GgufTensor& tensor, GgmlType type,
                                                     ThreadPool& pool) {
-  if (tensor.fp8() != nullptr) return EncodeFp8(Fp8RowsOf(tensor), type, pool);
-  const uint32_t k = static_cast<uint32_t>(tensor.dims[0]);
-  const uint32_t n = static_cast<uint32_t>(tensor.num_elements() / tensor.dims[0]);
-  BATON_ASSIGN_OR_RETURN(const PackedMatrix matrix,
-                         PackedMatrix::Pack(WeightTypeOf(tensor), tensor.data, n, k, pool));
-  BATON_ASSIGN_OR_RETURN(const Ops* ops, OpsFor(Isa::kAuto));
-  const uint64_t row_bytes = EncodedRowBytes(tensor, type);
-  std::vector<std::byte> out(n * row_bytes);
-  constexpr uint32_t kRows = 256;
-  std::vector<float> rows(size_t{std::min(kRows, n)} * k);
-  std::vector<int32_t> ids;
-  for (uint32_t begin = 0; begin < n; begin += kRows) {
-    const uint32_t count = std::min(kRows, n - begin);
-    ids.clear();
-    for (uint32_t i = 0; i < count; ++i) ids.push_back(static_cast<int32_t>(begin + i));
-    ops->embed(pool, matrix, ids, rows.data());
-    pool.RunRanges(count, 8, 4 * pool.num_threads(), [&](TaskRange range, uint32_t) {
-      for (uint32_t i = range.begin; i < range.end; ++i) {
-        EncodeRow(type, std::span(rows).subspan(size_t{i} * k, k),
-                  out.data() + (begin + i) * row_bytes);
-      }
-    });
-  }
+  std::vector<std::byte> out(tensor.num_elements() / tensor.dims[0] *
+                             EncodedRowBytes(tensor, type));
+  BATON_RETURN_IF_ERROR(EncodeRows(tensor, type, pool, out));
   return out;
 }
 

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "kernels/fp8_rows.h"
@@ -18,9 +19,12 @@ namespace baton {
 // Bytes of one row of the tensor in `type`; its width is a multiple of the type's block.
 uint64_t EncodedRowBytes(const GgufTensor& tensor, GgmlType type);
 
-// All rows of the tensor in `type`, one of EncodeRow's (quantize.h). Dequantised through the packed
-// form, the one place that knows every type's blocks. Errors as PackedMatrix::Pack. Memory: the
-// matrix packed, in the new type, and 256 rows of it in fp32.
+// All rows of the tensor in `type`, one of EncodeRow's (quantize.h), to `out`
+// [rows][EncodedRowBytes]. InvalidArgument naming the first row whose scale is not a finite number.
+// Rows that are of the type already are copied. Memory: a row in fp32 for each thread.
+absl::Status EncodeRows(const GgufTensor& tensor, GgmlType type, ThreadPool& pool,
+                        std::span<std::byte> out);
+// To memory of their own. Errors as EncodeRows.
 absl::StatusOr<std::vector<std::byte>> EncodeMatrix(const GgufTensor& tensor, GgmlType type,
                                                     ThreadPool& pool);
 // The same of rows in fp8; no errors.

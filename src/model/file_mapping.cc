@@ -24,6 +24,7 @@ absl::StatusOr<FileMapping> FileMapping::Open(const std::string& path) {
   if (::fstat(fd.get(), &info) != 0) return OpenError("cannot stat");
   if (!S_ISREG(info.st_mode)) return NotFound("not a regular file");
   FileMapping out;
+  out.identity_ = {path, info.st_dev, info.st_ino};
   if (info.st_size == 0) return out;
   const size_t size = static_cast<size_t>(info.st_size);
   void* address = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd.get(), 0);

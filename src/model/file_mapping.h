@@ -6,6 +6,7 @@
 #define BATON_MODEL_FILE_MAPPING_H_
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <string>
 #include <utility>
@@ -14,13 +15,22 @@
 
 namespace baton {
 
+// Which file it is, so that it can be opened once more: by its name, if that still is this file.
+struct FileIdentity {
+  std::string path;
+  uint64_t device = 0;
+  uint64_t inode = 0;
+};
+
 // The owner of a mapping; move-only.
 class FileMapping {
  public:
   FileMapping() = default;
-  FileMapping(FileMapping&& other) noexcept : bytes_(std::exchange(other.bytes_, {})) {}
+  FileMapping(FileMapping&& other) noexcept
+      : bytes_(std::exchange(other.bytes_, {})), identity_(std::move(other.identity_)) {}
   FileMapping& operator=(FileMapping&& other) noexcept {
     std::swap(bytes_, other.bytes_);
+    std::swap(identity_, other.identity_);
     return *this;
   }
   FileMapping(const FileMapping&) = delete;
@@ -33,9 +43,11 @@ class FileMapping {
   static absl::StatusOr<FileMapping> Open(const std::string& path);
 
   std::span<const std::byte> bytes() const { return bytes_; }
+  const FileIdentity& identity() const { return identity_; }
 
  private:
   std::span<const std::byte> bytes_;
+  FileIdentity identity_;
 };
 
 }  // namespace baton

@@ -46,7 +46,9 @@ absl::StatusOr<std::unique_ptr<GgufFile>> GgufFile::OpenPart(const std::string& 
   }
   std::unique_ptr<GgufFile> file(new GgufFile());
   file->bytes_ = mapping->bytes();
-  file->storage_.push_back(std::make_shared<FileMapping>(*std::move(mapping)));
+  const auto kept = std::make_shared<const FileMapping>(*std::move(mapping));
+  file->storage_.push_back(kept);
+  file->mappings_.push_back(kept.get());
   BATON_RETURN_IF_ERROR(file->Parse(max_header_bytes));
   return file;
 }
@@ -75,6 +77,7 @@ absl::StatusOr<std::unique_ptr<GgufFile>> GgufFile::FromAssembly(GgufAssembly as
   file->storage_ = {header, std::move(assembly.storage)};
   BATON_RETURN_IF_ERROR(file->Parse());
   file->tensors_ = std::move(assembly.tensors);
+  file->mappings_ = std::move(assembly.mappings);
   file->file_bytes_ = assembly.file_bytes;
   file->is_folder_ = true;
   BATON_RETURN_IF_ERROR(file->IndexTensors());

@@ -77,12 +77,15 @@ struct GgufSplit {
   uint64_t num_tensors = 0;  // split.tensors.count: of all parts
 };
 
+class FileMapping;  // file_mapping.h
+
 // A model that was put together in memory.
 struct GgufAssembly {
   std::vector<std::byte> header;        // GGUF magic, counts and metadata, no tensors
   std::vector<GgufTensor> tensors;      // unique names
   uint64_t file_bytes = 0;              // of what it was made from
-  std::shared_ptr<const void> storage;  // owns the names and the data of `tensors`
+  std::shared_ptr<const void> storage;  // owns the names and the data of `tensors`, `mappings` too
+  std::vector<const FileMapping*> mappings;  // the files in which data of `tensors` lies
 };
 
 // The opened file; see the file comment.
@@ -109,6 +112,9 @@ class GgufFile {
   bool is_folder() const { return is_folder_; }
   const std::vector<GgufEntry>& entries() const { return entries_; }   // in file order
   const std::vector<GgufTensor>& tensors() const { return tensors_; }  // in file order
+
+  // The files in which tensors lie; what lies in none of them was made in memory.
+  std::span<const FileMapping* const> mappings() const { return mappings_; }
 
   const GgufTensor* FindTensor(std::string_view name) const;  // nullptr when absent
   const GgufValue* FindValue(std::string_view key) const;     // nullptr when absent
@@ -143,6 +149,7 @@ class GgufFile {
   uint64_t header_bytes_ = 0;  // of all parts
   // Keeps what the views point into: the mappings, an assembly.
   std::vector<std::shared_ptr<const void>> storage_;
+  std::vector<const FileMapping*> mappings_;  // of storage_
   GgufSplit split_;
   uint32_t version_ = 0;
   uint32_t alignment_ = 32;

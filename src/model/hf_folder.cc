@@ -398,7 +398,10 @@ absl::StatusOr<std::unique_ptr<GgufFile>> OpenHfFolder(const std::string& path) 
   BATON_RETURN_IF_ERROR(ShardReader(path, *storage).Read());
   GgufAssembly assembly;
   BATON_ASSIGN_OR_RETURN(assembly.tensors, TensorConverter(config, *storage).Convert());
-  for (const auto& file : storage->files) assembly.file_bytes += file->file_bytes();
+  for (const auto& file : storage->files) {
+    assembly.file_bytes += file->file_bytes();
+    assembly.mappings.push_back(&file->mapping());
+  }
   assembly.header = config.keys.Header();
   assembly.storage = storage;
   return GgufFile::FromAssembly(std::move(assembly));

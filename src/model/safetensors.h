@@ -50,6 +50,8 @@ class SafetensorsFile {
   static absl::StatusOr<std::unique_ptr<SafetensorsFile>> FromBytes(
       std::span<const std::byte> bytes);
 
+  // Empty when it was parsed from bytes.
+  const FileMapping& mapping() const { return mapping_; }
   uint64_t file_bytes() const { return bytes_.size(); }
   uint64_t header_bytes() const { return header_bytes_; }
   const std::vector<SafetensorsTensor>& tensors() const { return tensors_; }  // by ascending name

@@ -11,6 +11,7 @@
 
 #include "gtest/gtest.h"
 
+#include "kernels/embed.h"
 #include "tests/kernels/kernel_fixtures.h"
 
 namespace baton {
@@ -89,6 +90,23 @@ TEST(Dequantize, EveryTypeGivesTheBitsOfThePythonPackage) {
     }
   }
   EXPECT_EQ(seen.size(), size_t{kNumWeightTypes});
+}
+
+// The same without packing, as weights are encoded for devices.
+TEST(Dequantize, RawRowsGiveTheBitsOfThePackedOnes) {
+  const DequantizedFile file = ReadFile();
+  for (const Dequantized& expected : file.types) {
+    const size_t row_bytes = RawRowBytes(expected.type, file.k);
+    std::vector<float> actual(file.k);
+    for (uint32_t row = 0; row < file.n; ++row) {
+      const std::byte* const raw = expected.raw.data() + row * row_bytes;
+      EXPECT_TRUE(DequantizeRow(expected.type, raw, file.k, actual.data()));
+      EXPECT_EQ(std::memcmp(actual.data(), expected.values.data() + size_t{row} * file.k,
+                            file.k * sizeof(float)),
+                0)
+          << TraitsOf(expected.type).name << " row " << row;
+    }
+  }
 }
 
 }  // namespace
