@@ -1,5 +1,9 @@
 // What a stranger, an older or newer peer, or one that repeats what it overheard may try on a data
 // connection: each is refused with a counted reason, and nobody else notices.
+#include <fcntl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
 #include <functional>
 #include <memory>
 #include <string>
@@ -8,6 +12,7 @@
 #include "gtest/gtest.h"
 
 #include "kvcache/transport/socket_io.h"
+#include "src/base/check.h"
 #include "src/base/unique_fd.h"
 #include "src/base/xxh3.h"
 #include "tests/kvcache/transport/raw_peer.h"
@@ -294,6 +299,49 @@ TEST(HostilePeerTest, ARecordedSessionOpensNothing) {
   EXPECT_TRUE(Eventually(
       [&] { return Refused(d, BadSliceReason::kWrongEpoch) == SmallLayout().num_layers; }));
   EXPECT_EQ(d.transport->Stats().slices_received, received);
+}
+
+// Pipes, whose other ends know when nobody has a descriptor of this one any more.
+struct Pipe {
+  Pipe() {
+    int ends[2] = {-1, -1};
+    BATON_CHECK(pipe2(ends, O_CLOEXEC | O_NONBLOCK) == 0, "no pipe");
+    reads = UniqueFd(ends[0]);
+    writes = UniqueFd(ends[1]);
+  }
+  // At the end of the file.
+  bool IsClosed() const {
+    char byte = 0;
+    return read(reads.get(), &byte, 1) == 0;
+  }
+
+  UniqueFd reads;
+  UniqueFd writes;
+};
+
+TEST(HostilePeerTest, DescriptorsBeyondWhatIsTakenAreClosed) {
+  for (const size_t max : {size_t{1}, size_t{3}, kMaxPassedFds}) {
+    int ends[2] = {-1, -1};
+    ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+    const UniqueFd sender(ends[0]);
+    const UniqueFd receiver(ends[1]);
+    Pipe pipes[kMaxPassedFds];
+    std::vector<int> numbers;
+    for (const Pipe& passed : pipes) numbers.push_back(passed.writes.get());
+    char byte = 'x';
+    iovec part{&byte, 1};
+    ASSERT_EQ(SendParts(sender.get(), {&part, 1}, numbers).bytes, 1u);
+    for (Pipe& passed : pipes) passed.writes.reset();
+    PassedFds taken{.max = max, .fds = {}};
+    ASSERT_EQ(ReceiveParts(receiver.get(), {&part, 1}, &taken).bytes, 1u);
+    ASSERT_EQ(taken.fds.size(), max);
+    for (size_t i = 0; i < kMaxPassedFds; ++i) EXPECT_EQ(pipes[i].IsClosed(), i >= max) << i;
+    // In their order.
+    for (size_t i = 0; i < max; ++i) {
+      taken.fds[i].reset();
+      EXPECT_TRUE(pipes[i].IsClosed()) << i;
+    }
+  }
 }
 
 }  // namespace
