@@ -71,7 +71,7 @@ class FastProducts {
   // kMaxError. Errors are the device's. The library outlives it.
   static StatusOr<std::unique_ptr<FastProducts>> Create(const FastMode& mode, Accelerator* device,
                                                         std::span<const FastSite> sites);
-  // A bf16 output differs by an ulp (2^-8) at most, an fp32 one as sums in another order do.
+  // As if half of an ulp were wrong everywhere in bf16; in fp32, as sums in another order differ.
   static constexpr double kMaxError = 0x1p-8;
   static constexpr double kMaxFloatError = 2e-4;
 

@@ -136,8 +136,9 @@ void RouterCore::MoveAwayFrom(RegisteredWorker& worker, int64_t now_us) {
   }
 }
 
-// False when there is no room for it elsewhere, only workers of other numerics are there, the links
-// that its KV could take are not up yet, or this placement gave no token so far.
+// False when there is no room for it elsewhere, only workers of other numerics are there (or of
+// fast mode, to which its KV does not go), the links that its KV could take are not up yet, or this
+// placement gave no token so far.
 bool RouterCore::TryMove(RouterRequest& request, const RegisteredWorker& worker, int64_t now_us) {
   const bool has_kv = (request.verified || request.is_local) && request.merge.num_known() > 0;
   // A hand-over repeats a token that is known: one that only its worker knows would cross without
@@ -159,7 +160,9 @@ bool RouterCore::TryMove(RouterRequest& request, const RegisteredWorker& worker,
   const bool waits_for_pair = route.path == Route::Path::kLocal &&
                               ShouldWaitForPair(route.reason, *request.spec.model, now_us);
   const bool takes_kv = planned.source.value() != 0;
-  bool may_move = has_room && (takes_kv || !(waits_for_link || waits_for_pair));
+  // What was seen would be computed again, and tokens come faster than it is asked for.
+  const bool may_differ = request.varies && request.merge.num_known() > 0;
+  bool may_move = has_room && (takes_kv || !(waits_for_link || waits_for_pair || may_differ));
   if (may_move && request.exact) {  // else it had better end where it is
     const LeaseId decode = planned.table.decode_leases[route.decode_idx];
     may_move = request.ExactBy(route, registry_.Find(decode)->description);

@@ -94,6 +94,24 @@ TEST(NumericsTest, AFastStreamGoesOnFromAllThatWasSeen) {
   }
 }
 
+TEST(NumericsTest, AFastStreamLeavesADrainingWorkerWithItsKvOnly) {
+  for (const bool is_fast : {true, false}) {
+    FakeCluster cluster({.mode = kAlone});
+    cluster.Join(is_fast ? Fast("drains") : Other("drains"));
+    const RequestUid uid = cluster.Submit(cluster.Request("prompt"));
+    cluster.Text("drains", uid, 0, "ab");
+    cluster.Join(is_fast ? Fast("next") : Other("next"));
+    for (int i = 0; i < 15; ++i) {
+      cluster.Report("drains", {}, std::nullopt, /*draining=*/true);
+      cluster.Advance(100'000, {"next"});
+    }
+    EXPECT_EQ(OrdersOf(cluster, "next", uid).size(), is_fast ? 0u : 1u);
+    cluster.Text("drains", uid, 2, "c", FinishReason::kLength);
+    ASSERT_TRUE(cluster.sink->result.has_value());
+    EXPECT_EQ(cluster.sink->Text(), "abc");
+  }
+}
+
 TEST(NumericsTest, SeveralChoicesOfAFastWorkerAreNotComputedAgain) {
   FakeCluster cluster({.mode = kAlone});
   cluster.Join(Fast("lost"));
