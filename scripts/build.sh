@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Builds Baton. Usage: scripts/build.sh [PRESET] [ninja target ...], PRESET one of dev, release, cuda,
-# cuda-all, asan, tsan, fuzz.
+# Builds Baton. Usage: scripts/build.sh [PRESET] [ninja target ...], PRESET one of dev, release,
+# cuda, cuda-all, asan, tsan, fuzz.
 # The default preset is release; its binary is then linked as build/baton.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -10,8 +10,8 @@ shift || true
 case "$preset" in
   dev | release | cuda | cuda-all | asan | tsan | fuzz) ;;
   *)
-    echo "build.sh: unknown preset '$preset'; it is dev, release, cuda, cuda-all, asan, tsan or fuzz" \
-      >&2
+    echo "build.sh: unknown preset '$preset'; choose dev, release, cuda, cuda-all, asan, tsan" \
+      "or fuzz" >&2
     exit 2
     ;;
 esac

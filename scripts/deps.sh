@@ -127,7 +127,7 @@ fi
 # The CUDA compiler and NCCL, with every part pinned: the wheels' own dependencies are not, and
 # parts of different releases do not work together (ptxas stops at "Unsupported .version").
 cuda_wheels=(nvidia-cuda-nvcc==13.0.88 nvidia-cuda-crt==13.0.88 nvidia-nvvm==13.0.88
-  nvidia-cuda-runtime==13.0.96 nvidia-cuda-cccl==13.0.85
+  nvidia-cuda-runtime==13.0.96 nvidia-cuda-cccl==13.0.85 nvidia-nvtx==13.0.85
   nvidia-nccl-cu13==2.28.9  # nccl.h is compared with our declarations
   nvidia-cuda-cuobjdump==13.5.37 nvidia-cuda-nvdisasm==13.5.37)  # read what 13.0 makes
 has_cuda_13() {

@@ -4,7 +4,7 @@ certificates, and two empty folders.
 
   build_image.py --binary build/release/baton-static --out build/image/baton-cpu.tar
   build_image.py --binary build/release/baton-static --rootfs FOLDER      (for the Containerfile)
-  build_image.py --cuda --binary build/cuda/baton [--nccl libnccl.so.2] --out baton-cuda.tar
+  build_image.py --cuda --binary build/cuda-all/baton [--nccl libnccl.so.2] --out baton-cuda.tar
 
 The CPU image has a static binary. With --cuda the binary is dynamic, since it opens the driver when
 it runs, and its libraries come along; the driver's own come from the node. Prints one line of JSON:

@@ -8,7 +8,14 @@ file(GLOB BATON_CUDA_WHEELS
 find_program(BATON_NVCC nvcc HINTS "$ENV{CUDA_HOME}/bin" /usr/local/cuda/bin ${BATON_CUDA_WHEELS})
 find_program(BATON_CUOBJDUMP cuobjdump HINTS "$ENV{CUDA_HOME}/bin" /usr/local/cuda/bin
   ${BATON_CUDA_WHEELS})
+# NVTX is headers only: a part of the toolkit, and a wheel of its own.
+list(TRANSFORM BATON_CUDA_WHEELS REPLACE "/bin$" "/include" OUTPUT_VARIABLE nvtx_hints)
+find_path(BATON_NVTX_INCLUDE nvtx3/nvToolsExt.h HINTS "$ENV{CUDA_HOME}/include"
+  /usr/local/cuda/include ${nvtx_hints})
 if(BATON_CUDA)
+  if(NOT BATON_NVTX_INCLUDE)
+    message(FATAL_ERROR "nvtx3/nvToolsExt.h is missing; run scripts/deps.sh --cuda")
+  endif()
   if(NOT CMAKE_CUDA_COMPILER AND NOT DEFINED ENV{CUDACXX})
     if(NOT BATON_NVCC)
       message(FATAL_ERROR "nvcc is missing; install CUDA 13.0 or run scripts/deps.sh --cuda")

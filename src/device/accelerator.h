@@ -27,6 +27,7 @@
 #include "src/base/status.h"
 #include "src/base/unique_fd.h"
 #include "src/device/device.h"
+#include "src/device/step_stage.h"
 
 namespace baton {
 
@@ -51,6 +52,8 @@ class Accelerator {
   // Multiprocessors on which stream() runs: a part of the device's where it is divided. An H200's
   // for what has none.
   virtual uint32_t num_sms() const { return 132; }
+  // Who hears what an engine thread of this device is at; null when nobody listens.
+  virtual StageSink* stages() const { return nullptr; }
   // Names the order and rounding of everything that is computed here; part of numerics_id.
   virtual std::string_view arithmetic() const = 0;
   // The calling thread's work goes to this device from now on. Cheap when it does already.

@@ -173,6 +173,7 @@ void EngineCore::Handle(EngineEvent event) {
 
 void EngineCore::HandlePeerMessage(const PeerMessage& message) {
   if (message.message == nullptr || parts_.transport == nullptr) return;
+  const StageRange transfer(parts_.stages, StepStage::kTransfer);
   // What only P receives goes to the sources, what only D receives to the destinations; a Revoke
   // says who sent it.
   const HandoffMessage& m = *message.message;

@@ -128,6 +128,8 @@ class EngineCore : private TransferOwner, private LayerHook {
 
   // engine_step.cc: one step.
   bool RunStep();
+  // False when there is nothing to compute.
+  bool PlanStep();
   // The planned step, by Forward.
   void Compute();
   void Begin(StepBatch* step);

@@ -14,6 +14,7 @@
 #include "scheduler/scheduler.h"
 #include "src/base/clock.h"
 #include "src/base/ids.h"
+#include "src/device/step_stage.h"
 #include "src/engine/engine_types.h"
 #include "src/engine/kv_store.h"
 #include "src/model/forward_model.h"
@@ -50,6 +51,7 @@ struct EngineParts {
   PrefixListener* prefixes = nullptr;  // hears what the prefix cache holds; may be null
   // Hears of every step and how long it took; engine thread. May be empty.
   std::function<void(const StepShape&, int64_t elapsed_us)> on_step;
+  StageSink* stages = nullptr;  // hears what the engine thread is at; may be null
   const Clock* clock = &SystemClock();
 };
 

@@ -380,6 +380,7 @@ void EngineCore::OnDestVerified(const RequestKey& key, const TransferResult& res
 
 void EngineCore::OnDestBound(const RequestKey& key, const Seal& seal,
                              std::span<const BlockHandle> blocks) {
+  const StageRange adopt(parts_.stages, StepStage::kAdopt);
   LiveRequest* const request = FindLive(key);
   if (request == nullptr) {
     // Cancelled in the same turn; nobody runs it.

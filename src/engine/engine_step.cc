@@ -24,13 +24,22 @@ void CheckComputed(const Status& status) {
 
 }  // namespace
 
+bool EngineCore::PlanStep() {
+  if (!scheduler_.HasWork()) return false;
+  const StageRange planned(parts_.stages, StepStage::kPlan);
+  const BatchPlan& plan = scheduler_.Plan(now_us_);
+  if (plan.empty()) return false;
+  LowerPlan(plan);
+  NotePlanned(plan);
+  return true;
+}
+
 bool EngineCore::RunStep() {
+  if (!in_flight_ && !PlanStep()) return false;
+  // Of steps that overlap, the one that ends in this turn.
+  const StepShape& shape = scheduler_.plan().shape;
+  const StageRange step(parts_.stages, StageOfStep(shape.prefill_tokens, shape.decode_rows));
   if (!in_flight_) {
-    if (!scheduler_.HasWork()) return false;
-    const BatchPlan& plan = scheduler_.Plan(now_us_);
-    if (plan.empty()) return false;
-    LowerPlan(plan);
-    NotePlanned(plan);
     outbox_.Flush();
     step_began_us_ = parts_.clock->NowUs();
     if (!parts_.model->overlaps_steps() || !seals_.empty() || !batch().IsChosenWhole()) {
@@ -54,15 +63,18 @@ bool EngineCore::RunStep() {
 void EngineCore::Compute() {
   sources_.BeginStep();
   SealHits();
-  const Status status = parts_.model->Forward(batch().batch(), kv_view_,
-                                              seals_.empty() ? nullptr : this, batch().logits());
-  CheckComputed(status);
+  {
+    const StageRange forward(parts_.stages, StepStage::kForward);
+    CheckComputed(parts_.model->Forward(batch().batch(), kv_view_, seals_.empty() ? nullptr : this,
+                                        batch().logits()));
+  }
   FinishStep();
 }
 
 // ---- Steps that overlap.
 
 void EngineCore::Begin(StepBatch* step) {
+  const StageRange launch(parts_.stages, StepStage::kLaunch);
   CheckComputed(parts_.model->Begin(step->batch(), kv_view_));
 }
 
@@ -78,7 +90,10 @@ void EngineCore::BeginNext() {
 }
 
 void EngineCore::EndStep() {
-  CheckComputed(parts_.model->End(batch().chosen()));
+  {
+    const StageRange wait(parts_.stages, StepStage::kWait);
+    CheckComputed(parts_.model->End(batch().chosen()));
+  }
   FinishStep();
   const BatchPlan& next = scheduler_.plan();
   in_flight_ = !next.empty();
@@ -162,6 +177,8 @@ void EngineCore::NoteSeals(const BatchItem& item, const SequenceUse& use) {
 
 // What the prefix index had may cross before anything is computed.
 void EngineCore::SealHits() {
+  if (hit_seals_.empty()) return;
+  const StageRange seals(parts_.stages, StepStage::kSeal);
   for (const StepSeal& seal : hit_seals_) {
     sources_.HashAndSeal(seal.transfer, seal.first_ordinal, seal.num_ordinals, now_us_);
   }
@@ -170,6 +187,7 @@ void EngineCore::SealHits() {
 // ---- Between two layers.
 
 void EngineCore::OnLayerStored(uint32_t layer) {
+  const StageRange seals(parts_.stages, StepStage::kSeal);
   for (const StepSeal& seal : seals_) {
     sources_.HashLayer(seal.transfer, seal.first_ordinal, seal.num_ordinals, layer);
   }
@@ -231,6 +249,7 @@ void EngineCore::EndRequests() {
 }
 
 void EngineCore::SampleAll(const BatchPlan& plan) {
+  const StageRange sample(parts_.stages, StepStage::kSample);
   for (size_t i = 0; i < plan.items.size(); ++i) {
     const BatchItem& item = plan.items[i];
     ItemResult& result = results_.emplace_back();

@@ -275,13 +275,15 @@ Status WorkerProcess::Parts::MakeEngine() {
   const auto on_step = [this](const StepShape& shape, int64_t elapsed_us) {
     admin->OnStep(shape, elapsed_us);
   };
+  StageSink* const stages = device.accelerator == nullptr ? nullptr : device.accelerator->stages();
   BATON_ASSIGN_OR_RETURN(engine, Engine::Create(engine_config, {.model = model.get(),
                                                                 .kv = kv->store(),
                                                                 .transport = kv->transport(),
                                                                 .wire = &wire,
                                                                 .listener = sessions.get(),
                                                                 .prefixes = prefixes.get(),
-                                                                .on_step = on_step}));
+                                                                .on_step = on_step,
+                                                                .stages = stages}));
   sessions->set_engine(engine.get());
   sessions->set_observer([this](const RequestStatus& status) {
     if (status.state == RequestState::kVerified) admin->OnVerified(status);

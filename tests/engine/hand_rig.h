@@ -36,6 +36,7 @@ struct HandWorkerOptions {
   uint64_t hash_bytes_per_turn = 1;  // one block
   bool has_device = false;           // kernels use a memory of their own
   bool overlaps_steps = false;       // the model chooses tokens, and its steps overlap
+  StageSink* stages = nullptr;
 };
 
 // One engine without a thread.
@@ -71,6 +72,7 @@ class HandWorker {
                             .transport = faulty_.get(),
                             .wire = wire,
                             .listener = &recorder_,
+                            .stages = options.stages,
                             .clock = clock};
     EXPECT_TRUE(EngineCore::CheckConfig(config, parts).ok());
     core_ = std::make_unique<EngineCore>(config, parts, &inbox_);

@@ -9,6 +9,8 @@
 #include "fmt/format.h"
 #include "nlohmann/json.hpp"
 
+#include "src/device/step_stage.h"
+
 namespace baton {
 namespace {
 
@@ -145,13 +147,10 @@ void AddSteps(size_t pid, const TracePage& page, EventList* events) {
   if (page.steps.empty()) return;
   events->NameRow(pid, kStepsRow, "steps");
   for (const TracedStep& step : page.steps) {
-    const char* const kind = step.num_decode_rows == 0      ? "prefill step"
-                             : step.num_prefill_tokens == 0 ? "decode step"
-                                                            : "mixed step";
     events->Add(pid, kStepsRow,
                 {.begin_us = step.end_us - step.elapsed_us,
                  .end_us = step.end_us,
-                 .name = kind,
+                 .name = StepStageName(StageOfStep(step.num_prefill_tokens, step.num_decode_rows)),
                  .args = {{"prefill_tokens", step.num_prefill_tokens},
                           {"decode_rows", step.num_decode_rows}},
                  .parts = {}});

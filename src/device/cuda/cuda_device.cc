@@ -6,6 +6,7 @@
 #include "src/base/size_text.h"
 #include "src/device/cuda/driver_entry.h"
 #include "src/device/cuda/green_contexts.h"
+#include "src/device/cuda/nvtx_stages.h"
 #include "src/device/cuda/shared_memory.h"
 #include "src/device/gpu_code.h"
 
@@ -157,6 +158,8 @@ void CudaDevice::Enter(std::unique_ptr<SmPart> part, void* stream, uint32_t num_
   num_sms_ = part_->num_sms();
   part_text_ = fmt::format(", {} of {} multiprocessors", part_->num_sms(), num_sms);
 }
+
+StageSink* CudaDevice::stages() const { return NvtxStages(); }
 
 void CudaDevice::MakeCurrent() { (void)cudaSetDevice(ordinal_); }
 

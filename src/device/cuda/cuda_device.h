@@ -35,6 +35,7 @@ class CudaDevice final : public Accelerator {
   std::string_view product() const override { return product_; }
   std::string_view arithmetic() const override { return arithmetic_; }
   uint32_t num_sms() const override { return num_sms_; }
+  StageSink* stages() const override;
   void MakeCurrent() override;
   void* stream() const override { return stream_; }
   absl::StatusOr<std::unique_ptr<Accelerator>> Share() override;

@@ -29,7 +29,8 @@ struct ForeignTools {
 // What a stage runs on, and how much of it.
 struct StageInput {
   const DeviceBody& body;
-  int major;     // compute capability; Hopper's arithmetic is expected of 9 only
+  int major;     // compute capability; arithmetic is expected where a model of it is known
+                 // (TensorCoreOf)
   bool is_tiny;  // a few values of each kind: for the runner, and under a sanitizer
   MeasuredLimits limits = {};
   ForeignTools tools = {};
