@@ -10,10 +10,10 @@
 #include "src/model/batch_check.h"
 #include "src/model/device_rank.h"
 #include "src/model/device_weights.h"
-#include "src/model/model_weights.h"
 #include "src/model/numerics.h"
 #include "src/model/pack_tensor.h"
 #include "src/model/tensor_plan.h"
+#include "src/model/weight_loader.h"
 
 namespace baton {
 
@@ -51,19 +51,24 @@ absl::StatusOr<std::unique_ptr<DeviceModel>> DeviceModel::Load(const GgufFile& f
   BATON_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(file));
   BATON_RETURN_IF_ERROR(model->TakeConfig(config));
   BATON_ASSIGN_OR_RETURN(const TensorPlan plan, PlanTensors(file, config));
-  BATON_RETURN_IF_ERROR(CheckVectors(file));
-  BATON_RETURN_IF_ERROR(CheckElements(file, *options.pool));
+  WeightParts parts;
   for (uint32_t index = 0; index < options.num_ranks; ++index) {
-    Accelerator* const device = model->DeviceOfRank(index);
-    device->MakeCurrent();
-    BATON_ASSIGN_OR_RETURN(
-        DeviceWeights weights,
-        DeviceWeights::Load(plan, {&config, {index, options.num_ranks}, options.keeps_packed},
-                            device, *options.pool));
+    BATON_ASSIGN_OR_RETURN(DeviceWeights weights,
+                           DeviceWeights::Allocate(plan,
+                                                   {.config = &config,
+                                                    .rank = {index, options.num_ranks},
+                                                    .keeps_packed = options.keeps_packed,
+                                                    .device = model->DeviceOfRank(index),
+                                                    .device_idx = model->DeviceIdxOfRank(index)},
+                                                   parts));
     model->weights_.push_back(std::make_shared<const DeviceWeights>(std::move(weights)));
   }
+  BATON_ASSIGN_OR_RETURN(
+      const UploadedWeights uploaded,
+      UploadWeights(file, config, parts, {.devices = model->devices_, .pool = options.pool}));
+  model->load_report_ = uploaded.report;
   if (plan.rope_factors != nullptr) model->rope_factors_ = FloatsOf(*plan.rope_factors);
-  BATON_RETURN_IF_ERROR(model->Complete(HashWeights(file, config)));
+  BATON_RETURN_IF_ERROR(model->Complete(uploaded.weights_id));
   return model;
 }
 
@@ -199,7 +204,7 @@ Status DeviceModel::Complete(const std::string& weights_id) {
 }
 
 Accelerator* DeviceModel::DeviceOfRank(uint32_t rank) const {
-  return devices_[devices_.size() == 1 ? 0 : rank];
+  return devices_[DeviceIdxOfRank(rank)];
 }
 
 bool DeviceModel::is_deterministic() const { return ranks_[0]->fast() == nullptr; }

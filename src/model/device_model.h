@@ -28,6 +28,7 @@
 #include "src/model/fast_products.h"
 #include "src/model/forward_model.h"
 #include "src/model/gguf.h"
+#include "src/model/weight_load_report.h"
 
 namespace baton {
 
@@ -112,6 +113,8 @@ class DeviceModel final : public LoadedModel {
   static uint32_t KernelsAStep(const ModelConfig& config);
   size_t weight_bytes() const override;
   size_t packed_bytes() const;  // of them, in matrices that are packed
+  // What loading the weights took; of FromWeights nothing.
+  const WeightLoadReport& load_report() const { return load_report_; }
   // Whether the device passed CheckWgmma.
   bool allows_wgmma() const { return *options_.allows_wgmma; }
   // Likewise CheckWgmmaAttention.
@@ -156,6 +159,7 @@ class DeviceModel final : public LoadedModel {
   Status TellStored(LayerHook* hook, bool waits);
 
   Accelerator* DeviceOfRank(uint32_t rank) const;
+  size_t DeviceIdxOfRank(uint32_t rank) const { return devices_.size() == 1 ? 0 : rank; }
   // Calls it with every rank, whose device is current. Its first error.
   template <typename Call>
   Status ForEachRank(const Call& call) const;
@@ -175,8 +179,9 @@ class DeviceModel final : public LoadedModel {
   std::string weights_id_;
   std::string numerics_id_;
   std::string numerics_text_;
-  std::vector<float> rope_factors_;    // as FillRopeTable's
-  RankWeights weights_;                // of all models of Share
+  std::vector<float> rope_factors_;  // as FillRopeTable's
+  RankWeights weights_;              // of all models of Share
+  WeightLoadReport load_report_;
   std::vector<Accelerator*> devices_;  // of ranks 0, 1, ..., or the one of all
   // Owned by the thread that calls Forward.
   std::vector<std::unique_ptr<DeviceRank>> ranks_;

@@ -1,155 +1,105 @@
 #include "src/model/device_weights.h"
 
 #include <initializer_list>
-#include <span>
-#include <string>
 #include <utility>
 
-#include "kernels/math.h"
-#include "src/model/encode_matrix.h"
 #include "src/model/pack_tensor.h"
 
 namespace baton {
 namespace {
 
-absl::StatusOr<DeviceBuffer> CopyToDevice(Accelerator* device, std::span<const std::byte> bytes,
-                                          std::string_view name) {
-  BATON_ASSIGN_OR_RETURN(DeviceBuffer buffer, DeviceBuffer::Create(device, bytes.size(), name));
-  BATON_RETURN_IF_ERROR(device->CopyIn(buffer.data(), bytes.data(), bytes.size()));
-  return buffer;
-}
+// Cuts of tensors whose rows lie below one another in one matrix.
+using MatrixCuts = std::initializer_list<TensorCut>;
 
-// Tensors whose rows lie below one another in one matrix; none of them null.
-using MatrixParts = std::initializer_list<const GgufTensor*>;
+uint64_t NumMatrices(const TensorCut& cut) { return cut.tensor->dims[2] * cut.tensor->dims[3]; }
 
-uint32_t RowsOf(const GgufTensor& tensor) {
-  return static_cast<uint32_t>(tensor.num_elements() / tensor.dims[0]);
-}
-
-// The format in which the parts can be joined; kBf16 when they have none.
-cuda::PackedFormat FormatOf(const MatrixParts& parts) {
-  const GgufTensor* const first = *parts.begin();
-  const GgufTensor* const last = *(parts.end() - 1);
-  for (const GgufTensor* part : parts) {
-    const bool joins = part == last || RowsOf(*part) % cuda::kPackedRows == 0;
-    if (!joins || PackedFormatOf(*part) != PackedFormatOf(*first)) return cuda::PackedFormat::kBf16;
+// The format in which the cuts can be joined; kBf16 when they have none. Each begins with a tile,
+// and so does each of several matrices.
+cuda::PackedFormat FormatOf(const MatrixCuts& cuts) {
+  const cuda::PackedFormat format = PackedFormatOf(*cuts.begin());
+  const TensorCut* const last = cuts.end() - 1;
+  for (const TensorCut& cut : cuts) {
+    const bool ends = &cut == last && NumMatrices(cut) == 1;
+    const bool joins = ends || cut.rows.count % cuda::kPackedRows == 0;
+    if (!joins || PackedFormatOf(cut) != format) return cuda::PackedFormat::kBf16;
   }
-  return PackedFormatOf(*first);
+  return format;
 }
 
-// The same of parts that are all experts in turn, each of which is to be whole tiles.
-cuda::PackedFormat FormatOfExperts(const MatrixParts& parts) {
-  const bool is_whole = (*parts.begin())->dims[1] % cuda::kPackedRows == 0;
-  return is_whole ? FormatOf(parts) : cuda::PackedFormat::kBf16;
-}
+// Allocates the weights of a rank and notes what is to be copied there.
+class WeightPlacer {
+ public:
+  WeightPlacer(const DeviceWeightsPart& part, WeightParts& parts)
+      : part_(part), shares_(SharesOf(*part.config, part.rank)), parts_(parts) {}
 
-// One part as it lies on the device.
-absl::StatusOr<std::vector<std::byte>> RowsFor(cuda::PackedFormat format, const GgufTensor& part,
-                                               ThreadPool& pool) {
-  if (format == cuda::PackedFormat::kBf16) return EncodeMatrix(part, GgmlType::kBf16, pool);
-  const auto k = static_cast<uint32_t>(part.dims[0]);
-  std::vector<std::byte> out(cuda::PackedBytes(format, RowsOf(part), k));
-  BATON_RETURN_IF_ERROR(PackTensor(part, pool, out));
-  return out;
-}
-
-size_t BytesFor(cuda::PackedFormat format, const GgufTensor& part) {
-  if (format == cuda::PackedFormat::kBf16) return part.num_elements() * sizeof(uint16_t);
-  return cuda::PackedBytes(format, RowsOf(part), static_cast<uint32_t>(part.dims[0]));
-}
-
-// Where weights go, and how.
-struct Loader {
-  bool keeps_packed;
-  Accelerator* device;
-  ThreadPool& pool;
-};
-
-absl::StatusOr<DeviceMatrix> LoadMatrix(const MatrixParts& parts, const Loader& loader) {
-  DeviceMatrix out;
-  if (loader.keeps_packed) out.format = FormatOf(parts);
-  size_t total = 0;
-  for (const GgufTensor* part : parts) total += BytesFor(out.format, *part);
-  const std::string name((*parts.begin())->name);
-  BATON_ASSIGN_OR_RETURN(out.data, DeviceBuffer::Create(loader.device, total, name));
-  size_t done = 0;
-  for (const GgufTensor* part : parts) {
-    const absl::StatusOr<std::vector<std::byte>> rows = RowsFor(out.format, *part, loader.pool);
-    if (!rows.ok()) {
-      return WithPrefix(rows.status(), fmt::format("tensor \"{}\"", part->name));
-    }
-    BATON_RETURN_IF_ERROR(
-        loader.device->CopyIn(out.data.data() + done, rows->data(), rows->size()));
-    done += rows->size();
+  // An empty one when there is no such tensor.
+  absl::StatusOr<DeviceBuffer> PlaceVector(const GgufTensor* tensor) {
+    if (tensor == nullptr) return DeviceBuffer();
+    BATON_ASSIGN_OR_RETURN(DeviceMatrix vector, Place({WholeOf(tensor)}, {}));
+    return std::move(vector.data);
   }
-  return out;
-}
 
-// Of each expert the rows of its gate, then those of its up: the experts of both tensors in turn.
-absl::StatusOr<DeviceMatrix> LoadGateUpOfExperts(const LayerTensors& tensors,
-                                                 const Loader& loader) {
-  DeviceMatrix out;
-  if (loader.keeps_packed) out.format = FormatOfExperts({tensors.gate, tensors.up});
-  const size_t num_experts = tensors.gate->dims[2];
-  const size_t part_bytes = BytesFor(out.format, *tensors.gate) / num_experts;
-  BATON_ASSIGN_OR_RETURN(out.data, DeviceBuffer::Create(loader.device, 2 * num_experts * part_bytes,
-                                                        tensors.gate->name));
-  size_t place = 0;
-  for (const GgufTensor* tensor : {tensors.gate, tensors.up}) {
-    const absl::StatusOr<std::vector<std::byte>> rows = RowsFor(out.format, *tensor, loader.pool);
-    if (!rows.ok()) {
-      return WithPrefix(rows.status(), fmt::format("tensor \"{}\"", tensor->name));
-    }
-    for (size_t expert = 0; expert < num_experts; ++expert) {
-      BATON_RETURN_IF_ERROR(
-          loader.device->CopyIn(out.data.data() + (2 * expert + place) * part_bytes,
-                                rows->data() + expert * part_bytes, part_bytes));
-    }
-    ++place;
+  absl::StatusOr<DeviceMatrix> PlaceMatrix(const MatrixCuts& cuts) {
+    WeightForm form;
+    if (part_.keeps_packed) form.format = FormatOf(cuts);
+    return Place(cuts, form);
   }
-  return out;
-}
 
-absl::StatusOr<DeviceMatrix> LoadDownOfExperts(const GgufTensor& tensor, const Loader& loader) {
-  const bool is_packed = FormatOfExperts({&tensor}) != cuda::PackedFormat::kBf16;
-  return LoadMatrix({&tensor}, {loader.keeps_packed && is_packed, loader.device, loader.pool});
-}
-
-absl::StatusOr<DeviceBuffer> LoadVector(const GgufTensor* tensor, Accelerator* device) {
-  if (tensor == nullptr) return DeviceBuffer();
-  std::vector<uint16_t> rounded;
-  for (const float value : FloatsOf(*tensor)) rounded.push_back(Bf16FromFloat(value));
-  return CopyToDevice(device, std::as_bytes(std::span(rounded)), tensor->name);
-}
-
-absl::StatusOr<DeviceBuffer> LoadBias(const LayerTensors& tensors, Accelerator* device) {
-  if (tensors.q_bias == nullptr) return DeviceBuffer();
-  const std::vector<float> values = QkvBiasOf(tensors);
-  return CopyToDevice(device, std::as_bytes(std::span(values)), tensors.q_bias->name);
-}
-
-absl::StatusOr<DeviceLayer> LoadLayer(const LayerTensors& tensors, const Loader& loader) {
-  Accelerator* const device = loader.device;
-  DeviceLayer out;
-  BATON_ASSIGN_OR_RETURN(out.attn_norm, LoadVector(tensors.attn_norm, device));
-  BATON_ASSIGN_OR_RETURN(out.qkv, LoadMatrix({tensors.q, tensors.k, tensors.v}, loader));
-  BATON_ASSIGN_OR_RETURN(out.qkv_bias, LoadBias(tensors, device));
-  BATON_ASSIGN_OR_RETURN(out.q_norm, LoadVector(tensors.q_norm, device));
-  BATON_ASSIGN_OR_RETURN(out.k_norm, LoadVector(tensors.k_norm, device));
-  BATON_ASSIGN_OR_RETURN(out.attn_output, LoadMatrix({tensors.attn_output}, loader));
-  BATON_ASSIGN_OR_RETURN(out.post_attn_norm, LoadVector(tensors.post_attn_norm, device));
-  BATON_ASSIGN_OR_RETURN(out.ffn_norm, LoadVector(tensors.ffn_norm, device));
-  BATON_ASSIGN_OR_RETURN(out.post_ffn_norm, LoadVector(tensors.post_ffn_norm, device));
-  if (tensors.router == nullptr) {
-    BATON_ASSIGN_OR_RETURN(out.gate_up, LoadMatrix({tensors.gate, tensors.up}, loader));
-    BATON_ASSIGN_OR_RETURN(out.down, LoadMatrix({tensors.down}, loader));
+  absl::StatusOr<DeviceLayer> PlaceLayer(const LayerTensors& tensors) {
+    DeviceLayer out;
+    BATON_ASSIGN_OR_RETURN(out.attn_norm, PlaceVector(tensors.attn_norm));
+    BATON_ASSIGN_OR_RETURN(out.qkv,
+                           PlaceMatrix({CutOf(tensors.q, shares_.q), CutOf(tensors.k, shares_.kv),
+                                        CutOf(tensors.v, shares_.kv)}));
+    BATON_ASSIGN_OR_RETURN(out.qkv_bias, PlaceBias(tensors));
+    BATON_ASSIGN_OR_RETURN(out.q_norm, PlaceVector(tensors.q_norm));
+    BATON_ASSIGN_OR_RETURN(out.k_norm, PlaceVector(tensors.k_norm));
+    BATON_ASSIGN_OR_RETURN(out.attn_output,
+                           PlaceMatrix({CutColumnsOf(tensors.attn_output, shares_.q)}));
+    BATON_ASSIGN_OR_RETURN(out.post_attn_norm, PlaceVector(tensors.post_attn_norm));
+    BATON_ASSIGN_OR_RETURN(out.ffn_norm, PlaceVector(tensors.ffn_norm));
+    BATON_ASSIGN_OR_RETURN(out.post_ffn_norm, PlaceVector(tensors.post_ffn_norm));
+    if (tensors.router != nullptr) {
+      BATON_ASSIGN_OR_RETURN(out.router, PlaceMatrix({WholeOf(tensors.router)}));
+    }
+    // Of each expert the rows of its gate, then those of its up.
+    BATON_ASSIGN_OR_RETURN(out.gate_up, PlaceMatrix({CutOf(tensors.gate, shares_.ffn),
+                                                     CutOf(tensors.up, shares_.ffn)}));
+    BATON_ASSIGN_OR_RETURN(out.down, PlaceMatrix({CutColumnsOf(tensors.down, shares_.ffn)}));
     return out;
   }
-  BATON_ASSIGN_OR_RETURN(out.router, LoadMatrix({tensors.router}, loader));
-  BATON_ASSIGN_OR_RETURN(out.gate_up, LoadGateUpOfExperts(tensors, loader));
-  BATON_ASSIGN_OR_RETURN(out.down, LoadDownOfExperts(*tensors.down, loader));
-  return out;
-}
+
+ private:
+  absl::StatusOr<DeviceBuffer> PlaceBias(const LayerTensors& tensors) {
+    if (tensors.q_bias == nullptr) return DeviceBuffer();
+    BATON_ASSIGN_OR_RETURN(DeviceMatrix bias, Place({CutColumnsOf(tensors.q_bias, shares_.q),
+                                                     CutColumnsOf(tensors.k_bias, shares_.kv),
+                                                     CutColumnsOf(tensors.v_bias, shares_.kv)},
+                                                    {.is_float = true}));
+    return std::move(bias.data);
+  }
+
+  // All cuts have as many matrices; the first of each lie below one another, then the second ones.
+  absl::StatusOr<DeviceMatrix> Place(const MatrixCuts& cuts, const WeightForm& form) {
+    const TensorCut& first = *cuts.begin();
+    size_t stride = 0;
+    for (const TensorCut& cut : cuts) stride += form.Bytes(cut.rows.count, cut.columns.count);
+    DeviceMatrix out;
+    out.format = form.format;
+    BATON_ASSIGN_OR_RETURN(out.data, DeviceBuffer::Create(part_.device, NumMatrices(first) * stride,
+                                                          first.tensor->name));
+    std::byte* begin = out.data.data();
+    for (const TensorCut& cut : cuts) {
+      parts_.Add({cut, form, stride, {{part_.device_idx, begin}}});
+      begin += form.Bytes(cut.rows.count, cut.columns.count);
+    }
+    return out;
+  }
+
+  const DeviceWeightsPart& part_;
+  const LayerShares shares_;
+  WeightParts& parts_;
+};
 
 // Each matrix of the model.
 template <typename Visit>
@@ -166,34 +116,22 @@ void ForEachMatrix(const DeviceWeights& weights, const Visit& visit) {
 
 }  // namespace
 
-absl::StatusOr<DeviceWeights> DeviceWeights::Load(const TensorPlan& plan,
-                                                  const DeviceWeightsPart& part,
-                                                  Accelerator* device, ThreadPool& pool) {
-  const Loader loader = {part.keeps_packed, device, pool};
+absl::StatusOr<DeviceWeights> DeviceWeights::Allocate(const TensorPlan& plan,
+                                                      const DeviceWeightsPart& part,
+                                                      WeightParts& parts) {
+  part.device->MakeCurrent();
+  WeightPlacer placer(part, parts);
   DeviceWeights out;
-  BATON_ASSIGN_OR_RETURN(out.token_embd, LoadMatrix({plan.token_embd}, loader));
+  BATON_ASSIGN_OR_RETURN(out.token_embd, placer.PlaceMatrix({WholeOf(plan.token_embd)}));
   const IndexRange logits = LogitsOfRank(*part.config, part.rank);
-  if (part.rank.count > 1) {
-    const IndexRange columns = {0, plan.output->dims[0]};
-    BATON_ASSIGN_OR_RETURN(const TensorSlice rows,
-                           SliceTensor(*plan.output, logits, columns, pool));
-    if (logits.count > 0) {
-      BATON_ASSIGN_OR_RETURN(out.output, LoadMatrix({&rows.tensor}, loader));
-    }
-  } else if (plan.output != plan.token_embd) {
-    BATON_ASSIGN_OR_RETURN(out.output, LoadMatrix({plan.output}, loader));
+  const bool has_output = part.rank.count > 1 || plan.output != plan.token_embd;
+  if (has_output && logits.count > 0) {
+    BATON_ASSIGN_OR_RETURN(out.output, placer.PlaceMatrix({CutOf(plan.output, logits)}));
   }
-  BATON_ASSIGN_OR_RETURN(out.output_norm, LoadVector(plan.output_norm, device));
+  BATON_ASSIGN_OR_RETURN(out.output_norm, placer.PlaceVector(plan.output_norm));
   out.layers.reserve(plan.layers.size());
   for (const LayerTensors& tensors : plan.layers) {
-    if (part.rank.count == 1) {
-      BATON_ASSIGN_OR_RETURN(DeviceLayer layer, LoadLayer(tensors, loader));
-      out.layers.push_back(std::move(layer));
-      continue;
-    }
-    BATON_ASSIGN_OR_RETURN(const LayerSlice slice,
-                           LayerSlice::Create(tensors, *part.config, part.rank, pool));
-    BATON_ASSIGN_OR_RETURN(DeviceLayer layer, LoadLayer(slice.tensors(), loader));
+    BATON_ASSIGN_OR_RETURN(DeviceLayer layer, placer.PlaceLayer(tensors));
     out.layers.push_back(std::move(layer));
   }
   return out;

@@ -1,6 +1,6 @@
 // DeviceWeights: the weights of a model, or of one rank of it, in the memory of an accelerator:
-// bf16, or matrices as packed as in the file. Sizes are of the rank. Built by Load, constant
-// afterwards. Private to src/model, and to checks that make random ones (DeviceModel::FromWeights).
+// bf16, or matrices as packed as in the file. Sizes are of the rank. Constant once they are
+// uploaded. Private to src/model, and to checks that make random ones (DeviceModel::FromWeights).
 #ifndef BATON_MODEL_DEVICE_WEIGHTS_H_
 #define BATON_MODEL_DEVICE_WEIGHTS_H_
 
@@ -10,10 +10,10 @@
 #include "kernels/cuda/kernel_table.h"
 #include "src/base/status.h"
 #include "src/device/accelerator.h"
-#include "src/device/thread_pool.h"
 #include "src/model/model_config.h"
 #include "src/model/model_rank.h"
 #include "src/model/tensor_plan.h"
+#include "src/model/weight_parts.h"
 
 namespace baton {
 
@@ -46,11 +46,13 @@ struct DeviceLayer {
   DeviceBuffer post_ffn_norm;   // [hidden]
 };
 
-// Which weights, and how.
+// Which weights, how, and where.
 struct DeviceWeightsPart {
   const ModelConfig* config = nullptr;  // of the whole model
   ModelRank rank;
   bool keeps_packed = true;  // matrices whose types have a format for it
+  Accelerator* device = nullptr;
+  size_t device_idx = 0;  // its number among those of all ranks
 };
 
 // See the file comment.
@@ -61,11 +63,10 @@ struct DeviceWeights {
   DeviceBuffer output_norm;  // [hidden]
   std::vector<DeviceLayer> layers;
 
-  // Packs or dequantises with `pool` and copies tensor by tensor: the host never holds more than
-  // one matrix packed and in bf16, and of a rank its part of one layer. ResourceExhausted when the
-  // device's memory is short.
-  static absl::StatusOr<DeviceWeights> Load(const TensorPlan& plan, const DeviceWeightsPart& part,
-                                            Accelerator* device, ThreadPool& pool);
+  // Memory of the device for all of them, contents undefined; `parts` is told what is to be copied
+  // there (UploadWeights). ResourceExhausted when the device's memory is short.
+  static absl::StatusOr<DeviceWeights> Allocate(const TensorPlan& plan,
+                                                const DeviceWeightsPart& part, WeightParts& parts);
 
   // Of the output layer, of one rank alone.
   const DeviceMatrix& OutputMatrix() const { return output.size_bytes() > 0 ? output : token_embd; }

@@ -20,13 +20,25 @@ IndexRange PartOf(uint64_t size, const ModelRank& rank) {
   return {rank.index * part, part};
 }
 
-IndexRange RowsOf(const GgufTensor& tensor) { return {0, tensor.dims[1]}; }
-IndexRange ColumnsOf(const GgufTensor& tensor) { return {0, tensor.dims[0]}; }
-
 // Of a row in fp8 with one scale, any columns can be taken.
 uint64_t BlockElements(const GgufTensor& tensor) {
   if (tensor.fp8() == nullptr) return tensor.type->block_elements;
   return tensor.fp8()->group < tensor.dims[0] ? tensor.fp8()->group : 1;
+}
+
+// The smallest range of whole blocks that holds `columns`.
+IndexRange WholeBlocks(const GgufTensor& tensor, const IndexRange& columns) {
+  const uint64_t step = BlockElements(tensor);
+  const uint64_t first = columns.first / step * step;
+  const uint64_t end =
+      std::min((columns.first + columns.count + step - 1) / step * step, tensor.dims[0]);
+  return {first, end - first};
+}
+
+void SetScales(std::span<const float> values, uint32_t group, TensorSlice& out) {
+  out.fp8->scales = {values, group};
+  out.fp8->type = Fp8TensorType(out.fp8->scales);
+  out.tensor.type = &out.fp8->type;
 }
 
 // The scales of the slice, which begins and ends with groups unless a row has one.
@@ -44,9 +56,7 @@ void TakeScales(const GgufTensor& tensor, const IndexRange& rows, const IndexRan
       out.fp8->values.insert(out.fp8->values.end(), of_row.begin(), of_row.end());
     }
   }
-  out.fp8->scales = {out.fp8->values, scales.group};
-  out.fp8->type = Fp8TensorType(out.fp8->scales);
-  out.tensor.type = &out.fp8->type;
+  SetScales(out.fp8->values, scales.group, out);
 }
 
 }  // namespace
@@ -83,21 +93,55 @@ IndexRange LogitsOfRank(const ModelConfig& config, const ModelRank& rank) {
   return {first, std::min<uint64_t>(part, config.vocab_size - first)};
 }
 
+TensorCut WholeOf(const GgufTensor* tensor) { return CutOf(tensor, {0, tensor->dims[1]}); }
+TensorCut CutOf(const GgufTensor* tensor, const IndexRange& rows) {
+  return {tensor, rows, {0, tensor->dims[0]}};
+}
+TensorCut CutColumnsOf(const GgufTensor* tensor, const IndexRange& columns) {
+  return {tensor, {0, tensor->dims[1]}, columns};
+}
+
+bool CutsBlocks(const TensorCut& cut) {
+  return WholeBlocks(*cut.tensor, cut.columns) != cut.columns;
+}
+
+LayerShares SharesOf(const ModelConfig& config, const ModelRank& rank) {
+  return {PartOf(config.q_size(), rank), PartOf(config.kv_size(), rank),
+          PartOf(config.ffn_size, rank)};
+}
+
+TensorSlice RowsOfTensor(const GgufTensor& tensor, const IndexRange& rows,
+                         std::span<const std::byte> bytes) {
+  TensorSlice out = {tensor, nullptr, nullptr};
+  out.tensor.num_dims = 2;
+  out.tensor.dims = {tensor.dims[0], rows.count, 1, 1};
+  out.tensor.data = bytes;
+  if (tensor.fp8() == nullptr) return out;
+  const Fp8Scales& scales = *tensor.fp8();
+  const uint64_t row_scales = (tensor.dims[0] - 1) / scales.group + 1;
+  out.fp8 = std::make_unique<TensorSlice::Fp8Part>();
+  SetScales(scales.values.subspan(rows.first * row_scales, rows.count * row_scales), scales.group,
+            out);
+  return out;
+}
+
 absl::StatusOr<TensorSlice> SliceTensor(const GgufTensor& tensor, const IndexRange& rows,
                                         const IndexRange& columns, ThreadPool& pool) {
-  const uint64_t step = BlockElements(tensor);
-  const uint64_t first = columns.first / step * step;
-  const uint64_t end =
-      std::min((columns.first + columns.count + step - 1) / step * step, tensor.dims[0]);
-  if (first != columns.first || end != columns.first + columns.count) {
+  if (columns.count == tensor.dims[0] && NumMatrices(tensor) == 1) {
+    const uint64_t row_bytes = tensor.data.size() / tensor.dims[1];
+    return RowsOfTensor(tensor, rows,
+                        tensor.data.subspan(rows.first * row_bytes, rows.count * row_bytes));
+  }
+  const IndexRange whole = WholeBlocks(tensor, columns);
+  if (whole != columns) {
     // The whole blocks around them in bf16, of which any columns can be taken.
-    BATON_ASSIGN_OR_RETURN(TensorSlice wider,
-                           SliceTensor(tensor, rows, {first, end - first}, pool));
+    BATON_ASSIGN_OR_RETURN(TensorSlice wider, SliceTensor(tensor, rows, whole, pool));
     BATON_ASSIGN_OR_RETURN(const std::vector<std::byte> encoded,
                            EncodeMatrix(wider.tensor, GgmlType::kBf16, pool));
     wider.tensor.type = FindGgufTensorType(static_cast<uint32_t>(GgmlType::kBf16));
     wider.tensor.data = encoded;
-    return SliceTensor(wider.tensor, {0, rows.count}, {columns.first - first, columns.count}, pool);
+    return SliceTensor(wider.tensor, {0, rows.count}, {columns.first - whole.first, columns.count},
+                       pool);
   }
   TensorSlice out = {tensor, std::make_unique<std::vector<std::byte>>(), nullptr};
   const GgufTensorType& type = *tensor.type;
@@ -120,42 +164,6 @@ absl::StatusOr<TensorSlice> SliceTensor(const GgufTensor& tensor, const IndexRan
   out.tensor.dims[1] = rows.count;
   out.tensor.data = *out.storage;
   if (tensor.fp8() != nullptr) TakeScales(tensor, rows, columns, out);
-  return out;
-}
-
-absl::StatusOr<LayerSlice> LayerSlice::Create(const LayerTensors& layer, const ModelConfig& config,
-                                              const ModelRank& rank, ThreadPool& pool) {
-  LayerSlice out;
-  out.tensors_ = layer;
-  const IndexRange q = PartOf(config.q_size(), rank);
-  const IndexRange kv = PartOf(config.kv_size(), rank);
-  const IndexRange ffn = PartOf(config.ffn_size, rank);
-  const auto cut = [&](const GgufTensor** tensor, const IndexRange& rows,
-                       const IndexRange& columns) -> Status {
-    StatusOr<TensorSlice> slice = SliceTensor(**tensor, rows, columns, pool);
-    if (!slice.ok()) {
-      return WithPrefix(slice.status(), fmt::format("tensor \"{}\"", (*tensor)->name));
-    }
-    out.slices_.push_back(*std::move(slice));
-    *tensor = &out.slices_.back().tensor;
-    return OkStatus();
-  };
-  LayerTensors& tensors = out.tensors_;
-  const std::pair<const GgufTensor**, IndexRange> by_rows[] = {{&tensors.q, q},
-                                                               {&tensors.k, kv},
-                                                               {&tensors.v, kv},
-                                                               {&tensors.gate, ffn},
-                                                               {&tensors.up, ffn}};
-  for (const auto& [tensor, rows] : by_rows) {
-    BATON_RETURN_IF_ERROR(cut(tensor, rows, ColumnsOf(**tensor)));
-  }
-  BATON_RETURN_IF_ERROR(cut(&tensors.attn_output, RowsOf(*tensors.attn_output), q));
-  BATON_RETURN_IF_ERROR(cut(&tensors.down, RowsOf(*tensors.down), ffn));
-  const std::pair<const GgufTensor**, IndexRange> biases[] = {
-      {&tensors.q_bias, q}, {&tensors.k_bias, kv}, {&tensors.v_bias, kv}};
-  for (const auto& [tensor, elements] : biases) {
-    if (*tensor != nullptr) BATON_RETURN_IF_ERROR(cut(tensor, RowsOf(**tensor), elements));
-  }
   return out;
 }
 

@@ -11,8 +11,8 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "src/base/status.h"
@@ -33,6 +33,8 @@ struct ModelRank {
 struct IndexRange {
   uint64_t first = 0;
   uint64_t count = 0;
+
+  bool operator==(const IndexRange&) const = default;
 };
 
 // InvalidArgument with the values when so many ranks cannot each have a part: heads, KV heads and
@@ -45,6 +47,28 @@ ModelConfig ConfigOfRank(const ModelConfig& config, uint32_t count);
 // The tokens whose logits a rank computes; the last ranks of a small vocabulary may have none.
 IndexRange LogitsOfRank(const ModelConfig& config, const ModelRank& rank);
 
+// Rows and columns of every matrix of a tensor.
+struct TensorCut {
+  const GgufTensor* tensor = nullptr;
+  IndexRange rows;
+  IndexRange columns;
+};
+TensorCut WholeOf(const GgufTensor* tensor);
+TensorCut CutOf(const GgufTensor* tensor, const IndexRange& rows);            // all columns
+TensorCut CutColumnsOf(const GgufTensor* tensor, const IndexRange& columns);  // all rows
+// Whether the columns begin or end within a block of the tensor's type (of fp8, a group of one
+// scale).
+bool CutsBlocks(const TensorCut& cut);
+
+// What a rank has of a layer's matrices and biases: rows of q; of k and v; of gate and up. The same
+// columns of attn_output and of down.
+struct LayerShares {
+  IndexRange q;
+  IndexRange kv;
+  IndexRange ffn;
+};
+LayerShares SharesOf(const ModelConfig& config, const ModelRank& rank);
+
 // A tensor of a part, and what it views; moved, never copied.
 struct TensorSlice {
   struct Fp8Part {
@@ -54,27 +78,19 @@ struct TensorSlice {
   };
 
   GgufTensor tensor;
-  std::unique_ptr<std::vector<std::byte>> storage;
+  std::unique_ptr<std::vector<std::byte>> storage;  // null when it views the tensor it is cut from
   std::unique_ptr<Fp8Part> fp8;  // of a tensor in fp8: its type row and the scales
 };
 
-// `rows` and `columns` of every matrix of the tensor. It has the tensor's type where the columns
-// begin and end with blocks of it (of fp8, groups of one scale), else bf16 (EncodeMatrix, with its
-// errors).
+// Rows of all matrices of a tensor, which lie below one another, as one matrix; `bytes` are theirs,
+// wherever they lie.
+TensorSlice RowsOfTensor(const GgufTensor& tensor, const IndexRange& rows,
+                         std::span<const std::byte> bytes);
+
+// `rows` and `columns` of every matrix of the tensor. It has the tensor's type unless the columns
+// cut blocks, else bf16 (EncodeMatrix, with its errors). Whole rows of one matrix are not copied.
 absl::StatusOr<TensorSlice> SliceTensor(const GgufTensor& tensor, const IndexRange& rows,
                                         const IndexRange& columns, ThreadPool& pool);
-
-// A rank's part of a layer; the tensors that it has whole are the layer's.
-class LayerSlice {
- public:
-  static absl::StatusOr<LayerSlice> Create(const LayerTensors& layer, const ModelConfig& config,
-                                           const ModelRank& rank, ThreadPool& pool);
-  const LayerTensors& tensors() const { return tensors_; }
-
- private:
-  LayerTensors tensors_;
-  std::deque<TensorSlice> slices_;  // which does not move them
-};
 
 }  // namespace baton
 

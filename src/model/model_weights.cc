@@ -6,7 +6,6 @@
 
 #include "src/base/atomic_min.h"
 #include "src/base/hex.h"
-#include "src/base/xxh3.h"
 #include "src/model/encode_matrix.h"
 #include "src/model/tensor_plan.h"
 
@@ -190,40 +189,49 @@ absl::StatusOr<ModelWeights> LoadWeights(const TensorPlan& plan, ThreadPool& poo
   return out;
 }
 
-absl::Status CheckVectors(const GgufFile& file) {
-  for (const GgufTensor& tensor : file.tensors()) {
-    if (tensor.num_dims != 1) continue;
-    const bool divides = tensor.name == "rope_freqs.weight";
-    const std::vector<float> values = FloatsOf(tensor);
-    for (size_t i = 0; i < values.size(); ++i) {
-      if (std::isfinite(values[i]) && (values[i] > 0 || !divides)) continue;
-      return InvalidArgument("element {} of tensor \"{}\" is {}, not a {}number", i, tensor.name,
-                             values[i], divides ? "positive " : "");
-    }
+absl::Status CheckVector(const GgufTensor& vector) {
+  const bool divides = vector.name == "rope_freqs.weight";
+  const std::vector<float> values = FloatsOf(vector);
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (std::isfinite(values[i]) && (values[i] > 0 || !divides)) continue;
+    return InvalidArgument("element {} of tensor \"{}\" is {}, not a {}number", i, vector.name,
+                           values[i], divides ? "positive " : "");
   }
   return OkStatus();
 }
 
+absl::Status CheckVectors(const GgufFile& file) {
+  for (const GgufTensor& tensor : file.tensors()) {
+    if (tensor.num_dims == 1) BATON_RETURN_IF_ERROR(CheckVector(tensor));
+  }
+  return OkStatus();
+}
+
+absl::Status CheckElementsOf(const GgufTensor& rows, uint64_t first, uint64_t num_rows,
+                             ThreadPool& pool) {
+  const bool is_fp8 = rows.fp8() != nullptr;
+  if (!is_fp8 && static_cast<GgmlType>(rows.type->id) != GgmlType::kMxfp4) return OkStatus();
+  const auto count = static_cast<uint32_t>(rows.num_elements() / rows.dims[0]);
+  const uint64_t row_bytes = rows.data.size() / count;
+  std::atomic<uint32_t> bad_row = count;
+  pool.RunRanges(count, 8, 4 * pool.num_threads(), [&](TaskRange range, uint32_t) {
+    for (uint32_t row = range.begin; row < range.end; ++row) {
+      const std::span<const std::byte> bytes = rows.data.subspan(row * row_bytes, row_bytes);
+      const bool is_bad =
+          is_fp8 ? std::any_of(bytes.begin(), bytes.end(), IsNanCode) : HasInfiniteMxfp4(bytes);
+      if (!is_bad) continue;
+      LowerTo(row, &bad_row);
+      return;
+    }
+  });
+  if (bad_row == count) return OkStatus();
+  return InvalidArgument("tensor \"{}\": row {} of {} has {}", rows.name, first + bad_row.load(),
+                         num_rows, is_fp8 ? "a NaN (code 0x7F or 0xFF)" : "an infinite element");
+}
+
 absl::Status CheckElements(const GgufFile& file, ThreadPool& pool) {
   for (const GgufTensor& tensor : file.tensors()) {
-    const bool is_fp8 = tensor.fp8() != nullptr;
-    if (!is_fp8 && static_cast<GgmlType>(tensor.type->id) != GgmlType::kMxfp4) continue;
-    const uint32_t num_rows = static_cast<uint32_t>(tensor.num_elements() / tensor.dims[0]);
-    const uint64_t row_bytes = tensor.data.size() / num_rows;
-    std::atomic<uint32_t> bad_row = num_rows;
-    pool.RunRanges(num_rows, 8, 4 * pool.num_threads(), [&](TaskRange range, uint32_t) {
-      for (uint32_t row = range.begin; row < range.end; ++row) {
-        const std::span<const std::byte> bytes = tensor.data.subspan(row * row_bytes, row_bytes);
-        const bool is_bad =
-            is_fp8 ? std::any_of(bytes.begin(), bytes.end(), IsNanCode) : HasInfiniteMxfp4(bytes);
-        if (!is_bad) continue;
-        LowerTo(row, &bad_row);
-        return;
-      }
-    });
-    if (bad_row == num_rows) continue;
-    return InvalidArgument("tensor \"{}\": row {} of {} has {}", tensor.name, bad_row.load(),
-                           num_rows, is_fp8 ? "a NaN (code 0x7F or 0xFF)" : "an infinite element");
+    BATON_RETURN_IF_ERROR(CheckElementsOf(tensor, 0, tensor.num_elements() / tensor.dims[0], pool));
   }
   return OkStatus();
 }
@@ -243,21 +251,38 @@ absl::Status CheckWeightValues(const GgufFile& file, ThreadPool& pool) {
   return OkStatus();
 }
 
-std::string HashWeights(const GgufFile& file, const ModelConfig& config) {
+std::vector<const GgufTensor*> TensorsByName(const GgufFile& file) {
   std::vector<const GgufTensor*> tensors;
   for (const GgufTensor& tensor : file.tensors()) tensors.push_back(&tensor);
   std::sort(tensors.begin(), tensors.end(),
             [](const GgufTensor* a, const GgufTensor* b) { return a->name < b->name; });
-  Xxh3Stream hash;
-  hash.Update(CanonicalText(config));
-  for (const GgufTensor* tensor : tensors) {
-    hash.Update(fmt::format("\n{} {} {}\n", tensor->name, tensor->type->name, tensor->DimsText()));
-    hash.Update(tensor->data.data(), tensor->data.size());
-    if (tensor->fp8() == nullptr) continue;
-    hash.Update(tensor->fp8()->values.data(), tensor->fp8()->values.size_bytes());
-  }
-  const Hash128 digest = hash.Digest128();
+  return tensors;
+}
+
+WeightsHash::WeightsHash(const ModelConfig& config) { hash_.Update(CanonicalText(config)); }
+
+void WeightsHash::Begin(const GgufTensor& tensor) {
+  hash_.Update(fmt::format("\n{} {} {}\n", tensor.name, tensor.type->name, tensor.DimsText()));
+}
+
+void WeightsHash::End(const GgufTensor& tensor) {
+  if (tensor.fp8() == nullptr) return;
+  hash_.Update(tensor.fp8()->values.data(), tensor.fp8()->values.size_bytes());
+}
+
+std::string WeightsHash::Text() const {
+  const Hash128 digest = hash_.Digest128();
   return HexFromU64(digest.hi) + HexFromU64(digest.lo);
+}
+
+std::string HashWeights(const GgufFile& file, const ModelConfig& config) {
+  WeightsHash hash(config);
+  for (const GgufTensor* tensor : TensorsByName(file)) {
+    hash.Begin(*tensor);
+    hash.Update(tensor->data);
+    hash.End(*tensor);
+  }
+  return hash.Text();
 }
 
 }  // namespace baton

@@ -11,6 +11,7 @@
 
 #include "kernels/packed_matrix.h"
 #include "src/base/status.h"
+#include "src/base/xxh3.h"
 #include "src/device/thread_pool.h"
 #include "src/model/gguf.h"
 #include "src/model/model_config.h"
@@ -72,10 +73,15 @@ absl::StatusOr<ModelWeights> LoadWeights(const TensorPlan& plan, ThreadPool& poo
 // InvalidArgument naming the first vector (norm, bias, rope factor) with an element that is not
 // finite, or a rope factor that is not positive: every logit would be NaN.
 absl::Status CheckVectors(const GgufFile& file);
+// The same of one of them.
+absl::Status CheckVector(const GgufTensor& vector);
 
 // InvalidArgument naming the first row of an MXFP4 tensor with an element beyond fp32 (a power that
 // is finite itself, times a digit), or of an fp8 tensor with a NaN. Reads these tensors once.
 absl::Status CheckElements(const GgufFile& file, ThreadPool& pool);
+// The same of rows of one tensor of any type, which begin at row `first` of its `num_rows`.
+absl::Status CheckElementsOf(const GgufTensor& rows, uint64_t first, uint64_t num_rows,
+                             ThreadPool& pool);
 
 // What LoadWeights, CheckVectors and CheckElements would say of a file that PlanTensors
 // accepts, 16 MiB (or a row) at a time. Costs one read of the file.
@@ -84,6 +90,21 @@ absl::Status CheckWeightValues(const GgufFile& file, ThreadPool& pool);
 // Hash of the canonical config and of name, type, shape, bytes and scales of every tensor, by
 // ascending name; 32 hex digits.
 std::string HashWeights(const GgufFile& file, const ModelConfig& config);
+
+// The same, by whoever reads the tensors' bytes: Begin for each of TensorsByName, Update with its
+// bytes, which may come in pieces, End.
+class WeightsHash {
+ public:
+  explicit WeightsHash(const ModelConfig& config);
+  void Begin(const GgufTensor& tensor);
+  void Update(std::span<const std::byte> bytes) { hash_.Update(bytes.data(), bytes.size()); }
+  void End(const GgufTensor& tensor);
+  std::string Text() const;
+
+ private:
+  Xxh3Stream hash_;
+};
+std::vector<const GgufTensor*> TensorsByName(const GgufFile& file);
 
 }  // namespace baton
 

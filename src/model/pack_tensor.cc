@@ -5,8 +5,15 @@
 namespace baton {
 
 cuda::PackedFormat PackedFormatOf(const GgufTensor& tensor) {
-  if (tensor.fp8() != nullptr) return cuda::PackedFormatOf(Fp8RowsOf(tensor));
-  return cuda::PackedFormatOf(WeightTypeOf(tensor));
+  return PackedFormatOf(WholeOf(&tensor));
+}
+
+cuda::PackedFormat PackedFormatOf(const TensorCut& cut) {
+  if (CutsBlocks(cut)) return cuda::PackedFormat::kBf16;
+  const GgufTensor& tensor = *cut.tensor;
+  if (tensor.fp8() == nullptr) return cuda::PackedFormatOf(WeightTypeOf(tensor));
+  const auto k = static_cast<uint32_t>(cut.columns.count);
+  return cuda::PackedFormatOf(Fp8Rows{.k = k, .group = tensor.fp8()->group});
 }
 
 absl::Status PackTensor(const GgufTensor& tensor, ThreadPool& pool, std::span<std::byte> out) {

@@ -10,11 +10,14 @@
 #include "src/base/status.h"
 #include "src/device/thread_pool.h"
 #include "src/model/gguf.h"
+#include "src/model/model_rank.h"
 
 namespace baton {
 
 // Of a supported tensor; kBf16 when devices keep it dequantised.
 cuda::PackedFormat PackedFormatOf(const GgufTensor& tensor);
+// The same of rows and columns of it.
+cuda::PackedFormat PackedFormatOf(const TensorCut& cut);
 
 // All rows, to `out` [PackedBytes]. Errors as cuda::PackWeights and cuda::PackFp8.
 absl::Status PackTensor(const GgufTensor& tensor, ThreadPool& pool, std::span<std::byte> out);

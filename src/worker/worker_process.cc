@@ -193,7 +193,6 @@ Status WorkerProcess::Parts::LoadOnDevice(const GgufFile& file) {
   std::vector<Accelerator*> peers = device.accelerators();
   peers.erase(peers.begin());
   BATON_ASSIGN_OR_RETURN(const FastMode fast, FindFastMode(config, device.accelerator->kind()));
-  const auto begin = std::chrono::steady_clock::now();
   StatusOr<std::unique_ptr<DeviceModel>> loaded =
       DeviceModel::Load(file, {.device = device.accelerator.get(),
                                .kernels = device.kernels,
@@ -215,13 +214,10 @@ Status WorkerProcess::Parts::LoadOnDevice(const GgufFile& file) {
     return WithPrefix(loaded.status(),
                       "with quantised weights in bf16 (--device-weights packed takes less)");
   }
-  const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - begin;
-  const auto weight_bytes = static_cast<double>((*loaded)->weight_bytes());
-  BATON_LOG_INFO(
-      "computing on {}{}; weights of {}, {} of them packed, loaded in {:.2f} s ({:.2f} GB/s)",
-      device.accelerator->Describe(), RanksText(config.num_ranks, peers.size()),
-      FormatSize((*loaded)->weight_bytes()), FormatSize((*loaded)->packed_bytes()), elapsed.count(),
-      weight_bytes / 1e9 / std::max(elapsed.count(), 1e-9));
+  BATON_LOG_INFO("computing on {}{}; weights of {}, {} of them packed: {}",
+                 device.accelerator->Describe(), RanksText(config.num_ranks, peers.size()),
+                 FormatSize((*loaded)->weight_bytes()), FormatSize((*loaded)->packed_bytes()),
+                 (*loaded)->load_report().Text());
   model = *std::move(loaded);
   return OkStatus();
 }

@@ -76,6 +76,8 @@ class FakeAccelerator final : public Accelerator {
 
   // Accelerators of one GPU share what is pinned; so do all fakes.
   absl::StatusOr<std::byte*> AllocateHost(size_t size_bytes, std::string_view name) override {
+    if (num_host_allocations_left == 0) return ResourceExhausted("{} needs {}", name, size_bytes);
+    --num_host_allocations_left;
     return host_.Allocate(size_bytes, name);
   }
   void FreeHost(std::byte* begin) override { host_.Free(begin); }
@@ -119,11 +121,15 @@ class FakeAccelerator final : public Accelerator {
   static inline std::atomic<bool> refuses_pins = false;
   bool shares_memory = true;
   size_t max_allocation = ~size_t{0};
+  size_t num_host_allocations_left = ~size_t{0};
+  size_t num_copies_in_left = ~size_t{0};
   // Something was put into the stream and is not done. Any thread.
   bool IsBusy() const { return own_.num_put.load() != own_.num_done.load(); }
 
   absl::Status CopyIn(std::byte* to, const void* from, size_t size_bytes) override {
     CheckCurrent();
+    if (num_copies_in_left == 0) return Internal("the fake copies no more");
+    --num_copies_in_left;
     if (host_.Has(from, size_bytes)) {
       Put([=] { std::memcpy(to, from, size_bytes); });
       return OkStatus();
