@@ -219,7 +219,7 @@ extern const KernelInfo kAttentionWgmmaInfos[6];    // likewise
 // head_dim 64, 128, 256 of bf16; of fp8; with fewer warps likewise, but 64 of fp8.
 inline constexpr uint32_t kNumAttentionDecode = 11;
 extern const KernelInfo kAttentionDecodeInfos[kNumAttentionDecode];
-extern const KernelInfo kKvSlicesInfos[4];          // gather, then scatter: of one memory, of ranks
+extern const KernelInfo kKvSlicesInfos[4];  // gather, then scatter: of one memory, of ranks
 extern const KernelInfo kSampleInfo;
 extern const KernelInfo kRouteInfo;
 extern const KernelInfo kSortPairsInfo;
