@@ -19,7 +19,7 @@ struct DigitPlace {
   uint32_t shift;
 };
 
-DigitPlace PlaceOf(PackedFormat format, uint32_t r, uint32_t k) {
+constexpr DigitPlace PlaceOf(PackedFormat format, uint32_t r, uint32_t k) {
   const uint32_t step = k / kStepK;
   const uint32_t in_step = k % kStepK;
   const uint32_t lane = r % 8 * 4 + in_step % 8 / 2;
@@ -32,6 +32,24 @@ DigitPlace PlaceOf(PackedFormat format, uint32_t r, uint32_t k) {
   const uint32_t words = ((step / 2 * 32 + lane) * 2 + step % 2) * 8;
   if (format == PackedFormat::kE4m3) return {words + pair / 2 * 4 + pair % 2 + 2 * upper, 0};
   return {words + 2 * pair + upper, 0};
+}
+
+// PlaceOf of a whole tile, which three ways of laying digits out share.
+struct TilePlaces {
+  explicit constexpr TilePlaces(PackedFormat format) {
+    for (uint32_t r = 0; r < kPackedRows; ++r) {
+      for (uint32_t k = 0; k < kPackedK; ++k) at[r][k] = PlaceOf(format, r, k);
+    }
+  }
+  DigitPlace at[kPackedRows][kPackedK] = {};
+};
+constexpr TilePlaces kPlacesOfNibbles(PackedFormat::kQ4_0);
+constexpr TilePlaces kPlacesOfBytes(PackedFormat::kQ8_0);
+constexpr TilePlaces kPlacesOfE4m3(PackedFormat::kE4m3);
+
+const TilePlaces& PlacesOf(PackedFormat format) {
+  if (format == PackedFormat::kE4m3) return kPlacesOfE4m3;
+  return PackedDigitBits(format) == 4 ? kPlacesOfNibbles : kPlacesOfBytes;
 }
 
 void StoreHalf(std::byte* scales, uint32_t at, uint16_t half) {
@@ -74,6 +92,7 @@ bool PackRow(PackedFormat format, const RawRow& row, uint32_t r, std::byte* tile
   const WeightTraits& traits = row.traits;
   const uint32_t blocks_of_raw = traits.block_elements / kQuantBlock;
   const uint32_t offset = PackedOffset(format);
+  const auto& places = PlacesOf(format).at[r];
   bool is_finite = true;
   for (uint32_t b = 0; b < row.k / kQuantBlock; ++b) {
     WeightBlock block = {};
@@ -83,7 +102,7 @@ bool PackRow(PackedFormat format, const RawRow& row, uint32_t r, std::byte* tile
     std::byte* const tile = tiles + size_t{b / kGroupsOfTile} * PackedTileBytes(format);
     const uint32_t group = b % kGroupsOfTile;
     for (uint32_t i = 0; i < kQuantBlock; ++i) {
-      const DigitPlace place = PlaceOf(format, r, group * kQuantBlock + i);
+      const DigitPlace place = places[group * kQuantBlock + i];
       const auto digit =
           static_cast<uint8_t>(static_cast<uint32_t>(block.q[i] + int(offset)) << place.shift);
       tile[place.byte] |= static_cast<std::byte>(digit);
@@ -101,7 +120,7 @@ void PackFp8Row(const Fp8Rows& rows, uint32_t at, std::byte* tiles) {
   const float* const scales = rows.scales.data() + size_t{at} * rows.groups();
   for (uint32_t first = 0; first < rows.k; first += kPackedK, tiles += PackedTileBytes(kFormat)) {
     for (uint32_t i = 0; i < std::min(kPackedK, rows.k - first); ++i) {
-      tiles[PlaceOf(kFormat, r, i).byte] = codes[first + i];
+      tiles[kPlacesOfE4m3.at[r][i].byte] = codes[first + i];
     }
     const float scale = std::ldexp(scales[first / rows.group], 120);
     std::memcpy(tiles + PackedDigitBytes(kFormat) + 4 * size_t{r}, &scale, sizeof(scale));

@@ -55,7 +55,7 @@ class IoUring final : public ReadQueue {
   absl::Status SubmitEntries() {
     while (io_uring_sq_ready(&ring_) > 0) {
       const int submitted = io_uring_submit(&ring_);
-      if (submitted == -EINTR || submitted == -EAGAIN) continue;
+      if (submitted == -EINTR) continue;
       if (submitted < 0) return Internal("io_uring_submit: {}", ErrnoText(-submitted));
       num_under_way_ += static_cast<size_t>(submitted);
     }
