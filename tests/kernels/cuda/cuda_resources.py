@@ -4,8 +4,8 @@ Usage: cuda_resources.py NVCC CUOBJDUMP [--arch sm_90a] [--update | --no-baselin
 difference, a spill, a warning of ptxas, a wgmma that waits for the one before, an instruction that
 should be there and is not (cuda_instructions.py), or a missing compiler. The baseline is
 kernels/cuda/resources_ARCH.txt; --update writes its columns from this compiler (the dynamic columns
-stay: the kernels' test on the runner checks them). With --no-baseline, for architectures that no
-build is for yet, only spills and warnings are errors.
+stay: the kernels' test on the runner checks them). With --no-baseline, for other architectures than
+the tests' own, only spills and warnings are errors.
 """
 
 import argparse
