@@ -48,7 +48,13 @@ bool overlaps_launches() { return CurrentLimits().major >= 9; }
 absl::Status check_code_of(const void* kernel) {
   cudaFuncAttributes attributes;
   const cudaError_t error = cudaFuncGetAttributes(&attributes, kernel);
-  if (error == cudaSuccess) return absl::OkStatus();
+  if (error == cudaSuccess) {
+    // Compiled for less, a kernel waits for none that it overlaps with (gpu_body.h).
+    constexpr int kWaits = 90;
+    if (!overlaps_launches() || attributes.ptxVersion >= kWaits) return absl::OkStatus();
+    return FailedPrecondition("its code is of compute_{}, this GPU needs compute_{} or newer",
+                              attributes.ptxVersion, kWaits);
+  }
   (void)cudaGetLastError();  // not sticky
   return FailedPrecondition("{}, {}", cudaGetErrorName(error), cudaGetErrorString(error));
 }

@@ -16,8 +16,10 @@ void AddOfPackages(const std::string& folder, const std::string& name,
                    std::vector<std::string>* paths) {
   const size_t num_before = paths->size();
   std::error_code ignored;
-  for (const fs::directory_entry& package : fs::directory_iterator(folder + "/nvidia", ignored)) {
-    const fs::path path = package.path() / "lib" / name;
+  std::error_code error;
+  for (fs::directory_iterator package(folder + "/nvidia", error), end; !error && package != end;
+       package.increment(error)) {
+    const fs::path path = package->path() / "lib" / name;
     if (fs::exists(path, ignored)) paths->push_back(path.string());
   }
   std::sort(paths->begin() + static_cast<std::ptrdiff_t>(num_before), paths->end());
@@ -39,11 +41,13 @@ std::vector<std::string> Candidates(const LibraryPlaces& places) {
 
 void AddPackages(const fs::path& root, std::vector<std::string>* folders) {
   std::error_code ignored;
-  for (const fs::directory_entry& entry : fs::directory_iterator(root, ignored)) {
-    if (!entry.path().filename().string().starts_with("python3")) continue;
+  std::error_code error;
+  for (fs::directory_iterator entry(root, error), end; !error && entry != end;
+       entry.increment(error)) {
+    if (!entry->path().filename().string().starts_with("python3")) continue;
     for (const char* const name : {"site-packages", "dist-packages"}) {
-      if (fs::is_directory(entry.path() / name, ignored)) {
-        folders->push_back((entry.path() / name).string());
+      if (fs::is_directory(entry->path() / name, ignored)) {
+        folders->push_back((entry->path() / name).string());
       }
     }
   }

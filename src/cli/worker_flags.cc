@@ -45,6 +45,12 @@ Status CheckCublasLt(const WorkerTuning& tuning, bool is_processor) {
         "out",
         tuning.cublaslt_library);
   }
+  if (tuning.tensor_parallel != "1") {
+    return InvalidArgument(
+        "--cublaslt-library {}: a model divided by --tensor-parallel {} multiplies by own kernels; "
+        "leave one out",
+        tuning.cublaslt_library, tuning.tensor_parallel);
+  }
   if (is_processor) {
     return InvalidArgument("--cublaslt-library {}: cuBLASLt is for GPUs, not for the processor",
                            tuning.cublaslt_library);

@@ -25,7 +25,9 @@ bool Serves(std::string_view architecture, ComputeCapability gpu) {
   const int minor = number % 10;
   if (end != last) return gpu.major == major && gpu.minor == minor;
   if (gpu.major == major) return gpu.minor >= minor;
-  return !is_real && gpu.major > major;
+  // Code for less than sm_90 waits for no launch that it overlaps with, and these overlap.
+  constexpr int kOverlapsFrom = 9;
+  return !is_real && gpu.major > major && (gpu.major < kOverlapsFrom || major >= kOverlapsFrom);
 }
 
 }  // namespace

@@ -20,7 +20,8 @@ std::string_view BuildGpuCode();
 
 // Whether a GPU runs code for these architectures. NN-real is machine code, which GPUs of the same
 // major version and at least that minor one run; NN-virtual is PTX, which the driver compiles for
-// all that came later; NN is both. A letter behind the number (90a): that GPU alone.
+// all that came later, but below 90 not for GPUs from sm_90 on, where launches overlap; NN is both.
+// A letter behind the number (90a): that GPU alone.
 bool GpuCodeServes(std::string_view architectures, ComputeCapability gpu);
 
 // "bf16.sm80.1": the order and rounding of what a GPU computes, a part of numerics_id. By major and

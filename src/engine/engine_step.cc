@@ -80,11 +80,14 @@ void EngineCore::Begin(StepBatch* step) {
 
 void EngineCore::BeginNext() {
   if (inbox_->HasEvents()) return;
-  const BatchPlan* const ahead = scheduler_.PlanAhead();
-  if (ahead == nullptr) return;
   StepBatch& next = batches_[1 - current_];
-  next.Lower(*ahead);
-  AskForTokens(*ahead, &next);
+  {
+    const StageRange planned(parts_.stages, StepStage::kPlan);
+    const BatchPlan* const ahead = scheduler_.PlanAhead();
+    if (ahead == nullptr) return;
+    next.Lower(*ahead);
+    AskForTokens(*ahead, &next);
+  }
   Begin(&next);
   ++numbers_.num_steps_ahead;
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <filesystem>
 #include <limits>
 #include <utility>
 
@@ -106,7 +107,12 @@ Status FastProducts::Prepare(const FastMode& mode, std::span<const FastSite> sit
       const bool is_its = planned.shape == sites[i].shape && planned.algorithm.has_value();
       if (is_its && planned.rows <= sites[i].max_rows) products_[i].ranges.push_back(planned);
     }
-    BATON_RETURN_IF_ERROR(CheckSite(sites[i], &products_[i]));
+    const Status checked = CheckSite(sites[i], &products_[i]);
+    if (absl::IsFailedPrecondition(checked) && !kept_path_.empty()) {
+      std::error_code ignored;
+      std::filesystem::remove(kept_path_, ignored);  // the next start times again
+    }
+    BATON_RETURN_IF_ERROR(checked);
     NoteRows(sites[i], &products_[i]);
   }
   std::erase_if(products_, [](const Product& product) {
@@ -133,6 +139,7 @@ Status FastProducts::Answer(const FastMode& mode, std::span<const FastSite> site
   const std::string path = mode.plan_folder.empty() ? "" : PlanPath(mode.plan_folder, *plan);
   if (!path.empty()) {
     const Status read = ReadPlan(path, plan);
+    if (read.ok()) kept_path_ = path;
     if (read.ok()) return OkStatus();
     if (!absl::IsNotFound(read)) {
       BATON_LOG_WARN("{} is not used and written anew: {}", path, std::string(read.message()));
@@ -280,12 +287,14 @@ StatusOr<double> FastProducts::ErrorOf(const FastSite& site, Product* product,
 }
 
 void FastProducts::NoteRows(const FastSite& site, Product* product) {
-  uint32_t rows = kMaxOwnRows + 1;
+  const std::vector<uint32_t> ends = RangesUpTo(site.max_rows);
   size_t num_refused = 0;
   product->takes.assign(site.max_rows > kMaxOwnRows ? site.max_rows - kMaxOwnRows : 0, false);
   for (const PlannedProduct& planned : product->ranges) {
-    // A range that has no algorithm is not among these.
-    for (rows = std::max(rows, planned.rows / 2 + 1); rows <= planned.rows; ++rows) {
+    // A range that has no algorithm is not among these, and its rows are nobody's.
+    const auto end = std::find(ends.begin(), ends.end(), planned.rows);
+    const uint32_t before = end == ends.begin() ? kMaxOwnRows : *std::prev(end);
+    for (uint32_t rows = before + 1; rows <= planned.rows; ++rows) {
       const bool takes = product->product->Takes(*planned.algorithm, rows, kWorkspaceBytes);
       product->takes[rows - kMaxOwnRows - 1] = takes;
       num_refused += takes ? 0 : 1;

@@ -120,7 +120,8 @@ class FastProducts {
   const std::unique_ptr<cublaslt::LtHandle> handle_;  // before the products, which use it
   DeviceBuffer workspace_;
   std::vector<Product> products_;
-  std::string refused_;  // by the library, for the log
+  std::string refused_;    // by the library, for the log
+  std::string kept_path_;  // the file that answered; empty: none did
 };
 
 }  // namespace baton

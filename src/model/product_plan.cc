@@ -101,6 +101,8 @@ Status WritePlan(const std::string& path, const ProductPlan& plan) {
   std::error_code error;
   std::filesystem::create_directories(std::filesystem::path(path).parent_path(), error);
   if (error) return Unavailable("cannot create the folder of {}: {}", path, error.message());
+  ProductPlan kept = plan;
+  if (ReadPlan(path, &kept).ok()) return OkStatus();
   std::filesystem::remove(path, error);
   const std::string text = TextOf(plan);
   PartialFile file(path);

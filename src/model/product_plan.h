@@ -34,7 +34,7 @@ std::string PlanPath(const std::string& folder, const ProductPlan& plan);
 
 // Fills in the algorithms of a plan that has its machine and products. NotFound without a file;
 // DataLoss naming what is wrong with it when it is damaged or answers other questions; then the
-// plan is unchanged.
+// plan is unchanged. Unavailable or InvalidArgument when it cannot be read.
 Status ReadPlan(const std::string& path, ProductPlan* plan);
 
 // Keeps a plan, in place of a file that was damaged. What another process has kept meanwhile stays.

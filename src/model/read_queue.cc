@@ -4,6 +4,7 @@
 
 #include <cerrno>
 
+#include "src/base/check.h"
 #include "src/base/errno_text.h"
 
 namespace baton {
@@ -20,6 +21,7 @@ class IoUring final : public ReadQueue {
     // The kernel writes into buffers that are freed next.
     while (num_under_way_ > 0 && Wait().ok()) {
     }
+    BATON_CHECK(num_under_way_ == 0, "{} reads are still under way", num_under_way_);
     io_uring_queue_exit(&ring_);
   }
 

@@ -23,6 +23,8 @@ constexpr uint64_t kBlock = 4096;
 constexpr uint64_t kRequestBytes = uint64_t{1} << 20;
 // Each has a descriptor open while a model is loaded; a process may have 1,024.
 constexpr size_t kMaxDirectFiles = 256;
+// Of the reads of one slot that the system did not begin.
+constexpr uint32_t kMaxRetries = 64;
 
 uint64_t RoundDown(uint64_t value) { return value / kBlock * kBlock; }
 uint64_t RoundUp(uint64_t value) { return RoundDown(value + kBlock - 1); }
@@ -124,6 +126,11 @@ absl::Status TensorReader::OpenDirect(File& file) const {
   if (!direct.valid()) return FailedPrecondition("{}: O_DIRECT: {}", path, ErrnoText(errno));
   if (!IsSameFile(direct.get(), *file.mapping)) {
     return FailedPrecondition("{} is another file than the one that was opened", path);
+  }
+  // io_uring hands no read of a non-blocking file to a thread: on some kernels and devices it would
+  // end with EAGAIN for ever.
+  if (::fcntl(direct.get(), F_SETFL, O_DIRECT) != 0) {
+    return FailedPrecondition("{}: O_DIRECT: {}", path, ErrnoText(errno));
   }
   alignas(kBlock) std::byte block[kBlock];
   if (::pread(direct.get(), block, kBlock, 0) < 0) {
@@ -227,6 +234,7 @@ absl::Status TensorReader::BeginRead(size_t slot_idx, size_t range_idx) {
                              .id = slot_idx << 32 | slot.requests.size()});
   }
   slot.num_pending = slot.requests.size();
+  slot.num_retries = 0;
   return queue_->Submit(slot.requests);
 }
 
@@ -236,20 +244,23 @@ absl::Status TensorReader::TakeResult() {
   ReadRequest& request = slot.requests[done.id & 0xFFFFFFFF];
   const uint64_t file_size = FileOf(ranges_[slot.range_idx])->mapping->bytes().size();
   const uint64_t wanted = std::min<uint64_t>(request.to.size(), file_size - request.offset);
-  if (done.result == -EINTR || done.result == -EAGAIN) return queue_->Submit({&request, 1});
+  const bool is_refused_now = done.result == -EINTR || done.result == -EAGAIN;
+  if (is_refused_now && slot.num_retries++ < kMaxRetries) return queue_->Submit({&request, 1});
   if (done.result < 0) return ReadError(request, ErrnoText(static_cast<int>(-done.result)));
   const auto got = static_cast<uint64_t>(done.result);
   if (got >= wanted) {
     --slot.num_pending;
     return OkStatus();
   }
-  // The rest of a read that the system cut; only the file's end is no whole number of blocks.
-  if (got == 0 || got % kBlock != 0) {
+  // The rest of a read that the system cut, from the last whole block on: at a file's end that
+  // gives less than a block.
+  const uint64_t whole = RoundDown(got);
+  if (whole == 0) {
     return ReadError(request, fmt::format("there is no byte {}, of {} when it was opened",
                                           request.offset + got, file_size));
   }
-  request.offset += got;
-  request.to = request.to.subspan(got);
+  request.offset += whole;
+  request.to = request.to.subspan(whole);
   return queue_->Submit({&request, 1});
 }
 

@@ -72,11 +72,12 @@ class TensorReader {
     size_t range_idx = 0;
     std::vector<ReadRequest> requests;
     size_t num_pending = 0;
+    uint32_t num_retries = 0;  // of all its requests
   };
 
   void OpenFiles();
-  // The reason when the file is to be read by its mapping; empty when by `file`.direct, which is
-  // then valid.
+  // The reason when the file is to be read by its mapping. OK with `file`.direct valid: by that; OK
+  // without: it is in the page cache.
   absl::Status OpenDirect(File& file) const;
   const File* FileOf(std::span<const std::byte> range) const;
   bool IsDirect(size_t range_idx) const;

@@ -112,10 +112,7 @@ class Uploader {
     BATON_RETURN_IF_ERROR(
         CheckElementsOf(piece.tensor, rows.first, NumRows(tensor), *options_.pool));
     for (const WeightPart& part : parts_.Of(tensor)) {
-      const absl::Status status = PutPart(part, piece.tensor, rows);
-      if (status.ok()) continue;
-      const std::string where = rows.first == 0 ? "" : fmt::format(" from row {}", rows.first);
-      return WithPrefix(status, fmt::format("tensor \"{}\"{}", tensor.name, where));
+      BATON_RETURN_IF_ERROR(PutPart(part, piece.tensor, rows));
     }
     return OkStatus();
   }
@@ -134,13 +131,22 @@ class Uploader {
                                        uploads_[0].piece_bytes());
       for (uint64_t row = begin; row < end; row += step) {
         const IndexRange some = {row - rows.first, std::min(step, end - row)};
-        BATON_ASSIGN_OR_RETURN(const TensorSlice slice,
-                               SliceTensor(piece, some, part.cut.columns, *options_.pool));
-        BATON_RETURN_IF_ERROR(
-            SendRows(part, slice.tensor, place + part.form.Offset(row - cut_begin, k)));
+        const absl::Status status =
+            PutRows(part, piece, some, place + part.form.Offset(row - cut_begin, k));
+        if (status.ok()) continue;
+        // Errors count rows from the first of these.
+        const std::string where = row == 0 ? "" : fmt::format(" from row {}", row);
+        return WithPrefix(status, fmt::format("tensor \"{}\"{}", part.cut.tensor->name, where));
       }
     }
     return OkStatus();
+  }
+
+  absl::Status PutRows(const WeightPart& part, const GgufTensor& piece, const IndexRange& rows,
+                       size_t place) {
+    BATON_ASSIGN_OR_RETURN(const TensorSlice slice,
+                           SliceTensor(piece, rows, part.cut.columns, *options_.pool));
+    return SendRows(part, slice.tensor, place);
   }
 
   // Made for the first device; the others' buffers get a copy.

@@ -411,7 +411,7 @@ Topology RouterCore::TopologyView(int64_t now_us) const {
     }
     view.running = worker.load.running;
     view.waiting = worker.load.waiting;
-    if (worker.IsPrefill()) view.not_paired = registry_.NotPairedWith(worker);
+    view.not_paired = worker.not_paired;
     view.links = worker.load.links;
     for (LinkView& link : view.links) {
       const auto speed = worker.link_speeds.find(link.to);

@@ -369,7 +369,11 @@ void RouterCore::Start(RouterRequest& request, RegisteredWorker* prefill, Regist
   request.life.OnPlaced(request.is_local);
   if (request.merge.num_known() == 0) {
     request.numerics_id = decode.description.fingerprint.numerics_id;
-    request.varies = decode.description.fingerprint.varies_with_batch;
+    request.varies = false;
+  }
+  // Token 0 is the prefill worker's, and a later placement's workers may be others.
+  for (const RegisteredWorker* worker : {prefill, &decode}) {
+    if (worker != nullptr) request.varies |= worker->description.fingerprint.varies_with_batch;
   }
   const bool retargets = prefill != nullptr && prefill->lease == request.kept.lease;
   if (!retargets) CancelKept(request);

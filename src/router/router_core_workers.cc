@@ -31,7 +31,7 @@ void RouterCore::OnWorkerHello(LeaseId lease, WorkerDescription worker,
   BATON_LOG_INFO("{} worker {} joins with model {}, {} blocks, pid {}", PoolRoleName(worker.role),
                  worker.name.worker_id, worker.model->id, worker.num_blocks, worker.pid);
   RegisteredWorker& added = registry_.Add(lease, std::move(worker), std::move(stream), now_us);
-  for (const UnpairedView& other : registry_.NotPairedWith(added)) {
+  for (const UnpairedView& other : registry_.NoteUnpaired(added)) {
     const std::string& own = added.description.name.worker_id;
     BATON_LOG_WARN("{} hands nothing to {}, which computes prompts itself: {}",
                    added.IsPrefill() ? own : other.with, added.IsPrefill() ? other.with : own,

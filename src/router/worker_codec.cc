@@ -328,7 +328,6 @@ void EncodePeers(const std::vector<const WorkerDescription*>& peers, v1::PeerLis
     fingerprint->set_numerics_id(worker->numerics_id_text);
     fingerprint->set_layout_text(worker->layout_text);
     fingerprint->set_numerics_text(worker->numerics_text);
-    fingerprint->set_varies_with_batch(worker->fingerprint.varies_with_batch);
     for (const LinkKind kind : worker->transports) {
       peer->add_transports(static_cast<v1::TransportKind>(kind));
     }

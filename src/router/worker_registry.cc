@@ -236,9 +236,9 @@ RegisteredWorker& WorkerRegistry::Add(LeaseId lease, WorkerDescription descripti
   return worker;
 }
 
-std::vector<UnpairedView> WorkerRegistry::NotPairedWith(const RegisteredWorker& worker) const {
+std::vector<UnpairedView> WorkerRegistry::NoteUnpaired(RegisteredWorker& worker) {
   std::vector<UnpairedView> unpaired;
-  for (const auto& [lease, other] : workers_) {
+  for (auto& [lease, other] : workers_) {
     const bool are_one_pair = other.IsPrefill() != worker.IsPrefill() &&
                               other.description.model->id == worker.description.model->id;
     if (!are_one_pair) continue;
@@ -253,14 +253,24 @@ std::vector<UnpairedView> WorkerRegistry::NotPairedWith(const RegisteredWorker& 
     } else {
       continue;
     }
+    if (other.IsPrefill()) other.not_paired.push_back({b.name.worker_id, why});
     unpaired.push_back({other.description.name.worker_id, std::move(why)});
   }
+  if (worker.IsPrefill()) worker.not_paired = unpaired;
   return unpaired;
 }
 
 bool WorkerRegistry::Remove(LeaseId lease) {
-  for (auto& [other, worker] : workers_) worker.link_faults.erase(lease);
-  return workers_.erase(lease) > 0;
+  const auto removed = workers_.find(lease);
+  if (removed == workers_.end()) return false;
+  const std::string worker_id = removed->second.description.name.worker_id;
+  workers_.erase(removed);
+  for (auto& [other, worker] : workers_) {
+    worker.link_faults.erase(lease);
+    std::erase_if(worker.not_paired,
+                  [&](const UnpairedView& unpaired) { return unpaired.with == worker_id; });
+  }
+  return true;
 }
 
 RegisteredWorker* WorkerRegistry::Find(LeaseId lease) {

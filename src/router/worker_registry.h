@@ -94,6 +94,8 @@ struct RegisteredWorker {
   std::map<std::string, LinkSpeed, std::less<>> link_speeds;  // a prefill worker's, by decode id
   std::map<LeaseId, LinkFaults> link_faults;  // a prefill worker's, by decode worker
   uint32_t num_requests = 0;
+  // Of a prefill worker: who gets nothing of it. What decides it never changes.
+  std::vector<UnpairedView> not_paired;
 
   // Nothing runs or waits there, of this router or another.
   bool IsIdle() const { return num_requests == 0 && load.running == 0 && load.waiting == 0; }
@@ -150,8 +152,8 @@ class WorkerRegistry {
   RegisteredWorker& Add(LeaseId lease, WorkerDescription description,
                         std::unique_ptr<LeaseStream> stream, int64_t now_us);
   // Each worker of the other role and the same model that no KV will cross to or from, with what
-  // differs.
-  std::vector<UnpairedView> NotPairedWith(const RegisteredWorker& worker) const;
+  // differs; noted at the prefill worker of each pair.
+  std::vector<UnpairedView> NoteUnpaired(RegisteredWorker& worker);
   // Drops the worker with its stream and session; false = unknown.
   bool Remove(LeaseId lease);
 

@@ -13,7 +13,8 @@ StatusOr<FastMode> FindFastMode(const WorkerConfig& config, DeviceKind kind) {
   const bool is_named = !config.cublaslt_library.empty();
   // The library that a machine with GPUs has takes their memory and streams only.
   const bool looks_around = kind == DeviceKind::kCuda;
-  if (config.deterministic || !(is_named || looks_around)) return FastMode{};
+  const bool is_wanted = !config.deterministic && config.num_ranks == 1;
+  if (!is_wanted || !(is_named || looks_around)) return FastMode{};
   StatusOr<cublaslt::CublasLtTable> table = cublaslt::LoadCublasLt(
       {.library = config.cublaslt_library, .python_folders = PythonFolders()});
   if (!table.ok() && is_named) return WithPrefix(table.status(), "--cublaslt-library");

@@ -10,9 +10,9 @@
 namespace baton {
 
 // By whom a model on a device of that kind multiplies many rows: our own kernels alone with
-// --deterministic, and on the runner unless a library is named. On a GPU also, with one line of the
-// log that says why, when none is found. NotFound or FailedPrecondition when one is named that
-// cannot be loaded.
+// --deterministic, for ranks, and on the runner unless a library is named. On a GPU also, with one
+// line of the log that says why, when none is found. NotFound or FailedPrecondition when one is
+// named that cannot be loaded.
 StatusOr<FastMode> FindFastMode(const WorkerConfig& config, DeviceKind kind);
 
 }  // namespace baton

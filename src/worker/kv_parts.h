@@ -1,12 +1,10 @@
 // KvParts: where a worker's KV blocks lie and how they cross, made as --device and --transport ask:
 //
 //   processor                  arena (shared memory), read and written by kernels and a KvEndpoint
-//   device, auto, shm, tcp     device memory for kernels, of each rank its own, and an arena beside
-//   it
-//                              for the KvEndpoint
+//   device, auto, shm, tcp     device memory for kernels, of each rank its own, and beside it an
+//                              arena for the KvEndpoint
 //   device, nccl, cuda_ipc     device memory for both, of each rank its own; the first rank's
-//   device
-//                              moves the bytes, and the KvEndpoint carries words only
+//                              device moves the bytes, and the KvEndpoint carries words only
 //   colocated                  the arena, or on a device its memory, for both; words and slices go
 //                              through the LocalHub of the process, and no other process can come
 //

@@ -22,7 +22,8 @@ TEST(GpuCodeTest, MachineCodeServesItsMajorVersionAndPtxWhatCameLater) {
                       {"90a-real", {8, 0}, false},   {"90a-real", {10, 0}, false},
                       {"80-real", {9, 0}, false},    {"86-real", {8, 0}, false},
                       {"90-virtual", {8, 9}, false}, {"90a-virtual", {10, 0}, false},
-                      {"80", {9, 0}, true},          {"80", {7, 5}, false},
+                      {"80", {9, 0}, false},         {"80", {7, 5}, false},
+                      {"80", {8, 9}, true},          {"90", {10, 0}, true},
                       {"", {9, 0}, false},           {"native", {9, 0}, false}};
   for (const Row& row : rows) {
     EXPECT_EQ(GpuCodeServes(row.architectures, row.gpu), row.serves)

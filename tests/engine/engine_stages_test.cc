@@ -57,8 +57,9 @@ TEST(EngineStagesTest, StepsThatOverlapAreLaunchedAndWaitedFor) {
   rig.Add(options)->Start(spec);
   ASSERT_TRUE(rig.RunUntilQuiet());
   EXPECT_TRUE(stages.is_closed());
-  EXPECT_THAT(stages.seen(), testing::IsSupersetOf({"plan", "decode step/launch",
-                                                    "decode step/wait", "decode step/sample"}));
+  EXPECT_THAT(stages.seen(),
+              testing::IsSupersetOf({"plan", "decode step/plan", "decode step/launch",
+                                     "decode step/wait", "decode step/sample"}));
 }
 
 TEST(EngineStagesTest, AHandOffIsSealedOnOneSideAndAdoptedOnTheOther) {

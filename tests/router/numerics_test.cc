@@ -146,6 +146,32 @@ TEST(NumericsTest, TokensThatNobodyHasSeenBindNothing) {
   EXPECT_TRUE(cluster.sink->result->timings.exact);
 }
 
+// Where it comes back to, its token could be another one.
+TEST(NumericsTest, WhatAFastWorkerOnTheWayGaveIsReplayed) {
+  FakeCluster cluster({.mode = kAlone});
+  cluster.Join(Own("own"));
+  const RequestUid uid = cluster.Submit(cluster.Request("prompt"));
+  cluster.Text("own", uid, 0, "a");
+  cluster.Join(Fast("fast"));
+  Lose(cluster, "own");
+  cluster.Advance(200'000, {"fast"});
+  const auto there = OrdersOf(cluster, "fast", uid);
+  ASSERT_EQ(there.size(), 1u);
+  cluster.text_attempt = there[0].attempt;
+  cluster.Text("fast", uid, 1, "b");
+  cluster.Join(Own("back"));
+  Lose(cluster, "fast");
+  cluster.Advance(200'000, {"back"});
+  const auto orders = OrdersOf(cluster, "back", uid);
+  ASSERT_EQ(orders.size(), 1u);
+  EXPECT_EQ(orders[0].replayed, BytesOf("ab"));
+  cluster.text_attempt = orders[0].attempt;
+  cluster.Text("back", uid, 2, "c", FinishReason::kLength);
+  ASSERT_TRUE(cluster.sink->result.has_value());
+  EXPECT_EQ(cluster.sink->Text(), "abc");
+  EXPECT_FALSE(cluster.sink->result->timings.exact);
+}
+
 TEST(NumericsTest, SeveralChoicesNeverLeaveTheirNumerics) {
   FakeCluster cluster({.mode = kAlone});
   cluster.Join(Own("own"));
@@ -288,21 +314,21 @@ TEST(NumericsTest, WhoIsNotPairedIsSaidWithWhatDiffers) {
   WorkerDescription prefill = FakeCluster::Describe("prefill-0", PoolRole::kPrefill);
   prefill.numerics_text = "weights=a kv=bf16";
   RegisteredWorker& added = registry.Add(LeaseId(2), prefill, nullptr, 0);
-  EXPECT_THAT(registry.NotPairedWith(added), testing::IsEmpty()) << "of one numerics";
+  EXPECT_THAT(registry.NoteUnpaired(added), testing::IsEmpty()) << "of one numerics";
   added.description.fingerprint.numerics_id = 9;
-  const std::vector<UnpairedView> unpaired = registry.NotPairedWith(added);
+  const std::vector<UnpairedView> unpaired = registry.NoteUnpaired(added);
   ASSERT_EQ(unpaired.size(), 1u);
   EXPECT_EQ(unpaired[0].with, "decode-0");
   EXPECT_EQ(unpaired[0].why,
             "their answers have other bits (- | ranks=4), and not both have --allow-inexact");
   added.description.fingerprint.allow_inexact = true;
   RegisteredWorker& other = *registry.Find(LeaseId(1));
-  EXPECT_EQ(registry.NotPairedWith(other).size(), 1u) << "one of both";
+  EXPECT_EQ(registry.NoteUnpaired(other).size(), 1u) << "one of both";
   other.description.fingerprint.allow_inexact = true;
-  EXPECT_THAT(registry.NotPairedWith(other), testing::IsEmpty());
+  EXPECT_THAT(registry.NoteUnpaired(other), testing::IsEmpty());
   other.description.transports = {LinkKind::kNccl};
   added.description.transports = {LinkKind::kTcp};
-  EXPECT_THAT(registry.NotPairedWith(other),
+  EXPECT_THAT(registry.NoteUnpaired(other),
               testing::ElementsAre(testing::Field(&UnpairedView::why,
                                                   testing::HasSubstr("no --transport in common"))));
 }

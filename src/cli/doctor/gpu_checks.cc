@@ -37,7 +37,7 @@ HostCheck CheckDriver(const GpuFacts& gpu, const HostNeeds& needs) {
   if (!is_wanted && !HasGpu(gpu)) return AsNotApplicable(check, "no NVIDIA device");
   if (is_wanted && !gpu.build_has_cuda) {
     return AsProblem(check, "this build has no CUDA",
-                     {"use a binary of the preset cuda, or --device cpu", ""});
+                     {"use a binary of the preset cuda-all, or --device cpu", ""});
   }
   if (gpu.program_is_static) {
     return AsNotApplicable(check, "this static program loads no library; ask a CUDA build");
