@@ -88,8 +88,8 @@ def long_requests():
 
 
 def answers_to_long_prompts(tmp_path, *args, **env):
-    """And what each worker said. Of seven layers: in two nothing is rounded to another value."""
-    model = str(GOLDEN / "tiny_head64_gemma3.gguf")
+    """And what each worker said."""
+    model = str(GOLDEN / "tiny_head64_llama.gguf")
     environment = {"BATON_HOME": str(tmp_path), **env}
     with Server(*DEVICE, *args, model=model, env=environment) as server:
         given = [complete(server, **fields) for fields in long_requests()]
@@ -97,7 +97,7 @@ def answers_to_long_prompts(tmp_path, *args, **env):
     return given, said
 
 
-def test_fast_mode_says_that_it_is_not_exact_and_is_near(tmp_path):
+def test_fast_mode_says_that_it_is_not_exact(tmp_path):
     own, said = answers_to_long_prompts(tmp_path)
     assert all(a.timings.exact for a in own)
     assert not any("cuBLASLt" in log for log in said), "on the runner nobody looks for it"
@@ -106,7 +106,9 @@ def test_fast_mode_says_that_it_is_not_exact_and_is_near(tmp_path):
     assert not any(a.timings.exact for a in fast)
     line = "products of more than 128 rows are by cuBLASLt 13.0.0"
     assert [log.count(line) for log in said] == [1, 1]
-    assert [a.bits() for a in fast] != [a.bits() for a in own], "the library was used"
+    # A step of the runner is planned to 100 ms, which no 128 rows take: what the library multiplies,
+    # and how near it is, is asked in tests/model/fast_products_test.cc.
+    assert [a.tokens for a in fast] == [a.tokens for a in own]
     # One plan, of the first worker that came, for both.
     assert len(list((tmp_path / "products").glob("*.plan"))) == 1
     deterministic, _ = answers_to_long_prompts(tmp_path, "--deterministic")
