@@ -106,8 +106,8 @@ def test_fast_mode_says_that_it_is_not_exact(tmp_path):
     assert not any(a.timings.exact for a in fast)
     line = "products of more than 128 rows are by cuBLASLt 13.0.0"
     assert [log.count(line) for log in said] == [1, 1]
-    # A step of the runner is planned to 100 ms, which no 128 rows take: what the library multiplies,
-    # and how near it is, is asked in tests/model/fast_products_test.cc.
+    # A step of the runner is planned to 100 ms, in which it computes no 128 rows: what the library
+    # multiplies, and how near it is, is asked in tests/model/fast_products_test.cc.
     assert [a.tokens for a in fast] == [a.tokens for a in own]
     # One plan, of the first worker that came, for both.
     assert len(list((tmp_path / "products").glob("*.plan"))) == 1
