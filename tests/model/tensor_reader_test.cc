@@ -236,13 +236,35 @@ TEST(TensorReaderErrorTest, ADiskErrorNamesFileAndByteAndStays) {
         HasSubstr(fmt::format("reading {} at byte 1048576: Input/output error", file.path())));
     EXPECT_EQ(reader.Next().status(), bytes.status());
   }
-  for (const int64_t end : {0, 100, 5000}) {
-    TensorReader reader(files, {file.Range(0, 10'000)}, WithFaults({{0, end}}));
+  // An end within the second block is seen once that is asked for again.
+  const std::pair<int64_t, FaultyQueue::Results> ends[] = {
+      {0, {{0, 0}}}, {100, {{0, 100}}}, {5000, {{0, 5000}, {1, 904}}}};
+  for (const auto& [end, results] : ends) {
+    TensorReader reader(files, {file.Range(0, 10'000)}, WithFaults(results));
     const auto bytes = reader.Next();
     EXPECT_EQ(bytes.status().code(), absl::StatusCode::kDataLoss);
     EXPECT_THAT(std::string(bytes.status().message()),
                 HasSubstr(fmt::format("there is no byte {}, of 3145728 when it was opened", end)));
   }
+}
+
+TEST(TensorReaderErrorTest, WhatTheSystemCutOrDidNotBeginIsAskedForAgainButNotForEver) {
+  const TestFile file(TempPath("again"), 3 << 20);
+  if (const std::string why = WhyNotDirect(file, WithFaults({})); !why.empty()) {
+    GTEST_SKIP() << why;
+  }
+  const FileMapping* const files[] = {file.mapping()};
+  {
+    TensorReader reader(files, {file.Range(0, 10'000)},
+                        WithFaults({{0, 5000}, {1, -EAGAIN}, {2, -EINTR}, {3, 4097}}));
+    const auto bytes = reader.Next();
+    ASSERT_TRUE(bytes.ok()) << bytes.status();
+    EXPECT_TRUE(file.Holds(0, *bytes));
+  }
+  FaultyQueue::Results never;
+  for (size_t i = 0; i < 1000; ++i) never[i] = -EAGAIN;
+  TensorReader reader(files, {file.Range(0, 10'000)}, WithFaults(never));
+  EXPECT_EQ(reader.Next().status().code(), absl::StatusCode::kDataLoss);
 }
 
 TEST(TensorReaderErrorTest, AFileThatWasShortenedIsAnErrorNotASignal) {

@@ -73,6 +73,8 @@ ALONE = ("Unpack", "KvGather", "KvScatter")
 # 16 bytes; rotation moves quads of bf16.
 EXPECTED = {
     **{f"AttentionDecode{dim}Kernel": ATTENTION_DECODE for dim in (64, 128, 256)},
+    **{f"AttentionDecodeFew{dim}Kernel": ATTENTION_DECODE for dim in (64, 128, 256)},
+    **{f"AttentionDecodeFew{dim}Fp8Kernel": (*ATTENTION_DECODE, *CODES) for dim in (128, 256)},
     **{f"AttentionPrefill{dim}Kernel": ATTENTION for dim in (64, 128, 256)},
     **{f"AttentionDecode{dim}Fp8Kernel": (*ATTENTION_DECODE, *CODES) for dim in (64, 128, 256)},
     **{f"AttentionWgmma{dim}Kernel": wgmma_attention(dim) for dim in (64, 128, 256)},
