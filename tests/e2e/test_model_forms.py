@@ -37,7 +37,7 @@ def requests():
 
 
 def answers(model, *args):
-    with Server(*args, model=str(model)) as server:
+    with Server("--kv-memory", "16MiB", *args, model=str(model)) as server:
         return [complete(server, **fields) for fields in requests()]
 
 

@@ -223,16 +223,14 @@ def test_what_crosses_by_cuda_ipc_is_counted_and_shown():
 
 
 @pytest.mark.parametrize(
-    "transport",
-    [SHM, NCCL, IPC, (*SHM, *FP8)],
-    ids=["shm", "nccl", "cuda_ipc", "shm_fp8"],
+    "transport", [NCCL, IPC, (*SHM, *FP8)], ids=["nccl", "cuda_ipc", "shm_fp8"]
 )
 def test_a_killed_decode_worker_changes_no_answer(transport):
     model = str(GOLDEN / "tiny_head64_llama.gguf")
     with Server(*DEVICE, *transport, "--decode", "2", model=model) as cluster:
         work = Work(seed=1, num=0)
         # Long enough that each still runs when the last one has begun.
-        work.requests = [dict(fields, max_tokens=200) for fields in requests()]
+        work.requests = [dict(fields, max_tokens=100) for fields in requests()]
         work.record(cluster, width=len(work.requests))
         result = kill_worker(
             cluster,
@@ -305,9 +303,10 @@ def test_a_worker_with_kv_of_another_type_is_refused():
         args = [BIN, "prefill", "--router", server.router["grpc"], "--model", model]
         secret = f"{server.dir}/cluster-secret"
         args += ["--worker-id", "prefill-9", "--cluster-secret-file", secret, *DEVICE, *SHM]
-        result = subprocess.run([*args, *FP8], capture_output=True, text=True, timeout=60)
-    assert result.returncode == 1
-    said = result.stderr.splitlines()[-1]
+        # It asks again for a while before it ends (tests/worker/worker_registration_test.cc).
+        with subprocess.Popen([*args, *FP8], stderr=subprocess.PIPE, text=True) as worker:
+            said = next(line for line in worker.stderr if "refuses this worker" in line)
+            worker.kill()
     assert "layout_id differs" in said
     assert "(fp8 fragments" in said and "(bf16 plain" in said
 
