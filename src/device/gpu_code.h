@@ -15,7 +15,10 @@ struct ComputeCapability {
   int minor;
 };
 
-// "80-real, 90a-real, 90-virtual"; empty in a build without CUDA.
+// What the preset cuda-all compiles for; no GPU runs kernels that these do not serve.
+inline constexpr std::string_view kMostGpuCode = "80-real, 90a-real, 90-virtual";
+
+// As kMostGpuCode, of this build; empty without CUDA.
 std::string_view BuildGpuCode();
 
 // Whether a GPU runs code for these architectures. NN-real is machine code, which GPUs of the same

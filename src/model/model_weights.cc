@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <cstring>
 
 #include "src/base/atomic_min.h"
 #include "src/base/hex.h"
@@ -142,6 +143,44 @@ bool HasInfiniteMxfp4(std::span<const std::byte> row) {
   return false;
 }
 
+// Whether an element has all bits of `exponent`: an infinity or a NaN.
+template <typename Word>
+bool HasExponent(std::span<const std::byte> row, Word exponent) {
+  uint32_t num_bad = 0;
+  for (size_t at = 0; at < row.size(); at += sizeof(Word)) {
+    Word bits = 0;
+    std::memcpy(&bits, row.data() + at, sizeof bits);
+    num_bad += (bits & exponent) == exponent ? 1 : 0;
+  }
+  return num_bad > 0;
+}
+
+// What a row of this type, in which packing finds no fault, can hold that no product may see; ""
+// when it is not there.
+std::string_view FaultOf(GgmlType type, bool is_fp8, std::span<const std::byte> row) {
+  if (is_fp8) {
+    return std::any_of(row.begin(), row.end(), IsNanCode) ? "a NaN (code 0x7F or 0xFF)" : "";
+  }
+  const std::string_view not_finite = "an element that is not finite";
+  switch (type) {
+    case GgmlType::kF32:
+      return HasExponent<uint32_t>(row, 0x7F800000) ? not_finite : "";
+    case GgmlType::kF16:
+      return HasExponent<uint16_t>(row, 0x7C00) ? not_finite : "";
+    case GgmlType::kBf16:
+      return HasExponent<uint16_t>(row, 0x7F80) ? not_finite : "";
+    case GgmlType::kMxfp4:
+      return HasInfiniteMxfp4(row) ? "an infinite element" : "";
+    default:
+      return "";
+  }
+}
+
+bool CanHaveFault(GgmlType type, bool is_fp8) {
+  return is_fp8 || type == GgmlType::kF32 || type == GgmlType::kF16 || type == GgmlType::kBf16 ||
+         type == GgmlType::kMxfp4;
+}
+
 }  // namespace
 
 size_t MatrixGroup::bytes() const {
@@ -210,23 +249,24 @@ absl::Status CheckVectors(const GgufFile& file) {
 absl::Status CheckElementsOf(const GgufTensor& rows, uint64_t first, uint64_t num_rows,
                              ThreadPool& pool) {
   const bool is_fp8 = rows.fp8() != nullptr;
-  if (!is_fp8 && static_cast<GgmlType>(rows.type->id) != GgmlType::kMxfp4) return OkStatus();
+  const auto type = static_cast<GgmlType>(rows.type->id);
+  if (!CanHaveFault(type, is_fp8)) return OkStatus();
   const auto count = static_cast<uint32_t>(rows.num_elements() / rows.dims[0]);
   const uint64_t row_bytes = rows.data.size() / count;
+  const auto fault_of = [&](uint32_t row) {
+    return FaultOf(type, is_fp8, rows.data.subspan(row * row_bytes, row_bytes));
+  };
   std::atomic<uint32_t> bad_row = count;
   pool.RunRanges(count, 8, 4 * pool.num_threads(), [&](TaskRange range, uint32_t) {
     for (uint32_t row = range.begin; row < range.end; ++row) {
-      const std::span<const std::byte> bytes = rows.data.subspan(row * row_bytes, row_bytes);
-      const bool is_bad =
-          is_fp8 ? std::any_of(bytes.begin(), bytes.end(), IsNanCode) : HasInfiniteMxfp4(bytes);
-      if (!is_bad) continue;
+      if (fault_of(row).empty()) continue;
       LowerTo(row, &bad_row);
       return;
     }
   });
   if (bad_row == count) return OkStatus();
   return InvalidArgument("tensor \"{}\": row {} of {} has {}", rows.name, first + bad_row.load(),
-                         num_rows, is_fp8 ? "a NaN (code 0x7F or 0xFF)" : "an infinite element");
+                         num_rows, fault_of(bad_row));
 }
 
 absl::Status CheckElements(const GgufFile& file, ThreadPool& pool) {

@@ -76,8 +76,10 @@ absl::Status CheckVectors(const GgufFile& file);
 // The same of one of them.
 absl::Status CheckVector(const GgufTensor& vector);
 
-// InvalidArgument naming the first row of an MXFP4 tensor with an element beyond fp32 (a power that
-// is finite itself, times a digit), or of an fp8 tensor with a NaN. Reads these tensors once.
+// InvalidArgument naming the first row with an element that is not finite: an infinity or a NaN of
+// an f32, f16, bf16 or fp8 tensor, or one of an MXFP4 tensor beyond fp32 (a power that is finite
+// itself, times a digit). Scales of other types are looked at when they are packed. Reads these
+// tensors once.
 absl::Status CheckElements(const GgufFile& file, ThreadPool& pool);
 // The same of rows of one tensor of any type, which begin at row `first` of its `num_rows`.
 absl::Status CheckElementsOf(const GgufTensor& rows, uint64_t first, uint64_t num_rows,

@@ -267,7 +267,7 @@ RequestTimings RouterCore::TimingsOf(const RouterRequest& request) const {
                        stage_ms(RequestStage::kQueueDecode);
   timings.first_step_ms = stage_ms(RequestStage::kFirstStep);
   timings.decode_ms = stage_ms(RequestStage::kDecode);
-  timings.exact = request.exact && !request.varies;
+  timings.exact = request.Repeats();
   return timings;
 }
 

@@ -290,7 +290,7 @@ Route RouterCore::RouteForShadow(const RouterRequest& request, const RouteQuery&
 
 RouterCore::Placing RouterCore::TryPlace(RouterRequest& request, const Claims& claims,
                                          int64_t now_us) {
-  if (request.varies && request.spec.num_choices > 1 && request.num_delivered > 0) {
+  if (!request.Repeats() && request.spec.num_choices > 1 && request.num_delivered > 0) {
     // No worker computes again what was seen.
     EndBad(request, ErrorCode::kWorkerLost);
     return Placing::kEnded;
@@ -313,8 +313,8 @@ RouterCore::Placing RouterCore::TryPlace(RouterRequest& request, const Claims& c
   RegisteredWorker& decode = *registry_.Find(table.decode_leases[route.decode_idx]);
   const bool keeps_kv =
       request.kept.lease.value() != 0 && planned.PrefillLease() == request.kept.lease;
-  const bool may_differ =
-      request.LeavesNumerics(decode.description) || (!keeps_kv && request.MayDiffer());
+  const bool may_differ = request.LeavesNumerics(decode.description) ||
+                          (!keeps_kv && request.MayDifferFrom(request.num_replayed));
   if (may_differ && CutFromNumerics(request)) return TryPlace(request, claims, now_us);
   request.exact = request.ExactBy(route, decode.description);
   Start(request, registry_.Find(planned.PrefillLease()), decode, now_us);

@@ -161,7 +161,7 @@ bool RouterCore::TryMove(RouterRequest& request, const RegisteredWorker& worker,
                               ShouldWaitForPair(route.reason, *request.spec.model, now_us);
   const bool takes_kv = planned.source.value() != 0;
   // What was seen would be computed again, and tokens come faster than it is asked for.
-  const bool may_differ = request.varies && request.merge.num_known() > 0;
+  const bool may_differ = request.MayDifferFrom(0);
   bool may_move = has_room && (takes_kv || !(waits_for_link || waits_for_pair || may_differ));
   if (may_move && request.exact) {  // else it had better end where it is
     const LeaseId decode = planned.table.decode_leases[route.decode_idx];
@@ -184,8 +184,7 @@ bool RouterCore::Move(RouterRequest& request, int64_t now_us) {
   const bool is_kept = request.decode.Is(request.move.source) || prefill_holds;
   const bool is_gone = needs_source && (source == nullptr || !source->session_up);
   const bool leaves = request.LeavesNumerics(dest->description) && (request.exact || !is_kept);
-  const bool may_differ =
-      !is_kept && request.varies && request.merge.num_known() > request.move.num_replayed;
+  const bool may_differ = !is_kept && request.MayDifferFrom(request.move.num_replayed);
   if (is_gone || leaves || may_differ) {
     GiveUpMove(request);
     return false;

@@ -130,9 +130,11 @@ struct RouterRequest {
   bool LeavesNumerics(const WorkerDescription& decode) const {
     return merge.num_known() > 0 && decode.fingerprint.numerics_id != numerics_id;
   }
-  // Computing what is known and not replayed again, from no KV that is kept, could give other
-  // tokens even at a worker of the same numerics.
-  bool MayDiffer() const { return varies && merge.num_known() > num_replayed; }
+  // Computing again from no KV that is kept gives the same tokens at workers of its numerics: none
+  // had fast mode, and the KV was of those that went on from it.
+  bool Repeats() const { return exact && !varies; }
+  // What is known beyond the first `num_from` tokens could be computed as other tokens.
+  bool MayDifferFrom(uint32_t num_from) const { return !Repeats() && merge.num_known() > num_from; }
   // The known tokens, which no client has seen, are those of a worker that is lost.
   void ForgetTokens();
   // The prompt's first blocks that a worker is taken to hold.

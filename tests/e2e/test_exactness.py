@@ -16,7 +16,7 @@ BLOCK = 16
 SEED_TEXT = os.environ.get("BATON_TEST_SEED", "20")  # as tests/test_seed.h reads it
 SEED = secrets.randbits(32) if SEED_TEXT == "random" else int(SEED_TEXT)
 print(f"BATON_TEST_SEED={SEED}")
-NUM_PROMPTS = int(os.environ.get("BATON_E2E_PROMPTS", "24"))
+NUM_PROMPTS = int(os.environ.get("BATON_E2E_PROMPTS", "18"))
 KV_BYTES_PER_TOKEN = 30 * 2 * 3 * 64 * 2  # layers, K and V, KV heads, head size, bf16
 
 

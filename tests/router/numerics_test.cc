@@ -94,6 +94,42 @@ TEST(NumericsTest, AFastStreamGoesOnFromAllThatWasSeen) {
   }
 }
 
+// The KV of the prompt was another's: the same pair, or one process alone, may choose otherwise.
+TEST(NumericsTest, AStreamOfAnInexactPairGoesOnFromAllThatWasSeen) {
+  for (const uint32_t num_choices : {1, 2}) {
+    FakeCluster cluster;
+    WorkerDescription decode = Own("lost");
+    WorkerDescription prefill = FakeCluster::Describe("prefill-0", PoolRole::kPrefill);
+    prefill.fingerprint.numerics_id = 9;
+    prefill.fingerprint.allow_inexact = decode.fingerprint.allow_inexact = true;
+    cluster.Join(decode);
+    cluster.Join(prefill);
+    cluster.Report("prefill-0", {"lost"});
+    GenerateRequest request = cluster.Request("prompt");
+    request.num_choices = num_choices;
+    const RequestUid uid = cluster.Submit(std::move(request));
+    cluster.Text("lost", uid, 0, "a");
+    cluster.Join(Own("next"));
+    Lose(cluster, "prefill-0");
+    Lose(cluster, "lost");
+    cluster.Advance(4'000'000, {"next"});
+    const auto orders = OrdersOf(cluster, "next", uid);
+    if (num_choices > 1) {
+      EXPECT_TRUE(orders.empty());
+      ASSERT_TRUE(cluster.sink->error.has_value());
+      EXPECT_EQ(cluster.sink->error->code, ErrorCode::kWorkerLost);
+      continue;
+    }
+    ASSERT_EQ(orders.size(), 1u);
+    EXPECT_EQ(orders[0].replayed, BytesOf("a"));
+    cluster.text_attempt = orders[0].attempt;
+    cluster.Text("next", uid, 1, "b", FinishReason::kLength);
+    ASSERT_TRUE(cluster.sink->result.has_value());
+    EXPECT_EQ(cluster.sink->Text(), "ab");
+    EXPECT_FALSE(cluster.sink->result->timings.exact);
+  }
+}
+
 TEST(NumericsTest, AFastStreamLeavesADrainingWorkerWithItsKvOnly) {
   for (const bool is_fast : {true, false}) {
     FakeCluster cluster({.mode = kAlone});

@@ -16,8 +16,6 @@ namespace baton {
 namespace {
 
 constexpr int kOldestCuda = 13000;  // the driver's number of CUDA 13.0
-// What the preset cuda-all compiles for; the kernels have no form for less.
-constexpr std::string_view kMostCode = "80-real, 90a-real, 90-virtual";
 
 std::string CudaText(int version) {
   return fmt::format("CUDA {}.{}", version / 1000, version % 1000 / 10);
@@ -75,7 +73,7 @@ HostCheck CheckDevices(const GpuFacts& gpu, const HostNeeds& needs) {
       return GpuCodeServes(code, {one.major, one.minor});
     });
   };
-  if (!all_run(kMostCode)) {
+  if (!all_run(kMostGpuCode)) {
     return AsWarning(check, value,
                      {"use GPUs from sm_80 on; on others the processor computes", ""});
   }
