@@ -372,8 +372,9 @@ TEST(HfFolderTest, NanWeightsAreRefused) {
   WriteText(path, bytes);
   const ModelFixture fixture({.path = folder.File("").string()});
   EXPECT_EQ(fixture.status().code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(fixture.status().message()),
-              HasSubstr("\"blk.1.ffn_down.weight\": row 31 of 32 has an element that is not finite"));
+  EXPECT_THAT(
+      std::string(fixture.status().message()),
+      HasSubstr("\"blk.1.ffn_down.weight\": row 31 of 32 has an element that is not finite"));
 }
 
 }  // namespace
