@@ -29,10 +29,11 @@ python="$(command -v python3 || true)"
 body=()
 not_run=77
 
+usage="usage: scripts/gpu_check.sh [--simt] [--out DIR] [--program FILE] [--stages \"0 1\"] \
+[--limit SECONDS] [--total SECONDS] [--cublaslt FILE] [--nccl FILE] [--sanitizer FILE] [--python FILE]"
+
 usage() {
-  echo "gpu_check.sh: $1; usage: scripts/gpu_check.sh [--simt] [--out DIR] [--program FILE]" \
-    "[--stages \"0 1\"] [--limit SECONDS] [--total SECONDS] [--cublaslt FILE]" \
-    "[--nccl FILE] [--sanitizer FILE] [--python FILE]" >&2
+  echo "gpu_check.sh: $1; $usage" >&2
   exit 2
 }
 
@@ -44,16 +45,27 @@ while [[ $# -gt 0 ]]; do
       printf -v "${1#--}" '%s' "$2"
       shift
       ;;
+    -h | --help)
+      echo "$usage"
+      exit 0
+      ;;
     *) usage "unknown argument '$1'" ;;
   esac
   shift
 done
 for stage in $stages; do
-  [[ "$stage" =~ ^[0-9]+$ && -n "${names[$stage]:-}" ]] || usage "there is no stage '$stage'"
+  [[ "$stage" =~ ^[0-9]$ && -n "${names[$stage]:-}" ]] || usage "there is no stage '$stage'"
 done
 for number in "${limit:-1}" "$total"; do
   [[ "$number" =~ ^[1-9][0-9]*$ ]] || usage "'$number' is no number of seconds"
 done
+
+# Before anything is built. A library may be a name that the loader looks for.
+for option in program cublaslt nccl sanitizer python; do
+  file="${!option}"
+  if [[ "$file" == */* && ! -e "$file" ]]; then usage "--$option: there is no $file"; fi
+done
+mkdir -p "$out" || usage "--out: $out cannot be made"
 
 started=$SECONDS
 if [[ -z "$program" ]]; then
@@ -66,7 +78,6 @@ if [[ -z "$program" ]]; then
     scripts/build.sh "$preset" baton_gpu_check
   fi
 fi
-mkdir -p "$out"
 rm -f "$out"/gpu_check_*.json
 # A bundle has no repository; its commit is in a file.
 commit="$(git rev-parse --short HEAD 2>/dev/null || cat COMMIT 2>/dev/null || true)"
@@ -97,6 +108,7 @@ for stage in $stages; do
     --commit "$commit" "${more[@]}" || code=$?
   # A machine that is lent may be gone a moment later.
   if [[ -e "$json" ]]; then sync "$json" || true; fi
+  if [[ $code -eq 0 && ! -s "$json" ]]; then code="0, but it has written no results"; fi
   case "$code" in
     0) verdict=pass detail="" num_passed=$((num_passed + 1)) ;;
     "$not_run") verdict="not run" detail="nothing of it can run here" ;;

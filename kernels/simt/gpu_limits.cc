@@ -38,8 +38,9 @@ const DeviceLimits& CurrentLimits() {
 
 }  // namespace
 
-// Not of what came after Hopper: wgmma exists on sm_90a alone.
-bool has_wgmma() { return CurrentLimits().major == 9; }
+// Not of what came after Hopper: wgmma exists on sm_90a alone, and only where that was compiled
+// for.
+bool has_wgmma() { return BATON_HAS_SM90A_CODE != 0 && CurrentLimits().major == 9; }
 
 uint32_t max_shared_bytes() { return CurrentLimits().shared_bytes; }
 

@@ -61,7 +61,11 @@ nlohmann::ordered_json TopologyRow(const ChildReport& report, pid_t pid) {
 Status Supervisor::Run() {
   sigset_t mask;
   sigemptyset(&mask);
-  for (int number : {SIGTERM, SIGINT, SIGHUP, SIGCHLD}) sigaddset(&mask, number);
+  for (int number : {SIGTERM, SIGINT, SIGCHLD}) sigaddset(&mask, number);
+  // nohup(1) has it ignored: whoever starts it so wants it to outlive the terminal.
+  struct sigaction hangup {};
+  (void)::sigaction(SIGHUP, nullptr, &hangup);
+  if (hangup.sa_handler != SIG_IGN) sigaddset(&mask, SIGHUP);
   ::sigprocmask(SIG_BLOCK, &mask, nullptr);
   signals_.reset(::signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK));
   if (!signals_) return Unavailable("signalfd failed with errno {}", errno);

@@ -124,7 +124,7 @@ void DeclareTuning(FlagSet& flags, WorkerTuning& tuning) {
       "which is faster for prompts and whose answers say exact=false; --device cpu always has "
       "them");
   flags.Add("--allow-inexact", tuning.allow_inexact,
-            "pair with workers of other numerics; every answer then says exact=false");
+            "pair with workers of other numerics; answers of such a pair say exact=false");
   flags.AddChoice("--log-level", tuning.log_level, {"debug", "info", "warn", "error"},
                   "what is logged");
 }

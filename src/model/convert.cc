@@ -87,7 +87,11 @@ absl::Status ConvertModel(const GgufFile& file, const ConvertOptions& options,
     std::vector<std::byte> encoded;
     std::span<const std::byte> bytes = tensor.data;
     if (static_cast<uint32_t>(type) != tensor.type->id) {
-      BATON_ASSIGN_OR_RETURN(encoded, EncodeMatrix(tensor, type, *options.pool));
+      absl::StatusOr<std::vector<std::byte>> made = EncodeMatrix(tensor, type, *options.pool);
+      if (!made.ok()) {
+        return WithPrefix(made.status(), fmt::format("tensor \"{}\"", tensor.name));
+      }
+      encoded = *std::move(made);
       bytes = encoded;
     }
     BATON_RETURN_IF_ERROR(out.Write(bytes));

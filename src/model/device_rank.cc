@@ -187,7 +187,7 @@ Status DeviceRank::MatMul(const DeviceMatrix& weight, const DeviceProduct& produ
 }
 
 Status DeviceRank::MatMulDense(const cuda::GemmParams& params) {
-  if (fast_ != nullptr && fast_->Takes(params)) return fast_->Multiply(params);
+  if (fast_ != nullptr && fast_->Multiply(params)) return OkStatus();
   return Kernels().gemm_bf16(params, options_.device->stream());
 }
 

@@ -67,18 +67,18 @@ struct FastSite {
 class FastProducts {
  public:
   // Null, with one line of the log that says why, where the library cannot be used or is wrong:
-  // each product that it takes is compared with our own, and the relative L2 error is at most
-  // kMaxError. Errors are the device's. The library outlives it.
+  // of each matrix and range the products of the most and of the fewest rows are compared with our
+  // own, and the relative L2 error of no 64 rows is above kMaxError. Errors are the device's. The
+  // library outlives it.
   static StatusOr<std::unique_ptr<FastProducts>> Create(const FastMode& mode, Accelerator* device,
                                                         std::span<const FastSite> sites);
   // As if half of an ulp were wrong everywhere in bf16; in fp32, as sums in another order differ.
   static constexpr double kMaxError = 0x1p-8;
   static constexpr double kMaxFloatError = 2e-4;
 
-  // Whether such a product is the library's.
-  bool Takes(const cuda::GemmParams& params) const;
-  // Puts a product that it takes into the stream.
-  Status Multiply(const cuda::GemmParams& params) const;
+  // Puts the product into the stream where it is the library's. False where it is not, or the
+  // library refuses the call, which it is then not asked again: nothing was put.
+  bool Multiply(const cuda::GemmParams& params);
 
   // What of it decides bits, for numerics_id: "cublaslt=13.0.2 rows>128".
   std::string NumericsText() const;
@@ -107,13 +107,13 @@ class FastProducts {
   Status FillRows(const FastSite& site);
   Status CheckSite(const FastSite& site, Product* product);
   StatusOr<double> ErrorOf(const FastSite& site, Product* product, const PlannedProduct& planned,
-                           std::span<const float> expected);
-  // Rows [first, first + count) of y.
-  Status ReadRows(const FastSite& site, uint32_t first, std::vector<float>* rows);
-  Status PoisonRows(const FastSite& site, uint32_t first);
+                           std::span<const std::byte> expected);
+  // The first rows of y, as they lie there.
+  StatusOr<std::vector<std::byte>> ReadRows(const FastSite& site, uint32_t count);
   // What it takes, by numbers of rows.
   void NoteRows(const FastSite& site, Product* product);
-  const Product* Find(const cublaslt::LtShape& shape) const;
+  bool Takes(const cuda::GemmParams& params);
+  Product* Find(const cublaslt::LtShape& shape);
   cublaslt::LtWorkspace Workspace() const { return {workspace_.data(), workspace_.size_bytes()}; }
 
   Accelerator* const device_;

@@ -48,7 +48,6 @@ absl::StatusOr<std::unique_ptr<Model>> Model::Load(const GgufFile& file,
 
   BATON_ASSIGN_OR_RETURN(const TensorPlan plan, PlanTensors(file, config));
   BATON_RETURN_IF_ERROR(CheckVectors(file));
-  BATON_RETURN_IF_ERROR(CheckElements(file, *options.pool));
   BATON_ASSIGN_OR_RETURN(ModelWeights weights, LoadWeights(plan, *options.pool));
   model->weights_ = std::make_shared<const ModelWeights>(std::move(weights));
   BATON_RETURN_IF_ERROR(model->MakeWorkspace());

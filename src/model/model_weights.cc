@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "src/base/atomic_min.h"
 #include "src/base/hex.h"
@@ -20,6 +21,86 @@ size_t VectorBytes(const std::vector<float>& values) { return values.size() * si
 
 uint32_t RowsOf(const GgufTensor& tensor) { return static_cast<uint32_t>(tensor.dims[1]); }
 
+// Blocks of a byte e and 16 bytes of two digits each: elements 2^(e - 128) times 0 1 2 3 4 6 8 12
+// or its negative.
+bool HasInfiniteMxfp4(std::span<const std::byte> row) {
+  constexpr size_t kBlockBytes = 17;
+  for (size_t at = 0; at < row.size(); at += kBlockBytes) {
+    const auto e = static_cast<uint32_t>(row[at]);
+    if (e < 253 || e == 255) continue;  // 255, NaN, is refused when it is packed
+    // The first digit that is too large: 8 at 2^125, 4 at 2^126.
+    const uint32_t limit = e == 253 ? 6 : 4;
+    for (const std::byte byte : row.subspan(at + 1, kBlockBytes - 1)) {
+      const auto digits = static_cast<uint32_t>(byte);
+      if ((digits & 7) >= limit || (digits >> 4 & 7) >= limit) return true;
+    }
+  }
+  return false;
+}
+
+// Whether an element without its sign is `limit` or more, as bits.
+template <typename Word>
+bool Reaches(std::span<const std::byte> row, Word limit) {
+  constexpr Word kMagnitude = std::numeric_limits<Word>::max() / 2;
+  uint32_t num_bad = 0;
+  for (size_t at = 0; at < row.size(); at += sizeof(Word)) {
+    Word bits = 0;
+    std::memcpy(&bits, row.data() + at, sizeof bits);
+    num_bad += (bits & kMagnitude) >= limit ? 1 : 0;
+  }
+  return num_bad > 0;
+}
+
+// What a row of this type, in which packing finds no fault, can hold that no product may see; ""
+// when it is not there.
+std::string_view FaultOf(GgmlType type, bool is_fp8, std::span<const std::byte> row) {
+  if (is_fp8) {
+    return std::any_of(row.begin(), row.end(), IsNanCode) ? "a NaN (code 0x7F or 0xFF)" : "";
+  }
+  const std::string_view not_finite = "an element that is not finite in bf16";
+  switch (type) {
+    case GgmlType::kF32:  // from here on it would round to an infinity of bf16, as devices have it
+      return Reaches<uint32_t>(row, 0x7F7F8000) ? not_finite : "";
+    case GgmlType::kF16:
+      return Reaches<uint16_t>(row, 0x7C00) ? not_finite : "";
+    case GgmlType::kBf16:
+      return Reaches<uint16_t>(row, 0x7F80) ? not_finite : "";
+    case GgmlType::kMxfp4:
+      return HasInfiniteMxfp4(row) ? "an infinite element" : "";
+    default:
+      return "";
+  }
+}
+
+bool CanHaveFault(GgmlType type, bool is_fp8) {
+  return is_fp8 || type == GgmlType::kF32 || type == GgmlType::kF16 || type == GgmlType::kBf16 ||
+         type == GgmlType::kMxfp4;
+}
+
+// CheckElementsOf for `bytes` of a tensor, rows from `first` on of its `num_rows`.
+absl::Status CheckRows(const GgufTensor& tensor, std::span<const std::byte> bytes, uint64_t first,
+                       uint64_t num_rows, ThreadPool& pool) {
+  const bool is_fp8 = tensor.fp8() != nullptr;
+  const auto type = static_cast<GgmlType>(tensor.type->id);
+  if (!CanHaveFault(type, is_fp8)) return OkStatus();
+  const uint64_t row_bytes = tensor.data.size() / (tensor.num_elements() / tensor.dims[0]);
+  const auto count = static_cast<uint32_t>(bytes.size() / row_bytes);
+  const auto fault_of = [&](uint32_t row) {
+    return FaultOf(type, is_fp8, bytes.subspan(row * row_bytes, row_bytes));
+  };
+  std::atomic<uint32_t> bad_row = count;
+  pool.RunRanges(count, 8, 4 * pool.num_threads(), [&](TaskRange range, uint32_t) {
+    for (uint32_t row = range.begin; row < range.end; ++row) {
+      if (fault_of(row).empty()) continue;
+      LowerTo(row, &bad_row);
+      return;
+    }
+  });
+  if (bad_row == count) return OkStatus();
+  return InvalidArgument("tensor \"{}\": row {} of {} has {}", tensor.name, first + bad_row.load(),
+                         num_rows, fault_of(bad_row));
+}
+
 // Rows of a tensor that is no vector: all, or those of one expert.
 struct TensorPart {
   const GgufTensor* tensor;
@@ -33,6 +114,18 @@ TensorPart ExpertOf(const GgufTensor* tensor, size_t expert) {
   return {tensor, expert * RowsOf(*tensor), RowsOf(*tensor)};
 }
 
+uint64_t NumRowsOf(const GgufTensor& tensor) { return tensor.num_elements() / tensor.dims[0]; }
+
+std::span<const std::byte> BytesOf(const TensorPart& part) {
+  const uint64_t row_bytes = part.tensor->data.size() / NumRowsOf(*part.tensor);
+  return part.tensor->data.subspan(part.first_row * row_bytes, part.num_rows * row_bytes);
+}
+
+// Right before it is packed, so that its bytes come from the disk once.
+absl::Status CheckPart(const TensorPart& part, ThreadPool& pool) {
+  return CheckRows(*part.tensor, BytesOf(part), part.first_row, NumRowsOf(*part.tensor), pool);
+}
+
 // A part as it is packed: bytes of the file, or fp8 in bf16, which `in_bf16` then holds.
 RawRows RawRowsOf(const TensorPart& part, ThreadPool& pool, std::vector<std::byte>& in_bf16) {
   const GgufTensor& tensor = *part.tensor;
@@ -41,13 +134,11 @@ RawRows RawRowsOf(const TensorPart& part, ThreadPool& pool, std::vector<std::byt
     in_bf16 = EncodeFp8(Fp8RowsOf(tensor).Part(first, part.num_rows), GgmlType::kBf16, pool);
     return {WeightType::kBf16, in_bf16, part.num_rows};
   }
-  const uint64_t row_bytes = tensor.data.size() / (tensor.num_elements() / tensor.dims[0]);
-  return {WeightTypeOf(tensor),
-          tensor.data.subspan(part.first_row * row_bytes, part.num_rows * row_bytes),
-          part.num_rows};
+  return {WeightTypeOf(tensor), BytesOf(part), part.num_rows};
 }
 
 absl::StatusOr<PackedMatrix> PackPart(const TensorPart& part, ThreadPool& pool) {
+  BATON_RETURN_IF_ERROR(CheckPart(part, pool));
   std::vector<std::byte> in_bf16;
   const RawRows rows = RawRowsOf(part, pool, in_bf16);
   absl::StatusOr<PackedMatrix> matrix = PackedMatrix::Pack(
@@ -66,6 +157,7 @@ absl::StatusOr<MatrixGroup> PackGroup(std::span<const TensorPart> parts, ThreadP
     size_t end = begin;
     const WeightType type = WeightTypeOf(*parts[begin].tensor);
     for (; end < parts.size() && WeightTypeOf(*parts[end].tensor) == type; ++end) {
+      BATON_RETURN_IF_ERROR(CheckPart(parts[end], pool));
       joined.push_back(RawRowsOf(parts[end], pool, in_bf16[end]));
     }
     absl::StatusOr<PackedMatrix> matrix = PackedMatrix::PackRows(joined, k, pool);
@@ -124,61 +216,6 @@ absl::StatusOr<LayerWeights> LoadLayer(const LayerTensors& tensors, ThreadPool& 
                                            ExpertOf(tensors.down, e), pool));
   }
   return out;
-}
-
-// Blocks of a byte e and 16 bytes of two digits each: elements 2^(e - 128) times 0 1 2 3 4 6 8 12
-// or its negative.
-bool HasInfiniteMxfp4(std::span<const std::byte> row) {
-  constexpr size_t kBlockBytes = 17;
-  for (size_t at = 0; at < row.size(); at += kBlockBytes) {
-    const auto e = static_cast<uint32_t>(row[at]);
-    if (e < 253 || e == 255) continue;  // 255, NaN, is refused when it is packed
-    // The first digit that is too large: 8 at 2^125, 4 at 2^126.
-    const uint32_t limit = e == 253 ? 6 : 4;
-    for (const std::byte byte : row.subspan(at + 1, kBlockBytes - 1)) {
-      const auto digits = static_cast<uint32_t>(byte);
-      if ((digits & 7) >= limit || (digits >> 4 & 7) >= limit) return true;
-    }
-  }
-  return false;
-}
-
-// Whether an element has all bits of `exponent`: an infinity or a NaN.
-template <typename Word>
-bool HasExponent(std::span<const std::byte> row, Word exponent) {
-  uint32_t num_bad = 0;
-  for (size_t at = 0; at < row.size(); at += sizeof(Word)) {
-    Word bits = 0;
-    std::memcpy(&bits, row.data() + at, sizeof bits);
-    num_bad += (bits & exponent) == exponent ? 1 : 0;
-  }
-  return num_bad > 0;
-}
-
-// What a row of this type, in which packing finds no fault, can hold that no product may see; ""
-// when it is not there.
-std::string_view FaultOf(GgmlType type, bool is_fp8, std::span<const std::byte> row) {
-  if (is_fp8) {
-    return std::any_of(row.begin(), row.end(), IsNanCode) ? "a NaN (code 0x7F or 0xFF)" : "";
-  }
-  const std::string_view not_finite = "an element that is not finite";
-  switch (type) {
-    case GgmlType::kF32:
-      return HasExponent<uint32_t>(row, 0x7F800000) ? not_finite : "";
-    case GgmlType::kF16:
-      return HasExponent<uint16_t>(row, 0x7C00) ? not_finite : "";
-    case GgmlType::kBf16:
-      return HasExponent<uint16_t>(row, 0x7F80) ? not_finite : "";
-    case GgmlType::kMxfp4:
-      return HasInfiniteMxfp4(row) ? "an infinite element" : "";
-    default:
-      return "";
-  }
-}
-
-bool CanHaveFault(GgmlType type, bool is_fp8) {
-  return is_fp8 || type == GgmlType::kF32 || type == GgmlType::kF16 || type == GgmlType::kBf16 ||
-         type == GgmlType::kMxfp4;
 }
 
 }  // namespace
@@ -248,40 +285,25 @@ absl::Status CheckVectors(const GgufFile& file) {
 
 absl::Status CheckElementsOf(const GgufTensor& rows, uint64_t first, uint64_t num_rows,
                              ThreadPool& pool) {
-  const bool is_fp8 = rows.fp8() != nullptr;
-  const auto type = static_cast<GgmlType>(rows.type->id);
-  if (!CanHaveFault(type, is_fp8)) return OkStatus();
-  const auto count = static_cast<uint32_t>(rows.num_elements() / rows.dims[0]);
-  const uint64_t row_bytes = rows.data.size() / count;
-  const auto fault_of = [&](uint32_t row) {
-    return FaultOf(type, is_fp8, rows.data.subspan(row * row_bytes, row_bytes));
-  };
-  std::atomic<uint32_t> bad_row = count;
-  pool.RunRanges(count, 8, 4 * pool.num_threads(), [&](TaskRange range, uint32_t) {
-    for (uint32_t row = range.begin; row < range.end; ++row) {
-      if (fault_of(row).empty()) continue;
-      LowerTo(row, &bad_row);
-      return;
-    }
-  });
-  if (bad_row == count) return OkStatus();
-  return InvalidArgument("tensor \"{}\": row {} of {} has {}", rows.name, first + bad_row.load(),
-                         num_rows, fault_of(bad_row));
+  return CheckRows(rows, rows.data, first, num_rows, pool);
 }
 
 absl::Status CheckElements(const GgufFile& file, ThreadPool& pool) {
   for (const GgufTensor& tensor : file.tensors()) {
-    BATON_RETURN_IF_ERROR(CheckElementsOf(tensor, 0, tensor.num_elements() / tensor.dims[0], pool));
+    BATON_RETURN_IF_ERROR(CheckElementsOf(tensor, 0, NumRowsOf(tensor), pool));
   }
   return OkStatus();
 }
 
 absl::Status CheckWeightValues(const GgufFile& file, ThreadPool& pool) {
   BATON_RETURN_IF_ERROR(CheckVectors(file));
-  BATON_RETURN_IF_ERROR(CheckElements(file, pool));
   for (const GgufTensor& tensor : file.tensors()) {
-    if (tensor.num_dims == 1 || tensor.fp8() != nullptr) continue;
-    const uint64_t num_rows = tensor.num_elements() / tensor.dims[0];
+    if (tensor.num_dims == 1) continue;
+    const uint64_t num_rows = NumRowsOf(tensor);
+    if (tensor.fp8() != nullptr) {  // whose scales were checked when it was opened
+      BATON_RETURN_IF_ERROR(CheckElementsOf(tensor, 0, num_rows, pool));
+      continue;
+    }
     const uint64_t step = std::max<uint64_t>(1, kCheckedBytes / (tensor.data.size() / num_rows));
     for (uint64_t row = 0; row < num_rows; row += step) {
       const auto count = static_cast<uint32_t>(std::min(step, num_rows - row));

@@ -67,7 +67,7 @@ struct ModelWeights {
 };
 
 // Packs the tensors of `plan` one after the other, so that memory peaks at the packed weights plus
-// the pages of the file. ResourceExhausted when memory is short.
+// the pages of the file. InvalidArgument as CheckElements; ResourceExhausted when memory is short.
 absl::StatusOr<ModelWeights> LoadWeights(const TensorPlan& plan, ThreadPool& pool);
 
 // InvalidArgument naming the first vector (norm, bias, rope factor) with an element that is not
@@ -76,8 +76,9 @@ absl::Status CheckVectors(const GgufFile& file);
 // The same of one of them.
 absl::Status CheckVector(const GgufTensor& vector);
 
-// InvalidArgument naming the first row with an element that is not finite: an infinity or a NaN of
-// an f32, f16, bf16 or fp8 tensor, or one of an MXFP4 tensor beyond fp32 (a power that is finite
+// InvalidArgument naming the first row with an element that is not finite in bf16: an infinity or a
+// NaN of an f32 (or one of 3.396e38 and more), f16, bf16 or fp8 tensor, or one of an MXFP4 tensor
+// beyond fp32 (a power that is finite
 // itself, times a digit). Scales of other types are looked at when they are packed. Reads these
 // tensors once.
 absl::Status CheckElements(const GgufFile& file, ThreadPool& pool);
@@ -85,7 +86,7 @@ absl::Status CheckElements(const GgufFile& file, ThreadPool& pool);
 absl::Status CheckElementsOf(const GgufTensor& rows, uint64_t first, uint64_t num_rows,
                              ThreadPool& pool);
 
-// What LoadWeights, CheckVectors and CheckElements would say of a file that PlanTensors
+// What LoadWeights and CheckVectors would say of a file that PlanTensors
 // accepts, 16 MiB (or a row) at a time. Costs one read of the file.
 absl::Status CheckWeightValues(const GgufFile& file, ThreadPool& pool);
 

@@ -102,14 +102,16 @@ Status WritePlan(const std::string& path, const ProductPlan& plan) {
   std::filesystem::create_directories(std::filesystem::path(path).parent_path(), error);
   if (error) return Unavailable("cannot create the folder of {}: {}", path, error.message());
   ProductPlan kept = plan;
-  if (ReadPlan(path, &kept).ok()) return OkStatus();
-  std::filesystem::remove(path, error);
+  const Status read = ReadPlan(path, &kept);
+  if (read.ok()) return OkStatus();
+  if (absl::IsDataLoss(read)) std::filesystem::remove(path, error);
   const std::string text = TextOf(plan);
   PartialFile file(path);
   Status status = file.Open();
   if (status.ok()) status = file.Write(std::as_bytes(std::span(text)));
   if (status.ok()) status = file.Finish();
-  return absl::IsAlreadyExists(status) ? OkStatus() : status;
+  // Of another process's plan, not of a half one that was left behind.
+  return absl::IsAlreadyExists(status) && ReadPlan(path, &kept).ok() ? OkStatus() : status;
 }
 
 }  // namespace baton

@@ -38,7 +38,8 @@ std::string PlanPath(const std::string& folder, const ProductPlan& plan);
 Status ReadPlan(const std::string& path, ProductPlan* plan);
 
 // Keeps a plan, in place of a file that was damaged. What another process has kept meanwhile stays.
-// ResourceExhausted or Unavailable with the reason.
+// ResourceExhausted, Unavailable or AlreadyExists (of a half-written one that was left behind) with
+// the reason.
 Status WritePlan(const std::string& path, const ProductPlan& plan);
 
 }  // namespace baton

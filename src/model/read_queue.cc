@@ -74,7 +74,13 @@ absl::StatusOr<std::unique_ptr<ReadQueue>> OpenIoUring() {
   io_uring ring = {};
   const int error = io_uring_queue_init(kNumEntries, &ring, 0);
   if (error != 0) return FailedPrecondition("io_uring: {}", ErrnoText(-error));
-  return std::make_unique<IoUring>(ring);
+  auto queue = std::make_unique<IoUring>(ring);
+  // Kernels from 5.1 on have rings, those from 5.6 on reads without a vector, and a way to ask.
+  io_uring_probe* const probe = io_uring_get_probe_ring(&ring);
+  const bool reads = probe != nullptr && io_uring_opcode_supported(probe, IORING_OP_READ) != 0;
+  io_uring_free_probe(probe);
+  if (!reads) return FailedPrecondition("io_uring: this kernel has no IORING_OP_READ (Linux 5.6)");
+  return queue;
 }
 
 }  // namespace baton

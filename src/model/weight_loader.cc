@@ -189,8 +189,8 @@ double WeightLoadReport::ShareOfLink() const {
 std::string WeightLoadReport::Text() const {
   const auto bytes = static_cast<double>(device_bytes);
   const std::string_view source = direct_bytes == file_bytes ? "O_DIRECT"
-                                  : direct_bytes == 0        ? "page cache"
-                                                             : "O_DIRECT and page cache";
+                                  : direct_bytes == 0        ? "mapping"
+                                                             : "O_DIRECT and mapping";
   return fmt::format(
       "{:.2f} GB in {:.2f} s ({:.2f} GB/s, {:.0f} % of the link's {:.2f}); waited {:.2f} s for the "
       "file ({}), packed for {:.2f} s, waited {:.2f} s for the link",

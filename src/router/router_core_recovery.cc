@@ -136,9 +136,9 @@ void RouterCore::MoveAwayFrom(RegisteredWorker& worker, int64_t now_us) {
   }
 }
 
-// False when there is no room for it elsewhere, only workers of other numerics are there (or of
-// fast mode, to which its KV does not go), the links that its KV could take are not up yet, or this
-// placement gave no token so far.
+// False when there is no room for it elsewhere, only workers of other numerics are there, its KV
+// cannot go with it and computing it again may give other tokens (Repeats), the links that its KV
+// could take are not up yet, or this placement gave no token so far.
 bool RouterCore::TryMove(RouterRequest& request, const RegisteredWorker& worker, int64_t now_us) {
   const bool has_kv = (request.verified || request.is_local) && request.merge.num_known() > 0;
   // A hand-over repeats a token that is known: one that only its worker knows would cross without

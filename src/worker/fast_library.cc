@@ -1,5 +1,6 @@
 #include "src/worker/fast_library.h"
 
+#include <cstdlib>
 #include <memory>
 #include <string>
 #include <utility>
@@ -10,14 +11,18 @@
 namespace baton {
 
 StatusOr<FastMode> FindFastMode(const WorkerConfig& config, DeviceKind kind) {
-  const bool is_named = !config.cublaslt_library.empty();
+  const bool has_flag = !config.cublaslt_library.empty();
   // The library that a machine with GPUs has takes their memory and streams only.
   const bool looks_around = kind == DeviceKind::kCuda;
+  const char* const variable = std::getenv("BATON_CUBLASLT_LIBRARY");
+  const bool is_named = has_flag || (looks_around && variable != nullptr && *variable != '\0');
   const bool is_wanted = !config.deterministic && config.num_ranks == 1;
   if (!is_wanted || !(is_named || looks_around)) return FastMode{};
   StatusOr<cublaslt::CublasLtTable> table = cublaslt::LoadCublasLt(
       {.library = config.cublaslt_library, .python_folders = PythonFolders()});
-  if (!table.ok() && is_named) return WithPrefix(table.status(), "--cublaslt-library");
+  if (!table.ok() && is_named) {
+    return WithPrefix(table.status(), has_flag ? "--cublaslt-library" : "BATON_CUBLASLT_LIBRARY");
+  }
   if (!table.ok()) {
     BATON_LOG_WARN("all products are by our own kernels: {}",
                    std::string(table.status().message()));

@@ -194,6 +194,8 @@ Registration::Registration(RegistrationConfig config) : config_(std::move(config
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveTimeMs);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMs);
   arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);  // as many as it takes
+  // Routers are reached directly, whatever proxy the environment names.
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   const auto credentials = MakeChannelCredentials(config_.tls);
   for (const std::string& address : config_.routers) {
     Router router;

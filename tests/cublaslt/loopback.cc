@@ -5,12 +5,23 @@
 // from the end to the beginning.
 //
 // Faults, of the environment's BATON_CUBLASLT_LOOPBACK as "key=value,key=value", read at each call:
-//   version=120005  the version that it says it has
-//   create=1        cublasLtCreate fails with that error
-//   refuse=512      no algorithm for matrices of so many rows (n)
-//   multiple=3      algorithms take products whose rows (m) are a multiple, and the largest asked
-//   for wrong=512       products with matrices of so many rows (n) are zero; 0 = all fail=150
-//   products of so many rows (m) fail; 0 = all
+//
+//   version=120005   the version that it says it has
+//
+//   create=1         cublasLtCreate fails with that error
+//
+//   refuse=512       no algorithm for matrices of so many rows (n)
+//
+//   multiple=3       algorithms take products whose rows (m) are a multiple, or as many as were
+//   asked
+//
+//   wrong=512        products with matrices of so many rows (n) are zero; 0 = all
+//
+//   wrong_rows=129   products of so many rows (m) are zero
+//
+//   repeat=64        products repeat their first so many rows
+//
+//   fail=150         products of so many rows (m) fail; 0 = all
 #include "tests/cublaslt/loopback.h"
 
 #include <atomic>
@@ -33,6 +44,7 @@ constexpr uint64_t kMark = 0xBA70;  // in algorithms that are this library's
 constexpr uint64_t kNumAlgorithms = 2;
 
 std::atomic<uint64_t> num_products{0};
+std::atomic<uint64_t> last_asked_rows{0};
 
 // The value of a fault, or -1.
 int64_t Fault(std::string_view key) {
@@ -117,6 +129,7 @@ cublasStatus_t CheckAlgorithm(const cublasLtMatmulAlgo_t& algorithm, uint64_t ro
 extern "C" {
 
 uint64_t baton_cublaslt_loopback_products(void) { return num_products.load(); }
+uint64_t baton_cublaslt_loopback_asked_rows(void) { return last_asked_rows.load(); }
 
 size_t cublasLtGetVersion(void) {
   const int64_t version = Fault("version");
@@ -214,13 +227,17 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const
     return status;
   }
   ++num_products;
+  last_asked_rows = algorithm->data[2];
   const std::vector<float> weights = FloatsOf(w_data, *w);
   const std::vector<float> rows = FloatsOf(x_data, *x);
-  const uint64_t depth = IsFaulty("wrong", y->rows) ? 0 : w->rows;
+  const bool is_zero =
+      IsFaulty("wrong", y->rows) || Fault("wrong_rows") == static_cast<int64_t>(y->columns);
+  const uint64_t depth = is_zero ? 0 : w->rows;
+  const uint64_t repeat = Fault("repeat") > 0 ? static_cast<uint64_t>(Fault("repeat")) : y->columns;
   const auto dot = algorithm->data[0] == 1 ? DotInLanes : DotFromTheEnd;
   for (uint64_t m = 0; m < y->columns; ++m) {
     for (uint64_t n = 0; n < y->rows; ++n) {
-      const float sum = dot(&weights[n * w->rows], &rows[m * x->rows], depth);
+      const float sum = dot(&weights[n * w->rows], &rows[m % repeat * x->rows], depth);
       const uint64_t at = m * static_cast<uint64_t>(y->stride) + n;
       if (y->type == kReal32F) {
         static_cast<float*>(y_data)[at] = sum;

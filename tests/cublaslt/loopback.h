@@ -8,6 +8,8 @@ extern "C" {
 
 // Products that this process has had from it.
 uint64_t baton_cublaslt_loopback_products(void);
+// For how many rows the algorithm of the last one was asked for.
+uint64_t baton_cublaslt_loopback_asked_rows(void);
 
 }  // extern "C"
 

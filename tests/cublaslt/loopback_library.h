@@ -31,15 +31,17 @@ inline const cublaslt::CublasLtTable& LoopbackTable() {
   return table;
 }
 
-// Products that the loopback has computed in this process.
-inline uint64_t NumProducts() {
+// What the loopback tells beyond cuBLASLt's interface (loopback.h).
+inline uint64_t AskLoopback(const char* function) {
   void* const library = dlopen(LoopbackTable().path.c_str(), RTLD_NOW | RTLD_LOCAL);
-  const auto products = reinterpret_cast<decltype(&baton_cublaslt_loopback_products)>(
-      dlsym(library, "baton_cublaslt_loopback_products"));
-  const uint64_t count = products();
+  const auto ask = reinterpret_cast<uint64_t (*)()>(dlsym(library, function));
+  BATON_CHECK(ask != nullptr, "{} is missing", function);
+  const uint64_t answer = ask();
   dlclose(library);  // the table keeps it
-  return count;
+  return answer;
 }
+// Products that the loopback has computed in this process.
+inline uint64_t NumProducts() { return AskLoopback("baton_cublaslt_loopback_products"); }
 
 // Faults of the loopback (loopback.cc) for as long as it lives; one thread.
 class ScopedFaults {

@@ -358,3 +358,22 @@ def test_quick_answer_in_one_command():
     lines = result.stdout.strip().splitlines()
     assert "light" in result.stdout.lower()
     assert "path=disagg" in lines[-1]
+
+
+def test_a_proxy_of_the_environment_is_not_for_the_cluster():
+    proxy = "http://127.0.0.1:1"
+    with Server(env={"http_proxy": proxy, "https_proxy": proxy, "grpc_proxy": proxy}) as server:
+        assert complete(server, prompt="Hi", max_tokens=2).timings.path == "disagg"
+
+
+def test_who_is_started_with_nohup_outlives_the_terminal():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup(1) does
+    try:
+        server = Server("--mode", "aggregated")
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    with server:
+        server.process.send_signal(signal.SIGHUP)
+        assert complete(server, prompt="Hi", max_tokens=2).timings.path == "local"
+        assert server.get("/health")[0] == 200
+        assert server.stop() == 0

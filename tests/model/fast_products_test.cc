@@ -7,12 +7,16 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <memory>
+#include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
+#include "kernels/math.h"
 #include "tests/cublaslt/loopback_library.h"
 #include "tests/model/on_device.h"
 
@@ -250,14 +254,113 @@ TEST_F(FastProductsTest, RefusedNumbersOfRowsAreOurs) {
   EXPECT_GT(NumProducts(), before);
 }
 
-TEST_F(FastProductsTest, AFailureInAStepIsAFailureOfTheDevice) {
+TEST_F(FastProductsTest, WhatTheLibraryRefusesInAStepIsOursFromThenOn) {
   WeightsOnDevice on(Tiny("head64_llama"), false, Loopback());
   ASSERT_TRUE(on.fixture.status().ok()) << on.fixture.status();
-  const ScopedFaults faults(fmt::format("fail={}", kRows));
-  const std::vector<TokenId> tokens = RandomTokens(kRows, 1);
-  const auto logits = on.fixture.Run({{0, 0, tokens}});
-  EXPECT_EQ(logits.status().code(), StatusCode::kInternal);
-  EXPECT_THAT(std::string(logits.status().message()), HasSubstr("cublasLtMatmul"));
+  WeightsOnDevice exact(Tiny("head64_llama"), false);
+  const auto expected = AllLogits(exact, kRows);
+  const uint64_t before = NumProducts();
+  {
+    const ScopedFaults faults(fmt::format("fail={}", kRows));
+    EXPECT_EQ(AllLogits(on, kRows), expected);
+  }
+  EXPECT_EQ(AllLogits(on, kRows, 1), expected) << "it is not asked again";
+  EXPECT_EQ(NumProducts(), before);
+  AllLogits(on, kRows + 1, 2);
+  EXPECT_GT(NumProducts(), before);
+}
+
+// ---- Ranges of rows, of one product without a model.
+
+class FastRangesTest : public ::testing::Test {
+ protected:
+  static constexpr uint32_t kN = 64;
+  static constexpr uint32_t kK = 64;
+  static constexpr uint32_t kMaxRows = 520;  // ranges end at 256, 512 and 520
+
+  FastRangesTest() : device_(*OpenComputeDevice(DeviceKind::kSimt)) {
+    device_.accelerator->MakeCurrent();
+    const auto buffer = [this](size_t bytes) {
+      return *DeviceBuffer::Create(device_.accelerator.get(), bytes, "of the test");
+    };
+    x_ = buffer(size_t{kMaxRows} * kK * 2);
+    w_ = buffer(size_t{kN} * kK * 2);
+    y_ = buffer(size_t{kMaxRows} * kN * 2);
+    partials_ = buffer(size_t{1} << 20);
+    counters_ = buffer(4096);
+    std::mt19937 random(5);
+    std::normal_distribution<float> normal;
+    auto* const weights = reinterpret_cast<uint16_t*>(w_.data());  // the runner's memory
+    for (uint32_t i = 0; i < kN * kK; ++i) weights[i] = Bf16FromFloat(normal(random));
+  }
+
+  cuda::GemmParams Product(uint32_t m) const {
+    return {.x = x_.as<simt::Bf16>(),
+            .w = w_.as<simt::Bf16>(),
+            .y_bf16 = y_.as<simt::Bf16>(),
+            .m = m,
+            .n = kN,
+            .k = kK,
+            .partials = partials_.data(),
+            .counters = counters_.as<uint32_t>(),
+            .partial_bytes = partials_.size_bytes(),
+            .num_sms = device_.accelerator->num_sms()};
+  }
+  std::unique_ptr<FastProducts> Create() {
+    const std::vector<FastSite> sites = {{"product",
+                                          {kN, kK},
+                                          &x_,
+                                          &y_,
+                                          kMaxRows,
+                                          [this](uint32_t m) {
+                                            return device_.kernels->gemm_bf16(
+                                                Product(m), device_.accelerator->stream());
+                                          },
+                                          [this]() -> StatusOr<const void*> { return w_.data(); }}};
+    auto made = FastProducts::Create(Loopback(), device_.accelerator.get(), sites);
+    EXPECT_TRUE(made.ok()) << made.status();
+    return made.ok() ? *std::move(made) : nullptr;
+  }
+
+  ComputeDevice device_;
+  DeviceBuffer x_;
+  DeviceBuffer w_;
+  DeviceBuffer y_;
+  DeviceBuffer partials_;
+  DeviceBuffer counters_;
+};
+
+TEST_F(FastRangesTest, EachNumberOfRowsHasTheAlgorithmOfItsRange) {
+  const std::unique_ptr<FastProducts> fast = Create();
+  ASSERT_NE(fast, nullptr);
+  const std::pair<uint32_t, uint64_t> asked_rows[] = {{129, 256}, {256, 256}, {257, 512},
+                                                      {512, 512}, {513, 520}, {520, 520}};
+  for (const auto& [m, asked] : asked_rows) {
+    EXPECT_TRUE(fast->Multiply(Product(m))) << m;
+    EXPECT_EQ(cublaslt_test::AskLoopback("baton_cublaslt_loopback_asked_rows"), asked) << m;
+  }
+  const uint64_t before = NumProducts();
+  EXPECT_FALSE(fast->Multiply(Product(128)));
+  EXPECT_FALSE(fast->Multiply(Product(521)));
+  EXPECT_EQ(NumProducts(), before);
+}
+
+TEST_F(FastRangesTest, ARefusedRangeLeavesTheOthers) {
+  const ScopedFaults faults("multiple=512");
+  const std::unique_ptr<FastProducts> fast = Create();
+  ASSERT_NE(fast, nullptr);
+  for (const uint32_t m : {256u, 512u, 520u}) EXPECT_TRUE(fast->Multiply(Product(m))) << m;
+  for (const uint32_t m : {129u, 255u, 257u, 511u, 519u}) {
+    EXPECT_FALSE(fast->Multiply(Product(m))) << m;
+  }
+}
+
+TEST_F(FastRangesTest, WhatIsWrongInOnePlaceIsFound) {
+  for (const char* fault : {"wrong_rows=129", "wrong_rows=257", "wrong_rows=512", "wrong_rows=513",
+                            "repeat=64", "repeat=128", "repeat=519"}) {
+    const ScopedFaults faults(fault);
+    EXPECT_EQ(Create(), nullptr) << fault;
+  }
 }
 
 // ---- Plans.
@@ -273,8 +376,8 @@ TEST_F(FastProductsTest, APlanIsTimedOnceAndKept) {
 
   before = NumProducts();
   WeightsOnDevice second(Tiny("head64_llama"), false, Loopback(folder_));
-  // One product of each matrix and of the output layer is compared with ours.
-  EXPECT_EQ(NumProducts() - before, 5u);
+  // The most and the fewest rows of each matrix and of the output layer are compared with ours.
+  EXPECT_EQ(NumProducts() - before, 10u);
   EXPECT_GT(num_timed, 10u);
   EXPECT_EQ(TextOf(Files()[0]), kept);
   EXPECT_EQ(AllLogits(first, kRows), AllLogits(second, kRows));

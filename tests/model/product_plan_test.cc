@@ -3,6 +3,7 @@
 #include "src/model/product_plan.h"
 
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -121,6 +122,17 @@ TEST_F(ProductPlanTest, ADamagedFileIsReplaced) {
   ProductPlan plan = Asked();
   EXPECT_TRUE(ReadPlan(Path(), &plan).ok());
   EXPECT_TRUE(plan.products[0].algorithm.has_value());
+}
+
+// Of a process that was killed while it wrote, with this one's number: as in a container, all
+// are 1.
+TEST_F(ProductPlanTest, AHalfWrittenPlanThatWasLeftIsSaid) {
+  ASSERT_TRUE(WritePlan(Path(), Answered()).ok());
+  const std::string partial = fmt::format("{}.{}.partial", Path(), getpid());
+  std::filesystem::rename(Path(), partial);
+  const Status status = WritePlan(Path(), Answered());
+  EXPECT_EQ(status.code(), StatusCode::kAlreadyExists);
+  EXPECT_THAT(std::string(status.message()), HasSubstr(partial));
 }
 
 TEST_F(ProductPlanTest, WhereNothingCanBeKeptTheReasonIsSaid) {

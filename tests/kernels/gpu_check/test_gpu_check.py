@@ -158,10 +158,27 @@ class GpuCheckScript(unittest.TestCase):
         self.assertEqual(self.run_fake("none fail " + none).returncode, 1)
 
     def test_wrong_arguments_are_named(self):
-        for arguments in (["--stages", "9"], ["--limit", "x"], ["--out"], ["--what"]):
+        for arguments in (
+            ["--stages", "9"],
+            ["--stages", "00"],
+            ["--limit", "x"],
+            ["--out"],
+            ["--out", "/proc/x"],
+            ["--what"],
+            ["--program", "/nowhere/program"],
+            ["--nccl", "/nowhere/libnccl.so"],
+            ["--cublaslt", "/nowhere/lt.so"],
+        ):
             done = self.run_script(*arguments)
             self.assertEqual(done.returncode, 2, arguments)
             self.assertIn("usage", done.stderr)
+            self.assertNotIn("building", done.stdout)
+        self.assertEqual(self.run_script("--help").returncode, 0)
+
+    def test_a_stage_without_results_is_no_pass(self):
+        done = self.run_script("--program", "/bin/true", "--stages", "0")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("no results", done.stdout)
 
     @unittest.skipIf(HAS_GPU, "there is a driver here")
     def test_without_a_gpu_every_stage_says_that_it_did_not_run(self):
