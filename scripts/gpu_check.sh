@@ -30,7 +30,8 @@ body=()
 not_run=77
 
 usage="usage: scripts/gpu_check.sh [--simt] [--out DIR] [--program FILE] [--stages \"0 1\"] \
-[--limit SECONDS] [--total SECONDS] [--cublaslt FILE] [--nccl FILE] [--sanitizer FILE] [--python FILE]"
+[--limit SECONDS] [--total SECONDS] [--cublaslt FILE] [--nccl FILE] [--sanitizer FILE] \
+[--python FILE]"
 
 usage() {
   echo "gpu_check.sh: $1; $usage" >&2

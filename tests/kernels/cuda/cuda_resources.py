@@ -6,8 +6,8 @@ difference, a spill, a warning of ptxas, a wgmma that waits for the one before, 
 should be there and is not (cuda_instructions.py), or a missing compiler. The baseline is
 kernels/cuda/resources_ARCH.txt; --update writes its columns from this compiler (the dynamic columns
 stay: the kernels' test on the runner checks them). With --no-baseline, for other architectures than
-the tests' own, only spills and warnings are errors; --spills names how many bytes a kernel may spill
-there (stores and loads).
+the tests' own, only spills and warnings are errors; --spills names how many bytes a kernel may
+spill there (stores and loads).
 """
 
 import argparse
