@@ -190,6 +190,27 @@ TEST_F(NcclGateTest, NoExchangeIsLaunchedWhileNcclMayUseADevice) {
   }
 }
 
+// What was begun may use the device until the abort is over.
+TEST_F(NcclGateTest, NoExchangeIsLaunchedBetweenASetUpThatHangsAndItsAbort) {
+  LaunchGate gate(/*max_hold_us=*/600'000'000);
+  build_us_ = 50'000;
+  Watch(nullptr);
+  Worker d = rig_.MakeDecode("decode-0");
+  Watch(&gate);
+  Worker p = rig_.MakePrefill("prefill-0", {&d});
+  ASSERT_TRUE(p.sink->WaitUp(1));
+  ASSERT_TRUE(d.sink->WaitUp(1));
+  const Engine engine(&gate);
+  const nccl_test::ScopedFaults faults("init_hang=1");
+  const Transfer transfer = MakeTransfer(1, 4, 0, 8);
+  FillSource(transfer, p.blocks(), 1);
+  ASSERT_TRUE(p.transport->SendSlices(d.incarnation, SlicesOf(transfer, p.blocks())).ok());
+  ASSERT_TRUE(Eventually([] { return nccl_test::Counts().aborts >= 6; }));
+  EXPECT_TRUE(Eventually([&] { return engine.num_launches() > 0; }));
+  p.transport.reset();
+  EXPECT_EQ(Watched().num_beside.load(), 0u);
+}
+
 TEST_F(NcclGateTest, ASetUpThatHangsLetsTheEngineGoOnAfterTheBound) {
   LaunchGate gate(/*max_hold_us=*/20'000);
   build_us_ = 200'000 * kPatienceFactor;

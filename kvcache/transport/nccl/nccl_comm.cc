@@ -32,9 +32,8 @@ StatusOr<std::unique_ptr<NcclComm>> NcclComm::Start(const nccl::NcclTable* table
 
 NcclComm::~NcclComm() {
   if (comm_ == nullptr) return;
-  // One that it has may have lapsed.
-  call_.reset();
-  Hold();
+  // Beside what it holds already, which may have lapsed.
+  const LaunchGate::Call call(gate_);
   (void)table_->ncclCommAbort(comm_);
 }
 
