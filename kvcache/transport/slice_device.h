@@ -10,6 +10,7 @@
 #include "src/base/check.h"
 #include "src/base/status.h"
 #include "src/device/accelerator.h"
+#include "src/device/launch_gate.h"
 
 namespace baton {
 
@@ -17,7 +18,8 @@ namespace baton {
 struct SliceDevice {
   Accelerator* device = nullptr;
   const cuda::KernelTable* kernels = nullptr;
-  KvMemory memory;  // on the device; of ranks each on its own, which this device reaches
+  KvMemory memory;             // on the device; of ranks each on its own, which this device reaches
+  LaunchGate* gate = nullptr;  // of a model that is divided among devices; outlives the transport
 };
 
 // The blocks as the kernels of slices take them.

@@ -73,6 +73,21 @@ absl::StatusOr<ComputeDevice> OpenCuda(uint32_t /*num_ranks*/) {
 }
 #endif
 
+absl::StatusOr<ComputeDevice> Open(DeviceKind kind, uint32_t num_ranks) {
+  if (kind == DeviceKind::kSimt) return OpenSimt();
+  const bool is_auto = kind == DeviceKind::kUnspecified;
+  if (kind == DeviceKind::kCpu && num_ranks > 1) {
+    return InvalidArgument("the processor computes a model whole, not in {} ranks", num_ranks);
+  }
+  if (kind == DeviceKind::kCuda || (is_auto && num_ranks > 1)) return OpenCuda(num_ranks);
+  if (is_auto && kHasCuda) {
+    absl::StatusOr<ComputeDevice> gpu = OpenCuda(num_ranks);
+    if (gpu.ok()) return gpu;
+    BATON_LOG_WARN("{}; computing on the processor", std::string(gpu.status().message()));
+  }
+  return ComputeDevice{};
+}
+
 }  // namespace
 
 absl::Status CheckDeviceInBuild(DeviceKind kind) {
@@ -90,18 +105,9 @@ std::vector<Accelerator*> ComputeDevice::accelerators() const {
 }
 
 absl::StatusOr<ComputeDevice> OpenComputeDevice(DeviceKind kind, uint32_t num_ranks) {
-  if (kind == DeviceKind::kSimt) return OpenSimt();
-  const bool is_auto = kind == DeviceKind::kUnspecified;
-  if (kind == DeviceKind::kCpu && num_ranks > 1) {
-    return InvalidArgument("the processor computes a model whole, not in {} ranks", num_ranks);
-  }
-  if (kind == DeviceKind::kCuda || (is_auto && num_ranks > 1)) return OpenCuda(num_ranks);
-  if (is_auto && kHasCuda) {
-    absl::StatusOr<ComputeDevice> gpu = OpenCuda(num_ranks);
-    if (gpu.ok()) return gpu;
-    BATON_LOG_WARN("{}; computing on the processor", std::string(gpu.status().message()));
-  }
-  return ComputeDevice{};
+  BATON_ASSIGN_OR_RETURN(ComputeDevice device, Open(kind, num_ranks));
+  if (num_ranks > 1) device.gate = std::make_unique<LaunchGate>();
+  return device;
 }
 
 }  // namespace baton

@@ -11,6 +11,7 @@
 #include "src/base/status.h"
 #include "src/device/accelerator.h"
 #include "src/device/device.h"
+#include "src/device/launch_gate.h"
 
 namespace baton {
 
@@ -20,6 +21,8 @@ struct ComputeDevice {
   const cuda::KernelTable* kernels = nullptr;
   // GPUs beside it, of a model that is divided: each reaches the memory of all.
   std::vector<std::unique_ptr<Accelerator>> peers = {};
+  // Of a model that is divided, on whatever devices; else null.
+  std::unique_ptr<LaunchGate> gate = {};
 
   // All of them; none for the processor.
   std::vector<Accelerator*> accelerators() const;

@@ -368,6 +368,7 @@ Status DeviceModel::Exchange(const Launch& launch) const {
                                .num_here = devices_.size() == 1 ? options_.num_ranks : 1,
                                .flags = {}};
   for (const auto& rank : ranks_) ranks.flags[rank->index()] = rank->flags();
+  const LaunchGate::Launch held(options_.gate);
   for (Accelerator* const device : devices_) {
     if (devices_.size() > 1) device->MakeCurrent();
     BATON_RETURN_IF_ERROR(launch(ranks, device->stream()));

@@ -24,6 +24,7 @@
 #include "src/device/accelerator.h"
 #include "src/device/device_graph.h"
 #include "src/device/device_stream.h"
+#include "src/device/launch_gate.h"
 #include "src/device/thread_pool.h"
 #include "src/model/fast_products.h"
 #include "src/model/forward_model.h"
@@ -57,6 +58,9 @@ struct DeviceModelOptions {
   // The devices of ranks 1, 2, ...: not owned, of one kind with `device`, and each reaches the
   // memory of all others (Accelerator::ReachMemoryOf). Empty: all ranks are on `device`.
   std::vector<Accelerator*> peers = {};
+  // Of several ranks: held while an exchange, or a recorded step, is put into all devices' streams.
+  // Not owned; may be null where nothing else uses the devices.
+  LaunchGate* gate = nullptr;
 };
 
 struct DeviceWeights;             // device_weights.h
@@ -168,7 +172,8 @@ class DeviceModel final : public LoadedModel {
   // What the ranks exchange; nothing is put into the stream of one rank alone.
   Status AddPartialSums(PartialSum which) const;
   Status GatherLogits() const;
-  // Puts an exchange into every stream; `launch` is given who exchanges, and the stream.
+  // Puts an exchange into every stream, under the gate: between two exchanges no device waits for
+  // another. `launch` is given who exchanges, and the stream.
   template <typename Launch>
   Status Exchange(const Launch& launch) const;
 

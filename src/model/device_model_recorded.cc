@@ -66,6 +66,7 @@ Status DeviceModel::LaunchRecorded(uint32_t rows) const {
   };
   const auto found = std::find_if(graphs_.begin(), graphs_.end(), is_it);
   BATON_CHECK(found != graphs_.end(), "no step of {} rows was recorded", rows);
+  const LaunchGate::Launch held(options_.gate);
   for (const DeviceGraph& graph : found->graphs) {
     BATON_RETURN_IF_ERROR(graph.Launch());
   }

@@ -185,15 +185,15 @@ Status KvParts::MakeLocal(const WorkerConfig& config, const ComputeDevice& devic
 }
 
 Status KvParts::MakeIpc(const ComputeDevice& device, KvEndpointOptions endpoint_options) {
-  BATON_ASSIGN_OR_RETURN(
-      auto pools,
-      DevicePools::Create(DevicesOfRanks(device, store_->memory().num_ranks()), store_->memory()));
+  BATON_ASSIGN_OR_RETURN(auto pools,
+                         DevicePools::Create(DevicesOfRanks(device, store_->memory().num_ranks()),
+                                             store_->memory(), device.gate.get()));
   endpoint_options.pools = pools.get();
   BATON_ASSIGN_OR_RETURN(auto endpoint, KvEndpoint::Create(endpoint_options, arena_.get()));
   endpoint_ = endpoint.get();
   BATON_ASSIGN_OR_RETURN(transport_device_, device.accelerator->Share());
   IpcTransportOptions options;
-  options.device = {transport_device_.get(), device.kernels, store_->memory()};
+  options.device = {transport_device_.get(), device.kernels, store_->memory(), device.gate.get()};
   if (device.accelerator->kind() == DeviceKind::kSimt) {
     options.limits.offer_bytes = kRunnerOfferBytes;
   }
@@ -210,7 +210,7 @@ Status KvParts::MakeNccl(const WorkerConfig& config, const ComputeDevice& device
   BATON_ASSIGN_OR_RETURN(transport_device_, device.accelerator->Share());
   NcclTransportOptions options;
   options.table = &nccl_;
-  options.device = {transport_device_.get(), device.kernels, store_->memory()};
+  options.device = {transport_device_.get(), device.kernels, store_->memory(), device.gate.get()};
   // A buffer larger than the pool would never be full.
   const uint64_t pool_bytes =
       uint64_t{store_->memory().num_blocks} * store_->layout().BlockStride();

@@ -206,7 +206,8 @@ Status WorkerProcess::Parts::LoadOnDevice(const GgufFile& file) {
                                .keeps_packed = config.keeps_packed,
                                .fast = fast,
                                .num_ranks = config.num_ranks,
-                               .peers = peers});
+                               .peers = peers,
+                               .gate = device.gate.get()});
   if (!loaded.ok()) {
     const bool may_pack = absl::IsResourceExhausted(loaded.status()) && !config.keeps_packed &&
                           DeviceModel::HasPackable(file);

@@ -16,6 +16,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -108,6 +109,8 @@ class FakeAccelerator final : public Accelerator {
   }
   absl::StatusOr<const std::byte*> ImportShared(const UniqueFd& fd, size_t size_bytes) override {
     if (refuses_imports) return FailedPrecondition("this device cannot reach that memory");
+    ++num_imports;
+    while (holds_imports) std::this_thread::yield();
     BATON_RETURN_IF_ERROR(CheckMemoryFile(fd.get(), size_bytes, "memory of another process"));
     BATON_ASSIGN_OR_RETURN(std::byte* const begin, Map(fd.get(), size_bytes, 0));
     shared_[begin] = {UniqueFd(), size_bytes};
@@ -119,6 +122,9 @@ class FakeAccelerator final : public Accelerator {
   std::atomic<bool> is_held = false;
   static inline std::atomic<bool> refuses_imports = false;
   static inline std::atomic<bool> refuses_pins = false;
+  // Imports that have begun, and whether they go on.
+  static inline std::atomic<uint64_t> num_imports = 0;
+  static inline std::atomic<bool> holds_imports = false;
   bool shares_memory = true;
   size_t max_allocation = ~size_t{0};
   size_t num_host_allocations_left = ~size_t{0};

@@ -3,7 +3,10 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <chrono>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -157,6 +160,63 @@ TEST(IpcPoolsTest, PeersOfOtherNumbersOfRanksHandOverAtOnce) {
     EXPECT_TRUE(Arrived(transfers[i], senders[i].blocks(), d.blocks())) << i;
   }
   EXPECT_TRUE(d.sink->Snapshot().bad_slices.empty());
+}
+
+// Two parts of a pool that another process would pass.
+std::vector<UniqueFd> TwoParts() {
+  std::vector<UniqueFd> parts;
+  for (int i = 0; i < 2; ++i) parts.push_back(SealedFile(HalfPoolBytes()));
+  return parts;
+}
+
+TEST(IpcPoolsTest, OnlyWhoMapsWaitsForTheDevice) {
+  const nccl_test::KvDevice device =
+      nccl_test::MakeKvDevice({.is_shared = true}, SmallLayout(), kBlocks);
+  const auto pools = *DevicePools::Create(device.ranks(), device.parts.memory);
+  ASSERT_TRUE(pools->Take(Incarnation(1), kBlocks, TwoParts()).ok());
+  FakeAccelerator::holds_imports = true;
+  const uint64_t before = FakeAccelerator::num_imports;
+  std::thread taker([&] { EXPECT_TRUE(pools->Take(Incarnation(2), kBlocks, TwoParts()).ok()); });
+  ASSERT_TRUE(Eventually([&] { return FakeAccelerator::num_imports > before; }));
+  EXPECT_EQ(pools->num_mapped(), 1u);
+  const auto first = pools->Claim(Incarnation(1));
+  EXPECT_NE(first, nullptr);
+  EXPECT_EQ(pools->Claim(Incarnation(2)), nullptr) << "it is not whole";
+  FakeAccelerator::holds_imports = false;
+  taker.join();
+  EXPECT_EQ(pools->num_mapped(), 2u);
+  EXPECT_NE(pools->Claim(Incarnation(2)), nullptr) << "and unmapped here";
+  EXPECT_EQ(pools->num_mapped(), 1u);
+}
+
+TEST(IpcPoolsTest, NoStepIsLaunchedWhileAPoolIsMappedOrUnmapped) {
+  const nccl_test::KvDevice device =
+      nccl_test::MakeKvDevice({.is_shared = true}, SmallLayout(), kBlocks);
+  LaunchGate gate(/*max_hold_us=*/600'000'000);
+  const auto pools = *DevicePools::Create(device.ranks(), device.parts.memory, &gate);
+  FakeAccelerator::holds_imports = true;
+  const uint64_t before = FakeAccelerator::num_imports;
+  std::thread taker([&] { EXPECT_TRUE(pools->Take(Incarnation(1), kBlocks, TwoParts()).ok()); });
+  ASSERT_TRUE(Eventually([&] { return FakeAccelerator::num_imports > before; }));
+  std::atomic<bool> is_launched = false;
+  std::thread engine([&] {
+    const LaunchGate::Launch held(&gate);
+    is_launched = true;
+  });
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  EXPECT_FALSE(is_launched.load());
+  FakeAccelerator::holds_imports = false;
+  taker.join();
+  engine.join();
+  std::thread unmapper;
+  {
+    const LaunchGate::Launch held(&gate);
+    unmapper = std::thread([&] { EXPECT_NE(pools->Claim(Incarnation(1)), nullptr); });
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    EXPECT_EQ(pools->num_mapped(), 1u) << "it waits for the launch";
+  }
+  unmapper.join();
+  EXPECT_EQ(pools->num_mapped(), 0u);
 }
 
 TEST(IpcPoolsTest, WhatCannotWorkIsRefusedByName) {

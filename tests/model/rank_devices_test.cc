@@ -2,10 +2,12 @@
 // current, and works on that device's memory; all ranks come to an exchange before any kernel
 // behind it. The devices and kernels stand for real ones and compute nothing.
 #include <algorithm>
+#include <atomic>
 #include <deque>
 #include <map>
 #include <span>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -48,8 +50,16 @@ absl::Status Note(const void* written, bool is_exchange = false) {
   return OkStatus();
 }
 
+// Counts the beginnings and the ends of Calls of another thread; odd while there is one.
+std::atomic<uint64_t> call_edges = 0;
+uint64_t edges_at_first_rank = 0;
+
 template <typename Params>
 absl::Status NoteExchange(const Params& params) {
+  const uint64_t edges = call_edges.load();
+  if (params.ranks.first_rank == 0) edges_at_first_rank = edges;
+  EXPECT_EQ(edges % 2, 0u) << "an exchange beside a call";
+  EXPECT_EQ(edges, edges_at_first_rank) << "a call while some ranks were at an exchange";
   EXPECT_EQ(params.ranks.num_ranks, kNumRanks);
   EXPECT_EQ(params.ranks.num_here, 1u);
   return Note(params.ranks.flags[params.ranks.first_rank], /*is_exchange=*/true);
@@ -106,7 +116,8 @@ class RankDevices : public ::testing::Test {
                                             .max_logit_rows = 8,
                                             .max_context = 16,
                                             .num_ranks = kNumRanks,
-                                            .peers = {all_.begin() + 1, all_.end()}});
+                                            .peers = {all_.begin() + 1, all_.end()},
+                                            .gate = &gate_});
     ASSERT_TRUE(model.ok()) << model.status();
     model_ = *std::move(model);
     arena_ = *KvArena::Create(model_->layout(), 2);
@@ -127,6 +138,7 @@ class RankDevices : public ::testing::Test {
   }
 
   ThreadPool pool_{1};
+  LaunchGate gate_{/*max_hold_us=*/20'000};
   FakeAccelerator devices_[kNumRanks];
   std::vector<Accelerator*> all_;
   std::unique_ptr<DeviceModel> model_;
@@ -203,6 +215,44 @@ TEST_F(RankDevices, AStepIsRecordedOnEveryDevice) {
   ASSERT_TRUE(Forward(1, 1).ok());
   EXPECT_TRUE(Puts().empty()) << "only graphs were launched";
   for (const FakeAccelerator& device : devices_) EXPECT_EQ(device.num_graph_launches, 1u);
+}
+
+TEST_F(RankDevices, NoExchangeIsLaunchedBesideACallOfAnotherThread) {
+  std::atomic<bool> is_over = false;
+  std::thread caller([&] {
+    while (!is_over.load()) {
+      const LaunchGate::Call call(&gate_);
+      ++call_edges;
+      std::this_thread::yield();
+      ++call_edges;
+    }
+  });
+  uint64_t edges = 0;
+  for (uint32_t step = 0; step < 100 || edges < 100; ++step) {
+    ASSERT_TRUE(Forward(3, 1).ok());
+    edges = call_edges.load();
+  }
+  is_over = true;
+  caller.join();
+}
+
+// The second overrun would be one of an exchange or graph that was not launched under the gate.
+TEST_F(RankDevices, EveryWayOfLaunchingAStepWaitsForACall) {
+  for (FakeAccelerator& device : devices_) device.records = true;
+  for (const bool is_recorded : {false, true}) {
+    if (is_recorded) {
+      ASSERT_TRUE(model_->Prepare(store_->view()).ok());
+    }
+    for (const uint32_t num_rows : {1u, 3u}) {
+      const uint64_t before = gate_.num_overruns();
+      const LaunchGate::Call call(&gate_);
+      ASSERT_TRUE(Forward(num_rows, 1).ok());
+      EXPECT_EQ(gate_.num_overruns(), before + 1) << "it went on when the call had lapsed";
+    }
+    // It waits for no result under the gate, and leaves it.
+    const LaunchGate::Call call(&gate_);
+    EXPECT_EQ(gate_.num_overruns(), is_recorded ? 4u : 2u);
+  }
 }
 
 TEST_F(RankDevices, WhereOneCannotRecordNoneGoesOnRecording) {

@@ -8,8 +8,9 @@
 namespace baton {
 
 StatusOr<std::unique_ptr<DevicePools>> DevicePools::Create(std::span<Accelerator* const> ranks,
-                                                           const KvMemory& memory) {
-  std::unique_ptr<DevicePools> pools(new DevicePools(memory));
+                                                           const KvMemory& memory,
+                                                           LaunchGate* gate) {
+  std::unique_ptr<DevicePools> pools(new DevicePools(memory, gate));
   for (size_t rank = 0; rank < memory.num_ranks(); ++rank) {
     ranks[rank]->MakeCurrent();
     BATON_ASSIGN_OR_RETURN(
@@ -38,19 +39,8 @@ Status DevicePools::Take(Incarnation peer, uint32_t num_blocks, std::vector<Uniq
   if (!size_bytes.has_value() || *size_bytes == 0) {
     return FailedPrecondition("the peer's pool claims {} blocks", num_blocks);
   }
+  BATON_RETURN_IF_ERROR(Map(fds, *size_bytes, &memory));
   std::lock_guard lock(mutex_);
-  importer_->MakeCurrent();
-  for (const UniqueFd& fd : fds) {
-    const StatusOr<const std::byte*> base = importer_->ImportShared(fd, *size_bytes);
-    if (!base.ok()) {
-      Unmap(memory);
-      return FailedPrecondition("the peer's pool of {} bytes, part {} of {}: {}", *size_bytes,
-                                memory.ranks.size() + 1, num_ranks,
-                                std::string(base.status().message()));
-    }
-    memory.ranks.push_back(const_cast<std::byte*>(*base));  // see PeerPool
-  }
-  memory.base = memory.ranks[0];
   ++num_mapped_;
   taken_.emplace_back(
       peer, std::shared_ptr<const PeerPool>(new PeerPool{std::move(memory)},
@@ -58,16 +48,43 @@ Status DevicePools::Take(Incarnation peer, uint32_t num_blocks, std::vector<Uniq
   return OkStatus();
 }
 
+// A step may be launched between two parts.
+Status DevicePools::Map(const std::vector<UniqueFd>& fds, uint64_t size_bytes, KvMemory* memory) {
+  std::lock_guard lock(importer_mutex_);
+  importer_->MakeCurrent();
+  for (const UniqueFd& fd : fds) {
+    const StatusOr<const std::byte*> base = [&] {
+      const LaunchGate::Call call(gate_);
+      return importer_->ImportShared(fd, size_bytes);
+    }();
+    if (!base.ok()) {
+      Unmap(*memory);
+      return FailedPrecondition("the peer's pool of {} bytes, part {} of {}: {}", size_bytes,
+                                memory->ranks.size() + 1, fds.size(),
+                                std::string(base.status().message()));
+    }
+    memory->ranks.push_back(const_cast<std::byte*>(*base));  // see PeerPool
+  }
+  memory->base = memory->ranks[0];
+  return OkStatus();
+}
+
 void DevicePools::Unmap(const KvMemory& memory) {
   importer_->MakeCurrent();
-  for (const std::byte* const rank : memory.ranks) importer_->ReleaseShared(rank);
+  for (const std::byte* const rank : memory.ranks) {
+    const LaunchGate::Call call(gate_);
+    importer_->ReleaseShared(rank);
+  }
 }
 
 void DevicePools::Release(const PeerPool* pool) {
-  std::lock_guard lock(mutex_);
-  Unmap(pool->memory);
-  --num_mapped_;
+  {
+    std::lock_guard lock(importer_mutex_);
+    Unmap(pool->memory);
+  }
   delete pool;
+  std::lock_guard lock(mutex_);
+  --num_mapped_;
 }
 
 std::shared_ptr<const PeerPool> DevicePools::Claim(Incarnation peer) {

@@ -7,6 +7,8 @@
 //     peer passes, so many ranks it has: their number makes the size of each.
 //  2. A mapping lives as long as anybody holds its PeerPool, whatever became of the peer. Its bytes
 //     may change at any time: whoever copies from it verifies the copy.
+//  3. Each call that maps or unmaps is a Call of the gate of a divided model, and only Take and the
+//     end of a PeerPool wait for one.
 #ifndef BATON_KVCACHE_TRANSPORT_IPC_DEVICE_POOLS_H_
 #define BATON_KVCACHE_TRANSPORT_IPC_DEVICE_POOLS_H_
 
@@ -21,6 +23,7 @@
 #include "kvcache/kv_memory.h"
 #include "kvcache/transport/pool_exchange.h"
 #include "src/device/accelerator.h"
+#include "src/device/launch_gate.h"
 
 namespace baton {
 
@@ -34,9 +37,11 @@ struct PeerPool {
 class DevicePools final : public PoolExchange {
  public:
   // `ranks` allocated `memory` by AllocateShared, each its own part, and outlive the pools as the
-  // memory does; peers' are mapped for the first. Errors of ExportShared and Share.
+  // memory does; peers' are mapped for the first. `gate` outlives them too; null where nothing is
+  // launched on several devices. Errors of ExportShared and Share.
   static StatusOr<std::unique_ptr<DevicePools>> Create(std::span<Accelerator* const> ranks,
-                                                       const KvMemory& memory);
+                                                       const KvMemory& memory,
+                                                       LaunchGate* gate = nullptr);
 
   std::vector<int> fds() const override;
   uint32_t num_blocks() const override { return memory_.num_blocks; }
@@ -47,16 +52,20 @@ class DevicePools final : public PoolExchange {
   uint32_t num_mapped() const;
 
  private:
-  explicit DevicePools(const KvMemory& memory) : memory_(memory) {}
+  DevicePools(const KvMemory& memory, LaunchGate* gate) : memory_(memory), gate_(gate) {}
+  // Maps what a peer passed, of so many bytes each, into `memory`; all of it or nothing.
+  Status Map(const std::vector<UniqueFd>& fds, uint64_t size_bytes, KvMemory* memory);
   void Release(const PeerPool* pool);
-  // Of what is mapped in `memory`. With mutex_.
+  // Of what is mapped in `memory`. With importer_mutex_.
   void Unmap(const KvMemory& memory);
 
   const KvMemory memory_;
+  LaunchGate* const gate_;
   std::vector<UniqueFd> fds_;  // one a rank
 
-  mutable std::mutex mutex_;  // guards the rest
+  std::mutex importer_mutex_;  // guards the device, which one thread uses at a time
   std::unique_ptr<Accelerator> importer_;
+  mutable std::mutex mutex_;  // guards the rest; for copying only
   uint32_t num_mapped_ = 0;
   std::deque<std::pair<Incarnation, std::shared_ptr<const PeerPool>>> taken_;
 };

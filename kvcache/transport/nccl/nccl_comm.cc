@@ -11,9 +11,16 @@ constexpr int kNumRanks = 2;
 
 }  // namespace
 
-StatusOr<std::unique_ptr<NcclComm>> NcclComm::Start(const nccl::NcclTable* table,
+Status NcclComm::MakeId(const nccl::NcclTable* table, LaunchGate* gate, nccl::UniqueId* id) {
+  // The first one initialises NCCL.
+  const LaunchGate::Call call(gate);
+  return nccl::ToStatus(*table, "ncclGetUniqueId", table->ncclGetUniqueId(id));
+}
+
+StatusOr<std::unique_ptr<NcclComm>> NcclComm::Start(const nccl::NcclTable* table, LaunchGate* gate,
                                                     const nccl::UniqueId& id, int rank) {
-  std::unique_ptr<NcclComm> comm(new NcclComm(table, rank));
+  std::unique_ptr<NcclComm> comm(new NcclComm(table, gate, rank));
+  comm->Hold();
   nccl::Config config;
   config.blocking = 0;
   config.max_ctas = kMaxCtas;
@@ -24,31 +31,38 @@ StatusOr<std::unique_ptr<NcclComm>> NcclComm::Start(const nccl::NcclTable* table
 }
 
 NcclComm::~NcclComm() {
-  if (comm_ != nullptr) (void)table_->ncclCommAbort(comm_);
+  if (comm_ == nullptr) return;
+  // Beside what it holds already, which may have lapsed.
+  const LaunchGate::Call call(gate_);
+  (void)table_->ncclCommAbort(comm_);
 }
 
 StatusOr<bool> NcclComm::Poll() {
   nccl::Result state = nccl::kInProgress;
-  BATON_RETURN_IF_ERROR(nccl::ToStatus(*table_, "ncclCommGetAsyncError",
-                                       table_->ncclCommGetAsyncError(comm_, &state)));
+  const nccl::Result asked = table_->ncclCommGetAsyncError(comm_, &state);
+  if (asked != nccl::kSuccess || state != nccl::kInProgress) call_.reset();
+  BATON_RETURN_IF_ERROR(nccl::ToStatus(*table_, "ncclCommGetAsyncError", asked));
   BATON_RETURN_IF_ERROR(nccl::ToStatus(*table_, "NCCL", state));
   return state == nccl::kSuccess;
 }
 
 void NcclComm::Register(std::span<std::byte> memory) {
   if (table_->ncclCommRegister == nullptr || table_->ncclCommDeregister == nullptr) return;
+  const LaunchGate::Call call(gate_);
   const nccl::Result result =
       table_->ncclCommRegister(comm_, memory.data(), memory.size(), &registration_);
   if (result != nccl::kSuccess) registration_ = nullptr;
 }
 
 Status NcclComm::Send(std::span<const std::byte> bytes, void* stream) {
+  Hold();
   return nccl::ToStatus(
       *table_, "ncclSend",
       table_->ncclSend(bytes.data(), bytes.size(), nccl::kUint8, 1 - rank_, comm_, stream));
 }
 
 Status NcclComm::Receive(std::span<std::byte> bytes, void* stream) {
+  Hold();
   return nccl::ToStatus(
       *table_, "ncclRecv",
       table_->ncclRecv(bytes.data(), bytes.size(), nccl::kUint8, 1 - rank_, comm_, stream));
@@ -56,6 +70,7 @@ Status NcclComm::Receive(std::span<std::byte> bytes, void* stream) {
 
 bool NcclComm::Finish() {
   if (comm_ == nullptr) return true;
+  Hold();
   if (!is_finalized_) {
     if (registration_ != nullptr) {
       (void)table_->ncclCommDeregister(comm_, std::exchange(registration_, nullptr));
@@ -64,9 +79,11 @@ bool NcclComm::Finish() {
   }
   const StatusOr<bool> polled = Poll();
   if (polled.ok() && (!*polled || !is_finalized_)) return false;
+  Hold();
   // What has failed can only be aborted.
   if (polled.ok() && table_->ncclCommDestroy(comm_) == nccl::kSuccess) comm_ = nullptr;
   if (comm_ != nullptr) (void)table_->ncclCommAbort(std::exchange(comm_, nullptr));
+  call_.reset();
   return true;
 }
 

@@ -1,24 +1,34 @@
 // NcclComm: one rank of a communicator of two, never waited for: every call returns at once, and
 // Poll tells what has become of it. Rank 0 sends, rank 1 receives.
 //
+// What may allocate, map or wait on a device is a Call of the gate: from its start until a poll
+// says that it is built, or is not; from each operation until NCCL has taken it, since the first
+// connects and allocates in a thread of NCCL's; and whatever registers or ends it. Calls lapse
+// (LaunchGate::kMaxHoldUs), so that a peer that hangs holds up no step for longer.
+//
 // Owned by one thread. Destroying it aborts what is under way; then NCCL touches no memory of ours
-// any more. The table outlives it.
+// any more. The table and the gate outlive it.
 #ifndef BATON_KVCACHE_TRANSPORT_NCCL_NCCL_COMM_H_
 #define BATON_KVCACHE_TRANSPORT_NCCL_NCCL_COMM_H_
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <span>
 
 #include "kvcache/transport/nccl/nccl_library.h"
+#include "src/device/launch_gate.h"
 
 namespace baton {
 
 // See the file comment.
 class NcclComm {
  public:
-  // Begins to build it on the device that is current. Unavailable with NCCL's words.
-  static StatusOr<std::unique_ptr<NcclComm>> Start(const nccl::NcclTable* table,
+  // What names it for both sides. Unavailable with NCCL's words.
+  static Status MakeId(const nccl::NcclTable* table, LaunchGate* gate, nccl::UniqueId* id);
+  // Begins to build it on the device that is current. Unavailable with NCCL's words. `gate` may be
+  // null.
+  static StatusOr<std::unique_ptr<NcclComm>> Start(const nccl::NcclTable* table, LaunchGate* gate,
                                                    const nccl::UniqueId& id, int rank);
   ~NcclComm();
   NcclComm(const NcclComm&) = delete;
@@ -38,13 +48,19 @@ class NcclComm {
   bool Finish();
 
  private:
-  NcclComm(const nccl::NcclTable* table, int rank) : table_(table), rank_(rank) {}
+  NcclComm(const nccl::NcclTable* table, LaunchGate* gate, int rank)
+      : table_(table), gate_(gate), rank_(rank) {}
+  void Hold() {
+    if (!call_.has_value()) call_.emplace(gate_);
+  }
 
   const nccl::NcclTable* const table_;
+  LaunchGate* const gate_;
   const int rank_;
   nccl::Comm* comm_ = nullptr;
   void* registration_ = nullptr;
   bool is_finalized_ = false;
+  std::optional<LaunchGate::Call> call_;  // while something is asked that a poll has not confirmed
 };
 
 }  // namespace baton

@@ -88,6 +88,7 @@ struct LinkBudget {
 // Everything that both halves use.
 struct NcclParts : SliceParts {
   const nccl::NcclTable* table = nullptr;
+  LaunchGate* gate = nullptr;
   NcclTimers timers;
   NcclLimits limits;
   NcclCounters* nccl_counters = nullptr;

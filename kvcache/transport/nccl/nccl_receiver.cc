@@ -134,7 +134,8 @@ void NcclReceiver::Connect(Incarnation id, const NcclMessage& message, int64_t n
   if (parts_->budget->num_links >= parts_->limits.max_links && !parts_->evict_idle()) {
     return Refuse(id, message.link, NcclDropReason::kBusy);
   }
-  StatusOr<std::unique_ptr<NcclComm>> comm = NcclComm::Start(parts_->table, message.id, 1);
+  StatusOr<std::unique_ptr<NcclComm>> comm =
+      NcclComm::Start(parts_->table, parts_->gate, message.id, 1);
   NcclMessage accept;
   accept.kind = NcclMessageKind::kAccept;
   accept.link = message.link;

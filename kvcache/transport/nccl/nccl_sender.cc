@@ -435,10 +435,10 @@ void NcclSender::StartLink(Incarnation id, Peer* peer, int64_t now_us) {
   connect.kind = NcclMessageKind::kConnect;
   connect.link = link->number;
   connect.number = static_cast<uint32_t>(parts_->table->version);
-  Status status = nccl::ToStatus(*parts_->table, "ncclGetUniqueId",
-                                 parts_->table->ncclGetUniqueId(&connect.id));
+  Status status = NcclComm::MakeId(parts_->table, parts_->gate, &connect.id);
   if (status.ok()) {
-    StatusOr<std::unique_ptr<NcclComm>> comm = NcclComm::Start(parts_->table, connect.id, 0);
+    StatusOr<std::unique_ptr<NcclComm>> comm =
+        NcclComm::Start(parts_->table, parts_->gate, connect.id, 0);
     status = comm.status();
     if (comm.ok()) link->comm = *std::move(comm);
   }

@@ -50,9 +50,9 @@ NcclTransport::NcclTransport(const NcclTransportOptions& options,
                       .clock = options.clock},
                      std::move(endpoint)),
       clock_(options.clock),
-      parts_{Parts(), options.table, options.timers, options.limits, &counters_, &budget_, [this] {
-               return EvictIdle();
-             }} {}
+      parts_{
+          Parts(),    options.table, options.device.gate,           options.timers, options.limits,
+          &counters_, &budget_,      [this] { return EvictIdle(); }} {}
 
 NcclTransport::~NcclTransport() { Stop(); }
 
