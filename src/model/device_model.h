@@ -131,11 +131,11 @@ class DeviceModel final : public LoadedModel {
   explicit DeviceModel(const DeviceModelOptions& options);
   // Before the weights: whether there are kernels for it, and what it is loaded for.
   Status TakeConfig(const ModelConfig& config);
-  // After them and the rope factors: the working memory and the ids.
   // Asks the devices what options_ leave open.
   Status AskForWgmma();
   // Of options_, or none where there is none for this model.
   FastMode FastModeOfRanks() const;
+  // After the weights and the rope factors: the working memory and the ids.
   Status Complete(const std::string& weights_id);
 
   // A step of so many decode rows whose attention so many ctas walk, on each device.
