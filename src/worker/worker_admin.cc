@@ -63,6 +63,11 @@ void WorkerAdmin::RegisterConnectionMetrics() {
         {{"reason", std::string(CloseReasonName(static_cast<CloseReason>(i)))}});
   }
   RegisterIpc();
+  if (config_.gate != nullptr) {
+    gate_overruns_total_ = registry_.AddCounter(
+        {"baton_launch_gate_overruns_total",
+         "Calls to devices that a step of a divided model waited for in vain, or they for it."});
+  }
   if (config_.nccl == nullptr) return;
   nccl_built_total_ = registry_.AddCounter(
       {"baton_kv_nccl_communicators_total", "NCCL communicators that both sides have built."});
@@ -98,6 +103,13 @@ void WorkerAdmin::RefreshIpc() {
   ipc_faults_total_[1]->Add(now.protocol - last_ipc_.protocol);
   ipc_faults_total_[2]->Add(now.overruns - last_ipc_.overruns);
   last_ipc_ = now;
+}
+
+void WorkerAdmin::RefreshGate() {
+  if (config_.gate == nullptr) return;
+  const uint64_t now = config_.gate->num_overruns();
+  gate_overruns_total_->Add(now - last_overruns_);
+  last_overruns_ = now;
 }
 
 void WorkerAdmin::RefreshNccl() {
@@ -179,6 +191,7 @@ void WorkerAdmin::Refresh() {
   RefreshConnections(transport);
   RefreshNccl();
   RefreshIpc();
+  RefreshGate();
   metrics_.stale_events_total->Add(now.stale_events - last_.stale_events);
   metrics_.prefill_backlog_seconds->Set(static_cast<double>(now.scheduler.backlog_us) * 1e-6);
   if (now.blocks.total > 0) {

@@ -16,6 +16,7 @@
 #include "kvcache/transport/kv_transport.h"
 #include "kvcache/transport/nccl/nccl_transport.h"
 #include "src/base/status.h"
+#include "src/device/launch_gate.h"
 #include "src/engine/engine.h"
 #include "src/obs/admin_server.h"
 #include "src/obs/baton_metrics.h"
@@ -35,6 +36,7 @@ struct WorkerAdminConfig {
   KvTransport* transport = nullptr;
   const NcclTransport* nccl = nullptr;  // the same where it is NCCL, else null
   const IpcTransport* ipc = nullptr;    // the same where it is CUDA IPC, else null
+  const LaunchGate* gate = nullptr;     // of a divided model, else null
   std::function<Status()> ready;
   uint32_t block_size = 0;  // tokens
   MetricAliasSet aliases;
@@ -66,6 +68,7 @@ class WorkerAdmin {
   void RefreshNccl();
   void RegisterIpc();
   void RefreshIpc();
+  void RefreshGate();
   Status Live() const;
   StatusOr<std::string> RequestsJson();
   StatusOr<std::string> BlocksJson();
@@ -81,6 +84,9 @@ class WorkerAdmin {
   Counter* ipc_offers_total_ = nullptr;
   std::array<Counter*, 3> ipc_faults_total_{};
   IpcStats last_ipc_;
+  // Of a divided model only.
+  Counter* gate_overruns_total_ = nullptr;
+  uint64_t last_overruns_ = 0;
   // With NCCL only.
   Counter* nccl_built_total_ = nullptr;
   Counter* nccl_batches_total_ = nullptr;

@@ -408,6 +408,7 @@ Status WorkerProcess::Parts::StartAdmin() {
   admin_config.engine = engine.get();
   admin_config.transport = kv->transport();
   admin_config.nccl = kv->nccl();
+  admin_config.gate = device.gate.get();
   admin_config.ipc = kv->ipc();
   admin_config.ready = [this] { return Ready(); };
   admin_config.block_size = model->layout().block_size;

@@ -83,6 +83,7 @@ def test_workers_of_another_number_of_ranks_hand_over_when_they_may_be_inexact(
             worker = next(w for w in cluster.workers() if w["role"] == "decode")
             assert metric(worker, "baton_kv_nccl_communicators_total") == 1
             assert metric(worker, "baton_kv_nccl_drops_total", 'reason="failed"') == 0
+            assert metric(worker, "baton_launch_gate_overruns_total") == 0
     assert {a.timings.path for a in given} == {"disagg"}
     assert {a.timings.transport for a in given} == {transport}
     # The KV has the same size and heads, whoever wrote it.
