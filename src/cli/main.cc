@@ -1,4 +1,6 @@
 // `baton SUBCOMMAND ...`: one binary for every role.
+#include <signal.h>
+
 #include <cerrno>
 #include <cstdio>
 #include <string>
@@ -33,6 +35,7 @@ int main(int argc, char** argv) {
     PrintUsage(stderr);
     return baton::kExitUsage;
   }
+  ::signal(SIGXFSZ, SIG_IGN);  // a file at its limit is an error of a write, not of the process
   const std::string name = argv[1];
   if (name == "--help" || name == "-h" || name == "help") {
     PrintUsage(stdout);

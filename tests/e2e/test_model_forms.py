@@ -3,6 +3,7 @@ Hugging Face folder, whether prefill and decode share a process or not."""
 
 import json
 import os
+import resource
 import shutil
 import subprocess
 from pathlib import Path
@@ -68,6 +69,21 @@ def test_parts_and_a_converted_folder_are_the_model_too(tmp_path):
     written = tmp_path / "written.gguf"
     subprocess.run([BIN, "convert", GOLDEN / "tiny_qwen2", written], check=True, timeout=60)
     assert [a.bits() for a in answers(written)] == whole
+
+
+def test_a_file_at_the_limit_of_files_is_an_error_that_leaves_nothing(tmp_path):
+    def limited():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))
+
+    done = subprocess.run(
+        [BIN, "convert", GOLDEN / "tiny_qwen2", tmp_path / "written.gguf"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        preexec_fn=limited,
+    )
+    assert done.returncode == 1 and "File too large" in done.stderr.splitlines()[-1]
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_model_is_called_like_its_folder(tmp_path):
