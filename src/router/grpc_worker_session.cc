@@ -11,9 +11,9 @@
 #include "grpcpp/grpcpp.h"
 
 #include "baton/v1/worker.grpc.pb.h"
-#include "src/base/keepalive.h"
 #include "src/router/router_core.h"
 #include "src/router/worker_codec.h"
+#include "src/rpc/cluster_channel.h"
 #include "src/rpc/credentials.h"
 
 namespace baton {
@@ -64,25 +64,13 @@ namespace {
 constexpr int kMaxUnhandled = 16;
 // Orders that wait for the network; a worker that takes none for so long is lost.
 constexpr size_t kMaxQueuedOrders = 4096;
-// A prompt of 2^20 tokens is 5 MiB; step events are far smaller.
-constexpr int kMaxMessageBytes = 32 << 20;
 // connect 1 s (handoff.md): without an answer to the hello by then the session is given up.
 constexpr int kMinReconnectBackoffMs = 100;
-constexpr int kMaxReconnectBackoffMs = 1000;
 
 std::shared_ptr<grpc::Channel> MakeChannel(
     const std::string& address, const std::shared_ptr<grpc::ChannelCredentials>& credentials) {
-  grpc::ChannelArguments arguments;
-  arguments.SetMaxReceiveMessageSize(kMaxMessageBytes);
-  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, kMinReconnectBackoffMs);
-  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, kMinReconnectBackoffMs);
-  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, kMaxReconnectBackoffMs);
-  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveTimeMs);
-  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMs);
-  arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);  // as many as it takes
-  // Workers are reached directly, whatever proxy the environment names.
-  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-  return grpc::CreateCustomChannel(address, credentials, arguments);
+  return grpc::CreateCustomChannel(address, credentials,
+                                   ClusterChannelArguments(kMinReconnectBackoffMs));
 }
 
 // One stream. Lives until gRPC has finished with it, which may be after its session is destroyed.

@@ -9,8 +9,8 @@
 #include "grpcpp/create_channel.h"
 
 #include "src/base/clock.h"
-#include "src/base/keepalive.h"
 #include "src/base/log.h"
+#include "src/rpc/cluster_channel.h"
 #include "src/rpc/credentials.h"
 
 namespace baton {
@@ -25,7 +25,6 @@ constexpr int64_t kMaxBackoffUs = 2'000'000;
 // Reports that wait behind a write; more means that the router does not read.
 constexpr size_t kMaxQueuedReports = 8;
 constexpr int kMinLookUpGapMs = 1000;
-constexpr int kMaxMessageBytes = 32 * 1024 * 1024;
 
 }  // namespace
 
@@ -181,21 +180,12 @@ class RouterStream : public grpc::ClientBidiReactor<v1::WorkerReport, v1::Router
 };
 
 Registration::Registration(RegistrationConfig config) : config_(std::move(config)) {
-  grpc::ChannelArguments arguments;
-  arguments.SetMaxReceiveMessageSize(kMaxMessageBytes);
-  arguments.SetMaxSendMessageSize(kMaxMessageBytes);
-  // The back-off is ours: gRPC's own would hide a router that has come back for up to two minutes.
-  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 50);
-  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 50);
-  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
+  constexpr int kFirstTryGapMs = 50;
+  grpc::ChannelArguments arguments = ClusterChannelArguments(kFirstTryGapMs);
+  arguments.SetMaxSendMessageSize(kMaxClusterMessageBytes);
   // Behind a name a router that comes back may have another address (a pod has); gRPC would ask for
   // it only once in 30 s.
   arguments.SetInt(GRPC_ARG_DNS_MIN_TIME_BETWEEN_RESOLUTIONS_MS, kMinLookUpGapMs);
-  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveTimeMs);
-  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMs);
-  arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);  // as many as it takes
-  // Routers are reached directly, whatever proxy the environment names.
-  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   const auto credentials = MakeChannelCredentials(config_.tls);
   for (const std::string& address : config_.routers) {
     Router router;

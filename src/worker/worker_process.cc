@@ -29,6 +29,7 @@
 #include "src/model/model.h"
 #include "src/model/tokenizer_metadata.h"
 #include "src/otlp/otlp_exporter.h"
+#include "src/rpc/cluster_channel.h"
 #include "src/rpc/credentials.h"
 #include "src/rpc/protobuf_log.h"
 #include "src/text/spec_from_metadata.h"
@@ -53,7 +54,6 @@ constexpr uint32_t kCpuBlockSize = 16;
 // A tile of attention's keys is then one block.
 constexpr uint32_t kDeviceBlockSize = 64;
 constexpr uint32_t kMaxBatchTokens = 1024;
-constexpr int kMaxMessageBytes = 32 * 1024 * 1024;
 // How long a prompt whose decode worker is lost keeps its blocks for another: a router that lives
 // places it again within milliseconds.
 constexpr int64_t kStrandUs = 3'000'000;
@@ -302,7 +302,7 @@ Status WorkerProcess::Parts::StartServer() {
   TakeOverProtobufLog();
   int port = 0;
   grpc::ServerBuilder builder;
-  builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
+  builder.SetMaxReceiveMessageSize(kMaxClusterMessageBytes);
   // Another process on the same port would silently share our connections.
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,

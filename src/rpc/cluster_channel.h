@@ -1,0 +1,20 @@
+// What every gRPC channel from one process of a cluster to another has in common. Any thread.
+#ifndef BATON_RPC_CLUSTER_CHANNEL_H_
+#define BATON_RPC_CLUSTER_CHANNEL_H_
+
+#include "grpcpp/support/channel_arguments.h"
+
+namespace baton {
+
+// Of one message between processes of a cluster. A prompt of 2^20 tokens is 5 MiB; step events are
+// far smaller.
+inline constexpr int kMaxClusterMessageBytes = 32 << 20;
+
+// Answers of that size, keepalive (src/base/keepalive.h), no proxy of the environment, and tries
+// to connect `first_backoff_ms` to a second apart: gRPC's own back-off would hide a process that
+// has come back for up to two minutes.
+grpc::ChannelArguments ClusterChannelArguments(int first_backoff_ms);
+
+}  // namespace baton
+
+#endif  // BATON_RPC_CLUSTER_CHANNEL_H_
