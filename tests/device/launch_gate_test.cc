@@ -9,6 +9,8 @@
 
 #include "gtest/gtest.h"
 
+#include "tests/loop_thread.h"
+
 namespace baton {
 namespace {
 
@@ -21,29 +23,6 @@ constexpr uint64_t kMostBefore = 2;
 
 using Launch = LaunchGate::Launch;
 using Call = LaunchGate::Call;
-
-// Calls `act` in a thread of its own, again and again at once, until it ends.
-class Loop {
- public:
-  template <typename Act>
-  explicit Loop(Act act)
-      : thread_([this, act] {
-          while (!is_over_.load()) {
-            act();
-            ++num_rounds_;
-          }
-        }) {}
-  ~Loop() {
-    is_over_ = true;
-    thread_.join();
-  }
-  uint64_t num_rounds() const { return num_rounds_.load(); }
-
- private:
-  std::atomic<bool> is_over_ = false;
-  std::atomic<uint64_t> num_rounds_ = 0;
-  std::thread thread_;
-};
 
 // Until the other side is under way again; how far it is.
 uint64_t WaitForOther(const std::atomic<uint64_t>* count) {
@@ -64,8 +43,8 @@ TEST(LaunchGateTest, ALaunchAndACallAreNeverHeldAtOnce) {
     EXPECT_FALSE(is_launching.load());
     --num_calls;
   };
-  const Loop first(call);
-  const Loop second([&] {
+  const LoopThread first(call);
+  const LoopThread second([&] {
     call();
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   });
@@ -80,40 +59,32 @@ TEST(LaunchGateTest, ALaunchAndACallAreNeverHeldAtOnce) {
   EXPECT_EQ(gate.num_overruns(), 0u);
 }
 
-TEST(LaunchGateTest, ACallGetsInThoughLaunchesFollowOneAnotherAtOnce) {
+// Of `Other` one follows another at once; each time `Mine` gets in before many of them.
+template <typename Mine, typename Other>
+void ExpectToGetInBetween() {
   LaunchGate gate(kForeverUs);
-  std::atomic<uint64_t> num_launches = 0;
-  const Loop engine([&] {
-    const Launch held(&gate);
-    ++num_launches;
+  std::atomic<uint64_t> num_others = 0;
+  const LoopThread others([&] {
+    const Other held(&gate);
+    ++num_others;
     std::this_thread::sleep_for(std::chrono::microseconds(200));
   });
   uint32_t num_prompt = 0;
   for (uint32_t i = 0; i < kRounds; ++i) {
-    const uint64_t before = WaitForOther(&num_launches);
-    const Call held(&gate);
-    num_prompt += num_launches.load() <= before + kMostBefore ? 1 : 0;
+    const uint64_t before = WaitForOther(&num_others);
+    const Mine held(&gate);
+    num_prompt += num_others.load() <= before + kMostBefore ? 1 : 0;
   }
   EXPECT_GE(num_prompt, kRounds / 2) << "of the others this thread may have slept";
   EXPECT_EQ(gate.num_overruns(), 0u);
 }
 
+TEST(LaunchGateTest, ACallGetsInThoughLaunchesFollowOneAnotherAtOnce) {
+  ExpectToGetInBetween<Call, Launch>();
+}
+
 TEST(LaunchGateTest, ALaunchGetsInThoughCallsFollowOneAnotherAtOnce) {
-  LaunchGate gate(kForeverUs);
-  std::atomic<uint64_t> num_calls = 0;
-  const Loop transport([&] {
-    const Call held(&gate);
-    ++num_calls;
-    std::this_thread::sleep_for(std::chrono::microseconds(200));
-  });
-  uint32_t num_prompt = 0;
-  for (uint32_t i = 0; i < kRounds; ++i) {
-    const uint64_t before = WaitForOther(&num_calls);
-    const Launch held(&gate);
-    num_prompt += num_calls.load() <= before + kMostBefore ? 1 : 0;
-  }
-  EXPECT_GE(num_prompt, kRounds / 2);
-  EXPECT_EQ(gate.num_overruns(), 0u);
+  ExpectToGetInBetween<Launch, Call>();
 }
 
 // As when one thread has several communicators.

@@ -16,6 +16,7 @@
 #include "src/device/device_graph.h"
 #include "src/engine/kv_store.h"
 #include "tests/device/fake_accelerator.h"
+#include "tests/loop_thread.h"
 #include "tests/model/on_device.h"
 
 namespace baton {
@@ -218,22 +219,17 @@ TEST_F(RankDevices, AStepIsRecordedOnEveryDevice) {
 }
 
 TEST_F(RankDevices, NoExchangeIsLaunchedBesideACallOfAnotherThread) {
-  std::atomic<bool> is_over = false;
-  std::thread caller([&] {
-    while (!is_over.load()) {
-      const LaunchGate::Call call(&gate_);
-      ++call_edges;
-      std::this_thread::yield();
-      ++call_edges;
-    }
+  const LoopThread caller([this] {
+    const LaunchGate::Call call(&gate_);
+    ++call_edges;
+    std::this_thread::yield();
+    ++call_edges;
   });
   uint64_t edges = 0;
   for (uint32_t step = 0; step < 100 || edges < 100; ++step) {
     ASSERT_TRUE(Forward(3, 1).ok());
     edges = call_edges.load();
   }
-  is_over = true;
-  caller.join();
 }
 
 // The second overrun would be one of an exchange or graph that was not launched under the gate.

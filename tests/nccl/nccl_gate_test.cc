@@ -11,6 +11,7 @@
 
 #include "src/device/launch_gate.h"
 #include "tests/kvcache/transport/test_rig.h"
+#include "tests/loop_thread.h"
 #include "tests/nccl/loopback_library.h"
 #include "tests/patience.h"
 
@@ -114,28 +115,13 @@ const nccl::NcclTable& WatchedTable() {
   return table;
 }
 
-// Launches exchanges without a pause, as a step does.
-class Engine {
- public:
-  explicit Engine(LaunchGate* gate)
-      : thread_([this, gate] {
-          while (!is_over_.load()) {
-            const LaunchGate::Launch held(gate);
-            Watched().NoteLaunch();
-            ++num_launches_;
-          }
-        }) {}
-  ~Engine() {
-    is_over_ = true;
-    thread_.join();
-  }
-  uint64_t num_launches() const { return num_launches_.load(); }
-
- private:
-  std::atomic<bool> is_over_ = false;
-  std::atomic<uint64_t> num_launches_ = 0;
-  std::thread thread_;
-};
+// An engine that launches exchanges without a pause.
+auto LaunchesUnder(LaunchGate* gate) {
+  return [gate] {
+    const LaunchGate::Launch held(gate);
+    Watched().NoteLaunch();
+  };
+}
 
 class NcclGateTest : public testing::Test {
  protected:
@@ -158,6 +144,25 @@ class NcclGateTest : public testing::Test {
     };
   }
 
+  // A sender that is watched, connected with a receiver that is not.
+  struct WatchedSender {
+    WatchedSender(NcclGateTest* test, LaunchGate* gate)
+        : d(test->MakeDecode(nullptr)), p(test->MakePrefill(gate, &d)) {
+      EXPECT_TRUE(p.sink->WaitUp(1));
+      EXPECT_TRUE(d.sink->WaitUp(1));
+    }
+    Worker d;
+    Worker p;
+  };
+  Worker MakeDecode(LaunchGate* gate) {
+    Watch(gate);
+    return rig_.MakeDecode("decode-0");
+  }
+  Worker MakePrefill(LaunchGate* gate, Worker* d) {
+    Watch(gate);
+    return rig_.MakePrefill("prefill-0", {d});
+  }
+
   int64_t build_us_ = 20'000'000;
   uint32_t max_links_ = 16;
   Rig rig_{TransportKind::kNccl};
@@ -177,11 +182,11 @@ TEST_F(NcclGateTest, NoExchangeIsLaunchedWhileNcclMayUseADevice) {
     Watch(watches_sender ? &gate : nullptr);
     Worker p = rig_.MakePrefill("prefill-0", {&d, &other});
     ASSERT_TRUE(p.sink->WaitUp(2));
-    const Engine engine(&gate);
+    const LoopThread engine(LaunchesUnder(&gate));
     for (uint64_t id = 1; id <= 12; ++id) {
       ExpectTransferWorks(&p, watches_sender && id % 2 == 0 ? &other : &d, id);
     }
-    EXPECT_GT(engine.num_launches(), 0u);
+    EXPECT_GT(engine.num_rounds(), 0u);
     EXPECT_GT(Watched().num_calls.load(), 12u);
     p.transport.reset();
     d.transport.reset();
@@ -194,19 +199,15 @@ TEST_F(NcclGateTest, NoExchangeIsLaunchedWhileNcclMayUseADevice) {
 TEST_F(NcclGateTest, NoExchangeIsLaunchedBetweenASetUpThatHangsAndItsAbort) {
   LaunchGate gate(/*max_hold_us=*/600'000'000);
   build_us_ = 50'000;
-  Watch(nullptr);
-  Worker d = rig_.MakeDecode("decode-0");
-  Watch(&gate);
-  Worker p = rig_.MakePrefill("prefill-0", {&d});
-  ASSERT_TRUE(p.sink->WaitUp(1));
-  ASSERT_TRUE(d.sink->WaitUp(1));
-  const Engine engine(&gate);
+  WatchedSender workers(this, &gate);
+  auto& [d, p] = workers;
+  const LoopThread engine(LaunchesUnder(&gate));
   const nccl_test::ScopedFaults faults("init_hang=1");
   const Transfer transfer = MakeTransfer(1, 4, 0, 8);
   FillSource(transfer, p.blocks(), 1);
   ASSERT_TRUE(p.transport->SendSlices(d.incarnation, SlicesOf(transfer, p.blocks())).ok());
   ASSERT_TRUE(Eventually([] { return nccl_test::Counts().aborts >= 6; }));
-  EXPECT_TRUE(Eventually([&] { return engine.num_launches() > 0; }));
+  EXPECT_TRUE(Eventually([&] { return engine.num_rounds() > 0; }));
   p.transport.reset();
   EXPECT_EQ(Watched().num_beside.load(), 0u);
 }
@@ -214,13 +215,9 @@ TEST_F(NcclGateTest, NoExchangeIsLaunchedBetweenASetUpThatHangsAndItsAbort) {
 TEST_F(NcclGateTest, ASetUpThatHangsLetsTheEngineGoOnAfterTheBound) {
   LaunchGate gate(/*max_hold_us=*/20'000);
   build_us_ = 200'000 * kPatienceFactor;
-  Watch(nullptr);
-  Worker d = rig_.MakeDecode("decode-0");
-  Watch(&gate);
-  Worker p = rig_.MakePrefill("prefill-0", {&d});
-  ASSERT_TRUE(p.sink->WaitUp(1));
-  ASSERT_TRUE(d.sink->WaitUp(1));
-  const Engine engine(&gate);
+  WatchedSender workers(this, &gate);
+  auto& [d, p] = workers;
+  const LoopThread engine(LaunchesUnder(&gate));
   const Transfer transfer = MakeTransfer(1, 4, 0, 8);
   {
     const nccl_test::ScopedFaults faults("init_hang=1");
@@ -229,8 +226,8 @@ TEST_F(NcclGateTest, ASetUpThatHangsLetsTheEngineGoOnAfterTheBound) {
     ASSERT_TRUE(p.transport->SendSlices(d.incarnation, SlicesOf(transfer, p.blocks())).ok());
     for (uint64_t i = 1; i <= 3; ++i) {
       ASSERT_TRUE(Eventually([&] { return gate.num_overruns() >= i; }));
-      const uint64_t before = engine.num_launches();
-      ASSERT_TRUE(Eventually([&] { return engine.num_launches() >= before + 10; }));
+      const uint64_t before = engine.num_rounds();
+      ASSERT_TRUE(Eventually([&] { return engine.num_rounds() >= before + 10; }));
     }
   }
   ASSERT_TRUE(d.sink->WaitComplete(transfer.id)) << "the next set-up does not hang";
