@@ -107,32 +107,35 @@ std::string DifferingWords(const std::string& a, const std::string& b) {
   return fmt::format("{} | {}", only(a, b), only(b, a));
 }
 
-// "weights_id differs: decode-1 has A, prefill-0 has B" for the first field that differs.
+// "weights_id differs: decode-1 has A, prefill-0 has B; what to give them" for the first field that
+// differs.
 std::optional<Refusal> DifferenceBetween(const WorkerDescription& joining,
                                          const WorkerDescription& present) {
   const WorkerFingerprint& a = joining.fingerprint;
   const WorkerFingerprint& b = present.fingerprint;
   const auto differs = [&](RefusalReason reason, std::string_view field, std::string_view x,
-                           std::string_view y) {
-    return Refusal{reason, fmt::format("{} differs: {} has {}, {} has {}", field,
-                                       joining.name.worker_id, x, present.name.worker_id, y)};
+                           std::string_view y, std::string_view remedy) {
+    return Refusal{reason,
+                   fmt::format("{} differs: {} has {}, {} has {}; give both {}", field,
+                               joining.name.worker_id, x, present.name.worker_id, y, remedy)};
   };
   const WireRange wire_a = {a.wire_min, a.wire_max};
   const WireRange wire_b = {b.wire_min, b.wire_max};
   if (CommonWireVersion(wire_a, wire_b) == 0) {
-    return differs(RefusalReason::kWireVersion, "wire version", ToString(wire_a), ToString(wire_b));
+    return differs(RefusalReason::kWireVersion, "wire version", ToString(wire_a), ToString(wire_b),
+                   "releases that share one");
   }
   if (a.layout_id != b.layout_id) {
     return differs(RefusalReason::kLayout, "layout_id", Named(a.layout_id, joining.layout_text),
-                   Named(b.layout_id, present.layout_text));
+                   Named(b.layout_id, present.layout_text), "one --model, --kv-dtype and --device");
   }
   if (a.weights_id != b.weights_id) {
     return differs(RefusalReason::kWeights, "weights_id", joining.weights_text,
-                   present.weights_text);
+                   present.weights_text, "the same model file or folder");
   }
   if (a.tokenizer_id != b.tokenizer_id) {
     return differs(RefusalReason::kTokenizer, "tokenizer_id", Named(a.tokenizer_id, ""),
-                   Named(b.tokenizer_id, ""));
+                   Named(b.tokenizer_id, ""), "the same tokenizer");
   }
   return std::nullopt;
 }

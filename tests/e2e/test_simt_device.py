@@ -309,6 +309,7 @@ def test_a_worker_with_kv_of_another_type_is_refused():
             worker.kill()
     assert "layout_id differs" in said
     assert "(fp8 fragments" in said and "(bf16 plain" in said
+    assert "give both one --model, --kv-dtype and --device" in said
 
 
 @pytest.mark.parametrize("other", [NCCL, IPC], ids=["nccl", "cuda_ipc"])

@@ -153,7 +153,8 @@ TEST(PlacementTest, RefusalTellsLayoutsOfEqualDescriptionApart) {
   cluster.Join(other, /*ready=*/false);
   EXPECT_EQ(cluster.Log("prefill-0").refusal,
             "layout_id differs: prefill-0 has 00000000000000a9 (bf16 block=16), "
-            "decode-0 has 0000000000000001 (bf16 block=16)");
+            "decode-0 has 0000000000000001 (bf16 block=16); "
+            "give both one --model, --kv-dtype and --device");
 }
 
 TEST(PlacementTest, RefusedWeightsMayComeOnceTheOthersAreGone) {
