@@ -6,6 +6,7 @@
 #include <cstring>
 #include <filesystem>
 #include <limits>
+#include <optional>
 #include <utility>
 
 #include "kernels/math.h"
@@ -27,6 +28,8 @@ static_assert(kMaxOwnRows >= kMaxPaddedRows, "the library must not enter recorde
 constexpr size_t kWorkspaceBytes = size_t{32} << 20;
 // What the library's estimate ranks behind these has not won a timing yet [not measured here].
 constexpr int kMaxCandidates = 8;
+// Some seconds for each process that starts at once with another model; longer is one that hangs.
+constexpr std::chrono::seconds kMaxTurnWait{60};
 // Rows whose error is looked at together, so that a wrong tile is not lost among right ones.
 constexpr uint32_t kPieceRows = 64;
 
@@ -157,26 +160,41 @@ ProductPlan FastProducts::Questions(std::span<const FastSite> sites) const {
 
 Status FastProducts::Answer(const FastMode& mode, std::span<const FastSite> sites,
                             ProductPlan* plan) {
-  const std::string path = mode.plan_folder.empty() ? "" : PlanPath(mode.plan_folder, *plan);
-  if (!path.empty()) {
-    const Status read = ReadPlan(path, plan);
-    if (read.ok()) kept_path_ = path;
-    if (read.ok()) return OkStatus();
-    if (!absl::IsNotFound(read)) {
-      BATON_LOG_WARN("{} is not used and written anew: {}", path, std::string(read.message()));
+  if (mode.plan_folder.empty()) return TuneAll(sites, plan);
+  const std::string path = PlanPath(mode.plan_folder, *plan);
+  Status read = ReadPlan(path, plan);
+  std::optional<PlanTurn> turn;
+  if (!read.ok()) {
+    turn.emplace(mode.plan_folder, kMaxTurnWait);
+    if (!turn->is_held()) {
+      BATON_LOG_WARN(
+          "no turn at timing products could be had in {}: another process may time beside",
+          mode.plan_folder);
     }
+    read = ReadPlan(path, plan);  // another may have timed meanwhile
   }
+  if (read.ok()) {
+    kept_path_ = path;
+    return OkStatus();
+  }
+  if (!absl::IsNotFound(read)) {
+    BATON_LOG_WARN("{} is not used and written anew: {}", path, std::string(read.message()));
+  }
+  BATON_RETURN_IF_ERROR(TuneAll(sites, plan));
+  const Status written = WritePlan(path, *plan);
+  if (!written.ok()) {
+    BATON_LOG_WARN("the next start times products again: {}", std::string(written.message()));
+  }
+  return OkStatus();
+}
+
+Status FastProducts::TuneAll(std::span<const FastSite> sites, ProductPlan* plan) {
   size_t next = 0;
   for (size_t i = 0; i < sites.size(); ++i) {
     BATON_RETURN_IF_ERROR(FillRows(sites[i]));
     for (; next < plan->products.size() && plan->products[next].shape == sites[i].shape; ++next) {
       BATON_RETURN_IF_ERROR(Tune(sites[i], products_[i].product.get(), &plan->products[next]));
     }
-  }
-  if (path.empty()) return OkStatus();
-  const Status written = WritePlan(path, *plan);
-  if (!written.ok()) {
-    BATON_LOG_WARN("the next start times products again: {}", std::string(written.message()));
   }
   return OkStatus();
 }

@@ -98,6 +98,7 @@ class FastProducts {
   ProductPlan Questions(std::span<const FastSite> sites) const;
   // Has answers from a file, or times candidates and keeps what was found.
   Status Answer(const FastMode& mode, std::span<const FastSite> sites, ProductPlan* plan);
+  Status TuneAll(std::span<const FastSite> sites, ProductPlan* plan);
   Status Tune(const FastSite& site, cublaslt::LtProduct* product, PlannedProduct* planned);
   // Puts the largest product of a range; FailedPrecondition where the library refuses the call.
   Status Put(const FastSite& site, cublaslt::LtProduct* product, const PlannedProduct& planned,

@@ -1,8 +1,13 @@
 #include "src/model/product_plan.h"
 
+#include <fcntl.h>
+#include <sys/file.h>
+
+#include <cerrno>
 #include <cstring>
 #include <filesystem>
 #include <string_view>
+#include <thread>
 
 #include "src/base/hex.h"
 #include "src/base/regular_file.h"
@@ -13,7 +18,8 @@ namespace baton {
 namespace {
 
 constexpr std::string_view kNoAlgorithm = "none";
-constexpr size_t kMaxPlanBytes = size_t{1} << 20;  // of a model some 30 lines of 200
+constexpr size_t kMaxPlanBytes = size_t{1} << 20;       // of a model some 30 lines of 200
+constexpr std::chrono::milliseconds kBetweenLooks{20};  // flock has no wait with an end
 
 std::string HeaderOf(const ProductPlan& plan) {
   return fmt::format("baton products 1\n{}\n", plan.machine);
@@ -112,6 +118,20 @@ Status WritePlan(const std::string& path, const ProductPlan& plan) {
   if (status.ok()) status = file.Finish();
   // Of another process's plan, not of a half one that was left behind.
   return absl::IsAlreadyExists(status) && ReadPlan(path, &kept).ok() ? OkStatus() : status;
+}
+
+PlanTurn::PlanTurn(const std::string& folder, std::chrono::milliseconds limit) {
+  const auto end = std::chrono::steady_clock::now() + limit;
+  std::error_code ignored;  // then it cannot be opened
+  std::filesystem::create_directories(folder, ignored);
+  folder_.reset(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!folder_.valid()) return;
+  while (::flock(folder_.get(), LOCK_EX | LOCK_NB) != 0) {
+    const bool is_anothers = errno == EWOULDBLOCK || errno == EINTR;
+    if (!is_anothers || std::chrono::steady_clock::now() >= end) return;
+    std::this_thread::sleep_for(kBetweenLooks);
+  }
+  is_held_ = true;
 }
 
 }  // namespace baton

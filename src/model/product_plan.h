@@ -5,6 +5,7 @@
 #ifndef BATON_MODEL_PRODUCT_PLAN_H_
 #define BATON_MODEL_PRODUCT_PLAN_H_
 
+#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -12,6 +13,7 @@
 
 #include "kernels/cublaslt/lt_product.h"
 #include "src/base/status.h"
+#include "src/base/unique_fd.h"
 
 namespace baton {
 
@@ -41,6 +43,22 @@ Status ReadPlan(const std::string& path, ProductPlan* plan);
 // ResourceExhausted, Unavailable or AlreadyExists (of a half-written one that was left behind) with
 // the reason.
 Status WritePlan(const std::string& path, const ProductPlan& plan);
+
+// The turn to time products: of the processes that keep plans in one folder one has it at a time,
+// so those that start at once on one GPU do not time beside each other, and the later ones read
+// what the first has found. Given back by the destructor, or by the kernel when the process ends.
+class PlanTurn {
+ public:
+  // Creates the folder and waits for the turn for at most `limit`.
+  PlanTurn(const std::string& folder, std::chrono::milliseconds limit);
+
+  // False: it is another's still, or the folder cannot be locked.
+  bool is_held() const { return is_held_; }
+
+ private:
+  UniqueFd folder_;
+  bool is_held_ = false;
+};
 
 }  // namespace baton
 

@@ -3,13 +3,17 @@
 #include "src/model/fast_products.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <memory>
+#include <optional>
 #include <random>
 #include <string>
+#include <system_error>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -381,6 +385,34 @@ TEST_F(FastProductsTest, APlanIsTimedOnceAndKept) {
   EXPECT_GT(num_timed, 10u);
   EXPECT_EQ(TextOf(Files()[0]), kept);
   EXPECT_EQ(AllLogits(first, kRows), AllLogits(second, kRows));
+}
+
+// Of this process's descriptors those that are of `path`.
+size_t NumOpen(const std::string& path) {
+  size_t count = 0;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code closed_meanwhile;
+    count += std::filesystem::read_symlink(entry.path(), closed_meanwhile) == path ? 1 : 0;
+  }
+  return count;
+}
+
+TEST_F(FastProductsTest, WhoWaitedForTheTurnReadsWhatTheOtherFound) {
+  const std::string alone = folder_ + "/alone";
+  const std::string both = std::filesystem::canonical(folder_).string() + "/both";
+  WeightsOnDevice(Tiny("head64_llama"), false, Loopback(alone));
+  const uint64_t before = NumProducts();
+  std::optional<PlanTurn> turn(std::in_place, both, std::chrono::milliseconds(0));
+  ASSERT_TRUE(turn->is_held());
+  std::thread waits([&both] {
+    WeightsOnDevice on(Tiny("head64_llama"), false, Loopback(both));
+    EXPECT_FALSE(on.model().is_deterministic());
+  });
+  while (NumOpen(both) < 2) std::this_thread::yield();  // it has found no plan
+  std::filesystem::copy(alone, both);
+  turn.reset();
+  waits.join();
+  EXPECT_EQ(NumProducts() - before, 10u) << "it compares and times nothing";
 }
 
 TEST_F(FastProductsTest, ADamagedPlanIsTimedAndWrittenAnew) {

@@ -5,10 +5,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <memory>
 #include <string>
+#include <thread>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -19,6 +22,8 @@
 namespace baton {
 namespace {
 
+using std::chrono_literals::operator""h;
+using std::chrono_literals::operator""ms;
 using ::testing::HasSubstr;
 
 class ProductPlanTest : public ::testing::Test {
@@ -133,6 +138,20 @@ TEST_F(ProductPlanTest, AHalfWrittenPlanThatWasLeftIsSaid) {
   const Status status = WritePlan(Path(), Answered());
   EXPECT_EQ(status.code(), StatusCode::kAlreadyExists);
   EXPECT_THAT(std::string(status.message()), HasSubstr(partial));
+}
+
+TEST_F(ProductPlanTest, OneHasTheTurnAtATime) {
+  auto first = std::make_unique<PlanTurn>(folder_, 0ms);
+  EXPECT_TRUE(first->is_held());
+  EXPECT_FALSE(PlanTurn(folder_, 0ms).is_held());
+  std::thread waits([&] { EXPECT_TRUE(PlanTurn(folder_, 1h).is_held()); });
+  first.reset();
+  waits.join();
+  EXPECT_TRUE(PlanTurn(folder_, 0ms).is_held());
+}
+
+TEST_F(ProductPlanTest, WhereNothingCanBeLockedNobodyWaits) {
+  EXPECT_FALSE(PlanTurn("/dev/null/nowhere", 1h).is_held());
 }
 
 TEST_F(ProductPlanTest, WhereNothingCanBeKeptTheReasonIsSaid) {
