@@ -280,7 +280,10 @@ absl::StatusOr<ModelConfig> ReadModelConfig(const GgufFile& file) {
   BATON_ASSIGN_OR_RETURN(config.hidden_size, keys.Uint("embedding_length", {1, kMaxHiddenSize}));
   BATON_RETURN_IF_ERROR(ReadFeedForward(keys, config));
   BATON_ASSIGN_OR_RETURN(const uint64_t context, file.Uint(keys.Key("context_length")));
-  if (context == 0) return InvalidArgument("key \"{}\" is 0", keys.Key("context_length"));
+  if (context < kMinContextTokens) {
+    return InvalidArgument("key \"{}\" is {}, at least {} are needed: a prompt and an answer",
+                           keys.Key("context_length"), context, kMinContextTokens);
+  }
   config.context_length = static_cast<uint32_t>(std::min<uint64_t>(context, kMaxContextTokens));
   const std::string epsilon_key = keys.Key("attention.layer_norm_rms_epsilon");
   BATON_ASSIGN_OR_RETURN(const double epsilon, file.Double(epsilon_key));

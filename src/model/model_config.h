@@ -33,6 +33,7 @@ inline constexpr uint32_t kMaxExperts = 1024;
 inline constexpr uint32_t kMaxExpertsUsed = 64;
 inline constexpr uint32_t kMaxModelVocab = 1u << 20;  // tokens, and merges of their tokenizer
 inline constexpr uint32_t kMaxContextTokens = 1u << 20;
+inline constexpr uint32_t kMinContextTokens = 2;
 
 // What a forward pass needs to know besides the weights.
 struct ModelConfig {
@@ -45,8 +46,9 @@ struct ModelConfig {
   uint32_t num_heads = 0;
   uint32_t num_kv_heads = 0;
   uint32_t head_dim = 0;
-  uint32_t vocab_size = 0;      // rows of token_embd = number of tokens in the tokenizer
-  uint32_t context_length = 0;  // tokens the model was trained for, at most kMaxContextTokens
+  uint32_t vocab_size = 0;  // rows of token_embd = number of tokens in the tokenizer
+  // Tokens the model was trained for, in [kMinContextTokens, kMaxContextTokens].
+  uint32_t context_length = 0;
   float rms_epsilon = 0;
   double rope_base = 0;
   uint32_t rope_dims = 0;         // leading elements of a head that rotate; even

@@ -23,6 +23,13 @@ bool Before(const Entry& a, const Entry& b) {
 
 bool IsFinite(float value) { return value > kMinusInfinity && value < -kMinusInfinity; }
 
+// Step 1. A penalty near 0 makes no logit infinite, nor one that step 5 divides by its least T.
+float Penalised(float l, float penalty) {
+  if (l <= 0) return l * penalty;
+  const float raised = l / penalty;
+  return l < kMostPenalised && raised > kMostPenalised ? kMostPenalised : raised;
+}
+
 // Whether steps 1 to 4 change a logit.
 bool AdjustsLogits(const SampleQuery& query) {
   return !query.state->seen().empty() || !query.params->logit_bias.empty() ||
@@ -82,7 +89,7 @@ std::span<const float> Sampler::AdjustLogits(const SampleQuery& query) {
   std::copy(query.logits.begin(), query.logits.end(), adjusted_.begin());
   for (const SamplerState::Seen& seen : state.seen()) {
     float& l = adjusted_[static_cast<size_t>(seen.token)];
-    l = l > 0 ? l / params.repetition_penalty : l * params.repetition_penalty;
+    l = Penalised(l, params.repetition_penalty);
     l = l - params.frequency_penalty * static_cast<float>(seen.num_output);
     l = l - (seen.num_output > 0 ? params.presence_penalty : 0.0f);
   }

@@ -3,7 +3,8 @@
 // choice can be continued anywhere (run(0..n) == run(0..i) + resume(i..n) for every cut i).
 //
 // The order of operations (each is off by default):
-//   1. repetition penalty r on tokens of prompt and output: l > 0 ? l / r : l * r   (CTRL, 2019)
+//   1. repetition penalty r on tokens of prompt and output: l > 0 ? l / r : l * r   (CTRL, 2019),
+//      which raises no l above kMostPenalised
 //   2. frequency penalty: l -= frequency * count; presence penalty: l -= presence if count > 0,
 //   where
 //      count is the number of times the token was output
@@ -40,6 +41,9 @@
 #include "src/model/sampling_params.h"
 
 namespace baton {
+
+// Divided by kMinTemperature it is finite.
+inline constexpr float kMostPenalised = 1e30f;
 
 // What Sample is asked.
 struct SampleQuery {

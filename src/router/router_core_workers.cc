@@ -1,5 +1,6 @@
 // Leases and sessions: who is alive, and what happens to requests when a worker is not.
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 #include "src/base/log.h"
@@ -139,6 +140,7 @@ void RouterCore::OnSessionUp(SessionRef session, int64_t now_us) {
   RegisteredWorker* worker = FindSession(session);
   if (worker == nullptr) return;
   worker->session_up = true;
+  worker->num_failed_sessions = 0;
   worker->progress_us = now_us;
   worker->session->Renew(kRequestLeaseMs);
   queue_changed_ = true;
@@ -149,8 +151,15 @@ void RouterCore::OnSessionDown(SessionRef session, std::string_view reason, int6
   now_us_ = std::max(now_us_, now_us);
   RegisteredWorker* worker = FindSession(session);
   if (worker == nullptr || worker->session == nullptr) return;
-  BATON_LOG_WARN("the session with worker {} ended: {}", worker->description.name.worker_id,
-                 reason);
+  if (worker->session_up) {
+    BATON_LOG_WARN("the session with worker {} ended: {}", worker->description.name.worker_id,
+                   reason);
+  } else if (std::has_single_bit(++worker->num_failed_sessions)) {
+    // It is tried four times a second for as long as the worker registers.
+    BATON_LOG_WARN("no session with worker {} at {} after {} tries: {}",
+                   worker->description.name.worker_id, worker->description.grpc_address,
+                   worker->num_failed_sessions, reason);
+  }
   worker->session_up = false;
   worker->session.reset();
   worker->reconnect_us = now_us + kReconnectUs;

@@ -79,8 +79,9 @@ struct RegisteredWorker {
   std::unique_ptr<WorkerSession> session;  // null while there is none
   uint32_t session_epoch = 0;              // of `session`, or of the last one
   bool session_up = false;
-  int64_t reconnect_us = 0;      // when a lost session is opened again
-  int64_t avoided_until_us = 0;  // it hung: no new request before
+  int64_t reconnect_us = 0;          // when a lost session is opened again
+  uint32_t num_failed_sessions = 0;  // since one was up
+  int64_t avoided_until_us = 0;      // it hung: no new request before
   LoadRefusals refusals;
   int64_t draining_since_us = -1;
   RequestUid last_move_tried;  // of its streams, while it drains

@@ -37,7 +37,9 @@ Status CheckAdvertise(const std::string& advertise) {
   if (advertise.empty()) return OkStatus();
   const std::string host = HostOrAll(advertise);
   const bool bracketed = host.size() > 2 && host.front() == '[' && host.back() == ']';
-  bool valid = !host.empty() && (bracketed || host.find_first_of("[]") == std::string::npos);
+  const auto is_printed = [](unsigned char c) { return c > ' ' && c < 0x7F; };
+  bool valid = !host.empty() && std::all_of(host.begin(), host.end(), is_printed) &&
+               (bracketed || host.find_first_of("[]") == std::string::npos);
   if (host.size() < advertise.size()) {
     uint32_t port = 0;
     valid = valid && absl::SimpleAtoi(advertise.substr(host.size() + 1), &port) && port > 0 &&

@@ -142,6 +142,7 @@ struct TinyLlamaOptions {
   uint32_t layers = 1;
   uint32_t ffn = 64;
   uint32_t num_tokens = 8;
+  uint32_t context = 128;
   std::string left_out_key;     // not written
   std::string left_out_tensor;  // not written
   std::string odd_tensor;       // written with one row more
@@ -157,7 +158,7 @@ inline GgufBuilder TinyLlama(const TinyLlamaOptions& options = {}) {
   };
   out.AddString("general.architecture", options.architecture);
   u32("block_count", options.layers);
-  u32("context_length", 128);
+  u32("context_length", options.context);
   u32("embedding_length", options.hidden);
   u32("feed_forward_length", options.ffn);
   u32("attention.head_count", options.heads);

@@ -235,6 +235,8 @@ TEST(ModelConfigTest, RefusesImpossibleShapes) {
       {"block_count", {.layers = 0}},
       {"feed_forward_length", {.ffn = 0}},
       {"number of tokens", {.num_tokens = 0}},
+      {"llama.context_length", {.context = 0}},
+      {"llama.context_length", {.context = 1}},
       {"\"mamba\"", {.architecture = "mamba"}},
       {"llama.block_count", {.left_out_key = "llama.block_count"}},
       {"llama.context_length", {.left_out_key = "llama.context_length"}},

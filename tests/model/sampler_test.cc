@@ -85,6 +85,19 @@ TEST(SamplerTest, RefusesLogitsThatLeaveNoToken) {
   EXPECT_EQ(masked.Run().status().code(), absl::StatusCode::kDataLoss);
 }
 
+TEST(SamplerTest, APenaltyNearZeroChoosesWhatWasSeen) {
+  for (const float penalty : {std::numeric_limits<float>::denorm_min(), 1e-38f, 1e-20f, 1e-3f}) {
+    for (const float temperature : {0.0f, kMinTemperature, 1.0f, 2.0f}) {
+      Call call{.params = {}, .prompt = {1}, .output = {2}, .logits = {9.0f, 5.0f, -1.0f, 30.0f}};
+      call.params.temperature = temperature;
+      call.params.repetition_penalty = penalty;
+      const auto chosen = call.Run();
+      ASSERT_TRUE(chosen.ok()) << chosen.status();
+      EXPECT_EQ(chosen->token, 1) << penalty << " " << temperature;
+    }
+  }
+}
+
 TEST(SamplerTest, PenaltiesActOnWhatWasSeen) {
   Call call{
       .params = Greedy(), .prompt = {0}, .output = {1, 1, 2}, .logits = {4.0f, 5.0f, -1.0f, 2.4f}};

@@ -2,6 +2,7 @@
 // left behind.
 #include <string>
 
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 #include "tests/router/fake_cluster.h"
@@ -9,6 +10,8 @@
 
 namespace baton {
 namespace {
+
+using ::testing::HasSubstr;
 
 constexpr int64_t kSecond = 1'000'000;
 
@@ -99,6 +102,26 @@ TEST(RequestFaultTest, SessionLossIsALostWorkerAndTheSessionComesBack) {
   ASSERT_EQ(orders.size(), 2u) << "the request goes on in the new session";
   EXPECT_EQ(orders[1].attempt, 2u);
   EXPECT_EQ(orders[1].replayed, BytesOf("abc"));
+}
+
+// A worker may register with an address that cannot be reached, and is asked again for ever.
+TEST(RequestFaultTest, ASessionThatDoesNotComeUpIsSaidEverMoreSeldom) {
+  FakeCluster cluster;
+  cluster.JoinPair();
+  testing::internal::CaptureStderr();
+  cluster.core.OnSessionDown(cluster.Session("decode-0"), "reset", cluster.now_us);
+  for (int i = 0; i < 100; ++i) {
+    cluster.Advance(300'000, {"decode-0", "prefill-0"});
+    cluster.core.OnSessionDown(cluster.Session("decode-0"), "refused", cluster.now_us);
+  }
+  const std::string log = testing::internal::GetCapturedStderr();
+  EXPECT_THAT(log, HasSubstr("the session with worker decode-0 ended: reset"));
+  size_t num_said = 0;
+  for (size_t at = log.find("refused"); at != std::string::npos; at = log.find("refused", at + 1)) {
+    ++num_said;
+  }
+  EXPECT_EQ(num_said, 7u) << "after 1, 2, 4, ... 64 tries\n" << log;
+  EXPECT_THAT(log, HasSubstr("after 64 tries: refused"));
 }
 
 TEST(RequestFaultTest, SilentWorkerIsDeadAfterTwoSeconds) {

@@ -46,7 +46,7 @@ TEST(Advertise, UnusableTextsAreRefused) {
     EXPECT_TRUE(CheckAdvertise(good).ok()) << CheckAdvertise(good);
   }
   for (const char* bad : {"::1", "fe80::1", "::1:9", "h:", "h:0", "h:65536", "h:x", "h:1:2", ":9",
-                          "[]", "[::1", "::1]", "[::1]x", "[::1]:", "h]:9"}) {
+                          "[]", "[::1", "::1]", "[::1]x", "[::1]:", "h]:9", "a b", "h\n:9"}) {
     const Status status = CheckAdvertise(bad);
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << bad;
     EXPECT_NE(status.message().find("--advertise"), std::string::npos) << status;
