@@ -1,5 +1,6 @@
 #include "src/base/host_port.h"
 
+#include <algorithm>
 #include <charconv>
 
 namespace baton {
@@ -8,6 +9,9 @@ namespace {
 bool IsBracketed(std::string_view host) {
   return host.size() > 2 && host.front() == '[' && host.back() == ']';
 }
+
+// In ASCII, and no space.
+bool IsPrinted(unsigned char c) { return c > ' ' && c < 0x7F; }
 
 }  // namespace
 
@@ -18,7 +22,8 @@ StatusOr<HostPort> ParseHostPort(std::string_view text) {
     std::string_view host = text.substr(0, colon);
     const bool bracketed = IsBracketed(host);
     if (bracketed) host = host.substr(1, host.size() - 2);
-    const bool plain = host.find_first_of(bracketed ? "[] " : "[]: ") == std::string_view::npos;
+    const bool plain = std::all_of(host.begin(), host.end(), IsPrinted) &&
+                       host.find_first_of(bracketed ? "[]" : "[]:") == std::string_view::npos;
     const char* begin = text.data() + colon + 1;
     const char* end = text.data() + text.size();
     const auto parsed = std::from_chars(begin, end, address.port);

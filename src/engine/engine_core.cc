@@ -6,6 +6,7 @@
 
 #include "src/base/check.h"
 #include "src/base/log.h"
+#include "src/model/model_config.h"
 
 namespace baton {
 namespace {
@@ -41,9 +42,9 @@ Status EngineCore::CheckConfig(const EngineConfig& config, const EngineParts& pa
   if ((parts.transport == nullptr) != (parts.wire == nullptr)) {
     return InvalidArgument("a transport and a wire format go together");
   }
-  if (config.max_context < 2 || config.max_context > parts.model->max_context()) {
-    return InvalidArgument("max_context {} is outside [2, {}]", config.max_context,
-                           parts.model->max_context());
+  if (config.max_context < kMinContextTokens || config.max_context > parts.model->max_context()) {
+    return InvalidArgument("max_context {} is outside [{}, {}]", config.max_context,
+                           kMinContextTokens, parts.model->max_context());
   }
   if (config.scheduler.max_batch_tokens > parts.model->max_rows()) {
     return InvalidArgument("max_batch_tokens {} is above the model's rows, {}",

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <string_view>
 #include <thread>
+#include <utility>
 
 #include "src/base/hex.h"
 #include "src/base/regular_file.h"
@@ -124,14 +125,13 @@ PlanTurn::PlanTurn(const std::string& folder, std::chrono::milliseconds limit) {
   const auto end = std::chrono::steady_clock::now() + limit;
   std::error_code ignored;  // then it cannot be opened
   std::filesystem::create_directories(folder, ignored);
-  folder_.reset(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!folder_.valid()) return;
-  while (::flock(folder_.get(), LOCK_EX | LOCK_NB) != 0) {
-    const bool is_anothers = errno == EWOULDBLOCK || errno == EINTR;
-    if (!is_anothers || std::chrono::steady_clock::now() >= end) return;
+  UniqueFd opened(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!opened.valid()) return;
+  while (::flock(opened.get(), LOCK_EX | LOCK_NB) != 0) {
+    if (errno != EWOULDBLOCK || std::chrono::steady_clock::now() >= end) return;
     std::this_thread::sleep_for(kBetweenLooks);
   }
-  is_held_ = true;
+  folder_ = std::move(opened);
 }
 
 }  // namespace baton

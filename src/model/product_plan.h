@@ -53,11 +53,10 @@ class PlanTurn {
   PlanTurn(const std::string& folder, std::chrono::milliseconds limit);
 
   // False: it is another's still, or the folder cannot be locked.
-  bool is_held() const { return is_held_; }
+  bool is_held() const { return folder_.valid(); }
 
  private:
-  UniqueFd folder_;
-  bool is_held_ = false;
+  UniqueFd folder_;  // locked
 };
 
 }  // namespace baton

@@ -1,11 +1,9 @@
 #include "src/worker/advertise.h"
 
 #include <algorithm>
-#include <cstdint>
-
-#include "absl/strings/numbers.h"
 
 #include "kvcache/transport/transport_types.h"
+#include "src/base/host_port.h"
 
 namespace baton {
 namespace {
@@ -35,17 +33,9 @@ Status CheckWorkerId(const std::string& id) {
 
 Status CheckAdvertise(const std::string& advertise) {
   if (advertise.empty()) return OkStatus();
-  const std::string host = HostOrAll(advertise);
-  const bool bracketed = host.size() > 2 && host.front() == '[' && host.back() == ']';
-  const auto is_printed = [](unsigned char c) { return c > ' ' && c < 0x7F; };
-  bool valid = !host.empty() && std::all_of(host.begin(), host.end(), is_printed) &&
-               (bracketed || host.find_first_of("[]") == std::string::npos);
-  if (host.size() < advertise.size()) {
-    uint32_t port = 0;
-    valid = valid && absl::SimpleAtoi(advertise.substr(host.size() + 1), &port) && port > 0 &&
-            port <= 65535;
-  }
-  if (valid) return OkStatus();
+  const bool has_port = PortColon(advertise) != std::string::npos;
+  const StatusOr<HostPort> address = ParseHostPort(has_port ? advertise : advertise + ":1");
+  if (address.ok() && address->port > 0) return OkStatus();
   return InvalidArgument(
       "--advertise '{}' is not HOST or HOST:PORT; an IPv6 address goes into brackets, [::1]",
       advertise);

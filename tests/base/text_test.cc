@@ -43,8 +43,9 @@ TEST(HostPortTest, ReadsHostAndPort) {
 
 TEST(HostPortTest, RefusesEverythingElseByName) {
   for (const std::string_view text :
-       {"", ":", ":80", "h", "1.2.3", "h:", "h:x", "h:-1", "h:65536", "h:80x", "h: 80", "h:8 0",
-        "::1:80", "[::1]", "[]:80", "[::1:80", "::1]:80", "a b:80", "http://h:80"}) {
+       {"",      ":",       ":80",     "h",      "1.2.3",  "h:",         "h:x",
+        "h:-1",  "h:65536", "h:80x",   "h: 80",  "h:8 0",  "::1:80",     "[::1]",
+        "[]:80", "[::1:80", "::1]:80", "a b:80", "h\n:80", "http://h:80"}) {
     const StatusOr<HostPort> address = ParseHostPort(text);
     ASSERT_FALSE(address.ok()) << text;
     EXPECT_EQ(address.status().code(), absl::StatusCode::kInvalidArgument);
