@@ -224,7 +224,9 @@ void WriteProcess(const ProcessView& process, JsonWriter* json) {
   for (const LinkView& link : process.links) {
     json->BeginObject().Key("to").String(link.to);
     json->Key("transport").String(LinkKindName(link.kind));
-    json->Key("bytes_per_s").Uint(link.bytes_per_s).Key("up").Bool(link.up).EndObject();
+    json->Key("bytes_per_s").Uint(link.bytes_per_s).Key("up").Bool(link.up);
+    if (!link.why.empty()) json->Key("why").String(link.why);
+    json->EndObject();
   }
   json->EndArray();
   json->Key("not_paired").BeginArray();

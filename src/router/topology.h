@@ -37,6 +37,7 @@ struct LinkView {
   LinkKind kind = LinkKind::kUnspecified;
   uint64_t bytes_per_s = 0;
   bool up = false;
+  std::string why;  // it is down, a clause; "" = not told
   bool operator==(const LinkView&) const = default;
 };
 

@@ -18,6 +18,7 @@ constexpr size_t kMaxModelIdBytes = 256;
 // Readable ids and parts of fingerprints have some hundred bytes.
 constexpr size_t kMaxTextBytes = 4096;
 constexpr size_t kMaxLinks = 1024;
+constexpr size_t kMaxLinkFailureBytes = 512;
 constexpr size_t kMaxTopLogprobs = 20;
 
 bool IsWorkerId(std::string_view id) {
@@ -222,7 +223,8 @@ WorkerLoadReport DecodeLoad(const v1::WorkerLoad& load) {
     if (report.links.size() >= kMaxLinks) break;
     if (link.to().size() > kMaxWorkerIdBytes) continue;  // nobody's name
     report.links.push_back({link.to(), Incarnation(link.to_incarnation()),
-                            DecodeKind(link.transport()), link.bytes_per_s(), link.up()});
+                            DecodeKind(link.transport()), link.bytes_per_s(), link.up(),
+                            link.failure().substr(0, kMaxLinkFailureBytes)});
   }
   report.sequence_number = load.sequence_number();
   return report;

@@ -500,7 +500,8 @@ TEST_F(HttpApiTest, TopologyHasTheRouterFirst) {
   worker.worker_id = "prefill-0";
   worker.ready = true;
   worker.kv_blocks = {{"free", 3}, {"cached", 0}};
-  worker.links = {{"decode-0", Incarnation(7), LinkKind::kShm, 5, true}};
+  worker.links = {{"decode-0", Incarnation(7), LinkKind::kShm, 5, true},
+                  {"decode-2", Incarnation(8), LinkKind::kUnspecified, 0, false, "another secret"}};
   worker.not_paired = {{"decode-1", "they have no --transport in common"}};
   submitter_.topology.model = "toy";
   submitter_.topology.processes = {worker};
@@ -511,6 +512,7 @@ TEST_F(HttpApiTest, TopologyHasTheRouterFirst) {
   EXPECT_EQ(Text(*responder, {"processes", "0", "http"}), "127.0.0.1:8080");
   EXPECT_EQ(Text(*responder, {"processes", "1", "kv_blocks", "free"}), "3");
   EXPECT_EQ(Text(*responder, {"processes", "1", "links", "0", "transport"}), "shm");
+  EXPECT_EQ(Text(*responder, {"processes", "1", "links", "1", "why"}), "another secret");
   EXPECT_EQ(Text(*responder, {"processes", "1", "not_paired", "0", "with"}), "decode-1");
   EXPECT_EQ(Text(*responder, {"processes", "1", "not_paired", "0", "why"}),
             "they have no --transport in common");

@@ -4,7 +4,7 @@ import json
 import subprocess
 import urllib.request
 
-from baton_server import BIN, complete
+from baton_server import BIN, MODEL, complete, wait_until
 
 
 def top(*args):
@@ -52,3 +52,27 @@ def test_nobody_there_and_the_wrong_port_are_one_line(server):
     wrong = top("--once", "--admin", worker["admin"])
     assert wrong.returncode == 1
     assert "not the admin port of a router" in wrong.stderr and wrong.stderr.count("\n") == 1
+
+
+def test_topo_says_why_a_link_is_down(server, tmp_path):
+    secret = tmp_path / "secret"
+    secret.write_text("of another cluster")
+    args = ["--router", server.router["grpc"], "--model", MODEL, "--worker-id", "prefill-9"]
+    args += ["--cluster-secret-file", str(secret), "--threads", "1"]
+    topo = [BIN, "topo", "--admin", server.router["admin"]]
+
+    def reason():
+        done = subprocess.run([*topo, "--json"], capture_output=True, text=True, timeout=60)
+        links = json.loads(done.stdout)["links"]
+        return next((link.get("why") for link in links if link["from"] == "prefill-9"), None)
+
+    with open(tmp_path / "prefill.log", "w") as log:
+        prefill = subprocess.Popen([BIN, "prefill", *args], stdout=log, stderr=log)
+    try:
+        why = wait_until(reason, 60, "the router knows why nothing connects")
+        text = subprocess.run(topo, capture_output=True, text=True, timeout=60).stdout
+    finally:
+        prefill.terminate()
+        assert prefill.wait(30) == 0
+    assert why == "decode-0 has another cluster secret"
+    assert f"prefill-9 -> decode-0: {why}\n" in text

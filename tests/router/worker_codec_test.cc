@@ -145,7 +145,10 @@ TEST(WorkerCodecTest, NumbersAndListsOfAWorkerAreMadeUsable) {
   v1::WorkerLoad load;
   load.add_links()->set_to(std::string(65, 'x'));
   load.add_links()->set_to("decode-0");
-  EXPECT_EQ(DecodeLoad(load).links.size(), 1u);
+  load.mutable_links(1)->set_failure(std::string(513, 'x'));
+  const std::vector<LinkView> links = DecodeLoad(load).links;
+  ASSERT_EQ(links.size(), 1u);
+  EXPECT_EQ(links[0].why, std::string(512, 'x'));
 }
 
 }  // namespace

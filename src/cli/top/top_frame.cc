@@ -41,7 +41,8 @@ TopWorker WorkerOf(const json& row) {
     worker.links.push_back({.to = TextOf(link, "to"),
                             .transport = TextOf(link, "transport"),
                             .bytes_per_s = static_cast<double>(NumberOf(link, "bytes_per_s")),
-                            .up = FlagOf(link, "up")});
+                            .up = FlagOf(link, "up"),
+                            .why = TextOf(link, "why")});
   }
   return worker;
 }

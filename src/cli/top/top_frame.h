@@ -21,6 +21,7 @@ struct TopLink {
   std::string transport;
   double bytes_per_s = 0;  // of the last hand-offs; 0 = none yet
   bool up = false;
+  std::string why;  // it is down; "" = not told
 };
 
 // A decode worker that gets nothing of a prefill worker, and why.

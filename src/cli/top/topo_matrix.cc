@@ -1,6 +1,7 @@
 #include "src/cli/top/topo_matrix.h"
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "fmt/format.h"
@@ -11,21 +12,23 @@
 namespace baton {
 namespace {
 
-const TopUnpaired* WhyNot(const TopWorker& from, const TopWorker& to) {
-  const auto other =
+// What is between two workers: a cell of the matrix, and why it is no link ("" = not told).
+struct Cell {
+  std::string text;
+  std::string why;
+};
+
+Cell CellOf(const TopWorker& from, const TopWorker& to) {
+  const auto unpaired =
       std::find_if(from.not_paired.begin(), from.not_paired.end(),
                    [&to](const TopUnpaired& one) { return one.with == to.worker_id; });
-  return other == from.not_paired.end() ? nullptr : &*other;
-}
-
-std::string CellOf(const TopWorker& from, const TopWorker& to) {
-  if (WhyNot(from, to) != nullptr) return "not paired";
+  if (unpaired != from.not_paired.end()) return {"not paired", unpaired->why};
   const auto link = std::find_if(from.links.begin(), from.links.end(),
                                  [&to](const TopLink& one) { return one.to == to.worker_id; });
-  if (link == from.links.end()) return "-";
-  if (!link->up) return "down";
-  if (link->bytes_per_s <= 0) return link->transport;
-  return fmt::format("{} {:.2f} GB/s", link->transport, link->bytes_per_s * 1e-9);
+  if (link == from.links.end()) return {"-", ""};
+  if (!link->up) return {"down", link->why};
+  if (link->bytes_per_s <= 0) return {link->transport, ""};
+  return {fmt::format("{} {:.2f} GB/s", link->transport, link->bytes_per_s * 1e-9), ""};
 }
 
 std::vector<const TopWorker*> WorkersOf(const TopSnapshot& cluster, std::string_view role) {
@@ -62,12 +65,12 @@ std::string TopoText(const TopSnapshot& cluster) {
   for (const TopWorker* prefill : WorkersOf(cluster, "prefill")) {
     rows.push_back({prefill->worker_id});
     for (const TopWorker* decode : decodes) {
-      rows.back().push_back(CellOf(*prefill, *decode));
-      const TopUnpaired* const unpaired = WhyNot(*prefill, *decode);
-      if (unpaired == nullptr) continue;
-      reasons += Printable(fmt::format("{} -> {}: {}", prefill->worker_id, decode->worker_id,
-                                       unpaired->why)) +
-                 "\n";
+      Cell cell = CellOf(*prefill, *decode);
+      rows.back().push_back(std::move(cell.text));
+      if (cell.why.empty()) continue;
+      reasons +=
+          Printable(fmt::format("{} -> {}: {}", prefill->worker_id, decode->worker_id, cell.why)) +
+          "\n";
     }
   }
   return Aligned(rows) + reasons;
@@ -83,6 +86,7 @@ std::string TopoJson(const TopSnapshot& cluster) {
                                     {"up", link.up}};
       row["bytes_per_s"] = nullptr;
       if (link.bytes_per_s > 0) row["bytes_per_s"] = static_cast<uint64_t>(link.bytes_per_s);
+      if (!link.why.empty()) row["why"] = link.why;
       links.push_back(std::move(row));
     }
   }

@@ -14,7 +14,8 @@ constexpr std::string_view kTopology = R"({"model":"m","processes":[
  {"role":"prefill","worker_id":"prefill-0",
   "links":[{"to":"decode-0","transport":"shm","bytes_per_s":2500000000,"up":true},
            {"to":"decode-1","transport":"tcp","bytes_per_s":0,"up":true},
-           {"to":"decode-2","transport":"tcp","bytes_per_s":7,"up":false}]},
+           {"to":"decode-2","transport":"tcp","bytes_per_s":7,"up":false,
+            "why":"another\u001bcluster secret"}]},
  {"role":"prefill","worker_id":"prefill-1","links":[],
   "not_paired":[{"with":"decode-1","why":"they have no\t--transport in common"}]}]})";
 
@@ -23,6 +24,7 @@ TEST(TopoMatrixTest, ARowForEachPrefillWorkerAndAColumnForEachDecodeWorker) {
             "from \\ to  decode-0       decode-1    decode-2\n"
             "prefill-0  shm 2.50 GB/s  tcp         down\n"
             "prefill-1  -              not paired  -\n"
+            "prefill-0 -> decode-2: another?cluster secret\n"
             "prefill-1 -> decode-1: they have no?--transport in common\n");
 }
 
@@ -30,6 +32,7 @@ TEST(TopoMatrixTest, JsonHasEveryLinkAndNoSpeedThatNobodyMeasured) {
   EXPECT_EQ(TopoJson(ReadTopTopology(
                          R"({"model":"m","processes":[{"role":"prefill","worker_id":"p",
  "links":[{"to":"a","transport":"shm","bytes_per_s":12,"up":true},
+          {"to":"d","transport":"","bytes_per_s":0,"up":false,"why":"another secret"},
           {"to":"b","transport":"tcp","bytes_per_s":0,"up":true}],
  "not_paired":[{"with":"c","why":"bits"}]}]})")
                          .value()),
@@ -41,6 +44,14 @@ TEST(TopoMatrixTest, JsonHasEveryLinkAndNoSpeedThatNobodyMeasured) {
    "transport": "shm",
    "up": true,
    "bytes_per_s": 12
+  },
+  {
+   "from": "p",
+   "to": "d",
+   "transport": "",
+   "up": false,
+   "bytes_per_s": null,
+   "why": "another secret"
   },
   {
    "from": "p",
