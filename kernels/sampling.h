@@ -18,7 +18,7 @@ namespace baton {
 // Names the random function and every rule that decides which token is chosen, here and in
 // src/model/sampler.cc; part of numerics_id. A change of any token or log-probability takes
 // another.
-inline constexpr std::string_view kSamplingRules = "gumbel64.2";
+inline constexpr std::string_view kSamplingRules = "gumbel64.3";
 
 inline constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 

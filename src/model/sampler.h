@@ -30,6 +30,7 @@
 
 #include <array>
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <vector>
 
@@ -42,8 +43,8 @@
 
 namespace baton {
 
-// Divided by kMinTemperature it is finite.
 inline constexpr float kMostPenalised = 1e30f;
+static_assert(kMostPenalised / kMinTemperature < std::numeric_limits<float>::max());
 
 // What Sample is asked.
 struct SampleQuery {
