@@ -15,6 +15,12 @@ constexpr int64_t kReconnectUs = 250'000;
 // Slots of the prefix index that a tick cleans: 0.1 ms of reading, all of its 2^22 in 64 ticks.
 constexpr size_t kSweepSlots = 1 << 16;
 
+// For placement, which does not ask why a link is down.
+bool AreAlike(const LinkView& a, const LinkView& b) {
+  return a.to == b.to && a.to_incarnation == b.to_incarnation && a.up == b.up &&
+         a.bytes_per_s == b.bytes_per_s;
+}
+
 }  // namespace
 
 void RouterCore::OnWorkerHello(LeaseId lease, WorkerDescription worker,
@@ -58,8 +64,10 @@ void RouterCore::OnWorkerLoad(LeaseId lease, WorkerLoadReport load, int64_t now_
   const bool usable_before = worker->Usable(now_us);
   const std::vector<LinkView> links_before = worker->load.links;
   registry_.OnLoad(*worker, std::move(load), now_us);
-  const bool better = worker->NumFreeBlocks() > free_before ||
-                      worker->Usable(now_us) != usable_before || worker->load.links != links_before;
+  const std::vector<LinkView>& links = worker->load.links;
+  const bool better =
+      worker->NumFreeBlocks() > free_before || worker->Usable(now_us) != usable_before ||
+      !std::equal(links.begin(), links.end(), links_before.begin(), links_before.end(), &AreAlike);
   if (better) queue_changed_ = true;
   PlaceQueued(now_us);
 }

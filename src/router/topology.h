@@ -38,7 +38,6 @@ struct LinkView {
   uint64_t bytes_per_s = 0;
   bool up = false;
   std::string why;  // it is down, a clause; "" = not told
-  bool operator==(const LinkView&) const = default;
 };
 
 // A worker of the other role and the same model that gets no KV of this one.

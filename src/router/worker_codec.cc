@@ -18,7 +18,6 @@ constexpr size_t kMaxModelIdBytes = 256;
 // Readable ids and parts of fingerprints have some hundred bytes.
 constexpr size_t kMaxTextBytes = 4096;
 constexpr size_t kMaxLinks = 1024;
-constexpr size_t kMaxLinkFailureBytes = 512;
 constexpr size_t kMaxTopLogprobs = 20;
 
 bool IsWorkerId(std::string_view id) {
@@ -224,7 +223,7 @@ WorkerLoadReport DecodeLoad(const v1::WorkerLoad& load) {
     if (link.to().size() > kMaxWorkerIdBytes) continue;  // nobody's name
     report.links.push_back({link.to(), Incarnation(link.to_incarnation()),
                             DecodeKind(link.transport()), link.bytes_per_s(), link.up(),
-                            link.failure().substr(0, kMaxLinkFailureBytes)});
+                            WireText(link.failure())});
   }
   report.sequence_number = load.sequence_number();
   return report;

@@ -2,22 +2,10 @@
 
 #include <algorithm>
 
+#include "src/base/wire_text.h"
 #include "src/worker/request_codec.h"
 
 namespace baton {
-namespace {
-
-constexpr size_t kMaxFailureBytes = 512;
-
-// Words of the other side may stand in it: printed ASCII, as the message asks.
-std::string OneLine(std::string text) {
-  if (text.size() > kMaxFailureBytes) text.resize(kMaxFailureBytes);
-  std::replace_if(
-      text.begin(), text.end(), [](char c) { return c < ' ' || c > '~'; }, '?');
-  return text;
-}
-
-}  // namespace
 
 void FillLoad(const EngineSnapshot& snapshot, const std::vector<LinkInfo>& links,
               v1::WorkerLoad* out) {
@@ -46,7 +34,7 @@ void FillLoad(const EngineSnapshot& snapshot, const std::vector<LinkInfo>& links
     row->set_to_incarnation(link.peer.value());
     row->set_transport(ToProto(link.kind));
     row->set_up(link.up);
-    if (!link.up) row->set_failure(OneLine(link.last_failure));
+    if (!link.up) row->set_failure(WireText(link.last_failure));
   }
 }
 

@@ -7,6 +7,7 @@
 #include "google/protobuf/stubs/logging.h"
 
 #include "baton/v1/worker.pb.h"
+#include "src/base/wire_text.h"
 #include "src/router/worker_codec.h"
 #include "src/worker/handoff_codec.h"
 #include "src/worker/request_codec.h"
@@ -71,6 +72,7 @@ void CheckLoad(Input input) {
   BATON_CHECK(report.links.size() <= 1024, "{} links", report.links.size());
   for (const LinkView& link : report.links) {
     BATON_CHECK(link.to.size() <= 64, "a link to a name of {} bytes", link.to.size());
+    BATON_CHECK(link.why == WireText(link.why), "a reason of bytes that nobody can print");
   }
 }
 

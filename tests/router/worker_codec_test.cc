@@ -6,6 +6,8 @@
 
 #include "gtest/gtest.h"
 
+#include "src/base/wire_text.h"
+
 namespace baton {
 namespace {
 
@@ -145,10 +147,11 @@ TEST(WorkerCodecTest, NumbersAndListsOfAWorkerAreMadeUsable) {
   v1::WorkerLoad load;
   load.add_links()->set_to(std::string(65, 'x'));
   load.add_links()->set_to("decode-0");
-  load.mutable_links(1)->set_failure(std::string(513, 'x'));
+  load.mutable_links(1)->set_failure("another\nsecret" + std::string(1024, 'x'));
   const std::vector<LinkView> links = DecodeLoad(load).links;
   ASSERT_EQ(links.size(), 1u);
-  EXPECT_EQ(links[0].why, std::string(512, 'x'));
+  EXPECT_EQ(links[0].why.size(), kMaxWireTextBytes);
+  EXPECT_EQ(links[0].why.substr(0, 15), "another?secretx");
 }
 
 }  // namespace

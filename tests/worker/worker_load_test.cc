@@ -21,6 +21,18 @@ std::vector<std::string> IdsOf(const std::vector<PeerAddress>& addresses) {
   return ids;
 }
 
+TEST(FillLoadTest, OnlyALinkThatIsDownSaysWhyInOneLine) {
+  const std::vector<LinkInfo> links = {
+      {.worker_id = "a", .dialled = true, .last_failure = "another\ncluster \xff secret"},
+      {.worker_id = "b", .dialled = true, .up = true, .last_failure = "of before"},
+      {.worker_id = "c", .dialled = false}};
+  v1::WorkerLoad load;
+  FillLoad(EngineSnapshot(), links, &load);
+  ASSERT_EQ(load.links_size(), 2);
+  EXPECT_EQ(load.links(0).failure(), "another?cluster ? secret");
+  EXPECT_EQ(load.links(1).failure(), "");
+}
+
 TEST(PeerAddressesTest, OnlyPeersWithACommonTransportAreDialled) {
   const std::vector<v1::Peer> peers = {
       MakePeer("both", {v1::TRANSPORT_KIND_SHM, v1::TRANSPORT_KIND_TCP}),
