@@ -14,7 +14,7 @@ spec:
   replicas: {{ .pool.replicas }}
   {{- end }}
   # A worker that cannot start leaves those of the revision before where they are.
-  progressDeadlineSeconds: {{ add 120 (include "baton.startSeconds" $root | int) }}
+  progressDeadlineSeconds: {{ add 120 (include "baton.workerStartSeconds" . | int) }}
   revisionHistoryLimit: 5
   selector:
     matchLabels: {{- include "baton.selector" (dict "root" $root "role" .role) | nindent 6 }}
@@ -48,11 +48,14 @@ containers:
       - name: CPU_LIMIT
         valueFrom: {resourceFieldRef: {containerName: {{ .role }}, resource: limits.cpu}}
       {{- end }}
+      {{- if gt (int .pool.gpu.count) 0 }}
+      - {name: BATON_HOME, value: /var/cache/baton}
+      {{- end }}
     ports:
       - {name: grpc, containerPort: {{ .pool.ports.grpc }}}
       - {name: kv, containerPort: {{ .pool.ports.kv }}}
       - {name: admin, containerPort: {{ .pool.ports.admin }}}
-    {{- include "baton.probes" (dict "startSeconds" (include "baton.startSeconds" $root)) | nindent 4 }}
+    {{- include "baton.probes" (dict "startSeconds" (include "baton.workerStartSeconds" .)) | nindent 4 }}
     resources: {{- include "baton.workerResources" .pool | nindent 6 }}
     {{- $capabilities := ternary (list "IPC_LOCK") (list) (gt (int .pool.rdma.count) 0) }}
     securityContext: {{- include "baton.containerSecurity" (dict "capabilities" $capabilities) | nindent 6 }}
@@ -60,6 +63,9 @@ containers:
       {{- include "baton.secretMounts" $root | nindent 6 }}
       {{- if ne $root.Values.model.source "image" }}
       - {name: models, mountPath: /models, readOnly: true}
+      {{- end }}
+      {{- if gt (int .pool.gpu.count) 0 }}
+      - {name: cache, mountPath: /var/cache/baton}
       {{- end }}
       {{- if .pool.shmSize }}
       - {name: shm, mountPath: /dev/shm}
@@ -70,6 +76,11 @@ containers:
 volumes:
   {{- include "baton.secretVolumes" $root | nindent 2 }}
   {{- include "baton.modelVolume" $root | nindent 2 }}
+  {{- if gt (int .pool.gpu.count) 0 }}
+  # Which algorithm multiplies what, timed by the first container of this pod and read by the next.
+  - name: cache
+    emptyDir: {sizeLimit: 16Mi}
+  {{- end }}
   {{- with .pool.shmSize }}
   - name: shm
     emptyDir: {medium: Memory, sizeLimit: {{ . }}}
@@ -78,6 +89,11 @@ volumes:
   - name: huge-pages
     emptyDir: {medium: HugePages-{{ .pool.hugePages.pageSize }}}
   {{- end }}
+{{- end -}}
+
+{{/* On a GPU products are timed too, after another worker there has timed its own. */}}
+{{- define "baton.workerStartSeconds" -}}
+{{- add (include "baton.startSeconds" .root | int) (ternary 60 0 (gt (int .pool.gpu.count) 0)) -}}
 {{- end -}}
 
 {{/* With a CPU limit the threads are as many as it allows, rounded up. */}}
