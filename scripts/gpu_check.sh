@@ -74,7 +74,7 @@ if [[ -z "$program" ]]; then
   if [[ ${#body[@]} -gt 0 ]]; then preset=release; fi
   program="build/$preset/tests/kernels/gpu_check/baton_gpu_check"
   # A program that was built elsewhere may not start here.
-  if ! "$program" --stage 0 --simt >/dev/null 2>&1; then
+  if ! timeout -k 2 20 "$program" --stage 0 --simt >/dev/null 2>&1; then
     echo "== $program does not start; building it"
     scripts/build.sh "$preset" baton_gpu_check
   fi
@@ -97,7 +97,7 @@ for stage in $stages; do
   left=$((total - (SECONDS - started)))
   seconds="${limit:-${limits[$stage]}}"
   if [[ $left -le 0 ]]; then
-    page+=("$(printf '%s %-11s not run  %s' "$stage" "$name" "the $total s are over")")
+    page+=("$(printf '%s %-11s FAIL     0 s  %s' "$stage" "$name" "the $total s are over")")
     num_failed=$((num_failed + 1))
     continue
   fi

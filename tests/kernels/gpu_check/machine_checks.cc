@@ -117,7 +117,8 @@ absl::Status AddFeatures(const DriverTable& driver, CUdevice device, Report& rep
   BATON_RETURN_IF_ERROR(
       AddFeature(driver, "VMM export as fd", ExportMemory(driver, device), report));
   BATON_RETURN_IF_ERROR(AddFeature(driver, "IPC handle", ShareMemory(driver), report));
-  BATON_RETURN_IF_ERROR(AddFeature(driver, "green contexts", AskForSms(driver, device), report));
+  BATON_RETURN_IF_ERROR(
+      AddFeature(driver, "SMs, which green contexts divide", AskForSms(driver, device), report));
   driver.cuDevicePrimaryCtxRelease(device);
   return absl::OkStatus();
 }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "src/base/status.h"
+#include "src/device/host_buffer.h"
 #include "src/engine/first_step_cost.h"
 #include "tests/kernels/gpu_check/device_array.h"
 #include "tests/kernels/gpu_check/model_rig.h"
@@ -94,6 +95,33 @@ absl::Status Decode(ModelRig& rig, Life& life, uint32_t count) {
   }
   return absl::OkStatus();
 }
+
+// Copies the layers of blocks, in a stream of their own, as soon as the model says that they are
+// stored; it computes on.
+class LayerReader final : public LayerHook {
+ public:
+  LayerReader(ModelRig& rig, std::span<const uint32_t> blocks, std::byte* to)
+      : rig_(rig), blocks_(blocks), to_(to) {}
+
+  void OnLayerStored(uint32_t layer) override {
+    const KvLayout& layout = rig_.model().layout();
+    for (; next_ <= layer && status_.ok(); ++next_) {
+      for (size_t i = 0; i < blocks_.size() && status_.ok(); ++i) {
+        std::byte* const to = to_ + i * layout.BlockBytes() + next_ * layout.SliceBytes();
+        status_ = rig_.CopyLayerOut(to, blocks_[i], next_);
+      }
+    }
+  }
+  uint32_t num_layers() const { return next_; }
+  const absl::Status& status() const { return status_; }
+
+ private:
+  ModelRig& rig_;
+  const std::span<const uint32_t> blocks_;
+  std::byte* const to_;  // [blocks][layers][slice]
+  uint32_t next_ = 0;
+  absl::Status status_;
+};
 
 absl::StatusOr<std::string> Same(const std::vector<float>& a, const std::vector<float>& b,
                                  const char* what) {
@@ -239,6 +267,55 @@ absl::StatusOr<std::string> CheckDivided(const StageInput& input, const ExactSiz
   if (rig->model().num_recorded_steps() == 0) return Internal("no step could be recorded");
   BATON_RETURN_IF_ERROR(Decode(*rig, pieces, size.decoded));
   return Same(pieces.logits, whole.logits, "logits");
+}
+
+// One GPU as --colocate divides it: a prompt on the larger part, whose layers are copied while the
+// next ones are computed; then decode on the smaller part. Each has the bits of the larger part
+// alone, where nothing is read before the end.
+absl::StatusOr<std::string> CheckColocated(const StageInput& input, const ExactSize& size) {
+  const uint32_t num_blocks = BlocksFor(size.prompt + size.decoded);
+  const RigSize rig_size = {.max_rows = std::max(size.prompt, 80u),
+                            .max_context = num_blocks * kShapeBlockSize,
+                            .num_blocks = 2 * num_blocks,
+                            .is_split = true};
+  BATON_ASSIGN_OR_RETURN(const std::unique_ptr<ModelRig> rig, ModelRig::Create(input, rig_size));
+  const ModelConfig& config = rig->model().config();
+  Life alone = {
+      SomeBlocks(*rig, num_blocks, 0, 1), RandomTokens(size.prompt, config.vocab_size, 13), {}};
+  Life shared = {SomeBlocks(*rig, num_blocks, num_blocks, 1), alone.tokens, {}};
+  BATON_RETURN_IF_ERROR(Step(*rig, alone, 0, size.prompt));
+  BATON_RETURN_IF_ERROR(Decode(*rig, alone, size.decoded));
+
+  const std::span blocks = std::span<const uint32_t>(shared.blocks).first(BlocksFor(size.prompt));
+  BATON_ASSIGN_OR_RETURN(
+      const HostBuffer copied,
+      HostBuffer::Create(rig->second_device(), blocks.size() * rig->model().layout().BlockBytes(),
+                         "layers"));
+  LayerReader reader(*rig, blocks, copied.data());
+  absl::StatusOr<std::vector<float>> logits =
+      rig->Run({{shared.blocks, 0, shared.tokens}}, &reader);
+  BATON_RETURN_IF_ERROR(rig->second_device()->Wait());  // before `copied` may go
+  BATON_ASSIGN_OR_RETURN(shared.logits, std::move(logits));
+  BATON_RETURN_IF_ERROR(reader.status());
+  if (reader.num_layers() != config.num_layers) {
+    return Internal("{} of {} layers were said to be stored", reader.num_layers(),
+                    config.num_layers);
+  }
+  BATON_ASSIGN_OR_RETURN(const std::vector<std::byte> stored, rig->ReadBlocks(blocks));
+  if (!std::equal(stored.begin(), stored.end(), copied.data())) {
+    return Internal("what was copied while the prompt was computed has other bytes");
+  }
+  for (uint32_t i = 0; i < size.decoded; ++i) {
+    const auto position = static_cast<uint32_t>(shared.tokens.size());
+    shared.tokens.push_back(shared.Best(config.vocab_size));
+    BATON_ASSIGN_OR_RETURN(
+        const std::vector<float> row,
+        rig->RunOnSecond({{shared.blocks, position, std::span(shared.tokens).last(1)}}));
+    shared.logits.insert(shared.logits.end(), row.begin(), row.end());
+  }
+  BATON_ASSIGN_OR_RETURN(const std::string same, Same(shared.logits, alone.logits, "logits"));
+  return fmt::format("{}, {} bytes copied by layers, {} and {} multiprocessors", same,
+                     stored.size(), rig->device().num_sms(), rig->second_device()->num_sms());
 }
 
 // ---- The time of a step, from the call to the tokens on the host; where steps overlap, from the
@@ -399,6 +476,8 @@ absl::Status CheckModel(const StageInput& input, Report& report) {
   }
   BATON_RETURN_IF_ERROR(
       AddOutcome("2 ranks: recorded, in pieces == whole", CheckDivided(input, exact), report));
+  BATON_RETURN_IF_ERROR(AddOutcome("divided GPU, layers read at once == alone",
+                                   CheckColocated(input, exact), report));
   BATON_RETURN_IF_ERROR(AddSteps(input, **rig, report));
   rig->reset();  // its memory is needed
   return CheckFastMode(input, report);

@@ -76,6 +76,9 @@ absl::StatusOr<std::unique_ptr<ModelRig>> ModelRig::Create(const StageInput& inp
   std::unique_ptr<ModelRig> rig(new ModelRig(input));
   BATON_ASSIGN_OR_RETURN(
       rig->device_, OpenComputeDevice(input.body.is_gpu ? DeviceKind::kCuda : DeviceKind::kSimt));
+  if (size.is_split) {
+    BATON_ASSIGN_OR_RETURN(rig->second_device_, rig->device_.accelerator->Split());
+  }
   rig->device_.accelerator->MakeCurrent();
   const ModelConfig config = ConfigOf(ShapeFor(input.is_tiny), size.max_context);
   RankWeights weights;
@@ -97,6 +100,11 @@ absl::StatusOr<std::unique_ptr<ModelRig>> ModelRig::Create(const StageInput& inp
                                                    .max_context = size.max_context,
                                                    .fast = size.fast,
                                                    .num_ranks = size.num_ranks}));
+  if (size.is_split) {
+    BATON_ASSIGN_OR_RETURN(rig->second_model_,
+                           rig->model_->Share({.device = rig->second_device_.get()}));
+    rig->device_.accelerator->MakeCurrent();
+  }
   rig->view_.layout = &rig->model_->layout();
   rig->view_.num_blocks = size.num_blocks;
   const size_t kv_bytes =
@@ -133,12 +141,36 @@ struct ModelRig::Lowered {
   std::vector<TokenId> chosen;
 };
 
-absl::StatusOr<std::vector<float>> ModelRig::Run(const std::vector<RigChunk>& chunks) {
+absl::StatusOr<std::vector<float>> ModelRig::RunOn(ForwardModel& model,
+                                                   const std::vector<RigChunk>& chunks,
+                                                   LayerHook* hook) {
   const Lowered lowered(chunks);
-  std::vector<float> logits(chunks.size() * model_->config().vocab_size);
+  std::vector<float> logits(chunks.size() * model.vocab_size());
   BATON_RETURN_IF_ERROR(
-      model_->Forward({lowered.tokens, lowered.spans, lowered.logit_rows}, view_, nullptr, logits));
+      model.Forward({lowered.tokens, lowered.spans, lowered.logit_rows}, view_, hook, logits));
   return logits;
+}
+
+absl::StatusOr<std::vector<float>> ModelRig::Run(const std::vector<RigChunk>& chunks,
+                                                 LayerHook* hook) {
+  return RunOn(*model_, chunks, hook);
+}
+
+absl::StatusOr<std::vector<float>> ModelRig::RunOnSecond(const std::vector<RigChunk>& chunks) {
+  second_device_->MakeCurrent();
+  absl::StatusOr<std::vector<float>> logits = RunOn(*second_model_, chunks, nullptr);
+  device_.accelerator->MakeCurrent();
+  return logits;
+}
+
+absl::Status ModelRig::CopyLayerOut(std::byte* to, uint32_t block, uint32_t layer) {
+  const KvLayout& layout = *view_.layout;
+  const std::byte* const from =
+      view_.base + block * layout.BlockStride() + layer * layout.SliceBytes();
+  second_device_->MakeCurrent();
+  const absl::Status put = second_device_->CopyOut(to, from, layout.SliceBytes());
+  device_.accelerator->MakeCurrent();
+  return put;
 }
 
 absl::StatusOr<std::vector<TokenId>> ModelRig::Choose(const std::vector<RigChunk>& chunks) {

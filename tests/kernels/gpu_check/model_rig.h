@@ -28,6 +28,8 @@ struct RigSize {
   uint32_t num_ranks = 1;  // all on the device, each with weights of its own; then blocks are not
                            // read, written or filled
   FastMode fast = {};
+  bool is_split =
+      false;  // a second model over the same weights and blocks, on a part of the device
 };
 
 // Tokens of one sequence to compute: they follow `first_pos` others in `blocks`.
@@ -46,7 +48,12 @@ class ModelRig {
   // Has the model record its decode steps from now on.
   absl::Status Prepare() { return model_->Prepare(view_); }
   // One Forward; the logits of each chunk's last row [chunks][vocab].
-  absl::StatusOr<std::vector<float>> Run(const std::vector<RigChunk>& chunks);
+  absl::StatusOr<std::vector<float>> Run(const std::vector<RigChunk>& chunks,
+                                         LayerHook* hook = nullptr);
+  // The same by the second model.
+  absl::StatusOr<std::vector<float>> RunOnSecond(const std::vector<RigChunk>& chunks);
+  // Puts the copy of one layer of a block, SliceBytes(), into the second model's stream.
+  absl::Status CopyLayerOut(std::byte* to, uint32_t block, uint32_t layer);
   // The same, but for the token of the largest logit of each, which the device chooses.
   absl::StatusOr<std::vector<TokenId>> Choose(const std::vector<RigChunk>& chunks);
   // A step of rows with such tokens, which may be fed by the one begun before; and its tokens.
@@ -59,12 +66,16 @@ class ModelRig {
   absl::Status FillBlocks();
 
   const DeviceModel& model() const { return *model_; }
+  const Accelerator& device() const { return *device_.accelerator; }
+  Accelerator* second_device() { return second_device_.get(); }
   uint32_t num_blocks() const { return view_.num_blocks; }
 
  private:
   struct Lowered;  // chunks as a batch
 
   explicit ModelRig(const StageInput& input) : input_(input) {}
+  absl::StatusOr<std::vector<float>> RunOn(ForwardModel& model, const std::vector<RigChunk>& chunks,
+                                           LayerHook* hook);
   // A bf16 matrix or vector of random values.
   absl::Status Make(size_t count, float mean, float spread, DeviceBuffer* buffer);
   // Of a rank with this config, and so many columns of the logits.
@@ -73,8 +84,10 @@ class ModelRig {
 
   const StageInput& input_;
   ComputeDevice device_;
+  std::unique_ptr<Accelerator> second_device_;
   uint32_t next_seed_ = 1;
   std::unique_ptr<DeviceModel> model_;
+  std::unique_ptr<LoadedModel> second_model_;
   std::vector<DeviceBuffer> kv_;  // of each rank
   std::vector<std::byte*> kv_bases_;
   KvView view_;

@@ -147,7 +147,7 @@ class GpuCheckScript(unittest.TestCase):
     def test_the_whole_call_has_a_limit(self):
         done = self.run_fake("hang pass pass", "--total", "1")
         self.assertEqual(done.returncode, 1)
-        self.assertRegex(done.stdout, r"2 kernels +not run .*1 s are over")
+        self.assertRegex(done.stdout, r"2 kernels +FAIL .*1 s are over")
 
     def test_what_cannot_run_is_not_a_pass(self):
         none = "none " * NUM_STAGES
@@ -206,7 +206,7 @@ class GpuCheckScript(unittest.TestCase):
         self.assertEqual(checks["attributes"]["mps"], "error 1")
         for name in ("VMM export as fd", "IPC handle"):
             self.assertEqual(checks[name]["verdict"], "pass")
-        self.assertEqual(checks["green contexts"]["verdict"], "not run")
+        self.assertEqual(checks["SMs, which green contexts divide"]["verdict"], "not run")
 
     def test_what_a_driver_refuses_is_not_run(self):
         code, checks = self.run_stage_0_with_the_fake_driver(FAKE_DRIVER_LACKS="memory")
