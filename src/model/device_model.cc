@@ -96,11 +96,19 @@ StatusOr<std::unique_ptr<LoadedModel>> DeviceModel::Share(const ModelThreads& th
   DeviceModelOptions options = options_;
   options.device = threads.device;
   options.pool = threads.pool;
+  if (is_deterministic()) options.fast = {};
   std::unique_ptr<DeviceModel> model(new DeviceModel(options));
   BATON_RETURN_IF_ERROR(model->TakeConfig(config_));
   model->weights_ = weights_;
   model->rope_factors_ = rope_factors_;
   BATON_RETURN_IF_ERROR(model->Complete(weights_id_));
+  // The library was asked anew, and a part of a GPU is another machine to it.
+  if (model->numerics_id() != numerics_id()) {
+    return FailedPrecondition(
+        "cuBLASLt is right on one part of the device and cannot be used on the other, whose "
+        "answers "
+        "would have other bits; --deterministic uses it on neither");
+  }
   return model;
 }
 
@@ -145,19 +153,17 @@ Status DeviceModel::AskForWgmma() {
 // Ranks stay with our own kernels: one of the library that is loaded at its first launch, in the
 // middle of a step, could wait for ranks that wait for this one. So do mixtures of experts, whose
 // products are mostly grouped ones, and whose logits have no bound where another expert is chosen.
-FastMode DeviceModel::FastModeOfRanks() const {
-  const bool is_divided = options_.num_ranks > 1;
-  if (options_.fast.library == nullptr || !(is_divided || config_.traits->experts)) {
-    return options_.fast;
-  }
+FastMode DeviceModel::FastModeOfModel() const {
+  const bool has_fast_mode = options_.num_ranks == 1 && !config_.traits->experts;
+  if (options_.fast.library == nullptr || has_fast_mode) return options_.fast;
   BATON_LOG_INFO("all products are by our own kernels: a model {} has no fast mode",
-                 is_divided ? fmt::format("of {} ranks", options_.num_ranks) : "with experts");
+                 config_.traits->experts ? "with experts" : "of several ranks");
   return {};
 }
 
 Status DeviceModel::Complete(const std::string& weights_id) {
   BATON_RETURN_IF_ERROR(AskForWgmma());
-  const FastMode fast = FastModeOfRanks();
+  const FastMode fast = FastModeOfModel();
   for (uint32_t index = 0; index < options_.num_ranks; ++index) {
     const ModelRank rank = {index, options_.num_ranks};
     Accelerator* const device = DeviceOfRank(index);

@@ -134,7 +134,7 @@ class DeviceModel final : public LoadedModel {
   // Asks the devices what options_ leave open.
   Status AskForWgmma();
   // Of options_, or none where there is none for this model.
-  FastMode FastModeOfRanks() const;
+  FastMode FastModeOfModel() const;
   // After the weights and the rope factors: the working memory and the ids.
   Status Complete(const std::string& weights_id);
 

@@ -119,25 +119,17 @@ StatusOr<std::unique_ptr<FastProducts>> FastProducts::Create(const FastMode& mod
 Status FastProducts::Prepare(const FastMode& mode, std::span<const FastSite> sites) {
   BATON_ASSIGN_OR_RETURN(workspace_,
                          DeviceBuffer::Create(device_, kWorkspaceBytes, "scratch of cuBLASLt"));
-  ProductPlan plan = Questions(sites);
   for (const FastSite& site : sites) {
     auto product = LtProduct::Create(*handle_, site.shape);
     if (!product.ok()) return FailedPrecondition("{}", std::string(product.status().message()));
     products_.push_back({*std::move(product), {}, {}});
   }
-  BATON_RETURN_IF_ERROR(Answer(mode, sites, &plan));
+  std::optional<PlanTurn> turn;  // taken by the first product that nobody has timed
   for (size_t i = 0; i < sites.size(); ++i) {
-    for (const PlannedProduct& planned : plan.products) {
-      const bool is_its = planned.shape == sites[i].shape && planned.algorithm.has_value();
-      if (is_its && planned.rows <= sites[i].max_rows) products_[i].ranges.push_back(planned);
-    }
-    const Status checked = CheckSite(sites[i], &products_[i]);
-    if (absl::IsFailedPrecondition(checked) && !kept_path_.empty()) {
-      std::error_code ignored;
-      std::filesystem::remove(kept_path_, ignored);  // the next start times again
-    }
-    BATON_RETURN_IF_ERROR(checked);
-    NoteRows(sites[i], &products_[i]);
+    BATON_RETURN_IF_ERROR(PrepareSite(mode.plan_folder, sites[i], &products_[i], &turn));
+  }
+  if (!kept_.ok()) {
+    BATON_LOG_WARN("the next start times products again: {}", std::string(kept_.message()));
   }
   std::erase_if(products_, [](const Product& product) {
     return std::find(product.takes.begin(), product.takes.end(), true) == product.takes.end();
@@ -145,56 +137,59 @@ Status FastProducts::Prepare(const FastMode& mode, std::span<const FastSite> sit
   return products_.empty() ? FailedPrecondition("it has no algorithm for any product") : OkStatus();
 }
 
-ProductPlan FastProducts::Questions(std::span<const FastSite> sites) const {
+Status FastProducts::PrepareSite(const std::string& folder, const FastSite& site, Product* product,
+                                 std::optional<PlanTurn>* turn) {
+  ProductPlan plan = QuestionsOf(site);
+  const std::string path = folder.empty() ? "" : PlanPath(folder, plan);
+  const bool is_kept = !path.empty() && ReadKept(folder, path, &plan, turn);
+  if (!is_kept) BATON_RETURN_IF_ERROR(TuneAll(site, product->product.get(), &plan));
+  for (const PlannedProduct& planned : plan.products) {
+    if (planned.algorithm.has_value()) product->ranges.push_back(planned);
+  }
+  const Status checked = CheckSite(site, product);
+  if (absl::IsFailedPrecondition(checked) && is_kept) {
+    std::error_code ignored;
+    std::filesystem::remove(path, ignored);  // the next start times again
+  }
+  BATON_RETURN_IF_ERROR(checked);
+  NoteRows(site, product);
+  if (path.empty() || is_kept) return OkStatus();
+  kept_.Update(WritePlan(path, plan));
+  return OkStatus();
+}
+
+ProductPlan FastProducts::QuestionsOf(const FastSite& site) const {
   ProductPlan plan;
   plan.machine = fmt::format("{} '{}' with {} multiprocessors, cuBLASLt {}, scratch {}",
                              DeviceKindName(device_->kind()), device_->product(),
                              device_->num_sms(), handle_->table().version, kWorkspaceBytes);
-  for (const FastSite& site : sites) {
-    for (const uint32_t rows : RangesUpTo(site.max_rows)) {
-      plan.products.push_back({site.shape, rows});
-    }
+  for (const uint32_t rows : RangesUpTo(site.max_rows)) {
+    plan.products.push_back({site.shape, rows});
   }
   return plan;
 }
 
-Status FastProducts::Answer(const FastMode& mode, std::span<const FastSite> sites,
-                            ProductPlan* plan) {
-  if (mode.plan_folder.empty()) return TuneAll(sites, plan);
-  const std::string path = PlanPath(mode.plan_folder, *plan);
+bool FastProducts::ReadKept(const std::string& folder, const std::string& path, ProductPlan* plan,
+                            std::optional<PlanTurn>* turn) {
   Status read = ReadPlan(path, plan);
-  std::optional<PlanTurn> turn;
-  if (!read.ok()) {
-    turn.emplace(mode.plan_folder, kMaxTurnWait);
-    if (!turn->is_held()) {
-      BATON_LOG_WARN(
-          "no turn at timing products could be had in {}: another process may time beside",
-          mode.plan_folder);
-    }
+  if (!read.ok() && !turn->has_value()) {
+    turn->emplace(folder, kMaxTurnWait);
     read = ReadPlan(path, plan);  // another may have timed meanwhile
+    if (!read.ok() && !(*turn)->is_held()) {
+      BATON_LOG_WARN("products are timed without a turn, another process may time beside: {}",
+                     (*turn)->failure());
+    }
   }
-  if (read.ok()) {
-    kept_path_ = path;
-    return OkStatus();
-  }
-  if (!absl::IsNotFound(read)) {
+  if (!read.ok() && !absl::IsNotFound(read)) {
     BATON_LOG_WARN("{} is not used and written anew: {}", path, std::string(read.message()));
   }
-  BATON_RETURN_IF_ERROR(TuneAll(sites, plan));
-  const Status written = WritePlan(path, *plan);
-  if (!written.ok()) {
-    BATON_LOG_WARN("the next start times products again: {}", std::string(written.message()));
-  }
-  return OkStatus();
+  return read.ok();
 }
 
-Status FastProducts::TuneAll(std::span<const FastSite> sites, ProductPlan* plan) {
-  size_t next = 0;
-  for (size_t i = 0; i < sites.size(); ++i) {
-    BATON_RETURN_IF_ERROR(FillRows(sites[i]));
-    for (; next < plan->products.size() && plan->products[next].shape == sites[i].shape; ++next) {
-      BATON_RETURN_IF_ERROR(Tune(sites[i], products_[i].product.get(), &plan->products[next]));
-    }
+Status FastProducts::TuneAll(const FastSite& site, LtProduct* product, ProductPlan* plan) {
+  BATON_RETURN_IF_ERROR(FillRows(site));
+  for (PlannedProduct& planned : plan->products) {
+    BATON_RETURN_IF_ERROR(Tune(site, product, &planned));
   }
   return OkStatus();
 }

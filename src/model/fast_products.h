@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -95,10 +96,15 @@ class FastProducts {
 
   // OK: it can be used. FailedPrecondition: it cannot, and why.
   Status Prepare(const FastMode& mode, std::span<const FastSite> sites);
-  ProductPlan Questions(std::span<const FastSite> sites) const;
-  // Has answers from a file, or times candidates and keeps what was found.
-  Status Answer(const FastMode& mode, std::span<const FastSite> sites, ProductPlan* plan);
-  Status TuneAll(std::span<const FastSite> sites, ProductPlan* plan);
+  // Has a site's algorithms from a file, or times candidates and keeps what was found once it has
+  // been compared with our own.
+  Status PrepareSite(const std::string& folder, const FastSite& site, Product* product,
+                     std::optional<PlanTurn>* turn);
+  ProductPlan QuestionsOf(const FastSite& site) const;
+  // False: the products must be timed, by who has waited for the turn.
+  static bool ReadKept(const std::string& folder, const std::string& path, ProductPlan* plan,
+                       std::optional<PlanTurn>* turn);
+  Status TuneAll(const FastSite& site, cublaslt::LtProduct* product, ProductPlan* plan);
   Status Tune(const FastSite& site, cublaslt::LtProduct* product, PlannedProduct* planned);
   // Puts the largest product of a range; FailedPrecondition where the library refuses the call.
   Status Put(const FastSite& site, cublaslt::LtProduct* product, const PlannedProduct& planned,
@@ -121,8 +127,8 @@ class FastProducts {
   const std::unique_ptr<cublaslt::LtHandle> handle_;  // before the products, which use it
   DeviceBuffer workspace_;
   std::vector<Product> products_;
-  std::string refused_;    // by the library, for the log
-  std::string kept_path_;  // the file that answered; empty: none did
+  std::string refused_;  // by the library, for the log
+  Status kept_;          // the first error of a plan's file, for the log
 };
 
 }  // namespace baton

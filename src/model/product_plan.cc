@@ -10,6 +10,7 @@
 #include <thread>
 #include <utility>
 
+#include "src/base/errno_text.h"
 #include "src/base/hex.h"
 #include "src/base/regular_file.h"
 #include "src/base/xxh3.h"
@@ -126,11 +127,15 @@ PlanTurn::PlanTurn(const std::string& folder, std::chrono::milliseconds limit) {
   std::error_code ignored;  // then it cannot be opened
   std::filesystem::create_directories(folder, ignored);
   UniqueFd opened(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!opened.valid()) return;
-  while (::flock(opened.get(), LOCK_EX | LOCK_NB) != 0) {
-    if (errno != EWOULDBLOCK || std::chrono::steady_clock::now() >= end) return;
+  while (opened.valid() && ::flock(opened.get(), LOCK_EX | LOCK_NB) != 0) {
+    if (errno != EWOULDBLOCK || std::chrono::steady_clock::now() >= end) {
+      failure_ = errno == EWOULDBLOCK ? folder + " is locked by another process"
+                                      : fmt::format("lock of {}: {}", folder, ErrnoText(errno));
+      return;
+    }
     std::this_thread::sleep_for(kBetweenLooks);
   }
+  if (!opened.valid()) failure_ = fmt::format("open {}: {}", folder, ErrnoText(errno));
   folder_ = std::move(opened);
 }
 

@@ -1,7 +1,7 @@
-// ProductPlan: which algorithm of cuBLASLt multiplies which product, as it was timed on a machine,
-// and the file that keeps it: the next start of the same model on the same kind of machine times
-// nothing. A plan is a pure function of its questions and of the library's version, so a file is
-// written once and never changed. Any thread. Private to src/model.
+// ProductPlan: which algorithms of cuBLASLt multiply the products with one shape of matrix, as they
+// were timed on a machine, and the file that keeps them: the next start with such a matrix on the
+// same kind of machine times nothing. A file is written once: what a second process has timed
+// beside the first is not kept. Any thread. Private to src/model.
 #ifndef BATON_MODEL_PRODUCT_PLAN_H_
 #define BATON_MODEL_PRODUCT_PLAN_H_
 
@@ -52,11 +52,13 @@ class PlanTurn {
   // Creates the folder and waits for the turn for at most `limit`.
   PlanTurn(const std::string& folder, std::chrono::milliseconds limit);
 
-  // False: it is another's still, or the folder cannot be locked.
+  // False: it is another's still, or the folder cannot be locked; failure() says which.
   bool is_held() const { return folder_.valid(); }
+  const std::string& failure() const { return failure_; }
 
  private:
   UniqueFd folder_;  // locked
+  std::string failure_;
 };
 
 }  // namespace baton

@@ -16,8 +16,7 @@ StatusOr<FastMode> FindFastMode(const WorkerConfig& config, DeviceKind kind) {
   const bool looks_around = kind == DeviceKind::kCuda;
   const char* const variable = std::getenv("BATON_CUBLASLT_LIBRARY");
   const bool is_named = has_flag || (looks_around && variable != nullptr && *variable != '\0');
-  const bool is_wanted = !config.deterministic && config.num_ranks == 1;
-  if (!is_wanted || !(is_named || looks_around)) return FastMode{};
+  if (config.deterministic || !(is_named || looks_around)) return FastMode{};
   StatusOr<cublaslt::CublasLtTable> table = cublaslt::LoadCublasLt(
       {.library = config.cublaslt_library, .python_folders = PythonFolders()});
   if (!table.ok() && is_named) {

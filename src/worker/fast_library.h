@@ -10,9 +10,9 @@
 namespace baton {
 
 // By whom a model on a device of that kind multiplies many rows: our own kernels alone with
-// --deterministic, for ranks, and on the runner unless a library is named. On a GPU also, with one
-// line of the log that says why, when none is found. NotFound or FailedPrecondition when one cannot
-// be loaded that the flag names, or on a GPU the environment.
+// --deterministic, and on the runner unless a library is named. On a GPU also, with one line of the
+// log that says why, when none is found. Which models cannot use it DeviceModel says. NotFound or
+// FailedPrecondition when one cannot be loaded that the flag names, or on a GPU the environment.
 StatusOr<FastMode> FindFastMode(const WorkerConfig& config, DeviceKind kind);
 
 }  // namespace baton

@@ -12,7 +12,6 @@
 #include <optional>
 #include <random>
 #include <string>
-#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -23,6 +22,7 @@
 #include "kernels/math.h"
 #include "tests/cublaslt/loopback_library.h"
 #include "tests/model/on_device.h"
+#include "tests/model/open_files.h"
 
 namespace baton {
 namespace {
@@ -132,6 +132,7 @@ class FastProductsTest : public ::testing::Test {
     for (const auto& entry : std::filesystem::directory_iterator(folder_)) {
       files.push_back(entry.path().string());
     }
+    std::sort(files.begin(), files.end());
     return files;
   }
   static std::string TextOf(const std::string& path) {
@@ -195,6 +196,32 @@ TEST_F(FastProductsTest, AModelThatSharesWeightsIsFastToo) {
   ASSERT_TRUE(second.ok()) << second.status();
   EXPECT_FALSE((*second)->is_deterministic());
   EXPECT_EQ((*second)->numerics_id(), first.model().numerics_id());
+}
+
+// The library is asked anew for each part of a device, and may be right on one alone.
+TEST_F(FastProductsTest, ModelsThatShareWeightsHaveOneNumerics) {
+  const auto share = [](WeightsOnDevice& first, Accelerator* device) {
+    ThreadPool pool(1);
+    return first.fixture.model().Share({.pool = &pool, .device = device});
+  };
+  std::optional<ScopedFaults> faults("wrong=0");
+  WeightsOnDevice exact(Tiny("head64_llama"), false, Loopback());
+  ExpectOwnKernels(exact);
+  faults.reset();
+  const auto other = exact.device.accelerator->Share();
+  ASSERT_TRUE(other.ok()) << other.status();
+  const auto also_exact = share(exact, other->get());
+  ASSERT_TRUE(also_exact.ok()) << also_exact.status();
+  EXPECT_EQ((*also_exact)->numerics_id(), exact.model().numerics_id());
+
+  WeightsOnDevice fast(Tiny("head64_llama"), false, Loopback());
+  EXPECT_FALSE(fast.model().is_deterministic());
+  const auto part = fast.device.accelerator->Share();
+  ASSERT_TRUE(part.ok()) << part.status();
+  faults.emplace("wrong=0");
+  const auto refused = share(fast, part->get());
+  EXPECT_EQ(refused.status().code(), StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(refused.status().message()), HasSubstr("--deterministic"));
 }
 
 TEST_F(FastProductsTest, RanksAndExpertsStayWithOurOwnKernels) {
@@ -298,30 +325,34 @@ class FastRangesTest : public ::testing::Test {
     for (uint32_t i = 0; i < kN * kK; ++i) weights[i] = Bf16FromFloat(normal(random));
   }
 
-  cuda::GemmParams Product(uint32_t m) const {
+  cuda::GemmParams Product(uint32_t m, uint32_t n = kN) const {
     return {.x = x_.as<simt::Bf16>(),
             .w = w_.as<simt::Bf16>(),
             .y_bf16 = y_.as<simt::Bf16>(),
             .m = m,
-            .n = kN,
+            .n = n,
             .k = kK,
             .partials = partials_.data(),
             .counters = counters_.as<uint32_t>(),
             .partial_bytes = partials_.size_bytes(),
             .num_sms = device_.accelerator->num_sms()};
   }
-  std::unique_ptr<FastProducts> Create() {
-    const std::vector<FastSite> sites = {{"product",
-                                          {kN, kK},
-                                          &x_,
-                                          &y_,
-                                          kMaxRows,
-                                          [this](uint32_t m) {
-                                            return device_.kernels->gemm_bf16(
-                                                Product(m), device_.accelerator->stream());
-                                          },
-                                          [this]() -> StatusOr<const void*> { return w_.data(); }}};
-    auto made = FastProducts::Create(Loopback(), device_.accelerator.get(), sites);
+  // Of the first n rows of the matrix.
+  FastSite Site(uint32_t n) {
+    return {"product",
+            {n, kK},
+            &x_,
+            &y_,
+            kMaxRows,
+            [this, n](uint32_t m) {
+              return device_.kernels->gemm_bf16(Product(m, n), device_.accelerator->stream());
+            },
+            [this]() -> StatusOr<const void*> { return w_.data(); }};
+  }
+  std::unique_ptr<FastProducts> Create() { return Create({Site(kN)}, ""); }
+  std::unique_ptr<FastProducts> Create(const std::vector<FastSite>& sites,
+                                       const std::string& plan_folder) {
+    auto made = FastProducts::Create(Loopback(plan_folder), device_.accelerator.get(), sites);
     EXPECT_TRUE(made.ok()) << made.status();
     return made.ok() ? *std::move(made) : nullptr;
   }
@@ -374,7 +405,7 @@ TEST_F(FastProductsTest, APlanIsTimedOnceAndKept) {
   WeightsOnDevice first(Tiny("head64_llama"), false, Loopback(folder_));
   ASSERT_FALSE(first.model().is_deterministic());
   const uint64_t num_timed = NumProducts() - before;
-  ASSERT_EQ(Files().size(), 1u);
+  ASSERT_EQ(Files().size(), 5u) << "one for each matrix of a layer, one for the output layer";
   const std::string kept = TextOf(Files()[0]);
   EXPECT_THAT(kept, HasSubstr("cuBLASLt 130000"));
 
@@ -385,16 +416,6 @@ TEST_F(FastProductsTest, APlanIsTimedOnceAndKept) {
   EXPECT_GT(num_timed, 10u);
   EXPECT_EQ(TextOf(Files()[0]), kept);
   EXPECT_EQ(AllLogits(first, kRows), AllLogits(second, kRows));
-}
-
-// Of this process's descriptors those that are of `path`.
-size_t NumOpen(const std::string& path) {
-  size_t count = 0;
-  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
-    std::error_code closed_meanwhile;
-    count += std::filesystem::read_symlink(entry.path(), closed_meanwhile) == path ? 1 : 0;
-  }
-  return count;
 }
 
 TEST_F(FastProductsTest, WhoWaitedForTheTurnReadsWhatTheOtherFound) {
@@ -408,7 +429,7 @@ TEST_F(FastProductsTest, WhoWaitedForTheTurnReadsWhatTheOtherFound) {
     WeightsOnDevice on(Tiny("head64_llama"), false, Loopback(both));
     EXPECT_FALSE(on.model().is_deterministic());
   });
-  while (NumOpen(both) < 2) std::this_thread::yield();  // it has found no plan
+  EXPECT_TRUE(WaitUntilOpen(both, 2)) << "it has a plan from somewhere";
   std::filesystem::copy(alone, both);
   turn.reset();
   waits.join();
@@ -417,12 +438,13 @@ TEST_F(FastProductsTest, WhoWaitedForTheTurnReadsWhatTheOtherFound) {
 
 TEST_F(FastProductsTest, ADamagedPlanIsTimedAndWrittenAnew) {
   WeightsOnDevice first(Tiny("head64_llama"), false, Loopback(folder_));
-  ASSERT_EQ(Files().size(), 1u);
-  const std::string path = Files()[0];
+  const std::vector<std::string> files = Files();
+  ASSERT_EQ(files.size(), 5u);
+  const std::string path = files[0];
   std::ofstream(path) << "nonsense";
   WeightsOnDevice second(Tiny("head64_llama"), false, Loopback(folder_));
   EXPECT_FALSE(second.model().is_deterministic());
-  EXPECT_EQ(Files(), std::vector<std::string>{path});
+  EXPECT_EQ(Files(), files);
   EXPECT_THAT(TextOf(path), HasSubstr("hash "));
 }
 
@@ -433,7 +455,31 @@ TEST_F(FastProductsTest, AnotherVersionOfTheLibraryHasAPlanOfItsOwn) {
   table->version = 130'100;
   newer.library = table;
   WeightsOnDevice second(Tiny("head64_llama"), false, newer);
-  EXPECT_EQ(Files().size(), 2u);
+  EXPECT_EQ(Files().size(), 10u);
+}
+
+// As the two workers of a server do, of which one cannot unpack the output layer.
+TEST_F(FastRangesTest, WhoAsksPartlyTheSameReadsThatPart) {
+  std::string folder = ::testing::TempDir() + "/fast_XXXXXX";
+  ASSERT_NE(mkdtemp(folder.data()), nullptr);
+  ASSERT_NE(Create({Site(kN), Site(kN / 2)}, folder), nullptr);
+  const uint64_t before = NumProducts();
+  ASSERT_NE(Create({Site(kN / 2)}, folder), nullptr);
+  EXPECT_EQ(NumProducts() - before, 6u) << "it compares three ranges and times nothing";
+  std::filesystem::remove_all(folder);
+}
+
+TEST_F(FastProductsTest, AWrongPlanIsNotKept) {
+  const uint32_t n = 2 * WeightsOnDevice(Tiny("head64_llama"), false).model().config().ffn_size;
+  {
+    const ScopedFaults faults(fmt::format("wrong={}", n));
+    WeightsOnDevice on(Tiny("head64_llama"), false, Loopback(folder_));
+    ExpectOwnKernels(on);
+    EXPECT_LT(Files().size(), 5u) << "the wrong one was written";
+  }
+  WeightsOnDevice on(Tiny("head64_llama"), false, Loopback(folder_));
+  EXPECT_FALSE(on.model().is_deterministic());
+  EXPECT_EQ(Files().size(), 5u);
 }
 
 TEST_F(FastProductsTest, WithoutAFolderAllIsTheSame) {

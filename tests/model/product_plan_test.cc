@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <filesystem>
 #include <fstream>
@@ -18,6 +19,7 @@
 
 #include "src/base/hex.h"
 #include "src/base/xxh3.h"
+#include "tests/model/open_files.h"
 
 namespace baton {
 namespace {
@@ -31,7 +33,7 @@ class ProductPlanTest : public ::testing::Test {
   ProductPlanTest() {
     std::string name = ::testing::TempDir() + "/plans_XXXXXX";
     EXPECT_NE(mkdtemp(name.data()), nullptr);
-    folder_ = name + "/products";
+    folder_ = std::filesystem::canonical(name).string() + "/products";
   }
   ~ProductPlanTest() override {
     std::filesystem::remove_all(std::filesystem::path(folder_).parent_path());
@@ -143,15 +145,25 @@ TEST_F(ProductPlanTest, AHalfWrittenPlanThatWasLeftIsSaid) {
 TEST_F(ProductPlanTest, OneHasTheTurnAtATime) {
   auto first = std::make_unique<PlanTurn>(folder_, 0ms);
   EXPECT_TRUE(first->is_held());
-  EXPECT_FALSE(PlanTurn(folder_, 0ms).is_held());
-  std::thread waits([&] { EXPECT_TRUE(PlanTurn(folder_, 1h).is_held()); });
+  const PlanTurn other(folder_, 0ms);
+  EXPECT_FALSE(other.is_held());
+  EXPECT_THAT(other.failure(), HasSubstr("is locked by another process"));
+  std::atomic<bool> is_given_back = false;
+  std::thread waits([&] {
+    EXPECT_TRUE(PlanTurn(folder_, 1h).is_held());
+    EXPECT_TRUE(is_given_back);
+  });
+  EXPECT_TRUE(WaitUntilOpen(folder_, 2)) << "nobody waits";
+  is_given_back = true;
   first.reset();
   waits.join();
   EXPECT_TRUE(PlanTurn(folder_, 0ms).is_held());
 }
 
 TEST_F(ProductPlanTest, WhereNothingCanBeLockedNobodyWaits) {
-  EXPECT_FALSE(PlanTurn("/dev/null/nowhere", 1h).is_held());
+  const PlanTurn turn("/dev/null/nowhere", 1h);
+  EXPECT_FALSE(turn.is_held());
+  EXPECT_THAT(turn.failure(), HasSubstr("open /dev/null/nowhere: "));
 }
 
 TEST_F(ProductPlanTest, WhereNothingCanBeKeptTheReasonIsSaid) {
