@@ -277,7 +277,7 @@ class GpuCheckScript(unittest.TestCase):
         code, checks = self.run_stage(5)
         self.assertEqual(code, 0, checks)
         exact = [name for name in checks if "==" in name]
-        self.assertEqual(len(exact), 5)
+        self.assertEqual(len(exact), 6)
         # 2 layers, K and V of 2 heads of 64, two blocks of 64 tokens.
         self.assertIn(f"{2 * 2 * 2 * 64 * 2 * 128} bytes moved", checks[exact[1]]["detail"])
         steps = [check["step"] for check in checks.values() if "step" in check]
