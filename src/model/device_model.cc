@@ -105,9 +105,8 @@ StatusOr<std::unique_ptr<LoadedModel>> DeviceModel::Share(const ModelThreads& th
   // The library was asked anew, and a part of a GPU is another machine to it.
   if (model->numerics_id() != numerics_id()) {
     return FailedPrecondition(
-        "cuBLASLt is right on one part of the device and cannot be used on the other, whose "
-        "answers "
-        "would have other bits; --deterministic uses it on neither");
+        "cuBLASLt can be used on one part of the device alone, and the other's answers would have "
+        "other bits; --deterministic uses it on neither");
   }
   return model;
 }
