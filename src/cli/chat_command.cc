@@ -158,8 +158,9 @@ int Converse(std::string_view command, const ChatFlags& f, ChatOptions options) 
       continue;
     }
     const Status status = AskAndPrint(session, printer, question);
-    failed = !status.ok();
-    if (failed) Fail(command, status);
+    if (status.ok()) continue;
+    failed = true;
+    Fail(command, status);
   }
   return failed ? kExitFailure : kExitOk;
 }

@@ -202,7 +202,7 @@ void Declare(FlagSet& flags, DoctorFlags& f) {
   flags.AddAddress("--admin", f.admins,
                    "addresses that must be free; with --ledger: the admin address of a router, "
                    "several with commas (all that share workers); default 127.0.0.1:9090");
-  flags.Add("--cluster-secret-file", f.secret_file, "file to be read");
+  flags.AddFile("--cluster-secret-file", f.secret_file, "file to be read");
   DeclareTls(flags, f.tls);
   flags.Add("--ledger", f.ledger,
             "audit the KV ledger of a running cluster instead: each held block must have an owner "

@@ -88,6 +88,13 @@ void FlagSet::Add(const std::string& flag, std::vector<std::string>& values,
   app_->add_option(flag, values, help)->delimiter(',');
 }
 
+void FlagSet::AddFile(const std::string& flag, std::string& value, const std::string& help) {
+  Add(flag, value, help);
+  app_->get_option(flag)->check([](const std::string& path) -> std::string {
+    return path.empty() ? "names no file; without one leave the flag out" : "";
+  });
+}
+
 void FlagSet::AddAddress(const std::string& flag, std::string& value, const std::string& help) {
   Add(flag, value, help);
   app_->get_option(flag)->check(AddressError);

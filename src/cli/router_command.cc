@@ -34,8 +34,9 @@ void Declare(FlagSet& flags, RouterFlags& f) {
   flags.Add("--drain-timeout", f.drain_timeout_s, {0, 86400},
             "seconds that running streams get after SIGTERM, behind the 5 s in which new ones are "
             "still accepted");
-  flags.Add("--cluster-secret-file", f.secret_file,
-            "the workers' file: finds prompts in their prefix caches; without it none is found");
+  flags.AddFile(
+      "--cluster-secret-file", f.secret_file,
+      "the workers' file: finds prompts in their prefix caches; without it none is found");
   DeclareTls(flags, f.config.tls);
   DeclareTelemetry(flags, f.telemetry);
   flags.AddChoice("--log-level", f.log_level, {"debug", "info", "warn", "error"}, "what is logged");

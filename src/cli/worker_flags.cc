@@ -61,11 +61,13 @@ Status CheckCublasLt(const WorkerTuning& tuning, bool is_processor) {
 }  // namespace
 
 void DeclareTls(FlagSet& flags, TlsFiles& files) {
-  flags.Add("--tls-cert", files.cert,
-            "certificate (PEM) of this process: gRPC and KV over tcp are then encrypted, and only "
-            "processes with a certificate of --tls-ca belong to the cluster");
-  flags.Add("--tls-key", files.key, "private key (PEM) of --tls-cert");
-  flags.Add("--tls-ca", files.ca, "certificates (PEM) of who signs for this cluster, and only it");
+  flags.AddFile(
+      "--tls-cert", files.cert,
+      "certificate (PEM) of this process: gRPC and KV over tcp are then encrypted, and only "
+      "processes with a certificate of --tls-ca belong to the cluster");
+  flags.AddFile("--tls-key", files.key, "private key (PEM) of --tls-cert");
+  flags.AddFile("--tls-ca", files.ca,
+                "certificates (PEM) of who signs for this cluster, and only it");
 }
 
 void AppendTls(const TlsFiles& files, std::vector<std::string>& args) {
@@ -115,8 +117,8 @@ void DeclareTuning(FlagSet& flags, WorkerTuning& tuning) {
                   "keep KV blocks and reuse them for prompts that begin alike");
   flags.Add("--drain-timeout", tuning.drain_timeout_s, {0, 86400},
             "seconds that running streams get after SIGTERM");
-  flags.Add("--cluster-secret-file", tuning.secret_file,
-            "file whose bytes the router and all workers of this cluster share");
+  flags.AddFile("--cluster-secret-file", tuning.secret_file,
+                "file whose bytes the router and all workers of this cluster share");
   DeclareTls(flags, tuning.tls);
   flags.Add(
       "--deterministic", tuning.deterministic,

@@ -17,6 +17,7 @@ struct Bound {
   std::string model;
   std::string memory = "1GiB";
   std::string isa = "auto";
+  std::string secret_file;
   int64_t threads = 0;
   bool deterministic = false;
 
@@ -24,6 +25,7 @@ struct Bound {
     flags.Add("MODEL", model, "model");
     flags.Add("--kv-memory", memory, "memory");
     flags.AddChoice("--isa", isa, {"auto", "avx2"}, "isa");
+    flags.AddFile("--secret-file", secret_file, "secret");
     flags.Add("--threads", threads, {0, 64}, "threads");
     flags.Add("--deterministic", deterministic, "switch");
   }
@@ -92,6 +94,8 @@ TEST(FlagSetTest, UsageErrorsNameTheNearestOrTheRange) {
       {{"--threads", "65"}, "[0, 64]"},
       {{"--threads", "two"}, "[0, 64]"},
       {{"--isa", "avx3"}, "did you mean avx2?"},
+      {{"--secret-file", ""}, "--secret-file: names no file"},
+      {{"--secret-file="}, "--secret-file: names no file"},
   };
   for (const auto& c : cases) {
     Bound b;

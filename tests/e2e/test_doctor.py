@@ -45,6 +45,15 @@ def test_a_missing_model_is_exit_1_and_names_the_command(tmp_path):
     assert "baton pull smollm2:135m" in by_id(result)["models"]["value"]
 
 
+def test_what_serve_would_refuse_is_no_model(tmp_path):
+    path = tmp_path / "notes.gguf"
+    path.write_text("no model at all")
+    for model in (path, tmp_path):
+        result = doctor("--json", f"--model={model}", *PORTS)
+        assert result.returncode == 1
+        assert str(model) in by_id(result)["models"]["value"]
+
+
 @pytest.mark.skipif(
     os.geteuid() != 0 or not shutil.which("unshare") or not shutil.which("setpriv"),
     reason="needs root, unshare and setpriv to take rights away",

@@ -26,12 +26,15 @@
 #include "kvcache/kv_arena.h"
 #include "kvcache/transport/kv_endpoint.h"
 #include "kvcache/transport/socket_io.h"
+#include "src/base/quoted_text.h"
 #include "src/cli/doctor/gpu_probe.h"
 #include "src/cli/doctor/link_probe.h"
 #include "src/cli/doctor/proc_text.h"
 #include "src/cli/model_store.h"
 #include "src/cli/worker_flags.h"
 #include "src/device/device.h"
+#include "src/model/hf_folder.h"
+#include "src/model/model_report.h"
 #include "src/tls/tls_identity.h"
 
 namespace baton {
@@ -320,11 +323,17 @@ void ProbeModel(const std::string& model, StoreFacts* store) {
   store->model = model;
   if (model.empty()) return;
   const StatusOr<ModelFile> file = ResolveModel(model);
-  if (file.ok()) {
-    store->model_bytes = ModelBytes(file->path);
-  } else {
+  if (!file.ok()) {
     store->model_error = std::string(file.status().message());
+    return;
   }
+  store->model_bytes = ModelBytes(file->path);
+  // As `inspect`, without its look at every weight.
+  const StatusOr<std::unique_ptr<GgufFile>> opened = OpenModelFile(file->path);
+  const Status servable = opened.ok() ? CheckServable(**opened) : opened.status();
+  if (servable.ok()) return;
+  store->model_error =
+      fmt::format("{}: {}", QuotedForMessage(file->path), std::string(servable.message()));
 }
 
 // Whole days until the first certificate of the file is over.
