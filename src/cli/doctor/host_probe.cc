@@ -328,7 +328,7 @@ void ProbeModel(const std::string& model, StoreFacts* store) {
     return;
   }
   store->model_bytes = ModelBytes(file->path);
-  // As `inspect`, without its look at every weight.
+  // As `inspect`, without its look at the tokenizer and at every weight.
   const StatusOr<std::unique_ptr<GgufFile>> opened = OpenModelFile(file->path);
   const Status servable = opened.ok() ? CheckServable(**opened) : opened.status();
   if (servable.ok()) return;

@@ -164,11 +164,9 @@ absl::StatusOr<std::vector<float>> ModelRig::RunOnSecond(const std::vector<RigCh
 }
 
 absl::Status ModelRig::CopyLayerOut(std::byte* to, uint32_t block, uint32_t layer) {
-  const KvLayout& layout = *view_.layout;
-  const std::byte* const from =
-      view_.base + block * layout.BlockStride() + layer * layout.SliceBytes();
   second_device_->MakeCurrent();
-  const absl::Status put = second_device_->CopyOut(to, from, layout.SliceBytes());
+  const absl::Status put =
+      second_device_->CopyOut(to, view_.Piece(block, layer, 0, 0), view_.layout->SliceBytes());
   device_.accelerator->MakeCurrent();
   return put;
 }

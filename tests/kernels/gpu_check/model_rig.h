@@ -28,8 +28,8 @@ struct RigSize {
   uint32_t num_ranks = 1;  // all on the device, each with weights of its own; then blocks are not
                            // read, written or filled
   FastMode fast = {};
-  bool is_split =
-      false;  // a second model over the same weights and blocks, on a part of the device
+  // A second model over the same weights and blocks, on a part of the device.
+  bool is_split = false;
 };
 
 // Tokens of one sequence to compute: they follow `first_pos` others in `blocks`.
