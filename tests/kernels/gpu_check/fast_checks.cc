@@ -10,7 +10,6 @@
 #include "tests/kernels/gpu_check/model_rig.h"
 #include "tests/kernels/gpu_check/stages.h"
 #include "tests/kernels/gpu_check/timing.h"
-#include "tests/test_seed.h"
 
 namespace baton::gpu_check {
 namespace {
@@ -27,11 +26,7 @@ struct Prompt {
 };
 
 absl::StatusOr<Prompt> TimePrompt(ModelRig& rig, uint32_t rows, uint32_t num_samples) {
-  TestRandom random(rows);
-  std::vector<TokenId> tokens(rows);
-  for (TokenId& token : tokens) {
-    token = static_cast<TokenId>(random.Below(rig.model().config().vocab_size));
-  }
+  const std::vector<TokenId> tokens = RandomTokens(rows, rig.model().config().vocab_size, rows);
   std::vector<uint32_t> blocks;
   for (uint32_t i = 0; i * kShapeBlockSize < rows; ++i) blocks.push_back(i);
   const std::vector<RigChunk> chunks = {{blocks, 0, tokens}};

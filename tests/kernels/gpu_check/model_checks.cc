@@ -13,6 +13,7 @@
 #include "tests/kernels/gpu_check/device_array.h"
 #include "tests/kernels/gpu_check/model_rig.h"
 #include "tests/kernels/gpu_check/stages.h"
+#include "tests/kernels/gpu_check/step_timing.h"
 #include "tests/kernels/gpu_check/timing.h"
 #include "tests/test_seed.h"
 
@@ -46,17 +47,6 @@ RigSize RigSizeFor(bool is_tiny) {
   return {.max_rows = 8192, .max_context = 8192 + kShapeBlockSize, .num_blocks = 1100};
 }
 
-uint32_t BlocksFor(uint32_t num_tokens) {
-  return (num_tokens + kShapeBlockSize - 1) / kShapeBlockSize;
-}
-
-std::vector<TokenId> RandomTokens(uint32_t count, uint32_t vocab_size, uint64_t seed) {
-  TestRandom random(seed);
-  std::vector<TokenId> tokens(count);
-  for (TokenId& token : tokens) token = static_cast<TokenId>(random.Below(vocab_size));
-  return tokens;
-}
-
 // A sequence on a rig: its blocks, how much is computed, and every logit so far.
 struct Life {
   std::vector<uint32_t> blocks;
@@ -68,14 +58,6 @@ struct Life {
     return static_cast<TokenId>(std::max_element(last, logits.end()) - last);
   }
 };
-
-// Blocks `stride` apart, so that no two lives lie alike.
-std::vector<uint32_t> SomeBlocks(const ModelRig& rig, uint32_t count, uint32_t first,
-                                 uint32_t stride) {
-  std::vector<uint32_t> blocks;
-  for (uint32_t i = 0; i < count; ++i) blocks.push_back((first + i * stride) % rig.num_blocks());
-  return blocks;
-}
 
 // Computes the tokens that follow `first_pos` others and keeps the last row's logits.
 absl::Status Step(ModelRig& rig, Life& life, uint32_t first_pos, uint32_t count) {
@@ -226,12 +208,6 @@ class Exactness {
   std::vector<std::byte> prompt_kv_;
 };
 
-absl::Status AddOutcome(const char* name, const absl::StatusOr<std::string>& outcome,
-                        Report& report) {
-  return report.Add({name, outcome.ok() ? Verdict::kPass : Verdict::kFail,
-                     outcome.ok() ? *outcome : std::string(outcome.status().message())});
-}
-
 absl::Status AddExactness(ModelRig& prefill, ModelRig& decode, const ExactSize& size,
                           Report& report) {
   Exactness exactness(prefill, decode, size);
@@ -318,63 +294,7 @@ absl::StatusOr<std::string> CheckColocated(const StageInput& input, const ExactS
                      stored.size(), rig->device().num_sms(), rig->second_device()->num_sms());
 }
 
-// ---- The time of a step, from the call to the tokens on the host; where steps overlap, from the
-// tokens of the one before.
-
-// One kind of step.
-struct TimedStep {
-  uint32_t decode_rows;
-  uint32_t prefill_tokens;
-  uint32_t context;  // of every row's sequence, the step included
-  const char* how = "";
-  bool overlaps = false;
-};
-
-using MicrosecondsSince = std::chrono::duration<double, std::micro>;
-
-// The step again and again, each fed by the one before it.
-absl::StatusOr<std::vector<double>> TimeOverlapping(ModelRig& rig, std::vector<RigChunk> rows,
-                                                    uint32_t num_samples) {
-  std::vector<TokenId> fed;
-  for (uint32_t row = 0; row < rows.size(); ++row) fed.push_back(FedToken(row));
-  BATON_RETURN_IF_ERROR(rig.Begin(rows));
-  for (size_t row = 0; row < rows.size(); ++row) rows[row].tokens = std::span(fed).subspan(row, 1);
-  std::vector<double> samples_us;
-  auto begin = std::chrono::steady_clock::now();
-  for (uint32_t i = 0; i < num_samples; ++i) {
-    BATON_RETURN_IF_ERROR(rig.Begin(rows));
-    BATON_RETURN_IF_ERROR(rig.End(rows.size()).status());
-    const auto end = std::chrono::steady_clock::now();
-    samples_us.push_back(MicrosecondsSince(end - begin).count());
-    begin = end;
-  }
-  BATON_RETURN_IF_ERROR(rig.End(rows.size()).status());
-  return samples_us;
-}
-
-absl::StatusOr<std::vector<double>> TimeStep(ModelRig& rig, const TimedStep& step,
-                                             uint32_t num_samples) {
-  const uint32_t rows = std::max<uint32_t>(step.prefill_tokens, 1);
-  const uint32_t num_sequences = std::max<uint32_t>(step.decode_rows, 1);
-  const std::vector<TokenId> tokens = RandomTokens(rows, rig.model().config().vocab_size, 3);
-  const uint32_t blocks = BlocksFor(step.context);
-  std::vector<std::vector<uint32_t>> lists;
-  std::vector<RigChunk> chunks;
-  for (uint32_t i = 0; i < num_sequences; ++i) {
-    lists.push_back(SomeBlocks(rig, blocks, i * blocks, 1));
-  }
-  for (const auto& list : lists) chunks.push_back({list, step.context - rows, tokens});
-  std::vector<double> samples_us;
-  constexpr uint32_t kWarmUp = 2;
-  for (uint32_t i = 0; i < kWarmUp + num_samples; ++i) {
-    if (i == kWarmUp && step.overlaps) return TimeOverlapping(rig, std::move(chunks), num_samples);
-    const auto begin = std::chrono::steady_clock::now();
-    BATON_RETURN_IF_ERROR(rig.Choose(chunks).status());
-    const MicrosecondsSince elapsed = std::chrono::steady_clock::now() - begin;
-    if (i >= kWarmUp) samples_us.push_back(elapsed.count());
-  }
-  return samples_us;
-}
+// ---- The time of a step, from the call to the tokens on the host.
 
 absl::Status AddStep(const StageInput& input, ModelRig& rig, const TimedStep& step,
                      Report& report) {
@@ -479,7 +399,7 @@ absl::Status CheckModel(const StageInput& input, Report& report) {
   BATON_RETURN_IF_ERROR(AddOutcome("divided GPU, layers read at once == alone",
                                    CheckColocated(input, exact), report));
   BATON_RETURN_IF_ERROR(AddSteps(input, **rig, report));
-  rig->reset();  // its memory is needed
+  BATON_RETURN_IF_ERROR(CheckEngines(input, *std::move(rig), report));
   return CheckFastMode(input, report);
 }
 

@@ -3,6 +3,8 @@
 #include <cmath>
 #include <utility>
 
+#include "tests/test_seed.h"
+
 namespace baton::gpu_check {
 namespace {
 
@@ -34,6 +36,17 @@ ModelConfig ConfigOf(const ModelShape& shape, uint32_t max_context) {
 float SpreadFor(uint32_t k) { return std::sqrt(3.0f / static_cast<float>(k)); }
 
 }  // namespace
+
+uint32_t BlocksFor(uint32_t num_tokens) {
+  return (num_tokens + kShapeBlockSize - 1) / kShapeBlockSize;
+}
+
+std::vector<TokenId> RandomTokens(uint32_t count, uint32_t vocab_size, uint64_t seed) {
+  TestRandom random(seed);
+  std::vector<TokenId> tokens(count);
+  for (TokenId& token : tokens) token = static_cast<TokenId>(random.Below(vocab_size));
+  return tokens;
+}
 
 absl::Status ModelRig::Make(size_t count, float mean, float spread, DeviceBuffer* buffer) {
   BATON_ASSIGN_OR_RETURN(*buffer, DeviceBuffer::Create(device_.accelerator.get(),
@@ -105,18 +118,9 @@ absl::StatusOr<std::unique_ptr<ModelRig>> ModelRig::Create(const StageInput& inp
                            rig->model_->Share({.device = rig->second_device_.get()}));
     rig->device_.accelerator->MakeCurrent();
   }
-  rig->view_.layout = &rig->model_->layout();
-  rig->view_.num_blocks = size.num_blocks;
-  const size_t kv_bytes =
-      RankLayout(*rig->view_.layout, size.num_ranks).BlockStride() * size.num_blocks;
-  for (uint32_t rank = 0; rank < size.num_ranks; ++rank) {
-    BATON_ASSIGN_OR_RETURN(DeviceBuffer kv,
-                           DeviceBuffer::Create(rig->device_.accelerator.get(), kv_bytes, "KV"));
-    rig->kv_bases_.push_back(kv.data());
-    rig->kv_.push_back(std::move(kv));
-  }
-  rig->view_.base = rig->kv_bases_[0];
-  if (size.num_ranks > 1) rig->view_.ranks = rig->kv_bases_;
+  const std::vector<Accelerator*> ranks(size.num_ranks, rig->device_.accelerator.get());
+  BATON_ASSIGN_OR_RETURN(rig->kv_, KvStore::OnDevice(ranks, rig->device_.kernels,
+                                                     rig->model_->layout(), size.num_blocks));
   return rig;
 }
 
@@ -146,8 +150,8 @@ absl::StatusOr<std::vector<float>> ModelRig::RunOn(ForwardModel& model,
                                                    LayerHook* hook) {
   const Lowered lowered(chunks);
   std::vector<float> logits(chunks.size() * model.vocab_size());
-  BATON_RETURN_IF_ERROR(
-      model.Forward({lowered.tokens, lowered.spans, lowered.logit_rows}, view_, hook, logits));
+  BATON_RETURN_IF_ERROR(model.Forward({lowered.tokens, lowered.spans, lowered.logit_rows},
+                                      kv_->view(), hook, logits));
   return logits;
 }
 
@@ -165,8 +169,8 @@ absl::StatusOr<std::vector<float>> ModelRig::RunOnSecond(const std::vector<RigCh
 
 absl::Status ModelRig::CopyLayerOut(std::byte* to, uint32_t block, uint32_t layer) {
   second_device_->MakeCurrent();
-  const absl::Status put =
-      second_device_->CopyOut(to, view_.Piece(block, layer, 0, 0), view_.layout->SliceBytes());
+  const absl::Status put = second_device_->CopyOut(
+      to, kv_->memory().Slice(BlockIndex(block), layer), kv_->layout().SliceBytes());
   device_.accelerator->MakeCurrent();
   return put;
 }
@@ -174,12 +178,12 @@ absl::Status ModelRig::CopyLayerOut(std::byte* to, uint32_t block, uint32_t laye
 absl::StatusOr<std::vector<TokenId>> ModelRig::Choose(const std::vector<RigChunk>& chunks) {
   Lowered lowered(chunks);
   unread_logits_.resize(chunks.size() * model_->config().vocab_size);
-  BATON_RETURN_IF_ERROR(model_->Forward(lowered.batch(), view_, nullptr, unread_logits_));
+  BATON_RETURN_IF_ERROR(model_->Forward(lowered.batch(), kv_->view(), nullptr, unread_logits_));
   return std::move(lowered.chosen);
 }
 
 absl::Status ModelRig::Begin(const std::vector<RigChunk>& rows) {
-  return model_->Begin(Lowered(rows).batch(), view_);
+  return model_->Begin(Lowered(rows).batch(), kv_->view());
 }
 
 absl::StatusOr<std::vector<TokenId>> ModelRig::End(size_t num_rows) {
@@ -190,11 +194,11 @@ absl::StatusOr<std::vector<TokenId>> ModelRig::End(size_t num_rows) {
 
 absl::StatusOr<std::vector<std::byte>> ModelRig::ReadBlocks(std::span<const uint32_t> blocks) {
   device_.accelerator->MakeCurrent();
-  const size_t size = view_.layout->BlockBytes();
+  const size_t size = kv_->layout().BlockBytes();
   std::vector<std::byte> bytes(blocks.size() * size);
   for (size_t i = 0; i < blocks.size(); ++i) {
     BATON_RETURN_IF_ERROR(device_.accelerator->CopyOut(
-        bytes.data() + i * size, view_.base + blocks[i] * view_.layout->BlockStride(), size));
+        bytes.data() + i * size, kv_->memory().Block(BlockIndex(blocks[i])), size));
   }
   BATON_RETURN_IF_ERROR(device_.accelerator->Wait());
   return bytes;
@@ -203,21 +207,28 @@ absl::StatusOr<std::vector<std::byte>> ModelRig::ReadBlocks(std::span<const uint
 absl::Status ModelRig::WriteBlocks(std::span<const uint32_t> blocks,
                                    std::span<const std::byte> bytes) {
   device_.accelerator->MakeCurrent();
-  const size_t size = view_.layout->BlockBytes();
+  const size_t size = kv_->layout().BlockBytes();
   for (size_t i = 0; i < blocks.size(); ++i) {
-    BATON_RETURN_IF_ERROR(device_.accelerator->CopyIn(
-        view_.base + blocks[i] * view_.layout->BlockStride(), bytes.data() + i * size, size));
+    BATON_RETURN_IF_ERROR(device_.accelerator->CopyIn(kv_->memory().Block(BlockIndex(blocks[i])),
+                                                      bytes.data() + i * size, size));
   }
   return device_.accelerator->Wait();
 }
 
 absl::Status ModelRig::FillBlocks() {
   device_.accelerator->MakeCurrent();
-  return input_.body.loops().fill({.to = kv_[0].as<simt::Vec16>(),
-                                   .num_vecs = kv_[0].size_bytes() / sizeof(simt::Vec16),
+  return input_.body.loops().fill({.to = reinterpret_cast<simt::Vec16*>(kv_->memory().base),
+                                   .num_vecs = kv_->memory().RankBytes() / sizeof(simt::Vec16),
                                    .num_ctas = input_.is_tiny ? kTinyFillCtas : kFillCtas,
                                    .seed = 1},
                                   device_.accelerator->stream());
+}
+
+std::vector<uint32_t> SomeBlocks(const ModelRig& rig, uint32_t count, uint32_t first,
+                                 uint32_t stride) {
+  std::vector<uint32_t> blocks;
+  for (uint32_t i = 0; i < count; ++i) blocks.push_back((first + i * stride) % rig.num_blocks());
+  return blocks;
 }
 
 }  // namespace baton::gpu_check

@@ -12,6 +12,7 @@
 
 #include "src/base/ids.h"
 #include "src/base/status.h"
+#include "src/engine/kv_store.h"
 #include "src/model/compute_device.h"
 #include "src/model/device_model.h"
 #include "src/model/device_weights.h"
@@ -39,6 +40,10 @@ struct RigChunk {
   std::span<const TokenId> tokens;
 };
 
+// Blocks that hold so many tokens.
+uint32_t BlocksFor(uint32_t num_tokens);
+std::vector<TokenId> RandomTokens(uint32_t count, uint32_t vocab_size, uint64_t seed);
+
 // See the file comment.
 class ModelRig {
  public:
@@ -46,7 +51,7 @@ class ModelRig {
                                                           const RigSize& size);
 
   // Has the model record its decode steps from now on.
-  absl::Status Prepare() { return model_->Prepare(view_); }
+  absl::Status Prepare() { return model_->Prepare(kv_->view()); }
   // One Forward; the logits of each chunk's last row [chunks][vocab].
   absl::StatusOr<std::vector<float>> Run(const std::vector<RigChunk>& chunks,
                                          LayerHook* hook = nullptr);
@@ -68,7 +73,14 @@ class ModelRig {
   const DeviceModel& model() const { return *model_; }
   const Accelerator& device() const { return *device_.accelerator; }
   Accelerator* second_device() { return second_device_.get(); }
-  uint32_t num_blocks() const { return view_.num_blocks; }
+  uint32_t num_blocks() const { return kv_->memory().num_blocks; }
+
+  // For an engine, while which runs nothing else here is called.
+  LoadedModel* engine_model() { return model_.get(); }
+  LoadedModel* second_model() { return second_model_.get(); }
+  KvStore* kv() { return kv_.get(); }
+  Accelerator* engine_device() { return device_.accelerator.get(); }
+  const cuda::KernelTable* kernels() const { return device_.kernels; }
 
  private:
   struct Lowered;  // chunks as a batch
@@ -88,11 +100,13 @@ class ModelRig {
   uint32_t next_seed_ = 1;
   std::unique_ptr<DeviceModel> model_;
   std::unique_ptr<LoadedModel> second_model_;
-  std::vector<DeviceBuffer> kv_;  // of each rank
-  std::vector<std::byte*> kv_bases_;
-  KvView view_;
+  std::unique_ptr<KvStore> kv_;
   std::vector<float> unread_logits_;  // of rows whose tokens are chosen: room that nobody writes
 };
+
+// Blocks `stride` apart, so that no two lists lie alike.
+std::vector<uint32_t> SomeBlocks(const ModelRig& rig, uint32_t count, uint32_t first,
+                                 uint32_t stride);
 
 }  // namespace baton::gpu_check
 

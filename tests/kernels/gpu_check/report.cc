@@ -80,6 +80,12 @@ absl::Status Report::Write() {
   return absl::OkStatus();
 }
 
+absl::Status AddOutcome(const char* name, const absl::StatusOr<std::string>& outcome,
+                        Report& report) {
+  return report.Add({name, outcome.ok() ? Verdict::kPass : Verdict::kFail,
+                     outcome.ok() ? *outcome : std::string(outcome.status().message())});
+}
+
 std::string HexOf(const std::vector<uint32_t>& words, size_t max_words) {
   std::string hex;
   for (size_t i = 0; i < std::min(words.size(), max_words); ++i) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "nlohmann/json.hpp"
 
 namespace baton::gpu_check {
@@ -55,6 +56,10 @@ class Report {
   int num_passed_ = 0;
   int num_failed_ = 0;
 };
+
+// Pass with what it says, or FAIL with the error.
+absl::Status AddOutcome(const char* name, const absl::StatusOr<std::string>& outcome,
+                        Report& report);
 
 inline constexpr int kExitNotRun = 77;
 

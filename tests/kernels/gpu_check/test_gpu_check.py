@@ -277,11 +277,16 @@ class GpuCheckScript(unittest.TestCase):
         code, checks = self.run_stage(5)
         self.assertEqual(code, 0, checks)
         exact = [name for name in checks if "==" in name]
-        self.assertEqual(len(exact), 6)
+        self.assertEqual(len(exact), 8)
         # 2 layers, K and V of 2 heads of 64, two blocks of 64 tokens.
         self.assertIn(f"{2 * 2 * 2 * 64 * 2 * 128} bytes moved", checks[exact[1]]["detail"])
         steps = [check["step"] for check in checks.values() if "step" in check]
         self.assertEqual({step["decode_rows"] for step in steps}, {0, 1, 2})
+        # Prompts of two blocks and one.
+        self.assertIn("2 requests, 196608 bytes handed over", checks[exact[7]]["detail"])
+        self.assertGreater(checks["an engine's step by the model's"]["engine_ratio"], 0)
+        self.assertGreater(len(checks["engine decode 2 x 70"]["samples_us"]), 3)
+        self.assertGreater(checks["hand-over of 70 tokens"]["transfer_us"][0], 0)
         self.assertEqual(checks["fast mode"]["verdict"], "not run")
 
     def test_what_equal_bits_cost_is_told_where_cublaslt_is(self):

@@ -1,0 +1,186 @@
+#include "tests/kernels/gpu_check/engine_rig.h"
+
+#include <algorithm>
+#include <thread>
+
+#include "kvcache/transport/ipc/slice_puller.h"
+
+namespace baton::gpu_check {
+namespace {
+
+constexpr Incarnation kPrefill(1);
+constexpr Incarnation kDecode(2);
+constexpr int64_t kPatienceUs = 600'000'000;
+constexpr int kWaits = 1000;  // of 10 ms
+// Of one launch, as a worker's (src/worker/kv_parts.cc).
+constexpr size_t kPullBytes = size_t{32} << 20;
+constexpr size_t kTinyPullSlices = 4;
+
+}  // namespace
+
+void TimedRecorder::OnStepEvents(std::span<const TokenEvent> events) {
+  {
+    std::lock_guard lock(mutex_);
+    steps_.emplace_back(std::chrono::steady_clock::now(), events.size());
+  }
+  Recorder::OnStepEvents(events);
+}
+
+void TimedRecorder::OnRequestStatus(const RequestStatus& status) {
+  {
+    std::lock_guard lock(mutex_);
+    states_.try_emplace({status.key, status.state}, std::chrono::steady_clock::now());
+    if (status.state == RequestState::kVerified) transfer_us_[status.key] = status.transfer_us;
+  }
+  Recorder::OnRequestStatus(status);
+}
+
+std::vector<double> TimedRecorder::StepsOf(size_t num_tokens) const {
+  std::lock_guard lock(mutex_);
+  std::vector<double> samples_us;
+  for (size_t i = 1; i < steps_.size(); ++i) {
+    if (steps_[i - 1].second != num_tokens || steps_[i].second != num_tokens) continue;
+    const std::chrono::duration<double, std::micro> elapsed = steps_[i].first - steps_[i - 1].first;
+    samples_us.push_back(elapsed.count());
+  }
+  return samples_us;
+}
+
+absl::StatusOr<TimedRecorder::TimePoint> TimedRecorder::TimeOf(const RequestKey& key,
+                                                               RequestState state) const {
+  std::lock_guard lock(mutex_);
+  const auto it = states_.find({key, state});
+  if (it == states_.end()) return InvalidArgument("never {}", RequestStateName(state));
+  return it->second;
+}
+
+int64_t TimedRecorder::TransferUs(const RequestKey& key) const {
+  std::lock_guard lock(mutex_);
+  const auto it = transfer_us_.find(key);
+  return it == transfer_us_.end() ? 0 : it->second;
+}
+
+absl::StatusOr<std::unique_ptr<EngineRig>> EngineRig::Start(const EngineSide& side) {
+  EngineConfig config;
+  config.scheduler = side.scheduler;
+  config.prefix_cache = false;  // what is asked for is to be computed
+  config.max_context = side.model->max_context();
+  config.incarnation = side.incarnation;
+  config.request_lease_us = kPatienceUs;  // no router says a word
+  std::unique_ptr<EngineRig> rig(new EngineRig());
+  BATON_ASSIGN_OR_RETURN(rig->engine_, Engine::Create(config, {.model = side.model,
+                                                               .kv = side.kv,
+                                                               .transport = side.transport,
+                                                               .wire = side.wire,
+                                                               .listener = &rig->recorder_}));
+  BATON_RETURN_IF_ERROR(rig->engine_->Start());
+  return rig;
+}
+
+absl::StatusOr<std::vector<TokenId>> EngineRig::End(const RequestSpec& spec, RequestState state) {
+  const bool has_ended = recorder_.WaitEnded(spec.key);
+  const Record record = recorder_.Of(spec.key);
+  if (!has_ended || record.last() != state) {
+    return Internal("request {} is {} and not {}: {}", spec.key.uid.hi,
+                    RequestStateName(record.last()), RequestStateName(state),
+                    std::string(record.status.message()));
+  }
+  std::vector<TokenId> tokens;
+  for (const SeenToken& seen : record.Tokens(0)) tokens.push_back(seen.token);
+  return tokens;
+}
+
+absl::Status EngineRig::WaitIdle() {
+  for (int i = 0; i < kWaits; ++i) {
+    const BlockCounts blocks = Snapshot().blocks;
+    if (engine_->IsIdle() && blocks.num_available() == blocks.total) return absl::OkStatus();
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  const BlockCounts blocks = Snapshot().blocks;
+  return Internal("{} of {} blocks are available when all is done", blocks.num_available(),
+                  blocks.total);
+}
+
+absl::StatusOr<std::unique_ptr<KvTransport>> EnginePair::Attach(const ModelRig& rig,
+                                                                Accelerator* device,
+                                                                const KvStore& kv,
+                                                                Incarnation incarnation) {
+  BATON_ASSIGN_OR_RETURN(std::unique_ptr<Accelerator> own, device->Share());
+  const size_t slices =
+      device->kind() == DeviceKind::kSimt ? kTinyPullSlices : kPullBytes / kv.layout().SliceBytes();
+  LocalWorker worker;
+  worker.worker_id = fmt::format("engine-{}", incarnation.value());
+  worker.incarnation = incarnation;
+  worker.memory = kv.memory();
+  worker.dials = incarnation == kPrefill;
+  BATON_ASSIGN_OR_RETURN(worker.puller,
+                         SlicePuller::Create({own.get(), rig.kernels(), kv.memory()},
+                                             /*num_slots=*/1, static_cast<uint32_t>(slices)));
+  transport_devices_.push_back(std::move(own));
+  return hub_.Attach(std::move(worker));
+}
+
+absl::StatusOr<std::unique_ptr<EnginePair>> EnginePair::Start(ModelRig& rig,
+                                                              const SchedulerConfig& scheduler) {
+  std::unique_ptr<EnginePair> pair(new EnginePair());
+  Accelerator* const second = rig.second_device();
+  second->MakeCurrent();
+  BATON_ASSIGN_OR_RETURN(
+      pair->decode_kv_,
+      KvStore::OnDevice(second, rig.kernels(), rig.second_model()->layout(), rig.num_blocks()));
+  BATON_RETURN_IF_ERROR(rig.second_model()->Prepare(pair->decode_kv_->view()));
+  BATON_ASSIGN_OR_RETURN(pair->decode_transport_,
+                         pair->Attach(rig, second, *pair->decode_kv_, kDecode));
+  rig.engine_device()->MakeCurrent();
+  BATON_ASSIGN_OR_RETURN(pair->prefill_transport_,
+                         pair->Attach(rig, rig.engine_device(), *rig.kv(), kPrefill));
+  EngineSide side = {.scheduler = scheduler, .wire = &pair->wire_};
+  side.scheduler.role = SchedulerRole::kPrefill;
+  side.incarnation = kPrefill;
+  side.model = rig.engine_model();
+  side.kv = rig.kv();
+  side.transport = pair->prefill_transport_.get();
+  BATON_ASSIGN_OR_RETURN(pair->prefill_, EngineRig::Start(side));
+  side.scheduler.role = SchedulerRole::kDecode;
+  side.incarnation = kDecode;
+  side.model = rig.second_model();
+  side.kv = pair->decode_kv_.get();
+  side.transport = pair->decode_transport_.get();
+  BATON_ASSIGN_OR_RETURN(pair->decode_, EngineRig::Start(side));
+  for (int i = 0; i < kWaits && pair->prefill_transport_->Links().empty(); ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  if (pair->prefill_transport_->Links().empty()) return Internal("the engines are not connected");
+  return pair;
+}
+
+absl::Status EnginePair::Begin(const RequestSpec& spec) {
+  RequestSpec side = spec;
+  side.kind = RequestKind::kDest;
+  side.peer = kPrefill;
+  BATON_RETURN_IF_ERROR(decode_->Begin(side));
+  side.kind = RequestKind::kSource;
+  side.peer = kDecode;
+  return prefill_->Begin(side);
+}
+
+absl::StatusOr<std::vector<TokenId>> EnginePair::End(const RequestSpec& spec) {
+  BATON_RETURN_IF_ERROR(prefill_->End(spec, RequestState::kHandedOff).status());
+  return decode_->End(spec, RequestState::kFinished);
+}
+
+RequestSpec GreedyRequest(uint64_t number, std::vector<TokenId> tokens, uint32_t num_prompt_tokens,
+                          uint32_t max_tokens) {
+  RequestSpec spec;
+  spec.key = {{number, 1}, 1};
+  spec.session = SessionId(1);
+  spec.tokens = std::move(tokens);
+  spec.num_prompt_tokens = num_prompt_tokens;
+  spec.max_tokens = max_tokens;
+  spec.sampling.temperature = 0;
+  spec.ignore_eos = true;
+  spec.deadline_us = kPatienceUs;
+  return spec;
+}
+
+}  // namespace baton::gpu_check

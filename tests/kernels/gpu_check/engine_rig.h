@@ -1,0 +1,115 @@
+// EngineRig: a worker's engine over a model, blocks and a device, without the worker around it; and
+// what it reported, with the time. EnginePair: two of them on the parts of one device, which hand
+// prompts over as the workers of --colocate do. Each is owned by one thread.
+#ifndef BATON_TESTS_KERNELS_GPU_CHECK_ENGINE_RIG_H_
+#define BATON_TESTS_KERNELS_GPU_CHECK_ENGINE_RIG_H_
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kvcache/transport/local_transport.h"
+#include "src/base/status.h"
+#include "src/engine/engine.h"
+#include "src/engine/kv_store.h"
+#include "tests/engine/recorder.h"
+#include "tests/kernels/gpu_check/model_rig.h"
+
+namespace baton::gpu_check {
+
+// A recorder that also keeps when it heard what. Any thread.
+class TimedRecorder final : public Recorder {
+ public:
+  using TimePoint = std::chrono::steady_clock::time_point;
+
+  void OnStepEvents(std::span<const TokenEvent> events) override;
+  void OnRequestStatus(const RequestStatus& status) override;
+
+  // Microseconds from step to step, of those that gave so many tokens each, one behind the other.
+  std::vector<double> StepsOf(size_t num_tokens) const;
+  // InvalidArgument when the request never got there.
+  absl::StatusOr<TimePoint> TimeOf(const RequestKey& key, RequestState state) const;
+  // Of a request that was handed over: from its first slice to its last.
+  int64_t TransferUs(const RequestKey& key) const;
+
+ private:
+  mutable std::mutex mutex_;  // guards what follows
+  std::vector<std::pair<TimePoint, size_t>> steps_;
+  std::map<std::pair<RequestKey, RequestState>, TimePoint> states_;
+  std::map<RequestKey, int64_t> transfer_us_;
+};
+
+// What an engine is made of; all outlive it.
+struct EngineSide {
+  SchedulerConfig scheduler;
+  Incarnation incarnation;
+  LoadedModel* model = nullptr;
+  KvStore* kv = nullptr;
+  KvTransport* transport = nullptr;  // null: it is alone
+  const HandoffWire* wire = nullptr;
+};
+
+// See the file comment.
+class EngineRig {
+ public:
+  static absl::StatusOr<std::unique_ptr<EngineRig>> Start(const EngineSide& side);
+  ~EngineRig() { engine_->Stop(); }
+
+  absl::Status Begin(const RequestSpec& spec) { return engine_->TryStart(spec); }
+  // The tokens of a request, of which the first `num_replayed` are not among them. Internal when it
+  // does not end in that state within a minute.
+  absl::StatusOr<std::vector<TokenId>> End(const RequestSpec& spec, RequestState state);
+  // Internal when blocks are held a while after the last request.
+  absl::Status WaitIdle();
+  EngineSnapshot Snapshot() const { return engine_->Snapshot(); }
+  const TimedRecorder& recorder() const { return recorder_; }
+
+ private:
+  EngineRig() = default;
+
+  TimedRecorder recorder_;
+  std::unique_ptr<Engine> engine_;
+};
+
+// See the file comment.
+class EnginePair {
+ public:
+  // Prompts on the rig's model and blocks, decode on its second model and as many blocks of that
+  // one's own. The rig outlives it.
+  static absl::StatusOr<std::unique_ptr<EnginePair>> Start(ModelRig& rig,
+                                                           const SchedulerConfig& scheduler);
+
+  absl::Status Begin(const RequestSpec& spec);
+  absl::StatusOr<std::vector<TokenId>> End(const RequestSpec& spec);
+  EngineRig& prefill() { return *prefill_; }
+  EngineRig& decode() { return *decode_; }
+
+ private:
+  EnginePair() : hub_(/*own_thread=*/true) {}
+  // Joins the hub.
+  absl::StatusOr<std::unique_ptr<KvTransport>> Attach(const ModelRig& rig, Accelerator* device,
+                                                      const KvStore& kv, Incarnation incarnation);
+
+  LocalHub hub_;
+  TableWire wire_;
+  std::unique_ptr<KvStore> decode_kv_;
+  std::vector<std::unique_ptr<Accelerator>> transport_devices_;
+  std::unique_ptr<KvTransport> prefill_transport_;
+  std::unique_ptr<KvTransport> decode_transport_;
+  std::unique_ptr<EngineRig> prefill_;
+  std::unique_ptr<EngineRig> decode_;
+};
+
+// Of that number (>= 1): greedy, to the end. `tokens` are the prompt's and what is replayed.
+RequestSpec GreedyRequest(uint64_t number, std::vector<TokenId> tokens, uint32_t num_prompt_tokens,
+                          uint32_t max_tokens);
+
+}  // namespace baton::gpu_check
+
+#endif  // BATON_TESTS_KERNELS_GPU_CHECK_ENGINE_RIG_H_

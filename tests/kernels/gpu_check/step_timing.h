@@ -1,0 +1,33 @@
+// The time of a model's step, from the call to the tokens on the host; where steps overlap, from
+// the tokens of the one before.
+#ifndef BATON_TESTS_KERNELS_GPU_CHECK_STEP_TIMING_H_
+#define BATON_TESTS_KERNELS_GPU_CHECK_STEP_TIMING_H_
+
+#include <chrono>
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+#include "tests/kernels/gpu_check/model_rig.h"
+
+namespace baton::gpu_check {
+
+// One kind of step: rows that decode, each of a sequence of its own, or a prompt.
+struct TimedStep {
+  uint32_t decode_rows;
+  uint32_t prefill_tokens;
+  uint32_t context;  // of every row's sequence, the step included
+  const char* how = "";
+  bool overlaps = false;  // each step is begun before the one before it has ended, and fed by it
+};
+
+using MicrosecondsSince = std::chrono::duration<double, std::micro>;
+
+// So many samples after two steps that are not; what is in the blocks does not matter.
+absl::StatusOr<std::vector<double>> TimeStep(ModelRig& rig, const TimedStep& step,
+                                             uint32_t num_samples);
+
+}  // namespace baton::gpu_check
+
+#endif  // BATON_TESTS_KERNELS_GPU_CHECK_STEP_TIMING_H_
