@@ -1,17 +1,18 @@
 #include "tests/kernels/gpu_check/engine_rig.h"
 
-#include <algorithm>
 #include <thread>
 
 #include "kvcache/transport/ipc/slice_puller.h"
+#include "tests/kernels/gpu_check/step_timing.h"
+#include "tests/patience.h"
 
 namespace baton::gpu_check {
 namespace {
 
 constexpr Incarnation kPrefill(1);
 constexpr Incarnation kDecode(2);
-constexpr int64_t kPatienceUs = 600'000'000;
-constexpr int kWaits = 1000;  // of 10 ms
+constexpr int64_t kPatienceUs = 600'000'000 * int64_t{kPatienceFactor};
+constexpr int kNumIdleWaits = 1000 * kPatienceFactor;  // of 10 ms
 // Of one launch, as a worker's (src/worker/kv_parts.cc).
 constexpr size_t kPullBytes = size_t{32} << 20;
 constexpr size_t kTinyPullSlices = 4;
@@ -21,7 +22,7 @@ constexpr size_t kTinyPullSlices = 4;
 void TimedRecorder::OnStepEvents(std::span<const TokenEvent> events) {
   {
     std::lock_guard lock(mutex_);
-    steps_.emplace_back(std::chrono::steady_clock::now(), events.size());
+    steps_.push_back({std::chrono::steady_clock::now(), events.size()});
   }
   Recorder::OnStepEvents(events);
 }
@@ -30,7 +31,6 @@ void TimedRecorder::OnRequestStatus(const RequestStatus& status) {
   {
     std::lock_guard lock(mutex_);
     states_.try_emplace({status.key, status.state}, std::chrono::steady_clock::now());
-    if (status.state == RequestState::kVerified) transfer_us_[status.key] = status.transfer_us;
   }
   Recorder::OnRequestStatus(status);
 }
@@ -38,9 +38,12 @@ void TimedRecorder::OnRequestStatus(const RequestStatus& status) {
 std::vector<double> TimedRecorder::StepsOf(size_t num_tokens) const {
   std::lock_guard lock(mutex_);
   std::vector<double> samples_us;
-  for (size_t i = 1; i < steps_.size(); ++i) {
-    if (steps_[i - 1].second != num_tokens || steps_[i].second != num_tokens) continue;
-    const std::chrono::duration<double, std::micro> elapsed = steps_[i].first - steps_[i - 1].first;
+  size_t num_alike = 0;  // so far, one behind the other
+  for (size_t i = 0; i < steps_.size(); ++i) {
+    num_alike = steps_[i].num_tokens == num_tokens ? num_alike + 1 : 0;
+    // The first may have ended prompts; the second was not begun before that had ended.
+    if (num_alike < 3) continue;
+    const Microseconds elapsed = steps_[i].time - steps_[i - 1].time;
     samples_us.push_back(elapsed.count());
   }
   return samples_us;
@@ -50,14 +53,8 @@ absl::StatusOr<TimedRecorder::TimePoint> TimedRecorder::TimeOf(const RequestKey&
                                                                RequestState state) const {
   std::lock_guard lock(mutex_);
   const auto it = states_.find({key, state});
-  if (it == states_.end()) return InvalidArgument("never {}", RequestStateName(state));
+  if (it == states_.end()) return NotFound("it was never {}", RequestStateName(state));
   return it->second;
-}
-
-int64_t TimedRecorder::TransferUs(const RequestKey& key) const {
-  std::lock_guard lock(mutex_);
-  const auto it = transfer_us_.find(key);
-  return it == transfer_us_.end() ? 0 : it->second;
 }
 
 absl::StatusOr<std::unique_ptr<EngineRig>> EngineRig::Start(const EngineSide& side) {
@@ -66,7 +63,8 @@ absl::StatusOr<std::unique_ptr<EngineRig>> EngineRig::Start(const EngineSide& si
   config.prefix_cache = false;  // what is asked for is to be computed
   config.max_context = side.model->max_context();
   config.incarnation = side.incarnation;
-  config.request_lease_us = kPatienceUs;  // no router says a word
+  config.request_lease_us = kPatienceUs;     // no router says a word
+  config.handoff.ttl_ms *= kPatienceFactor;  // an engine is silent while it computes a step
   std::unique_ptr<EngineRig> rig(new EngineRig());
   BATON_ASSIGN_OR_RETURN(rig->engine_, Engine::Create(config, {.model = side.model,
                                                                .kv = side.kv,
@@ -91,7 +89,7 @@ absl::StatusOr<std::vector<TokenId>> EngineRig::End(const RequestSpec& spec, Req
 }
 
 absl::Status EngineRig::WaitIdle() {
-  for (int i = 0; i < kWaits; ++i) {
+  for (int i = 0; i < kNumIdleWaits; ++i) {
     const BlockCounts blocks = Snapshot().blocks;
     if (engine_->IsIdle() && blocks.num_available() == blocks.total) return absl::OkStatus();
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
@@ -147,9 +145,6 @@ absl::StatusOr<std::unique_ptr<EnginePair>> EnginePair::Start(ModelRig& rig,
   side.kv = pair->decode_kv_.get();
   side.transport = pair->decode_transport_.get();
   BATON_ASSIGN_OR_RETURN(pair->decode_, EngineRig::Start(side));
-  for (int i = 0; i < kWaits && pair->prefill_transport_->Links().empty(); ++i) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  }
   if (pair->prefill_transport_->Links().empty()) return Internal("the engines are not connected");
   return pair;
 }
@@ -169,13 +164,12 @@ absl::StatusOr<std::vector<TokenId>> EnginePair::End(const RequestSpec& spec) {
   return decode_->End(spec, RequestState::kFinished);
 }
 
-RequestSpec GreedyRequest(uint64_t number, std::vector<TokenId> tokens, uint32_t num_prompt_tokens,
-                          uint32_t max_tokens) {
+RequestSpec GreedyRequest(uint64_t number, std::vector<TokenId> prompt, uint32_t max_tokens) {
   RequestSpec spec;
   spec.key = {{number, 1}, 1};
   spec.session = SessionId(1);
-  spec.tokens = std::move(tokens);
-  spec.num_prompt_tokens = num_prompt_tokens;
+  spec.num_prompt_tokens = static_cast<uint32_t>(prompt.size());
+  spec.tokens = std::move(prompt);
   spec.max_tokens = max_tokens;
   spec.sampling.temperature = 0;
   spec.ignore_eos = true;

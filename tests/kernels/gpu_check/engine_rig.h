@@ -31,18 +31,21 @@ class TimedRecorder final : public Recorder {
   void OnStepEvents(std::span<const TokenEvent> events) override;
   void OnRequestStatus(const RequestStatus& status) override;
 
-  // Microseconds from step to step, of those that gave so many tokens each, one behind the other.
+  // Microseconds from step to step, of those behind two that gave so many tokens, as they do.
   std::vector<double> StepsOf(size_t num_tokens) const;
-  // InvalidArgument when the request never got there.
+  // NotFound when the request never got there.
   absl::StatusOr<TimePoint> TimeOf(const RequestKey& key, RequestState state) const;
-  // Of a request that was handed over: from its first slice to its last.
-  int64_t TransferUs(const RequestKey& key) const;
 
  private:
+  // The tokens of one step.
+  struct Step {
+    TimePoint time;
+    size_t num_tokens;
+  };
+
   mutable std::mutex mutex_;  // guards what follows
-  std::vector<std::pair<TimePoint, size_t>> steps_;
+  std::vector<Step> steps_;
   std::map<std::pair<RequestKey, RequestState>, TimePoint> states_;
-  std::map<RequestKey, int64_t> transfer_us_;
 };
 
 // What an engine is made of; all outlive it.
@@ -59,11 +62,10 @@ struct EngineSide {
 class EngineRig {
  public:
   static absl::StatusOr<std::unique_ptr<EngineRig>> Start(const EngineSide& side);
-  ~EngineRig() { engine_->Stop(); }
 
   absl::Status Begin(const RequestSpec& spec) { return engine_->TryStart(spec); }
-  // The tokens of a request, of which the first `num_replayed` are not among them. Internal when it
-  // does not end in that state within a minute.
+  // The tokens that were generated here. Internal when the request does not end in that state
+  // within a minute, or its multiple in a sanitizer build.
   absl::StatusOr<std::vector<TokenId>> End(const RequestSpec& spec, RequestState state);
   // Internal when blocks are held a while after the last request.
   absl::Status WaitIdle();
@@ -74,7 +76,7 @@ class EngineRig {
   EngineRig() = default;
 
   TimedRecorder recorder_;
-  std::unique_ptr<Engine> engine_;
+  std::unique_ptr<Engine> engine_;  // stops before the recorder goes
 };
 
 // See the file comment.
@@ -106,9 +108,8 @@ class EnginePair {
   std::unique_ptr<EngineRig> decode_;
 };
 
-// Of that number (>= 1): greedy, to the end. `tokens` are the prompt's and what is replayed.
-RequestSpec GreedyRequest(uint64_t number, std::vector<TokenId> tokens, uint32_t num_prompt_tokens,
-                          uint32_t max_tokens);
+// Of that number (>= 1): greedy, to the end.
+RequestSpec GreedyRequest(uint64_t number, std::vector<TokenId> prompt, uint32_t max_tokens);
 
 }  // namespace baton::gpu_check
 

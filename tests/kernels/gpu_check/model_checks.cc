@@ -9,7 +9,6 @@
 
 #include "src/base/status.h"
 #include "src/device/host_buffer.h"
-#include "src/engine/first_step_cost.h"
 #include "tests/kernels/gpu_check/device_array.h"
 #include "tests/kernels/gpu_check/model_rig.h"
 #include "tests/kernels/gpu_check/stages.h"
@@ -294,7 +293,7 @@ absl::StatusOr<std::string> CheckColocated(const StageInput& input, const ExactS
                      stored.size(), rig->device().num_sms(), rig->second_device()->num_sms());
 }
 
-// ---- The time of a step, from the call to the tokens on the host.
+// ---- Steps that are timed.
 
 absl::Status AddStep(const StageInput& input, ModelRig& rig, const TimedStep& step,
                      Report& report) {
@@ -315,14 +314,7 @@ absl::Status AddStep(const StageInput& input, ModelRig& rig, const TimedStep& st
     finding.detail = std::string(samples_us.status().message());
     return report.Add(std::move(finding));
   }
-  const DeviceModel& model = rig.model();
-  const RooflineModel costs = RooflineModelOf(model.config(), model.bytes_read_per_step());
-  const double rows = std::max(step.decode_rows, step.prefill_tokens);
-  TimedCase timed = {.name = finding.name};
-  timed.bytes = static_cast<double>(model.bytes_read_per_step()) +
-                static_cast<double>(costs.kv_bytes_per_token) * step.context *
-                    std::max<uint32_t>(step.decode_rows, 1);
-  timed.flops = static_cast<double>(costs.num_layers * costs.layer_flops_per_row) * rows;
+  const TimedCase timed = CaseOf(finding.name, rig.model(), step);
   return AddSamples(input, timed, *samples_us, std::move(finding), report);
 }
 
@@ -399,8 +391,10 @@ absl::Status CheckModel(const StageInput& input, Report& report) {
   BATON_RETURN_IF_ERROR(AddOutcome("divided GPU, layers read at once == alone",
                                    CheckColocated(input, exact), report));
   BATON_RETURN_IF_ERROR(AddSteps(input, **rig, report));
-  BATON_RETURN_IF_ERROR(CheckEngines(input, *std::move(rig), report));
-  return CheckFastMode(input, report);
+  rig->reset();  // its memory is needed
+  BATON_RETURN_IF_ERROR(CheckFastMode(input, report));
+  // The last: a device that fails in an engine ends the process.
+  return CheckEngines(input, report);
 }
 
 }  // namespace baton::gpu_check

@@ -109,7 +109,7 @@ absl::StatusOr<std::unique_ptr<ModelRig>> ModelRig::Create(const StageInput& inp
                                                    .kernels = rig->device_.kernels,
                                                    .block_size = kShapeBlockSize,
                                                    .max_rows = size.max_rows,
-                                                   .max_logit_rows = kMostOutputRows,
+                                                   .max_logit_rows = size.max_logit_rows,
                                                    .max_context = size.max_context,
                                                    .fast = size.fast,
                                                    .num_ranks = size.num_ranks}));

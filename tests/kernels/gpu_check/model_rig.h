@@ -25,7 +25,8 @@ namespace baton::gpu_check {
 struct RigSize {
   uint32_t max_rows;
   uint32_t max_context;
-  uint32_t num_blocks;     // of kShapeBlockSize tokens
+  uint32_t num_blocks;  // of kShapeBlockSize tokens
+  uint32_t max_logit_rows = kMostOutputRows;
   uint32_t num_ranks = 1;  // all on the device, each with weights of its own; then blocks are not
                            // read, written or filled
   FastMode fast = {};
@@ -75,7 +76,7 @@ class ModelRig {
   Accelerator* second_device() { return second_device_.get(); }
   uint32_t num_blocks() const { return kv_->memory().num_blocks; }
 
-  // For an engine, while which runs nothing else here is called.
+  // For an engine. While it runs nothing but constants is asked for here.
   LoadedModel* engine_model() { return model_.get(); }
   LoadedModel* second_model() { return second_model_.get(); }
   KvStore* kv() { return kv_.get(); }

@@ -80,9 +80,9 @@ absl::Status Report::Write() {
   return absl::OkStatus();
 }
 
-absl::Status AddOutcome(const char* name, const absl::StatusOr<std::string>& outcome,
+absl::Status AddOutcome(std::string name, const absl::StatusOr<std::string>& outcome,
                         Report& report) {
-  return report.Add({name, outcome.ok() ? Verdict::kPass : Verdict::kFail,
+  return report.Add({std::move(name), outcome.ok() ? Verdict::kPass : Verdict::kFail,
                      outcome.ok() ? *outcome : std::string(outcome.status().message())});
 }
 

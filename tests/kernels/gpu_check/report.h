@@ -58,7 +58,7 @@ class Report {
 };
 
 // Pass with what it says, or FAIL with the error.
-absl::Status AddOutcome(const char* name, const absl::StatusOr<std::string>& outcome,
+absl::Status AddOutcome(std::string name, const absl::StatusOr<std::string>& outcome,
                         Report& report);
 
 inline constexpr int kExitNotRun = 77;

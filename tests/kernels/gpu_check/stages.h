@@ -4,7 +4,6 @@
 #ifndef BATON_TESTS_KERNELS_GPU_CHECK_STAGES_H_
 #define BATON_TESTS_KERNELS_GPU_CHECK_STAGES_H_
 
-#include <memory>
 #include <string>
 
 #include "absl/status/status.h"
@@ -16,8 +15,6 @@
 #include "tests/kernels/gpu_check/report.h"
 
 namespace baton::gpu_check {
-
-class ModelRig;
 
 // Programs and libraries of others, where they are not found by themselves; empty: they are looked
 // for.
@@ -75,10 +72,10 @@ absl::Status CheckModel(const StageInput& input, Report& report);
 // Part of it: what bits that do not depend on the batch cost. Prompts by our own kernels and by
 // cuBLASLt, whose logits are within the bound.
 absl::Status CheckFastMode(const StageInput& input, Report& report);
-// Part of it: what an engine makes of many requests at once on the rig's model, and what it adds to
-// a step of that; two engines on the parts of one device, which hand prompts over, and how much of
-// that is waited for. The rig is gone afterwards.
-absl::Status CheckEngines(const StageInput& input, std::unique_ptr<ModelRig> rig, Report& report);
+// Part of it: what an engine makes of many requests at once, and what it adds to a step of its
+// model; two engines on the parts of one device, which hand prompts over, and how much of that is
+// waited for.
+absl::Status CheckEngines(const StageInput& input, Report& report);
 // 6: two processes on one GPU hand KV over, by CUDA IPC and by NCCL.
 absl::Status CheckTransport(const StageInput& input, Report& report);
 // 7: stage 2's tiny list under compute-sanitizer.

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "src/base/status.h"
+#include "src/engine/first_step_cost.h"
 
 namespace baton::gpu_check {
 namespace {
@@ -21,7 +22,7 @@ absl::StatusOr<std::vector<double>> TimeOverlapping(ModelRig& rig, std::vector<R
     BATON_RETURN_IF_ERROR(rig.Begin(rows));
     BATON_RETURN_IF_ERROR(rig.End(rows.size()).status());
     const auto end = std::chrono::steady_clock::now();
-    samples_us.push_back(MicrosecondsSince(end - begin).count());
+    samples_us.push_back(Microseconds(end - begin).count());
     begin = end;
   }
   BATON_RETURN_IF_ERROR(rig.End(rows.size()).status());
@@ -29,6 +30,17 @@ absl::StatusOr<std::vector<double>> TimeOverlapping(ModelRig& rig, std::vector<R
 }
 
 }  // namespace
+
+TimedCase CaseOf(std::string name, const DeviceModel& model, const TimedStep& step) {
+  const RooflineModel costs = RooflineModelOf(model.config(), model.bytes_read_per_step());
+  const double rows = std::max(step.decode_rows, step.prefill_tokens);
+  TimedCase timed = {.name = std::move(name)};
+  timed.bytes = static_cast<double>(model.bytes_read_per_step()) +
+                static_cast<double>(costs.kv_bytes_per_token) * step.context *
+                    std::max<uint32_t>(step.decode_rows, 1);
+  timed.flops = static_cast<double>(costs.num_layers * costs.layer_flops_per_row) * rows;
+  return timed;
+}
 
 absl::StatusOr<std::vector<double>> TimeStep(ModelRig& rig, const TimedStep& step,
                                              uint32_t num_samples) {
@@ -48,7 +60,7 @@ absl::StatusOr<std::vector<double>> TimeStep(ModelRig& rig, const TimedStep& ste
     if (i == kWarmUp && step.overlaps) return TimeOverlapping(rig, std::move(chunks), num_samples);
     const auto begin = std::chrono::steady_clock::now();
     BATON_RETURN_IF_ERROR(rig.Choose(chunks).status());
-    const MicrosecondsSince elapsed = std::chrono::steady_clock::now() - begin;
+    const Microseconds elapsed = std::chrono::steady_clock::now() - begin;
     if (i >= kWarmUp) samples_us.push_back(elapsed.count());
   }
   return samples_us;

@@ -5,11 +5,13 @@
 
 #include <chrono>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 
 #include "tests/kernels/gpu_check/model_rig.h"
+#include "tests/kernels/gpu_check/timing.h"
 
 namespace baton::gpu_check {
 
@@ -22,7 +24,10 @@ struct TimedStep {
   bool overlaps = false;  // each step is begun before the one before it has ended, and fed by it
 };
 
-using MicrosecondsSince = std::chrono::duration<double, std::micro>;
+using Microseconds = std::chrono::duration<double, std::micro>;
+
+// What such a step has to read and to compute.
+TimedCase CaseOf(std::string name, const DeviceModel& model, const TimedStep& step);
 
 // So many samples after two steps that are not; what is in the blocks does not matter.
 absl::StatusOr<std::vector<double>> TimeStep(ModelRig& rig, const TimedStep& step,

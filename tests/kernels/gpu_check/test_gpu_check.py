@@ -283,10 +283,10 @@ class GpuCheckScript(unittest.TestCase):
         steps = [check["step"] for check in checks.values() if "step" in check]
         self.assertEqual({step["decode_rows"] for step in steps}, {0, 1, 2})
         # Prompts of two blocks and one.
-        self.assertIn("2 requests, 196608 bytes handed over", checks[exact[7]]["detail"])
-        self.assertGreater(checks["an engine's step by the model's"]["engine_ratio"], 0)
-        self.assertGreater(len(checks["engine decode 2 x 70"]["samples_us"]), 3)
-        self.assertGreater(checks["hand-over of 70 tokens"]["transfer_us"][0], 0)
+        self.assertIn("2 requests, 196608 bytes handed over,", checks[exact[7]]["detail"])
+        self.assertEqual(len(checks["an engine's step by its model's"]["engine_ratios"]), 1)
+        self.assertGreater(len(checks["engine decode 2 x 70"]["samples_us"]), 2)
+        self.assertEqual(len(checks["hand-over of 70 tokens"]["exposed_us"]), 1)
         self.assertEqual(checks["fast mode"]["verdict"], "not run")
 
     def test_what_equal_bits_cost_is_told_where_cublaslt_is(self):
