@@ -66,11 +66,11 @@ class RolesCluster(Server):
     ):
         """`binaries`: {role or process: path} of those that run another build than BATON_BIN;
         `role_args`: {role: arguments} beside `worker_args`;
-        `unpaired`: decode workers that no prefill worker will be connected to."""
+        `unpaired`: decode workers that no prefill worker will be connected to; None: whoever is."""
         self.binaries = binaries or {}
         self.model = model
         self.role_args = role_args or {}
-        self.unpaired = set(unpaired)
+        self.unpaired = None if unpaired is None else set(unpaired)
         self.dir = tempfile.mkdtemp(prefix="baton_roles_")
         self.roles, self.proxies = {}, {}
         self.secret = os.path.join(self.dir, "secret")
@@ -216,15 +216,15 @@ class RolesCluster(Server):
 
 def is_whole(topology, expected, unpaired=frozenset()):
     """True when /v1/topology shows exactly these {worker_id: incarnation}, ready and linked, but
-    for the decode workers in `unpaired`."""
+    for the decode workers in `unpaired`; with None links do not matter."""
     rows = {row["worker_id"]: row for row in topology["processes"]}
     if {name: row["incarnation"] for name, row in rows.items()} != expected:
         return False
-    decode = {name for name, row in rows.items() if row["role"] == "decode"} - unpaired
+    decode = {name for name, row in rows.items() if row["role"] == "decode"} - (unpaired or set())
     for row in rows.values():
         if not row["ready"]:
             return False
-        if row["role"] == "prefill":
+        if row["role"] == "prefill" and unpaired is not None:
             if {link["to"] for link in row["links"] if link["up"]} != decode:
                 return False
     return True
