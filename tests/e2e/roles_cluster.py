@@ -220,11 +220,13 @@ def is_whole(topology, expected, unpaired=frozenset()):
     rows = {row["worker_id"]: row for row in topology["processes"]}
     if {name: row["incarnation"] for name, row in rows.items()} != expected:
         return False
-    decode = {name for name, row in rows.items() if row["role"] == "decode"} - (unpaired or set())
-    for row in rows.values():
-        if not row["ready"]:
-            return False
-        if row["role"] == "prefill" and unpaired is not None:
-            if {link["to"] for link in row["links"] if link["up"]} != decode:
-                return False
-    return True
+    if not all(row["ready"] for row in rows.values()):
+        return False
+    if unpaired is None:
+        return True
+    decode = {name for name, row in rows.items() if row["role"] == "decode"} - unpaired
+    return all(
+        {link["to"] for link in row["links"] if link["up"]} == decode
+        for row in rows.values()
+        if row["role"] == "prefill"
+    )

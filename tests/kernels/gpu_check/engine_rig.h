@@ -31,7 +31,7 @@ class TimedRecorder final : public Recorder {
   void OnStepEvents(std::span<const TokenEvent> events) override;
   void OnRequestStatus(const RequestStatus& status) override;
 
-  // Microseconds from step to step, of those behind two that gave so many tokens, as they do.
+  // Microseconds since the step before, of each step that gave so many tokens behind two that did.
   std::vector<double> StepsOf(size_t num_tokens) const;
   // NotFound when the request never got there.
   absl::StatusOr<TimePoint> TimeOf(const RequestKey& key, RequestState state) const;
