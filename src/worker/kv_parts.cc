@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "kvcache/transport/ipc/slice_puller.h"
 #include "kvcache/transport/slice_device.h"
 #include "src/base/library.h"
 #include "src/base/log.h"
@@ -15,21 +16,9 @@ namespace {
 
 // Slices on a device never lie in an arena, which only tells the endpoint their layout.
 constexpr uint32_t kBlocksForWords = 1;
-// A slice takes the runner a millisecond, and a close waits for the launch that is under way.
-constexpr uint64_t kRunnerOfferBytes = uint64_t{512} << 10;
-
-// Read and written by an H200 in some 16 us, several times what a launch costs.
-constexpr uint64_t kPullBytes = uint64_t{32} << 20;
-constexpr uint64_t kMaxPullSlices = 1024;  // 24 bytes of lists each
 
 bool IsOnDevice(TransportKind kind) {
   return kind == TransportKind::kNccl || kind == TransportKind::kCudaIpc;
-}
-
-uint32_t SlicesOfPull(const Accelerator& device, const KvLayout& layout) {
-  const uint64_t bytes = device.kind() == DeviceKind::kSimt ? kRunnerOfferBytes : kPullBytes;
-  return static_cast<uint32_t>(
-      std::clamp<uint64_t>(bytes / layout.SliceBytes(), 1, kMaxPullSlices));
 }
 
 // What carries the words.
@@ -195,7 +184,7 @@ Status KvParts::MakeIpc(const ComputeDevice& device, KvEndpointOptions endpoint_
   IpcTransportOptions options;
   options.device = {transport_device_.get(), device.kernels, store_->memory(), device.gate.get()};
   if (device.accelerator->kind() == DeviceKind::kSimt) {
-    options.limits.offer_bytes = kRunnerOfferBytes;
+    options.limits.offer_bytes = kRunnerPullBytes;
   }
   BATON_ASSIGN_OR_RETURN(auto transport,
                          IpcTransport::Create(options, std::move(pools), std::move(endpoint)));

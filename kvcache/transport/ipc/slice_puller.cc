@@ -1,12 +1,24 @@
 #include "kvcache/transport/ipc/slice_puller.h"
 
+#include <algorithm>
+
 namespace baton {
 namespace {
+
+// Read and written by an H200 in some 16 us, several times what a launch costs.
+constexpr uint64_t kPullBytes = uint64_t{32} << 20;
+constexpr uint64_t kMaxPullSlices = 1024;  // kListBytes each
 
 // Of the lists of a slot on the device, for each slice.
 constexpr size_t kListBytes = sizeof(cuda::KvSlicePlace) + sizeof(uint64_t);
 
 }  // namespace
+
+uint32_t SlicesOfPull(const Accelerator& device, const KvLayout& layout) {
+  const uint64_t bytes = device.kind() == DeviceKind::kSimt ? kRunnerPullBytes : kPullBytes;
+  return static_cast<uint32_t>(
+      std::clamp<uint64_t>(bytes / layout.SliceBytes(), 1, kMaxPullSlices));
+}
 
 StatusOr<std::unique_ptr<SlicePuller>> SlicePuller::Create(const SliceDevice& parts,
                                                            uint32_t num_slots,

@@ -22,6 +22,11 @@
 
 namespace baton {
 
+// A slice takes the runner a millisecond, and a close waits for the launch that is under way.
+inline constexpr uint64_t kRunnerPullBytes = uint64_t{512} << 10;
+// How many slices of this layout one launch of a device should pull.
+uint32_t SlicesOfPull(const Accelerator& device, const KvLayout& layout);
+
 // See the file comment.
 class SlicePuller {
  public:

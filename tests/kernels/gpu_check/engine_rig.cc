@@ -13,9 +13,6 @@ constexpr Incarnation kPrefill(1);
 constexpr Incarnation kDecode(2);
 constexpr int64_t kPatienceUs = 600'000'000 * int64_t{kPatienceFactor};
 constexpr int kNumIdleWaits = 1000 * kPatienceFactor;  // of 10 ms
-// Of one launch, as a worker's (src/worker/kv_parts.cc).
-constexpr size_t kPullBytes = size_t{32} << 20;
-constexpr size_t kTinyPullSlices = 4;
 
 }  // namespace
 
@@ -104,8 +101,6 @@ absl::StatusOr<std::unique_ptr<KvTransport>> EnginePair::Attach(const ModelRig& 
                                                                 const KvStore& kv,
                                                                 Incarnation incarnation) {
   BATON_ASSIGN_OR_RETURN(std::unique_ptr<Accelerator> own, device->Share());
-  const size_t slices =
-      device->kind() == DeviceKind::kSimt ? kTinyPullSlices : kPullBytes / kv.layout().SliceBytes();
   LocalWorker worker;
   worker.worker_id = fmt::format("engine-{}", incarnation.value());
   worker.incarnation = incarnation;
@@ -113,7 +108,7 @@ absl::StatusOr<std::unique_ptr<KvTransport>> EnginePair::Attach(const ModelRig& 
   worker.dials = incarnation == kPrefill;
   BATON_ASSIGN_OR_RETURN(worker.puller,
                          SlicePuller::Create({own.get(), rig.kernels(), kv.memory()},
-                                             /*num_slots=*/1, static_cast<uint32_t>(slices)));
+                                             /*num_slots=*/1, SlicesOfPull(*own, kv.layout())));
   transport_devices_.push_back(std::move(own));
   return hub_.Attach(std::move(worker));
 }
