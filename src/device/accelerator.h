@@ -60,9 +60,9 @@ class Accelerator {
   virtual void MakeCurrent() = 0;
   // A cudaStream_t, or null where the device has no streams.
   virtual void* stream() const = 0;
-  // Another accelerator of the same device, for another thread: with a stream of its own, which
-  // nothing orders with this one's. Memory of one may be used by both, and is freed by the one that
-  // allocated it. Either may go first. Internal when the device refuses a stream.
+  // Another accelerator of the same device, for another thread: with a stream of its own, as one of
+  // CreateStream. Memory of one may be used by both, and is freed by the one that allocated it.
+  // Either may go first. Internal when the device refuses a stream.
   virtual absl::StatusOr<std::unique_ptr<Accelerator>> Share() = 0;
   // As Share, for a second worker on this device: where it can be divided, stream() of each runs on
   // processors of its own from now on: a quarter of them is the new one's, which is for work that
@@ -149,7 +149,8 @@ class Accelerator {
   virtual void DestroyGraph(void* /*graph*/) {}
 
   // One more in-order stream: a cudaStream_t, or a HostStream* where the device has no streams.
-  // Nothing orders it with stream(). Nothing may be under way in it when it is destroyed.
+  // Nothing orders it with stream(), before whose kernels its own get free processors. Nothing may
+  // be under way in it when it is destroyed.
   virtual absl::StatusOr<void*> CreateStream() = 0;
   virtual void DestroyStream(void* stream) = 0;
   // A mark that can be put behind what is in a stream.

@@ -33,6 +33,26 @@ GreenTable FindGreenTable() {
 
 cudaStream_t StreamOf(void* stream) { return static_cast<cudaStream_t>(stream); }
 
+// Of the stream that computes a model: the least, and the default.
+constexpr int kModelPriority = 0;
+
+// Numerically the smallest of the current GPU; 0, as the other, where it has no priorities.
+absl::StatusOr<int> GreatestPriority() {
+  int least = 0;
+  int greatest = 0;
+  BATON_RETURN_IF_ERROR(FromCuda("cudaDeviceGetStreamPriorityRange",
+                                 cudaDeviceGetStreamPriorityRange(&least, &greatest)));
+  return greatest;
+}
+
+absl::StatusOr<void*> MakeStream(int priority) {
+  cudaStream_t stream = nullptr;
+  BATON_RETURN_IF_ERROR(
+      FromCuda("cudaStreamCreateWithPriority",
+               cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, priority)));
+  return stream;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<CudaDevice>> CudaDevice::Open(int ordinal, CodeCheck check_code) {
@@ -61,7 +81,7 @@ absl::StatusOr<std::unique_ptr<CudaDevice>> CudaDevice::Open(int ordinal, CodeCh
                                      FormatSize(properties.totalGlobalMem));
   device->num_sms_ = static_cast<uint32_t>(properties.multiProcessorCount);
   device->arithmetic_ = GpuArithmetic({properties.major, properties.minor});
-  BATON_ASSIGN_OR_RETURN(device->stream_, device->CreateStream());
+  BATON_ASSIGN_OR_RETURN(device->stream_, MakeStream(kModelPriority));
   return device;
 }
 
@@ -106,15 +126,7 @@ absl::StatusOr<std::unique_ptr<Accelerator>> CudaDevice::Split() {
   if (divided.ok()) return device;
   BATON_LOG_WARN("GPU {} cannot be divided between its workers, they take turns: {}", ordinal_,
                  std::string(divided.message()));
-  int least = 0;
-  int greatest = 0;
-  BATON_RETURN_IF_ERROR(FromCuda("cudaDeviceGetStreamPriorityRange",
-                                 cudaDeviceGetStreamPriorityRange(&least, &greatest)));
-  cudaStream_t stream = nullptr;
-  BATON_RETURN_IF_ERROR(
-      FromCuda("cudaStreamCreateWithPriority",
-               cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, greatest)));
-  device->stream_ = stream;
+  BATON_ASSIGN_OR_RETURN(device->stream_, device->CreateStream());
   return device;
 }
 
@@ -307,11 +319,11 @@ void CudaDevice::DestroyGraph(void* graph) {
   (void)cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(graph));
 }
 
+// What is put there takes microseconds, and a peer or a client waits for it: among equals its ctas
+// would queue behind all those of a prompt's products.
 absl::StatusOr<void*> CudaDevice::CreateStream() {
-  cudaStream_t stream = nullptr;
-  BATON_RETURN_IF_ERROR(FromCuda("cudaStreamCreateWithFlags",
-                                 cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking)));
-  return stream;
+  BATON_ASSIGN_OR_RETURN(const int greatest, GreatestPriority());
+  return MakeStream(greatest);
 }
 
 void CudaDevice::DestroyStream(void* stream) { (void)cudaStreamDestroy(StreamOf(stream)); }
