@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -81,6 +82,19 @@ TEST_F(CudaSharedMemoryTest, WhatIsExportedIsReadWhereItIsImported) {
   EXPECT_FALSE(peer_->Owns(begin_));
   peer_->Free(*mapped);
   EXPECT_FALSE(peer_->Owns(*mapped));
+  EXPECT_EQ(driver_.alive(), kOneRegion);
+}
+
+TEST_F(CudaSharedMemoryTest, WhereNothingIsReadableOnlyAnImportIsWritable) {
+  const UniqueFd fd = MakeExported();
+  std::memset(begin_, 0x5A, kBytes);
+  driver_.refuses_read_only = true;
+  const StatusOr<const std::byte*> mapped = peer_->Import(fd, kBytes);
+  ASSERT_TRUE(mapped.ok()) << mapped.status();
+  EXPECT_EQ((*mapped)[kBytes - 1], std::byte{0x5A});
+  EXPECT_EQ(driver_.AccessAt(*mapped), CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+  EXPECT_EQ(std::count(driver_.calls.begin(), driver_.calls.end(), "cuMemSetAccess"), 2);
+  peer_->Free(*mapped);
   EXPECT_EQ(driver_.alive(), kOneRegion);
 }
 
@@ -200,8 +214,8 @@ TEST_F(CudaSharedMemoryTest, AnImportThatFailsIsUndone) {
       {"cuMemGetAllocationPropertiesFromHandle", {"cuMemRelease"}},
       {"cuMemAddressReserve", {"cuMemRelease"}},
       {"cuMemMap", {"cuMemAddressFree", "cuMemRelease"}},
-      // A GPU that cannot reach that memory.
-      {"cuMemSetAccess", {"cuMemUnmap", "cuMemAddressFree", "cuMemRelease"}}};
+      // A GPU that cannot reach that memory, neither for reading nor for writing too.
+      {"cuMemSetAccess", {"cuMemSetAccess", "cuMemUnmap", "cuMemAddressFree", "cuMemRelease"}}};
   std::vector<std::string> done;
   for (const Failure& failure : failures) {
     driver_.calls.clear();

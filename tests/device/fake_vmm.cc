@@ -91,6 +91,7 @@ CUresult FakeVmm::SetAccess(CUdeviceptr address, size_t size, const CUmemAccessD
     return CUDA_ERROR_INVALID_VALUE;
   }
   const bool writes = access.flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+  if (refuses_read_only && !writes) return CUDA_ERROR_NOT_SUPPORTED;
   mprotect(At(address), size, PROT_READ | (writes ? PROT_WRITE : 0));
   found->second.access[access.location.id] = access.flags;
   return CUDA_SUCCESS;

@@ -33,6 +33,7 @@ class FakeVmm {
   // Faults: what a call gives instead of doing anything; attributes that the GPU has not.
   std::map<std::string, CUresult> fails;
   std::set<int> lacks;
+  bool refuses_read_only = false;  // access for reading only
   // Where the next allocation is.
   CUmemLocationType location = CU_MEM_LOCATION_TYPE_DEVICE;
 

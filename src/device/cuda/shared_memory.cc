@@ -91,9 +91,22 @@ absl::StatusOr<std::byte*> CudaSharedMemory::Map(const Region& region, CUmemAcce
     if (i > 0) descriptions[i].location.id = others[i - 1];
     descriptions[i].flags = access;
   }
-  status = FromDriver(
-      "cuMemSetAccess",
-      driver_.cuMemSetAccess(address, region.size_bytes, descriptions.data(), descriptions.size()));
+  const auto set_access = [&] {
+    return FromDriver("cuMemSetAccess",
+                      driver_.cuMemSetAccess(address, region.size_bytes, descriptions.data(),
+                                             descriptions.size()));
+  };
+  status = set_access();
+  // A driver may know no memory of a GPU that is readable only.
+  if (!status.ok() && access == CU_MEM_ACCESS_FLAGS_PROT_READ) {
+    const Status refused = status;
+    for (CUmemAccessDesc& one : descriptions) one.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+    status = set_access();
+    if (status.ok()) {
+      BATON_LOG_WARN("GPU {} maps another process's memory for writing too, not only reading: {}",
+                     ordinal_, std::string(refused.message()));
+    }
+  }
   if (!status.ok()) {
     Free(begin);
     return status;

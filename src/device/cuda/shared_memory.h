@@ -7,8 +7,9 @@
 //
 // Invariants
 //  1. Each mapping has addresses of its own, a multiple of granularity() long.
-//  2. An imported mapping is readable only. That is a guard rail: who has the descriptor could map
-//     it for writing, so processes that share one trust each other.
+//  2. An imported mapping is readable only where the driver can have it so; else one line of the
+//     log says that it is not. That is a guard rail: who has the descriptor could map it for
+//     writing, so processes that share one trust each other.
 #ifndef BATON_SRC_DEVICE_CUDA_SHARED_MEMORY_H_
 #define BATON_SRC_DEVICE_CUDA_SHARED_MEMORY_H_
 
@@ -57,7 +58,8 @@ class CudaSharedMemory {
   CUmemAllocationProp Properties() const;
   Status FromDriver(std::string_view what, CUresult result) const;
   size_t Rounded(size_t size_bytes) const;
-  // Takes `handle`; the region's address. `others` are GPUs beside this one.
+  // Takes `handle`; the region's address. `others` are GPUs beside this one. Memory that cannot be
+  // readable only is writable.
   absl::StatusOr<std::byte*> Map(const Region& region, CUmemAccess_flags access,
                                  std::span<const int> others = {});
 
