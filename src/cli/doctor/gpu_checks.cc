@@ -49,7 +49,10 @@ HostCheck CheckDriver(const GpuFacts& gpu, const HostNeeds& needs) {
                      : AsWarning(check, gpu.driver_error, install);
   }
   if (gpu.cuda_version < kOldestCuda) {
-    return AsWarning(check, CudaText(gpu.cuda_version) + ", 13.0 is wanted", install);
+    // The runtime that is built in refuses such a driver: nothing runs on the GPU.
+    const std::string value =
+        CudaText(gpu.cuda_version) + ", older than 13.0: the GPU cannot be used";
+    return is_wanted ? AsProblem(check, value, install) : AsWarning(check, value, install);
   }
   return AsOk(check, CudaText(gpu.cuda_version));
 }

@@ -287,8 +287,13 @@ TEST(HostChecksTest, Gpus) {
          host.facts.gpu.driver_error = "libcuda.so.1 is not there";
          host.needs.device = "cuda";
        }},
-      {"gpu_driver", Verdict::kWarning, "CUDA 12.4",
+      {"gpu_driver", Verdict::kWarning, "CUDA 12.4, older than 13.0: the GPU cannot be used",
        [](Host& host) { host.facts.gpu.cuda_version = 12040; }},
+      {"gpu_driver", Verdict::kProblem, "CUDA 12.4, older than 13.0: the GPU cannot be used",
+       [](Host& host) {
+         host.facts.gpu.cuda_version = 12040;
+         host.needs.device = "cuda";
+       }},
       {"gpu_driver", Verdict::kNotApplicable, "static",
        [](Host& host) { host.facts.gpu.program_is_static = true; }},
       {"gpus", Verdict::kOk, "2 x NVIDIA H200, 141 GiB, sm_90", [](Host&) {}},
