@@ -32,20 +32,24 @@ absl::StatusOr<ComputeDevice> OpenSimt() { return CheckDeviceInBuild(DeviceKind:
 
 #ifdef BATON_HAVE_CUDA
 constexpr bool kHasCuda = true;
-// A GPU waits there for what the host gives to the others: no launch may wait for a GPU.
+// Work in a stream waits for what the host gives to other streams, or for another process: no
+// launch may wait for a GPU. Asked before this process's first use of the driver, which reads both.
 absl::Status LetLaunchesReturnAtOnce() {
   const char* const blocking = std::getenv("CUDA_LAUNCH_BLOCKING");
   if (blocking != nullptr && *blocking != 0 && std::string_view(blocking) != "0") {
     return FailedPrecondition(
-        "CUDA_LAUNCH_BLOCKING is set, and then ranks wait for one another for ever; unset it");
+        "CUDA_LAUNCH_BLOCKING is set, and then what waits for another rank or for a peer by NCCL "
+        "may wait for ever; unset it");
   }
-  // A kernel that is loaded when it is first launched may wait for other GPUs.
+  // A kernel that is loaded when it is first launched may wait for all that runs on the GPUs, so
+  // for a peer that is gone. This costs the time and the memory of all kernels' code at the start,
+  // those of NCCL included; not measured.
   ::setenv("CUDA_MODULE_LOADING", "EAGER", /*overwrite=*/1);
   return absl::OkStatus();
 }
 
-absl::StatusOr<ComputeDevice> OpenCuda(uint32_t num_ranks) {
-  if (num_ranks > 1) BATON_RETURN_IF_ERROR(LetLaunchesReturnAtOnce());
+absl::StatusOr<ComputeDevice> OpenCuda(uint32_t num_ranks, bool awaits_others) {
+  if (num_ranks > 1 || awaits_others) BATON_RETURN_IF_ERROR(LetLaunchesReturnAtOnce());
   BATON_ASSIGN_OR_RETURN(std::unique_ptr<CudaDevice> device,
                          CudaDevice::Open(0, cuda::gpu::Kernels().check_code));
   ComputeDevice out{std::move(device), &cuda::gpu::Kernels()};
@@ -68,20 +72,22 @@ absl::StatusOr<ComputeDevice> OpenCuda(uint32_t num_ranks) {
 }
 #else
 constexpr bool kHasCuda = false;
-absl::StatusOr<ComputeDevice> OpenCuda(uint32_t /*num_ranks*/) {
+absl::StatusOr<ComputeDevice> OpenCuda(uint32_t /*num_ranks*/, bool /*awaits_others*/) {
   return CheckDeviceInBuild(DeviceKind::kCuda);
 }
 #endif
 
-absl::StatusOr<ComputeDevice> Open(DeviceKind kind, uint32_t num_ranks) {
+absl::StatusOr<ComputeDevice> Open(DeviceKind kind, uint32_t num_ranks, bool awaits_others) {
   if (kind == DeviceKind::kSimt) return OpenSimt();
   const bool is_auto = kind == DeviceKind::kUnspecified;
   if (kind == DeviceKind::kCpu && num_ranks > 1) {
     return InvalidArgument("the processor computes a model whole, not in {} ranks", num_ranks);
   }
-  if (kind == DeviceKind::kCuda || (is_auto && num_ranks > 1)) return OpenCuda(num_ranks);
+  if (kind == DeviceKind::kCuda || (is_auto && num_ranks > 1)) {
+    return OpenCuda(num_ranks, awaits_others);
+  }
   if (is_auto && kHasCuda) {
-    absl::StatusOr<ComputeDevice> gpu = OpenCuda(num_ranks);
+    absl::StatusOr<ComputeDevice> gpu = OpenCuda(num_ranks, awaits_others);
     if (gpu.ok()) return gpu;
     BATON_LOG_WARN("{}; computing on the processor", std::string(gpu.status().message()));
   }
@@ -104,8 +110,9 @@ std::vector<Accelerator*> ComputeDevice::accelerators() const {
   return all;
 }
 
-absl::StatusOr<ComputeDevice> OpenComputeDevice(DeviceKind kind, uint32_t num_ranks) {
-  BATON_ASSIGN_OR_RETURN(ComputeDevice device, Open(kind, num_ranks));
+absl::StatusOr<ComputeDevice> OpenComputeDevice(DeviceKind kind, uint32_t num_ranks,
+                                                bool awaits_others) {
+  BATON_ASSIGN_OR_RETURN(ComputeDevice device, Open(kind, num_ranks, awaits_others));
   if (num_ranks > 1) device.gate = std::make_unique<LaunchGate>();
   return device;
 }

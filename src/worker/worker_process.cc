@@ -154,7 +154,8 @@ Status WorkerProcess::Parts::LoadWeights(const GgufFile& file) {
   const bool needs_cpu = is_auto && config.kv_dtype == KvDtype::kF32;
   const bool needs_device = config.kv_dtype == KvDtype::kFp8;
   StatusOr<ComputeDevice> opened =
-      OpenComputeDevice(needs_cpu ? DeviceKind::kCpu : config.device, config.num_ranks);
+      OpenComputeDevice(needs_cpu ? DeviceKind::kCpu : config.device, config.num_ranks,
+                        /*awaits_others=*/config.transport == TransportKind::kNccl);
   if (!opened.ok() && config.num_ranks > 1) {
     return WithPrefix(opened.status(), fmt::format("--tensor-parallel {}", config.num_ranks));
   }

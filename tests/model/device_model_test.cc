@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -297,6 +299,29 @@ TEST(DeviceModelLoadTest, AKindThatIsNotInThisBuildIsNamed) {
     EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
     EXPECT_THAT(std::string(status.message()), HasSubstr("--device cuda is not in this build"));
   }
+#endif
+}
+
+// With or without a GPU: what the process asks of the driver comes first.
+TEST(DeviceModelLoadTest, WhereWorkWaitsForOthersNoLaunchMayWaitForTheGpu) {
+#ifndef BATON_HAVE_CUDA
+  GTEST_SKIP() << "this build has no CUDA";
+#else
+  unsetenv("CUDA_MODULE_LOADING");
+  setenv("CUDA_LAUNCH_BLOCKING", "1", 1);
+  for (const auto& [num_ranks, awaits_others] : {std::pair{2u, false}, {1u, true}}) {
+    const absl::Status status =
+        OpenComputeDevice(DeviceKind::kCuda, num_ranks, awaits_others).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_THAT(std::string(status.message()), HasSubstr("CUDA_LAUNCH_BLOCKING is set"));
+    EXPECT_EQ(std::getenv("CUDA_MODULE_LOADING"), nullptr);
+  }
+  unsetenv("CUDA_LAUNCH_BLOCKING");
+  (void)OpenComputeDevice(DeviceKind::kCuda);
+  EXPECT_EQ(std::getenv("CUDA_MODULE_LOADING"), nullptr);
+  (void)OpenComputeDevice(DeviceKind::kCuda, /*num_ranks=*/1, /*awaits_others=*/true);
+  EXPECT_STREQ(std::getenv("CUDA_MODULE_LOADING"), "EAGER");
+  unsetenv("CUDA_MODULE_LOADING");
 #endif
 }
 

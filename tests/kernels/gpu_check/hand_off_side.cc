@@ -68,7 +68,8 @@ StatusOr<std::unique_ptr<HandOffSide>> HandOffSide::Open(const SideOptions& opti
   std::unique_ptr<HandOffSide> side(new HandOffSide(options));
   BATON_ASSIGN_OR_RETURN(
       side->device_, OpenComputeDevice(options.on_runner ? DeviceKind::kSimt : DeviceKind::kCuda,
-                                       options.num_ranks));
+                                       options.num_ranks,
+                                       /*awaits_others=*/options.kind == TransportKind::kNccl));
   side->device()->MakeCurrent();
   BATON_RETURN_IF_ERROR(side->MakePool());
   BATON_RETURN_IF_ERROR(options.kind == TransportKind::kNccl ? side->MakeNccl() : side->MakeIpc());
