@@ -37,7 +37,8 @@ struct DeviceBody {
   bool is_gpu;
   // Unavailable when there is no device.
   absl::Status (*open)(DeviceInfo* info);
-  absl::Status (*allocate)(size_t bytes, void** memory);  // aligned to 256, poisoned with 0xFF
+  // Aligned to 256, poisoned with 0xFF. Poison and copies are there for kernels of any stream.
+  absl::Status (*allocate)(size_t bytes, void** memory);
   void (*release)(void* memory);
   absl::Status (*copy_in)(void* to_device, const void* from, size_t bytes);
   // Waits for everything launched before; says what went wrong in it.

@@ -30,16 +30,25 @@ absl::Status Open(DeviceInfo* info) {
   return absl::OkStatus();
 }
 
+// What the runtime's own stream was given may be under way when the call returns, a copy from
+// memory that is not pinned too, and streams of an Accelerator do not wait for it.
+absl::Status Settle() {
+  return FromCuda("the GPU's own stream", cudaStreamSynchronize(cudaStreamLegacy));
+}
+
 absl::Status Allocate(size_t bytes, void** memory) {
   absl::Status status = FromCuda("cudaMalloc", cudaMalloc(memory, bytes > 0 ? bytes : 1));
   if (status.ok()) status = FromCuda("cudaMemset", cudaMemset(*memory, 0xFF, bytes));
+  if (status.ok()) status = Settle();
   return status;
 }
 
 void Release(void* memory) { cudaFree(memory); }
 
 absl::Status CopyIn(void* to_device, const void* from, size_t bytes) {
-  return FromCuda("copy to the GPU", cudaMemcpy(to_device, from, bytes, cudaMemcpyHostToDevice));
+  const absl::Status status =
+      FromCuda("copy to the GPU", cudaMemcpy(to_device, from, bytes, cudaMemcpyHostToDevice));
+  return status.ok() ? Settle() : status;
 }
 
 absl::Status CopyOut(void* to, const void* from_device, size_t bytes) {
