@@ -302,6 +302,9 @@ absl::Status AddPair(const StageInput& input, const Asked& asked, Report& report
   const std::string name = "engines of a divided GPU == model";
   const auto rig = ModelRig::Create(input, PairSizeFor(input.is_tiny));
   if (!rig.ok()) return AddOutcome(name, rig.status(), report);
+  if (const absl::Status split = (*rig)->CheckSplit(); !split.ok()) {
+    return report.Add({name, Verdict::kNotRun, std::string(split.message())});
+  }
   const auto pair = EnginePair::Start(**rig, SchedulerFor(input.is_tiny));
   if (!pair.ok()) return AddOutcome(name, pair.status(), report);
   const absl::StatusOr<std::string> same = CheckHandedOver(**rig, **pair, asked);

@@ -247,13 +247,8 @@ absl::StatusOr<std::string> CheckDivided(const StageInput& input, const ExactSiz
 // One GPU as --colocate divides it: a prompt on the larger part, whose layers are copied while the
 // next ones are computed; then decode on the smaller part. Each has the bits of the larger part
 // alone, where nothing is read before the end.
-absl::StatusOr<std::string> CheckColocated(const StageInput& input, const ExactSize& size) {
+absl::StatusOr<std::string> CheckColocated(ModelRig* rig, const ExactSize& size) {
   const uint32_t num_blocks = BlocksFor(size.prompt + size.decoded);
-  const RigSize rig_size = {.max_rows = std::max(size.prompt, 80u),
-                            .max_context = num_blocks * kShapeBlockSize,
-                            .num_blocks = 2 * num_blocks,
-                            .is_split = true};
-  BATON_ASSIGN_OR_RETURN(const std::unique_ptr<ModelRig> rig, ModelRig::Create(input, rig_size));
   const ModelConfig& config = rig->model().config();
   Life alone = {
       SomeBlocks(*rig, num_blocks, 0, 1), RandomTokens(size.prompt, config.vocab_size, 13), {}};
@@ -291,6 +286,21 @@ absl::StatusOr<std::string> CheckColocated(const StageInput& input, const ExactS
   BATON_ASSIGN_OR_RETURN(const std::string same, Same(shared.logits, alone.logits, "logits"));
   return fmt::format("{}, {} bytes copied by layers, {} and {} multiprocessors", same,
                      stored.size(), rig->device().num_sms(), rig->second_device()->num_sms());
+}
+
+absl::Status AddColocated(const StageInput& input, const ExactSize& size, Report& report) {
+  const std::string name = "divided GPU, layers read at once == alone";
+  const uint32_t num_blocks = BlocksFor(size.prompt + size.decoded);
+  const absl::StatusOr<std::unique_ptr<ModelRig>> rig =
+      ModelRig::Create(input, {.max_rows = std::max(size.prompt, 80u),
+                               .max_context = num_blocks * kShapeBlockSize,
+                               .num_blocks = 2 * num_blocks,
+                               .is_split = true});
+  if (!rig.ok()) return AddOutcome(name, rig.status(), report);
+  if (const absl::Status split = (*rig)->CheckSplit(); !split.ok()) {
+    return report.Add({name, Verdict::kNotRun, std::string(split.message())});
+  }
+  return AddOutcome(name, CheckColocated(rig->get(), size), report);
 }
 
 // ---- Steps that are timed.
@@ -388,8 +398,7 @@ absl::Status CheckModel(const StageInput& input, Report& report) {
   }
   BATON_RETURN_IF_ERROR(
       AddOutcome("2 ranks: recorded, in pieces == whole", CheckDivided(input, exact), report));
-  BATON_RETURN_IF_ERROR(AddOutcome("divided GPU, layers read at once == alone",
-                                   CheckColocated(input, exact), report));
+  BATON_RETURN_IF_ERROR(AddColocated(input, exact, report));
   BATON_RETURN_IF_ERROR(AddSteps(input, **rig, report));
   rig->reset();  // its memory is needed
   BATON_RETURN_IF_ERROR(CheckFastMode(input, report));

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <utility>
 
+#include "tests/kernels/gpu_check/divided_sms.h"
 #include "tests/test_seed.h"
 
 namespace baton::gpu_check {
@@ -89,6 +90,7 @@ absl::StatusOr<std::unique_ptr<ModelRig>> ModelRig::Create(const StageInput& inp
   std::unique_ptr<ModelRig> rig(new ModelRig(input));
   BATON_ASSIGN_OR_RETURN(
       rig->device_, OpenComputeDevice(input.body.is_gpu ? DeviceKind::kCuda : DeviceKind::kSimt));
+  rig->num_sms_ = rig->device_.accelerator->num_sms();
   if (size.is_split) {
     BATON_ASSIGN_OR_RETURN(rig->second_device_, rig->device_.accelerator->Split());
   }
@@ -122,6 +124,13 @@ absl::StatusOr<std::unique_ptr<ModelRig>> ModelRig::Create(const StageInput& inp
   BATON_ASSIGN_OR_RETURN(rig->kv_, KvStore::OnDevice(ranks, rig->device_.kernels,
                                                      rig->model_->layout(), size.num_blocks));
   return rig;
+}
+
+absl::Status ModelRig::CheckSplit() const {
+  if (!input_.body.is_gpu) return absl::OkStatus();
+  return CheckDividedSms({.whole = num_sms_,
+                          .first = device_.accelerator->num_sms(),
+                          .second = second_device_->num_sms()});
 }
 
 struct ModelRig::Lowered {

@@ -51,6 +51,9 @@ class ModelRig {
   static absl::StatusOr<std::unique_ptr<ModelRig>> Create(const StageInput& input,
                                                           const RigSize& size);
 
+  // Of a rig that is split: FailedPrecondition where a GPU was not divided. The runner never is.
+  absl::Status CheckSplit() const;
+
   // Has the model record its decode steps from now on.
   absl::Status Prepare() { return model_->Prepare(kv_->view()); }
   // One Forward; the logits of each chunk's last row [chunks][vocab].
@@ -97,6 +100,7 @@ class ModelRig {
 
   const StageInput& input_;
   ComputeDevice device_;
+  uint32_t num_sms_ = 0;  // of the whole device
   std::unique_ptr<Accelerator> second_device_;
   uint32_t next_seed_ = 1;
   std::unique_ptr<DeviceModel> model_;

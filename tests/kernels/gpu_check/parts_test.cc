@@ -12,6 +12,7 @@
 #include "gtest/gtest.h"
 
 #include "tests/kernels/gpu_check/clock_log.h"
+#include "tests/kernels/gpu_check/divided_sms.h"
 #include "tests/kernels/gpu_check/limits.h"
 #include "tests/kernels/gpu_check/program.h"
 #include "tests/kernels/gpu_check/report.h"
@@ -141,6 +142,18 @@ TEST_F(PartsTest, ALimitIsTheLongerOfReadingAndComputing) {
   EXPECT_DOUBLE_EQ((MeasuredLimits{.copy_bytes_per_s = 4e12}.CopyLimitUs(8e9)), 2'000);
   EXPECT_EQ(limits.CopyLimitUs(8e9), 0);
   EXPECT_EQ((MeasuredLimits{.read_bytes_per_s = 4e12}.LimitUs(8e9, 1)), 0);
+}
+
+TEST_F(PartsTest, AGpuIsDividedWhenBothPartsAreOfIt) {
+  EXPECT_TRUE(CheckDividedSms({.whole = 132, .first = 100, .second = 32}).ok());
+  EXPECT_TRUE(CheckDividedSms({.whole = 132, .first = 96, .second = 32}).ok());
+  for (const DividedSms& sms :
+       {DividedSms{132, 132, 132}, {132, 101, 32}, {132, 0, 32}, {132, 100, 0}}) {
+    const absl::Status status = CheckDividedSms(sms);
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  }
+  EXPECT_THAT(std::string(CheckDividedSms({132, 132, 132}).message()),
+              HasSubstr("not divided, 132 and 132 of 132 multiprocessors"));
 }
 
 TEST_F(PartsTest, LimitsComeFromTheirStagesFile) {
