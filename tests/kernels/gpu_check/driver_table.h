@@ -31,6 +31,12 @@ namespace baton::gpu_check {
   X(cuMemCreate)                     \
   X(cuMemRelease)                    \
   X(cuMemExportToShareableHandle)    \
+  X(cuMemImportFromShareableHandle)  \
+  X(cuMemAddressReserve)             \
+  X(cuMemAddressFree)                \
+  X(cuMemMap)                        \
+  X(cuMemUnmap)                      \
+  X(cuMemSetAccess)                  \
   X(cuGetErrorName)                  \
   O(cuDeviceGetDevResource)          \
   O(cuGreenCtxCreate)

@@ -1,11 +1,23 @@
 // A libcuda.so.1 with one device, to run gpu_check's stage 0 where there is no driver. It has what
 // must be there and nothing of what may be missing. $FAKE_DRIVER_LACKS "memory": no exported
-// memory.
+// memory; "read only": none that is only read.
 #include <cuda.h>
+#include <fcntl.h>
 #include <unistd.h>
 
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <string_view>
+
+namespace {
+
+bool Lacks(std::string_view what) {
+  const char* const lacks = std::getenv("FAKE_DRIVER_LACKS");
+  return lacks != nullptr && lacks == what;
+}
+
+}  // namespace
 
 extern "C" {
 
@@ -55,13 +67,34 @@ CUresult cuMemGetAllocationGranularity(size_t* bytes, const CUmemAllocationProp*
 CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t, const CUmemAllocationProp*,
                      unsigned long long) {
   *handle = 1;
-  return std::getenv("FAKE_DRIVER_LACKS") != nullptr ? CUDA_ERROR_NOT_SUPPORTED : CUDA_SUCCESS;
+  return Lacks("memory") ? CUDA_ERROR_NOT_SUPPORTED : CUDA_SUCCESS;
 }
 CUresult cuMemRelease(CUmemGenericAllocationHandle) { return CUDA_SUCCESS; }
 CUresult cuMemExportToShareableHandle(void* handle, CUmemGenericAllocationHandle,
                                       CUmemAllocationHandleType, unsigned long long) {
   *static_cast<int*>(handle) = dup(0);
   return CUDA_SUCCESS;
+}
+CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle, void* fd,
+                                        CUmemAllocationHandleType) {
+  *handle = 2;
+  const auto number = static_cast<int>(reinterpret_cast<intptr_t>(fd));
+  return fcntl(number, F_GETFD) < 0 ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+}
+CUresult cuMemAddressReserve(CUdeviceptr* address, size_t, size_t, CUdeviceptr,
+                             unsigned long long) {
+  *address = 2 << 20;
+  return CUDA_SUCCESS;
+}
+CUresult cuMemAddressFree(CUdeviceptr, size_t) { return CUDA_SUCCESS; }
+CUresult cuMemMap(CUdeviceptr, size_t, size_t, CUmemGenericAllocationHandle handle,
+                  unsigned long long) {
+  return handle == 2 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+CUresult cuMemUnmap(CUdeviceptr, size_t) { return CUDA_SUCCESS; }
+CUresult cuMemSetAccess(CUdeviceptr, size_t, const CUmemAccessDesc* access, size_t) {
+  const bool is_refused = access->flags == CU_MEM_ACCESS_FLAGS_PROT_READ && Lacks("read only");
+  return is_refused ? CUDA_ERROR_NOT_SUPPORTED : CUDA_SUCCESS;
 }
 CUresult cuGetErrorName(CUresult result, const char** name) {
   *name = result == CUDA_ERROR_NOT_SUPPORTED ? "CUDA_ERROR_NOT_SUPPORTED" : nullptr;

@@ -2,13 +2,15 @@
 
 #ifdef BATON_GPU_CHECK_HAS_GPU
 #include <dlfcn.h>
-#include <unistd.h>
 
+#include <bit>
+#include <cstdint>
 #include <cstdlib>
 #include <utility>
 #include <vector>
 
 #include "src/base/status.h"
+#include "src/base/unique_fd.h"
 #include "tests/kernels/gpu_check/driver_table.h"
 #endif
 
@@ -69,24 +71,73 @@ absl::Status AddFeature(const DriverTable& driver, const char* name, CUresult re
   return report.Add(std::move(finding));
 }
 
-CUresult ExportMemory(const DriverTable& driver, CUdevice device) {
+constexpr auto kFileDescriptor = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+
+// A piece of memory as others get it: allocated here, and its descriptor.
+struct ExportedMemory {
+  size_t bytes = 0;
+  CUmemGenericAllocationHandle handle = 0;
+  UniqueFd fd;
+};
+
+// `exported->handle` stays 0 where nothing could be allocated.
+CUresult ExportMemory(const DriverTable& driver, CUdevice device, ExportedMemory* exported) {
   CUmemAllocationProp properties = {};
   properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
   properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, {device}};
-  properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-  size_t granularity = 0;
-  CUresult result = driver.cuMemGetAllocationGranularity(&granularity, &properties,
+  properties.requestedHandleTypes = kFileDescriptor;
+  CUresult result = driver.cuMemGetAllocationGranularity(&exported->bytes, &properties,
                                                          CU_MEM_ALLOC_GRANULARITY_MINIMUM);
   if (result != CUDA_SUCCESS) return result;
-  CUmemGenericAllocationHandle handle = 0;
-  result = driver.cuMemCreate(&handle, granularity, &properties, 0);
-  if (result != CUDA_SUCCESS) return result;
+  result = driver.cuMemCreate(&exported->handle, exported->bytes, &properties, 0);
+  if (result != CUDA_SUCCESS) {
+    exported->handle = 0;
+    return result;
+  }
   int descriptor = -1;
-  result = driver.cuMemExportToShareableHandle(&descriptor, handle,
-                                               CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
-  if (result == CUDA_SUCCESS) close(descriptor);
-  driver.cuMemRelease(handle);
+  result = driver.cuMemExportToShareableHandle(&descriptor, exported->handle, kFileDescriptor, 0);
+  if (result == CUDA_SUCCESS) exported->fd.reset(descriptor);
   return result;
+}
+
+// What was imported, at an address of its own that may be read only.
+CUresult MapToRead(const DriverTable& driver, CUdevice device, size_t bytes,
+                   CUmemGenericAllocationHandle imported) {
+  CUdeviceptr address = 0;
+  CUresult result = driver.cuMemAddressReserve(&address, bytes, 0, 0, 0);
+  if (result != CUDA_SUCCESS) return result;
+  result = driver.cuMemMap(address, bytes, 0, imported, 0);
+  if (result == CUDA_SUCCESS) {
+    CUmemAccessDesc access = {};
+    access.location = {CU_MEM_LOCATION_TYPE_DEVICE, {device}};
+    access.flags = CU_MEM_ACCESS_FLAGS_PROT_READ;
+    result = driver.cuMemSetAccess(address, bytes, &access, 1);
+    driver.cuMemUnmap(address, bytes);
+  }
+  driver.cuMemAddressFree(address, bytes);
+  return result;
+}
+
+CUresult ImportMemory(const DriverTable& driver, CUdevice device, const ExportedMemory& exported) {
+  CUmemGenericAllocationHandle imported = 0;
+  // The driver takes the number for a pointer.
+  const CUresult result = driver.cuMemImportFromShareableHandle(
+      &imported, std::bit_cast<void*>(static_cast<intptr_t>(exported.fd.get())), kFileDescriptor);
+  if (result != CUDA_SUCCESS) return result;
+  const CUresult mapped = MapToRead(driver, device, exported.bytes, imported);
+  driver.cuMemRelease(imported);
+  return mapped;
+}
+
+// Memory for other processes: as the one that has it, and as one that reads it.
+absl::Status AddSharedMemory(const DriverTable& driver, CUdevice device, Report& report) {
+  ExportedMemory exported;
+  const CUresult result = ExportMemory(driver, device, &exported);
+  const CUresult imported =
+      result == CUDA_SUCCESS ? ImportMemory(driver, device, exported) : result;
+  if (exported.handle != 0) driver.cuMemRelease(exported.handle);
+  BATON_RETURN_IF_ERROR(AddFeature(driver, "VMM export as fd", result, report));
+  return AddFeature(driver, "VMM import, read only", imported, report);
 }
 
 CUresult ShareMemory(const DriverTable& driver) {
@@ -114,8 +165,7 @@ absl::Status AddFeatures(const DriverTable& driver, CUdevice device, Report& rep
   if (result != CUDA_SUCCESS) {
     return report.Add({"context", Verdict::kFail, NameOf(driver, result)});
   }
-  BATON_RETURN_IF_ERROR(
-      AddFeature(driver, "VMM export as fd", ExportMemory(driver, device), report));
+  BATON_RETURN_IF_ERROR(AddSharedMemory(driver, device, report));
   BATON_RETURN_IF_ERROR(AddFeature(driver, "IPC handle", ShareMemory(driver), report));
   BATON_RETURN_IF_ERROR(
       AddFeature(driver, "SMs, which green contexts divide", AskForSms(driver, device), report));

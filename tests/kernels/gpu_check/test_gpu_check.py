@@ -204,7 +204,7 @@ class GpuCheckScript(unittest.TestCase):
         self.assertEqual(checks["driver"]["detail"], "CUDA 13000, 1 x Fake, 144384 MiB")
         self.assertEqual(checks["attributes"]["capability_major"], 9)
         self.assertEqual(checks["attributes"]["mps"], "error 1")
-        for name in ("VMM export as fd", "IPC handle"):
+        for name in ("VMM export as fd", "VMM import, read only", "IPC handle"):
             self.assertEqual(checks[name]["verdict"], "pass")
         self.assertEqual(checks["SMs, which green contexts divide"]["verdict"], "not run")
 
@@ -213,6 +213,9 @@ class GpuCheckScript(unittest.TestCase):
         self.assertEqual(code, 0, checks)
         self.assertEqual(checks["VMM export as fd"]["verdict"], "not run")
         self.assertEqual(checks["VMM export as fd"]["detail"], "CUDA_ERROR_NOT_SUPPORTED")
+        code, checks = self.run_stage_0_with_the_fake_driver(FAKE_DRIVER_LACKS="read only")
+        self.assertEqual((code, checks["VMM export as fd"]["verdict"]), (0, "pass"))
+        self.assertEqual(checks["VMM import, read only"]["detail"], "CUDA_ERROR_NOT_SUPPORTED")
 
     def test_the_program_starts_without_libraries_of_a_gpu(self):
         command = ["readelf", "-d", PROGRAM]
