@@ -402,7 +402,8 @@ absl::Status CheckModel(const StageInput& input, Report& report) {
   BATON_RETURN_IF_ERROR(AddSteps(input, **rig, report));
   rig->reset();  // its memory is needed
   BATON_RETURN_IF_ERROR(CheckFastMode(input, report));
-  // The last: a device that fails in an engine ends the process.
+  BATON_RETURN_IF_ERROR(CheckHostMemory(input, report));
+  // The last: a device that fails in an engine ends the process, as it does in its blocks.
   return CheckEngines(input, report);
 }
 

@@ -72,6 +72,8 @@ absl::Status CheckModel(const StageInput& input, Report& report);
 // Part of it: what bits that do not depend on the batch cost. Prompts by our own kernels and by
 // cuBLASLt, whose logits are within the bound.
 absl::Status CheckFastMode(const StageInput& input, Report& report);
+// Part of it: KV blocks and weights by way of pinned memory of the host.
+absl::Status CheckHostMemory(const StageInput& input, Report& report);
 // Part of it: what an engine makes of many requests at once, and what it adds to a step of its
 // model; two engines on the parts of one device, which hand prompts over, and how much of that is
 // waited for.

@@ -291,6 +291,8 @@ class GpuCheckScript(unittest.TestCase):
         self.assertGreater(len(checks["engine decode 2 x 70"]["samples_us"]), 2)
         self.assertEqual(len(checks["hand-over of 70 tokens"]["exposed_us"]), 1)
         self.assertEqual(checks["fast mode"]["verdict"], "not run")
+        self.assertIn("3 blocks of 65536 bytes", checks["KV through pinned arenas"]["detail"])
+        self.assertEqual(checks["weights through pinned buffers"]["detail"], "21496 bytes")
 
     def test_what_equal_bits_cost_is_told_where_cublaslt_is(self):
         code, checks = self.run_stage(5, "--cublaslt", CUBLASLT)
