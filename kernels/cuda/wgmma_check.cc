@@ -13,21 +13,24 @@
 namespace baton::cuda {
 namespace {
 
-constexpr uint32_t kRows = 128;        // of x: both warpgroups of a tile
+constexpr uint32_t kRows = 256;        // of x: two tiles
+constexpr uint32_t kTileRows = 128;    // both warpgroups of one
 constexpr uint32_t kColumns = 256;     // of w: the widest tile
 constexpr uint32_t kDepth = 520;       // three segments, the last of them ragged
 constexpr uint32_t kWholeDepth = 256;  // the first elements of the same memory: one segment
 static_assert(GemmSegments(kColumns, kDepth).num_segments == 3);
 static_assert(GemmSegments(kColumns, kWholeDepth).num_segments == 1);
 
-// A kernel of wgmma, and the depth of what it is asked for.
+// A kernel of wgmma, and what it is asked for: each has more than one tile on one SM, and more
+// stages than slots in its ring (4 to 6), so that slots and sums are used again.
 struct AskedKernel {
   GemmPath path;
+  uint32_t num_rows;
   uint32_t depth;
 };
-constexpr AskedKernel kAsked[] = {{GemmPath::kWgmma128, kDepth},
-                                  {GemmPath::kWgmma192, kDepth},
-                                  {GemmPath::kWgmma256, kWholeDepth}};
+constexpr AskedKernel kAsked[] = {{GemmPath::kWgmma128, kTileRows, kDepth},
+                                  {GemmPath::kWgmma192, kTileRows, kDepth},
+                                  {GemmPath::kWgmma256, kRows, kWholeDepth}};
 
 // Exponent fields of bf16 from which the rows of an operand are drawn, by row % 6. The sums of the
 // tiny ones are subnormal, those of the huge ones reach infinity.
@@ -103,16 +106,16 @@ absl::Status Multiply(const KernelTable& kernels, Accelerator& device, const Ope
   BATON_RETURN_IF_ERROR(kernels.gemm_bf16({.x = operands.x.as<Bf16>(),
                                            .w = operands.w.as<Bf16>(),
                                            .y_float = operands.y.as<float>(),
-                                           .m = kRows,
+                                           .m = kernel.num_rows,
                                            .n = kColumns,
                                            .k = kernel.depth,
                                            .path = kernel.path,
-                                           .num_sms = 1},  // a cta has more than one tile
+                                           .num_sms = 1},
                                           device.stream()));
   BATON_RETURN_IF_ERROR(device.CopyOut(operands.y_host.data(), operands.y.data(), bytes));
   BATON_RETURN_IF_ERROR(device.Wait());
-  y->resize(size_t{kRows} * kColumns);
-  std::memcpy(y->data(), operands.y_host.data(), bytes);
+  y->resize(size_t{kernel.num_rows} * kColumns);
+  std::memcpy(y->data(), operands.y_host.data(), y->size() * sizeof(uint32_t));
   return absl::OkStatus();
 }
 
@@ -124,8 +127,8 @@ absl::StatusOr<bool> CheckWgmma(const KernelTable& kernels, Accelerator& device)
   for (const AskedKernel& kernel : kAsked) {
     std::vector<uint32_t> expected;
     std::vector<uint32_t> got;
-    BATON_RETURN_IF_ERROR(
-        Multiply(kernels, device, operands, {GemmPath::kTile64, kernel.depth}, &expected));
+    BATON_RETURN_IF_ERROR(Multiply(kernels, device, operands,
+                                   {GemmPath::kTile64, kernel.num_rows, kernel.depth}, &expected));
     const absl::Status status = Multiply(kernels, device, operands, kernel, &got);
     if (status.code() == absl::StatusCode::kFailedPrecondition) {
       BATON_LOG_WARN("{} multiplies by mma.sync: {}", device.Describe(),
