@@ -6,7 +6,8 @@
 // who shares a descriptor trusts who gets it, because a GPU's importer chooses its own access.
 //
 // Threading: one thread at a time; another thread gets one of its own over the same memory (Share).
-// Each calls MakeCurrent before its first other call and before it puts work into the stream. What
+// Each calls MakeCurrent, which any thread may, before its first other call and before it puts work
+// into the stream. What
 // waits for others (a collective library) goes into a stream of its own (DeviceStream), so that it
 // holds up nothing else; events (DeviceEvent) tell without waiting how far a stream is.
 //

@@ -33,7 +33,8 @@ absl::StatusOr<ComputeDevice> OpenSimt() { return CheckDeviceInBuild(DeviceKind:
 #ifdef BATON_HAVE_CUDA
 constexpr bool kHasCuda = true;
 // Work in a stream waits for what the host gives to other streams, or for another process: no
-// launch may wait for a GPU. Asked before this process's first use of the driver, which reads both.
+// launch may wait for a GPU. Asked before this process's first use of the driver and
+// of NCCL, which read these.
 absl::Status LetLaunchesReturnAtOnce() {
   const char* const blocking = std::getenv("CUDA_LAUNCH_BLOCKING");
   if (blocking != nullptr && *blocking != 0 && std::string_view(blocking) != "0") {
@@ -45,6 +46,9 @@ absl::Status LetLaunchesReturnAtOnce() {
   // for a peer that is gone. This costs the time and the memory of all kernels' code at the start,
   // those of NCCL included; not measured.
   ::setenv("CUDA_MODULE_LOADING", "EAGER", /*overwrite=*/1);
+  // Another value, of the environment or of NCCL's file, makes each of its calls wait for the other
+  // side, whatever a communicator is asked to be.
+  ::setenv("NCCL_COMM_BLOCKING", "0", /*overwrite=*/1);
   return absl::OkStatus();
 }
 

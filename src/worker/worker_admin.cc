@@ -76,6 +76,8 @@ void WorkerAdmin::RegisterConnectionMetrics() {
   nccl_lost_total_ = registry_.AddCounter(
       {"baton_kv_nccl_peers_lost_total",
        "Peers given up for a time, because several communicators in a row delivered nothing."});
+  nccl_ending_ = registry_.AddGauge(
+      {"baton_kv_nccl_ending_communicators", "NCCL communicators that are being ended now."});
   for (size_t i = 1; i < kNumNcclDropReasons; ++i) {
     nccl_drops_total_[i] = registry_.AddCounter(
         {"baton_kv_nccl_drops_total",
@@ -118,6 +120,7 @@ void WorkerAdmin::RefreshNccl() {
   nccl_built_total_->Add(now.built - last_nccl_.built);
   nccl_batches_total_->Add(now.batches - last_nccl_.batches);
   nccl_lost_total_->Add(now.lost - last_nccl_.lost);
+  nccl_ending_->Set(static_cast<double>(now.ending));
   for (size_t i = 1; i < kNumNcclDropReasons; ++i) {
     nccl_drops_total_[i]->Add(now.dropped[i] - last_nccl_.dropped[i]);
   }

@@ -91,6 +91,7 @@ class WorkerAdmin {
   Counter* nccl_built_total_ = nullptr;
   Counter* nccl_batches_total_ = nullptr;
   Counter* nccl_lost_total_ = nullptr;
+  Gauge* nccl_ending_ = nullptr;
   std::array<Counter*, kNumNcclDropReasons> nccl_drops_total_{};  // none for kNone
   std::array<Counter*, kNumCloseReasons> closes_total_{};         // by CloseReason; none for kNone
   std::mutex refresh_mutex_;                                      // guards last_

@@ -94,6 +94,7 @@ class Loopback {
     std::memset(id, 0, sizeof(*id));
     std::memcpy(id, &fields, sizeof(fields));
     ids_.emplace(fields.cookie, std::move(file));
+    ++counts_.made_ids;
     return nccl::kSuccess;
   }
 
@@ -124,7 +125,7 @@ class Loopback {
   Result Put(Comm* comm, Operation operation, bool is_send) {
     std::unique_lock lock(mutex_);
     if (!comms_.contains(comm) || operation.stream == nullptr) return nccl::kInvalidArgument;
-    if (comm->Poll() != nccl::kSuccess) return nccl::kInvalidUsage;
+    if (comm->Poll() != nccl::kSuccess) return comm->Refuse();
     if (faults_.Draw(kCall, &counts_)) return nccl::kInternalError;
     if (faults_.Draw(kDelay, &counts_)) operation.not_before_us = NowUs() + faults_.delay_us;
     if (faults_.Draw(kHang, &counts_)) operation.stop_at = 0;
@@ -169,6 +170,7 @@ class Loopback {
   Result Finalize(Comm* comm) {
     std::lock_guard lock(mutex_);
     if (!comms_.contains(comm)) return nccl::kInvalidArgument;
+    if (comm->Poll() != nccl::kSuccess) return comm->Refuse();
     return comm->IsActive() ? nccl::kInvalidUsage : nccl::kSuccess;
   }
 

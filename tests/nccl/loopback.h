@@ -32,6 +32,7 @@ struct LoopbackCounts {
   uint64_t communicators = 0;  // that were neither aborted nor destroyed
   uint64_t operations = 0;     // that were put and have not ended
   uint64_t unique_ids = 0;     // that no rank of this process has used
+  uint64_t made_ids = 0;       // since the last loopback_configure
   uint64_t registrations = 0;  // of buffers
   uint64_t delays = 0;
   uint64_t errors = 0;

@@ -61,6 +61,11 @@ struct Comm {
   // The stream does not wait for what is left.
   void DropOperations();
   Result Poll() const;
+  // What NCCL does to one that is asked for something before it is ready: that is its error then.
+  Result Refuse() {
+    if (error == kSuccess) error = kInvalidArgument;
+    return kInvalidArgument;
+  }
   bool IsActive() const { return !sends.empty() || !receives.empty(); }
 
  private:

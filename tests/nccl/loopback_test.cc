@@ -73,7 +73,8 @@ TEST_F(LoopbackTest, ASideThatIsAloneIsNotBuilt) {
   std::vector<std::byte> bytes(8);
   HostStream stream;
   EXPECT_EQ(LoopbackTable().ncclSend(bytes.data(), 8, nccl::kUint8, 1, comm, &stream),
-            nccl::kInvalidUsage);
+            nccl::kInvalidArgument);
+  EXPECT_EQ(PollOnce(comm), nccl::kInvalidArgument) << "as NCCL's, it does not recover";
   EXPECT_EQ(LoopbackTable().ncclCommAbort(comm), nccl::kSuccess);
   EXPECT_EQ(LoopbackTable().ncclCommAbort(comm), nccl::kInvalidArgument) << "freed already";
 }

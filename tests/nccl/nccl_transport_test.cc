@@ -3,16 +3,19 @@
 // itself.
 #include "kvcache/transport/nccl/nccl_transport.h"
 
+#include <atomic>
 #include <chrono>
 #include <memory>
 #include <string>
 
+#include "absl/cleanup/cleanup.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 #include "kvcache/transport/nccl/nccl_message.h"
 #include "tests/kvcache/transport/test_rig.h"
 #include "tests/nccl/loopback_pair.h"
+#include "tests/patience.h"
 
 namespace baton::test {
 namespace {
@@ -59,6 +62,24 @@ class NcclTransportTest : public testing::Test {
     drop.reason = reason;
     drop.link = connect.link;
     Answer(drop);
+  }
+
+  // The plain peer has a place for the communicator that message i asks for, and joins the one that
+  // the next message starts.
+  nccl::Comm* AcceptConnect(size_t i) {
+    NcclMessage accept;
+    accept.kind = NcclMessageKind::kAccept;
+    accept.link = MessageAt(i).link;
+    accept.number = 100;
+    Answer(accept);
+    const NcclMessage start = MessageAt(i + 1);
+    EXPECT_EQ(start.kind, NcclMessageKind::kStart);
+    EXPECT_EQ(start.link, accept.link);
+    nccl::Config config = nccl_test::NonBlocking();
+    nccl::Comm* comm = nullptr;
+    EXPECT_EQ(nccl_test::LoopbackTable().ncclCommInitRankConfig(&comm, 2, start.id, 1, &config),
+              nccl::kInProgress);
+    return comm;
   }
 
   // What the plain peer got beside greetings.
@@ -116,56 +137,169 @@ TEST_F(NcclTransportTest, APeerThatSaysNothingHoldsNobodyUp) {
   for (uint64_t id = 1; id <= 5; ++id) ExpectTransferWorks(&p_, &d_, id);
 }
 
-TEST_F(NcclTransportTest, APeerThatGrantsNothingHoldsTwoBuffersAndNobodyUp) {
+// Of which the second is its once something has moved.
+TEST_F(NcclTransportTest, APeerThatGrantsNothingHoldsOneBufferAndNobodyUp) {
   rig_.tweak_nccl = [](NcclTransportOptions* options) {
     options->limits.slot_bytes = 4 * SmallLayout().SliceBytes();
   };
   MakeAll();
   OfferToPlain(40);
-  // The plain peer joins the communicator by itself, so that offers come.
-  const NcclMessage connect = MessageAt(0);
-  nccl::Config config = nccl_test::NonBlocking();
-  nccl::Comm* comm = nullptr;
-  ASSERT_EQ(nccl_test::LoopbackTable().ncclCommInitRankConfig(&comm, 2, connect.id, 1, &config),
-            nccl::kInProgress);
-  NcclMessage accept;
-  accept.kind = NcclMessageKind::kAccept;
-  accept.link = connect.link;
-  accept.number = 100;
-  Answer(accept);
-  EXPECT_EQ(MessageAt(1).kind, NcclMessageKind::kOffer);
+  nccl::Comm* const comm = AcceptConnect(0);
   EXPECT_EQ(MessageAt(2).kind, NcclMessageKind::kOffer);
   EXPECT_EQ(MessageAt(2).slices.size(), 4u) << "what its buffers hold";
   for (uint64_t id = 1; id <= 5; ++id) ExpectTransferWorks(&p_, &d_, id);
-  EXPECT_EQ(Messages().size(), 3u) << "a third buffer is not its";
+  EXPECT_EQ(Messages().size(), 3u) << "a second buffer is not its";
   nccl_test::LoopbackTable().ncclCommAbort(comm);
 }
 
 TEST_F(NcclTransportTest, CreditThatDoesNotComeEndsTheCommunicatorAndIsAskedForAgain) {
-  rig_.tweak_nccl = [](NcclTransportOptions* options) { options->timers.credit_us = 10'000; };
+  rig_.tweak_nccl = [](NcclTransportOptions* options) {
+    options->timers.build_us = 100'000 * kPatienceFactor;
+    options->timers.credit_us = 10'000;
+  };
   MakeAll();
   OfferToPlain(1);
-  const NcclMessage connect = MessageAt(0);
-  nccl::Config config = nccl_test::NonBlocking();
-  nccl::Comm* comm = nullptr;
-  ASSERT_EQ(nccl_test::LoopbackTable().ncclCommInitRankConfig(&comm, 2, connect.id, 1, &config),
-            nccl::kInProgress);
-  NcclMessage accept;
-  accept.kind = NcclMessageKind::kAccept;
-  accept.link = connect.link;
-  accept.number = 100;
-  Answer(accept);
-  EXPECT_EQ(MessageAt(1).kind, NcclMessageKind::kOffer);
-  const NcclMessage drop = MessageAt(2);
+  nccl::Comm* const comm = AcceptConnect(0);
+  EXPECT_EQ(MessageAt(2).kind, NcclMessageKind::kOffer);
+  const NcclMessage drop = MessageAt(3);
   EXPECT_EQ(drop.kind, NcclMessageKind::kDrop);
   EXPECT_EQ(drop.reason, NcclDropReason::kDeadline);
   EXPECT_TRUE(drop.by_sender);
-  const NcclMessage again = MessageAt(3);
+  const NcclMessage again = MessageAt(4);
   EXPECT_EQ(again.kind, NcclMessageKind::kConnect);
-  EXPECT_NE(again.link, connect.link);
+  EXPECT_NE(again.link, MessageAt(0).link);
   EXPECT_TRUE(
       nccl_test::Eventually([&] { return nccl_test::PollOnce(comm) == nccl::kRemoteError; }));
   nccl_test::LoopbackTable().ncclCommAbort(comm);
+}
+
+// NCCL's abort waits for whatever it waits for.
+std::atomic<bool> aborts_wait = false;
+const nccl::NcclTable& TableWhoseAbortsWait() {
+  static const nccl::NcclTable table = [] {
+    nccl::NcclTable waiting = nccl_test::LoopbackTable();
+    waiting.ncclCommAbort = [](nccl::Comm* comm) {
+      aborts_wait.wait(true);
+      return nccl_test::LoopbackTable().ncclCommAbort(comm);
+    };
+    return waiting;
+  }();
+  return table;
+}
+
+TEST_F(NcclTransportTest, AnAbortThatWaitsHoldsNobodyUp) {
+  rig_.tweak_nccl = [](NcclTransportOptions* options) {
+    options->table = &TableWhoseAbortsWait();
+    options->timers.build_us = 200'000 * kPatienceFactor;
+    options->timers.credit_us = 200'000 * kPatienceFactor;
+  };
+  MakeAll();
+  aborts_wait = true;
+  const auto go_on = [] {
+    aborts_wait = false;
+    aborts_wait.notify_all();
+  };
+  const absl::Cleanup always = go_on;
+  OfferToPlain(40);
+  nccl::Comm* const comm = AcceptConnect(0);
+  ASSERT_TRUE(Eventually([&] { return Dropped(p_, NcclDropReason::kDeadline) == 1; }));
+  for (uint64_t id = 1; id <= 5; ++id) ExpectTransferWorks(&p_, &d_, id);
+  EXPECT_EQ(nccl_test::Counts().aborts, 0u);
+  EXPECT_GE(NcclOf(p_)->CommunicatorStats().ending, 1u);
+  go_on();
+  EXPECT_TRUE(Eventually([&] { return nccl_test::Counts().aborts >= 1; }));
+  EXPECT_TRUE(Eventually([&] { return NcclOf(p_)->CommunicatorStats().ending == 0; }));
+  nccl_test::LoopbackTable().ncclCommAbort(comm);
+}
+
+// The first operation of a communicator connects the two sides, which takes NCCL a while.
+TEST_F(NcclTransportTest, AFirstOperationMayTakeAsLongAsABuild) {
+  rig_.tweak_nccl = [](NcclTransportOptions* options) { options->timers.operation_us = 1'000; };
+  MakeAll();
+  const nccl_test::ScopedFaults faults("delay=1,delay_us=100000");
+  ExpectTransferWorks(&p_, &d_, 1);
+  EXPECT_EQ(NcclOf(p_)->CommunicatorStats().built, 1u);
+  EXPECT_EQ(Dropped(p_, NcclDropReason::kDeadline), 0u);
+}
+
+// Others' buffers and operations are not those of peers that are being connected.
+TEST_F(NcclTransportTest, AFirstOperationThatTakesLongHoldsNobodyUp) {
+  rig_.tweak_nccl = [](NcclTransportOptions* options) {
+    options->limits.max_posted = 1;
+    options->limits.slot_bytes = 4 * SmallLayout().SliceBytes();
+  };
+  MakeAll();
+  ExpectTransferWorks(&p_, &d_, 1);
+  OfferToPlain(40);
+  nccl::Comm* const comm = AcceptConnect(0);
+  NcclMessage grant;
+  grant.kind = NcclMessageKind::kGrant;
+  grant.link = MessageAt(2).link;
+  grant.batch = MessageAt(2).batch;
+  {
+    const nccl_test::ScopedFaults faults("hang=1");
+    Answer(grant);
+    ASSERT_TRUE(Eventually([] { return nccl_test::Counts().hangs == 1; }));
+  }
+  for (uint64_t id = 2; id <= 6; ++id) ExpectTransferWorks(&p_, &d_, id);
+  EXPECT_EQ(Messages().size(), 3u) << "the second offer comes when the first has moved";
+  nccl_test::LoopbackTable().ncclCommAbort(comm);
+}
+
+// P has asked for a place; or D has given one.
+TEST_F(NcclTransportTest, ALinkThatIsNotStartedInTimeEnds) {
+  rig_.tweak_nccl = [](NcclTransportOptions* options) {
+    options->timers.build_us = 50'000 * kPatienceFactor;
+  };
+  MakeAll();
+  OfferToPlain(1);
+  EXPECT_EQ(MessageAt(0).kind, NcclMessageKind::kConnect);
+  EXPECT_EQ(MessageAt(1).reason, NcclDropReason::kDeadline);
+  EXPECT_EQ(MessageAt(1).link, MessageAt(0).link);
+  EXPECT_EQ(MessageAt(2).kind, NcclMessageKind::kConnect) << "it is tried again";
+  EXPECT_EQ(nccl_test::Counts().made_ids, 0u);
+  NcclMessage connect;
+  connect.kind = NcclMessageKind::kConnect;
+  connect.link = 5;
+  connect.number = kVersion;
+  DialD();
+  Greet(d_, kVersion);
+  ASSERT_TRUE(d_.sink->WaitUp(2));
+  ASSERT_TRUE(plain_.transport->SendControl(d_.incarnation, EncodeNcclMessage(connect)).ok());
+  EXPECT_TRUE(Eventually([&] { return Dropped(d_, NcclDropReason::kDeadline) == 1; }));
+}
+
+TEST_F(NcclTransportTest, ALinkIsAcceptedOnceAndStartedOnce) {
+  MakeAll();
+  OfferToPlain(1);
+  nccl::Comm* const comm = AcceptConnect(0);
+  EXPECT_EQ(MessageAt(2).kind, NcclMessageKind::kOffer);
+  NcclMessage accept;
+  accept.kind = NcclMessageKind::kAccept;
+  accept.link = MessageAt(0).link;
+  accept.number = 100;
+  Answer(accept);
+  EXPECT_TRUE(Eventually([&] { return Dropped(p_, NcclDropReason::kProtocol) == 1; }));
+  nccl_test::LoopbackTable().ncclCommAbort(comm);
+  DialD();
+  Greet(d_, kVersion);
+  ASSERT_TRUE(d_.sink->WaitUp(2));
+  const auto tell_d = [&](const NcclMessage& message) {
+    ASSERT_TRUE(plain_.transport->SendControl(d_.incarnation, EncodeNcclMessage(message)).ok());
+  };
+  NcclMessage connect;
+  connect.kind = NcclMessageKind::kConnect;
+  connect.link = 5;
+  connect.number = kVersion;
+  tell_d(connect);
+  NcclMessage start;
+  start.kind = NcclMessageKind::kStart;
+  start.link = 5;
+  ASSERT_EQ(nccl_test::LoopbackTable().ncclGetUniqueId(&start.id), nccl::kSuccess);
+  tell_d(start);
+  tell_d(start);
+  EXPECT_TRUE(Eventually([&] { return Dropped(d_, NcclDropReason::kProtocol) == 1; }));
+  ExpectTransferWorks(&p_, &d_, 1);
 }
 
 TEST_F(NcclTransportTest, APeerIsUpOnlyWithTheSameVersion) {
@@ -250,14 +384,21 @@ TEST_F(NcclTransportTest, MessagesOutOfTurnEndNothingButTheirOwnLink) {
   damaged.pop_back();
   ASSERT_TRUE(plain_.transport->SendControl(p_.incarnation, damaged).ok());
   EXPECT_TRUE(Eventually([&] { return Dropped(p_, NcclDropReason::kProtocol) == 1; }));
+  // As D: what starts a link that is not.
+  NcclMessage start;
+  start.kind = NcclMessageKind::kStart;
+  start.link = 78;
+  Answer(start);
+  EXPECT_EQ(MessageAt(1).reason, NcclDropReason::kUnknown);
+  EXPECT_EQ(MessageAt(1).link, 78u);
   // An answer that nobody waits for ends the link that it names.
   OfferToPlain(1);
   NcclMessage grant;
   grant.kind = NcclMessageKind::kGrant;
-  grant.link = MessageAt(1).link;
+  grant.link = MessageAt(2).link;
   grant.batch = 123456;
   Answer(grant);
-  EXPECT_EQ(MessageAt(2).reason, NcclDropReason::kProtocol);
+  EXPECT_EQ(MessageAt(3).reason, NcclDropReason::kProtocol);
   ExpectTransferWorks(&p_, &d_, 2);
   EXPECT_EQ(NcclOf(d_)->CommunicatorStats().built, 1u) << "the other link stayed";
 }
@@ -270,7 +411,7 @@ class NcclLostPeerTest : public NcclTransportTest {
       options->limits.max_failures = 3;
       options->timers.backoff_min_us = 500;
       options->timers.backoff_max_us = 1000;
-      options->timers.build_us = 20'000;
+      options->timers.build_us = 20'000 * kPatienceFactor;
       options->timers.rest_min_us = kRestMs * 1000;
       options->timers.rest_max_us = kRestMs * 3000;
     };
@@ -353,6 +494,8 @@ TEST_F(NcclLostPeerTest, APeerWithoutRoomIsNotGivenUp) {
   }
   EXPECT_EQ(MessageAt(6).kind, NcclMessageKind::kConnect);
   EXPECT_EQ(NcclOf(p_)->CommunicatorStats().lost, 0u);
+  EXPECT_EQ(nccl_test::Counts().made_ids, 0u) << "NCCL was asked for nothing";
+  EXPECT_EQ(nccl_test::Counts().aborts, 0u);
   EXPECT_TRUE(p_.sink->Snapshot().downs.empty());
 }
 

@@ -71,14 +71,18 @@ Status NcclComm::Receive(std::span<std::byte> bytes, void* stream) {
 bool NcclComm::Finish() {
   if (comm_ == nullptr) return true;
   Hold();
-  if (!is_finalized_) {
+  StatusOr<bool> polled = Poll();
+  if (polled.ok() && *polled && !is_finalized_) {
+    Hold();
     if (registration_ != nullptr) {
       (void)table_->ncclCommDeregister(comm_, std::exchange(registration_, nullptr));
     }
-    is_finalized_ = table_->ncclCommFinalize(comm_) != nccl::kInvalidUsage;
+    // One that is not ready would be refused, and fail for that.
+    (void)table_->ncclCommFinalize(comm_);
+    is_finalized_ = true;
+    polled = Poll();
   }
-  const StatusOr<bool> polled = Poll();
-  if (polled.ok() && (!*polled || !is_finalized_)) return false;
+  if (polled.ok() && !*polled) return false;
   Hold();
   // What has failed can only be aborted.
   if (polled.ok() && table_->ncclCommDestroy(comm_) == nccl::kSuccess) comm_ = nullptr;

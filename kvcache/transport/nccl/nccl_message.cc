@@ -39,7 +39,7 @@ std::string EncodeNcclMessage(const NcclMessage& message) {
                                                   .number = message.number,
                                                   .link = message.link,
                                                   .batch = message.batch});
-  if (message.kind == NcclMessageKind::kConnect) {
+  if (message.kind == NcclMessageKind::kStart) {
     bytes.append(message.id.internal, sizeof(message.id.internal));
   }
   AppendSlices(kNcclForm, message.slices, &bytes);
@@ -60,10 +60,11 @@ StatusOr<NcclMessage> DecodeNcclMessage(std::string_view bytes) {
       BATON_ASSIGN_OR_RETURN(message.slices, DecodeSlices(kNcclForm, bytes));
       return message;
     }
-    case NcclMessageKind::kConnect:
+    case NcclMessageKind::kStart:
       if (bytes.size() != sizeof(message.id.internal)) break;
       std::memcpy(message.id.internal, bytes.data(), bytes.size());
       return message;
+    case NcclMessageKind::kConnect:
     case NcclMessageKind::kAccept:
     case NcclMessageKind::kGrant:
     case NcclMessageKind::kDeny:

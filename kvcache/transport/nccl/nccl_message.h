@@ -3,8 +3,9 @@
 //
 //   P                                              D
 //   Greeting {NCCL's version}                  <->     the peer is up once both are equal
-//   Connect {link, NCCL's version, unique id}  ->      both sides build a communicator
+//   Connect {link, NCCL's version}             ->      takes a place for a communicator
 //                                              <-  Accept {link, slices a batch at most}
+//   Start {link, unique id}                    ->      both sides build it
 //   gathers; Offer {link, batch, slices}       ->      judges each slice
 //                                              <-  Grant {link, batch}: the receive is posted
 //   sends the batch over NCCL              <-  Done {link, batch}: the bytes are there
@@ -37,6 +38,7 @@ enum class NcclMessageKind : uint8_t {
   kDrop = 6,
   kDone = 7,
   kGreeting = 8,
+  kStart = 9,
 };
 
 // Why a communicator is given up.
@@ -61,15 +63,15 @@ struct NcclMessage {
   NcclDropReason reason = NcclDropReason::kNone;
   // kGreeting, kConnect, kDrop: NCCL's version; kAccept: slices a batch.
   uint32_t number = 0;
-  uint64_t link = 0;   // a communicator, numbered by who sends slices over it
-  uint64_t batch = 0;  // kOffer, kGrant, kDeny, kDone
-  nccl::UniqueId id{};
+  uint64_t link = 0;             // a communicator, numbered by who sends slices over it
+  uint64_t batch = 0;            // kOffer, kGrant, kDeny, kDone
+  nccl::UniqueId id{};           // kStart
   std::vector<SliceRef> slices;  // kOffer: 1..kMaxOfferSlices; `source` stays at home
 };
 
 inline constexpr uint32_t kMaxOfferSlices = 1u << 14;
 inline constexpr SliceMessageForm kNcclForm = {.magic = {"\x9b\x0f"
-                                                         "BatonNccl1\x00\xe1\x77\xc4",
+                                                         "BatonNccl2\x00\xe1\x77\xc4",
                                                          16},
                                                .has_links = true,
                                                .max_slices = kMaxOfferSlices};

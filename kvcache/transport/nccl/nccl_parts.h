@@ -8,9 +8,8 @@
 #include <array>
 #include <cstdint>
 #include <functional>
-#include <memory>
-#include <vector>
 
+#include "kvcache/transport/nccl/comm_ender.h"
 #include "kvcache/transport/nccl/nccl_comm.h"
 #include "kvcache/transport/nccl/nccl_message.h"
 #include "kvcache/transport/nccl/staging_ring.h"
@@ -18,8 +17,9 @@
 
 namespace baton {
 
-// Deadlines, microseconds. An operation has operation_us and twice the time that its bytes took at
-// the measured rate.
+// Deadlines, microseconds. An operation has operation_us, at D twice that, and twice the time that
+// its bytes took at the measured rate. The first over a communicator, in which NCCL connects the
+// two sides, has build_us more, and so has the credit for it: D may be connecting others.
 struct NcclTimers {
   int64_t build_us = 5'000'000;   // from Connect until both sides are built
   int64_t credit_us = 1'000'000;  // from Offer to Grant
@@ -35,11 +35,14 @@ struct NcclLimits {
   uint32_t max_links = 16;      // communicators of this device, both directions
   uint32_t max_posted = 2;      // operations under way in each direction, to different peers
   uint32_t max_peer_slots = 2;  // buffers of one peer: one is filled while the other is sent
-  uint32_t num_slots = 4;       // buffers in each direction
+  uint32_t num_slots = 4;       // buffers in each direction; first operations: all but one
   uint64_t slot_bytes = uint64_t{32} << 20;
   // Communicators to one peer, one after the other, that failed and delivered nothing; then the
   // peer is down. Failures that are told at once take 0.3 s, builds that hang half a minute.
   uint32_t max_failures = 6;
+
+  // Buffers of all communicators that have moved nothing yet: they may be held for long.
+  uint32_t MaxFirstSlots() const { return std::max(2u, num_slots) - 1; }
 };
 
 // What happened to communicators; any thread reads.
@@ -74,16 +77,8 @@ class MeasuredRate {
   double bytes_per_us_ = kFirstBytesPerUs;
 };
 
-// Communicators that exist on the device, those that are being ended included.
-struct LinkBudget {
-  // One that ends in agreement with the other side, until its deadline.
-  struct Finishing {
-    std::unique_ptr<NcclComm> comm;
-    int64_t deadline_us = 0;
-  };
-  uint32_t num_links = 0;
-  std::vector<Finishing> finishing;
-};
+// Between two looks at whether a communicator has ended that buffers wait for.
+inline constexpr int64_t kEndPollUs = 1000;
 
 // Everything that both halves use.
 struct NcclParts : SliceParts {
@@ -92,10 +87,11 @@ struct NcclParts : SliceParts {
   NcclTimers timers;
   NcclLimits limits;
   NcclCounters* nccl_counters = nullptr;
-  LinkBudget* budget = nullptr;
-  // Ends the idle communicator that was used least recently. True when there is room for one more
-  // now; false when none is idle, or it is still being ended.
-  std::function<bool()> evict_idle;
+  CommEnder* ender = nullptr;
+  uint32_t* num_links = nullptr;  // of both halves
+  // Whether there is room for one more link on the device now. Where there is none the idle one
+  // that was used least recently is ended; it counts until it is gone.
+  std::function<bool()> make_room;
 
   // False when it cannot be queued, which is a failure of the link.
   bool Post(Incarnation peer, const NcclMessage& message) const {

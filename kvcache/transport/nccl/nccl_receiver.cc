@@ -21,8 +21,9 @@ constexpr size_t kMaxWaitingOffers = 8;
 // The communicator over which a peer sends.
 struct NcclReceiver::Link {
   uint64_t number = 0;
-  std::unique_ptr<NcclComm> comm;
+  std::unique_ptr<NcclComm> comm;  // null: P has not begun
   bool is_built = false;
+  bool has_moved = false;   // an operation is over
   int64_t deadline_us = 0;  // of the building
   int64_t used_us = 0;
   std::deque<NcclMessage> offers;  // not granted yet
@@ -45,9 +46,12 @@ struct NcclReceiver::Batch {
   std::vector<SliceRef> slices;
   std::vector<uint32_t> left;     // positions that no scatter has taken yet
   std::vector<uint32_t> running;  // positions of the scatter that runs
+  bool is_first = false;          // over its communicator
   bool counts = true;             // false: its connection is gone
   int64_t begun_us = 0;
   int64_t deadline_us = 0;
+  // kDraining: of its communicator; until then no event is recorded.
+  std::optional<CommEnder::End> end;
 };
 
 NcclReceiver::NcclReceiver(const NcclParts* parts, std::unique_ptr<StagingRing> ring,
@@ -98,11 +102,12 @@ void NcclReceiver::Handle(Incarnation id, const NcclMessage& message, int64_t no
   if (peer == nullptr) return;
   if (message.kind == NcclMessageKind::kConnect) return Connect(id, message, now_us);
   if (peer->link == nullptr || peer->link->number != message.link) {
-    if (message.kind == NcclMessageKind::kOffer) {
+    if (message.kind != NcclMessageKind::kDrop) {
       Refuse(id, message.link, NcclDropReason::kUnknown);
     }
     return;
   }
+  if (message.kind == NcclMessageKind::kStart) return Join(id, peer->link.get(), message.id);
   if (message.kind == NcclMessageKind::kOffer) return TakeOffer(id, message, now_us);
   parts_->nccl_counters->AddDrop(message.reason);
   DropLink(id, peer);
@@ -128,27 +133,29 @@ void NcclReceiver::Connect(Incarnation id, const NcclMessage& message, int64_t n
   if (message.number != static_cast<uint32_t>(parts_->table->version)) {
     return Refuse(id, message.link, NcclDropReason::kVersion);
   }
-  // An honest P waits between two for twice as long; each costs this thread, which serves all.
+  // An honest P waits between two for twice as long.
   if (now_us < peer->connect_us) return Refuse(id, message.link, NcclDropReason::kBusy);
   peer->connect_us = now_us + parts_->timers.backoff_min_us / 2;
-  if (parts_->budget->num_links >= parts_->limits.max_links && !parts_->evict_idle()) {
-    return Refuse(id, message.link, NcclDropReason::kBusy);
-  }
-  StatusOr<std::unique_ptr<NcclComm>> comm =
-      NcclComm::Start(parts_->table, parts_->gate, message.id, 1);
+  if (!parts_->make_room()) return Refuse(id, message.link, NcclDropReason::kBusy);
   NcclMessage accept;
   accept.kind = NcclMessageKind::kAccept;
   accept.link = message.link;
   accept.number = ring_->max_slices();
-  if (!comm.ok() || !parts_->Post(id, accept)) {
-    return Refuse(id, message.link, NcclDropReason::kFailed);
-  }
-  ++parts_->budget->num_links;
+  if (!parts_->Post(id, accept)) return Refuse(id, message.link, NcclDropReason::kFailed);
+  ++*parts_->num_links;
   peer->link = std::make_unique<Link>();
   peer->link->number = message.link;
-  peer->link->comm = *std::move(comm);
   peer->link->deadline_us = now_us + parts_->timers.build_us;
   peer->link->used_us = now_us;
+}
+
+void NcclReceiver::Join(Incarnation id, Link* link, const nccl::UniqueId& name) {
+  if (link->comm != nullptr) {
+    return Fail(id, NcclDropReason::kProtocol, InvalidArgument("a link is started twice"));
+  }
+  StatusOr<std::unique_ptr<NcclComm>> comm = NcclComm::Start(parts_->table, parts_->gate, name, 1);
+  if (!comm.ok()) return Fail(id, NcclDropReason::kFailed, comm.status());
+  link->comm = *std::move(comm);
 }
 
 // Judged now, so that what nobody wants does not cross, and again before it is written.
@@ -189,9 +196,15 @@ uint32_t NcclReceiver::NumPosted(std::optional<Incarnation> of) const {
   uint32_t count = 0;
   for (const Batch& batch : batches_) {
     const bool is_posted = batch.state == SlotState::kPosting || batch.state == SlotState::kMoving;
-    count += is_posted && (!of.has_value() || batch.peer == *of) ? 1 : 0;
+    count += is_posted && (of.has_value() ? batch.peer == *of : !batch.is_first) ? 1 : 0;
   }
   return count;
+}
+
+uint32_t NcclReceiver::NumFirstSlots() const {
+  return static_cast<uint32_t>(std::count_if(
+      batches_.begin(), batches_.end(),
+      [](const Batch& batch) { return batch.state != SlotState::kFree && batch.is_first; }));
 }
 
 int64_t NcclReceiver::Step(int64_t now_us) {
@@ -204,19 +217,27 @@ int64_t NcclReceiver::Step(int64_t now_us) {
 }
 
 int64_t NcclReceiver::NextDueUs(int64_t now_us) const {
+  int64_t due_us = 0;
   for (const Batch& batch : batches_) {
-    if (batch.state != SlotState::kFree) return now_us;
+    if (batch.end.has_value()) {
+      due_us = now_us + kEndPollUs;
+    } else if (batch.state != SlotState::kFree) {
+      return now_us;
+    }
   }
   for (const auto& [id, peer] : peers_) {
-    if (peer->link != nullptr && !peer->link->is_built) return now_us;
+    if (peer->link == nullptr || peer->link->is_built) continue;
+    if (peer->link->comm != nullptr) return now_us;
+    const int64_t at_us = peer->link->deadline_us;
+    due_us = due_us == 0 ? at_us : std::min(due_us, at_us);
   }
-  return 0;
+  return due_us;
 }
 
 void NcclReceiver::StepLink(Incarnation id, Peer* peer, int64_t now_us) {
   Link* const link = peer->link.get();
   if (link->is_built && NumPosted(id) == 0) return;
-  const StatusOr<bool> polled = link->comm->Poll();
+  const StatusOr<bool> polled = link->comm == nullptr ? false : link->comm->Poll();
   if (!polled.ok()) return Fail(id, NcclDropReason::kFailed, polled.status());
   if (*polled && !link->is_built) {
     link->is_built = true;
@@ -237,6 +258,12 @@ void NcclReceiver::StepLink(Incarnation id, Peer* peer, int64_t now_us) {
 
 void NcclReceiver::StepBatch(Batch* batch, int64_t now_us) {
   if (batch->state == SlotState::kFree) return;
+  if (batch->end.has_value()) {
+    if (!batch->end->IsOver()) return;
+    batch->end.reset();
+    // After the abort the stream runs to its end; the event says when nobody writes to the slot.
+    MustWork(batch->slot->event.Record(batch->slot->stream.get()));
+  }
   const bool is_done = batch->state != SlotState::kPosting && MustWork(batch->slot->event.Query());
   if (batch->state == SlotState::kDraining) {
     if (is_done) Release(batch);
@@ -256,10 +283,13 @@ void NcclReceiver::StepBatch(Batch* batch, int64_t now_us) {
 
 // The bytes are in staging: P is told, and they are judged.
 void NcclReceiver::Receive(Batch* batch, int64_t now_us) {
-  rate_.Add(batch->slices.size() * ring_->slice_bytes(), now_us - batch->begun_us);
   parts_->nccl_counters->batches.Add();
   Link* const link = Find(batch->peer)->link.get();
   link->used_us = now_us;
+  // A first operation tells how long NCCL takes to connect, not how fast it moves bytes.
+  if (std::exchange(link->has_moved, true)) {
+    rate_.Add(batch->slices.size() * ring_->slice_bytes(), now_us - batch->begun_us);
+  }
   NcclMessage done;
   done.kind = NcclMessageKind::kDone;
   done.link = link->number;
@@ -283,7 +313,12 @@ void NcclReceiver::StartReceives(int64_t now_us) {
 
 void NcclReceiver::StartReceive(Incarnation id, Peer* peer, int64_t now_us) {
   if (peer->link == nullptr || !peer->link->is_built || peer->link->offers.empty()) return;
-  if (NumPosted(id) > 0 || NumPosted(std::nullopt) >= parts_->limits.max_posted) return;
+  if (NumPosted(id) > 0) return;
+  const bool is_first = !peer->link->has_moved;
+  if (is_first ? NumFirstSlots() >= parts_->limits.MaxFirstSlots()
+               : NumPosted(std::nullopt) >= parts_->limits.max_posted) {
+    return;
+  }
   const auto free = std::find_if(batches_.begin(), batches_.end(), [](const Batch& batch) {
     return batch.state == SlotState::kFree;
   });
@@ -304,10 +339,12 @@ void NcclReceiver::StartReceive(Incarnation id, Peer* peer, int64_t now_us) {
   for (uint32_t i = 0; i < free->slices.size(); ++i) {
     if (free->slices[i].ordinal < kMaxSlicesPerTransfer) free->left.push_back(i);
   }
+  free->is_first = is_first;
   free->counts = true;
   free->begun_us = now_us;
   // P's deadline begins later and is shorter: it is the one to give up.
-  free->deadline_us = now_us + 2 * parts_->timers.operation_us + rate_.AllowanceUs(size);
+  free->deadline_us = now_us + 2 * parts_->timers.operation_us + rate_.AllowanceUs(size) +
+                      (is_first ? parts_->timers.build_us : 0);
   NcclMessage grant;
   grant.kind = NcclMessageKind::kGrant;
   grant.link = offer.link;
@@ -383,13 +420,13 @@ void NcclReceiver::Fail(Incarnation id, NcclDropReason reason, const Status& why
 }
 
 void NcclReceiver::DropLink(Incarnation id, Peer* peer) {
-  peer->link.reset();  // aborts
-  --parts_->budget->num_links;
+  const CommEnder::End end = parts_->ender->Abort(std::move(peer->link->comm));
+  peer->link.reset();
+  --*parts_->num_links;
   for (Batch& batch : batches_) {
     const bool is_bound = batch.state == SlotState::kPosting || batch.state == SlotState::kMoving;
     if (batch.peer != id || !is_bound) continue;
-    // After the abort the stream runs to its end; the event says when nobody writes to the slot.
-    MustWork(batch.slot->event.Record(batch.slot->stream.get()));
+    batch.end = end;
     batch.state = SlotState::kDraining;
   }
 }
@@ -414,9 +451,9 @@ void NcclReceiver::EvictIdle() {
                        peer->link->used_us == since;
     if (!is_it) continue;
     Refuse(id, peer->link->number, NcclDropReason::kEvicted);
-    // It counts until it is gone.
-    parts_->budget->finishing.push_back({std::move(peer->link->comm)});
+    parts_->ender->Finish(std::move(peer->link->comm));
     peer->link.reset();
+    --*parts_->num_links;
     return;
   }
 }

@@ -8,7 +8,8 @@
 //  1. A block is written only by a scatter, of slices that ReceiveTable::Admit has let in just
 //     before.
 //  2. No block is named twice by the scatters that run.
-//  3. One receive of a peer is under way, of all peers `max_posted`. Batches of a peer are granted
+//  3. One receive of a peer is under way, of all peers `max_posted` beside the first ones of
+//     communicators, which have all buffers but one. Batches of a peer are granted
 //     in the order of their offers, which is the order in which NCCL matches them.
 #ifndef BATON_KVCACHE_TRANSPORT_NCCL_NCCL_RECEIVER_H_
 #define BATON_KVCACHE_TRANSPORT_NCCL_NCCL_RECEIVER_H_
@@ -38,7 +39,7 @@ class NcclReceiver final : public SliceReceiver {
   bool IsWriting(TransferId transfer) const override;
   int64_t Step(int64_t now_us) override;
 
-  // A Connect, Offer or Drop (of the peer's link).
+  // A Connect, Start, Offer or Drop (of the peer's link).
   void Handle(Incarnation peer, const NcclMessage& message, int64_t now_us);
 
   // As NcclSender's.
@@ -51,6 +52,7 @@ class NcclReceiver final : public SliceReceiver {
   struct Batch;
 
   void Connect(Incarnation id, const NcclMessage& message, int64_t now_us);
+  void Join(Incarnation id, Link* link, const nccl::UniqueId& name);
   void TakeOffer(Incarnation id, const NcclMessage& message, int64_t now_us);
   void StepLink(Incarnation id, Peer* peer, int64_t now_us);
   void StepBatch(Batch* batch, int64_t now_us);
@@ -69,7 +71,9 @@ class NcclReceiver final : public SliceReceiver {
   void Release(Batch* batch);
   Peer* Find(Incarnation peer);
   FrameHeader HeaderOf(const SliceRef& slice, uint64_t epoch) const;
+  // As NcclSender's.
   uint32_t NumPosted(std::optional<Incarnation> of) const;
+  uint32_t NumFirstSlots() const;
 
   const NcclParts* const parts_;
   const std::unique_ptr<StagingRing> ring_;

@@ -9,16 +9,15 @@
 
 namespace baton {
 
-// A communicator to one peer, from its start to its end.
+// A communicator to one peer, from the question for its place to its end.
 struct NcclSender::Link {
   uint64_t number = 0;
-  std::unique_ptr<NcclComm> comm;
+  std::unique_ptr<NcclComm> comm;  // null: D has not answered
   bool is_built = false;
-  uint32_t max_slices = 0;  // what D takes at once; 0 = it has not answered
+  bool has_moved = false;   // an operation is over
+  uint32_t max_slices = 0;  // what D takes at once
   int64_t deadline_us = 0;  // of the building
   int64_t used_us = 0;
-
-  bool IsReady() const { return is_built && max_slices > 0; }
 };
 
 // Who is connected, and what waits for it.
@@ -40,9 +39,12 @@ struct NcclSender::Batch {
   uint64_t number = 0;
   std::vector<SliceRef> slices;
   std::vector<bool> closed;   // by slice: its transfer was closed since
+  bool is_first = false;      // over its communicator
   bool is_confirmed = false;  // D has the bytes
   int64_t begun_us = 0;
   int64_t deadline_us = 0;
+  // kDraining: of its communicator; until then no event is recorded.
+  std::optional<CommEnder::End> end;
 };
 
 NcclSender::NcclSender(const NcclParts* parts, std::unique_ptr<StagingRing> ring)
@@ -130,9 +132,9 @@ void NcclSender::Handle(Incarnation id, const NcclMessage& message, int64_t now_
     }
     parts_->nccl_counters->AddDrop(message.reason);
     DropLink(id, peer);
-    // No place for one more: the others' links are in use.
-    if (message.reason == NcclDropReason::kBusy) return BackOff(peer, now_us);
-    if (message.reason != NcclDropReason::kEvicted) {
+    // No place for one more: the others' links are in use, or one of them is being ended for it.
+    const bool has_no_place = message.reason == NcclDropReason::kBusy;
+    if (!has_no_place && message.reason != NcclDropReason::kEvicted) {
       return CountFailure(
           id, peer, fmt::format("the peer says {}", NcclDropReasonName(message.reason)), now_us);
     }
@@ -143,11 +145,12 @@ void NcclSender::Handle(Incarnation id, const NcclMessage& message, int64_t now_
   // Of a link that has ended: D will hear of that, or has been told.
   if (!is_current) return;
   if (message.kind == NcclMessageKind::kAccept) {
-    if (message.number == 0) {
-      return Fail(id, NcclDropReason::kProtocol, InvalidArgument("batches of 0 slices"), now_us);
+    if (message.number == 0 || peer->link->comm != nullptr) {
+      return Fail(id, NcclDropReason::kProtocol,
+                  InvalidArgument("a second answer, or batches of 0 slices"), now_us);
     }
     peer->link->max_slices = std::min(message.number, ring_->max_slices());
-    return;
+    return Build(id, peer->link.get(), now_us);
   }
   Batch* const batch = FindBatch(id, message.batch);
   const bool is_done = message.kind == NcclMessageKind::kDone;
@@ -173,7 +176,8 @@ void NcclSender::Handle(Incarnation id, const NcclMessage& message, int64_t now_
 
 // D has posted the receive. What was posted before may still be on its way out here.
 void NcclSender::Post(Batch* batch, int64_t now_us) {
-  if (NumPosted(batch->peer) > 0 || NumPosted(std::nullopt) >= parts_->limits.max_posted) return;
+  if (NumPosted(batch->peer) > 0) return;
+  if (!batch->is_first && NumPosted(std::nullopt) >= parts_->limits.max_posted) return;
   const uint64_t size = batch->slices.size() * ring_->slice_bytes();
   const Status status =
       Find(batch->peer)
@@ -181,16 +185,23 @@ void NcclSender::Post(Batch* batch, int64_t now_us) {
   if (!status.ok()) return Fail(batch->peer, NcclDropReason::kFailed, status, now_us);
   batch->state = SlotState::kPosting;
   batch->begun_us = now_us;
-  batch->deadline_us = now_us + parts_->timers.operation_us + rate_.AllowanceUs(size);
+  batch->deadline_us = now_us + parts_->timers.operation_us + rate_.AllowanceUs(size) +
+                       (batch->is_first ? parts_->timers.build_us : 0);
 }
 
 uint32_t NcclSender::NumPosted(std::optional<Incarnation> of) const {
   uint32_t count = 0;
   for (const Batch& batch : batches_) {
     const bool is_posted = batch.state == SlotState::kPosting || batch.state == SlotState::kMoving;
-    count += is_posted && (!of.has_value() || batch.peer == *of) ? 1 : 0;
+    count += is_posted && (of.has_value() ? batch.peer == *of : !batch.is_first) ? 1 : 0;
   }
   return count;
+}
+
+uint32_t NcclSender::NumFirstSlots() const {
+  return static_cast<uint32_t>(std::count_if(
+      batches_.begin(), batches_.end(),
+      [](const Batch& batch) { return batch.state != SlotState::kFree && batch.is_first; }));
 }
 
 uint32_t NcclSender::NumSlots(Incarnation of) const {
@@ -202,6 +213,16 @@ uint32_t NcclSender::NumSlots(Incarnation of) const {
 }
 
 bool NcclSender::IsDone(const Batch& batch) const { return MustWork(batch.slot->event.Query()); }
+
+bool NcclSender::IsDrained(Batch* batch) const {
+  if (batch->end.has_value()) {
+    if (!batch->end->IsOver()) return false;
+    batch->end.reset();
+    // After the abort the stream runs to its end; the event says when nobody reads the slot.
+    MustWork(batch->slot->event.Record(batch->slot->stream.get()));
+  }
+  return IsDone(*batch);
+}
 
 void NcclSender::Release(Batch* batch) {
   parts_->inbox->ReleaseSlices(batch->peer, static_cast<uint32_t>(batch->slices.size()));
@@ -268,8 +289,9 @@ void NcclSender::Fail(Incarnation id, NcclDropReason reason, const Status& why, 
 }
 
 void NcclSender::DropLink(Incarnation id, Peer* peer) {
-  peer->link.reset();  // aborts
-  --parts_->budget->num_links;
+  const CommEnder::End end = parts_->ender->Abort(std::move(peer->link->comm));
+  peer->link.reset();
+  --*parts_->num_links;
   std::vector<Batch*> bound;
   for (Batch& batch : batches_) {
     const bool is_bound = batch.state == SlotState::kOffered ||
@@ -283,8 +305,7 @@ void NcclSender::DropLink(Incarnation id, Peer* peer) {
             [](const Batch* a, const Batch* b) { return a->number > b->number; });
   for (Batch* const batch : bound) {
     Requeue(batch);
-    // After the abort the stream runs to its end; the event says when nobody reads the slot.
-    MustWork(batch->slot->event.Record(batch->slot->stream.get()));
+    batch->end = end;
     batch->state = SlotState::kDraining;
   }
 }
@@ -316,20 +337,26 @@ int64_t NcclSender::Step(int64_t now_us) {
 }
 
 int64_t NcclSender::NextDueUs(int64_t now_us) const {
-  for (const Batch& batch : batches_) {
-    // What waits for D's word is woken by it, and else by its deadline.
-    const bool waits = batch.state == SlotState::kOffered || batch.state == SlotState::kSent;
-    if (batch.state != SlotState::kFree && !waits) return now_us;
-  }
   int64_t due_us = 0;
   const auto consider = [&due_us](int64_t at_us) {
     due_us = due_us == 0 ? at_us : std::min(due_us, at_us);
   };
   for (const Batch& batch : batches_) {
-    if (batch.state != SlotState::kFree) consider(batch.deadline_us);
+    // What waits for D's word is woken by it, and else by its deadline.
+    const bool waits = batch.state == SlotState::kOffered || batch.state == SlotState::kSent;
+    if (batch.end.has_value()) {
+      consider(now_us + kEndPollUs);
+    } else if (waits) {
+      consider(batch.deadline_us);
+    } else if (batch.state != SlotState::kFree) {
+      return now_us;
+    }
   }
   for (const auto& [id, peer] : peers_) {
-    if (peer->link != nullptr && !peer->link->IsReady()) return now_us;
+    if (peer->link != nullptr && !peer->link->is_built) {
+      if (peer->link->comm != nullptr) return now_us;
+      consider(peer->link->deadline_us);
+    }
     if (peer->link == nullptr && !peer->queue.empty()) consider(std::max(peer->retry_us, now_us));
   }
   return due_us;
@@ -338,15 +365,15 @@ int64_t NcclSender::NextDueUs(int64_t now_us) const {
 void NcclSender::StepLink(Incarnation id, Peer* peer, int64_t now_us) {
   Link* const link = peer->link.get();
   const bool is_moving = NumPosted(id) > 0;
-  if (link->IsReady() && !is_moving) return;
-  const StatusOr<bool> polled = link->comm->Poll();
+  if (link->is_built && !is_moving) return;
+  const StatusOr<bool> polled = link->comm == nullptr ? false : link->comm->Poll();
   if (!polled.ok()) return Fail(id, NcclDropReason::kFailed, polled.status(), now_us);
   if (*polled && !link->is_built) {
     link->is_built = true;
     link->comm->Register(ring_->memory());
     parts_->nccl_counters->built.Add();
   }
-  if (!link->IsReady() && now_us >= link->deadline_us) {
+  if (!link->is_built && now_us >= link->deadline_us) {
     return Fail(id, NcclDropReason::kDeadline,
                 DeadlineExceeded("no communicator in {} ms", parts_->timers.build_us / 1000),
                 now_us);
@@ -368,14 +395,13 @@ void NcclSender::StepBatch(Batch* batch, int64_t now_us) {
       return Post(batch, now_us);
     case SlotState::kMoving:
       if (IsDone(*batch)) {
-        rate_.Add(batch->slices.size() * ring_->slice_bytes(), now_us - batch->begun_us);
-        Find(batch->peer)->link->used_us = now_us;
+        TakeTime(*batch, now_us);
         batch->state = SlotState::kSent;
         if (batch->is_confirmed) return Complete(batch);
       }
       break;
     case SlotState::kDraining:
-      if (IsDone(*batch)) Release(batch);
+      if (IsDrained(batch)) Release(batch);
       return;
     default:
       break;
@@ -391,14 +417,23 @@ void NcclSender::StepBatch(Batch* batch, int64_t now_us) {
        now_us);
 }
 
+// A first operation tells how long NCCL takes to connect, not how fast it moves bytes.
+void NcclSender::TakeTime(const Batch& batch, int64_t now_us) {
+  Link* const link = Find(batch.peer)->link.get();
+  link->used_us = now_us;
+  if (std::exchange(link->has_moved, true)) {
+    rate_.Add(batch.slices.size() * ring_->slice_bytes(), now_us - batch.begun_us);
+  }
+}
+
 // The gather is done. While it ran the communicator, or the peer, or all of its transfers may have
 // gone.
 void NcclSender::Offer(Batch* batch, int64_t now_us) {
   Peer* const peer = Find(batch->peer);
   const bool is_wanted =
       std::find(batch->closed.begin(), batch->closed.end(), false) != batch->closed.end();
-  const bool fits = is_wanted && peer != nullptr && peer->link != nullptr &&
-                    peer->link->IsReady() && batch->slices.size() <= peer->link->max_slices;
+  const bool fits = is_wanted && peer != nullptr && peer->link != nullptr && peer->link->is_built &&
+                    batch->slices.size() <= peer->link->max_slices;
   if (!fits) {
     Requeue(batch);
     return Release(batch);
@@ -408,8 +443,10 @@ void NcclSender::Offer(Batch* batch, int64_t now_us) {
   offer.link = peer->link->number;
   offer.batch = batch->number;
   offer.slices = batch->slices;
+  batch->is_first = !peer->link->has_moved;
   batch->state = SlotState::kOffered;
-  batch->deadline_us = now_us + parts_->timers.credit_us;
+  batch->deadline_us =
+      now_us + parts_->timers.credit_us + (batch->is_first ? parts_->timers.build_us : 0);
   if (parts_->Post(batch->peer, offer)) return;
   Fail(batch->peer, NcclDropReason::kFailed, ResourceExhausted("the offer cannot be queued"),
        now_us);
@@ -422,34 +459,38 @@ void NcclSender::StartLinks(int64_t now_us) {
   }
 }
 
+// NCCL is asked for nothing before D has a place: what is begun and never joined stays in NCCL.
 void NcclSender::StartLink(Incarnation id, Peer* peer, int64_t now_us) {
-  if (parts_->budget->num_links >= parts_->limits.max_links && !parts_->evict_idle()) {
+  if (!parts_->make_room()) {
     peer->retry_us = now_us + parts_->timers.backoff_min_us;
     return;
   }
-  auto link = std::make_unique<Link>();
-  link->number = next_link_++;
-  link->deadline_us = now_us + parts_->timers.build_us;
-  link->used_us = now_us;
   NcclMessage connect;
   connect.kind = NcclMessageKind::kConnect;
-  connect.link = link->number;
+  connect.link = next_link_++;
   connect.number = static_cast<uint32_t>(parts_->table->version);
-  Status status = NcclComm::MakeId(parts_->table, parts_->gate, &connect.id);
+  peer->link = std::make_unique<Link>();
+  peer->link->number = connect.link;
+  peer->link->deadline_us = now_us + parts_->timers.build_us;
+  peer->link->used_us = now_us;
+  ++*parts_->num_links;
+  if (parts_->Post(id, connect)) return;
+  Fail(id, NcclDropReason::kFailed, ResourceExhausted("no room to connect"), now_us);
+}
+
+void NcclSender::Build(Incarnation id, Link* link, int64_t now_us) {
+  NcclMessage start;
+  start.kind = NcclMessageKind::kStart;
+  start.link = link->number;
+  Status status = NcclComm::MakeId(parts_->table, parts_->gate, &start.id);
   if (status.ok()) {
     StatusOr<std::unique_ptr<NcclComm>> comm =
-        NcclComm::Start(parts_->table, parts_->gate, connect.id, 0);
+        NcclComm::Start(parts_->table, parts_->gate, start.id, 0);
     status = comm.status();
     if (comm.ok()) link->comm = *std::move(comm);
   }
-  if (status.ok() && !parts_->Post(id, connect)) status = ResourceExhausted("no room to connect");
-  if (!status.ok()) {
-    Report(id, peer, status, now_us);
-    parts_->nccl_counters->AddDrop(NcclDropReason::kFailed);
-    return CountFailure(id, peer, std::string(status.message()), now_us);
-  }
-  ++parts_->budget->num_links;
-  peer->link = std::move(link);
+  if (status.ok() && !parts_->Post(id, start)) status = ResourceExhausted("no room to start");
+  if (!status.ok()) Fail(id, NcclDropReason::kFailed, status, now_us);
 }
 
 // One buffer for each in turn, as long as there are some.
@@ -467,10 +508,10 @@ void NcclSender::StartGathers() {
 }
 
 bool NcclSender::StartGather(Incarnation id, Peer* peer) {
-  if (peer->queue.empty() || peer->link == nullptr || !peer->link->IsReady() ||
-      NumSlots(id) >= parts_->limits.max_peer_slots) {
-    return false;
-  }
+  if (peer->queue.empty() || peer->link == nullptr || !peer->link->is_built) return false;
+  const bool is_first = !peer->link->has_moved;
+  if (NumSlots(id) >= (is_first ? 1 : parts_->limits.max_peer_slots)) return false;
+  if (is_first && NumFirstSlots() >= parts_->limits.MaxFirstSlots()) return false;
   const auto free = std::find_if(batches_.begin(), batches_.end(), [](const Batch& batch) {
     return batch.state == SlotState::kFree;
   });
@@ -479,6 +520,7 @@ bool NcclSender::StartGather(Incarnation id, Peer* peer) {
   free->slices.assign(peer->queue.begin(), peer->queue.begin() + static_cast<ptrdiff_t>(count));
   peer->queue.erase(peer->queue.begin(), peer->queue.begin() + static_cast<ptrdiff_t>(count));
   free->closed.assign(count, false);
+  free->is_first = is_first;
   free->is_confirmed = false;
   free->peer = id;
   free->number = next_batch_++;
@@ -492,7 +534,7 @@ std::optional<int64_t> NcclSender::IdleSince() const {
   std::optional<int64_t> since;
   for (const auto& [id, peer] : peers_) {
     const bool is_idle =
-        peer->link != nullptr && peer->link->IsReady() && peer->queue.empty() && NumSlots(id) == 0;
+        peer->link != nullptr && peer->link->is_built && peer->queue.empty() && NumSlots(id) == 0;
     if (is_idle && (!since.has_value() || peer->link->used_us < *since)) {
       since = peer->link->used_us;
     }
@@ -503,7 +545,7 @@ std::optional<int64_t> NcclSender::IdleSince() const {
 void NcclSender::EvictIdle() {
   const std::optional<int64_t> since = IdleSince();
   for (auto& [id, peer] : peers_) {
-    const bool is_it = peer->link != nullptr && peer->link->IsReady() && peer->queue.empty() &&
+    const bool is_it = peer->link != nullptr && peer->link->is_built && peer->queue.empty() &&
                        NumSlots(id) == 0 && peer->link->used_us == since;
     if (!is_it) continue;
     NcclMessage drop;
@@ -513,9 +555,9 @@ void NcclSender::EvictIdle() {
     drop.link = peer->link->number;
     (void)parts_->Post(id, drop);
     parts_->nccl_counters->AddDrop(NcclDropReason::kEvicted);
-    // It counts until it is gone.
-    parts_->budget->finishing.push_back({std::move(peer->link->comm)});
+    parts_->ender->Finish(std::move(peer->link->comm));
     peer->link.reset();
+    --*parts_->num_links;
     return;
   }
 }

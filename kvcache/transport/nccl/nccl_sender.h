@@ -6,8 +6,10 @@
 //
 // Owned by the transport's thread; every call returns at once. Invariants
 //  1. A source block is read only while a slot gathers from it.
-//  2. One operation of a peer is under way, of all peers `max_posted`; a peer that does not answer
-//     holds `max_peer_slots` buffers, and no longer than its deadlines.
+//  2. One operation of a peer is under way, of all peers `max_posted` beside the first ones of
+//     communicators; a peer that does not answer holds `max_peer_slots` buffers, and no longer than
+//     its deadlines and the end of its communicator. Until something has moved it has one, and all
+//     such peers have all buffers but one.
 //  3. A peer whose communicators deliver nothing is given up after `max_failures`.
 //  4. What D has not confirmed when a communicator fails goes back to the front of its peer's
 //     queue, less what was closed.
@@ -70,6 +72,7 @@ class NcclSender final : public SliceSender {
   void StepBatch(Batch* batch, int64_t now_us);
   void StartLinks(int64_t now_us);
   void StartLink(Incarnation id, Peer* peer, int64_t now_us);
+  void Build(Incarnation id, Link* link, int64_t now_us);
   void StartGathers();
   bool StartGather(Incarnation id, Peer* peer);
   void Offer(Batch* batch, int64_t now_us);
@@ -91,8 +94,11 @@ class NcclSender final : public SliceSender {
   Peer* Find(Incarnation peer);
   Batch* FindBatch(Incarnation peer, uint64_t number);
   bool IsDone(const Batch& batch) const;
-  // Operations under way: of one peer, or all.
+  bool IsDrained(Batch* batch) const;
+  void TakeTime(const Batch& batch, int64_t now_us);
+  // Operations under way: of one peer; or of all, but for first ones.
   uint32_t NumPosted(std::optional<Incarnation> of) const;
+  uint32_t NumFirstSlots() const;
   uint32_t NumSlots(Incarnation of) const;
 
   const NcclParts* const parts_;

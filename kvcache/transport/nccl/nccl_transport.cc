@@ -11,8 +11,8 @@
 namespace baton {
 namespace {
 
-// What an ended communicator may take to agree with the other side.
-constexpr int64_t kFinishUs = 1'000'000;
+// Nothing can cut an abort short; whoever is on call may want to end the process.
+constexpr int64_t kLongEndUs = 5'000'000;
 // Messages of a peer before its greeting: what may be parked for one that is not connected.
 constexpr size_t kMaxEarlyWords = 1024;
 constexpr size_t kMaxEarlyBytes = size_t{16} << 20;
@@ -49,10 +49,10 @@ NcclTransport::NcclTransport(const NcclTransportOptions& options,
                       .inbox = options.inbox,
                       .clock = options.clock},
                      std::move(endpoint)),
-      clock_(options.clock),
-      parts_{
-          Parts(),    options.table, options.device.gate,           options.timers, options.limits,
-          &counters_, &budget_,      [this] { return EvictIdle(); }} {}
+      ender_(options.device.device),
+      parts_{Parts(),        options.table,  options.device.gate,
+             options.timers, options.limits, &counters_,
+             &ender_,        &num_links_,    [this] { return MakeRoom(); }} {}
 
 NcclTransport::~NcclTransport() { Stop(); }
 
@@ -61,6 +61,7 @@ NcclStats NcclTransport::CommunicatorStats() const {
   stats.built = counters_.built.value();
   stats.batches = counters_.batches.value();
   stats.lost = counters_.lost.value();
+  stats.ending = ender_.num_ending();
   stats.overruns = counters_.overruns.value() + overruns();
   for (size_t i = 0; i < stats.dropped.size(); ++i) {
     stats.dropped[i] = counters_.dropped[i].value();
@@ -133,6 +134,7 @@ void NcclTransport::HandleWord(Incarnation peer, const std::string& bytes, int64
     case NcclMessageKind::kGreeting:
       return HandleGreeting(peer, message->number, now_us);
     case NcclMessageKind::kConnect:
+    case NcclMessageKind::kStart:
     case NcclMessageKind::kOffer:
       return receiver_->Handle(peer, *message, now_us);
     case NcclMessageKind::kAccept:
@@ -146,12 +148,10 @@ void NcclTransport::HandleWord(Incarnation peer, const std::string& bytes, int64
   }
 }
 
-bool NcclTransport::EvictIdle() {
-  StepFinishing(clock_->NowUs());
+bool NcclTransport::MakeRoom() {
+  if (num_links_ + ender_.num_ending() < parts_.limits.max_links) return true;
   // One that is being ended makes the room.
-  if (budget_.num_links - budget_.finishing.size() < parts_.limits.max_links) {
-    return budget_.num_links < parts_.limits.max_links;
-  }
+  if (num_links_ < parts_.limits.max_links) return false;
   const std::optional<int64_t> send_idle_us = sender_->IdleSince();
   const std::optional<int64_t> receive_idle_us = receiver_->IdleSince();
   if (send_idle_us.has_value() &&
@@ -160,17 +160,7 @@ bool NcclTransport::EvictIdle() {
   } else if (receive_idle_us.has_value()) {
     receiver_->EvictIdle();
   }
-  StepFinishing(clock_->NowUs());
-  return budget_.num_links < parts_.limits.max_links;
-}
-
-void NcclTransport::StepFinishing(int64_t now_us) {
-  std::erase_if(budget_.finishing, [&](LinkBudget::Finishing& finishing) {
-    if (finishing.deadline_us == 0) finishing.deadline_us = now_us + kFinishUs;
-    if (!finishing.comm->Finish() && now_us < finishing.deadline_us) return false;
-    --budget_.num_links;
-    return true;
-  });
+  return false;
 }
 
 // Its owner hears what it hears of a peer that hung up, and so do routers, which pair it with
@@ -195,11 +185,10 @@ void NcclTransport::GiveUp(Incarnation peer, const std::string& why, bool has_de
 }
 
 int64_t NcclTransport::StepMore(int64_t now_us) {
-  StepFinishing(now_us);
   for (const NcclSender::LostPeer& lost : sender_->TakeLost()) {
     GiveUp(lost.peer, lost.why, lost.has_delivered, now_us);
   }
-  int64_t due_us = budget_.finishing.empty() ? 0 : now_us;
+  int64_t due_us = WatchEnds(now_us);
   for (auto& [peer, known] : known_) {
     if (known.again_us != 0 && now_us >= known.again_us) {
       known.again_us = 0;
@@ -212,6 +201,22 @@ int64_t NcclTransport::StepMore(int64_t now_us) {
   return due_us;
 }
 
-void NcclTransport::EndMore() { budget_.finishing.clear(); }
+int64_t NcclTransport::WatchEnds(int64_t now_us) {
+  const uint64_t num_ended = ender_.num_ended();
+  if (ender_.num_ending() == 0 || num_ended != num_ended_ || ends_since_us_ == 0) {
+    num_ended_ = num_ended;
+    is_end_told_ = false;
+    ends_since_us_ = ender_.num_ending() == 0 ? 0 : now_us;
+  }
+  if (ends_since_us_ == 0 || is_end_told_) return 0;
+  if (now_us < ends_since_us_ + kLongEndUs) return ends_since_us_ + kLongEndUs;
+  is_end_told_ = true;
+  BATON_LOG_ERROR(
+      "NCCL has not ended a communicator for {} s: {} wait, and their buffers and places are taken",
+      kLongEndUs / 1'000'000, ender_.num_ending());
+  return 0;
+}
+
+void NcclTransport::EndMore() { ender_.Stop(); }
 
 }  // namespace baton

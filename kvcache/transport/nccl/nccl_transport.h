@@ -1,11 +1,11 @@
 // NcclTransport: KV between the memories of two devices by NCCL: one communicator of two ranks for
 // each pair and direction, which is built when the first slice is offered, never waited for, and
 // aborted when anything takes too long. README.md, "NCCL", has the way of a batch. Its thread,
-// "kv-nccl", owns communicators and staging too.
+// "kv-nccl", owns communicators and staging too; it hands them to another to be ended (CommEnder).
 //
 // Invariants (beside SliceTransport's)
 //  1. A peer that is slow, silent or dead holds back only its own slices, and buffers no longer
-//     than its deadlines (NcclTimers).
+//     than its deadlines (NcclTimers) and what NCCL takes to abort its communicator.
 //  2. A byte of a block is read or written only by kernels; no communicator ever sees a block.
 //  3. What a failed communicator did not deliver is sent again over the next one; a slice is done
 //     once all the same (KvTransport's invariant 3).
@@ -37,12 +37,13 @@ struct NcclTransportOptions {
   const Clock* clock = &SystemClock();
 };
 
-// What became of its communicators; they only grow.
+// What became of its communicators; all but one only grow.
 struct NcclStats {
   uint64_t built = 0;
   uint64_t batches = 0;   // sent, and received
   uint64_t overruns = 0;  // control messages dropped: too many waited for the thread
   uint64_t lost = 0;      // peers given up: several communicators in a row delivered nothing
+  uint64_t ending = 0;    // communicators that are being ended now; it alone may fall
   std::array<uint64_t, kNumNcclDropReasons> dropped{};
 };
 
@@ -86,12 +87,16 @@ class NcclTransport final : public SliceTransport {
 
   void HandleGreeting(Incarnation peer, uint32_t version, int64_t now_us);
   void GiveUp(Incarnation peer, const std::string& why, bool has_delivered, int64_t now_us);
-  bool EvictIdle();
-  void StepFinishing(int64_t now_us);
+  bool MakeRoom();
+  // Tells the log once when NCCL ends nothing for long; returns when to look again, 0 = never.
+  int64_t WatchEnds(int64_t now_us);
 
-  const Clock* const clock_;
   NcclCounters counters_;
-  LinkBudget budget_;
+  CommEnder ender_;
+  uint32_t num_links_ = 0;  // that are not being ended
+  uint64_t num_ended_ = 0;  // when it was last looked at
+  int64_t ends_since_us_ = 0;
+  bool is_end_told_ = false;
   NcclParts parts_;
   absl::flat_hash_map<Incarnation, Greeted> greeted_;
   absl::flat_hash_map<Incarnation, Known> known_;

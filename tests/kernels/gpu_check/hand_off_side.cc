@@ -153,10 +153,13 @@ Status HandOffSide::MakeNccl() {
   NcclTransportOptions options;
   options.table = &nccl_;
   options.device = {transport_device_.get(), device_.kernels, memory_};
-  options.timers.build_us = kGenerousUs;
-  options.timers.credit_us = kGenerousUs;
-  options.timers.operation_us = kGenerousUs;
-  if (options_.on_runner) options.limits.slot_bytes = 4 * memory_.layout.SliceBytes();
+  // A GPU has the deadlines of a worker: what they cut off there must show here.
+  if (options_.on_runner) {
+    options.timers.build_us = kGenerousUs;
+    options.timers.credit_us = kGenerousUs;
+    options.timers.operation_us = kGenerousUs;
+    options.limits.slot_bytes = 4 * memory_.layout.SliceBytes();
+  }
   BATON_ASSIGN_OR_RETURN(auto transport, NcclTransport::Create(options, std::move(endpoint)));
   counters_ = [this, way, transport = transport.get()] {
     const NcclStats stats = transport->CommunicatorStats();

@@ -1,0 +1,86 @@
+// CommEnder: ends communicators in a thread of its own ("kv-nccl-end"). NCCL's abort and destroy
+// wait: for its own threads, for kernels, for memory that is freed. Whoever serves all peers must
+// not.
+//
+// Any thread. Invariants
+//  1. NCCL touches no memory of ours for a communicator once its End says so.
+//  2. One that ends in agreement with the other side has kFinishUs for it; then it is aborted.
+//  3. Communicators whose end is not over are counted (num_ending).
+#ifndef BATON_KVCACHE_TRANSPORT_NCCL_COMM_ENDER_H_
+#define BATON_KVCACHE_TRANSPORT_NCCL_COMM_ENDER_H_
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "kvcache/transport/nccl/nccl_comm.h"
+#include "src/base/thread.h"
+#include "src/device/accelerator.h"
+
+namespace baton {
+
+// See the file comment.
+class CommEnder {
+ public:
+  // Of one communicator; null stands for one that never was.
+  class End {
+   public:
+    End() = default;
+    bool IsOver() const { return is_over_ == nullptr || is_over_->load(std::memory_order_acquire); }
+
+   private:
+    friend class CommEnder;
+    explicit End(std::shared_ptr<const std::atomic<bool>> is_over) : is_over_(std::move(is_over)) {}
+    std::shared_ptr<const std::atomic<bool>> is_over_;
+  };
+
+  // `device` outlives it.
+  explicit CommEnder(Accelerator* device);
+  // Stops.
+  ~CommEnder() { Stop(); }
+  CommEnder(const CommEnder&) = delete;
+  CommEnder& operator=(const CommEnder&) = delete;
+
+  // Nothing of it is waited for; `comm` may be null.
+  End Abort(std::unique_ptr<NcclComm> comm) { return Add(std::move(comm), /*agrees=*/false); }
+  // Nothing is under way over `comm`.
+  End Finish(std::unique_ptr<NcclComm> comm) { return Add(std::move(comm), /*agrees=*/true); }
+  uint32_t num_ending() const { return num_ending_.load(std::memory_order_acquire); }
+  // Of all communicators so far, which only grows.
+  uint64_t num_ended() const { return num_ended_.load(std::memory_order_acquire); }
+  // Aborts what is left and waits until it is gone. Idempotent; nothing may be added after it.
+  void Stop();
+
+ private:
+  static constexpr int64_t kFinishUs = 1'000'000;
+  // Between two looks at what ends in agreement.
+  static constexpr std::chrono::milliseconds kPause{1};
+
+  // One that is not gone.
+  struct Ending {
+    std::unique_ptr<NcclComm> comm;
+    std::chrono::steady_clock::time_point give_up;  // now, where it is aborted
+    std::shared_ptr<std::atomic<bool>> is_over;
+  };
+
+  End Add(std::unique_ptr<NcclComm> comm, bool agrees);
+  void Run();
+
+  Accelerator* const device_;
+  std::atomic<uint32_t> num_ending_ = 0;
+  std::atomic<uint64_t> num_ended_ = 0;
+  std::mutex mutex_;  // guards the next two
+  std::vector<Ending> added_;
+  bool stops_ = false;
+  std::condition_variable wake_;
+  Thread thread_;  // last: it uses the rest
+};
+
+}  // namespace baton
+
+#endif  // BATON_KVCACHE_TRANSPORT_NCCL_COMM_ENDER_H_
