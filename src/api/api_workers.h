@@ -20,7 +20,7 @@ namespace baton {
 class Submitter;
 
 // What a client is told by a job that came too late.
-inline RequestError ApiStops() { return RequestError{ErrorCode::kDraining}; }
+inline RequestError ApiStops() { return PlainError(ErrorCode::kDraining); }
 
 // A few threads behind one bounded queue, and one thread behind another.
 class ApiWorkers {
@@ -48,9 +48,7 @@ class ApiWorkers {
   size_t num_busy() const { return num_busy_.load(); }
   // What a client is told when TryPost has failed.
   RequestError Refusal() const {
-    RequestError error = stopping_.load() ? ApiStops() : RequestError{ErrorCode::kQueueFull};
-    error.retry_after_s = kRetryAfterS;
-    return error;
+    return stopping_.load() ? ApiStops() : PlainError(ErrorCode::kQueueFull);
   }
   // Runs what is queued, as too late, and joins the threads: each waits for the job that it is in
   // the middle of. Idempotent; not from a job.

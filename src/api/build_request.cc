@@ -261,6 +261,10 @@ bool TokenizeText(const ModelInfo& model, const TextField& field, const EncodeOp
 
 bool DetokenizeIds(const ModelInfo& model, const std::vector<int64_t>& ids, std::string_view field,
                    std::string* text, RequestError* error) {
+  if (ids.size() > kApiMaxPromptTokens) {
+    return Fail(error, ErrorCode::kInvalidValue, field,
+                fmt::format("at most {} token ids", kApiMaxPromptTokens));
+  }
   if (!CheckTokenIds(model, ids, field, error)) return false;
   const std::vector<TokenId> tokens(ids.begin(), ids.end());
   StatusOr<std::string> decoded = model.tokenizer->Decode(tokens, /*skip_special=*/false);

@@ -9,14 +9,12 @@
 #include "google/protobuf/message.h"
 
 #include "src/api/idempotency_key.h"
+#include "src/api/schema.h"
 #include "src/base/clock.h"
 #include "src/base/random.h"
 
 namespace baton {
 namespace {
-
-// The JSON API's limit (http_server.h, max_body_bytes).
-constexpr size_t kMaxMessageBytes = 8 << 20;
 
 // One encoding for one content, without kFieldsOfAttempt: maps in the order of their keys.
 std::string CanonicalBytes(const google::protobuf::Message& message) {
@@ -99,7 +97,7 @@ void AddRequestId(std::string_view known, grpc::CallbackServerContext* context) 
 
 bool BuildFromMessage(const google::protobuf::Message& message, const Arrival& arrival,
                       const Submitter& submitter, BuiltRequest* built, RequestError* error) {
-  if (message.ByteSizeLong() > kMaxMessageBytes) {
+  if (message.ByteSizeLong() > kApiMaxMessageBytes) {
     *error = RequestError{ErrorCode::kBodyTooLarge};
     return false;
   }

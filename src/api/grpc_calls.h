@@ -39,7 +39,7 @@ namespace baton {
 grpc::Status StatusOf(const RequestError& error, grpc::CallbackServerContext* context);
 // Where and when the call arrived, its name and its own deadline.
 Arrival ArrivalOf(const grpc::CallbackServerContext& context, Endpoint endpoint);
-// Builds the request of a message; false: `error`. Refuses messages above the JSON API's limit.
+// Builds the request of a message; false: `error`. Refuses messages above kApiMaxMessageBytes.
 bool BuildFromMessage(const google::protobuf::Message& message, const Arrival& arrival,
                       const Submitter& submitter, BuiltRequest* built, RequestError* error);
 

@@ -6,6 +6,7 @@
 
 #include "baton/v1/inference.grpc.pb.h"
 #include "src/api/grpc_calls.h"
+#include "src/api/schema.h"
 
 namespace baton {
 namespace {
@@ -104,20 +105,23 @@ class ModelServiceImpl final : public v1::ModelService::CallbackService {
                                 Function function) {
     AddRequestId("", context);
     grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-    auto job = [this, context, reactor, model_id = request.model(), function](bool too_late) {
-      RequestError error = ApiStops();
-      const auto model = too_late ? nullptr : ResolveModel(*parts_.submitter, model_id, &error);
-      const bool ok = model != nullptr && function(*model, &error);
-      if (ok) return reactor->Finish(grpc::Status::OK);
+    const auto refuse = [this, context, reactor](const RequestError& error) {
       parts_.submitter->CountAnswered(HttpStatusOf(error.code));
       reactor->Finish(StatusOf(error, context));
     };
-    const bool posted = parts_.workers->TryPost(request.ByteSizeLong(), std::move(job));
-    if (!posted) {
-      const RequestError error = parts_.workers->Refusal();
-      parts_.submitter->CountAnswered(HttpStatusOf(error.code));
-      reactor->Finish(StatusOf(error, context));
+    const size_t num_bytes = request.ByteSizeLong();
+    if (num_bytes > kApiMaxMessageBytes) {
+      refuse(PlainError(ErrorCode::kBodyTooLarge));
+      return reactor;
     }
+    auto job = [this, refuse, reactor, model_id = request.model(), function](bool too_late) {
+      RequestError error = ApiStops();
+      const auto model = too_late ? nullptr : ResolveModel(*parts_.submitter, model_id, &error);
+      const bool ok = model != nullptr && function(*model, &error);
+      if (!ok) return refuse(error);
+      reactor->Finish(grpc::Status::OK);
+    };
+    if (!parts_.workers->TryPost(num_bytes, std::move(job))) refuse(parts_.workers->Refusal());
     return reactor;
   }
 

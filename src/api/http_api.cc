@@ -281,8 +281,10 @@ void HttpApi::Generate(Exchange& exchange, const JsonValue& body, Endpoint endpo
   BuiltRequest built;
   exchange.arrival.endpoint = endpoint;
   exchange.arrival.splits_reasoning = splits_reasoning_;
-  if (!ReadJsonParams(body, endpoint, &params, &ignored, &error) ||
-      !BuildRequest(params, exchange.arrival, *submitter_, &built, &error)) {
+  if (!ReadJsonParams(body, endpoint, &params, &ignored, &error)) return Refuse(exchange, error);
+  // What is refused from here on carries the name that an answer would.
+  if (IsUsableRequestId(params.request_id)) exchange.arrival.request_id = params.request_id;
+  if (!BuildRequest(params, exchange.arrival, *submitter_, &built, &error)) {
     return Refuse(exchange, error);
   }
   const auto keys = ValuesOf(exchange.request.headers, kIdempotencyKeyField);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <utility>
 
 #include "fmt/format.h"
@@ -19,7 +20,7 @@ constexpr double kMaxInt64 = 9223372036854775807.0;
 // The table. A default is applied where the request is built (build_request.cc); here only what a
 // client may send.
 constexpr ParamRow kTable[] = {
-    {"model", kBoth, &ApiParams::model, 0, 256},
+    {"model", kBoth, &ApiParams::model},  // any: what no model is called is "not found"
     {"messages", kChat, SpecialParam::kMessages},
     {"prompt", kCompletion, SpecialParam::kPrompt},
     {"prompt_token_ids", kCompletion, SpecialParam::kPromptTokenIds},
@@ -83,7 +84,10 @@ struct ExpectedVisitor {
   const ParamRow& row;
 
   std::string operator()(std::optional<int64_t> ApiParams::* /*target*/) const {
-    if (row.max == kMaxInt64) return "an integer of 64 bits";
+    if (row.max == kMaxInt64) {
+      return fmt::format("an integer from {} to {}", std::numeric_limits<int64_t>::min(),
+                         std::numeric_limits<int64_t>::max());
+    }
     return "an integer " + RangeText(row);
   }
   std::string operator()(std::optional<double> ApiParams::* /*target*/) const {
@@ -93,6 +97,7 @@ struct ExpectedVisitor {
     return "true or false";
   }
   std::string operator()(std::string ApiParams::* /*target*/) const {
+    if (row.max == 0) return "a string";
     return fmt::format("a string of at most {} printable bytes", NumberText(row.max));
   }
   std::string operator()(std::vector<std::string> ApiParams::* /*target*/) const {
@@ -167,7 +172,8 @@ bool StoreBool(const ParamRow& row, bool value, ApiParams* params, RequestError*
 }
 
 bool StoreString(const ParamRow& row, std::string value, ApiParams* params, RequestError* error) {
-  if (!InRange(row, static_cast<double>(value.size())) || !IsPrintable(value)) {
+  const bool is_any = row.max == 0;
+  if (!is_any && (!InRange(row, static_cast<double>(value.size())) || !IsPrintable(value))) {
     return OutOfRange(row, error);
   }
   params->*std::get<std::string ApiParams::*>(row.target) = std::move(value);

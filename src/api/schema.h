@@ -26,6 +26,8 @@ inline constexpr size_t kApiMaxStopBytes = 512;
 inline constexpr size_t kApiMaxStopTokens = 64;
 inline constexpr size_t kApiMaxLogitBias = 1024;
 inline constexpr size_t kApiMaxPromptTokens = size_t{1} << 20;
+// Of a gRPC message: the JSON API's limit (http_server.h, max_body_bytes).
+inline constexpr size_t kApiMaxMessageBytes = size_t{8} << 20;
 inline constexpr int64_t kApiMaxChoices = 128;
 inline constexpr int64_t kApiMaxTopLogprobs = 20;
 
@@ -55,7 +57,8 @@ struct ParamRow {
   std::string_view name;
   unsigned endpoints;  // mask of Endpoint
   ParamTarget target;
-  // Range: of the value (numbers), of each entry (ids, biases), of the bytes (strings).
+  // Range: of the value (numbers), of each entry (ids, biases), of the bytes (strings; max 0 =
+  // any string).
   double min = 0;
   double max = 0;
   bool min_exclusive = false;

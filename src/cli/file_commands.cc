@@ -2,6 +2,7 @@
 #include <cstdio>
 #include <iostream>
 
+#include "src/base/log.h"
 #include "src/base/version.h"
 #include "src/cli/commands.h"
 #include "src/cli/flags.h"
@@ -59,7 +60,11 @@ int RunInspectCommand(const std::vector<std::string>& args) {
   if (std::optional<int> code = flags.Parse(args)) return *code;
   const StatusOr<ModelFile> file = ResolveModel(model);
   if (!file.ok()) return Fail("inspect", file.status(), model.empty() ? kExitUsage : kExitFailure);
-  return RunInspect(file->path, std::cout, std::cerr);
+  // A refusal is one line: no warning of a reader before it.
+  if (const Status s = InitLog({.role = "inspect", .level = LogLevel::kOff}); !s.ok()) {
+    return Fail("inspect", s);
+  }
+  return RunInspect(file->path, CheckModelId(*file), std::cout, std::cerr);
 }
 
 int RunVersion(const std::vector<std::string>& args) {

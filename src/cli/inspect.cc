@@ -14,22 +14,25 @@
 namespace baton {
 namespace {
 
-// What the model reader cannot know: whether the text library can build the tokenizer.
+// What the model reader cannot know: whether the text library can build the tokenizer, and routers
+// take it.
 Status CheckTokenizer(const GgufFile& file, const std::string& path) {
   BATON_ASSIGN_OR_RETURN(const TokenizerSpec spec, ReadModelTokenizer(file, path));
-  return Tokenizer::Create(spec).status();
+  BATON_RETURN_IF_ERROR(Tokenizer::Create(spec).status());
+  return spec.SerializeForHello().status();
 }
 
 }  // namespace
 
-int RunInspect(const std::string& path, std::ostream& out, std::ostream& err) {
+int RunInspect(const std::string& path, const Status& name, std::ostream& out, std::ostream& err) {
   const auto refuse = [&](const Status& status) {
     err << "baton inspect: " << QuotedForMessage(path) << ": " << status.message() << "\n";
     return 1;
   };
   const StatusOr<std::unique_ptr<GgufFile>> file = OpenModelFile(path);
   if (!file.ok()) return refuse(file.status());
-  Status servable = CheckServable(**file);
+  Status servable = name;
+  if (servable.ok()) servable = CheckServable(**file);
   if (servable.ok()) servable = CheckTokenizer(**file, path);
   if (servable.ok()) {
     ThreadPool pool(NumComputeThreads(0));

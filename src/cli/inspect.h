@@ -5,12 +5,15 @@
 #include <ostream>
 #include <string>
 
+#include "src/base/status.h"
+
 namespace baton {
 
 // Prints the description of the model file at `path` to `out` and returns 0. For any file that
 // `serve` would refuse returns 1 after exactly one line on `err` with the reason (and, when the
-// file could at least be read, its description on `out`).
-int RunInspect(const std::string& path, std::ostream& out, std::ostream& err);
+// file could at least be read, its description on `out`). `name`: what is wrong with the file's
+// name, if anything.
+int RunInspect(const std::string& path, const Status& name, std::ostream& out, std::ostream& err);
 
 }  // namespace baton
 

@@ -9,8 +9,10 @@
 #include "absl/strings/str_split.h"
 
 #include "src/base/nearest_name.h"
+#include "src/base/quoted_text.h"
 #include "src/cli/download.h"
 #include "src/cli/sha256.h"
+#include "src/router/worker_codec.h"
 
 namespace baton {
 namespace {
@@ -155,6 +157,15 @@ StatusOr<ModelFile> ResolveModel(std::string_view model) {
   return ModelFile{.path = path.string(), .id = path.stem().string()};
 }
 
+Status CheckModelId(const ModelFile& model) {
+  if (IsModelId(model.id)) return OkStatus();
+  return InvalidArgument(
+      "{} cannot be the model's id, which is 1 to 256 bytes of UTF-8 without ASCII control "
+      "characters "
+      "and not \"default\"; give the file or folder another name",
+      QuotedForMessage(model.id));
+}
+
 Status CheckPullName(std::string_view name) {
   if (name.empty()) return InvalidArgument("MODEL is missing, for example smollm2:135m");
   return name.starts_with("hf:") ? SplitHubName(name).status() : OkStatus();
@@ -172,8 +183,9 @@ StatusOr<ModelFile> PullModel(std::string_view name) {
 
 StatusOr<ModelFile> ResolveOrPullModel(std::string_view model) {
   StatusOr<ModelFile> found = ResolveModel(model);
-  if (found.ok() || FindCatalogueEntry(model) == nullptr) return found;
-  return PullModel(model);
+  if (!found.ok() && FindCatalogueEntry(model) != nullptr) return PullModel(model);
+  if (found.ok()) BATON_RETURN_IF_ERROR(CheckModelId(*found));
+  return found;
 }
 
 }  // namespace baton

@@ -48,6 +48,9 @@ std::string PlansFolder();
 // pull NAME`) or the nearest name.
 StatusOr<ModelFile> ResolveModel(std::string_view model);
 
+// Whether a server can offer the model under its id, which the file's name gives: InvalidArgument.
+Status CheckModelId(const ModelFile& model);
+
 // What is wrong with the name itself, whatever can be fetched: InvalidArgument, or Unimplemented
 // for a file of another kind.
 Status CheckPullName(std::string_view name);
@@ -56,7 +59,8 @@ Status CheckPullName(std::string_view name);
 // is resumed. Progress goes to stderr.
 StatusOr<ModelFile> PullModel(std::string_view name);
 
-// ResolveModel, and PullModel when it is a catalogue name that is not there yet.
+// For servers: ResolveModel, and PullModel when it is a catalogue name that is not there yet; then
+// CheckModelId.
 StatusOr<ModelFile> ResolveOrPullModel(std::string_view model);
 
 }  // namespace baton

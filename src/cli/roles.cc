@@ -117,6 +117,7 @@ Status CheckFlags(const FlagSet& flags, const WorkerFlags& f) {
 StatusOr<WorkerConfig> BuildConfig(const WorkerFlags& f, WorkerRole role) {
   WorkerConfig config;
   BATON_ASSIGN_OR_RETURN(const ModelFile model, ResolveModel(f.model));
+  BATON_RETURN_IF_ERROR(CheckModelId(model));
   BATON_ASSIGN_OR_RETURN(config.cluster_secret, ReadClusterSecret(f.tuning.secret_file));
   config.tls = f.tuning.tls;
   config.prefix_cache = f.tuning.prefix_cache == "on";

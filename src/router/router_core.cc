@@ -155,7 +155,6 @@ void RouterCore::EndGood(RouterRequest& request) {
   result.num_prompt_tokens = static_cast<uint32_t>(request.spec.prompt.size());
   result.num_completion_tokens = request.num_delivered;
   result.timings = TimingsOf(request);
-  request.sink->OnFinished(result);
   if (!request.spec.is_shadow()) {
     metrics_->CountRequest(200);
     metrics_->prompt_tokens_total->Add(result.num_prompt_tokens);
@@ -169,7 +168,10 @@ void RouterCore::EndGood(RouterRequest& request) {
                   request.uid, request.spec.request_id, request.attempt(), result.num_prompt_tokens,
                   result.num_completion_tokens, request.lifetime.EndToEndUs());
   Remember(request, 200);
+  const std::shared_ptr<ResponseSink> sink = request.sink;
   Forget(request, /*waits=*/false);
+  // Last: a client that has its answer finds the request in the metrics, and not running.
+  sink->OnFinished(result);
 }
 
 void RouterCore::EndBad(RouterRequest& request, ErrorCode code) {
@@ -189,10 +191,11 @@ void RouterCore::EndBad(RouterRequest& request, const RequestError& error) {
 }
 
 void RouterCore::TellFailed(RouterRequest& request, const RequestError& error, bool waits) {
-  request.sink->OnFailed(error);
   if (!request.spec.is_shadow()) metrics_->CountRequest(HttpStatusOf(error.code));
   Remember(request, HttpStatusOf(error.code));
+  const std::shared_ptr<ResponseSink> sink = request.sink;
   Forget(request, waits);
+  sink->OnFailed(error);  // last, as in EndGood
 }
 
 void RouterCore::Forget(RouterRequest& request, bool waits) {

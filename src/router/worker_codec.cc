@@ -8,6 +8,8 @@
 
 #include "src/base/wire_text.h"
 #include "src/base/xxh3.h"
+#include "src/text/tokenizer_spec.h"
+#include "src/text/utf8.h"
 
 namespace baton {
 namespace {
@@ -24,13 +26,6 @@ bool IsWorkerId(std::string_view id) {
   if (id.empty() || id.size() > kMaxWorkerIdBytes) return false;
   return std::all_of(id.begin(), id.end(), [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-';
-  });
-}
-
-bool IsModelId(std::string_view id) {
-  if (id.empty() || id.size() > kMaxModelIdBytes || id == "default") return false;
-  return std::all_of(id.begin(), id.end(), [](char c) {
-    return static_cast<unsigned char>(c) > 0x20 && c != 0x7f && c != '/';
   });
 }
 
@@ -102,7 +97,13 @@ Status CheckHelloNames(const v1::WorkerHello& hello) {
   }
   if (hello.worker().incarnation() == 0) return InvalidArgument("incarnation is 0");
   if (!IsModelId(hello.model())) {
-    return InvalidArgument("model must be 1 to 256 printable bytes without '/'");
+    return InvalidArgument(
+        "model must be 1 to 256 bytes of UTF-8 without '/' and ASCII control characters, not "
+        "\"default\"");
+  }
+  if (hello.tokenizer().size() > kMaxSpecBytes) {
+    return InvalidArgument("tokenizer has {} bytes, the limit is {}", hello.tokenizer().size(),
+                           kMaxSpecBytes);
   }
   if (hello.role() != v1::WORKER_ROLE_PREFILL && hello.role() != v1::WORKER_ROLE_DECODE) {
     return InvalidArgument("role {} is unknown", static_cast<int>(hello.role()));
@@ -161,6 +162,13 @@ FinishReason DecodeFinish(v1::WorkerFinish finish) {
 }
 
 }  // namespace
+
+bool IsModelId(std::string_view id) {
+  if (id.empty() || id.size() > kMaxModelIdBytes || id == "default") return false;
+  return ValidUtf8Prefix(id) == id.size() && std::all_of(id.begin(), id.end(), [](char c) {
+           return static_cast<unsigned char>(c) >= 0x20 && c != 0x7f && c != '/';
+         });
+}
 
 StatusOr<WorkerDescription> DecodeHello(const v1::WorkerHello& hello, const WireRange& own) {
   BATON_RETURN_IF_ERROR(CheckHelloWire(hello, own));

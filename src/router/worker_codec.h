@@ -14,6 +14,10 @@
 
 namespace baton {
 
+// What the API may call a model: 1 to 256 bytes of UTF-8 without '/' and ASCII control characters,
+// and not "default", which stands for the only model.
+bool IsModelId(std::string_view id);
+
 // Everything but `model`, which needs the tokenizer (model_catalog.h). FailedPrecondition: the
 // worker and this router (`own`) have no wire version in common, which is looked at first;
 // InvalidArgument names the field and its value.

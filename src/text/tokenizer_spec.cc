@@ -234,6 +234,17 @@ std::string TokenizerSpec::Serialize() const {
   return out.Take();
 }
 
+StatusOr<std::string> TokenizerSpec::SerializeForHello() const {
+  std::string bytes = Serialize();
+  if (bytes.size() > kMaxSpecBytes) {
+    return InvalidArgument(
+        "the tokenizer and its chat templates have {} bytes, at most {} are served", bytes.size(),
+        kMaxSpecBytes);
+  }
+  BATON_RETURN_IF_ERROR(Parse(bytes).status());
+  return bytes;
+}
+
 StatusOr<TokenizerSpec> TokenizerSpec::Parse(std::string_view bytes) {
   SpecReader in(bytes);
   if (in.Bytes(kMagic.size()) != kMagic) in.Fail("does not start with BTOK");

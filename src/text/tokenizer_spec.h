@@ -65,6 +65,10 @@ struct TokenizerSpec {
   // A compact, versioned form (SmolLM2: 0.6 MiB): the bytes of a spec are the same in every build.
   std::string Serialize() const;
 
+  // Serialize() for a worker's hello. InvalidArgument: a router would not take these bytes, more
+  // than kMaxSpecBytes or what Parse refuses.
+  StatusOr<std::string> SerializeForHello() const;
+
   // Inverse of Serialize for bytes from a peer: Parse(Serialize()) equals the spec, also when the
   // spec itself is not usable. InvalidArgument, naming the byte position, for anything else and for
   // specs above the limits below; never holds more than kMaxSpecTextBytes of text.
@@ -78,6 +82,8 @@ inline constexpr size_t kMaxSpecTokens = size_t{1} << 20;
 inline constexpr size_t kMaxMerges = size_t{1} << 21;
 // All strings of a spec together; the largest in use have about 8 MiB.
 inline constexpr size_t kMaxSpecTextBytes = size_t{64} << 20;
+// Of Serialize() in a worker's hello, which a gRPC message of 32 MiB must hold.
+inline constexpr size_t kMaxSpecBytes = size_t{16} << 20;
 
 // XXH3-64 of Serialize(): equal for equal specs, whatever the process or machine. Part of
 // numerics_id, so it covers the templates too.

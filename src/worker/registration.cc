@@ -12,6 +12,7 @@
 #include "src/base/log.h"
 #include "src/rpc/cluster_channel.h"
 #include "src/rpc/credentials.h"
+#include "src/text/tokenizer_spec.h"
 
 namespace baton {
 namespace {
@@ -182,6 +183,7 @@ class RouterStream : public grpc::ClientBidiReactor<v1::WorkerReport, v1::Router
 Registration::Registration(RegistrationConfig config) : config_(std::move(config)) {
   constexpr int kFirstTryGapMs = 50;
   grpc::ChannelArguments arguments = ClusterChannelArguments(kFirstTryGapMs);
+  static_assert(kMaxSpecBytes < kMaxClusterMessageBytes, "a hello has the tokenizer");
   arguments.SetMaxSendMessageSize(kMaxClusterMessageBytes);
   // Behind a name a router that comes back may have another address (a pod has); gRPC would ask for
   // it only once in 30 s.

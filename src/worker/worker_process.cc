@@ -126,7 +126,7 @@ Status WorkerProcess::Parts::LoadModel() {
   BATON_ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer, Tokenizer::Create(spec));
   eog_tokens.assign(tokenizer->eog_ids().begin(), tokenizer->eog_ids().end());
   tokenizer_id = tokenizer->tokenizer_id();
-  tokenizer_bytes = spec.Serialize();
+  BATON_ASSIGN_OR_RETURN(tokenizer_bytes, spec.SerializeForHello());
   pool = std::make_unique<ThreadPool>(ThreadPool::Options{.num_threads = config.num_threads});
   BATON_RETURN_IF_ERROR(LoadWeights(*file));
   loaded_unix_s = SystemClock().WallUnixMs() / 1000;

@@ -361,6 +361,23 @@ TEST_F(HttpApiTest, RequestIdIsHonouredAndEchoed) {
   EXPECT_EQ(responder->Header("X-Request-Id").size(), 32u) << "replaced by one of our own";
 }
 
+TEST_F(HttpApiTest, ARefusalHasTheNameThatTheAnswerWouldHave) {
+  const auto responder =
+      Send("POST", kChatPath, kHello + R"(,"request_id":"of-body","model":"other"})",
+           {{"Content-Type", "application/json"}, {"X-Request-Id", "of-header"}});
+  ASSERT_TRUE(responder->Wait());
+  EXPECT_EQ(responder->status, 404);
+  EXPECT_EQ(responder->Header("X-Request-Id"), "of-body");
+}
+
+TEST_F(HttpApiTest, WhatNoModelIsCalledIsNotFoundHoweverOdd) {
+  for (const std::string& name : {std::string(300, 'm'), std::string("a\\nb")}) {
+    const auto responder = Post(kChatPath, kHello + R"(,"model":")" + name + "\"}");
+    EXPECT_EQ(responder->status, 404) << responder->body;
+    EXPECT_EQ(Text(*responder, {"error", "code"}), "model_not_found");
+  }
+}
+
 TEST_F(HttpApiTest, IgnoredFieldsAreNamedInAHeader) {
   AnswerWith("x");
   const auto responder = Post(kChatPath, kHello + R"(,"store":true,"metadata":{}})");

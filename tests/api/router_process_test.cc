@@ -13,6 +13,7 @@
 #include "grpcpp/grpcpp.h"
 #include "gtest/gtest.h"
 
+#include "src/api/schema.h"
 #include "tests/api/router_process_rig.h"
 
 namespace baton {
@@ -209,6 +210,25 @@ TEST_F(RouterProcessTest, ModelService) {
     v1::DetokenizeResponse response;
     ASSERT_TRUE(models_->Detokenize(&context, request, &response).ok());
     EXPECT_EQ(response.content(), "ok");
+  }
+  {
+    // As JSON, whose values are counted.
+    grpc::ClientContext context;
+    v1::DetokenizeRequest request;
+    for (size_t i = 0; i <= kApiMaxPromptTokens; ++i) request.add_tokens('o');
+    v1::DetokenizeResponse response;
+    const grpc::Status status = models_->Detokenize(&context, request, &response);
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+    EXPECT_NE(status.error_message().find("at most 1048576"), std::string::npos);
+  }
+  {
+    grpc::ClientContext context;
+    v1::TokenizeRequest request;
+    request.set_content(std::string(9 << 20, 'o'));
+    v1::TokenizeResponse response;
+    const grpc::Status status = models_->Tokenize(&context, request, &response);
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+    EXPECT_NE(status.error_message().find("larger than 8 MiB"), std::string::npos);
   }
   {
     grpc::ClientContext context;

@@ -8,10 +8,12 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
+#include "src/base/log.h"
 #include "src/cli/commands.h"
 #include "src/cli/compute_threads.h"
 #include "src/cli/flags.h"
 #include "src/cli/worker_flags.h"
+#include "tests/model/gguf_builder.h"
 
 namespace baton {
 namespace {
@@ -251,6 +253,24 @@ TEST(UsageExitTest, AFifoInThePlaceOfAFileIsRefusedAtOnce) {
     EXPECT_NE(error.find(c.expected), std::string::npos) << error;
   }
   ::unlink(fifo.c_str());
+}
+
+// Such as that the file names no rule to split text by.
+TEST(UsageExitTest, InspectRefusesInOneLineWhateverReadersWarnOf) {
+  GgufBuilder model = TinyLlama();
+  model.AddStrings("tokenizer.ggml.merges", {"no such"});
+  const std::vector<std::byte> bytes = model.Build();
+  const std::string path = testing::TempDir() + "/usage_exit_test.gguf";
+  std::ofstream(path, std::ios::binary)
+      .write(reinterpret_cast<const char*>(bytes.data()), std::ssize(bytes));
+  testing::internal::CaptureStderr();
+  testing::internal::CaptureStdout();
+  EXPECT_EQ(RunInspectCommand({path}), kExitFailure);
+  testing::internal::GetCapturedStdout();
+  const std::string error = testing::internal::GetCapturedStderr();
+  ASSERT_TRUE(InitLog({}).ok());
+  EXPECT_EQ(std::count(error.begin(), error.end(), '\n'), 1) << error;
+  EXPECT_NE(error.find("merge"), std::string::npos) << error;
 }
 
 TEST(UsageExitTest, AFolderThatCannotBeMadeIsOneLineOnStderr) {

@@ -30,7 +30,7 @@ struct InspectRun {
 InspectRun Inspect(const std::string& path) {
   std::ostringstream out;
   std::ostringstream err;
-  const int code = RunInspect(path, out, err);
+  const int code = RunInspect(path, OkStatus(), out, err);
   return {code, out.str(), err.str()};
 }
 

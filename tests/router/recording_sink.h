@@ -2,6 +2,7 @@
 #ifndef BATON_TESTS_ROUTER_RECORDING_SINK_H_
 #define BATON_TESTS_ROUTER_RECORDING_SINK_H_
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -35,10 +36,12 @@ class RecordingSink final : public ResponseSink {
   void OnFinished(const GenerateResult& value) override {
     EXPECT_FALSE(ended()) << "two ends";
     result = value;
+    if (on_end) on_end();
   }
   void OnFailed(const RequestError& value) override {
     EXPECT_FALSE(ended()) << "two ends";
     error = value;
+    if (on_end) on_end();
   }
   size_t buffered_bytes() const override { return buffered; }
 
@@ -62,6 +65,7 @@ class RecordingSink final : public ResponseSink {
   std::optional<GenerateResult> result;
   std::optional<RequestError> error;
   size_t buffered = 0;
+  std::function<void()> on_end;  // as the client is told
 };
 
 }  // namespace baton

@@ -51,5 +51,34 @@ TEST(RouterMetricsTest, ChoicesAreCountedByWhatEndedThem) {
   EXPECT_EQ(cluster.metrics.choices_finished_total[1]->value(), 1u);
 }
 
+// A client may look at the metrics as soon as it has its answer.
+TEST(RouterMetricsTest, WhoIsToldOfTheEndFindsItCounted) {
+  for (const bool good : {true, false}) {
+    FakeCluster cluster;
+    cluster.JoinPair();
+    const RequestUid uid = cluster.Submit(cluster.Request("prompt", 1));
+    cluster.State("decode-0", uid, WorkerRequestState::kReserved);
+    cluster.State("decode-0", uid, WorkerRequestState::kVerified);
+    ASSERT_EQ(cluster.metrics.requests_running->value(), 1);
+    int num_told = 0;
+    cluster.sink->on_end = [&] {
+      ++num_told;
+      EXPECT_EQ(cluster.metrics.requests_running->value(), 0);
+      uint64_t num_counted = 0;
+      for (const Counter* counter : cluster.metrics.requests_total) {
+        num_counted += counter->value();
+      }
+      EXPECT_EQ(num_counted, 1u);
+      EXPECT_EQ(cluster.metrics.prompt_tokens_total->value(), good ? 6u : 0u);
+    };
+    if (good) {
+      cluster.Tokens("decode-0", {FakeCluster::Token(uid, 0, 'a', FinishReason::kLength, 0)});
+    } else {
+      cluster.core.Cancel(uid, CancelCause::kClientLeft, cluster.now_us);
+    }
+    EXPECT_EQ(num_told, 1);
+  }
+}
+
 }  // namespace
 }  // namespace baton

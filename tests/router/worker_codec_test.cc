@@ -7,6 +7,7 @@
 #include "gtest/gtest.h"
 
 #include "src/base/wire_text.h"
+#include "src/text/tokenizer_spec.h"
 
 namespace baton {
 namespace {
@@ -87,6 +88,30 @@ TEST(WorkerCodecTest, WireVersionsOfAHelloAreComparedBeforeAnythingElse) {
     hello.mutable_fingerprint()->set_wire_max(max);
     EXPECT_EQ(DecodeHello(hello).status().code(), StatusCode::kInvalidArgument) << min << max;
   }
+}
+
+TEST(WorkerCodecTest, AModelMayBeCalledWhatAFileIs) {
+  for (const std::string id : {"toy", "my model", "smollm2:135m", "mod\xc3\xa8le"}) {
+    v1::WorkerHello hello = Hello();
+    hello.set_model(id);
+    EXPECT_TRUE(DecodeHello(hello).ok()) << id;
+  }
+  for (const std::string& id : {std::string(), std::string("default"), std::string("a/b"),
+                                std::string("a\nb"), std::string("m\xff"), std::string(257, 'm')}) {
+    EXPECT_FALSE(IsModelId(id)) << id;
+  }
+  v1::WorkerHello hello = Hello();
+  hello.set_model("a/b");
+  EXPECT_EQ(DecodeHello(hello).status().code(), StatusCode::kInvalidArgument);
+}
+
+TEST(WorkerCodecTest, ATokenizerHasTheLimitThatWorkersKeep) {
+  v1::WorkerHello hello = Hello();
+  hello.set_tokenizer(std::string(kMaxSpecBytes, 't'));
+  EXPECT_TRUE(DecodeHello(hello).ok());
+  hello.mutable_tokenizer()->push_back('t');
+  EXPECT_EQ(DecodeHello(hello).status().message(),
+            "tokenizer has 16777217 bytes, the limit is 16777216");
 }
 
 TEST(WorkerCodecTest, WhetherBitsVaryIsToldAndFalseOfWhoDoesNotTell) {

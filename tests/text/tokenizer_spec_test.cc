@@ -154,6 +154,23 @@ TEST(TokenizerSpecTest, DamagedBytesAreRefusedOrMeanWhatTheySay) {
   EXPECT_GT(num_refused, 1000u);
 }
 
+// What a worker would be refused for is refused where the model is read.
+TEST(TokenizerSpecTest, OfAHelloIsWhatARouterTakes) {
+  TokenizerSpec spec;
+  spec.model = "gpt2";
+  spec.tokens = {"a"};
+  EXPECT_EQ(*spec.SerializeForHello(), spec.Serialize());
+  spec.named_templates.assign(1024, {"name", "source"});
+  EXPECT_TRUE(spec.SerializeForHello().ok());
+  spec.named_templates.push_back({"name", "source"});
+  EXPECT_THAT(std::string(spec.SerializeForHello().status().message()),
+              HasSubstr("too many named templates"));
+  spec.named_templates.clear();
+  spec.chat_template = std::string(kMaxSpecBytes, 'x');
+  EXPECT_THAT(std::string(spec.SerializeForHello().status().message()),
+              HasSubstr("at most 16777216 are served"));
+}
+
 // A few bytes must not ask for much memory: counts, runs and merges of long tokens are bounded.
 TEST(TokenizerSpecTest, AmplificationIsRefusedQuickly) {
   const auto varint = [](uint64_t value) {
