@@ -99,7 +99,8 @@ class Accelerator {
   // A descriptor of what AllocateShared gave, to be passed to another process. The memory lives as
   // long as anybody has it mapped or has a descriptor.
   virtual absl::StatusOr<UniqueFd> ExportShared(const std::byte* begin) = 0;
-  // Maps what another process's device of the same kind exported, to be read only. `size_bytes` is
+  // Maps what another process's device of the same kind exported, to be read only (by what the
+  // driver can enforce, which may be nothing). `size_bytes` is
   // what it was allocated with. FailedPrecondition naming what is wrong when the descriptor is of
   // anything else, or the device cannot reach that memory. The bytes may change at any time.
   virtual absl::StatusOr<const std::byte*> ImportShared(const UniqueFd& fd, size_t size_bytes) = 0;

@@ -38,8 +38,9 @@ absl::Status CheckDeviceInBuild(DeviceKind kind);
 // device of the runner, which has all ranks: auto is then never the processor. `num_ranks` is at
 // least 1. With `awaits_others` work in a stream may wait for another one's or, as NCCL's, for
 // another process; that of several ranks always does. GPUs then load all kernels at the start, and
-// launches that wait for what they launched (CUDA_LAUNCH_BLOCKING) are FailedPrecondition: both are
-// variables of the process, so it is to be asked before anything else uses a GPU.
+// launches that wait for what they launched (CUDA_LAUNCH_BLOCKING) are FailedPrecondition: these
+// are variables of the process, as is NCCL_COMM_BLOCKING, so it is to be asked before anything else
+// uses a GPU.
 absl::StatusOr<ComputeDevice> OpenComputeDevice(DeviceKind kind, uint32_t num_ranks = 1,
                                                 bool awaits_others = false);
 

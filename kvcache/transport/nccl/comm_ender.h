@@ -1,20 +1,19 @@
-// CommEnder: ends communicators in a thread of its own ("kv-nccl-end"). NCCL's abort and destroy
-// wait: for its own threads, for kernels, for memory that is freed. Whoever serves all peers must
-// not.
+// CommEnder: ends communicators, each in a thread of its own ("kv-nccl-end"). NCCL's abort and
+// destroy wait: for its own threads, for kernels, for memory that is freed, perhaps for the other
+// side. Whoever serves all peers must not, and no end may wait for another.
 //
-// Any thread. Invariants
+// Owned by one thread. Invariants
 //  1. NCCL touches no memory of ours for a communicator once its End says so.
-//  2. One that ends in agreement with the other side has kFinishUs for it; then it is aborted.
-//  3. Communicators whose end is not over are counted (num_ending).
+//  2. One that ends in agreement with the other side has kFinishTime for it; then it is aborted.
+//  3. Communicators whose end is not over are counted (num_ending). Whoever asks for ends bounds
+//     them: there are no more than communicators of the device, and one of a peer and direction.
 #ifndef BATON_KVCACHE_TRANSPORT_NCCL_COMM_ENDER_H_
 #define BATON_KVCACHE_TRANSPORT_NCCL_COMM_ENDER_H_
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <utility>
 #include <vector>
 
@@ -27,7 +26,7 @@ namespace baton {
 // See the file comment.
 class CommEnder {
  public:
-  // Of one communicator; null stands for one that never was.
+  // Of one communicator; a default one is of none, and over.
   class End {
    public:
     End() = default;
@@ -40,7 +39,7 @@ class CommEnder {
   };
 
   // `device` outlives it.
-  explicit CommEnder(Accelerator* device);
+  explicit CommEnder(Accelerator* device) : device_(device) {}
   // Stops.
   ~CommEnder() { Stop(); }
   CommEnder(const CommEnder&) = delete;
@@ -50,6 +49,7 @@ class CommEnder {
   End Abort(std::unique_ptr<NcclComm> comm) { return Add(std::move(comm), /*agrees=*/false); }
   // Nothing is under way over `comm`.
   End Finish(std::unique_ptr<NcclComm> comm) { return Add(std::move(comm), /*agrees=*/true); }
+  // Any thread.
   uint32_t num_ending() const { return num_ending_.load(std::memory_order_acquire); }
   // Of all communicators so far, which only grows.
   uint64_t num_ended() const { return num_ended_.load(std::memory_order_acquire); }
@@ -57,28 +57,24 @@ class CommEnder {
   void Stop();
 
  private:
-  static constexpr int64_t kFinishUs = 1'000'000;
+  static constexpr std::chrono::microseconds kFinishTime{1'000'000};
   // Between two looks at what ends in agreement.
   static constexpr std::chrono::milliseconds kPause{1};
 
-  // One that is not gone.
+  // A thread that ends one communicator, or has.
   struct Ending {
-    std::unique_ptr<NcclComm> comm;
-    std::chrono::steady_clock::time_point give_up;  // now, where it is aborted
-    std::shared_ptr<std::atomic<bool>> is_over;
+    End end;
+    Thread thread;
   };
 
   End Add(std::unique_ptr<NcclComm> comm, bool agrees);
-  void Run();
+  void Run(std::unique_ptr<NcclComm> comm, bool agrees);
 
   Accelerator* const device_;
   std::atomic<uint32_t> num_ending_ = 0;
   std::atomic<uint64_t> num_ended_ = 0;
-  std::mutex mutex_;  // guards the next two
-  std::vector<Ending> added_;
-  bool stops_ = false;
-  std::condition_variable wake_;
-  Thread thread_;  // last: it uses the rest
+  std::atomic<bool> stops_ = false;
+  std::vector<Ending> endings_;
 };
 
 }  // namespace baton

@@ -19,7 +19,7 @@ namespace baton {
 
 // Deadlines, microseconds. An operation has operation_us, at D twice that, and twice the time that
 // its bytes took at the measured rate. The first over a communicator, in which NCCL connects the
-// two sides, has build_us more, and so has the credit for it: D may be connecting others.
+// two sides, has build_us more, and the credit for it twice that: D may be connecting others.
 struct NcclTimers {
   int64_t build_us = 5'000'000;   // from Connect until both sides are built
   int64_t credit_us = 1'000'000;  // from Offer to Grant
@@ -38,7 +38,8 @@ struct NcclLimits {
   uint32_t num_slots = 4;       // buffers in each direction; first operations: all but one
   uint64_t slot_bytes = uint64_t{32} << 20;
   // Communicators to one peer, one after the other, that failed and delivered nothing; then the
-  // peer is down. Failures that are told at once take 0.3 s, builds that hang half a minute.
+  // peer is down. Failures that are told at once take 0.3 s, builds and first operations that hang
+  // half a minute, first offers that nobody answers a minute.
   uint32_t max_failures = 6;
 
   // Buffers of all communicators that have moved nothing yet: they may be held for long.

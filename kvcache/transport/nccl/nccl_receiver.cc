@@ -33,6 +33,7 @@ struct NcclReceiver::Link {
 struct NcclReceiver::Peer {
   uint64_t epoch = 0;
   std::unique_ptr<Link> link;
+  CommEnder::End end;      // of the link before; there is no other until it is over
   int64_t connect_us = 0;  // no further communicator before
 };
 
@@ -136,7 +137,9 @@ void NcclReceiver::Connect(Incarnation id, const NcclMessage& message, int64_t n
   // An honest P waits between two for twice as long.
   if (now_us < peer->connect_us) return Refuse(id, message.link, NcclDropReason::kBusy);
   peer->connect_us = now_us + parts_->timers.backoff_min_us / 2;
-  if (!parts_->make_room()) return Refuse(id, message.link, NcclDropReason::kBusy);
+  if (!peer->end.IsOver() || !parts_->make_room()) {
+    return Refuse(id, message.link, NcclDropReason::kBusy);
+  }
   NcclMessage accept;
   accept.kind = NcclMessageKind::kAccept;
   accept.link = message.link;
@@ -420,13 +423,13 @@ void NcclReceiver::Fail(Incarnation id, NcclDropReason reason, const Status& why
 }
 
 void NcclReceiver::DropLink(Incarnation id, Peer* peer) {
-  const CommEnder::End end = parts_->ender->Abort(std::move(peer->link->comm));
+  peer->end = parts_->ender->Abort(std::move(peer->link->comm));
   peer->link.reset();
   --*parts_->num_links;
   for (Batch& batch : batches_) {
     const bool is_bound = batch.state == SlotState::kPosting || batch.state == SlotState::kMoving;
     if (batch.peer != id || !is_bound) continue;
-    batch.end = end;
+    batch.end = peer->end;
     batch.state = SlotState::kDraining;
   }
 }
@@ -443,7 +446,7 @@ std::optional<int64_t> NcclReceiver::IdleSince() const {
   return since;
 }
 
-void NcclReceiver::EvictIdle() {
+CommEnder::End NcclReceiver::EvictIdle() {
   const std::optional<int64_t> since = IdleSince();
   for (auto& [id, peer] : peers_) {
     const bool is_it = peer->link != nullptr && peer->link->is_built &&
@@ -451,11 +454,12 @@ void NcclReceiver::EvictIdle() {
                        peer->link->used_us == since;
     if (!is_it) continue;
     Refuse(id, peer->link->number, NcclDropReason::kEvicted);
-    parts_->ender->Finish(std::move(peer->link->comm));
+    peer->end = parts_->ender->Finish(std::move(peer->link->comm));
     peer->link.reset();
     --*parts_->num_links;
-    return;
+    return peer->end;
   }
+  return {};
 }
 
 }  // namespace baton

@@ -44,7 +44,7 @@ class NcclReceiver final : public SliceReceiver {
 
   // As NcclSender's.
   std::optional<int64_t> IdleSince() const;
-  void EvictIdle();
+  CommEnder::End EvictIdle();
 
  private:
   struct Link;

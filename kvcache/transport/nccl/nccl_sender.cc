@@ -24,6 +24,7 @@ struct NcclSender::Link {
 struct NcclSender::Peer {
   std::deque<SliceRef> queue;
   std::unique_ptr<Link> link;
+  CommEnder::End end;          // of the link before; there is no other until it is over
   uint32_t num_failures = 0;   // since the last batch that arrived, for the back-off
   uint32_t num_fruitless = 0;  // of these, those that are no fault of a third one
   bool has_delivered = false;
@@ -131,10 +132,13 @@ void NcclSender::Handle(Incarnation id, const NcclMessage& message, int64_t now_
                      nccl::VersionText(static_cast<int>(message.number)));
     }
     parts_->nccl_counters->AddDrop(message.reason);
-    DropLink(id, peer);
     // No place for one more: the others' links are in use, or one of them is being ended for it.
-    const bool has_no_place = message.reason == NcclDropReason::kBusy;
-    if (!has_no_place && message.reason != NcclDropReason::kEvicted) {
+    // But one that is begun is never free.
+    const bool is_busy = message.reason == NcclDropReason::kBusy && peer->link->comm == nullptr;
+    const bool is_evicted = message.reason == NcclDropReason::kEvicted &&
+                            (peer->link->comm == nullptr || peer->link->is_built);
+    DropLink(id, peer);
+    if (!is_busy && !is_evicted) {
       return CountFailure(
           id, peer, fmt::format("the peer says {}", NcclDropReasonName(message.reason)), now_us);
     }
@@ -289,7 +293,7 @@ void NcclSender::Fail(Incarnation id, NcclDropReason reason, const Status& why, 
 }
 
 void NcclSender::DropLink(Incarnation id, Peer* peer) {
-  const CommEnder::End end = parts_->ender->Abort(std::move(peer->link->comm));
+  peer->end = parts_->ender->Abort(std::move(peer->link->comm));
   peer->link.reset();
   --*parts_->num_links;
   std::vector<Batch*> bound;
@@ -305,7 +309,7 @@ void NcclSender::DropLink(Incarnation id, Peer* peer) {
             [](const Batch* a, const Batch* b) { return a->number > b->number; });
   for (Batch* const batch : bound) {
     Requeue(batch);
-    batch->end = end;
+    batch->end = peer->end;
     batch->state = SlotState::kDraining;
   }
 }
@@ -357,7 +361,9 @@ int64_t NcclSender::NextDueUs(int64_t now_us) const {
       if (peer->link->comm != nullptr) return now_us;
       consider(peer->link->deadline_us);
     }
-    if (peer->link == nullptr && !peer->queue.empty()) consider(std::max(peer->retry_us, now_us));
+    if (peer->link == nullptr && !peer->queue.empty()) {
+      consider(peer->end.IsOver() ? std::max(peer->retry_us, now_us) : now_us + kEndPollUs);
+    }
   }
   return due_us;
 }
@@ -427,13 +433,14 @@ void NcclSender::TakeTime(const Batch& batch, int64_t now_us) {
 }
 
 // The gather is done. While it ran the communicator, or the peer, or all of its transfers may have
-// gone.
+// gone. Over another communicator it may be one too many.
 void NcclSender::Offer(Batch* batch, int64_t now_us) {
   Peer* const peer = Find(batch->peer);
   const bool is_wanted =
       std::find(batch->closed.begin(), batch->closed.end(), false) != batch->closed.end();
   const bool fits = is_wanted && peer != nullptr && peer->link != nullptr && peer->link->is_built &&
-                    batch->slices.size() <= peer->link->max_slices;
+                    batch->slices.size() <= peer->link->max_slices &&
+                    (peer->link->has_moved || batch->is_first);
   if (!fits) {
     Requeue(batch);
     return Release(batch);
@@ -443,10 +450,9 @@ void NcclSender::Offer(Batch* batch, int64_t now_us) {
   offer.link = peer->link->number;
   offer.batch = batch->number;
   offer.slices = batch->slices;
-  batch->is_first = !peer->link->has_moved;
   batch->state = SlotState::kOffered;
   batch->deadline_us =
-      now_us + parts_->timers.credit_us + (batch->is_first ? parts_->timers.build_us : 0);
+      now_us + parts_->timers.credit_us + (batch->is_first ? 2 * parts_->timers.build_us : 0);
   if (parts_->Post(batch->peer, offer)) return;
   Fail(batch->peer, NcclDropReason::kFailed, ResourceExhausted("the offer cannot be queued"),
        now_us);
@@ -455,6 +461,7 @@ void NcclSender::Offer(Batch* batch, int64_t now_us) {
 void NcclSender::StartLinks(int64_t now_us) {
   for (auto& [id, peer] : peers_) {
     if (peer->link != nullptr || peer->queue.empty() || now_us < peer->retry_us) continue;
+    if (!peer->end.IsOver()) continue;
     StartLink(id, peer.get(), now_us);
   }
 }
@@ -542,7 +549,7 @@ std::optional<int64_t> NcclSender::IdleSince() const {
   return since;
 }
 
-void NcclSender::EvictIdle() {
+CommEnder::End NcclSender::EvictIdle() {
   const std::optional<int64_t> since = IdleSince();
   for (auto& [id, peer] : peers_) {
     const bool is_it = peer->link != nullptr && peer->link->is_built && peer->queue.empty() &&
@@ -555,11 +562,12 @@ void NcclSender::EvictIdle() {
     drop.link = peer->link->number;
     (void)parts_->Post(id, drop);
     parts_->nccl_counters->AddDrop(NcclDropReason::kEvicted);
-    parts_->ender->Finish(std::move(peer->link->comm));
+    peer->end = parts_->ender->Finish(std::move(peer->link->comm));
     peer->link.reset();
     --*parts_->num_links;
-    return;
+    return peer->end;
   }
+  return {};
 }
 
 }  // namespace baton

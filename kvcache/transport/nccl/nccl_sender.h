@@ -60,7 +60,7 @@ class NcclSender final : public SliceSender {
 
   // The idle communicator that was used least recently: when, or nullopt; and its end.
   std::optional<int64_t> IdleSince() const;
-  void EvictIdle();
+  CommEnder::End EvictIdle();
 
  private:
   struct Link;

@@ -150,15 +150,15 @@ void NcclTransport::HandleWord(Incarnation peer, const std::string& bytes, int64
 
 bool NcclTransport::MakeRoom() {
   if (num_links_ + ender_.num_ending() < parts_.limits.max_links) return true;
-  // One that is being ended makes the room.
-  if (num_links_ < parts_.limits.max_links) return false;
+  // The one that was evicted last makes the room.
+  if (!evicted_.IsOver()) return false;
   const std::optional<int64_t> send_idle_us = sender_->IdleSince();
   const std::optional<int64_t> receive_idle_us = receiver_->IdleSince();
   if (send_idle_us.has_value() &&
       (!receive_idle_us.has_value() || *send_idle_us <= *receive_idle_us)) {
-    sender_->EvictIdle();
+    evicted_ = sender_->EvictIdle();
   } else if (receive_idle_us.has_value()) {
-    receiver_->EvictIdle();
+    evicted_ = receiver_->EvictIdle();
   }
   return false;
 }

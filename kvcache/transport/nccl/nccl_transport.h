@@ -94,6 +94,7 @@ class NcclTransport final : public SliceTransport {
   NcclCounters counters_;
   CommEnder ender_;
   uint32_t num_links_ = 0;  // that are not being ended
+  CommEnder::End evicted_;  // of the last one that had to make room
   uint64_t num_ended_ = 0;  // when it was last looked at
   int64_t ends_since_us_ = 0;
   bool is_end_told_ = false;
