@@ -27,10 +27,10 @@ struct InspectRun {
   std::string err;
 };
 
-InspectRun Inspect(const std::string& path) {
+InspectRun Inspect(const std::string& path, const Status& name = OkStatus()) {
   std::ostringstream out;
   std::ostringstream err;
-  const int code = RunInspect(path, OkStatus(), out, err);
+  const int code = RunInspect(path, name, out, err);
   return {code, out.str(), err.str()};
 }
 
@@ -59,6 +59,12 @@ TEST(InspectTest, DescribesTheDemoModel) {
         "unsupported   nothing", "general.quantization_version u32 2", "tokenizer.ggml.pre"}) {
     EXPECT_THAT(run.out, HasSubstr(words));
   }
+}
+
+TEST(InspectTest, DescribesWhatHasABadName) {
+  const InspectRun run = Inspect(DemoModelPath(), InvalidArgument("no name for a model"));
+  ExpectRefused(run, "no name for a model");
+  EXPECT_THAT(run.out, HasSubstr("llama: 30 layers"));
 }
 
 TEST(InspectTest, AcceptsEveryTinyModel) {

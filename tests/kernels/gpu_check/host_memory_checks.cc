@@ -121,6 +121,9 @@ absl::StatusOr<std::string> CheckArenas(const StageInput& input, Accelerator* de
                               device->stream()));
   BATON_ASSIGN_OR_RETURN(const std::vector<std::byte> computed, BytesFrom(device, memory, 0));
   BATON_RETURN_IF_ERROR(HandOver(first, divided));
+  // What is sealed next must come from the ranks, not be there since it was adopted.
+  BATON_RETURN_IF_ERROR(device->Wait());
+  std::memset(divided.arena->base(), 0xFF, divided.arena->size_bytes());
   BATON_RETURN_IF_ERROR(HandOver(divided, last));
   BATON_ASSIGN_OR_RETURN(const std::vector<std::byte> adopted,
                          BytesFrom(device, last.store->memory(), 2));
