@@ -24,8 +24,10 @@ run_tier() {
     sim) run_simulations ;;
     # Sanitizers slow the code five to fifteen times: limits on time are raised, and fewer prompts
     # go through the comparison of paths, which looks for other bits, not for other memory.
-    asan) scripts/build.sh asan && BATON_TEST_SEED=random BATON_E2E_START_LIMIT_S=300 \
-      BATON_E2E_PROMPTS=8 ctest --preset asan -j "$jobs" --timeout 3600 -LE no_sanitizer ;;
+    asan) scripts/deps.sh --tests && scripts/build.sh asan &&
+      build/asan/baton pull smollm2:135m >/dev/null &&
+      BATON_TEST_SEED=random BATON_E2E_START_LIMIT_S=300 BATON_E2E_PROMPTS=8 \
+        ctest --preset asan -j "$jobs" --timeout 3600 -LE no_sanitizer ;;
     tsan) scripts/build.sh tsan tsan_tests && BATON_TEST_SEED=random BATON_E2E_START_LIMIT_S=300 \
       ctest --preset tsan -j "$jobs" --timeout 3600 -L tsan ;;
     tidy) run_clang_tidy ;;
