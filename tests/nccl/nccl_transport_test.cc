@@ -193,8 +193,8 @@ const nccl::NcclTable& TableWhoseAbortsWait() {
 TEST_F(NcclTransportTest, AnAbortThatWaitsHoldsNobodyUp) {
   rig_.tweak_nccl = [](NcclTransportOptions* options) {
     options->table = &TableWhoseAbortsWait();
-    options->timers.build_us = 100'000 * kPatienceFactor;
-    options->timers.credit_us = 100'000 * kPatienceFactor;
+    options->timers.build_us = 500'000 * kPatienceFactor;
+    options->timers.credit_us = 500'000 * kPatienceFactor;
   };
   MakeAll();
   aborts_wait = true;
@@ -415,7 +415,7 @@ class NcclLostPeerTest : public NcclTransportTest {
       options->limits.max_failures = 3;
       options->timers.backoff_min_us = 500;
       options->timers.backoff_max_us = 1000;
-      options->timers.build_us = 20'000 * kPatienceFactor;
+      options->timers.build_us = 100'000 * kPatienceFactor;
       options->timers.rest_min_us = kRestMs * 1000;
       options->timers.rest_max_us = kRestMs * 3000;
     };
