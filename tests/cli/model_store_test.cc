@@ -1,7 +1,6 @@
 // Which files a server may offer by their names; models folder and downloads: download_test.cc.
 #include "src/cli/model_store.h"
 
-#include <filesystem>
 #include <fstream>
 #include <string>
 

@@ -67,17 +67,21 @@ class NcclTransportTest : public testing::Test {
     Answer(drop);
   }
 
+  void Accept(uint64_t link) {
+    NcclMessage accept;
+    accept.kind = NcclMessageKind::kAccept;
+    accept.link = link;
+    accept.number = 100;
+    Answer(accept);
+  }
+
   // The plain peer has a place for the communicator that message i asks for, and joins the one that
   // the next message starts.
   nccl::Comm* AcceptConnect(size_t i) {
-    NcclMessage accept;
-    accept.kind = NcclMessageKind::kAccept;
-    accept.link = MessageAt(i).link;
-    accept.number = 100;
-    Answer(accept);
+    Accept(MessageAt(i).link);
     const NcclMessage start = MessageAt(i + 1);
     EXPECT_EQ(start.kind, NcclMessageKind::kStart);
-    EXPECT_EQ(start.link, accept.link);
+    EXPECT_EQ(start.link, MessageAt(i).link);
     nccl::Config config = nccl_test::NonBlocking();
     nccl::Comm* comm = nullptr;
     EXPECT_EQ(nccl_test::LoopbackTable().ncclCommInitRankConfig(&comm, 2, start.id, 1, &config),
@@ -109,6 +113,21 @@ class NcclTransportTest : public testing::Test {
                                                          .host_id = HostId(),
                                                          .tcp = d_.endpoint->tcp_address()}})
                     .ok());
+  }
+  // The plain peer, up at D, asks it for a place as one with this version.
+  void ConnectToD(uint64_t link, uint32_t version) {
+    DialD();
+    ASSERT_TRUE(plain_.sink->WaitUp(2));
+    Greet(d_, kVersion);
+    ASSERT_TRUE(d_.sink->WaitUp(2));
+    NcclMessage connect;
+    connect.kind = NcclMessageKind::kConnect;
+    connect.link = link;
+    connect.number = version;
+    TellD(connect);
+  }
+  void TellD(const NcclMessage& message) {
+    ASSERT_TRUE(plain_.transport->SendControl(d_.incarnation, EncodeNcclMessage(message)).ok());
   }
   // The plain peer says which NCCL it has.
   void Greet(const Worker& to, uint32_t version) {
@@ -262,14 +281,7 @@ TEST_F(NcclTransportTest, ALinkThatIsNotStartedInTimeEnds) {
   EXPECT_EQ(MessageAt(1).link, MessageAt(0).link);
   EXPECT_EQ(MessageAt(2).kind, NcclMessageKind::kConnect) << "it is tried again";
   EXPECT_EQ(nccl_test::Counts().made_ids, 0u);
-  NcclMessage connect;
-  connect.kind = NcclMessageKind::kConnect;
-  connect.link = 5;
-  connect.number = kVersion;
-  DialD();
-  Greet(d_, kVersion);
-  ASSERT_TRUE(d_.sink->WaitUp(2));
-  ASSERT_TRUE(plain_.transport->SendControl(d_.incarnation, EncodeNcclMessage(connect)).ok());
+  ASSERT_NO_FATAL_FAILURE(ConnectToD(5, kVersion));
   EXPECT_TRUE(Eventually([&] { return Dropped(d_, NcclDropReason::kDeadline) == 1; }));
 }
 
@@ -278,30 +290,16 @@ TEST_F(NcclTransportTest, ALinkIsAcceptedOnceAndStartedOnce) {
   OfferToPlain(1);
   nccl::Comm* const comm = AcceptConnect(0);
   EXPECT_EQ(MessageAt(2).kind, NcclMessageKind::kOffer);
-  NcclMessage accept;
-  accept.kind = NcclMessageKind::kAccept;
-  accept.link = MessageAt(0).link;
-  accept.number = 100;
-  Answer(accept);
+  Accept(MessageAt(0).link);
   EXPECT_TRUE(Eventually([&] { return Dropped(p_, NcclDropReason::kProtocol) == 1; }));
   nccl_test::LoopbackTable().ncclCommAbort(comm);
-  DialD();
-  Greet(d_, kVersion);
-  ASSERT_TRUE(d_.sink->WaitUp(2));
-  const auto tell_d = [&](const NcclMessage& message) {
-    ASSERT_TRUE(plain_.transport->SendControl(d_.incarnation, EncodeNcclMessage(message)).ok());
-  };
-  NcclMessage connect;
-  connect.kind = NcclMessageKind::kConnect;
-  connect.link = 5;
-  connect.number = kVersion;
-  tell_d(connect);
+  ASSERT_NO_FATAL_FAILURE(ConnectToD(5, kVersion));
   NcclMessage start;
   start.kind = NcclMessageKind::kStart;
   start.link = 5;
   ASSERT_EQ(nccl_test::LoopbackTable().ncclGetUniqueId(&start.id), nccl::kSuccess);
-  tell_d(start);
-  tell_d(start);
+  TellD(start);
+  TellD(start);
   EXPECT_TRUE(Eventually([&] { return Dropped(d_, NcclDropReason::kProtocol) == 1; }));
   ExpectTransferWorks(&p_, &d_, 1);
 }
@@ -346,15 +344,7 @@ TEST_F(NcclTransportTest, WhatCameBeforeTheGreetingComesBehindThePeer) {
 TEST_F(NcclTransportTest, ACommunicatorOfAnotherVersionIsRefusedByItsNumber) {
   MakeAll();
   // As D: the plain peer connects with another version than it has said.
-  DialD();
-  ASSERT_TRUE(plain_.sink->WaitUp(2));
-  Greet(d_, kVersion);
-  ASSERT_TRUE(d_.sink->WaitUp(2));
-  NcclMessage connect;
-  connect.kind = NcclMessageKind::kConnect;
-  connect.link = 5;
-  connect.number = 22705;
-  ASSERT_TRUE(plain_.transport->SendControl(d_.incarnation, EncodeNcclMessage(connect)).ok());
+  ASSERT_NO_FATAL_FAILURE(ConnectToD(5, 22705));
   const NcclMessage drop = MessageAt(0);
   EXPECT_EQ(drop.kind, NcclMessageKind::kDrop);
   EXPECT_EQ(drop.reason, NcclDropReason::kVersion);
@@ -508,13 +498,10 @@ TEST_F(NcclLostPeerTest, APeerThatAcceptsAndThenHasNoRoomIsGivenUp) {
   OfferToPlain(4);
   size_t next = 0;
   for (size_t i = 0; i < 3; ++i) {
-    NcclMessage accept;
-    accept.kind = NcclMessageKind::kAccept;
-    accept.link = MessageAt(next).link;
-    accept.number = 100;
-    Answer(accept);
+    const uint64_t link = MessageAt(next).link;
+    Accept(link);
     EXPECT_EQ(MessageAt(next + 1).kind, NcclMessageKind::kStart);
-    ASSERT_NO_FATAL_FAILURE(DropLink(accept.link, NcclDropReason::kBusy));
+    ASSERT_NO_FATAL_FAILURE(DropLink(link, NcclDropReason::kBusy));
     next += 2;
   }
   ASSERT_TRUE(p_.sink->WaitDown(1));

@@ -8,6 +8,7 @@
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <optional>
 
 #include "kvcache/transport/nccl/comm_ender.h"
 #include "kvcache/transport/nccl/nccl_comm.h"
@@ -80,6 +81,17 @@ class MeasuredRate {
 
 // Between two looks at whether a communicator has ended that buffers wait for.
 inline constexpr int64_t kEndPollUs = 1000;
+
+// Whether the communicator that used a slot has ended, if it was given up. Then the event is
+// recorded: after the abort the stream runs to its end, and the event says when nobody reads or
+// writes the slot.
+inline bool RecordOnceOver(std::optional<CommEnder::End>* end, StagingRing::Slot* slot) {
+  if (!end->has_value()) return true;
+  if (!(*end)->IsOver()) return false;
+  end->reset();
+  MustWork(slot->event.Record(slot->stream.get()));
+  return true;
+}
 
 // Everything that both halves use.
 struct NcclParts : SliceParts {

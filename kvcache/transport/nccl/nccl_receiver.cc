@@ -261,12 +261,7 @@ void NcclReceiver::StepLink(Incarnation id, Peer* peer, int64_t now_us) {
 
 void NcclReceiver::StepBatch(Batch* batch, int64_t now_us) {
   if (batch->state == SlotState::kFree) return;
-  if (batch->end.has_value()) {
-    if (!batch->end->IsOver()) return;
-    batch->end.reset();
-    // After the abort the stream runs to its end; the event says when nobody writes to the slot.
-    MustWork(batch->slot->event.Record(batch->slot->stream.get()));
-  }
+  if (!RecordOnceOver(&batch->end, batch->slot)) return;
   const bool is_done = batch->state != SlotState::kPosting && MustWork(batch->slot->event.Query());
   if (batch->state == SlotState::kDraining) {
     if (is_done) Release(batch);

@@ -24,9 +24,8 @@ struct NcclSender::Link {
 struct NcclSender::Peer {
   std::deque<SliceRef> queue;
   std::unique_ptr<Link> link;
-  CommEnder::End end;          // of the link before; there is no other until it is over
-  uint32_t num_failures = 0;   // since the last batch that arrived, for the back-off
-  uint32_t num_fruitless = 0;  // of these, those that are no fault of a third one
+  CommEnder::End end;         // of the link before; there is no other until it is over
+  uint32_t num_failures = 0;  // since the last batch that arrived
   bool has_delivered = false;
   int64_t reported_us = 0;  // when a failure was last told at warn
   int64_t retry_us = 0;     // no communicator before
@@ -218,16 +217,6 @@ uint32_t NcclSender::NumSlots(Incarnation of) const {
 
 bool NcclSender::IsDone(const Batch& batch) const { return MustWork(batch.slot->event.Query()); }
 
-bool NcclSender::IsDrained(Batch* batch) const {
-  if (batch->end.has_value()) {
-    if (!batch->end->IsOver()) return false;
-    batch->end.reset();
-    // After the abort the stream runs to its end; the event says when nobody reads the slot.
-    MustWork(batch->slot->event.Record(batch->slot->stream.get()));
-  }
-  return IsDone(*batch);
-}
-
 void NcclSender::Release(Batch* batch) {
   parts_->inbox->ReleaseSlices(batch->peer, static_cast<uint32_t>(batch->slices.size()));
   batch->state = SlotState::kFree;
@@ -242,7 +231,6 @@ void NcclSender::Complete(Batch* batch) {
   parts_->counters->slices_sent.Add(batch->slices.size());
   parts_->nccl_counters->batches.Add();
   peer->num_failures = 0;
-  peer->num_fruitless = 0;
   peer->has_delivered = true;
   Release(batch);
 }
@@ -264,16 +252,12 @@ void NcclSender::Report(Incarnation id, Peer* peer, const Status& why, int64_t n
                  peer->num_failures + 1, std::string(why.message()));
 }
 
-void NcclSender::BackOff(Peer* peer, int64_t now_us) {
+void NcclSender::CountFailure(Incarnation id, Peer* peer, std::string why, int64_t now_us) {
   constexpr uint32_t kMaxDoublings = 20;
-  const uint32_t doublings = std::min(peer->num_failures++, kMaxDoublings);
+  const uint32_t doublings = std::min(peer->num_failures, kMaxDoublings);
   peer->retry_us =
       now_us + std::min(parts_->timers.backoff_max_us, parts_->timers.backoff_min_us << doublings);
-}
-
-void NcclSender::CountFailure(Incarnation id, Peer* peer, std::string why, int64_t now_us) {
-  BackOff(peer, now_us);
-  if (++peer->num_fruitless != parts_->limits.max_failures) return;
+  if (++peer->num_failures != parts_->limits.max_failures) return;
   lost_.push_back({id, std::move(why), peer->has_delivered});
 }
 
@@ -407,7 +391,7 @@ void NcclSender::StepBatch(Batch* batch, int64_t now_us) {
       }
       break;
     case SlotState::kDraining:
-      if (IsDrained(batch)) Release(batch);
+      if (RecordOnceOver(&batch->end, batch->slot) && IsDone(*batch)) Release(batch);
       return;
     default:
       break;

@@ -83,7 +83,6 @@ class NcclSender final : public SliceSender {
   void Fail(Incarnation id, NcclDropReason reason, const Status& why, int64_t now_us);
   // To the log: at warn once in ten seconds for each peer.
   void Report(Incarnation id, Peer* peer, const Status& why, int64_t now_us);
-  void BackOff(Peer* peer, int64_t now_us);
   // Backs off, and gives the peer up where that was one too many.
   void CountFailure(Incarnation id, Peer* peer, std::string why, int64_t now_us);
   // Aborts it; see invariant 4.
@@ -94,7 +93,6 @@ class NcclSender final : public SliceSender {
   Peer* Find(Incarnation peer);
   Batch* FindBatch(Incarnation peer, uint64_t number);
   bool IsDone(const Batch& batch) const;
-  bool IsDrained(Batch* batch) const;
   void TakeTime(const Batch& batch, int64_t now_us);
   // Operations under way: of one peer; or of all, but for first ones.
   uint32_t NumPosted(std::optional<Incarnation> of) const;
