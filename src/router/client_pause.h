@@ -35,6 +35,8 @@ class ClientPause {
     }
     return !on_ || now_us - progress_us_ < limit_us;
   }
+  // Nobody looked for so long.
+  void Forgive(int64_t late_us) { progress_us_ += late_us; }
 
  private:
   bool on_ = false;

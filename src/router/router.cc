@@ -10,6 +10,8 @@ namespace {
 
 // While readers of remembered answers wait (kReplayPerTick).
 constexpr int64_t kReplayTickUs = 20'000;
+// A turn this late is no busy machine's: the process was stopped, or what it runs on.
+constexpr int64_t kStoodStillUs = 500'000;
 
 // What runs always fits, and a slow client is slow with a key or without.
 KeyedAnswersLimits KeyedLimits(const RouterCoreConfig& config) {
@@ -142,6 +144,7 @@ void Router::Loop() {
   while (!inbox_->closed()) {
     inbox_->Take(next_tick_us, &tasks);
     const int64_t now_us = clock_.NowUs();
+    if (now_us - next_tick_us >= kStoodStillUs) core_.ForgiveSilence(now_us - next_tick_us);
     for (RouterTask& task : tasks) task(core_, now_us);
     const bool ticks = now_us >= next_tick_us;
     if (ticks) {

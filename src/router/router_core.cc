@@ -306,6 +306,21 @@ void RouterCore::Shutdown() {
   registry_.workers().clear();
 }
 
+void RouterCore::ForgiveSilence(int64_t late_us) {
+  BATON_LOG_WARN("the router stood still for {} ms; no silence of that time counts",
+                 late_us / 1000);
+  for (auto& [lease, worker] : registry_.workers()) {
+    worker.heard_us += late_us;
+    worker.progress_us += late_us;
+  }
+  for (auto& [uid, request] : requests_) {
+    request->placed_us += late_us;
+    request->moved_us += late_us;
+    request->move.asked_us += late_us;
+    request->pause.Forgive(late_us);
+  }
+}
+
 void RouterCore::Tick(int64_t now_us) {
   now_us_ = std::max(now_us_, now_us);
   CheckWorkers(now_us);

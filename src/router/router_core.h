@@ -77,6 +77,10 @@ class RouterCore {
   void OnSessionTokens(SessionRef session, std::vector<WorkerToken> tokens, int64_t now_us);
   void OnSessionStatus(SessionRef session, const WorkerRequestStatus& status, int64_t now_us);
 
+  // The caller stood still for `late_us`, up to now (its process was stopped, or its machine), and
+  // heard nobody: that time counts as silence of no worker, placement or client. Before what has
+  // come meanwhile is told.
+  void ForgiveSilence(int64_t late_us);
   // Timers: deadlines, leases, slow clients, the queue. Call at least every TickIntervalUs().
   void Tick(int64_t now_us);
   int64_t TickIntervalUs() const;
@@ -187,6 +191,7 @@ class RouterCore {
   // `code` is what the client is told when it was one fault too many.
   void Recover(RouterRequest& request, PlacementFault fault, int64_t now_us,
                ErrorCode code = ErrorCode::kWorkerLost);
+  bool DeliverIfComplete(RouterRequest& request);
   void RecoverRequestsOn(LeaseId lease, int64_t now_us);
   void PlaceAgain(RouterRequest& request, PlacementFault why, int64_t not_before_us,
                   KeptSource keep);

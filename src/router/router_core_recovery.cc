@@ -76,6 +76,7 @@ PlacementFault DeathOf(RouterRequest& request, bool is_decode, bool drains) {
 void RouterCore::Recover(RouterRequest& request, PlacementFault fault, int64_t now_us,
                          ErrorCode code) {
   using Kind = RecoverDecision::Kind;
+  if (DeliverIfComplete(request)) return;
   const auto num_known = static_cast<uint32_t>(request.merge.num_known());
   const RecoverDecision decision = request.life.OnFault(request.attempt(), fault, num_known);
   if (decision.kind == Kind::kIgnored) return;
@@ -95,6 +96,14 @@ void RouterCore::Recover(RouterRequest& request, PlacementFault fault, int64_t n
                                                    : "too many faults without a new token",
                   num_known);
   TellFailed(request, PlainError(code), /*waits=*/false);
+}
+
+// A placement that fails when every token is known has nothing left to give: false otherwise.
+bool RouterCore::DeliverIfComplete(RouterRequest& request) {
+  if (!request.merge.complete()) return false;
+  request.accepted = true;
+  OnDelivery(request);
+  return true;
 }
 
 void RouterCore::PlaceAgain(RouterRequest& request, PlacementFault why, int64_t not_before_us,
@@ -205,9 +214,10 @@ void RouterCore::RecoverRequestsOn(LeaseId lease, int64_t now_us) {
   std::vector<RouterRequest*> hit;
   for (const auto& [uid, request] : requests_) {
     if (request->move.decode.Is(lease)) GiveUpMove(*request);
-    // A decode worker is needed until its last token is here, a prefill worker until the KV is at
-    // the decode worker.
-    const bool needs_decode = request->decode.Is(lease) && !request->merge.complete();
+    // A decode worker is needed until it has a place and its last token is here, a prefill worker
+    // until the KV is at the decode worker.
+    const bool has_all = request->accepted && request->merge.complete();
+    const bool needs_decode = request->decode.Is(lease) && !has_all;
     const bool needs_prefill = request->prefill.Is(lease) && !request->verified;
     if (needs_decode || needs_prefill) {
       hit.push_back(request.get());

@@ -286,6 +286,7 @@ void RouterCore::OnRejected(RouterRequest& request, PlacementHalf& half,
   BATON_LOG_INFO("request {} attempt {} was refused by a worker: {}", request.uid,
                  request.attempt(), status.message);
   if (IsRefusalForLoad(status.code)) {
+    if (DeliverIfComplete(request)) return;
     const bool by_decode = &half == &request.decode;
     const RecoverDecision decision = request.life.OnRefused(request.attempt(), by_decode);
     if (decision.kind == RecoverDecision::Kind::kIgnored) {

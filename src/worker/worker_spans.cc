@@ -1,6 +1,7 @@
 #include "src/worker/worker_spans.h"
 
 #include <algorithm>
+#include <iterator>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -40,10 +41,19 @@ void WorkerSpans::OnStatus(const RequestStatus& status) {
     const auto found = live_.find(status.key);
     if (found == live_.end()) return;
     const int64_t now_us = clock_->NowUs();
+    // What this attempt took over never ends by itself.
+    const auto first = live_.lower_bound(RequestKey{status.key.uid, 0});
+    for (auto old = first; old != found; ++old) {
+      const RequestStatus end{.key = old->first, .state = RequestState::kCancelled};
+      std::ranges::move(SpansOf(end, old->second, now_us), std::back_inserter(spans));
+    }
     Mark(status, now_us, &found->second);
-    if (!IsTerminal(status.state)) return;
-    spans = SpansOf(status, found->second, now_us);
-    live_.erase(found);
+    auto last = found;
+    if (IsTerminal(status.state)) {
+      std::ranges::move(SpansOf(status, found->second, now_us), std::back_inserter(spans));
+      ++last;
+    }
+    live_.erase(first, last);
   }
   if (!spans.empty()) sink_->Add(std::move(spans));
 }

@@ -444,5 +444,33 @@ TEST(RecoveryTest, LinkRestsLongerWithEachFailure) {
   EXPECT_EQ(worker.link_faults[decode].avoided_until_us, now_us + kMaxLinkRestUs);
 }
 
+// One token is asked for and the prompt's end gave it: whoever was to go on from it is not missed.
+TEST(RecoveryTest, AnAnswerWhoseTokensAreAllKnownNeedsNoPlace) {
+  const std::string kFaults[] = {"lost", "silent", "refused", "failed", "prefill lost"};
+  for (const std::string& fault : kFaults) {
+    SCOPED_TRACE(fault);
+    FakeCluster cluster;
+    cluster.JoinPair();
+    const RequestUid uid = cluster.Submit(cluster.Request("prompt", 1));
+    cluster.State("prefill-0", uid, WorkerRequestState::kPrefillStarted);
+    cluster.Text("prefill-0", uid, 0, "a", FinishReason::kLength);
+    EXPECT_TRUE(cluster.sink->tokens.empty()) << "the decode worker has not reserved";
+    if (fault == "lost") cluster.core.OnLeaseClosed(cluster.leases["decode-0"]);
+    if (fault == "silent") cluster.Advance(2'100'000, {"decode-0", "prefill-0"});
+    if (fault == "refused") {
+      cluster.State("decode-0", uid, WorkerRequestState::kRejected,
+                    StatusCode::kResourceExhausted);
+    }
+    if (fault == "failed") {
+      cluster.State("prefill-0", uid, WorkerRequestState::kFailed, StatusCode::kInternal);
+    }
+    if (fault == "prefill lost") cluster.core.OnLeaseClosed(cluster.leases["prefill-0"]);
+    ASSERT_TRUE(cluster.sink->result.has_value());
+    EXPECT_EQ(cluster.sink->Text(), "a");
+    EXPECT_EQ(cluster.sink->result->timings.resumes, 0u);
+    ExpectClean(cluster);
+  }
+}
+
 }  // namespace
 }  // namespace baton

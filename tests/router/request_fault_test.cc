@@ -136,6 +136,28 @@ TEST(RequestFaultTest, SilentWorkerIsDeadAfterTwoSeconds) {
   EXPECT_FALSE(cluster.sink->ended()) << "it waits for another";
 }
 
+// Nobody was silent while the router itself was stopped, for which its requests must not pay.
+TEST(RequestFaultTest, NoSilenceCountsOfATimeInWhichTheRouterStoodStill) {
+  constexpr int64_t kStillUs = 40'000'000;  // longer than all limits on silence
+  for (const Phase phase : kAllPhases) {
+    if (phase == Phase::kQueued) continue;
+    SCOPED_TRACE(PhaseName(phase));
+    FakeCluster cluster;
+    cluster.JoinPair();
+    PlayTo(cluster, phase);
+    cluster.now_us += kStillUs;
+    cluster.core.ForgiveSilence(kStillUs);
+    EXPECT_TRUE(cluster.core.Ready(cluster.now_us));
+    cluster.Advance(900'000, {});
+    EXPECT_FALSE(cluster.sink->ended());
+    EXPECT_EQ(cluster.Log("decode-0").Of(Order::Kind::kDecode).size(), 1u) << "placed again";
+    EXPECT_EQ(cluster.Log("prefill-0").Of(Order::Kind::kCancel).size(), 0u);
+    cluster.Advance(1'200'000, {"prefill-0"});
+    EXPECT_EQ(cluster.core.registry().Find(cluster.leases["decode-0"]), nullptr)
+        << "silence after it counts";
+  }
+}
+
 TEST(RequestFaultTest, SuspectWorkerGetsNoNewRequest) {
   FakeCluster cluster;
   cluster.JoinPair();

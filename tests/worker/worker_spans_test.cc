@@ -102,6 +102,26 @@ TEST_F(WorkerSpansTest, AFinishedPrefillStaysGoodWhenItsHandOffFails) {
   EXPECT_TRUE(log_.all[0].error.empty());
 }
 
+// A prefill worker whose decode worker was lost gives its blocks to the next attempt's.
+TEST_F(WorkerSpansTest, AnAttemptThatIsTakenOverEndsWithTheNext) {
+  const RequestKey old{key_.uid, 1};
+  spans_.OnStart(old, kParent);
+  spans_.OnStatus({.key = old, .state = RequestState::kPrefillStarted});
+  spans_.OnStart({{5, 5}, 1}, kParent);
+  spans_.OnStart(key_, kParent);
+  EXPECT_TRUE(log_.all.empty()) << "it may still be refused";
+  State(RequestState::kPrefillStarted, 100);
+  ASSERT_EQ(log_.all.size(), 1u);
+  EXPECT_EQ(std::get<std::string>(log_.all[0].attributes[3].value), "cancelled");
+  EXPECT_TRUE(log_.all[0].error.empty());
+  State(RequestState::kHandedOff, 100);
+  EXPECT_EQ(log_.all.size(), 2u);
+  for (uint64_t i = 1; i < WorkerSpans::kMaxLive; ++i) spans_.OnStart({{1, i}, 1}, kParent);
+  EXPECT_EQ(Lost(), 0u) << "neither holds a place, the other request does";
+  spans_.OnStart(old, kParent);
+  EXPECT_EQ(Lost(), 1u);
+}
+
 TEST_F(WorkerSpansTest, OnlyStartsWithASpanAreFollowed) {
   spans_.OnStart(key_, SpanIds{});
   State(RequestState::kPrefillStarted, 1);
