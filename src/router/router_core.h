@@ -158,6 +158,7 @@ class RouterCore {
   using Claims = std::vector<Claim>;
   static bool HasClaim(const Claims& claims, std::string_view model,
                        std::optional<uint64_t> numerics_id);
+  ContextNeed NeedOf(const RouterRequest& request, uint32_t max_total) const;
   PlannedRoute RouteFor(RouterRequest& request, const Claims& claims, int64_t now_us);
   bool IsBound(const RouterRequest& request, int64_t now_us) const;
   bool CutFromNumerics(RouterRequest& request);

@@ -205,6 +205,17 @@ void RouterCore::FindPrefixes(RouterRequest& request, RouteTable& table) {
   }
 }
 
+// Room for the whole answer, as far as anyone has it: how long an answer is must not depend on where
+// it is computed, and no stream moves to where it would end earlier. A prefill worker gives one
+// token, which must not be the last one for its own context.
+ContextNeed RouterCore::NeedOf(const RouterRequest& request, uint32_t max_total) const {
+  const uint32_t least = request.NumTokens() + 1;
+  const uint32_t largest = registry_.LargestContext(request.spec.model->id);
+  const uint32_t whole = request.IsPlaced() ? max_total : std::min(max_total, largest);
+  return {.prefill = std::min(least + 1, std::max(least, whole)),
+          .decode = std::max(least, whole)};
+}
+
 RouterCore::PlannedRoute RouterCore::RouteFor(RouterRequest& request, const Claims& claims,
                                               int64_t now_us) {
   const uint32_t num_tokens = request.NumTokens();
@@ -212,7 +223,7 @@ RouterCore::PlannedRoute RouterCore::RouteFor(RouterRequest& request, const Clai
       static_cast<uint32_t>(request.spec.prompt.size() + request.spec.sampling.max_tokens);
   PlannedRoute planned;
   RouteTable& table = planned.table;
-  table = registry_.TableFor(request.spec.model->id, num_tokens + 1, now_us);
+  table = registry_.TableFor(request.spec.model->id, NeedOf(request, max_total), now_us);
   RouteQuery query;
   query.num_tokens = num_tokens;
   query.num_choices = request.spec.num_choices;
@@ -388,6 +399,10 @@ void RouterCore::Start(RouterRequest& request, RegisteredWorker* prefill, Regist
   request.lifetime.Mark(RequestEvent::kAdmitted, now_us);
   request.merge.DropAhead();
 
+  // Both workers end it at the same token, whatever their own contexts are.
+  const auto num_prompt_tokens = static_cast<uint32_t>(request.spec.prompt.size());
+  uint32_t& max_tokens = request.spec.sampling.max_tokens;
+  max_tokens = std::min(max_tokens, decode.description.max_context - num_prompt_tokens);
   const PlacementSpec spec = SpecOf(request, request.attempt(), now_us);
   if (prefill == nullptr) {
     request.transport = LinkKind::kLocal;

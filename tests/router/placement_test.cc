@@ -428,6 +428,64 @@ TEST(PlacementTest, LosingTheLastWorkerEndsTheWaitIn503) {
   EXPECT_EQ(cluster.sink->error->code, ErrorCode::kNoWorkers);
 }
 
+WorkerDescription WithContext(const std::string& id, PoolRole role, uint32_t max_context) {
+  WorkerDescription worker = FakeCluster::Describe(id, role);
+  worker.max_context = max_context;
+  return worker;
+}
+
+uint32_t MaxTokensAt(const FakeCluster& cluster, const std::string& id, Order::Kind kind) {
+  const auto orders = cluster.connector.logs.at(id)->Of(kind);
+  return orders.empty() ? 0 : orders.back().sampling.max_tokens;
+}
+
+// However much busier they are: an answer would end earlier there.
+TEST(PlacementTest, ARequestGoesToWorkersWhoseContextFitsItsAnswer) {
+  FakeCluster cluster;
+  cluster.Join(WithContext("decode-0", PoolRole::kDecode, 64));
+  cluster.Join(WithContext("decode-1", PoolRole::kDecode, 256));
+  cluster.Join(WithContext("prefill-0", PoolRole::kPrefill, 64));
+  cluster.Report("prefill-0", {"decode-0", "decode-1"});
+  for (int i = 0; i < 4; ++i) {
+    cluster.Submit(cluster.Request("prompt", 250));
+    EXPECT_EQ(cluster.Log("decode-1").Of(Order::Kind::kDecode).size(), i + 1u);
+  }
+  EXPECT_TRUE(cluster.Log("decode-0").Of(Order::Kind::kDecode).empty());
+  EXPECT_EQ(cluster.Log("prefill-0").Of(Order::Kind::kPrefill).size(), 4u)
+      << "it gives the first token only";
+  cluster.Submit(cluster.Request("prompt", 58));
+  EXPECT_EQ(cluster.Log("decode-0").Of(Order::Kind::kDecode).size(), 1u) << "here it fits";
+}
+
+TEST(PlacementTest, APromptUpToAPrefillWorkersContextIsComputedWhereTheAnswerIs) {
+  FakeCluster cluster;
+  cluster.Join(WithContext("decode-0", PoolRole::kDecode, 256));
+  cluster.Join(WithContext("prefill-0", PoolRole::kPrefill, 64));
+  cluster.Report("prefill-0", {"decode-0"});
+  cluster.Advance(5 * kSecond, {"decode-0", "prefill-0"});
+  cluster.Submit(cluster.Request(std::string(63, 'p'), 100));
+  EXPECT_TRUE(cluster.Log("prefill-0").Of(Order::Kind::kPrefill).empty())
+      << "its context would end the answer at the first token";
+  EXPECT_EQ(cluster.Log("decode-0").Of(Order::Kind::kDecode).size(), 1u);
+  cluster.Submit(cluster.Request(std::string(63, 'p'), 1));
+  EXPECT_EQ(cluster.Log("prefill-0").Of(Order::Kind::kPrefill).size(), 1u);
+}
+
+// The largest worker has gone: the answer ends where the next largest ends it, at both workers.
+TEST(PlacementTest, BothWorkersEndAnAnswerAtTheDecodeWorkersContext) {
+  FakeCluster cluster;
+  cluster.Join(WithContext("decode-0", PoolRole::kDecode, 64));
+  cluster.Join(WithContext("decode-1", PoolRole::kDecode, 256));
+  cluster.Join(WithContext("prefill-0", PoolRole::kPrefill, 256));
+  cluster.Report("prefill-0", {"decode-0", "decode-1"});
+  cluster.Submit(cluster.Request(std::string(63, 'p'), 100));
+  EXPECT_EQ(MaxTokensAt(cluster, "decode-1", Order::Kind::kDecode), 100u);
+  cluster.core.OnLeaseClosed(cluster.leases["decode-1"]);
+  cluster.Advance(100'000, {"decode-0", "prefill-0"});
+  EXPECT_EQ(MaxTokensAt(cluster, "decode-0", Order::Kind::kDecode), 1u);
+  EXPECT_EQ(MaxTokensAt(cluster, "prefill-0", Order::Kind::kPrefill), 1u);
+}
+
 TEST(PlacementTest, RequestLargerThanEveryPoolIsRefusedForGood) {
   FakeCluster cluster;
   WorkerDescription small = FakeCluster::Describe("decode-0", PoolRole::kDecode);
