@@ -205,15 +205,14 @@ void RouterCore::FindPrefixes(RouterRequest& request, RouteTable& table) {
   }
 }
 
-// Room for the whole answer, as far as anyone has it: how long an answer is must not depend on where
-// it is computed, and no stream moves to where it would end earlier. A prefill worker gives one
-// token, which must not be the last one for its own context.
+// Room for the whole answer, as far as anyone has it: how long an answer is must not depend on
+// where it is computed, and no stream moves to where it would end earlier. A prefill worker gives
+// one token, which must not be the last one for its own context.
 ContextNeed RouterCore::NeedOf(const RouterRequest& request, uint32_t max_total) const {
   const uint32_t least = request.NumTokens() + 1;
   const uint32_t largest = registry_.LargestContext(request.spec.model->id);
   const uint32_t whole = request.IsPlaced() ? max_total : std::min(max_total, largest);
-  return {.prefill = std::min(least + 1, std::max(least, whole)),
-          .decode = std::max(least, whole)};
+  return {.prefill = std::min(least + 1, std::max(least, whole)), .decode = std::max(least, whole)};
 }
 
 RouterCore::PlannedRoute RouterCore::RouteFor(RouterRequest& request, const Claims& claims,

@@ -458,8 +458,7 @@ TEST(RecoveryTest, AnAnswerWhoseTokensAreAllKnownNeedsNoPlace) {
     if (fault == "lost") cluster.core.OnLeaseClosed(cluster.leases["decode-0"]);
     if (fault == "silent") cluster.Advance(2'100'000, {"decode-0", "prefill-0"});
     if (fault == "refused") {
-      cluster.State("decode-0", uid, WorkerRequestState::kRejected,
-                    StatusCode::kResourceExhausted);
+      cluster.State("decode-0", uid, WorkerRequestState::kRejected, StatusCode::kResourceExhausted);
     }
     if (fault == "failed") {
       cluster.State("prefill-0", uid, WorkerRequestState::kFailed, StatusCode::kInternal);
