@@ -23,6 +23,21 @@ size_t EditDistance(std::string_view a, std::string_view b) {
   return row[b.size()];
 }
 
+namespace {
+
+// The characters of `name` in their order, from the first on, with others between: "kv-mem" and
+// "max-ctx" are "kv-memory" and "max-context".
+bool IsAbbreviation(std::string_view name, std::string_view candidate) {
+  if (name.size() < 3 || candidate.empty() || name.front() != candidate.front()) return false;
+  size_t num_found = 0;
+  for (const char c : candidate) {
+    if (num_found < name.size() && c == name[num_found]) ++num_found;
+  }
+  return num_found == name.size();
+}
+
+}  // namespace
+
 std::string NearestName(std::string_view name, std::span<const std::string_view> candidates) {
   constexpr size_t kMaxNameBytes = 256;  // the table is quadratic and the name is the user's
   if (name.empty() || name.size() > kMaxNameBytes) return "";
@@ -34,6 +49,11 @@ std::string NearestName(std::string_view name, std::span<const std::string_view>
       best = distance;
       nearest = candidate;
     }
+  }
+  if (!nearest.empty()) return std::string(nearest);
+  for (const std::string_view candidate : candidates) {
+    const bool is_nearer = nearest.empty() || candidate.size() < nearest.size();
+    if (is_nearer && IsAbbreviation(name, candidate)) nearest = candidate;
   }
   return std::string(nearest);
 }

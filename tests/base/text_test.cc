@@ -106,6 +106,15 @@ TEST(NearestNameTest, SuggestsOnlyWhatIsNear) {
   EXPECT_EQ(NearestName(std::string(100'000, 'x'), flags), "");
 }
 
+TEST(NearestNameTest, KnowsWhatAnAbbreviationStandsFor) {
+  const std::vector<std::string> flags = {"--kv-memory", "--max-context", "--max-queue",
+                                          "--kv-dtype"};
+  EXPECT_EQ(NearestName("--kv-mem", flags), "--kv-memory");
+  EXPECT_EQ(NearestName("--max-ctx", flags), "--max-context");
+  EXPECT_EQ(NearestName("--max", flags), "--max-queue") << "the shortest";
+  EXPECT_EQ(NearestName("--ctx-max", flags), "") << "in another order";
+}
+
 TEST(HexTest, RoundTripsEveryByte) {
   std::string bytes;
   for (int i = 0; i < 256; ++i) bytes.push_back(static_cast<char>(i));
