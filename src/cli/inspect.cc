@@ -1,10 +1,15 @@
 #include "src/cli/inspect.h"
 
+#include <algorithm>
 #include <memory>
 
+#include "kvcache/available_memory.h"
+#include "kvcache/kv_arena.h"
 #include "src/base/quoted_text.h"
 #include "src/cli/compute_threads.h"
+#include "src/engine/first_token.h"
 #include "src/model/hf_folder.h"
+#include "src/model/model.h"
 #include "src/model/model_config.h"
 #include "src/model/model_report.h"
 #include "src/model/tokenizer_metadata.h"
@@ -14,12 +19,32 @@
 namespace baton {
 namespace {
 
+constexpr uint32_t kTriedContext = 128;  // tokens; the first token needs two
+
 // What the model reader cannot know: whether the text library can build the tokenizer, and routers
 // take it.
 Status CheckTokenizer(const GgufFile& file, const std::string& path) {
   BATON_ASSIGN_OR_RETURN(const TokenizerSpec spec, ReadModelTokenizer(file, path));
   BATON_RETURN_IF_ERROR(Tokenizer::Create(spec).status());
   return spec.SerializeForHello().status();
+}
+
+// Packing the weights takes about as much memory as the file; the file's pages come on top.
+bool FitsMemory(const GgufFile& file) {
+  const StatusOr<uint64_t> available = AvailableMemoryBytes();
+  return !available.ok() || *available / 2 >= file.file_bytes();
+}
+
+// The token that a worker computes before it is ready: weights may be finite, and what they give
+// not.
+Status TryFirstToken(const GgufFile& file, ThreadPool* pool) {
+  BATON_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(file));
+  const ModelOptions options{
+      .pool = pool, .max_rows = 1, .max_context = std::min(config.context_length, kTriedContext)};
+  BATON_ASSIGN_OR_RETURN(const std::unique_ptr<Model> model, Model::Load(file, options));
+  BATON_ASSIGN_OR_RETURN(const std::unique_ptr<KvArena> arena, KvArena::Create(model->layout(), 1));
+  const KvView kv{.base = arena->base(), .layout = &arena->layout(), .num_blocks = 1};
+  return ComputeFirstToken(model.get(), kv).status();
 }
 
 }  // namespace
@@ -34,11 +59,17 @@ int RunInspect(const std::string& path, const Status& name, std::ostream& out, s
   Status servable = name;
   if (servable.ok()) servable = CheckServable(**file);
   if (servable.ok()) servable = CheckTokenizer(**file, path);
+  const bool tries = FitsMemory(**file);
   if (servable.ok()) {
     ThreadPool pool(NumComputeThreads(0));
+    // First, since loading joins matrices and would name another one.
     servable = CheckWeights(**file, pool);
+    if (servable.ok() && tries) servable = TryFirstToken(**file, &pool);
   }
   out << DescribeModelFile(**file, servable);
+  if (servable.ok() && !tries) {
+    out << "not tried     the first token: the model does not fit the memory that is free here\n";
+  }
   return servable.ok() ? 0 : refuse(servable);
 }
 
