@@ -72,8 +72,16 @@ void SendReportToParent(const ChildReport& report) {
 }
 
 StatusOr<ChildProcess> ChildProcess::Start(const ChildSpec& spec) {
+  std::string log_file = spec.log_file;
   UniqueFd log(::open(spec.log_file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
-  if (!log) return Unavailable("cannot write {}: {}", spec.log_file, ErrnoText(errno));
+  if (!log) {
+    const std::string failure = fmt::format("cannot write {}: {}", spec.log_file, ErrnoText(errno));
+    if (!spec.starts_without_log) return Unavailable("{}", failure);
+    fmt::print(stderr, "{}; {} logs here\n", failure, spec.name);
+    log_file.clear();
+    log.reset(::fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 0));
+    if (!log) return Unavailable("stderr: {}", ErrnoText(errno));
+  }
   const off_t log_begin = std::max<off_t>(0, ::lseek(log.get(), 0, SEEK_END));
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) return Unavailable("pipe: {}", ErrnoText(errno));
@@ -99,7 +107,7 @@ StatusOr<ChildProcess> ChildProcess::Start(const ChildSpec& spec) {
   }
   if (pid < 0) return Unavailable("fork: {}", ErrnoText(errno));
   ChildProcess process(pid, std::move(reader));
-  process.log_file_ = spec.log_file;
+  process.log_file_ = std::move(log_file);
   process.log_begin_ = log_begin;
   return process;
 }

@@ -32,6 +32,8 @@ struct ChildSpec {
   size_t num_reports = 1;         // that it sends once it serves: one for each worker
   std::vector<std::string> args;  // after the subcommand
   std::string log_file;           // stdout and stderr are appended here
+  // Where that file cannot be opened they are this process's stderr.
+  bool starts_without_log = false;
 };
 
 // A running child. Its own process group (a terminal's Ctrl-C reaches only the parent, which

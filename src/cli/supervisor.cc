@@ -208,6 +208,7 @@ Status Supervisor::OnDeath(Slot& slot, int wait_status) {
   const std::string end = DescribeEnd(wait_status);
   slot.process.reset();
   slot.reports.clear();
+  slot.spec.starts_without_log = true;  // the next life matters more than its log
   WriteTopology();
   if (draining_) {
     // Our own signal ends a child that has not come to handling it.
