@@ -8,6 +8,7 @@
 #include <array>
 #include <cerrno>
 #include <fstream>
+#include <map>
 #include <utility>
 
 #include "kvcache/transport/endpoint_loop.h"
@@ -106,7 +107,7 @@ class KvEndpointImpl final : public KvEndpoint {
         first_failure.Update(WithPrefix(status, peer.worker_id));
       };
       if (!peer.tcp.empty()) {
-        const StatusOr<SocketAddress> address = ResolveTcp(peer.tcp);
+        const StatusOr<SocketAddress> address = LookUp(peer);
         if (address.ok()) entry.tcp = *address;
         if (!address.ok()) note_failure(address.status());
       }
@@ -116,14 +117,29 @@ class KvEndpointImpl final : public KvEndpoint {
         if (!address.ok()) note_failure(address.status());
       }
     }
+    std::erase_if(found_, [&peers](const auto& entry) {
+      return std::none_of(peers.begin(), peers.end(), [&entry](const PeerAddress& peer) {
+        return peer.incarnation == entry.first;
+      });
+    });
     loop_.SetPeers(std::move(resolved));
     return first_failure;
   }
 
  private:
+  // Once for each life of a peer: its address does not change in it.
+  StatusOr<SocketAddress> LookUp(const PeerAddress& peer) {
+    if (const auto found = found_.find(peer.incarnation); found != found_.end()) {
+      return found->second;
+    }
+    BATON_ASSIGN_OR_RETURN(const SocketAddress address, ResolveTcp(peer.tcp));
+    return found_.emplace(peer.incarnation, address).first->second;
+  }
+
   const KvArena* const arena_;
   const std::string tcp_address_;
   const std::string unix_name_;
+  std::map<Incarnation, SocketAddress> found_;  // of the last list; whoever sets peers
   EndpointLoop loop_;
   Thread thread_;  // last: it runs in loop_
 };

@@ -22,6 +22,9 @@ constexpr int kSocketBufferBytes = 4 << 20;
 constexpr int kKeepIdleS = 2;
 constexpr int kKeepIntervalS = 1;
 constexpr int kKeepProbes = 3;
+// The same where bytes are under way: then nothing is probed, and they are sent again for a quarter
+// of an hour, the last time ever later.
+constexpr int kUserTimeoutMs = (kKeepIdleS + kKeepProbes * kKeepIntervalS) * 1000;
 constexpr int kBacklog = 128;
 
 void SetOption(int fd, int level, int option, int value) {
@@ -156,6 +159,7 @@ void TuneDataSocket(int fd, bool is_tcp) {
   SetOption(fd, IPPROTO_TCP, TCP_KEEPIDLE, kKeepIdleS);
   SetOption(fd, IPPROTO_TCP, TCP_KEEPINTVL, kKeepIntervalS);
   SetOption(fd, IPPROTO_TCP, TCP_KEEPCNT, kKeepProbes);
+  SetOption(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, kUserTimeoutMs);
 }
 
 StatusOr<uint32_t> PeerUserId(int fd) {

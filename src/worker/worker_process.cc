@@ -39,6 +39,7 @@
 #include "src/worker/fast_library.h"
 #include "src/worker/handoff_codec.h"
 #include "src/worker/kv_parts.h"
+#include "src/worker/peer_updates.h"
 #include "src/worker/registration.h"
 #include "src/worker/request_codec.h"
 #include "src/worker/session_service.h"
@@ -82,6 +83,7 @@ struct WorkerProcess::Parts {
   std::unique_ptr<Accelerator> part_of_next;  // of the device, until the next worker takes it
   std::unique_ptr<LoadedModel> model;
   std::unique_ptr<KvParts> kv;
+  std::unique_ptr<PeerUpdates> peers;  // null without an endpoint: it has met the only peer it can
   std::unique_ptr<PrefixJournal> prefixes;  // null without a prefix cache
   ProtoHandoffWire wire;
   std::unique_ptr<SessionService> sessions;
@@ -374,11 +376,13 @@ void WorkerProcess::Parts::Register() {
   registration_config.hello = Hello();
   registration_config.load = [this] { return Load(); };
   registration_config.prefixes = prefixes.get();
-  registration_config.on_peers = [this](const std::vector<v1::Peer>& peers) {
-    if (kv->endpoint() == nullptr) return;  // it has met the only one that it can have
-    // Decode workers listen; one that drains gets a list of those that may take its KV over.
-    const Status status = kv->endpoint()->SetPeers(PeerAddresses(peers, kv->kinds()));
-    if (!status.ok()) BATON_LOG_WARN("{}", std::string(status.message()));
+  // Decode workers listen; one that drains gets a list of those that may take its KV over.
+  if (KvEndpoint* const endpoint = kv->endpoint()) {
+    peers = std::make_unique<PeerUpdates>(
+        [endpoint](const std::vector<PeerAddress>& list) { return endpoint->SetPeers(list); });
+  }
+  registration_config.on_peers = [this](const std::vector<v1::Peer>& list) {
+    if (peers != nullptr) peers->Set(PeerAddresses(list, kv->kinds()));
   };
   registration_config.on_drain = [this](int64_t timeout_ms) {
     if (timeout_ms > 0) drain_timeout_ms.store(timeout_ms);
@@ -529,6 +533,7 @@ void WorkerProcess::Stop() {
     leaving = std::move(p.registration);
   }
   leaving.reset();
+  p.peers.reset();
   if (p.sessions) p.sessions->CloseAll();
   if (p.server) p.server->Shutdown(std::chrono::system_clock::now() + std::chrono::seconds(1));
   if (p.engine) p.engine->Stop();

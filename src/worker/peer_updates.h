@@ -1,0 +1,49 @@
+// PeerUpdates: hands the latest list of peers to the KV endpoint, from a thread of its own. Looking
+// a name up blocks, for many seconds where the resolver is unreachable, and whoever tells of peers
+// also sends the heartbeats.
+#ifndef BATON_WORKER_PEER_UPDATES_H_
+#define BATON_WORKER_PEER_UPDATES_H_
+
+#include <chrono>
+#include <condition_variable>
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "kvcache/transport/transport_types.h"
+#include "src/base/status.h"
+#include "src/base/thread.h"
+
+namespace baton {
+
+// A list that could not be applied whole is applied again after kRetry, until it can or a newer one
+// is there: no router sends it twice. The same failure is logged once.
+class PeerUpdates {
+ public:
+  using Apply = std::function<Status(const std::vector<PeerAddress>&)>;
+  static constexpr std::chrono::milliseconds kRetry{2000};
+
+  // `apply` runs on the thread, one call at a time.
+  explicit PeerUpdates(Apply apply, std::chrono::milliseconds retry = kRetry);
+  // Waits for a call of `apply` that is under way.
+  ~PeerUpdates();
+
+  // Replaces what has not been applied yet. Any thread; returns at once.
+  void Set(std::vector<PeerAddress> peers);
+
+ private:
+  void Loop();
+
+  const Apply apply_;
+  const std::chrono::milliseconds retry_;
+  std::mutex mutex_;  // guards what follows
+  std::condition_variable change_;
+  std::optional<std::vector<PeerAddress>> next_;
+  bool stops_ = false;
+  Thread thread_;  // last: it runs in the rest
+};
+
+}  // namespace baton
+
+#endif  // BATON_WORKER_PEER_UPDATES_H_
