@@ -77,6 +77,24 @@ def test_a_killed_process_is_started_again(cluster, role):
     wait_until(answers, 20, "requests are served by a pair")
 
 
+def test_a_process_whose_log_cannot_be_opened_is_started_again(cluster):
+    row = next(p for p in cluster.workers() if p["worker_id"] == "decode-1")
+    log = os.path.join(cluster.dir, "decode-1.log")
+    os.rename(log, log + ".kept")
+    os.mkdir(log)
+    mark = cluster.log_size()
+    try:
+        os.kill(row["pid"], signal.SIGKILL)
+        wait_until(
+            lambda: "decode-1 logs here" in cluster.log_since(mark), 20, "serve has its log"
+        )
+        wait_serving(cluster, NUM_PROCESSES)
+    finally:
+        os.rmdir(log)
+        os.rename(log + ".kept", log)
+    assert f"cannot write {log}: " in cluster.log_since(mark)
+
+
 STORY = dict(prompt="Once upon a time", ignore_eos=True, temperature=0.7, seed=3)
 
 
@@ -108,6 +126,21 @@ def drained(cluster, fields, *args):
     assert now == before, "nobody else was touched"
     assert f"{worker} ended with exit code 0" in cluster.log_since(mark)
     return stream.answer(), worker
+
+
+def test_a_router_that_stood_still_blames_nobody(cluster):
+    clean = complete(cluster, **STORY, max_tokens=200).bits()
+    stream, thread, _ = long_stream(cluster, dict(STORY, max_tokens=200))
+    os.kill(cluster.router["pid"], signal.SIGSTOP)
+    try:
+        time.sleep(3)  # a silence of 2 s is a dead worker's
+    finally:
+        os.kill(cluster.router["pid"], signal.SIGCONT)
+    thread.join()
+    assert stream.error is None, stream.error
+    assert stream.answer().bits() == clean
+    assert stream.answer().timings.resumes == 0, "its workers were there all the time"
+    wait_serving(cluster, NUM_PROCESSES)
 
 
 def test_drain_moves_running_streams(cluster):
