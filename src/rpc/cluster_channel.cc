@@ -1,10 +1,8 @@
 #include "src/rpc/cluster_channel.h"
 
-#include "src/base/keepalive.h"
-
 namespace baton {
 
-grpc::ChannelArguments ClusterChannelArguments(int first_backoff_ms) {
+grpc::ChannelArguments ClusterChannelArguments(int first_backoff_ms, int ping_timeout_ms) {
   constexpr int kMaxBackoffMs = 1000;
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(kMaxClusterMessageBytes);
@@ -12,7 +10,7 @@ grpc::ChannelArguments ClusterChannelArguments(int first_backoff_ms) {
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, first_backoff_ms);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, kMaxBackoffMs);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveTimeMs);
-  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMs);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, ping_timeout_ms);
   arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);  // as many as it takes
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   return arguments;

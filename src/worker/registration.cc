@@ -26,6 +26,9 @@ constexpr int64_t kMaxBackoffUs = 2'000'000;
 // Reports that wait behind a write; more means that the router does not read.
 constexpr size_t kMaxQueuedReports = 8;
 constexpr int kMinLookUpGapMs = 1000;
+// In place of kKeepaliveTimeoutMs: a worker has no other place to go to, and a router that loses
+// its leases computes all of its streams again.
+constexpr int kRouterTimeoutMs = 5000;
 
 }  // namespace
 
@@ -182,7 +185,7 @@ class RouterStream : public grpc::ClientBidiReactor<v1::WorkerReport, v1::Router
 
 Registration::Registration(RegistrationConfig config) : config_(std::move(config)) {
   constexpr int kFirstTryGapMs = 50;
-  grpc::ChannelArguments arguments = ClusterChannelArguments(kFirstTryGapMs);
+  grpc::ChannelArguments arguments = ClusterChannelArguments(kFirstTryGapMs, kRouterTimeoutMs);
   static_assert(kMaxSpecBytes < kMaxClusterMessageBytes, "a hello has the tokenizer");
   arguments.SetMaxSendMessageSize(kMaxClusterMessageBytes);
   // Behind a name a router that comes back may have another address (a pod has); gRPC would ask for

@@ -133,7 +133,7 @@ def test_a_router_that_stood_still_blames_nobody(cluster):
     stream, thread, _ = long_stream(cluster, dict(STORY, max_tokens=200))
     os.kill(cluster.router["pid"], signal.SIGSTOP)
     try:
-        time.sleep(3)  # a silence of 2 s is a dead worker's
+        time.sleep(4)  # a worker's silence of 2 s is its death
     finally:
         os.kill(cluster.router["pid"], signal.SIGCONT)
     thread.join()
