@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <vector>
 
 #include "absl/functional/any_invocable.h"
@@ -70,6 +71,8 @@ struct ApiParts {
   ApiWorkers* workers = nullptr;
   // Thoughts get a field of their own in answers to requests that do not say.
   bool splits_reasoning = true;
+  // What a client may take for the rest of a gRPC call that has ended (call_end_limit.h).
+  int64_t slow_client_us = 30'000'000;
 };
 
 }  // namespace baton

@@ -6,6 +6,7 @@
 
 #include "baton/v1/inference.grpc.pb.h"
 #include "src/api/grpc_calls.h"
+#include "src/api/grpc_stream_call.h"
 #include "src/api/schema.h"
 
 namespace baton {
@@ -51,6 +52,31 @@ class CompletionServiceImpl final : public v1::CompletionService::CallbackServic
   const ApiParts parts_;
 };
 
+// A call of ModelService: answered once, and gone when gRPC is done with it.
+class ModelCall final : public grpc::ServerUnaryReactor {
+ public:
+  // Owns itself until OnDone, which follows End.
+  ModelCall(const ApiParts& parts, grpc::CallbackServerContext* context)
+      : end_limit_(context, parts.slow_client_us) {
+    AddRequestId("", context);
+  }
+
+  // `num_bytes`: of the answer's message.
+  void End(const grpc::Status& status, size_t num_bytes) {
+    end_limit_.Begin(num_bytes);
+    Finish(status);
+  }
+  void OnDone() override {
+    end_limit_.OnDone();
+    delete this;
+  }
+
+ private:
+  ~ModelCall() override = default;
+
+  CallEndLimit end_limit_;
+};
+
 // Text functions: they need the model, not the router.
 class ModelServiceImpl final : public v1::ModelService::CallbackService {
  public:
@@ -59,70 +85,73 @@ class ModelServiceImpl final : public v1::ModelService::CallbackService {
   grpc::ServerUnaryReactor* ListModels(grpc::CallbackServerContext* context,
                                        const v1::ListModelsRequest* /*request*/,
                                        v1::ListModelsResponse* response) override {
-    AddRequestId("", context);
+    auto* call = new ModelCall(parts_, context);
     FillModels(parts_.submitter->Models(), response);
-    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-    reactor->Finish(grpc::Status::OK);
-    return reactor;
+    call->End(grpc::Status::OK, response->ByteSizeLong());
+    return call;
   }
   grpc::ServerUnaryReactor* Tokenize(grpc::CallbackServerContext* context,
                                      const v1::TokenizeRequest* request,
                                      v1::TokenizeResponse* response) override {
-    return Run(context, *request, [request, response](const ModelInfo& model, RequestError* error) {
-      std::vector<TokenId> tokens;
-      const EncodeOptions options{.add_special = request->add_special(),
-                                  .parse_special = request->parse_special()};
-      if (!TokenizeText(model, {"content", request->content()}, options, &tokens, error)) {
-        return false;
-      }
-      response->mutable_tokens()->Add(tokens.begin(), tokens.end());
-      return true;
-    });
+    return Run(
+        context, *request, response,
+        [request, response](const ModelInfo& model, RequestError* error) {
+          std::vector<TokenId> tokens;
+          const EncodeOptions options{.add_special = request->add_special(),
+                                      .parse_special = request->parse_special()};
+          if (!TokenizeText(model, {"content", request->content()}, options, &tokens, error)) {
+            return false;
+          }
+          response->mutable_tokens()->Add(tokens.begin(), tokens.end());
+          return true;
+        });
   }
   grpc::ServerUnaryReactor* Detokenize(grpc::CallbackServerContext* context,
                                        const v1::DetokenizeRequest* request,
                                        v1::DetokenizeResponse* response) override {
-    return Run(context, *request, [request, response](const ModelInfo& model, RequestError* error) {
-      const std::vector<int64_t> ids(request->tokens().begin(), request->tokens().end());
-      return DetokenizeIds(model, ids, "tokens", response->mutable_content(), error);
-    });
+    return Run(context, *request, response,
+               [request, response](const ModelInfo& model, RequestError* error) {
+                 const std::vector<int64_t> ids(request->tokens().begin(), request->tokens().end());
+                 return DetokenizeIds(model, ids, "tokens", response->mutable_content(), error);
+               });
   }
   grpc::ServerUnaryReactor* ApplyTemplate(grpc::CallbackServerContext* context,
                                           const v1::ApplyTemplateRequest* request,
                                           v1::ApplyTemplateResponse* response) override {
-    return Run(context, *request, [request, response](const ModelInfo& model, RequestError* error) {
-      ApiParams params;
-      return ReadProtoMessages(*request, &params, error) &&
-             RenderMessages(model, params.messages, nullptr, response->mutable_prompt(), error);
-    });
+    return Run(context, *request, response,
+               [request, response](const ModelInfo& model, RequestError* error) {
+                 ApiParams params;
+                 return ReadProtoMessages(*request, &params, error) &&
+                        RenderMessages(model, params.messages, nullptr, response->mutable_prompt(),
+                                       error);
+               });
   }
 
  private:
   // Runs `function` on the API's workers with the model that the request names. Request and
   // response live until the reactor has finished.
-  template <typename Request, typename Function>
+  template <typename Request, typename Response, typename Function>
   grpc::ServerUnaryReactor* Run(grpc::CallbackServerContext* context, const Request& request,
-                                Function function) {
-    AddRequestId("", context);
-    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-    const auto refuse = [this, context, reactor](const RequestError& error) {
+                                const Response* response, Function function) {
+    auto* call = new ModelCall(parts_, context);
+    const auto refuse = [this, context, call](const RequestError& error) {
       parts_.submitter->CountAnswered(HttpStatusOf(error.code));
-      reactor->Finish(StatusOf(error, context));
+      call->End(StatusOf(error, context), 0);
     };
     const size_t num_bytes = request.ByteSizeLong();
     if (num_bytes > kApiMaxMessageBytes) {
       refuse(PlainError(ErrorCode::kBodyTooLarge));
-      return reactor;
+      return call;
     }
-    auto job = [this, refuse, reactor, model_id = request.model(), function](bool too_late) {
+    auto job = [this, refuse, call, response, model_id = request.model(), function](bool too_late) {
       RequestError error = ApiStops();
       const auto model = too_late ? nullptr : ResolveModel(*parts_.submitter, model_id, &error);
       const bool ok = model != nullptr && function(*model, &error);
       if (!ok) return refuse(error);
-      reactor->Finish(grpc::Status::OK);
+      call->End(grpc::Status::OK, response->ByteSizeLong());
     };
     if (!parts_.workers->TryPost(num_bytes, std::move(job))) refuse(parts_.workers->Refusal());
-    return reactor;
+    return call;
   }
 
   const ApiParts parts_;

@@ -117,7 +117,12 @@ class RouterProcessImpl final : public RouterProcess {
   Status StartHttp();
   Status StartAdmin();
   void StopGrpc();
-  ApiParts Parts() const { return {router_.get(), workers_.get(), config_.splits_reasoning}; }
+  ApiParts Parts() const {
+    return {.submitter = router_.get(),
+            .workers = workers_.get(),
+            .splits_reasoning = config_.splits_reasoning,
+            .slow_client_us = config_.core.slow_client_us};
+  }
   void SetHealth(bool ready);
   void AddRouterRow(Topology* topology) const;
   StatusOr<std::string> RequestsForAdmin();
