@@ -64,6 +64,16 @@ std::chrono::system_clock::time_point SystemTimeIn(int64_t us) {
   return std::chrono::system_clock::now() + std::chrono::microseconds(us);
 }
 
+// A connection whose host has vanished, or that nobody uses, is a descriptor.
+void AddKeepalive(const ServerKeepalive& keepalive, grpc::ServerBuilder* builder) {
+  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, keepalive.time_ms);
+  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, keepalive.timeout_ms);
+  // Pings go on where there is no call, and clients may do the same.
+  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  builder->AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);  // as many as it takes
+  builder->AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, keepalive.max_idle_ms);
+}
+
 // What the admin server's thread waits for: an answer of the router's thread, which gives one
 // within a turn of its loop, or none when it stops.
 template <typename T>
@@ -198,6 +208,7 @@ Status RouterProcessImpl::StartGrpc() {
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
                              kMinPingIntervalMs);
+  AddKeepalive(config_.keepalive, &builder);
   builder.SetMaxReceiveMessageSize(kMaxGrpcMessageBytes);
   for (const auto& service : services_) builder.RegisterService(service.get());
   builder.RegisterService(&registry_service_);

@@ -8,6 +8,7 @@
 #include <memory>
 #include <string>
 
+#include "src/base/keepalive.h"
 #include "src/base/status.h"
 #include "src/base/wire_versions.h"
 #include "src/obs/metric_aliases.h"
@@ -31,6 +32,7 @@ struct RouterConfig {
   int64_t drain_timeout_us = 60'000'000;  // what running streams get, behind the grace
   // What it speaks with workers; another range than this build's is for tests of upgrades.
   WireRange wire = kWireVersions;
+  ServerKeepalive keepalive;  // of the gRPC port; others than the defaults are for tests
   // Thoughts get a field of their own (`reasoning_content`) where a request does not say.
   bool splits_reasoning = true;
   MetricAliasSet metric_aliases;

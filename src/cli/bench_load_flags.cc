@@ -1,13 +1,12 @@
 #include "src/cli/bench_load_flags.h"
 
-#include <sys/resource.h>
-
 #include <cstdlib>
 
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 
 #include "benchmarks/loadgen/quantity.h"
+#include "src/base/open_files.h"
 #include "src/base/regular_file.h"
 #include "src/cli/http_client.h"
 
@@ -74,13 +73,12 @@ Status CheckStarts(const BenchLoadFlags& f) {
 // Each user holds a connection, and so an open file and a local port.
 Status CheckUsers(const BenchLoadFlags& f) {
   constexpr int64_t kOtherFiles = 64;
-  rlimit files{};
-  if (::getrlimit(RLIMIT_NOFILE, &files) != 0 || files.rlim_max == RLIM_INFINITY) return OkStatus();
-  const auto most = static_cast<int64_t>(files.rlim_max) - kOtherFiles;
-  if (f.users <= most) return OkStatus();
+  const uint64_t files = MaxOpenFiles();
+  if (files == kNoOpenFilesLimit || f.users <= static_cast<int64_t>(files) - kOtherFiles) {
+    return OkStatus();
+  }
   return InvalidArgument(
-      "--users {} needs as many open files; this process may have {} (ulimit -Hn)", f.users,
-      files.rlim_max);
+      "--users {} needs as many open files; this process may have {} (ulimit -Hn)", f.users, files);
 }
 
 Status CheckPrompts(const BenchLoadFlags& f) {

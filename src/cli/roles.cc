@@ -10,6 +10,7 @@
 #include <string>
 
 #include "src/base/log.h"
+#include "src/base/open_files.h"
 #include "src/base/size_text.h"
 #include "src/cli/child_process.h"
 #include "src/cli/commands.h"
@@ -204,6 +205,7 @@ int RunWorker(WorkerRole role, const std::vector<std::string>& args) {
   if (const Status s = InitLog({.role = log_name, .level = *level, .file = ""}); !s.ok()) {
     return Fail(name, s);
   }
+  RaiseOpenFilesLimit();
   RoleSignals signals;
   const StatusOr<std::unique_ptr<WorkerGroup>> group = WorkerGroup::Start(*std::move(configs));
   if (!group.ok()) return Fail(name, group.status());

@@ -4,6 +4,7 @@
 #include "kvcache/hash_chain.h"
 #include "src/api/router_process.h"
 #include "src/base/log.h"
+#include "src/base/open_files.h"
 #include "src/cli/child_process.h"
 #include "src/cli/commands.h"
 #include "src/cli/flags.h"
@@ -68,6 +69,7 @@ int RunRouter(const std::vector<std::string>& args) {
   const StatusOr<std::string> secret = ReadClusterSecret(f.secret_file);
   if (!secret.ok()) return Fail("router", secret.status());
   f.config.core.chain_key = DeriveChainKey(*secret, kDefaultTenant);
+  RaiseOpenFilesLimit();
   RoleSignals signals;
   StatusOr<std::unique_ptr<RouterProcess>> router = RouterProcess::Start(f.config);
   if (!router.ok()) return Fail("router", router.status());

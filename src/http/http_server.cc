@@ -17,6 +17,7 @@
 
 #include "src/base/check.h"
 #include "src/base/log.h"
+#include "src/base/open_files.h"
 #include "src/base/thread.h"
 #include "src/http/http_connection.h"
 
@@ -66,6 +67,8 @@ class BeastServer final : public HttpServer {
   }
   ~BeastServer() override { Stop(); }
 
+  // Before Listen.
+  void CapConnections(uint64_t open_files_limit);
   Status Listen();
 
   uint16_t port() const override { return port_; }
@@ -93,6 +96,16 @@ class BeastServer final : public HttpServer {
   size_t next_loop_ = 0;
   std::once_flag stopped_;
 };
+
+void BeastServer::CapConnections(uint64_t open_files_limit) {
+  size_t& limit = shared_.options.max_connections;
+  const size_t wanted = std::exchange(limit, MaxConnectionsWithin(open_files_limit, limit));
+  if (limit == wanted) return;
+  BATON_LOG_WARN(
+      "{}:{} takes at most {} connections instead of {}: this process may have {} files open "
+      "(ulimit -n, LimitNOFILE of a systemd unit)",
+      shared_.options.host, shared_.options.port, limit, wanted, open_files_limit);
+}
 
 Status BeastServer::Listen() {
   BATON_ASSIGN_OR_RETURN(const tcp::endpoint endpoint,
@@ -197,9 +210,15 @@ void BeastServer::Stop() {
 
 }  // namespace
 
+size_t MaxConnectionsWithin(uint64_t open_files_limit, size_t wanted) {
+  const uint64_t left = open_files_limit - std::min(kOtherOpenFiles, open_files_limit / 2);
+  return static_cast<size_t>(std::min<uint64_t>(left, wanted));
+}
+
 StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(HttpServerOptions options,
                                                         HttpHandler handler) {
   auto server = std::make_unique<BeastServer>(std::move(options), std::move(handler));
+  server->CapConnections(OpenFilesLimit());
   BATON_RETURN_IF_ERROR(server->Listen());
   return StatusOr<std::unique_ptr<HttpServer>>(std::move(server));
 }

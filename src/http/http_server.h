@@ -37,7 +37,7 @@ struct HttpServerOptions {
   int num_threads = 1;
   std::string thread_name = "http";  // listed in src/README.md
 
-  size_t max_connections = 1024;                // one more gets 503 and a close
+  size_t max_connections = 1024;                // one more gets 503 and a close; see below
   size_t max_header_bytes = size_t{16} << 10;   // request line and fields; above: 431
   size_t max_header_fields = 100;               // above: 431
   size_t max_body_bytes = size_t{8} << 20;      // above: 413
@@ -50,11 +50,20 @@ struct HttpServerOptions {
   HttpErrorFormatter error_formatter;  // PlainTextError when empty
 };
 
+// Open files that HTTP leaves to the rest of the process: 64 connections of the admin port, 128
+// that are being refused by two servers, 64 for logs and event loops, 256 for gRPC and workers. Who
+// has fewer than twice as many leaves half.
+inline constexpr uint64_t kOtherOpenFiles = 512;
+// The connections that a server takes of the `wanted` ones in a process that may have so many files
+// open: a connection above that would be lost in accept(), and gRPC would stop listening for good.
+size_t MaxConnectionsWithin(uint64_t open_files_limit, size_t wanted);
+
 // A running server; see the file comment.
 class HttpServer {
  public:
   // Binds, listens and starts the threads. Fails with a message that names the address when it
-  // cannot be resolved or is in use (FailedPrecondition).
+  // cannot be resolved or is in use (FailedPrecondition). Takes fewer connections, and logs that,
+  // where the process may not have enough files open (MaxConnectionsWithin).
   static StatusOr<std::unique_ptr<HttpServer>> Start(HttpServerOptions options,
                                                      HttpHandler handler);
   // Stops.

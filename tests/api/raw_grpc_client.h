@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 #include <sys/time.h>
 
+#include <cerrno>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -44,21 +45,30 @@ class RawGrpcClient {
 
   // Reads until the server has ended the call, or its connection: false.
   bool WaitEnd() {
-    for (;;) {
-      std::string head;
-      std::string body;
-      if (!Receive(9, &head)) return false;
-      const auto byte = [&head](size_t i) { return static_cast<uint8_t>(head[i]); };
-      if (!Receive((byte(0) << 16) + (byte(1) << 8) + byte(2), &body)) return false;
-      const uint8_t type = byte(3);
-      const uint8_t flags = byte(4);
-      const bool is_call = byte(8) == 1;
-      if (type == kPing && (flags & kAck) == 0) Send(kPing, kAck, 0, body);
-      if (is_call && type == kData) num_data_bytes_ += body.size();
-      was_reset_ = is_call && type == kReset;
-      if (was_reset_ || (is_call && type == kHeaders && (flags & kEndStream) != 0)) return true;
+    while (!call_ended_) {
+      if (!ReceiveFrame()) return false;
     }
+    return true;
   }
+  // Reads until the server has sent so many pings that ask for an answer; false: it has ended the
+  // connection.
+  bool WaitPings(int num_pings) {
+    while (num_pings_ < num_pings) {
+      if (!ReceiveFrame()) return false;
+    }
+    return true;
+  }
+  // True once the server has ended the connection.
+  bool WaitClosed() {
+    while (ReceiveFrame()) {
+    }
+    return closed_;
+  }
+  // Resets the call.
+  void Cancel() { Send(kReset, 0, 1, BigEndian(8, 4)); }
+  void Ping() { Send(kPing, 0, 0, "12345678"); }
+  // As a host that has vanished.
+  void AnswerNoPings() { answers_pings_ = false; }
   // The end was a reset: no status came.
   bool was_reset() const { return was_reset_; }
   // Of messages, their heads of 5 bytes included.
@@ -96,13 +106,37 @@ class RawGrpcClient {
     frame += body;
     client_.Send(frame);
   }
+  bool ReceiveFrame() {
+    std::string head;
+    std::string body;
+    if (!Receive(9, &head)) return false;
+    const auto byte = [&head](size_t i) { return static_cast<uint8_t>(head[i]); };
+    if (!Receive((byte(0) << 16) + (byte(1) << 8) + byte(2), &body)) return false;
+    const uint8_t type = byte(3);
+    const uint8_t flags = byte(4);
+    if (type == kPing && (flags & kAck) == 0) {
+      ++num_pings_;
+      if (answers_pings_) Send(kPing, kAck, 0, body);
+    }
+    if (byte(8) != 1) return true;
+    if (type == kData) num_data_bytes_ += body.size();
+    if (type == kReset) was_reset_ = true;
+    if (was_reset_ || (type == kHeaders && (flags & kEndStream) != 0)) call_ended_ = true;
+    return true;
+  }
   bool Receive(size_t size, std::string* bytes) {
     bytes->resize(size);
-    return size == 0 ||
-           ::recv(client_.fd(), bytes->data(), size, MSG_WAITALL) == static_cast<ssize_t>(size);
+    if (size == 0) return true;
+    const ssize_t received = ::recv(client_.fd(), bytes->data(), size, MSG_WAITALL);
+    closed_ = received >= 0 ? received < static_cast<ssize_t>(size) : errno == ECONNRESET;
+    return received == static_cast<ssize_t>(size);
   }
 
   RawClient client_;
+  bool answers_pings_ = true;
+  int num_pings_ = 0;
+  bool call_ended_ = false;
+  bool closed_ = false;
   size_t num_data_bytes_ = 0;
   bool was_reset_ = false;
 };

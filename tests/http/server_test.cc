@@ -1,3 +1,5 @@
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <memory>
 #include <mutex>
@@ -8,6 +10,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
+#include "src/base/open_files.h"
 #include "src/base/thread.h"
 #include "src/http/http_server.h"
 #include "tests/http/raw_client.h"
@@ -183,6 +186,34 @@ TEST(HttpServerTest, OneConnectionTooManyGets503) {
   RawClient fourth(server->port());
   fourth.Send("GET /x HTTP/1.1\r\nHost: a\r\n\r\n");
   EXPECT_THAT(fourth.ReceiveResponse(), StartsWith("HTTP/1.1 200 "));
+}
+
+TEST(HttpServerTest, ConnectionsLeaveOpenFilesToTheRest) {
+  struct Case {
+    uint64_t open_files_limit;
+    size_t wanted;
+    size_t expected;
+  };
+  for (const Case& c : {Case{kNoOpenFilesLimit, 1024, 1024}, Case{1536, 1024, 1024},
+                        Case{1535, 1024, 1023}, Case{1024, 1024, 512}, Case{1024, 64, 64},
+                        Case{64, 1024, 32}, Case{1, 1024, 1}, Case{0, 1024, 0}}) {
+    EXPECT_EQ(MaxConnectionsWithin(c.open_files_limit, c.wanted), c.expected) << c.open_files_limit;
+  }
+}
+
+// Half of 64; the clients' own ends are opened under the old limit.
+TEST(HttpServerTest, FewOpenFilesAreFewConnections) {
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit low{.rlim_cur = 64, .rlim_max = before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &low), 0);
+  const auto server = StartTestServer(EchoHandler);
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+  std::vector<std::unique_ptr<RawClient>> clients;
+  for (size_t i = 0; i < 32; ++i) clients.push_back(std::make_unique<RawClient>(server->port()));
+  ASSERT_TRUE(Eventually([&] { return server->num_connections() == 32; }));
+  RawClient one_more(server->port());
+  EXPECT_THAT(one_more.ReceiveAll(), StartsWith("HTTP/1.1 503 "));
 }
 
 TEST(HttpServerTest, TimeoutsCloseOrAnswer408) {

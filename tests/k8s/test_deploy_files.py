@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import resource
 import shutil
 import socket
 import subprocess
@@ -28,12 +29,15 @@ def free_port():
         return one.getsockname()[1]
 
 
-@pytest.fixture(scope="module", name="metrics")
-def fixture_metrics():
-    """Names of a running process's /metrics."""
+@pytest.fixture(scope="module", name="router")
+def fixture_router():
+    """What a running router says: the names on /metrics, and its limit of open files."""
     admin = free_port()
     args = ["--grpc=127.0.0.1:0", "--http=127.0.0.1:0", f"--admin=127.0.0.1:{admin}"]
-    with subprocess.Popen([BIN, "router", *args], stderr=subprocess.DEVNULL) as process:
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with subprocess.Popen(
+        ["prlimit", f"--nofile=256:{hard}", BIN, "router", *args], stderr=subprocess.DEVNULL
+    ) as process:
         try:
             deadline = time.monotonic() + 60
             while True:
@@ -45,9 +49,25 @@ def fixture_metrics():
                 except OSError:
                     assert time.monotonic() < deadline and process.poll() is None
                     time.sleep(0.05)
+            limits = resource.prlimit(process.pid, resource.RLIMIT_NOFILE)
         finally:
             process.kill()
-    return set(re.findall(r"^# TYPE (\S+)", text, re.M))
+    return set(re.findall(r"^# TYPE (\S+)", text, re.M)), limits
+
+
+@pytest.fixture(scope="module", name="metrics")
+def fixture_metrics(router):
+    return router[0]
+
+
+def test_a_server_takes_all_the_open_files_that_it_may(router):
+    _, (soft, hard) = router
+    assert soft == hard == resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+
+
+@pytest.mark.parametrize("unit", ["baton-router.service", "baton-worker@.service"])
+def test_the_units_give_open_files(unit):
+    assert "\nLimitNOFILE=65536\n" in (DEPLOY / "systemd" / unit).read_text(encoding="utf-8")
 
 
 def metric_names(text):

@@ -49,7 +49,7 @@ struct MemoryFacts {
   std::optional<uint64_t> memlock_bytes;
   std::string memfd_error;                 // why no KV pool can be made; "" = one was
   std::optional<uint64_t> dev_shm_bytes;   // size of the file system at /dev/shm
-  std::optional<uint64_t> max_open_files;  // soft limit of this process
+  std::optional<uint64_t> max_open_files;  // hard limit: who serves takes all of it
 };
 
 // Kernel, clocks, and what this process is allowed.

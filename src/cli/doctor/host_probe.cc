@@ -26,6 +26,7 @@
 #include "kvcache/kv_arena.h"
 #include "kvcache/transport/kv_endpoint.h"
 #include "kvcache/transport/socket_io.h"
+#include "src/base/open_files.h"
 #include "src/base/quoted_text.h"
 #include "src/cli/doctor/gpu_probe.h"
 #include "src/cli/doctor/link_probe.h"
@@ -215,7 +216,7 @@ std::optional<uint64_t> SoftLimit(int resource) {
 void ProbeOwnLimits(HostFacts* facts) {
   facts->cpu.max_processes = SoftLimit(RLIMIT_NPROC);
   facts->memory.memlock_bytes = SoftLimit(RLIMIT_MEMLOCK);
-  facts->memory.max_open_files = SoftLimit(RLIMIT_NOFILE);
+  facts->memory.max_open_files = MaxOpenFiles();
   struct statvfs shm {};
   if (statvfs("/dev/shm", &shm) == 0) {
     facts->memory.dev_shm_bytes = uint64_t{shm.f_blocks} * shm.f_frsize;

@@ -172,7 +172,8 @@ HostCheck CheckOpenFiles(const MemoryFacts& memory) {
   if (!memory.max_open_files) return AsNotApplicable(check, "not known");
   const uint64_t limit = *memory.max_open_files;
   const std::string value = limit == kUnlimited ? "unlimited" : fmt::format("{}", limit);
-  const CheckFix fix = {"raise it: ulimit -n 65536, LimitNOFILE=65536 of a systemd unit", ""};
+  const CheckFix fix = {"raise it: ulimit -Hn 65536 as root, LimitNOFILE=65536 of a systemd unit",
+                        ""};
   if (limit < kFewOpenFiles) return AsProblem(check, value, fix);
   if (limit < kGoodOpenFiles) return AsWarning(check, value, fix);
   return AsOk(check, value);

@@ -1,0 +1,23 @@
+// How many files this process may have open (RLIMIT_NOFILE); each connection is one. Many systems
+// start processes with a soft limit of 1024, for programs that use select(), beside a hard limit of
+// hundreds of thousands. Any thread.
+#ifndef BATON_BASE_OPEN_FILES_H_
+#define BATON_BASE_OPEN_FILES_H_
+
+#include <cstdint>
+
+namespace baton {
+
+inline constexpr uint64_t kNoOpenFilesLimit = UINT64_MAX;
+
+// What it may have open now: the soft limit.
+uint64_t OpenFilesLimit();
+// What it may ask for: the hard limit, which only root raises.
+uint64_t MaxOpenFiles();
+// Asks for all of it, for this process and its children. For the start of a process that serves.
+// Where the system refuses, the soft limit stays.
+void RaiseOpenFilesLimit();
+
+}  // namespace baton
+
+#endif  // BATON_BASE_OPEN_FILES_H_

@@ -1,0 +1,82 @@
+// Which gRPC connections the router gives up, and which it keeps.
+#include <chrono>
+#include <string>
+
+#include "grpcpp/grpcpp.h"
+#include "gtest/gtest.h"
+
+#include "tests/api/raw_grpc_client.h"
+#include "tests/api/router_process_rig.h"
+
+namespace baton {
+namespace {
+
+constexpr const char* kStream = "/baton.v1.ChatService/StreamChatCompletion";
+
+class GrpcConnectionTest : public RouterProcessTest {
+ protected:
+  void Restart(const ServerKeepalive& keepalive) {
+    process_->Stop();
+    RouterConfig config = TestConfig();
+    config.keepalive = keepalive;
+    StartProcess(config);
+    JoinPair();
+    // What they compute never comes.
+    decode_->mood = ToyWorker::Mood::kSilent;
+    prefill_->mood = ToyWorker::Mood::kSilent;
+  }
+};
+
+TEST_F(GrpcConnectionTest, AHostThatVanishedIsGivenUp) {
+  Restart({.time_ms = 100, .timeout_ms = 100});
+  RawGrpcClient idle(PortOf(process_->grpc_address()));
+  idle.AnswerNoPings();
+  EXPECT_TRUE(idle.WaitClosed());
+  RawGrpcClient with_call(PortOf(process_->grpc_address()));
+  with_call.AnswerNoPings();
+  with_call.Call(kStream, Chat(3).SerializeAsString());
+  EXPECT_TRUE(with_call.WaitClosed());
+  EXPECT_TRUE(decode_->WaitCancels(1)) << "nobody waits for the answer any more";
+}
+
+// As long as it lasts, however long nothing is said; workers' leases are such streams as well.
+TEST_F(GrpcConnectionTest, AStreamKeepsItsConnectionAndWithoutOneItIsIdle) {
+  Restart({.time_ms = 100, .timeout_ms = 5'000, .max_idle_ms = 200});
+  RawGrpcClient client(PortOf(process_->grpc_address()));
+  client.Call(kStream, Chat(3).SerializeAsString());
+  EXPECT_TRUE(client.WaitPings(10)) << "a second";
+  EXPECT_TRUE(process_->ready());
+  client.Cancel();
+  EXPECT_TRUE(client.WaitClosed());
+  EXPECT_TRUE(process_->ready()) << "both workers are still there";
+}
+
+TEST_F(GrpcConnectionTest, AClientDoesNotNoticeThatItsIdleConnectionWasClosed) {
+  Restart({.max_idle_ms = 100});
+  grpc::ChannelArguments of_its_own;  // else it is the workers' connection
+  of_its_own.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  const auto channel = grpc::CreateCustomChannel(process_->grpc_address(),
+                                                 grpc::InsecureChannelCredentials(), of_its_own);
+  const auto stub = v1::ModelService::NewStub(channel);
+  v1::ListModelsResponse models;
+  grpc::ClientContext first;
+  ASSERT_TRUE(stub->ListModels(&first, {}, &models).ok());
+  const auto deadline = std::chrono::system_clock::now() + seconds(10);
+  EXPECT_TRUE(channel->WaitForStateChange(GRPC_CHANNEL_READY, deadline));
+  grpc::ClientContext second;
+  EXPECT_TRUE(stub->ListModels(&second, {}, &models).ok());
+}
+
+// The server's pings give the beat, above the least interval of 500 ms.
+TEST_F(GrpcConnectionTest, AnIdleClientMayPing) {
+  Restart({.time_ms = 600, .timeout_ms = 5'000});
+  RawGrpcClient client(PortOf(process_->grpc_address()));
+  for (int i = 1; i <= 4; ++i) {
+    EXPECT_TRUE(client.WaitPings(i));
+    client.Ping();
+  }
+  EXPECT_TRUE(client.WaitPings(5)) << "the connection stands";
+}
+
+}  // namespace
+}  // namespace baton
