@@ -180,12 +180,24 @@ void HttpConnection::ContinueBody() {
     break;
   }
   buffer_.erase(0, done);
+  if (!LeaseBody()) {
+    return Refuse({503, "the bodies of other requests leave no room; try again later"});
+  }
   if (parser_->is_done()) return Dispatch();
   Read();
 }
 
+// False: the server's budget has not what the body has grown by.
+bool HttpConnection::LeaseBody() {
+  const size_t num_bytes = parser_->get().body().size();
+  if (num_bytes <= kFreeBodyBytes) return true;
+  if (body_lease_ == nullptr) body_lease_ = std::make_shared<BodyLease>(shared_->bodies);
+  return body_lease_->GrowTo(num_bytes);
+}
+
 void HttpConnection::Dispatch() {
   request_.body = std::move(parser_->get().body());
+  request_.body_lease = std::exchange(body_lease_, nullptr);
   parser_.reset();
   exchange_ = MakeExchange(traits_);
   state_ = State::kHandling;
@@ -214,6 +226,8 @@ void HttpConnection::Refuse(HttpRefusal refusal) {
   exchange_ = MakeExchange(traits_);
   if (state_ == State::kHeader && request_id_.empty()) request_id_ = RawRequestId(buffer_);
   state_ = State::kHandling;
+  parser_.reset();  // a refused body is not kept until the client has read why
+  body_lease_.reset();
   ArmReadTimer(0);
   HttpResponse response =
       shared_->options.error_formatter(refusal.status, refusal.message, request_id_);

@@ -27,6 +27,7 @@
 #include <boost/beast/http/parser.hpp>
 #include <boost/beast/http/string_body.hpp>
 
+#include "src/http/body_budget.h"
 #include "src/http/header_check.h"
 #include "src/http/http_exchange.h"
 #include "src/http/http_server.h"
@@ -35,8 +36,9 @@ namespace baton {
 
 // What all connections of a server share; outlives them.
 struct HttpServerShared {
-  HttpServerOptions options;  // constant
-  HttpHandler handler;        // constant
+  HttpServerOptions options;           // constant
+  HttpHandler handler;                 // constant
+  std::shared_ptr<BodyBudget> bodies;  // constant; requests may outlive the server
   std::atomic<bool> draining{false};
   std::atomic<size_t> num_connections{0};
   std::atomic<size_t> num_active_requests{0};
@@ -67,6 +69,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   void ParseHeader(size_t header_bytes);
   void BeginBody();
   void ContinueBody();
+  bool LeaseBody();
   void Dispatch();
   void Refuse(HttpRefusal refusal);
   void Read();
@@ -97,9 +100,10 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   bool counts_as_active_ = false;
   uint64_t read_timer_serial_ = 0;  // a timeout with an older serial is stale
   std::array<char, 16 * 1024> incoming_;
-  std::string buffer_;  // received, not yet parsed
-  size_t scanned_ = 0;  // of buffer_, by ScanHeader
-  std::optional<Parser> parser_;
+  std::string buffer_;                     // received, not yet parsed
+  size_t scanned_ = 0;                     // of buffer_, by ScanHeader
+  std::optional<Parser> parser_;           // has the body while it arrives
+  std::shared_ptr<BodyLease> body_lease_;  // for parser_'s body; null while that is small
   HttpRequest request_;
   std::string request_id_;  // what the client sent as X-Request-Id, also where the header is broken
   RequestFraming framing_;

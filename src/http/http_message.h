@@ -3,6 +3,7 @@
 #define BATON_HTTP_HTTP_MESSAGE_H_
 
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -10,6 +11,8 @@
 #include <vector>
 
 namespace baton {
+
+class BodyLease;
 
 // Header fields in order of arrival; names compare without regard to case.
 class HttpHeaders {
@@ -43,6 +46,8 @@ struct HttpRequest {
   HttpHeaders headers;
   std::string body;          // decoded from chunks when it was chunked
   std::string peer_address;  // "192.0.2.1:4711"
+  // What a large body has of the server's budget, until the request is dropped; null for others.
+  std::shared_ptr<const BodyLease> body_lease;
 };
 
 // A whole answer; Content-Length, Date and Connection are the server's to add.

@@ -59,6 +59,7 @@ class BeastServer final : public HttpServer {
   BeastServer(HttpServerOptions options, HttpHandler handler) {
     shared_.options = std::move(options);
     shared_.handler = std::move(handler);
+    shared_.bodies = std::make_shared<BodyBudget>(shared_.options.max_bodies_bytes);
     if (!shared_.options.error_formatter) shared_.options.error_formatter = PlainTextError;
     const int num_threads = std::max(1, shared_.options.num_threads);
     for (int i = 0; i < num_threads; ++i) loops_.push_back(std::make_unique<EventLoop>());
@@ -80,6 +81,7 @@ class BeastServer final : public HttpServer {
   void BeginDrain() override;
   size_t num_connections() const override { return shared_.num_connections.load(); }
   size_t num_active_requests() const override { return shared_.num_active_requests.load(); }
+  size_t num_body_bytes() const override { return shared_.bodies->num_taken(); }
   void Stop() override;
 
  private:
