@@ -1,5 +1,7 @@
 #include "src/base/log.h"
 
+#include <unistd.h>
+
 #include <atomic>
 #include <cstring>
 #include <iterator>
@@ -7,10 +9,10 @@
 #include <mutex>
 
 #include "spdlog/sinks/basic_file_sink.h"
-#include "spdlog/sinks/stdout_sinks.h"
 #include "spdlog/spdlog.h"
 
 #include "src/base/log_format.h"
+#include "src/base/log_sink.h"
 #include "src/base/nearest_name.h"
 
 namespace baton {
@@ -42,7 +44,7 @@ std::shared_ptr<spdlog::logger> MakeLogger(const std::string& role, spdlog::sink
 LogTarget& Target() {
   static LogTarget* const target = [] {
     auto* fresh = new LogTarget;
-    fresh->logger = MakeLogger("baton", std::make_shared<spdlog::sinks::stderr_sink_mt>());
+    fresh->logger = MakeLogger("baton", std::make_shared<LineSink>(STDERR_FILENO));
     return fresh;
   }();
   return *target;
@@ -100,7 +102,7 @@ Status InitLog(const LogConfig& config) {
   spdlog::sink_ptr sink;
   try {
     if (config.file.empty()) {
-      sink = std::make_shared<spdlog::sinks::stderr_sink_mt>();
+      sink = std::make_shared<LineSink>(STDERR_FILENO);
     } else {
       sink = std::make_shared<spdlog::sinks::basic_file_sink_mt>(config.file);
     }
