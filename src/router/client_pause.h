@@ -35,7 +35,7 @@ class ClientPause {
     }
     return !on_ || now_us - progress_us_ < limit_us;
   }
-  // Nobody looked for so long.
+  // For so long nobody could see what the client read.
   void Forgive(int64_t late_us) { progress_us_ += late_us; }
 
  private:

@@ -188,6 +188,10 @@ void KeyedAnswers::SetState(Entry& entry, KeyedState state, int64_t now_us) {
   if (state == KeyedState::kFinished) entry.place = finished_.insert(finished_.end(), entry.uid);
 }
 
+void KeyedAnswers::ForgiveSilence(int64_t late_us) {
+  for (auto& [uid, reader] : readers_) reader.pause.Forgive(late_us);
+}
+
 void KeyedAnswers::Tick(int64_t now_us) {
   now_us_ = std::max(now_us_, now_us);
   ++num_ticks_;

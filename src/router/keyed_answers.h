@@ -88,6 +88,8 @@ class KeyedAnswers {
   bool Leave(RequestUid uid, int64_t now_us);
   // Replays, timers. Call as often as RouterCore::Tick.
   void Tick(int64_t now_us);
+  // RouterCore::ForgiveSilence.
+  void ForgiveSilence(int64_t late_us);
   // Ends every reader that still has no end with kDraining. Generations have ended before.
   void Shutdown();
 

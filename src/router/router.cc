@@ -144,7 +144,10 @@ void Router::Loop() {
   while (!inbox_->closed()) {
     inbox_->Take(next_tick_us, &tasks);
     const int64_t now_us = clock_.NowUs();
-    if (now_us - next_tick_us >= kStoodStillUs) core_.ForgiveSilence(now_us - next_tick_us);
+    if (const int64_t late_us = now_us - next_tick_us; late_us >= kStoodStillUs) {
+      core_.ForgiveSilence(late_us);
+      keyed_.ForgiveSilence(late_us);
+    }
     for (RouterTask& task : tasks) task(core_, now_us);
     const bool ticks = now_us >= next_tick_us;
     if (ticks) {

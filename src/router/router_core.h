@@ -11,8 +11,9 @@
 //     of it, in the same call.
 //  3. Nothing of an older attempt reaches a sink; such events are counted.
 //  4. No token of a first placement reaches a sink before the decode worker has reserved blocks, so
-//     that a refusal can be answered by a proper status. What a client has seen is never sent
-//     again: a later placement starts from the tokens that are known.
+//     that a refusal can be answered by a proper status; or before all tokens are known, when no
+//     worker is missed. What a client has seen is never sent again: a later placement starts from
+//     the tokens that are known.
 //  5. The queue holds at most max_queued requests, the table max_live, one request at most
 //     kMaxPendingTokens undelivered tokens.
 //  6. No request outlives its deadline by more than one tick.
@@ -158,7 +159,6 @@ class RouterCore {
   using Claims = std::vector<Claim>;
   static bool HasClaim(const Claims& claims, std::string_view model,
                        std::optional<uint64_t> numerics_id);
-  ContextNeed NeedOf(const RouterRequest& request, uint32_t max_total) const;
   PlannedRoute RouteFor(RouterRequest& request, const Claims& claims, int64_t now_us);
   bool IsBound(const RouterRequest& request, int64_t now_us) const;
   bool CutFromNumerics(RouterRequest& request);

@@ -205,16 +205,6 @@ void RouterCore::FindPrefixes(RouterRequest& request, RouteTable& table) {
   }
 }
 
-// Room for the whole answer, as far as anyone has it: how long an answer is must not depend on
-// where it is computed, and no stream moves to where it would end earlier. A prefill worker gives
-// one token, which must not be the last one for its own context.
-ContextNeed RouterCore::NeedOf(const RouterRequest& request, uint32_t max_total) const {
-  const uint32_t least = request.NumTokens() + 1;
-  const uint32_t largest = registry_.LargestContext(request.spec.model->id);
-  const uint32_t whole = request.IsPlaced() ? max_total : std::min(max_total, largest);
-  return {.prefill = std::min(least + 1, std::max(least, whole)), .decode = std::max(least, whole)};
-}
-
 RouterCore::PlannedRoute RouterCore::RouteFor(RouterRequest& request, const Claims& claims,
                                               int64_t now_us) {
   const uint32_t num_tokens = request.NumTokens();
@@ -222,7 +212,7 @@ RouterCore::PlannedRoute RouterCore::RouteFor(RouterRequest& request, const Clai
       static_cast<uint32_t>(request.spec.prompt.size() + request.spec.sampling.max_tokens);
   PlannedRoute planned;
   RouteTable& table = planned.table;
-  table = registry_.TableFor(request.spec.model->id, NeedOf(request, max_total), now_us);
+  table = registry_.TableFor(request.spec.model->id, request.LeastContext(), now_us);
   RouteQuery query;
   query.num_tokens = num_tokens;
   query.num_choices = request.spec.num_choices;
@@ -398,10 +388,6 @@ void RouterCore::Start(RouterRequest& request, RegisteredWorker* prefill, Regist
   request.lifetime.Mark(RequestEvent::kAdmitted, now_us);
   request.merge.DropAhead();
 
-  // Both workers end it at the same token, whatever their own contexts are.
-  const auto num_prompt_tokens = static_cast<uint32_t>(request.spec.prompt.size());
-  uint32_t& max_tokens = request.spec.sampling.max_tokens;
-  max_tokens = std::min(max_tokens, decode.description.max_context - num_prompt_tokens);
   const PlacementSpec spec = SpecOf(request, request.attempt(), now_us);
   if (prefill == nullptr) {
     request.transport = LinkKind::kLocal;
@@ -469,6 +455,18 @@ uint32_t RouterRequest::NumToReplay(bool moves) const {
   const size_t num_first = spec.num_choices > 1 ? 0 : merge.tokens(0).size();
   if (num_first <= num_replayed + 1) return num_replayed;
   return static_cast<uint32_t>(moves ? num_first - 1 : num_first);
+}
+
+// Workers of one model may have unequal contexts, and an answer ends where the context of its
+// decode worker does. That must be behind the tokens that others have given, or will: else they
+// differ about which one is the last.
+uint32_t RouterRequest::LeastContext() const {
+  size_t most_known = 0;
+  for (uint32_t choice = 0; choice < spec.num_choices; ++choice) {
+    most_known = std::max(most_known, merge.tokens(choice).size());
+  }
+  const size_t whole = spec.prompt.size() + spec.sampling.max_tokens;
+  return static_cast<uint32_t>(std::min(whole, spec.prompt.size() + most_known + 2));
 }
 
 void RouterCore::Requeue(RouterRequest& request, int64_t not_before_us, KeptSource keep) {

@@ -98,7 +98,8 @@ void RouterCore::Recover(RouterRequest& request, PlacementFault fault, int64_t n
   TellFailed(request, PlainError(code), /*waits=*/false);
 }
 
-// A placement that fails when every token is known has nothing left to give: false otherwise.
+// When every token is known, delivers them and says so: what failed of the placement had nothing
+// left to give.
 bool RouterCore::DeliverIfComplete(RouterRequest& request) {
   if (!request.merge.complete()) return false;
   request.accepted = true;

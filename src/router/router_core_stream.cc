@@ -265,7 +265,8 @@ void RouterCore::OnHalfEnded(RouterRequest& request, PlacementHalf& half,
                              const WorkerRequestStatus& status) {
   half.live = false;
   const bool is_prefill = &half == &request.prefill;
-  const bool is_needed = is_prefill ? !request.verified : !request.merge.complete();
+  const bool has_all = request.accepted && request.merge.complete();
+  const bool is_needed = is_prefill ? !request.verified : !has_all;
   const bool is_good = status.state == WorkerRequestState::kHandedOff ||
                        (status.state == WorkerRequestState::kFinished && !is_needed);
   if (is_good || !is_needed) return ReleaseHalf(request, half, false);
@@ -285,8 +286,8 @@ void RouterCore::OnRejected(RouterRequest& request, PlacementHalf& half,
   // older attempt that this one was to take over still runs.
   BATON_LOG_INFO("request {} attempt {} was refused by a worker: {}", request.uid,
                  request.attempt(), status.message);
+  if (DeliverIfComplete(request)) return;
   if (IsRefusalForLoad(status.code)) {
-    if (DeliverIfComplete(request)) return;
     const bool by_decode = &half == &request.decode;
     const RecoverDecision decision = request.life.OnRefused(request.attempt(), by_decode);
     if (decision.kind == RecoverDecision::Kind::kIgnored) {

@@ -124,6 +124,8 @@ struct RouterRequest {
   ClientPause pause;
 
   int64_t DeadlineUs() const { return spec.received_us + spec.timeout_us; }
+  // The least --max-context of a worker that may take part in it now.
+  uint32_t LeastContext() const;
   // Whether all of its answer is of the same numerics when `route` to `decode` is taken.
   bool ExactBy(const Route& route, const WorkerDescription& decode) const;
   // `decode` could go on with other tokens than those that are known.

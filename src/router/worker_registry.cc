@@ -322,17 +322,7 @@ std::vector<LeaseId> WorkerRegistry::Dead(int64_t now_us) const {
   return dead;
 }
 
-uint32_t WorkerRegistry::LargestContext(std::string_view model_id) const {
-  uint32_t largest = 0;
-  for (const auto& [lease, worker] : workers_) {
-    if (worker.IsPrefill() || worker.load.draining) continue;
-    if (worker.description.model->id != model_id) continue;
-    largest = std::max(largest, worker.description.max_context);
-  }
-  return largest;
-}
-
-RouteTable WorkerRegistry::TableFor(std::string_view model_id, const ContextNeed& need,
+RouteTable WorkerRegistry::TableFor(std::string_view model_id, uint32_t min_context,
                                     int64_t now_us) const {
   RouteTable table;
   std::map<std::string_view, uint32_t> decode_rows;
@@ -341,7 +331,7 @@ RouteTable WorkerRegistry::TableFor(std::string_view model_id, const ContextNeed
   for (const auto& [lease, worker] : workers_) {
     const WorkerDescription& description = worker.description;
     if (worker.IsPrefill() || description.model->id != model_id) continue;
-    if (description.max_context < need.decode) continue;
+    if (description.max_context < min_context) continue;
     DecodeLoad row = CommonRow<DecodeLoad>(worker, decode_speed, now_us);
     const uint32_t placed = worker.placed.num_sequences;
     row.num_running = std::max(worker.load.running, placed);
@@ -357,7 +347,7 @@ RouteTable WorkerRegistry::TableFor(std::string_view model_id, const ContextNeed
   for (const auto& [lease, worker] : workers_) {
     const WorkerDescription& description = worker.description;
     if (!worker.IsPrefill() || description.model->id != model_id) continue;
-    if (description.max_context < need.prefill) continue;
+    if (description.max_context < min_context) continue;
     const uint32_t prefill_idx = static_cast<uint32_t>(table.prefill.size());
     PrefillLoad row = CommonRow<PrefillLoad>(worker, prefill_speed, now_us);
     row.num_waiting = std::max(row.num_waiting, worker.num_requests);

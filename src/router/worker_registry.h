@@ -122,12 +122,6 @@ struct RegisteredWorker {
   bool Usable(int64_t now_us) const;
 };
 
-// The least --max-context, in tokens, that a worker of each role needs for a request.
-struct ContextNeed {
-  uint32_t prefill = 1;
-  uint32_t decode = 1;
-};
-
 // A snapshot for PickRoute; the leases name the rows.
 struct RouteTable {
   std::vector<PrefillLoad> prefill;
@@ -177,10 +171,8 @@ class WorkerRegistry {
   // Leases silent for kDeadUs.
   std::vector<LeaseId> Dead(int64_t now_us) const;
 
-  // Of the decode workers of that model that do not drain; 0 = none.
-  uint32_t LargestContext(std::string_view model_id) const;
-  // Rows for the workers of `model_id` whose context fits so many tokens.
-  RouteTable TableFor(std::string_view model_id, const ContextNeed& need, int64_t now_us) const;
+  // Rows for the workers of `model_id` whose context fits `min_context` tokens.
+  RouteTable TableFor(std::string_view model_id, uint32_t min_context, int64_t now_us) const;
   // Sends every prefill worker, and every decode worker that drains, the decode workers that may
   // take its KV.
   void SendPeerLists();

@@ -434,56 +434,49 @@ WorkerDescription WithContext(const std::string& id, PoolRole role, uint32_t max
   return worker;
 }
 
-uint32_t MaxTokensAt(const FakeCluster& cluster, const std::string& id, Order::Kind kind) {
-  const auto orders = cluster.connector.logs.at(id)->Of(kind);
-  return orders.empty() ? 0 : orders.back().sampling.max_tokens;
-}
-
-// However much busier they are: an answer would end earlier there.
-TEST(PlacementTest, ARequestGoesToWorkersWhoseContextFitsItsAnswer) {
-  FakeCluster cluster;
-  cluster.Join(WithContext("decode-0", PoolRole::kDecode, 64));
-  cluster.Join(WithContext("decode-1", PoolRole::kDecode, 256));
-  cluster.Join(WithContext("prefill-0", PoolRole::kPrefill, 64));
-  cluster.Report("prefill-0", {"decode-0", "decode-1"});
-  for (int i = 0; i < 4; ++i) {
-    cluster.Submit(cluster.Request("prompt", 250));
-    EXPECT_EQ(cluster.Log("decode-1").Of(Order::Kind::kDecode).size(), i + 1u);
+// Both give the first token of a prompt, and would say otherwise whether it is the last.
+TEST(PlacementTest, NoWorkersContextEndsAnAnswerAtItsFirstToken) {
+  for (const PoolRole small : {PoolRole::kPrefill, PoolRole::kDecode}) {
+    FakeCluster cluster;
+    const auto context = [small](PoolRole role) { return role == small ? 64u : 256u; };
+    cluster.Join(WithContext("decode-0", PoolRole::kDecode, context(PoolRole::kDecode)));
+    cluster.Join(WithContext("prefill-0", PoolRole::kPrefill, context(PoolRole::kPrefill)));
+    cluster.Report("prefill-0", {"decode-0"});
+    cluster.Advance(5 * kSecond, {"decode-0", "prefill-0"});
+    const auto num_orders = [&](const std::string& id, Order::Kind kind) {
+      return cluster.Log(id).Of(kind).size();
+    };
+    cluster.Submit(cluster.Request(std::string(63, 'p'), 100));
+    EXPECT_EQ(num_orders("prefill-0", Order::Kind::kPrefill), 0u);
+    EXPECT_EQ(num_orders("decode-0", Order::Kind::kDecode), small == PoolRole::kPrefill ? 1u : 0u);
+    cluster.core.Cancel(RequestUid{1, cluster.next_uid - 1}, CancelCause::kClientLeft, 0);
+    cluster.Submit(cluster.Request(std::string(63, 'p'), 1));
+    EXPECT_EQ(num_orders("prefill-0", Order::Kind::kPrefill), 1u) << "max_tokens ends it";
+    cluster.Submit(cluster.Request(std::string(62, 'p'), 100));
+    EXPECT_EQ(num_orders("prefill-0", Order::Kind::kPrefill), 2u);
   }
-  EXPECT_TRUE(cluster.Log("decode-0").Of(Order::Kind::kDecode).empty());
-  EXPECT_EQ(cluster.Log("prefill-0").Of(Order::Kind::kPrefill).size(), 4u)
-      << "it gives the first token only";
-  cluster.Submit(cluster.Request("prompt", 58));
-  EXPECT_EQ(cluster.Log("decode-0").Of(Order::Kind::kDecode).size(), 1u) << "here it fits";
 }
 
-TEST(PlacementTest, APromptUpToAPrefillWorkersContextIsComputedWhereTheAnswerIs) {
+// Of two choices 4 tokens are known; a worker whose context ends at the fourth would call it the
+// last.
+TEST(PlacementTest, NoWorkersContextEndsAnAnswerAtATokenThatIsKnown) {
   FakeCluster cluster;
-  cluster.Join(WithContext("decode-0", PoolRole::kDecode, 256));
-  cluster.Join(WithContext("prefill-0", PoolRole::kPrefill, 64));
-  cluster.Report("prefill-0", {"decode-0"});
-  cluster.Advance(5 * kSecond, {"decode-0", "prefill-0"});
-  cluster.Submit(cluster.Request(std::string(63, 'p'), 100));
-  EXPECT_TRUE(cluster.Log("prefill-0").Of(Order::Kind::kPrefill).empty())
-      << "its context would end the answer at the first token";
-  EXPECT_EQ(cluster.Log("decode-0").Of(Order::Kind::kDecode).size(), 1u);
-  cluster.Submit(cluster.Request(std::string(63, 'p'), 1));
-  EXPECT_EQ(cluster.Log("prefill-0").Of(Order::Kind::kPrefill).size(), 1u);
-}
-
-// The largest worker has gone: the answer ends where the next largest ends it, at both workers.
-TEST(PlacementTest, BothWorkersEndAnAnswerAtTheDecodeWorkersContext) {
-  FakeCluster cluster;
-  cluster.Join(WithContext("decode-0", PoolRole::kDecode, 64));
+  cluster.Join(WithContext("decode-0", PoolRole::kDecode, 66));
   cluster.Join(WithContext("decode-1", PoolRole::kDecode, 256));
-  cluster.Join(WithContext("prefill-0", PoolRole::kPrefill, 256));
-  cluster.Report("prefill-0", {"decode-0", "decode-1"});
-  cluster.Submit(cluster.Request(std::string(63, 'p'), 100));
-  EXPECT_EQ(MaxTokensAt(cluster, "decode-1", Order::Kind::kDecode), 100u);
+  GenerateRequest request = cluster.Request(std::string(62, 'p'), 100);
+  request.num_choices = 2;
+  cluster.Advance(6 * kSecond, {"decode-0", "decode-1"});
+  cluster.Report("decode-0", {}, 0);
+  const RequestUid uid = cluster.Submit(std::move(request));
+  ASSERT_EQ(cluster.Log("decode-1").Of(Order::Kind::kDecode).size(), 1u);
+  cluster.Text("decode-1", uid, 0, "abcd");
   cluster.core.OnLeaseClosed(cluster.leases["decode-1"]);
-  cluster.Advance(100'000, {"decode-0", "prefill-0"});
-  EXPECT_EQ(MaxTokensAt(cluster, "decode-0", Order::Kind::kDecode), 1u);
-  EXPECT_EQ(MaxTokensAt(cluster, "prefill-0", Order::Kind::kPrefill), 1u);
+  cluster.Report("decode-0");
+  cluster.Advance(100'000, {"decode-0"});
+  EXPECT_TRUE(cluster.Log("decode-0").Of(Order::Kind::kDecode).empty());
+  cluster.Join(WithContext("decode-2", PoolRole::kDecode, 256));
+  cluster.Advance(6 * kSecond, {"decode-0", "decode-2"});
+  EXPECT_EQ(cluster.Log("decode-2").Of(Order::Kind::kDecode).size(), 1u);
 }
 
 TEST(PlacementTest, RequestLargerThanEveryPoolIsRefusedForGood) {
