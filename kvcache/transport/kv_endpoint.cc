@@ -127,19 +127,21 @@ class KvEndpointImpl final : public KvEndpoint {
   }
 
  private:
-  // Once for each life of a peer: its address does not change in it.
+  // While the resolver fails, what it said of this life of the peer before.
   StatusOr<SocketAddress> LookUp(const PeerAddress& peer) {
-    if (const auto found = found_.find(peer.incarnation); found != found_.end()) {
+    const StatusOr<SocketAddress> address = ResolveTcp(peer.tcp);
+    if (address.ok()) {
+      found_.insert_or_assign(peer.incarnation, *address);
+    } else if (const auto found = found_.find(peer.incarnation); found != found_.end()) {
       return found->second;
     }
-    BATON_ASSIGN_OR_RETURN(const SocketAddress address, ResolveTcp(peer.tcp));
-    return found_.emplace(peer.incarnation, address).first->second;
+    return address;
   }
 
   const KvArena* const arena_;
   const std::string tcp_address_;
   const std::string unix_name_;
-  std::map<Incarnation, SocketAddress> found_;  // of the last list; whoever sets peers
+  std::map<Incarnation, SocketAddress> found_;  // by peer of the last list; SetPeers alone
   EndpointLoop loop_;
   Thread thread_;  // last: it runs in loop_
 };

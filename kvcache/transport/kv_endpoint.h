@@ -109,10 +109,11 @@ class KvEndpoint : public KvTransport {
 
   // The complete set of peers to dial; replaces the former one. New ones are dialled at once and
   // again (with back-off) whenever the connection is lost; connections to those that left are
-  // closed. A worker id with a new incarnation is a new peer. A host name is looked up here, once
-  // in a peer's life, so the call may block for the resolver: one thread at a time, and none that
-  // others wait for. Returns the first address that could not be resolved; the other peers are
-  // dialled all the same, and the same list may be set again.
+  // closed. A worker id with a new incarnation is a new peer. A host name is looked up here, so the
+  // call may block for the resolver: one thread at a time, and none that others wait for. While it
+  // is not found, what was found before in the peer's life counts. Returns the first address that
+  // could not be resolved; the other peers are dialled all the same, and the same list may be set
+  // again.
   virtual Status SetPeers(std::span<const PeerAddress> peers) = 0;
 };
 

@@ -23,7 +23,9 @@ constexpr int kKeepIdleS = 2;
 constexpr int kKeepIntervalS = 1;
 constexpr int kKeepProbes = 3;
 // The same where bytes are under way: then nothing is probed, and they are sent again for a quarter
-// of an hour, the last time ever later.
+// of an hour, the last time ever later. It ends connections to a process that is stopped, too, once
+// its buffers are full: before KvEndpointTimers::write_stall_us, after the router counts it as
+// dead.
 constexpr int kUserTimeoutMs = (kKeepIdleS + kKeepProbes * kKeepIntervalS) * 1000;
 constexpr int kBacklog = 128;
 

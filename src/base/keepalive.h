@@ -2,7 +2,7 @@
 // client of a long stream pings after kKeepaliveTimeMs without a byte from the server and gives the
 // connection up kKeepaliveTimeoutMs later. Without that TCP alone would hold it for a quarter of an
 // hour. Servers must allow such pings, or gRPC takes them for an attack. The router's server pings
-// its clients too, at leisure: theirs are no streams that anything waits for.
+// its clients too, less often: nothing of ours waits for theirs.
 #ifndef BATON_BASE_KEEPALIVE_H_
 #define BATON_BASE_KEEPALIVE_H_
 

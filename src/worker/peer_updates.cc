@@ -12,7 +12,9 @@ PeerUpdates::PeerUpdates(Apply apply, std::chrono::milliseconds retry)
   thread_ = Thread("kv-peers", [this] { Loop(); });
 }
 
-PeerUpdates::~PeerUpdates() {
+PeerUpdates::~PeerUpdates() { Stop(); }
+
+void PeerUpdates::Stop() {
   {
     std::lock_guard<std::mutex> lock(mutex_);
     stops_ = true;

@@ -26,8 +26,11 @@ class PeerUpdates {
 
   // `apply` runs on the thread, one call at a time.
   explicit PeerUpdates(Apply apply, std::chrono::milliseconds retry = kRetry);
-  // Waits for a call of `apply` that is under way.
+  // Stops, and waits for a call of `apply` that is under way.
   ~PeerUpdates();
+
+  // No call of `apply` begins any more; one may be under way. Any thread, returns at once.
+  void Stop();
 
   // Replaces what has not been applied yet. Any thread; returns at once.
   void Set(std::vector<PeerAddress> peers);

@@ -1,8 +1,8 @@
 // Registration: keeps this worker registered with its routers: one lease stream each, a heartbeat,
 // and reconnection with back-off; and takes the routers' lists of peers.
 //
-// Threads: one thread ("register") builds heartbeats, reconnects and applies peer lists (which may
-// wait for a name look-up); gRPC's threads only store what arrived and wake it.
+// Threads: one thread ("register") builds heartbeats, reconnects and tells of peer lists; gRPC's
+// threads only store what arrived and wake it.
 //
 // Invariants
 //  1. Every stream begins with the same hello; the first report follows at once.

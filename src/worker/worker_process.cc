@@ -533,10 +533,11 @@ void WorkerProcess::Stop() {
     leaving = std::move(p.registration);
   }
   leaving.reset();
-  p.peers.reset();
+  if (p.peers) p.peers->Stop();
   if (p.sessions) p.sessions->CloseAll();
   if (p.server) p.server->Shutdown(std::chrono::system_clock::now() + std::chrono::seconds(1));
   if (p.engine) p.engine->Stop();
+  p.peers.reset();  // waits for a look-up, with nothing behind it
   if (p.exporter) p.exporter->Stop();
   p.admin.reset();
 }

@@ -41,8 +41,9 @@ void WorkerSpans::OnStatus(const RequestStatus& status) {
     const auto found = live_.find(status.key);
     if (found == live_.end()) return;
     const int64_t now_us = clock_->NowUs();
-    // What this attempt took over never ends by itself.
-    const auto first = live_.lower_bound(RequestKey{status.key.uid, 0});
+    // What this attempt took over never ends by itself; one that is refused takes nothing over.
+    const bool is_refused = status.state == RequestState::kRejected;
+    const auto first = is_refused ? found : live_.lower_bound(RequestKey{status.key.uid, 0});
     for (auto old = first; old != found; ++old) {
       const RequestStatus end{.key = old->first, .state = RequestState::kCancelled};
       std::ranges::move(SpansOf(end, old->second, now_us), std::back_inserter(spans));

@@ -110,6 +110,10 @@ TEST_F(WorkerSpansTest, AnAttemptThatIsTakenOverEndsWithTheNext) {
   spans_.OnStart({{5, 5}, 1}, kParent);
   spans_.OnStart(key_, kParent);
   EXPECT_TRUE(log_.all.empty()) << "it may still be refused";
+  const RequestKey refused{key_.uid, 3};
+  spans_.OnStart(refused, kParent);
+  spans_.OnStatus({.key = refused, .state = RequestState::kRejected});
+  EXPECT_TRUE(log_.all.empty());
   State(RequestState::kPrefillStarted, 100);
   ASSERT_EQ(log_.all.size(), 1u);
   EXPECT_EQ(std::get<std::string>(log_.all[0].attributes[3].value), "cancelled");
