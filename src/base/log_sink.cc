@@ -10,6 +10,7 @@
 
 #include "fmt/format.h"
 
+#include "src/base/clock.h"
 #include "src/base/log_format.h"
 
 namespace baton {
@@ -26,19 +27,22 @@ bool HasRoom(int fd, int patience_ms) {
   return num_ready != 0;
 }
 
-// False: nobody reads, and `text` is not written, or not whole.
-bool WriteInParts(int fd, std::string_view text, int patience_ms) {
-  while (!text.empty()) {
-    if (!HasRoom(fd, patience_ms)) return false;
-    const ssize_t num_written = ::write(fd, text.data(), std::min<size_t>(text.size(), PIPE_BUF));
-    if (num_written < 0 && (errno == EINTR || errno == EAGAIN)) continue;
-    if (num_written < 0) return true;  // a full disk, a reader that has gone: no log is there
-    text.remove_prefix(static_cast<size_t>(num_written));
+}  // namespace
+
+bool WriteWhereRead(int fd, std::string_view text, int patience_ms, size_t* num_written) {
+  const int64_t deadline_us = SystemClock().NowUs() + int64_t{patience_ms} * 1000;
+  *num_written = 0;
+  while (*num_written < text.size()) {
+    const int64_t left_us = std::max<int64_t>(0, deadline_us - SystemClock().NowUs());
+    if (!HasRoom(fd, static_cast<int>((left_us + 999) / 1000))) return false;
+    const std::string_view rest = text.substr(*num_written);
+    const ssize_t count = ::write(fd, rest.data(), std::min<size_t>(rest.size(), PIPE_BUF));
+    if (count < 0 && (errno == EINTR || errno == EAGAIN)) continue;
+    if (count < 0) return true;  // a full disk, a reader that has gone
+    *num_written += static_cast<size_t>(count);
   }
   return true;
 }
-
-}  // namespace
 
 void LineSink::sink_it_(const spdlog::details::log_msg& message) {
   if (num_lost_ > 0 && HasRoom(fd_, 0)) {
@@ -58,7 +62,11 @@ void LineSink::WriteLine(const spdlog::details::log_msg& message) {
   spdlog::memory_buf_t line;
   formatter_->format(message, line);
   const int patience_ms = num_lost_ > 0 ? 0 : kPatienceMs;
-  if (!WriteInParts(fd_, {line.data(), line.size()}, patience_ms)) ++num_lost_;
+  const std::string text = (inside_line_ ? "\n" : "") + std::string(line.data(), line.size());
+  size_t num_written = 0;
+  const bool is_whole = WriteWhereRead(fd_, text, patience_ms, &num_written);
+  if (!is_whole) ++num_lost_;
+  if (num_written > 0) inside_line_ = !is_whole;
 }
 
 }  // namespace baton

@@ -28,6 +28,9 @@ namespace {
 // The characters of `name` in their order, from the first on, with others between: "kv-mem" and
 // "max-ctx" are "kv-memory" and "max-context".
 bool IsAbbreviation(std::string_view name, std::string_view candidate) {
+  for (std::string_view* text : {&name, &candidate}) {
+    text->remove_prefix(std::min(text->find_first_not_of('-'), text->size()));
+  }
   if (name.size() < 3 || candidate.empty() || name.front() != candidate.front()) return false;
   size_t num_found = 0;
   for (const char c : candidate) {

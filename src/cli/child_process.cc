@@ -14,6 +14,7 @@
 #include "nlohmann/json.hpp"
 
 #include "src/base/errno_text.h"
+#include "src/base/log_sink.h"
 
 namespace baton {
 namespace {
@@ -77,7 +78,7 @@ StatusOr<ChildProcess> ChildProcess::Start(const ChildSpec& spec) {
   if (!log) {
     const std::string failure = fmt::format("cannot write {}: {}", spec.log_file, ErrnoText(errno));
     if (!spec.starts_without_log) return Unavailable("{}", failure);
-    fmt::print(stderr, "{}; {} logs here\n", failure, spec.name);
+    PrintToStderr("{}; {} logs here\n", failure, spec.name);
     log_file.clear();
     log.reset(::fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 0));
     if (!log) return Unavailable("stderr: {}", ErrnoText(errno));

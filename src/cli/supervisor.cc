@@ -13,6 +13,7 @@
 #include "nlohmann/json.hpp"
 
 #include "src/base/clock.h"
+#include "src/base/log_sink.h"
 #include "src/cli/http_client.h"
 #include "src/cli/replace_file.h"
 
@@ -230,8 +231,8 @@ Status Supervisor::OnDeath(Slot& slot, int wait_status) {
   slot.num_quick_deaths = left ? 0 : quick ? slot.num_quick_deaths + 1 : 1;
   if (slot.num_quick_deaths >= kMaxQuickDeaths) {
     slot.given_up = true;
-    fmt::print(stderr, "{} ended with {}: given up after {} deaths in a row; see {}\n",
-               slot.spec.name, end, slot.num_quick_deaths, slot.spec.log_file);
+    PrintToStderr("{} ended with {}: given up after {} deaths in a row; see {}\n", slot.spec.name,
+                  end, slot.num_quick_deaths, slot.spec.log_file);
     const bool any_worker_left =
         std::any_of(slots_.begin() + 1, slots_.end(), [](const Slot& s) { return !s.given_up; });
     if (slot.spec.role == "router" || !any_worker_left) {
@@ -242,8 +243,8 @@ Status Supervisor::OnDeath(Slot& slot, int wait_status) {
   slot.backoff_us =
       quick ? std::clamp(slot.backoff_us * 2, kFirstBackoffUs, kMaxBackoffUs) : kFirstBackoffUs;
   slot.restart_us = now_us + slot.backoff_us;
-  fmt::print(stderr, "{} ended with {}; starting it again in {} ms\n", slot.spec.name, end,
-             slot.backoff_us / 1000);
+  PrintToStderr("{} ended with {}; starting it again in {} ms\n", slot.spec.name, end,
+                slot.backoff_us / 1000);
   return OkStatus();
 }
 
@@ -253,7 +254,7 @@ void Supervisor::RestartDue(int64_t now_us) {
     const Status status = StartSlot(slot);
     if (status.ok()) continue;
     slot.restart_us = now_us + kMaxBackoffUs;
-    fmt::print(stderr, "{}: {}\n", slot.spec.name, std::string(status.message()));
+    PrintToStderr("{}: {}\n", slot.spec.name, std::string(status.message()));
   }
 }
 
@@ -309,8 +310,7 @@ void Supervisor::WriteTopology() {
   const std::string path = config_.run_dir + "/topology.json";
   const Status status = ReplaceFile(path, root.dump(1) + "\n", 0644);
   if (!status.ok() && !topology_is_old_) {
-    fmt::print(stderr, "{}; it is out of date until it can be written\n",
-               std::string(status.message()));
+    PrintToStderr("{}; it is out of date until it can be written\n", std::string(status.message()));
   }
   topology_is_old_ = !status.ok();
 }

@@ -84,10 +84,21 @@ TEST_F(LogSinkTest, ALineLongerThanThePipeIsWholeForWhoReads) {
   EXPECT_EQ(seen, "test info: " + text + "\n");
 }
 
-TEST_F(LogSinkTest, AReaderThatHasGoneIsNoLoss) {
-  ::signal(SIGPIPE, SIG_IGN);
+TEST_F(LogSinkTest, ALineThatWasCutDoesNotRunIntoTheNext) {
+  logger_->info(std::string(300'000, 'y'));
+  Read();
+  logger_->info("next");
+  EXPECT_EQ(Read(),
+            "\ntest warning: 1 lines of the log were lost: nobody read it\ntest info: next\n");
+}
+
+TEST_F(LogSinkTest, AReaderThatHasGoneIsNotWaitedFor) {
+  const auto before = ::signal(SIGPIPE, SIG_IGN);
   reader_.reset();
-  for (int i = 0; i < 100; ++i) logger_->info("nobody");
+  const int64_t begin_us = SystemClock().NowUs();
+  for (int i = 0; i < 1000; ++i) logger_->info("nobody");
+  EXPECT_LT(SystemClock().NowUs() - begin_us, 5'000'000);
+  ::signal(SIGPIPE, before);
 }
 
 }  // namespace

@@ -113,6 +113,7 @@ TEST(NearestNameTest, KnowsWhatAnAbbreviationStandsFor) {
   EXPECT_EQ(NearestName("--max-ctx", flags), "--max-context");
   EXPECT_EQ(NearestName("--max", flags), "--max-queue") << "the shortest";
   EXPECT_EQ(NearestName("--ctx-max", flags), "") << "in another order";
+  EXPECT_EQ(NearestName("--k", flags), "") << "it stands for anything";
 }
 
 TEST(HexTest, RoundTripsEveryByte) {
