@@ -29,10 +29,11 @@ Status CheckTokenizer(const GgufFile& file, const std::string& path) {
   return spec.SerializeForHello().status();
 }
 
-// Packing the weights takes about as much memory as the file; the file's pages come on top.
+// Packed weights take as much memory as the file, those of fp8 twice as much, and the file's pages
+// come on top. Others may need the rest.
 bool FitsMemory(const GgufFile& file) {
   const StatusOr<uint64_t> available = AvailableMemoryBytes();
-  return !available.ok() || *available / 2 >= file.file_bytes();
+  return available.ok() && *available / 4 >= file.file_bytes();
 }
 
 // The token that a worker computes before it is ready: weights may be finite, and what they give
@@ -59,12 +60,16 @@ int RunInspect(const std::string& path, const Status& name, std::ostream& out, s
   Status servable = name;
   if (servable.ok()) servable = CheckServable(**file);
   if (servable.ok()) servable = CheckTokenizer(**file, path);
-  const bool tries = FitsMemory(**file);
+  bool tries = FitsMemory(**file);
   if (servable.ok()) {
     ThreadPool pool(NumComputeThreads(0));
     // First, since loading joins matrices and would name another one.
     servable = CheckWeights(**file, pool);
-    if (servable.ok() && tries) servable = TryFirstToken(**file, &pool);
+    if (servable.ok() && tries) {
+      const Status token = TryFirstToken(**file, &pool);
+      tries = !absl::IsResourceExhausted(token);
+      if (tries) servable = token;
+    }
   }
   out << DescribeModelFile(**file, servable);
   if (servable.ok() && !tries) {

@@ -19,7 +19,6 @@ namespace baton {
 namespace {
 
 using ::testing::HasSubstr;
-using ::testing::Not;
 
 // What one run printed and returned.
 struct InspectRun {
@@ -186,10 +185,8 @@ TEST(InspectTest, RefusesMatricesOfFloatsThatAreNotFinite) {
   }
   // The largest that are, which f32 sums of products do not always survive.
   EXPECT_EQ(inspect("tiny_f16.gguf", uint16_t{0x7BFF}).code, 0);
-  for (const InspectRun& run :
-       {inspect("tiny_f32.gguf", 0xFF7F7FFFu), inspect("tiny_bf16.gguf", uint16_t{0x7F7F})}) {
-    EXPECT_THAT(run.err, Not(HasSubstr(words)));
-  }
+  ExpectRefused(inspect("tiny_f32.gguf", 0xFF7F7FFFu), "the first token cannot be computed");
+  EXPECT_EQ(inspect("tiny_bf16.gguf", uint16_t{0x7F7F}).code, 0);
 }
 
 TEST(InspectTest, RefusesWithOneLine) {
