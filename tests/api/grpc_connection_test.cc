@@ -28,7 +28,7 @@ class GrpcConnectionTest : public RouterProcessTest {
 };
 
 TEST_F(GrpcConnectionTest, AHostThatVanishedIsGivenUp) {
-  Restart({.time_ms = 100, .timeout_ms = 100});
+  Restart({.time_ms = 100, .timeout_ms = 2'000});  // the workers of the test are clients, too
   RawGrpcClient idle(PortOf(process_->grpc_address()));
   idle.AnswerNoPings();
   EXPECT_TRUE(idle.WaitClosed());

@@ -133,10 +133,12 @@ def test_a_router_that_stood_still_blames_nobody(cluster):
     stream, thread, _ = long_stream(cluster, dict(STORY, max_tokens=200))
     os.kill(cluster.router["pid"], signal.SIGSTOP)
     try:
+        assert len(stream.chunks) < 200, "it was to be stopped in the middle"
         time.sleep(4)  # a worker's silence of 2 s is its death
     finally:
         os.kill(cluster.router["pid"], signal.SIGCONT)
-    thread.join()
+    thread.join(60)
+    assert not thread.is_alive(), "the stream goes on"
     assert stream.error is None, stream.error
     assert stream.answer().bits() == clean
     assert stream.answer().timings.resumes == 0, "its workers were there all the time"

@@ -112,7 +112,7 @@ TEST_F(BodyBudgetTest, AClientThatLeavesGivesItBack) {
 // Also while it still takes in what the client sends.
 TEST_F(BodyBudgetTest, ATimeoutAndARefusalGiveItBack) {
   HttpServerOptions options;
-  options.body_timeout_ms = 500;
+  options.body_timeout_ms = 2'000;
   Start(options);
   const auto slow = SendMost();
   EXPECT_TRUE(IsGivenBack());
