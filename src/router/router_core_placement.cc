@@ -77,6 +77,25 @@ bool TakesShadow(const RegisteredWorker& worker, const GenerateRequest& shadow) 
          worker.description.fingerprint.numerics_id == *shadow.shadow_numerics_id;
 }
 
+// Among the workers whose context holds the whole answer; among all where none of those has room
+// now.
+Route PickForAnswer(const WorkerRegistry& registry, const RouteTable& table,
+                    const RouteQuery& query) {
+  std::vector<DecodeLoad> holding = table.decode;
+  bool any_short = false;
+  for (size_t i = 0; i < holding.size(); ++i) {
+    const RegisteredWorker* worker = registry.Find(table.decode_leases[i]);
+    if (worker->description.max_context >= query.max_total_tokens) continue;
+    holding[i].ready = false;
+    any_short = true;
+  }
+  if (any_short) {
+    const Route route = PickRoute({table.prefill, holding, table.links}, query);
+    if (route.path != Route::Path::kNone && route.has_room) return route;
+  }
+  return PickRoute(table.Load(), query);
+}
+
 }  // namespace
 
 bool RouterCore::HasClaim(const Claims& claims, std::string_view model,
@@ -242,7 +261,7 @@ RouterCore::PlannedRoute RouterCore::RouteFor(RouterRequest& request, const Clai
   if (source != nullptr && !source->IsPrefill()) {
     RouteQuery on_source_kv = query;
     on_source_kv.disaggregate = false;
-    planned.route = PickRoute(table.Load(), on_source_kv);
+    planned.route = PickForAnswer(registry_, table, on_source_kv);
     if (planned.route.path == Route::Path::kLocal && planned.route.has_room) {
       const RegisteredWorker* dest = registry_.Find(table.decode_leases[planned.route.decode_idx]);
       if (source->IsLinkedTo(dest->description.name)) {
@@ -251,7 +270,7 @@ RouterCore::PlannedRoute RouterCore::RouteFor(RouterRequest& request, const Clai
       }
     }
   }
-  planned.route = PickRoute(table.Load(), query);
+  planned.route = PickForAnswer(registry_, table, query);
   if (!is_bound || planned.route.path == Route::Path::kNone) return planned;
   const DecodeLoad& chosen = table.decode[planned.route.decode_idx];
   planned.must_wait =

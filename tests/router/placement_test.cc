@@ -457,6 +457,27 @@ TEST(PlacementTest, NoWorkersContextEndsAnAnswerAtItsFirstToken) {
   }
 }
 
+// An answer ends at its worker's context: not earlier than asked while another has room for it.
+TEST(PlacementTest, WorkersWhoseContextHoldsTheWholeAnswerComeFirst) {
+  FakeCluster cluster;
+  cluster.Join(WithContext("decode-0", PoolRole::kDecode, 64));
+  cluster.Join(WithContext("decode-1", PoolRole::kDecode, 256));
+  cluster.Join(FakeCluster::Describe("prefill-0", PoolRole::kPrefill));
+  cluster.Report("prefill-0", {"decode-0", "decode-1"});
+  const auto num_at = [&](const std::string& id) {
+    return cluster.Log(id).Of(Order::Kind::kDecode).size();
+  };
+  for (size_t i = 1; i <= 3; ++i) {
+    cluster.Submit(cluster.Request("prompt", 100));
+    EXPECT_EQ(num_at("decode-1"), i) << "however much busier it is";
+  }
+  cluster.Submit(cluster.Request("prompt", 50));
+  EXPECT_EQ(num_at("decode-0"), 1u) << "here it fits";
+  cluster.Report("decode-1", {}, 0);
+  cluster.Submit(cluster.Request("prompt", 100));
+  EXPECT_EQ(num_at("decode-0"), 2u) << "the other is full, and nobody waits beside an idle one";
+}
+
 // Of two choices 4 tokens are known; a worker whose context ends at the fourth would call it the
 // last.
 TEST(PlacementTest, NoWorkersContextEndsAnAnswerAtATokenThatIsKnown) {
