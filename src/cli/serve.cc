@@ -8,12 +8,14 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <system_error>
 
 #include "nlohmann/json.hpp"
 
 #include "src/base/clock.h"
 #include "src/base/errno_text.h"
 #include "src/base/hex.h"
+#include "src/base/log_sink.h"
 #include "src/base/random.h"
 #include "src/base/unique_fd.h"
 #include "src/cli/commands.h"
@@ -175,12 +177,19 @@ class RunFolder {
 };
 
 // 32 random bytes that only this user can read; workers of this server prove they know them.
-StatusOr<std::string> WriteSecret(const std::string& run_dir) {
-  const std::string path = run_dir + "/cluster-secret";
+std::string NewSecret() {
   std::string secret;
   for (int i = 0; i < 4; ++i) secret += HexFromU64(RandomU64());
-  BATON_RETURN_IF_ERROR(ReplaceFile(path, secret, 0600));
-  return path;
+  return secret;
+}
+
+// Files of old run folders are cleaned away; whoever starts later must have the same secret.
+void RestoreSecret(const std::string& path, const std::string& secret) {
+  if (::access(path.c_str(), F_OK) == 0) return;
+  std::error_code ignored;
+  std::filesystem::create_directories(std::filesystem::path(path).parent_path(), ignored);
+  const Status status = ReplaceFile(path, secret, 0600);
+  if (!status.ok()) PrintToStderr("{}\n", std::string(status.message()));
 }
 
 // Compute threads of each worker: decode is bound by memory, so one thread in three goes there and
@@ -329,15 +338,23 @@ int RunServe(const std::vector<std::string>& args) {
   if (!model.ok()) return Fail("serve", model.status());
   RunFolder folder(f.run_dir);
   if (const Status status = folder.Create(); !status.ok()) return Fail("serve", status);
+  std::string own_secret;
   if (f.tuning.secret_file.empty()) {
-    const StatusOr<std::string> secret = WriteSecret(folder.path());
-    if (!secret.ok()) return Fail("serve", secret.status());
-    f.tuning.secret_file = *secret;
+    own_secret = NewSecret();
+    f.tuning.secret_file = folder.path() + "/cluster-secret";
+    const Status status = ReplaceFile(f.tuning.secret_file, own_secret, 0600);
+    if (!status.ok()) return Fail("serve", status);
   }
   if (f.router.mode == "disagg" && f.num_prefill == 0) {
     fmt::print(stderr, "--prefill 0: decode workers compute the prompts (path=local)\n");
   }
-  Supervisor supervisor(BuildConfig(f, *model, folder));
+  SupervisorConfig config = BuildConfig(f, *model, folder);
+  if (!own_secret.empty()) {
+    config.before_restart = [path = f.tuning.secret_file, own_secret] {
+      RestoreSecret(path, own_secret);
+    };
+  }
+  Supervisor supervisor(std::move(config));
   const Status status = supervisor.Run();
   if (!status.ok()) {
     folder.Keep();

@@ -251,6 +251,7 @@ Status Supervisor::OnDeath(Slot& slot, int wait_status) {
 void Supervisor::RestartDue(int64_t now_us) {
   for (Slot& slot : slots_) {
     if (slot.restart_us == 0 || slot.restart_us > now_us) continue;
+    if (config_.before_restart) config_.before_restart();
     const Status status = StartSlot(slot);
     if (status.ok()) continue;
     slot.restart_us = now_us + kMaxBackoffUs;

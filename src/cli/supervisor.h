@@ -32,6 +32,8 @@ struct SupervisorConfig {
   // Given the router's report, the workers to start.
   std::function<std::vector<ChildSpec>(const ChildReport& router)> workers;
   ChildSpec router;
+  // Called before a process is started again: what it needs in run_dir may have been removed.
+  std::function<void()> before_restart;
   // Called once, when the router says that it would serve a request; a report for each worker.
   std::function<void(const ChildReport& router, const std::vector<ChildReport>& workers)> on_ready;
 };

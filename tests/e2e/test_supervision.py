@@ -77,11 +77,12 @@ def test_a_killed_process_is_started_again(cluster, role):
     wait_until(answers, 20, "requests are served by a pair")
 
 
-def test_a_process_whose_log_cannot_be_opened_is_started_again(cluster):
+def test_a_process_whose_files_are_gone_is_started_again(cluster):
     row = next(p for p in cluster.workers() if p["worker_id"] == "decode-1")
     log = os.path.join(cluster.dir, "decode-1.log")
     os.rename(log, log + ".kept")
     os.mkdir(log)
+    os.remove(os.path.join(cluster.dir, "cluster-secret"))
     mark = cluster.log_size()
     try:
         os.kill(row["pid"], signal.SIGKILL)
