@@ -81,15 +81,14 @@ bool TakesShadow(const RegisteredWorker& worker, const GenerateRequest& shadow) 
 // now.
 Route PickForAnswer(const WorkerRegistry& registry, const RouteTable& table,
                     const RouteQuery& query) {
-  std::vector<DecodeLoad> holding = table.decode;
-  bool any_short = false;
-  for (size_t i = 0; i < holding.size(); ++i) {
-    const RegisteredWorker* worker = registry.Find(table.decode_leases[i]);
-    if (worker->description.max_context >= query.max_total_tokens) continue;
-    holding[i].ready = false;
-    any_short = true;
-  }
-  if (any_short) {
+  const auto is_short = [&](LeaseId lease) {
+    return registry.Find(lease)->description.max_context < query.max_total_tokens;
+  };
+  if (std::any_of(table.decode_leases.begin(), table.decode_leases.end(), is_short)) {
+    std::vector<DecodeLoad> holding = table.decode;
+    for (size_t i = 0; i < holding.size(); ++i) {
+      if (is_short(table.decode_leases[i])) holding[i].ready = false;
+    }
     const Route route = PickRoute({table.prefill, holding, table.links}, query);
     if (route.path != Route::Path::kNone && route.has_room) return route;
   }
