@@ -7,7 +7,6 @@
 #include <poll.h>
 #include <sys/epoll.h>
 #include <sys/prctl.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <time.h>
 
@@ -20,6 +19,7 @@
 #include "nlohmann/json.hpp"
 
 #include "src/base/check.h"
+#include "src/base/open_files.h"
 
 namespace baton {
 namespace {
@@ -79,11 +79,8 @@ int64_t RealtimeUs() {
 // Raises the limit of open files, and grows the kernel's table of them now: in a process of several
 // threads each doubling waits for all processors, which held the client up for 10 ms (measured).
 void MakeRoomForFiles(int epoll) {
-  rlimit limit{};
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
-  limit.rlim_cur = limit.rlim_max;
-  (void)setrlimit(RLIMIT_NOFILE, &limit);
-  const rlim_t last = std::min<rlim_t>(limit.rlim_cur, 16384) - 1;
+  RaiseOpenFilesLimit();
+  const uint64_t last = std::min<uint64_t>(OpenFilesLimit(), 16384) - 1;
   const UniqueFd high(fcntl(epoll, F_DUPFD_CLOEXEC, static_cast<int>(last)));
 }
 

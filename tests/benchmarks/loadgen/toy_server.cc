@@ -5,7 +5,6 @@
 #include <netinet/tcp.h>
 #include <sys/epoll.h>
 #include <sys/prctl.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -17,6 +16,7 @@
 
 #include "src/base/check.h"
 #include "src/base/clock.h"
+#include "src/base/open_files.h"
 
 namespace baton {
 namespace {
@@ -57,10 +57,7 @@ ToyServer::ToyServer(const ToyOptions& options)
       draws_(options.seed),
       listener_(socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0)),
       epoll_(epoll_create1(EPOLL_CLOEXEC)) {
-  rlimit limit{};
-  (void)getrlimit(RLIMIT_NOFILE, &limit);
-  limit.rlim_cur = limit.rlim_max;
-  (void)setrlimit(RLIMIT_NOFILE, &limit);
+  RaiseOpenFilesLimit();
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
