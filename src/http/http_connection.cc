@@ -78,8 +78,16 @@ void HttpConnection::Start() { BeginRequest(); }
 
 void HttpConnection::StartRefused() { Refuse({503, "too many open connections; try again later"}); }
 
+std::optional<std::chrono::steady_clock::time_point> HttpConnection::IdleSince() const {
+  if (state_ != State::kHeader || !buffer_.empty()) return std::nullopt;
+  ErrorCode ignored;
+  if (socket_.available(ignored) > 0) return std::nullopt;  // a request that is not read yet
+  return waits_since_;
+}
+
 void HttpConnection::BeginRequest() {
   state_ = State::kHeader;
+  waits_since_ = std::chrono::steady_clock::now();
   scanned_ = 0;
   request_ = HttpRequest{};
   request_id_.clear();

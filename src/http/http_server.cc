@@ -40,7 +40,23 @@ struct EventLoop {
   asio::executor_work_guard<asio::io_context::executor_type> work{io.get_executor()};
   std::unordered_map<HttpConnection*, std::shared_ptr<HttpConnection>> connections;
   Thread thread;
+
+  // Closes the connection that has been idle for longest, and for `min_idle_ms`; false: none has.
+  bool CloseLongestIdle(int64_t min_idle_ms);
 };
+
+bool EventLoop::CloseLongestIdle(int64_t min_idle_ms) {
+  HttpConnection* longest = nullptr;
+  auto since = std::chrono::steady_clock::now() - std::chrono::milliseconds(min_idle_ms);
+  for (const auto& [key, connection] : connections) {
+    const auto idle_since = connection->IdleSince();
+    if (!idle_since || *idle_since > since) continue;
+    longest = key;
+    since = *idle_since;
+  }
+  if (longest != nullptr) longest->Close();
+  return longest != nullptr;
+}
 
 StatusOr<tcp::endpoint> Resolve(const std::string& host, uint16_t port) {
   asio::io_context io;
@@ -87,7 +103,8 @@ class BeastServer final : public HttpServer {
  private:
   void Accept();
   void OnAccepted(const ErrorCode& error, tcp::socket socket, EventLoop* loop);
-  void Adopt(tcp::socket socket, EventLoop* loop, bool refuse);
+  // `is_above`: all of max_connections are taken.
+  void Adopt(tcp::socket socket, EventLoop* loop, bool is_above);
 
   HttpServerShared shared_;
   std::vector<std::unique_ptr<EventLoop>> loops_;  // constant after construction
@@ -160,8 +177,9 @@ void BeastServer::OnAccepted(const ErrorCode& error, tcp::socket socket, EventLo
   Accept();
 }
 
-void BeastServer::Adopt(tcp::socket socket, EventLoop* loop, bool refuse) {
-  asio::post(loop->io, [this, loop, refuse, socket = std::move(socket)]() mutable {
+void BeastServer::Adopt(tcp::socket socket, EventLoop* loop, bool is_above) {
+  asio::post(loop->io, [this, loop, is_above, socket = std::move(socket)]() mutable {
+    const bool refuse = is_above && !loop->CloseLongestIdle(shared_.options.min_idle_ms);
     const auto forget = [this, loop](HttpConnection* closed) {
       loop->connections.erase(closed);
       shared_.num_connections.fetch_sub(1);

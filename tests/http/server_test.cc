@@ -174,6 +174,7 @@ TEST(HttpServerTest, HeaderValuesCannotStartNewFields) {
 TEST(HttpServerTest, OneConnectionTooManyGets503) {
   HttpServerOptions options;
   options.max_connections = 2;
+  options.min_idle_ms = 60'000;  // no one is idle
   const auto server = StartTestServer(EchoHandler, options);
   RawClient first(server->port());
   RawClient second(server->port());
@@ -186,6 +187,30 @@ TEST(HttpServerTest, OneConnectionTooManyGets503) {
   RawClient fourth(server->port());
   fourth.Send("GET /x HTTP/1.1\r\nHost: a\r\n\r\n");
   EXPECT_THAT(fourth.ReceiveResponse(), StartsWith("HTTP/1.1 200 "));
+}
+
+// The idle one that gives way is the one that has waited for longest; a request in work never does.
+TEST(HttpServerTest, OneConnectionTooManyTakesTheLongestIdleOnesPlace) {
+  HttpServerOptions options;
+  options.max_connections = 3;
+  options.min_idle_ms = 0;
+  const auto server = StartTestServer(EchoHandler, options, /*num_threads=*/1);
+  RawClient in_work(server->port());
+  in_work.Send("POST /w HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n1");
+  ASSERT_TRUE(Eventually([&] { return server->num_connections() == 1; }));
+  RawClient older(server->port());
+  ASSERT_TRUE(Eventually([&] { return server->num_connections() == 2; }));
+  RawClient younger(server->port());
+  younger.Send("GET /y HTTP/1.1\r\nHost: a\r\n\r\n");
+  EXPECT_THAT(younger.ReceiveResponse(), StartsWith("HTTP/1.1 200 "));
+  RawClient newcomer(server->port());
+  newcomer.Send("GET /n HTTP/1.1\r\nHost: a\r\n\r\n");
+  EXPECT_THAT(newcomer.ReceiveResponse(), StartsWith("HTTP/1.1 200 "));
+  EXPECT_EQ(older.ReceiveAll(), "");
+  younger.Send("GET /y HTTP/1.1\r\nHost: a\r\n\r\n");
+  EXPECT_THAT(younger.ReceiveResponse(), StartsWith("HTTP/1.1 200 "));
+  in_work.Send("2");
+  EXPECT_THAT(in_work.ReceiveResponse(), HasSubstr("POST /w 12"));
 }
 
 TEST(HttpServerTest, ConnectionsLeaveOpenFilesToTheRest) {
@@ -207,7 +232,9 @@ TEST(HttpServerTest, FewOpenFilesAreFewConnections) {
   ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
   const rlimit low{.rlim_cur = 64, .rlim_max = before.rlim_max};
   ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &low), 0);
-  const auto server = StartTestServer(EchoHandler);
+  HttpServerOptions options;
+  options.min_idle_ms = 60'000;  // no one is idle
+  const auto server = StartTestServer(EchoHandler, options);
   ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
   std::vector<std::unique_ptr<RawClient>> clients;
   for (size_t i = 0; i < 32; ++i) clients.push_back(std::make_unique<RawClient>(server->port()));

@@ -15,8 +15,9 @@
 namespace baton {
 
 inline std::unique_ptr<HttpServer> StartTestServer(HttpHandler handler,
-                                                   HttpServerOptions options = {}) {
-  options.num_threads = 2;
+                                                   HttpServerOptions options = {},
+                                                   int num_threads = 2) {
+  options.num_threads = num_threads;
   StatusOr<std::unique_ptr<HttpServer>> server =
       HttpServer::Start(std::move(options), std::move(handler));
   BATON_CHECK(server.ok(), "{}", server.status().ToString());
