@@ -119,6 +119,7 @@ bool SetLengths(const ApiParams& params, const ModelInfo& model, BuiltRequest* b
     built->request.fields.max_tokens = "max_completion_tokens";
   }
   sampling.max_tokens = static_cast<uint32_t>(std::min(wanted, room));
+  built->request.names_length = wanted <= room && (asked.has_value() || !is_chat);
   built->plan.echo_alone = wanted == 0;
   sampling.min_tokens = static_cast<uint32_t>(std::min(min_tokens, room));
   return true;

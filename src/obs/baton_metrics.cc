@@ -62,7 +62,8 @@ void RegisterRequestMetrics(MetricsRegistry* registry, BatonMetrics* metrics) {
   metrics->requests_waiting_numerics =
       registry->AddGauge({"baton_requests_waiting_numerics",
                           "Resumed streams that wait for a worker of the numerics of their output, "
-                          "others being there."});
+                          "and requests that wait for one whose context holds them, others being "
+                          "there."});
   metrics->prompt_tokens_total =
       registry->AddCounter({"baton_prompt_tokens_total", "Prompt tokens of finished requests."});
   metrics->generation_tokens_total =
@@ -105,7 +106,8 @@ void RegisterKvMetrics(MetricsRegistry* registry, BatonMetrics* metrics) {
   metrics->kv_chain_mismatch_total = registry->AddCounter(
       {"baton_kv_chain_mismatch_total", "Hand-offs or tokens that belong to another request."});
   metrics->exposed_transfer_ratio = registry->AddGauge(
-      {"baton_exposed_transfer_ratio", "Share of the transfer time that a request waited for."});
+      {"baton_exposed_transfer_ratio",
+       "Share of the KV slices sent that left only after the step that computed them."});
   metrics->prefix_index_links = registry->AddGauge(
       {"baton_prefix_index_links", "Cached blocks of all workers that the router knows of."});
   metrics->prefix_index_bytes = registry->AddGauge(

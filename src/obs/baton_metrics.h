@@ -80,12 +80,12 @@ struct BatonMetrics {
   std::array<Counter*, kFinishReasonNames.size()> choices_finished_total;  // R
   Gauge* requests_running;                                                 // R, W
   Gauge* requests_waiting;                                                 // R, W
-  Gauge* requests_waiting_numerics;  // R: of them, for a worker of the numerics of their output
-  Counter* prompt_tokens_total;      // R: of finished requests
-  Counter* generation_tokens_total;  // R
-  Histogram* time_to_first_token_seconds;                   // R
-  Histogram* inter_token_latency_seconds;                   // R
-  Histogram* e2e_request_latency_seconds;                   // R
+  Gauge* requests_waiting_numerics;        // R: of them, for particular workers, others being there
+  Counter* prompt_tokens_total;            // R: of finished requests
+  Counter* generation_tokens_total;        // R
+  Histogram* time_to_first_token_seconds;  // R
+  Histogram* inter_token_latency_seconds;  // R
+  Histogram* e2e_request_latency_seconds;  // R
   std::array<Histogram*, kNumRequestStages> stage_seconds;  // R; use ObserveLifetime
   std::array<Gauge*, kKvBlockStates.size()> kv_blocks;      // W: sum = the pool's size
   Gauge* kv_pool_blocks;   // W: its pool's size; R: of all decode workers
@@ -105,7 +105,7 @@ struct BatonMetrics {
   Counter* wasted_rows_total;                                            // W
   std::array<std::array<Counter*, kResumeSourceNames.size()>, kResumeReasonNames.size()>
       resumes_total;               // R: [reason][source]
-  Gauge* exposed_transfer_ratio;   // D: exposed / total transfer time of the last hand-offs, 0..1
+  Gauge* exposed_transfer_ratio;   // P: KV slices that left after their step / all, 0..1
   Gauge* prefill_backlog_seconds;  // W: predicted time to prefill what waits
   Gauge* decode_kv_pressure;  // W: blocks in use / total, 0..1; R: of all decode workers together
   std::array<Histogram*, kStepPhaseNames.size()> step_seconds;  // W

@@ -394,7 +394,7 @@ bool RouterCore::TakeModelsChanged() { return std::exchange(models_changed_, fal
 bool RouterCore::Ready(int64_t now_us) const {
   if (stage_ != Stage::kServes) return false;
   for (const auto& model : registry_.Models()) {
-    const RouteTable table = registry_.TableFor(model->id, 1, now_us);
+    const RouteTable table = registry_.TableFor(model->id, now_us);
     RouteQuery query;
     query.disaggregate = config_.mode != ServeMode::kAggregated;
     const Route route = PickRoute(table.Load(), query);

@@ -114,8 +114,9 @@ class RouterCore {
 
  private:
   // What came of trying to place a request. kWaitAside: it waits for a worker of its own numerics
-  // while there are others, at which nobody need wait behind it.
-  enum class Placing : uint8_t { kPlaced, kWait, kWaitAside, kEnded };
+  // while there are others, at which nobody need wait behind it. kWaitAlone: for a worker whose
+  // context holds its answer, while there are shorter ones; nobody waits behind it anywhere.
+  enum class Placing : uint8_t { kPlaced, kWait, kWaitAside, kWaitAlone, kEnded };
 
   // router_core.cc: life and end of requests.
   std::optional<uint32_t> OverloadRetryS(const RouterRequest& request, int64_t now_us) const;
@@ -148,6 +149,7 @@ class RouterCore {
     RouteTable table;              // that the route's indices refer to
     LeaseId source;                // the decode worker whose KV moves to the route's; 0 = none
     bool is_bound = false;         // to its numerics, and workers of others are there
+    bool leaves_short = false;     // workers that would cut it short are there and not in the route
     bool must_wait = false;        // bound, and one of its numerics may become ready
     LeaseId PrefillLease() const;  // where KV comes from to the route's decode worker; 0 = none
   };
@@ -161,6 +163,7 @@ class RouterCore {
                        std::optional<uint64_t> numerics_id);
   PlannedRoute RouteFor(RouterRequest& request, const Claims& claims, int64_t now_us);
   bool IsBound(const RouterRequest& request, int64_t now_us) const;
+  uint32_t AnswerContextOf(const RouterRequest& request, int64_t now_us) const;
   bool CutFromNumerics(RouterRequest& request);
   bool MayBecomeReady(const ModelInfo& model, uint64_t numerics_id) const;
   void SetAside(RouterRequest& request, bool waits_aside);

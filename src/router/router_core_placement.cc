@@ -77,6 +77,25 @@ bool TakesShadow(const RegisteredWorker& worker, const GenerateRequest& shadow) 
          worker.description.fingerprint.numerics_id == *shadow.shadow_numerics_id;
 }
 
+// Takes the workers out whose context would end the request before it may end. True where another
+// request could have had one of them.
+bool TakeOutShort(const WorkerRegistry& registry, const RouterRequest& request,
+                  uint32_t answer_context, RouteTable& table) {
+  const auto context_of = [&](LeaseId lease) {
+    return registry.Find(lease)->description.max_context;
+  };
+  for (size_t i = 0; i < table.prefill.size(); ++i) {
+    if (context_of(table.prefill_leases[i]) < request.LeastContext())
+      table.prefill[i].ready = false;
+  }
+  bool any_ready = false;
+  for (size_t i = 0; i < table.decode.size(); ++i) {
+    if (context_of(table.decode_leases[i]) >= answer_context) continue;
+    any_ready |= std::exchange(table.decode[i].ready, false);
+  }
+  return any_ready;
+}
+
 // Among the workers whose context holds the whole answer; among all where none of those has room
 // now.
 Route PickForAnswer(const WorkerRegistry& registry, const RouteTable& table,
@@ -106,8 +125,8 @@ bool RouterCore::HasClaim(const Claims& claims, std::string_view model,
 
 // First come, first served within a model: a request that finds no room claims what comes free, so
 // that a large one is not starved by small ones: all workers of its model, or those of its numerics
-// where only they will do. So does one whose fault settles, for its 10 ms: what else was lost then
-// is not known yet.
+// where only they will do; but none for one that waits for a larger context. So does one whose
+// fault settles, for its 10 ms: what else was lost then is not known yet.
 void RouterCore::PlaceQueued(int64_t now_us) {
   if (!queue_changed_) return;
   queue_changed_ = false;
@@ -129,11 +148,13 @@ void RouterCore::PlaceQueued(int64_t now_us) {
     Placing placing = is_behind ? Placing::kWaitAside : Placing::kWait;
     if (!blocked && !is_behind && now_us >= request->not_before_us) {
       placing = TryPlace(*request, claims, now_us);
-      const bool waits = placing == Placing::kWait || placing == Placing::kWaitAside;
-      const bool frees_room = waits && num_shadows_ > 0 && !request->spec.is_shadow();
+      const auto is_settled = [&] {
+        return placing == Placing::kPlaced || placing == Placing::kEnded;
+      };
+      const bool frees_room = !is_settled() && num_shadows_ > 0 && !request->spec.is_shadow();
       if (frees_room) EndShadows(LeaseId{});
       if (frees_room) placing = TryPlace(*request, claims, now_us);
-      if (placing == Placing::kPlaced || placing == Placing::kEnded) continue;
+      if (is_settled()) continue;
     }
     if (request->spec.is_shadow()) {  // it never waits, and never before a client
       const bool was_placed = request->num_resumes > 0;
@@ -141,7 +162,7 @@ void RouterCore::PlaceQueued(int64_t now_us) {
       continue;
     }
     if (!blocked) {
-      SetAside(*request, placing == Placing::kWaitAside);
+      SetAside(*request, placing != Placing::kWait);
       if (placing == Placing::kWait) claims.push_back({model, std::nullopt});
       if (placing == Placing::kWaitAside && !is_behind) claims.push_back({model, numerics_id});
     }
@@ -230,7 +251,9 @@ RouterCore::PlannedRoute RouterCore::RouteFor(RouterRequest& request, const Clai
       static_cast<uint32_t>(request.spec.prompt.size() + request.spec.sampling.max_tokens);
   PlannedRoute planned;
   RouteTable& table = planned.table;
-  table = registry_.TableFor(request.spec.model->id, request.LeastContext(), now_us);
+  table = registry_.TableFor(request.spec.model->id, now_us);
+  const uint32_t answer_context = AnswerContextOf(request, now_us);
+  planned.leaves_short = TakeOutShort(registry_, request, answer_context, table);
   RouteQuery query;
   query.num_tokens = num_tokens;
   query.num_choices = request.spec.num_choices;
@@ -316,7 +339,8 @@ RouterCore::Placing RouterCore::TryPlace(RouterRequest& request, const Claims& c
   const PlannedRoute planned = RouteFor(request, claims, now_us);
   const RouteTable& table = planned.table;
   const Route& route = planned.route;
-  const Placing wait = planned.is_bound ? Placing::kWaitAside : Placing::kWait;
+  Placing wait = planned.is_bound ? Placing::kWaitAside : Placing::kWait;
+  if (planned.leaves_short) wait = Placing::kWaitAlone;
   if (route.path == Route::Path::kNone) {
     if (route.reason != RouteReason::kExceedsEveryPool) return wait;
     EndBad(request, TooLargeError(request));
@@ -387,6 +411,7 @@ void RouterCore::Start(RouterRequest& request, RegisteredWorker* prefill, Regist
   request.life.OnPlaced(request.is_local);
   if (request.merge.num_known() == 0) {
     request.numerics_id = decode.description.fingerprint.numerics_id;
+    request.begun_context = decode.description.max_context;
     request.varies = false;
   }
   // Token 0 is the prefill worker's, and a later placement's workers may be others.
@@ -485,6 +510,20 @@ uint32_t RouterRequest::LeastContext() const {
   }
   const size_t whole = spec.prompt.size() + spec.sampling.max_tokens;
   return static_cast<uint32_t>(std::min(whole, spec.prompt.size() + most_known + 2));
+}
+
+// What a client was promised: all of max_tokens where it named so many, else as much as the worker
+// has that its answer began at. Who has seen tokens has them cut short in the end, which is better
+// than none.
+uint32_t RouterCore::AnswerContextOf(const RouterRequest& request, int64_t now_us) const {
+  const auto whole =
+      static_cast<uint32_t>(request.spec.prompt.size() + request.spec.sampling.max_tokens);
+  const bool has_waited =
+      request.num_delivered > 0 && now_us - request.queued_us >= config_.own_numerics_wait_us;
+  if (has_waited && !request.IsPlaced()) return request.LeastContext();
+  if (request.spec.names_length) return whole;
+  const uint32_t begun = request.merge.num_known() > 0 ? request.begun_context : 0;
+  return std::max(request.LeastContext(), std::min(whole, begun));
 }
 
 void RouterCore::Requeue(RouterRequest& request, int64_t not_before_us, KeptSource keep) {

@@ -181,7 +181,7 @@ void RouterCore::DropWorker(LeaseId lease, std::string_view reason) {
   worker->session_up = false;
   RecoverRequestsOn(lease, now_us_);
   prefixes_.RemoveWorker(lease);
-  registry_.Remove(lease);
+  registry_.Remove(lease, now_us_);
   MembersChanged();
 }
 
@@ -210,6 +210,7 @@ void RouterCore::ReportDecodePool() {
 
 void RouterCore::CheckWorkers(int64_t now_us) {
   for (const LeaseId lease : registry_.Dead(now_us)) DropWorker(lease, "no heartbeat for 2 s");
+  if (registry_.ForgetLongGone(now_us)) MembersChanged();
   AskResyncs(now_us);
   prefixes_.Sweep(kSweepSlots);
   metrics_->prefix_index_links->Set(static_cast<double>(prefixes_.num_entries()));

@@ -229,6 +229,7 @@ std::optional<Refusal> WorkerRegistry::RefusalFor(const WorkerDescription& worke
 
 RegisteredWorker& WorkerRegistry::Add(LeaseId lease, WorkerDescription description,
                                       std::unique_ptr<LeaseStream> stream, int64_t now_us) {
+  gone_.erase(description.name.worker_id);
   RegisteredWorker& worker = workers_[lease];
   worker.lease = lease;
   worker.description = std::move(description);
@@ -237,6 +238,12 @@ RegisteredWorker& WorkerRegistry::Add(LeaseId lease, WorkerDescription descripti
   worker.heard_us = now_us;
   worker.progress_us = now_us;
   return worker;
+}
+
+bool WorkerRegistry::ForgetLongGone(int64_t now_us) {
+  return std::erase_if(gone_, [now_us](const auto& entry) {
+           return now_us - entry.second.gone_us >= kContextKeptUs;
+         }) > 0;
 }
 
 std::vector<UnpairedView> WorkerRegistry::NoteUnpaired(RegisteredWorker& worker) {
@@ -263,10 +270,14 @@ std::vector<UnpairedView> WorkerRegistry::NoteUnpaired(RegisteredWorker& worker)
   return unpaired;
 }
 
-bool WorkerRegistry::Remove(LeaseId lease) {
+bool WorkerRegistry::Remove(LeaseId lease, int64_t now_us) {
   const auto removed = workers_.find(lease);
   if (removed == workers_.end()) return false;
-  const std::string worker_id = removed->second.description.name.worker_id;
+  const WorkerDescription& description = removed->second.description;
+  const std::string worker_id = description.name.worker_id;
+  if (description.role == PoolRole::kDecode && gone_.size() < kMaxWorkers) {
+    gone_[worker_id] = {description.model->id, description.max_context, now_us};
+  }
   workers_.erase(removed);
   for (auto& [other, worker] : workers_) {
     worker.link_faults.erase(lease);
@@ -322,8 +333,7 @@ std::vector<LeaseId> WorkerRegistry::Dead(int64_t now_us) const {
   return dead;
 }
 
-RouteTable WorkerRegistry::TableFor(std::string_view model_id, uint32_t min_context,
-                                    int64_t now_us) const {
+RouteTable WorkerRegistry::TableFor(std::string_view model_id, int64_t now_us) const {
   RouteTable table;
   std::map<std::string_view, uint32_t> decode_rows;
   const double decode_speed = AssumedTokensPerSecond(workers_, PoolRole::kDecode, model_id);
@@ -331,7 +341,6 @@ RouteTable WorkerRegistry::TableFor(std::string_view model_id, uint32_t min_cont
   for (const auto& [lease, worker] : workers_) {
     const WorkerDescription& description = worker.description;
     if (worker.IsPrefill() || description.model->id != model_id) continue;
-    if (description.max_context < min_context) continue;
     DecodeLoad row = CommonRow<DecodeLoad>(worker, decode_speed, now_us);
     const uint32_t placed = worker.placed.num_sequences;
     row.num_running = std::max(worker.load.running, placed);
@@ -347,7 +356,6 @@ RouteTable WorkerRegistry::TableFor(std::string_view model_id, uint32_t min_cont
   for (const auto& [lease, worker] : workers_) {
     const WorkerDescription& description = worker.description;
     if (!worker.IsPrefill() || description.model->id != model_id) continue;
-    if (description.max_context < min_context) continue;
     const uint32_t prefill_idx = static_cast<uint32_t>(table.prefill.size());
     PrefillLoad row = CommonRow<PrefillLoad>(worker, prefill_speed, now_us);
     row.num_waiting = std::max(row.num_waiting, worker.num_requests);
@@ -402,6 +410,9 @@ std::vector<std::shared_ptr<const ModelInfo>> WorkerRegistry::Models() const {
   for (auto& [id, model] : models) {
     // Without a decode worker nothing can be generated, so the model is not served.
     if (model.max_context == 0) continue;
+    for (const auto& [worker_id, gone] : gone_) {
+      if (gone.model_id == id) model.max_context = std::max(model.max_context, gone.max_context);
+    }
     result.push_back(std::make_shared<const ModelInfo>(std::move(model)));
   }
   return result;

@@ -36,6 +36,9 @@ inline constexpr uint32_t kHeartbeatMs = 250;
 inline constexpr int64_t kSuspectUs = 1'000'000;
 inline constexpr int64_t kDeadUs = 2'000'000;
 inline constexpr size_t kMaxWorkers = 1024;
+// How long the context of a worker that left still counts as its model's, so that what only that
+// worker holds waits for its next life: a restart and loading the model.
+inline constexpr int64_t kContextKeptUs = 30'000'000;
 // How long a link rests after its first failed hand-off; doubled with each further one.
 inline constexpr int64_t kFirstLinkRestUs = 1'000'000;
 inline constexpr int64_t kMaxLinkRestUs = 60'000'000;
@@ -156,7 +159,9 @@ class WorkerRegistry {
   // differs; noted at the prefill worker of each pair.
   std::vector<UnpairedView> NoteUnpaired(RegisteredWorker& worker);
   // Drops the worker with its stream and session; false = unknown.
-  bool Remove(LeaseId lease);
+  bool Remove(LeaseId lease, int64_t now_us);
+  // True when the context of one that left is no longer counted in Models().
+  bool ForgetLongGone(int64_t now_us);
 
   // Null = not alive.
   RegisteredWorker* Find(LeaseId lease);
@@ -171,21 +176,30 @@ class WorkerRegistry {
   // Leases silent for kDeadUs.
   std::vector<LeaseId> Dead(int64_t now_us) const;
 
-  // Rows for the workers of `model_id` whose context fits `min_context` tokens.
-  RouteTable TableFor(std::string_view model_id, uint32_t min_context, int64_t now_us) const;
+  // Rows for the workers of `model_id`.
+  RouteTable TableFor(std::string_view model_id, int64_t now_us) const;
   // Sends every prefill worker, and every decode worker that drains, the decode workers that may
   // take its KV.
   void SendPeerLists();
 
-  // One ModelInfo per model id, ascending: max_context is the largest of its decode workers,
-  // created the earliest of its workers.
+  // One ModelInfo per model id that has a decode worker, ascending: max_context is the largest of
+  // its decode workers, those that left within kContextKeptUs included, created the earliest of its
+  // workers.
   std::vector<std::shared_ptr<const ModelInfo>> Models() const;
 
   const std::map<LeaseId, RegisteredWorker>& workers() const { return workers_; }
   std::map<LeaseId, RegisteredWorker>& workers() { return workers_; }
 
  private:
+  // A decode worker that left and may be back.
+  struct GoneWorker {
+    std::string model_id;
+    uint32_t max_context = 0;
+    int64_t gone_us = 0;
+  };
+
   std::map<LeaseId, RegisteredWorker> workers_;
+  std::map<std::string, GoneWorker, std::less<>> gone_;  // by worker id; at most kMaxWorkers
 };
 
 }  // namespace baton

@@ -40,6 +40,7 @@ TEST_F(HttpApiTest, WholeChatAnswer) {
   const auto submitted = submitter_.WaitSubmitted();
   EXPECT_EQ(submitted.request.sampling.temperature, 1.0f) << "the API's default";
   EXPECT_EQ(submitted.request.sampling.max_tokens, kTestContext - 9);
+  EXPECT_FALSE(submitted.request.names_length) << "as much as the context leaves";
 }
 
 TEST_F(HttpApiTest, StreamBytesAreExact) {
@@ -166,6 +167,7 @@ TEST_F(HttpApiTest, CompletionLogprobsEchoAndIds) {
       << responder->body;
   EXPECT_EQ(submitter_.WaitSubmitted(0).request.prompt, BytesOf("x\xc3\xa9"));
   EXPECT_EQ(submitter_.WaitSubmitted(0).request.sampling.max_tokens, 16u) << "OpenAI's default";
+  EXPECT_TRUE(submitter_.WaitSubmitted(0).request.names_length);
 
   responder = Post(kCompletionPath, R"({"prompt":"x\u00e9","echo":true})");
   EXPECT_EQ(Text(*responder, {"choices", "0", "text"}),
@@ -321,6 +323,7 @@ TEST_F(HttpApiTest, ContextLengthErrorHasTheNumbers) {
   EXPECT_EQ(fits->status, 200);
   EXPECT_EQ(submitter_.WaitSubmitted().request.sampling.max_tokens, 1u)
       << "max_tokens is cut to what the context leaves";
+  EXPECT_FALSE(submitter_.WaitSubmitted().request.names_length);
 }
 
 // The router refuses what no pool holds in the words of the client.

@@ -478,6 +478,94 @@ TEST(PlacementTest, WorkersWhoseContextHoldsTheWholeAnswerComeFirst) {
   EXPECT_EQ(num_at("decode-0"), 2u) << "the other is full, and nobody waits beside an idle one";
 }
 
+// A client that names max_tokens gets them: it waits for the worker that holds them, and nobody
+// waits behind it at the others.
+TEST(PlacementTest, ANamedLengthWaitsForAContextThatHoldsIt) {
+  FakeCluster cluster;
+  cluster.Join(WithContext("decode-0", PoolRole::kDecode, 64));
+  cluster.Join(WithContext("decode-1", PoolRole::kDecode, 256));
+  cluster.Advance(6 * kSecond, {"decode-0", "decode-1"});
+  const auto num_at = [&](const std::string& id) {
+    return cluster.Log(id).Of(Order::Kind::kDecode).size();
+  };
+  const auto named = [&](uint32_t max_tokens) {
+    GenerateRequest request = cluster.Request("prompt", max_tokens);
+    request.names_length = true;
+    return request;
+  };
+  cluster.Report("decode-1", {}, 0);
+  cluster.Submit(named(100));
+  EXPECT_EQ(num_at("decode-0") + num_at("decode-1"), 0u) << "the one that holds it is full";
+  cluster.Submit(named(50));
+  EXPECT_EQ(num_at("decode-0"), 1u) << "here it fits, and nobody is before it";
+  cluster.Report("decode-1");
+  EXPECT_EQ(num_at("decode-1"), 1u);
+
+  // Its own wait has an end, too.
+  cluster.Report("decode-1", {}, 0);
+  cluster.Submit(named(100));
+  for (int i = 0; i < 110; ++i) {
+    cluster.Report("decode-1", {}, 0);
+    cluster.Advance(100'000, {"decode-0"});
+  }
+  ASSERT_TRUE(cluster.sink->error.has_value());
+  EXPECT_EQ(cluster.sink->error->code, ErrorCode::kQueueTimeout);
+}
+
+// A stream that lost its worker is not cut short where it goes on: for 15 s it waits for a context
+// like that in which it began, or that holds the length which its client named.
+TEST(PlacementTest, AResumedAnswerWaitsForAContextLikeItsFirst) {
+  for (const bool names_length : {false, true}) {
+    FakeCluster cluster;
+    cluster.Join(WithContext("decode-1", PoolRole::kDecode, 256));
+    cluster.Advance(6 * kSecond, {"decode-1"});
+    GenerateRequest request = cluster.Request("prompt", 100);
+    request.names_length = names_length;
+    const RequestUid uid = cluster.Submit(std::move(request));
+    cluster.Text("decode-1", uid, 0, "ab");
+    ASSERT_EQ(cluster.sink->Text(), "ab");
+    cluster.Join(WithContext("decode-0", PoolRole::kDecode, 64));
+    cluster.core.OnLeaseClosed(cluster.leases["decode-1"]);
+    cluster.Advance(14 * kSecond, {"decode-0"});
+    EXPECT_TRUE(cluster.Log("decode-0").Of(Order::Kind::kDecode).empty());
+    const RequestUid fresh = cluster.Submit(cluster.Request("fresh"));
+    EXPECT_EQ(cluster.Log("decode-0").Of(Order::Kind::kDecode).size(), 1u) << "it is not blocked";
+    cluster.core.Cancel(fresh);
+    cluster.Advance(2 * kSecond, {"decode-0"});
+    EXPECT_EQ(cluster.Log("decode-0").Of(Order::Kind::kDecode).size(), 2u) << "better than none";
+  }
+}
+
+// What only a worker holds that left waits for its next life, for as long as clients wait.
+TEST(PlacementTest, TheContextOfAWorkerThatLeftCountsForAWhile) {
+  FakeCluster cluster;
+  cluster.Join(WithContext("decode-0", PoolRole::kDecode, 64));
+  cluster.Join(WithContext("decode-1", PoolRole::kDecode, 256));
+  cluster.core.OnLeaseClosed(cluster.leases["decode-1"]);
+  EXPECT_EQ(cluster.core.Models()[0]->max_context, 256u);
+  const RequestUid uid = cluster.Submit(cluster.Request(std::string(100, 'p'), 10));
+  cluster.Advance(5 * kSecond, {"decode-0"});
+  EXPECT_FALSE(cluster.sinks.at(uid)->error.has_value());
+  cluster.Submit(cluster.Request("prompt"));
+  EXPECT_EQ(cluster.Log("decode-0").Of(Order::Kind::kDecode).size(), 1u) << "it is not blocked";
+  cluster.Join(WithContext("decode-1", PoolRole::kDecode, 256));
+  cluster.Advance(6 * kSecond, {"decode-0", "decode-1"});
+  EXPECT_EQ(cluster.Log("decode-1").Of(Order::Kind::kDecode).size(), 1u);
+
+  cluster.core.OnLeaseClosed(cluster.leases["decode-1"]);
+  ASSERT_TRUE(cluster.core.TakeModelsChanged());
+  cluster.Advance(29 * kSecond, {"decode-0"});
+  EXPECT_FALSE(cluster.core.TakeModelsChanged());
+  cluster.Advance(2 * kSecond, {"decode-0"});
+  EXPECT_TRUE(cluster.core.TakeModelsChanged());
+  EXPECT_EQ(cluster.core.Models()[0]->max_context, 64u);
+  cluster.Join(WithContext("decode-1", PoolRole::kDecode, 128));
+  EXPECT_EQ(cluster.core.Models()[0]->max_context, 128u);
+  cluster.core.OnLeaseClosed(cluster.leases["decode-0"]);
+  cluster.core.OnLeaseClosed(cluster.leases["decode-1"]);
+  EXPECT_TRUE(cluster.core.Models().empty());
+}
+
 // Of two choices 4 tokens are known; a worker whose context ends at the fourth would call it the
 // last.
 TEST(PlacementTest, NoWorkersContextEndsAnAnswerAtATokenThatIsKnown) {
