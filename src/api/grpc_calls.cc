@@ -2,12 +2,14 @@
 
 #include <chrono>
 #include <memory>
+#include <utility>
 
 #include "google/protobuf/descriptor.h"
 #include "google/protobuf/io/coded_stream.h"
 #include "google/protobuf/io/zero_copy_stream_impl_lite.h"
 #include "google/protobuf/message.h"
 
+#include "src/api/echo_answer.h"
 #include "src/api/idempotency_key.h"
 #include "src/api/schema.h"
 #include "src/base/clock.h"
@@ -47,6 +49,25 @@ SpanIds GivenTrace(const grpc::CallbackServerContext& context) {
   if (metadata.count("traceparent") != 1) return {};
   const grpc::string_ref text = metadata.find("traceparent")->second;
   return ParseTraceparent({text.data(), text.size()}).value_or(SpanIds{});
+}
+
+// Builds the request of a message; false: `error`. Refuses messages above kApiMaxMessageBytes.
+bool BuildFromMessage(const google::protobuf::Message& message, const Arrival& arrival,
+                      const Submitter& submitter, BuiltRequest* built, RequestError* error) {
+  if (message.ByteSizeLong() > kApiMaxMessageBytes) {
+    *error = RequestError{ErrorCode::kBodyTooLarge};
+    return false;
+  }
+  ApiParams params;
+  if (!ReadProtoParams(message, arrival.endpoint, &params, error) ||
+      !BuildRequest(params, arrival, submitter, built, error)) {
+    return false;
+  }
+  if (arrival.idempotency_keys.empty()) return true;
+  const std::string bytes = CanonicalBytes(message);
+  return SetIdempotencyKey(kIdempotencyKeyMetadata,
+                           {arrival.idempotency_keys.begin(), arrival.idempotency_keys.end()},
+                           {arrival.stream ? "grpc-stream" : "grpc-unary", bytes}, built, error);
 }
 
 }  // namespace
@@ -95,22 +116,54 @@ void AddRequestId(std::string_view known, grpc::CallbackServerContext* context) 
   context->AddInitialMetadata("x-request-id", name);
 }
 
-bool BuildFromMessage(const google::protobuf::Message& message, const Arrival& arrival,
-                      const Submitter& submitter, BuiltRequest* built, RequestError* error) {
-  if (message.ByteSizeLong() > kApiMaxMessageBytes) {
-    *error = RequestError{ErrorCode::kBodyTooLarge};
-    return false;
+void GenerateCall::Begin(std::shared_ptr<GenerateCall> self,
+                         const google::protobuf::Message* message, Endpoint endpoint, bool stream) {
+  self_ = self;
+  Arrival arrival = ArrivalOf(*context_, endpoint);
+  arrival.stream = stream;
+  arrival.splits_reasoning = parts_.splits_reasoning;
+  const bool posted = parts_.workers->TryPost(
+      message->ByteSizeLong(), [self = std::move(self), message, arrival](bool too_late) {
+        self->Run(*message, arrival, too_late);
+      });
+  if (!posted) Refuse(parts_.workers->Refusal(), "");
+}
+
+void GenerateCall::Done() {
+  end_limit_.OnDone();
+  self_.reset();  // may destroy this
+}
+
+void GenerateCall::OnAccepted(const AnswerName& name) {
+  plan_.Rename(name);
+  name_.Tell(plan_.request_id);
+}
+
+void GenerateCall::OnFailed(const RequestError& error) {
+  name_.Tell(plan_.request_id);
+  End(StatusOf(error, context_));
+}
+
+void GenerateCall::Run(const google::protobuf::Message& message, const Arrival& arrival,
+                       bool too_late) {
+  if (too_late) return Refuse(ApiStops(), "");
+  BuiltRequest built;
+  RequestError error;
+  if (!BuildFromMessage(message, arrival, *parts_.submitter, &built, &error)) {
+    return Refuse(error, built.plan.request_id);
   }
-  ApiParams params;
-  if (!ReadProtoParams(message, arrival.endpoint, &params, error) ||
-      !BuildRequest(params, arrival, submitter, built, error)) {
-    return false;
-  }
-  if (arrival.idempotency_keys.empty()) return true;
-  const std::string bytes = CanonicalBytes(message);
-  return SetIdempotencyKey(kIdempotencyKeyMetadata,
-                           {arrival.idempotency_keys.begin(), arrival.idempotency_keys.end()},
-                           {arrival.stream ? "grpc-stream" : "grpc-unary", bytes}, built, error);
+  plan_ = std::move(built.plan);
+  if (built.request.key == nullptr) name_.Tell(plan_.request_id);
+  BeginAnswer(built.request.num_choices);
+  const std::shared_ptr<GenerateCall> self = self_;
+  const auto uid = SubmitOrEcho(parts_.submitter, std::move(built.request), self);
+  if (uid.has_value()) cancellation_.OnSubmitted(parts_.submitter, *uid);
+}
+
+void GenerateCall::Refuse(const RequestError& error, std::string_view request_id) {
+  name_.Tell(request_id);
+  parts_.submitter->CountAnswered(HttpStatusOf(error.code));
+  End(StatusOf(error, context_));
 }
 
 void CallCancellation::OnCancel(Submitter* submitter) {
