@@ -156,6 +156,7 @@ int AuditLedger(const DoctorFlags& f) {
   LedgerAudit audit;
   LedgerLook last;
   int64_t first_ms = SystemClock().NowUs() / 1000;
+  bool said_why = false;
   for (bool is_first = true;; std::this_thread::sleep_for(kLookEvery)) {
     StatusOr<LedgerLook> look = TakeLook(f.admins);
     const int64_t now_ms = SystemClock().NowUs() / 1000;
@@ -170,6 +171,9 @@ int AuditLedger(const DoctorFlags& f) {
     } else if (is_over) {
       // Not one that has just ended: that is missing from the next topology.
       return Fail("doctor", look.status());
+    } else if (!std::exchange(said_why, true)) {
+      fmt::print(stderr, "doctor: {}; looking again for up to {} s\n",
+                 std::string(look.status().message()), f.wait_s);
     }
   }
   if (last.workers.empty()) {

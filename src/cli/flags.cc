@@ -151,7 +151,9 @@ Status FlagSet::CheckExtras(const std::vector<std::string>& extras) const {
   if (extras.empty()) return OkStatus();
   const std::string name = extras[0].substr(0, extras[0].find('='));
   if (name.starts_with("-") && name.size() > 1) {
-    return InvalidArgument("unknown flag {}{}", name, Suggestion(name, FlagNames()));
+    const std::string suggestion = Suggestion(name, FlagNames());
+    return InvalidArgument("unknown flag {}{}", name,
+                           suggestion.empty() ? "; --help lists them" : suggestion);
   }
   return InvalidArgument("unexpected argument '{}'", extras[0]);
 }

@@ -13,6 +13,7 @@
 #include "src/model/model_config.h"
 #include "src/model/model_report.h"
 #include "src/model/tokenizer_metadata.h"
+#include "src/text/chat_template.h"
 #include "src/text/spec_from_metadata.h"
 #include "src/text/tokenizer.h"
 
@@ -22,10 +23,12 @@ namespace {
 constexpr uint32_t kTriedContext = 128;  // tokens; the first token needs two
 
 // What the model reader cannot know: whether the text library can build the tokenizer, and routers
-// take it.
-Status CheckTokenizer(const GgufFile& file, const std::string& path) {
+// take it. `chat` gets why there are no chats, although the model can be served; OK: there are.
+Status CheckTokenizer(const GgufFile& file, const std::string& path, Status* chat) {
   BATON_ASSIGN_OR_RETURN(const TokenizerSpec spec, ReadModelTokenizer(file, path));
   BATON_RETURN_IF_ERROR(Tokenizer::Create(spec).status());
+  *chat = spec.chat_template.empty() ? NotFound("the model has no chat template")
+                                     : ChatTemplate::Create(spec.chat_template, "", "").status();
   return spec.SerializeForHello().status();
 }
 
@@ -59,7 +62,8 @@ int RunInspect(const std::string& path, const Status& name, std::ostream& out, s
   if (!file.ok()) return refuse(file.status());
   Status servable = name;
   if (servable.ok()) servable = CheckServable(**file);
-  if (servable.ok()) servable = CheckTokenizer(**file, path);
+  Status chat;
+  if (servable.ok()) servable = CheckTokenizer(**file, path, &chat);
   bool tries = FitsMemory(**file);
   if (servable.ok()) {
     ThreadPool pool(NumComputeThreads(0));
@@ -72,6 +76,7 @@ int RunInspect(const std::string& path, const Status& name, std::ostream& out, s
     }
   }
   out << DescribeModelFile(**file, servable);
+  if (servable.ok() && !chat.ok()) out << "no chats      " << chat.message() << "\n";
   if (servable.ok() && !tries) {
     out << "not tried     the first token: the model does not fit the memory that is free here\n";
   }

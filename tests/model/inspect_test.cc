@@ -19,6 +19,7 @@ namespace baton {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 // What one run printed and returned.
 struct InspectRun {
@@ -101,6 +102,19 @@ std::string ChangedFolder(const std::string& name, const std::string& file, cons
   text.replace(at, from.size(), to);
   std::ofstream(folder + "/" + file, std::ios::binary) << text;
   return folder;
+}
+
+// It is served, for completions: chats are told when they come.
+TEST(InspectTest, SaysWhyThereAreNoChats) {
+  const InspectRun broken =
+      Inspect(ChangedFolder("tiny_qwen2", "tokenizer_config.json", "{% endfor %}", "{% endfo %}"));
+  EXPECT_EQ(broken.code, 0) << broken.err;
+  EXPECT_THAT(broken.out, HasSubstr("no chats      "));
+  const InspectRun none = Inspect(
+      ChangedFolder("tiny_qwen2", "tokenizer_config.json", "\"chat_template\"", "\"unread\""));
+  EXPECT_EQ(none.code, 0) << none.err;
+  EXPECT_THAT(none.out, HasSubstr("no chats      the model has no chat template\n"));
+  EXPECT_THAT(Inspect(GoldenPath("tiny_qwen2")).out, Not(HasSubstr("no chats")));
 }
 
 TEST(InspectTest, RefusesBadFoldersWithOneLine) {
