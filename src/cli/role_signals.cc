@@ -4,9 +4,14 @@
 #include <signal.h>
 #include <sys/eventfd.h>
 #include <sys/signalfd.h>
+#include <sys/timerfd.h>
 #include <unistd.h>
 
 #include <cstdint>
+#include <iterator>
+
+#include "src/base/log.h"
+#include "src/cli/flags.h"
 
 namespace baton {
 
@@ -19,6 +24,7 @@ RoleSignals::RoleSignals() {
   ::signal(SIGPIPE, SIG_IGN);  // a peer that has gone is an error of a write, not of the process
   signals_.reset(::signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK));
   quit_.reset(::eventfd(0, EFD_CLOEXEC));
+  limit_.reset(::timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC));
   arrived_.reset(::eventfd(0, EFD_CLOEXEC));
   thread_ = Thread("signals", [this] { Loop(); });
 }
@@ -32,9 +38,15 @@ RoleSignals::~RoleSignals() {
 void RoleSignals::Loop() {
   for (;;) {
     pollfd fds[] = {{.fd = signals_.get(), .events = POLLIN, .revents = 0},
-                    {.fd = quit_.get(), .events = POLLIN, .revents = 0}};
-    (void)::poll(fds, 2, -1);
+                    {.fd = quit_.get(), .events = POLLIN, .revents = 0},
+                    {.fd = limit_.get(), .events = POLLIN, .revents = 0}};
+    (void)::poll(fds, std::size(fds), -1);
     if (fds[1].revents != 0) return;
+    if (fds[2].revents != 0) {
+      BATON_LOG_ERROR("drained, but something does not let go; the process ends without it");
+      FlushLog();
+      ::_exit(kExitFailure);
+    }
     signalfd_siginfo info;
     while (::read(signals_.get(), &info, sizeof(info)) == sizeof(info)) {
       if (!started_.load()) ::_exit(0);
@@ -44,6 +56,13 @@ void RoleSignals::Loop() {
       (void)!::write(arrived_.get(), &one, sizeof(one));
     }
   }
+}
+
+void RoleSignals::LimitEnd(std::chrono::milliseconds limit) {
+  const std::chrono::seconds seconds = std::chrono::duration_cast<std::chrono::seconds>(limit);
+  const std::chrono::nanoseconds rest = limit - seconds;
+  const itimerspec once{.it_interval = {}, .it_value = {seconds.count(), rest.count()}};
+  (void)::timerfd_settime(limit_.get(), 0, &once, nullptr);
 }
 
 void RoleSignals::Wait(const std::function<bool()>& also) {

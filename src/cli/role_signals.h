@@ -1,16 +1,22 @@
 // How a role's process learns that it should end: SIGTERM drains, SIGINT or a second SIGTERM ends
 // now. While the role still starts (a model may load for minutes) any of them ends the process at
-// once with status 0: nobody is served yet.
+// once with status 0: nobody is served yet. And it sees to it that a process which has drained
+// ends: a device or its libraries (NCCL's abort) may keep whoever lets them go waiting for ever.
 #ifndef BATON_CLI_ROLE_SIGNALS_H_
 #define BATON_CLI_ROLE_SIGNALS_H_
 
 #include <atomic>
+#include <chrono>
 #include <functional>
 
 #include "src/base/thread.h"
 #include "src/base/unique_fd.h"
 
 namespace baton {
+
+// What a worker has from the end of its drain to the end of its process; Kubernetes gives it 15 s
+// beyond the drain.
+inline constexpr std::chrono::seconds kEndLimit(10);
 
 // Made by the main thread before any other thread starts, so that all of them block these signals;
 // one thread ("signals") takes them.
@@ -25,6 +31,9 @@ class RoleSignals {
   void SetStarted() { started_.store(true); }
   // Returns when a signal came or `also` is true (asked every 100 ms).
   void Wait(const std::function<bool()>& also);
+  // Nothing is served any more: if this object still lives after `limit`, the process ends with
+  // status 1 and says so. Once.
+  void LimitEnd(std::chrono::milliseconds limit);
   // True once the process should not wait for running requests any more.
   const std::atomic<bool>* stop_now() const { return &stop_now_; }
 
@@ -33,6 +42,7 @@ class RoleSignals {
 
   UniqueFd signals_;
   UniqueFd quit_;     // eventfd: ends the thread
+  UniqueFd limit_;    // timerfd: ends the process
   UniqueFd arrived_;  // eventfd: readable once a signal came
   std::atomic<bool> started_{false};
   std::atomic<int> num_signals_{0};

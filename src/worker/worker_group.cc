@@ -41,4 +41,8 @@ Status WorkerGroup::Drain(const std::atomic<bool>* stop_now) {
   return WorkerProcess::DrainTogether(workers, stop_now);
 }
 
+void WorkerGroup::Stop() {
+  for (const auto& worker : workers_) worker->Stop();
+}
+
 }  // namespace baton

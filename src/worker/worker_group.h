@@ -39,6 +39,8 @@ class WorkerGroup {
   Status failure() const;
   // As WorkerProcess::DrainTogether.
   Status Drain(const std::atomic<bool>* stop_now);
+  // Ends all at once. Idempotent.
+  void Stop();
 
  private:
   WorkerGroup() = default;

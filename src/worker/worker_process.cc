@@ -212,11 +212,13 @@ Status WorkerProcess::Parts::LoadOnDevice(const GgufFile& file) {
                                .peers = peers,
                                .gate = device.gate.get()});
   if (!loaded.ok()) {
-    const bool may_pack = absl::IsResourceExhausted(loaded.status()) && !config.keeps_packed &&
-                          DeviceModel::HasPackable(file);
-    if (!may_pack) return loaded.status();
+    if (!absl::IsResourceExhausted(loaded.status())) return loaded.status();
+    const bool may_pack = !config.keeps_packed && DeviceModel::HasPackable(file);
     return WithPrefix(loaded.status(),
-                      "with quantised weights in bf16 (--device-weights packed takes less)");
+                      fmt::format("a model file of {}{}", FormatSize(file.file_bytes()),
+                                  may_pack ? " whose quantised weights become bf16 "
+                                             "(--device-weights packed takes less)"
+                                           : " (--tensor-parallel divides it between GPUs)"));
   }
   BATON_LOG_INFO("computing on {}{}; weights of {}, {} of them packed: {}",
                  device.accelerator->Describe(), RanksText(config.num_ranks, peers.size()),
@@ -519,9 +521,7 @@ Status WorkerProcess::DrainTogether(std::span<WorkerProcess* const> workers,
     p.registration->ReportNow();
     parts.push_back({p.engine.get(), p.sessions.get()});
   }
-  Status status = DrainEngines(parts, timeout_ms, stop_now);
-  for (WorkerProcess* const worker : workers) worker->Stop();
-  return status;
+  return DrainEngines(parts, timeout_ms, stop_now);
 }
 
 void WorkerProcess::Stop() {

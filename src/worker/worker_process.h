@@ -55,7 +55,7 @@ class WorkerProcess {
   Status failure() const;
   // Tells the routers, refuses new requests, and waits until the running ones have ended, at most
   // the drain timeout or until `*stop_now` is true; what is left then fails. OK = the ledger was
-  // empty.
+  // empty. Stop follows.
   Status Drain(const std::atomic<bool>* stop_now);
   // The same for workers that leave together: all are told first, each goes on until all have
   // nothing to do. When routers asked some of them to leave, their time holds.

@@ -88,6 +88,7 @@ TEST_F(WorkerProcessTest, IdleDrainIsCleanAndQuick) {
   const std::atomic<bool> stop_now{false};
   const int64_t start_us = SystemClock().NowUs();
   EXPECT_TRUE((*worker)->Drain(&stop_now).ok());
+  (*worker)->Stop();
   EXPECT_LT(SystemClock().NowUs() - start_us, 5'000'000) << "the timeout is 60 s";
   EXPECT_TRUE(router_.Wait([](const FakeRouter& r) { return r.num_streams() == 0; }));
   ASSERT_FALSE(router_.loads.empty());
