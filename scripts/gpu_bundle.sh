@@ -37,7 +37,8 @@ if [[ -z "$program" ]]; then
   program=build/cuda/tests/kernels/gpu_check/baton_gpu_check
 fi
 [[ -x "$program" ]] || fail "$program is no program"
-if [[ -n "$(git status --porcelain 2>/dev/null)" ]]; then
+commit="$(git describe --always --dirty --exclude='*' 2>/dev/null || true)"
+if [[ "$commit" == *-dirty ]]; then
   echo "gpu_bundle.sh: the tree has changes that no commit names" >&2
 fi
 
@@ -48,7 +49,7 @@ mkdir -p "$root/bin" "$root/scripts" "$root/tests/kernels/gpu_check"
 strip -o "$root/bin/baton_gpu_check" "$program"
 cp scripts/gpu_check.sh "$root/scripts/"
 cp tests/kernels/gpu_check/torch_peers.py "$root/tests/kernels/gpu_check/"
-git rev-parse --short HEAD >"$root/COMMIT" 2>/dev/null || true
+echo "$commit" >"$root/COMMIT"
 cat >"$root/run.sh" <<'RUN'
 #!/usr/bin/env bash
 # scripts/gpu_check.sh with the program of this bundle.

@@ -1,16 +1,18 @@
 #!/usr/bin/env bash
-# The long forms: everything of test.sh, then a million simulated requests and twenty more seeds,
-# the suite under AddressSanitizer + UndefinedBehaviorSanitizer, our own threads under
-# ThreadSanitizer, clang-tidy, the long fault run, the long exploration of the hand-off and its
-# mutation test, the CUDA kernels compiled for other architectures than the one that is served, a
-# minute of search for each fuzz target, clusters of this build and the release before it, and the
-# Helm chart on a real Kubernetes of two nodes.
-#   scripts/test_full.sh [release|sim|asan|tsan|tidy|chaos|closure|mutation|archs|fuzz|wire|k8s ...]
+# The long forms: everything of test.sh and 10,000 faults of NCCL; the build with CUDA, which has to
+# serve without a driver too; a million simulated requests and twenty more seeds; the suite under
+# AddressSanitizer + UndefinedBehaviorSanitizer; our own threads under ThreadSanitizer; clang-tidy;
+# the long fault run; the long exploration of the hand-off and its mutation test; the CUDA kernels
+# compiled for other architectures than the one that is served; a minute of search for each fuzz
+# target; clusters of this build and the release before it; and the Helm chart on a real Kubernetes
+# of two nodes.
+#   scripts/test_full.sh [release|cuda|sim|asan|tsan|tidy|chaos|closure|mutation|archs|fuzz|wire|
+#     k8s ...]
 # only these. BATON_WIRE_OLD=COMMIT: what the tier `wire` takes for the release before.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-tier_names="release sim asan tsan tidy chaos closure mutation archs fuzz wire k8s"
+tier_names="release cuda sim asan tsan tidy chaos closure mutation archs fuzz wire k8s"
 tiers=("$@")
 [[ ${#tiers[@]} -gt 0 ]] || read -ra tiers <<<"$tier_names"
 jobs="${BATON_TEST_JOBS:-$(nproc)}"
@@ -20,7 +22,12 @@ skipped=77  # exit status of a tier that cannot run here and has said why
 run_tier() {
   case "$1" in
     # With seeds that nobody has seen yet (tests/test_seed.h).
-    release) BATON_TEST_SEED=random BATON_E2E_PROMPTS=64 scripts/test.sh ;;
+    release) BATON_TEST_SEED=random BATON_E2E_PROMPTS=64 BATON_NCCL_FAULTS=10000 scripts/test.sh ;;
+    # All of it is compiled and linked; what tests devices, workers and whole clusters runs.
+    cuda) scripts/deps.sh --tests --cuda && scripts/build.sh cuda &&
+      build/cuda/baton pull smollm2:135m >/dev/null && BATON_TEST_SEED=random \
+        ctest --preset cuda -j "$jobs" \
+          -R '^(e2e_|cuda_both|cuda_shared|green_|model_device|model_fast|device_|worker_|gpu_check)' ;;
     sim) run_simulations ;;
     # Sanitizers slow the code five to fifteen times: limits on time are raised, and fewer prompts
     # go through the comparison of paths, which looks for other bits, not for other memory.

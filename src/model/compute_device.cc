@@ -38,7 +38,7 @@ constexpr bool kHasCuda = true;
 absl::Status LetLaunchesReturnAtOnce() {
   const char* const blocking = std::getenv("CUDA_LAUNCH_BLOCKING");
   if (blocking != nullptr && *blocking != 0 && std::string_view(blocking) != "0") {
-    return FailedPrecondition(
+    return InvalidArgument(
         "CUDA_LAUNCH_BLOCKING is set, and then what waits for another rank or for a peer by NCCL "
         "may wait for ever; unset it");
   }
@@ -92,7 +92,9 @@ absl::StatusOr<ComputeDevice> Open(DeviceKind kind, uint32_t num_ranks, bool awa
   }
   if (is_auto && kHasCuda) {
     absl::StatusOr<ComputeDevice> gpu = OpenCuda(num_ranks, awaits_others);
-    if (gpu.ok()) return gpu;
+    // A GPU that is there and fails is the operator's to hear of: a worker beside it would compute
+    // in another layout than its peers.
+    if (gpu.ok() || !absl::IsFailedPrecondition(gpu.status())) return gpu;
     BATON_LOG_WARN("{}; computing on the processor", std::string(gpu.status().message()));
   }
   return ComputeDevice{};

@@ -131,7 +131,7 @@ TEST_F(CudaSharedMemoryTest, SizesAreRoundedUpToWholeGranules) {
 TEST_F(CudaSharedMemoryTest, MoreThanWasAllocatedIsRefused) {
   const UniqueFd fd = MakeExported();
   const Status status = peer_->Import(fd, kBytes + 1).status();
-  EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition);
+  EXPECT_EQ(status.code(), StatusCode::kInternal);
   EXPECT_EQ(Message(status), "cuMemMap: CUDA_ERROR_INVALID_VALUE");
   EXPECT_EQ(driver_.alive(), kOneRegion);
 }
@@ -146,7 +146,7 @@ TEST_F(CudaSharedMemoryTest, DescriptorsOfAnythingElseAreRefused) {
   others.push_back(*CreateMemoryFile("somebody's", kBytes));
   for (const UniqueFd& other : others) {
     const Status status = peer_->Import(other, kBytes).status();
-    EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition);
+    EXPECT_EQ(status.code(), StatusCode::kInternal);
     EXPECT_EQ(Message(status), "cuMemImportFromShareableHandle: CUDA_ERROR_INVALID_VALUE");
     EXPECT_EQ(driver_.alive(), kNothing);
   }
@@ -165,13 +165,19 @@ TEST_F(CudaSharedMemoryTest, ARefusedExportLeavesTheMemoryAsItWas) {
   begin_ = *own_->Allocate(kBytes, "KV blocks");
   driver_.fails["cuMemExportToShareableHandle"] = CUDA_ERROR_NOT_PERMITTED;
   const Status status = own_->Export(begin_).status();
-  EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition);
+  EXPECT_EQ(status.code(), StatusCode::kInternal);
   EXPECT_EQ(Message(status), "cuMemExportToShareableHandle: CUDA_ERROR_NOT_PERMITTED");
   driver_.fails.clear();
   const StatusOr<UniqueFd> fd = own_->Export(begin_);
   ASSERT_TRUE(fd.ok());
   EXPECT_TRUE(peer_->Import(*fd, kBytes).ok());
   EXPECT_EQ(own_->Export(begin_ + 1).status().code(), StatusCode::kInvalidArgument);
+}
+
+// Who asks whether there is such memory may go on without it; any other failure is one.
+TEST_F(CudaSharedMemoryTest, WhatTheDriverDoesNotHaveIsNoFault) {
+  driver_.fails["cuMemCreate"] = CUDA_ERROR_NOT_SUPPORTED;
+  EXPECT_EQ(own_->Allocate(kBytes, "KV blocks").status().code(), StatusCode::kFailedPrecondition);
 }
 
 TEST_F(CudaSharedMemoryTest, MemoryThatIsShortIsSaidWithItsSizes) {
@@ -197,7 +203,7 @@ TEST_F(CudaSharedMemoryTest, AnAllocationThatFailsIsUndone) {
     driver_.calls.clear();
     driver_.fails = {{failure.call, CUDA_ERROR_NOT_PERMITTED}};
     const Status status = own_->Allocate(kBytes, "KV blocks").status();
-    EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition);
+    EXPECT_EQ(status.code(), StatusCode::kInternal);
     EXPECT_EQ(Message(status), std::string(failure.call) + ": CUDA_ERROR_NOT_PERMITTED");
     done.emplace_back(failure.call);
     std::vector<std::string> expected = done;
@@ -221,7 +227,7 @@ TEST_F(CudaSharedMemoryTest, AnImportThatFailsIsUndone) {
     driver_.calls.clear();
     driver_.fails = {{failure.call, CUDA_ERROR_NOT_PERMITTED}};
     const Status status = peer_->Import(fd, kBytes).status();
-    EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition);
+    EXPECT_EQ(status.code(), StatusCode::kInternal);
     EXPECT_EQ(Message(status), std::string(failure.call) + ": CUDA_ERROR_NOT_PERMITTED");
     done.emplace_back(failure.call);
     std::vector<std::string> expected = done;

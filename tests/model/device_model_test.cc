@@ -2,6 +2,8 @@
 // float64 reference, and the bits of a row depend on its sequence alone.
 #include "src/model/device_model.h"
 
+#include <dlfcn.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -302,6 +304,23 @@ TEST(DeviceModelLoadTest, AKindThatIsNotInThisBuildIsNamed) {
 #endif
 }
 
+TEST(DeviceModelLoadTest, WithoutADriverOneLineSaysSoAndTheProcessorComputes) {
+#ifndef BATON_HAVE_CUDA
+  GTEST_SKIP() << "this build has no CUDA";
+#else
+  if (void* const driver = ::dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL); driver != nullptr) {
+    ::dlclose(driver);
+    GTEST_SKIP() << "there is a CUDA driver here";
+  }
+  const absl::Status asked = OpenComputeDevice(DeviceKind::kCuda).status();
+  EXPECT_EQ(asked.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(asked.message(), "no GPU can be used: there is no CUDA driver");
+  const absl::StatusOr<ComputeDevice> found = OpenComputeDevice(DeviceKind::kUnspecified);
+  ASSERT_TRUE(found.ok()) << found.status();
+  EXPECT_EQ(found->accelerator, nullptr);
+#endif
+}
+
 // With or without a GPU: what the process asks of the driver comes first.
 TEST(DeviceModelLoadTest, WhereWorkWaitsForOthersNoLaunchMayWaitForTheGpu) {
 #ifndef BATON_HAVE_CUDA
@@ -312,8 +331,11 @@ TEST(DeviceModelLoadTest, WhereWorkWaitsForOthersNoLaunchMayWaitForTheGpu) {
   for (const auto& [num_ranks, awaits_others] : {std::pair{2u, false}, {1u, true}}) {
     const absl::Status status =
         OpenComputeDevice(DeviceKind::kCuda, num_ranks, awaits_others).status();
-    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
     EXPECT_THAT(std::string(status.message()), HasSubstr("CUDA_LAUNCH_BLOCKING is set"));
+    EXPECT_EQ(OpenComputeDevice(DeviceKind::kUnspecified, num_ranks, awaits_others).status(),
+              status)
+        << "no reason to compute on the processor";
     EXPECT_EQ(std::getenv("CUDA_MODULE_LOADING"), nullptr);
   }
   unsetenv("CUDA_LAUNCH_BLOCKING");

@@ -2,7 +2,10 @@
 
 #include <bit>
 #include <cstdint>
+#include <string>
 #include <vector>
+
+#include "fmt/format.h"
 
 #include "src/base/log.h"
 #include "src/base/size_text.h"
@@ -60,7 +63,9 @@ Status CudaSharedMemory::FromDriver(std::string_view what, CUresult result) cons
   if (result == CUDA_SUCCESS) return OkStatus();
   const char* name = nullptr;
   (void)driver_.cuGetErrorName(result, &name);
-  return FailedPrecondition("{}: {}", what, name == nullptr ? "unknown" : name);
+  // What this driver or GPU does not have is not a fault.
+  const std::string text = fmt::format("{}: {}", what, name == nullptr ? "unknown" : name);
+  return result == CUDA_ERROR_NOT_SUPPORTED ? FailedPrecondition("{}", text) : Internal("{}", text);
 }
 
 size_t CudaSharedMemory::Rounded(size_t size_bytes) const {

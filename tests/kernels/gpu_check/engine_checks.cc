@@ -303,7 +303,7 @@ absl::Status AddPair(const StageInput& input, const Asked& asked, Report& report
   const auto rig = ModelRig::Create(input, PairSizeFor(input.is_tiny));
   if (!rig.ok()) return AddOutcome(name, rig.status(), report);
   if (const absl::Status split = (*rig)->CheckSplit(); !split.ok()) {
-    return report.Add({name, Verdict::kNotRun, std::string(split.message())});
+    return report.Add({name, VerdictOfNoSplit(input), std::string(split.message())});
   }
   const auto pair = EnginePair::Start(**rig, SchedulerFor(input.is_tiny));
   if (!pair.ok()) return AddOutcome(name, pair.status(), report);

@@ -298,7 +298,7 @@ absl::Status AddColocated(const StageInput& input, const ExactSize& size, Report
                                .is_split = true});
   if (!rig.ok()) return AddOutcome(name, rig.status(), report);
   if (const absl::Status split = (*rig)->CheckSplit(); !split.ok()) {
-    return report.Add({name, Verdict::kNotRun, std::string(split.message())});
+    return report.Add({name, VerdictOfNoSplit(input), std::string(split.message())});
   }
   return AddOutcome(name, CheckColocated(rig->get(), size), report);
 }

@@ -45,6 +45,11 @@ struct RigChunk {
 uint32_t BlocksFor(uint32_t num_tokens);
 std::vector<TokenId> RandomTokens(uint32_t count, uint32_t vocab_size, uint64_t seed);
 
+// What it is that a GPU was not divided: Hopper is, by every driver since CUDA 12.5.
+inline Verdict VerdictOfNoSplit(const StageInput& input) {
+  return input.major >= 9 ? Verdict::kFail : Verdict::kNotRun;
+}
+
 // See the file comment.
 class ModelRig {
  public:

@@ -44,7 +44,7 @@ class GpuBundle(unittest.TestCase):
         self.assertRegex(done.stdout, r"3 bandwidth +pass")
         self.assertRegex(done.stdout, r"6 transport +pass")
         result = json.loads((root / "results" / "gpu_check_bandwidth.json").read_text())
-        head = ["git", "rev-parse", "--short", "HEAD"]
+        head = ["git", "describe", "--always", "--dirty", "--exclude=*"]
         commit = subprocess.run(head, capture_output=True, text=True, cwd=ROOT, check=True).stdout
         self.assertEqual(result["commit"], commit.strip())
 
