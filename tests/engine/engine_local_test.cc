@@ -26,6 +26,24 @@ TEST(EngineLocalTest, EveryPromptLengthDecodesThePrefixesTokens) {
   EXPECT_TRUE(worker->AllFree());
 }
 
+// What a device that has failed would compute is nobody's token: the process ends, and routers go
+// on elsewhere.
+TEST(EngineLocalDeathTest, AnErrorOfTheDeviceEndsTheWorker) {
+  const Status error = Internal("CUDA_ERROR_ILLEGAL_ADDRESS");
+  for (const bool overlaps_steps : {false, true}) {
+    HandRig rig;
+    HandWorker* worker = rig.Add({.overlaps_steps = overlaps_steps});
+    worker->Start(ToyRequest(1, 10, 100));
+    rig.Round();
+    worker->model().SetDeviceError(error);
+    worker->overlapping().device_error = error;
+    EXPECT_DEATH(rig.RunUntilQuiet(), "did not compute a batch of ours.*ILLEGAL_ADDRESS");
+    worker->model().SetDeviceError(OkStatus());
+    worker->overlapping().device_error = OkStatus();
+    EXPECT_TRUE(rig.RunUntilQuiet());
+  }
+}
+
 TEST(EngineLocalTest, ChoicesShareAPromptAndDifferBySeed) {
   HandRig rig;
   HandWorker* worker = rig.Add({});

@@ -22,6 +22,8 @@ class OverlappingModel final : public ForwardModel {
   bool is_late = false;
   // From this decode row on, all rows counted, one row's logits hold no number; 0 = never.
   uint64_t damaged_row = 0;
+  // What every step comes to.
+  Status device_error;
 
   uint64_t num_behind() const { return num_behind_; }  // steps begun behind one that had not ended
   bool IsIdle() const { return begun_.empty(); }
@@ -35,6 +37,7 @@ class OverlappingModel final : public ForwardModel {
   Status Forward(const ModelBatch& batch, const KvView& kv, LayerHook* hook,
                  std::span<float> logits) override {
     BATON_CHECK(begun_.empty(), "{} steps were begun and have not ended", begun_.size());
+    BATON_RETURN_IF_ERROR(device_error);
     BATON_RETURN_IF_ERROR(toy_.Forward(batch, kv, hook, logits));
     Choose(batch.sampling, logits, batch.tokens);
     return OkStatus();
@@ -66,6 +69,7 @@ class OverlappingModel final : public ForwardModel {
 
   Status End(std::span<TokenId> tokens) override {
     if (begun_.empty()) return Internal("no step was begun");
+    BATON_RETURN_IF_ERROR(device_error);
     Compute(&begun_.front());
     const std::vector<TokenId>& chosen = begun_.front().tokens;
     BATON_CHECK(tokens.size() == chosen.size(), "{} tokens of {}", tokens.size(), chosen.size());

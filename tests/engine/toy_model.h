@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstring>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "kvcache/kv_layout.h"
@@ -38,6 +39,7 @@ class ToyModel : public ForwardModel {
   Status Forward(const ModelBatch& batch, const KvView& kv, LayerHook* hook,
                  std::span<float> logits) override {
     ++num_steps_;
+    BATON_RETURN_IF_ERROR(device_error_);
     for (uint32_t layer = 0; layer < kToyLayers; ++layer) {
       for (const AttentionSpan& span : batch.spans) Store(batch, span, kv, layer);
       if (hook != nullptr) hook->OnLayerStored(layer);
@@ -67,8 +69,11 @@ class ToyModel : public ForwardModel {
   }
 
   uint64_t num_steps() const { return num_steps_; }
+  // What every step comes to from now on.
+  void SetDeviceError(Status error) { device_error_ = std::move(error); }
 
  private:
+  Status device_error_;
   using SlotBytes = std::array<uint64_t, 2>;
 
   static SlotBytes Slot(TokenId token, uint32_t position, uint32_t layer, uint32_t which) {
