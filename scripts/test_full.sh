@@ -27,7 +27,7 @@ run_tier() {
     cuda) scripts/deps.sh --tests --cuda && scripts/build.sh cuda &&
       build/cuda/baton pull smollm2:135m >/dev/null && BATON_TEST_SEED=random \
         ctest --preset cuda -j "$jobs" \
-          -R '^(e2e_|cuda_both|cuda_shared|green_|model_device|model_fast|device_|worker_|gpu_check)' ;;
+          -R '^(e2e_|(cuda_(both|shared)|green|model_(device|fast)|device|worker|gpu_check)_)' ;;
     sim) run_simulations ;;
     # Sanitizers slow the code five to fifteen times: limits on time are raised, and fewer prompts
     # go through the comparison of paths, which looks for other bits, not for other memory.

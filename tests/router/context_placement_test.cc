@@ -1,0 +1,174 @@
+// Workers of one model with unequal --max-context: who may take what, and who waits.
+#include <string>
+
+#include "gtest/gtest.h"
+
+#include "tests/router/fake_cluster.h"
+
+namespace baton {
+namespace {
+
+constexpr int64_t kSecond = 1'000'000;
+
+WorkerDescription WithContext(const std::string& id, PoolRole role, uint32_t max_context) {
+  WorkerDescription worker = FakeCluster::Describe(id, role);
+  worker.max_context = max_context;
+  return worker;
+}
+
+// Both give the first token of a prompt, and would say otherwise whether it is the last.
+TEST(ContextPlacementTest, NoWorkersContextEndsAnAnswerAtItsFirstToken) {
+  for (const PoolRole small : {PoolRole::kPrefill, PoolRole::kDecode}) {
+    FakeCluster cluster;
+    const auto context = [small](PoolRole role) { return role == small ? 64u : 256u; };
+    cluster.Join(WithContext("decode-0", PoolRole::kDecode, context(PoolRole::kDecode)));
+    cluster.Join(WithContext("prefill-0", PoolRole::kPrefill, context(PoolRole::kPrefill)));
+    cluster.Report("prefill-0", {"decode-0"});
+    cluster.Advance(5 * kSecond, {"decode-0", "prefill-0"});
+    const auto num_orders = [&](const std::string& id, Order::Kind kind) {
+      return cluster.Log(id).Of(kind).size();
+    };
+    cluster.Submit(cluster.Request(std::string(63, 'p'), 100));
+    EXPECT_EQ(num_orders("prefill-0", Order::Kind::kPrefill), 0u);
+    EXPECT_EQ(num_orders("decode-0", Order::Kind::kDecode), small == PoolRole::kPrefill ? 1u : 0u);
+    cluster.core.Cancel(RequestUid{1, cluster.next_uid - 1}, CancelCause::kClientLeft, 0);
+    cluster.Submit(cluster.Request(std::string(63, 'p'), 1));
+    EXPECT_EQ(num_orders("prefill-0", Order::Kind::kPrefill), 1u) << "max_tokens ends it";
+    cluster.Submit(cluster.Request(std::string(62, 'p'), 100));
+    EXPECT_EQ(num_orders("prefill-0", Order::Kind::kPrefill), 2u);
+  }
+}
+
+// An answer ends at its worker's context: not earlier than asked while another has room for it.
+TEST(ContextPlacementTest, WorkersWhoseContextHoldsTheWholeAnswerComeFirst) {
+  FakeCluster cluster;
+  cluster.Join(WithContext("decode-0", PoolRole::kDecode, 64));
+  cluster.Join(WithContext("decode-1", PoolRole::kDecode, 256));
+  cluster.Join(FakeCluster::Describe("prefill-0", PoolRole::kPrefill));
+  cluster.Report("prefill-0", {"decode-0", "decode-1"});
+  const auto num_at = [&](const std::string& id) {
+    return cluster.Log(id).Of(Order::Kind::kDecode).size();
+  };
+  for (size_t i = 1; i <= 3; ++i) {
+    cluster.Submit(cluster.Request("prompt", 100));
+    EXPECT_EQ(num_at("decode-1"), i) << "however much busier it is";
+  }
+  cluster.Submit(cluster.Request("prompt", 50));
+  EXPECT_EQ(num_at("decode-0"), 1u) << "here it fits";
+  cluster.Report("decode-1", {}, 0);
+  cluster.Submit(cluster.Request("prompt", 100));
+  EXPECT_EQ(num_at("decode-0"), 2u) << "the other is full, and nobody waits beside an idle one";
+}
+
+// A client that names max_tokens gets them: it waits for the worker that holds them, and nobody
+// waits behind it at the others.
+TEST(ContextPlacementTest, ANamedLengthWaitsForAContextThatHoldsIt) {
+  FakeCluster cluster;
+  cluster.Join(WithContext("decode-0", PoolRole::kDecode, 64));
+  cluster.Join(WithContext("decode-1", PoolRole::kDecode, 256));
+  cluster.Advance(6 * kSecond, {"decode-0", "decode-1"});
+  const auto num_at = [&](const std::string& id) {
+    return cluster.Log(id).Of(Order::Kind::kDecode).size();
+  };
+  const auto named = [&](uint32_t max_tokens) {
+    GenerateRequest request = cluster.Request("prompt", max_tokens);
+    request.names_length = true;
+    return request;
+  };
+  cluster.Report("decode-1", {}, 0);
+  cluster.Submit(named(100));
+  EXPECT_EQ(num_at("decode-0") + num_at("decode-1"), 0u) << "the one that holds it is full";
+  cluster.Submit(named(50));
+  EXPECT_EQ(num_at("decode-0"), 1u) << "here it fits, and nobody is before it";
+  cluster.Report("decode-1");
+  EXPECT_EQ(num_at("decode-1"), 1u);
+
+  // Its own wait has an end, too.
+  cluster.Report("decode-1", {}, 0);
+  cluster.Submit(named(100));
+  for (int i = 0; i < 110; ++i) {
+    cluster.Report("decode-1", {}, 0);
+    cluster.Advance(100'000, {"decode-0"});
+  }
+  ASSERT_TRUE(cluster.sink->error.has_value());
+  EXPECT_EQ(cluster.sink->error->code, ErrorCode::kQueueTimeout);
+}
+
+// A stream that lost its worker is not cut short where it goes on: for 15 s it waits for a context
+// like that in which it began, or that holds the length which its client named.
+TEST(ContextPlacementTest, AResumedAnswerWaitsForAContextLikeItsFirst) {
+  for (const bool names_length : {false, true}) {
+    FakeCluster cluster;
+    cluster.Join(WithContext("decode-1", PoolRole::kDecode, 256));
+    cluster.Advance(6 * kSecond, {"decode-1"});
+    GenerateRequest request = cluster.Request("prompt", 100);
+    request.names_length = names_length;
+    const RequestUid uid = cluster.Submit(std::move(request));
+    cluster.Text("decode-1", uid, 0, "ab");
+    ASSERT_EQ(cluster.sink->Text(), "ab");
+    cluster.Join(WithContext("decode-0", PoolRole::kDecode, 64));
+    cluster.core.OnLeaseClosed(cluster.leases["decode-1"]);
+    cluster.Advance(14 * kSecond, {"decode-0"});
+    EXPECT_TRUE(cluster.Log("decode-0").Of(Order::Kind::kDecode).empty());
+    const RequestUid fresh = cluster.Submit(cluster.Request("fresh"));
+    EXPECT_EQ(cluster.Log("decode-0").Of(Order::Kind::kDecode).size(), 1u) << "it is not blocked";
+    cluster.core.Cancel(fresh);
+    cluster.Advance(2 * kSecond, {"decode-0"});
+    EXPECT_EQ(cluster.Log("decode-0").Of(Order::Kind::kDecode).size(), 2u) << "better than none";
+  }
+}
+
+// What only a worker holds that left waits for its next life, for as long as clients wait.
+TEST(ContextPlacementTest, TheContextOfAWorkerThatLeftCountsForAWhile) {
+  FakeCluster cluster;
+  cluster.Join(WithContext("decode-0", PoolRole::kDecode, 64));
+  cluster.Join(WithContext("decode-1", PoolRole::kDecode, 256));
+  cluster.core.OnLeaseClosed(cluster.leases["decode-1"]);
+  EXPECT_EQ(cluster.core.Models()[0]->max_context, 256u);
+  const RequestUid uid = cluster.Submit(cluster.Request(std::string(100, 'p'), 10));
+  cluster.Advance(5 * kSecond, {"decode-0"});
+  EXPECT_FALSE(cluster.sinks.at(uid)->error.has_value());
+  cluster.Submit(cluster.Request("prompt"));
+  EXPECT_EQ(cluster.Log("decode-0").Of(Order::Kind::kDecode).size(), 1u) << "it is not blocked";
+  cluster.Join(WithContext("decode-1", PoolRole::kDecode, 256));
+  cluster.Advance(6 * kSecond, {"decode-0", "decode-1"});
+  EXPECT_EQ(cluster.Log("decode-1").Of(Order::Kind::kDecode).size(), 1u);
+
+  cluster.core.OnLeaseClosed(cluster.leases["decode-1"]);
+  ASSERT_TRUE(cluster.core.TakeModelsChanged());
+  cluster.Advance(29 * kSecond, {"decode-0"});
+  EXPECT_FALSE(cluster.core.TakeModelsChanged());
+  cluster.Advance(2 * kSecond, {"decode-0"});
+  EXPECT_TRUE(cluster.core.TakeModelsChanged());
+  EXPECT_EQ(cluster.core.Models()[0]->max_context, 64u);
+  cluster.Join(WithContext("decode-1", PoolRole::kDecode, 128));
+  EXPECT_EQ(cluster.core.Models()[0]->max_context, 128u);
+  cluster.core.OnLeaseClosed(cluster.leases["decode-0"]);
+  cluster.core.OnLeaseClosed(cluster.leases["decode-1"]);
+  EXPECT_TRUE(cluster.core.Models().empty());
+}
+
+// Of two choices 4 tokens are known; a worker whose context ends at the fourth would call it the
+// last.
+TEST(ContextPlacementTest, NoWorkersContextEndsAnAnswerAtATokenThatIsKnown) {
+  FakeCluster cluster;
+  cluster.Join(WithContext("decode-0", PoolRole::kDecode, 66));
+  cluster.Join(WithContext("decode-1", PoolRole::kDecode, 256));
+  GenerateRequest request = cluster.Request(std::string(62, 'p'), 100);
+  request.num_choices = 2;
+  cluster.Advance(6 * kSecond, {"decode-0", "decode-1"});
+  cluster.Report("decode-0", {}, 0);
+  const RequestUid uid = cluster.Submit(std::move(request));
+  ASSERT_EQ(cluster.Log("decode-1").Of(Order::Kind::kDecode).size(), 1u);
+  cluster.Text("decode-1", uid, 0, "abcd");
+  cluster.core.OnLeaseClosed(cluster.leases["decode-1"]);
+  cluster.Report("decode-0");
+  cluster.Advance(100'000, {"decode-0"});
+  EXPECT_TRUE(cluster.Log("decode-0").Of(Order::Kind::kDecode).empty());
+  cluster.Join(WithContext("decode-2", PoolRole::kDecode, 256));
+  cluster.Advance(6 * kSecond, {"decode-0", "decode-2"});
+  EXPECT_EQ(cluster.Log("decode-2").Of(Order::Kind::kDecode).size(), 1u);
+}
+
+}  // namespace
+}  // namespace baton
