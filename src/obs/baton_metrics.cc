@@ -62,8 +62,7 @@ void RegisterRequestMetrics(MetricsRegistry* registry, BatonMetrics* metrics) {
   metrics->requests_waiting_numerics =
       registry->AddGauge({"baton_requests_waiting_numerics",
                           "Resumed streams that wait for a worker of the numerics of their output, "
-                          "and requests that wait for one whose context holds them, others being "
-                          "there."});
+                          "others being there."});
   metrics->prompt_tokens_total =
       registry->AddCounter({"baton_prompt_tokens_total", "Prompt tokens of finished requests."});
   metrics->generation_tokens_total =

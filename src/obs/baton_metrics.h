@@ -80,12 +80,12 @@ struct BatonMetrics {
   std::array<Counter*, kFinishReasonNames.size()> choices_finished_total;  // R
   Gauge* requests_running;                                                 // R, W
   Gauge* requests_waiting;                                                 // R, W
-  Gauge* requests_waiting_numerics;        // R: of them, for particular workers, others being there
-  Counter* prompt_tokens_total;            // R: of finished requests
-  Counter* generation_tokens_total;        // R
-  Histogram* time_to_first_token_seconds;  // R
-  Histogram* inter_token_latency_seconds;  // R
-  Histogram* e2e_request_latency_seconds;  // R
+  Gauge* requests_waiting_numerics;  // R: of them, for a worker of the numerics of their output
+  Counter* prompt_tokens_total;      // R: of finished requests
+  Counter* generation_tokens_total;  // R
+  Histogram* time_to_first_token_seconds;                   // R
+  Histogram* inter_token_latency_seconds;                   // R
+  Histogram* e2e_request_latency_seconds;                   // R
   std::array<Histogram*, kNumRequestStages> stage_seconds;  // R; use ObserveLifetime
   std::array<Gauge*, kKvBlockStates.size()> kv_blocks;      // W: sum = the pool's size
   Gauge* kv_pool_blocks;   // W: its pool's size; R: of all decode workers

@@ -73,10 +73,10 @@ struct GenerateRequest {
   SamplingSettings sampling;
   uint32_t num_choices = 1;  // 1..128
   RequestFields fields;
-  bool names_length =
-      false;                // max_tokens is what the client asked for, not what the context leaves
-  StopMatcher stop;         // the stop strings, nothing pushed yet
-  int64_t received_us = 0;  // steady clock, when the first byte of the request was handled
+  // max_tokens is what the client asked for, not what the context leaves.
+  bool names_length = false;
+  StopMatcher stop;                  // the stop strings, nothing pushed yet
+  int64_t received_us = 0;           // steady clock, when the first byte of the request was handled
   int64_t timeout_us = 600'000'000;  // from received_us
   // Set: a shadow (shadow_runs.h), which runs alone on an idle worker of these numerics, makes room
   // for every client and is counted as none.

@@ -114,9 +114,8 @@ class RouterCore {
 
  private:
   // What came of trying to place a request. kWaitAside: it waits for a worker of its own numerics
-  // while there are others, at which nobody need wait behind it. kWaitAlone: for a worker whose
-  // context holds its answer, while there are shorter ones; nobody waits behind it anywhere.
-  enum class Placing : uint8_t { kPlaced, kWait, kWaitAside, kWaitAlone, kEnded };
+  // while there are others, at which nobody need wait behind it.
+  enum class Placing : uint8_t { kPlaced, kWait, kWaitAside, kEnded };
 
   // router_core.cc: life and end of requests.
   std::optional<uint32_t> OverloadRetryS(const RouterRequest& request, int64_t now_us) const;
@@ -149,7 +148,7 @@ class RouterCore {
     RouteTable table;              // that the route's indices refer to
     LeaseId source;                // the decode worker whose KV moves to the route's; 0 = none
     bool is_bound = false;         // to its numerics, and workers of others are there
-    bool leaves_short = false;     // workers that would cut it short are there and not in the route
+    uint32_t short_context = 0;    // the largest of those that would cut it short; 0 = none would
     bool must_wait = false;        // bound, and one of its numerics may become ready
     LeaseId PrefillLease() const;  // where KV comes from to the route's decode worker; 0 = none
   };
@@ -157,19 +156,22 @@ class RouterCore {
   struct Claim {
     std::string_view model;
     std::optional<uint64_t> numerics_id;  // none: all of the model
+    uint32_t min_context = 0;             // of them, those of at least so many tokens
   };
   using Claims = std::vector<Claim>;
   static bool HasClaim(const Claims& claims, std::string_view model,
-                       std::optional<uint64_t> numerics_id);
+                       std::optional<uint64_t> numerics_id, uint32_t context);
   PlannedRoute RouteFor(RouterRequest& request, const Claims& claims, int64_t now_us);
   bool IsBound(const RouterRequest& request, int64_t now_us) const;
   uint32_t AnswerContextOf(const RouterRequest& request, int64_t now_us) const;
   bool CutFromNumerics(RouterRequest& request);
-  bool MayBecomeReady(const ModelInfo& model, uint64_t numerics_id) const;
+  bool MayBecomeReady(const ModelInfo& model, uint64_t numerics_id, uint32_t min_context) const;
   void SetAside(RouterRequest& request, bool waits_aside);
   Route RouteForShadow(const RouterRequest& request, const RouteQuery& query, RouteTable& table);
   void PlaceQueued(int64_t now_us);
-  Placing TryPlace(RouterRequest& request, const Claims& claims, int64_t now_us);
+  // `short_context`: that of the plan.
+  Placing TryPlace(RouterRequest& request, const Claims& claims, int64_t now_us,
+                   uint32_t* short_context);
   void FindPrefixes(RouterRequest& request, RouteTable& table);
   bool ShouldWaitForPair(RouteReason reason, const ModelInfo& model, int64_t now_us) const;
   void Start(RouterRequest& request, RegisteredWorker* prefill, RegisteredWorker& decode,

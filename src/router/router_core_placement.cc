@@ -77,23 +77,26 @@ bool TakesShadow(const RegisteredWorker& worker, const GenerateRequest& shadow) 
          worker.description.fingerprint.numerics_id == *shadow.shadow_numerics_id;
 }
 
-// Takes the workers out whose context would end the request before it may end. True where another
-// request could have had one of them.
-bool TakeOutShort(const WorkerRegistry& registry, const RouterRequest& request,
-                  uint32_t answer_context, RouteTable& table) {
+// Takes the workers out whose context would end the request before it may end; the largest context
+// of the decode workers among them, 0 = there are none.
+uint32_t TakeOutShort(const WorkerRegistry& registry, const RouterRequest& request,
+                      uint32_t answer_context, RouteTable& table) {
   const auto context_of = [&](LeaseId lease) {
     return registry.Find(lease)->description.max_context;
   };
   for (size_t i = 0; i < table.prefill.size(); ++i) {
-    if (context_of(table.prefill_leases[i]) < request.LeastContext())
-      table.prefill[i].ready = false;
+    const bool is_short = context_of(table.prefill_leases[i]) < request.LeastContext();
+    if (is_short) table.prefill[i].ready = false;
   }
-  bool any_ready = false;
+  uint32_t largest = 0;
   for (size_t i = 0; i < table.decode.size(); ++i) {
-    if (context_of(table.decode_leases[i]) >= answer_context) continue;
-    any_ready |= std::exchange(table.decode[i].ready, false);
+    const uint32_t context = context_of(table.decode_leases[i]);
+    if (context >= answer_context) continue;
+    table.decode[i].ready = false;
+    table.decode[i].num_blocks = 0;  // nor does it fit there later
+    largest = std::max(largest, context);
   }
-  return any_ready;
+  return largest;
 }
 
 // Among the workers whose context holds the whole answer; among all where none of those has room
@@ -117,15 +120,15 @@ Route PickForAnswer(const WorkerRegistry& registry, const RouteTable& table,
 }  // namespace
 
 bool RouterCore::HasClaim(const Claims& claims, std::string_view model,
-                          std::optional<uint64_t> numerics_id) {
+                          std::optional<uint64_t> numerics_id, uint32_t context) {
   return std::any_of(claims.begin(), claims.end(), [&](const Claim& claim) {
-    return claim.model == model && claim.numerics_id == numerics_id;
+    return claim.model == model && claim.numerics_id == numerics_id && context >= claim.min_context;
   });
 }
 
 // First come, first served within a model: a request that finds no room claims what comes free, so
 // that a large one is not starved by small ones: all workers of its model, or those of its numerics
-// where only they will do; but none for one that waits for a larger context. So does one whose
+// or of a context that holds its answer where only they will do. So does one whose
 // fault settles, for its 10 ms: what else was lost then is not known yet.
 void RouterCore::PlaceQueued(int64_t now_us) {
   if (!queue_changed_) return;
@@ -143,18 +146,19 @@ void RouterCore::PlaceQueued(int64_t now_us) {
     }
     const std::string_view model = request->spec.model->id;
     const uint64_t numerics_id = request->numerics_id;
-    const bool blocked = HasClaim(claims, model, std::nullopt);
-    const bool is_behind = IsBound(*request, now_us) && HasClaim(claims, model, numerics_id);
+    const uint32_t context = AnswerContextOf(*request, now_us);
+    const bool blocked = HasClaim(claims, model, std::nullopt, context);
+    const bool is_behind =
+        IsBound(*request, now_us) && HasClaim(claims, model, numerics_id, context);
     Placing placing = is_behind ? Placing::kWaitAside : Placing::kWait;
+    uint32_t short_context = 0;
     if (!blocked && !is_behind && now_us >= request->not_before_us) {
-      placing = TryPlace(*request, claims, now_us);
-      const auto is_settled = [&] {
-        return placing == Placing::kPlaced || placing == Placing::kEnded;
-      };
-      const bool frees_room = !is_settled() && num_shadows_ > 0 && !request->spec.is_shadow();
+      placing = TryPlace(*request, claims, now_us, &short_context);
+      const bool waits = placing == Placing::kWait || placing == Placing::kWaitAside;
+      const bool frees_room = waits && num_shadows_ > 0 && !request->spec.is_shadow();
       if (frees_room) EndShadows(LeaseId{});
-      if (frees_room) placing = TryPlace(*request, claims, now_us);
-      if (is_settled()) continue;
+      if (frees_room) placing = TryPlace(*request, claims, now_us, &short_context);
+      if (placing == Placing::kPlaced || placing == Placing::kEnded) continue;
     }
     if (request->spec.is_shadow()) {  // it never waits, and never before a client
       const bool was_placed = request->num_resumes > 0;
@@ -162,9 +166,10 @@ void RouterCore::PlaceQueued(int64_t now_us) {
       continue;
     }
     if (!blocked) {
-      SetAside(*request, placing != Placing::kWait);
-      if (placing == Placing::kWait) claims.push_back({model, std::nullopt});
-      if (placing == Placing::kWaitAside && !is_behind) claims.push_back({model, numerics_id});
+      SetAside(*request, placing == Placing::kWaitAside);
+      Claim claim{model, std::nullopt, short_context + 1};
+      if (placing == Placing::kWaitAside) claim.numerics_id = numerics_id;
+      if (!is_behind) claims.push_back(claim);
     }
     waiting.push_back(uid);
   }
@@ -181,13 +186,15 @@ bool RouterCore::IsBound(const RouterRequest& request, int64_t now_us) const {
 }
 
 // Registered, and not about to leave: at most silent for a while, or its session opens again.
-bool RouterCore::MayBecomeReady(const ModelInfo& model, uint64_t numerics_id) const {
+bool RouterCore::MayBecomeReady(const ModelInfo& model, uint64_t numerics_id,
+                                uint32_t min_context) const {
   const auto& workers = registry_.workers();
   return std::any_of(workers.begin(), workers.end(), [&](const auto& entry) {
     const RegisteredWorker& worker = entry.second;
     return !worker.IsPrefill() && !worker.load.draining &&
            worker.description.model->id == model.id &&
-           worker.description.fingerprint.numerics_id == numerics_id;
+           worker.description.fingerprint.numerics_id == numerics_id &&
+           worker.description.max_context >= min_context;
   });
 }
 
@@ -253,7 +260,7 @@ RouterCore::PlannedRoute RouterCore::RouteFor(RouterRequest& request, const Clai
   RouteTable& table = planned.table;
   table = registry_.TableFor(request.spec.model->id, now_us);
   const uint32_t answer_context = AnswerContextOf(request, now_us);
-  planned.leaves_short = TakeOutShort(registry_, request, answer_context, table);
+  planned.short_context = TakeOutShort(registry_, request, answer_context, table);
   RouteQuery query;
   query.num_tokens = num_tokens;
   query.num_choices = request.spec.num_choices;
@@ -261,10 +268,15 @@ RouterCore::PlannedRoute RouterCore::RouteFor(RouterRequest& request, const Clai
   query.random = request.uid.lo;
   const bool is_bound = IsBound(request, now_us);
   if (is_bound) query.numerics_id = request.numerics_id;
-  for (DecodeLoad& row : table.decode) {
+  for (size_t i = 0; i < table.decode.size(); ++i) {
+    DecodeLoad& row = table.decode[i];
     const uint64_t numerics_id = row.fingerprint.numerics_id;
+    const uint32_t context = registry_.Find(table.decode_leases[i])->description.max_context;
     if (is_bound && row.ready && numerics_id != request.numerics_id) planned.is_bound = true;
-    if (HasClaim(claims, request.spec.model->id, numerics_id)) row.ready = false;
+    if (HasClaim(claims, request.spec.model->id, numerics_id, context) ||
+        HasClaim(claims, request.spec.model->id, std::nullopt, context)) {
+      row.ready = false;
+    }
   }
   if (request.spec.is_shadow()) {
     planned.route = RouteForShadow(request, query, table);
@@ -295,9 +307,9 @@ RouterCore::PlannedRoute RouterCore::RouteFor(RouterRequest& request, const Clai
   planned.route = PickForAnswer(registry_, table, query);
   if (!is_bound || planned.route.path == Route::Path::kNone) return planned;
   const DecodeLoad& chosen = table.decode[planned.route.decode_idx];
-  planned.must_wait =
-      chosen.fingerprint.numerics_id != request.numerics_id &&
-      (request.spec.num_choices > 1 || MayBecomeReady(*request.spec.model, request.numerics_id));
+  planned.must_wait = chosen.fingerprint.numerics_id != request.numerics_id &&
+                      (request.spec.num_choices > 1 ||
+                       MayBecomeReady(*request.spec.model, request.numerics_id, answer_context));
   return planned;
 }
 
@@ -330,7 +342,7 @@ Route RouterCore::RouteForShadow(const RouterRequest& request, const RouteQuery&
 }
 
 RouterCore::Placing RouterCore::TryPlace(RouterRequest& request, const Claims& claims,
-                                         int64_t now_us) {
+                                         int64_t now_us, uint32_t* short_context) {
   if (!request.Repeats() && request.spec.num_choices > 1 && request.num_delivered > 0) {
     // No worker computes again what was seen.
     EndBad(request, ErrorCode::kWorkerLost);
@@ -339,8 +351,8 @@ RouterCore::Placing RouterCore::TryPlace(RouterRequest& request, const Claims& c
   const PlannedRoute planned = RouteFor(request, claims, now_us);
   const RouteTable& table = planned.table;
   const Route& route = planned.route;
-  Placing wait = planned.is_bound ? Placing::kWaitAside : Placing::kWait;
-  if (planned.leaves_short) wait = Placing::kWaitAlone;
+  const Placing wait = planned.is_bound ? Placing::kWaitAside : Placing::kWait;
+  *short_context = planned.short_context;
   if (route.path == Route::Path::kNone) {
     if (route.reason != RouteReason::kExceedsEveryPool) return wait;
     EndBad(request, TooLargeError(request));
@@ -357,7 +369,9 @@ RouterCore::Placing RouterCore::TryPlace(RouterRequest& request, const Claims& c
       request.kept.lease.value() != 0 && planned.PrefillLease() == request.kept.lease;
   const bool may_differ = request.LeavesNumerics(decode.description) ||
                           (!keeps_kv && request.MayDifferFrom(request.num_replayed));
-  if (may_differ && CutFromNumerics(request)) return TryPlace(request, claims, now_us);
+  if (may_differ && CutFromNumerics(request)) {
+    return TryPlace(request, claims, now_us, short_context);
+  }
   request.exact = request.ExactBy(route, decode.description);
   Start(request, registry_.Find(planned.PrefillLease()), decode, now_us);
   return Placing::kPlaced;
@@ -411,9 +425,9 @@ void RouterCore::Start(RouterRequest& request, RegisteredWorker* prefill, Regist
   request.life.OnPlaced(request.is_local);
   if (request.merge.num_known() == 0) {
     request.numerics_id = decode.description.fingerprint.numerics_id;
-    request.begun_context = decode.description.max_context;
     request.varies = false;
   }
+  if (request.num_delivered == 0) request.begun_context = decode.description.max_context;
   // Token 0 is the prefill worker's, and a later placement's workers may be others.
   for (const RegisteredWorker* worker : {prefill, &decode}) {
     if (worker != nullptr) request.varies |= worker->description.fingerprint.varies_with_batch;
@@ -522,7 +536,7 @@ uint32_t RouterCore::AnswerContextOf(const RouterRequest& request, int64_t now_u
       request.num_delivered > 0 && now_us - request.queued_us >= config_.own_numerics_wait_us;
   if (has_waited && !request.IsPlaced()) return request.LeastContext();
   if (request.spec.names_length) return whole;
-  const uint32_t begun = request.merge.num_known() > 0 ? request.begun_context : 0;
+  const uint32_t begun = request.num_delivered > 0 ? request.begun_context : 0;
   return std::max(request.LeastContext(), std::min(whole, begun));
 }
 
@@ -546,9 +560,11 @@ void RouterCore::Requeue(RouterRequest& request, int64_t not_before_us, KeptSour
 // Names the first of prompt, answer and number of choices that no pool holds, with the largest
 // value that one does. The rules are those of PickRoute and of the worker's scheduler.
 RequestError RouterCore::TooLargeError(const RouterRequest& request) const {
+  const uint32_t answer_context = AnswerContextOf(request, now_us_);
   const RegisteredWorker* largest = nullptr;
   for (const auto& [lease, worker] : registry_.workers()) {
     if (worker.IsPrefill() || worker.description.model->id != request.spec.model->id) continue;
+    if (worker.description.max_context < answer_context) continue;
     const bool larger =
         largest == nullptr || worker.description.num_blocks > largest->description.num_blocks;
     if (larger) largest = &worker;

@@ -210,7 +210,7 @@ void RouterCore::ReportDecodePool() {
 
 void RouterCore::CheckWorkers(int64_t now_us) {
   for (const LeaseId lease : registry_.Dead(now_us)) DropWorker(lease, "no heartbeat for 2 s");
-  if (registry_.ForgetLongGone(now_us)) MembersChanged();
+  if (registry_.ForgetLongGone(now_us)) models_changed_ = true;
   AskResyncs(now_us);
   prefixes_.Sweep(kSweepSlots);
   metrics_->prefix_index_links->Set(static_cast<double>(prefixes_.num_entries()));

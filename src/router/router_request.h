@@ -84,7 +84,7 @@ struct RouterRequest {
   bool is_local = false;          // the decode worker computes the prompt itself
   bool exact = true;              // also of the output before this placement
   uint64_t numerics_id = 0;       // of the decode worker that the first token came from
-  uint32_t begun_context = 0;     // of that worker, tokens; 0 = there is none yet
+  uint32_t begun_context = 0;     // of that which the client's first token came from, tokens
   bool varies = false;            // another computation of the same may give other tokens there
   bool waits_aside = false;       // while queued: see RouterCore::Placing
   std::string prefill_worker_id;  // "" when local

@@ -61,7 +61,7 @@ TEST(ContextPlacementTest, WorkersWhoseContextHoldsTheWholeAnswerComeFirst) {
 }
 
 // A client that names max_tokens gets them: it waits for the worker that holds them, and nobody
-// waits behind it at the others.
+// else waits behind it at the others.
 TEST(ContextPlacementTest, ANamedLengthWaitsForAContextThatHoldsIt) {
   FakeCluster cluster;
   cluster.Join(WithContext("decode-0", PoolRole::kDecode, 64));
@@ -92,6 +92,80 @@ TEST(ContextPlacementTest, ANamedLengthWaitsForAContextThatHoldsIt) {
   }
   ASSERT_TRUE(cluster.sink->error.has_value());
   EXPECT_EQ(cluster.sink->error->code, ErrorCode::kQueueTimeout);
+}
+
+// It has what comes free of those that hold it, before all that came after it.
+TEST(ContextPlacementTest, NobodyPassesWhoWaitsForAContext) {
+  FakeCluster cluster;
+  cluster.Join(WithContext("decode-0", PoolRole::kDecode, 64));
+  cluster.Join(WithContext("decode-1", PoolRole::kDecode, 256));
+  cluster.Advance(6 * kSecond, {"decode-0", "decode-1"});
+  cluster.Report("decode-1", {}, 0);
+  GenerateRequest large = cluster.Request(std::string(100, 'p'), 100);
+  large.names_length = true;
+  const RequestUid first = cluster.Submit(std::move(large));
+  const RequestUid open = cluster.Submit(cluster.Request("prompt", 200));
+  EXPECT_EQ(cluster.Log("decode-0").Of(Order::Kind::kDecode).size(), 1u) << "of open length";
+  cluster.core.Cancel(open);
+  cluster.Report("decode-0", {}, 0);
+  GenerateRequest small = cluster.Request("prompt", 100);
+  small.names_length = true;
+  cluster.Submit(std::move(small));
+  cluster.Report("decode-1", {}, 6);  // room for the small one, not for the large one
+  EXPECT_TRUE(cluster.Log("decode-1").Of(Order::Kind::kDecode).empty());
+  cluster.Submit(cluster.Request("prompt", 200));
+  EXPECT_TRUE(cluster.Log("decode-1").Of(Order::Kind::kDecode).empty());
+  cluster.Report("decode-1", {}, 10);
+  const auto orders = cluster.Log("decode-1").Of(Order::Kind::kDecode);
+  ASSERT_FALSE(orders.empty());
+  EXPECT_EQ(orders.front().uid, first);
+}
+
+// They are a queue like any other: with its limit, and none of those that wait aside.
+TEST(ContextPlacementTest, WhoWaitsForAContextCounts) {
+  FakeCluster cluster({.max_queued = 2});
+  cluster.Join(WithContext("decode-0", PoolRole::kDecode, 64));
+  cluster.Join(WithContext("decode-1", PoolRole::kDecode, 256));
+  cluster.Advance(6 * kSecond, {"decode-0", "decode-1"});
+  cluster.Report("decode-1", {}, 0);
+  for (int i = 0; i < 3; ++i) {
+    GenerateRequest request = cluster.Request("prompt", 100);
+    request.names_length = true;
+    cluster.Submit(std::move(request));
+    EXPECT_EQ(cluster.sink->error.has_value(), i == 2);
+  }
+  EXPECT_EQ(cluster.sink->error->code, ErrorCode::kQueueFull);
+  EXPECT_EQ(cluster.metrics.requests_waiting_numerics->value(), 0.0);
+}
+
+// What is too large for the one pool whose context holds it is so for good.
+TEST(ContextPlacementTest, AShorterContextsPoolIsNoHope) {
+  FakeCluster cluster;
+  WorkerDescription large = WithContext("decode-1", PoolRole::kDecode, 256);
+  large.num_blocks = 17;
+  cluster.Join(WithContext("decode-0", PoolRole::kDecode, 64));
+  cluster.Join(large);
+  cluster.Advance(6 * kSecond, {"decode-0", "decode-1"});
+  GenerateRequest request = cluster.Request(std::string(100, 'p'), 10);
+  request.num_choices = 12;
+  cluster.Submit(std::move(request));
+  ASSERT_TRUE(cluster.sink->error.has_value());
+  EXPECT_EQ(cluster.sink->error->code, ErrorCode::kInvalidValue);
+}
+
+// Tokens that nobody has seen bind nothing.
+TEST(ContextPlacementTest, WhatNobodyHasSeenWaitsForNoContext) {
+  FakeCluster cluster;
+  cluster.Join(WithContext("decode-1", PoolRole::kDecode, 256));
+  cluster.Join(FakeCluster::Describe("prefill-0", PoolRole::kPrefill));
+  cluster.Report("prefill-0", {"decode-1"});
+  const RequestUid uid = cluster.Submit(cluster.Request("prompt", 200));
+  cluster.Text("prefill-0", uid, 0, "a");  // its decode worker has not reserved
+  EXPECT_EQ(cluster.sink->Text(), "");
+  cluster.Join(WithContext("decode-0", PoolRole::kDecode, 64));
+  cluster.core.OnLeaseClosed(cluster.leases["decode-1"]);
+  cluster.Advance(6 * kSecond, {"decode-0", "prefill-0"});
+  EXPECT_EQ(cluster.Log("decode-0").Of(Order::Kind::kDecode).size(), 1u);
 }
 
 // A stream that lost its worker is not cut short where it goes on: for 15 s it waits for a context
@@ -163,7 +237,7 @@ TEST(ContextPlacementTest, NoWorkersContextEndsAnAnswerAtATokenThatIsKnown) {
   cluster.Text("decode-1", uid, 0, "abcd");
   cluster.core.OnLeaseClosed(cluster.leases["decode-1"]);
   cluster.Report("decode-0");
-  cluster.Advance(100'000, {"decode-0"});
+  cluster.Advance(16 * kSecond, {"decode-0"});  // longer than it waits for a context like its first
   EXPECT_TRUE(cluster.Log("decode-0").Of(Order::Kind::kDecode).empty());
   cluster.Join(WithContext("decode-2", PoolRole::kDecode, 256));
   cluster.Advance(6 * kSecond, {"decode-0", "decode-2"});
