@@ -78,11 +78,13 @@ void HttpConnection::Start() { BeginRequest(); }
 
 void HttpConnection::StartRefused() { Refuse({503, "too many open connections; try again later"}); }
 
-std::optional<std::chrono::steady_clock::time_point> HttpConnection::IdleSince() const {
-  if (state_ != State::kHeader || !buffer_.empty()) return std::nullopt;
+HttpConnection::TimePoint HttpConnection::idle_since() const {
+  return state_ == State::kHeader && buffer_.empty() ? waits_since_ : TimePoint::max();
+}
+
+bool HttpConnection::HasUnread() const {
   ErrorCode ignored;
-  if (socket_.available(ignored) > 0) return std::nullopt;  // a request that is not read yet
-  return waits_since_;
+  return socket_.available(ignored) > 0;
 }
 
 void HttpConnection::BeginRequest() {

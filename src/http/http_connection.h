@@ -56,8 +56,12 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   void Start();
   // Answers 503 without reading anything: the connection is one too many.
   void StartRefused();
-  // Since when it waits for a request of which no byte has come; nothing while it does not.
-  std::optional<std::chrono::steady_clock::time_point> IdleSince() const;
+  using TimePoint = std::chrono::steady_clock::time_point;
+  // Since when it waits for a request of which no byte has been read; the far future while it does
+  // not.
+  TimePoint idle_since() const;
+  // A byte has come that was not read yet. A system call.
+  bool HasUnread() const;
   // Closes it now.
   void Close(HttpClientGone how = HttpClientGone::kLeft);
 
@@ -98,9 +102,9 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   std::string peer_address_;
 
   State state_ = State::kHeader;
-  std::chrono::steady_clock::time_point waits_since_;  // of kHeader, when it was entered
-  bool reading_ = false;                               // a read is outstanding
-  bool peer_closed_ = false;                           // no more bytes will come
+  TimePoint waits_since_;     // of kHeader, when it was entered
+  bool reading_ = false;      // a read is outstanding
+  bool peer_closed_ = false;  // no more bytes will come
   bool counts_as_active_ = false;
   uint64_t read_timer_serial_ = 0;  // a timeout with an older serial is stale
   std::array<char, 16 * 1024> incoming_;

@@ -1,6 +1,8 @@
 #include "src/http/http_server.h"
 
 #include <algorithm>
+#include <atomic>
+#include <bit>
 #include <chrono>
 #include <future>
 #include <mutex>
@@ -49,10 +51,9 @@ bool EventLoop::CloseLongestIdle(int64_t min_idle_ms) {
   HttpConnection* longest = nullptr;
   auto since = std::chrono::steady_clock::now() - std::chrono::milliseconds(min_idle_ms);
   for (const auto& [key, connection] : connections) {
-    const auto idle_since = connection->IdleSince();
-    if (!idle_since || *idle_since > since) continue;
+    if (connection->idle_since() > since || connection->HasUnread()) continue;
     longest = key;
-    since = *idle_since;
+    since = connection->idle_since();
   }
   if (longest != nullptr) longest->Close();
   return longest != nullptr;
@@ -103,8 +104,8 @@ class BeastServer final : public HttpServer {
  private:
   void Accept();
   void OnAccepted(const ErrorCode& error, tcp::socket socket, EventLoop* loop);
-  // `is_above`: all of max_connections are taken.
-  void Adopt(tcp::socket socket, EventLoop* loop, bool is_above);
+  void Adopt(tcp::socket socket, EventLoop* loop);
+  bool MakeRoom(EventLoop* loop);
 
   HttpServerShared shared_;
   std::vector<std::unique_ptr<EventLoop>> loops_;  // constant after construction
@@ -113,6 +114,7 @@ class BeastServer final : public HttpServer {
   std::optional<tcp::acceptor> acceptor_;
   std::optional<asio::steady_timer> accept_timer_;
   size_t next_loop_ = 0;
+  std::atomic<uint64_t> num_closed_idle_{0};  // for newcomers
   std::once_flag stopped_;
 };
 
@@ -172,14 +174,28 @@ void BeastServer::OnAccepted(const ErrorCode& error, tcp::socket socket, EventLo
     shared_.num_connections.fetch_sub(1);
     socket.close();
   } else {
-    Adopt(std::move(socket), loop, open >= limit);
+    Adopt(std::move(socket), loop);
   }
   Accept();
 }
 
-void BeastServer::Adopt(tcp::socket socket, EventLoop* loop, bool is_above) {
-  asio::post(loop->io, [this, loop, is_above, socket = std::move(socket)]() mutable {
-    const bool refuse = is_above && !loop->CloseLongestIdle(shared_.options.min_idle_ms);
+// False: the newcomer, which is counted already, is one too many.
+bool BeastServer::MakeRoom(EventLoop* loop) {
+  const HttpServerOptions& options = shared_.options;
+  if (shared_.num_connections.load() <= options.max_connections) return true;
+  if (!loop->CloseLongestIdle(options.min_idle_ms)) return false;
+  const uint64_t num_closed = num_closed_idle_.fetch_add(1) + 1;
+  if (std::has_single_bit(num_closed)) {
+    BATON_LOG_WARN(
+        "{} has {} connections, its limit: {} idle ones were closed for newcomers so far",
+        address(), options.max_connections, num_closed);
+  }
+  return true;
+}
+
+void BeastServer::Adopt(tcp::socket socket, EventLoop* loop) {
+  asio::post(loop->io, [this, loop, socket = std::move(socket)]() mutable {
+    const bool refuse = !MakeRoom(loop);
     const auto forget = [this, loop](HttpConnection* closed) {
       loop->connections.erase(closed);
       shared_.num_connections.fetch_sub(1);

@@ -37,8 +37,8 @@ struct HttpServerOptions {
   int num_threads = 1;
   std::string thread_name = "http";  // listed in src/README.md
 
-  // One more takes the place of the one that has been idle for longest, and for min_idle_ms; where
-  // there is none it gets 503 and a close. See also MaxConnectionsWithin.
+  // One more takes the place of the one that, of its thread's, has been idle for longest, and for
+  // min_idle_ms; where there is none it gets 503 and a close. See also MaxConnectionsWithin.
   size_t max_connections = 1024;
   int64_t min_idle_ms = 1'000;
   size_t max_header_bytes = size_t{16} << 10;  // request line and fields; above: 431
