@@ -12,6 +12,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 max_mib=64
 out=build/gpu_bundle.tar.xz
 program=""
+not_built=""  # behind the commit, of which the program may not be
 
 fail() {
   echo "gpu_bundle.sh: $1" >&2
@@ -35,10 +36,12 @@ done
 if [[ -z "$program" ]]; then
   scripts/build.sh cuda baton_gpu_check
   program=build/cuda/tests/kernels/gpu_check/baton_gpu_check
+else
+  not_built=-not-built
 fi
 [[ -x "$program" ]] || fail "$program is no program"
-commit="$(git describe --always --dirty --exclude='*' 2>/dev/null || true)"
-if [[ "$commit" == *-dirty ]]; then
+commit="$(git describe --always --dirty --exclude='*' 2>/dev/null || true)$not_built"
+if [[ "$commit" == *-dirty* ]]; then
   echo "gpu_bundle.sh: the tree has changes that no commit names" >&2
 fi
 

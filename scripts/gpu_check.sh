@@ -86,6 +86,8 @@ if [[ -z "$program" ]]; then
     echo "== no cmake: $program is taken as it is, of whatever commit"
     commit="${commit:-unknown}-not-built"
   fi
+elif [[ ! -e COMMIT ]]; then
+  commit="${commit:-unknown}-not-built"
 fi
 # Read by the driver and by NCCL when a process first uses them: as in a worker that waits for
 # others (src/model/compute_device.cc).

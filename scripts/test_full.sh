@@ -24,7 +24,7 @@ run_tier() {
     # With seeds that nobody has seen yet (tests/test_seed.h).
     release) BATON_TEST_SEED=random BATON_E2E_PROMPTS=64 BATON_NCCL_FAULTS=10000 scripts/test.sh ;;
     # All of it is compiled and linked; what tests devices, workers and whole clusters runs.
-    cuda) scripts/deps.sh --tests --cuda && scripts/build.sh cuda &&
+    cuda) scripts/deps.sh --tests && scripts/deps.sh --cuda && scripts/build.sh cuda &&
       build/cuda/baton pull smollm2:135m >/dev/null && BATON_TEST_SEED=random \
         ctest --preset cuda -j "$jobs" \
           -R '^(e2e_|(cuda_(both|shared)|green|model_(device|fast)|device|worker|gpu_check)_)' ;;

@@ -56,8 +56,14 @@ absl::Status check_code_of(const void* kernel) {
     return FailedPrecondition("its code is of compute_{}, this GPU needs compute_{} or newer",
                               attributes.ptxVersion, kWaits);
   }
+  const std::string text =
+      fmt::format("{}, {}", cudaGetErrorName(error), cudaGetErrorString(error));
+  const bool has_none =
+      error == cudaErrorNoKernelImageForDevice || error == cudaErrorInvalidDeviceFunction ||
+      error == cudaErrorUnsupportedPtxVersion || error == cudaErrorJitCompilerNotFound;
+  if (!has_none) return Internal("{}", text);
   (void)cudaGetLastError();  // not sticky
-  return FailedPrecondition("{}, {}", cudaGetErrorName(error), cudaGetErrorString(error));
+  return FailedPrecondition("{}", text);
 }
 
 }  // namespace gpu

@@ -11,7 +11,6 @@
 #include <iterator>
 
 #include "src/base/log.h"
-#include "src/cli/flags.h"
 
 namespace baton {
 
@@ -45,7 +44,7 @@ void RoleSignals::Loop() {
     if (fds[2].revents != 0) {
       BATON_LOG_ERROR("drained, but something does not let go; the process ends without it");
       FlushLog();
-      ::_exit(kExitFailure);
+      ::_exit(exit_code_.load());
     }
     signalfd_siginfo info;
     while (::read(signals_.get(), &info, sizeof(info)) == sizeof(info)) {
@@ -58,7 +57,8 @@ void RoleSignals::Loop() {
   }
 }
 
-void RoleSignals::LimitEnd(std::chrono::milliseconds limit) {
+void RoleSignals::LimitEnd(std::chrono::milliseconds limit, int exit_code) {
+  exit_code_.store(exit_code);
   const std::chrono::seconds seconds = std::chrono::duration_cast<std::chrono::seconds>(limit);
   const std::chrono::nanoseconds rest = limit - seconds;
   const itimerspec once{.it_interval = {}, .it_value = {seconds.count(), rest.count()}};

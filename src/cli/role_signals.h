@@ -14,9 +14,9 @@
 
 namespace baton {
 
-// What a worker has from the end of its drain to the end of its process; Kubernetes gives it 15 s
-// beyond the drain.
-inline constexpr std::chrono::seconds kEndLimit(10);
+// What a worker has from the end of its drain, which may be 3 s behind the drain's time, to the end
+// of its process: `baton drain` waits for 10 s beyond that time, Kubernetes for 15 s.
+inline constexpr std::chrono::seconds kEndLimit(6);
 
 // Made by the main thread before any other thread starts, so that all of them block these signals;
 // one thread ("signals") takes them.
@@ -32,8 +32,8 @@ class RoleSignals {
   // Returns when a signal came or `also` is true (asked every 100 ms).
   void Wait(const std::function<bool()>& also);
   // Nothing is served any more: if this object still lives after `limit`, the process ends with
-  // status 1 and says so. Once.
-  void LimitEnd(std::chrono::milliseconds limit);
+  // `exit_code` and says so. Once.
+  void LimitEnd(std::chrono::milliseconds limit, int exit_code);
   // True once the process should not wait for running requests any more.
   const std::atomic<bool>* stop_now() const { return &stop_now_; }
 
@@ -47,6 +47,7 @@ class RoleSignals {
   std::atomic<bool> started_{false};
   std::atomic<int> num_signals_{0};
   std::atomic<bool> stop_now_{false};
+  std::atomic<int> exit_code_{0};  // of LimitEnd
   Thread thread_;
 };
 

@@ -94,15 +94,16 @@ class Accelerator {
   virtual void UnpinHost(std::byte* begin) = 0;
 
   // As Allocate, of memory that other processes of this host can map. FailedPrecondition naming
-  // what the device lacks.
+  // what the device lacks, Internal for any other error of its driver.
   virtual absl::StatusOr<std::byte*> AllocateShared(size_t size_bytes, std::string_view name) = 0;
   // A descriptor of what AllocateShared gave, to be passed to another process. The memory lives as
   // long as anybody has it mapped or has a descriptor.
   virtual absl::StatusOr<UniqueFd> ExportShared(const std::byte* begin) = 0;
   // Maps what another process's device of the same kind exported, to be read only (by what the
   // driver can enforce, which may be nothing). `size_bytes` is
-  // what it was allocated with. FailedPrecondition naming what is wrong when the descriptor is of
-  // anything else, or the device cannot reach that memory. The bytes may change at any time.
+  // what it was allocated with. FailedPrecondition or Internal naming what is wrong when the
+  // descriptor is of anything else, or the device cannot reach that memory. The bytes may change at
+  // any time.
   virtual absl::StatusOr<const std::byte*> ImportShared(const UniqueFd& fd, size_t size_bytes) = 0;
   // Unmaps it. No kernel and no copy that reads it is under way.
   virtual void ReleaseShared(const std::byte* begin) = 0;

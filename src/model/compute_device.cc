@@ -92,9 +92,12 @@ absl::StatusOr<ComputeDevice> Open(DeviceKind kind, uint32_t num_ranks, bool awa
   }
   if (is_auto && kHasCuda) {
     absl::StatusOr<ComputeDevice> gpu = OpenCuda(num_ranks, awaits_others);
+    if (gpu.ok()) return gpu;
     // A GPU that is there and fails is the operator's to hear of: a worker beside it would compute
     // in another layout than its peers.
-    if (gpu.ok() || !absl::IsFailedPrecondition(gpu.status())) return gpu;
+    if (!absl::IsFailedPrecondition(gpu.status())) {
+      return WithPrefix(gpu.status(), "the GPU fails (--device cpu does without)");
+    }
     BATON_LOG_WARN("{}; computing on the processor", std::string(gpu.status().message()));
   }
   return ComputeDevice{};

@@ -39,7 +39,7 @@ class WorkerGroup {
   Status failure() const;
   // As WorkerProcess::DrainTogether.
   Status Drain(const std::atomic<bool>* stop_now);
-  // Ends all at once. Idempotent.
+  // WorkerProcess::Stop of each. Idempotent.
   void Stop();
 
  private:

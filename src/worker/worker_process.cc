@@ -218,7 +218,9 @@ Status WorkerProcess::Parts::LoadOnDevice(const GgufFile& file) {
                       fmt::format("a model file of {}{}", FormatSize(file.file_bytes()),
                                   may_pack ? " whose quantised weights become bf16 "
                                              "(--device-weights packed takes less)"
-                                           : " (--tensor-parallel divides it between GPUs)"));
+                                  : config.num_ranks > 1
+                                      ? fmt::format(", divided among {} GPUs", config.num_ranks)
+                                      : " (--tensor-parallel divides it among GPUs)"));
   }
   BATON_LOG_INFO("computing on {}{}; weights of {}, {} of them packed: {}",
                  device.accelerator->Describe(), RanksText(config.num_ranks, peers.size()),

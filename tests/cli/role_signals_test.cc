@@ -6,8 +6,6 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-#include "src/cli/flags.h"
-
 namespace baton {
 namespace {
 
@@ -16,10 +14,10 @@ TEST(RoleSignalsDeathTest, WhatDoesNotLetGoDoesNotKeepTheProcess) {
   const auto hang = [] {
     RoleSignals signals;
     signals.SetStarted();
-    signals.LimitEnd(std::chrono::milliseconds(1));
+    signals.LimitEnd(std::chrono::milliseconds(1), 5);
     for (;;) ::pause();
   };
-  EXPECT_EXIT(hang(), testing::ExitedWithCode(kExitFailure), "does not let go");
+  EXPECT_EXIT(hang(), testing::ExitedWithCode(5), "does not let go");
 }
 
 TEST(RoleSignalsDeathTest, WhoEndsInTimeEndsAsItWould) {
@@ -28,7 +26,7 @@ TEST(RoleSignalsDeathTest, WhoEndsInTimeEndsAsItWould) {
     {
       RoleSignals signals;
       signals.SetStarted();
-      signals.LimitEnd(std::chrono::hours(1));
+      signals.LimitEnd(std::chrono::hours(1), 5);
     }
     ::_exit(7);
   };

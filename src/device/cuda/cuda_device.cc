@@ -60,21 +60,23 @@ absl::StatusOr<std::unique_ptr<CudaDevice>> CudaDevice::Open(int ordinal, CodeCh
   (void)cudaDriverGetVersion(&driver_version);
   if (driver_version == 0) return FailedPrecondition("no GPU can be used: there is no CUDA driver");
   int count = 0;
-  if (const cudaError_t error = cudaGetDeviceCount(&count); error != cudaSuccess || count == 0) {
-    return FailedPrecondition("no GPU can be used: {}", error == cudaSuccess
-                                                            ? "the driver knows none"
-                                                            : cudaGetErrorString(error));
+  const cudaError_t counted = cudaGetDeviceCount(&count);
+  if (counted == cudaErrorNoDevice || counted == cudaErrorInsufficientDriver) {
+    return FailedPrecondition("no GPU can be used: {}", cudaGetErrorString(counted));
   }
+  BATON_RETURN_IF_ERROR(FromCuda("cudaGetDeviceCount", counted));
   if (ordinal >= count) return FailedPrecondition("GPU {}: there are {}", ordinal, count);
   cudaDeviceProp properties;
   BATON_RETURN_IF_ERROR(
       FromCuda("cudaGetDeviceProperties", cudaGetDeviceProperties(&properties, ordinal)));
   BATON_RETURN_IF_ERROR(FromCuda("cudaSetDevice", cudaSetDevice(ordinal)));
-  if (const absl::Status code = (*check_code)(); !code.ok()) {
+  const absl::Status code = (*check_code)();
+  if (absl::IsFailedPrecondition(code)) {
     return FailedPrecondition("GPU {} ({}) is sm_{}{}; this build has kernels for {}: {}", ordinal,
                               properties.name, properties.major, properties.minor, BuildGpuCode(),
                               std::string(code.message()));
   }
+  BATON_RETURN_IF_ERROR(code);
   std::unique_ptr<CudaDevice> device(new CudaDevice(ordinal));
   device->product_ = properties.name;
   device->description_ = fmt::format("GPU {} ({}, {})", ordinal, properties.name,

@@ -29,7 +29,8 @@ namespace baton {
 // See the file comment.
 class CudaSharedMemory {
  public:
-  // FailedPrecondition when the GPU `ordinal` has no memory with file descriptors.
+  // FailedPrecondition when the GPU `ordinal` has no memory with file descriptors. Any other error
+  // of the driver, here and below, is Internal.
   static absl::StatusOr<std::unique_ptr<CudaSharedMemory>> Open(const VmmTable& driver,
                                                                 int ordinal);
   ~CudaSharedMemory();
