@@ -24,8 +24,8 @@ uint32_t BlocksFor(uint32_t num_tokens, uint32_t block_size) {
 
 uint32_t BlocksAtDecode(const DecodeLoad& decode, const RouteQuery& query) {
   const uint32_t reserve = BlocksFor(query.num_tokens, decode.block_size) + query.num_choices;
-  // One choice must fit alone at its full length; its last token needs no KV.
-  const uint32_t full = std::max(query.max_total_tokens, 1u) - 1;
+  // One choice must fit alone at its full length there; its last token needs no KV.
+  const uint32_t full = std::max(std::min(query.max_total_tokens, decode.max_context), 1u) - 1;
   return std::max(reserve, BlocksFor(full, decode.block_size));
 }
 

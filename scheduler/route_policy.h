@@ -61,10 +61,11 @@ struct PrefillLoad {
   uint32_t num_free_blocks = 0;  // free and cached
   uint32_t num_blocks = 0;
   uint32_t block_size = 16;
-  double tokens_per_s = 500;        // prefill speed, > 0
-  uint32_t cached_tokens = 0;       // of this prompt's beginning, in its prefix cache
-  uint32_t shared_blocks = 0;       // of those, in use by other requests: they cost no free block
-  uint32_t num_slots = UINT32_MAX;  // more requests that may be sent there
+  double tokens_per_s = 500;          // prefill speed, > 0
+  uint32_t cached_tokens = 0;         // of this prompt's beginning, in its prefix cache
+  uint32_t shared_blocks = 0;         // of those, in use by other requests: they cost no free block
+  uint32_t num_slots = UINT32_MAX;    // more requests that may be sent there
+  uint32_t max_context = UINT32_MAX;  // tokens of a sequence
 };
 
 // One decode worker as last reported.
@@ -80,7 +81,8 @@ struct DecodeLoad {
   double tokens_per_s = 500;
   uint32_t cached_tokens = 0;
   uint32_t shared_blocks = 0;
-  uint32_t num_slots = UINT32_MAX;  // more sequences that may be sent there
+  uint32_t num_slots = UINT32_MAX;    // more sequences that may be sent there
+  uint32_t max_context = UINT32_MAX;  // tokens of a sequence, which ends there
 };
 
 // How much more loaded than the least loaded D one may be that holds more of the prompt: of its

@@ -79,37 +79,30 @@ bool TakesShadow(const RegisteredWorker& worker, const GenerateRequest& shadow) 
 
 // Takes the workers out whose context would end the request before it may end; the largest context
 // of the decode workers among them, 0 = there are none.
-uint32_t TakeOutShort(const WorkerRegistry& registry, const RouterRequest& request,
-                      uint32_t answer_context, RouteTable& table) {
-  const auto context_of = [&](LeaseId lease) {
-    return registry.Find(lease)->description.max_context;
-  };
-  for (size_t i = 0; i < table.prefill.size(); ++i) {
-    const bool is_short = context_of(table.prefill_leases[i]) < request.LeastContext();
-    if (is_short) table.prefill[i].ready = false;
+uint32_t TakeOutShort(uint32_t least_context, uint32_t answer_context, RouteTable& table) {
+  for (PrefillLoad& row : table.prefill) {
+    if (row.max_context < least_context) row.ready = false;
   }
   uint32_t largest = 0;
-  for (size_t i = 0; i < table.decode.size(); ++i) {
-    const uint32_t context = context_of(table.decode_leases[i]);
-    if (context >= answer_context) continue;
-    table.decode[i].ready = false;
-    table.decode[i].num_blocks = 0;  // nor does it fit there later
-    largest = std::max(largest, context);
+  for (DecodeLoad& row : table.decode) {
+    if (row.max_context >= answer_context) continue;
+    row.ready = false;
+    row.num_blocks = 0;  // nor does it fit there later
+    largest = std::max(largest, row.max_context);
   }
   return largest;
 }
 
 // Among the workers whose context holds the whole answer; among all where none of those has room
 // now.
-Route PickForAnswer(const WorkerRegistry& registry, const RouteTable& table,
-                    const RouteQuery& query) {
-  const auto is_short = [&](LeaseId lease) {
-    return registry.Find(lease)->description.max_context < query.max_total_tokens;
+Route PickForAnswer(const RouteTable& table, const RouteQuery& query) {
+  const auto is_short = [&](const DecodeLoad& row) {
+    return row.max_context < query.max_total_tokens;
   };
-  if (std::any_of(table.decode_leases.begin(), table.decode_leases.end(), is_short)) {
+  if (std::any_of(table.decode.begin(), table.decode.end(), is_short)) {
     std::vector<DecodeLoad> holding = table.decode;
-    for (size_t i = 0; i < holding.size(); ++i) {
-      if (is_short(table.decode_leases[i])) holding[i].ready = false;
+    for (DecodeLoad& row : holding) {
+      if (is_short(row)) row.ready = false;
     }
     const Route route = PickRoute({table.prefill, holding, table.links}, query);
     if (route.path != Route::Path::kNone && route.has_room) return route;
@@ -260,7 +253,7 @@ RouterCore::PlannedRoute RouterCore::RouteFor(RouterRequest& request, const Clai
   RouteTable& table = planned.table;
   table = registry_.TableFor(request.spec.model->id, now_us);
   const uint32_t answer_context = AnswerContextOf(request, now_us);
-  planned.short_context = TakeOutShort(registry_, request, answer_context, table);
+  planned.short_context = TakeOutShort(request.LeastContext(), answer_context, table);
   RouteQuery query;
   query.num_tokens = num_tokens;
   query.num_choices = request.spec.num_choices;
@@ -268,13 +261,11 @@ RouterCore::PlannedRoute RouterCore::RouteFor(RouterRequest& request, const Clai
   query.random = request.uid.lo;
   const bool is_bound = IsBound(request, now_us);
   if (is_bound) query.numerics_id = request.numerics_id;
-  for (size_t i = 0; i < table.decode.size(); ++i) {
-    DecodeLoad& row = table.decode[i];
+  for (DecodeLoad& row : table.decode) {
     const uint64_t numerics_id = row.fingerprint.numerics_id;
-    const uint32_t context = registry_.Find(table.decode_leases[i])->description.max_context;
     if (is_bound && row.ready && numerics_id != request.numerics_id) planned.is_bound = true;
-    if (HasClaim(claims, request.spec.model->id, numerics_id, context) ||
-        HasClaim(claims, request.spec.model->id, std::nullopt, context)) {
+    if (HasClaim(claims, request.spec.model->id, numerics_id, row.max_context) ||
+        HasClaim(claims, request.spec.model->id, std::nullopt, row.max_context)) {
       row.ready = false;
     }
   }
@@ -295,7 +286,7 @@ RouterCore::PlannedRoute RouterCore::RouteFor(RouterRequest& request, const Clai
   if (source != nullptr && !source->IsPrefill()) {
     RouteQuery on_source_kv = query;
     on_source_kv.disaggregate = false;
-    planned.route = PickForAnswer(registry_, table, on_source_kv);
+    planned.route = PickForAnswer(table, on_source_kv);
     if (planned.route.path == Route::Path::kLocal && planned.route.has_room) {
       const RegisteredWorker* dest = registry_.Find(table.decode_leases[planned.route.decode_idx]);
       if (source->IsLinkedTo(dest->description.name)) {
@@ -304,7 +295,7 @@ RouterCore::PlannedRoute RouterCore::RouteFor(RouterRequest& request, const Clai
       }
     }
   }
-  planned.route = PickForAnswer(registry_, table, query);
+  planned.route = PickForAnswer(table, query);
   if (!is_bound || planned.route.path == Route::Path::kNone) return planned;
   const DecodeLoad& chosen = table.decode[planned.route.decode_idx];
   planned.must_wait = chosen.fingerprint.numerics_id != request.numerics_id &&
@@ -526,17 +517,15 @@ uint32_t RouterRequest::LeastContext() const {
   return static_cast<uint32_t>(std::min(whole, spec.prompt.size() + most_known + 2));
 }
 
-// What a client was promised: all of max_tokens where it named so many, else as much as the worker
-// has that its answer began at. Who has seen tokens has them cut short in the end, which is better
-// than none.
+// What a client was promised: all of max_tokens where it named so many. An answer of open length
+// has as much as the worker that it began at, for as long as it waits for one of its numerics.
 uint32_t RouterCore::AnswerContextOf(const RouterRequest& request, int64_t now_us) const {
   const auto whole =
       static_cast<uint32_t>(request.spec.prompt.size() + request.spec.sampling.max_tokens);
-  const bool has_waited =
-      request.num_delivered > 0 && now_us - request.queued_us >= config_.own_numerics_wait_us;
-  if (has_waited && !request.IsPlaced()) return request.LeastContext();
   if (request.spec.names_length) return whole;
-  const uint32_t begun = request.num_delivered > 0 ? request.begun_context : 0;
+  const bool has_waited =
+      !request.IsPlaced() && now_us - request.queued_us >= config_.own_numerics_wait_us;
+  const uint32_t begun = request.num_delivered > 0 && !has_waited ? request.begun_context : 0;
   return std::max(request.LeastContext(), std::min(whole, begun));
 }
 
@@ -589,7 +578,8 @@ RequestError RouterCore::TooLargeError(const RouterRequest& request) const {
                     num_tokens, limit));
   }
   const uint32_t max_tokens = request.spec.sampling.max_tokens;
-  const uint64_t total = uint64_t{num_tokens} + max_tokens;
+  const uint64_t total =
+      std::min<uint64_t>(uint64_t{num_tokens} + max_tokens, largest->description.max_context);
   if (total > max_total) {
     return PoolLimitError(fields.max_tokens, num_tokens, context,
                           fmt::format("at most {} with this prompt of {} tokens, not {}: {}",

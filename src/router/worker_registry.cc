@@ -68,6 +68,7 @@ Row CommonRow(const RegisteredWorker& worker, double assumed, int64_t now_us) {
   row.num_free_blocks = worker.NumFreeBlocks();
   row.num_blocks = worker.description.num_blocks;
   row.block_size = worker.description.block_size;
+  row.max_context = worker.description.max_context;
   return row;
 }
 

@@ -153,6 +153,19 @@ TEST(ContextPlacementTest, AShorterContextsPoolIsNoHope) {
   EXPECT_EQ(cluster.sink->error->code, ErrorCode::kInvalidValue);
 }
 
+// An answer of open length ends where its worker's context does, and takes no more of its pool.
+TEST(ContextPlacementTest, AnOpenLengthFitsWhereverThePromptDoes) {
+  FakeCluster cluster;
+  WorkerDescription small = WithContext("decode-0", PoolRole::kDecode, 64);
+  small.num_blocks = 5;
+  cluster.Join(small);
+  cluster.Join(WithContext("decode-1", PoolRole::kDecode, 256));
+  cluster.Advance(6 * kSecond, {"decode-0", "decode-1"});
+  cluster.core.OnLeaseClosed(cluster.leases["decode-1"]);
+  cluster.Submit(cluster.Request("prompt", 250));
+  EXPECT_EQ(cluster.Log("decode-0").Of(Order::Kind::kDecode).size(), 1u);
+}
+
 // Tokens that nobody has seen bind nothing.
 TEST(ContextPlacementTest, WhatNobodyHasSeenWaitsForNoContext) {
   FakeCluster cluster;
@@ -169,7 +182,7 @@ TEST(ContextPlacementTest, WhatNobodyHasSeenWaitsForNoContext) {
 }
 
 // A stream that lost its worker is not cut short where it goes on: for 15 s it waits for a context
-// like that in which it began, or that holds the length which its client named.
+// like that in which it began, and where its client named the length for no other.
 TEST(ContextPlacementTest, AResumedAnswerWaitsForAContextLikeItsFirst) {
   for (const bool names_length : {false, true}) {
     FakeCluster cluster;
@@ -188,7 +201,10 @@ TEST(ContextPlacementTest, AResumedAnswerWaitsForAContextLikeItsFirst) {
     EXPECT_EQ(cluster.Log("decode-0").Of(Order::Kind::kDecode).size(), 1u) << "it is not blocked";
     cluster.core.Cancel(fresh);
     cluster.Advance(2 * kSecond, {"decode-0"});
-    EXPECT_EQ(cluster.Log("decode-0").Of(Order::Kind::kDecode).size(), 2u) << "better than none";
+    EXPECT_EQ(cluster.Log("decode-0").Of(Order::Kind::kDecode).size(), names_length ? 1u : 2u);
+    cluster.Advance(15 * kSecond, {"decode-0"});
+    const auto& error = cluster.sinks.at(uid)->error;
+    EXPECT_EQ(error.has_value() && error->code == ErrorCode::kWorkerLost, names_length);
   }
 }
 
