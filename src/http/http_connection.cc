@@ -74,12 +74,15 @@ HttpConnection::HttpConnection(asio::ip::tcp::socket socket, HttpServerShared* s
                sizeof(kMaxUnsentInKernel));
 }
 
-void HttpConnection::Start() { BeginRequest(); }
+void HttpConnection::Start() {
+  BeginRequest();
+  SetPatience(shared_->options.patience.first_ms);
+}
 
 void HttpConnection::StartRefused() { Refuse({503, "too many open connections; try again later"}); }
 
-HttpConnection::TimePoint HttpConnection::idle_since() const {
-  return state_ == State::kHeader && buffer_.empty() ? waits_since_ : TimePoint::max();
+void HttpConnection::SetPatience(int64_t patience_ms) {
+  patience_ends_ = std::chrono::steady_clock::now() + std::chrono::milliseconds(patience_ms);
 }
 
 bool HttpConnection::HasUnread() const {
@@ -89,12 +92,12 @@ bool HttpConnection::HasUnread() const {
 
 void HttpConnection::BeginRequest() {
   state_ = State::kHeader;
-  waits_since_ = std::chrono::steady_clock::now();
   scanned_ = 0;
   request_ = HttpRequest{};
   request_id_.clear();
-  ArmReadTimer(buffer_.empty() ? shared_->options.idle_timeout_ms
-                               : shared_->options.header_timeout_ms);
+  const HttpServerOptions& options = shared_->options;
+  ArmReadTimer(buffer_.empty() ? options.idle_timeout_ms : options.header_timeout_ms);
+  SetPatience(buffer_.empty() ? options.patience.next_ms : options.patience.request_ms);
   ContinueHeader();
 }
 
@@ -211,6 +214,7 @@ void HttpConnection::Dispatch() {
   parser_.reset();
   exchange_ = MakeExchange(traits_);
   state_ = State::kHandling;
+  patience_ends_ = TimePoint::max();
   counts_as_active_ = true;
   shared_->num_active_requests.fetch_add(1);
   ArmReadTimer(0);
@@ -236,6 +240,7 @@ void HttpConnection::Refuse(HttpRefusal refusal) {
   exchange_ = MakeExchange(traits_);
   if (state_ == State::kHeader && request_id_.empty()) request_id_ = RawRequestId(buffer_);
   state_ = State::kHandling;
+  patience_ends_ = TimePoint::max();
   parser_.reset();  // a refused body is not kept until the client has read why
   body_lease_.reset();
   ArmReadTimer(0);
@@ -263,10 +268,12 @@ void HttpConnection::OnRead(const ErrorCode& error, size_t size) {
   if (state_ != State::kLinger) buffer_.append(incoming_.data(), size);
   switch (state_) {
     case State::kHeader:
+      SetPatience(shared_->options.patience.request_ms);
       if (first_bytes) ArmReadTimer(shared_->options.header_timeout_ms);
       ContinueHeader();
       break;
     case State::kBody:
+      SetPatience(shared_->options.patience.request_ms);
       ContinueBody();
       break;
     case State::kHandling:

@@ -57,9 +57,8 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   // Answers 503 without reading anything: the connection is one too many.
   void StartRefused();
   using TimePoint = std::chrono::steady_clock::time_point;
-  // Since when it waits for a request of which no byte has been read; the far future while it does
-  // not.
-  TimePoint idle_since() const;
+  // When the server's patience with it ends: the far future while it waits for nothing.
+  TimePoint patience_ends() const { return patience_ends_; }
   // A byte has come that was not read yet. A system call.
   bool HasUnread() const;
   // Closes it now.
@@ -92,6 +91,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   void Linger();
 
   void ArmReadTimer(int64_t timeout_ms);
+  void SetPatience(int64_t patience_ms);
   void OnReadTimeout();
 
   boost::asio::ip::tcp::socket socket_;
@@ -102,7 +102,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   std::string peer_address_;
 
   State state_ = State::kHeader;
-  TimePoint waits_since_;     // of kHeader, when it was entered
+  TimePoint patience_ends_ = TimePoint::max();
   bool reading_ = false;      // a read is outstanding
   bool peer_closed_ = false;  // no more bytes will come
   bool counts_as_active_ = false;

@@ -43,20 +43,20 @@ struct EventLoop {
   std::unordered_map<HttpConnection*, std::shared_ptr<HttpConnection>> connections;
   Thread thread;
 
-  // Closes the connection that has been idle for longest, and for `min_idle_ms`; false: none has.
-  bool CloseLongestIdle(int64_t min_idle_ms);
+  // Closes the connection that has been beyond the server's patience for longest; false: none is.
+  bool CloseMostOverdue();
 };
 
-bool EventLoop::CloseLongestIdle(int64_t min_idle_ms) {
-  HttpConnection* longest = nullptr;
-  auto since = std::chrono::steady_clock::now() - std::chrono::milliseconds(min_idle_ms);
+bool EventLoop::CloseMostOverdue() {
+  HttpConnection* most = nullptr;
+  auto ends = std::chrono::steady_clock::now();
   for (const auto& [key, connection] : connections) {
-    if (connection->idle_since() > since || connection->HasUnread()) continue;
-    longest = key;
-    since = connection->idle_since();
+    if (connection->patience_ends() > ends || connection->HasUnread()) continue;
+    most = key;
+    ends = connection->patience_ends();
   }
-  if (longest != nullptr) longest->Close();
-  return longest != nullptr;
+  if (most != nullptr) most->Close();
+  return most != nullptr;
 }
 
 StatusOr<tcp::endpoint> Resolve(const std::string& host, uint16_t port) {
@@ -114,7 +114,7 @@ class BeastServer final : public HttpServer {
   std::optional<tcp::acceptor> acceptor_;
   std::optional<asio::steady_timer> accept_timer_;
   size_t next_loop_ = 0;
-  std::atomic<uint64_t> num_closed_idle_{0};  // for newcomers
+  std::atomic<uint64_t> num_closed_{0};  // for newcomers
   std::once_flag stopped_;
 };
 
@@ -183,11 +183,11 @@ void BeastServer::OnAccepted(const ErrorCode& error, tcp::socket socket, EventLo
 bool BeastServer::MakeRoom(EventLoop* loop) {
   const HttpServerOptions& options = shared_.options;
   if (shared_.num_connections.load() <= options.max_connections) return true;
-  if (!loop->CloseLongestIdle(options.min_idle_ms)) return false;
-  const uint64_t num_closed = num_closed_idle_.fetch_add(1) + 1;
+  if (!loop->CloseMostOverdue()) return false;
+  const uint64_t num_closed = num_closed_.fetch_add(1) + 1;
   if (std::has_single_bit(num_closed)) {
     BATON_LOG_WARN(
-        "{} has {} connections, its limit: {} idle ones were closed for newcomers so far",
+        "{} has {} connections, its limit: {} that said nothing were closed for newcomers so far",
         address(), options.max_connections, num_closed);
   }
   return true;

@@ -30,6 +30,13 @@
 
 namespace baton {
 
+// How long a connection may keep a full server waiting before a newcomer has its place.
+struct HttpPatience {
+  int64_t first_ms = 100;      // for the first byte of its first request
+  int64_t next_ms = 1'000;     // for the first byte of its next request
+  int64_t request_ms = 5'000;  // for the next byte of a request
+};
+
 // Where to listen and the limits; constant after Start.
 struct HttpServerOptions {
   std::string host = "127.0.0.1";  // an address or a name; "::" and "0.0.0.0" = all
@@ -37,10 +44,11 @@ struct HttpServerOptions {
   int num_threads = 1;
   std::string thread_name = "http";  // listed in src/README.md
 
-  // One more takes the place of the one that, of its thread's, has been idle for longest, and for
-  // min_idle_ms; where there is none it gets 503 and a close. See also MaxConnectionsWithin.
+  // One more takes the place of the one of its thread's that has kept the server waiting beyond its
+  // patience for longest; where there is none it gets 503 and a close. See also
+  // MaxConnectionsWithin.
   size_t max_connections = 1024;
-  int64_t min_idle_ms = 1'000;
+  HttpPatience patience;
   size_t max_header_bytes = size_t{16} << 10;  // request line and fields; above: 431
   size_t max_header_fields = 100;              // above: 431
   size_t max_body_bytes = size_t{8} << 20;     // above: 413

@@ -171,10 +171,13 @@ TEST(HttpServerTest, HeaderValuesCannotStartNewFields) {
   EXPECT_THAT(response, AllOf(HasSubstr("Content-Length: 2\r\n"), Not(HasSubstr("Length: 9"))));
 }
 
+constexpr HttpPatience kEndless = {
+    .first_ms = 3'600'000, .next_ms = 3'600'000, .request_ms = 3'600'000};
+
 TEST(HttpServerTest, OneConnectionTooManyGets503) {
   HttpServerOptions options;
   options.max_connections = 2;
-  options.min_idle_ms = 60'000;  // no one is idle
+  options.patience = kEndless;
   const auto server = StartTestServer(EchoHandler, options);
   RawClient first(server->port());
   RawClient second(server->port());
@@ -193,7 +196,7 @@ TEST(HttpServerTest, OneConnectionTooManyGets503) {
 TEST(HttpServerTest, OneConnectionTooManyTakesTheLongestIdleOnesPlace) {
   HttpServerOptions options;
   options.max_connections = 3;
-  options.min_idle_ms = 0;
+  options.patience = {.first_ms = 0, .next_ms = 0, .request_ms = 3'600'000};
   const auto server = StartTestServer(EchoHandler, options, /*num_threads=*/1);
   RawClient in_work(server->port());
   in_work.Send("POST /w HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n1");
@@ -211,6 +214,26 @@ TEST(HttpServerTest, OneConnectionTooManyTakesTheLongestIdleOnesPlace) {
   EXPECT_THAT(younger.ReceiveResponse(), StartsWith("HTTP/1.1 200 "));
   in_work.Send("2");
   EXPECT_THAT(in_work.ReceiveResponse(), HasSubstr("POST /w 12"));
+}
+
+// So does a request that does not go on.
+TEST(HttpServerTest, AHalfRequestGivesWayToo) {
+  HttpServerOptions options;
+  options.max_connections = 2;
+  options.patience.request_ms = 0;
+  const auto server = StartTestServer(EchoHandler, options, /*num_threads=*/1);
+  RawClient header(server->port());
+  header.Send("GET / HT");
+  RawClient body(server->port());
+  body.Send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n1");
+  ASSERT_TRUE(Eventually([&] { return server->num_connections() == 2; }));
+  for (int i = 0; i < 2; ++i) {
+    ASSERT_TRUE(Eventually([&] {
+      RawClient newcomer(server->port());
+      newcomer.Send("GET /n HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+      return newcomer.ReceiveAll().starts_with("HTTP/1.1 200 ");
+    }));
+  }
 }
 
 TEST(HttpServerTest, ConnectionsLeaveOpenFilesToTheRest) {
@@ -233,7 +256,7 @@ TEST(HttpServerTest, FewOpenFilesAreFewConnections) {
   const rlimit low{.rlim_cur = 64, .rlim_max = before.rlim_max};
   ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &low), 0);
   HttpServerOptions options;
-  options.min_idle_ms = 60'000;  // no one is idle
+  options.patience = kEndless;
   const auto server = StartTestServer(EchoHandler, options);
   ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
   std::vector<std::unique_ptr<RawClient>> clients;
