@@ -2,6 +2,10 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
 
 #include "kvcache/available_memory.h"
 #include "kvcache/kv_arena.h"
@@ -22,13 +26,27 @@ namespace {
 
 constexpr uint32_t kTriedContext = 128;  // tokens; the first token needs two
 
+std::string_view TokenText(const Tokenizer& tokenizer, std::optional<TokenId> id) {
+  return id.has_value() ? tokenizer.TokenBytes(*id) : std::string_view();
+}
+
+// Why there are no chats; OK: there are.
+Status CheckChats(const TokenizerSpec& spec, const Tokenizer& tokenizer) {
+  if (spec.chat_template.empty()) return NotFound("the model has no chat template");
+  BATON_ASSIGN_OR_RETURN(
+      const ChatTemplate chats,
+      ChatTemplate::Create(spec.chat_template, TokenText(tokenizer, tokenizer.bos_id()),
+                           TokenText(tokenizer, tokenizer.eos_id())));
+  const ChatMessage hello{.role = "user", .content = "Hello"};
+  return chats.Render(std::span(&hello, 1)).status();
+}
+
 // What the model reader cannot know: whether the text library can build the tokenizer, and routers
-// take it. `chat` gets why there are no chats, although the model can be served; OK: there are.
-Status CheckTokenizer(const GgufFile& file, const std::string& path, Status* chat) {
+// take it. `chats` is of CheckChats: without them a model is served all the same.
+Status CheckTokenizer(const GgufFile& file, const std::string& path, Status* chats) {
   BATON_ASSIGN_OR_RETURN(const TokenizerSpec spec, ReadModelTokenizer(file, path));
-  BATON_RETURN_IF_ERROR(Tokenizer::Create(spec).status());
-  *chat = spec.chat_template.empty() ? NotFound("the model has no chat template")
-                                     : ChatTemplate::Create(spec.chat_template, "", "").status();
+  BATON_ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer, Tokenizer::Create(spec));
+  *chats = CheckChats(spec, *tokenizer);
   return spec.SerializeForHello().status();
 }
 
@@ -62,8 +80,8 @@ int RunInspect(const std::string& path, const Status& name, std::ostream& out, s
   if (!file.ok()) return refuse(file.status());
   Status servable = name;
   if (servable.ok()) servable = CheckServable(**file);
-  Status chat;
-  if (servable.ok()) servable = CheckTokenizer(**file, path, &chat);
+  Status chats;
+  if (servable.ok()) servable = CheckTokenizer(**file, path, &chats);
   bool tries = FitsMemory(**file);
   if (servable.ok()) {
     ThreadPool pool(NumComputeThreads(0));
@@ -76,7 +94,7 @@ int RunInspect(const std::string& path, const Status& name, std::ostream& out, s
     }
   }
   out << DescribeModelFile(**file, servable);
-  if (servable.ok() && !chat.ok()) out << "no chats      " << chat.message() << "\n";
+  if (servable.ok() && !chats.ok()) out << "no chats      " << chats.message() << "\n";
   if (servable.ok() && !tries) {
     out << "not tried     the first token: the model does not fit the memory that is free here\n";
   }

@@ -110,6 +110,10 @@ TEST(InspectTest, SaysWhyThereAreNoChats) {
       Inspect(ChangedFolder("tiny_qwen2", "tokenizer_config.json", "{% endfor %}", "{% endfo %}"));
   EXPECT_EQ(broken.code, 0) << broken.err;
   EXPECT_THAT(broken.out, HasSubstr("no chats      "));
+  const InspectRun refusing = Inspect(ChangedFolder("tiny_qwen2", "tokenizer_config.json",
+                                                    "{% endfor %}", "{% endfor %}{{ 1 | gone }}"));
+  EXPECT_EQ(refusing.code, 0) << refusing.err;
+  EXPECT_THAT(refusing.out, HasSubstr("no chats      "));
   const InspectRun none = Inspect(
       ChangedFolder("tiny_qwen2", "tokenizer_config.json", "\"chat_template\"", "\"unread\""));
   EXPECT_EQ(none.code, 0) << none.err;
