@@ -32,7 +32,9 @@ using ErrorCode = boost::system::error_code;
 
 // Connections above max_connections that may wait for their 503 at the same time; more are closed
 // unanswered.
-constexpr size_t kMaxRefusing = 64;
+constexpr size_t kMaxRefusing = 32;
+// Those that their event loop has not looked at yet, or that stand where an overdue one goes.
+constexpr size_t kMaxNew = 32;
 // Pause after accept failed for want of descriptors or memory.
 constexpr std::chrono::milliseconds kAcceptPause(100);
 
@@ -114,6 +116,7 @@ class BeastServer final : public HttpServer {
   std::optional<tcp::acceptor> acceptor_;
   std::optional<asio::steady_timer> accept_timer_;
   size_t next_loop_ = 0;
+  std::atomic<size_t> num_refusing_{0};  // of num_connections
   std::atomic<uint64_t> num_closed_{0};  // for newcomers
   std::once_flag stopped_;
 };
@@ -169,8 +172,7 @@ void BeastServer::OnAccepted(const ErrorCode& error, tcp::socket socket, EventLo
     return;
   }
   const size_t open = shared_.num_connections.fetch_add(1);
-  const size_t limit = shared_.options.max_connections;
-  if (open >= limit + kMaxRefusing) {
+  if (open >= shared_.options.max_connections + kMaxRefusing + kMaxNew) {
     shared_.num_connections.fetch_sub(1);
     socket.close();
   } else {
@@ -182,7 +184,7 @@ void BeastServer::OnAccepted(const ErrorCode& error, tcp::socket socket, EventLo
 // False: the newcomer, which is counted already, is one too many.
 bool BeastServer::MakeRoom(EventLoop* loop) {
   const HttpServerOptions& options = shared_.options;
-  if (shared_.num_connections.load() <= options.max_connections) return true;
+  if (shared_.num_connections.load() - num_refusing_.load() <= options.max_connections) return true;
   if (!loop->CloseMostOverdue()) return false;
   const uint64_t num_closed = num_closed_.fetch_add(1) + 1;
   if (std::has_single_bit(num_closed)) {
@@ -196,8 +198,14 @@ bool BeastServer::MakeRoom(EventLoop* loop) {
 void BeastServer::Adopt(tcp::socket socket, EventLoop* loop) {
   asio::post(loop->io, [this, loop, socket = std::move(socket)]() mutable {
     const bool refuse = !MakeRoom(loop);
-    const auto forget = [this, loop](HttpConnection* closed) {
+    if (refuse && num_refusing_.fetch_add(1) >= kMaxRefusing) {
+      num_refusing_.fetch_sub(1);
+      shared_.num_connections.fetch_sub(1);
+      return;  // closes it
+    }
+    const auto forget = [this, loop, refuse](HttpConnection* closed) {
       loop->connections.erase(closed);
+      if (refuse) num_refusing_.fetch_sub(1);
       shared_.num_connections.fetch_sub(1);
     };
     auto connection = std::make_shared<HttpConnection>(std::move(socket), &shared_, forget);

@@ -65,8 +65,8 @@ struct HttpServerOptions {
 };
 
 // Open files that HTTP leaves to the rest of the process: 64 connections of the admin port, 128
-// that are being refused by two servers, 64 for logs and event loops, 256 for gRPC and workers. Who
-// has fewer than twice as many leaves half.
+// that are being looked at or refused by two servers, 64 for logs and event loops, 256 for gRPC and
+// workers. Who has fewer than twice as many leaves half.
 inline constexpr uint64_t kOtherOpenFiles = 512;
 // The connections that a server takes of the `wanted` ones in a process that may have so many files
 // open: a connection above that would be lost in accept(), and gRPC would stop listening for good.
