@@ -67,6 +67,7 @@ HttpConnection::HttpConnection(asio::ip::tcp::socket socket, HttpServerShared* s
       on_closed_(std::move(on_closed)),
       peer_address_(AddressOf(socket_)) {
   ErrorCode ignored;
+  socket_.non_blocking(true, ignored);
   socket_.set_option(asio::ip::tcp::no_delay(true), ignored);
   // Without it the kernel buffers megabytes for a client that reads nothing, and who writes takes
   // that for progress. Bytes in flight do not count, so that a far client has its full rate.
@@ -170,7 +171,6 @@ void HttpConnection::BeginBody() {
     // and sends its body anyway after its own time-out.
     constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
     ErrorCode error;
-    socket_.non_blocking(true, error);
     socket_.write_some(asio::buffer(kContinue), error);
   }
   ContinueBody();
@@ -254,15 +254,22 @@ void HttpConnection::Read() {
   const bool paused = state_ == State::kHandling && buffer_.size() >= kMaxPipelinedBytes;
   if (reading_ || paused || peer_closed_ || state_ == State::kClosed) return;
   reading_ = true;
-  socket_.async_read_some(asio::buffer(incoming_),
-                          [self = shared_from_this()](const ErrorCode& error, size_t size) {
-                            self->OnRead(error, size);
-                          });
+  // Read when it is handled and not before, so that HasUnread knows.
+  socket_.async_wait(
+      asio::ip::tcp::socket::wait_read,
+      [self = shared_from_this()](const ErrorCode& error) { self->OnReadable(error); });
+}
+
+void HttpConnection::OnReadable(ErrorCode error) {
+  reading_ = false;
+  if (state_ == State::kClosed) return;
+  size_t size = 0;
+  if (!error) size = socket_.read_some(asio::buffer(incoming_), error);
+  if (error == asio::error::would_block) return Read();
+  OnRead(error, size);
 }
 
 void HttpConnection::OnRead(const ErrorCode& error, size_t size) {
-  reading_ = false;
-  if (state_ == State::kClosed) return;
   if (error) return OnPeerClosed(error);
   const bool first_bytes = state_ == State::kHeader && buffer_.empty();
   if (state_ != State::kLinger) buffer_.append(incoming_.data(), size);

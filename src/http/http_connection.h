@@ -79,6 +79,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   void Dispatch();
   void Refuse(HttpRefusal refusal);
   void Read();
+  void OnReadable(ErrorCode error);
   void OnRead(const ErrorCode& error, size_t size);
   void OnPeerClosed(const ErrorCode& error);
 

@@ -116,7 +116,9 @@ class BeastServer final : public HttpServer {
   std::optional<tcp::acceptor> acceptor_;
   std::optional<asio::steady_timer> accept_timer_;
   size_t next_loop_ = 0;
-  std::atomic<size_t> num_refusing_{0};  // of num_connections
+  // Of num_connections, by all event loops.
+  std::atomic<size_t> num_served_{0};
+  std::atomic<size_t> num_refusing_{0};
   std::atomic<uint64_t> num_closed_{0};  // for newcomers
   std::once_flag stopped_;
 };
@@ -181,11 +183,14 @@ void BeastServer::OnAccepted(const ErrorCode& error, tcp::socket socket, EventLo
   Accept();
 }
 
-// False: the newcomer, which is counted already, is one too many.
+// Counts a newcomer among those that are served; false: it is one too many.
 bool BeastServer::MakeRoom(EventLoop* loop) {
   const HttpServerOptions& options = shared_.options;
-  if (shared_.num_connections.load() - num_refusing_.load() <= options.max_connections) return true;
-  if (!loop->CloseMostOverdue()) return false;
+  if (num_served_.fetch_add(1) < options.max_connections) return true;
+  if (!loop->CloseMostOverdue()) {
+    num_served_.fetch_sub(1);
+    return false;
+  }
   const uint64_t num_closed = num_closed_.fetch_add(1) + 1;
   if (std::has_single_bit(num_closed)) {
     BATON_LOG_WARN(
@@ -205,7 +210,7 @@ void BeastServer::Adopt(tcp::socket socket, EventLoop* loop) {
     }
     const auto forget = [this, loop, refuse](HttpConnection* closed) {
       loop->connections.erase(closed);
-      if (refuse) num_refusing_.fetch_sub(1);
+      (refuse ? num_refusing_ : num_served_).fetch_sub(1);
       shared_.num_connections.fetch_sub(1);
     };
     auto connection = std::make_shared<HttpConnection>(std::move(socket), &shared_, forget);
