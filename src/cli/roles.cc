@@ -214,7 +214,8 @@ int RunWorker(WorkerRole role, const std::vector<std::string>& args) {
   ReportWorkers(workers);
   signals.Wait([&workers] { return workers.drain_asked() || !workers.failure().ok(); });
   const Status drained = workers.Drain(signals.stop_now());
-  signals.LimitEnd(kEndLimit, drained.ok() ? kExitOk : kExitFailure);
+  const bool is_good = drained.ok() && workers.failure().ok();
+  signals.LimitEnd(kEndLimit, is_good ? kExitOk : kExitFailure);
   workers.Stop();
   FlushLog();
   if (const Status failure = workers.failure(); !failure.ok()) return Fail(name, failure);

@@ -92,7 +92,7 @@ absl::StatusOr<ComputeDevice> Open(DeviceKind kind, uint32_t num_ranks, bool awa
   }
   if (is_auto && kHasCuda) {
     absl::StatusOr<ComputeDevice> gpu = OpenCuda(num_ranks, awaits_others);
-    if (gpu.ok()) return gpu;
+    if (gpu.ok() || absl::IsInvalidArgument(gpu.status())) return gpu;
     // A GPU that is there and fails is the operator's to hear of: a worker beside it would compute
     // in another layout than its peers.
     if (!absl::IsFailedPrecondition(gpu.status())) {

@@ -115,20 +115,22 @@ void RouterCore::EnterQueue(RouterRequest& request) {
 
 void RouterCore::LeaveQueue(RouterRequest& request) {
   if (request.spec.is_shadow()) return;
-  SetAside(request, false);
+  SetWaiting(request, false, false);
   --num_queued_;
   const auto it = model_queues_.find(request.spec.model->id);
   if (--it->second.num_waiting == 0) model_queues_.erase(it);
 }
 
-// Who waits aside says nothing about how fast the others get on.
-void RouterCore::SetAside(RouterRequest& request, bool waits_aside) {
-  if (request.spec.is_shadow() || request.waits_aside == waits_aside) return;
-  request.waits_aside = waits_aside;
-  num_aside_ += waits_aside ? 1 : -1;
-  metrics_->requests_waiting_numerics->Set(static_cast<double>(num_aside_));
+// `is_apart`: others get on at workers that it cannot take, so that it says nothing about how fast.
+void RouterCore::SetWaiting(RouterRequest& request, bool waits_aside, bool is_apart) {
+  if (request.spec.is_shadow()) return;
+  if (std::exchange(request.waits_aside, waits_aside) != waits_aside) {
+    num_aside_ += waits_aside ? 1 : -1;
+    metrics_->requests_waiting_numerics->Set(static_cast<double>(num_aside_));
+  }
+  if (std::exchange(request.waits_apart, is_apart) == is_apart) return;
   const auto it = model_queues_.try_emplace(request.spec.model->id).first;
-  it->second.num_waiting += waits_aside ? -1 : 1;
+  it->second.num_waiting += is_apart ? -1 : 1;
   if (it->second.num_waiting == 0) model_queues_.erase(it);
 }
 

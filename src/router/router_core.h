@@ -166,7 +166,7 @@ class RouterCore {
   uint32_t AnswerContextOf(const RouterRequest& request, int64_t now_us) const;
   bool CutFromNumerics(RouterRequest& request);
   bool MayBecomeReady(const ModelInfo& model, uint64_t numerics_id, uint32_t min_context) const;
-  void SetAside(RouterRequest& request, bool waits_aside);
+  void SetWaiting(RouterRequest& request, bool waits_aside, bool is_apart);
   Route RouteForShadow(const RouterRequest& request, const RouteQuery& query, RouteTable& table);
   void PlaceQueued(int64_t now_us);
   // `short_context`: that of the plan.
@@ -232,7 +232,7 @@ class RouterCore {
   size_t num_queued_ = 0;         // of requests_, clients' only
   size_t num_aside_ = 0;          // of num_queued_, nobody waits behind them
   size_t num_shadows_ = 0;        // of requests_, queued or placed
-  // What num_queued_ counts without num_aside_, by model id.
+  // What num_queued_ counts without those that wait apart, by model id.
   std::map<std::string, ModelQueue, std::less<>> model_queues_;
   bool queue_changed_ = false;  // PlaceQueued has something to try
   enum class Stage : uint8_t { kServes, kLeaves, kStopped } stage_ = Stage::kServes;

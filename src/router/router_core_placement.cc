@@ -79,7 +79,8 @@ bool TakesShadow(const RegisteredWorker& worker, const GenerateRequest& shadow) 
 
 // Takes the workers out whose context would end the request before it may end; the largest context
 // of the decode workers among them, 0 = there are none.
-uint32_t TakeOutShort(uint32_t least_context, uint32_t answer_context, RouteTable& table) {
+uint32_t TakeOutShort(const RouterRequest& request, uint32_t answer_context, RouteTable& table) {
+  const uint32_t least_context = request.LeastContext();
   for (PrefillLoad& row : table.prefill) {
     if (row.max_context < least_context) row.ready = false;
   }
@@ -87,7 +88,8 @@ uint32_t TakeOutShort(uint32_t least_context, uint32_t answer_context, RouteTabl
   for (DecodeLoad& row : table.decode) {
     if (row.max_context >= answer_context) continue;
     row.ready = false;
-    row.num_blocks = 0;  // nor does it fit there later
+    // Nor does it fit there later, unless it takes less in the end.
+    if (request.spec.names_length || row.max_context < least_context) row.num_blocks = 0;
     largest = std::max(largest, row.max_context);
   }
   return largest;
@@ -121,7 +123,7 @@ bool RouterCore::HasClaim(const Claims& claims, std::string_view model,
 
 // First come, first served within a model: a request that finds no room claims what comes free, so
 // that a large one is not starved by small ones: all workers of its model, or those of its numerics
-// or of a context that holds its answer where only they will do. So does one whose
+// or of a context that holds its answer where only they will do (decode workers). So does one whose
 // fault settles, for its 10 ms: what else was lost then is not known yet.
 void RouterCore::PlaceQueued(int64_t now_us) {
   if (!queue_changed_) return;
@@ -159,10 +161,13 @@ void RouterCore::PlaceQueued(int64_t now_us) {
       continue;
     }
     if (!blocked) {
-      SetAside(*request, placing == Placing::kWaitAside);
+      const bool is_aside = placing == Placing::kWaitAside;
+      SetWaiting(*request, is_aside, is_aside || short_context > 0);
       Claim claim{model, std::nullopt, short_context + 1};
-      if (placing == Placing::kWaitAside) claim.numerics_id = numerics_id;
+      if (is_aside) claim.numerics_id = numerics_id;
       if (!is_behind) claims.push_back(claim);
+    } else if (!HasClaim(claims, model, std::nullopt, 1)) {
+      SetWaiting(*request, request->waits_aside, true);
     }
     waiting.push_back(uid);
   }
@@ -253,7 +258,7 @@ RouterCore::PlannedRoute RouterCore::RouteFor(RouterRequest& request, const Clai
   RouteTable& table = planned.table;
   table = registry_.TableFor(request.spec.model->id, now_us);
   const uint32_t answer_context = AnswerContextOf(request, now_us);
-  planned.short_context = TakeOutShort(request.LeastContext(), answer_context, table);
+  planned.short_context = TakeOutShort(request, answer_context, table);
   RouteQuery query;
   query.num_tokens = num_tokens;
   query.num_choices = request.spec.num_choices;

@@ -121,7 +121,7 @@ TEST(ContextPlacementTest, NobodyPassesWhoWaitsForAContext) {
   EXPECT_EQ(orders.front().uid, first);
 }
 
-// They are a queue like any other: with its limit, and none of those that wait aside.
+// They count in the limit of all that wait, but nobody else's queue is longer for them.
 TEST(ContextPlacementTest, WhoWaitsForAContextCounts) {
   FakeCluster cluster({.max_queued = 2});
   cluster.Join(WithContext("decode-0", PoolRole::kDecode, 64));
@@ -138,6 +138,31 @@ TEST(ContextPlacementTest, WhoWaitsForAContextCounts) {
   EXPECT_EQ(cluster.metrics.requests_waiting_numerics->value(), 0.0);
 }
 
+// At one placement a second 41 requests would take 41 s, but they wait for another worker.
+TEST(ContextPlacementTest, WhoWaitsForAContextIsInNobodyElsesQueue) {
+  FakeCluster cluster;
+  cluster.Join(WithContext("decode-0", PoolRole::kDecode, 64));
+  cluster.Join(WithContext("decode-1", PoolRole::kDecode, 256));
+  cluster.Advance(6 * kSecond, {"decode-0", "decode-1"});
+  cluster.core.OnLeaseClosed(cluster.leases["decode-1"]);
+  const auto small = [&] {
+    const RequestUid uid = cluster.Submit(cluster.Request("small", 4));
+    EXPECT_FALSE(cluster.sink->error.has_value());
+    cluster.Text("decode-0", uid, 0, "abcd", FinishReason::kLength);
+    EXPECT_TRUE(cluster.sink->result.has_value());
+  };
+  for (int second = 0; second < 20; ++second) {
+    for (int i = 0; i < 3 && second < 14; ++i) {
+      GenerateRequest request = cluster.Request("prompt", 100);
+      request.names_length = true;
+      cluster.Submit(std::move(request));
+      EXPECT_FALSE(cluster.sink->error.has_value());
+    }
+    small();
+    cluster.Advance(1 * kSecond, {"decode-0"});
+  }
+}
+
 // What is too large for the one pool whose context holds it is so for good.
 TEST(ContextPlacementTest, AShorterContextsPoolIsNoHope) {
   FakeCluster cluster;
@@ -149,7 +174,7 @@ TEST(ContextPlacementTest, AShorterContextsPoolIsNoHope) {
   GenerateRequest request = cluster.Request(std::string(100, 'p'), 10);
   request.num_choices = 12;
   cluster.Submit(std::move(request));
-  ASSERT_TRUE(cluster.sink->error.has_value());
+  ASSERT_TRUE(cluster.sink->error.has_value()) << "at once";
   EXPECT_EQ(cluster.sink->error->code, ErrorCode::kInvalidValue);
 }
 
