@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -26,17 +25,10 @@ namespace {
 
 constexpr uint32_t kTriedContext = 128;  // tokens; the first token needs two
 
-std::string_view TokenText(const Tokenizer& tokenizer, std::optional<TokenId> id) {
-  return id.has_value() ? tokenizer.TokenBytes(*id) : std::string_view();
-}
-
 // Why there are no chats; OK: there are.
 Status CheckChats(const TokenizerSpec& spec, const Tokenizer& tokenizer) {
   if (spec.chat_template.empty()) return NotFound("the model has no chat template");
-  BATON_ASSIGN_OR_RETURN(
-      const ChatTemplate chats,
-      ChatTemplate::Create(spec.chat_template, TokenText(tokenizer, tokenizer.bos_id()),
-                           TokenText(tokenizer, tokenizer.eos_id())));
+  BATON_ASSIGN_OR_RETURN(const ChatTemplate chats, ChatTemplate::CreateFor(spec, tokenizer));
   const ChatMessage hello{.role = "user", .content = "Hello"};
   return chats.Render(std::span(&hello, 1)).status();
 }

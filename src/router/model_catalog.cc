@@ -7,13 +7,6 @@
 #include "src/text/tokenizer.h"
 
 namespace baton {
-namespace {
-
-std::string_view TokenText(const Tokenizer& tokenizer, std::optional<TokenId> id) {
-  return id.has_value() ? tokenizer.TokenBytes(*id) : std::string_view();
-}
-
-}  // namespace
 
 StatusOr<ModelCatalog::TextParts> ModelCatalog::Build(const ModelClaim& claim) {
   BATON_ASSIGN_OR_RETURN(TokenizerSpec spec, TokenizerSpec::Parse(claim.tokenizer));
@@ -24,9 +17,7 @@ StatusOr<ModelCatalog::TextParts> ModelCatalog::Build(const ModelClaim& claim) {
   BATON_ASSIGN_OR_RETURN(std::unique_ptr<Tokenizer> tokenizer, Tokenizer::Create(spec));
   TextParts parts;
   if (!spec.chat_template.empty()) {
-    StatusOr<ChatTemplate> chat_template =
-        ChatTemplate::Create(spec.chat_template, TokenText(*tokenizer, tokenizer->bos_id()),
-                             TokenText(*tokenizer, tokenizer->eos_id()));
+    StatusOr<ChatTemplate> chat_template = ChatTemplate::CreateFor(spec, *tokenizer);
     if (chat_template.ok()) {
       parts.chat_template = std::make_shared<const ChatTemplate>(*std::move(chat_template));
     } else {

@@ -74,6 +74,14 @@ StatusOr<ChatTemplate> ChatTemplate::Create(std::string source, std::string_view
   return chat_template;
 }
 
+StatusOr<ChatTemplate> ChatTemplate::CreateFor(const TokenizerSpec& spec,
+                                               const Tokenizer& tokenizer) {
+  const auto text_of = [&](std::optional<TokenId> id) {
+    return id.has_value() ? tokenizer.TokenBytes(*id) : std::string_view();
+  };
+  return Create(spec.chat_template, text_of(tokenizer.bos_id()), text_of(tokenizer.eos_id()));
+}
+
 StatusOr<std::string> ChatTemplate::Render(std::span<const ChatMessage> messages,
                                            const RenderOptions& options) const {
   if (messages.size() > kMaxChatMessages) {

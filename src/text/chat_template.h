@@ -16,6 +16,9 @@
 
 namespace baton {
 
+class Tokenizer;
+struct TokenizerSpec;
+
 inline constexpr size_t kMaxChatMessages = 100'000;
 
 // One turn of a conversation.
@@ -38,6 +41,8 @@ class ChatTemplate {
   // FailedPrecondition for one that cannot be compiled within a second.
   static StatusOr<ChatTemplate> Create(std::string source, std::string_view bos_token,
                                        std::string_view eos_token);
+  // The template of `spec`, which has one, with the tokens of its `tokenizer`. Errors as above.
+  static StatusOr<ChatTemplate> CreateFor(const TokenizerSpec& spec, const Tokenizer& tokenizer);
 
   // The prompt. InvalidArgument when the template refuses the messages (its own words), when a role
   // is none of the above, when a string is not UTF-8, or when there are more than kMaxChatMessages.
