@@ -20,7 +20,7 @@ SCALED = re.findall(
     r'"(prefill|decode)" \(list "(\w+)" ([\d.]+)\)',
     (CHART / "templates/autoscaling.yaml").read_text(encoding="utf-8"),
 )
-# 364 blocks of 16 tokens a worker, which four requests of the load step fill; nothing is refused.
+# 364 blocks of 16 tokens a worker, which five prompts of the load step fill; nothing is refused.
 POOLS = ("--kv-memory", "128MiB", "--max-context", "2048", "--queue-wait-ms", "600000")
 PROMPT_WORDS = 1100  # of about a token
 
@@ -191,8 +191,9 @@ def test_the_scalers_ask_for_more_at_a_load_step_and_for_less_after_it(cluster, 
             peak[role] = max(peak[role], scaler.desired(replicas[role]))
         return all(peak[role] > replicas[role] for role in scalers)
 
-    # Answers so long that requests gather in the decode workers' pools.
-    with Load(cluster, width=10, words=PROMPT_WORDS, max_tokens=400) as load:
+    # All ten prompts are prefilled before the first of these answers ends, so that requests gather
+    # in the decode workers' pools whichever of the two is the slower.
+    with Load(cluster, width=10, words=PROMPT_WORDS, max_tokens=900) as load:
         wait_until(all_have_risen, LIMIT_S, "more replicas are desired")
     assert not load.errors, load.errors
     wait_until(wants_the_least, LIMIT_S, "and fall again")
