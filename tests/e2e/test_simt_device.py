@@ -49,9 +49,14 @@ def requests():
     ]
 
 
+def one_request_a_length():
+    """Greedy, seeded, greedy: what is enough where clusters are compared one after another."""
+    return [requests()[i] for i in (0, 3, 4)]
+
+
 def answers(name, *args):
     with Server(*DEVICE, *args, model=str(GOLDEN / f"tiny_{name}.gguf")) as server:
-        return [complete(server, **fields) for fields in requests()]
+        return [complete(server, **fields) for fields in one_request_a_length()]
 
 
 @pytest.mark.parametrize(
@@ -230,7 +235,7 @@ def test_a_killed_decode_worker_changes_no_answer(transport):
     with Server(*DEVICE, *transport, "--decode", "2", model=model) as cluster:
         work = Work(seed=1, num=0)
         # Long enough that each still runs when the last one has begun.
-        work.requests = [dict(fields, max_tokens=100) for fields in requests()]
+        work.requests = [dict(fields, max_tokens=60) for fields in one_request_a_length()]
         work.record(cluster, width=len(work.requests))
         result = kill_worker(
             cluster,
@@ -335,7 +340,7 @@ def test_workers_without_a_common_transport_are_not_paired(tmp_path, other):
                 60,
                 "it is ready",
             )
-            given = [complete(server, **fields) for fields in requests()]
+            given = [complete(server, **fields) for fields in one_request_a_length()]
         finally:
             prefill.terminate()
             assert prefill.wait(30) == 0

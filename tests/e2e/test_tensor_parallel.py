@@ -11,7 +11,8 @@ from baton_server import BIN, Server, complete, metric
 from fault_scenarios import all_begun, in_prefill, kill_worker
 from fault_work import Work
 from roles_cluster import RolesCluster
-from test_simt_device import DEVICE, GOLDEN, IPC, NCCL, SHM, build_has_runner, requests
+from test_simt_device import DEVICE, GOLDEN, IPC, NCCL, SHM, build_has_runner
+from test_simt_device import one_request_a_length, requests
 
 MODEL = str(GOLDEN / "tiny_ranks8_llama.gguf")
 
@@ -27,7 +28,7 @@ def ranks(count):
 
 def answers(*args, model=MODEL):
     with Server(*DEVICE, *args, model=model) as server:
-        return [complete(server, **fields) for fields in requests()]
+        return [complete(server, **fields) for fields in one_request_a_length()]
 
 
 @functools.cache
@@ -77,7 +78,7 @@ def test_workers_of_another_number_of_ranks_hand_over_when_they_may_be_inexact(
         role_args={"prefill": ranks(prefill), "decode": ranks(decode)},
         model=MODEL,
     ) as cluster:
-        given = [complete(cluster, **fields) for fields in requests()]
+        given = [complete(cluster, **fields) for fields in one_request_a_length()]
         if transport == "nccl":
             # Whatever the ranks, one communicator carries all of it.
             worker = next(w for w in cluster.workers() if w["role"] == "decode")
@@ -113,7 +114,7 @@ def test_a_worker_killed_in_a_hand_over_changes_no_answer(transport, victim):
     ) as cluster:
         work = Work(seed=1, num=0)
         # Those that the victim decodes still run when it dies, and prompts wait behind others.
-        work.requests = [dict(fields, max_tokens=40) for fields in requests()]
+        work.requests = [dict(fields, max_tokens=40) for fields in one_request_a_length()]
         work.record(cluster, width=len(work.requests))
         result = kill_worker(
             cluster,
