@@ -3,6 +3,7 @@
 #include <initializer_list>
 #include <utility>
 
+#include "src/base/size_text.h"
 #include "src/model/pack_tensor.h"
 
 namespace baton {
@@ -26,7 +27,8 @@ cuda::PackedFormat FormatOf(const MatrixCuts& cuts) {
   return format;
 }
 
-// Allocates the weights of a rank and notes what is to be copied there.
+// Allocates the weights of a rank and notes what is to be copied there. When the device's memory is
+// short the rest is only counted.
 class WeightPlacer {
  public:
   WeightPlacer(const DeviceWeightsPart& part, WeightParts& parts)
@@ -69,6 +71,14 @@ class WeightPlacer {
     return out;
   }
 
+  // ResourceExhausted when the device's memory was short: what all would take, what was placed, and
+  // what the device said then.
+  absl::Status Fits() const {
+    if (shortage_.ok()) return absl::OkStatus();
+    return WithPrefix(shortage_, fmt::format("the weights take {}, and after {} of them",
+                                             FormatSize(needed_bytes_), FormatSize(placed_bytes_)));
+  }
+
  private:
   absl::StatusOr<DeviceBuffer> PlaceBias(const LayerTensors& tensors) {
     if (tensors.q_bias == nullptr) return DeviceBuffer();
@@ -84,10 +94,19 @@ class WeightPlacer {
     const TensorCut& first = *cuts.begin();
     size_t stride = 0;
     for (const TensorCut& cut : cuts) stride += form.Bytes(cut.rows.count, cut.columns.count);
+    const size_t bytes = NumMatrices(first) * stride;
+    needed_bytes_ += bytes;
     DeviceMatrix out;
     out.format = form.format;
-    BATON_ASSIGN_OR_RETURN(out.data, DeviceBuffer::Create(part_.device, NumMatrices(first) * stride,
-                                                          first.tensor->name));
+    if (!shortage_.ok()) return out;
+    absl::StatusOr<DeviceBuffer> data =
+        DeviceBuffer::Create(part_.device, bytes, first.tensor->name);
+    if (absl::IsResourceExhausted(data.status())) {
+      shortage_ = data.status();
+      return out;
+    }
+    BATON_ASSIGN_OR_RETURN(out.data, std::move(data));
+    placed_bytes_ += bytes;
     std::byte* begin = out.data.data();
     for (const TensorCut& cut : cuts) {
       parts_.Add({cut, form, stride, {{part_.device_idx, begin}}});
@@ -99,6 +118,9 @@ class WeightPlacer {
   const DeviceWeightsPart& part_;
   const LayerShares shares_;
   WeightParts& parts_;
+  size_t needed_bytes_ = 0;
+  size_t placed_bytes_ = 0;
+  absl::Status shortage_;
 };
 
 // Each matrix of the model.
@@ -134,6 +156,7 @@ absl::StatusOr<DeviceWeights> DeviceWeights::Allocate(const TensorPlan& plan,
     BATON_ASSIGN_OR_RETURN(DeviceLayer layer, placer.PlaceLayer(tensors));
     out.layers.push_back(std::move(layer));
   }
+  BATON_RETURN_IF_ERROR(placer.Fits());
   return out;
 }
 

@@ -64,7 +64,8 @@ struct DeviceWeights {
   std::vector<DeviceLayer> layers;
 
   // Memory of the device for all of them, contents undefined; `parts` is told what is to be copied
-  // there (UploadWeights). ResourceExhausted when the device's memory is short.
+  // there (UploadWeights). ResourceExhausted when the device's memory is short, with the bytes that
+  // all of them need.
   static absl::StatusOr<DeviceWeights> Allocate(const TensorPlan& plan,
                                                 const DeviceWeightsPart& part, WeightParts& parts);
 

@@ -14,6 +14,7 @@
 
 #include "kernels/embed.h"
 #include "kernels/packed_matrix.h"
+#include "src/base/size_text.h"
 #include "src/model/device_weights.h"
 #include "src/model/encode_matrix.h"
 #include "src/model/hf_folder.h"
@@ -249,6 +250,34 @@ TEST(WeightLoaderDevicesTest, RanksOnDevicesOfTheirOwnHaveTheSame) {
   ASSERT_TRUE(uploaded.ok()) << uploaded.status();
   model.ExpectAllRanks();
   EXPECT_EQ(uploaded->report.device_bytes, model.rank(0).bytes() + model.rank(1).bytes());
+}
+
+TEST(WeightLoaderErrorTest, AMemoryTooSmallIsToldWhatAllOfTheWeightsTake) {
+  const std::string path = GoldenPath("tiny_head64_llama.gguf");
+  const Loaded whole(path, 1, /*keeps_packed=*/false);
+  const auto file = *OpenModelFile(path);
+  const ModelConfig config = *ReadModelConfig(*file);
+  const TensorPlan plan = *PlanTensors(*file, config);
+  const size_t too_much = whole.rank().layers[0].qkv.size_bytes();
+  FakeAccelerator device;
+  device.max_allocation = too_much - 1;
+  WeightParts parts;
+  const absl::Status status = DeviceWeights::Allocate(plan,
+                                                      {.config = &config,
+                                                       .rank = {0, 1},
+                                                       .keeps_packed = false,
+                                                       .device = &device,
+                                                       .device_idx = 0},
+                                                      parts)
+                                  .status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  const size_t before = whole.rank().token_embd.size_bytes() +
+                        whole.rank().output_norm.size_bytes() +
+                        whole.rank().layers[0].attn_norm.size_bytes();
+  EXPECT_EQ(status.message(),
+            fmt::format("the weights take {}, and after {} of them: {} needs {}, the fake has {}",
+                        FormatSize(whole.rank().bytes()), FormatSize(before),
+                        plan.layers[0].q->name, too_much, too_much - 1));
 }
 
 TEST(WeightLoaderErrorTest, ADeviceThatFailsEndsTheUploadWithNothingUnderWay) {
