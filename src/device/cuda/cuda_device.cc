@@ -19,6 +19,11 @@ absl::Status FromCuda(std::string_view what, cudaError_t error) {
   return Internal("{}: {}, {}", what, cudaGetErrorName(error), cudaGetErrorString(error));
 }
 
+// "13.0" of 13000.
+std::string VersionText(int version) {
+  return fmt::format("{}.{}", version / 1000, version % 1000 / 10);
+}
+
 // The interface that green contexts are complete with.
 constexpr unsigned kGreenInterface = 12050;
 
@@ -61,7 +66,12 @@ absl::StatusOr<std::unique_ptr<CudaDevice>> CudaDevice::Open(int ordinal, CodeCh
   if (driver_version == 0) return FailedPrecondition("no GPU can be used: there is no CUDA driver");
   int count = 0;
   const cudaError_t counted = cudaGetDeviceCount(&count);
-  if (counted == cudaErrorNoDevice || counted == cudaErrorInsufficientDriver) {
+  if (counted == cudaErrorInsufficientDriver) {
+    return FailedPrecondition(
+        "no GPU can be used: the driver is for CUDA {}, this program needs {}",
+        VersionText(driver_version), VersionText(CUDART_VERSION));
+  }
+  if (counted == cudaErrorNoDevice) {
     return FailedPrecondition("no GPU can be used: {}", cudaGetErrorString(counted));
   }
   BATON_RETURN_IF_ERROR(FromCuda("cudaGetDeviceCount", counted));

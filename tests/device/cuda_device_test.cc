@@ -1,0 +1,210 @@
+// CudaDevice on a runtime that is played: what a machine lacks or refuses is one line of the right
+// kind (FailedPrecondition = `--device auto` computes on the processor instead), nothing is leaked,
+// and an error that is not sticky is not left behind.
+#include "src/device/cuda/cuda_device.h"
+
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+#include "tests/device/fake_cudart.h"
+
+namespace baton {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Pair;
+
+absl::Status HasCode() { return OkStatus(); }
+absl::Status HasNoCode() { return FailedPrecondition("no kernel image is there"); }
+
+class CudaDeviceTest : public ::testing::Test {
+ protected:
+  ~CudaDeviceTest() override {
+    EXPECT_EQ(machine_.num_streams, 0);
+    EXPECT_EQ(machine_.num_events, 0);
+    EXPECT_EQ(machine_.num_graphs, 0);
+    EXPECT_EQ(machine_.num_pinned, 0);
+    EXPECT_EQ(machine_.NumBytes(), 0u);
+  }
+
+  static std::unique_ptr<CudaDevice> Opened(int ordinal = 0) {
+    auto device = CudaDevice::Open(ordinal, HasCode);
+    EXPECT_TRUE(device.ok()) << device.status();
+    return *std::move(device);
+  }
+  static void ExpectRefused(absl::StatusCode code, const std::string& words,
+                            CudaDevice::CodeCheck check = HasCode, int ordinal = 0) {
+    const absl::Status status = CudaDevice::Open(ordinal, check).status();
+    EXPECT_EQ(status.code(), code) << status;
+    EXPECT_EQ(status.message(), words);
+  }
+
+  FakeCudart machine_;
+};
+
+TEST_F(CudaDeviceTest, AMachineThatHasNoneSaysWhatIsMissing) {
+  constexpr auto kMissing = absl::StatusCode::kFailedPrecondition;
+  machine_.count = cudaErrorNoDevice;
+  ExpectRefused(kMissing, "no GPU can be used: no CUDA-capable device is detected");
+  machine_.driver_version = 12040;
+  machine_.count = cudaErrorInsufficientDriver;
+  ExpectRefused(kMissing, fmt::format("no GPU can be used: the driver is for CUDA 12.4, this "
+                                      "program needs {}.{}",
+                                      CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10));
+  // The runtime calls the absence of a driver by the same name.
+  machine_.driver_version = 0;
+  ExpectRefused(kMissing, "no GPU can be used: there is no CUDA driver");
+}
+
+TEST_F(CudaDeviceTest, WhatItCannotComputeOnIsNamed) {
+  constexpr auto kMissing = absl::StatusCode::kFailedPrecondition;
+  ExpectRefused(kMissing, "GPU 2: there are 2", HasCode, 2);
+  machine_.major = 7;
+  const absl::Status status = CudaDevice::Open(0, HasNoCode).status();
+  EXPECT_EQ(status.code(), kMissing);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("GPU 0 (Fake) is sm_70; this build has"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("no kernel image is there"));
+}
+
+// A GPU that is there and fails must not pass for one that is absent.
+TEST_F(CudaDeviceTest, AGpuThatFailsIsNoMissingOne) {
+  machine_.count = cudaErrorInitializationError;
+  ExpectRefused(absl::StatusCode::kInternal, "cudaGetDeviceCount: another error, what it means");
+  machine_.count = cudaSuccess;
+  machine_.set_device = cudaErrorDevicesUnavailable;  // exclusive mode, held by another process
+  ExpectRefused(absl::StatusCode::kInternal,
+                "cudaSetDevice: cudaErrorDevicesUnavailable, what it means");
+  machine_.set_device = cudaSuccess;
+  constexpr auto fails = [] { return Internal("the code cannot be asked for"); };
+  ExpectRefused(absl::StatusCode::kInternal, "the code cannot be asked for", fails);
+}
+
+TEST_F(CudaDeviceTest, MemoryThatIsShortSaysWhatIsNeededAndWhatIsThere) {
+  machine_.memory_bytes = 1000 << 20;
+  const auto device = Opened();
+  EXPECT_EQ(device->Describe(), "GPU 0 (Fake, 1000 MiB)");
+  const auto most = device->Allocate(900 << 20, "weights");
+  ASSERT_TRUE(most.ok()) << most.status();
+  const absl::Status status = device->Allocate(200 << 20, "the KV pool").status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(status.message(),
+            "the KV pool needs 200 MiB, GPU 0 (Fake, 1000 MiB) has 100 MiB free of 1000 MiB "
+            "(cudaErrorMemoryAllocation)");
+  EXPECT_EQ(machine_.last_error, cudaSuccess) << "the next launch would find it";
+  const auto nothing = device->Allocate(0, "nothing");
+  ASSERT_TRUE(nothing.ok()) << nothing.status();
+  device->Free(*nothing);
+  device->Free(*most);
+
+  const absl::Status pinned = device->AllocateHost(size_t{2} << 30, "the ring").status();
+  EXPECT_EQ(pinned.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(pinned.message(),
+            "the ring needs 2 GiB of pinned memory of the host: cudaErrorMemoryAllocation");
+  EXPECT_EQ(machine_.last_error, cudaSuccess);
+  const auto host = device->AllocateHost(1 << 20, "the ring");
+  ASSERT_TRUE(host.ok()) << host.status();
+  device->FreeHost(*host);
+}
+
+TEST_F(CudaDeviceTest, MemoryThatCannotBePinnedIsRefusedAndNothingMore) {
+  const auto device = Opened();
+  std::byte memory[64];
+  machine_.pin = cudaErrorMemoryAllocation;
+  const absl::Status status = device->PinHost(memory, sizeof(memory));
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(status.message(), "cudaHostRegister of 64 B: cudaErrorMemoryAllocation");
+  EXPECT_EQ(machine_.last_error, cudaSuccess);
+  machine_.pin = cudaSuccess;
+  ASSERT_TRUE(device->PinHost(memory, sizeof(memory)).ok());
+  device->UnpinHost(memory);
+}
+
+TEST_F(CudaDeviceTest, APeerThatCannotBeReachedIsNamed) {
+  const auto first = Opened(0);
+  const auto second = Opened(1);
+  machine_.peers_reach = false;
+  const absl::Status apart = first->ReachMemoryOf(*second);
+  EXPECT_EQ(apart.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(apart.message(), "GPU 0 cannot reach the memory of GPU 1: no NVLink and no PCIe path");
+  machine_.peers_reach = true;
+  machine_.enable_peer = cudaErrorTooManyPeers;
+  const absl::Status refused = first->ReachMemoryOf(*second);
+  EXPECT_EQ(refused.code(), absl::StatusCode::kInternal);
+  EXPECT_EQ(refused.message(), "cudaDeviceEnablePeerAccess: cudaErrorTooManyPeers, what it means");
+  machine_.enable_peer = cudaSuccess;
+  machine_.last_error = cudaSuccess;
+  // By the GPU that reaches, whichever was current.
+  EXPECT_TRUE(first->ReachMemoryOf(*second).ok());
+  EXPECT_THAT(machine_.reached, ::testing::ElementsAre(Pair(0, 1)));
+  machine_.enable_peer = cudaErrorPeerAccessAlreadyEnabled;
+  EXPECT_TRUE(first->ReachMemoryOf(*second).ok());
+  EXPECT_EQ(machine_.last_error, cudaSuccess);
+  EXPECT_TRUE(first->ReachMemoryOf(*first).ok());
+}
+
+TEST_F(CudaDeviceTest, AStickyErrorIsToldByEveryWait) {
+  const auto device = Opened();
+  const auto memory = device->Allocate(8, "memory");
+  ASSERT_TRUE(memory.ok());
+  const auto event = device->CreateEvent();
+  ASSERT_TRUE(event.ok());
+  const uint64_t value = 42;
+  uint64_t back = 0;
+  ASSERT_TRUE(device->CopyIn(*memory, &value, 8).ok());
+  ASSERT_TRUE(device->CopyOut(&back, *memory, 8).ok());
+  ASSERT_TRUE(device->Record(*event, device->stream()).ok());
+  EXPECT_TRUE(*device->Query(*event));
+  EXPECT_EQ(back, value);
+
+  machine_.work = cudaErrorNotReady;
+  EXPECT_FALSE(*device->Query(*event));
+  machine_.work = cudaErrorIllegalAddress;
+  const std::string words = "cudaErrorIllegalAddress, what it means";
+  for (const absl::Status& status :
+       {device->Wait(), device->WaitFor(*event), device->Query(*event).status(),
+        device->Record(*event, device->stream()), device->CopyIn(*memory, &value, 8),
+        device->CopyOut(&back, *memory, 8), device->CopyWithin(*memory, *memory, 0)}) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
+    EXPECT_THAT(std::string(status.message()), HasSubstr(words));
+  }
+  device->DestroyEvent(*event);
+  device->Free(*memory);
+}
+
+TEST_F(CudaDeviceTest, ARecordingThatFailsLeavesNoGraph) {
+  const auto device = Opened();
+  for (cudaError_t FakeCudart::*const step :
+       {&FakeCudart::end_capture, &FakeCudart::instantiate, &FakeCudart::upload}) {
+    machine_.*step = cudaErrorMemoryAllocation;
+    ASSERT_TRUE(device->BeginRecording().ok());
+    EXPECT_EQ(device->EndRecording().status().code(), absl::StatusCode::kInternal);
+    EXPECT_EQ(machine_.num_graphs, 0);
+    EXPECT_EQ(machine_.last_error, cudaSuccess);
+    machine_.*step = cudaSuccess;
+  }
+  ASSERT_TRUE(device->BeginRecording().ok());
+  const auto graph = device->EndRecording();
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  EXPECT_EQ(machine_.num_graphs, 1) << "what was recorded is not kept beside it";
+  EXPECT_TRUE(device->LaunchGraph(*graph).ok());
+  device->DestroyGraph(*graph);
+}
+
+// A driver without green contexts and without shared memory, as the played one is.
+TEST_F(CudaDeviceTest, WhatTheDriverLacksIsDoneWithoutOrNamed) {
+  const auto device = Opened();
+  const auto other = device->Split();
+  ASSERT_TRUE(other.ok()) << other.status();
+  EXPECT_NE((*other)->stream(), device->stream());
+  EXPECT_EQ((*other)->num_sms(), device->num_sms());
+  const absl::Status shared = device->AllocateShared(4096, "the KV pool").status();
+  EXPECT_EQ(shared.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(shared.message()), HasSubstr("the CUDA driver has no cu"));
+}
+
+}  // namespace
+}  // namespace baton

@@ -1,0 +1,57 @@
+// A CUDA runtime that a test plays: it answers cuda_device.cc as the numbers below say, and knows
+// what was made and not given back. Its memory is the process's own.
+#ifndef BATON_TESTS_DEVICE_FAKE_CUDART_H_
+#define BATON_TESTS_DEVICE_FAKE_CUDART_H_
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <map>
+#include <utility>
+#include <vector>
+
+namespace baton {
+
+// One machine; a test makes it, and it is the one that the runtime's functions find.
+class FakeCudart {
+ public:
+  FakeCudart();
+  ~FakeCudart();
+  FakeCudart(const FakeCudart&) = delete;
+  FakeCudart& operator=(const FakeCudart&) = delete;
+
+  // What a call that can fail returns, and leaves for cudaGetLastError.
+  cudaError_t Give(cudaError_t error) {
+    if (error != cudaSuccess) last_error = error;
+    return error;
+  }
+  size_t NumBytes() const;
+
+  int driver_version = CUDART_VERSION;
+  int num_gpus = 2;
+  int major = 9;
+  size_t memory_bytes = size_t{80} << 30;
+  bool peers_reach = true;
+  // What these calls return.
+  cudaError_t count = cudaSuccess;
+  cudaError_t set_device = cudaSuccess;
+  cudaError_t enable_peer = cudaSuccess;
+  cudaError_t pin = cudaSuccess;
+  cudaError_t work = cudaSuccess;  // of copies, waits and queries
+  cudaError_t end_capture = cudaSuccess;
+  cudaError_t instantiate = cudaSuccess;
+  cudaError_t upload = cudaSuccess;
+
+  int current = 0;
+  cudaError_t last_error = cudaSuccess;
+  std::vector<std::pair<int, int>> reached;  // GPU, its peer
+  std::map<void*, size_t> allocated;         // of all GPUs together
+  int num_pinned = 0;
+  int num_streams = 0;
+  int num_events = 0;
+  int num_graphs = 0;  // recorded or instantiated
+};
+
+}  // namespace baton
+
+#endif  // BATON_TESTS_DEVICE_FAKE_CUDART_H_
