@@ -33,7 +33,7 @@ if ! cmake --preset "$preset" >"$log" 2>&1; then
 fi
 echo "== build ($preset, $jobs jobs)"
 cmake --build --preset "$preset" -j "$jobs" ${@:+--target "$@"}
-if [[ "$preset" == release && -x build/release/baton ]]; then
+if [[ "$preset" == release && -x build/release/baton && ($# -eq 0 || " $* " == *" baton "*) ]]; then
   ln -sfn release/baton build/baton
   echo "built build/baton"
 fi

@@ -27,6 +27,10 @@ while [[ $# -gt 0 ]]; do
       printf -v "${name/-/_}" '%s' "$2"
       shift
       ;;
+    -h | --help)
+      sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' scripts/gpu_bundle.sh
+      exit 0
+      ;;
     *) fail "unknown argument '$1'; it is --out, --program or --max-mib" 2 ;;
   esac
   shift
@@ -69,11 +73,13 @@ for library in $needed; do
   esac
 done
 mkdir -p "$(dirname "$out")"
-tar -C "$stage" --sort=name --owner=0 --group=0 --mtime=@0 -cf - gpu_bundle | xz -T1 -6 >"$out"
-bytes="$(stat -c %s "$out")"
+tar -C "$stage" --sort=name --owner=0 --group=0 --mtime=@0 -cf - gpu_bundle | xz -T1 -6 >"$stage/xz"
+bytes="$(stat -c %s "$stage/xz")"
 if [[ $bytes -gt $((max_mib << 20)) ]]; then
-  rm -f "$out"
   fail "the archive would have $bytes bytes, $max_mib MiB may travel"
 fi
+# Under its name only when it is whole.
+cp "$stage/xz" "$out.part"
+mv "$out.part" "$out"
 versions="$(readelf -V "$root/bin/baton_gpu_check" | grep -o 'GLIBC_2\.[0-9]*' | sort -uV)"
 echo "wrote $out, $bytes bytes; it needs ${versions##*$'\n'} or newer"

@@ -49,6 +49,7 @@ while [[ $# -gt 0 ]]; do
       ;;
     -h | --help)
       echo "$usage"
+      sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' scripts/gpu_check.sh
       exit 0
       ;;
     *) usage "unknown argument '$1'" ;;

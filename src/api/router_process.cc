@@ -248,6 +248,7 @@ Status RouterProcessImpl::StartAdmin() {
     return Unavailable("the router's loop has not turned for {} ms", age_us / 1000);
   };
   providers.ready = [this] {
+    if (router_->draining()) return Unavailable("the server is shutting down");
     return router_->ready() ? OkStatus() : Unavailable("no worker could take a request");
   };
   providers.requests_json = [this] { return RequestsForAdmin(); };

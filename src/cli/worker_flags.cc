@@ -98,7 +98,8 @@ void DeclareTuning(FlagSet& flags, WorkerTuning& tuning) {
       "that each worker sees");
   flags.Add("--nccl-library", tuning.nccl_library,
             "the libnccl.so.2 of --transport nccl; default: the environment's BATON_NCCL_LIBRARY, "
-            "the loader's path, Python's packages");
+            "the loader's path, Python's packages. --device simt takes only what is named here, a "
+            "loopback of the tests");
   flags.Add(
       "--cublaslt-library", tuning.cublaslt_library,
       "the libcublasLt.so.13 that multiplies prompts on a GPU unless --deterministic is given; "

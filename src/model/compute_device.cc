@@ -98,7 +98,10 @@ absl::StatusOr<ComputeDevice> Open(DeviceKind kind, uint32_t num_ranks, bool awa
     if (!absl::IsFailedPrecondition(gpu.status())) {
       return WithPrefix(gpu.status(), "the GPU fails (--device cpu does without)");
     }
-    BATON_LOG_WARN("{}; computing on the processor", std::string(gpu.status().message()));
+    ComputeDevice processor;
+    processor.why_no_gpu = std::string(gpu.status().message());
+    BATON_LOG_WARN("{}; computing on the processor", processor.why_no_gpu);
+    return processor;
   }
   return ComputeDevice{};
 }

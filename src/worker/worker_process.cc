@@ -169,14 +169,18 @@ Status WorkerProcess::Parts::LoadWeights(const GgufFile& file) {
     }
     const bool may_leave = is_auto && config.num_ranks == 1;
     if (!may_leave || !absl::IsUnimplemented(status)) return status;
-    BATON_LOG_WARN("{}; computing on the processor", std::string(status.message()));
     part_of_next.reset();
     device = ComputeDevice{};
+    device.why_no_gpu = std::string(status.message());
+    BATON_LOG_WARN("{}; computing on the processor", device.why_no_gpu);
   }
   if (needs_device) {
     return FailedPrecondition(
         "--kv-dtype fp8 is for devices, and this worker would compute on the processor, which "
         "stores K and V in bf16 or f32");
+  }
+  if (!config.cublaslt_library.empty()) {
+    BATON_LOG_WARN("--cublaslt-library {} is not used: it is for GPUs", config.cublaslt_library);
   }
   BATON_ASSIGN_OR_RETURN(model, Model::Load(file, {.pool = pool.get(),
                                                    .isa = config.isa,
@@ -492,7 +496,9 @@ const std::string& WorkerProcess::grpc_address() const { return parts_->grpc_add
 const std::string& WorkerProcess::kv_address() const { return parts_->kv_address; }
 std::string WorkerProcess::DescribeDevice() const {
   if (const Accelerator* device = parts_->device.accelerator.get()) return device->Describe();
-  return fmt::format("{} on the processor", parts_->model->arithmetic_name());
+  const std::string& why = parts_->device.why_no_gpu;
+  return fmt::format("{} on the processor{}", parts_->model->arithmetic_name(),
+                     why.empty() ? "" : fmt::format(" ({})", why));
 }
 const std::string& WorkerProcess::admin_address() const { return parts_->admin_address; }
 const std::string& WorkerProcess::incarnation() const { return parts_->incarnation_text; }

@@ -4,6 +4,7 @@
 #include <string>
 #include <thread>
 
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 #include "tests/api/router_process_rig.h"
@@ -80,6 +81,8 @@ TEST_F(RouterDrainTest, TheTimeoutBeginsBehindTheGrace) {
   const auto start = steady_clock::now();
   std::thread drain([this] { process_->Drain([] { return true; }); });
   ASSERT_TRUE(WaitReady(false));
+  EXPECT_THAT(HttpGet(process_->admin_address(), "/readyz"),
+              ::testing::HasSubstr("is shutting down"));
   grpc::Status status;
   std::thread client([&] { Stream(Chat(9), &status); });
   EXPECT_TRUE(decode_->WaitStarts(1)) << "it is still accepted";
