@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds Baton. Usage: scripts/build.sh [PRESET] [ninja target ...], PRESET one of dev, release,
 # cuda, cuda-all, asan, tsan, fuzz.
-# The default preset is release; its binary is then linked as build/baton.
+# The default preset is release; its binary, if it is among the targets, is linked as build/baton.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -33,7 +33,7 @@ if ! cmake --preset "$preset" >"$log" 2>&1; then
 fi
 echo "== build ($preset, $jobs jobs)"
 cmake --build --preset "$preset" -j "$jobs" ${@:+--target "$@"}
-if [[ "$preset" == release && -x build/release/baton && ($# -eq 0 || " $* " == *" baton "*) ]]; then
+if [[ "$preset" == release && (-z "$*" || " $* " =~ \ (baton|all)\ ) ]]; then
   ln -sfn release/baton build/baton
   echo "built build/baton"
 fi

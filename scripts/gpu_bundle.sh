@@ -49,8 +49,9 @@ if [[ "$commit" == *-dirty* ]]; then
   echo "gpu_bundle.sh: the tree has changes that no commit names" >&2
 fi
 
+rm -f "$out"  # of another commit, if this one fails
 stage="$(mktemp -d)"
-trap 'rm -rf "$stage"' EXIT
+trap 'rm -rf "$stage" "$out.part"' EXIT
 root="$stage/gpu_bundle"
 mkdir -p "$root/bin" "$root/scripts" "$root/tests/kernels/gpu_check"
 strip -o "$root/bin/baton_gpu_check" "$program"
@@ -73,13 +74,14 @@ for library in $needed; do
   esac
 done
 mkdir -p "$(dirname "$out")"
-tar -C "$stage" --sort=name --owner=0 --group=0 --mtime=@0 -cf - gpu_bundle | xz -T1 -6 >"$stage/xz"
-bytes="$(stat -c %s "$stage/xz")"
+tar -C "$stage" --sort=name --owner=0 --group=0 --mtime=@0 -cf - gpu_bundle |
+  xz -T1 -6 >"$stage/archive"
+bytes="$(stat -c %s "$stage/archive")"
 if [[ $bytes -gt $((max_mib << 20)) ]]; then
   fail "the archive would have $bytes bytes, $max_mib MiB may travel"
 fi
 # Under its name only when it is whole.
-cp "$stage/xz" "$out.part"
+cp "$stage/archive" "$out.part"
 mv "$out.part" "$out"
 versions="$(readelf -V "$root/bin/baton_gpu_check" | grep -o 'GLIBC_2\.[0-9]*' | sort -uV)"
 echo "wrote $out, $bytes bytes; it needs ${versions##*$'\n'} or newer"

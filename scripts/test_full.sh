@@ -26,8 +26,8 @@ run_tier() {
     # All of it is compiled and linked; what tests devices, workers and whole clusters runs.
     cuda) scripts/deps.sh --tests && scripts/deps.sh --cuda && scripts/build.sh cuda &&
       build/cuda/baton pull smollm2:135m >/dev/null && BATON_TEST_SEED=random \
-        ctest --preset cuda -j "$jobs" \
-          -R '^(e2e_|(cuda_(both|shared)|green|model_(device|fast)|device|worker|gpu_check)_)' ;;
+        ctest --preset cuda -j "$jobs" -R \
+          '^(e2e|cuda_(both|device|shared)|green|model_(device|fast)|device|worker|gpu_check)_' ;;
     sim) run_simulations ;;
     # Sanitizers slow the code five to fifteen times: limits on time are raised, and fewer prompts
     # go through the comparison of paths, which looks for other bits, not for other memory.

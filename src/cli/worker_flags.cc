@@ -98,13 +98,13 @@ void DeclareTuning(FlagSet& flags, WorkerTuning& tuning) {
       "that each worker sees");
   flags.Add("--nccl-library", tuning.nccl_library,
             "the libnccl.so.2 of --transport nccl; default: the environment's BATON_NCCL_LIBRARY, "
-            "the loader's path, Python's packages. --device simt takes only what is named here, a "
-            "loopback of the tests");
+            "the loader's path, Python's packages. --device simt takes only what is named here");
   flags.Add(
       "--cublaslt-library", tuning.cublaslt_library,
       "the libcublasLt.so.13 that multiplies prompts on a GPU unless --deterministic is given; "
       "default: the environment's BATON_CUBLASLT_LIBRARY, the loader's path, Python's "
-      "packages; own kernels where there is none. --device simt looks nowhere else");
+      "packages; own kernels where there is none. --device simt looks nowhere else, and the "
+      "processor needs none");
   flags.AddChoice(
       "--kv-dtype", tuning.kv_dtype, {"bf16", "f32", "fp8"},
       "type of stored K and V; f32 is of the processor. fp8 is of devices and takes half "

@@ -32,6 +32,10 @@ bool Serves(std::string_view architecture, ComputeCapability gpu) {
 
 }  // namespace
 
+std::string CudaVersionText(int version) {
+  return fmt::format("CUDA {}.{}", version / 1000, version % 1000 / 10);
+}
+
 std::string_view BuildGpuCode() { return BATON_CUDA_ARCHITECTURES; }
 
 bool GpuCodeServes(std::string_view architectures, ComputeCapability gpu) {

@@ -15,6 +15,13 @@ struct ComputeCapability {
   int minor;
 };
 
+// The oldest CUDA that a driver may be for, as the driver numbers it: 13.0. The runtime that is
+// built in refuses older ones.
+inline constexpr int kOldestCuda = 13000;
+
+// "CUDA 12.4" of 12040.
+std::string CudaVersionText(int version);
+
 // What the preset cuda-all compiles for; no GPU runs kernels that these do not serve.
 inline constexpr std::string_view kMostGpuCode = "80-real, 90a-real, 90-virtual";
 

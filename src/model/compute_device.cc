@@ -99,8 +99,8 @@ absl::StatusOr<ComputeDevice> Open(DeviceKind kind, uint32_t num_ranks, bool awa
       return WithPrefix(gpu.status(), "the GPU fails (--device cpu does without)");
     }
     ComputeDevice processor;
-    processor.why_no_gpu = std::string(gpu.status().message());
-    BATON_LOG_WARN("{}; computing on the processor", processor.why_no_gpu);
+    processor.why_processor = std::string(gpu.status().message());
+    BATON_LOG_WARN("{}; computing on the processor", processor.why_processor);
     return processor;
   }
   return ComputeDevice{};

@@ -23,8 +23,8 @@ struct ComputeDevice {
   std::vector<std::unique_ptr<Accelerator>> peers = {};
   // Of a model that is divided, on whatever devices; else null.
   std::unique_ptr<LaunchGate> gate = {};
-  // Of the processor, when it was chosen because no GPU can be used: why.
-  std::string why_no_gpu = {};
+  // Of the processor, when auto chose it in a build with CUDA: why.
+  std::string why_processor = {};
 
   // All of them; none for the processor.
   std::vector<Accelerator*> accelerators() const;
@@ -35,7 +35,7 @@ struct ComputeDevice {
 absl::Status CheckDeviceInBuild(DeviceKind kind);
 
 // kUnspecified (auto) is the best that this machine has, and says in one line of the log, and in
-// `why_no_gpu`, why it is not a better one of this build. Errors as CheckDeviceInBuild;
+// `why_processor`, why it is not a better one of this build. Errors as CheckDeviceInBuild;
 // FailedPrecondition in one line when the machine lacks what the kind needs, which is auto's reason
 // to go on to the next; Internal or what else the driver's error is when a GPU that is there fails,
 // of auto too. With `num_ranks` > 1 the first so many GPUs, or the one device of the runner, which

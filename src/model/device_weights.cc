@@ -73,9 +73,12 @@ class WeightPlacer {
 
   // ResourceExhausted when the device's memory was short: what all would take, what was placed, and
   // what the device said then.
-  absl::Status Fits() const {
+  absl::Status Shortage() const {
     if (shortage_.ok()) return absl::OkStatus();
-    return WithPrefix(shortage_, fmt::format("the weights take {}, and after {} of them",
+    const ModelRank& rank = part_.rank;
+    const std::string whose =
+        rank.count > 1 ? fmt::format(" of rank {} of {}", rank.index, rank.count) : "";
+    return WithPrefix(shortage_, fmt::format("the weights{} take {}, and after {} of them", whose,
                                              FormatSize(needed_bytes_), FormatSize(placed_bytes_)));
   }
 
@@ -156,7 +159,7 @@ absl::StatusOr<DeviceWeights> DeviceWeights::Allocate(const TensorPlan& plan,
     BATON_ASSIGN_OR_RETURN(DeviceLayer layer, placer.PlaceLayer(tensors));
     out.layers.push_back(std::move(layer));
   }
-  BATON_RETURN_IF_ERROR(placer.Fits());
+  BATON_RETURN_IF_ERROR(placer.Shortage());
   return out;
 }
 

@@ -65,7 +65,7 @@ struct DeviceWeights {
 
   // Memory of the device for all of them, contents undefined; `parts` is told what is to be copied
   // there (UploadWeights). ResourceExhausted when the device's memory is short, with the bytes that
-  // all of them need.
+  // all weights of this rank need; `parts` is then of no use.
   static absl::StatusOr<DeviceWeights> Allocate(const TensorPlan& plan,
                                                 const DeviceWeightsPart& part, WeightParts& parts);
 

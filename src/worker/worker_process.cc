@@ -143,6 +143,7 @@ Status WorkerProcess::Parts::ShareModel(Parts& first) {
   loaded_unix_s = first.loaded_unix_s;
   pool = std::make_unique<ThreadPool>(ThreadPool::Options{.num_threads = config.num_threads});
   device.kernels = first.device.kernels;
+  device.why_processor = first.device.why_processor;
   device.accelerator = std::move(first.part_of_next);
   BATON_ASSIGN_OR_RETURN(
       model, first.model->Share({.pool = pool.get(), .device = device.accelerator.get()}));
@@ -162,6 +163,9 @@ Status WorkerProcess::Parts::LoadWeights(const GgufFile& file) {
     return WithPrefix(opened.status(), fmt::format("--tensor-parallel {}", config.num_ranks));
   }
   BATON_ASSIGN_OR_RETURN(device, std::move(opened));
+  if (needs_cpu && CheckDeviceInBuild(DeviceKind::kCuda).ok()) {
+    device.why_processor = "--kv-dtype f32 is of the processor";
+  }
   if (device.accelerator != nullptr) {
     const Status status = LoadOnDevice(file);
     if (needs_device && absl::IsUnimplemented(status)) {
@@ -171,8 +175,8 @@ Status WorkerProcess::Parts::LoadWeights(const GgufFile& file) {
     if (!may_leave || !absl::IsUnimplemented(status)) return status;
     part_of_next.reset();
     device = ComputeDevice{};
-    device.why_no_gpu = std::string(status.message());
-    BATON_LOG_WARN("{}; computing on the processor", device.why_no_gpu);
+    device.why_processor = std::string(status.message());
+    BATON_LOG_WARN("{}; computing on the processor", device.why_processor);
   }
   if (needs_device) {
     return FailedPrecondition(
@@ -496,7 +500,7 @@ const std::string& WorkerProcess::grpc_address() const { return parts_->grpc_add
 const std::string& WorkerProcess::kv_address() const { return parts_->kv_address; }
 std::string WorkerProcess::DescribeDevice() const {
   if (const Accelerator* device = parts_->device.accelerator.get()) return device->Describe();
-  const std::string& why = parts_->device.why_no_gpu;
+  const std::string& why = parts_->device.why_processor;
   return fmt::format("{} on the processor{}", parts_->model->arithmetic_name(),
                      why.empty() ? "" : fmt::format(" ({})", why));
 }

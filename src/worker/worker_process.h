@@ -42,8 +42,8 @@ class WorkerProcess {
   // As bound and advertised, "host:port"; the address for KV is "" when it is colocated.
   const std::string& grpc_address() const;
   const std::string& kv_address() const;
-  // What computes: "avx512 on the processor", with the reason when a build with CUDA found no GPU
-  // to use, or the device's name.
+  // What computes: "avx512 on the processor", with the reason when auto chose that in a build with
+  // CUDA, or the device's name.
   std::string DescribeDevice() const;
   const std::string& admin_address() const;
   // 16 hexadecimal digits.

@@ -10,6 +10,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
+#include "src/base/check.h"
 #include "tests/device/fake_cudart.h"
 
 namespace baton {
@@ -27,13 +28,15 @@ class CudaDeviceTest : public ::testing::Test {
     EXPECT_EQ(machine_.num_streams, 0);
     EXPECT_EQ(machine_.num_events, 0);
     EXPECT_EQ(machine_.num_graphs, 0);
-    EXPECT_EQ(machine_.num_pinned, 0);
-    EXPECT_EQ(machine_.NumBytes(), 0u);
+    EXPECT_EQ(machine_.num_registered, 0);
+    EXPECT_EQ(machine_.allocated_bytes(), 0u);
+    EXPECT_TRUE(machine_.pinned.empty());
+    EXPECT_EQ(machine_.last_error, cudaSuccess) << "whoever asks next would find it";
   }
 
   static std::unique_ptr<CudaDevice> Opened(int ordinal = 0) {
     auto device = CudaDevice::Open(ordinal, HasCode);
-    EXPECT_TRUE(device.ok()) << device.status();
+    BATON_CHECK(device.ok(), "{}", std::string(device.status().message()));
     return *std::move(device);
   }
   static void ExpectRefused(absl::StatusCode code, const std::string& words,
@@ -48,13 +51,11 @@ class CudaDeviceTest : public ::testing::Test {
 
 TEST_F(CudaDeviceTest, AMachineThatHasNoneSaysWhatIsMissing) {
   constexpr auto kMissing = absl::StatusCode::kFailedPrecondition;
-  machine_.count = cudaErrorNoDevice;
+  machine_.count_error = cudaErrorNoDevice;
   ExpectRefused(kMissing, "no GPU can be used: no CUDA-capable device is detected");
   machine_.driver_version = 12040;
-  machine_.count = cudaErrorInsufficientDriver;
-  ExpectRefused(kMissing, fmt::format("no GPU can be used: the driver is for CUDA 12.4, this "
-                                      "program needs {}.{}",
-                                      CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10));
+  machine_.count_error = cudaErrorInsufficientDriver;
+  ExpectRefused(kMissing, "no GPU can be used: the driver is for CUDA 12.4, older than CUDA 13.0");
   // The runtime calls the absence of a driver by the same name.
   machine_.driver_version = 0;
   ExpectRefused(kMissing, "no GPU can be used: there is no CUDA driver");
@@ -72,53 +73,64 @@ TEST_F(CudaDeviceTest, WhatItCannotComputeOnIsNamed) {
 
 // A GPU that is there and fails must not pass for one that is absent.
 TEST_F(CudaDeviceTest, AGpuThatFailsIsNoMissingOne) {
-  machine_.count = cudaErrorInitializationError;
+  machine_.count_error = cudaErrorInitializationError;
   ExpectRefused(absl::StatusCode::kInternal, "cudaGetDeviceCount: another error, what it means");
-  machine_.count = cudaSuccess;
-  machine_.set_device = cudaErrorDevicesUnavailable;  // exclusive mode, held by another process
+  machine_.count_error = cudaSuccess;
+  machine_.set_device_error =
+      cudaErrorDevicesUnavailable;  // exclusive mode, held by another process
   ExpectRefused(absl::StatusCode::kInternal,
                 "cudaSetDevice: cudaErrorDevicesUnavailable, what it means");
-  machine_.set_device = cudaSuccess;
+  machine_.set_device_error = cudaSuccess;
   constexpr auto fails = [] { return Internal("the code cannot be asked for"); };
   ExpectRefused(absl::StatusCode::kInternal, "the code cannot be asked for", fails);
 }
 
 TEST_F(CudaDeviceTest, MemoryThatIsShortSaysWhatIsNeededAndWhatIsThere) {
-  machine_.memory_bytes = 1000 << 20;
+  machine_.memory_bytes = 1000 << 10;
+  machine_.max_host_bytes = 10 << 10;
   const auto device = Opened();
-  EXPECT_EQ(device->Describe(), "GPU 0 (Fake, 1000 MiB)");
-  const auto most = device->Allocate(900 << 20, "weights");
+  EXPECT_EQ(device->Describe(), "GPU 0 (Fake, 1000 KiB)");
+  const auto most = device->Allocate(900 << 10, "weights");
   ASSERT_TRUE(most.ok()) << most.status();
-  const absl::Status status = device->Allocate(200 << 20, "the KV pool").status();
+  const absl::Status status = device->Allocate(200 << 10, "the KV pool").status();
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(status.message(),
-            "the KV pool needs 200 MiB, GPU 0 (Fake, 1000 MiB) has 100 MiB free of 1000 MiB "
+            "the KV pool needs 200 KiB, GPU 0 (Fake, 1000 KiB) has 100 KiB free of 1000 KiB "
             "(cudaErrorMemoryAllocation)");
-  EXPECT_EQ(machine_.last_error, cudaSuccess) << "the next launch would find it";
+  EXPECT_EQ(machine_.last_error, cudaSuccess);
   const auto nothing = device->Allocate(0, "nothing");
   ASSERT_TRUE(nothing.ok()) << nothing.status();
   device->Free(*nothing);
   device->Free(*most);
 
-  const absl::Status pinned = device->AllocateHost(size_t{2} << 30, "the ring").status();
+  const absl::Status pinned = device->AllocateHost(11 << 10, "the ring").status();
   EXPECT_EQ(pinned.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(pinned.message(),
-            "the ring needs 2 GiB of pinned memory of the host: cudaErrorMemoryAllocation");
-  EXPECT_EQ(machine_.last_error, cudaSuccess);
-  const auto host = device->AllocateHost(1 << 20, "the ring");
+            "the ring needs 11 KiB of pinned memory of the host: cudaErrorMemoryAllocation");
+  const auto host = device->AllocateHost(10 << 10, "the ring");
   ASSERT_TRUE(host.ok()) << host.status();
   device->FreeHost(*host);
+}
+
+TEST_F(CudaDeviceTest, AFailureWhereMemoryIsAskedForIsNoShortage) {
+  const auto device = Opened();
+  machine_.malloc_error = cudaErrorIllegalAddress;
+  for (const absl::Status& status :
+       {device->Allocate(1, "memory").status(), device->AllocateHost(1, "memory").status()}) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
+    EXPECT_THAT(std::string(status.message()), HasSubstr("cudaErrorIllegalAddress"));
+  }
 }
 
 TEST_F(CudaDeviceTest, MemoryThatCannotBePinnedIsRefusedAndNothingMore) {
   const auto device = Opened();
   std::byte memory[64];
-  machine_.pin = cudaErrorMemoryAllocation;
+  machine_.pin_error = cudaErrorMemoryAllocation;
   const absl::Status status = device->PinHost(memory, sizeof(memory));
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(status.message(), "cudaHostRegister of 64 B: cudaErrorMemoryAllocation");
   EXPECT_EQ(machine_.last_error, cudaSuccess);
-  machine_.pin = cudaSuccess;
+  machine_.pin_error = cudaSuccess;
   ASSERT_TRUE(device->PinHost(memory, sizeof(memory)).ok());
   device->UnpinHost(memory);
 }
@@ -131,18 +143,16 @@ TEST_F(CudaDeviceTest, APeerThatCannotBeReachedIsNamed) {
   EXPECT_EQ(apart.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(apart.message(), "GPU 0 cannot reach the memory of GPU 1: no NVLink and no PCIe path");
   machine_.peers_reach = true;
-  machine_.enable_peer = cudaErrorTooManyPeers;
+  machine_.enable_peer_error = cudaErrorTooManyPeers;
   const absl::Status refused = first->ReachMemoryOf(*second);
   EXPECT_EQ(refused.code(), absl::StatusCode::kInternal);
   EXPECT_EQ(refused.message(), "cudaDeviceEnablePeerAccess: cudaErrorTooManyPeers, what it means");
-  machine_.enable_peer = cudaSuccess;
-  machine_.last_error = cudaSuccess;
+  machine_.enable_peer_error = cudaSuccess;
   // By the GPU that reaches, whichever was current.
   EXPECT_TRUE(first->ReachMemoryOf(*second).ok());
   EXPECT_THAT(machine_.reached, ::testing::ElementsAre(Pair(0, 1)));
-  machine_.enable_peer = cudaErrorPeerAccessAlreadyEnabled;
+  machine_.enable_peer_error = cudaErrorPeerAccessAlreadyEnabled;
   EXPECT_TRUE(first->ReachMemoryOf(*second).ok());
-  EXPECT_EQ(machine_.last_error, cudaSuccess);
   EXPECT_TRUE(first->ReachMemoryOf(*first).ok());
 }
 
@@ -160,9 +170,9 @@ TEST_F(CudaDeviceTest, AStickyErrorIsToldByEveryWait) {
   EXPECT_TRUE(*device->Query(*event));
   EXPECT_EQ(back, value);
 
-  machine_.work = cudaErrorNotReady;
+  machine_.work_error = cudaErrorNotReady;
   EXPECT_FALSE(*device->Query(*event));
-  machine_.work = cudaErrorIllegalAddress;
+  machine_.work_error = cudaErrorIllegalAddress;
   const std::string words = "cudaErrorIllegalAddress, what it means";
   for (const absl::Status& status :
        {device->Wait(), device->WaitFor(*event), device->Query(*event).status(),
@@ -178,7 +188,8 @@ TEST_F(CudaDeviceTest, AStickyErrorIsToldByEveryWait) {
 TEST_F(CudaDeviceTest, ARecordingThatFailsLeavesNoGraph) {
   const auto device = Opened();
   for (cudaError_t FakeCudart::*const step :
-       {&FakeCudart::end_capture, &FakeCudart::instantiate, &FakeCudart::upload}) {
+       {&FakeCudart::end_capture_error, &FakeCudart::instantiate_error,
+        &FakeCudart::upload_error}) {
     machine_.*step = cudaErrorMemoryAllocation;
     ASSERT_TRUE(device->BeginRecording().ok());
     EXPECT_EQ(device->EndRecording().status().code(), absl::StatusCode::kInternal);

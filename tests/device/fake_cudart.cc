@@ -25,17 +25,16 @@ cudaError_t Drop(Handle handle, int& count) {
   return cudaSuccess;
 }
 
-cudaError_t Allocate(void** begin, size_t size_bytes) {
-  if (size_bytes > machine->memory_bytes - machine->NumBytes()) {
-    return machine->Give(cudaErrorMemoryAllocation);
-  }
+using Allocations = std::map<void*, size_t>;
+
+cudaError_t Allocate(Allocations& from, void** begin, size_t size_bytes) {
   *begin = std::malloc(size_bytes);
-  machine->allocated[*begin] = size_bytes;
+  from[*begin] = size_bytes;
   return cudaSuccess;
 }
 
-cudaError_t Release(void* begin) {
-  if (machine->allocated.erase(begin) == 0) return machine->Give(cudaErrorInvalidValue);
+cudaError_t Release(Allocations& from, void* begin) {
+  if (from.erase(begin) == 0) return machine->Give(cudaErrorInvalidValue);
   std::free(begin);
   return cudaSuccess;
 }
@@ -49,7 +48,7 @@ FakeCudart::FakeCudart() {
 
 FakeCudart::~FakeCudart() { machine = nullptr; }
 
-size_t FakeCudart::NumBytes() const {
+size_t FakeCudart::allocated_bytes() const {
   size_t total = 0;
   for (const auto& [begin, size_bytes] : allocated) total += size_bytes;
   return total;
@@ -97,8 +96,8 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char*, void** function, unsig
   return cudaSuccess;
 }
 cudaError_t cudaGetDeviceCount(int* count) {
-  *count = machine->count == cudaSuccess ? machine->num_gpus : 0;
-  return machine->Give(machine->count);
+  *count = machine->count_error == cudaSuccess ? machine->num_gpus : 0;
+  return machine->Give(machine->count_error);
 }
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
   *properties = {};
@@ -109,16 +108,17 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
   return cudaSuccess;
 }
 cudaError_t cudaSetDevice(int ordinal) {
-  if (machine->set_device == cudaSuccess) machine->current = ordinal;
-  return machine->Give(machine->set_device);
+  if (machine->set_device_error == cudaSuccess) machine->current = ordinal;
+  return machine->Give(machine->set_device_error);
 }
 cudaError_t cudaDeviceCanAccessPeer(int* can, int, int) {
   *can = machine->peers_reach ? 1 : 0;
   return cudaSuccess;
 }
 cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned int) {
-  if (machine->enable_peer == cudaSuccess) machine->reached.emplace_back(machine->current, peer);
-  return machine->Give(machine->enable_peer);
+  if (machine->enable_peer_error == cudaSuccess)
+    machine->reached.emplace_back(machine->current, peer);
+  return machine->Give(machine->enable_peer_error);
 }
 cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
   *least = 0;
@@ -126,64 +126,78 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
   return cudaSuccess;
 }
 
-cudaError_t cudaMalloc(void** begin, size_t size_bytes) { return Allocate(begin, size_bytes); }
-cudaError_t cudaFree(void* begin) { return Release(begin); }
-cudaError_t cudaMallocHost(void** begin, size_t size_bytes) { return Allocate(begin, size_bytes); }
-cudaError_t cudaFreeHost(void* begin) { return Release(begin); }
+cudaError_t cudaMalloc(void** begin, size_t size_bytes) {
+  if (machine->malloc_error != cudaSuccess) return machine->Give(machine->malloc_error);
+  if (size_bytes > machine->memory_bytes - machine->allocated_bytes()) {
+    return machine->Give(cudaErrorMemoryAllocation);
+  }
+  return Allocate(machine->allocated, begin, size_bytes);
+}
+cudaError_t cudaFree(void* begin) { return Release(machine->allocated, begin); }
+cudaError_t cudaMallocHost(void** begin, size_t size_bytes) {
+  if (machine->malloc_error != cudaSuccess) return machine->Give(machine->malloc_error);
+  if (size_bytes > machine->max_host_bytes) return machine->Give(cudaErrorMemoryAllocation);
+  return Allocate(machine->pinned, begin, size_bytes);
+}
+cudaError_t cudaFreeHost(void* begin) { return Release(machine->pinned, begin); }
 cudaError_t cudaMemGetInfo(size_t* free_bytes, size_t* total_bytes) {
-  *free_bytes = machine->memory_bytes - machine->NumBytes();
+  *free_bytes = machine->memory_bytes - machine->allocated_bytes();
   *total_bytes = machine->memory_bytes;
   return cudaSuccess;
 }
 cudaError_t cudaHostRegister(void*, size_t, unsigned int) {
-  if (machine->pin == cudaSuccess) ++machine->num_pinned;
-  return machine->Give(machine->pin);
+  if (machine->pin_error == cudaSuccess) ++machine->num_registered;
+  return machine->Give(machine->pin_error);
 }
 cudaError_t cudaHostUnregister(void*) {
-  --machine->num_pinned;
+  --machine->num_registered;
   return cudaSuccess;
 }
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t size_bytes, cudaMemcpyKind,
                             cudaStream_t) {
-  if (machine->work == cudaSuccess) std::memcpy(to, from, size_bytes);
-  return machine->Give(machine->work);
+  if (machine->work_error == cudaSuccess) std::memcpy(to, from, size_bytes);
+  return machine->Give(machine->work_error);
 }
 cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_t from_pitch,
                               size_t row_bytes, size_t num_rows, cudaMemcpyKind, cudaStream_t) {
-  for (size_t row = 0; machine->work == cudaSuccess && row < num_rows; ++row) {
+  for (size_t row = 0; machine->work_error == cudaSuccess && row < num_rows; ++row) {
     std::memcpy(static_cast<char*>(to) + row * to_pitch,
                 static_cast<const char*>(from) + row * from_pitch, row_bytes);
   }
-  return machine->Give(machine->work);
+  return machine->Give(machine->work_error);
 }
 
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned int, int) {
   return Make(stream, machine->num_streams);
 }
 cudaError_t cudaStreamDestroy(cudaStream_t stream) { return Drop(stream, machine->num_streams); }
-cudaError_t cudaStreamSynchronize(cudaStream_t) { return machine->Give(machine->work); }
+cudaError_t cudaStreamSynchronize(cudaStream_t) { return machine->Give(machine->work_error); }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned int) {
   return Make(event, machine->num_events);
 }
 cudaError_t cudaEventDestroy(cudaEvent_t event) { return Drop(event, machine->num_events); }
-cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t) { return machine->Give(machine->work); }
-cudaError_t cudaEventQuery(cudaEvent_t) { return machine->Give(machine->work); }
-cudaError_t cudaEventSynchronize(cudaEvent_t) { return machine->Give(machine->work); }
+cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t) {
+  return machine->Give(machine->work_error);
+}
+cudaError_t cudaEventQuery(cudaEvent_t) { return machine->Give(machine->work_error); }
+cudaError_t cudaEventSynchronize(cudaEvent_t) { return machine->Give(machine->work_error); }
 
 cudaError_t cudaStreamBeginCapture(cudaStream_t, cudaStreamCaptureMode) { return cudaSuccess; }
 cudaError_t cudaStreamEndCapture(cudaStream_t, cudaGraph_t* graph) {
-  if (machine->end_capture != cudaSuccess) return machine->Give(machine->end_capture);
+  if (machine->end_capture_error != cudaSuccess) return machine->Give(machine->end_capture_error);
   return Make(graph, machine->num_graphs);
 }
 cudaError_t cudaGraphDestroy(cudaGraph_t graph) { return Drop(graph, machine->num_graphs); }
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* graph, cudaGraph_t, unsigned long long) {
-  if (machine->instantiate != cudaSuccess) return machine->Give(machine->instantiate);
+  if (machine->instantiate_error != cudaSuccess) return machine->Give(machine->instantiate_error);
   return Make(graph, machine->num_graphs);
 }
 cudaError_t cudaGraphUpload(cudaGraphExec_t, cudaStream_t) {
-  return machine->Give(machine->upload);
+  return machine->Give(machine->upload_error);
 }
-cudaError_t cudaGraphLaunch(cudaGraphExec_t, cudaStream_t) { return machine->Give(machine->work); }
+cudaError_t cudaGraphLaunch(cudaGraphExec_t, cudaStream_t) {
+  return machine->Give(machine->work_error);
+}
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph) { return Drop(graph, machine->num_graphs); }
 
 }  // extern "C"

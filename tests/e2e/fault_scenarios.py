@@ -123,6 +123,21 @@ def kill_worker(cluster, work, moment, pick, width):
     }
 
 
+def only(worker_id):
+    """Of kill_worker and freeze_worker: this one."""
+    return lambda workers: next(w for w in workers if w["worker_id"] == worker_id)
+
+
+def decoding_worker(cluster):
+    """Of kill_worker: one that decodes a stream then, whichever the router chose."""
+
+    def pick(workers):
+        name = live_requests(cluster)[0]["worker"]
+        return next(worker for worker in workers if worker["worker_id"] == name)
+
+    return pick
+
+
 def freeze_worker(cluster, work, moment, pick, freeze_s, width):
     """SIGSTOP of `pick(workers)` for `freeze_s`; it must find itself fenced when it wakes."""
     num_processes = len(cluster.topology())

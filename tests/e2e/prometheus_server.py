@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import random
 import shutil
 import socket
 import subprocess
@@ -23,9 +24,15 @@ WINDOW = "15s"  # instead of $__rate_interval
 
 
 def free_port():
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
+    """Below those that the system gives to others in the moment until it is bound."""
+    while True:
+        port = random.randrange(20000, 32000)
+        with socket.socket() as one:
+            try:
+                one.bind(("127.0.0.1", port))
+                return port
+            except OSError:
+                continue
 
 
 class Prometheus:

@@ -56,6 +56,17 @@ def requests(sizes, first=17):
     return rows
 
 
+def test_a_build_with_cuda_says_why_it_computes_on_the_processor():
+    asked = baton("decode", "--router", "127.0.0.1:1", "--model", TINY, "--device", "cuda")
+    why = asked.stderr.strip().removeprefix("baton decode: ")
+    if "no GPU can be used" not in why:
+        pytest.skip("this build has no CUDA, or this machine a GPU")
+    for args, reason in (((), why), (("--kv-dtype", "f32"), "--kv-dtype f32 is of the processor")):
+        with Server("--colocate", *args, model=TINY) as server:
+            rows = [line for line in server.log_since(0).splitlines() if " pid " in line]
+        assert len(rows) == 2 and all(row.endswith(f"({reason})") for row in rows), rows
+
+
 def both_rows(server):
     rows = {row["role"]: row for row in server.workers()}
     assert set(rows) == {"prefill", "decode"}

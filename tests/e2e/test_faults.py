@@ -22,6 +22,7 @@ from fault_scenarios import (
     in_prefill,
     kill_router,
     kill_worker,
+    only,
     reuse_ports,
 )
 from fault_work import Load, Work, audit_ledger, fill_pool, pool_args, wait_clean
@@ -35,10 +36,6 @@ WIDTH = 12
 def check(result):
     print(result)
     assert result["problems"] == []
-
-
-def only(worker_id):
-    return lambda workers: next(w for w in workers if w["worker_id"] == worker_id)
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from baton_server import BIN, Server, complete, metric, wait_until
-from fault_scenarios import all_begun, kill_worker
+from fault_scenarios import all_begun, decoding_worker, kill_worker
 from fault_work import Work
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
@@ -49,14 +49,15 @@ def requests():
     ]
 
 
-def one_request_a_length():
-    """Greedy, seeded, greedy: what is enough where clusters are compared one after another."""
-    return [requests()[i] for i in (0, 3, 4)]
+def fewer_requests():
+    """What is enough where clusters are compared one after another: every length, greedy or with a
+    seed, and the last prompt once more, when all of its blocks are cached."""
+    return [requests()[i] for i in (0, 3, 4, 5)]
 
 
 def answers(name, *args):
     with Server(*DEVICE, *args, model=str(GOLDEN / f"tiny_{name}.gguf")) as server:
-        return [complete(server, **fields) for fields in one_request_a_length()]
+        return [complete(server, **fields) for fields in fewer_requests()]
 
 
 @pytest.mark.parametrize(
@@ -235,13 +236,13 @@ def test_a_killed_decode_worker_changes_no_answer(transport):
     with Server(*DEVICE, *transport, "--decode", "2", model=model) as cluster:
         work = Work(seed=1, num=0)
         # Long enough that each still runs when the last one has begun.
-        work.requests = [dict(fields, max_tokens=60) for fields in one_request_a_length()]
+        work.requests = [dict(fields, max_tokens=60) for fields in requests()]
         work.record(cluster, width=len(work.requests))
         result = kill_worker(
             cluster,
             work,
             all_begun,
-            lambda workers: next(w for w in workers if w["worker_id"] == "decode-0"),
+            decoding_worker(cluster),
             width=len(work.requests),
         )
         print(result)
@@ -340,7 +341,7 @@ def test_workers_without_a_common_transport_are_not_paired(tmp_path, other):
                 60,
                 "it is ready",
             )
-            given = [complete(server, **fields) for fields in one_request_a_length()]
+            given = [complete(server, **fields) for fields in fewer_requests()]
         finally:
             prefill.terminate()
             assert prefill.wait(30) == 0

@@ -8,11 +8,19 @@ import subprocess
 import pytest
 
 from baton_server import BIN, Server, complete, metric
-from fault_scenarios import all_begun, in_prefill, kill_worker
+from fault_scenarios import all_begun, decoding_worker, in_prefill, kill_worker, only
 from fault_work import Work
 from roles_cluster import RolesCluster
-from test_simt_device import DEVICE, GOLDEN, IPC, NCCL, SHM, build_has_runner
-from test_simt_device import one_request_a_length, requests
+from test_simt_device import (
+    DEVICE,
+    GOLDEN,
+    IPC,
+    NCCL,
+    SHM,
+    build_has_runner,
+    fewer_requests,
+    requests,
+)
 
 MODEL = str(GOLDEN / "tiny_ranks8_llama.gguf")
 
@@ -28,7 +36,7 @@ def ranks(count):
 
 def answers(*args, model=MODEL):
     with Server(*DEVICE, *args, model=model) as server:
-        return [complete(server, **fields) for fields in one_request_a_length()]
+        return [complete(server, **fields) for fields in fewer_requests()]
 
 
 @functools.cache
@@ -78,7 +86,7 @@ def test_workers_of_another_number_of_ranks_hand_over_when_they_may_be_inexact(
         role_args={"prefill": ranks(prefill), "decode": ranks(decode)},
         model=MODEL,
     ) as cluster:
-        given = [complete(cluster, **fields) for fields in one_request_a_length()]
+        given = [complete(cluster, **fields) for fields in fewer_requests()]
         if transport == "nccl":
             # Whatever the ranks, one communicator carries all of it.
             worker = next(w for w in cluster.workers() if w["role"] == "decode")
@@ -106,25 +114,26 @@ def test_else_they_are_not_paired_and_nothing_is_lost():
 
 
 @pytest.mark.parametrize(
-    "transport,victim", [("nccl", "prefill-0"), ("cuda_ipc", "decode-0")]
+    "transport,role", [("nccl", "prefill"), ("cuda_ipc", "decode")]
 )
-def test_a_worker_killed_in_a_hand_over_changes_no_answer(transport, victim):
+def test_a_worker_killed_in_a_hand_over_changes_no_answer(transport, role):
     with Server(
         *DEVICE, *ranks(2), *TRANSPORTS[transport], "--prefill", "2", "--decode", "2", model=MODEL
     ) as cluster:
         work = Work(seed=1, num=0)
         # Those that the victim decodes still run when it dies, and prompts wait behind others.
-        work.requests = [dict(fields, max_tokens=40) for fields in one_request_a_length()]
+        work.requests = [dict(fields, max_tokens=40) for fields in requests()]
         work.record(cluster, width=len(work.requests))
         result = kill_worker(
             cluster,
             work,
-            in_prefill("prefill-0") if victim == "prefill-0" else all_begun,
-            lambda workers: next(w for w in workers if w["worker_id"] == victim),
+            in_prefill("prefill-0") if role == "prefill" else all_begun,
+            only("prefill-0") if role == "prefill" else decoding_worker(cluster),
             width=len(work.requests),
         )
         print(result)
         assert result["problems"] == []
+        assert role == "prefill" or result["resumed"] > 0, "it was killed in the middle"
 
 
 def test_what_cannot_be_divided_is_one_clear_error():

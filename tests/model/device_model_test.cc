@@ -318,7 +318,7 @@ TEST(DeviceModelLoadTest, WithoutADriverOneLineSaysSoAndTheProcessorComputes) {
   const absl::StatusOr<ComputeDevice> found = OpenComputeDevice(DeviceKind::kUnspecified);
   ASSERT_TRUE(found.ok()) << found.status();
   EXPECT_EQ(found->accelerator, nullptr);
-  EXPECT_EQ(found->why_no_gpu, asked.message()) << "serve shows it";
+  EXPECT_EQ(found->why_processor, asked.message()) << "serve shows it";
 #endif
 }
 

@@ -252,32 +252,34 @@ TEST(WeightLoaderDevicesTest, RanksOnDevicesOfTheirOwnHaveTheSame) {
   EXPECT_EQ(uploaded->report.device_bytes, model.rank(0).bytes() + model.rank(1).bytes());
 }
 
-TEST(WeightLoaderErrorTest, AMemoryTooSmallIsToldWhatAllOfTheWeightsTake) {
-  const std::string path = GoldenPath("tiny_head64_llama.gguf");
-  const Loaded whole(path, 1, /*keeps_packed=*/false);
-  const auto file = *OpenModelFile(path);
+// On a device that gives no more than so many bytes at once.
+absl::Status AllocateIn(size_t max_allocation, const std::string& model, ModelRank rank) {
+  const auto file = *OpenModelFile(GoldenPath(model));
   const ModelConfig config = *ReadModelConfig(*file);
-  const TensorPlan plan = *PlanTensors(*file, config);
-  const size_t too_much = whole.rank().layers[0].qkv.size_bytes();
   FakeAccelerator device;
-  device.max_allocation = too_much - 1;
+  device.max_allocation = max_allocation;
   WeightParts parts;
-  const absl::Status status = DeviceWeights::Allocate(plan,
-                                                      {.config = &config,
-                                                       .rank = {0, 1},
-                                                       .keeps_packed = false,
-                                                       .device = &device,
-                                                       .device_idx = 0},
-                                                      parts)
-                                  .status();
+  return DeviceWeights::Allocate(
+             *PlanTensors(*file, config),
+             {.config = &config, .rank = rank, .keeps_packed = false, .device = &device}, parts)
+      .status();
+}
+
+TEST(WeightLoaderErrorTest, AMemoryTooSmallIsToldWhatAllOfTheWeightsTake) {
+  const std::string name = "tiny_head64_llama.gguf";
+  const Loaded loaded(GoldenPath(name), 1, /*keeps_packed=*/false);
+  const DeviceWeights& whole = loaded.rank();
+  const size_t too_much = whole.layers[0].qkv.size_bytes();
+  const size_t before = whole.token_embd.size_bytes() + whole.output_norm.size_bytes() +
+                        whole.layers[0].attn_norm.size_bytes();
+  const absl::Status status = AllocateIn(too_much - 1, name, {0, 1});
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
-  const size_t before = whole.rank().token_embd.size_bytes() +
-                        whole.rank().output_norm.size_bytes() +
-                        whole.rank().layers[0].attn_norm.size_bytes();
   EXPECT_EQ(status.message(),
-            fmt::format("the weights take {}, and after {} of them: {} needs {}, the fake has {}",
-                        FormatSize(whole.rank().bytes()), FormatSize(before),
-                        plan.layers[0].q->name, too_much, too_much - 1));
+            fmt::format("the weights take {}, and after {} of them: blk.0.attn_q.weight needs {}, "
+                        "the fake has {}",
+                        FormatSize(whole.bytes()), FormatSize(before), too_much, too_much - 1));
+  EXPECT_THAT(std::string(AllocateIn(0, "tiny_ranks2_gemma3.gguf", {1, 2}).message()),
+              ::testing::StartsWith("the weights of rank 1 of 2 take "));
 }
 
 TEST(WeightLoaderErrorTest, ADeviceThatFailsEndsTheUploadWithNothingUnderWay) {

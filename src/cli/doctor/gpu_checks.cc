@@ -15,12 +15,6 @@
 namespace baton {
 namespace {
 
-constexpr int kOldestCuda = 13000;  // the driver's number of CUDA 13.0
-
-std::string CudaText(int version) {
-  return fmt::format("CUDA {}.{}", version / 1000, version % 1000 / 10);
-}
-
 std::string NcclText(int version) {
   return fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
 }
@@ -51,10 +45,10 @@ HostCheck CheckDriver(const GpuFacts& gpu, const HostNeeds& needs) {
   if (gpu.cuda_version < kOldestCuda) {
     // The runtime that is built in refuses such a driver: nothing runs on the GPU.
     const std::string value =
-        CudaText(gpu.cuda_version) + ", older than 13.0: the GPU cannot be used";
+        CudaVersionText(gpu.cuda_version) + ", older than 13.0: the GPU cannot be used";
     return is_wanted ? AsProblem(check, value, install) : AsWarning(check, value, install);
   }
-  return AsOk(check, CudaText(gpu.cuda_version));
+  return AsOk(check, CudaVersionText(gpu.cuda_version));
 }
 
 HostCheck CheckDevices(const GpuFacts& gpu, const HostNeeds& needs) {

@@ -14,15 +14,14 @@ namespace baton {
 namespace {
 
 // What a sticky error leaves behind cannot be used: the caller ends the process (KvStore, engine).
+// One that is not sticky is not left for whoever asks next.
 absl::Status FromCuda(std::string_view what, cudaError_t error) {
   if (error == cudaSuccess) return OkStatus();
+  (void)cudaGetLastError();
   return Internal("{}: {}, {}", what, cudaGetErrorName(error), cudaGetErrorString(error));
 }
 
-// "13.0" of 13000.
-std::string VersionText(int version) {
-  return fmt::format("{}.{}", version / 1000, version % 1000 / 10);
-}
+static_assert(CUDART_VERSION / 1000 * 1000 == kOldestCuda, "minor versions go together");
 
 // The interface that green contexts are complete with.
 constexpr unsigned kGreenInterface = 12050;
@@ -67,11 +66,12 @@ absl::StatusOr<std::unique_ptr<CudaDevice>> CudaDevice::Open(int ordinal, CodeCh
   int count = 0;
   const cudaError_t counted = cudaGetDeviceCount(&count);
   if (counted == cudaErrorInsufficientDriver) {
-    return FailedPrecondition(
-        "no GPU can be used: the driver is for CUDA {}, this program needs {}",
-        VersionText(driver_version), VersionText(CUDART_VERSION));
+    (void)cudaGetLastError();
+    return FailedPrecondition("no GPU can be used: the driver is for {}, older than {}",
+                              CudaVersionText(driver_version), CudaVersionText(kOldestCuda));
   }
   if (counted == cudaErrorNoDevice) {
+    (void)cudaGetLastError();
     return FailedPrecondition("no GPU can be used: {}", cudaGetErrorString(counted));
   }
   BATON_RETURN_IF_ERROR(FromCuda("cudaGetDeviceCount", counted));
@@ -191,6 +191,7 @@ absl::StatusOr<std::byte*> CudaDevice::Allocate(size_t size_bytes, std::string_v
   void* begin = nullptr;
   const cudaError_t error = cudaMalloc(&begin, size_bytes > 0 ? size_bytes : 1);
   if (error == cudaSuccess) return static_cast<std::byte*>(begin);
+  if (error != cudaErrorMemoryAllocation) return FromCuda("cudaMalloc", error);
   size_t free_bytes = 0;
   size_t total_bytes = 0;
   (void)cudaMemGetInfo(&free_bytes, &total_bytes);
@@ -211,6 +212,7 @@ absl::StatusOr<std::byte*> CudaDevice::AllocateHost(size_t size_bytes, std::stri
   void* begin = nullptr;
   const cudaError_t error = cudaMallocHost(&begin, size_bytes > 0 ? size_bytes : 1);
   if (error == cudaSuccess) return static_cast<std::byte*>(begin);
+  if (error != cudaErrorMemoryAllocation) return FromCuda("cudaMallocHost", error);
   (void)cudaGetLastError();  // as in Allocate
   return ResourceExhausted("{} needs {} of pinned memory of the host: {}", name,
                            FormatSize(size_bytes), cudaGetErrorName(error));
@@ -303,20 +305,17 @@ absl::StatusOr<void*> CudaDevice::EndRecording() {
   cudaGraph_t recorded = nullptr;
   const cudaError_t ended = cudaStreamEndCapture(StreamOf(stream_), &recorded);
   if (ended != cudaSuccess) {
-    (void)cudaGetLastError();  // an invalid capture is not sticky
     return FromCuda("cudaStreamEndCapture", ended);
   }
   cudaGraphExec_t graph = nullptr;
   const cudaError_t made = cudaGraphInstantiate(&graph, recorded, 0);
   (void)cudaGraphDestroy(recorded);
   if (made != cudaSuccess) {
-    (void)cudaGetLastError();  // as in Allocate
     return FromCuda("cudaGraphInstantiate", made);
   }
   // Or the first launch would do it.
   if (const cudaError_t error = cudaGraphUpload(graph, StreamOf(stream_)); error != cudaSuccess) {
     (void)cudaGraphExecDestroy(graph);
-    (void)cudaGetLastError();  // as in Allocate
     return FromCuda("cudaGraphUpload", error);
   }
   return graph;
@@ -358,7 +357,10 @@ absl::Status CudaDevice::Record(void* event, void* stream) {
 
 absl::StatusOr<bool> CudaDevice::Query(void* event) {
   const cudaError_t error = cudaEventQuery(static_cast<cudaEvent_t>(event));
-  if (error == cudaErrorNotReady) return false;
+  if (error == cudaErrorNotReady) {
+    (void)cudaGetLastError();
+    return false;
+  }
   BATON_RETURN_IF_ERROR(FromCuda("the GPU's stream", error));
   return true;
 }
