@@ -291,9 +291,11 @@ def test_another_process_is_not_paired_with_it(colocated, tmp_path):
             seen = colocated.get("/v1/topology")[2]["processes"]
             found = {row["worker_id"]: row for row in seen if row["role"] != "router"}
             ready = len(found) == 4 and all(row["ready"] for row in found.values())
-            return found if ready else None
+            # A pair that was ready before it was linked tells its link with its next report.
+            linked = all(row["links"] for row in found.values() if row["role"] == "prefill")
+            return found if ready and linked else None
 
-        found = wait_until(rows, 60, "four workers are ready")
+        found = wait_until(rows, 60, "four workers are ready and linked")
         assert [link["to"] for link in found["prefill-0"]["links"]] == ["decode-0"]
         assert [link["to"] for link in found["prefill-9"]["links"]] == ["decode-9"]
         assert found["prefill-9"]["pid"] == found["decode-9"]["pid"] == other.pid
