@@ -33,7 +33,8 @@ if ! cmake --preset "$preset" >"$log" 2>&1; then
 fi
 echo "== build ($preset, $jobs jobs)"
 cmake --build --preset "$preset" -j "$jobs" ${@:+--target "$@"}
-if [[ "$preset" == release && (-z "$*" || " $* " =~ \ (baton|all)\ ) ]]; then
+if [[ "$preset" == release && -x build/release/baton ]] &&
+  [[ -z "$*" || " $* " =~ \ (baton|all)\  ]]; then
   ln -sfn release/baton build/baton
   echo "built build/baton"
 fi

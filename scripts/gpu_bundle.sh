@@ -75,13 +75,11 @@ for library in $needed; do
 done
 mkdir -p "$(dirname "$out")"
 tar -C "$stage" --sort=name --owner=0 --group=0 --mtime=@0 -cf - gpu_bundle |
-  xz -T1 -6 >"$stage/archive"
-bytes="$(stat -c %s "$stage/archive")"
+  xz -T1 -6 >"$out.part"
+bytes="$(stat -c %s "$out.part")"
 if [[ $bytes -gt $((max_mib << 20)) ]]; then
   fail "the archive would have $bytes bytes, $max_mib MiB may travel"
 fi
-# Under its name only when it is whole.
-cp "$stage/archive" "$out.part"
-mv "$out.part" "$out"
+mv "$out.part" "$out"  # only when it is whole
 versions="$(readelf -V "$root/bin/baton_gpu_check" | grep -o 'GLIBC_2\.[0-9]*' | sort -uV)"
 echo "wrote $out, $bytes bytes; it needs ${versions##*$'\n'} or newer"

@@ -76,8 +76,8 @@ TEST_F(CudaDeviceTest, AGpuThatFailsIsNoMissingOne) {
   machine_.count_error = cudaErrorInitializationError;
   ExpectRefused(absl::StatusCode::kInternal, "cudaGetDeviceCount: another error, what it means");
   machine_.count_error = cudaSuccess;
-  machine_.set_device_error =
-      cudaErrorDevicesUnavailable;  // exclusive mode, held by another process
+  // Exclusive mode, and another process has it.
+  machine_.set_device_error = cudaErrorDevicesUnavailable;
   ExpectRefused(absl::StatusCode::kInternal,
                 "cudaSetDevice: cudaErrorDevicesUnavailable, what it means");
   machine_.set_device_error = cudaSuccess;

@@ -65,16 +65,15 @@ absl::StatusOr<std::unique_ptr<CudaDevice>> CudaDevice::Open(int ordinal, CodeCh
   if (driver_version == 0) return FailedPrecondition("no GPU can be used: there is no CUDA driver");
   int count = 0;
   const cudaError_t counted = cudaGetDeviceCount(&count);
+  const absl::Status asked = FromCuda("cudaGetDeviceCount", counted);
   if (counted == cudaErrorInsufficientDriver) {
-    (void)cudaGetLastError();
     return FailedPrecondition("no GPU can be used: the driver is for {}, older than {}",
                               CudaVersionText(driver_version), CudaVersionText(kOldestCuda));
   }
   if (counted == cudaErrorNoDevice) {
-    (void)cudaGetLastError();
     return FailedPrecondition("no GPU can be used: {}", cudaGetErrorString(counted));
   }
-  BATON_RETURN_IF_ERROR(FromCuda("cudaGetDeviceCount", counted));
+  BATON_RETURN_IF_ERROR(asked);
   if (ordinal >= count) return FailedPrecondition("GPU {}: there are {}", ordinal, count);
   cudaDeviceProp properties;
   BATON_RETURN_IF_ERROR(
@@ -304,15 +303,11 @@ absl::Status CudaDevice::BeginRecording() {
 absl::StatusOr<void*> CudaDevice::EndRecording() {
   cudaGraph_t recorded = nullptr;
   const cudaError_t ended = cudaStreamEndCapture(StreamOf(stream_), &recorded);
-  if (ended != cudaSuccess) {
-    return FromCuda("cudaStreamEndCapture", ended);
-  }
+  if (ended != cudaSuccess) return FromCuda("cudaStreamEndCapture", ended);
   cudaGraphExec_t graph = nullptr;
   const cudaError_t made = cudaGraphInstantiate(&graph, recorded, 0);
   (void)cudaGraphDestroy(recorded);
-  if (made != cudaSuccess) {
-    return FromCuda("cudaGraphInstantiate", made);
-  }
+  if (made != cudaSuccess) return FromCuda("cudaGraphInstantiate", made);
   // Or the first launch would do it.
   if (const cudaError_t error = cudaGraphUpload(graph, StreamOf(stream_)); error != cudaSuccess) {
     (void)cudaGraphExecDestroy(graph);
