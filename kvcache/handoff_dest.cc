@@ -250,6 +250,11 @@ void HandoffDest::OnReceiveProgress(uint32_t num_slices, bool complete, int64_t 
   Dispatch(complete_ && seal_ ? Event::kAllIn : Event::kProgress, now_us, actions);
 }
 
+void HandoffDest::OnQueueProgress(int64_t last_us) {
+  if (gap_at_us_ == INT64_MAX) return;
+  gap_at_us_ = std::max(gap_at_us_, last_us + spec_.timers.frame_gap_us);
+}
+
 void HandoffDest::OnBadSlice(SliceId slice, std::string_view reason, int64_t now_us,
                              HandoffActions* actions) {
   if (!IsOpen() || complete_) return;

@@ -80,6 +80,8 @@ class HandoffDest {
   // The transport verified `num_slices` slices so far; `complete` = all of them.
   void OnReceiveProgress(uint32_t num_slices, bool complete, int64_t now_us,
                          HandoffActions* actions);
+  // Slices that P queued before some of ours arrived until `last_us`: so long, no silence counts.
+  void OnQueueProgress(int64_t last_us);
   // A slice arrived damaged, stale, or is known to be missing.
   void OnBadSlice(SliceId slice, std::string_view reason, int64_t now_us, HandoffActions* actions);
   // The transport touches the blocks no more.
@@ -98,6 +100,13 @@ class HandoffDest {
   // Blocks that cross.
   uint32_t num_blocks() const { return static_cast<uint32_t>(spec_.generations.size()); }
   uint64_t expected_bytes() const;
+  // Slices that did not arrive yet.
+  uint64_t num_outstanding() const {
+    return uint64_t{num_blocks()} * spec_.num_layers - num_slices_;
+  }
+  uint32_t num_slices() const { return num_slices_; }
+  // When slices count as missing; INT64_MAX = not before they are sealed, nor when all are here.
+  int64_t gap_at_us() const { return gap_at_us_; }
   // P's seal, once it arrived and was accepted.
   const std::optional<Seal>& seal() const { return seal_; }
   // When the first and the last slice arrived; 0 = not yet.

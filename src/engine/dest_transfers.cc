@@ -89,6 +89,7 @@ void DestTransferSet::OnMessage(Incarnation peer, const HandoffMessage& message,
   const DestState before = transfer->machine.state();
   actions_.clear();
   transfer->machine.OnMessage(message, now_us, &actions_);
+  if (std::holds_alternative<Seal>(message)) BeginWait(transfer);
   Perform(transfer, before, now_us);
   EraseFinished();
 }
@@ -97,9 +98,33 @@ void DestTransferSet::OnReceiveProgress(const ReceiveProgress& progress, int64_t
   DestTransfer* const transfer = Find(progress.transfer);
   if (transfer == nullptr) return;
   const DestState before = transfer->machine.state();
+  const uint32_t num_before = transfer->machine.num_slices();
   actions_.clear();
   transfer->machine.OnReceiveProgress(progress.num_slices, progress.complete, now_us, &actions_);
+  if (const uint32_t num_new = transfer->machine.num_slices() - num_before; num_new > 0) {
+    Delivery& delivery = delivered_[transfer->peer];
+    delivery.num_slices += num_new;
+    delivery.last_us = now_us;
+  }
   Perform(transfer, before, now_us);
+}
+
+void DestTransferSet::BeginWait(DestTransfer* transfer) {
+  if (transfer->machine.gap_at_us() == INT64_MAX) return;  // it waits for no slice
+  transfer->queue_end = delivered_[transfer->peer].num_slices;
+  for (const auto& [id, other] : transfers_) {
+    const DestState state = other->machine.state();
+    const bool is_coming = state == DestState::kReserved || state == DestState::kReceiving;
+    if (is_coming && other->peer == transfer->peer) {
+      transfer->queue_end += other->machine.num_outstanding();
+    }
+  }
+}
+
+void DestTransferSet::WaitForQueue(DestTransfer* transfer) {
+  const auto delivery = delivered_.find(transfer->peer);
+  if (delivery == delivered_.end() || delivery->second.num_slices >= transfer->queue_end) return;
+  transfer->machine.OnQueueProgress(delivery->second.last_us);
 }
 
 void DestTransferSet::OnBadSlice(const BadSlice& slice, int64_t now_us) {
@@ -125,6 +150,7 @@ void DestTransferSet::OnReceiveClosed(TransferId id, int64_t now_us) {
 }
 
 void DestTransferSet::OnPeerDown(Incarnation peer, std::string_view reason, int64_t now_us) {
+  delivered_.erase(peer);
   for (auto& [id, transfer] : transfers_) {
     if (transfer->peer != peer) continue;
     const DestState before = transfer->machine.state();
@@ -154,9 +180,12 @@ void DestTransferSet::Tick(int64_t now_us) {
   for (auto& [id, transfer] : transfers_) {
     const DestState before = transfer->machine.state();
     actions_.clear();
+    if (now_us >= transfer->machine.gap_at_us()) WaitForQueue(transfer.get());
+    const bool is_silent = now_us >= transfer->machine.gap_at_us();
     if (now_us >= transfer->machine.NextDeadlineUs()) {
       transfer->machine.OnTick(now_us, &actions_);
     }
+    if (is_silent) BeginWait(transfer.get());
     Perform(transfer.get(), before, now_us);
   }
   EraseFinished();

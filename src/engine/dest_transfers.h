@@ -40,6 +40,9 @@ struct DestTransfer {
   bool holds_requests = true;       // one request reference of each block
   bool is_bound = false;            // holds nothing, answers repeated messages
   bool is_pinned = false;           // one transfer reference of each block that crosses
+  // How many slices the peer will have delivered when all that it had queued before this one's last
+  // (re)send are here.
+  uint64_t queue_end = 0;
 
   // The blocks that cross.
   std::span<const BlockHandle> crossing() const {
@@ -94,11 +97,22 @@ class DestTransferSet {
   }
 
  private:
+  // What one peer has delivered.
+  struct Delivery {
+    uint64_t num_slices = 0;
+    int64_t last_us = 0;
+  };
+
   DestTransfer* Find(TransferId transfer);
   DestTransfer* Find(const TransferKey& key);
   // Carries out `actions_` and tells the owner of a new state.
   void Perform(DestTransfer* transfer, DestState before, int64_t now_us);
   void PerformOne(DestTransfer* transfer, HandoffAction action, int64_t now_us);
+  // A connection carries slices in order, and messages before them: a Seal may come long before the
+  // last slice, behind those of other transfers. Their arrival is no silence, up to what was open
+  // when this one was sealed, or asked for again.
+  void BeginWait(DestTransfer* transfer);
+  void WaitForQueue(DestTransfer* transfer);
   void OpenReceive(DestTransfer* transfer, int64_t now_us);
   void Unpin(DestTransfer* transfer);
   void Release(DestTransfer* transfer);
@@ -116,6 +130,7 @@ class DestTransferSet {
   // Ordered: what a tick does follows from its input, not from where memory lies.
   absl::btree_map<TransferId, std::unique_ptr<DestTransfer>> transfers_;
   absl::flat_hash_map<RequestKey, TransferId> by_request_;
+  absl::flat_hash_map<Incarnation, Delivery> delivered_;  // of peers that are connected
   uint64_t next_transfer_ = 1;
   uint32_t num_bound_ = 0;
   bool any_finished_ = false;

@@ -219,8 +219,10 @@ void EngineCore::TakeGrants() {
     if (message == nullptr || message->message == nullptr) continue;
     const auto* const grant = std::get_if<Grant>(message->message.get());
     if (grant == nullptr) continue;
-    sources_.OnGrantInStep(message->peer, *grant, parts_.clock->NowUs());
-    message->message.reset();
+    // One whose request is not here may stand behind it in the queue: both wait for the step's end.
+    if (sources_.OnGrantInStep(message->peer, *grant, parts_.clock->NowUs())) {
+      message->message.reset();
+    }
   }
 }
 

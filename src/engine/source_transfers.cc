@@ -149,12 +149,13 @@ void SourceTransferSet::SealLayers(SourceTransfer* transfer, const SliceRange& s
   Perform(transfer, now_us);
 }
 
-void SourceTransferSet::OnGrantInStep(Incarnation peer, const Grant& grant, int64_t now_us) {
+bool SourceTransferSet::OnGrantInStep(Incarnation peer, const Grant& grant, int64_t now_us) {
   SourceTransfer* const transfer = Find({grant.key.uid, grant.key.attempt});
-  if (transfer == nullptr || transfer->peer != peer) return OnMessage(peer, grant, now_us);
+  if (transfer == nullptr || transfer->peer != peer) return false;
   actions_.clear();
   GiveGrant(transfer, grant, now_us);
   Perform(transfer, now_us);
+  return true;
 }
 
 void SourceTransferSet::FinishStep(int64_t now_us) {

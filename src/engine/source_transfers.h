@@ -81,8 +81,9 @@ class SourceTransferSet {
                    int64_t now_us);
   // Those slices (all hashed) may cross now.
   void SealLayers(SourceTransfer* transfer, const SliceRange& slices, int64_t now_us);
-  // A grant that arrived while layers are computed.
-  void OnGrantInStep(Incarnation peer, const Grant& grant, int64_t now_us);
+  // A grant that arrived while layers are computed. False: nothing here waits for it, maybe not
+  // yet.
+  bool OnGrantInStep(Incarnation peer, const Grant& grant, int64_t now_us);
   // After the step: does what had to wait.
   void FinishStep(int64_t now_us);
 

@@ -379,5 +379,37 @@ TEST(EngineHandoffTest, TwoHundredRequestsThroughTinyPoolsUnderFaults) {
   EXPECT_GT(num_finished, 60u);
 }
 
+// A slow connection delivers what was queued before, for longer than a silent one is waited for.
+TEST(EngineHandoffTest, SlicesBehindOthersInTheQueueAreNotMissing) {
+  HandWorkerOptions lossy = kPrefill;
+  lossy.faults.drop_slice = 1;
+  Pair pair(lossy);
+  const RequestSpec ahead = ToyRequest(1, 180, 4);
+  const RequestSpec queued = ToyRequest(2, 8, 4);
+  pair.Start(ahead);
+  pair.Start(queued);
+  uint32_t num_arrived = 0;
+  const auto run_for = [&](int64_t ms, bool arrives) {
+    for (int64_t done = 0; done < ms; done += 200) {
+      // Transfer ids ascend from 1.
+      if (arrives) pair.d->Post(ReceiveProgress{TransferId(1), ++num_arrived, false});
+      for (HandWorker* worker : {pair.p, pair.d}) {
+        worker->Post(RenewSession{SessionId(1), 10'000'000});
+      }
+      pair.rig.clock().AdvanceMs(199);
+      pair.rig.Round();
+    }
+  };
+  run_for(40'000, /*arrives=*/true);
+  EXPECT_FALSE(pair.d->recorder().Of(queued.key).ended())
+      << pair.d->recorder().Of(queued.key).status;
+  run_for(30'000, /*arrives=*/false);
+  for (const RequestSpec& spec : {ahead, queued}) {
+    EXPECT_EQ(pair.d->recorder().Of(spec.key).last(), RequestState::kFailed);
+  }
+  for (int i = 0; i < 100; ++i) pair.rig.RunFor(200);
+  pair.ExpectFree();
+}
+
 }  // namespace
 }  // namespace baton

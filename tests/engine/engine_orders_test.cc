@@ -1,7 +1,12 @@
 // Orders that no honest router gives and messages that no honest decode worker sends: whatever
 // comes, the worker goes on, what runs of others runs on, and in the end nothing is held.
+#include <functional>
+#include <utility>
+
 #include "gtest/gtest.h"
 
+#include "kvcache/grant_park.h"
+#include "src/device/step_stage.h"
 #include "tests/engine/hand_rig.h"
 
 namespace baton {
@@ -199,6 +204,40 @@ TEST(EngineOrdersTest, AParkedGrantIsItsSendersAlone) {
   cluster.p->Cancel(spec.key);
   ASSERT_TRUE(cluster.rig.RunUntilQuiet());
   cluster.ExpectFree();
+}
+
+// Does something once, in the middle of a forward pass.
+class OnceInStep final : public StageSink {
+ public:
+  void Begin(StepStage stage) override {
+    if (stage == StepStage::kForward && what) std::exchange(what, nullptr)();
+  }
+  void End() override {}
+  std::function<void()> what;
+};
+
+// Of several routers, more than may be parked: each behind its request, so none is a stranger's.
+TEST(EngineOrdersTest, AllGrantsOfOneStepFindTheirRequests) {
+  constexpr uint64_t kNumRequests = GrantPark::kCapacity + 36;
+  OnceInStep in_step;
+  HandRig rig;
+  HandWorker* const p = rig.Add({.role = SchedulerRole::kPrefill, .stages = &in_step});
+  HandWorker* const d = rig.Add({.role = SchedulerRole::kDecode});
+  const RequestSpec first = ToyRequest(1, 40, 4);
+  const auto number = [](uint64_t i) { return ToyRequest(100 + i, 4, 4); };
+  in_step.what = [&] {
+    for (uint64_t i = 0; i < kNumRequests; ++i) {
+      p->Start(ForPeer(number(i), RequestKind::kSource, *d));
+      p->Post(FromPeer(*d, GrantOf(*d, number(i), 100 + i)));
+    }
+  };
+  p->Start(ForPeer(first, RequestKind::kSource, *d));
+  ASSERT_TRUE(rig.RunUntilQuiet());
+  for (uint64_t i = 0; i < kNumRequests; ++i) {
+    EXPECT_TRUE(p->recorder().Of(number(i).key).Reached(RequestState::kGranted)) << i;
+  }
+  p->Cancel(first.key);
+  ASSERT_TRUE(rig.RunUntilQuiet());
 }
 
 // As many Retargets in one turn as there may be sends that close: the next attempt begins anew, and

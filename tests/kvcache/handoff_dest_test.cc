@@ -130,6 +130,25 @@ TEST_F(DestTest, TheSealMayComeFirst) {
               ElementsAre(Kind::kLabelReceiving, Kind::kSendMessage, Kind::kCloseReceive));
 }
 
+TEST_F(DestTest, WhatStandsBeforeItInTheQueueIsNoSilence) {
+  EXPECT_EQ(dest_.num_outstanding(), kSlices);
+  dest_.OnQueueProgress(kNow);
+  EXPECT_EQ(dest_.gap_at_us(), INT64_MAX) << "not sealed";
+  SealNow(GoodSeal());
+  Progress(1);
+  EXPECT_EQ(dest_.num_outstanding(), kSlices - 1);
+  EXPECT_EQ(dest_.gap_at_us(), kNow + 2'000'000);
+  dest_.OnQueueProgress(kNow - 1);
+  EXPECT_EQ(dest_.gap_at_us(), kNow + 2'000'000) << "never earlier";
+  dest_.OnQueueProgress(kNow + 400'000);
+  EXPECT_TRUE(TickAt(kNow + 2'399'999).empty());
+  ASSERT_THAT(Kinds(TickAt(kNow + 2'400'000)), ElementsAre(Kind::kSendMessage));
+  EXPECT_TRUE(std::holds_alternative<Nack>(actions_[0].message));
+  Progress(kSlices);
+  dest_.OnQueueProgress(kNow + 9'000'000);
+  EXPECT_EQ(dest_.gap_at_us(), INT64_MAX) << "complete";
+}
+
 TEST_F(DestTest, ASealThatContradictsTheRequestEndsIt) {
   struct Case {
     const char* part;
