@@ -228,14 +228,17 @@ Status Supervisor::OnDeath(Slot& slot, int wait_status) {
   // It was asked to leave and has drained: no fault, however often it happens.
   const bool left = WIFEXITED(wait_status) && WEXITSTATUS(wait_status) == 0;
   const bool quick = !left && now_us - slot.started_us < kQuickDeathUs;
-  slot.num_quick_deaths = left ? 0 : quick ? slot.num_quick_deaths + 1 : 1;
+  slot.num_quick_deaths = quick ? slot.num_quick_deaths + 1 : 0;
   if (slot.num_quick_deaths >= kMaxQuickDeaths) {
     slot.given_up = true;
     PrintToStderr("{} ended with {}: given up after {} deaths in a row; see {}\n", slot.spec.name,
                   end, slot.num_quick_deaths, slot.spec.log_file);
-    const bool any_worker_left =
-        std::any_of(slots_.begin() + 1, slots_.end(), [](const Slot& s) { return !s.given_up; });
-    if (slot.spec.role == "router" || !any_worker_left) {
+    // Decode workers can compute prompts themselves; prefill workers alone answer nobody.
+    const bool can_serve = std::any_of(slots_.begin() + 1, slots_.end(), [](const Slot& s) {
+      const bool decodes = s.spec.role == "decode" || s.spec.num_reports > 1;
+      return decodes && !s.given_up;
+    });
+    if (slot.spec.role == "router" || !can_serve) {
       return Unavailable("{} keeps dying; see {}", slot.spec.name, slot.spec.log_file);
     }
     return OkStatus();

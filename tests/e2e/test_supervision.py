@@ -9,6 +9,7 @@ import signal
 import subprocess
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -75,6 +76,51 @@ def test_a_killed_process_is_started_again(cluster, role):
         return status == 200 and answer["timings"]["path"] == "disagg"
 
     wait_until(answers, 20, "requests are served by a pair")
+
+
+def decode_child(server, other_than=None):
+    """The pid of the decode worker of `server` as soon as it exists."""
+    children = Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children")
+    for pid in (int(word) for word in children.read_text().split()):
+        command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        if pid != other_than and b"decode" in command:
+            return pid
+    return None
+
+
+def test_five_quick_deaths_of_the_last_decode_worker_end_the_server():
+    with Server(*pool_args(64)) as server:
+        victim = decode_child(server)
+        # A death after a long life is no quick one (10 s; the process is older than its report).
+        time.sleep(10.5)
+
+        def kill():
+            """Kills the decode worker; what lives then, or None once the server has ended."""
+            dead = victim
+            os.kill(dead, signal.SIGKILL)
+
+            def new():
+                return server.process.poll() is not None or decode_child(server, other_than=dead)
+
+            pid = wait_until(new, 30, "the next life of the decode worker")
+            return None if pid is True else pid
+
+        for _ in range(5):
+            victim = kill()
+            assert victim is not None
+
+        def answers():
+            body = {"prompt": "Hi", "max_tokens": 3}
+            return server.post("/v1/completions", body)[0] == 200
+
+        wait_until(answers, 60, "requests are answered after one death and four quick ones")
+        # The first of these is a slow one where the server needs long to answer.
+        for _ in range(6):
+            victim = kill()
+            if victim is None:
+                break
+        assert server.process.wait(timeout=30) == 1
+        assert "decode-0 keeps dying" in server.log_since(0)
 
 
 def test_a_process_whose_files_are_gone_is_started_again(cluster):
