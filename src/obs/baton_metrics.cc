@@ -142,9 +142,13 @@ void RegisterWorkerMetrics(MetricsRegistry* registry, BatonMetrics* metrics) {
         kStageBounds, {{"phase", std::string(kStepPhaseNames[i])}});
   }
   metrics->mbu_ratio = registry->AddGauge(
-      {"baton_mbu_ratio", "Memory bandwidth used by steps, of the measured maximum."});
+      {"baton_mbu_ratio",
+       "Memory bandwidth of the latest steps of decode alone, of the measured maximum; "
+       "0 when there was none for 10 s."});
   metrics->mfu_ratio =
-      registry->AddGauge({"baton_mfu_ratio", "Arithmetic used by steps, of the measured maximum."});
+      registry->AddGauge({"baton_mfu_ratio",
+                          "Arithmetic of the latest steps of prefill alone, of the measured "
+                          "maximum; 0 when there was none for 10 s."});
 }
 
 void RegisterRecoveryMetrics(MetricsRegistry* registry, BatonMetrics* metrics) {

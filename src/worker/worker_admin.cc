@@ -18,6 +18,11 @@ constexpr int64_t kLiveLimitUs = 10'000'000;
 // would show 0 between the requests of a light load.
 constexpr int64_t kUseIsOverUs = 10'000'000;
 
+// Places in kStepPhaseNames.
+constexpr size_t kPrefillOnly = 0;
+constexpr size_t kDecodeOnly = 1;
+constexpr size_t kMixed = 2;
+
 // The engine's block states in the order of kKvBlockStates.
 constexpr std::array<BlockState, kKvBlockStates.size()> kStates = {
     BlockState::kFree,      BlockState::kCached,   BlockState::kComputing,
@@ -169,18 +174,22 @@ void WorkerAdmin::OnVerified(const RequestStatus& status) {
 }
 
 void WorkerAdmin::OnStep(const StepShape& shape, int64_t elapsed_us) {
-  const size_t phase = shape.decode_rows == 0 ? 0 : shape.prefill_tokens == 0 ? 1 : 2;
+  const size_t phase = shape.decode_rows == 0      ? kPrefillOnly
+                       : shape.prefill_tokens == 0 ? kDecodeOnly
+                                                   : kMixed;
   metrics_.step_seconds[phase]->Observe(static_cast<double>(elapsed_us) * 1e-6);
-  last_step_us_ = SystemClock().NowUs();
-  steps_.Add(shape, elapsed_us, last_step_us_);
+  const int64_t now_us = SystemClock().NowUs();
+  last_step_us_[phase] = now_us;
+  steps_.Add(shape, elapsed_us, now_us);
 }
 
 void WorkerAdmin::Refresh() {
   const EngineSnapshot now = config_.engine->Snapshot();
   const TransportStats transport = config_.transport->Stats();
   std::lock_guard<std::mutex> lock(refresh_mutex_);
-  metrics_.requests_running->Set(now.scheduler.num_running);
-  metrics_.requests_waiting->Set(now.scheduler.num_waiting + now.scheduler.num_prefilling);
+  metrics_.requests_running->Set(now.scheduler.num_running + now.scheduler.num_prefilling +
+                                 now.scheduler.num_prompt_done);
+  metrics_.requests_waiting->Set(now.scheduler.num_waiting);
   for (size_t i = 0; i < kStates.size(); ++i) {
     metrics_.kv_blocks[i]->Set(now.blocks.of(kStates[i]));
   }
@@ -202,10 +211,14 @@ void WorkerAdmin::Refresh() {
                                                now.blocks.total);
   }
   if (config_.read_bytes_per_s > 0) {
-    // The last steps' averages, until long after them.
-    const bool is_idle = SystemClock().NowUs() - last_step_us_ > kUseIsOverUs;
-    metrics_.mbu_ratio->Set(is_idle ? 0 : now.decode_bytes_per_s / config_.read_bytes_per_s);
-    metrics_.mfu_ratio->Set(is_idle ? 0 : now.prefill_flops_per_s / config_.flops_per_s);
+    // The averages of the last steps of the kind that moves them, until long after them.
+    const auto is_over = [&, now_us = SystemClock().NowUs()](size_t phase) {
+      return now_us - last_step_us_[phase] > kUseIsOverUs;
+    };
+    metrics_.mbu_ratio->Set(
+        is_over(kDecodeOnly) ? 0 : now.decode_bytes_per_s / config_.read_bytes_per_s);
+    metrics_.mfu_ratio->Set(is_over(kPrefillOnly) ? 0
+                                                  : now.prefill_flops_per_s / config_.flops_per_s);
   }
   // Slices that left while their step still computed are hidden behind it.
   if (now.exported_total > 0) {

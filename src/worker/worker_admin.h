@@ -78,7 +78,7 @@ class WorkerAdmin {
   BatonMetrics metrics_;
   SpanMetrics span_metrics_;
   StepTraces steps_;
-  std::atomic<int64_t> last_step_us_ = 0;  // written by the engine's thread
+  std::array<std::atomic<int64_t>, 3> last_step_us_ = {};  // by phase; the engine's thread writes
   Counter* tls_bytes_total_ = nullptr;
   // With CUDA IPC only.
   Counter* ipc_offers_total_ = nullptr;
