@@ -68,6 +68,8 @@ void RouterCore::OnToken(LeaseId lease, WorkerToken token, int64_t now_us) {
     return EndBad(*request, ErrorCode::kWorkerFailed);
   }
   if (token.index == 0) request->lifetime.Mark(RequestEvent::kFirstToken, now_us);
+  // Before the worker's own word of it, which comes behind the token, maybe the last one.
+  if (token.index == 1) request->lifetime.Mark(RequestEvent::kFirstStepEnded, now_us);
   request->moved_us = now_us;
   switch (request->merge.Add(std::move(token), now_us)) {
     case TokenMerge::Outcome::kAhead:

@@ -282,6 +282,7 @@ bool WorkerRegistry::Remove(LeaseId lease, int64_t now_us) {
   workers_.erase(removed);
   for (auto& [other, worker] : workers_) {
     worker.link_faults.erase(lease);
+    worker.link_speeds.erase(worker_id);
     std::erase_if(worker.not_paired,
                   [&](const UnpairedView& unpaired) { return unpaired.with == worker_id; });
   }

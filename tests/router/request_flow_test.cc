@@ -376,5 +376,21 @@ TEST(RequestFlowTest, StagesSumToTheWholeTime) {
   EXPECT_EQ(cluster.metrics.prompt_tokens_total->value(), 6u);
 }
 
+// The worker's word of its first step comes behind the token, which may end the request.
+TEST(RequestFlowTest, AnAnswerOfTwoTokensHasAFirstStep) {
+  FakeCluster cluster;
+  cluster.JoinPair();
+  const RequestUid uid = cluster.Submit(cluster.Request("prompt"));
+  cluster.State("decode-0", uid, WorkerRequestState::kReserved);
+  cluster.Text("prefill-0", uid, 0, "a");
+  cluster.State("decode-0", uid, WorkerRequestState::kVerified);
+  cluster.State("decode-0", uid, WorkerRequestState::kDecodeStarted);
+  cluster.now_us += 5'000;
+  cluster.Text("decode-0", uid, 1, "b", FinishReason::kLength);
+  ASSERT_TRUE(cluster.sink->result.has_value());
+  EXPECT_DOUBLE_EQ(cluster.sink->result->timings.first_step_ms, 5.0);
+  EXPECT_DOUBLE_EQ(cluster.sink->result->timings.decode_ms, 0.0);
+}
+
 }  // namespace
 }  // namespace baton
