@@ -389,6 +389,7 @@ void HttpConnection::Linger() {
   ErrorCode ignored;
   socket_.shutdown(asio::ip::tcp::socket::shutdown_send, ignored);
   ArmReadTimer(kLingerMs);
+  SetPatience(shared_->options.patience.first_ms);
   Read();
 }
 

@@ -238,6 +238,25 @@ TEST(HttpServerTest, AHalfRequestGivesWayToo) {
   EXPECT_EQ(header.ReceiveAll() + body.ReceiveAll(), "");
 }
 
+// And an answered connection whose client does not close its end.
+TEST(HttpServerTest, AnAnsweredConnectionGivesWayToo) {
+  HttpServerOptions options;
+  options.max_connections = 2;
+  options.patience = {.first_ms = 0, .next_ms = 3'600'000, .request_ms = 3'600'000};
+  const auto server = StartTestServer(EchoHandler, options, /*num_threads=*/1);
+  RawClient good(server->port());
+  good.Send("GET /g HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+  EXPECT_THAT(good.ReceiveAll(), StartsWith("HTTP/1.1 200 "));
+  RawClient bad(server->port());
+  bad.Send("nonsense\r\n\r\n");
+  EXPECT_THAT(bad.ReceiveAll(), StartsWith("HTTP/1.1 400 "));
+  for (int i = 0; i < 2; ++i) {
+    RawClient newcomer(server->port());
+    newcomer.Send("GET /n HTTP/1.1\r\nHost: a\r\n\r\n");
+    EXPECT_THAT(newcomer.ReceiveResponse(), StartsWith("HTTP/1.1 200 "));
+  }
+}
+
 TEST(HttpServerTest, ConnectionsLeaveOpenFilesToTheRest) {
   struct Case {
     uint64_t open_files_limit;
