@@ -6,7 +6,8 @@
 
 namespace baton {
 
-AnswerText::AnswerText(const AnswerPlan& plan, uint32_t num_choices) : choices_(num_choices) {
+AnswerText::AnswerText(const AnswerPlan& plan, uint32_t num_choices)
+    : tokenizer_(*plan.model->tokenizer), choices_(num_choices) {
   const uint32_t num_echoed = CountCodePoints(plan.echo_text);
   for (Choice& choice : choices_) {
     choice.num_code_points = num_echoed;
@@ -23,7 +24,10 @@ TokenText AnswerText::Push(const TokenOutput& token) {
   } else {
     text.content = token.text;
   }
-  choice.num_code_points += CountCodePoints(text.content);
+  // Not those of the content: a token's text may be held back for a stop text.
+  if (!tokenizer_.IsSpecial(token.token)) {
+    choice.num_code_points += CountCodePoints(tokenizer_.TokenBytes(token.token));
+  }
   return text;
 }
 

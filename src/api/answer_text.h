@@ -23,13 +23,13 @@ struct TokenText {
   std::string_view reasoning;
   std::string_view content;
   bool in_reasoning = false;  // the choice has not left its thoughts
-  uint32_t offset = 0;        // code points of the choice's content before this token
+  uint32_t offset = 0;        // code points of the tokens before this one, held back or not
 };
 
 // The texts of all choices of one request; see the file comment.
 class AnswerText {
  public:
-  // `num_choices`: computed ones.
+  // `num_choices`: computed ones. `plan`'s model outlives this.
   AnswerText(const AnswerPlan& plan, uint32_t num_choices);
 
   // Tokens of one choice in order. What was held back comes with the last one.
@@ -45,11 +45,12 @@ class AnswerText {
     std::optional<ReasoningSplitter> splitter;  // none: everything is content
     bool is_closed = false;                     // its thoughts have ended
     uint32_t num_reasoning_tokens = 0;
-    uint32_t num_code_points = 0;  // of its content, the echoed prompt's included
+    uint32_t num_code_points = 0;  // of its tokens, and of the prompt that is echoed
   };
 
   void Split(const TokenOutput& token, Choice* choice, TokenText* text);
 
+  const Tokenizer& tokenizer_;  // the plan's
   std::vector<Choice> choices_;
   AnswerParts parts_;  // what Push returned last
 };

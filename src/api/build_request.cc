@@ -69,15 +69,16 @@ bool CheckTokenIds(const ModelInfo& model, const std::vector<int64_t>& ids, std:
 }
 
 // The prompt's tokens, and its text where the answer repeats it.
-bool EncodePrompt(const ApiParams& params, const ModelInfo& model, BuiltRequest* built,
-                  RequestError* error) {
+bool EncodePrompt(const ApiParams& params, const Arrival& arrival, const ModelInfo& model,
+                  BuiltRequest* built, RequestError* error) {
   std::vector<TokenId>* tokens = &built->request.prompt;
   AnswerPlan& plan = built->plan;
   if (plan.endpoint == Endpoint::kChat) {
-    std::string text;
-    if (!RenderMessages(model, params.messages, tokens, &text, error)) return false;
+    ChatPrompt prompt;
+    if (!RenderMessages(model, params.messages, arrival.wall_unix_ms, &prompt, error)) return false;
+    *tokens = std::move(prompt.tokens);
     plan.splits_reasoning = plan.splits_reasoning && TemplateThinks(model.chat_template->source());
-    plan.opens_reasoning = plan.splits_reasoning && PromptOpensReasoning(text);
+    plan.opens_reasoning = plan.splits_reasoning && PromptOpensReasoning(prompt.text);
     return true;
   }
   if (params.prompt.has_value()) {
@@ -240,8 +241,8 @@ bool BuildRequest(const ApiParams& params, const Arrival& arrival, const Submitt
   built->plan.model = model;
   built->request.model = model;
   return SetSampling(params, *model, built, error) && SetStops(params, &built->request, error) &&
-         EncodePrompt(params, *model, built, error) && SetLengths(params, *model, built, error) &&
-         CheckEcho(*built, error);
+         EncodePrompt(params, arrival, *model, built, error) &&
+         SetLengths(params, *model, built, error) && CheckEcho(*built, error);
 }
 
 bool IsUsableRequestId(std::string_view id) {
@@ -277,7 +278,7 @@ bool DetokenizeIds(const ModelInfo& model, const std::vector<int64_t>& ids, std:
 }
 
 bool RenderMessages(const ModelInfo& model, const std::vector<ChatMessage>& messages,
-                    std::vector<TokenId>* tokens, std::string* text, RequestError* error) {
+                    int64_t wall_unix_ms, ChatPrompt* prompt, RequestError* error) {
   if (model.chat_template == nullptr) {
     return Fail(error, ErrorCode::kUnsupported, "messages",
                 model.has_broken_template
@@ -291,17 +292,18 @@ bool RenderMessages(const ModelInfo& model, const std::vector<ChatMessage>& mess
     return Fail(error, ErrorCode::kInvalidValue, "messages",
                 fmt::format("at most {} bytes of text, these have {}", kMaxEncodeBytes, num_bytes));
   }
-  StatusOr<ChatPrompt> prompt = EncodeChat(*model.tokenizer, *model.chat_template, messages);
-  if (!prompt.ok()) {
+  const RenderOptions options{.now_unix_s = wall_unix_ms / 1000};
+  StatusOr<ChatPrompt> encoded =
+      EncodeChat(*model.tokenizer, *model.chat_template, messages, options);
+  if (!encoded.ok()) {
     // The library's limits; whatever else is wrong, the template says so.
-    const bool is_limit = absl::IsFailedPrecondition(prompt.status());
+    const bool is_limit = absl::IsFailedPrecondition(encoded.status());
     return Fail(error, ErrorCode::kInvalidValue, "messages",
                 is_limit ? "a conversation that the model's chat template renders within a second "
                            "to a prompt of at most 4 MiB"
                          : "a conversation that the model's chat template accepts");
   }
-  if (tokens != nullptr) *tokens = std::move(prompt->tokens);
-  if (text != nullptr) *text = std::move(prompt->text);
+  *prompt = *std::move(encoded);
   return true;
 }
 

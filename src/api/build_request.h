@@ -16,6 +16,7 @@
 #include "src/router/generate_request.h"
 #include "src/router/request_error.h"
 #include "src/router/submit.h"
+#include "src/text/chat_encoder.h"
 #include "src/text/tokenizer.h"
 
 namespace baton {
@@ -98,8 +99,9 @@ bool TokenizeText(const ModelInfo& model, const TextField& field, const EncodeOp
                   std::vector<TokenId>* tokens, RequestError* error);
 bool DetokenizeIds(const ModelInfo& model, const std::vector<int64_t>& ids, std::string_view field,
                    std::string* text, RequestError* error);
+// `wall_unix_ms`: the time that templates which print the date are told.
 bool RenderMessages(const ModelInfo& model, const std::vector<ChatMessage>& messages,
-                    std::vector<TokenId>* tokens, std::string* text, RequestError* error);
+                    int64_t wall_unix_ms, ChatPrompt* prompt, RequestError* error);
 
 }  // namespace baton
 

@@ -103,7 +103,9 @@ async function ask(text) {
     add(error.name === "AbortError" ? "stats" : "error",
         error.name === "AbortError" ? "stopped" : error.message);
   } finally {
-    messages.push({ role: "assistant", content: answer.textContent });
+    // What failed before its answer is not sent again with the next question.
+    if (answer.textContent) messages.push({ role: "assistant", content: answer.textContent });
+    else messages.pop();
     running = null;
     button.textContent = "Send";
   }

@@ -8,6 +8,7 @@
 #include "src/api/grpc_calls.h"
 #include "src/api/grpc_stream_call.h"
 #include "src/api/schema.h"
+#include "src/base/clock.h"
 
 namespace baton {
 namespace {
@@ -118,13 +119,18 @@ class ModelServiceImpl final : public v1::ModelService::CallbackService {
   grpc::ServerUnaryReactor* ApplyTemplate(grpc::CallbackServerContext* context,
                                           const v1::ApplyTemplateRequest* request,
                                           v1::ApplyTemplateResponse* response) override {
-    return Run(context, *request, response,
-               [request, response](const ModelInfo& model, RequestError* error) {
-                 ApiParams params;
-                 return ReadProtoMessages(*request, &params, error) &&
-                        RenderMessages(model, params.messages, nullptr, response->mutable_prompt(),
-                                       error);
-               });
+    return Run(
+        context, *request, response,
+        [request, response](const ModelInfo& model, RequestError* error) {
+          ApiParams params;
+          ChatPrompt prompt;
+          if (!ReadProtoMessages(*request, &params, error) ||
+              !RenderMessages(model, params.messages, SystemClock().WallUnixMs(), &prompt, error)) {
+            return false;
+          }
+          response->set_prompt(std::move(prompt.text));
+          return true;
+        });
   }
 
  private:

@@ -380,14 +380,14 @@ void HttpApi::PostApplyTemplate(Exchange& exchange, const JsonValue& body) {
     return Refuse(exchange, FieldError(ErrorCode::kMissingField, "messages", kExpectedMessages));
   }
   ApiParams params;
-  std::string text;
+  ChatPrompt prompt;
   RequestError error;
   if (!ReadJsonMessages(*messages, &params, &error) ||
-      !RenderMessages(*model, params.messages, nullptr, &text, &error)) {
+      !RenderMessages(*model, params.messages, exchange.arrival.wall_unix_ms, &prompt, &error)) {
     return Refuse(exchange, error);
   }
   JsonWriter json;
-  json.BeginObject().Key("prompt").String(text).EndObject();
+  json.BeginObject().Key("prompt").String(prompt.text).EndObject();
   Send(exchange, json.Take(), kJsonType);
 }
 

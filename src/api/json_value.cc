@@ -1,5 +1,6 @@
 #include "src/api/json_value.h"
 
+#include <algorithm>
 #include <cmath>
 #include <memory>
 #include <optional>
@@ -57,16 +58,12 @@ class Builder final : public nlohmann::json_sax<nlohmann::json> {
 
   bool start_object(size_t /*size*/) override { return Open(JsonValue(JsonValue::Object())); }
   bool key(string_t& name) override {
-    JsonValue::Object& object = *open_.back()->AsObject();
-    // Quadratic in the members of one object, so their number is bounded.
-    if (object.size() >= kMaxMembers) return Refuse(ErrorCode::kTooDeep);
-    for (const JsonValue::Member& member : object) {
-      if (member.first == name) return Refuse(ErrorCode::kDuplicateKey);
-    }
-    object.emplace_back(std::move(name), JsonValue());
+    open_.back()->AsObject()->emplace_back(std::move(name), JsonValue());
     return true;
   }
-  bool end_object() override { return Close(); }
+  bool end_object() override {
+    return HasDuplicates(*open_.back()->AsObject()) ? Refuse(ErrorCode::kDuplicateKey) : Close();
+  }
   bool start_array(size_t /*size*/) override { return Open(JsonValue(JsonValue::Array())); }
   bool end_array() override { return Close(); }
 
@@ -77,12 +74,16 @@ class Builder final : public nlohmann::json_sax<nlohmann::json> {
   }
 
  private:
-  // logit_bias has at most 1024 entries; nothing else comes near.
-  static constexpr size_t kMaxMembers = 4096;
-
   bool Refuse(ErrorCode code) {
     if (!refusal_) refusal_ = code;
     return false;
+  }
+
+  bool HasDuplicates(const JsonValue::Object& object) {
+    names_.clear();
+    for (const JsonValue::Member& member : object) names_.push_back(member.first);
+    std::sort(names_.begin(), names_.end());
+    return std::adjacent_find(names_.begin(), names_.end()) != names_.end();
   }
 
   // Puts a value where the text has it and returns its place; null = too many values.
@@ -120,7 +121,8 @@ class Builder final : public nlohmann::json_sax<nlohmann::json> {
   }
 
   JsonValue* const root_;
-  std::vector<JsonValue*> open_;  // containers around the current position, outermost first
+  std::vector<JsonValue*> open_;         // containers around the current position, outermost first
+  std::vector<std::string_view> names_;  // of the object that closes
   size_t num_values_ = 0;
   std::optional<ErrorCode> refusal_;
   std::string reason_;

@@ -88,14 +88,9 @@ JsonWriter& JsonWriter::Key(std::string_view name) {
 JsonWriter& JsonWriter::String(std::string_view value) {
   Comma();
   text_.push_back('"');
-  while (!value.empty()) {
-    const size_t valid = ValidUtf8Prefix(value);
-    for (const char c : value.substr(0, valid)) AppendEscaped(c, &text_);
-    value.remove_prefix(valid);
-    if (value.empty()) break;
-    text_.append("\xef\xbf\xbd");
-    value.remove_prefix(1);
-  }
+  std::string mended;
+  if (ValidUtf8Prefix(value) != value.size()) value = mended = LossyUtf8(value);
+  for (const char c : value) AppendEscaped(c, &text_);
   text_.push_back('"');
   return *this;
 }

@@ -11,15 +11,6 @@
 namespace baton {
 namespace {
 
-// A proto string must be UTF-8, and a token may end in half a character.
-std::string Printable(std::string_view bytes) {
-  std::string text;
-  Utf8Stream stream;
-  stream.Push(bytes, &text);
-  stream.Finish(&text);
-  return text;
-}
-
 template <typename Message>
 void FillHead(const AnswerPlan& plan, std::string_view object, Message* out) {
   out->set_id(plan.id);
@@ -33,7 +24,8 @@ void FillHead(const AnswerPlan& plan, std::string_view object, Message* out) {
 template <typename Message>
 void FillToken(const AnswerPlan& plan, TokenId token, float logprob, Message* out) {
   const std::string_view bytes = plan.model->tokenizer->TokenBytes(token);
-  out->set_token(Printable(bytes));
+  // A proto string must be UTF-8, and a token may end in half a character.
+  out->set_token(LossyUtf8(bytes));
   out->set_logprob(logprob);
   out->set_bytes(bytes.data(), bytes.size());
 }
@@ -49,7 +41,7 @@ void AddChatToken(const AnswerPlan& plan, TokenId token, float logprob,
 
 void AddCompletionToken(const AnswerPlan& plan, const CollectedToken& token,
                         v1::CompletionLogprobs* out) {
-  out->add_tokens(Printable(plan.model->tokenizer->TokenBytes(token.token)));
+  out->add_tokens(LossyUtf8(plan.model->tokenizer->TokenBytes(token.token)));
   out->add_token_logprobs(token.logprob);
   out->add_text_offset(token.text_offset);
   v1::TopLogprobs* top = out->add_top_logprobs();

@@ -30,7 +30,7 @@ Status CheckChats(const TokenizerSpec& spec, const Tokenizer& tokenizer) {
   if (spec.chat_template.empty()) return NotFound("the model has no chat template");
   BATON_ASSIGN_OR_RETURN(const ChatTemplate chats, ChatTemplate::CreateFor(spec, tokenizer));
   const ChatMessage hello{.role = "user", .content = "Hello"};
-  return chats.Render(std::span(&hello, 1)).status();
+  return chats.Render(std::span(&hello, 1), {.now_unix_s = 0}).status();
 }
 
 // What the model reader cannot know: whether the text library can build the tokenizer, and routers

@@ -71,6 +71,8 @@ StatusOr<ChatTemplate> ChatTemplate::Create(std::string source, std::string_view
   AppendJsonString(bos_token, &fixed);
   fixed += ",\"eos_token\":";
   AppendJsonString(eos_token, &fixed);
+  // Templates are written for Hugging Face's apply_chat_template, which always passes these.
+  fixed += ",\"tools\":null,\"documents\":null";
   return chat_template;
 }
 

@@ -91,4 +91,12 @@ void Utf8Stream::Start(uint8_t byte, std::string* out) {
   next_max_ = lead.next_max;
 }
 
+std::string LossyUtf8(std::string_view bytes) {
+  std::string text;
+  Utf8Stream stream;
+  stream.Push(bytes, &text);
+  stream.Finish(&text);
+  return text;
+}
+
 }  // namespace baton

@@ -44,6 +44,9 @@ class Utf8Stream {
   uint8_t next_max_ = 0xbf;
 };
 
+// All of `bytes` by Utf8Stream: valid UTF-8.
+std::string LossyUtf8(std::string_view bytes);
+
 }  // namespace baton
 
 #endif  // BATON_TEXT_UTF8_H_

@@ -249,7 +249,7 @@ TEST_F(CompletionTest, StreamedLogprobsOfTwoChoices) {
       Post(kCompletionPath, R"({"prompt":"x","logprobs":1,"n":2,"stream":true})");
   const auto events = Events(responder->body);
   ASSERT_EQ(events.size(), 9u) << "six tokens, two ends, [DONE]";
-  const std::vector<std::string> offsets = {"0", "0", "0", "0", "1", "1"};
+  const std::vector<std::string> offsets = {"0", "0", "1", "1", "2", "2"};
   std::vector<std::string> tokens;
   for (const std::string& event : events) {
     if (event.find("\"text_offset\"") != std::string::npos) tokens.push_back(event);

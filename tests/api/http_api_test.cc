@@ -1,10 +1,12 @@
 // The HTTP endpoints: exact bodies, streams and errors.
 #include "src/api/http_api.h"
 
+#include <ctime>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 #include "src/base/version.h"
@@ -184,6 +186,56 @@ TEST_F(HttpApiTest, CompletionLogprobsEchoAndIds) {
   EXPECT_NE(events[1].find(R"("text":"a")"), std::string::npos);
   EXPECT_NE(events[3].find(R"("text":"","logprobs":null,"finish_reason":"stop")"),
             std::string::npos);
+}
+
+// A token's text may be held back for a stop text, and a character may be of several tokens.
+TEST_F(HttpApiTest, TextOffsetsAreThePlacesOfTheTokens) {
+  submitter_.answer = [](const GenerateRequest&, ResponseSink& sink) {
+    static const std::vector<TokenLogprob> kNone;
+    const std::string_view tokens = "ab\xc3\xa9z";
+    for (uint32_t i = 0; i < tokens.size(); ++i) {
+      TokenOutput token;
+      token.index = i;
+      token.token = static_cast<unsigned char>(tokens[i]);
+      token.top_logprobs = &kNone;
+      token.is_last = i + 1 == tokens.size();
+      if (token.is_last) {
+        token.text = tokens;
+        token.finish = FinishReason::kLength;
+      }
+      sink.OnToken(token);
+    }
+    sink.OnFinished(TestResult(1, 5));
+  };
+  const auto responder = Post(kCompletionPath, R"({"prompt":"x","logprobs":0})");
+  EXPECT_NE(responder->body.find(R"("text_offset":[0,1,2,3,3])"), std::string::npos)
+      << responder->body;
+}
+
+// Templates that print the date are told the time of the request, those that look for tools that
+// there are none.
+TEST_F(HttpApiTest, TemplatesAreToldWhatHuggingFaceTellsThem) {
+  auto model = std::make_shared<ModelInfo>(*TestModel());
+  model->chat_template = std::make_shared<const ChatTemplate>(
+      ChatTemplate::Create("{{ strftime_now('%Y') }}{% if tools is not none %}tools{% endif %}"
+                           "{{ messages[0].content }}",
+                           "", "<eos>")
+          .value());
+  submitter_.models = {model};
+  AnswerWith("a");
+  const auto year_of = [](std::time_t now) {
+    std::tm utc{};
+    gmtime_r(&now, &utc);
+    return std::to_string(utc.tm_year + 1900);
+  };
+  const std::string before = year_of(std::time(nullptr));
+  EXPECT_EQ(Post(kChatPath, kHello + "}")->status, 200);
+  const std::string applied = Post("/apply-template", kHello + "}")->body;
+  const std::string after = year_of(std::time(nullptr));
+  EXPECT_THAT(submitter_.WaitSubmitted(0).request.prompt,
+              testing::AnyOf(BytesOf(before + "hello"), BytesOf(after + "hello")));
+  EXPECT_THAT(applied, testing::AnyOf(R"({"prompt":")" + before + R"(hello"})",
+                                      R"({"prompt":")" + after + R"(hello"})"));
 }
 
 // OpenAI's legacy rule: up to one alternative more than asked for.

@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "fmt/format.h"
 #include "gtest/gtest.h"
 
 #include "src/api/json_writer.h"
@@ -136,6 +137,18 @@ TEST(JsonValueTest, RefusesDuplicateKeysAtAnyDepth) {
   }
 }
 
+// A member among very many is looked at once or twice, not once for each other.
+TEST(JsonValueTest, ManyMembersAreReadAndTheirDuplicatesRefused) {
+  std::string text = "{";
+  for (int i = 0; i < 200'000; ++i) text += fmt::format("\"key {}\":0,", i);
+  JsonValue value;
+  RequestError error;
+  EXPECT_TRUE(ParseJson(text + "\"last\":0}", &value, &error));
+  EXPECT_EQ(value.AsObject()->size(), 200'001u);
+  EXPECT_FALSE(ParseJson(text + "\"key 7\":0}", &value, &error));
+  EXPECT_EQ(error.code, ErrorCode::kDuplicateKey);
+}
+
 TEST(JsonValueTest, DepthAndSizeAreBounded) {
   JsonValue value;
   RequestError error;
@@ -173,8 +186,10 @@ TEST(JsonWriterTest, WritesWhatReadsBack) {
 
 TEST(JsonWriterTest, BrokenBytesStayJson) {
   JsonWriter json;
-  json.String("a\xff\xc3z\xed\xa0\x80");
-  EXPECT_EQ(json.text(), "\"a\xef\xbf\xbd\xef\xbf\xbdz\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\"");
+  json.String("a\xff\xc3z\xed\xa0\x80").String("\xf0\x9f");
+  EXPECT_EQ(json.text(),
+            "\"a\xef\xbf\xbd\xef\xbf\xbdz\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\",\"\xef\xbf\xbd\"")
+      << "one for the half of a character, as Python's and Rust's decoders have it";
 }
 
 }  // namespace
