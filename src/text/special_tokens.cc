@@ -14,8 +14,17 @@ bool StartsWith(std::string_view text, std::string_view prefix) {
 
 }  // namespace
 
-void SpecialTokens::Add(std::string_view text, TokenId id, bool user_defined) {
-  texts_.emplace_back(text);
+Status SpecialTokens::Add(std::string_view text, TokenId id, bool user_defined) {
+  if (!user_defined && text.size() > kMaxControlTokenBytes) {
+    return InvalidArgument("control token {} has {} bytes, more than {}", id, text.size(),
+                           kMaxControlTokenBytes);
+  }
+  num_text_bytes_ += text.size();
+  if (num_text_bytes_ > kMaxSpecialTextBytes) {
+    return InvalidArgument("the control and user-defined tokens have more than {} bytes",
+                           kMaxSpecialTextBytes);
+  }
+  texts_.push_back({std::string(text), user_defined});
   starts_any_[static_cast<uint8_t>(text.front())] = true;
   uint32_t node = 0;
   for (const char c : text) {
@@ -24,29 +33,34 @@ void SpecialTokens::Add(std::string_view text, TokenId id, bool user_defined) {
     uint32_t child = Step(node, byte);
     if (child == 0) {
       child = static_cast<uint32_t>(nodes_.size());
-      nodes_[node].next.emplace_back(byte, child);
-      nodes_.emplace_back();
+      nodes_.push_back({.next_sibling = nodes_[node].first_child, .byte = byte});
+      nodes_[node].first_child = child;
     }
     node = child;
   }
   nodes_[node].id = id;
   nodes_[node].user_defined = user_defined;
-  if (user_defined) return;
-  max_control_size_ = std::max(max_control_size_, text.size());
-  for (size_t i = 1; i < text.size(); ++i) control_tails_.emplace_back(text.substr(i));
+  if (!user_defined) max_control_size_ = std::max(max_control_size_, text.size());
+  return OkStatus();
 }
 
 void SpecialTokens::Seal() {
+  for (const Text& text : texts_) {
+    const std::string_view bytes = text.bytes;
+    for (size_t i = 1; !text.user_defined && i < bytes.size(); ++i) {
+      control_tails_.push_back(bytes.substr(i));
+    }
+  }
   std::sort(control_tails_.begin(), control_tails_.end());
   control_tails_.erase(std::unique(control_tails_.begin(), control_tails_.end()),
                        control_tails_.end());
+  control_tails_.shrink_to_fit();
 }
 
 uint32_t SpecialTokens::Step(uint32_t node, uint8_t byte) const {
-  for (const auto& [next_byte, child] : nodes_[node].next) {
-    if (next_byte == byte) return child;
-  }
-  return 0;
+  uint32_t child = nodes_[node].first_child;
+  while (child != 0 && nodes_[child].byte != byte) child = nodes_[child].next_sibling;
+  return child;
 }
 
 std::pair<size_t, TokenId> SpecialTokens::LongestAt(std::string_view text,
@@ -57,7 +71,9 @@ std::pair<size_t, TokenId> SpecialTokens::LongestAt(std::string_view text,
     node = Step(node, static_cast<uint8_t>(text[i]));
     if (node == 0) break;
     const Node& here = nodes_[node];
-    if (here.id && (here.user_defined || scope == SpecialScope::kAll)) longest = {i + 1, *here.id};
+    if (here.id != kNoToken && (here.user_defined || scope == SpecialScope::kAll)) {
+      longest = {i + 1, here.id};
+    }
   }
   return longest;
 }
@@ -77,7 +93,7 @@ bool SpecialTokens::ControlBeginsAt(std::string_view text) const {
   for (const char c : text) {
     node = Step(node, static_cast<uint8_t>(c));
     if (node == 0) return false;
-    if (nodes_[node].id && !nodes_[node].user_defined) return true;
+    if (nodes_[node].id != kNoToken && !nodes_[node].user_defined) return true;
   }
   return nodes_[node].leads_to_control;
 }
@@ -130,8 +146,8 @@ std::optional<SpecialMatch> SpecialTokens::FindNextGuarded(std::string_view text
 }
 
 bool SpecialTokens::IsFreeOf(std::string_view guard) const {
-  return std::all_of(texts_.begin(), texts_.end(), [guard](const std::string& text) {
-    return text.find(guard) == std::string::npos;
+  return std::all_of(texts_.begin(), texts_.end(), [guard](const Text& text) {
+    return text.bytes.find(guard) == std::string::npos;
   });
 }
 

@@ -11,9 +11,8 @@
 #include <string_view>
 #include <vector>
 
-#include "absl/container/inlined_vector.h"
-
 #include "src/base/ids.h"
+#include "src/base/status.h"
 
 namespace baton {
 
@@ -30,11 +29,24 @@ struct SpecialMatch {
   TokenId id = 0;
 };
 
+// Longest control or unknown token in bytes, and bytes of all tokens of a SpecialTokens: each takes
+// 16 bytes of memory, each of a control token 16 more and a place in a sorted list.
+inline constexpr size_t kMaxControlTokenBytes = 256;
+inline constexpr size_t kMaxSpecialTextBytes = size_t{4} << 20;
+
 // A trie of the special tokens' texts.
 class SpecialTokens {
  public:
+  SpecialTokens() = default;
+  // Moving keeps what control_tails_ points at, copying does not.
+  SpecialTokens(SpecialTokens&&) = default;
+  SpecialTokens& operator=(SpecialTokens&&) = default;
+  SpecialTokens(const SpecialTokens&) = delete;
+  SpecialTokens& operator=(const SpecialTokens&) = delete;
+
   // Adds a token before any lookup. `text` is not empty; `user_defined` = found in any text.
-  void Add(std::string_view text, TokenId id, bool user_defined);
+  // InvalidArgument: more bytes than the limits above.
+  Status Add(std::string_view text, TokenId id, bool user_defined);
   // To be called once, after the last Add.
   void Seal();
 
@@ -58,12 +70,22 @@ class SpecialTokens {
   bool IsFreeOf(std::string_view guard) const;
 
  private:
-  // One prefix of some token.
+  static constexpr TokenId kNoToken = -1;
+
+  // One prefix of some token: the byte that it adds to its parent's. Node 0 is nobody's child.
   struct Node {
-    absl::InlinedVector<std::pair<uint8_t, uint32_t>, 2> next;  // (byte, node)
-    std::optional<TokenId> id;                                  // a token ends here
+    uint32_t first_child = 0;
+    uint32_t next_sibling = 0;
+    TokenId id = kNoToken;  // the token that ends here
+    uint8_t byte = 0;
     bool user_defined = false;
     bool leads_to_control = false;  // a control or unknown token goes on from here
+  };
+  static_assert(sizeof(Node) == 16);
+
+  struct Text {
+    std::string bytes;
+    bool user_defined = false;
   };
 
   // The node after `byte`, or 0 (the root is nobody's child).
@@ -76,9 +98,10 @@ class SpecialTokens {
   bool CanCompleteControl(std::string_view text) const;
 
   std::vector<Node> nodes_{Node{}};
-  std::array<bool, 256> starts_any_{};      // [byte]: some token begins with it
-  std::vector<std::string> control_tails_;  // sorted: control texts without their first bytes
-  std::vector<std::string> texts_;
+  std::array<bool, 256> starts_any_{};  // [byte]: some token begins with it
+  std::vector<Text> texts_;
+  std::vector<std::string_view> control_tails_;  // sorted ends of control texts, in texts_
+  size_t num_text_bytes_ = 0;
   size_t max_control_size_ = 0;
 };
 

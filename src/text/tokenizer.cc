@@ -93,19 +93,19 @@ Status CheckTokens(const TokenizerSpec& spec) {
   return OkStatus();
 }
 
-// The type of each token. A user-defined token whose text ends a turn is a control token: some
-// converters mark it wrongly, and users could then end the model's turn.
+// The type of each token. One whose text ends a turn is a control token, as in llama.cpp: some
+// converters mark it wrongly, and then users could end the model's turn, or the model could not.
 StatusOr<std::vector<TokenType>> ReadTypes(const TokenizerSpec& spec) {
   std::vector<TokenType> types(spec.tokens.size(), TokenType::kNormal);
-  for (size_t id = 0; id < spec.token_types.size(); ++id) {
-    const int32_t type = spec.token_types[id];
+  for (size_t id = 0; id < types.size(); ++id) {
+    const int32_t type = spec.token_types.empty() ? 0 : spec.token_types[id];
     if (type < 0 || type > static_cast<int32_t>(TokenType::kByte)) {
       return InvalidArgument("tokenizer.ggml.token_type[{}] is {}, outside [0, 6]", id, type);
     }
     // 0 is "undefined": nothing is known against it.
     if (type != 0) types[id] = static_cast<TokenType>(type);
-    if (types[id] == TokenType::kUserDefined && IsEogText(spec.tokens[id])) {
-      BATON_LOG_WARN("token {} {} is marked user-defined; it is taken as a control token", id,
+    if (types[id] != TokenType::kControl && IsEogText(spec.tokens[id])) {
+      BATON_LOG_WARN("token {} {} is not marked as a control token; it is taken as one", id,
                      QuotedForMessage(spec.tokens[id]));
       types[id] = TokenType::kControl;
     }
@@ -171,7 +171,7 @@ Status Tokenizer::SetVocabulary(const TokenizerSpec& spec, std::span<const Token
     // What Encode looks for.
     const std::string literal = literals_in_plain_ ? WithPlainSpaces(token) : token;
     if (is_literal && !token.empty()) {
-      special_tokens_.Add(literal, static_cast<TokenId>(id), user_defined);
+      BATON_RETURN_IF_ERROR(special_tokens_.Add(literal, static_cast<TokenId>(id), user_defined));
     }
     if (is_literal) {
       AppendToken(user_defined && is_spm_ ? WithPlainSpaces(token) : token);

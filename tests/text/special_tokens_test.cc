@@ -20,7 +20,9 @@ struct Special {
 SpecialTokens Build(const std::vector<Special>& specials) {
   SpecialTokens tokens;
   for (size_t i = 0; i < specials.size(); ++i) {
-    tokens.Add(specials[i].text, static_cast<TokenId>(i), specials[i].user_defined);
+    const Status added =
+        tokens.Add(specials[i].text, static_cast<TokenId>(i), specials[i].user_defined);
+    EXPECT_TRUE(added.ok()) << added;
   }
   tokens.Seal();
   return tokens;

@@ -5,6 +5,7 @@
 #include <thread>
 #include <vector>
 
+#include "fmt/format.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -135,16 +136,23 @@ TEST(TokenizerTest, EndOfGenerationIsWhatEndsATurn) {
   const TokenId eom = AddToken(spec, "<m>", TokenType::kControl);
   const TokenId known = AddToken(spec, "<|eot_id|>", TokenType::kControl);
   const TokenId mistyped = AddToken(spec, "<|im_end|>", TokenType::kUserDefined);
-  AddToken(spec, "<end_of_turn>", TokenType::kNormal);
+  const TokenId normal = AddToken(spec, "<end_of_turn>", TokenType::kNormal);
   AddToken(spec, "<other>", TokenType::kControl);
   spec.eos_id = eos;
   spec.eot_id = eot;
   spec.eom_id = eom;
   const auto tokenizer = MakeTokenizer(spec);
   EXPECT_THAT(std::vector<TokenId>(tokenizer->eog_ids().begin(), tokenizer->eog_ids().end()),
-              ElementsAre(eos, eot, eom, known, mistyped));
-  EXPECT_TRUE(tokenizer->IsSpecial(mistyped));
-  EXPECT_NE(tokenizer->Encode("<|im_end|>").value(), std::vector<TokenId>{mistyped});
+              ElementsAre(eos, eot, eom, known, mistyped, normal));
+  for (const TokenId id : {mistyped, normal}) {
+    EXPECT_TRUE(tokenizer->IsSpecial(id));
+    const std::vector<TokenId> alone = {id};
+    const std::string& text = spec.tokens[static_cast<size_t>(id)];
+    EXPECT_NE(tokenizer->Encode(text).value(), alone);
+    EXPECT_EQ(tokenizer->Encode(text, {.parse_special = true}).value(), alone);
+  }
+  spec.token_types.clear();
+  EXPECT_TRUE(MakeTokenizer(spec)->IsEog(known)) << "types are optional";
 }
 
 TEST(TokenizerTest, HarmonyEndIsNotTheEnd) {
@@ -242,6 +250,13 @@ void LengthenTokens(TokenizerSpec& spec) {
   }
 }
 
+// 1025 user-defined tokens of 4096 bytes.
+void AddLongSpecials(TokenizerSpec& spec) {
+  for (int i = 0; i <= 1024; ++i) {
+    AddToken(spec, fmt::format("{:04096}", i), TokenType::kUserDefined);
+  }
+}
+
 TEST(TokenizerTest, BadSpecsGiveOneClearError) {
   const StatusCode kInvalid = StatusCode::kInvalidArgument;
   const StatusCode kMissing = StatusCode::kUnimplemented;
@@ -260,6 +275,9 @@ TEST(TokenizerTest, BadSpecsGiveOneClearError) {
       {"utf-8", [](auto& s) { s.tokens[256] = "\xff"; }, kInvalid, "tokens[256] is not UTF-8"},
       {"long", [](auto& s) { s.tokens[256].assign(5000, 'x'); }, kInvalid, "5000 bytes"},
       {"all long", [](auto& s) { LengthenTokens(s); }, kInvalid, "more than 67108864 bytes"},
+      {"long control", [](auto& s) { AddToken(s, std::string(257, 'x'), TokenType::kControl); },
+       kInvalid, "control token 257 has 257 bytes, more than 256"},
+      {"specials", [](auto& s) { AddLongSpecials(s); }, kInvalid, "more than 4194304 bytes"},
       {"merge",
        [](auto& s) {
          s.merges = {"a b", "ab"};
