@@ -51,6 +51,15 @@ double CosReduced(double r) {
   return sum;
 }
 
+double FactorOf(const RopeTableParams& params, uint32_t pair) {
+  return params.freq_factors.empty() ? 1.0 : params.freq_factors[pair];
+}
+
+// Radians a position.
+double FrequencyOf(const RopeTableParams& params, uint32_t pair) {
+  return Power(params.base, -2.0 * pair / params.head_dim) / FactorOf(params, pair);
+}
+
 }  // namespace
 
 SinCosResult SinCos(double x) {
@@ -86,11 +95,8 @@ double Logarithm(double x) {
 
 double Power(double base, double exponent) { return ExpDouble(exponent * Logarithm(base)); }
 
-absl::Status BuildRopeTable(const RopeTableParams& params, std::span<float> cos_sin) {
+absl::Status CheckRopeTable(const RopeTableParams& params) {
   const uint32_t half = params.head_dim / 2;
-  BATON_CHECK(cos_sin.size() == size_t{params.max_position} * half * 2,
-              "cos_sin has {} elements, need {} x {} x 2", cos_sin.size(), params.max_position,
-              half);
   if (!params.freq_factors.empty() && params.freq_factors.size() != half) {
     return InvalidArgument("{} rope frequency factors, need head_dim / 2 = {}",
                            params.freq_factors.size(), half);
@@ -103,14 +109,25 @@ absl::Status BuildRopeTable(const RopeTableParams& params, std::span<float> cos_
                            kMaxAmplitude);
   }
   for (uint32_t i = 0; i < half; ++i) {
-    const double factor = params.freq_factors.empty() ? 1.0 : params.freq_factors[i];
-    const double frequency = Power(params.base, -2.0 * i / params.head_dim) / factor;
+    const double frequency = FrequencyOf(params, i);
     if (!(frequency > 0.0 && frequency * params.max_position <= kMaxAngle)) {
       return InvalidArgument(
           "rope frequency {} of dimension pair {} (factor {}) times {} positions "
           "is outside (0, {}]",
-          frequency, i, factor, params.max_position, kMaxAngle);
+          frequency, i, FactorOf(params, i), params.max_position, kMaxAngle);
     }
+  }
+  return OkStatus();
+}
+
+absl::Status BuildRopeTable(const RopeTableParams& params, std::span<float> cos_sin) {
+  const uint32_t half = params.head_dim / 2;
+  BATON_CHECK(cos_sin.size() == size_t{params.max_position} * half * 2,
+              "cos_sin has {} elements, need {} x {} x 2", cos_sin.size(), params.max_position,
+              half);
+  BATON_RETURN_IF_ERROR(CheckRopeTable(params));
+  for (uint32_t i = 0; i < half; ++i) {
+    const double frequency = FrequencyOf(params, i);
     for (uint32_t position = 0; position < params.max_position; ++position) {
       const SinCosResult value = SinCos(position * frequency);
       float* pair = &cos_sin[(size_t{position} * half + i) * 2];

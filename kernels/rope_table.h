@@ -27,6 +27,8 @@ struct RopeTableParams {
 // InvalidArgument when base or a factor is not a positive number, or an angle leaves the range of
 // SinCos; cos_sin is then unspecified.
 absl::Status BuildRopeTable(const RopeTableParams& params, std::span<float> cos_sin);
+// What BuildRopeTable would say of `params`, without a table.
+absl::Status CheckRopeTable(const RopeTableParams& params);
 
 // sin and cos of x, |x| <= 2^20 * pi / 2; absolute error < 1e-15.
 struct SinCosResult {

@@ -9,6 +9,22 @@
 namespace baton {
 namespace {
 
+// All but the positions. The result looks into `divisors`.
+RopeTableParams ParamsOf(const ModelConfig& config, const RopeTableKind& kind,
+                         std::vector<double>* divisors) {
+  RopeTableParams params;
+  params.head_dim = config.rope_dims;
+  if (kind.is_local) {  // scaling is for the layers that see far
+    params.base = config.local_rope_base;
+    return params;
+  }
+  *divisors = RopeDivisors(config.rope_scaling, config.rope_dims, config.rope_base, kind.factors);
+  params.base = config.rope_base;
+  params.freq_factors = *divisors;
+  params.amplitude = RopeAmplitude(config.rope_scaling);
+  return params;
+}
+
 absl::Status Fill(const ModelConfig& config, const RopeTableParams& params,
                   std::span<float> cos_sin) {
   const size_t half = config.head_dim / 2;
@@ -31,19 +47,22 @@ absl::Status Fill(const ModelConfig& config, const RopeTableParams& params,
 
 absl::Status FillRopeTable(const ModelConfig& config, const RopeTableKind& kind,
                            std::span<float> cos_sin) {
-  RopeTableParams params;
+  std::vector<double> divisors;
+  RopeTableParams params = ParamsOf(config, kind, &divisors);
   params.max_position = static_cast<uint32_t>(cos_sin.size() / config.head_dim);
-  params.head_dim = config.rope_dims;
-  if (kind.is_local) {  // scaling is for the layers that see far
-    params.base = config.local_rope_base;
-    return Fill(config, params, cos_sin);
-  }
-  const std::vector<double> divisors =
-      RopeDivisors(config.rope_scaling, config.rope_dims, config.rope_base, kind.factors);
-  params.base = config.rope_base;
-  params.freq_factors = divisors;
-  params.amplitude = RopeAmplitude(config.rope_scaling);
   return Fill(config, params, cos_sin);
+}
+
+absl::Status CheckRope(const ModelConfig& config, std::span<const float> factors,
+                       uint32_t max_position) {
+  for (const bool is_local : {false, true}) {
+    if (is_local && !config.traits->windowed) continue;
+    std::vector<double> divisors;
+    RopeTableParams params = ParamsOf(config, {factors, is_local}, &divisors);
+    params.max_position = max_position;
+    BATON_RETURN_IF_ERROR(CheckRopeTable(params));
+  }
+  return OkStatus();
 }
 
 }  // namespace baton

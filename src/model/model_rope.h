@@ -21,6 +21,11 @@ struct RopeTableKind {
 absl::Status FillRopeTable(const ModelConfig& config, const RopeTableKind& kind,
                            std::span<float> cos_sin);
 
+// What FillRopeTable would say of any table of the model with `max_position` positions, which takes
+// no memory. `factors` as RopeTableKind's.
+absl::Status CheckRope(const ModelConfig& config, std::span<const float> factors,
+                       uint32_t max_position);
+
 }  // namespace baton
 
 #endif  // BATON_MODEL_MODEL_ROPE_H_

@@ -9,6 +9,7 @@
 #include "src/base/atomic_min.h"
 #include "src/base/hex.h"
 #include "src/model/encode_matrix.h"
+#include "src/model/model_rope.h"
 #include "src/model/tensor_plan.h"
 
 namespace baton {
@@ -297,6 +298,12 @@ absl::Status CheckElements(const GgufFile& file, ThreadPool& pool) {
 
 absl::Status CheckWeightValues(const GgufFile& file, ThreadPool& pool) {
   BATON_RETURN_IF_ERROR(CheckVectors(file));
+  BATON_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(file));
+  std::vector<float> rope_factors;
+  if (const GgufTensor* tensor = file.FindTensor("rope_freqs.weight")) {
+    rope_factors = FloatsOf(*tensor);
+  }
+  BATON_RETURN_IF_ERROR(CheckRope(config, rope_factors, config.context_length));
   for (const GgufTensor& tensor : file.tensors()) {
     if (tensor.num_dims == 1) continue;
     const uint64_t num_rows = NumRowsOf(tensor);

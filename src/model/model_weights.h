@@ -86,8 +86,9 @@ absl::Status CheckElements(const GgufFile& file, ThreadPool& pool);
 absl::Status CheckElementsOf(const GgufTensor& rows, uint64_t first, uint64_t num_rows,
                              ThreadPool& pool);
 
-// What LoadWeights and CheckVectors would say of a file that PlanTensors
-// accepts, 16 MiB (or a row) at a time. Costs one read of the file.
+// What loading for the model's whole context would say of the values of a file that PlanTensors
+// accepts: LoadWeights, CheckVectors, and CheckRope. 16 MiB (or a row) at a time; costs one read of
+// the file.
 absl::Status CheckWeightValues(const GgufFile& file, ThreadPool& pool);
 
 // Hash of the canonical config and of name, type, shape, bytes and scales of every tensor, by

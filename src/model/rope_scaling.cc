@@ -41,8 +41,6 @@ absl::Status ReadYarn(const GgufFile& file, const std::string& prefix, uint32_t 
                          RangedDouble(file, prefix + "yarn_beta_fast", 32.0, {1e-3, 1e6}));
   BATON_ASSIGN_OR_RETURN(out.beta_slow,
                          RangedDouble(file, prefix + "yarn_beta_slow", 1.0, {1e-3, 1e6}));
-  BATON_ASSIGN_OR_RETURN(out.attention_factor,
-                         RangedDouble(file, prefix + "attn_factor", 1.0, {1e-2, 1e2}));
   // Neutral values of what other architectures use.
   BATON_RETURN_IF_ERROR(RangedDouble(file, prefix + "yarn_ext_factor", 1.0, {1.0, 1.0}).status());
   return RangedDouble(file, prefix + "yarn_log_multiplier", 0.0, {0.0, 0.0}).status();
@@ -61,6 +59,10 @@ absl::StatusOr<RopeScaling> ReadRopeScaling(const GgufFile& file, std::string_vi
   // As llama.cpp: a factor without a type is linear; the type "none" switches a factor off.
   BATON_ASSIGN_OR_RETURN(const std::string_view type, file.StringOr(prefix + "type", "linear"));
   RopeScaling out;
+  // llama.cpp scales sines and cosines by it whatever the type is.
+  const DoubleRange amplitudes = type == "yarn" ? DoubleRange{1e-2, 1e2} : DoubleRange{1.0, 1.0};
+  BATON_ASSIGN_OR_RETURN(out.attention_factor,
+                         RangedDouble(file, prefix + "attn_factor", 1.0, amplitudes));
   if (type == "none") return out;
   if (type != "linear" && type != "yarn") {
     return Unimplemented("rope scaling {} is not supported (none, linear and yarn are)",

@@ -48,7 +48,7 @@ class TensorFinder {
       return Unimplemented("tensor \"{}\" has type {}, only F32 is supported here", name,
                            tensor->type->name);
     }
-    if (tensor->num_elements() != n || tensor->dims[0] != n) {
+    if (tensor->num_dims != 1 || tensor->dims[0] != n) {
       return InvalidArgument("tensor \"{}\" is {}, the model needs [{}]", name, tensor->DimsText(),
                              n);
     }

@@ -177,6 +177,12 @@ TEST(InspectTest, RefusesWeightsThatAreNoNumbers) {
   }
 }
 
+// serve makes the table of all positions that the file names.
+TEST(InspectTest, RefusesRopeThatTurnsTooFar) {
+  ExpectRefused(Inspect(DamagedModel("tiny_mixed_rope.gguf", "rope_freqs.weight", 1e-5f)),
+                "is outside (0, 1647099]");
+}
+
 // Every weight is a number; serve would refuse it by its first token.
 TEST(InspectTest, RefusesWeightsWhoseFirstTokenIsNoNumber) {
   for (const char* model : {"tiny_f32.gguf", "tiny_q4_0.gguf"}) {

@@ -89,6 +89,8 @@ TEST(ModelConfigTest, RefusesByName) {
        [](GgufBuilder& b) { b.AddF32("llama.rope.scaling.factor", 0.5f); }},
       {"rope.scaling.factor", kInvalid,
        [](GgufBuilder& b) { b.AddF32("llama.rope.scaling.factor", std::nanf("")); }},
+      {"attn_factor", kInvalid,
+       [](GgufBuilder& b) { b.AddF32("llama.rope.scaling.attn_factor", 1.5f); }},
       {"original_context_length", kInvalid,
        [](GgufBuilder& b) {
          b.AddString("llama.rope.scaling.type", "yarn")
