@@ -237,6 +237,32 @@ class PartWriter {
   std::unique_ptr<ProgressBar> bar_;
 };
 
+// A path as URLs have it: all but letters, digits, "-._~" and the "/" between folders as %XX.
+std::string UrlPart(std::string_view path) {
+  std::string part;
+  for (const char c : path) {
+    const bool plain = absl::ascii_isalnum(static_cast<unsigned char>(c)) ||
+                       std::string_view("-._~/").find(c) != std::string_view::npos;
+    part += plain ? std::string(1, c) : fmt::format("%{:02X}", static_cast<unsigned char>(c));
+  }
+  return part;
+}
+
+// The hub's answer that names the file's sha256: its own, before it redirects to where the bytes
+// are, but behind redirects on the hub itself, which a renamed repository has.
+StatusOr<HttpClientResponse> AskForName(HttpClientRequest request) {
+  request.method = "HEAD";
+  for (int num_redirects = 0;; ++num_redirects) {
+    BATON_ASSIGN_OR_RETURN(HttpClientResponse answer, HttpCall(request));
+    if (num_redirects == kRedirectLimit || !IsRedirect(answer) || !NamedSha256(answer).empty()) {
+      return answer;
+    }
+    BATON_ASSIGN_OR_RETURN(HttpUrl next, RedirectTarget(request.url, answer));
+    if (next.host != request.url.host || next.port != request.url.port) return answer;
+    request.url = std::move(next);
+  }
+}
+
 }  // namespace
 
 ProgressBar::~ProgressBar() {
@@ -311,17 +337,14 @@ Status DownloadHubFile(const std::vector<std::string>& parts, const std::string&
   std::string base = endpoint != nullptr && *endpoint != '\0' ? endpoint : "https://huggingface.co";
   while (base.ends_with('/')) base.pop_back();
   const std::string file = absl::StrJoin(parts.begin() + 2, parts.end(), "/");
-  const std::string address =
-      fmt::format("{}/{}/{}/resolve/main/{}", base, parts[0], parts[1], file);
+  const std::string address = fmt::format("{}/{}/{}/resolve/main/{}", base, UrlPart(parts[0]),
+                                          UrlPart(parts[1]), UrlPart(file));
   HttpClientRequest request;
   BATON_ASSIGN_OR_RETURN(request.url, ParseHttpUrl(address));
   if (const char* token = std::getenv("HF_TOKEN")) {
     request.headers["Authorization"] = fmt::format("Bearer {}", token);
   }
-  // The hub names the sha256 on its own answer, before it redirects to where the bytes are.
-  HttpClientRequest head = request;
-  head.method = "HEAD";
-  BATON_ASSIGN_OR_RETURN(const HttpClientResponse named, HttpCall(head));
+  BATON_ASSIGN_OR_RETURN(const HttpClientResponse named, AskForName(request));
   if (named.status == 404) return NotFound("{} does not exist", address);
   if (named.status == 401 || named.status == 403) {
     return PermissionDenied("{} answered {}: set HF_TOKEN to a token that may read it", address,

@@ -143,14 +143,20 @@ Status StreamError(const HttpUrl& url, const ErrorCode& error, int64_t idle_ms) 
   return DataLoss("{} broke off: {}", url.ToString(), error.message());
 }
 
+// The host as URLs have it.
+std::string BracketedHost(const HttpUrl& url) {
+  const bool is_ipv6 = url.host.find(':') != std::string::npos;
+  return is_ipv6 ? fmt::format("[{}]", url.host) : url.host;
+}
+
 http::request<http::string_body> BuildRequest(const HttpClientRequest& request) {
   http::request<http::string_body> message;
   message.method_string(request.method);
   message.target(request.url.target);
   message.version(11);
   const bool default_port = request.url.port == (request.url.tls ? "443" : "80");
-  message.set(http::field::host,
-              default_port ? request.url.host : request.url.host + ":" + request.url.port);
+  const std::string host = BracketedHost(request.url);
+  message.set(http::field::host, default_port ? host : host + ":" + request.url.port);
   message.set(http::field::user_agent, "baton");
   message.set(http::field::connection, "close");
   for (const auto& [name, value] : request.headers) message.set(name, value);
@@ -186,9 +192,7 @@ Status ReadBody(Connection& connection, BodyParser& parser, const HttpClientRequ
 }
 
 bool IsFollowed(const HttpClientRequest& request, const HttpClientResponse& response) {
-  const int status = response.status;
-  return request.max_redirects > 0 && request.method == "GET" &&
-         (status == 301 || status == 302 || status == 303 || status == 307 || status == 308);
+  return request.max_redirects > 0 && request.method == "GET" && IsRedirect(response);
 }
 
 StatusOr<HttpClientResponse> CallOnce(const HttpClientRequest& request,
@@ -218,27 +222,10 @@ StatusOr<HttpClientResponse> CallOnce(const HttpClientRequest& request,
   return response;
 }
 
-StatusOr<HttpUrl> RedirectTarget(const HttpUrl& from, const HttpClientResponse& response) {
-  const auto location = response.headers.find("location");
-  if (location == response.headers.end()) {
-    return DataLoss("{} answered {} without a Location", from.ToString(), response.status);
-  }
-  if (location->second.starts_with("/")) {
-    HttpUrl url = from;
-    url.target = location->second;
-    return url;
-  }
-  BATON_ASSIGN_OR_RETURN(HttpUrl url, ParseHttpUrl(location->second));
-  if (from.tls && !url.tls) {
-    return PermissionDenied("{} redirects to plain http", from.ToString());
-  }
-  return url;
-}
-
 }  // namespace
 
 std::string HttpUrl::ToString() const {
-  return fmt::format("{}://{}:{}{}", tls ? "https" : "http", host, port, target);
+  return fmt::format("{}://{}:{}{}", tls ? "https" : "http", BracketedHost(*this), port, target);
 }
 
 StatusOr<HttpUrl> ParseHttpUrl(std::string_view text) {
@@ -272,6 +259,28 @@ StatusOr<HttpUrl> ParseHttpUrl(std::string_view text) {
   }
   if (authority.empty()) return InvalidArgument("'{}' has no host", original);
   url.host = std::string(authority);
+  return url;
+}
+
+bool IsRedirect(const HttpClientResponse& response) {
+  const int status = response.status;
+  return status == 301 || status == 302 || status == 303 || status == 307 || status == 308;
+}
+
+StatusOr<HttpUrl> RedirectTarget(const HttpUrl& from, const HttpClientResponse& response) {
+  const auto location = response.headers.find("location");
+  if (location == response.headers.end()) {
+    return DataLoss("{} answered {} without a Location", from.ToString(), response.status);
+  }
+  if (location->second.starts_with("/")) {
+    HttpUrl url = from;
+    url.target = location->second;
+    return url;
+  }
+  BATON_ASSIGN_OR_RETURN(HttpUrl url, ParseHttpUrl(location->second));
+  if (from.tls && !url.tls) {
+    return PermissionDenied("{} redirects to plain http", from.ToString());
+  }
   return url;
 }
 

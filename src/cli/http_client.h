@@ -45,6 +45,11 @@ struct HttpClientResponse {
   std::string body;  // filled only when no chunk callback was given
 };
 
+bool IsRedirect(const HttpClientResponse& response);
+// Where a redirect of the answer of `from` leads. DataLoss: it does not say; InvalidArgument: no
+// URL; PermissionDenied: from https to http.
+StatusOr<HttpUrl> RedirectTarget(const HttpUrl& from, const HttpClientResponse& response);
+
 // Called with the header once, before the first chunk; a failure status ends the call with it.
 using HttpHeaderCallback = std::function<Status(const HttpClientResponse&)>;
 // Called with each piece of the body as it arrives; false ends the call with Cancelled.

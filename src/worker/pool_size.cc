@@ -11,10 +11,14 @@ constexpr uint64_t kMaxPoolBlocks = uint64_t{1} << 31;
 
 }  // namespace
 
+uint64_t SequenceBytes(const KvLayout& layout, uint32_t max_context) {
+  return (uint64_t{layout.BlocksFor(max_context)} + 1) * layout.BlockStride();
+}
+
 StatusOr<uint32_t> NumPoolBlocks(uint64_t kv_memory_bytes, const KvLayout& layout,
                                  uint32_t max_context) {
-  const uint64_t needed_blocks = uint64_t{layout.BlocksFor(max_context)} + 1;
-  const uint64_t needed_bytes = needed_blocks * layout.BlockStride();
+  const uint64_t needed_bytes = SequenceBytes(layout, max_context);
+  const uint64_t needed_blocks = needed_bytes / layout.BlockStride();
   const uint64_t bytes =
       kv_memory_bytes > 0 ? kv_memory_bytes : std::max(kDefaultKvBytes, needed_bytes);
   const uint64_t blocks = bytes / layout.BlockStride();

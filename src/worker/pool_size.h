@@ -12,9 +12,12 @@ namespace baton {
 // --kv-memory when the flag is absent, unless one full sequence needs more.
 inline constexpr uint64_t kDefaultKvBytes = uint64_t{1} << 30;
 
-// Blocks that `kv_memory_bytes` hold; 0 bytes = the larger of kDefaultKvBytes and one sequence of
-// `max_context` tokens plus a block. ResourceExhausted when that much does not fit: the message has
-// the bytes needed and given, and the values of the two flags that would do.
+// Bytes of one sequence of `max_context` tokens and a block.
+uint64_t SequenceBytes(const KvLayout& layout, uint32_t max_context);
+
+// Blocks that `kv_memory_bytes` hold; 0 bytes = the larger of kDefaultKvBytes and SequenceBytes.
+// ResourceExhausted when that much does not fit: the message has the bytes needed and given, and
+// the values of the two flags that would do.
 StatusOr<uint32_t> NumPoolBlocks(uint64_t kv_memory_bytes, const KvLayout& layout,
                                  uint32_t max_context);
 

@@ -27,6 +27,7 @@ TEST(HttpUrlTest, Parses) {
     EXPECT_EQ(url->port, c.port);
     EXPECT_EQ(url->target, c.target);
   }
+  EXPECT_EQ(ParseHttpUrl("http://[::1]/x")->ToString(), "http://[::1]:80/x");
 }
 
 TEST(HttpUrlTest, RefusesWhatIsNoUrl) {

@@ -23,6 +23,7 @@ class Hub(http.server.BaseHTTPRequestHandler):
     cut_after = None
     sha256 = hashlib.sha256(CONTENT).hexdigest()
     ranges = []
+    paths = []
     head_status = None  # answered to HEAD instead
     shift = 0  # bytes by which a resumed answer is off
     no_length = False
@@ -39,6 +40,13 @@ class Hub(http.server.BaseHTTPRequestHandler):
     def answer(self, body):
         if "missing" in self.path:
             self.send_error(404)
+            return
+        Hub.paths.append(self.path)
+        if self.path.startswith("/org/renamed/"):
+            self.send_response(307)
+            self.send_header("Location", self.path.replace("renamed", "repo"))
+            self.send_header("Content-Length", "0")
+            self.end_headers()
             return
         if re.match("/org/(repo|other)/resolve/main/", self.path):
             self.send_response(302)
@@ -80,6 +88,7 @@ class Hub(http.server.BaseHTTPRequestHandler):
 
 @pytest.fixture
 def hub(tmp_path):
+    Hub.paths = []
     Hub.cut_after, Hub.ranges, Hub.sha256 = None, [], hashlib.sha256(CONTENT).hexdigest()
     Hub.head_status, Hub.shift, Hub.no_length = None, 0, False
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hub)
@@ -199,6 +208,26 @@ def test_a_wrong_checksum_is_refused(hub):
     result = pull()
     assert result.returncode == 1 and "sha256" in result.stderr
     assert not (models / "m.gguf").exists()
+
+
+def test_the_hash_of_a_renamed_repository_is_checked_too(hub):
+    pull, models = hub
+    result = pull("hf:org/renamed/m.gguf")
+    assert result.returncode == 0 and "not checked" not in result.stderr
+    path = models.parent.parent / "org--renamed" / "m.gguf"
+    assert path.read_bytes() == CONTENT
+    path.unlink()
+    Hub.sha256 = "0" * 64
+    result = pull("hf:org/renamed/m.gguf")
+    assert result.returncode == 1 and "sha256" in result.stderr
+    assert not path.exists()
+
+
+def test_a_file_name_is_written_as_urls_are(hub):
+    pull, models = hub
+    assert pull("hf:org/repo/my model#1%.gguf").returncode == 0
+    assert "/org/repo/resolve/main/my%20model%231%25.gguf" in Hub.paths
+    assert (models.parent / "my model#1%.gguf").read_bytes() == CONTENT
 
 
 def make_part(folder, number, content):

@@ -18,7 +18,9 @@ std::string_view VerdictName(Verdict verdict) {
 }
 
 uint64_t NeededMemoryBytes(const HostFacts& facts, const HostNeeds& needs) {
-  const uint64_t pool_bytes = needs.kv_memory_bytes > 0 ? needs.kv_memory_bytes : kDefaultKvBytes;
+  const uint64_t pool_bytes = needs.kv_memory_bytes > 0
+                                  ? needs.kv_memory_bytes
+                                  : std::max(kDefaultKvBytes, facts.store.sequence_bytes);
   return needs.num_workers * (pool_bytes + facts.store.model_bytes + kWorkerExtraBytes);
 }
 

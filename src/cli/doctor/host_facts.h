@@ -98,7 +98,8 @@ struct StoreFacts {
   std::vector<std::string> models;  // files and folders there
   std::string model;                // as given by --model; "" = not given
   std::string model_error;          // "" = it is there
-  uint64_t model_bytes = 0;
+  uint64_t model_bytes = 0;         // of all its files
+  uint64_t sequence_bytes = 0;      // KV of its whole context, in bf16
   bool tls_given = false;
   std::string tls_error;  // "" = the files are good
   std::optional<int64_t> tls_days_left;

@@ -37,6 +37,7 @@
 #include "src/model/hf_folder.h"
 #include "src/model/model_report.h"
 #include "src/tls/tls_identity.h"
+#include "src/worker/pool_size.h"
 
 namespace baton {
 namespace {
@@ -305,21 +306,6 @@ void ProbeFolder(StoreFacts* store) {
   }
 }
 
-uint64_t ModelBytes(const std::string& path) {
-  std::error_code error;
-  uint64_t bytes = 0;
-  if (!fs::is_directory(path, error)) {
-    bytes = fs::file_size(path, error);
-    return error ? 0 : bytes;
-  }
-  for (const auto& entry : fs::directory_iterator(path, error)) {
-    if (entry.path().extension() != ".safetensors") continue;
-    const uint64_t size = entry.file_size(error);
-    if (!error) bytes += size;
-  }
-  return bytes;
-}
-
 void ProbeModel(const std::string& model, StoreFacts* store) {
   store->model = model;
   if (model.empty()) return;
@@ -328,11 +314,19 @@ void ProbeModel(const std::string& model, StoreFacts* store) {
     store->model_error = std::string(file.status().message());
     return;
   }
-  store->model_bytes = ModelBytes(file->path);
   // As `inspect`, without its look at the tokenizer and at every weight.
   const StatusOr<std::unique_ptr<GgufFile>> opened = OpenModelFile(file->path);
-  const Status servable = opened.ok() ? CheckServable(**opened) : opened.status();
-  if (servable.ok()) return;
+  Status servable = opened.ok() ? CheckServable(**opened) : opened.status();
+  if (opened.ok()) store->model_bytes = (*opened)->file_bytes();
+  if (servable.ok()) {
+    const StatusOr<ModelConfig> config = ReadModelConfig(**opened);
+    servable = config.status();
+    if (servable.ok()) {
+      const KvLayout layout = KvLayoutOf(*config, KvDtype::kBf16, KvLayout().block_size);
+      store->sequence_bytes = SequenceBytes(layout, config->context_length);
+      return;
+    }
+  }
   store->model_error =
       fmt::format("{}: {}", QuotedForMessage(file->path), std::string(servable.message()));
 }

@@ -344,6 +344,11 @@ TEST(HostChecksTest, EachWorkerNeedsItsPoolAndItsWeights) {
   EXPECT_EQ(NeededMemoryBytes(facts, {.num_workers = 3}), 3 * (bare + 100 * kMiB));
   EXPECT_EQ(NeededMemoryBytes(facts, {.num_workers = 1, .kv_memory_bytes = 3 * kGiB}),
             bare + 100 * kMiB + 2 * kGiB);
+  facts.store.sequence_bytes = 5 * kGiB;
+  EXPECT_EQ(NeededMemoryBytes(facts, {.num_workers = 1}), bare + 100 * kMiB + 4 * kGiB)
+      << "a pool holds one sequence at least";
+  EXPECT_EQ(NeededMemoryBytes(facts, {.num_workers = 1, .kv_memory_bytes = 3 * kGiB}),
+            bare + 100 * kMiB + 2 * kGiB);
 }
 
 }  // namespace
