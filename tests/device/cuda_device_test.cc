@@ -3,6 +3,8 @@
 // and an error that is not sticky is not left behind.
 #include "src/device/cuda/cuda_device.h"
 
+#include <array>
+#include <cstddef>
 #include <memory>
 #include <string>
 #include <utility>
@@ -12,6 +14,7 @@
 
 #include "src/base/check.h"
 #include "tests/device/fake_cudart.h"
+#include "tests/device/fake_green_driver.h"
 
 namespace baton {
 namespace {
@@ -215,6 +218,59 @@ TEST_F(CudaDeviceTest, WhatTheDriverLacksIsDoneWithoutOrNamed) {
   const absl::Status shared = device->AllocateShared(4096, "the KV pool").status();
   EXPECT_EQ(shared.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(shared.message()), HasSubstr("the CUDA driver has no cu"));
+}
+
+template <typename Function>
+void* Pointer(Function* function) {
+  return reinterpret_cast<void*>(function);
+}
+
+// A driver that divides its GPU, but whose streams of a part take no events of others, as its
+// manual says: then nothing is divided.
+TEST_F(CudaDeviceTest, APartWithoutEventsIsNoPart) {
+  fake_green::FakeGpu gpu;
+  fake_green::gpu = &gpu;
+  const GreenTable driver = fake_green::Driver();
+#define BATON_GIVE(name) machine_.driver[#name] = Pointer(driver.name);
+  BATON_GREEN_FUNCTIONS(BATON_GIVE)
+#undef BATON_GIVE
+  for (const bool takes_events : {false, true}) {
+    machine_.record_error = takes_events ? cudaSuccess : cudaErrorInvalidResourceHandle;
+    const auto device = Opened();
+    const auto other = device->Split();
+    ASSERT_TRUE(other.ok()) << other.status();
+    EXPECT_EQ(device->num_sms(), takes_events ? 132u - 32 : 132u);
+    EXPECT_EQ((*other)->num_sms(), takes_events ? 32u : 132u);
+    EXPECT_EQ(gpu.streams.size(), takes_events ? 2u : 0u);
+    EXPECT_EQ(gpu.contexts.size(), takes_events ? 2u : 0u);
+    EXPECT_EQ(machine_.num_events, 0);
+    EXPECT_EQ(machine_.last_error, cudaSuccess);
+  }
+  EXPECT_TRUE(gpu.streams.empty() && gpu.contexts.empty());
+  fake_green::gpu = nullptr;
+}
+
+// Such a GPU reads a pageable source when it comes to it, and the caller may have freed it.
+TEST_F(CudaDeviceTest, AGpuThatReadsPageableMemoryIsWaitedFor) {
+  for (const bool reads_pageable : {false, true}) {
+    machine_.reads_pageable = reads_pageable;
+    const auto device = Opened();
+    std::byte* const memory = device->Allocate(64, "memory").value();
+    std::byte* const pinned = device->AllocateHost(64, "pinned").value();
+    std::array<std::byte, 64> pageable{};
+    const CopyShape rows{.num_rows = 2, .row_bytes = 8, .device_pitch = 8, .host_pitch = 16};
+    machine_.num_waits = 0;
+    EXPECT_TRUE(device->CopyIn(memory, pinned + 8, 8).ok());
+    EXPECT_TRUE(device->CopyRowsOut(pinned, memory, rows).ok());
+    EXPECT_EQ(machine_.num_waits, 0);
+    EXPECT_TRUE(device->CopyIn(memory, pageable.data(), 64).ok());
+    EXPECT_TRUE(device->CopyOut(pageable.data(), memory, 64).ok());
+    EXPECT_TRUE(device->CopyRowsIn(memory, pageable.data(), rows).ok());
+    EXPECT_TRUE(device->CopyRowsOut(pageable.data(), memory, rows).ok());
+    EXPECT_EQ(machine_.num_waits, reads_pageable ? 4 : 0);
+    device->FreeHost(pinned);
+    device->Free(memory);
+  }
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <utility>
 
 #include "src/base/check.h"
@@ -88,11 +89,13 @@ cudaError_t cudaDriverGetVersion(int* version) {
   *version = machine->driver_version;
   return cudaSuccess;
 }
-cudaError_t cudaGetDriverEntryPointByVersion(const char*, void** function, unsigned int,
+cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, unsigned int,
                                              unsigned long long,
                                              cudaDriverEntryPointQueryResult* result) {
-  *function = nullptr;
-  *result = cudaDriverEntryPointSymbolNotFound;
+  const auto found = machine->driver.find(name);
+  const bool is_there = found != machine->driver.end();
+  *function = is_there ? found->second : nullptr;
+  *result = is_there ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
   return cudaSuccess;
 }
 cudaError_t cudaGetDeviceCount(int* count) {
@@ -105,6 +108,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
   properties->major = machine->major;
   properties->totalGlobalMem = machine->memory_bytes;
   properties->multiProcessorCount = 132;
+  properties->pageableMemoryAccess = machine->reads_pageable ? 1 : 0;
   return cudaSuccess;
 }
 cudaError_t cudaSetDevice(int ordinal) {
@@ -171,13 +175,27 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned int, int
   return Make(stream, machine->num_streams);
 }
 cudaError_t cudaStreamDestroy(cudaStream_t stream) { return Drop(stream, machine->num_streams); }
-cudaError_t cudaStreamSynchronize(cudaStream_t) { return machine->Give(machine->work_error); }
+cudaError_t cudaStreamSynchronize(cudaStream_t) {
+  ++machine->num_waits;
+  return machine->Give(machine->work_error);
+}
+cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* begin) {
+  *attributes = {};
+  const auto pinned = machine->pinned.upper_bound(const_cast<void*>(begin));
+  const bool is_pinned =
+      pinned != machine->pinned.begin() &&
+      static_cast<const char*>(begin) <
+          static_cast<char*>(std::prev(pinned)->first) + std::prev(pinned)->second;
+  attributes->type = is_pinned ? cudaMemoryTypeHost : cudaMemoryTypeUnregistered;
+  return cudaSuccess;
+}
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned int) {
   return Make(event, machine->num_events);
 }
 cudaError_t cudaEventDestroy(cudaEvent_t event) { return Drop(event, machine->num_events); }
 cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t) {
-  return machine->Give(machine->work_error);
+  const cudaError_t error = machine->record_error;
+  return machine->Give(error != cudaSuccess ? error : machine->work_error);
 }
 cudaError_t cudaEventQuery(cudaEvent_t) { return machine->Give(machine->work_error); }
 cudaError_t cudaEventSynchronize(cudaEvent_t) { return machine->Give(machine->work_error); }

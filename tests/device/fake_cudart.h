@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <map>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -33,13 +34,16 @@ class FakeCudart {
   size_t memory_bytes = size_t{80} << 30;
   size_t max_host_bytes = size_t{1} << 20;  // of one pinned allocation
   bool peers_reach = true;
+  bool reads_pageable = false;
+  std::map<std::string, void*> driver;  // functions by name
   // What these calls return.
   cudaError_t count_error = cudaSuccess;
   cudaError_t set_device_error = cudaSuccess;
   cudaError_t enable_peer_error = cudaSuccess;
   cudaError_t pin_error = cudaSuccess;
   cudaError_t malloc_error = cudaSuccess;
-  cudaError_t work_error = cudaSuccess;  // of copies, waits and queries
+  cudaError_t work_error = cudaSuccess;    // of copies, waits and queries
+  cudaError_t record_error = cudaSuccess;  // of events
   cudaError_t end_capture_error = cudaSuccess;
   cudaError_t instantiate_error = cudaSuccess;
   cudaError_t upload_error = cudaSuccess;
@@ -53,6 +57,7 @@ class FakeCudart {
   int num_streams = 0;
   int num_events = 0;
   int num_graphs = 0;  // recorded or instantiated
+  int num_waits = 0;   // for streams
 };
 
 }  // namespace baton

@@ -2,105 +2,21 @@
 // in which order it is given back, and what a driver or a GPU that cannot do it leads to.
 #include "src/device/cuda/green_contexts.h"
 
-#include <set>
 #include <string>
-#include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
+#include "tests/device/fake_green_driver.h"
+
 namespace baton {
 namespace {
 
+using fake_green::Driver;
+using fake_green::FakeGpu;
+using fake_green::gpu;
+
 using ::testing::HasSubstr;
-
-// A GPU and its driver's memory of what exists; the functions below are the driver.
-struct FakeGpu {
-  unsigned num_sms = 132;
-  unsigned min_part = 8;
-  unsigned alignment = 8;
-  unsigned num_groups = 1;   // that a split gives
-  int fails_at_context = 0;  // the n-th creation is refused; 0 = none
-  bool refuses_streams = false;
-  std::vector<unsigned> parts;  // multiprocessors of the contexts, in order
-  std::set<size_t> contexts;    // alive, by number from 1
-  std::set<size_t> streams;     // alive
-  std::vector<int> priorities;
-  std::vector<size_t> streams_of;  // contexts of the streams
-  std::vector<std::string> order;
-  CUdevResource described{};
-};
-FakeGpu* gpu = nullptr;
-
-template <typename Handle>
-Handle HandleOf(size_t number) {
-  return reinterpret_cast<Handle>(number);
-}
-template <typename Handle>
-size_t NumberOf(Handle handle) {
-  return reinterpret_cast<size_t>(handle);
-}
-
-CUdevResource Sms(unsigned count) {
-  CUdevResource resource{};
-  resource.type = CU_DEV_RESOURCE_TYPE_SM;
-  resource.sm.smCount = count;
-  resource.sm.minSmPartitionSize = gpu->min_part;
-  resource.sm.smCoscheduledAlignment = gpu->alignment;
-  return resource;
-}
-
-CUresult GetResource(CUdevice, CUdevResource* resource, CUdevResourceType) {
-  *resource = Sms(gpu->num_sms);
-  return CUDA_SUCCESS;
-}
-// Of whole units; what is left is the rest.
-CUresult Split(CUdevResource* part, CUdevResource* rest, const CUdevResource& all,
-               unsigned min_count) {
-  const unsigned unit = gpu->alignment;
-  const unsigned count = (min_count + unit - 1) / unit * unit;
-  *part = Sms(count);
-  *rest = Sms(all.sm.smCount - count);
-  return CUDA_SUCCESS;
-}
-CUresult Describe(CUdevResourceDesc* description, CUdevResource* resources, unsigned) {
-  gpu->described = *resources;
-  *description = HandleOf<CUdevResourceDesc>(1);
-  return CUDA_SUCCESS;
-}
-CUresult CreateContext(CUgreenCtx* context, CUdevResourceDesc, CUdevice, unsigned flags) {
-  if (flags != CU_GREEN_CTX_DEFAULT_STREAM) return CUDA_ERROR_INVALID_VALUE;
-  gpu->parts.push_back(gpu->described.sm.smCount);
-  if (static_cast<int>(gpu->parts.size()) == gpu->fails_at_context) {
-    return CUDA_ERROR_NOT_SUPPORTED;
-  }
-  gpu->contexts.insert(gpu->parts.size());
-  *context = HandleOf<CUgreenCtx>(gpu->parts.size());
-  return CUDA_SUCCESS;
-}
-CUresult DestroyContext(CUgreenCtx context) {
-  gpu->order.push_back("context");
-  return gpu->contexts.erase(NumberOf(context)) == 1 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
-}
-CUresult CreateStream(CUstream* stream, CUgreenCtx context, unsigned flags, int priority) {
-  if (gpu->refuses_streams) return CUDA_ERROR_OUT_OF_MEMORY;
-  if (flags != CU_STREAM_NON_BLOCKING || !gpu->contexts.contains(NumberOf(context))) {
-    return CUDA_ERROR_INVALID_VALUE;
-  }
-  gpu->priorities.push_back(priority);
-  gpu->streams_of.push_back(NumberOf(context));
-  gpu->streams.insert(gpu->priorities.size());
-  *stream = HandleOf<CUstream>(gpu->priorities.size());
-  return CUDA_SUCCESS;
-}
-CUresult DestroyStream(CUstream stream) {
-  gpu->order.push_back("stream");
-  return gpu->streams.erase(NumberOf(stream)) == 1 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
-}
-CUresult ErrorName(CUresult, const char** name) {
-  *name = "CUDA_ERROR_OF_THE_FAKE";
-  return CUDA_SUCCESS;
-}
 
 class GreenContextsTest : public testing::Test {
  protected:
@@ -111,21 +27,6 @@ class GreenContextsTest : public testing::Test {
     gpu = nullptr;
   }
 
-  static GreenTable Driver() {
-    return {.cuDevResourceGenerateDesc = &Describe,
-            .cuDevSmResourceSplitByCount =
-                [](CUdevResource* result, unsigned* num_groups, const CUdevResource* input,
-                   CUdevResource* rest, unsigned, unsigned min_count) {
-                  *num_groups = gpu->num_groups;
-                  return Split(result, rest, *input, min_count);
-                },
-            .cuDeviceGetDevResource = &GetResource,
-            .cuGetErrorName = &ErrorName,
-            .cuGreenCtxCreate = &CreateContext,
-            .cuGreenCtxDestroy = &DestroyContext,
-            .cuGreenCtxStreamCreate = &CreateStream,
-            .cuStreamDestroy = &DestroyStream};
-  }
   static void ExpectRefusal(const GreenTable& driver, const std::string& words) {
     const auto split = SmSplit::Create(driver, 0);
     EXPECT_EQ(split.status().code(), absl::StatusCode::kFailedPrecondition);

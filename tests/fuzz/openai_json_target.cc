@@ -124,12 +124,13 @@ void CheckMessages(std::string_view body) {
   ApiParams params;
   if (!ParseJson(body, &root, &error)) return CheckError(error);
   if (!ReadJsonMessages(root, &params, &error)) return CheckError(error);
-  std::vector<TokenId> tokens;
-  std::string text;
-  if (!RenderMessages(*TestModel(), params.messages, &tokens, &text, &error)) {
+  ChatPrompt prompt;
+  if (!RenderMessages(*TestModel(), params.messages, 1'700'000'000'000, &prompt, &error)) {
     return CheckError(error);
   }
-  BATON_CHECK(!tokens.empty() && ValidUtf8Prefix(text) == text.size(), "a broken prompt");
+  const std::vector<TokenId>& tokens = prompt.tokens;
+  const bool is_whole = ValidUtf8Prefix(prompt.text) == prompt.text.size();
+  BATON_CHECK(!tokens.empty() && is_whole, "a broken prompt");
   // Whatever the contents spell: the template's own control tokens and no others.
   const auto num_special =
       static_cast<size_t>(std::count_if(tokens.begin(), tokens.end(), [](TokenId id) {

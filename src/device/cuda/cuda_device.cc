@@ -92,6 +92,7 @@ absl::StatusOr<std::unique_ptr<CudaDevice>> CudaDevice::Open(int ordinal, CodeCh
                                      FormatSize(properties.totalGlobalMem));
   device->num_sms_ = static_cast<uint32_t>(properties.multiProcessorCount);
   device->arithmetic_ = GpuArithmetic({properties.major, properties.minor});
+  device->reads_pageable_ = properties.pageableMemoryAccess != 0;
   BATON_ASSIGN_OR_RETURN(device->stream_, MakeStream(kModelPriority));
   return device;
 }
@@ -120,6 +121,7 @@ std::unique_ptr<CudaDevice> CudaDevice::Another() const {
   device->description_ = description_;
   device->arithmetic_ = arithmetic_;
   device->num_sms_ = num_sms_;
+  device->reads_pageable_ = reads_pageable_;
   device->MakeCurrent();
   return device;
 }
@@ -169,9 +171,25 @@ Status CudaDevice::Divide(SmSplit* split, CudaDevice* other) {
     split->most->DestroyStream(mine);
     return theirs.status();
   }
+  Status status = TryEvents(mine);
+  if (status.ok()) status = TryEvents(*theirs);
+  if (!status.ok()) {
+    split->most->DestroyStream(mine);
+    split->quarter->DestroyStream(*theirs);
+    return status;
+  }
   Enter(std::move(split->most), mine, split->num_sms);
   other->Enter(std::move(split->quarter), *theirs, split->num_sms);
   return OkStatus();
+}
+
+// Events are the primary context's, and the driver's manual asks for those of the stream's own.
+Status CudaDevice::TryEvents(void* stream) {
+  BATON_ASSIGN_OR_RETURN(void* const event, CreateEvent());
+  Status status = Record(event, stream);
+  if (status.ok()) status = WaitFor(event);
+  DestroyEvent(event);
+  return status;
 }
 
 void CudaDevice::Enter(std::unique_ptr<SmPart> part, void* stream, uint32_t num_sms) {
@@ -263,26 +281,43 @@ absl::StatusOr<const std::byte*> CudaDevice::ImportShared(const UniqueFd& fd, si
 
 void CudaDevice::ReleaseShared(const std::byte* begin) { shared_->Free(begin); }
 
+// Such a GPU may still copy from or to pageable memory when the call has returned.
+absl::Status CudaDevice::FinishCopy(const void* host) {
+  if (!reads_pageable_) return OkStatus();
+  cudaPointerAttributes attributes;
+  BATON_RETURN_IF_ERROR(
+      FromCuda("cudaPointerGetAttributes", cudaPointerGetAttributes(&attributes, host)));
+  return attributes.type == cudaMemoryTypeUnregistered ? Wait() : OkStatus();
+}
+
 absl::Status CudaDevice::CopyIn(std::byte* to, const void* from, size_t size_bytes) {
-  return FromCuda("copy to the GPU",
-                  cudaMemcpyAsync(to, from, size_bytes, cudaMemcpyHostToDevice, StreamOf(stream_)));
+  BATON_RETURN_IF_ERROR(
+      FromCuda("copy to the GPU",
+               cudaMemcpyAsync(to, from, size_bytes, cudaMemcpyHostToDevice, StreamOf(stream_))));
+  return FinishCopy(from);
 }
 
 absl::Status CudaDevice::CopyOut(void* to, const std::byte* from, size_t size_bytes) {
-  return FromCuda("copy from the GPU",
-                  cudaMemcpyAsync(to, from, size_bytes, cudaMemcpyDeviceToHost, StreamOf(stream_)));
+  BATON_RETURN_IF_ERROR(
+      FromCuda("copy from the GPU",
+               cudaMemcpyAsync(to, from, size_bytes, cudaMemcpyDeviceToHost, StreamOf(stream_))));
+  return FinishCopy(to);
 }
 
 absl::Status CudaDevice::CopyRowsIn(std::byte* to, const std::byte* from, const CopyShape& shape) {
-  return FromCuda("copy to the GPU",
-                  cudaMemcpy2DAsync(to, shape.device_pitch, from, shape.host_pitch, shape.row_bytes,
-                                    shape.num_rows, cudaMemcpyHostToDevice, StreamOf(stream_)));
+  BATON_RETURN_IF_ERROR(
+      FromCuda("copy to the GPU",
+               cudaMemcpy2DAsync(to, shape.device_pitch, from, shape.host_pitch, shape.row_bytes,
+                                 shape.num_rows, cudaMemcpyHostToDevice, StreamOf(stream_))));
+  return FinishCopy(from);
 }
 
 absl::Status CudaDevice::CopyRowsOut(std::byte* to, const std::byte* from, const CopyShape& shape) {
-  return FromCuda("copy from the GPU",
-                  cudaMemcpy2DAsync(to, shape.host_pitch, from, shape.device_pitch, shape.row_bytes,
-                                    shape.num_rows, cudaMemcpyDeviceToHost, StreamOf(stream_)));
+  BATON_RETURN_IF_ERROR(
+      FromCuda("copy from the GPU",
+               cudaMemcpy2DAsync(to, shape.host_pitch, from, shape.device_pitch, shape.row_bytes,
+                                 shape.num_rows, cudaMemcpyDeviceToHost, StreamOf(stream_))));
+  return FinishCopy(to);
 }
 
 absl::Status CudaDevice::CopyWithin(std::byte* to, const std::byte* from, size_t size_bytes) {

@@ -73,8 +73,13 @@ class CudaDevice final : public Accelerator {
   explicit CudaDevice(int ordinal);
   // Another one of the same GPU, without a stream.
   std::unique_ptr<CudaDevice> Another() const;
-  // Each of the two gets its part; nothing is changed when one is refused a stream.
+  // Each of the two gets its part; nothing is changed when one is refused a stream, or its stream
+  // an event.
   Status Divide(SmSplit* split, CudaDevice* other);
+  // Whether an event can be recorded in that stream and waited for.
+  Status TryEvents(void* stream);
+  // After a copy from or to `host`, which the caller may free if it is pageable.
+  absl::Status FinishCopy(const void* host);
   // From now on its stream is this one of `part`, of `num_sms` in all.
   void Enter(std::unique_ptr<SmPart> part, void* stream, uint32_t num_sms);
   void DropStream();
@@ -85,7 +90,8 @@ class CudaDevice final : public Accelerator {
   std::string product_;
   std::string description_;
   uint32_t num_sms_ = 0;
-  std::string part_text_;  // ", 32 of 132 multiprocessors"; empty = all of them
+  bool reads_pageable_ = false;  // by itself, at any time (HMM, Grace)
+  std::string part_text_;        // ", 32 of 132 multiprocessors"; empty = all of them
   std::string arithmetic_;
   std::unique_ptr<SmPart> part_;  // of the GPU, that stream_ is bound to; null = all of it
   void* stream_ = nullptr;
