@@ -56,6 +56,7 @@ class KvEndpointImpl final : public KvEndpoint {
         tcp_address_(sockets.tcp_listener.valid() ? BoundTcpAddress(sockets.tcp_listener.get())
                                                   : ""),
         unix_name_(std::move(unix_name)),
+        resolve_(options.resolve),
         loop_(options, arena, std::move(sockets)) {}
 
   ~KvEndpointImpl() override { Stop(); }
@@ -96,25 +97,34 @@ class KvEndpointImpl final : public KvEndpoint {
   std::string tcp_address() const override { return tcp_address_; }
   std::string unix_name() const override { return unix_name_; }
 
-  Status SetPeers(std::span<const PeerAddress> peers) override {
-    std::vector<ResolvedPeer> resolved;
+  using KvEndpoint::SetPeers;
+  Status SetPeers(std::span<const PeerAddress> peers,
+                  const std::function<bool()>& is_old) override {
+    std::vector<ResolvedPeer> resolved(peers.size());
     Status first_failure;
-    for (const PeerAddress& peer : peers) {
-      ResolvedPeer& entry = resolved.emplace_back();
-      entry.address = peer;
-      const auto note_failure = [&](const Status& status) {
-        entry.failure = std::string(status.message());
-        first_failure.Update(WithPrefix(status, peer.worker_id));
-      };
-      if (!peer.tcp.empty()) {
-        const StatusOr<SocketAddress> address = LookUp(peer);
-        if (address.ok()) entry.tcp = *address;
-        if (!address.ok()) note_failure(address.status());
+    const auto note_failure = [&](size_t i, const Status& status) {
+      resolved[i].failure = std::string(status.message());
+      first_failure.Update(WithPrefix(status, peers[i].worker_id));
+    };
+    std::vector<size_t> names;
+    for (size_t i = 0; i < peers.size(); ++i) {
+      resolved[i].address = peers[i];
+      if (!peers[i].unix_name.empty()) {
+        const StatusOr<SocketAddress> address = UnixAddress(peers[i].unix_name);
+        if (address.ok()) resolved[i].unix_socket = *address;
+        if (!address.ok()) note_failure(i, address.status());
       }
-      if (!peer.unix_name.empty()) {
-        const StatusOr<SocketAddress> address = UnixAddress(peer.unix_name);
-        if (address.ok()) entry.unix_socket = *address;
-        if (!address.ok()) note_failure(address.status());
+      if (peers[i].tcp.empty()) continue;
+      StatusOr<std::vector<SocketAddress>> literal =
+          ResolveTcp(peers[i].tcp, NameLookUp::kForbidden);
+      if (literal.ok()) {
+        resolved[i].tcp = *std::move(literal);
+      } else if (absl::IsInvalidArgument(literal.status())) {
+        note_failure(i, literal.status());
+      } else {
+        const auto found = found_.find(peers[i].incarnation);
+        if (found != found_.end()) resolved[i].tcp = found->second;
+        names.push_back(i);
       }
     }
     std::erase_if(found_, [&peers](const auto& entry) {
@@ -122,26 +132,29 @@ class KvEndpointImpl final : public KvEndpoint {
         return peer.incarnation == entry.first;
       });
     });
+    for (const size_t i : names) {
+      // Whoever is known so far does not wait for a server of names.
+      loop_.SetPeers(resolved);
+      if (is_old()) return first_failure;
+      const StatusOr<std::vector<SocketAddress>> addresses = resolve_(peers[i].tcp);
+      if (addresses.ok()) {
+        resolved[i].tcp = *addresses;
+        found_.insert_or_assign(peers[i].incarnation, *addresses);
+      } else if (resolved[i].tcp.empty()) {
+        note_failure(i, addresses.status());
+      }
+    }
     loop_.SetPeers(std::move(resolved));
     return first_failure;
   }
 
  private:
-  // While the resolver fails, what it said of this life of the peer before.
-  StatusOr<SocketAddress> LookUp(const PeerAddress& peer) {
-    const StatusOr<SocketAddress> address = ResolveTcp(peer.tcp);
-    if (address.ok()) {
-      found_.insert_or_assign(peer.incarnation, *address);
-    } else if (const auto found = found_.find(peer.incarnation); found != found_.end()) {
-      return found->second;
-    }
-    return address;
-  }
-
   const KvArena* const arena_;
   const std::string tcp_address_;
   const std::string unix_name_;
-  std::map<Incarnation, SocketAddress> found_;  // by peer of the last list; SetPeers alone
+  const decltype(KvEndpointOptions::resolve) resolve_;
+  // By peer of the last list; SetPeers alone.
+  std::map<Incarnation, std::vector<SocketAddress>> found_;
   EndpointLoop loop_;
   Thread thread_;  // last: it runs in loop_
 };
@@ -173,8 +186,8 @@ StatusOr<std::unique_ptr<KvEndpoint>> KvEndpoint::Create(const KvEndpointOptions
   }
   std::string unix_name;
   if (!options.listen.empty() && options.kind != TransportKind::kShm) {
-    BATON_ASSIGN_OR_RETURN(const SocketAddress address, ResolveTcp(options.listen));
-    BATON_ASSIGN_OR_RETURN(sockets.tcp_listener, ListenOn(address, options.listen));
+    BATON_ASSIGN_OR_RETURN(const std::vector<SocketAddress> addresses, ResolveTcp(options.listen));
+    BATON_ASSIGN_OR_RETURN(sockets.tcp_listener, ListenOn(addresses.front(), options.listen));
   }
   if (!options.listen.empty() && options.kind != TransportKind::kTcp) {
     unix_name = fmt::format("baton-kv-{:016x}", options.incarnation.value());

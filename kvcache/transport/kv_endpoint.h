@@ -20,14 +20,17 @@
 #define BATON_KVCACHE_TRANSPORT_KV_ENDPOINT_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "kvcache/kv_arena.h"
 #include "kvcache/transport/kv_transport.h"
 #include "kvcache/transport/pool_exchange.h"
+#include "kvcache/transport/socket_io.h"
 #include "src/base/clock.h"
 #include "src/tls/tls_files.h"
 
@@ -91,6 +94,9 @@ struct KvEndpointOptions {
   KvEndpointTimers timers;
   KvEndpointLimits limits;
   const Clock* clock = &SystemClock();
+  // Looks a name up (socket_io.h); tests give one that they play.
+  std::function<StatusOr<std::vector<SocketAddress>>(std::string_view text)> resolve =
+      [](std::string_view text) { return ResolveTcp(text); };
 };
 
 // The interface of transports between processes; see the file comment.
@@ -109,12 +115,17 @@ class KvEndpoint : public KvTransport {
 
   // The complete set of peers to dial; replaces the former one. New ones are dialled at once and
   // again (with back-off) whenever the connection is lost; connections to those that left are
-  // closed. A worker id with a new incarnation is a new peer. A host name is looked up here, so the
-  // call may block for the resolver: one thread at a time, and none that others wait for. While it
-  // is not found, what was found before in the peer's life counts. Returns the first address that
-  // could not be resolved; the other peers are dialled all the same, and the same list may be set
-  // again.
-  virtual Status SetPeers(std::span<const PeerAddress> peers) = 0;
+  // closed. A worker id with a new incarnation is a new peer. Host names are looked up here, one
+  // after the other, so the call may block for the resolver: one thread at a time, and none that
+  // others wait for. Peers whose addresses are known are dialled before; while a name is not found,
+  // what was found before in the peer's life counts. `is_old` is asked before each name: true ends
+  // the call. Returns the first address that could not be resolved; the other peers are dialled all
+  // the same, and the same list may be set again.
+  virtual Status SetPeers(std::span<const PeerAddress> peers,
+                          const std::function<bool()>& is_old) = 0;
+  Status SetPeers(std::span<const PeerAddress> peers) {
+    return SetPeers(peers, [] { return false; });
+  }
 };
 
 }  // namespace baton

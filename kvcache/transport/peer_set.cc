@@ -8,14 +8,15 @@ namespace baton {
 PeerSet::PeerSet(TransportKind kind, std::string host_id, const KvEndpointTimers& timers)
     : kind_(kind), host_id_(std::move(host_id)), timers_(timers) {}
 
-std::vector<TransportKind> PeerSet::UsableKinds(const ResolvedPeer& peer) const {
-  std::vector<TransportKind> kinds;
+std::vector<PeerSet::Way> PeerSet::WaysTo(const ResolvedPeer& peer) const {
+  std::vector<Way> ways;
   const bool same_host = !host_id_.empty() && peer.address.host_id == host_id_;
   if (kind_ != TransportKind::kTcp && same_host && peer.unix_socket.has_value()) {
-    kinds.push_back(TransportKind::kShm);
+    ways.push_back({TransportKind::kShm, *peer.unix_socket});
   }
-  if (kind_ != TransportKind::kShm && peer.tcp.has_value()) kinds.push_back(TransportKind::kTcp);
-  return kinds;
+  if (kind_ == TransportKind::kShm) return ways;
+  for (const SocketAddress& address : peer.tcp) ways.push_back({TransportKind::kTcp, address});
+  return ways;
 }
 
 PeerSet::Peer* PeerSet::Find(Incarnation peer) {
@@ -32,14 +33,14 @@ std::vector<Incarnation> PeerSet::Replace(const std::vector<ResolvedPeer>& peers
     if (known != nullptr) peer = std::move(*known);
     const bool is_new = known == nullptr || peer.state == State::kUnreachable;
     peer.resolved = resolved;
-    peer.kinds = UsableKinds(resolved);
-    peer.next_kind = std::min(peer.next_kind, peer.kinds.empty() ? 0 : peer.kinds.size() - 1);
+    peer.ways = WaysTo(resolved);
+    peer.next_way = std::min(peer.next_way, peer.ways.empty() ? 0 : peer.ways.size() - 1);
     if (is_new) {
       peer.state = State::kWaiting;
       peer.due_us = now_us;
       peer.backoff_us = timers_.backoff_min_us;
     }
-    if (peer.kinds.empty() && peer.state == State::kWaiting) {
+    if (peer.ways.empty() && peer.state == State::kWaiting) {
       peer.state = State::kUnreachable;
       peer.failure =
           !resolved.failure.empty()
@@ -62,14 +63,13 @@ std::vector<Incarnation> PeerSet::Replace(const std::vector<ResolvedPeer>& peers
 std::optional<DialAttempt> PeerSet::NextAttempt(int64_t now_us) {
   for (auto& [id, peer] : peers_) {
     if (peer.state != State::kWaiting || peer.due_us > now_us) continue;
-    if (peer.kinds.empty()) {  // a new list took its addresses away while it was connected
+    if (peer.ways.empty()) {  // a new list took its addresses away while it was connected
       peer.state = State::kUnreachable;
       continue;
     }
-    const TransportKind kind = peer.kinds[peer.next_kind];
+    const Way& way = peer.ways[peer.next_way];
     peer.state = State::kDialling;
-    return DialAttempt{
-        id, kind, kind == TransportKind::kShm ? *peer.resolved.unix_socket : *peer.resolved.tcp};
+    return DialAttempt{id, way.kind, way.address};
   }
   return std::nullopt;
 }
@@ -87,7 +87,7 @@ void PeerSet::OnUp(Incarnation id) {
   Peer* const peer = Find(id);
   if (peer == nullptr) return;
   peer->state = State::kUp;
-  peer->next_kind = 0;
+  peer->next_way = 0;
   peer->backoff_us = timers_.backoff_min_us;
   peer->failure.clear();
 }
@@ -97,12 +97,12 @@ void PeerSet::OnFailed(Incarnation id, const std::string& failure, int64_t now_u
   if (peer == nullptr) return;
   peer->failure = failure;
   peer->state = State::kWaiting;
-  if (peer->next_kind + 1 < peer->kinds.size()) {
-    ++peer->next_kind;
+  if (peer->next_way + 1 < peer->ways.size()) {
+    ++peer->next_way;
     peer->due_us = now_us;
     return;
   }
-  peer->next_kind = 0;
+  peer->next_way = 0;
   peer->due_us = now_us + peer->backoff_us;
   peer->backoff_us = std::min(2 * peer->backoff_us, timers_.backoff_max_us);
 }

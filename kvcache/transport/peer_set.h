@@ -27,7 +27,7 @@ namespace baton {
 // A peer whose addresses are looked up.
 struct ResolvedPeer {
   PeerAddress address;
-  std::optional<SocketAddress> tcp;
+  std::vector<SocketAddress> tcp;  // of its name, the one to be tried first in front
   std::optional<SocketAddress> unix_socket;
   std::string failure;  // why an address could not be looked up
 };
@@ -56,7 +56,7 @@ class PeerSet {
 
   // Outcomes. Unknown peers are ignored: they left the list meanwhile.
   void OnUp(Incarnation peer);
-  // An attempt failed before it was ready: the other kind is tried at once, or a new round later.
+  // An attempt failed before it was ready: the next way is tried at once, or a new round later.
   void OnFailed(Incarnation peer, const std::string& failure, int64_t now_us);
   // A ready connection ended.
   void OnLost(Incarnation peer, const std::string& failure, int64_t now_us);
@@ -69,17 +69,22 @@ class PeerSet {
  private:
   // Where a peer stands; see invariant 1.
   enum class State : uint8_t { kWaiting, kDialling, kUp, kUnreachable };
+  // One address to dial.
+  struct Way {
+    TransportKind kind = TransportKind::kTcp;
+    SocketAddress address;
+  };
   struct Peer {
     ResolvedPeer resolved;
-    std::vector<TransportKind> kinds;  // to try, best first
-    size_t next_kind = 0;
+    std::vector<Way> ways;  // to try, best first
+    size_t next_way = 0;
     State state = State::kWaiting;
     int64_t due_us = 0;
     int64_t backoff_us = 0;
     std::string failure;
   };
 
-  std::vector<TransportKind> UsableKinds(const ResolvedPeer& peer) const;
+  std::vector<Way> WaysTo(const ResolvedPeer& peer) const;
   Peer* Find(Incarnation peer);
 
   const TransportKind kind_;

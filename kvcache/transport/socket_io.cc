@@ -57,20 +57,24 @@ StatusOr<HostPort> SplitHostPort(std::string_view address) {
 
 }  // namespace
 
-StatusOr<SocketAddress> ResolveTcp(std::string_view address) {
-  BATON_ASSIGN_OR_RETURN(const HostPort parts, SplitHostPort(address));
+StatusOr<std::vector<SocketAddress>> ResolveTcp(std::string_view text, NameLookUp names) {
+  BATON_ASSIGN_OR_RETURN(const HostPort parts, SplitHostPort(text));
   addrinfo hints{};
   hints.ai_family = AF_UNSPEC;
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = AI_NUMERICSERV;
+  if (names == NameLookUp::kForbidden) hints.ai_flags |= AI_NUMERICHOST;
   addrinfo* found = nullptr;
   const int error = getaddrinfo(parts.host.c_str(), parts.port.c_str(), &hints, &found);
-  if (error != 0) return Unavailable("address \"{}\": {}", address, gai_strerror(error));
+  if (error != 0) return Unavailable("address \"{}\": {}", text, gai_strerror(error));
   const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owner(found, &freeaddrinfo);
-  SocketAddress result;
-  std::memcpy(&result.storage, found->ai_addr, found->ai_addrlen);
-  result.size_bytes = found->ai_addrlen;
-  return result;
+  std::vector<SocketAddress> addresses;
+  for (const addrinfo* entry = found; entry != nullptr; entry = entry->ai_next) {
+    SocketAddress& address = addresses.emplace_back();
+    std::memcpy(&address.storage, entry->ai_addr, entry->ai_addrlen);
+    address.size_bytes = entry->ai_addrlen;
+  }
+  return addresses;
 }
 
 StatusOr<SocketAddress> UnixAddress(std::string_view name) {

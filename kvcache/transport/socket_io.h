@@ -24,9 +24,13 @@ struct SocketAddress {
   socklen_t size_bytes = 0;
 };
 
-// "host:port" or "[v6]:port"; a name is looked up, which may block. InvalidArgument for a bad form,
-// Unavailable when the name is not known.
-StatusOr<SocketAddress> ResolveTcp(std::string_view address);
+// Whether ResolveTcp may ask a server.
+enum class NameLookUp : uint8_t { kAllowed, kForbidden };
+// "host:port" or "[v6]:port": all addresses, the one to be tried first in front. A name is looked
+// up, which may block. InvalidArgument for a bad form, Unavailable when the name is not known (or
+// is one, where that is forbidden).
+StatusOr<std::vector<SocketAddress>> ResolveTcp(std::string_view text,
+                                                NameLookUp names = NameLookUp::kAllowed);
 // An abstract unix address; InvalidArgument unless 1..107 bytes.
 StatusOr<SocketAddress> UnixAddress(std::string_view name);
 // The bytes that name the host: of a tcp address without its port, and without the half of an IPv6

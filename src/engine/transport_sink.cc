@@ -1,5 +1,6 @@
 #include "src/engine/transport_sink.h"
 
+#include <bit>
 #include <memory>
 #include <utility>
 
@@ -18,9 +19,12 @@ void EngineTransportSink::OnPeerDown(Incarnation peer, const Status& status) {
 void EngineTransportSink::OnControl(Incarnation peer, std::string bytes) {
   auto message = wire_->Decode(bytes);
   if (!message.ok()) {
-    num_malformed_.fetch_add(1, std::memory_order_relaxed);
-    BATON_LOG_WARN("control message of {} bytes from peer {:016x} is malformed: {}", bytes.size(),
-                   peer.value(), message.status().ToString());
+    const uint64_t number = num_malformed_.fetch_add(1, std::memory_order_relaxed) + 1;
+    // 1, 2, 4, ...: a peer may send them as fast as the line carries them.
+    if (std::has_single_bit(number)) {
+      BATON_LOG_WARN("control message of {} bytes from peer {:016x} is malformed: {} ({} so far)",
+                     bytes.size(), peer.value(), message.status().ToString(), number);
+    }
     return;
   }
   // A full inbox drops the message: hand-offs survive any loss by their leases.

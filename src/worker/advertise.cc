@@ -47,9 +47,12 @@ std::string AdvertisedAddress(const std::string& advertise, const std::string& b
   return advertise + ":" + PortOf(bound);
 }
 
-std::string AdvertisedOnHost(const std::string& advertise, const std::string& bound) {
-  if (advertise.empty() || bound.empty()) return bound;
-  return HostOrAll(advertise) + ":" + PortOf(bound);
+std::string AdvertisedOnHost(const std::string& advertise, const std::string& listen,
+                             const std::string& bound) {
+  if (bound.empty()) return bound;
+  if (!advertise.empty()) return HostOrAll(advertise) + ":" + PortOf(bound);
+  const bool is_everywhere = HostOf(bound) == "0.0.0.0" || HostOf(bound) == "[::]";
+  return is_everywhere ? HostOf(listen) + ":" + PortOf(bound) : bound;
 }
 
 }  // namespace baton

@@ -18,8 +18,10 @@ Status CheckWorkerId(const std::string& id);
 Status CheckAdvertise(const std::string& advertise);
 // The address of the listener that `advertise` names: its port counts when it has one.
 std::string AdvertisedAddress(const std::string& advertise, const std::string& bound);
-// The address of another listener of the same host: only the host counts.
-std::string AdvertisedOnHost(const std::string& advertise, const std::string& bound);
+// The address of another listener of the same host: only the host counts. Without `advertise` one
+// that listens everywhere is reached at the host of `listen`, the worker's own address.
+std::string AdvertisedOnHost(const std::string& advertise, const std::string& listen,
+                             const std::string& bound);
 
 }  // namespace baton
 

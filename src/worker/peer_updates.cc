@@ -44,7 +44,10 @@ void PeerUpdates::Loop() {
     if (stops_) return;
     if (next_) peers = *std::exchange(next_, std::nullopt);
     lock.unlock();
-    const Status status = apply_(peers);
+    const Status status = apply_(peers, [&] {
+      const std::lock_guard<std::mutex> guard(mutex_);
+      return has_work();
+    });
     const std::string before = std::exchange(failure, std::string(status.message()));
     if (!status.ok() && failure != before) BATON_LOG_WARN("{}; it is tried again", failure);
     lock.lock();

@@ -21,7 +21,9 @@ namespace baton {
 // is there: no router sends it twice. The same failure is logged once.
 class PeerUpdates {
  public:
-  using Apply = std::function<Status(const std::vector<PeerAddress>&)>;
+  // `is_old`: whether a newer list is there, or none is wanted any more.
+  using Apply = std::function<Status(const std::vector<PeerAddress>& peers,
+                                     const std::function<bool()>& is_old)>;
   static constexpr std::chrono::milliseconds kRetry{2000};
 
   // `apply` runs on the thread, one call at a time.

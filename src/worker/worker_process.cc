@@ -262,7 +262,7 @@ Status WorkerProcess::Parts::MakeEngine() {
                                               .incarnation = incarnation,
                                               .hub = colocation.hub}));
   if (const KvEndpoint* endpoint = kv->endpoint()) {
-    kv_address = AdvertisedOnHost(config.advertise, endpoint->tcp_address());
+    kv_address = AdvertisedOnHost(config.advertise, config.listen, endpoint->tcp_address());
   }
 
   const bool prefill = config.role == WorkerRole::kPrefill;
@@ -391,7 +391,9 @@ void WorkerProcess::Parts::Register() {
   // Decode workers listen; one that drains gets a list of those that may take its KV over.
   if (KvEndpoint* const endpoint = kv->endpoint()) {
     peers = std::make_unique<PeerUpdates>(
-        [endpoint](const std::vector<PeerAddress>& list) { return endpoint->SetPeers(list); });
+        [endpoint](const std::vector<PeerAddress>& list, const std::function<bool()>& is_old) {
+          return endpoint->SetPeers(list, is_old);
+        });
   }
   registration_config.on_peers = [this](const std::vector<v1::Peer>& list) {
     if (peers != nullptr) peers->Set(PeerAddresses(list, kv->kinds()));
@@ -437,7 +439,7 @@ Status WorkerProcess::Parts::StartAdmin() {
         (on_cpu->computes_in_int16() ? limits.int16_gop_per_s : limits.fp32_gflop_per_s) * 1e9;
   }
   BATON_ASSIGN_OR_RETURN(admin, WorkerAdmin::Start(std::move(admin_config)));
-  admin_address = AdvertisedOnHost(config.advertise, admin->address());
+  admin_address = AdvertisedOnHost(config.advertise, config.listen, admin->address());
   return OkStatus();
 }
 

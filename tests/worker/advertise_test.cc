@@ -27,16 +27,19 @@ TEST(Advertise, NamesTheListenerItself) {
 }
 
 TEST(Advertise, NamesOtherListenersOfTheHost) {
-  EXPECT_EQ(AdvertisedOnHost("", "127.0.0.1:7"), "127.0.0.1:7");
-  EXPECT_EQ(AdvertisedOnHost("h", "0.0.0.0:7"), "h:7");
-  EXPECT_EQ(AdvertisedOnHost("h:9", "0.0.0.0:7"), "h:7");
-  EXPECT_EQ(AdvertisedOnHost("[::1]:9", "[::]:7"), "[::1]:7");
+  EXPECT_EQ(AdvertisedOnHost("", "10.0.0.1:5", "127.0.0.1:7"), "127.0.0.1:7");
+  EXPECT_EQ(AdvertisedOnHost("", "10.0.0.1:5", "0.0.0.0:7"), "10.0.0.1:7");
+  EXPECT_EQ(AdvertisedOnHost("", "[fd00::1]:5", "[::]:7"), "[fd00::1]:7");
+  EXPECT_EQ(AdvertisedOnHost("", "0.0.0.0:5", "0.0.0.0:7"), "0.0.0.0:7");
+  EXPECT_EQ(AdvertisedOnHost("h", "10.0.0.1:5", "0.0.0.0:7"), "h:7");
+  EXPECT_EQ(AdvertisedOnHost("h:9", "10.0.0.1:5", "0.0.0.0:7"), "h:7");
+  EXPECT_EQ(AdvertisedOnHost("[::1]:9", "10.0.0.1:5", "[::]:7"), "[::1]:7");
 }
 
 // With shared memory alone there is no data port, and nobody must try to reach one.
 TEST(Advertise, NoListenerIsNoAddress) {
   for (const char* advertise : {"", "h", "h:9", "[::1]"}) {
-    EXPECT_EQ(AdvertisedOnHost(advertise, ""), "") << advertise;
+    EXPECT_EQ(AdvertisedOnHost(advertise, "10.0.0.1:5", ""), "") << advertise;
     EXPECT_EQ(AdvertisedAddress(advertise, ""), "") << advertise;
   }
 }

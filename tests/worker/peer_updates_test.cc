@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <string>
+#include <thread>
 
 #include "absl/synchronization/notification.h"
 #include "gtest/gtest.h"
@@ -19,7 +20,7 @@ TEST(PeerUpdatesTest, WhoTellsDoesNotWaitAndTheNewestListCounts) {
   absl::Notification applied;
   std::vector<std::string> seen;  // of the thread, and read when it has ended
   {
-    PeerUpdates updates([&](const std::vector<PeerAddress>& peers) {
+    PeerUpdates updates([&](const std::vector<PeerAddress>& peers, const auto& /*is_old*/) {
       seen.push_back(peers.front().worker_id);
       if (seen.size() == 1) {
         looks_up.Notify();
@@ -45,7 +46,7 @@ TEST(PeerUpdatesTest, AListThatCouldNotBeAppliedIsTriedAgainUntilItIs) {
   testing::internal::CaptureStderr();
   {
     PeerUpdates updates(
-        [&](const std::vector<PeerAddress>& peers) {
+        [&](const std::vector<PeerAddress>& peers, const auto& /*is_old*/) {
           seen.push_back(peers.front().worker_id);
           if (seen.size() < 4) return Status(Unavailable("name not known"));
           done.Notify();
@@ -66,7 +67,7 @@ TEST(PeerUpdatesTest, EndsWhileItWaitsToTryAgain) {
   absl::Notification tried;
   {
     PeerUpdates updates(
-        [&](const std::vector<PeerAddress>&) {
+        [&](const std::vector<PeerAddress>&, const auto& /*is_old*/) {
           if (!tried.HasBeenNotified()) tried.Notify();
           return Unavailable("name not known");
         },
@@ -75,6 +76,27 @@ TEST(PeerUpdatesTest, EndsWhileItWaitsToTryAgain) {
     tried.WaitForNotification();
   }
   SUCCEED() << "a test that hangs fails";
+}
+
+// A list that is being applied, which may take long, is told when it is old.
+TEST(PeerUpdatesTest, ANewerListAndTheEndMakeOneOld) {
+  absl::Notification begun;
+  absl::Notification second;
+  PeerUpdates updates([&](const std::vector<PeerAddress>& peers, const auto& is_old) {
+    if (peers.front().worker_id == "a") {
+      EXPECT_FALSE(is_old());
+      begun.Notify();
+    } else {
+      second.Notify();
+    }
+    while (!is_old()) std::this_thread::yield();
+    return OkStatus();
+  });
+  updates.Set(ListOf("a"));
+  begun.WaitForNotification();
+  updates.Set(ListOf("b"));
+  second.WaitForNotification();
+  updates.Stop();
 }
 
 }  // namespace

@@ -280,8 +280,9 @@ void ProbeNetworkFiles(const std::string& root, NetworkFacts* network) {
 
 PortFact ProbePort(const std::string& flag, const std::string& address) {
   PortFact port{.flag = flag, .address = address, .error = ""};
-  const StatusOr<SocketAddress> resolved = ResolveTcp(address);
-  const Status status = resolved.ok() ? ListenOn(*resolved, address).status() : resolved.status();
+  const StatusOr<std::vector<SocketAddress>> resolved = ResolveTcp(address);
+  const Status status =
+      resolved.ok() ? ListenOn(resolved->front(), address).status() : resolved.status();
   port.error = std::string(status.message());
   return port;
 }

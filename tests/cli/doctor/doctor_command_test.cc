@@ -52,8 +52,7 @@ TEST(DoctorCommandTest, AtLeast25ChecksInLessThanFiveSeconds) {
 }
 
 TEST(DoctorCommandTest, APortInUseAndAMissingModelAreProblems) {
-  const StatusOr<SocketAddress> address = ResolveTcp("127.0.0.1:0");
-  const StatusOr<UniqueFd> taken = ListenOn(*address, "127.0.0.1:0");
+  const StatusOr<UniqueFd> taken = ListenOn(ResolveTcp("127.0.0.1:0")->front(), "127.0.0.1:0");
   ASSERT_TRUE(taken.ok());
   const std::string bound = BoundTcpAddress(taken->get());
   const Outcome outcome =

@@ -1,8 +1,12 @@
 // KvEndpoint against peers that fail, lie, stall or attack. What every transport promises is in
 // conformance_test.cc.
+#include <atomic>
 #include <chrono>
 #include <random>
+#include <string>
+#include <thread>
 
+#include "absl/synchronization/notification.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -350,6 +354,39 @@ TEST(EndpointTest, AutoPrefersSharedMemoryAndFallsBack) {
   ASSERT_TRUE(unlucky.sink->WaitUp(1));
   EXPECT_EQ(unlucky.sink->Snapshot().ups[0].kind, TransportKind::kTcp);
   EXPECT_GE(Closes(unlucky, CloseReason::kUnreachable), 1u);
+}
+
+// And a name with two addresses is reached at the one where the peer listens.
+TEST(EndpointTest, ANameThatIsLookedUpForLongKeepsNobodyElseWaiting) {
+  Rig rig(TransportKind::kTcp);
+  Worker named = rig.MakeDecode("decode-0");
+  Worker literal = rig.MakeDecode("decode-1");
+  const std::string port = named.endpoint->tcp_address().substr(sizeof("127.0.0.1:") - 1);
+  absl::Notification answers;
+  std::atomic<int> num_asked = 0;
+  rig.tweak = [&](KvEndpointOptions* options) {
+    options->resolve = [&](std::string_view text) {
+      EXPECT_EQ(text, "decode.example:" + port);
+      ++num_asked;
+      answers.WaitForNotification();
+      std::vector<SocketAddress> found = ResolveTcp("127.0.0.2:" + port).value();
+      found.push_back(ResolveTcp("127.0.0.1:" + port)->front());
+      return StatusOr<std::vector<SocketAddress>>(std::move(found));
+    };
+  };
+  Worker p = rig.MakePrefill("prefill-0", {});
+  const std::vector<PeerAddress> peers = {
+      {"decode-0", named.incarnation, "another host", "decode.example:" + port, ""},
+      {"decode-1", literal.incarnation, "another host", literal.endpoint->tcp_address(), ""}};
+  std::thread resolver([&] { EXPECT_TRUE(p.endpoint->SetPeers(peers).ok()); });
+  ASSERT_TRUE(p.sink->WaitUp(1));
+  EXPECT_EQ(p.sink->Snapshot().ups[0].peer, literal.incarnation);
+  answers.Notify();
+  resolver.join();
+  ASSERT_TRUE(p.sink->WaitUp(2));
+  ExpectTransferWorks(&p, &named, 1);
+  EXPECT_TRUE(p.endpoint->SetPeers(peers, [] { return true; }).ok());
+  EXPECT_EQ(num_asked, 1) << "an old list asks for no name";
 }
 
 TEST(EndpointTest, APairWithNothingInCommonSaysSo) {

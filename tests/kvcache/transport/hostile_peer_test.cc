@@ -126,7 +126,7 @@ TEST(HostilePeerTest, ALongerIntroductionIsRefusedForItsVersion) {
   EXPECT_TRUE(WaitClose(d, CloseReason::kWireVersion));
   // The other way round: it accepts, and answers our hello.
   Worker p = rig.MakePrefill("prefill-0", {});
-  const StatusOr<UniqueFd> listener = ListenOn(*ResolveTcp("127.0.0.1:0"), "a free port");
+  const StatusOr<UniqueFd> listener = ListenOn(ResolveTcp("127.0.0.1:0")->front(), "a free port");
   ASSERT_TRUE(listener.ok()) << listener.status();
   const PeerAddress later = {"decode-9", Incarnation(9), "", BoundTcpAddress(listener->get()), ""};
   ASSERT_TRUE(p.endpoint->SetPeers({&later, 1}).ok());

@@ -13,7 +13,7 @@ ResolvedPeer Peer(uint64_t incarnation, bool has_tcp = true, bool has_unix = tru
   peer.address.worker_id = "decode-" + std::to_string(incarnation);
   peer.address.incarnation = Incarnation(incarnation);
   peer.address.host_id = "here";
-  if (has_tcp) peer.tcp = SocketAddress{};
+  if (has_tcp) peer.tcp = {SocketAddress{}};
   if (has_unix) peer.unix_socket = SocketAddress{};
   return peer;
 }
@@ -61,6 +61,20 @@ TEST(PeerSetTest, FallsBackToTcpAndThenWaitsTwiceAsLongEachRound) {
   peers.OnLost(Incarnation(1), "lost", now_us);
   EXPECT_EQ(peers.NextDueUs(), now_us + 10 * kMs);
   EXPECT_EQ(peers.NextAttempt(now_us + 10 * kMs)->kind, TransportKind::kShm);
+}
+
+// A name with an address of each family, of which the peer may listen at one.
+TEST(PeerSetTest, AllAddressesOfANameAreTriedInTurn) {
+  PeerSet peers(TransportKind::kTcp, "here", Timers());
+  ResolvedPeer peer = Peer(1);
+  peer.tcp = {SocketAddress{.size_bytes = 28}, SocketAddress{.size_bytes = 16}};
+  peers.Replace({peer}, 0);
+  EXPECT_EQ(peers.NextAttempt(0)->address.size_bytes, 28u);
+  peers.OnFailed(Incarnation(1), "refused", 0);
+  EXPECT_EQ(peers.NextAttempt(0)->address.size_bytes, 16u) << "at once";
+  peers.OnFailed(Incarnation(1), "refused", 0);
+  EXPECT_EQ(peers.NextDueUs(), 10 * kMs);
+  EXPECT_EQ(peers.NextAttempt(10 * kMs)->address.size_bytes, 28u);
 }
 
 TEST(PeerSetTest, UsesOnlyWhatBothSidesHave) {

@@ -20,10 +20,9 @@ constexpr int kPatienceMs = 20'000;
 
 RawPeer::RawPeer(const Worker& acceptor, bool over_unix)
     : acceptor_(acceptor.incarnation), layout_(acceptor.arena->layout()) {
-  const auto address = over_unix ? UnixAddress(acceptor.endpoint->unix_name())
-                                 : ResolveTcp(acceptor.endpoint->tcp_address());
-  BATON_CHECK(address.ok(), "{}", address.status().ToString());
-  StatusOr<UniqueFd> fd = StartConnect(*address);
+  const SocketAddress address = over_unix ? UnixAddress(acceptor.endpoint->unix_name()).value()
+                                          : ResolveTcp(acceptor.endpoint->tcp_address())->front();
+  StatusOr<UniqueFd> fd = StartConnect(address);
   BATON_CHECK(fd.ok(), "{}", fd.status().ToString());
   fd_ = *std::move(fd);
   pollfd wait{fd_.get(), POLLOUT, 0};
