@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "benchmarks/loadgen/report_files.h"
+#include "src/base/print.h"
 #include "src/cli/bench_load_flags.h"
 #include "src/cli/commands.h"
 #include "src/cli/compute_threads.h"
@@ -99,9 +100,9 @@ Status BenchModel(const BenchFlags& f, std::vector<ModelBenchCase> cases) {
   options.max_rows = static_cast<uint32_t>(f.chunk);
   BATON_ASSIGN_OR_RETURN(
       const ModelBenchReport report, RunModelBench(options, [](const ModelBenchRow& row) {
-        fmt::print(stderr, "{}: {:.1f} tokens/s\n", row.bench_case.Name(), row.median());
+        Print(stderr, "{}: {:.1f} tokens/s\n", row.bench_case.Name(), row.median());
       }));
-  fmt::print("{}", report.ToTable());
+  Print("{}", report.ToTable());
   if (f.json.empty()) return OkStatus();
   return WithPrefix(WriteWholeFile(f.json, report.ToJson() + "\n"), "--json");
 }

@@ -7,6 +7,8 @@
 
 #include "fmt/format.h"
 
+#include "src/base/print.h"
+
 namespace baton {
 namespace {
 

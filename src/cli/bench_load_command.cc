@@ -9,6 +9,7 @@
 #include "benchmarks/loadgen/html_report.h"
 #include "benchmarks/loadgen/quantity.h"
 #include "src/base/clock.h"
+#include "src/base/print.h"
 #include "src/base/version.h"
 #include "src/cli/bench_live_line.h"
 #include "src/cli/bench_load_flags.h"
@@ -66,7 +67,7 @@ class BenchLoad {
   int Run(const std::vector<Endpoint>& endpoints) {
     environment_ = ReadEnvironment(kVersion);
     model_ = endpoints[0].target.model;
-    fmt::print("seed {}\n", f_.seed);
+    Print("seed {}\n", f_.seed);
     StatusOr<int> code = kExitOk;
     if (endpoints.size() == 2) {
       code = RunCompare(endpoints[0], endpoints[1]);
@@ -91,8 +92,8 @@ class BenchLoad {
     BATON_ASSIGN_OR_RETURN(const RunResult result, RunPlan(plan_, endpoint, {seed, seed}));
     line_.Clear();
     const RunReport report = MakeReport(result, plan_.report);
-    fmt::print("{}{}{}\n{}", endpoint.url, endpoint.target.model.empty() ? "" : ", ",
-               endpoint.target.model, ToTable(report, plan_.report));
+    Print("{}{}{}\n{}", endpoint.url, endpoint.target.model.empty() ? "" : ", ",
+          endpoint.target.model, ToTable(report, plan_.report));
     file_.runs.push_back(
         {endpoint.url, plan_.has_rate() ? plan_.arrivals.rate : 0, &result, report});
     BATON_RETURN_IF_ERROR(WriteFiles());
@@ -119,9 +120,9 @@ class BenchLoad {
       line_.Clear();
       const std::string share =
           plan_.report.slo ? fmt::format(", goodput {:.1f} %", 100.0 * report.goodput_share) : "";
-      fmt::print(stderr, "rate {:.3g}: ttft p50 {:.1f} ms, itl p50 {:.1f} ms, {} of {} ok{}{}\n",
-                 rate, report.ttft.p50 / 1e3, report.itl.p50 / 1e3, report.num_ok(),
-                 report.attempted, share, report.void_reasons.empty() ? "" : ", void");
+      Print(stderr, "rate {:.3g}: ttft p50 {:.1f} ms, itl p50 {:.1f} ms, {} of {} ok{}{}\n", rate,
+            report.ttft.p50 / 1e3, report.itl.p50 / 1e3, report.num_ok(), report.attempted, share,
+            report.void_reasons.empty() ? "" : ", void");
     };
   }
 
@@ -137,7 +138,7 @@ class BenchLoad {
     RateRuns runs;
     const Status swept = RunSweep(plan_, endpoint, rates, TrialPrinter(), runs);
     for (size_t i = 0; i < runs.rates.size(); ++i) {
-      fmt::print("rate {:.3g}\n{}\n", runs.rates[i], ToTable(runs.reports[i], plan_.report));
+      Print("rate {:.3g}\n{}\n", runs.rates[i], ToTable(runs.reports[i], plan_.report));
     }
     TakeRuns(runs);
     BATON_RETURN_IF_ERROR(WriteAfter(swept));
@@ -167,7 +168,7 @@ class BenchLoad {
       file_.extra_key = "find_max";
       file_.extra_json = answer.dump();
       page_.notes = found->best ? MaxLine(*found) : "";
-      if (found->best) fmt::print("{}\n", MaxLine(*found));
+      if (found->best) Print("{}\n", MaxLine(*found));
     }
     BATON_RETURN_IF_ERROR(WriteAfter(found.status()));
     if (!found->best) {
@@ -199,7 +200,7 @@ class BenchLoad {
     page_.runs.push_back({"A " + a.url, 0, &all_a, MergedReport(all_a, runs.reports_a)});
     page_.runs.push_back({"B " + b.url, 0, &all_b, MergedReport(all_b, runs.reports_b)});
     if (compared.ok()) {
-      fmt::print("A {}\nB {}\n{}", a.url, b.url, ToTable(runs.comparison));
+      Print("A {}\nB {}\n{}", a.url, b.url, ToTable(runs.comparison));
       file_.extra_key = "comparison";
       file_.extra_json = ToJson(runs.comparison);
       page_.notes = ToTable(runs.comparison);

@@ -260,12 +260,7 @@ StatusOr<Endpoint> MakeEndpoint(std::string_view url, const BenchLoadFlags& f) {
   }
   endpoint.target.host = parsed.host;
   endpoint.target.port = parsed.port;
-  endpoint.target.base_path = parsed.target == "/" ? "" : parsed.target;
-  while (endpoint.target.base_path.ends_with('/')) endpoint.target.base_path.pop_back();
-  // "http://host/v1" is how many tools want it.
-  if (endpoint.target.base_path.ends_with("/v1")) {
-    endpoint.target.base_path.resize(endpoint.target.base_path.size() - 3);
-  }
+  endpoint.target.base_path = BasePathOf(parsed);
   endpoint.target.model = f.model;
   if (f.api_key_env.empty()) return endpoint;
   if (endpoint.grpc) {

@@ -18,6 +18,7 @@
 #include "absl/strings/numbers.h"
 
 #include "src/base/clock.h"
+#include "src/base/print.h"
 #include "src/base/thread.h"
 #include "src/base/unique_fd.h"
 #include "src/cli/chat_session.h"
@@ -76,7 +77,7 @@ class AnswerPrinter {
  public:
   void OnThought(std::string_view text) {
     if (!terminal_) return;
-    if (!thinking_) fmt::print("\x1b[2m");
+    if (!thinking_) Print("\x1b[2m");
     thinking_ = true;
     Write(text);
   }
@@ -85,7 +86,7 @@ class AnswerPrinter {
     Write(text);
   }
   void EndThoughts() {
-    if (thinking_) fmt::print("\x1b[0m\n\n");
+    if (thinking_) Print("\x1b[0m\n\n");
     thinking_ = false;
   }
   bool terminal() const { return terminal_; }
@@ -107,8 +108,8 @@ Status AskAndPrint(ChatSession& session, AnswerPrinter& printer, const std::stri
   printer.EndThoughts();
   std::fputc('\n', stdout);
   if (!stats.ok()) return stats.status();
-  fmt::print("{}{}{}\n", printer.terminal() ? "\x1b[2m" : "", DescribeAnswer(*stats),
-             printer.terminal() ? "\x1b[0m" : "");
+  Print("{}{}{}\n", printer.terminal() ? "\x1b[2m" : "", DescribeAnswer(*stats),
+        printer.terminal() ? "\x1b[0m" : "");
   std::fflush(stdout);
   return OkStatus();
 }
@@ -133,19 +134,21 @@ int FailWithoutQuestion(std::string_view command) {
 int Converse(std::string_view command, const ChatFlags& f, ChatOptions options) {
   AnswerPrinter printer;
   options.on_thought = [&printer](std::string_view text) { printer.OnThought(text); };
+  options.wants_more = [] { return std::ferror(stdout) == 0; };
   ChatSession session(std::move(options));
   if (!f.prompt.empty()) {
     const Status status = AskAndPrint(session, printer, f.prompt);
+    if (std::ferror(stdout) != 0) return kExitFailure;  // main says why
     return status.ok() ? kExitOk : Fail(command, status);
   }
   if (InputIsEmpty()) return FailWithoutQuestion(command);
   const bool terminal = ::isatty(STDIN_FILENO) != 0;
-  if (terminal) fmt::print("Ask something. /clear forgets the conversation, /exit ends it.\n");
+  if (terminal) Print("Ask something. /clear forgets the conversation, /exit ends it.\n");
   bool failed = false;
   std::string line;
   for (;;) {
     if (terminal) {
-      fmt::print("> ");
+      Print("> ");
       std::fflush(stdout);
     }
     if (!std::getline(std::cin, line)) break;
@@ -158,6 +161,7 @@ int Converse(std::string_view command, const ChatFlags& f, ChatOptions options) 
       continue;
     }
     const Status status = AskAndPrint(session, printer, question);
+    if (std::ferror(stdout) != 0) return kExitFailure;
     if (status.ok()) continue;
     failed = true;
     Fail(command, status);
@@ -327,6 +331,7 @@ int RunRun(const std::vector<std::string>& args) {
   if (!model.ok()) return Fail("run", model.status());
   if (f.prompt.empty() && InputHasEnded()) return FailWithoutQuestion("run");
 
+  ::signal(SIGPIPE, SIG_IGN);  // `run ... | head`: the server is ended all the same
   RemoveDeadRunFolders(RunFolders(), SystemClock().WallUnixMs() / 1000);
   PrivateServer server(RunFolderOf(::getpid()));
   const InterruptWatch watch(server);
@@ -341,7 +346,8 @@ int RunRun(const std::vector<std::string>& args) {
   if (!address.ok()) return Fail("run", address.status());
   options->url = *ParseHttpUrl("http://" + *address);
   const int code = Converse("run", f, *options);
-  if (code == kExitOk) server.MarkClean();
+  // A reader who has left, as `head` does, asks for no logs either.
+  if (code == kExitOk || std::ferror(stdout) != 0) server.MarkClean();
   return code;
 }
 

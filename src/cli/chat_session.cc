@@ -207,7 +207,7 @@ StatusOr<AnswerStats> ChatSession::Ask(const std::string& question,
   HttpClientRequest request;
   request.method = "POST";
   request.url = options_.url;
-  request.url.target = "/v1/chat/completions";
+  request.url.target = BasePathOf(options_.url) + "/v1/chat/completions";
   request.headers = {{"Content-Type", "application/json"}, {"Accept", "text/event-stream"}};
   request.body = RequestBody(question);
   // A long prompt ahead in the queue may keep the stream silent; the server's own deadline is 600
@@ -231,7 +231,7 @@ StatusOr<AnswerStats> ChatSession::Ask(const std::string& question,
         } else {
           parsed = events.Push(chunk, [&reader](std::string_view data) { reader.OnData(data); });
         }
-        return parsed.ok();
+        return parsed.ok() && (!options_.wants_more || options_.wants_more());
       });
   if (!parsed.ok()) return parsed;
   if (!response.ok()) return response.status();

@@ -23,6 +23,7 @@ struct ChatOptions {
   int64_t seed = -1;       // -1 = drawn by the server
   // Gets each piece of what the model thinks before it answers; empty = nobody wants it.
   std::function<void(std::string_view)> on_thought;
+  std::function<bool()> wants_more;  // asked with each piece of an answer; absent = always
 };
 
 // The server's account of one answer (the `timings` and `usage` of its last chunk).

@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "src/base/clock.h"
+#include "src/base/print.h"
 #include "src/base/size_text.h"
 #include "src/cli/commands.h"
 #include "src/cli/compute_threads.h"
@@ -69,9 +70,8 @@ Status Convert(const ConvertFlags& f) {
   BATON_RETURN_IF_ERROR(ConvertModel(*file, options, f.target));
   const double seconds = static_cast<double>(SystemClock().NowUs() - start_us) / 1e6;
   std::error_code error;
-  fmt::print("{}: {}, {} from {} in {:.1f} s\n", f.target,
-             FormatSize(fs::file_size(f.target, error)), f.type, FormatSize(file->file_bytes()),
-             seconds);
+  Print("{}: {}, {} from {} in {:.1f} s\n", f.target, FormatSize(fs::file_size(f.target, error)),
+        f.type, FormatSize(file->file_bytes()), seconds);
   return OkStatus();
 }
 

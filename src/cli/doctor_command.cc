@@ -10,6 +10,7 @@
 
 #include "src/base/clock.h"
 #include "src/base/log.h"
+#include "src/base/print.h"
 #include "src/base/size_text.h"
 #include "src/cli/commands.h"
 #include "src/cli/doctor/doctor_report.h"
@@ -95,30 +96,29 @@ uint64_t CountOf(const LedgerProcess& worker, const std::string& state) {
 }
 
 void PrintTable(const LedgerLook& look, const std::vector<LedgerSuspect>& orphans) {
-  fmt::print("{:<20} {:>8} {:>8} {:>8} {:>8} {:>9}\n", "worker", "blocks", "free", "cached", "held",
-             "requests");
+  Print("{:<20} {:>8} {:>8} {:>8} {:>8} {:>9}\n", "worker", "blocks", "free", "cached", "held",
+        "requests");
   size_t num_held = 0;
   for (const LedgerProcess& worker : look.workers) {
-    fmt::print("{:<20} {:>8} {:>8} {:>8} {:>8} {:>9}\n", worker.worker_id, worker.num_blocks(),
-               CountOf(worker, "free"), CountOf(worker, "cached"), worker.held.size(),
-               worker.requests.size());
+    Print("{:<20} {:>8} {:>8} {:>8} {:>8} {:>9}\n", worker.worker_id, worker.num_blocks(),
+          CountOf(worker, "free"), CountOf(worker, "cached"), worker.held.size(),
+          worker.requests.size());
     num_held += worker.held.size();
   }
   if (orphans.empty()) {
-    fmt::print("ledger clean: {} held blocks of {} workers, each with an owner that is known\n",
-               num_held, look.workers.size());
+    Print("ledger clean: {} held blocks of {} workers, each with an owner that is known\n",
+          num_held, look.workers.size());
     return;
   }
-  fmt::print("\n{:<20} {:>7} {:>10} {:<10} {:<32} {:>8} {}\n", "orphan at", "block", "generation",
-             "state", "request_uid", "age_ms", "why");
+  Print("\n{:<20} {:>7} {:>10} {:<10} {:<32} {:>8} {}\n", "orphan at", "block", "generation",
+        "state", "request_uid", "age_ms", "why");
   for (const LedgerSuspect& suspect : orphans) {
     const bool is_block = suspect.is_block;
-    fmt::print("{:<20} {:>7} {:>10} {:<10} {:<32} {:>8} {}\n", suspect.worker_id,
-               is_block ? std::to_string(suspect.block.index) : "-",
-               is_block ? std::to_string(suspect.block.generation) : "-",
-               is_block ? suspect.block.state : "request", suspect.block.owner,
-               suspect.request_age_ms < 0 ? "-" : std::to_string(suspect.request_age_ms),
-               suspect.why);
+    Print("{:<20} {:>7} {:>10} {:<10} {:<32} {:>8} {}\n", suspect.worker_id,
+          is_block ? std::to_string(suspect.block.index) : "-",
+          is_block ? std::to_string(suspect.block.generation) : "-",
+          is_block ? suspect.block.state : "request", suspect.block.owner,
+          suspect.request_age_ms < 0 ? "-" : std::to_string(suspect.request_age_ms), suspect.why);
   }
 }
 
@@ -148,7 +148,7 @@ void PrintJson(const LedgerLook& look, const std::vector<LedgerSuspect>& orphans
     }
     root["orphans"].push_back(std::move(row));
   }
-  fmt::print("{}\n", root.dump(1));
+  Print("{}\n", root.dump(1));
 }
 
 // Looks until nothing is suspect any more or the wait is over.
@@ -172,8 +172,8 @@ int AuditLedger(const DoctorFlags& f) {
       // Not one that has just ended: that is missing from the next topology.
       return Fail("doctor", look.status());
     } else if (!std::exchange(said_why, true)) {
-      fmt::print(stderr, "doctor: {}; looking again for up to {} s\n",
-                 std::string(look.status().message()), f.wait_s);
+      Print(stderr, "doctor: {}; looking again for up to {} s\n",
+            std::string(look.status().message()), f.wait_s);
     }
   }
   if (last.workers.empty()) {

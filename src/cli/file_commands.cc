@@ -3,6 +3,7 @@
 #include <iostream>
 
 #include "src/base/log.h"
+#include "src/base/print.h"
 #include "src/base/version.h"
 #include "src/cli/commands.h"
 #include "src/cli/flags.h"
@@ -48,7 +49,7 @@ int RunPull(const std::vector<std::string>& args) {
   if (const Status s = CheckPullName(model); !s.ok()) return Fail("pull", s, kExitUsage);
   const StatusOr<ModelFile> file = PullModel(model);
   if (!file.ok()) return Fail("pull", file.status());
-  fmt::print("{}\n", file->path);
+  Print("{}\n", file->path);
   return kExitOk;
 }
 
@@ -70,7 +71,7 @@ int RunInspectCommand(const std::vector<std::string>& args) {
 int RunVersion(const std::vector<std::string>& args) {
   FlagSet flags("version", "Prints the version.");
   if (std::optional<int> code = flags.Parse(args)) return *code;
-  fmt::print("baton {}\n", kVersion);
+  Print("baton {}\n", kVersion);
   return kExitOk;
 }
 

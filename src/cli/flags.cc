@@ -15,6 +15,7 @@
 #include "src/base/log.h"
 #include "src/base/log_format.h"
 #include "src/base/nearest_name.h"
+#include "src/base/print.h"
 #include "src/base/regular_file.h"
 
 namespace baton {
@@ -292,8 +293,8 @@ int Fail(std::string_view name, const Status& status, int code) {
     BATON_LOG_ERROR("baton {}: {}", name, std::string(status.message()));
     return code;
   }
-  fmt::print(stderr, "baton {}: {}\n", name,
-             std::string_view(status.message().data(), status.message().size()));
+  Print(stderr, "baton {}: {}\n", name,
+        std::string_view(status.message().data(), status.message().size()));
   return code;
 }
 

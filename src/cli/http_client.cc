@@ -262,6 +262,13 @@ StatusOr<HttpUrl> ParseHttpUrl(std::string_view text) {
   return url;
 }
 
+std::string BasePathOf(const HttpUrl& url) {
+  std::string path = url.target;
+  while (path.ends_with('/')) path.pop_back();
+  if (path.ends_with("/v1")) path.resize(path.size() - 3);
+  return path;
+}
+
 bool IsRedirect(const HttpClientResponse& response) {
   const int status = response.status;
   return status == 301 || status == 302 || status == 303 || status == 307 || status == 308;

@@ -26,6 +26,10 @@ struct HttpUrl {
 // InvalidArgument naming the text when it is no http or https URL.
 StatusOr<HttpUrl> ParseHttpUrl(std::string_view text);
 
+// What stands before "/v1/..." of an API at `url`: its path without a closing "/", and without a
+// closing "/v1", which many tools want there.
+std::string BasePathOf(const HttpUrl& url);
+
 // One request.
 struct HttpClientRequest {
   std::string method = "GET";

@@ -1,5 +1,7 @@
 // `baton SUBCOMMAND ...`: one binary for every role.
+#include <fcntl.h>
 #include <signal.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstdio>
@@ -8,29 +10,43 @@
 
 #include "src/base/errno_text.h"
 #include "src/base/nearest_name.h"
+#include "src/base/print.h"
 #include "src/cli/commands.h"
 #include "src/cli/flags.h"
 
 namespace {
 
 void PrintUsage(std::FILE* out) {
-  fmt::print(out, "usage: baton SUBCOMMAND [flags]\n\n");
+  baton::Print(out, "usage: baton SUBCOMMAND [flags]\n\n");
   for (const baton::Command& command : baton::Commands()) {
-    fmt::print(out, "  {:<9} {}\n", command.name, command.about);
+    baton::Print(out, "  {:<9} {}\n", command.name, command.about);
   }
-  fmt::print(out, "\n`baton SUBCOMMAND --help` lists the flags.\n");
+  baton::Print(out, "\n`baton SUBCOMMAND --help` lists the flags.\n");
 }
 
 // What was printed counts as done only when it is written: a full disk is a failure.
 int WithOutputWritten(const std::string& command, int code) {
   if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return code;
-  fmt::print(stderr, "baton {}: cannot write the output: {}\n", command, baton::ErrnoText(errno));
+  baton::Print(stderr, "baton {}: cannot write the output: {}\n", command, baton::ErrnoText(errno));
   return code == baton::kExitOk ? baton::kExitFailure : code;
+}
+
+// A descriptor that is missing would be given to the next file that is opened, and what is printed
+// would go there.
+void OpenStandardFiles() {
+  int fd = 0;
+  do {
+    fd = ::open("/dev/null", O_RDWR);
+  } while (fd >= 0 && fd <= STDERR_FILENO);
+  if (fd >= 0) ::close(fd);
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
+  OpenStandardFiles();
+  // Ignored signals are inherited: without it no child's end would be seen.
+  ::signal(SIGCHLD, SIG_DFL);
   if (argc < 2) {
     PrintUsage(stderr);
     return baton::kExitUsage;
@@ -39,7 +55,7 @@ int main(int argc, char** argv) {
   const std::string name = argv[1];
   if (name == "--help" || name == "-h" || name == "help") {
     PrintUsage(stdout);
-    return baton::kExitOk;
+    return WithOutputWritten("--help", baton::kExitOk);
   }
   const std::string wanted = name == "--version" ? "version" : name;
   std::vector<std::string_view> names;
@@ -51,7 +67,7 @@ int main(int argc, char** argv) {
     names.push_back(command.name);
   }
   const std::string nearest = baton::NearestName(name, std::span<const std::string_view>(names));
-  fmt::print(
+  baton::Print(
       stderr, "baton: unknown subcommand '{}'{}\n", name,
       nearest.empty() ? "; `baton --help` lists them" : fmt::format("; did you mean {}?", nearest));
   return baton::kExitUsage;

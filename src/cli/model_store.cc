@@ -9,6 +9,7 @@
 #include "absl/strings/str_split.h"
 
 #include "src/base/nearest_name.h"
+#include "src/base/print.h"
 #include "src/base/quoted_text.h"
 #include "src/cli/download.h"
 #include "src/cli/sha256.h"
@@ -70,8 +71,7 @@ StatusOr<ModelFile> PullCatalogueEntry(const CatalogueEntry& entry) {
   if (there) {
     BATON_ASSIGN_OR_RETURN(std::string digest, FileSha256(path));
     if (digest == entry.sha256) return model;
-    fmt::print(stderr, "{} has sha256 {}, expected {}: fetching it again\n", path, digest,
-               entry.sha256);
+    Print(stderr, "{} has sha256 {}, expected {}: fetching it again\n", path, digest, entry.sha256);
   }
   BATON_RETURN_IF_ERROR(DownloadCatalogueEntry(entry, path));
   return model;

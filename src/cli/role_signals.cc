@@ -8,13 +8,15 @@
 #include <unistd.h>
 
 #include <cstdint>
+#include <cstdlib>
 #include <iterator>
 
 #include "src/base/log.h"
+#include "src/cli/child_process.h"
 
 namespace baton {
 
-RoleSignals::RoleSignals() {
+RoleSignals::RoleSignals() : supervised_(std::getenv(kReportFdVariable) != nullptr) {
   sigset_t mask;
   sigemptyset(&mask);
   sigaddset(&mask, SIGTERM);
@@ -35,6 +37,7 @@ RoleSignals::~RoleSignals() {
 }
 
 void RoleSignals::Loop() {
+  int num_from_outside = 0;
   for (;;) {
     pollfd fds[] = {{.fd = signals_.get(), .events = POLLIN, .revents = 0},
                     {.fd = quit_.get(), .events = POLLIN, .revents = 0},
@@ -49,8 +52,12 @@ void RoleSignals::Loop() {
     signalfd_siginfo info;
     while (::read(signals_.get(), &info, sizeof(info)) == sizeof(info)) {
       if (!started_.load()) ::_exit(0);
-      const int count = num_signals_.fetch_add(1) + 1;
-      if (info.ssi_signo == SIGINT || count > 1) stop_now_.store(true);
+      // What ends all processes of a service (systemd) reaches the supervisor too, which passes it
+      // on: twice the same wish. Its own for an end at once is SIGINT.
+      const bool is_passed_on = supervised_ && static_cast<pid_t>(info.ssi_pid) == ::getppid();
+      if (!is_passed_on) ++num_from_outside;
+      if (info.ssi_signo == SIGINT || num_from_outside > 1) stop_now_.store(true);
+      num_signals_.fetch_add(1);
       const uint64_t one = 1;
       (void)!::write(arrived_.get(), &one, sizeof(one));
     }

@@ -34,12 +34,15 @@ class RoleSignals {
   // Nothing is served any more: if this object still lives after `limit`, the process ends with
   // `exit_code` and says so. Once.
   void LimitEnd(std::chrono::milliseconds limit, int exit_code);
+  // That were handled.
+  int num_signals() const { return num_signals_.load(); }
   // True once the process should not wait for running requests any more.
   const std::atomic<bool>* stop_now() const { return &stop_now_; }
 
  private:
   void Loop();
 
+  const bool supervised_;  // by `serve`
   UniqueFd signals_;
   UniqueFd quit_;     // eventfd: ends the thread
   UniqueFd limit_;    // timerfd: ends the process

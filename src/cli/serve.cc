@@ -16,6 +16,7 @@
 #include "src/base/errno_text.h"
 #include "src/base/hex.h"
 #include "src/base/log_sink.h"
+#include "src/base/print.h"
 #include "src/base/random.h"
 #include "src/base/unique_fd.h"
 #include "src/cli/commands.h"
@@ -270,8 +271,8 @@ void WarnWithoutChat(const std::string& http_address) {
   const auto answer = nlohmann::json::parse(response->body, nullptr, /*allow_exceptions=*/false);
   const auto at = nlohmann::json::json_pointer("/error/message");
   const bool has_reason = answer.is_object() && answer.contains(at) && answer[at].is_string();
-  fmt::print(stderr, "warning: chat requests will be refused: {}\n",
-             has_reason ? answer[at].get<std::string>() : response->body);
+  Print(stderr, "warning: chat requests will be refused: {}\n",
+        has_reason ? answer[at].get<std::string>() : response->body);
 }
 
 SupervisorConfig BuildConfig(const ServeFlags& f, const ModelFile& model, const RunFolder& folder) {
@@ -299,11 +300,10 @@ SupervisorConfig BuildConfig(const ServeFlags& f, const ModelFile& model, const 
   config.on_ready = [model](const ChildReport& router, const std::vector<ChildReport>& workers) {
     WarnWithoutChat(router.at("http"));
     for (const ChildReport& worker : workers) {
-      fmt::print("{:<10} pid {:<8} {}\n", worker.at("worker_id"), worker.at("pid"),
-                 worker.at("device"));
+      Print("{:<10} pid {:<8} {}\n", worker.at("worker_id"), worker.at("pid"), worker.at("device"));
     }
-    fmt::print("{} is ready: http://{}/v1  grpc {}  admin http://{}\n", model.id, router.at("http"),
-               router.at("grpc"), router.at("admin"));
+    Print("{} is ready: http://{}/v1  grpc {}  admin http://{}\n", model.id, router.at("http"),
+          router.at("grpc"), router.at("admin"));
     std::fflush(stdout);
     SendReportToParent({{"http", router.at("http")}, {"grpc", router.at("grpc")}});
   };
@@ -346,7 +346,7 @@ int RunServe(const std::vector<std::string>& args) {
     if (!status.ok()) return Fail("serve", status);
   }
   if (f.router.mode == "disagg" && f.num_prefill == 0) {
-    fmt::print(stderr, "--prefill 0: decode workers compute the prompts (path=local)\n");
+    Print(stderr, "--prefill 0: decode workers compute the prompts (path=local)\n");
   }
   SupervisorConfig config = BuildConfig(f, *model, folder);
   if (!own_secret.empty()) {

@@ -12,6 +12,7 @@
 
 #include "src/base/clock.h"
 #include "src/base/log.h"
+#include "src/base/print.h"
 #include "src/cli/commands.h"
 #include "src/cli/flags.h"
 #include "src/sim/sim_runner.h"
@@ -124,9 +125,9 @@ StatusOr<SimOptions> OptionsOf(const SimFlags& flags) {
 
 void PrintViolations(const SimReport& report) {
   for (const SimViolation& violation : report.first_violations) {
-    fmt::print("  {}: {} (simulated second {:.3f}, {} requests, {} faults)\n", violation.kind,
-               violation.text, static_cast<double>(violation.at_us) * 1e-6, violation.num_requests,
-               violation.num_faults);
+    Print("  {}: {} (simulated second {:.3f}, {} requests, {} faults)\n", violation.kind,
+          violation.text, static_cast<double>(violation.at_us) * 1e-6, violation.num_requests,
+          violation.num_faults);
   }
 }
 
@@ -135,13 +136,12 @@ void PrintShortest(const SimOptions& options, uint32_t num_worlds) {
   for (uint32_t world = 0; world < num_worlds; ++world) {
     const auto shrunk = Shrink(WorldOptions(options, num_worlds, world), kMaxShrinkRuns);
     if (!shrunk) continue;
-    fmt::print("shortest failing run, after {} tries:\n  baton sim {}\n  {}: {}\n",
-               shrunk->num_runs, ReplayArguments(shrunk->options), shrunk->violation.kind,
-               shrunk->violation.text);
+    Print("shortest failing run, after {} tries:\n  baton sim {}\n  {}: {}\n", shrunk->num_runs,
+          ReplayArguments(shrunk->options), shrunk->violation.kind, shrunk->violation.text);
     if (!shrunk->options.only_faults) return;
     const FaultPlan plan(shrunk->options.seed, shrunk->options.faults, shrunk->options.shape, 1);
     for (const uint32_t index : *shrunk->options.only_faults) {
-      fmt::print("  fault {}\n", plan.Get(index).ToString(shrunk->options.shape));
+      Print("  fault {}\n", plan.Get(index).ToString(shrunk->options.shape));
     }
     return;
   }
@@ -174,9 +174,9 @@ int RunSim(const std::vector<std::string>& args) {
   const int64_t elapsed_us = SystemClock().NowUs() - begin_us;
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
-  fmt::print("{}", report.ToTable());
-  fmt::print("{:<26} {:.1f}\n", "real seconds", static_cast<double>(elapsed_us) * 1e-6);
-  fmt::print("{:<26} {}\n", "peak MiB", usage.ru_maxrss / 1024);
+  Print("{}", report.ToTable());
+  Print("{:<26} {:.1f}\n", "real seconds", static_cast<double>(elapsed_us) * 1e-6);
+  Print("{:<26} {}\n", "peak MiB", usage.ru_maxrss / 1024);
   PrintViolations(report);
   if (report.ok()) return kExitOk;
   std::fflush(stdout);

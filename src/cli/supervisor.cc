@@ -71,6 +71,7 @@ Status Supervisor::Run() {
   signals_.reset(::signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK));
   if (!signals_) return Unavailable("signalfd failed with errno {}", errno);
 
+  WriteTopology();  // the folder may be that of one that was killed
   Status status = StartRouter();
   if (status.ok() && num_stop_signals_ == 0) status = StartWorkers();
   if (status.ok() && num_stop_signals_ == 0) status = WaitUntilReady();

@@ -30,6 +30,17 @@ TEST(HttpUrlTest, Parses) {
   EXPECT_EQ(ParseHttpUrl("http://[::1]/x")->ToString(), "http://[::1]:80/x");
 }
 
+TEST(HttpUrlTest, TheBasePathIsWhatStandsBeforeTheVersion) {
+  for (const auto& [text, base] : {std::pair("http://a", ""),
+                                   {"http://a/", ""},
+                                   {"http://a/v1", ""},
+                                   {"http://a/v1/", ""},
+                                   {"http://a/team/v1", "/team"},
+                                   {"http://a/team/", "/team"}}) {
+    EXPECT_EQ(BasePathOf(*ParseHttpUrl(text)), base) << text;
+  }
+}
+
 TEST(HttpUrlTest, RefusesWhatIsNoUrl) {
   for (const char* text : {"", "a", "ftp://a", "http://", "http://:80", "http://a:0",
                            "http://a:65536", "http://a:b", "//a"}) {

@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "src/base/log.h"
+#include "src/base/print.h"
 #include "src/base/regular_file.h"
 #include "src/cli/commands.h"
 #include "src/cli/flags.h"
@@ -59,7 +60,7 @@ StatusOr<std::string> PlanAsked(const PlanFlags& f, PlannedDevice device,
       .search = !f.trace.empty(),
       .num_prefill = static_cast<uint32_t>(f.prefill),
       .num_decode = static_cast<uint32_t>(f.decode),
-      .on_run = [](const PlanRun& run) { fmt::print(stderr, "{}\n", RunLine(run)); }};
+      .on_run = [](const PlanRun& run) { Print(stderr, "{}\n", RunLine(run)); }};
   BATON_ASSIGN_OR_RETURN(const PlanReplays replays, ReplayPlan(report, ask));
   if (f.json) return PlanJson(report, &replays);
   return PlanText(report) + "\n" + ReplayText(replays);

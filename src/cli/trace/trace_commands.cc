@@ -2,6 +2,7 @@
 #include <cstdio>
 #include <utility>
 
+#include "src/base/print.h"
 #include "src/cli/commands.h"
 #include "src/cli/flags.h"
 #include "src/cli/json_fields.h"
@@ -17,7 +18,7 @@ StatusOr<std::vector<TracePage>> Fetch(const std::string& command, const std::st
   std::vector<std::string> errors;
   StatusOr<std::vector<TracePage>> pages = FetchTracePages(admin, &errors);
   for (const std::string& error : errors) {
-    fmt::print(stderr, "baton {}: without {}\n", command, Printable(error));
+    Print(stderr, "baton {}: without {}\n", command, Printable(error));
   }
   return pages;
 }
@@ -25,8 +26,8 @@ StatusOr<std::vector<TracePage>> Fetch(const std::string& command, const std::st
 void PrintSummary(const std::vector<TracePage>& pages, const std::string& out) {
   size_t num_steps = 0;
   for (const TracePage& page : pages) num_steps += page.steps.size();
-  fmt::print(stderr, "{}: {} requests, {} steps of {} processes; open it at ui.perfetto.dev\n", out,
-             pages.front().requests.size(), num_steps, pages.size());
+  Print(stderr, "{}: {} requests, {} steps of {} processes; open it at ui.perfetto.dev\n", out,
+        pages.front().requests.size(), num_steps, pages.size());
 }
 
 }  // namespace
