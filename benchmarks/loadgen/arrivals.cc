@@ -1,11 +1,15 @@
 #include "benchmarks/loadgen/arrivals.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "benchmarks/loadgen/quantity.h"
 
 namespace baton {
 namespace {
+
+// Later starts are at this time: 30,000 years.
+constexpr double kMaxStartUs = 1e18;
 
 StatusOr<double> ParseRate(std::string_view text) {
   const StatusOr<double> rate = ParseNumber(text);
@@ -82,7 +86,7 @@ StatusOr<std::vector<int64_t>> ArrivalTimes(const ArrivalSpec& spec, const Arriv
     if (starts.size() == kMaxArrivals) {
       return ResourceExhausted("the load has more than {} starts; shorten it", kMaxArrivals);
     }
-    starts.push_back(std::llround(at_s * 1e6));
+    starts.push_back(std::llround(std::min(at_s * 1e6, kMaxStartUs)));
   }
   return starts;
 }

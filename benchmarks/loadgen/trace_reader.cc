@@ -46,8 +46,31 @@ std::optional<int64_t> Digits(std::string_view text, size_t at, size_t width) {
   return value;
 }
 
-// Microseconds of "2023-11-16 18:17:03.9799600" (1 to 9 decimals, or none).
+// Seconds east of Greenwich that end `text` ("Z", "+02:00", "-0730"), which are taken off it; 0
+// when there are none.
+std::optional<int64_t> TakeZoneSeconds(std::string_view* text) {
+  if (text->ends_with('Z')) {
+    text->remove_suffix(1);
+    return 0;
+  }
+  constexpr size_t kDateSize = 10;  // its dashes are no signs
+  const size_t sign = text->find_last_of("+-");
+  if (sign == std::string_view::npos || sign < kDateSize) return 0;
+  const std::string_view zone = text->substr(sign);
+  const bool has_colon = zone.size() == 6 && zone[3] == ':';
+  if (!has_colon && zone.size() != 5) return std::nullopt;
+  const auto hours = Digits(zone, 1, 2);
+  const auto minutes = Digits(zone, has_colon ? 4 : 3, 2);
+  if (!hours || !minutes || *hours > 14 || *minutes > 59) return std::nullopt;
+  text->remove_suffix(zone.size());
+  const int64_t seconds = *hours * 3600 + *minutes * 60;
+  return zone[0] == '-' ? -seconds : seconds;
+}
+
+// Microseconds of "2023-11-16 18:17:03.9799600" (1 to 9 decimals, or none), with or without a zone.
 std::optional<int64_t> ParseDateUs(std::string_view text) {
+  const std::optional<int64_t> zone_s = TakeZoneSeconds(&text);
+  if (!zone_s) return std::nullopt;
   static constexpr std::string_view kShape = "dddd-dd-dd dd:dd:dd";
   if (text.size() < kShape.size() || text.size() > kShape.size() + 10) return std::nullopt;
   for (size_t i = 0; i < kShape.size(); ++i) {
@@ -67,7 +90,8 @@ std::optional<int64_t> ParseDateUs(std::string_view text) {
                                std::pow(10.0, 6.0 - static_cast<double>(digits)));
   }
   const int64_t days = DaysFromCivil(*year, *month, *day);
-  return (days * 86400 + *hour * 3600 + *minute * 60 + *second) * 1'000'000 + fraction_us;
+  const int64_t seconds = days * 86400 + *hour * 3600 + *minute * 60 + *second - *zone_s;
+  return seconds * 1'000'000 + fraction_us;
 }
 
 // start_us is absolute here; the caller makes it relative.

@@ -37,6 +37,26 @@ TEST(TraceReaderTest, AzureRowsStartAtTheFirstAcrossMidnight) {
   EXPECT_EQ((*rows)[1].num_output, 109u);
 }
 
+// The week of 2024 has a zone, and no fraction on whole seconds.
+TEST(TraceReaderTest, AzureRowsMayNameTheirZone) {
+  const std::string head = "TIMESTAMP,ContextTokens,GeneratedTokens\n";
+  const auto rows = ParseTrace(head +
+                                   "2024-05-10 00:00:00.009930+00:00,2162,5\n"
+                                   "2024-05-10 00:00:01+00:00,2399,6\n"
+                                   "2024-05-10 02:00:02.5+0200,1,1\n"
+                                   "2024-05-09 20:30:03-03:30,1,1\n"
+                                   "2024-05-10 00:00:04Z,1,1\n",
+                               "t.csv");
+  ASSERT_TRUE(rows.ok()) << rows.status();
+  std::vector<int64_t> starts_us;
+  for (const TraceRow& row : *rows) starts_us.push_back(row.start_us);
+  EXPECT_THAT(starts_us, ElementsAre(0, 990'070, 2'490'070, 2'990'070, 3'990'070));
+  for (const char* zone : {"+", "+1", "+1:00", "+15:00", "+00:60", "+aa:00", "ZZ", "+00:000"}) {
+    const std::string row = std::string("2024-05-10 00:00:00") + zone + ",1,1\n";
+    EXPECT_FALSE(ParseTrace(head + row, "t.csv").ok()) << zone;
+  }
+}
+
 TEST(TraceReaderTest, MooncakeRowsKeepTheirBlocks) {
   const auto rows = ParseTrace(Mooncake(5, 513, "0, 46") + Mooncake(3005, 512, "0"), "t.jsonl");
   ASSERT_TRUE(rows.ok()) << rows.status();
