@@ -25,16 +25,6 @@ case "${1:-}" in
     ;;
 esac
 
-if ! command -v apt-get >/dev/null; then
-  echo "deps.sh: no apt-get here; install the packages named in this file by hand" >&2
-  exit 1
-fi
-as_root=()
-if [[ "$(id -u)" -ne 0 ]]; then
-  command -v sudo >/dev/null || { echo "deps.sh: run as root, or install sudo" >&2; exit 1; }
-  as_root=(sudo)
-fi
-
 build_packages=(
   g++ cmake ninja-build ccache mold git ca-certificates pkg-config
   python3 python3-pip python3-venv unzip
@@ -52,21 +42,33 @@ wanted=("${build_packages[@]}")
 [[ $with_tests -eq 1 ]] && wanted+=("${test_packages[@]}")
 [[ $with_k8s -eq 1 ]] && wanted+=("${k8s_packages[@]}")
 missing=()
-for package in "${wanted[@]}"; do
-  installed "$package" || missing+=("$package")
-done
+if command -v apt-get >/dev/null; then
+  for package in "${wanted[@]}"; do
+    installed "$package" || missing+=("$package")
+  done
+else
+  echo "deps.sh: no apt-get here: have the packages named in this file installed" >&2
+fi
 
 # Rust: the toolchain on PATH if it is new enough for the tokenizer library, else Debian's newest.
 min_cargo_minor=85
 cargo_minor="$(cargo --version 2>/dev/null | sed -n 's/^cargo 1\.\([0-9]*\).*/\1/p' || true)"
-if [[ "${cargo_minor:-0}" -lt $min_cargo_minor ]]; then
+if [[ "${cargo_minor:-0}" -lt $min_cargo_minor ]] && command -v apt-get >/dev/null; then
   installed cargo-web || missing+=(cargo-web)
   installed rustc-web || missing+=(rustc-web)
 fi
 
 if [[ ${#missing[@]} -eq 0 ]]; then
-  echo "deps.sh: all packages are installed"
+  if command -v apt-get >/dev/null; then echo "deps.sh: all packages are installed"; fi
 else
+  as_root=()
+  if [[ "$(id -u)" -ne 0 ]]; then
+    if ! command -v sudo >/dev/null; then
+      echo "deps.sh: run as root, or install sudo; missing: ${missing[*]}" >&2
+      exit 1
+    fi
+    as_root=(sudo)
+  fi
   for package in "${missing[@]}"; do
     if [[ "$package" == libboost1.81-dev ]] && installed libboost1.74-dev; then
       echo "deps.sh: libboost1.81-dev replaces libboost1.74-dev (its Asio fails as C++20)"

@@ -132,6 +132,14 @@ REFUSED = {
         "needs prefill.shmSize",
     ),
     "shm-between-pods": ({"worker": {"transport": "shm"}}, "needs worker.hostNetwork"),
+    "host-network-clients": (
+        merged(
+            {"worker": {"hostNetwork": True}},
+            {"networkPolicy": {"clients": [{"podSelector": {}}]}},
+            pools(update={"maxSurge": 0, "maxUnavailable": 1}),
+        ),
+        "name the nodes by an ipBlock",
+    ),
     "host-ports-surge": ({"worker": {"hostNetwork": True}}, "would need the ports"),
     "never-replaced": (
         {"decode": {"update": {"maxSurge": 0, "maxUnavailable": 0}}},

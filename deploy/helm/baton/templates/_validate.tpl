@@ -5,6 +5,7 @@
 {{- include "baton.validateModel" . -}}
 {{- include "baton.validateRouter" . -}}
 {{- include "baton.validateSecret" . -}}
+{{- include "baton.validatePolicy" . -}}
 {{- range $role := list "prefill" "decode" -}}
 {{- $in := dict "root" $ "role" $role "pool" (index $.Values $role) -}}
 {{- if or (eq $role "decode") (ne $.Values.router.mode "aggregated") -}}
@@ -49,6 +50,15 @@
 {{- $route := index $.Values.gatewayApi $api -}}
 {{- if and $route.enabled (not $route.parentRefs) -}}
 {{- fail (printf "gatewayApi.%s.enabled without gatewayApi.%s.parentRefs: name the Gateway that it hangs on" $api $api) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "baton.validatePolicy" -}}
+{{- $policy := .Values.networkPolicy -}}
+{{- if and $policy.enabled $policy.clients .Values.worker.hostNetwork -}}
+{{- if not (contains "ipBlock" (toJson $policy.clients)) -}}
+{{- fail "worker.hostNetwork with networkPolicy.clients: workers have their nodes' addresses, which no podSelector finds, and could not register; name the nodes by an ipBlock in networkPolicy.clients" -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
