@@ -106,6 +106,30 @@ def test_the_secret_is_drawn_only_where_none_is_given():
     assert not [o for o in rendered if o["kind"] == "Secret"]
 
 
+def test_another_secret_rolls_every_pod():
+    def annotations(value):
+        rendered = objects(merged(BASE, {"clusterSecret": {"value": value}}))
+        pods = [o for o in rendered if o["kind"] in ("Deployment", "StatefulSet")]
+        return [
+            o["spec"]["template"]["metadata"]["annotations"]["baton/cluster-secret"] for o in pods
+        ]
+
+    one_secret, another = annotations("a" * 32), annotations("b" * 32)
+    assert one_secret == annotations("a" * 32) and len(one_secret) == 3
+    assert all(a != b for a, b in zip(one_secret, another))
+
+
+def test_routers_reach_workers_on_the_hosts_network():
+    """Those have their nodes' addresses, which no podSelector finds."""
+    rendered = objects(merged(BASE, ACCEPTED["host-network"]))
+    egress = one(rendered, "NetworkPolicy", "demo-baton-router")["spec"]["egress"]
+    open_ports = {p["port"] for rule in egress if "to" not in rule for p in rule["ports"]}
+    for role in ("prefill", "decode"):
+        for port in pod_spec(rendered, role)["containers"][0]["ports"]:
+            if port["name"] in ("grpc", "admin"):
+                assert port["containerPort"] in open_ports, (role, port)
+
+
 def test_workers_register_with_every_router_by_name():
     rendered = objects(merged(BASE, {"router": {"replicas": 2, "maxReplicas": 3}}))
     service = one(rendered, "Service", "demo-baton-routers")

@@ -40,13 +40,7 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
 {{- end -}}
 
 {{- define "baton.clusterSecret" -}}
-{{- $secret := .Values.clusterSecret -}}
-{{- $name := printf "%s-cluster-%v" (include "baton.fullname" .) (int $secret.generation) -}}
-{{- /* Another value is another Secret, so that all pods roll: those of two values do not pair. */ -}}
-{{- if $secret.value -}}
-{{- $name = printf "%s-%s" $name (trunc 8 (sha256sum $secret.value)) -}}
-{{- end -}}
-{{- default $name $secret.existingSecret -}}
+{{- default (printf "%s-cluster-%v" (include "baton.fullname" .) (int .Values.clusterSecret.generation)) .Values.clusterSecret.existingSecret -}}
 {{- end -}}
 
 {{- define "baton.anyAddress" -}}

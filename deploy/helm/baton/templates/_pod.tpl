@@ -131,7 +131,12 @@ labels:
   {{- toYaml . | nindent 2 }}
   {{- end }}
 annotations:
-  baton/cluster-secret: {{ include "baton.clusterSecret" .root | quote }}
+  {{- /* Another secret rolls all pods: those of two do not pair. */}}
+  {{- $secret := include "baton.clusterSecret" .root }}
+  {{- with .root.Values.clusterSecret.value }}
+  {{- $secret = printf "%s %s" $secret (trunc 8 (sha256sum .)) }}
+  {{- end }}
+  baton/cluster-secret: {{ $secret | quote }}
   {{- with .pool.podAnnotations }}
   {{- toYaml . | nindent 2 }}
   {{- end }}
