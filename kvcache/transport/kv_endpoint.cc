@@ -124,6 +124,7 @@ class KvEndpointImpl final : public KvEndpoint {
       } else {
         const auto found = found_.find(peers[i].incarnation);
         if (found != found_.end()) resolved[i].tcp = found->second;
+        if (found == found_.end()) resolved[i].failure = "its name is being looked up";
         names.push_back(i);
       }
     }
@@ -139,6 +140,7 @@ class KvEndpointImpl final : public KvEndpoint {
       const StatusOr<std::vector<SocketAddress>> addresses = resolve_(peers[i].tcp);
       if (addresses.ok()) {
         resolved[i].tcp = *addresses;
+        resolved[i].failure.clear();
         found_.insert_or_assign(peers[i].incarnation, *addresses);
       } else if (resolved[i].tcp.empty()) {
         note_failure(i, addresses.status());
