@@ -8,9 +8,6 @@
 namespace baton {
 namespace {
 
-// Later starts are at this time: 30,000 years.
-constexpr double kMaxStartUs = 1e18;
-
 StatusOr<double> ParseRate(std::string_view text) {
   const StatusOr<double> rate = ParseNumber(text);
   if (!rate.ok() || *rate <= 0.0 || *rate > 1e6) {

@@ -38,6 +38,10 @@ struct ArrivalLimit {
 StatusOr<ArrivalSpec> ParseArrivals(std::string_view kind, std::string_view rate,
                                     std::string_view burstiness);
 
+// Later starts are at this time: thirty thousand years, so that any stretched one is still a
+// number.
+inline constexpr double kMaxStartUs = 1e18;
+
 // Starts in microseconds from the beginning of the run, ascending. ResourceExhausted above
 // kMaxArrivals.
 inline constexpr uint64_t kMaxArrivals = 10'000'000;

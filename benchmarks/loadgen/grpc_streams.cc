@@ -13,6 +13,7 @@
 
 #include "baton/v1/inference.grpc.pb.h"
 #include "src/base/clock.h"
+#include "src/base/host_port.h"
 
 namespace baton {
 namespace {
@@ -269,9 +270,7 @@ class GrpcBackend final : public StreamBackend {
 }  // namespace
 
 StatusOr<std::unique_ptr<StreamBackend>> GrpcStreams::Create(const HttpTarget& target) {
-  const bool literal_v6 = target.host.find(':') != std::string::npos;
-  const std::string address = literal_v6 ? fmt::format("[{}]:{}", target.host, target.port)
-                                         : fmt::format("{}:{}", target.host, target.port);
+  const std::string address = fmt::format("{}:{}", BracketedHost(target.host), target.port);
   auto channel = grpc::CreateChannel(address, grpc::InsecureChannelCredentials());
   const auto deadline = std::chrono::system_clock::now() + std::chrono::seconds(5);
   if (!channel->WaitForConnected(deadline)) {

@@ -19,6 +19,7 @@
 #include "nlohmann/json.hpp"
 
 #include "src/base/check.h"
+#include "src/base/host_port.h"
 #include "src/base/open_files.h"
 
 namespace baton {
@@ -183,12 +184,10 @@ std::string HttpStreams::Encode(std::string_view name, const StreamRequest& requ
       "{{\"include_usage\":true}}{}}}",
       request.max_tokens, request.ignore_eos ? ",\"ignore_eos\":true" : "");
   const char* path = request.api == StreamApi::kChat ? "/v1/chat/completions" : "/v1/completions";
-  const bool literal_v6 = target_.host.find(':') != std::string::npos;
   std::string head = fmt::format(
-      "POST {}{} HTTP/1.1\r\nHost: {}{}{}:{}\r\nContent-Type: application/json\r\n"
+      "POST {}{} HTTP/1.1\r\nHost: {}:{}\r\nContent-Type: application/json\r\n"
       "Accept: text/event-stream\r\nX-Request-Id: {}\r\nContent-Length: {}\r\n",
-      target_.base_path, path, literal_v6 ? "[" : "", target_.host, literal_v6 ? "]" : "",
-      target_.port, name, body.size());
+      target_.base_path, path, BracketedHost(target_.host), target_.port, name, body.size());
   if (!target_.api_key.empty()) head += "Authorization: Bearer " + target_.api_key + "\r\n";
   return head + "\r\n" + body;
 }

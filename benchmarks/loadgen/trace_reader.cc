@@ -12,6 +12,7 @@
 
 #include "nlohmann/json.hpp"
 
+#include "benchmarks/loadgen/arrivals.h"
 #include "benchmarks/loadgen/lengths.h"
 #include "benchmarks/loadgen/quantity.h"
 #include "src/base/regular_file.h"
@@ -220,9 +221,6 @@ StatusOr<std::vector<TraceRow>> ReadTraceFile(const std::string& path) {
   }
   return ParseTrace(text, path);
 }
-
-// Thirty thousand years, so that any stretched time is still a number.
-constexpr double kMaxStartUs = 1e18;
 
 void ScaleTrace(const TraceScale& scale, RandomDraws& draws, std::vector<TraceRow>& rows) {
   for (size_t first = 0; scale.spread && first < rows.size();) {

@@ -37,4 +37,9 @@ StatusOr<HostPort> ParseHostPort(std::string_view text) {
       text);
 }
 
+std::string BracketedHost(std::string_view host) {
+  const bool bare_v6 = host.find(':') != std::string_view::npos && !host.starts_with('[');
+  return bare_v6 ? fmt::format("[{}]", host) : std::string(host);
+}
+
 }  // namespace baton

@@ -21,6 +21,9 @@ struct HostPort {
 // needs its brackets.
 StatusOr<HostPort> ParseHostPort(std::string_view text);
 
+// The host as it stands before a port: with brackets when it is an IPv6 address without them.
+std::string BracketedHost(std::string_view host);
+
 }  // namespace baton
 
 #endif  // BATON_BASE_HOST_PORT_H_

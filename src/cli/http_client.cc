@@ -15,6 +15,8 @@
 #include "boost/beast/http.hpp"
 #include "boost/beast/ssl.hpp"
 
+#include "src/base/host_port.h"
+
 namespace baton {
 namespace {
 
@@ -143,19 +145,13 @@ Status StreamError(const HttpUrl& url, const ErrorCode& error, int64_t idle_ms) 
   return DataLoss("{} broke off: {}", url.ToString(), error.message());
 }
 
-// The host as URLs have it.
-std::string BracketedHost(const HttpUrl& url) {
-  const bool is_ipv6 = url.host.find(':') != std::string::npos;
-  return is_ipv6 ? fmt::format("[{}]", url.host) : url.host;
-}
-
 http::request<http::string_body> BuildRequest(const HttpClientRequest& request) {
   http::request<http::string_body> message;
   message.method_string(request.method);
   message.target(request.url.target);
   message.version(11);
   const bool default_port = request.url.port == (request.url.tls ? "443" : "80");
-  const std::string host = BracketedHost(request.url);
+  const std::string host = BracketedHost(request.url.host);
   message.set(http::field::host, default_port ? host : host + ":" + request.url.port);
   message.set(http::field::user_agent, "baton");
   message.set(http::field::connection, "close");
@@ -225,7 +221,7 @@ StatusOr<HttpClientResponse> CallOnce(const HttpClientRequest& request,
 }  // namespace
 
 std::string HttpUrl::ToString() const {
-  return fmt::format("{}://{}:{}{}", tls ? "https" : "http", BracketedHost(*this), port, target);
+  return fmt::format("{}://{}:{}{}", tls ? "https" : "http", BracketedHost(host), port, target);
 }
 
 StatusOr<HttpUrl> ParseHttpUrl(std::string_view text) {

@@ -18,6 +18,7 @@
 #include <boost/asio/steady_timer.hpp>
 
 #include "src/base/check.h"
+#include "src/base/host_port.h"
 #include "src/base/log.h"
 #include "src/base/open_files.h"
 #include "src/base/thread.h"
@@ -93,9 +94,7 @@ class BeastServer final : public HttpServer {
 
   uint16_t port() const override { return port_; }
   std::string address() const override {
-    const std::string& host = shared_.options.host;
-    const bool bare_v6 = host.find(':') != std::string::npos;
-    return bare_v6 ? fmt::format("[{}]:{}", host, port_) : fmt::format("{}:{}", host, port_);
+    return fmt::format("{}:{}", BracketedHost(shared_.options.host), port_);
   }
   void BeginDrain() override;
   size_t num_connections() const override { return shared_.num_connections.load(); }

@@ -317,19 +317,16 @@ void ProbeModel(const std::string& model, StoreFacts* store) {
   }
   // As `inspect`, without its look at the tokenizer and at every weight.
   const StatusOr<std::unique_ptr<GgufFile>> opened = OpenModelFile(file->path);
-  Status servable = opened.ok() ? CheckServable(**opened) : opened.status();
+  const Status servable = opened.ok() ? CheckServable(**opened) : opened.status();
   if (opened.ok()) store->model_bytes = (*opened)->file_bytes();
-  if (servable.ok()) {
-    const StatusOr<ModelConfig> config = ReadModelConfig(**opened);
-    servable = config.status();
-    if (servable.ok()) {
-      const KvLayout layout = KvLayoutOf(*config, KvDtype::kBf16, KvLayout().block_size);
-      store->sequence_bytes = SequenceBytes(layout, config->context_length);
-      return;
-    }
+  if (!servable.ok()) {
+    store->model_error =
+        fmt::format("{}: {}", QuotedForMessage(file->path), std::string(servable.message()));
+    return;
   }
-  store->model_error =
-      fmt::format("{}: {}", QuotedForMessage(file->path), std::string(servable.message()));
+  const ModelConfig config = ReadModelConfig(**opened).value();
+  const KvLayout layout = KvLayoutOf(config, KvDtype::kBf16, KvLayout().block_size);
+  store->sequence_bytes = SequenceBytes(layout, config.context_length);
 }
 
 // Whole days until the first certificate of the file is over.
