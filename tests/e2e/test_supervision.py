@@ -79,10 +79,13 @@ def test_a_killed_process_is_started_again(cluster, role):
 
 
 def decode_child(server, other_than=None):
-    """The pid of the decode worker of `server` as soon as it exists."""
+    """The pid of the decode worker of `server` as soon as it exists; None while there is none."""
     children = Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children")
     for pid in (int(word) for word in children.read_text().split()):
-        command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        try:
+            command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        except (FileNotFoundError, ProcessLookupError):  # It ended since the list was read.
+            continue
         if pid != other_than and b"decode" in command:
             return pid
     return None
