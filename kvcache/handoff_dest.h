@@ -80,7 +80,8 @@ class HandoffDest {
   // The transport verified `num_slices` slices so far; `complete` = all of them.
   void OnReceiveProgress(uint32_t num_slices, bool complete, int64_t now_us,
                          HandoffActions* actions);
-  // Slices that P queued before some of ours arrived until `last_us`: so long, no silence counts.
+  // Slices arrived that P had queued before ours, the last at `last_us`: silence counts from then.
+  // The caller decides which slices those are and for how long it calls this.
   void OnQueueProgress(int64_t last_us);
   // A slice arrived damaged, stale, or is known to be missing.
   void OnBadSlice(SliceId slice, std::string_view reason, int64_t now_us, HandoffActions* actions);

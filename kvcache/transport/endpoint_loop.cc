@@ -466,7 +466,7 @@ void EndpointLoop::LogEnd(const Connection& connection) {
     return;
   }
   // A dialled peer is logged when its failure is a new one, a stranger once a second at most.
-  const bool is_news = connection.dialled() ? peers_.failure(connection.expected()) != failure
+  const bool is_news = connection.dialled() ? peers_.IsNews(connection.expected(), failure)
                                             : now_us_ - refusal_logged_us_ >= kRefusalLogIntervalUs;
   if (!is_news) return;
   if (!connection.dialled()) refusal_logged_us_ = now_us_;

@@ -122,41 +122,58 @@ class KvEndpointImpl final : public KvEndpoint {
       } else if (absl::IsInvalidArgument(literal.status())) {
         note_failure(i, literal.status());
       } else {
-        const auto found = found_.find(peers[i].incarnation);
-        if (found != found_.end()) resolved[i].tcp = found->second;
-        if (found == found_.end()) resolved[i].failure = "its name is being looked up";
+        const Name& name = names_[peers[i].incarnation];
+        resolved[i].tcp = name.found;
+        if (name.found.empty()) {
+          resolved[i].failure = name.failure.empty() ? "its name is being looked up" : name.failure;
+        }
         names.push_back(i);
       }
     }
-    std::erase_if(found_, [&peers](const auto& entry) {
+    std::erase_if(names_, [&peers](const auto& entry) {
       return std::none_of(peers.begin(), peers.end(), [&entry](const PeerAddress& peer) {
         return peer.incarnation == entry.first;
       });
     });
+    // Each call asks for one name at least: lists that are soon old take none of them its turn.
+    std::ranges::stable_sort(names, {},
+                             [&](size_t i) { return names_[peers[i].incarnation].turn; });
+    // Whoever is known so far does not wait for a server of names.
+    loop_.SetPeers(resolved);
     for (const size_t i : names) {
-      // Whoever is known so far does not wait for a server of names.
-      loop_.SetPeers(resolved);
       if (is_old()) return first_failure;
+      Name& name = names_[peers[i].incarnation];
+      name.turn = ++last_turn_;
       const StatusOr<std::vector<SocketAddress>> addresses = resolve_(peers[i].tcp);
       if (addresses.ok()) {
-        resolved[i].tcp = *addresses;
+        name.found = *addresses;
+        name.failure.clear();
         resolved[i].failure.clear();
-        found_.insert_or_assign(peers[i].incarnation, *addresses);
-      } else if (resolved[i].tcp.empty()) {
+      } else if (name.found.empty()) {
         note_failure(i, addresses.status());
+        name.failure = resolved[i].failure;
       }
+      resolved[i].tcp = name.found;
+      loop_.SetPeers(resolved);
     }
-    loop_.SetPeers(std::move(resolved));
     return first_failure;
   }
 
  private:
+  // The name of a peer of the last list.
+  struct Name {
+    std::vector<SocketAddress> found;  // when it was last known
+    std::string failure;               // why nothing was found
+    uint64_t turn = 0;                 // when it was asked for, 0 = never
+  };
+
   const KvArena* const arena_;
   const std::string tcp_address_;
   const std::string unix_name_;
   const decltype(KvEndpointOptions::resolve) resolve_;
   // By peer of the last list; SetPeers alone.
-  std::map<Incarnation, std::vector<SocketAddress>> found_;
+  std::map<Incarnation, Name> names_;
+  uint64_t last_turn_ = 0;
   EndpointLoop loop_;
   Thread thread_;  // last: it runs in loop_
 };

@@ -90,11 +90,16 @@ void PeerSet::OnUp(Incarnation id) {
   peer->next_way = 0;
   peer->backoff_us = timers_.backoff_min_us;
   peer->failure.clear();
+  peer->failures.clear();
 }
 
 void PeerSet::OnFailed(Incarnation id, const std::string& failure, int64_t now_us) {
   Peer* const peer = Find(id);
   if (peer == nullptr) return;
+  if (IsNews(id, failure)) {
+    if (peer->failures.size() == kMaxKnownFailures) peer->failures.erase(peer->failures.begin());
+    peer->failures.push_back(failure);
+  }
   peer->failure = failure;
   peer->state = State::kWaiting;
   if (peer->next_way + 1 < peer->ways.size()) {
@@ -115,9 +120,10 @@ void PeerSet::OnLost(Incarnation id, const std::string& failure, int64_t now_us)
   peer->due_us = now_us + peer->backoff_us;
 }
 
-std::string PeerSet::failure(Incarnation id) const {
+bool PeerSet::IsNews(Incarnation id, const std::string& failure) const {
   const auto entry = peers_.find(id);
-  return entry == peers_.end() ? "" : entry->second.failure;
+  return entry == peers_.end() ||
+         std::ranges::find(entry->second.failures, failure) == entry->second.failures.end();
 }
 
 std::vector<LinkInfo> PeerSet::AbsentPeers() const {

@@ -1,13 +1,13 @@
-// PeerSet: which peers an endpoint dials, over what, and when: the list that the router names,
-// back-off between attempts, and the fall-back from shared memory to tcp. Pure; time is an
-// argument. The endpoint's thread.
+// PeerSet: which peers an endpoint dials, over what, and when: the list that the router names, the
+// ways to each (shared memory first, then the addresses of its name over tcp, in turn), and
+// back-off between rounds of them. Pure; time is an argument. The endpoint's thread.
 //
 // Invariants
 //  1. A peer is in one state: waiting for its time, being dialled, or connected.
 //  2. Waits between rounds of attempts double from
 //     backoff_min_us to backoff_max_us; a connection that was
 //     ready resets them.
-//  3. A peer that no common kind can reach is never dialled and says so in failure().
+//  3. A peer that no common kind can reach is never dialled and says so in AbsentPeers().
 #ifndef BATON_KVCACHE_TRANSPORT_PEER_SET_H_
 #define BATON_KVCACHE_TRANSPORT_PEER_SET_H_
 
@@ -62,7 +62,9 @@ class PeerSet {
   void OnLost(Incarnation peer, const std::string& failure, int64_t now_us);
 
   bool contains(Incarnation peer) const { return peers_.contains(peer); }
-  std::string failure(Incarnation peer) const;
+  // Whether an attempt at this peer did not fail so since it was last connected. Ways that fail
+  // differently take turns, so the last failure alone does not tell.
+  bool IsNews(Incarnation peer, const std::string& failure) const;
   // All peers that are not connected.
   std::vector<LinkInfo> AbsentPeers() const;
 
@@ -82,7 +84,9 @@ class PeerSet {
     int64_t due_us = 0;
     int64_t backoff_us = 0;
     std::string failure;
+    std::vector<std::string> failures;  // since it was last connected, the newest kMaxKnownFailures
   };
+  static constexpr size_t kMaxKnownFailures = 2 * kMaxAddressesOfName;
 
   std::vector<Way> WaysTo(const ResolvedPeer& peer) const;
   Peer* Find(Incarnation peer);

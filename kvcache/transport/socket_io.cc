@@ -69,7 +69,8 @@ StatusOr<std::vector<SocketAddress>> ResolveTcp(std::string_view text, NameLookU
   if (error != 0) return Unavailable("address \"{}\": {}", text, gai_strerror(error));
   const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owner(found, &freeaddrinfo);
   std::vector<SocketAddress> addresses;
-  for (const addrinfo* entry = found; entry != nullptr; entry = entry->ai_next) {
+  for (const addrinfo* entry = found; entry != nullptr && addresses.size() < kMaxAddressesOfName;
+       entry = entry->ai_next) {
     SocketAddress& address = addresses.emplace_back();
     std::memcpy(&address.storage, entry->ai_addr, entry->ai_addrlen);
     address.size_bytes = entry->ai_addrlen;

@@ -24,9 +24,12 @@ struct SocketAddress {
   socklen_t size_bytes = 0;
 };
 
+// Addresses of a name that are tried; it may have any number of them.
+inline constexpr size_t kMaxAddressesOfName = 16;
+
 // Whether ResolveTcp may ask a server.
 enum class NameLookUp : uint8_t { kAllowed, kForbidden };
-// "host:port" or "[v6]:port": all addresses, the one to be tried first in front. A name is looked
+// "host:port" or "[v6]:port": its addresses, the one to be tried first in front. A name is looked
 // up, which may block. InvalidArgument for a bad form, Unavailable when the name is not known (or
 // is one, where that is forbidden).
 StatusOr<std::vector<SocketAddress>> ResolveTcp(std::string_view text,

@@ -32,8 +32,11 @@ StatusOr<TransportKind> ParseTransportKind(std::string_view text);
 
 // Longest worker id on the wire, bytes.
 inline constexpr size_t kMaxWorkerIdBytes = 64;
-// Slices of one transfer at most: blocks x layers (1 Mi slices are 12 GiB at 12 KiB a slice).
-inline constexpr uint32_t kMaxSlicesPerTransfer = 1u << 20;
+// Blocks of one transfer at most: one for each of the 1 Mi tokens that the longest context has.
+inline constexpr uint32_t kMaxBlocksPerTransfer = 1u << 20;
+// Slices of one transfer at most, blocks x layers: 1 Mi tokens in blocks of 16, of 1024 layers. No
+// model's prompt is longer, so none is refused for it; a receive keeps one bit a slice (8 MiB).
+inline constexpr uint32_t kMaxSlicesPerTransfer = 1u << 26;
 // Bytes of one control message at most: a Seal carries 16 bytes a block, so this covers 4 M tokens.
 inline constexpr size_t kMaxControlBytes = size_t{4} << 20;
 

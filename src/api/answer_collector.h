@@ -18,7 +18,9 @@ struct CollectedToken {
   TokenId token = 0;
   float logprob = 0.0f;
   std::vector<TokenLogprob> top_logprobs;
-  uint32_t text_offset = 0;  // code points of the choice's content before it
+  // Code points of the echoed prompt and of the tokens before it, also of a stop text that the
+  // choice's text leaves out; special tokens have none.
+  uint32_t text_offset = 0;
 };
 
 // One choice.

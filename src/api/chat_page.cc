@@ -99,13 +99,14 @@ async function ask(text) {
     });
     if (failure) throw new Error(failure);
     if (timings) add("stats", stats(timings, tokens, first, performance.now() - start));
+    messages.push({ role: "assistant", content: answer.textContent });
   } catch (error) {
-    add(error.name === "AbortError" ? "stats" : "error",
-        error.name === "AbortError" ? "stopped" : error.message);
-  } finally {
     // What failed before its answer is not sent again with the next question.
     if (answer.textContent) messages.push({ role: "assistant", content: answer.textContent });
     else messages.pop();
+    add(error.name === "AbortError" ? "stats" : "error",
+        error.name === "AbortError" ? "stopped" : error.message);
+  } finally {
     running = null;
     button.textContent = "Send";
   }

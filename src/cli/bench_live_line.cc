@@ -37,14 +37,14 @@ void LiveLine::Show(const LoadProgress& progress) {
   const double pieces = static_cast<double>(progress.pieces - last_pieces_);
   last_us_ = progress.elapsed_us;
   last_pieces_ = progress.pieces;
-  fmt::print(stderr, "\r{}\x1b[K", DrawProgress(progress, seconds > 0.0 ? pieces / seconds : 0.0));
+  Print(stderr, "\r{}\x1b[K", DrawProgress(progress, seconds > 0.0 ? pieces / seconds : 0.0));
   std::fflush(stderr);
   shown_ = true;
 }
 
 void LiveLine::Clear() {
   if (!shown_) return;
-  fmt::print(stderr, "\r\x1b[K");
+  Print(stderr, "\r\x1b[K");
   std::fflush(stderr);
   shown_ = false;
 }

@@ -250,17 +250,21 @@ std::string UrlPart(std::string_view path) {
 }
 
 // The hub's answer that names the file's sha256: its own, before it redirects to where the bytes
-// are, but behind redirects on the hub itself, which a renamed repository has.
+// are, but behind redirects on the hub itself, which a renamed repository has. A redirect behind
+// which nobody answers HEAD is the answer: the bytes may be had all the same.
 StatusOr<HttpClientResponse> AskForName(HttpClientRequest request) {
   request.method = "HEAD";
+  HttpClientResponse redirect;
   for (int num_redirects = 0;; ++num_redirects) {
     BATON_ASSIGN_OR_RETURN(HttpClientResponse answer, HttpCall(request));
+    if (num_redirects > 0 && answer.status >= 400) return redirect;
     if (num_redirects == kRedirectLimit || !IsRedirect(answer) || !NamedSha256(answer).empty()) {
       return answer;
     }
     BATON_ASSIGN_OR_RETURN(HttpUrl next, RedirectTarget(request.url, answer));
     if (next.host != request.url.host || next.port != request.url.port) return answer;
     request.url = std::move(next);
+    redirect = std::move(answer);
   }
 }
 

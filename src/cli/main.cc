@@ -32,11 +32,11 @@ int WithOutputWritten(const std::string& command, int code) {
 }
 
 // A descriptor that is missing would be given to the next file that is opened, and what is printed
-// would go there.
+// would go there. Not open for writing: what is printed to a closed stdout is still an error.
 void OpenStandardFiles() {
   int fd = 0;
   do {
-    fd = ::open("/dev/null", O_RDWR);
+    fd = ::open("/dev/null", O_RDONLY);
   } while (fd >= 0 && fd <= STDERR_FILENO);
   if (fd >= 0) ::close(fd);
 }

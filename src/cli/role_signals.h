@@ -1,7 +1,9 @@
 // How a role's process learns that it should end: SIGTERM drains, SIGINT or a second SIGTERM ends
-// now. While the role still starts (a model may load for minutes) any of them ends the process at
-// once with status 0: nobody is served yet. And it sees to it that a process which has drained
-// ends: a device or its libraries (NCCL's abort) may keep whoever lets them go waiting for ever.
+// now. A SIGTERM that `serve` passes on to its processes drains too, but is neither of such two: a
+// service manager may have sent them the same wish itself. SIGINT ends now, whoever sent it. While
+// the role still starts (a model may load for minutes) any of them ends the process at once with
+// status 0: nobody is served yet. And it sees to it that a process which has drained ends: a device
+// or its libraries (NCCL's abort) may keep whoever lets them go waiting for ever.
 #ifndef BATON_CLI_ROLE_SIGNALS_H_
 #define BATON_CLI_ROLE_SIGNALS_H_
 
@@ -34,7 +36,7 @@ class RoleSignals {
   // Nothing is served any more: if this object still lives after `limit`, the process ends with
   // `exit_code` and says so. Once.
   void LimitEnd(std::chrono::milliseconds limit, int exit_code);
-  // That were handled.
+  // How many signals arrived since the role started, passed on or not.
   int num_signals() const { return num_signals_.load(); }
   // True once the process should not wait for running requests any more.
   const std::atomic<bool>* stop_now() const { return &stop_now_; }

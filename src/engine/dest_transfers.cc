@@ -9,6 +9,10 @@
 namespace baton {
 namespace {
 
+// How long what a peer had queued before is waited for at most, from a Seal or from asking for
+// everything again. A connection that needs longer is asked again, which max_nacks bounds.
+constexpr int64_t kMaxQueueWaitUs = 60'000'000;
+
 // States in which blocks are held.
 bool IsOpenState(DestState state) {
   return state != DestState::kBound && state != DestState::kReleased;
@@ -87,9 +91,11 @@ void DestTransferSet::OnMessage(Incarnation peer, const HandoffMessage& message,
     return;
   }
   const DestState before = transfer->machine.state();
+  const bool was_sealed = transfer->machine.seal().has_value();
   actions_.clear();
   transfer->machine.OnMessage(message, now_us, &actions_);
-  if (std::holds_alternative<Seal>(message)) BeginWait(transfer);
+  // A repeated Seal says nothing of where the slices stand.
+  if (!was_sealed && transfer->machine.seal()) BeginWait(transfer, now_us);
   Perform(transfer, before, now_us);
   EraseFinished();
 }
@@ -109,19 +115,25 @@ void DestTransferSet::OnReceiveProgress(const ReceiveProgress& progress, int64_t
   Perform(transfer, before, now_us);
 }
 
-void DestTransferSet::BeginWait(DestTransfer* transfer) {
+void DestTransferSet::BeginWait(DestTransfer* transfer, int64_t now_us) {
   if (transfer->machine.gap_at_us() == INT64_MAX) return;  // it waits for no slice
+  transfer->wait_until_us = now_us + kMaxQueueWaitUs;
   transfer->queue_end = delivered_[transfer->peer].num_slices;
   for (const auto& [id, other] : transfers_) {
-    const DestState state = other->machine.state();
-    const bool is_coming = state == DestState::kReserved || state == DestState::kReceiving;
-    if (is_coming && other->peer == transfer->peer) {
-      transfer->queue_end += other->machine.num_outstanding();
+    const HandoffDest& machine = other->machine;
+    const DestState state = machine.state();
+    const bool is_open = state == DestState::kReserved || state == DestState::kReceiving;
+    // Nothing can stand in the queue of a prompt that was not begun; an earlier one may well be.
+    const bool is_begun = id < transfer->machine.key().transfer || machine.seal().has_value() ||
+                          machine.num_slices() > 0;
+    if (is_open && is_begun && other->peer == transfer->peer) {
+      transfer->queue_end += machine.num_outstanding();
     }
   }
 }
 
-void DestTransferSet::WaitForQueue(DestTransfer* transfer) {
+void DestTransferSet::WaitForQueue(DestTransfer* transfer, int64_t now_us) {
+  if (now_us >= transfer->wait_until_us) return;
   const auto delivery = delivered_.find(transfer->peer);
   if (delivery == delivered_.end() || delivery->second.num_slices >= transfer->queue_end) return;
   transfer->machine.OnQueueProgress(delivery->second.last_us);
@@ -180,12 +192,12 @@ void DestTransferSet::Tick(int64_t now_us) {
   for (auto& [id, transfer] : transfers_) {
     const DestState before = transfer->machine.state();
     actions_.clear();
-    if (now_us >= transfer->machine.gap_at_us()) WaitForQueue(transfer.get());
+    if (now_us >= transfer->machine.gap_at_us()) WaitForQueue(transfer.get(), now_us);
     const bool is_silent = now_us >= transfer->machine.gap_at_us();
     if (now_us >= transfer->machine.NextDeadlineUs()) {
       transfer->machine.OnTick(now_us, &actions_);
     }
-    if (is_silent) BeginWait(transfer.get());
+    if (is_silent) BeginWait(transfer.get(), now_us);  // it was asked for again
     Perform(transfer.get(), before, now_us);
   }
   EraseFinished();

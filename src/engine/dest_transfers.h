@@ -40,9 +40,10 @@ struct DestTransfer {
   bool holds_requests = true;       // one request reference of each block
   bool is_bound = false;            // holds nothing, answers repeated messages
   bool is_pinned = false;           // one transfer reference of each block that crosses
-  // How many slices the peer will have delivered when all that it had queued before this one's last
-  // (re)send are here.
+  // How many slices the peer will have delivered when those are here that it had begun to send
+  // when this one was sealed, or last asked for again; and how long they are waited for.
   uint64_t queue_end = 0;
+  int64_t wait_until_us = 0;
 
   // The blocks that cross.
   std::span<const BlockHandle> crossing() const {
@@ -109,10 +110,10 @@ class DestTransferSet {
   void Perform(DestTransfer* transfer, DestState before, int64_t now_us);
   void PerformOne(DestTransfer* transfer, HandoffAction action, int64_t now_us);
   // A connection carries slices in order, and messages before them: a Seal may come long before the
-  // last slice, behind those of other transfers. Their arrival is no silence, up to what was open
-  // when this one was sealed, or asked for again.
-  void BeginWait(DestTransfer* transfer);
-  void WaitForQueue(DestTransfer* transfer);
+  // last slice, behind those of other transfers. Their arrival is no silence, up to what the peer
+  // had begun when this one was sealed, or asked for again, and kMaxQueueWaitUs from then.
+  void BeginWait(DestTransfer* transfer, int64_t now_us);
+  void WaitForQueue(DestTransfer* transfer, int64_t now_us);
   void OpenReceive(DestTransfer* transfer, int64_t now_us);
   void Unpin(DestTransfer* transfer);
   void Release(DestTransfer* transfer);

@@ -32,7 +32,8 @@ namespace baton {
 
 // How long a connection may keep a full server waiting before a newcomer has its place.
 struct HttpPatience {
-  int64_t first_ms = 100;      // for the first byte of its first request
+  // For the first byte of its first request, and for the client's close after its last answer.
+  int64_t first_ms = 100;
   int64_t next_ms = 1'000;     // for the first byte of its next request
   int64_t request_ms = 5'000;  // for the next byte of a request
 };

@@ -58,16 +58,16 @@ absl::StatusOr<RopeScaling> ReadRopeScaling(const GgufFile& file, std::string_vi
   const std::string prefix = fmt::format("{}.rope.scaling.", architecture);
   // As llama.cpp: a factor without a type is linear; the type "none" switches a factor off.
   BATON_ASSIGN_OR_RETURN(const std::string_view type, file.StringOr(prefix + "type", "linear"));
+  if (type != "none" && type != "linear" && type != "yarn") {
+    return Unimplemented("rope scaling {} is not supported (none, linear and yarn are)",
+                         QuotedForMessage(type));
+  }
   RopeScaling out;
   // llama.cpp scales sines and cosines by it whatever the type is.
   const DoubleRange amplitudes = type == "yarn" ? DoubleRange{1e-2, 1e2} : DoubleRange{1.0, 1.0};
   BATON_ASSIGN_OR_RETURN(out.attention_factor,
                          RangedDouble(file, prefix + "attn_factor", 1.0, amplitudes));
   if (type == "none") return out;
-  if (type != "linear" && type != "yarn") {
-    return Unimplemented("rope scaling {} is not supported (none, linear and yarn are)",
-                         QuotedForMessage(type));
-  }
   BATON_ASSIGN_OR_RETURN(out.factor, RangedDouble(file, prefix + "factor", 1.0, {1.0, kMaxFactor}));
   if (type == "linear") {
     if (out.factor != 1.0) out.type = RopeScalingType::kLinear;

@@ -41,8 +41,7 @@ constexpr ErrorRow kRows[] = {
     {ErrorCode::kDuplicateKey, 400, kGrpcInvalidArgument, kInvalidRequest, "duplicate_key",
      "The body has an object with the same key twice."},
     {ErrorCode::kTooDeep, 400, kGrpcInvalidArgument, kInvalidRequest, "too_deep",
-     "The body is nested deeper than 32 levels, has an object of more than 4096 members, or has "
-     "more than 1048576 values."},
+     "The body is nested deeper than 32 levels or has more than 1048576 values."},
     {ErrorCode::kMissingField, 400, kGrpcInvalidArgument, kInvalidRequest,
      "missing_required_parameter", "'{0}' is required: {1}."},
     {ErrorCode::kInvalidType, 400, kGrpcInvalidArgument, kInvalidRequest, "invalid_type",

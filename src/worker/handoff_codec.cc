@@ -89,14 +89,14 @@ StatusOr<HandoffMessage> FromProto(const v1::Grant& m) {
   Grant grant;
   BATON_ASSIGN_OR_RETURN(grant.key, FromProto(m.key()));
   if (m.generations_size() < 1 ||
-      static_cast<uint32_t>(m.generations_size()) > kMaxSlicesPerTransfer) {
+      static_cast<uint32_t>(m.generations_size()) > kMaxBlocksPerTransfer) {
     return InvalidArgument("grant.generations has {} entries, allowed are [1, {}]",
-                           m.generations_size(), kMaxSlicesPerTransfer);
+                           m.generations_size(), kMaxBlocksPerTransfer);
   }
   if (m.ttl_ms() == 0) return InvalidArgument("grant.ttl_ms is 0");
-  if (m.held_blocks() > kMaxSlicesPerTransfer) {
+  if (m.held_blocks() > kMaxBlocksPerTransfer) {
     return InvalidArgument("grant.held_blocks {} is above {}", m.held_blocks(),
-                           kMaxSlicesPerTransfer);
+                           kMaxBlocksPerTransfer);
   }
   grant.decode_incarnation = Incarnation(m.decode_incarnation());
   grant.generations.assign(m.generations().begin(), m.generations().end());

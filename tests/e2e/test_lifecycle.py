@@ -241,6 +241,20 @@ def test_bad_usage_names_the_nearest():
         assert len(result.stderr.strip().splitlines()) == 1
 
 
+def test_what_is_printed_to_a_closed_descriptor_goes_nowhere(tmp_path):
+    def shell(redirection):
+        return subprocess.run(
+            ["sh", "-c", f'exec "$0" version {redirection}', BIN], capture_output=True, text=True
+        )
+
+    version = shell("")
+    assert (version.returncode, version.stderr) == (0, "") and version.stdout
+    closed = shell(">&-")
+    assert closed.returncode == 1 and "cannot write the output" in closed.stderr
+    silent = shell("<&- 2>&-")
+    assert (silent.returncode, silent.stdout) == (0, version.stdout)
+
+
 def test_bad_config_file(tmp_path):
     path = tmp_path / "serve.yaml"
     path.write_text("thraeds: 2\n")

@@ -379,35 +379,84 @@ TEST(EngineHandoffTest, TwoHundredRequestsThroughTinyPoolsUnderFaults) {
   EXPECT_GT(num_finished, 60u);
 }
 
+// What happens while nothing that P sends arrives: `ms` milliseconds, a step each 200.
+void RunLossy(Pair* pair, int64_t ms, const std::function<void()>& step) {
+  for (int64_t done = 0; done < ms; done += 200) {
+    step();
+    for (HandWorker* worker : {pair->p, pair->d}) {
+      worker->Post(RenewSession{SessionId(1), 10'000'000});
+    }
+    pair->rig.clock().AdvanceMs(199);
+    pair->rig.Round();
+  }
+}
+
+constexpr HandWorkerOptions kLossyPrefill{.role = SchedulerRole::kPrefill,
+                                          .faults = {.drop_slice = 1}};
+
 // A slow connection delivers what was queued before, for longer than a silent one is waited for.
 TEST(EngineHandoffTest, SlicesBehindOthersInTheQueueAreNotMissing) {
-  HandWorkerOptions lossy = kPrefill;
-  lossy.faults.drop_slice = 1;
-  Pair pair(lossy);
+  Pair pair(kLossyPrefill);
   const RequestSpec ahead = ToyRequest(1, 180, 4);
   const RequestSpec queued = ToyRequest(2, 8, 4);
   pair.Start(ahead);
   pair.Start(queued);
   uint32_t num_arrived = 0;
-  const auto run_for = [&](int64_t ms, bool arrives) {
-    for (int64_t done = 0; done < ms; done += 200) {
-      // Transfer ids ascend from 1.
-      if (arrives) pair.d->Post(ReceiveProgress{TransferId(1), ++num_arrived, false});
-      for (HandWorker* worker : {pair.p, pair.d}) {
-        worker->Post(RenewSession{SessionId(1), 10'000'000});
-      }
-      pair.rig.clock().AdvanceMs(199);
-      pair.rig.Round();
-    }
-  };
-  run_for(40'000, /*arrives=*/true);
+  // Transfer ids ascend from 1.
+  RunLossy(&pair, 40'000, [&] {
+    pair.d->Post(ReceiveProgress{TransferId(1), ++num_arrived, false});
+  });
   EXPECT_FALSE(pair.d->recorder().Of(queued.key).ended())
       << pair.d->recorder().Of(queued.key).status;
-  run_for(30'000, /*arrives=*/false);
+  RunLossy(&pair, 30'000, [] {});
   for (const RequestSpec& spec : {ahead, queued}) {
     EXPECT_EQ(pair.d->recorder().Of(spec.key).last(), RequestState::kFailed);
   }
   for (int i = 0; i < 100; ++i) pair.rig.RunFor(200);
+  pair.ExpectFree();
+}
+
+// P repeats its Seal whenever D repeats its Grant, and under load others are always on their way:
+// neither puts off that what is lost is asked for.
+TEST(EngineHandoffTest, WhatIsLostIsMissedWhileOthersArrive) {
+  constexpr uint32_t kTokens = 8;
+  Pair pair(kLossyPrefill);
+  const RequestSpec lost = ToyRequest(1, kTokens, 4);
+  pair.Start(lost);
+  uint64_t num_started = 1;
+  const uint32_t num_slices = ToyLayout().BlocksFor(kTokens) * ToyLayout().num_layers;
+  int64_t step = 0;
+  RunLossy(&pair, 100'000, [&] {
+    if (++step % 5 != 0) return;
+    // One begins every second and is here five seconds later.
+    pair.Start(ToyRequest(++num_started, kTokens, 1));
+    if (num_started <= 6) return;
+    pair.d->Post(ReceiveProgress{TransferId(num_started - 5), num_slices, true});
+  });
+  EXPECT_EQ(pair.d->recorder().Of(lost.key).last(), RequestState::kFailed);
+  EXPECT_EQ(pair.d->recorder().Of(ToyRequest(num_started - 10, kTokens, 1).key).last(),
+            RequestState::kFinished);
+  RunLossy(&pair, 200'000, [] {});
+  pair.ExpectFree();
+}
+
+// Nor does a queue that hardly moves put it off for ever.
+TEST(EngineHandoffTest, AQueueIsWaitedForAMinuteAtMost) {
+  Pair pair(kLossyPrefill);
+  pair.Start(ToyRequest(1, 180, 4));
+  pair.Start(ToyRequest(2, 8, 4));
+  uint32_t num_arrived = 0;
+  int64_t step = 0;
+  const auto crawl = [&] {
+    if (++step % 8 == 0) pair.d->Post(ReceiveProgress{TransferId(1), ++num_arrived, false});
+  };
+  RunLossy(&pair, 10'000, crawl);
+  const uint64_t sent = pair.p->core().Snapshot().kv_bytes_sent;
+  RunLossy(&pair, 49'000, crawl);
+  EXPECT_EQ(pair.p->core().Snapshot().kv_bytes_sent, sent);
+  RunLossy(&pair, 6'000, crawl);
+  EXPECT_GT(pair.p->core().Snapshot().kv_bytes_sent, sent) << "it was not asked for again";
+  RunLossy(&pair, 120'000, [] {});
   pair.ExpectFree();
 }
 

@@ -42,6 +42,11 @@ ACCEPTED = {
         {"worker": {"hostNetwork": True}}, pools(update={"maxSurge": 0, "maxUnavailable": 1})
     ),
     "tls": {"tls": {"existingSecret": "baton-tls"}},
+    "host-network-clients": merged(
+        {"worker": {"hostNetwork": True}},
+        {"networkPolicy": {"clients": [{"podSelector": {}}, {"ipBlock": {"cidr": "10.0.0.0/8"}}]}},
+        pools(update={"maxSurge": 0, "maxUnavailable": 1}),
+    ),
     "secret-of-others": {"clusterSecret": {"existingSecret": "mine"}},
     "claim": {"model": {"source": "pvc", "pvc": {"claimName": "models"}}},
     "pull": {
@@ -136,6 +141,14 @@ REFUSED = {
         merged(
             {"worker": {"hostNetwork": True}},
             {"networkPolicy": {"clients": [{"podSelector": {}}]}},
+            pools(update={"maxSurge": 0, "maxUnavailable": 1}),
+        ),
+        "name the nodes by an ipBlock",
+    ),
+    "host-network-label": (
+        merged(
+            {"worker": {"hostNetwork": True}},
+            {"networkPolicy": {"clients": [{"podSelector": {"matchLabels": {"by": "ipBlock"}}}]}},
             pools(update={"maxSurge": 0, "maxUnavailable": 1}),
         ),
         "name the nodes by an ipBlock",

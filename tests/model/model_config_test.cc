@@ -259,6 +259,14 @@ TEST(ModelConfigTest, RefusesImpossibleShapes) {
   }
 }
 
+// As the loader, which takes a norm for a vector and nothing else.
+TEST(ModelConfigTest, ANormOfTwoDimensionsIsRefused) {
+  const absl::Status status =
+      Servable(TinyLlama({.left_out_tensor = "output_norm.weight"})
+                   .AddF32Tensor("output_norm.weight", {TinyLlamaOptions{}.hidden, 1}));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("the model needs [32]"));
+}
+
 TEST(ModelConfigTest, ReportSaysWhatIsUnsupported) {
   GgufBuilder builder = TinyLlama();
   builder.AddTensor("output.weight", {256, 1}, 11, 110);

@@ -556,6 +556,13 @@ TEST(PlacementTest, TopologyShowsHowFastALinkIs) {
   cross(0.0f);
   cross(std::nanf(""));
   EXPECT_NEAR(static_cast<double>(speed()), 3.8e9, 1e3);
+  // Another life may be another host.
+  cluster.core.OnLeaseClosed(cluster.leases["decode-0"]);
+  cluster.Join(FakeCluster::Describe("decode-0", PoolRole::kDecode));
+  cluster.Report("prefill-0", {"decode-0"});
+  const Topology topology = cluster.core.TopologyView(cluster.now_us);
+  ASSERT_EQ(topology.processes[0].links.size(), 1u) << "workers are in the order of their leases";
+  EXPECT_EQ(topology.processes[0].links[0].bytes_per_s, 0u);
 }
 
 // Computing sets the pace of a hand-off that ends with the prompt.

@@ -209,7 +209,7 @@ TEST(HandoffCodecTest, FieldsOutsideTheirRangeAreNamed) {
       {"generations", [](v1::HandoffMessage* m) { GoodGrant(m)->clear_generations(); }},
       {"generations",
        [](v1::HandoffMessage* m) {
-         GoodGrant(m)->mutable_generations()->Resize(kMaxSlicesPerTransfer + 1, 0);
+         GoodGrant(m)->mutable_generations()->Resize(kMaxBlocksPerTransfer + 1, 0);
        }},
       {"ttl_ms", [](v1::HandoffMessage* m) { GoodGrant(m)->set_ttl_ms(0); }},
       {"first_tokens", [](v1::HandoffMessage* m) { GoodSeal(m)->clear_first_tokens(); }},

@@ -45,6 +45,13 @@ TEST(ArrivalsTest, AFixedRateIsEvenToTheMicrosecond) {
   EXPECT_THAT(*starts, ElementsAre(125000, 250000, 375000, 500000));
 }
 
+TEST(ArrivalsTest, AStartThatNeverComesIsLateAndNotEarly) {
+  RandomDraws draws(1);
+  const auto starts = ArrivalTimes(*ParseArrivals("fixed", "1e-300", "1"), {.max_count = 2}, draws);
+  ASSERT_TRUE(starts.ok());
+  EXPECT_THAT(*starts, ElementsAre(1'000'000'000'000'000'000, 1'000'000'000'000'000'000));
+}
+
 TEST(ArrivalsTest, GapsHaveTheMeanAndTheSpreadOfTheirLaw) {
   // 40,000 gaps: the mean is within 3 % with more than five standard errors of room for the
   // burstiest law (coefficient of variation 2: 1 % each).

@@ -285,6 +285,9 @@ TEST_P(ConformanceTest, OwnMistakesAreRefusedAtTheCall) {
   Transfer transfer = MakeTransfer(1, 1, 0, 64);
   EXPECT_EQ(d_.transport->OpenReceive(SpecFor(transfer, p_.incarnation)).code(),
             StatusCode::kInvalidArgument);
+  // A long prompt is no mistake: as many slices as 384 Ki tokens in blocks of 16, of 64 layers.
+  transfer.dest.assign(size_t{1} << 19, ReceiveBlock{.index = BlockIndex(1)});
+  EXPECT_TRUE(d_.transport->OpenReceive(SpecFor(transfer, p_.incarnation)).ok());
   transfer.dest.clear();
   EXPECT_EQ(d_.transport->OpenReceive(SpecFor(transfer, p_.incarnation)).code(),
             StatusCode::kInvalidArgument);

@@ -5,7 +5,9 @@
 #include <random>
 #include <string>
 #include <thread>
+#include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/synchronization/notification.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -356,6 +358,14 @@ TEST(EndpointTest, AutoPrefersSharedMemoryAndFallsBack) {
   EXPECT_GE(Closes(unlucky, CloseReason::kUnreachable), 1u);
 }
 
+// Why there is no connection with a peer.
+std::string FailureOf(const Worker& p, std::string_view worker_id) {
+  for (const LinkInfo& link : p.transport->Links()) {
+    if (link.worker_id == worker_id) return link.last_failure;
+  }
+  return "no such peer";
+}
+
 // And a name with two addresses is reached at the one where the peer listens.
 TEST(EndpointTest, ANameThatIsLookedUpForLongKeepsNobodyElseWaiting) {
   Rig rig(TransportKind::kTcp);
@@ -379,14 +389,42 @@ TEST(EndpointTest, ANameThatIsLookedUpForLongKeepsNobodyElseWaiting) {
       {"decode-0", named.incarnation, "another host", "decode.example:" + port, ""},
       {"decode-1", literal.incarnation, "another host", literal.endpoint->tcp_address(), ""}};
   std::thread resolver([&] { EXPECT_TRUE(p.endpoint->SetPeers(peers).ok()); });
+  absl::Cleanup answer = [&] {
+    answers.Notify();
+    resolver.join();
+  };
   ASSERT_TRUE(p.sink->WaitUp(1));
   EXPECT_EQ(p.sink->Snapshot().ups[0].peer, literal.incarnation);
-  answers.Notify();
-  resolver.join();
+  EXPECT_TRUE(
+      Eventually([&] { return FailureOf(p, "decode-0") == "its name is being looked up"; }));
+  std::move(answer).Invoke();
   ASSERT_TRUE(p.sink->WaitUp(2));
   ExpectTransferWorks(&p, &named, 1);
   EXPECT_TRUE(p.endpoint->SetPeers(peers, [] { return true; }).ok());
   EXPECT_EQ(num_asked, 1) << "an old list asks for no name";
+}
+
+TEST(EndpointTest, EachNameHasItsTurnHoweverSoonTheListIsOld) {
+  Rig rig(TransportKind::kTcp);
+  std::string asked;
+  rig.tweak = [&](KvEndpointOptions* options) {
+    options->resolve = [&](std::string_view text) -> StatusOr<std::vector<SocketAddress>> {
+      asked += text.front();
+      return Unavailable("nobody knows {}", text);
+    };
+  };
+  Worker p = rig.MakePrefill("prefill-0", {});
+  const std::vector<PeerAddress> peers = {{"decode-0", Incarnation(1), "far", "a.example:1", ""},
+                                          {"decode-1", Incarnation(2), "far", "b.example:1", ""},
+                                          {"decode-2", Incarnation(3), "far", "c.example:1", ""}};
+  for (int call = 0; call < 5; ++call) {
+    bool is_old = false;
+    const Status status = p.endpoint->SetPeers(peers, [&] { return std::exchange(is_old, true); });
+    EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+  }
+  EXPECT_EQ(asked, "abcab");
+  // What is known of a name is said while it is asked for again.
+  EXPECT_TRUE(Eventually([&] { return FailureOf(p, "decode-2") == "nobody knows c.example:1"; }));
 }
 
 TEST(EndpointTest, APairWithNothingInCommonSaysSo) {

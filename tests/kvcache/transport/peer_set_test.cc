@@ -54,7 +54,8 @@ TEST(PeerSetTest, FallsBackToTcpAndThenWaitsTwiceAsLongEachRound) {
     EXPECT_FALSE(peers.NextAttempt(now_us + wait_ms * kMs - 1).has_value());
     now_us += wait_ms * kMs;
   }
-  EXPECT_EQ(peers.failure(Incarnation(1)), "no");
+  ASSERT_EQ(peers.AbsentPeers().size(), 1u);
+  EXPECT_EQ(peers.AbsentPeers()[0].last_failure, "no");
   // A connection that was ready forgives.
   ASSERT_TRUE(peers.NextAttempt(now_us).has_value());
   peers.OnUp(Incarnation(1));
@@ -75,6 +76,21 @@ TEST(PeerSetTest, AllAddressesOfANameAreTriedInTurn) {
   peers.OnFailed(Incarnation(1), "refused", 0);
   EXPECT_EQ(peers.NextDueUs(), 10 * kMs);
   EXPECT_EQ(peers.NextAttempt(10 * kMs)->address.size_bytes, 28u);
+}
+
+TEST(PeerSetTest, AFailureIsNewsOnceUntilThePeerIsUp) {
+  PeerSet peers(TransportKind::kTcp, "here", Timers());
+  const Incarnation id(1);
+  peers.Replace({Peer(1)}, 0);
+  for (int round = 0; round < 3; ++round) {
+    for (const std::string failure : {"unreachable", "refused"}) {
+      EXPECT_EQ(peers.IsNews(id, failure), round != 1) << round << failure;
+      peers.OnFailed(id, failure, 0);
+    }
+    if (round == 1) peers.OnUp(id);
+  }
+  for (int i = 0; i < 1000; ++i) peers.OnFailed(id, std::to_string(i), 0);
+  EXPECT_TRUE(peers.IsNews(id, "refused")) << "no more are kept than there is room for";
 }
 
 TEST(PeerSetTest, UsesOnlyWhatBothSidesHave) {
@@ -99,7 +115,8 @@ TEST(PeerSetTest, UsesOnlyWhatBothSidesHave) {
     peers.Replace({test_case.peer}, 0);
     const auto attempt = peers.NextAttempt(0);
     EXPECT_EQ(attempt.has_value() ? attempt->kind : TransportKind::kAuto, test_case.expected);
-    EXPECT_EQ(peers.failure(Incarnation(1)).empty(), attempt.has_value());
+    ASSERT_EQ(peers.AbsentPeers().size(), 1u);
+    EXPECT_EQ(peers.AbsentPeers()[0].last_failure.empty(), attempt.has_value());
   }
 }
 

@@ -57,7 +57,9 @@
 {{- define "baton.validatePolicy" -}}
 {{- $policy := .Values.networkPolicy -}}
 {{- if and $policy.enabled $policy.clients .Values.worker.hostNetwork -}}
-{{- if not (contains "ipBlock" (toJson $policy.clients)) -}}
+{{- $blocks := 0 -}}
+{{- range $policy.clients }}{{ if hasKey . "ipBlock" }}{{ $blocks = add1 $blocks }}{{ end }}{{ end -}}
+{{- if eq (int $blocks) 0 -}}
 {{- fail "worker.hostNetwork with networkPolicy.clients: workers have their nodes' addresses, which no podSelector finds, and could not register; name the nodes by an ipBlock in networkPolicy.clients" -}}
 {{- end -}}
 {{- end -}}
