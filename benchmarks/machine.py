@@ -20,7 +20,8 @@ def record(benchmark, threads):
     """The head of a result: name, commit (with "+" for an edited tree), machine, threads."""
     git = ["git", "-C", str(ROOT)]
     commit = subprocess.run(git + ["rev-parse", "--short", "HEAD"], capture_output=True, text=True)
-    dirty = subprocess.run(git + ["diff", "--quiet", "HEAD", "--", "src", "kernels", "kvcache"])
+    no_code = [":(exclude)benchmarks/results", ":(exclude)*.md"]
+    dirty = subprocess.run(git + ["diff", "--quiet", "HEAD", "--", ".", *no_code])
     return {
         "benchmark": benchmark,
         "commit": commit.stdout.strip() + ("+" if dirty.returncode == 1 else ""),

@@ -2,8 +2,8 @@
 // request then waits for. Arithmetic of a steady state, no simulation. Pure; any thread.
 //
 // The load: Poisson arrivals of requests of one length. 99 % of the requests meet the ttft, and the
-// itl in 99 % of their gaps (below 100 gaps in all), as the load client judges a request; the gap
-// before the second token is told apart and not counted.
+// itl in 99 % of their gaps (below 100 gaps in all). The gap before the second token is told apart
+// and not counted, where the load client counts it: it is what a split costs.
 //
 // Prefill: each worker is an M/D/1 queue (queueing.h) with an equal share of the arrivals, worked
 // at most kMaxUtilization of the time. The router, which knows the backlogs, does better. ttft is

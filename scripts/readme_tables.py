@@ -206,9 +206,9 @@ def plan(result):
         return f"{value / 1000:.2f} s" if value >= 1000 else f"{value:.3g} ms"
 
     lines = [
-        "| policy | step times | workers | in time | TTFT p50 / p99 | ITL p50 / p99 |"
-        " found in a cache | refused | simulated in |",
-        "|---|---|---|---:|---:|---:|---:|---:|---:|",
+        "| policy | step times | workers | in time | TTFT p50 / p99 | 2nd token p50 / p99 |"
+        " ITL p50 / p99 | found in a cache | refused | simulated in |",
+        "|---|---|---|---:|---:|---:|---:|---:|---:|---:|",
     ]
     simulated = result["plan"]["simulated"]
     for run in simulated["runs"]:
@@ -216,6 +216,7 @@ def plan(result):
         lines.append(
             f"| {run['policy']} | {run['end']} | {workers} | {100 * run['met_share']:.1f} % |"
             f" {ms(run['ttft'], 'p50')} / {ms(run['ttft'], 'p99')} |"
+            f" {ms(run['second_token'], 'p50')} / {ms(run['second_token'], 'p99')} |"
             f" {ms(run['itl'], 'p50')} / {ms(run['itl'], 'p99')} |"
             f" {100 * run['cached_tokens'] / run['prompt_tokens']:.1f} % |"
             f" {run['refused'] + run['failed']} | {run['elapsed_s']:.0f} s |"

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <set>
+#include <utility>
 
 #include "nlohmann/json.hpp"
 
@@ -64,8 +65,13 @@ StatusOr<Comparison> Compare(std::span<const RunReport> a, std::span<const RunRe
                              const ComparisonSpec& spec) {
   Comparison comparison;
   std::set<std::string> reasons;
-  for (const std::span<const RunReport> side : {a, b}) {
+  for (const auto& [name, side] : {std::pair("A", a), std::pair("B", b)}) {
+    uint64_t attempted = 0, failed = 0;
+    std::string first_error;
     for (const RunReport& round : side) {
+      attempted += round.attempted;
+      failed += round.attempted - round.num_ok();
+      if (first_error.empty()) first_error = round.first_error;
       if (round.num_ok() == 0) {
         return FailedPrecondition("a round has no answer: {}", round.first_error);
       }
@@ -76,6 +82,11 @@ StatusOr<Comparison> Compare(std::span<const RunReport> a, std::span<const RunRe
         reasons.insert("requests failed on the client's own machine");
       }
       if (!round.cut_short.empty()) reasons.insert("a round was cut short: " + round.cut_short);
+    }
+    // The times are of those that were answered: who refuses half of the load must not look fast.
+    if (failed > 0) {
+      reasons.insert(
+          fmt::format("{} of {} requests failed at {}: {}", failed, attempted, name, first_error));
     }
   }
   comparison.void_reasons.assign(reasons.begin(), reasons.end());

@@ -55,7 +55,9 @@ std::string CdfPlot(const HtmlPage& page, const std::string& word, const Samples
   std::vector<PlotLine> lines;
   for (const ReportedRun* run : Drawn(page)) {
     std::vector<double> values;
-    for (const RequestRecord& record : run->result->records) samples(record, values);
+    for (const RequestRecord& record : run->result->records) {
+      if (record.session_idx >= page.warmup_sessions) samples(record, values);
+    }
     lines.push_back(Cdf(run->label, std::move(values)));
   }
   return DrawLines({.title = "Distribution of " + word,

@@ -17,6 +17,7 @@ struct HtmlPage {
   Settings settings;
   std::string notes;  // a table as text, e.g. of a comparison; "" = none
   std::vector<ReportedRun> runs;
+  uint64_t warmup_sessions = 0;  // the first of each run, which no picture shows
 };
 
 // The page: a table of the runs, the throughput-latency curve, the distributions of ttft and itl,

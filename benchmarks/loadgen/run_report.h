@@ -40,8 +40,8 @@ struct RunReport {
 
   double wall_s = 0;  // from the first counted start to the last end
   double requests_per_s = 0;
-  double output_tokens_per_s = 0;
-  double input_tokens_per_s = 0;  // as the server counts them
+  double output_tokens_per_s = 0;  // of requests that were answered
+  double input_tokens_per_s = 0;   // as the server counts them
   Summary ttft, ttft_sent, ttft_server, second_token, itl, tpot, e2e;
   std::array<std::optional<double>, kNumStages> stage_mean_ms;
   std::optional<double> cached_share;  // of the prompt tokens, as the server counts them

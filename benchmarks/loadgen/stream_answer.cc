@@ -43,6 +43,7 @@ Key KeyOf(std::string_view name) {
       {"delta", Key::kDelta},
       {"content", Key::kContent},
       {"reasoning_content", Key::kReasoning},
+      {"reasoning", Key::kReasoning},  // vLLM's name
       {"text", Key::kText},
       {"usage", Key::kUsage},
       {"prompt_tokens", Key::kPromptTokens},
@@ -99,9 +100,11 @@ class EventSax {
   }
 
   bool string(const std::string& value) {
-    if (At({Key::kChoices, Key::kDelta, Key::kContent}) ||
-        At({Key::kChoices, Key::kDelta, Key::kReasoning}) || At({Key::kChoices, Key::kText})) {
+    if (At({Key::kChoices, Key::kDelta, Key::kContent}) || At({Key::kChoices, Key::kText})) {
       event_.text += value;
+    } else if (At({Key::kChoices, Key::kDelta, Key::kReasoning})) {
+      if (!has_thought_) event_.text += value;  // some servers send it under both names
+      has_thought_ = !value.empty();
     } else if (At({Key::kError})) {
       event_.failed = true;
       event_.error = value;
@@ -152,6 +155,7 @@ class EventSax {
   AnswerFacts& facts_;
   size_t depth_ = 0;
   bool is_object_ = false;
+  bool has_thought_ = false;
   std::array<Key, kMaxDepth> path_{};
 };
 

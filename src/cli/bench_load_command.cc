@@ -258,6 +258,7 @@ class BenchLoad {
     page_.title = f_.compare.empty() ? f_.url : f_.compare[0] + " and " + f_.compare[1];
     page_.environment = environment_;
     page_.settings = ToSettings(f_, model_);
+    page_.warmup_sessions = plan_.report.warmup_sessions;
     if (page_.runs.empty()) page_.runs = file_.runs;
     if (!f_.json.empty()) {
       file_.environment = environment_;

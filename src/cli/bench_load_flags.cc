@@ -70,6 +70,49 @@ Status CheckStarts(const BenchLoadFlags& f) {
   return OkStatus();
 }
 
+// A flag that would change nothing is a mistake: another load would run than was asked for.
+Status CheckUnused(const BenchLoadFlags& f) {
+  const BenchLoadFlags unset;
+  struct Unused {
+    std::string_view flag;
+    bool is_given;
+    bool is_used;
+    std::string_view needs;
+  };
+  const bool is_open = f.users == 0 && f.trace.empty();
+  const bool has_lengths = f.trace.empty();
+  const Unused flags[] = {
+      {"--burstiness", f.burstiness != unset.burstiness,
+       is_open && (f.arrivals == "poisson" || f.arrivals == "gamma"), "gamma gaps of --rate"},
+      {"--arrivals", f.arrivals != unset.arrivals, is_open, "--rate"},
+      {"--rate", !f.rate.empty(), f.sweep.empty(), "no --sweep, which sets it"},
+      {"--max-rate", f.max_rate != unset.max_rate, f.find_max, "--find-max"},
+      {"--rounds", f.rounds != unset.rounds, !f.compare.empty(), "--compare"},
+      {"--input", f.input != unset.input, has_lengths, "no --trace, which has its own lengths"},
+      {"--output", f.output != unset.output, has_lengths, "no --trace, which has its own lengths"},
+      {"--token-ids", !f.token_ids.empty(), has_lengths, "no --trace"},
+      {"--time-scale", f.time_scale != unset.time_scale, !f.trace.empty(), "--trace"},
+      {"--length-scale", f.length_scale != unset.length_scale, !f.trace.empty(), "--trace"},
+      {"--spread", f.spread, !f.trace.empty(), "--trace"},
+      {"--think", f.think != unset.think, f.turns > 1, "--turns above 1"},
+      {"--prefix-groups", f.prefix_groups != unset.prefix_groups, f.shared_prefix > 0,
+       "--shared-prefix"},
+      {"--golden-every", f.golden_every != unset.golden_every, !f.golden.empty(), "--golden"},
+  };
+  for (const Unused& entry : flags) {
+    if (entry.is_given && !entry.is_used) {
+      return InvalidArgument("{} needs {}", entry.flag, entry.needs);
+    }
+  }
+  return OkStatus();
+}
+
+// Poisson gaps are gamma gaps of shape 1, so another shape asks for gamma gaps.
+std::string_view ArrivalLaw(const BenchLoadFlags& f) {
+  const bool has_shape = f.burstiness != BenchLoadFlags().burstiness;
+  return has_shape && f.arrivals == "poisson" ? "gamma" : std::string_view(f.arrivals);
+}
+
 // Each user holds a connection, and so an open file and a local port.
 Status CheckUsers(const BenchLoadFlags& f) {
   constexpr int64_t kOtherFiles = 64;
@@ -208,13 +251,14 @@ StatusOr<BenchPlan> MakePlan(const BenchLoadFlags& f, bool* file_error) {
   BATON_RETURN_IF_ERROR(CheckStarts(f));
   BATON_RETURN_IF_ERROR(CheckUsers(f));
   BATON_RETURN_IF_ERROR(CheckPrompts(f));
+  BATON_RETURN_IF_ERROR(CheckUnused(f));
   BenchPlan plan;
   BATON_RETURN_IF_ERROR(FillWorkload(f, plan.workload));
   BATON_RETURN_IF_ERROR(FillTimes(f, plan));
   plan.num_users = static_cast<uint32_t>(f.users);
   if (plan.open() && f.trace.empty()) {
     const std::string rate = f.rate.empty() ? (f.find_max ? "0.5" : "1") : f.rate;
-    BATON_ASSIGN_OR_RETURN(plan.arrivals, ParseArrivals(f.arrivals, rate, f.burstiness));
+    BATON_ASSIGN_OR_RETURN(plan.arrivals, ParseArrivals(ArrivalLaw(f), rate, f.burstiness));
   }
   plan.report.warmup_sessions = static_cast<uint64_t>(f.warmup);
   plan.report.exact_output = !f.natural_end;
@@ -292,21 +336,29 @@ Settings ToSettings(const BenchLoadFlags& f, const std::string& model) {
   } else if (f.users > 0) {
     settings.push_back({"users", std::to_string(f.users)});
   } else {
-    settings.push_back({"arrivals", f.arrivals});
+    settings.push_back({"arrivals", std::string(ArrivalLaw(f))});
     settings.push_back({"rate", f.rate.empty() ? absl::StrJoin(f.sweep, ",") : f.rate});
+    if (f.find_max) settings.push_back({"max_rate", f.max_rate});
     settings.push_back({"burstiness", f.burstiness});
   }
   if (f.trace.empty()) {
     settings.push_back({"input", f.input});
     settings.push_back({"output", f.output});
+    settings.push_back({"token_ids", f.token_ids});
   }
   settings.push_back({"turns", std::to_string(f.turns)});
+  settings.push_back({"think", f.think});
   settings.push_back({"shared_prefix", std::to_string(f.shared_prefix)});
+  settings.push_back({"prefix_groups", std::to_string(f.prefix_groups)});
   settings.push_back({"duration", f.duration});
   settings.push_back({"requests", std::to_string(f.requests)});
   settings.push_back({"ignore_eos", YesNo(!f.natural_end)});
+  settings.push_back({"timeout", f.timeout});
+  settings.push_back({"warmup", std::to_string(f.warmup)});
+  if (!f.compare.empty()) settings.push_back({"rounds", std::to_string(f.rounds)});
   settings.push_back({"slo", f.slo});
   settings.push_back({"golden", f.golden});
+  if (!f.golden.empty()) settings.push_back({"golden_every", std::to_string(f.golden_every)});
   return settings;
 }
 

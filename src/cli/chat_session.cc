@@ -81,7 +81,9 @@ class AnswerReader {
     const json& choices = Member(event, "choices");
     if (!choices.is_array()) return;
     for (const json& choice : choices) {
-      TakeThought(TextOf(Member(choice, "delta"), "reasoning_content"));
+      const std::string thought = TextOf(Member(choice, "delta"), "reasoning_content");
+      // vLLM's name; some servers send it under both.
+      TakeThought(thought.empty() ? TextOf(Member(choice, "delta"), "reasoning") : thought);
       TakeText(TextOf(Member(choice, "delta"), "content"));
       const std::string reason = TextOf(choice, "finish_reason");
       if (!reason.empty()) stats_.finish_reason = reason;

@@ -21,11 +21,12 @@ namespace baton {
 namespace {
 
 constexpr uint32_t kMaxShrinkRuns = 400;
+constexpr int64_t kDefaultRequests = 100'000;
 
 // The flags as they were given.
 struct SimFlags {
   int64_t seed = 1;
-  int64_t requests = 100'000;
+  int64_t requests = kDefaultRequests;
   std::string faults = "all";
   int64_t prefill = 2;
   int64_t decode = 3;
@@ -132,12 +133,16 @@ void PrintViolations(const SimReport& report) {
 }
 
 // The first world that breaks a promise is made as short as can be.
-void PrintShortest(const SimOptions& options, uint32_t num_worlds) {
+void PrintShortest(const SimOptions& options, uint32_t num_worlds, const SimFlags& flags) {
+  const std::string trace = flags.trace.empty() ? ""
+                                                : fmt::format(" --trace {} --time-scale {}",
+                                                              flags.trace, flags.time_scale);
+
   for (uint32_t world = 0; world < num_worlds; ++world) {
     const auto shrunk = Shrink(WorldOptions(options, num_worlds, world), kMaxShrinkRuns);
     if (!shrunk) continue;
-    Print("shortest failing run, after {} tries:\n  baton sim {}\n  {}: {}\n", shrunk->num_runs,
-          ReplayArguments(shrunk->options), shrunk->violation.kind, shrunk->violation.text);
+    Print("shortest failing run, after {} tries:\n  baton sim {}{}\n  {}: {}\n", shrunk->num_runs,
+          ReplayArguments(shrunk->options), trace, shrunk->violation.kind, shrunk->violation.text);
     if (!shrunk->options.only_faults) return;
     const FaultPlan plan(shrunk->options.seed, shrunk->options.faults, shrunk->options.shape, 1);
     for (const uint32_t index : *shrunk->options.only_faults) {
@@ -161,12 +166,21 @@ int RunSim(const std::vector<std::string>& args) {
   }
   auto options = OptionsOf(values);
   if (!options.ok()) return Fail("sim", options.status(), kExitUsage);
+  for (const std::string flag : {"--rate", "--jobs"}) {
+    if (values.trace.empty() || !flags.Given(flag)) continue;
+    return Fail("sim", InvalidArgument("{}: a --trace is one history with its own times", flag),
+                kExitUsage);
+  }
+  if (values.trace.empty() && flags.Given("--time-scale")) {
+    return Fail("sim", InvalidArgument("--time-scale needs --trace"), kExitUsage);
+  }
   std::vector<TraceRow> rows;
   if (const Status status = ReadTrace(values, &rows); !status.ok()) return Fail("sim", status);
   auto num_worlds = static_cast<uint32_t>(values.jobs);
   if (!rows.empty()) {
     options->trace = &rows;
-    options->num_requests = rows.size();
+    const uint64_t wanted = flags.Given("--requests") ? options->num_requests : rows.size();
+    options->num_requests = std::min<uint64_t>(wanted, rows.size());
     num_worlds = 1;  // a trace is one history
   }
   const int64_t begin_us = SystemClock().NowUs();
@@ -180,7 +194,7 @@ int RunSim(const std::vector<std::string>& args) {
   PrintViolations(report);
   if (report.ok()) return kExitOk;
   std::fflush(stdout);
-  if (values.shrink) PrintShortest(*options, num_worlds);
+  if (values.shrink) PrintShortest(*options, num_worlds, values);
   return kExitFailure;
 }
 

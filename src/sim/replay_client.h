@@ -52,14 +52,12 @@ class ReplayClient final : public ResponseSink {
   uint32_t num_prompt() const { return num_prompt_; }
   uint32_t num_cached() const { return num_cached_; }
 
-  // As the load client judges a request: 99 % of the gaps behind the second token.
+  // As the load client judges a request: 99 % of the gaps, that before the second token too.
   bool Meets(int64_t ttft_limit_us, int64_t itl_limit_us) const {
     if (end_ != End::kFinished || ttft_us() > ttft_limit_us) return false;
-    const size_t num_gaps = gaps_us_.empty() ? 0 : gaps_us_.size() - 1;
     const auto num_long = static_cast<size_t>(
-        std::count_if(gaps_us_.end() - static_cast<ptrdiff_t>(num_gaps), gaps_us_.end(),
-                      [&](int64_t gap_us) { return gap_us > itl_limit_us; }));
-    return num_long <= num_gaps / 100;
+        std::ranges::count_if(gaps_us_, [&](int64_t gap_us) { return gap_us > itl_limit_us; }));
+    return num_long <= gaps_us_.size() / 100;
   }
 
  private:

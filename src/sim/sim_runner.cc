@@ -125,11 +125,13 @@ std::optional<ShrunkRun> Shrink(const SimOptions& options, uint32_t max_runs) {
 
 std::string ReplayArguments(const SimOptions& options) {
   std::string line = fmt::format(
-      "--seed {} --requests {} --jobs 1 --prefill {} --decode {} --routers {} --blocks {} "
-      "--max-output {} --step-us {} --rate {} --requests-per-fault {}",
+      "--seed {} --requests {} --prefill {} --decode {} --routers {} --blocks {} --max-output {} "
+      "--step-us {} --requests-per-fault {}",
       options.seed, options.num_requests, options.shape.num_prefill, options.shape.num_decode,
       options.shape.num_routers, options.num_blocks, options.max_output, options.step_us,
-      options.rate, options.requests_per_fault);
+      options.requests_per_fault);
+  // A trace has its own times, and is one world; the caller names its file.
+  if (options.trace == nullptr) line += fmt::format(" --jobs 1 --rate {}", options.rate);
   std::string faults;
   for (size_t i = 0; i < kNumFaultKinds; ++i) {
     if (options.faults[i] <= 0) continue;

@@ -25,15 +25,16 @@ StatusOr<TopSnapshot> TakeSnapshot(const std::string& admin) {
   BATON_ASSIGN_OR_RETURN(const std::string topology, ReadAdminPage(admin, "/v1/topology"));
   BATON_ASSIGN_OR_RETURN(TopSnapshot snapshot, ReadTopTopology(topology));
   BATON_ASSIGN_OR_RETURN(snapshot.router, ReadMetrics(admin));
+  snapshot.taken_us = SystemClock().NowUs();
   for (TopWorker& worker : snapshot.workers) {
     StatusOr<MetricPage> metrics = ReadMetrics(worker.admin);
     if (metrics.ok()) {
       worker.metrics = *std::move(metrics);
+      worker.taken_us = SystemClock().NowUs();
     } else {
       worker.error = std::string(metrics.status().message());
     }
   }
-  snapshot.taken_us = SystemClock().NowUs();
   return snapshot;
 }
 

@@ -103,12 +103,13 @@ Span RouterSpan(const TopSnapshot* before, const TopSnapshot& now) {
 }
 
 // Of the same life of a worker.
-Span WorkerSpan(const TopSnapshot* before, const TopSnapshot& now, const TopWorker& worker) {
-  Span span{nullptr, worker.metrics ? &*worker.metrics : nullptr, SecondsBetween(before, now)};
+Span WorkerSpan(const TopSnapshot* before, const TopWorker& worker) {
+  Span span{nullptr, worker.metrics ? &*worker.metrics : nullptr, 0};
   if (before == nullptr) return span;
   for (const TopWorker& old : before->workers) {
-    const bool is_same = old.incarnation == worker.incarnation && old.metrics.has_value();
-    if (is_same) span.before = &*old.metrics;
+    if (old.incarnation != worker.incarnation || !old.metrics) continue;
+    span.before = &*old.metrics;
+    span.seconds = static_cast<double>(worker.taken_us - old.taken_us) * 1e-6;
   }
   return span;
 }
@@ -192,7 +193,7 @@ void AddWorkers(const TopSnapshot* before, const TopSnapshot& now, std::vector<F
                                 "blocks", "", "held/total", "cached", "backlog s", "mbu", "mfu"),
                     LineStyle::kHead});
   for (const TopWorker& worker : now.workers) {
-    const Span span = WorkerSpan(before, now, worker);
+    const Span span = WorkerSpan(before, worker);
     const BlockUse use = UseOf(worker);
     std::string line = fmt::format("{:<8} {:<16} {:<5} {:>4} {:>4} ", worker.role, worker.worker_id,
                                    worker.ready ? "yes" : "no", worker.running, worker.waiting);
@@ -227,7 +228,7 @@ void AddLinks(const TopSnapshot* before, const TopSnapshot& now, std::vector<Fra
   }
   std::vector<std::string> received;
   for (const TopWorker& worker : now.workers) {
-    const auto rate = WorkerSpan(before, now, worker).Rate("baton_kv_transfer_bytes_total");
+    const auto rate = WorkerSpan(before, worker).Rate("baton_kv_transfer_bytes_total");
     if (worker.role != "decode" || !rate) continue;
     received.push_back(fmt::format("{} {:.1f}", worker.worker_id, *rate * 1e-6));
   }

@@ -43,12 +43,13 @@ struct TopWorker {
   std::vector<TopLink> links;
   std::vector<TopUnpaired> not_paired;
   std::optional<MetricPage> metrics;
-  std::string error;  // why there are no metrics
+  int64_t taken_us = 0;  // when the metrics were; one that is silent keeps others waiting
+  std::string error;     // why there are no metrics
 };
 
 // The cluster as one look saw it.
 struct TopSnapshot {
-  int64_t taken_us = 0;  // of a steady clock
+  int64_t taken_us = 0;  // when the router's metrics were, of a steady clock
   std::string model;
   MetricPage router;
   std::vector<TopWorker> workers;

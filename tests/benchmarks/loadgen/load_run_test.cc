@@ -438,6 +438,7 @@ TEST(RunReportTest, GoodputCountsErrorsAgainstItself) {
   EXPECT_EQ(report.num_met, 3u);
   EXPECT_EQ(report.goodput_share, 0.3);
   EXPECT_EQ(report.goodput_per_s, 1.5);
+  EXPECT_EQ(report.output_tokens_per_s, 3.0) << "tokens of streams that broke off are not counted";
   EXPECT_THAT(ToTable(report, spec), HasSubstr("30.0 % of attempted"));
   EXPECT_THAT(ToTable(report, spec), HasSubstr("not met"));
 }

@@ -8,6 +8,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
+#include "benchmarks/loadgen/comparison.h"
 #include "benchmarks/loadgen/rate_search.h"
 #include "benchmarks/loadgen/slo.h"
 #include "tests/test_seed.h"
@@ -53,6 +54,27 @@ TEST(ReservoirTest, KeepsAFairSampleAndTheLargest) {
   EXPECT_EQ(kept.max, 2e6);
   EXPECT_NEAR(kept.p50, 100'000, 15'000);  // five standard errors
   EXPECT_NEAR(kept.p90, 180'000, 10'000);
+}
+
+// Rounds of one server that answers `num_ok` of ten requests in `ttft_us`.
+std::vector<RunReport> RoundsOf(uint64_t num_ok, double ttft_us) {
+  RunReport report;
+  report.attempted = 10;
+  report.by_outcome[static_cast<size_t>(RequestOutcome::kOk)] = num_ok;
+  report.by_outcome[static_cast<size_t>(RequestOutcome::kHttpError)] = 10 - num_ok;
+  if (num_ok < 10) report.first_error = "HTTP 429";
+  report.ttft = Summarize({ttft_us, ttft_us});
+  return std::vector<RunReport>(4, report);
+}
+
+TEST(ComparisonTest, WhoRefusesRequestsDoesNotWin) {
+  const auto fair = Compare(RoundsOf(10, 2e5), RoundsOf(10, 1e5), {});
+  ASSERT_TRUE(fair.ok()) << fair.status();
+  EXPECT_THAT(fair->void_reasons, testing::IsEmpty());
+  const auto unfair = Compare(RoundsOf(10, 2e5), RoundsOf(4, 1e5), {});
+  ASSERT_TRUE(unfair.ok()) << unfair.status();
+  EXPECT_THAT(unfair->void_reasons,
+              testing::ElementsAre("24 of 40 requests failed at B: HTTP 429"));
 }
 
 TEST(SloTest, SeveralTokensInOnePieceMeetNoLimitOfGaps) {

@@ -155,6 +155,13 @@ TEST(ChunkEventTest, ReadsWhatMattersWhereverItStands) {
   EXPECT_EQ(facts.prompt_tokens, 3u);
   EXPECT_EQ(facts.cached_tokens, 2u);
   EXPECT_FALSE(facts.stages.has_value());
+  // Thoughts under vLLM's name, and under both.
+  for (const char* delta : {R"("reasoning":"b")", R"("reasoning_content":"b","reasoning":"b")"}) {
+    ChunkEvent thought;
+    const std::string chunk = std::string(R"({"choices":[{"delta":{)") + delta + "}}]}";
+    ASSERT_TRUE(ReadChunkEvent(chunk, thought, facts));
+    EXPECT_EQ(thought.text, "b") << delta;
+  }
   ChunkEvent completion;
   ASSERT_TRUE(ReadChunkEvent(R"({"choices":[{"text":" x","index":0}],"timings":{"queue_ms":2}})",
                              completion, facts));

@@ -20,6 +20,7 @@ MetricPage Page(const std::string& text) { return MetricPage::Parse(text).value(
 TopSnapshot Look(int64_t taken_us, double requests, double tokens, double steps) {
   TopSnapshot snapshot = ReadTopTopology(kTopology).value();
   snapshot.taken_us = taken_us;
+  for (TopWorker& worker : snapshot.workers) worker.taken_us = taken_us;
   snapshot.router = Page(fmt::format(
       "baton_requests_total{{code=\"200\"}} {}\nbaton_requests_running 4\n"
       "baton_generation_tokens_total {}\nbaton_stage_seconds_sum{{stage=\"prefill\"}} {}\n"
@@ -51,6 +52,16 @@ TEST(TopFrameTest, RatesAreThoseBetweenTheLooks) {
   EXPECT_NE(LineOf(lines, "tokens").find("generated 400/s"), std::string::npos);
   EXPECT_NE(LineOf(lines, "stage ms").find(" prefill 50.0 "), std::string::npos)
       << LineOf(lines, "stage ms");
+  EXPECT_EQ(LineOf(lines, "KV received"), "KV received, MB/s: decode-0 25.0");
+}
+
+// The page of a worker that came late, behind one that did not answer.
+TEST(TopFrameTest, EachPageHasItsOwnTime) {
+  const TopSnapshot before = Look(1'000'000, 10, 1000, 100);
+  TopSnapshot now = Look(2'000'000, 14, 1400, 200);
+  now.workers[1].taken_us = 5'000'000;
+  const std::vector<FrameLine> lines = TopFrame(&before, now);
+  EXPECT_NE(LineOf(lines, "tokens").find("generated 400/s"), std::string::npos);
   EXPECT_EQ(LineOf(lines, "KV received"), "KV received, MB/s: decode-0 25.0");
 }
 
