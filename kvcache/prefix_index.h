@@ -70,8 +70,7 @@ class PrefixIndex final : public CacheKeeper {
   PrefixIndex(const PrefixIndex&) = delete;
   PrefixIndex& operator=(const PrefixIndex&) = delete;
 
-  // Blocks at the front of the prompt that are here, `max_blocks` at most. Changes nothing; for
-  // tests.
+  // Blocks at the front of the prompt that are here, `max_blocks` at most. Changes nothing.
   uint32_t Match(const PrefixQuery& query, uint32_t max_blocks) const;
   // Appends their handles to `out`, each with one request reference for `owner` in `phase`
   // (BlockPool::AcquireCached). The number of blocks.

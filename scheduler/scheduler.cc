@@ -29,10 +29,14 @@ void EraseFrom(std::vector<Sequence*>* list, Sequence* sequence) {
   list->erase(found);
 }
 
-// When a prompt with this many tokens left would be due, had it to be served at the aging rate.
-int64_t PriorityUs(const Sequence& sequence, uint32_t aging_tokens_per_s) {
-  return sequence.arrival_us +
-         int64_t{sequence.num_remaining()} * 1'000'000 / int64_t{aging_tokens_per_s};
+// When a prompt with this many tokens left to compute would be due, had it to be served at the
+// aging rate.
+int64_t PriorityUs(const Sequence& sequence, uint32_t num_left, uint32_t aging_tokens_per_s) {
+  return sequence.arrival_us + int64_t{num_left} * 1'000'000 / int64_t{aging_tokens_per_s};
+}
+
+PrefixQuery PromptOf(const Sequence& sequence) {
+  return {sequence.chain.full_links(), sequence.spec.tokens};
 }
 
 }  // namespace
@@ -194,7 +198,12 @@ Sequence* Scheduler::Insert(SequenceSpec spec, int64_t arrival_us) {
 
 void Scheduler::Enqueue(Sequence* sequence) {
   sequence->state = SequenceState::kWaiting;
-  sequence->priority_us = PriorityUs(*sequence, config_.aging_tokens_per_s);
+  // What is cached now is most likely still there when its turn comes.
+  uint32_t num_left = sequence->num_remaining();
+  if (index_ != nullptr) {
+    num_left -= config_.block_size * index_->Match(PromptOf(*sequence), MaxHits(*sequence));
+  }
+  sequence->priority_us = PriorityUs(*sequence, num_left, config_.aging_tokens_per_s);
   backlog_tokens_ += sequence->num_remaining();
   waiting_.insert(std::upper_bound(waiting_.begin(), waiting_.end(), sequence, WaitsBefore),
                   sequence);
@@ -337,7 +346,8 @@ void Scheduler::Preempt(Sequence* sequence) {
 
 void Scheduler::PlanPrefill() {
   for (Sequence* sequence : prefilling_) {
-    sequence->priority_us = PriorityUs(*sequence, config_.aging_tokens_per_s);
+    sequence->priority_us =
+        PriorityUs(*sequence, sequence->num_remaining(), config_.aging_tokens_per_s);
   }
   std::sort(prefilling_.begin(), prefilling_.end(), ComesFirst);
   blocked_ = false;
@@ -393,18 +403,21 @@ bool Scheduler::Admit(Sequence* sequence) {
   return true;
 }
 
+uint32_t Scheduler::MaxHits(const Sequence& sequence) const {
+  // The last token is always computed: its logits are wanted.
+  return (sequence.num_tokens() - 1) / config_.block_size;
+}
+
 void Scheduler::TakeHits(Sequence* sequence) {
   if (index_ == nullptr) return;
   hits_.clear();
-  // The last token is always computed: its logits are wanted.
-  const uint32_t limit = (sequence->num_tokens() - 1) / config_.block_size;
-  index_->Acquire({sequence->chain.full_links(), sequence->spec.tokens}, limit,
-                  BlockState::kComputing, sequence->spec.uid, &hits_);
+  index_->Acquire(PromptOf(*sequence), MaxHits(*sequence), BlockState::kComputing,
+                  sequence->spec.uid, &hits_);
   for (const BlockHandle block : hits_) sequence->table.Append(block);
 }
 
 void Scheduler::KeepFullBlocks(Sequence* sequence) {
-  if (index_ == nullptr) return;
+  if (index_ == nullptr || !sequence->spec.is_cacheable) return;
   const uint32_t block_size = config_.block_size;
   const std::span<const ChainLink> links = sequence->chain.full_links();
   const std::span<const TokenId> tokens = sequence->spec.tokens;

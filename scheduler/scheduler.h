@@ -182,6 +182,8 @@ class Scheduler {
   // The next prompt to work on: admits a waiting one when it comes first and fits.
   Sequence* NextPrompt(size_t* next_prefilling);
   bool Admit(Sequence* sequence);
+  // Blocks of its tokens that the index may give.
+  uint32_t MaxHits(const Sequence& sequence) const;
   // Takes the blocks of its tokens' beginning that the index has; all but the last token at most.
   void TakeHits(Sequence* sequence);
   // Tells the index of the blocks that have become full.

@@ -53,7 +53,8 @@ struct SequenceSpec {
   std::vector<TokenId> tokens;     // prompt, then replayed output; not empty
   uint32_t num_prompt_tokens = 0;  // how many of them are the prompt, >= 1
   SequenceLimits limits;
-  ChainKey chain_key;  // names its blocks in the prefix index; of its tenant
+  ChainKey chain_key;        // names its blocks in the prefix index; of its tenant
+  bool is_cacheable = true;  // its blocks are for the prefix index
 };
 
 // See the file comment. Fields are changed by the Scheduler alone.

@@ -198,7 +198,8 @@ SequenceSpec EngineCore::MakeSequenceSpec(const LiveRequest& request, SequenceId
           .tokens = request.spec.tokens,
           .num_prompt_tokens = request.spec.num_prompt_tokens,
           .limits = request.limits,
-          .chain_key = DeriveChainKey(config_.cluster_secret, request.spec.tenant)};
+          .chain_key = DeriveChainKey(config_.cluster_secret, request.spec.tenant),
+          .is_cacheable = request.spec.is_cacheable};
 }
 
 Status EngineCore::Admit(LiveRequest* request) {

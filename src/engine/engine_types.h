@@ -60,6 +60,7 @@ struct RequestSpec {
   std::vector<TokenId> stop_tokens;  // at most kMaxStopTokens
   int64_t deadline_us = 0;           // from acceptance, (0, kMaxDeadlineUs]
   std::string tenant;                // salts the hash chain
+  bool is_cacheable = true;          // its KV is for the prefix cache
 };
 
 // One sampled token of one choice.

@@ -18,7 +18,8 @@ uint32_t NumOwnBlocks(const RouterRequest& request, const RegisteredWorker& work
   return worker.BlocksFor(request.NumTokens()) - static_cast<uint32_t>(num_full);
 }
 
-PlacementSpec SpecOf(const RouterRequest& request, uint32_t attempt, int64_t now_us) {
+// `exact`: of the placement.
+PlacementSpec SpecOf(const RouterRequest& request, uint32_t attempt, bool exact, int64_t now_us) {
   PlacementSpec spec;
   spec.uid = request.uid;
   spec.attempt = attempt;
@@ -30,6 +31,8 @@ PlacementSpec SpecOf(const RouterRequest& request, uint32_t attempt, int64_t now
   spec.sampling = &request.spec.sampling;
   spec.trace = request.span;
   if (request.spec.is_shadow()) spec.tenant = kShadowTenant;
+  // Who finds it there would be told that the answer is exact; and nobody finds a shadow's.
+  spec.is_cacheable = exact && !request.spec.is_shadow();
   return spec;
 }
 
@@ -441,7 +444,7 @@ void RouterCore::Start(RouterRequest& request, RegisteredWorker* prefill, Regist
   request.lifetime.Mark(RequestEvent::kAdmitted, now_us);
   request.merge.DropAhead();
 
-  const PlacementSpec spec = SpecOf(request, request.attempt(), now_us);
+  const PlacementSpec spec = SpecOf(request, request.attempt(), request.exact, now_us);
   if (prefill == nullptr) {
     request.transport = LinkKind::kLocal;
   } else {
@@ -478,7 +481,9 @@ void RouterCore::StartPrefill(RouterRequest& request, const PlacementSpec& spec,
            .num_tokens = num_uncached,
            .num_prompts = 1,
            .num_sequences = 1});
-  prefill.session->StartPrefill(spec, decode_name);
+  PlacementSpec own = spec;
+  own.is_cacheable = true;  // it computes all of it by itself
+  prefill.session->StartPrefill(own, decode_name);
 }
 
 // `request.num_replayed` is that of the planned placement.
@@ -491,7 +496,7 @@ void RouterCore::AskMove(RouterRequest& request, const PlannedRoute& planned, in
   move.num_replayed = request.num_replayed;
   move.exact = request.ExactBy(planned.route, decode.description);
   move.asked_us = now_us;
-  const PlacementSpec spec = SpecOf(request, request.life.next_attempt(), now_us);
+  const PlacementSpec spec = SpecOf(request, request.life.next_attempt(), move.exact, now_us);
   StartDecode(request, spec, decode, prefill, move.decode);
 }
 

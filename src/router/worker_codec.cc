@@ -83,6 +83,7 @@ void EncodeSpec(const PlacementSpec& spec, v1::RequestSpec* out) {
   out->set_n(spec.num_choices);
   out->set_deadline_ms(spec.deadline_ms);
   out->set_tenant(std::string(spec.tenant));
+  out->set_not_cacheable(!spec.is_cacheable);
   if (!spec.trace.valid()) return;
   v1::TraceSpan* const span = out->mutable_span();
   span->set_trace_hi(spec.trace.trace_hi);

@@ -114,6 +114,7 @@ struct PlacementSpec {
   std::span<const TokenId> replayed;             // output known so far; only with one choice
   const SamplingSettings* sampling = nullptr;    // likewise
   std::string_view tenant = kDefaultTenant;      // salts the hash chain
+  bool is_cacheable = true;                      // the KV is for the decode worker's prefix cache
   SpanIds trace;                                 // the request's span; not valid = no spans of it
 };
 

@@ -70,6 +70,7 @@ Status SpecFromProto(const v1::RequestSpec& m, const SessionLimits& limits, Requ
   out->num_choices = m.n();
   out->deadline_us = int64_t{m.deadline_ms()} * 1000;
   out->tenant = m.tenant();
+  out->is_cacheable = !m.not_cacheable();
   return SamplingFromProto(m.sampling(), limits, out);
 }
 

@@ -108,6 +108,25 @@ TEST(EnginePrefixTest, BothWorkersUseWhatTheyHave) {
   EXPECT_EQ(d->core().Snapshot().chain_mismatches, 0u);
 }
 
+// As of a prefill worker of other numerics: what follows must not rest on it.
+TEST(EnginePrefixTest, WhatIsNotCacheableDForgets) {
+  HandRig rig;
+  HandWorker* p = rig.Add(kPrefill);
+  HandWorker* d = rig.Add(kDecode);
+  for (uint64_t number = 1; number <= 2; ++number) {
+    const RequestSpec spec = RequestFor(number, TokensOf(1, 37), 9);
+    RequestSpec at_d = ForPeer(spec, RequestKind::kDest, *p);
+    at_d.is_cacheable = false;
+    d->Start(at_d);
+    p->Start(ForPeer(spec, RequestKind::kSource, *d));
+    ASSERT_TRUE(rig.RunUntilQuiet());
+    EXPECT_EQ(IdsOf(d->recorder().Of(spec.key), 0), ExpectedTokens(spec, 0));
+    EXPECT_EQ(d->recorder().Of(spec.key).kv_bytes, BlocksFor(37) * ToyLayout().BlockBytes());
+    EXPECT_EQ(p->recorder().Of(spec.key).cached_tokens > 0, number == 2) << "P keeps its own";
+  }
+  EXPECT_EQ(d->core().pool().num_free(), d->core().pool().num_blocks());
+}
+
 TEST(EnginePrefixTest, TenantsShareNothing) {
   HandRig rig;
   HandWorker* worker = rig.Add({});

@@ -26,6 +26,7 @@ struct Order {
   std::vector<TokenId> replayed;
   std::string tenant;
   SpanIds trace;
+  bool is_cacheable = true;
 };
 
 // What a fake worker received; outlives its session.
@@ -81,7 +82,8 @@ class FakeSession final : public WorkerSession {
                             spec.deadline_ms,
                             {spec.replayed.begin(), spec.replayed.end()},
                             std::string(spec.tenant),
-                            spec.trace});
+                            spec.trace,
+                            spec.is_cacheable});
   }
   const std::shared_ptr<WorkerLog> log_;
 };

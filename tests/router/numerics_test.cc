@@ -108,6 +108,10 @@ TEST(NumericsTest, AStreamOfAnInexactPairGoesOnFromAllThatWasSeen) {
     GenerateRequest request = cluster.Request("prompt");
     request.num_choices = num_choices;
     const RequestUid uid = cluster.Submit(std::move(request));
+    EXPECT_TRUE(cluster.Log("prefill-0").Of(Order::Kind::kPrefill).at(0).is_cacheable)
+        << "its own bits";
+    EXPECT_FALSE(OrdersOf(cluster, "lost", uid).at(0).is_cacheable)
+        << "whoever found them there would be told that they are exact";
     cluster.Text("lost", uid, 0, "a");
     cluster.Join(Own("next"));
     Lose(cluster, "prefill-0");

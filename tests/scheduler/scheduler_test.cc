@@ -83,6 +83,32 @@ TEST(SchedulerTest, TheFirstChunkIsAsLongAsTheFirstEstimateAllows) {
   EXPECT_EQ(first_chunk(), 40u) << "41 tokens would fit; chunks end with a block";
 }
 
+// The next turn of a long chat, of which one block is new.
+TEST(SchedulerTest, WhatTheCacheHasOfAPromptIsNotLeft) {
+  for (const bool prefix_cache : {false, true}) {
+    SchedulerConfig config = Config();
+    config.max_prefilling = 1;
+    ToyWorker worker(config, 64, prefix_cache);
+    const auto add = [&worker](uint64_t uid, std::vector<TokenId> prompt) {
+      SequenceSpec spec = worker.Spec(uid, std::move(prompt), Limits(1));
+      EXPECT_TRUE(worker.scheduler().AddWaiting(std::move(spec), worker.now_us()).ok());
+    };
+    std::vector<TokenId> chat = Chatty(160);
+    add(1, chat);
+    RunToEnd(worker);
+    std::vector<TokenId> other(60, 7);
+    other[0] = kToyChatty;
+    add(2, other);
+    const std::vector<TokenId> turn = Prompt(6, 300);
+    chat.insert(chat.end(), turn.begin(), turn.end());
+    add(3, chat);
+    const BatchPlan plan = worker.Step();
+    ASSERT_FALSE(plan.items.empty());
+    EXPECT_EQ(plan.items[0].sequence->spec.uid.lo, prefix_cache ? 3u : 2u);
+    RunToEnd(worker);
+  }
+}
+
 TEST(SchedulerTest, ALastChunkIsPlannedWithItsLogits) {
   SchedulerConfig config = Config();
   config.target_step_us = 16'000;  // 16 tokens, until a step was measured

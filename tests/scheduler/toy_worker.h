@@ -8,12 +8,14 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "gtest/gtest.h"
 
+#include "kvcache/prefix_index.h"
 #include "scheduler/scheduler.h"
 #include "tests/scheduler/toy_text.h"
 
@@ -22,8 +24,11 @@ namespace baton {
 // See the file comment.
 class ToyWorker {
  public:
-  ToyWorker(const SchedulerConfig& config, uint32_t num_blocks)
-      : pool_(num_blocks), scheduler_(config, &pool_), kv_(num_blocks * config.block_size, -1) {}
+  ToyWorker(const SchedulerConfig& config, uint32_t num_blocks, bool prefix_cache = false)
+      : pool_(num_blocks),
+        index_(prefix_cache ? std::make_unique<PrefixIndex>(&pool_, config.block_size) : nullptr),
+        scheduler_(config, &pool_, index_.get()),
+        kv_(num_blocks * config.block_size, -1) {}
 
   BlockPool& pool() { return pool_; }
   Scheduler& scheduler() { return scheduler_; }
@@ -217,6 +222,7 @@ class ToyWorker {
   }
 
   BlockPool pool_;
+  const std::unique_ptr<PrefixIndex> index_;
   Scheduler scheduler_;
   std::vector<TokenId> kv_;  // [block][token]
   int64_t now_us_ = 1'000'000;
