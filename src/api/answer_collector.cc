@@ -25,6 +25,18 @@ void AnswerCollector::Add(const TokenOutput& token) {
   if (token.finish != FinishReason::kNone) choice.end = {token.finish, StopReasonOf(plan_, token)};
 }
 
+size_t AnswerCollector::num_bytes() const {
+  constexpr size_t kBytesOfLogprob = 64;  // of a token or an alternative to one
+  size_t bytes = 0;
+  for (const CollectedChoice& choice : choices_) {
+    bytes += choice.text.size() + choice.reasoning.size();
+    if (choice.tokens.empty()) continue;
+    const size_t num_entries = 1 + choice.tokens.front().top_logprobs.size();
+    bytes += choice.tokens.size() * num_entries * kBytesOfLogprob;
+  }
+  return bytes;
+}
+
 std::vector<uint32_t> AnswerCollector::Best(uint32_t count) const {
   std::vector<uint32_t> order(choices_.size());
   std::iota(order.begin(), order.end(), 0u);

@@ -46,6 +46,8 @@ class AnswerCollector {
   // every one is returned.
   std::vector<uint32_t> Best(uint32_t count) const;
   uint32_t num_reasoning_tokens() const { return texts_.num_reasoning_tokens(); }
+  // About how many the answer has, as JSON.
+  size_t num_bytes() const;
 
  private:
   const AnswerPlan& plan_;

@@ -8,6 +8,8 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/functional/any_invocable.h"
@@ -44,6 +46,14 @@ class ApiWorkers {
     const bool taken = (num_bytes > kLargeBytes ? large_jobs_ : jobs_).TryPush(std::move(job));
     if (!taken) num_busy_.fetch_sub(1);
     return taken;
+  }
+  // Writes an answer of about `num_bytes`: at once, or, where that would hold up the router's loop,
+  // from which it is called, on one of the threads. (At once too when no thread takes it.)
+  void Write(size_t num_bytes, absl::AnyInvocable<void()> write) {
+    constexpr size_t kShortAnswerBytes = size_t{64} << 10;  // tens of microseconds
+    if (num_bytes <= kShortAnswerBytes) return write();
+    const auto shared = std::make_shared<absl::AnyInvocable<void()>>(std::move(write));
+    if (!TryPost(num_bytes, [shared](bool /*too_late*/) { (*shared)(); })) (*shared)();
   }
   // Jobs that wait or run.
   size_t num_busy() const { return num_busy_.load(); }

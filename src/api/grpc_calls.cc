@@ -51,13 +51,9 @@ SpanIds GivenTrace(const grpc::CallbackServerContext& context) {
   return ParseTraceparent({text.data(), text.size()}).value_or(SpanIds{});
 }
 
-// Builds the request of a message; false: `error`. Refuses messages above kApiMaxMessageBytes.
+// Builds the request of a message; false: `error`.
 bool BuildFromMessage(const google::protobuf::Message& message, const Arrival& arrival,
                       const Submitter& submitter, BuiltRequest* built, RequestError* error) {
-  if (message.ByteSizeLong() > kApiMaxMessageBytes) {
-    *error = RequestError{ErrorCode::kBodyTooLarge};
-    return false;
-  }
   ApiParams params;
   if (!ReadProtoParams(message, arrival.endpoint, &params, error) ||
       !BuildRequest(params, arrival, submitter, built, error)) {
@@ -98,13 +94,15 @@ Arrival ArrivalOf(const grpc::CallbackServerContext& context, Endpoint endpoint)
   for (auto it = first_key; it != end_key; ++it) {
     arrival.idempotency_keys.emplace_back(it->second.data(), it->second.size());
   }
-  using Microseconds = std::chrono::microseconds;
-  const auto deadline = context.deadline();
-  if (deadline != std::chrono::system_clock::time_point::max()) {
-    const auto left = deadline - std::chrono::system_clock::now();
+  // Not context.deadline(): its nanoseconds overflow for a deadline of some centuries, which is
+  // what "none" of another clock's range looks like.
+  constexpr int64_t kLongestS = 1'000'000'000;
+  const gpr_timespec left =
+      gpr_time_sub(gpr_convert_clock_type(context.raw_deadline(), GPR_CLOCK_REALTIME),
+                   gpr_now(GPR_CLOCK_REALTIME));
+  if (left.tv_sec < kLongestS) {
     // A call whose deadline has passed still needs a positive one, to end by it.
-    arrival.timeout_us =
-        std::max<int64_t>(1, std::chrono::duration_cast<Microseconds>(left).count());
+    arrival.timeout_us = std::max<int64_t>(1, left.tv_sec * 1'000'000 + left.tv_nsec / 1000);
   }
   return arrival;
 }
@@ -122,8 +120,11 @@ void GenerateCall::Begin(std::shared_ptr<GenerateCall> self,
   Arrival arrival = ArrivalOf(*context_, endpoint);
   arrival.stream = stream;
   arrival.splits_reasoning = parts_.splits_reasoning;
-  const bool posted = parts_.workers->TryPost(
-      message->ByteSizeLong(), [self = std::move(self), message, arrival](bool too_late) {
+  // Here: the port takes more, for the workers, and what waits is held in memory.
+  const size_t num_bytes = message->ByteSizeLong();
+  if (num_bytes > kApiMaxMessageBytes) return Refuse(RequestError{ErrorCode::kBodyTooLarge}, "");
+  const bool posted =
+      parts_.workers->TryPost(num_bytes, [self = std::move(self), message, arrival](bool too_late) {
         self->Run(*message, arrival, too_late);
       });
   if (!posted) Refuse(parts_.workers->Refusal(), "");

@@ -58,6 +58,8 @@ class GenerateCall : public ResponseSink {
              Endpoint endpoint, bool stream);
   // What the reactor's OnCancel and OnDone come to.
   void Cancelled() { cancellation_.OnCancel(parts_.submitter); }
+  // This call, from Begin to Done.
+  std::shared_ptr<GenerateCall> self() const { return self_; }
   void Done();
 
   // The request of plan_ is about to be submitted.
@@ -97,8 +99,10 @@ class UnaryCall final : public grpc::ServerUnaryReactor, public GenerateCall {
 
   void OnToken(const TokenOutput& token) override { answer_->Add(token); }
   void OnFinished(const GenerateResult& result) override {
-    FillResponse(plan_, *answer_, result, response_);
-    End(grpc::Status::OK);
+    parts_.workers->Write(answer_->num_bytes(), [this, self = self(), result] {
+      FillResponse(plan_, *answer_, result, response_);
+      End(grpc::Status::OK);
+    });
   }
   size_t buffered_bytes() const override { return 0; }
 

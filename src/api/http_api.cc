@@ -242,9 +242,14 @@ void HttpApi::GetModel(Exchange& exchange, std::string_view id) {
 
 void HttpApi::GetTopology(Exchange& exchange) {
   submitter_->GetTopology([this, exchange](const Topology& topology) mutable {
-    Topology complete = topology;
-    complete_topology_(&complete);
-    Send(exchange, TopologyJson(complete), kJsonType);
+    auto complete = std::make_shared<Topology>(topology);
+    complete_topology_(complete.get());
+    // The text of a large cluster takes longer than the router's loop may.
+    const bool posted = workers_->TryPost(0, [this, exchange, complete](bool too_late) mutable {
+      if (too_late) return Refuse(exchange, ApiStops());
+      Send(exchange, TopologyJson(*complete), kJsonType);
+    });
+    if (!posted) Refuse(exchange, workers_->Refusal());
   });
 }
 
@@ -299,7 +304,7 @@ void HttpApi::Generate(Exchange& exchange, const JsonValue& body, Endpoint endpo
                                             exchange.responder);
   } else {
     sink = std::make_shared<HttpWholeSink>(std::move(built.plan), built.request.num_choices,
-                                           std::move(headers), exchange.responder);
+                                           std::move(headers), exchange.responder, workers_);
   }
   const auto uid = SubmitOrEcho(submitter_, std::move(built.request), std::move(sink));
   if (!uid.has_value()) return;

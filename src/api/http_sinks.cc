@@ -38,11 +38,13 @@ HttpResponse ErrorResponse(const RequestError& error, HttpHeaders headers) {
 }
 
 void HttpWholeSink::OnFinished(const GenerateResult& result) {
-  HttpResponse response;
-  response.headers = std::move(headers_);
-  response.headers.Set("Content-Type", kJsonType);
-  response.body = AnswerJson(plan_, answer_, result);
-  responder_->Respond(std::move(response));
+  workers_->Write(answer_.num_bytes(), [self = shared_from_this(), result] {
+    HttpResponse response;
+    response.headers = std::move(self->headers_);
+    response.headers.Set("Content-Type", kJsonType);
+    response.body = AnswerJson(self->plan_, self->answer_, result);
+    self->responder_->Respond(std::move(response));
+  });
 }
 
 void HttpWholeSink::OnFailed(const RequestError& error) {

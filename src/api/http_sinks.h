@@ -9,6 +9,7 @@
 
 #include "src/api/answer_collector.h"
 #include "src/api/answer_text.h"
+#include "src/api/api_workers.h"
 #include "src/api/build_request.h"
 #include "src/http/http_responder.h"
 #include "src/router/submit.h"
@@ -38,14 +39,15 @@ class HttpSink : public ResponseSink {
   const std::shared_ptr<HttpResponder> responder_;
 };
 
-// Collects the tokens and answers once.
-class HttpWholeSink final : public HttpSink {
+// Collects the tokens and answers once; an answer of megabytes is written on a thread of `workers`.
+class HttpWholeSink final : public HttpSink, public std::enable_shared_from_this<HttpWholeSink> {
  public:
-  // `num_choices`: computed ones, at least plan.num_choices.
+  // `num_choices`: computed ones, at least plan.num_choices. `workers` outlives this.
   HttpWholeSink(AnswerPlan plan, uint32_t num_choices, HttpHeaders headers,
-                std::shared_ptr<HttpResponder> responder)
+                std::shared_ptr<HttpResponder> responder, ApiWorkers* workers)
       : HttpSink(std::move(plan), std::move(headers), std::move(responder)),
-        answer_(plan_, num_choices) {}
+        answer_(plan_, num_choices),
+        workers_(workers) {}
 
   void OnToken(const TokenOutput& token) override { answer_.Add(token); }
   void OnFinished(const GenerateResult& result) override;
@@ -53,6 +55,7 @@ class HttpWholeSink final : public HttpSink {
 
  private:
   AnswerCollector answer_;
+  ApiWorkers* const workers_;
 };
 
 // Server-sent events: `data: <json>` and an empty line each, closed by `data: [DONE]`. The header

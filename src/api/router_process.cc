@@ -114,9 +114,9 @@ class RouterProcessImpl final : public RouterProcess {
 
   Status Start();
 
-  std::string grpc_address() const override { return grpc_address_; }
-  std::string http_address() const override { return http_->address(); }
-  std::string admin_address() const override { return admin_->address(); }
+  std::string grpc_address() const override { return AddressOf(grpc_address_); }
+  std::string http_address() const override { return AddressOf(http_address_); }
+  std::string admin_address() const override { return AddressOf(admin_address_); }
   std::string incarnation() const override { return HexFromU64(incarnation_.value()); }
   bool ready() const override { return router_->ready(); }
   void Drain(const std::function<bool()>& keep_waiting) override;
@@ -127,6 +127,14 @@ class RouterProcessImpl final : public RouterProcess {
   Status StartHttp();
   Status StartAdmin();
   void StopGrpc();
+  std::string AddressOf(const std::string& address) const {
+    std::lock_guard<std::mutex> lock(addresses_mutex_);
+    return address;
+  }
+  void SetAddress(std::string* address, std::string value) {
+    std::lock_guard<std::mutex> lock(addresses_mutex_);
+    *address = std::move(value);
+  }
   ApiParts Parts() const {
     return {.submitter = router_.get(),
             .workers = workers_.get(),
@@ -162,7 +170,11 @@ class RouterProcessImpl final : public RouterProcess {
   std::unique_ptr<AdminServer> admin_;
   std::atomic<bool> grpc_is_shut_{false};  // grpc_shutdown_ has done its work
   Thread grpc_shutdown_;
-  std::string grpc_address_;
+  // Guards the addresses: who asks for the topology over one port does not wait for the others.
+  mutable std::mutex addresses_mutex_;
+  std::string grpc_address_;  // "" = does not listen yet, as the others
+  std::string http_address_;
+  std::string admin_address_;
   bool stopped_ = false;
 };
 
@@ -172,7 +184,10 @@ Status RouterProcessImpl::Start() {
   RouterCoreConfig core = config_.core;
   if (!config_.otlp_endpoint.empty()) {
     spans_ = std::make_unique<OtlpExporter>(
-        OtlpConfig{.endpoint = config_.otlp_endpoint, .role = "router", .worker_id = "router-0"},
+        // All routers of a cluster have the same name; an instance must be the only one of its id.
+        OtlpConfig{.endpoint = config_.otlp_endpoint,
+                   .role = "router",
+                   .worker_id = "router-0-" + incarnation()},
         span_metrics_);
     core.spans = spans_.get();
   }
@@ -217,8 +232,8 @@ Status RouterProcessImpl::StartGrpc() {
     return FailedPrecondition("--grpc {}: the address cannot be bound (is the port in use?)",
                               config_.grpc_address);
   }
-  grpc_address_ =
-      config_.grpc_address.substr(0, config_.grpc_address.rfind(':')) + ":" + std::to_string(port);
+  SetAddress(&grpc_address_, config_.grpc_address.substr(0, config_.grpc_address.rfind(':')) + ":" +
+                                 std::to_string(port));
   SetHealth(false);
   return OkStatus();
 }
@@ -235,6 +250,7 @@ Status RouterProcessImpl::StartHttp() {
   StatusOr<std::unique_ptr<HttpServer>> server = HttpServer::Start(options, http_api_->AsHandler());
   if (!server.ok()) return WithPrefix(server.status(), "--http");
   http_ = *std::move(server);
+  SetAddress(&http_address_, http_->address());
   return OkStatus();
 }
 
@@ -261,6 +277,7 @@ Status RouterProcessImpl::StartAdmin() {
       AdminServer::Start(address.host, address.port, &metrics_, std::move(providers));
   if (!server.ok()) return WithPrefix(server.status(), "--admin");
   admin_ = *std::move(server);
+  SetAddress(&admin_address_, admin_->address());
   return OkStatus();
 }
 
@@ -307,13 +324,11 @@ StatusOr<std::string> RouterProcessImpl::TraceForAdmin() {
 }
 
 StatusOr<std::string> RouterProcessImpl::TopologyForAdmin() {
-  auto answer = std::make_shared<LoopAnswer<std::string>>();
-  router_->GetTopology([this, answer](const Topology& topology) {
-    Topology complete = topology;
-    AddRouterRow(&complete);
-    answer->Set(TopologyJson(complete));
-  });
-  return answer->Wait();
+  auto answer = std::make_shared<LoopAnswer<Topology>>();
+  router_->GetTopology([answer](const Topology& topology) { answer->Set(topology); });
+  BATON_ASSIGN_OR_RETURN(Topology topology, answer->Wait());
+  AddRouterRow(&topology);
+  return TopologyJson(topology);
 }
 
 StatusOr<std::string> RouterProcessImpl::DrainForAdmin(std::string_view worker_id,

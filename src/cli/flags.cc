@@ -182,6 +182,10 @@ Status FlagSet::TakeKey(const YAML::Node& name, const YAML::Node& value,
     return InvalidArgument("unknown key '{}'{}", key, Suggestion(flag, FlagNames()));
   }
   if (value.IsMap()) return InvalidArgument("key '{}' is a map, not a value", key);
+  const auto is_null = [](const YAML::Node& node) { return node.IsNull(); };
+  if (value.IsNull() || (value.IsSequence() && std::any_of(value.begin(), value.end(), is_null))) {
+    return InvalidArgument("key '{}' has no value", key);
+  }
   if (is_argument) {
     if (!value.IsScalar()) return InvalidArgument("key '{}' takes one value", key);
     argument->run_callback_for_default()->default_val(value.as<std::string>());

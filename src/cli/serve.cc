@@ -338,22 +338,21 @@ int RunServe(const std::vector<std::string>& args) {
   if (!model.ok()) return Fail("serve", model.status());
   RunFolder folder(f.run_dir);
   if (const Status status = folder.Create(); !status.ok()) return Fail("serve", status);
-  std::string own_secret;
-  if (f.tuning.secret_file.empty()) {
-    own_secret = NewSecret();
-    f.tuning.secret_file = folder.path() + "/cluster-secret";
-    const Status status = ReplaceFile(f.tuning.secret_file, own_secret, 0600);
-    if (!status.ok()) return Fail("serve", status);
+  // Read here once: it may be a pipe, and a process that is started again belongs to these.
+  StatusOr<std::string> own_secret = NewSecret();
+  if (!f.tuning.secret_file.empty()) own_secret = ReadClusterSecret(f.tuning.secret_file);
+  if (!own_secret.ok()) return Fail("serve", own_secret.status());
+  f.tuning.secret_file = folder.path() + "/cluster-secret";
+  if (const Status status = ReplaceFile(f.tuning.secret_file, *own_secret, 0600); !status.ok()) {
+    return Fail("serve", status);
   }
   if (f.router.mode == "disagg" && f.num_prefill == 0) {
     Print(stderr, "--prefill 0: decode workers compute the prompts (path=local)\n");
   }
   SupervisorConfig config = BuildConfig(f, *model, folder);
-  if (!own_secret.empty()) {
-    config.before_restart = [path = f.tuning.secret_file, own_secret] {
-      RestoreSecret(path, own_secret);
-    };
-  }
+  config.before_restart = [path = f.tuning.secret_file, secret = *own_secret] {
+    RestoreSecret(path, secret);
+  };
   Supervisor supervisor(std::move(config));
   const Status status = supervisor.Run();
   if (!status.ok()) {

@@ -22,6 +22,8 @@ namespace otel = opentelemetry::proto::trace::v1;
 
 using std::chrono::microseconds;
 
+constexpr int kMaxReconnectMs = 2000;
+
 void Set(std::string_view key, const std::string& value, common::KeyValue* out) {
   out->set_key(std::string(key));
   out->mutable_value()->set_string_value(value);
@@ -74,9 +76,16 @@ bool MayBeTriedAgain(grpc::StatusCode code) {
 
 class OtlpExporter::Wire {
  public:
+  // gRPC's own back-off would hide a collector that has come back for up to two minutes.
+  static grpc::ChannelArguments ChannelArguments() {
+    grpc::ChannelArguments arguments;
+    arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, kMaxReconnectMs);
+    return arguments;
+  }
+
   explicit Wire(const OtlpConfig& config)
-      : stub_(collector::TraceService::NewStub(
-            grpc::CreateChannel(config.endpoint, grpc::InsecureChannelCredentials()))) {
+      : stub_(collector::TraceService::NewStub(grpc::CreateCustomChannel(
+            config.endpoint, grpc::InsecureChannelCredentials(), ChannelArguments()))) {
     resource_ = request_.add_resource_spans();
     const auto add = [this](std::string_view key, const std::string& value) {
       Set(key, value, resource_->mutable_resource()->add_attributes());

@@ -116,6 +116,9 @@ bool RouterCore::DeliverNext(RouterRequest& request, uint32_t choice) {
   if (request.pause.BeginIfSlow(request.sink->buffered_bytes(), now_us_)) return false;
   TokenMerge::Entry entry;
   if (!request.merge.TakeNext(choice, &entry)) return false;
+  // A token that came before the one that it follows is seen with that one.
+  int64_t& last_us = request.last_token_us[choice];
+  entry.arrived_us = std::max(entry.arrived_us, last_us);
   const WorkerToken& token = entry.token;
   ChoiceText& text = request.texts[choice];
 
@@ -139,7 +142,6 @@ bool RouterCore::DeliverNext(RouterRequest& request, uint32_t choice) {
     request.merge.CloseChoice(choice);
   }
 
-  int64_t& last_us = request.last_token_us[choice];
   if (!request.spec.is_shadow()) {
     if (last_us != 0) {
       const int64_t gap_us = entry.arrived_us - last_us;

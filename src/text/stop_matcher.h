@@ -5,6 +5,7 @@
 #define BATON_TEXT_STOP_MATCHER_H_
 
 #include <cstddef>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -41,10 +42,11 @@ class StopMatcher {
   bool stopped() const { return matched_idx_.has_value(); }
   // Bytes held back.
   size_t num_held_bytes() const { return held_.size(); }
-  // Of its stop strings, as they are kept.
+  // Of its stop strings, as they are kept; all copies of a matcher share them.
   size_t num_bytes() const {
     size_t bytes = 0;
-    for (const Pattern& pattern : patterns_) {
+    if (patterns_ == nullptr) return bytes;
+    for (const Pattern& pattern : *patterns_) {
       bytes += sizeof(Pattern) + pattern.text.size() * (1 + sizeof(size_t));
     }
     return bytes;
@@ -55,12 +57,14 @@ class StopMatcher {
   struct Pattern {
     std::string text;
     std::vector<size_t> border;  // [i]: longest proper border of text[0, i + 1)
-    size_t num_matched = 0;      // text[0, num_matched) is the end of what was pushed
   };
+  using Patterns = std::vector<Pattern>;
 
-  static void Advance(Pattern& pattern, char c);
+  static void Advance(const Pattern& pattern, char c, size_t* num_matched);
 
-  std::vector<Pattern> patterns_;
+  std::shared_ptr<const Patterns> patterns_;  // null without stop strings
+  // By pattern: its text[0, num_matched) is the end of what was pushed.
+  std::vector<size_t> num_matched_;
   std::string held_;  // pushed, not emitted: the longest partial match
   std::optional<size_t> matched_idx_;
 };

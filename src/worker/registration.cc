@@ -345,7 +345,8 @@ void Registration::TakeAck(Router& router, const v1::RegisterAck& ack, int64_t n
 }
 
 void Registration::TickRouter(Router& router, const v1::WorkerLoad& load, int64_t now_us) {
-  if (!router.stream) {
+  const bool is_new = !router.stream;
+  if (is_new) {
     if (now_us < router.retry_us) return;
     router.stream = std::make_unique<RouterStream>(this, router.address);
     router.stream->Begin(router.stub.get(), config_.hello);
@@ -361,6 +362,9 @@ void Registration::TickRouter(Router& router, const v1::WorkerLoad& load, int64_
   const bool refused = news.ack && !news.ack->refusal().empty();
   if (!refused && news.closed) router.refusal.clear();  // no answer is not a refusal
   if (refused || news.closed) return Retry(router, now_us);
+  // A hello has a whole tokenizer and may take seconds: behind it one load waits and no more, which
+  // would look like a router that does not read.
+  if (!is_new && !router.stream->accepted()) return;
   v1::WorkerReport report;
   *report.mutable_load() = load;
   router.stream->Send(std::move(report));

@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <future>
+#include <memory>
 #include <thread>
 
 #include "gtest/gtest.h"
@@ -29,6 +30,19 @@ TEST(ApiWorkersTest, AShortRequestDoesNotWaitForLargeOnes) {
   hold.set_value();
   workers.Stop();
   EXPECT_EQ(num_large.load(), num_posted) << "what was taken runs";
+}
+
+TEST(ApiWorkersTest, AnAnswerOfMegabytesIsNotWrittenByItsCaller) {
+  ApiWorkers workers(1);
+  const auto writer_of = [&workers](size_t num_bytes) {
+    const auto writer = std::make_shared<std::promise<std::thread::id>>();
+    workers.Write(num_bytes, [writer] { writer->set_value(std::this_thread::get_id()); });
+    return writer->get_future().get();
+  };
+  EXPECT_EQ(writer_of(1000), std::this_thread::get_id());
+  EXPECT_NE(writer_of(size_t{1} << 20), std::this_thread::get_id());
+  workers.Stop();
+  EXPECT_EQ(writer_of(size_t{1} << 20), std::this_thread::get_id()) << "an answer is never lost";
 }
 
 // 64 bodies of megabytes would be parsed for minutes, behind a signal to stop.

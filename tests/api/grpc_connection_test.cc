@@ -51,6 +51,18 @@ TEST_F(GrpcConnectionTest, AStreamKeepsItsConnectionAndWithoutOneItIsIdle) {
   EXPECT_TRUE(process_->ready()) << "both workers are still there";
 }
 
+// As Go sends for the longest time it knows; in nanoseconds the end of it is before the beginning.
+TEST_F(GrpcConnectionTest, ADeadlineInSomeCenturiesIsNone) {
+  Restart({});
+  int num_calls = 0;
+  for (const char* timeout : {"2562048H", "99999999H", "10M"}) {
+    RawGrpcClient client(PortOf(process_->grpc_address()));
+    client.Call(kStream, Chat(3).SerializeAsString(), timeout);
+    EXPECT_TRUE(decode_->WaitStarts(++num_calls)) << timeout << ": it was not even begun";
+    client.Cancel();
+  }
+}
+
 TEST_F(GrpcConnectionTest, AClientDoesNotNoticeThatItsIdleConnectionWasClosed) {
   Restart({.max_idle_ms = 100});
   grpc::ChannelArguments of_its_own;  // else it is the workers' connection

@@ -578,6 +578,7 @@ TEST_F(HttpApiTest, TopologyHasTheRouterFirst) {
   submitter_.topology.model = "toy";
   submitter_.topology.processes = {worker};
   const auto responder = Send("GET", "/v1/topology");
+  EXPECT_TRUE(responder->Wait());
   EXPECT_EQ(responder->status, 200);
   EXPECT_EQ(Text(*responder, {"model"}), "toy");
   EXPECT_EQ(Text(*responder, {"processes", "0", "worker_id"}), "router-0");

@@ -27,7 +27,8 @@ class RawGrpcClient {
   }
 
   // Begins the call, e.g. of "/baton.v1.ChatService/ChatCompletion".
-  void Call(std::string_view path, std::string_view message) {
+  // `timeout`: grpc-timeout, "" = none.
+  void Call(std::string_view path, std::string_view message, std::string_view timeout = "") {
     std::string block;
     AddField(":method", "POST", &block);
     AddField(":scheme", "http", &block);
@@ -35,6 +36,7 @@ class RawGrpcClient {
     AddField(":authority", "x", &block);
     AddField("content-type", "application/grpc", &block);
     AddField("te", "trailers", &block);
+    if (!timeout.empty()) AddField("grpc-timeout", timeout, &block);
     Send(kHeaders, kEndHeaders, 1, block);
     Send(kData, kEndStream, 1,
          std::string(1, '\0') + BigEndian(message.size(), 4) + std::string(message));

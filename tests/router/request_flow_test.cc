@@ -376,6 +376,24 @@ TEST(RequestFlowTest, StagesSumToTheWholeTime) {
   EXPECT_EQ(cluster.metrics.prompt_tokens_total->value(), 6u);
 }
 
+// Token 0 was sent first and came last, as behind a lost segment.
+TEST(RequestFlowTest, TokensThatOvertakeAreSeenWithTheOneBeforeThem) {
+  FakeCluster cluster;
+  cluster.JoinPair();
+  const RequestUid uid = cluster.Submit(cluster.Request("prompt"));
+  cluster.State("decode-0", uid, WorkerRequestState::kReserved);
+  cluster.now_us += 1'000;
+  cluster.Text("decode-0", uid, 1, "b", FinishReason::kLength);
+  cluster.now_us += 200'000;
+  cluster.Text("prefill-0", uid, 0, "a");
+  ASSERT_TRUE(cluster.sink->result.has_value());
+  const auto gaps = cluster.metrics.inter_token_latency_seconds->Read();
+  EXPECT_EQ(gaps.cumulative.back(), 1u);
+  EXPECT_EQ(gaps.sum, 0.0) << "a sum that falls looks like a restart";
+  EXPECT_GE(cluster.metrics.e2e_request_latency_seconds->Read().sum,
+            cluster.metrics.time_to_first_token_seconds->Read().sum);
+}
+
 // The worker's word of its first step comes behind the token, which may end the request.
 TEST(RequestFlowTest, AnAnswerOfTwoTokensHasAFirstStep) {
   FakeCluster cluster;

@@ -19,6 +19,7 @@
 #include "baton/v1/worker.grpc.pb.h"
 #include "src/base/clock.h"
 #include "src/base/keepalive.h"
+#include "src/rpc/cluster_channel.h"
 #include "src/rpc/credentials.h"
 
 namespace baton {
@@ -47,6 +48,12 @@ class FakeRouter final : public v1::RouterRegistry::Service {
   void Answer(bool answer) {
     std::lock_guard lock(mutex_);
     answer_ = answer;
+  }
+  // True: nothing of a new stream is read, as on a way that is far too slow.
+  void Hold(bool hold) {
+    std::lock_guard lock(mutex_);
+    held_ = hold;
+    changed_.notify_all();
   }
   void SetHeartbeat(uint32_t ms) {
     std::lock_guard lock(mutex_);
@@ -84,6 +91,12 @@ class FakeRouter final : public v1::RouterRegistry::Service {
   grpc::Status Register(grpc::ServerContext* /*context*/, Stream* stream) override {
     v1::WorkerReport report;
     std::string worker_id;
+    {
+      std::unique_lock lock(mutex_);
+      ++num_begun;
+      changed_.notify_all();
+      changed_.wait(lock, [this] { return !held_; });
+    }
     while (stream->Read(&report)) {
       std::unique_lock lock(mutex_);
       if (report.has_prefix()) {
@@ -125,6 +138,7 @@ class FakeRouter final : public v1::RouterRegistry::Service {
   std::vector<v1::WorkerLoad> loads;
   std::vector<v1::PrefixEvents> prefixes;
   std::vector<int64_t> load_us;
+  size_t num_begun = 0;                        // streams
   size_t num_ends = 0;                         // of streams
   std::set<std::string> leaving;               // workers that said so
   std::set<std::string> leaving_at_first_end;  // of them when the first stream ended
@@ -139,6 +153,7 @@ class FakeRouter final : public v1::RouterRegistry::Service {
                                kMinPingIntervalMs);
     builder.AddListeningPort("127.0.0.1:" + std::to_string(port),
                              MakeServerCredentials(tls_, ClientCertificate::kRequired), &bound);
+    builder.SetMaxReceiveMessageSize(kMaxClusterMessageBytes);
     builder.RegisterService(this);
     server_ = builder.BuildAndStart();
     port_ = bound;
@@ -153,6 +168,7 @@ class FakeRouter final : public v1::RouterRegistry::Service {
   std::string refusal_;
   bool hang_up_ = false;
   bool answer_ = true;
+  bool held_ = false;
   uint32_t heartbeat_ms_ = 250;
 };
 

@@ -192,6 +192,27 @@ TEST_F(RegistrationTest, HelloComesFirstAndReportsFollowInOrder) {
   }
 }
 
+// One of megabytes on a slow way takes longer than as many heartbeats as may wait.
+TEST_F(RegistrationTest, AHelloThatTakesLongIsNotGivenUp) {
+  router_.Hold(true);
+  RegistrationConfig config = Config({router_.address()});
+  config.hello.set_tokenizer(std::string(size_t{8} << 20, 'x'));
+  const auto num_beats = std::make_shared<std::atomic<int>>(0);
+  config.load = [num_beats] {
+    ++*num_beats;
+    return v1::WorkerLoad();
+  };
+  Start(std::move(config));
+  ASSERT_TRUE(router_.Wait([](const FakeRouter& r) { return r.num_begun == 1; }));
+  ASSERT_TRUE(Eventually([&] { return *num_beats >= 12; }));
+  router_.Hold(false);
+  ASSERT_TRUE(Eventually([&] { return Registered(); }));
+  ASSERT_TRUE(router_.Wait([](const FakeRouter& r) { return r.loads.size() >= 2; }));
+  registration_.reset();
+  router_.Die();
+  EXPECT_EQ(router_.num_begun, 1u);
+}
+
 TEST_F(RegistrationTest, HeartbeatIsTheRoutersChoice) {
   router_.SetHeartbeat(20);
   Start(Config({router_.address()}));
