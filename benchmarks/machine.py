@@ -1,5 +1,6 @@
 """What every result file says about where it was measured, and words the scripts share."""
 
+import math
 import os
 import platform
 import socket
@@ -41,4 +42,4 @@ def free_port():
 def quantile(values, q):
     """The smallest value that at least a share q of all do not exceed; NaN of nothing."""
     ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(q * len(ordered)))] if ordered else float("nan")
+    return ordered[max(0, math.ceil(q * len(ordered)) - 1)] if ordered else float("nan")

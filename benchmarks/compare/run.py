@@ -30,7 +30,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 sys.path.insert(0, str(ROOT / "benchmarks" / "compare"))
-from machine import free_port, record  # noqa: E402
+from machine import free_port, quantile, record  # noqa: E402
 from servers import Server, baton_argv, llama_argv, llama_tool  # noqa: E402
 
 # name, prompt tokens, generated tokens, depth
@@ -204,9 +204,9 @@ class Comparison:
             for server in self.turns(self.servers, k):
                 run = self.bench(server, 5000 + k, ["--trace", str(path)])
                 runs[server.name].append(burst_numbers(run))
-            p99 = {n: [quantile_of(v[-1]["itl_ms"], 0.99)] for n, v in runs.items()}
+            p99 = {n: [quantile(v[-1]["itl_ms"], 0.99)] for n, v in runs.items()}
             self.say("burst, itl p99 ms: " + self.last(p99))
-        itl = {n: [quantile_of(r["itl_ms"], 0.99) for r in v] for n, v in runs.items()}
+        itl = {n: [quantile(r["itl_ms"], 0.99) for r in v] for n, v in runs.items()}
         return {"workload": BURST, **pair_ratio(itl, "baton"), "runs": runs}
 
     def run(self):
@@ -257,11 +257,6 @@ def void_reasons(name, report):
     return reasons
 
 
-def quantile_of(values, q):
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(q * len(ordered)))] if ordered else float("nan")
-
-
 def pair_ratio(by_name, first):
     """Medians, and for each other name the ratio first / other of the rounds: median and spread."""
     ratios = {}
@@ -295,7 +290,7 @@ def stream_numbers(run):
 
 def lag_ms(run):
     lags = [run["start_lag_us"], run["read_lag_us"]]
-    return max(quantile_of(values, 0.99) / 1e3 for values in lags if values)
+    return max(quantile(values, 0.99) / 1e3 for values in lags if values)
 
 
 def burst_numbers(run):
