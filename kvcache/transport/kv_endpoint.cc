@@ -135,7 +135,7 @@ class KvEndpointImpl final : public KvEndpoint {
         return peer.incarnation == entry.first;
       });
     });
-    // Each call asks for one name at least: lists that are soon old take none of them its turn.
+    // Whoever has waited longest first: lists that are soon old take no name its turn.
     std::ranges::stable_sort(names, {},
                              [&](size_t i) { return names_[peers[i].incarnation].turn; });
     // Whoever is known so far does not wait for a server of names.

@@ -32,7 +32,8 @@ ReceiveTable::ReceiveTable(const KvMemory& memory, TransportCounters* counters)
 ReceiveTable::~ReceiveTable() = default;
 
 Status ReceiveTable::Validate(const ReceiveSpec& spec, const KvMemory& memory) {
-  const uint32_t max_blocks = kMaxSlicesPerTransfer / memory.layout.num_layers;
+  const uint32_t max_blocks =
+      std::min(kMaxBlocksPerTransfer, kMaxSlicesPerTransfer / memory.layout.num_layers);
   if (spec.blocks.empty() || spec.blocks.size() > max_blocks) {
     return InvalidArgument("a transfer of {} blocks is outside [1, {}]", spec.blocks.size(),
                            max_blocks);

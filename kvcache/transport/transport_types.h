@@ -32,13 +32,16 @@ StatusOr<TransportKind> ParseTransportKind(std::string_view text);
 
 // Longest worker id on the wire, bytes.
 inline constexpr size_t kMaxWorkerIdBytes = 64;
-// Blocks of one transfer at most: one for each of the 1 Mi tokens that the longest context has.
-inline constexpr uint32_t kMaxBlocksPerTransfer = 1u << 20;
-// Slices of one transfer at most, blocks x layers: 1 Mi tokens in blocks of 16, of 1024 layers. No
-// model's prompt is longer, so none is refused for it; a receive keeps one bit a slice (8 MiB).
-inline constexpr uint32_t kMaxSlicesPerTransfer = 1u << 26;
-// Bytes of one control message at most: a Seal carries 16 bytes a block, so this covers 4 M tokens.
+// Bytes of one control message at most.
 inline constexpr size_t kMaxControlBytes = size_t{4} << 20;
+// Blocks of one transfer at most: a Seal has 16 bytes of each. The longest context has 1 Mi tokens,
+// 64 Ki blocks of 16.
+inline constexpr uint32_t kMaxBlocksPerTransfer = (1u << 18) - 1024;
+static_assert(16 * kMaxBlocksPerTransfer < kMaxControlBytes);
+// Slices of one transfer at most, blocks x layers: 1 Mi tokens in blocks of 16, of 1024 layers. No
+// model's prompt is longer, so none is refused for it. A receive keeps a bit a slice (8 MiB), P a
+// checksum, and D a byte once one of them arrived damaged.
+inline constexpr uint32_t kMaxSlicesPerTransfer = 1u << 26;
 
 // Where one life of a listening worker is reached. A peer is named by its incarnation alone: it is
 // drawn at random at process start, so it never names two processes.

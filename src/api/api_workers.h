@@ -53,7 +53,8 @@ class ApiWorkers {
     constexpr size_t kShortAnswerBytes = size_t{64} << 10;  // tens of microseconds
     if (num_bytes <= kShortAnswerBytes) return write();
     const auto shared = std::make_shared<absl::AnyInvocable<void()>>(std::move(write));
-    if (!TryPost(num_bytes, [shared](bool /*too_late*/) { (*shared)(); })) (*shared)();
+    // Milliseconds for megabytes: it need not wait behind prompts of that size.
+    if (!TryPost(0, [shared](bool /*too_late*/) { (*shared)(); })) (*shared)();
   }
   // Jobs that wait or run.
   size_t num_busy() const { return num_busy_.load(); }

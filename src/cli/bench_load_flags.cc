@@ -90,7 +90,6 @@ Status CheckUnused(const BenchLoadFlags& f) {
       {"--rounds", f.rounds != unset.rounds, !f.compare.empty(), "--compare"},
       {"--input", f.input != unset.input, has_lengths, "no --trace, which has its own lengths"},
       {"--output", f.output != unset.output, has_lengths, "no --trace, which has its own lengths"},
-      {"--token-ids", !f.token_ids.empty(), has_lengths, "no --trace"},
       {"--time-scale", f.time_scale != unset.time_scale, !f.trace.empty(), "--trace"},
       {"--length-scale", f.length_scale != unset.length_scale, !f.trace.empty(), "--trace"},
       {"--spread", f.spread, !f.trace.empty(), "--trace"},
@@ -344,8 +343,8 @@ Settings ToSettings(const BenchLoadFlags& f, const std::string& model) {
   if (f.trace.empty()) {
     settings.push_back({"input", f.input});
     settings.push_back({"output", f.output});
-    settings.push_back({"token_ids", f.token_ids});
   }
+  settings.push_back({"token_ids", f.token_ids});
   settings.push_back({"turns", std::to_string(f.turns)});
   settings.push_back({"think", f.think});
   settings.push_back({"shared_prefix", std::to_string(f.shared_prefix)});

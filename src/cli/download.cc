@@ -251,13 +251,14 @@ std::string UrlPart(std::string_view path) {
 
 // The hub's answer that names the file's sha256: its own, before it redirects to where the bytes
 // are, but behind redirects on the hub itself, which a renamed repository has. A redirect behind
-// which nobody answers HEAD is the answer: the bytes may be had all the same.
+// which there is no HEAD is the answer: the bytes may be had all the same.
 StatusOr<HttpClientResponse> AskForName(HttpClientRequest request) {
   request.method = "HEAD";
   HttpClientResponse redirect;
   for (int num_redirects = 0;; ++num_redirects) {
     BATON_ASSIGN_OR_RETURN(HttpClientResponse answer, HttpCall(request));
-    if (num_redirects > 0 && answer.status >= 400) return redirect;
+    const bool has_no_head = answer.status == 405 || answer.status == 501;
+    if (num_redirects > 0 && has_no_head) return redirect;
     if (num_redirects == kRedirectLimit || !IsRedirect(answer) || !NamedSha256(answer).empty()) {
       return answer;
     }

@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <system_error>
 
+#include "absl/cleanup/cleanup.h"
 #include "nlohmann/json.hpp"
 
 #include "src/base/clock.h"
@@ -342,10 +343,17 @@ int RunServe(const std::vector<std::string>& args) {
   StatusOr<std::string> own_secret = NewSecret();
   if (!f.tuning.secret_file.empty()) own_secret = ReadClusterSecret(f.tuning.secret_file);
   if (!own_secret.ok()) return Fail("serve", own_secret.status());
-  f.tuning.secret_file = folder.path() + "/cluster-secret";
-  if (const Status status = ReplaceFile(f.tuning.secret_file, *own_secret, 0600); !status.ok()) {
-    return Fail("serve", status);
+  const std::string secret_copy = folder.path() + "/cluster-secret";
+  std::error_code ignored;
+  const bool is_users = std::filesystem::equivalent(f.tuning.secret_file, secret_copy, ignored);
+  const absl::Cleanup remove_copy = [&] {
+    if (!is_users) std::filesystem::remove(secret_copy, ignored);
+  };
+  if (!is_users) {
+    const Status status = ReplaceFile(secret_copy, *own_secret, 0600);
+    if (!status.ok()) return Fail("serve", status);
   }
+  f.tuning.secret_file = secret_copy;
   if (f.router.mode == "disagg" && f.num_prefill == 0) {
     Print(stderr, "--prefill 0: decode workers compute the prompts (path=local)\n");
   }

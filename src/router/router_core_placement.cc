@@ -482,7 +482,7 @@ void RouterCore::StartPrefill(RouterRequest& request, const PlacementSpec& spec,
            .num_prompts = 1,
            .num_sequences = 1});
   PlacementSpec own = spec;
-  own.is_cacheable = true;  // it computes all of it by itself
+  if (prefill.IsPrefill()) own.is_cacheable = true;  // it computes all of it by itself
   prefill.session->StartPrefill(own, decode_name);
 }
 

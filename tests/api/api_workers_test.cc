@@ -40,7 +40,12 @@ TEST(ApiWorkersTest, AnAnswerOfMegabytesIsNotWrittenByItsCaller) {
     return writer->get_future().get();
   };
   EXPECT_EQ(writer_of(1000), std::this_thread::get_id());
+  // Nor does it wait behind prompts of that size.
+  std::promise<void> hold;
+  ASSERT_TRUE(
+      workers.TryPost(ApiWorkers::kLargeBytes + 1, [&](bool) { hold.get_future().wait(); }));
   EXPECT_NE(writer_of(size_t{1} << 20), std::this_thread::get_id());
+  hold.set_value();
   workers.Stop();
   EXPECT_EQ(writer_of(size_t{1} << 20), std::this_thread::get_id()) << "an answer is never lost";
 }

@@ -6,7 +6,9 @@ import re
 import signal
 import socket
 import subprocess
+import threading
 import urllib.request
+from pathlib import Path
 
 import pytest
 
@@ -239,6 +241,25 @@ def test_bad_usage_names_the_nearest():
         assert result.returncode == code, result
         assert text in result.stderr
         assert len(result.stderr.strip().splitlines()) == 1
+
+
+def test_a_secret_from_a_pipe_is_that_of_all_processes(tmp_path):
+    pipe = tmp_path / "secret"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=lambda: pipe.write_text("a secret of some length"))
+    writer.start()
+    with Server("--cluster-secret-file", str(pipe)) as server:
+        copy = Path(server.dir) / "cluster-secret"
+        assert copy.read_text() == "a secret of some length" and copy.stat().st_mode & 0o77 == 0
+        wait_until(
+            lambda: complete(server, prompt="Hi", max_tokens=2).timings.path == "disagg",
+            20,
+            "the workers pair",
+        )
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(30) == 0
+        assert not copy.exists(), "no secret of the user outlives the server"
+    writer.join()
 
 
 def test_what_is_printed_to_a_closed_descriptor_goes_nowhere(tmp_path):

@@ -25,12 +25,14 @@ class Hub(http.server.BaseHTTPRequestHandler):
     ranges = []
     paths = []
     head_status = None  # answered to HEAD instead
+    status_behind = None  # likewise, behind the redirect of a renamed repository
     shift = 0  # bytes by which a resumed answer is off
     no_length = False
 
     def do_HEAD(self):
-        if Hub.head_status:
-            self.send_error(Hub.head_status)
+        status = Hub.status_behind if "/org/repo/" in self.path else None
+        if Hub.head_status or status:
+            self.send_error(Hub.head_status or status)
             return
         self.answer(body=False)
 
@@ -90,7 +92,7 @@ class Hub(http.server.BaseHTTPRequestHandler):
 def hub(tmp_path):
     Hub.paths = []
     Hub.cut_after, Hub.ranges, Hub.sha256 = None, [], hashlib.sha256(CONTENT).hexdigest()
-    Hub.head_status, Hub.shift, Hub.no_length = None, 0, False
+    Hub.head_status, Hub.status_behind, Hub.shift, Hub.no_length = None, None, 0, False
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hub)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     env = {
@@ -178,6 +180,17 @@ def test_without_an_answer_about_the_hash_nothing_is_fetched(hub, status):
     result = pull()
     assert result.returncode == 1 and str(status) in result.stderr
     assert not (models / "m.gguf").exists()
+
+
+@pytest.mark.parametrize("status,is_taken", [(405, True), (403, False), (503, False)])
+def test_a_renamed_repository_that_does_not_say_its_hash(hub, status, is_taken):
+    pull, models = hub
+    Hub.status_behind = status
+    result = pull("hf:org/renamed/m.gguf")
+    path = models.parent.parent / "org--renamed" / "m.gguf"
+    assert path.exists() == is_taken == (result.returncode == 0), result.stderr
+    if is_taken:
+        assert "not checked" in result.stderr
 
 
 def test_two_repositories_with_one_file_name(hub):

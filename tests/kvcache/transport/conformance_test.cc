@@ -285,8 +285,11 @@ TEST_P(ConformanceTest, OwnMistakesAreRefusedAtTheCall) {
   Transfer transfer = MakeTransfer(1, 1, 0, 64);
   EXPECT_EQ(d_.transport->OpenReceive(SpecFor(transfer, p_.incarnation)).code(),
             StatusCode::kInvalidArgument);
-  // A long prompt is no mistake: as many slices as 384 Ki tokens in blocks of 16, of 64 layers.
-  transfer.dest.assign(size_t{1} << 19, ReceiveBlock{.index = BlockIndex(1)});
+  // The longest prompt is no mistake.
+  transfer.dest.assign(kMaxBlocksPerTransfer + 1, ReceiveBlock{.index = BlockIndex(1)});
+  EXPECT_EQ(d_.transport->OpenReceive(SpecFor(transfer, p_.incarnation)).code(),
+            StatusCode::kInvalidArgument);
+  transfer.dest.pop_back();
   EXPECT_TRUE(d_.transport->OpenReceive(SpecFor(transfer, p_.incarnation)).ok());
   transfer.dest.clear();
   EXPECT_EQ(d_.transport->OpenReceive(SpecFor(transfer, p_.incarnation)).code(),
