@@ -251,7 +251,7 @@ void HandoffDest::OnReceiveProgress(uint32_t num_slices, bool complete, int64_t 
 }
 
 void HandoffDest::OnQueueProgress(int64_t last_us) {
-  if (gap_at_us_ == INT64_MAX) return;
+  // INT64_MAX, nothing is waited for, stays.
   gap_at_us_ = std::max(gap_at_us_, last_us + spec_.timers.frame_gap_us);
 }
 

@@ -4,9 +4,8 @@
 //
 // Invariants
 //  1. A peer is in one state: waiting for its time, being dialled, or connected.
-//  2. Waits between rounds of attempts double from
-//     backoff_min_us to backoff_max_us; a connection that was
-//     ready resets them.
+//  2. Waits between rounds of attempts double from backoff_min_us to backoff_max_us; a connection
+//     that was ready resets them.
 //  3. A peer that no common kind can reach is never dialled and says so in AbsentPeers().
 #ifndef BATON_KVCACHE_TRANSPORT_PEER_SET_H_
 #define BATON_KVCACHE_TRANSPORT_PEER_SET_H_
