@@ -6,7 +6,6 @@ import re
 import signal
 import socket
 import subprocess
-import threading
 import urllib.request
 from pathlib import Path
 
@@ -243,12 +242,11 @@ def test_bad_usage_names_the_nearest():
         assert len(result.stderr.strip().splitlines()) == 1
 
 
-def test_a_secret_from_a_pipe_is_that_of_all_processes(tmp_path):
-    pipe = tmp_path / "secret"
-    os.mkfifo(pipe)
-    writer = threading.Thread(target=lambda: pipe.write_text("a secret of some length"))
-    writer.start()
-    with Server("--cluster-secret-file", str(pipe)) as server:
+def test_a_given_secret_is_read_once_and_its_copy_goes(tmp_path):
+    given = tmp_path / "secret"
+    given.write_text("a secret of some length")
+    with Server("--cluster-secret-file", str(given)) as server:
+        given.unlink()
         copy = Path(server.dir) / "cluster-secret"
         assert copy.read_text() == "a secret of some length" and copy.stat().st_mode & 0o77 == 0
         wait_until(
@@ -259,7 +257,6 @@ def test_a_secret_from_a_pipe_is_that_of_all_processes(tmp_path):
         server.process.send_signal(signal.SIGTERM)
         assert server.process.wait(30) == 0
         assert not copy.exists(), "no secret of the user outlives the server"
-    writer.join()
 
 
 def test_what_is_printed_to_a_closed_descriptor_goes_nowhere(tmp_path):
