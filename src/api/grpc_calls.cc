@@ -1,6 +1,5 @@
 #include "src/api/grpc_calls.h"
 
-#include <chrono>
 #include <memory>
 #include <utility>
 
@@ -94,8 +93,8 @@ Arrival ArrivalOf(const grpc::CallbackServerContext& context, Endpoint endpoint)
   for (auto it = first_key; it != end_key; ++it) {
     arrival.idempotency_keys.emplace_back(it->second.data(), it->second.size());
   }
-  // Not context.deadline(): its nanoseconds overflow for a deadline of some centuries, which is
-  // what "none" of another clock's range looks like.
+  // Not context.deadline(): its nanoseconds overflow for a deadline in some centuries. One so far
+  // away, or infinite, is none.
   constexpr int64_t kLongestS = 1'000'000'000;
   const gpr_timespec left =
       gpr_time_sub(gpr_convert_clock_type(context.raw_deadline(), GPR_CLOCK_REALTIME),

@@ -21,12 +21,11 @@ namespace baton {
 namespace {
 
 constexpr uint32_t kMaxShrinkRuns = 400;
-constexpr int64_t kDefaultRequests = 100'000;
 
 // The flags as they were given.
 struct SimFlags {
   int64_t seed = 1;
-  int64_t requests = kDefaultRequests;
+  int64_t requests = 100'000;
   std::string faults = "all";
   int64_t prefill = 2;
   int64_t decode = 3;
