@@ -28,7 +28,7 @@ def load(requests):
         "report": report,
         "requests": requests,
         "start_lag_us": [10.0] * 100,
-        "read_lag_us": [40.0] * 99 + [9000.0],
+        "read_lag_us": [40.0] * 98 + [9000.0] * 2,
     }
 
 
@@ -143,12 +143,26 @@ class TablesTest(unittest.TestCase):
         text = "\n".join(tables.markdown(result(), "p.svg"))
         self.assertIn("| pp128 | 100 | 48 | 2.10 | 2.00 to 2.20 | 31 % of int16 |", text)
         self.assertIn("| llama.cpp | 4 | 48 | 2.10 | 2.00 to 2.20 | 300 ms | 650.0 ms |", text)
-        self.assertIn("| baton | 30.0 ms | 30.0 ms | 30 ms | 5000 ms |", text)
+        self.assertIn("| baton | 2 | 20.0 ms | - | 30 ms | 5000 ms |", text)
         self.assertIn("int16 300.0 Gop/s, reading 20.0 GB/s.", text)
         self.assertNotIn("quoted", text)
         for line in text.splitlines():
             if line.startswith("|"):
                 self.assertIn(line.count("|"), (6, 7, 8), line)
+
+    def test_print_a_p99_from_a_thousand_samples_on(self):
+        def row(gaps):
+            runs = {"baton": [{"itl_ms": gaps, "long_ttft_ms": [5000.0]}]}
+            return tables.burst_table({"burst": {"runs": runs}})[-1]
+
+        self.assertEqual(
+            row([20.0] * 989 + [30.0] * 10),
+            "| baton | 999 | 20.0 ms | - | 30 ms | 5000 ms |",
+        )
+        self.assertEqual(
+            row([20.0] * 989 + [30.0] * 10 + [90.0]),
+            "| baton | 1000 | 20.0 ms | 30.0 ms | 90 ms | 5000 ms |",
+        )
 
     def test_say_what_must_not_be_quoted(self):
         self.assertIn("not to be quoted", tables.foot(result(quick=True)))
