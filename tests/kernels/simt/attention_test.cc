@@ -116,10 +116,11 @@ TEST_P(AttentionOf, DecodeFollowsTheReference) {
   for (const uint32_t length : kLengths) {
     for (const Heads& heads : kHeads) {
       for (const uint32_t window : kWindows) {
-        AttentionCase c = {.head_dim = kDims[turn % 3],
+        // Each window, length and number of heads meets each dim and each block size.
+        AttentionCase c = {.head_dim = kDims[turn / 3 % 3],
                            .num_heads = heads.num_heads,
                            .num_kv_heads = heads.num_kv_heads,
-                           .block_size = kBlockSizes[turn / 3 % 3],
+                           .block_size = kBlockSizes[turn / 9 % 3],
                            .window = window,
                            .chunks = {{0, length - 1, 1}, {1, length / 2, 1}},
                            .splits_an_item = turn % 4,
@@ -139,19 +140,22 @@ TEST_P(AttentionOf, PrefillFollowsTheReference) {
   uint32_t turn = 0;
   for (const uint32_t length : kLengths) {
     for (const uint32_t window : kWindows) {
-      const Heads& heads = kHeads[turn % 5];
-      const uint32_t group = heads.num_heads / heads.num_kv_heads;
-      const uint32_t count = std::min(length, 64 / group + 5);  // two items where it is that long
-      AttentionCase c = {.head_dim = kDims[turn % 3],
-                         .num_heads = heads.num_heads,
-                         .num_kv_heads = heads.num_kv_heads,
-                         .block_size = kBlockSizes[turn / 3 % 3],
-                         .window = window,
-                         .chunks = {{1, length - count, count}, {0, 7, 1}},
-                         .poison_rows = 1};
-      ++turn;
-      EXPECT_EQ(Check(Of(c), &worst), "") << length << " heads " << heads.num_heads << " window "
-                                          << window << " dim " << c.head_dim;
+      for (const uint32_t dim : kDims) {
+        const Heads& heads = kHeads[turn % 5];
+        const uint32_t group = heads.num_heads / heads.num_kv_heads;
+        const uint32_t count = std::min(length, 64 / group + 5);  // two items where it is that long
+        // Each length, window and dim meets each block size.
+        AttentionCase c = {.head_dim = dim,
+                           .num_heads = heads.num_heads,
+                           .num_kv_heads = heads.num_kv_heads,
+                           .block_size = kBlockSizes[(turn + turn / 3 + turn / 9) % 3],
+                           .window = window,
+                           .chunks = {{1, length - count, count}, {0, 7, 1}},
+                           .poison_rows = 1};
+        ++turn;
+        EXPECT_EQ(Check(Of(c), &worst), "")
+            << length << " heads " << heads.num_heads << " window " << window << " dim " << dim;
+      }
     }
   }
   std::printf("worst relative error of prefill %.2g, the limit is %.2g\n", worst, kAttention);

@@ -54,20 +54,22 @@ TEST_P(AttentionWgmma, UglyShapesHaveTheBitsOfMma) {
   uint32_t turn = 0;
   for (const uint32_t length : {69u, 127u, 128u, 129u, 256u, 257u, 513u}) {
     for (const uint32_t window : {0u, 1u, 100u}) {
-      constexpr uint32_t kHeads[] = {2, 1, 3, 16, 5};
-      constexpr uint32_t kDims[] = {64, 128, 256};
-      constexpr uint32_t kBlockSizes[] = {16, 32, 64};
-      const uint32_t heads = kHeads[turn % 5];
-      const uint32_t count = 64 / heads + 5;  // two items
-      const AttentionCase c = {.head_dim = kDims[turn % 3],
-                               .num_heads = heads,
-                               .block_size = kBlockSizes[turn / 3 % 3],
-                               .window = window,
-                               .chunks = {{1, length - count, count}, {0, 7, 2}},
-                               .poison_rows = 1};
-      ++turn;
-      EXPECT_EQ(Check(Of(c)), "") << length << " heads " << heads << " window " << window << " dim "
-                                  << c.head_dim;
+      for (const uint32_t dim : {64u, 128u, 256u}) {
+        constexpr uint32_t kHeads[] = {2, 1, 3, 16, 5};
+        constexpr uint32_t kBlockSizes[] = {16, 32, 64};
+        const uint32_t heads = kHeads[turn % 5];
+        const uint32_t count = 64 / heads + 5;  // two items
+        // Each length, window and dim meets each block size.
+        const AttentionCase c = {.head_dim = dim,
+                                 .num_heads = heads,
+                                 .block_size = kBlockSizes[(turn + turn / 3 + turn / 9) % 3],
+                                 .window = window,
+                                 .chunks = {{1, length - count, count}, {0, 7, 2}},
+                                 .poison_rows = 1};
+        ++turn;
+        EXPECT_EQ(Check(Of(c)), "")
+            << length << " heads " << heads << " window " << window << " dim " << dim;
+      }
     }
   }
 }
