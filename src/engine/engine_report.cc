@@ -50,8 +50,9 @@ void EngineCore::Publish() {
   snapshot.bad_slices = dests_.stats().bad_slices;
   snapshot.chain_mismatches = dests_.stats().chain_mismatches;
   snapshot.kv_bytes_sent = sources_.stats().bytes_offered;
-  snapshot.exported_total = sources_.stats().slices_offered;
   snapshot.exported_in_step = sources_.stats().slices_offered_in_step;
+  snapshot.transfer_us = sources_.stats().transfer_us;
+  snapshot.exposed_us = sources_.stats().exposed_us;
   snapshot_.Publish(snapshot);
 }
 

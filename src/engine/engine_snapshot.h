@@ -46,7 +46,10 @@ struct EngineSnapshot {
   uint64_t kv_bytes_received = 0;  // of transfers that were bound
   uint64_t kv_bytes_sent = 0;      // of slices offered
   uint64_t exported_in_step = 0;   // slices offered while their step was still computing
-  uint64_t exported_total = 0;     // slices offered
+  // Of hand-offs that a decode worker took over: from the first slice that was offered until then,
+  // and the part of it behind the end of the prompt.
+  int64_t transfer_us = 0;
+  int64_t exposed_us = 0;
   std::array<uint64_t, kNumRequestStates> states{};      // reached by requests
   std::array<uint64_t, kNumHandoffOutcomes> outcomes{};  // of hand-offs
 

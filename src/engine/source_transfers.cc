@@ -101,6 +101,7 @@ void SourceTransferSet::Retarget(SourceTransfer* transfer, const RequestSpec& sp
   transfer->key = spec.key;
   transfer->peer = spec.peer;
   transfer->granted_reported = false;
+  transfer->first_offer_us = 0;
   actions_.clear();
   transfer->machine.OnRetarget(spec.key.attempt, spec.peer, now_us, &actions_);
   TakeParked(transfer, now_us);
@@ -174,12 +175,14 @@ void SourceTransferSet::FinishStep(int64_t now_us) {
 
 void SourceTransferSet::FinishPrompt(SourceTransfer* transfer, Seal seal, int64_t now_us) {
   actions_.clear();
+  if (transfer->prompt_done_us == 0) transfer->prompt_done_us = now_us;
   transfer->machine.OnPromptDone(std::move(seal), now_us, &actions_);
   Perform(transfer, now_us);
 }
 
 void SourceTransferSet::SealInTurns(SourceTransfer* transfer, Seal seal, int64_t now_us) {
   transfer->late_seal = std::move(seal);
+  transfer->prompt_done_us = now_us;
   next_deadline_us_ = now_us;
 }
 
@@ -353,6 +356,7 @@ void SourceTransferSet::PerformOne(SourceTransfer* transfer, HandoffAction actio
       }
       return;
     case HandoffActionKind::kCompleteRequest:
+      TakeTime(*transfer, now_us);
       return owner_->OnSourceDone(transfer->key);
     case HandoffActionKind::kStranded:
       return owner_->OnSourceStranded(transfer->key, action.status);
@@ -398,9 +402,9 @@ bool SourceTransferSet::OfferSome(SourceTransfer* transfer, SliceRange slices, i
   }
   const Status status = parts_.transport->SendSlices(transfer->peer, refs_);
   if (status.ok()) {
-    stats_.slices_offered += refs_.size();
     stats_.bytes_offered += refs_.size() * parts_.kv->layout().SliceBytes();
     if (in_step_) stats_.slices_offered_in_step += refs_.size();
+    if (transfer->first_offer_us == 0) transfer->first_offer_us = now_us;
     return true;
   }
   if (absl::IsResourceExhausted(status)) return false;
@@ -424,6 +428,12 @@ void SourceTransferSet::ReportGrant(SourceTransfer* transfer) {
   if (state != SourceState::kExporting && state != SourceState::kExported) return;
   transfer->granted_reported = true;
   owner_->OnSourceGranted(transfer->key);
+}
+
+void SourceTransferSet::TakeTime(const SourceTransfer& transfer, int64_t now_us) {
+  if (transfer.first_offer_us == 0) return;  // D had all of it before
+  stats_.transfer_us += now_us - transfer.first_offer_us;
+  stats_.exposed_us += now_us - std::max(transfer.first_offer_us, transfer.prompt_done_us);
 }
 
 void SourceTransferSet::EraseFinished() {

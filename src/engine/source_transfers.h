@@ -46,14 +46,19 @@ struct SourceTransfer {
   std::vector<SliceRange> unsent;   // the transport's queue was full: offered again later
   std::optional<Seal> late_seal;    // of a prompt that is stored, sent once all of it is hashed
   uint32_t num_hashed = 0;          // blocks, of a prompt with a late seal
+  int64_t first_offer_us = 0;       // of this attempt's slices; 0 = none was offered
+  int64_t prompt_done_us = 0;       // 0 = not yet
   HandoffActions deferred;          // came up in a step, done after it
 };
 
 // Counters over all hand-offs since the start.
 struct SourceStats {
   uint64_t bytes_offered = 0;
-  uint64_t slices_offered = 0;
   uint64_t slices_offered_in_step = 0;
+  // Of transfers that D took over: from the first slice that was offered to D's word, and the part
+  // of it behind the end of the prompt.
+  int64_t transfer_us = 0;
+  int64_t exposed_us = 0;
   uint64_t stale_messages = 0;
 };
 
@@ -128,6 +133,8 @@ class SourceTransferSet {
   bool OfferSome(SourceTransfer* transfer, SliceRange slices, int64_t now_us);
   void Send(Incarnation peer, const HandoffMessage& message);
   void ReportGrant(SourceTransfer* transfer);
+  // D has all of it.
+  void TakeTime(const SourceTransfer& transfer, int64_t now_us);
   void ParkGrant(Incarnation peer, const Grant& grant, int64_t now_us);
   void OfferAgain(SourceTransfer* transfer, int64_t now_us);
   void ExpireParked(int64_t now_us);

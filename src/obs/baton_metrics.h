@@ -105,7 +105,7 @@ struct BatonMetrics {
   Counter* wasted_rows_total;                                            // W
   std::array<std::array<Counter*, kResumeSourceNames.size()>, kResumeReasonNames.size()>
       resumes_total;               // R: [reason][source]
-  Gauge* exposed_transfer_ratio;   // P: KV slices that left after their step / all, 0..1
+  Gauge* exposed_transfer_ratio;   // P: time of transfers behind the prompt / all, 0..1
   Gauge* prefill_backlog_seconds;  // W: predicted time to prefill what waits
   Gauge* decode_kv_pressure;  // W: blocks in use / total, 0..1; R: of all decode workers together
   std::array<Histogram*, kStepPhaseNames.size()> step_seconds;  // W

@@ -220,10 +220,9 @@ void WorkerAdmin::Refresh() {
     metrics_.mfu_ratio->Set(is_over(kPrefillOnly) ? 0
                                                   : now.prefill_flops_per_s / config_.flops_per_s);
   }
-  // Slices that left while their step still computed are hidden behind it.
-  if (now.exported_total > 0) {
-    metrics_.exposed_transfer_ratio->Set(1.0 - static_cast<double>(now.exported_in_step) /
-                                                   static_cast<double>(now.exported_total));
+  if (now.transfer_us > 0) {
+    metrics_.exposed_transfer_ratio->Set(static_cast<double>(now.exposed_us) /
+                                         static_cast<double>(now.transfer_us));
   }
   last_ = now;
 }

@@ -114,8 +114,35 @@ TEST(EngineHandoffTest, SlicesCrossWhileLaterLayersAreComputed) {
   ASSERT_TRUE(pair.rig.RunUntilQuiet());
   pair.ExpectAnswered(spec);
   const EngineSnapshot snapshot = pair.p->core().Snapshot();
-  EXPECT_EQ(snapshot.exported_in_step, snapshot.exported_total)
+  EXPECT_EQ(snapshot.exported_in_step * ToyLayout().SliceBytes(), snapshot.kv_bytes_sent)
       << "granted before it was computed, every slice left inside a step";
+  pair.ExpectFree();
+}
+
+TEST(EngineHandoffTest, OnlyTimeBehindThePromptIsExposed) {
+  constexpr int64_t kRoundUs = 1000;
+  Pair pair;
+  const RequestSpec early = ToyRequest(1, 100, 3);  // four chunks, a round each
+  pair.d->Start(ForPeer(early, RequestKind::kDest, *pair.p));
+  pair.rig.Round();
+  pair.rig.Round();  // the grant waits at P
+  pair.p->Start(ForPeer(early, RequestKind::kSource, *pair.d));
+  ASSERT_TRUE(pair.rig.RunUntilQuiet());
+  pair.ExpectAnswered(early);
+  const EngineSnapshot hidden = pair.p->core().Snapshot();
+  EXPECT_EQ(hidden.transfer_us - hidden.exposed_us, 3 * kRoundUs)
+      << "from the end of the first chunk to that of the last";
+  EXPECT_GT(hidden.exposed_us, 0) << "of the last chunk";
+
+  const RequestSpec late = ToyRequest(2, 90, 3);
+  pair.p->Start(ForPeer(late, RequestKind::kSource, *pair.d));
+  ASSERT_TRUE(pair.rig.RunUntilQuiet());  // computed, and granted by nobody
+  pair.d->Start(ForPeer(late, RequestKind::kDest, *pair.p));
+  ASSERT_TRUE(pair.rig.RunUntilQuiet());
+  pair.ExpectAnswered(late);
+  const EngineSnapshot both = pair.p->core().Snapshot();
+  EXPECT_GT(both.transfer_us, hidden.transfer_us);
+  EXPECT_EQ(both.transfer_us - hidden.transfer_us, both.exposed_us - hidden.exposed_us);
   pair.ExpectFree();
 }
 
