@@ -249,7 +249,7 @@ void LocalPort::FinishPulls(const LocalPort& sender, int64_t now_us) {
   MustWork(puller_->Begin(&slot, sender.memory_, pulls_));
   MustWork(puller_->Wait());
   for (size_t i = 0; i < pulled_.size(); ++i) {
-    FinishSlice(sender, pulled_[i], slot.checksums[i], now_us);
+    FinishSlice(sender, pulled_[i], slot.host.checksums[i], now_us);
   }
   pulls_.clear();
   pulled_.clear();

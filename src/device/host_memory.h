@@ -1,6 +1,6 @@
 // HostMemory: what stands for pinned memory on a device that has none of it (the runner, a fake in
-// tests): plain memory, of which it knows every piece, so that a copy to any other memory can be
-// noted. With a GPU that copy would wait.
+// tests): plain memory, of which it knows every piece, so that a copy to or from any other memory
+// can be noted. With a GPU that copy would, or might, wait (HostBuffer).
 //
 // Any thread.
 #ifndef BATON_SRC_DEVICE_HOST_MEMORY_H_
@@ -57,6 +57,13 @@ class HostMemory {
   // Such copies so far for which a GPU would have waited.
   uint64_t num_waits() const { return num_waits_.load(std::memory_order_relaxed); }
 
+  // A device copies in from this place.
+  void NoteCopyFrom(const void* from, size_t size_bytes) {
+    if (!Has(from, size_bytes)) num_staged_.fetch_add(1, std::memory_order_relaxed);
+  }
+  // Such copies so far that a GPU might have waited for.
+  uint64_t num_staged() const { return num_staged_.load(std::memory_order_relaxed); }
+
  private:
   struct Piece {
     size_t size_bytes = 0;
@@ -66,6 +73,7 @@ class HostMemory {
   mutable std::mutex mutex_;  // guards pieces_
   std::map<const std::byte*, Piece> pieces_;
   std::atomic<uint64_t> num_waits_ = 0;
+  std::atomic<uint64_t> num_staged_ = 0;
 };
 
 }  // namespace baton

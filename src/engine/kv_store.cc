@@ -9,6 +9,7 @@
 #include "kvcache/transport/slice_device.h"
 #include "src/base/log.h"
 #include "src/device/device_stream.h"
+#include "src/device/host_buffer.h"
 #include "src/device/host_staging.h"
 
 namespace baton {
@@ -272,7 +273,10 @@ class DeviceKvStore final : public KvStore {
     BATON_ASSIGN_OR_RETURN(results_, HostStaging::Create(seals_.device(), list_bytes, "checksums"));
     const std::vector<uint64_t> zeroes(kMaxHashedAtOnce);
     BATON_RETURN_IF_ERROR(device->CopyIn(expected_.data(), zeroes.data(), list_bytes));
-    host_places_.reserve(kMaxHashedAtOnce);
+    BATON_ASSIGN_OR_RETURN(
+        host_places_,
+        HostBuffer::Create(seals_.device(), kMaxHashedAtOnce * sizeof(cuda::KvSlicePlace),
+                           "places of KV slices"));
     return device->Wait();
   }
 
@@ -297,13 +301,12 @@ class DeviceKvStore final : public KvStore {
  private:
   void HashSome(Accelerator& stream, std::span<const BlockHandle> blocks, uint32_t layer,
                 std::span<uint64_t> checksums) {
-    host_places_.clear();
-    for (const BlockHandle block : blocks) {
-      const uint64_t offset = memory().SliceOffset(block.index, layer);
-      host_places_.push_back({offset, offset});
+    auto* const places = host_places_.as<cuda::KvSlicePlace>();
+    for (size_t i = 0; i < blocks.size(); ++i) {
+      const uint64_t offset = memory().SliceOffset(blocks[i].index, layer);
+      places[i] = {offset, offset};
     }
-    MustWork(stream.CopyIn(places_.data(), host_places_.data(),
-                           blocks.size() * sizeof(cuda::KvSlicePlace)));
+    MustWork(stream.CopyIn(places_.data(), places, blocks.size() * sizeof(cuda::KvSlicePlace)));
     MustWork(kernels_->kv_scatter({.blocks = SideOf(memory()),
                                    .staging = SideOf(memory()),
                                    .places = places_.as<cuda::KvSlicePlace>(),
@@ -325,7 +328,7 @@ class DeviceKvStore final : public KvStore {
   DeviceBuffer expected_;  // zeroes: a slice that has this checksum is copied onto itself
   DeviceBuffer found_;
   std::unique_ptr<HostStaging> results_;
-  std::vector<cuda::KvSlicePlace> host_places_;
+  HostBuffer host_places_;
 };
 
 // Blocks of one rank.

@@ -90,6 +90,7 @@ class FakeAccelerator final : public Accelerator {
   void UnpinHost(std::byte* begin) override { host_.Free(begin); }
   // Copies out for which a GPU would have waited, of all fakes.
   static uint64_t num_waits() { return host_.num_waits(); }
+  static uint64_t num_staged() { return host_.num_staged(); }
 
   absl::StatusOr<std::byte*> AllocateShared(size_t size_bytes, std::string_view name) override {
     if (!shares_memory) return FailedPrecondition("the fake has no memory to share");
@@ -136,6 +137,7 @@ class FakeAccelerator final : public Accelerator {
     CheckCurrent();
     if (num_copies_in_left == 0) return Internal("the fake copies no more");
     --num_copies_in_left;
+    host_.NoteCopyFrom(from, size_bytes);
     if (host_.Has(from, size_bytes)) {
       Put([=] { std::memcpy(to, from, size_bytes); });
       return OkStatus();

@@ -55,8 +55,11 @@ TEST_F(HostStagingTest, ACopyFromPinnedMemoryReadsItLate) {
   const HostBuffer pinned = *HostBuffer::Create(&device_, 1, "test");
   *pinned.data() = std::byte{7};
   host_[0] = std::byte{7};
+  const uint64_t staged_before = FakeAccelerator::num_staged();
   ASSERT_TRUE(device_.CopyIn(memory_.data(), pinned.data(), 1).ok());
+  EXPECT_EQ(FakeAccelerator::num_staged(), staged_before);
   ASSERT_TRUE(device_.CopyIn(memory_.data() + 1, host_.data(), 1).ok());
+  EXPECT_EQ(FakeAccelerator::num_staged(), staged_before + 1);
   *pinned.data() = std::byte{8};
   host_[0] = std::byte{8};
   ASSERT_TRUE(device_.Wait().ok());

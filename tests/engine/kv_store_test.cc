@@ -170,6 +170,7 @@ TEST(KvStoreTest, OnADeviceSlicesAreHashedWhereTheyLie) {
   for (uint32_t b = 0; b < kMany; ++b) blocks.push_back(Handle(kMany - 1 - b));
   std::vector<uint64_t> checksums(kMany);
   const uint64_t waits_before = FakeAccelerator::num_waits();
+  const uint64_t staged_before = FakeAccelerator::num_staged();
   for (uint32_t layer = 0; layer < 2; ++layer) {
     store.Seal(blocks, layer, checksums);
     for (uint32_t i = 0; i < kMany; ++i) {
@@ -179,6 +180,7 @@ TEST(KvStoreTest, OnADeviceSlicesAreHashedWhereTheyLie) {
   }
   EXPECT_EQ(std::memcmp(before.data(), store.memory().base, size), 0) << "hashing writes nothing";
   EXPECT_EQ(FakeAccelerator::num_waits(), waits_before);
+  EXPECT_EQ(FakeAccelerator::num_staged(), staged_before);
 }
 
 TEST(KvStoreTest, OnADeviceASealHashesBesideWhatIsComputed) {

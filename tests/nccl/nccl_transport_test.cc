@@ -544,12 +544,14 @@ TEST_F(NcclTransportTest, TheLeastRecentlyUsedCommunicatorMakesRoom) {
   EXPECT_EQ(NcclOf(p)->CommunicatorStats().built, 6u);
 }
 
-// The thread that serves all peers never sleeps in a copy of some checksums.
-TEST_F(NcclTransportTest, NoCopyToTheHostWaits) {
-  const uint64_t before = FakeAccelerator::num_waits();
+// The thread that serves all peers never sleeps in a copy of some places or checksums.
+TEST_F(NcclTransportTest, NoCopyWaits) {
   MakeAll();
+  const uint64_t waits_before = FakeAccelerator::num_waits();
+  const uint64_t staged_before = FakeAccelerator::num_staged();
   for (uint64_t id = 1; id <= 3; ++id) ExpectTransferWorks(&p_, &d_, id);
-  EXPECT_EQ(FakeAccelerator::num_waits(), before);
+  EXPECT_EQ(FakeAccelerator::num_waits(), waits_before);
+  EXPECT_EQ(FakeAccelerator::num_staged(), staged_before);
 }
 
 // The owner's control messages are any bytes, those of an NCCL message too.

@@ -120,7 +120,7 @@ void IpcReceiver::FinishPull(Batch* batch, int64_t now_us) {
   LinkCounters* const link = batch->counts ? parts_->link_counters(batch->peer) : nullptr;
   for (size_t i = 0; batch->counts && i < batch->running.size(); ++i) {
     const FrameHeader header = SliceFrameHeader(batch->running[i], batch->epoch, 0);
-    const bool is_good = parts_->receives->Finish(header, batch->slot->checksums[i], now_us);
+    const bool is_good = parts_->receives->Finish(header, batch->slot->host.checksums[i], now_us);
     if (is_good && link != nullptr) link->bytes_received.Add(parts_->slice_bytes);
   }
   batch->running.clear();

@@ -9,7 +9,7 @@ namespace {
 constexpr uint64_t kPullBytes = uint64_t{32} << 20;
 constexpr uint64_t kMaxPullSlices = 1024;  // kListBytes each
 
-// Of the lists of a slot on the device, for each slice.
+// Of the lists of a slot, for each slice.
 constexpr size_t kListBytes = sizeof(cuda::KvSlicePlace) + sizeof(uint64_t);
 
 }  // namespace
@@ -34,9 +34,8 @@ Status SlicePuller::Allocate(uint32_t num_slots) {
   const size_t list_bytes = max_slices_ * kListBytes;
   BATON_ASSIGN_OR_RETURN(
       lists_, DeviceBuffer::Create(device, num_slots * list_bytes, "lists of KV slices"));
-  BATON_ASSIGN_OR_RETURN(
-      checksums_, HostBuffer::Create(device, size_t{num_slots} * max_slices_ * sizeof(uint64_t),
-                                     "checksums of KV slices"));
+  BATON_ASSIGN_OR_RETURN(host_lists_,
+                         HostBuffer::Create(device, num_slots * list_bytes, "lists of KV slices"));
   const auto keys = cuda::Xxh3Keys();
   BATON_ASSIGN_OR_RETURN(keys_, DeviceBuffer::Create(device, sizeof(keys), "keys of XXH3"));
   BATON_RETURN_IF_ERROR(device->CopyIn(keys_.data(), keys.data(), sizeof(keys)));
@@ -45,34 +44,37 @@ Status SlicePuller::Allocate(uint32_t num_slots) {
   for (size_t i = 0; i < slots_.size(); ++i) {
     Slot& slot = slots_[i];
     BATON_ASSIGN_OR_RETURN(slot.event, DeviceEvent::Create(device));
-    slot.places.reserve(max_slices_);
-    slot.checksums = checksums_.as<uint64_t>() + i * max_slices_;
-    std::byte* const lists = lists_.data() + i * list_bytes;
-    slot.device_places = reinterpret_cast<cuda::KvSlicePlace*>(lists);
-    slot.device_checksums = reinterpret_cast<uint64_t*>(slot.device_places + max_slices_);
+    slot.host = ListsAt(host_lists_.data() + i * list_bytes);
+    slot.device = ListsAt(lists_.data() + i * list_bytes);
   }
   return OkStatus();
+}
+
+SlicePuller::Lists SlicePuller::ListsAt(std::byte* begin) const {
+  Lists lists;
+  lists.places = reinterpret_cast<cuda::KvSlicePlace*>(begin);
+  lists.checksums = reinterpret_cast<uint64_t*>(lists.places + max_slices_);
+  return lists;
 }
 
 Status SlicePuller::Begin(Slot* slot, const KvMemory& pool, std::span<const Pull> pulls) {
   Accelerator* const device = parts_.device;
   device->MakeCurrent();  // letting go of a pool is another one's work in this thread
-  slot->places.clear();
-  for (const Pull& pull : pulls) slot->places.push_back({pull.from, pull.to});
-  BATON_RETURN_IF_ERROR(device->CopyIn(reinterpret_cast<std::byte*>(slot->device_places),
-                                       slot->places.data(),
+  for (size_t i = 0; i < pulls.size(); ++i) slot->host.places[i] = {pulls[i].from, pulls[i].to};
+  BATON_RETURN_IF_ERROR(device->CopyIn(reinterpret_cast<std::byte*>(slot->device.places),
+                                       slot->host.places,
                                        pulls.size() * sizeof(cuda::KvSlicePlace)));
   const cuda::KvSlicesParams params = {.blocks = SideOf(pool),  // KvGather only reads them
                                        .staging = SideOf(parts_.memory),
-                                       .places = slot->device_places,
+                                       .places = slot->device.places,
                                        .keys = keys_.as<uint64_t>(),
                                        .expected = nullptr,
-                                       .checksums = slot->device_checksums,
+                                       .checksums = slot->device.checksums,
                                        .num_slices = static_cast<uint32_t>(pulls.size()),
                                        .slice_bytes = static_cast<uint32_t>(slice_bytes())};
   BATON_RETURN_IF_ERROR(parts_.kernels->kv_gather(params, device->stream()));
-  BATON_RETURN_IF_ERROR(device->CopyOut(slot->checksums,
-                                        reinterpret_cast<const std::byte*>(slot->device_checksums),
+  BATON_RETURN_IF_ERROR(device->CopyOut(slot->host.checksums,
+                                        reinterpret_cast<const std::byte*>(slot->device.checksums),
                                         pulls.size() * sizeof(uint64_t)));
   return slot->event.Record(device->stream());
 }

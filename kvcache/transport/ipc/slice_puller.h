@@ -4,7 +4,7 @@
 // once.
 //
 // Owned by the transport's thread. Invariants
-//  1. All device memory is taken by Create, and the host's for checksums.
+//  1. All memory is taken by Create: the device's, and the host's for lists.
 //  2. A slot's lists and event are used by one batch at a time. Everything runs in the device's own
 //     stream, in order.
 #ifndef BATON_KVCACHE_TRANSPORT_IPC_SLICE_PULLER_H_
@@ -30,17 +30,20 @@ uint32_t SlicesOfPull(const Accelerator& device, const KvLayout& layout);
 // See the file comment.
 class SlicePuller {
  public:
+  // Of the slices of a launch, [max_slices] each.
+  struct Lists {
+    cuda::KvSlicePlace* places = nullptr;
+    uint64_t* checksums = nullptr;  // of what was stored
+  };
   // What one launch needs.
   struct Slot {
     DeviceEvent event;  // behind the last launch and the copy of its checksums
-    std::vector<cuda::KvSlicePlace> places;
-    uint64_t* checksums = nullptr;  // [places]: of what was stored, once the event is done
-    // The same lists on the device.
-    cuda::KvSlicePlace* device_places = nullptr;
-    uint64_t* device_checksums = nullptr;
+    Lists host;         // its checksums are those of a launch whose event is done
+    Lists device;
   };
 
-  // ResourceExhausted when the device has no room for the lists: 24 bytes a slice and slot.
+  // ResourceExhausted when there is no room for the lists: 24 bytes a slice and slot, on either
+  // side.
   static StatusOr<std::unique_ptr<SlicePuller>> Create(const SliceDevice& parts, uint32_t num_slots,
                                                        uint32_t max_slices);
 
@@ -63,12 +66,14 @@ class SlicePuller {
   SlicePuller(const SliceDevice& parts, uint32_t max_slices)
       : parts_(parts), max_slices_(max_slices) {}
   Status Allocate(uint32_t num_slots);
+  // The lists that begin there.
+  Lists ListsAt(std::byte* begin) const;
 
   const SliceDevice parts_;
   const uint32_t max_slices_;
   DeviceBuffer lists_;
   DeviceBuffer keys_;
-  HostBuffer checksums_;
+  HostBuffer host_lists_;
   std::vector<Slot> slots_;
 };
 

@@ -396,7 +396,7 @@ void NcclReceiver::FinishScatter(Batch* batch, int64_t now_us) {
   LinkCounters* const link = batch->counts ? parts_->link_counters(batch->peer) : nullptr;
   for (size_t i = 0; batch->counts && i < batch->running.size(); ++i) {
     const FrameHeader header = HeaderOf(batch->slices[batch->running[i]], batch->epoch);
-    const bool is_good = parts_->receives->Finish(header, batch->slot->checksums[i], now_us);
+    const bool is_good = parts_->receives->Finish(header, batch->slot->host.checksums[i], now_us);
     if (is_good && link != nullptr) link->bytes_received.Add(ring_->slice_bytes());
   }
   batch->running.clear();

@@ -3,8 +3,7 @@
 namespace baton {
 namespace {
 
-// Of the lists of a slot on the device, for each slice: a place, the expected checksum and the one
-// found.
+// Of the lists of a slot, for each slice: a place, the expected checksum and the one found.
 constexpr size_t kListBytes = sizeof(cuda::KvSlicePlace) + 2 * sizeof(uint64_t);
 
 }  // namespace
@@ -23,11 +22,10 @@ Status StagingRing::Allocate() {
   BATON_ASSIGN_OR_RETURN(buffer_,
                          DeviceBuffer::Create(device, shape_.num_slots * slot_bytes, "KV staging"));
   const size_t list_bytes = shape_.max_slices * kListBytes;
-  const size_t num_checksums = size_t{shape_.num_slots} * shape_.max_slices;
   BATON_ASSIGN_OR_RETURN(
       lists_, DeviceBuffer::Create(device, shape_.num_slots * list_bytes, "lists of KV slices"));
-  BATON_ASSIGN_OR_RETURN(checksums_, HostBuffer::Create(device, num_checksums * sizeof(uint64_t),
-                                                        "checksums of KV slices"));
+  BATON_ASSIGN_OR_RETURN(
+      host_lists_, HostBuffer::Create(device, shape_.num_slots * list_bytes, "lists of KV slices"));
   const auto keys = cuda::Xxh3Keys();
   BATON_ASSIGN_OR_RETURN(keys_, DeviceBuffer::Create(device, sizeof(keys), "keys of XXH3"));
   BATON_RETURN_IF_ERROR(device->CopyIn(keys_.data(), keys.data(), sizeof(keys)));
@@ -38,69 +36,66 @@ Status StagingRing::Allocate() {
     slot.memory = {buffer_.data() + i * slot_bytes, slot_bytes};
     BATON_ASSIGN_OR_RETURN(slot.stream, DeviceStream::Create(device));
     BATON_ASSIGN_OR_RETURN(slot.event, DeviceEvent::Create(device));
-    slot.places.reserve(shape_.max_slices);
-    slot.expected.reserve(shape_.max_slices);
-    slot.checksums = checksums_.as<uint64_t>() + i * shape_.max_slices;
-    std::byte* const lists = lists_.data() + i * list_bytes;
-    slot.device_places = reinterpret_cast<cuda::KvSlicePlace*>(lists);
-    slot.device_expected = reinterpret_cast<uint64_t*>(slot.device_places + shape_.max_slices);
-    slot.device_checksums = slot.device_expected + shape_.max_slices;
+    slot.host = ListsAt(host_lists_.data() + i * list_bytes);
+    slot.device = ListsAt(lists_.data() + i * list_bytes);
   }
   return OkStatus();
+}
+
+StagingRing::Lists StagingRing::ListsAt(std::byte* begin) const {
+  Lists lists;
+  lists.places = reinterpret_cast<cuda::KvSlicePlace*>(begin);
+  lists.expected = reinterpret_cast<uint64_t*>(lists.places + shape_.max_slices);
+  lists.checksums = lists.expected + shape_.max_slices;
+  return lists;
 }
 
 cuda::KvSlicesParams StagingRing::Params(const Slot& slot, size_t num_slices) const {
   return {.blocks = SideOf(parts_.memory),
           .staging = slot.memory.data(),
-          .places = slot.device_places,
+          .places = slot.device.places,
           .keys = keys_.as<uint64_t>(),
-          .expected = slot.device_expected,
-          .checksums = slot.device_checksums,
+          .expected = slot.device.expected,
+          .checksums = slot.device.checksums,
           .num_slices = static_cast<uint32_t>(num_slices),
           .slice_bytes = static_cast<uint32_t>(slice_bytes())};
 }
 
-Status StagingRing::CopyLists(Slot* slot) {
-  const size_t count = slot->places.size();
-  BATON_RETURN_IF_ERROR(parts_.device->CopyIn(reinterpret_cast<std::byte*>(slot->device_places),
-                                              slot->places.data(),
-                                              count * sizeof(cuda::KvSlicePlace)));
-  return parts_.device->CopyIn(reinterpret_cast<std::byte*>(slot->device_expected),
-                               slot->expected.data(), count * sizeof(uint64_t));
+Status StagingRing::CopyPlaces(const Slot& slot, size_t num_slices) {
+  return parts_.device->CopyIn(reinterpret_cast<std::byte*>(slot.device.places), slot.host.places,
+                               num_slices * sizeof(cuda::KvSlicePlace));
 }
 
-Status StagingRing::Conclude(Slot* slot) {
+Status StagingRing::Conclude(Slot* slot, size_t num_slices) {
   BATON_RETURN_IF_ERROR(parts_.device->CopyOut(
-      slot->checksums, reinterpret_cast<const std::byte*>(slot->device_checksums),
-      slot->places.size() * sizeof(uint64_t)));
+      slot->host.checksums, reinterpret_cast<const std::byte*>(slot->device.checksums),
+      num_slices * sizeof(uint64_t)));
   return slot->event.Record(parts_.device->stream());
 }
 
 Status StagingRing::Gather(Slot* slot, std::span<const SliceRef> slices) {
-  slot->places.clear();
-  slot->expected.clear();
-  for (const SliceRef& slice : slices) {
-    slot->places.push_back({parts_.memory.SliceOffset(slice.source, slice.layer),
-                            slot->places.size() * slice_bytes()});
-    slot->expected.push_back(slice.checksum);
+  for (size_t i = 0; i < slices.size(); ++i) {
+    slot->host.places[i] = {parts_.memory.SliceOffset(slices[i].source, slices[i].layer),
+                            i * slice_bytes()};
   }
-  BATON_RETURN_IF_ERROR(CopyLists(slot));
+  BATON_RETURN_IF_ERROR(CopyPlaces(*slot, slices.size()));
   BATON_RETURN_IF_ERROR(
       parts_.kernels->kv_gather(Params(*slot, slices.size()), parts_.device->stream()));
-  return Conclude(slot);
+  return Conclude(slot, slices.size());
 }
 
 Status StagingRing::Scatter(Slot* slot, std::span<const Arrival> arrivals) {
-  slot->places.clear();
-  slot->expected.clear();
-  for (const Arrival& arrival : arrivals) {
-    slot->places.push_back({arrival.block_offset, arrival.position * slice_bytes()});
-    slot->expected.push_back(arrival.checksum);
+  for (size_t i = 0; i < arrivals.size(); ++i) {
+    slot->host.places[i] = {arrivals[i].block_offset, arrivals[i].position * slice_bytes()};
+    slot->host.expected[i] = arrivals[i].checksum;
   }
-  BATON_RETURN_IF_ERROR(CopyLists(slot));
+  BATON_RETURN_IF_ERROR(CopyPlaces(*slot, arrivals.size()));
+  BATON_RETURN_IF_ERROR(parts_.device->CopyIn(reinterpret_cast<std::byte*>(slot->device.expected),
+                                              slot->host.expected,
+                                              arrivals.size() * sizeof(uint64_t)));
   BATON_RETURN_IF_ERROR(
       parts_.kernels->kv_scatter(Params(*slot, arrivals.size()), parts_.device->stream()));
-  return Conclude(slot);
+  return Conclude(slot, arrivals.size());
 }
 
 }  // namespace baton

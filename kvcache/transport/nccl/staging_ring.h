@@ -3,7 +3,7 @@
 // posted receive to the end of its scatter.
 //
 // Owned by the transport's thread. Invariants
-//  1. All device memory is taken by Create, and the host's for checksums.
+//  1. All memory is taken by Create: the device's, and the host's for lists.
 //  2. A slot's memory, lists and event are used by one batch at a time; kernels and copies run in
 //     the device's own stream, NCCL in the slot's.
 #ifndef BATON_KVCACHE_TRANSPORT_NCCL_STAGING_RING_H_
@@ -32,19 +32,19 @@ struct StagingShape {
 // See the file comment.
 class StagingRing {
  public:
+  // Of the slices of a batch, [max_slices] each; `expected` is a scatter's.
+  struct Lists {
+    cuda::KvSlicePlace* places = nullptr;
+    uint64_t* expected = nullptr;
+    uint64_t* checksums = nullptr;  // found
+  };
   // One buffer.
   struct Slot {
     std::span<std::byte> memory;  // on the device
     DeviceStream stream;          // NCCL's
     DeviceEvent event;            // of the last thing that was begun
-    std::vector<cuda::KvSlicePlace> places;
-    std::vector<uint64_t> expected;
-    // [places]: of the last gather or scatter, once its event is done.
-    uint64_t* checksums = nullptr;
-    // The same lists on the device.
-    cuda::KvSlicePlace* device_places = nullptr;
-    uint64_t* device_expected = nullptr;
-    uint64_t* device_checksums = nullptr;
+    Lists host;                   // its checksums are those of a batch whose event is done
+    Lists device;
   };
 
   // ResourceExhausted when the device has no room.
@@ -54,7 +54,7 @@ class StagingRing {
   // Copies the slices to the slot's memory, one behind the other.
   Status Gather(Slot* slot, std::span<const SliceRef> slices);
   // Copies each slice whose bytes have its checksum to its place in the blocks; no block is named
-  // twice. `slot->checksums` says what was found.
+  // twice. `slot->host.checksums` says what was found.
   struct Arrival {
     uint32_t position = 0;      // in the batch
     uint64_t block_offset = 0;  // in each rank's memory
@@ -72,17 +72,19 @@ class StagingRing {
  private:
   StagingRing(const SliceDevice& parts, const StagingShape& shape) : parts_(parts), shape_(shape) {}
   Status Allocate();
+  // The lists that begin there.
+  Lists ListsAt(std::byte* begin) const;
   cuda::KvSlicesParams Params(const Slot& slot, size_t num_slices) const;
-  // Lists to the device, and what the kernel will find from it once the event is done.
-  Status CopyLists(Slot* slot);
-  Status Conclude(Slot* slot);
+  // To the device, and what the kernel will find from it once the event is done.
+  Status CopyPlaces(const Slot& slot, size_t num_slices);
+  Status Conclude(Slot* slot, size_t num_slices);
 
   const SliceDevice parts_;
   const StagingShape shape_;
   DeviceBuffer buffer_;
   DeviceBuffer lists_;
   DeviceBuffer keys_;
-  HostBuffer checksums_;
+  HostBuffer host_lists_;
   std::vector<Slot> slots_;
 };
 
