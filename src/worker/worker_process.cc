@@ -222,13 +222,16 @@ Status WorkerProcess::Parts::LoadOnDevice(const GgufFile& file) {
   if (!loaded.ok()) {
     if (!absl::IsResourceExhausted(loaded.status())) return loaded.status();
     const bool may_pack = !config.keeps_packed && DeviceModel::HasPackable(file);
-    return WithPrefix(loaded.status(),
-                      fmt::format("a model file of {}{}", FormatSize(file.file_bytes()),
-                                  may_pack ? " whose quantised weights become bf16 "
-                                             "(--device-weights packed takes less)"
-                                  : config.num_ranks > 1
-                                      ? fmt::format(", divided among {} GPUs", config.num_ranks)
-                                      : " (--tensor-parallel divides it among GPUs)"));
+    const std::string how =
+        may_pack ? " whose quantised weights become bf16 (--device-weights packed takes less)"
+        : config.num_ranks > 1 ? fmt::format(", divided among {} GPUs", config.num_ranks)
+                               : " (--tensor-parallel divides it among GPUs)";
+    const char* const beside =
+        colocation.hub == nullptr && config.num_ranks == 1
+            ? "; a prefill and a decode worker on one GPU hold it once with serve --colocate"
+            : "";
+    return WithPrefix(loaded.status(), fmt::format("a model file of {}{}{}",
+                                                   FormatSize(file.file_bytes()), how, beside));
   }
   BATON_LOG_INFO("computing on {}{}; weights of {}, {} of them packed: {}",
                  device.accelerator->Describe(), RanksText(config.num_ranks, peers.size()),
