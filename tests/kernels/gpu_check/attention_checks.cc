@@ -8,6 +8,7 @@
 #include "kernels/math.h"
 #include "src/base/status.h"
 #include "tests/kernels/gpu_check/device_array.h"
+#include "tests/kernels/gpu_check/differences.h"
 #include "tests/kernels/gpu_check/stages.h"
 #include "tests/kernels/simt/host_blocks.h"
 
@@ -129,18 +130,17 @@ absl::StatusOr<std::string> CheckAttention(const StageInput& input, const Attent
   BATON_ASSIGN_OR_RETURN(const AttentionRun run, Run(input, c, batch));
   std::vector<float> got;
   for (const Bf16 value : run.out) got.push_back(FloatFromBf16(value.bits));
-  const double error = cuda::RelativeError(
-      got.data(), cuda::ReferenceAttention(batch.Data(kScale), batch.num_rows(), batch.spans()));
-  if (!(error < kAttention)) return Internal("relative error {:.3g}", error);
+  const std::vector<double> exact =
+      cuda::ReferenceAttention(batch.Data(kScale), batch.num_rows(), batch.spans());
+  const double error = cuda::RelativeError(got.data(), exact);
+  if (!(error < kAttention)) return TooFar("out", error, got, exact);
   if (const auto core = simt::TensorCoreOf(input.major); core.has_value()) {
     cuda::AttentionData data = batch.Data(kScale);
     data.core = *core;
     const std::vector<Bf16> bits =
         cuda::ReferenceAttentionBits(data, batch.num_rows(), batch.spans());
-    if (!SameValues(run.out, bits)) {
-      return Internal("other bits than the rules with the tensor cores' model, error {:.3g}",
-                      error);
-    }
+    BATON_RETURN_IF_ERROR(
+        ExpectSameBits("out by the rules with the tensor cores' model", run.out, bits));
   }
   return fmt::format("{} rows, {} heads on {}, {} + {} items, relative error {:.2g}",
                      batch.num_rows(), c.shape.num_heads, c.shape.num_kv_heads,
@@ -163,7 +163,7 @@ absl::StatusOr<std::string> CheckSameBits(const StageInput& input, const Attenti
   const AttentionInputs rows_batch(rows.shape, rows.chunks, rows.window);
   BATON_ASSIGN_OR_RETURN(const AttentionRun prefill, Run(input, whole, whole_batch));
   BATON_ASSIGN_OR_RETURN(const AttentionRun decode, Run(input, rows, rows_batch));
-  if (!SameValues(prefill.out, decode.out)) return Internal("other bits");
+  BATON_RETURN_IF_ERROR(ExpectSameBits("decode by prefill", decode.out, prefill.out));
   return fmt::format("{} rows", whole_batch.num_rows());
 }
 
@@ -173,7 +173,7 @@ absl::StatusOr<std::string> CheckByWgmma(const StageInput& input, AttentionCase 
   BATON_ASSIGN_OR_RETURN(const AttentionRun by_mma, Run(input, c, batch));
   c.by_wgmma = true;
   BATON_ASSIGN_OR_RETURN(const AttentionRun by_wgmma, Run(input, c, batch));
-  if (!SameValues(by_mma.out, by_wgmma.out)) return Internal("other bits");
+  BATON_RETURN_IF_ERROR(ExpectSameBits("wgmma by mma", by_wgmma.out, by_mma.out));
   return fmt::format("{} rows, {} items", batch.num_rows(), by_mma.plan.prefill.size());
 }
 
@@ -211,22 +211,33 @@ std::vector<AttentionCase> FullCases() {
       {"prefill 256 fp8", {256, 4, 1, 64, kFp8}, 200, {{0, 500, 35}}, true}};
 }
 
-absl::Status Add(const char* name, const absl::StatusOr<std::string>& outcome, Report& report) {
-  Finding finding{.name = name};
-  finding.verdict = outcome.ok() ? Verdict::kPass : Verdict::kFail;
-  finding.detail = outcome.ok() ? *outcome : std::string(outcome.status().message());
-  return report.Add(std::move(finding));
+absl::Status Add(const AttentionCase& c, std::string name,
+                 const absl::StatusOr<std::string>& outcome, Report& report) {
+  auto chunks = nlohmann::json::array();
+  for (const Chunk& chunk : c.chunks) {
+    chunks.push_back({chunk.sequence, chunk.first, chunk.count});
+  }
+  const absl::Status status =
+      OfCase(outcome.status(), {{"head_dim", c.shape.head_dim},
+                                {"num_heads", c.shape.num_heads},
+                                {"num_kv_heads", c.shape.num_kv_heads},
+                                {"block_size", c.shape.block_size},
+                                {"is_fp8", c.shape.element == kFp8},
+                                {"window", c.window},
+                                {"chunks", std::move(chunks)},
+                                {"inputs", "AttentionInputs of tests/kernels/simt/host_blocks.h"}});
+  return report.Add(OutcomeOf(std::move(name), status, outcome.ok() ? *outcome : std::string()));
 }
 
 }  // namespace
 
 absl::Status CheckAttentionKernels(const StageInput& input, Report& report) {
   for (const AttentionCase& c : input.is_tiny ? TinyCases() : FullCases()) {
-    BATON_RETURN_IF_ERROR(Add(c.name, CheckAttention(input, c), report));
+    BATON_RETURN_IF_ERROR(Add(c, c.name, CheckAttention(input, c), report));
     if (!c.has_prefill) continue;
     const std::string name = fmt::format("{}, wgmma == mma", c.name);
     if (input.major == 9) {
-      BATON_RETURN_IF_ERROR(Add(name.c_str(), CheckByWgmma(input, c), report));
+      BATON_RETURN_IF_ERROR(Add(c, name, CheckByWgmma(input, c), report));
     } else {
       BATON_RETURN_IF_ERROR(report.Add({name, Verdict::kNotRun, "needs sm_90"}));
     }
@@ -237,7 +248,7 @@ absl::Status CheckAttentionKernels(const StageInput& input, Report& report) {
       const AttentionCase c = {"", {dim, 4, 1, 32, element}, 0, {chunk}, true};
       const std::string name =
           fmt::format("decode == prefill {}{}", dim, element == kFp8 ? " fp8" : "");
-      BATON_RETURN_IF_ERROR(Add(name.c_str(), CheckSameBits(input, c), report));
+      BATON_RETURN_IF_ERROR(Add(c, name, CheckSameBits(input, c), report));
     }
   }
   return absl::OkStatus();

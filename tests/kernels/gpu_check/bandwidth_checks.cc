@@ -6,6 +6,7 @@
 #include "kernels/math.h"
 #include "src/base/status.h"
 #include "tests/kernels/gpu_check/device_array.h"
+#include "tests/kernels/gpu_check/differences.h"
 #include "tests/kernels/gpu_check/stages.h"
 #include "tests/kernels/gpu_check/timing.h"
 
@@ -51,11 +52,12 @@ absl::Status CheckLoops(const DeviceBody& body, size_t num_vecs) {
   const FillParams fill = {from.data(), num_vecs, kCtas, 7, 0.25f, 2.0f};
   const std::vector<Vec16> expected = RandomVecs(fill);
   BATON_RETURN_IF_ERROR(body.loops().fill(fill, nullptr));
-  if (!SameValues(from.Values(), expected))
-    return Internal("{} vecs: fill has other bits", num_vecs);
+  BATON_RETURN_IF_ERROR(
+      ExpectSameBits(fmt::format("{} vecs: fill", num_vecs), from.Values(), expected));
   const LoopParams copy = {from.data(), to.data(), num_vecs, kCtas};
   BATON_RETURN_IF_ERROR(body.loops().copy(copy, nullptr));
-  if (!SameValues(to.Values(), expected)) return Internal("{} vecs: copy has other bits", num_vecs);
+  BATON_RETURN_IF_ERROR(
+      ExpectSameBits(fmt::format("{} vecs: copy", num_vecs), to.Values(), expected));
   const LoopParams read = {from.data(), sums.data(), num_vecs, kCtas};
   BATON_RETURN_IF_ERROR(body.loops().read(read, nullptr));
   const Vec16 sum = XorOf(sums.Values());
@@ -71,8 +73,7 @@ absl::Status AddLoops(const StageInput& input, Report& report) {
                                 size_t{8 * 768}, input.is_tiny ? size_t{4097} : size_t{1} << 20}) {
     const absl::Status status = CheckLoops(input.body, num_vecs);
     if (status.ok()) continue;
-    finding.verdict = Verdict::kFail;
-    finding.detail = std::string(status.message());
+    finding = OutcomeOf(finding.name, status, "");
     break;
   }
   return report.Add(std::move(finding));

@@ -1,9 +1,8 @@
-// Memory of a DeviceBody that is given back, and results compared.
+// Memory of a DeviceBody that is given back.
 #ifndef BATON_TESTS_KERNELS_GPU_CHECK_DEVICE_ARRAY_H_
 #define BATON_TESTS_KERNELS_GPU_CHECK_DEVICE_ARRAY_H_
 
 #include <cstddef>
-#include <cstring>
 #include <utility>
 #include <vector>
 
@@ -49,13 +48,6 @@ class DeviceArray {
   size_t size_;
   absl::Status status_;
 };
-
-// True when two results have the same bits.
-template <typename T>
-bool SameValues(const std::vector<T>& a, const std::vector<T>& b) {
-  if (a.empty() || a.size() != b.size()) return a.size() == b.size();
-  return std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0;
-}
 
 }  // namespace baton::gpu_check
 

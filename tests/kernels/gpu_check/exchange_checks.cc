@@ -9,6 +9,7 @@
 #include "src/base/status.h"
 #include "src/model/compute_device.h"
 #include "tests/kernels/gpu_check/device_array.h"
+#include "tests/kernels/gpu_check/differences.h"
 #include "tests/kernels/gpu_check/model_shape.h"
 #include "tests/kernels/gpu_check/stages.h"
 #include "tests/kernels/gpu_check/timing.h"
@@ -98,7 +99,12 @@ absl::Status CheckAllReduce(const DeviceBody& body, const Ranks& ranks, size_t n
   for (uint32_t rank = 0; rank < num_ranks; ++rank) {
     const std::vector<Bf16> got = outs[rank].Values();
     BATON_RETURN_IF_ERROR(outs[rank].status());
-    if (!SameValues(got, exact[rank])) return Internal("sums of rank {} have other bits", rank);
+    BATON_RETURN_IF_ERROR(
+        OfCase(ExpectSameBits(fmt::format("sums of rank {}", rank), got, exact[rank]),
+               {{"num_ranks", num_ranks},
+                {"num_elements", num_elements},
+                {"in_slices", path == AllReducePath::kSlices},
+                {"inputs", fmt::format("RandomFloats of seed {} + rank", 50 + 8 * round)}}));
   }
   return absl::OkStatus();
 }
@@ -133,7 +139,11 @@ absl::Status CheckGather(const DeviceBody& body, const Ranks& ranks, uint32_t nu
   cuda::ReferenceGatherColumns(expected);
   const std::vector<float> got = out.Values();
   BATON_RETURN_IF_ERROR(out.status());
-  return SameValues(got, exact) ? absl::OkStatus() : Internal("the columns have other bits");
+  return OfCase(ExpectSameBits("columns", got, exact),
+                {{"num_ranks", num_ranks},
+                 {"num_rows", num_rows},
+                 {"num_columns", num_columns},
+                 {"inputs", fmt::format("RandomFloats of seed {} + rank", 90 + 8 * round)}});
 }
 
 absl::Status CheckRanksOf(const StageInput& input, uint32_t num_ranks, size_t num_elements) {
@@ -185,21 +195,15 @@ absl::Status CheckTwoStreams(const StageInput& input, const ComputeDevice& devic
       for (Accelerator* const stream : streams) BATON_RETURN_IF_ERROR(stream->Wait());
       cuda::ReferenceAllReduce(expected);
       for (uint32_t rank = 0; rank < kNumRanks; ++rank) {
-        if (!SameValues(outs[rank].Values(), exact)) {
-          return Internal("sums of rank {} have other bits", rank);
-        }
+        BATON_RETURN_IF_ERROR(
+            OfCase(ExpectSameBits(fmt::format("sums of rank {}", rank), outs[rank].Values(), exact),
+                   {{"num_elements", kElements},
+                    {"in_slices", path == AllReducePath::kSlices},
+                    {"inputs", fmt::format("RandomFloats of seed {} + rank", 70 + 2 * round)}}));
       }
     }
   }
   return absl::OkStatus();
-}
-
-absl::Status AddOutcome(std::string name, const absl::Status& status, std::string detail,
-                        Report& report) {
-  Finding finding{.name = std::move(name)};
-  finding.verdict = status.ok() ? Verdict::kPass : Verdict::kFail;
-  finding.detail = status.ok() ? std::move(detail) : std::string(status.message());
-  return report.Add(std::move(finding));
 }
 
 // Not where launches wait for what they launched: the first rank's would wait for the second's.
@@ -212,8 +216,9 @@ absl::Status AddTwoStreams(const StageInput& input, Report& report) {
     return report.Add(
         {name, Verdict::kNotRun, "skipped: " + std::string(device.status().message())});
   }
-  if (!device.ok()) return AddOutcome(name, device.status(), "", report);
-  return AddOutcome(name, CheckTwoStreams(input, *device), "a launch a rank, on one GPU", report);
+  if (!device.ok()) return report.Add(OutcomeOf(name, device.status(), ""));
+  return report.Add(
+      OutcomeOf(name, CheckTwoStreams(input, *device), "a launch a rank, on one GPU"));
 }
 
 }  // namespace
@@ -221,10 +226,10 @@ absl::Status AddTwoStreams(const StageInput& input, Report& report) {
 absl::Status CheckExchanges(const StageInput& input, Report& report) {
   for (const uint32_t num_ranks : {2u, 8u}) {
     const size_t num_elements = input.is_tiny ? 8 * 331 : 1024 * 4096;
-    BATON_RETURN_IF_ERROR(AddOutcome(
+    BATON_RETURN_IF_ERROR(report.Add(OutcomeOf(
         fmt::format("exchanges of {} ranks", num_ranks),
         CheckRanksOf(input, num_ranks, num_elements),
-        fmt::format("{} sums, whole and in slices, and columns of logits", num_elements), report));
+        fmt::format("{} sums, whole and in slices, and columns of logits", num_elements))));
   }
   if (!input.body.is_gpu || input.is_tiny) return absl::OkStatus();
   return AddTwoStreams(input, report);

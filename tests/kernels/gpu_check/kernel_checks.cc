@@ -8,6 +8,7 @@
 #include "kernels/math.h"
 #include "src/base/status.h"
 #include "tests/kernels/gpu_check/device_array.h"
+#include "tests/kernels/gpu_check/differences.h"
 #include "tests/kernels/gpu_check/stages.h"
 #include "tests/kernels/simt/device_values.h"
 
@@ -21,17 +22,14 @@ using simt_test::RandomBf16;
 constexpr double kElementwise = 5e-6;  // as in cuda_kernels_test
 constexpr double kFarGate = 2.7e-37;   // times |up|: kernel_table.h
 constexpr double kGemm = 1e-4;
+constexpr uint64_t kSeedX = 6;  // of a product's operands
+constexpr uint64_t kSeedW = 7;
 
 // rows x dim.
 struct RowShape {
   uint32_t rows;
   uint32_t dim;
 };
-
-// Element i of a result is no rounding of the exact value.
-absl::Status Wrong(const char* what, size_t i, Bf16 got, double exact) {
-  return Internal("{}[{}] is {}, exact {}", what, i, FloatFromBf16(got.bits), exact);
-}
 
 // With or without the norm of what is added.
 absl::Status CheckRmsNorm(const DeviceBody& body, const RowShape& shape, bool is_normed) {
@@ -62,15 +60,17 @@ absl::Status CheckRmsNorm(const DeviceBody& body, const RowShape& shape, bool is
   const std::vector<double> exact =
       cuda::ReferenceRmsNorm(params(x.data(), residual.data(), weights.data(), nullptr));
   const double relative = is_normed ? kElementwise : 0;
+  Differences of_residual("residual");
+  Differences of_out("out");
   for (size_t i = 0; i < count; ++i) {
     if (!cuda::IsRoundingOf(residual[i], sums.values[i],
                             {relative, relative * sums.magnitudes[i]})) {
-      return Wrong("residual", i, residual[i], sums.values[i]);
+      of_residual.Note(i, residual[i], sums.values[i]);
     }
-    if (!cuda::IsRoundingOf(got[i], exact[i], {kElementwise}))
-      return Wrong("out", i, got[i], exact[i]);
+    if (!cuda::IsRoundingOf(got[i], exact[i], {kElementwise})) of_out.Note(i, got[i], exact[i]);
   }
-  return absl::OkStatus();
+  BATON_RETURN_IF_ERROR(of_residual.Result(count));
+  return of_out.Result(count);
 }
 
 absl::Status CheckGateMul(const DeviceBody& body, const RowShape& shape, bool is_gelu) {
@@ -87,14 +87,17 @@ absl::Status CheckGateMul(const DeviceBody& body, const RowShape& shape, bool is
   BATON_RETURN_IF_ERROR(out.status());
   const std::vector<double> exact =
       is_gelu ? cuda::ReferenceGeluMul(host) : cuda::ReferenceSiluMul(host);
+  Differences of_out("out");
   for (size_t i = 0; i < exact.size(); ++i) {
     const Bf16* gate = &gate_up[i + i / shape.dim * shape.dim];
     const Bf16 up = gate[shape.dim];
     const cuda::Tolerance of_silu = {kElementwise, kFarGate * std::abs(FloatFromBf16(up.bits))};
     const cuda::Tolerance tolerance = is_gelu ? cuda::GeluMulTolerance(*gate, up) : of_silu;
-    if (!cuda::IsRoundingOf(got[i], exact[i], tolerance)) return Wrong("out", i, got[i], exact[i]);
+    if (cuda::IsRoundingOf(got[i], exact[i], tolerance)) continue;
+    if (of_out.empty()) of_out.Add("operands", {{"gate", BitsOf(*gate)}, {"up", BitsOf(up)}});
+    of_out.Note(i, got[i], exact[i]);
   }
-  return absl::OkStatus();
+  return of_out.Result(exact.size());
 }
 
 absl::Status CheckEmbed(const DeviceBody& body, const RowShape& shape) {
@@ -122,7 +125,7 @@ absl::Status CheckEmbed(const DeviceBody& body, const RowShape& shape) {
   std::vector<Bf16> expected(got.size());
   cuda::ReferenceEmbed(
       {table.data(), ids.data(), expected.data(), shape.rows, kIds, shape.dim, kScale, fed.data()});
-  return SameValues(got, expected) ? absl::OkStatus() : Internal("out has other bits");
+  return ExpectSameBits("out", got, expected);
 }
 
 bool NeedsWgmma(GemmPath path) {
@@ -142,8 +145,8 @@ struct GemmCase {
 // distance.
 absl::Status CheckGemm(const StageInput& input, const GemmCase& c, double& error) {
   const DeviceBody& body = input.body;
-  const std::vector<Bf16> x = RandomBf16(size_t{c.m} * c.k, 6);
-  const std::vector<Bf16> w = RandomBf16(size_t{c.n} * c.k, 7);
+  const std::vector<Bf16> x = RandomBf16(size_t{c.m} * c.k, kSeedX);
+  const std::vector<Bf16> w = RandomBf16(size_t{c.n} * c.k, kSeedW);
   DeviceArray<Bf16> x_device(body, x);
   DeviceArray<Bf16> w_device(body, w);
   DeviceArray<float> y(body, size_t{c.m} * c.n);
@@ -175,28 +178,36 @@ absl::Status CheckGemm(const StageInput& input, const GemmCase& c, double& error
   std::vector<float> bits(got.size());
   cuda::GemmParams host = {
       .x = x.data(), .w = w.data(), .y_float = bits.data(), .m = c.m, .n = c.n, .k = c.k};
-  error = cuda::RelativeError(got.data(), cuda::ReferenceGemm(host));
-  if (!(error < kGemm)) return Internal("relative error {:.3g}", error);
+  const std::vector<double> exact = cuda::ReferenceGemm(host);
+  error = cuda::RelativeError(got.data(), exact);
+  if (!(error < kGemm)) return TooFar("y", error, got, exact);
   const std::optional<simt::TensorCore> core = simt::TensorCoreOf(input.major);
   if (!core.has_value()) return absl::OkStatus();
   cuda::ReferenceGemmBits(host, *core);
-  if (SameValues(got, bits)) return absl::OkStatus();
-  return Internal("other bits than the tensor cores' model, relative error {:.3g}", error);
+  Differences differences = Compare("y by the tensor cores' model", got, bits);
+  if (!differences.empty()) {
+    const size_t row = differences.first() / c.n;
+    const size_t column = differences.first() % c.n;
+    differences.Add("operands", {{"x", HexOfElements(&x[row * c.k], c.k)},
+                                 {"w", HexOfElements(&w[column * c.k], c.k)}});
+  }
+  return differences.Result(got.size());
 }
 
 template <typename Check>
 absl::Status AddRows(const char* name, const std::vector<RowShape>& shapes, const Check& check,
                      Report& report) {
-  Finding finding{.name = name, .detail = fmt::format("{} shapes", shapes.size())};
   for (const RowShape& shape : shapes) {
-    const absl::Status status = check(shape);
+    const absl::Status status =
+        OfCase(check(shape), {{"rows", shape.rows},
+                              {"dim", shape.dim},
+                              {"inputs", "RandomBf16 with the seeds of kernel_checks.cc"}});
     if (status.ok()) continue;
-    finding.verdict = Verdict::kFail;
-    finding.detail =
-        fmt::format("{} x {}: {}", shape.rows, shape.dim, std::string(status.message()));
-    break;
+    Finding finding = OutcomeOf(name, status, "");
+    finding.detail = fmt::format("{} x {}: {}", shape.rows, shape.dim, finding.detail);
+    return report.Add(std::move(finding));
   }
-  return report.Add(std::move(finding));
+  return report.Add({.name = name, .detail = fmt::format("{} shapes", shapes.size())});
 }
 
 }  // namespace
@@ -233,7 +244,6 @@ absl::Status CheckKernels(const StageInput& input, Report& report) {
                                       {"gemm wgmma256", GemmPath::kWgmma256, 9, 16900, 520},
                                       {"gemm auto", GemmPath::kAuto, 257, 300, 1032}};
   for (const GemmCase& c : input.is_tiny ? tiny : full) {
-    Finding finding{.name = c.name};
     double error = 0;
     if (NeedsWgmma(c.path) && input.major != 9) {
       BATON_RETURN_IF_ERROR(report.Add({c.name, Verdict::kNotRun, "needs sm_90"}));
@@ -245,12 +255,15 @@ absl::Status CheckKernels(const StageInput& input, Report& report) {
           report.Add({c.name, Verdict::kNotRun, "needs 128 KiB of shared memory"}));
       continue;
     }
-    const absl::Status status = CheckGemm(input, c, error);
-    finding.verdict = status.ok() ? Verdict::kPass : Verdict::kFail;
-    finding.detail = status.ok()
-                         ? fmt::format("{} x {} x {}, relative error {:.2g}", c.m, c.n, c.k, error)
-                         : std::string(status.message());
-    BATON_RETURN_IF_ERROR(report.Add(std::move(finding)));
+    const absl::Status status =
+        OfCase(CheckGemm(input, c, error),
+               {{"m", c.m},
+                {"n", c.n},
+                {"k", c.k},
+                {"inputs",
+                 fmt::format("x = RandomBf16(m k, {}), w = RandomBf16(n k, {})", kSeedX, kSeedW)}});
+    BATON_RETURN_IF_ERROR(report.Add(OutcomeOf(
+        c.name, status, fmt::format("{} x {} x {}, relative error {:.2g}", c.m, c.n, c.k, error))));
   }
   BATON_RETURN_IF_ERROR(CheckPackedWeights(input, report));
   BATON_RETURN_IF_ERROR(CheckRopeAppend(input, report));

@@ -5,6 +5,7 @@
 #include "kernels/cuda/kv_slices_reference.h"
 #include "src/base/status.h"
 #include "tests/kernels/gpu_check/device_array.h"
+#include "tests/kernels/gpu_check/differences.h"
 #include "tests/kernels/gpu_check/stages.h"
 #include "tests/test_seed.h"
 
@@ -94,10 +95,9 @@ absl::Status CheckMove(const DeviceBody& body, const SliceShape& shape, bool gat
                                      shape.num_slices,
                                      shape.slice_bytes};
   gather ? cuda::ReferenceKvGather(host) : cuda::ReferenceKvScatter(host);
-  if (!SameValues(checksums.Values(), sides.checksums)) return Internal("other checksums");
-  if (!SameValues(staging.Values(), sides.staging)) return Internal("other staging");
-  if (!SameValues(blocks.Values(), sides.blocks)) return Internal("other blocks");
-  return absl::OkStatus();
+  BATON_RETURN_IF_ERROR(ExpectSameBits("checksums", checksums.Values(), sides.checksums));
+  BATON_RETURN_IF_ERROR(ExpectSameBits("staging", staging.Values(), sides.staging));
+  return ExpectSameBits("blocks", blocks.Values(), sides.blocks);
 }
 
 }  // namespace
@@ -109,15 +109,19 @@ absl::Status CheckKvSlices(const StageInput& input, Report& report) {
           : std::vector<SliceShape>{{1, 256},     {33, 12288},    {512, 65536},    {64, 133120},
                                     {2, 4194368}, {33, 12288, 2}, {64, 133120, 4}, {64, 67584, 8}};
   for (const bool gather : {true, false}) {
-    Finding finding{.name = gather ? "kv_gather" : "kv_scatter",
-                    .detail = fmt::format("{} shapes", shapes.size())};
+    const char* const name = gather ? "kv_gather" : "kv_scatter";
+    Finding finding{.name = name, .detail = fmt::format("{} shapes", shapes.size())};
     for (const SliceShape& shape : shapes) {
-      const absl::Status status = CheckMove(input.body, shape, gather);
+      const absl::Status status =
+          OfCase(CheckMove(input.body, shape, gather),
+                 {{"num_slices", shape.num_slices},
+                  {"slice_bytes", shape.slice_bytes},
+                  {"num_ranks", shape.num_ranks},
+                  {"inputs", "MakeSides of kv_checks.cc: RandomBytes, seeds 1 and 2"}});
       if (status.ok()) continue;
-      finding.verdict = Verdict::kFail;
-      finding.detail =
-          fmt::format("{} slices of {} bytes and {} ranks: {}", shape.num_slices, shape.slice_bytes,
-                      shape.num_ranks, std::string(status.message()));
+      finding = OutcomeOf(name, status, "");
+      finding.detail = fmt::format("{} slices of {} bytes and {} ranks: {}", shape.num_slices,
+                                   shape.slice_bytes, shape.num_ranks, finding.detail);
       break;
     }
     BATON_RETURN_IF_ERROR(report.Add(std::move(finding)));

@@ -9,7 +9,7 @@
 
 #include "src/base/status.h"
 #include "src/device/host_buffer.h"
-#include "tests/kernels/gpu_check/device_array.h"
+#include "tests/kernels/gpu_check/differences.h"
 #include "tests/kernels/gpu_check/model_rig.h"
 #include "tests/kernels/gpu_check/stages.h"
 #include "tests/kernels/gpu_check/step_timing.h"
@@ -106,7 +106,7 @@ class LayerReader final : public LayerHook {
 
 absl::StatusOr<std::string> Same(const std::vector<float>& a, const std::vector<float>& b,
                                  const char* what) {
-  if (!SameValues(a, b)) return Internal("{} have other bits", what);
+  BATON_RETURN_IF_ERROR(ExpectSameBits(what, a, b));
   return fmt::format("{} {} of equal bits", a.size(), what);
 }
 
@@ -142,7 +142,7 @@ class Exactness {
       done += count;
     }
     BATON_ASSIGN_OR_RETURN(const std::vector<std::byte> kv, p_.ReadBlocks(PromptBlocks(life)));
-    if (kv != prompt_kv_) return Internal("the blocks have other bytes");
+    BATON_RETURN_IF_ERROR(ExpectSameBits("blocks", kv, prompt_kv_));
     BATON_RETURN_IF_ERROR(Decode(p_, life, size_.decoded));
     return Same(life.logits, whole_.logits, "logits");
   }

@@ -12,6 +12,7 @@
 #include "kernels/packed_matrix.h"
 #include "src/base/status.h"
 #include "tests/kernels/gpu_check/device_array.h"
+#include "tests/kernels/gpu_check/differences.h"
 #include "tests/kernels/gpu_check/stages.h"
 #include "tests/kernels/simt/device_values.h"
 #include "tests/test_seed.h"
@@ -103,12 +104,13 @@ absl::StatusOr<PackedMatrixCase> MakeFp8(const PackedCase& shape) {
 // A zero may have either sign.
 absl::Status ExpectSame(const char* what, const std::vector<Bf16>& got,
                         const std::vector<Bf16>& expected) {
+  BATON_RETURN_IF_ERROR(CheckCounts(what, got.size(), expected.size()));
+  Differences differences(what);
   for (size_t i = 0; i < expected.size(); ++i) {
-    const float value = FloatFromBf16(got[i].bits);
-    const float wanted = FloatFromBf16(expected[i].bits);
-    if (!(value == wanted)) return Internal("{}[{}] is {}, not {}", what, i, value, wanted);
+    const bool is_same = FloatFromBf16(got[i].bits) == FloatFromBf16(expected[i].bits);
+    if (!is_same) differences.Note(i, got[i], expected[i]);
   }
-  return absl::OkStatus();
+  return differences.Result(expected.size());
 }
 
 // A packed matrix on the device, the same unpacked, and x [rows][k].
@@ -146,11 +148,12 @@ absl::Status CheckExperts(const DeviceBody& body, const ExpertsInput& in, uint32
   BATON_RETURN_IF_ERROR(body.kernels().grouped_gemm(params, nullptr));
   params.y = packed_y.data();
   BATON_RETURN_IF_ERROR(body.kernels().grouped_packed({params, in.packed}, nullptr));
-  const bool is_same = SameValues(packed_y.Values(), y.Values());
+  const std::vector<Bf16> got = packed_y.Values();
+  const std::vector<Bf16> wanted = y.Values();
   BATON_RETURN_IF_ERROR(packed_y.status());
   BATON_RETURN_IF_ERROR(y.status());
-  if (is_same) return absl::OkStatus();
-  return Internal("experts in tiles of {} rows have other bits than those of bf16", tile_rows);
+  return ExpectSameBits(fmt::format("experts in tiles of {} rows by those of bf16", tile_rows), got,
+                        wanted);
 }
 
 // Unpack, EmbedPacked and GemmPacked of one matrix: the weights of the processor, and the bits that
@@ -213,12 +216,13 @@ absl::Status CheckMatrix(const DeviceBody& body, const PackedMatrixCase& matrix,
                         .scale = 3.0f});
   BATON_RETURN_IF_ERROR(ExpectSame("unpacked", unpacked.Values(), weights));
   BATON_RETURN_IF_ERROR(ExpectSame("embedded", rows.Values(), expected_rows));
-  const bool is_same = SameValues(packed_y.Values(), y.Values());
+  const std::vector<float> got = packed_y.Values();
+  const std::vector<float> wanted = y.Values();
   for (const absl::Status& status :
        {unpacked.status(), rows.status(), packed_y.status(), y.status()}) {
     BATON_RETURN_IF_ERROR(status);
   }
-  return is_same ? absl::OkStatus() : Internal("the product has other bits than that of bf16");
+  return ExpectSameBits("the product by that of bf16", got, wanted);
 }
 
 }  // namespace
@@ -235,15 +239,20 @@ absl::Status CheckPackedWeights(const StageInput& input, Report& report) {
   const std::vector<PackedCase>& shapes = input.is_tiny ? tiny : full;
   const auto check = [&](std::string_view name, const auto& make) {
     Finding finding{.name = fmt::format("packed {}", name)};
+    std::string done;
     for (const PackedCase& shape : shapes) {
       const absl::StatusOr<PackedMatrixCase> matrix = make(shape);
       const absl::Status status =
-          matrix.ok() ? CheckMatrix(input.body, *matrix, shape) : matrix.status();
-      finding.detail += fmt::format("{}{} x {} x {}", finding.detail.empty() ? "" : ", ", shape.m,
-                                    shape.n, shape.k);
+          OfCase(matrix.ok() ? CheckMatrix(input.body, *matrix, shape) : matrix.status(),
+                 {{"m", shape.m},
+                  {"n", shape.n},
+                  {"k", shape.k},
+                  {"inputs", "packed_checks.cc: blocks of seed 51 (E4M3: 53), x of seed 52"}});
+      done += fmt::format("{}{} x {} x {}", done.empty() ? "" : ", ", shape.m, shape.n, shape.k);
+      finding.detail = done;
       if (status.ok()) continue;
-      finding.verdict = Verdict::kFail;
-      finding.detail += fmt::format(": {}", std::string(status.message()));
+      finding = OutcomeOf(finding.name, status, "");
+      finding.detail = fmt::format("{}: {}", done, finding.detail);
       break;
     }
     return report.Add(std::move(finding));

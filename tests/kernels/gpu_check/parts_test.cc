@@ -2,6 +2,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -12,6 +13,7 @@
 #include "gtest/gtest.h"
 
 #include "tests/kernels/gpu_check/clock_log.h"
+#include "tests/kernels/gpu_check/differences.h"
 #include "tests/kernels/gpu_check/divided_sms.h"
 #include "tests/kernels/gpu_check/limits.h"
 #include "tests/kernels/gpu_check/program.h"
@@ -129,6 +131,73 @@ TEST_F(PartsTest, APythonTellsWhereItsPackagesAre) {
   const std::string python = Write("python", "#!/bin/sh\necho\necho /nowhere\necho /site\n");
   EXPECT_THAT(PackagesOf(python), ElementsAre("/nowhere", "/site"));
   EXPECT_THAT(PackagesOf(Write("broken", "#!/bin/sh\necho /site\nexit 1\n")), IsEmpty());
+}
+
+// ---- What of a failed case is kept.
+
+TEST_F(PartsTest, AWrongResultIsKeptWithItsPlacesAndBits) {
+  std::vector<float> wanted(70);
+  for (size_t i = 0; i < wanted.size(); ++i) wanted[i] = 0.5f * static_cast<float>(i);
+  std::vector<float> got = wanted;
+  for (size_t i = 3; i < 43; i += 4) got[i] = -got[i];
+  EXPECT_TRUE(ExpectSameBits("y", wanted, wanted).ok());
+  Differences differences = Compare("y", got, wanted);
+  ASSERT_FALSE(differences.empty());
+  EXPECT_EQ(differences.first(), 3u);
+  const std::vector<uint16_t> row = {0x3f80, 0x0001};
+  differences.Add("operands", {{"x", HexOfElements(row.data(), row.size())}});
+  const absl::Status status =
+      OfCase(differences.Result(got.size()), {{"m", 7}, {"n", 10}, {"seed", 6}});
+  EXPECT_EQ(status.message(), "y: 10 of 70 elements differ, first [3] bfc00000, not 3fc00000");
+  {
+    Report report(Path("j"), {{"stage", "kernels"}});
+    ASSERT_TRUE(report.Add(OutcomeOf("gemm", status, "7 x 10")).ok());
+    EXPECT_EQ(report.ExitCode(), 1);
+  }
+  const auto json = nlohmann::json::parse(std::ifstream(Path("j")));
+  const auto& failed = json["checks"][0]["failed"];
+  EXPECT_EQ(failed["case"]["seed"], 6);
+  EXPECT_EQ(failed["differences"]["num_differing"], 10);
+  EXPECT_EQ(failed["differences"]["num_elements"], 70);
+  EXPECT_EQ(failed["differences"]["operands"]["x"], "3f800001");
+  const auto& first = failed["differences"]["first"];
+  ASSERT_EQ(first.size(), kKeptDifferences);
+  EXPECT_EQ(first[1]["index"], 7);
+  EXPECT_EQ(first[1]["got"], "c0600000");
+  EXPECT_EQ(first[1]["wanted"], "40600000");
+}
+
+TEST_F(PartsTest, WhatIsKeptIsBoundedAndOfAnyType) {
+  struct Tile {
+    uint32_t expert;
+    uint32_t first;
+    uint32_t count;
+  };
+  EXPECT_EQ(BitsOf(Tile{1, 2, 0xDEADBEEF}), "0000000100000002deadbeef");
+  EXPECT_EQ(BitsOf(uint64_t{0x0102030405060708}), "0102030405060708");
+  EXPECT_EQ(BitsOf(std::byte{7}), "07");
+  const std::vector<std::byte> bytes(1 << 20);
+  EXPECT_EQ(HexOfElements(bytes.data(), bytes.size()).size(), 2 * kKeptElements);
+  const absl::Status all = ExpectSameBits("blocks", bytes, {bytes.size(), std::byte{1}});
+  EXPECT_LT(CarriedBy(all).dump().size(), 4096u);
+  EXPECT_THAT(std::string(ExpectSameBits("out", {}, bytes).message()),
+              HasSubstr("0 elements, not 1048576"));
+  EXPECT_TRUE(CarriedBy(Internal("the device's own words")).is_null());
+  EXPECT_EQ(CarriedBy(OfCase(Internal("words"), {{"m", 1}}))["case"]["m"], 1);
+  EXPECT_TRUE(OfCase(absl::OkStatus(), {{"m", 1}}).ok());
+}
+
+TEST_F(PartsTest, OfAResultThatIsTooFarTheFarthestAreKept) {
+  const std::vector<double> exact = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10};
+  const std::vector<float> got = {1, 2, 30, 4, 5, std::nanf(""), 7, 8, 9, 11};
+  const absl::Status status = TooFar("y", 0.5, got, exact);
+  EXPECT_EQ(status.message(), "y: relative error 0.5");
+  const nlohmann::json farthest = CarriedBy(status)["differences"]["farthest"];
+  ASSERT_EQ(farthest.size(), kKeptDifferences);
+  EXPECT_EQ(farthest[0]["index"], 5);
+  EXPECT_EQ(farthest[1]["index"], 2);
+  EXPECT_EQ(farthest[1]["got"], "41f00000");
+  EXPECT_EQ(farthest[1]["wanted"], "3");
 }
 
 // ---- Limits and files.

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "src/base/status.h"
+#include "tests/kernels/gpu_check/differences.h"
 
 namespace baton::gpu_check {
 namespace {
@@ -80,10 +81,21 @@ absl::Status Report::Write() {
   return absl::OkStatus();
 }
 
+Finding OutcomeOf(std::string name, const absl::Status& status, std::string detail) {
+  Finding finding{.name = std::move(name), .detail = std::move(detail)};
+  if (status.ok()) return finding;
+  finding.verdict = Verdict::kFail;
+  finding.detail = std::string(status.message());
+  if (nlohmann::json carried = CarriedBy(status); !carried.is_null()) {
+    finding.data["failed"] = std::move(carried);
+  }
+  return finding;
+}
+
 absl::Status AddOutcome(std::string name, const absl::StatusOr<std::string>& outcome,
                         Report& report) {
-  return report.Add({std::move(name), outcome.ok() ? Verdict::kPass : Verdict::kFail,
-                     outcome.ok() ? *outcome : std::string(outcome.status().message())});
+  return report.Add(
+      OutcomeOf(std::move(name), outcome.status(), outcome.ok() ? *outcome : std::string()));
 }
 
 std::string HexOf(const std::vector<uint32_t>& words, size_t max_words) {

@@ -57,7 +57,10 @@ class Report {
   int num_failed_ = 0;
 };
 
-// Pass with what it says, or FAIL with the error.
+// Pass with `detail`, or FAIL with the error's words, and under "failed" what it carries
+// (differences.h).
+Finding OutcomeOf(std::string name, const absl::Status& status, std::string detail);
+// The same, of what it says itself.
 absl::Status AddOutcome(std::string name, const absl::StatusOr<std::string>& outcome,
                         Report& report);
 

@@ -8,6 +8,7 @@
 #include "kernels/math.h"
 #include "src/base/status.h"
 #include "tests/kernels/gpu_check/device_array.h"
+#include "tests/kernels/gpu_check/differences.h"
 #include "tests/kernels/gpu_check/stages.h"
 #include "tests/kernels/simt/host_blocks.h"
 
@@ -136,9 +137,10 @@ struct HeadPlace {
   uint32_t head;
 };
 
-// True for the kernel's bits where there is no norm, else for a rounding of the exact value.
-bool HeadFollows(const RopeBatch& batch, const cuda::RotatedRows& exact, const Bf16* got,
-                 const HeadPlace& place) {
+// Internal unless they are the kernel's bits where there is no norm, else roundings of the exact
+// values.
+absl::Status HeadFollows(const RopeBatch& batch, const cuda::RotatedRows& exact, const Bf16* got,
+                         const HeadPlace& place) {
   const auto [row, head] = place;
   const RopeAppendParams& params = batch.params;
   const uint32_t dim = batch.shape.head_dim;
@@ -146,19 +148,28 @@ bool HeadFollows(const RopeBatch& batch, const cuda::RotatedRows& exact, const B
   const float* table = params.cos_sin + size_t{params.positions[row]} * dim;
   const bool has_norm = (head < params.num_heads ? params.q_norm : params.k_norm) != nullptr;
   const size_t at = (size_t{row} * (params.num_heads + batch.shape.num_kv_heads) + head) * dim;
+  Differences differences(fmt::format("row {}, head {} of q and k", row, head));
   for (uint32_t i = 0; i < dim; ++i) {
     const cuda::Tolerance tolerance = {0, kRotated * exact.magnitudes[at + i]};
-    const bool follows = has_norm ? cuda::IsRoundingOf(got[i], exact.values[at + i], tolerance)
-                                  : got[i].bits == RotatedBits(params, x, table, i).bits;
-    if (!follows) return false;
+    const Bf16 bits = RotatedBits(params, x, table, i);
+    if (has_norm) {
+      if (cuda::IsRoundingOf(got[i], exact.values[at + i], tolerance)) continue;
+      differences.Note(i, got[i], exact.values[at + i]);
+    } else if (got[i].bits != bits.bits) {
+      differences.Note(i, got[i], bits);
+    }
   }
-  return true;
+  if (!differences.empty()) {
+    differences.Add("operands",
+                    {{"x", HexOfElements(x, dim)}, {"cos_sin", HexOfElements(table, dim)}});
+  }
+  return differences.Result(dim);
 }
 
 // Checks K of a row and writes what its slots must hold into `expected`: the kernel's K, the V of
 // the input, and zeros behind the last row of a sequence.
-bool SlotsFollow(const RopeBatch& batch, const cuda::RotatedRows& exact, const RopeResult& got,
-                 uint32_t row, std::vector<std::byte>& expected) {
+absl::Status SlotsFollow(const RopeBatch& batch, const cuda::RotatedRows& exact,
+                         const RopeResult& got, uint32_t row, std::vector<std::byte>& expected) {
   const RopeAppendParams& params = batch.params;
   const HeadShape& shape = batch.shape;
   const size_t row_bytes = params.kv.RowBytes();
@@ -170,7 +181,7 @@ bool SlotsFollow(const RopeBatch& batch, const cuda::RotatedRows& exact, const R
     const size_t k_at = batch.blocks.KeyOffset(sequence, kv_head, position);
     const uint32_t head = shape.num_heads + kv_head;
     const auto* k = reinterpret_cast<const Bf16*>(got.blocks.data() + k_at);
-    if (!HeadFollows(batch, exact, k, {row, head})) return false;
+    BATON_RETURN_IF_ERROR(HeadFollows(batch, exact, k, {row, head}));
     const Bf16* v =
         params.qkv + (row * batch.NumHeads() + head + shape.num_kv_heads) * size_t{shape.head_dim};
     std::byte* const at = expected.data() + k_at;
@@ -180,7 +191,7 @@ bool SlotsFollow(const RopeBatch& batch, const cuda::RotatedRows& exact, const R
     std::memset(at + row_bytes, 0, behind * row_bytes);
     std::memset(at + params.kv.ValueOffset() + row_bytes, 0, behind * row_bytes);
   }
-  return true;
+  return absl::OkStatus();
 }
 
 absl::Status CheckRope(const DeviceBody& body, const RopeCase& c) {
@@ -193,16 +204,15 @@ absl::Status CheckRope(const DeviceBody& body, const RopeCase& c) {
     for (uint32_t head = 0; head < c.shape.num_heads; ++head) {
       const Bf16* q =
           got.q.data() + (size_t{row} * c.shape.num_heads + head) * size_t{c.shape.head_dim};
-      const bool follows = is_padding
-                               ? q[0].bits == 0xFFFF && q[c.shape.head_dim - 1].bits == 0xFFFF
-                               : HeadFollows(batch, exact, q, {row, head});
-      if (!follows) return Internal("q of row {} head {} is wrong", row, head);
+      if (!is_padding) {
+        BATON_RETURN_IF_ERROR(HeadFollows(batch, exact, q, {row, head}));
+      } else if (q[0].bits != 0xFFFF || q[c.shape.head_dim - 1].bits != 0xFFFF) {
+        return Internal("q of row {} head {} is written, and the row is padding", row, head);
+      }
     }
-    if (!is_padding && !SlotsFollow(batch, exact, got, row, expected)) {
-      return Internal("k of row {} is wrong", row);
-    }
+    if (!is_padding) BATON_RETURN_IF_ERROR(SlotsFollow(batch, exact, got, row, expected));
   }
-  return got.blocks == expected ? absl::OkStatus() : Internal("the blocks have other bytes");
+  return ExpectSameBits("blocks", got.blocks, expected);
 }
 
 // What one row's slots hold in fp8 when `wide` are the blocks of the same case in bf16.
@@ -236,8 +246,8 @@ absl::Status CheckRopeCodes(const DeviceBody& body, RopeCase c) {
   for (uint32_t row = 0; row < coded.params.num_rows; ++row) {
     if (coded.sequences[row] != kPaddingRow) ExpectCodes(wide, from.blocks, coded, row, expected);
   }
-  if (!SameValues(got.q, from.q)) return Internal("another q in fp8");
-  return got.blocks == expected ? absl::OkStatus() : Internal("other bytes in fp8");
+  BATON_RETURN_IF_ERROR(ExpectSameBits("q in fp8", got.q, from.q));
+  return ExpectSameBits("blocks in fp8", got.blocks, expected);
 }
 
 }  // namespace
@@ -259,13 +269,21 @@ absl::Status CheckRopeAppend(const StageInput& input, Report& report) {
   for (const RopeCase& c : input.is_tiny ? tiny : full) {
     absl::Status status = CheckRope(input.body, c);
     if (status.ok()) status = CheckRopeCodes(input.body, c);
-    Finding finding{.name = c.name};
-    finding.verdict = status.ok() ? Verdict::kPass : Verdict::kFail;
-    finding.detail = status.ok()
-                         ? fmt::format("{} heads on {}, blocks of {}, bf16 and fp8",
-                                       c.shape.num_heads, c.shape.num_kv_heads, c.shape.block_size)
-                         : std::string(status.message());
-    BATON_RETURN_IF_ERROR(report.Add(std::move(finding)));
+    auto chunks = nlohmann::json::array();
+    for (const Chunk& chunk : c.chunks) {
+      chunks.push_back({chunk.sequence, chunk.first, chunk.count});
+    }
+    status = OfCase(std::move(status),
+                    {{"head_dim", c.shape.head_dim},
+                     {"num_heads", c.shape.num_heads},
+                     {"num_kv_heads", c.shape.num_kv_heads},
+                     {"block_size", c.shape.block_size},
+                     {"chunks", std::move(chunks)},
+                     {"inputs", "RopeBatch of rope_checks.cc: RandomBf16, seeds 21 to 23"}});
+    BATON_RETURN_IF_ERROR(report.Add(
+        OutcomeOf(c.name, status,
+                  fmt::format("{} heads on {}, blocks of {}, bf16 and fp8", c.shape.num_heads,
+                              c.shape.num_kv_heads, c.shape.block_size))));
   }
   return absl::OkStatus();
 }

@@ -4,6 +4,7 @@
 #include "src/base/status.h"
 #include "src/model/sampler.h"
 #include "tests/kernels/gpu_check/device_array.h"
+#include "tests/kernels/gpu_check/differences.h"
 #include "tests/kernels/gpu_check/stages.h"
 #include "tests/test_seed.h"
 
@@ -53,27 +54,27 @@ absl::Status CheckBatch(const DeviceBody& body, const SampleBatch& batch) {
   const std::vector<uint32_t> got = tokens.Values();
   BATON_RETURN_IF_ERROR(tokens.status());
   Sampler sampler(batch.vocab_size, {});
+  std::vector<uint32_t> wanted;
   for (size_t i = 0; i < got.size(); ++i) {
     const auto row = std::span(batch.logits).subspan(i * batch.vocab_size, batch.vocab_size);
     SampledToken expected;
     BATON_RETURN_IF_ERROR(sampler.Sample(
         {.params = &batch.params[i], .state = &batch.state, .logits = row}, expected));
-    if (got[i] == static_cast<uint32_t>(expected.token)) continue;
-    return Internal("row {}: token {}, the processor chooses {}", i, got[i], expected.token);
+    wanted.push_back(static_cast<uint32_t>(expected.token));
   }
-  return absl::OkStatus();
+  return ExpectSameBits("tokens by the processor", got, wanted);
 }
 
 }  // namespace
 
 absl::Status CheckSample(const StageInput& input, Report& report) {
   const SampleBatch batch(input.is_tiny ? 1777 : 128256);
-  const absl::Status status = CheckBatch(input.body, batch);
-  return report.Add(
-      {.name = "sample",
-       .verdict = status.ok() ? Verdict::kPass : Verdict::kFail,
-       .detail = status.ok() ? fmt::format("{} rows of {}", batch.rows.size(), batch.vocab_size)
-                             : std::string(status.message())});
+  const absl::Status status =
+      OfCase(CheckBatch(input.body, batch), {{"num_rows", batch.rows.size()},
+                                             {"vocab_size", batch.vocab_size},
+                                             {"inputs", "SampleBatch of sample_checks.cc"}});
+  return report.Add(OutcomeOf("sample", status,
+                              fmt::format("{} rows of {}", batch.rows.size(), batch.vocab_size)));
 }
 
 }  // namespace baton::gpu_check

@@ -464,6 +464,23 @@ class GpuCheckScript(unittest.TestCase):
         self.assertTrue(all(name.startswith(("mma ", "wgmma ")) for name in failed), failed)
         self.assertIn("expected", next(check for check in checks if check["wrong"])["wrong"][0])
 
+    def test_of_a_wrong_product_the_case_and_the_first_bits_are_kept(self):
+        command = [PROGRAM, "--stage", "2", "--simt", "--float-mma", "--json", self.folder / "j"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+        self.assertEqual(done.returncode, 1)
+        checks = json.loads((self.folder / "j").read_text())["checks"]
+        failed = {check["name"]: check["failed"] for check in checks if check["verdict"] == "FAIL"}
+        gemm = failed["gemm wgmma192"]
+        self.assertEqual({key: gemm["case"][key] for key in "mnk"}, {"m": 3, "n": 193, "k": 264})
+        self.assertIn("RandomBf16(m k, 6)", gemm["case"]["inputs"])
+        differences = gemm["differences"]
+        self.assertEqual(len(differences["first"]), 8)
+        self.assertLess(differences["first"][7]["index"], differences["num_elements"])
+        self.assertRegex(differences["first"][0]["got"], "^[0-9a-f]{8}$")
+        self.assertEqual(len(differences["operands"]["x"]), 4 * 264)
+        self.assertEqual(failed["prefill 64"]["case"]["chunks"], [[0, 250, 20], [1, 9, 1]])
+        self.assertLess((self.folder / "j").stat().st_size, 1 << 20)
+
     def test_on_an_ampere_the_bits_are_those_of_its_model(self):
         for stage in ("1", "2"):
             command = [PROGRAM, "--stage", stage, "--simt", "--ampere", "--json", self.folder / "j"]
