@@ -236,13 +236,16 @@ std::vector<WordCheck> MmaChecks(const Primitives& p, const StageInput& input) {
   for (const MmaKind kind : kMmaKinds) {
     WordCheck check{.name = std::string("mma ") + MmaKindName(kind), .launch = p.mma};
     check.num_ctas = input.is_tiny ? 2 : 32;
-    check.in = MmaInputs(kind, check.num_ctas, 1 + static_cast<uint64_t>(kind));
+    const uint64_t seed = 1 + static_cast<uint64_t>(kind);
+    check.in = MmaInputs(kind, check.num_ctas, seed);
+    check.drawn = fmt::format("MmaInputs({}, {}, {})", MmaKindName(kind), check.num_ctas, seed);
     check.expected = MmaModel(core, check.in);
     check.out.assign(check.expected.size(), 0xDEADBEEF);
     check.is_mma = true;
     WordCheck exchanged = check;
     exchanged.name += " exchanged";
     exchanged.in = MmaExchanged(check.in);
+    exchanged.drawn = fmt::format("MmaExchanged({})", check.drawn);
     exchanged.expected = ExchangedModel(check.expected, MmaModel(core, exchanged.in));
     checks.push_back(std::move(check));
     checks.push_back(std::move(exchanged));

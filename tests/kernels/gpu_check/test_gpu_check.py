@@ -505,8 +505,17 @@ class GpuCheckScript(unittest.TestCase):
         self.assertEqual((result["benchmark"], result["body"]), ("gpu_check", "simt"))
         for check in result["checks"]:
             self.assertEqual(check["verdict"], "pass", check["name"])
-            self.assertEqual(len(check["in"]) % 8 + len(check["out"]) % 8, 0)
-            self.assertGreater(len(check["out"]), 0)
+            self.assertEqual(len(check.get("in", "")) % 8 + len(check["out"]) % 8, 0)
+            self.assertEqual(len(check["out"]), 8 * min(check["words_out"], 64 * 256))
+            # What is not there is drawn from a seed again.
+            if len(check.get("in", "")) < 8 * check["words_in"]:
+                self.assertRegex(check["drawn"], r"MmaGrid\(\w+, (192|256), \d+\)")
+            self.assertRegex(check["digest_in"], "^[0-9a-f]{16}$")
+        products = [check for check in result["checks"] if check["name"].startswith("wgmma ")]
+        sizes = {check["words_out"] for check in products}
+        self.assertEqual(sizes, {64 * columns for columns in (64, 128, 192, 256)})
+        tiles = [check for check in result["checks"] if check["name"].startswith("mma ")]
+        self.assertTrue(all(len(check["in"]) == 8 * check["words_in"] for check in tiles))
         self.assertLess((self.folder / "j").stat().st_size, 16 << 20)
 
 

@@ -35,6 +35,17 @@ WordCheck TilesCheck(const Primitives& p) {
 
 using Launch = decltype(Primitives::wgmma128);
 
+// A grid and the words by which it is drawn again.
+struct DrawnGrid {
+  std::vector<uint32_t> words;
+  std::string drawn;
+};
+
+DrawnGrid DrawGrid(MmaKind kind, uint32_t columns, uint64_t seed) {
+  return {MmaGrid(kind, columns, seed), fmt::format("WgmmaInputs(MmaGrid({}, {}, {}), {})",
+                                                    MmaKindName(kind), columns, seed, columns)};
+}
+
 Launch ProductOf(const Primitives& p, uint32_t columns) {
   if (columns == 64) return p.wgmma64;
   return columns == 128 ? p.wgmma128 : (columns == 192 ? p.wgmma192 : p.wgmma256);
@@ -42,12 +53,13 @@ Launch ProductOf(const Primitives& p, uint32_t columns) {
 
 // A in registers, B in tiles of columns, in a step of K that differs by kind.
 WordCheck ColumnsCheck(const Primitives& p, MmaKind kind, uint32_t columns) {
-  const std::vector<uint32_t> grid = MmaGrid(kind, columns, 51 + static_cast<uint64_t>(kind));
+  const auto [grid, drawn] = DrawGrid(kind, columns, 51 + static_cast<uint64_t>(kind));
   WordCheck check{.name = fmt::format("wgmma columns {} {}", columns, MmaKindName(kind)),
                   .launch = columns == 64    ? p.wgmma_columns64
                             : columns == 128 ? p.wgmma_columns128
                                              : p.wgmma_columns256};
   check.in = WgmmaInputs(grid, columns);
+  check.drawn = drawn;
   check.expected = WgmmaOutputs(MmaModel(simt::TensorCore::kHopper, grid), columns);
   check.count = WgmmaCount(static_cast<uint32_t>(kind) % 4, true);
   check.out.assign(check.expected.size(), kPoison);
@@ -59,12 +71,13 @@ WordCheck ColumnsCheck(const Primitives& p, MmaKind kind, uint32_t columns) {
 std::vector<WordCheck> ProductChecks(const Primitives& p, MmaKind kind, uint32_t columns) {
   std::vector<WordCheck> checks;
   const auto seed = 21 + static_cast<uint64_t>(kind);
-  std::vector<uint32_t> grid = MmaGrid(kind, columns, seed);
+  auto [grid, drawn] = DrawGrid(kind, columns, seed);
   for (const bool adds : {true, false}) {
     WordCheck check{
         .name = fmt::format("wgmma {} {}{}", columns, MmaKindName(kind), adds ? "" : " from zero"),
         .launch = ProductOf(p, columns)};
     check.in = WgmmaInputs(grid, columns);
+    check.drawn = drawn;
     if (!adds) {
       for (size_t i = 0; i < grid.size(); ++i) {
         if (i % kMmaWords >= kWordsA + kWordsB) grid[i] = 0;
@@ -82,9 +95,10 @@ std::vector<WordCheck> ProductChecks(const Primitives& p, MmaKind kind, uint32_t
 // Products of the same sums, each begun while the one before is under way.
 WordCheck ChainCheck(const Primitives& p) {
   constexpr uint32_t kColumns = 128;
-  std::vector<uint32_t> grid = MmaGrid(MmaKind::kWide, kColumns, 31);
+  auto [grid, drawn] = DrawGrid(MmaKind::kWide, kColumns, 31);
   WordCheck check{.name = "wgmma chain", .launch = p.wgmma_chain};
   check.in = WgmmaInputs(grid, kColumns);
+  check.drawn = drawn;
   std::vector<uint32_t> d;
   for (uint32_t times = 0; times < simt_test::kChainProducts; ++times) {
     d = MmaModel(simt::TensorCore::kHopper, grid);
@@ -108,11 +122,12 @@ Finding CompareWithMma(const StageInput& input, MmaKind kind) {
     return finding;
   }
   const Primitives& p = input.body.primitives();
-  const std::vector<uint32_t> grid = MmaGrid(kind, kColumns, 41 + static_cast<uint64_t>(kind));
+  const auto [grid, drawn] = DrawGrid(kind, kColumns, 41 + static_cast<uint64_t>(kind));
   WordCheck mma{.launch = p.mma, .in = grid, .num_ctas = 4 * kColumns / 8};
   mma.out.assign(simt_test::WgmmaWordsC(kColumns), kPoison);
   WordCheck wgmma{.name = finding.name, .launch = p.wgmma128};
   wgmma.in = WgmmaInputs(grid, kColumns);
+  wgmma.drawn = drawn;
   wgmma.count = WgmmaCount(0, true);
   wgmma.out = mma.out;
   std::vector<uint32_t> d;

@@ -9,8 +9,6 @@
 namespace baton::gpu_check {
 namespace {
 
-// Words of inputs and of outputs that a finding keeps: 32 tiles of mma.
-constexpr size_t kRawWords = 32 * kMmaWords;
 constexpr size_t kMaxMismatches = 8;
 
 bool IsNan(uint32_t word) { return (word & 0x7FFFFFFFu) > 0x7F800000u; }
@@ -74,7 +72,12 @@ Finding RunCheck(const StageInput& input, const WordCheck& check) {
   }
   finding.data["digest_in"] = DigestOf(check.in);
   finding.data["digest_out"] = DigestOf(got);
-  finding.data["in"] = HexOf(check.in, kRawWords);
+  finding.data["words_in"] = check.in.size();
+  finding.data["words_out"] = got.size();
+  if (!check.drawn.empty()) finding.data["drawn"] = check.drawn;
+  if (check.drawn.empty() || check.in.size() <= kRawInputWords) {
+    finding.data["in"] = HexOf(check.in, kRawInputWords);
+  }
   finding.data["out"] = HexOf(got, kRawWords);
   return finding;
 }

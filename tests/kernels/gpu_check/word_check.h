@@ -24,9 +24,17 @@ struct WordCheck {
   bool any_nan = false;      // which NaN a NaN is does not count
   bool hopper_only = false;  // the instruction
   bool is_mma = false;       // expects bits that are known of some tensor cores only
+  std::string drawn = {};    // how `in` comes of its seed, in words; empty: as the check says
 };
 
-// Launches it and compares; the finding keeps the first words of what went in and came out.
+// Words of outputs: those of the largest product, 64 x 256.
+inline constexpr size_t kRawWords = 64 * 256;
+inline constexpr size_t kRawInputWords = 32 * kMmaWords;  // 32 tiles of mma
+
+// Launches it and compares. The finding keeps what went in and came out, to be committed as
+// goldens: the outputs of tensor cores always whole, of those that try every number the first
+// kRawWords; inputs up to kRawInputWords, of larger ones that are drawn from a seed `drawn` and the
+// digest, by which one sees that they were drawn again. All of stage 1 is 11 MiB.
 Finding RunCheck(const StageInput& input, const WordCheck& check);
 // What came out; the launch's error.
 absl::Status LaunchAndRead(const StageInput& input, const WordCheck& check,
