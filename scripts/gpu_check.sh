@@ -23,6 +23,8 @@ program=""
 stages="0 1 2 3 4 5 6 7 8"
 limit=""
 total=450
+max_files=8
+max_mib=16
 cublaslt=""
 nccl=""
 sanitizer=""
@@ -93,7 +95,7 @@ fi
 # Read by the driver and by NCCL when a process first uses them: as in a worker that waits for
 # others (src/model/compute_device.cc).
 export CUDA_MODULE_LOADING=EAGER NCCL_COMM_BLOCKING=0
-rm -f "$out"/gpu_check_*.json
+rm -f "$out"/gpu_check_*.json "$out"/gpu_check_*.json.part
 started=$SECONDS
 
 page=()
@@ -122,17 +124,30 @@ for stage in $stages; do
     --commit "$commit" "${more[@]}" || code=$?
   # A machine that is lent may be gone a moment later.
   if [[ -e "$json" ]]; then sync "$json" || true; fi
-  if [[ $code -eq 0 && ! -s "$json" ]]; then code="0, but it has written no results"; fi
+  if [[ "$code" == 0 && ! -s "$json" ]]; then code="0, but it has written no results"; fi
+  if [[ "$code" == 137 && $((SECONDS - begin)) -lt $seconds ]]; then code="137, killed"; fi
+  bytes="$(stat -c %s "$json" 2>/dev/null || echo 0)"
+  if [[ $bytes -gt $((max_mib << 20)) ]]; then
+    code="$code, and $json has $bytes bytes where $max_mib MiB may come back"
+  fi
   case "$code" in
     0) verdict=pass detail="" num_passed=$((num_passed + 1)) ;;
     "$not_run") verdict="not run" detail="nothing of it can run here" ;;
     124 | 137) verdict=FAIL detail="stopped after $seconds s" num_failed=$((num_failed + 1)) ;;
     *) verdict=FAIL detail="exit status $code" num_failed=$((num_failed + 1)) ;;
   esac
+  # Also of a stage that was killed in the middle of a line, which makes its file whole again.
+  checks="$(timeout -k 2 10 "$program" --results "$json" "$name" 2>/dev/null || true)"
+  if [[ -n "$checks" ]]; then detail="$detail${detail:+; }$checks"; fi
   page+=("$(printf '%s %-11s %-7s %3d s  %s' "$stage" "$name" "$verdict" $((SECONDS - begin)) \
     "$detail")")
 done
 
+num_files="$(find "$out/" -maxdepth 1 -name 'gpu_check_*' | wc -l)"
+if [[ $num_files -gt $max_files ]]; then
+  page+=("FAIL: $num_files result files in $out, and $max_files may come back")
+  num_failed=$((num_failed + 1))
+fi
 echo "== summary (${body[*]:-gpu}, commit ${commit:-unknown}, results in $out)"
 printf '%s\n' "${page[@]}"
 if [[ $num_failed -gt 0 ]]; then exit 1; fi

@@ -1,7 +1,8 @@
 #include "tests/kernels/gpu_check/limits.h"
 
 #include <algorithm>
-#include <fstream>
+
+#include "tests/kernels/gpu_check/results_file.h"
 
 namespace baton::gpu_check {
 
@@ -23,9 +24,7 @@ nlohmann::json JsonOf(const MeasuredLimits& limits) {
 }
 
 MeasuredLimits ReadLimits(const std::string& path) {
-  std::ifstream file(path);
-  if (!file) return {};
-  const auto result = nlohmann::json::parse(file, nullptr, /*allow_exceptions=*/false);
+  const nlohmann::json result = ReadResults(path);
   if (!result.is_object() || !result.contains("limits")) return {};
   const auto& limits = result["limits"];
   return {limits.value("read_bytes_per_s", 0.0), limits.value("copy_bytes_per_s", 0.0),

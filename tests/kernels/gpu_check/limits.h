@@ -21,7 +21,8 @@ struct MeasuredLimits {
 };
 
 nlohmann::json JsonOf(const MeasuredLimits& limits);
-// Those of stage 3's file; all 0 when there is no such file or nothing was measured.
+// Those of stage 3's file; all 0 when there is no such file, it was cut before them, or nothing was
+// measured.
 MeasuredLimits ReadLimits(const std::string& path);
 
 }  // namespace baton::gpu_check

@@ -5,7 +5,7 @@
 //                     6 transport, 7 sanitizer, 8 peers
 //   --simt            on the runner; implies --tiny
 //   --tiny            a few values of each kind
-//   --json FILE       what was found; written again after each check
+//   --json FILE       what was found; a line more after each check
 //   --append          what FILE holds already stays
 //   --commit TEXT     for the file
 //   --limits FILE     of stage 3, for shares of what the device can do
@@ -15,7 +15,11 @@
 //                     test of the comparison)
 //   --ampere          with --simt: tensor cores as Ampere's and Ada's shared memory
 //   --other-bytes     stage 6: the sender's blocks hold other bytes than they should (likewise)
-// Stage 6 starts this program once more with an argument of its own (hand_off_child.h).
+// Stage 6 starts this program once more with an argument of its own (hand_off_child.h). Two more
+// ways to call it, which ask no device:
+//   --starts               says that it can be started here
+//   --results FILE NAME    one line about the checks of the stage NAME, and FILE is made whole
+//                          where it was cut; exit status 1 where nothing can be read
 #include <cstdio>
 #include <cstdlib>
 #include <string>
@@ -29,6 +33,7 @@
 #include "tests/kernels/gpu_check/device_body.h"
 #include "tests/kernels/gpu_check/hand_off_child.h"
 #include "tests/kernels/gpu_check/report.h"
+#include "tests/kernels/gpu_check/results_file.h"
 #include "tests/kernels/gpu_check/stages.h"
 
 namespace baton::gpu_check {
@@ -135,7 +140,26 @@ absl::Status Check(const Options& options, Report& report) {
   return status;
 }
 
+// See the file comment.
+int ShowResults(const std::string& path, const std::string& stage) {
+  nlohmann::json results;
+  const absl::Status mended = MendResults(path, &results);
+  if (!mended.ok() || results.is_null()) {
+    std::fprintf(
+        stderr, "baton_gpu_check: %s\n",
+        mended.ok() ? (path + " cannot be read").c_str() : std::string(mended.message()).c_str());
+    return 1;
+  }
+  std::printf("%s\n", PageLineOf(results, stage).c_str());
+  return 0;
+}
+
 int Main(int argc, char** argv) {
+  if (argc == 2 && std::string_view(argv[1]) == "--starts") {
+    std::printf("starts\n");
+    return 0;
+  }
+  if (argc == 4 && std::string_view(argv[1]) == "--results") return ShowResults(argv[2], argv[3]);
   if (argc == 3 && std::string_view(argv[1]) == kHandOffChildFlag) return RunHandOffChild(argv[2]);
   (void)InitLog({.role = "gpu_check", .level = LogLevel::kWarn});
   Options options;

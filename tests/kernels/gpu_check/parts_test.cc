@@ -6,6 +6,8 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <map>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -18,6 +20,7 @@
 #include "tests/kernels/gpu_check/limits.h"
 #include "tests/kernels/gpu_check/program.h"
 #include "tests/kernels/gpu_check/report.h"
+#include "tests/kernels/gpu_check/results_file.h"
 
 namespace baton::gpu_check {
 namespace {
@@ -223,6 +226,124 @@ TEST_F(PartsTest, AGpuIsDividedWhenBothPartsAreOfIt) {
   }
   EXPECT_THAT(std::string(CheckDividedSms({132, 132, 132}).message()),
               HasSubstr("not divided, 132 and 132 of 132 multiprocessors"));
+}
+
+// ---- Files.
+
+std::string ReadText(const std::string& path) {
+  std::ostringstream text;
+  text << std::ifstream(path).rdbuf();
+  return text.str();
+}
+
+TEST_F(PartsTest, AFileIsWholeAfterEachCheckAndGrowsByItOnly) {
+  Report report(Path("j"), {{"stage", "timings"}});
+  report.Describe("device", "Fake");
+  std::string before;
+  for (int i = 0; i < 5; ++i) {
+    Finding finding{.name = fmt::format("check {}", i), .detail = "said"};
+    finding.data["samples_us"] = std::vector<double>(10, i);
+    if (i == 2) report.Describe("limits", {{"read_bytes_per_s", 4e12}});
+    ASSERT_TRUE(report.Add(std::move(finding)).ok());
+    const std::string text = ReadText(Path("j"));
+    const auto json = nlohmann::json::parse(text);
+    ASSERT_EQ(json["checks"].size(), i + 1u);
+    EXPECT_EQ(json["device"], "Fake");
+    EXPECT_EQ(json.contains("limits"), i >= 2);
+    EXPECT_EQ(text.substr(0, before.size()), before) << "what was written stays";
+    before = text.substr(0, text.find("\n]"));
+  }
+  EXPECT_EQ(ReadLimits(Path("j")).read_bytes_per_s, 4e12);
+}
+
+TEST_F(PartsTest, AFileThatWasCutAnywhereHasAllChecksThatAreWhole) {
+  {
+    Report report(Path("j"), {{"stage", "kernels"}, {"commit", "abc"}});
+    report.Watch("clocks", [] { return nlohmann::json{{"lines", {1, 2}}}; });
+    ASSERT_TRUE(report.Add({"one", Verdict::kPass, "a \"quoted\" word"}).ok());
+    ASSERT_TRUE(report.Add({"two", Verdict::kFail, "[1] wrong"}).ok());
+    ASSERT_TRUE(report.Add({"three", Verdict::kStopped, "}"}).ok());
+    ASSERT_TRUE(report.Add({"four", Verdict::kNotRun, "none"}).ok());
+  }
+  const std::string text = ReadText(Path("j"));
+  EXPECT_EQ(PageLineOf(ReadResults(Path("j")), "kernels"), "1 pass, 1 FAIL, 1 stopped, 1 not run");
+  // Also with what is left of an older end behind a check that was not written to its end.
+  for (const char* behind : {"", "\n],\n\"clocks\":{\"lines\":[1]}\n}\n"}) {
+    const size_t end = *behind == 0 ? text.size() : text.find("\n]");
+    for (size_t size = 0; size < end; ++size) {
+      Write("cut", text.substr(0, size) + behind);
+      const nlohmann::json results = ReadResults(Path("cut"));
+      const size_t head = text.find('\n');
+      if (size < head) {
+        EXPECT_TRUE(results.is_null() || results["checks"].empty()) << size;
+        continue;
+      }
+      size_t num_whole = 0;
+      size_t line_end = head;
+      while ((line_end = text.find('\n', line_end + 1)) <= size && num_whole < 4) ++num_whole;
+      ASSERT_TRUE(results.is_object()) << size;
+      EXPECT_GE(results["checks"].size(), num_whole) << size;
+      EXPECT_LE(results["checks"].size(), num_whole + 1) << "a line may lack its end only";
+    }
+  }
+  Write("cut", text.substr(0, text.find("\n,", text.find("\n,") + 1) + 9));
+  nlohmann::json results;
+  ASSERT_TRUE(MendResults(Path("cut"), &results).ok());
+  EXPECT_EQ(PageLineOf(results, "kernels"), "1 pass, 1 FAIL, cut behind \"two\"");
+  const auto mended = nlohmann::json::parse(ReadText(Path("cut")));
+  EXPECT_EQ(mended["checks"].size(), 2u);
+  EXPECT_EQ(mended["commit"], "abc");
+  EXPECT_EQ(mended["cut"], true);
+  Report next(Path("cut"), {{"stage", "peers"}});
+  next.KeepEarlierChecks();
+  ASSERT_TRUE(next.Add({"five"}).ok());
+  EXPECT_EQ(PageLineOf(ReadResults(Path("cut")), "kernels"), "1 pass, 1 FAIL");
+  EXPECT_EQ(PageLineOf(ReadResults(Path("cut")), "peers"), "1 pass");
+}
+
+TEST_F(PartsTest, WhatAFileHasNoRoomForFailsAndItsWordsStay) {
+  Report report(Path("j"), {{"stage", "primitives"}});
+  const auto add = [&report](const char* name, size_t bytes) {
+    Finding finding{.name = name, .detail = "5 words"};
+    finding.data["out"] = std::string(bytes, '0');
+    return report.Add(std::move(finding));
+  };
+  ASSERT_TRUE(add("large", size_t{14} << 20).ok());
+  EXPECT_EQ(report.ExitCode(), 0);
+  ASSERT_TRUE(add("too much", size_t{2} << 20).ok());
+  EXPECT_EQ(report.ExitCode(), 1);
+  ASSERT_TRUE(add("small", 100).ok());
+  const auto json = nlohmann::json::parse(ReadText(Path("j")));
+  ASSERT_EQ(json["checks"].size(), 3u);
+  EXPECT_EQ(json["checks"][1]["verdict"], "FAIL");
+  EXPECT_FALSE(json["checks"][1].contains("out"));
+  EXPECT_THAT(json["checks"][1]["detail"].get<std::string>(),
+              HasSubstr("may have 16 MiB; it was: 5 words"));
+  EXPECT_EQ(json["checks"][2]["verdict"], "pass");
+  EXPECT_LT(ReadText(Path("j")).size(), kMaxFileBytes);
+}
+
+TEST_F(PartsTest, AFileThatIsFullIsAnErrorAndStaysAsItIs) {
+  ResultsFile file;
+  ASSERT_TRUE(file.Open(Path("j"), {{"stage", "x"}}).ok());
+  ASSERT_TRUE(file.Write({{"name", "one"}}, nullptr).ok());
+  const nlohmann::json large = std::string(kMaxFileBytes, 'x');
+  const absl::Status status = file.Write({{"name", large}}, nullptr);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("and 16 MiB a file may come back"));
+  EXPECT_EQ(nlohmann::json::parse(ReadText(Path("j")))["checks"].size(), 1u);
+  EXPECT_FALSE(file.Open(Path("no/folder"), {}).ok());
+}
+
+TEST_F(PartsTest, MediansAndMissedTargetsAreCounted) {
+  const nlohmann::json results = {
+      {"checks",
+       {{{"name", "gemm"}, {"median_us", 5.0}, {"verdict", "pass"}, {"target", "missed"}},
+        {{"name", "embed"}, {"median_us", 2.0}, {"verdict", "pass"}, {"target", "met"}},
+        {{"name", "not timed"}, {"verdict", "pass"}}}}};
+  EXPECT_EQ(PageLineOf(results, "timings"), "3 pass, 1 target missed");
+  EXPECT_EQ(MediansOf(results), (std::map<std::string, double>{{"embed", 2}, {"gemm", 5}}));
+  EXPECT_EQ(PageLineOf(nullptr, ""), "");
+  EXPECT_TRUE(MediansOf(nullptr).empty());
 }
 
 TEST_F(PartsTest, LimitsComeFromTheirStagesFile) {

@@ -1,11 +1,7 @@
 #include "tests/kernels/gpu_check/report.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstdio>
-#include <fstream>
 #include <utility>
 
 #include "src/base/status.h"
@@ -22,6 +18,8 @@ const char* NameOf(Verdict verdict) {
       return "FAIL";
     case Verdict::kNotRun:
       return "not run";
+    case Verdict::kStopped:
+      return "stopped";
   }
   return "unknown";
 }
@@ -29,17 +27,13 @@ const char* NameOf(Verdict verdict) {
 }  // namespace
 
 Report::Report(std::string path, nlohmann::json head)
-    : path_(std::move(path)), json_(std::move(head)) {
-  json_["checks"] = nlohmann::json::array();
-}
+    : path_(std::move(path)), stage_(head.value("stage", "")), head_(std::move(head)) {}
 
 void Report::KeepEarlierChecks() {
-  std::ifstream file(path_);
-  if (!file) return;
-  const auto earlier = nlohmann::json::parse(file, nullptr, /*allow_exceptions=*/false);
+  const nlohmann::json earlier = ReadResults(path_);
   if (!earlier.is_object() || !earlier.contains("checks")) return;
-  json_["checks"] = earlier["checks"];
-  json_["stage"] = earlier.value("stage", "") + "+" + json_.value("stage", "");
+  earlier_ = earlier["checks"].get<std::vector<nlohmann::json>>();
+  head_["stage"] = earlier.value("stage", "") + "+" + stage_;
 }
 
 void Report::Watch(std::string key, std::function<nlohmann::json()> ask) {
@@ -48,16 +42,29 @@ void Report::Watch(std::string key, std::function<nlohmann::json()> ask) {
 }
 
 absl::Status Report::Add(Finding finding) {
+  constexpr size_t kSmall = 4096;  // there is room for every one
+  const size_t data_bytes = LineOf(finding.data).size();
+  if (!path_.empty() && data_bytes > kSmall && !file_.HasRoomFor(data_bytes)) {
+    finding.verdict = Verdict::kFail;
+    finding.detail =
+        fmt::format("{} bytes of data left out: the file has {} and may have {} MiB; it was: {}",
+                    data_bytes, file_.size_bytes(), kMaxFileBytes >> 20, finding.detail);
+    finding.data = nlohmann::json::object();
+  }
   std::printf("  %-7s %-24s %s\n", NameOf(finding.verdict), finding.name.c_str(),
               finding.detail.c_str());
   std::fflush(stdout);
   num_passed_ += finding.verdict == Verdict::kPass ? 1 : 0;
   num_failed_ += finding.verdict == Verdict::kFail ? 1 : 0;
   finding.data["name"] = finding.name;
+  finding.data["stage"] = stage_;
   finding.data["verdict"] = NameOf(finding.verdict);
   finding.data["detail"] = finding.detail;
-  json_["checks"].push_back(std::move(finding.data));
-  return Write();
+  return Write(finding.data);
+}
+
+void Report::Describe(const std::string& key, nlohmann::json value) {
+  (file_.is_open() ? tail_ : head_)[key] = std::move(value);
 }
 
 int Report::ExitCode() const {
@@ -65,20 +72,21 @@ int Report::ExitCode() const {
   return num_passed_ > 0 ? 0 : kExitNotRun;
 }
 
-absl::Status Report::Write() {
+absl::Status Report::Write(const nlohmann::json& check) {
   if (path_.empty()) return absl::OkStatus();
-  if (ask_) json_[watched_key_] = ask_();
-  const std::string text =
-      json_.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
-  const std::string part = path_ + ".part";
-  std::FILE* file = std::fopen(part.c_str(), "w");
-  if (file == nullptr) return Internal("{} cannot be written", part);
-  const bool written = std::fwrite(text.data(), 1, text.size(), file) == text.size() &&
-                       std::fflush(file) == 0 && fsync(fileno(file)) == 0;
-  if (std::fclose(file) != 0 || !written || std::rename(part.c_str(), path_.c_str()) != 0) {
-    return Internal("{} cannot be written", path_);
+  if (!file_.is_open()) {
+    // Earlier checks are in one file or the other.
+    const std::string part = path_ + ".part";
+    BATON_RETURN_IF_ERROR(file_.Open(part, head_));
+    for (const nlohmann::json& earlier : std::exchange(earlier_, {})) {
+      BATON_RETURN_IF_ERROR(file_.Write(earlier, tail_));
+    }
+    if (std::rename(part.c_str(), path_.c_str()) != 0) {
+      return Internal("{} cannot be written", path_);
+    }
   }
-  return absl::OkStatus();
+  if (ask_) tail_[watched_key_] = ask_();
+  return file_.Write(check, tail_);
 }
 
 Finding OutcomeOf(std::string name, const absl::Status& status, std::string detail) {

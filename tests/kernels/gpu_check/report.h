@@ -1,5 +1,5 @@
-// What a stage of gpu_check found, as JSON on disk: written again after each check, so that a stage
-// that is stopped leaves what it had. One thread.
+// What a stage of gpu_check found, as JSON on disk (results_file.h): a line more after each check,
+// so that a stage that is stopped leaves what it had. One thread.
 #ifndef BATON_TESTS_KERNELS_GPU_CHECK_REPORT_H_
 #define BATON_TESTS_KERNELS_GPU_CHECK_REPORT_H_
 
@@ -12,9 +12,12 @@
 #include "absl/status/statusor.h"
 #include "nlohmann/json.hpp"
 
+#include "tests/kernels/gpu_check/results_file.h"
+
 namespace baton::gpu_check {
 
-enum class Verdict : uint8_t { kPass, kFail, kNotRun };
+// Stopped: at its limit, with nothing wrong so far; neither a pass nor a failure.
+enum class Verdict : uint8_t { kPass, kFail, kNotRun, kStopped };
 
 // One line of the page, and what else is worth keeping of it.
 struct Finding {
@@ -27,30 +30,35 @@ struct Finding {
 // The file of a stage, or of several that share one.
 class Report {
  public:
-  // `path` empty: nothing is written.
+  // `path` empty: nothing is written. `head` has the stage's name, "stage".
   Report(std::string path, nlohmann::json head);
 
-  // The checks of an earlier stage in the same file stay; call before the first Add. A file that is
-  // missing or damaged holds none.
+  // The checks of an earlier stage in the same file stay; call before the first Add. Of a file that
+  // was cut those that are whole; one that is missing holds none.
   void KeepEarlierChecks();
   // `ask` is called before each writing, and what it says is kept under `key`.
   void Watch(std::string key, std::function<nlohmann::json()> ask);
 
-  // Prints the line and writes the file; Internal when it cannot be written.
+  // Prints the line and writes the check; Internal when it cannot be written. One that carries more
+  // than the file has room for fails, and its words alone are written.
   absl::Status Add(Finding finding);
-  // Writes the file once more, with what is watched as it is now.
-  absl::Status Flush() { return Write(); }
-  // Adds to the head.
-  void Describe(const std::string& key, nlohmann::json value) { json_[key] = std::move(value); }
+  // Writes what stands beside the checks once more, with what is watched as it is now.
+  absl::Status Flush() { return Write(nullptr); }
+  // Stands beside the checks from the next writing on.
+  void Describe(const std::string& key, nlohmann::json value);
 
-  // 0 all passed, 1 one failed, 77 none could run.
+  // 0 all passed, 1 one failed, 77 none could run to its end.
   int ExitCode() const;
 
  private:
-  absl::Status Write();
+  absl::Status Write(const nlohmann::json& check);
 
   std::string path_;
-  nlohmann::json json_;
+  std::string stage_;
+  nlohmann::json head_;
+  nlohmann::json tail_ = nlohmann::json::object();
+  std::vector<nlohmann::json> earlier_;  // until the file is begun
+  ResultsFile file_;
   std::string watched_key_;
   std::function<nlohmann::json()> ask_;
   int num_passed_ = 0;

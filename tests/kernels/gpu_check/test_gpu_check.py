@@ -29,8 +29,11 @@ HAS_GPU = Path("/dev/nvidiactl").exists()
 NUM_STAGES = 9
 NUM_FILES = 8  # that may come back from a machine that is lent
 
-# Does in stage N what the N-th word of $BEHAVIOUR says; passes where there is none.
+# Does in stage N what the N-th word of $BEHAVIOUR says; passes where there is none. A stage that is
+# "cut" is killed in the middle of a check's line.
 FAKE = """#!/usr/bin/env bash
+if [[ "$1" == --starts ]]; then exit 0; fi
+if [[ "$1" == --results ]]; then exec "$REAL" "$@"; fi
 words=($BEHAVIOUR)
 echo '{"stage": '"$2"'}' >"$4"
 case "${words[$2]:-pass}" in
@@ -39,6 +42,14 @@ case "${words[$2]:-pass}" in
   none) exit 77 ;;
   crash) kill -SEGV $$ ;;
   hang) sleep 60 ;;
+  big) truncate -s 17M "$4" ;;
+  many) touch "${4%/*}/gpu_check_more.json" ;;
+  cut)
+    printf '%s\n' '{"stage":"primitives","checks":[' '{"name":"mma","verdict":"pass"}' \
+      ',{"name":"atomics","verdict":"FAIL"}' >"$4"
+    printf ',{"name":"half of a li' >>"$4"
+    kill -KILL $$
+    ;;
   deaf) trap '' TERM; while true; do sleep 1; done ;;
 esac
 """
@@ -98,7 +109,7 @@ class GpuCheckScript(unittest.TestCase):
         self.fake.chmod(self.fake.stat().st_mode | stat.S_IXUSR)
 
     def run_script(self, *arguments, behaviour=""):
-        environment = dict(os.environ, BEHAVIOUR=behaviour)
+        environment = dict(os.environ, BEHAVIOUR=behaviour, REAL=PROGRAM)
         command = [str(SCRIPT), "--out", str(self.folder / "out"), *arguments]
         return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
 
@@ -143,6 +154,23 @@ class GpuCheckScript(unittest.TestCase):
             self.assertRegex(done.stdout, r"1 primitives +FAIL .*stopped after 1 s")
             self.assertRegex(done.stdout, r"2 kernels +pass")
             self.assertEqual(len(self.results()), NUM_FILES)
+
+    def test_a_file_that_was_cut_is_on_the_page_and_whole_again(self):
+        done = self.run_fake("pass cut")
+        self.assertEqual(done.returncode, 1)
+        line = r'1 primitives +FAIL .* 137, killed; 1 pass, 1 FAIL, cut behind "atomics"'
+        self.assertRegex(done.stdout, line)
+        result = self.results()["gpu_check_primitives"]
+        self.assertEqual([check["name"] for check in result["checks"]], ["mma", "atomics"])
+        self.assertTrue(result["cut"])
+
+    def test_more_than_may_come_back_fails(self):
+        done = self.run_fake("pass big", "--stages", "0 1")
+        self.assertEqual(done.returncode, 1)
+        self.assertRegex(done.stdout, r"1 primitives +FAIL .* 17825792 bytes where 16 MiB may come")
+        done = self.run_fake("many")
+        self.assertEqual(done.returncode, 1)
+        self.assertRegex(done.stdout, "FAIL: 9 result files in .*, and 8 may come back")
 
     def test_the_whole_call_has_a_limit(self):
         done = self.run_fake("hang pass pass", "--total", "1")

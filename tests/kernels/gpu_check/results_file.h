@@ -1,0 +1,72 @@
+// A stage's file: JSON that grows by a line a check. It is a whole document after every writing; if
+// it was cut in the middle of one, at any byte, its lines are still there to be read.
+//
+//   {"commit":"..", .. ,"checks":[
+//   {"name":"..","verdict":"pass", .. }
+//   ,{"name":"..", .. }
+//   ],
+//   "clocks":{ .. }
+//   }
+//
+// A new check is written over what is behind the last one, which comes again behind it: no byte of
+// a check is written twice.
+#ifndef BATON_TESTS_KERNELS_GPU_CHECK_RESULTS_FILE_H_
+#define BATON_TESTS_KERNELS_GPU_CHECK_RESULTS_FILE_H_
+
+#include <cstddef>
+#include <map>
+#include <string>
+
+#include "absl/status/status.h"
+#include "nlohmann/json.hpp"
+
+#include "src/base/unique_fd.h"
+
+namespace baton::gpu_check {
+
+// What may come back from a machine that is lent: eight files (scripts/gpu_check.sh) of this size.
+inline constexpr size_t kMaxFileBytes = 16 << 20;
+// Of it, what checks that carry much leave to the words of others and to what is behind the checks.
+inline constexpr size_t kReservedBytes = 1 << 20;
+
+// JSON in one line; bytes that are no text are replaced.
+std::string LineOf(const nlohmann::json& json);
+
+// See the file comment. One thread.
+class ResultsFile {
+ public:
+  // True when a check of so many bytes still has room.
+  bool HasRoomFor(size_t check_bytes) const {
+    return size_bytes_ + check_bytes <= kMaxFileBytes - kReservedBytes;
+  }
+  bool is_open() const { return fd_.valid(); }
+  size_t size_bytes() const { return size_bytes_; }  // up to the last check
+
+  // Begins the file, in place of one that was there. Internal when it cannot be written.
+  absl::Status Open(const std::string& path, const nlohmann::json& head);
+  // Writes a check (null: none) and what is behind them all, and syncs. Internal when it cannot be
+  // written or would be larger than kMaxFileBytes; the file is then as before.
+  absl::Status Write(const nlohmann::json& check, const nlohmann::json& tail);
+
+ private:
+  std::string path_;
+  UniqueFd fd_;
+  size_t size_bytes_ = 0;
+  bool has_checks_ = false;
+};
+
+// What a file holds, also one that was cut: then all checks that are whole, and "cut". Null when
+// there is no such file or not even its head.
+nlohmann::json ReadResults(const std::string& path);
+// The same, and makes a file whole that was cut. Internal when it cannot be written.
+absl::Status MendResults(const std::string& path, nlohmann::json* results);
+
+// One line about the checks of a stage, for the page: "17 pass, 1 FAIL, 2 not run, 1 target
+// missed", and where the file was cut the last one's name. Empty without checks.
+std::string PageLineOf(const nlohmann::json& results, const std::string& stage);
+// The medians in microseconds of what a file's checks timed, by name.
+std::map<std::string, double> MediansOf(const nlohmann::json& results);
+
+}  // namespace baton::gpu_check
+
+#endif  // BATON_TESTS_KERNELS_GPU_CHECK_RESULTS_FILE_H_
