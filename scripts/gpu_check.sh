@@ -5,13 +5,17 @@
 #   scripts/gpu_check.sh --simt    the same list with few values on the runner; needs no GPU
 # Stages are processes of their own with a limit each: 0 machine 20 s, 1 primitives 40 s, 2 kernels
 # 90 s, 3 bandwidth 20 s, 4 timings 60 s, 5 model 90 s, 6 transport 40 s, 7 sanitizer 40 s, 8 peers
-# 50 s. Each writes DIR/gpu_check_STAGE.json after every check, so a stage that is stopped leaves
-# what it had; 7 and 8 share gpu_check_tools.json, for eight files are all that may come back. A
-# page of pass, FAIL and not run follows.
+# 50 s. Each adds a line to DIR/gpu_check_STAGE.json after every check, so a stage that is stopped
+# leaves what it had; 7 and 8 share gpu_check_tools.json, for eight files of 16 MiB are all that may
+# come back, and more is a failure. A page of pass, FAIL and not run follows. "pass" means that what
+# was computed is right; a time that misses its target is counted beside it and fails nothing.
+# A program that cannot start on this machine (its C library is too old, say) is built here where
+# there are sources, before the clock of the call runs; in a bundle one line says what to do.
 # Options: --out DIR (build/gpu_check), --program FILE, --stages "0 1", --limit SECONDS (of every
-# stage), --total SECONDS, --cublaslt FILE, --nccl FILE, --sanitizer FILE, --python FILE (python3).
-# Exit status: 0 everything that could run passed, 1 something failed or was stopped, 77 nothing
-# could run (no GPU), 2 usage.
+# stage), --total SECONDS, --build-limit SECONDS (of building here, 600), --cublaslt FILE,
+# --nccl FILE, --sanitizer FILE, --python FILE (python3).
+# Exit status: 0 everything that could run passed, 1 something failed or was stopped, or the program
+# cannot start, 77 nothing could run (no GPU), 2 usage.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -23,6 +27,7 @@ program=""
 stages="0 1 2 3 4 5 6 7 8"
 limit=""
 total=450
+build_limit=600
 max_files=8
 max_mib=16
 cublaslt=""
@@ -33,8 +38,8 @@ body=()
 not_run=77
 
 usage="usage: scripts/gpu_check.sh [--simt] [--out DIR] [--program FILE] [--stages \"0 1\"] \
-[--limit SECONDS] [--total SECONDS] [--cublaslt FILE] [--nccl FILE] [--sanitizer FILE] \
-[--python FILE]"
+[--limit SECONDS] [--total SECONDS] [--build-limit SECONDS] [--cublaslt FILE] [--nccl FILE] \
+[--sanitizer FILE] [--python FILE]"
 
 usage() {
   echo "gpu_check.sh: $1; $usage" >&2
@@ -44,9 +49,11 @@ usage() {
 while [[ $# -gt 0 ]]; do
   case "$1" in
     --simt) body=(--simt) ;;
-    --out | --program | --stages | --limit | --total | --cublaslt | --nccl | --sanitizer | --python)
+    --out | --program | --stages | --limit | --total | --build-limit | --cublaslt | --nccl | \
+      --sanitizer | --python)
       [[ $# -ge 2 ]] || usage "$1 needs a value"
-      printf -v "${1#--}" '%s' "$2"
+      name="${1#--}"
+      printf -v "${name/-/_}" '%s' "$2"
       shift
       ;;
     -h | --help)
@@ -61,7 +68,7 @@ done
 for stage in $stages; do
   [[ "$stage" =~ ^[0-9]$ && -n "${names[$stage]:-}" ]] || usage "there is no stage '$stage'"
 done
-for number in "${limit:-1}" "$total"; do
+for number in "${limit:-1}" "$total" "$build_limit"; do
   [[ "$number" =~ ^[1-9][0-9]*$ ]] || usage "'$number' is no number of seconds"
 done
 
@@ -73,15 +80,17 @@ done
 mkdir -p "$out" || usage "--out: $out cannot be made"
 
 # A bundle has neither repository nor compiler; its commit is in a file.
+head_commit() { git describe --always --dirty --exclude='*' 2>/dev/null || true; }
 if [[ -e COMMIT ]]; then
   commit="$(cat COMMIT)"
 else
-  commit="$(git describe --always --dirty --exclude='*' 2>/dev/null || true)"
+  commit="$(head_commit)"
 fi
+preset=cuda
+if [[ ${#body[@]} -gt 0 ]]; then preset=release; fi
+built="build/$preset/tests/kernels/gpu_check/baton_gpu_check"
 if [[ -z "$program" ]]; then
-  preset=cuda
-  if [[ ${#body[@]} -gt 0 ]]; then preset=release; fi
-  program="build/$preset/tests/kernels/gpu_check/baton_gpu_check"
+  program="$built"
   # Results are a commit's only where the program is.
   if command -v cmake >/dev/null; then
     scripts/build.sh "$preset" baton_gpu_check
@@ -91,6 +100,27 @@ if [[ -z "$program" ]]; then
   fi
 elif [[ ! -e COMMIT ]]; then
   commit="${commit:-unknown}-not-built"
+fi
+# What it says that cannot start is the loader's word: a library, or a version of one.
+fails_to_start() { ! why="$(timeout -k 2 20 "$program" --starts 2>&1 >/dev/null)"; }
+cannot_start() {
+  echo "gpu_check.sh: $program cannot start here${why:+ (${why%%$'\n'*})}; $1" >&2
+  exit 1
+}
+if fails_to_start; then
+  [[ -e CMakeLists.txt && -e scripts/build.sh ]] ||
+    cannot_start "there are no sources to build it from: run scripts/gpu_check.sh in a checkout of \
+${commit:-its commit} on this machine, or pack the bundle on one whose C library is no newer"
+  echo "== $program cannot start here${why:+ (${why%%$'\n'*})}: building it" \
+    "(at most $build_limit s)"
+  code=0
+  timeout -k 5 "$build_limit" scripts/build.sh "$preset" baton_gpu_check || code=$?
+  [[ $code -ne 124 && $code -ne 137 ]] ||
+    cannot_start "building it here was stopped after $build_limit s (--build-limit)"
+  [[ $code -eq 0 ]] || cannot_start "building it here failed: install what scripts/deps.sh lists"
+  program="$built"
+  commit="$(head_commit)"
+  if fails_to_start; then cannot_start "and it was built here"; fi
 fi
 # Read by the driver and by NCCL when a process first uses them: as in a worker that waits for
 # others (src/model/compute_device.cc).

@@ -7,6 +7,7 @@ tests/cublaslt and tests/nccl.
 import json
 import os
 import re
+import shutil
 import signal
 import stat
 import subprocess
@@ -172,6 +173,67 @@ class GpuCheckScript(unittest.TestCase):
         self.assertEqual(done.returncode, 1)
         self.assertRegex(done.stdout, "FAIL: 9 result files in .*, and 8 may come back")
 
+    def unpacked(self, *files):
+        """A folder with the script, as a bundle has it or a checkout, and a program that says what
+        a loader says."""
+        root = self.folder / "root"
+        (root / "scripts").mkdir(parents=True)
+        script = root / "scripts" / "gpu_check.sh"
+        script.write_text(SCRIPT.read_text())
+        script.chmod(0o755)
+        program = root / "program"
+        program.write_text(
+            "#!/usr/bin/env bash\necho 'program: version `GLIBC_2.99'\\'' not found' >&2\nexit 1\n"
+        )
+        program.chmod(0o755)
+        for name, text in files:
+            (root / name).write_text(text)
+            (root / name).chmod(0o755)
+        return root
+
+    def run_unpacked(self, root, *arguments):
+        command = [root / "scripts" / "gpu_check.sh", "--program", root / "program"]
+        environment = dict(os.environ, BEHAVIOUR="", REAL=PROGRAM, FAKE=str(self.fake))
+        return subprocess.run(
+            [*command, *arguments], capture_output=True, text=True, env=environment, timeout=120
+        )
+
+    def test_a_bundle_whose_program_cannot_start_says_what_to_do(self):
+        done = self.run_unpacked(self.unpacked(("COMMIT", "abc123\n")))
+        self.assertEqual(done.returncode, 1, done.stdout)
+        self.assertEqual(len(done.stderr.splitlines()), 1)
+        self.assertIn("cannot start here (program: version `GLIBC_2.99' not found)", done.stderr)
+        self.assertIn("a checkout of abc123", done.stderr)
+        self.assertNotIn("summary", done.stdout)
+
+    def test_a_checkout_whose_program_cannot_start_builds_it_there(self):
+        folder = "build/cuda/tests/kernels/gpu_check"
+        build = (
+            "scripts/build.sh",
+            '#!/usr/bin/env bash\n[[ "$*" == "cuda baton_gpu_check" ]] || exit 3\n'
+            f'mkdir -p {folder} && cp "$FAKE" {folder}/baton_gpu_check\n',
+        )
+        root = self.unpacked(("CMakeLists.txt", ""), build)
+        done = self.run_unpacked(root)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertIn("not found): building it (at most 600 s)", done.stdout)
+        self.assertRegex(done.stdout, r"8 peers +pass")
+        self.assertNotIn("not-built", done.stdout)
+
+    def test_a_program_that_cannot_be_built_there_says_why(self):
+        for text, why in (
+            ("exit 1", "building it here failed: install what scripts/deps.sh lists"),
+            ("sleep 60", r"stopped after 1 s \(--build-limit\)"),
+            ("mkdir -p $(dirname $B); cp program $B", "and it was built here"),
+        ):
+            text = "B=build/cuda/tests/kernels/gpu_check/baton_gpu_check\n" + text
+            files = (("CMakeLists.txt", ""), ("scripts/build.sh", f"#!/usr/bin/env bash\n{text}\n"))
+            root = self.unpacked(*files)
+            done = self.run_unpacked(root, "--build-limit", "1")
+            self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
+            self.assertRegex(done.stderr, why)
+            shutil.rmtree(root)
+
     def test_the_whole_call_has_a_limit(self):
         done = self.run_fake("hang pass pass", "--total", "1")
         self.assertEqual(done.returncode, 1)
@@ -190,6 +252,7 @@ class GpuCheckScript(unittest.TestCase):
             ["--stages", "9"],
             ["--stages", "00"],
             ["--limit", "x"],
+            ["--build-limit", "0"],
             ["--out"],
             ["--out", "/proc/x"],
             ["--what"],
