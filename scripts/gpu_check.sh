@@ -134,7 +134,8 @@ num_failed=0
 for stage in $stages; do
   name="${names[$stage]}"
   json="$out/gpu_check_${files[$stage]}.json"
-  more=(--limits "$out/gpu_check_bandwidth.json" --peers tests/kernels/gpu_check/torch_peers.py)
+  more=(--limits "$out/gpu_check_bandwidth.json" --timings "$out/gpu_check_timings.json"
+    --peers tests/kernels/gpu_check/torch_peers.py)
   for tool in cublaslt nccl sanitizer python; do
     if [[ -n "${!tool}" ]]; then more+=("--$tool" "${!tool}"); fi
   done
@@ -151,7 +152,7 @@ for stage in $stages; do
   begin=$SECONDS
   code=0
   timeout -k 2 "$seconds" "$program" --stage "$stage" "${body[@]}" --json "$json" \
-    --commit "$commit" "${more[@]}" || code=$?
+    --commit "$commit" --seconds "$seconds" "${more[@]}" || code=$?
   # A machine that is lent may be gone a moment later.
   if [[ -e "$json" ]]; then sync "$json" || true; fi
   if [[ "$code" == 0 && ! -s "$json" ]]; then code="0, but it has written no results"; fi
@@ -162,7 +163,7 @@ for stage in $stages; do
   fi
   case "$code" in
     0) verdict=pass detail="" num_passed=$((num_passed + 1)) ;;
-    "$not_run") verdict="not run" detail="nothing of it can run here" ;;
+    "$not_run") verdict="not run" detail="nothing of it could run to its end here" ;;
     124 | 137) verdict=FAIL detail="stopped after $seconds s" num_failed=$((num_failed + 1)) ;;
     *) verdict=FAIL detail="exit status $code" num_failed=$((num_failed + 1)) ;;
   esac

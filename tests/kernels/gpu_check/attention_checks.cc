@@ -38,6 +38,7 @@ struct AttentionCase {
   bool has_prefill = false;
   bool is_cut = false;  // some pairs of decode are shared by several items
   bool by_wgmma = false;
+  bool is_asynchronous = false;  // of that list; of several that copy alike only one
 };
 
 // A case with its inputs.
@@ -177,16 +178,19 @@ absl::StatusOr<std::string> CheckByWgmma(const StageInput& input, AttentionCase 
   return fmt::format("{} rows, {} items", batch.num_rows(), by_mma.plan.prefill.size());
 }
 
+// Asynchronous are those of a kernel's own ring of copies: the three of prompts, of decode that
+// several ctas share.
 std::vector<AttentionCase> TinyCases() {
-  return {{"decode 64 cut", {64, 2, 1, 16}, 0, {{0, 1100, 1}, {1, 20, 1}}, false, true},
-          {"decode 128 window", {128, 6, 2, 32}, 50, {{1, 70, 1}, {0, 255, 2}}},
-          {"decode 256", {256, 2, 2, 64}, 0, {{0, 256, 1}}},
-          {"prefill 64", {64, 8, 2, 16}, 0, {{0, 250, 20}, {1, 9, 1}}, true},
-          {"prefill 128", {128, 3, 1, 32}, 60, {{0, 70, 22}}, true},
-          {"prefill 256", {256, 16, 1, 64}, 0, {{0, 60, 5}}, true},
-          {"decode 64 fp8 cut", {64, 2, 1, 16, kFp8}, 0, {{0, 1100, 1}, {1, 20, 1}}, false, true},
-          {"decode 128 fp8 window", {128, 6, 2, 32, kFp8}, 50, {{1, 70, 1}, {0, 255, 2}}},
-          {"prefill 256 fp8", {256, 16, 1, 64, kFp8}, 0, {{0, 60, 5}}, true}};
+  return {
+      {"decode 64 cut", {64, 2, 1, 16}, 0, {{0, 1100, 1}, {1, 20, 1}}, false, true, false, true},
+      {"decode 128 window", {128, 6, 2, 32}, 50, {{1, 70, 1}, {0, 255, 2}}},
+      {"decode 256", {256, 2, 2, 64}, 0, {{0, 256, 1}}},
+      {"prefill 64", {64, 8, 2, 16}, 0, {{0, 250, 20}, {1, 9, 1}}, true},
+      {"prefill 128", {128, 3, 1, 32}, 60, {{0, 70, 22}}, true, false, false, true},
+      {"prefill 256", {256, 16, 1, 64}, 0, {{0, 60, 5}}, true},
+      {"decode 64 fp8 cut", {64, 2, 1, 16, kFp8}, 0, {{0, 1100, 1}, {1, 20, 1}}, false, true},
+      {"decode 128 fp8 window", {128, 6, 2, 32, kFp8}, 50, {{1, 70, 1}, {0, 255, 2}}},
+      {"prefill 256 fp8", {256, 16, 1, 64, kFp8}, 0, {{0, 60, 5}}, true, false, false, true}};
 }
 
 // The model takes 117 ns for 16 products: "prefill 128" is 2 s of it, "decode 128 cut" 0.5 s.
@@ -232,7 +236,12 @@ absl::Status Add(const AttentionCase& c, std::string name,
 }  // namespace
 
 absl::Status CheckAttentionKernels(const StageInput& input, Report& report) {
+  const auto is_wanted = [&input](bool is_asynchronous) {
+    return input.kernels == KernelList::kAll ||
+           is_asynchronous == (input.kernels == KernelList::kAsynchronous);
+  };
   for (const AttentionCase& c : input.is_tiny ? TinyCases() : FullCases()) {
+    if (!is_wanted(c.is_asynchronous)) continue;
     BATON_RETURN_IF_ERROR(Add(c, c.name, CheckAttention(input, c), report));
     if (!c.has_prefill) continue;
     const std::string name = fmt::format("{}, wgmma == mma", c.name);
@@ -242,6 +251,7 @@ absl::Status CheckAttentionKernels(const StageInput& input, Report& report) {
       BATON_RETURN_IF_ERROR(report.Add({name, Verdict::kNotRun, "needs sm_90"}));
     }
   }
+  if (!is_wanted(/*is_asynchronous=*/false)) return absl::OkStatus();
   const Chunk chunk = input.is_tiny ? Chunk{0, 250, 17} : Chunk{0, 1000, 200};
   for (const cuda::KvElement element : {cuda::KvElement::kBf16, kFp8}) {
     for (const uint32_t dim : {64u, 128u, 256u}) {

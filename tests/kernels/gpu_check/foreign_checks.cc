@@ -12,38 +12,6 @@
 namespace baton::gpu_check {
 namespace {
 
-constexpr const char* kSanitizerTools[] = {"memcheck", "racecheck", "synccheck", "initcheck"};
-// What the sanitizer is told to exit with when it found something.
-constexpr int kSanitizerFound = 9;
-constexpr size_t kKeptLines = 200;
-
-absl::Status RunUnderSanitizer(const StageInput& input, const std::string& sanitizer,
-                               const char* tool, Report& report) {
-  std::vector<std::string> words = {
-      sanitizer, "--tool", tool,    "--error-exitcode", std::to_string(kSanitizerFound), OwnPath(),
-      "--stage", "2",      "--tiny"};
-  if (!input.body.is_gpu) words.push_back("--simt");
-  auto lines = nlohmann::json::array();
-  std::string last;
-  const absl::StatusOr<int> code = RunProgram(words, [&](std::string_view line) {
-    if (lines.size() < kKeptLines) lines.push_back(std::string(line));
-    if (!line.empty()) last = std::string(line);
-    return absl::OkStatus();
-  });
-  Finding finding{.name = fmt::format("sanitizer {}", tool), .detail = last};
-  if (!code.ok()) {
-    finding.verdict = Verdict::kFail;
-    finding.detail = std::string(code.status().message());
-  } else if (*code != 0) {
-    finding.verdict = Verdict::kFail;
-    finding.detail = fmt::format(
-        "{}, {}",
-        *code == kSanitizerFound ? "found something" : fmt::format("exit status {}", *code), last);
-  }
-  finding.data["lines"] = std::move(lines);
-  return report.Add(std::move(finding));
-}
-
 // One line of torch_peers.py: {"name", "samples_us", "bytes", "flops"} or {"not_run"}.
 absl::Status AddPeer(const StageInput& input, std::string_view line, Report& report) {
   const auto peer = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
@@ -120,22 +88,6 @@ absl::Status AddTileSweep(const StageInput& input, Report& report) {
 }
 
 }  // namespace
-
-absl::Status CheckSanitizer(const StageInput& input, Report& report) {
-  std::string sanitizer = input.tools.sanitizer;
-  if (sanitizer.empty() && !input.body.is_gpu) {
-    return report.Add({"sanitizer", Verdict::kNotRun,
-                       "the runner looks for races and bounds itself, in stages 1 and 2"});
-  }
-  if (sanitizer.empty()) sanitizer = FindProgram("compute-sanitizer", {"/usr/local/cuda/bin"});
-  if (sanitizer.empty()) {
-    return report.Add({"sanitizer", Verdict::kNotRun, "there is no compute-sanitizer"});
-  }
-  for (const char* tool : kSanitizerTools) {
-    BATON_RETURN_IF_ERROR(RunUnderSanitizer(input, sanitizer, tool, report));
-  }
-  return absl::OkStatus();
-}
 
 absl::Status CheckPeers(const StageInput& input, Report& report) {
   BATON_RETURN_IF_ERROR(AddTorch(input, report));

@@ -210,9 +210,7 @@ absl::Status AddRows(const char* name, const std::vector<RowShape>& shapes, cons
   return report.Add({.name = name, .detail = fmt::format("{} shapes", shapes.size())});
 }
 
-}  // namespace
-
-absl::Status CheckKernels(const StageInput& input, Report& report) {
+absl::Status CheckRows(const StageInput& input, Report& report) {
   const std::vector<RowShape> shapes =
       input.is_tiny ? std::vector<RowShape>{{1, 8}, {3, 1064}}
                     : std::vector<RowShape>{{1, 8}, {7, 1064}, {33, 4096}, {257, 14336}};
@@ -224,15 +222,19 @@ absl::Status CheckKernels(const StageInput& input, Report& report) {
         AddRows(flag ? "rms_norm of a norm" : "rms_norm", shapes, check_norm, report));
     BATON_RETURN_IF_ERROR(AddRows(flag ? "gelu_mul" : "silu_mul", shapes, check_gate, report));
   }
-  BATON_RETURN_IF_ERROR(AddRows(
-      "embed", shapes, [&](const RowShape& s) { return CheckEmbed(body, s); }, report));
-  const std::vector<GemmCase> tiny = {{"gemm rows8", GemmPath::kRows8, 3, 67, 328},
-                                      {"gemm rows32", GemmPath::kRows32, 33, 65, 264},
-                                      {"gemm tile64", GemmPath::kTile64, 65, 66, 328},
-                                      {"gemm tile128", GemmPath::kTile128, 3, 129, 264},
-                                      {"gemm wgmma128", GemmPath::kWgmma128, 65, 130, 328},
+  return AddRows(
+      "embed", shapes, [&](const RowShape& s) { return CheckEmbed(body, s); }, report);
+}
+
+absl::Status CheckProducts(const StageInput& input, Report& report) {
+  const DeviceBody& body = input.body;
+  const std::vector<GemmCase> tiny = {{"gemm wgmma256", GemmPath::kWgmma256, 3, 257, 72},
                                       {"gemm wgmma192", GemmPath::kWgmma192, 3, 193, 264},
-                                      {"gemm wgmma256", GemmPath::kWgmma256, 3, 257, 72}};
+                                      {"gemm wgmma128", GemmPath::kWgmma128, 65, 130, 328},
+                                      {"gemm tile128", GemmPath::kTile128, 3, 129, 264},
+                                      {"gemm tile64", GemmPath::kTile64, 65, 66, 328},
+                                      {"gemm rows32", GemmPath::kRows32, 33, 65, 264},
+                                      {"gemm rows8", GemmPath::kRows8, 3, 67, 328}};
   // The model takes 117 ns for 16 products: the first is one row of o_proj of an 8B model, 123 ms.
   const std::vector<GemmCase> full = {{"gemm rows8", GemmPath::kRows8, 1, 4096, 4096},
                                       {"gemm rows8 deep", GemmPath::kRows8, 8, 1030, 14336},
@@ -265,9 +267,20 @@ absl::Status CheckKernels(const StageInput& input, Report& report) {
     BATON_RETURN_IF_ERROR(report.Add(OutcomeOf(
         c.name, status, fmt::format("{} x {} x {}, relative error {:.2g}", c.m, c.n, c.k, error))));
   }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status CheckKernels(const StageInput& input, Report& report) {
+  if (input.kernels != KernelList::kOthers) {
+    BATON_RETURN_IF_ERROR(CheckProducts(input, report));
+  }
+  BATON_RETURN_IF_ERROR(CheckAttentionKernels(input, report));
+  if (input.kernels == KernelList::kAsynchronous) return absl::OkStatus();
+  BATON_RETURN_IF_ERROR(CheckRows(input, report));
   BATON_RETURN_IF_ERROR(CheckPackedWeights(input, report));
   BATON_RETURN_IF_ERROR(CheckRopeAppend(input, report));
-  BATON_RETURN_IF_ERROR(CheckAttentionKernels(input, report));
   BATON_RETURN_IF_ERROR(CheckExperts(input, report));
   BATON_RETURN_IF_ERROR(CheckExchanges(input, report));
   BATON_RETURN_IF_ERROR(CheckKvSlices(input, report));

@@ -9,6 +9,9 @@
 //   --append          what FILE holds already stays
 //   --commit TEXT     for the file
 //   --limits FILE     of stage 3, for shares of what the device can do
+//   --timings FILE    of stage 4, for stage 8 to compare with
+//   --seconds N       that the stage may take; stage 7 divides them
+//   --kernels WHICH   stage 2: asynchronous or others, instead of all
 //   --cublaslt FILE, --nccl FILE, --sanitizer FILE, --python FILE, --peers FILE
 //                     programs and libraries of others (stages.h)
 //   --float-mma       with --simt: the runner's quick arithmetic, whose bits must be noticed (a
@@ -64,16 +67,26 @@ struct Options {
   std::string json;
   std::string commit;
   std::string limits;
+  std::string timings;
+  std::string seconds;
+  std::string kernels;
   ForeignTools tools;
 };
 
 // Where the value of an option goes; null for an unknown one.
 std::string* TextOf(Options& options, std::string_view name) {
   const std::pair<std::string_view, std::string*> texts[] = {
-      {"--json", &options.json},           {"--commit", &options.commit},
-      {"--limits", &options.limits},       {"--cublaslt", &options.tools.cublaslt},
-      {"--nccl", &options.tools.nccl},     {"--sanitizer", &options.tools.sanitizer},
-      {"--python", &options.tools.python}, {"--peers", &options.tools.peers}};
+      {"--json", &options.json},
+      {"--commit", &options.commit},
+      {"--limits", &options.limits},
+      {"--timings", &options.timings},
+      {"--seconds", &options.seconds},
+      {"--kernels", &options.kernels},
+      {"--cublaslt", &options.tools.cublaslt},
+      {"--nccl", &options.tools.nccl},
+      {"--sanitizer", &options.tools.sanitizer},
+      {"--python", &options.tools.python},
+      {"--peers", &options.tools.peers}};
   for (const auto& [known, text] : texts) {
     if (known == name) return text;
   }
@@ -109,7 +122,14 @@ bool Parse(int argc, char** argv, Options& options) {
       return false;
     }
   }
-  return options.stage >= 0 && options.stage < kNumStages;
+  const bool is_list = options.kernels.empty() || options.kernels == kAsynchronousKernels ||
+                       options.kernels == kOtherKernels;
+  return options.stage >= 0 && options.stage < kNumStages && is_list;
+}
+
+KernelList ListOf(const Options& options) {
+  if (options.kernels.empty()) return KernelList::kAll;
+  return options.kernels == kOtherKernels ? KernelList::kOthers : KernelList::kAsynchronous;
 }
 
 absl::Status Check(const Options& options, Report& report) {
@@ -133,7 +153,12 @@ absl::Status Check(const Options& options, Report& report) {
                             .is_tiny = options.is_tiny || options.on_runner,
                             .limits = ReadLimits(options.limits),
                             .tools = options.tools,
-                            .other_bytes = options.other_bytes};
+                            .other_bytes = options.other_bytes,
+                            .product = info.product,
+                            .seconds = static_cast<uint32_t>(std::atoi(options.seconds.c_str())),
+                            .kernels = ListOf(options),
+                            .bandwidth_file = options.limits,
+                            .timings_file = options.timings};
   absl::Status status = kStages[options.stage].run(input, report);
   if (status.ok()) status = report.Flush();
   report.Watch("", nullptr);
@@ -166,9 +191,9 @@ int Main(int argc, char** argv) {
   if (!Parse(argc, argv, options)) {
     std::fprintf(stderr,
                  "usage: baton_gpu_check --stage 0..8 [--simt [--float-mma | --ampere]] [--tiny] "
-                 "[--json FILE [--append]] [--commit TEXT] [--limits FILE] [--cublaslt FILE] "
-                 "[--nccl FILE] [--sanitizer FILE] [--python FILE] [--peers FILE] "
-                 "[--other-bytes]\n");
+                 "[--json FILE [--append]] [--commit TEXT] [--limits FILE] [--timings FILE] "
+                 "[--seconds N] [--kernels asynchronous|others] [--cublaslt FILE] [--nccl FILE] "
+                 "[--sanitizer FILE] [--python FILE] [--peers FILE] [--other-bytes]\n");
     return kExitUsage;
   }
   simt::RunOptions run = simt::CurrentRunOptions();

@@ -4,6 +4,7 @@
 #ifndef BATON_TESTS_KERNELS_GPU_CHECK_STAGES_H_
 #define BATON_TESTS_KERNELS_GPU_CHECK_STAGES_H_
 
+#include <cstdint>
 #include <string>
 
 #include "absl/status/status.h"
@@ -26,6 +27,12 @@ struct ForeignTools {
   std::string peers;      // torch_peers.py
 };
 
+// Which kernels stage 2 looks at: all; first those whose copies and products run beside the code
+// that asked for them; the others.
+enum class KernelList : uint8_t { kAll, kAsynchronous, kOthers };
+inline constexpr const char* kAsynchronousKernels = "asynchronous";  // on the command line
+inline constexpr const char* kOtherKernels = "others";
+
 // What a stage runs on, and how much of it.
 struct StageInput {
   const DeviceBody& body;
@@ -35,6 +42,12 @@ struct StageInput {
   MeasuredLimits limits = {};
   ForeignTools tools = {};
   bool other_bytes = false;  // stage 6: the sender writes other ones (a test of the comparison)
+  std::string product = {};  // as the driver calls the device
+  uint32_t seconds = 0;      // the stage's limit, which somebody else keeps; 0 = not known
+  KernelList kernels = KernelList::kAll;
+  // Stage 8: what stages 3 and 4 found, to compare with; empty or missing: nothing.
+  std::string bandwidth_file = {};
+  std::string timings_file = {};
 };
 
 // 0: device, driver, and what of the driver API answers. With the runner there is only the runner.
@@ -80,7 +93,7 @@ absl::Status CheckHostMemory(const StageInput& input, Report& report);
 absl::Status CheckEngines(const StageInput& input, Report& report);
 // 6: two processes on one GPU hand KV over, by CUDA IPC and by NCCL.
 absl::Status CheckTransport(const StageInput& input, Report& report);
-// 7: stage 2's tiny list under compute-sanitizer.
+// 7: stage 2's tiny list under the tools of compute-sanitizer, each with a share of the time.
 absl::Status CheckSanitizer(const StageInput& input, Report& report);
 // 8: the same work by torch, and every kernel of GemmBf16 at every number of rows.
 absl::Status CheckPeers(const StageInput& input, Report& report);

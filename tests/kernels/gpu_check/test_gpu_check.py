@@ -435,11 +435,53 @@ class GpuCheckScript(unittest.TestCase):
         code, checks = self.sanitizer(0)
         self.assertEqual(code, 0, checks)
         self.assertEqual(checks["sanitizer racecheck"]["lines"], ["racecheck", "verdict"])
+        tools = ["memcheck", "racecheck", "synccheck", "initcheck", "memcheck, other kernels"]
+        self.assertEqual(list(checks), [f"sanitizer {tool}" for tool in tools])
         code, checks = self.sanitizer(9)
         self.assertEqual(code, 1)
         self.assertEqual(checks["sanitizer memcheck"]["detail"], "found something, verdict")
         code, checks = self.run_stage(7)
         self.assertEqual((code, checks["sanitizer"]["verdict"]), (77, "not run"))
+
+    def test_each_tool_of_the_sanitizer_has_its_share_of_the_time(self):
+        tool = self.folder / "sanitizer"
+        tool.write_text(
+            "#!/usr/bin/env bash\n"
+            'echo "== $CUDA_MODULE_LOADING ${*: -3}"\n'
+            'echo "  pass    gemm wgmma256            3 x 257 x 72"\n'
+            'case "$2" in\n'
+            "  racecheck) sleep 60 ;;\n"
+            "  synccheck) echo '========= Barrier error detected.'; sleep 60 ;;\n"
+            "esac\n"
+        )
+        tool.chmod(0o755)
+        begin = time.monotonic()
+        code, checks = self.run_stage(7, "--sanitizer", tool, "--seconds", "11")
+        self.assertLess(time.monotonic() - begin, 30)
+        verdicts = {name: check["verdict"] for name, check in checks.items()}
+        self.assertEqual(code, 1)
+        self.assertEqual(verdicts["sanitizer memcheck"], "pass")
+        self.assertEqual(verdicts["sanitizer racecheck"], "stopped")
+        self.assertIn("and 1 checks with nothing found", checks["sanitizer racecheck"]["detail"])
+        # 8 s: 30 parts of 100, and of what the first did not take 30 of 70.
+        self.assertAlmostEqual(checks["sanitizer memcheck"]["seconds"], 2.4, delta=0.3)
+        self.assertAlmostEqual(checks["sanitizer racecheck"]["seconds"], 3.4, delta=0.5)
+        detail = "found something, ========= Barrier error detected."
+        self.assertEqual(checks["sanitizer synccheck"]["detail"], detail)
+        self.assertEqual(verdicts["sanitizer initcheck"], "pass")
+        said = checks["sanitizer memcheck"]["lines"][0]
+        self.assertEqual(said, "== LAZY --kernels asynchronous --simt")
+
+    def test_the_lists_of_the_sanitizer_are_all_of_stage_2(self):
+        lists = []
+        for which in ((), ("--kernels", "asynchronous"), ("--kernels", "others")):
+            code, checks = self.run_stage(2, *which)
+            self.assertEqual(code, 0, checks)
+            lists.append(set(checks))
+        self.assertEqual(lists[1] | lists[2], lists[0])
+        self.assertFalse(lists[1] & lists[2])
+        self.assertLess(len(lists[1]), 16)
+        self.assertTrue({"gemm wgmma256", "gemm rows8", "prefill 128"} <= lists[1])
 
     def test_torch_is_asked_where_it_is(self):
         site = self.folder / "site"

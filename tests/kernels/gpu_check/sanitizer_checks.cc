@@ -1,0 +1,144 @@
+#include <algorithm>
+#include <chrono>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "src/base/status.h"
+#include "tests/kernels/gpu_check/program.h"
+#include "tests/kernels/gpu_check/stages.h"
+
+namespace baton::gpu_check {
+namespace {
+
+// One run of the sanitizer: a tool, the kernels it watches, and its share of the stage's time, of
+// which what a run leaves is for those behind it.
+struct SanitizerRun {
+  const char* name;
+  const char* tool;
+  const char* kernels;
+  double share;
+};
+// What a race or a wild copy would hide in comes first, on few cases that end within the share.
+constexpr SanitizerRun kSanitizerRuns[] = {
+    {"memcheck", "memcheck", kAsynchronousKernels, 30},
+    {"racecheck", "racecheck", kAsynchronousKernels, 30},
+    {"synccheck", "synccheck", kAsynchronousKernels, 15},
+    {"initcheck", "initcheck", kAsynchronousKernels, 10},
+    {"memcheck, other kernels", "memcheck", kOtherKernels, 15}};
+// What the sanitizer is told to exit with when it found something.
+constexpr int kSanitizerFound = 9;
+// Of timeout(1), whose program ended by itself when told to or had to be killed.
+constexpr int kStopped = 124;
+constexpr int kStoppedByForce = 137;
+constexpr size_t kKeptLines = 200;
+constexpr double kEndSeconds = 3;  // of the stage, for a tool that takes long to die
+
+// What a tool says when something is wrong; it goes on, and may be stopped before it exits.
+bool IsSanitizersComplaint(std::string_view line) {
+  constexpr std::string_view kMark = "========= ";
+  if (!line.starts_with(kMark)) return false;
+  line.remove_prefix(kMark.size());
+  for (const std::string_view start :
+       {"Invalid ", "Error: ", "Warning: Race", "Barrier error", "Uninitialized ", "Leaked "}) {
+    if (line.starts_with(start)) return true;
+  }
+  return false;
+}
+
+// How far a run of stage 2 came, line by line.
+struct SanitizerOutput {
+  nlohmann::json lines = nlohmann::json::array();
+  std::string last;
+  std::string complaint;  // the first
+  uint32_t num_checks = 0;
+
+  void Read(std::string_view line) {
+    if (lines.size() < kKeptLines) lines.push_back(std::string(line));
+    if (!line.empty()) last = std::string(line);
+    if (complaint.empty() && IsSanitizersComplaint(line)) complaint = std::string(line);
+    num_checks += line.starts_with("  pass ") || line.starts_with("  FAIL ") ? 1 : 0;
+  }
+};
+
+Finding OutcomeOfRun(const std::string& name, const absl::StatusOr<int>& code, double seconds,
+                     const SanitizerOutput& output) {
+  Finding finding{.name = name, .detail = output.last};
+  finding.data["lines"] = output.lines;
+  finding.data["seconds"] = seconds;
+  const bool is_stopped = code.ok() && (*code == kStopped || *code == kStoppedByForce);
+  if (!code.ok()) {
+    finding.verdict = Verdict::kFail;
+    finding.detail = std::string(code.status().message());
+  } else if (*code == kSanitizerFound || !output.complaint.empty()) {
+    finding.verdict = Verdict::kFail;
+    finding.detail = fmt::format("found something, {}",
+                                 output.complaint.empty() ? output.last : output.complaint);
+  } else if (is_stopped) {
+    finding.verdict = Verdict::kStopped;
+    finding.detail = fmt::format("after {:.0f} s and {} checks with nothing found, {}", seconds,
+                                 output.num_checks, output.last);
+  } else if (*code != 0) {
+    finding.verdict = Verdict::kFail;
+    finding.detail = fmt::format("exit status {}, {}", *code, output.last);
+  }
+  return finding;
+}
+
+// `seconds` 0: as long as it takes.
+absl::Status RunUnderSanitizer(const StageInput& input, const std::string& sanitizer,
+                               const SanitizerRun& run, double seconds, Report& report) {
+  // Under a tool every kernel that is loaded is rewritten, so only those that run are.
+  const std::vector<std::string> words = {"timeout",
+                                          "--kill-after=1",
+                                          fmt::format("{:.1f}", seconds),
+                                          "env",
+                                          "CUDA_MODULE_LOADING=LAZY",
+                                          sanitizer,
+                                          "--tool",
+                                          run.tool,
+                                          "--error-exitcode",
+                                          std::to_string(kSanitizerFound),
+                                          OwnPath(),
+                                          "--stage",
+                                          "2",
+                                          "--tiny",
+                                          "--kernels",
+                                          run.kernels};
+  std::vector<std::string> of_body = words;
+  if (!input.body.is_gpu) of_body.push_back("--simt");
+  SanitizerOutput output;
+  const absl::StatusOr<int> code = RunProgram(of_body, [&output](std::string_view line) {
+    output.Read(line);
+    return absl::OkStatus();
+  });
+  return report.Add(OutcomeOfRun(fmt::format("sanitizer {}", run.name), code, seconds, output));
+}
+
+}  // namespace
+
+absl::Status CheckSanitizer(const StageInput& input, Report& report) {
+  std::string sanitizer = input.tools.sanitizer;
+  if (sanitizer.empty() && !input.body.is_gpu) {
+    return report.Add({"sanitizer", Verdict::kNotRun,
+                       "the runner looks for races and bounds itself, in stages 1 and 2"});
+  }
+  if (sanitizer.empty()) sanitizer = FindProgram("compute-sanitizer", {"/usr/local/cuda/bin"});
+  if (sanitizer.empty()) {
+    return report.Add({"sanitizer", Verdict::kNotRun, "there is no compute-sanitizer"});
+  }
+  const auto begin = std::chrono::steady_clock::now();
+  double shares = 0;
+  for (const SanitizerRun& run : kSanitizerRuns) shares += run.share;
+  for (const SanitizerRun& run : kSanitizerRuns) {
+    const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - begin;
+    const double left = std::max(input.seconds - kEndSeconds - elapsed.count(), 1.0);
+    const double seconds = input.seconds > 0 ? left * run.share / shares : 0;
+    shares -= run.share;
+    BATON_RETURN_IF_ERROR(RunUnderSanitizer(input, sanitizer, run, seconds, report));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace baton::gpu_check
