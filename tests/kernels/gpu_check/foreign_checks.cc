@@ -1,3 +1,5 @@
+#include <cstdlib>
+#include <map>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -6,14 +8,72 @@
 #include "src/base/status.h"
 #include "tests/kernels/gpu_check/gemm_timing.h"
 #include "tests/kernels/gpu_check/program.h"
+#include "tests/kernels/gpu_check/results_file.h"
 #include "tests/kernels/gpu_check/stages.h"
+#include "tests/kernels/gpu_check/targets.h"
 #include "tests/kernels/gpu_check/timing.h"
 
 namespace baton::gpu_check {
 namespace {
 
+using Medians = std::map<std::string, double>;
+
+// A program and what it took; its names begin with its own.
+struct Peer {
+  std::string name;
+  Medians medians;
+};
+
+// Our names for what another program did under `rest`: all our ways to do it.
+std::vector<std::string> OursOf(const std::string& peer, const std::string& rest) {
+  if (peer == "cublaslt") return {"gemm " + rest};
+  constexpr std::string_view kAttention = "attention ";
+  if (!rest.starts_with(std::string(kAttention) + "prefill")) return {rest};
+  return {rest, "attention wgmma " + rest.substr(kAttention.size())};
+}
+
+// Rows that decode: at most 64 of a product, or attention that is not of a prompt.
+bool IsDecode(const std::string& name) {
+  const size_t rows = name.rfind(" m ");
+  if (rows == std::string::npos) return name.find("prefill") == std::string::npos;
+  return std::atoi(name.c_str() + rows + 3) <= 64;
+}
+
+// "ours / torch: gemm qkv m 8" for each thing that both did; then how often we were ahead where it
+// counts most, in decode. Nothing where there is nothing to compare.
+absl::Status AddComparisons(const StageInput& input, const Medians& ours, const Peer& peer,
+                            Report& report) {
+  uint32_t num_decode = 0;
+  uint32_t num_ahead = 0;
+  for (const auto& [name, theirs_us] : peer.medians) {
+    if (!name.starts_with(peer.name + " ")) continue;
+    for (const std::string& own : OursOf(peer.name, name.substr(peer.name.size() + 1))) {
+      const auto found = ours.find(own);
+      if (found == ours.end()) continue;
+      const Comparison comparison = CompareTimes(found->second, theirs_us);
+      Finding finding{.name = fmt::format("ours / {}: {}", peer.name, own)};
+      finding.detail = fmt::format("{:.1f} / {:.1f} us, {}", found->second, theirs_us,
+                                   input.body.is_gpu ? comparison.words : "not of a GPU");
+      finding.data["ratio"] = comparison.ratio;
+      finding.data["is_decode"] = IsDecode(own);
+      num_decode += IsDecode(own) ? 1 : 0;
+      num_ahead += IsDecode(own) && comparison.is_ahead ? 1 : 0;
+      BATON_RETURN_IF_ERROR(report.Add(std::move(finding)));
+    }
+  }
+  if (num_decode == 0) return absl::OkStatus();
+  Finding all{.name = fmt::format("ours / {}, decode", peer.name), .detail = "not of a GPU"};
+  if (input.body.is_gpu) {
+    all.detail = fmt::format("ahead at {} of {} shapes", num_ahead, num_decode);
+  }
+  all.data["num_decode"] = num_decode;
+  all.data["num_ahead"] = num_ahead;
+  return report.Add(std::move(all));
+}
+
 // One line of torch_peers.py: {"name", "samples_us", "bytes", "flops"} or {"not_run"}.
-absl::Status AddPeer(const StageInput& input, std::string_view line, Report& report) {
+absl::Status AddPeer(const StageInput& input, std::string_view line, Report& report,
+                     Medians& medians) {
   const auto peer = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
   if (!peer.is_object()) return absl::OkStatus();  // what a library prints
   if (peer.contains("not_run")) {
@@ -25,11 +85,12 @@ absl::Status AddPeer(const StageInput& input, std::string_view line, Report& rep
   const TimedCase timed = {.name = peer["name"].get<std::string>(),
                            .bytes = peer.value("bytes", 0.0),
                            .flops = peer.value("flops", 0.0)};
-  return AddSamples(input, timed, peer["samples_us"].get<std::vector<double>>(),
-                    {.name = timed.name}, report);
+  const auto samples_us = peer["samples_us"].get<std::vector<double>>();
+  medians[timed.name] = MedianOf(samples_us);
+  return AddSamples(input, timed, samples_us, {.name = timed.name}, report);
 }
 
-absl::Status AddTorch(const StageInput& input, Report& report) {
+absl::Status AddTorch(const StageInput& input, Report& report, Medians& medians) {
   if (input.tools.peers.empty()) {
     return report.Add({"torch", Verdict::kNotRun, "no script was given (--peers)"});
   }
@@ -39,7 +100,7 @@ absl::Status AddTorch(const StageInput& input, Report& report) {
   std::string last;
   const absl::StatusOr<int> code = RunProgram(words, [&](std::string_view line) {
     last = std::string(line);
-    return AddPeer(input, line, report);
+    return AddPeer(input, line, report, medians);
   });
   if (!code.ok()) {
     return report.Add({"torch", Verdict::kNotRun, std::string(code.status().message())});
@@ -90,7 +151,12 @@ absl::Status AddTileSweep(const StageInput& input, Report& report) {
 }  // namespace
 
 absl::Status CheckPeers(const StageInput& input, Report& report) {
-  BATON_RETURN_IF_ERROR(AddTorch(input, report));
+  const Medians ours = MediansOf(ReadResults(input.timings_file));
+  BATON_RETURN_IF_ERROR(AddComparisons(
+      input, ours, {"cublaslt", MediansOf(ReadResults(input.bandwidth_file))}, report));
+  Medians torch;
+  BATON_RETURN_IF_ERROR(AddTorch(input, report, torch));
+  BATON_RETURN_IF_ERROR(AddComparisons(input, ours, {"torch", torch}, report));
   return AddTileSweep(input, report);
 }
 

@@ -21,6 +21,7 @@
 #include "tests/kernels/gpu_check/program.h"
 #include "tests/kernels/gpu_check/report.h"
 #include "tests/kernels/gpu_check/results_file.h"
+#include "tests/kernels/gpu_check/targets.h"
 
 namespace baton::gpu_check {
 namespace {
@@ -226,6 +227,51 @@ TEST_F(PartsTest, AGpuIsDividedWhenBothPartsAreOfIt) {
   }
   EXPECT_THAT(std::string(CheckDividedSms({132, 132, 132}).message()),
               HasSubstr("not divided, 132 and 132 of 132 multiprocessors"));
+}
+
+// ---- Targets.
+
+TEST_F(PartsTest, TheDesignsTargetsAreOfTheirShapes) {
+  EXPECT_EQ(DecodeStepTarget(1, 1024).percent, 70);
+  EXPECT_EQ(DecodeStepTarget(1, 8192).percent, 0);
+  for (const uint32_t rows : {8u, 64u}) EXPECT_EQ(DecodeStepTarget(rows, 1024).percent, 80);
+  EXPECT_EQ(DecodeStepTarget(65, 1024).percent, 0);
+  // 2048 tokens at 75 % of 790 TFLOP/s: 5.925e8 operations a microsecond.
+  EXPECT_DOUBLE_EQ(PromptTarget({2048, 5.925e11, true}).h200_us, 1000);
+  EXPECT_DOUBLE_EQ(PromptTarget({8192, 0.72 * 790e9, false}).h200_us, 1000);
+  EXPECT_DOUBLE_EQ(PromptTarget({8192, 0.80 * 790e9, true}).h200_us, 1000);
+  EXPECT_EQ(PromptTarget({66, 1e9, true}).h200_us, 0);
+  constexpr size_t kToken = 4096;  // bytes of KV of a layer
+  EXPECT_EQ(DecodeAttentionTarget({64, 1024, 64 * 1024 * kToken, false}).percent, 90);
+  EXPECT_EQ(DecodeAttentionTarget({1, 1024, 1024 * kToken, false}).h200_us, 7);
+  EXPECT_EQ(DecodeAttentionTarget({8, 1024, 8 * 1024 * kToken, false}).h200_us, 13);
+  EXPECT_EQ(DecodeAttentionTarget({8, 1024, 8 * 1024 * kToken / 2, true}).h200_us, 0);
+  EXPECT_EQ(SkinnyProductTarget("qkv", 32, false).percent, 85);
+  EXPECT_EQ(SkinnyProductTarget("o", 1, false).percent, 70);
+  EXPECT_EQ(SkinnyProductTarget("qkv", 64, false).percent, 0);
+  EXPECT_EQ(SkinnyProductTarget("qkv", 64, true).percent, 85);
+  EXPECT_EQ(SkinnyProductTarget("qkv", 2048, true).percent, 0);
+  EXPECT_EQ(PackedProductTarget(8, 32).percent, 85);
+  EXPECT_EQ(PackedProductTarget(4, 1).percent, 0);
+}
+
+TEST_F(PartsTest, ATargetThatIsMissedIsToldBesideTheNumber) {
+  const Target share = {.percent = 85};
+  EXPECT_EQ(Judge(share, {10, 9, "NVIDIA A100"}).words, " (target 85 %: met)");
+  const TargetResult missed = Judge(share, {10, 8, ""});
+  EXPECT_EQ(missed.words, " (target 85 %: missed)");
+  EXPECT_EQ(missed.verdict, "missed");
+  EXPECT_EQ(Judge(share, {10, 0, ""}).verdict, "not judged");
+  const Target time = {.h200_us = 7};
+  EXPECT_EQ(Judge(time, {6.9, 1, "NVIDIA H200"}).verdict, "met");
+  EXPECT_EQ(Judge(time, {7.5, 1, "NVIDIA H200"}).words, " (target of an H200 7.0 us: missed)");
+  const TargetResult other = Judge(time, {7.5, 1, "NVIDIA H100 80GB HBM3"});
+  EXPECT_EQ(other.words, " (target of an H200 7.0 us; this is none)");
+  EXPECT_EQ(other.verdict, "not judged");
+  EXPECT_EQ(Judge({}, {7, 1, "NVIDIA H200"}).words, "");
+  EXPECT_EQ(CompareTimes(9, 10).words, "0.90 of its time, ahead");
+  EXPECT_EQ(CompareTimes(11, 10).words, "1.10 of its time, behind");
+  EXPECT_FALSE(CompareTimes(10, 10).is_ahead);
 }
 
 // ---- Files.

@@ -52,7 +52,7 @@ class SliceTiming {
     }
     timed.bytes = 2.0 * static_cast<double>(Bytes());
     timed.is_copy = true;
-    if (is_gather && Bytes() >= kTargetBytes) timed.target_percent = kGatherTarget;
+    if (is_gather && Bytes() >= kTargetBytes) timed.target.percent = kGatherTarget;
     timed.work = WorkOf(input_, kLayers, [this, is_gather](void* stream, uint32_t i) {
       const cuda::KvSlicesParams params = Params(checksums_.data(), i % kLayers);
       return is_gather ? input_.body.kernels().kv_gather(params, stream)

@@ -38,7 +38,16 @@ TimedCase CaseOf(std::string name, const DeviceModel& model, const TimedStep& st
   timed.bytes = static_cast<double>(model.bytes_read_per_step()) +
                 static_cast<double>(costs.kv_bytes_per_token) * step.context *
                     std::max<uint32_t>(step.decode_rows, 1);
-  timed.flops = static_cast<double>(costs.num_layers * costs.layer_flops_per_row) * rows;
+  // A row sees the keys before it and its own.
+  const double num_pairs = rows * (step.decode_rows > 0 ? step.context : 0.5 * (rows + 1));
+  timed.flops = static_cast<double>(costs.num_layers) *
+                (static_cast<double>(costs.layer_flops_per_row) * rows +
+                 static_cast<double>(costs.attention_flops_per_key) * num_pairs);
+  if (step.decode_rows == 0) {
+    timed.target = PromptTarget({step.prefill_tokens, timed.flops, model.attends_by_wgmma()});
+  } else if (model.num_recorded_steps() > 0) {
+    timed.target = DecodeStepTarget(step.decode_rows, step.context);
+  }
   return timed;
 }
 

@@ -362,7 +362,7 @@ class GpuCheckScript(unittest.TestCase):
     def check_table(self, timed):
         row = next(check for check in timed["checks"] if check["name"] == "gemm qkv m 1")
         row |= {"median_us": 20.0, "bytes": 5e7, "flops": 5e7}
-        row |= {"percent_of_limit": 58.1, "target_percent": 85}
+        row |= {"percent_of_limit": 58.1, "target_percent": 85, "target": "missed"}
         table = readme_tables.gpu_check(timed)
         self.assertIn("| gemm qkv m 1 | 20.0 | 2500 | 2.5 | 58 % | 85 % |", table)
         self.assertEqual(len(table), 2 + len(timed["checks"]) + 2)
@@ -482,6 +482,25 @@ class GpuCheckScript(unittest.TestCase):
         self.assertFalse(lists[1] & lists[2])
         self.assertLess(len(lists[1]), 16)
         self.assertTrue({"gemm wgmma256", "gemm rows8", "prefill 128"} <= lists[1])
+
+    def test_our_times_stand_beside_those_of_others(self):
+        def write(name, medians):
+            checks = [{"name": key, "median_us": us} for key, us in medians.items()]
+            (self.folder / name).write_text(json.dumps({"checks": checks}))
+            return self.folder / name
+
+        bandwidth = write("b", {"cublaslt qkv m 1": 20, "cublaslt o m 2048": 50, "read": 1})
+        timings = write("t", {"gemm qkv m 1": 18, "gemm o m 2048": 60})
+        arguments = ["--limits", bandwidth, "--timings", timings]
+        code, checks = self.run_stage(8, *arguments)
+        self.assertEqual(code, 0, checks)
+        compared = {name: check["ratio"] for name, check in checks.items() if "cublaslt:" in name}
+        self.assertEqual(
+            compared, {"ours / cublaslt: gemm qkv m 1": 0.9, "ours / cublaslt: gemm o m 2048": 1.2}
+        )
+        decode = checks["ours / cublaslt, decode"]
+        self.assertEqual((decode["num_decode"], decode["num_ahead"]), (1, 1))
+        self.assertEqual(decode["detail"], "not of a GPU")
 
     def test_torch_is_asked_where_it_is(self):
         site = self.folder / "site"

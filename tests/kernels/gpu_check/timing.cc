@@ -80,10 +80,11 @@ absl::Status AddSamples(const StageInput& input, const TimedCase& timed,
     finding.data["percent_of_limit"] = 100 * limit_us / us;
     finding.detail += fmt::format(", {:.0f} % of the limit", 100 * limit_us / us);
   }
-  if (timed.target_percent > 0) {
-    finding.data["target_percent"] = timed.target_percent;
-    finding.detail += fmt::format(" (target {:.0f} %)", timed.target_percent);
-  }
+  const TargetResult result = Judge(timed.target, {us, limit_us, input.product});
+  finding.detail += result.words;
+  if (!result.verdict.empty()) finding.data["target"] = result.verdict;
+  if (timed.target.percent > 0) finding.data["target_percent"] = timed.target.percent;
+  if (timed.target.h200_us > 0) finding.data["target_h200_us"] = timed.target.h200_us;
   return report.Add(std::move(finding));
 }
 

@@ -13,6 +13,7 @@
 #include "tests/kernels/gpu_check/device_array.h"
 #include "tests/kernels/gpu_check/device_body.h"
 #include "tests/kernels/gpu_check/stages.h"
+#include "tests/kernels/gpu_check/targets.h"
 
 namespace baton::gpu_check {
 
@@ -22,8 +23,8 @@ struct TimedCase {
   TimedWork work;
   double bytes = 0;
   double flops = 0;
-  double target_percent = 0;  // of the limit, by the design; 0 = none is set
-  bool is_copy = false;       // its limit is that of copying
+  Target target = {};
+  bool is_copy = false;  // its limit is that of copying
 };
 
 double MedianOf(std::vector<double> values);

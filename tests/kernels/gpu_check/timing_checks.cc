@@ -17,18 +17,9 @@ namespace {
 
 using cuda::Bf16;
 
-constexpr uint32_t kMaxSkinnyRows = 32;
-constexpr double kSkinnyTarget = 85;  // percent of reading; o has 33 MB and 70
-constexpr double kSkinnyOutputTarget = 70;
-constexpr double kDecodeAttentionTarget = 90;
-constexpr size_t kTargetKvBytes = 250'000'000;
+constexpr uint32_t kPackedRows = 32;
 constexpr uint32_t kDecodeCtas = 4 * 132;  // as DeviceModel
 constexpr uint32_t kPrefillCtas = 2 * 132;
-
-double TargetOf(const ProductShape& shape, uint32_t m) {
-  if (m > kMaxSkinnyRows) return 0;
-  return std::string_view(shape.name) == "o" ? kSkinnyOutputTarget : kSkinnyTarget;
-}
 
 // The formats that differ in bits a weight or in what a weight costs.
 absl::Status AddPackedProducts(const StageInput& input, const ProductShape& shape,
@@ -39,12 +30,10 @@ absl::Status AddPackedProducts(const StageInput& input, const ProductShape& shap
       {cuda::PackedFormat::kQ8_0, "q8_0"},
       {cuda::PackedFormat::kE4m3, "e4m3"}};
   for (const auto& [format, format_name] : kFormats) {
-    for (const uint32_t m : input.is_tiny ? std::vector<uint32_t>{1}
-                                          : std::vector<uint32_t>{1, 8, kMaxSkinnyRows, 64}) {
-      // At 4 bits instructions bind on H200 (gemm_packed.cu).
-      const bool is_wide = cuda::PackedDigitBits(format) == 8;
+    for (const uint32_t m :
+         input.is_tiny ? std::vector<uint32_t>{1} : std::vector<uint32_t>{1, 8, kPackedRows, 64}) {
       const TimedCase named = {.name = fmt::format("gemm {} {} m {}", format_name, shape.name, m),
-                               .target_percent = is_wide ? kSkinnyTarget : 0};
+                               .target = PackedProductTarget(cuda::PackedDigitBits(format), m)};
       BATON_RETURN_IF_ERROR(timing.AddPacked(named, m, format, report));
     }
     const TimedCase named = {.name = fmt::format("unpack {} {}", format_name, shape.name)};
@@ -88,7 +77,7 @@ absl::Status AddProducts(const StageInput& input, Report& report) {
     }
     for (const uint32_t m : counts) {
       const TimedCase named = {.name = fmt::format("gemm {} m {}", shape.name, m),
-                               .target_percent = TargetOf(shape, m)};
+                               .target = SkinnyProductTarget(shape.name, m, input.major == 9)};
       BATON_RETURN_IF_ERROR(timing.Add(named, m, cuda::GemmPath::kAuto, report).status());
     }
     if (!shape.is_output) BATON_RETURN_IF_ERROR(AddManyRows(input, shape, timing, report));
@@ -226,7 +215,7 @@ absl::Status AddAttention(const StageInput& input, cuda::KvElement element, Repo
     TimedCase timed = {.name = fmt::format("{} b {} x {}", name, decode.num_rows, decode.context)};
     const size_t kv_bytes = size_t{is_fp8 ? 2u : 4u} * decode.num_rows * decode.context *
                             shape.num_kv_heads * shape.head_dim;
-    if (kv_bytes >= kTargetKvBytes) timed.target_percent = kDecodeAttentionTarget;
+    timed.target = DecodeAttentionTarget({decode.num_rows, decode.context, kv_bytes, is_fp8});
     BATON_RETURN_IF_ERROR(timing.Add(timed, report));
   }
   const uint32_t rows = input.is_tiny ? 66 : 2048;
