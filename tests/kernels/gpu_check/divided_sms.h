@@ -26,6 +26,22 @@ inline absl::Status CheckDividedSms(const DividedSms& sms) {
       sms.first, sms.second, sms.whole);
 }
 
+// The same work, which computing binds, on the larger part and on the smaller.
+struct PartGrowth {
+  double first_us;
+  double second_us;
+};
+
+// FailedPrecondition with the numbers when the time did not grow with the share that is missing, by
+// half of what it should at least: clocks differ, but other multiprocessors computed too.
+inline absl::Status CheckGrowth(const DividedSms& sms, const PartGrowth& growth) {
+  const double expected = static_cast<double>(sms.first) / sms.second;
+  const double grown = growth.second_us / growth.first_us;
+  if (grown >= (1 + expected) / 2) return absl::OkStatus();
+  return FailedPrecondition("{:.2f} times the time on {:.2f} times fewer multiprocessors", grown,
+                            expected);
+}
+
 }  // namespace baton::gpu_check
 
 #endif  // BATON_TESTS_KERNELS_GPU_CHECK_DIVIDED_SMS_H_

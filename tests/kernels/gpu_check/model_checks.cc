@@ -10,6 +10,7 @@
 #include "src/base/status.h"
 #include "src/device/host_buffer.h"
 #include "tests/kernels/gpu_check/differences.h"
+#include "tests/kernels/gpu_check/division_timing.h"
 #include "tests/kernels/gpu_check/model_rig.h"
 #include "tests/kernels/gpu_check/stages.h"
 #include "tests/kernels/gpu_check/step_timing.h"
@@ -298,9 +299,12 @@ absl::Status AddColocated(const StageInput& input, const ExactSize& size, Report
                                .is_split = true});
   if (!rig.ok()) return AddOutcome(name, rig.status(), report);
   if (const absl::Status split = (*rig)->CheckSplit(); !split.ok()) {
-    return report.Add({name, VerdictOfNoSplit(input), std::string(split.message())});
+    BATON_RETURN_IF_ERROR(
+        report.Add({name, VerdictOfNoSplit(input), std::string(split.message())}));
+    return report.Add({"divided GPU, times", Verdict::kNotRun, std::string(split.message())});
   }
-  return AddOutcome(name, CheckColocated(rig->get(), size), report);
+  BATON_RETURN_IF_ERROR(AddOutcome(name, CheckColocated(rig->get(), size), report));
+  return AddDivisionTimings(input, **rig, size.prompt, report);
 }
 
 // ---- Steps that are timed.

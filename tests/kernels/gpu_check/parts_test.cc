@@ -229,6 +229,14 @@ TEST_F(PartsTest, AGpuIsDividedWhenBothPartsAreOfIt) {
               HasSubstr("not divided, 132 and 132 of 132 multiprocessors"));
 }
 
+TEST_F(PartsTest, WorkThatRunsOnItsPartTakesLongerOnTheSmallerOne) {
+  const DividedSms sms = {.whole = 132, .first = 100, .second = 32};
+  EXPECT_TRUE(CheckGrowth(sms, {100, 312}).ok());
+  EXPECT_TRUE(CheckGrowth(sms, {100, 210}).ok()) << "clocks differ";
+  const absl::Status status = CheckGrowth(sms, {100, 130});
+  EXPECT_EQ(status.message(), "1.30 times the time on 3.12 times fewer multiprocessors");
+}
+
 // ---- Targets.
 
 TEST_F(PartsTest, TheDesignsTargetsAreOfTheirShapes) {
