@@ -6,6 +6,11 @@
 // A time is that of a whole transfer as its receiver sees it: from the word that everything is
 // ready, over the sender's offers, to the last slice whose bytes have the sender's checksum. Beside
 // it stands the device's own copy of as many bytes, between two waits of the host too.
+//
+// While a peer is paired and its communicator is built, and while one is aborted in the middle of a
+// transfer, steps go on in a stream of this device (busy_loop.h); those just before stand beside
+// them.
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <string>
@@ -15,6 +20,7 @@
 #include "kvcache/transport/nccl/nccl_library.h"
 #include "src/base/clock.h"
 #include "src/base/random.h"
+#include "tests/kernels/gpu_check/busy_loop.h"
 #include "tests/kernels/gpu_check/hand_off_child.h"
 #include "tests/kernels/gpu_check/hand_off_receiver.h"
 #include "tests/kernels/gpu_check/hand_off_sender.h"
@@ -53,9 +59,13 @@ class HandOffCheck {
  private:
   // A new child, connected.
   Status Pair(Finding* finding);
+  Status StartChild(Finding* finding);
   Status TimeTransfers(uint32_t num_blocks, Finding* finding);
+  // Does `work`, and keeps the device's steps before it and beside it under "steps".
+  Status WithSteps(const std::function<Status()>& work, Finding* finding);
   Status KillChild(Finding* finding);
   Status KillSender(Finding* finding);
+  Status KillInTheMiddle(const GrantedTransfer& transfer, Finding* finding);
   Status KillReceiver(Finding* finding);
   Status PairAnew(Finding* finding);
   uint32_t NumSamples() const {
@@ -81,7 +91,26 @@ class HandOffCheck {
   SideOptions child_options_;
 };
 
+Status HandOffCheck::WithSteps(const std::function<Status()>& work, Finding* finding) {
+  const auto rest = std::chrono::milliseconds(input_.body.is_gpu ? 200 : 5);
+  BATON_ASSIGN_OR_RETURN(const std::unique_ptr<BusyLoop> loop,
+                         BusyLoop::Start(side_->device(), input_.body));
+  BATON_ASSIGN_OR_RETURN(std::vector<double> before_us, loop->During(rest));
+  BATON_ASSIGN_OR_RETURN(std::vector<double> beside_us, loop->During(work));
+  const nlohmann::json before = JsonOfSteps(std::move(before_us));
+  const nlohmann::json beside = JsonOfSteps(std::move(beside_us));
+  finding->data["steps"] = {{"before", before}, {"beside", beside}};
+  if (!input_.body.is_gpu) return OkStatus();
+  finding->detail += fmt::format("; steps beside it {} (before it {})", WordsOfSteps(beside),
+                                 WordsOfSteps(before));
+  return OkStatus();
+}
+
 Status HandOffCheck::Pair(Finding* finding) {
+  return WithSteps([this, finding] { return StartChild(finding); }, finding);
+}
+
+Status HandOffCheck::StartChild(Finding* finding) {
   child_ = std::make_unique<HandOffChild>();
   child_options_ = options_;
   child_options_.listens = false;
@@ -172,6 +201,11 @@ Status HandOffCheck::KillSender(Finding* finding) {
   GrantedTransfer transfer;
   BATON_RETURN_IF_ERROR(receiver_->Grant(peer(), sizes_.back(), &transfer));
   BATON_RETURN_IF_ERROR(receiver_->Flood(transfer));
+  // The communicator is aborted before the receive is closed.
+  return WithSteps([&, this] { return KillInTheMiddle(transfer, finding); }, finding);
+}
+
+Status HandOffCheck::KillInTheMiddle(const GrantedTransfer& transfer, Finding* finding) {
   BATON_RETURN_IF_ERROR(KillChild(finding));
   HandOffEvents now = side_->sink()->Snapshot();
   finding->data["slices_done"] = now.slices_done[transfer.id];

@@ -544,6 +544,12 @@ class GpuCheckScript(unittest.TestCase):
                 self.assertLess(check["down_ms"], 20000)
         for kind in ("cuda_ipc", "nccl"):
             self.assertEqual(checks[f"{kind} sender killed"]["slices_done"], 12)
+            for step in ("pair", "sender killed", "paired anew"):
+                steps = checks[f"{kind} {step}"]["steps"]
+                for samples in (steps["before"], steps["beside"]):
+                    self.assertGreater(samples["num"], 0)
+                    self.assertEqual(len(samples["samples_us"]), samples["num"])
+                    self.assertLessEqual(samples["p50_us"], samples["max_us"])
         transport = checks["nccl 12 KiB"]["transport"]
         self.assertEqual((transport["version"], transport["dropped"]), ("2.28.9", {}))
         self.assertIn("NCCL_HOSTID", transport["way"])
