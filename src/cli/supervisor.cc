@@ -22,6 +22,7 @@ namespace {
 
 constexpr int64_t kFirstBackoffUs = 200'000;
 constexpr int64_t kMaxBackoffUs = 5'000'000;
+constexpr int64_t kLongBackoffUs = 20'000'000;  // of one that keeps dying
 constexpr int64_t kQuickDeathUs = 10'000'000;
 constexpr int kMaxQuickDeaths = 5;
 // Loading is bounded by reading the file once; ten minutes covers a 100 GB file on a slow disk.
@@ -81,6 +82,11 @@ Status Supervisor::Run() {
   if (!status.ok()) fast_ = true;
   const Status drained = Drain();
   return status.ok() ? drained : status;
+}
+
+bool Supervisor::Slot::KeepsDying(int64_t now_us) const {
+  const bool has_lived = process && has_reported() && now_us - started_us >= kQuickDeathUs;
+  return num_quick_deaths >= kMaxQuickDeaths && !has_lived;
 }
 
 Status Supervisor::StartSlot(Slot& slot) {
@@ -230,25 +236,26 @@ Status Supervisor::OnDeath(Slot& slot, int wait_status) {
   const bool left = WIFEXITED(wait_status) && WEXITSTATUS(wait_status) == 0;
   const bool quick = !left && now_us - slot.started_us < kQuickDeathUs;
   slot.num_quick_deaths = quick ? slot.num_quick_deaths + 1 : 0;
-  if (slot.num_quick_deaths >= kMaxQuickDeaths) {
-    slot.given_up = true;
-    PrintToStderr("{} ended with {}: given up after {} deaths in a row; see {}\n", slot.spec.name,
-                  end, slot.num_quick_deaths, slot.spec.log_file);
-    // Decode workers can compute prompts themselves; prefill workers alone answer nobody.
-    const bool can_serve = std::any_of(slots_.begin() + 1, slots_.end(), [](const Slot& s) {
-      const bool decodes = s.spec.role == "decode" || s.spec.num_reports > 1;
-      return decodes && !s.given_up;
-    });
-    if (slot.spec.role == "router" || !can_serve) {
-      return Unavailable("{} keeps dying; see {}", slot.spec.name, slot.spec.log_file);
-    }
-    return OkStatus();
-  }
   slot.backoff_us =
       quick ? std::clamp(slot.backoff_us * 2, kFirstBackoffUs, kMaxBackoffUs) : kFirstBackoffUs;
-  slot.restart_us = now_us + slot.backoff_us;
-  PrintToStderr("{} ended with {}; starting it again in {} ms\n", slot.spec.name, end,
-                slot.backoff_us / 1000);
+  if (!slot.KeepsDying(now_us)) {
+    slot.restart_us = now_us + slot.backoff_us;
+    PrintToStderr("{} ended with {}; starting it again in {} ms\n", slot.spec.name, end,
+                  slot.backoff_us / 1000);
+    return OkStatus();
+  }
+  // Decode workers can compute prompts themselves; prefill workers alone answer nobody.
+  const bool can_serve = std::any_of(slots_.begin() + 1, slots_.end(), [now_us](const Slot& s) {
+    const bool decodes = s.spec.role == "decode" || s.spec.num_reports > 1;
+    return decodes && !s.KeepsDying(now_us);
+  });
+  if (slot.spec.role == "router" || !can_serve) {
+    return Unavailable("{} keeps dying; see {}", slot.spec.name, slot.spec.log_file);
+  }
+  slot.restart_us = now_us + kLongBackoffUs;
+  PrintToStderr("{} ended with {}, the {}th time in a row; starting it again in {} ms; see {}\n",
+                slot.spec.name, end, slot.num_quick_deaths, kLongBackoffUs / 1000,
+                slot.spec.log_file);
   return OkStatus();
 }
 

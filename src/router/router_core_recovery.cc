@@ -26,7 +26,7 @@ constexpr int64_t kMoveLinkWaitUs = 1'000'000;
 
 // Deaths of workers that had not begun with a request, in its life, for which it is not blamed.
 // With the two that are its fault a request that kills whoever takes it ends three workers, fewer
-// than the deaths in a row after which `serve` gives one up.
+// than the deaths in a row from which on `serve` lets one wait.
 constexpr uint32_t kMaxEarlyDeaths = 1;
 
 ResumeReason ReasonOf(PlacementFault fault) {

@@ -78,22 +78,41 @@ def test_a_killed_process_is_started_again(cluster, role):
     wait_until(answers, 20, "requests are served by a pair")
 
 
-def decode_child(server, other_than=None):
-    """The pid of the decode worker of `server` as soon as it exists; None while there is none."""
+def child(server, role, other_than=None):
+    """The pid of the worker of `server` in that role as soon as it exists; None while there is
+    none."""
     children = Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children")
     for pid in (int(word) for word in children.read_text().split()):
         try:
             command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
         except (FileNotFoundError, ProcessLookupError):  # It ended since the list was read.
             continue
-        if pid != other_than and b"decode" in command:
+        if pid != other_than and role.encode() in command:
             return pid
     return None
 
 
-def test_five_quick_deaths_of_the_last_decode_worker_end_the_server():
+def kill_often(server, role, victim):
+    """Five deaths in a row, each within 10 s of the start."""
+    for i in range(5):
+        os.kill(victim, signal.SIGKILL)
+        if i < 4:
+            victim = wait_until(
+                lambda dead=victim: child(server, role, other_than=dead), 30, f"the next {role}"
+            )
+
+
+def test_a_worker_that_keeps_dying_is_tried_on_and_the_last_one_that_decodes_ends_the_server():
     with Server(*pool_args(64)) as server:
-        victim = decode_child(server)
+        victim = child(server, "decode")
+        kill_often(server, "prefill", child(server, "prefill"))
+        wait_until(
+            lambda: "prefill-0 ended with signal 9, the 5th time in a row; starting it again in "
+            "20000 ms" in server.log_since(0),
+            10,
+            "it is said",
+        )
+        died_at = time.monotonic()
         # A death after a long life is no quick one (10 s; the process is older than its report).
         time.sleep(10.5)
 
@@ -103,7 +122,7 @@ def test_five_quick_deaths_of_the_last_decode_worker_end_the_server():
             os.kill(dead, signal.SIGKILL)
 
             def new():
-                return server.process.poll() is not None or decode_child(server, other_than=dead)
+                return server.process.poll() is not None or child(server, "decode", dead)
 
             pid = wait_until(new, 30, "the next life of the decode worker")
             return None if pid is True else pid
@@ -117,6 +136,8 @@ def test_five_quick_deaths_of_the_last_decode_worker_end_the_server():
             return server.post("/v1/completions", body)[0] == 200
 
         wait_until(answers, 60, "requests are answered after one death and four quick ones")
+        wait_until(lambda: child(server, "prefill"), 40, "it is started again")
+        assert time.monotonic() - died_at > 19
         # The first of these is a slow one where the server needs long to answer.
         for _ in range(6):
             victim = kill()
