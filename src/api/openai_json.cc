@@ -6,6 +6,7 @@
 
 #include "src/api/json_writer.h"
 #include "src/text/tokenizer.h"
+#include "src/text/utf8.h"
 
 namespace baton {
 namespace {
@@ -81,21 +82,17 @@ void WriteChatToken(const AnswerPlan& plan, TokenId token, float logprob,
   json->EndArray().EndObject();
 }
 
-// A token's text as the client reads it: half a character is U+FFFD, whatever its bytes.
-std::string KeyText(const Tokenizer& tokenizer, TokenId token) {
-  JsonWriter json;
-  json.String(tokenizer.TokenBytes(token));
-  return json.Take();
-}
-
 // OpenAI's four parallel lists. The sampled token is always among its alternatives, so there may be
-// one more than asked for. Two with one text are one key; the better one stays.
+// one more than asked for. Two with one text (special tokens may have one) are one key; the better
+// one stays.
 void WriteCompletionLogprobs(const AnswerPlan& plan, const std::vector<CollectedToken>& tokens,
                              JsonWriter* json) {
   const Tokenizer& tokenizer = *plan.model->tokenizer;
   json->BeginObject();
   json->Key("tokens").BeginArray();
-  for (const CollectedToken& token : tokens) json->String(tokenizer.TokenBytes(token.token));
+  for (const CollectedToken& token : tokens) {
+    json->String(TextOrBytes(tokenizer.TokenBytes(token.token)));
+  }
   json->EndArray().Key("token_logprobs").BeginArray();
   for (const CollectedToken& token : tokens) json->Float(token.logprob);
   json->EndArray().Key("top_logprobs").BeginArray();
@@ -103,10 +100,10 @@ void WriteCompletionLogprobs(const AnswerPlan& plan, const std::vector<Collected
     json->BeginObject();
     std::vector<std::string> seen;
     const auto add = [&](TokenId id, float logprob) {
-      std::string text = KeyText(tokenizer, id);
+      std::string text = TextOrBytes(tokenizer.TokenBytes(id));
       if (std::find(seen.begin(), seen.end(), text) != seen.end()) return;
+      json->Key(text).Float(logprob);
       seen.push_back(std::move(text));
-      json->Key(tokenizer.TokenBytes(id)).Float(logprob);
     };
     for (const TokenLogprob& entry : token.top_logprobs) add(entry.token, entry.logprob);
     add(token.token, token.logprob);

@@ -41,7 +41,7 @@ void AddChatToken(const AnswerPlan& plan, TokenId token, float logprob,
 
 void AddCompletionToken(const AnswerPlan& plan, const CollectedToken& token,
                         v1::CompletionLogprobs* out) {
-  out->add_tokens(LossyUtf8(plan.model->tokenizer->TokenBytes(token.token)));
+  out->add_tokens(TextOrBytes(plan.model->tokenizer->TokenBytes(token.token)));
   out->add_token_logprobs(token.logprob);
   out->add_text_offset(token.text_offset);
   v1::TopLogprobs* top = out->add_top_logprobs();

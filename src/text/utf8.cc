@@ -1,5 +1,7 @@
 #include "src/text/utf8.h"
 
+#include "fmt/format.h"
+
 namespace baton {
 namespace {
 
@@ -96,6 +98,13 @@ std::string LossyUtf8(std::string_view bytes) {
   Utf8Stream stream;
   stream.Push(bytes, &text);
   stream.Finish(&text);
+  return text;
+}
+
+std::string TextOrBytes(std::string_view bytes) {
+  if (ValidUtf8Prefix(bytes) == bytes.size()) return std::string(bytes);
+  std::string text = "bytes:";
+  for (const char c : bytes) text += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
   return text;
 }
 

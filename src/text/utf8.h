@@ -47,6 +47,10 @@ class Utf8Stream {
 // All of `bytes` by Utf8Stream: valid UTF-8.
 std::string LossyUtf8(std::string_view bytes);
 
+// `bytes` where they are UTF-8, otherwise each of them by its number, "bytes:\xe3\x81" (with
+// backslashes): how OpenAI's completions name tokens that are part of a character.
+std::string TextOrBytes(std::string_view bytes);
+
 }  // namespace baton
 
 #endif  // BATON_TEXT_UTF8_H_

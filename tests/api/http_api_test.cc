@@ -210,6 +210,10 @@ TEST_F(HttpApiTest, TextOffsetsAreThePlacesOfTheTokens) {
   const auto responder = Post(kCompletionPath, R"({"prompt":"x","logprobs":0})");
   EXPECT_NE(responder->body.find(R"("text_offset":[0,1,2,3,3])"), std::string::npos)
       << responder->body;
+  // Halves of a character have different names.
+  EXPECT_NE(responder->body.find(R"("tokens":["a","b","bytes:\\xc3","bytes:\\xa9","z"])"),
+            std::string::npos)
+      << responder->body;
 }
 
 // Templates that print the date are told the time of the request, those that look for tools that

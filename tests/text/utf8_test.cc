@@ -50,6 +50,13 @@ TEST(Utf8Test, BrokenSequencesBecomeOneReplacementEach) {
   for (const LossyCase& c : cases) EXPECT_EQ(DecodeWhole(c.bytes), c.text);
 }
 
+TEST(Utf8Test, BytesThatAreNoTextAreNamedByTheirNumbers) {
+  EXPECT_EQ(TextOrBytes(""), "");
+  EXPECT_EQ(TextOrBytes("aé中😀"), "aé中😀");
+  EXPECT_EQ(TextOrBytes("\xE3\x81"), "bytes:\\xe3\\x81");
+  EXPECT_EQ(TextOrBytes(" \x81"), "bytes:\\x20\\x81");
+}
+
 TEST(Utf8Test, ValidPrefixIsWhereTheFirstErrorIs) {
   EXPECT_EQ(ValidUtf8Prefix(""), 0u);
   EXPECT_EQ(ValidUtf8Prefix("aé中😀"), 10u);
