@@ -173,6 +173,12 @@ bool ParseJson(std::string_view text, JsonValue* out, RequestError* error) {
     error->code = ErrorCode::kInvalidUtf8;
     return false;
   }
+  // The parser would take it for the end of the text.
+  if (const size_t nul = text.find('\0'); nul != std::string_view::npos) {
+    error->code = ErrorCode::kInvalidJson;
+    error->expected = fmt::format("byte {}: a NUL", nul + 1);
+    return false;
+  }
   Builder builder(out);
   if (nlohmann::json::sax_parse(text.begin(), text.end(), &builder)) return true;
   error->code = builder.refusal().value_or(ErrorCode::kInvalidJson);

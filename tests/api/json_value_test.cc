@@ -98,6 +98,8 @@ TEST(JsonValueTest, SyntaxErrorsSayWhereAndWhyWithoutTheText) {
       {R"({"a" 1})", "byte 6: unexpected number literal; expected ':'."},
       {R"({"a":1 "secret":2})", "byte 15: unexpected string literal; expected '}'."},
       {R"({"a":1} x)", "byte 9: invalid literal."},
+      {std::string("{\"a\":1}\0{\"b", 11), "byte 8: a NUL."},
+      {std::string("{\"a\":\"\0\"}", 9), "byte 7: a NUL."},
       {R"({"a": secret})", "byte 7: invalid literal."},
       {R"({"a":"secret)", "byte 13: invalid string: missing closing quote."},
       {R"({"a":"secret; expected - \q"})",
