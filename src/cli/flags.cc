@@ -7,6 +7,7 @@
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "yaml-cpp/yaml.h"
@@ -108,16 +109,18 @@ void FlagSet::AddAddress(const std::string& flag, std::vector<std::string>& valu
 }
 
 void FlagSet::Add(const std::string& flag, int64_t& value, Range range, const std::string& help) {
+  // Decimal, whatever stands in front: CLI11 would read 010 as 8 and 2^64 as 2^63 - 1.
+  const auto read = [range](std::string& text) -> std::string {
+    int64_t number = 0;
+    if (absl::SimpleAtoi(text, &number) && number >= range.low && number <= range.high) {
+      text = std::to_string(number);
+      return "";
+    }
+    return fmt::format("'{}' is not a whole number in [{}, {}]", text, range.low, range.high);
+  };
   app_->add_option(flag, value, help)
       ->capture_default_str()
-      ->check([range](const std::string& text) -> std::string {
-        int64_t number = 0;
-        if (CLI::detail::lexical_cast(text, number) && number >= range.low &&
-            number <= range.high) {
-          return "";
-        }
-        return fmt::format("'{}' is not a whole number in [{}, {}]", text, range.low, range.high);
-      })
+      ->transform(CLI::Validator(read, ""))
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
 }
 
@@ -263,9 +266,25 @@ std::vector<std::string> FlagSet::WithEmptyValuesApart(const std::vector<std::st
   return apart;
 }
 
+// CLI11 takes any number for true.
+Status FlagSet::CheckSwitches(const std::vector<std::string>& args) const {
+  for (const std::string& arg : args) {
+    const size_t equals = arg.find('=');
+    if (equals == std::string::npos || !IsSwitch(arg.substr(0, equals))) continue;
+    const std::string value = arg.substr(equals + 1);
+    bool is_on = false;
+    if (!absl::SimpleAtob(value, &is_on)) {
+      return InvalidArgument("{}: '{}' is not true or false", arg.substr(0, equals), value);
+    }
+  }
+  return OkStatus();
+}
+
 std::optional<int> FlagSet::Parse(const std::vector<std::string>& args) {
   StatusOr<std::vector<std::string>> merged = WithConfigFile(args);
   if (!merged.ok()) return Fail(name_, merged.status(), kExitUsage);
+  const Status switches = CheckSwitches(*merged);
+  if (!switches.ok()) return Fail(name_, switches, kExitUsage);
   try {
     const std::vector<std::string> apart = WithEmptyValuesApart(*merged);
     std::vector<std::string> reversed(apart.rbegin(), apart.rend());  // CLI11's order

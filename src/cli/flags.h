@@ -71,6 +71,7 @@ class FlagSet {
                  const std::vector<std::string>& args, std::vector<std::string>* merged);
   std::string WithConfigPlace(const std::string& message) const;
   std::vector<std::string> WithEmptyValuesApart(const std::vector<std::string>& args) const;
+  Status CheckSwitches(const std::vector<std::string>& args) const;
   Status CheckExtras(const std::vector<std::string>& extras) const;
   std::vector<std::string> FlagNames() const;
 

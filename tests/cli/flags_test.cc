@@ -62,6 +62,46 @@ TEST(FlagSetTest, BindsValuesInBothForms) {
   EXPECT_FALSE(b.flags.Given("--isa"));
 }
 
+TEST(FlagSetTest, NumbersAreDecimal) {
+  Bound b;
+  EXPECT_FALSE(Parse(b, {"--threads=010"}).code);
+  EXPECT_EQ(b.threads, 10);
+  const std::string config = WriteFile("threads: 08\n");
+  Bound of_file;
+  EXPECT_FALSE(Parse(of_file, {"--config", config}).code);
+  EXPECT_EQ(of_file.threads, 8);
+  for (const char* text : {"0x10", "1e1", "7.0", "", "65", "-1", "seven"}) {
+    Bound bad;
+    const Outcome outcome = Parse(bad, {std::string("--threads=") + text});
+    EXPECT_EQ(outcome.code, kExitUsage) << text;
+    EXPECT_NE(outcome.error.find("is not a whole number in [0, 64]"), std::string::npos)
+        << outcome.error;
+  }
+  FlagSet flags("sim", "Test.");
+  int64_t seed = 0;
+  flags.Add("--seed", seed, {0, INT64_MAX}, "seed");
+  EXPECT_FALSE(flags.Parse({"--seed=9223372036854775807"}));
+  EXPECT_EQ(seed, INT64_MAX);
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(flags.Parse({"--seed=9223372036854775808"}), kExitUsage) << "one more";
+  testing::internal::GetCapturedStderr();
+}
+
+TEST(FlagSetTest, SwitchesAreTrueOrFalse) {
+  Bound b;
+  EXPECT_FALSE(Parse(b, {"--deterministic=true"}).code);
+  EXPECT_TRUE(b.deterministic);
+  Bound off;
+  EXPECT_FALSE(Parse(off, {"--deterministic=false"}).code);
+  EXPECT_FALSE(off.deterministic);
+  for (const char* text : {"5", "maybe", ""}) {
+    Bound bad;
+    const Outcome outcome = Parse(bad, {std::string("--deterministic=") + text});
+    EXPECT_EQ(outcome.code, kExitUsage) << text;
+    EXPECT_NE(outcome.error.find("--deterministic"), std::string::npos) << outcome.error;
+  }
+}
+
 TEST(FlagSetTest, KnowsWhichFlagsHaveNoValue) {
   const Bound b;
   for (const char* flag : {"--deterministic", "--help", "-h"}) {
