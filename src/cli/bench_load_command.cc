@@ -106,6 +106,9 @@ class BenchLoad {
       return Fail("bench", Unavailable("the run was cut short ({}); {} of {} requests were ok",
                                        report.cut_short, report.num_ok(), report.attempted));
     }
+    if (report.attempted == 0) {
+      return Fail("bench", FailedPrecondition("no request counts: all were --warmup"));
+    }
     if (report.num_ok() == 0) {
       return Fail("bench", Unavailable("no request was answered: {}", report.first_error));
     }

@@ -10,6 +10,7 @@
 #include "src/cli/model_store.h"
 #include "src/cli/perplexity.h"
 #include "src/text/tokenizer.h"
+#include "src/text/utf8.h"
 
 namespace baton {
 namespace {
@@ -28,6 +29,9 @@ struct EvalFlags {
 StatusOr<std::string> ReadText(const std::string& path) {
   StatusOr<std::string> text = ReadRegularFile(path, kMaxEncodeBytes);
   if (text.ok() && text->empty()) text = InvalidArgument("0 bytes: nothing to predict");
+  if (text.ok() && ValidUtf8Prefix(*text) != text->size()) {
+    text = InvalidArgument("the text is not UTF-8 at byte {}", ValidUtf8Prefix(*text));
+  }
   if (!text.ok()) return WithPrefix(text.status(), "--perplexity " + path);
   return text;
 }

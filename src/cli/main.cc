@@ -1,11 +1,14 @@
 // `baton SUBCOMMAND ...`: one binary for every role.
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "src/base/errno_text.h"
@@ -26,9 +29,19 @@ void PrintUsage(std::FILE* out) {
 
 // What was printed counts as done only when it is written: a full disk is a failure.
 int WithOutputWritten(const std::string& command, int code) {
+  errno = 0;
   if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return code;
-  baton::Print(stderr, "baton {}: cannot write the output: {}\n", command, baton::ErrnoText(errno));
+  // The error of an earlier write is not kept.
+  const std::string why = errno == 0 ? "" : fmt::format(": {}", baton::ErrnoText(errno));
+  baton::Print(stderr, "baton {}: cannot write the output{}\n", command, why);
   return code == baton::kExitOk ? baton::kExitFailure : code;
+}
+
+// What a server prints is for information: its work is done whether or not it could be written.
+bool IsServer(std::string_view command, const std::vector<std::string>& args) {
+  const auto is_help = [](const std::string& arg) { return arg == "--help" || arg == "-h"; };
+  if (std::any_of(args.begin(), args.end(), is_help)) return false;
+  return command == "serve" || command == "router" || command == "prefill" || command == "decode";
 }
 
 // A descriptor that is missing would be given to the next file that is opened, and what is printed
@@ -45,6 +58,8 @@ void OpenStandardFiles() {
 
 int main(int argc, char** argv) {
   OpenStandardFiles();
+  // A child is run by /proc/self/exe, whose name tools would show ("exe").
+  (void)::prctl(PR_SET_NAME, "baton");
   // Ignored signals are inherited: without it no child's end would be seen.
   ::signal(SIGCHLD, SIG_DFL);
   if (argc < 2) {
@@ -61,8 +76,9 @@ int main(int argc, char** argv) {
   std::vector<std::string_view> names;
   for (const baton::Command& command : baton::Commands()) {
     if (command.name == wanted) {
-      return WithOutputWritten(wanted,
-                               command.run(std::vector<std::string>(argv + 2, argv + argc)));
+      const std::vector<std::string> args(argv + 2, argv + argc);
+      const int code = command.run(args);
+      return IsServer(wanted, args) ? code : WithOutputWritten(wanted, code);
     }
     names.push_back(command.name);
   }

@@ -273,6 +273,23 @@ def test_what_is_printed_to_a_closed_descriptor_goes_nowhere(tmp_path):
     assert (silent.returncode, silent.stdout) == (0, version.stdout)
 
 
+def test_a_server_does_its_work_whether_or_not_its_output_can_be_written(tmp_path):
+    argv = [BIN, "router", *(f"--{name}=127.0.0.1:0" for name in ("http", "grpc", "admin"))]
+    with open("/dev/full", "w") as full, open(tmp_path / "log", "w") as log:
+        server = subprocess.Popen(argv, stdout=full, stderr=log)
+    try:
+        wait_until(lambda: "admin" in (tmp_path / "log").read_text(), 20, "it runs")
+        server.send_signal(signal.SIGINT)
+        assert server.wait(30) == 0
+    finally:
+        server.kill()
+    help_text = subprocess.run(
+        ["sh", "-c", 'exec "$0" router --help > /dev/full', BIN], capture_output=True, text=True
+    )
+    assert help_text.returncode == 1
+    assert "cannot write the output" in help_text.stderr
+
+
 def test_bad_config_file(tmp_path):
     path = tmp_path / "serve.yaml"
     path.write_text("thraeds: 2\n")
