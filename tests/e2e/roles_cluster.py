@@ -50,6 +50,15 @@ class Role:
         self.num_lives = 0
 
 
+def keep_port(role, flag, key):
+    """The next life of the process listens where this one does; KV over shm or IPC has no port."""
+    if ":" not in role.report[key]:
+        return
+    place = role.args.index(flag) + 1
+    host = role.args[place].rsplit(":", 1)[0]
+    role.args[place] = f"{host}:{role.report[key].rsplit(':', 1)[1]}"
+
+
 class RolesCluster(Server):
     """Router, prefill workers and decode workers as processes of their own."""
 
@@ -98,8 +107,11 @@ class RolesCluster(Server):
         for name in self.roles:
             if name != "router-0":
                 self.start(name, wait=False)
-        for name in self.roles:
+        for name, role in self.roles.items():
             self.read_report(name)
+            if name != "router-0":
+                keep_port(role, "--listen", "grpc")
+                keep_port(role, "--kv-listen", "kv")
         self.router = self.topology()[0]
         self.http = "http://" + router["http"]
         self.grpc = router["grpc"]
@@ -116,9 +128,10 @@ class RolesCluster(Server):
 
     def _add_worker(self, name, role, worker_args, proxied):
         host = TOLD_HOST if proxied else REAL_HOST
-        kv_port = free_port()
+        # Known beforehand only where a proxy needs it: another process may take it until then.
+        kv_port = free_port() if proxied else 0
         args = ["--router", self.roles["router-0"].report["grpc"], "--worker-id", name]
-        args += ["--model", self.model, "--threads", "1", "--listen", f"{host}:{free_port()}"]
+        args += ["--model", self.model, "--threads", "1", "--listen", f"{host}:0"]
         args += ["--kv-listen", f"{REAL_HOST}:{kv_port}", "--admin", f"{host}:0"]
         if proxied:
             args += ["--advertise", TOLD_HOST]
