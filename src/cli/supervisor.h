@@ -3,10 +3,9 @@
 //
 // Invariants
 //  1. A child that dies is started again after a back-off of 0.2 s, doubled to at most 5 s; from
-//  the
-//     fifth death in a row on, each within 10 s of its start, after 20 s. One that exits with 0 was
-//     asked to leave: it is started again too, and counts as no death. When the router, or every
-//     worker that decodes, has died so often, Run ends.
+//     the fifth death in a row on, each within 10 s of its start, after 20 s. One that exits with 0
+//     was asked to leave: it is started again too, and counts as no death. When the router, or
+//     every worker that decodes, has died so often, Run ends.
 //  2. topology.json lists exactly the children that are alive and have reported, one that is two
 //     workers in two rows; while it cannot be written (disk full) the last whole one stays, that is
 //     said, and it is tried again.

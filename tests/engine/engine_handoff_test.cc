@@ -21,6 +21,13 @@ struct Pair {
     d->Start(ForPeer(spec, RequestKind::kDest, *p));
     p->Start(ForPeer(spec, RequestKind::kSource, *d));
   }
+  // The grant waits at P when the request comes there.
+  void StartGranted(const RequestSpec& spec) {
+    d->Start(ForPeer(spec, RequestKind::kDest, *p));
+    rig.Round();
+    rig.Round();
+    p->Start(ForPeer(spec, RequestKind::kSource, *d));
+  }
   void ExpectFree() {
     EXPECT_TRUE(p->AllFree()) << "prefill";
     EXPECT_TRUE(d->AllFree()) << "decode";
@@ -107,10 +114,7 @@ TEST(EngineHandoffTest, ChoicesMoveTogetherAndAreSeeded) {
 TEST(EngineHandoffTest, SlicesCrossWhileLaterLayersAreComputed) {
   Pair pair;
   const RequestSpec spec = ToyRequest(1, 100, 3);
-  pair.d->Start(ForPeer(spec, RequestKind::kDest, *pair.p));
-  pair.rig.Round();
-  pair.rig.Round();  // the grant waits at P
-  pair.p->Start(ForPeer(spec, RequestKind::kSource, *pair.d));
+  pair.StartGranted(spec);
   ASSERT_TRUE(pair.rig.RunUntilQuiet());
   pair.ExpectAnswered(spec);
   const EngineSnapshot snapshot = pair.p->core().Snapshot();
@@ -123,10 +127,7 @@ TEST(EngineHandoffTest, OnlyTimeBehindThePromptIsExposed) {
   constexpr int64_t kRoundUs = 1000;
   Pair pair;
   const RequestSpec early = ToyRequest(1, 100, 3);  // four chunks, a round each
-  pair.d->Start(ForPeer(early, RequestKind::kDest, *pair.p));
-  pair.rig.Round();
-  pair.rig.Round();  // the grant waits at P
-  pair.p->Start(ForPeer(early, RequestKind::kSource, *pair.d));
+  pair.StartGranted(early);
   ASSERT_TRUE(pair.rig.RunUntilQuiet());
   pair.ExpectAnswered(early);
   const EngineSnapshot hidden = pair.p->core().Snapshot();
