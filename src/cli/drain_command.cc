@@ -115,7 +115,7 @@ Status WaitUntilGone(const std::string& admin, LedgerProcess leaver, int64_t tim
 
 Status CheckWorkerName(const std::string& worker) {
   if (worker.empty()) return InvalidArgument("WORKER is missing, such as decode-0");
-  const bool valid = !worker.empty() && std::all_of(worker.begin(), worker.end(), [](char c) {
+  const bool valid = std::all_of(worker.begin(), worker.end(), [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-';
   });
   if (valid) return OkStatus();

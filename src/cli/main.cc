@@ -4,7 +4,6 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <string>
@@ -35,13 +34,6 @@ int WithOutputWritten(const std::string& command, int code) {
   const std::string why = errno == 0 ? "" : fmt::format(": {}", baton::ErrnoText(errno));
   baton::Print(stderr, "baton {}: cannot write the output{}\n", command, why);
   return code == baton::kExitOk ? baton::kExitFailure : code;
-}
-
-// What a server prints is for information: its work is done whether or not it could be written.
-bool IsServer(std::string_view command, const std::vector<std::string>& args) {
-  const auto is_help = [](const std::string& arg) { return arg == "--help" || arg == "-h"; };
-  if (std::any_of(args.begin(), args.end(), is_help)) return false;
-  return command == "serve" || command == "router" || command == "prefill" || command == "decode";
 }
 
 // A descriptor that is missing would be given to the next file that is opened, and what is printed
@@ -76,9 +68,7 @@ int main(int argc, char** argv) {
   std::vector<std::string_view> names;
   for (const baton::Command& command : baton::Commands()) {
     if (command.name == wanted) {
-      const std::vector<std::string> args(argv + 2, argv + argc);
-      const int code = command.run(args);
-      return IsServer(wanted, args) ? code : WithOutputWritten(wanted, code);
+      return WithOutputWritten(wanted, command.run({argv + 2, argv + argc}));
     }
     names.push_back(command.name);
   }

@@ -1,5 +1,7 @@
 // `baton serve`: one router and its workers as processes of this host.
 #include <fcntl.h>
+#include <signal.h>
+#include <stdio_ext.h>
 #include <sys/file.h>
 #include <unistd.h>
 
@@ -305,7 +307,11 @@ SupervisorConfig BuildConfig(const ServeFlags& f, const ModelFile& model, const 
     }
     Print("{} is ready: http://{}/v1  grpc {}  admin http://{}\n", model.id, router.at("http"),
           router.at("grpc"), router.at("admin"));
-    std::fflush(stdout);
+    // For information: a server's work is done whether or not anybody can read of it.
+    if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
+      ::__fpurge(stdout);
+      std::clearerr(stdout);
+    }
     SendReportToParent({{"http", router.at("http")}, {"grpc", router.at("grpc")}});
   };
   return config;
@@ -330,6 +336,7 @@ int RunServe(const std::vector<std::string>& args) {
     return Fail("serve", status, kExitUsage);
   }
   if (f.router.mode == "aggregated") f.num_prefill = 0;
+  ::signal(SIGPIPE, SIG_IGN);  // `serve | head`: what reads its output may end, the server goes on
   // Here once, rather than in every child again and again.
   if (!f.tuning.tls.empty()) {
     const Status status = TlsIdentity::Load(f.tuning.tls).status();

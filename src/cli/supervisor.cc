@@ -22,7 +22,8 @@ namespace {
 
 constexpr int64_t kFirstBackoffUs = 200'000;
 constexpr int64_t kMaxBackoffUs = 5'000'000;
-constexpr int64_t kLongBackoffUs = 20'000'000;  // of one that keeps dying
+// Of one that keeps dying: a load costs seconds of processor time, which the others need.
+constexpr int64_t kLongBackoffUs = 20'000'000;
 constexpr int64_t kQuickDeathUs = 10'000'000;
 constexpr int kMaxQuickDeaths = 5;
 // Loading is bounded by reading the file once; ten minutes covers a 100 GB file on a slow disk.
@@ -84,10 +85,7 @@ Status Supervisor::Run() {
   return status.ok() ? drained : status;
 }
 
-bool Supervisor::Slot::KeepsDying(int64_t now_us) const {
-  const bool has_lived = process && has_reported() && now_us - started_us >= kQuickDeathUs;
-  return num_quick_deaths >= kMaxQuickDeaths && !has_lived;
-}
+bool Supervisor::Slot::KeepsDying() const { return num_quick_deaths >= kMaxQuickDeaths; }
 
 Status Supervisor::StartSlot(Slot& slot) {
   BATON_ASSIGN_OR_RETURN(ChildProcess process, ChildProcess::Start(slot.spec));
@@ -214,6 +212,7 @@ Status Supervisor::OnDeath(Slot& slot, int wait_status) {
   const int64_t now_us = SystemClock().NowUs();
   const std::string line = slot.process->LastLogLine();
   const std::string end = DescribeEnd(wait_status);
+  const bool has_lived = slot.has_reported() && now_us - slot.started_us >= kQuickDeathUs;
   slot.process.reset();
   slot.reports.clear();
   slot.spec.starts_without_log = true;  // the next life matters more than its log
@@ -234,27 +233,28 @@ Status Supervisor::OnDeath(Slot& slot, int wait_status) {
   }
   // It was asked to leave and has drained: no fault, however often it happens.
   const bool left = WIFEXITED(wait_status) && WEXITSTATUS(wait_status) == 0;
-  const bool quick = !left && now_us - slot.started_us < kQuickDeathUs;
+  const bool quick = !left && !has_lived;
   slot.num_quick_deaths = quick ? slot.num_quick_deaths + 1 : 0;
   slot.backoff_us =
       quick ? std::clamp(slot.backoff_us * 2, kFirstBackoffUs, kMaxBackoffUs) : kFirstBackoffUs;
-  if (!slot.KeepsDying(now_us)) {
-    slot.restart_us = now_us + slot.backoff_us;
+  if (slot.KeepsDying()) slot.backoff_us = kLongBackoffUs;
+  slot.restart_us = now_us + slot.backoff_us;
+  if (!slot.KeepsDying()) {
     PrintToStderr("{} ended with {}; starting it again in {} ms\n", slot.spec.name, end,
                   slot.backoff_us / 1000);
     return OkStatus();
   }
   // Decode workers can compute prompts themselves; prefill workers alone answer nobody.
-  const bool can_serve = std::any_of(slots_.begin() + 1, slots_.end(), [now_us](const Slot& s) {
+  const bool can_serve = std::any_of(slots_.begin() + 1, slots_.end(), [](const Slot& s) {
     const bool decodes = s.spec.role == "decode" || s.spec.num_reports > 1;
-    return decodes && !s.KeepsDying(now_us);
+    const bool serves = s.process && s.has_reported();
+    return decodes && (serves || !s.KeepsDying());
   });
   if (slot.spec.role == "router" || !can_serve) {
     return Unavailable("{} keeps dying; see {}", slot.spec.name, slot.spec.log_file);
   }
-  slot.restart_us = now_us + kLongBackoffUs;
-  PrintToStderr("{} ended with {}, the {}th time in a row; starting it again in {} ms; see {}\n",
-                slot.spec.name, end, slot.num_quick_deaths, kLongBackoffUs / 1000,
+  PrintToStderr("{} ended with {}, {} times in a row; starting it again in {} ms; see {}\n",
+                slot.spec.name, end, slot.num_quick_deaths, slot.backoff_us / 1000,
                 slot.spec.log_file);
   return OkStatus();
 }
@@ -265,7 +265,7 @@ void Supervisor::RestartDue(int64_t now_us) {
     if (config_.before_restart) config_.before_restart();
     const Status status = StartSlot(slot);
     if (status.ok()) continue;
-    slot.restart_us = now_us + kMaxBackoffUs;
+    slot.restart_us = now_us + std::max(slot.backoff_us, kMaxBackoffUs);
     PrintToStderr("{}: {}\n", slot.spec.name, std::string(status.message()));
   }
 }

@@ -3,9 +3,10 @@
 //
 // Invariants
 //  1. A child that dies is started again after a back-off of 0.2 s, doubled to at most 5 s; from
-//     the fifth death in a row on, each within 10 s of its start, after 20 s. One that exits with 0
-//     was asked to leave: it is started again too, and counts as no death. When the router, or
-//     every worker that decodes, has died so often, Run ends.
+//     the fifth death in a row on, each before it could serve or within 10 s of its start, after
+//     20 s. One that exits with 0 was asked to leave: it is started again too, and counts as no
+//     death. When the router has died so often, or every worker that decodes has and none of them
+//     serves again, Run ends.
 //  2. topology.json lists exactly the children that are alive and have reported, one that is two
 //     workers in two rows; while it cannot be written (disk full) the last whole one stays, that is
 //     said, and it is tried again.
@@ -57,11 +58,11 @@ class Supervisor {
     int64_t started_us = 0;
     int64_t restart_us = 0;  // when to start it again; 0 = not waiting
     int64_t backoff_us = 0;
-    int num_quick_deaths = 0;  // in a row
+    int num_quick_deaths = 0;  // in a row; see invariant 1
 
     bool has_reported() const { return reports.size() == spec.num_reports; }
-    // It has died often, and has not lived for long since.
-    bool KeepsDying(int64_t now_us) const;
+    // It has died too often for the short back-off.
+    bool KeepsDying() const;
   };
 
   Status StartSlot(Slot& slot);

@@ -14,6 +14,7 @@ import pytest
 from baton_server import (
     BIN,
     MODEL,
+    START_LIMIT_S,
     Server,
     complete,
     http_json,
@@ -274,17 +275,35 @@ def test_what_is_printed_to_a_closed_descriptor_goes_nowhere(tmp_path):
 
 
 def test_a_server_does_its_work_whether_or_not_its_output_can_be_written(tmp_path):
-    argv = [BIN, "router", *(f"--{name}=127.0.0.1:0" for name in ("http", "grpc", "admin"))]
-    with open("/dev/full", "w") as full, open(tmp_path / "log", "w") as log:
-        server = subprocess.Popen(argv, stdout=full, stderr=log)
-    try:
-        wait_until(lambda: "admin" in (tmp_path / "log").read_text(), 20, "it runs")
-        server.send_signal(signal.SIGINT)
-        assert server.wait(30) == 0
-    finally:
-        server.kill()
+    argv = [BIN, "serve", MODEL, *(f"--{name}=127.0.0.1:0" for name in ("http", "grpc", "admin"))]
+    argv += ["--decode=2", f"--run-dir={tmp_path}"]
+
+    def whole():
+        try:
+            processes = json.loads((tmp_path / "topology.json").read_text())["processes"]
+        except FileNotFoundError:
+            return None
+        by_name = {p["worker_id"]: p for p in processes}
+        return by_name if len(by_name) == 4 else None
+
+    unread, written = os.pipe()
+    os.close(unread)
+    with open(written, "w") as closed, open("/dev/full", "w") as full:
+        for out in (closed, full):
+            server = subprocess.Popen(argv, stdout=out, stderr=out)
+            try:
+                before = wait_until(whole, START_LIMIT_S, "it runs")
+                router = "http://" + before["router-0"]["admin"]
+                wait_until(lambda: http_json(router + "/readyz")[0] == 200, START_LIMIT_S, "ready")
+                # The death of a child is said too.
+                os.kill(before["decode-1"]["pid"], signal.SIGKILL)
+                wait_until(lambda: whole() not in (None, before), START_LIMIT_S, "whole again")
+                server.send_signal(signal.SIGINT)
+                assert server.wait(30) == 0
+            finally:
+                server.kill()
     help_text = subprocess.run(
-        ["sh", "-c", 'exec "$0" router --help > /dev/full', BIN], capture_output=True, text=True
+        ["sh", "-c", 'exec "$0" serve --help > /dev/full', BIN], capture_output=True, text=True
     )
     assert help_text.returncode == 1
     assert "cannot write the output" in help_text.stderr
