@@ -169,6 +169,14 @@ bool IsGiven(const std::vector<std::string>& args, const std::string& flag) {
   });
 }
 
+// The words that a switch takes on the command line and in the file; nothing for any other.
+std::optional<bool> SwitchValue(const std::string& word) {
+  const std::string lower = absl::AsciiStrToLower(word);
+  if (lower == "on" || lower == "off") return lower == "on";
+  bool is_on = false;
+  return absl::SimpleAtob(word, &is_on) ? std::optional(is_on) : std::nullopt;
+}
+
 // One key of the file as arguments behind `merged`, unless the command line gives the flag too (a
 // list would hold both). Throws what yaml-cpp and CLI11 throw.
 Status FlagSet::TakeKey(const YAML::Node& name, const YAML::Node& value,
@@ -196,11 +204,10 @@ Status FlagSet::TakeKey(const YAML::Node& name, const YAML::Node& value,
   }
   if (IsGiven(args, flag)) return OkStatus();
   if (IsSwitch(flag)) {
-    bool is_on = false;
-    if (!YAML::convert<bool>::decode(value, is_on)) {
-      return InvalidArgument("key '{}' is true or false", key);
-    }
-    if (is_on) merged->push_back(flag);
+    const std::optional<bool> is_on =
+        value.IsScalar() ? SwitchValue(value.Scalar()) : std::optional<bool>();
+    if (!is_on) return InvalidArgument("key '{}' is true or false", key);
+    if (*is_on) merged->push_back(flag);
   } else if (value.IsSequence()) {
     if (option->get_expected_max() <= 1) return InvalidArgument("key '{}' takes one value", key);
     for (const auto& item : value) merged->push_back(flag + "=" + item.as<std::string>());
@@ -272,8 +279,7 @@ Status FlagSet::CheckSwitches(const std::vector<std::string>& args) const {
     const size_t equals = arg.find('=');
     if (equals == std::string::npos || !IsSwitch(arg.substr(0, equals))) continue;
     const std::string value = arg.substr(equals + 1);
-    bool is_on = false;
-    if (!absl::SimpleAtob(value, &is_on)) {
+    if (!SwitchValue(value)) {
       return InvalidArgument("{}: '{}' is not true or false", arg.substr(0, equals), value);
     }
   }

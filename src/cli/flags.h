@@ -44,13 +44,13 @@ class FlagSet {
   void AddAddress(const std::string& flag, std::string& value, const std::string& help);
   void AddAddress(const std::string& flag, std::vector<std::string>& values,
                   const std::string& help);
-  // A number within [low, high]; anything else is a usage error that names the range.
+  // A decimal number within [low, high]; anything else is a usage error that names the range.
   struct Range {
     int64_t low;
     int64_t high;
   };
   void Add(const std::string& flag, int64_t& value, Range range, const std::string& help);
-  // A switch: present = true.
+  // A switch: present = true; also true, yes, on, 1 and false, no, off, 0, here and in the file.
   void Add(const std::string& flag, bool& value, const std::string& help);
   // One of `choices`. A `reserved` word is taken too and listed nowhere: the caller refuses it with
   // a reason of its own.

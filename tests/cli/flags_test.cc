@@ -88,17 +88,26 @@ TEST(FlagSetTest, NumbersAreDecimal) {
 }
 
 TEST(FlagSetTest, SwitchesAreTrueOrFalse) {
-  Bound b;
-  EXPECT_FALSE(Parse(b, {"--deterministic=true"}).code);
-  EXPECT_TRUE(b.deterministic);
-  Bound off;
-  EXPECT_FALSE(Parse(off, {"--deterministic=false"}).code);
-  EXPECT_FALSE(off.deterministic);
-  for (const char* text : {"5", "maybe", ""}) {
-    Bound bad;
-    const Outcome outcome = Parse(bad, {std::string("--deterministic=") + text});
-    EXPECT_EQ(outcome.code, kExitUsage) << text;
-    EXPECT_NE(outcome.error.find("--deterministic"), std::string::npos) << outcome.error;
+  // The same words on the command line and in the file.
+  const auto by_flag = [](const std::string& word) { return "--deterministic=" + word; };
+  const auto by_file = [](const std::string& word) {
+    return "--config=" + WriteFile("deterministic: '" + word + "'\n");
+  };
+  for (const std::string word : {"true", "yes", "on", "On", "1", "false", "no", "off", "0"}) {
+    const bool is_on = word == "true" || word == "yes" || word == "1" || word[1] == 'n';
+    for (const std::string& arg : {by_flag(word), by_file(word)}) {
+      Bound b;
+      EXPECT_FALSE(Parse(b, {arg}).code) << arg;
+      EXPECT_EQ(b.deterministic, is_on) << word;
+    }
+  }
+  for (const std::string word : {"5", "maybe", "enable", ""}) {
+    for (const std::string& arg : {by_flag(word), by_file(word)}) {
+      Bound bad;
+      const Outcome outcome = Parse(bad, {arg});
+      EXPECT_EQ(outcome.code, kExitUsage) << arg;
+      EXPECT_NE(outcome.error.find("deterministic"), std::string::npos) << outcome.error;
+    }
   }
 }
 
