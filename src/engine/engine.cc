@@ -21,7 +21,7 @@ Engine::Engine(const EngineConfig& config, const EngineParts& parts)
     : parts_(parts),
       cpu_(config.cpu),
       inbox_(config.inbox_capacity),
-      sink_(&inbox_, parts.wire),
+      sink_(&inbox_, parts.wire, parts.clock),
       core_(std::make_unique<EngineCore>(config, parts, &inbox_)) {}
 
 Engine::~Engine() { Stop(); }

@@ -183,7 +183,7 @@ void EngineCore::HandlePeerMessage(const PeerMessage& message) {
                          std::holds_alternative<Nack>(m) ||
                          (revoke != nullptr && revoke->from_decode);
   if (to_source) {
-    sources_.OnMessage(message.peer, m, now_us_);
+    sources_.OnMessage(message, now_us_);
   } else {
     dests_.OnMessage(message.peer, m, now_us_);
   }

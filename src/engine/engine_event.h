@@ -40,6 +40,7 @@ struct RenewSession {
 struct PeerMessage {
   Incarnation peer;
   std::unique_ptr<HandoffMessage> message;  // empty once handled
+  int64_t arrived_us = 0;                   // before the engine came to it
 };
 
 // A data connection came up.

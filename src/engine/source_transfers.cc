@@ -186,7 +186,9 @@ void SourceTransferSet::SealInTurns(SourceTransfer* transfer, Seal seal, int64_t
   next_deadline_us_ = now_us;
 }
 
-void SourceTransferSet::OnMessage(Incarnation peer, const HandoffMessage& message, int64_t now_us) {
+void SourceTransferSet::OnMessage(const PeerMessage& event, int64_t now_us) {
+  const Incarnation peer = event.peer;
+  const HandoffMessage& message = *event.message;
   const TransferKey& key = KeyOf(message);
   SourceTransfer* const transfer = Find({key.uid, key.attempt});
   if (transfer == nullptr) {
@@ -205,6 +207,7 @@ void SourceTransferSet::OnMessage(Incarnation peer, const HandoffMessage& messag
   if (const auto* grant = std::get_if<Grant>(&message)) {
     GiveGrant(transfer, *grant, now_us);
   } else {
+    if (std::holds_alternative<Applied>(message)) transfer->applied_us = event.arrived_us;
     transfer->machine.OnMessage(message, now_us, &actions_);
   }
   Perform(transfer, now_us);
@@ -356,7 +359,7 @@ void SourceTransferSet::PerformOne(SourceTransfer* transfer, HandoffAction actio
       }
       return;
     case HandoffActionKind::kCompleteRequest:
-      TakeTime(*transfer, now_us);
+      TakeTime(*transfer);
       return owner_->OnSourceDone(transfer->key);
     case HandoffActionKind::kStranded:
       return owner_->OnSourceStranded(transfer->key, action.status);
@@ -430,10 +433,13 @@ void SourceTransferSet::ReportGrant(SourceTransfer* transfer) {
   owner_->OnSourceGranted(transfer->key);
 }
 
-void SourceTransferSet::TakeTime(const SourceTransfer& transfer, int64_t now_us) {
-  if (transfer.first_offer_us == 0) return;  // D had all of it before
-  stats_.transfer_us += now_us - transfer.first_offer_us;
-  stats_.exposed_us += now_us - std::max(transfer.first_offer_us, transfer.prompt_done_us);
+void SourceTransferSet::TakeTime(const SourceTransfer& transfer) {
+  const auto since = [&transfer](int64_t begin_us) {
+    return std::max<int64_t>(0, transfer.applied_us - begin_us);
+  };
+  if (transfer.first_offer_us == 0) return;  // nothing was: the word is no honest peer's
+  stats_.transfer_us += since(transfer.first_offer_us);
+  stats_.exposed_us += since(std::max(transfer.first_offer_us, transfer.prompt_done_us));
 }
 
 void SourceTransferSet::EraseFinished() {

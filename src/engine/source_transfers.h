@@ -25,6 +25,7 @@
 #include "absl/container/btree_map.h"
 
 #include "kvcache/handoff.h"
+#include "src/engine/engine_event.h"
 #include "src/engine/engine_options.h"
 #include "src/engine/engine_types.h"
 #include "src/engine/transfer_parts.h"
@@ -48,6 +49,7 @@ struct SourceTransfer {
   uint32_t num_hashed = 0;          // blocks, of a prompt with a late seal
   int64_t first_offer_us = 0;       // of this attempt's slices; 0 = none was offered
   int64_t prompt_done_us = 0;       // 0 = not yet
+  int64_t applied_us = 0;           // when D's word that it has all of it arrived
   HandoffActions deferred;          // came up in a step, done after it
 };
 
@@ -55,8 +57,8 @@ struct SourceTransfer {
 struct SourceStats {
   uint64_t bytes_offered = 0;
   uint64_t slices_offered_in_step = 0;
-  // Of transfers that D took over: from the first slice that was offered to D's word, and the part
-  // of it behind the end of the prompt.
+  // Of transfers that D took over: from the first slice that was offered to the arrival of D's
+  // word, and the part of it behind the end of the prompt.
   int64_t transfer_us = 0;
   int64_t exposed_us = 0;
   uint64_t stale_messages = 0;
@@ -98,7 +100,7 @@ class SourceTransferSet {
   // it.
   void SealInTurns(SourceTransfer* transfer, Seal seal, int64_t now_us);
   // A message of D: of a known hand-off, a grant to park, or answered with a Revoke.
-  void OnMessage(Incarnation peer, const HandoffMessage& message, int64_t now_us);
+  void OnMessage(const PeerMessage& message, int64_t now_us);
   void OnPeerDown(Incarnation peer, std::string_view reason, int64_t now_us);
   void OnSendClosed(Incarnation peer, TransferId transfer, int64_t now_us);
   // The request ended here for another reason: everything is let go, the owner is not told.
@@ -133,8 +135,8 @@ class SourceTransferSet {
   bool OfferSome(SourceTransfer* transfer, SliceRange slices, int64_t now_us);
   void Send(Incarnation peer, const HandoffMessage& message);
   void ReportGrant(SourceTransfer* transfer);
-  // D has all of it.
-  void TakeTime(const SourceTransfer& transfer, int64_t now_us);
+  // Called once D took it over.
+  void TakeTime(const SourceTransfer& transfer);
   void ParkGrant(Incarnation peer, const Grant& grant, int64_t now_us);
   void OfferAgain(SourceTransfer* transfer, int64_t now_us);
   void ExpireParked(int64_t now_us);

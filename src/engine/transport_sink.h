@@ -8,6 +8,7 @@
 #include <string>
 
 #include "kvcache/transport/kv_transport.h"
+#include "src/base/clock.h"
 #include "src/engine/engine_inbox.h"
 #include "src/engine/engine_types.h"
 
@@ -16,8 +17,9 @@ namespace baton {
 // See the file comment.
 class EngineTransportSink : public KvTransportSink {
  public:
-  // Both outlive the transport.
-  EngineTransportSink(EngineInbox* inbox, const HandoffWire* wire) : inbox_(inbox), wire_(wire) {}
+  // All three outlive the transport.
+  EngineTransportSink(EngineInbox* inbox, const HandoffWire* wire, const Clock* clock)
+      : inbox_(inbox), wire_(wire), clock_(clock) {}
 
   void OnPeerUp(const PeerUp& peer) override;
   void OnPeerDown(Incarnation peer, const Status& status) override;
@@ -33,6 +35,7 @@ class EngineTransportSink : public KvTransportSink {
  private:
   EngineInbox* const inbox_;
   const HandoffWire* const wire_;
+  const Clock* const clock_;
   std::atomic<uint64_t> num_malformed_{0};
 };
 

@@ -86,7 +86,7 @@ void SimWorker::Boot() {
   incarnation_ = Incarnation(draws_.NextU64() | 1);
   process_->JumpClock(static_cast<int64_t>(draws_.Below(kMaxClockOffsetUs)));
   inbox_ = std::make_unique<EngineInbox>(kInboxEvents);
-  sink_ = std::make_unique<EngineTransportSink>(inbox_.get(), &wire_);
+  sink_ = std::make_unique<EngineTransportSink>(inbox_.get(), &wire_, process_);
   journal_ = std::make_unique<PrefixJournal>(options_.num_blocks);
   held_.clear();
   transport_.set_incarnation(incarnation_);

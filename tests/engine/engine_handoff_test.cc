@@ -147,6 +147,24 @@ TEST(EngineHandoffTest, OnlyTimeBehindThePromptIsExposed) {
   pair.ExpectFree();
 }
 
+TEST(EngineHandoffTest, AStepOfThePrefillWorkerIsNoExposedTime) {
+  constexpr int64_t kStepMs = 300;
+  Pair pair;
+  const RequestSpec spec = ToyRequest(1, 20, 5);
+  pair.StartGranted(spec);
+  for (int i = 0; i < 100 && !pair.d->recorder().Of(spec.key).Reached(RequestState::kVerified); ++i)
+    pair.rig.Round();
+  ASSERT_TRUE(pair.d->recorder().Of(spec.key).Reached(RequestState::kVerified));
+  while (pair.rig.Pump()) {  // D's word is in P's inbox
+  }
+  pair.rig.clock().AdvanceMs(kStepMs);
+  ASSERT_TRUE(pair.rig.RunUntilQuiet());
+  pair.ExpectAnswered(spec);
+  EXPECT_GT(pair.p->core().Snapshot().exposed_us, 0);
+  EXPECT_LT(pair.p->core().Snapshot().exposed_us, kStepMs * 1000);
+  pair.ExpectFree();
+}
+
 TEST(EngineHandoffTest, AChoiceThatEndsAtItsFirstTokenIsNotDecoded) {
   for (const bool by_limit : {true, false}) {
     for (const uint32_t n : {1u, 2u}) {

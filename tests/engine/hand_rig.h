@@ -44,7 +44,7 @@ class HandWorker {
  public:
   HandWorker(const HandWorkerOptions& options, LocalHub* hub, TableWire* wire, FakeClock* clock,
              uint64_t incarnation)
-      : incarnation_(incarnation), inbox_(4096), sink_(&inbox_, wire) {
+      : incarnation_(incarnation), inbox_(4096), sink_(&inbox_, wire, clock) {
     arena_ = *KvArena::Create(ToyLayout(), options.num_blocks);
     inner_ = hub->Attach("worker-" + std::to_string(incarnation), incarnation_, arena_.get());
     faulty_ = FaultTransport::Create(inner_.get(), options.faults, options.fault_seed);
@@ -132,6 +132,8 @@ class HandRig {
     return workers_.back().get();
   }
 
+  // What the workers sent arrives; true when something did.
+  bool Pump() { return hub_.Pump(); }
   // One turn of everything; true when something happened.
   bool Round() {
     bool busy = hub_.Pump();
