@@ -20,12 +20,13 @@ void FillHead(const AnswerPlan& plan, std::string_view object, Message* out) {
   out->set_request_id(plan.request_id);
 }
 
-// "token", "logprob" and "bytes" of TokenLogprob and TopLogprob.
+// "token", "logprob" and "bytes" of TokenLogprob and TopLogprob. A proto string must be UTF-8, and
+// a token may end in half a character: `name` makes one of its bytes.
 template <typename Message>
-void FillToken(const AnswerPlan& plan, TokenId token, float logprob, Message* out) {
+void FillToken(const AnswerPlan& plan, TokenId token, float logprob,
+               std::string (*name)(std::string_view), Message* out) {
   const std::string_view bytes = plan.model->tokenizer->TokenBytes(token);
-  // A proto string must be UTF-8, and a token may end in half a character.
-  out->set_token(LossyUtf8(bytes));
+  out->set_token(name(bytes));
   out->set_logprob(logprob);
   out->set_bytes(bytes.data(), bytes.size());
 }
@@ -33,9 +34,9 @@ void FillToken(const AnswerPlan& plan, TokenId token, float logprob, Message* ou
 void AddChatToken(const AnswerPlan& plan, TokenId token, float logprob,
                   const std::vector<TokenLogprob>& top, v1::ChatLogprobs* out) {
   v1::TokenLogprob* entry = out->add_content();
-  FillToken(plan, token, logprob, entry);
+  FillToken(plan, token, logprob, LossyUtf8, entry);
   for (const TokenLogprob& other : top) {
-    FillToken(plan, other.token, other.logprob, entry->add_top_logprobs());
+    FillToken(plan, other.token, other.logprob, LossyUtf8, entry->add_top_logprobs());
   }
 }
 
@@ -47,10 +48,12 @@ void AddCompletionToken(const AnswerPlan& plan, const CollectedToken& token,
   v1::TopLogprobs* top = out->add_top_logprobs();
   bool has_sampled = false;
   for (const TokenLogprob& other : token.top_logprobs) {
-    FillToken(plan, other.token, other.logprob, top->add_entries());
+    FillToken(plan, other.token, other.logprob, TextOrBytes, top->add_entries());
     has_sampled |= other.token == token.token;
   }
-  if (!has_sampled) FillToken(plan, token.token, token.logprob, top->add_entries());
+  if (!has_sampled) {
+    FillToken(plan, token.token, token.logprob, TextOrBytes, top->add_entries());
+  }
 }
 
 // The fields that both kinds of chunk have beside their choice.
