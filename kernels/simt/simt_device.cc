@@ -67,6 +67,7 @@ void SimtDevice::ReleaseShared(const std::byte* begin) {
 
 absl::Status SimtDevice::CopyIn(std::byte* to, const void* from, size_t size_bytes) {
   BATON_RETURN_IF_ERROR(CheckIdle());
+  memory_->host.NoteCopyFrom(from, size_bytes);
   if (size_bytes > 0) std::memcpy(to, from, size_bytes);
   return absl::OkStatus();
 }

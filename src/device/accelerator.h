@@ -82,7 +82,7 @@ class Accelerator {
   virtual absl::StatusOr<std::byte*> Allocate(size_t size_bytes, std::string_view name) = 0;
   virtual void Free(std::byte* begin) = 0;
 
-  // `size_bytes` of host memory for CopyOut, aligned to 64 bytes; contents undefined.
+  // `size_bytes` of host memory for CopyIn and CopyOut, aligned to 64 bytes; contents undefined.
   // ResourceExhausted naming the size. HostBuffer owns it.
   virtual absl::StatusOr<std::byte*> AllocateHost(size_t size_bytes, std::string_view name) = 0;
   virtual void FreeHost(std::byte* begin) = 0;

@@ -90,6 +90,7 @@ class FakeAccelerator final : public Accelerator {
   void UnpinHost(std::byte* begin) override { host_.Free(begin); }
   // Copies out for which a GPU would have waited, of all fakes.
   static uint64_t num_waits() { return host_.num_waits(); }
+  // Copies in that a GPU might have waited for, of all fakes.
   static uint64_t num_staged() { return host_.num_staged(); }
 
   absl::StatusOr<std::byte*> AllocateShared(size_t size_bytes, std::string_view name) override {

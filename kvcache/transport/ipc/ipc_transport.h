@@ -42,7 +42,7 @@ class IpcTransport final : public SliceTransport {
  public:
   // `endpoint` is not started, has the device memory's layout and `pools` among its options.
   // InvalidArgument for a slice that no kernel takes; ResourceExhausted when the device has no room
-  // for the lists.
+  // for the lists, or the host none that may be pinned.
   static StatusOr<std::unique_ptr<IpcTransport>> Create(const IpcTransportOptions& options,
                                                         std::unique_ptr<DevicePools> pools,
                                                         std::unique_ptr<KvEndpoint> endpoint);

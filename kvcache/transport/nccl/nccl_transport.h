@@ -55,7 +55,7 @@ class NcclTransport final : public SliceTransport {
  public:
   // `endpoint` is not started and has the device memory's layout. InvalidArgument for a slice that
   // no kernel takes or a buffer that is smaller than one; ResourceExhausted when the device has no
-  // room for the buffers.
+  // room for the buffers, or the host none that may be pinned for their lists.
   static StatusOr<std::unique_ptr<NcclTransport>> Create(const NcclTransportOptions& options,
                                                          std::unique_ptr<KvEndpoint> endpoint);
   ~NcclTransport() override;

@@ -47,7 +47,7 @@ class StagingRing {
     Lists device;
   };
 
-  // ResourceExhausted when the device has no room.
+  // ResourceExhausted when the device has no room, or the host none that may be pinned.
   static StatusOr<std::unique_ptr<StagingRing>> Create(const SliceDevice& parts,
                                                        const StagingShape& shape);
 

@@ -116,11 +116,11 @@ TEST_P(AttentionOf, DecodeFollowsTheReference) {
   for (const uint32_t length : kLengths) {
     for (const Heads& heads : kHeads) {
       for (const uint32_t window : kWindows) {
-        // Each window, length and number of heads meets each dim and each block size.
+        // Each length meets every pair of window and dim, window and block size, dim and block size.
         AttentionCase c = {.head_dim = kDims[turn / 3 % 3],
                            .num_heads = heads.num_heads,
                            .num_kv_heads = heads.num_kv_heads,
-                           .block_size = kBlockSizes[turn / 9 % 3],
+                           .block_size = kBlockSizes[(turn + turn / 3 + turn / 15) % 3],
                            .window = window,
                            .chunks = {{0, length - 1, 1}, {1, length / 2, 1}},
                            .splits_an_item = turn % 4,
