@@ -97,8 +97,10 @@ else
     "${as_root[@]}" chmod +x "$policy"
   fi
   status=0
+  # A machine that has just started updates itself: its lock is waited for.
   { "${as_root[@]}" apt-get update && "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
-    apt-get install -y --no-install-recommends "${missing[@]}"; } >"$log" 2>&1 || status=$?
+    apt-get -o DPkg::Lock::Timeout=300 install -y --no-install-recommends "${missing[@]}"; } \
+    >"$log" 2>&1 || status=$?
   if [[ $status -ne 0 ]]; then
     tail -n 20 "$log" >&2
     echo "deps.sh: apt-get could not install: ${missing[*]}" >&2

@@ -116,7 +116,7 @@ TEST_P(AttentionOf, DecodeFollowsTheReference) {
   for (const uint32_t length : kLengths) {
     for (const Heads& heads : kHeads) {
       for (const uint32_t window : kWindows) {
-        // Each length meets every pair of window and dim, window and block size, dim and block size.
+        // Each length meets every pair of a window, a dim and a block size.
         AttentionCase c = {.head_dim = kDims[turn / 3 % 3],
                            .num_heads = heads.num_heads,
                            .num_kv_heads = heads.num_kv_heads,
