@@ -28,8 +28,8 @@ void EngineTransportSink::OnControl(Incarnation peer, std::string bytes) {
     return;
   }
   // A full inbox drops the message: hand-offs survive any loss by their leases.
-  inbox_->TryPost(PeerMessage{
-      peer, std::make_unique<HandoffMessage>(*std::move(message)), clock_->NowUs()});
+  inbox_->TryPost(
+      PeerMessage{peer, std::make_unique<HandoffMessage>(*std::move(message)), clock_->NowUs()});
 }
 
 void EngineTransportSink::OnReceiveProgress(TransferId transfer, uint32_t slices_done,
