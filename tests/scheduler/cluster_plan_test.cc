@@ -162,13 +162,14 @@ TEST(ClusterPlanTest, WhatCannotBeMetSaysWhatItTakes) {
   EXPECT_THAT(ErrorOf(input), HasSubstr("more than 1024 prefill workers"));
 }
 
-// A load that some cluster carries, of any size.
+// A load that some cluster carries, of any size: at three times its rate, 1024 workers are busy for
+// 2.4 % of the time, and so the wait of the 99th percentile is within a prompt of 0.4 s.
 PlanInput RandomInput(TestRandom* random) {
   PlanInput input = random->OneIn(2) ? SimpleInput() : Llama8bOnH200(random->OneIn(2) ? 1 : 0.5);
   input.load.rate_per_s = random->Between(1, 200) / 10.0;
   input.load.input_tokens = random->Between(1, 400);
   input.load.output_tokens = random->Between(1, 300);
-  input.objective.ttft_us = random->Between(420'000, 3'000'000);
+  input.objective.ttft_us = random->Between(700'000, 3'000'000);
   input.objective.itl_us = random->Between(9'000, 200'000);
   return input;
 }
