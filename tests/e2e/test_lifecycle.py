@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import select
 import signal
 import socket
 import subprocess
@@ -278,26 +279,39 @@ def test_a_server_does_its_work_whether_or_not_its_output_can_be_written(tmp_pat
     argv = [BIN, "serve", MODEL, *(f"--{name}=127.0.0.1:0" for name in ("http", "grpc", "admin"))]
     argv += ["--decode=2", f"--run-dir={tmp_path}"]
 
-    def whole():
-        try:
-            processes = json.loads((tmp_path / "topology.json").read_text())["processes"]
-        except FileNotFoundError:
-            return None
-        by_name = {p["worker_id"]: p for p in processes}
-        return by_name if len(by_name) == 4 else None
+    def topology():
+        processes = json.loads((tmp_path / "topology.json").read_text())["processes"]
+        return {p["worker_id"]: p for p in processes}
+
+    def served(first_pid):
+        """Once the worker that was killed is back and the server answers."""
+        pid = topology().get("decode-1", {}).get("pid")
+        url = f"http://{topology()['router-0']['http']}/v1/completions"
+        answers = http_json(url, {"prompt": "Hi", "max_tokens": 2})[0] == 200
+        return pid not in (None, first_pid) and answers
 
     unread, written = os.pipe()
     os.close(unread)
     with open(written, "w") as closed, open("/dev/full", "w") as full:
         for out in (closed, full):
-            server = subprocess.Popen(argv, stdout=out, stderr=out)
+            # What a parent that starts it as its child is told when it is ready.
+            reports, report_fd = os.pipe()
+            server = subprocess.Popen(
+                argv,
+                stdout=out,
+                stderr=out,
+                pass_fds=(report_fd,),
+                env={**os.environ, "BATON_REPORT_FD": str(report_fd)},
+            )
+            os.close(report_fd)
+            with open(reports, "rb") as report:
+                assert select.select([report], [], [], START_LIMIT_S)[0], "it is ready"
+                assert b"http" in report.readline()
             try:
-                before = wait_until(whole, START_LIMIT_S, "it runs")
-                router = "http://" + before["router-0"]["admin"]
-                wait_until(lambda: http_json(router + "/readyz")[0] == 200, START_LIMIT_S, "ready")
                 # The death of a child is said too.
-                os.kill(before["decode-1"]["pid"], signal.SIGKILL)
-                wait_until(lambda: whole() not in (None, before), START_LIMIT_S, "whole again")
+                victim = topology()["decode-1"]["pid"]
+                os.kill(victim, signal.SIGKILL)
+                wait_until(lambda: served(victim), START_LIMIT_S, "whole again")
                 server.send_signal(signal.SIGINT)
                 assert server.wait(30) == 0
             finally:
