@@ -7,13 +7,17 @@
 # 90 s, 3 bandwidth 20 s, 4 timings 60 s, 5 model 90 s, 6 transport 40 s, 7 sanitizer 40 s, 8 peers
 # 50 s. Each adds a line to DIR/gpu_check_STAGE.json after every check, so a stage that is stopped
 # leaves what it had; 7 and 8 share gpu_check_tools.json, for eight files of 16 MiB are all that may
-# come back, and more is a failure. A page of pass, FAIL and not run follows. "pass" means that what
-# was computed is right; a time that misses its target is counted beside it and fails nothing.
-# A program that cannot start on this machine (its C library is too old, say) is built here where
-# there are sources, before the clock of the call runs; in a bundle one line says what to do.
-# Options: --out DIR (build/gpu_check), --program FILE, --stages "0 1", --limit SECONDS (of every
-# stage), --total SECONDS, --build-limit SECONDS (of building here, 600), --cublaslt FILE,
-# --nccl FILE, --sanitizer FILE, --python FILE (python3).
+# come back, and more is a failure. A call begins the files of its own stages anew and leaves the
+# others, so stage 4 alone is held against what an earlier call measured in stage 3. A page of pass,
+# FAIL and not run follows. "pass" means that what was computed is right; a time that misses its
+# target is counted beside it and fails nothing.
+# The build comes before the clock of the call runs. Where it fails or takes too long, the program
+# that is there is run, its commit marked "-not-built". A program that cannot start on this machine
+# (its C library is too old, say) is built here where there are sources, one that --program names
+# too: what is built is run in its place. In a bundle one line says what to do.
+# Options: --out DIR (build/gpu_check), --program FILE (another one is built and run where it cannot
+# start), --stages "0 1", --limit SECONDS (of every stage), --total SECONDS, --build-limit SECONDS
+# (of building here, 600), --cublaslt FILE, --nccl FILE, --sanitizer FILE, --python FILE (python3).
 # Exit status: 0 everything that could run passed, 1 something failed or was stopped, or the program
 # cannot start, 77 nothing could run (no GPU), 2 usage.
 set -euo pipefail
@@ -89,13 +93,27 @@ fi
 preset=cuda
 if [[ ${#body[@]} -gt 0 ]]; then preset=release; fi
 built="build/$preset/tests/kernels/gpu_check/baton_gpu_check"
+why_not=""  # it was not built, where that was tried
+build() {
+  local code=0
+  timeout -k 5 "$build_limit" scripts/build.sh "$preset" baton_gpu_check || code=$?
+  case $code in
+    0) return 0 ;;
+    124 | 137) why_not="building it here was stopped after $build_limit s (--build-limit)" ;;
+    *) why_not="building it here failed: install what scripts/deps.sh lists" ;;
+  esac
+  return 1
+}
 if [[ -z "$program" ]]; then
   program="$built"
-  # Results are a commit's only where the program is.
-  if command -v cmake >/dev/null; then
-    scripts/build.sh "$preset" baton_gpu_check
+  if ! command -v cmake >/dev/null; then
+    why_not="there is no cmake"
   else
-    echo "== no cmake: $program is taken as it is, of whatever commit"
+    build || true
+  fi
+  # Results are a commit's only where the program is.
+  if [[ -n "$why_not" ]]; then
+    echo "== $why_not; $program is taken as it is, of whatever commit"
     commit="${commit:-unknown}-not-built"
   fi
 elif [[ ! -e COMMIT ]]; then
@@ -108,16 +126,13 @@ cannot_start() {
   exit 1
 }
 if fails_to_start; then
+  [[ -z "$why_not" ]] || cannot_start "$why_not"
   [[ -e CMakeLists.txt && -e scripts/build.sh ]] ||
     cannot_start "there are no sources to build it from: run scripts/gpu_check.sh in a checkout of \
 ${commit:-its commit} on this machine, or pack the bundle on one whose C library is no newer"
   echo "== $program cannot start here${why:+ (${why%%$'\n'*})}: building it" \
     "(at most $build_limit s)"
-  code=0
-  timeout -k 5 "$build_limit" scripts/build.sh "$preset" baton_gpu_check || code=$?
-  [[ $code -ne 124 && $code -ne 137 ]] ||
-    cannot_start "building it here was stopped after $build_limit s (--build-limit)"
-  [[ $code -eq 0 ]] || cannot_start "building it here failed: install what scripts/deps.sh lists"
+  build || cannot_start "$why_not"
   program="$built"
   commit="$(head_commit)"
   if fails_to_start; then cannot_start "and it was built here"; fi
@@ -125,7 +140,9 @@ fi
 # Read by the driver and by NCCL when a process first uses them: as in a worker that waits for
 # others (src/model/compute_device.cc).
 export CUDA_MODULE_LOADING=EAGER NCCL_COMM_BLOCKING=0
-rm -f "$out"/gpu_check_*.json "$out"/gpu_check_*.json.part
+for stage in $stages; do
+  rm -f "$out/gpu_check_${files[$stage]}.json" "$out/gpu_check_${files[$stage]}.json.part"
+done
 started=$SECONDS
 
 page=()

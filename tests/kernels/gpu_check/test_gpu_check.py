@@ -134,10 +134,19 @@ class GpuCheckScript(unittest.TestCase):
         self.assertEqual(len(limits), NUM_STAGES)
         self.assertEqual(sum(int(limit) for limit in limits), 450)
 
-    def test_results_of_an_earlier_run_are_gone(self):
+    def test_a_call_begins_the_files_of_its_own_stages_and_leaves_the_others(self):
         self.run_fake("")
-        self.run_fake("", "--stages", "2")
-        self.assertEqual(list(self.results()), ["gpu_check_kernels"])
+        for file in (self.folder / "out").glob("*.json"):
+            file.write_text('{"stage": "of an earlier call"}')
+        self.run_fake("none none none none none none none fail", "--stages", "2 7 8")
+        stages = {name: result["stage"] for name, result in self.results().items()}
+        ours = {"gpu_check_kernels": 2, "gpu_check_tools": 8}
+        self.assertEqual({name: stages.pop(name) for name in ours}, ours)
+        self.assertEqual(len(stages), NUM_FILES - 2)
+        self.assertEqual(set(stages.values()), {"of an earlier call"})
+        # What is left out by the clock has no results of an earlier call either.
+        self.run_fake("hang", "--stages", "0 2", "--total", "1")
+        self.assertNotIn("gpu_check_kernels", self.results())
 
     def test_a_failing_stage_fails_the_call_and_the_later_ones_still_run(self):
         for behaviour in ("fail", "crash"):
@@ -192,10 +201,13 @@ class GpuCheckScript(unittest.TestCase):
         return root
 
     def run_unpacked(self, root, *arguments):
-        command = [root / "scripts" / "gpu_check.sh", "--program", root / "program"]
+        script = root / "scripts" / "gpu_check.sh"
+        return self.run_in(root, script, "--program", root / "program", *arguments)
+
+    def run_in(self, root, *command):
         environment = dict(os.environ, BEHAVIOUR="", REAL=PROGRAM, FAKE=str(self.fake))
         return subprocess.run(
-            [*command, *arguments], capture_output=True, text=True, env=environment, timeout=120
+            command, capture_output=True, text=True, env=environment, timeout=120, cwd=root
         )
 
     def test_a_bundle_whose_program_cannot_start_says_what_to_do(self):
@@ -219,6 +231,27 @@ class GpuCheckScript(unittest.TestCase):
         self.assertIn("not found): building it (at most 600 s)", done.stdout)
         self.assertRegex(done.stdout, r"8 peers +pass")
         self.assertNotIn("not-built", done.stdout)
+
+    def test_a_build_that_fails_leaves_the_program_that_is_there(self):
+        folder = "build/cuda/tests/kernels/gpu_check"
+        for text, why in (
+            ("exit 1", "building it here failed"),
+            ("sleep 60", r"stopped after 1 s \(--build-limit\)"),
+        ):
+            build = ("scripts/build.sh", f"#!/usr/bin/env bash\n{text}\n")
+            root = self.unpacked(("CMakeLists.txt", ""), build)
+            script = root / "scripts" / "gpu_check.sh"
+            # As where somebody else built it, in another place.
+            done = self.run_in(root, script, "--build-limit", "1")
+            self.assertEqual(done.returncode, 1)
+            self.assertRegex(done.stderr, f"cannot start here .*; {why}|; .*{why}")
+            (root / folder).mkdir(parents=True)
+            shutil.copy(self.fake, root / folder / "baton_gpu_check")
+            done = self.run_in(root, script, "--build-limit", "1")
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+            self.assertRegex(done.stdout, f"== .*{why}.*is taken as it is, of whatever commit")
+            self.assertRegex(done.stdout, r"summary \(gpu, commit .*-not-built,")
+            shutil.rmtree(root)
 
     def test_a_program_that_cannot_be_built_there_says_why(self):
         for text, why in (
