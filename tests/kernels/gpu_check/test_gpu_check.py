@@ -12,7 +12,6 @@ import signal
 import stat
 import subprocess
 import sys
-import tempfile
 import time
 import unittest
 from pathlib import Path
@@ -20,6 +19,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT / "scripts"))
 import readme_tables  # noqa: E402
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+import stage_case  # noqa: E402
+from stage_case import StageCase  # noqa: E402
 
 SCRIPT = ROOT / "scripts" / "gpu_check.sh"
 PROGRAM = ""
@@ -56,55 +59,9 @@ esac
 """
 
 
-# What torch_peers.py uses of torch; a sample of 128 launches takes 32 ms.
-FAKE_TORCH = """
-import contextlib
-bfloat16 = "bf16"
-__version__ = "0"
-
-
-class cuda:
-    is_available = staticmethod(lambda: True)
-    synchronize = staticmethod(lambda: None)
-    graph = staticmethod(lambda graph: contextlib.nullcontext())
-
-    class CUDAGraph:
-        def replay(self):
-            pass
-
-    class Event:
-        def __init__(self, enable_timing):
-            pass
-
-        def record(self):
-            pass
-
-        def elapsed_time(self, other):
-            return 0.25 * 128
-
-
-class functional:
-    linear = staticmethod(lambda x, w: None)
-    scaled_dot_product_attention = staticmethod(lambda q, k, v, is_causal, enable_gqa: None)
-
-
-class nn:
-    functional = functional
-
-
-no_grad = contextlib.nullcontext
-
-
-def randn(*sizes, device, dtype):
-    return None
-"""
-
-
-class GpuCheckScript(unittest.TestCase):
+class GpuCheckScript(StageCase):
     def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = Path(folder.name)
+        super().setUp()
         self.fake = self.folder / "fake"
         self.fake.write_text(FAKE)
         self.fake.chmod(self.fake.stat().st_mode | stat.S_IXUSR)
@@ -349,18 +306,6 @@ class GpuCheckScript(unittest.TestCase):
         for library in ("libcuda", "libcudart", "libnccl", "libcublas"):
             self.assertNotIn(library, "".join(needed))
 
-    def run_stage(self, stage, *arguments, **environment):
-        command = [PROGRAM, "--stage", str(stage), "--simt", "--json", self.folder / "j"]
-        done = subprocess.run(
-            [*command, *arguments],
-            capture_output=True,
-            text=True,
-            timeout=120,
-            env=dict(os.environ, **environment),
-        )
-        result = json.loads((self.folder / "j").read_text())
-        return done.returncode, {check["name"]: check for check in result["checks"]}
-
     def test_times_on_the_runner_claim_nothing_about_a_gpu(self):
         limits = self.folder / "limits"
         limits.write_text(json.dumps({"limits": {"read_bytes_per_s": 1, "bf16_flops_per_s": 1}}))
@@ -453,107 +398,6 @@ class GpuCheckScript(unittest.TestCase):
             code, checks = self.run_stage(3, "--cublaslt", library)
             self.assertEqual((code, checks["cublaslt"]["verdict"]), (0, "not run"))
         self.assertIn("lacks cublasLtGetVersion", checks["cublaslt"]["detail"])
-
-    def sanitizer(self, status):
-        """Runs what it is asked to watch, then says `status`."""
-        tool = self.folder / "sanitizer"
-        tool.write_text(
-            f'#!/usr/bin/env bash\necho "$2"\nshift 4\n"$@" --commit x >/dev/null || exit 3\n'
-            f"echo verdict\nexit {status}\n"
-        )
-        tool.chmod(0o755)
-        return self.run_stage(7, "--sanitizer", tool)
-
-    def test_the_sanitizer_runs_stage_2(self):
-        code, checks = self.sanitizer(0)
-        self.assertEqual(code, 0, checks)
-        self.assertEqual(checks["sanitizer racecheck"]["lines"], ["racecheck", "verdict"])
-        tools = ["memcheck", "racecheck", "synccheck", "initcheck", "memcheck, other kernels"]
-        self.assertEqual(list(checks), [f"sanitizer {tool}" for tool in tools])
-        code, checks = self.sanitizer(9)
-        self.assertEqual(code, 1)
-        self.assertEqual(checks["sanitizer memcheck"]["detail"], "found something, verdict")
-        code, checks = self.run_stage(7)
-        self.assertEqual((code, checks["sanitizer"]["verdict"]), (77, "not run"))
-
-    def test_each_tool_of_the_sanitizer_has_its_share_of_the_time(self):
-        tool = self.folder / "sanitizer"
-        tool.write_text(
-            "#!/usr/bin/env bash\n"
-            'echo "== $CUDA_MODULE_LOADING ${*: -3}"\n'
-            'echo "  pass    gemm wgmma256            3 x 257 x 72"\n'
-            'case "$2" in\n'
-            "  racecheck) sleep 60 ;;\n"
-            "  synccheck) echo '========= Barrier error detected.'; sleep 60 ;;\n"
-            "esac\n"
-        )
-        tool.chmod(0o755)
-        begin = time.monotonic()
-        code, checks = self.run_stage(7, "--sanitizer", tool, "--seconds", "11")
-        self.assertLess(time.monotonic() - begin, 30)
-        verdicts = {name: check["verdict"] for name, check in checks.items()}
-        self.assertEqual(code, 1)
-        self.assertEqual(verdicts["sanitizer memcheck"], "pass")
-        self.assertEqual(verdicts["sanitizer racecheck"], "stopped")
-        self.assertIn("and 1 checks with nothing found", checks["sanitizer racecheck"]["detail"])
-        # 8 s: 30 parts of 100, and of what the first did not take 30 of 70.
-        self.assertAlmostEqual(checks["sanitizer memcheck"]["seconds"], 2.4, delta=0.3)
-        self.assertAlmostEqual(checks["sanitizer racecheck"]["seconds"], 3.4, delta=0.5)
-        detail = "found something, ========= Barrier error detected."
-        self.assertEqual(checks["sanitizer synccheck"]["detail"], detail)
-        self.assertEqual(verdicts["sanitizer initcheck"], "pass")
-        said = checks["sanitizer memcheck"]["lines"][0]
-        self.assertEqual(said, "== LAZY --kernels asynchronous --simt")
-
-    def test_the_lists_of_the_sanitizer_are_all_of_stage_2(self):
-        lists = []
-        for which in ((), ("--kernels", "asynchronous"), ("--kernels", "others")):
-            code, checks = self.run_stage(2, *which)
-            self.assertEqual(code, 0, checks)
-            lists.append(set(checks))
-        self.assertEqual(lists[1] | lists[2], lists[0])
-        self.assertFalse(lists[1] & lists[2])
-        self.assertLess(len(lists[1]), 16)
-        self.assertTrue({"gemm wgmma256", "gemm rows8", "prefill 128"} <= lists[1])
-
-    def test_our_times_stand_beside_those_of_others(self):
-        def write(name, medians):
-            checks = [{"name": key, "median_us": us} for key, us in medians.items()]
-            (self.folder / name).write_text(json.dumps({"checks": checks}))
-            return self.folder / name
-
-        bandwidth = write("b", {"cublaslt qkv m 1": 20, "cublaslt o m 2048": 50, "read": 1})
-        timings = write("t", {"gemm qkv m 1": 18, "gemm o m 2048": 60})
-        arguments = ["--limits", bandwidth, "--timings", timings]
-        code, checks = self.run_stage(8, *arguments)
-        self.assertEqual(code, 0, checks)
-        compared = {name: check["ratio"] for name, check in checks.items() if "cublaslt:" in name}
-        self.assertEqual(
-            compared, {"ours / cublaslt: gemm qkv m 1": 0.9, "ours / cublaslt: gemm o m 2048": 1.2}
-        )
-        decode = checks["ours / cublaslt, decode"]
-        self.assertEqual((decode["num_decode"], decode["num_ahead"]), (1, 1))
-        self.assertEqual(decode["detail"], "not of a GPU")
-
-    def test_torch_is_asked_where_it_is(self):
-        site = self.folder / "site"
-        site.mkdir()
-        script = ROOT / "tests" / "kernels" / "gpu_check" / "torch_peers.py"
-        arguments = ["--python", sys.executable, "--peers", script]
-        code, checks = self.run_stage(8, *arguments, PYTHONPATH=str(site))
-        self.assertEqual(code, 0, checks)
-        self.assertEqual(checks["torch"]["verdict"], "not run")
-        self.assertIn("No module named 'torch'", checks["torch"]["detail"])
-        self.assertEqual(sum(name.startswith("sweep ") for name in checks), 24)
-        (site / "torch.py").write_text(FAKE_TORCH)
-        code, checks = self.run_stage(8, *arguments, PYTHONPATH=str(site))
-        self.assertEqual(code, 0, checks)
-        self.assertEqual(checks["torch gemm o m 3"]["samples_us"], [250.0, 250.0])
-        self.assertIn("torch attention b 1 x 16", checks)
-        (site / "torch.py").write_text("raise RuntimeError('broken')")
-        code, checks = self.run_stage(8, *arguments, PYTHONPATH=str(site))
-        self.assertEqual((code, checks["torch"]["verdict"]), (1, "FAIL"))
-        self.assertIn("broken", checks["torch"]["detail"])
 
     def test_two_processes_hand_over(self):
         code, checks = self.run_stage(6, "--nccl", LOOPBACK)
@@ -711,7 +555,7 @@ class GpuCheckScript(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    PROGRAM = sys.argv.pop(1)
+    PROGRAM = stage_case.PROGRAM = sys.argv.pop(1)
     CUBLASLT = sys.argv.pop(1)
     LOOPBACK = sys.argv.pop(1)
     unittest.main()
