@@ -2,6 +2,8 @@
 #ifndef BATON_TESTS_KERNELS_GPU_CHECK_DEVICE_BODY_H_
 #define BATON_TESTS_KERNELS_GPU_CHECK_DEVICE_BODY_H_
 
+#include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -24,12 +26,23 @@ struct DeviceInfo {
 };
 
 // Work that is timed: launch number i of a sample puts one piece of it into the stream. Pieces may
-// differ in what memory they touch, so that none finds its data in a cache.
+// differ in what memory they touch, so that none finds its data in a cache; any i has one.
 struct TimedWork {
   std::function<absl::Status(void* stream, uint32_t i)> launch;
-  uint32_t num_launches = 1;  // of a sample
+  uint32_t num_launches = 1;  // of a sample, at least
   uint32_t num_samples = 1;
 };
+
+// How often the launches of a sample that took `sample_ms` are repeated so that it takes 1 ms: what
+// an event costs and how finely it is told (some us) are then 1 % at most. A graph of 2048 launches
+// is the longest.
+inline uint32_t RepeatsFor(double sample_ms, uint32_t num_launches) {
+  constexpr double kEnoughMs = 1.0;
+  constexpr uint32_t kMostLaunches = 2048;
+  const double wanted = std::ceil(kEnoughMs / std::max(sample_ms, 1e-6));
+  const uint32_t most = std::max(kMostLaunches / std::max(num_launches, 1u), 1u);
+  return static_cast<uint32_t>(std::clamp<double>(wanted, 1, most));
+}
 
 // A device as functions; any of them may fail with the device's own words. One thread.
 struct DeviceBody {
@@ -43,9 +56,9 @@ struct DeviceBody {
   absl::Status (*copy_in)(void* to_device, const void* from, size_t bytes);
   // Waits for everything launched before; says what went wrong in it.
   absl::Status (*copy_out)(void* to, const void* from_device, size_t bytes);
-  // Microseconds a launch, one number a sample. A GPU runs a sample without the host, as a recorded
-  // graph between two events, after three that do not count. The runner's are of this processor's
-  // clock: they say that timing works, and nothing about kernels.
+  // Microseconds a launch, one number a sample. A GPU runs samples without the host, as a recorded
+  // graph again and again with an event between two, behind runs that do not count. The runner's
+  // are of this processor's clock: they say that timing works, and nothing about kernels.
   absl::Status (*time)(const TimedWork& work, std::vector<double>* us);
   const Primitives& (*primitives)();
   const MemoryLoops& (*loops)();

@@ -1,6 +1,7 @@
 #include <cuda_runtime.h>
 
 #include <string>
+#include <vector>
 
 #include "tests/kernels/gpu_check/device_body.h"
 
@@ -57,38 +58,38 @@ absl::Status CopyOut(void* to, const void* from_device, size_t bytes) {
   return FromCuda("copy from the GPU", cudaMemcpy(to, from_device, bytes, cudaMemcpyDeviceToHost));
 }
 
-// A recorded sample that can be replayed; its parts are given back whatever happened.
+// A sample of work as a graph, which can be run again and again; its parts are given back whatever
+// happened.
 class RecordedSample {
  public:
+  explicit RecordedSample(const TimedWork& work) : work_(work) {}
   ~RecordedSample() {
-    if (executable_ != nullptr) cudaGraphExecDestroy(executable_);
-    if (graph_ != nullptr) cudaGraphDestroy(graph_);
-    for (cudaEvent_t event : events_) {
-      if (event != nullptr) cudaEventDestroy(event);
-    }
+    Forget();
+    for (cudaEvent_t event : events_) cudaEventDestroy(event);
     if (stream_ != nullptr) cudaStreamDestroy(stream_);
   }
+  RecordedSample(const RecordedSample&) = delete;
+  RecordedSample& operator=(const RecordedSample&) = delete;
 
-  // The first launch happens outside of the graph: it loads the kernel.
-  absl::Status Record(const TimedWork& work) {
+  // The first launch happens outside of any graph: it loads the kernel.
+  absl::Status Prepare() {
     absl::Status status = FromCuda("work before", cudaDeviceSynchronize());
     if (status.ok()) {
       status =
           FromCuda("cudaStreamCreate", cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
     }
-    if (status.ok()) status = work.launch(stream_, 0);
+    if (status.ok()) status = work_.launch(stream_, 0);
     if (status.ok()) status = FromCuda("first launch", cudaStreamSynchronize(stream_));
-    for (cudaEvent_t& event : events_) {
-      if (status.ok()) status = FromCuda("cudaEventCreate", cudaEventCreate(&event));
-    }
-    if (status.ok()) {
-      status = FromCuda("cudaStreamBeginCapture",
-                        cudaStreamBeginCapture(stream_, cudaStreamCaptureModeRelaxed));
-    }
+    return status;
+  }
+
+  // So many launches, in place of what was recorded before.
+  absl::Status Record(uint32_t num_launches) {
+    Forget();
+    absl::Status status = FromCuda("cudaStreamBeginCapture",
+                                   cudaStreamBeginCapture(stream_, cudaStreamCaptureModeRelaxed));
     if (!status.ok()) return status;
-    for (uint32_t i = 0; i < work.num_launches && status.ok(); ++i) {
-      status = work.launch(stream_, i);
-    }
+    for (uint32_t i = 0; i < num_launches && status.ok(); ++i) status = work_.launch(stream_, i);
     const absl::Status ended =
         FromCuda("cudaStreamEndCapture", cudaStreamEndCapture(stream_, &graph_));
     if (!status.ok()) return status;
@@ -96,34 +97,64 @@ class RecordedSample {
     return FromCuda("cudaGraphInstantiate", cudaGraphInstantiate(&executable_, graph_, 0));
   }
 
-  absl::Status Replay(float* milliseconds) {
-    absl::Status status = FromCuda("cudaEventRecord", cudaEventRecord(events_[0], stream_));
-    if (status.ok()) status = FromCuda("cudaGraphLaunch", cudaGraphLaunch(executable_, stream_));
-    if (status.ok()) status = FromCuda("cudaEventRecord", cudaEventRecord(events_[1], stream_));
-    if (status.ok()) status = FromCuda("timed work", cudaStreamSynchronize(stream_));
-    if (!status.ok()) return status;
-    return FromCuda("cudaEventElapsedTime",
-                    cudaEventElapsedTime(milliseconds, events_[0], events_[1]));
+  // Milliseconds of each of `count` runs, one behind the other, with an event between two. The run
+  // before the first event is not timed: while it computes, the host puts the rest into the stream,
+  // so that none of its time lies between two events.
+  absl::Status Replay(uint32_t count, std::vector<float>* milliseconds) {
+    while (events_.size() < count + 1) {
+      cudaEvent_t event = nullptr;
+      const absl::Status made = FromCuda("cudaEventCreate", cudaEventCreate(&event));
+      if (!made.ok()) return made;
+      events_.push_back(event);
+    }
+    absl::Status status;
+    for (uint32_t i = 0; i <= count && status.ok(); ++i) {
+      status = FromCuda("cudaGraphLaunch", cudaGraphLaunch(executable_, stream_));
+      if (status.ok()) status = FromCuda("cudaEventRecord", cudaEventRecord(events_[i], stream_));
+    }
+    const absl::Status ended = FromCuda("timed work", cudaStreamSynchronize(stream_));
+    if (status.ok()) status = ended;
+    milliseconds->assign(count, 0);
+    for (uint32_t i = 0; i < count && status.ok(); ++i) {
+      status = FromCuda("cudaEventElapsedTime",
+                        cudaEventElapsedTime(&(*milliseconds)[i], events_[i], events_[i + 1]));
+    }
+    return status;
   }
 
  private:
+  void Forget() {
+    if (executable_ != nullptr) cudaGraphExecDestroy(executable_);
+    if (graph_ != nullptr) cudaGraphDestroy(graph_);
+    executable_ = nullptr;
+    graph_ = nullptr;
+  }
+
+  const TimedWork& work_;
   cudaStream_t stream_ = nullptr;
-  cudaEvent_t events_[2] = {};
+  std::vector<cudaEvent_t> events_;
   cudaGraph_t graph_ = nullptr;
   cudaGraphExec_t executable_ = nullptr;
 };
 
 absl::Status Time(const TimedWork& work, std::vector<double>* us) {
-  constexpr uint32_t kWarmUp = 3;
-  RecordedSample sample;
-  absl::Status status = sample.Record(work);
   us->clear();
-  for (uint32_t i = 0; i < kWarmUp + work.num_samples && status.ok(); ++i) {
-    float milliseconds = 0;
-    status = sample.Replay(&milliseconds);
-    if (i >= kWarmUp) us->push_back(milliseconds * 1e3 / work.num_launches);
+  RecordedSample sample(work);
+  std::vector<float> milliseconds;
+  uint32_t num_launches = work.num_launches;
+  absl::Status status = sample.Prepare();
+  if (status.ok()) status = sample.Record(num_launches);
+  if (status.ok()) status = sample.Replay(1, &milliseconds);
+  if (!status.ok()) return status;
+  const uint32_t num_repeats = RepeatsFor(milliseconds[0], num_launches);
+  if (num_repeats > 1) {
+    num_launches *= num_repeats;
+    status = sample.Record(num_launches);
   }
-  return status;
+  if (status.ok()) status = sample.Replay(work.num_samples, &milliseconds);
+  if (!status.ok()) return status;
+  for (const float sample_ms : milliseconds) us->push_back(sample_ms * 1e3 / num_launches);
+  return absl::OkStatus();
 }
 
 constexpr DeviceBody kBody = {.name = "gpu",

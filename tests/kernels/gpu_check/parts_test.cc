@@ -15,6 +15,7 @@
 #include "gtest/gtest.h"
 
 #include "tests/kernels/gpu_check/clock_log.h"
+#include "tests/kernels/gpu_check/device_body.h"
 #include "tests/kernels/gpu_check/differences.h"
 #include "tests/kernels/gpu_check/divided_sms.h"
 #include "tests/kernels/gpu_check/limits.h"
@@ -235,6 +236,15 @@ TEST_F(PartsTest, WorkThatRunsOnItsPartTakesLongerOnTheSmallerOne) {
   EXPECT_TRUE(CheckGrowth(sms, {100, 210}).ok()) << "clocks differ";
   const absl::Status status = CheckGrowth(sms, {100, 130});
   EXPECT_EQ(status.message(), "1.30 times the time on 3.12 times fewer multiprocessors");
+}
+
+TEST_F(PartsTest, ASampleIsLongEnoughForWhatAnEventCosts) {
+  EXPECT_EQ(RepeatsFor(1.3, 1), 1u);
+  EXPECT_EQ(RepeatsFor(0.25, 20), 4u);
+  EXPECT_EQ(RepeatsFor(0.06, 20), 17u);
+  EXPECT_EQ(RepeatsFor(0.001, 20), 102u) << "a graph of 2048 launches";
+  EXPECT_EQ(RepeatsFor(0, 2048), 1u);
+  EXPECT_EQ(RepeatsFor(0.1, 5000), 1u);
 }
 
 // ---- Targets.

@@ -14,36 +14,63 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import stage_case  # noqa: E402
 from stage_case import StageCase  # noqa: E402
 
-# What torch_peers.py uses of torch; a sample of 128 launches takes 32 ms.
+# What torch_peers.py uses of torch. A launch takes 2 us; an event behind nothing has the host's
+# time before it, which is not the GPU's.
 FAKE_TORCH = """
 import contextlib
+import os
 bfloat16 = "bf16"
 __version__ = "0"
+num_launches = 0
+gpu_ms = 0
+is_idle = True
+
+
+def launch(*args, **kwargs):
+    global num_launches
+    num_launches += 1
+
+
+def synchronize():
+    global is_idle
+    is_idle = True
+
+
+@contextlib.contextmanager
+def record(graph):
+    before = num_launches
+    yield
+    graph.ms = 0.002 * (num_launches - before)
 
 
 class cuda:
     is_available = staticmethod(lambda: True)
-    synchronize = staticmethod(lambda: None)
-    graph = staticmethod(lambda graph: contextlib.nullcontext())
+    synchronize = staticmethod(synchronize)
+    graph = staticmethod(record)
 
     class CUDAGraph:
         def replay(self):
-            pass
+            global gpu_ms, is_idle
+            gpu_ms += self.ms
+            is_idle = False
 
     class Event:
         def __init__(self, enable_timing):
             pass
 
         def record(self):
-            pass
+            self.at = gpu_ms - (1000 if is_idle else 0)
 
         def elapsed_time(self, other):
-            return 0.25 * 128
+            sample = other.at - self.at
+            with open(os.path.join(os.path.dirname(__file__), "samples"), "a") as file:
+                file.write(f"{sample}\\n")
+            return sample
 
 
 class functional:
-    linear = staticmethod(lambda x, w: None)
-    scaled_dot_product_attention = staticmethod(lambda q, k, v, is_causal, enable_gqa: None)
+    linear = staticmethod(launch)
+    scaled_dot_product_attention = staticmethod(launch)
 
 
 class nn:
@@ -153,8 +180,14 @@ class GpuCheckPeers(StageCase):
         (site / "torch.py").write_text(FAKE_TORCH)
         code, checks = self.run_stage(8, *arguments, PYTHONPATH=str(site))
         self.assertEqual(code, 0, checks)
-        self.assertEqual(checks["torch gemm o m 3"]["samples_us"], [250.0, 250.0])
+        samples_us = checks["torch gemm o m 3"]["samples_us"]
+        self.assertEqual(len(samples_us), 2)
+        for us in samples_us:
+            self.assertAlmostEqual(us, 2.0)
         self.assertIn("torch attention b 1 x 16", checks)
+        # Per case one that says how long it takes, 0.256 ms, then those that are kept.
+        samples = [float(line) for line in (site / "samples").read_text().split()]
+        self.assertEqual([round(sample, 3) for sample in samples], [0.256, 1.024, 1.024] * 3)
         (site / "torch.py").write_text("raise RuntimeError('broken')")
         code, checks = self.run_stage(8, *arguments, PYTHONPATH=str(site))
         self.assertEqual((code, checks["torch"]["verdict"]), (1, "FAIL"))

@@ -10,6 +10,7 @@ is not importable.
 """
 
 import json
+import math
 import sys
 
 NOT_RUN = 77
@@ -25,6 +26,8 @@ ROWS = (1, 8, 32, 64, 2048, 8192)
 MOST_OUTPUT_ROWS = 64
 DECODES = ((1, 1024), (8, 1024), (64, 1024), (1, 8192), (8, 8192))
 PREFILL = 2048
+ENOUGH_MS = 1.0
+MOST_LAUNCHES = 2048
 COLD_BYTES = 504 << 20  # four times the largest L2
 
 
@@ -46,26 +49,38 @@ def copies_for(num_bytes):
     return max(1, min(128, COLD_BYTES // num_bytes))
 
 
-def time_us(torch, launch, num_launches, num_samples):
-    """Microseconds a launch, one number a sample; recorded as a graph where that works."""
-    for i in range(num_launches):
-        launch(i)
-    torch.cuda.synchronize()
+def record(torch, launch, num_launches):
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         for i in range(num_launches):
             launch(i)
-    samples = []
-    for sample in range(num_samples + 3):
-        begin = torch.cuda.Event(enable_timing=True)
-        end = torch.cuda.Event(enable_timing=True)
-        begin.record()
+    return graph
+
+
+def replay_ms(torch, graph, count):
+    """Milliseconds of each of `count` runs, with an event between two; the one before the first
+    event is not timed, and the GPU computes it while the host asks for the others."""
+    events = [torch.cuda.Event(enable_timing=True) for _ in range(count + 1)]
+    for event in events:
         graph.replay()
-        end.record()
-        torch.cuda.synchronize()
-        if sample >= 3:
-            samples.append(begin.elapsed_time(end) * 1e3 / num_launches)
-    return samples
+        event.record()
+    torch.cuda.synchronize()
+    return [begin.elapsed_time(end) for begin, end in zip(events, events[1:])]
+
+
+def time_us(torch, launch, num_launches, num_samples):
+    """Microseconds a launch, one number a sample, each at least about 1 ms long, as our own are
+    (device_body.h)."""
+    for i in range(num_launches):
+        launch(i)
+    torch.cuda.synchronize()
+    graph = record(torch, launch, num_launches)
+    ms = replay_ms(torch, graph, 1)[0]
+    repeats = max(1, min(math.ceil(ENOUGH_MS / max(ms, 1e-6)), MOST_LAUNCHES // num_launches))
+    if repeats > 1:
+        num_launches *= repeats
+        graph = record(torch, launch, num_launches)
+    return [ms * 1e3 / num_launches for ms in replay_ms(torch, graph, num_samples)]
 
 
 def products(torch, rows, shapes, num_samples):
