@@ -32,14 +32,22 @@ struct PartGrowth {
   double second_us;
 };
 
-// FailedPrecondition with the numbers when the time did not grow with the share that is missing, by
-// half of what it should at least: clocks differ, but other multiprocessors computed too.
-inline absl::Status CheckGrowth(const DividedSms& sms, const PartGrowth& growth) {
-  const double expected = static_cast<double>(sms.first) / sms.second;
+// Of tiles that a multiprocessor computes one after another.
+inline uint32_t RoundsOf(uint32_t num_tiles, uint32_t num_sms) {
+  return (num_tiles + num_sms - 1) / num_sms;
+}
+
+// FailedPrecondition with the numbers when the time of so many tiles did not grow as the rounds do,
+// by half of that at least: clocks differ, but other multiprocessors computed too.
+inline absl::Status CheckGrowth(const DividedSms& sms, uint32_t num_tiles,
+                                const PartGrowth& growth) {
+  const uint32_t first = RoundsOf(num_tiles, sms.first);
+  const uint32_t second = RoundsOf(num_tiles, sms.second);
+  const double expected = static_cast<double>(second) / first;
   const double grown = growth.second_us / growth.first_us;
   if (grown >= (1 + expected) / 2) return absl::OkStatus();
-  return FailedPrecondition("{:.2f} times the time on {:.2f} times fewer multiprocessors", grown,
-                            expected);
+  return FailedPrecondition("{:.2f} times the time in {} rounds of tiles instead of {}", grown,
+                            second, first);
 }
 
 }  // namespace baton::gpu_check

@@ -39,7 +39,9 @@ absl::StatusOr<std::vector<double>> TimeHost(const StageInput& input,
   return samples_us;
 }
 
-// One weight matrix times many rows: computing binds, so time follows the multiprocessors.
+// One weight matrix times many rows: computing binds, so time follows the multiprocessors. By one
+// kernel, that of small tiles, whichever each part would choose, and with as many ctas as the part
+// has multiprocessors, as a model asks for them.
 class DividedProduct {
  public:
   DividedProduct(const StageInput& input, ModelRig& rig)
@@ -58,13 +60,18 @@ class DividedProduct {
     }
   }
   uint32_t rows() const { return rows_; }
+  uint32_t num_tiles() const {
+    const uint32_t tile = input_.major == 9 ? 128 : 64;
+    return ((rows_ - 1) / tile + 1) * ((shape_.n - 1) / tile + 1);
+  }
 
   absl::StatusOr<PartTimes> Time() {
     BATON_RETURN_IF_ERROR(status_);
     PartTimes times;
     std::vector<double> whole_us;
     BATON_RETURN_IF_ERROR(input_.body.time(
-        WorkOf(input_, kLaunches, [this](void* stream, uint32_t) { return Launch(stream); }),
+        WorkOf(input_, kLaunches,
+               [this](void* stream, uint32_t) { return Launch(stream, rig_.num_sms()); }),
         &whole_us));
     times.whole_us = MedianOf(whole_us);
     rig_.engine_device()->MakeCurrent();
@@ -77,7 +84,7 @@ class DividedProduct {
   }
 
  private:
-  absl::Status Launch(void* stream) {
+  absl::Status Launch(void* stream, uint32_t num_sms) {
     return input_.body.kernels().gemm_bf16(
         {.x = reinterpret_cast<const cuda::Bf16*>(x_.Piece(0, 0)),
          .w = reinterpret_cast<const cuda::Bf16*>(w_.Piece(0, 0)),
@@ -88,8 +95,8 @@ class DividedProduct {
          .partials = partials_.data(),
          .counters = counters_.data(),
          .partial_bytes = cuda::kGemmMaxPartialBytes,
-         .path = cuda::GemmPath::kAuto,
-         .allows_wgmma = input_.major == 9},
+         .path = input_.major == 9 ? cuda::GemmPath::kWgmma128 : cuda::GemmPath::kTile64,
+         .num_sms = num_sms},
         stream);
   }
 
@@ -98,7 +105,7 @@ class DividedProduct {
     const uint32_t num_launches = input_.is_tiny ? 1 : kLaunches;
     BATON_ASSIGN_OR_RETURN(std::vector<double> samples_us, TimeHost(input_, [&] {
                              for (uint32_t i = 0; i < num_launches; ++i) {
-                               BATON_RETURN_IF_ERROR(Launch(device.stream()));
+                               BATON_RETURN_IF_ERROR(Launch(device.stream(), device.num_sms()));
                              }
                              return device.Wait();
                            }));
@@ -131,14 +138,17 @@ absl::StatusOr<PartTimes> TimeStepOnBoth(const StageInput& input, ModelRig& rig,
   return times;
 }
 
-// What is timed. Where computing binds the time has to follow the multiprocessors, or it fails.
+// What is timed. Of tiles that computing binds the time has to follow the multiprocessors, or it
+// fails.
 struct DividedWork {
   std::string name;
-  bool computing_binds = false;
+  uint32_t num_tiles = 0;  // 0: something else binds
 };
 
+template <typename TimeWork>
 absl::Status Add(const StageInput& input, ModelRig& rig, const DividedWork& work,
-                 const absl::StatusOr<PartTimes>& times, Report& report) {
+                 const TimeWork& time, Report& report) {
+  const absl::StatusOr<PartTimes> times = time();
   if (!times.ok()) return report.Add(OutcomeOf(work.name, times.status(), ""));
   Finding finding{.name = work.name};
   finding.data["whole_us"] = times->whole_us;
@@ -149,8 +159,9 @@ absl::Status Add(const StageInput& input, ModelRig& rig, const DividedWork& work
     finding.detail = "timed on two streams, but the runner has no multiprocessors to divide";
     return report.Add(std::move(finding));
   }
-  const DividedSms sms = {
-      .whole = 0, .first = rig.device().num_sms(), .second = rig.second_device()->num_sms()};
+  const DividedSms sms = {.whole = rig.num_sms(),
+                          .first = rig.device().num_sms(),
+                          .second = rig.second_device()->num_sms()};
   const PartGrowth growth = {MedianOf(times->first_us), MedianOf(times->second_us)};
   finding.data["first_sms"] = sms.first;
   finding.data["second_sms"] = sms.second;
@@ -160,9 +171,12 @@ absl::Status Add(const StageInput& input, ModelRig& rig, const DividedWork& work
       times->whole_us > 0 ? fmt::format("{:.1f} us on all, ", times->whole_us) : std::string(),
       growth.first_us, sms.first, growth.second_us, sms.second, growth.second_us / growth.first_us,
       double{1} * sms.first / sms.second);
-  if (work.computing_binds && !CheckGrowth(sms, growth).ok()) {
+  const absl::Status grown =
+      work.num_tiles > 0 ? CheckGrowth(sms, work.num_tiles, growth) : absl::OkStatus();
+  if (!grown.ok()) {
     finding.verdict = Verdict::kFail;
-    finding.detail += "; it does not run on its own multiprocessors only";
+    finding.detail += fmt::format("; it does not run on its own multiprocessors only: {}",
+                                  std::string(grown.message()));
   }
   return report.Add(std::move(finding));
 }
@@ -172,14 +186,16 @@ absl::Status Add(const StageInput& input, ModelRig& rig, const DividedWork& work
 absl::Status AddDivisionTimings(const StageInput& input, ModelRig& rig, uint32_t prompt,
                                 Report& report) {
   DividedProduct product(input, rig);
-  BATON_RETURN_IF_ERROR(Add(input, rig,
-                            {fmt::format("divided GPU, product of {} rows", product.rows()),
-                             /*computing_binds=*/true},
-                            product.Time(), report));
-  BATON_RETURN_IF_ERROR(Add(input, rig, {fmt::format("divided GPU, prefill {}", prompt)},
-                            TimeStepOnBoth(input, rig, 0, prompt), report));
-  return Add(input, rig, {fmt::format("divided GPU, decode 1 x {}", prompt + 1)},
-             TimeStepOnBoth(input, rig, prompt, 1), report);
+  BATON_RETURN_IF_ERROR(Add(
+      input, rig,
+      {fmt::format("divided GPU, product of {} rows", product.rows()), product.num_tiles()},
+      [&] { return product.Time(); }, report));
+  BATON_RETURN_IF_ERROR(Add(
+      input, rig, {fmt::format("divided GPU, prefill {}", prompt)},
+      [&] { return TimeStepOnBoth(input, rig, 0, prompt); }, report));
+  return Add(
+      input, rig, {fmt::format("divided GPU, decode 1 x {}", prompt + 1)},
+      [&] { return TimeStepOnBoth(input, rig, prompt, 1); }, report);
 }
 
 }  // namespace baton::gpu_check

@@ -81,6 +81,7 @@ class ModelRig {
 
   const DeviceModel& model() const { return *model_; }
   const Accelerator& device() const { return *device_.accelerator; }
+  uint32_t num_sms() const { return num_sms_; }  // of the whole device
   Accelerator* second_device() { return second_device_.get(); }
   uint32_t num_blocks() const { return kv_->memory().num_blocks; }
 

@@ -232,10 +232,14 @@ TEST_F(PartsTest, AGpuIsDividedWhenBothPartsAreOfIt) {
 
 TEST_F(PartsTest, WorkThatRunsOnItsPartTakesLongerOnTheSmallerOne) {
   const DividedSms sms = {.whole = 132, .first = 100, .second = 32};
-  EXPECT_TRUE(CheckGrowth(sms, {100, 312}).ok());
-  EXPECT_TRUE(CheckGrowth(sms, {100, 210}).ok()) << "clocks differ";
-  const absl::Status status = CheckGrowth(sms, {100, 130});
-  EXPECT_EQ(status.message(), "1.30 times the time on 3.12 times fewer multiprocessors");
+  constexpr uint32_t kTiles = 768;  // 8 rounds of 100, 24 of 32
+  EXPECT_TRUE(CheckGrowth(sms, kTiles, {100, 300}).ok());
+  EXPECT_TRUE(CheckGrowth(sms, kTiles, {100, 201}).ok()) << "clocks differ";
+  const absl::Status status = CheckGrowth(sms, kTiles, {100, 130});
+  EXPECT_EQ(status.message(), "1.30 times the time in 24 rounds of tiles instead of 8");
+  // One round on either: as long, however many multiprocessors there are.
+  EXPECT_TRUE(CheckGrowth(sms, 32, {100, 100}).ok());
+  EXPECT_FALSE(CheckGrowth(sms, 33, {100, 100}).ok());
 }
 
 TEST_F(PartsTest, ASampleIsLongEnoughForWhatAnEventCosts) {
