@@ -52,15 +52,19 @@ absl::Status CheckLoops(const DeviceBody& body, size_t num_vecs) {
   const FillParams fill = {from.data(), num_vecs, kCtas, 7, 0.25f, 2.0f};
   const std::vector<Vec16> expected = RandomVecs(fill);
   BATON_RETURN_IF_ERROR(body.loops().fill(fill, nullptr));
-  BATON_RETURN_IF_ERROR(
-      ExpectSameBits(fmt::format("{} vecs: fill", num_vecs), from.Values(), expected));
+  const std::vector<Vec16> filled = from.Values();
+  BATON_RETURN_IF_ERROR(from.status());
+  BATON_RETURN_IF_ERROR(ExpectSameBits(fmt::format("{} vecs: fill", num_vecs), filled, expected));
   const LoopParams copy = {from.data(), to.data(), num_vecs, kCtas};
   BATON_RETURN_IF_ERROR(body.loops().copy(copy, nullptr));
-  BATON_RETURN_IF_ERROR(
-      ExpectSameBits(fmt::format("{} vecs: copy", num_vecs), to.Values(), expected));
+  const std::vector<Vec16> copied = to.Values();
+  BATON_RETURN_IF_ERROR(to.status());
+  BATON_RETURN_IF_ERROR(ExpectSameBits(fmt::format("{} vecs: copy", num_vecs), copied, expected));
   const LoopParams read = {from.data(), sums.data(), num_vecs, kCtas};
   BATON_RETURN_IF_ERROR(body.loops().read(read, nullptr));
-  const Vec16 sum = XorOf(sums.Values());
+  const std::vector<Vec16> read_sums = sums.Values();
+  BATON_RETURN_IF_ERROR(sums.status());
+  const Vec16 sum = XorOf(read_sums);
   const Vec16 all = XorOf(expected);
   if (std::memcmp(&sum, &all, sizeof(sum)) != 0)
     return Internal("{} vecs: read misses some", num_vecs);

@@ -95,9 +95,16 @@ absl::Status CheckMove(const DeviceBody& body, const SliceShape& shape, bool gat
                                      shape.num_slices,
                                      shape.slice_bytes};
   gather ? cuda::ReferenceKvGather(host) : cuda::ReferenceKvScatter(host);
-  BATON_RETURN_IF_ERROR(ExpectSameBits("checksums", checksums.Values(), sides.checksums));
-  BATON_RETURN_IF_ERROR(ExpectSameBits("staging", staging.Values(), sides.staging));
-  return ExpectSameBits("blocks", blocks.Values(), sides.blocks);
+  // What went wrong in the kernel, before arrays of nothing are called other ones.
+  const std::vector<uint64_t> got = checksums.Values();
+  BATON_RETURN_IF_ERROR(checksums.status());
+  BATON_RETURN_IF_ERROR(ExpectSameBits("checksums", got, sides.checksums));
+  const std::vector<std::byte> staged = staging.Values();
+  BATON_RETURN_IF_ERROR(staging.status());
+  BATON_RETURN_IF_ERROR(ExpectSameBits("staging", staged, sides.staging));
+  const std::vector<std::byte> stored = blocks.Values();
+  BATON_RETURN_IF_ERROR(blocks.status());
+  return ExpectSameBits("blocks", stored, sides.blocks);
 }
 
 }  // namespace
