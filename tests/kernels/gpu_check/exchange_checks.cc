@@ -260,6 +260,7 @@ absl::Status AddExchangeTimings(const StageInput& input, Report& report) {
       params.outs[rank] = outs[rank].data();
     }
     // Each part is read once and each sum written twice, as in slices.
+    timed.is_resident = true;
     timed.bytes = static_cast<double>(count) * kNumRanks * (sizeof(float) + sizeof(Bf16));
     timed.work = WorkOf(input, 8, [&](void* stream, uint32_t) {
       return input.body.kernels().all_reduce(params, stream);

@@ -73,10 +73,12 @@ class ExpertsTiming {
     const cuda::KernelTable& table = input_.body.kernels();
     const double pairs = pairs_;
     BATON_RETURN_IF_ERROR(Add(
-        {.name = "route", .bytes = 4.0 * rows_ * shape_.num_experts + 8 * pairs},
+        {.name = "route",
+         .bytes = 4.0 * rows_ * shape_.num_experts + 8 * pairs,
+         .is_resident = true},
         [&](void* stream, uint32_t) { return table.route(RouteParams(), stream); }, report));
     BATON_RETURN_IF_ERROR(Add(
-        {.name = "sort_pairs", .bytes = 12 * pairs},
+        {.name = "sort_pairs", .bytes = 12 * pairs, .is_resident = true},
         [&](void* stream, uint32_t) { return table.sort_pairs(SortParams(), stream); }, report));
     const double of_rows = 2.0 * rows_ * shape_.hidden_size;
     BATON_RETURN_IF_ERROR(Add(
@@ -86,7 +88,7 @@ class ExpertsTiming {
         [&](void* stream, uint32_t i) { return table.grouped_gemm(GemmParams(i), stream); },
         report));
     return Add(
-        {.name = "combine", .bytes = 2 * pairs * shape_.hidden_size + of_rows},
+        {.name = "combine", .bytes = 2 * pairs * shape_.hidden_size + of_rows, .is_resident = true},
         [&](void* stream, uint32_t) { return table.combine(SumParams(), stream); }, report);
   }
 

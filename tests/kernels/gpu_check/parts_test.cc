@@ -291,6 +291,9 @@ TEST_F(PartsTest, ATargetThatIsMissedIsToldBesideTheNumber) {
   EXPECT_EQ(other.words, " (target of an H200 7.0 us; this is none)");
   EXPECT_EQ(other.verdict, "not judged");
   EXPECT_EQ(Judge({}, {7, 1, "NVIDIA H200"}).words, "");
+  EXPECT_EQ(JudgeRatio(kEngineStepRatio, 1.02).words, " (target 1.03: met)");
+  EXPECT_EQ(JudgeRatio(kExposedOfCopy, 0.2).verdict, "missed");
+  EXPECT_EQ(JudgeRatio(kExposedOfCopy, NAN).verdict, "not judged");
   EXPECT_EQ(CompareTimes(9, 10).words, "0.90 of its time, ahead");
   EXPECT_EQ(CompareTimes(11, 10).words, "1.10 of its time, behind");
   EXPECT_FALSE(CompareTimes(10, 10).is_ahead);

@@ -1,5 +1,7 @@
 #include "tests/kernels/gpu_check/targets.h"
 
+#include <cmath>
+
 #include "src/base/status.h"
 
 namespace baton::gpu_check {
@@ -43,6 +45,14 @@ Target SkinnyProductTarget(std::string_view product, uint32_t rows, bool allows_
 Target PackedProductTarget(uint32_t digit_bits, uint32_t rows) {
   // At 4 bits instructions bind on H200 (gemm_packed.cu).
   return digit_bits == 8 && rows <= kSkinnyRows ? Target{.percent = kSkinnyPercent} : Target{};
+}
+
+TargetResult JudgeRatio(double most, double ratio) {
+  if (std::isnan(ratio)) {
+    return {fmt::format(" (target {:.2f}; the other was not measured)", most), "not judged"};
+  }
+  const std::string verdict = ratio <= most ? "met" : "missed";
+  return {fmt::format(" (target {:.2f}: {})", most, verdict), verdict};
 }
 
 TargetResult Judge(const Target& target, const Measured& measured) {

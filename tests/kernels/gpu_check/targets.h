@@ -42,6 +42,11 @@ Target SkinnyProductTarget(std::string_view product, uint32_t rows, bool allows_
 // 85 %, for formats of 8 bits up to 32 rows.
 Target PackedProductTarget(uint32_t digit_bits, uint32_t rows);
 
+// An engine's step of 64 rows takes at most 3 % more than its model's; of a hand-over at most a
+// tenth of the time of a copy is waited for.
+inline constexpr double kEngineStepRatio = 1.03;
+inline constexpr double kExposedOfCopy = 0.10;
+
 // What a time was held against. `product` is what the driver calls the device.
 struct Measured {
   double us;
@@ -54,6 +59,8 @@ struct TargetResult {
   std::string verdict;  // "met", "missed", "not judged"; empty likewise
 };
 TargetResult Judge(const Target& target, const Measured& measured);
+// Of a ratio, on any device; not a number: there was nothing to divide by.
+TargetResult JudgeRatio(double most, double ratio);
 
 // Our time by that of another program which did the same in the same run.
 struct Comparison {

@@ -11,7 +11,7 @@ namespace {
 
 constexpr uint32_t kSamples = 20;
 constexpr uint32_t kTinySamples = 3;
-constexpr uint32_t kMaxPieces = 128;
+constexpr uint32_t kMaxPieces = 1024;  // of a row of logits, half a MB, as many as are cold
 // Four ctas of 256 threads on each SM of the largest device fill it.
 constexpr uint32_t kFillCtas = 4 * 148;
 
@@ -25,6 +25,12 @@ size_t ColdBytes() {
 size_t SizeOf(const StageInput& input, size_t bytes) {
   const size_t size = input.is_tiny ? 2 * bytes : std::max(bytes, ColdBytes());
   return (size + 255) / 256 * 256;
+}
+
+// 0 where there is none to be held against.
+double LimitUsOf(const MeasuredLimits& limits, const TimedCase& timed) {
+  if (timed.is_resident) return 0;
+  return timed.is_copy ? limits.CopyLimitUs(timed.bytes) : limits.LimitUs(timed.bytes, timed.flops);
 }
 
 }  // namespace
@@ -54,6 +60,11 @@ absl::StatusOr<double> AddTimed(const StageInput& input, const TimedCase& timed,
   return MedianOf(samples_us);
 }
 
+void AddTarget(const TargetResult& result, Finding& finding) {
+  finding.detail += result.words;
+  if (!result.verdict.empty()) finding.data["target"] = result.verdict;
+}
+
 absl::Status AddSamples(const StageInput& input, const TimedCase& timed,
                         const std::vector<double>& samples_us, Finding finding, Report& report) {
   const double us = MedianOf(samples_us);
@@ -73,16 +84,13 @@ absl::Status AddSamples(const StageInput& input, const TimedCase& timed,
   finding.data["flops"] = timed.flops;
   if (timed.bytes > 0) finding.detail += fmt::format(", {:.0f} GB/s", timed.bytes / us / 1e3);
   if (timed.flops > 0) finding.detail += fmt::format(", {:.1f} TFLOP/s", timed.flops / us / 1e6);
-  const double limit_us = timed.is_copy ? input.limits.CopyLimitUs(timed.bytes)
-                                        : input.limits.LimitUs(timed.bytes, timed.flops);
+  const double limit_us = LimitUsOf(input.limits, timed);
   if (limit_us > 0) {
     finding.data["limit_us"] = limit_us;
     finding.data["percent_of_limit"] = 100 * limit_us / us;
     finding.detail += fmt::format(", {:.0f} % of the limit", 100 * limit_us / us);
   }
-  const TargetResult result = Judge(timed.target, {us, limit_us, input.product});
-  finding.detail += result.words;
-  if (!result.verdict.empty()) finding.data["target"] = result.verdict;
+  AddTarget(Judge(timed.target, {us, limit_us, input.product}), finding);
   if (timed.target.percent > 0) finding.data["target_percent"] = timed.target.percent;
   if (timed.target.h200_us > 0) finding.data["target_h200_us"] = timed.target.h200_us;
   return report.Add(std::move(finding));

@@ -24,7 +24,8 @@ struct TimedCase {
   double bytes = 0;
   double flops = 0;
   Target target = {};
-  bool is_copy = false;  // its limit is that of copying
+  bool is_copy = false;      // its limit is that of copying
+  bool is_resident = false;  // every launch finds its data in L2, of which no limit was measured
 };
 
 double MedianOf(std::vector<double> values);
@@ -37,6 +38,8 @@ TimedWork WorkOf(const StageInput& input, uint32_t num_launches,
 // stage 3 measured what they need, the share of the limit. Returns the median; Internal when the
 // report cannot be written. A case that fails is a finding, and 0.
 absl::StatusOr<double> AddTimed(const StageInput& input, const TimedCase& timed, Report& report);
+// What is said of a finding's number, beside it and as its "target".
+void AddTarget(const TargetResult& result, Finding& finding);
 // A step that was timed otherwise; the finding has its name and what else is to be kept.
 absl::Status AddSamples(const StageInput& input, const TimedCase& timed,
                         const std::vector<double>& samples_us, Finding finding, Report& report);
@@ -52,7 +55,7 @@ class RandomMemory {
   std::byte* Piece(size_t bytes, uint32_t i) {
     return memory_.data() + i % NumPieces(bytes) * bytes;
   }
-  // As many as fit, at least one and at most 128.
+  // As many as fit, at least one and at most 1024.
   uint32_t NumPieces(size_t bytes) const;
 
  private:

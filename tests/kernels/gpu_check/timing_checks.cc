@@ -301,7 +301,8 @@ class RowTiming {
         .name = fmt::format("{} m {}", kernel, rows_),
         .work = WorkOf(input_, kLaunches,
                        [&launch_one](void* stream, uint32_t) { return launch_one(stream); }),
-        .bytes = bytes_a_row * rows_};
+        .bytes = bytes_a_row * rows_,
+        .is_resident = true};
     return AddTimed(input_, timed, report).status();
   }
 
