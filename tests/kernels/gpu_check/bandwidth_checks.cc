@@ -122,7 +122,6 @@ absl::Status CheckBandwidth(const StageInput& input, Report& report) {
   BATON_ASSIGN_OR_RETURN(limits.copy_bytes_per_s, AddBandwidth(input, /*is_copy=*/true, report));
   report.Describe("limits", JsonOf(limits));
   BATON_RETURN_IF_ERROR(CheckCublasLt(input, report, limits));
-  report.Describe("limits", JsonOf(limits));
   return report.Flush();
 }
 

@@ -7,9 +7,11 @@
 namespace baton::gpu_check {
 
 double MeasuredLimits::LimitUs(double bytes, double flops) const {
-  if ((bytes > 0 && read_bytes_per_s <= 0) || (flops > 0 && bf16_flops_per_s <= 0)) return 0;
+  const bool may_compute_bind = flops > 0 && flops >= kComputeFlopsPerByte * bytes;
+  if (bytes > 0 && read_bytes_per_s <= 0) return 0;
+  if (may_compute_bind && bf16_flops_per_s <= 0) return 0;
   const double read_us = bytes > 0 ? bytes / read_bytes_per_s * 1e6 : 0;
-  const double compute_us = flops > 0 ? flops / bf16_flops_per_s * 1e6 : 0;
+  const double compute_us = bf16_flops_per_s > 0 ? flops / bf16_flops_per_s * 1e6 : 0;
   return std::max(read_us, compute_us);
 }
 
@@ -23,12 +25,17 @@ nlohmann::json JsonOf(const MeasuredLimits& limits) {
           {"bf16_flops_per_s", limits.bf16_flops_per_s}};
 }
 
-MeasuredLimits ReadLimits(const std::string& path) {
+MeasuredLimits LimitsOf(const nlohmann::json& json) {
+  if (!json.is_object()) return {};
+  return {json.value("read_bytes_per_s", 0.0), json.value("copy_bytes_per_s", 0.0),
+          json.value("bf16_flops_per_s", 0.0)};
+}
+
+MeasuredLimits ReadLimits(const std::string& path, const std::string& device) {
   const nlohmann::json result = ReadResults(path);
   if (!result.is_object() || !result.contains("limits")) return {};
-  const auto& limits = result["limits"];
-  return {limits.value("read_bytes_per_s", 0.0), limits.value("copy_bytes_per_s", 0.0),
-          limits.value("bf16_flops_per_s", 0.0)};
+  if (result.value("device", "") != device) return {};
+  return LimitsOf(result["limits"]);
 }
 
 }  // namespace baton::gpu_check

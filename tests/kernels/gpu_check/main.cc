@@ -151,7 +151,7 @@ absl::Status Check(const Options& options, Report& report) {
   const StageInput input = {.body = *body,
                             .major = info.major,
                             .is_tiny = options.is_tiny || options.on_runner,
-                            .limits = ReadLimits(options.limits),
+                            .limits = ReadLimits(options.limits, info.description),
                             .tools = options.tools,
                             .other_bytes = options.other_bytes,
                             .product = info.product,

@@ -215,7 +215,15 @@ TEST_F(PartsTest, ALimitIsTheLongerOfReadingAndComputing) {
   EXPECT_EQ(MeasuredLimits().LimitUs(8e9, 0), 0) << "nothing was measured";
   EXPECT_DOUBLE_EQ((MeasuredLimits{.copy_bytes_per_s = 4e12}.CopyLimitUs(8e9)), 2'000);
   EXPECT_EQ(limits.CopyLimitUs(8e9), 0);
-  EXPECT_EQ((MeasuredLimits{.read_bytes_per_s = 4e12}.LimitUs(8e9, 1)), 0);
+}
+
+TEST_F(PartsTest, WhatReadingBindsIsJudgedThoughComputingWasNotMeasured) {
+  const MeasuredLimits reading = {.read_bytes_per_s = 4e12};
+  EXPECT_DOUBLE_EQ(reading.LimitUs(8e9, 1), 2'000);
+  EXPECT_DOUBLE_EQ(reading.LimitUs(8e9, (kComputeFlopsPerByte - 1) * 8e9), 2'000);
+  EXPECT_EQ(reading.LimitUs(8e9, kComputeFlopsPerByte * 8e9), 0);
+  EXPECT_EQ(reading.LimitUs(0, 1), 0);
+  EXPECT_EQ((MeasuredLimits{.bf16_flops_per_s = 8e14}.LimitUs(8e9, 8e13)), 0);
 }
 
 TEST_F(PartsTest, AGpuIsDividedWhenBothPartsAreOfIt) {
@@ -324,7 +332,8 @@ TEST_F(PartsTest, AFileIsWholeAfterEachCheckAndGrowsByItOnly) {
     EXPECT_EQ(text.substr(0, before.size()), before) << "what was written stays";
     before = text.substr(0, text.find("\n]"));
   }
-  EXPECT_EQ(ReadLimits(Path("j")).read_bytes_per_s, 4e12);
+  EXPECT_EQ(ReadLimits(Path("j"), "Fake").read_bytes_per_s, 4e12);
+  EXPECT_EQ(ReadLimits(Path("j"), "Another").read_bytes_per_s, 0) << "of another device";
 }
 
 TEST_F(PartsTest, AFileThatWasCutAnywhereHasAllChecksThatAreWhole) {
@@ -405,13 +414,13 @@ TEST_F(PartsTest, AFileThatIsFullIsAnErrorAndStaysAsItIs) {
   EXPECT_FALSE(file.Open(Path("no/folder"), {}).ok());
 }
 
-TEST_F(PartsTest, MediansAndMissedTargetsAreCounted) {
+TEST_F(PartsTest, MediansAndTargetsAreCounted) {
   const nlohmann::json results = {
       {"checks",
        {{{"name", "gemm"}, {"median_us", 5.0}, {"verdict", "pass"}, {"target", "missed"}},
         {{"name", "embed"}, {"median_us", 2.0}, {"verdict", "pass"}, {"target", "met"}},
-        {{"name", "not timed"}, {"verdict", "pass"}}}}};
-  EXPECT_EQ(PageLineOf(results, "timings"), "3 pass, 1 target missed");
+        {{"name", "not timed"}, {"verdict", "pass"}, {"target", "not judged"}}}}};
+  EXPECT_EQ(PageLineOf(results, "timings"), "3 pass; targets: 1 met, 1 missed, 1 not judged");
   EXPECT_EQ(MediansOf(results), (std::map<std::string, double>{{"embed", 2}, {"gemm", 5}}));
   EXPECT_EQ(PageLineOf(nullptr, ""), "");
   EXPECT_TRUE(MediansOf(nullptr).empty());
@@ -419,14 +428,14 @@ TEST_F(PartsTest, MediansAndMissedTargetsAreCounted) {
 
 TEST_F(PartsTest, LimitsComeFromTheirStagesFile) {
   const MeasuredLimits limits = {1e12, 2e12, 3e12};
-  Write("bandwidth.json", nlohmann::json{{"limits", JsonOf(limits)}}.dump());
-  const MeasuredLimits read = ReadLimits(Path("bandwidth.json"));
+  Write("bandwidth.json", nlohmann::json{{"device", "Fake"}, {"limits", JsonOf(limits)}}.dump());
+  const MeasuredLimits read = ReadLimits(Path("bandwidth.json"), "Fake");
   EXPECT_EQ(read.read_bytes_per_s, 1e12);
   EXPECT_EQ(read.copy_bytes_per_s, 2e12);
   EXPECT_EQ(read.bf16_flops_per_s, 3e12);
   Write("damaged.json", "{\"limits\": ");
   for (const char* name : {"damaged.json", "missing.json"}) {
-    EXPECT_EQ(ReadLimits(Path(name)).read_bytes_per_s, 0) << name;
+    EXPECT_EQ(ReadLimits(Path(name), "Fake").read_bytes_per_s, 0) << name;
   }
 }
 

@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstring>
 #include <fstream>
+#include <initializer_list>
 #include <sstream>
 #include <string_view>
 #include <utility>
@@ -28,6 +29,18 @@ bool WriteAll(int fd, std::string_view text, size_t offset) {
     offset += static_cast<size_t>(count);
   }
   return true;
+}
+
+// "17 pass, 1 FAIL" of those that there are.
+std::string Counted(const std::map<std::string, int>& counts,
+                    std::initializer_list<const char*> words) {
+  std::string line;
+  for (const char* word : words) {
+    const auto found = counts.find(word);
+    if (found == counts.end()) continue;
+    line += fmt::format("{}{} {}", line.empty() ? "" : ", ", found->second, word);
+  }
+  return line;
 }
 
 nlohmann::json Parse(const std::string& text) {
@@ -116,22 +129,22 @@ absl::Status MendResults(const std::string& path, nlohmann::json* results) {
 std::string PageLineOf(const nlohmann::json& results, const std::string& stage) {
   if (!results.is_object() || !results.contains("checks")) return "";
   std::map<std::string, int> counts;
-  int num_missed = 0;
+  std::map<std::string, int> targets;
   std::string last;
   for (const nlohmann::json& check : results["checks"]) {
     if (!stage.empty() && check.value("stage", stage) != stage) continue;
     ++counts[check.value("verdict", "unknown")];
-    num_missed += check.value("target", "") == "missed" ? 1 : 0;
+    ++targets[check.value("target", "")];
     last = check.value("name", "");
   }
-  std::string line;
+  std::string line = Counted(counts, {"pass", "FAIL", "stopped", "not run"});
+  if (const std::string judged = Counted(targets, {"met", "missed", "not judged"});
+      !judged.empty()) {
+    line += "; targets: " + judged;
+  }
   const auto add = [&line](const std::string& words) {
     line += (line.empty() ? "" : ", ") + words;
   };
-  for (const char* verdict : {"pass", "FAIL", "stopped", "not run"}) {
-    if (counts[verdict] > 0) add(fmt::format("{} {}", counts[verdict], verdict));
-  }
-  if (num_missed > 0) add(fmt::format("{} target{} missed", num_missed, num_missed > 1 ? "s" : ""));
   if (results.contains("cut")) add(fmt::format("cut behind \"{}\"", last));
   return line;
 }

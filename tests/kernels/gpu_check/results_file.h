@@ -61,8 +61,8 @@ nlohmann::json ReadResults(const std::string& path);
 // The same, and makes a file whole that was cut. Internal when it cannot be written.
 absl::Status MendResults(const std::string& path, nlohmann::json* results);
 
-// One line about the checks of a stage, for the page: "17 pass, 1 FAIL, 2 not run, 1 target
-// missed", and where the file was cut the last one's name. Empty without checks.
+// One line about the checks of a stage, for the page: "17 pass, 1 FAIL, 2 not run; targets: 3 met,
+// 1 missed, 2 not judged", and where the file was cut the last one's name. Empty without checks.
 std::string PageLineOf(const nlohmann::json& results, const std::string& stage);
 // The medians in microseconds of what a file's checks timed, by name.
 std::map<std::string, double> MediansOf(const nlohmann::json& results);

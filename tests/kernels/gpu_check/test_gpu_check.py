@@ -392,6 +392,13 @@ class GpuCheckScript(StageCase):
         code, checks = self.run_stage(3, "--cublaslt", CUBLASLT, BATON_CUBLASLT_LOOPBACK="wrong=0")
         self.assertEqual(code, 1)
         self.assertIn("relative error", checks["cublaslt"]["detail"])
+        # Right where it is small, and wrong at a shape of the model.
+        faults = {"BATON_CUBLASLT_LOOPBACK": "wrong=512"}
+        code, checks = self.run_stage(3, "--cublaslt", CUBLASLT, **faults)
+        failed = {name for name, check in checks.items() if check["verdict"] == "FAIL"}
+        wrong = {f"cublaslt {name} m {m}" for name in ("qkv", "gate_up") for m in (1, 9)}
+        self.assertEqual((code, failed), (1, wrong))
+        self.assertRegex(checks["cublaslt qkv m 9"]["detail"], "row 0 from column 0 on: relative")
         code, checks = self.run_stage(3, "--cublaslt", CUBLASLT, BATON_CUBLASLT_LOOPBACK="refuse=0")
         self.assertEqual((code, checks["cublaslt"]["verdict"]), (1, "FAIL"))
         for library in (self.folder / "missing.so", "libm.so.6"):
