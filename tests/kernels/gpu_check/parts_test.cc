@@ -22,6 +22,7 @@
 #include "tests/kernels/gpu_check/program.h"
 #include "tests/kernels/gpu_check/report.h"
 #include "tests/kernels/gpu_check/results_file.h"
+#include "tests/kernels/gpu_check/sanitizer_words.h"
 #include "tests/kernels/gpu_check/targets.h"
 
 namespace baton::gpu_check {
@@ -257,6 +258,24 @@ TEST_F(PartsTest, ASampleIsLongEnoughForWhatAnEventCosts) {
   EXPECT_EQ(RepeatsFor(0.001, 20), 102u) << "a graph of 2048 launches";
   EXPECT_EQ(RepeatsFor(0, 2048), 1u);
   EXPECT_EQ(RepeatsFor(0.1, 5000), 1u);
+}
+
+TEST_F(PartsTest, WhatTheSanitizerFoundIsNotWhatItFailedIn) {
+  for (const char* line :
+       {"========= Invalid __global__ read of size 4 bytes", "========= Error: Race reported",
+        "========= Program hit cudaErrorLaunchFailure (error 719)",
+        "========= Warpgroup MMA sequence error detected", "========= Barrier error detected.",
+        "========= Deadlock detected in the kernel", "========= Uninitialized __shared__ memory"}) {
+    EXPECT_EQ(SanitizerWordOf(line), SanitizerWord::kFound) << line;
+  }
+  for (const char* line : {"========= Error: process didn't terminate successfully",
+                           "========= Error: No attachable process found. compute-sanitizer"}) {
+    EXPECT_EQ(SanitizerWordOf(line), SanitizerWord::kToolFailed) << line;
+  }
+  for (const char* line : {"========= COMPUTE-SANITIZER", "========= ERROR SUMMARY: 0 errors",
+                           "Program hit", "  FAIL    gemm", ""}) {
+    EXPECT_EQ(SanitizerWordOf(line), SanitizerWord::kNothing) << line;
+  }
 }
 
 // ---- Targets.

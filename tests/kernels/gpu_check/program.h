@@ -41,6 +41,10 @@ class Program {
   int pipe_ = -1;
 };
 
+// Of timeout(1), whose program ended by itself when told to or had to be killed.
+inline constexpr int kExitStopped = 124;
+inline constexpr int kExitStoppedByForce = 137;
+
 // Runs it to its end; `on_line` gets each line of its output as it comes, and ends it with an
 // error. The exit status as Program::Wait's.
 absl::StatusOr<int> RunProgram(const std::vector<std::string>& words,

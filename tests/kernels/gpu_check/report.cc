@@ -20,6 +20,8 @@ const char* NameOf(Verdict verdict) {
       return "not run";
     case Verdict::kStopped:
       return "stopped";
+    case Verdict::kToolFailed:
+      return "tool failed";
   }
   return "unknown";
 }

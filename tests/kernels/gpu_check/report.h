@@ -16,8 +16,9 @@
 
 namespace baton::gpu_check {
 
-// Stopped: at its limit, with nothing wrong so far; neither a pass nor a failure.
-enum class Verdict : uint8_t { kPass, kFail, kNotRun, kStopped };
+// Neither a pass nor a failure are: stopped, at its limit, with nothing wrong so far; tool failed,
+// a program that was to look at it ended by itself.
+enum class Verdict : uint8_t { kPass, kFail, kNotRun, kStopped, kToolFailed };
 
 // One line of the page, and what else is worth keeping of it.
 struct Finding {

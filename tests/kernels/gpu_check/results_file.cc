@@ -137,7 +137,7 @@ std::string PageLineOf(const nlohmann::json& results, const std::string& stage) 
     ++targets[check.value("target", "")];
     last = check.value("name", "");
   }
-  std::string line = Counted(counts, {"pass", "FAIL", "stopped", "not run"});
+  std::string line = Counted(counts, {"pass", "FAIL", "stopped", "tool failed", "not run"});
   if (const std::string judged = Counted(targets, {"met", "missed", "not judged"});
       !judged.empty()) {
     line += "; targets: " + judged;

@@ -7,6 +7,7 @@
 
 #include "src/base/status.h"
 #include "tests/kernels/gpu_check/program.h"
+#include "tests/kernels/gpu_check/sanitizer_words.h"
 #include "tests/kernels/gpu_check/stages.h"
 
 namespace baton::gpu_check {
@@ -29,35 +30,25 @@ constexpr SanitizerRun kSanitizerRuns[] = {
     {"memcheck, other kernels", "memcheck", kOtherKernels, 15}};
 // What the sanitizer is told to exit with when it found something.
 constexpr int kSanitizerFound = 9;
-// Of timeout(1), whose program ended by itself when told to or had to be killed.
-constexpr int kStopped = 124;
-constexpr int kStoppedByForce = 137;
 constexpr size_t kKeptLines = 200;
 constexpr double kEndSeconds = 3;  // of the stage, for a tool that takes long to die
-
-// What a tool says when something is wrong; it goes on, and may be stopped before it exits.
-bool IsSanitizersComplaint(std::string_view line) {
-  constexpr std::string_view kMark = "========= ";
-  if (!line.starts_with(kMark)) return false;
-  line.remove_prefix(kMark.size());
-  for (const std::string_view start :
-       {"Invalid ", "Error: ", "Warning: Race", "Barrier error", "Uninitialized ", "Leaked "}) {
-    if (line.starts_with(start)) return true;
-  }
-  return false;
-}
 
 // How far a run of stage 2 came, line by line.
 struct SanitizerOutput {
   nlohmann::json lines = nlohmann::json::array();
   std::string last;
   std::string complaint;  // the first
+  std::string failure;    // of the tool, likewise
   uint32_t num_checks = 0;
+  uint32_t num_failed = 0;
 
   void Read(std::string_view line) {
     if (lines.size() < kKeptLines) lines.push_back(std::string(line));
     if (!line.empty()) last = std::string(line);
-    if (complaint.empty() && IsSanitizersComplaint(line)) complaint = std::string(line);
+    const SanitizerWord word = SanitizerWordOf(line);
+    if (complaint.empty() && word == SanitizerWord::kFound) complaint = std::string(line);
+    if (failure.empty() && word == SanitizerWord::kToolFailed) failure = std::string(line);
+    num_failed += line.starts_with("  FAIL ") ? 1 : 0;
     num_checks += line.starts_with("  pass ") || line.starts_with("  FAIL ") ? 1 : 0;
   }
 };
@@ -67,7 +58,7 @@ Finding OutcomeOfRun(const std::string& name, const absl::StatusOr<int>& code, d
   Finding finding{.name = name, .detail = output.last};
   finding.data["lines"] = output.lines;
   finding.data["seconds"] = seconds;
-  const bool is_stopped = code.ok() && (*code == kStopped || *code == kStoppedByForce);
+  const bool is_stopped = code.ok() && (*code == kExitStopped || *code == kExitStoppedByForce);
   if (!code.ok()) {
     finding.verdict = Verdict::kFail;
     finding.detail = std::string(code.status().message());
@@ -79,6 +70,10 @@ Finding OutcomeOfRun(const std::string& name, const absl::StatusOr<int>& code, d
     finding.verdict = Verdict::kStopped;
     finding.detail = fmt::format("after {:.0f} s and {} checks with nothing found, {}", seconds,
                                  output.num_checks, output.last);
+  } else if (!output.failure.empty() && output.num_failed == 0) {
+    finding.verdict = Verdict::kToolFailed;
+    finding.detail =
+        fmt::format("after {} checks with nothing found, {}", output.num_checks, output.failure);
   } else if (*code != 0) {
     finding.verdict = Verdict::kFail;
     finding.detail = fmt::format("exit status {}, {}", *code, output.last);
@@ -98,6 +93,8 @@ absl::Status RunUnderSanitizer(const StageInput& input, const std::string& sanit
                                           sanitizer,
                                           "--tool",
                                           run.tool,
+                                          "--target-processes",
+                                          "application-only",
                                           "--error-exitcode",
                                           std::to_string(kSanitizerFound),
                                           OwnPath(),

@@ -90,7 +90,7 @@ class GpuCheckPeers(StageCase):
         """Runs what it is asked to watch, then says `status`."""
         tool = self.folder / "sanitizer"
         tool.write_text(
-            f'#!/usr/bin/env bash\necho "$2"\nshift 4\n"$@" --commit x >/dev/null || exit 3\n'
+            '#!/usr/bin/env bash\necho "$2 $3 $4"\nshift 6\n"$@" --commit x >/dev/null || exit 3\n'
             f"echo verdict\nexit {status}\n"
         )
         tool.chmod(0o755)
@@ -99,7 +99,10 @@ class GpuCheckPeers(StageCase):
     def test_the_sanitizer_runs_stage_2(self):
         code, checks = self.sanitizer(0)
         self.assertEqual(code, 0, checks)
-        self.assertEqual(checks["sanitizer racecheck"]["lines"], ["racecheck", "verdict"])
+        self.assertEqual(
+            checks["sanitizer racecheck"]["lines"],
+            ["racecheck --target-processes application-only", "verdict"],
+        )
         tools = ["memcheck", "racecheck", "synccheck", "initcheck", "memcheck, other kernels"]
         self.assertEqual(list(checks), [f"sanitizer {tool}" for tool in tools])
         code, checks = self.sanitizer(9)
@@ -117,6 +120,8 @@ class GpuCheckPeers(StageCase):
             'case "$2" in\n'
             "  racecheck) sleep 60 ;;\n"
             "  synccheck) echo '========= Barrier error detected.'; sleep 60 ;;\n"
+            "  initcheck)\n"
+            "    echo \"========= Error: process didn't terminate successfully\"; exit 1 ;;\n"
             "esac\n"
         )
         tool.chmod(0o755)
@@ -133,7 +138,9 @@ class GpuCheckPeers(StageCase):
         self.assertAlmostEqual(checks["sanitizer racecheck"]["seconds"], 3.4, delta=0.5)
         detail = "found something, ========= Barrier error detected."
         self.assertEqual(checks["sanitizer synccheck"]["detail"], detail)
-        self.assertEqual(verdicts["sanitizer initcheck"], "pass")
+        self.assertEqual(verdicts["sanitizer initcheck"], "tool failed")
+        detail = "after 1 checks with nothing found, ========= Error: process didn't terminate"
+        self.assertIn(detail, checks["sanitizer initcheck"]["detail"])
         said = checks["sanitizer memcheck"]["lines"][0]
         self.assertEqual(said, "== LAZY --kernels asynchronous --simt")
 
