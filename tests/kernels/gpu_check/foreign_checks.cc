@@ -1,3 +1,5 @@
+#include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <map>
 #include <string>
@@ -90,20 +92,33 @@ absl::Status AddPeer(const StageInput& input, std::string_view line, Report& rep
   return AddSamples(input, timed, samples_us, {.name = timed.name}, report);
 }
 
-absl::Status AddTorch(const StageInput& input, Report& report, Medians& medians) {
+// `seconds` 0: as long as it takes.
+absl::Status AddTorch(const StageInput& input, double seconds, Report& report, Medians& medians) {
   if (input.tools.peers.empty()) {
     return report.Add({"torch", Verdict::kNotRun, "no script was given (--peers)"});
   }
-  std::vector<std::string> words = {input.tools.python.empty() ? "python3" : input.tools.python,
-                                    "-B", input.tools.peers};
+  // Of torch's many kernels a few run: those alone are loaded.
+  std::vector<std::string> words = {"timeout",
+                                    "--kill-after=1",
+                                    fmt::format("{:.1f}", seconds),
+                                    "env",
+                                    "CUDA_MODULE_LOADING=LAZY",
+                                    input.tools.python.empty() ? "python3" : input.tools.python,
+                                    "-B",
+                                    input.tools.peers};
   if (input.is_tiny) words.push_back("--tiny");
   std::string last;
   const absl::StatusOr<int> code = RunProgram(words, [&](std::string_view line) {
     last = std::string(line);
     return AddPeer(input, line, report, medians);
   });
-  if (!code.ok()) {
-    return report.Add({"torch", Verdict::kNotRun, std::string(code.status().message())});
+  constexpr int kNoProgram = 127;  // of env(1)
+  if (!code.ok() || *code == kNoProgram) {
+    return report.Add(
+        {"torch", Verdict::kNotRun, code.ok() ? last : std::string(code.status().message())});
+  }
+  if (*code == kExitStopped || *code == kExitStoppedByForce) {
+    return report.Add({"torch", Verdict::kStopped, fmt::format("after {:.0f} s", seconds)});
   }
   if (*code == 0 || *code == kExitNotRun) return absl::OkStatus();
   return report.Add({"torch", Verdict::kFail, fmt::format("exit status {}, {}", *code, last)});
@@ -151,13 +166,18 @@ absl::Status AddTileSweep(const StageInput& input, Report& report) {
 }  // namespace
 
 absl::Status CheckPeers(const StageInput& input, Report& report) {
+  const auto begin = std::chrono::steady_clock::now();
   const Medians ours = MediansOf(ReadResults(input.timings_file));
   BATON_RETURN_IF_ERROR(AddComparisons(
       input, ours, {"cublaslt", MediansOf(ReadResults(input.bandwidth_file))}, report));
+  // Before torch, which may take what is left.
+  BATON_RETURN_IF_ERROR(AddTileSweep(input, report));
+  constexpr double kEndSeconds = 2;  // of the stage, for the comparisons
+  const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - begin;
+  const double left = std::max(input.seconds - kEndSeconds - elapsed.count(), 1.0);
   Medians torch;
-  BATON_RETURN_IF_ERROR(AddTorch(input, report, torch));
-  BATON_RETURN_IF_ERROR(AddComparisons(input, ours, {"torch", torch}, report));
-  return AddTileSweep(input, report);
+  BATON_RETURN_IF_ERROR(AddTorch(input, input.seconds > 0 ? left : 0, report, torch));
+  return AddComparisons(input, ours, {"torch", torch}, report);
 }
 
 }  // namespace baton::gpu_check

@@ -19,11 +19,15 @@ from stage_case import StageCase  # noqa: E402
 FAKE_TORCH = """
 import contextlib
 import os
+import time
 bfloat16 = "bf16"
 __version__ = "0"
+assert os.environ["CUDA_MODULE_LOADING"] == "LAZY"
 num_launches = 0
 gpu_ms = 0
 is_idle = True
+if os.path.exists(os.path.join(os.path.dirname(__file__), "hang")):
+    time.sleep(60)
 
 
 def launch(*args, **kwargs):
@@ -192,6 +196,8 @@ class GpuCheckPeers(StageCase):
         for us in samples_us:
             self.assertAlmostEqual(us, 2.0)
         self.assertIn("torch attention b 1 x 16", checks)
+        order = list(checks)
+        self.assertLess(order.index("sweep o m 9 tile64"), order.index("torch gemm o m 3"))
         # Per case one that says how long it takes, 0.256 ms, then those that are kept.
         samples = [float(line) for line in (site / "samples").read_text().split()]
         self.assertEqual([round(sample, 3) for sample in samples], [0.256, 1.024, 1.024] * 3)
@@ -199,6 +205,21 @@ class GpuCheckPeers(StageCase):
         code, checks = self.run_stage(8, *arguments, PYTHONPATH=str(site))
         self.assertEqual((code, checks["torch"]["verdict"]), (1, "FAIL"))
         self.assertIn("broken", checks["torch"]["detail"])
+        code, checks = self.run_stage(8, "--python", "/no/python", "--peers", script)
+        self.assertEqual((code, checks["torch"]["verdict"]), (0, "not run"))
+        self.assertIn("/no/python", checks["torch"]["detail"])
+
+    def test_torch_has_what_is_left_of_the_time(self):
+        site = self.folder / "site"
+        site.mkdir()
+        (site / "torch.py").write_text(FAKE_TORCH)
+        (site / "hang").touch()
+        script = ROOT / "tests" / "kernels" / "gpu_check" / "torch_peers.py"
+        arguments = ["--python", sys.executable, "--peers", script, "--seconds", "3"]
+        code, checks = self.run_stage(8, *arguments, PYTHONPATH=str(site))
+        self.assertEqual((code, checks["torch"]["verdict"]), (0, "stopped"))
+        self.assertRegex(checks["torch"]["detail"], "after 1 s")
+        self.assertEqual(sum(name.startswith("sweep ") for name in checks), 24)
 
 
 if __name__ == "__main__":
