@@ -1,6 +1,7 @@
 // A libcuda.so.1 with one device, to run gpu_check's stage 0 where there is no driver. It has what
 // must be there and nothing of what may be missing. $FAKE_DRIVER_LACKS "memory": no exported
-// memory; "read only": none that is only read.
+// memory; "read only": none that is only read; "attribute": it says that it exports none; "words":
+// it says that it does, and fails.
 #include <cuda.h>
 #include <fcntl.h>
 #include <unistd.h>
@@ -45,6 +46,9 @@ CUresult cuDeviceTotalMem(size_t* bytes, CUdevice) {
 CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice) {
   if (attribute == CU_DEVICE_ATTRIBUTE_MPS_ENABLED) return CUDA_ERROR_INVALID_VALUE;
   *value = attribute == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR ? 9 : 1;
+  const bool is_export =
+      attribute == CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED;
+  if (is_export && Lacks("attribute")) *value = 0;
   return CUDA_SUCCESS;
 }
 CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice) {
@@ -67,6 +71,7 @@ CUresult cuMemGetAllocationGranularity(size_t* bytes, const CUmemAllocationProp*
 CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t, const CUmemAllocationProp*,
                      unsigned long long) {
   *handle = 1;
+  if (Lacks("attribute") || Lacks("words")) return CUDA_ERROR_INVALID_VALUE;
   return Lacks("memory") ? CUDA_ERROR_NOT_SUPPORTED : CUDA_SUCCESS;
 }
 CUresult cuMemRelease(CUmemGenericAllocationHandle) { return CUDA_SUCCESS; }

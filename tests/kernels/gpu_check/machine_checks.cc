@@ -59,15 +59,24 @@ absl::Status AddAttributes(const DriverTable& driver, CUdevice device, Report& r
   return report.Add(std::move(finding));
 }
 
-// A fact that needs several calls: OK, or what the driver answered. A GPU without it is no failure
-// of ours, so it is "not run".
-absl::Status AddFeature(const DriverTable& driver, const char* name, CUresult result,
+// What several calls are made for; a device says by `attribute` whether it has it at all.
+struct Feature {
+  const char* name;
+  CUdevice_attribute attribute;
+  CUresult result;  // of the calls
+};
+
+// A GPU without it is no failure of ours, so it is "not run"; what it has and does not do is one.
+absl::Status AddFeature(const DriverTable& driver, CUdevice device, const Feature& feature,
                         Report& report) {
-  Finding finding{.name = name, .detail = "works"};
-  if (result != CUDA_SUCCESS) {
-    finding.verdict = Verdict::kNotRun;
-    finding.detail = NameOf(driver, result);
-  }
+  Finding finding{.name = feature.name, .detail = "works"};
+  if (feature.result == CUDA_SUCCESS) return report.Add(std::move(finding));
+  int has_it = 1;
+  const CUresult asked = driver.cuDeviceGetAttribute(&has_it, feature.attribute, device);
+  const bool is_missing =
+      feature.result == CUDA_ERROR_NOT_SUPPORTED || (asked == CUDA_SUCCESS && has_it == 0);
+  finding.verdict = is_missing ? Verdict::kNotRun : Verdict::kFail;
+  finding.detail = NameOf(driver, feature.result);
   return report.Add(std::move(finding));
 }
 
@@ -136,8 +145,9 @@ absl::Status AddSharedMemory(const DriverTable& driver, CUdevice device, Report&
   const CUresult imported =
       result == CUDA_SUCCESS ? ImportMemory(driver, device, exported) : result;
   if (exported.handle != 0) driver.cuMemRelease(exported.handle);
-  BATON_RETURN_IF_ERROR(AddFeature(driver, "VMM export as fd", result, report));
-  return AddFeature(driver, "VMM import, read only", imported, report);
+  constexpr auto kHas = CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED;
+  BATON_RETURN_IF_ERROR(AddFeature(driver, device, {"VMM export as fd", kHas, result}, report));
+  return AddFeature(driver, device, {"VMM import, read only", kHas, imported}, report);
 }
 
 CUresult ShareMemory(const DriverTable& driver) {
@@ -166,9 +176,16 @@ absl::Status AddFeatures(const DriverTable& driver, CUdevice device, Report& rep
     return report.Add({"context", Verdict::kFail, NameOf(driver, result)});
   }
   BATON_RETURN_IF_ERROR(AddSharedMemory(driver, device, report));
-  BATON_RETURN_IF_ERROR(AddFeature(driver, "IPC handle", ShareMemory(driver), report));
+  // Of memory that others map no attribute tells: those of events go with it.
+  BATON_RETURN_IF_ERROR(AddFeature(
+      driver, device, {"IPC handle", CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED, ShareMemory(driver)},
+      report));
+  // Every device has them; an old driver cannot say so.
   BATON_RETURN_IF_ERROR(
-      AddFeature(driver, "SMs, which green contexts divide", AskForSms(driver, device), report));
+      AddFeature(driver, device,
+                 {"SMs, which green contexts divide", CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT,
+                  AskForSms(driver, device)},
+                 report));
   driver.cuDevicePrimaryCtxRelease(device);
   return absl::OkStatus();
 }

@@ -297,6 +297,15 @@ class GpuCheckScript(StageCase):
         code, checks = self.run_stage_0_with_the_fake_driver(FAKE_DRIVER_LACKS="read only")
         self.assertEqual((code, checks["VMM export as fd"]["verdict"]), (0, "pass"))
         self.assertEqual(checks["VMM import, read only"]["detail"], "CUDA_ERROR_NOT_SUPPORTED")
+        code, checks = self.run_stage_0_with_the_fake_driver(FAKE_DRIVER_LACKS="attribute")
+        self.assertEqual((code, checks["VMM export as fd"]["verdict"]), (0, "not run"))
+        self.assertEqual(checks["VMM export as fd"]["detail"], "error 1")
+
+    def test_what_a_driver_has_and_does_not_do_fails(self):
+        code, checks = self.run_stage_0_with_the_fake_driver(FAKE_DRIVER_LACKS="words")
+        self.assertEqual((code, checks["VMM export as fd"]["verdict"]), (1, "FAIL"))
+        self.assertEqual(checks["VMM export as fd"]["detail"], "error 1")
+        self.assertEqual(checks["IPC handle"]["verdict"], "pass")
 
     def test_the_program_starts_without_libraries_of_a_gpu(self):
         command = ["readelf", "-d", PROGRAM]
