@@ -7,12 +7,14 @@
 // ready, over the sender's offers, to the last slice whose bytes have the sender's checksum. Beside
 // it stands the device's own copy of as many bytes, between two waits of the host too.
 //
-// While a peer is paired and its communicator is built, and while one is aborted in the middle of a
-// transfer, steps go on in a stream of this device (busy_loop.h); those just before stand beside
-// them.
+// While a communicator is built, from the peer's dial to the word that it is up, and while one is
+// aborted in the middle of a transfer, steps go on in a stream of this device (busy_loop.h). Beside
+// them stand steps while the other process lives and copies, and nothing is built or aborted: two
+// processes on one GPU take turns, which is not what is asked. The first steps are dropped.
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -59,13 +61,20 @@ class HandOffCheck {
  private:
   // A new child, connected.
   Status Pair(Finding* finding);
-  Status StartChild(Finding* finding);
   Status TimeTransfers(uint32_t num_blocks, Finding* finding);
-  // Does `work`, and keeps the device's steps before it and beside it under "steps".
-  Status WithSteps(const std::function<Status()>& work, Finding* finding);
+  // Steps that go on, the first of them dropped.
+  StatusOr<std::unique_ptr<BusyLoop>> StartSteps();
+  // So long is watched what goes on by itself.
+  std::chrono::milliseconds rest() const {
+    return std::chrono::milliseconds(input_.body.is_gpu ? 200 : 5);
+  }
+  // Transfers for at least a rest.
+  Status MoveForARest();
+  // Kept under "steps": beside what is asked, and otherwise.
+  void KeepSteps(std::vector<double> beside_us, std::vector<double> control_us, Finding* finding);
   Status KillChild(Finding* finding);
   Status KillSender(Finding* finding);
-  Status KillInTheMiddle(const GrantedTransfer& transfer, Finding* finding);
+  Status EndTheMiddle(const GrantedTransfer& transfer, Finding* finding);
   Status KillReceiver(Finding* finding);
   Status PairAnew(Finding* finding);
   uint32_t NumSamples() const {
@@ -91,41 +100,56 @@ class HandOffCheck {
   SideOptions child_options_;
 };
 
-Status HandOffCheck::WithSteps(const std::function<Status()>& work, Finding* finding) {
-  const auto rest = std::chrono::milliseconds(input_.body.is_gpu ? 200 : 5);
-  BATON_ASSIGN_OR_RETURN(const std::unique_ptr<BusyLoop> loop,
+StatusOr<std::unique_ptr<BusyLoop>> HandOffCheck::StartSteps() {
+  BATON_ASSIGN_OR_RETURN(std::unique_ptr<BusyLoop> loop,
                          BusyLoop::Start(side_->device(), input_.body));
-  BATON_ASSIGN_OR_RETURN(std::vector<double> before_us, loop->During(rest));
-  BATON_ASSIGN_OR_RETURN(std::vector<double> beside_us, loop->During(work));
-  const nlohmann::json before = JsonOfSteps(std::move(before_us));
+  BATON_RETURN_IF_ERROR(loop->During(rest() / 4).status());
+  return loop;
+}
+
+void HandOffCheck::KeepSteps(std::vector<double> beside_us, std::vector<double> control_us,
+                             Finding* finding) {
   const nlohmann::json beside = JsonOfSteps(std::move(beside_us));
-  finding->data["steps"] = {{"before", before}, {"beside", beside}};
-  if (!input_.body.is_gpu) return OkStatus();
-  finding->detail += fmt::format("; steps beside it {} (before it {})", WordsOfSteps(beside),
-                                 WordsOfSteps(before));
+  const nlohmann::json control = JsonOfSteps(std::move(control_us));
+  finding->data["steps"] = {{"control", control}, {"beside", beside}};
+  if (!input_.body.is_gpu) return;
+  finding->detail += fmt::format("; steps beside it {} (while the other process copies {})",
+                                 WordsOfSteps(beside), WordsOfSteps(control));
+}
+
+Status HandOffCheck::MoveForARest() {
+  const auto end = std::chrono::steady_clock::now() + rest();
+  do {
+    BATON_RETURN_IF_ERROR(receiver_->Move(peer(), 1).status());
+  } while (std::chrono::steady_clock::now() < end);
   return OkStatus();
 }
 
 Status HandOffCheck::Pair(Finding* finding) {
-  return WithSteps([this, finding] { return StartChild(finding); }, finding);
-}
-
-Status HandOffCheck::StartChild(Finding* finding) {
   child_ = std::make_unique<HandOffChild>();
   child_options_ = options_;
   child_options_.listens = false;
   child_options_.incarnation = RandomIncarnation();
   const int64_t begin_us = SystemClock().NowUs();
   BATON_RETURN_IF_ERROR(child_->Start(side_.get(), child_options_, input_.other_bytes));
-  BATON_RETURN_IF_ERROR(receiver_->WaitWith(
-      "pairing", peer(), [this](const auto& events) { return events.ups.contains(peer()); }));
+  BATON_ASSIGN_OR_RETURN(const std::unique_ptr<BusyLoop> loop, StartSteps());
+  const auto wait = [this](const char* what, std::set<Incarnation> HandOffEvents::*who) {
+    return receiver_->WaitWith(
+        what, peer(), [this, who](const auto& events) { return (events.*who).contains(peer()); });
+  };
+  BATON_RETURN_IF_ERROR(wait("the other process", &HandOffEvents::dials));
+  BATON_ASSIGN_OR_RETURN(std::vector<double> beside_us,
+                         loop->During([&] { return wait("pairing", &HandOffEvents::ups); }));
   const double paired_ms = MsOf(SystemClock().NowUs() - begin_us);
   // What is built or loaded at the first use is not timed again.
   BATON_ASSIGN_OR_RETURN(const int64_t first_us, receiver_->Move(peer(), 1));
+  BATON_ASSIGN_OR_RETURN(std::vector<double> control_us,
+                         loop->During([this] { return MoveForARest(); }));
   finding->data["paired_ms"] = paired_ms;
   finding->data["first_transfer_ms"] = MsOf(first_us);
   finding->detail =
       fmt::format("process to peer {:.0f} ms, first block {:.1f} ms", paired_ms, MsOf(first_us));
+  KeepSteps(std::move(beside_us), std::move(control_us), finding);
   return OkStatus();
 }
 
@@ -201,17 +225,25 @@ Status HandOffCheck::KillSender(Finding* finding) {
   GrantedTransfer transfer;
   BATON_RETURN_IF_ERROR(receiver_->Grant(peer(), sizes_.back(), &transfer));
   BATON_RETURN_IF_ERROR(receiver_->Flood(transfer));
+  BATON_ASSIGN_OR_RETURN(const std::unique_ptr<BusyLoop> loop, StartSteps());
+  BATON_ASSIGN_OR_RETURN(std::vector<double> control_us, loop->During(rest()));
   // The communicator is aborted before the receive is closed.
-  return WithSteps([&, this] { return KillInTheMiddle(transfer, finding); }, finding);
+  BATON_ASSIGN_OR_RETURN(std::vector<double> beside_us,
+                         loop->During([&, this] { return KillChild(finding); }));
+  const HandOffEvents now = side_->sink()->Snapshot();
+  if (now.complete_us.contains(transfer.id)) return Internal("a transfer without end is complete");
+  BATON_RETURN_IF_ERROR(receiver_->Compare(transfer, transfer.blocks.size() / 2));
+  BATON_ASSIGN_OR_RETURN(const std::vector<double> ending_us,
+                         loop->During([&, this] { return EndTheMiddle(transfer, finding); }));
+  beside_us.insert(beside_us.end(), ending_us.begin(), ending_us.end());
+  KeepSteps(std::move(beside_us), std::move(control_us), finding);
+  return OkStatus();
 }
 
-Status HandOffCheck::KillInTheMiddle(const GrantedTransfer& transfer, Finding* finding) {
-  BATON_RETURN_IF_ERROR(KillChild(finding));
+Status HandOffCheck::EndTheMiddle(const GrantedTransfer& transfer, Finding* finding) {
   HandOffEvents now = side_->sink()->Snapshot();
   finding->data["slices_done"] = now.slices_done[transfer.id];
   finding->data["slices_refused"] = now.num_bad[transfer.id];
-  if (now.complete_us.contains(transfer.id)) return Internal("a transfer without end is complete");
-  BATON_RETURN_IF_ERROR(receiver_->Compare(transfer, transfer.blocks.size() / 2));
   const int64_t closing_us = SystemClock().NowUs();
   BATON_RETURN_IF_ERROR(receiver_->End(transfer, /*peer_lives=*/false));
   finding->data["closed_ms"] = MsOf(SystemClock().NowUs() - closing_us);

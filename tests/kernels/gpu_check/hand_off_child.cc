@@ -13,6 +13,9 @@
 namespace baton::gpu_check {
 namespace {
 
+// What it says before it dials who started it.
+constexpr char kDials[] = "it dials";
+
 // What the child does for who started it.
 class Servant {
  public:
@@ -95,6 +98,8 @@ Status Run(const nlohmann::json& config) {
                                .host_id = HostId(),
                                .tcp = config["tcp"].get<std::string>(),
                                .unix_name = config["unix"].get<std::string>()};
+  std::printf("%s\n", kDials);
+  std::fflush(stdout);
   BATON_RETURN_IF_ERROR(side->endpoint()->SetPeers({&address, 1}));
   return servant.Serve();
 }
@@ -126,7 +131,11 @@ Status HandOffChild::Start(HandOffSide* starter, const SideOptions& options, boo
                                  {"is_wrong", is_wrong}};
   BATON_RETURN_IF_ERROR(program_.Start({OwnPath(), kHandOffChildFlag, config.dump()}));
   reader_ = Thread("child-output", [this, starter, own = options.incarnation] {
+    bool has_dialled = false;
     while (program_.Read(/*wait=*/true, &output_)) {
+      if (has_dialled || output_.find(kDials) == std::string::npos) continue;
+      has_dialled = true;
+      starter->sink()->NoteDials(own);
     }
     starter->sink()->NoteEnded(own);
   });

@@ -44,6 +44,9 @@ void HandOffSink::OnReceiveClosed(TransferId transfer) {
 void HandOffSink::OnSendClosed(Incarnation, TransferId transfer) {
   Record([&](HandOffEvents* events) { events->sends_closed.insert(transfer); });
 }
+void HandOffSink::NoteDials(Incarnation peer) {
+  Record([&](HandOffEvents* events) { events->dials.insert(peer); });
+}
 void HandOffSink::NoteEnded(Incarnation peer) {
   Record([&](HandOffEvents* events) { events->ended.insert(peer); });
 }

@@ -18,6 +18,7 @@ namespace baton::gpu_check {
 
 // Times are those of SystemClock(), microseconds.
 struct HandOffEvents {
+  std::set<Incarnation> dials;  // whose process is about to
   std::set<Incarnation> ups;
   std::map<Incarnation, int64_t> down_us;
   std::map<Incarnation, std::string> down_reasons;
@@ -40,6 +41,8 @@ class HandOffSink final : public KvTransportSink {
   void OnBadSlice(const BadSlice& slice) override;
   void OnReceiveClosed(TransferId transfer) override;
   void OnSendClosed(Incarnation peer, TransferId transfer) override;
+  // Its process says that it will dial now.
+  void NoteDials(Incarnation peer);
   // Its process has closed its output.
   void NoteEnded(Incarnation peer);
 

@@ -439,7 +439,8 @@ class GpuCheckScript(StageCase):
             self.assertEqual(checks[f"{kind} sender killed"]["slices_done"], 12)
             for step in ("pair", "sender killed", "paired anew"):
                 steps = checks[f"{kind} {step}"]["steps"]
-                for samples in (steps["before"], steps["beside"]):
+                self.assertEqual(set(steps), {"beside", "control"})
+                for samples in steps.values():
                     self.assertGreater(samples["num"], 0)
                     self.assertEqual(len(samples["samples_us"]), samples["num"])
                     self.assertLessEqual(samples["p50_us"], samples["max_us"])
