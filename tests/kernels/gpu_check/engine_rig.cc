@@ -121,7 +121,7 @@ absl::StatusOr<std::unique_ptr<EnginePair>> EnginePair::Start(ModelRig& rig,
   BATON_ASSIGN_OR_RETURN(
       pair->decode_kv_,
       KvStore::OnDevice(second, rig.kernels(), rig.second_model()->layout(), rig.num_blocks()));
-  BATON_RETURN_IF_ERROR(rig.second_model()->Prepare(pair->decode_kv_->view()));
+  BATON_RETURN_IF_ERROR(rig.PrepareSecond(pair->decode_kv_->view()));
   BATON_ASSIGN_OR_RETURN(pair->decode_transport_,
                          pair->Attach(rig, second, *pair->decode_kv_, kDecode));
   rig.engine_device()->MakeCurrent();

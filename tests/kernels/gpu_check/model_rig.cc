@@ -133,6 +133,13 @@ absl::Status ModelRig::CheckSplit() const {
                           .second = second_device_->num_sms()});
 }
 
+absl::Status ModelRig::PrepareModel(LoadedModel& model, const KvView& kv) {
+  BATON_RETURN_IF_ERROR(model.Prepare(kv));
+  const auto& on_device = dynamic_cast<const DeviceModel&>(model);
+  if (on_device.num_recorded_steps() > 0) return absl::OkStatus();
+  return Internal("no step could be recorded: the log says why");
+}
+
 struct ModelRig::Lowered {
   explicit Lowered(const std::vector<RigChunk>& chunks) {
     for (const RigChunk& chunk : chunks) {

@@ -59,8 +59,10 @@ class ModelRig {
   // Of a rig that is split: FailedPrecondition where a GPU was not divided. The runner never is.
   absl::Status CheckSplit() const;
 
-  // Has the model record its decode steps from now on.
-  absl::Status Prepare() { return model_->Prepare(kv_->view()); }
+  // Has the model record its decode steps from now on; the second one on blocks of its own.
+  // Internal also where none could be recorded, which a worker goes on without.
+  absl::Status Prepare() { return PrepareModel(*model_, kv_->view()); }
+  absl::Status PrepareSecond(const KvView& kv) { return PrepareModel(*second_model_, kv); }
   // One Forward; the logits of each chunk's last row [chunks][vocab].
   absl::StatusOr<std::vector<float>> Run(const std::vector<RigChunk>& chunks,
                                          LayerHook* hook = nullptr);
@@ -96,6 +98,7 @@ class ModelRig {
   struct Lowered;  // chunks as a batch
 
   explicit ModelRig(const StageInput& input) : input_(input) {}
+  static absl::Status PrepareModel(LoadedModel& model, const KvView& kv);
   absl::StatusOr<std::vector<float>> RunOn(ForwardModel& model, const std::vector<RigChunk>& chunks,
                                            LayerHook* hook);
   // A bf16 matrix or vector of random values.
