@@ -6,11 +6,13 @@
 # Stages are processes of their own with a limit each: 0 machine 20 s, 1 primitives 40 s, 2 kernels
 # 90 s, 3 bandwidth 20 s, 4 timings 60 s, 5 model 90 s, 6 transport 40 s, 7 sanitizer 40 s, 8 peers
 # 50 s. Each adds a line to DIR/gpu_check_STAGE.json after every check, so a stage that is stopped
-# leaves what it had; 7 and 8 share gpu_check_tools.json, for eight files of 16 MiB are all that may
-# come back, and more is a failure. A call begins the files of its own stages anew and leaves the
-# others, so stage 4 alone is held against what an earlier call measured in stage 3. A page of pass,
-# FAIL and not run follows. "pass" means that what was computed is right; a time that misses its
-# target is counted beside it and fails nothing.
+# leaves what it had. A check that ends its process (a fault on a GPU stays, and one that takes a
+# third of the stage's limit is stopped) fails, and the stage goes on behind it in a new one, three
+# times at most; the page says so. 7 and 8 share gpu_check_tools.json, for eight files of 16 MiB are
+# all that may come back, and more is a failure. A call begins the files of its own stages anew and
+# leaves the others, so stage 4 alone is held against what an earlier call measured in stage 3.
+# A page of pass, FAIL and not run follows. "pass" means that what was computed is right; whether a
+# time meets its target is counted beside it and fails nothing.
 # The build comes before the clock of the call runs. Where it fails or takes too long, the program
 # that is there is run, its commit marked "-not-built". A program that cannot start on this machine
 # (its C library is too old, say) is built here where there are sources, one that --program names
@@ -40,6 +42,8 @@ sanitizer=""
 python="$(command -v python3 || true)"
 body=()
 not_run=77
+lost=76
+max_restarts=3
 
 usage="usage: scripts/gpu_check.sh [--simt] [--out DIR] [--program FILE] [--stages \"0 1\"] \
 [--limit SECONDS] [--total SECONDS] [--build-limit SECONDS] [--cublaslt FILE] [--nccl FILE] \
@@ -156,7 +160,8 @@ for stage in $stages; do
   for tool in cublaslt nccl sanitizer python; do
     if [[ -n "${!tool}" ]]; then more+=("--$tool" "${!tool}"); fi
   done
-  if [[ -e "$json" ]]; then more+=(--append); fi
+  how=()
+  if [[ -e "$json" ]]; then how=(--append); fi
   left=$((total - (SECONDS - started)))
   seconds="${limit:-${limits[$stage]}}"
   if [[ $left -le 0 ]]; then
@@ -167,9 +172,20 @@ for stage in $stages; do
   if [[ $seconds -gt $left ]]; then seconds=$left; fi
   echo "== stage $stage, $name (at most $seconds s)"
   begin=$SECONDS
-  code=0
-  timeout -k 2 "$seconds" "$program" --stage "$stage" "${body[@]}" --json "$json" \
-    --commit "$commit" --seconds "$seconds" "${more[@]}" || code=$?
+  num_restarts=0
+  stage_left=$seconds
+  while true; do
+    code=0
+    timeout -k 2 "$stage_left" "$program" --stage "$stage" "${body[@]}" --json "$json" \
+      --commit "$commit" --seconds "$stage_left" "${how[@]}" "${more[@]}" || code=$?
+    # Lost, or ended by a signal that it made itself: one of a kill says nothing about a check.
+    [[ "$code" == "$lost" || ("$code" -gt 128 && "$code" != 137) ]] || break
+    stage_left=$((seconds - (SECONDS - begin)))
+    [[ $num_restarts -lt $max_restarts && $stage_left -ge 2 && -s "$json" ]] || break
+    num_restarts=$((num_restarts + 1))
+    how=(--resume)
+    echo "== stage $stage goes on behind the check that ended it (exit status $code)"
+  done
   # A machine that is lent may be gone a moment later.
   if [[ -e "$json" ]]; then sync "$json" || true; fi
   if [[ "$code" == 0 && ! -s "$json" ]]; then code="0, but it has written no results"; fi
@@ -184,6 +200,7 @@ for stage in $stages; do
     124 | 137) verdict=FAIL detail="stopped after $seconds s" num_failed=$((num_failed + 1)) ;;
     *) verdict=FAIL detail="exit status $code" num_failed=$((num_failed + 1)) ;;
   esac
+  if [[ $num_restarts -gt 0 ]]; then detail="$detail${detail:+, }restarts: $num_restarts"; fi
   # Also of a stage that was killed in the middle of a line, which makes its file whole again.
   checks="$(timeout -k 2 10 "$program" --results "$json" "$name" 2>/dev/null || true)"
   if [[ -n "$checks" ]]; then detail="$detail${detail:+; }$checks"; fi

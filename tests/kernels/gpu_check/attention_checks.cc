@@ -215,8 +215,11 @@ std::vector<AttentionCase> FullCases() {
       {"prefill 256 fp8", {256, 4, 1, 64, kFp8}, 200, {{0, 500, 35}}, true}};
 }
 
-absl::Status Add(const AttentionCase& c, std::string name,
-                 const absl::StatusOr<std::string>& outcome, Report& report) {
+template <typename Check>
+absl::Status Add(const AttentionCase& c, const std::string& name, const Check& check,
+                 Report& report) {
+  if (!report.Begin(name)) return absl::OkStatus();
+  const absl::StatusOr<std::string> outcome = check();
   auto chunks = nlohmann::json::array();
   for (const Chunk& chunk : c.chunks) {
     chunks.push_back({chunk.sequence, chunk.first, chunk.count});
@@ -230,7 +233,7 @@ absl::Status Add(const AttentionCase& c, std::string name,
                                 {"window", c.window},
                                 {"chunks", std::move(chunks)},
                                 {"inputs", "AttentionInputs of tests/kernels/simt/host_blocks.h"}});
-  return report.Add(OutcomeOf(std::move(name), status, outcome.ok() ? *outcome : std::string()));
+  return report.Add(OutcomeOf(name, status, outcome.ok() ? *outcome : std::string()));
 }
 
 }  // namespace
@@ -242,11 +245,13 @@ absl::Status CheckAttentionKernels(const StageInput& input, Report& report) {
   };
   for (const AttentionCase& c : input.is_tiny ? TinyCases() : FullCases()) {
     if (!is_wanted(c.is_asynchronous)) continue;
-    BATON_RETURN_IF_ERROR(Add(c, c.name, CheckAttention(input, c), report));
+    BATON_RETURN_IF_ERROR(Add(
+        c, c.name, [&] { return CheckAttention(input, c); }, report));
     if (!c.has_prefill) continue;
     const std::string name = fmt::format("{}, wgmma == mma", c.name);
     if (input.major == 9) {
-      BATON_RETURN_IF_ERROR(Add(c, name, CheckByWgmma(input, c), report));
+      BATON_RETURN_IF_ERROR(Add(
+          c, name, [&] { return CheckByWgmma(input, c); }, report));
     } else {
       BATON_RETURN_IF_ERROR(report.Add({name, Verdict::kNotRun, "needs sm_90"}));
     }
@@ -258,7 +263,8 @@ absl::Status CheckAttentionKernels(const StageInput& input, Report& report) {
       const AttentionCase c = {"", {dim, 4, 1, 32, element}, 0, {chunk}, true};
       const std::string name =
           fmt::format("decode == prefill {}{}", dim, element == kFp8 ? " fp8" : "");
-      BATON_RETURN_IF_ERROR(Add(c, name, CheckSameBits(input, c), report));
+      BATON_RETURN_IF_ERROR(Add(
+          c, name, [&] { return CheckSameBits(input, c); }, report));
     }
   }
   return absl::OkStatus();

@@ -72,6 +72,7 @@ absl::Status CheckLoops(const DeviceBody& body, size_t num_vecs) {
 }
 
 absl::Status AddLoops(const StageInput& input, Report& report) {
+  if (!report.Begin("loops")) return absl::OkStatus();
   Finding finding{.name = "loops", .detail = "fill, copy and read move what they should"};
   for (const size_t num_vecs : {size_t{1}, size_t{767}, size_t{768}, size_t{3 * 768 + 5},
                                 size_t{8 * 768}, input.is_tiny ? size_t{4097} : size_t{1} << 20}) {
@@ -83,12 +84,11 @@ absl::Status AddLoops(const StageInput& input, Report& report) {
   return report.Add(std::move(finding));
 }
 
-// The fastest of a few grids; bytes a second, 0 on the runner.
-absl::StatusOr<double> AddBandwidth(const StageInput& input, bool is_copy, Report& report) {
+// The fastest of a few grids, or what an earlier process found; bytes a second, 0 on the runner.
+absl::Status AddBandwidth(const StageInput& input, bool is_copy, double& best, Report& report) {
   const size_t bytes = input.is_tiny ? kTinyBytes : kBytes;
   RandomMemory from(input, bytes, 1.0f);
   DeviceArray<Vec16> to(input.body, bytes / sizeof(Vec16));
-  double best = 0;
   for (const uint32_t ctas_an_sm :
        input.is_tiny ? std::vector<uint32_t>{1} : std::vector<uint32_t>{4, 8, 16, 32}) {
     TimedCase timed = {.name = fmt::format("{} {} ctas", is_copy ? "copy" : "read",
@@ -96,9 +96,7 @@ absl::StatusOr<double> AddBandwidth(const StageInput& input, bool is_copy, Repor
                        .bytes = (is_copy ? 2.0 : 1.0) * static_cast<double>(bytes)};
     for (const absl::Status& status : {from.status(), to.status()}) {
       if (status.ok()) continue;
-      BATON_RETURN_IF_ERROR(
-          report.Add({timed.name, Verdict::kFail, std::string(status.message())}));
-      return 0;
+      return report.Add({timed.name, Verdict::kFail, std::string(status.message())});
     }
     const LoopParams params = {reinterpret_cast<const Vec16*>(from.Piece(bytes, 0)), to.data(),
                                bytes / sizeof(Vec16), input.is_tiny ? 1 : ctas_an_sm * kSms};
@@ -109,17 +107,17 @@ absl::StatusOr<double> AddBandwidth(const StageInput& input, bool is_copy, Repor
     BATON_ASSIGN_OR_RETURN(const double us, AddTimed(input, timed, report));
     if (input.body.is_gpu && us > 0) best = std::max(best, timed.bytes / us * 1e6);
   }
-  return best;
+  return absl::OkStatus();
 }
 
 }  // namespace
 
 absl::Status CheckBandwidth(const StageInput& input, Report& report) {
   BATON_RETURN_IF_ERROR(AddLoops(input, report));
-  MeasuredLimits limits;
-  BATON_ASSIGN_OR_RETURN(limits.read_bytes_per_s, AddBandwidth(input, /*is_copy=*/false, report));
+  MeasuredLimits limits = LimitsOf(report.Described("limits"));
+  BATON_RETURN_IF_ERROR(AddBandwidth(input, /*is_copy=*/false, limits.read_bytes_per_s, report));
   report.Describe("limits", JsonOf(limits));
-  BATON_ASSIGN_OR_RETURN(limits.copy_bytes_per_s, AddBandwidth(input, /*is_copy=*/true, report));
+  BATON_RETURN_IF_ERROR(AddBandwidth(input, /*is_copy=*/true, limits.copy_bytes_per_s, report));
   report.Describe("limits", JsonOf(limits));
   BATON_RETURN_IF_ERROR(CheckCublasLt(input, report, limits));
   return report.Flush();

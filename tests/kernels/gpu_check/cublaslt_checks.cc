@@ -81,6 +81,7 @@ class LtTiming {
     TimedCase timed = {.name = fmt::format("cublaslt {} m {}", shape.name, m),
                        .bytes = 2.0 * shape.n * shape.k + 2.0 * m * (shape.n + shape.k),
                        .flops = 2.0 * m * shape.n * shape.k};
+    if (!report.Begin(timed.name)) return absl::OkStatus();
     std::vector<double> best_us;
     absl::Status status;
     for (const absl::Status& made : {w.status(), x.status(), y.status()}) status.Update(made);
@@ -187,6 +188,7 @@ absl::Status CheckCublasLt(const StageInput& input, Report& report, MeasuredLimi
   if (!table.ok()) {
     return report.Add({"cublaslt", Verdict::kNotRun, std::string(table.status().message())});
   }
+  if (!report.BeginNeeded("cublaslt")) return absl::OkStatus();
   absl::StatusOr<std::unique_ptr<LtHandle>> handle = LtHandle::Create(*table);
   const absl::Status status = handle.ok() ? CheckSmallProduct(input, **handle) : handle.status();
   Finding finding{.name = "cublaslt"};

@@ -50,6 +50,8 @@ struct DeviceBody {
   bool is_gpu;
   // Unavailable when there is no device.
   absl::Status (*open)(DeviceInfo* info);
+  // Internal once nothing more can be computed in this process; waits for what was launched.
+  absl::Status (*ask)();
   // Aligned to 256, poisoned with 0xFF. Poison and copies are there for kernels of any stream.
   absl::Status (*allocate)(size_t bytes, void** memory);
   void (*release)(void* memory);

@@ -148,6 +148,7 @@ struct DividedWork {
 template <typename TimeWork>
 absl::Status Add(const StageInput& input, ModelRig& rig, const DividedWork& work,
                  const TimeWork& time, Report& report) {
+  if (!report.Begin(work.name)) return absl::OkStatus();
   const absl::StatusOr<PartTimes> times = time();
   if (!times.ok()) return report.Add(OutcomeOf(work.name, times.status(), ""));
   Finding finding{.name = work.name};

@@ -31,6 +31,12 @@ absl::Status Open(DeviceInfo* info) {
   return absl::OkStatus();
 }
 
+// An error of a launch is told once and forgotten, one of a kernel that ran stays.
+absl::Status Ask() {
+  cudaGetLastError();
+  return FromCuda("the GPU is lost to this process", cudaDeviceSynchronize());
+}
+
 // What the runtime's own stream was given may be under way when the call returns, a copy from
 // memory that is not pinned too, and streams of an Accelerator do not wait for it.
 absl::Status Settle() {
@@ -160,6 +166,7 @@ absl::Status Time(const TimedWork& work, std::vector<double>* us) {
 constexpr DeviceBody kBody = {.name = "gpu",
                               .is_gpu = true,
                               .open = Open,
+                              .ask = Ask,
                               .allocate = Allocate,
                               .release = Release,
                               .copy_in = CopyIn,

@@ -286,6 +286,7 @@ absl::StatusOr<bool> HandOffCheck::AddStep(const std::string& what,
                                            const std::function<Status(Finding* finding)>& step,
                                            Report& report) {
   Finding finding{.name = fmt::format("{} {}", name_, what)};
+  (void)report.Begin(finding.name);
   Status status = step(&finding);
   const bool has_leaked = status.ok() && receiver_->NumLeaked() > 0;
   if (has_leaked) status = Internal("{} blocks are not free", receiver_->NumLeaked());
@@ -305,6 +306,8 @@ absl::StatusOr<bool> HandOffCheck::AddStep(const std::string& what,
 }
 
 absl::Status HandOffCheck::Add(Report& report) {
+  // Each step needs those before it: of an earlier process that ended in one, none is done again.
+  if (!report.Begin(fmt::format("{} pair", name_))) return absl::OkStatus();
   StatusOr<std::unique_ptr<HandOffSide>> side = HandOffSide::Open(options_);
   if (!side.ok()) {
     const bool is_missing = side.status().code() == absl::StatusCode::kFailedPrecondition;

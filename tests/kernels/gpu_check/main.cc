@@ -1,12 +1,14 @@
 // baton_gpu_check: one stage of scripts/gpu_check.sh in one process. Exit status: 0 all that was
-// looked at passed, 1 something failed, 77 nothing could run (no GPU, or a build without CUDA), 2
-// usage. Options:
+// looked at passed, 1 something failed, 76 the device is lost to this process or a check took more
+// than a third of --seconds (on a GPU), and another one is to --resume, 77 nothing could run (no
+// GPU, or a build without CUDA), 2 usage. Options:
 //   --stage N         0 machine, 1 primitives, 2 kernels, 3 bandwidth, 4 timings, 5 model,
 //                     6 transport, 7 sanitizer, 8 peers
 //   --simt            on the runner; implies --tiny
 //   --tiny            a few values of each kind
 //   --json FILE       what was found; a line more after each check
 //   --append          what FILE holds already stays
+//   --resume          likewise; of this stage what it lacks is looked at, and nothing else
 //   --commit TEXT     for the file
 //   --limits FILE     of stage 3, for shares of what the device can do
 //   --timings FILE    of stage 4, for stage 8 to compare with
@@ -23,6 +25,8 @@
 //   --starts               says that it can be started here
 //   --results FILE NAME    one line about the checks of the stage NAME, and FILE is made whole
 //                          where it was cut; exit status 1 where nothing can be read
+#include <chrono>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <string>
@@ -61,6 +65,7 @@ struct Options {
   bool on_runner = false;
   bool is_tiny = false;
   bool append = false;
+  bool resume = false;
   bool float_mma = false;
   bool is_ampere = false;
   bool other_bytes = false;
@@ -97,6 +102,7 @@ bool* SwitchOf(Options& options, std::string_view name) {
   if (name == "--simt") return &options.on_runner;
   if (name == "--tiny") return &options.is_tiny;
   if (name == "--append") return &options.append;
+  if (name == "--resume") return &options.resume;
   if (name == "--float-mma") return &options.float_mma;
   if (name == "--ampere") return &options.is_ampere;
   if (name == "--other-bytes") return &options.other_bytes;
@@ -141,9 +147,14 @@ absl::Status Check(const Options& options, Report& report) {
   const absl::Status opened = body->open(&info);
   report.Describe("device", info.description);
   report.Describe("product", info.product);
+  if (options.resume) BATON_RETURN_IF_ERROR(report.Resume());
   // Stage 0 says more of what is missing.
   if (!opened.ok() && options.stage != 0) {
     return report.Add({"device", Verdict::kNotRun, std::string(opened.message())});
+  }
+  const auto seconds = static_cast<uint32_t>(std::atoi(options.seconds.c_str()));
+  if (body->is_gpu && opened.ok()) {
+    report.GuardBy({body->ask, std::chrono::milliseconds(seconds * 1000 / 3)});
   }
   ClockLog clocks;
   if (body->is_gpu && !options.json.empty()) clocks.Start();  // nowhere else is it to be seen
@@ -155,7 +166,7 @@ absl::Status Check(const Options& options, Report& report) {
                             .tools = options.tools,
                             .other_bytes = options.other_bytes,
                             .product = info.product,
-                            .seconds = static_cast<uint32_t>(std::atoi(options.seconds.c_str())),
+                            .seconds = seconds,
                             .kernels = ListOf(options),
                             .bandwidth_file = options.limits,
                             .timings_file = options.timings};
@@ -189,11 +200,12 @@ int Main(int argc, char** argv) {
   (void)InitLog({.role = "gpu_check", .level = LogLevel::kWarn});
   Options options;
   if (!Parse(argc, argv, options)) {
-    std::fprintf(stderr,
-                 "usage: baton_gpu_check --stage 0..8 [--simt [--float-mma | --ampere]] [--tiny] "
-                 "[--json FILE [--append]] [--commit TEXT] [--limits FILE] [--timings FILE] "
-                 "[--seconds N] [--kernels asynchronous|others] [--cublaslt FILE] [--nccl FILE] "
-                 "[--sanitizer FILE] [--python FILE] [--peers FILE] [--other-bytes]\n");
+    std::fprintf(
+        stderr,
+        "usage: baton_gpu_check --stage 0..8 [--simt [--float-mma | --ampere]] [--tiny] "
+        "[--json FILE [--append | --resume]] [--commit TEXT] [--limits FILE] [--timings FILE] "
+        "[--seconds N] [--kernels asynchronous|others] [--cublaslt FILE] [--nccl FILE] "
+        "[--sanitizer FILE] [--python FILE] [--peers FILE] [--other-bytes]\n");
     return kExitUsage;
   }
   simt::RunOptions run = simt::CurrentRunOptions();

@@ -2,6 +2,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
@@ -9,6 +10,7 @@
 #include <map>
 #include <sstream>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -456,6 +458,111 @@ TEST_F(PartsTest, LimitsComeFromTheirStagesFile) {
   for (const char* name : {"damaged.json", "missing.json"}) {
     EXPECT_EQ(ReadLimits(Path(name), "Fake").read_bytes_per_s, 0) << name;
   }
+}
+
+// ---- Processes that end with a check.
+
+TEST_F(PartsTest, AStageGoesOnBehindTheCheckThatItsProcessEndedIn) {
+  {
+    Report report(Path("j"), {{"stage", "kernels"}});
+    report.Describe("device", "Fake");
+    report.Watch("clocks", [] { return nlohmann::json{{"lines", {1}}}; });
+    ASSERT_TRUE(report.Begin("one"));
+    ASSERT_TRUE(report.Add({"one"}).ok());
+    report.Describe("limits", {{"read_bytes_per_s", 4e12}});
+    ASSERT_TRUE(report.Begin("two"));
+  }
+  EXPECT_EQ(PageLineOf(ReadResults(Path("j")), "kernels"), "1 pass, ended in \"two\"");
+  Report report(Path("j"), {{"stage", "kernels"}});
+  ASSERT_TRUE(report.Resume().ok());
+  EXPECT_EQ(report.ExitCode(), 1) << "what it ended in has failed";
+  EXPECT_FALSE(report.Begin("one"));
+  EXPECT_FALSE(report.Begin("two"));
+  EXPECT_TRUE(report.BeginNeeded("one")) << "others are compared with it";
+  EXPECT_FALSE(report.BeginNeeded("two"));
+  ASSERT_TRUE(report.Add({"one", Verdict::kFail, "again"}).ok());
+  ASSERT_TRUE(report.Begin("three"));
+  ASSERT_TRUE(report.Add({"three"}).ok());
+  EXPECT_EQ(LimitsOf(report.Described("limits")).read_bytes_per_s, 4e12);
+  const nlohmann::json results = ReadResults(Path("j"));
+  ASSERT_EQ(results["checks"].size(), 3u);
+  EXPECT_EQ(results["checks"][0]["verdict"], "pass");
+  EXPECT_EQ(results["checks"][1]["detail"], "the process ended in it");
+  EXPECT_EQ(results["stage"], "kernels");
+  EXPECT_EQ(results["clocks_before"][0]["lines"][0], 1);
+  EXPECT_EQ(PageLineOf(results, "kernels"), "2 pass, 1 FAIL");
+  ASSERT_TRUE(report.Begin("four"));
+  ASSERT_TRUE(report.Flush().ok());
+  EXPECT_FALSE(ReadResults(Path("j")).contains("under_way")) << "the stage has come to its end";
+}
+
+TEST_F(PartsTest, AStageResumesBesideTheChecksOfAnother) {
+  for (const char* stage : {"sanitizer", "peers"}) {
+    Report report(Path("j"), {{"stage", stage}});
+    report.KeepEarlierChecks();
+    ASSERT_TRUE(report.Add({"all", Verdict::kFail, "wrong"}).ok());
+  }
+  Report report(Path("j"), {{"stage", "peers"}});
+  ASSERT_TRUE(report.Resume().ok());
+  EXPECT_FALSE(report.Begin("all"));
+  ASSERT_TRUE(report.Add({"more"}).ok());
+  EXPECT_EQ(ReadResults(Path("j"))["stage"], "sanitizer+peers");
+  EXPECT_EQ(PageLineOf(ReadResults(Path("j")), "sanitizer"), "1 FAIL");
+  EXPECT_EQ(PageLineOf(ReadResults(Path("j")), "peers"), "1 pass, 1 FAIL");
+  Report missing(Path("missing"), {{"stage", "peers"}});
+  EXPECT_TRUE(missing.Resume().ok());
+  EXPECT_TRUE(missing.Begin("all"));
+}
+
+using PartsDeathTest = PartsTest;
+
+TEST_F(PartsDeathTest, AProcessEndsWithTheCheckThatLostItsDevice) {
+  const auto lose = [this](bool is_lost) {
+    Report report(Path("j"), {{"stage", "kernels"}});
+    report.GuardBy({.ask_device = [is_lost] {
+      return is_lost ? Internal("an illegal address") : absl::OkStatus();
+    }});
+    (void)report.Begin("one");
+    (void)report.Add({"one"});  // nothing is asked after what passed
+    (void)report.Begin("two");
+    (void)report.Add({"two", Verdict::kFail, "wrong"});
+    std::exit(3);
+  };
+  EXPECT_EXIT(lose(false), ::testing::ExitedWithCode(3), "");
+  EXPECT_EXIT(lose(true), ::testing::ExitedWithCode(kExitLost), "");
+  const nlohmann::json results = ReadResults(Path("j"));
+  EXPECT_EQ(results["lost"][0], "an illegal address");
+  EXPECT_EQ(PageLineOf(results, "kernels"), "1 pass, 1 FAIL");
+}
+
+TEST_F(PartsDeathTest, ACheckThatTakesTooLongIsStopped) {
+  constexpr auto kPatience = std::chrono::milliseconds(100);
+  const auto hang = [&](bool in_check) {
+    Report report(Path("j"), {{"stage", "kernels"}});
+    report.GuardBy({.ask_device =
+                        [] {
+                          pause();
+                          return absl::OkStatus();
+                        },
+                    .patience = kPatience});
+    (void)report.Begin("one");
+    (void)report.Add({"one"});
+    std::this_thread::sleep_for(2 * kPatience);  // between checks nothing is stopped
+    (void)report.Begin("two");
+    if (in_check) pause();
+    (void)report.Add({"two", Verdict::kFail, "wrong"});
+  };
+  EXPECT_EXIT(hang(true), ::testing::ExitedWithCode(kExitLost), "");
+  nlohmann::json results = ReadResults(Path("j"));
+  ASSERT_EQ(results["checks"].size(), 2u);
+  EXPECT_EQ(results["checks"][1]["verdict"], "FAIL");
+  EXPECT_EQ(results["checks"][1]["detail"], "stopped after 0.1 s");
+  EXPECT_EQ(results["lost"][0], "\"two\" was stopped after 0.1 s");
+  // Also while the device is asked; the check has its own words by then.
+  EXPECT_EXIT(hang(false), ::testing::ExitedWithCode(kExitLost), "");
+  results = ReadResults(Path("j"));
+  ASSERT_EQ(results["checks"].size(), 2u);
+  EXPECT_EQ(results["checks"][1]["detail"], "wrong");
 }
 
 TEST_F(PartsTest, StagesMayShareAFile) {

@@ -262,7 +262,7 @@ absl::Status CheckPrimitives(const StageInput& input, Report& report) {
         HalfChecks(p, input.is_tiny), Fp8Checks(p, input.is_tiny),
         ArithmeticChecks(p, input.is_tiny), OverlapChecks(p, input.is_tiny), MmaChecks(p, input)}) {
     for (const WordCheck& check : group) {
-      BATON_RETURN_IF_ERROR(report.Add(RunCheck(input, check)));
+      BATON_RETURN_IF_ERROR(AddCheck(input, check, report));
     }
   }
   return CheckWgmmaPrimitives(input, report);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <utility>
 
 #include "src/base/status.h"
@@ -31,19 +32,134 @@ const char* NameOf(Verdict verdict) {
 Report::Report(std::string path, nlohmann::json head)
     : path_(std::move(path)), stage_(head.value("stage", "")), head_(std::move(head)) {}
 
+Report::~Report() {
+  {
+    const std::lock_guard lock(mutex_);
+    is_over_ = true;
+    changed_.notify_all();
+  }
+  clock_.Join();
+}
+
 void Report::KeepEarlierChecks() {
+  const std::lock_guard lock(mutex_);
   const nlohmann::json earlier = ReadResults(path_);
   if (!earlier.is_object() || !earlier.contains("checks")) return;
   earlier_ = earlier["checks"].get<std::vector<nlohmann::json>>();
   head_["stage"] = earlier.value("stage", "") + "+" + stage_;
 }
 
+absl::Status Report::Resume() {
+  const std::lock_guard lock(mutex_);
+  const nlohmann::json earlier = ReadResults(path_);
+  if (!earlier.is_object() || !earlier.contains("checks")) return absl::OkStatus();
+  earlier_ = earlier["checks"].get<std::vector<nlohmann::json>>();
+  head_["stage"] = earlier.value("stage", "");
+  for (const auto& [key, value] : earlier.items()) {
+    const bool is_own = key == "checks" || key == "under_way" || key == "cut" || key == "clocks";
+    if (!is_own && !head_.contains(key)) tail_[key] = value;
+  }
+  if (earlier.contains("clocks")) tail_["clocks_before"].push_back(earlier["clocks"]);
+  for (const nlohmann::json& check : earlier_) {
+    if (check.value("stage", "") != stage_) continue;
+    const bool has_passed = check.value("verdict", "") == NameOf(Verdict::kPass);
+    done_[check.value("name", "")] = has_passed;
+    num_passed_ += has_passed ? 1 : 0;
+    num_failed_ += check.value("verdict", "") == NameOf(Verdict::kFail) ? 1 : 0;
+  }
+  const std::string name = earlier.value("under_way", "");
+  if (name.empty() || done_.contains(name)) return absl::OkStatus();
+  BATON_RETURN_IF_ERROR(AddLocked({name, Verdict::kFail, "the process ended in it"}));
+  done_[name] = false;
+  return absl::OkStatus();
+}
+
+void Report::GuardBy(CheckGuard guard) {
+  guard_ = std::move(guard);
+  if (guard_.patience.count() > 0) clock_ = Thread("checks' clock", [this] { WatchTheClock(); });
+}
+
 void Report::Watch(std::string key, std::function<nlohmann::json()> ask) {
+  const std::lock_guard lock(mutex_);
   watched_key_ = std::move(key);
   ask_ = std::move(ask);
 }
 
+bool Report::Begin(const std::string& name) {
+  const std::lock_guard lock(mutex_);
+  return !done_.contains(name) && BeginLocked(name);
+}
+
+bool Report::BeginNeeded(const std::string& name) {
+  const std::lock_guard lock(mutex_);
+  const auto found = done_.find(name);
+  return (found == done_.end() || found->second) && BeginLocked(name);
+}
+
+bool Report::BeginLocked(const std::string& name) {
+  under_way_ = name;
+  is_written_ = false;
+  begun_ = std::chrono::steady_clock::now();
+  changed_.notify_all();
+  tail_["under_way"] = name;
+  // What cannot be written is told by the next Add.
+  (void)Write(nullptr);
+  return true;
+}
+
 absl::Status Report::Add(Finding finding) {
+  const bool has_failed = finding.verdict == Verdict::kFail;
+  {
+    const std::lock_guard lock(mutex_);
+    BATON_RETURN_IF_ERROR(AddLocked(std::move(finding)));
+    is_written_ = true;
+  }
+  // It may wait for what never ends, so the clock goes on.
+  const absl::Status device =
+      has_failed && guard_.ask_device ? guard_.ask_device() : absl::OkStatus();
+  const std::lock_guard lock(mutex_);
+  if (!device.ok()) Leave(std::string(device.message()));
+  under_way_.clear();
+  return absl::OkStatus();
+}
+
+absl::Status Report::Flush() {
+  const std::lock_guard lock(mutex_);
+  under_way_.clear();
+  tail_.erase("under_way");
+  return Write(nullptr);
+}
+
+void Report::Leave(const std::string& why) {
+  std::printf("  lost    %s\n", why.c_str());
+  std::fflush(stdout);
+  tail_["lost"].push_back(why);
+  (void)Write(nullptr);
+  // Nothing is given back: what a destructor asks of the device may never return.
+  std::_Exit(kExitLost);
+}
+
+void Report::WatchTheClock() {
+  std::unique_lock lock(mutex_);
+  while (!is_over_) {
+    if (under_way_.empty()) {
+      changed_.wait(lock);
+      continue;
+    }
+    const auto end = begun_ + guard_.patience;
+    if (std::chrono::steady_clock::now() < end) {
+      changed_.wait_until(lock, end);
+      continue;
+    }
+    const std::string why =
+        fmt::format("stopped after {:.1f} s", static_cast<double>(guard_.patience.count()) / 1e3);
+    if (!is_written_) (void)AddLocked({under_way_, Verdict::kFail, why});
+    Leave(fmt::format("\"{}\" was {}", under_way_, why));
+  }
+}
+
+absl::Status Report::AddLocked(Finding finding) {
+  if (done_.contains(finding.name)) return absl::OkStatus();
   constexpr size_t kSmall = 4096;  // there is room for every one
   const size_t data_bytes = LineOf(finding.data).size();
   if (!path_.empty() && data_bytes > kSmall && !file_.HasRoomFor(data_bytes)) {
@@ -62,14 +178,22 @@ absl::Status Report::Add(Finding finding) {
   finding.data["stage"] = stage_;
   finding.data["verdict"] = NameOf(finding.verdict);
   finding.data["detail"] = finding.detail;
+  tail_.erase("under_way");
   return Write(finding.data);
 }
 
 void Report::Describe(const std::string& key, nlohmann::json value) {
+  const std::lock_guard lock(mutex_);
   (file_.is_open() ? tail_ : head_)[key] = std::move(value);
 }
 
+nlohmann::json Report::Described(const std::string& key) const {
+  const std::lock_guard lock(mutex_);
+  return tail_.value(key, nlohmann::json());
+}
+
 int Report::ExitCode() const {
+  const std::lock_guard lock(mutex_);
   if (num_failed_ > 0) return 1;
   return num_passed_ > 0 ? 0 : kExitNotRun;
 }

@@ -1,10 +1,23 @@
 // What a stage of gpu_check found, as JSON on disk (results_file.h): a line more after each check,
-// so that a stage that is stopped leaves what it had. One thread.
+// so that a stage that is stopped leaves what it had.
+//
+// A fault on a GPU stays: whatever the process asks of it from then on fails. So the process ends
+// with the check in which that happened, or that took too long, and the next one goes on behind it:
+//
+//   report.Begin("gemm")     false where an earlier process of this call had it; then to be left
+//   out report.Add({"gemm", ..})
+//
+// Between the two "under_way" in the file has the name: of a process that died in it, the next one
+// knows what it died in. One thread; a check that takes too long is stopped by one of its own.
 #ifndef BATON_TESTS_KERNELS_GPU_CHECK_REPORT_H_
 #define BATON_TESTS_KERNELS_GPU_CHECK_REPORT_H_
 
+#include <chrono>
+#include <condition_variable>
 #include <cstdint>
 #include <functional>
+#include <map>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -12,6 +25,7 @@
 #include "absl/status/statusor.h"
 #include "nlohmann/json.hpp"
 
+#include "src/base/thread.h"
 #include "tests/kernels/gpu_check/results_file.h"
 
 namespace baton::gpu_check {
@@ -28,42 +42,84 @@ struct Finding {
   nlohmann::json data = nlohmann::json::object();
 };
 
+// What makes a process end with a check.
+struct CheckGuard {
+  // After one that failed: an error when the device will not do anything more in this process.
+  std::function<absl::Status()> ask_device = nullptr;
+  // Of one check, from its Begin; 0 = none.
+  std::chrono::milliseconds patience{0};
+};
+
+// How a process ends that has to be followed by another one (Report::Resume).
+inline constexpr int kExitLost = 76;
+
 // The file of a stage, or of several that share one.
 class Report {
  public:
   // `path` empty: nothing is written. `head` has the stage's name, "stage".
   Report(std::string path, nlohmann::json head);
+  ~Report();
+  Report(const Report&) = delete;
+  Report& operator=(const Report&) = delete;
 
   // The checks of an earlier stage in the same file stay; call before the first Add. Of a file that
   // was cut those that are whole; one that is missing holds none.
   void KeepEarlierChecks();
+  // The same of an earlier process of this stage: what it had is not begun again, what it described
+  // stays, its verdicts count, and the check that it died in fails. Internal when that cannot be
+  // written.
+  absl::Status Resume();
+  // From now on; once. The process may end in any Add, and at any time between Begin and Add.
+  void GuardBy(CheckGuard guard);
   // `ask` is called before each writing, and what it says is kept under `key`.
   void Watch(std::string key, std::function<nlohmann::json()> ask);
 
+  // See the file comment. What is begun and never added is over with the next Begin or Add.
+  bool Begin(const std::string& name);
+  // The same of what others are compared with: true also where an earlier process had it and it
+  // passed.
+  bool BeginNeeded(const std::string& name);
   // Prints the line and writes the check; Internal when it cannot be written. One that carries more
-  // than the file has room for fails, and its words alone are written.
+  // than the file has room for fails, and its words alone are written; one that an earlier process
+  // had is left out.
   absl::Status Add(Finding finding);
   // Writes what stands beside the checks once more, with what is watched as it is now.
-  absl::Status Flush() { return Write(nullptr); }
+  absl::Status Flush();
   // Stands beside the checks from the next writing on.
   void Describe(const std::string& key, nlohmann::json value);
+  // What an earlier process of this stage described; null where there was none.
+  nlohmann::json Described(const std::string& key) const;
 
   // 0 all passed, 1 one failed, 77 none could run to its end.
   int ExitCode() const;
 
  private:
+  // All with mutex_ held.
+  bool BeginLocked(const std::string& name);
+  absl::Status AddLocked(Finding finding);
   absl::Status Write(const nlohmann::json& check);
+  [[noreturn]] void Leave(const std::string& why);
+  void WatchTheClock();
 
-  std::string path_;
-  std::string stage_;
+  const std::string path_;
+  const std::string stage_;
+  CheckGuard guard_;
+  mutable std::mutex mutex_;  // guards all below but clock_
   nlohmann::json head_;
   nlohmann::json tail_ = nlohmann::json::object();
   std::vector<nlohmann::json> earlier_;  // until the file is begun
+  std::map<std::string, bool> done_;     // by an earlier process of this stage: it passed
   ResultsFile file_;
   std::string watched_key_;
   std::function<nlohmann::json()> ask_;
   int num_passed_ = 0;
   int num_failed_ = 0;
+  std::string under_way_;    // empty: no check is
+  bool is_written_ = false;  // the check that is under way; what is left of it asks the device
+  std::chrono::steady_clock::time_point begun_;
+  bool is_over_ = false;
+  std::condition_variable changed_;
+  Thread clock_;
 };
 
 // Pass with `detail`, or FAIL with the error's words, and under "failed" what it carries
@@ -72,6 +128,12 @@ Finding OutcomeOf(std::string name, const absl::Status& status, std::string deta
 // The same, of what it says itself.
 absl::Status AddOutcome(std::string name, const absl::StatusOr<std::string>& outcome,
                         Report& report);
+
+// A check as it is begun and added, unless an earlier process had it.
+template <typename Check>
+absl::Status AddChecked(const std::string& name, Report& report, const Check& check) {
+  return report.Begin(name) ? AddOutcome(name, check(), report) : absl::OkStatus();
+}
 
 inline constexpr int kExitNotRun = 77;
 

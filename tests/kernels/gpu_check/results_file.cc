@@ -82,7 +82,7 @@ absl::Status ResultsFile::Write(const nlohmann::json& check, const nlohmann::jso
   const bool is_written =
       WriteAll(fd_.get(), text, size_bytes_) &&
       ftruncate(fd_.get(), static_cast<off_t>(size_bytes_ + text.size())) == 0 &&
-      fsync(fd_.get()) == 0;
+      (check.is_null() || fsync(fd_.get()) == 0);
   if (!is_written) return Internal("{} cannot be written: {}", path_, std::strerror(errno));
   size_bytes_ = end;
   has_checks_ = has_checks_ || !check.is_null();
@@ -145,6 +145,8 @@ std::string PageLineOf(const nlohmann::json& results, const std::string& stage) 
   const auto add = [&line](const std::string& words) {
     line += (line.empty() ? "" : ", ") + words;
   };
+  const std::string under_way = results.value("under_way", "");
+  if (!under_way.empty()) add(fmt::format("ended in \"{}\"", under_way));
   if (results.contains("cut")) add(fmt::format("cut behind \"{}\"", last));
   return line;
 }

@@ -44,8 +44,9 @@ class ResultsFile {
 
   // Begins the file, in place of one that was there. Internal when it cannot be written.
   absl::Status Open(const std::string& path, const nlohmann::json& head);
-  // Writes a check (null: none) and what is behind them all, and syncs. Internal when it cannot be
-  // written or would be larger than kMaxFileBytes; the file is then as before.
+  // Writes a check and what is behind them all, and syncs; null: what is behind them alone, which
+  // is not worth a sync. Internal when it cannot be written or would be larger than kMaxFileBytes;
+  // the file is then as before.
   absl::Status Write(const nlohmann::json& check, const nlohmann::json& tail);
 
  private:
@@ -62,7 +63,8 @@ nlohmann::json ReadResults(const std::string& path);
 absl::Status MendResults(const std::string& path, nlohmann::json* results);
 
 // One line about the checks of a stage, for the page: "17 pass, 1 FAIL, 2 not run; targets: 3 met,
-// 1 missed, 2 not judged", and where the file was cut the last one's name. Empty without checks.
+// 1 missed, 2 not judged"; the check that a process died in; and where the file was cut the last
+// one's name. Empty without checks.
 std::string PageLineOf(const nlohmann::json& results, const std::string& stage);
 // The medians in microseconds of what a file's checks timed, by name.
 std::map<std::string, double> MediansOf(const nlohmann::json& results);

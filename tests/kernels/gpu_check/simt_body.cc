@@ -15,6 +15,8 @@ absl::Status Open(DeviceInfo* info) {
   return absl::OkStatus();
 }
 
+absl::Status Ask() { return absl::OkStatus(); }
+
 absl::Status Allocate(size_t bytes, void** memory) {
   const auto begin = simt::DeviceMemory::OfThisThread().arena.Allocate(bytes, "gpu_check");
   if (!begin.ok()) return begin.status();
@@ -58,6 +60,7 @@ absl::Status Time(const TimedWork& work, std::vector<double>* us) {
 constexpr DeviceBody kBody = {.name = "simt",
                               .is_gpu = false,
                               .open = Open,
+                              .ask = Ask,
                               .allocate = Allocate,
                               .release = Release,
                               .copy_in = Copy,

@@ -54,6 +54,15 @@ case "${words[$2]:-pass}" in
     printf ',{"name":"half of a li' >>"$4"
     kill -KILL $$
     ;;
+  # Ends in one check after another, and then has all.
+  lost)
+    echo "$@" >>"${4%/*}/runs"
+    n="$(wc -l <"${4%/*}/runs")"
+    printf '{"stage":"x","checks":[\n{"name":"%s","verdict":"FAIL"}\n]}' "$n" >"$4"
+    [[ $n -lt "${RUNS:-3}" ]] || exit 1
+    [[ $n -lt 2 ]] || kill -SEGV $$
+    exit 76
+    ;;
   deaf) trap '' TERM; while true; do sleep 1; done ;;
 esac
 """
@@ -111,6 +120,31 @@ class GpuCheckScript(StageCase):
             self.assertEqual(done.returncode, 1)
             self.assertRegex(done.stdout, r"1 primitives +FAIL")
             self.assertRegex(done.stdout, r"2 kernels +pass")
+
+    def runs_of(self, *arguments):
+        done = self.run_fake("pass lost pass", *arguments)
+        file = self.folder / "out" / "runs"
+        runs = [run.split() for run in file.read_text().splitlines()]
+        file.unlink()
+        return done, runs
+
+    def test_a_stage_goes_on_behind_a_check_that_ended_it(self):
+        done, runs = self.runs_of()
+        self.assertEqual(done.returncode, 1)
+        self.assertEqual(len(runs), 3)
+        self.assertEqual(["--resume" in run for run in runs], [False, True, True])
+        line = r"1 primitives +FAIL .* exit status 1, restarts: 2; 1 FAIL"
+        self.assertRegex(done.stdout, line)
+        self.assertRegex(done.stdout, r"2 kernels +pass")
+        self.assertIn("exit status 76", done.stdout)
+        os.environ["RUNS"] = "99"
+        self.addCleanup(os.environ.pop, "RUNS")
+        done, runs = self.runs_of()
+        self.assertEqual(len(runs), 4)
+        self.assertRegex(done.stdout, r"1 primitives +FAIL .* exit status 139, restarts: 3")
+        # With the time that is left, and not without some.
+        done, runs = self.runs_of("--limit", "1")
+        self.assertEqual(len(runs), 1)
 
     def test_a_stage_over_its_limit_is_stopped_and_its_results_stay(self):
         for behaviour in ("hang", "deaf"):

@@ -50,6 +50,7 @@ TimedWork WorkOf(const StageInput& input, uint32_t num_launches,
 }
 
 absl::StatusOr<double> AddTimed(const StageInput& input, const TimedCase& timed, Report& report) {
+  if (!report.Begin(timed.name)) return 0;
   std::vector<double> samples_us;
   const absl::Status status = input.body.time(timed.work, &samples_us);
   if (!status.ok()) {

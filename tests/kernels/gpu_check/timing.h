@@ -36,7 +36,8 @@ TimedWork WorkOf(const StageInput& input, uint32_t num_launches,
 
 // Times the case and adds the finding: raw samples and their median; on a GPU also rates and, where
 // stage 3 measured what they need, the share of the limit. Returns the median; Internal when the
-// report cannot be written. A case that fails is a finding, and 0.
+// report cannot be written. A case that fails is a finding, and 0; one that an earlier process had
+// is left out, and 0.
 absl::StatusOr<double> AddTimed(const StageInput& input, const TimedCase& timed, Report& report);
 // What is said of a finding's number, beside it and as its "target".
 void AddTarget(const TargetResult& result, Finding& finding);

@@ -112,10 +112,14 @@ WordCheck ChainCheck(const Primitives& p) {
   return check;
 }
 
+std::string NameOfComparison(MmaKind kind) {
+  return std::string("wgmma = mma ") + MmaKindName(kind);
+}
+
 // The device's own mma.sync instead of the model: what GemmBf16 needs, whatever the model is.
 Finding CompareWithMma(const StageInput& input, MmaKind kind) {
   constexpr uint32_t kColumns = 128;
-  Finding finding{.name = std::string("wgmma = mma ") + MmaKindName(kind)};
+  Finding finding{.name = NameOfComparison(kind)};
   if (input.major != 9) {
     finding.verdict = Verdict::kNotRun;
     finding.detail = "needs sm_90";
@@ -144,19 +148,21 @@ Finding CompareWithMma(const StageInput& input, MmaKind kind) {
 
 absl::Status CheckWgmmaPrimitives(const StageInput& input, Report& report) {
   const Primitives& p = input.body.primitives();
-  BATON_RETURN_IF_ERROR(report.Add(RunCheck(input, TilesCheck(p))));
+  BATON_RETURN_IF_ERROR(AddCheck(input, TilesCheck(p), report));
   for (const MmaKind kind : kMmaKinds) {
     for (const uint32_t columns : {64u, 128u, 256u}) {
-      BATON_RETURN_IF_ERROR(report.Add(RunCheck(input, ColumnsCheck(p, kind, columns))));
+      BATON_RETURN_IF_ERROR(AddCheck(input, ColumnsCheck(p, kind, columns), report));
     }
     for (const uint32_t columns : {64u, 128u, 192u, 256u}) {
       for (const WordCheck& check : ProductChecks(p, kind, columns)) {
-        BATON_RETURN_IF_ERROR(report.Add(RunCheck(input, check)));
+        BATON_RETURN_IF_ERROR(AddCheck(input, check, report));
       }
     }
-    BATON_RETURN_IF_ERROR(report.Add(CompareWithMma(input, kind)));
+    if (report.Begin(NameOfComparison(kind))) {
+      BATON_RETURN_IF_ERROR(report.Add(CompareWithMma(input, kind)));
+    }
   }
-  return report.Add(RunCheck(input, ChainCheck(p)));
+  return AddCheck(input, ChainCheck(p), report);
 }
 
 }  // namespace baton::gpu_check

@@ -82,4 +82,8 @@ Finding RunCheck(const StageInput& input, const WordCheck& check) {
   return finding;
 }
 
+absl::Status AddCheck(const StageInput& input, const WordCheck& check, Report& report) {
+  return report.Begin(check.name) ? report.Add(RunCheck(input, check)) : absl::OkStatus();
+}
+
 }  // namespace baton::gpu_check
