@@ -217,6 +217,7 @@ absl::StatusOr<EngineTimes> TimeRounds(const StageInput& input, ModelRig& rig,
 absl::Status AddEngineSteps(const StageInput& input, ModelRig& rig, Report& report) {
   const EngineSteps size = EngineStepsFor(input.is_tiny);
   const std::string name = fmt::format("engine decode {} x {}", size.num_rows, size.context);
+  if (!report.Begin(name)) return absl::OkStatus();
   const absl::StatusOr<EngineTimes> times = TimeRounds(input, rig, size);
   if (!times.ok()) return AddOutcome(name, times.status(), report);
   const TimedCase timed = CaseOf(name, rig.model(), {size.num_rows, 0, size.context});
@@ -278,6 +279,7 @@ absl::Status AddExposed(const StageInput& input, const KvLayout& layout, uint32_
   const uint32_t num_prompt = input.is_tiny ? 70 : 2048;
   const uint32_t num_samples = input.is_tiny ? 1 : 5;
   Finding finding = {.name = fmt::format("hand-over of {} tokens", num_prompt)};
+  if (!report.Begin(finding.name)) return absl::OkStatus();
   std::vector<double> samples_us;
   for (uint32_t i = 0; i < num_samples; ++i) {
     const absl::StatusOr<double> exposed_us = ExposedUs(
@@ -303,39 +305,47 @@ absl::Status AddExposed(const StageInput& input, const KvLayout& layout, uint32_
 }
 
 // A model of equal weights, twice on the parts of one device.
-absl::Status AddPair(const StageInput& input, const Asked& asked, Report& report) {
+absl::Status AddPair(const StageInput& input, Report& report) {
   const std::string name = "engines of a divided GPU == model";
+  if (!report.BeginNeeded(name)) return absl::OkStatus();
   const auto rig = ModelRig::Create(input, PairSizeFor(input.is_tiny));
   if (!rig.ok()) return AddOutcome(name, rig.status(), report);
   if (const absl::Status split = (*rig)->CheckSplit(); !split.ok()) {
     return report.Add({name, VerdictOfNoSplit(input), std::string(split.message())});
   }
+  const absl::StatusOr<Asked> asked = AskedOf(**rig, AskedSizeFor(input.is_tiny));
+  if (!asked.ok()) return AddOutcome(name, asked.status(), report);
   const auto pair = EnginePair::Start(**rig, SchedulerFor(input.is_tiny));
   if (!pair.ok()) return AddOutcome(name, pair.status(), report);
-  const absl::StatusOr<std::string> same = CheckHandedOver(**rig, **pair, asked);
+  const absl::StatusOr<std::string> same = CheckHandedOver(**rig, **pair, *asked);
   BATON_RETURN_IF_ERROR(AddOutcome(name, same, report));
-  if (!same.ok()) return absl::OkStatus();
   const DeviceModel& model = (*rig)->model();
   return AddExposed(input, model.layout(), model.config().vocab_size, **pair, report);
+}
+
+// One engine: its tokens, and what it adds to a step.
+absl::Status AddAlone(const StageInput& input, Report& report) {
+  const std::string name = "engine, many at once and resumed == model";
+  if (!report.BeginNeeded(name)) return absl::OkStatus();
+  const absl::StatusOr<std::unique_ptr<ModelRig>> rig =
+      ModelRig::Create(input, AloneSizeFor(input.is_tiny));
+  if (!rig.ok()) return AddOutcome(name, rig.status(), report);
+  // Before steps are recorded: the model's tokens are those of steps that are not.
+  const absl::StatusOr<Asked> asked = AskedOf(**rig, AskedSizeFor(input.is_tiny));
+  if (const absl::Status prepared = (*rig)->Prepare(); !prepared.ok()) {
+    BATON_RETURN_IF_ERROR(report.Add(OutcomeOf("an engine's recorded steps", prepared, "")));
+  }
+  const absl::StatusOr<std::string> same =
+      asked.ok() ? CheckAlone(input, **rig, *asked) : asked.status();
+  BATON_RETURN_IF_ERROR(AddOutcome(name, same, report));
+  return AddEngineSteps(input, **rig, report);
 }
 
 }  // namespace
 
 absl::Status CheckEngines(const StageInput& input, Report& report) {
-  const std::string name = "engine, many at once and resumed == model";
-  absl::StatusOr<std::unique_ptr<ModelRig>> rig =
-      ModelRig::Create(input, AloneSizeFor(input.is_tiny));
-  if (!rig.ok()) return AddOutcome(name, rig.status(), report);
-  // Before steps are recorded: the model's tokens are those of steps that are not.
-  const absl::StatusOr<Asked> asked = AskedOf(**rig, AskedSizeFor(input.is_tiny));
-  const absl::Status prepared = asked.ok() ? (*rig)->Prepare() : asked.status();
-  if (!prepared.ok()) return AddOutcome(name, prepared, report);
-  const absl::StatusOr<std::string> same = CheckAlone(input, **rig, *asked);
-  BATON_RETURN_IF_ERROR(AddOutcome(name, same, report));
-  if (!same.ok()) return absl::OkStatus();  // the others would wait as long
-  BATON_RETURN_IF_ERROR(AddEngineSteps(input, **rig, report));
-  rig->reset();  // its memory is needed
-  return AddPair(input, *asked, report);
+  BATON_RETURN_IF_ERROR(AddAlone(input, report));
+  return AddPair(input, report);
 }
 
 }  // namespace baton::gpu_check

@@ -109,6 +109,7 @@ absl::Status CheckFastMode(const StageInput& input, Report& report) {
   if (!table.ok()) {
     return report.Add({"fast mode", Verdict::kNotRun, std::string(table.status().message())});
   }
+  if (!report.Begin("fast mode")) return absl::OkStatus();
   const FastMode mode = {
       .library = std::make_shared<const cublaslt::CublasLtTable>(*std::move(table)),
       .plan_folder = ""};

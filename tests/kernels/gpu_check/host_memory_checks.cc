@@ -171,8 +171,9 @@ absl::Status CheckHostMemory(const StageInput& input, Report& report) {
       OpenComputeDevice(input.body.is_gpu ? DeviceKind::kCuda : DeviceKind::kSimt);
   if (!device.ok()) return AddOutcome(name, device.status(), report);
   Accelerator* const accelerator = device->accelerator.get();
-  BATON_RETURN_IF_ERROR(AddOutcome(name, CheckArenas(input, accelerator), report));
-  return AddOutcome("weights through pinned buffers", CheckUpload(input, accelerator), report);
+  BATON_RETURN_IF_ERROR(AddChecked(name, report, [&] { return CheckArenas(input, accelerator); }));
+  return AddChecked("weights through pinned buffers", report,
+                    [&] { return CheckUpload(input, accelerator); });
 }
 
 }  // namespace baton::gpu_check

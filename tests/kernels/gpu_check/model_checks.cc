@@ -114,7 +114,8 @@ absl::StatusOr<std::string> Same(const std::vector<float>& a, const std::vector<
 // The exactness of one prompt and what follows it.
 class Exactness {
  public:
-  Exactness(ModelRig& prefill, ModelRig& decode, const ExactSize& size)
+  // `decode` null: nothing is disaggregated.
+  Exactness(ModelRig& prefill, ModelRig* decode, const ExactSize& size)
       : p_(prefill), d_(decode), size_(size), num_blocks_(BlocksFor(size.prompt + size.decoded)) {}
 
   // The prompt at once, then decode, all on one rig.
@@ -150,12 +151,13 @@ class Exactness {
 
   // The prompt's blocks, moved to other places of another model, which decodes.
   absl::StatusOr<std::string> Disaggregated() {
-    Life life{SomeBlocks(d_, num_blocks_, 1, 2), whole_.tokens, {}};
+    if (d_ == nullptr) return FailedPrecondition("there is no second model");
+    Life life{SomeBlocks(*d_, num_blocks_, 1, 2), whole_.tokens, {}};
     life.tokens.resize(size_.prompt);
     life.logits.assign(whole_.logits.begin(),
-                       whole_.logits.begin() + d_.model().config().vocab_size);
-    BATON_RETURN_IF_ERROR(d_.WriteBlocks(PromptBlocks(life), prompt_kv_));
-    BATON_RETURN_IF_ERROR(Decode(d_, life, size_.decoded));
+                       whole_.logits.begin() + d_->model().config().vocab_size);
+    BATON_RETURN_IF_ERROR(d_->WriteBlocks(PromptBlocks(life), prompt_kv_));
+    BATON_RETURN_IF_ERROR(Decode(*d_, life, size_.decoded));
     BATON_ASSIGN_OR_RETURN(const std::string same, Same(life.logits, whole_.logits, "logits"));
     return fmt::format("{}, {} bytes moved", same, prompt_kv_.size());
   }
@@ -201,24 +203,28 @@ class Exactness {
   }
 
   ModelRig& p_;
-  ModelRig& d_;
+  ModelRig* const d_;
   const ExactSize size_;
   const uint32_t num_blocks_;
   Life whole_;
   std::vector<std::byte> prompt_kv_;
 };
 
-absl::Status AddExactness(ModelRig& prefill, ModelRig& decode, const ExactSize& size,
+absl::Status AddExactness(ModelRig& prefill, ModelRig* decode, const ExactSize& size,
                           Report& report) {
   Exactness exactness(prefill, decode, size);
+  if (!report.BeginNeeded("aggregated")) return absl::OkStatus();
   const absl::StatusOr<std::string> whole = exactness.Aggregated();
   BATON_RETURN_IF_ERROR(AddOutcome("aggregated", whole, report));
   if (!whole.ok()) return absl::OkStatus();  // nothing to compare with
-  BATON_RETURN_IF_ERROR(AddOutcome("chunked == aggregated", exactness.Chunked(), report));
   BATON_RETURN_IF_ERROR(
-      AddOutcome("disaggregated == aggregated", exactness.Disaggregated(), report));
-  BATON_RETURN_IF_ERROR(AddOutcome("in a batch == alone", exactness.Batched(), report));
-  return AddOutcome("overlapping == one after another", exactness.Overlapping(), report);
+      AddChecked("chunked == aggregated", report, [&] { return exactness.Chunked(); }));
+  BATON_RETURN_IF_ERROR(
+      AddChecked("disaggregated == aggregated", report, [&] { return exactness.Disaggregated(); }));
+  BATON_RETURN_IF_ERROR(
+      AddChecked("in a batch == alone", report, [&] { return exactness.Batched(); }));
+  return AddChecked("overlapping == one after another", report,
+                    [&] { return exactness.Overlapping(); });
 }
 
 // A model of two ranks, both on this device: a prompt in pieces beside another, then steps that
@@ -240,7 +246,6 @@ absl::StatusOr<std::string> CheckDivided(const StageInput& input, const ExactSiz
   pieces.logits.clear();
   BATON_RETURN_IF_ERROR(Step(*rig, pieces, half, size.prompt - half));
   BATON_RETURN_IF_ERROR(rig->Prepare());
-  if (rig->model().num_recorded_steps() == 0) return Internal("no step could be recorded");
   BATON_RETURN_IF_ERROR(Decode(*rig, pieces, size.decoded));
   return Same(pieces.logits, whole.logits, "logits");
 }
@@ -291,6 +296,7 @@ absl::StatusOr<std::string> CheckColocated(ModelRig* rig, const ExactSize& size)
 
 absl::Status AddColocated(const StageInput& input, const ExactSize& size, Report& report) {
   const std::string name = "divided GPU, layers read at once == alone";
+  if (!report.BeginNeeded(name)) return absl::OkStatus();
   const uint32_t num_blocks = BlocksFor(size.prompt + size.decoded);
   const absl::StatusOr<std::unique_ptr<ModelRig>> rig =
       ModelRig::Create(input, {.max_rows = std::max(size.prompt, 80u),
@@ -316,6 +322,7 @@ absl::Status AddStep(const StageInput& input, ModelRig& rig, const TimedStep& st
   Finding finding{
       .name = is_decode ? fmt::format("decode {} x {}{}", step.decode_rows, step.context, step.how)
                         : fmt::format("prefill {}", step.prefill_tokens)};
+  if (!report.Begin(finding.name)) return absl::OkStatus();
   // What a cost model is checked against: steps as the engine runs them.
   if (*step.how == 0) {
     finding.data["step"] = {{"decode_rows", step.decode_rows},
@@ -333,20 +340,20 @@ absl::Status AddStep(const StageInput& input, ModelRig& rig, const TimedStep& st
 }
 
 absl::Status AddRecording(ModelRig& rig, Report& report) {
+  if (!report.BeginNeeded("recorded steps")) return absl::OkStatus();
   const auto begin = std::chrono::steady_clock::now();
   const absl::Status prepared = rig.Prepare();
   const std::chrono::duration<double, std::milli> elapsed =
       std::chrono::steady_clock::now() - begin;
   const size_t count = rig.model().num_recorded_steps();
-  const bool is_done = prepared.ok() && count > 0;
-  Finding finding = {"recorded steps", is_done ? Verdict::kPass : Verdict::kFail,
-                     is_done ? fmt::format("{} graphs in {:.0f} ms", count, elapsed.count())
-                             : "none: " + prepared.ToString()};
+  Finding finding = OutcomeOf("recorded steps", prepared,
+                              fmt::format("{} graphs in {:.0f} ms", count, elapsed.count()));
   finding.data["recording"] = {{"graphs", count}, {"ms", elapsed.count()}};
   return report.Add(std::move(finding));
 }
 
 absl::Status AddSteps(const StageInput& input, ModelRig& rig, Report& report) {
+  if (!report.BeginNeeded("steps")) return absl::OkStatus();
   if (const absl::Status filled = rig.FillBlocks(); !filled.ok()) {
     return report.Add({"steps", Verdict::kFail, std::string(filled.message())});
   }
@@ -377,34 +384,48 @@ nlohmann::json JsonOf(const DeviceModel& model) {
           {"numerics", model.numerics_text()}};
 }
 
+// What equals what, on the model and on a second one, which is given back before the timed steps.
+absl::Status AddExactnessOfTwo(const StageInput& input, ModelRig& rig, Report& report) {
+  const ExactSize exact = ExactSizeFor(input.is_tiny);
+  RigSize small = RigSizeFor(input.is_tiny);
+  small.max_rows = std::min(small.max_rows, 1024u);
+  small.num_blocks = 4 * BlocksFor(exact.prompt + exact.decoded) + 1;
+  std::unique_ptr<ModelRig> other;
+  if (report.BeginNeeded("second model")) {
+    absl::StatusOr<std::unique_ptr<ModelRig>> made = ModelRig::Create(input, small);
+    if (!made.ok()) BATON_RETURN_IF_ERROR(AddOutcome("second model", made.status(), report));
+    if (made.ok()) other = *std::move(made);
+  }
+  // The one that decodes what it was handed has recorded its steps, the other has not.
+  if (other != nullptr && report.BeginNeeded("second model's recorded steps")) {
+    const absl::Status prepared = other->Prepare();
+    if (!prepared.ok()) {
+      BATON_RETURN_IF_ERROR(report.Add(OutcomeOf("second model's recorded steps", prepared, "")));
+    }
+  }
+  return AddExactness(rig, other.get(), exact, report);
+}
+
+// What one model does, equal bits first.
+absl::Status AddModel(const StageInput& input, Report& report) {
+  if (!report.BeginNeeded("model")) return absl::OkStatus();
+  const absl::StatusOr<std::unique_ptr<ModelRig>> rig =
+      ModelRig::Create(input, RigSizeFor(input.is_tiny));
+  if (!rig.ok()) return AddOutcome("model", rig.status(), report);
+  report.Describe("model", JsonOf((*rig)->model()));
+  BATON_RETURN_IF_ERROR(AddExactnessOfTwo(input, **rig, report));
+  return AddSteps(input, **rig, report);
+}
+
 }  // namespace
 
 absl::Status CheckModel(const StageInput& input, Report& report) {
+  // Each has models of its own, and gives them back: what one cannot do does not end the others.
   const ExactSize exact = ExactSizeFor(input.is_tiny);
-  const RigSize size = RigSizeFor(input.is_tiny);
-  absl::StatusOr<std::unique_ptr<ModelRig>> rig = ModelRig::Create(input, size);
-  if (!rig.ok()) return report.Add({"model", Verdict::kFail, std::string(rig.status().message())});
-  report.Describe("model", JsonOf((*rig)->model()));
-  {
-    // Given back before the timed steps.
-    RigSize small = size;
-    small.max_rows = std::min(size.max_rows, 1024u);
-    small.num_blocks = 4 * BlocksFor(exact.prompt + exact.decoded) + 1;
-    absl::StatusOr<std::unique_ptr<ModelRig>> other = ModelRig::Create(input, small);
-    if (!other.ok()) {
-      return report.Add({"second model", Verdict::kFail, std::string(other.status().message())});
-    }
-    // The one that decodes what it was handed has recorded its steps, the other has not.
-    if (const absl::Status prepared = (*other)->Prepare(); !prepared.ok()) {
-      return report.Add({"recorded steps", Verdict::kFail, std::string(prepared.message())});
-    }
-    BATON_RETURN_IF_ERROR(AddExactness(**rig, **other, exact, report));
-  }
-  BATON_RETURN_IF_ERROR(
-      AddOutcome("2 ranks: recorded, in pieces == whole", CheckDivided(input, exact), report));
+  BATON_RETURN_IF_ERROR(AddModel(input, report));
+  BATON_RETURN_IF_ERROR(AddChecked("2 ranks: recorded, in pieces == whole", report,
+                                   [&] { return CheckDivided(input, exact); }));
   BATON_RETURN_IF_ERROR(AddColocated(input, exact, report));
-  BATON_RETURN_IF_ERROR(AddSteps(input, **rig, report));
-  rig->reset();  // its memory is needed
   BATON_RETURN_IF_ERROR(CheckFastMode(input, report));
   BATON_RETURN_IF_ERROR(CheckHostMemory(input, report));
   // The last: a device that fails in an engine ends the process, as it does in its blocks.

@@ -349,6 +349,43 @@ class GpuCheckScript(StageCase):
         for library in ("libcuda", "libcudart", "libnccl", "libcublas"):
             self.assertNotIn(library, "".join(needed))
 
+    def test_a_stage_that_is_resumed_does_what_is_left_and_nothing_twice(self):
+        for stage, arguments in (
+            (1, []),
+            (2, []),
+            (3, ["--cublaslt", CUBLASLT]),
+            (4, []),
+            (5, ["--cublaslt", CUBLASLT]),
+            (6, []),
+            (8, []),
+        ):
+            code, checks = self.run_stage(stage, *arguments)
+            self.assertEqual(code, 0, checks)
+            file = self.folder / "j"
+            # A process that ended in the middle of a check.
+            lines = file.read_text().splitlines()
+            kept = lines[: 2 + len(checks) // 2]
+            ended_in = list(checks)[len(kept) - 1]
+            end = f'],\n"limits":{{"read_bytes_per_s":5}},\n"under_way":"{ended_in}"}}'
+            file.write_text("\n".join(kept) + "\n" + end)
+            code, resumed = self.run_stage(stage, *arguments, "--resume")
+            result = json.loads(file.read_text())
+            self.assertEqual(len(result["checks"]), len(resumed), "each of them once")
+            self.assertEqual(result["limits"]["read_bytes_per_s"], 5)
+            self.assertNotIn("under_way", result)
+            self.assertEqual(code, 1)
+            failed = {name for name, check in resumed.items() if check["verdict"] == "FAIL"}
+            self.assertEqual(failed, {ended_in})
+            self.assertEqual(resumed[ended_in]["detail"], "the process ended in it")
+            if stage in (1, 2, 4):
+                self.assertEqual(list(resumed), list(checks))
+            self.assertLessEqual(set(resumed), set(checks))
+            # What was there is not computed again.
+            self.assertEqual(
+                [check["name"] for check in result["checks"]][: len(kept) - 1],
+                list(checks)[: len(kept) - 1],
+            )
+
     def test_times_on_the_runner_claim_nothing_about_a_gpu(self):
         limits = self.folder / "limits"
         limits.write_text(json.dumps({"limits": {"read_bytes_per_s": 1, "bf16_flops_per_s": 1}}))
