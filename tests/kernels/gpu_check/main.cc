@@ -1,7 +1,7 @@
 // baton_gpu_check: one stage of scripts/gpu_check.sh in one process. Exit status: 0 all that was
-// looked at passed, 1 something failed, 76 the device is lost to this process or a check took more
-// than a third of --seconds (on a GPU), and another one is to --resume, 77 nothing could run (no
-// GPU, or a build without CUDA), 2 usage. Options:
+// looked at passed, 1 something failed, 76 the GPU is lost to this process or a check on it took
+// more than a third of --seconds and 10 s, so another process is to --resume, 77 nothing could run
+// (no GPU, or a build without CUDA), 2 usage. Options:
 //   --stage N         0 machine, 1 primitives, 2 kernels, 3 bandwidth, 4 timings, 5 model,
 //                     6 transport, 7 sanitizer, 8 peers
 //   --simt            on the runner; implies --tiny
@@ -25,6 +25,7 @@
 //   --starts               says that it can be started here
 //   --results FILE NAME    one line about the checks of the stage NAME, and FILE is made whole
 //                          where it was cut; exit status 1 where nothing can be read
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
@@ -138,6 +139,12 @@ KernelList ListOf(const Options& options) {
   return options.kernels == kOtherKernels ? KernelList::kOthers : KernelList::kAsynchronous;
 }
 
+// Of one check: a third of the stage's limit. A library may be loaded in it, so not less than 10 s.
+std::chrono::milliseconds PatienceOf(uint32_t seconds) {
+  constexpr uint32_t kLeastMs = 10'000;
+  return std::chrono::milliseconds(seconds > 0 ? std::max(seconds * 1000 / 3, kLeastMs) : 0);
+}
+
 absl::Status Check(const Options& options, Report& report) {
   const DeviceBody* body = options.on_runner ? &SimtBody() : GpuBody();
   if (body == nullptr) {
@@ -153,9 +160,7 @@ absl::Status Check(const Options& options, Report& report) {
     return report.Add({"device", Verdict::kNotRun, std::string(opened.message())});
   }
   const auto seconds = static_cast<uint32_t>(std::atoi(options.seconds.c_str()));
-  if (body->is_gpu && opened.ok()) {
-    report.GuardBy({body->ask, std::chrono::milliseconds(seconds * 1000 / 3)});
-  }
+  if (body->is_gpu && opened.ok()) report.GuardBy({body->ask, PatienceOf(seconds)});
   ClockLog clocks;
   if (body->is_gpu && !options.json.empty()) clocks.Start();  // nowhere else is it to be seen
   report.Watch("clocks", [&clocks] { return clocks.Json(); });

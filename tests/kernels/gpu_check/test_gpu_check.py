@@ -39,7 +39,7 @@ FAKE = """#!/usr/bin/env bash
 if [[ "$1" == --starts ]]; then exit 0; fi
 if [[ "$1" == --results ]]; then exec "$REAL" "$@"; fi
 words=($BEHAVIOUR)
-echo '{"stage": '"$2"'}' >"$4"
+echo '{"stage": '"$2"', "loading": "'"$CUDA_MODULE_LOADING"'"}' >"$4"
 case "${words[$2]:-pass}" in
   pass) exit 0 ;;
   fail) exit 1 ;;
@@ -93,6 +93,9 @@ class GpuCheckScript(StageCase):
         self.assertEqual(len(self.results()), NUM_FILES)
         page = done.stdout.split("== summary")[1]
         self.assertEqual(page.count(" pass "), NUM_STAGES)
+        loading = {name: result["loading"] for name, result in self.results().items()}
+        self.assertEqual(loading.pop("gpu_check_bandwidth"), "LAZY")
+        self.assertEqual(set(loading.values()), {"EAGER"})
 
     def test_the_limits_of_the_stages_fill_the_whole_call(self):
         text = SCRIPT.read_text()
