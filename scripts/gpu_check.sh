@@ -194,6 +194,10 @@ for stage in $stages; do
   if [[ -e "$json" ]]; then sync "$json" || true; fi
   if [[ "$code" == 0 && ! -s "$json" ]]; then code="0, but it has written no results"; fi
   if [[ "$code" == 137 && $((SECONDS - begin)) -lt $seconds ]]; then code="137, killed"; fi
+  # One that ended between two checks, or behind the last, has failed in none of them.
+  if [[ $num_restarts -gt 0 && ("$code" == 0 || "$code" == "$not_run") ]]; then
+    code="$code, but it ended by itself before"
+  fi
   bytes="$(stat -c %s "$json" 2>/dev/null || echo 0)"
   if [[ $bytes -gt $((max_mib << 20)) ]]; then
     code="$code, and $json has $bytes bytes where $max_mib MiB may come back"

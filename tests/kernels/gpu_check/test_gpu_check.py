@@ -59,7 +59,7 @@ case "${words[$2]:-pass}" in
     echo "$@" >>"${4%/*}/runs"
     n="$(wc -l <"${4%/*}/runs")"
     printf '{"stage":"x","checks":[\n{"name":"%s","verdict":"FAIL"}\n]}' "$n" >"$4"
-    [[ $n -lt "${RUNS:-3}" ]] || exit 1
+    [[ $n -lt "${RUNS:-3}" ]] || exit "${LAST:-1}"
     [[ $n -lt 2 ]] || kill -SEGV $$
     exit 76
     ;;
@@ -140,6 +140,13 @@ class GpuCheckScript(StageCase):
         self.assertRegex(done.stdout, line)
         self.assertRegex(done.stdout, r"2 kernels +pass")
         self.assertIn("exit status 76", done.stdout)
+        # No check has failed, but a process ended all the same.
+        os.environ["LAST"] = "0"
+        self.addCleanup(os.environ.pop, "LAST")
+        done, runs = self.runs_of()
+        self.assertEqual((done.returncode, len(runs)), (1, 3))
+        line = r"1 primitives +FAIL .* exit status 0, but it ended by itself before, restarts: 2"
+        self.assertRegex(done.stdout, line)
         os.environ["RUNS"] = "99"
         self.addCleanup(os.environ.pop, "RUNS")
         done, runs = self.runs_of()
