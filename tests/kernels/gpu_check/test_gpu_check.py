@@ -397,11 +397,21 @@ class GpuCheckScript(StageCase):
             )
 
     def test_times_on_the_runner_claim_nothing_about_a_gpu(self):
-        limits = self.folder / "limits"
-        limits.write_text(json.dumps({"limits": {"read_bytes_per_s": 1, "bf16_flops_per_s": 1}}))
-        code, checks = self.run_stage(4, "--limits", limits)
+        measured = self.folder / "limits"
+        measured.write_text(
+            json.dumps(
+                {
+                    "device": "the runner of kernels/simt, with Hopper's bits",
+                    "limits": {"read_bytes_per_s": 1, "bf16_flops_per_s": 1},
+                }
+            )
+        )
+        code, checks = self.run_stage(4, "--limits", measured)
         self.assertEqual(code, 0, checks)
-        kinds = {re.sub(r" (m |b |prefill |)\d.*", "", name) for name in checks}
+        limits = {
+            re.sub(r" (m |b |prefill |)\d.*", "", name): check["limit"]
+            for name, check in checks.items()
+        }
         products = {f"gemm {name}" for name in ("qkv", "o", "gate_up", "down", "output")}
         products |= {
             f"gemm {kernel} {name}"
@@ -419,12 +429,18 @@ class GpuCheckScript(StageCase):
         }
         others = {"all_reduce", "kv_gather", "kv_scatter"}
         others |= {f"attention{of}{by}" for of in ("", " fp8") for by in ("", " wgmma")}
-        self.assertEqual(kinds, products | packed | rows | experts | others)
+        self.assertEqual(set(limits), products | packed | rows | experts | others)
         for check in checks.values():
             self.assertGreater(check["median_us"], 0)
             self.assertEqual(len(check["samples_us"]), 3)
             self.assertEqual(check["detail"], "timed, on this processor")
             self.assertNotIn("percent_of_limit", check)
+        in_l2 = {name for name, limit in limits.items() if limit == "none, it lies in L2"}
+        resident = {"route", "sort_pairs", "combine", "all_reduce"}
+        self.assertEqual(in_l2, rows - {"sample"} | resident)
+        copied = {name for name, limit in limits.items() if limit == "copying"}
+        unpacked = {name for name in packed if name.startswith("unpack")}
+        self.assertEqual(copied, unpacked | {"kv_gather", "kv_scatter"})
         self.check_table(json.loads((self.folder / "j").read_text()))
 
     def check_table(self, timed):

@@ -27,6 +27,12 @@ size_t SizeOf(const StageInput& input, size_t bytes) {
   return (size + 255) / 256 * 256;
 }
 
+// In the results of any body, so that a test sees which it is.
+const char* LimitNameOf(const TimedCase& timed) {
+  if (timed.is_resident) return "none, it lies in L2";
+  return timed.is_copy ? "copying" : "reading and computing";
+}
+
 // 0 where there is none to be held against.
 double LimitUsOf(const MeasuredLimits& limits, const TimedCase& timed) {
   if (timed.is_resident) return 0;
@@ -71,6 +77,7 @@ absl::Status AddSamples(const StageInput& input, const TimedCase& timed,
   const double us = MedianOf(samples_us);
   finding.data["samples_us"] = samples_us;
   finding.data["median_us"] = us;
+  finding.data["limit"] = LimitNameOf(timed);
   if (!(us > 0)) {
     finding.verdict = Verdict::kFail;
     finding.detail = fmt::format("a median of {} us", us);
