@@ -56,6 +56,17 @@ def test_what_is_not_served_is_named(server, fields, param, word):
     assert param in error["message"] and word in error["message"]
 
 
+def offsets_of(names):
+    """How many characters begin before each token: a name is its text, or the bytes of a part."""
+    offsets, num_begun = [], 0
+    for name in names:
+        offsets.append(num_begun)
+        is_part = name.startswith("bytes:")
+        data = bytes.fromhex(name[6:].replace("\\x", "")) if is_part else name.encode()
+        num_begun += sum(byte & 0xC0 != 0x80 for byte in data)
+    return offsets
+
+
 def test_logprobs_whole_and_streamed(server):
     fields = {"prompt": "Unicode: \u00e9\u00e9, \U0001f600", "max_tokens": 12, "ignore_eos": True}
     whole = post(server, logprobs=3, **fields)["choices"][0]
@@ -67,7 +78,7 @@ def test_logprobs_whole_and_streamed(server):
         assert top[token] == logprob == max(top.values()), "greedy takes the likeliest"
     halves = [t for t in rows["tokens"] if t.startswith("bytes:\\x")]
     assert halves and len(set(halves)) > 1, "halves of characters have names of their own"
-    assert rows["text_offset"][-1] <= len(whole["text"])
+    assert rows["text_offset"] == offsets_of(rows["tokens"])
     streamed = {key: [] for key in rows}
     events = stream(server, logprobs=3, **fields)
     for choice in (c for e in events for c in e["choices"]):
@@ -75,6 +86,13 @@ def test_logprobs_whole_and_streamed(server):
             streamed[key] += values
     assert streamed == rows
     assert texts(events) == [whole["text"]]
+    pb2, pb2_grpc = generated_stubs()
+    stub = pb2_grpc.CompletionServiceStub(server.channel)
+    request = pb2.CompletionRequest(temperature=0, logprobs=3, **fields)
+    over_grpc = stub.Complete(request, timeout=60).choices[0].logprobs
+    assert list(over_grpc.tokens) == rows["tokens"]
+    for token, top in zip(over_grpc.tokens, over_grpc.top_logprobs):
+        assert token in {entry.token for entry in top.entries}
 
 
 def test_stop_reason_is_what_the_request_asked_for(server):
