@@ -247,8 +247,7 @@ Status Supervisor::OnDeath(Slot& slot, int wait_status) {
   // Decode workers can compute prompts themselves; prefill workers alone answer nobody.
   const bool can_serve = std::any_of(slots_.begin() + 1, slots_.end(), [](const Slot& s) {
     const bool decodes = s.spec.role == "decode" || s.spec.num_reports > 1;
-    const bool serves = s.process && s.has_reported();
-    return decodes && (serves || !s.KeepsDying());
+    return decodes && (s.has_reported() || !s.KeepsDying());
   });
   if (slot.spec.role == "router" || !can_serve) {
     return Unavailable("{} keeps dying; see {}", slot.spec.name, slot.spec.log_file);

@@ -60,6 +60,7 @@ class Supervisor {
     int64_t backoff_us = 0;
     int num_quick_deaths = 0;  // in a row; see invariant 1
 
+    // It lives and serves: a death takes its reports.
     bool has_reported() const { return reports.size() == spec.num_reports; }
     // It has died too often for the short back-off.
     bool KeepsDying() const;

@@ -92,18 +92,22 @@ def child(server, role, other_than=None):
     return None
 
 
+def kill_once(server, role, victim, is_over):
+    """Kills a worker; the pid of its next life, or None when `is_over()` comes first."""
+    os.kill(victim, signal.SIGKILL)
+    pid = wait_until(
+        lambda: is_over() or child(server, role, other_than=victim), 30, f"the next {role}"
+    )
+    return None if pid is True else pid
+
+
 def kill_until_said(server, role, line):
     """Kills a worker as often as it starts until the server says `line`: five times in a row, each
     within 10 s of its start; the first life may have been longer."""
     victim = child(server, role)
     for _ in range(6):
-        os.kill(victim, signal.SIGKILL)
-
-        def follows(dead=victim):
-            return line in server.log_since(0) or child(server, role, other_than=dead)
-
-        victim = wait_until(follows, 30, f"the next {role}")
-        if victim is True:
+        victim = kill_once(server, role, victim, lambda: line in server.log_since(0))
+        if victim is None:
             return
     raise AssertionError(f"not said: {line}")
 
@@ -117,19 +121,11 @@ def test_a_worker_that_keeps_dying_is_tried_on_and_the_last_one_that_decodes_end
         time.sleep(10.5)
         assert child(server, "prefill") is None, "it has to wait for longer than the others"
 
-        def kill():
-            """Kills the decode worker; what lives then, or None once the server has ended."""
-            dead = victim
-            os.kill(dead, signal.SIGKILL)
-
-            def new():
-                return server.process.poll() is not None or child(server, "decode", dead)
-
-            pid = wait_until(new, 30, "the next life of the decode worker")
-            return None if pid is True else pid
+        def has_ended():
+            return server.process.poll() is not None
 
         for _ in range(5):
-            victim = kill()
+            victim = kill_once(server, "decode", victim, has_ended)
             assert victim is not None
 
         def answers():
@@ -140,7 +136,7 @@ def test_a_worker_that_keeps_dying_is_tried_on_and_the_last_one_that_decodes_end
         wait_until(lambda: child(server, "prefill"), 40, "it is started again")
         # The first of these is a slow one where the server needs long to answer.
         for _ in range(6):
-            victim = kill()
+            victim = kill_once(server, "decode", victim, has_ended)
             if victim is None:
                 break
         assert server.process.wait(timeout=30) == 1
