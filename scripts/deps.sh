@@ -97,8 +97,19 @@ else
     "${as_root[@]}" chmod +x "$policy"
   fi
   status=0
-  # A machine that has just started updates itself: its lock is waited for.
-  { "${as_root[@]}" apt-get update && "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
+  # A machine that has just started updates itself: its locks are waited for, five minutes each. For
+  # dpkg's apt-get does; for that of the lists it fails.
+  update_lists() {
+    local said
+    for _ in {1..60}; do
+      if said="$("${as_root[@]}" env LC_ALL=C apt-get update 2>&1)"; then return 0; fi
+      echo "$said"
+      [[ "$said" == *"Could not get lock"* ]] || return 1
+      sleep 5
+    done
+    return 1
+  }
+  { update_lists && "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
     apt-get -o DPkg::Lock::Timeout=300 install -y --no-install-recommends "${missing[@]}"; } \
     >"$log" 2>&1 || status=$?
   if [[ $status -ne 0 ]]; then
