@@ -53,9 +53,10 @@ StatusOr<ArrivalSpec> ParseArrivals(std::string_view kind, std::string_view rate
     return InvalidArgument("--arrivals: '{}' is not one of poisson, gamma, fixed, ramp", kind);
   }
   if (rates.size() != (spec.kind == ArrivalKind::kRamp ? 2u : 1u)) {
-    return InvalidArgument(
-        "--rate: '{}' must be {}", rate,
-        spec.kind == ArrivalKind::kRamp ? "FIRST:LAST for a ramp" : "one number");
+    return InvalidArgument("--rate: '{}' must be {}", rate,
+                           spec.kind == ArrivalKind::kRamp
+                               ? "FIRST:LAST for a ramp"
+                               : "one number; FIRST:LAST is for --arrivals ramp");
   }
   BATON_ASSIGN_OR_RETURN(spec.rate, ParseRate(rates.front()));
   BATON_ASSIGN_OR_RETURN(spec.rate_end, ParseRate(rates.back()));

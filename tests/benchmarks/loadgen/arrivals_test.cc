@@ -113,6 +113,8 @@ TEST(ArrivalsTest, WrongSpecsNameTheFlagAndTheValue) {
               HasSubstr("--rate: '-3'"));
   EXPECT_THAT(std::string(ParseArrivals("ramp", "3", "1").status().message()),
               HasSubstr("FIRST:LAST"));
+  EXPECT_THAT(std::string(ParseArrivals("poisson", "1:3", "1").status().message()),
+              HasSubstr("--arrivals ramp"));
   EXPECT_THAT(std::string(ParseArrivals("gamma", "3", "0").status().message()),
               HasSubstr("--burstiness: '0'"));
   RandomDraws draws(1);
