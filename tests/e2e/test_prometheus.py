@@ -94,14 +94,15 @@ def busy_workers(cluster):
     return [row for row in rows if row["role"] == "decode" and row["running"] > 0]
 
 
-def kill_a_worker_with_streams(cluster, prometheus):
-    """Its streams are placed again; the targets follow its next life."""
+def kill_a_worker_with_streams(cluster, prometheus, show):
+    """Its streams are placed again, which show() waits to see; the targets follow its next life."""
     before = {row["worker_id"]: row["incarnation"] for row in cluster.workers()}
     # Short prompts and many tokens: however slow prefill is, streams are being decoded.
     with Load(cluster, width=3, words=1, max_tokens=200) as load:
         victim = wait_until(lambda: busy_workers(cluster), LIMIT_S, "a stream is decoded")[0]
         name = victim["worker_id"]
         os.kill(victim["pid"], signal.SIGKILL)
+        show()
 
         def is_back():
             rows = {row["worker_id"]: row["incarnation"] for row in cluster.workers()}
@@ -115,19 +116,18 @@ def kill_a_worker_with_streams(cluster, prometheus):
 def test_every_panel_of_the_dashboard_has_a_series_under_load(cluster, prometheus):
     shown = {}
     with Load(cluster, width=6, words=40, max_tokens=32) as load:
-        # What has to be brought about is shown for a minute or so: each right before its panel.
-        events = {
-            "refused": lambda: refuse_a_registration(cluster),
-            "resumes": lambda: kill_a_worker_with_streams(cluster, prometheus),
-        }
-        last = {word: [e for e in EXPRESSIONS if word in e] for word in events}
-        rare = [e for expressions in last.values() for e in expressions]
-        for expression in [e for e in EXPRESSIONS if e not in rare]:
-            shown[expression] = wait_for_series(prometheus, expression, LIMIT_S)
-        for word, cause in events.items():
-            cause()
-            for expression in last[word]:
+        # What has to be brought about is shown for a minute or so, and a worker of a slow build
+        # needs longer to come back: each is looked for right behind its cause.
+        last = {word: [e for e in EXPRESSIONS if word in e] for word in ("refused", "resumes")}
+
+        def show(expressions):
+            for expression in expressions:
                 shown[expression] = wait_for_series(prometheus, expression, LIMIT_S)
+
+        show([e for e in EXPRESSIONS if e not in last["refused"] + last["resumes"]])
+        refuse_a_registration(cluster)
+        show(last["refused"])
+        kill_a_worker_with_streams(cluster, prometheus, lambda: show(last["resumes"]))
     assert not load.errors, load.errors
     wait_until(prometheus.all_up, LIMIT_S, "every process is scraped again")
     for expression in EXPRESSIONS:

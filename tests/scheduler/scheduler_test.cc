@@ -90,7 +90,8 @@ TEST(SchedulerTest, WhatTheCacheHasOfAPromptIsNotLeft) {
     config.max_prefilling = 1;
     ToyWorker worker(config, 64, prefix_cache);
     const auto add = [&worker](uint64_t uid, std::vector<TokenId> prompt) {
-      SequenceSpec spec = worker.Spec(uid, std::move(prompt), Limits(1));
+      // Two tokens: the sequence outlives the step that is looked at.
+      SequenceSpec spec = worker.Spec(uid, std::move(prompt), Limits(2));
       EXPECT_TRUE(worker.scheduler().AddWaiting(std::move(spec), worker.now_us()).ok());
     };
     std::vector<TokenId> chat = Chatty(160);
