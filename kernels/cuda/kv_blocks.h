@@ -49,7 +49,7 @@ struct KvBlocks {
   }
   // Of fp8: of the scale of a token from its piece.
   constexpr size_t ScaleOffset(uint32_t token) const {
-    return size_t{block_size} * head_dim + token * kKvScaleBytes;
+    return size_t{block_size} * head_dim + static_cast<size_t>(token * kKvScaleBytes);
   }
 
   constexpr size_t RowBytes() const { return RowBytes(element); }

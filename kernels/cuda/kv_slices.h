@@ -30,7 +30,7 @@ constexpr bool IsKvSliceSize(uint64_t bytes) {
 }
 // Whether they take those of so many ranks: K and V of each one's heads are whole 16 bytes.
 constexpr bool IsKvSliceOfRanks(uint64_t bytes, uint32_t num_ranks) {
-  return num_ranks == 1 || bytes % (32 * num_ranks) == 0;
+  return num_ranks == 1 || bytes % (uint64_t{32} * num_ranks) == 0;
 }
 
 // Of a divided model: those that share the KV heads of a slice.
@@ -42,7 +42,7 @@ inline constexpr uint32_t kMaxKvRanks = 8;
 struct KvSide {
   KvSide() = default;
   // One memory: not explicit, as nearly all are that.
-  KvSide(std::byte* base) : ranks{base} {}
+  KvSide(std::byte* base) : ranks{base} {}  // NOLINT(google-explicit-constructor)
 
   std::byte* ranks[kMaxKvRanks] = {};
   uint32_t num_ranks = 1;  // in [1, kMaxKvRanks]

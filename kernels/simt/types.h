@@ -126,7 +126,7 @@ constexpr TileDescriptor DescribeTile(uint32_t shared_address) {
 // The same from column 16 * step on: the swizzle is of the address, so the start alone moves.
 constexpr TileDescriptor TileStep(TileDescriptor tile, uint32_t step) {
   constexpr uint32_t kStepBytes = 32;
-  return {tile.bits + step * (kStepBytes / 16)};
+  return {tile.bits + static_cast<uint64_t>(step * (kStepBytes / 16))};
 }
 
 // The second operand of wgmma with the columns of the product along the rows of tiles ("MN-major"),
@@ -147,7 +147,7 @@ constexpr ColumnsDescriptor DescribeColumns(uint32_t shared_address, uint32_t ti
 // The same from row 16 * step on.
 constexpr ColumnsDescriptor ColumnsStep(ColumnsDescriptor columns, uint32_t step) {
   constexpr uint32_t kStepBytes = 16 * 128;
-  return {columns.bits + step * (kStepBytes / 16)};
+  return {columns.bits + static_cast<uint64_t>(step * (kStepBytes / 16))};
 }
 
 // An object in shared memory on which threads and bulk copies arrive; opaque.

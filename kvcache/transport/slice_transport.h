@@ -120,6 +120,7 @@ class SliceTransport : public KvTransport {
   virtual void HandleWord(Incarnation peer, const std::string& bytes, int64_t now_us) = 0;
   // A connection, which may be introduced later; any message of it until then; its end.
   virtual void HandleUp(PeerUp up) { Introduce(std::move(up)); }
+  // NOLINTNEXTLINE(performance-unnecessary-value-param): what overrides it keeps the bytes.
   virtual void HandleEarly(Incarnation /*peer*/, std::string /*bytes*/, int64_t /*now_us*/) {}
   virtual void HandleDown(Incarnation /*peer*/) {}
   // Beside the halves, and behind their last call.

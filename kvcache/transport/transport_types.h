@@ -37,7 +37,7 @@ inline constexpr size_t kMaxControlBytes = size_t{4} << 20;
 // Blocks of one transfer at most: a Seal has 16 bytes of each. The longest context has 1 Mi tokens,
 // 64 Ki blocks of 16.
 inline constexpr uint32_t kMaxBlocksPerTransfer = (1u << 18) - 1024;
-static_assert(16 * kMaxBlocksPerTransfer < kMaxControlBytes);
+static_assert(kMaxBlocksPerTransfer < kMaxControlBytes / 16);
 // Slices of one transfer at most, blocks x layers: 1 Mi tokens in blocks of 16, of 1024 layers. No
 // model's prompt is longer, so none is refused for it. A receive keeps a bit a slice (8 MiB), P a
 // checksum, and D a byte once one of them arrived damaged.

@@ -30,8 +30,10 @@ std::string StringOf(const Message& message, const char* name) {
 
 std::vector<int64_t> IntegersOf(const Message& message, const FieldDescriptor* field) {
   const Reflection* reflection = message.GetReflection();
+  const int size = reflection->FieldSize(message, field);
   std::vector<int64_t> values;
-  for (int i = 0; i < reflection->FieldSize(message, field); ++i) {
+  values.reserve(static_cast<size_t>(size));
+  for (int i = 0; i < size; ++i) {
     values.push_back(reflection->GetRepeatedInt32(message, field, i));
   }
   return values;
@@ -63,8 +65,10 @@ class FieldReader {
     return StoreString(row_, reflection().GetString(message_, field_), params_, error_);
   }
   bool operator()(std::vector<std::string> ApiParams::* /*target*/) const {
+    const int size = reflection().FieldSize(message_, field_);
     std::vector<std::string> texts;
-    for (int i = 0; i < reflection().FieldSize(message_, field_); ++i) {
+    texts.reserve(static_cast<size_t>(size));
+    for (int i = 0; i < size; ++i) {
       texts.push_back(reflection().GetRepeatedString(message_, field_, i));
     }
     return StoreStrings(row_, std::move(texts), params_, error_);

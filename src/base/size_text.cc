@@ -17,7 +17,8 @@ int UnitShift(std::string_view unit) {
   if (lower.empty() || lower == "b") return 0;
   const size_t position = kUnitLetters.find(static_cast<char>(std::toupper(lower[0])));
   const std::string rest = lower.substr(1);
-  if (position == std::string_view::npos || (rest != "" && rest != "b" && rest != "ib")) return -1;
+  const bool is_unit = rest.empty() || rest == "b" || rest == "ib";
+  if (position == std::string_view::npos || !is_unit) return -1;
   return 10 * (static_cast<int>(position) + 1);
 }
 

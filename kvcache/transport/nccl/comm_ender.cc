@@ -16,7 +16,7 @@ CommEnder::End CommEnder::Add(std::unique_ptr<NcclComm> comm, bool agrees) {
   BATON_CHECK(!stops_.load(), "a communicator is ended after all others");
   std::erase_if(endings_, [](const Ending& ending) { return ending.end.IsOver(); });
   auto is_over = std::make_shared<std::atomic<bool>>(false);
-  const End end(is_over);
+  End end(is_over);
   num_ending_.fetch_add(1, std::memory_order_acq_rel);
   Thread thread("kv-nccl-end", [this, comm = comm.release(), agrees, is_over] {
     Run(std::unique_ptr<NcclComm>(comm), agrees);
