@@ -122,7 +122,7 @@ def test_lost_workers_come_back_and_their_requests_go_on():
             os.kill(victim["pid"], signal.SIGKILL)
             while b"[DONE]" not in data and (piece := stream.recv(65536)):
                 data += piece
-            assert b"[DONE]" in data and b'"error"' not in data, data[-500:]
+            assert b"[DONE]" in data and b'"error":' not in data, data[-500:]
             assert b'"finish_reason":"length"' in data
             assert data.count(b'"text":') >= 150, "tokens went on after the loss"
             # Once the KV has crossed, nobody needs the prefill worker.
