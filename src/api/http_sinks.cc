@@ -63,7 +63,7 @@ void HttpStreamSink::OnToken(const TokenOutput& token) {
     started_ = true;
     headers_.Set("Content-Type", "text/event-stream");
     headers_.Set("Cache-Control", "no-cache");
-    responder_->StartStream(200, std::move(headers_));
+    responder_->StartStream(200, headers_);
   }
   std::string events;
   if (!opened_[token.choice]) {

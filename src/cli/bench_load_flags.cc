@@ -24,7 +24,7 @@ StatusOr<int64_t> FlagTimeUs(std::string_view flag, const std::string& text) {
 }
 
 StatusOr<double> FlagPositive(std::string_view flag, const std::string& text) {
-  const StatusOr<double> number = ParseNumber(text);
+  StatusOr<double> number = ParseNumber(text);
   if (!number.ok() || *number <= 0.0) {
     return InvalidArgument("{}: '{}' is not a number above 0", flag, text);
   }
@@ -33,7 +33,7 @@ StatusOr<double> FlagPositive(std::string_view flag, const std::string& text) {
 
 // Wide enough for any trace, and narrow enough that times and lengths stay whole numbers.
 StatusOr<double> FlagScale(std::string_view flag, const std::string& text) {
-  const StatusOr<double> scale = ParseNumber(text);
+  StatusOr<double> scale = ParseNumber(text);
   if (!scale.ok() || *scale < 1e-6 || *scale > 1e4) {
     return InvalidArgument("{}: '{}' is not a number in [0.000001, 10000]", flag, text);
   }

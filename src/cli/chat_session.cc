@@ -10,7 +10,7 @@ namespace {
 using nlohmann::json;
 
 // An answer that is no event stream is kept this far, for its error message.
-constexpr size_t kMaxErrorBytes = 64 * 1024;
+constexpr size_t kMaxErrorBytes = size_t{64} * 1024;
 
 // The member of that name, or null when `object` is no object or has none. Any server may be at the
 // other end: nothing about the types of its answer is taken for granted.

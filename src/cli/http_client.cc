@@ -25,9 +25,9 @@ namespace beast = boost::beast;
 namespace http = boost::beast::http;
 using ErrorCode = boost::system::error_code;
 
-constexpr size_t kReadBytes = 64 * 1024;
+constexpr size_t kReadBytes = size_t{64} * 1024;
 // Answers that are kept in memory (no chunk callback) are JSON of our own API.
-constexpr size_t kMaxKeptBodyBytes = 64 * 1024 * 1024;
+constexpr size_t kMaxKeptBodyBytes = size_t{64} * 1024 * 1024;
 constexpr int64_t kAdminTimeoutMs = 3000;
 
 // One connection of either kind; every operation runs the io_context until it ends or time is out.
@@ -97,7 +97,7 @@ class Connection {
   asio::ssl::context tls_context_;
   asio::ip::tcp::socket socket_{io_};
   std::unique_ptr<asio::ssl::stream<asio::ip::tcp::socket&>> tls_;
-  beast::flat_buffer buffer_{1024 * 1024};
+  beast::flat_buffer buffer_{size_t{1024} * 1024};
 };
 
 Status Connection::Open(int64_t timeout_ms) {

@@ -75,7 +75,7 @@ class Scorer {
     const KvView view{
         .base = arena_->base(), .layout = &arena_->layout(), .num_blocks = arena_->num_blocks()};
     return model_->Forward(batch, view, nullptr,
-                           std::span(logits_).first(count * model_->config().vocab_size));
+                           std::span(logits_).first(size_t{count} * model_->config().vocab_size));
   }
 
   Model* const model_;

@@ -21,7 +21,7 @@ RoleSignals::RoleSignals() : supervised_(std::getenv(kReportFdVariable) != nullp
   sigemptyset(&mask);
   sigaddset(&mask, SIGTERM);
   sigaddset(&mask, SIGINT);
-  ::sigprocmask(SIG_BLOCK, &mask, nullptr);
+  ::pthread_sigmask(SIG_BLOCK, &mask, nullptr);
   ::signal(SIGPIPE, SIG_IGN);  // a peer that has gone is an error of a write, not of the process
   signals_.reset(::signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK));
   quit_.reset(::eventfd(0, EFD_CLOEXEC));

@@ -15,7 +15,7 @@ StatusOr<std::string> FileSha256(const std::string& path) {
   if (!file) return NotFound("cannot open {}", path);
   std::unique_ptr<EVP_MD_CTX, void (*)(EVP_MD_CTX*)> digest(EVP_MD_CTX_new(), &EVP_MD_CTX_free);
   EVP_DigestInit_ex(digest.get(), EVP_sha256(), nullptr);
-  std::array<unsigned char, 256 * 1024> piece;
+  std::array<unsigned char, size_t{256} * 1024> piece;
   size_t size = 0;
   while ((size = std::fread(piece.data(), 1, piece.size(), file.get())) > 0) {
     EVP_DigestUpdate(digest.get(), piece.data(), size);

@@ -34,7 +34,7 @@ Status HostStaging::CopyOut(void* to, const std::byte* from, size_t size_bytes) 
 }
 
 Status HostStaging::Finish() {
-  const Status status = device_->Wait();
+  Status status = device_->Wait();
   const std::byte* from = buffer_.data();
   for (const Copy& copy : copies_) {
     if (status.ok()) std::memcpy(copy.to, from, copy.size_bytes);

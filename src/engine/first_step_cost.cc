@@ -37,8 +37,8 @@ RooflineModel OfOneRank(const RooflineModel& whole, const ModelConfig& config, u
   // Twice a layer, in slices: the others' fp32 parts of the rank's slice, and their slices of the
   // sum in bf16.
   constexpr uint64_t kSliceBytes = 4 + 2;
-  out.exchange_bytes_per_row =
-      2 * config.num_layers * (num_ranks - 1) * config.hidden_size * kSliceBytes / num_ranks;
+  out.exchange_bytes_per_row = uint64_t{2} * config.num_layers * (num_ranks - 1) *
+                               config.hidden_size * kSliceBytes / num_ranks;
   out.num_launches += 2 * config.num_layers + 1;
   return out;
 }

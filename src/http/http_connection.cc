@@ -24,7 +24,7 @@ namespace asio = boost::asio;
 namespace http = boost::beast::http;
 
 // Bytes of later requests kept while one is handled; then reading pauses.
-constexpr size_t kMaxPipelinedBytes = 64 * 1024;
+constexpr size_t kMaxPipelinedBytes = size_t{64} * 1024;
 // How long a closing connection is drained, so that the client can read its last answer: closing
 // with unread input makes the kernel send a reset that may overtake the answer.
 constexpr int64_t kLingerMs = 2'000;
@@ -58,11 +58,13 @@ HttpRefusal RefusalOf(const boost::system::error_code& error) {
 
 }  // namespace
 
-HttpConnection::HttpConnection(asio::ip::tcp::socket socket, HttpServerShared* shared,
+HttpConnection::HttpConnection(asio::io_context* io, asio::ip::tcp::socket socket,
+                               HttpServerShared* shared,
                                std::function<void(HttpConnection*)> on_closed)
-    : socket_(std::move(socket)),
-      read_timer_(socket_.get_executor()),
-      write_timer_(socket_.get_executor()),
+    : io_(io),
+      socket_(std::move(socket)),
+      read_timer_(*io),
+      write_timer_(*io),
       shared_(shared),
       on_closed_(std::move(on_closed)),
       peer_address_(AddressOf(socket_)) {
@@ -301,9 +303,8 @@ void HttpConnection::OnPeerClosed(const ErrorCode& error) {
 
 std::shared_ptr<HttpExchange> HttpConnection::MakeExchange(ExchangeTraits traits) {
   std::weak_ptr<HttpConnection> weak = weak_from_this();
-  auto executor = socket_.get_executor();
-  return std::make_shared<HttpExchange>(std::move(traits), [weak, executor] {
-    asio::post(executor, [weak] {
+  return std::make_shared<HttpExchange>(std::move(traits), [weak, io = io_] {
+    asio::post(*io, [weak] {
       if (const auto self = weak.lock()) self->Flush();
     });
   });

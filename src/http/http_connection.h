@@ -23,6 +23,7 @@
 #include <vector>
 
 #include <boost/asio/buffer.hpp>
+#include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/beast/http/parser.hpp>
@@ -48,9 +49,10 @@ struct HttpServerShared {
 // See the file comment.
 class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
  public:
-  // `on_closed` is called once, on the connection's thread, as the last thing.
-  HttpConnection(boost::asio::ip::tcp::socket socket, HttpServerShared* shared,
-                 std::function<void(HttpConnection*)> on_closed);
+  // On the thread that runs `io`, which is the socket's. `on_closed` is called once, as the last
+  // thing.
+  HttpConnection(boost::asio::io_context* io, boost::asio::ip::tcp::socket socket,
+                 HttpServerShared* shared, std::function<void(HttpConnection*)> on_closed);
 
   // Begins reading requests.
   void Start();
@@ -95,6 +97,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   void SetPatience(int64_t patience_ms);
   void OnReadTimeout();
 
+  boost::asio::io_context* const io_;
   boost::asio::ip::tcp::socket socket_;
   boost::asio::steady_timer read_timer_;
   boost::asio::steady_timer write_timer_;
@@ -108,7 +111,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   bool peer_closed_ = false;  // no more bytes will come
   bool counts_as_active_ = false;
   uint64_t read_timer_serial_ = 0;  // a timeout with an older serial is stale
-  std::array<char, 16 * 1024> incoming_;
+  std::array<char, size_t{16} * 1024> incoming_;
   std::string buffer_;                     // received, not yet parsed
   size_t scanned_ = 0;                     // of buffer_, by ScanHeader
   std::optional<Parser> parser_;           // has the body while it arrives

@@ -95,7 +95,7 @@ bool HttpExchange::Respond(HttpResponse response) {
   return true;
 }
 
-bool HttpExchange::StartStream(int status, HttpHeaders headers) {
+bool HttpExchange::StartStream(int status, const HttpHeaders& headers) {
   std::lock_guard lock(mutex_);
   if (state_ != State::kUnanswered || peer_closed_) return false;
   std::string_view framing = "Transfer-Encoding: chunked\r\n";
@@ -260,8 +260,8 @@ class ExchangeResponder final : public HttpResponder {
   ~ExchangeResponder() override { exchange_->Abandon(on_drop_); }
 
   bool Respond(HttpResponse response) override { return exchange_->Respond(std::move(response)); }
-  bool StartStream(int status, HttpHeaders headers) override {
-    return exchange_->StartStream(status, std::move(headers));
+  bool StartStream(int status, const HttpHeaders& headers) override {
+    return exchange_->StartStream(status, headers);
   }
   bool Write(std::string_view chunk) override { return exchange_->Write(chunk); }
   bool Finish() override { return exchange_->Finish(false); }

@@ -42,7 +42,7 @@ class HttpExchange {
   HttpExchange(ExchangeTraits traits, std::function<void()> wake);
 
   bool Respond(HttpResponse response);
-  bool StartStream(int status, HttpHeaders headers);
+  bool StartStream(int status, const HttpHeaders& headers);
   bool Write(std::string_view chunk);
   bool Finish(bool close);
   void Abort();

@@ -40,7 +40,7 @@ class HttpResponder {
   virtual bool Respond(HttpResponse response) = 0;
 
   // Sends the header of a chunked answer (HTTP/1.0 clients get the bare bytes and a close).
-  virtual bool StartStream(int status, HttpHeaders headers) = 0;
+  virtual bool StartStream(int status, const HttpHeaders& headers) = 0;
   // Queues one chunk; empty chunks are ignored. False: not streaming, the client has gone, or the
   // buffer limit was hit (the connection is then aborted). Stop producing after false.
   virtual bool Write(std::string_view chunk) = 0;

@@ -212,7 +212,8 @@ void BeastServer::Adopt(tcp::socket socket, EventLoop* loop) {
       (refuse ? num_refusing_ : num_served_).fetch_sub(1);
       shared_.num_connections.fetch_sub(1);
     };
-    auto connection = std::make_shared<HttpConnection>(std::move(socket), &shared_, forget);
+    auto connection =
+        std::make_shared<HttpConnection>(&loop->io, std::move(socket), &shared_, forget);
     loop->connections.emplace(connection.get(), connection);
     if (refuse) {
       connection->StartRefused();

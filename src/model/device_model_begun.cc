@@ -32,7 +32,7 @@ Status DeviceModel::Begin(const ModelBatch& batch, const KvView& kv) {
   BATON_RETURN_IF_ERROR(CheckRanksOf(kv));
   BATON_RETURN_IF_ERROR(PutStep(batch, kv, nullptr));
   const size_t which = 1 - last_begun_;
-  if (const Status sent = ranks_[0]->SendTokens(which, batch.num_rows()); !sent.ok()) {
+  if (Status sent = ranks_[0]->SendTokens(which, batch.num_rows()); !sent.ok()) {
     (void)WaitForAll();
     return sent;
   }
@@ -50,7 +50,7 @@ Status DeviceModel::End(std::span<TokenId> tokens) {
                            begun_rows_[which]);
   }
   options_.device->MakeCurrent();
-  const Status status = ranks_[0]->TakeTokens(which, tokens);
+  Status status = ranks_[0]->TakeTokens(which, tokens);
   --num_begun_;
   if (status.ok()) return status;
   num_begun_ = 0;

@@ -57,7 +57,7 @@ class ShardReader {
   absl::Status Read() {
     absl::StatusOr<FileMapping> index = FileMapping::Open(folder_ + "/" + kHfIndexName);
     if (index.ok()) return ReadIndex(TextOf(index->bytes()));
-    const absl::Status status = AddFile(kSingleName);
+    absl::Status status = AddFile(kSingleName);
     if (FolderErrorOf(status) != FolderErrorCode::kMissingFile) return status;
     return FolderError(FolderErrorCode::kMissingFile,
                        fmt::format("the folder has neither {} nor {} (other forms of weights are "

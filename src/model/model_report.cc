@@ -28,6 +28,7 @@ std::vector<TypeTotal> TotalsByType(const GgufFile& file) {
     total.num_bytes += tensor.data.size();
   }
   std::vector<TypeTotal> out;
+  out.reserve(totals.size());
   for (const auto& [id, total] : totals) out.push_back(total);
   std::sort(out.begin(), out.end(),
             [](const TypeTotal& a, const TypeTotal& b) { return a.num_bytes > b.num_bytes; });

@@ -21,7 +21,7 @@ struct NumericsParts {
   KvDtype kv_dtype;
   const ModelConfig* config;
   uint32_t num_ranks = 1;  // whose parts of sums are added in their order
-  std::string fast = "";   // FastProducts::NumericsText; "": equal bits whatever the batch
+  std::string fast;        // FastProducts::NumericsText; "": equal bits whatever the batch
 };
 
 // "weights=... tokenizer=... arithmetic=... sampling=... rope=... kv=... deterministic=...".

@@ -106,8 +106,8 @@ class HeaderReader : public nlohmann::json_sax<Json> {
     if (depth_-- != 2 || in_metadata_) return true;
     if (seen_ != 7) return Fail("an entry without dtype, shape and data_offsets");
     absl::StatusOr<SafetensorsTensor> tensor = CheckEntry(entry_, data_);
-    if (tensor.ok()) tensors_.push_back(*std::move(tensor));
     status_ = tensor.status();
+    if (tensor.ok()) tensors_.push_back(*std::move(tensor));
     return status_.ok();
   }
   bool key(string_t& text) override {

@@ -12,7 +12,7 @@ namespace {
 
 // A scraper and a few people: more is a mistake.
 constexpr size_t kMaxConnections = 64;
-constexpr size_t kMaxBodyBytes = 64 * 1024;
+constexpr size_t kMaxBodyBytes = size_t{64} * 1024;
 
 HttpResponse TextResponse(int status, std::string body) {
   return {status, {{"Content-Type", "text/plain; charset=utf-8"}}, std::move(body)};
@@ -24,14 +24,15 @@ HttpResponse UnavailableResponse(const Status& status) {
 }
 
 HttpHandler ProbeHandler(std::function<Status()> probe) {
-  return [probe = std::move(probe)](HttpRequest, std::shared_ptr<HttpResponder> responder) {
+  return [probe = std::move(probe)](const HttpRequest&, std::shared_ptr<HttpResponder> responder) {
     const Status status = probe ? probe() : OkStatus();
     responder->Respond(status.ok() ? TextResponse(200, "ok\n") : UnavailableResponse(status));
   };
 }
 
 HttpHandler JsonHandler(std::function<StatusOr<std::string>()> provider) {
-  return [provider = std::move(provider)](HttpRequest, std::shared_ptr<HttpResponder> responder) {
+  return [provider = std::move(provider)](const HttpRequest&,
+                                          std::shared_ptr<HttpResponder> responder) {
     StatusOr<std::string> json = provider ? provider() : std::string("[]");
     if (json.ok()) {
       responder->Respond({200, {{"Content-Type", "application/json"}}, *std::move(json)});
@@ -114,14 +115,16 @@ AdminServer::AdminServer(const MetricsRegistry* registry, AdminProviders provide
   }
   if (providers_.drain) {
     router_.Add("POST", "/drain",
-                [this](HttpRequest request, std::shared_ptr<HttpResponder> responder) {
+                [this](const HttpRequest& request, std::shared_ptr<HttpResponder> responder) {
                   responder->Respond(DrainResponse(request, providers_.drain));
                 });
   }
-  router_.Add("GET", "/metrics", [this](HttpRequest, std::shared_ptr<HttpResponder> responder) {
-    responder->Respond(
-        {200, {{"Content-Type", "text/plain; version=0.0.4; charset=utf-8"}}, registry_->Expose()});
-  });
+  router_.Add("GET", "/metrics",
+              [this](const HttpRequest&, std::shared_ptr<HttpResponder> responder) {
+                responder->Respond({200,
+                                    {{"Content-Type", "text/plain; version=0.0.4; charset=utf-8"}},
+                                    registry_->Expose()});
+              });
 }
 
 StatusOr<std::unique_ptr<AdminServer>> AdminServer::Start(std::string host, uint16_t port,

@@ -45,7 +45,8 @@ void AddLora(MetricsRegistry* registry) {
   Gauge* const lora = registry->AddGauge(
       Family("vllm:lora_requests_info", "No LoRA adapters are served; Unix time of the start"),
       {{"max_lora", "0"}, {"running_lora_adapters", ""}, {"waiting_lora_adapters", ""}});
-  lora->Set(static_cast<double>(SystemClock().WallUnixMs() / 1000));
+  const int64_t start_s = SystemClock().WallUnixMs() / 1000;
+  lora->Set(static_cast<double>(start_s));
 }
 
 void AddRouterNames(const BatonMetrics& metrics, MetricsRegistry* registry) {

@@ -35,7 +35,7 @@ void ShadowRuns::Case::TakeRequest(const GenerateRequest& from) {
   bytes += sampling.logit_bias.size() * sizeof(sampling.logit_bias[0]);
   bytes += sampling.stop_token_ids.size() * sizeof(TokenId);
   bytes += from.stop.num_bytes();
-  bytes += from.num_choices * sizeof(told[0]);
+  bytes += from.num_choices * sizeof(std::vector<Told>);
   complete = loan.Take(bytes);
   if (!complete) return;
   request = from;

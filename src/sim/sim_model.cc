@@ -63,19 +63,21 @@ Status SimModel::Forward(const ModelBatch& batch, const KvView& kv, LayerHook* h
                          std::span<float> logits) {
   const int64_t layer_us = LayerUs(batch);
   for (uint32_t layer = 0; layer < kSimLayers; ++layer) {
+    const size_t k_slot = size_t{2} * layer;
+    const size_t v_slot = k_slot + 1;
     for (const AttentionSpan& span : batch.spans) {
       uint64_t hash = span.first_pos == 0 ? 1 : LoadSlot(span, kv, span.first_pos - 1, 0);
       const uint32_t end = span.first_pos + span.num_rows;
       for (uint32_t p = span.first_pos; p < end; ++p) {
         hash = SimPrefix::NextHash(hash, batch.token_ids[span.first_row + p - span.first_pos]);
         const SimPrefix::Slots slots = SimPrefix::SlotsOf(hash);
-        std::memcpy(SlotAt(span, kv, p, 2 * layer), &slots[2 * layer], kSlotBytes);
-        std::memcpy(SlotAt(span, kv, p, 2 * layer + 1), &slots[2 * layer + 1], kSlotBytes);
+        std::memcpy(SlotAt(span, kv, p, k_slot), &slots[k_slot], kSlotBytes);
+        std::memcpy(SlotAt(span, kv, p, v_slot), &slots[v_slot], kSlotBytes);
       }
       const uint32_t num_unused = (kSimBlock - end % kSimBlock) % kSimBlock;
       if (num_unused == 0) continue;
-      std::memset(SlotAt(span, kv, end, 2 * layer), 0, num_unused * kSlotBytes);
-      std::memset(SlotAt(span, kv, end, 2 * layer + 1), 0, num_unused * kSlotBytes);
+      std::memset(SlotAt(span, kv, end, k_slot), 0, num_unused * kSlotBytes);
+      std::memset(SlotAt(span, kv, end, v_slot), 0, num_unused * kSlotBytes);
     }
     spend_(layer_us);
     if (hook != nullptr) hook->OnLayerStored(layer);

@@ -158,20 +158,20 @@ void SimTransport::ExpectControl(int64_t arrival_us, Control control) {
     if (it == arriving_.end()) return;  // taken within a step
     Control arrived = std::move(it->second);
     arriving_.erase(it);
-    TakeControl(std::move(arrived));
+    TakeControl(arrived);
   });
 }
 
 void SimTransport::DeliverControls() {
   const int64_t now_us = process_->TrueNowUs();
   while (!arriving_.empty() && arriving_.begin()->first.first <= now_us) {
-    Control arrived = std::move(arriving_.begin()->second);
+    const Control arrived = std::move(arriving_.begin()->second);
     arriving_.erase(arriving_.begin());
-    TakeControl(std::move(arrived));
+    TakeControl(arrived);
   }
 }
 
-void SimTransport::TakeControl(Control control) {
+void SimTransport::TakeControl(const Control& control) {
   const auto link = links_.find(control.peer);
   if (link == links_.end() || link->second.epoch != control.epoch) return;
   counters_.controls_received.Add();

@@ -116,7 +116,7 @@ class SimTransport final : public KvTransport {
   void SendNow(const Link& link, const HandoffMessage& message);
   // In this end, the receiver.
   void ExpectControl(int64_t arrival_us, Control control);
-  void TakeControl(Control control);
+  void TakeControl(const Control& control);
   void TakeBatch(const Batch& batch);
   void TakeSlice(const Batch& batch, size_t slice_idx);
   void Flush();

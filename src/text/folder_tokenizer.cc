@@ -112,7 +112,7 @@ class FolderReader {
         num_tokens, vocab_size_);
   }
 
-  Status SetVocabulary(std::vector<std::pair<std::string, uint32_t>> vocabulary) {
+  Status SetVocabulary(std::vector<std::pair<std::string, uint32_t>>&& vocabulary) {
     size_t num_tokens = vocabulary.size();
     for (const auto& [text, id] : vocabulary) num_tokens = std::max(num_tokens, size_t{id} + 1);
     if (num_tokens > vocab_size_) return WrongSize(num_tokens);
@@ -365,8 +365,9 @@ StatusOr<TokenizerSpec> LoadFolderTokenizer(const std::string& path, size_t voca
   FolderTokenizerFiles files;
   const auto read = [&folder](const char* name, size_t max_bytes, std::string* out) {
     StatusOr<std::string> text = ReadLimited(folder / name, max_bytes);
-    if (text.ok()) *out = *std::move(text);
-    return text.status();
+    if (!text.ok()) return text.status();
+    *out = *std::move(text);
+    return OkStatus();
   };
   BATON_RETURN_IF_ERROR(read("tokenizer.json", kMaxTokenizerJsonBytes, &files.tokenizer_json));
   if (files.tokenizer_json.empty()) {

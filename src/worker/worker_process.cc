@@ -167,7 +167,7 @@ Status WorkerProcess::Parts::LoadWeights(const GgufFile& file) {
     device.why_processor = "--kv-dtype f32 is of the processor";
   }
   if (device.accelerator != nullptr) {
-    const Status status = LoadOnDevice(file);
+    Status status = LoadOnDevice(file);
     if (needs_device && absl::IsUnimplemented(status)) {
       return WithPrefix(status, "--kv-dtype fp8 needs a device");
     }

@@ -25,12 +25,12 @@ class FakeResponder final : public HttpResponder {
     changed_.notify_all();
     return true;
   }
-  bool StartStream(int code, HttpHeaders fields) override {
+  bool StartStream(int code, const HttpHeaders& fields) override {
     std::lock_guard lock(mutex_);
     if (done_ || streaming_) return false;
     streaming_ = true;
     status = code;
-    headers = std::move(fields);
+    headers = fields;
     return true;
   }
   bool Write(std::string_view chunk) override {

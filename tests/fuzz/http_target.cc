@@ -77,7 +77,7 @@ Dialogue Talk(const std::vector<std::string_view>& pieces) {
   // Asio asks the socket for nothing that a unix socket lacks.
   boost::asio::ip::tcp::socket socket(loop, boost::asio::ip::tcp::v4(), ends[0]);
   bool is_closed = false;
-  auto connection = std::make_shared<HttpConnection>(std::move(socket), &shared,
+  auto connection = std::make_shared<HttpConnection>(&loop, std::move(socket), &shared,
                                                      [&](HttpConnection*) { is_closed = true; });
   connection->Start();
   for (const std::string_view piece : pieces) {

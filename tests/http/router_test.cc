@@ -16,7 +16,7 @@ class RecordingResponder final : public HttpResponder {
     ++answers;
     return true;
   }
-  bool StartStream(int, HttpHeaders) override { return false; }
+  bool StartStream(int, const HttpHeaders&) override { return false; }
   bool Write(std::string_view) override { return false; }
   bool Finish() override { return false; }
   bool FinishAndClose() override { return false; }

@@ -29,7 +29,7 @@ std::string Workers(const PlanRun& run) {
 }
 
 std::string Busy(const PlanRun& run) {
-  const std::string decode = fmt::format("{:.0f} %", 100 * run.report.decode_busy);
+  std::string decode = fmt::format("{:.0f} %", 100 * run.report.decode_busy);
   if (run.num_prefill == 0) return decode;
   return fmt::format("{:.0f} / {}", 100 * run.report.prefill_busy, decode);
 }

@@ -50,7 +50,8 @@ void Put(const std::string& text) {
 }
 
 // Until a signal ends the process. A router that is away for a while is one line.
-void ShowLive(const std::string& admin, TopSnapshot before, std::chrono::seconds interval) {
+[[noreturn]] void ShowLive(const std::string& admin, TopSnapshot before,
+                           std::chrono::seconds interval) {
   Put("\x1b[2J");
   for (;;) {
     std::this_thread::sleep_for(interval);

@@ -29,6 +29,7 @@ namespace baton {
 
 // Under their own names; null where the driver has none.
 struct GreenTable {
+// NOLINTNEXTLINE(bugprone-macro-parentheses): a declarator
 #define BATON_DECLARE(name) decltype(&::name) name = nullptr;
   BATON_GREEN_FUNCTIONS(BATON_DECLARE)
 #undef BATON_DECLARE
