@@ -21,8 +21,10 @@ const MAX_RECURSION: usize = 200;
 pub const MAX_FUEL: u64 = 2_000_000;
 /// Messages are cut here so that an error stays one readable line.
 const MAX_MESSAGE_BYTES: usize = 2000;
+/// The densest source of MAX_SOURCE_BYTES compiles within it. What computes constants beyond it is
+/// refused, and the thread that is then left behind holds no more.
 const COMPILE_BOUNDS: Bounds =
-    Bounds { memory_bytes: 256 << 20, timeout: Duration::from_millis(900) };
+    Bounds { memory_bytes: 64 << 20, timeout: Duration::from_millis(900) };
 const NAME: &str = "chat_template";
 
 /// What one rendering may spend and see.

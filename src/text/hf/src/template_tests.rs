@@ -170,3 +170,31 @@ fn the_deepest_expressions_fit_the_stack() {
     let nested = "{% if 1 %}".repeat(MAX_SOURCE_BYTES / 12);
     assert!(render(&nested, "{}").is_err());
 }
+
+/// The bound on compiling refuses no source for its length.
+#[test]
+fn the_densest_sources_compile() {
+    let _lock = budget::stray_test_lock();
+    for unit in
+        ["{{a}}", "{{a.b[c]}}", "{{a|b}}", "{{1+1}}", "{%if a%}b{%endif%}", "{%set a=1%}", "a"]
+    {
+        let source = unit.repeat(MAX_SOURCE_BYTES / unit.len());
+        let outcome = ChatTemplate::new(&source);
+        assert!(outcome.is_ok(), "{unit}: {}", outcome.unwrap_err().message);
+    }
+    let flat = format!("{{{{ [{}1] }}}}", "a,".repeat(MAX_SOURCE_BYTES / 2 - 8));
+    let outcome = ChatTemplate::new(&flat);
+    assert!(outcome.is_ok(), "a list: {}", outcome.unwrap_err().message);
+}
+
+/// Constants are computed when a source is compiled, and what they take counts.
+#[test]
+fn constants_hit_the_memory_limit_of_compiling() {
+    let _lock = budget::stray_test_lock();
+    budget::reset_strays_for_test();
+    for source in ["{{ 'x' * 70000000 }}".to_string(), "{{ 'x' * 1000000 }}".repeat(100)] {
+        let failure = ChatTemplate::new(&source).unwrap_err();
+        assert_eq!(failure.code, Code::Limit, "{}", failure.message);
+    }
+    budget::reset_strays_for_test();
+}
