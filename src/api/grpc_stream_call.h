@@ -36,7 +36,9 @@ class StreamCall final : public grpc::ServerWriteReactor<Chunk>, public Generate
     std::lock_guard lock(mutex_);
     buffered_bytes_ -= queue_.front().ByteSizeLong();
     queue_.pop_front();
-    if (!ok) DropQueueLocked();  // the stream is broken: no later write would succeed
+    // The stream is broken: no later write would succeed. What was lost stays counted, so that a
+    // paused answer is not ended as whole before its cancellation is heard of.
+    if (!ok) queue_.clear();
     ContinueLocked();
   }
 
@@ -86,11 +88,6 @@ class StreamCall final : public grpc::ServerWriteReactor<Chunk>, public Generate
   void CutOff() {
     std::lock_guard lock(mutex_);  // keeps the context: the call cannot be finished meanwhile
     if (!queue_.empty()) context_->TryCancel();
-  }
-
-  void DropQueueLocked() {
-    queue_.clear();
-    buffered_bytes_ = 0;
   }
 
   void ContinueLocked() {

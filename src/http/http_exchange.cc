@@ -225,7 +225,6 @@ void HttpExchange::Close(HttpClientGone how) {
     state_ = State::kClosed;
     gone_ = how;
     pieces_.clear();
-    buffered_bytes_ = 0;
     closed = std::exchange(on_closed_, nullptr);
     below = std::exchange(on_below_, nullptr);
   }

@@ -4,7 +4,9 @@
 //  1. State only moves forward: kUnanswered -> kStreaming -> kAnswered, and to kClosed from each.
 //  2. `wake` is called under the mutex and never after kClosed, so that it may refer to the
 //     connection's event loop, which outlives every exchange that is not closed.
-//  3. buffered_bytes = bytes appended and not yet reported by Sent.
+//  3. buffered_bytes = bytes appended and not yet reported by Sent, also once it is closed: a
+//     producer that is paused must not take the close for a client that has caught up, and end the
+//     answer as whole before it hears of the close.
 //
 // Internal to src/http.
 #ifndef BATON_HTTP_HTTP_EXCHANGE_H_

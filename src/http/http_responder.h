@@ -52,7 +52,8 @@ class HttpResponder {
   // Closes the connection without the final chunk, so that the client sees a truncated answer.
   virtual void Abort() = 0;
 
-  // Bytes queued and not yet taken by the kernel. Pause producing above 256 KiB.
+  // Bytes queued and not yet taken by the kernel, also when it never will. Pause producing above
+  // 256 KiB.
   virtual size_t buffered_bytes() const = 0;
   // Calls `callback` once, as soon as at most `limit_bytes` are buffered (perhaps at once) or the
   // client is gone. Replaces an earlier one that has not fired.

@@ -258,7 +258,7 @@ TEST_F(StreamTest, StalledReaderIsClosed) {
   EXPECT_TRUE(Eventually([&] { return closed_.load() == 1; }));
   EXPECT_EQ(how_closed_.load(), HttpClientGone::kStalled);
   EXPECT_FALSE(responder->Write("x"));
-  EXPECT_EQ(responder->buffered_bytes(), 0u);
+  EXPECT_GT(responder->buffered_bytes(), 16u << 20) << "a close is no room for a paused producer";
 }
 
 // Pieces as small as a stream's tokens: the kernel would take megabytes of them for a client that
