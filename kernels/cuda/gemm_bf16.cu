@@ -1,5 +1,5 @@
 // GemmBf16 on the host: checks the call and chooses the kernel. The kernels are in gemm_rows.cu,
-// gemm_tiles.cu and gemm_wgmma.cu; all give the same bits, so the choice is free.
+// gemm_narrow.cu, gemm_tiles.cu and gemm_wgmma.cu; all give the same bits, so the choice is free.
 #include <string>
 
 #include "kernels/cuda/gemm_tile.h"
@@ -11,18 +11,17 @@ namespace {
 // Rows of x whose products one kernel takes without reading weights twice.
 constexpr uint32_t kOneGroup = 32;
 
-// A kernel of many rows: the outputs of a tile, and which share of wgmma's rate it is limited to,
-// in percent (gemm_tiles.cu, gemm_wgmma.cu).
+// A kernel of many rows: the outputs of a tile, and its rate in percent of the fastest (wgmma: on
+// an H100, by the tiles of the SM that has most, at 2048 and 8192 rows).
 struct TileKernel {
   GemmPath path;
   uint32_t rows_x;
   uint32_t rows_w;
   uint32_t percent;
 };
-constexpr TileKernel kTile64 = {GemmPath::kTile64, 64, 64, 60};
-constexpr TileKernel kTile128 = {GemmPath::kTile128, 128, 128, 60};
-constexpr TileKernel kWgmma128 = {GemmPath::kWgmma128, 128, 128, 80};
-constexpr TileKernel kWgmma192 = {GemmPath::kWgmma192, 128, 192, 92};
+constexpr TileKernel kTile128 = {GemmPath::kTile128, 128, 128, 100};
+constexpr TileKernel kWgmma128 = {GemmPath::kWgmma128, 128, 128, 76};
+constexpr TileKernel kWgmma192 = {GemmPath::kWgmma192, 128, 192, 93};
 constexpr TileKernel kWgmma256 = {GemmPath::kWgmma256, 128, 256, 100};
 
 uint64_t NumTiles(const GemmParams& params, const TileKernel& kernel) {
@@ -36,22 +35,27 @@ uint64_t CostOf(const GemmParams& params, const TileKernel& kernel) {
   return rounds * kernel.rows_x * kernel.rows_w * 100 / kernel.percent;
 }
 
-// Up to 32 rows weights are read once. Up to 64 they are read twice, the second time from L2, where
-// the tiles of w alone would not fill the SMs (kGemmTargetTiles).
+// By wgmma. Of the products of many rows it makes all: with one tile an SM mma.sync would take half
+// as long again, with more three times as long.
+GemmPath ChooseWgmma(const GemmParams& params) {
+  const bool is_whole = GemmSegments(params.n, params.k).num_segments == 1;
+  if (params.m <= kOneGroup || GemmSpreads(params.m, params.n, params.k)) return GemmPath::kNarrow;
+  TileKernel best = kWgmma128;
+  for (const TileKernel& kernel : {kWgmma192, kWgmma256}) {
+    if (kernel.path == GemmPath::kWgmma256 && !is_whole) continue;
+    if (CostOf(params, kernel) <= CostOf(params, best)) best = kernel;
+  }
+  return best.path;
+}
+
+// By mma.sync. Up to 32 rows weights are read once. Up to 64 they are read twice, the second time
+// from L2, where the tiles of w alone would not fill the SMs (kGemmTargetTiles).
 GemmPath Choose(const GemmParams& params) {
   if (params.m <= 8) return GemmPath::kRows8;
   if (params.m <= kOneGroup || GemmSpreads(params.m, params.n, params.k)) return GemmPath::kRows32;
   const bool fills = NumTiles(params, kTile128) >= params.num_sms;
-  TileKernel best =
-      fills && kGemmTile128Info.shared_bytes <= simt::max_shared_bytes() ? kTile128 : kTile64;
-  if (params.allows_wgmma) {
-    const bool is_whole = GemmSegments(params.n, params.k).num_segments == 1;
-    for (const TileKernel& kernel : {kWgmma128, kWgmma192, kWgmma256}) {
-      if (kernel.path == GemmPath::kWgmma256 && !is_whole) continue;
-      if (CostOf(params, kernel) <= CostOf(params, best)) best = kernel;
-    }
-  }
-  return best.path;
+  const bool fits = kGemmTile128Info.shared_bytes <= simt::max_shared_bytes();
+  return fills && fits ? GemmPath::kTile128 : GemmPath::kTile64;
 }
 
 }  // namespace
@@ -102,7 +106,8 @@ absl::Status CheckSpread(const char* kernel, const GemmParams& params) {
 absl::Status GemmBf16(const GemmParams& params, void* stream) {
   if (absl::Status status = CheckGemm("GemmBf16", params); !status.ok()) return status;
   if (params.m == 0 || params.n == 0) return absl::OkStatus();
-  const GemmPath path = params.path == GemmPath::kAuto ? Choose(params) : params.path;
+  GemmPath path = params.path;
+  if (path == GemmPath::kAuto) path = params.allows_wgmma ? ChooseWgmma(params) : Choose(params);
   const GemmLaunch launch = {params, GemmSegments(params.n, params.k)};
   if (path == GemmPath::kTile64 || path == GemmPath::kTile128) {
     return LaunchGemmTiles(launch, path, stream);
@@ -111,7 +116,8 @@ absl::Status GemmBf16(const GemmParams& params, void* stream) {
     return LaunchGemmWgmma(launch, path, stream);
   }
   if (absl::Status status = CheckSpread("GemmBf16", params); !status.ok()) return status;
-  return LaunchGemmRows(launch, path, stream);
+  return path == GemmPath::kNarrow ? LaunchGemmNarrow(launch, stream)
+                                   : LaunchGemmRows(launch, path, stream);
 }
 
 }  // namespace BATON_BODY

@@ -10,12 +10,14 @@
 namespace baton::cuda {
 
 // Which kernel multiplies. All give the same bits; kAuto chooses by shape, the others are for tests
-// and timing. The kernels of few rows take up to kGemmMaxSpreadRows. Those of wgmma need a device
-// that has it (KernelTable::has_wgmma); the last one takes one segment of K.
+// and timing. The kernels of few rows (the first three) take up to kGemmMaxSpreadRows. Those of
+// wgmma, kNarrow and the last three, need a device that has it (KernelTable::has_wgmma); the last
+// one takes one segment of K.
 enum class GemmPath : uint8_t {
   kAuto,
   kRows8,
   kRows32,
+  kNarrow,
   kTile64,
   kTile128,
   kWgmma128,

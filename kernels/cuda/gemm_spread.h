@@ -38,14 +38,16 @@ BATON_DEVICE simt::Vec16 WordsOf(const simt::FragmentC& sums) {
   return words;
 }
 
-// Stores this cta's sums; true, with the sums of all segments, for the cta that arrives last.
+// Stores this cta's sums; true, with the sums of all segments, for the cta that arrives last. All
+// threads call; those beyond kRowsThreads have no sums.
 template <uint32_t kGroup>
 BATON_DEVICE bool CombineSegments(const GemmLaunch& launch, uint32_t& is_last,
                                   RowsSums<kGroup>& sums) {
+  const bool has_sums = simt::thread() < kRowsThreads;
   simt::Vec16* own = PartialsOf<kGroup>(launch, simt::block().y);
   BATON_UNROLL
   for (uint32_t j = 0; j < kGroup / 8; ++j) {
-    own[j * kRowsThreads + simt::thread()] = WordsOf(sums[j]);
+    if (has_sums) own[j * kRowsThreads + simt::thread()] = WordsOf(sums[j]);
   }
   simt::sync_block();
   if (simt::thread() == 0) {
@@ -56,7 +58,7 @@ BATON_DEVICE bool CombineSegments(const GemmLaunch& launch, uint32_t& is_last,
     if (is_last != 0) simt::atomic_exchange(counter, 0);
   }
   simt::sync_block();
-  if (is_last == 0) return false;
+  if (is_last == 0 || !has_sums) return false;
   Clear(sums);
   for (uint32_t segment = 0; segment < launch.split.num_segments; ++segment) {
     const simt::Vec16* from = PartialsOf<kGroup>(launch, segment) + simt::thread();

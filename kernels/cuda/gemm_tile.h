@@ -185,6 +185,7 @@ absl::Status CheckGrouped(const char* kernel, const GroupedGemmParams& params);
 
 // The launches behind GemmBf16, which has checked the call. `path` is not kAuto.
 absl::Status LaunchGemmRows(const GemmLaunch& launch, GemmPath path, void* stream);
+absl::Status LaunchGemmNarrow(const GemmLaunch& launch, void* stream);
 absl::Status LaunchGemmTiles(const GemmLaunch& launch, GemmPath path, void* stream);
 absl::Status LaunchGemmWgmma(const GemmLaunch& launch, GemmPath path, void* stream);
 

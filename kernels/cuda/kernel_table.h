@@ -205,6 +205,7 @@ extern const KernelInfo kRmsNormInfo;
 extern const KernelInfo kSiluMulInfo;
 extern const KernelInfo kGeluMulInfo;
 extern const KernelInfo kEmbedInfo;
+extern const KernelInfo kGemmNarrowInfos[3];  // 8 rows of x, 32, 64
 extern const KernelInfo kGemmRows8Info;
 extern const KernelInfo kGemmRows32Info;
 extern const KernelInfo kGemmTile64Info;

@@ -21,14 +21,18 @@ constexpr uint32_t kWholeDepth = 256;  // the first elements of the same memory:
 static_assert(GemmSegments(kColumns, kDepth).num_segments == 3);
 static_assert(GemmSegments(kColumns, kWholeDepth).num_segments == 1);
 
-// A kernel of wgmma, and what it is asked for: each has more than one tile on one SM, and more
-// stages than slots in its ring (4 to 6), so that slots and sums are used again.
+// A kernel of wgmma, and what it is asked for: those of many rows have more than one tile on one SM,
+// and more stages than slots in their rings (4 to 6), so that slots and sums are used again; that
+// of few rows has each of its three bodies.
 struct AskedKernel {
   GemmPath path;
   uint32_t num_rows;
   uint32_t depth;
 };
-constexpr AskedKernel kAsked[] = {{GemmPath::kWgmma128, kTileRows, kDepth},
+constexpr AskedKernel kAsked[] = {{GemmPath::kNarrow, 8, kDepth},
+                                  {GemmPath::kNarrow, 32, kDepth},
+                                  {GemmPath::kNarrow, kGemmMaxSpreadRows, kDepth},
+                                  {GemmPath::kWgmma128, kTileRows, kDepth},
                                   {GemmPath::kWgmma192, kTileRows, kDepth},
                                   {GemmPath::kWgmma256, kRows, kWholeDepth}};
 
@@ -76,7 +80,10 @@ struct Operands {
   DeviceBuffer w;
   DeviceBuffer y;
   HostBuffer y_host;
+  DeviceBuffer partials;
+  DeviceBuffer counters;
 };
+constexpr size_t kPartialBytes = GemmPartialBytes(kGemmMaxSpreadRows, kColumns, kDepth);
 
 absl::StatusOr<Operands> MakeOperands(Accelerator& device) {
   Operands made;
@@ -94,6 +101,14 @@ absl::StatusOr<Operands> MakeOperands(Accelerator& device) {
   constexpr size_t kBytes = sizeof(float) * kRows * kColumns;
   BATON_ASSIGN_OR_RETURN(made.y, DeviceBuffer::Create(&device, kBytes, "check of wgmma"));
   BATON_ASSIGN_OR_RETURN(made.y_host, HostBuffer::Create(&device, kBytes, "check of wgmma"));
+  BATON_ASSIGN_OR_RETURN(made.partials,
+                         DeviceBuffer::Create(&device, kPartialBytes, "check of wgmma"));
+  const std::vector<uint32_t> counters(kGemmCounters);
+  const size_t counter_bytes = counters.size() * sizeof(uint32_t);
+  BATON_ASSIGN_OR_RETURN(made.counters,
+                         DeviceBuffer::Create(&device, counter_bytes, "check of wgmma"));
+  BATON_RETURN_IF_ERROR(device.CopyIn(made.counters.data(), counters.data(), counter_bytes));
+  BATON_RETURN_IF_ERROR(device.Wait());
   return made;
 }
 
@@ -109,6 +124,9 @@ absl::Status Multiply(const KernelTable& kernels, Accelerator& device, const Ope
                                            .m = kernel.num_rows,
                                            .n = kColumns,
                                            .k = kernel.depth,
+                                           .partials = operands.partials.data(),
+                                           .counters = operands.counters.as<uint32_t>(),
+                                           .partial_bytes = kPartialBytes,
                                            .path = kernel.path,
                                            .num_sms = 1},
                                           device.stream()));

@@ -13,7 +13,7 @@ namespace baton::cuda {
 // True when every kernel of wgmma gives the bits of mma.sync for two tiles of outputs or more, of
 // three segments or, where a kernel takes no more, of one; false otherwise, with one line in the
 // log unless the device has no wgmma at all. Operands have mixed signs, exponents far apart, tiny
-// and huge, subnormals, and pairs that nearly cancel. Needs 0.8 MB on the device for so long.
+// and huge, subnormals, and pairs that nearly cancel. Needs 1 MB on the device for so long.
 // Errors are the device's; `device` is current.
 absl::StatusOr<bool> CheckWgmma(const KernelTable& kernels, Accelerator& device);
 

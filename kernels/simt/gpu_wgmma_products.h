@@ -23,6 +23,33 @@ inline namespace gpu {
 // until a wait that covers its group neither are the tiles. The threads of a warpgroup call at the
 // same line with the same operands; sums[j] is thread t's part of columns [8j, 8j + 8) of rows
 // [16 (t / 32), 16 (t / 32) + 16), as FragmentC says. Orders nothing.
+BATON_DEVICE void wgmma_bf16_m64k16(FragmentC (&sums)[1], TileDescriptor a, TileDescriptor b,
+                                    bool adds, Site = Here()) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  asm volatile(
+      "{ .reg .pred p; setp.ne.b32 p, %6, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {"
+      "%0, %1, %2, %3}, %4, %5, p, 1, 1, 0, 0; }"
+      : BATON_SUMS_OF(0)
+      : "l"(a.bits), "l"(b.bits), "r"(static_cast<uint32_t>(adds)));
+#else
+  __trap();
+#endif
+}
+BATON_DEVICE void wgmma_bf16_m64k16(FragmentC (&sums)[4], TileDescriptor a, TileDescriptor b,
+                                    bool adds, Site = Here()) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  asm volatile(
+      "{ .reg .pred p; setp.ne.b32 p, %18, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {"
+      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
+      "}, %16, %17, p, 1, 1, 0, 0; }"
+      : BATON_SUMS_OF(0), BATON_SUMS_OF(1), BATON_SUMS_OF(2), BATON_SUMS_OF(3)
+      : "l"(a.bits), "l"(b.bits), "r"(static_cast<uint32_t>(adds)));
+#else
+  __trap();
+#endif
+}
 BATON_DEVICE void wgmma_bf16_m64k16(FragmentC (&sums)[8], TileDescriptor a, TileDescriptor b,
                                     bool adds, Site = Here()) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL

@@ -16,17 +16,19 @@ INSTRUCTION = re.compile(r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0
 TENSOR_PIPELINE = (r"HMMA\.16816\.F32\.BF16", r"LDGSTS\.E\.BYPASS.*\.128", r"LDSM\.16\.M88\.4")
 
 
-def wgmma_pipeline(columns):
+def wgmma_ring(columns):
     """Products of 64 rows by so many columns, tensor copies, barriers that are tried until they are
-    over, registers given from one warpgroup to the others."""
+    over."""
     return (
         rf"HGMMA\.64x{columns}x16\.F32\.BF16",
         r"UTMALDG\.2D",
         r"SYNCS\.PHASECHK\.TRANS64\.TRYWAIT",
         r"SYNCS\.ARRIVE\.TRANS64.*",
-        r"USETMAXREG\.DEALLOC\.CTAPOOL",
-        r"USETMAXREG\.TRY_ALLOC\.CTAPOOL",
     )
+
+
+# Registers are given from one warpgroup to the others.
+REGISTERS_GIVEN = (r"USETMAXREG\.DEALLOC\.CTAPOOL", r"USETMAXREG\.TRY_ALLOC\.CTAPOOL")
 
 
 # V is read by columns out of its rows (T). Products are fused, weights rounded two at a time.
@@ -92,11 +94,12 @@ EXPECTED = {
         )
         for dim in (64, 128, 256)
     },
+    **{f"GemmNarrow{rows}Kernel": (*wgmma_ring(rows), *PARTIALS) for rows in (8, 32, 64)},
     "GemmRows8Kernel": (*TENSOR_PIPELINE, *PARTIALS),
     "GemmRows32Kernel": (*TENSOR_PIPELINE, *PARTIALS),
     "GemmTile64Kernel": TENSOR_PIPELINE,
     "GemmTile128Kernel": TENSOR_PIPELINE,
-    **{f"GemmWgmma{rows}Kernel": wgmma_pipeline(rows) for rows in (128, 192, 256)},
+    **{f"GemmWgmma{rows}Kernel": (*wgmma_ring(rows), *REGISTERS_GIVEN) for rows in (128, 192, 256)},
     **{
         f"Kv{way}Kernel": (r"LDG\.E.*\.128", r"STG\.E\.128", r"SHFL\.BFLY", r"IMAD\.WIDE\.U32.*")
         for way in ("Gather", "GatherRanks", "Scatter", "ScatterRanks")

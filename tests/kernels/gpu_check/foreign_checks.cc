@@ -134,6 +134,7 @@ struct GemmKernel {
 absl::Status AddTileSweep(const StageInput& input, Report& report) {
   constexpr GemmKernel kKernels[] = {{"rows8", cuda::GemmPath::kRows8, true},
                                      {"rows32", cuda::GemmPath::kRows32, true},
+                                     {"narrow", cuda::GemmPath::kNarrow, true},
                                      {"tile64", cuda::GemmPath::kTile64, false},
                                      {"tile128", cuda::GemmPath::kTile128, false},
                                      {"wgmma128", cuda::GemmPath::kWgmma128, false},
@@ -152,7 +153,8 @@ absl::Status AddTileSweep(const StageInput& input, Report& report) {
     for (const uint32_t m : counts) {
       for (const GemmKernel& kernel : kKernels) {
         if (kernel.takes_few_rows && m > cuda::kGemmMaxSpreadRows) continue;
-        const bool needs_wgmma = std::string_view(kernel.name).starts_with("wgmma");
+        const bool needs_wgmma = std::string_view(kernel.name).starts_with("wgmma") ||
+                                 kernel.path == cuda::GemmPath::kNarrow;
         if (needs_wgmma && input.major != 9) continue;
         const TimedCase named = {.name =
                                      fmt::format("sweep {} m {} {}", shape.name, m, kernel.name)};

@@ -129,7 +129,7 @@ absl::Status CheckEmbed(const DeviceBody& body, const RowShape& shape) {
 }
 
 bool NeedsWgmma(GemmPath path) {
-  return path == GemmPath::kWgmma128 || path == GemmPath::kWgmma192 || path == GemmPath::kWgmma256;
+  return path == GemmPath::kNarrow || path == GemmPath::kWgmma128 || path == GemmPath::kWgmma192 || path == GemmPath::kWgmma256;
 }
 
 // One product and the path that makes it.
@@ -234,12 +234,17 @@ absl::Status CheckProducts(const StageInput& input, Report& report) {
                                       {"gemm wgmma128", GemmPath::kWgmma128, 65, 130, 328},
                                       {"gemm tile128", GemmPath::kTile128, 3, 129, 264},
                                       {"gemm tile64", GemmPath::kTile64, 65, 66, 328},
+                                      {"gemm narrow", GemmPath::kNarrow, 33, 65, 264},
                                       {"gemm rows32", GemmPath::kRows32, 33, 65, 264},
                                       {"gemm rows8", GemmPath::kRows8, 3, 67, 328}};
   // The model takes 117 ns for 16 products: the first is one row of o_proj of an 8B model, 123 ms.
   const std::vector<GemmCase> full = {{"gemm rows8", GemmPath::kRows8, 1, 4096, 4096},
                                       {"gemm rows8 deep", GemmPath::kRows8, 8, 1030, 14336},
                                       {"gemm rows32", GemmPath::kRows32, 33, 1030, 4096},
+                                      {"gemm narrow8", GemmPath::kNarrow, 3, 1030, 14336},
+                                      {"gemm narrow32", GemmPath::kNarrow, 17, 1030, 4096},
+                                      {"gemm narrow64", GemmPath::kNarrow, 33, 1030, 4096},
+                                      {"gemm narrow8, one segment", GemmPath::kNarrow, 1, 16900, 1288},
                                       {"gemm tile64", GemmPath::kTile64, 129, 519, 2880},
                                       {"gemm tile128", GemmPath::kTile128, 129, 519, 2880},
                                       {"gemm wgmma128", GemmPath::kWgmma128, 129, 519, 2880},

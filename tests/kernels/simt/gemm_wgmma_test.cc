@@ -23,10 +23,11 @@ using simt::RunOptions;
 using simt::ScopedRunOptions;
 using testing::HasSubstr;
 
-constexpr GemmPath kPaths[] = {GemmPath::kWgmma128, GemmPath::kWgmma192, GemmPath::kWgmma256};
+constexpr GemmPath kPaths[] = {GemmPath::kNarrow, GemmPath::kWgmma128, GemmPath::kWgmma192, GemmPath::kWgmma256};
 
-bool Takes(GemmPath path, uint32_t n, uint32_t k) {
-  return path != GemmPath::kWgmma256 || GemmSegments(n, k).num_segments == 1;
+bool Takes(GemmPath path, const GemmCase& shape, uint32_t m) {
+  if (path == GemmPath::kNarrow) return m <= kGemmMaxSpreadRows;
+  return path != GemmPath::kWgmma256 || GemmSegments(shape.n, shape.k).num_segments == 1;
 }
 
 class EveryOrder : public testing::TestWithParam<RunOptions> {
@@ -42,6 +43,10 @@ TEST_P(EveryOrder, EveryTileHasTheBitsOfTheModel) {
            // One cta takes four tiles, or two take two each.
            GemmCase{131, 131, 72, GemmPath::kWgmma128, Bias::kNone, true, 1.0f, 1},
            GemmCase{131, 193, 72, GemmPath::kWgmma192, Bias::kNone, false, 1.0f, 2},
+           // Few rows: two segments, of four stages and one; each of the three bodies.
+           GemmCase{7, 67, 264, GemmPath::kNarrow, Bias::kBf16},
+           GemmCase{9, 66, 264, GemmPath::kNarrow, Bias::kFloat, true},
+           GemmCase{33, 65, 264, GemmPath::kNarrow},
            // One segment in four stages, as many as the ring holds, twice.
            GemmCase{67, 257, 200, GemmPath::kWgmma256, Bias::kFloat, true, 1.0f, 1},
        }) {
@@ -55,7 +60,7 @@ TEST(GemmWgmma, UglyShapesHaveTheBitsOfTheModel) {
   for (const GemmPath path : kPaths) {
     for (const uint32_t m : {1u, 63u, 64u, 65u, 128u, 129u}) {
       for (const uint32_t k : {8u, 64u, 72u, 264u}) {
-        if (!Takes(path, 7, k)) continue;
+        if (!Takes(path, {m, 7, k}, m)) continue;
         const Bias bias = m % 2 == 0 ? Bias::kFloat : Bias::kNone;
         EXPECT_EQ(Check({m, 7, k, path, bias, k % 3 == 0}), "");
       }
@@ -65,6 +70,7 @@ TEST(GemmWgmma, UglyShapesHaveTheBitsOfTheModel) {
     }
   }
   EXPECT_EQ(Check({37, 83, 1032, GemmPath::kWgmma128, Bias::kBf16}), "");
+  EXPECT_EQ(Check({37, 83, 1032, GemmPath::kNarrow, Bias::kBf16}), "");
 }
 
 TEST(GemmWgmma, EveryNumberOfRowsGivesARowTheBitsThatMmaGives) {
@@ -77,7 +83,7 @@ TEST(GemmWgmma, EveryNumberOfRowsGivesARowTheBitsThatMmaGives) {
     ASSERT_EQ(operands.Run(0, 130, GemmPath::kTile128, expected), "");
     for (const uint32_t m : {1u, 2u, 17u, 64u, 65u, 127u, 130u}) {
       for (const GemmPath path : kPaths) {
-        if (!Takes(path, shape.n, shape.k)) continue;
+        if (!Takes(path, shape, m)) continue;
         SimBuffer y(operands.y_bytes(m), "y");
         ASSERT_EQ(operands.Run(0, m, path, y), "") << m << " of " << Name(shape);
         ASSERT_TRUE(SameBits(y.data(), expected.data(), y.size())) << m << " of " << Name(shape);
@@ -86,6 +92,14 @@ TEST(GemmWgmma, EveryNumberOfRowsGivesARowTheBitsThatMmaGives) {
     }
   }
   std::printf("%u products\n", num_products);
+}
+
+// So many rows of w are one segment, which takes more stages than a ring has slots.
+TEST(GemmWgmma, FewRowsUseTheirSlotsAgain) {
+  constexpr uint32_t kColumns = 64 * kGemmTargetTiles - 3;
+  for (const uint32_t m : {1u, 9u, 33u}) {
+    EXPECT_EQ(Check({m, kColumns, 9 * 64 + 8, GemmPath::kNarrow}), "");
+  }
 }
 
 // Seventeen tiles of x are two groups; every tile is one cta's.
@@ -168,10 +182,11 @@ TEST(GemmWgmma, IsChosenForManyRowsWhereTheDeviceAllowsIt) {
   EXPECT_EQ(NumWgmma(params), 2u * 2 * 1 * 4);
   params.num_sms = 4;  // one round of either: the smaller tile
   EXPECT_EQ(NumWgmma(params), 2u * 2 * 2 * 4);
-  params.num_sms = kHopperSms;  // four tiles would leave most SMs without work
-  EXPECT_EQ(NumWgmma(params), 0u);
-  params.m = 32;  // few rows read weights once
-  params.num_sms = 1;
+  params.num_sms = kHopperSms;
+  EXPECT_EQ(NumWgmma(params), 2u * 2 * 2 * 4);
+  params.m = 32;  // few rows read weights once: one warpgroup for each 64 of w
+  EXPECT_EQ(NumWgmma(params), 4u * 4);
+  params.allows_wgmma = false;
   EXPECT_EQ(NumWgmma(params), 0u);
 }
 
@@ -231,6 +246,14 @@ TEST(GemmWgmma, MutantsAreNoticed) {
     return Check({67, 3, 584, GemmPath::kWgmma128}).empty() &&
            Check({3, 130, 8, GemmPath::kWgmma128, Bias::kNone, true, 1.0f, 1}).empty() &&
            Check({3, 258, 200, GemmPath::kWgmma256, Bias::kNone, false, 1.0f, 1}).empty();
+  };
+  simt_test::ExpectAllNoticed(suite, 18);
+}
+
+TEST(GemmNarrow, MutantsAreNoticed) {
+  const simt_test::Suite suite = [] {
+    return Check({3, 66, 264, GemmPath::kNarrow}).empty() &&
+           Check({1, 64 * kGemmTargetTiles - 3, 10 * 64, GemmPath::kNarrow}).empty();
   };
   simt_test::ExpectAllNoticed(suite, 18);
 }

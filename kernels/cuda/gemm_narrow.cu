@@ -1,0 +1,194 @@
+// y = x w^T for few rows of x on Hopper: what gemm_rows.cu does, by tensor copies and wgmma.
+//
+// Work: a cta takes 64 rows of w, one segment of K and all rows of x, which are padded to 8, 32 or
+// 64: a warpgroup multiplies, a fifth warp fills a ring of stages of 64 of K (8, 6 or 4 of 9, 12 or
+// 16 KiB; three ctas share an SM) by one thread's tensor copies. Bytes: 2 n k once from memory,
+// 2 m k through L2 for each of the n / 64 tiles; with several segments 8 m n for each through L2.
+// Flops: 2 m n k. Limit: memory. The first weights are on their way to shared memory before the
+// kernel that makes x is done.
+//
+// Weights are the A operand, x is B, as in gemm_shapes.h; the bits are those of mma.sync where
+// wgmma has them, which is asked of a device before this kernel is chosen (wgmma_check.h).
+// Combining: gemm_spread.h.
+#include "kernels/cuda/gemm_spread.h"
+
+namespace baton::cuda {
+inline namespace BATON_BODY {
+namespace {
+
+constexpr uint32_t kNarrowThreads = kRowsThreads + simt::kWarpSize;
+static_assert(kRowsThreads == simt::kWarpgroupSize && kGemmRowTile == 64);
+static_assert(kGemmStageK == simt::kTileColumns);
+
+// The ring: [slot][row]. Tiles are aligned because their sizes are multiples of 1024 bytes.
+template <uint32_t kGroup>
+struct NarrowShared {
+  static constexpr uint32_t kSlots = kGroup == 8 ? 8 : (kGroup == 32 ? 6 : 4);
+  static constexpr uint32_t kStageBytes = (kGemmRowTile + kGroup) * sizeof(GemmRow);
+
+  alignas(simt::kTileAlignment) GemmRow w[kSlots][kGemmRowTile];
+  GemmRow x[kSlots][kGroup];
+  simt::Mbarrier full[kSlots];   // a phase: one arrival and kStageBytes
+  simt::Mbarrier empty[kSlots];  // a phase: the four warps that multiply
+  uint32_t is_last;              // whether this cta arrived last
+};
+
+// A launch: the call, and its operands as tensor copies see them.
+struct NarrowLaunch {
+  simt::TensorMap x;
+  simt::TensorMap w;
+  GemmLaunch gemm;
+};
+
+// The stages of K of this cta's segment.
+struct StageRange {
+  uint32_t begin;
+  uint32_t end;
+};
+
+BATON_DEVICE StageRange StagesOfCta(const GemmLaunch& launch) {
+  const uint32_t num_stages = (launch.params.k + kGemmStageK - 1) / kGemmStageK;
+  const uint32_t a_segment = launch.split.segment_k / kGemmStageK;
+  const uint32_t begin = simt::block().y * a_segment;
+  return {begin, begin + a_segment < num_stages ? begin + a_segment : num_stages};
+}
+
+// One thread: fills the slots, the first ones with weights alone until x is there.
+template <uint32_t kGroup>
+BATON_DEVICE void CopyStages(const NarrowLaunch& launch, StageRange range,
+                             NarrowShared<kGroup>& memory) {
+  using Shared = NarrowShared<kGroup>;
+  const uint32_t row = simt::block().x * kGemmRowTile;
+  const auto copy_w = [&](uint32_t stage, uint32_t slot) {
+    simt::mbar_arrive_expect(&memory.full[slot], Shared::kStageBytes);
+    simt::tensor_copy(memory.w[slot], launch.w, {stage * kGemmStageK, row}, &memory.full[slot]);
+  };
+  const auto copy_x = [&](uint32_t stage, uint32_t slot) {
+    simt::tensor_copy(memory.x[slot], launch.x, {stage * kGemmStageK, 0}, &memory.full[slot]);
+  };
+  const uint32_t count = range.end - range.begin;
+  const uint32_t num_first = count < Shared::kSlots ? count : Shared::kSlots;
+  for (uint32_t i = 0; i < num_first; ++i) copy_w(range.begin + i, i);
+  simt::wait_for_previous();
+  for (uint32_t i = 0; i < num_first; ++i) copy_x(range.begin + i, i);
+  for (uint32_t i = num_first; i < count; ++i) {
+    const uint32_t slot = i % Shared::kSlots;
+    simt::mbar_wait(&memory.empty[slot], i / Shared::kSlots % 2 ^ 1);
+    copy_w(range.begin + i, slot);
+    copy_x(range.begin + i, slot);
+  }
+}
+
+// sums = the products of `count` stages. The warpgroup.
+template <uint32_t kGroup>
+BATON_DEVICE void MultiplyStages(uint32_t count, NarrowShared<kGroup>& memory,
+                                 RowsSums<kGroup>& sums) {
+  using Shared = NarrowShared<kGroup>;
+  for (uint32_t i = 0; i < count; ++i) {
+    const uint32_t slot = i % Shared::kSlots;
+    simt::mbar_wait(&memory.full[slot], i / Shared::kSlots % 2);
+    const simt::TileDescriptor a = simt::describe_tile(memory.w[slot]);
+    const simt::TileDescriptor b = simt::describe_tile(memory.x[slot]);
+    simt::wgmma_fence();
+    BATON_UNROLL
+    for (uint32_t step = 0; step < kGemmStageK / kGemmStepK; ++step) {
+      // The first product of a segment starts from zero.
+      simt::wgmma_bf16_m64k16(sums, TileStep(a, step), TileStep(b, step),
+                              simt::guard(i > 0 || step > 0));
+    }
+    simt::wgmma_commit();
+    // The tensor cores go on with this stage while the one before is given back.
+    simt::wgmma_wait<1>();
+    if (i > 0 && simt::lane() == 0) simt::mbar_arrive(&memory.empty[(i - 1) % Shared::kSlots]);
+  }
+  // The slots of the last stage are not filled again.
+  simt::wgmma_finish(sums);
+}
+
+template <uint32_t kGroup>
+BATON_DEVICE void MultiplyNarrow(const NarrowLaunch& launch) {
+  using Shared = NarrowShared<kGroup>;
+  auto& memory = simt::shared<Shared>();
+  const bool multiplies = simt::thread() < kRowsThreads;
+  if (simt::thread() == 0) {
+    for (uint32_t slot = 0; slot < Shared::kSlots; ++slot) {
+      simt::mbar_init(&memory.full[slot], 1);
+      simt::mbar_init(&memory.empty[slot], kRowsThreads / simt::kWarpSize);
+    }
+    simt::mbar_fence_init();
+  }
+  simt::sync_block();
+  const StageRange range = StagesOfCta(launch.gemm);
+  RowsSums<kGroup> sums;
+  Clear(sums);
+  if (multiplies) {
+    simt::wait_for_previous();
+    MultiplyStages<kGroup>(range.end - range.begin, memory, sums);
+  } else if (simt::thread() == kRowsThreads) {
+    CopyStages<kGroup>(launch, range, memory);
+  } else {
+    simt::wait_for_previous();
+  }
+  // The products' registers stay theirs: what is added to is a copy.
+  RowsSums<kGroup> totals;
+  BATON_UNROLL
+  for (uint32_t j = 0; j < kGroup / 8; ++j) totals[j] = sums[j];
+  if (launch.gemm.split.num_segments > 1) {
+    if (!CombineSegments<kGroup>(launch.gemm, memory.is_last, totals)) return;
+  } else {
+    // The addition of the only segment to +0.
+    BATON_UNROLL
+    for (uint32_t j = 0; j < kGroup / 8; ++j) {
+      BATON_UNROLL
+      for (float& value : totals[j].values) value += 0.0f;
+    }
+  }
+  if (!multiplies) return;
+  RowsShape<kGroup>::Store(launch.gemm.params, {0, simt::block().x * kGemmRowTile}, totals);
+}
+
+BATON_KERNEL(kNarrowThreads) GemmNarrow8Kernel(BATON_MAP_PARAM NarrowLaunch launch) {
+  MultiplyNarrow<8>(launch);
+}
+BATON_KERNEL(kNarrowThreads) GemmNarrow32Kernel(BATON_MAP_PARAM NarrowLaunch launch) {
+  MultiplyNarrow<32>(launch);
+}
+BATON_KERNEL(kNarrowThreads) GemmNarrow64Kernel(BATON_MAP_PARAM NarrowLaunch launch) {
+  MultiplyNarrow<64>(launch);
+}
+
+template <uint32_t kGroup>
+absl::Status Launch(const GemmLaunch& gemm, void (*kernel)(NarrowLaunch), void* stream) {
+  const GemmParams& params = gemm.params;
+  NarrowLaunch launch;
+  launch.gemm = gemm;
+  const simt::TensorShape x = {params.x, params.m, params.k, kGroup};
+  const simt::TensorShape w = {params.w, params.n, params.k, kGemmRowTile};
+  if (absl::Status status = simt::make_tensor_map(x, &launch.x); !status.ok()) return status;
+  if (absl::Status status = simt::make_tensor_map(w, &launch.w); !status.ok()) return status;
+  simt::LaunchConfig config =
+      RowsConfig<kGroup>("GemmNarrow", gemm, sizeof(NarrowShared<kGroup>), stream);
+  config.num_threads = kNarrowThreads;
+  return simt::launch(config, kernel, launch);
+}
+
+}  // namespace
+
+const KernelInfo kGemmNarrowInfos[3] = {
+    {"GemmNarrow8Kernel", kNarrowThreads, sizeof(NarrowShared<8>)},
+    {"GemmNarrow32Kernel", kNarrowThreads, sizeof(NarrowShared<32>)},
+    {"GemmNarrow64Kernel", kNarrowThreads, sizeof(NarrowShared<64>)}};
+
+absl::Status LaunchGemmNarrow(const GemmLaunch& launch, void* stream) {
+  if (!simt::has_wgmma()) {
+    return absl::FailedPreconditionError("GemmBf16: the device has no wgmma");
+  }
+  constexpr uint32_t kFewest = 8;
+  constexpr uint32_t kFew = 32;
+  if (launch.params.m <= kFewest) return Launch<kFewest>(launch, GemmNarrow8Kernel, stream);
+  if (launch.params.m <= kFew) return Launch<kFew>(launch, GemmNarrow32Kernel, stream);
+  return Launch<kGemmMaxSpreadRows>(launch, GemmNarrow64Kernel, stream);
+}
+
+}  // namespace BATON_BODY
+}  // namespace baton::cuda
