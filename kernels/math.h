@@ -81,17 +81,21 @@ constexpr uint16_t HalfFromFloat(float value) {
   return static_cast<uint16_t>(sign | ((rounded - 0x38000000u) >> 13));
 }
 
-// e^x for every x: 0 below -104, infinity from 88.73 on, NaN for NaN. exp(0) is exactly 1.
+// e^x as fraction * 2^power.
+struct ExpParts {
+  float fraction;  // about [0.7, 1.42]
+  int32_t power;
+};
+
+// For -104 <= x <= 89.
 //   x = n ln2 + r with |r| <= 0.347; e^r = 1 + r + r^2 P(r), P of degree 5 (Cephes' coefficients,
 //   http://www.netlib.org/cephes, expf).
-constexpr float Exp(float x) {
-  float clamped = x < -104.0f ? -104.0f : x;
-  clamped = clamped > 89.0f ? 89.0f : clamped;
+constexpr ExpParts SplitExp(float x) {
   constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
-  const float biased = clamped * 1.44269504088896341f + kRound;
+  const float biased = x * 1.44269504088896341f + kRound;
   const float n = biased - kRound;
-  float r = clamped - n * 0.693359375f;  // 355/512: the product is exact
-  r = r - n * -2.12194440e-4f;           // ln2 - 355/512
+  float r = x - n * 0.693359375f;  // 355/512: the product is exact
+  r = r - n * -2.12194440e-4f;     // ln2 - 355/512
   float p = 1.9875691500e-4f;
   p = p * r + 1.3981999507e-3f;
   p = p * r + 8.3334519073e-3f;
@@ -99,12 +103,19 @@ constexpr float Exp(float x) {
   p = p * r + 1.6666665459e-1f;
   p = p * r + 5.0000001201e-1f;
   const float e = (p * (r * r) + r) + 1.0f;
+  return {e, static_cast<int32_t>(std::bit_cast<uint32_t>(biased) - 0x4B400000u)};
+}
+
+// e^x for every x: 0 below -104, infinity from 88.73 on, NaN for NaN. exp(0) is exactly 1.
+constexpr float Exp(float x) {
+  float clamped = x < -104.0f ? -104.0f : x;
+  clamped = clamped > 89.0f ? 89.0f : clamped;
+  const ExpParts parts = SplitExp(clamped);
   // 2^n in two exact factors, since n reaches from -150 to 128.
-  const int32_t power = static_cast<int32_t>(std::bit_cast<uint32_t>(biased) - 0x4B400000u);
-  const int32_t half = power >> 1;
+  const int32_t half = parts.power >> 1;
   const float low = std::bit_cast<float>(static_cast<uint32_t>(half + 127) << 23);
-  const float high = std::bit_cast<float>(static_cast<uint32_t>(power - half + 127) << 23);
-  const float result = e * low * high;
+  const float high = std::bit_cast<float>(static_cast<uint32_t>(parts.power - half + 127) << 23);
+  const float result = parts.fraction * low * high;
   return x != x ? x : result;
 }
 

@@ -63,6 +63,17 @@ constexpr uint64_t UnitsOfWeight(float weight) {
   return static_cast<uint64_t>(static_cast<int64_t>(weight * 1099511627776.0f));
 }
 
+// Nothing further below the largest weighs a unit: e^-28 < 2^-40.
+inline constexpr float kDeepest = 28.0f;
+
+// UnitsOfWeight(RelativeWeight(l, largest)) of distance = largest - l in [0, kDeepest], for which
+// all products with powers of two are exact: fewer instructions.
+constexpr uint64_t UnitsOfDistance(float distance) {
+  const ExpParts parts = SplitExp(-distance);
+  const float scale = std::bit_cast<float>(static_cast<uint32_t>(parts.power + 127 + 40) << 23);
+  return static_cast<uint64_t>(static_cast<int64_t>(parts.fraction * scale));
+}
+
 // The least sum that reaches top_p in [0, 1] of `total` < 2^63; at least 1.
 constexpr uint64_t UnitsOfTopP(uint64_t total, float top_p) {
   const double share = static_cast<double>(static_cast<int64_t>(total)) * double{top_p};

@@ -166,8 +166,8 @@ BATON_DEVICE void bulk_copy(void* to_shared, const void* from, uint32_t bytes, M
 #endif
 }
 
-// Relaxed atomics on a word of global memory, at the scope of the device; each returns the value
-// before. They order only together with fence().
+// Relaxed atomics on a word of global or shared memory, at the scope of the device; each returns
+// the value before. They order only together with fence().
 BATON_DEVICE uint32_t atomic_add(uint32_t* word, uint32_t value, Site = Here()) {
   return atomicAdd(word, value);
 }

@@ -132,7 +132,14 @@ EXPECTED = {
     "SiluMulKernel": (r"LDG\.E.*\.128", r"STG\.E\.128"),
     "GeluMulKernel": (r"LDG\.E.*\.128", r"STG\.E\.128", r"FFMA"),
     "EmbedKernel": (r"LDG\.E.*\.128", r"STG\.E\.128"),
-    "SampleKernel": (r"ATOMS\.CAST\.SPIN\.64", r"SHFL\.BFLY", r"IMAD\.WIDE\.U32"),
+    "SampleKernel": (
+        r"LDG\.E\.128",
+        r"ATOMS\.ADD",
+        r"ATOMS\.POPC\.INC",
+        r"F2I\.S64\.TRUNC",
+        r"SHFL\.BFLY",
+        r"IMAD\.WIDE\.U32",
+    ),
     "RopeAppendKernel": (
         r"LDG\.E\.64",
         r"STG\.E\.64",

@@ -418,7 +418,7 @@ class GpuCheckScript(StageCase):
             for kernel in ("tile128", "wgmma128", "wgmma192", "wgmma256")
             for name in ("qkv", "o", "gate_up", "down")
         }
-        rows = {"rms_norm", "silu_mul", "gelu_mul", "embed", "sample"}
+        rows = {"rms_norm", "silu_mul", "gelu_mul", "embed", "sample", "sample greedy"}
         rows |= {"rope_append", "rope_append fp8"}
         experts = {"route", "sort_pairs", "grouped_gemm", "combine"}
         packed = {
@@ -437,7 +437,7 @@ class GpuCheckScript(StageCase):
             self.assertNotIn("percent_of_limit", check)
         in_l2 = {name for name, limit in limits.items() if limit == "none, it lies in L2"}
         resident = {"route", "sort_pairs", "combine", "all_reduce"}
-        self.assertEqual(in_l2, rows - {"sample"} | resident)
+        self.assertEqual(in_l2, rows - {"sample", "sample greedy"} | resident)
         copied = {name for name, limit in limits.items() if limit == "copying"}
         unpacked = {name for name in packed if name.startswith("unpack")}
         self.assertEqual(copied, unpacked | {"kv_gather", "kv_scatter"})

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -341,38 +342,53 @@ class RowTiming {
   absl::Status status_;
 };
 
-// Every row of logits chosen by temperature and top_p, which reads it several times: the first
-// from memory.
-absl::Status AddSample(const StageInput& input, Report& report) {
+// How all rows of a timed case are chosen.
+struct SampleCase {
+  std::string_view name;
+  RowSampling how;
+};
+
+// So many rows of logits, read once (greedy) or several times, the first from memory.
+absl::Status AddSampleRows(const StageInput& input, const SampleCase& sample, uint32_t rows,
+                           Report& report) {
+  // Cold with any L2 when each launch has logits of its own: 131 MB for one row. More launches
+  // would only take longer.
+  constexpr uint32_t kMostLaunches = 256;
   const uint32_t vocab = ShapeFor(input.is_tiny).vocab_size;
+  const size_t bytes = size_t{4} * rows * vocab;
+  RandomMemory logits(input, bytes, 8.0f);
+  DeviceArray<RowSampling> sampling(input.body, std::vector<RowSampling>(rows, sample.how));
+  DeviceArray<uint32_t> tokens(input.body, rows);
+  TimedCase timed = {.name = fmt::format("{} m {}", sample.name, rows),
+                     .bytes = static_cast<double>(bytes)};
+  absl::Status status = logits.status();
+  if (status.ok()) status = sampling.status();
+  if (status.ok()) status = tokens.status();
+  if (!status.ok()) {
+    return report.Add({timed.name, Verdict::kFail, std::string(status.message())});
+  }
+  const uint32_t num_launches = std::min(logits.NumPieces(bytes), kMostLaunches);
+  timed.work = WorkOf(input, num_launches, [&](void* stream, uint32_t i) {
+    return input.body.kernels().sample(
+        {.logits = reinterpret_cast<const float*>(logits.Piece(bytes, i)),
+         .rows = sampling.data(),
+         .tokens = tokens.data(),
+         .num_rows = rows,
+         .vocab_size = vocab},
+        stream);
+  });
+  return AddTimed(input, timed, report).status();
+}
+
+absl::Status AddSample(const StageInput& input, Report& report) {
+  const RowSampling greedy = {.on_device = 1};
+  const RowSampling by_top_p = {.seed = 7, .temperature = 1.0f, .top_p = 0.95f, .on_device = 1};
   for (const uint32_t rows :
        input.is_tiny ? std::vector<uint32_t>{2} : std::vector<uint32_t>{1, 8, kMostOutputRows}) {
-    const size_t bytes = size_t{4} * rows * vocab;
-    RandomMemory logits(input, bytes, 8.0f);
-    DeviceArray<RowSampling> sampling(
-        input.body, std::vector<RowSampling>(
-                        rows, {.seed = 7, .temperature = 1.0f, .top_p = 0.95f, .on_device = 1}));
-    DeviceArray<uint32_t> tokens(input.body, rows);
-    TimedCase timed = {.name = fmt::format("sample m {}", rows),
-                       .bytes = static_cast<double>(bytes)};
-    absl::Status status = logits.status();
-    if (status.ok()) status = sampling.status();
-    if (status.ok()) status = tokens.status();
-    if (!status.ok()) {
-      BATON_RETURN_IF_ERROR(
-          report.Add({timed.name, Verdict::kFail, std::string(status.message())}));
-      continue;
+    for (const SampleCase& sample :
+         {SampleCase{"sample greedy", greedy}, SampleCase{"sample", by_top_p}}) {
+      BATON_RETURN_IF_ERROR(AddSampleRows(input, sample, rows, report));
     }
-    timed.work = WorkOf(input, logits.NumPieces(bytes), [&](void* stream, uint32_t i) {
-      return input.body.kernels().sample(
-          {.logits = reinterpret_cast<const float*>(logits.Piece(bytes, i)),
-           .rows = sampling.data(),
-           .tokens = tokens.data(),
-           .num_rows = rows,
-           .vocab_size = vocab},
-          stream);
-    });
-    BATON_RETURN_IF_ERROR(AddTimed(input, timed, report).status());
   }
   return absl::OkStatus();
 }

@@ -1,5 +1,6 @@
 // The kernel that chooses tokens, against the processor's sampler on the same logits: the same
 // token in every order.
+#include <bit>
 #include <limits>
 #include <optional>
 #include <string>
@@ -127,7 +128,7 @@ TEST_P(EveryOrder, ChoosesAsTheSamplerDoes) {
     TestRandom random(seed);
     for (const uint32_t vocab : {1u, 65u, 513u}) {
       std::vector<RowCase> rows;
-      for (int i = 0; i < 6; ++i) rows.push_back(RandomRow(random, vocab));
+      for (int i = 0; i < 4; ++i) rows.push_back(RandomRow(random, vocab));
       EXPECT_EQ(CheckRows(rows), "") << "seed " << seed;
     }
   }
@@ -142,7 +143,7 @@ TEST(Sample, ManyRowsAndLargeVocabularies) {
     TestRandom random(seed);
     for (const uint32_t vocab : {1u, 2u, 31u, 255u, 512u, 1777u, 49152u}) {
       std::vector<RowCase> rows;
-      for (int i = 0; i < 40; ++i) rows.push_back(RandomRow(random, vocab));
+      for (int i = 0; i < 20; ++i) rows.push_back(RandomRow(random, vocab));
       EXPECT_EQ(CheckRows(rows), "") << "seed " << seed;
     }
   }
@@ -173,6 +174,116 @@ TEST(Sample, OverflowOfTheTemperature) {
   EXPECT_EQ(CheckRows(rows), "");
 }
 
+TEST(Sample, UnitsOfDistanceAreThoseOfTheWeight) {
+  const uint32_t end = std::bit_cast<uint32_t>(kDeepest);
+  for (const float largest : {0.0f, 17.25f}) {
+    for (uint32_t bits = 0; bits <= end; bits += bits < 1024 ? 1 : 499) {
+      const float l = largest - std::bit_cast<float>(bits);
+      const float distance = largest - l;
+      if (distance > kDeepest) continue;
+      ASSERT_EQ(UnitsOfDistance(distance), UnitsOfWeight(RelativeWeight(l, largest)))
+          << largest << " " << distance;
+    }
+  }
+  EXPECT_EQ(UnitsOfDistance(0), uint64_t{1} << 40);
+  EXPECT_EQ(UnitsOfWeight(Exp(-kDeepest)), 0u);
+}
+
+// Filters that cut at all depths, for each of these rows of logits.
+std::vector<RowCase> Cuts(TestRandom& random, const std::vector<float>& logits,
+                          float temperature = 1.0f) {
+  const auto vocab = static_cast<uint32_t>(logits.size());
+  std::vector<RowCase> rows;
+  const auto add = [&](uint32_t top_k, float top_p) {
+    RowCase row;
+    row.logits = logits;
+    row.params.temperature = temperature;
+    row.params.top_k = top_k;
+    row.params.top_p = top_p;
+    row.params.seed = random.Next();
+    rows.push_back(row);
+  };
+  for (const float top_p : {0.0f, 0.05f, 0.95f, 0.99999994f}) add(0, top_p);
+  for (const uint32_t top_k : {1u, vocab / 3 + 1}) {
+    add(top_k, 1.0f);
+    add(top_k, 0.5f);
+  }
+  add(vocab - 1, 1.0f);
+  add(vocab + 1, 0.5f);
+  return rows;
+}
+
+std::vector<float> RandomLogits(TestRandom& random, uint32_t vocab, float low, float high) {
+  std::vector<float> logits(vocab);
+  for (float& l : logits) {
+    l = low + (high - low) * static_cast<float>(random.Below(1u << 24)) * 0x1p-24f;
+  }
+  return logits;
+}
+
+// Bins of distance that hold more tokens than the list takes: equal ones, which ids alone tell
+// apart, and different ones beside others that are far away.
+TEST(Sample, MoreTokensInABinThanTheListTakes) {
+  ScopedRunOptions options({.detect_races = false});
+  for (const uint64_t seed : TestSeeds(1)) {
+    TestRandom random(seed);
+    const uint32_t vocab = 9000 + random.Below(4);
+    EXPECT_EQ(CheckRows(Cuts(random, std::vector<float>(vocab, -2.5f))), "") << "seed " << seed;
+    std::vector<float> logits = RandomLogits(random, vocab, 3.0f, 3.001f);
+    logits[random.Below(vocab)] = 9.0f;
+    logits[random.Below(vocab)] = -30.0f;
+    EXPECT_EQ(CheckRows(Cuts(random, logits)), "") << "seed " << seed;
+    // Around zero the orders of neighbours are far apart; few values, many ties.
+    for (float& l : logits) l = l < 4.0f && l > 0.0f ? (l - 3.0005f) * 0x1p-30f : l;
+    EXPECT_EQ(CheckRows(Cuts(random, logits)), "") << "seed " << seed;
+    for (float& l : logits) l = static_cast<float>(random.Below(3)) * 1e-3f;
+    EXPECT_EQ(CheckRows(Cuts(random, logits)), "") << "seed " << seed;
+  }
+}
+
+// Only the division makes some of them equal, and then the lower id comes first.
+TEST(Sample, TiesThatTheTemperatureMakes) {
+  ScopedRunOptions options({.detect_races = false});
+  for (const uint64_t seed : TestSeeds(1)) {
+    TestRandom random(seed);
+    for (const float temperature : {0.7f, 3.0f, 5.0f}) {
+      std::vector<float> logits(64);
+      for (size_t i = 0; i < logits.size(); ++i) {
+        logits[i] = std::bit_cast<float>(std::bit_cast<uint32_t>(12.0f) + random.Below(5));
+      }
+      std::vector<RowCase> rows = Cuts(random, logits, temperature);
+      EXPECT_EQ(CheckRows(rows), "") << "seed " << seed;
+    }
+  }
+}
+
+TEST(Sample, AnyTemperatureAndAnyMagnitude) {
+  ScopedRunOptions options({.detect_races = false});
+  for (const uint64_t seed : TestSeeds(1)) {
+    TestRandom random(seed);
+    for (const float temperature : {kMinTemperature, 0.01f, 0.3f, 1.7f, 100.0f, 1e9f, 1e30f}) {
+      const float size = Pick(random, {8.0f, 1e-30f, 1e-42f, 1e25f});
+      std::vector<float> logits = RandomLogits(random, 257, -size, size);
+      EXPECT_EQ(CheckRows(Cuts(random, logits, temperature)), "")
+          << "seed " << seed << " size " << size;
+      logits = RandomLogits(random, 5000, -90.0f, 0.0f);
+      logits[random.Below(5000)] = 40.0f;
+      EXPECT_EQ(CheckRows(Cuts(random, logits, temperature)), "") << "seed " << seed;
+    }
+  }
+}
+
+TEST(Sample, VocabulariesAroundWhatAThreadLoads) {
+  ScopedRunOptions options({.detect_races = false});
+  for (const uint64_t seed : TestSeeds(1)) {
+    TestRandom random(seed);
+    for (const uint32_t vocab : {1u, 2u, 3u, 4u, 5u, 4095u, 4096u, 4097u, 16388u}) {
+      EXPECT_EQ(CheckRows(Cuts(random, RandomLogits(random, vocab, -8.0f, 8.0f))), "")
+          << "seed " << seed << " vocabulary " << vocab;
+    }
+  }
+}
+
 TEST(Sample, RefusesAnEmptyVocabulary) {
   EXPECT_THAT(runner::Kernels().sample({.num_rows = 1, .vocab_size = 0}, nullptr).message(),
               HasSubstr("an empty vocabulary"));
@@ -193,14 +304,20 @@ TEST(Sample, MutantsAreNoticed) {
     rows[2].logits.assign(300, 1.0f);  // ties are cut by their ids
     rows[3].params.temperature = 0;
     for (RowCase& each : rows) each.params.seed = random.Next();
-    std::vector<RowCase> all;
-    for (uint32_t index = 0; index < 4; ++index) {
-      for (RowCase& each : rows) each.output_index = index;
-      all.insert(all.end(), rows.begin(), rows.end());
+    if (!CheckRows(rows).empty()) return false;
+    // No vectors; a list that is narrowed more than once; a list that is too short.
+    for (RowCase& each : rows) each.logits.resize(299);
+    rows[0].params.top_k = 100;
+    for (uint32_t i = 0; i < 299; ++i) {
+      rows[0].logits[i] = static_cast<float>(random.Below(1000)) * 2e-5f;
     }
-    return CheckRows(all).empty();
+    rows[0].logits[0] = 10.0f;
+    rows[0].logits[1] = -18.0f;
+    if (!CheckRows({rows[0], rows[1]}).empty()) return false;
+    rows[2].logits.assign(6000, 1.0f);
+    return CheckRows({rows[2]}).empty();
   };
-  simt_test::ExpectAllNoticed(suite, 10);
+  simt_test::ExpectAllNoticed(suite, 20);
 }
 
 }  // namespace
