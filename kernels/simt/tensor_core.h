@@ -12,8 +12,8 @@
 // differs, and what came after Hopper is not known here.
 //
 // Hopper's is compared with an H100, mma.sync and wgmma (tests/golden, tensor_core_h100.golden); a
-// wgmma that does not add starts as from C = 0. That a C of 0 which is added counts -133 too is
-// from the authors' later program; no vector of ours has shown it yet.
+// wgmma that does not add starts as from C = 0. That a C of 0 which is added counts -133 too, and
+// Ampere's -132, is from the authors' later program: no vector here shows it yet.
 #ifndef BATON_KERNELS_SIMT_TENSOR_CORE_H_
 #define BATON_KERNELS_SIMT_TENSOR_CORE_H_
 

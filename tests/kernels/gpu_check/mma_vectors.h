@@ -14,8 +14,8 @@ namespace baton::gpu_check {
 // both signs, infinities and NaNs among ordinary values. Zeros: products below every normal C, C
 // that is mostly zero, and products of zero and a huge number: what a zero counts shows.
 enum class MmaKind : uint8_t { kRandom, kWide, kDenormal, kHuge, kCancelling, kSpecial, kZeros };
-inline constexpr MmaKind kMmaKinds[] = {MmaKind::kRandom,  MmaKind::kWide,       MmaKind::kDenormal,
-                                        MmaKind::kHuge,    MmaKind::kCancelling, MmaKind::kSpecial,
+inline constexpr MmaKind kMmaKinds[] = {MmaKind::kRandom, MmaKind::kWide,       MmaKind::kDenormal,
+                                        MmaKind::kHuge,   MmaKind::kCancelling, MmaKind::kSpecial,
                                         MmaKind::kZeros};
 const char* MmaKindName(MmaKind kind);
 

@@ -117,8 +117,8 @@ TEST(TensorCoreGolden, TheModelGivesEveryWordThatAnH100Gave) {
   size_t num_words = 0;
   for (const RecordedCheck& check : ReadChecks()) {
     const Operands operands = DrawAgain(check.drawn);
-    const auto in = operands.columns == 0 ? operands.tiles
-                                          : WgmmaInputs(operands.tiles, operands.columns);
+    const auto in =
+        operands.columns == 0 ? operands.tiles : WgmmaInputs(operands.tiles, operands.columns);
     ASSERT_EQ(DigestOf(in), check.digest_in) << check.drawn;
     const std::vector<uint32_t> out = Compute(check, operands);
     EXPECT_EQ(out.size(), check.num_words) << check.name;
