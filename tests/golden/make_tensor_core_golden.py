@@ -4,7 +4,7 @@ scripts/gpu_check.sh keeps of a GPU:  make_tensor_core_golden.py RESULTS.json 'O
 
 Of every check of mma.sync and wgmma: how its operands are drawn, the digests of all words that
 went in and came out, and some elements whole: all that the rule published first (arXiv 2511.10909
-v1: a factor that is zero counts the exponent -126, and so does a C) has otherwise, at most MAX_ODD,
+v1: a factor that is zero counts the exponent -126, and so does a C) has otherwise, up to a number,
 and eight more. Drawing and that rule are written here once more, by the text of
 tests/kernels/gpu_check/mma_vectors.cc; digests say that the operands are those that the GPU had.
 """
@@ -15,14 +15,14 @@ import sys
 from pathlib import Path
 
 MASK = (1 << 64) - 1
-MAX_ODD = 400
+MAX_ODD = {"zeros": 40}  # nearly all of them are
+MAX_ODD_OF_OTHERS = 400
 NUM_OTHERS = 8
 A, B, C = 128, 64, 128  # words of a tile
-TILE = A + B + C
 # First and number of exponent fields, of factors and of C.
 RANGES = {"random": (124, 4, 122, 8), "cancelling": (124, 4, 122, 8),
           "special": (124, 4, 122, 8), "wide": (107, 40, 100, 54),
-          "denormal": (0, 70, 0, 4), "huge": (186, 6, 248, 7)}
+          "denormal": (0, 70, 0, 4), "huge": (186, 6, 248, 7), "zeros": (50, 12, 0, 3)}
 SPECIALS = (0x0000, 0x8000, 0x7F80, 0xFF80, 0x7FC0, 0xFFC1, 0x0001, 0x7F7F)
 
 
@@ -58,7 +58,20 @@ def draw_c(random, kind):
     mantissa = random.next() & 0x7FFFFF
     if kind == "special" and random.below(24) == 0:
         return 0x7F800000 | random.below(2) << 31
-    return field << 23 | mantissa | random.below(2) << 31
+    is_zero = kind == "zeros" and random.below(4) != 0
+    return (0 if is_zero else field << 23 | mantissa) | random.below(2) << 31
+
+
+def plant_zeros(tile):
+    def plant(words, k, row, magnitude):
+        at, shift = words + row * 8 + k // 2, k % 2 * 16
+        tile[at] = tile[at] & ~(0x7FFF << shift) | magnitude << shift
+    for row in range(16):
+        for k, magnitude in ((3, 0), (10, 0 if row % 2 == 0 else 0x7F7F), (12, 0x7F7F)):
+            plant(0, k, row, magnitude)
+    for column in range(8):
+        for k, magnitude in ((3, 0x7F7F), (10, 0), (12, 0)):
+            plant(A, k, column, magnitude)
 
 
 def mma_inputs(kind, num_tiles, seed):
@@ -72,6 +85,8 @@ def mma_inputs(kind, num_tiles, seed):
             if kind == "cancelling":
                 high = low ^ 0x8000 if i < A else low + random.below(2)
             tile.append(low | high << 16 & 0xFFFFFFFF)
+        if kind == "zeros":
+            plant_zeros(tile)
         tiles.append(tile + [draw_c(random, kind) for _ in range(C)])
     return tiles
 
@@ -156,6 +171,10 @@ def first_rule(a, b, c):
     return (field << 23 | magnitude & 0x7FFFFF | (total < 0) << 31) if magnitude else 0
 
 
+def kind_of(drawn):
+    return re.search(r"\((\w+), \d+, \d+\)", drawn).group(1)
+
+
 def tiles_of(drawn):
     kind, number, seed = re.search(r"\((\w+), (\d+), (\d+)\)", drawn).groups()
     if drawn.startswith("Wgmma"):
@@ -180,7 +199,8 @@ def lines_of(check):
         operands = by_rows(operands, columns)
     if check["name"].endswith(" from zero"):
         operands = [(a, b, 0) for a, b, _ in operands]
-    odd = [i for i, of in enumerate(operands) if first_rule(*of) not in (None, got[i])][:MAX_ODD]
+    odd = [i for i, of in enumerate(operands) if first_rule(*of) not in (None, got[i])]
+    odd = odd[:MAX_ODD.get(kind_of(check["drawn"]), MAX_ODD_OF_OTHERS)]
     others = range(0, len(got), len(got) // NUM_OTHERS)
     for i in sorted({*odd, *others}):
         a, b, c = operands[i]
