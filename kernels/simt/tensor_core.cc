@@ -55,15 +55,24 @@ float Truncate(int64_t sum, int exponent, int fraction_bits) {
   return std::bit_cast<float>(sum < 0 ? bits | 0x80000000u : bits);
 }
 
+// What a core does with the terms of a step.
+struct Datapath {
+  int fraction_bits;
+  int zero_exponent;
+};
+constexpr Datapath kHopperPath = {25, -133};
+constexpr Datapath kAmperePath = {24, -132};
+
 // One step of kCount products.
-template <int kCount, int kFractionBits>
-float Step(const Bf16* a, const Bf16* b, float c) {
+template <int kCount>
+float Step(Datapath path, const Bf16* a, const Bf16* b, float c) {
   // Products carry 7 + 7 fraction bits, C 23; both are brought to so many behind the largest
   // exponent.
   Decoded terms[kCount];
   bool finite = IsFinite(c);
   double special = finite ? 0.0 : c;  // only its kind counts: infinity, minus infinity or NaN
   Decoded c_term = DecodeFloat(std::bit_cast<uint32_t>(c));
+  if (c_term.significand == 0) c_term.exponent = path.zero_exponent;
   int largest = c_term.exponent;
   for (int i = 0; i < kCount; ++i) {
     const float x = FloatFromBf16(a[i].bits);
@@ -76,26 +85,27 @@ float Step(const Bf16* a, const Bf16* b, float c) {
     const Decoded first = DecodeBf16(a[i].bits);
     const Decoded second = DecodeBf16(b[i].bits);
     terms[i] = {first.significand * second.significand, first.exponent + second.exponent};
+    if (terms[i].significand == 0) terms[i].exponent = path.zero_exponent;
     largest = terms[i].exponent > largest ? terms[i].exponent : largest;
   }
   if (!finite) {
     return special != special ? std::bit_cast<float>(0x7FFFFFFFu) : static_cast<float>(special);
   }
   int64_t sum =
-      ShiftTowardZero(c_term.significand, kFractionBits - 23 - (largest - c_term.exponent));
+      ShiftTowardZero(c_term.significand, path.fraction_bits - 23 - (largest - c_term.exponent));
   for (int i = 0; i < kCount; ++i) {
-    sum +=
-        ShiftTowardZero(terms[i].significand, kFractionBits - 14 - (largest - terms[i].exponent));
+    sum += ShiftTowardZero(terms[i].significand,
+                           path.fraction_bits - 14 - (largest - terms[i].exponent));
   }
-  return Truncate(sum, largest, kFractionBits);
+  return Truncate(sum, largest, path.fraction_bits);
 }
 
 }  // namespace
 
 float DotBf16(TensorCore core, const Bf16* a, const Bf16* b, float c) {
-  if (core == TensorCore::kHopper) return Step<kTensorCoreProducts, 25>(a, b, c);
+  if (core == TensorCore::kHopper) return Step<kTensorCoreProducts>(kHopperPath, a, b, c);
   constexpr int kHalf = kTensorCoreProducts / 2;
-  return Step<kHalf, 24>(a + kHalf, b + kHalf, Step<kHalf, 24>(a, b, c));
+  return Step<kHalf>(kAmperePath, a + kHalf, b + kHalf, Step<kHalf>(kAmperePath, a, b, c));
 }
 
 float FloatDotBf16(const Bf16* a, const Bf16* b, float c) {

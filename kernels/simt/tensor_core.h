@@ -2,12 +2,18 @@
 // 2511.10909, "MMA-Sim": fused dot-add), by generation, and a fast fp32 chain. Pure.
 //
 // One step takes some products and C: each product keeps its exact 16-bit significand and the sum
-// of its factors' exponents (a zero or subnormal factor counts -126); all are aligned to the
-// largest exponent of them, cut toward zero to so many fraction bits, added exactly, and the sum is
-// cut toward zero to fp32. A sum beyond fp32 is an infinity; a NaN is 0x7FFFFFFF; a zero is +0.
-// Hopper: one step of 16 products, 25 bits. Ampere and Ada: 24 bits, two steps of 8, k ascending,
-// so that the sixteen are no set: which products share a step matters. fp8 differs, and what came
-// after Hopper is not known here.
+// of its factors' exponents (a subnormal one counts -126); all are aligned to the largest exponent
+// of them, cut toward zero to so many fraction bits, added exactly, and the sum is cut toward zero
+// to fp32. A term that is zero, C or a product, counts an exponent of its own whatever its factors
+// are, so low that it matters to subnormal sums from C = 0 alone.
+// A sum beyond fp32 is an infinity; a NaN is 0x7FFFFFFF; a zero is +0.
+// Hopper: one step of 16 products, 25 bits, zero counts -133. Ampere and Ada: 24 bits, -132, two
+// steps of 8, k ascending, so that the sixteen are no set: which products share a step matters. fp8
+// differs, and what came after Hopper is not known here.
+//
+// Hopper's is compared with an H100, mma.sync and wgmma (tests/golden, tensor_core_h100.golden); a
+// wgmma that does not add starts as from C = 0. That a C of 0 which is added counts -133 too, and
+// Ampere's -132, is from the authors' later program: no vector here shows it yet.
 #ifndef BATON_KERNELS_SIMT_TENSOR_CORE_H_
 #define BATON_KERNELS_SIMT_TENSOR_CORE_H_
 

@@ -142,7 +142,8 @@ Status DeviceModel::AskForWgmma() {
                            cuda::CheckWgmmaAttention(*options_.kernels, *device, config_.head_dim,
                                                      ElementOf(layout_)));
     products = products && multiplies;
-    attention = attention && attends;
+    // A bit that a sum's start from zero decides shows in products, hardly ever behind a softmax.
+    attention = attention && attends && multiplies;
   }
   if (!options_.allows_wgmma.has_value()) options_.allows_wgmma = products;
   if (!options_.attends_by_wgmma.has_value()) options_.attends_by_wgmma = attention;

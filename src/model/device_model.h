@@ -49,7 +49,7 @@ struct DeviceModelOptions {
   bool keeps_packed = true;
   // Many rows are multiplied by wgmma. Unknown: the devices are asked at load (CheckWgmma).
   std::optional<bool> allows_wgmma = {};
-  // Likewise attention of prompts (CheckWgmmaAttention).
+  // Likewise attention of prompts (CheckWgmmaAttention, and CheckWgmma too).
   std::optional<bool> attends_by_wgmma = {};
   // Fast mode, where its library is right on this device; of dense models of one rank, others
   // compute all by our own kernels and say so in one line of the log.
@@ -121,7 +121,7 @@ class DeviceModel final : public LoadedModel {
   const WeightLoadReport& load_report() const { return load_report_; }
   // Whether the device passed CheckWgmma.
   bool allows_wgmma() const { return *options_.allows_wgmma; }
-  // Likewise CheckWgmmaAttention.
+  // Likewise CheckWgmmaAttention, and CheckWgmma too.
   bool attends_by_wgmma() const { return *options_.attends_by_wgmma; }
   // Whether a file has matrices that a device can keep packed.
   static bool HasPackable(const GgufFile& file);

@@ -31,6 +31,8 @@ Range RangeOf(MmaKind kind) {
       return {0, 70, 0, 4};
     case MmaKind::kHuge:
       return {186, 6, 248, 7};
+    case MmaKind::kZeros:
+      return {50, 12, 0, 3};
   }
   return {124, 4, 122, 8};
 }
@@ -42,7 +44,8 @@ uint16_t Draw(TestRandom& random, MmaKind kind) {
   // Half of the denormal kind's factors are subnormal themselves.
   const bool is_zero_field = kind == MmaKind::kDenormal && random.OneIn(2);
   const uint32_t field = is_zero_field ? 0 : range.first + random.Below(range.count);
-  return static_cast<uint16_t>(field << 7 | random.Below(128) | random.Below(2) << 15);
+  const uint32_t mantissa = random.Below(128);
+  return static_cast<uint16_t>(field << 7 | mantissa | random.Below(2) << 15);
 }
 
 uint32_t DrawC(TestRandom& random, MmaKind kind) {
@@ -50,7 +53,28 @@ uint32_t DrawC(TestRandom& random, MmaKind kind) {
   const uint32_t field = range.first_c + random.Below(range.count_c);
   const auto mantissa = static_cast<uint32_t>(random.Next() & 0x7FFFFF);
   if (kind == MmaKind::kSpecial && random.OneIn(24)) return 0x7F800000u | random.Below(2) << 31;
-  return field << 23 | mantissa | random.Below(2) << 31;
+  const bool is_zero = kind == MmaKind::kZeros && !random.OneIn(4);
+  return (is_zero ? 0 : field << 23 | mantissa) | random.Below(2) << 31;
+}
+
+// Two places k of sixteen in which A is zero and B huge, and one the other way around.
+void PlantZeros(uint32_t* a, uint32_t* b) {
+  const auto plant = [](uint32_t* words, uint32_t k, uint32_t row, uint32_t magnitude) {
+    uint32_t& word = words[row * 8 + k / 2];
+    const uint32_t shift = k % 2 * 16;
+    word = (word & ~(0x7FFFu << shift)) | magnitude << shift;
+  };
+  constexpr uint32_t kHuge = 0x7F7F;
+  for (uint32_t row = 0; row < 16; ++row) {
+    plant(a, 3, row, 0);
+    plant(a, 10, row, row % 2 == 0 ? 0 : kHuge);
+    plant(a, 12, row, kHuge);
+  }
+  for (uint32_t column = 0; column < 8; ++column) {
+    plant(b, 3, column, kHuge);
+    plant(b, 10, column, 0);
+    plant(b, 12, column, 0);
+  }
 }
 
 simt::Bf16 ElementOf(const uint32_t* words, size_t i) {
@@ -60,7 +84,8 @@ simt::Bf16 ElementOf(const uint32_t* words, size_t i) {
 }  // namespace
 
 const char* MmaKindName(MmaKind kind) {
-  constexpr const char* kNames[] = {"random", "wide", "denormal", "huge", "cancelling", "special"};
+  constexpr const char* kNames[] = {"random",     "wide",    "denormal", "huge",
+                                    "cancelling", "special", "zeros"};
   return kNames[static_cast<int>(kind)];
 }
 
@@ -78,6 +103,7 @@ std::vector<uint32_t> MmaInputs(MmaKind kind, uint32_t num_tiles, uint64_t seed)
       }
       a[i] = low | high << 16;
     }
+    if (kind == MmaKind::kZeros) PlantZeros(a, a + kWordsA);
     for (uint32_t i = 0; i < kWordsC; ++i) a[kWordsA + kWordsB + i] = DrawC(random, kind);
   }
   return words;

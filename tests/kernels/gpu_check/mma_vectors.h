@@ -11,10 +11,12 @@ namespace baton::gpu_check {
 
 // Random: factors near one. Wide: exponents 40 apart. Denormal: bf16 and fp32 subnormals. Huge:
 // sums near and beyond fp32. Cancelling: products in pairs that nearly cancel. Special: zeros of
-// both signs, infinities and NaNs among ordinary values.
-enum class MmaKind : uint8_t { kRandom, kWide, kDenormal, kHuge, kCancelling, kSpecial };
+// both signs, infinities and NaNs among ordinary values. Zeros: products below every normal C, C
+// that is mostly zero, and products of zero and a huge number: what a zero counts shows.
+enum class MmaKind : uint8_t { kRandom, kWide, kDenormal, kHuge, kCancelling, kSpecial, kZeros };
 inline constexpr MmaKind kMmaKinds[] = {MmaKind::kRandom, MmaKind::kWide,       MmaKind::kDenormal,
-                                        MmaKind::kHuge,   MmaKind::kCancelling, MmaKind::kSpecial};
+                                        MmaKind::kHuge,   MmaKind::kCancelling, MmaKind::kSpecial,
+                                        MmaKind::kZeros};
 const char* MmaKindName(MmaKind kind);
 
 // num_tiles times A, B, C as the mma primitive reads them (primitives.h).

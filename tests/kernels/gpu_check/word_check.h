@@ -34,7 +34,7 @@ inline constexpr size_t kRawInputWords = 32 * kMmaWords;  // 32 tiles of mma
 // Launches it and compares. The finding keeps what went in and came out, to be committed as
 // goldens: the outputs of tensor cores always whole, of those that try every number the first
 // kRawWords; inputs up to kRawInputWords, of larger ones that are drawn from a seed `drawn` and the
-// digest, by which one sees that they were drawn again. All of stage 1 is 11 MiB.
+// digest, by which one sees that they were drawn again. All of stage 1 is 12 MiB.
 Finding RunCheck(const StageInput& input, const WordCheck& check);
 // The same, to the report.
 absl::Status AddCheck(const StageInput& input, const WordCheck& check, Report& report);

@@ -1,5 +1,6 @@
 // GemmBf16 by wgmma on the runner: the bits of the model, and so of mma.sync, for every shape,
 // order and landing; and the check that a model makes before it is chosen.
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <limits>
@@ -238,6 +239,38 @@ TEST(CheckWgmma, IsTrueOnlyWhenAllBitsAgree) {
   refusal = absl::InternalError("the device is gone");
   EXPECT_EQ(CheckWgmma(table, device).status(), refusal);
   has_wgmma = false;
+  EXPECT_FALSE(CheckWgmma(table, device).value());
+}
+
+// The first step of a sum in units of 2^-149, when a C of zero counts that exponent.
+double FirstStep(const Bf16* x, const Bf16* w, int zero_exponent) {
+  const auto value = [](Bf16 factor) { return double{FloatFromBf16(factor.bits)}; };
+  const auto exponent = [](Bf16 factor) { return std::max((factor.bits >> 7 & 0xFF) - 127, -126); };
+  int largest = zero_exponent;
+  for (int k = 0; k < 16; ++k) largest = std::max(largest, exponent(x[k]) + exponent(w[k]));
+  double sum = 0;
+  for (int k = 0; k < 16; ++k) {
+    sum += std::trunc(std::ldexp(value(x[k]) * value(w[k]), 25 - largest));
+  }
+  return std::trunc(std::ldexp(sum, largest - 25 + 149));
+}
+
+// mma.sync of a device on which a C of zero counts -126, as that of a subnormal C.
+TEST(CheckWgmma, NoticesAnotherStartFromZero) {
+  simt::SimtDevice device{RunOptions{}};
+  device.MakeCurrent();
+  KernelTable table = runner::Kernels();
+  table.gemm_bf16 = [](const GemmParams& params, void* stream) -> absl::Status {
+    absl::Status status = runner::Kernels().gemm_bf16(params, stream);
+    if (params.path != GemmPath::kTile64) return status;
+    for (uint32_t i = 0; i < params.m * params.n; ++i) {
+      const Bf16* x = params.x + size_t{i / params.n} * params.k;
+      const Bf16* w = params.w + size_t{i % params.n} * params.k;
+      if (FirstStep(x, w, -133) == FirstStep(x, w, -126)) continue;
+      reinterpret_cast<uint32_t*>(params.y_float)[i] ^= 1;
+    }
+    return status;
+  };
   EXPECT_FALSE(CheckWgmma(table, device).value());
 }
 

@@ -56,9 +56,21 @@ TEST(HopperDot, AlignmentUsesExponentsOfTheFactors) {
   // 1.5 * 1.5 = 2.25 counts exponent 0, so 2^-25 still survives beside it.
   EXPECT_EQ(Factors().Set(0, 1.5f, 1.5f).Set(1, -1.5f, 1.5f).Set(2, 0x1p-12f, 0x1p-13f).Dot(0.0f),
             0x1p-25f);
-  // A zero factor counts -126: with 2^127 the product has exponent 1, and 2^-25 is cut.
-  EXPECT_EQ(Factors().Set(0, 0.0f, 0x1p127f).Set(1, 0x1p-12f, 0x1p-13f).Dot(0.0f), 0.0f);
-  EXPECT_EQ(Factors().Set(0, 0.0f, 0x1p127f).Set(1, 0x1p-12f, 0x1p-12f).Dot(0.0f), 0x1p-24f);
+  // A product that is zero has no exponent of theirs.
+  EXPECT_EQ(Factors().Set(0, 0.0f, 0x1p127f).Set(1, 0x1p-60f, 0x1p-60f).Dot(0.0f), 0x1p-120f);
+}
+
+TEST(HopperDot, AZeroCountsMinus133) {
+  // Beside 2^-134 a term of 2^-158, 25 places below 2^-133, counts; one of 2^-159 is cut.
+  const float low = std::bit_cast<float>(uint32_t{1} << 15);  // 2^-134, a subnormal
+  Factors f;
+  f.Set(0, 0x1p-67f, 0x1p-67f);
+  EXPECT_EQ(f.Set(1, -0x1p-79f, 0x1p-79f).Dot(0.0f), low - 0x1p-149f);
+  EXPECT_EQ(f.Set(1, -0x1p-79f, 0x1p-80f).Dot(0.0f), low);
+  EXPECT_EQ(f.Dot(-0.0f), low);
+  // A C that is not zero counts -126 at least: the term is cut already at 2^-152.
+  EXPECT_EQ(f.Set(1, -0x1p-75f, 0x1p-76f).Dot(0.0f), low - 0x1p-149f);
+  EXPECT_EQ(f.Set(1, -0x1p-76f, 0x1p-76f).Dot(0x1p-149f), low + 0x1p-149f);
 }
 
 TEST(HopperDot, SubnormalsCountOnBothEnds) {
@@ -85,6 +97,14 @@ TEST(HopperDot, SpecialValues) {
 TEST(AmpereDot, TermsAreCutTwentyFourBitsBelowTheLargest) {
   EXPECT_EQ(Factors().Set(0, 1.0f, 1.0f).Set(1, 0x1p-12f, 0x1p-12f).AmpereDot(-1.0f), 0x1p-24f);
   EXPECT_EQ(Factors().Set(0, 1.0f, 1.0f).Set(1, 0x1p-12f, 0x1p-13f).AmpereDot(-1.0f), 0.0f);
+}
+
+TEST(AmpereDot, AZeroCountsMinus132) {
+  const float low = std::bit_cast<float>(uint32_t{1} << 16);  // 2^-133, a subnormal
+  Factors f;
+  f.Set(0, 0x1p-66f, 0x1p-67f);
+  EXPECT_EQ(f.Set(1, -0x1p-78f, 0x1p-78f).AmpereDot(0.0f), low - 0x1p-149f);
+  EXPECT_EQ(f.Set(1, -0x1p-78f, 0x1p-79f).AmpereDot(0.0f), low);
 }
 
 TEST(AmpereDot, EightProductsAreAddedAndThenTheOtherEight) {
@@ -125,15 +145,13 @@ TEST(TensorCoreOf, IsKnownOfAmpereAdaAndHopperAlone) {
 // The published rules with floating point in double, where every step is exact: scalings by powers
 // of two, truncation to so many fraction bits, sums of terms. One step of products [first, end).
 double ReferenceStep(const Factors& f, int first, int end, int fraction_bits, double c) {
-  const auto exponent_of = [](double x) {
-    if (x == 0) return -126;
-    return std::max(std::ilogb(x), -126);
-  };
-  std::vector<std::pair<double, int>> terms = {{c, exponent_of(c)}};
+  const int zero = -108 - fraction_bits;  // of both generations
+  const auto exponent_of = [](double x) { return x == 0 ? -126 : std::max(std::ilogb(x), -126); };
+  std::vector<std::pair<double, int>> terms = {{c, c == 0 ? zero : exponent_of(c)}};
   for (int i = first; i < end; ++i) {
     const double x = FloatFromBf16(f.a[i].bits);
     const double y = FloatFromBf16(f.b[i].bits);
-    terms.emplace_back(x * y, exponent_of(x) + exponent_of(y));
+    terms.emplace_back(x * y, x * y == 0 ? zero : exponent_of(x) + exponent_of(y));
   }
   int largest = terms[0].second;
   for (const auto& term : terms) largest = std::max(largest, term.second);
@@ -147,13 +165,16 @@ double ReferenceStep(const Factors& f, int first, int end, int fraction_bits, do
 
 TEST(TensorCoreDot, EqualsTheRulesOnRandomFactors) {
   int num_other = 0;
+  int num_subnormal = 0;
   for (const uint64_t seed : TestSeeds(2)) {
     TestRandom random(seed);
     for (int round = 0; round < 20000; ++round) {
       Factors f;
       const uint32_t spread = 1 + random.Below(40);  // exponents near each other, and far apart
+      // About one, or their products in the subnormal range.
+      const uint32_t middle = random.OneIn(4) ? 61 : 127;
       const auto draw = [&] {
-        const uint32_t field = 127 - spread / 2 + random.Below(spread);
+        const uint32_t field = middle - spread / 2 + random.Below(spread);
         const uint32_t magnitude = random.OneIn(8) ? 0 : field << 7 | random.Below(128);
         return Bf16{static_cast<uint16_t>(magnitude | random.Below(2) << 15)};
       };
@@ -161,15 +182,18 @@ TEST(TensorCoreDot, EqualsTheRulesOnRandomFactors) {
         f.a[i] = draw();
         f.b[i] = draw();
       }
-      const float c = FloatFromBf16(draw().bits) * (1.0f + 0x1p-20f * random.Below(1 << 19));
+      const float drawn = FloatFromBf16(draw().bits) * (1.0f + 0x1p-20f * random.Below(1 << 19));
+      const float c = random.OneIn(2) ? 0.0f : drawn;
       const double hopper = ReferenceStep(f, 0, 16, 25, c);
       const double ampere = ReferenceStep(f, 8, 16, 24, ReferenceStep(f, 0, 8, 24, c));
       ASSERT_EQ(static_cast<double>(f.Dot(c)), hopper) << "seed " << seed << " " << round;
       ASSERT_EQ(static_cast<double>(f.AmpereDot(c)), ampere) << "seed " << seed << " " << round;
       if (hopper != ampere) ++num_other;
+      if (hopper != 0 && std::abs(hopper) < 0x1p-126) ++num_subnormal;
     }
   }
   EXPECT_GT(num_other, 1000);  // they are two arithmetics
+  EXPECT_GT(num_subnormal, 1000);
 }
 
 TEST(FloatDot, IsOneChainOfProducts) {
