@@ -12,6 +12,7 @@
 #include "kernels/cuda/attention_fp8.h"
 #include "kernels/cuda/attention_items.h"
 #include "kernels/cuda/attention_tile.h"
+#include "kernels/cuda/attention_tile_copies.h"
 #include "kernels/cuda/attention_tile_wgmma.h"
 #include "kernels/simt/device.h"
 
@@ -41,22 +42,36 @@ struct Tiles {
 template <KvElement kElement>
 inline constexpr uint32_t kUnitsAhead = kElement == KvElement::kFp8 ? kSlots : kSlots - 1;
 
+// Where units come from: TileSource by wgmma, whose registers have room for it, else KeySource.
+template <typename Memory>
+BATON_DEVICE auto UnitSourceOf(const KeySource& keys, const Tiles& tiles) {
+  if constexpr (Memory::kRows == SharedRows::kTiles) {
+    return TileSourceOf<Memory::kElement, Memory::kDim>(keys, tiles.first);
+  } else {
+    return keys;
+  }
+}
+
 // Copies a unit into its slot, if there is one: unit 2i is K of tile first + i, 2i + 1 its V.
 // Always ends a group.
-template <typename Memory>
-BATON_DEVICE void CopyUnit(const KeySource& source, const Tiles& tiles, uint32_t unit,
-                           Memory& memory) {
+template <typename Source, typename Memory>
+BATON_DEVICE void CopyUnit(Source& source, const Tiles& tiles, uint32_t unit, Memory& memory) {
   const uint32_t tile = tiles.first + unit / 2;
   if (simt::guard(tile < tiles.end)) {
-    CopyKeys<Memory::kElement, Memory::kDim, kTileKeys, kPrefillThreads, Memory::kRows>(
-        source, tile * kTileKeys, unit % 2 == 1, memory.ring[unit % kSlots]);
+    if constexpr (Memory::kRows == SharedRows::kTiles) {
+      CopyTile<Memory::kElement, Memory::kDim>(source, tile, unit % 2 == 1,
+                                               memory.ring[unit % kSlots]);
+    } else {
+      CopyKeys<Memory::kElement, Memory::kDim, kTileKeys, kPrefillThreads>(
+          source, tile * kTileKeys, unit % 2 == 1, memory.ring[unit % kSlots]);
+    }
   }
   simt::cp_async_commit();
 }
 
 // Turns a unit of fp8 into bf16, if there is one.
-template <typename Memory>
-BATON_DEVICE void WidenUnit(const KeySource& source, const Tiles& tiles, uint32_t unit,
+template <typename Source, typename Memory>
+BATON_DEVICE void WidenUnit(const Source& source, const Tiles& tiles, uint32_t unit,
                             Memory& memory) {
   const uint32_t tile = tiles.first + unit / 2;
   if (tile >= tiles.end) return;
@@ -65,8 +80,8 @@ BATON_DEVICE void WidenUnit(const KeySource& source, const Tiles& tiles, uint32_
 }
 
 // Starts the walk: the first copies, which may be of q's group.
-template <typename Memory>
-BATON_DEVICE void BeginUnits(const KeySource& source, const Tiles& tiles, Memory& memory) {
+template <typename Source, typename Memory>
+BATON_DEVICE void BeginUnits(Source& source, const Tiles& tiles, Memory& memory) {
   BATON_UNROLL
   for (uint32_t unit = 0; unit < kUnitsAhead<Memory::kElement>; ++unit) {
     CopyUnit(source, tiles, unit, memory);
@@ -82,8 +97,8 @@ template <typename Memory>
 using UnitRows = const Vec16 (*)[Memory::kDim / kVec];
 
 // Waits for a unit of the walk, has later ones under way, and says where its rows of bf16 lie.
-template <typename Memory>
-BATON_DEVICE UnitRows<Memory> NextUnit(const KeySource& source, const Tiles& tiles, uint32_t unit,
+template <typename Source, typename Memory>
+BATON_DEVICE UnitRows<Memory> NextUnit(Source& source, const Tiles& tiles, uint32_t unit,
                                        Memory& memory) {
   // The own copies have landed: of this unit, of fp8 of the next one. Behind the barrier everyone's
   // have; everyone has read the unit before, whose slot (of fp8: whose bf16) is filled next, and of
@@ -141,8 +156,9 @@ BATON_DEVICE void AttendItem(const AttentionParams& params, const AttentionItem&
   constexpr uint32_t kDim = Memory::kDim;
   constexpr bool kIsTogether = Memory::kRows == SharedRows::kTiles;  // all warps multiply, or none
   const KeyRange seen = KeysOfPairs(params, item, 0, kPrefillPairs);
-  const KeySource source = SourceOf(params, item, seen);
+  const KeySource keys_seen = SourceOf(params, item, seen);
   const Tiles tiles = {seen.begin / kTileKeys, (seen.end + kTileKeys - 1) / kTileKeys};
+  auto source = UnitSourceOf<Memory>(keys_seen, tiles);
   // Of the first group.
   CopyPairs<kDim, kPrefillPairs, kPrefillThreads, Memory::kRows>(params, item, memory.q);
   BeginUnits(source, tiles, memory);
