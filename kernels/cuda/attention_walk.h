@@ -183,7 +183,11 @@ BATON_DEVICE void AttendItem(const AttentionParams& params, const AttentionItem&
         for (FragmentC& c : scores) c = {{0.0f, 0.0f, 0.0f, 0.0f}};
         MultiplyKeys<kDim, kTileKeys>(memory.q + simt::warp() * kWarpPairs, keys, scores);
       }
-      WeighTile({tile * kTileKeys, ScoreScale(params)}, rows, scores, split, weights);
+      if (kIsTogether && rows.SeeAll(tile * kTileKeys, kTileKeys)) {
+        WeighWholeTile(ScoreScale(params), scores, split, weights);
+      } else {
+        WeighTile({tile * kTileKeys, ScoreScale(params)}, rows, scores, split, weights);
+      }
     }
     ++unit;
     const UnitRows<Memory> values = NextUnit(source, tiles, unit, memory);

@@ -1,5 +1,7 @@
 // AttentionPrefill by wgmma on the runner: the bits that mma.sync gives, for every shape, order and
 // landing.
+#include <bit>
+#include <cmath>
 #include <string>
 #include <vector>
 
@@ -77,6 +79,23 @@ TEST_P(AttentionWgmma, UglyShapesHaveTheBitsOfMma) {
 TEST_P(AttentionWgmma, HugeLogitsHaveTheBitsOfMma) {
   for (const float scale : {0.0f, 1e-20f, 300.0f, 1e20f}) {
     EXPECT_EQ(Check(Of({.num_heads = 3, .q_scale = scale, .chunks = {{0, 250, 25}}})), "") << scale;
+  }
+}
+
+TEST_P(AttentionWgmma, NanQueriesGiveNan) {
+  AttentionBatch batch(Of({.num_heads = 2,
+                           .q_scale = std::bit_cast<float>(0x7FC00000u),
+                           .chunks = {{0, 270, 40}},
+                           .by_wgmma = true}));
+  const absl::StatusOr<std::vector<Bf16>> out = batch.Run();
+  ASSERT_TRUE(out.ok()) << out.status();
+  for (const Bf16 value : *out) ASSERT_TRUE(std::isnan(FloatFromBf16(value.bits)));
+}
+
+// Tiles that all pairs see, whose scores are up to several hundred below the largest.
+TEST_P(AttentionWgmma, DistantScoresHaveTheBitsOfMma) {
+  for (const float scale : {10.0f, 30.0f, 100.0f}) {
+    EXPECT_EQ(Check(Of({.num_heads = 3, .q_scale = scale, .chunks = {{0, 600, 25}}})), "") << scale;
   }
 }
 
