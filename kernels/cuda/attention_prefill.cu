@@ -25,7 +25,7 @@ template <KvElement kElement, uint32_t kDim>
 struct PrefillShared : WalkTraits<kElement, kDim, SharedRows::kWhole> {
   Vec16 q[kPrefillPairs][kDim / kVec];
   StoredKeys<kElement, kDim, kTileKeys> ring[kSlots];
-  float totals[kDim / 2][kPrefillThreads];
+  Sums totals[kDim / 8][kPrefillThreads];
 };
 template <uint32_t kDim>
 struct PrefillShared<KvElement::kFp8, kDim>
@@ -33,7 +33,7 @@ struct PrefillShared<KvElement::kFp8, kDim>
   Vec16 q[kPrefillPairs][kDim / kVec];
   StoredKeys<KvElement::kFp8, kDim, kTileKeys> ring[kSlots];
   Vec16 wide[2][kTileKeys][kDim / kVec];
-  float totals[kDim / 2][kPrefillThreads];
+  Sums totals[kDim / 8][kPrefillThreads];
 };
 static_assert(sizeof(PrefillShared<KvElement::kBf16, 128>) == 96 * 1024,
               "two ctas of an SM's 227 KiB");

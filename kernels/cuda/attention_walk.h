@@ -3,7 +3,7 @@
 // memory, K then V. Included by both kernels, whose shared memory says how rows lie and so which
 // instructions multiply:
 //   struct Memory : WalkTraits<...> { q [pair][chunk]; ring [slot] of StoredKeys; of fp8 wide
-//   [unit % 2][key][chunk], units as bf16; totals [n8 of head_dim, value][thread] }
+//   [unit % 2][key][chunk], units as bf16; totals [n8 of head_dim][thread] }
 #ifndef BATON_KERNELS_CUDA_ATTENTION_WALK_H_
 #define BATON_KERNELS_CUDA_ATTENTION_WALK_H_
 
@@ -23,6 +23,11 @@ inline constexpr uint32_t kPrefillThreads = 128;
 inline constexpr uint32_t kPrefillPairs = 64;
 inline constexpr uint32_t kSlots = 3;
 static_assert(kPrefillThreads / simt::kWarpSize * kWarpPairs == kPrefillPairs);
+
+// A thread's totals of eight dims, moved at once.
+struct alignas(16) Sums {
+  float values[4];
+};
 
 // See the file comment.
 template <KvElement kType, uint32_t kSize, SharedRows kAs>
@@ -115,19 +120,38 @@ BATON_DEVICE UnitRows<Memory> NextUnit(Source& source, const Tiles& tiles, uint3
   }
 }
 
+// Each of the thread's totals becomes join(row's half, total, sum of the split).
+template <typename Memory, typename Join>
+BATON_DEVICE void FoldSums(const SplitState<Memory::kDim>& split, Memory& memory,
+                           const Join& join) {
+  BATON_UNROLL
+  for (uint32_t n = 0; n < Memory::kDim / 8; ++n) {
+    Sums totals = memory.totals[n][simt::thread()];
+    BATON_UNROLL
+    for (uint32_t v = 0; v < 4; ++v) {
+      totals.values[v] = join(v / 2, totals.values[v], split.sums[n].values[v]);
+    }
+    memory.totals[n][simt::thread()] = totals;
+  }
+}
+
 // Folds the split into the thread's totals and starts the next one.
 template <typename Memory>
 BATON_DEVICE void FoldSplit(SplitState<Memory::kDim>& split, RowTotal (&rows)[2], Memory& memory) {
   End(split);
   const Fold folds[2] = {FoldRow({split.largest[0], split.weight[0]}, rows[0]),
                          FoldRow({split.largest[1], split.weight[1]}, rows[1])};
-  BATON_UNROLL
-  for (uint32_t n = 0; n < Memory::kDim / 8; ++n) {
-    BATON_UNROLL
-    for (uint32_t v = 0; v < 4; ++v) {
-      float& total = memory.totals[4 * n + v][simt::thread()];
-      total = folds[v / 2].Join(total, split.sums[n].values[v]);
-    }
+  const bool is_plain =
+      !folds[0].is_first && !folds[0].is_empty && !folds[1].is_first && !folds[1].is_empty;
+  if (is_plain) {
+    // Join of most splits, which asks of each sum whether it is.
+    FoldSums<Memory>(split, memory, [&](uint32_t half, float total, float sum) {
+      return simt::fma(sum, folds[half].of_split, total * folds[half].of_total);
+    });
+  } else {
+    FoldSums<Memory>(split, memory, [&](uint32_t half, float total, float sum) {
+      return folds[half].Join(total, sum);
+    });
   }
   Begin(split);
 }
@@ -143,9 +167,9 @@ BATON_DEVICE void StoreTotals(const AttentionParams& params, const AttentionItem
     const float scale = 1.0f / rows[half].weight;
     BATON_UNROLL
     for (uint32_t n = 0; n < Memory::kDim / 8; ++n) {
-      StorePair(out, 8 * n + simt::lane() % 4 * 2,
-                memory.totals[4 * n + 2 * half][simt::thread()] * scale,
-                memory.totals[4 * n + 2 * half + 1][simt::thread()] * scale);
+      const Sums& totals = memory.totals[n][simt::thread()];
+      StorePair(out, 8 * n + simt::lane() % 4 * 2, totals.values[2 * half] * scale,
+                totals.values[2 * half + 1] * scale);
     }
   }
 }
@@ -209,7 +233,14 @@ BATON_DEVICE void AttendItems(const AttentionParams& params) {
   auto& memory = simt::shared<Memory>();
   simt::wait_for_previous();
   const uint32_t num_items = *params.num_items;
-  for (uint32_t i = simt::block().x; i < num_items; i += simt::grid().x) {
+  // Items shorten, so the ctas take turns back and forth: the one with the longest of a turn has
+  // the shortest of the next. From left to right each time, the first cta would have a quarter more
+  // keys than the mean at 2048 tokens and four turns.
+  const uint32_t num_ctas = simt::grid().x;
+  for (uint32_t turn = 0;; ++turn) {
+    const uint32_t own = turn % 2 == 0 ? simt::block().x : num_ctas - 1 - simt::block().x;
+    const uint32_t i = turn * num_ctas + own;
+    if (i >= num_items) break;
     const AttentionItem item = params.items[i];
     AttendItem(params, item, memory);
     // Everyone has read the last units, whose slots the next item fills. Fp8 could do without (its

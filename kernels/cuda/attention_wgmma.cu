@@ -22,14 +22,14 @@ template <KvElement kElement, uint32_t kDim>
 struct WgmmaShared : WalkTraits<kElement, kDim, SharedRows::kTiles> {
   alignas(simt::kTileAlignment) Vec16 q[kPrefillPairs][kDim / kVec];
   StoredKeys<kElement, kDim, kTileKeys> ring[kSlots];
-  float totals[kDim / 2][kPrefillThreads];
+  Sums totals[kDim / 8][kPrefillThreads];
 };
 template <uint32_t kDim>
 struct WgmmaShared<KvElement::kFp8, kDim> : WalkTraits<KvElement::kFp8, kDim, SharedRows::kTiles> {
   alignas(simt::kTileAlignment) Vec16 q[kPrefillPairs][kDim / kVec];
   Vec16 wide[2][kTileKeys][kDim / kVec];
   StoredKeys<KvElement::kFp8, kDim, kTileKeys> ring[kSlots];
-  float totals[kDim / 2][kPrefillThreads];
+  Sums totals[kDim / 8][kPrefillThreads];
 };
 static_assert(sizeof(WgmmaShared<KvElement::kFp8, 128>) < 113 * 1024,
               "two ctas of an SM's 227 KiB");
