@@ -22,7 +22,8 @@ struct TileSource {
   const uint32_t* blocks;  // of the warp's sixteen keys of tile 0
   const std::byte* rows;   // the thread's first chunk of K, if it lay in block 0
   uint32_t tile_blocks;    // 1, 2 or 4
-  uint32_t block;          // of the warp's keys of the tile that is copied next
+  uint32_t key_block;      // of the warp's keys of the tile whose K is copied next
+  uint32_t value_block;    // of that whose V is
   uint32_t to_scales;      // of fp8: bytes from `rows` to the lane's eight scales
 };
 
@@ -31,12 +32,10 @@ BATON_DEVICE uint32_t KeyOfWarp(uint32_t tile) {
   return tile * kTileKeys + simt::warp() * kMinBlockSize;
 }
 
-// Asks for the block of the tile that is copied next; none where the item sees nothing.
-BATON_DEVICE void FindBlock(uint32_t tile, TileSource& source) {
-  source.block = 0;
-  if (simt::guard(source.seen.Meets(KeyOfWarp(tile), kMinBlockSize))) {
-    source.block = source.blocks[tile * source.tile_blocks];
-  }
+// The block of the warp's keys of a tile; any where the item sees none of them.
+BATON_DEVICE uint32_t BlockOf(const TileSource& source, uint32_t tile) {
+  if (!simt::guard(source.seen.Meets(KeyOfWarp(tile), kMinBlockSize))) return 0;
+  return source.blocks[tile * source.tile_blocks];
 }
 
 // A source that begins with a tile.
@@ -51,18 +50,19 @@ BATON_DEVICE TileSource TileSourceOf(const KeySource& keys, uint32_t first_tile)
                        .rows = keys.kv.base + keys.kv.KeyOffset(0, keys.kv_head, token, kElement) +
                                simt::lane() % kChunks * sizeof(Vec16),
                        .tile_blocks = kTileKeys / keys.kv.block_size,
-                       .block = 0,
+                       .key_block = 0,
+                       .value_block = 0,
                        .to_scales = 0};
   if constexpr (kElement == KvElement::kFp8) {
     const std::byte* const piece = keys.kv.base + keys.kv.KeyOffset(0, keys.kv_head, 0, kElement);
     source.to_scales = static_cast<uint32_t>(
         piece + keys.kv.ScaleOffset(own % keys.kv.block_size + simt::lane() * kVec) - source.rows);
   }
-  FindBlock(first_tile, source);
+  source.key_block = source.value_block = BlockOf(source, first_tile);
   return source;
 }
 
-// K or V of a tile, whose block is known; after V the next tile's block is asked for. Slots that
+// K or V of a tile, whose block is known; that of the next tile is asked for. Slots that
 // the item does not see become zeros and are not read; of fp8 as CopyKeys says.
 template <KvElement kElement, uint32_t kDim>
 BATON_DEVICE void CopyTile(TileSource& from, uint32_t tile, bool is_value,
@@ -73,7 +73,8 @@ BATON_DEVICE void CopyTile(TileSource& from, uint32_t tile, bool is_value,
   const uint32_t lane = simt::lane();
   const uint32_t chunk = lane % kChunks;
   const uint32_t first_row = simt::warp() * kMinBlockSize + lane / kChunks;
-  const std::byte* const at = from.rows + from.block * from.kv.block_stride_bytes +
+  const uint32_t block = is_value ? from.value_block : from.key_block;
+  const std::byte* const at = from.rows + block * from.kv.block_stride_bytes +
                               (is_value ? from.kv.ValueOffset(kElement) : 0);
   BATON_UNROLL
   for (uint32_t i = 0; i < kMinBlockSize; i += kRows) {
@@ -98,7 +99,9 @@ BATON_DEVICE void CopyTile(TileSource& from, uint32_t tile, bool is_value,
       simt::cp_async16(to.scales + first / kVec, at + from.to_scales, any ? 16 : 0);
     }
   }
-  if (is_value) FindBlock(tile + 1, from);
+  const uint32_t next = BlockOf(from, tile + 1);
+  from.value_block = is_value ? next : from.value_block;
+  from.key_block = is_value ? from.key_block : next;
 }
 
 }  // namespace BATON_BODY

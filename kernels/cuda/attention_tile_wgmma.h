@@ -13,10 +13,10 @@
 namespace baton::cuda {
 inline namespace BATON_BODY {
 
-// scores [kTileKeys / 8] = q K^T of 64 pairs.
+// Begins scores [kTileKeys / 8] = q K^T of 64 pairs, which wgmma_finish ends.
 template <uint32_t kDim>
-BATON_DEVICE void MultiplyKeyTiles(const Vec16 (*q)[kDim / kVec], const Vec16 (*k)[kDim / kVec],
-                                   FragmentC (&scores)[kTileKeys / 8]) {
+BATON_DEVICE void BeginKeyTiles(const Vec16 (*q)[kDim / kVec], const Vec16 (*k)[kDim / kVec],
+                                FragmentC (&scores)[kTileKeys / 8]) {
   constexpr uint32_t kSteps = simt::kTileColumns / 16;  // of a tile
   constexpr uint32_t kTileChunks = kTileKeys * simt::kTileColumns / kVec;
   simt::wgmma_fence();
@@ -31,7 +31,6 @@ BATON_DEVICE void MultiplyKeyTiles(const Vec16 (*q)[kDim / kVec], const Vec16 (*
     }
   }
   simt::wgmma_commit();
-  simt::wgmma_finish(scores);
 }
 
 // sums += p V of 64 keys.
@@ -40,7 +39,7 @@ BATON_DEVICE void AddValueTiles(const FragmentA (&weights)[kTileKeys / 16],
                                 const Vec16 (*v)[kDim / kVec], SplitState<kDim>& split) {
   constexpr uint32_t kTileBytes = kTileKeys * simt::kTileColumns * sizeof(Bf16);
   const simt::ColumnsDescriptor values = simt::describe_columns(v[0], kTileBytes);
-  simt::wgmma_fence();
+  simt::wgmma_fence();  // sums were multiplied
   BATON_UNROLL
   for (uint32_t j = 0; j < kTileKeys / 16; ++j) {
     simt::wgmma_bf16_m64k16(split.sums, weights[j], ColumnsStep(values, j));
@@ -87,19 +86,38 @@ BATON_DEVICE void WeighScores(const FragmentC (&scores)[kTileKeys / 8], const Ti
   }
 }
 
-// WeighTile, with its bits, of a tile that all of the warp's pairs see. Scores of one tile are
-// rarely further than 126 from their row's largest, or NaN, so one comparison of a row's least
-// stands for those of each score; sums are multiplied only when that moves them.
+// scores = scaled products, masked in a tile that not all of the warp's pairs see.
+BATON_DEVICE void MaskProducts(const TileScores& tile, const PairRows& rows,
+                               const FragmentC (&products)[kTileKeys / 8],
+                               FragmentC (&scores)[kTileKeys / 8]) {
+  BATON_UNROLL
+  for (uint32_t n = 0; n < kTileKeys / 8; ++n) {
+    BATON_UNROLL
+    for (uint32_t v = 0; v < 4; ++v) scores[n].values[v] = products[n].values[v] * tile.scale;
+  }
+  if (rows.SeeAll(tile.first_key, kTileKeys)) return;
+  const uint32_t first = tile.first_key + simt::lane() % 4 * 2;
+  BATON_UNROLL
+  for (uint32_t n = 0; n < kTileKeys / 8; ++n) {
+    BATON_UNROLL
+    for (uint32_t v = 0; v < 4; ++v) {
+      if (!rows.keys[v / 2].Has(first + 8 * n + v % 2)) scores[n].values[v] = kNothing;
+    }
+  }
+}
+
+// WeighTile of scores of MaskProducts, with its bits. Scores are rarely further than 126 from their
+// row's largest, or NaN, unless they are masked, so one comparison of a row's least stands for
+// those of each score; sums are multiplied only when that moves them.
 template <uint32_t kDim>
-BATON_DEVICE void WeighWholeTile(float scale, FragmentC (&scores)[kTileKeys / 8],
-                                 SplitState<kDim>& split, FragmentA (&weights)[kTileKeys / 16]) {
+BATON_DEVICE void WeighMasked(const FragmentC (&scores)[kTileKeys / 8], SplitState<kDim>& split,
+                              FragmentA (&weights)[kTileKeys / 16]) {
   float largest[2] = {kNothing, kNothing};
   float least[2] = {-kNothing, -kNothing};
   BATON_UNROLL
-  for (FragmentC& score : scores) {
+  for (const FragmentC& score : scores) {
     BATON_UNROLL
     for (uint32_t v = 0; v < 4; ++v) {
-      score.values[v] *= scale;
       largest[v / 2] = simt::larger_or_nan(largest[v / 2], score.values[v]);
       least[v / 2] = simt::smaller(least[v / 2], score.values[v]);
     }

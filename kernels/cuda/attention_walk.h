@@ -9,116 +9,20 @@
 
 #include <cstdint>
 
-#include "kernels/cuda/attention_fp8.h"
 #include "kernels/cuda/attention_items.h"
 #include "kernels/cuda/attention_tile.h"
 #include "kernels/cuda/attention_tile_copies.h"
 #include "kernels/cuda/attention_tile_wgmma.h"
+#include "kernels/cuda/attention_units.h"
 #include "kernels/simt/device.h"
 
 namespace baton::cuda {
 inline namespace BATON_BODY {
 
-inline constexpr uint32_t kPrefillThreads = 128;
-inline constexpr uint32_t kPrefillPairs = 64;
-inline constexpr uint32_t kSlots = 3;
-static_assert(kPrefillThreads / simt::kWarpSize * kWarpPairs == kPrefillPairs);
-
 // A thread's totals of eight dims, moved at once.
 struct alignas(16) Sums {
   float values[4];
 };
-
-// See the file comment.
-template <KvElement kType, uint32_t kSize, SharedRows kAs>
-struct WalkTraits {
-  static constexpr KvElement kElement = kType;
-  static constexpr uint32_t kDim = kSize;
-  static constexpr SharedRows kRows = kAs;
-};
-
-// Tiles [first, end) of an item, at absolute positions.
-struct Tiles {
-  uint32_t first;
-  uint32_t end;
-};
-
-// Units under way when the first one is waited for.
-template <KvElement kElement>
-inline constexpr uint32_t kUnitsAhead = kElement == KvElement::kFp8 ? kSlots : kSlots - 1;
-
-// Where units come from: TileSource by wgmma, whose registers have room for it, else KeySource.
-template <typename Memory>
-BATON_DEVICE auto UnitSourceOf(const KeySource& keys, const Tiles& tiles) {
-  if constexpr (Memory::kRows == SharedRows::kTiles) {
-    return TileSourceOf<Memory::kElement, Memory::kDim>(keys, tiles.first);
-  } else {
-    return keys;
-  }
-}
-
-// Copies a unit into its slot, if there is one: unit 2i is K of tile first + i, 2i + 1 its V.
-// Always ends a group.
-template <typename Source, typename Memory>
-BATON_DEVICE void CopyUnit(Source& source, const Tiles& tiles, uint32_t unit, Memory& memory) {
-  const uint32_t tile = tiles.first + unit / 2;
-  if (simt::guard(tile < tiles.end)) {
-    if constexpr (Memory::kRows == SharedRows::kTiles) {
-      CopyTile<Memory::kElement, Memory::kDim>(source, tile, unit % 2 == 1,
-                                               memory.ring[unit % kSlots]);
-    } else {
-      CopyKeys<Memory::kElement, Memory::kDim, kTileKeys, kPrefillThreads>(
-          source, tile * kTileKeys, unit % 2 == 1, memory.ring[unit % kSlots]);
-    }
-  }
-  simt::cp_async_commit();
-}
-
-// Turns a unit of fp8 into bf16, if there is one.
-template <typename Source, typename Memory>
-BATON_DEVICE void WidenUnit(const Source& source, const Tiles& tiles, uint32_t unit,
-                            Memory& memory) {
-  const uint32_t tile = tiles.first + unit / 2;
-  if (tile >= tiles.end) return;
-  WidenKeys<Memory::kDim, kTileKeys, kPrefillThreads, Memory::kRows>(
-      memory.ring[unit % kSlots], {source.seen, tile * kTileKeys}, memory.wide[unit % 2]);
-}
-
-// Starts the walk: the first copies, which may be of q's group.
-template <typename Source, typename Memory>
-BATON_DEVICE void BeginUnits(Source& source, const Tiles& tiles, Memory& memory) {
-  BATON_UNROLL
-  for (uint32_t unit = 0; unit < kUnitsAhead<Memory::kElement>; ++unit) {
-    CopyUnit(source, tiles, unit, memory);
-  }
-  if constexpr (Memory::kElement == KvElement::kFp8) {
-    simt::cp_async_wait<kSlots - 1>();
-    simt::sync_block();
-    WidenUnit(source, tiles, 0, memory);
-  }
-}
-
-template <typename Memory>
-using UnitRows = const Vec16 (*)[Memory::kDim / kVec];
-
-// Waits for a unit of the walk, has later ones under way, and says where its rows of bf16 lie.
-template <typename Source, typename Memory>
-BATON_DEVICE UnitRows<Memory> NextUnit(Source& source, const Tiles& tiles, uint32_t unit,
-                                       Memory& memory) {
-  // The own copies have landed: of this unit, of fp8 of the next one. Behind the barrier everyone's
-  // have; everyone has read the unit before, whose slot (of fp8: whose bf16) is filled next, and of
-  // fp8 has turned this one into bf16, so that its slot is free.
-  simt::cp_async_wait<kSlots - 2>();
-  if constexpr (Memory::kRows == SharedRows::kTiles) simt::fence_proxy_async();
-  simt::sync_block();
-  CopyUnit(source, tiles, unit + kUnitsAhead<Memory::kElement>, memory);
-  if constexpr (Memory::kElement == KvElement::kFp8) {
-    WidenUnit(source, tiles, unit + 1, memory);
-    return memory.wide[unit % 2];
-  } else {
-    return memory.ring[unit % kSlots].rows;
-  }
-}
 
 // Each of the thread's totals becomes join(row's half, total, sum of the split).
 template <typename Memory, typename Join>
@@ -174,6 +78,43 @@ BATON_DEVICE void StoreTotals(const AttentionParams& params, const AttentionItem
   }
 }
 
+// What a cta needs to walk one item.
+template <typename Memory>
+struct ItemWalk {
+  TileSource& source;
+  const Tiles& tiles;
+  const PairRows& rows;
+  Memory& memory;
+};
+
+// The walk that looks ahead; q is in the first unit's group.
+template <typename Memory>
+BATON_DEVICE void WalkAhead(const AttentionParams& params, const ItemWalk<Memory>& walk,
+                            SplitState<Memory::kDim>& split, RowTotal (&totals)[2]) {
+  constexpr uint32_t kDim = Memory::kDim;
+  const Tiles& tiles = walk.tiles;
+  FragmentC next[kTileKeys / 8];
+  BeginKeyTiles<kDim>(walk.memory.q, NextUnit(walk.source, tiles, 0, walk.memory), next);
+  simt::wgmma_finish(next);
+  for (uint32_t tile = tiles.first; tile < tiles.end; ++tile) {
+    const uint32_t unit = 2 * (tile - tiles.first) + 1;
+    FragmentA weights[kTileKeys / 16];
+    // Scores are never wgmma's own, or ptxas takes too many registers and lets each product wait
+    // for the one before (C7511).
+    FragmentC scores[kTileKeys / 8];
+    MaskProducts({tile * kTileKeys, ScoreScale(params)}, walk.rows, next, scores);
+    const UnitRows<Memory> keys = NextUnit(walk.source, tiles, unit, walk.memory);
+    BeginKeyTiles<kDim>(walk.memory.q, keys, next);
+    WeighMasked(scores, split, weights);
+    const UnitRows<Memory> values = NextUnit(walk.source, tiles, unit + 1, walk.memory);
+    AddValueTiles<kDim>(weights, values, split);
+    simt::wgmma_finish(next);  // done with the sums
+    if (tile % kSplitTiles == kSplitTiles - 1 || tile + 1 == tiles.end) {
+      FoldSplit(split, totals, walk.memory);
+    }
+  }
+}
+
 template <typename Memory>
 BATON_DEVICE void AttendItem(const AttentionParams& params, const AttentionItem& item,
                              Memory& memory) {
@@ -190,6 +131,11 @@ BATON_DEVICE void AttendItem(const AttentionParams& params, const AttentionItem&
   RowTotal totals[2] = {{kNothing, 0.0f}, {kNothing, 0.0f}};
   SplitState<kDim> split;
   Begin(split);
+  if constexpr (Memory::kIsAhead) {
+    WalkAhead(params, ItemWalk<Memory>{source, tiles, rows, memory}, split, totals);
+    StoreTotals(params, item, totals, memory);
+    return;
+  }
   uint32_t unit = 0;
   for (uint32_t tile = tiles.first; tile < tiles.end; ++tile) {
     // The same number, and the compiler sees which units are K: fewer addresses in registers. At
@@ -201,14 +147,16 @@ BATON_DEVICE void AttendItem(const AttentionParams& params, const AttentionItem&
     if (is_seen) {
       FragmentC scores[kTileKeys / 8];
       if constexpr (kIsTogether) {
-        MultiplyKeyTiles<kDim>(memory.q, keys, scores);
+        BeginKeyTiles<kDim>(memory.q, keys, scores);
+        simt::wgmma_finish(scores);
       } else {
         BATON_UNROLL
         for (FragmentC& c : scores) c = {{0.0f, 0.0f, 0.0f, 0.0f}};
         MultiplyKeys<kDim, kTileKeys>(memory.q + simt::warp() * kWarpPairs, keys, scores);
       }
-      if (kIsTogether && rows.SeeAll(tile * kTileKeys, kTileKeys)) {
-        WeighWholeTile(ScoreScale(params), scores, split, weights);
+      if constexpr (kIsTogether) {
+        MaskProducts({tile * kTileKeys, ScoreScale(params)}, rows, scores, scores);
+        WeighMasked(scores, split, weights);
       } else {
         WeighTile({tile * kTileKeys, ScoreScale(params)}, rows, scores, split, weights);
       }

@@ -192,10 +192,21 @@ TEST_P(AttentionWgmma, MutantsAreNoticed) {
     return true;
   };
   // On a GPU a warp's wait says nothing of what the other warps still read.
-  simt_test::ExpectAllNoticed(
-      suite, 29,
-      {{"simt::sync_block();  // between items", simt::Mutation::kDropSyncBlock,
-        "all reads of q and the slots are wgmma's, which the runner's warpgroup makes as one"}});
+  std::vector<simt_test::Equivalent> equivalents = {
+      {"simt::sync_block();  // between items", simt::Mutation::kDropSyncBlock,
+       "all reads of q and the slots are wgmma's, which the runner's warpgroup makes as one"}};
+  if (GetParam() == KvElement::kBf16) {
+    const char* const both = "both wait for all groups, and nothing stands between them";
+    equivalents.insert(
+        equivalents.end(),
+        {{"simt::wgmma_fence();  // sums were multiplied", simt::Mutation::kDropFence,
+          "the runner asks for one since the last wait, and that of the next tile's scores is; on "
+          "a GPU sums are written between them"},
+         {"simt::wgmma_finish(split.sums, weights);", simt::Mutation::kWaitForFewer, both},
+         {"simt::wgmma_finish(next);  // done with the sums", simt::Mutation::kWaitForFewer,
+          both}});
+  }
+  simt_test::ExpectAllNoticed(suite, 28, equivalents);
 }
 
 }  // namespace
