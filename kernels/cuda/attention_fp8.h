@@ -140,13 +140,16 @@ BATON_DEVICE void WidenKeys(const CodedKeys<kDim, kKeys>& from, const SeenTile& 
   BATON_UNROLL_BY(kTurns)
   for (uint32_t first = 0; first < kKeys; first += kRows) {
     const uint32_t row = first + simt::thread() / kChunks;
-    const ScalePair scale = tile.seen.Has(tile.first_key + row) ? ScaleOfKey(from.scales, row) : 0;
+    const ScalePair any = ScaleOfKey(from.scales, row);  // a branch costs more than the load
+    const ScalePair scale = tile.seen.Has(tile.first_key + row) ? any : 0;
+    const Vec16 codes = from.rows[row][KeyChunkAt<kChunks>(row, chunk)];
     BATON_UNROLL_BY(kHalves)
     for (uint32_t half = 0; half < 2; ++half) {  // dims [8 half, 8 half + 8) of sixteen
-      Vec16 wide = from.rows[row][KeyChunkAt<kChunks>(row, chunk)];
+      Vec16 wide;
       BATON_UNROLL
       for (uint32_t i = 0; i < 4; ++i) {
-        wide.words[i] = EvenCodes(wide.words[i] >> 8 * half, scale);
+        const uint32_t four = codes.words[i];
+        wide.words[i] = half == 0 ? EvenCodes(four, scale) : OddCodes(four, scale);
       }
       *ChunkOf<kAs, kDim, kKeys>(to, row, 2 * chunk + half) = wide;
     }

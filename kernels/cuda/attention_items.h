@@ -209,6 +209,10 @@ struct PairRows {
   KeyRange keys[2];
   KeyRange any;
   KeyRange all;
+
+  BATON_DEVICE bool SeeAll(uint32_t first, uint32_t count) const {
+    return first >= all.begin && first + count <= all.end;
+  }
 };
 
 BATON_DEVICE PairRows RowsOfWarp(const AttentionParams& params, const AttentionItem& item,

@@ -24,16 +24,17 @@ namespace {
 template <KvElement kElement, uint32_t kDim>
 struct PrefillShared : WalkTraits<kElement, kDim, SharedRows::kWhole> {
   Vec16 q[kPrefillPairs][kDim / kVec];
-  StoredKeys<kElement, kDim, kTileKeys> ring[kSlots];
-  float totals[kDim / 2][kPrefillThreads];
+  StoredKeys<kElement, kDim, kTileKeys> ring[kSlots<kElement, kDim, SharedRows::kWhole>];
+  Sums totals[kDim / 8][kPrefillThreads];
 };
 template <uint32_t kDim>
 struct PrefillShared<KvElement::kFp8, kDim>
     : WalkTraits<KvElement::kFp8, kDim, SharedRows::kWhole> {
   Vec16 q[kPrefillPairs][kDim / kVec];
-  StoredKeys<KvElement::kFp8, kDim, kTileKeys> ring[kSlots];
+  StoredKeys<KvElement::kFp8, kDim, kTileKeys>
+      ring[kSlots<KvElement::kFp8, kDim, SharedRows::kWhole>];
   Vec16 wide[2][kTileKeys][kDim / kVec];
-  float totals[kDim / 2][kPrefillThreads];
+  Sums totals[kDim / 8][kPrefillThreads];
 };
 static_assert(sizeof(PrefillShared<KvElement::kBf16, 128>) == 96 * 1024,
               "two ctas of an SM's 227 KiB");

@@ -36,20 +36,25 @@ using simt::Matrices;
 
 inline constexpr float kNothing = -__builtin_inff();  // the maximum of no keys
 
-// 2^x for x <= 0: exactly 1 at 0, 0 below -126, NaN for NaN; relative error below 1.5e-7. x = n + f
-// with |f| <= 1/2, 2^f by Cephes' polynomial (http://www.netlib.org/cephes, exp2f).
-BATON_DEVICE float Exp2(float x) {
-  constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
-  const float clamped = x < -126.0f ? -126.0f : x;
-  const float biased = clamped + kRound;
-  const float f = clamped - (biased - kRound);
+inline constexpr float kExp2Round = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
+
+// 2^f for |f| <= 1/2, by Cephes' polynomial (http://www.netlib.org/cephes, exp2f).
+BATON_DEVICE float Exp2OfFraction(float f) {
   float p = 1.535336188319500e-4f;
   p = simt::fma(p, f, 1.339887440266574e-3f);
   p = simt::fma(p, f, 9.618437357674640e-3f);
   p = simt::fma(p, f, 5.550332471162809e-2f);
   p = simt::fma(p, f, 2.402264791363012e-1f);
   p = simt::fma(p, f, 6.931472028550421e-1f);
-  p = simt::fma(p, f, 1.0f);
+  return simt::fma(p, f, 1.0f);
+}
+
+// 2^x for x <= 0: exactly 1 at 0, 0 below -126, NaN for NaN; relative error below 1.5e-7. x = n + f
+// with |f| <= 1/2.
+BATON_DEVICE float Exp2(float x) {
+  const float clamped = x < -126.0f ? -126.0f : x;
+  const float biased = clamped + kExp2Round;
+  const float p = Exp2OfFraction(clamped - (biased - kExp2Round));
   const uint32_t power = std::bit_cast<uint32_t>(biased) - 0x4B400000u;
   const float scale = std::bit_cast<float>((power + 127) << 23);
   return x < -126.0f ? 0.0f : p * scale;
@@ -128,8 +133,7 @@ struct TileScores {
 // Scales and masks the scores of one of a lane's rows; the row's largest, the same in its lanes.
 BATON_DEVICE float MaskRow(const TileScores& tile, const PairRows& rows, uint32_t half,
                            FragmentC (&scores)[kTileKeys / 8]) {
-  const bool is_whole =
-      tile.first_key >= rows.all.begin && tile.first_key + kTileKeys <= rows.all.end;
+  const bool is_whole = rows.SeeAll(tile.first_key, kTileKeys);
   const uint32_t first = tile.first_key + simt::lane() % 4 * 2;
   float largest = kNothing;
   BATON_UNROLL

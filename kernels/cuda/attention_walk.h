@@ -3,100 +3,39 @@
 // memory, K then V. Included by both kernels, whose shared memory says how rows lie and so which
 // instructions multiply:
 //   struct Memory : WalkTraits<...> { q [pair][chunk]; ring [slot] of StoredKeys; of fp8 wide
-//   [unit % 2][key][chunk], units as bf16; totals [n8 of head_dim, value][thread] }
+//   [unit % 2][key][chunk], units as bf16; totals [n8 of head_dim][thread] }
 #ifndef BATON_KERNELS_CUDA_ATTENTION_WALK_H_
 #define BATON_KERNELS_CUDA_ATTENTION_WALK_H_
 
 #include <cstdint>
 
-#include "kernels/cuda/attention_fp8.h"
 #include "kernels/cuda/attention_items.h"
 #include "kernels/cuda/attention_tile.h"
+#include "kernels/cuda/attention_tile_copies.h"
 #include "kernels/cuda/attention_tile_wgmma.h"
+#include "kernels/cuda/attention_units.h"
 #include "kernels/simt/device.h"
 
 namespace baton::cuda {
 inline namespace BATON_BODY {
 
-inline constexpr uint32_t kPrefillThreads = 128;
-inline constexpr uint32_t kPrefillPairs = 64;
-inline constexpr uint32_t kSlots = 3;
-static_assert(kPrefillThreads / simt::kWarpSize * kWarpPairs == kPrefillPairs);
-
-// See the file comment.
-template <KvElement kType, uint32_t kSize, SharedRows kAs>
-struct WalkTraits {
-  static constexpr KvElement kElement = kType;
-  static constexpr uint32_t kDim = kSize;
-  static constexpr SharedRows kRows = kAs;
+// A thread's totals of eight dims, moved at once.
+struct alignas(16) Sums {
+  float values[4];
 };
 
-// Tiles [first, end) of an item, at absolute positions.
-struct Tiles {
-  uint32_t first;
-  uint32_t end;
-};
-
-// Units under way when the first one is waited for.
-template <KvElement kElement>
-inline constexpr uint32_t kUnitsAhead = kElement == KvElement::kFp8 ? kSlots : kSlots - 1;
-
-// Copies a unit into its slot, if there is one: unit 2i is K of tile first + i, 2i + 1 its V.
-// Always ends a group.
-template <typename Memory>
-BATON_DEVICE void CopyUnit(const KeySource& source, const Tiles& tiles, uint32_t unit,
-                           Memory& memory) {
-  const uint32_t tile = tiles.first + unit / 2;
-  if (simt::guard(tile < tiles.end)) {
-    CopyKeys<Memory::kElement, Memory::kDim, kTileKeys, kPrefillThreads, Memory::kRows>(
-        source, tile * kTileKeys, unit % 2 == 1, memory.ring[unit % kSlots]);
-  }
-  simt::cp_async_commit();
-}
-
-// Turns a unit of fp8 into bf16, if there is one.
-template <typename Memory>
-BATON_DEVICE void WidenUnit(const KeySource& source, const Tiles& tiles, uint32_t unit,
-                            Memory& memory) {
-  const uint32_t tile = tiles.first + unit / 2;
-  if (tile >= tiles.end) return;
-  WidenKeys<Memory::kDim, kTileKeys, kPrefillThreads, Memory::kRows>(
-      memory.ring[unit % kSlots], {source.seen, tile * kTileKeys}, memory.wide[unit % 2]);
-}
-
-// Starts the walk: the first copies, which may be of q's group.
-template <typename Memory>
-BATON_DEVICE void BeginUnits(const KeySource& source, const Tiles& tiles, Memory& memory) {
+// Each of the thread's totals becomes join(row's half, total, sum of the split).
+template <typename Memory, typename Join>
+BATON_DEVICE void FoldSums(const SplitState<Memory::kDim>& split, Memory& memory,
+                           const Join& join) {
   BATON_UNROLL
-  for (uint32_t unit = 0; unit < kUnitsAhead<Memory::kElement>; ++unit) {
-    CopyUnit(source, tiles, unit, memory);
-  }
-  if constexpr (Memory::kElement == KvElement::kFp8) {
-    simt::cp_async_wait<kSlots - 1>();
-    simt::sync_block();
-    WidenUnit(source, tiles, 0, memory);
-  }
-}
-
-template <typename Memory>
-using UnitRows = const Vec16 (*)[Memory::kDim / kVec];
-
-// Waits for a unit of the walk, has later ones under way, and says where its rows of bf16 lie.
-template <typename Memory>
-BATON_DEVICE UnitRows<Memory> NextUnit(const KeySource& source, const Tiles& tiles, uint32_t unit,
-                                       Memory& memory) {
-  // The own copies have landed: of this unit, of fp8 of the next one. Behind the barrier everyone's
-  // have; everyone has read the unit before, whose slot (of fp8: whose bf16) is filled next, and of
-  // fp8 has turned this one into bf16, so that its slot is free.
-  simt::cp_async_wait<kSlots - 2>();
-  if constexpr (Memory::kRows == SharedRows::kTiles) simt::fence_proxy_async();
-  simt::sync_block();
-  CopyUnit(source, tiles, unit + kUnitsAhead<Memory::kElement>, memory);
-  if constexpr (Memory::kElement == KvElement::kFp8) {
-    WidenUnit(source, tiles, unit + 1, memory);
-    return memory.wide[unit % 2];
-  } else {
-    return memory.ring[unit % kSlots].rows;
+  for (uint32_t n = 0; n < Memory::kDim / 8; ++n) {
+    Sums totals = memory.totals[n][simt::thread()];
+    BATON_UNROLL
+    for (uint32_t v = 0; v < 4; ++v) {
+      totals.values[v] = join(v / 2, totals.values[v], split.sums[n].values[v]);
+    }
+    memory.totals[n][simt::thread()] = totals;
   }
 }
 
@@ -106,13 +45,17 @@ BATON_DEVICE void FoldSplit(SplitState<Memory::kDim>& split, RowTotal (&rows)[2]
   End(split);
   const Fold folds[2] = {FoldRow({split.largest[0], split.weight[0]}, rows[0]),
                          FoldRow({split.largest[1], split.weight[1]}, rows[1])};
-  BATON_UNROLL
-  for (uint32_t n = 0; n < Memory::kDim / 8; ++n) {
-    BATON_UNROLL
-    for (uint32_t v = 0; v < 4; ++v) {
-      float& total = memory.totals[4 * n + v][simt::thread()];
-      total = folds[v / 2].Join(total, split.sums[n].values[v]);
-    }
+  const bool is_plain =
+      !folds[0].is_first && !folds[0].is_empty && !folds[1].is_first && !folds[1].is_empty;
+  if (is_plain) {
+    // Join of most splits, which asks of each sum whether it is.
+    FoldSums<Memory>(split, memory, [&](uint32_t half, float total, float sum) {
+      return simt::fma(sum, folds[half].of_split, total * folds[half].of_total);
+    });
+  } else {
+    FoldSums<Memory>(split, memory, [&](uint32_t half, float total, float sum) {
+      return folds[half].Join(total, sum);
+    });
   }
   Begin(split);
 }
@@ -128,9 +71,46 @@ BATON_DEVICE void StoreTotals(const AttentionParams& params, const AttentionItem
     const float scale = 1.0f / rows[half].weight;
     BATON_UNROLL
     for (uint32_t n = 0; n < Memory::kDim / 8; ++n) {
-      StorePair(out, 8 * n + simt::lane() % 4 * 2,
-                memory.totals[4 * n + 2 * half][simt::thread()] * scale,
-                memory.totals[4 * n + 2 * half + 1][simt::thread()] * scale);
+      const Sums& totals = memory.totals[n][simt::thread()];
+      StorePair(out, 8 * n + simt::lane() % 4 * 2, totals.values[2 * half] * scale,
+                totals.values[2 * half + 1] * scale);
+    }
+  }
+}
+
+// What a cta needs to walk one item.
+template <typename Memory>
+struct ItemWalk {
+  TileSource& source;
+  const Tiles& tiles;
+  const PairRows& rows;
+  Memory& memory;
+};
+
+// The walk that looks ahead; q is in the first unit's group.
+template <typename Memory>
+BATON_DEVICE void WalkAhead(const AttentionParams& params, const ItemWalk<Memory>& walk,
+                            SplitState<Memory::kDim>& split, RowTotal (&totals)[2]) {
+  constexpr uint32_t kDim = Memory::kDim;
+  const Tiles& tiles = walk.tiles;
+  FragmentC next[kTileKeys / 8];
+  BeginKeyTiles<kDim>(walk.memory.q, NextUnit(walk.source, tiles, 0, walk.memory), next);
+  simt::wgmma_finish(next);
+  for (uint32_t tile = tiles.first; tile < tiles.end; ++tile) {
+    const uint32_t unit = 2 * (tile - tiles.first) + 1;
+    FragmentA weights[kTileKeys / 16];
+    // Scores are never wgmma's own, or ptxas takes too many registers and lets each product wait
+    // for the one before (C7511).
+    FragmentC scores[kTileKeys / 8];
+    MaskProducts({tile * kTileKeys, ScoreScale(params)}, walk.rows, next, scores);
+    const UnitRows<Memory> keys = NextUnit(walk.source, tiles, unit, walk.memory);
+    BeginKeyTiles<kDim>(walk.memory.q, keys, next);
+    WeighMasked(scores, split, weights);
+    const UnitRows<Memory> values = NextUnit(walk.source, tiles, unit + 1, walk.memory);
+    AddValueTiles<kDim>(weights, values, split);
+    simt::wgmma_finish(next);  // done with the sums
+    if (tile % kSplitTiles == kSplitTiles - 1 || tile + 1 == tiles.end) {
+      FoldSplit(split, totals, walk.memory);
     }
   }
 }
@@ -141,8 +121,9 @@ BATON_DEVICE void AttendItem(const AttentionParams& params, const AttentionItem&
   constexpr uint32_t kDim = Memory::kDim;
   constexpr bool kIsTogether = Memory::kRows == SharedRows::kTiles;  // all warps multiply, or none
   const KeyRange seen = KeysOfPairs(params, item, 0, kPrefillPairs);
-  const KeySource source = SourceOf(params, item, seen);
+  const KeySource keys_seen = SourceOf(params, item, seen);
   const Tiles tiles = {seen.begin / kTileKeys, (seen.end + kTileKeys - 1) / kTileKeys};
+  auto source = UnitSourceOf<Memory>(keys_seen, tiles);
   // Of the first group.
   CopyPairs<kDim, kPrefillPairs, kPrefillThreads, Memory::kRows>(params, item, memory.q);
   BeginUnits(source, tiles, memory);
@@ -150,6 +131,11 @@ BATON_DEVICE void AttendItem(const AttentionParams& params, const AttentionItem&
   RowTotal totals[2] = {{kNothing, 0.0f}, {kNothing, 0.0f}};
   SplitState<kDim> split;
   Begin(split);
+  if constexpr (Memory::kIsAhead) {
+    WalkAhead(params, ItemWalk<Memory>{source, tiles, rows, memory}, split, totals);
+    StoreTotals(params, item, totals, memory);
+    return;
+  }
   uint32_t unit = 0;
   for (uint32_t tile = tiles.first; tile < tiles.end; ++tile) {
     // The same number, and the compiler sees which units are K: fewer addresses in registers. At
@@ -161,13 +147,19 @@ BATON_DEVICE void AttendItem(const AttentionParams& params, const AttentionItem&
     if (is_seen) {
       FragmentC scores[kTileKeys / 8];
       if constexpr (kIsTogether) {
-        MultiplyKeyTiles<kDim>(memory.q, keys, scores);
+        BeginKeyTiles<kDim>(memory.q, keys, scores);
+        simt::wgmma_finish(scores);
       } else {
         BATON_UNROLL
         for (FragmentC& c : scores) c = {{0.0f, 0.0f, 0.0f, 0.0f}};
         MultiplyKeys<kDim, kTileKeys>(memory.q + simt::warp() * kWarpPairs, keys, scores);
       }
-      WeighTile({tile * kTileKeys, ScoreScale(params)}, rows, scores, split, weights);
+      if constexpr (kIsTogether) {
+        MaskProducts({tile * kTileKeys, ScoreScale(params)}, rows, scores, scores);
+        WeighMasked(scores, split, weights);
+      } else {
+        WeighTile({tile * kTileKeys, ScoreScale(params)}, rows, scores, split, weights);
+      }
     }
     ++unit;
     const UnitRows<Memory> values = NextUnit(source, tiles, unit, memory);
@@ -189,7 +181,14 @@ BATON_DEVICE void AttendItems(const AttentionParams& params) {
   auto& memory = simt::shared<Memory>();
   simt::wait_for_previous();
   const uint32_t num_items = *params.num_items;
-  for (uint32_t i = simt::block().x; i < num_items; i += simt::grid().x) {
+  // Items shorten, so the ctas take turns back and forth: the one with the longest of a turn has
+  // the shortest of the next. From left to right each time, the first cta would have a quarter more
+  // keys than the mean at 2048 tokens and four turns.
+  const uint32_t num_ctas = simt::grid().x;
+  for (uint32_t turn = 0;; ++turn) {
+    const uint32_t own = turn % 2 == 0 ? simt::block().x : num_ctas - 1 - simt::block().x;
+    const uint32_t i = turn * num_ctas + own;
+    if (i >= num_items) break;
     const AttentionItem item = params.items[i];
     AttendItem(params, item, memory);
     // Everyone has read the last units, whose slots the next item fills. Fp8 could do without (its

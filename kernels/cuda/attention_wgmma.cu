@@ -3,12 +3,16 @@
 //
 // Work: as there. Scores are eight products at 128 dims, m64 n64 k16, of q and K in shared memory;
 // the sums four, m64 n128 k16, of the weights in registers and V, whose rows lie along K: no lane
-// loads an operand. Bytes and flops: as there. Limits, a tile of 64 keys at 128 dims and a cta: the
-// tensor cores 512 cycles; shared memory 128 bytes a cycle: 32 KiB of q and K, 16 of V, and 32 that
-// are copied, 640 cycles; scale, mask, Exp2 and the rest of WeighTile about 700 instructions of
-// each warp, so those bind (mma.sync takes the same and 830 cycles of tensor cores, with 200
-// instructions for its operands) [calc]. Two ctas share an SM up to 128 dims: one multiplies while
-// the other weighs. At 256 there is one, and they take turns. Reached: not yet measured on a GPU.
+// loads an operand. Of bf16 up to 128 dims the scores of the next tile are multiplied while this
+// one's are weighed, so K runs a tile ahead of V in a ring of four. Bytes and flops: as there.
+// Limits, a tile of 64 keys at 128 dims and a cta: the tensor cores 512 cycles; shared memory 128
+// bytes a cycle: 32 KiB of q and K, 16 of V, and 32 that are copied, 640 cycles; about 1070
+// instructions of each warp (cuobjdump): 560 for weights, 110 for scale and rescaled sums, 200 for
+// copies, 90 for folds, 110 for products and waits, so those bind. Two ctas share an SM up to 128
+// dims. At 256 there is one, and they take turns. Fp8 takes 520 more, to widen units. Expected: 100
+// to 120 us for 2048 tokens, 32 heads on 8 of 128 dims, at 70 to 80 % of the issue slots [calc].
+// Reached on an H100 before the walk looked ahead, copied by TileSource and weighed by WeighMasked
+// (2000 instructions a tile, and waits for block ids): 298 us, 115 TFLOP/s.
 #include "kernels/cuda/attention_walk.h"
 #include "kernels/cuda/kernel_table.h"
 #include "kernels/simt/device.h"
@@ -21,17 +25,19 @@ namespace {
 template <KvElement kElement, uint32_t kDim>
 struct WgmmaShared : WalkTraits<kElement, kDim, SharedRows::kTiles> {
   alignas(simt::kTileAlignment) Vec16 q[kPrefillPairs][kDim / kVec];
-  StoredKeys<kElement, kDim, kTileKeys> ring[kSlots];
-  float totals[kDim / 2][kPrefillThreads];
+  StoredKeys<kElement, kDim, kTileKeys> ring[kSlots<kElement, kDim, SharedRows::kTiles>];
+  Sums totals[kDim / 8][kPrefillThreads];
 };
 template <uint32_t kDim>
 struct WgmmaShared<KvElement::kFp8, kDim> : WalkTraits<KvElement::kFp8, kDim, SharedRows::kTiles> {
   alignas(simt::kTileAlignment) Vec16 q[kPrefillPairs][kDim / kVec];
   Vec16 wide[2][kTileKeys][kDim / kVec];
-  StoredKeys<KvElement::kFp8, kDim, kTileKeys> ring[kSlots];
-  float totals[kDim / 2][kPrefillThreads];
+  StoredKeys<KvElement::kFp8, kDim, kTileKeys>
+      ring[kSlots<KvElement::kFp8, kDim, SharedRows::kTiles>];
+  Sums totals[kDim / 8][kPrefillThreads];
 };
-static_assert(sizeof(WgmmaShared<KvElement::kFp8, 128>) < 113 * 1024,
+static_assert(sizeof(WgmmaShared<KvElement::kBf16, 128>) < 113 * 1024 &&
+                  sizeof(WgmmaShared<KvElement::kFp8, 128>) < 113 * 1024,
               "two ctas of an SM's 227 KiB");
 static_assert(sizeof(WgmmaShared<KvElement::kFp8, 256>) < 227 * 1024);
 

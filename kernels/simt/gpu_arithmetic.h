@@ -26,6 +26,14 @@ BATON_DEVICE uint32_t pack_bf16(float low, float high) {
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
   return pair;
 }
+// The larger of two, NaN if either is one; the smaller, of a number and a NaN the number. Which of
+// two zeros is not promised.
+BATON_DEVICE float larger_or_nan(float a, float b) {
+  float larger;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(larger) : "f"(a), "f"(b));
+  return larger;
+}
+BATON_DEVICE float smaller(float a, float b) { return fminf(a, b); }
 // (value & mask) | bits in one instruction; the compiler makes two of it when both are constants.
 BATON_DEVICE uint32_t and_or(uint32_t value, uint32_t mask, uint32_t bits) {
   uint32_t result;

@@ -194,6 +194,8 @@ inline Bf16 to_bf16(float value) { return {Bf16FromFloat(value)}; }
 inline uint32_t pack_bf16(float low, float high) {
   return Bf16FromFloat(low) | uint32_t{Bf16FromFloat(high)} << 16;
 }
+inline float larger_or_nan(float a, float b) { return a > b || a != a ? a : b; }
+inline float smaller(float a, float b) { return a < b || b != b ? a : b; }
 inline uint32_t and_or(uint32_t value, uint32_t mask, uint32_t bits) {
   return (value & mask) | bits;
 }

@@ -194,7 +194,7 @@ std::vector<WordCheck> Fp8Checks(const Primitives& p, bool is_tiny) {
 }
 
 std::vector<WordCheck> ArithmeticChecks(const Primitives& p, bool is_tiny) {
-  WordCheck check{.name = "fma, sqrt, /, Exp, *+", .launch = p.arithmetic, .any_nan = true};
+  WordCheck check{.name = "fma, sqrt, /, Exp, *+, larger", .launch = p.arithmetic, .any_nan = true};
   TestRandom random(11);
   check.count = is_tiny ? 512 : 65536;
   for (uint32_t i = 0; i < check.count; ++i) {
@@ -206,9 +206,11 @@ std::vector<WordCheck> ArithmeticChecks(const Primitives& p, bool is_tiny) {
       check.in.push_back(std::bit_cast<uint32_t>(value));
     }
     const float a = values[0];
-    const float product = a * values[1];
-    for (const float result : {std::fma(a, values[1], values[2]), std::sqrt(a), a / values[1],
-                               Exp(a), product + values[2]}) {
+    const float b = values[1];
+    const float product = a * b;
+    const float larger = std::isnan(a) || std::isnan(b) ? a + b : std::fmax(a, b);
+    for (const float result : {std::fma(a, b, values[2]), std::sqrt(a), a / b, Exp(a),
+                               product + values[2], larger, std::fmin(a, b)}) {
       check.expected.push_back(std::bit_cast<uint32_t>(result));
     }
   }

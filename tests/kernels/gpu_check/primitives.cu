@@ -159,6 +159,8 @@ BATON_KERNEL(kCopyThreads) ArithmeticKernel(WordParams params) {
   out[2] = std::bit_cast<uint32_t>(a / b);
   out[3] = std::bit_cast<uint32_t>(Exp(a));
   out[4] = std::bit_cast<uint32_t>(a * b + c);
+  out[5] = std::bit_cast<uint32_t>(simt::larger_or_nan(a, b));
+  out[6] = std::bit_cast<uint32_t>(simt::smaller(a, b));
 }
 
 // What every launch has in common.

@@ -25,7 +25,7 @@ inline constexpr uint32_t kWordsB = 64;
 inline constexpr uint32_t kWordsC = 128;
 inline constexpr uint32_t kMmaWords = kWordsA + kWordsB + kWordsC;
 // Words that `arithmetic` writes for each three it reads.
-inline constexpr uint32_t kArithmeticWords = 5;
+inline constexpr uint32_t kArithmeticWords = 7;
 
 // The lane masks that `shuffle` goes through: 1, 2, 4, 8, 16, 5, 31.
 constexpr uint32_t ShuffleMask(uint32_t i) { return i < 5 ? 1u << i : (i == 5 ? 5 : 31); }
@@ -83,7 +83,7 @@ struct Primitives {
   // overlap_kernels.h.
   Launch overlap;
   // `count` times (a, b, c, unused): fma, square root of a, a / b, Exp(a), a * b + c with two
-  // roundings.
+  // roundings, the larger of a and b or a NaN, the smaller.
   Launch arithmetic;
 };
 

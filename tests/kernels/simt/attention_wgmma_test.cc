@@ -1,5 +1,7 @@
 // AttentionPrefill by wgmma on the runner: the bits that mma.sync gives, for every shape, order and
 // landing.
+#include <bit>
+#include <cmath>
 #include <string>
 #include <vector>
 
@@ -77,6 +79,23 @@ TEST_P(AttentionWgmma, UglyShapesHaveTheBitsOfMma) {
 TEST_P(AttentionWgmma, HugeLogitsHaveTheBitsOfMma) {
   for (const float scale : {0.0f, 1e-20f, 300.0f, 1e20f}) {
     EXPECT_EQ(Check(Of({.num_heads = 3, .q_scale = scale, .chunks = {{0, 250, 25}}})), "") << scale;
+  }
+}
+
+TEST_P(AttentionWgmma, NanQueriesGiveNan) {
+  AttentionBatch batch(Of({.num_heads = 2,
+                           .q_scale = std::bit_cast<float>(0x7FC00000u),
+                           .chunks = {{0, 270, 40}},
+                           .by_wgmma = true}));
+  const absl::StatusOr<std::vector<Bf16>> out = batch.Run();
+  ASSERT_TRUE(out.ok()) << out.status();
+  for (const Bf16 value : *out) ASSERT_TRUE(std::isnan(FloatFromBf16(value.bits)));
+}
+
+// Tiles that all pairs see, whose scores are up to several hundred below the largest.
+TEST_P(AttentionWgmma, DistantScoresHaveTheBitsOfMma) {
+  for (const float scale : {10.0f, 30.0f, 100.0f}) {
+    EXPECT_EQ(Check(Of({.num_heads = 3, .q_scale = scale, .chunks = {{0, 600, 25}}})), "") << scale;
   }
 }
 
@@ -173,10 +192,21 @@ TEST_P(AttentionWgmma, MutantsAreNoticed) {
     return true;
   };
   // On a GPU a warp's wait says nothing of what the other warps still read.
-  simt_test::ExpectAllNoticed(
-      suite, 29,
-      {{"simt::sync_block();  // between items", simt::Mutation::kDropSyncBlock,
-        "all reads of q and the slots are wgmma's, which the runner's warpgroup makes as one"}});
+  std::vector<simt_test::Equivalent> equivalents = {
+      {"simt::sync_block();  // between items", simt::Mutation::kDropSyncBlock,
+       "all reads of q and the slots are wgmma's, which the runner's warpgroup makes as one"}};
+  if (GetParam() == KvElement::kBf16) {
+    const char* const both = "both wait for all groups, and nothing stands between them";
+    equivalents.insert(
+        equivalents.end(),
+        {{"simt::wgmma_fence();  // sums were multiplied", simt::Mutation::kDropFence,
+          "the runner asks for one since the last wait, and that of the next tile's scores is; on "
+          "a GPU sums are written between them"},
+         {"simt::wgmma_finish(split.sums, weights);", simt::Mutation::kWaitForFewer, both},
+         {"simt::wgmma_finish(next);  // done with the sums", simt::Mutation::kWaitForFewer,
+          both}});
+  }
+  simt_test::ExpectAllNoticed(suite, 28, equivalents);
 }
 
 }  // namespace
