@@ -31,12 +31,6 @@ struct WalkTraits {
   static constexpr SharedRows kRows = kAs;
 };
 
-// Tiles [first, end) of an item, at absolute positions.
-struct Tiles {
-  uint32_t first;
-  uint32_t end;
-};
-
 // Units under way when the first one is waited for.
 template <KvElement kElement>
 inline constexpr uint32_t kUnitsAhead = kElement == KvElement::kFp8 ? kSlots : kSlots - 1;

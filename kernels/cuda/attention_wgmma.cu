@@ -9,6 +9,7 @@
 // each warp, so those bind (mma.sync takes the same and 830 cycles of tensor cores, with 200
 // instructions for its operands) [calc]. Two ctas share an SM up to 128 dims: one multiplies while
 // the other weighs. At 256 there is one, and they take turns. Reached: not yet measured on a GPU.
+#include "kernels/cuda/attention_launch.h"
 #include "kernels/cuda/attention_walk.h"
 #include "kernels/cuda/kernel_table.h"
 #include "kernels/simt/device.h"
