@@ -10,14 +10,17 @@
 // (Rings of two slots instead take registers too many at 256 dims.) Bytes: 4 head_dim a key and kv
 // head, once (a second time from L2 for each further sixteen pairs); a cut split also writes and
 // reads 4 head_dim + 8 a pair, 3 % at four pairs. Flops: 64 head_dim a key, of which group / 16 are
-// useful. Limit: memory; a cta with fewer than four splits (below 1k keys) has idle warps, and the
-// last cta of 128k keys and 4 pairs folds 1 MiB alone. Reached: not yet measured on a GPU. Fp8:
-// codes become operands in registers (attention_fp8.h). Bytes: 2 head_dim + 4 a key and kv head;
-// units of 64 dims are 4 KiB. Instructions: 2.25 an element more, 1.75 of them shifts and LOP3: 45
-// % of what their pipe (64 a cycle) takes while memory gives an SM its 16.5 bytes a cycle
-// (H200, 4.3 TB/s at 1.98 GHz).
+// useful. Limit: memory; a warp takes 6 us a tile when it is alone, so few splits are for
+// attention_spread.cu, and the last cta of 128k keys and 4 pairs folds 1 MiB alone. Reached on an
+// H100, of reading: 64 rows of 1k keys 87 %, of 8k 96 %, of fp8 62 and 76 %; 8 rows of 8k 71 %,
+// when partials were folded one load at a time. Fp8: codes become operands in registers
+// (attention_fp8.h). Bytes: 2 head_dim + 4 a key and kv head; units of 64 dims are 4 KiB.
+// Instructions: 2.25 an element more, 1.75 of them shifts and LOP3: 45 % of what their pipe (64 a
+// cycle) takes while memory gives an SM its 16.5 bytes a cycle (H200, 4.3 TB/s at 1.98 GHz).
 #include "kernels/cuda/attention_fp8.h"
 #include "kernels/cuda/attention_items.h"
+#include "kernels/cuda/attention_launch.h"
+#include "kernels/cuda/attention_splits.h"
 #include "kernels/cuda/attention_tile.h"
 #include "kernels/cuda/kernel_table.h"
 #include "kernels/simt/device.h"
@@ -39,20 +42,6 @@ constexpr uint32_t kUnitKeys = SmallerOf(kTileKeys, kUnitBytes / 16 / kKeyChunks
 // A tile's units: those of K, then as many of V.
 template <KvElement kElement, uint32_t kDim>
 constexpr uint32_t kTileUnits = 2 * kTileKeys / kUnitKeys<kElement, kDim>;
-
-// Two neighbouring dims of one pair.
-struct alignas(8) Sums {
-  float low;
-  float high;
-};
-
-// What a warp knows after one split: sums [n8 of head_dim][rows 0..7 | 8..15][lane].
-template <uint32_t kDim>
-struct Partial {
-  Sums sums[kDim / 8][2][simt::kWarpSize];
-  RowTotal rows[kWarpPairs];
-};
-static_assert(sizeof(Partial<128>) == AttentionPartialBytes(128));
 
 // A warp's ring [slot] while it walks its split, then its partial.
 template <KvElement kElement, uint32_t kDim>
@@ -78,20 +67,6 @@ static_assert(sizeof(DecodeShared<KvElement::kFp8, 64, kMostWarps>) <= simt::kLe
                       simt::kLeastSharedBytes &&
                   sizeof(DecodeShared<KvElement::kFp8, 256, kFewWarps>) <= simt::kLeastSharedBytes,
               "every GPU has room for two warps");
-
-// Tiles [first, end) of a split, at absolute positions.
-struct Tiles {
-  uint32_t first;
-  uint32_t end;
-};
-
-BATON_DEVICE Tiles TilesOfSplit(uint32_t split, const KeyRange& seen) {
-  const uint32_t first = seen.begin / kTileKeys;
-  const uint32_t end = (seen.end + kTileKeys - 1) / kTileKeys;
-  const uint32_t split_first = split * kSplitTiles;
-  const uint32_t split_end = split_first + kSplitTiles;
-  return {first > split_first ? first : split_first, end < split_end ? end : split_end};
-}
 
 // Copies a unit into its slot, if there is one; always ends a group.
 template <KvElement kElement, uint32_t kDim>
@@ -167,22 +142,6 @@ BATON_DEVICE void AttendSplit(const Walk& walk, const Vec16 (*q)[kDim / kVec],
   simt::sync_warp();
 }
 
-template <uint32_t kDim>
-BATON_DEVICE void StorePartial(const SplitState<kDim>& split, uint32_t num_pairs,
-                               Partial<kDim>& to) {
-  BATON_UNROLL
-  for (uint32_t half = 0; half < 2; ++half) {
-    const uint32_t pair = simt::lane() / 4 + 8 * half;
-    if (pair >= num_pairs) continue;  // nobody would read it
-    BATON_UNROLL
-    for (uint32_t n = 0; n < kDim / 8; ++n) {
-      const FragmentC& c = split.sums[n];
-      to.sums[n][half][simt::lane()] = {c.values[2 * half], c.values[2 * half + 1]};
-    }
-    if (simt::lane() % 4 == 0) to.rows[pair] = {split.largest[half], split.weight[half]};
-  }
-}
-
 // Folds a split's partial into the thread's totals.
 template <KvElement kElement, uint32_t kDim, uint32_t kWarps>
 BATON_DEVICE void FoldPartial(const Partial<kDim>& from, uint32_t num_pairs, RowTotal (&rows)[2],
@@ -224,24 +183,6 @@ BATON_DEVICE void StoreTotals(const AttentionParams& params, const AttentionItem
   }
 }
 
-// True in the cta that arrives last of the item's parts; it then sees the partials of all.
-template <KvElement kElement, uint32_t kDim, uint32_t kWarps>
-BATON_DEVICE bool ArrivesLast(const AttentionParams& params, const AttentionItem& item,
-                              DecodeShared<kElement, kDim, kWarps>& memory) {
-  simt::sync_block();
-  if (simt::thread() == 0) {
-    uint32_t* const arrivals = params.arrivals + item.arrival;
-    simt::fence();
-    const uint32_t before = simt::atomic_add(arrivals, 1);
-    simt::fence();
-    memory.is_last = simt::guard(before + 1 == item.num_parts) ? 1 : 0;
-    // Everyone has arrived: the next launch finds zero again.
-    if (memory.is_last == 1) simt::atomic_exchange(arrivals, 0);
-  }
-  simt::sync_block();
-  return memory.is_last == 1;
-}
-
 template <KvElement kElement, uint32_t kDim, uint32_t kWarps>
 BATON_DEVICE void AttendItem(const AttentionParams& params, const AttentionItem& item,
                              DecodeShared<kElement, kDim, kWarps>& memory) {
@@ -251,7 +192,7 @@ BATON_DEVICE void AttendItem(const AttentionParams& params, const AttentionItem&
   const bool is_alone = item.num_parts == 1;
   auto* const partials =
       reinterpret_cast<Partial<kDim>*>(params.partials) + (is_alone ? 0 : item.first_partial);
-  const uint32_t first_split = seen.begin / (kSplitTiles * kTileKeys);
+  const uint32_t first_split = seen.begin / kSplitKeys;
   WarpMemory<kElement, kDim>& own = memory.warps[simt::warp()];
   RowTotal totals[2] = {{kNothing, 0.0f}, {kNothing, 0.0f}};
 
@@ -269,24 +210,24 @@ BATON_DEVICE void AttendItem(const AttentionParams& params, const AttentionItem&
     SplitState<kDim> state;
     AttendSplit(walk, memory.q, own, state);
     if (!is_alone) {
-      if (has_split) StorePartial(state, item.num_pairs, partials[split - first_split]);
+      if (has_split) StorePartial(state, item.num_pairs, 0, partials[split - first_split]);
       continue;
     }
-    StorePartial(state, item.num_pairs, own.partial);
+    StorePartial(state, item.num_pairs, 0, own.partial);
     simt::sync_block();
     for (uint32_t i = 0; i < kWarps && round + i < item.num_splits; ++i) {
       FoldPartial(memory.warps[i].partial, item.num_pairs, totals, memory);
     }
     simt::sync_block();  // the next round fills the rings
   }
-  if (!is_alone) {
-    if (!ArrivesLast(params, item, memory)) return;
-    const uint32_t end_split = (seen.end + kSplitTiles * kTileKeys - 1) / (kSplitTiles * kTileKeys);
-    for (uint32_t split = first_split; split < end_split; ++split) {
-      FoldPartial(partials[split - first_split], item.num_pairs, totals, memory);
-    }
+  if (is_alone) {
+    StoreTotals(params, item, totals, memory);
+  } else if (ArrivesLast(params, item, memory.is_last)) {
+    constexpr uint32_t kCount = kDim / 8 / kWarps;
+    const uint32_t end_split = (seen.end + kSplitKeys - 1) / kSplitKeys;
+    MergePartials<kDim, kCount>(params, item, {partials, end_split - first_split},
+                                simt::warp() * kCount);
   }
-  StoreTotals(params, item, totals, memory);
 }
 
 template <KvElement kElement, uint32_t kDim, uint32_t kWarps>
@@ -379,6 +320,9 @@ const KernelInfo kAttentionDecodeInfos[kNumAttentionDecode] = {
 
 absl::Status AttentionDecode(const AttentionParams& params, void* stream) {
   if (absl::Status status = CheckAttention("AttentionDecode", params); !status.ok()) return status;
+  if (params.is_spread && HasSpread(params.kv.head_dim, params.kv.element)) {
+    return LaunchAttentionSpread(params, stream);
+  }
   const uint32_t index = DecodeKernel(params.kv);
   return simt::launch({.name = "AttentionDecode",
                        .grid = {params.num_ctas, 1, 1},

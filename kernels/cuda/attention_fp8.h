@@ -97,10 +97,10 @@ struct SeenTile {
   uint32_t first_key;
 };
 
-// sums += p V of kKeys keys; `weights` [kKeys / 16].
-template <uint32_t kDim, uint32_t kKeys>
+// sums += p V of kKeys keys; `weights` [kKeys / 16]. Of kSums dims, from chunk `first` on.
+template <uint32_t kDim, uint32_t kKeys, uint32_t kSums = kDim>
 BATON_DEVICE void AddCodes(const FragmentA* weights, const CodedKeys<kDim, kKeys>& v,
-                           const SeenTile& tile, SplitState<kDim>& split) {
+                           const SeenTile& tile, SplitState<kSums>& split, uint32_t first = 0) {
   constexpr uint32_t kChunks = kKeyChunks<KvElement::kFp8, kDim>;
   const uint32_t lane = simt::lane();
   BATON_UNROLL
@@ -110,18 +110,18 @@ BATON_DEVICE void AddCodes(const FragmentA* weights, const CodedKeys<kDim, kKeys
     const ScalePair low = ScalesOfValues(v.scales, tile.seen, tile.first_key, key);
     const ScalePair high = ScalesOfValues(v.scales, tile.seen, tile.first_key, key + 8);
     BATON_UNROLL
-    for (uint32_t chunk = 0; chunk < kChunks; chunk += 2) {
+    for (uint32_t chunk = 0; chunk < kSums / 16; chunk += 2) {
       const Matrices b =
-          simt::ldmatrix_x4_trans(&v.rows[r][KeyChunkAt<kChunks>(r, chunk + lane / 16)]);
+          simt::ldmatrix_x4_trans(&v.rows[r][KeyChunkAt<kChunks>(r, first + chunk + lane / 16)]);
       BATON_UNROLL
       for (uint32_t i = 0; i < 2; ++i) {
-        const uint32_t first = b.regs[2 * i];
-        const uint32_t second = b.regs[2 * i + 1];
+        const uint32_t near = b.regs[2 * i];
+        const uint32_t far = b.regs[2 * i + 1];
         FragmentC* const sums = split.sums + 2 * (chunk + i);
         simt::mma_bf16_m16n8k16(sums[0], weights[j],
-                                FragmentB{{EvenCodes(first, low), EvenCodes(second, high)}});
+                                FragmentB{{EvenCodes(near, low), EvenCodes(far, high)}});
         simt::mma_bf16_m16n8k16(sums[1], weights[j],
-                                FragmentB{{OddCodes(first, low), OddCodes(second, high)}});
+                                FragmentB{{OddCodes(near, low), OddCodes(far, high)}});
       }
     }
   }

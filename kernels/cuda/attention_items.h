@@ -8,9 +8,6 @@
 #define BATON_KERNELS_CUDA_ATTENTION_ITEMS_H_
 
 #include <cstdint>
-#include <string>
-
-#include "absl/status/status.h"
 
 #include "kernels/cuda/attention_params.h"
 #include "kernels/cuda/row_shapes.h"
@@ -24,7 +21,14 @@ using simt::Vec16;
 
 inline constexpr uint32_t kTileKeys = 64;
 inline constexpr uint32_t kSplitTiles = 4;
+inline constexpr uint32_t kSplitKeys = kSplitTiles * kTileKeys;
 inline constexpr uint32_t kWarpPairs = 16;
+
+// Tiles [first, end) of an item or of a split, at absolute positions.
+struct Tiles {
+  uint32_t first;
+  uint32_t end;
+};
 
 // Chunks of sixteen bytes of a row of K or V, and where one lies in a row in shared memory.
 template <KvElement kElement, uint32_t kDim>
@@ -128,6 +132,17 @@ BATON_DEVICE KeySource SourceOf(const AttentionParams& params, const AttentionIt
           seen};
 }
 
+// A key's block in a list, for kThreads threads. Where a whole cta copies, the compiler spills when
+// it does not divide.
+template <uint32_t kThreads>
+BATON_DEVICE uint32_t BlockOfKey(const KvBlocks& kv, uint32_t key) {
+  return kThreads > simt::kWarpSize ? key / kv.block_size : kv.BlockOf(key);
+}
+template <uint32_t kThreads>
+BATON_DEVICE uint32_t TokenOfKey(const KvBlocks& kv, uint32_t key) {
+  return kThreads > simt::kWarpSize ? key % kv.block_size : kv.TokenOf(key);
+}
+
 // Rows of K or V of kKeys keys from `first_key`, a multiple of kKeys, by kThreads threads. Slots
 // that the item does not see become zeros and are not read: they may hold anything, and their block
 // none.
@@ -149,9 +164,9 @@ BATON_DEVICE void CopyRows(const KeySource& from, uint32_t first_key, bool is_va
   for (uint32_t first = 0; first < kKeys; first += kSixteens * kMinBlockSize) {
     const uint32_t key = first_key + first + own;
     const bool any = simt::guard(from.seen.Meets(key, kMinBlockSize));
-    const uint32_t block = any ? from.blocks[key / from.kv.block_size] : 0;
+    const uint32_t block = any ? from.blocks[BlockOfKey<kThreads>(from.kv, key)] : 0;
     const size_t offset =
-        from.kv.KeyOffset(block, from.kv_head, key % from.kv.block_size, kElement) +
+        from.kv.KeyOffset(block, from.kv_head, TokenOfKey<kThreads>(from.kv, key), kElement) +
         (is_value ? from.kv.ValueOffset(kElement) : 0);
     BATON_UNROLL_BY(kCopies)
     for (uint32_t i = 0; i < kSixteens * kMinBlockSize; i += kRows) {
@@ -184,10 +199,10 @@ BATON_DEVICE void CopyScales(const KeySource& from, uint32_t first_key, bool is_
   const bool any = simt::guard(from.seen.Meets(key, kVec));
   const std::byte* at = from.kv.base;
   if (any) {
-    const uint32_t block = from.blocks[key / from.kv.block_size];
+    const uint32_t block = from.blocks[BlockOfKey<kThreads>(from.kv, key)];
     at += from.kv.KeyOffset(block, from.kv_head, 0, KvElement::kFp8) +
           (is_value ? from.kv.ValueOffset(KvElement::kFp8) : 0) +
-          from.kv.ScaleOffset(key % from.kv.block_size);
+          from.kv.ScaleOffset(TokenOfKey<kThreads>(from.kv, key));
   }
   simt::cp_async16(to + thread, at, any ? 16 : 0);
 }
@@ -226,22 +241,6 @@ BATON_DEVICE PairRows RowsOfWarp(const AttentionParams& params, const AttentionI
 
 BATON_DEVICE void StorePair(Bf16* row, uint32_t dim, float low, float high) {
   *reinterpret_cast<uint32_t*>(row + dim) = Pair(low, high);
-}
-
-// Which of a kernel's six forms takes these blocks: head_dim 64, 128, 256 of bf16; of fp8.
-inline uint32_t KernelIndex(const KvBlocks& kv) {
-  const uint32_t of_dim = kv.head_dim == 64 ? 0 : kv.head_dim == 128 ? 1 : 2;
-  return of_dim + (kv.element == KvElement::kFp8 ? 3 : 0);
-}
-
-// OK for what both kernels take.
-inline absl::Status CheckAttention(const char* kernel, const AttentionParams& params) {
-  if (absl::Status status = CheckKvShape(kernel, params.kv, params.num_heads); !status.ok()) {
-    return status;
-  }
-  if (params.num_ctas > 0 && params.num_ctas <= kMaxGridX) return absl::OkStatus();
-  return absl::InvalidArgumentError(std::string(kernel) + ": a grid of " +
-                                    std::to_string(params.num_ctas) + " ctas");
 }
 
 }  // namespace BATON_BODY

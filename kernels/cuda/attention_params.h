@@ -86,6 +86,9 @@ struct AttentionParams {
   uint32_t num_ctas;  // of the grid that walks the items
   // Prefill: by wgmma, with the same bits on a device that passed CheckWgmmaAttention.
   bool by_wgmma = false;
+  // Decode: few items, by a cta for each split (AttentionPlan::is_spread); the same bits. Items,
+  // their number and the lists are then read while the kernel before runs: no kernel writes them.
+  bool is_spread = false;
 };
 
 // One split's state of up to sixteen pairs: sums [head_dim][16], maxima and weights [16].

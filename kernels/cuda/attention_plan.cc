@@ -89,7 +89,7 @@ void AddPrefill(const AttentionShape& shape, const AttentionRows& span,
   }
 }
 
-// Adds the items of decode spans; `splits_an_item` is a multiple of kWarps.
+// Adds the items of decode spans.
 class DecodeItems {
  public:
   DecodeItems(const AttentionShape& shape, uint64_t splits_an_item, uint32_t max_partials,
@@ -155,6 +155,7 @@ absl::Status PlanAttention(const AttentionShape& shape, const AttentionPlanLimit
   plan.prefill.clear();
   plan.decode.clear();
   plan.num_partials = plan.num_arrivals = 0;
+  plan.is_spread = false;
   BATON_RETURN_IF_ERROR(Check(shape, limits, spans));
   uint64_t num_splits = 0;
   for (const AttentionRows& span : spans) {
@@ -164,8 +165,10 @@ absl::Status PlanAttention(const AttentionShape& shape, const AttentionPlanLimit
     }
   }
   const uint64_t aim = (num_splits + limits.num_decode_ctas - 1) / limits.num_decode_ctas;
-  DecodeItems decode(shape, std::max<uint64_t>(kWarps, RoundUp(aim, kWarps)), limits.max_partials,
-                     plan);
+  plan.is_spread =
+      num_splits > 0 && num_splits <= std::min(limits.num_spread_ctas, limits.num_decode_ctas);
+  const uint64_t run = plan.is_spread ? 1 : std::max<uint64_t>(kWarps, RoundUp(aim, kWarps));
+  DecodeItems decode(shape, run, limits.max_partials, plan);
   for (const AttentionRows& span : spans) {
     if (IsPrefill(shape, limits, span)) {
       AddPrefill(shape, span, plan.prefill);

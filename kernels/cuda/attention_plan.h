@@ -5,7 +5,8 @@
 // items of 64 pairs, each with all its keys in one cta. Any other span is decode: items of 16 pairs
 // and a run of splits of 256 keys, one warp a split; a cta needs the next item only after four
 // splits, so runs are multiples of four. Where few rows have long contexts, the pairs' splits are
-// cut over several items, which leave partials that the last of them to finish folds.
+// cut over several items, which leave partials that the last of them to finish folds. Of so few
+// splits that each can have a cta of its own, each is an item, for another kernel.
 //
 // Bounds, of R rows in S spans, H kv heads, G = heads / H, T = limits.num_decode_ctas:
 //   prefill items <= H (floor(R G / 64) + S)       decode items <= T + H (floor(R G / 16) + S)
@@ -47,6 +48,8 @@ struct AttentionPlanLimits {
   uint32_t num_decode_ctas;  // the grid that decode items should fill; at least 1
   uint32_t max_partials;     // places in the workspace; pairs that find none stay in one item
   bool has_prefill = true;   // false: every span is decode
+  // Splits of a batch that have a cta each, at most num_decode_ctas; 0 = none.
+  uint32_t num_spread_ctas = 0;
 };
 
 // Items for attention_prefill and attention_decode; either may be empty.
@@ -55,6 +58,7 @@ struct AttentionPlan {
   std::vector<AttentionItem> decode;
   uint32_t num_partials = 0;  // of AttentionPartialBytes(head_dim) each
   uint32_t num_arrivals = 0;  // words
+  bool is_spread = false;     // decode: AttentionParams::is_spread
 };
 
 // The bounds above.

@@ -12,6 +12,7 @@
 // turns the next one into one of two buffers of bf16, beside the products of the unit itself.
 // Bytes: 2 head_dim + 4 a key and item. Instructions: 2.25 for each element of K and V and item, a
 // quarter of them a warp's: 290 beside its 128 products of a tile at head_dim 128.
+#include "kernels/cuda/attention_launch.h"
 #include "kernels/cuda/attention_walk.h"
 #include "kernels/cuda/kernel_table.h"
 #include "kernels/simt/device.h"

@@ -102,17 +102,17 @@ BATON_DEVICE void MultiplyKeys(const Vec16 (*q)[kDim / kVec], const Vec16 (*k)[k
   }
 }
 
-// sums += p V of kKeys keys; `weights` [kKeys / 16].
-template <uint32_t kDim, uint32_t kKeys>
+// sums += p V of kKeys keys; `weights` [kKeys / 16]. Of kSums dims, from chunk `first` on.
+template <uint32_t kDim, uint32_t kKeys, uint32_t kSums = kDim>
 BATON_DEVICE void AddValues(const FragmentA* weights, const Vec16 (*v)[kDim / kVec],
-                            SplitState<kDim>& split) {
+                            SplitState<kSums>& split, uint32_t first = 0) {
   const uint32_t lane = simt::lane();
   BATON_UNROLL
   for (uint32_t j = 0; j < kKeys / 16; ++j) {
     const uint32_t r = 16 * j + lane % 16;
     BATON_UNROLL
-    for (uint32_t chunk = 0; chunk < kDim / kVec; chunk += 2) {
-      const Matrices b = simt::ldmatrix_x4_trans(&v[r][Swizzled(r, chunk + lane / 16)]);
+    for (uint32_t chunk = 0; chunk < kSums / kVec; chunk += 2) {
+      const Matrices b = simt::ldmatrix_x4_trans(&v[r][Swizzled(r, first + chunk + lane / 16)]);
       simt::mma_bf16_m16n8k16(split.sums[chunk], weights[j], FragmentB{{b.regs[0], b.regs[1]}});
       simt::mma_bf16_m16n8k16(split.sums[chunk + 1], weights[j], FragmentB{{b.regs[2], b.regs[3]}});
     }
@@ -154,35 +154,55 @@ BATON_DEVICE float MaskRow(const TileScores& tile, const PairRows& rows, uint32_
   return largest;
 }
 
-// Turns the scores of a tile into weights, as the A operands of its four steps of sixteen keys, and
-// moves the split to the new maximum.
+// What a tile's scores are reduced by, and what weight and sums before it are multiplied with.
+struct Rise {
+  float base;
+  float factor;
+};
+
+// Moves a row's maximum on to one that has the tile's.
+BATON_DEVICE Rise RaiseRow(float of_tile, float& largest) {
+  const float before = largest;
+  largest = of_tile > before ? of_tile : before;
+  const float base = largest == kNothing ? 0.0f : largest;  // -inf less -inf would be NaN
+  return {base, Exp2(before - base)};
+}
+
+// The weights of a row's two neighbouring keys, as they are multiplied; their part of the weight.
+BATON_DEVICE uint32_t WeighPair(const FragmentC& scores, uint32_t half, float base) {
+  return Pair(Exp2(scores.values[2 * half] - base), Exp2(scores.values[2 * half + 1] - base));
+}
+BATON_DEVICE float AddPair(float weight, uint32_t pair) {
+  weight += simt::from_bf16({static_cast<uint16_t>(pair)});
+  return weight + simt::from_bf16({static_cast<uint16_t>(pair >> 16)});
+}
+
+template <uint32_t kDim>
+BATON_DEVICE void ScaleSums(float factor, uint32_t half, SplitState<kDim>& split) {
+  BATON_UNROLL
+  for (FragmentC& c : split.sums) {
+    c.values[2 * half] *= factor;
+    c.values[2 * half + 1] *= factor;
+  }
+}
+
+// Turns a tile's scores into weights, as A operands of its sixteens; raises the maximum.
 template <uint32_t kDim>
 BATON_DEVICE void WeighTile(const TileScores& tile, const PairRows& rows,
                             FragmentC (&scores)[kTileKeys / 8], SplitState<kDim>& split,
                             FragmentA (&weights)[kTileKeys / 16]) {
   BATON_UNROLL
   for (uint32_t half = 0; half < 2; ++half) {
-    const float largest = MaskRow(tile, rows, half, scores);
-    const float before = split.largest[half];
-    const float after = largest > before ? largest : before;
-    const float base = after == kNothing ? 0.0f : after;  // -inf less -inf would be NaN
-    const float factor = Exp2(before - base);
-    split.largest[half] = after;
-    float weight = split.weight[half] * factor;
+    const Rise rise = RaiseRow(MaskRow(tile, rows, half, scores), split.largest[half]);
+    float weight = split.weight[half] * rise.factor;
     BATON_UNROLL
     for (uint32_t n = 0; n < kTileKeys / 8; ++n) {
-      const uint32_t pair = Pair(Exp2(scores[n].values[2 * half] - base),
-                                 Exp2(scores[n].values[2 * half + 1] - base));
+      const uint32_t pair = WeighPair(scores[n], half, rise.base);
       weights[n / 2].regs[n % 2 * 2 + half] = pair;
-      weight += simt::from_bf16({static_cast<uint16_t>(pair)});
-      weight += simt::from_bf16({static_cast<uint16_t>(pair >> 16)});
+      weight = AddPair(weight, pair);
     }
     split.weight[half] = weight;
-    BATON_UNROLL
-    for (FragmentC& c : split.sums) {
-      c.values[2 * half] *= factor;
-      c.values[2 * half + 1] *= factor;
-    }
+    ScaleSums(rise.factor, half, split);
   }
 }
 

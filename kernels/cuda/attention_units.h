@@ -18,12 +18,6 @@ inline constexpr uint32_t kPrefillThreads = 128;
 inline constexpr uint32_t kPrefillPairs = 64;
 static_assert(kPrefillThreads / simt::kWarpSize * kWarpPairs == kPrefillPairs);
 
-// Tiles [first, end) of an item, at absolute positions.
-struct Tiles {
-  uint32_t first;
-  uint32_t end;
-};
-
 // Whether scores of the next tile are multiplied while this one's are weighed. At 256 dims there
 // are no registers for both, and fp8 would take a third buffer of bf16.
 template <KvElement kElement, uint32_t kDim, SharedRows kAs>

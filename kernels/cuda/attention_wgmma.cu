@@ -13,6 +13,7 @@
 // to 120 us for 2048 tokens, 32 heads on 8 of 128 dims, at 70 to 80 % of the issue slots [calc].
 // Reached on an H100 before the walk looked ahead, copied by TileSource and weighed by WeighMasked
 // (2000 instructions a tile, and waits for block ids): 298 us, 115 TFLOP/s.
+#include "kernels/cuda/attention_launch.h"
 #include "kernels/cuda/attention_walk.h"
 #include "kernels/cuda/kernel_table.h"
 #include "kernels/simt/device.h"

@@ -163,6 +163,9 @@ struct KernelTable {
   // Whether attention_prefill takes such blocks on the current device. attention_decode does on
   // every device, with the same bits: AttentionPlanLimits::has_prefill.
   bool (*has_prefill)(uint32_t head_dim, KvElement element);
+  // Whether attention_decode has room there for the kernel of few splits:
+  // AttentionPlanLimits::num_spread_ctas.
+  bool (*has_spread)(uint32_t head_dim, KvElement element);
   const KernelInfo* const* infos;  // [num_infos]
   uint32_t num_infos;
 };
@@ -185,6 +188,7 @@ absl::Status CheckCode();
 bool HasWgmma();
 uint32_t MaxSharedBytes();
 bool HasPrefill(uint32_t head_dim, KvElement element);
+bool HasSpread(uint32_t head_dim, KvElement element);
 absl::Status GemmPacked(const PackedGemmParams& params, void* stream);
 absl::Status Unpack(const UnpackParams& params, void* stream);
 absl::Status EmbedPacked(const EmbedPackedParams& params, void* stream);
@@ -220,7 +224,8 @@ extern const KernelInfo kAttentionWgmmaInfos[6];    // likewise
 // head_dim 64, 128, 256 of bf16; of fp8; with fewer warps likewise, but 64 of fp8.
 inline constexpr uint32_t kNumAttentionDecode = 11;
 extern const KernelInfo kAttentionDecodeInfos[kNumAttentionDecode];
-extern const KernelInfo kKvSlicesInfos[4];  // gather, then scatter: of one memory, of ranks
+extern const KernelInfo kAttentionSpreadInfos[6];  // as kAttentionPrefillInfos
+extern const KernelInfo kKvSlicesInfos[4];         // gather, then scatter: of one memory, of ranks
 extern const KernelInfo kSampleInfo;
 extern const KernelInfo kRouteInfo;
 extern const KernelInfo kSortPairsInfo;

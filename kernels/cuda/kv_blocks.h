@@ -35,6 +35,11 @@ struct KvBlocks {
   uint32_t block_size;  // tokens: 16, 32 or 64
   KvElement element = KvElement::kBf16;
 
+  // Of a position: its block in a list, without a division, and its token there.
+  constexpr uint32_t BlockOf(uint32_t position) const {
+    return block_size == 16 ? position / 16 : block_size == 32 ? position / 32 : position / 64;
+  }
+  constexpr uint32_t TokenOf(uint32_t position) const { return position & (block_size - 1); }
   // K (or V) of one head and token, without its scale.
   constexpr size_t RowBytes(KvElement of) const {
     return size_t{head_dim} * (of == KvElement::kFp8 ? 1 : 2);

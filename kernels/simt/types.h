@@ -11,8 +11,8 @@
 
 #ifdef __CUDACC__
 #define BATON_BODY gpu
-// A kernel for at most `threads` threads a cta. One parameter: a struct, passed by value.
-#define BATON_KERNEL(threads) __global__ void __launch_bounds__(threads)
+// A kernel of at most so many threads; then ctas an SM has registers for. One struct, by value.
+#define BATON_KERNEL(...) __global__ void __launch_bounds__(__VA_ARGS__)
 // Before a kernel's parameter that holds a TensorMap: copies are given its address.
 #define BATON_MAP_PARAM const __grid_constant__
 #define BATON_DEVICE __device__ __forceinline__
@@ -22,7 +22,7 @@
 #define BATON_PRAGMA(text) _Pragma(#text)
 #else
 #define BATON_BODY runner
-#define BATON_KERNEL(threads) static void
+#define BATON_KERNEL(...) static void
 #define BATON_MAP_PARAM const
 #define BATON_DEVICE inline
 #define BATON_UNROLL

@@ -35,7 +35,8 @@ DeviceBatch::DeviceBatch(const ModelConfig& config, const DeviceBatchSize& size)
     : size_(size),
       limits_{.num_decode_ctas = kDecodeCtas,
               .max_partials = kMaxPartials,
-              .has_prefill = size.has_prefill},
+              .has_prefill = size.has_prefill,
+              .num_spread_ctas = size.has_spread ? kSpreadCtas : 0},
       shape_{.num_heads = config.num_heads, .num_kv_heads = config.num_kv_heads, .window = 0},
       local_shape_{.num_heads = config.num_heads,
                    .num_kv_heads = config.num_kv_heads,
@@ -100,7 +101,8 @@ void DeviceBatch::PlacePadded(uint32_t rows, uint32_t num_ctas) {
             .decode = items,
             .local = has_local_layers_ ? items : 0,
             .decode_ctas = num_ctas,
-            .local_ctas = num_ctas};
+            .local_ctas = num_ctas,
+            .is_spread = size_.has_spread && num_ctas == kSpreadCtas};
   places_ = PlacesOf(sizes_);
 }
 
@@ -115,7 +117,8 @@ Status DeviceBatch::Set(const ModelBatch& batch, uint32_t padded_rows) {
                     padded_rows >= batch.num_rows(),
                 "{} rows that want {} logits cannot be padded to {}", batch.num_rows(),
                 batch.logit_rows.size(), padded_rows);
-    const bool is_small = std::max(num_decode, num_local) <= kPaddedGrids[0];
+    const bool is_small =
+        size_.has_spread ? plan_.is_spread : std::max(num_decode, num_local) <= kPaddedGrids[0];
     PlacePadded(padded_rows, kPaddedGrids[is_small ? 0 : 1]);
     places_.end = places_.block_lists + list_words * kWordBytes;
   } else {
@@ -129,7 +132,8 @@ Status DeviceBatch::Set(const ModelBatch& batch, uint32_t padded_rows) {
               .list_words = list_words,
               .prefill_ctas = std::min(num_prefill, kPrefillCtas),
               .decode_ctas = std::min(num_decode, kDecodeCtas),
-              .local_ctas = std::min(num_local, kDecodeCtas)};
+              .local_ctas = std::min(num_local, kDecodeCtas),
+              .is_spread = plan_.is_spread};
     places_ = PlacesOf(sizes_);
   }
   which_staged_ = 1 - which_staged_;
@@ -149,8 +153,11 @@ Status DeviceBatch::Plan(const ModelBatch& batch) {
   }
   BATON_RETURN_IF_ERROR(cuda::PlanAttention(shape_, limits_, rows_, plan_));
   if (!has_local_layers_) return OkStatus();
-  // Layers follow one another, so both plans may use the same partials.
-  return cuda::PlanAttention(local_shape_, limits_, rows_, local_plan_);
+  // Layers follow one another, so both plans may use the same partials. They are for one kernel,
+  // as what is recorded is: a window leaves no more splits than there were.
+  cuda::AttentionPlanLimits limits = limits_;
+  if (!plan_.is_spread) limits.num_spread_ctas = 0;
+  return cuda::PlanAttention(local_shape_, limits, rows_, local_plan_);
 }
 
 void DeviceBatch::Write(const ModelBatch& batch) const {

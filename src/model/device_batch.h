@@ -28,14 +28,16 @@ namespace baton {
 
 // Ctas that decode attention is spread over: four of 128 threads on each of Hopper's 132 SMs.
 inline constexpr uint32_t kDecodeCtas = 4 * 132;
+// Splits of keys that have a cta each: two on each, by their shared memory.
+inline constexpr uint32_t kSpreadCtas = 2 * 132;
 // Each of the ctas has at most four splits at a time.
 inline constexpr uint32_t kMaxPartials = 4 * kDecodeCtas;
 // Two of prefill on each, by their shared memory.
 inline constexpr uint32_t kPrefillCtas = 2 * 132;
 // Rows to which a batch may be padded at most, and the grids that walk its items: a cta without an
-// item costs its launch, so few items get a cta an SM.
+// item costs its launch, so few items, which have a kernel of their own, get a smaller one.
 inline constexpr uint32_t kMaxPaddedRows = 128;
-inline constexpr uint32_t kPaddedGrids[] = {132, kDecodeCtas};
+inline constexpr uint32_t kPaddedGrids[] = {kSpreadCtas, kDecodeCtas};
 
 // What sizes a batch.
 struct DeviceBatchSize {
@@ -44,6 +46,7 @@ struct DeviceBatchSize {
   uint32_t max_context = 0;  // positions of a sequence
   uint32_t block_size = 0;   // tokens
   bool has_prefill = true;   // cuda::AttentionPlanLimits
+  bool has_spread = true;    // cuda::KernelTable
 };
 
 // Attention's items on the device, and the grid that walks them; 0 = there are none.
@@ -51,6 +54,7 @@ struct DeviceItems {
   const cuda::AttentionItem* items = nullptr;
   const uint32_t* num_items = nullptr;
   uint32_t num_ctas = 0;
+  bool is_spread = false;  // cuda::AttentionParams
 };
 
 // See the file comment.
@@ -85,10 +89,12 @@ class DeviceBatch {
   // Of every layer; none in a padded batch.
   DeviceItems prefill() const { return {At<Item>(places_.prefill), Count(0), sizes_.prefill_ctas}; }
   // Of layers that see everything; in a padded batch one of kPaddedGrids, the same for both.
-  DeviceItems decode() const { return {At<Item>(places_.decode), Count(1), sizes_.decode_ctas}; }
+  DeviceItems decode() const {
+    return {At<Item>(places_.decode), Count(1), sizes_.decode_ctas, sizes_.is_spread};
+  }
   // Of local layers: no split that lies wholly before the window.
   DeviceItems local_decode() const {
-    return {At<Item>(places_.local), Count(2), sizes_.local_ctas};
+    return {At<Item>(places_.local), Count(2), sizes_.local_ctas, sizes_.is_spread};
   }
 
  private:
@@ -107,6 +113,7 @@ class DeviceBatch {
     uint32_t prefill_ctas = 0;
     uint32_t decode_ctas = 0;
     uint32_t local_ctas = 0;
+    bool is_spread = false;
   };
   // Where they begin and the last one ends, in bytes from the piece's begin.
   struct Places {

@@ -169,6 +169,7 @@ Status DeviceModel::Complete(const std::string& weights_id) {
     Accelerator* const device = DeviceOfRank(index);
     device->MakeCurrent();
     const bool has_prefill = options_.kernels->has_prefill(config_.head_dim, ElementOf(layout_));
+    const bool has_spread = options_.kernels->has_spread(config_.head_dim, ElementOf(layout_));
     BATON_ASSIGN_OR_RETURN(auto made,
                            DeviceRank::Create({.device = device,
                                                .kernels = options_.kernels,
@@ -180,7 +181,8 @@ Status DeviceModel::Complete(const std::string& weights_id) {
                                                          .max_logit_rows = options_.max_logit_rows,
                                                          .max_context = options_.max_context,
                                                          .block_size = options_.block_size,
-                                                         .has_prefill = has_prefill},
+                                                         .has_prefill = has_prefill,
+                                                         .has_spread = has_spread},
                                                .rope_factors = rope_factors_,
                                                .allows_wgmma = *options_.allows_wgmma,
                                                .attends_by_wgmma = *options_.attends_by_wgmma,

@@ -289,6 +289,7 @@ Status DeviceRank::Attend(uint32_t layer, std::byte* kv) {
     params.items = decode.items;
     params.num_items = decode.num_items;
     params.num_ctas = decode.num_ctas;
+    params.is_spread = decode.is_spread;
     BATON_RETURN_IF_ERROR(Kernels().attention_decode(params, stream));
   }
   return MatMulOfBranch(weights_->layers[layer].attn_output, ws.attended, options_.config.q_size(),

@@ -162,7 +162,7 @@ TEST(DeviceBatchPinnedTest, IsReadWhenTheCopyIsDone) {
   EXPECT_EQ(batch->sequences()[1], cuda::kPaddingRow);
 }
 
-// One row of a long context is cut into more items than the small grid has ctas.
+// One row of a long context has more splits than the small grid has ctas, and another kernel.
 TEST_P(DeviceBatchTest, ItemsDecideTheGrid) {
   const auto grid_of = [this](uint32_t position) {
     TestBatch made;
@@ -171,7 +171,9 @@ TEST_P(DeviceBatchTest, ItemsDecideTheGrid) {
     return batch_->decode().num_ctas;
   };
   EXPECT_EQ(grid_of(100), kPaddedGrids[0]);
+  EXPECT_TRUE(batch_->decode().is_spread && batch_->local_decode().is_spread);
   EXPECT_EQ(grid_of(100'000), kPaddedGrids[1]);
+  EXPECT_FALSE(batch_->decode().is_spread || batch_->local_decode().is_spread);
   EXPECT_LE(*batch_->decode().num_items, kPaddedGrids[1]);
 }
 

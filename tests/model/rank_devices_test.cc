@@ -71,6 +71,7 @@ const cuda::KernelTable& Kernels() {
     cuda::KernelTable kernels = {};
     kernels.has_wgmma = [] { return false; };
     kernels.has_prefill = [](uint32_t, cuda::KvElement) { return true; };
+    kernels.has_spread = [](uint32_t, cuda::KvElement) { return true; };
     kernels.embed = [](const cuda::EmbedParams& p, void*) { return Note(p.out); };
     kernels.embed_packed = [](const cuda::EmbedPackedParams& p, void*) { return Note(p.out); };
     kernels.rms_norm = [](const cuda::RmsNormParams& p, void*) { return Note(p.out); };

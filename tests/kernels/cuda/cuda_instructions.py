@@ -55,6 +55,7 @@ def wgmma_attention(dim):
 
 # Partials travel as pairs of sums; the item that comes last is told by a counter.
 ATTENTION_DECODE = (*ATTENTION, r"STG\.E\.64", r"LDG\.E\.64", r"ATOMG\.E\.ADD\.STRONG\.GPU")
+ATTENTION_SPREAD = (*ATTENTION_DECODE, r"CCTL\.E\.PF2", r"LDS\.128", r"STS\.128")
 # Codes of fp8 become bf16 by two LOP3 and a product of pairs.
 CODES = (r"LOP3\.LUT", r"HMUL2\.BF16_V2")
 PARTIALS = (r"STG\.E\.128", r"LDG\.E\.128")
@@ -77,6 +78,9 @@ EXPECTED = {
     **{f"AttentionDecode{dim}Kernel": ATTENTION_DECODE for dim in (64, 128, 256)},
     **{f"AttentionDecodeFew{dim}Kernel": ATTENTION_DECODE for dim in (64, 128, 256)},
     **{f"AttentionDecodeFew{dim}Fp8Kernel": (*ATTENTION_DECODE, *CODES) for dim in (128, 256)},
+    # It asks for K and V in L2 before it waits, and its operands travel as sixteen bytes.
+    **{f"AttentionSpread{dim}Kernel": ATTENTION_SPREAD for dim in (64, 128, 256)},
+    **{f"AttentionSpread{dim}Fp8Kernel": (*ATTENTION_SPREAD, *CODES) for dim in (64, 128, 256)},
     **{f"AttentionPrefill{dim}Kernel": ATTENTION for dim in (64, 128, 256)},
     **{f"AttentionDecode{dim}Fp8Kernel": (*ATTENTION_DECODE, *CODES) for dim in (64, 128, 256)},
     **{f"AttentionWgmma{dim}Kernel": wgmma_attention(dim) for dim in (64, 128, 256)},

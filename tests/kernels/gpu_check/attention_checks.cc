@@ -39,6 +39,7 @@ struct AttentionCase {
   bool is_cut = false;  // some pairs of decode are shared by several items
   bool by_wgmma = false;
   bool is_asynchronous = false;  // of that list; of several that copy alike only one
+  bool is_spread = false;        // decode by a cta for each split
 };
 
 // A case with its inputs.
@@ -47,6 +48,7 @@ struct LaunchedCase {
   const AttentionInputs& inputs;
   uint32_t num_ctas;
   bool by_wgmma;
+  bool is_spread;
 };
 
 // A plan and what both kernels made of it.
@@ -89,7 +91,8 @@ absl::Status Launch(const DeviceBody& body, const LaunchedCase& launched, Attent
                                   .window = batch.plan_shape().window,
                                   .scale = kScale,
                                   .num_ctas = launched.num_ctas,
-                                  .by_wgmma = launched.by_wgmma};
+                                  .by_wgmma = launched.by_wgmma,
+                                  .is_spread = launched.is_spread};
   params.kv.base = blocks.data() + batch.blocks().LayerOffset();
   if (body.kernels().has_prefill(shape.head_dim, shape.element)) {
     BATON_RETURN_IF_ERROR(body.kernels().attention_prefill(params, nullptr));
@@ -112,15 +115,20 @@ absl::StatusOr<AttentionRun> Run(const StageInput& input, const AttentionCase& c
   AttentionRun run;
   // Where the kernel of prompts has no room, all of it is decode, which has the same bits.
   const bool has_prefill = input.body.kernels().has_prefill(c.shape.head_dim, c.shape.element);
-  BATON_RETURN_IF_ERROR(cuda::PlanAttention(
-      batch.plan_shape(), {num_ctas, kMaxPartials, has_prefill}, batch.spans(), run.plan));
+  // More splits than ctas: the kernel of a cta a split then walks several of an item.
+  const uint32_t num_spread_ctas = c.is_spread ? num_ctas : 0;
+  BATON_RETURN_IF_ERROR(cuda::PlanAttention(batch.plan_shape(),
+                                            {num_ctas, kMaxPartials, has_prefill, num_spread_ctas},
+                                            batch.spans(), run.plan));
+  const bool is_cut = run.plan.num_arrivals > 0;
   const bool is_other =
-      c.has_prefill != !run.plan.prefill.empty() || c.is_cut != (run.plan.num_arrivals > 0);
+      c.has_prefill != !run.plan.prefill.empty() || (!c.is_spread && c.is_cut != is_cut);
   if (has_prefill && is_other) {
     return Internal("the plan has {} items of prefill and {} shared ones: not the case it is for",
                     run.plan.prefill.size(), run.plan.num_arrivals);
   }
-  BATON_RETURN_IF_ERROR(Launch(input.body, {c.shape, batch, num_ctas, c.by_wgmma}, run));
+  BATON_RETURN_IF_ERROR(
+      Launch(input.body, {c.shape, batch, num_ctas, c.by_wgmma, c.is_spread}, run));
   return run;
 }
 
@@ -165,6 +173,10 @@ absl::StatusOr<std::string> CheckSameBits(const StageInput& input, const Attenti
   BATON_ASSIGN_OR_RETURN(const AttentionRun prefill, Run(input, whole, whole_batch));
   BATON_ASSIGN_OR_RETURN(const AttentionRun decode, Run(input, rows, rows_batch));
   BATON_RETURN_IF_ERROR(ExpectSameBits("decode by prefill", decode.out, prefill.out));
+  rows.is_spread = true;
+  BATON_ASSIGN_OR_RETURN(const AttentionRun spread, Run(input, rows, rows_batch));
+  BATON_RETURN_IF_ERROR(
+      ExpectSameBits("decode, a cta a split, by prefill", spread.out, prefill.out));
   return fmt::format("{} rows", whole_batch.num_rows());
 }
 
@@ -176,6 +188,18 @@ absl::StatusOr<std::string> CheckByWgmma(const StageInput& input, AttentionCase 
   BATON_ASSIGN_OR_RETURN(const AttentionRun by_wgmma, Run(input, c, batch));
   BATON_RETURN_IF_ERROR(ExpectSameBits("wgmma by mma", by_wgmma.out, by_mma.out));
   return fmt::format("{} rows, {} items", batch.num_rows(), by_mma.plan.prefill.size());
+}
+
+// By a cta for each split and by a warp for each.
+absl::StatusOr<std::string> CheckSpread(const StageInput& input, AttentionCase c) {
+  const AttentionInputs batch(c.shape, c.chunks, c.window);
+  BATON_ASSIGN_OR_RETURN(const AttentionRun by_warps, Run(input, c, batch));
+  c.is_spread = true;
+  BATON_ASSIGN_OR_RETURN(const AttentionRun by_ctas, Run(input, c, batch));
+  BATON_RETURN_IF_ERROR(
+      ExpectSameBits("a cta a split by a warp a split", by_ctas.out, by_warps.out));
+  return fmt::format("{} rows, {} items instead of {}", batch.num_rows(),
+                     by_ctas.plan.decode.size(), by_warps.plan.decode.size());
 }
 
 // Asynchronous are those of a kernel's own ring of copies: the three of prompts, of decode that
@@ -247,7 +271,12 @@ absl::Status CheckAttentionKernels(const StageInput& input, Report& report) {
     if (!is_wanted(c.is_asynchronous)) continue;
     BATON_RETURN_IF_ERROR(Add(
         c, c.name, [&] { return CheckAttention(input, c); }, report));
-    if (!c.has_prefill) continue;
+    if (!c.has_prefill) {
+      BATON_RETURN_IF_ERROR(Add(
+          c, fmt::format("{}, a cta == a warp a split", c.name),
+          [&] { return CheckSpread(input, c); }, report));
+      continue;
+    }
     const std::string name = fmt::format("{}, wgmma == mma", c.name);
     if (input.major == 9) {
       BATON_RETURN_IF_ERROR(Add(

@@ -20,6 +20,7 @@ using cuda::Bf16;
 
 constexpr uint32_t kPackedRows = 32;
 constexpr uint32_t kDecodeCtas = 4 * 132;  // as DeviceModel
+constexpr uint32_t kSpreadCtas = 2 * 132;
 constexpr uint32_t kPrefillCtas = 2 * 132;
 
 // The formats that differ in bits a weight or in what a weight costs.
@@ -161,8 +162,12 @@ class AttentionTiming {
     for (uint32_t i = 0; i < timed.num_sequences; ++i) {
       spans.push_back({i, i * rows, rows, timed.context - rows});
     }
+    const bool has_spread = input_.body.kernels().has_spread(shape_.head_dim, kv_.element);
     return cuda::PlanAttention({shape_.num_heads, shape_.num_kv_heads, 0},
-                               {kDecodeCtas, 4 * kDecodeCtas}, spans, plan_);
+                               {.num_decode_ctas = kDecodeCtas,
+                                .max_partials = 4 * kDecodeCtas,
+                                .num_spread_ctas = has_spread ? kSpreadCtas : 0},
+                               spans, plan_);
   }
 
   cuda::AttentionParams ParamsOf(bool is_prefill, uint32_t i) {
@@ -182,7 +187,8 @@ class AttentionTiming {
         .window = 0,
         .scale = 0.088388f,  // 1 / sqrt(128)
         .num_ctas = std::min(count, is_prefill ? kPrefillCtas : kDecodeCtas),
-        .by_wgmma = by_wgmma_};
+        .by_wgmma = by_wgmma_,
+        .is_spread = plan_.is_spread};
     params.kv.base = memory_.Piece(kv_bytes_, i);
     return params;
   }

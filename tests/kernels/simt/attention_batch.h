@@ -38,7 +38,8 @@ struct AttentionCase {
   bool is_whole = false;        // no place for partials: an item has all splits of its pairs
   uint32_t poison_rows = 0;     // that belong to no chunk, behind the others
   KvElement element = KvElement::kBf16;
-  bool by_wgmma = false;  // prefill
+  bool by_wgmma = false;   // prefill
+  bool is_spread = false;  // decode, whatever its items
 };
 
 // Every decode item, cut into items of so many splits that meet in the partials.
@@ -107,7 +108,8 @@ class AttentionBatch {
                               .window = case_.window,
                               .scale = kScale,
                               .num_ctas = case_.num_ctas,
-                              .by_wgmma = case_.by_wgmma};
+                              .by_wgmma = case_.by_wgmma,
+                              .is_spread = case_.is_spread || plan.is_spread};
     params.kv.base = arena.data() + inputs_.blocks().LayerOffset();
     if (has_prefill) status = runner::Kernels().attention_prefill(params, nullptr);
     if (!status.ok()) return status;

@@ -112,7 +112,9 @@ TEST(AttentionPlan, RandomBatchesAreCoveredOnceWithinTheBounds) {
       const uint32_t kv_heads = random.Between(1, 8);
       const AttentionShape shape = {kv_heads * random.Between(1, 16), kv_heads,
                                     random.OneIn(3) ? random.Between(1, 5000) : 0};
-      const AttentionPlanLimits limits = {random.Between(1, 300), random.Below(2000)};
+      const AttentionPlanLimits limits = {.num_decode_ctas = random.Between(1, 300),
+                                          .max_partials = random.Below(2000),
+                                          .num_spread_ctas = random.Below(400)};
       std::vector<AttentionRows> spans;
       uint32_t rows = 0;
       for (uint32_t i = random.Below(20); i > 0; --i) {
@@ -128,6 +130,9 @@ TEST(AttentionPlan, RandomBatchesAreCoveredOnceWithinTheBounds) {
       EXPECT_LE(plan.decode.size(), bounds.num_decode_items);
       EXPECT_LE(plan.num_partials, limits.max_partials);
       EXPECT_LE(plan.num_arrivals, limits.num_decode_ctas);
+      if (plan.is_spread) {
+        EXPECT_LE(plan.decode.size(), limits.num_spread_ctas);
+      }
     }
   }
 }
@@ -152,6 +157,32 @@ TEST(AttentionPlan, AFullBatchCutsNothing) {
   EXPECT_EQ(plan.decode.size(), 64u * 8);
   EXPECT_EQ(plan.num_partials, 0u);
   EXPECT_THAT(plan.prefill, IsEmpty());
+}
+
+TEST(AttentionPlan, FewSplitsAreAnItemEach) {
+  std::vector<AttentionRows> spans;
+  for (uint32_t i = 0; i < 8; ++i) spans.push_back({i, i, 1, 1023});
+  AttentionPlan plan;
+  const AttentionPlanLimits limits = {
+      .num_decode_ctas = 528, .max_partials = 2112, .num_spread_ctas = 264};
+  ASSERT_TRUE(PlanAttention({32, 8, 0}, limits, spans, plan).ok());
+  EXPECT_TRUE(plan.is_spread);
+  EXPECT_EQ(plan.decode.size(), 8u * 8 * 4);
+  EXPECT_EQ(plan.num_partials, 8u * 8 * 4);
+  EXPECT_EQ(plan.num_arrivals, 8u * 8);
+  // A row with one split more than there are ctas.
+  spans.push_back({8, 8, 1, 256});
+  ASSERT_TRUE(PlanAttention({32, 8, 0}, limits, spans, plan).ok());
+  EXPECT_FALSE(plan.is_spread);
+  EXPECT_EQ(plan.decode.size(), 9u * 8);
+  // No more than the grid, for which there are arrivals; and none where nothing decodes.
+  spans.resize(1);
+  ASSERT_TRUE(PlanAttention({32, 8, 0}, {31, 2112, true, 264}, spans, plan).ok());
+  EXPECT_FALSE(plan.is_spread);
+  ASSERT_TRUE(PlanAttention({32, 8, 0}, {32, 2112, true, 264}, spans, plan).ok());
+  EXPECT_TRUE(plan.is_spread);
+  ASSERT_TRUE(PlanAttention({32, 8, 0}, limits, {}, plan).ok());
+  EXPECT_FALSE(plan.is_spread);
 }
 
 TEST(AttentionPlan, PrefillStartsWithTheRowsThatSeeMost) {
