@@ -21,6 +21,7 @@ import tables as compare  # noqa: E402
 RESULTS = ROOT / "benchmarks" / "results"
 PAGES = (
     "README.md",
+    "benchmarks/README.md",
     "deploy/README.md",
     "deploy/operations.md",
     "kernels/README.md",
@@ -233,8 +234,29 @@ def plan(result):
     ]
 
 
+def gpu_peers(result):
+    """Our times by those of other programs on a GPU."""
+    rows = {}
+    for row in result["checks"]:
+        if "ratio" not in row:
+            continue
+        other, what = row["name"].removeprefix("ours / ").split(": ", 1)
+        rows.setdefault(what, {})[other] = f"{row['ratio']:.2f}"
+    others = sorted({other for row in rows.values() for other in row})
+    lines = [
+        "| time of ours by that of | " + " | ".join(others) + " |",
+        "|---|" + "---:|" * len(others),
+    ]
+    for what, row in rows.items():
+        lines.append(f"| {what} | " + " | ".join(row.get(other, "") for other in others) + " |")
+    return lines + ["", f"{result['device']}, commit {result['commit']}, `scripts/gpu_check.sh`."]
+
+
 def gpu_check(result):
-    """What was timed on a GPU. A share is of limits that were measured in the same call."""
+    """What was timed on a GPU, or how that compares with other programs there. A share is of limits
+    that were measured in the same call."""
+    if result["stage"] in ("sanitizer", "peers"):
+        return gpu_peers(result)
     lines = [
         "| what | µs | GB/s | TFLOP/s | of its limit | target |",
         "|---|---:|---:|---:|---:|---:|",
