@@ -17,6 +17,7 @@
 // (attention_fp8.h). Bytes: 2 head_dim + 4 a key and kv head; units of 64 dims are 4 KiB.
 // Instructions: 2.25 an element more, 1.75 of them shifts and LOP3: 45 % of what their pipe (64 a
 // cycle) takes while memory gives an SM its 16.5 bytes a cycle (H200, 4.3 TB/s at 1.98 GHz).
+#include "kernels/cuda/attention_fold.h"
 #include "kernels/cuda/attention_fp8.h"
 #include "kernels/cuda/attention_items.h"
 #include "kernels/cuda/attention_launch.h"

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/cuda/attention_fold.h"
 #include "kernels/cuda/attention_tile.h"
 #include "kernels/cuda/kernel_reference.h"
 #include "kernels/cuda/kv_rows_reference.h"

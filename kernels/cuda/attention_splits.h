@@ -6,6 +6,7 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/attention_fold.h"
 #include "kernels/cuda/attention_items.h"
 #include "kernels/cuda/attention_tile.h"
 #include "kernels/simt/device.h"

@@ -14,6 +14,7 @@
 // names them (items, block lists) no kernel writes. Calculated for an H100 of 1.75 GHz at
 // 128 dims: 700 cycles of scores, 700 of weights, 800 of sums, 1500 to store, meet and fold: with
 // two trips to memory 4 us. Reached: not yet measured on a GPU.
+#include "kernels/cuda/attention_fold.h"
 #include "kernels/cuda/attention_fp8.h"
 #include "kernels/cuda/attention_items.h"
 #include "kernels/cuda/attention_launch.h"

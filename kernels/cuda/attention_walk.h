@@ -9,6 +9,7 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/attention_fold.h"
 #include "kernels/cuda/attention_items.h"
 #include "kernels/cuda/attention_tile.h"
 #include "kernels/cuda/attention_tile_copies.h"

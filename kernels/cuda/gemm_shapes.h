@@ -46,8 +46,25 @@ struct RowsShape {
   }
 
   // Values 0..3 of a lane: rows of w g, g, g + 8, g + 8; rows of x 2t, 2t + 1, 2t, 2t + 1.
+  // Without biases and with bf16 outputs, as almost always, no output is asked about them: of 64
+  // rows that took 4 us an H100 of 24.
   BATON_DEVICE static void Store(const GemmParams& params, const TileOrigin& origin,
                                  const Sums& sums) {
+    if (IsPlain(params)) {
+      EachOutput(params, origin, sums, [&](uint32_t r, uint32_t c, float sum) {
+        params.y_bf16[size_t{r} * params.n + c] = simt::to_bf16(sum);
+      });
+      return;
+    }
+    EachOutput(params, origin, sums,
+               [&](uint32_t r, uint32_t c, float sum) { StoreOutput(params, r, c, sum); });
+  }
+
+ private:
+  // store(row of x, row of w, sum) for those of the lane's that are inside.
+  template <typename StoreOne>
+  BATON_DEVICE static void EachOutput(const GemmParams& params, const TileOrigin& origin,
+                                      const Sums& sums, const StoreOne& store) {
     const uint32_t column = origin.column + simt::warp() * kWarpRows + simt::lane() / 4;
     const uint32_t row = origin.row + simt::lane() % 4 * 2;
     BATON_UNROLL
@@ -56,7 +73,7 @@ struct RowsShape {
       for (uint32_t v = 0; v < 4; ++v) {
         const uint32_t r = row + 8 * j + v % 2;
         const uint32_t c = column + v / 2 * 8;
-        if (simt::guard(r < params.m && c < params.n)) StoreOutput(params, r, c, sums[j].values[v]);
+        if (simt::guard(r < params.m && c < params.n)) store(r, c, sums[j].values[v]);
       }
     }
   }

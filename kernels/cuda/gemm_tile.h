@@ -160,6 +160,11 @@ BATON_DEVICE float WithBias(const GemmParams& params, uint32_t column, float sum
   return sum;
 }
 
+// Outputs are bf16 and there is no bias.
+BATON_DEVICE bool IsPlain(const GemmParams& params) {
+  return params.y_bf16 != nullptr && params.bias_float == nullptr && params.bias_bf16 == nullptr;
+}
+
 BATON_DEVICE void StoreOutput(const GemmParams& params, uint32_t row, uint32_t column, float sum) {
   const size_t at = size_t{row} * params.n + column;
   const float value = WithBias(params, column, sum);

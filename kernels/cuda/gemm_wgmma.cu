@@ -177,10 +177,7 @@ BATON_DEVICE void StoreTile(const GemmParams& params, uint32_t tile,
   const TileOrigin origin = OriginOf<kColumns>(params, tile);
   const uint32_t row = origin.row + (simt::warp() - 4) * 16 + simt::lane() / 4;
   const uint32_t column = origin.column + simt::lane() % 4 * 2;
-  const bool is_plain = params.y_bf16 != nullptr && params.bias_float == nullptr &&
-                        params.bias_bf16 == nullptr && params.n % 2 == 0 &&
-                        origin.column + kColumns <= params.n;
-  if (is_plain) {
+  if (IsPlain(params) && params.n % 2 == 0 && origin.column + kColumns <= params.n) {
     BATON_UNROLL
     for (uint32_t half = 0; half < 2; ++half) {
       const uint32_t r = row + 8 * half;

@@ -21,9 +21,9 @@ constexpr uint32_t kWholeDepth = 256;  // the first elements of the same memory:
 static_assert(GemmSegments(kColumns, kDepth).num_segments == 3);
 static_assert(GemmSegments(kColumns, kWholeDepth).num_segments == 1);
 
-// A kernel of wgmma, and what it is asked for: those of many rows have more than one tile on one SM,
-// and more stages than slots in their rings (4 to 6), so that slots and sums are used again; that
-// of few rows has each of its three bodies.
+// A kernel of wgmma, and what it is asked for: those of many rows have more than one tile on one
+// SM, and more stages than slots in their rings (4 to 6), so that slots and sums are used again;
+// that of few rows has each of its three bodies.
 struct AskedKernel {
   GemmPath path;
   uint32_t num_rows;

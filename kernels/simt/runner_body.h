@@ -130,9 +130,9 @@ void wgmma_finish(FragmentC (&)[kCount], const FragmentA (&)[kSteps], Site site 
 template <size_t kCount>
 void wgmma_bf16_m64k16(FragmentC (&sums)[kCount], TileDescriptor a, TileDescriptor b, bool adds,
                        Site site = Here()) {
-  static_assert(kCount == 1 || kCount == 4 || kCount == 8 || kCount == 16 || kCount == 24 ||
-                    kCount == 32,
-                "8, 32, 64, 128, 192 or 256 columns");
+  static_assert(
+      kCount == 1 || kCount == 4 || kCount == 8 || kCount == 16 || kCount == 24 || kCount == 32,
+      "8, 32, 64, 128, 192 or 256 columns");
   calls::StartProduct({sums, uint32_t{8} * kCount, a, b, adds}, site);
 }
 template <size_t kCount>

@@ -132,13 +132,11 @@ struct GemmKernel {
 };
 
 absl::Status AddTileSweep(const StageInput& input, Report& report) {
-  constexpr GemmKernel kKernels[] = {{"rows8", cuda::GemmPath::kRows8, true},
-                                     {"rows32", cuda::GemmPath::kRows32, true},
-                                     {"narrow", cuda::GemmPath::kNarrow, true},
-                                     {"tile64", cuda::GemmPath::kTile64, false},
-                                     {"tile128", cuda::GemmPath::kTile128, false},
-                                     {"wgmma128", cuda::GemmPath::kWgmma128, false},
-                                     {"wgmma192", cuda::GemmPath::kWgmma192, false}};
+  constexpr GemmKernel kKernels[] = {
+      {"rows8", cuda::GemmPath::kRows8, true},       {"rows32", cuda::GemmPath::kRows32, true},
+      {"narrow", cuda::GemmPath::kNarrow, true},     {"tile64", cuda::GemmPath::kTile64, false},
+      {"tile128", cuda::GemmPath::kTile128, false},  {"wgmma128", cuda::GemmPath::kWgmma128, false},
+      {"wgmma192", cuda::GemmPath::kWgmma192, false}};
   const std::vector<uint32_t> counts =
       input.is_tiny ? std::vector<uint32_t>{9}
                     : std::vector<uint32_t>{1, 4, 8, 16, 32, 48, 64, 128, 256, 512};

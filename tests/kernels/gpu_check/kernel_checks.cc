@@ -129,7 +129,8 @@ absl::Status CheckEmbed(const DeviceBody& body, const RowShape& shape) {
 }
 
 bool NeedsWgmma(GemmPath path) {
-  return path == GemmPath::kNarrow || path == GemmPath::kWgmma128 || path == GemmPath::kWgmma192 || path == GemmPath::kWgmma256;
+  return path == GemmPath::kNarrow || path == GemmPath::kWgmma128 || path == GemmPath::kWgmma192 ||
+         path == GemmPath::kWgmma256;
 }
 
 // One product and the path that makes it.
@@ -238,19 +239,20 @@ absl::Status CheckProducts(const StageInput& input, Report& report) {
                                       {"gemm rows32", GemmPath::kRows32, 33, 65, 264},
                                       {"gemm rows8", GemmPath::kRows8, 3, 67, 328}};
   // The model takes 117 ns for 16 products: the first is one row of o_proj of an 8B model, 123 ms.
-  const std::vector<GemmCase> full = {{"gemm rows8", GemmPath::kRows8, 1, 4096, 4096},
-                                      {"gemm rows8 deep", GemmPath::kRows8, 8, 1030, 14336},
-                                      {"gemm rows32", GemmPath::kRows32, 33, 1030, 4096},
-                                      {"gemm narrow8", GemmPath::kNarrow, 3, 1030, 14336},
-                                      {"gemm narrow32", GemmPath::kNarrow, 17, 1030, 4096},
-                                      {"gemm narrow64", GemmPath::kNarrow, 33, 1030, 4096},
-                                      {"gemm narrow8, one segment", GemmPath::kNarrow, 1, 16900, 1288},
-                                      {"gemm tile64", GemmPath::kTile64, 129, 519, 2880},
-                                      {"gemm tile128", GemmPath::kTile128, 129, 519, 2880},
-                                      {"gemm wgmma128", GemmPath::kWgmma128, 129, 519, 2880},
-                                      {"gemm wgmma192", GemmPath::kWgmma192, 129, 519, 2880},
-                                      {"gemm wgmma256", GemmPath::kWgmma256, 9, 16900, 520},
-                                      {"gemm auto", GemmPath::kAuto, 257, 300, 1032}};
+  const std::vector<GemmCase> full = {
+      {"gemm rows8", GemmPath::kRows8, 1, 4096, 4096},
+      {"gemm rows8 deep", GemmPath::kRows8, 8, 1030, 14336},
+      {"gemm rows32", GemmPath::kRows32, 33, 1030, 4096},
+      {"gemm narrow8", GemmPath::kNarrow, 3, 1030, 14336},
+      {"gemm narrow32", GemmPath::kNarrow, 17, 1030, 4096},
+      {"gemm narrow64", GemmPath::kNarrow, 33, 1030, 4096},
+      {"gemm narrow8, one segment", GemmPath::kNarrow, 1, 16900, 1288},
+      {"gemm tile64", GemmPath::kTile64, 129, 519, 2880},
+      {"gemm tile128", GemmPath::kTile128, 129, 519, 2880},
+      {"gemm wgmma128", GemmPath::kWgmma128, 129, 519, 2880},
+      {"gemm wgmma192", GemmPath::kWgmma192, 129, 519, 2880},
+      {"gemm wgmma256", GemmPath::kWgmma256, 9, 16900, 520},
+      {"gemm auto", GemmPath::kAuto, 257, 300, 1032}};
   for (const GemmCase& c : input.is_tiny ? tiny : full) {
     if (!report.Begin(c.name)) continue;
     double error = 0;

@@ -24,7 +24,8 @@ using simt::RunOptions;
 using simt::ScopedRunOptions;
 using testing::HasSubstr;
 
-constexpr GemmPath kPaths[] = {GemmPath::kNarrow, GemmPath::kWgmma128, GemmPath::kWgmma192, GemmPath::kWgmma256};
+constexpr GemmPath kPaths[] = {GemmPath::kNarrow, GemmPath::kWgmma128, GemmPath::kWgmma192,
+                               GemmPath::kWgmma256};
 
 bool Takes(GemmPath path, const GemmCase& shape, uint32_t m) {
   if (path == GemmPath::kNarrow) return m <= kGemmMaxSpreadRows;
