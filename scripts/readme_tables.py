@@ -255,7 +255,7 @@ def gpu_peers(result):
 def gpu_check(result):
     """What was timed on a GPU, or how that compares with other programs there. A share is of limits
     that were measured in the same call."""
-    if result["stage"] in ("sanitizer", "peers"):
+    if any("ratio" in row for row in result["checks"]):
         return gpu_peers(result)
     lines = [
         "| what | µs | GB/s | TFLOP/s | of its limit | target |",

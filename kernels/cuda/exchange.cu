@@ -8,7 +8,7 @@
 // GatherColumns, work: one thread for an element of every row. Bytes over the links: 4 an element
 // that is not rank 0's, all written, so nobody waits for them but at the meeting.
 //
-// Reached: not yet measured on a GPU.
+// Reached: kernels/README.md.
 #include <algorithm>
 #include <string>
 

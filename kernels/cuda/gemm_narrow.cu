@@ -92,9 +92,9 @@ BATON_DEVICE void MultiplyStages(uint32_t count, NarrowShared<kGroup>& memory,
     simt::wgmma_fence();
     BATON_UNROLL
     for (uint32_t step = 0; step < kGemmStageK / kGemmStepK; ++step) {
-      // The first product of a segment starts from zero.
-      simt::wgmma_bf16_m64k16(sums, TileStep(a, step), TileStep(b, step),
-                              simt::guard(i > 0 || step > 0));
+      // The first product of a segment starts from zero; added to the zeros that are there, it
+      // would be the same.
+      simt::wgmma_bf16_m64k16(sums, TileStep(a, step), TileStep(b, step), i > 0 || step > 0);
     }
     simt::wgmma_commit();
     // The tensor cores go on with this stage while the one before is given back.

@@ -139,7 +139,7 @@ EXPECTED = {
     "SampleKernel": (
         r"LDG\.E\.128",
         r"ATOMS\.ADD",
-        r"ATOMS\.POPC\.INC",
+        r"ATOMS\.POPC\.INC\.32",
         r"F2I\.S64\.TRUNC",
         r"SHFL\.BFLY",
         r"IMAD\.WIDE\.U32",

@@ -113,6 +113,8 @@ RandomMemory::RandomMemory(const StageInput& input, size_t bytes, float spread)
                                      .seed = 1,
                                      .spread = spread},
                                     nullptr);
+  // Kernels read weights before those that ran before them are done.
+  if (status_.ok()) status_ = input.body.ask();
 }
 
 uint32_t RandomMemory::NumPieces(size_t bytes) const {
