@@ -96,11 +96,19 @@ TEST(GemmWgmma, EveryNumberOfRowsGivesARowTheBitsThatMmaGives) {
   std::printf("%u products\n", num_products);
 }
 
-// So many rows of w are one segment, which takes more stages than a ring has slots.
+// So many rows of w are one segment, which takes more stages than a ring has slots. In fast
+// arithmetic: by the bits of the model it would take half a minute.
 TEST(GemmWgmma, FewRowsUseTheirSlotsAgain) {
-  constexpr uint32_t kColumns = 64 * kGemmTargetTiles - 3;
+  RunOptions options;
+  options.tensor_math = simt::TensorMath::kFloat;
+  ScopedRunOptions scope(options);
   for (const uint32_t m : {1u, 9u, 33u}) {
-    EXPECT_EQ(Check({m, kColumns, 9 * 64 + 8, GemmPath::kNarrow}), "");
+    Operands operands({m, 64 * kGemmTargetTiles - 3, 9 * 64 + 8});
+    SimBuffer expected(operands.y_bytes(m), "expected");
+    ASSERT_EQ(operands.Run(0, m, GemmPath::kRows32, expected), "");
+    SimBuffer y(operands.y_bytes(m), "y");
+    ASSERT_EQ(operands.Run(0, m, GemmPath::kNarrow, y), "");
+    EXPECT_TRUE(SameBits(y.data(), expected.data(), y.size())) << m;
   }
 }
 
@@ -285,9 +293,21 @@ TEST(GemmWgmma, MutantsAreNoticed) {
 }
 
 TEST(GemmNarrow, MutantsAreNoticed) {
-  const simt_test::Suite suite = [] {
-    return Check({3, 66, 264, GemmPath::kNarrow}).empty() &&
-           Check({1, 64 * kGemmTargetTiles - 3, 10 * 64, GemmPath::kNarrow}).empty();
+  // Slots are used again in many ctas only, which take long by the bits of the model.
+  RunOptions fast;
+  fast.tensor_math = simt::TensorMath::kFloat;
+  Operands many({1, 64 * kGemmTargetTiles - 3, 10 * 64});
+  SimBuffer expected(many.y_bytes(1), "expected");
+  {
+    ScopedRunOptions scope(fast);
+    ASSERT_EQ(many.Run(0, 1, GemmPath::kRows8, expected), "");
+  }
+  const simt_test::Suite suite = [&] {
+    if (!Check({3, 66, 264, GemmPath::kNarrow}).empty()) return false;
+    ScopedRunOptions scope(fast);
+    SimBuffer y(many.y_bytes(1), "y");
+    return many.Run(0, 1, GemmPath::kNarrow, y).empty() &&
+           SameBits(y.data(), expected.data(), y.size());
   };
   simt_test::ExpectAllNoticed(suite, 18);
 }
