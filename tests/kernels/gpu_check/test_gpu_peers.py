@@ -187,7 +187,7 @@ class GpuCheckPeers(StageCase):
         self.assertEqual(code, 0, checks)
         self.assertEqual(checks["torch"]["verdict"], "not run")
         self.assertIn("No module named 'torch'", checks["torch"]["detail"])
-        self.assertEqual(sum(name.startswith("sweep ") for name in checks), 24)
+        self.assertEqual(sum(name.startswith("sweep ") for name in checks), 28)
         (site / "torch.py").write_text(FAKE_TORCH)
         code, checks = self.run_stage(8, *arguments, PYTHONPATH=str(site))
         self.assertEqual(code, 0, checks)
@@ -219,7 +219,7 @@ class GpuCheckPeers(StageCase):
         code, checks = self.run_stage(8, *arguments, PYTHONPATH=str(site))
         self.assertEqual((code, checks["torch"]["verdict"]), (0, "stopped"))
         self.assertRegex(checks["torch"]["detail"], "after 1 s")
-        self.assertEqual(sum(name.startswith("sweep ") for name in checks), 24)
+        self.assertEqual(sum(name.startswith("sweep ") for name in checks), 28)
 
 
 if __name__ == "__main__":
