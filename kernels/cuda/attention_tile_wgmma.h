@@ -61,8 +61,7 @@ template <bool kInRange>
 BATON_DEVICE uint32_t WeighPair(float low, float high, float& weight) {
   const uint32_t pair =
       kInRange ? simt::pack_bf16(Exp2InRange(low), Exp2InRange(high)) : Pair(Exp2(low), Exp2(high));
-  weight += simt::from_bf16({static_cast<uint16_t>(pair)});
-  weight += simt::from_bf16({static_cast<uint16_t>(pair >> 16)});
+  weight = AddPair(weight, pair);
   return pair;
 }
 

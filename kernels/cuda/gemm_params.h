@@ -28,10 +28,11 @@ inline constexpr uint32_t kHopperSms = 132;
 
 // y = x w^T + bias: fp32 sums over the segments of gemm_segments.h by the tensor cores' arithmetic,
 // the bias added in fp32, then one rounding if y is bf16. Bits are promised except which NaN a NaN
-// is. `k` is a multiple of 8, at least 8; no limit on m but the grid's.
+// is. `k` is a multiple of 8, at least 8; no limit on m but the grid's. Up to kGemmMaxSpreadRows
+// rows of x, w is read while the kernel before in the stream runs: that one must not write it.
 struct GemmParams {
   const simt::Bf16* x;                    // [m][k]
-  const simt::Bf16* w;                    // [n][k]
+  const simt::Bf16* w;                    // [n][k]; see above
   float* y_float = nullptr;               // [m][n]; exactly one of the two is given
   simt::Bf16* y_bf16 = nullptr;           // [m][n]
   const float* bias_float = nullptr;      // [n]; at most one of the two is given
