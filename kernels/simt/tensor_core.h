@@ -11,9 +11,9 @@
 // steps of 8, k ascending, so that the sixteen are no set: which products share a step matters. fp8
 // differs, and what came after Hopper is not known here.
 //
-// Hopper's is compared with an H100, mma.sync and wgmma (tests/golden, tensor_core_h100.golden); a
-// wgmma that does not add starts as from C = 0. That a C of 0 which is added counts -133 too, and
-// Ampere's -132, is from the authors' later program: no vector here shows it yet.
+// Hopper's is compared with an H100, mma.sync and wgmma (tests/golden, tensor_core_h100.golden): a
+// C of 0 that is added counts -133, and a wgmma that does not add starts as from it. Ampere's -132
+// is from the authors' later program: no vector here shows it yet.
 #ifndef BATON_KERNELS_SIMT_TENSOR_CORE_H_
 #define BATON_KERNELS_SIMT_TENSOR_CORE_H_
 
