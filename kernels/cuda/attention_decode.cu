@@ -1,5 +1,5 @@
-// Attention of few rows of a sequence over many keys in blocks: sixteen (token, head) pairs a cta,
-// a warp for each split of 256 keys.
+// Attention of few rows of a sequence over many keys in blocks (split-KV decode, Flash-Decoding):
+// sixteen (token, head) pairs a cta, a warp for each split of 256 keys.
 //
 // Work: a cta of four warps takes one item at a time: pairs of one kv head and a run of splits,
 // four at a time. Each warp streams its split's tiles through a ring of its own (units of 8 KiB,
@@ -12,8 +12,8 @@
 // reads 4 head_dim + 8 a pair, 3 % at four pairs. Flops: 64 head_dim a key, of which group / 16 are
 // useful. Limit: memory; a warp takes 6 us a tile when it is alone, so few splits are for
 // attention_spread.cu, and the last cta of 128k keys and 4 pairs folds 1 MiB alone. Reached on an
-// H100, of reading: 64 rows of 1k keys 87 %, of 8k 96 %, of fp8 62 and 76 %; 8 rows of 8k 71 %,
-// when partials were folded one load at a time. Fp8: codes become operands in registers
+// H100, of reading: 64 rows of 1k keys 88 %, of 8k 98 %, of fp8 64 and 78 %; 8 rows of 8k 72 and
+// 48 % (kernels/README.md). Fp8: codes become operands in registers
 // (attention_fp8.h). Bytes: 2 head_dim + 4 a key and kv head; units of 64 dims are 4 KiB.
 // Instructions: 2.25 an element more, 1.75 of them shifts and LOP3: 45 % of what their pipe (64 a
 // cycle) takes while memory gives an SM its 16.5 bytes a cycle (H200, 4.3 TB/s at 1.98 GHz).

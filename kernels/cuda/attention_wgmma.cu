@@ -10,8 +10,9 @@
 // instructions of each warp (cuobjdump): 560 for weights, 110 for scale and rescaled sums, 200 for
 // copies, 90 for folds, 110 for products and waits, so those bind. Two ctas share an SM up to 128
 // dims. At 256 there is one, and they take turns. Fp8 takes 520 more, to widen units. Reached on
-// an H100: 2048 tokens, 32 heads on 8 of 128 dims, 150 us or 230 TFLOP/s, 83 us at full issue slots
-// [calc] (before the walk looked ahead, copied by TileSource and weighed by WeighMasked, 298).
+// an H100 at commit 1ef4488: 2048 tokens, 32 heads on 8 of 128 dims, 150 us or 228 TFLOP/s; 83 us
+// at full issue slots [calc]. Before the walk looked ahead, copied by TileSource and weighed by
+// WeighMasked, 298 [not kept].
 #include "kernels/cuda/attention_launch.h"
 #include "kernels/cuda/attention_walk.h"
 #include "kernels/cuda/kernel_table.h"

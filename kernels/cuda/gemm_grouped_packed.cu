@@ -4,7 +4,7 @@
 // packed weights a warp. What digits become is used for all rows of x, so prompts need no expert in
 // bf16. Bytes: of w 4.5 to 9 bits a weight for each expert with a slot; the rest as there. Flops: 2
 // n k a slot. Limit: memory or instructions with 8 slots, as gemm_packed.cu; with 64 the tensor
-// cores and the 6 to 7 instructions a weight, which 64 rows of x share. Reached: kernels/README.md.
+// cores and the 6 to 7 instructions a weight, which 64 rows of x share. Reached: not timed.
 #include "kernels/cuda/packed_stages.h"
 
 namespace baton::cuda {

@@ -1,11 +1,13 @@
-// y = x w^T for few rows of x on Hopper: what gemm_rows.cu does, by tensor copies and wgmma.
+// y = x w^T for few rows of x on Hopper (a skinny GEMM with split K): what gemm_rows.cu does, by
+// tensor copies and wgmma.
 //
 // Work: a cta takes 64 rows of w, one segment of K and all rows of x, which are padded to 8, 32 or
 // 64: a warpgroup multiplies, a fifth warp fills a ring of stages of 64 of K (8, 6 or 4 of 9, 12 or
 // 16 KiB; three ctas share an SM) by one thread's tensor copies. Bytes: 2 n k once from memory,
 // 2 m k through L2 for each of the n / 64 tiles; with several segments 8 m n for each through L2.
 // Flops: 2 m n k. Limit: memory. The first weights are on their way to shared memory before the
-// kernel that makes x is done.
+// kernel that makes x is done. Reached on an H100 at one row, of reading: output 100 %, gate_up 93,
+// down 88, qkv 81, o 70 (kernels/README.md).
 //
 // Weights are the A operand, x is B, as in gemm_shapes.h; the bits are those of mma.sync where
 // wgmma has them, which is asked of a device before this kernel is chosen (wgmma_check.h).

@@ -13,14 +13,14 @@
 
 namespace baton::cuda {
 
-// Rows of w a cta of the few-rows kernel, and of K a stage: 128 bytes a row, a line of L2.
+// Rows of w a cta of the few-rows kernels, and of K a stage: 128 bytes a row, a line of L2.
 inline constexpr uint32_t kGemmRowTile = 64;
 inline constexpr uint32_t kGemmStageK = 64;
-// Two ctas for each of Hopper's 132 SMs: each keeps 24 KiB of weights in flight, and 4.3 TB/s at
-// 1 us of loaded latency need 33 KiB an SM.
+// Two ctas for each of Hopper's 132 SMs: each keeps 24 KiB of weights in flight by gemm_rows.cu, 32
+// to 64 by gemm_narrow.cu, and 4.3 TB/s at 1 us of loaded latency need 33 KiB an SM.
 inline constexpr uint32_t kGemmTargetTiles = 264;
-// A segment is no shorter than the pipeline is deep (four stages): its partial sums of 32 rows then
-// cost at most half of what its weights do, and stay in L2.
+// A segment is no shorter than four stages, the depth of gemm_rows.cu's pipeline: its partial sums
+// of 32 rows then cost at most half of what its weights do, those of 64 as much, and stay in L2.
 inline constexpr uint32_t kGemmMinSegmentK = 4 * kGemmStageK;
 // Rows of x up to which segments may be spread over ctas.
 inline constexpr uint32_t kGemmMaxSpreadRows = 64;

@@ -47,7 +47,7 @@ struct RowsShape {
 
   // Values 0..3 of a lane: rows of w g, g, g + 8, g + 8; rows of x 2t, 2t + 1, 2t, 2t + 1.
   // Without biases and with bf16 outputs, as almost always, no output is asked about them: of 64
-  // rows that took an H100 3 us of 24.
+  // rows of o (4096 x 4096) that took an H100 2.7 us of 24.0 at commit 20277ae.
   BATON_DEVICE static void Store(const GemmParams& params, const TileOrigin& origin,
                                  const Sums& sums) {
     if (IsPlain(params)) {

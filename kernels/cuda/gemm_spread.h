@@ -1,6 +1,6 @@
-// What the GEMM kernels of few rows share: a cta takes 64 rows of w, one segment of K and 8 or 32
-// rows of x; its four warps take 16 rows of w each. How weights come into a warp's fragments is the
-// kernel's. Included by those only.
+// What the GEMM kernels of few rows share: a cta takes 64 rows of w, one segment of K and 8, 32 or
+// (gemm_narrow.cu) 64 rows of x; four of its warps have the sums of 16 rows of w each. How weights
+// come to be multiplied is the kernel's; warps beyond those four only copy. Included by those only.
 //
 // Combining: each cta stores its partial sums in the order of its fragments, 16 bytes a thread, and
 // counts itself; the one that arrives last adds all segments in index order, its own too, and sets

@@ -47,7 +47,8 @@ struct DeviceModelOptions {
   // Quantised weights stay packed: a step of up to 128 rows reads them as they are, one of more
   // unpacks each matrix of a layer first. Else they are dequantised once, at load.
   bool keeps_packed = true;
-  // Many rows are multiplied by wgmma. Unknown: the devices are asked at load (CheckWgmma).
+  // Matrices in bf16 (but experts) are multiplied by wgmma, few rows too. Unknown: the devices are
+  // asked at load (CheckWgmma).
   std::optional<bool> allows_wgmma = {};
   // Likewise attention of prompts (CheckWgmmaAttention, and CheckWgmma too).
   std::optional<bool> attends_by_wgmma = {};

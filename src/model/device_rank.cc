@@ -37,9 +37,10 @@ uint32_t TileRows(const ModelConfig& config, uint32_t num_pairs) {
   return is_few ? cuda::kExpertFewRows : cuda::kExpertManyRows;
 }
 
-// Rows up to which packed weights are read again for each 64. Unpacking an 8B model at 4.5 bits
-// moves 18 GB and the product reads 14 more, 7.4 ms of H200's memory; by the instructions of
-// gemm_packed.cu 64 rows take 2.8 ms. A wrong number costs time, never bits.
+// Rows up to which packed weights are read again for each 64. On an H100 (kernels/README.md, q4_0)
+// 128 rows take 2 x 97 us packed (gate_up) and 2 x 56 (down) [calc]; unpacked 107 + 91 and 54 + 68
+// (the products as in benchmarks/results/gpu_check_tools.json, wgmma128). A wrong number costs
+// time, never bits.
 constexpr uint32_t kMaxPackedRows = 2 * cuda::kGemmMaxSpreadRows;
 
 // Of the largest packed matrix of a layer in bf16.

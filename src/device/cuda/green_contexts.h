@@ -1,7 +1,7 @@
 // SmPart: a part of a GPU's streaming multiprocessors, by the driver's green contexts (CUDA driver
 // API, "Green Contexts"): kernels in a stream of a part run on its multiprocessors and on no
 // others, whatever runs beside them. Memory is the primary context's, and every part reaches all of
-// it. No GPU has run it.
+// it.
 //
 // The driver's functions are found at run time; older drivers lack them.
 #ifndef BATON_SRC_DEVICE_CUDA_GREEN_CONTEXTS_H_

@@ -1,7 +1,6 @@
 // CudaSharedMemory: a GPU's memory that other processes of this host can map, by the driver's
 // virtual memory management: an allocation becomes a file descriptor, and whoever gets it maps the
-// same bytes (CUDA driver API, "Virtual Memory Management"). No GPU has run it; a test plays the
-// driver.
+// same bytes (CUDA driver API, "Virtual Memory Management").
 //
 // Owned by a CudaDevice; one thread at a time, in which the GPU is current.
 //
