@@ -128,7 +128,7 @@ TEST(TensorCoreGolden, TheModelGivesEveryWordThatAnH100Gave) {
     }
     num_words += check.num_words;
   }
-  EXPECT_EQ(num_words, 897024);
+  EXPECT_EQ(num_words, 897024u);
 }
 
 // Elements that are kept whole need no generator.
@@ -142,7 +142,7 @@ TEST(TensorCoreGolden, TheModelGivesTheElementsThatAreKeptWhole) {
       ++num_elements;
     }
   }
-  EXPECT_EQ(num_elements, 2221);
+  EXPECT_EQ(num_elements, 2221u);
 }
 
 }  // namespace
