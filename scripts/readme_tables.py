@@ -155,10 +155,14 @@ def slow_readers(row):
 
 def soak(row):
     faults = ", ".join(f"{count} {name}" for name, count in row["faults"].items())
-    slopes = ", ".join(f"{k} {v:+.2f}" for k, v in row["rss_slope_mib_per_min"].items())
+    # Results of before were of the resident memory, which the first use of a block makes larger.
+    key = "memory_slope_mib_per_min"
+    what = "Own" if key in row else "Resident"
+    slopes_of = row[key] if key in row else row["rss_slope_mib_per_min"]
+    slopes = ", ".join(f"{k} {v:+.2f}" for k, v in slopes_of.items())
     return [
         f"Soak of {row['minutes']:.0f} minutes, {row['streams']} answers, {row['problems']} wrong"
-        f" or failed; faults: {faults}. Resident memory grows by (MiB a minute) {slopes}. Answers"
+        f" or failed; faults: {faults}. {what} memory grows by (MiB a minute) {slopes}. Answers"
         f" a second: {row['answers_per_s_before']:.1f} before, {row['answers_per_s_after']:.1f}"
         f" from 10 s after the last fault on."
     ]

@@ -155,7 +155,7 @@ BATON_DEVICE void FoldPartial(const Partial<kDim>& from, uint32_t num_pairs, Row
     BATON_UNROLL
     for (uint32_t i = 0; i < kDim / 8 / kWarps; ++i) {
       const uint32_t n = simt::warp() * (kDim / 8 / kWarps) + i;
-      const Sums sums = from.sums[n][half][simt::lane()];
+      const SumPair sums = from.sums[n][half][simt::lane()];
       float& low = memory.totals[4 * i + 2 * half][simt::thread()];
       float& high = memory.totals[4 * i + 2 * half + 1][simt::thread()];
       low = fold.Join(low, sums.low);

@@ -26,7 +26,7 @@ template <KvElement kElement, uint32_t kDim>
 struct PrefillShared : WalkTraits<kElement, kDim, SharedRows::kWhole> {
   Vec16 q[kPrefillPairs][kDim / kVec];
   StoredKeys<kElement, kDim, kTileKeys> ring[kSlots<kElement, kDim, SharedRows::kWhole>];
-  Sums totals[kDim / 8][kPrefillThreads];
+  FourSums totals[kDim / 8][kPrefillThreads];
 };
 template <uint32_t kDim>
 struct PrefillShared<KvElement::kFp8, kDim>
@@ -35,7 +35,7 @@ struct PrefillShared<KvElement::kFp8, kDim>
   StoredKeys<KvElement::kFp8, kDim, kTileKeys>
       ring[kSlots<KvElement::kFp8, kDim, SharedRows::kWhole>];
   Vec16 wide[2][kTileKeys][kDim / kVec];
-  Sums totals[kDim / 8][kPrefillThreads];
+  FourSums totals[kDim / 8][kPrefillThreads];
 };
 static_assert(sizeof(PrefillShared<KvElement::kBf16, 128>) == 96 * 1024,
               "two ctas of an SM's 227 KiB");

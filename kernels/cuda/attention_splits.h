@@ -24,7 +24,7 @@ BATON_DEVICE Tiles TilesOfSplit(uint32_t split, const KeyRange& seen) {
 }
 
 // Two neighbouring dims of one pair.
-struct alignas(8) Sums {
+struct alignas(8) SumPair {
   float low;
   float high;
 };
@@ -32,7 +32,7 @@ struct alignas(8) Sums {
 // What is known after one split: sums [n8 of head_dim][rows 0..7 | 8..15][lane].
 template <uint32_t kDim>
 struct Partial {
-  Sums sums[kDim / 8][2][simt::kWarpSize];
+  SumPair sums[kDim / 8][2][simt::kWarpSize];
   RowTotal rows[kWarpPairs];
 };
 static_assert(sizeof(Partial<128>) == AttentionPartialBytes(128));
@@ -93,12 +93,12 @@ BATON_DEVICE void MergePartials(const AttentionParams& params, const AttentionIt
     const uint32_t pair = simt::lane() / 4 + 8 * half;
     if (!simt::guard(pair < item.num_pairs)) continue;
     RowTotal total = {kNothing, 0.0f};
-    Sums totals[kCount];
+    SumPair totals[kCount];
     BATON_UNROLL
-    for (Sums& sums : totals) sums = {0.0f, 0.0f};
+    for (SumPair& sums : totals) sums = {0.0f, 0.0f};
     for (uint32_t first = 0; first < partials.count; first += kBatch) {
       RowTotal rows[kBatch];
-      Sums sums[kBatch][kCount];
+      SumPair sums[kBatch][kCount];
       BATON_UNROLL
       for (uint32_t i = 0; i < kBatch; ++i) {
         // Behind the last one it is read again, and left.

@@ -21,7 +21,7 @@ namespace baton::cuda {
 inline namespace BATON_BODY {
 
 // A thread's totals of eight dims, moved at once.
-struct alignas(16) Sums {
+struct alignas(16) FourSums {
   float values[4];
 };
 
@@ -31,7 +31,7 @@ BATON_DEVICE void FoldSums(const SplitState<Memory::kDim>& split, Memory& memory
                            const Join& join) {
   BATON_UNROLL
   for (uint32_t n = 0; n < Memory::kDim / 8; ++n) {
-    Sums totals = memory.totals[n][simt::thread()];
+    FourSums totals = memory.totals[n][simt::thread()];
     BATON_UNROLL
     for (uint32_t v = 0; v < 4; ++v) {
       totals.values[v] = join(v / 2, totals.values[v], split.sums[n].values[v]);
@@ -72,7 +72,7 @@ BATON_DEVICE void StoreTotals(const AttentionParams& params, const AttentionItem
     const float scale = 1.0f / rows[half].weight;
     BATON_UNROLL
     for (uint32_t n = 0; n < Memory::kDim / 8; ++n) {
-      const Sums& totals = memory.totals[n][simt::thread()];
+      const FourSums& totals = memory.totals[n][simt::thread()];
       StorePair(out, 8 * n + simt::lane() % 4 * 2, totals.values[2 * half] * scale,
                 totals.values[2 * half + 1] * scale);
     }

@@ -27,7 +27,7 @@ template <KvElement kElement, uint32_t kDim>
 struct WgmmaShared : WalkTraits<kElement, kDim, SharedRows::kTiles> {
   alignas(simt::kTileAlignment) Vec16 q[kPrefillPairs][kDim / kVec];
   StoredKeys<kElement, kDim, kTileKeys> ring[kSlots<kElement, kDim, SharedRows::kTiles>];
-  Sums totals[kDim / 8][kPrefillThreads];
+  FourSums totals[kDim / 8][kPrefillThreads];
 };
 template <uint32_t kDim>
 struct WgmmaShared<KvElement::kFp8, kDim> : WalkTraits<KvElement::kFp8, kDim, SharedRows::kTiles> {
@@ -35,7 +35,7 @@ struct WgmmaShared<KvElement::kFp8, kDim> : WalkTraits<KvElement::kFp8, kDim, Sh
   Vec16 wide[2][kTileKeys][kDim / kVec];
   StoredKeys<KvElement::kFp8, kDim, kTileKeys>
       ring[kSlots<KvElement::kFp8, kDim, SharedRows::kTiles>];
-  Sums totals[kDim / 8][kPrefillThreads];
+  FourSums totals[kDim / 8][kPrefillThreads];
 };
 static_assert(sizeof(WgmmaShared<KvElement::kBf16, 128>) < 113 * 1024 &&
                   sizeof(WgmmaShared<KvElement::kFp8, 128>) < 113 * 1024,

@@ -11,6 +11,8 @@ using nlohmann::json;
 
 // An answer that is no event stream is kept this far, for its error message.
 constexpr size_t kMaxErrorBytes = size_t{64} * 1024;
+// Of an answer that is no JSON error, like the page of a server of another kind.
+constexpr size_t kMaxForeignBytes = 200;
 
 // The member of that name, or null when `object` is no object or has none. Any server may be at the
 // other end: nothing about the types of its answer is taken for granted.
@@ -143,7 +145,7 @@ class AnswerReader {
 Status ServerError(const HttpClientResponse& response, const std::string& body) {
   const std::string message = ErrorText(json::parse(body, nullptr, /*allow_exceptions=*/false));
   return Unavailable("the server answered {}: {}", response.status,
-                     message.empty() ? body : message);
+                     message.empty() ? body.substr(0, kMaxForeignBytes) : message);
 }
 
 }  // namespace

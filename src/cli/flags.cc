@@ -55,11 +55,14 @@ std::string FlagOfKey(const std::string& key) {
 }
 
 // A flag that the file gives twice is a mistake of which nobody knows the right half.
-Status CheckKeysAreUnique(const YAML::Node& root, const std::string& path) {
+Status CheckKeys(const YAML::Node& root, const std::string& path) {
   std::map<std::string, int> lines;  // by flag, of its first key
   for (const auto& entry : root) {
-    const std::string key = entry.first.as<std::string>();
     const int line = entry.first.Mark().line + 1;
+    if (!entry.first.IsScalar()) {
+      return InvalidArgument("{}: line {}: a key must be the name of a flag", path, line);
+    }
+    const std::string key = entry.first.as<std::string>();
     const auto [first, inserted] = lines.emplace(FlagOfKey(key), line);
     if (inserted) continue;
     return InvalidArgument("{}: line {}: key '{}' is already given in line {}", path, line, key,
@@ -235,7 +238,7 @@ StatusOr<std::vector<std::string>> FlagSet::WithConfigFile(const std::vector<std
     if (documents.size() > 1) return InvalidArgument("{}: the file has several documents", path);
     const YAML::Node& root = documents[0];
     if (!root.IsMap()) return InvalidArgument("{}: the file must be a map of flags", path);
-    BATON_RETURN_IF_ERROR(CheckKeysAreUnique(root, path));
+    BATON_RETURN_IF_ERROR(CheckKeys(root, path));
     for (const auto& entry : root) {
       place = fmt::format("{}: line {}", path, entry.first.Mark().line + 1);
       const size_t num_before = merged.size();

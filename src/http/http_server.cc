@@ -143,8 +143,7 @@ Status BeastServer::Listen() {
   if (!error) acceptor_->bind(endpoint, error);
   if (!error) acceptor_->listen(asio::socket_base::max_listen_connections, error);
   if (error == asio::error::address_in_use) {
-    return FailedPrecondition("the address {} is in use by another process; choose another port",
-                              wanted);
+    return FailedPrecondition("the address {} is in use; choose another port", wanted);
   }
   if (error) return FailedPrecondition("cannot listen on {}: {}", wanted, error.message());
   port_ = acceptor_->local_endpoint(error).port();

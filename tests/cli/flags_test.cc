@@ -204,6 +204,8 @@ TEST(FlagSetTest, BadConfigFilesAreUsageErrors) {
       {"isa: auto\nkv-memroy: 3GiB\n",
        "flags_test.yaml: line 2: unknown key 'kv-memroy'; did you mean --kv-memory?"},
       {"- a\n- b\n", "must be a map"},
+      {"isa: auto\n: 1\n", "line 2: a key must be the name of a flag"},
+      {"{a: b}: 1\n", "line 1: a key must be the name of a flag"},
       {"isa: auto\n# many\nthreads: 99\n", "flags_test.yaml: line 3: --threads: '99' is not a"},
       {"isa: {a: 1}\n", "line 1: key 'isa' is a map"},
       {"model: {a: 1}\n", "line 1: key 'model' is a map"},

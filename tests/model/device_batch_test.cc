@@ -19,6 +19,7 @@ namespace {
 
 using ::testing::Each;
 using ::testing::ElementsAre;
+using ::testing::Field;
 
 constexpr uint32_t kBlockSize = 16;
 
@@ -175,6 +176,9 @@ TEST_P(DeviceBatchTest, ItemsDecideTheGrid) {
   EXPECT_EQ(grid_of(100'000), kPaddedGrids[1]);
   EXPECT_FALSE(batch_->decode().is_spread || batch_->local_decode().is_spread);
   EXPECT_LE(*batch_->decode().num_items, kPaddedGrids[1]);
+  // A window over two splits: the other kernel takes four at a time, so they are one item.
+  EXPECT_EQ(grid_of(391 * 256), kPaddedGrids[1]);
+  EXPECT_THAT(Items(batch_->local_decode()), Each(Field(&cuda::AttentionItem::num_parts, 1u)));
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, DeviceBatchTest, ::testing::Values("llama", "gemma3"),

@@ -1,13 +1,22 @@
 // Decode steps that a device recorded: the bits of steps that are launched kernel by kernel.
+#include <unistd.h>
+
 #include <cstdint>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <random>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
+#include "fmt/format.h"
 #include "gtest/gtest.h"
 
 #include "kernels/simt/run_options.h"
+#include "src/model/device_batch.h"
 #include "tests/model/on_device.h"
 #include "tests/test_seed.h"
 
@@ -68,6 +77,95 @@ INSTANTIATE_TEST_SUITE_P(Shapes, RecordedStepTest,
                            return std::string(info.param.first) + "_" +
                                   std::string(KvDtypeName(info.param.second));
                          });
+
+// Kernels of a GPU that has room for the kernel of few splits or not. Graphs of the small grid are
+// of that kernel, where it has room, and no other graph is.
+template <bool has_room>
+const cuda::KernelTable& KernelsOfGraphs() {
+  static const cuda::KernelTable table = [] {
+    cuda::KernelTable kernels = cuda::runner::Kernels();
+    kernels.has_spread = [](uint32_t, cuda::KvElement) { return has_room; };
+    kernels.attention_decode = [](const cuda::AttentionParams& params, void* stream) {
+      EXPECT_EQ(params.is_spread, has_room && params.num_ctas == kSpreadCtas);
+      return cuda::runner::Kernels().attention_decode(params, stream);
+    };
+    return kernels;
+  }();
+  return table;
+}
+
+// The tiny llama with a context of 4096 tokens instead of 512; the path of its file.
+std::string LongLlama() {
+  std::ifstream in(Tiny("head64_llama"), std::ios::binary);
+  std::string bytes(std::istreambuf_iterator<char>(in), {});
+  constexpr std::string_view kKey = "llama.context_length";
+  const size_t at = bytes.find(kKey) + kKey.size() + sizeof(uint32_t);  // behind the value's type
+  const uint32_t length = 4096;
+  std::memcpy(&bytes.at(at), &length, sizeof length);
+  const std::string path = fmt::format("{}long_llama_{}.gguf", ::testing::TempDir(), getpid());
+  std::ofstream(path, std::ios::binary) << bytes;
+  return path;
+}
+
+// A model and KV of long sequences: the same numbers in each that is made with one seed.
+struct LongContexts {
+  static constexpr uint32_t kPosition = 2900;  // 12 splits of 256 keys
+  static constexpr uint32_t kMaxRows = 24;
+
+  LongContexts(const std::string& path, const cuda::KernelTable& kernels)
+      : device(*OpenComputeDevice(DeviceKind::kSimt)),
+        fixture({.path = path,
+                 .block_size = 16,
+                 .max_rows = kMaxRows,
+                 .max_context = 3072,
+                 .num_blocks = kMaxRows * (kPosition / 16 + 1) + 1,
+                 .device = device.accelerator.get(),
+                 .kernels = &kernels}) {
+    if (!fixture.status().ok()) return;
+    std::mt19937_64 random(TestSeed());
+    const KvView& view = fixture.view();
+    const std::span words(reinterpret_cast<uint16_t*>(view.base),
+                          view.layout->BlockStride() * view.num_blocks / 2);
+    for (uint16_t& word : words) {  // of magnitude 0.5 to 1.99
+      word = static_cast<uint16_t>((random() & 0x80FF) | 0x3F00);
+    }
+  }
+
+  ComputeDevice device;
+  ModelFixture fixture;
+};
+
+// 22 rows are 264 splits, which have a cta each; 24 rows have more, for the other grid and kernel.
+// A device without the kernel of few splits runs the other one on both grids.
+TEST(DeviceModelRecordedTest, LongContextsHaveTheBitsOfStepsThatAreNotRecorded) {
+  const std::string path = LongLlama();
+  LongContexts plain(path, cuda::runner::Kernels());
+  LongContexts recorded(path, KernelsOfGraphs<true>());
+  LongContexts unspread(path, KernelsOfGraphs<false>());
+  std::filesystem::remove(path);
+  ASSERT_TRUE(plain.fixture.status().ok()) << plain.fixture.status();
+  for (LongContexts* on : {&recorded, &unspread}) {
+    ASSERT_TRUE(on->fixture.status().ok()) << on->fixture.status();
+    ASSERT_TRUE(on->fixture.model().Prepare(on->fixture.view()).ok());
+    ASSERT_GT(static_cast<const DeviceModel&>(on->fixture.model()).num_recorded_steps(), 0u);
+  }
+  const std::vector<TokenId> tokens = RandomTokens(LongContexts::kMaxRows, TestSeed());
+  uint32_t at = LongContexts::kPosition;
+  for (const uint32_t num_rows : {22u, 24u}) {
+    std::vector<Chunk> chunks;
+    for (uint32_t i = 0; i < num_rows; ++i) {
+      chunks.push_back({i, at, std::span(tokens).subspan(i, 1)});
+    }
+    ++at;
+    const auto expected = plain.fixture.Run(chunks);
+    ASSERT_TRUE(expected.ok()) << expected.status();
+    for (LongContexts* on : {&recorded, &unspread}) {
+      const auto got = on->fixture.Run(chunks);
+      ASSERT_TRUE(got.ok()) << got.status();
+      EXPECT_EQ(*got, *expected) << num_rows << " rows";
+    }
+  }
+}
 
 // As when a device has no memory left for the thirty-first graph.
 const cuda::KernelTable& KernelsThatRunShort() {
