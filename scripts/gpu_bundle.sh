@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Packs what scripts/gpu_check.sh needs on a machine with a GPU that has no network and no compiler:
-# the built program, the scripts and the commit, in one archive of at most 64 MiB.
-#   scripts/gpu_bundle.sh [--out FILE] [--program FILE] [--max-mib N]
+# the built programs, the scripts and the commit, in one archive of at most 64 MiB.
+#   scripts/gpu_bundle.sh [--out FILE] [--program FILE [--baton FILE]] [--max-mib N]
 #     --out      build/gpu_bundle.tar.xz
-#     --program  a built baton_gpu_check; without it the preset cuda is built
+#     --program  a built baton_gpu_check; without it the preset cuda is built, baton too
+#     --baton    a built baton for stage 9, which does not run without it
 #     --max-mib  where less may travel; 64
 # There:  tar xf gpu_bundle.tar.xz && gpu_bundle/run.sh [options of gpu_check.sh]
 set -euo pipefail
@@ -12,6 +13,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 max_mib=64
 out=build/gpu_bundle.tar.xz
 program=""
+baton=""
 not_built=""  # behind the commit, of which the program may not be
 
 fail() {
@@ -21,7 +23,7 @@ fail() {
 
 while [[ $# -gt 0 ]]; do
   case "$1" in
-    --out | --program | --max-mib)
+    --out | --program | --baton | --max-mib)
       [[ $# -ge 2 ]] || fail "$1 needs a value" 2
       name="${1#--}"
       printf -v "${name/-/_}" '%s' "$2"
@@ -31,19 +33,22 @@ while [[ $# -gt 0 ]]; do
       sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' scripts/gpu_bundle.sh
       exit 0
       ;;
-    *) fail "unknown argument '$1'; it is --out, --program or --max-mib" 2 ;;
+    *) fail "unknown argument '$1'; it is --out, --program, --baton or --max-mib" 2 ;;
   esac
   shift
 done
 [[ "$max_mib" =~ ^[1-9][0-9]*$ && "$max_mib" -le 64 ]] ||
   fail "--max-mib $max_mib is not in [1, 64]" 2
 if [[ -z "$program" ]]; then
-  scripts/build.sh cuda baton_gpu_check
+  scripts/build.sh cuda baton_gpu_check baton
   program=build/cuda/tests/kernels/gpu_check/baton_gpu_check
+  baton="${baton:-build/cuda/baton}"
 else
   not_built=-not-built
 fi
-[[ -x "$program" ]] || fail "$program is no program"
+for file in "$program" ${baton:+"$baton"}; do
+  [[ -x "$file" ]] || fail "$file is no program"
+done
 commit="$(git describe --always --dirty --exclude='*' 2>/dev/null || true)$not_built"
 if [[ "$commit" == *-dirty* ]]; then
   echo "gpu_bundle.sh: the tree has changes that no commit names" >&2
@@ -56,13 +61,21 @@ root="$stage/gpu_bundle"
 mkdir -p "$root/bin" "$root/scripts" "$root/tests/kernels/gpu_check"
 strip -o "$root/bin/baton_gpu_check" "$program"
 cp scripts/gpu_check.sh "$root/scripts/"
-cp tests/kernels/gpu_check/torch_peers.py "$root/tests/kernels/gpu_check/"
+cp tests/kernels/gpu_check/{torch_peers,product_check}.py "$root/tests/kernels/gpu_check/"
+if [[ -n "$baton" ]]; then
+  strip -o "$root/bin/baton" "$baton"
+  mkdir -p "$root/tests/golden"
+  cp tests/golden/tiny_head*.gguf "$root/tests/golden/"
+fi
 echo "$commit" >"$root/COMMIT"
 cat >"$root/run.sh" <<'RUN'
 #!/usr/bin/env bash
-# scripts/gpu_check.sh with the program of this bundle.
+# scripts/gpu_check.sh with the programs of this bundle.
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
-exec "$here/scripts/gpu_check.sh" --program "$here/bin/baton_gpu_check" --out "$here/results" "$@"
+baton=()
+if [[ -x "$here/bin/baton" ]]; then baton=(--baton "$here/bin/baton"); fi
+exec "$here/scripts/gpu_check.sh" --program "$here/bin/baton_gpu_check" "${baton[@]}" \
+  --out "$here/results" "$@"
 RUN
 chmod +x "$root/run.sh"
 # Libraries that every machine with our C library has; anything else would be missing there.

@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
 # What a machine with a GPU has to say about our CUDA code, in one call of at most 450 s behind the
 # build:
-#   scripts/gpu_check.sh           bring baton_gpu_check up to date (preset cuda), run it
+#   scripts/gpu_check.sh           bring its programs up to date (preset cuda), run them
 #   scripts/gpu_check.sh --simt    the same list with few values on the runner; needs no GPU
-# Stages are processes of their own with a limit each: 0 machine 20 s, 1 primitives 40 s, 2 kernels
-# 90 s, 3 bandwidth 20 s, 4 timings 60 s, 5 model 90 s, 6 transport 40 s, 7 sanitizer 40 s, 8 peers
-# 50 s. Each adds a line to DIR/gpu_check_STAGE.json after every check, so a stage that is stopped
-# leaves what it had. A check that ends its process (a fault on a GPU stays, and one that takes a
-# third of the stage's limit, 10 s at least, is stopped) fails, and the stage goes on behind it in a
-# new one, three times at most; the page says so. 7 and 8 share gpu_check_tools.json, for eight
-# files of 16 MiB are all that may come back, and more is a failure. A call begins the files of its
+# Stages are processes of their own with a limit each: 0 machine 20 s, 1 primitives 20 s, 2 kernels
+# 80 s, 3 bandwidth 20 s, 4 timings 50 s, 5 model 80 s, 6 transport 40 s, 7 sanitizer 40 s, 8 peers
+# 40 s, 9 product 60 s. Each adds a line to DIR/gpu_check_STAGE.json after every check, so a stage
+# that is stopped leaves what it had. A check that ends its process (a fault on a GPU stays, and one
+# that takes a third of the stage's limit, 10 s at least, is stopped) fails, and the stage goes on
+# behind it in a new one, three times at most; the page says so. 7 to 9 share gpu_check_tools.json,
+# for eight files of 16 MiB are all that may come back, and more is a failure. A call begins the files of its
 # own stages anew and leaves the others, so stage 4 alone is held against what an earlier call
 # measured in stage 3. A page of pass, FAIL and not run follows. "pass" means that what was computed
 # is right; whether a time meets its target is counted beside it and fails nothing.
@@ -17,25 +17,29 @@
 # that is there is run, its commit marked "-not-built". A program that cannot start on this machine
 # (its C library is too old, say) is built here where there are sources, one that --program names
 # too: what is built is run in its place. In a bundle one line says what to do.
+# Stage 9 serves by build/PRESET/baton, which is built too, or by --baton; beside --program it is not
+# run without --baton.
 # Options: --out DIR (build/gpu_check), --program FILE (another one is built and run where it cannot
-# start), --stages "0 1", --limit SECONDS (of every stage), --total SECONDS, --build-limit SECONDS
-# (of building here, 600), --cublaslt FILE, --nccl FILE, --sanitizer FILE, --python FILE (python3).
+# start), --baton FILE, --stages "0 1", --limit SECONDS (of every stage), --total SECONDS,
+# --build-limit SECONDS (of building here, 600), --cublaslt FILE, --nccl FILE, --sanitizer FILE,
+# --python FILE (python3).
 # Exit status: 0 everything that could run passed, 1 something failed or was stopped, or the program
 # cannot start, 77 nothing could run (no GPU), 2 usage.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-names=(machine primitives kernels bandwidth timings model transport sanitizer peers)
-limits=(20 40 90 20 60 90 40 40 50)
-files=(machine primitives kernels bandwidth timings model transport tools tools)
+names=(machine primitives kernels bandwidth timings model transport sanitizer peers product)
+limits=(20 20 80 20 50 80 40 40 40 60)
+files=(machine primitives kernels bandwidth timings model transport tools tools tools)
 out=build/gpu_check
 program=""
-stages="0 1 2 3 4 5 6 7 8"
+stages="0 1 2 3 4 5 6 7 8 9"
 limit=""
 total=450
 build_limit=600
 max_files=8
 max_mib=16
+baton=""
 cublaslt=""
 nccl=""
 sanitizer=""
@@ -46,8 +50,8 @@ lost=76
 max_restarts=3
 
 usage="usage: scripts/gpu_check.sh [--simt] [--out DIR] [--program FILE] [--stages \"0 1\"] \
-[--limit SECONDS] [--total SECONDS] [--build-limit SECONDS] [--cublaslt FILE] [--nccl FILE] \
-[--sanitizer FILE] [--python FILE]"
+[--baton FILE] [--limit SECONDS] [--total SECONDS] [--build-limit SECONDS] [--cublaslt FILE] \
+[--nccl FILE] [--sanitizer FILE] [--python FILE]"
 
 usage() {
   echo "gpu_check.sh: $1; $usage" >&2
@@ -57,8 +61,8 @@ usage() {
 while [[ $# -gt 0 ]]; do
   case "$1" in
     --simt) body=(--simt) ;;
-    --out | --program | --stages | --limit | --total | --build-limit | --cublaslt | --nccl | \
-      --sanitizer | --python)
+    --out | --program | --stages | --limit | --total | --build-limit | --baton | \
+      --cublaslt | --nccl | --sanitizer | --python)
       [[ $# -ge 2 ]] || usage "$1 needs a value"
       name="${1#--}"
       printf -v "${name/-/_}" '%s' "$2"
@@ -81,7 +85,7 @@ for number in "${limit:-1}" "$total" "$build_limit"; do
 done
 
 # Before anything is built. A library may be a name that the loader looks for.
-for option in program cublaslt nccl sanitizer python; do
+for option in program baton cublaslt nccl sanitizer python; do
   file="${!option}"
   if [[ "$file" == */* && ! -e "$file" ]]; then usage "--$option: there is no $file"; fi
 done
@@ -114,6 +118,10 @@ if [[ -z "$program" ]]; then
     why_not="there is no cmake"
   else
     build || true
+    if [[ " $stages " == *" 9 "* && -z "$baton$why_not" ]]; then
+      timeout -k 5 "$build_limit" scripts/build.sh "$preset" baton && baton="build/$preset/baton" ||
+        echo "== baton could not be built in $build_limit s: stage 9 does not run"
+    fi
   fi
   # Results are a commit's only where the program is.
   if [[ -n "$why_not" ]]; then
@@ -155,8 +163,9 @@ for stage in $stages; do
   name="${names[$stage]}"
   json="$out/gpu_check_${files[$stage]}.json"
   more=(--limits "$out/gpu_check_bandwidth.json" --timings "$out/gpu_check_timings.json"
-    --peers tests/kernels/gpu_check/torch_peers.py)
-  for tool in cublaslt nccl sanitizer python; do
+    --peers tests/kernels/gpu_check/torch_peers.py
+    --product-script tests/kernels/gpu_check/product_check.py --models tests/golden)
+  for tool in baton cublaslt nccl sanitizer python; do
     if [[ -n "${!tool}" ]]; then more+=("--$tool" "${!tool}"); fi
   done
   how=()

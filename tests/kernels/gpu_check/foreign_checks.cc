@@ -97,15 +97,9 @@ absl::Status AddTorch(const StageInput& input, double seconds, Report& report, M
   if (input.tools.peers.empty()) {
     return report.Add({"torch", Verdict::kNotRun, "no script was given (--peers)"});
   }
-  // Of torch's many kernels a few run: those alone are loaded.
-  std::vector<std::string> words = {"timeout",
-                                    "--kill-after=1",
-                                    fmt::format("{:.1f}", seconds),
-                                    "env",
-                                    "CUDA_MODULE_LOADING=LAZY",
-                                    input.tools.python.empty() ? "python3" : input.tools.python,
-                                    "-B",
-                                    input.tools.peers};
+  std::vector<std::string> words = WithinSeconds(
+      seconds,
+      {input.tools.python.empty() ? "python3" : input.tools.python, "-B", input.tools.peers});
   if (input.is_tiny) words.push_back("--tiny");
   std::string last;
   const absl::StatusOr<int> code = RunProgram(words, [&](std::string_view line) {

@@ -3,7 +3,7 @@
 // more than a third of --seconds and 10 s, so another process is to --resume, 77 nothing could run
 // (no GPU, or a build without CUDA), 2 usage. Options:
 //   --stage N         0 machine, 1 primitives, 2 kernels, 3 bandwidth, 4 timings, 5 model,
-//                     6 transport, 7 sanitizer, 8 peers
+//                     6 transport, 7 sanitizer, 8 peers, 9 product
 //   --simt            on the runner; implies --tiny
 //   --tiny            a few values of each kind
 //   --json FILE       what was found; a line more after each check
@@ -16,6 +16,8 @@
 //   --kernels WHICH   stage 2: asynchronous or others, instead of all
 //   --cublaslt FILE, --nccl FILE, --sanitizer FILE, --python FILE, --peers FILE
 //                     programs and libraries of others (stages.h)
+//   --baton FILE, --product-script FILE, --models DIR
+//                     what stage 9 runs
 //   --float-mma       with --simt: the runner's quick arithmetic, whose bits must be noticed (a
 //                     test of the comparison)
 //   --ampere          with --simt: tensor cores as Ampere's and Ada's shared memory
@@ -54,10 +56,11 @@ struct Stage {
   const char* name;
   absl::Status (*run)(const StageInput& input, Report& report);
 };
-constexpr Stage kStages[] = {
-    {"machine", CheckMachine},     {"primitives", CheckPrimitives}, {"kernels", CheckKernels},
-    {"bandwidth", CheckBandwidth}, {"timings", CheckTimings},       {"model", CheckModel},
-    {"transport", CheckTransport}, {"sanitizer", CheckSanitizer},   {"peers", CheckPeers}};
+constexpr Stage kStages[] = {{"machine", CheckMachine},     {"primitives", CheckPrimitives},
+                             {"kernels", CheckKernels},     {"bandwidth", CheckBandwidth},
+                             {"timings", CheckTimings},     {"model", CheckModel},
+                             {"transport", CheckTransport}, {"sanitizer", CheckSanitizer},
+                             {"peers", CheckPeers},         {"product", CheckProduct}};
 constexpr int kNumStages = sizeof(kStages) / sizeof(kStages[0]);
 
 // The command line.
@@ -92,7 +95,10 @@ std::string* TextOf(Options& options, std::string_view name) {
       {"--nccl", &options.tools.nccl},
       {"--sanitizer", &options.tools.sanitizer},
       {"--python", &options.tools.python},
-      {"--peers", &options.tools.peers}};
+      {"--peers", &options.tools.peers},
+      {"--baton", &options.tools.baton},
+      {"--product-script", &options.tools.product_script},
+      {"--models", &options.tools.models}};
   for (const auto& [known, text] : texts) {
     if (known == name) return text;
   }
@@ -207,10 +213,11 @@ int Main(int argc, char** argv) {
   if (!Parse(argc, argv, options)) {
     std::fprintf(
         stderr,
-        "usage: baton_gpu_check --stage 0..8 [--simt [--float-mma | --ampere]] [--tiny] "
+        "usage: baton_gpu_check --stage 0..9 [--simt [--float-mma | --ampere]] [--tiny] "
         "[--json FILE [--append | --resume]] [--commit TEXT] [--limits FILE] [--timings FILE] "
         "[--seconds N] [--kernels asynchronous|others] [--cublaslt FILE] [--nccl FILE] "
-        "[--sanitizer FILE] [--python FILE] [--peers FILE] [--other-bytes]\n");
+        "[--sanitizer FILE] [--python FILE] [--peers FILE] [--baton FILE] [--product-script FILE] "
+        "[--models DIR] [--other-bytes]\n");
     return kExitUsage;
   }
   simt::RunOptions run = simt::CurrentRunOptions();

@@ -92,6 +92,13 @@ int Program::Wait() {
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
+std::vector<std::string> WithinSeconds(double seconds, const std::vector<std::string>& words) {
+  std::vector<std::string> all = {"timeout", "--kill-after=1", fmt::format("{:.1f}", seconds),
+                                  "env", "CUDA_MODULE_LOADING=LAZY"};
+  all.insert(all.end(), words.begin(), words.end());
+  return all;
+}
+
 absl::StatusOr<int> RunProgram(const std::vector<std::string>& words,
                                const std::function<absl::Status(std::string_view)>& on_line) {
   Program program;

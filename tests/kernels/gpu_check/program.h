@@ -45,6 +45,10 @@ class Program {
 inline constexpr int kExitStopped = 124;
 inline constexpr int kExitStoppedByForce = 137;
 
+// timeout(1) around a program, which is killed when it has not ended a second after it was told to;
+// `seconds` 0: as long as it takes. Of the many kernels of a library those that run are loaded.
+std::vector<std::string> WithinSeconds(double seconds, const std::vector<std::string>& words);
+
 // Runs it to its end; `on_line` gets each line of its output as it comes, and ends it with an
 // error. The exit status as Program::Wait's.
 absl::StatusOr<int> RunProgram(const std::vector<std::string>& words,

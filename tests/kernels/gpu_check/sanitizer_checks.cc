@@ -85,28 +85,13 @@ Finding OutcomeOfRun(const std::string& name, const absl::StatusOr<int>& code, d
 absl::Status RunUnderSanitizer(const StageInput& input, const std::string& sanitizer,
                                const SanitizerRun& run, double seconds, Report& report) {
   // Under a tool every kernel that is loaded is rewritten, so only those that run are.
-  const std::vector<std::string> words = {"timeout",
-                                          "--kill-after=1",
-                                          fmt::format("{:.1f}", seconds),
-                                          "env",
-                                          "CUDA_MODULE_LOADING=LAZY",
-                                          sanitizer,
-                                          "--tool",
-                                          run.tool,
-                                          "--target-processes",
-                                          "application-only",
-                                          "--error-exitcode",
-                                          std::to_string(kSanitizerFound),
-                                          OwnPath(),
-                                          "--stage",
-                                          "2",
-                                          "--tiny",
-                                          "--kernels",
-                                          run.kernels};
-  std::vector<std::string> of_body = words;
-  if (!input.body.is_gpu) of_body.push_back("--simt");
+  std::vector<std::string> words = WithinSeconds(
+      seconds, {sanitizer, "--tool", run.tool, "--target-processes", "application-only",
+                "--error-exitcode", std::to_string(kSanitizerFound), OwnPath(), "--stage", "2",
+                "--tiny", "--kernels", run.kernels});
+  if (!input.body.is_gpu) words.push_back("--simt");
   SanitizerOutput output;
-  const absl::StatusOr<int> code = RunProgram(of_body, [&output](std::string_view line) {
+  const absl::StatusOr<int> code = RunProgram(words, [&output](std::string_view line) {
     output.Read(line);
     return absl::OkStatus();
   });

@@ -25,6 +25,10 @@ struct ForeignTools {
   std::string sanitizer;  // compute-sanitizer
   std::string python;     // an interpreter with torch
   std::string peers;      // torch_peers.py
+  // Stage 9: our own product and what asks it; without them it is not run.
+  std::string baton;           // a built `baton`
+  std::string product_script;  // product_check.py
+  std::string models;          // the folder of tests/golden's models
 };
 
 // Which kernels stage 2 looks at: all; first those whose copies and products run beside the code
@@ -98,6 +102,8 @@ absl::Status CheckSanitizer(const StageInput& input, Report& report);
 // 8: the same work by torch, and every kernel of GemmBf16 at every number of rows; our times by
 // those of cuBLASLt and torch.
 absl::Status CheckPeers(const StageInput& input, Report& report);
+// 9: `baton serve` in several ways, whose answers are equal.
+absl::Status CheckProduct(const StageInput& input, Report& report);
 
 }  // namespace baton::gpu_check
 

@@ -1,6 +1,6 @@
 """scripts/gpu_bundle.sh: the archive is unpacked in a folder of its own and run on the runner.
 
-Usage: test_gpu_bundle.py PROGRAM, the built baton_gpu_check.
+Usage: test_gpu_bundle.py PROGRAM BATON, the built baton_gpu_check and baton.
 """
 
 import json
@@ -14,6 +14,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[3]
 SCRIPT = ROOT / "scripts" / "gpu_bundle.sh"
 PROGRAM = ""
+BATON = ""
 
 
 class GpuBundle(unittest.TestCase):
@@ -28,7 +29,7 @@ class GpuBundle(unittest.TestCase):
         return subprocess.run(command, capture_output=True, text=True, timeout=280)
 
     def test_what_is_unpacked_runs(self):
-        done = self.pack("--program", PROGRAM)
+        done = self.pack("--program", PROGRAM, "--baton", BATON)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         self.assertLess(self.archive.stat().st_size, 64 << 20)
         self.assertRegex(done.stdout, r"needs GLIBC_2\.\d+ or newer")
@@ -36,13 +37,14 @@ class GpuBundle(unittest.TestCase):
         root = self.folder / "gpu_bundle"
         # No repository, no other folder of ours, no library of this build.
         environment = {"PATH": os.environ["PATH"], "HOME": str(self.folder)}
-        command = [root / "run.sh", "--simt", "--stages", "0 3 6"]
+        command = [root / "run.sh", "--simt", "--stages", "0 3 6 9"]
         done = subprocess.run(
             command, capture_output=True, text=True, env=environment, cwd="/", timeout=120
         )
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         self.assertRegex(done.stdout, r"3 bandwidth +pass")
         self.assertRegex(done.stdout, r"6 transport +pass")
+        self.assertRegex(done.stdout, r"9 product +pass")
         result = json.loads((root / "results" / "gpu_check_bandwidth.json").read_text())
         head = ["git", "describe", "--always", "--dirty", "--exclude=*"]
         commit = subprocess.run(head, capture_output=True, text=True, cwd=ROOT, check=True).stdout
@@ -79,4 +81,5 @@ class GpuBundle(unittest.TestCase):
 
 if __name__ == "__main__":
     PROGRAM = sys.argv.pop(1)
+    BATON = sys.argv.pop(1)
     unittest.main()

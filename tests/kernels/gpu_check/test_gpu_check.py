@@ -30,7 +30,7 @@ CUBLASLT = ""
 LOOPBACK = ""
 HAS_GPU = Path("/dev/nvidiactl").exists()
 
-NUM_STAGES = 9
+NUM_STAGES = 10
 NUM_FILES = 8  # that may come back from a machine that is lent
 
 # Does in stage N what the N-th word of $BEHAVIOUR says; passes where there is none. A stage that is
@@ -63,6 +63,7 @@ case "${words[$2]:-pass}" in
     [[ $n -lt 2 ]] || kill -SEGV $$
     exit 76
     ;;
+  args) printf '{"arguments": "%s"}' "$*" >"$4" ;;
   deaf) trap '' TERM; while true; do sleep 1; done ;;
 esac
 """
@@ -205,8 +206,9 @@ class GpuCheckScript(StageCase):
         script = root / "scripts" / "gpu_check.sh"
         return self.run_in(root, script, "--program", root / "program", *arguments)
 
-    def run_in(self, root, *command):
+    def run_in(self, root, *command, **variables):
         environment = dict(os.environ, BEHAVIOUR="", REAL=PROGRAM, FAKE=str(self.fake))
+        environment |= variables
         return subprocess.run(
             command, capture_output=True, text=True, env=environment, timeout=120, cwd=root
         )
@@ -232,6 +234,28 @@ class GpuCheckScript(StageCase):
         self.assertIn("not found): building it (at most 600 s)", done.stdout)
         self.assertRegex(done.stdout, r"8 peers +pass")
         self.assertNotIn("not-built", done.stdout)
+
+    def test_a_checkout_builds_what_stage_9_serves_by(self):
+        build = (
+            "#!/usr/bin/env bash\n"
+            'case "$2" in\n'
+            "  baton_gpu_check) folder=build/cuda/tests/kernels/gpu_check ;;\n"
+            '  baton) [[ -z "$NO_BATON" ]] || exit 1; folder=build/cuda ;;\n'
+            "esac\n"
+            'mkdir -p $folder && cp "$FAKE" "$folder/$2"\n'
+        )
+        root = self.unpacked(("CMakeLists.txt", ""), ("scripts/build.sh", build))
+        script = root / "scripts" / "gpu_check.sh"
+        file = root / "build" / "gpu_check" / "gpu_check_tools.json"
+        for variables, verdict in (({}, True), ({"NO_BATON": "1"}, False)):
+            shutil.rmtree(root / "build", ignore_errors=True)
+            behaviour = "pass " * 9 + "args"
+            done = self.run_in(root, script, "--stages", "9", BEHAVIOUR=behaviour, **variables)
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+            arguments = json.loads(file.read_text())["arguments"]
+            self.assertEqual("--baton build/cuda/baton" in arguments, verdict)
+            self.assertIn("--models tests/golden", arguments)
+            self.assertEqual("baton could not be built" in done.stdout, not verdict)
 
     def test_a_build_that_fails_leaves_the_program_that_is_there(self):
         folder = "build/cuda/tests/kernels/gpu_check"
@@ -283,7 +307,8 @@ class GpuCheckScript(StageCase):
 
     def test_wrong_arguments_are_named(self):
         for arguments in (
-            ["--stages", "9"],
+            ["--stages", "10"],
+            ["--baton", "/nowhere/baton"],
             ["--stages", "00"],
             ["--limit", "x"],
             ["--build-limit", "0"],

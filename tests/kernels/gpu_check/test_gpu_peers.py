@@ -1,4 +1,4 @@
-"""What gpu_check makes of programs of others: compute-sanitizer (stage 7), torch (stage 8).
+"""What gpu_check makes of other programs: compute-sanitizer (stage 7), torch (8), baton (9).
 
 Usage: test_gpu_peers.py PROGRAM, the built baton_gpu_check.
 """
@@ -220,6 +220,32 @@ class GpuCheckPeers(StageCase):
         self.assertEqual((code, checks["torch"]["verdict"]), (0, "stopped"))
         self.assertRegex(checks["torch"]["detail"], "after 1 s")
         self.assertEqual(sum(name.startswith("sweep ") for name in checks), 28)
+
+    def product(self, body, *arguments):
+        script = self.folder / "product.py"
+        script.write_text(f"import json, sys, time\n{body}\n")
+        models = ["--models", self.folder, "--python", sys.executable]
+        program = ["--baton", "/a/baton", "--product-script", script]
+        return self.run_stage(9, *models, *program, *arguments)
+
+    def test_what_the_product_check_says_is_kept(self):
+        line = 'print(json.dumps(dict(name="{}", verdict="{}", detail="d", data=dict(n=7))))\n'
+        body = "print(sys.argv[1:])\n" + line.format("a", "pass") + line.format("b", "not run")
+        code, checks = self.product(body)
+        self.assertEqual(code, 0, checks)
+        self.assertEqual(checks["a"]["verdict"], "pass")
+        self.assertEqual((checks["a"]["detail"], checks["a"]["n"]), ("d", 7))
+        self.assertEqual(checks["b"]["verdict"], "not run")
+        code, checks = self.product(line.format("a", "FAIL"))
+        self.assertEqual((code, checks["a"]["verdict"]), (1, "FAIL"))
+
+    def test_a_product_check_that_ends_badly_is_a_failure(self):
+        code, checks = self.product('print("end"); sys.exit(3)')
+        self.assertEqual((code, checks["product"]["detail"]), (1, "exit status 3, end"))
+        code, checks = self.product("time.sleep(60)", "--seconds", "4")
+        self.assertEqual((code, checks["product"]["detail"]), (1, "stopped after 1 s"))
+        code, checks = self.run_stage(9)
+        self.assertEqual((code, checks["product"]["verdict"]), (77, "not run"))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,252 @@
+"""Stage 9 of scripts/gpu_check.sh: `baton serve` on the device, with small models of tests/golden.
+
+The same requests are asked of clusters that serve in different ways; with --deterministic every
+token, log-probability and end is the same, also when a decode worker is killed in the middle.
+Prints a line of JSON for each finding: name, verdict (pass, FAIL, not run), detail, data. Needs
+nothing but Python's own library, for the machine may have no more.
+
+Usage: product_check.py --baton FILE --models DIR --device cuda|simt [--tiny]
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+START_LIMIT_S = 30
+STOP_LIMIT_S = 20
+ANSWER_LIMIT_S = 60
+# Of the stage that runs this, not of a worker.
+STAGE_VARIABLES = ("CUDA_MODULE_LOADING", "NCCL_COMM_BLOCKING")
+# A model's first way is what its others are compared with.
+WAYS = {
+    "aggregated": ("--mode", "aggregated"),
+    "cuda_ipc": ("--transport", "cuda_ipc"),
+    "tcp": ("--transport", "tcp"),
+    "shm": ("--transport", "shm"),
+    "colocate": ("--colocate",),
+}
+MODELS = {
+    "head64_llama": tuple(WAYS),
+    "head64_gemma3": ("aggregated", "cuda_ipc"),
+    "head64_qwen3moe": ("aggregated", "cuda_ipc"),
+    "head128_qwen3": ("aggregated", "cuda_ipc"),
+}
+TINY_MODELS = {"head64_llama": ("aggregated", "cuda_ipc", "colocate")}
+KILLED = ("--decode", "2", "--transport", "cuda_ipc")
+
+
+def add(name, verdict="pass", detail="", **data):
+    line = {"name": f"product {name}", "verdict": verdict, "detail": detail, "data": data}
+    print(json.dumps(line), flush=True)
+
+
+class Cluster:
+    """One `baton serve` with free ports; `up_s` is how long it took to be ready."""
+
+    def __init__(self, args, model, ways):
+        self.folder = Path(tempfile.mkdtemp(prefix="baton_product_"))
+        command = [args.baton, "serve", str(Path(args.models) / f"tiny_{model}.gguf")]
+        for flag in ("--http", "--grpc", "--admin"):
+            command += [flag, "127.0.0.1:0"]
+        command += ["--run-dir", str(self.folder), "--device", args.device, "--kv-memory", "16MiB"]
+        command += ["--deterministic", *ways]
+        variables = {k: v for k, v in os.environ.items() if k not in STAGE_VARIABLES}
+        begin = time.monotonic()
+        with open(self.folder / "serve.out", "wb") as out:
+            self.process = subprocess.Popen(command, stdout=out, stderr=out, env=variables)
+        while "is ready" not in self.said():
+            if self.process.poll() is not None:
+                raise RuntimeError(f"serve ended with {self.process.returncode}: {self.last()}")
+            if time.monotonic() - begin > START_LIMIT_S:
+                self.kill()
+                raise RuntimeError(f"not ready within {START_LIMIT_S} s: {self.last()}")
+            time.sleep(0.02)
+        self.up_s = round(time.monotonic() - begin, 2)
+
+    def said(self):
+        return (self.folder / "serve.out").read_text(errors="replace")
+
+    def last(self):
+        """The last lines of serve and of its workers."""
+        texts = [self.said()] + [
+            file.read_text(errors="replace") for file in sorted(self.folder.glob("*.log"))
+        ]
+        return " | ".join(line for text in texts for line in text.splitlines()[-2:])
+
+    def process_of(self, role):
+        rows = json.loads((self.folder / "topology.json").read_text())["processes"]
+        return next(row for row in rows if row["role"] == role)
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self):
+        """The exit status after SIGTERM; raises when there is none in time."""
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            return self.process.wait(STOP_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise RuntimeError(f"did not end within {STOP_LIMIT_S} s: {self.last()}") from None
+
+    def ask(self, fields, on_first=lambda: None):
+        """(what must be equal, timings) of one streamed completion."""
+        body = json.dumps({**fields, "stream": True}).encode()
+        url = f"http://{self.process_of('router')['http']}/v1/completions"
+        request = urllib.request.Request(url, body, {"Content-Type": "application/json"})
+        parts, timings = [], None
+        with urllib.request.urlopen(request, timeout=ANSWER_LIMIT_S) as response:
+            for line in response:
+                if not line.startswith(b"data: ") or line.startswith(b"data: [DONE]"):
+                    continue
+                event = json.loads(line[6:])
+                if "error" in event:
+                    raise RuntimeError(f"an answer ended with {event['error']}")
+                for choice in event["choices"]:
+                    parts.append([choice["text"], choice["logprobs"], choice["finish_reason"]])
+                if len(parts) == 1:
+                    on_first()
+                timings = event.get("timings", timings)
+        if timings is None:
+            raise RuntimeError("a stream ended without its last event")
+        return parts, timings
+
+
+def requests(tiny):
+    """Prompts shorter than a block, longer, and of several; greedy and with seeds."""
+    lengths = (20, 100) if tiny else (1, 20, 64, 100, 128, 300, 450)
+    rows = []
+    for length in lengths:
+        fields = dict(prompt=list(range(3, 3 + min(length, 250))), ignore_eos=True, logprobs=3)
+        fields["prompt"] += fields["prompt"][: length - len(fields["prompt"])]
+        fields["max_tokens"] = 6 if tiny else 40
+        rows += [dict(fields, temperature=0), dict(fields, temperature=0.8, seed=length)]
+    return rows
+
+
+@contextlib.contextmanager
+def serving(args, name, model, ways):
+    """A cluster, or None where it could not start; what ends badly is a finding of its own."""
+    cluster = None
+    try:
+        cluster = Cluster(args, model, ways)
+    except (OSError, RuntimeError) as error:
+        add(name, "FAIL", str(error))
+    try:
+        yield cluster
+        if cluster is not None:
+            code = cluster.stop()
+            if code != 0:
+                add(f"{name}, its end", "FAIL", f"exit status {code}: {cluster.last()}")
+    except (OSError, RuntimeError, KeyError, ValueError) as error:
+        add(name, "FAIL", f"{error}; {cluster.last()}")
+    finally:
+        if cluster is not None:
+            if cluster.process.poll() is None:
+                cluster.kill()
+            shutil.rmtree(cluster.folder, ignore_errors=True)
+
+
+def ask_all(cluster, rows, on_first=lambda: None):
+    """All at once, so that steps hold several; answers in the order of the requests."""
+    with ThreadPoolExecutor(len(rows)) as pool:
+        return list(pool.map(lambda fields: cluster.ask(fields, on_first), rows))
+
+
+def wrong_path(way, timings):
+    """Why an answer was not computed in that way; "" when it was."""
+    if way == "aggregated":
+        return "" if timings["path"] == "local" else f"its path is {timings['path']}"
+    if timings["path"] != "disagg":
+        return f"its path is {timings['path']}"
+    if way != "colocate" and timings["transport"] != way:
+        return f"KV went by {timings['transport']}"
+    return "" if timings["exact"] else "it is not exact"
+
+
+def check_way(args, model, way, expected):
+    """The answers of one way to serve, which are `expected` unless that is None."""
+    name = f"{model} {way}" if expected is None else f"{model} {way} = aggregated"
+    with serving(args, name, model, WAYS[way]) as cluster:
+        if cluster is None:
+            return None
+        begin = time.monotonic()
+        answers = ask_all(cluster, requests(args.tiny))
+        seconds = round(time.monotonic() - begin, 3)
+        problems = [why for _, timings in answers if (why := wrong_path(way, timings))]
+        bits = [parts for parts, _ in answers]
+        num_wrong = 0 if expected is None else sum(a != b for a, b in zip(bits, expected))
+        if num_wrong > 0:
+            problems.append(f"{num_wrong} of {len(bits)} answers differ")
+        add(
+            name,
+            "FAIL" if problems else "pass",
+            problems[0] if problems else f"{len(bits)} answers, up in {cluster.up_s} s",
+            up_s=cluster.up_s,
+            seconds=seconds,
+            kv_bytes=sum(timings["kv_bytes"] for _, timings in answers),
+        )
+        return bits
+    return None
+
+
+def check_killed_worker(args, model):
+    """A decode worker is killed when all streams have begun; their answers stay what they were."""
+    name = f"{model} killed decode worker"
+    with serving(args, name, model, KILLED) as cluster:
+        if cluster is None:
+            return
+        length = 40 if args.tiny else 380
+        rows = [dict(fields, max_tokens=length) for fields in requests(True)]
+        expected = [parts for parts, _ in ask_all(cluster, rows)]
+        victim = cluster.process_of("decode")["pid"]
+        waiting = [len(rows)]
+        lock = threading.Lock()
+
+        def on_first():
+            with lock:
+                waiting[0] -= 1
+                if waiting[0] == 0:
+                    os.kill(victim, signal.SIGKILL)
+
+        answers = ask_all(cluster, rows, on_first)
+        num_wrong = sum(parts != before for (parts, _), before in zip(answers, expected))
+        num_resumed = sum(timings["resumes"] > 0 for _, timings in answers)
+        verdict, detail = "pass", f"{num_resumed} of {len(rows)} streams went on elsewhere"
+        if num_wrong > 0:
+            verdict, detail = "FAIL", f"{num_wrong} of {len(rows)} answers differ"
+        elif num_resumed == 0:
+            verdict, detail = "not run", "the streams had ended before"
+        add(name, verdict, detail, resumed=num_resumed)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--baton", required=True)
+    parser.add_argument("--models", required=True, help="the folder of tiny_*.gguf")
+    parser.add_argument("--device", required=True)
+    parser.add_argument("--tiny", action="store_true", help="one model, few ways and tokens")
+    args = parser.parse_args()
+    models = TINY_MODELS if args.tiny else MODELS
+    for model, ways in models.items():
+        expected = check_way(args, model, ways[0], None)
+        if expected is None:
+            continue  # has failed
+        for way in ways[1:]:
+            check_way(args, model, way, expected)
+    check_killed_worker(args, next(iter(models)))
+
+
+if __name__ == "__main__":
+    main()
