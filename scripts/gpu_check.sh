@@ -9,16 +9,16 @@
 # that is stopped leaves what it had. A check that ends its process (a fault on a GPU stays, and one
 # that takes a third of the stage's limit, 10 s at least, is stopped) fails, and the stage goes on
 # behind it in a new one, three times at most; the page says so. 7 to 9 share gpu_check_tools.json,
-# for eight files of 16 MiB are all that may come back, and more is a failure. A call begins the files of its
-# own stages anew and leaves the others, so stage 4 alone is held against what an earlier call
-# measured in stage 3. A page of pass, FAIL and not run follows. "pass" means that what was computed
-# is right; whether a time meets its target is counted beside it and fails nothing.
+# for eight files of 16 MiB are all that may come back, and more is a failure. A call begins the
+# files of its own stages anew and leaves the others, so stage 4 alone is held against what an
+# earlier call measured in stage 3. A page of pass, FAIL and not run follows. "pass" means that what
+# was computed is right; whether a time meets its target is counted beside it and fails nothing.
 # The build comes before the clock of the call runs. Where it fails or takes too long, the program
 # that is there is run, its commit marked "-not-built". A program that cannot start on this machine
 # (its C library is too old, say) is built here where there are sources, one that --program names
 # too: what is built is run in its place. In a bundle one line says what to do.
-# Stage 9 serves by build/PRESET/baton, which is built too, or by --baton; beside --program it is not
-# run without --baton.
+# Stage 9 serves by build/PRESET/baton, which is built too, or by --baton; beside --program it does
+# not run without --baton.
 # Options: --out DIR (build/gpu_check), --program FILE (another one is built and run where it cannot
 # start), --baton FILE, --stages "0 1", --limit SECONDS (of every stage), --total SECONDS,
 # --build-limit SECONDS (of building here, 600), --cublaslt FILE, --nccl FILE, --sanitizer FILE,
