@@ -112,7 +112,7 @@ struct LongContexts {
   static constexpr uint32_t kPosition = 2900;  // 12 splits of 256 keys
   static constexpr uint32_t kMaxRows = 24;
 
-  LongContexts(const std::string& path, const cuda::KernelTable& kernels)
+  LongContexts(const std::string& path, const cuda::KernelTable& kernels, uint64_t seed)
       : device(*OpenComputeDevice(DeviceKind::kSimt)),
         fixture({.path = path,
                  .block_size = 16,
@@ -122,7 +122,7 @@ struct LongContexts {
                  .device = device.accelerator.get(),
                  .kernels = &kernels}) {
     if (!fixture.status().ok()) return;
-    std::mt19937_64 random(TestSeed());
+    std::mt19937_64 random(seed);
     const KvView& view = fixture.view();
     const std::span words(reinterpret_cast<uint16_t*>(view.base),
                           view.layout->BlockStride() * view.num_blocks / 2);
@@ -139,9 +139,10 @@ struct LongContexts {
 // A device without the kernel of few splits runs the other one on both grids.
 TEST(DeviceModelRecordedTest, LongContextsHaveTheBitsOfStepsThatAreNotRecorded) {
   const std::string path = LongLlama();
-  LongContexts plain(path, cuda::runner::Kernels());
-  LongContexts recorded(path, KernelsOfGraphs<true>());
-  LongContexts unspread(path, KernelsOfGraphs<false>());
+  const uint64_t seed = TestSeed();
+  LongContexts plain(path, cuda::runner::Kernels(), seed);
+  LongContexts recorded(path, KernelsOfGraphs<true>(), seed);
+  LongContexts unspread(path, KernelsOfGraphs<false>(), seed);
   std::filesystem::remove(path);
   ASSERT_TRUE(plain.fixture.status().ok()) << plain.fixture.status();
   for (LongContexts* on : {&recorded, &unspread}) {
@@ -149,7 +150,7 @@ TEST(DeviceModelRecordedTest, LongContextsHaveTheBitsOfStepsThatAreNotRecorded) 
     ASSERT_TRUE(on->fixture.model().Prepare(on->fixture.view()).ok());
     ASSERT_GT(static_cast<const DeviceModel&>(on->fixture.model()).num_recorded_steps(), 0u);
   }
-  const std::vector<TokenId> tokens = RandomTokens(LongContexts::kMaxRows, TestSeed());
+  const std::vector<TokenId> tokens = RandomTokens(LongContexts::kMaxRows, seed);
   uint32_t at = LongContexts::kPosition;
   for (const uint32_t num_rows : {22u, 24u}) {
     std::vector<Chunk> chunks;
