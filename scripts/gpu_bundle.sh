@@ -88,7 +88,7 @@ for library in $needed; do
 done
 mkdir -p "$(dirname "$out")"
 tar -C "$stage" --sort=name --owner=0 --group=0 --mtime=@0 -cf - gpu_bundle |
-  xz -T1 -6 >"$out.part"
+  xz -T0 -3 >"$out.part"
 bytes="$(stat -c %s "$out.part")"
 if [[ $bytes -gt $((max_mib << 20)) ]]; then
   fail "the archive would have $bytes bytes, $max_mib MiB may travel"
