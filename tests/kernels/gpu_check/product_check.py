@@ -91,9 +91,9 @@ class Cluster:
         self.process.kill()
         self.process.wait()
 
-    def stop(self):
-        """The exit status after SIGTERM; raises when there is none in time."""
-        self.process.send_signal(signal.SIGTERM)
+    def stop(self, how):
+        """The exit status after that signal; raises when there is none in time."""
+        self.process.send_signal(how)
         try:
             return self.process.wait(STOP_LIMIT_S)
         except subprocess.TimeoutExpired:
@@ -136,8 +136,9 @@ def requests(tiny):
 
 
 @contextlib.contextmanager
-def serving(args, name, model, ways):
-    """A cluster, or None where it could not start; what ends badly is a finding of its own."""
+def serving(args, name, model, ways, how=signal.SIGINT):
+    """A cluster, or None where it could not start; what ends badly is a finding of its own. It is
+    ended by the signal `how`: SIGTERM takes new connections for 5 s more."""
     cluster = None
     try:
         cluster = Cluster(args, model, ways)
@@ -146,7 +147,7 @@ def serving(args, name, model, ways):
     try:
         yield cluster
         if cluster is not None:
-            code = cluster.stop()
+            code = cluster.stop(how)
             if code != 0:
                 add(f"{name}, its end", "FAIL", f"exit status {code}: {cluster.last()}")
     except (OSError, RuntimeError, KeyError, ValueError) as error:
@@ -204,7 +205,7 @@ def check_way(args, model, way, expected):
 def check_killed_worker(args, model):
     """A decode worker is killed when all streams have begun; their answers stay what they were."""
     name = f"{model} killed decode worker"
-    with serving(args, name, model, KILLED) as cluster:
+    with serving(args, name, model, KILLED, signal.SIGTERM) as cluster:
         if cluster is None:
             return
         length = 40 if args.tiny else 380
