@@ -115,7 +115,7 @@ HttpErrorFormatter HttpApi::AsErrorFormatter() {
   return [submitter = submitter_](int status, std::string_view /*message*/,
                                   std::string_view request_id) {
     const RequestError error = ServerError(status);
-    submitter->CountAnswered(status);  // some have no error code of their own: 417, 501, 505
+    submitter->CountAnswered(status);  // 417 and 505 have the error code of 501
     HttpResponse response = ErrorResponse(error, AnswerHeaders(RequestIdFor(request_id), {}));
     response.status = status;
     return response;
@@ -139,6 +139,11 @@ RequestError HttpApi::ServerError(int status) {
       break;
     case 431:
       error.code = ErrorCode::kHeaderTooLarge;
+      break;
+    case 417:
+    case 501:
+    case 505:
+      error.code = ErrorCode::kUnsupportedHttp;
       break;
     case 500:
       error.code = ErrorCode::kInternal;

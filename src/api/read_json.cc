@@ -234,14 +234,14 @@ class IgnoredNames {
  public:
   explicit IgnoredNames(std::vector<std::string>* names) : names_(names) {}
 
-  // Members of `value`, if it is an object, for which `is_known` is false.
+  // Members of `value`, if it is an object, for which `is_known` is false; null is none.
   template <typename IsKnown>
   void AddUnknown(const JsonValue* value, const std::string& path, const IsKnown& is_known) {
     const JsonValue::Object* object = value == nullptr ? nullptr : value->AsObject();
     if (object == nullptr) return;
     for (const auto& [name, member] : *object) {
       if (full()) return;
-      if (!is_known(name)) names_->push_back(path + HeaderSafe(name));
+      if (!is_known(name) && !member.is_null()) names_->push_back(path + HeaderSafe(name));
     }
   }
   // As above for an object that has the members `known`.

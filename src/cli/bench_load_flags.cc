@@ -279,6 +279,9 @@ StatusOr<BenchPlan> MakePlan(const BenchLoadFlags& f, bool* file_error) {
 
 StatusOr<Endpoint> MakeEndpoint(std::string_view url, const BenchLoadFlags& f) {
   Endpoint endpoint;
+  if (url.empty()) {
+    return InvalidArgument("URL is missing: http://HOST:PORT or grpc://HOST:PORT of a server");
+  }
   endpoint.url = std::string(url);
   endpoint.grpc = url.starts_with("grpc://");
   if (url.starts_with("https://") || url.starts_with("grpcs://")) {

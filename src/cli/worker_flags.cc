@@ -111,7 +111,8 @@ void DeclareTuning(FlagSet& flags, WorkerTuning& tuning) {
       "the memory and half the bytes on the way; all workers of a model have the same",
       {"q8"});
   flags.Add("--kv-memory", tuning.kv_memory,
-            "bytes of the KV pool, e.g. 2GiB; default: the larger of 1GiB and one full sequence");
+            "bytes of the KV pool, e.g. 2GiB; default and 0: the larger of 1GiB and one full "
+            "sequence");
   flags.Add("--max-context", tuning.max_context, {0, 1 << 24},
             "longest sequence in tokens; 0 = the model's");
   flags.AddChoice("--prefix-cache", tuning.prefix_cache, {"on", "off"},

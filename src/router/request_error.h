@@ -17,6 +17,7 @@ namespace baton {
 // Why a request failed; request_error.cc has the table of statuses and sentences.
 enum class ErrorCode : uint8_t {
   kMalformedRequest,
+  kUnsupportedHttp,
   kInvalidJson,
   kInvalidUtf8,
   kDuplicateKey,

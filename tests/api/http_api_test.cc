@@ -439,7 +439,7 @@ TEST_F(HttpApiTest, WhatNoModelIsCalledIsNotFoundHoweverOdd) {
 
 TEST_F(HttpApiTest, IgnoredFieldsAreNamedInAHeader) {
   AnswerWith("x");
-  const auto responder = Post(kChatPath, kHello + R"(,"store":true,"metadata":{}})");
+  const auto responder = Post(kChatPath, kHello + R"(,"store":true,"suffix":null,"metadata":{}})");
   EXPECT_EQ(responder->status, 200);
   EXPECT_EQ(responder->Header("X-Baton-Ignored-Fields"), "store, metadata");
 }
@@ -667,6 +667,8 @@ TEST_F(HttpApiTest, ServerErrorsSpeakTheSameLanguage) {
     EXPECT_EQ(response.status, status);
     EXPECT_EQ(response.body.find("{\"error\":{\"message\":\""), 0u);
     EXPECT_EQ(response.body.find("ignored"), std::string::npos);
+    const bool is_unspoken = status == 417 || status == 501 || status == 505;
+    EXPECT_EQ(response.body.find("unsupported_http") != std::string::npos, is_unspoken) << status;
   }
   EXPECT_EQ(submitter_.refused().size(), 2 * statuses.size())
       << "baton_requests_total counts them too";

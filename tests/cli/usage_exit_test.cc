@@ -123,6 +123,7 @@ TEST(UsageExitTest, EveryRoleSaysTwoForAWrongCommandLine) {
       {&RunBench, {"--find-max", "--json", "model", "localhost"}, "must begin with http"},
       {&RunBench, {"https://h:1", "--rate=1"}, "has no TLS; name the server's plain port (http://"},
       {&RunBench, {"grpcs://h:1", "--rate=1"}, "has no TLS; name the server's plain port (grpc://"},
+      {&RunBench, {"--rate=1"}, "URL is missing"},
       {&RunBench, {"ftp://h:1", "--rate=1"}, "'ftp://h:1' must begin with http:// or grpc://"},
       {&RunBench, {"grpc://:1", "--rate=1"}, "'grpc://:1' is no URL of the form grpc://HOST:PORT"},
       {&RunBench, {"http://h:0", "--rate=1"}, "'http://h:0' is no URL of the form http://"},
