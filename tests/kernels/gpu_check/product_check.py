@@ -167,11 +167,9 @@ def ask_all(cluster, rows, on_first=lambda: None):
 
 def wrong_path(way, timings):
     """Why an answer was not computed in that way; "" when it was."""
-    if way == "aggregated":
-        return "" if timings["path"] == "local" else f"its path is {timings['path']}"
-    if timings["path"] != "disagg":
+    if timings["path"] != ("local" if way == "aggregated" else "disagg"):
         return f"its path is {timings['path']}"
-    if way != "colocate" and timings["transport"] != way:
+    if "--transport" in WAYS[way] and timings["transport"] != way:
         return f"KV went by {timings['transport']}"
     return "" if timings["exact"] else "it is not exact"
 
