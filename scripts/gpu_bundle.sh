@@ -39,10 +39,11 @@ while [[ $# -gt 0 ]]; do
 done
 [[ "$max_mib" =~ ^[1-9][0-9]*$ && "$max_mib" -le 64 ]] ||
   fail "--max-mib $max_mib is not in [1, 64]" 2
+[[ -z "$baton" || -n "$program" ]] || fail "--baton needs --program" 2
 if [[ -z "$program" ]]; then
   scripts/build.sh cuda baton_gpu_check baton
   program=build/cuda/tests/kernels/gpu_check/baton_gpu_check
-  baton="${baton:-build/cuda/baton}"
+  baton=build/cuda/baton
 else
   not_built=-not-built
 fi
@@ -79,12 +80,14 @@ exec "$here/scripts/gpu_check.sh" --program "$here/bin/baton_gpu_check" "${baton
 RUN
 chmod +x "$root/run.sh"
 # Libraries that every machine with our C library has; anything else would be missing there.
-needed="$(readelf -d "$root/bin/baton_gpu_check" | sed -n 's/.*NEEDED.*\[\(.*\)\]/\1/p')"
-for library in $needed; do
-  case "$library" in
-    libc.so.6 | libm.so.6 | libdl.so.2 | libpthread.so.0 | librt.so.1 | ld-linux-x86-64.so.2) ;;
-    *) fail "$program needs $library, which may be missing there" ;;
-  esac
+for file in "$root"/bin/*; do
+  needed="$(readelf -d "$file" | sed -n 's/.*NEEDED.*\[\(.*\)\]/\1/p')"
+  for library in $needed; do
+    case "$library" in
+      libc.so.6 | libm.so.6 | libdl.so.2 | libpthread.so.0 | librt.so.1 | ld-linux-x86-64.so.2) ;;
+      *) fail "${file##*/} needs $library, which may be missing there" ;;
+    esac
+  done
 done
 mkdir -p "$(dirname "$out")"
 tar -C "$stage" --sort=name --owner=0 --group=0 --mtime=@0 -cf - gpu_bundle |
@@ -94,5 +97,6 @@ if [[ $bytes -gt $((max_mib << 20)) ]]; then
   fail "the archive would have $bytes bytes, $max_mib MiB may travel"
 fi
 mv "$out.part" "$out"  # only when it is whole
-versions="$(readelf -V "$root/bin/baton_gpu_check" | grep -o 'GLIBC_2\.[0-9]*' | sort -uV)"
+versions="$(for file in "$root"/bin/*; do readelf -V "$file"; done |
+  grep -o 'GLIBC_2\.[0-9]*' | sort -uV)"
 echo "wrote $out, $bytes bytes; it needs ${versions##*$'\n'} or newer"

@@ -21,8 +21,8 @@
 # not run without --baton.
 # Options: --out DIR (build/gpu_check), --program FILE (another one is built and run where it cannot
 # start), --baton FILE, --stages "0 1", --limit SECONDS (of every stage), --total SECONDS,
-# --build-limit SECONDS (of building here, 600), --cublaslt FILE, --nccl FILE, --sanitizer FILE,
-# --python FILE (python3).
+# --build-limit SECONDS (of each program that is built here, 600), --cublaslt FILE, --nccl FILE,
+# --sanitizer FILE, --python FILE (python3).
 # Exit status: 0 everything that could run passed, 1 something failed or was stopped, or the program
 # cannot start, 77 nothing could run (no GPU), 2 usage.
 set -euo pipefail
@@ -77,6 +77,8 @@ while [[ $# -gt 0 ]]; do
   esac
   shift
 done
+is_given="$program"
+given_baton="$baton"
 for stage in $stages; do
   [[ "$stage" =~ ^[0-9]$ && -n "${names[$stage]:-}" ]] || usage "there is no stage '$stage'"
 done
@@ -120,16 +122,13 @@ if [[ -z "$program" ]]; then
     build || true
     if [[ " $stages " == *" 9 "* && -z "$baton$why_not" ]]; then
       timeout -k 5 "$build_limit" scripts/build.sh "$preset" baton && baton="build/$preset/baton" ||
-        echo "== baton could not be built in $build_limit s: stage 9 does not run"
+        echo "== baton could not be built: stage 9 does not run"
     fi
   fi
-  # Results are a commit's only where the program is.
   if [[ -n "$why_not" ]]; then
     echo "== $why_not; $program is taken as it is, of whatever commit"
-    commit="${commit:-unknown}-not-built"
+    if [[ -z "$baton" && -x "build/$preset/baton" ]]; then baton="build/$preset/baton"; fi
   fi
-elif [[ ! -e COMMIT ]]; then
-  commit="${commit:-unknown}-not-built"
 fi
 # What it says that cannot start is the loader's word: a library, or a version of one.
 fails_to_start() { ! why="$(timeout -k 2 20 "$program" --starts 2>&1 >/dev/null)"; }
@@ -146,8 +145,12 @@ ${commit:-its commit} on this machine, or pack the bundle on one whose C library
     "(at most $build_limit s)"
   build || cannot_start "$why_not"
   program="$built"
-  commit="$(head_commit)"
+  is_given=""
   if fails_to_start; then cannot_start "and it was built here"; fi
+fi
+# Results are a commit's only where the programs are: built here, or packed with its name.
+if [[ ! -e COMMIT && -n "$why_not$is_given$given_baton" ]]; then
+  commit="${commit:-unknown}-not-built"
 fi
 # Read by NCCL when a process first uses it: as in a worker (src/model/compute_device.cc).
 export NCCL_COMM_BLOCKING=0

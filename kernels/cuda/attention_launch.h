@@ -32,6 +32,9 @@ inline absl::Status CheckAttention(const char* kernel, const AttentionParams& pa
 // attention_spread.cu: of params that CheckAttention took, where HasSpread.
 absl::Status LaunchAttentionSpread(const AttentionParams& params, void* stream);
 
+// attention_wgmma.cu: of params that CheckAttention took. FailedPrecondition without wgmma.
+absl::Status LaunchAttentionWgmma(const AttentionParams& params, void* stream);
+
 }  // namespace BATON_BODY
 }  // namespace baton::cuda
 

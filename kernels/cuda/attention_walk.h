@@ -199,9 +199,6 @@ BATON_DEVICE void AttendItems(const AttentionParams& params) {
   }
 }
 
-// attention_wgmma.cu: of params that CheckAttention took. FailedPrecondition without wgmma.
-absl::Status LaunchAttentionWgmma(const AttentionParams& params, void* stream);
-
 }  // namespace BATON_BODY
 }  // namespace baton::cuda
 

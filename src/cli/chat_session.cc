@@ -3,6 +3,8 @@
 #include "nlohmann/json.hpp"
 
 #include "src/base/clock.h"
+#include "src/cli/json_fields.h"
+#include "src/text/utf8.h"
 
 namespace baton {
 namespace {
@@ -144,8 +146,9 @@ class AnswerReader {
 
 Status ServerError(const HttpClientResponse& response, const std::string& body) {
   const std::string message = ErrorText(json::parse(body, nullptr, /*allow_exceptions=*/false));
+  const std::string page = LossyUtf8(std::string_view(body).substr(0, kMaxForeignBytes));
   return Unavailable("the server answered {}: {}", response.status,
-                     message.empty() ? body.substr(0, kMaxForeignBytes) : message);
+                     message.empty() ? Printable(page) : message);
 }
 
 }  // namespace

@@ -54,7 +54,8 @@ std::string FlagOfKey(const std::string& key) {
   return "--" + absl::StrReplaceAll(key, {{"_", "-"}});
 }
 
-// A flag that the file gives twice is a mistake of which nobody knows the right half.
+// Keys are names of flags. One that the file gives twice is a mistake of which nobody knows the
+// right half.
 Status CheckKeys(const YAML::Node& root, const std::string& path) {
   std::map<std::string, int> lines;  // by flag, of its first key
   for (const auto& entry : root) {

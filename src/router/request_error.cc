@@ -34,7 +34,7 @@ struct ErrorRow {
 constexpr ErrorRow kRows[] = {
     {ErrorCode::kMalformedRequest, 400, kGrpcInvalidArgument, kInvalidRequest, "malformed_request",
      "The HTTP request is malformed."},
-    {ErrorCode::kUnsupportedHttp, 501, kGrpcInvalidArgument, kInvalidRequest, "unsupported_http",
+    {ErrorCode::kUnsupportedHttp, 501, kGrpcUnimplemented, kInvalidRequest, "unsupported_http",
      "The request asks for a part of HTTP that is not spoken here. HTTP/1.0 and HTTP/1.1, "
      "Transfer-Encoding chunked and Expect 100-continue are."},
     {ErrorCode::kInvalidJson, 400, kGrpcInvalidArgument, kInvalidRequest, "invalid_json",

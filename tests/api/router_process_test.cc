@@ -287,6 +287,10 @@ TEST_F(RouterProcessTest, ErrorsHaveTheRightStatus) {
 }
 
 TEST_F(RouterProcessTest, WorkerFaultsEndTheCall) {
+  process_->Stop();
+  RouterConfig config = TestConfig();
+  config.core.resume_wait_us = 1'000'000;  // nobody comes to take the last call over
+  StartProcess(config);
   JoinPair();
   grpc::Status status;
   decode_->mood = ToyWorker::Mood::kFailAfterTwo;

@@ -178,6 +178,8 @@ TEST_P(DeviceBatchTest, ItemsDecideTheGrid) {
   EXPECT_LE(*batch_->decode().num_items, kPaddedGrids[1]);
   // A window over two splits: the other kernel takes four at a time, so they are one item.
   EXPECT_EQ(grid_of(391 * 256), kPaddedGrids[1]);
+  EXPECT_EQ(*batch_->local_decode().num_items,
+            config_.traits->windowed ? config_.num_kv_heads : 0u);
   EXPECT_THAT(Items(batch_->local_decode()), Each(Field(&cuda::AttentionItem::num_parts, 1u)));
 }
 

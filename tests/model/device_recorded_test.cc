@@ -109,7 +109,8 @@ std::string LongLlama() {
 
 // A model and KV of long sequences: the same numbers in each that is made with one seed.
 struct LongContexts {
-  static constexpr uint32_t kPosition = 2900;  // 12 splits of 256 keys
+  static constexpr uint32_t kPosition = 2900;
+  static constexpr uint32_t kSplits = kPosition / 256 + 1;
   static constexpr uint32_t kMaxRows = 24;
 
   LongContexts(const std::string& path, const cuda::KernelTable& kernels, uint64_t seed)
@@ -147,11 +148,14 @@ TEST(DeviceModelRecordedTest, LongContextsHaveTheBitsOfStepsThatAreNotRecorded) 
   ASSERT_TRUE(plain.fixture.status().ok()) << plain.fixture.status();
   for (LongContexts* on : {&recorded, &unspread}) {
     ASSERT_TRUE(on->fixture.status().ok()) << on->fixture.status();
+    ASSERT_EQ(on->fixture.model().config().num_kv_heads, 1u) << "the rows do not part the grids";
     ASSERT_TRUE(on->fixture.model().Prepare(on->fixture.view()).ok());
     ASSERT_GT(static_cast<const DeviceModel&>(on->fixture.model()).num_recorded_steps(), 0u);
   }
   const std::vector<TokenId> tokens = RandomTokens(LongContexts::kMaxRows, seed);
   uint32_t at = LongContexts::kPosition;
+  static_assert(22 * LongContexts::kSplits <= kSpreadCtas &&
+                24 * LongContexts::kSplits > kSpreadCtas);
   for (const uint32_t num_rows : {22u, 24u}) {
     std::vector<Chunk> chunks;
     for (uint32_t i = 0; i < num_rows; ++i) {

@@ -106,8 +106,7 @@ absl::Status AddTorch(const StageInput& input, double seconds, Report& report, M
     last = std::string(line);
     return AddPeer(input, line, report, medians);
   });
-  constexpr int kNoProgram = 127;  // of env(1)
-  if (!code.ok() || *code == kNoProgram) {
+  if (!code.ok() || *code == kExitNoProgram) {
     return report.Add(
         {"torch", Verdict::kNotRun, code.ok() ? last : std::string(code.status().message())});
   }

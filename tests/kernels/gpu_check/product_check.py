@@ -10,6 +10,8 @@ Usage: product_check.py --baton FILE --models DIR --device cuda|simt [--tiny]
 
 import argparse
 import contextlib
+import ctypes
+import http.client
 import json
 import os
 import shutil
@@ -43,6 +45,11 @@ MODELS = {
 }
 TINY_MODELS = {"head64_llama": ("aggregated", "cuda_ipc", "colocate")}
 KILLED = ("--decode", "2", "--transport", "cuda_ipc")
+# What a cluster or an answer that is broken raises.
+BROKEN = (OSError, RuntimeError, KeyError, ValueError, http.client.HTTPException)
+PR_SET_PDEATHSIG = 1
+LIBC = ctypes.CDLL(None)
+DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # http_proxy is for others
 
 
 def add(name, verdict="pass", detail="", **data):
@@ -51,10 +58,11 @@ def add(name, verdict="pass", detail="", **data):
 
 
 class Cluster:
-    """One `baton serve` with free ports; `up_s` is how long it took to be ready."""
+    """One `baton serve` with free ports, which ends with this process; `up_s` is how long it took
+    to be ready."""
 
     def __init__(self, args, model, ways):
-        self.folder = Path(tempfile.mkdtemp(prefix="baton_product_"))
+        self.folder = Path(tempfile.mkdtemp(dir=args.folder))
         command = [args.baton, "serve", str(Path(args.models) / f"tiny_{model}.gguf")]
         for flag in ("--http", "--grpc", "--admin"):
             command += [flag, "127.0.0.1:0"]
@@ -63,7 +71,14 @@ class Cluster:
         variables = {k: v for k, v in os.environ.items() if k not in STAGE_VARIABLES}
         begin = time.monotonic()
         with open(self.folder / "serve.out", "wb") as out:
-            self.process = subprocess.Popen(command, stdout=out, stderr=out, env=variables)
+            self.process = subprocess.Popen(
+                command,
+                stdout=out,
+                stderr=out,
+                env=variables,
+                preexec_fn=lambda: LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL),
+            )
+        args.processes.append(self.process)
         while "is ready" not in self.said():
             if self.process.poll() is not None:
                 raise RuntimeError(f"serve ended with {self.process.returncode}: {self.last()}")
@@ -85,7 +100,10 @@ class Cluster:
 
     def process_of(self, role):
         rows = json.loads((self.folder / "topology.json").read_text())["processes"]
-        return next(row for row in rows if row["role"] == role)
+        for row in rows:
+            if row["role"] == role:
+                return row
+        raise RuntimeError(f"topology.json has no {role}")
 
     def kill(self):
         self.process.kill()
@@ -106,7 +124,7 @@ class Cluster:
         url = f"http://{self.process_of('router')['http']}/v1/completions"
         request = urllib.request.Request(url, body, {"Content-Type": "application/json"})
         parts, timings = [], None
-        with urllib.request.urlopen(request, timeout=ANSWER_LIMIT_S) as response:
+        with DIRECT.open(request, timeout=ANSWER_LIMIT_S) as response:
             for line in response:
                 if not line.startswith(b"data: ") or line.startswith(b"data: [DONE]"):
                     continue
@@ -150,19 +168,25 @@ def serving(args, name, model, ways, how=signal.SIGINT):
             code = cluster.stop(how)
             if code != 0:
                 add(f"{name}, its end", "FAIL", f"exit status {code}: {cluster.last()}")
-    except (OSError, RuntimeError, KeyError, ValueError) as error:
-        add(name, "FAIL", f"{error}; {cluster.last()}")
+    except BROKEN as error:
+        add(name, "FAIL", f"{type(error).__name__} {error}; {cluster.last()}")
     finally:
-        if cluster is not None:
-            if cluster.process.poll() is None:
-                cluster.kill()
-            shutil.rmtree(cluster.folder, ignore_errors=True)
+        if cluster is not None and cluster.process.poll() is None:
+            cluster.kill()
 
 
 def ask_all(cluster, rows, on_first=lambda: None):
     """All at once, so that steps hold several; answers in the order of the requests."""
     with ThreadPoolExecutor(len(rows)) as pool:
         return list(pool.map(lambda fields: cluster.ask(fields, on_first), rows))
+
+
+def wrong_processes(way, cluster):
+    """Why prefill and decode are not the processes of that way; "" when they are."""
+    if way == "aggregated":
+        return ""
+    pids = {cluster.process_of(role)["pid"] for role in ("prefill", "decode")}
+    return "" if len(pids) == (1 if way == "colocate" else 2) else f"its processes are {pids}"
 
 
 def wrong_path(way, timings):
@@ -183,7 +207,12 @@ def check_way(args, model, way, expected):
         begin = time.monotonic()
         answers = ask_all(cluster, requests(args.tiny))
         seconds = round(time.monotonic() - begin, 3)
-        problems = [why for _, timings in answers if (why := wrong_path(way, timings))]
+        whys = [wrong_processes(way, cluster)]
+        whys += [wrong_path(way, timings) for _, timings in answers]
+        problems = [why for why in whys if why]
+        kv_bytes = sum(timings["kv_bytes"] for _, timings in answers)
+        if (kv_bytes == 0) != (way == "aggregated"):
+            problems.append(f"{kv_bytes} bytes of KV were moved")
         bits = [parts for parts, _ in answers]
         num_wrong = 0 if expected is None else sum(a != b for a, b in zip(bits, expected))
         if num_wrong > 0:
@@ -194,7 +223,7 @@ def check_way(args, model, way, expected):
             problems[0] if problems else f"{len(bits)} answers, up in {cluster.up_s} s",
             up_s=cluster.up_s,
             seconds=seconds,
-            kv_bytes=sum(timings["kv_bytes"] for _, timings in answers),
+            kv_bytes=kv_bytes,
         )
         return bits
     return None
@@ -206,7 +235,7 @@ def check_killed_worker(args, model):
     with serving(args, name, model, KILLED, signal.SIGTERM) as cluster:
         if cluster is None:
             return
-        length = 40 if args.tiny else 380
+        length = 120 if args.tiny else 380
         rows = [dict(fields, max_tokens=length) for fields in requests(True)]
         expected = [parts for parts, _ in ask_all(cluster, rows)]
         victim = cluster.process_of("decode")["pid"]
@@ -226,8 +255,27 @@ def check_killed_worker(args, model):
         if num_wrong > 0:
             verdict, detail = "FAIL", f"{num_wrong} of {len(rows)} answers differ"
         elif num_resumed == 0:
-            verdict, detail = "not run", "the streams had ended before"
+            verdict, detail = "FAIL", "no stream was open on the worker when it died"
         add(name, verdict, detail, resumed=num_resumed)
+
+
+def end_at_once(args):
+    """Threads that read answers would be waited for otherwise."""
+    for process in args.processes:
+        process.kill()
+    shutil.rmtree(args.folder, ignore_errors=True)
+    os._exit(1)
+
+
+def check(args):
+    models = TINY_MODELS if args.tiny else MODELS
+    for model, ways in models.items():
+        expected = check_way(args, model, ways[0], None)
+        if expected is None:
+            continue  # has failed
+        for way in ways[1:]:
+            check_way(args, model, way, expected)
+    check_killed_worker(args, next(iter(models)))
 
 
 def main():
@@ -237,14 +285,13 @@ def main():
     parser.add_argument("--device", required=True)
     parser.add_argument("--tiny", action="store_true", help="one model, few ways and tokens")
     args = parser.parse_args()
-    models = TINY_MODELS if args.tiny else MODELS
-    for model, ways in models.items():
-        expected = check_way(args, model, ways[0], None)
-        if expected is None:
-            continue  # has failed
-        for way in ways[1:]:
-            check_way(args, model, way, expected)
-    check_killed_worker(args, next(iter(models)))
+    args.folder = tempfile.mkdtemp(prefix="baton_product_")
+    args.processes = []
+    signal.signal(signal.SIGTERM, lambda *_: end_at_once(args))
+    try:
+        check(args)
+    finally:
+        shutil.rmtree(args.folder, ignore_errors=True)
 
 
 if __name__ == "__main__":

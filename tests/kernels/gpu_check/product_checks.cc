@@ -11,18 +11,22 @@
 namespace baton::gpu_check {
 namespace {
 
-constexpr double kEndSeconds = 3;  // of the stage, for a cluster that takes long to die
+constexpr double kEndSeconds = 3;  // of the stage, to end what is stopped
 
 // A line of product_check.py; whatever else a line says is no finding.
 absl::Status AddLine(std::string_view line, Report& report, bool* is_finding) {
   const auto said = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
-  *is_finding = said.is_object() && said.contains("name") && said.contains("verdict");
+  const auto text_of = [&said](const char* name) {
+    const auto found = said.find(name);
+    return found != said.end() && found->is_string() ? found->get<std::string>() : std::string();
+  };
+  *is_finding = said.is_object() && !text_of("name").empty() && !text_of("verdict").empty();
   if (!*is_finding) return absl::OkStatus();
-  Finding finding{.name = said["name"].get<std::string>(),
-                  .verdict = Verdict::kFail,
-                  .detail = said.value("detail", ""),
-                  .data = said.value("data", nlohmann::json::object())};
-  const std::string verdict = said["verdict"].get<std::string>();
+  Finding finding{.name = text_of("name"), .verdict = Verdict::kFail, .detail = text_of("detail")};
+  if (const auto data = said.find("data"); data != said.end() && data->is_object()) {
+    finding.data = *data;
+  }
+  const std::string verdict = text_of("verdict");
   if (verdict == "pass") finding.verdict = Verdict::kPass;
   if (verdict == "not run") finding.verdict = Verdict::kNotRun;
   return report.Add(std::move(finding));
@@ -49,8 +53,10 @@ absl::Status CheckProduct(const StageInput& input, Report& report) {
     if (!is_finding) last = std::string(line);
     return status;
   });
-  if (!code.ok())
-    return report.Add({"product", Verdict::kFail, std::string(code.status().message())});
+  if (!code.ok() || *code == kExitNoProgram) {
+    return report.Add(
+        {"product", Verdict::kNotRun, code.ok() ? last : std::string(code.status().message())});
+  }
   if (*code == 0) return absl::OkStatus();
   if (*code == kExitStopped || *code == kExitStoppedByForce) {
     return report.Add({"product", Verdict::kFail, fmt::format("stopped after {:.0f} s", seconds)});

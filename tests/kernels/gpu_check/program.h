@@ -44,6 +44,8 @@ class Program {
 // Of timeout(1), whose program ended by itself when told to or had to be killed.
 inline constexpr int kExitStopped = 124;
 inline constexpr int kExitStoppedByForce = 137;
+// Of env(1), which did not find the program.
+inline constexpr int kExitNoProgram = 127;
 
 // timeout(1) around a program, which is killed when it has not ended a second after it was told to;
 // `seconds` 0: as long as it takes. Of the many kernels of a library those that run are loaded.

@@ -23,7 +23,7 @@ struct ForeignTools {
   std::string cublaslt;   // libcublasLt.so.13
   std::string nccl;       // libnccl.so.2; with the runner a loopback (tests/nccl)
   std::string sanitizer;  // compute-sanitizer
-  std::string python;     // an interpreter with torch
+  std::string python;     // python3 of stages 8, which wants torch in it, and 9
   std::string peers;      // torch_peers.py
   // Stage 9: our own product and what asks it; without them it is not run.
   std::string baton;           // a built `baton`

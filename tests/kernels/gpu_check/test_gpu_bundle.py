@@ -72,7 +72,7 @@ class GpuBundle(unittest.TestCase):
         self.assertIn("needs libstdc++.so.6", done.stderr)
 
     def test_wrong_arguments_are_named(self):
-        for arguments in (["--what"], ["--program"], ["--max-mib", "65"]):
+        for arguments in (["--what"], ["--program"], ["--max-mib", "65"], ["--baton", BATON]):
             self.assertEqual(self.pack(*arguments).returncode, 2)
         done = self.pack("--program", str(self.folder / "nothing"))
         self.assertEqual(done.returncode, 1)

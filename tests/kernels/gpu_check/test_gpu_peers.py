@@ -4,6 +4,9 @@ Usage: test_gpu_peers.py PROGRAM, the built baton_gpu_check.
 """
 
 import json
+import os
+import signal
+import subprocess
 import sys
 import time
 import unittest
@@ -87,6 +90,13 @@ no_grad = contextlib.nullcontext
 def randn(*sizes, device, dtype):
     return None
 """
+
+
+def text_of(file):
+    try:
+        return file.read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
 
 
 class GpuCheckPeers(StageCase):
@@ -246,6 +256,36 @@ class GpuCheckPeers(StageCase):
         self.assertEqual((code, checks["product"]["detail"]), (1, "stopped after 1 s"))
         code, checks = self.run_stage(9)
         self.assertEqual((code, checks["product"]["verdict"]), (77, "not run"))
+        code, checks = self.product("", "--python", "/no/python")
+        self.assertEqual((code, checks["product"]["verdict"]), (77, "not run"))
+        self.assertIn("/no/python", checks["product"]["detail"])
+        code, checks = self.product('print(json.dumps(dict(name=1, verdict="pass"))); sys.exit(1)')
+        self.assertEqual((code, checks["product"]["verdict"]), (1, "FAIL"))
+
+    def until(self, is_true):
+        end = time.monotonic() + 20
+        while not is_true() and time.monotonic() < end:
+            time.sleep(0.01)
+        self.assertTrue(is_true())
+
+    def test_a_product_check_that_is_ended_leaves_nothing(self):
+        pid_file = self.folder / "pid"
+        baton = self.folder / "baton"
+        baton.write_text(f'#!/bin/sh\ntrap "" TERM\necho $$ >"{pid_file}"\nexec sleep 60\n')
+        baton.chmod(0o755)
+        script = ROOT / "tests" / "kernels" / "gpu_check" / "product_check.py"
+        command = [sys.executable, "-B", script, "--baton", baton, "--models", self.folder]
+        for how in (signal.SIGTERM, signal.SIGKILL):
+            pid_file.unlink(missing_ok=True)
+            variables = {**os.environ, "TMPDIR": str(self.folder)}
+            with subprocess.Popen([*command, "--device", "simt"], env=variables) as check:
+                self.until(lambda: text_of(pid_file))
+                check.send_signal(how)
+                check.wait(10)
+            served = Path("/proc") / pid_file.read_text().strip() / "cmdline"
+            self.until(lambda: not text_of(served))  # "" of one whose status nobody has taken
+            if how == signal.SIGTERM:
+                self.assertEqual(list(self.folder.glob("baton_product_*")), [])
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@
 
 #include "kernels/cuda/attention_plan.h"
 #include "src/base/status.h"
+#include "src/model/device_batch.h"
 #include "tests/kernels/gpu_check/device_array.h"
 #include "tests/kernels/gpu_check/experts_timing.h"
 #include "tests/kernels/gpu_check/gemm_timing.h"
@@ -19,9 +20,6 @@ namespace {
 using cuda::Bf16;
 
 constexpr uint32_t kPackedRows = 32;
-constexpr uint32_t kDecodeCtas = 4 * 132;  // as DeviceModel
-constexpr uint32_t kSpreadCtas = 2 * 132;
-constexpr uint32_t kPrefillCtas = 2 * 132;
 
 // The formats that differ in bits a weight or in what a weight costs.
 absl::Status AddPackedProducts(const StageInput& input, const ProductShape& shape,
@@ -165,7 +163,7 @@ class AttentionTiming {
     const bool has_spread = input_.body.kernels().has_spread(shape_.head_dim, kv_.element);
     return cuda::PlanAttention({shape_.num_heads, shape_.num_kv_heads, 0},
                                {.num_decode_ctas = kDecodeCtas,
-                                .max_partials = 4 * kDecodeCtas,
+                                .max_partials = kMaxPartials,
                                 .num_spread_ctas = has_spread ? kSpreadCtas : 0},
                                spans, plan_);
   }

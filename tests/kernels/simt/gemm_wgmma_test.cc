@@ -102,10 +102,11 @@ TEST(GemmWgmma, FewRowsUseTheirSlotsAgain) {
   RunOptions options;
   options.tensor_math = simt::TensorMath::kFloat;
   ScopedRunOptions scope(options);
-  for (const uint32_t m : {1u, 9u, 33u}) {
-    Operands operands({m, 64 * kGemmTargetTiles - 3, 9 * 64 + 8});
-    SimBuffer expected(operands.y_bytes(m), "expected");
-    ASSERT_EQ(operands.Run(0, m, GemmPath::kRows32, expected), "");
+  constexpr uint32_t kRows = 33;
+  Operands operands({kRows, 64 * kGemmTargetTiles - 3, 9 * 64 + 8});
+  SimBuffer expected(operands.y_bytes(kRows), "expected");
+  ASSERT_EQ(operands.Run(0, kRows, GemmPath::kRows32, expected), "");
+  for (const uint32_t m : {1u, 9u, kRows}) {
     SimBuffer y(operands.y_bytes(m), "y");
     ASSERT_EQ(operands.Run(0, m, GemmPath::kNarrow, y), "");
     EXPECT_TRUE(SameBits(y.data(), expected.data(), y.size())) << m;
