@@ -103,10 +103,13 @@ class AnswerPrinter {
 
 // Prints the answer as it comes, then one dim line about it.
 Status AskAndPrint(ChatSession& session, AnswerPrinter& printer, const std::string& question) {
-  const StatusOr<AnswerStats> stats =
-      session.Ask(question, [&printer](std::string_view text) { printer.OnText(text); });
+  bool has_text = false;
+  const StatusOr<AnswerStats> stats = session.Ask(question, [&](std::string_view text) {
+    has_text = true;
+    printer.OnText(text);
+  });
   printer.EndThoughts();
-  std::fputc('\n', stdout);
+  if (stats.ok() || has_text) std::fputc('\n', stdout);
   if (!stats.ok()) return stats.status();
   Print("{}{}{}\n", printer.terminal() ? "\x1b[2m" : "", DescribeAnswer(*stats),
         printer.terminal() ? "\x1b[0m" : "");

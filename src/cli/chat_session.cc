@@ -1,5 +1,6 @@
 #include "src/cli/chat_session.h"
 
+#include "absl/strings/ascii.h"
 #include "nlohmann/json.hpp"
 
 #include "src/base/clock.h"
@@ -146,7 +147,8 @@ class AnswerReader {
 
 Status ServerError(const HttpClientResponse& response, const std::string& body) {
   const std::string message = ErrorText(json::parse(body, nullptr, /*allow_exceptions=*/false));
-  const std::string page = LossyUtf8(std::string_view(body).substr(0, kMaxForeignBytes));
+  std::string page = LossyUtf8(std::string_view(body).substr(0, kMaxForeignBytes));
+  absl::StripAsciiWhitespace(&page);
   return Unavailable("the server answered {}: {}", response.status,
                      message.empty() ? Printable(page) : message);
 }

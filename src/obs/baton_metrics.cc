@@ -63,8 +63,8 @@ void RegisterRequestMetrics(MetricsRegistry* registry, BatonMetrics* metrics) {
       registry->AddGauge({"baton_requests_waiting_numerics",
                           "Resumed streams that wait for a worker of the numerics of their output, "
                           "others being there."});
-  metrics->prompt_tokens_total =
-      registry->AddCounter({"baton_prompt_tokens_total", "Prompt tokens of finished requests."});
+  metrics->prompt_tokens_total = registry->AddCounter(
+      {"baton_prompt_tokens_total", "Prompt tokens of requests that have a token."});
   metrics->generation_tokens_total =
       registry->AddCounter({"baton_generation_tokens_total", "Tokens generated."});
   metrics->time_to_first_token_seconds = registry->AddHistogram(

@@ -81,7 +81,7 @@ struct BatonMetrics {
   Gauge* requests_running;                                                 // R, W
   Gauge* requests_waiting;                                                 // R, W
   Gauge* requests_waiting_numerics;  // R: of them, for a worker of the numerics of their output
-  Counter* prompt_tokens_total;      // R: of finished requests
+  Counter* prompt_tokens_total;      // R: of requests that have a token
   Counter* generation_tokens_total;  // R
   Histogram* time_to_first_token_seconds;                   // R
   Histogram* inter_token_latency_seconds;                   // R

@@ -159,7 +159,6 @@ void RouterCore::EndGood(RouterRequest& request) {
   result.timings = TimingsOf(request);
   if (!request.spec.is_shadow()) {
     metrics_->CountRequest(200);
-    metrics_->prompt_tokens_total->Add(result.num_prompt_tokens);
     if (!request.exact) metrics_->inexact_answers_total->Add();
     for (const FinishReason reason : request.finished) {
       metrics_->choices_finished_total[reason == FinishReason::kLength ? 1 : 0]->Add();

@@ -148,6 +148,8 @@ bool RouterCore::DeliverNext(RouterRequest& request, uint32_t choice) {
       request.notes.CountGap(gap_us, token.index);
       metrics_->inter_token_latency_seconds->Observe(static_cast<double>(gap_us) * 1e-6);
     }
+    // With the first of its tokens, so that both counters are of the same requests.
+    if (request.num_delivered == 0) metrics_->prompt_tokens_total->Add(request.spec.prompt.size());
     metrics_->generation_tokens_total->Add();
   }
   last_us = entry.arrived_us;

@@ -88,7 +88,7 @@ TEST(ChatSessionTest, ErrorsOfOtherServersAreShownWhateverTheirShape) {
       {"500 No", "{\"error\":\"out of luck\"}", "500: out of luck"},
       {"500 No", "{\"error\":{\"message\":7}}", "500: {"},
       {"500 No", "out of luck", "500: out of luck"},
-      {"500 No", "out\x1b[2Jof\nluck", "500: out?[2Jof?luck"},
+      {"500 No", "out\x1b[2Jof\nluck\r\n", "500: out?[2Jof?luck"},
       // Cut within the second half of a character of two bytes.
       {"500 No", std::string(199, 'a') + "\xC3\xA9tail", "a\uFFFD"},
   };
@@ -97,6 +97,7 @@ TEST(ChatSessionTest, ErrorsOfOtherServersAreShownWhateverTheirShape) {
     ASSERT_FALSE(stats.ok()) << c.body;
     EXPECT_NE(stats.status().message().find(c.expected), absl::string_view::npos)
         << stats.status() << " for " << c.body;
+    EXPECT_NE(stats.status().message().back(), '?') << stats.status();
     EXPECT_EQ(stats.status().message().find("tail"), absl::string_view::npos) << stats.status();
   }
 }

@@ -80,5 +80,23 @@ TEST(RouterMetricsTest, WhoIsToldOfTheEndFindsItCounted) {
   }
 }
 
+// A request that ends badly behind its first token is in both counters of tokens, others in none.
+TEST(RouterMetricsTest, PromptsAreCountedWithTheirFirstToken) {
+  for (const bool has_token : {true, false}) {
+    FakeCluster cluster;
+    cluster.JoinPair();
+    const RequestUid uid = cluster.Submit(cluster.Request("prompt", 9));
+    cluster.State("decode-0", uid, WorkerRequestState::kReserved);
+    cluster.State("decode-0", uid, WorkerRequestState::kVerified);
+    if (has_token) {
+      cluster.Tokens("decode-0", {FakeCluster::Token(uid, 0, 'a', FinishReason::kNone, 0)});
+      cluster.Tokens("decode-0", {FakeCluster::Token(uid, 1, 'b', FinishReason::kNone, 0)});
+    }
+    cluster.core.Cancel(uid, CancelCause::kClientLeft, cluster.now_us);
+    EXPECT_EQ(cluster.metrics.prompt_tokens_total->value(), has_token ? 6u : 0u);
+    EXPECT_EQ(cluster.metrics.generation_tokens_total->value(), has_token ? 2u : 0u);
+  }
+}
+
 }  // namespace
 }  // namespace baton

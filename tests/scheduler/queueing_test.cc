@@ -11,9 +11,10 @@
 namespace baton {
 namespace {
 
-// Lindley's recursion over Poisson arrivals.
+// Lindley's recursion over Poisson arrivals. A wait says much about the next: of 200,000 the p99 of
+// a busy queue is off by up to 7 %, of these by 1.5 %.
 std::vector<double> SimulatedWaits(const FixedServiceQueue& queue, TestRandom* random) {
-  std::vector<double> waits(200'000);
+  std::vector<double> waits(2'000'000);
   double wait_us = 0;
   for (double& sample : waits) {
     sample = wait_us;
@@ -21,7 +22,6 @@ std::vector<double> SimulatedWaits(const FixedServiceQueue& queue, TestRandom* r
     const double gap_us = -std::log(uniform) / queue.arrivals_per_s * 1e6;
     wait_us = std::max(0.0, wait_us + queue.service_us - gap_us);
   }
-  std::sort(waits.begin(), waits.end());
   return waits;
 }
 
@@ -46,12 +46,14 @@ TEST(QueueingTest, WaitsAgreeWithASimulation) {
   TestRandom random(TestSeed());
   for (const double rho : {0.2, 0.5, 0.7, 0.8}) {
     const FixedServiceQueue queue = {rho * 10, 100'000};
-    const std::vector<double> waits = SimulatedWaits(queue, &random);
+    std::vector<double> waits = SimulatedWaits(queue, &random);
     double sum = 0;
     for (const double wait : waits) sum += wait;
     const double mean = sum / static_cast<double>(waits.size());
     EXPECT_NEAR(mean / queue.MeanWaitUs(), 1, 0.06) << rho;
-    const double p99 = waits[waits.size() * 99 / 100];
+    const auto place = waits.begin() + static_cast<ptrdiff_t>(waits.size() * 99 / 100);
+    std::nth_element(waits.begin(), place, waits.end());
+    const double p99 = *place;
     EXPECT_GT(queue.WaitUs(0.99), 0.94 * p99) << rho;
     EXPECT_LT(queue.WaitUs(0.99), p99 + queue.service_us) << rho;
   }
