@@ -256,6 +256,16 @@ class GpuCheckScript(StageCase):
             self.assertEqual("--baton build/cuda/baton" in arguments, verdict)
             self.assertIn("--models tests/golden", arguments)
             self.assertEqual("baton could not be built" in done.stdout, not verdict)
+            self.assertNotIn("not-built", done.stdout)
+        # Of whatever commit; and one that lies there where the build fails.
+        done = self.run_in(root, script, "--stages", "9", "--baton", self.fake, BEHAVIOUR=behaviour)
+        self.assertRegex(done.stdout, r"summary \(gpu, commit .*-not-built,")
+        shutil.copy(self.fake, root / "build" / "cuda" / "baton")
+        (root / "scripts" / "build.sh").write_text("#!/usr/bin/env bash\nexit 1\n")
+        done = self.run_in(root, script, "--stages", "9", BEHAVIOUR=behaviour)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertIn("--baton build/cuda/baton", json.loads(file.read_text())["arguments"])
+        self.assertRegex(done.stdout, r"summary \(gpu, commit .*-not-built,")
 
     def test_a_build_that_fails_leaves_the_program_that_is_there(self):
         folder = "build/cuda/tests/kernels/gpu_check"
