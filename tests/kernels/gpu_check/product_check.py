@@ -141,14 +141,18 @@ class Cluster:
         return parts, timings
 
 
-def requests(tiny):
-    """Prompts shorter than a block, longer, and of several; greedy and with seeds."""
-    lengths = (20, 100) if tiny else (1, 20, 64, 100, 128, 300, 450)
+# Prompts shorter than a block, longer, and of several.
+LENGTHS = (1, 20, 64, 100, 128, 300, 450)
+TINY_LENGTHS = (20, 100)
+
+
+def requests(lengths, max_tokens):
+    """Prompts of these lengths, each greedy and with a seed."""
     rows = []
     for length in lengths:
         fields = dict(prompt=list(range(3, 3 + min(length, 250))), ignore_eos=True, logprobs=3)
         fields["prompt"] += fields["prompt"][: length - len(fields["prompt"])]
-        fields["max_tokens"] = 6 if tiny else 40
+        fields["max_tokens"] = max_tokens
         rows += [dict(fields, temperature=0), dict(fields, temperature=0.8, seed=length)]
     return rows
 
@@ -205,7 +209,7 @@ def check_way(args, model, way, expected):
         if cluster is None:
             return None
         begin = time.monotonic()
-        answers = ask_all(cluster, requests(args.tiny))
+        answers = ask_all(cluster, requests(*((TINY_LENGTHS, 6) if args.tiny else (LENGTHS, 40))))
         seconds = round(time.monotonic() - begin, 3)
         whys = [wrong_processes(way, cluster)]
         whys += [wrong_path(way, timings) for _, timings in answers]
@@ -235,8 +239,8 @@ def check_killed_worker(args, model):
     with serving(args, name, model, KILLED, signal.SIGTERM) as cluster:
         if cluster is None:
             return
-        length = 120 if args.tiny else 380
-        rows = [dict(fields, max_tokens=length) for fields in requests(True)]
+        # Short prompts: the last stream begins before the first one has got far.
+        rows = requests((20, 40), 60 if args.tiny else 450)
         expected = [parts for parts, _ in ask_all(cluster, rows)]
         victim = cluster.process_of("decode")["pid"]
         waiting = [len(rows)]
