@@ -77,7 +77,7 @@ while [[ $# -gt 0 ]]; do
   esac
   shift
 done
-is_given="$program"
+given_program="$program"
 given_baton="$baton"
 for stage in $stages; do
   [[ "$stage" =~ ^[0-9]$ && -n "${names[$stage]:-}" ]] || usage "there is no stage '$stage'"
@@ -145,11 +145,12 @@ ${commit:-its commit} on this machine, or pack the bundle on one whose C library
     "(at most $build_limit s)"
   build || cannot_start "$why_not"
   program="$built"
-  is_given=""
+  commit="$(head_commit)"
+  given_program=""
   if fails_to_start; then cannot_start "and it was built here"; fi
 fi
 # Results are a commit's only where the programs are: built here, or packed with its name.
-if [[ ! -e COMMIT && -n "$why_not$is_given$given_baton" ]]; then
+if [[ -n "$why_not" || (! -e COMMIT && -n "$given_program$given_baton") ]]; then
   commit="${commit:-unknown}-not-built"
 fi
 # Read by NCCL when a process first uses it: as in a worker (src/model/compute_device.cc).
