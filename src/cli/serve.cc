@@ -53,6 +53,7 @@ struct ServeFlags {
   std::string admin = "127.0.0.1:9090";
   int64_t threads = 0;
   std::string run_dir;
+  int64_t silence_timeout_s = 30;
   bool colocate = false;
   RouterTuning router;
   WorkerTuning tuning;
@@ -70,6 +71,9 @@ void Declare(FlagSet& flags, ServeFlags& f) {
   flags.Add("--threads", f.threads, {0, 1024},
             "compute threads of all workers together; 0 = one per processor");
   flags.Add("--run-dir", f.run_dir, "folder for logs and topology.json");
+  flags.Add("--silence-timeout", f.silence_timeout_s, {0, 86400},
+            "seconds after which a process that does not answer is killed and started again; 0 = "
+            "never, as for a debugger");
   flags.Add("--colocate", f.colocate,
             "one prefill and one decode worker in one process: they share a GPU and one copy of "
             "the weights, and KV crosses within the process; both die together");
@@ -283,6 +287,7 @@ SupervisorConfig BuildConfig(const ServeFlags& f, const ModelFile& model, const 
   config.run_dir = folder.path();
   config.model_id = model.id;
   config.drain_timeout_s = f.tuning.drain_timeout_s;
+  config.silence_timeout_s = f.silence_timeout_s;
   const std::string& dir = folder.path();
   config.router = {
       .role = "router", .name = "router-0", .args = {}, .log_file = dir + "/router-0.log"};

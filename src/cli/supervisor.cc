@@ -16,6 +16,7 @@
 #include "src/base/log_sink.h"
 #include "src/cli/http_client.h"
 #include "src/cli/replace_file.h"
+#include "src/cli/top/top_frame.h"
 
 namespace baton {
 namespace {
@@ -29,7 +30,12 @@ constexpr int kMaxQuickDeaths = 5;
 // Loading is bounded by reading the file once; ten minutes covers a 100 GB file on a slow disk.
 constexpr int64_t kReadyTimeoutUs = 600'000'000;
 constexpr int64_t kReadyPollMs = 20;
+// For the connections between workers, once the router would serve.
+constexpr int64_t kWholeTimeoutUs = 5'000'000;
 constexpr int64_t kIdlePollMs = 1000;
+constexpr int64_t kAnswerTimeoutMs = 1000;
+constexpr int64_t kMaxAskPeriodUs = 5'000'000;
+constexpr int kMinSilences = 3;
 constexpr int64_t kKillAfterUs = 5'000'000;
 // The same behind a drain's own time: a router gives its last calls 2 s, twice.
 constexpr int64_t kDrainKillAfterUs = 10'000'000;
@@ -59,6 +65,14 @@ nlohmann::ordered_json TopologyRow(const ChildReport& report, pid_t pid) {
   return row;
 }
 
+StatusOr<HttpClientResponse> AskAdmin(const std::string& address, const std::string& target) {
+  HttpClientRequest request;
+  BATON_ASSIGN_OR_RETURN(request.url, ParseHttpUrl("http://" + address + target));
+  request.connect_timeout_ms = kAnswerTimeoutMs;
+  request.idle_timeout_ms = kAnswerTimeoutMs;
+  return HttpCall(request);
+}
+
 }  // namespace
 
 Status Supervisor::Run() {
@@ -79,6 +93,7 @@ Status Supervisor::Run() {
   if (status.ok() && num_stop_signals_ == 0) status = WaitUntilReady();
   while (status.ok() && num_stop_signals_ == 0) {
     status = Poll(kIdlePollMs);
+    if (status.ok() && num_stop_signals_ == 0) AskWhoIsThere(SystemClock().NowUs());
   }
   if (!status.ok()) fast_ = true;
   const Status drained = Drain();
@@ -93,6 +108,7 @@ Status Supervisor::StartSlot(Slot& slot) {
   slot.reports.clear();
   slot.started_us = SystemClock().NowUs();
   slot.restart_us = 0;
+  slot.num_silences = 0;
   return OkStatus();
 }
 
@@ -120,18 +136,33 @@ Status Supervisor::StartWorkers() {
   return OkStatus();
 }
 
+StatusOr<std::string> Supervisor::AskRouter(const std::string& target) const {
+  BATON_ASSIGN_OR_RETURN(const HttpClientResponse response,
+                         AskAdmin(slots_[0].reports.front().at("admin"), target));
+  if (response.status != 200) return Unavailable("the router answers {}", response.status);
+  return response.body;
+}
+
 bool Supervisor::ready_to_serve() const {
   for (const Slot& slot : slots_) {
     if (!slot.has_reported()) return false;
   }
-  HttpClientRequest request;
-  StatusOr<HttpUrl> url =
-      ParseHttpUrl("http://" + slots_[0].reports.front().at("admin") + "/readyz");
-  if (!url.ok()) return false;
-  request.url = *url;
-  request.idle_timeout_ms = 1000;
-  const StatusOr<HttpClientResponse> response = HttpCall(request);
-  return response.ok() && response->status == 200;
+  return AskRouter("/readyz").ok();
+}
+
+bool Supervisor::is_whole() const {
+  size_t num_workers = 0;
+  for (size_t i = 1; i < slots_.size(); ++i) num_workers += slots_[i].spec.num_reports;
+  const StatusOr<std::string> text = AskRouter("/v1/topology");
+  if (!text.ok()) return false;
+  const StatusOr<TopSnapshot> topology = ReadTopTopology(*text);
+  if (!topology.ok() || topology->workers.size() < num_workers) return false;
+  const auto decodes = [](const TopWorker& worker) { return worker.role == "decode"; };
+  const auto num_decode = std::ranges::count_if(topology->workers, decodes);
+  return std::ranges::all_of(topology->workers, [&](const TopWorker& worker) {
+    const auto num_up = std::ranges::count_if(worker.links, &TopLink::up);
+    return worker.ready && (decodes(worker) || num_up == num_decode);
+  });
 }
 
 Status Supervisor::WaitUntilReady() {
@@ -143,6 +174,11 @@ Status Supervisor::WaitUntilReady() {
     }
     BATON_RETURN_IF_ERROR(Poll(kReadyPollMs));
   }
+  // Until then requests would go to the workers that happen to be connected first.
+  const int64_t whole_us = SystemClock().NowUs() + kWholeTimeoutUs;
+  while (num_stop_signals_ == 0 && SystemClock().NowUs() < whole_us && !is_whole()) {
+    BATON_RETURN_IF_ERROR(Poll(kReadyPollMs));
+  }
   ready_ = true;
   if (num_stop_signals_ > 0) return OkStatus();
   std::vector<ChildReport> workers;
@@ -151,6 +187,35 @@ Status Supervisor::WaitUntilReady() {
   }
   config_.on_ready(slots_[0].reports.front(), workers);
   return OkStatus();
+}
+
+bool Supervisor::IsThere(Slot& slot, int64_t now_us) {
+  const int64_t timeout_us = config_.silence_timeout_s * 1'000'000;
+  slot.ask_us = now_us + std::min(timeout_us / (kMinSilences + 1), kMaxAskPeriodUs);
+  const StatusOr<HttpClientResponse> answer = AskAdmin(slot.reports.front().at("admin"), "/livez");
+  if (answer.ok()) {
+    slot.num_silences = 0;
+    return true;
+  }
+  if (slot.num_silences++ == 0) slot.silent_us = now_us;
+  const int64_t silent_us = SystemClock().NowUs() - slot.silent_us;
+  if (slot.num_silences < kMinSilences || silent_us < timeout_us) return false;
+  PrintToStderr("{} has not answered for {} s ({}); it is killed\n", slot.spec.name,
+                silent_us / 1'000'000, std::string(answer.status().message()));
+  slot.process->Signal(SIGKILL);
+  return false;
+}
+
+void Supervisor::AskWhoIsThere(int64_t now_us) {
+  if (config_.silence_timeout_s == 0) return;
+  std::vector<Slot*> due;
+  for (Slot& slot : slots_) {
+    if (slot.process && slot.has_reported() && slot.ask_us <= now_us) due.push_back(&slot);
+  }
+  std::ranges::sort(due, {}, &Slot::ask_us);
+  for (Slot* slot : due) {
+    if (!IsThere(*slot, now_us)) return;
+  }
 }
 
 Status Supervisor::Poll(int64_t timeout_ms) {

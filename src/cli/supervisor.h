@@ -11,6 +11,9 @@
 //     workers in two rows; while it cannot be written (disk full) the last whole one stays, that is
 //     said, and it is tried again.
 //  3. Run returns only when no child is left.
+//  4. A child that serves is asked on its admin port whether it is there. One that has not answered
+//     for `silence_timeout_s`, three questions or more in a row, is killed, and so started again.
+//     An answer that is not "ok" is one: a step of a large model may be long.
 #ifndef BATON_CLI_SUPERVISOR_H_
 #define BATON_CLI_SUPERVISOR_H_
 
@@ -31,12 +34,14 @@ struct SupervisorConfig {
   std::string run_dir;   // must exist
   std::string model_id;  // for topology.json
   int64_t drain_timeout_s = 60;
+  int64_t silence_timeout_s = 30;  // 0 = a child that is silent is left alone
   // Given the router's report, the workers to start.
   std::function<std::vector<ChildSpec>(const ChildReport& router)> workers;
   ChildSpec router;
   // Called before a process is started again: what it needs in run_dir may have been removed.
   std::function<void()> before_restart;
-  // Called once, when the router says that it would serve a request; a report for each worker.
+  // Called once, when the router would serve a request and each prefill worker has its connections,
+  // for which a router that is ready waits at most 5 s; a report for each worker.
   std::function<void(const ChildReport& router, const std::vector<ChildReport>& workers)> on_ready;
 };
 
@@ -59,6 +64,9 @@ class Supervisor {
     int64_t restart_us = 0;  // when to start it again; 0 = not waiting
     int64_t backoff_us = 0;
     int num_quick_deaths = 0;  // in a row; see invariant 1
+    int64_t ask_us = 0;        // when to ask whether it is there
+    int64_t silent_us = 0;     // since when nobody answers; of `num_silences` questions
+    int num_silences = 0;
 
     // It lives and serves: a death takes its reports.
     bool has_reported() const { return reports.size() == spec.num_reports; }
@@ -70,6 +78,9 @@ class Supervisor {
   Status StartRouter();
   Status StartWorkers();
   Status WaitUntilReady();
+  // Asks the children whose turn it is, until one is silent: that takes a second from signals.
+  void AskWhoIsThere(int64_t now_us);
+  bool IsThere(Slot& slot, int64_t now_us);
   // One wait of at most `timeout_ms` for signals, reports and deaths.
   Status Poll(int64_t timeout_ms);
   Status ReapChildren();
@@ -82,7 +93,11 @@ class Supervisor {
   Status DrainSlots(bool routers);
   void WriteTopology();
   bool AnyAlive(bool routers) const;
+  // The answer of the router's admin port.
+  StatusOr<std::string> AskRouter(const std::string& target) const;
   bool ready_to_serve() const;
+  // All workers are registered, and each prefill worker has a connection to each that decodes.
+  bool is_whole() const;
 
   SupervisorConfig config_;
   std::vector<Slot> slots_;  // [0] is the router

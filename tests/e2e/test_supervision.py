@@ -143,6 +143,39 @@ def test_a_worker_that_keeps_dying_is_tried_on_and_the_last_one_that_decodes_end
         assert "decode-0 keeps dying" in server.log_since(0)
 
 
+@pytest.fixture(scope="module")
+def impatient():
+    with Server("--prefill", "2", "--decode", "2", "--silence-timeout", "3", *pool_args(64)) as one:
+        yield one
+
+
+def test_a_server_that_says_it_is_ready_has_all_connections(impatient):
+    rows = http_json(impatient.http + "/v1/topology")[2]["processes"]
+    links = [(row["ready"], len(row.get("links", []))) for row in rows if row["role"] != "router"]
+    assert sorted(links) == [(True, 0), (True, 0), (True, 2), (True, 2)]
+    assert all(link["up"] for row in rows for link in row.get("links", []))
+
+
+@pytest.mark.parametrize("role", ["decode", "router"])
+def test_a_process_that_stands_still_is_replaced(impatient, role):
+    victim = next(p for p in impatient.topology() if p["role"] == role)
+    mark = impatient.log_size()
+    os.kill(victim["pid"], signal.SIGSTOP)
+
+    def is_replaced():
+        rows = [p for p in impatient.topology() if p["worker_id"] == victim["worker_id"]]
+        return rows and rows[0]["pid"] != victim["pid"]
+
+    wait_until(is_replaced, 30, f"topology.json has the next {role}")
+    assert not os.path.exists(f"/proc/{victim['pid']}")
+    assert re.search(
+        rf"{victim['worker_id']} has not answered for \d+ s \(.+\); it is killed",
+        impatient.log_since(mark),
+    )
+    wait_serving(impatient, NUM_PROCESSES)
+    assert impatient.log_since(mark).count("it is killed") == 1, "nobody else was"
+
+
 def test_a_process_whose_files_are_gone_is_started_again(cluster):
     row = next(p for p in cluster.workers() if p["worker_id"] == "decode-1")
     log = os.path.join(cluster.dir, "decode-1.log")
