@@ -38,6 +38,17 @@ inline namespace runner {
 namespace {
 
 constexpr size_t kGuardBytes = 4096;
+// The lines of a page. Stacks that all began at the same one would share the few places of a cache
+// that such lines have; what a thread that waits has in use is about five lines.
+constexpr size_t kLineBytes = 64;
+constexpr size_t kColours = 4096 / kLineBytes;
+constexpr size_t kLinesInUse = 5;
+constexpr size_t kMappedBytes = FiberStacks::kStackBytes + kGuardBytes + kColours * kLineBytes;
+
+// Of what is mapped for the `index`-th stack, the part below its top.
+size_t BytesBelow(size_t index) {
+  return kMappedBytes - index * kLinesInUse % kColours * kLineBytes;
+}
 
 }  // namespace
 
@@ -55,7 +66,7 @@ void Fiber::Reset(std::byte* stack_top, Entry entry) {
 void Fiber::SwitchFrom(Fiber& from) { baton_simt_switch(&from.stack_pointer_, stack_pointer_); }
 
 FiberStacks::~FiberStacks() {
-  for (std::byte* top : all_) munmap(top - kStackBytes - kGuardBytes, kStackBytes + kGuardBytes);
+  for (size_t i = 0; i < all_.size(); ++i) munmap(all_[i] - BytesBelow(i), kMappedBytes);
 }
 
 std::byte* FiberStacks::Take() {
@@ -64,18 +75,17 @@ std::byte* FiberStacks::Take() {
     free_.pop_back();
     return top;
   }
-  void* base = mmap(nullptr, kStackBytes + kGuardBytes, PROT_READ | PROT_WRITE,
+  void* base = mmap(nullptr, kMappedBytes, PROT_READ | PROT_WRITE,
                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   BATON_CHECK(base != MAP_FAILED, "no memory for stack {} of the runner", all_.size());
   BATON_CHECK(mprotect(base, kGuardBytes, PROT_NONE) == 0, "no guard page for a stack");
-  std::byte* top = static_cast<std::byte*>(base) + kGuardBytes + kStackBytes;
-  all_.push_back(top);
-  return top;
+  all_.push_back(static_cast<std::byte*>(base) + BytesBelow(all_.size()));
+  return all_.back();
 }
 
 std::byte* FiberStacks::TopOf(const void* address) const {
-  for (std::byte* top : all_) {
-    if (address < top && address >= top - kStackBytes - kGuardBytes) return top;
+  for (size_t i = 0; i < all_.size(); ++i) {
+    if (address < all_[i] && address >= all_[i] - BytesBelow(i)) return all_[i];
   }
   return nullptr;
 }

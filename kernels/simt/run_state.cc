@@ -82,10 +82,12 @@ absl::Status RunState::Execute() {
       continue;
     }
     ++stats_.num_switches;
-    Cta* const cta = active_->cta;
     active_->fiber.SwitchFrom(scheduler_);
+    // By a thread that returned or failed, or by one behind which none was ready.
+    Cta* const cta = active_ == nullptr ? nullptr : active_->cta;
     active_ = nullptr;
-    if (outcome_.ok() && cta->num_returned == config_.num_threads) FinishCta(cta);
+    if (cta == nullptr || !outcome_.ok()) continue;
+    if (cta->num_returned == config_.num_threads) FinishCta(cta);
   }
   return outcome_;
 }
@@ -182,7 +184,14 @@ void RunState::Block(Waiting waiting, Site site) {
   SimThread& thread = self();
   thread.waiting = waiting;
   thread.site = site;
-  scheduler_.SwitchFrom(thread.fiber);
+  active_ = nullptr;
+  active_ = NextReady();
+  if (active_ == nullptr) {
+    scheduler_.SwitchFrom(thread.fiber);
+    return;
+  }
+  ++stats_.num_switches;
+  if (active_ != &thread) active_->fiber.SwitchFrom(thread.fiber);
 }
 
 void RunState::Yield(Waiting waiting, Site site) {

@@ -115,6 +115,7 @@ struct Cta {
   Clock fenced;  // what was known at a fence_proxy_async
   std::unordered_map<const void*, BarrierState> barriers;
   uint32_t num_at_sync = 0;
+  const SimThread* first_at_sync = nullptr;  // of those
   uint32_t num_returned = 0;
 };
 

@@ -4,6 +4,7 @@
 
 #include "kernels/simt/mutant.h"
 #include "kernels/simt/run_state.h"
+#include "kernels/simt/tensor_core.h"
 #include "src/base/status.h"
 
 namespace baton::simt {
@@ -90,16 +91,22 @@ void MultiplyAll(RunState& run, SimThread* const* lanes) {
       for (uint32_t reg = 0; reg < 2; ++reg) b[group][k + reg * 8] = HalfOf(in->b.regs[reg], half);
     }
   }
-  const TensorMath math = run.options().tensor_math;
+  float c[16][8];
   for (uint32_t i = 0; i < kWarpSize; ++i) {
     const auto* in = static_cast<const MultiplyIn*>(lanes[i]->in);
-    auto* out = static_cast<FragmentC*>(lanes[i]->out);
-    for (uint32_t v = 0; v < 4; ++v) {
-      const Bf16* row = a[i / 4 + v / 2 * 8];
-      const Bf16* column = b[i % 4 * 2 + v % 2];
-      const float c = in->c.values[v];
-      out->values[v] = DotBf16(math, row, column, c);
+    for (uint32_t v = 0; v < 4; ++v) c[RowOfValue(i, v)][ColumnOfValue(i, v)] = in->c.values[v];
+  }
+  const TensorMath math = run.options().tensor_math;
+  if (math == TensorMath::kFloat) {
+    FloatMultiplyBf16(a, b, c);
+  } else {
+    for (uint32_t m = 0; m < 16; ++m) {
+      for (uint32_t n = 0; n < 8; ++n) c[m][n] = DotBf16(math, a[m], b[n], c[m][n]);
     }
+  }
+  for (uint32_t i = 0; i < kWarpSize; ++i) {
+    auto* out = static_cast<FragmentC*>(lanes[i]->out);
+    for (uint32_t v = 0; v < 4; ++v) out->values[v] = c[RowOfValue(i, v)][ColumnOfValue(i, v)];
   }
 }
 
@@ -205,12 +212,10 @@ void calls::SyncBlock(Site site) {
   if (Mutated(site, Mutation::kDropSyncBlock)) return;
   RunState& run = *RunState::Current();
   Cta& cta = *run.self().cta;
-  if (cta.num_at_sync > 0) {
-    for (const auto& other : cta.threads) {
-      if (other->waiting != Waiting::kSyncBlock || other->site.line == site.line) continue;
-      run.Misuse(site, fmt::format("thread {} waits at another sync_block, {}", other->index,
-                                   DescribeSite(other->site)));
-    }
+  if (cta.num_at_sync == 0) cta.first_at_sync = &run.self();
+  if (cta.first_at_sync->site.line != site.line && cta.num_at_sync > 0) {
+    run.Misuse(site, fmt::format("thread {} waits at another sync_block, {}",
+                                 cta.first_at_sync->index, DescribeSite(cta.first_at_sync->site)));
   }
   if (++cta.num_at_sync < run.config().num_threads) {
     run.Block(Waiting::kSyncBlock, site);

@@ -1,7 +1,10 @@
 #include "kernels/simt/tensor_core.h"
 
+#include <pmmintrin.h>
+
 #include <bit>
 #include <cstdlib>
+#include <cstring>
 
 #include "kernels/math.h"
 
@@ -100,6 +103,54 @@ float Step(Datapath path, const Bf16* a, const Bf16* b, float c) {
   return Truncate(sum, largest, path.fraction_bits);
 }
 
+// The processor takes subnormal operands and results for zero meanwhile: it needs a hundred cycles
+// for one otherwise, and weights of attention give many. What computes is not inlined, or the
+// compiler could move it out.
+class WithoutSubnormals {
+ public:
+  WithoutSubnormals() : before_(_mm_getcsr()) {
+    _mm_setcsr(before_ | _MM_FLUSH_ZERO_ON | _MM_DENORMALS_ZERO_ON);
+  }
+  ~WithoutSubnormals() { _mm_setcsr(before_); }
+  WithoutSubnormals(const WithoutSubnormals&) = delete;
+  WithoutSubnormals& operator=(const WithoutSubnormals&) = delete;
+
+ private:
+  unsigned before_;
+};
+
+[[gnu::noinline]] float Chain(const Bf16* a, const Bf16* b, float c) {
+  for (int i = 0; i < kTensorCoreProducts; ++i) {
+    c += FloatFromBf16(a[i].bits) * FloatFromBf16(b[i].bits);
+  }
+  return c;
+}
+
+// The chains of a tile.
+[[gnu::noinline]] void Chains(const Bf16 (*a)[kTensorCoreProducts],
+                              const Bf16 (*b)[kTensorCoreProducts], float (*c)[8]) {
+  using Four = float __attribute__((vector_size(4 * sizeof(float))));
+  Four columns[kTensorCoreProducts][2];
+  for (int k = 0; k < kTensorCoreProducts; ++k) {
+    for (int n = 0; n < 8; ++n) columns[k][n / 4][n % 4] = FloatFromBf16(b[n][k].bits);
+  }
+  // So many chains at once hide how long each waits for its own sum.
+  constexpr int kRows = 4;
+  for (int m = 0; m < 16; m += kRows) {
+    Four sums[kRows][2];
+    std::memcpy(sums, c[m], sizeof(sums));
+    for (int k = 0; k < kTensorCoreProducts; ++k) {
+#pragma GCC unroll 4
+      for (int i = 0; i < kRows; ++i) {
+        const float x = FloatFromBf16(a[m + i][k].bits);
+        sums[i][0] += x * columns[k][0];
+        sums[i][1] += x * columns[k][1];
+      }
+    }
+    std::memcpy(c[m], sums, sizeof(sums));
+  }
+}
+
 }  // namespace
 
 float DotBf16(TensorCore core, const Bf16* a, const Bf16* b, float c) {
@@ -109,10 +160,14 @@ float DotBf16(TensorCore core, const Bf16* a, const Bf16* b, float c) {
 }
 
 float FloatDotBf16(const Bf16* a, const Bf16* b, float c) {
-  for (int i = 0; i < kTensorCoreProducts; ++i) {
-    c += FloatFromBf16(a[i].bits) * FloatFromBf16(b[i].bits);
-  }
-  return c;
+  const WithoutSubnormals scope;
+  return Chain(a, b, c);
+}
+
+void FloatMultiplyBf16(const Bf16 (*a)[kTensorCoreProducts], const Bf16 (*b)[kTensorCoreProducts],
+                       float (*c)[8]) {
+  const WithoutSubnormals scope;
+  Chains(a, b, c);
 }
 
 }  // namespace baton::simt

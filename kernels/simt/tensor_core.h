@@ -39,8 +39,18 @@ constexpr std::optional<TensorCore> TensorCoreOf(int major) {
 // c + sum of a[i] b[i] over kTensorCoreProducts elements, with its bits.
 float DotBf16(TensorCore core, const Bf16* a, const Bf16* b, float c);
 
-// The same as one fp32 chain: every product rounded, then added, in ascending order.
+// The same as one fp32 chain: every product rounded, then added, in ascending order; subnormal
+// numbers count as zero.
 float FloatDotBf16(const Bf16* a, const Bf16* b, float c);
+
+// Where in a tile of 16 rows and 8 columns a lane's value of FragmentC is.
+constexpr uint32_t RowOfValue(uint32_t lane, uint32_t value) { return lane / 4 + value / 2 * 8; }
+constexpr uint32_t ColumnOfValue(uint32_t lane, uint32_t value) { return lane % 4 * 2 + value % 2; }
+
+// FloatDotBf16 of every row of a tile [16][k] with every column [8][k], added to c [16][8]: the
+// same bits, and the chains go beside each other.
+void FloatMultiplyBf16(const Bf16 (*a)[kTensorCoreProducts], const Bf16 (*b)[kTensorCoreProducts],
+                       float (*c)[8]);
 
 }  // namespace baton::simt
 

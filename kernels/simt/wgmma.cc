@@ -3,6 +3,7 @@
 // it: it reads its tiles as an actor of its own (clock.h), and the sums it adds to are NaNs until
 // then, which the wait finds untouched or says so.
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cstring>
 
@@ -110,11 +111,12 @@ struct Operands {
 };
 
 void Multiply(const Operands& operands, const PendingProduct& product, TensorMath math,
-              uint32_t thread, std::vector<FragmentC>& sums) {
+              uint32_t thread, FragmentC* sums) {
   for (uint32_t j = 0; j < product.num_columns / 8; ++j) {
     for (uint32_t v = 0; v < 4; ++v) {
-      const uint32_t row = thread / kWarpSize * 16 + thread % kWarpSize / 4 + v / 2 * 8;
-      const uint32_t column = 8 * j + thread % 4 * 2 + v % 2;
+      const uint32_t lane = thread % kWarpSize;
+      const uint32_t row = thread / kWarpSize * 16 + RowOfValue(lane, v);
+      const uint32_t column = 8 * j + ColumnOfValue(lane, v);
       float& sum = sums[j].values[v];
       if (!product.adds) sum = 0.0f;
       // What tiles hold beyond their matrix costs no time.
@@ -122,6 +124,27 @@ void Multiply(const Operands& operands, const PendingProduct& product, TensorMat
         sum = 0.0f;
       } else {
         sum = DotBf16(math, operands.a[row], operands.b[column], sum);
+      }
+    }
+  }
+}
+
+// The same as fp32 chains, a warp's tiles one after another.
+void FloatMultiply(const Operands& operands, const PendingProduct& product,
+                   const std::array<FragmentC*, kWarpgroupSize>& sums) {
+  for (uint32_t first = 0; first < kWarpgroupSize; first += kWarpSize) {
+    const auto* rows = &operands.a[first / kWarpSize * 16];
+    for (uint32_t j = 0; j < product.num_columns / 8; ++j) {
+      float c[16][8] = {};
+      const auto value_of = [&c](uint32_t lane, uint32_t v) -> float& {
+        return c[RowOfValue(lane, v)][ColumnOfValue(lane, v)];
+      };
+      for (uint32_t i = 0; product.adds && i < kWarpSize; ++i) {
+        for (uint32_t v = 0; v < 4; ++v) value_of(i, v) = sums[first + i][j].values[v];
+      }
+      FloatMultiplyBf16(rows, &operands.b[8 * j], c);
+      for (uint32_t i = 0; i < kWarpSize; ++i) {
+        for (uint32_t v = 0; v < 4; ++v) sums[first + i][j].values[v] = value_of(i, v);
       }
     }
   }
@@ -153,12 +176,18 @@ void Happen(RunState& run, Warpgroup& warpgroup, uint32_t first_thread) {
   for (uint32_t i = 0; i < product.num_columns; ++i) {
     operands.is_finite[i] = IsFinite(operands.b[i]);
   }
-  const TensorMath math = run.options().tensor_math;
-  ++run.stats().num_wgmma;
+  std::array<FragmentC*, kWarpgroupSize> sums;
   for (uint32_t i = 0; i < kWarpgroupSize; ++i) {
     SimThread& thread = *run.self().cta->threads[first_thread + i];
-    Multiply(operands, product, math, i, FlightOf(thread, product.places[i]).values);
+    sums[i] = FlightOf(thread, product.places[i]).values.data();
   }
+  const TensorMath math = run.options().tensor_math;
+  ++run.stats().num_wgmma;
+  if (math == TensorMath::kFloat) {
+    FloatMultiply(operands, product, sums);
+    return;
+  }
+  for (uint32_t i = 0; i < kWarpgroupSize; ++i) Multiply(operands, product, math, i, sums[i]);
 }
 
 // Where a tile lies of which only one step is read; checks all that a descriptor says.

@@ -404,8 +404,7 @@ class GpuCheckScript(StageCase):
             (6, []),
             (8, []),
         ):
-            code, checks = self.run_stage(stage, *arguments)
-            self.assertEqual(code, 0, checks)
+            checks = self.whole_run(stage, *arguments)
             file = self.folder / "j"
             # A process that ended in the middle of a check.
             lines = file.read_text().splitlines()
@@ -487,8 +486,7 @@ class GpuCheckScript(StageCase):
         self.assertEqual(len(table), 2 + len(timed["checks"]) + 2)
 
     def test_a_model_has_the_same_bits_however_it_is_computed(self):
-        code, checks = self.run_stage(5)
-        self.assertEqual(code, 0, checks)
+        checks = self.whole_run(5, "--cublaslt", CUBLASLT)
         exact = [name for name in checks if "==" in name]
         self.assertEqual(len(exact), 8)
         # 2 layers, K and V of 2 heads of 64, two blocks of 64 tokens.
@@ -500,13 +498,11 @@ class GpuCheckScript(StageCase):
         self.assertEqual(len(checks["an engine's step by its model's"]["engine_ratios"]), 1)
         self.assertGreater(len(checks["engine decode 2 x 70"]["samples_us"]), 2)
         self.assertEqual(len(checks["hand-over of 70 tokens"]["exposed_us"]), 1)
-        self.assertEqual(checks["fast mode"]["verdict"], "not run")
         self.assertIn("3 blocks of 65536 bytes", checks["KV through pinned arenas"]["detail"])
         self.assertEqual(checks["weights through pinned buffers"]["detail"], "21496 bytes")
 
     def test_what_equal_bits_cost_is_told_where_cublaslt_is(self):
-        code, checks = self.run_stage(5, "--cublaslt", CUBLASLT)
-        self.assertEqual(code, 0, checks)
+        checks = self.whole_run(5, "--cublaslt", CUBLASLT)
         self.assertIn("cublaslt=13.0.0 rows>128", checks["fast mode"]["detail"])
         for name in ("deterministic: prefill 136", "fast: prefill 136"):
             self.assertGreater(checks[name]["median_us"], 0)
@@ -516,10 +512,19 @@ class GpuCheckScript(StageCase):
         self.assertEqual(logits["verdict"], "pass")
         self.assertGreater(logits["error"], 0)
 
-    def test_a_cublaslt_that_is_wrong_is_no_fast_mode(self):
+    def test_a_cublaslt_that_is_wrong_or_missing_is_no_fast_mode(self):
+        checks = self.whole_run(5, "--cublaslt", CUBLASLT)
+        file = self.folder / "j"
+        # What comes before it has been computed.
+        kept = file.read_text().splitlines()[: 2 + list(checks).index("fast mode")]
+        before = "\n".join(kept) + '\n],\n"limits":{}}'
+        file.write_text(before)
         faults = {"BATON_CUBLASLT_LOOPBACK": "wrong=0"}
-        code, checks = self.run_stage(5, "--cublaslt", CUBLASLT, **faults)
+        code, checks = self.run_stage(5, "--cublaslt", CUBLASLT, "--resume", **faults)
         self.assertEqual((code, checks["fast mode"]["verdict"]), (1, "FAIL"))
+        file.write_text(before)
+        code, checks = self.run_stage(5, "--resume")
+        self.assertEqual((code, checks["fast mode"]["verdict"]), (0, "not run"))
 
     def test_cublaslt_is_called_where_it_is(self):
         code, checks = self.run_stage(3, "--cublaslt", CUBLASLT)

@@ -4,6 +4,8 @@
 
 #include <bit>
 #include <cmath>
+#include <cstring>
+#include <random>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -200,6 +202,32 @@ TEST(FloatDot, IsOneChainOfProducts) {
   Factors f;
   f.Set(0, 0x1p12f, 0x1p12f).Set(1, 1.0f, 1.0f).Set(2, 1.0f, 1.0f);
   EXPECT_EQ(FloatDotBf16(f.a, f.b, 0.0f), 0x1p24f);  // each 1 is rounded away
+}
+
+TEST(FloatMultiply, HasTheBitsOfEachChainAlone) {
+  const uint64_t seed = TestSeed();
+  std::mt19937_64 random(seed);
+  for (int round = 0; round < 100; ++round) {
+    Bf16 a[16][kTensorCoreProducts];
+    Bf16 b[8][kTensorCoreProducts];
+    float c[16][8];
+    const auto draw = [&] { return std::normal_distribution<float>()(random); };
+    for (auto& row : a) {
+      for (Bf16& value : row) value = {Bf16FromFloat(draw())};
+    }
+    for (auto& column : b) {
+      for (Bf16& value : column) value = {Bf16FromFloat(draw())};
+    }
+    for (auto& row : c) {
+      for (float& value : row) value = draw();
+    }
+    float expected[16][8];
+    for (int m = 0; m < 16; ++m) {
+      for (int n = 0; n < 8; ++n) expected[m][n] = FloatDotBf16(a[m], b[n], c[m][n]);
+    }
+    FloatMultiplyBf16(a, b, c);
+    EXPECT_EQ(std::memcmp(c, expected, sizeof(c)), 0) << "seed " << seed << " round " << round;
+  }
 }
 
 }  // namespace
