@@ -2,14 +2,13 @@
 
 #include <algorithm>
 
+#include "kernels/simt/wide.h"
+
 namespace baton::simt {
 inline namespace runner {
 namespace {
 
-// Loops over all slots of a cta, which every sync runs for every thread: with wide registers where
-// the processor has them.
-#define BATON_WIDE __attribute__((target_clones("avx2", "default")))
-
+// Loops over all slots of a cta, which every sync runs for every thread.
 BATON_WIDE void RaiseSlots(uint32_t* into, const uint32_t* from, size_t count) {
   for (size_t i = 0; i < count; ++i) into[i] = std::max(into[i], from[i]);
 }

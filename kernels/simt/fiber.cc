@@ -7,8 +7,8 @@
 #include "src/base/check.h"
 
 // void baton_simt_switch(void** save, void* load): pushes what the System V ABI lets a caller
-// expect to survive, swaps stacks, pops. The control words of x87 and SSE stay: nothing here
-// changes them.
+// expect to survive, swaps stacks, pops. The control words of x87 and SSE stay: nobody switches
+// while they are others (tensor_core.cc).
 asm(R"(
   .text
   .globl baton_simt_switch
@@ -37,13 +37,15 @@ namespace baton::simt {
 inline namespace runner {
 namespace {
 
-constexpr size_t kGuardBytes = 4096;
+constexpr size_t kPageBytes = 4096;
+constexpr size_t kGuardBytes = kPageBytes;
 // The lines of a page. Stacks that all began at the same one would share the few places of a cache
-// that such lines have; what a thread that waits has in use is about five lines.
+// that such lines have. What a thread that waits has in use is about five lines; 5 and the lines of
+// a page have no common factor, so that 64 stacks begin at all of them.
 constexpr size_t kLineBytes = 64;
-constexpr size_t kColours = 4096 / kLineBytes;
+constexpr size_t kColours = kPageBytes / kLineBytes;
 constexpr size_t kLinesInUse = 5;
-constexpr size_t kMappedBytes = FiberStacks::kStackBytes + kGuardBytes + kColours * kLineBytes;
+constexpr size_t kMappedBytes = FiberStacks::kStackBytes + kGuardBytes + kPageBytes;
 
 // Of what is mapped for the `index`-th stack, the part below its top.
 size_t BytesBelow(size_t index) {

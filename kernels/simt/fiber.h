@@ -29,7 +29,7 @@ class Fiber {
 // overflow faults. Owned by one operating-system thread.
 class FiberStacks {
  public:
-  static constexpr size_t kStackBytes = size_t{64} * 1024;
+  static constexpr size_t kStackBytes = size_t{64} * 1024;  // at least
 
   FiberStacks() = default;
   ~FiberStacks();

@@ -49,10 +49,10 @@ absl::Status CheckConfig(const LaunchConfig& config) {
 
 }  // namespace
 
-float DotBf16(TensorMath math, const Bf16* a, const Bf16* b, float c) {
-  if (math == TensorMath::kFloat) return FloatDotBf16(a, b, c);
-  return DotBf16(math == TensorMath::kAmpereBits ? TensorCore::kAmpere : TensorCore::kHopper, a, b,
-                 c);
+void MultiplyBf16(TensorMath math, const Bf16 (*a)[16], const Bf16 (*b)[16], float (*c)[8]) {
+  if (math == TensorMath::kFloat) return FloatMultiplyBf16(a, b, c);
+  const bool is_ampere = math == TensorMath::kAmpereBits;
+  MultiplyBf16(is_ampere ? TensorCore::kAmpere : TensorCore::kHopper, a, b, c);
 }
 
 std::string Describe(const RunOptions& options) {

@@ -20,11 +20,11 @@ enum class Order : uint8_t { kAscending, kDescending, kShuffled };
 enum class Landing : uint8_t { kEarliest, kLatest, kMixed };
 
 // The arithmetic of mma and wgmma: the published bits of Hopper; those of Ampere, which has no
-// wgmma; or one fp32 chain (for whole models).
+// wgmma; or one fp32 chain without subnormal numbers (for whole models).
 enum class TensorMath : uint8_t { kHopperBits, kAmpereBits, kFloat };
 
-// c + sum of a[i] b[i] over the sixteen elements of a step (tensor_core.h).
-float DotBf16(TensorMath math, const Bf16* a, const Bf16* b, float c);
+// Sixteen rows of a [16][k] by eight columns b [8][k], added to c [16][8] (tensor_core.h).
+void MultiplyBf16(TensorMath math, const Bf16 (*a)[16], const Bf16 (*b)[16], float (*c)[8]);
 
 // Shared memory that a cta can have on sm_90 and sm_100, and on sm_80; kLeastSharedBytes elsewhere.
 inline constexpr uint32_t kHopperSharedBytes = 227 * 1024;

@@ -1,8 +1,12 @@
 #include "kernels/simt/run_state.h"
 
+#include <xmmintrin.h>
+
 #include <algorithm>
 #include <cstring>
 #include <utility>
+
+#include "absl/cleanup/cleanup.h"
 
 #include "kernels/simt/device_memory.h"
 #include "src/base/status.h"
@@ -61,6 +65,8 @@ RunState::~RunState() {
 
 absl::Status RunState::Execute() {
   FaultHandler handler;
+  // A fault leaves a thread where it is, with the mode in which it computed (tensor_core.cc).
+  const absl::Cleanup restore_mode = [mode = _mm_getcsr()] { _mm_setcsr(mode); };
   const uint64_t num_ctas = waiting_ctas_.size();
   const uint64_t resident =
       config_.cooperative ? num_ctas : std::min<uint64_t>(num_ctas, options_.max_resident_ctas);
@@ -83,7 +89,7 @@ absl::Status RunState::Execute() {
     }
     ++stats_.num_switches;
     active_->fiber.SwitchFrom(scheduler_);
-    // By a thread that returned or failed, or by one behind which none was ready.
+    // Back from a thread that returned or failed, or that waits with nobody ready behind it.
     Cta* const cta = active_ == nullptr ? nullptr : active_->cta;
     active_ = nullptr;
     if (cta == nullptr || !outcome_.ok()) continue;
@@ -184,7 +190,7 @@ void RunState::Block(Waiting waiting, Site site) {
   SimThread& thread = self();
   thread.waiting = waiting;
   thread.site = site;
-  active_ = nullptr;
+  active_ = nullptr;  // until the next one is chosen none runs, so that nothing there is looked at
   active_ = NextReady();
   if (active_ == nullptr) {
     scheduler_.SwitchFrom(thread.fiber);
@@ -256,6 +262,8 @@ bool RunState::IsOnDevice(const Access& access) {
     const auto* params = static_cast<const std::byte*>(call_.data);
     const bool in_params = !access.is_write && begin >= params && begin < params + call_.size;
     if (on_stack || in_params) return false;
+    // Down to the guard page, which says so itself: a stack may be a little larger (fiber.h).
+    if (stacks_.TopOf(begin) == thread.stack_top) return false;
     Fail("bounds", fmt::format("{} {} {} bytes of the host's memory, at {}",
                                DescribeCode(access.code), verb, access.size, access.address));
   }

@@ -96,14 +96,7 @@ void MultiplyAll(RunState& run, SimThread* const* lanes) {
     const auto* in = static_cast<const MultiplyIn*>(lanes[i]->in);
     for (uint32_t v = 0; v < 4; ++v) c[RowOfValue(i, v)][ColumnOfValue(i, v)] = in->c.values[v];
   }
-  const TensorMath math = run.options().tensor_math;
-  if (math == TensorMath::kFloat) {
-    FloatMultiplyBf16(a, b, c);
-  } else {
-    for (uint32_t m = 0; m < 16; ++m) {
-      for (uint32_t n = 0; n < 8; ++n) c[m][n] = DotBf16(math, a[m], b[n], c[m][n]);
-    }
-  }
+  MultiplyBf16(run.options().tensor_math, a, b, c);
   for (uint32_t i = 0; i < kWarpSize; ++i) {
     auto* out = static_cast<FragmentC*>(lanes[i]->out);
     for (uint32_t v = 0; v < 4; ++v) out->values[v] = c[RowOfValue(i, v)][ColumnOfValue(i, v)];
@@ -212,8 +205,9 @@ void calls::SyncBlock(Site site) {
   if (Mutated(site, Mutation::kDropSyncBlock)) return;
   RunState& run = *RunState::Current();
   Cta& cta = *run.self().cta;
-  if (cta.num_at_sync == 0) cta.first_at_sync = &run.self();
-  if (cta.first_at_sync->site.line != site.line && cta.num_at_sync > 0) {
+  if (cta.num_at_sync == 0) {
+    cta.first_at_sync = &run.self();
+  } else if (cta.first_at_sync->site.line != site.line) {
     run.Misuse(site, fmt::format("thread {} waits at another sync_block, {}",
                                  cta.first_at_sync->index, DescribeSite(cta.first_at_sync->site)));
   }

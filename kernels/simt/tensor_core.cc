@@ -3,36 +3,25 @@
 #include <pmmintrin.h>
 
 #include <bit>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 
 #include "kernels/math.h"
+#include "kernels/simt/wide.h"
 
 namespace baton::simt {
 namespace {
 
-// A finite number as significand * 2^(exponent - fraction bits of its format).
-struct Decoded {
-  int64_t significand;
-  int exponent;
-};
+// Inlined into both forms of a BATON_WIDE function.
+#define BATON_INLINE [[gnu::always_inline]] inline
 
-Decoded DecodeBf16(uint16_t bits) {
-  const int field = (bits >> 7) & 0xFF;
-  const int64_t magnitude = (bits & 0x7F) | (field != 0 ? 0x80 : 0);
-  return {(bits & 0x8000) != 0 ? -magnitude : magnitude, (field != 0 ? field : 1) - 127};
+BATON_INLINE bool IsFinite(float x) {
+  return (std::bit_cast<uint32_t>(x) & 0x7F800000u) != 0x7F800000u;
 }
-
-Decoded DecodeFloat(uint32_t bits) {
-  const int field = static_cast<int>((bits >> 23) & 0xFF);
-  const int64_t magnitude = (bits & 0x7FFFFF) | (field != 0 ? 0x800000 : 0);
-  return {(bits >> 31) != 0 ? -magnitude : magnitude, (field != 0 ? field : 1) - 127};
-}
-
-bool IsFinite(float x) { return (std::bit_cast<uint32_t>(x) & 0x7F800000u) != 0x7F800000u; }
 
 // The magnitude shifted (left for positive counts), cut toward zero, the sign kept.
-int64_t ShiftTowardZero(int64_t value, int left) {
+BATON_INLINE int64_t ShiftTowardZero(int64_t value, int left) {
   const uint64_t magnitude = static_cast<uint64_t>(std::llabs(value));
   const uint64_t shifted =
       left >= 0 ? magnitude << left : (left <= -64 ? 0 : magnitude >> static_cast<unsigned>(-left));
@@ -40,7 +29,7 @@ int64_t ShiftTowardZero(int64_t value, int left) {
 }
 
 // sum * 2^(exponent - fraction_bits), cut toward zero to fp32.
-float Truncate(int64_t sum, int exponent, int fraction_bits) {
+BATON_INLINE float Truncate(int64_t sum, int exponent, int fraction_bits) {
   if (sum == 0) return 0.0f;
   uint64_t magnitude = static_cast<uint64_t>(std::llabs(sum));
   const int top = 63 - std::countl_zero(magnitude);
@@ -66,46 +55,104 @@ struct Datapath {
 constexpr Datapath kHopperPath = {25, -133};
 constexpr Datapath kAmperePath = {24, -132};
 
-// One step of kCount products.
-template <int kCount>
-float Step(Datapath path, const Bf16* a, const Bf16* b, float c) {
-  // Products carry 7 + 7 fraction bits, C 23; both are brought to so many behind the largest
-  // exponent.
-  Decoded terms[kCount];
-  bool finite = IsFinite(c);
-  double special = finite ? 0.0 : c;  // only its kind counts: infinity, minus infinity or NaN
-  Decoded c_term = DecodeFloat(std::bit_cast<uint32_t>(c));
-  if (c_term.significand == 0) c_term.exponent = path.zero_exponent;
-  int largest = c_term.exponent;
-  for (int i = 0; i < kCount; ++i) {
-    const float x = FloatFromBf16(a[i].bits);
-    const float y = FloatFromBf16(b[i].bits);
-    if (!IsFinite(x) || !IsFinite(y)) {
-      finite = false;
-      special += static_cast<double>(x) * static_cast<double>(y);
-      continue;
+constexpr int kHalf = kTensorCoreProducts / 2;
+
+// One side of the products of a step, taken apart: significand * 2^(exponent - 7), where subnormal
+// numbers have the exponent of the smallest normal ones.
+struct Factors {
+  const Bf16* values;
+  int32_t significand[kTensorCoreProducts];
+  int32_t exponent[kTensorCoreProducts];
+  bool is_finite[2];  // of each half
+  bool is_zero;
+};
+
+BATON_INLINE void Decode(const Bf16* values, Factors* out) {
+  out->values = values;
+  int32_t any = 0;
+  for (int half = 0; half < 2; ++half) {
+    int32_t largest = 0;
+    for (int i = half * kHalf; i < (half + 1) * kHalf; ++i) {
+      const int32_t bits = values[i].bits;
+      const int32_t field = bits >> 7 & 0xFF;
+      const int32_t magnitude = (bits & 0x7F) | (field != 0 ? 0x80 : 0);
+      out->significand[i] = (bits & 0x8000) != 0 ? -magnitude : magnitude;
+      out->exponent[i] = (field != 0 ? field : 1) - 127;
+      largest = field > largest ? field : largest;
+      any |= magnitude;
     }
-    const Decoded first = DecodeBf16(a[i].bits);
-    const Decoded second = DecodeBf16(b[i].bits);
-    terms[i] = {first.significand * second.significand, first.exponent + second.exponent};
-    if (terms[i].significand == 0) terms[i].exponent = path.zero_exponent;
-    largest = terms[i].exponent > largest ? terms[i].exponent : largest;
+    out->is_finite[half] = largest < 0xFF;
   }
-  if (!finite) {
-    return special != special ? std::bit_cast<float>(0x7FFFFFFFu) : static_cast<float>(special);
-  }
-  int64_t sum =
-      ShiftTowardZero(c_term.significand, path.fraction_bits - 23 - (largest - c_term.exponent));
-  for (int i = 0; i < kCount; ++i) {
-    sum += ShiftTowardZero(terms[i].significand,
-                           path.fraction_bits - 14 - (largest - terms[i].exponent));
-  }
-  return Truncate(sum, largest, path.fraction_bits);
+  out->is_zero = any == 0;
 }
 
+// A step in which a number is an infinity or a NaN.
+float SpecialStep(const Bf16* a, const Bf16* b, int count, float c) {
+  double special = IsFinite(c) ? 0.0 : c;  // only its kind counts: infinity, minus infinity or NaN
+  for (int i = 0; i < count; ++i) {
+    const float x = FloatFromBf16(a[i].bits);
+    const float y = FloatFromBf16(b[i].bits);
+    if (IsFinite(x) && IsFinite(y)) continue;
+    special += static_cast<double>(x) * static_cast<double>(y);
+  }
+  return special != special ? std::bit_cast<float>(0x7FFFFFFFu) : static_cast<float>(special);
+}
+
+// One step of the kCount products from kFirst on.
+template <int kFirst, int kCount>
+BATON_INLINE float Step(Datapath path, const Factors& a, const Factors& b, float c) {
+  bool is_finite = IsFinite(c);
+  for (int half = kFirst / kHalf; half < (kFirst + kCount) / kHalf; ++half) {
+    is_finite = is_finite && a.is_finite[half] && b.is_finite[half];
+  }
+  if (!is_finite) return SpecialStep(a.values + kFirst, b.values + kFirst, kCount, c);
+
+  const auto c_bits = std::bit_cast<uint32_t>(c);
+  const auto c_field = static_cast<int32_t>(c_bits >> 23 & 0xFF);
+  const int64_t c_magnitude = (c_bits & 0x7FFFFF) | (c_field != 0 ? 0x800000 : 0);
+  const int32_t c_exponent =
+      c_magnitude == 0 ? path.zero_exponent : (c_field != 0 ? c_field : 1) - 127;
+  int32_t products[kCount];
+  int32_t exponents[kCount];
+  int32_t largest = c_exponent;
+  for (int i = 0; i < kCount; ++i) {
+    products[i] = a.significand[kFirst + i] * b.significand[kFirst + i];
+    const int32_t exponent = a.exponent[kFirst + i] + b.exponent[kFirst + i];
+    exponents[i] = products[i] == 0 ? path.zero_exponent : exponent;
+    largest = exponents[i] > largest ? exponents[i] : largest;
+  }
+  // Products carry 7 + 7 fraction bits, C 23; all are brought to so many behind the largest
+  // exponent. A product has 16 + 11 bits then at most (255^2 * 2^11), so that int32_t holds the sum
+  // of sixteen.
+  static_assert(int64_t{kCount} * 255 * 255 * 2048 <= INT32_MAX);
+  const int left = path.fraction_bits - 14;
+  int32_t sum = 0;
+  for (int i = 0; i < kCount; ++i) {
+    const auto magnitude = static_cast<uint32_t>(products[i] < 0 ? -products[i] : products[i]);
+    const int32_t behind = largest - exponents[i];
+    const auto cut = static_cast<int32_t>(magnitude << left >> (behind < 31 ? behind : 31));
+    sum += products[i] < 0 ? -cut : cut;
+  }
+  const int64_t c_sum = ShiftTowardZero((c_bits >> 31) != 0 ? -c_magnitude : c_magnitude,
+                                        path.fraction_bits - 23 - (largest - c_exponent));
+  return Truncate(sum + c_sum, largest, path.fraction_bits);
+}
+
+BATON_INLINE float Dot(TensorCore core, const Factors& a, const Factors& b, float c) {
+  if (core == TensorCore::kHopper) return Step<0, kTensorCoreProducts>(kHopperPath, a, b, c);
+  return Step<kHalf, kHalf>(kAmperePath, a, b, Step<0, kHalf>(kAmperePath, a, b, c));
+}
+
+// A function of which its callers know nothing, so that calls of it stay where they are.
+#ifdef __clang__
+#define BATON_APART [[gnu::noinline]]
+#else
+#define BATON_APART [[gnu::noipa]]
+#endif
+
 // The processor takes subnormal operands and results for zero meanwhile: it needs a hundred cycles
-// for one otherwise, and weights of attention give many. What computes is not inlined, or the
-// compiler could move it out.
+// for one otherwise, and weights of attention give many. What computes meanwhile has to be
+// BATON_APART, or the compiler could move it out.
 class WithoutSubnormals {
  public:
   WithoutSubnormals() : before_(_mm_getcsr()) {
@@ -119,7 +166,7 @@ class WithoutSubnormals {
   unsigned before_;
 };
 
-[[gnu::noinline]] float Chain(const Bf16* a, const Bf16* b, float c) {
+BATON_APART float Chain(const Bf16* a, const Bf16* b, float c) {
   for (int i = 0; i < kTensorCoreProducts; ++i) {
     c += FloatFromBf16(a[i].bits) * FloatFromBf16(b[i].bits);
   }
@@ -127,8 +174,8 @@ class WithoutSubnormals {
 }
 
 // The chains of a tile.
-[[gnu::noinline]] void Chains(const Bf16 (*a)[kTensorCoreProducts],
-                              const Bf16 (*b)[kTensorCoreProducts], float (*c)[8]) {
+BATON_APART void Chains(const Bf16 (*a)[kTensorCoreProducts], const Bf16 (*b)[kTensorCoreProducts],
+                        float (*c)[8]) {
   using Four = float __attribute__((vector_size(4 * sizeof(float))));
   Four columns[kTensorCoreProducts][2];
   for (int k = 0; k < kTensorCoreProducts; ++k) {
@@ -154,9 +201,27 @@ class WithoutSubnormals {
 }  // namespace
 
 float DotBf16(TensorCore core, const Bf16* a, const Bf16* b, float c) {
-  if (core == TensorCore::kHopper) return Step<kTensorCoreProducts>(kHopperPath, a, b, c);
-  constexpr int kHalf = kTensorCoreProducts / 2;
-  return Step<kHalf>(kAmperePath, a + kHalf, b + kHalf, Step<kHalf>(kAmperePath, a, b, c));
+  Factors left;
+  Factors right;
+  Decode(a, &left);
+  Decode(b, &right);
+  return Dot(core, left, right, c);
+}
+
+BATON_WIDE void MultiplyBf16(TensorCore core, const Bf16 (*a)[kTensorCoreProducts],
+                             const Bf16 (*b)[kTensorCoreProducts], float (*c)[8]) {
+  Factors columns[8];
+  for (int n = 0; n < 8; ++n) Decode(b[n], &columns[n]);
+  for (int m = 0; m < 16; ++m) {
+    Factors row;
+    Decode(a[m], &row);
+    for (int n = 0; n < 8; ++n) {
+      const bool is_finite = columns[n].is_finite[0] && columns[n].is_finite[1];
+      // What tiles hold beyond their matrix costs no time.
+      c[m][n] =
+          row.is_zero && is_finite && c[m][n] == 0.0f ? 0.0f : Dot(core, row, columns[n], c[m][n]);
+    }
+  }
 }
 
 float FloatDotBf16(const Bf16* a, const Bf16* b, float c) {

@@ -47,8 +47,10 @@ float FloatDotBf16(const Bf16* a, const Bf16* b, float c);
 constexpr uint32_t RowOfValue(uint32_t lane, uint32_t value) { return lane / 4 + value / 2 * 8; }
 constexpr uint32_t ColumnOfValue(uint32_t lane, uint32_t value) { return lane % 4 * 2 + value % 2; }
 
-// FloatDotBf16 of every row of a tile [16][k] with every column [8][k], added to c [16][8]: the
-// same bits, and the chains go beside each other.
+// DotBf16, and FloatDotBf16, of every row of a tile [16][k] with every column [8][k], added to c
+// [16][8]: the same bits, sooner.
+void MultiplyBf16(TensorCore core, const Bf16 (*a)[kTensorCoreProducts],
+                  const Bf16 (*b)[kTensorCoreProducts], float (*c)[8]);
 void FloatMultiplyBf16(const Bf16 (*a)[kTensorCoreProducts], const Bf16 (*b)[kTensorCoreProducts],
                        float (*c)[8]);
 

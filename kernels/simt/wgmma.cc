@@ -88,50 +88,15 @@ void ReadFragments(const std::vector<FragmentA>& fragments, Bf16 (*to)[kStepColu
   }
 }
 
-bool IsZero(const Bf16* values) {
-  for (uint32_t k = 0; k < kStepColumns; ++k) {
-    if ((values[k].bits & 0x7FFF) != 0) return false;
-  }
-  return true;
-}
-
-bool IsFinite(const Bf16* values) {
-  for (uint32_t k = 0; k < kStepColumns; ++k) {
-    if ((values[k].bits & 0x7F80) == 0x7F80) return false;
-  }
-  return true;
-}
-
 // The tiles of one product.
 struct Operands {
   Bf16 a[kRowsA][kStepColumns];
   Bf16 b[kMaxTileRows][kStepColumns];
-  bool is_zero[kRowsA];  // a row of a that gives 0 with every finite column
-  bool is_finite[kMaxTileRows];
 };
 
+// A tile of a warp after another, with the sums of each thread of the warpgroup.
 void Multiply(const Operands& operands, const PendingProduct& product, TensorMath math,
-              uint32_t thread, FragmentC* sums) {
-  for (uint32_t j = 0; j < product.num_columns / 8; ++j) {
-    for (uint32_t v = 0; v < 4; ++v) {
-      const uint32_t lane = thread % kWarpSize;
-      const uint32_t row = thread / kWarpSize * 16 + RowOfValue(lane, v);
-      const uint32_t column = 8 * j + ColumnOfValue(lane, v);
-      float& sum = sums[j].values[v];
-      if (!product.adds) sum = 0.0f;
-      // What tiles hold beyond their matrix costs no time.
-      if (sum == 0.0f && operands.is_zero[row] && operands.is_finite[column]) {
-        sum = 0.0f;
-      } else {
-        sum = DotBf16(math, operands.a[row], operands.b[column], sum);
-      }
-    }
-  }
-}
-
-// The same as fp32 chains, a warp's tiles one after another.
-void FloatMultiply(const Operands& operands, const PendingProduct& product,
-                   const std::array<FragmentC*, kWarpgroupSize>& sums) {
+              const std::array<FragmentC*, kWarpgroupSize>& sums) {
   for (uint32_t first = 0; first < kWarpgroupSize; first += kWarpSize) {
     const auto* rows = &operands.a[first / kWarpSize * 16];
     for (uint32_t j = 0; j < product.num_columns / 8; ++j) {
@@ -142,7 +107,7 @@ void FloatMultiply(const Operands& operands, const PendingProduct& product,
       for (uint32_t i = 0; product.adds && i < kWarpSize; ++i) {
         for (uint32_t v = 0; v < 4; ++v) value_of(i, v) = sums[first + i][j].values[v];
       }
-      FloatMultiplyBf16(rows, &operands.b[8 * j], c);
+      MultiplyBf16(math, rows, &operands.b[size_t{8} * j], c);
       for (uint32_t i = 0; i < kWarpSize; ++i) {
         for (uint32_t v = 0; v < 4; ++v) sums[first + i][j].values[v] = value_of(i, v);
       }
@@ -172,22 +137,13 @@ void Happen(RunState& run, Warpgroup& warpgroup, uint32_t first_thread) {
   } else {
     ReadColumns(product, operands.b);
   }
-  for (uint32_t i = 0; i < kRowsA; ++i) operands.is_zero[i] = IsZero(operands.a[i]);
-  for (uint32_t i = 0; i < product.num_columns; ++i) {
-    operands.is_finite[i] = IsFinite(operands.b[i]);
-  }
   std::array<FragmentC*, kWarpgroupSize> sums;
   for (uint32_t i = 0; i < kWarpgroupSize; ++i) {
     SimThread& thread = *run.self().cta->threads[first_thread + i];
     sums[i] = FlightOf(thread, product.places[i]).values.data();
   }
-  const TensorMath math = run.options().tensor_math;
   ++run.stats().num_wgmma;
-  if (math == TensorMath::kFloat) {
-    FloatMultiply(operands, product, sums);
-    return;
-  }
-  for (uint32_t i = 0; i < kWarpgroupSize; ++i) Multiply(operands, product, math, i, sums[i]);
+  Multiply(operands, product, run.options().tensor_math, sums);
 }
 
 // Where a tile lies of which only one step is read; checks all that a descriptor says.

@@ -111,8 +111,10 @@ bool SetLengths(const ApiParams& params, const ModelInfo& model, BuiltRequest* b
   const int64_t wanted = asked.value_or(is_chat ? room : kDefaultCompletionTokens);
   const int64_t min_tokens = params.min_tokens.value_or(0);
   if (min_tokens > wanted) {
+    const std::string_view left = is_chat ? "that the context leaves" : "that are the default";
     return Fail(error, ErrorCode::kConflict, "min_tokens",
-                fmt::format("it must be at most the {} tokens of max_tokens", wanted));
+                fmt::format("it must be at most the {} tokens {}", wanted,
+                            asked.has_value() ? "of max_tokens" : left));
   }
   SamplingSettings& sampling = built->request.sampling;
   built->request.fields.prompt = field;

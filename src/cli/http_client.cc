@@ -194,7 +194,14 @@ bool IsFollowed(const HttpClientRequest& request, const HttpClientResponse& resp
 StatusOr<HttpClientResponse> CallOnce(const HttpClientRequest& request,
                                       const HttpHeaderCallback& on_header,
                                       const HttpChunkCallback& on_chunk) {
-  Connection connection(request.url);
+  std::optional<Connection> made;
+  try {
+    made.emplace(request.url);
+  } catch (const std::exception& error) {  // no open file is left, for example
+    return ResourceExhausted("no connection to {}:{} can be made: {}", request.url.host,
+                             request.url.port, error.what());
+  }
+  Connection& connection = *made;
   BATON_RETURN_IF_ERROR(connection.Open(request.connect_timeout_ms));
   auto message = BuildRequest(request);
   if (ErrorCode error = connection.Write(message, request.idle_timeout_ms)) {

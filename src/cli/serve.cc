@@ -42,6 +42,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int64_t kMaxWorkers = 64;
+constexpr int64_t kMinSilenceTimeoutS = 10;
 
 // Flags of serve.
 struct ServeFlags {
@@ -72,8 +73,8 @@ void Declare(FlagSet& flags, ServeFlags& f) {
             "compute threads of all workers together; 0 = one per processor");
   flags.Add("--run-dir", f.run_dir, "folder for logs and topology.json");
   flags.Add("--silence-timeout", f.silence_timeout_s, {0, 86400},
-            "seconds after which a process that does not answer is killed and started again; 0 = "
-            "never, as for a debugger");
+            "seconds (10 or more) after which a process that does not answer is killed and started "
+            "again; 0 = never, as for a debugger");
   flags.Add("--colocate", f.colocate,
             "one prefill and one decode worker in one process: they share a GPU and one copy of "
             "the weights, and KV crosses within the process; both die together");
@@ -114,6 +115,11 @@ Status CheckSupported(const ServeFlags& f) {
   RouterConfig router;  // only to see whether it can be made
   BATON_RETURN_IF_ERROR(ApplyRouterTuning(f.router, router));
   BATON_RETURN_IF_ERROR(CheckTuning(f.tuning));
+  // A worker that leaves is silent for up to 6 s.
+  if (f.silence_timeout_s > 0 && f.silence_timeout_s < kMinSilenceTimeoutS) {
+    return InvalidArgument("--silence-timeout {}: give at least {} s, or 0 for never",
+                           f.silence_timeout_s, kMinSilenceTimeoutS);
+  }
   const bool has_one_worker = f.router.mode == "aggregated" && f.num_decode == 1;
   if (f.tuning.tensor_parallel != "1" && f.tuning.device != "simt" && !has_one_worker) {
     return InvalidArgument(

@@ -31,10 +31,13 @@ constexpr int kMaxQuickDeaths = 5;
 constexpr int64_t kReadyTimeoutUs = 600'000'000;
 constexpr int64_t kReadyPollMs = 20;
 // For the connections between workers, once the router would serve.
-constexpr int64_t kWholeTimeoutUs = 5'000'000;
+constexpr int64_t kLinkTimeoutUs = 5'000'000;
 constexpr int64_t kIdlePollMs = 1000;
-constexpr int64_t kAnswerTimeoutMs = 1000;
+// Each child is asked every 5 s, or sooner so that the least silence fits into the timeout; with
+// the wait for the last answer, 30 s become 38 at most. A look at all of them leaves signals
+// waiting for a second, or for one that does not answer (CallAdmin: 3 s).
 constexpr int64_t kMaxAskPeriodUs = 5'000'000;
+constexpr int64_t kMaxLookUs = 1'000'000;
 constexpr int kMinSilences = 3;
 constexpr int64_t kKillAfterUs = 5'000'000;
 // The same behind a drain's own time: a router gives its last calls 2 s, twice.
@@ -65,12 +68,9 @@ nlohmann::ordered_json TopologyRow(const ChildReport& report, pid_t pid) {
   return row;
 }
 
-StatusOr<HttpClientResponse> AskAdmin(const std::string& address, const std::string& target) {
-  HttpClientRequest request;
-  BATON_ASSIGN_OR_RETURN(request.url, ParseHttpUrl("http://" + address + target));
-  request.connect_timeout_ms = kAnswerTimeoutMs;
-  request.idle_timeout_ms = kAnswerTimeoutMs;
-  return HttpCall(request);
+// A child from which this came is not there: other errors are ours, or come from one that lives.
+bool IsSilence(const Status& status) {
+  return absl::IsDeadlineExceeded(status) || absl::IsUnavailable(status);
 }
 
 }  // namespace
@@ -93,7 +93,7 @@ Status Supervisor::Run() {
   if (status.ok() && num_stop_signals_ == 0) status = WaitUntilReady();
   while (status.ok() && num_stop_signals_ == 0) {
     status = Poll(kIdlePollMs);
-    if (status.ok() && num_stop_signals_ == 0) AskWhoIsThere(SystemClock().NowUs());
+    if (status.ok() && num_stop_signals_ == 0) AskWhoIsThere();
   }
   if (!status.ok()) fast_ = true;
   const Status drained = Drain();
@@ -109,6 +109,7 @@ Status Supervisor::StartSlot(Slot& slot) {
   slot.started_us = SystemClock().NowUs();
   slot.restart_us = 0;
   slot.num_silences = 0;
+  slot.is_killed = false;
   return OkStatus();
 }
 
@@ -138,7 +139,7 @@ Status Supervisor::StartWorkers() {
 
 StatusOr<std::string> Supervisor::AskRouter(const std::string& target) const {
   BATON_ASSIGN_OR_RETURN(const HttpClientResponse response,
-                         AskAdmin(slots_[0].reports.front().at("admin"), target));
+                         CallAdmin("GET", slots_[0].reports.front().at("admin"), target));
   if (response.status != 200) return Unavailable("the router answers {}", response.status);
   return response.body;
 }
@@ -150,19 +151,35 @@ bool Supervisor::ready_to_serve() const {
   return AskRouter("/readyz").ok();
 }
 
-bool Supervisor::is_whole() const {
-  size_t num_workers = 0;
-  for (size_t i = 1; i < slots_.size(); ++i) num_workers += slots_[i].spec.num_reports;
+bool Supervisor::AllAreLinked() const {
   const StatusOr<std::string> text = AskRouter("/v1/topology");
   if (!text.ok()) return false;
   const StatusOr<TopSnapshot> topology = ReadTopTopology(*text);
-  if (!topology.ok() || topology->workers.size() < num_workers) return false;
-  const auto decodes = [](const TopWorker& worker) { return worker.role == "decode"; };
-  const auto num_decode = std::ranges::count_if(topology->workers, decodes);
-  return std::ranges::all_of(topology->workers, [&](const TopWorker& worker) {
-    const auto num_up = std::ranges::count_if(worker.links, &TopLink::up);
-    return worker.ready && (decodes(worker) || num_up == num_decode);
-  });
+  if (!topology.ok()) return false;
+  std::vector<std::string> decodes;
+  for (const Slot& slot : slots_) {
+    for (const ChildReport& report : slot.reports) {
+      if (report.at("role") == "decode") decodes.push_back(report.at("worker_id"));
+    }
+  }
+  // Workers that somebody else started may be there too.
+  const auto is_linked = [](const TopWorker& prefill, const std::string& decode) {
+    const auto leads_there = [&](const TopLink& link) { return link.up && link.to == decode; };
+    const auto never_will = [&](const TopUnpaired& other) { return other.with == decode; };
+    return std::ranges::any_of(prefill.links, leads_there) ||
+           std::ranges::any_of(prefill.not_paired, never_will);
+  };
+  const auto is_done = [&](const ChildReport& report) {
+    if (report.at("role") == "router") return true;
+    const auto row =
+        std::ranges::find(topology->workers, report.at("worker_id"), &TopWorker::worker_id);
+    if (row == topology->workers.end() || !row->ready) return false;
+    return row->role != "prefill" || std::ranges::all_of(decodes, [&](const std::string& decode) {
+             return is_linked(*row, decode);
+           });
+  };
+  return std::ranges::all_of(
+      slots_, [&](const Slot& slot) { return std::ranges::all_of(slot.reports, is_done); });
 }
 
 Status Supervisor::WaitUntilReady() {
@@ -175,8 +192,8 @@ Status Supervisor::WaitUntilReady() {
     BATON_RETURN_IF_ERROR(Poll(kReadyPollMs));
   }
   // Until then requests would go to the workers that happen to be connected first.
-  const int64_t whole_us = SystemClock().NowUs() + kWholeTimeoutUs;
-  while (num_stop_signals_ == 0 && SystemClock().NowUs() < whole_us && !is_whole()) {
+  const int64_t linked_us = SystemClock().NowUs() + kLinkTimeoutUs;
+  while (num_stop_signals_ == 0 && SystemClock().NowUs() < linked_us && !AllAreLinked()) {
     BATON_RETURN_IF_ERROR(Poll(kReadyPollMs));
   }
   ready_ = true;
@@ -189,11 +206,12 @@ Status Supervisor::WaitUntilReady() {
   return OkStatus();
 }
 
-bool Supervisor::IsThere(Slot& slot, int64_t now_us) {
+bool Supervisor::Ask(Slot& slot) {
+  const int64_t now_us = SystemClock().NowUs();
   const int64_t timeout_us = config_.silence_timeout_s * 1'000'000;
   slot.ask_us = now_us + std::min(timeout_us / (kMinSilences + 1), kMaxAskPeriodUs);
-  const StatusOr<HttpClientResponse> answer = AskAdmin(slot.reports.front().at("admin"), "/livez");
-  if (answer.ok()) {
+  const Status status = CallAdmin("GET", slot.reports.front().at("admin"), "/livez").status();
+  if (!IsSilence(status)) {
     slot.num_silences = 0;
     return true;
   }
@@ -201,20 +219,23 @@ bool Supervisor::IsThere(Slot& slot, int64_t now_us) {
   const int64_t silent_us = SystemClock().NowUs() - slot.silent_us;
   if (slot.num_silences < kMinSilences || silent_us < timeout_us) return false;
   PrintToStderr("{} has not answered for {} s ({}); it is killed\n", slot.spec.name,
-                silent_us / 1'000'000, std::string(answer.status().message()));
+                silent_us / 1'000'000, std::string(status.message()));
   slot.process->Signal(SIGKILL);
+  slot.is_killed = true;
   return false;
 }
 
-void Supervisor::AskWhoIsThere(int64_t now_us) {
+void Supervisor::AskWhoIsThere() {
   if (config_.silence_timeout_s == 0) return;
+  const int64_t begin_us = SystemClock().NowUs();
   std::vector<Slot*> due;
   for (Slot& slot : slots_) {
-    if (slot.process && slot.has_reported() && slot.ask_us <= now_us) due.push_back(&slot);
+    const bool serves = slot.process && slot.has_reported() && !slot.is_killed;
+    if (serves && slot.ask_us <= begin_us) due.push_back(&slot);
   }
   std::ranges::sort(due, {}, &Slot::ask_us);
   for (Slot* slot : due) {
-    if (!IsThere(*slot, now_us)) return;
+    if (!Ask(*slot) || SystemClock().NowUs() - begin_us > kMaxLookUs) return;
   }
 }
 

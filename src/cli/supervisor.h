@@ -12,8 +12,8 @@
 //     said, and it is tried again.
 //  3. Run returns only when no child is left.
 //  4. A child that serves is asked on its admin port whether it is there. One that has not answered
-//     for `silence_timeout_s`, three questions or more in a row, is killed, and so started again.
-//     An answer that is not "ok" is one: a step of a large model may be long.
+//     for `silence_timeout_s`, three questions or more in a row, is killed once, and so started
+//     again. An answer that is not "ok" is one: a step of a large model may be long.
 #ifndef BATON_CLI_SUPERVISOR_H_
 #define BATON_CLI_SUPERVISOR_H_
 
@@ -65,8 +65,9 @@ class Supervisor {
     int64_t backoff_us = 0;
     int num_quick_deaths = 0;  // in a row; see invariant 1
     int64_t ask_us = 0;        // when to ask whether it is there
-    int64_t silent_us = 0;     // since when nobody answers; of `num_silences` questions
-    int num_silences = 0;
+    int num_silences = 0;      // questions in a row that it has not answered
+    int64_t silent_us = 0;     // when the first of these was asked
+    bool is_killed = false;    // by us, for its silence
 
     // It lives and serves: a death takes its reports.
     bool has_reported() const { return reports.size() == spec.num_reports; }
@@ -78,9 +79,10 @@ class Supervisor {
   Status StartRouter();
   Status StartWorkers();
   Status WaitUntilReady();
-  // Asks the children whose turn it is, until one is silent: that takes a second from signals.
-  void AskWhoIsThere(int64_t now_us);
-  bool IsThere(Slot& slot, int64_t now_us);
+  // Asks the children whose turn it is, those first that have waited longest.
+  void AskWhoIsThere();
+  // Whether it has answered; kills one that has not for too long.
+  bool Ask(Slot& slot);
   // One wait of at most `timeout_ms` for signals, reports and deaths.
   Status Poll(int64_t timeout_ms);
   Status ReapChildren();
@@ -96,8 +98,9 @@ class Supervisor {
   // The answer of the router's admin port.
   StatusOr<std::string> AskRouter(const std::string& target) const;
   bool ready_to_serve() const;
-  // All workers are registered, and each prefill worker has a connection to each that decodes.
-  bool is_whole() const;
+  // The router knows all workers of ours, and each prefill worker among them is connected to each
+  // decode worker or never will be.
+  bool AllAreLinked() const;
 
   SupervisorConfig config_;
   std::vector<Slot> slots_;  // [0] is the router

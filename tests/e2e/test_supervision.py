@@ -35,7 +35,9 @@ def baton(*args, timeout=600):
 
 @pytest.fixture(scope="module")
 def cluster():
-    with Server("--prefill", "2", "--decode", "2", *pool_args(128)) as running:
+    # Its processes are stopped for as long as a test needs.
+    args = ("--prefill", "2", "--decode", "2", "--silence-timeout", "0", *pool_args(128))
+    with Server(*args) as running:
         wait_serving(running, NUM_PROCESSES)
         yield running
 
@@ -143,37 +145,36 @@ def test_a_worker_that_keeps_dying_is_tried_on_and_the_last_one_that_decodes_end
         assert "decode-0 keeps dying" in server.log_since(0)
 
 
-@pytest.fixture(scope="module")
-def impatient():
-    with Server("--prefill", "2", "--decode", "2", "--silence-timeout", "3", *pool_args(64)) as one:
-        yield one
+def test_a_server_that_says_it_is_ready_has_all_links_and_replaces_who_stands_still():
+    args = ("--prefill", "2", "--decode", "2", "--silence-timeout", "10", *pool_args(64))
+    with Server(*args) as server:
+        rows = http_json(server.http + "/v1/topology")[2]["processes"]
+        workers = [row for row in rows if row["role"] != "router"]
+        links = [(row["ready"], [link["up"] for link in row.get("links", [])]) for row in workers]
+        assert sorted(links) == 2 * [(True, [])] + 2 * [(True, [True, True])]
 
+        frozen = {p["worker_id"]: p["pid"] for p in server.topology() if p["worker_id"][-1] == "0"}
+        assert sorted(frozen) == ["decode-0", "prefill-0", "router-0"]
+        for pid in frozen.values():
+            os.kill(pid, signal.SIGSTOP)
+        wait_until(
+            lambda: not any(os.path.exists(f"/proc/{pid}") for pid in frozen.values()),
+            60,
+            "they are killed",
+        )
 
-def test_a_server_that_says_it_is_ready_has_all_connections(impatient):
-    rows = http_json(impatient.http + "/v1/topology")[2]["processes"]
-    links = [(row["ready"], len(row.get("links", []))) for row in rows if row["role"] != "router"]
-    assert sorted(links) == [(True, 0), (True, 0), (True, 2), (True, 2)]
-    assert all(link["up"] for row in rows for link in row.get("links", []))
+        def is_whole():
+            lives = {p["worker_id"]: p["pid"] for p in server.topology()}
+            return len(lives) == NUM_PROCESSES and not set(lives.values()) & set(frozen.values())
 
-
-@pytest.mark.parametrize("role", ["decode", "router"])
-def test_a_process_that_stands_still_is_replaced(impatient, role):
-    victim = next(p for p in impatient.topology() if p["role"] == role)
-    mark = impatient.log_size()
-    os.kill(victim["pid"], signal.SIGSTOP)
-
-    def is_replaced():
-        rows = [p for p in impatient.topology() if p["worker_id"] == victim["worker_id"]]
-        return rows and rows[0]["pid"] != victim["pid"]
-
-    wait_until(is_replaced, 30, f"topology.json has the next {role}")
-    assert not os.path.exists(f"/proc/{victim['pid']}")
-    assert re.search(
-        rf"{victim['worker_id']} has not answered for \d+ s \(.+\); it is killed",
-        impatient.log_since(mark),
-    )
-    wait_serving(impatient, NUM_PROCESSES)
-    assert impatient.log_since(mark).count("it is killed") == 1, "nobody else was"
+        wait_until(is_whole, 30, "topology.json has the next ones")
+        said = server.log_since(0)
+        for name in frozen:
+            line = rf"{name} has not answered for 1\d s \(.+\); it is killed"
+            assert len(re.findall(line, said)) == 1, said
+        server.router = next(p for p in server.topology() if p["role"] == "router")
+        wait_serving(server, NUM_PROCESSES)
+        assert server.log_since(0).count("it is killed") == len(frozen), "nobody else was"
 
 
 def test_a_process_whose_files_are_gone_is_started_again(cluster):

@@ -99,23 +99,24 @@ class Cluster:
         ]
         return " | ".join(line for text in texts for line in text.splitlines()[-2:])
 
+    def rows(self):
+        return json.loads((self.folder / "topology.json").read_text())["processes"]
+
     def process_of(self, role):
-        rows = json.loads((self.folder / "topology.json").read_text())["processes"]
-        for row in rows:
+        for row in self.rows():
             if row["role"] == role:
                 return row
         raise RuntimeError(f"topology.json has no {role}")
 
     def busiest_decode_worker(self):
-        """The process of the worker that most streams are on."""
+        """The row of the worker that most streams are on."""
         admin = self.process_of("router")["admin"]
         with DIRECT.open(f"http://{admin}/debug/requests", timeout=ANSWER_LIMIT_S) as response:
-            workers = collections.Counter(row["worker"] for row in json.load(response))
-        rows = json.loads((self.folder / "topology.json").read_text())["processes"]
-        pids = {row["worker_id"]: row["pid"] for row in rows}
-        if not workers:
+            placed = [row["worker"] for row in json.load(response) if row["worker"]]
+        if not placed:
             raise RuntimeError("every stream ended before a worker could be killed")
-        return pids[workers.most_common(1)[0][0]]
+        name = collections.Counter(placed).most_common(1)[0][0]
+        return next(row for row in self.rows() if row["worker_id"] == name)
 
     def kill(self):
         self.process.kill()
@@ -261,7 +262,7 @@ def check_killed_worker(args, model):
             with lock:
                 waiting[0] -= 1
                 if waiting[0] == 0:
-                    os.kill(cluster.busiest_decode_worker(), signal.SIGKILL)
+                    os.kill(cluster.busiest_decode_worker()["pid"], signal.SIGKILL)
 
         answers = ask_all(cluster, rows, on_first)
         num_wrong = sum(parts != before for (parts, _), before in zip(answers, expected))

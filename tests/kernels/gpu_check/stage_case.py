@@ -11,7 +11,7 @@ PROGRAM = ""  # set by the test's main
 
 
 class StageCase(unittest.TestCase):
-    whole_runs = {}  # the text of the results by arguments
+    whole_runs = {}  # by arguments, the file j of a run that passed
 
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
@@ -31,7 +31,8 @@ class StageCase(unittest.TestCase):
         return done.returncode, {check["name"]: check for check in result["checks"]}
 
     def whole_run(self, *arguments):
-        """The checks of a run that passes, whose results are in the file j; made once."""
+        """The checks of a run that passes, with its file j and no other of its files; a run with
+        the same arguments is made once."""
         file = self.folder / "j"
         if arguments in self.whole_runs:
             file.write_text(self.whole_runs[arguments])

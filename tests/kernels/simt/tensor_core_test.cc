@@ -2,9 +2,11 @@
 // rules, and random ones against an independent form of the same rules in double.
 #include "kernels/simt/tensor_core.h"
 
+#include <xmmintrin.h>
+
+#include <array>
 #include <bit>
 #include <cmath>
-#include <cstring>
 #include <random>
 #include <vector>
 
@@ -204,29 +206,73 @@ TEST(FloatDot, IsOneChainOfProducts) {
   EXPECT_EQ(FloatDotBf16(f.a, f.b, 0.0f), 0x1p24f);  // each 1 is rounded away
 }
 
-TEST(FloatMultiply, HasTheBitsOfEachChainAlone) {
-  const uint64_t seed = TestSeed();
-  std::mt19937_64 random(seed);
-  for (int round = 0; round < 100; ++round) {
-    Bf16 a[16][kTensorCoreProducts];
-    Bf16 b[8][kTensorCoreProducts];
-    float c[16][8];
-    const auto draw = [&] { return std::normal_distribution<float>()(random); };
-    for (auto& row : a) {
-      for (Bf16& value : row) value = {Bf16FromFloat(draw())};
+TEST(FloatDot, TakesSubnormalNumbersForZeroAndLeavesTheProcessorAsItWas) {
+  const unsigned mode = _mm_getcsr();
+  Factors f;
+  f.Set(0, 0x1p-130f, 0x1p120f);  // a factor
+  EXPECT_EQ(FloatDotBf16(f.a, f.b, 0.0f), 0.0f);
+  f.Set(0, 0x1p-70f, 0x1p-70f);  // a product
+  EXPECT_EQ(FloatDotBf16(f.a, f.b, 0.0f), 0.0f);
+  f.Set(0, 1.0f, 0.0f);
+  EXPECT_EQ(FloatDotBf16(f.a, f.b, 0x1p-130f), 0.0f);  // C
+  EXPECT_EQ(_mm_getcsr(), mode);
+}
+
+// A tile of factors and sums: mostly of one size, with zeros, subnormal and special ones.
+struct Tile {
+  Bf16 a[16][kTensorCoreProducts];
+  Bf16 b[8][kTensorCoreProducts];
+  float c[16][8];
+
+  explicit Tile(std::mt19937_64& random) {
+    const auto draw = [&random](float one_in) {
+      const float x = std::normal_distribution<float>()(random);
+      if (std::uniform_real_distribution<float>(0, one_in)(random) > 1) return x;
+      const float rare[] = {0.0f,     -0.0f,      0x1p-130f, -0x1p-100f,
+                            0x1p100f, 0x1.8p127f, INFINITY,  NAN};
+      return rare[random() % std::size(rare)];
+    };
+    // A tile without any of them, one with a few, one that is full of them.
+    const float one_in = std::array{1e9f, 500.0f, 3.0f}[random() % 3];
+    const uint32_t first_zero = random() % 17;  // rows beyond a matrix
+    for (uint32_t m = 0; m < 16; ++m) {
+      for (Bf16& value : a[m]) value = {m < first_zero ? Bf16FromFloat(draw(one_in)) : uint16_t{0}};
+      for (float& value : c[m]) value = m < first_zero ? draw(one_in) : 0.0f;
     }
     for (auto& column : b) {
-      for (Bf16& value : column) value = {Bf16FromFloat(draw())};
+      for (Bf16& value : column) value = {Bf16FromFloat(draw(one_in))};
     }
-    for (auto& row : c) {
-      for (float& value : row) value = draw();
+  }
+};
+
+// An arithmetic: a whole tile, and one sum of it.
+struct Arithmetic {
+  void (*multiply)(Tile& tile);
+  float (*dot)(const Bf16* a, const Bf16* b, float c);
+};
+constexpr Arithmetic kArithmetics[] = {
+    {[](Tile& t) { MultiplyBf16(TensorCore::kHopper, t.a, t.b, t.c); },
+     [](const Bf16* a, const Bf16* b, float c) { return DotBf16(TensorCore::kHopper, a, b, c); }},
+    {[](Tile& t) { MultiplyBf16(TensorCore::kAmpere, t.a, t.b, t.c); },
+     [](const Bf16* a, const Bf16* b, float c) { return DotBf16(TensorCore::kAmpere, a, b, c); }},
+    {[](Tile& t) { FloatMultiplyBf16(t.a, t.b, t.c); }, &FloatDotBf16},
+};
+
+TEST(Multiply, HasTheBitsOfEachDotAlone) {
+  const uint64_t seed = TestSeed();
+  std::mt19937_64 random(seed);
+  for (int round = 0; round < 3000; ++round) {
+    const Tile tile(random);
+    const Arithmetic& arithmetic = kArithmetics[round % std::size(kArithmetics)];
+    Tile got = tile;
+    arithmetic.multiply(got);
+    for (int i = 0; i < 16 * 8; ++i) {
+      const float sum = got.c[i / 8][i % 8];
+      const float expected = arithmetic.dot(tile.a[i / 8], tile.b[i % 8], tile.c[i / 8][i % 8]);
+      if (std::isnan(expected) && std::isnan(sum)) continue;
+      ASSERT_EQ(std::bit_cast<uint32_t>(sum), std::bit_cast<uint32_t>(expected))
+          << "seed " << seed << " round " << round << " sum " << i;
     }
-    float expected[16][8];
-    for (int m = 0; m < 16; ++m) {
-      for (int n = 0; n < 8; ++n) expected[m][n] = FloatDotBf16(a[m], b[n], c[m][n]);
-    }
-    FloatMultiplyBf16(a, b, c);
-    EXPECT_EQ(std::memcmp(c, expected, sizeof(c)), 0) << "seed " << seed << " round " << round;
   }
 }
 
