@@ -9,11 +9,14 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <system_error>
+#include <utility>
 
 #include "nlohmann/json.hpp"
 
 #include "src/base/clock.h"
 #include "src/base/log_sink.h"
+#include "src/base/thread.h"
 #include "src/cli/http_client.h"
 #include "src/cli/replace_file.h"
 #include "src/cli/top/top_frame.h"
@@ -206,37 +209,44 @@ Status Supervisor::WaitUntilReady() {
   return OkStatus();
 }
 
-bool Supervisor::Ask(Slot& slot) {
+void Supervisor::AskWhoIsThere() {
   const int64_t now_us = SystemClock().NowUs();
   const int64_t timeout_us = config_.silence_timeout_s * 1'000'000;
-  slot.ask_us = now_us + std::min(timeout_us / (kMinSilences + 1), kMaxAskPeriodUs);
-  const Status status = CallAdmin("GET", slot.reports.front().at("admin"), "/livez").status();
+  if (timeout_us == 0 || now_us < ask_us_) return;
+  ask_us_ = now_us + std::min(timeout_us / (kMinSilences + 1), kMaxAskPeriodUs);
+  std::vector<std::pair<Slot*, Status>> answers;
+  for (Slot& slot : slots_) {
+    if (slot.process && slot.has_reported() && !slot.is_killed)
+      answers.emplace_back(&slot, Status());
+  }
+  {
+    std::vector<Thread> threads;
+    try {
+      for (auto& answer : answers) {
+        const std::string& admin = answer.first->reports.front().at("admin");
+        threads.emplace_back("ask-child", [&answer, admin] {
+          answer.second = CallAdmin("GET", admin, "/livez").status();
+        });
+      }
+    } catch (const std::system_error&) {
+      // No thread is to be had: who has not been asked is no suspect.
+    }
+  }
+  for (const auto& [slot, status] : answers) OnAnswer(*slot, status, now_us);
+}
+
+void Supervisor::OnAnswer(Slot& slot, const Status& status, int64_t asked_us) {
   if (!IsSilence(status)) {
     slot.num_silences = 0;
-    return true;
+    return;
   }
-  if (slot.num_silences++ == 0) slot.silent_us = now_us;
+  if (slot.num_silences++ == 0) slot.silent_us = asked_us;
   const int64_t silent_us = SystemClock().NowUs() - slot.silent_us;
-  if (slot.num_silences < kMinSilences || silent_us < timeout_us) return false;
+  if (slot.num_silences < kMinSilences || silent_us < config_.silence_timeout_s * 1'000'000) return;
   PrintToStderr("{} has not answered for {} s ({}); it is killed\n", slot.spec.name,
                 silent_us / 1'000'000, std::string(status.message()));
   slot.process->Signal(SIGKILL);
   slot.is_killed = true;
-  return false;
-}
-
-void Supervisor::AskWhoIsThere() {
-  if (config_.silence_timeout_s == 0) return;
-  const int64_t begin_us = SystemClock().NowUs();
-  std::vector<Slot*> due;
-  for (Slot& slot : slots_) {
-    const bool serves = slot.process && slot.has_reported() && !slot.is_killed;
-    if (serves && slot.ask_us <= begin_us) due.push_back(&slot);
-  }
-  std::ranges::sort(due, {}, &Slot::ask_us);
-  for (Slot* slot : due) {
-    if (!Ask(*slot) || SystemClock().NowUs() - begin_us > kMaxLookUs) return;
-  }
 }
 
 Status Supervisor::Poll(int64_t timeout_ms) {

@@ -1,5 +1,6 @@
 // The parent of `serve`: starts a router and its workers as processes, restarts the dead, keeps
-// topology.json true, and drains all of them on a signal. One thread: the process's main thread.
+// topology.json true, and drains all of them on a signal. One thread: the process's main thread; a
+// few that ask the children live for no longer than one call of it.
 //
 // Invariants
 //  1. A child that dies is started again after a back-off of 0.2 s, doubled to at most 5 s; from
@@ -64,7 +65,6 @@ class Supervisor {
     int64_t restart_us = 0;  // when to start it again; 0 = not waiting
     int64_t backoff_us = 0;
     int num_quick_deaths = 0;  // in a row; see invariant 1
-    int64_t ask_us = 0;        // when to ask whether it is there
     int num_silences = 0;      // questions in a row that it has not answered
     int64_t silent_us = 0;     // when the first of these was asked
     bool is_killed = false;    // by us, for its silence
@@ -79,10 +79,10 @@ class Supervisor {
   Status StartRouter();
   Status StartWorkers();
   Status WaitUntilReady();
-  // Asks the children whose turn it is, those first that have waited longest.
+  // When it is time, asks all children that serve at once.
   void AskWhoIsThere();
-  // Whether it has answered; kills one that has not for too long.
-  bool Ask(Slot& slot);
+  // Kills one that has not answered for too long.
+  void OnAnswer(Slot& slot, const Status& status, int64_t asked_us);
   // One wait of at most `timeout_ms` for signals, reports and deaths.
   Status Poll(int64_t timeout_ms);
   Status ReapChildren();
@@ -105,6 +105,7 @@ class Supervisor {
   SupervisorConfig config_;
   std::vector<Slot> slots_;  // [0] is the router
   UniqueFd signals_;
+  int64_t ask_us_ = 0;  // when to ask the children again whether they are there
   int num_stop_signals_ = 0;
   bool fast_ = false;  // stop without waiting for running requests
   bool ready_ = false;
