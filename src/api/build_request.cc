@@ -114,7 +114,9 @@ bool SetLengths(const ApiParams& params, const ModelInfo& model, BuiltRequest* b
     const std::string_view left = is_chat ? "that the context leaves" : "that are the default";
     return Fail(error, ErrorCode::kConflict, "min_tokens",
                 fmt::format("it must be at most the {} tokens {}", wanted,
-                            asked.has_value() ? "of max_tokens" : left));
+                            params.max_completion_tokens.has_value() ? "of max_completion_tokens"
+                            : asked.has_value()                      ? "of max_tokens"
+                                                                     : left));
   }
   SamplingSettings& sampling = built->request.sampling;
   built->request.fields.prompt = field;

@@ -54,7 +54,8 @@ struct ServeFlags {
   std::string admin = "127.0.0.1:9090";
   int64_t threads = 0;
   std::string run_dir;
-  int64_t silence_timeout_s = 30;
+  // A stream waits 30 s for another worker: the next life of this one has to be there by then.
+  int64_t silence_timeout_s = 15;
   bool colocate = false;
   RouterTuning router;
   WorkerTuning tuning;

@@ -309,6 +309,7 @@ Status Supervisor::OnDeath(Slot& slot, int wait_status) {
   const std::string line = slot.process->LastLogLine();
   const std::string end = DescribeEnd(wait_status);
   const bool has_lived = slot.has_reported() && now_us - slot.started_us >= kQuickDeathUs;
+  const bool was_killed = slot.is_killed;
   slot.process.reset();
   slot.reports.clear();
   slot.spec.starts_without_log = true;  // the next life matters more than its log
@@ -319,8 +320,11 @@ Status Supervisor::OnDeath(Slot& slot, int wait_status) {
                             ? WEXITSTATUS(wait_status) == 0
                             : WTERMSIG(wait_status) == SIGINT || WTERMSIG(wait_status) == SIGTERM;
     if (!obeyed && unclean_end_.ok()) {
-      unclean_end_ = Unavailable("{} did not end cleanly, but with {}{}{}; see {}", slot.spec.name,
-                                 end, line.empty() ? "" : ": ", line, slot.spec.log_file);
+      unclean_end_ = was_killed ? Unavailable("{} did not end in time and was killed; see {}",
+                                              slot.spec.name, slot.spec.log_file)
+                                : Unavailable("{} did not end cleanly, but with {}{}{}; see {}",
+                                              slot.spec.name, end, line.empty() ? "" : ": ", line,
+                                              slot.spec.log_file);
     }
     return OkStatus();
   }
@@ -372,8 +376,10 @@ bool Supervisor::AnyAlive(bool routers) const {
 }
 
 void Supervisor::SignalAll(bool routers, int number) {
-  for (const Slot& slot : slots_) {
-    if (slot.process && (slot.spec.role == "router") == routers) slot.process->Signal(number);
+  for (Slot& slot : slots_) {
+    if (!slot.process || (slot.spec.role == "router") != routers) continue;
+    slot.process->Signal(number);
+    if (number == SIGKILL) slot.is_killed = true;
   }
 }
 

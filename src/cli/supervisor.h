@@ -35,7 +35,7 @@ struct SupervisorConfig {
   std::string run_dir;   // must exist
   std::string model_id;  // for topology.json
   int64_t drain_timeout_s = 60;
-  int64_t silence_timeout_s = 30;  // 0 = a child that is silent is left alone
+  int64_t silence_timeout_s = 15;  // 0 = a child that is silent is left alone
   // Given the router's report, the workers to start.
   std::function<std::vector<ChildSpec>(const ChildReport& router)> workers;
   ChildSpec router;
@@ -67,7 +67,7 @@ class Supervisor {
     int num_quick_deaths = 0;  // in a row; see invariant 1
     int num_silences = 0;      // questions in a row that it has not answered
     int64_t silent_us = 0;     // when the first of these was asked
-    bool is_killed = false;    // by us, for its silence
+    bool is_killed = false;    // by us, for its silence or because it did not end in time
 
     // It lives and serves: a death takes its reports.
     bool has_reported() const { return reports.size() == spec.num_reports; }
