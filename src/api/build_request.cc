@@ -109,20 +109,18 @@ bool SetLengths(const ApiParams& params, const ModelInfo& model, BuiltRequest* b
   const std::optional<int64_t> asked =
       params.max_completion_tokens.has_value() ? params.max_completion_tokens : params.max_tokens;
   const int64_t wanted = asked.value_or(is_chat ? room : kDefaultCompletionTokens);
-  const int64_t min_tokens = params.min_tokens.value_or(0);
-  if (min_tokens > wanted) {
-    const std::string_view left = is_chat ? "that the context leaves" : "that are the default";
-    return Fail(error, ErrorCode::kConflict, "min_tokens",
-                fmt::format("it must be at most the {} tokens {}", wanted,
-                            params.max_completion_tokens.has_value() ? "of max_completion_tokens"
-                            : asked.has_value()                      ? "of max_tokens"
-                                                                     : left));
-  }
-  SamplingSettings& sampling = built->request.sampling;
-  built->request.fields.prompt = field;
   if (params.max_completion_tokens.has_value()) {
     built->request.fields.max_tokens = "max_completion_tokens";
   }
+  const int64_t min_tokens = params.min_tokens.value_or(0);
+  if (min_tokens > wanted) {
+    std::string from = is_chat ? "that the context leaves" : "that are the default";
+    if (asked.has_value()) from = fmt::format("of {}", built->request.fields.max_tokens);
+    return Fail(error, ErrorCode::kConflict, "min_tokens",
+                fmt::format("it must be at most the {} tokens {}", wanted, from));
+  }
+  SamplingSettings& sampling = built->request.sampling;
+  built->request.fields.prompt = field;
   sampling.max_tokens = static_cast<uint32_t>(std::min(wanted, room));
   built->request.names_length = wanted <= room && (asked.has_value() || !is_chat);
   built->plan.echo_alone = wanted == 0;

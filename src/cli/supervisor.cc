@@ -215,8 +215,8 @@ void Supervisor::AskWhoIsThere() {
   ask_us_ = now_us + std::min(timeout_us / (kMinSilences + 1), kMaxAskPeriodUs);
   std::vector<std::pair<Slot*, Status>> answers;
   for (Slot& slot : slots_) {
-    if (slot.process && slot.has_reported() && !slot.is_killed)
-      answers.emplace_back(&slot, Status());
+    if (!slot.process || !slot.has_reported() || slot.is_killed) continue;
+    answers.emplace_back(&slot, Status());
   }
   {
     std::vector<Thread> threads;

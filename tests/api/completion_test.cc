@@ -130,6 +130,9 @@ TEST_F(CompletionTest, NoTokensNeedEchoAndPromptLogprobsAreRefused) {
       {kCompletionPath, R"({"prompt":"x","max_tokens":0,"min_tokens":1,"echo":true})", "min_tokens",
        "'min_tokens' does not fit the other fields: it must be at most the 0 tokens of "
        "max_tokens."},
+      {kChatPath, kHello + R"(,"max_completion_tokens":2,"min_tokens":3})", "min_tokens",
+       "'min_tokens' does not fit the other fields: it must be at most the 2 tokens of "
+       "max_completion_tokens."},
       {kCompletionPath, R"({"prompt":"x","min_tokens":17})", "min_tokens",
        "'min_tokens' does not fit the other fields: it must be at most the 16 tokens that are the "
        "default."},
