@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Renders base/baton.yaml from the chart, for those without helm. With --check only says whether the
-# file is what the chart gives. HELM: another helm than the one on PATH.
+# file has the documents that the chart gives. HELM: another helm than the one on PATH, 3 or 4: they
+# differ in blank lines, which do not count.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 
@@ -10,11 +11,14 @@ render() {
     --skip-tests \
     -f ../helm/baton/profiles/cpu-demo.yaml --set clusterSecret.existingSecret=baton-cluster |
     sed -e '/helm\.sh\/chart:/d' -e '/^# Source:/d' \
-      -e 's/managed-by: Helm/managed-by: kustomize/' -e 's/ *$//'
+      -e 's/managed-by: Helm/managed-by: kustomize/' -e 's/ *$//' -e '/^$/d'
 }
 
+# What counts of the documents: neither comments nor blank lines.
+plain() { sed -e '/^ *#/d' -e 's/ *$//' -e '/^$/d' "$@"; }
+
 if [[ "${1:-}" == --check ]]; then
-  render | diff -u base/baton.yaml - || {
+  diff -u <(plain base/baton.yaml) <(render | plain) || {
     echo "render.sh: base/baton.yaml is not what the chart gives; run $0" >&2
     exit 1
   }

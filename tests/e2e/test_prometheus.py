@@ -11,12 +11,16 @@ import grpc
 import pytest
 
 from baton_server import Server, complete, wait_until
-from prometheus_server import CHART, Prometheus, Scaler, wait_for_series
+from prometheus_server import CHART, NAMESPACE, RELEASE, Prometheus, Scaler, wait_for_series
 
 LIMIT_S = 180
 PATIENCE_S = 1200  # of a client in a queue, also of a build that is slow
 DASHBOARD = json.loads((CHART / "files/dashboard.json").read_text(encoding="utf-8"))
-EXPRESSIONS = [t["expr"] for panel in DASHBOARD["panels"] for t in panel["targets"]]
+EXPRESSIONS = [
+    t["expr"].replace("$namespace", NAMESPACE).replace("$release", RELEASE)
+    for panel in DASHBOARD["panels"]
+    for t in panel["targets"]
+]
 SCALED = re.findall(
     r'"(prefill|decode)" \(list "(\w+)" ([\d.]+)\)',
     (CHART / "templates/autoscaling.yaml").read_text(encoding="utf-8"),

@@ -1,4 +1,4 @@
-"""helm on the project's chart."""
+"""helm 3 and helm 4 on the project's chart."""
 
 import os
 import shutil
@@ -12,36 +12,46 @@ SOURCE = Path(__file__).resolve().parents[2]
 CHART = SOURCE / "deploy/helm/baton"
 
 
-def helm_path():
-    """helm as tests/k8s/tools.sh builds it, else of PATH; None without."""
+def find_helms():
+    """name -> path of each helm that tools.sh built, else of the one on PATH; {} without."""
     folder = Path(os.environ.get("BATON_K8S_BIN", Path.home() / ".cache/baton/k8s"))
-    return str(folder / "helm") if (folder / "helm").exists() else shutil.which("helm")
+    built = {name: str(folder / name) for name in ("helm3", "helm4") if (folder / name).exists()}
+    found = shutil.which("helm")
+    return built or ({"helm": found} if found else {})
 
 
-def helm(*args):
-    return subprocess.run(
-        [helm_path(), *map(str, args)], capture_output=True, text=True, check=False
-    )
+HELMS = find_helms()
+
+
+def helm(*args, program=None):
+    """Of the given program of HELMS; without one of the newest."""
+    path = HELMS[program or max(HELMS)]
+    return subprocess.run([path, *map(str, args)], capture_output=True, text=True, check=False)
 
 
 def profile(name):
     return yaml.safe_load((CHART / f"profiles/{name}.yaml").read_text(encoding="utf-8"))
 
 
-def template(values, *args):
+def template(values, *args, name="demo", program=None):
     """`helm template` with these values alone: the CompletedProcess."""
     with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
         yaml.safe_dump(values, file)
         file.flush()
         where = ("--namespace", "llm", "--kube-version", "1.34.0")
-        return helm("template", "demo", CHART, *where, "-f", file.name, *args)
+        return helm("template", name, CHART, *where, "-f", file.name, *args, program=program)
 
 
-def objects(values, *args):
+def objects(values, *args, **options):
     """The rendered objects."""
-    done = template(values, *args)
+    done = template(values, *args, **options)
     assert done.returncode == 0, done.stderr
-    return [o for o in yaml.safe_load_all(done.stdout) if o]
+    return documents(done.stdout)
+
+
+def documents(text):
+    """The objects of a stream of YAML; helm 3 and helm 4 differ in blank lines between them."""
+    return [o for o in yaml.safe_load_all(text) if o]
 
 
 def one(rendered, kind, name):

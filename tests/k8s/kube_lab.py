@@ -28,7 +28,7 @@ NEEDED = {
     "gcc": "gcc",
 }
 TOOLS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy",
-         "kubectl", "coredns", "helm")  # fmt: skip
+         "kubectl", "coredns", "helm3", "helm4")  # fmt: skip
 NAMESPACE = "batonlab"  # of the network, with the node's number
 CGROUP = "batonlab"
 PAUSE = "localhost/pause:1"
@@ -108,8 +108,9 @@ class Lab:
         command = self.in_node(0, bin_folder() / "kubectl", "--kubeconfig", self.kubeconfig, *args)
         return self._run(command, check, stdin, timeout)
 
-    def helm(self, *args, check=True, timeout=600):
-        command = self.in_node(0, bin_folder() / "helm", "--kubeconfig", self.kubeconfig, *args)
+    def helm(self, *args, check=True, timeout=600, program="helm4"):
+        """As kubectl(); `program` is helm3 or helm4."""
+        command = self.in_node(0, bin_folder() / program, "--kubeconfig", self.kubeconfig, *args)
         return self._run(command, check, None, timeout)
 
     def get(self, *args):

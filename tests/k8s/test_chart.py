@@ -2,17 +2,21 @@
 
 import json
 import os
+import re
 import subprocess
 
 import pytest
 import yaml
 
-from chart import CHART, SOURCE, helm, helm_path, objects, one, pod_spec, profile, template
-from value_sets import ACCEPTED, ACCEPTED_WITH_CRDS, BASE, PROFILES, REFUSED, SECRET, merged
+from chart import (
+    CHART, HELMS, SOURCE, documents, helm, objects, one, pod_spec, profile, template,
+)  # fmt: skip
+from value_sets import (
+    ACCEPTED, ACCEPTED_WITH_CRDS, ALL_OBJECTS, BASE, PROFILES, REFUSED, SECRET, merged,
+)  # fmt: skip
 
-pytestmark = pytest.mark.skipif(
-    helm_path() is None, reason="helm is missing: tests/k8s/tools.sh builds it"
-)
+pytestmark = pytest.mark.skipif(not HELMS, reason="helm is missing: tests/k8s/tools.sh builds it")
+every_helm = pytest.mark.parametrize("program", HELMS)
 GOLDEN = SOURCE / "tests/k8s/golden"
 
 
@@ -24,9 +28,12 @@ def everything():
     return sets
 
 
+@every_helm
 @pytest.mark.parametrize("name", PROFILES)
-def test_lint_is_strict_and_clean(name):
-    done = helm("lint", "--strict", CHART, "-f", CHART / f"profiles/{name}.yaml")
+def test_lint_is_strict_and_clean(name, program):
+    done = helm(
+        "lint", "--strict", CHART, "-f", CHART / f"profiles/{name}.yaml", program=program
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "[WARNING]" not in done.stdout
 
@@ -75,23 +82,32 @@ def test_no_container_has_rights_that_it_does_not_need(name):
     assert not [o for o in rendered if o["kind"] in ("Role", "ClusterRole", "RoleBinding")]
 
 
+@every_helm
 @pytest.mark.parametrize("name", PROFILES)
-def test_the_profiles_render_as_their_goldens(name):
-    done = template(merged(profile(name), SECRET))
+def test_the_profiles_render_as_their_goldens(name, program):
+    done = template(merged(profile(name), SECRET), program=program)
     assert done.returncode == 0, done.stderr
     path = GOLDEN / f"{name}.yaml"
     if os.environ.get("BATON_UPDATE_GOLDEN"):
         path.parent.mkdir(exist_ok=True)
-        path.write_text(done.stdout, encoding="utf-8")
-    assert done.stdout == path.read_text(encoding="utf-8"), (
+        path.write_text(re.sub(r"\n+", "\n", done.stdout), encoding="utf-8")
+    assert documents(done.stdout) == documents(path.read_text(encoding="utf-8")), (
         "read the difference, then BATON_UPDATE_GOLDEN=1 writes it"
     )
 
 
-def test_the_kustomize_base_is_what_the_chart_gives():
+@pytest.mark.skipif(len(HELMS) < 2, reason="tests/k8s/tools.sh builds helm 3 and helm 4")
+@pytest.mark.parametrize("name", everything())
+def test_helm_3_and_helm_4_render_equal_documents(name):
+    values = merged(everything()[name], {} if name == "secret-of-others" else SECRET)
+    assert objects(values, program="helm3") == objects(values, program="helm4")
+
+
+@every_helm
+def test_the_kustomize_base_is_what_the_chart_gives(program):
     done = subprocess.run(
         [SOURCE / "deploy/kustomize/render.sh", "--check"], capture_output=True, text=True,
-        check=False, env={**os.environ, "HELM": helm_path()},
+        check=False, env={**os.environ, "HELM": HELMS[program]},
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -259,3 +275,126 @@ def test_every_value_is_described():
                 node = schema["$defs"][node["$ref"].rsplit("/", 1)[-1]]
             node = node.get("properties", {}).get(part) or node.get("additionalProperties")
             assert isinstance(node, dict), f"values.yaml has {key}, the schema does not"
+
+
+def test_every_role_takes_what_a_pod_may_need():
+    rendered = objects(merged(BASE, ACCEPTED["pod-extras"]))
+    for role in ("router", "prefill", "decode"):
+        spec = pod_spec(rendered, role)
+        container = spec["containers"][0]
+        assert spec["runtimeClassName"] == "nvidia" and spec["schedulerName"] == "gang-scheduler"
+        assert {"name": "NCCL_DEBUG", "value": "INFO"} in container["env"]
+        assert {"name": "scratch", "emptyDir": {"sizeLimit": "1Gi"}} in spec["volumes"]
+        assert {"name": "scratch", "mountPath": "/scratch"} in container["volumeMounts"]
+        assert container["resources"]["limits"]["ephemeral-storage"] == "1Gi"
+
+
+@pytest.mark.parametrize("name", ["claims", "claims-uncounted"])
+def test_gpus_may_come_from_claims(name):
+    rendered = objects(merged(BASE, ACCEPTED[name]))
+    for role in ("prefill", "decode"):
+        spec = pod_spec(rendered, role)
+        resources = spec["containers"][0]["resources"]
+        assert spec["resourceClaims"] == [{"name": "gpu", "resourceClaimTemplateName": "one-gpu"}]
+        assert resources["claims"] == [{"name": "gpu", "request": "gpu"}]
+        assert "nvidia.com/gpu" not in resources["limits"]
+        assert {"name": "cache", "emptyDir": {"sizeLimit": "16Mi"}} in spec["volumes"]
+
+
+def test_a_quota_on_cpu_limits_can_be_met():
+    """Each container of each pod has a limit of its own values."""
+    for _, container in containers(objects(merged(BASE, ACCEPTED["quota"]))):
+        assert container["resources"]["limits"]["cpu"], container["name"]
+
+
+def test_quantities_reach_the_binary_as_it_spells_them():
+    rendered = objects(merged(BASE, ACCEPTED["quantities"]))
+    args = {r: pod_spec(rendered, r)["containers"][0]["args"] for r in ("prefill", "decode")}
+    assert "--kv-memory=536870912B" in args["prefill"]
+    assert "--kv-memory=1000000000B" in args["decode"]
+    plain = pod_spec(objects(BASE), "decode")["containers"][0]["args"]
+    assert "--kv-memory=1GiB" in plain
+
+
+@pytest.mark.parametrize(
+    "size,limit,fits",
+    [
+        ("1GiB", "2.5Gi", True),
+        ("1GiB", "2e9", False),
+        ("1024Mi", "2684354560", True),
+        ("1.5e9", "2.9G", False),
+        ("1048576Ki", "2684354560000m", True),
+    ],
+)
+def test_memory_is_compared_in_any_spelling(size, limit, fits):
+    resources = {"limits": {"memory": limit}}
+    values = {"model": {"size": size}, "prefill": {"resources": resources}}
+    done = template(merged(BASE, {"decode": {"resources": {"limits": {"memory": "9Gi"}}}}, values))
+    assert (done.returncode == 0) == fits, done.stderr
+
+
+def names_of(release, values=None):
+    rendered = objects(merged(BASE, SECRET, values or {}), name=release)
+    return {(o["kind"], o["metadata"]["name"]) for o in rendered}
+
+
+@pytest.mark.parametrize(
+    "one_release,another",
+    [
+        ("team-inference-production-chat-model-blue", "team-inference-production-chat-model-green"),
+        ("a" * 52 + "b", "a" * 52 + "c"),
+        ("a" * 26 + ".b" + "c" * 20, "a" * 26 + "-b" + "c" * 20),
+    ],
+)
+def test_long_names_do_not_collide(one_release, another):
+    assert not names_of(one_release) & names_of(another)
+    assert names_of(one_release) == names_of(one_release)
+    for _, name in names_of(one_release):
+        # A pod of a Deployment has 17 characters more, and its name is a worker's id.
+        assert len(name) + 17 <= 63 and re.fullmatch(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", name)
+
+
+def test_long_overrides_do_not_collide_and_short_names_stay():
+    long_ones = [{"fullnameOverride": "x" * 40 + end} for end in "ab"]
+    assert not names_of("demo", long_ones[0]) & names_of("demo", long_ones[1])
+    assert ("Deployment", "a" * 30 + "-baton-decode") in names_of("a" * 30)
+
+
+def test_names_that_look_like_numbers_stay_names():
+    names = {"fullnameOverride": "77", "decode": {"runtimeClassName": "99"}}
+    asked = merged(BASE, SECRET, names, *ACCEPTED_WITH_CRDS.values(), ALL_OBJECTS)
+    for o in objects(asked, "--namespace", "456", name="123"):
+        meta = o["metadata"]
+        texts = [meta["name"], meta["namespace"], *meta["labels"].values()]
+        assert all(isinstance(text, str) for text in texts), o
+    spec = one(objects(asked), "Deployment", "77-decode")["spec"]["template"]["spec"]
+    assert spec["runtimeClassName"] == "99" and spec["serviceAccountName"] == "77"
+
+
+def test_the_test_pod_has_a_policy():
+    rendered = objects(merged(BASE, ACCEPTED["all-objects"]))
+    policy = one(rendered, "NetworkPolicy", "demo-baton-test")["spec"]
+    labels = one(rendered, "Pod", "demo-baton-test")["metadata"]["labels"]
+    assert policy["podSelector"]["matchLabels"].items() <= labels.items()
+    assert policy["policyTypes"] == ["Ingress", "Egress"] and "ingress" not in policy
+    assert [p["port"] for rule in policy["egress"] for p in rule["ports"]] == [53, 53, "http"]
+
+
+def test_a_pool_that_may_be_empty_is_woken_by_what_waits():
+    rendered = objects(merged(BASE, ACCEPTED_WITH_CRDS["hpa-to-zero"]))
+    scaler = one(rendered, "HorizontalPodAutoscaler", "demo-baton-prefill")["spec"]
+    assert scaler["minReplicas"] == 0
+    outside = [m for m in scaler["metrics"] if m["type"] == "External"]
+    assert [m["external"]["metric"]["name"] for m in outside] == ["baton_requests_waiting"]
+    plain = one(objects(merged(BASE, ACCEPTED["hpa"])), "HorizontalPodAutoscaler",
+                "demo-baton-prefill")["spec"]  # fmt: skip
+    assert [m["type"] for m in plain["metrics"]] == ["Pods"]
+    keda = one(objects(merged(BASE, ACCEPTED_WITH_CRDS["keda-to-zero"])), "ScaledObject",
+               "demo-baton-decode")["spec"]  # fmt: skip
+    assert keda["minReplicaCount"] == 0 and keda["triggers"][1]["type"] == "cron"
+
+
+def test_spans_may_go_to_the_usual_port():
+    rendered = objects(merged(BASE, ACCEPTED["collector-url"]))
+    policy = one(rendered, "NetworkPolicy", "demo-baton-decode")["spec"]
+    assert [{"port": 4317}] in [rule["ports"] for rule in policy["egress"]]

@@ -1,26 +1,31 @@
 #!/usr/bin/env bash
-# Builds what tests/k8s needs and no distribution has, from Go modules, once: helm, CoreDNS and
-# Kubernetes (one program for all parts). Prints the folder. About 5 minutes cold on 2 cores.
-#   tests/k8s/tools.sh [helm]      only helm, for the tests of the chart alone
+# Builds what tests/k8s needs and no distribution has, from Go modules, once: helm 3 and helm 4,
+# CoreDNS and Kubernetes (one program for all parts). Prints the folder. About 7 minutes cold on 2
+# cores.
+#   tests/k8s/tools.sh [helm]      only helm3 and helm4, for the tests of the chart alone
 # BATON_K8S_BIN: another folder than ~/.cache/baton/k8s.
 set -euo pipefail
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 bin="${BATON_K8S_BIN:-$HOME/.cache/baton/k8s}"
 kubernetes=1.34.2
-helm=v3.19.2
+helm3=v3.19.2
+helm4=v4.3.1
 coredns=v1.12.4
 
 if ! command -v go >/dev/null; then
-  echo "tools.sh: go is missing (1.24 or newer)" >&2
+  echo "tools.sh: go is missing (1.24 or newer; it fetches the newer one that helm 4 needs)" >&2
   exit 1
 fi
 mkdir -p "$bin"
 
 install_module() {  # NAME MODULE@VERSION [LINKER FLAGS]
-  if [[ ! -x "$bin/$1" ]]; then
-    echo "tools.sh: building $1" >&2
-    GOBIN="$bin" CGO_ENABLED=0 go install -ldflags="-s -w ${3:-}" "$2"
-  fi
+  if [[ -x "$bin/$1" ]]; then return; fi
+  echo "tools.sh: building $1" >&2
+  local fresh
+  fresh="$(mktemp -d "$bin/new.XXXXXX")"
+  trap 'rm -rf "$fresh"' RETURN
+  GOBIN="$fresh" CGO_ENABLED=0 go install -ldflags="-s -w ${3:-}" "$2"
+  mv "$fresh"/* "$bin/$1"
 }
 
 # k8s.io/kubernetes requires its own parts as v0.0.0: each is replaced by its release.
@@ -60,13 +65,14 @@ build_kubernetes() {
   ln -sfn "kube-$kubernetes" "$bin/kubectl"
 }
 
-# What helm takes for the cluster's version where it asks none; without these flags it is 1.20.
+# What helm 3 takes for the cluster's version where it asks none; without these flags it is 1.20.
 rules=""
 for package in chartutil lint/rules; do
   rules+=" -X helm.sh/helm/v3/pkg/$package.k8sVersionMajor=1"
   rules+=" -X helm.sh/helm/v3/pkg/$package.k8sVersionMinor=34"
 done
-install_module helm "helm.sh/helm/v3/cmd/helm@$helm" "$rules"
+install_module helm3 "helm.sh/helm/v3/cmd/helm@$helm3" "$rules"
+install_module helm4 "helm.sh/helm/v4/cmd/helm@$helm4"
 if [[ "${1:-}" != helm ]]; then
   install_module coredns "github.com/coredns/coredns@$coredns"
   build_kubernetes

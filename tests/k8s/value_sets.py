@@ -12,6 +12,22 @@ ALL_OBJECTS = {
         "monitoring": [{"namespaceSelector": {"matchLabels": {"app": "prometheus"}}}],
     },
 }
+# What pods with GPUs ask for; each role takes it.
+POD_EXTRAS = {
+    "runtimeClassName": "nvidia",
+    "schedulerName": "gang-scheduler",
+    "extraEnv": [
+        {"name": "NCCL_DEBUG", "value": "INFO"},
+        {"name": "NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
+    ],
+    "extraVolumes": [{"name": "scratch", "emptyDir": {"sizeLimit": "1Gi"}}],
+    "extraVolumeMounts": [{"name": "scratch", "mountPath": "/scratch"}],
+    "resources": {
+        "requests": {"ephemeral-storage": "64Mi"},
+        "limits": {"memory": "2Gi", "ephemeral-storage": "1Gi"},
+    },
+}
+CLAIM = {"name": "gpu", "resourceClaimTemplateName": "one-gpu", "request": "gpu"}
 GATEWAY = [{"name": "public", "namespace": "gateways"}]
 
 
@@ -80,10 +96,58 @@ ACCEPTED = {
     "huge-pages": pools(shmSize="1Gi", hugePages={"pageSize": "2Mi", "amount": "64Mi"}),
     "ipv6": {"ipFamily": "IPv6"},
     "near": {"worker": {"placement": {"topologyKey": "example.com/rack", "required": True}}},
+    "pod-extras": {"router": POD_EXTRAS, **pools(**POD_EXTRAS)},
+    "claims": pools(resourceClaims=[CLAIM], gpu={"count": 1, "resource": ""}, device="cuda"),
+    "claims-uncounted": pools(resourceClaims=[CLAIM], device="cuda"),
+    "claim-of-a-router": {
+        "router": {"resourceClaims": [{"name": "net", "resourceClaimName": "net"}]}
+    },
+    "quantities": {
+        "model": {"size": "94Mi"},
+        "router": {"resources": {"requests": {"cpu": "500m"}, "limits": {"memory": "1e9"}}},
+        "prefill": {
+            "kvMemory": "512Mi",
+            "shmSize": "1e9",
+            "resources": {"requests": {"cpu": "0.5"}, "limits": {"cpu": "1e3", "memory": "2.5G"}},
+        },
+        "decode": {
+            "kvMemory": "1e9",
+            "resources": {"requests": {"cpu": ".5"}, "limits": {"cpu": "1Ki", "memory": 4e9}},
+        },
+    },
+    "quota": {
+        "initContainers": {"resources": {"limits": {"cpu": "1"}}},
+        "test": {"resources": {"limits": {"cpu": "500m"}}},
+        "router": {"resources": {"limits": {"cpu": 1}}},
+        **pools(resources={"limits": {"cpu": 1}}),
+    },
+    "pull-by-proxy": {
+        "model": {"source": "pull", "pull": {"name": "hf:org/repo/file.gguf"}},
+        "initContainers": {
+            "extraEnv": [{"name": "HTTPS_PROXY", "value": "http://proxy.example:3128"}],
+            "extraVolumeMounts": [{"name": "ca", "mountPath": "/etc/ssl/certs", "readOnly": True}],
+        },
+        "networkPolicy": {"extraEgress": [{"ports": [{"port": 3128}]}]},
+        **pools(extraVolumes=[{"name": "ca", "configMap": {"name": "ca"}}]),
+    },
+    "budget-share": {"router": {"podDisruptionBudget": {"maxUnavailable": "34%"}}},
+    "collector-url": {"otlpEndpoint": "https://collector.monitoring"},
+    "aggregated-alerts": {"router": {"mode": "aggregated"}, "alerts": {"enabled": True}},
     "named": {"fullnameOverride": "llm", "router": {"replicas": 1, "maxReplicas": 3}},
 }
-# With objects of CRDs, which an API server without them cannot judge.
+# With objects of CRDs, or of features, which an API server without them cannot judge.
 ACCEPTED_WITH_CRDS = {
+    "hpa-to-zero": pools(autoscaling={"kind": "hpa", "minReplicas": 0}),
+    "keda-to-zero": pools(
+        autoscaling={
+            "kind": "keda",
+            "minReplicas": 0,
+            "prometheusAddress": "http://prometheus:9090",
+            "extraTriggers": [{"type": "cron", "metadata": {"timezone": "UTC"}}],
+        }
+    ),
+    "prometheus-rule": {"alerts": {"enabled": True, "kind": "PrometheusRule"}},
+    "long-interval": {"podMonitor": {"enabled": True, "interval": "1m30s"}},
     "keda": pools(autoscaling={"kind": "keda", "prometheusAddress": "http://prometheus:9090"}),
     "pod-monitor": {"podMonitor": {"enabled": True, "labels": {"release": "prometheus"}}},
     "gateway": {
@@ -105,7 +169,23 @@ REFUSED = {
     "mode": ({"router": {"mode": "disaggregated"}}, "mode"),
     "transport": ({"worker": {"transport": "rdma"}}, "transport"),
     "size-unit": ({"model": {"size": "94 megabytes"}}, "size"),
-    "kv-memory-quantity": ({"decode": {"kvMemory": "1Gi"}}, "kvMemory"),
+    "kv-memory-spaced": ({"decode": {"kvMemory": "1 GiB"}}, "kvMemory"),
+    "quantity-unit": ({"decode": {"resources": {"limits": {"memory": "4K"}}}}, "memory"),
+    "quantity-words": ({"prefill": {"resources": {"limits": {"cpu": "two"}}}}, "cpu"),
+    "quantity-negative": ({"prefill": {"shmSize": "-1Gi"}}, "shmSize"),
+    "interval-bare": ({"podMonitor": {"interval": "30"}}, "interval"),
+    "interval-part": ({"podMonitor": {"interval": "1.5h"}}, "interval"),
+    "interval-order": ({"podMonitor": {"interval": "30s1m"}}, "interval"),
+    "alerts-kind": ({"alerts": {"kind": "Rules"}}, "kind"),
+    "runbook-path": ({"alerts": {"runbookBaseUrl": "deploy/README.md"}}, "runbookBaseUrl"),
+    "env-number": ({"router": {"extraEnv": [{"name": "A", "value": 1}]}}, "extraEnv"),
+    "env-both": (
+        {"router": {"extraEnv": [{"name": "A", "value": "1", "valueFrom": {"fieldRef": {}}}]}},
+        "extraEnv",
+    ),
+    "volume-without-source": ({"decode": {"extraVolumes": [{"name": "a"}]}}, "extraVolumes"),
+    "claim-of-nothing": ({"decode": {"resourceClaims": [{"name": "a"}]}}, "resourceClaims"),
+    "collector-path": ({"otlpEndpoint": "http://collector:4317/v1/traces"}, "otlpEndpoint"),
     "digest": ({"image": {"digest": "latest"}}, "digest"),
     "port": ({"service": {"httpPort": 70000}}, "httpPort"),
     "extra-arg": ({"router": {"extraArgs": ["shadow=1"]}}, "extraArgs"),
@@ -114,7 +194,44 @@ REFUSED = {
         {"router": {"podDisruptionBudget": {"maxUnavailable": 0}}},
         "could ever be drained",
     ),
+    "budget-zero-share": (
+        {"decode": {"podDisruptionBudget": {"maxUnavailable": "0%"}}},
+        "could ever be drained",
+    ),
     # By the templates: what cannot run together.
+    "env-taken": ({"decode": {"extraEnv": [{"name": "POD_NAME", "value": "x"}]}}, "is set already"),
+    "env-twice": (
+        {"router": {"extraEnv": [{"name": "A", "value": "1"}, {"name": "A", "value": "2"}]}},
+        "is set already",
+    ),
+    "volume-taken": (
+        {"decode": {"extraVolumes": [{"name": "models", "emptyDir": {}}]}},
+        "the name models is taken",
+    ),
+    "mount-taken": (
+        {
+            "decode": {
+                "extraVolumes": [{"name": "a", "emptyDir": {}}],
+                "extraVolumeMounts": [{"name": "a", "mountPath": "/models/"}],
+            }
+        },
+        "something is mounted at /models/",
+    ),
+    "mount-of-nothing": (
+        {"router": {"extraVolumeMounts": [{"name": "a", "mountPath": "/a"}]}},
+        'router.extraVolumes has no volume "a"',
+    ),
+    "gpu-from-nowhere": (
+        {"decode": {"gpu": {"count": 1, "resource": ""}}},
+        "gpu.resource is empty",
+    ),
+    "pull-into-too-little": (
+        {
+            "model": {"source": "pull", "pull": {"name": "hf:org/repo/file.gguf"}},
+            **pools(resources={"limits": {"ephemeral-storage": "100Mi"}}),
+        },
+        "would be evicted",
+    ),
     "no-size": ({"model": {"size": ""}}, "model.size is missing"),
     "no-path": ({"model": {"path": ""}}, "model.path is missing"),
     "no-claim": ({"model": {"source": "pvc"}}, "model.pvc.claimName is missing"),

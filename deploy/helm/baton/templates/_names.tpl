@@ -2,15 +2,22 @@
 
 {{- define "baton.fullname" -}}
 {{- $name := default .Chart.Name .Values.nameOverride -}}
-{{- $full := ternary .Release.Name (printf "%s-%s" .Release.Name $name) (contains $name .Release.Name) -}}
-{{- /* A worker's id is the name of its pod, at most 63 characters with a Deployment's two suffixes. */ -}}
-{{- default $full .Values.fullnameOverride | replace "." "-" | trunc 36 | trimSuffix "-" -}}
+{{- $own := ternary .Release.Name (printf "%s-%s" .Release.Name $name) (contains $name .Release.Name) -}}
+{{- $full := default $own .Values.fullnameOverride -}}
+{{- /* A worker's id is the name of its pod: at most 63 characters with a role and the two suffixes of a
+       Deployment, which leaves 36. A longer name is cut, and a hash of the whole keeps two apart. */ -}}
+{{- $plain := $full | replace "." "-" -}}
+{{- if gt (len $plain) 36 -}}
+{{- printf "%s-%s" ($plain | trunc 27 | trimSuffix "-") (sha256sum $full | trunc 8) -}}
+{{- else -}}
+{{- $plain | trimSuffix "-" -}}
+{{- end -}}
 {{- end -}}
 
 {{/* (dict "root" $ "role" "prefill") */}}
 {{- define "baton.selector" -}}
-app.kubernetes.io/name: {{ default .root.Chart.Name .root.Values.nameOverride }}
-app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/name: {{ default .root.Chart.Name .root.Values.nameOverride | quote }}
+app.kubernetes.io/instance: {{ .root.Release.Name | quote }}
 {{- with .role }}
 app.kubernetes.io/component: {{ . }}
 {{- end }}
@@ -62,16 +69,29 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
 {{- join "," $names -}}
 {{- end -}}
 
-{{/* MiB of "94MiB", "1GiB", "2Gi", "512M"; decimal units of Kubernetes count as such. */}}
-{{- define "baton.mib" -}}
-{{- $text := ternary (printf "%.0f" (float64 .)) (toString .) (kindIs "float64" .) -}}
-{{- $units := dict "K" 0.00095367431640625 "M" 0.95367431640625 "G" 953.67431640625 "T" 953674.31640625 "Ki" 0.0009765625 "Mi" 1.0 "Gi" 1024.0 "Ti" 1048576.0 -}}
-{{- $unit := regexFind "[KMGT]i?" $text -}}
-{{- $number := regexFind "^[0-9]+(\\.[0-9]+)?" $text | float64 -}}
-{{- if $unit -}}
-{{- mulf $number (get $units $unit) -}}
+{{/* The number that a quantity of Kubernetes ("1e3", "500m", "1Ki", "0.5", 2) or a size of Baton
+     ("94MiB") stands for. */}}
+{{- define "baton.number" -}}
+{{- $text := toString . | trimSuffix "B" -}}
+{{- if regexMatch "^[0-9.]+[eE][-+]?[0-9]+$" $text -}}
+{{- float64 $text -}}
 {{- else -}}
-{{- divf $number 1048576.0 -}}
+{{- $units := dict "" 1.0 "n" 0.000000001 "u" 0.000001 "m" 0.001 "k" 1e3 "M" 1e6 "G" 1e9 "T" 1e12 "P" 1e15 "E" 1e18 "Ki" 1024.0 "Mi" 1048576.0 "Gi" 1073741824.0 "Ti" 1099511627776.0 "Pi" 1125899906842624.0 "Ei" 1152921504606846976.0 -}}
+{{- $digits := regexFind "^[0-9.]+" $text -}}
+{{- mulf (float64 $digits) (get $units (trimPrefix $digits $text)) -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "baton.mib" -}}
+{{- divf (include "baton.number" . | float64) 1048576.0 -}}
+{{- end -}}
+
+{{/* A size as the flags of the binary spell it: "2GiB" as it is, "2Gi" and "2e9" in bytes. */}}
+{{- define "baton.bytes" -}}
+{{- if hasSuffix "B" (toString .) -}}
+{{- . -}}
+{{- else -}}
+{{- printf "%.0fB" (include "baton.number" . | float64) -}}
 {{- end -}}
 {{- end -}}
 
@@ -95,5 +115,27 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
 {{- end -}}
 
 {{- define "baton.isAutoscaled" -}}
-{{- if ne .autoscaling.kind "none" }}true{{ end -}}
+{{- if ne (dig "autoscaling" "kind" "none" .) "none" }}true{{ end -}}
+{{- end -}}
+
+{{/* The roles that this release has, with commas. */}}
+{{- define "baton.roles" -}}
+router,{{ if ne .Values.router.mode "aggregated" }}prefill,{{ end }}decode
+{{- end -}}
+
+{{/* Label matchers of Prometheus for the pods of one role of this release: (dict "root" $ "role" "decode").
+     The endings are those of a StatefulSet and of a Deployment, so that the pods of a release whose name
+     begins like this one's do not match. */}}
+{{- define "baton.series" -}}
+{{- $ending := ternary "[0-9]+" "[0-9a-z]+(-[0-9a-z]+)?" (eq .role "router") -}}
+namespace="{{ .root.Release.Namespace }}",pod=~"{{ include "baton.fullname" .root }}-{{ .role }}-{{ $ending }}"
+{{- end -}}
+
+{{/* GPUs of one worker: gpu.count, or at least one where its resource claims bring them. */}}
+{{- define "baton.gpus" -}}
+{{- if gt (int .gpu.count) 0 -}}
+{{- int .gpu.count -}}
+{{- else -}}
+{{- ternary 1 0 (and (eq .device "cuda") (not (empty .resourceClaims))) -}}
+{{- end -}}
 {{- end -}}

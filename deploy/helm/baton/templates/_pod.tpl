@@ -74,10 +74,10 @@ livenessProbe:
 
 {{- define "baton.secretVolumes" -}}
 - name: cluster-secret
-  secret: {secretName: {{ include "baton.clusterSecret" . }}, defaultMode: 0440}
+  secret: {secretName: {{ include "baton.clusterSecret" . | quote }}, defaultMode: 0440}
 {{- if .Values.tls.existingSecret }}
 - name: tls
-  secret: {secretName: {{ .Values.tls.existingSecret }}, defaultMode: 0440}
+  secret: {secretName: {{ .Values.tls.existingSecret | quote }}, defaultMode: 0440}
 {{- end }}
 {{- end -}}
 
@@ -91,7 +91,19 @@ nodeSelector: {{- toYaml . | nindent 2 }}
 tolerations: {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- with .pool.priorityClassName }}
-priorityClassName: {{ . }}
+priorityClassName: {{ . | quote }}
+{{- end }}
+{{- with .pool.runtimeClassName }}
+runtimeClassName: {{ . | quote }}
+{{- end }}
+{{- with .pool.schedulerName }}
+schedulerName: {{ . | quote }}
+{{- end }}
+{{- if .pool.resourceClaims }}
+resourceClaims:
+  {{- range .pool.resourceClaims }}
+  - {{ omit . "request" | toJson }}
+  {{- end }}
 {{- end }}
 {{- if .pool.affinity }}
 affinity: {{- toYaml .pool.affinity | nindent 2 }}
@@ -122,6 +134,19 @@ topologySpreadConstraints:
 {{- end }}
 {{- end -}}
 
+{{/* The values' resources of a container, with the claims of its pod. */}}
+{{- define "baton.resources" -}}
+{{- $resources := deepCopy .resources -}}
+{{- $claims := list -}}
+{{- range .resourceClaims -}}
+{{- $claims = append $claims (pick . "name" "request") -}}
+{{- end -}}
+{{- with $claims -}}
+{{- $_ := set $resources "claims" . -}}
+{{- end -}}
+{{- toYaml $resources -}}
+{{- end -}}
+
 {{/* (dict "root" $ "role" "router" "pool" .Values.router) */}}
 {{- define "baton.podMetadata" -}}
 {{- /* Not the chart's version: another chart that changes nothing of a pod restarts none. */}}
@@ -149,7 +174,7 @@ podSelector:
 {{- end -}}
 
 {{- define "baton.podCommon" -}}
-serviceAccountName: {{ include "baton.serviceAccount" . }}
+serviceAccountName: {{ include "baton.serviceAccount" . | quote }}
 automountServiceAccountToken: false
 enableServiceLinks: false
 securityContext: {{- include "baton.podSecurity" . | nindent 2 }}

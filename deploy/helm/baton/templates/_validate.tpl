@@ -6,14 +6,69 @@
 {{- include "baton.validateRouter" . -}}
 {{- include "baton.validateSecret" . -}}
 {{- include "baton.validatePolicy" . -}}
-{{- range $role := list "prefill" "decode" -}}
+{{- range $role := splitList "," (include "baton.roles" .) -}}
 {{- $in := dict "root" $ "role" $role "pool" (index $.Values $role) -}}
-{{- if or (eq $role "decode") (ne $.Values.router.mode "aggregated") -}}
+{{- include "baton.validateExtras" $in -}}
+{{- if ne $role "router" -}}
 {{- include "baton.validatePool" $in -}}
 {{- include "baton.validateDevice" $in -}}
 {{- include "baton.validateMemory" $in -}}
+{{- include "baton.validateStorage" $in -}}
 {{- include "baton.validateScaling" $in -}}
 {{- end -}}
+{{- end -}}
+{{- if and .Values.checkConflicts (not (hasPrefix "v3." .Capabilities.HelmVersion.Version)) -}}
+{{- range $role := splitList "," (include "baton.roles" .) -}}
+{{- $in := dict "root" $ "role" $role "pool" (index $.Values $role) -}}
+{{- $text := "" -}}
+{{- if eq $role "router" }}{{ $text = include "baton.router" $ }}{{ else }}{{ $text = include "baton.worker" $in }}{{ end -}}
+{{- include "baton.validateLive" (set $in "want" (fromYaml $text)) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* What the API server would refuse one object for, after others are there. */}}
+{{- define "baton.validateExtras" -}}
+{{- $env := list "POD_NAME" "POD_IP" "CPU_LIMIT" -}}
+{{- if eq .role "router" }}{{ $env = list }}{{ else if gt (include "baton.gpus" .pool | int) 0 }}{{ $env = append $env "BATON_HOME" }}{{ end -}}
+{{- range .pool.extraEnv -}}
+{{- if has .name $env -}}
+{{- fail (printf "%s.extraEnv: %s is set already, by the chart or twice" $.role .name) -}}
+{{- end -}}
+{{- $env = append $env .name -}}
+{{- end -}}
+{{- $volumes := list "cluster-secret" "tls" "models" "cache" "shm" "huge-pages" -}}
+{{- range .pool.extraVolumes -}}
+{{- if has .name $volumes -}}
+{{- fail (printf "%s.extraVolumes: the name %s is taken, by the chart or twice" $.role .name) -}}
+{{- end -}}
+{{- $volumes = append $volumes .name -}}
+{{- end -}}
+{{- $paths := list "/etc/baton/cluster" "/etc/baton/tls" "/models" "/var/cache/baton" "/dev/shm" "/dev/hugepages" -}}
+{{- $own := list -}}
+{{- range .pool.extraVolumes }}{{ $own = append $own .name }}{{ end -}}
+{{- range .pool.extraVolumeMounts -}}
+{{- if has (trimSuffix "/" .mountPath) $paths -}}
+{{- fail (printf "%s.extraVolumeMounts: something is mounted at %s already, by the chart or twice" $.role .mountPath) -}}
+{{- end -}}
+{{- if not (has .name $own) -}}
+{{- fail (printf "%s.extraVolumeMounts: %s.extraVolumes has no volume %q" $.role $.role .name) -}}
+{{- end -}}
+{{- $paths = append $paths (trimSuffix "/" .mountPath) -}}
+{{- end -}}
+{{- if ne .role "router" -}}
+{{- range .root.Values.initContainers.extraVolumeMounts -}}
+{{- if not (has .name $own) -}}
+{{- fail (printf "initContainers.extraVolumeMounts: %s.extraVolumes has no volume %q" $.role .name) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- $claims := list -}}
+{{- range .pool.resourceClaims -}}
+{{- if has .name $claims -}}
+{{- fail (printf "%s.resourceClaims: two have the name %q" $.role .name) -}}
+{{- end -}}
+{{- $claims = append $claims .name -}}
 {{- end -}}
 {{- end -}}
 
@@ -43,7 +98,7 @@
 {{- if and (gt (int $r.maxReplicas) 0) (lt (int $r.maxReplicas) (int $r.replicas)) -}}
 {{- fail (printf "router.maxReplicas %d is below router.replicas %d: workers would not register with the last ones" (int $r.maxReplicas) (int $r.replicas)) -}}
 {{- end -}}
-{{- if and $r.podDisruptionBudget.enabled (eq (int $r.podDisruptionBudget.maxUnavailable) 0) -}}
+{{- if and $r.podDisruptionBudget.enabled (has (toString $r.podDisruptionBudget.maxUnavailable) (list "0" "0%")) -}}
 {{- fail "router.podDisruptionBudget.maxUnavailable is 0: no node with a router could ever be drained" -}}
 {{- end -}}
 {{- range $api := list "http" "grpc" -}}
@@ -71,7 +126,7 @@
 {{- fail "clusterSecret.existingSecret and clusterSecret.value are both set: which one is it?" -}}
 {{- end -}}
 {{- /* Only where there is a cluster to ask: `helm template` has none, and finds no namespace either. */ -}}
-{{- if lookup "v1" "Namespace" "" "kube-system" -}}
+{{- if include "baton.hasCluster" . -}}
 {{- range $value, $keys := dict "clusterSecret.existingSecret" (list $s.existingSecret "secret") "tls.existingSecret" (list .Values.tls.existingSecret "tls.crt" "tls.key" "ca.crt") -}}
 {{- $name := first $keys -}}
 {{- if $name -}}
@@ -109,7 +164,7 @@
 {{- if and (eq $w.transport "nccl") (not .pool.shmSize) -}}
 {{- fail (printf "worker.transport nccl needs %s.shmSize: NCCL keeps its queues in /dev/shm, of which a container has 64 MiB; 1Gi will do" .role) -}}
 {{- end -}}
-{{- if and .pool.podDisruptionBudget.enabled (eq (int .pool.podDisruptionBudget.maxUnavailable) 0) -}}
+{{- if and .pool.podDisruptionBudget.enabled (has (toString .pool.podDisruptionBudget.maxUnavailable) (list "0" "0%")) -}}
 {{- fail (printf "%s.podDisruptionBudget.maxUnavailable is 0: no node with a %s worker could ever be drained" .role .role) -}}
 {{- end -}}
 {{- $ports := list .pool.ports.grpc .pool.ports.kv .pool.ports.admin -}}
@@ -128,8 +183,11 @@
 {{- if and (eq .root.Values.router.mode "disagg") (gt $gpus 0) (gt $other 0) (ne $gpus $other) (not $inexact) -}}
 {{- fail (printf "%s.gpu.count %d, the other pool's %d: their bits differ, so they are only paired with --allow-inexact in the extraArgs of both" .role $gpus $other) -}}
 {{- end -}}
-{{- if and (eq .pool.device "cuda") (eq $gpus 0) -}}
-{{- fail (printf "%s.device cuda without a GPU: set %s.gpu.count 1" .role .role) -}}
+{{- if and (gt $gpus 0) (not .pool.gpu.resource) (not .pool.resourceClaims) -}}
+{{- fail (printf "%s.gpu.resource is empty: name the device plugin's resource, or the claims that bring the GPUs in %s.resourceClaims" .role .role) -}}
+{{- end -}}
+{{- if and (eq .pool.device "cuda") (eq (include "baton.gpus" .pool | int) 0) -}}
+{{- fail (printf "%s.device cuda without a GPU: set %s.gpu.count 1, or %s.resourceClaims" .role .role .role) -}}
 {{- end -}}
 {{- if and (eq .pool.device "cpu") (gt $gpus 0) -}}
 {{- fail (printf "%s.gpu.count %d with %s.device cpu: the GPU would be reserved and idle" .role $gpus .role) -}}
@@ -137,7 +195,7 @@
 {{- if and (gt $gpus 0) (eq .root.Values.worker.kvDtype "f32") -}}
 {{- fail (printf "worker.kvDtype f32 with %s.gpu.count: a GPU stores K and V in bf16 or fp8" .role) -}}
 {{- end -}}
-{{- if and (eq $gpus 0) (eq .root.Values.worker.kvDtype "fp8") -}}
+{{- if and (eq (include "baton.gpus" .pool | int) 0) (eq .root.Values.worker.kvDtype "fp8") -}}
 {{- fail (printf "worker.kvDtype fp8 without %s.gpu.count: a processor stores K and V in bf16 or f32" .role) -}}
 {{- end -}}
 {{- end -}}
@@ -150,8 +208,17 @@
 {{- end -}}
 {{- /* A worker leaves 256 MiB of its limit free when it makes its pool, and takes some beside it. */ -}}
 {{- $limit := dig "limits" "memory" "" .pool.resources -}}
-{{- if and $limit (eq (int .pool.gpu.count) 0) (lt (include "baton.mib" $limit | float64) (addf $need 320.0)) -}}
+{{- if and $limit (eq (include "baton.gpus" .pool | int) 0) (lt (include "baton.mib" $limit | float64) (addf $need 320.0)) -}}
 {{- fail (printf "%s.resources.limits.memory %v is less than model.size %s, %s.kvMemory %s and 320MiB together: the worker would be killed; raise the limit or lower kvMemory" .role $limit .root.Values.model.size .role .pool.kvMemory) -}}
+{{- end -}}
+{{- end -}}
+
+{{/* A model that is pulled into the pod counts as its ephemeral storage. */}}
+{{- define "baton.validateStorage" -}}
+{{- $limit := dig "limits" "ephemeral-storage" "" .pool.resources -}}
+{{- $m := .root.Values.model -}}
+{{- if and $limit (eq $m.source "pull") (not $m.pull.claimName) (lt (include "baton.number" $limit | float64) (addf (include "baton.number" $m.size | float64) 67108864.0)) -}}
+{{- fail (printf "%s.resources.limits.ephemeral-storage %v is less than model.size %s and 64MiB together: the model is pulled into the pod, which would be evicted; raise the limit or name model.pull.claimName" .role $limit $m.size) -}}
 {{- end -}}
 {{- end -}}
 

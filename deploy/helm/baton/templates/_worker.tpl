@@ -7,11 +7,12 @@ apiVersion: apps/v1
 kind: Deployment
 metadata:
   name: {{ $full }}-{{ .role }}
-  namespace: {{ $root.Release.Namespace }}
+  namespace: {{ $root.Release.Namespace | quote }}
   labels: {{- include "baton.labels" (dict "root" $root "role" .role) | nindent 4 }}
+  annotations: {{- include "baton.replicasAnnotation" . | nindent 4 }}
 spec:
-  {{- if not (include "baton.isAutoscaled" .pool) }}
-  replicas: {{ .pool.replicas }}
+  {{- with include "baton.replicas" . }}
+  replicas: {{ . }}
   {{- end }}
   # A worker that cannot start leaves those of the revision before where they are.
   progressDeadlineSeconds: {{ add 120 (include "baton.workerStartSeconds" . | int) }}
@@ -28,6 +29,7 @@ spec:
 
 {{- define "baton.workerSpec" -}}
 {{- $root := .root -}}
+{{- $gpus := gt (include "baton.gpus" .pool | int) 0 -}}
 {{- include "baton.podCommon" $root }}
 {{- if $root.Values.worker.hostNetwork }}
 hostNetwork: true
@@ -48,8 +50,11 @@ containers:
       - name: CPU_LIMIT
         valueFrom: {resourceFieldRef: {containerName: {{ .role }}, resource: limits.cpu}}
       {{- end }}
-      {{- if gt (int .pool.gpu.count) 0 }}
+      {{- if $gpus }}
       - {name: BATON_HOME, value: /var/cache/baton}
+      {{- end }}
+      {{- with .pool.extraEnv }}
+      {{- toYaml . | nindent 6 }}
       {{- end }}
     ports:
       - {name: grpc, containerPort: {{ .pool.ports.grpc }}}
@@ -64,7 +69,7 @@ containers:
       {{- if ne $root.Values.model.source "image" }}
       - {name: models, mountPath: /models, readOnly: true}
       {{- end }}
-      {{- if gt (int .pool.gpu.count) 0 }}
+      {{- if $gpus }}
       - {name: cache, mountPath: /var/cache/baton}
       {{- end }}
       {{- if .pool.shmSize }}
@@ -73,27 +78,33 @@ containers:
       {{- if .pool.hugePages.amount }}
       - {name: huge-pages, mountPath: /dev/hugepages}
       {{- end }}
+      {{- with .pool.extraVolumeMounts }}
+      {{- toYaml . | nindent 6 }}
+      {{- end }}
 volumes:
   {{- include "baton.secretVolumes" $root | nindent 2 }}
   {{- include "baton.modelVolume" $root | nindent 2 }}
-  {{- if gt (int .pool.gpu.count) 0 }}
+  {{- if $gpus }}
   # Which algorithm multiplies what, timed by the first container of this pod and read by the next.
   - name: cache
     emptyDir: {sizeLimit: 16Mi}
   {{- end }}
   {{- with .pool.shmSize }}
   - name: shm
-    emptyDir: {medium: Memory, sizeLimit: {{ . }}}
+    emptyDir: {medium: Memory, sizeLimit: {{ . | quote }}}
   {{- end }}
   {{- if .pool.hugePages.amount }}
   - name: huge-pages
     emptyDir: {medium: HugePages-{{ .pool.hugePages.pageSize }}}
   {{- end }}
+  {{- with .pool.extraVolumes }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
 {{- end -}}
 
 {{/* On a GPU products are timed too, after another worker there has timed its own. */}}
 {{- define "baton.workerStartSeconds" -}}
-{{- add (include "baton.startSeconds" .root | int) (ternary 60 0 (gt (int .pool.gpu.count) 0)) -}}
+{{- add (include "baton.startSeconds" .root | int) (ternary 60 0 (gt (include "baton.gpus" .pool | int) 0)) -}}
 {{- end -}}
 
 {{/* With a CPU limit the threads are as many as it allows, rounded up. */}}
@@ -124,7 +135,7 @@ volumes:
 - --isa={{ $w.isa }}
 - --transport={{ $w.transport }}
 - --kv-dtype={{ $w.kvDtype }}
-- --kv-memory={{ .pool.kvMemory }}
+- --kv-memory={{ include "baton.bytes" .pool.kvMemory }}
 - --max-context={{ int $w.maxContext }}
 - --prefix-cache={{ ternary "on" "off" $w.prefixCache }}
 - --drain-timeout={{ int $w.drainTimeoutSeconds }}
@@ -137,12 +148,12 @@ volumes:
 {{/* The values' resources with GPUs, RDMA devices and huge pages, which must be limits. */}}
 {{- define "baton.workerResources" -}}
 {{- $extra := dict -}}
-{{- if gt (int .gpu.count) 0 -}}{{- $_ := set $extra .gpu.resource (int .gpu.count) -}}{{- end -}}
+{{- if and (gt (int .gpu.count) 0) .gpu.resource -}}{{- $_ := set $extra .gpu.resource (int .gpu.count) -}}{{- end -}}
 {{- if gt (int .rdma.count) 0 -}}{{- $_ := set $extra .rdma.resource (int .rdma.count) -}}{{- end -}}
 {{- with .hugePages.amount -}}{{- $_ := set $extra (printf "hugepages-%s" $.hugePages.pageSize) . -}}{{- end -}}
 {{- $resources := deepCopy .resources -}}
 {{- $_ := set $resources "limits" (merge $extra (default dict $resources.limits)) -}}
-{{- toYaml $resources -}}
+{{- include "baton.resources" (dict "resources" $resources "resourceClaims" .resourceClaims) -}}
 {{- end -}}
 
 {{- define "baton.initContainers" -}}
@@ -161,12 +172,18 @@ initContainers:
       {{- end }}
       {{- with $m.pull.tokenSecret.name }}
       - name: HF_TOKEN
-        valueFrom: {secretKeyRef: {name: {{ . }}, key: {{ $m.pull.tokenSecret.key }}}}
+        valueFrom: {secretKeyRef: {name: {{ . | quote }}, key: {{ $m.pull.tokenSecret.key | quote }}}}
       {{- end }}
-    resources: {requests: {cpu: 100m, memory: 64Mi}, limits: {memory: 512Mi}}
+      {{- with $.Values.initContainers.extraEnv }}
+      {{- toYaml . | nindent 6 }}
+      {{- end }}
+    resources: {{- toYaml $.Values.initContainers.resources | nindent 6 }}
     securityContext: {{- include "baton.containerSecurity" (dict) | nindent 6 }}
     volumeMounts:
       - {name: models, mountPath: /models}
+      {{- with $.Values.initContainers.extraVolumeMounts }}
+      {{- toYaml . | nindent 6 }}
+      {{- end }}
   {{- end }}
   {{- if $m.check }}
   # Refuses what the worker would refuse, and says so in its own log.
@@ -174,7 +191,7 @@ initContainers:
     image: {{ include "baton.image" . }}
     imagePullPolicy: {{ .Values.image.pullPolicy }}
     args: [inspect, {{ include "baton.modelPath" . | quote }}]
-    resources: {requests: {cpu: 100m, memory: 128Mi}, limits: {memory: 512Mi}}
+    resources: {{- toYaml $.Values.initContainers.resources | nindent 6 }}
     securityContext: {{- include "baton.containerSecurity" (dict) | nindent 6 }}
     {{- if ne $m.source "image" }}
     volumeMounts:
@@ -188,13 +205,13 @@ initContainers:
 {{- $m := .Values.model -}}
 {{- if eq $m.source "hostPath" -}}
 - name: models
-  hostPath: {path: {{ $m.hostPath.folder }}, type: Directory}
+  hostPath: {path: {{ $m.hostPath.folder | quote }}, type: Directory}
 {{- else if eq $m.source "pvc" -}}
 - name: models
-  persistentVolumeClaim: {claimName: {{ $m.pvc.claimName }}}
+  persistentVolumeClaim: {claimName: {{ $m.pvc.claimName | quote }}}
 {{- else if and (eq $m.source "pull") $m.pull.claimName -}}
 - name: models
-  persistentVolumeClaim: {claimName: {{ $m.pull.claimName }}}
+  persistentVolumeClaim: {claimName: {{ $m.pull.claimName | quote }}}
 {{- else if eq $m.source "pull" -}}
 - name: models
   emptyDir: {}
