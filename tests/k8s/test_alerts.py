@@ -1,5 +1,5 @@
 """The alerts of the chart, judged by promtool over series of two releases in one Prometheus: a
-small one and one with a hundred times its requests. Each alert fires for the release that it is about."""
+small one and one with a hundred times its requests. Each fires for the release it is about."""
 
 import json
 import re
