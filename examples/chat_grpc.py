@@ -1,21 +1,29 @@
 #!/usr/bin/env python3
 """Streams one answer over gRPC and prints how long each token took from the router's view.
 
-Needs: pip install grpcio grpcio-tools. Run from the repository root; stubs are generated on
-the fly.
+    examples/chat_grpc.py [--address HOST:PORT] [QUESTION]
+
+Needs: pip install grpcio grpcio-tools. Stubs are generated on the fly.
 """
 
+import argparse
 import sys
 import tempfile
+from pathlib import Path
 
 import grpc
 from grpc_tools import protoc
 
+parser = argparse.ArgumentParser(description="Streams one answer over gRPC.")
+parser.add_argument("--address", default="127.0.0.1:7070", help="default: %(default)s")
+parser.add_argument("question", nargs="*", help="words of the question")
+args = parser.parse_args()
+protos = Path(__file__).resolve().parents[1] / "proto"
 stubs = tempfile.mkdtemp()
 protoc.main(
     [
         "protoc",
-        "-Iproto",
+        f"-I{protos}",
         f"--python_out={stubs}",
         f"--grpc_python_out={stubs}",
         "baton/v1/inference.proto",
@@ -24,8 +32,8 @@ protoc.main(
 sys.path.insert(0, stubs)
 from baton.v1 import inference_pb2, inference_pb2_grpc  # noqa: E402
 
-question = " ".join(sys.argv[1:]) or "Why is the sky blue?"
-chat = inference_pb2_grpc.ChatServiceStub(grpc.insecure_channel("127.0.0.1:7070"))
+question = " ".join(args.question) or "Why is the sky blue?"
+chat = inference_pb2_grpc.ChatServiceStub(grpc.insecure_channel(args.address))
 request = inference_pb2.ChatCompletionRequest(
     messages=[inference_pb2.ChatMessage(role="user", content=question)],
     temperature=0,

@@ -1,12 +1,20 @@
 #!/usr/bin/env python3
-"""Streams one answer with the official OpenAI client (pip install openai)."""
+"""Streams one answer with the official OpenAI client (pip install openai).
 
-import sys
+    examples/chat_openai.py [--url http://HOST:PORT] [QUESTION]
+"""
+
+import argparse
 
 import openai
 
-client = openai.OpenAI(base_url="http://127.0.0.1:8080/v1", api_key="none")
-question = " ".join(sys.argv[1:]) or "Why is the sky blue?"
+parser = argparse.ArgumentParser(description="Streams one answer with the OpenAI client.")
+parser.add_argument("--url", default="http://127.0.0.1:8080", help="default: %(default)s")
+parser.add_argument("question", nargs="*", help="words of the question")
+args = parser.parse_args()
+base_url = args.url.rstrip("/").removesuffix("/v1") + "/v1"
+client = openai.OpenAI(base_url=base_url, api_key="none")
+question = " ".join(args.question) or "Why is the sky blue?"
 stream = client.chat.completions.create(
     model="default",
     messages=[{"role": "user", "content": question}],
