@@ -77,6 +77,7 @@ struct Seal {
   std::vector<ChainLink> chain;          // one per block, the part-full one included
   uint32_t num_slices = 0;
   uint32_t num_tokens = 0;  // prompt tokens whose KV the slices hold
+  uint32_t num_cached = 0;  // of them, those that P found in its prefix cache; told, not checked
 
   friend bool operator==(const Seal&, const Seal&) = default;
 };

@@ -210,7 +210,8 @@ void DestTransferSet::Perform(DestTransfer* transfer, DestState before, int64_t 
     const HandoffDest& machine = transfer->machine;
     owner_->OnDestVerified(transfer->key,
                            {.kv_bytes = machine.expected_bytes(),
-                            .transfer_us = machine.last_slice_us() - machine.first_slice_us()});
+                            .transfer_us = machine.last_slice_us() - machine.first_slice_us(),
+                            .num_cached = machine.seal()->num_cached});
   }
   // An action may append more; the vector is read by index.
   for (size_t i = 0; i < actions_.size(); ++i) {

@@ -126,6 +126,7 @@ bool EngineCore::HandOver(LiveRequest* old, const RequestSpec& spec) {
   seal.first_tokens.push_back({.choice = 0, .token = tokens[num_tokens]});
   seal.next_output_index = old->num_replayed() + 1;
   seal.num_tokens = static_cast<uint32_t>(num_tokens);
+  seal.num_cached = sequence->num_hit_tokens;
   seal.chain = ChainLinks(sequence->spec.chain_key, kv_view_.layout->block_size, spec.tokens);
   // Slots of the last block behind the tokens hold KV of the same request, which D writes anew.
   old->source = sources_.Start(old->spec, sequence->id(), now_us_);
@@ -374,6 +375,7 @@ void EngineCore::OnDestVerified(const RequestKey& key, const TransferResult& res
   outbox_.Add({.session = request->spec.session,
                .key = key,
                .state = RequestState::kVerified,
+               .cached_tokens = result.num_cached,
                .kv_bytes = result.kv_bytes,
                .transport = peer == peers_.end() ? TransportKind::kAuto : peer->second,
                .transfer_us = result.transfer_us});

@@ -357,7 +357,9 @@ void EngineCore::SealPrompt(LiveRequest* request) {
   }
   seal.next_output_index = request->num_replayed() + 1;
   seal.num_tokens = static_cast<uint32_t>(request->spec.tokens.size());
-  seal.chain = scheduler_.Find(request->source->sequence)->chain.Links();
+  const Sequence* const sequence = scheduler_.Find(request->source->sequence);
+  seal.num_cached = sequence->num_hit_tokens;
+  seal.chain = sequence->chain.Links();
   sources_.FinishPrompt(request->source, std::move(seal), now_us_);
 }
 

@@ -102,10 +102,11 @@ struct RequestStatus {
   SessionId session;
   RequestKey key;
   RequestState state = RequestState::kAccepted;
-  Status status;               // why, for stranded, rejected and failed
-  uint32_t cached_tokens = 0;  // with prefill started: not computed again
-  bool retargeted = false;     // with prefill started: blocks of an older attempt are sent again
-  uint64_t kv_bytes = 0;       // with verified: bytes that crossed
+  Status status;  // why, for stranded, rejected and failed
+  // With prefill started and with verified: tokens of the prompt that were not computed again.
+  uint32_t cached_tokens = 0;
+  bool retargeted = false;  // with prefill started: blocks of an older attempt are sent again
+  uint64_t kv_bytes = 0;    // with verified: bytes that crossed
   TransportKind transport = TransportKind::kAuto;  // with verified
   int64_t transfer_us = 0;      // with verified: from the first slice to the last
   uint32_t retry_after_ms = 0;  // with rejected for load

@@ -27,6 +27,7 @@ struct TransferParts {
 struct TransferResult {
   uint64_t kv_bytes = 0;
   int64_t transfer_us = 0;  // from the first slice's arrival to the last's
+  uint32_t num_cached = 0;  // tokens of the prompt in P's prefix cache, as P says
 };
 
 // Hears how the hand-offs of live requests go. Called between two steps.

@@ -10,6 +10,17 @@ constexpr int64_t kUnmarked = std::numeric_limits<int64_t>::min();
 
 constexpr size_t Index(RequestEvent event) { return static_cast<size_t>(event); }
 
+// Whether `later` can only happen after `earlier`, of two events in their order. All do, but the
+// hand-off's grant and verified KV on the one side and the prompt's start and first token on the
+// other: the KV crosses while the prompt is computed.
+constexpr bool FollowsFrom(size_t later, size_t earlier) {
+  const bool is_crossing =
+      later == Index(RequestEvent::kGranted) || later == Index(RequestEvent::kVerified);
+  const bool is_prompt = earlier == Index(RequestEvent::kPrefillStarted) ||
+                         earlier == Index(RequestEvent::kFirstToken);
+  return !(is_crossing && is_prompt);
+}
+
 }  // namespace
 
 std::string_view StageName(RequestStage stage) {
@@ -33,7 +44,15 @@ RequestLifetime::RequestLifetime(int64_t accepted_us) {
 
 void RequestLifetime::Mark(RequestEvent event, int64_t now_us) {
   int64_t& time_us = times_us_[Index(event)];
-  if (time_us == kUnmarked || event == RequestEvent::kLastToken) time_us = now_us;
+  if (event == RequestEvent::kLastToken) time_us = now_us;
+  if (time_us != kUnmarked) return;
+  time_us = now_us;
+  // Two workers report over streams of their own: what was heard late had happened before what
+  // follows from it.
+  for (size_t later = Index(event) + 1; later < Index(RequestEvent::kLastToken); ++later) {
+    const bool follows = times_us_[later] != kUnmarked && FollowsFrom(later, Index(event));
+    if (follows) time_us = std::min(time_us, times_us_[later]);
+  }
 }
 
 std::optional<int64_t> RequestLifetime::TimeOf(RequestEvent event) const {

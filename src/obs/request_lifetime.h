@@ -60,7 +60,8 @@ class RequestLifetime {
   explicit RequestLifetime(int64_t accepted_us);
 
   // Sets the time of `event`. The first mark counts: a retried placement does not move it back;
-  // only kLastToken moves with each token.
+  // only kLastToken moves with each token. A mark that comes after one of an event that follows
+  // from it gets the earlier time: its report was late, not the event.
   void Mark(RequestEvent event, int64_t now_us);
   std::optional<int64_t> TimeOf(RequestEvent event) const;
 

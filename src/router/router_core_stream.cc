@@ -226,6 +226,7 @@ void RouterCore::OnMark(RouterRequest& request, bool is_prefill, const WorkerReq
     case WorkerRequestState::kVerified:
       request.lifetime.Mark(RequestEvent::kVerified, now_us);
       request.verified = true;
+      request.NoteCached(status.cached_tokens);
       Raise(request, PlacementProgress::kAllKvAtDecode);
       request.kv_bytes += status.kv_bytes;
       if (status.transport != LinkKind::kUnspecified) request.transport = status.transport;
@@ -255,12 +256,8 @@ void RouterCore::OnMark(RouterRequest& request, bool is_prefill, const WorkerReq
 
 // Where the KV of this placement comes from is known.
 void RouterCore::CountSource(RouterRequest& request, const WorkerRequestStatus& status) {
-  // What the client is told counts for its prompt alone, so before there was any output. At least
-  // the last token is always computed; a worker that says otherwise is not believed.
-  if (request.merge.num_known() == 0) {
-    request.cached_tokens =
-        std::min(status.cached_tokens, static_cast<uint32_t>(request.spec.prompt.size() - 1));
-  }
+  if (request.num_replayed == 0) request.cached_tokens = 0;  // of an attempt before
+  request.NoteCached(status.cached_tokens);
   if (!request.resume_reason) return;
   ResumeSource source = status.cached_tokens > 0 ? ResumeSource::kPrefix : ResumeSource::kRecompute;
   if (status.retargeted) source = ResumeSource::kRetarget;

@@ -2,6 +2,7 @@
 #ifndef BATON_ROUTER_ROUTER_REQUEST_H_
 #define BATON_ROUTER_ROUTER_REQUEST_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -145,6 +146,14 @@ struct RouterRequest {
   uint32_t NumHitsAt(const RegisteredWorker& worker) const;
   // Prompt tokens that a worker is taken to hold; at least one is always computed.
   uint32_t CachedTokensAt(const RegisteredWorker& worker) const;
+  // A worker says how many tokens of the prompt were cached. The client is told of its prompt alone,
+  // so of a placement that began without output; at least the last token is always computed, and a
+  // worker that says otherwise is not believed. Both workers say it, since either may be heard
+  // first; an older decode worker says 0.
+  void NoteCached(uint32_t num_tokens) {
+    if (num_replayed > 0 || num_tokens == 0) return;
+    cached_tokens = std::min(num_tokens, static_cast<uint32_t>(spec.prompt.size() - 1));
+  }
   bool IsPlaced() const { return life.placed(); }
   uint32_t attempt() const { return life.attempt(); }
   // Output that the next placement starts from. With several choices each computes its own again:

@@ -164,7 +164,7 @@ struct WorkerRequestStatus {
   LinkKind transport = LinkKind::kUnspecified;
   float transfer_seconds = 0;
   uint32_t retry_after_ms = 0;  // with kRejected for load
-  uint32_t cached_tokens = 0;   // with kPrefillStarted
+  uint32_t cached_tokens = 0;   // with kPrefillStarted and kVerified
   bool retargeted = false;      // with kPrefillStarted
 };
 

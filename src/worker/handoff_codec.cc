@@ -48,6 +48,7 @@ void ToProto(const Seal& seal, v1::HandoffMessage* out) {
   m->set_hash_chain(ChainToBytes(seal.chain));
   m->set_num_slices(seal.num_slices);
   m->set_num_tokens(seal.num_tokens);
+  m->set_cached_tokens(seal.num_cached);
 }
 
 void ToProto(const Applied& applied, v1::HandoffMessage* out) {
@@ -146,6 +147,7 @@ StatusOr<HandoffMessage> FromProto(const v1::Seal& m) {
   seal.next_output_index = m.next_output_index();
   seal.num_slices = m.num_slices();
   seal.num_tokens = m.num_tokens();
+  seal.num_cached = m.cached_tokens();
   return HandoffMessage(std::move(seal));
 }
 
