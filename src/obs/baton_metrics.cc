@@ -1,6 +1,7 @@
 #include "src/obs/baton_metrics.h"
 
 #include <algorithm>
+#include <numeric>
 #include <string>
 
 namespace baton {
@@ -31,12 +32,15 @@ void BatonMetrics::CountRequest(int http_status) const {
   requests_total[static_cast<size_t>(code - kRequestCodes.begin())]->Add();
 }
 
-void BatonMetrics::ObserveLifetime(const RequestLifetime& lifetime) const {
-  e2e_request_latency_seconds->Observe(static_cast<double>(lifetime.EndToEndUs()) * kSecondsPerUs);
+void BatonMetrics::ObserveLifetime(const RequestLifetime& lifetime, RequestFinish finish,
+                                   std::optional<int64_t> end_us) const {
+  const auto by_finish = static_cast<size_t>(finish);
+  const auto stages_us = end_us ? lifetime.StagesUntilUs(*end_us) : lifetime.StagesUs();
+  const int64_t total_us = std::accumulate(stages_us.begin(), stages_us.end(), int64_t{0});
+  e2e_request_latency_seconds[by_finish]->Observe(static_cast<double>(total_us) * kSecondsPerUs);
   if (const auto first_us = lifetime.TimeToFirstTokenUs()) {
-    time_to_first_token_seconds->Observe(static_cast<double>(*first_us) * kSecondsPerUs);
+    time_to_first_token_seconds[by_finish]->Observe(static_cast<double>(*first_us) * kSecondsPerUs);
   }
-  const auto stages_us = lifetime.StagesUs();
   for (size_t i = 0; i < kNumRequestStages; ++i) {
     stage_seconds[i]->Observe(static_cast<double>(stages_us[i]) * kSecondsPerUs);
   }
@@ -67,14 +71,23 @@ void RegisterRequestMetrics(MetricsRegistry* registry, BatonMetrics* metrics) {
       {"baton_prompt_tokens_total", "Prompt tokens of requests that have a token."});
   metrics->generation_tokens_total =
       registry->AddCounter({"baton_generation_tokens_total", "Tokens generated."});
-  metrics->time_to_first_token_seconds = registry->AddHistogram(
-      {"baton_time_to_first_token_seconds", "Request accepted to first token written."},
-      kFirstTokenBounds);
+  for (size_t i = 0; i < kRequestFinishNames.size(); ++i) {
+    const MetricLabels labels = {{"finish", std::string(kRequestFinishNames[i])}};
+    metrics->time_to_first_token_seconds[i] = registry->AddHistogram(
+        {"baton_time_to_first_token_seconds",
+         "Request accepted to first token written, of every request that got a first token. It is "
+         "observed when the request ends, however it ends (label finish)."},
+        kFirstTokenBounds, labels);
+    metrics->e2e_request_latency_seconds[i] = registry->AddHistogram(
+        {"baton_e2e_request_latency_seconds",
+         "Request accepted to its end, of every request that got a first token: to the last token "
+         "(finish stop, length), to the client's leaving (cancelled), to the deadline, or to the "
+         "failure (error)."},
+        kEndToEndBounds, labels);
+  }
   metrics->inter_token_latency_seconds = registry->AddHistogram(
       {"baton_inter_token_latency_seconds", "Gaps between consecutive tokens of a stream."},
       kInterTokenBounds);
-  metrics->e2e_request_latency_seconds = registry->AddHistogram(
-      {"baton_e2e_request_latency_seconds", "Request accepted to last token."}, kEndToEndBounds);
   for (size_t i = 0; i < kNumRequestStages; ++i) {
     metrics->stage_seconds[i] = registry->AddHistogram(
         {"baton_stage_seconds", "Consecutive stages of a request; they sum to end-to-end."},

@@ -7,6 +7,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string_view>
 
 #include "src/obs/metrics.h"
@@ -31,8 +32,14 @@ inline constexpr std::array<std::string_view, 2> kFinishReasonNames = {"stop", "
 
 // HTTP statuses that requests_total tells apart (gRPC answers are counted by the equal status);
 // any other is counted as 500.
-inline constexpr std::array<int, 17> kRequestCodes = {200, 400, 401, 404, 405, 408, 413, 415, 417,
-                                                      429, 431, 499, 500, 501, 503, 504, 505};
+inline constexpr std::array<int, 18> kRequestCodes = {200, 400, 401, 403, 404, 405, 408, 413, 415,
+                                                      417, 429, 431, 499, 500, 501, 503, 504, 505};
+
+// How a request ended that had given its client a token: the label `finish` of the first-token and
+// end-to-end histograms. kCancelled: the client left or did not read; kError: the server failed.
+enum class RequestFinish : uint8_t { kStop = 0, kLength, kCancelled, kDeadline, kError };
+inline constexpr std::array<std::string_view, 5> kRequestFinishNames = {
+    "stop", "length", "cancelled", "deadline", "error"};
 
 // Why a running request had to be placed again, and where its KV came from.
 enum class ResumeReason : uint8_t { kPrefillLost = 0, kDecodeLost, kTransfer, kTimeout, kMoved };
@@ -83,9 +90,10 @@ struct BatonMetrics {
   Gauge* requests_waiting_numerics;  // R: of them, for a worker of the numerics of their output
   Counter* prompt_tokens_total;      // R: of requests that have a token
   Counter* generation_tokens_total;  // R
-  Histogram* time_to_first_token_seconds;                   // R
+  // R; by RequestFinish; use ObserveLifetime
+  std::array<Histogram*, kRequestFinishNames.size()> time_to_first_token_seconds;
+  std::array<Histogram*, kRequestFinishNames.size()> e2e_request_latency_seconds;
   Histogram* inter_token_latency_seconds;                   // R
-  Histogram* e2e_request_latency_seconds;                   // R
   std::array<Histogram*, kNumRequestStages> stage_seconds;  // R; use ObserveLifetime
   std::array<Gauge*, kKvBlockStates.size()> kv_blocks;      // W: sum = the pool's size
   Gauge* kv_pool_blocks;   // W: its pool's size; R: of all decode workers
@@ -133,8 +141,11 @@ struct BatonMetrics {
     idempotency_dropped_total[static_cast<size_t>(why)]->Add();
   }
   void CountShadow(ShadowResult result) const { shadow_total[static_cast<size_t>(result)]->Add(); }
-  // Observes end-to-end time, time to first token and all stages of a finished request.
-  void ObserveLifetime(const RequestLifetime& lifetime) const;
+  // Observes end-to-end time, time to first token and all stages of a request that gave its client
+  // a token and ended by `finish`. `end_us` is when a request ended that was cut short (cancelled,
+  // deadline, error); none = with its last token.
+  void ObserveLifetime(const RequestLifetime& lifetime, RequestFinish finish,
+                       std::optional<int64_t> end_us = std::nullopt) const;
 };
 
 // Registers every metric in `registry`, which must outlive the handles; once per registry.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <string_view>
+#include <vector>
 
 #include "fmt/format.h"
 
@@ -52,16 +53,18 @@ void AddLora(MetricsRegistry* registry) {
 void AddRouterNames(const BatonMetrics& metrics, MetricsRegistry* registry) {
   registry->AddAlias(
       Family("vllm:time_to_first_token_seconds", "baton_time_to_first_token_seconds"),
-      metrics.time_to_first_token_seconds);
+      std::vector<const Histogram*>(metrics.time_to_first_token_seconds.begin(),
+                                    metrics.time_to_first_token_seconds.end()));
   // vLLM's present name of the gap between two tokens, and the one before.
   for (const std::string_view name :
        {"vllm:inter_token_latency_seconds", "vllm:time_per_output_token_seconds"}) {
     registry->AddAlias(Family(name, "baton_inter_token_latency_seconds"),
-                       metrics.inter_token_latency_seconds);
+                       std::vector<const Histogram*>{metrics.inter_token_latency_seconds});
   }
   registry->AddAlias(
       Family("vllm:e2e_request_latency_seconds", "baton_e2e_request_latency_seconds"),
-      metrics.e2e_request_latency_seconds);
+      std::vector<const Histogram*>(metrics.e2e_request_latency_seconds.begin(),
+                                    metrics.e2e_request_latency_seconds.end()));
   registry->AddAlias(Family("vllm:prompt_tokens_total", "baton_prompt_tokens_total"),
                      metrics.prompt_tokens_total);
   registry->AddAlias(Family("vllm:generation_tokens_total", "baton_generation_tokens_total"),

@@ -48,10 +48,20 @@ void AppendSample(const Sample& sample, std::string_view value, std::string* out
                  sample.labels, close, value);
 }
 
-void AppendHistogram(std::string_view name, std::string_view labels, const Histogram& histogram,
-                     std::string* out) {
-  const Histogram::Snapshot snapshot = histogram.Read();
-  const std::span<const double> bounds = histogram.bounds();
+Histogram::Snapshot SumOf(const std::vector<const Histogram*>& histograms) {
+  Histogram::Snapshot total = histograms.front()->Read();
+  for (size_t h = 1; h < histograms.size(); ++h) {
+    const Histogram::Snapshot more = histograms[h]->Read();
+    for (size_t i = 0; i < total.cumulative.size(); ++i) total.cumulative[i] += more.cumulative[i];
+    total.sum += more.sum;
+  }
+  return total;
+}
+
+void AppendHistogram(std::string_view name, std::string_view labels,
+                     const std::vector<const Histogram*>& histograms, std::string* out) {
+  const Histogram::Snapshot snapshot = SumOf(histograms);
+  const std::span<const double> bounds = histograms.front()->bounds();
   const std::string_view comma = labels.empty() ? "" : ",";
   for (size_t i = 0; i <= bounds.size(); ++i) {
     const std::string bound = i < bounds.size() ? NumberText(bounds[i]) : "+Inf";
@@ -130,7 +140,7 @@ Histogram* MetricsRegistry::AddHistogram(const MetricFamily& family, std::span<c
   std::lock_guard lock(mutex_);
   Series* series = AddSeriesLocked(family, Type::kHistogram, std::move(labels));
   Histogram* const histogram = &histograms_.emplace_back(bounds);
-  series->histogram = histogram;
+  series->histograms = {histogram};
   return histogram;
 }
 
@@ -152,10 +162,15 @@ void MetricsRegistry::AddAlias(const MetricFamily& family, const Gauge* of, Metr
   AddSeriesLocked(family, Type::kGauge, std::move(labels))->gauge = of;
 }
 
-void MetricsRegistry::AddAlias(const MetricFamily& family, const Histogram* of,
+void MetricsRegistry::AddAlias(const MetricFamily& family, std::vector<const Histogram*> of,
                                MetricLabels labels) {
+  BATON_CHECK(!of.empty(), "metric {} is the alias of no histogram", family.name);
+  for (const Histogram* one : of) {
+    BATON_CHECK(std::ranges::equal(one->bounds(), of.front()->bounds()),
+                "metric {} is the sum of histograms with unequal bounds", family.name);
+  }
   std::lock_guard lock(mutex_);
-  AddSeriesLocked(family, Type::kHistogram, std::move(labels))->histogram = of;
+  AddSeriesLocked(family, Type::kHistogram, std::move(labels))->histograms = std::move(of);
 }
 
 void MetricsRegistry::SetConstantLabel(std::string_view name, std::string_view value) {
@@ -196,8 +211,8 @@ void MetricsRegistry::ExposeLocked(std::string_view name, const Family& family,
     AppendSample({name, "", labels}, fmt::format("{}", series.counter->value()), out);
   } else if (series.gauge != nullptr) {
     AppendSample({name, "", labels}, NumberText(series.gauge->value()), out);
-  } else if (series.histogram != nullptr) {
-    AppendHistogram(name, labels, *series.histogram, out);
+  } else if (!series.histograms.empty()) {
+    AppendHistogram(name, labels, series.histograms, out);
   } else {
     AppendSample({name, "", labels}, "1", out);
   }

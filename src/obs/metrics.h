@@ -115,7 +115,9 @@ class MetricsRegistry {
   // Shows a metric of this registry under one more name: the same value, not a second count.
   void AddAlias(const MetricFamily& family, const Counter* of, MetricLabels labels = {});
   void AddAlias(const MetricFamily& family, const Gauge* of, MetricLabels labels = {});
-  void AddAlias(const MetricFamily& family, const Histogram* of, MetricLabels labels = {});
+  // The sum of histograms with equal bounds, at least one.
+  void AddAlias(const MetricFamily& family, std::vector<const Histogram*> of,
+                MetricLabels labels = {});
 
   // Sets a label of every series (role, worker, model). May change later: a router learns its model
   // from the workers.
@@ -134,7 +136,7 @@ class MetricsRegistry {
     MetricLabels labels;
     const Counter* counter = nullptr;
     const Gauge* gauge = nullptr;
-    const Histogram* histogram = nullptr;
+    std::vector<const Histogram*> histograms;  // their sum
     const Info* info = nullptr;
   };
   enum class Type : uint8_t { kCounter, kGauge, kHistogram };

@@ -20,7 +20,7 @@ namespace baton {
 // else they begin with `baton.`. `key` is a string literal.
 struct SpanAttribute {
   std::string_view key;
-  std::variant<int64_t, double, bool, std::string> value;
+  std::variant<int64_t, double, bool, std::string, std::vector<std::string>> value;
 };
 
 // What a span is of: the request as its client sees it, or a part of the work.

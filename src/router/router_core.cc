@@ -24,6 +24,25 @@ constexpr int64_t kAloneTickUs = 1'000'000;
 
 constexpr uint32_t kMaxRetryAfterS = 60;
 
+// Of a request whose choices have all ended: cut by a length as soon as one of them was.
+RequestFinish FinishOf(const RouterRequest& request) {
+  const bool is_cut = std::ranges::count(request.finished, FinishReason::kLength) > 0;
+  return is_cut ? RequestFinish::kLength : RequestFinish::kStop;
+}
+
+// Of a request that has no good end.
+RequestFinish FinishOf(ErrorCode code) {
+  switch (code) {
+    case ErrorCode::kCancelled:
+    case ErrorCode::kSlowClient:
+      return RequestFinish::kCancelled;
+    case ErrorCode::kDeadlineExceeded:
+      return RequestFinish::kDeadline;
+    default:
+      return RequestFinish::kError;
+  }
+}
+
 }  // namespace
 
 std::string_view RouterStateName(HandoffRequestState state) {
@@ -163,7 +182,7 @@ void RouterCore::EndGood(RouterRequest& request) {
     for (const FinishReason reason : request.finished) {
       metrics_->choices_finished_total[reason == FinishReason::kLength ? 1 : 0]->Add();
     }
-    metrics_->ObserveLifetime(request.lifetime);
+    metrics_->ObserveLifetime(request.lifetime, FinishOf(request));
   }
   BATON_LOG_DEBUG("request {} ({}) attempt {} is done: {} prompt tokens, {} tokens, {} us",
                   request.uid, request.spec.request_id, request.attempt(), result.num_prompt_tokens,
@@ -192,7 +211,11 @@ void RouterCore::EndBad(RouterRequest& request, const RequestError& error) {
 }
 
 void RouterCore::TellFailed(RouterRequest& request, const RequestError& error, bool waits) {
-  if (!request.spec.is_shadow()) metrics_->CountRequest(HttpStatusOf(error.code));
+  if (!request.spec.is_shadow()) {
+    metrics_->CountRequest(HttpStatusOf(error.code));
+    const bool had_token = request.num_delivered > 0;
+    if (had_token) metrics_->ObserveLifetime(request.lifetime, FinishOf(error.code), now_us_);
+  }
   Remember(request, HttpStatusOf(error.code));
   const std::shared_ptr<ResponseSink> sink = request.sink;
   Forget(request, waits);

@@ -37,6 +37,14 @@ class BatonMetricsTest : public ::testing::Test {
   BatonMetrics metrics_;
 };
 
+TEST_F(BatonMetricsTest, EveryWayToFinishStartsAtZero) {
+  for (const std::string_view finish : {"stop", "length", "cancelled", "deadline", "error"}) {
+    const std::string label = fmt::format("finish=\"{}\"", finish);
+    EXPECT_EQ(ValueOf("baton_time_to_first_token_seconds_count", label), "0") << finish;
+    EXPECT_EQ(ValueOf("baton_e2e_request_latency_seconds_sum", label), "0") << finish;
+  }
+}
+
 // The outside contract, written out once more: a renamed metric must fail here.
 TEST_F(BatonMetricsTest, EveryNameOfTheContractStartsAtZero) {
   for (const std::string_view name : {"baton_requests_running",
@@ -45,9 +53,7 @@ TEST_F(BatonMetricsTest, EveryNameOfTheContractStartsAtZero) {
                                       "baton_inexact_answers_total",
                                       "baton_prompt_tokens_total",
                                       "baton_generation_tokens_total",
-                                      "baton_time_to_first_token_seconds_count",
                                       "baton_inter_token_latency_seconds_count",
-                                      "baton_e2e_request_latency_seconds_sum",
                                       "baton_kv_pool_blocks",
                                       "baton_kv_block_tokens",
                                       "baton_kv_checksum_fail_total",
@@ -125,28 +131,40 @@ TEST_F(BatonMetricsTest, LifetimeFillsStagesThatSumToEndToEnd) {
   lifetime.Mark(RequestEvent::kPrefillStarted, 500'000);
   lifetime.Mark(RequestEvent::kFirstToken, 1'000'000);
   lifetime.Mark(RequestEvent::kLastToken, 3'000'000);
-  metrics_.ObserveLifetime(lifetime);
-  EXPECT_EQ(ValueOf("baton_e2e_request_latency_seconds_sum"), "3");
-  EXPECT_EQ(ValueOf("baton_time_to_first_token_seconds_sum"), "1");
+  metrics_.ObserveLifetime(lifetime, RequestFinish::kStop);
+  EXPECT_EQ(ValueOf("baton_e2e_request_latency_seconds_sum", "finish=\"stop\""), "3");
+  EXPECT_EQ(ValueOf("baton_time_to_first_token_seconds_sum", "finish=\"stop\""), "1");
   EXPECT_EQ(ValueOf("baton_stage_seconds_sum", "stage=\"admit\""), "0.25");
   EXPECT_EQ(ValueOf("baton_stage_seconds_sum", "stage=\"prefill\""), "0.5");
   EXPECT_EQ(ValueOf("baton_stage_seconds_sum", "stage=\"decode\""), "2");
   EXPECT_EQ(ValueOf("baton_stage_seconds_count", "stage=\"kv_wait\""), "1");
 }
 
+TEST_F(BatonMetricsTest, ARequestThatIsCutCountsUntilItsEnd) {
+  RequestLifetime lifetime(0);
+  lifetime.Mark(RequestEvent::kAdmitted, 0);
+  lifetime.Mark(RequestEvent::kFirstToken, 1'000'000);
+  lifetime.Mark(RequestEvent::kLastToken, 2'000'000);
+  metrics_.ObserveLifetime(lifetime, RequestFinish::kCancelled, 5'000'000);
+  EXPECT_EQ(ValueOf("baton_e2e_request_latency_seconds_sum", "finish=\"cancelled\""), "5");
+  EXPECT_EQ(ValueOf("baton_e2e_request_latency_seconds_count", "finish=\"stop\""), "0");
+  EXPECT_EQ(ValueOf("baton_time_to_first_token_seconds_sum", "finish=\"cancelled\""), "1");
+  EXPECT_EQ(ValueOf("baton_stage_seconds_sum", "stage=\"prefill\""), "1");
+}
+
 TEST_F(BatonMetricsTest, BucketsAreThoseOfVllm) {
   const std::string text = registry_.Expose();
   EXPECT_THAT(text, HasSubstr("le=\"2560\""));
   EXPECT_THAT(text, HasSubstr("le=\"7680\""));
-  EXPECT_EQ(metrics_.time_to_first_token_seconds->bounds().size(), 22u);
+  EXPECT_EQ(metrics_.time_to_first_token_seconds[0]->bounds().size(), 22u);
   EXPECT_EQ(metrics_.inter_token_latency_seconds->bounds().size(), 19u);
-  EXPECT_EQ(metrics_.e2e_request_latency_seconds->bounds().size(), 21u);
+  EXPECT_EQ(metrics_.e2e_request_latency_seconds[0]->bounds().size(), 21u);
 }
 
 TEST_F(BatonMetricsTest, PromtoolFindsNothingToSay) {
   ASSERT_EQ(std::system("command -v promtool >/dev/null"), 0)
       << "promtool is missing: scripts/deps.sh --tests installs it";
-  metrics_.time_to_first_token_seconds->Observe(0.3);
+  metrics_.time_to_first_token_seconds[0]->Observe(0.3);
   std::FILE* pipe = popen("promtool check metrics", "w");
   ASSERT_NE(pipe, nullptr);
   const std::string text = registry_.Expose();

@@ -97,6 +97,8 @@ TEST(MetricAliasesTest, AnAliasShowsTheValueOfItsSource) {
   router.metrics.generation_tokens_total->Add(41);
   router.metrics.generation_tokens_total->Add(1);
   router.metrics.inter_token_latency_seconds->Observe(0.5);
+  router.metrics.time_to_first_token_seconds[0]->Observe(0.5);
+  router.metrics.time_to_first_token_seconds[2]->Observe(0.25);
   router.metrics.choices_finished_total[1]->Add(3);
   router.metrics.CountRequest(499);
   EXPECT_EQ(router.Value("vllm:num_requests_waiting"), "7");
@@ -105,6 +107,8 @@ TEST(MetricAliasesTest, AnAliasShowsTheValueOfItsSource) {
   EXPECT_EQ(router.Value("vllm:generation_tokens_total"), "42");
   EXPECT_EQ(router.Value("vllm:inter_token_latency_seconds_sum"), "0.5");
   EXPECT_EQ(router.Value("vllm:time_per_output_token_seconds_count"), "1");
+  EXPECT_EQ(router.Value("vllm:time_to_first_token_seconds_count"), "2");
+  EXPECT_EQ(router.Value("vllm:time_to_first_token_seconds_sum"), "0.75");
   EXPECT_EQ(router.Value("vllm:request_success_total", "finished_reason=\"stop\""), "0");
   EXPECT_EQ(router.Value("vllm:request_success_total", "finished_reason=\"length\""), "3");
   EXPECT_EQ(router.Value("vllm:request_success_total", "finished_reason=\"abort\""), "1");

@@ -9,6 +9,8 @@
 namespace baton {
 namespace {
 
+constexpr size_t kByLength = static_cast<size_t>(RequestFinish::kLength);
+
 TEST(RequestFlowTest, BothWorkersStartAtOnceAndKnowEachOther) {
   FakeCluster cluster;
   cluster.JoinPair();
@@ -368,7 +370,7 @@ TEST(RequestFlowTest, StagesSumToTheWholeTime) {
   EXPECT_DOUBLE_EQ(timings.kv_wait_ms, 48.0);
   EXPECT_DOUBLE_EQ(timings.first_step_ms, 64.0);
   EXPECT_DOUBLE_EQ(timings.decode_ms, 128.0);
-  const auto first = cluster.metrics.time_to_first_token_seconds->Read();
+  const auto first = cluster.metrics.time_to_first_token_seconds[kByLength]->Read();
   EXPECT_EQ(first.cumulative.back(), 1u);
   EXPECT_DOUBLE_EQ(first.sum, 0.015);
   EXPECT_EQ(cluster.metrics.inter_token_latency_seconds->Read().cumulative.back(), 2u);
@@ -390,8 +392,8 @@ TEST(RequestFlowTest, TokensThatOvertakeAreSeenWithTheOneBeforeThem) {
   const auto gaps = cluster.metrics.inter_token_latency_seconds->Read();
   EXPECT_EQ(gaps.cumulative.back(), 1u);
   EXPECT_EQ(gaps.sum, 0.0) << "a sum that falls looks like a restart";
-  EXPECT_GE(cluster.metrics.e2e_request_latency_seconds->Read().sum,
-            cluster.metrics.time_to_first_token_seconds->Read().sum);
+  EXPECT_GE(cluster.metrics.e2e_request_latency_seconds[kByLength]->Read().sum,
+            cluster.metrics.time_to_first_token_seconds[kByLength]->Read().sum);
 }
 
 // The worker's word of its first step comes behind the token, which may end the request.
@@ -408,6 +410,84 @@ TEST(RequestFlowTest, AnAnswerOfTwoTokensHasAFirstStep) {
   ASSERT_TRUE(cluster.sink->result.has_value());
   EXPECT_DOUBLE_EQ(cluster.sink->result->timings.first_step_ms, 5.0);
   EXPECT_DOUBLE_EQ(cluster.sink->result->timings.decode_ms, 0.0);
+}
+
+// The streams of two workers are not ordered: the decode worker's tokens may come first.
+TEST(RequestFlowTest, APrefillWorkersLateReportChangesNoStageAndNoNumber) {
+  for (const bool reports : {true, false}) {
+    FakeCluster cluster;
+    cluster.JoinPair();
+    cluster.cached_tokens = 4;
+    const RequestUid uid = cluster.Submit(cluster.Request("prompt"));
+    cluster.State("decode-0", uid, WorkerRequestState::kReserved);
+    cluster.now_us += 10'000;
+    cluster.State("decode-0", uid, WorkerRequestState::kVerified);
+    cluster.State("decode-0", uid, WorkerRequestState::kDecodeStarted);
+    cluster.Text("decode-0", uid, 0, "a");
+    cluster.now_us += 5'000;
+    cluster.Text("decode-0", uid, 1, "b");
+    cluster.State("decode-0", uid, WorkerRequestState::kFirstStepDone);
+    cluster.now_us += 20'000;
+    if (reports) {
+      cluster.State("prefill-0", uid, WorkerRequestState::kPrefillStarted);
+      cluster.State("prefill-0", uid, WorkerRequestState::kGranted);
+    }
+    cluster.Text("decode-0", uid, 2, "c", FinishReason::kLength);
+    ASSERT_TRUE(cluster.sink->result.has_value());
+    const RequestTimings& timings = cluster.sink->result->timings;
+    EXPECT_EQ(timings.cached_tokens, 4u) << reports;
+    EXPECT_DOUBLE_EQ(timings.first_step_ms, 5.0) << reports;
+    EXPECT_DOUBLE_EQ(timings.decode_ms, 20.0) << reports;
+    EXPECT_DOUBLE_EQ(timings.queue_ms + timings.prefill_ms + timings.kv_wait_ms, 10.0) << reports;
+  }
+}
+
+// A request that a deadline, its client or a failure cuts short has had its first token too.
+TEST(RequestFlowTest, RequestsThatAreCutShortCountInTheHistograms) {
+  struct Case {
+    RequestFinish finish;
+    void (*end)(FakeCluster& cluster, RequestUid uid);
+  };
+  const Case cases[] = {
+      {RequestFinish::kCancelled,
+       [](FakeCluster& cluster, RequestUid uid) {
+         cluster.core.Cancel(uid, CancelCause::kClientLeft, cluster.now_us);
+       }},
+      {RequestFinish::kCancelled,
+       [](FakeCluster& cluster, RequestUid uid) {
+         cluster.core.Cancel(uid, CancelCause::kSlowClient, cluster.now_us);
+       }},
+      {RequestFinish::kDeadline,
+       [](FakeCluster& cluster, RequestUid /*uid*/) { cluster.core.Tick(cluster.now_us); }},
+      {RequestFinish::kError,
+       [](FakeCluster& cluster, RequestUid uid) { cluster.Text("decode-0", uid, 1, "z"); }},
+  };
+  for (const Case& one : cases) {
+    for (const bool has_token : {true, false}) {
+      FakeCluster cluster;
+      cluster.JoinPair();
+      GenerateRequest request = cluster.Request("prompt");
+      request.timeout_us = 4'000'000;
+      const RequestUid uid = cluster.Submit(std::move(request));
+      cluster.State("decode-0", uid, WorkerRequestState::kReserved);
+      cluster.now_us += 1'000'000;
+      if (has_token) cluster.Text("prefill-0", uid, 0, "a");
+      if (has_token) cluster.Text("decode-0", uid, 1, "b");
+      cluster.now_us += 3'000'000;
+      one.end(cluster, uid);
+      if (one.finish == RequestFinish::kError && !has_token) continue;  // it has not ended
+      ASSERT_TRUE(cluster.sink->error.has_value());
+      for (size_t i = 0; i < kRequestFinishNames.size(); ++i) {
+        const bool counts = has_token && i == static_cast<size_t>(one.finish);
+        const auto first = cluster.metrics.time_to_first_token_seconds[i]->Read();
+        const auto whole = cluster.metrics.e2e_request_latency_seconds[i]->Read();
+        EXPECT_EQ(first.cumulative.back(), counts ? 1u : 0u) << kRequestFinishNames[i];
+        EXPECT_EQ(whole.cumulative.back(), counts ? 1u : 0u) << kRequestFinishNames[i];
+        EXPECT_DOUBLE_EQ(first.sum, counts ? 1.0 : 0.0) << kRequestFinishNames[i];
+        EXPECT_DOUBLE_EQ(whole.sum, counts ? 4.0 : 0.0) << kRequestFinishNames[i];
+      }
+    }
+  }
 }
 
 }  // namespace
