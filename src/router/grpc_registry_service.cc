@@ -26,14 +26,15 @@ constexpr int kMaxUnhandled = 16;
 // Anybody may knock; one line a second says so.
 constexpr int64_t kRefusalLogIntervalUs = 1'000'000;
 
-ModelClaim ClaimOf(const v1::WorkerHello& hello) {
+// Takes the tokenizer's megabytes out of `hello`.
+ModelClaim TakeClaim(v1::WorkerHello& hello) {
   ModelClaim claim;
   claim.id = hello.model();
   claim.loaded_unix_s = static_cast<int64_t>(hello.loaded_unix_s());
   claim.max_context = hello.max_context();
   claim.vocab_size = hello.vocab_size();
   claim.tokenizer_id = hello.fingerprint().tokenizer_id();
-  claim.tokenizer = hello.tokenizer();
+  claim.tokenizer = std::move(*hello.mutable_tokenizer());
   return claim;
 }
 
@@ -41,10 +42,10 @@ ModelClaim ClaimOf(const v1::WorkerHello& hello) {
 class LeaseReactor final : public grpc::ServerBidiReactor<v1::WorkerReport, v1::RouterDirective>,
                            public std::enable_shared_from_this<LeaseReactor> {
  public:
-  LeaseReactor(std::shared_ptr<RouterInbox> inbox, std::shared_ptr<ModelCatalog> catalog,
-               LeaseId lease, Incarnation router_incarnation, const WireRange& wire)
+  LeaseReactor(std::shared_ptr<RouterInbox> inbox, ModelCatalog* catalog, LeaseId lease,
+               Incarnation router_incarnation, const WireRange& wire)
       : inbox_(std::move(inbox)),
-        catalog_(std::move(catalog)),
+        catalog_(catalog),
         lease_(lease),
         router_incarnation_(router_incarnation),
         wire_(wire) {}
@@ -82,7 +83,8 @@ class LeaseReactor final : public grpc::ServerBidiReactor<v1::WorkerReport, v1::
     if (!handled.ok()) return EndFor(handled, is_registering);
     std::lock_guard lock(mutex_);
     if (finished_) return;
-    if (num_unhandled_ >= kMaxUnhandled) {
+    // What comes after a hello is handled after it, and its tokenizer may have to be built.
+    if (num_unhandled_ >= kMaxUnhandled || is_resolving_) {
       read_paused_ = true;
     } else {
       StartRead(&incoming_);
@@ -101,9 +103,14 @@ class LeaseReactor final : public grpc::ServerBidiReactor<v1::WorkerReport, v1::
   void OnCancel() override { FinishWhenWritten(grpc::Status::CANCELLED); }
 
   void OnDone() override {
-    inbox_->Post(
-        [lease = lease_](RouterCore& core, int64_t /*now_us*/) { core.OnLeaseClosed(lease); });
-    self_.reset();  // may destroy this
+    bool is_resolving = false;
+    {
+      std::lock_guard lock(mutex_);
+      is_done_ = true;
+      is_resolving = is_resolving_;
+    }
+    if (!is_resolving) PostClosed();  // else OnResolved does: the core hears of a lease's end last
+    self_.reset();                    // may destroy this
   }
 
   void FillAck(v1::RouterDirective* directive, std::string_view refusal) const {
@@ -118,14 +125,23 @@ class LeaseReactor final : public grpc::ServerBidiReactor<v1::WorkerReport, v1::
   // Ends the stream for a report that cannot be taken; while registering, that is a refusal.
   void EndFor(const Status& fault, bool is_registering);
   Status HandleHello();
+  // The hello's model is known, or why it is none.
+  void OnResolved(WorkerDescription worker, ModelCatalog::Resolved model);
   Status HandlePrefix();
+  void PostClosed() {
+    inbox_->Post(
+        [lease = lease_](RouterCore& core, int64_t /*now_us*/) { core.OnLeaseClosed(lease); });
+  }
   // Posts what `task` does and counts it until the router's thread has done it.
   void PostReport(RouterTask task);
   // The router's thread has handled a report.
   void OnHandled() {
     std::lock_guard lock(mutex_);
     --num_unhandled_;
-    if (!read_paused_ || finished_) return;
+    ReadOnLocked();
+  }
+  void ReadOnLocked() {
+    if (!read_paused_ || is_resolving_ || finished_) return;
     read_paused_ = false;
     StartRead(&incoming_);
   }
@@ -136,7 +152,7 @@ class LeaseReactor final : public grpc::ServerBidiReactor<v1::WorkerReport, v1::
   }
 
   const std::shared_ptr<RouterInbox> inbox_;
-  const std::shared_ptr<ModelCatalog> catalog_;
+  ModelCatalog* const catalog_;
   const LeaseId lease_;
   const Incarnation router_incarnation_;
   const WireRange wire_;
@@ -151,6 +167,8 @@ class LeaseReactor final : public grpc::ServerBidiReactor<v1::WorkerReport, v1::
   bool finished_ = false;
   int num_unhandled_ = 0;
   bool read_paused_ = false;
+  bool is_resolving_ = false;  // the hello's tokenizer is being looked for
+  bool is_done_ = false;       // gRPC has finished with it
 };
 
 // Ends a stream that is not taken; gRPC's last call frees it.
@@ -252,14 +270,37 @@ Status LeaseReactor::Handle() {
 
 Status LeaseReactor::HandleHello() {
   BATON_ASSIGN_OR_RETURN(WorkerDescription worker, DecodeHello(incoming_.hello(), wire_));
-  BATON_ASSIGN_OR_RETURN(worker.model, catalog_->Resolve(ClaimOf(incoming_.hello())));
-  incoming_.Clear();  // the tokenizer's megabytes
-  auto stream = std::make_unique<GrpcLeaseStream>(shared_from_this());
-  PostReport([lease = lease_, worker = std::move(worker), stream = std::move(stream)](
-                 RouterCore& core, int64_t now_us) mutable {
-    core.OnWorkerHello(lease, std::move(worker), std::move(stream), now_us);
+  ModelClaim claim = TakeClaim(*incoming_.mutable_hello());
+  {
+    std::lock_guard lock(mutex_);
+    is_resolving_ = true;
+  }
+  catalog_->Resolve(std::move(claim), [self = shared_from_this(), worker = std::move(worker)](
+                                          ModelCatalog::Resolved model) mutable {
+    self->OnResolved(std::move(worker), std::move(model));
   });
   return OkStatus();
+}
+
+void LeaseReactor::OnResolved(WorkerDescription worker, ModelCatalog::Resolved model) {
+  if (model.ok()) {
+    worker.model = *std::move(model);
+    auto stream = std::make_unique<GrpcLeaseStream>(shared_from_this());
+    PostReport([lease = lease_, worker = std::move(worker), stream = std::move(stream)](
+                   RouterCore& core, int64_t now_us) mutable {
+      core.OnWorkerHello(lease, std::move(worker), std::move(stream), now_us);
+    });
+  } else {
+    EndFor(model.status(), /*is_registering=*/true);
+  }
+  bool is_done = false;
+  {
+    std::lock_guard lock(mutex_);
+    is_resolving_ = false;
+    is_done = is_done_;
+    ReadOnLocked();
+  }
+  if (is_done) PostClosed();
 }
 
 Status LeaseReactor::HandlePrefix() {
@@ -295,7 +336,7 @@ grpc::ServerBidiReactor<v1::WorkerReport, v1::RouterDirective>* GrpcRegistryServ
   }
   const LeaseId lease(next_lease_.fetch_add(1, std::memory_order_relaxed));
   auto reactor =
-      std::make_shared<LeaseReactor>(inbox_, catalog_, lease, router_incarnation_, wire_);
+      std::make_shared<LeaseReactor>(inbox_, &catalog_, lease, router_incarnation_, wire_);
   reactor->Start();
   return reactor.get();
 }

@@ -35,7 +35,7 @@ class GrpcRegistryService final : public v1::RouterRegistry::CallbackService {
   const Incarnation router_incarnation_;
   const bool wants_certificates_;
   const WireRange wire_;
-  const std::shared_ptr<ModelCatalog> catalog_ = std::make_shared<ModelCatalog>();
+  ModelCatalog catalog_;  // used by calls, which end before their service does
   std::atomic<uint64_t> next_lease_{1};
   std::atomic<int64_t> refusal_logged_us_{0};
   // Strangers that the router's thread has not counted yet; while there are any, one message to it

@@ -1,0 +1,127 @@
+#include "src/router/model_catalog.h"
+
+#include <chrono>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+#include "tests/router/test_model.h"
+
+namespace baton {
+namespace {
+
+using Resolved = ModelCatalog::Resolved;
+
+// A claim of the test model; `variant` makes its tokenizer another one.
+ModelClaim Claim(const std::string& variant = "") {
+  TokenizerSpec spec = TestSpec();
+  spec.chat_template += variant;
+  return {.id = "toy",
+          .loaded_unix_s = 1,
+          .max_context = kTestContext,
+          .vocab_size = kTestVocab,
+          .tokenizer_id = TokenizerSpecId(spec),
+          .tokenizer = spec.Serialize()};
+}
+
+// The answers of a catalog, in the order in which they came.
+class Answers {
+ public:
+  ModelCatalog::Done Take() {
+    return [this](const Resolved& answer) {
+      std::lock_guard lock(mutex_);
+      all_.push_back(answer);
+      more_.notify_all();
+    };
+  }
+  std::vector<Resolved> Wait(size_t count) {
+    std::unique_lock lock(mutex_);
+    more_.wait_for(lock, std::chrono::seconds(60), [&] { return all_.size() >= count; });
+    return all_;
+  }
+
+ private:
+  std::mutex mutex_;  // guards all_
+  std::condition_variable more_;
+  std::vector<Resolved> all_;
+};
+
+TEST(ModelCatalogTest, WorkersOfOneTokenizerShareOne) {
+  Answers answers;
+  ModelCatalog catalog;
+  for (int i = 0; i < 3; ++i) catalog.Resolve(Claim(), answers.Take());
+  const auto all = answers.Wait(3);
+  ASSERT_EQ(all.size(), 3u);
+  for (const Resolved& answer : all) {
+    ASSERT_TRUE(answer.ok()) << answer.status();
+    EXPECT_EQ((*answer)->tokenizer, (*all[0])->tokenizer);
+    EXPECT_NE((*answer)->chat_template, nullptr);
+  }
+}
+
+TEST(ModelCatalogTest, ATokenizerIsKeptWhenItsLastWorkerHasGone) {
+  std::weak_ptr<const Tokenizer> tokenizer;
+  ModelCatalog catalog;
+  {
+    Answers answers;
+    catalog.Resolve(Claim(), answers.Take());
+    tokenizer = answers.Wait(1).at(0).value()->tokenizer;
+  }
+  EXPECT_FALSE(tokenizer.expired());
+  Answers again;
+  catalog.Resolve(Claim(), again.Take());
+  EXPECT_EQ(again.Wait(1).at(0).value()->tokenizer, tokenizer.lock());
+}
+
+TEST(ModelCatalogTest, OnlyTheLastTokenizersAreKept) {
+  std::weak_ptr<const Tokenizer> first;
+  ModelCatalog catalog;
+  for (size_t i = 0; i <= ModelCatalog::kMaxKept + 1; ++i) {
+    Answers answers;
+    catalog.Resolve(Claim(std::string(i, ' ')), answers.Take());
+    if (i == 0) first = answers.Wait(1).at(0).value()->tokenizer;
+    answers.Wait(1);
+  }
+  EXPECT_TRUE(first.expired());
+}
+
+TEST(ModelCatalogTest, AFaultIsToldAndHarmsNoOther) {
+  ModelClaim no_tokenizer = Claim();
+  no_tokenizer.tokenizer = "nonsense";
+  ModelClaim other_id = Claim();
+  ++other_id.tokenizer_id;
+  ModelClaim other_size = Claim();
+  ++other_size.vocab_size;
+  ModelCatalog catalog;
+  for (const ModelClaim& claim : {no_tokenizer, other_id, other_size}) {
+    Answers answers;
+    catalog.Resolve(claim, answers.Take());
+    EXPECT_EQ(answers.Wait(1).at(0).status().code(), StatusCode::kInvalidArgument);
+    Answers good;
+    catalog.Resolve(Claim(), good.Take());
+    EXPECT_TRUE(good.Wait(1).at(0).ok());
+  }
+}
+
+TEST(ModelCatalogTest, EachClaimIsAnsweredOnceAlsoBeyondTheLimitAndAtTheEnd) {
+  const size_t num_claims = 3 * ModelCatalog::kMaxWaiting;
+  Answers answers;
+  {
+    ModelCatalog catalog;
+    for (size_t i = 0; i < num_claims; ++i) {
+      catalog.Resolve(Claim(std::string(i, ' ')), answers.Take());
+    }
+  }
+  const auto all = answers.Wait(num_claims);
+  EXPECT_EQ(all.size(), num_claims);
+  for (const Resolved& answer : all) {
+    EXPECT_TRUE(answer.ok() || answer.status().code() == StatusCode::kUnavailable);
+  }
+}
+
+}  // namespace
+}  // namespace baton
