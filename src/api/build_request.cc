@@ -150,6 +150,7 @@ bool SetSampling(const ApiParams& params, const ModelInfo& model, BuiltRequest* 
   sampling.presence_penalty = static_cast<float>(params.presence_penalty.value_or(0.0));
   sampling.frequency_penalty = static_cast<float>(params.frequency_penalty.value_or(0.0));
   sampling.seed = params.seed.has_value() ? static_cast<uint64_t>(*params.seed) : RandomU64();
+  built->request.names_seed = params.seed.has_value();
   sampling.ignore_eos = params.ignore_eos.value_or(false);
   if (!CheckTokenIds(model, params.stop_token_ids, "stop_token_ids", error)) return false;
   sampling.stop_token_ids.assign(params.stop_token_ids.begin(), params.stop_token_ids.end());
@@ -208,6 +209,7 @@ void SetNames(const ApiParams& params, const Arrival& arrival, BuiltRequest* bui
   GenerateRequest& request = built->request;
   request.request_id = plan.request_id;
   request.answer_id = plan.id;
+  request.is_streamed = plan.stream;
   request.trace = arrival.trace;
   request.received_us = arrival.now_us;
   built->timeout_us = params.timeout_ms.value_or(kDefaultTimeoutMs) * 1000;

@@ -36,7 +36,9 @@ struct RouterConfig {
   // Thoughts get a field of their own (`reasoning_content`) where a request does not say.
   bool splits_reasoning = true;
   MetricAliasSet metric_aliases;
-  std::string otlp_endpoint;  // host:port of a collector (OTLP over gRPC); "" = no spans
+  // A collector of spans, as --otlp-endpoint has it; "" = what the environment says
+  // (otlp_target.h).
+  std::string otlp_endpoint;
 };
 
 // A running router; see the file comment.

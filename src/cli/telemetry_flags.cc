@@ -1,22 +1,26 @@
 #include "src/cli/telemetry_flags.h"
 
 #include "src/base/log_format.h"
+#include "src/otlp/otlp_target.h"
 
 namespace baton {
 
 void DeclareTelemetry(FlagSet& flags, TelemetryFlags& telemetry) {
   flags.AddChoice("--log-format", telemetry.log_format, {"text", "json"},
                   "json: one object a line, with the request's uid where it is about one");
-  flags.AddAddress("--otlp-endpoint", telemetry.otlp_endpoint,
-                   "HOST:PORT of an OpenTelemetry collector, to which spans of each request are "
-                   "sent (gRPC, plaintext); default: none");
+  flags.Add("--otlp-endpoint", telemetry.otlp_endpoint,
+            "OpenTelemetry collector to which spans of each request are sent by gRPC: HOST:PORT, "
+            "http://HOST:PORT or https://HOST:PORT; default: OTEL_EXPORTER_OTLP_ENDPOINT, else "
+            "none");
   flags.Add("--metrics-aliases", telemetry.metrics_aliases,
             "more names for the same metrics, with commas: vllm, and inference-extension (what the "
             "endpoint picker of the Kubernetes Gateway API reads)");
 }
 
 Status CheckTelemetry(const TelemetryFlags& telemetry) {
-  return ParseMetricAliases(telemetry.metrics_aliases).status();
+  BATON_RETURN_IF_ERROR(ParseMetricAliases(telemetry.metrics_aliases).status());
+  if (telemetry.otlp_endpoint.empty()) return OkStatus();
+  return ResolveOtlpTarget(telemetry.otlp_endpoint, ProcessEnvironment).status();
 }
 
 MetricAliasSet AliasesOf(const TelemetryFlags& telemetry) {

@@ -36,6 +36,19 @@ void Encode(const SpanAttribute& attribute, common::KeyValue* out) {
   if (const auto* real = std::get_if<double>(&attribute.value)) value->set_double_value(*real);
   if (const auto* truth = std::get_if<bool>(&attribute.value)) value->set_bool_value(*truth);
   if (const auto* text = std::get_if<std::string>(&attribute.value)) value->set_string_value(*text);
+  if (const auto* texts = std::get_if<std::vector<std::string>>(&attribute.value)) {
+    common::ArrayValue* const array = value->mutable_array_value();
+    for (const std::string& text : *texts) array->add_values()->set_string_value(text);
+  }
+}
+
+std::shared_ptr<grpc::ChannelCredentials> CredentialsFor(const OtlpTarget& target) {
+  if (!target.is_tls) return grpc::InsecureChannelCredentials();
+  grpc::SslCredentialsOptions options;
+  options.pem_root_certs = target.ca_pem;
+  options.pem_cert_chain = target.client_cert_pem;
+  options.pem_private_key = target.client_key_pem;
+  return grpc::SslCredentials(options);
 }
 
 // `wall_less_steady_us`: what makes a time of the steady clock one since 1970.
@@ -84,16 +97,19 @@ class OtlpExporter::Wire {
   }
 
   explicit Wire(const OtlpConfig& config)
-      : stub_(collector::TraceService::NewStub(grpc::CreateCustomChannel(
-            config.endpoint, grpc::InsecureChannelCredentials(), ChannelArguments()))) {
+      : target_(config.target),
+        stub_(collector::TraceService::NewStub(grpc::CreateCustomChannel(
+            target_.address, CredentialsFor(target_), ChannelArguments()))) {
     resource_ = request_.add_resource_spans();
     const auto add = [this](std::string_view key, const std::string& value) {
       Set(key, value, resource_->mutable_resource()->add_attributes());
     };
-    add("service.name", "baton-" + config.role);
+    const bool is_named = !target_.service_name.empty();
+    add("service.name", is_named ? target_.service_name : "baton-" + config.role);
     add("service.namespace", "baton");
     add("service.version", std::string(kVersion));
     add("service.instance.id", config.worker_id);
+    for (const auto& [key, value] : target_.resource_attributes) add(key, value);
     scope_ = resource_->add_scope_spans();
     scope_->mutable_scope()->set_name("baton");
     scope_->mutable_scope()->set_version(std::string(kVersion));
@@ -109,6 +125,7 @@ class OtlpExporter::Wire {
   grpc::Status Call(int64_t timeout_us, uint64_t* num_rejected) {
     grpc::ClientContext context;
     context.set_deadline(std::chrono::system_clock::now() + microseconds(timeout_us));
+    for (const auto& [key, value] : target_.headers) context.AddMetadata(key, value);
     collector::ExportTraceServiceResponse answer;
     const grpc::Status status = stub_->Export(&context, request_, &answer);
     *num_rejected =
@@ -117,6 +134,7 @@ class OtlpExporter::Wire {
   }
 
  private:
+  const OtlpTarget target_;
   const std::unique_ptr<collector::TraceService::Stub> stub_;
   collector::ExportTraceServiceRequest request_;
   otel::ResourceSpans* resource_ = nullptr;
@@ -175,6 +193,7 @@ void OtlpExporter::Loop() {
 
 void OtlpExporter::Send(const std::vector<Span>& batch) {
   wire_->Fill(batch);
+  std::string reason = "the process ends";
   for (int tries = 1;; ++tries) {
     const int64_t timeout_us = CallTimeoutUs();
     if (timeout_us <= 0) break;
@@ -184,19 +203,38 @@ void OtlpExporter::Send(const std::vector<Span>& batch) {
       num_rejected = std::min<uint64_t>(num_rejected, batch.size());
       metrics_.exported_total->Add(batch.size() - num_rejected);
       metrics_.CountLost(SpanLoss::kRejected, num_rejected);
-      return;
+      if (num_rejected > 0) return OnLost(num_rejected, "it rejects some of what it takes");
+      return OnTaken();
     }
-    BATON_LOG_DEBUG("{} spans to {}: {}", batch.size(), config_.endpoint, status.error_message());
+    reason = status.error_message();
     if (!MayBeTriedAgain(status.error_code())) break;
     if (tries >= config_.max_tries || !WaitForRetry()) break;
   }
   metrics_.CountLost(SpanLoss::kExportFailed, batch.size());
+  OnLost(batch.size(), reason);
+}
+
+void OtlpExporter::OnLost(size_t num_spans, const std::string& reason) {
+  if (num_lost_ == 0) {
+    BATON_LOG_WARN(
+        "the collector {} does not take spans, so they are lost: {} "
+        "(baton_otlp_spans_dropped_total counts them; this is said once)",
+        config_.target.address, reason);
+  }
+  num_lost_ += num_spans;
+}
+
+void OtlpExporter::OnTaken() {
+  if (num_lost_ == 0) return;
+  BATON_LOG_INFO("the collector {} takes spans again; {} were lost", config_.target.address,
+                 num_lost_);
+  num_lost_ = 0;
 }
 
 int64_t OtlpExporter::CallTimeoutUs() {
   std::lock_guard lock(mutex_);
-  if (!stopping_) return config_.timeout_us;
-  return std::min(config_.timeout_us, stop_by_us_ - SystemClock().NowUs());
+  if (!stopping_) return config_.target.timeout_us;
+  return std::min(config_.target.timeout_us, stop_by_us_ - SystemClock().NowUs());
 }
 
 // A process that leaves does not wait for a collector that is not there.

@@ -1,6 +1,5 @@
 // OtlpExporter: sends the spans of a process to a collector, as OpenTelemetry's protocol says
-// (OTLP over gRPC, https://opentelemetry.io/docs/specs/otlp). Plaintext: a collector is taken to be
-// on the same host or within the network of the cluster.
+// (OTLP over gRPC, https://opentelemetry.io/docs/specs/otlp).
 //
 // Add: any thread, at the cost of a lock held for moving a vector. Everything else happens on a
 // thread of its own ("otlp").
@@ -9,6 +8,7 @@
 //  1. At most max_queued spans wait; what comes beyond is dropped and counted, never waited for.
 //  2. Every span that was added is counted once: exported, or dropped by one reason.
 //  3. A collector that does not answer costs nobody but this thread.
+//  4. The log says once that spans are being lost, and once that they are taken again.
 #ifndef BATON_OTLP_OTLP_EXPORTER_H_
 #define BATON_OTLP_OTLP_EXPORTER_H_
 
@@ -23,18 +23,18 @@
 
 #include "src/base/thread.h"
 #include "src/obs/span.h"
+#include "src/otlp/otlp_target.h"
 
 namespace baton {
 
 // Where spans go and whose they are.
 struct OtlpConfig {
-  std::string endpoint;             // host:port
+  OtlpTarget target;
   std::string role;                 // "router", "prefill", "decode"
   std::string worker_id;            // service.instance.id
   size_t max_queued = 8192;         // spans; about 1 KiB each
   size_t max_batch = 512;           // spans of one call
   int64_t interval_us = 1'000'000;  // a span waits no longer for others
-  int64_t timeout_us = 2'000'000;   // of one call
   int max_tries = 3;           // of one batch, while the collector says that it may be tried again
   int64_t retry_us = 500'000;  // between two of them
 };
@@ -57,6 +57,9 @@ class OtlpExporter final : public SpanSink {
 
   void Loop();
   void Send(const std::vector<Span>& batch);
+  // The batch was lost for `reason`, or taken.
+  void OnLost(size_t num_spans, const std::string& reason);
+  void OnTaken();
   // Waits before another try; false when there is to be none.
   bool WaitForRetry();
   int64_t CallTimeoutUs();
@@ -64,6 +67,7 @@ class OtlpExporter final : public SpanSink {
   const OtlpConfig config_;
   const SpanMetrics metrics_;
   const std::unique_ptr<Wire> wire_;  // the thread's
+  uint64_t num_lost_ = 0;             // the thread's: since the collector last took spans
 
   std::mutex mutex_;  // guards what follows
   std::condition_variable wake_;

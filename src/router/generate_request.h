@@ -75,6 +75,8 @@ struct GenerateRequest {
   RequestFields fields;
   // max_tokens is what the client asked for, not what the context leaves.
   bool names_length = false;
+  bool names_seed = false;           // sampling.seed is the client's own
+  bool is_streamed = false;          // the answer goes out token by token
   StopMatcher stop;                  // the stop strings, nothing pushed yet
   int64_t received_us = 0;           // steady clock, when the first byte of the request was handled
   int64_t timeout_us = 600'000'000;  // from received_us

@@ -1,5 +1,6 @@
 #include "src/router/request_spans.h"
 
+#include <string>
 #include <utility>
 
 #include "fmt/format.h"
@@ -14,14 +15,14 @@ std::string_view OperationOf(const RequestTrace& trace) {
   return trace.answer_id.starts_with("chatcmpl") ? "chat" : "text_completion";
 }
 
-std::vector<SpanAttribute> AttributesOf(const RequestTrace& trace) {
+// Names, sizes and the way that it took.
+std::vector<SpanAttribute> BatonAttributesOf(const RequestTrace& trace) {
   const RequestTimings& timings = trace.timings;
   return {{"gen_ai.operation.name", std::string(OperationOf(trace))},
           {"gen_ai.provider.name", std::string("baton")},
           {"gen_ai.request.model", trace.model},
           {"gen_ai.response.model", trace.model},
           {"gen_ai.response.id", trace.answer_id},
-          {"gen_ai.request.choice.count", int64_t{trace.num_choices}},
           {"gen_ai.usage.input_tokens", int64_t{trace.num_prompt_tokens}},
           {"gen_ai.usage.output_tokens", int64_t{trace.num_output_tokens}},
           {"http.response.status_code", int64_t{trace.http_status}},
@@ -32,8 +33,55 @@ std::vector<SpanAttribute> AttributesOf(const RequestTrace& trace) {
           {"baton.decode_worker", timings.decode_worker},
           {"baton.transport", timings.transport},
           {"baton.kv_bytes", static_cast<int64_t>(timings.kv_bytes)},
-          {"baton.cached_tokens", int64_t{timings.cached_tokens}},
           {"baton.resumes", int64_t{timings.resumes}}};
+}
+
+// What the client asked for, as far as it asked.
+void AddRequestAttributes(const GenerateRequest& spec, std::vector<SpanAttribute>* attributes) {
+  const SamplingSettings& sampling = spec.sampling;
+  const auto add = [attributes](std::string_view key, auto value) {
+    attributes->push_back({key, value});
+  };
+  add("gen_ai.request.temperature", double{sampling.temperature});
+  add("gen_ai.request.top_p", double{sampling.top_p});
+  if (sampling.top_k > 0) add("gen_ai.request.top_k", int64_t{sampling.top_k});
+  if (sampling.frequency_penalty != 0) {
+    add("gen_ai.request.frequency_penalty", double{sampling.frequency_penalty});
+  }
+  if (sampling.presence_penalty != 0) {
+    add("gen_ai.request.presence_penalty", double{sampling.presence_penalty});
+  }
+  if (spec.names_length) add("gen_ai.request.max_tokens", int64_t{sampling.max_tokens});
+  if (spec.names_seed) add("gen_ai.request.seed", static_cast<int64_t>(sampling.seed));
+  if (spec.is_streamed) add("gen_ai.request.stream", true);
+  if (spec.num_choices != 1) add("gen_ai.request.choice.count", int64_t{spec.num_choices});
+}
+
+// "stop", "length" of each choice that ended so.
+void AddFinishReasons(std::span<const FinishReason> finished,
+                      std::vector<SpanAttribute>* attributes) {
+  std::vector<std::string> reasons;
+  for (const FinishReason reason : finished) {
+    if (reason == FinishReason::kNone) continue;
+    reasons.emplace_back(reason == FinishReason::kLength ? "length" : "stop");
+  }
+  if (!reasons.empty()) attributes->push_back({"gen_ai.response.finish_reasons", reasons});
+}
+
+std::vector<SpanAttribute> AttributesOf(const RequestTrace& trace, const SpanFacts& facts) {
+  const RequestTimings& timings = trace.timings;
+  std::vector<SpanAttribute> attributes = BatonAttributesOf(trace);
+  AddRequestAttributes(facts.spec, &attributes);
+  AddFinishReasons(facts.finished, &attributes);
+  if (timings.cached_tokens > 0) {
+    attributes.push_back({"gen_ai.usage.cache_read.input_tokens", int64_t{timings.cached_tokens}});
+  }
+  const auto first_us = trace.lifetime.TimeToFirstTokenUs();
+  if (facts.spec.is_streamed && first_us.has_value()) {
+    attributes.push_back(
+        {"gen_ai.response.time_to_first_chunk", static_cast<double>(*first_us) * 1e-6});
+  }
+  return attributes;
 }
 
 }  // namespace
@@ -48,16 +96,16 @@ SpanIds SpanIdsOfRequest(const SpanIds& client, RequestUid uid) {
 }
 
 std::vector<Span> SpansOfRequest(const RequestTrace& trace, const SpanIds& own,
-                                 uint64_t parent_id) {
+                                 const SpanFacts& facts) {
   std::vector<Span> spans(1);
   Span& whole = spans[0];
   whole.context = own;
-  whole.parent_id = parent_id;
+  whole.parent_id = facts.spec.trace.span_id;
   whole.name = fmt::format("{} {}", OperationOf(trace), trace.model);
   whole.kind = SpanKind::kServer;
   whole.start_us = trace.lifetime.TimeOf(RequestEvent::kAccepted).value_or(trace.end_us);
   whole.end_us = trace.end_us;
-  whole.attributes = AttributesOf(trace);
+  whole.attributes = AttributesOf(trace, facts);
   if (trace.http_status >= 500) {  // a refusal is no error of the server, by the convention
     whole.error = fmt::format("status {}", trace.http_status);
     whole.attributes.push_back({"error.type", fmt::format("{}", trace.http_status)});

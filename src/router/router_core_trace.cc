@@ -54,7 +54,7 @@ void RouterCore::Remember(const RouterRequest& request, int http_status) {
     trace->end_us = request.spec.received_us + request.lifetime.EndToEndUs();
   }
   if (request.span.valid()) {
-    config_.spans->Add(SpansOfRequest(*trace, request.span, request.spec.trace.span_id));
+    config_.spans->Add(SpansOfRequest(*trace, request.span, {request.spec, request.finished}));
   }
   const bool was_placed = request.lifetime.TimeOf(RequestEvent::kAdmitted).has_value();
   if (was_placed) return traces_.AddServed(std::move(trace));

@@ -51,7 +51,9 @@ struct WorkerConfig {
   bool allow_inexact = false;
   bool prefix_cache = true;
   MetricAliasSet metric_aliases;
-  std::string otlp_endpoint;  // host:port of a collector (OTLP over gRPC); "" = no spans
+  // A collector of spans, as --otlp-endpoint has it; "" = what the environment says
+  // (otlp_target.h).
+  std::string otlp_endpoint;
 };
 
 }  // namespace baton

@@ -114,7 +114,7 @@ struct WorkerProcess::Parts {
   Status StartServer();
   void Register();
   Status StartAdmin();
-  void StartSpans();
+  Status StartSpans();
   Status Ready();
   v1::WorkerHello Hello() const;
   v1::WorkerLoad Load();
@@ -446,15 +446,18 @@ Status WorkerProcess::Parts::StartAdmin() {
   return OkStatus();
 }
 
-void WorkerProcess::Parts::StartSpans() {
-  if (config.otlp_endpoint.empty()) return;
-  exporter = std::make_unique<OtlpExporter>(OtlpConfig{.endpoint = config.otlp_endpoint,
+Status WorkerProcess::Parts::StartSpans() {
+  BATON_ASSIGN_OR_RETURN(std::optional<OtlpTarget> collector,
+                         OtlpTargetAtStart(config.otlp_endpoint, ProcessEnvironment));
+  if (!collector.has_value()) return OkStatus();
+  exporter = std::make_unique<OtlpExporter>(OtlpConfig{.target = *std::move(collector),
                                                        .role = WorkerRoleName(config.role),
                                                        .worker_id = config.worker_id},
                                             admin->span_metrics());
   spans = std::make_unique<WorkerSpans>(config.worker_id, exporter.get(), admin->span_metrics(),
                                         &SystemClock());
   sessions->set_spans(spans.get());
+  return OkStatus();
 }
 
 WorkerProcess::WorkerProcess(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
@@ -480,7 +483,7 @@ StatusOr<std::unique_ptr<WorkerProcess>> WorkerProcess::Start(WorkerConfig confi
   BATON_RETURN_IF_ERROR(p.MakeEngine());
   BATON_RETURN_IF_ERROR(p.TryOneToken());
   BATON_RETURN_IF_ERROR(p.StartAdmin());  // before the engine, which counts hand-offs in it
-  p.StartSpans();
+  BATON_RETURN_IF_ERROR(p.StartSpans());
   BATON_RETURN_IF_ERROR(p.engine->Start());
   BATON_RETURN_IF_ERROR(p.StartServer());
   p.Register();

@@ -107,6 +107,8 @@ def test_spans_say_who_did_what(traced, collector):
         "gen_ai.operation.name": "text_completion",
         "gen_ai.request.model": "smollm2:135m",
         "gen_ai.usage.output_tokens": 24,
+        "gen_ai.request.max_tokens": 24,
+        "gen_ai.request.stream": True,
         "http.response.status_code": 200,
         "baton.path": "disagg",
         "baton.kv_bytes": timings.kv_bytes,
@@ -114,6 +116,11 @@ def test_spans_say_who_did_what(traced, collector):
     }
     assert {key: whole.attributes[key] for key in expected} == expected
     assert whole.attributes["gen_ai.usage.input_tokens"] > 100
+    reasons = whole.attributes["gen_ai.response.finish_reasons"].values
+    assert [value.string_value for value in reasons] == ["length"]
+    assert 0 < whole.attributes["gen_ai.response.time_to_first_chunk"] < whole.seconds
+    for not_asked_for in ("gen_ai.request.choice.count", "gen_ai.request.seed"):
+        assert not_asked_for not in whole.attributes
     by = {s.name: s for s in spans}
     assert by["worker prefill"].resource["service.instance.id"] == "prefill-0"
     assert by["worker kv_transfer"].resource["service.instance.id"] == "decode-0"
@@ -193,18 +200,24 @@ def test_without_a_collector_requests_are_served_and_losses_counted():
                     f"{row['worker_id']} counts what it lost",
                 )
                 assert metric(row, "baton_otlp_spans_exported_total") == 0
+            lines = [line for line in server.output().splitlines() if "does not take spans" in line]
+            assert len(lines) == len(server.topology()), "once in each process"
+            assert all(address in line for line in lines)
             assert server.stop(signal.SIGTERM, limit_s=60) == 0
 
 
-def test_a_drain_sends_what_waits(collector):
-    with Server("--otlp-endpoint", collector.address) as server:
-        ask(server, "last-words", max_tokens=4)
+@pytest.mark.parametrize("named_by", ["flag", "environment"])
+def test_a_drain_sends_what_waits(collector, named_by):
+    url = f"http://{collector.address}"
+    flags = ("--otlp-endpoint", url) if named_by == "flag" else ()
+    env = {} if named_by == "flag" else {"OTEL_EXPORTER_OTLP_ENDPOINT": url}
+    with Server(*flags, env=env) as server:
+        ask(server, f"last-words-{named_by}", max_tokens=4)
         assert server.stop(signal.SIGTERM, limit_s=60) == 0
         names = {s.attributes.get("baton.request_id") for s in collector.spans()}
-        assert "last-words" in names, "the router's spans left before it did"
-        whole = next(
-            s for s in collector.spans() if s.attributes.get("baton.request_id") == "last-words"
-        )
+        name = f"last-words-{named_by}"
+        assert name in names, "the router's spans left before it did"
+        whole = next(s for s in collector.spans() if s.attributes.get("baton.request_id") == name)
         uid = whole.attributes["baton.request_uid"]
         mine = [s.name for s in collector.spans() if s.attributes.get("baton.request_uid") == uid]
         assert WORKER_SPANS <= set(mine)

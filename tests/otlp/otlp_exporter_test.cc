@@ -103,7 +103,7 @@ class FakeCollector final : public collector::TraceService::Service {
 class OtlpExporterTest : public ::testing::Test {
  protected:
   OtlpConfig Config() const {
-    return {.endpoint = collector_.address(), .role = "decode", .worker_id = "decode-0"};
+    return {.target = {.address = collector_.address()}, .role = "decode", .worker_id = "decode-0"};
   }
   static std::vector<Span> Spans(size_t num_spans) {
     std::vector<Span> spans(num_spans);

@@ -2,6 +2,9 @@
 
 #include <map>
 #include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
 
 #include "gtest/gtest.h"
 
@@ -122,6 +125,46 @@ TEST(RequestSpansTest, NothingIsRecordedWithoutASink) {
   request.trace = kClient;
   PlayRequest(cluster, std::move(request));
   EXPECT_FALSE(cluster.Log("decode-0").Of(Order::Kind::kDecode)[0].trace.valid());
+}
+
+// The conventions ask for what a client named, and for nothing that it did not.
+TEST(RequestSpansTest, AttributesAreWhatTheClientAskedFor) {
+  const auto attributes_of = [](GenerateRequest (*change)(GenerateRequest)) {
+    SpanLog log;
+    FakeCluster cluster(With(&log));
+    cluster.cached_tokens = 4;
+    cluster.JoinPair();
+    PlayRequest(cluster, change(cluster.Request("prompt", 3)));
+    std::map<std::string_view,
+             std::variant<int64_t, double, bool, std::string, std::vector<std::string>>>
+        attributes;
+    for (const SpanAttribute& one : log.all[0].attributes) attributes[one.key] = one.value;
+    return attributes;
+  };
+  auto plain = attributes_of([](GenerateRequest request) { return request; });
+  for (const std::string_view key :
+       {"gen_ai.request.seed", "gen_ai.request.stream", "gen_ai.request.top_k",
+        "gen_ai.request.max_tokens", "gen_ai.request.choice.count",
+        "gen_ai.request.presence_penalty", "gen_ai.response.time_to_first_chunk"}) {
+    EXPECT_EQ(plain.count(key), 0u) << key;
+  }
+  EXPECT_EQ(std::get<std::vector<std::string>>(plain.at("gen_ai.response.finish_reasons")),
+            std::vector<std::string>{"length"});
+  EXPECT_EQ(std::get<int64_t>(plain.at("gen_ai.usage.cache_read.input_tokens")), 4);
+
+  auto full = attributes_of([](GenerateRequest request) {
+    request.names_seed = request.is_streamed = request.names_length = true;
+    request.sampling.seed = 42;
+    request.sampling.top_k = 5;
+    request.sampling.presence_penalty = 0.5f;
+    return request;
+  });
+  EXPECT_EQ(std::get<int64_t>(full.at("gen_ai.request.seed")), 42);
+  EXPECT_EQ(std::get<int64_t>(full.at("gen_ai.request.top_k")), 5);
+  EXPECT_EQ(std::get<int64_t>(full.at("gen_ai.request.max_tokens")), 3);
+  EXPECT_TRUE(std::get<bool>(full.at("gen_ai.request.stream")));
+  EXPECT_EQ(std::get<double>(full.at("gen_ai.request.presence_penalty")), 0.5);
+  EXPECT_EQ(std::get<double>(full.at("gen_ai.response.time_to_first_chunk")), 0.032);
 }
 
 TEST(RequestSpansTest, ABadEndIsASpanWithItsStatus) {
